@@ -9,38 +9,38 @@ import (
 	"github.com/select-service/select-service/pkg/selector"
 )
 
-// In a wide scope many ranks have the same of a prompt: nothing, or what all prompts begin
-// with. Those of such a class differ by their loads alone, and the ledger has the loads in
-// order. So the best of each class and the ranks in no class are compared, not all ranks.
+// In a wide scope many ranks have the same blocks of a prompt: none, or the beginning that
+// all prompts share. The ranks of such a class differ by their loads alone, and the ledger
+// keeps the ranks in order of load. So it is enough to compare the best rank of each class
+// and the ranks in no class.
 
-// wideScope is how many ranks a scope must have for that; to look at fewer one by one
-// costs less.
+// wideScope is the number of ranks from which that costs less than scoring every rank.
 const wideScope = 32
 
-// fewRanks is how many ranks of a class are scored one by one instead.
+// fewRanks is the size up to which the ranks of a class are scored one by one instead.
 const fewRanks = 3
 
-// byLoad is the memory of a choice by the order of loads.
+// byLoad is the scratch memory of a choice by the order of loads.
 type byLoad struct {
 	used   bool
-	scored []catalog.Entry // the ranks that are compared; those with the most load are only scored
-	counts []int           // how many ranks each one of scored stands for; 0: none
+	scored []catalog.Entry // the ranks that are scored: candidates, and the ranks with the most load, which are not
+	counts []int           // how many ranks each rank of scored stands for; 0: it is not a candidate
 	groups []loadGroup
-	sets   []uint64 // of the groups, one after the other
+	sets   []uint64 // slot sets of the groups, one after the other
 	slots  []uint32
-	like   selector.Candidate // a rank of a class
+	like   selector.Candidate // what the ranks of the class being added have in common
 }
 
-// loadGroup is the ranks of a class in the index that are of one class of the active
-// prompts too.
+// loadGroup has the ranks of one class of the index that are also in one class of the
+// ledger's active prompts.
 type loadGroup struct {
 	set   []uint64
 	least reservations.LeastLoad
-	at    int // in scored
+	at    int // index in scored of the rank that stands for the group
 }
 
-// pick chooses among ranks. It returns the ranks that were scored, and which of them is
-// chosen.
+// pick chooses among ranks. It returns the ranks that were scored, and the index of the chosen
+// one.
 func (c *selection) pick(ranks []catalog.Entry, v *reservations.View) (scored []catalog.Entry, i int) {
 	if i, c.byLoad.used = c.pickByLoad(ranks, v); c.byLoad.used {
 		return c.byLoad.scored, i
@@ -49,8 +49,8 @@ func (c *selection) pick(ranks []catalog.Entry, v *reservations.View) (scored []
 	return ranks, selector.Pick(c.costs, c.temperature(), selector.Global())
 }
 
-// pickByLoad is pick for all candidates of a wide scope. ok is false where every one of
-// them has to be looked at.
+// pickByLoad is pick for a request that may use every rank of a wide scope. ok is false if
+// every rank has to be scored.
 func (c *selection) pickByLoad(ranks []catalog.Entry, v *reservations.View) (i int, ok bool) {
 	if len(ranks) < wideScope || len(ranks) != c.snapshot.NumRanks || len(c.request.PreferredTaints) > 0 || c.tellsAll() {
 		return 0, false
@@ -63,7 +63,7 @@ func (c *selection) pickByLoad(ranks []catalog.Entry, v *reservations.View) (i i
 	c.score(b.scored, v)
 	for i := range b.groups {
 		if !c.candidates[b.groups[i].at].Known {
-			return 0, false // the slot has another rank meanwhile
+			return 0, false // the slot has been given to another rank
 		}
 	}
 	i, nth := selector.PickCounted(c.costs, b.counts, selector.Global())
@@ -81,14 +81,15 @@ func (c *selection) pickByLoad(ranks []catalog.Entry, v *reservations.View) (i i
 	return i, true
 }
 
-// tellsAll reports whether the costs of all ranks are to be told, now or later.
+// tellsAll reports whether the costs of all ranks are wanted: for an explanation,
+// fallbacks, shadow policies, or a decision that is kept.
 func (c *selection) tellsAll() bool {
 	p := c.scope.Policies
 	return c.request.Explain || c.request.ExplainOnly || c.request.Fallbacks > 0 || p != nil && len(p.Shadows()) > 0 || c.keeps()
 }
 
-// addGroups lists the best ranks of all classes, and those in none. It is false if the
-// ledger or the policy have no order.
+// addGroups fills in scored: the best ranks of every class, and all ranks in no class. It
+// returns false if the ledger or the policy cannot order ranks by load.
 func (c *selection) addGroups(v *reservations.View) bool {
 	b := &c.byLoad
 	candidates := c.snapshot.CandidateSlots()
@@ -131,8 +132,8 @@ func (b *byLoad) add(e catalog.Entry, count int) {
 	b.scored, b.counts = append(b.scored, e), append(b.counts, count)
 }
 
-// addGroup lists the best ranks of a group that has like of the prompt. Of those that
-// carry the same one stands for all.
+// addGroup adds the least loaded ranks of a group, whose ranks have in common what like has.
+// One rank stands for all that carry the same load.
 func (c *selection) addGroup(set []uint64, v *reservations.View) bool {
 	b := &c.byLoad
 	order, ok := c.loadOrder()
@@ -153,12 +154,13 @@ func (c *selection) addGroup(set []uint64, v *reservations.View) bool {
 	for _, slot := range near {
 		b.add(c.snapshot.BySlot(slot), 1)
 	}
-	// For the spread of the costs. Where costs are cut off at 0 another rank may cost more.
+	// The most loaded rank, for the spread of the costs. If costs are cut off at 0, another
+	// rank may cost more.
 	b.add(c.snapshot.BySlot(least.MostSlot), 0)
 	return true
 }
 
-// loadOrder is that of the ranks that have the same of the prompt.
+// loadOrder returns the policy's order by load of ranks that have the same blocks of the prompt.
 func (c *selection) loadOrder() (selector.LoadOrder, bool) {
 	var policy selector.Policy = selector.CostFunction{}
 	if p := c.scope.Policies; p != nil {

@@ -13,60 +13,62 @@ import (
 	"github.com/select-service/select-service/pkg/selector"
 )
 
-// decisions are the most recent choices, with what became of them. When there are many
-// a part of them is kept, so that keeping them costs next to nothing.
+// decisions has the most recent choices and their outcomes. Under high load only a part of them
+// is kept, so that keeping them costs next to nothing.
 type decisions struct {
 	limit  int64                // bytes; 0 keeps none
 	errors *telemetry.Histogram // observed over predicted time to first token
 
-	next atomic.Int64 // when the next one may be kept if none is kept at once, in ns of Unix time
+	next atomic.Int64 // when the next decision is due if there were no bursts, in Unix ns
 	seed maphash.Seed
-	byID [decisionIDs]atomic.Pointer[Decision] // by hash of the id; the last one of a hash only
+	byID [decisionIDs]atomic.Pointer[Decision] // by hash of the id; the latest of each hash only
 
-	mu     sync.Mutex // guards the fields below, and the outcomes
+	mu     sync.Mutex // guards the fields below, and Decision.Outcome
 	recent []*Decision
-	oldest int // index in recent; what is before it is gone
+	oldest int // index in recent of the oldest kept decision
 	bytes  int64
 }
 
 const (
 	decisionIDs = 1 << 12
-	// As many decisions are kept at once, and then one each decisionGap.
+	// decisionBurst decisions may be kept at once, then one each decisionGap.
 	decisionBurst = 100
 	decisionGap   = 10 * time.Millisecond
-	// To keep a decision, each of its ranks is looked at: the gap is one longer for as many.
+	// Keeping a decision copies all its ranks, so the gap grows by one decisionGap for each
+	// decisionRanks ranks.
 	decisionRanks = 500
 )
 
-// Decision is a choice that was made, with what became of it.
+// Decision is a choice that was made, with its outcome.
 type Decision struct {
 	*decided
 	At                         time.Time
 	SelectionID, ReservationID string // "": none
 	Reserved                   bool   // booked in the same step
-	// Cached and MostCached are the prompt's blocks that the chosen rank has, and the rank
-	// with the most among those that could be chosen.
+	// Cached is how many blocks of the prompt the chosen rank had cached, MostCached the
+	// highest such count among the ranks that could be chosen.
 	Cached, MostCached uint64
 	PredictedTTFT      float64 // seconds
 	Outcome            Outcome
 }
 
-// Outcome is what became of a choice, as far as callers have said it.
+// Outcome is what callers have reported about a choice since.
 type Outcome struct {
-	TTFT  time.Duration // from the choice to its prefill_complete; 0: not said
-	Freed time.Duration // to the call that freed it; 0: none
-	// Gone: it was booked and is neither live nor was it freed: it has expired, its rank has
-	// left, or another replica has ended it.
+	TTFT  time.Duration // from the choice to its prefill_complete; 0: not reported
+	Freed time.Duration // from the choice to the call that freed it; 0: not freed
+	// Gone: the reservation ended without being freed: it expired, its rank left, or
+	// another replica ended it.
 	Gone bool
 }
 
 // Explain returns why the rank was chosen.
 func (d *Decision) Explain() *Explanation { return d.explain() }
 
-// Scope is that of the choice.
+// Scope returns the scope of the choice.
 func (d *Decision) Scope() catalog.Scope { return d.scope }
 
-// due reports whether a decision among so many ranks may be kept at now, and counts it.
+// due reports whether a decision among the given number of ranks may be kept now, and if so
+// counts it.
 func (d *decisions) due(now time.Time, ranks int) bool {
 	at := now.UnixNano()
 	next := max(d.next.Load(), at-int64(decisionBurst*decisionGap))
@@ -77,10 +79,10 @@ func (d *decisions) due(now time.Time, ranks int) bool {
 	return true
 }
 
-// keepTime says when a selection decided, if that is to be kept.
+// keepTime is when a selection decided, if the decision is kept.
 type keepTime struct {
 	asked bool
-	at    time.Time // zero: it is not kept
+	at    time.Time // zero: not kept
 }
 
 // keeps reports whether the decision is to be kept.
@@ -94,14 +96,14 @@ func (c *selection) keeps() bool {
 	return !c.due.at.IsZero()
 }
 
-// keepDecision keeps what c has decided, if it is due.
+// keepDecision keeps the decision of c, if it is due.
 func (c *selection) keepDecision() {
 	if !c.keeps() {
 		return
 	}
 	x := &Decision{decided: c.decided(), At: c.due.at, Reserved: c.reserve, Cached: c.cachedBlocks(c.chosen.Slot), MostCached: c.mostCached()}
 	if id := c.request.SelectionID; id != nil {
-		x.SelectionID = strings.Clone(*id) // the request's is lent
+		x.SelectionID = strings.Clone(*id) // the request's string is borrowed
 	}
 	if c.reserve {
 		x.ReservationID = strings.Clone(c.id)
@@ -137,14 +139,14 @@ func (d *decisions) keep(x *Decision) {
 	}
 }
 
-// size is about what all of them take, in bytes.
+// size returns the approximate memory of all kept decisions, in bytes.
 func (d *decisions) size() int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.bytes
 }
 
-// size is about what the decision takes, in bytes.
+// size returns the approximate memory of the decision, in bytes.
 func (d *Decision) size() int64 {
 	const fixed = int64(unsafe.Sizeof(Decision{})+unsafe.Sizeof(decided{})) + 64
 	perRank := int64(unsafe.Sizeof(selector.Candidate{}) + unsafe.Sizeof(selector.Queue{}) + unsafe.Sizeof(catalog.Rank{}) + 8)
@@ -156,7 +158,7 @@ func (d *decisions) place(id string) *atomic.Pointer[Decision] {
 	return &d.byID[maphash.String(d.seed, id)%decisionIDs]
 }
 
-// of returns the decision that a reservation is of, nil if it is not kept.
+// of returns the decision that a reservation is from, nil if it is not kept.
 func (d *decisions) of(id string) *Decision {
 	if d.limit == 0 {
 		return nil
@@ -168,7 +170,7 @@ func (d *decisions) of(id string) *Decision {
 	return x
 }
 
-// completed notes the prefill_complete of a reservation.
+// completed records the prefill_complete of a reservation.
 func (d *decisions) completed(id string) {
 	x := d.of(id)
 	if x == nil {
@@ -185,7 +187,7 @@ func (d *decisions) completed(id string) {
 	}
 }
 
-// freed notes that a caller freed a reservation.
+// freed records that a caller freed a reservation.
 func (d *decisions) freed(id string) {
 	x := d.of(id)
 	if x == nil {
@@ -196,8 +198,7 @@ func (d *decisions) freed(id string) {
 	x.Outcome.Freed = max(1, time.Since(x.At))
 }
 
-// Decisions returns the kept decisions of the scopes that match, the newest first, at
-// most limit of them.
+// Decisions returns at most limit kept decisions of the scopes that match own, newest first.
 func (a *API) Decisions(own catalog.ScopeFilter, limit int) []Decision {
 	d := &a.decisions
 	var found []Decision
@@ -218,6 +219,6 @@ func (a *API) Decisions(own catalog.ScopeFilter, limit int) []Decision {
 	return found
 }
 
-// TTFTErrors has the observed times to first token over the predicted ones, of the kept
+// TTFTErrors returns the histogram of observed over predicted time to first token, of the kept
 // decisions.
 func (a *API) TTFTErrors() *telemetry.Histogram { return a.decisions.errors }

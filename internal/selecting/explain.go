@@ -20,18 +20,17 @@ type Explanation struct {
 	Size         selector.Prompt
 	Temperature  float64
 	Chosen       *catalog.Rank // nil: none
-	Refusal      string        // why there is none
+	Refusal      string        // why no rank was chosen
 	Candidates   []ExplainedRank
 	Excluded     []ExcludedRank
 	Shadows      []ShadowChoice
 }
 
-// ExplainedRank is a candidate with its cost and the terms of that, and what the model
-// of the engines predicts.
+// ExplainedRank is a candidate with its cost, the terms of the cost, and the predicted times.
 type ExplainedRank struct {
 	Rank      catalog.Rank
 	Cost      float64
-	Requests  uint32 // active ones
+	Requests  uint32 // active requests
 	Predicted ttft.Cost
 	selector.Reasons
 }
@@ -39,7 +38,7 @@ type ExplainedRank struct {
 // TTFT is the predicted time to first token, in seconds.
 func (r *ExplainedRank) TTFT() float64 { return r.Predicted.Wait + r.Predicted.Prefill }
 
-// ExcludedRank is one that could not be chosen.
+// ExcludedRank is a rank that could not be chosen.
 type ExcludedRank struct {
 	Rank catalog.Rank
 	Why  Exclusion
@@ -60,21 +59,21 @@ const (
 	NotOfSession  Exclusion = "not_of_session"
 )
 
-// ShadowChoice is what a shadow would have chosen.
+// ShadowChoice is what a shadow policy would have chosen.
 type ShadowChoice struct {
 	Policy string
 	Rank   catalog.Rank
-	// Same: the rank that was chosen costs the shadow no more than its own.
+	// Same: by the shadow's costs the chosen rank is no worse than the shadow's own choice.
 	Same bool
-	// CostForegone is what the chosen rank costs the shadow beyond its own choice, in its
-	// unit. TTFTForegone is by how much the predicted time to first token of the chosen rank
-	// is longer, in seconds; negative if it is shorter.
+	// CostForegone is how much more the chosen rank costs than the shadow's choice, in the
+	// shadow's unit. TTFTForegone is how much longer the chosen rank's predicted time to first
+	// token is, in seconds; negative if shorter.
 	CostForegone, TTFTForegone float64
 }
 
-// Explain says what Select would choose for a prompt, and why. It decides nothing: no
-// policy learns of it, and nothing is booked, kept or counted. That no rank can be
-// chosen is part of the answer.
+// Explain returns what Select would choose for a prompt, and why. It has no effect: no policy
+// learns from it, and nothing is booked, kept or counted. If no rank can be chosen, that is
+// part of the answer and no error.
 func (a *API) Explain(ctx context.Context, req *SelectRequest) (*Explanation, error) {
 	req.ExplainOnly = true
 	c := a.newSelection(req, false)
@@ -98,8 +97,7 @@ func (a *API) Explain(ctx context.Context, req *SelectRequest) (*Explanation, er
 	return x, nil
 }
 
-// decided is a choice with the facts that it was made by. It refers to no memory of its
-// selection.
+// decided is a choice and the data that it was based on. It shares no memory with its selection.
 type decided struct {
 	scope    catalog.Scope
 	policy   *policies.Instance // nil: the built-in one
@@ -111,7 +109,7 @@ type decided struct {
 	shadows  []ShadowChoice
 }
 
-// decided copies what c was decided by.
+// decided returns a copy of the choice of c and its data.
 func (c *selection) decided() *decided {
 	d := &decided{
 		scope: c.snapshot.Scope, decision: *c.facts(), chosen: -1,
@@ -131,7 +129,7 @@ func (c *selection) decided() *decided {
 	return d
 }
 
-// facts are those that the scored ranks were decided by.
+// facts returns the data that the choice among the scored ranks was based on.
 func (c *selection) facts() *selector.Decision {
 	if len(c.scored) == 0 {
 		c.decision = selector.Decision{Prompt: c.size, Weights: c.weights}
@@ -155,10 +153,10 @@ func (c *selection) excluded() (list []ExcludedRank) {
 	return list
 }
 
-// exclusion says why a rank is not among the candidates.
+// exclusion returns why a rank is not among the candidates.
 func (c *selection) exclusion(e catalog.Entry) Exclusion {
 	target := c.request.Target
-	looked := c.thresholds().Any() && !c.request.Advisory && c.request.Pinned == nil // for overload
+	looked := c.thresholds().Any() && !c.request.Advisory && c.request.Pinned == nil // overloaded workers were dropped
 	switch {
 	case !c.snapshot.IsCandidate(e) && e.Worker.Lifecycle == catalog.Draining:
 		return Draining
@@ -178,7 +176,7 @@ func (c *selection) exclusion(e catalog.Entry) Exclusion {
 	return NotOfSession
 }
 
-// explain makes the explanation of the decision.
+// explain returns the explanation of the decision.
 func (d *decided) explain() *Explanation {
 	x := &Explanation{Scope: d.scope, Policy: policies.BuiltIn, Size: d.decision.Prompt, Excluded: d.excluded, Shadows: d.shadows}
 	var policy selector.Policy = selector.CostFunction{}
@@ -198,8 +196,8 @@ func (d *decided) explain() *Explanation {
 	return x
 }
 
-// predict returns what the prompt costs in seconds on candidate i. Without a model the
-// prefill tokens that the rank carries are its queue.
+// predict returns the predicted times of the prompt on candidate i, in seconds. Without a
+// learned model it uses the default one, and takes the rank's prefill tokens as its queue.
 func predict(d *selector.Decision, i int) ttft.Cost {
 	c := &d.Candidates[i]
 	u, length := float64(d.Weights.ToCompute(d.Prompt, c)), float64(d.Prompt.Tokens)
@@ -214,8 +212,8 @@ func predict(d *selector.Decision, i int) ttft.Cost {
 	return model.Cost(u, length, &q, 0)
 }
 
-// audit follows a choice that was made: shadows, what is kept of it, and the explanation
-// if one is asked for. It runs outside all locks.
+// audit runs after a choice: it evaluates shadows, keeps the decision if due, and explains it
+// if asked. It runs outside all locks.
 func (c *selection) audit() {
 	if !c.request.Advisory {
 		c.evaluateShadows()
@@ -226,8 +224,8 @@ func (c *selection) audit() {
 	}
 }
 
-// evaluateShadows asks the shadows of the scope what they would have chosen, and counts
-// it. It runs after the choice, outside all locks.
+// evaluateShadows computes what the scope's shadow policies would have chosen, and counts it.
+// It runs after the choice, outside all locks.
 func (c *selection) evaluateShadows() {
 	c.shadows = c.shadows[:0]
 	p := c.scope.Policies

@@ -35,8 +35,9 @@ func (c *selection) RunOrHold(charged map[uint32]float64, force bool, overlapAge
 	return 0, c.Run()
 }
 
-// holdFor returns for how long the request should be held, and charges it then to the rank
-// that it would get. Where Run would have an answer of its own, it is not held.
+// holdFor returns how long the request should be held, and if so charges its work to the
+// rank that it would get. It is not held if Run would fail, or if the predictions for the
+// rank cannot be trusted.
 func (c *selection) holdFor() (hold time.Duration) {
 	f := c.scope.Policies.PredictedTTFT()
 	if f == nil || !c.weights.TrackPrefill {
@@ -55,7 +56,7 @@ func (c *selection) holdFor() (hold time.Duration) {
 		i := selector.Pick(c.costs, 0, selector.Global())
 		m, q := &c.decision.Model, c.queues[i]
 		if m.Fallback || q.Late {
-			return // what is predicted there means nothing
+			return // the predictions cannot be trusted
 		}
 		slot := ranks[i].Slot
 		own := m.Cost(float64(f.Own.ToCompute(c.size, &c.candidates[i])), float64(c.size.Tokens), &q, 0)

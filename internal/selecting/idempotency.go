@@ -19,10 +19,10 @@ import (
 	"github.com/select-service/select-service/pkg/selector"
 )
 
-// A caller who got no answer can ask again with the same id (decision E4): if
-// the request is the same, it gets the first answer instead of a conflict.
+// A caller that got no answer can repeat its request with the same id (decision E4). If the
+// request is the same, it gets the first answer instead of a conflict.
 
-// idempotency is what the requests of one id have in common.
+// idempotency has the state by which requests with the same id find each other.
 type idempotency struct {
 	ledger   *reservations.Ledger
 	catalog  *catalog.Catalog
@@ -31,9 +31,9 @@ type idempotency struct {
 	inFlight inFlightIDs
 }
 
-// promptIdentity distinguishes the prompt of a reservation from others. Sequence hashes
-// depend on all that a block's content depends on; rest stands for what is in no
-// complete block. It is not known of a prompt that came as hashes.
+// promptIdentity distinguishes the prompt of a reservation from others. Sequence hashes cover
+// everything that a complete block's content depends on; rest is a digest of what is in no
+// complete block. It is unknown (hasRest false) for a prompt that came as hashes.
 type promptIdentity struct {
 	sequence []uint64 // not changed after booking
 	tokens   uint64
@@ -41,11 +41,11 @@ type promptIdentity struct {
 	hasRest  bool
 }
 
-// restSeed seeds the digests of the rests of prompts. Each process has its own.
+// restSeed seeds the digests of promptIdentity.rest. Each process has its own.
 var restSeed = maphash.MakeSeed()
 
-// identify returns the identity of the prompt that q has read. sequence are its
-// hashes in memory that stays.
+// identify returns the identity of the prompt that q has read. sequence has the prompt's hashes
+// in memory that nothing changes or reuses.
 func (q *query) identify(p *Prompt, sequence []uint64) promptIdentity {
 	i := promptIdentity{sequence: sequence, tokens: q.size.Tokens}
 	if _, _, i.hasRest = p.tokens(); i.hasRest {
@@ -54,9 +54,8 @@ func (q *query) identify(p *Prompt, sequence []uint64) promptIdentity {
 	return i
 }
 
-// digestRest digests what the hashes of the complete blocks do not depend on: the
-// tokens and objects behind them and, where there is no block, the names that are
-// part of every block hash.
+// digestRest digests what the hashes of the complete blocks do not cover: the tokens and objects
+// behind them and, if there is no complete block, the names that are part of every block hash.
 func digestRest(p *Prompt, blocks, blockSize int) uint64 {
 	tokens, mm, _ := p.tokens()
 	var h maphash.Hash
@@ -93,7 +92,8 @@ func (i *promptIdentity) same(o *promptIdentity) bool {
 	return i.tokens == o.tokens && (!known || i.rest == o.rest) && slices.Equal(i.sequence, o.sequence)
 }
 
-// sameBlocks compares a prompt's hashes with the distinct ones that a ledger has.
+// sameBlocks reports whether a prompt's hashes are those of a reservation. The ledger
+// keeps each hash once.
 func sameBlocks(sequence, held []uint64) bool {
 	if len(sequence) == len(held) {
 		return slices.Equal(sequence, held)
@@ -109,9 +109,8 @@ func sameBlocks(sequence, held []uint64) bool {
 	return slices.Equal(distinct, held)
 }
 
-// errIDExists is the error of an id that a live reservation has. If its caller
-// wants the first answer, the request is tried again: then the reservation is
-// found.
+// errIDExists is the error for an id that a live reservation has. If its caller wants the first
+// answer, the error makes the request run again, which then finds the reservation.
 func errIDExists(text string, wanted IfExists, exists *reservations.ExistsError) *contract.Error {
 	e := &contract.Error{Kind: contract.Conflict, Text: text, TakenID: &exists.ID, Err: exists}
 	if wanted == ReturnFirst {
@@ -120,27 +119,25 @@ func errIDExists(text string, wanted IfExists, exists *reservations.ExistsError)
 	return e
 }
 
-// errIDInFlight is the error of an id that another request is booking.
+// errIDInFlight is the error for an id that another request is booking.
 func errIDInFlight(id string) *contract.Error {
 	return &contract.Error{Kind: contract.Conflict, Text: "Request " + id + " is being booked", TakenID: &id}
 }
 
-// errBookedMeanwhile is scopes.ErrStale for a request whose id was booked while it
-// waited.
+// errBookedMeanwhile is scopes.ErrStale for a request whose id was booked while it waited.
 var errBookedMeanwhile = &contract.Error{Kind: contract.Conflict, Text: "the id was booked meanwhile", Err: scopes.ErrStale}
 
-// bookingFailed is the text of dynamo-kv-router 1.3.1 for what stops a selection.
+// bookingFailed returns dynamo-kv-router 1.3.1's text for an error that stops a selection.
 func bookingFailed(err error) string { return fmt.Sprintf("failed to book scheduler state: %v", err) }
 
-// idRequest is what a request says of the reservation that it may repeat.
+// idRequest describes the reservation that a request may repeat.
 type idRequest struct {
 	id     string
 	scope  catalog.Scope
-	rank   *catalog.Rank    // if the request names one
+	rank   *catalog.Rank    // nil: the request names none
 	filter *selector.Filter // nil: any worker will do
-	// prompt reads the request's in the block size of the scope's workers. It is nil
-	// if the request books a pending selection: that has none, and the id is all that
-	// it says.
+	// prompt reads the request's prompt in the block size of the scope's workers. It is nil if
+	// the request books a pending selection: such a request has no prompt, only the id.
 	prompt func(*catalog.Snapshot) (promptIdentity, error)
 }
 
@@ -151,11 +148,10 @@ type existingReservation struct {
 	selection *Selection // nil: it was not booked by Select, or on another replica
 }
 
-// findExisting looks for the reservation that a request repeats: none is nil. The
-// request is a sign of life of its caller: the lease starts again. It does not
-// matter whether a worker could serve the request now. The error is an
-// *reservations.ExistsError, if the id is that of another request, or the
-// prompt's, or has scopes.ErrStale.
+// findExisting returns the live reservation that a request repeats, nil if there is none. The
+// request is a sign of life from its caller, so the lease restarts. Whether a worker could
+// serve the request now does not matter. The error is an *reservations.ExistsError if the id
+// belongs to another request, an error of the prompt, or has scopes.ErrStale.
 func (i *idempotency) findExisting(q *idRequest) (*existingReservation, error) {
 	live, ok := i.ledger.Find(q.id)
 	if !ok || !idConflicts(&live, q.scope) {
@@ -163,7 +159,7 @@ func (i *idempotency) findExisting(q *idRequest) (*existingReservation, error) {
 	}
 	snap := i.catalog.Snapshot(q.scope)
 	if snap == nil && live.Scope == q.scope {
-		return nil, nil // its workers have left just now, and the reservation with them
+		return nil, nil // the workers have just left, and the reservation with them
 	}
 	other := &reservations.ExistsError{ID: q.id, Rank: live.Rank}
 	if live.Scope != q.scope || q.rank != nil && *q.rank != live.Rank || q.filter != nil && !q.filter.Allows(live.Rank.Worker) {
@@ -205,13 +201,13 @@ func (i *idempotency) findExisting(q *idRequest) (*existingReservation, error) {
 		return nil, other
 	}
 	if live.Lease > 0 && i.ledger.Renew(q.id) != nil {
-		return nil, errBookedMeanwhile // it has ended
+		return nil, errBookedMeanwhile // it has just ended
 	}
 	return e, nil
 }
 
-// notSame gives an *reservations.ExistsError of findExisting the text of the route
-// for an id in use. Other errors stay.
+// notSame gives an *reservations.ExistsError of findExisting the route's text for an id in use.
+// Other errors are returned as they are.
 func notSame(err error, text func(error) string) error {
 	exists, ok := errors.AsType[*reservations.ExistsError](err)
 	if !ok {
@@ -220,18 +216,18 @@ func notSame(err error, text func(error) string) error {
 	return errIDExists(text(exists), Refuse, exists)
 }
 
-// idConflicts reports whether no reservation of the scope can have the id of a
-// live one. One of the slot tracker conflicts within its own scope only.
+// idConflicts reports whether a live reservation keeps its id from being booked in the scope.
+// An id of the slot tracker conflicts within its own scope only.
 func idConflicts(live *reservations.LiveReservation, sc catalog.Scope) bool {
 	return idIsGlobal(live) || live.Scope == sc
 }
 
-// idIsGlobal reports whether no reservation of any scope can have the id of a live
-// one: only the slot tracker's ids are of one scope (decision S4).
+// idIsGlobal reports whether a live reservation keeps its id from being booked in every scope.
+// Only ids of the slot tracker are per scope (decision S4).
 func idIsGlobal(live *reservations.LiveReservation) bool { return !live.PerScope }
 
-// conflict is the error of an id that a reservation has already, nil if the
-// scope can have one of it.
+// conflict returns the error for an id that a live reservation keeps from being booked in the
+// scope, nil if none does.
 func (i *idempotency) conflict(id string, scope catalog.Scope) *reservations.ExistsError {
 	live, ok := i.ledger.Find(id)
 	if !ok || !idConflicts(&live, scope) {
@@ -240,7 +236,7 @@ func (i *idempotency) conflict(id string, scope catalog.Scope) *reservations.Exi
 	return &reservations.ExistsError{ID: id, Rank: live.Rank}
 }
 
-// endpointOf is the endpoint of a rank's worker, "" if there is none.
+// endpointOf returns the endpoint of a rank's worker, "" if the worker is unknown.
 func endpointOf(snap *catalog.Snapshot, r catalog.Rank) string {
 	e, ok := snap.KnownEntry(r)
 	if !ok {
@@ -249,36 +245,36 @@ func endpointOf(snap *catalog.Snapshot, r catalog.Rank) string {
 	return e.Worker.Address()
 }
 
-// idempotencyRecord is what is kept beside a reservation while it lives: its first
-// answer, and its use of a session and of its rank's blocks.
+// idempotencyRecord belongs to a live reservation: it has the first answer, and the
+// reservation's holds on a session and on its rank's blocks.
 type idempotencyRecord struct {
 	answers *answerCache
 	hold    *affinity.Hold // nil: no session
 	lease   *approximate.Lease
 
-	// What it takes to give the answer again. It is set before the reservation can be
-	// found, and guarded by answers.mu from then on.
+	// The answer and what identifies the request. Set before the reservation can be found, and
+	// guarded by answers.mu from then on.
 	id        string
 	prompt    promptIdentity
 	endpoint  string
 	selection Selection
 	selected  bool // booked by Select: selection is the answer
 
-	// answers.mu guards the rest.
+	// The fields below are guarded by answers.mu.
 	state        recordState
 	replayed     bool               // a retry got the answer
 	older, newer *idempotencyRecord // in the cache, while state is recordCached
-	cancelled    chan struct{}      // not nil: the reservation is being cancelled; closed when it is over
+	cancelled    chan struct{}      // not nil: the reservation is being cancelled; closed when it has ended
 }
 
-// recordState is where a record stands. It goes from recordNew to recordCached to
-// recordEvicted to recordEnded, and may leave out any of them.
+// recordState is the state of a record. It goes from recordNew to recordCached to recordEvicted
+// to recordEnded, and may skip states.
 type recordState uint8
 
 const (
 	recordNew     recordState = iota // its reservation is being booked
 	recordCached                     // the answer is in the cache
-	recordEvicted                    // the answer was dropped, or no caller can ask for it
+	recordEvicted                    // the answer was dropped, or cannot be asked for
 	recordEnded                      // the reservation has ended
 )
 
@@ -287,7 +283,7 @@ func (s recordState) String() string {
 	return [...]string{"new", "cached", "evicted", "ended"}[s]
 }
 
-// setAnswer sets the answer of a selection that is about to be booked.
+// setAnswer sets the answer of a selection that is about to be booked. r may be nil.
 func (r *idempotencyRecord) setAnswer(answer *Selection) {
 	if r == nil || !r.selected {
 		return
@@ -299,8 +295,8 @@ func (r *idempotencyRecord) setAnswer(answer *Selection) {
 	}
 }
 
-// size is about what the record of a cached answer takes, in bytes; the ledger has
-// the hashes anyway.
+// size returns the approximate memory of a cached answer's record, in bytes. The hashes are not
+// counted: the ledger has them anyway.
 func (r *idempotencyRecord) size() int64 {
 	const record = 512
 	n := record + len(r.id) + len(r.endpoint) + 8*len(r.selection.Overlap.DP)
@@ -320,22 +316,23 @@ func (r *idempotencyRecord) ReservationEnded() {
 // maxAnswers bounds the reservations whose answers are cached (decision E4).
 const maxAnswers = 1 << 16
 
-// ended is the channel of reservations that have ended already.
+// ended is a closed channel, for reservations that have ended already.
 var ended = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// answerCache has the first answers of live reservations. The zero value is empty.
+// answerCache has the first answers of live reservations, in order of booking. The zero value
+// is empty.
 type answerCache struct {
-	// mu guards what follows and the state of records. It comes after the locks of
-	// the ledger.
+	// mu guards the fields below and the guarded fields of records. It is taken after the
+	// locks of the ledger.
 	mu             sync.Mutex
 	oldest, newest *idempotencyRecord
 	n              int
-	bytes          int64 // of the answers
-	most           int64 // of bytes; 0: no limit
+	bytes          int64 // approximate memory of the answers
+	most           int64 // limit of bytes; 0: none
 }
 
-// add caches the answer of a reservation, unless that has ended meanwhile. The
-// oldest answer makes room.
+// add caches the answer of a reservation, unless that has ended already. The oldest answers
+// make room.
 func (f *answerCache) add(r *idempotencyRecord) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -400,10 +397,10 @@ func (f *answerCache) unlinkLocked(r *idempotencyRecord) {
 	f.bytes -= r.size()
 }
 
-// replay runs read on the answer of a reservation, if it is cached. If read says
-// that a retry gets it, the reservation is not cancelled from then on. If it is
-// being cancelled already or has ended, read does not run, and over is closed when
-// the reservation is over.
+// replay calls read on the answer of a reservation, if it is cached, and returns its result.
+// After read returned true, which gives a retry the answer, the reservation cannot be
+// cancelled. If the reservation is being cancelled or has ended, read is not called, and over
+// is closed once the reservation has ended.
 func (f *answerCache) replay(r *idempotencyRecord, read func() bool) (replayed bool, over <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -420,9 +417,9 @@ func (f *answerCache) replay(r *idempotencyRecord, read func() bool) (replayed b
 	return replayed, nil
 }
 
-// cancel keeps an answer from being replayed, because its caller has gone and the
-// reservation will be ended. It is false if a retry has got it: then the
-// reservation is no longer that caller's.
+// cancel keeps an answer from being replayed, because its caller has gone and the reservation
+// is about to be ended. It returns false if a retry has got the answer: the reservation then
+// belongs to the retry.
 func (f *answerCache) cancel(r *idempotencyRecord) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -435,23 +432,23 @@ func (f *answerCache) cancel(r *idempotencyRecord) bool {
 	return true
 }
 
-// count returns how many answers are cached, and their bytes.
+// count returns how many answers are cached, and their approximate bytes.
 func (f *answerCache) count() (n int, bytes int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.n, f.bytes
 }
 
-// inFlightIDs are the ids of reservations that are about to be booked:
-// dynamo-kv-router 1.6.1 refuses a second request for one at once, however long the
-// first has to wait. The zero value has none.
+// inFlightIDs has the ids that requests are about to book. Like dynamo-kv-router 1.6.1, the
+// service refuses a second request for such an id at once, however long the first has to wait.
+// The zero value is empty.
 type inFlightIDs struct {
 	mu  sync.Mutex     // guards ids; innermost
-	ids map[string]int // requests that have the id
+	ids map[string]int // how many requests have claimed the id
 }
 
-// claim takes an id until it is released; alone unless shared. It is false if
-// another request has it.
+// claim claims an id until release, and reports whether it did. Unless shared, it fails if
+// another request has the id.
 func (f *inFlightIDs) claim(id string, shared bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -473,23 +470,23 @@ func (f *inFlightIDs) release(id string) {
 	}
 }
 
-// retryWaiters are the ids of retries that wait in a queue. Such a request need
-// not wait for an idle rank once its id is booked: that reservation may be what
-// keeps the rank busy. The zero value has none.
+// retryWaiters has the ids of retries that wait in a queue. Such a request must not wait for a
+// rank any longer once its id is booked: that reservation may be what keeps the rank busy. The
+// zero value is empty.
 type retryWaiters struct {
 	mu  sync.Mutex // guards ids; innermost
 	ids map[string]*retryWaiter
 	n   atomic.Int64 // len(ids), written under mu
 }
 
-// retryWaiter is the wait of all retries of one id.
+// retryWaiter is shared by all waiting retries of one id.
 type retryWaiter struct {
-	booked chan struct{} // closed then
+	booked chan struct{} // closed when the id is booked
 	n      int           // requests that wait
 }
 
-// add returns a channel that is closed when the id is booked. It has to be called
-// before the last look whether the id is booked, and undone by remove.
+// add returns a channel that is closed when the id is booked. The caller must call it before
+// the last check whether the id is booked, and call remove afterwards.
 func (w *retryWaiters) add(id string) (booked chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -506,13 +503,13 @@ func (w *retryWaiters) add(id string) (booked chan struct{}) {
 	return x.booked
 }
 
-// remove undoes an add that returned booked.
+// remove undoes the add that returned booked.
 func (w *retryWaiters) remove(id string, booked chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	x := w.ids[id]
 	if x == nil || x.booked != booked {
-		return // it was closed
+		return // wake has removed it
 	}
 	if x.n--; x.n == 0 {
 		w.deleteLocked(id)
@@ -524,8 +521,8 @@ func (w *retryWaiters) deleteLocked(id string) {
 	w.n.Add(-1)
 }
 
-// wake ends the wait of all retries of the id, which is booked: one that is not seen here
-// looks later, and finds it.
+// wake ends the wait of all retries of an id that has been booked. A retry that is added too
+// late to be woken checks the ledger after add, and finds the reservation.
 func (w *retryWaiters) wake(id string) {
 	if w.n.Load() == 0 {
 		return
@@ -545,8 +542,8 @@ func (w *retryWaiters) all() []string {
 	return slices.Collect(maps.Keys(w.ids))
 }
 
-// wakeRetries wakes requests whose id was booked by another replica: that booking
-// wakes no request here.
+// wakeRetries wakes requests whose id another replica has booked: its reservations wake no
+// request here by themselves.
 func (i *idempotency) wakeRetries() {
 	for _, id := range i.waiters.all() {
 		if live, ok := i.ledger.Find(id); ok && idIsGlobal(&live) {

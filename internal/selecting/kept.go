@@ -9,36 +9,37 @@ import (
 	"github.com/select-service/select-service/pkg/hashing"
 )
 
-// A request that waits keeps the hashes of its prompt, and neither its text nor, if
-// they are many, its tokens.
+// A waiting request keeps the hashes of its prompt, but neither its text nor, if there
+// are many, its tokens.
 
-// kept is what a selection keeps while it waits.
+// kept is the state that a selection keeps while it waits.
 type kept struct {
-	bytes int64 // taken from the account of waiting requests
-	// detached: the prompt came as tokens, and these are gone. layout is what they
-	// were hashed by, rest the digest of those in no complete block.
+	bytes int64 // reserved from Config.Waiting
+	// detached: the prompt came as tokens, and these have been dropped. layout is how they were
+	// hashed, rest the digest of those in no complete block.
 	detached bool
 	layout   hashing.Layout
 	rest     uint64
 }
 
-// What a waiting request takes beside its hashes and lists, in bytes.
+// The memory of a waiting request besides its hashes and lists, in bytes.
 const (
-	// keptOverhead is for its goroutine, its connection, the selection and maxKeptTokens.
+	// keptOverhead covers its goroutine, its connection, the selection and maxKeptTokens tokens.
 	keptOverhead = 24 << 10
-	// maxKeptTokens are kept, for the case that the block size changes meanwhile.
+	// maxKeptTokens is how many tokens a prompt may have to keep them, so that it can be hashed
+	// again if the block size changes.
 	maxKeptTokens = 2048
-	// keptPerRank is for each rank that it looks at: an entry of the catalog, a
-	// candidate with its cost, and the overlap on three tiers.
+	// keptPerRank is for each rank that it considers: a catalog entry, a candidate with its
+	// cost, and the overlap on three tiers.
 	keptPerRank = 160
 )
 
-// errPromptGone ends a request with a long prompt that waited while its scope was made
-// anew with blocks of another size: its hashes say nothing about those.
+// errPromptGone ends a request with a long prompt if the scope's block size changed while it
+// waited: its hashes are of the old block size, and its tokens are gone.
 var errPromptGone = &contract.Error{Kind: contract.Unavailable, Text: "the block size of the workers changed while the request waited"}
 
-// keepHashes prepares a request that has been read to wait in a class. The error says
-// that the waiting requests take all the memory that they may.
+// keepHashes prepares a parsed request to wait in a class. The error says that the account of
+// waiting requests is full.
 func (c *selection) keepHashes(class string) error {
 	if c.wait.kept == nil {
 		c.wait.kept = new(kept)
@@ -73,7 +74,7 @@ func (c *selection) keepHashes(class string) error {
 	if tokens, _, ok := p.tokens(); ok && len(tokens) > maxKeptTokens && !k.detached {
 		k.layout, k.rest = p.layout(c.snapshot), digestRest(p, len(c.sequence), int(c.size.BlockSize))
 		k.detached = true
-		// Scratch memory is often larger than this prompt, and others could use it.
+		// Scratch memory is often larger than this prompt needs, and other requests can use it.
 		c.localMem, c.sequenceMem = slices.Clone(c.local), slices.Clone(c.sequence)
 		c.local, c.sequence = c.localMem, c.sequenceMem
 		p.TokenIDs, p.MM = nil, nil
@@ -86,8 +87,8 @@ func (c *selection) keepHashes(class string) error {
 	return nil
 }
 
-// readPrompt reads the prompt for the workers of a scope, unless it has waited and
-// only its hashes are left.
+// readPrompt reads the prompt for the workers of a scope, unless the request has waited and
+// only the hashes are left.
 func (c *selection) readPrompt(snap *catalog.Snapshot) error {
 	if k := c.wait.kept; k == nil || !k.detached {
 		return c.read(&c.request.Prompt, snap)
@@ -97,7 +98,7 @@ func (c *selection) readPrompt(snap *catalog.Snapshot) error {
 	return nil
 }
 
-// identity is identify for a prompt that may have waited.
+// identity is identify for a request that may have waited.
 func (c *selection) identity(sequence []uint64) promptIdentity {
 	if k := c.wait.kept; k != nil && k.detached {
 		return promptIdentity{sequence: sequence, tokens: c.size.Tokens, rest: k.rest, hasRest: true}
@@ -105,7 +106,7 @@ func (c *selection) identity(sequence []uint64) promptIdentity {
 	return c.identify(&c.request.Prompt, sequence)
 }
 
-// releaseKept gives back what waiting took.
+// releaseKept releases the memory reserved for waiting.
 func (c *selection) releaseKept() {
 	if k := c.wait.kept; k != nil {
 		c.api.config.Waiting.Release(k.bytes)

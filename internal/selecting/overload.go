@@ -24,8 +24,8 @@ type thresholds struct {
 	log     zerolog.Logger
 }
 
-// BusyThresholds lists the thresholds of every model for which a worker is
-// registered, by model.
+// BusyThresholds lists the thresholds of every model that has a registered worker, sorted by
+// model.
 func (t *thresholds) BusyThresholds() []ModelThresholds {
 	all := []ModelThresholds{}
 	for _, model := range t.catalog.Models() {
@@ -34,13 +34,13 @@ func (t *thresholds) BusyThresholds() []ModelThresholds {
 	return all
 }
 
-// Thresholds returns the busy thresholds of all models, to be read.
+// Thresholds returns the table of busy thresholds, for reading.
 func (t *thresholds) Thresholds() *overload.Table { return t.busy }
 
-// SetBusyThreshold changes those thresholds of a model that are given, for every
-// selection that starts after it, and returns all three. Without any it only
-// reads; then a model without workers has none. Errors are of kind
-// BadRequest (out of range), NotFound (the model has no worker) and TooMany.
+// SetBusyThreshold changes the given thresholds of a model, for every selection that starts
+// afterwards, and returns all three. If none is given, it only reads; a model without workers
+// then has none. Errors are of kind BadRequest (out of range), NotFound (the model has no
+// worker) and TooMany.
 func (t *thresholds) SetBusyThreshold(model string, given overload.Thresholds) (ModelThresholds, error) {
 	if err := given.Check(); err != nil {
 		return ModelThresholds{}, &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
@@ -58,10 +58,9 @@ func (t *thresholds) SetBusyThreshold(model string, given overload.Thresholds) (
 	return ModelThresholds{Model: model}, nil
 }
 
-// ClearBusyThreshold unsets the named threshold of a model, nil: all three, and
-// returns what is left. The configured values do not come back (decision B1).
-// Errors are of kind BadRequest (no such threshold), NotFound (the model has no
-// worker) and TooMany.
+// ClearBusyThreshold unsets the named threshold of a model (nil: all three), and returns the
+// remaining ones. The configured values do not come back (decision B1). Errors are of kind
+// BadRequest (no such threshold), NotFound (the model has no worker) and TooMany.
 func (t *thresholds) ClearBusyThreshold(model string, which *string) (ModelThresholds, error) {
 	var clear []overload.Threshold
 	if which != nil {
@@ -79,8 +78,8 @@ func (t *thresholds) ClearBusyThreshold(model string, which *string) (ModelThres
 	return t.changed(model, c, err)
 }
 
-// changed answers a change and logs it. err can only be
-// overload.ErrTooMany: ranges were checked before.
+// changed logs a change and returns the answer. err can only be overload.ErrTooMany: ranges
+// were checked before.
 func (t *thresholds) changed(model string, c overload.Change, err error) (ModelThresholds, error) {
 	if err != nil {
 		return ModelThresholds{}, &contract.Error{Kind: contract.TooMany, Text: err.Error(), Limit: contract.LimitThresholds, Err: err}
@@ -92,8 +91,7 @@ func (t *thresholds) changed(model string, c overload.Change, err error) (ModelT
 	return ModelThresholds{model, c.Now}, nil
 }
 
-// LoggedThresholds are busy thresholds as the log shows them: all three, null
-// where one is unset.
+// LoggedThresholds writes busy thresholds to the log: all three, null for an unset one.
 type LoggedThresholds overload.Thresholds
 
 // MarshalZerologObject writes the fields.
@@ -107,14 +105,14 @@ func errModelNotFound(model string) *contract.Error {
 	return contract.Errorf(contract.NotFound, "Model '%s' not found. Thresholds can only be set for discovered models.", catalog.ShortName(model))
 }
 
-// thresholds are those of the request's model at this moment.
+// thresholds returns the current thresholds of the request's model.
 func (c *selection) thresholds() *overload.Thresholds {
 	return c.api.busy.Of(c.request.Scope.Model)
 }
 
-// dropOverloaded returns the ranks to score: those of workers that are not
-// overloaded. A rank that carries too much stays while another rank of its worker
-// is free: the cost distinguishes them. It is an error if none is left.
+// dropOverloaded returns the ranks of the workers that are not overloaded. An overloaded
+// rank stays if another rank of its worker is free: the cost distinguishes them. It is an
+// error if no worker is left.
 func (c *selection) dropOverloaded(v *reservations.View) ([]catalog.Entry, error) {
 	limits := c.thresholds()
 	switch {
@@ -138,19 +136,18 @@ func (c *selection) dropOverloaded(v *reservations.View) ([]catalog.Entry, error
 	return c.free, nil
 }
 
-// expireStale ends the reservations of the scope that are too old, so that no
-// request is refused because of them. Every new reservation ends some, and a timer
-// ends all; but while every request is refused there are no new ones, and the timer
-// may be a second away.
+// expireStale ends the expired reservations of the scope, so that no request is refused because
+// of them. Every new reservation ends some, and a timer ends all of them; but while every
+// request is refused there are no new reservations, and the timer may be a second away.
 func (c *selection) expireStale() {
 	if c.thresholds().Any() {
 		c.api.ledger.ExpireIn(c.request.Scope)
 	}
 }
 
-// rejectIfOverloaded is the test of dropOverloaded before any work is done on the
-// prompt, so that a refusal costs least when there is most to do. With a wait queue
-// thresholds are read at dispatch only: then there is no early test.
+// rejectIfOverloaded makes the check of dropOverloaded before the prompt is processed, so that
+// refusals are cheapest under the highest load. With a wait queue thresholds count only at
+// dispatch, so there is no early check.
 func (c *selection) rejectIfOverloaded() (err error) {
 	limits := c.thresholds()
 	if !limits.Any() || c.scope.Queue.Enabled() || c.request.Advisory {
@@ -160,8 +157,8 @@ func (c *selection) rejectIfOverloaded() (err error) {
 	return err
 }
 
-// checkOverload fails if every worker that the request could use is overloaded. Of
-// a pinned worker all ranks count, not only the one that the request names.
+// checkOverload fails if every worker that the request could use is overloaded. For a pinned
+// request all ranks of the worker count, not only the pinned one.
 func (c *selection) checkOverload(v *reservations.View, limits *overload.Thresholds) error {
 	ranks := c.eligible
 	var refusal contract.OverloadError
@@ -179,8 +176,8 @@ func (c *selection) checkOverload(v *reservations.View, limits *overload.Thresho
 	return contract.NewOverload(refusal)
 }
 
-// OverloadedWorkers yields the workers of a list of ranks, which is sorted, and
-// whether each is overloaded. The ledger must be locked.
+// OverloadedWorkers yields the workers of a sorted list of ranks, and whether each is
+// overloaded. The caller holds the ledger's lock (it has a View).
 func OverloadedWorkers(limits *overload.Thresholds, ranks []catalog.Entry, v *reservations.View) iter.Seq2[*catalog.Worker, bool] {
 	return func(yield func(*catalog.Worker, bool) bool) {
 		for of := range byWorker(ranks) {
@@ -191,9 +188,8 @@ func OverloadedWorkers(limits *overload.Thresholds, ranks []catalog.Entry, v *re
 	}
 }
 
-// overloadOf returns the limits that the ranks of a worker exceed, 0 if one of them
-// exceeds none: then the worker is not overloaded. A rank that the ledger does not
-// know carries nothing.
+// overloadOf returns the limits that the ranks of a worker exceed. It returns 0, not
+// overloaded, if any of them exceeds none. A rank unknown to the ledger has no load.
 func overloadOf(limits *overload.Thresholds, ranks []catalog.Entry, v *reservations.View) (causes overload.Causes) {
 	capacity := CapacityOf(ranks[0].Worker)
 	for _, e := range ranks {
@@ -211,7 +207,7 @@ func overloadOf(limits *overload.Thresholds, ranks []catalog.Entry, v *reservati
 	return causes
 }
 
-// CapacityOf is what the worker's record says each of its ranks can take.
+// CapacityOf returns the capacity of each rank, from the worker's record.
 func CapacityOf(w *catalog.Worker) overload.Capacity {
 	capacity := overload.Capacity{BatchedTokens: batchLimit(w)}
 	if n := w.TotalKVBlocks; n != nil {
@@ -220,7 +216,7 @@ func CapacityOf(w *catalog.Worker) overload.Capacity {
 	return capacity
 }
 
-// byWorker cuts a list of ranks, which is sorted, into those of each worker.
+// byWorker splits a sorted list of ranks by worker.
 func byWorker(ranks []catalog.Entry) iter.Seq[[]catalog.Entry] {
 	return func(yield func([]catalog.Entry) bool) {
 		for len(ranks) > 0 {

@@ -9,8 +9,7 @@ import (
 	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
-// costsOf computes the costs of the candidates, which are the ranks, by the policy that
-// is configured for the scope.
+// costsOf computes the costs of the candidates, one for each of ranks, by the scope's policy.
 func (c *selection) costsOf(ranks []catalog.Entry, v *reservations.View) {
 	p := c.scope.Policies
 	if p == nil {
@@ -24,8 +23,8 @@ func (c *selection) costsOf(ranks []catalog.Entry, v *reservations.View) {
 	c.costs = p.Costs(&c.decision, c.sequence, c.costs)
 }
 
-// addQueues gives the decision what the ranks still have to compute, and how long that
-// takes as far as is learned.
+// addQueues adds to the decision the work that the ranks still have to compute, and the learned
+// model of its duration.
 func (c *selection) addQueues(ranks []catalog.Entry, v *reservations.View, l *ttft.Learner) {
 	c.queues = c.queues[:0]
 	for i, e := range ranks {
@@ -46,7 +45,7 @@ func (c *selection) addQueues(ranks []catalog.Entry, v *reservations.View, l *tt
 	}
 }
 
-// QueueOf returns what a rank still has to compute, and its speed as l has learned it. The
+// QueueOf returns the work that a rank still has to compute, and its speed as learned by l. The
 // ledger must know the rank.
 func QueueOf(v *reservations.View, e catalog.Entry, l *ttft.Learner) selector.Queue {
 	of := v.Queue(e.Slot)
@@ -58,8 +57,8 @@ func QueueOf(v *reservations.View, e catalog.Entry, l *ttft.Learner) selector.Qu
 	return q
 }
 
-// toCompute returns what of the prompt candidate i has to compute, for its queue; 0 if
-// nobody asks.
+// toCompute returns how many tokens of the prompt candidate i has to compute, for the queues of
+// predictions; 0 if no policy uses them.
 func (c *selection) toCompute(i int) uint64 {
 	if p := c.scope.Policies; p != nil && p.Learner != nil {
 		return p.ToCompute(&c.decision, i)
@@ -67,7 +66,7 @@ func (c *selection) toCompute(i int) uint64 {
 	return 0
 }
 
-// temperature is that of the choice.
+// temperature returns the temperature of the choice.
 func (c *selection) temperature() float64 {
 	if p := c.scope.Policies; p != nil {
 		return p.Policy.Temperature(&c.decision)
@@ -75,8 +74,9 @@ func (c *selection) temperature() float64 {
 	return c.weights.Temperature
 }
 
-// predictedTTFT is the time to first token that the policy predicts of candidate i; 0 if it
-// predicts none, or has learned too little, or callers report too late.
+// predictedTTFT returns the time to first token that the policy predicts for candidate i.
+// It is 0 if the policy predicts none, has learned too little, or callers report the ends
+// of prefills too late.
 func (c *selection) predictedTTFT(i int) time.Duration {
 	p := c.scope.Policies
 	if p == nil || i >= len(c.queues) || !c.weights.TrackPrefill {
@@ -92,16 +92,16 @@ func (c *selection) predictedTTFT(i int) time.Duration {
 	return time.Duration((cost.Wait + cost.Prefill) * float64(time.Second))
 }
 
-// noteDecided tells the policy that it has decided. A choice of one is no decision, and
-// one that only asks neither.
+// noteDecided informs the policy of its decision. A choice from one rank, and one that is only
+// asked for, are no decisions.
 func (c *selection) noteDecided() {
 	if p := c.scope.Policies; p != nil && len(c.candidates) > 1 && !c.request.Advisory && !c.request.ExplainOnly {
 		p.Decided(&c.decision)
 	}
 }
 
-// ignoresTarget reports whether the policy of the scope decides among all ranks whatever
-// the affinity target of the request is.
+// ignoresTarget reports whether the scope's policy ignores affinity targets and decides among
+// all ranks.
 func (c *selection) ignoresTarget() bool {
 	p := c.scope.Policies
 	return p != nil && p.Policy.Needs().Has(selector.IgnoresTarget)

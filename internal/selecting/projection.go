@@ -54,7 +54,7 @@ func (a *API) OverlapScores(req *ProjectRequest) (OverlapScores, error) {
 	return out, nil
 }
 
-// project reads a prompt of which no reservation is made.
+// project reads a prompt and looks up its overlap, for an answer that books nothing.
 func (a *API) project(q *query, req *ProjectRequest) (*catalog.Snapshot, selector.Weights, error) {
 	snap, state, err := a.scopes.Schedulable(req.Scope)
 	if err != nil {

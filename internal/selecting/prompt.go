@@ -10,26 +10,26 @@ import (
 	"github.com/select-service/select-service/pkg/selector"
 )
 
-// query is one prompt in the form of the core packages, with the scratch memory
-// that answering it needs. Queries are pooled.
+// query is one prompt in the form of the core packages, with the scratch memory to answer it.
+// Queries are pooled.
 type query struct {
 	local    []uint64 // local hashes of the complete blocks
-	sequence []uint64 // rolling hashes: what the ledger counts
+	sequence []uint64 // rolling hashes, which the ledger counts
 	size     selector.Prompt
 
 	overlap    indexer.Overlap
-	predicted  indexer.Overlap // scratch of overlap
-	eligible   []catalog.Entry // in eligibleMem, or all of the snapshot's
-	free       []catalog.Entry // the eligible ranks of workers that are not overloaded
+	predicted  indexer.Overlap // scratch memory for overlap
+	eligible   []catalog.Entry // the ranks that pass the request's filters; in eligibleMem, or the snapshot's own list
+	free       []catalog.Entry // the ranks of eligible whose workers are not overloaded
 	candidates []selector.Candidate
 	costs      []float64
-	queues     []selector.Queue  // of the candidates, if the policy needs them
-	decision   selector.Decision // of the candidates, if a policy is configured
-	scored     []catalog.Entry   // the ranks of the candidates once one is chosen, a part of eligible or free; nil: see byLoad
+	queues     []selector.Queue  // queues of the candidates, if the policy needs them
+	decision   selector.Decision // the policy's input, if a policy is configured
+	scored     []catalog.Entry   // ranks of the candidates once one is chosen: a part of eligible or free; nil: in byLoad.scored
 	byLoad     byLoad
 	due        keepTime
 	shadows    []ShadowChoice
-	uncached   uint64 // tokens that the chosen rank has to compute, for its queue; 0: as in the answer
+	uncached   uint64 // tokens that the chosen rank has to compute, for its queue; 0: the answer's EffectivePrefillTokens
 
 	localMem, sequenceMem []uint64
 	eligibleMem           []catalog.Entry
@@ -54,8 +54,8 @@ func (q *query) recycle() {
 	queries.Put(q)
 }
 
-// read fills in the prompt for the workers of a scope. The hash form's slices stay
-// the caller's.
+// read fills in the prompt for the workers of a scope. Slices of the hash form are
+// borrowed from the caller.
 func (q *query) read(p *Prompt, snap *catalog.Snapshot) error {
 	if err := p.check(); err != nil {
 		return err
@@ -74,7 +74,7 @@ func (q *query) read(p *Prompt, snap *catalog.Snapshot) error {
 	return nil
 }
 
-// layout is how the prompt's tokens make blocks for the workers of a scope.
+// layout returns how the prompt's tokens form blocks for the workers of a scope.
 func (p *Prompt) layout(snap *catalog.Snapshot) hashing.Layout {
 	layout := hashing.Layout{BlockSize: int(snap.BlockSize), Eagle: snap.Eagle}
 	if p.Eagle != nil {
@@ -92,8 +92,8 @@ func (p *Prompt) tokens() ([]uint32, [][]uint64, bool) {
 	return p.TokenIDs, p.MM, p.HasTokenIDs
 }
 
-// check returns what is wrong with the prompt. It is cheap: a token form is always
-// right.
+// check returns what is wrong with the prompt. It is cheap: it checks the hash form only, since
+// any tokens are valid.
 func (p *Prompt) check() error {
 	if _, _, ok := p.tokens(); ok {
 		return nil
@@ -114,8 +114,8 @@ func (p *Prompt) check() error {
 	return nil
 }
 
-// checkReserve checks what /reservations needs of the hash form: its blocks are
-// booked and not looked up.
+// checkReserve checks the members of the hash form that /reservations needs: its blocks are
+// booked but not looked up.
 func (p *Prompt) checkReserve() error {
 	switch {
 	case !p.HasSequenceHashes:
@@ -126,8 +126,7 @@ func (p *Prompt) checkReserve() error {
 	return nil
 }
 
-// readReserve reads a prompt that is booked and not looked up: block hashes are
-// not needed.
+// readReserve reads a prompt that is booked but not looked up, so that it needs no block hashes.
 func (q *query) readReserve(p *Prompt, snap *catalog.Snapshot) error {
 	if _, _, ok := p.tokens(); ok {
 		return q.read(p, snap)

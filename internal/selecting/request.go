@@ -7,9 +7,8 @@ import (
 	"github.com/select-service/select-service/pkg/selector"
 )
 
-// Prompt is a prompt in one of the contract's three forms. Precedence: Routing
-// (when it has tokens), then TokenIDs, then hashes. Slices are borrowed: none of
-// them is kept after the call returns.
+// Prompt is a prompt in one of the contract's three forms. If several are given, Routing with
+// tokens takes precedence, then TokenIDs, then hashes. Slices are borrowed until the call returns.
 type Prompt struct {
 	TokenIDs    []uint32
 	HasTokenIDs bool
@@ -38,22 +37,22 @@ type Routing struct {
 	MM       [][]uint64
 }
 
-// TextHolder is the memory that a request came in.
+// TextHolder holds the memory of the text that a request was read from.
 type TextHolder interface {
-	// ReleaseText gives it back. It may be called more than once.
+	// ReleaseText releases the memory. It may be called more than once.
 	ReleaseText()
 }
 
 // SelectRequest is the body of /select and /select_and_reserve.
 type SelectRequest struct {
 	Scope catalog.Scope
-	// Text is what the request was read from; nil: none. Once the request has to
-	// wait, Text is released, and the Prompt has no tokens any more.
+	// Text holds the text that the request was read from; nil: none. If the request has to
+	// wait, Text is released, and Prompt loses its tokens.
 	Text TextHolder
-	// SelectionID is echoed. In the 1.6 dialect it is the reservation's id too
-	// (decision E1), so that both are set there.
+	// SelectionID is echoed. In the 1.6 dialect it is also the reservation's id (decision E1),
+	// so both fields are set there.
 	SelectionID   *string
-	ReservationID *string // nil: one is made up
+	ReservationID *string // nil: a new one is generated
 	Prompt        Prompt
 	Override      selector.Override
 
@@ -63,52 +62,53 @@ type SelectRequest struct {
 	// PolicyClass is the trimmed x-dynamo-meta-policy-class header; "" is absent.
 	PolicyClass string
 
-	// Eligible, if not nil, leaves the ranks that it reports true for. Requests with the same
-	// AllowedWorkers should have the same: they wait in one line.
+	// Eligible, if not nil, restricts the request to the ranks for which it returns true.
+	// Requests with equal AllowedWorkers should have equal functions: they wait in one line.
 	Eligible func(catalog.Entry) bool `json:"-"`
-	// Fallbacks is how many ranks of other workers the answer names, the next cheapest.
+	// Fallbacks is how many ranks of other workers the answer names besides the chosen
+	// one, cheapest first.
 	Fallbacks int
-	// Stored, with a reservation, asks when the prefill is complete on behalf of a caller who
-	// cannot tell: it is called, once at most, when events say that the chosen rank has stored
-	// the prompt's last complete block, which it had not when it was looked up; perhaps before
-	// Select returns. It must not block. The answer has PredictedTTFT and StopWatch then.
+	// Stored, with a reservation, is for callers that cannot observe the end of the prefill. It
+	// is called, at most once, when events say that the chosen rank has stored the prompt's
+	// last complete block, if the lookup did not find it there; perhaps before Select returns.
+	// It must not block. The answer then has PredictedTTFT and StopWatch.
 	Stored func() `json:"-"`
 
 	Pinned *catalog.Rank
-	// Target, if one of its ranks is eligible, leaves no others; else it has no effect.
-	// It goes before the session, which is neither followed nor bound (1.6.1).
+	// Target restricts the request to its ranks if one of them is eligible; otherwise it has no
+	// effect. It takes precedence over the session, which is neither followed nor bound (1.6.1).
 	Target            *AffinityTarget
 	AllowedWorkers    []uint64
 	HasAllowedWorkers bool // absent: all workers; empty list: none
 	RequiredTaints    []string
 	PreferredTaints   map[string]float32
 
-	// Lease replaces the 300 s rule for the reservation; 0 is no lease.
+	// Lease replaces the 300 s rule for the reservation; 0: no lease.
 	Lease time.Duration
-	// IfExists says what becomes of a reservation whose id exists.
+	// IfExists says how to treat an id that a reservation already has.
 	IfExists IfExists
 
-	// Pending, on /select with a SelectionID, keeps the choice so that Reserve can
-	// book it by this id alone (dynamo-kv-router 1.6.1).
+	// Pending, on /select with a SelectionID, keeps the choice so that Reserve can book it by
+	// this id alone (dynamo-kv-router 1.6.1).
 	Pending bool
-	// Advisory, on /select, asks what would be chosen: the request neither waits
-	// nor is refused for load, and the answer has a WorkerLoad (1.6.1).
+	// Advisory, on /select, asks what would be chosen. The request neither waits nor is refused
+	// for load, and the answer has a WorkerLoad (1.6.1).
 	Advisory bool
-	// Session: requests of one session go to one rank; "" is none (1.6.1).
+	// Session is the name of a session, whose requests go to one rank; "": none (1.6.1).
 	Session string
-	// SoftSession: a session whose rank the request's filter excludes has no effect,
-	// instead of being an error.
+	// SoftSession: if the request's filter excludes the session's rank, the session has no
+	// effect, instead of being an error.
 	SoftSession bool
 	// Explain asks for the Explanation of the choice.
 	Explain bool
-	// ExplainOnly: the choice is not one. API.Explain sets it.
+	// ExplainOnly: nothing is chosen, only explained. API.Explain sets it.
 	ExplainOnly bool
-	// Detailed: the caller reads the fields of 1.6.1, and as there an id that exists,
-	// or that another request is booking, is refused before anything else.
+	// Detailed: the caller reads the fields of 1.6.1. As in 1.6.1, an id that exists, or that
+	// another request is booking, is refused before anything else is checked.
 	Detailed bool
 }
 
-// AffinityTarget is the rank that a caller would like, or all ranks of a worker.
+// AffinityTarget is the rank that a caller prefers, or all ranks of a worker.
 type AffinityTarget struct {
 	Worker uint64
 	DP     *uint32 // nil: any
@@ -118,11 +118,11 @@ func (t *AffinityTarget) matches(r catalog.Rank) bool {
 	return r.Worker == t.Worker && (t.DP == nil || *t.DP == r.DP)
 }
 
-// IfExists says what becomes of a reservation whose id exists (decision E4).
+// IfExists says how to treat an id that a reservation already has (decision E4).
 type IfExists uint8
 
-// Refuse answers a conflict. ReturnFirst gives the first answer again if the
-// request is the same.
+// Refuse returns a conflict. ReturnFirst returns the first answer again if the request is the
+// same.
 const (
 	Refuse IfExists = iota
 	ReturnFirst
@@ -137,32 +137,33 @@ type Selection struct {
 	Endpoint      string
 	BlockSize     uint32
 	Overlap       OverlapSummary
-	// EffectivePrefillTokens is the prompt's length less what the cache credits.
+	// EffectivePrefillTokens is the prompt's length in tokens less the credit for cached blocks.
 	EffectivePrefillTokens uint64
 
-	// SequenceHashes, ISLTokens (L) and TrackPrefill are what was booked, set if
-	// something was: another ledger can book the same from them (1.6.1).
+	// SequenceHashes, ISLTokens (the prompt's length) and TrackPrefill are what was booked, set
+	// only if something was: another ledger can book the same from them (1.6.1).
 	SequenceHashes []uint64
 	ISLTokens      uint64
-	// PotentialDecodeBlocks are the rank's active blocks with this prompt, a last
-	// incomplete block included (1.6.1).
+	// PotentialDecodeBlocks is the number of the rank's active blocks including this prompt,
+	// with its last incomplete block (1.6.1).
 	PotentialDecodeBlocks uint64
-	// DecodeBusy compares them with the worker's blocks; nil without a threshold
-	// or without known blocks.
+	// DecodeBusy reports whether these exceed Config.DecodeBusy of the worker's blocks; nil
+	// without that setting or if the number of blocks is unknown.
 	DecodeBusy *bool
-	WorkerLoad *WorkerLoad // of an advisory selection, else nil
+	WorkerLoad *WorkerLoad // for an advisory selection, else nil
 
 	Fallbacks []catalog.Rank // as asked for
-	// PredictedTTFT is what a policy that predicts it expects, if it has learned enough; else 0.
+	// PredictedTTFT is the time to first token that the policy predicts, if it predicts one and
+	// has learned enough; else 0.
 	PredictedTTFT time.Duration
-	// StopWatch, if not nil, ends the wait for SelectRequest.Stored.
+	// StopWatch, if not nil, ends the watch for SelectRequest.Stored.
 	StopWatch func()
 
 	Lease       time.Duration // as asked for
 	Explanation *Explanation  // if asked for, of a choice that was made now
-	// Repeated: this is the answer of an earlier request with the same id. If
-	// PlacementOnly it comes from the reservation itself, and of the fields above only
-	// ReservationID, SelectionID, Scope, Rank, Endpoint and Lease are set.
+	// Repeated: this is the answer of an earlier request with the same id. If PlacementOnly, it
+	// is reconstructed from the reservation, and of the fields above only ReservationID,
+	// SelectionID, Scope, Rank, Endpoint and Lease are set.
 	Repeated, PlacementOnly bool
 	TrackPrefill            bool // see SequenceHashes
 }
@@ -175,13 +176,14 @@ type WorkerLoad struct {
 	PrefillBusy          *bool   // nil: no threshold is configured
 }
 
-// OverlapSummary is the chosen worker's overlap in tokens, cumulative by tier.
+// OverlapSummary is the chosen worker's overlap in tokens. Each tier's number includes
+// the tiers before it.
 type OverlapSummary struct {
 	LongestMatched, GPU, CPU, Disk uint32
 	DP                             []RankTokens // every rank of the worker, by rank
 }
 
-// RankTokens is how many tokens one rank holds on its device.
+// RankTokens is how many tokens of the prompt one rank has on its device.
 type RankTokens struct {
 	DP     uint32
 	Tokens uint32
@@ -197,11 +199,11 @@ type ReserveRequest struct {
 	Override               selector.Override
 	ExpectedOutputTokens   *uint32
 	EffectivePrefillTokens *uint64
-	// TrackPrefill overrides the rule that effective_prefill_tokens, if given,
-	// count (1.6.1).
+	// TrackPrefill overrides the rule that effective_prefill_tokens, if given, count as
+	// prefill load (1.6.1).
 	TrackPrefill *bool
-	// Pending books the selection that Select kept under ID; all fields above but
-	// Scope and ID are ignored (1.6.1).
+	// Pending books the selection that Select kept under ID. All fields above except Scope and
+	// ID are ignored (1.6.1).
 	Pending bool
 
 	Lease    time.Duration // as in SelectRequest
@@ -241,11 +243,11 @@ type OverlapScores struct {
 	Rows      []OverlapRow // by rank
 }
 
-// OverlapRow is one rank's overlap in blocks: Device, then what the host and
-// the disk tier add behind it.
+// OverlapRow is one rank's overlap in blocks: those on its device, then the further ones on the
+// host tier and on the disk tier.
 type OverlapRow struct {
 	Rank               catalog.Rank
 	Device, Host, Disk uint32
-	// RouterCredit is in blocks, by the weights of the request.
+	// RouterCredit is the credit for the overlap in blocks, by the weights of the request.
 	RouterCredit float64
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/select-service/select-service/pkg/selector"
 )
 
-// Reserve books a prompt on a rank that the caller chose, or a pending selection.
-// It states a fact: it never waits and is never refused for load.
+// Reserve books a prompt on a rank that the caller chose, or a pending selection. The load
+// exists in any case, so the call never waits and is never refused for load.
 func (a *API) Reserve(req *ReserveRequest) (Reservation, error) {
 	reserve := a.reserve
 	if req.Pending {
@@ -31,27 +31,27 @@ func (a *API) Reserve(req *ReserveRequest) (Reservation, error) {
 	return r, err
 }
 
-// reserve is the way of a reservation on a rank that the caller chose: replay, read,
-// find the rank, book. It ends early with the error of a step; Reserve tries it again
-// on scopes.ErrStale.
+// reserve makes a reservation on a rank that the caller chose, step by step: replay,
+// read, find the rank, book. It ends with the first step that fails. Reserve runs it
+// again on scopes.ErrStale.
 func (a *API) reserve(req *ReserveRequest) (Reservation, error) {
 	q := newQuery()
 	defer q.recycle()
-	// A retry gets the first reservation, or the conflict of its id.
+	// A retry gets the first reservation; an id of another request is a conflict.
 	if r, replayed, err := a.replayReservation(req, q); replayed || err != nil {
 		return r, err
 	}
-	// Read what is to be booked: not ready, invalid.
+	// Read the request. Errors: not ready, invalid.
 	var p placement
 	if err := a.readPlacement(req, q, &p); err != nil {
 		return Reservation{}, err
 	}
-	// Find the rank: worker or rank unknown, id in use.
+	// Find the rank. Errors: worker or rank unknown, id in use.
 	var err error
 	if p.entry, err = a.findRank(req, p.snapshot); err != nil {
 		return Reservation{}, err
 	}
-	// Book it: id in use, rank gone.
+	// Book it. Errors: id in use, rank gone.
 	release, err := a.claimID(req)
 	if err != nil {
 		return Reservation{}, err
@@ -62,8 +62,8 @@ func (a *API) reserve(req *ReserveRequest) (Reservation, error) {
 	return a.book(req, &p)
 }
 
-// readPlacement reads the prompt into q, and fills in what is to be booked: all but
-// the rank, the hashes and the record.
+// readPlacement reads the prompt into q, and fills in all of p but the rank, the hashes and the
+// record.
 func (a *API) readPlacement(req *ReserveRequest, q *query, p *placement) (err error) {
 	if p.snapshot, p.scope, err = a.scopes.Schedulable(req.Scope); err != nil {
 		return err
@@ -80,9 +80,8 @@ func (a *API) readPlacement(req *ReserveRequest, q *query, p *placement) (err er
 	return err
 }
 
-// replayReservation answers the request if it is a retry of an earlier one: then
-// replayed is true. It is an error if the id is another request's. The prompt is
-// read into scratch.
+// replayReservation answers a request that is a retry of an earlier one; replayed reports
+// whether it is. It is an error if the id is another request's. The prompt is read into scratch.
 func (a *API) replayReservation(req *ReserveRequest, scratch *query) (r Reservation, replayed bool, err error) {
 	if req.IfExists != ReturnFirst {
 		return Reservation{}, false, nil
@@ -104,8 +103,8 @@ func (a *API) replayReservation(req *ReserveRequest, scratch *query) (r Reservat
 	}, true, nil
 }
 
-// claimID claims the request's id as selection.claimID does, until release. It
-// fails if another request has it.
+// claimID claims the request's id as selection.claimID does, until release is called. It fails
+// if another request has the id.
 func (a *API) claimID(req *ReserveRequest) (release func(), err error) {
 	if !req.Detailed || req.IfExists != Refuse {
 		return func() {}, nil
@@ -116,9 +115,10 @@ func (a *API) claimID(req *ReserveRequest) (release func(), err error) {
 	return func() { a.idempotency.inFlight.release(req.ID) }, nil
 }
 
-// prefill returns the tokens to book for a prompt, and whether they count.
-// tracked is what the configuration or the request's override says; where the
-// request gives the tokens they count (decision D3), unless it says otherwise.
+// prefill returns the prefill tokens to book for a prompt of the given length, and whether
+// they count as load. tracked is the setting of the configuration or of the request's
+// override. If the request has effective_prefill_tokens they count (decision D3), unless its
+// TrackPrefill says otherwise.
 func (r *ReserveRequest) prefill(prompt uint64, tracked bool) (tokens uint64, counts bool, err error) {
 	tokens, counts = prompt, tracked
 	if given := r.EffectivePrefillTokens; given != nil {
@@ -136,9 +136,9 @@ func (r *ReserveRequest) prefill(prompt uint64, tracked bool) (tokens uint64, co
 	return tokens, true, nil
 }
 
-// findRank finds the rank that a request names. Where several things are wrong the
-// error is Dynamo's: an id that exists comes before an unknown rank, but after an
-// unknown worker and hashes of which no index can be made.
+// findRank returns the rank that a request names. If several things are wrong, the order of
+// errors is Dynamo's: an unknown worker and hashes that cannot be indexed come before an id
+// that exists, and that before an unknown rank.
 func (a *API) findRank(req *ReserveRequest, snap *catalog.Snapshot) (catalog.Entry, error) {
 	e, ok := snap.Entry(req.Rank)
 	if !ok && len(snap.RanksOf(req.Rank.Worker)) == 0 {
@@ -172,20 +172,20 @@ func errUnknownRank(snap *catalog.Snapshot, r catalog.Rank) *contract.Error {
 	return contract.Errorf(contract.NotFound, "Worker %s not found", r)
 }
 
-// placement is what is to be booked on a rank that was chosen before. The ledger
-// keeps its Hashes.
+// placement is a reservation to be made on a rank that was chosen before. The ledger keeps its
+// Hashes.
 type placement struct {
 	reservations.Request
 	scope    *scopes.State
 	snapshot *catalog.Snapshot
 	entry    catalog.Entry
-	local    []uint64 // borrowed; nil: unknown
+	local    []uint64 // local hashes, borrowed; nil: unknown
 	size     selector.Prompt
 	prefill  uint64 // tokens
 	record   *idempotencyRecord
 }
 
-// book enters a reservation under the request's id, and completes its record.
+// book makes a reservation under the request's id, and completes its record.
 func (a *API) book(req *ReserveRequest, p *placement) (Reservation, error) {
 	e := p.entry
 	r := Reservation{ID: req.ID, Scope: req.Scope, Rank: e.Rank, Endpoint: e.Worker.Address(), Lease: req.Lease}
@@ -220,7 +220,8 @@ func (a *API) book(req *ReserveRequest, p *placement) (Reservation, error) {
 	return r, nil
 }
 
-// booked does what follows the booking of a reservation. Its record may be nil.
+// booked runs after a reservation has been booked: it binds the session, caches the answer,
+// wakes retries and predicts blocks. The record may be nil.
 func (a *API) booked(r *idempotencyRecord, scope *scopes.State, e catalog.Entry, local []uint64, size selector.Prompt) {
 	var lease *approximate.Lease
 	if r != nil {
@@ -236,15 +237,15 @@ func (a *API) booked(r *idempotencyRecord, scope *scopes.State, e catalog.Entry,
 	scope.Booked(e, local, private, lease)
 }
 
-// pendingSelections are the selections that can be booked by their id alone.
+// pendingSelections has the selections that can be booked by their id alone.
 type pendingSelections struct {
 	store *pending.Store
-	// mu is held while one is booked, so that a second request for it finds
-	// either the selection or the reservation.
+	// mu is held while a selection is booked, so that a second request for it finds either the
+	// selection or the reservation.
 	mu sync.Mutex
 }
 
-// save keeps what was selected, if the request asks for it.
+// save keeps the selection, if the request asks for it.
 func (p *pendingSelections) save(c *selection) {
 	req := c.request
 	if c.reserve || !req.Pending || req.SelectionID == nil {
@@ -262,9 +263,9 @@ func (p *pendingSelections) save(c *selection) {
 	p.store.Put(*req.SelectionID, s)
 }
 
-// reservePending books the selection that is pending under the request's id. It is
-// consumed by the first success. A failure leaves it for another try, unless its
-// session has moved, or its scope's blocks have changed: then no try can succeed.
+// reservePending books the selection that is pending under the request's id. The first success
+// uses it up. A failure leaves it for another try, unless its session has moved or its scope's
+// block size has changed: then no try can succeed.
 func (a *API) reservePending(req *ReserveRequest) (Reservation, error) {
 	a.pending.mu.Lock()
 	defer a.pending.mu.Unlock()
@@ -289,21 +290,20 @@ func errNotPending(req *ReserveRequest) *contract.Error {
 	return none
 }
 
-// bookPending is reserve for what was selected: check that it still holds, join the
-// session, book.
+// bookPending books a pending selection: check that it is still valid, join the session, book.
 func (a *API) bookPending(req *ReserveRequest, sel pending.Selection) (Reservation, error) {
 	snap, state, err := a.scopes.Schedulable(sel.Scope)
 	if err != nil {
 		return Reservation{}, err
 	}
-	if snap.BlockSize != sel.BlockSize || snap.Eagle != sel.Eagle { // its blocks have gone (decision D17)
+	if snap.BlockSize != sel.BlockSize || snap.Eagle != sel.Eagle { // its hashes are of another block size (decision D17)
 		return Reservation{}, errNotPending(req)
 	}
 	e, ok := snap.Entry(sel.Rank)
 	if !ok {
 		return Reservation{}, contract.ScopeErrorf(contract.NotFound, sel.Scope, "schedulable worker %d (dp_rank %d) not found", sel.Rank.Worker, sel.Rank.DP)
 	}
-	if exists := a.idempotency.conflict(req.ID, req.Scope); exists != nil { // the session stays as it is
+	if exists := a.idempotency.conflict(req.ID, req.Scope); exists != nil { // before the session is changed
 		return Reservation{}, errIDExists(exists.Error(), req.IfExists, exists)
 	}
 	release, err := a.claimID(req)

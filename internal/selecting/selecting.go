@@ -1,9 +1,9 @@
-// Package selecting holds the use cases of the selection service: select,
-// reserve, follow a reservation, and ask what a selection would see. It combines
-// catalog, scopes, ledger and cost function with what requests of one caller have
-// in common: idempotency, sessions, pending selections. It knows no protocol.
+// Package selecting has the use cases of the selection service: select a rank, reserve, follow
+// a reservation, and project what a selection would see. It combines the catalog, the scopes,
+// the ledger and the cost function with the state that spans requests: idempotency, sessions,
+// pending selections. It knows no protocol.
 //
-// The way of a request is read in selection.serve, the decision in
+// To read the steps of a request, start with selection.serve; for the decision, with
 // selection.choose.
 package selecting
 
@@ -26,29 +26,30 @@ import (
 	"github.com/select-service/select-service/pkg/selector"
 )
 
-// Config is what the use cases need to know.
+// Config has the settings of the use cases.
 type Config struct {
 	Weights selector.Weights
-	// Approximate: reservations predict what is cached, so hashes that are booked must
-	// be complete.
+	// Approximate: cached blocks are predicted from reservations, so requests must give both
+	// kinds of hashes of what they book.
 	Approximate bool
-	// ByCapacity: reservations have leases of what they use of their ranks.
+	// ByCapacity: predictions follow the capacity of ranks, so reservations have leases of the
+	// blocks that they use.
 	ByCapacity bool
-	// SessionTTL is how long a session stays bound to its rank after its last
-	// reservation has ended; 0 binds none.
+	// SessionTTL is how long a session stays bound to its rank after its last reservation has
+	// ended; 0: sessions are off.
 	SessionTTL time.Duration
 	// Pending bounds the selections that can be booked by their id alone.
 	Pending pending.Limits
-	// Waiting bounds the memory of the requests that wait; nil does not.
+	// Waiting is the account of waiting requests; nil: no bound.
 	Waiting *budget.Account
-	// Remembered bounds what is kept for callers that come back: pending selections,
-	// answers and sessions a third of it each; nil does not.
+	// Remembered is the account of state that is kept for later requests: pending selections,
+	// answers and sessions, at most a third of it each; nil: no bound.
 	Remembered *budget.Account
-	// PrefillBusy and DecodeBusy are the fractions of a worker's batch and of its
-	// blocks above which answers call it busy, not negative; nil: they do not say.
+	// PrefillBusy and DecodeBusy are the fractions of a worker's batch and of its blocks above
+	// which answers report it busy. They are not negative; nil: answers do not report it.
 	PrefillBusy, DecodeBusy *float64
-	// DecisionBytes is about how much memory recent decisions may take, at most a twelfth of
-	// Remembered; 0 keeps none.
+	// DecisionBytes is the approximate memory for recent decisions, at most a twelfth of
+	// Remembered; 0: none are kept.
 	DecisionBytes int64
 }
 
@@ -67,9 +68,7 @@ type API struct {
 	decisions   decisions
 }
 
-// New returns the use cases over a catalog, the scopes of its workers and the
-// ledger of their load. busy are the thresholds of every model, until they are
-// changed.
+// New returns the use cases. busy has the thresholds of every model until they are changed.
 func New(config Config, c *catalog.Catalog, r *scopes.Registry, l *reservations.Ledger, busy overload.Thresholds, log zerolog.Logger) *API {
 	a := &API{
 		config: config, catalog: c, ledger: l, scopes: r,
@@ -97,8 +96,8 @@ func New(config Config, c *catalog.Catalog, r *scopes.Registry, l *reservations.
 // Selections returns the counts of the selections.
 func (a *API) Selections() *telemetry.Selections { return a.selections }
 
-// Sweep forgets what is too old, and looks for reservations of other replicas that
-// retries wait for. It is to be called every second.
+// Sweep drops expired state, and wakes retries whose id another replica has booked. It must be
+// called every second.
 func (a *API) Sweep() {
 	a.idempotency.wakeRetries()
 	a.pending.store.Sweep()
@@ -112,17 +111,17 @@ func (a *API) Sweep() {
 	a.config.Remembered.Set(int64(selections) + answers + sessions + a.decisions.size())
 }
 
-// Remembered counts what is kept for callers that come back.
+// Remembered has the counts of state that is kept for later requests.
 type Remembered struct {
-	Answers int // that a retry would get
+	Answers int // answers that a retry would get
 	Pending int // selections that can be booked by their id alone
-	// HasSessions: sessions are bound to ranks. SessionWaiters are the requests that
-	// wait for the first one of their session.
+	// HasSessions: sessions are on. SessionWaiters is the number of requests that wait for the
+	// first one of their session.
 	HasSessions              bool
 	Sessions, SessionWaiters int
 }
 
-// Remembered returns what is kept at this moment.
+// Remembered returns the current counts.
 func (a *API) Remembered() Remembered {
 	var r Remembered
 	r.Answers, _ = a.idempotency.answers.count()
@@ -143,8 +142,9 @@ func (a *API) PrefillComplete(id string) error {
 	return nil
 }
 
-// PrefillInferred is PrefillComplete for a caller that was not told, see
-// reservations.Ledger.PrefillInferred. It is no outcome of a decision.
+// PrefillInferred is PrefillComplete for a caller that inferred the end of the prefill
+// instead of observing it, see reservations.Ledger.PrefillInferred. It does not count as the
+// outcome of a decision.
 func (a *API) PrefillInferred(id string) error {
 	if err := a.ledger.PrefillInferred(id); err != nil {
 		return reservationError(id, err)
@@ -167,8 +167,8 @@ func (a *API) OutputBlock(id string, decay *float64) error {
 	return reservationError(id, err)
 }
 
-// Renew starts the lease of a reservation again. The error is of kind NotFound, or
-// Conflict if the reservation has none.
+// Renew restarts the lease of a reservation. The error is of kind NotFound, or Conflict if the
+// reservation has no lease.
 func (a *API) Renew(id string) error { return reservationError(id, a.ledger.Renew(id)) }
 
 // Free ends a reservation.
@@ -181,8 +181,8 @@ func (a *API) Free(id string) error {
 	return nil
 }
 
-// CheckReservation returns the error of an unknown id unless the reservation is of a
-// scope that matches.
+// CheckReservation returns the error of an unknown id, unless there is a reservation with the
+// id whose scope matches own.
 func (a *API) CheckReservation(id string, own catalog.ScopeFilter) error {
 	if live, ok := a.ledger.Find(id); ok && live.Scope.Matches(own.Model, own.Tenant) {
 		return nil

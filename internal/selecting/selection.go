@@ -26,7 +26,7 @@ import (
 type selection struct {
 	*query
 	api     *API
-	request *SelectRequest // lent until Select returns
+	request *SelectRequest // borrowed until Select returns
 	filter  selector.Filter
 	weights selector.Weights
 	workers
@@ -34,44 +34,43 @@ type selection struct {
 	chosen catalog.Entry
 	result Selection
 	wait   queueWait
-	counts *telemetry.ModelSelections // that it is counted in, nil: in none yet
+	counts *telemetry.ModelSelections // where it is counted; nil: not counted yet
 }
 
-// workers are the workers that a selection is judged by.
+// workers is the state of the scope that a selection is judged by.
 type workers struct {
 	scope    *scopes.State
 	snapshot *catalog.Snapshot
 }
 
-// reservation is what a selection has of its reservation, also before that is
-// booked.
+// reservation is a selection's part of its reservation, from before that is booked.
 type reservation struct {
 	id       string
 	record   *idempotencyRecord
-	hold     *affinity.Hold // of the request's session; nil: none
+	hold     *affinity.Hold // of the request's session; nil: no session
 	reserve  bool           // the choice is to be booked
-	inFlight bool           // the id is claimed, see claimID
+	inFlight bool           // claimID has claimed the id
 	replayed bool           // the result is the answer of an earlier request
 }
 
-// queueWait is the time of a selection in wait queues.
+// queueWait is the state of a selection in wait queues.
 type queueWait struct {
-	since  time.Time     // when it came to the first one
+	since  time.Time     // when it first came to a queue
 	queued bool          // it has waited
 	time   time.Duration // from since to its turn in the last queue, if queued
 	kept   *kept         // nil: it has never waited
-	// charged is the work of requests that are held before this one, in seconds by slot.
+	// charged is the predicted work of requests that are held before this one, in seconds by slot.
 	charged map[uint32]float64
 }
 
-// maxAttempts bounds how often a request is tried again because of
-// scopes.ErrStale. A wait for a session or for the reservation of an id takes one
-// attempt; otherwise a worker has to leave within microseconds.
+// maxAttempts bounds how often a request is run again because of scopes.ErrStale. Waiting for a
+// session or for the reservation of an id takes one attempt; a further one is needed only if a
+// worker leaves within microseconds.
 const maxAttempts = 10
 
-// Select chooses a worker and rank for a prompt. With reserve the load is
-// booked in the same step: concurrent calls each see the earlier reservations.
-// While queueing is on, the call waits until an eligible rank is free.
+// Select chooses a worker and rank for a prompt. If reserve is set, the load is booked in the
+// same step, so that each of several concurrent calls sees the reservations of the earlier
+// ones. If queueing is on, the call waits until an eligible rank is free.
 func (a *API) Select(ctx context.Context, req *SelectRequest, reserve bool) (Selection, error) {
 	c := a.newSelection(req, reserve)
 	defer c.recycle()
@@ -79,7 +78,7 @@ func (a *API) Select(ctx context.Context, req *SelectRequest, reserve bool) (Sel
 	defer c.releaseID()
 	selected := false
 	defer func() {
-		if !selected { // also after a panic: others may wait for what becomes of the session
+		if !selected { // also after a panic: other requests may wait for the session
 			c.hold.Release()
 		}
 	}()
@@ -87,7 +86,7 @@ func (a *API) Select(ctx context.Context, req *SelectRequest, reserve bool) (Sel
 	for n := 1; n < maxAttempts && errors.Is(err, scopes.ErrStale); n++ {
 		err = c.serve(ctx)
 	}
-	if selected = err == nil && !c.replayed; selected { // the reservation has the hold
+	if selected = err == nil && !c.replayed; selected { // from now on the reservation owns the hold
 		a.pending.save(c)
 	}
 	c.countEnded(err)
@@ -101,8 +100,7 @@ func (a *API) newSelection(req *SelectRequest, reserve bool) *selection {
 	return &selection{query: newQuery(), api: a, request: req, filter: filterOf(req), reservation: reservation{reserve: reserve}}
 }
 
-// filterOf returns the filter of a request. It keeps the request's lists, and sorts
-// them.
+// filterOf returns the filter of a request. The filter keeps and sorts the request's lists.
 func filterOf(req *SelectRequest) selector.Filter {
 	if !req.HasAllowedWorkers {
 		return selector.NewFilter(nil, req.RequiredTaints)
@@ -114,15 +112,15 @@ func filterOf(req *SelectRequest) selector.Filter {
 	return selector.NewFilter(allowed, req.RequiredTaints)
 }
 
-// serve is the way of a selection: admit, score, choose, book, answer. It ends
-// early with the error of a step; with scopes.ErrStale in it, what the request was
-// judged by has changed, and it is served again from the beginning.
+// serve runs a selection step by step: admit, score, choose, book, answer. It ends with the
+// first step that fails. An error with scopes.ErrStale says that the state it was judged by has
+// changed; Select then runs serve again.
 func (c *selection) serve(ctx context.Context) error {
-	// A retry gets the answer of the first request, or the conflict of its id.
+	// A retry gets the answer of the first request; an id of another request is a conflict.
 	if replayed, err := c.replay(); replayed || err != nil {
 		return err
 	}
-	// Admit: not ready, id in use, invalid, no endpoint, session bound elsewhere,
+	// Admit. Errors: not ready, id in use, invalid, no endpoint, session bound elsewhere,
 	// overloaded.
 	if err := c.findWorkers(); err != nil {
 		return err
@@ -133,11 +131,11 @@ func (c *selection) serve(ctx context.Context) error {
 	if err := c.admit(ctx); err != nil {
 		return err
 	}
-	// Score, the part that needs no lock: hash the prompt and find who has it.
+	// Score, which needs no lock: hash the prompt and find which ranks have its blocks.
 	if err := c.lookUpOverlap(); err != nil {
 		return err
 	}
-	// Choose, book and answer, see Run, at once or when its turn comes: queue full,
+	// Choose, book and answer (see Run), at once or when its turn comes. Errors: queue full,
 	// client gone, overloaded, worker gone, id in use.
 	if c.request.Advisory || c.request.ExplainOnly {
 		return c.Run()
@@ -145,14 +143,14 @@ func (c *selection) serve(ctx context.Context) error {
 	return c.runOrWait(ctx)
 }
 
-// findWorkers looks at the scope and its workers as they are now.
+// findWorkers takes the scope's current state and snapshot.
 func (c *selection) findWorkers() (err error) {
 	c.snapshot, c.scope, err = c.api.scopes.Schedulable(c.request.Scope)
 	return err
 }
 
-// admit checks the request and whether a worker can take it, before work is done
-// on the prompt. It takes the use of the request's session, and may wait for that.
+// admit checks the request, and whether a worker can take it, before the prompt is processed.
+// It acquires the request's session, and may wait for it.
 func (c *selection) admit(ctx context.Context) error {
 	if err := c.checkSession(ctx); err != nil {
 		return err
@@ -187,7 +185,7 @@ func (c *selection) check() (err error) {
 	return nil
 }
 
-// listEligible lists the ranks that the request's filters leave; none is an error.
+// listEligible lists the ranks that pass the request's filters. It is an error if there are none.
 func (c *selection) listEligible() error {
 	target := c.request.Target
 	if target != nil && c.ignoresTarget() {
@@ -239,9 +237,9 @@ func (c *selection) filterRanks() {
 	c.eligible, c.eligibleMem = list, list
 }
 
-// applyTarget leaves the ranks of the affinity target, if any of them is eligible, and of
-// these the pinned one. As in dynamo-kv-router 1.6.1, a rank that is pinned elsewhere is an
-// error then.
+// applyTarget narrows the eligible ranks to those of the affinity target, if any of them is
+// eligible, and of these to the pinned one. In that case a rank pinned on another worker is an
+// error, as in dynamo-kv-router 1.6.1.
 func (c *selection) applyTarget() error {
 	pinned, target := c.request.Pinned, c.request.Target
 	if slices.ContainsFunc(c.eligible, func(e catalog.Entry) bool { return target.matches(e.Rank) }) {
@@ -268,8 +266,8 @@ func (c *selection) lookUpOverlap() error {
 	return nil
 }
 
-// Run implements waitqueue.Request: it chooses on the loads of this moment and, if
-// asked to, books the choice in the same step.
+// Run implements waitqueue.Request: it chooses by the current loads and, with reserve, books
+// the choice in the same step.
 func (c *selection) Run() error {
 	if !c.reserve {
 		var err error
@@ -279,9 +277,9 @@ func (c *selection) Run() error {
 	return c.book()
 }
 
-// choose is the decision: filter, score, pick, answer. It runs under the ledger's
-// lock: a rank that the ledger knows there, while the scope's state is not gone,
-// is in force until the choice is booked.
+// choose is the decision: filter, score, pick, answer. It runs under the ledger's lock. If
+// the ledger knows a rank then and the scope's state is not gone, the rank stays valid until
+// the choice is booked.
 func (c *selection) choose(v *reservations.View) error {
 	ranks, err := c.dropOverloaded(v)
 	if err != nil {
@@ -289,11 +287,11 @@ func (c *selection) choose(v *reservations.View) error {
 	}
 	ranks, excluded, err := c.applySession(ranks)
 	if err != nil {
-		return err // the session was bound to a worker that came later
+		return err // the session is bound to a worker newer than the snapshot
 	}
 	ranks, i := c.pick(ranks, v)
 	c.chosen = ranks[i]
-	if excluded != nil { // what would have been chosen is used for the text only
+	if excluded != nil { // the choice is only needed for the error's text
 		c.hold.Drop()
 		return errSessionBound(c.request.Session, *excluded, c.chosen.Rank)
 	}
@@ -315,8 +313,8 @@ func (c *selection) choose(v *reservations.View) error {
 	return nil
 }
 
-// nextBest lists the cheapest scored ranks of other workers than the chosen one, one of
-// each, the cheapest first.
+// nextBest lists up to n further ranks, the cheapest first, at most one of each worker and
+// none of the chosen one.
 func (c *selection) nextBest(n int) (next []catalog.Rank) {
 	for range n {
 		best := -1
@@ -335,7 +333,7 @@ func (c *selection) nextBest(n int) (next []catalog.Rank) {
 	return next
 }
 
-// score makes the ranks candidates and computes their costs.
+// score fills in the candidates of the ranks and computes their costs.
 func (c *selection) score(ranks []catalog.Entry, v *reservations.View) {
 	c.candidates = c.candidates[:0]
 	for _, e := range ranks {
@@ -348,8 +346,7 @@ func (c *selection) score(ranks []catalog.Entry, v *reservations.View) {
 	c.costsOf(ranks, v)
 }
 
-// candidate is a rank as this prompt sees it: what it caches and what it
-// carries.
+// candidate returns a rank with its overlap with the prompt and its load.
 func candidate(e catalog.Entry, o *indexer.Overlap, v *reservations.View) selector.Candidate {
 	var c selector.Candidate
 	c.Device, c.Host, c.Disk = o.At(e.Slot)
@@ -360,7 +357,7 @@ func candidate(e catalog.Entry, o *indexer.Overlap, v *reservations.View) select
 	return c
 }
 
-// book chooses and books the choice.
+// book chooses a rank and books it.
 func (c *selection) book() error {
 	req := c.request
 	if req.ReservationID != nil {
@@ -402,7 +399,7 @@ func (c *selection) book() error {
 	return nil
 }
 
-// bookError is the error of a booking that failed.
+// bookError returns the caller's error for a failed booking.
 func (c *selection) bookError(err error) error {
 	if exists, is := errors.AsType[*reservations.ExistsError](err); is {
 		return errIDExists(bookingFailed(exists), c.request.IfExists, exists)
@@ -413,7 +410,7 @@ func (c *selection) bookError(err error) error {
 	return err
 }
 
-// newRecord returns the record that the reservation will have; nil: none.
+// newRecord returns the idempotency record for the reservation; nil if it needs none.
 func (c *selection) newRecord(sequence []uint64) *idempotencyRecord {
 	lease := c.scope.NewLease()
 	switch {
@@ -422,37 +419,37 @@ func (c *selection) newRecord(sequence []uint64) *idempotencyRecord {
 			answers: &c.api.idempotency.answers, hold: c.hold, lease: lease,
 			id: c.id, selected: true, prompt: c.identity(sequence),
 		}
-	case c.hold != nil || lease != nil: // no caller asks again with an id that was made up here
+	case c.hold != nil || lease != nil: // the id was generated here, so no retry can have it
 		return &idempotencyRecord{answers: &c.api.idempotency.answers, hold: c.hold, lease: lease, id: c.id, state: recordEvicted}
 	}
 	return nil
 }
 
-// cancelReservation ends the reservation of a caller who has gone, unless a retry
-// was given its answer: then it is the retry's.
+// cancelReservation ends the reservation of a caller that has gone, unless a retry has got its
+// answer: then it belongs to the retry.
 func (c *selection) cancelReservation() {
 	a, r := c.api, c.record
-	if stop := c.result.StopWatch; stop != nil { // no caller will
+	if stop := c.result.StopWatch; stop != nil { // the caller will not
 		stop()
 		c.result.StopWatch = nil
 	}
 	switch {
-	case r == nil || !r.selected: // no one else knows the id
-		_ = a.Free(c.id) // ErrNotFound: its worker is gone, and the reservation with it
+	case r == nil || !r.selected: // the id is known to this call only
+		_ = a.Free(c.id) // ErrNotFound: its worker has left, and the reservation with it
 	case !a.idempotency.answers.cancel(r):
-		c.hold = nil // the reservation has it
+		c.hold = nil // the reservation owns it
 	case a.ledger.FreeWith(c.id, r) == nil:
 		a.scopes.LoadChanged()
 	}
 }
 
-// isRetry reports whether the request can be a retry of an earlier one.
+// isRetry reports whether the request may be a retry of an earlier one.
 func (c *selection) isRetry() bool {
 	return c.reserve && c.request.ReservationID != nil && c.request.IfExists == ReturnFirst
 }
 
-// replay answers the request if it is a retry of an earlier one: then replayed is
-// true. It is an error if the id is another request's.
+// replay answers a request that is a retry of an earlier one; replayed reports whether it is.
+// It is an error if the id is another request's.
 func (c *selection) replay() (replayed bool, err error) {
 	if !c.isRetry() {
 		return false, nil
@@ -482,9 +479,9 @@ func (c *selection) replay() (replayed bool, err error) {
 	return true, nil
 }
 
-// claimID fails if the id is in use, and claims it until releaseID.
-// dynamo-kv-router 1.6.1 does that before it looks at the rest of a request, 1.3.1
-// when it books. A retry is not refused, but others are while it waits.
+// claimID claims the request's id until releaseID, and fails if the id is in use.
+// dynamo-kv-router 1.6.1 does that before it checks the rest of a request, 1.3.1 when it books.
+// A retry is not refused, but while it waits others are.
 func (c *selection) claimID() error {
 	req := c.request
 	if !c.reserve || req.ReservationID == nil || !req.Detailed {
@@ -509,7 +506,7 @@ func (c *selection) releaseID() {
 	}
 }
 
-// answer fills in the result for the chosen rank.
+// answer fills in the result for the chosen rank and its candidate.
 func (c *selection) answer(cand *selector.Candidate) {
 	e, r := c.chosen, &c.result
 	*r = Selection{
@@ -539,7 +536,7 @@ func (c *selection) answer(cand *selector.Candidate) {
 	r.Overlap.LongestMatched, r.Overlap.GPU, r.Overlap.CPU, r.Overlap.Disk = sum.Longest, sum.GPU, sum.CPU, sum.Disk
 }
 
-// workerLoad is what the chosen rank carries.
+// workerLoad returns the current load of the chosen rank.
 func (c *selection) workerLoad(cand *selector.Candidate) *WorkerLoad {
 	w := c.chosen.Worker
 	load := &WorkerLoad{
@@ -553,7 +550,7 @@ func (c *selection) workerLoad(cand *selector.Candidate) *WorkerLoad {
 	return load
 }
 
-// countsOf returns the counts that the selection belongs to.
+// countsOf returns the counters of the selection's model, or those for all unknown models.
 func (c *selection) countsOf() *telemetry.ModelSelections {
 	model := c.request.Scope.Model
 	if c.scope == nil && !c.api.catalog.HasModel(model) {
@@ -562,8 +559,7 @@ func (c *selection) countsOf() *telemetry.ModelSelections {
 	return c.api.selections.Of(model)
 }
 
-// countIssued counts that the selection was asked for, unless it did so before, and
-// returns the counts that it belongs to from then on.
+// countIssued counts the selection as issued, once, and returns its counters.
 func (c *selection) countIssued() *telemetry.ModelSelections {
 	if c.counts == nil {
 		c.counts = c.countsOf()
@@ -572,8 +568,8 @@ func (c *selection) countIssued() *telemetry.ModelSelections {
 	return c.counts
 }
 
-// countQueued counts a selection that begins to wait. It counts as issued now and not
-// when it ends: a wait has no limit, and the rate of requests must not depend on it.
+// countQueued counts a selection that begins to wait. It counts as issued now, not when it
+// ends: a wait has no limit, and the rate of requests must not depend on it.
 func (c *selection) countQueued() { c.countIssued().Queued(telemetry.RouteOf(c.reserve), 1) }
 
 // countDequeued undoes countQueued.
@@ -603,10 +599,10 @@ func (c *selection) countEnded(err error) {
 	}
 }
 
-// countChoice notes what the choice was like.
+// countChoice counts the chosen rank's cached blocks and the spread of the costs.
 func (c *selection) countChoice() {
 	low, high := math.Inf(1), math.Inf(-1)
-	for _, cost := range c.costs { // finite: no need of min and max, which take care of NaN
+	for _, cost := range c.costs { // costs are finite, so the NaN handling of min and max is not needed
 		if cost < low {
 			low = cost
 		}
@@ -617,14 +613,13 @@ func (c *selection) countChoice() {
 	c.counts.Chosen(c.cachedBlocks(c.chosen.Slot), c.mostCached(), uint64(c.size.Blocks), high-low)
 }
 
-// cachedBlocks is how many leading blocks of the prompt the rank has, in all
-// tiers together.
+// cachedBlocks returns how many leading blocks of the prompt the rank has on all tiers together.
 func (c *selection) cachedBlocks(slot uint32) uint64 {
 	device, host, disk := c.overlap.At(slot)
 	return uint64(device) + uint64(host) + uint64(disk)
 }
 
-// mostCached is cachedBlocks of the eligible rank that has the most.
+// mostCached returns the highest cachedBlocks of the eligible ranks.
 func (c *selection) mostCached() (most uint64) {
 	ranks := c.eligible
 	if c.byLoad.used {

@@ -11,16 +11,16 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// Sessions (dynamo-kv-router 1.6.1, its hard mode): the first reservation of a
-// session binds it to a rank, which gets the further ones. A selection without
-// reservation only follows the binding. If the rank is gone, or its worker is
-// overloaded, another one is chosen and bound. But a request whose own filter
-// excludes the rank is refused, and the session forgets it; with SoftSession it is
-// served as one of no session, and the session stays where it is.
+// Sessions (dynamo-kv-router 1.6.1, hard mode): the first reservation of a session binds it
+// to a rank, which gets the session's further reservations. A selection without a reservation
+// only follows the binding. If the rank is gone or its worker is overloaded, another rank is
+// chosen and bound. If the request's own filter excludes the rank, the request is refused and
+// the binding ends; with SoftSession the request is instead served as one without a session,
+// and the binding stays.
 
-// sessions are the sessions of all requests.
+// sessions has the bindings of all sessions.
 type sessions struct {
-	*affinity.Table // nil: sessions have no effect
+	*affinity.Table // nil: sessions are off
 	catalog         *catalog.Catalog
 }
 
@@ -33,15 +33,14 @@ func (c *selection) session() string {
 	return c.request.Session
 }
 
-// sessionKey has the snapshot's texts of the scope: the request's would be kept once for
-// each session.
+// sessionKey returns the session's key. It has the snapshot's strings for the scope, since the
+// request's own would be kept once per session.
 func (c *selection) sessionKey() affinity.Key {
 	return affinity.Key{Scope: c.snapshot.Scope, Session: c.request.Session}
 }
 
-// checkSession refuses names that are too long. A reservation also ends a binding
-// to a rank that is not schedulable, even if the request is then refused for
-// something else.
+// checkSession refuses names that are too long. For a reservation it also ends a binding to a
+// rank that is not schedulable, even if the request is refused later.
 func (c *selection) checkSession(ctx context.Context) error {
 	name := c.session()
 	if len(name) > affinity.MaxSession {
@@ -62,14 +61,13 @@ func (c *selection) checkSession(ctx context.Context) error {
 	return nil
 }
 
-// unschedulable reports whether a session is bound to a rank, and the rank is not
-// schedulable.
+// unschedulable reports whether a session is bound (ok) to a rank that is not schedulable.
 func (c *selection) unschedulable(bound catalog.Rank, ok bool) bool {
 	return ok && c.api.sessions.isUnschedulable(bound, c.snapshot)
 }
 
-// isUnschedulable reports whether a rank is not schedulable. A session may be bound
-// to a rank that came after the snapshot: then the catalog has it.
+// isUnschedulable reports whether a rank is not schedulable. A session may be bound to a rank
+// newer than the snapshot, so it checks the catalog too.
 func (s *sessions) isUnschedulable(r catalog.Rank, snap *catalog.Snapshot) bool {
 	if _, found := snap.Entry(r); found {
 		return false
@@ -82,14 +80,14 @@ func (s *sessions) isUnschedulable(r catalog.Rank, snap *catalog.Snapshot) bool 
 	return !found
 }
 
-// errSessionMoved is scopes.ErrStale for a request that waited while its session
-// was bound, or whose session was bound by a request that knew newer workers.
+// errSessionMoved is scopes.ErrStale for a request that waited while its session was being
+// bound, or whose session is bound to a worker newer than its snapshot.
 var errSessionMoved = &contract.Error{Kind: contract.Unavailable, Text: "workers changed while the session was bound", Err: scopes.ErrStale}
 
-// acquireSession takes the use of the session that the reservation will have. It
-// waits while another first request of the session is being served. After that,
-// workers, load and limits may be others, and the reservation that the request
-// repeats may exist: the request is served again.
+// acquireSession acquires the session for the reservation. It waits while another first
+// request of the session is being served. Afterwards workers, load and limits may have
+// changed, and a reservation that the request repeats may exist, so it returns
+// errSessionMoved and the request runs again.
 func (c *selection) acquireSession(ctx context.Context) (err error) {
 	if !c.reserve || c.hold != nil || c.session() == "" {
 		return nil
@@ -112,13 +110,12 @@ func (c *selection) acquireSession(ctx context.Context) (err error) {
 	return nil
 }
 
-// maxMoves bounds how often a session that is bound to another rank meanwhile is
-// looked at again.
+// maxMoves bounds how often a binding that changes meanwhile is checked again.
 const maxMoves = 4
 
-// applySession narrows the ranks to the one that the session is bound to. It is
-// called under the ledger's lock. excluded is that rank if the request's filter
-// excludes it: then nothing may be booked.
+// applySession narrows the ranks to the one that the session is bound to. It runs under the
+// ledger's lock. excluded is the bound rank if the request's filter excludes it: then
+// nothing may be booked.
 func (c *selection) applySession(ranks []catalog.Entry) (narrowed []catalog.Entry, excluded *catalog.Rank, err error) {
 	if c.session() == "" {
 		return ranks, nil, nil
@@ -148,7 +145,7 @@ func (c *selection) applySession(ranks []catalog.Entry) (narrowed []catalog.Entr
 	return ranks, nil, nil
 }
 
-// bound is the rank that the session is bound to.
+// bound returns the rank that the session is bound to.
 func (c *selection) bound() (catalog.Rank, bool) {
 	if c.reserve {
 		return c.hold.Rank()
@@ -164,7 +161,7 @@ func indexRank(ranks []catalog.Entry, r catalog.Rank) int {
 	return i
 }
 
-// errSessionBound refuses a reservation on another rank than the session's.
+// errSessionBound is the error of a reservation on another rank than the session's.
 func errSessionBound(session string, bound, chosen catalog.Rank) *contract.Error {
 	if bound.Worker != chosen.Worker {
 		return contract.Errorf(contract.BadRequest, "session %s is bound to worker %d, not %d", session, bound.Worker, chosen.Worker)
@@ -172,10 +169,9 @@ func errSessionBound(session string, bound, chosen catalog.Rank) *contract.Error
 	return contract.Errorf(contract.BadRequest, "session %s is bound to DP rank %d, not %d", session, bound.DP, chosen.DP)
 }
 
-// join takes the use of a session for a reservation on a rank that was
-// chosen before. It never waits: the session is bound to that rank even if another
-// request is choosing one for it meanwhile. If the session is bound to another rank
-// of the scope it fails, and ends that binding.
+// join acquires a session for a reservation on a rank that was chosen before. It never waits:
+// it binds the session to that rank even if another request is just choosing one for it. If the
+// session is bound to another rank of the scope, it ends that binding and fails.
 func (s *sessions) join(k affinity.Key, r catalog.Rank, snap *catalog.Snapshot) (*affinity.Hold, error) {
 	if s.Table == nil || k.Session == "" {
 		return nil, nil

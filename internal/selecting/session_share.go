@@ -9,16 +9,16 @@ import (
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
-// ShareSessions has the sessions shared with the replicas that replica follows; process
-// is its id. It comes before all use. Sessions are on.
+// ShareSessions shares the sessions with the replicas that replica follows; process is its id.
+// It must be called before any other use, with sessions on.
 func (a *API) ShareSessions(process uint64, replica *replicasync.Replica) {
 	shared := &sharedSessions{sessions: &a.sessions, replica: replica}
 	a.sessions.Share(process, shared)
 	replica.AttachSessions(shared)
 }
 
-// sharedSessions are the sessions between the table and the replicas: what one tells the
-// other.
+// sharedSessions connects the table of sessions with the replicas: it publishes changes made
+// here and applies those of peers.
 type sharedSessions struct {
 	*sessions
 	replica *replicasync.Replica
@@ -37,8 +37,8 @@ func (s *sharedSessions) SessionUnbound(b affinity.Binding) {
 	s.replica.SessionUnbound(new(toSession(&b)))
 }
 
-// ApplyBound is part of replicasync.Sessions. A binding to a rank that is not
-// registered here is refused: the next request would drop it.
+// ApplyBound is part of replicasync.Sessions. It refuses a binding to a rank that is not
+// registered here: the next request would drop it.
 func (s *sharedSessions) ApplyBound(peer string, told replicasync.Session) reservations.ApplyResult {
 	snap := s.catalog.Snapshot(told.Scope)
 	if snap == nil {
@@ -76,8 +76,8 @@ func (s *sharedSessions) SessionsAfter(cursor uint64, limit int) (page []replica
 	return page, next, more
 }
 
-// pickDP picks one of a worker's n ranks for a session that is bound to the worker alone,
-// the same in all replicas.
+// pickDP picks one of a worker's n ranks for a session that is bound to the worker as a whole.
+// All replicas pick the same.
 func pickDP(session string, n int) int {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(session))
@@ -90,7 +90,8 @@ func toSession(b *affinity.Binding) replicasync.Session {
 	}
 }
 
-// toBinding has the snapshot's texts of the scope, which all sessions share.
+// toBinding returns a peer's session as a binding. It has the snapshot's strings for the scope,
+// which all sessions share.
 func toBinding(snap *catalog.Snapshot, s *replicasync.Session) affinity.Binding {
 	return affinity.Binding{
 		Key: affinity.Key{Scope: snap.Scope, Session: s.ID}, Rank: s.Rank,

@@ -12,8 +12,8 @@ import (
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
-// runOrWait runs the selection, at once or when its turn comes. A caller who goes
-// away leaves the wait queue, and no reservation of it stays.
+// runOrWait runs the selection, at once or when its turn comes. If the caller goes away, the
+// selection leaves the wait queue, and its reservation is cancelled if there is one.
 func (c *selection) runOrWait(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return errClientGone(err)
@@ -71,7 +71,7 @@ type queueDetails struct {
 	Limit       uint64 `json:"limit"`
 }
 
-// queueError gives the error of a full queue its kind.
+// queueError returns the caller's error for one of the wait queue.
 func queueError(err error) error {
 	if err == nil {
 		return nil
@@ -136,9 +136,9 @@ func (c *selection) CanRunNow(class *admission.Class) bool {
 	return c.CanRun(class)
 }
 
-// BeforeWait implements waitqueue.Request: the reservation that the request may
-// repeat can have been booked after it was looked for, and keep the rank busy. Else
-// only what has to be kept is.
+// BeforeWait implements waitqueue.Request. The reservation that a retry repeats may have been
+// booked after the retry looked for it, and may keep the rank busy, so it checks again. Then it
+// drops what is not needed while waiting.
 func (c *selection) BeforeWait(class *admission.Class) error {
 	if c.isRetry() && c.api.idempotency.conflict(*c.request.ReservationID, c.request.Scope) != nil {
 		return errBookedMeanwhile
@@ -163,10 +163,10 @@ func (c *selection) Refresh(overlapAge time.Duration) error {
 	return c.listEligible()
 }
 
-// waitedFor reports whether the request came to the queue that long ago; 0 is never.
+// waitedFor reports whether the request first came to a queue at least d ago; never for d = 0.
 func (c *selection) waitedFor(d time.Duration) bool { return d > 0 && time.Since(c.wait.since) >= d }
 
-// batchLimit is the worker's max_num_batched_tokens, 0 if unknown.
+// batchLimit returns the worker's max_num_batched_tokens, 0 if unknown.
 func batchLimit(w *catalog.Worker) uint64 {
 	if w.MaxNumBatchedTokens == nil {
 		return 0
