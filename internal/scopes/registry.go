@@ -53,7 +53,7 @@ type Settings struct {
 // Registry has the states of all scopes.
 type Registry struct {
 	settings Settings
-	waits    bool // the settings let requests wait in at least one scope
+	canWait  bool // the settings let requests wait in at least one scope
 	catalog  *catalog.Catalog
 	closing  atomic.Bool
 	hybrid   indexer.HybridStats
@@ -63,9 +63,9 @@ type Registry struct {
 
 	// mu guards writes of states, State.served of every state, and the fields below. It is
 	// innermost, beside the locks of the packages that this one calls.
-	mu   sync.Mutex
-	past pastScopes
-	left []*State // ended states whose queues may still have requests
+	mu    sync.Mutex
+	past  pastScopes
+	ended []*State // ended states whose queues may still have requests
 	// merging: dumps of peers are being merged with live events. Meanwhile retained has the
 	// states that have ended.
 	merging  bool
@@ -76,7 +76,7 @@ type Registry struct {
 // method.
 func New(settings Settings) *Registry {
 	r := &Registry{settings: settings, merging: settings.Merging}
-	r.waits = settings.Admission.Enabled() || settings.Policies.Hold()
+	r.canWait = settings.Admission.Enabled() || settings.Policies.Hold()
 	if r.merging {
 		r.retained = make(map[catalog.Scope]*State)
 	}
@@ -142,10 +142,10 @@ func (r *Registry) Closing() bool { return r.closing.Load() }
 // dispatches the others.
 func (r *Registry) WorkersChanged() {
 	r.mu.Lock()
-	left := r.left
-	r.left = nil
+	ended := r.ended
+	r.ended = nil
 	r.mu.Unlock()
-	for _, state := range left {
+	for _, state := range ended {
 		state.Queue.Close(ErrGone)
 	}
 	r.LoadChanged()
@@ -153,7 +153,7 @@ func (r *Registry) WorkersChanged() {
 
 // LoadChanged is called after load went down. It runs the waiting requests that can run now.
 func (r *Registry) LoadChanged() {
-	if !r.waits {
+	if !r.canWait {
 		return // no request ever waits
 	}
 	for _, state := range r.All() {
@@ -279,7 +279,7 @@ func (r *Registry) closeIfEmpty(sc catalog.Scope) {
 	states := maps.Clone(r.All())
 	delete(states, sc)
 	r.states.Store(&states)
-	r.left = append(r.left, state)
+	r.ended = append(r.ended, state)
 	if state.served {
 		r.past.add(sc)
 	}

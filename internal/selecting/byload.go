@@ -28,7 +28,7 @@ type byLoad struct {
 	groups []loadGroup
 	sets   []uint64 // slot sets of the groups, one after the other
 	slots  []uint32
-	like   selector.Candidate // what the ranks of the class being added have in common
+	sample selector.Candidate // what the ranks of the class being added have in common
 }
 
 // loadGroup has the ranks of one class of the index that are also in one class of the
@@ -52,7 +52,7 @@ func (c *selection) pick(ranks []catalog.Entry, v *reservations.View) (scored []
 // pickByLoad is pick for a request that may use every rank of a wide scope. ok is false if
 // every rank has to be scored.
 func (c *selection) pickByLoad(ranks []catalog.Entry, v *reservations.View) (i int, ok bool) {
-	if len(ranks) < wideScope || len(ranks) != c.snapshot.NumRanks || len(c.request.PreferredTaints) > 0 || c.tellsAll() {
+	if len(ranks) < wideScope || len(ranks) != c.snapshot.NumRanks || len(c.request.PreferredTaints) > 0 || c.needsAllCosts() {
 		return 0, false
 	}
 	b := &c.byLoad
@@ -81,11 +81,11 @@ func (c *selection) pickByLoad(ranks []catalog.Entry, v *reservations.View) (i i
 	return i, true
 }
 
-// tellsAll reports whether the costs of all ranks are wanted: for an explanation,
+// needsAllCosts reports whether the costs of all ranks are wanted: for an explanation,
 // fallbacks, shadow policies, or a decision that is kept.
-func (c *selection) tellsAll() bool {
+func (c *selection) needsAllCosts() bool {
 	p := c.scope.Policies
-	return c.request.Explain || c.request.ExplainOnly || c.request.Fallbacks > 0 || p != nil && len(p.Shadows()) > 0 || c.keeps()
+	return c.request.Explain || c.request.ExplainOnly || c.request.Fallbacks > 0 || p != nil && len(p.Shadows()) > 0 || c.keepsDecision()
 }
 
 // addGroups fills in scored: the best ranks of every class, and all ranks in no class. It
@@ -114,7 +114,7 @@ func (c *selection) addGroups(v *reservations.View) bool {
 			for w := range words {
 				b.sets[w] &^= set[w]
 			}
-			b.like = selector.Candidate{Device: c.overlap.Class(x), Shared: v.Class(y), Known: true}
+			b.sample = selector.Candidate{Device: c.overlap.Class(x), Shared: v.Class(y), Known: true}
 			if !c.addGroup(set, v) {
 				return false
 			}
@@ -132,7 +132,7 @@ func (b *byLoad) add(e catalog.Entry, count int) {
 	b.scored, b.counts = append(b.scored, e), append(b.counts, count)
 }
 
-// addGroup adds the least loaded ranks of a group, whose ranks have in common what like has.
+// addGroup adds the least loaded ranks of a group, whose ranks have in common what sample has.
 // One rank stands for all that carry the same load.
 func (c *selection) addGroup(set []uint64, v *reservations.View) bool {
 	b := &c.byLoad
@@ -171,5 +171,5 @@ func (c *selection) loadOrder() (selector.LoadOrder, bool) {
 		return selector.LoadOrder{}, false
 	}
 	c.decision = selector.Decision{Prompt: c.size, Weights: c.weights}
-	return ordered.LoadOrder(&c.decision, &c.byLoad.like)
+	return ordered.LoadOrder(&c.decision, &c.byLoad.sample)
 }

@@ -85,8 +85,8 @@ type keepTime struct {
 	at    time.Time // zero: not kept
 }
 
-// keeps reports whether the decision is to be kept.
-func (c *selection) keeps() bool {
+// keepsDecision reports whether the decision is to be kept.
+func (c *selection) keepsDecision() bool {
 	if d := &c.api.decisions; !c.due.asked && d.limit > 0 && !c.request.Advisory && !c.request.ExplainOnly {
 		if now := time.Now(); d.due(now, c.snapshot.NumRanks) {
 			c.due.at = now
@@ -98,7 +98,7 @@ func (c *selection) keeps() bool {
 
 // keepDecision keeps the decision of c, if it is due.
 func (c *selection) keepDecision() {
-	if !c.keeps() {
+	if !c.keepsDecision() {
 		return
 	}
 	x := &Decision{decided: c.decided(), At: c.due.at, Reserved: c.reserve, Cached: c.cachedBlocks(c.chosen.Slot), MostCached: c.mostCached()}

@@ -206,9 +206,9 @@ func (i *idempotency) findExisting(q *idRequest) (*existingReservation, error) {
 	return e, nil
 }
 
-// notSame gives an *reservations.ExistsError of findExisting the route's text for an id in use.
+// asConflict gives an *reservations.ExistsError of findExisting the route's text for an id in use.
 // Other errors are returned as they are.
-func notSame(err error, text func(error) string) error {
+func asConflict(err error, text func(error) string) error {
 	exists, ok := errors.AsType[*reservations.ExistsError](err)
 	if !ok {
 		return err
@@ -328,7 +328,7 @@ type answerCache struct {
 	oldest, newest *idempotencyRecord
 	n              int
 	bytes          int64 // approximate memory of the answers
-	most           int64 // limit of bytes; 0: none
+	maxBytes       int64 // limit of bytes; 0: none
 }
 
 // add caches the answer of a reservation, unless that has ended already. The oldest answers
@@ -340,7 +340,7 @@ func (f *answerCache) add(r *idempotencyRecord) {
 		return
 	}
 	f.becomeCachedLocked(r)
-	for f.n > maxAnswers || f.most > 0 && f.bytes > f.most && f.n > 1 {
+	for f.n > maxAnswers || f.maxBytes > 0 && f.bytes > f.maxBytes && f.n > 1 {
 		f.becomeEvictedLocked(f.oldest)
 	}
 }

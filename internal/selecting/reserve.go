@@ -96,7 +96,7 @@ func (a *API) replayReservation(req *ReserveRequest, scratch *query) (r Reservat
 	}
 	first, err := a.idempotency.findExisting(&q)
 	if err != nil || first == nil {
-		return Reservation{}, false, notSame(err, error.Error)
+		return Reservation{}, false, asConflict(err, error.Error)
 	}
 	return Reservation{
 		ID: req.ID, Scope: first.Scope, Rank: first.Rank, Endpoint: first.endpoint, Lease: first.Lease, Repeated: true,

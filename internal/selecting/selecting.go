@@ -79,16 +79,16 @@ func New(config Config, c *catalog.Catalog, r *scopes.Registry, l *reservations.
 	}
 	a.decisions.limit, a.decisions.seed = config.DecisionBytes, maphash.MakeSeed()
 	a.decisions.errors = telemetry.NewHistogram(telemetry.ErrorRatioBounds)
-	most := config.Remembered.Limit() / 3
-	if most > 0 {
-		a.decisions.limit = min(a.decisions.limit, most/4)
-		config.Pending.Bytes = min(config.Pending.Bytes, int(most))
-		a.idempotency.answers.most = most
+	third := config.Remembered.Limit() / 3
+	if third > 0 {
+		a.decisions.limit = min(a.decisions.limit, third/4)
+		config.Pending.Bytes = min(config.Pending.Bytes, int(third))
+		a.idempotency.answers.maxBytes = third
 	}
 	a.pending.store = pending.New(config.Pending, time.Now)
 	if config.SessionTTL > 0 {
 		a.sessions.Table = affinity.New(config.SessionTTL, affinity.MaxSessions, time.Now)
-		a.sessions.LimitBytes(most)
+		a.sessions.LimitBytes(third)
 	}
 	return a
 }

@@ -463,7 +463,7 @@ func (c *selection) replay() (replayed bool, err error) {
 		},
 	})
 	if err != nil || first == nil {
-		return false, notSame(err, bookingFailed)
+		return false, asConflict(err, bookingFailed)
 	}
 	c.replayed = true
 	if first.selection != nil {

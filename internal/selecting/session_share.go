@@ -39,31 +39,31 @@ func (s *sharedSessions) SessionUnbound(b affinity.Binding) {
 
 // ApplyBound is part of replicasync.Sessions. It refuses a binding to a rank that is not
 // registered here: the next request would drop it.
-func (s *sharedSessions) ApplyBound(peer string, told replicasync.Session) reservations.ApplyResult {
-	snap := s.catalog.Snapshot(told.Scope)
+func (s *sharedSessions) ApplyBound(peer string, received replicasync.Session) reservations.ApplyResult {
+	snap := s.catalog.Snapshot(received.Scope)
 	if snap == nil {
 		return reservations.UnknownScope
 	}
-	if told.AnyDP {
-		ranks := snap.RanksOf(told.Rank.Worker)
+	if received.AnyDP {
+		ranks := snap.RanksOf(received.Rank.Worker)
 		if len(ranks) == 0 {
 			return reservations.UnknownRank
 		}
-		told.Rank = ranks[pickDP(told.ID, len(ranks))].Rank
+		received.Rank = ranks[pickDP(received.ID, len(ranks))].Rank
 	}
-	if _, ok := snap.KnownEntry(told.Rank); !ok {
+	if _, ok := snap.KnownEntry(received.Rank); !ok {
 		return reservations.UnknownRank
 	}
-	return resultOf(s.Apply(peer, toBinding(snap, &told)))
+	return resultOf(s.Apply(peer, toBinding(snap, &received)))
 }
 
 // ApplyUnbound is part of replicasync.Sessions.
-func (s *sharedSessions) ApplyUnbound(_ string, told replicasync.Session) reservations.ApplyResult {
-	snap := s.catalog.Snapshot(told.Scope)
+func (s *sharedSessions) ApplyUnbound(_ string, received replicasync.Session) reservations.ApplyResult {
+	snap := s.catalog.Snapshot(received.Scope)
 	if snap == nil {
 		return reservations.UnknownScope
 	}
-	return resultOf(s.Table.ApplyUnbound(toBinding(snap, &told)))
+	return resultOf(s.Table.ApplyUnbound(toBinding(snap, &received)))
 }
 
 // SessionsAfter is part of replicasync.Sessions.

@@ -23,26 +23,26 @@ type Held interface {
 // held has the requests being held, in no order. They get their turns by ascending work minus
 // agedShare of the time that they have waited.
 type held struct {
-	longest time.Duration // a request that was held for this long runs in any case
+	maxHold time.Duration // a request that was held for this long runs in any case
 	waiting []*Queued
 	tokens  uint64
-	again   *time.Timer // dispatches again when a rank may have become free
+	rescan  *time.Timer // dispatches again when a rank may have become free
 }
 
 const (
 	agedShare = 0.3
-	// maxLooked bounds the requests that one dispatch considers.
-	maxLooked = 48
-	// leastAgain is the shortest time until the timer dispatches again.
-	leastAgain = time.Millisecond
+	// maxScanned bounds the requests that one dispatch considers.
+	maxScanned = 48
+	// minRescan is the shortest time until the timer dispatches again.
+	minRescan = time.Millisecond
 )
 
 // heldClass is the class of held requests in messages.
 var heldClass = &admission.Class{Name: "hold"}
 
-// NewHolding returns an empty queue of Held requests. Each is held for longest at most.
-func NewHolding(config Config, longest time.Duration) *Queue {
-	return &Queue{config: config, held: &held{longest: longest}}
+// NewHolding returns an empty queue of Held requests. Each is held for maxHold at most.
+func NewHolding(config Config, maxHold time.Duration) *Queue {
+	return &Queue{config: config, held: &held{maxHold: maxHold}}
 }
 
 // enterHeldLocked is Enter for a queue of held requests.
@@ -72,12 +72,12 @@ func (q *Queue) scanLocked() {
 		return cmp.Or(cmp.Compare(h.rank(a, now), h.rank(b, now)), a.since.Compare(b.since))
 	})
 	charged := make(map[uint32]float64)
-	next := h.longest
-	for _, w := range order[:min(len(order), maxLooked)] {
+	next := h.maxHold
+	for _, w := range order[:min(len(order), maxScanned)] {
 		waited := now.Sub(w.since)
-		hold, err := q.runOrHoldLocked(w, charged, waited >= h.longest)
+		hold, err := q.runOrHoldLocked(w, charged, waited >= h.maxHold)
 		if hold > 0 {
-			next = min(next, hold, h.longest-waited)
+			next = min(next, hold, h.maxHold-waited)
 			continue
 		}
 		h.remove(w)
@@ -86,11 +86,11 @@ func (q *Queue) scanLocked() {
 	h.scheduleLocked(q, next)
 }
 
-// rank returns the sort key of a request: those that have waited for longest or more come
+// rank returns the sort key of a request: those that have waited for maxHold or more come
 // first, in order of their wait.
 func (h *held) rank(w *Queued, now time.Time) float64 {
 	waited := now.Sub(w.since)
-	if waited >= h.longest {
+	if waited >= h.maxHold {
 		return -waited.Seconds() - 1e9
 	}
 	return w.work - agedShare*waited.Seconds()
@@ -131,16 +131,16 @@ func (h *held) scheduleLocked(q *Queue, after time.Duration) {
 	switch {
 	case len(h.waiting) == 0:
 		h.stop()
-	case h.again == nil:
-		h.again = time.AfterFunc(max(after, leastAgain), q.Dispatch)
+	case h.rescan == nil:
+		h.rescan = time.AfterFunc(max(after, minRescan), q.Dispatch)
 	default:
-		h.again.Reset(max(after, leastAgain))
+		h.rescan.Reset(max(after, minRescan))
 	}
 }
 
 func (h *held) stop() {
-	if h.again != nil {
-		h.again.Stop()
+	if h.rescan != nil {
+		h.rescan.Stop()
 	}
 }
 
