@@ -9,15 +9,15 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Of refused changes refusedBurst lines are written at once, and then one in each
-// refusedEvery: whoever may not change anything may not fill the log either.
+// The log may get refusedBurst lines about refused changes at once, then one per refusedEvery,
+// so that callers without permission cannot fill the log.
 const (
 	refusedBurst = 20
 	refusedEvery = time.Second
 )
 
-// Audit begins the lines of the log about changes: who, from where, with what
-// result. All of them have the field "who".
+// Audit writes log lines about changes: by whom, from where, with what result. All of them
+// have the field "who".
 type Audit struct {
 	log     zerolog.Logger
 	start   time.Time
@@ -28,9 +28,9 @@ type Audit struct {
 // NewAudit returns an audit in a log.
 func NewAudit(log zerolog.Logger) *Audit { return &Audit{log: log, start: time.Now()} }
 
-// Line begins the line about a request's change, nil if there are too many of
-// refused ones. A caller who is not known, and everybody without tokens, is
-// "anonymous".
+// Line begins the line about a request's change; the caller adds fields and sends it. It
+// returns nil if there are too many lines about refused changes. An unknown caller, and
+// everyone if there is no tokens file, is "anonymous".
 func (a *Audit) Line(who *Caller, r *http.Request, done bool) *zerolog.Event {
 	if !done && !take(&a.due, time.Since(a.start), refusedEvery, refusedBurst) {
 		a.omitted.Add(1)

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// CheckOrigin refuses what a page of another site makes a browser send: a request
-// with an Origin other than the scheme, host and port that it came to ("null" too),
-// or one that Sec-Fetch-Site calls foreign, a link that was followed included. The
-// service has no pages of its own. Programs send neither header.
+// CheckOrigin refuses requests that a page of another site makes a browser send: those with an
+// Origin other than the scheme, host and port of the request itself (also "null"), and those
+// that Sec-Fetch-Site calls foreign, including links that were followed. The service has no
+// pages of its own, and programs send neither header.
 func CheckOrigin(r *http.Request) error {
 	if origins, sent := r.Header["Origin"]; sent && (len(origins) != 1 || !isOwn(origins[0], r)) {
 		return errForeignOrigin
@@ -27,7 +27,7 @@ var errForeignOrigin = &DeniedError{
 	Status: http.StatusForbidden, Code: "foreign_origin", Text: "requests of foreign sites are refused: Origin or Sec-Fetch-Site is not this service's",
 }
 
-// isOwn reports whether an origin is that of the request's target.
+// isOwn reports whether an origin is the request's own target.
 func isOwn(origin string, r *http.Request) bool {
 	scheme, port := "http", "80"
 	if r.TLS != nil {
@@ -40,7 +40,7 @@ func isOwn(origin string, r *http.Request) bool {
 	return strings.EqualFold(withPort(rest, port), withPort(r.Host, port))
 }
 
-// withPort adds the port that a host leaves out.
+// withPort appends the port if host has none.
 func withPort(host, port string) string {
 	if _, _, err := net.SplitHostPort(host); err == nil {
 		return host
@@ -48,17 +48,16 @@ func withPort(host, port string) string {
 	return host + ":" + port
 }
 
-// Hosts are the names under which a listener may be addressed. They keep the page of
-// a foreign site, whose name is made to resolve to this machine, from passing for our
-// own (DNS rebinding). A nil *Hosts allows any name.
+// Hosts has the names under which a listener may be addressed. Without it a foreign page
+// whose name resolves to this machine would pass for our own (DNS rebinding). A nil
+// *Hosts allows any name.
 type Hosts struct {
 	names map[string]bool
 }
 
-// NewHosts returns the hosts of a listener at an address: allowed, own names and, on
-// loopback, the names of that; nil if there is no list and the address is not
-// loopback, since then the process cannot know its names. In the list, "*" allows
-// all.
+// NewHosts returns the hosts of a listener: the allowed list and own names, and on loopback
+// also the names of loopback. It returns nil, any name, if the list is empty and the address is
+// not loopback, since then the process cannot know its names. "*" in the list allows all.
 func NewHosts(allowed []string, listener net.Addr, own ...string) *Hosts {
 	if len(allowed) == 0 && !IsLoopback(listener) {
 		return nil
@@ -76,7 +75,7 @@ func NewHosts(allowed []string, listener net.Addr, own ...string) *Hosts {
 	return h
 }
 
-// IsLoopback reports whether an address is reached from its own machine only.
+// IsLoopback reports whether an address can be reached only from its own machine.
 func IsLoopback(a net.Addr) bool {
 	if a.Network() == "unix" {
 		return true
@@ -85,9 +84,9 @@ func IsLoopback(a net.Addr) bool {
 	return err == nil && at.Addr().Unmap().IsLoopback()
 }
 
-// Check refuses a request for a host that is not the listener's. The address at which
-// the connection came is always one of it, and so are on loopback localhost and all
-// loopback addresses. A request without a host is no browser's.
+// Check refuses a request whose Host is not one of the listener's. The local address of the
+// connection is always allowed, and on loopback also localhost and all loopback addresses. A
+// request without a host passes: browsers always send one.
 func (h *Hosts) Check(r *http.Request) error {
 	if h == nil || r.Host == "" {
 		return nil
@@ -118,7 +117,7 @@ var errForeignHost = &DeniedError{
 	Status: http.StatusForbidden, Code: "foreign_host", Text: "the Host of the request is not one of this service; see --allowed-hosts",
 }
 
-// canonical is a host without port, brackets and final dot, in lower case.
+// canonical returns a host in lower case, without port, brackets and final dot.
 func canonical(host string) string {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

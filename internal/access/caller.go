@@ -6,17 +6,17 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// Caller is who sends a request. A nil Caller is everybody: without a tokens file
-// there are no roles and no scopes.
+// Caller is the sender of a request. A nil Caller, used without a tokens file, has all
+// roles and all scopes.
 type Caller struct {
-	// Name is that of the token, or of the certificate.
+	// Name is the name of the token or of the certificate.
 	Name  string
 	roles roles
-	// scope is all that the caller sees, books and changes; nil names are any.
+	// scope limits what the caller sees, books and changes; a nil name is any.
 	scope catalog.ScopeFilter
 }
 
-// anonymous is the caller of a public route who shows no token.
+// anonymous is the caller of a public route without a token.
 var anonymous = new(Caller)
 
 // May reports whether the caller has a role.
@@ -27,12 +27,12 @@ func (c *Caller) Scoped() bool {
 	return c != nil && (c.scope.Model != nil || c.scope.Tenant != nil)
 }
 
-// Sees reports whether a scope is the caller's.
+// Sees reports whether a scope is within the caller's.
 func (c *Caller) Sees(s catalog.Scope) bool {
 	return c == nil || s.Matches(c.scope.Model, c.scope.Tenant)
 }
 
-// Scope is all that the caller sees, the empty filter if that is everything.
+// Scope returns the caller's scope, the empty filter if it is not limited.
 func (c *Caller) Scope() catalog.ScopeFilter {
 	if c == nil {
 		return catalog.ScopeFilter{}
@@ -40,8 +40,8 @@ func (c *Caller) Scope() catalog.ScopeFilter {
 	return c.scope
 }
 
-// Narrow limits a filter to the caller's scope. The error is a *DeniedError if the
-// filter names another one.
+// Narrow limits a filter to the caller's scope. The error is a *DeniedError if the filter names
+// a model or tenant outside it.
 func (c *Caller) Narrow(f catalog.ScopeFilter) (catalog.ScopeFilter, error) {
 	if !c.Scoped() {
 		return f, nil
@@ -58,8 +58,8 @@ func (c *Caller) Narrow(f catalog.ScopeFilter) (catalog.ScopeFilter, error) {
 	return f, nil
 }
 
-// Covers returns a *DeniedError unless everything that the filter matches is the
-// caller's.
+// Covers returns a *DeniedError unless everything that the filter matches is within the
+// caller's scope.
 func (c *Caller) Covers(f catalog.ScopeFilter) error {
 	own := c.Scope()
 	if own.Model != nil && (f.Model == nil || *f.Model != *own.Model) ||
@@ -69,13 +69,13 @@ func (c *Caller) Covers(f catalog.ScopeFilter) error {
 	return nil
 }
 
-// token is an entry of the file.
+// token is a token of the file.
 type token struct {
 	sum    [sha256.Size]byte
 	caller *Caller
 }
 
-// directory has the callers of one content of the file.
+// directory has the callers of one version of the file.
 type directory struct {
 	tokens []token
 	names  map[string]*Caller // by name in a certificate

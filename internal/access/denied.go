@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// DeniedError refuses a request for who sends it. It never repeats what was sent.
+// DeniedError refuses a request because of its sender. It never repeats what was sent.
 type DeniedError struct {
-	// Status is that of HTTP: 401, 403 or 429.
+	// Status is the HTTP status: 401, 403 or 429.
 	Status int
-	// Code is the error code of RFC 6750, "" for a request without a token; of a
-	// browser's and a foreign host's it is "foreign_origin" and "foreign_host".
+	// Code is the error code of RFC 6750, "" for a request without a token. For requests
+	// refused by CheckOrigin and Hosts it is "foreign_origin" and "foreign_host".
 	Code string
 	Text string
 	// Challenge is the value of WWW-Authenticate, "" for none.
@@ -37,8 +37,8 @@ var (
 		Status: http.StatusTooManyRequests, Code: "too_many_failures", Text: "too many requests with a wrong token from this address",
 		Challenge: realm + `, error="invalid_token"`, RetryAfter: strconv.Itoa(int(failureEvery / time.Second)),
 	}
-	// ErrForeignScope refuses a caller who names a model or tenant of others, or none
-	// where that means all.
+	// ErrForeignScope refuses a limited caller that names a model or tenant outside its scope,
+	// or names none where that means all.
 	ErrForeignScope = &DeniedError{
 		Status: http.StatusForbidden, Code: "insufficient_scope", Text: "the token is for another model or tenant",
 		Challenge: realm + `, error="insufficient_scope"`,
@@ -49,7 +49,7 @@ var (
 	}
 )
 
-// errRole are the refusals of a caller without a role, by role.
+// errRole has the refusal of a caller without a role, by role.
 var errRole = func() (byRole [Metrics + 1]*DeniedError) {
 	for _, r := range Grantable {
 		byRole[r] = &DeniedError{

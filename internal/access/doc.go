@@ -1,7 +1,7 @@
-// Package access says who may call which routes. A [Guard] finds the [Caller] of a
-// request by its bearer token or its verified client certificate, in the tokens file
-// that it follows; every route has a [Role]. [CheckOrigin] and [Hosts] refuse what
-// the pages of foreign sites make browsers send.
+// Package access decides who may call which routes. A [Guard] authenticates the [Caller] of a
+// request by its bearer token or its verified client certificate, with the tokens file that it
+// follows; every route requires a [Role]. [CheckOrigin] and [Hosts] refuse what pages of
+// foreign sites make browsers send.
 //
 // The file is YAML:
 //
@@ -14,6 +14,6 @@
 //	  - name: replica-1       # common name or alternative name of a client certificate
 //	    roles: [peer]
 //
-// It is read as strictly as the workers file. A token is known by its hash alone, and
+// It is read as strictly as the workers file. The file has only the hashes of tokens, and
 // neither tokens nor hashes are logged.
 package access

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// maxTokens is the most tokens of a file: each request compares with all.
+	// maxTokens bounds the tokens of a file: each request compares with all of them.
 	maxTokens = 1024
 	// maxName is the longest name of a caller in bytes.
 	maxName = 256
@@ -98,8 +98,8 @@ func (d *directory) readNames(r *yamlread.Reader, path string, n *yaml.Node) {
 	}
 }
 
-// readCaller reads an entry, with the further members that it may have; nil has
-// faults. sum, if not nil, must be set by them.
+// readCaller reads an entry, with the further members that it may have. sum, if not nil, must
+// be set by one of them. The caller is nil if the entry has faults.
 func readCaller(r *yamlread.Reader, path string, n *yaml.Node, further yamlread.Fields, sum **[sha256.Size]byte) *Caller {
 	before := r.Count()
 	c := new(Caller)
@@ -142,7 +142,7 @@ func readText(r *yamlread.Reader, path string, n *yaml.Node, limit int) string {
 	return n.Value
 }
 
-// readSum does not repeat a wrong value: it may be the token itself.
+// readSum reads a token's hash. A fault does not repeat the value: it may be the token itself.
 func readSum(r *yamlread.Reader, path string, n *yaml.Node) *[sha256.Size]byte {
 	sum := new([sha256.Size]byte)
 	if n.Kind != yaml.ScalarNode || len(n.Value) != 2*sha256.Size {

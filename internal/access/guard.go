@@ -17,8 +17,8 @@ import (
 // maxToken is the longest token in bytes.
 const maxToken = 512
 
-// Guard finds the callers of requests in a tokens file. A nil Guard has none: every
-// request is everybody's.
+// Guard authenticates the callers of requests with a tokens file. A nil Guard lets every
+// request pass, with the nil Caller.
 type Guard struct {
 	file     *filewatch.Watcher
 	now      func() time.Time
@@ -49,9 +49,9 @@ func (g *Guard) Watcher() *filewatch.Watcher {
 	return g.file
 }
 
-// Admit returns the caller of a request if he has the role; scoped says that the
-// route keeps to a caller's scope. The error is a *DeniedError; the caller beside it
-// is nil if he is not known.
+// Admit returns the caller of a request if it has the role. scoped tells that the route keeps
+// to the caller's scope; other routes refuse callers that are limited to one. The error is a
+// *DeniedError; with it the caller is nil if it is unknown.
 func (g *Guard) Admit(r *http.Request, role Role, scoped bool) (*Caller, error) {
 	if g == nil {
 		return nil, nil
@@ -70,7 +70,7 @@ func (g *Guard) Admit(r *http.Request, role Role, scoped bool) (*Caller, error) 
 	return c, nil
 }
 
-// Identify returns the caller of a request. A token goes before a certificate.
+// Identify returns the caller of a request. A token takes precedence over a certificate.
 func (g *Guard) Identify(r *http.Request) (*Caller, error) {
 	if g == nil {
 		return nil, nil
@@ -94,8 +94,8 @@ func (g *Guard) Identify(r *http.Request) (*Caller, error) {
 	return nil, errBadToken
 }
 
-// find returns the caller of an Authorization header, nil if there is none. How long
-// it takes does not depend on which token is meant or how much of one is right.
+// find returns the caller of an Authorization header, nil if there is none. Its duration does
+// not depend on which token it is or how much of it is right.
 func (d *directory) find(header string) *Caller {
 	scheme, text, _ := strings.Cut(header, " ")
 	text = strings.TrimSpace(text)
@@ -114,8 +114,8 @@ func (d *directory) find(header string) *Caller {
 	return d.tokens[found].caller
 }
 
-// certified returns the caller of the connection's client certificate, nil if it has
-// none. The certificate was verified when the connection came, and is so again: a
+// certified returns the caller of the connection's client certificate, nil if there is none.
+// The certificate was verified at the handshake; its validity is checked again, since a
 // connection may outlive it.
 func (d *directory) certified(r *http.Request, now func() time.Time) *Caller {
 	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 || len(d.names) == 0 {
@@ -147,7 +147,7 @@ func namesOf(cert *x509.Certificate) []string {
 	return names
 }
 
-// address is that of the connection. Headers that proxies add are not believed.
+// address returns the address of the connection. Headers that proxies add are not trusted.
 func address(r *http.Request) netip.Addr {
 	at, _ := netip.ParseAddrPort(r.RemoteAddr) // the zero Addr is one of its own
 	return at.Addr()

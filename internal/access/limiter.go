@@ -7,24 +7,23 @@ import (
 	"time"
 )
 
-// A caller may send failureBurst wrong tokens at once, and then one in each
-// failureEvery; those beyond are answered 429. A right token is always accepted:
-// behind a proxy all callers have one address, and a token of 256 random bits is
-// not guessed at any rate.
+// An address may send failureBurst wrong tokens at once, then one per failureEvery; further
+// ones are answered 429. A right token is always accepted: behind a proxy all callers share one
+// address, and a token of 256 random bits cannot be guessed at any rate.
 const (
 	failureBurst = 400
 	failureEvery = time.Second
 )
 
-// failureSlots is the number of counters, which is all the memory that addresses can
-// take. Addresses whose hashes meet share one.
+// failureSlots is the number of counters. It bounds the memory for addresses; addresses whose
+// hashes collide share a counter.
 const failureSlots = 4096
 
 // failures counts wrong tokens by address. Its zero value is not usable.
 type failures struct {
 	seed maphash.Seed
 	now  func() time.Duration
-	// dues: when the allowance of a slot is whole again, as nanoseconds of now.
+	// dues has, by slot, the time in ns (of now) when the allowance is whole again.
 	dues [failureSlots]atomic.Int64
 }
 
@@ -37,7 +36,7 @@ func (f *failures) allow(from netip.Addr) bool {
 	return take(&f.dues[maphash.Comparable(f.seed, network(from))%failureSlots], f.now(), failureEvery, failureBurst)
 }
 
-// network is what has one allowance: an address, or the /64 that one host of IPv6 has.
+// network returns what has one allowance: an IPv4 address, or the /64 network of an IPv6 address.
 func network(a netip.Addr) netip.Addr {
 	a = a.Unmap().WithZone("")
 	if a.Is6() {
@@ -47,8 +46,8 @@ func network(a netip.Addr) netip.Addr {
 	return a
 }
 
-// take takes one of an allowance of burst that grows by one in each interval (the
-// generic cell rate algorithm), and reports whether there was one.
+// take uses up one of an allowance of burst that is refilled by one per interval (generic cell
+// rate algorithm), and reports whether there was one.
 func take(due *atomic.Int64, now time.Duration, interval time.Duration, burst int) bool {
 	for {
 		was := due.Load()

@@ -1,10 +1,10 @@
 package access
 
-// Role is what a route asks of its callers (decision X3).
+// Role is the permission that a route requires (decision X3).
 type Role uint8
 
-// The roles. Read, Call and Operate each include the ones before; Peer and Metrics
-// stand beside them. The zero value is no role: no route may have it.
+// The roles. Read, Call and Operate each include the ones before; Peer and Metrics are
+// separate. The zero value is no role, and no route may have it.
 const (
 	Public  Role = iota + 1 // any caller: health and readiness
 	Read                    // lists, loads, overlaps, explanations

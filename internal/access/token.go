@@ -21,8 +21,8 @@ type Grant struct {
 	Model, Tenant string // "": any
 }
 
-// WriteNew makes a token of 256 random bits and writes it on a line of its own, and
-// below it the entry for the tokens file, which has its hash alone.
+// WriteNew writes a new token of 256 random bits on a line of its own, and below it the entry
+// for the tokens file, which has only its hash.
 func (g Grant) WriteNew(w io.Writer) error {
 	var secret [32]byte
 	_, _ = rand.Read(secret[:]) // never fails
@@ -35,7 +35,7 @@ func (g Grant) WriteNew(w io.Writer) error {
 	return err
 }
 
-// entry is the YAML of the grant, as the reader takes it.
+// entry returns the YAML entry of the grant.
 func (g Grant) entry(sum [sha256.Size]byte) (string, error) {
 	names := make([]string, len(g.Roles))
 	for i, r := range g.Roles {
