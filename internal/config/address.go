@@ -98,7 +98,7 @@ func isHostName(s string) bool {
 
 var errSyncPortZero = errors.New("replica sync port must be greater than zero")
 
-// replicaPort is a port whose 0 means "not set", so that 0 cannot be given.
+// replicaPort is a port. 0 is the internal value for "not set", so it cannot be given.
 func replicaPort(field *uint16) value {
 	return typed[uint16]{
 		field: field,
@@ -129,7 +129,7 @@ func endpoint(field *string, further func(catalog.Endpoint) error) value {
 	})
 }
 
-// bindable refuses port 0: no peer could know the port that the system picks.
+// bindable refuses port 0: peers could not know the port that the system picks.
 func bindable(e catalog.Endpoint) error {
 	if e.Scheme == "tcp" && e.Port == 0 {
 		return errSyncPortZero

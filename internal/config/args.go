@@ -36,9 +36,9 @@ var actionFlags = []actionFlag{
 
 const configFlag = "config"
 
-// parseArgs reads the arguments after the subcommand: --name=value and --name value.
-// A boolean flag takes a value only after "=". Of a repeated flag the last one counts,
-// unless it is one that repeats.
+// parseArgs reads the arguments after the subcommand, as --name=value or --name value. A
+// boolean flag takes a value only after "=". If a flag is given twice the last value counts,
+// unless the option repeats (option.repeats).
 func (c *command) parseArgs(args []string) commandLine {
 	var line commandLine
 	for len(args) > 0 {

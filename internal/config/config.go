@@ -26,7 +26,7 @@ import (
 
 // Config is the effective configuration of the service.
 type Config struct {
-	// Action is what the command line asks for; Run unless a flag says otherwise.
+	// Action is what the command line asks for; Run if no flag says otherwise.
 	Action Action
 	// SlotsOnly is the subcommand "slots": the slot tracker alone, on
 	// Server.SlotsPort, without the selection service's listener.
@@ -57,7 +57,7 @@ type Config struct {
 	notes []string
 }
 
-// Action is what the process is to do.
+// Action is what the process should do.
 type Action uint8
 
 // The actions, weakest first: where several flags are given the last one here wins.
@@ -71,19 +71,19 @@ const (
 
 // Server is what the HTTP listeners need.
 type Server struct {
-	// Listen has the address of the HTTP listeners, an IP address without brackets or a
-	// host name, if they have one, and unix sockets, unix:///path, on which the selection
-	// service, or the slot tracker alone, listens too.
+	// Listen has the addresses to listen at: at most one IP address (without brackets) or host
+	// name for all HTTP listeners, and any number of unix sockets (unix:///path) for the
+	// selection service, or for the slot tracker if it runs alone.
 	Listen    []string
 	Port      uint16 // of the selection service; 0 takes a free port
 	SlotsPort uint16 // of the slot tracker; 0 is no listener of its own
 	// ConductorPort is the port of the Conductor API; 0 is no listener of its own.
 	ConductorPort uint16
-	// AdminListen and DebugListen are the addresses, host:port, of listeners of their
-	// own for the operators' routes and for profiles of the process; empty for none.
+	// AdminListen and DebugListen are the addresses, host:port, of separate listeners for the
+	// operators' routes and for profiles of the process; empty: none.
 	AdminListen, DebugListen string
-	// Contract is the version of the selection service's contract that the process
-	// behaves by and whose dialect names without a prefix speak: "1.3" or "1.6".
+	// Contract is the version of the selection contract, "1.3" or "1.6". It decides the
+	// behaviour of the process and the dialect of the routes without a version prefix.
 	Contract string
 	// AdvertiseURL is the base URL under which replicas reach this one, without
 	// trailing slash; empty for the listener's own address.
@@ -123,14 +123,14 @@ func (s Server) at(port uint16) string {
 	return net.JoinHostPort(s.Host(), strconv.Itoa(int(port)))
 }
 
-// TLS has the files, in PEM, with the certificates of all HTTP listeners and of reads
-// from other replicas; empty for none. They are followed while the service runs.
+// TLS names the PEM files with the certificates of all HTTP listeners and of reads from other
+// replicas; empty: none. The files are followed while the service runs.
 type TLS struct {
-	Cert, Key string // what the listeners show; without them they speak plain HTTP
-	ClientCA  string // who may have signed the certificate that callers then must show
+	Cert, Key string // the listeners' certificate; without it they speak plain HTTP
+	ClientCA  string // certificate authorities of callers; if set, callers must present a certificate
 
-	PeerCert, PeerKey string // what reads from other replicas show
-	PeerCA            string // who may have signed what the replicas show; empty for the system's
+	PeerCert, PeerKey string // client certificate for reads from other replicas
+	PeerCA            string // certificate authorities of replicas; empty: the system's
 }
 
 // The contracts that Server.Contract names.
@@ -159,18 +159,18 @@ type KVEvents struct {
 	// ApproximateTTL is how long a prompt that was sent to a rank is assumed to be
 	// cached there if there are no events (contract 1.6).
 	ApproximateTTL time.Duration
-	// ApproximatePolicy is by what that ends: PolicyTTL, or PolicyLRU where the rank's
-	// capacity is known.
+	// ApproximatePolicy is how the assumption ends: PolicyTTL after ApproximateTTL, PolicyLRU
+	// by the rank's capacity if it is known.
 	ApproximatePolicy string
-	// PredictedTTL is how long a prompt that was sent to a rank is assumed to be
-	// cached there whatever the events say; nil: not at all.
+	// PredictedTTL is how long a prompt that was sent to a rank is assumed to be cached there,
+	// in addition to what events report; nil: no predictions.
 	PredictedTTL *time.Duration
-	// HybridExact: a cached prefix ends where all attention groups of an engine can
-	// serve it, not its main one alone.
+	// HybridExact: a cached prefix ends where all attention groups of an engine can serve it,
+	// not just the main group.
 	HybridExact bool
 }
 
-// Queue is the wait queue for requests that find every eligible rank busy.
+// Queue configures the wait queue for requests that find every eligible rank busy.
 type Queue struct {
 	// Threshold times max_num_batched_tokens is the prefill load above which a
 	// rank is busy; nil means that no request waits (decision D5).
@@ -190,44 +190,45 @@ type Queue struct {
 // Enabled reports whether requests can wait at all.
 func (q Queue) Enabled() bool { return q.Threshold != nil || q.Policy != nil }
 
-// WorkerSelection says which policy chooses the rank of a request.
+// WorkerSelection says which policies choose the ranks of requests.
 type WorkerSelection struct {
-	// Name of an instance goes before those that the policy file names; empty for none.
+	// Name is the instance of a policy for all models; it takes precedence over those that the
+	// policy file assigns. Empty: none.
 	Name string
-	// Policies are what results of both, nil for the built-in one alone. Load makes them.
+	// Policies has the resulting policies, set by Load; nil: the built-in one alone.
 	Policies *policies.Table
 }
 
-// Selections bounds what is remembered of selections, for requests of the 1.6 dialect.
+// Selections bounds the state that is kept between requests of the 1.6 dialect.
 type Selections struct {
 	// SessionTTL is how long a session without reservations stays bound to its
 	// rank; 0 switches session affinity off.
 	SessionTTL time.Duration
 	// Kept bounds the pending selections: those that wait for their reservation.
 	Kept pending.Limits
-	// DecodeBusy and PrefillBusy are shares of total_kv_blocks and of
-	// max_num_batched_tokens above which an answer says "busy"; nil never does.
+	// DecodeBusy and PrefillBusy are the shares of total_kv_blocks and of
+	// max_num_batched_tokens above which an answer says "busy"; nil: answers do not say it.
 	DecodeBusy, PrefillBusy *float64
-	// DecisionBytes is about how much memory recent decisions may take; 0 keeps none.
+	// DecisionBytes is the approximate memory for recent decisions, in bytes; 0: none are kept.
 	DecisionBytes int
 }
 
-// Reservations is the life of reservations.
+// Reservations configures the lifetime of reservations.
 type Reservations struct {
 	// Lifetime of a reservation without a lease, in whole seconds.
 	Lifetime time.Duration
 }
 
-// Overload is the refusal of requests while every eligible worker is busy.
+// Overload configures the refusal of requests while every eligible worker is busy.
 type Overload struct {
-	// Thresholds are those of every model until /busy_threshold changes them.
+	// Thresholds has the thresholds of every model until /busy_threshold changes them.
 	Thresholds overload.Thresholds
 	// RetryAfter is the Retry-After header of refused requests, in whole seconds up to
 	// a day; 0 sends no such header.
 	RetryAfter time.Duration
 }
 
-// maxRetryAfter bounds Overload.RetryAfter: more is a mistake.
+// maxRetryAfter bounds Overload.RetryAfter. A higher value is surely a mistake.
 const maxRetryAfter = 24 * time.Hour
 
 // Replicas names the other replicas and says how to work with them.
@@ -236,20 +237,20 @@ type Replicas struct {
 	RecoveryDeadline time.Duration // how long readiness waits for that
 	RecoveryGrace    time.Duration // how long recovered blocks wait for their worker
 
-	// PeerTokenFile has the token that reads from other replicas show; empty for none.
+	// PeerTokenFile names the file with the token for reads from other replicas; empty: none.
 	PeerTokenFile string
 
 	SyncPort      uint16 // port on which reservations are published, 0 for none
-	SyncBind      string // the same as a ZMQ endpoint, empty for none
-	SyncAdvertise string // that endpoint as others name it, empty if not given
-	// Hosts are those from which snapshots are read besides the hosts of the peers.
+	SyncBind      string // ZMQ endpoint to bind instead of SyncPort, empty for none
+	SyncAdvertise string // the endpoint under which replicas reach it, empty if not given
+	// Hosts are further hosts from which snapshots may be read, besides the hosts of the peers.
 	Hosts []string
 
 	SyncPeers []string // ZMQ endpoints of the peers' reservations, no duplicates
 }
 
-// Publish is the ZMQ endpoint to bind for this replica's own reservations, empty for
-// none: the port and the bind endpoint are two spellings of it.
+// Publish returns the ZMQ endpoint to bind for this replica's own reservations, empty for none:
+// SyncBind, or one made of SyncPort.
 func (r Replicas) Publish() string {
 	if r.SyncBind == "" && r.SyncPort != 0 {
 		return fmt.Sprintf("tcp://*:%d", r.SyncPort)
@@ -257,9 +258,9 @@ func (r Replicas) Publish() string {
 	return r.SyncBind
 }
 
-// Access says who may ask for what.
+// Access says who may call the service, and which endpoints it may connect to.
 type Access struct {
-	// TokensFile has the callers, see package access; empty: anybody may do everything.
+	// TokensFile names the tokens file, see package access; empty: anyone may do everything.
 	TokensFile string
 	// AllowedHosts are the names under which the HTTP listeners may be addressed, see
 	// access.NewHosts.
@@ -270,7 +271,7 @@ type Access struct {
 	AllowIPC       bool
 }
 
-// Endpoints are the ZMQ endpoints that engines and replicas may have.
+// Endpoints returns the policy for the ZMQ endpoints of engines and replicas.
 func (a Access) Endpoints() catalog.EndpointPolicy {
 	p := catalog.EndpointPolicy{IPC: a.AllowIPC}
 	for _, s := range a.AllowEndpoints {
@@ -280,22 +281,20 @@ func (a Access) Endpoints() catalog.EndpointPolicy {
 	return p
 }
 
-// Curve names the files with the keys of ZMQ connections that are encrypted. Empty is none.
+// Curve names the files with the CURVE keys of encrypted ZMQ connections; empty: none.
 type Curve struct {
-	SecretKeyFile     string // own key pair, towards engines
-	EngineKeyFile     string // public key of engines that are registered without one
-	PublisherKeysFile string // public keys of those that may connect to bound endpoints
-	ReplicaKeyFile    string // key pair that all replicas have
+	SecretKeyFile     string // this service's key pair, for connections to engines
+	EngineKeyFile     string // public key of engines that are registered without a key
+	PublisherKeysFile string // public keys of the publishers that may connect to bound endpoints
+	ReplicaKeyFile    string // key pair that all replicas share
 }
 
-// Limits bounds what outsiders can make the service use.
+// Limits bounds the resources that clients, engines and replicas can use.
 type Limits struct {
-	// MaxMemory is the memory to share out in bytes; 0 follows the cgroup or the
-	// machine.
+	// MaxMemory is the memory budget in bytes; 0: derived from the cgroup or the machine.
 	MaxMemory int64
-	// MaxWorkers, MaxRanks, MaxStreams and MaxModels bound what is registered: workers,
-	// their ranks and event streams, and scopes with workers (a model for one tenant is
-	// one).
+	// MaxWorkers, MaxRanks, MaxStreams and MaxModels bound the registered workers, their ranks
+	// and event streams, and the scopes with workers (a model counts once per tenant).
 	MaxWorkers, MaxRanks, MaxStreams, MaxModels int
 	// MaxReservations bounds the live reservations, MaxReservationBlocks the prompt
 	// blocks of one.
@@ -303,12 +302,12 @@ type Limits struct {
 	// MaxConnections bounds the connections of all listeners together, and
 	// MaxConnectionsPerAddress those of one address; 0 is no bound of the latter.
 	MaxConnections, MaxConnectionsPerAddress int
-	// MaxPeers bounds the replicas whose reservations are followed; MaxDumpReaders and
-	// MaxSnapshotReaders those that read the index and the reservations at a time.
+	// MaxPeers bounds the replicas whose reservations are followed. MaxDumpReaders and
+	// MaxSnapshotReaders bound the concurrent readers of the index and of the reservations.
 	MaxPeers, MaxDumpReaders, MaxSnapshotReaders int
 }
 
-// maxConnections bounds Limits.MaxConnections: more is a mistake.
+// maxConnections bounds Limits.MaxConnections. A higher value is surely a mistake.
 const maxConnections = 1 << 20
 
 // maxPeers and maxReaders do the same for peers and readers.
@@ -317,18 +316,18 @@ const (
 	maxReaders = 1 << 16
 )
 
-// minMemory is the least Limits.MaxMemory: less could not serve.
+// minMemory is the least Limits.MaxMemory; with less the service could not serve.
 const minMemory = 64 << 20
 
-// Data is the state on disk.
+// Data configures the state on disk.
 type Data struct {
 	Dir              string // empty for none
 	SnapshotInterval time.Duration
 }
 
-// Metrics is what GET /metrics shows beside the service's own names.
+// Metrics configures GET /metrics.
 type Metrics struct {
-	DynamoAliases bool // the names of Dynamo's KV indexer too
+	DynamoAliases bool // also show numbers under the names of Dynamo's KV indexer
 }
 
 // Log is the output of the log, on standard error.
@@ -341,9 +340,9 @@ type Log struct {
 // would only cost memory.
 const MaxThreads = 1024
 
-// Default is the configuration without flags, environment and file. The weights
-// are those of dynamo-kv-router 1.3.1; its queue threshold of 16 is not taken
-// over (decision D5). What only 1.6 has is as in dynamo-kv-router 1.6.1.
+// Default is the configuration without flags, environment and file. The weights are those of
+// dynamo-kv-router 1.3.1, but its queue threshold of 16 is not adopted (decision D5). Settings
+// that only 1.6 has are as in dynamo-kv-router 1.6.1.
 func Default() Config {
 	return Config{
 		Server:  Server{Listen: []string{"0.0.0.0"}, Port: 8092, Contract: Contract13},
@@ -395,6 +394,5 @@ func (c Config) Validate() error {
 	return invalid(faults)
 }
 
-// Warnings lists what the operator should know although the configuration is
-// valid: settings without effect and deprecated names.
+// Warnings lists remarks on a valid configuration: settings without effect, and deprecated names.
 func (c Config) Warnings() []string { return c.notes }

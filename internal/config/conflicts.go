@@ -10,7 +10,7 @@ import (
 	"github.com/select-service/select-service/pkg/selector"
 )
 
-// conflict is a fault of settings each of which is valid by itself.
+// conflict is a fault of several settings, each of which is valid by itself.
 type conflict struct {
 	key   string   // the setting to name
 	other []string // the other settings that take part in it
@@ -139,7 +139,7 @@ func (c Config) conflicts() []conflict {
 	return found
 }
 
-// conflicts refuses half of a pair of files.
+// conflicts refuses a certificate without its key and the like.
 func (t TLS) conflicts() (found []conflict) {
 	for _, need := range []struct {
 		key, path, other, otherPath, otherFlag string
@@ -157,8 +157,8 @@ func (t TLS) conflicts() (found []conflict) {
 	return found
 }
 
-// socketConflicts refuses what unix sockets cannot do: they have no ports, and callers on
-// them no certificates.
+// socketConflicts refuses settings that unix sockets cannot satisfy: they have no ports, and
+// their callers have no certificates.
 func (c Config) socketConflicts() (found []conflict) {
 	s := c.Server
 	if c.TLS.ClientCA != "" && c.Access.TokensFile == "" && len(s.Sockets()) > 0 {
@@ -226,7 +226,7 @@ func (c Config) portConflicts() (found []conflict) {
 	return found
 }
 
-// conflicts refuses a name that stands for two models, and engines as SGLang's renderer.
+// conflicts refuses a name for two models, and engines as SGLang's renderer.
 func (g Gateway) conflicts() (found []conflict) {
 	names := make(map[string]bool, len(g.Models))
 	for _, m := range g.Models {
@@ -246,8 +246,8 @@ func (g Gateway) conflicts() (found []conflict) {
 	return found
 }
 
-// peersUnbound is the error of peers without an own endpoint; each command names
-// the flag that it has.
+// peersUnbound returns the error for peers without an endpoint of our own. Each command
+// names its own flag.
 func (c Config) peersUnbound() error {
 	if c.SlotsOnly {
 		return errPeersWithoutBind
@@ -255,9 +255,9 @@ func (c Config) peersUnbound() error {
 	return errPeersWithoutPort
 }
 
-// portTaken refuses a PUB endpoint on the port of an HTTP listener, on whatever
-// interface: ZMQ would bind it beside the listener, or the start would fail with
-// "address in use" without the name of the setting.
+// portTaken refuses a PUB endpoint on the port of an HTTP listener, on any interface. ZMQ
+// would bind it beside the listener, or the start would fail with "address in use" without
+// naming the setting.
 func (c Config) portTaken(endpoint string) (key string, err error) {
 	e, _ := catalog.ParseEndpoint(endpoint) // a bad one has its own fault
 	switch {
@@ -276,8 +276,8 @@ func (c Config) portTaken(endpoint string) (key string, err error) {
 	return "", nil
 }
 
-// checkConflicts adds the conflicts to the faults, unless they follow from a setting
-// whose text is bad: a bad port is not a missing one. Bad peers need a port, too.
+// checkConflicts adds the conflicts to the faults, except those that follow from a setting with
+// a bad text: a bad port is not a missing one. Bad peers still need a port.
 func (l *loader) checkConflicts() {
 	conflicts := l.conf.conflicts()
 	if l.bad[keyPeers] && len(l.conf.Replicas.SyncPeers) == 0 && l.conf.Replicas.Publish() == "" {
@@ -295,8 +295,8 @@ func (l *loader) checkConflicts() {
 	}
 }
 
-// warnContract names the settings that the configured contract does not have.
-// Where they have their defaults, as in the shipped file, nothing is lost.
+// warnContract warns of settings that the configured contract does not have, unless they have
+// their defaults, as in the shipped file.
 func (l *loader) warnContract() {
 	if l.conf.Server.Contract == Contract16 {
 		return
@@ -316,9 +316,9 @@ func (l *loader) warnContract() {
 	}
 }
 
-// warnQueue warns of prefill thresholds that the wait queue makes useless: a request
-// leaves the queue when one of its ranks is not above the queue's mark, and then that
-// rank is not above a threshold at or over the mark either.
+// warnQueue warns of prefill thresholds that the wait queue makes useless. A request leaves the
+// queue only when one of its ranks is at or below the queue's mark, and such a rank is not
+// above a threshold at or over the mark either.
 func (l *loader) warnQueue() {
 	q, limits := l.conf.Queue, l.conf.Overload.Thresholds
 	var set []string

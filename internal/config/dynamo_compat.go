@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// dynamoCompat are environment variables that Dynamo's router (1.6.1) reads and that
-// are no settings of this service.
+// dynamoCompat are environment variables of Dynamo's router (1.6.1) that are no settings of
+// this service.
 var dynamoCompat = []option{
 	{
 		env:        []string{"DYN_ROUTER_KV_OVERLAP_SCORE_WEIGHT", "DYN_OVERLAP_SCORE_WEIGHT"},
@@ -36,8 +36,8 @@ var dynamoCompat = []option{
 	inert("DYN_SHARED_CACHE_MULTIPLIER", func() value { return fraction(new(float64)) }),
 }
 
-// inert is a variable of Dynamo's router that a shared environment may have: its
-// syntax is checked, its value has no effect here.
+// inert is a variable of Dynamo's router that a shared environment may have. Its syntax is
+// checked; its value has no effect.
 func inert(name string, scratch func() value) option {
 	return option{
 		env:   []string{name},
@@ -47,9 +47,9 @@ func inert(name string, scratch func() value) option {
 	}
 }
 
-// dynamoPicker are variables of Dynamo's endpoint picker that mean nothing here, as workers
-// are registered and not found in Kubernetes. A picker that was set up by them would
-// not do what they say, so that they stop the start.
+// dynamoPicker are variables of Dynamo's endpoint picker that this service cannot follow,
+// because its workers are registered, not discovered in Kubernetes. Such a variable stops the
+// start, since the picker would not do what the variable says.
 var dynamoPicker = []option{
 	refused("DYN_EPP_MODE", "there is only the mode standalone", "standalone"),
 	refused("DYN_EPP_TOPOLOGY_MODE", "give workers a role (prefill or decode) instead", "aggregated"),
@@ -69,7 +69,7 @@ var dynamoPicker = []option{
 	refused("DYN_EPP_PROBE_PORT", "choices are explained by POST /explain of --port", "0"),
 }
 
-// refused is a variable that may have no value but those that say what is so anyway.
+// refused is a variable that may only have values that describe what the service does anyway.
 func refused(name, instead string, allowed ...string) option {
 	help := "Refused: " + instead + "."
 	if len(allowed) > 0 {
@@ -92,8 +92,8 @@ func refused(name, instead string, allowed ...string) option {
 	}
 }
 
-// oldWeight is the deprecated overlap weight: it became the prefill scale, and
-// its 0 meant "ignore the caches".
+// oldWeight is the deprecated overlap weight. It sets the prefill scale; its 0 meant
+// "ignore the caches".
 type oldWeight struct {
 	value  // of weight
 	weight float64

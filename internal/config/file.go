@@ -10,7 +10,7 @@ import (
 	"github.com/select-service/select-service/internal/yamlread"
 )
 
-// configPath is the file to read and the name that asked for it.
+// configPath returns the path of the configuration file, and the flag or variable that gave it.
 func configPath(line commandLine, getenv func(string) string) (name, path string) {
 	if line.configFile != "" {
 		return "--" + configFlag, line.configFile
@@ -18,7 +18,7 @@ func configPath(line commandLine, getenv func(string) string) (name, path string
 	return envConfig, getenv(envConfig)
 }
 
-// applyFile sets the options that the file gives. No path, no file.
+// applyFile sets the options that the file gives. Without a path there is no file.
 func (l *loader) applyFile(name, path string) {
 	if path == "" {
 		return
@@ -45,8 +45,8 @@ type entry struct {
 	line   int
 }
 
-// parseFile reads one YAML document: groups of keys. Unknown and repeated keys,
-// and values of the wrong shape, are faults of their own; the rest is still read.
+// parseFile reads one YAML document: groups of keys. Unknown and repeated keys and values of
+// the wrong type are faults; the rest is still read.
 func parseFile(content []byte) (entries []entry, faults []error) {
 	root, err := yamlread.Root(content)
 	if err != nil {
@@ -87,8 +87,8 @@ var (
 	errNotList  = errors.New("want a list of plain values")
 )
 
-// scalarText is the text of a value: a list is joined with commas, null is
-// empty. An alias is no value: the file has no use for them.
+// scalarText returns a value as text: a list is joined with commas, null is empty. Aliases are
+// refused: the file has no use for them.
 func scalarText(node *yaml.Node) (string, error) {
 	switch node.Kind {
 	case yaml.ScalarNode:

@@ -10,30 +10,30 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// Gateway is the endpoint picker for Envoy.
+// Gateway configures the endpoint picker for Envoy.
 type Gateway struct {
 	Port uint16 // of the gRPC listener; 0 is none
-	// Models are the names that requests may have for a model, each as NAME=MODEL@TENANT,
-	// see Names; nil: every model of the tenant default has its own name.
+	// Models maps model names of requests to scopes, each element NAME=MODEL@TENANT, see Names;
+	// nil: every model of the tenant default has its own name.
 	Models     []string
-	SelfSigned bool // with a certificate that is made at the start, without --tls-cert
+	SelfSigned bool // without --tls-cert: use a certificate that is generated at the start
 	MaxStreams int  // open ext_proc streams, one for each request under way
 	MaxBody    int  // of a request, in bytes
 	// PickTimeout is how long a request may take to be tokenized and to wait in the queue.
 	PickTimeout time.Duration
-	Lease       time.Duration // of bookings, renewed while their streams live
-	// DrainDelay is how long the listener goes on after the signal to stop, with health
-	// NOT_SERVING, and DrainTimeout how long streams under way may then take to end.
+	Lease       time.Duration // of the picker's reservations, renewed while their streams live
+	// DrainDelay is how long the listener still accepts requests after the signal to stop, with
+	// health NOT_SERVING. DrainTimeout is how long streams under way may then take to end.
 	DrainDelay, DrainTimeout time.Duration
-	RetryAfter               time.Duration // after which a refused request may come again, in whole seconds
-	SaltTag                  bool          // cache salts reach the engine with Dynamo's tag
-	// MetadataPrefix is what the names of headers with metadata of a request start with, in
-	// lower case.
+	RetryAfter               time.Duration // Retry-After of refused requests, in whole seconds
+	SaltTag                  bool          // engines get cache salts with Dynamo's tag
+	// MetadataPrefix is the prefix of header names that carry metadata of a request, in lower
+	// case.
 	MetadataPrefix string
 	Tokenizer      Tokenizer
 }
 
-// Tokenizer is where the gateway has the token ids of a request from.
+// Tokenizer configures the source of token ids.
 type Tokenizer struct {
 	URL       string // base URL, or TokenizerWorker
 	Protocol  string // one of the Protocol constants
@@ -42,10 +42,10 @@ type Tokenizer struct {
 	MaxAnswer int // bytes
 }
 
-// TokenizerWorker is the Tokenizer.URL of a live engine of the request's model.
+// TokenizerWorker as Tokenizer.URL asks a live engine of the request's model.
 const TokenizerWorker = "worker"
 
-// The protocols of tokenizers. ProtocolNone asks nobody: load alone decides.
+// The protocols of tokenizers. With ProtocolNone no tokenizer is asked: load alone decides.
 const (
 	ProtocolVLLMRender     = "vllm-render"
 	ProtocolSGLangRenderer = "sglang-renderer"
@@ -53,8 +53,7 @@ const (
 	ProtocolNone           = "none"
 )
 
-// What becomes of a request that could not be tokenized: it is refused, or placed by load
-// alone.
+// How to treat a request that could not be tokenized: refuse it, or place it by load alone.
 const (
 	OnFailureFail     = "fail"
 	OnFailureLoadOnly = "load-only"
@@ -71,8 +70,7 @@ func defaultGateway() Gateway {
 	}
 }
 
-// Names returns what each name that requests may have stands for; nil: no names are
-// configured.
+// Names returns the scope of each model name of requests; nil: no names are configured.
 func (g Gateway) Names() map[string]catalog.Scope {
 	if g.Models == nil {
 		return nil
@@ -87,7 +85,7 @@ func (g Gateway) Names() map[string]catalog.Scope {
 
 var errGatewayModel = errors.New("want NAME=MODEL, NAME=MODEL@TENANT or MODEL, with names of at most 1024 bytes")
 
-// gatewayModel checks an element of Models and gives it all its parts.
+// gatewayModel checks an element of Models and returns it with all its parts spelled out.
 func gatewayModel(s string) (string, error) {
 	name, sc, err := parseGatewayModel(s)
 	if err != nil {
@@ -116,7 +114,7 @@ func parseGatewayModel(s string) (name string, sc catalog.Scope, err error) {
 	return name, sc, nil
 }
 
-// headerPrefix checks the beginning of the names of headers.
+// headerPrefix checks a prefix of header names.
 func headerPrefix(s string) (string, error) {
 	s = strings.ToLower(s)
 	for _, c := range s {
@@ -127,7 +125,7 @@ func headerPrefix(s string) (string, error) {
 	return s, nil
 }
 
-// Bounds of the gateway's settings: more is a mistake.
+// Upper bounds of the gateway's settings. Higher values are surely mistakes.
 const (
 	maxGatewayStreams = 1 << 20
 	maxGatewayBody    = 1 << 30
@@ -250,7 +248,7 @@ var gatewaySettings = []option{
 	},
 }
 
-// tokenizerURL accepts a base URL and the word for engines.
+// tokenizerURL accepts a base URL or TokenizerWorker.
 func tokenizerURL(s string) (string, error) {
 	if s == TokenizerWorker {
 		return s, nil

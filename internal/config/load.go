@@ -47,7 +47,7 @@ func Load(args []string, getenv func(string) string, readFile func(string) ([]by
 	return l.conf, nil
 }
 
-// loader gathers values, weakest source first, and the faults of all sources.
+// loader collects values, weakest source first, and the faults of all sources.
 type loader struct {
 	command  *command
 	conf     Config
@@ -60,7 +60,7 @@ type loader struct {
 	badSelection bool              // it has faults
 }
 
-// apply sets the option from one source; name is what a fault calls it.
+// apply sets the option from one source; faults call it name.
 func (l *loader) apply(o option, name, text string) {
 	if text == "" {
 		return
@@ -79,7 +79,7 @@ func (l *loader) apply(o option, name, text string) {
 	}
 }
 
-// checkOverridden checks a text that a stronger name overrides.
+// checkOverridden checks a text that a stronger source overrides.
 func (l *loader) checkOverridden(o option, name, text string) {
 	if text == "" {
 		return
@@ -104,15 +104,15 @@ func (l *loader) applyEnvironment(getenv func(string) string) {
 			}
 			set(o, name, text)
 			if text != "" {
-				set = l.checkOverridden // the first name counts, the others must still be right
+				set = l.checkOverridden // the first name counts; the others must still be valid
 			}
 		}
 	}
 }
 
-// isServiceLink recognises the variables that Kubernetes sets in every pod of a
-// namespace with a Service named "select-service": SELECT_SERVICE_PORT=tcp://10.0.0.1:8092,
-// or "select-service-slots" likewise. They are not configuration, so not a bad port.
+// isServiceLink recognises variables that Kubernetes sets in every pod of a namespace with a
+// Service named "select-service" or "select-service-slots", such as
+// SELECT_SERVICE_PORT=tcp://10.0.0.1:8092. They are not configuration, so they are no bad ports.
 func isServiceLink(name, text string) bool {
 	return strings.HasSuffix(name, "_PORT") && strings.HasPrefix(text, "tcp://")
 }
@@ -133,7 +133,7 @@ type InvalidError struct {
 // ExitCode is the status of a process that refuses its configuration.
 const ExitCode = 2
 
-// Error is one line for a single fault, else one indented line for each.
+// Error returns one line for a single fault, else an indented line for each.
 func (e *InvalidError) Error() string {
 	if len(e.Faults) == 1 {
 		return "invalid configuration: " + e.Faults[0].Error()
@@ -171,8 +171,7 @@ func faultsOf(name string, err error) []error {
 	return faults
 }
 
-// fault makes one sentence of a name and what it must be, as Dynamo's frontend
-// has it.
+// fault joins a setting's name and its error to one sentence, in the form of Dynamo's frontend.
 func fault(name string, err error) error {
 	if _, ok := errors.AsType[mustBeError](err); ok {
 		return fmt.Errorf("%s %w", name, err)

@@ -11,7 +11,7 @@ import (
 type option struct {
 	key  string   // in the file, "group.name"; empty: environment only
 	flag string   // without dashes; empty: environment only
-	env  []string // the first one that is not empty counts
+	env  []string // environment variables; the first one that is not empty counts
 	hint string   // the placeholder of the value in the help text; empty: a boolean
 	help string   // what it does, and when to change it
 	bind func(*Config) value
@@ -19,8 +19,8 @@ type option struct {
 	deprecated string // the name to use instead; a use is a warning
 	inert      bool   // read for compatibility, without effect; a use is a warning
 
-	// "select-service slots" has it as a flag of this name, or as an environment
-	// variable alone. Without either it does not have it.
+	// slotsFlag is the option's flag under "select-service slots", or the name of an
+	// environment variable alone. If it is empty, that command does not have the option.
 	slotsFlag string
 	slotsEnv  bool
 	repeats   bool   // the texts of a repeated flag are joined with commas; else the last one counts
@@ -56,7 +56,7 @@ func commandOf(args []string) (*command, []string) {
 	return selection, args
 }
 
-// slotsOptions are the options that the slot tracker alone has, with its flags.
+// slotsOptions returns the options of the slot tracker's command, with its flags.
 func slotsOptions() []option {
 	var kept []option
 	for _, o := range options {
@@ -104,8 +104,8 @@ var groups = []struct{ name, title string }{
 	{"log", "Log"},
 }
 
-// options is everything that can be set: the settings, and the variables that an
-// environment shared with Dynamo's router may have.
+// options has everything that can be set: the settings, and the variables of Dynamo's router
+// that a shared environment may have.
 var options = slices.Concat(settings, gatewaySettings, dynamoCompat, dynamoPicker)
 
 // settings lists every setting, group by group. The DYN_ names and their

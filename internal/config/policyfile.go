@@ -22,8 +22,8 @@ const (
 // The text of dynamo-kv-router 1.6.1.
 var errClassifier = errors.New("standalone selection does not support request_classifier plugins")
 
-// routerSettings are the options that settings of the section router stand for. The
-// others have no effect.
+// routerSettings maps settings of the section router to options. Other settings of the
+// section have no effect.
 var routerSettings = map[string]string{
 	"host_cache_hit_weight":           "router.host_cache_hit_weight",
 	"disk_cache_hit_weight":           "router.disk_cache_hit_weight",
@@ -35,8 +35,8 @@ var routerSettings = map[string]string{
 	"router_event_threads":            "kv_events.threads",
 }
 
-// readPolicy reads the policy file at start, so that a bad one is reported then and
-// not at the first request (decision D13).
+// readPolicy reads the policy file at the start, so that faults are reported then and not at
+// the first request (decision D13).
 func (l *loader) readPolicy() {
 	path := l.conf.Queue.PolicyFile
 	if path == "" {
@@ -75,7 +75,7 @@ func (l *loader) readPolicy() {
 		l.badSelection = failed(err)
 	}
 	if len(sections) > 0 && len(rest.Content) == 0 {
-		return // no word of queues
+		return // nothing about queues
 	}
 	policy, err := admission.ReadPolicy(rest)
 	if !failed(err) {
@@ -83,8 +83,8 @@ func (l *loader) readPolicy() {
 	}
 }
 
-// splitSections takes the sections that are not about queues out of a policy file. A
-// null one counts as absent.
+// splitSections removes the sections that are not about queues from a policy file and returns
+// them. A null section counts as absent.
 func splitSections(root *yaml.Node) (rest *yaml.Node, sections map[string]*yaml.Node) {
 	if root == nil || root.Kind != yaml.MappingNode {
 		return root, nil
@@ -111,8 +111,8 @@ func splitSections(root *yaml.Node) (rest *yaml.Node, sections map[string]*yaml.
 	return &taken, sections
 }
 
-// applyRouter sets the options that the section router of the policy file gives. It is
-// the strongest source.
+// applyRouter sets the options that the section router of the policy file gives. It
+// overrides all other sources.
 func (l *loader) applyRouter(file string, settings []policies.Setting) {
 	byKey := optionsByKey()
 	for _, s := range settings {
@@ -125,8 +125,8 @@ func (l *loader) applyRouter(file string, settings []policies.Setting) {
 	}
 }
 
-// resolvePolicies makes the policies that are configured. They have the weights of the
-// service where they have none of their own.
+// resolvePolicies creates the configured policies. They use the service's weights unless
+// they have their own.
 func (l *loader) resolvePolicies() {
 	if l.badSelection {
 		return

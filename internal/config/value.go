@@ -86,8 +86,8 @@ func optionalNumber(field **float64) value {
 	return optional(field, parseFloat, upTo(math.MaxFloat64))
 }
 
-// optional is a value that parse reads and verify (nil: always) accepts, or "none".
-// The word lets a flag switch off what the environment or the file has set.
+// optional is a value that parse reads and verify (nil: no check) accepts, or "none". With
+// "none" a flag can switch off what the environment or the file has set.
 func optional[T any](field **T, parse func(string) (T, error), verify func(T) error) value {
 	return typed[*T]{
 		field: field,
@@ -121,7 +121,7 @@ func share(field **float64) value {
 	return optional(field, parseReal, mustBe("between 0.0 and 1.0", upTo(1)))
 }
 
-// multiple is a finite decimal of at least 0, or "none".
+// multiple is a finite decimal of at least 0 (a multiple of a limit), or "none".
 func multiple(field **float64) value {
 	return optional(field, parseReal, mustBe("a finite value >= 0", upTo(math.MaxFloat64)))
 }
@@ -129,7 +129,7 @@ func multiple(field **float64) value {
 // count is a whole number of 64 bits, or "none".
 func count(field **uint64) value { return optional(field, parseCount, nil) }
 
-// mustBeError says what a value must be, to follow the name of the setting.
+// mustBeError says what a value must be. It follows the name of the setting in messages.
 type mustBeError string
 
 func (e mustBeError) Error() string { return "must be " + string(e) }
@@ -172,8 +172,8 @@ func parseFloat(text string) (float64, error) {
 	return v, err
 }
 
-// parseReal also reads NaN and infinity (also for a number that is too large), for
-// values that are checked later.
+// parseReal is parseFloat that also accepts NaN and infinity, and reads numbers that are too
+// large as infinity. The value is checked later.
 func parseReal(text string) (float64, error) {
 	v, err := strconv.ParseFloat(text, 64)
 	switch {
@@ -205,7 +205,7 @@ func parseInteger[T ~int | ~uint16](text string, low, high T) (T, error) {
 		return 0, fmt.Errorf("%q is not a whole number", text)
 	}
 	if err != nil || inRange(v, int64(low), int64(high)) != nil {
-		return 0, fmt.Errorf("%s is not in [%d, %d]", text, low, high) // as it was given
+		return 0, fmt.Errorf("%s is not in [%d, %d]", text, low, high) // the text as given
 	}
 	return T(v), nil
 }
@@ -310,7 +310,7 @@ func optionalBounded(field **time.Duration, most time.Duration) value {
 	return v
 }
 
-// maxDuration bounds every duration of the configuration: more is a mistake.
+// maxDuration bounds every duration of the configuration. A higher value is surely a mistake.
 const maxDuration = 30 * 24 * time.Hour
 
 // duration is a positive duration such as 30s or 1h30m; a bare number is seconds.
@@ -388,7 +388,7 @@ func parseBytes(text string) (int64, error) {
 	return int64(n) << shift, nil
 }
 
-// showBytes is what parseBytes reads, in the largest unit that is exact.
+// showBytes formats n for parseBytes, in the largest unit that is exact.
 func showBytes(n int64) string {
 	for _, u := range byteUnits {
 		if n != 0 && n%(1<<u.shift) == 0 {
