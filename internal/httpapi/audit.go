@@ -10,25 +10,25 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// Keys of what a request that changes something has for its audit line.
+// Keys under which a request that changes something keeps data for its audit line.
 const (
 	auditedKey = "audited"
 	subjectKey = "subject"
 )
 
-// subject is what a request changes, in an audit line.
+// subject describes what a request changes, for its audit line.
 type subject interface {
 	describe(e *zerolog.Event)
 }
 
-// about says what an operator's request changes, of several the last. The line comes
-// after the request's body is gone: a subject must not point to that.
+// about sets the subject of an operator's request; the last call counts. The line is written
+// after the request's body has been released, so a subject must not refer to the body.
 func (c request) about(s subject) { c.Set(subjectKey, s) }
 
 // audited runs an operator's request and writes its audit line.
 func (a api) audited(c *gin.Context, who *access.Caller, run func()) {
 	c.Set(auditedKey, true)
-	status := http.StatusInternalServerError // of a panic
+	status := http.StatusInternalServerError // if run panics
 	defer func() {
 		line := a.audit.Line(who, c.Request, status < http.StatusBadRequest)
 		if line == nil {
@@ -54,7 +54,7 @@ func describeScope(e *zerolog.Event, sc catalog.Scope) {
 	e.Str("model", catalog.Clip(sc.Model)).Str("tenant", catalog.Clip(sc.Tenant))
 }
 
-// describeFilter leaves out the names that are any.
+// describeFilter adds the names that a filter has.
 func describeFilter(e *zerolog.Event, f catalog.ScopeFilter) {
 	if f.Model != nil {
 		e.Str("model", catalog.Clip(*f.Model))

@@ -11,34 +11,33 @@ import (
 )
 
 const (
-	// maxBatch is how many requests a batch may have.
+	// maxBatch bounds the requests of a batch.
 	maxBatch = 1024
-	// maxBatchAnswer is how long the answer to a batch may be, in bytes, before its next
-	// request is refused: explanations are as long as there are ranks.
+	// maxBatchAnswer is the length of a batch's answer, in bytes, beyond which its further
+	// requests are refused: explanations grow with the number of ranks.
 	maxBatchAnswer = 8 << 20
 )
 
-// batchBody is the body of POST /select_batch: {"requests": [{NAME: BODY}, …]}, NAME being
-// that of the call and BODY its body. The bodies are read one after the other, when it is
-// their turn.
+// batchBody is the body of POST /select_batch: {"requests": [{NAME: BODY}, …]}, where NAME is
+// the name of the call and BODY its body. Each BODY is parsed only when its turn comes.
 type batchBody struct {
 	requests []batched
-	came     *exchange[batchBody] // what the batch came in
-	next     int                  // of requests: those before it have had their turn
-	gone     int                  // bytes of the text that were dropped in front of what is left
-	refused  error                // why the rest is not served; nil: it is
-	body     selectBody           // of the request whose turn it is
+	came     *exchange[batchBody] // the exchange of the batch's HTTP request
+	next     int                  // index in requests; those before it have had their turn
+	gone     int                  // bytes dropped from the start of the text
+	refused  error                // why the rest is refused; nil: it is served
+	body     selectBody           // body of the current request
 }
 
 // batched is one request of a batch.
 type batched struct {
-	reserve bool // it is /select_and_reserve, else /select
-	at, end int  // its body in the text of the batch
+	reserve bool // /select_and_reserve, else /select
+	at, end int  // offsets of its body in the text of the batch
 }
 
-// ReleaseText gives up, because a request of the batch has to wait, the turn to be served
-// among the large bodies, and the text but for what follows, which waits too. If there is no
-// memory for what waits, that is refused.
+// ReleaseText is called when a request of the batch has to wait. It gives up the batch's turn
+// among the large bodies, and the text except for the bodies still to come. If there is no
+// memory to keep those while waiting, they are refused.
 func (b *batchBody) ReleaseText() {
 	in := b.came.in
 	in.releaseTurn()
@@ -46,7 +45,7 @@ func (b *batchBody) ReleaseText() {
 	if b.next < len(b.requests) {
 		rest = in.text[b.requests[b.next].at-b.gone:]
 	}
-	if in.memory == nil || 2*int64(len(rest)) > in.parked && in.parked > 0 { // else the text would be copied at each wait
+	if in.memory == nil || 2*int64(len(rest)) > in.parked && in.parked > 0 { // at most when the text has halved: not a copy for each wait
 		return
 	}
 	b.gone += len(in.text) - len(rest)
@@ -70,8 +69,8 @@ func addBatch(r router, selection selectRoutes) {
 	r.post(access.Call, "/select_batch", withBody(r.api, newBatchBody(), routes.serve))
 }
 
-// serve answers each request as its own call would, in order; one that fails does not
-// keep the others from being served.
+// serve serves the requests in order, each as its own call would be. A failure does not stop
+// the others.
 func (r batchRoutes) serve(c request, b *batchBody, out []byte) (int, []byte, error) {
 	format, _ := bodyFormat(c.Request.Header)
 	out = append(out, `{"results":[`...)
@@ -130,9 +129,9 @@ func (r batchRoutes) one(c request, b *batchBody, q batched, format bodyscan.For
 	return serve(c, &b.body, out)
 }
 
-// makeRoom gets memory for an answer of n bytes, and for a large body its turn, again if a
-// request has waited. Where there is none, all that follows is refused: to wait for it once
-// is enough.
+// makeRoom reserves memory for an answer of n bytes and, for a large body, waits for its turn
+// if a request has given it up. If that fails, all further requests are refused, so that a
+// batch waits for memory at most once.
 func (b *batchBody) makeRoom(ctx context.Context, format bodyscan.Format, n int) error {
 	in := b.came.in
 	if err := in.expect(ctx, int64(n)); err != nil {
@@ -146,7 +145,7 @@ func newBatchBody() *body[batchBody] {
 		*b = batchBody{requests: b.requests[:0], body: b.body}
 		resetSelectBody(&b.body)
 	}, func(b *batchBody) int { return selectBodySize(&b.body) + 32*cap(b.requests) }).
-		keepsTo(func(*access.Caller, *batchBody) error { return nil }) // each request is checked
+		keepsTo(func(*access.Caller, *batchBody) error { return nil }) // one checks the scope of each request
 	b.lend = func(b *batchBody, x textHolder) { b.came = x.(*exchange[batchBody]) }
 	return b
 }

@@ -22,33 +22,33 @@ const (
 	// maxBody is the longest request body of the selection service in bytes,
 	// inclusive (dynamo-kv-router 1.3.1: REQUEST_BODY_LIMIT_BYTES).
 	maxBody = 8 << 20
-	// maxPooled is the most memory that an idle exchange may keep.
+	// maxPooled bounds the memory of an idle exchange, in bytes.
 	maxPooled = 1 << 20
 	// bodyTimeout is how long a client may take to send a body.
 	bodyTimeout = 30 * time.Second
 )
 
-// body describes the body of a route and pools what reading one needs.
+// body describes the body of a route, and pools the memory to read it.
 type body[T any] struct {
 	shape          *bodyscan.Object[T]
 	reset          func(*T)             // empties a T and sets its defaults; may keep its slices
 	size           func(*T) int         // bytes that an empty T still holds
 	limit          int                  // bytes of the longest text, inclusive
-	lend           func(*T, textHolder) // nil, or gives the request what it came in
+	lend           func(*T, textHolder) // gives the request its textHolder; nil: it needs none
 	anyContentType bool                 // the Content-Type is not checked
-	// within returns an error unless the request keeps to the caller's scope; nil: it
-	// is not for callers with one.
+	// within returns an error if the request is outside the caller's scope; nil: callers with a
+	// scope may not use the route.
 	within func(*access.Caller, *T) error
 	pool   sync.Pool // of *exchange[T]
 
-	wide     bool         // answers are as long as there are ranks
-	answered atomic.Int64 // length of the last answer: the next one will be similar
+	wide     bool         // the answer's length grows with the number of ranks
+	answered atomic.Int64 // length of the last answer in bytes, an estimate for the next
 }
 
-// textHolder is what a request came in.
+// textHolder holds the memory of a request's text, see selecting.TextHolder.
 type textHolder interface{ ReleaseText() }
 
-// exchange is what one request with a body borrows.
+// exchange has the pooled memory that one request with a body uses.
 type exchange[T any] struct {
 	in   *incoming // while it is used
 	out  []byte    // of the answer
@@ -56,8 +56,7 @@ type exchange[T any] struct {
 	req  T
 }
 
-// ReleaseText frees the text of the request before its answer is known, because the
-// request has to wait: what was read from it stays.
+// ReleaseText frees the text of a request that has to wait. The values read from it stay.
 func (x *exchange[T]) ReleaseText() {
 	x.scan.Reset(bodyscan.JSON, nil)
 	x.in.drop()
@@ -85,19 +84,19 @@ func newBody[T any](shape *bodyscan.Object[T], reset func(*T), size func(*T) int
 	return b
 }
 
-// keepsTo sets the check of a caller's scope.
+// keepsTo sets body.within.
 func (b *body[T]) keepsTo(within func(*access.Caller, *T) error) *body[T] {
 	b.within = within
 	return b
 }
 
-// perRank marks bodies whose answers are as long as there are ranks.
+// perRank marks bodies whose answers grow with the number of ranks.
 func (b *body[T]) perRank() *body[T] {
 	b.wide = true
 	return b
 }
 
-// release returns x to the pool. Nothing may refer to its buffers any more.
+// release returns x to the pool. Nothing may refer to its memory any more.
 func (b *body[T]) release(x *exchange[T]) {
 	b.reset(&x.req)
 	x.scan.Reset(bodyscan.JSON, nil)
@@ -107,7 +106,7 @@ func (b *body[T]) release(x *exchange[T]) {
 	}
 }
 
-// empty drops what x has read, all but the answer.
+// empty drops all that x has read, but keeps its answer.
 func (b *body[T]) empty(x *exchange[T]) {
 	x.scan.Reset(bodyscan.JSON, nil)
 	x.in.drop()
@@ -116,9 +115,9 @@ func (b *body[T]) empty(x *exchange[T]) {
 	b.reset(&x.req)
 }
 
-// read reads the request into in, and what in has into an exchange, which is nil if
-// nothing came. It takes no exchange before the body is complete: what those hold from
-// former requests is nothing for a client that keeps still.
+// read reads the text of the request into in, and then parses it into an exchange, nil if there
+// was no text. It takes an exchange from the pool only when the text is complete, so that slow
+// clients do not occupy the memory of exchanges.
 func (b *body[T]) read(c *gin.Context, in *incoming) (*exchange[T], error) {
 	format, known := bodyFormat(c.Request.Header)
 	if !known && !b.anyContentType {
@@ -144,14 +143,14 @@ func (b *body[T]) read(c *gin.Context, in *incoming) (*exchange[T], error) {
 	return x, b.shape.Decode(&x.scan, format, in.text, &x.req)
 }
 
-// withBody makes an endpoint of a function that gets the decoded body and, as in
-// serve, appends the answer to out.
+// withBody returns an endpoint that decodes the body and calls use, which appends the answer
+// to out, as in serve.
 func withBody[T any](a api, b *body[T], use func(c request, req *T, out []byte) (int, []byte, error)) endpoint {
 	return endpoint{scoped: b.within != nil, handle: func(c request) {
 		in := incomings.Get().(*incoming)
 		in.memory = a.memory
 		defer func() {
-			if in != nil { // a panic
+			if in != nil { // after a panic
 				in.close()
 			}
 		}()
@@ -180,7 +179,7 @@ func withBody[T any](a api, b *body[T], use func(c request, req *T, out []byte) 
 			}
 		}
 		in.close()
-		// Not deferred: after a panic something may still refer to them.
+		// Not deferred: after a panic something may still refer to the memory.
 		if x != nil {
 			b.release(x)
 		}
@@ -189,22 +188,22 @@ func withBody[T any](a api, b *body[T], use func(c request, req *T, out []byte) 
 	}}
 }
 
-// boundBody gives the client bodyTimeout to send its body, also one that no route
-// reads: net/http waits for that before it writes the answer.
+// boundBody limits the time for sending the body to bodyTimeout. This also covers a body that
+// no route reads: net/http waits for it before it writes the answer.
 func boundBody(c *gin.Context) {
 	if c.Request.ContentLength != 0 {
 		setReadDeadline(c, time.Now().Add(bodyTimeout))
 	}
 }
 
-// setReadDeadline sets it for the request's connection. Only writers of tests have
-// none.
+// setReadDeadline sets the read deadline of the request's connection. Only the response writers
+// of tests have none.
 func setReadDeadline(c *gin.Context, t time.Time) {
 	_ = http.NewResponseController(c.Writer).SetReadDeadline(t)
 }
 
-// isDisconnect reports whether a read failed because the connection ended, and not
-// because the body is malformed or late.
+// isDisconnect reports whether a read failed because the connection ended, not because the body
+// is malformed or late.
 func isDisconnect(err error) bool {
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return true
@@ -213,17 +212,17 @@ func isDisconnect(err error) bool {
 	return ok && !broken.Timeout()
 }
 
-// required describes a member that has to be there.
+// required describes a required member.
 func required[T, V any](name string, of func(*T) *V, read func(*bodyscan.Scanner) V) bodyscan.Field[T] {
 	return bodyscan.Field[T]{Name: name, Required: true, Read: bodyscan.Set(of, read)}
 }
 
-// field describes a member that may be left out; null means the same.
+// field describes an optional member; null means the same as its absence.
 func field[T, V any](name string, of func(*T) *V, read func(*bodyscan.Scanner) V) bodyscan.Field[T] {
 	return bodyscan.Field[T]{Name: name, Read: bodyscan.OrNull(of, read)}
 }
 
-// optional is field for a pointer, which stays nil without the member.
+// optional is field for a pointer, which stays nil if the member is absent.
 func optional[T, V any](name string, of func(*T) **V, read func(*bodyscan.Scanner) V) bodyscan.Field[T] {
 	return bodyscan.Field[T]{Name: name, Read: bodyscan.Optional(of, read)}
 }

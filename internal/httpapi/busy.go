@@ -12,15 +12,15 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// thresholder keeps the thresholds above which a worker is busy, by model.
+// thresholder has the busy thresholds of workers, by model.
 type thresholder interface {
 	// BusyThresholds lists the models with at least one worker, by name.
 	BusyThresholds() []selecting.ModelThresholds
-	// SetBusyThreshold sets the thresholds that are given, keeps the others and returns
-	// all of the model. With none given it only reads, also for an unknown model.
+	// SetBusyThreshold sets the given thresholds, keeps the others and returns all of the
+	// model. If none is given it only reads, also for an unknown model.
 	SetBusyThreshold(model string, set overload.Thresholds) (selecting.ModelThresholds, error)
-	// ClearBusyThreshold unsets one threshold, or all three if which is nil, and
-	// returns what is left (decision B1).
+	// ClearBusyThreshold unsets one threshold, or all three if which is nil, and returns the
+	// remaining ones (decision B1).
 	ClearBusyThreshold(model string, which *string) (selecting.ModelThresholds, error)
 }
 
@@ -48,7 +48,7 @@ func (r busyRoutes) set(c request, b *busyBody, out []byte) (int, []byte, error)
 
 var errNoModel = badRequest(queryPrefix + "missing field `model`")
 
-// clear is strict about its query: a misspelt threshold would unset all three.
+// clear refuses unknown keys in the query: a misspelt threshold would unset all three.
 func (r busyRoutes) clear(c request, out []byte) (int, []byte, error) {
 	var model, which, unknown *string
 	err := readQuery(c.Request, func(key string) **string {
@@ -95,7 +95,7 @@ func (b busyBody) describe(e *zerolog.Event) {
 	e.Str("model", catalog.Clip(b.model)).EmbedObject(selecting.LoggedThresholds(b.set))
 }
 
-// cleared is a threshold of a model that is unset, all if which is nil.
+// cleared is an unset threshold in an audit line; which is nil for all three.
 type cleared struct {
 	model string
 	which *string

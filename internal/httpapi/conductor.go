@@ -16,25 +16,25 @@ import (
 	"github.com/select-service/select-service/pkg/hashing"
 )
 
-// ConductorAPI is what the routes of the Conductor contract need. It must not keep
-// requests after the call.
+// ConductorAPI has the use cases behind the routes of the Conductor contract. Its methods must
+// not keep their requests.
 type ConductorAPI interface {
-	// Register does nothing if the same registration is in force.
+	// Register does nothing if the same registration exists already.
 	Register(reg conductor.Registration) error
-	// Unregister names what it removed as instance|tenant|rank.
+	// Unregister returns what it removed, each as instance|tenant|rank.
 	Unregister(f conductor.Filter) ([]string, error)
-	// Query fills a, by instance.
+	// Query fills in a, sorted by instance.
 	Query(req *conductor.Query, a *conductor.Answer) error
-	// Services lists in the order of registration.
+	// Services lists the publishers in order of registration.
 	Services() []conductorapi.Service
-	// SelectionWorkers counts the selection service's workers of a model and tenant,
-	// which answers include; nil is any.
+	// SelectionWorkers counts the selection service's workers of a model and tenant, nil for
+	// any. Answers include it.
 	SelectionWorkers(model, tenant *string) uint64
-	// Diagnose looks at the first maxBlocks blocks of a prompt.
+	// Diagnose examines the first maxBlocks blocks of a prompt.
 	Diagnose(req *conductor.Query, maxBlocks int) (*conductor.Diagnosis, error)
 }
 
-// conductorPrefix is where the selection service has the Conductor's routes.
+// conductorPrefix is the prefix of the Conductor's routes on the selection service.
 const conductorPrefix = "/conductor"
 
 type conductorRoutes struct{ svc ConductorAPI }
@@ -55,7 +55,7 @@ func (s conductorRoutes) addTo(r router) {
 	r.get(access.Public, "/health", a.serve(health))
 }
 
-// checkIdentity is inScope for what the Conductor API distinguishes.
+// checkIdentity is inScope for an identity of the Conductor API.
 func checkIdentity(who *access.Caller, i *conductor.Identity) error {
 	if !who.Sees(catalog.Scope{Model: i.Model, Tenant: i.Tenant}) {
 		return access.ErrForeignScope
@@ -137,8 +137,8 @@ func (s conductorRoutes) services(c request, out []byte) (int, []byte, error) {
 	return http.StatusOK, append(out, '}'), nil
 }
 
-// newConductorBody is newBody without a look at the content type: clients of
-// the Conductor API do not all send one.
+// newConductorBody is newBody without a check of the Content-Type: not all clients of the
+// Conductor API send one.
 func newConductorBody[T any](shape *bodyscan.Object[T], reset func(*T), size func(*T) int) *body[T] {
 	b := newBody(shape, reset, size)
 	b.anyContentType = true
@@ -175,7 +175,7 @@ func readRange(s *bodyscan.Scanner, low, high uint32) uint32 {
 	return n
 }
 
-// bodyFault is a fault of a body that its shape alone does not show.
+// bodyFault returns the error for a body whose members contradict each other or are out of range.
 func bodyFault(reason, field, text string) error {
 	return &requestError{status: http.StatusBadRequest, text: text, reason: reason, field: field}
 }
@@ -279,13 +279,13 @@ var unregisterShape = bodyscan.NewObject(
 	optional("hash_seed", func(b *unregistrationBody) **uint64 { return &b.by.HashSeed }, (*bodyscan.Scanner).Uint64),
 )
 
-// queryBody is the body of /query, /query_by_hash and /diagnose, with room for the
-// answer of the former two.
+// queryBody is the body of /query, /query_by_hash and /diagnose, with memory for the
+// answer of the first two.
 type queryBody struct {
 	req       conductor.Query
 	loraID    int64
 	hasLoRAID bool
-	// Which of the lists were given; all hashes go to req.
+	// Which of the lists were given. All hashes are in req.
 	hasTokens, hasSequence, hasAlias bool
 
 	maxBlocks int
@@ -320,8 +320,8 @@ func querySize(b *queryBody) int {
 	return size
 }
 
-// resolve checks and applies the members that depend on each other. A body without
-// any list lacks the wanted one.
+// resolve checks and applies the members that depend on each other. If the body has no list,
+// the error says that the wanted one is missing.
 func (b *queryBody) resolve(wanted string) error {
 	switch {
 	case b.hasLoRAID && b.req.LoRA != "":
@@ -393,7 +393,7 @@ var (
 	)...)
 )
 
-// rankMember is the member of an instance's hits that is no medium.
+// rankMember is the member of an instance's hits that is not a medium.
 const rankMember = "DP"
 
 // appendHits appends the answer to a query: hits in tokens by instance.
@@ -409,14 +409,14 @@ func appendHits(out []byte, tenant string, a *conductor.Answer) []byte {
 	return append(out, '}', '}')
 }
 
-// appendInstance keeps the order of the API's description: the ranks stand
+// appendInstance appends an instance in the order of the API's description: the ranks stand
 // behind the first medium.
 func appendInstance(out []byte, media []string, m *conductor.InstanceMatch) []byte {
 	out = appendString(out, m.Instance)
 	out = append(out, `:{"longest_matched":`...)
 	out = strconv.AppendUint(out, m.Longest, 10)
 	for i, medium := range media {
-		if medium == rankMember { // a publisher's own medium may be called so
+		if medium == rankMember { // a publisher may have a medium of that name
 			continue
 		}
 		out = appendString(append(out, ','), medium)
@@ -443,8 +443,8 @@ func appendRanks(out []byte, ranks []conductor.RankMatch) []byte {
 	return append(out, '}')
 }
 
-// appendConductorService appends a row of /services: the registration under its
-// own names, the stream, what is indexed, and how its hashes are known.
+// appendConductorService appends a row of /services: the members of the registration under
+// their own names, the stream, the indexed blocks, and how the publisher's hashes are known.
 func appendConductorService(out []byte, s conductorapi.Service) []byte {
 	out = append(out, '{')
 	out = appendStringField(out, "type", s.Type.String())
@@ -500,7 +500,7 @@ func appendConductorService(out []byte, s conductorapi.Service) []byte {
 	return append(out, '}')
 }
 
-// appendUintIf writes null for a number that is not there.
+// appendUintIf appends a number, null if it is unknown.
 func appendUintIf(out []byte, name string, v uint64, ok bool) []byte {
 	if !ok {
 		return appendNull(out, name)

@@ -21,7 +21,7 @@ func newDebugEngine(opt Options) engine {
 	return e
 }
 
-// profile serves one profile, or their list. Those with a time to run end with the
+// profile serves one profile or the list of profiles. Profiles that run for a time end with the
 // request.
 func profile(c *gin.Context) {
 	serve := pprof.Index // knows the named ones

@@ -6,9 +6,8 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// dialect is the contract that a group of routes speaks: names, the fields of
-// answers, statuses and texts. How the process as a whole behaves does not depend
-// on it (decision E2).
+// dialect is the contract version of a group of routes. It decides names, members of answers,
+// statuses and texts, not the behaviour of the process as a whole (decision E2).
 type dialect contract.Version
 
 const (
@@ -16,14 +15,14 @@ const (
 	dialect16 = dialect(contract.V16)
 )
 
-// dialects are those with their own prefix, on every listener that speaks them.
+// dialects are the dialects with a prefix of their own, on every listener that speaks them.
 var dialects = []dialect{dialect13, dialect16}
 
-// prefix is where the dialect's routes are, whatever the unprefixed ones speak.
+// prefix is the prefix of the dialect's routes, whatever dialect routes without a prefix speak.
 func (d dialect) prefix() string { return "/v" + contract.Version(d).String() }
 
-// tenantKey is the dialect's name of the tenant of a scope; the other dialect's name is
-// read, too (decision E1).
+// tenantKey is the dialect's name for the tenant of a scope. Bodies may also use the other
+// dialect's name (decision E1).
 func (d dialect) tenantKey() string {
 	if d == dialect16 {
 		return "routing_group"

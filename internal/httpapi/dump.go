@@ -16,21 +16,20 @@ import (
 	"github.com/select-service/select-service/pkg/recovery"
 )
 
-// dumper writes the index as the JSON text of GET /dump, in the form of a
-// contract and in large chunks.
+// dumper writes the index for GET /dump, as JSON in the form of a contract, in large chunks.
 type dumper interface {
 	Dump(ctx context.Context, w io.Writer, form contract.Version) error
-	// DumpMsgpack writes it in msgpack.
+	// DumpMsgpack writes the same in msgpack.
 	DumpMsgpack(ctx context.Context, w io.Writer, form contract.Version) error
 	// Recovering reports whether the index is still being filled from a peer's dump.
 	Recovering() bool
 }
 
-// chunkStall is how long a client may leave a chunk of an answer unread. It keeps its
-// place among the readers meanwhile.
+// chunkStall is how long a client may leave a chunk of an answer unread. Meanwhile it
+// counts as a reader.
 const chunkStall = 15 * time.Second
 
-// Readers bounds who reads a long answer at a time, and what that takes of an account.
+// Readers bounds the concurrent readers of a long answer, and accounts for their memory.
 type Readers struct {
 	limit   string // one of contract.Limits
 	most    int64
@@ -38,16 +37,16 @@ type Readers struct {
 	reading atomic.Int64
 }
 
-// readerMemory is what a reader takes: buffers of the writer, of the connection and of
-// the socket.
+// readerMemory is the memory of a reader in bytes: the buffers of the writer, of the
+// connection and of the socket.
 const readerMemory = 256 << 10
 
-// NewReaders returns a bound of most readers, which is named limit.
+// NewReaders returns a bound of most readers. limit is its name, one of contract.Limits.
 func NewReaders(limit string, most int, account *budget.Account) *Readers {
 	return &Readers{limit: limit, most: int64(most), account: account}
 }
 
-// enter takes a place, for which leave has to be called, or returns why not.
+// enter admits a reader, who must call leave, or returns the error that there are too many.
 func (r *Readers) enter() error {
 	if r == nil {
 		return nil
@@ -71,15 +70,15 @@ func (r *Readers) leave() {
 	}
 }
 
-// chunkWriter gives each chunk its own deadline: a dump may take long, but must not
-// wait for a client that has stopped reading.
+// chunkWriter sets a deadline for each chunk: a dump may take long, but must not wait for a
+// client that has stopped reading.
 type chunkWriter struct {
 	http.ResponseWriter
 	conn *http.ResponseController
 }
 
 func (w chunkWriter) Write(chunk []byte) (int, error) {
-	_ = w.conn.SetWriteDeadline(time.Now().Add(chunkStall)) // only tests have writers without deadlines
+	_ = w.conn.SetWriteDeadline(time.Now().Add(chunkStall)) // fails only for writers of tests
 	return w.ResponseWriter.Write(chunk)
 }
 
@@ -88,9 +87,9 @@ type dumpRoutes struct {
 	api api
 }
 
-// dump streams: an index has millions of blocks.
+// dump streams the index, which may have millions of blocks.
 func (r dumpRoutes) dump(c *gin.Context) {
-	if r.svc.Recovering() { // asked before the dump: it may lack what comes during it
+	if r.svc.Recovering() { // checked before the dump, which may lack blocks that come during it
 		c.Header(recovery.RecoveringHeader, "true")
 	}
 	format, dump := answerFormat(c.Request), r.svc.Dump
@@ -107,8 +106,8 @@ func (r dumpRoutes) dump(c *gin.Context) {
 	})
 }
 
-// stream answers one of the readers with the output of write, chunk by chunk. Only an
-// error before the first chunk can still become an error answer.
+// stream admits a reader and writes the output of write, chunk by chunk. Only an error before
+// the first chunk becomes an error answer.
 func (a api) stream(c *gin.Context, readers *Readers, format bodyscan.Format, write func(context.Context, io.Writer) error) {
 	if err := readers.enter(); err != nil {
 		a.fail(c, nil, err)
@@ -120,11 +119,11 @@ func (a api) stream(c *gin.Context, readers *Readers, format bodyscan.Format, wr
 	err := write(c.Request.Context(), w)
 	switch {
 	case err == nil:
-		_ = w.conn.SetWriteDeadline(time.Time{}) // the connection lives on
+		_ = w.conn.SetWriteDeadline(time.Time{}) // the connection is used again
 	case !c.Writer.Written():
 		a.fail(c, nil, err)
 	default:
 		withRequest(a.log.Warn(), c).Err(err).Msg("answer broken off")
-		panic(http.ErrAbortHandler) // the client must see that the end is missing
+		panic(http.ErrAbortHandler) // break the connection: the client must notice that the answer is incomplete
 	}
 }

@@ -14,13 +14,13 @@ import (
 	"github.com/select-service/select-service/internal/contract"
 )
 
-// requestError refuses a request before it reaches the service.
+// requestError refuses a request that does not reach the service.
 type requestError struct {
 	status int
 	text   string
 	// reason and field are for the Conductor contract.
 	reason, field string
-	limit         string // that refuses the request, one of contract.Limits or empty
+	limit         string // the limit that was reached, one of contract.Limits, or empty
 }
 
 func (e *requestError) Error() string { return e.text }
@@ -29,7 +29,7 @@ func badRequest(text string) *requestError {
 	return &requestError{status: http.StatusBadRequest, text: text, reason: reasonInvalidField}
 }
 
-// Reasons of the Conductor contract that do not come from the service.
+// Reasons of the Conductor contract for errors of this package.
 const (
 	reasonInvalidJSON  = "invalid_json"
 	reasonMissing      = "missing_field"
@@ -40,7 +40,7 @@ const (
 	reasonCancelled    = "cancelled"
 )
 
-// Texts of axum 0.8, which dynamo-kv-router 1.3.1 answers with.
+// Error texts of axum 0.8, as dynamo-kv-router 1.3.1 has them.
 var (
 	errRouteNotFound    = &requestError{status: http.StatusNotFound, text: "route not found", reason: "route_not_found"}
 	errMethodNotAllowed = &requestError{status: http.StatusMethodNotAllowed, text: "method not allowed", reason: "method_not_allowed"}
@@ -50,7 +50,7 @@ var (
 	}
 )
 
-// errClientGone is for the log and the counters: its client does not read it.
+// errClientGone is for the log and the counters; there is no client to read it.
 var errClientGone = &requestError{status: statusClientGone, text: "request cancelled", reason: reasonCancelled}
 
 const (
@@ -58,7 +58,7 @@ const (
 	shapePrefix  = "Failed to deserialize the JSON body into the target type: "
 )
 
-// faultText tells a fault of a body in the contract's words, which name the format.
+// faultText returns the contract's text for a fault of a body, which names the format.
 func faultText(fault *bodyscan.Error) string {
 	prefix := shapePrefix
 	if fault.Class == bodyscan.Syntax {
@@ -71,15 +71,15 @@ func faultText(fault *bodyscan.Error) string {
 type problem struct {
 	status        int
 	text          string
-	details       any                 // of the selection contract
-	message       string              // of the selection contract: the longer text of an overload, else empty
-	reason, field string              // of the Conductor contract
-	shape         bool                // a body of the wrong shape
-	limit         string              // that refuses the request, one of contract.Limits or empty
-	denied        *access.DeniedError // not nil: refused for who asks
+	details       any                 // in the selection contract
+	message       string              // in the selection contract: the longer text of an overload, else empty
+	reason, field string              // in the Conductor contract
+	shape         bool                // the body has the wrong shape
+	limit         string              // the limit that was reached, one of contract.Limits, or empty
+	denied        *access.DeniedError // not nil: refused because of the caller
 }
 
-// internalProblem stands for causes that clients are not told.
+// internalProblem hides causes that clients must not see.
 var internalProblem = problem{status: http.StatusInternalServerError, text: "internal error", reason: reasonInternal}
 
 // problemOf returns an error as a client of the dialect sees it.
@@ -117,8 +117,8 @@ func problemOf(err error, d dialect) problem {
 	return internalProblem
 }
 
-// shapeReason distinguishes a missing member from a wrong one; a body that is no
-// object has neither.
+// shapeReason returns the reason for a body of the wrong shape: a missing member, a wrong one,
+// or a body that is no object.
 func shapeReason(fault *bodyscan.Error) string {
 	switch {
 	case fault.Missing:
@@ -129,8 +129,8 @@ func shapeReason(fault *bodyscan.Error) string {
 	return reasonInvalidField
 }
 
-// statusOf returns the status of a kind in a dialect, and the reason of an error that
-// has none of its own.
+// statusOf returns the status of a kind in a dialect, and the reason for errors without one of
+// their own.
 func statusOf(k contract.Kind, d dialect) (status int, reason string) {
 	switch k {
 	case contract.BadRequest:
@@ -159,12 +159,12 @@ func statusOf(k contract.Kind, d dialect) (status int, reason string) {
 	return http.StatusInternalServerError, reasonInternal
 }
 
-// retryLimit is the Retry-After header where a limit of this process is reached
-// (decision X2): what is in the way are requests, which end within seconds.
+// retryLimit is the Retry-After header, in seconds, for a limit of this process (decision X2).
+// Limits are held by requests, which end within seconds.
 const retryLimit = "1"
 
-// report counts and logs an error, and returns it as a client sees it, with the value of
-// the Retry-After header, if it has one.
+// report counts and logs an error. It returns the error as a client sees it, and the value of
+// the Retry-After header, "" for none.
 func (a api) report(c *gin.Context, err error) (p problem, retryAfter string) {
 	p = problemOf(err, a.dialect)
 	a.noteProblem(c, p)
@@ -200,9 +200,9 @@ func setIf(h http.Header, name, value string) {
 	}
 }
 
-// concealed takes out of an error what a caller with a scope may not know: who else
-// has the id that he wants. That it is taken cannot be hidden, ids are of the whole
-// service.
+// concealed removes from an error what a caller with a scope may not see: which
+// reservation has the wanted id. That the id is taken cannot be hidden, because ids are
+// shared by the whole service.
 func concealed(who *access.Caller, err error) error {
 	known, ok := errors.AsType[*contract.Error](err)
 	if !who.Scoped() || !ok {
@@ -218,11 +218,10 @@ func concealed(who *access.Caller, err error) error {
 	return &e
 }
 
-// renderer appends a problem of a request as a contract has it and gives its status
-// there.
+// renderer appends a problem in the form of a contract, and returns its status in that contract.
 type renderer func(r *http.Request, out []byte, p problem) (status int, answer []byte)
 
-// renderUnder is below for paths below a prefix, else elsewhere.
+// renderUnder uses the renderer below for paths below a prefix, else the renderer elsewhere.
 func renderUnder(prefix string, below, elsewhere renderer) renderer {
 	return func(r *http.Request, out []byte, p problem) (int, []byte) {
 		if strings.HasPrefix(r.URL.Path, prefix) {
@@ -241,7 +240,7 @@ func renderSelection(_ *http.Request, out []byte, p problem) (int, []byte) {
 			out = append(appendKey(out, "details"), d...)
 		}
 	}
-	if p.message != "" { // clients recognise an overload by these members
+	if p.message != "" { // clients recognise an overload by its members
 		out = appendStringField(out, "message", p.message)
 		out = appendStringField(out, "type", "service_unavailable")
 		out = appendUintField(out, "code", uint32(p.status))

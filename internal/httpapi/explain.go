@@ -9,8 +9,8 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// explainer says what would be chosen, what was, and why. It must not keep the request
-// after the call.
+// explainer explains choices, hypothetical and past ones. It must not keep the request after
+// the call.
 type explainer interface {
 	Explain(ctx context.Context, req *selecting.SelectRequest) (*selecting.Explanation, error)
 	Decisions(own catalog.ScopeFilter, limit int) []selecting.Decision
@@ -60,7 +60,7 @@ func (d dialect) appendDecision(out []byte, x selecting.Decision) []byte {
 	return append(appendReasons(out, x.Explain()), '}')
 }
 
-// outcomeState names what became of a decision.
+// outcomeState returns the name of a decision's outcome.
 func outcomeState(x *selecting.Decision) string {
 	switch {
 	case x.Outcome.Freed != 0:
@@ -75,7 +75,7 @@ func outcomeState(x *selecting.Decision) string {
 	return "selected"
 }
 
-// appendSeconds writes null for 0.
+// appendSeconds appends a duration in seconds, null for 0.
 func appendSeconds(out []byte, name string, d time.Duration) []byte {
 	if d == 0 {
 		return appendNull(out, name)
@@ -89,7 +89,7 @@ func (d dialect) appendExplanation(out []byte, x *selecting.Explanation) []byte 
 	return append(appendReasons(out, x), '}')
 }
 
-// appendReasons appends the members of an explanation but for its scope.
+// appendReasons appends the members of an explanation except its scope.
 func appendReasons(out []byte, x *selecting.Explanation) []byte {
 	out = appendStringField(out, "policy", x.Policy)
 	if x.Type != "" {

@@ -8,16 +8,15 @@ import (
 	"github.com/select-service/select-service/internal/bodyscan"
 )
 
-// contentTypes are the values of the Content-Type of answers, shared by all: the values
-// of a header are never changed.
+// contentTypes are the Content-Type values of answers. All answers share them; values of a
+// header are never changed.
 var contentTypes = [...][]string{
 	bodyscan.JSON:    {"application/json"},
 	bodyscan.Msgpack: {"application/msgpack"},
 }
 
-// bodyFormat returns the format of a request's body, false if its Content-Type is none
-// that is read: JSON, or what ends in +json, and msgpack under its three names, with any
-// parameters.
+// bodyFormat returns the format of a request's body: JSON, also for types that end in +json, or
+// msgpack under its three names, with any parameters. known is false for other types.
 func bodyFormat(h http.Header) (f bodyscan.Format, known bool) {
 	switch t := h.Get("Content-Type"); t {
 	case "application/json":
@@ -46,8 +45,8 @@ func formatOf(t string) (f bodyscan.Format, known bool) {
 	return bodyscan.JSON, suffixed && name != ""
 }
 
-// answerFormat returns the format of the answer to a request: the one that its Accept
-// prefers by q, of equals the first; that of its body if Accept names neither.
+// answerFormat returns the format of the answer: the one that Accept prefers by its q values,
+// the first one of equals; the body's format if Accept names neither.
 func answerFormat(r *http.Request) bodyscan.Format {
 	var best float64
 	preferred, _ := bodyFormat(r.Header)
@@ -64,8 +63,7 @@ func answerFormat(r *http.Request) bodyscan.Format {
 	return preferred
 }
 
-// quality is the q among the parameters of a media range, 1 without one that can be
-// read.
+// quality returns the q parameter of a media range, 1 if it is missing or malformed.
 func quality(params string) float64 {
 	for p := range strings.SplitSeq(params, ";") {
 		if v, ok := strings.CutPrefix(strings.ToLower(strings.TrimSpace(p)), "q="); ok {

@@ -12,62 +12,61 @@ import (
 )
 
 const (
-	// holdersPatience is how long a request waits for memory that others hold.
+	// holdersPatience is how long a request waits for memory that other requests hold.
 	holdersPatience = 2 * time.Second
-	// holdersLook is how often clients are looked at while somebody waits for memory.
+	// holdersLook is how often stalled clients are checked for while a request waits for memory.
 	holdersLook = 10 * time.Millisecond
-	// holdersSpare is the part of an account that is made free at once when it is full.
+	// holdersSpare divides the account: when it is full, that part of it is freed at once in
+	// addition to what is missing.
 	holdersSpare = 8
 )
 
-// holders are the requests that share an account while their clients send or read.
-// As long as one waits for memory, clients that keep still are cut off, those first
-// that have done so for longest: one that sends at the pace of a network is done
-// before. Of those who wait the ones who hold a part come first, then the oldest and the
-// newest in turn.
+// holders shares an account among requests while their clients send or read. While a request
+// waits for memory, clients that make no progress are cut off, the longest stalled first: a
+// client that sends at network speed is done before its turn comes. Of the waiting requests,
+// those that already hold a part come first, then the oldest and the newest in turn.
 type holders struct {
 	account  *budget.Account
-	patience time.Duration // for which a client may keep still although others need its part
-	// unlisted is how much of the account may be held by clients that are never cut
-	// off: where there is room a request costs no more than counting its bytes.
+	patience time.Duration // how long a client may stall while others need its memory
+	// unlisted is how many bytes of the account may be held by clients that are never cut off.
+	// While there is room, a request then costs no more than counting its bytes.
 	unlisted int64
-	cut      func(http.ResponseWriter) // ends the wait for a client; from any goroutine
+	cut      func(http.ResponseWriter) // ends the wait for a client; may be called from any goroutine
 	waiting  atomic.Int32              // requests in queue
 
-	// mu guards what follows, and what each holder says that it guards.
+	// mu guards the fields below, and those of holder that say so.
 	mu         sync.Mutex
-	still      list.List // of *holder: the clients that are waited for, the first still for longest
+	still      list.List // of *holder: clients that may be cut off, the longest stalled first
 	queue      list.List // of *waiter
-	newestNext bool      // of those in queue who hold nothing
-	queued     int64     // bytes that queue waits for
-	leaving    int64     // bytes of those who are cut off and have not given them back
-	looking    bool      // look will be called
+	newestNext bool      // of the waiters without memory, the newest is next
+	queued     int64     // bytes that all waiters in queue want
+	leaving    int64     // bytes of clients that are cut off and not released yet
+	looking    bool      // a call of look is scheduled
 }
 
-// holder is what one request holds of an account. Its zero value holds nothing.
+// holder is the part of an account that one request holds. Its zero value holds nothing.
 type holder struct {
 	of     *holders // nil: it holds nothing
 	client http.ResponseWriter
-	listed bool // entered in of.still, be it cut off since
+	listed bool // was entered in of.still; it may have been cut off since
 
-	bytes   int64         // once it is listed guarded by of.mu, as what follows
-	since   time.Time     // when the client moved last
-	element *list.Element // of of.still; nil: cut off
-	waits   *waiter       // for more; nil: it waits for its client, if for anything
+	bytes   int64         // once listed, guarded by of.mu, like the fields below
+	since   time.Time     // when the client last made progress
+	element *list.Element // in of.still; nil if listed: cut off
+	waits   *waiter       // its wait for more memory; nil: it waits for its client, or not at all
 }
 
 // waiter is a request that waits for memory.
 type waiter struct {
 	holder  *holder
 	bytes   int64
-	element *list.Element // of queue, nil: not there any more
+	element *list.Element // in queue; nil: it has left
 	granted bool
-	done    chan struct{} // closed when it is not in queue any more
+	done    chan struct{} // closed when it leaves the queue
 }
 
-// take makes h hold n more bytes of the account. If they do not fit, it waits for what
-// others give back. The errors are errNoMemory, also for a client that is cut off, and
-// errClientGone.
+// take reserves n more bytes for h. If they do not fit, it waits for other requests to release
+// theirs. The errors are errNoMemory, also for a client that is cut off, and errClientGone.
 func (s *holders) take(ctx context.Context, h *holder, n int64) error {
 	if !h.listed && s.waiting.Load() == 0 && s.account.TryReserve(n) {
 		h.of, h.bytes = s, h.bytes+n
@@ -84,7 +83,7 @@ func (s *holders) take(ctx context.Context, h *holder, n int64) error {
 		return nil
 	}
 	w := &waiter{holder: h, bytes: n, done: make(chan struct{})}
-	if h.bytes > 0 { // what it holds is freed only if it goes on
+	if h.bytes > 0 { // first: its memory is freed only when it can proceed
 		w.element = s.queue.PushFront(w)
 	} else {
 		w.element = s.queue.PushBack(w)
@@ -110,14 +109,14 @@ func (s *holders) take(ctx context.Context, h *holder, n int64) error {
 		return nil
 	case ctx.Err() != nil:
 		return errClientGone
-	case h.listed && h.element == nil: // it is counted
+	case h.listed && h.element == nil: // cutOffLocked has counted the refusal
 	default:
 		s.account.CountRefusal()
 	}
 	return errNoMemory(s.account)
 }
 
-// look is for those who wait.
+// look serves the waiting requests, on a timer.
 func (s *holders) look() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,13 +124,12 @@ func (s *holders) look() {
 	s.lookLocked()
 }
 
-// lookLocked gives those who wait what there is, and cuts clients off for what there
-// is not.
+// lookLocked grants free memory to waiting requests, and cuts clients off for what is missing.
 func (s *holders) lookLocked() {
 	for w := s.nextLocked(); w != nil; w = s.nextLocked() {
 		w.granted = true
 		w.holder.of, w.holder.bytes = s, w.holder.bytes+w.bytes
-		w.holder.movedLocked() // it was not the client who kept still
+		w.holder.movedLocked() // it was not the client that stalled
 		s.leaveQueueLocked(w)
 	}
 	if s.queue.Len() == 0 {
@@ -153,15 +151,14 @@ func (s *holders) lookLocked() {
 	}
 }
 
-// nextLocked takes the memory for whose turn it is of those who wait, nil if nobody waits
-// or it does not fit. The oldest does not wait until there is room for a newest that wants
-// much.
+// nextLocked reserves the memory of the waiter whose turn it is and returns it; nil if none
+// waits or it does not fit. If the newest one's wish does not fit, the oldest gets its chance.
 func (s *holders) nextLocked() *waiter {
 	if s.queue.Len() == 0 {
 		return nil
 	}
 	oldest, newest := s.queue.Front().Value.(*waiter), s.queue.Back().Value.(*waiter)
-	goesOn := oldest.holder.bytes > 0 // which is nobody's turn
+	goesOn := oldest.holder.bytes > 0 // it goes first and uses up no turn
 	switch {
 	case !goesOn && s.newestNext && s.account.TryReserve(newest.bytes):
 		s.newestNext = false
@@ -174,8 +171,7 @@ func (s *holders) nextLocked() *waiter {
 	return oldest
 }
 
-// cutOffLocked ends the wait for a client. What its request holds comes back when that
-// has noticed.
+// cutOffLocked ends the wait for a client. The request releases its memory when it notices.
 func (s *holders) cutOffLocked(h *holder) {
 	s.still.Remove(h.element)
 	h.element = nil
@@ -188,7 +184,7 @@ func (s *holders) cutOffLocked(h *holder) {
 	s.cut(h.client)
 }
 
-// leaveQueueLocked ends a wait, with or without what it is for.
+// leaveQueueLocked ends a wait, granted or not.
 func (s *holders) leaveQueueLocked(w *waiter) {
 	if w.element == nil {
 		return
@@ -200,7 +196,7 @@ func (s *holders) leaveQueueLocked(w *waiter) {
 	s.waiting.Add(-1)
 }
 
-// await says that the request waits for its client from now on, which may be cut off.
+// await marks that the request waits for its client from now on, which may be cut off.
 func (h *holder) await(client http.ResponseWriter) {
 	s := h.of
 	if s == nil || h.listed || s.account.Used() <= s.unlisted {
@@ -212,7 +208,7 @@ func (h *holder) await(client http.ResponseWriter) {
 	h.element = s.still.PushBack(h)
 }
 
-// moved says that the client was not still.
+// moved records that the client has made progress.
 func (h *holder) moved() {
 	if !h.listed {
 		return
@@ -229,8 +225,8 @@ func (h *holder) movedLocked() {
 	}
 }
 
-// done says that the client is not waited for any more, and reports whether it was cut
-// off before.
+// done marks that the request no longer waits for its client, and reports whether the
+// client was cut off.
 func (h *holder) done() (cutOff bool) {
 	if !h.listed {
 		return false
@@ -247,7 +243,7 @@ func (h *holder) done() (cutOff bool) {
 	return false
 }
 
-// release gives back what is held.
+// release releases the memory.
 func (h *holder) release() {
 	s := h.of
 	if s == nil {

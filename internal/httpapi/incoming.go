@@ -15,35 +15,35 @@ import (
 )
 
 const (
-	// untracked is the part of a body in bytes that belongs to its connection and to
-	// no account: as much as the buffers that net/http has for it.
+	// untracked is how many bytes of a body are counted in no account, but to its connection:
+	// as much as net/http's buffers for it.
 	untracked = 4 << 10
-	// stillBytes is the least number of bytes that a client sends unless it keeps still.
+	// stillBytes is the progress, in bytes, for which a client counts as not stalled.
 	stillBytes = 16 << 10
-	// forgoneWait is how long a client waits for its answer if its body was forgone and
-	// cannot be read on, unless the service stops.
+	// forgoneWait is how long a client waits for the refusal of its body if the rest of it
+	// cannot be read; less if the service stops.
 	forgoneWait = 5 * time.Second
 )
 
-// incoming is the body of a request while it arrives and until it has been read, with
-// what the request holds of the memory.
+// incoming is the body of a request while it arrives and until it has been parsed, with the
+// request's part of the memory.
 type incoming struct {
 	allowance
 	text   []byte
-	buffer *buffer // of text; nil: first
+	buffer *buffer // memory of text; nil: text is in first
 	first  [untracked]byte
 }
 
-// incomings pools them.
 var incomings = sync.Pool{New: func() any { return new(incoming) }}
 
 // buffer is memory for a body longer than untracked.
 type buffer struct{ bytes []byte }
 
-// buffers pools them by their size: budget.SmallBody times 2^i, up to maxPooled.
+// buffers pools buffers by size: budget.SmallBody times 2^i, up to maxPooled.
 var buffers [5]sync.Pool
 
-// pooledAs returns the index in buffers for n bytes, false if so many are not pooled.
+// pooledAs returns the index in buffers for n bytes, and false if buffers of that size are not
+// pooled.
 func pooledAs(n int) (int, bool) {
 	i := bits.Len(uint(max(n-1, 0) / budget.SmallBody))
 	return i, n <= maxPooled
@@ -61,7 +61,7 @@ func newBuffer(n int) *buffer {
 	return &buffer{make([]byte, budget.SmallBody<<i)}
 }
 
-// release returns the memory to its pool; nil has none.
+// release returns the memory to its pool. b may be nil.
 func (b *buffer) release() {
 	if b == nil {
 		return
@@ -71,12 +71,12 @@ func (b *buffer) release() {
 	}
 }
 
-// drop leaves the text to whoever still refers to it.
+// drop gives up the text without pooling its memory, which may still be in use.
 func (in *incoming) drop() { in.text, in.buffer = nil, nil }
 
-// park keeps the end of the text while the request waits in a queue: among what waits there,
-// and not among the bodies, which others need. It reports false if that does not fit; nothing
-// is kept then.
+// park keeps only the end of the text while the request waits in a queue. Its memory is moved
+// from the account of bodies, which others need, to the account of waiting requests. It reports
+// whether that fits; if not, nothing is kept.
 func (in *incoming) park(end []byte) bool {
 	n, account := int64(len(end)), in.memory.waiting
 	fits := true
@@ -102,7 +102,7 @@ func (in *incoming) release() {
 	incomings.Put(in)
 }
 
-// read reads the whole body, of at most limit bytes.
+// read reads the whole body, at most limit bytes.
 func (in *incoming) read(c *gin.Context, limit int) error {
 	r := c.Request
 	if r.ContentLength > int64(limit) {
@@ -117,7 +117,7 @@ func (in *incoming) read(c *gin.Context, limit int) error {
 			return in.forgo(c, until, err, false)
 		}
 	}
-	brought := 0 // since the client was still
+	brought := 0 // bytes since the client last counted as making progress
 	for {
 		n, err := r.Body.Read(in.text[len(in.text):cap(in.text)])
 		in.text = in.text[:len(in.text)+n]
@@ -126,7 +126,7 @@ func (in *incoming) read(c *gin.Context, limit int) error {
 			return errBodyTooLarge
 		case errors.Is(err, io.EOF), err == nil && int64(len(in.text)) == r.ContentLength:
 			in.body.done()
-			setReadDeadline(c, time.Time{}) // the answer may take long
+			setReadDeadline(c, time.Time{}) // no deadline while the request is served
 			return nil
 		case err != nil && in.body.done():
 			return in.forgo(c, until, errNoMemory(in.body.of.account), true)
@@ -147,10 +147,10 @@ func (in *incoming) read(c *gin.Context, limit int) error {
 	}
 }
 
-// grow gets memory for more of a body: as much for a small one as it may be at most,
-// and for others twice of what has come. A length that is only claimed costs nothing.
+// grow gets memory for more of a body: for a small body as much as small bodies may have, for
+// others twice what has come. A length that is only announced reserves nothing.
 func (in *incoming) grow(c *gin.Context, limit int) error {
-	most := limit + 1 // to see that one is longer
+	most := limit + 1 // one byte more, to notice a longer body
 	if n := c.Request.ContentLength; n >= 0 {
 		most = int(n)
 	}
@@ -169,8 +169,8 @@ func (in *incoming) grow(c *gin.Context, limit int) error {
 	return nil
 }
 
-// cover makes the request hold n bytes for its body, or fewer if no more can ever be
-// held, and lets its client be cut off. It returns how many.
+// cover reserves n bytes in all for the body, or fewer if the account can never hold more, and
+// lets the client be cut off. It returns how many.
 func (in *incoming) cover(c *gin.Context, n int64) (int64, error) {
 	m := in.memory
 	if m == nil {
@@ -188,8 +188,8 @@ func (in *incoming) cover(c *gin.Context, n int64) (int64, error) {
 		if err := pool.take(ctx, &in.body, n-in.body.bytes); err != nil {
 			return 0, err
 		}
-	} else { // it is not small any more
-		if in.body.done() { // it waits for memory now, not for its client
+	} else { // it no longer counts as small
+		if in.body.done() { // while it waits for memory, its client cannot be cut off
 			return 0, errNoMemory(in.body.of.account)
 		}
 		var more holder
@@ -203,10 +203,10 @@ func (in *incoming) cover(c *gin.Context, n int64) (int64, error) {
 	return n, nil
 }
 
-// forgo drops a body for which there is no memory, reads what still comes of it until then to
-// nowhere, and returns err, the answer: a client that is told before comes back before
-// others have been served. After a read that was interrupted a chunked body cannot be
-// read on, and the context of the connection is done.
+// forgo drops a body for which there is no memory, reads and discards the rest of it until the
+// given time, and returns err, the answer. A client that got the answer at once would come back
+// before others have been served. After an interrupted read a chunked body cannot be read on,
+// and the connection's context is done.
 func (in *incoming) forgo(c *gin.Context, until time.Time, err error, interrupted bool) error {
 	if errors.Is(err, errClientGone) {
 		return err

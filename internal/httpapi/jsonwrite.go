@@ -8,8 +8,8 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// The append functions write JSON by hand: the answers are few and flat, and
-// encoding/json would cost more than the selection behind them.
+// The append functions write JSON by hand: answers are few and flat, and encoding/json would
+// cost more than the selection itself.
 
 func appendOK(out []byte) []byte { return append(out, `{"status":"ok"}`...) }
 
@@ -19,7 +19,7 @@ const hexDigits = "0123456789abcdef"
 // U+FFFD.
 func appendString(out []byte, s string) []byte {
 	out = append(out, '"')
-	start := 0 // of what is not yet written
+	start := 0 // offset in s of what is not yet written
 	for i := 0; i < len(s); {
 		c := s[i]
 		if c >= utf8.RuneSelf {
@@ -74,7 +74,7 @@ func appendUintField[U uint32 | uint64](out []byte, name string, v U) []byte {
 	return strconv.AppendUint(appendKey(out, name), uint64(v), 10)
 }
 
-// appendOptString writes null for nil.
+// appendOptString appends a string, null for nil.
 func appendOptString(out []byte, name string, v *string) []byte {
 	if v == nil {
 		return appendNull(out, name)
@@ -82,7 +82,7 @@ func appendOptString(out []byte, name string, v *string) []byte {
 	return appendStringField(out, name, *v)
 }
 
-// appendOptUint writes null for nil.
+// appendOptUint appends a number, null for nil.
 func appendOptUint[U uint32 | uint64](out []byte, name string, v *U) []byte {
 	if v == nil {
 		return appendNull(out, name)
@@ -90,7 +90,7 @@ func appendOptUint[U uint32 | uint64](out []byte, name string, v *U) []byte {
 	return appendUintField(out, name, *v)
 }
 
-// appendOptFloat writes null for nil.
+// appendOptFloat appends a number, null for nil.
 func appendOptFloat(out []byte, name string, v *float64) []byte {
 	if v == nil {
 		return appendNull(out, name)
@@ -106,7 +106,7 @@ func appendBoolField(out []byte, name string, v bool) []byte {
 	return strconv.AppendBool(appendKey(out, name), v)
 }
 
-// appendBoolIf writes nothing for nil.
+// appendBoolIf appends a boolean, no member for nil.
 func appendBoolIf(out []byte, name string, v *bool) []byte {
 	if v == nil {
 		return out
@@ -135,9 +135,9 @@ func appendList[E any](out []byte, list []E, element func([]byte, E) []byte) []b
 	return append(out, ']')
 }
 
-// appendFloat appends a number in the shortest form that reads back the same at
-// the given precision, with a fraction even if it is whole, as serde_json does.
-// JSON has no other numbers; those become null.
+// appendFloat appends a number in the shortest form that reads back the same at the given
+// precision in bits, with a fraction even if it is whole, as serde_json does. NaN and
+// infinities, which JSON lacks, become null.
 func appendFloat(out []byte, f float64, bits int) []byte {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return append(out, "null"...)

@@ -14,26 +14,25 @@ import (
 	"github.com/select-service/select-service/internal/contract"
 )
 
-// Memory is what the requests of all listeners draw from. A nil Memory has no
-// limits.
+// Memory is the memory that the requests of all listeners share. A nil Memory has no limits.
 type Memory struct {
 	requests holders         // bodies up to budget.SmallBody
-	bodies   holders         // larger ones
-	answers  holders         // larger than budget.SmallBody
-	waiting  *budget.Account // the rest of batches of which a request waits
+	bodies   holders         // larger bodies
+	answers  holders         // answers above budget.SmallBody
+	waiting  *budget.Account // the rest of batches while one of their requests waits
 
-	// serving bounds what is made of large bodies, and with it how many are served at
-	// a time: in the order in which they came.
+	// serving accounts for what large bodies are parsed into. gate bounds with it how many are
+	// served at a time, in order of arrival.
 	serving *budget.Account
 	gate    *semaphore.Weighted
-	width   int64 // of gate, bytes
+	width   int64 // capacity of gate in bytes
 	least   int64 // bytes of gate that one request takes
 
 	stopping <-chan struct{}
 }
 
-// NewMemory returns what requests draw from the accounts of a budget; nil for nil.
-// stopping is closed when the service stops; nil never is.
+// NewMemory returns the memory of requests, from the accounts of a budget; nil for nil.
+// stopping is closed when the service stops; nil: never.
 func NewMemory(b *budget.Budget, stopping <-chan struct{}) *Memory {
 	if b == nil {
 		return nil
@@ -45,8 +44,8 @@ func NewMemory(b *budget.Budget, stopping <-chan struct{}) *Memory {
 	m.requests = holders{account: requests, patience: sendPatience, cut: stopRead, unlisted: requests.Limit() / 2}
 	m.bodies = holders{account: b.Account(budget.Bodies), patience: largePatience, cut: stopRead}
 	m.answers = holders{account: b.Account(budget.Answers), patience: largePatience, cut: stopWrite}
-	// For two processors, one body of the largest or four of less at a time: others must
-	// not wait long for a processor.
+	// Per two processors, one body of maximal size or four smaller ones at a time: other
+	// requests must not wait long for a processor.
 	pairs := int64(max(1, runtime.GOMAXPROCS(0)/2))
 	m.width = min(m.serving.Limit(), pairs*maxBody*servingFactor)
 	m.least = m.width / (4 * pairs)
@@ -55,23 +54,22 @@ func NewMemory(b *budget.Budget, stopping <-chan struct{}) *Memory {
 }
 
 const (
-	// servingFactor times its length is what serving a large body may take: token ids
-	// of one digit are two bytes in the text, four in memory, and twice eight as the
-	// hashes of blocks of one token.
+	// servingFactor times the length of a large body is the memory that serving it may take. A
+	// token id of one digit takes two bytes of text, four in memory, and twice eight for the
+	// hashes if blocks have one token.
 	servingFactor = 10
-	// packedFactor is servingFactor for msgpack, where a token id, and the nil of a block
-	// without multimodal objects, are one byte.
+	// packedFactor is servingFactor for msgpack, where a token id takes one byte, and so does
+	// the nil of a block without multimodal objects.
 	packedFactor = 24
-	// sendPatience is how long a client may take for the next stillBytes of a small body
-	// while others need the memory, and largePatience of a larger one, or for a whole
-	// answer.
+	// While others need the memory, a client may take sendPatience for the next stillBytes of a
+	// small body, and largePatience for those of a larger one or for a whole answer.
 	sendPatience  = 50 * time.Millisecond
 	largePatience = 250 * time.Millisecond
 	// servingPatience is how long a large body waits for its turn to be served.
 	servingPatience = 5 * time.Second
 )
 
-// errNoMemory refuses what does not fit into an account.
+// errNoMemory refuses a request that does not fit into an account.
 func errNoMemory(a *budget.Account) error {
 	return &requestError{
 		status: http.StatusServiceUnavailable, reason: "no_memory", limit: contract.LimitMemory,
@@ -79,19 +77,19 @@ func errNoMemory(a *budget.Account) error {
 	}
 }
 
-// allowance is what one request holds of the accounts. Its zero value holds nothing.
+// allowance is the part of the accounts that one request holds. Its zero value holds nothing.
 type allowance struct {
 	memory *Memory
 	body   holder
 	answer holder
-	turn   int64 // of Memory.gate
-	parked int64 // of Memory.waiting
+	turn   int64 // bytes of Memory.gate and Memory.serving
+	parked int64 // bytes of Memory.waiting
 }
 
 // longAgo is a deadline that ends a read or a write at once.
 var longAgo = time.Unix(1, 0)
 
-// errNeverFits refuses a body that is longer than all bodies together may be.
+// errNeverFits refuses a body that is longer than the whole account of bodies.
 func errNeverFits(a *budget.Account) error {
 	return &requestError{
 		status: http.StatusRequestEntityTooLarge, reason: "body_too_large", limit: contract.LimitMemory,
@@ -99,7 +97,7 @@ func errNeverFits(a *budget.Account) error {
 	}
 }
 
-// fits refuses a body whose claimed length is more than can ever be held.
+// fits refuses a body whose announced length is more than the account can ever hold.
 func (a *allowance) fits(claimed int64) error {
 	if a.memory == nil || claimed <= a.memory.bodies.account.Limit() {
 		return nil
@@ -107,7 +105,7 @@ func (a *allowance) fits(claimed int64) error {
 	return errNeverFits(a.memory.bodies.account)
 }
 
-// servingBytes is about what serving a body of n bytes takes.
+// servingBytes is the approximate memory to serve a body of n bytes.
 func servingBytes(format bodyscan.Format, n int) int64 {
 	if format == bodyscan.Msgpack {
 		return packedFactor * int64(n)
@@ -115,8 +113,8 @@ func servingBytes(format bodyscan.Format, n int) int64 {
 	return servingFactor * int64(n)
 }
 
-// serve waits for the turn of a request whose body takes about n bytes while it is
-// served; small ones need none, and one has its turn once.
+// serve waits for the turn of a request that takes about n bytes while it is served. Small
+// requests need no turn, and a request that has its turn keeps it.
 func (a *allowance) serve(ctx context.Context, n int64) error {
 	m := a.memory
 	if m == nil || a.turn > 0 || n <= servingFactor*budget.SmallBody {
@@ -134,7 +132,7 @@ func (a *allowance) serve(ctx context.Context, n int64) error {
 			return errNoMemory(m.serving)
 		}
 	}
-	if !m.serving.Reserve(n) { // gate has no more, but the gateway draws from the account too
+	if !m.serving.Reserve(n) { // gate bounds our own part, but the gateway uses the account too
 		m.gate.Release(n)
 		return errNoMemory(m.serving)
 	}
@@ -142,24 +140,24 @@ func (a *allowance) serve(ctx context.Context, n int64) error {
 	return nil
 }
 
-// expect takes n bytes for an answer before it is made; short ones need none.
+// expect reserves n bytes for an answer before it is written; short answers need none.
 func (a *allowance) expect(ctx context.Context, n int64) error {
 	if a.memory == nil || n <= budget.SmallBody {
 		return nil
 	}
 	answers := &a.memory.answers
-	n = min(n, answers.account.Limit()) // a longer one goes alone
+	n = min(n, answers.account.Limit()) // a longer answer gets the whole account
 	if n <= a.answer.bytes {
 		return nil
 	}
 	return answers.take(ctx, &a.answer, n-a.answer.bytes)
 }
 
-// send holds an answer of n bytes in place of what the request held, until close. A
+// send reserves an answer of n bytes until close, in place of the memory of the request. A
 // client that does not read may be cut off.
 func (a *allowance) send(ctx context.Context, w http.ResponseWriter, n int) error {
 	if a.turn > 0 && n > autoLength || n > budget.SmallBody {
-		a.closeRequest() // nothing is kept of the request
+		a.closeRequest() // the request's memory is no longer needed
 	}
 	if n <= budget.SmallBody {
 		a.answer.release()
@@ -172,7 +170,7 @@ func (a *allowance) send(ctx context.Context, w http.ResponseWriter, n int) erro
 	return nil
 }
 
-// closeRequest gives back what is held for the request itself.
+// closeRequest releases the memory of the request, but not of its answer.
 func (a *allowance) closeRequest() {
 	a.body.release()
 	a.releaseTurn()
@@ -182,7 +180,7 @@ func (a *allowance) closeRequest() {
 	}
 }
 
-// releaseTurn ends the turn of a large body.
+// releaseTurn ends the turn of a large body, if it has one.
 func (a *allowance) releaseTurn() {
 	if a.turn > 0 {
 		a.memory.serving.Release(a.turn)
@@ -191,7 +189,7 @@ func (a *allowance) releaseTurn() {
 	}
 }
 
-// close gives everything back. It may be called twice.
+// close releases everything. Further calls do nothing.
 func (a *allowance) close() {
 	a.closeRequest()
 	a.answer.release()

@@ -24,14 +24,14 @@ type peerSet interface {
 	DeregisterPeer(endpoint string) error
 }
 
-// snapshotSource gives other replicas the live reservations.
+// snapshotSource writes the live reservations for other replicas.
 type snapshotSource interface {
-	// WriteSnapshot writes one page as JSON: at most limit reservations (0: the
-	// default), after the cursor of the page before, empty for the first one.
+	// WriteSnapshot writes one page as JSON: at most limit reservations (0: the default) after
+	// the cursor of the page before, which is empty for the first page.
 	WriteSnapshot(ctx context.Context, w io.Writer, after string, limit int) error
 }
 
-// replicaService is what the replicas' routes need.
+// replicaService has the use cases behind the routes for replicas.
 type replicaService interface {
 	peerSet
 	snapshotSource
@@ -49,7 +49,7 @@ func (r peerRoutes) register(c request, b *peerBody, out []byte) (int, []byte, e
 	return registered(fresh), appendOK(out), err
 }
 
-// registered is the status for a peer that is accepted.
+// registered returns the status for an accepted peer.
 func registered(fresh bool) int {
 	if fresh {
 		return http.StatusCreated

@@ -71,8 +71,8 @@ func appendRankLoad(out []byte, l selecting.RankLoad) []byte {
 	return append(out, '}')
 }
 
-// noSharedCache is the contract's description of a cache shared by all workers, which
-// the standalone service never has.
+// noSharedCache is the contract's description of a cache shared by all workers, which this
+// service does not support.
 const noSharedCache = `,"shared_cache":{"enabled":false,"total_hit_blocks":0,"ranges":[],"error":null}}`
 
 func (d dialect) appendOverlapScores(out []byte, s *selecting.OverlapScores) []byte {
@@ -83,8 +83,8 @@ func (d dialect) appendOverlapScores(out []byte, s *selecting.OverlapScores) []b
 	return append(out, noSharedCache...)
 }
 
-// appendOverlapRow turns the tiers' extensions into the contract's cumulative
-// figures and gives both.
+// appendOverlapRow appends for each tier both the blocks that it adds and the contract's
+// cumulative figure.
 func (d dialect) appendOverlapRow(out []byte, r selecting.OverlapRow) []byte {
 	host := uint64(r.Device) + uint64(r.Host)
 	out = append(out, '{')

@@ -16,13 +16,13 @@ type promptBody struct {
 	scope    *catalog.Scope
 	prompt   *selecting.Prompt
 	override *selector.Override
-	routing  *selecting.Routing // of the prompt, kept for reuse while the prompt has none
+	routing  *selecting.Routing // memory for Prompt.Routing, kept while the prompt has none
 }
 
-// reset empties everything, sets the defaults and keeps the slices.
+// reset empties everything and sets the defaults, but keeps the memory of slices.
 func (q promptBody) reset() {
 	p, r := *q.prompt, *q.routing
-	clear(p.MM) // keep the list, not what the blocks held
+	clear(p.MM) // keep the list, drop the blocks' own slices
 	clear(r.MM)
 	*q.scope = catalog.Scope{Model: catalog.DefaultName, Tenant: catalog.DefaultName}
 	*q.override = selector.Override{}
@@ -35,7 +35,7 @@ func (q promptBody) reset() {
 	}
 }
 
-// size returns the bytes that are kept by reset.
+// size returns the bytes of memory that reset keeps.
 func (q promptBody) size() int {
 	p, r := q.prompt, q.routing
 	return 4*(cap(p.TokenIDs)+cap(r.TokenIDs)) +
@@ -45,7 +45,7 @@ func (q promptBody) size() int {
 
 // promptFields are the members of a body about a prompt.
 func promptFields[T any](d dialect, of func(*T) promptBody) []bodyscan.Field[T] {
-	// unlessNull is for members whose null means the same as their absence.
+	// unlessNull reads members whose null means the same as their absence.
 	unlessNull := func(read func(*bodyscan.Scanner, promptBody)) func(*bodyscan.Scanner, *T) {
 		return func(s *bodyscan.Scanner, t *T) {
 			if !s.Null() {
@@ -122,8 +122,8 @@ var blockMMShape = bodyscan.NewObject(
 	}},
 )
 
-// mmObjectShape fills an object's hash. The object's place in the block does not
-// change the block's hash, but has to be given.
+// mmObjectShape describes a multimodal object; only its hash is used. Its position in the block
+// does not change the block's hash, but must be given.
 var mmObjectShape = bodyscan.NewObject(
 	bodyscan.Field[uint64]{Name: "mm_hash", Required: true, Read: func(s *bodyscan.Scanner, hash *uint64) { *hash = s.Uint64() }},
 	bodyscan.Field[uint64]{Name: "offsets", Required: true, Read: func(s *bodyscan.Scanner, _ *uint64) {
@@ -163,8 +163,8 @@ func overrideBool(name string, of func(*selector.Override) **bool) bodyscan.Fiel
 	return bodyscan.Field[selector.Override]{Name: name, Read: bodyscan.Optional(of, (*bodyscan.Scanner).Bool)}
 }
 
-// readOverride also checks the ranges: in the contract a value out of range is a
-// body of the wrong shape.
+// readOverride also checks ranges: in the contract a value out of range is a body of the wrong
+// shape.
 func (d dialect) readOverride(s *bodyscan.Scanner, q promptBody) {
 	overrideShape.Read(s, q.override)
 	if s.Err() != nil {

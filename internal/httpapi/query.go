@@ -8,11 +8,11 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// errGroups refuses two names of a tenant with different values.
+// errGroups refuses a query that has both names of a tenant with different values.
 var errGroups = badRequest(queryPrefix + "`" + dialect13.tenantKey() + "` and `" + dialect16.tenantKey() + "` differ")
 
-// filterOf reads the filter of a list. The tenant goes by its names in all dialects.
-// An empty name is a name like any other.
+// filterOf reads the filter of a list. Every dialect accepts all names of the tenant. An empty
+// name is a name, not the absence of one.
 func filterOf(r *http.Request) (catalog.ScopeFilter, error) {
 	var f catalog.ScopeFilter
 	var group *string

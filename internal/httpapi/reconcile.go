@@ -14,9 +14,9 @@ import (
 
 // reconciler replaces the full set of workers.
 type reconciler interface {
-	// TakesSet returns an error if the set comes from elsewhere.
+	// TakesSet returns an error if the set of workers comes from elsewhere.
 	TakesSet() error
-	// ReconcileWorkers makes the records all the workers of the chosen scopes.
+	// ReconcileWorkers replaces all workers of the chosen scopes by the records.
 	ReconcileWorkers(records []catalog.Record, scope catalog.ScopeFilter) (catalog.Difference, error)
 }
 
@@ -25,10 +25,10 @@ type reconcileRoutes struct {
 	d   dialect
 }
 
-// checkAllowed refuses a request whatever its body. A PUT without a body is a probe
-// for the route, which Dynamo's service does not have. With a workers file the set
-// is not taken from callers. Names in the query, as GET has them, would be ignored,
-// and all workers outside of the set be removed.
+// checkAllowed refuses a request before its body is read. A PUT without a body probes for the
+// route, which Dynamo's service does not have. With a workers file the set cannot be replaced.
+// Names in the query, as GET has them, would be ignored, and the workers of all scopes that the
+// set lacks would be removed.
 func (r reconcileRoutes) checkAllowed(c request) error {
 	if c.Request.ContentLength == 0 {
 		c.Header("Allow", "POST, GET, HEAD")
@@ -84,14 +84,13 @@ func appendUint(out []byte, n uint64) []byte { return strconv.AppendUint(out, n,
 
 // reconcileBody is the body of PUT /workers (decision E5).
 type reconcileBody struct {
-	scope   catalog.Scope // of the set; unnamed where the body names none
+	scope   catalog.Scope // scope of the set; unnamed where the body has no name
 	workers []catalog.Record
 	worker  workerBody // being read
-	group   string     // the dialect's name of the tenant
+	group   string     // the dialect's member for the tenant
 }
 
-// unnamed stands for a name that is left out. It is not UTF-8, so that no name of a
-// body is equal.
+// unnamed stands for a missing name. It is not valid UTF-8, so no name of a body equals it.
 const unnamed = "\xff"
 
 var unnamedScope = catalog.Scope{Model: unnamed, Tenant: unnamed}
@@ -106,15 +105,15 @@ func newReconcileBody(d dialect) *body[reconcileBody] {
 			b.workers = append(b.workers, b.worker.record())
 		}
 	}})
-	// The catalog keeps what the records point to: nothing is reused.
+	// The catalog keeps the memory that the records refer to, so nothing is reused.
 	reset := func(b *reconcileBody) { *b = reconcileBody{scope: unnamedScope, group: d.tenantKey()} }
 	return newBody(bodyscan.NewObject(fields...), reset, nil).keepsTo(func(who *access.Caller, b *reconcileBody) error {
 		return who.Covers(b.filter())
 	})
 }
 
-// resolveScopes gives workers without a name that of the set, or else the default.
-// A worker with another name than the set's is an error.
+// resolveScopes gives workers without a name the set's name, or else the default. A worker with
+// another name than the set's is an error.
 func (b *reconcileBody) resolveScopes() (catalog.ScopeFilter, error) {
 	for i := range b.workers {
 		w := &b.workers[i].Scope
@@ -128,7 +127,7 @@ func (b *reconcileBody) resolveScopes() (catalog.ScopeFilter, error) {
 	return b.filter(), nil
 }
 
-// filter is the scopes whose workers the set is.
+// filter returns the scopes whose workers are replaced.
 func (b *reconcileBody) filter() catalog.ScopeFilter {
 	return catalog.ScopeFilter{Model: nameOrNil(b.scope.Model), Tenant: nameOrNil(b.scope.Tenant)}
 }
@@ -146,7 +145,7 @@ func inherit(name *string, ofSet string, worker int, field string) error {
 	return nil
 }
 
-// nameOrNil is nil for a name that is left out.
+// nameOrNil returns nil for a missing name.
 func nameOrNil(name string) *string {
 	if name == unnamed {
 		return nil

@@ -16,8 +16,8 @@ type reserver interface {
 	PrefillComplete(id string) error
 	OutputBlock(id string, decay *float64) error
 	Free(id string) error
-	// CheckReservation returns the error of an unknown id unless the reservation is of
-	// a scope that matches.
+	// CheckReservation returns the error of an unknown id, unless there is a reservation with
+	// the id whose scope matches own.
 	CheckReservation(id string, own catalog.ScopeFilter) error
 	// Renew extends a lease.
 	Renew(id string) error
@@ -55,7 +55,7 @@ func (d dialect) appendReservation(out []byte, r *selecting.Reservation) []byte 
 	return append(out, '}')
 }
 
-// byID makes an endpoint of the calls that name a reservation and have no body.
+// byID returns an endpoint for a call that names a reservation and has no body.
 func (r reservationRoutes) byID(a api, act func(id string) error) endpoint {
 	return anyScope(a.serve(func(c request, out []byte) (int, []byte, error) {
 		id, err := r.ownID(c)
@@ -66,8 +66,8 @@ func (r reservationRoutes) byID(a api, act func(id string) error) endpoint {
 	}))
 }
 
-// ownID is the id of the path. To a caller with a scope the reservations of others
-// are unknown.
+// ownID returns the id in the path. For a caller with a scope the reservations of other
+// scopes are unknown.
 func (r reservationRoutes) ownID(c request) (id string, err error) {
 	id, err = pathValue(c, "reservation_id")
 	if err == nil && c.who.Scoped() {
@@ -151,16 +151,15 @@ const (
 
 var errLease = badRequest("lease_seconds must be between 0.1 and 86400")
 
-// bookingOptions are the members of a request that books, for a caller that dies or
-// retries: lease_seconds and if_exists (decisions E3 and E4).
+// bookingOptions has the members of a booking request that help callers which die or retry:
+// lease_seconds and if_exists (decisions E3 and E4).
 type bookingOptions struct {
 	seconds  float64
 	leased   bool // lease_seconds was given
 	ifExists selecting.IfExists
 }
 
-// lease returns how long the reservation lives without a renewal, 0 for the
-// configured lifetime.
+// lease returns the lifetime of the reservation without renewal, 0 for the configured one.
 func (s *bookingOptions) lease() (time.Duration, error) {
 	switch {
 	case !s.leased:
@@ -193,8 +192,8 @@ func readIfExists(s *bodyscan.Scanner) selecting.IfExists {
 	return selecting.Refuse
 }
 
-// errIfExistsNeedsID refuses a retry without an id: the id would be a new one each
-// time, so that each retry would book once more.
+// errIfExistsNeedsID refuses if_exists without an id: each retry would get a new id, and book
+// once more.
 func (d dialect) errIfExistsNeedsID() error {
 	return badRequest("if_exists needs `" + d.reservationKey() + "`")
 }
@@ -204,6 +203,6 @@ func appendLease(out []byte, lease time.Duration) []byte {
 	if lease == 0 {
 		return out
 	}
-	// Nanoseconds divided by a second give back the number that was sent.
+	// Dividing by a second gives back the number that the client sent.
 	return appendFloatField(out, "lease_seconds", float64(lease)/float64(time.Second))
 }

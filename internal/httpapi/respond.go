@@ -19,7 +19,7 @@ import (
 // autoLength is the longest answer for which net/http sets the Content-Length.
 const autoLength = 2048
 
-// respond writes an answer, which is given as JSON, in the format that the client wants.
+// respond writes an answer, given as JSON, in the format that the client wants.
 func respond(c *gin.Context, status int, text []byte) {
 	format := answerFormat(c.Request)
 	if format == bodyscan.Msgpack {
@@ -49,9 +49,9 @@ func write(c *gin.Context, status int, format bodyscan.Format, text []byte) {
 // transcoded pools the memory of answers in msgpack.
 var transcoded = sync.Pool{New: func() any { return new([]byte) }}
 
-// send writes an answer that may be long, which is given as JSON. held has what the request
-// took, and from then on the answer; text becomes what is written. An error means that
-// nothing was.
+// send writes an answer, given as JSON, that may be long. held has the request's memory,
+// and afterwards the answer's; *text becomes the text as written. An error means that
+// nothing was written.
 func (a api) send(c *gin.Context, status int, text *[]byte, held *allowance) error {
 	if len(*text) <= budget.SmallBody {
 		if err := held.send(c.Request.Context(), c.Writer, len(*text)); err != nil {
@@ -61,7 +61,7 @@ func (a api) send(c *gin.Context, status int, text *[]byte, held *allowance) err
 		return nil
 	}
 	n, format := len(*text), answerFormat(c.Request)
-	if format == bodyscan.Msgpack { // the client may read slowly: only one of both is held then
+	if format == bodyscan.Msgpack { // release the JSON first: the client may read slowly
 		*text = bodyscan.AppendMsgpack(make([]byte, 0, n), *text)
 		n = cap(*text)
 	}
@@ -69,7 +69,7 @@ func (a api) send(c *gin.Context, status int, text *[]byte, held *allowance) err
 		return err
 	}
 	write(c, status, format, *text)
-	if held.answer.done() { // perhaps after all was written
+	if held.answer.done() { // perhaps only after everything was written
 		_ = http.NewResponseController(c.Writer).SetWriteDeadline(time.Time{})
 	}
 	return nil
@@ -79,16 +79,15 @@ func (a api) send(c *gin.Context, status int, text *[]byte, held *allowance) err
 // with its status, or an error that determines both.
 type answerFunc func(c request, out []byte) (status int, answer []byte, err error)
 
-// answer is what a request without a body borrows.
+// answer has the pooled memory that a request without a body uses.
 type answer struct {
 	out       []byte
 	allowance allowance
 }
 
-// answers pools them.
 var answers = sync.Pool{New: func() any { return new(answer) }}
 
-// serve makes an endpoint of an answerFunc. It is not for callers with a scope.
+// serve returns an endpoint that calls use. Callers with a scope may not use it.
 func (a api) serve(use answerFunc) endpoint {
 	var last atomic.Int64 // length of the last answer: the next one will be similar
 	return endpoint{handle: func(c request) {
@@ -120,7 +119,7 @@ func (a api) serve(use answerFunc) endpoint {
 	}}
 }
 
-// checked makes an endpoint that refuses a request before its body is read.
+// checked returns an endpoint that runs check before the body is read.
 func (a api) checked(check func(request) error, e endpoint) endpoint {
 	return endpoint{scoped: e.scoped, handle: func(c request) {
 		if err := check(c); err != nil {

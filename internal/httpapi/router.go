@@ -10,11 +10,11 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// Part is which routes of a contract a listener has.
+// Part says which routes of a contract a listener has.
 type Part uint8
 
-// The parts: everything; all but the operators' routes, where an admin listener has
-// them; those and what reads, on the admin listener.
+// The parts: all routes; all but the operators' routes, if an admin listener has them; the
+// operators' routes and those that only read, on the admin listener.
 const (
 	AllRoutes Part = iota
 	CallersRoutes
@@ -33,39 +33,39 @@ func (p Part) has(role access.Role) bool {
 	return true
 }
 
-// request is one and who sends it.
+// request is a request with its caller.
 type request struct {
 	*gin.Context
 	who *access.Caller
 }
 
-// endpoint is what a route does. Callers with a scope reach it only if it is scoped:
-// then it must keep to that. Those who make endpoints see to it: withBody by the
-// body's check, listing by the filter, byID by the reservation.
+// endpoint is the handler of a route. Callers with a scope may use it only if it is scoped; it
+// must then keep to their scope. The functions that create endpoints ensure that: withBody by
+// the body's check, listing by the filter, byID by the reservation.
 type endpoint struct {
 	handle func(request)
 	scoped bool
 }
 
-// plain makes an endpoint that is not for callers with a scope.
+// plain returns an endpoint that callers with a scope may not use.
 func plain(h gin.HandlerFunc) endpoint { return endpoint{handle: func(c request) { h(c.Context) }} }
 
-// anyScope makes an endpoint that shows nothing of any scope, or only what the
-// caller's has.
+// anyScope lets callers with a scope use an endpoint that shows nothing of any scope, or limits
+// itself to the caller's.
 func anyScope(e endpoint) endpoint {
 	e.scoped = true
 	return e
 }
 
-// router registers the routes of a listener, each with the role that it takes. There
-// is no other way to register one: TestRoutesHaveRoles.
+// router registers the routes of a listener, each with the role that it requires. There is no
+// other way to register a route: TestRoutesHaveRoles.
 type router struct {
 	group gin.IRouter
 	api   api
 	roles map[string]access.Role // by method and path, of all routes of the listener
 }
 
-// under is the router of the routes below a prefix, which a handles.
+// under returns the router for a prefix, whose routes a handles.
 func (r router) under(prefix string, a api) router {
 	return router{group: r.group.Group(prefix), api: a, roles: r.roles}
 }
@@ -74,7 +74,7 @@ func (r router) post(role access.Role, path string, e endpoint) {
 	r.add(http.MethodPost, role, path, e)
 }
 
-// get registers an endpoint for GET and HEAD; net/http drops the body of the latter.
+// get registers an endpoint for GET and HEAD; net/http drops the body of a HEAD's answer.
 func (r router) get(role access.Role, path string, e endpoint) {
 	r.add(http.MethodGet, role, path, e)
 	r.add(http.MethodHead, role, path, e)
@@ -82,7 +82,7 @@ func (r router) get(role access.Role, path string, e endpoint) {
 
 func (r router) add(method string, role access.Role, path string, e endpoint) {
 	if !r.api.part.has(role) {
-		e = anyScope(r.api.serve(routeNotFound)) // of the path's other methods some may be here: not a 405
+		e = anyScope(r.api.serve(routeNotFound)) // other methods of the path may be on this listener, so this is not a 405
 	}
 	a := r.api
 	changes := role == access.Operate && method != http.MethodGet && method != http.MethodHead
@@ -101,7 +101,7 @@ func (r router) add(method string, role access.Role, path string, e endpoint) {
 	r.roles[method+" "+base+path] = role
 }
 
-// run calls an endpoint, or answers why the caller is denied.
+// run calls an endpoint, or answers why the caller is denied (denied not nil).
 func (a api) run(c *gin.Context, who *access.Caller, denied error, e endpoint) {
 	if denied != nil {
 		a.fail(c, nil, denied)
@@ -110,7 +110,8 @@ func (a api) run(c *gin.Context, who *access.Caller, denied error, e endpoint) {
 	e.handle(request{c, who})
 }
 
-// unrouted answers what no route takes: whoever needs a token elsewhere does here.
+// unrouted answers requests without a route. A caller that needs a token on routes needs one
+// here too.
 func (a api) unrouted(answer answerFunc) gin.HandlerFunc {
 	e := a.serve(answer)
 	return func(c *gin.Context) {
@@ -124,7 +125,7 @@ func (a api) unrouted(answer answerFunc) gin.HandlerFunc {
 	}
 }
 
-// defend refuses what pages of foreign sites send, on every path.
+// defend refuses, on every path, requests that pages of foreign sites send.
 func (a api) defend(c *gin.Context) {
 	err := access.CheckOrigin(c.Request)
 	if err == nil {
@@ -136,7 +137,7 @@ func (a api) defend(c *gin.Context) {
 	}
 }
 
-// inScope is the check of a body that names a scope: a caller's must be his own.
+// inScope returns the check of a body that names a scope: it must be within the caller's.
 func inScope[T any](scope func(*T) *catalog.Scope) func(*access.Caller, *T) error {
 	return func(who *access.Caller, t *T) error {
 		if !who.Sees(*scope(t)) {
@@ -146,12 +147,12 @@ func inScope[T any](scope func(*T) *catalog.Scope) func(*access.Caller, *T) erro
 	}
 }
 
-// checkedByID is the check of a body that names no scope, on a route whose use case
-// checks that of the path's id.
+// checkedByID is the check of a body without a scope, on a route whose use case checks the
+// scope of the path's id.
 func checkedByID[T any](*access.Caller, *T) error { return nil }
 
-// listing makes an endpoint of a function that lists what a filter matches, which is
-// the query's, narrowed to the caller's scope.
+// listing returns an endpoint that lists what matches the query's filter, narrowed to the
+// caller's scope.
 func (a api) listing(list func(f catalog.ScopeFilter, out []byte) []byte) endpoint {
 	return anyScope(a.serve(func(c request, out []byte) (int, []byte, error) {
 		f, err := filterOf(c.Request)

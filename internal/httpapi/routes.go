@@ -13,8 +13,8 @@ import (
 	"github.com/select-service/select-service/internal/contract"
 )
 
-// Service is what the routes of the selection service need; those of the slot
-// tracker are part of it, under /slots.
+// Service has the use cases behind the routes of the selection service, including the slot
+// tracker's under /slots.
 type Service interface {
 	SlotsService
 	workerCatalog
@@ -30,7 +30,7 @@ type Service interface {
 	reconciler
 }
 
-// SlotsService is what the routes of the slot tracker's own listener need.
+// SlotsService has the use cases behind the slot tracker's own listener.
 type SlotsService interface {
 	slotTracker
 	replicaService
@@ -40,7 +40,7 @@ type SlotsService interface {
 type Options struct {
 	// Log gets a line per request at debug level and the causes of 500 answers.
 	Log zerolog.Logger
-	// Memory is what requests draw from, shared by all listeners; nil: no limits.
+	// Memory is the memory of requests, shared by all listeners; nil: no limits.
 	Memory *Memory
 	// Contract is the dialect of the routes without a prefix; those under /v1.3 and
 	// /v1.6 are always there.
@@ -49,17 +49,17 @@ type Options struct {
 	Metrics http.Handler
 	// Requests observes the listener's requests; nil for none.
 	Requests RequestObserver
-	// Access finds the callers of requests; nil lets everybody do everything.
+	// Access authenticates the callers of requests; nil: anyone may do everything.
 	Access *access.Guard
 	// Hosts are the names of the listener; nil is any.
 	Hosts *access.Hosts
 	// Dumps and Snapshots bound the readers of both, shared by all listeners; nil: no
 	// limit.
 	Dumps, Snapshots *Readers
-	// Part is which of the contract's routes the listener has.
+	// Part says which of the contract's routes the listener has.
 	Part Part
-	// RetryAfter is the Retry-After header of requests that an overload refuses,
-	// rounded up to seconds; 0 is no header. No other answer has it.
+	// RetryAfter is the Retry-After header of requests refused for overload, rounded up to
+	// seconds; 0: no header. No other answer has it.
 	RetryAfter time.Duration
 }
 
@@ -69,8 +69,8 @@ func New(svc Service, conductor ConductorAPI, opt Options) http.Handler {
 	return newEngine(svc, conductor, opt)
 }
 
-// NewSlots returns the handler of the slot tracker's own listener: its contract,
-// and what replicas ask of each other. It has no metrics.
+// NewSlots returns the handler of the slot tracker's own listener: its contract, and the routes
+// for other replicas. It has no metrics.
 func NewSlots(svc SlotsService, opt Options) http.Handler { return newSlotsEngine(svc, opt) }
 
 // NewConductor returns the handler of the Conductor API's own listener. It has no
@@ -79,7 +79,7 @@ func NewConductor(conductor ConductorAPI, opt Options) http.Handler {
 	return newConductorEngine(conductor, opt)
 }
 
-// slotsPrefix is where the selection service serves the slot tracker's routes.
+// slotsPrefix is the prefix of the slot tracker's routes on the selection service.
 const slotsPrefix = "/slots"
 
 func newSlotsEngine(svc SlotsService, opt Options) engine {
@@ -91,7 +91,7 @@ func newSlotsEngine(svc SlotsService, opt Options) engine {
 	return e
 }
 
-// inDialects registers routes without a prefix and under that of every dialect.
+// inDialects registers routes without a prefix and under the prefix of every dialect.
 func (e engine) inDialects(add func(router)) {
 	add(e.routes)
 	for _, d := range dialects {
@@ -114,14 +114,14 @@ type engine struct {
 	routes router
 }
 
-// bareEngine returns an engine with the parts that all listeners have.
+// bareEngine returns an engine without routes.
 func bareEngine(opt Options, render renderer) engine {
 	gin.SetMode(gin.ReleaseMode)
 	e := gin.New()
 	e.HandleMethodNotAllowed = true
 	e.RedirectTrailingSlash = false
-	// Parameters are cut out of the escaped path, so that an escaped slash is
-	// part of an id, and unescaped by pathValue. (gin would read + as a space.)
+	// Path parameters are taken from the escaped path, so that an escaped slash is part of an
+	// id, and pathValue unescapes them. (gin would read + as a space.)
 	e.UseEscapedPath = true
 	e.UnescapePathValues = false
 

@@ -56,7 +56,7 @@ func (r selectRoutes) answer(c request, b *selectBody, out []byte, reserve bool)
 	return http.StatusOK, r.d.appendSelection(out, &sel, reserve), nil
 }
 
-// appendSelection appends the answer of a selection; reserved: it was also booked.
+// appendSelection appends the answer of a selection; reserved reports whether it was booked too.
 func (d dialect) appendSelection(out []byte, s *selecting.Selection, reserved bool) []byte {
 	if s.PlacementOnly {
 		return d.appendReservation(out, &selecting.Reservation{
@@ -89,8 +89,8 @@ func (d dialect) appendSelection(out []byte, s *selecting.Selection, reserved bo
 	return append(out, '}')
 }
 
-// appendIDs appends the ids that a selection has. In the 1.6 dialect the id of the
-// reservation is the selection_id (decision E1).
+// appendIDs appends the ids that a selection has. In the 1.6 dialect selection_id is the id of
+// the reservation (decision E1).
 func (d dialect) appendIDs(out []byte, s *selecting.Selection) []byte {
 	selection, reservation := s.SelectionID, s.ReservationID
 	if d == dialect16 && reservation != nil {
@@ -128,7 +128,7 @@ func appendOverlap(out []byte, o *selecting.OverlapSummary) []byte {
 	return append(out, '}')
 }
 
-// appendWorkerLoad leaves out what is not known.
+// appendWorkerLoad appends a rank's load without the members that are unknown.
 func appendWorkerLoad(out []byte, l *selecting.WorkerLoad) []byte {
 	out = append(appendKey(out, "worker_load"), '{')
 	out = appendUintField(out, "active_prefill_tokens", l.ActivePrefillTokens)
@@ -140,7 +140,7 @@ func appendWorkerLoad(out []byte, l *selecting.WorkerLoad) []byte {
 	return append(out, '}')
 }
 
-// appendPlacement appends where a request runs.
+// appendPlacement appends the rank and endpoint of a request.
 func (d dialect) appendPlacement(out []byte, scope catalog.Scope, rank catalog.Rank, endpoint string) []byte {
 	out = d.appendScope(out, scope)
 	out = appendRank(out, rank)
@@ -166,7 +166,7 @@ func newSelectBody(shape *bodyscan.Object[selectBody]) *body[selectBody] {
 	return b
 }
 
-// selectBodySize returns the bytes that are kept by resetSelectBody.
+// selectBodySize returns the bytes of memory that resetSelectBody keeps.
 func selectBodySize(b *selectBody) int {
 	return b.promptBody().size() + 8*cap(b.req.AllowedWorkers) + 16*cap(b.req.RequiredTaints)
 }
@@ -185,8 +185,8 @@ func resetSelectBody(b *selectBody) {
 	b.promptBody().reset()
 }
 
-// newSelectShape is the body of /select. Members that concern the reservation alone
-// are unknown there, so that any value of them is ignored.
+// newSelectShape describes the body of /select. Members about the reservation only are unknown
+// there, so any value of them is ignored.
 func newSelectShape(d dialect) *bodyscan.Object[selectBody] {
 	fields := selectFields(d)
 	if d == dialect16 {
@@ -196,8 +196,7 @@ func newSelectShape(d dialect) *bodyscan.Object[selectBody] {
 	return bodyscan.NewObject(fields...)
 }
 
-// newSelectAndReserveShape is the body of /select_and_reserve, which has no
-// advisory form.
+// newSelectAndReserveShape describes the body of /select_and_reserve, which has no advisory form.
 func newSelectAndReserveShape(d dialect) *bodyscan.Object[selectBody] {
 	fields := append(selectFields(d), bookingOptionFields(func(b *selectBody) *bookingOptions { return &b.booking })...)
 	if d == dialect13 {
@@ -278,7 +277,7 @@ type session struct {
 	context bool   // there is a session_context
 }
 
-// name returns the session's id, "" for none. The one in session_context comes first.
+// name returns the session's id, "" for none. session_context takes precedence.
 func (s *session) name() string {
 	if s.context {
 		return s.inner
@@ -312,7 +311,7 @@ var sessionShape = bodyscan.NewObject(
 	}),
 )
 
-// checkedOnly describes a member whose value is checked and dropped; it may be null.
+// checkedOnly describes a member whose value is checked but not used; it may be null.
 func checkedOnly(name string, read func(*bodyscan.Scanner)) bodyscan.Field[session] {
 	return bodyscan.Field[session]{Name: name, Read: func(s *bodyscan.Scanner, _ *session) {
 		if !s.Null() {

@@ -15,12 +15,12 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// Limits of a connection. There is no limit on the time to answer: a selection
-// stays open for as long as it waits in the queue.
+// Limits of a connection. There is no limit on the time to answer: a selection takes as long as
+// it waits in the queue.
 const (
 	headerTimeout = 10 * time.Second
-	// idleTimeout is longer than clients and load balancers usually keep a
-	// connection, so that they close it and not the server.
+	// idleTimeout is longer than clients and load balancers usually keep a connection, so that
+	// it is they who close it.
 	idleTimeout    = 3 * time.Minute
 	maxHeaderBytes = 64 << 10
 )
@@ -34,11 +34,11 @@ func NewServer(handler http.Handler, log zerolog.Logger) *http.Server {
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          stdlog.New(serverLog{log}, "", 0),
 
-		DisableGeneralOptionsHandler: true, // OPTIONS * gets our 404
+		DisableGeneralOptionsHandler: true, // so that OPTIONS * gets our 404
 	}
 }
 
-// serverLog takes the lines that net/http logs: faults of connections.
+// serverLog logs the lines of net/http about faults of connections.
 type serverLog struct{ log zerolog.Logger }
 
 func (l serverLog) Write(line []byte) (int, error) {
@@ -52,7 +52,7 @@ type api struct {
 	dialect    dialect
 	render     renderer
 	requests   RequestObserver // nil: none
-	retryAfter string          // header of an overload; empty: none
+	retryAfter string          // Retry-After of an overload; empty: none
 	access     *access.Guard
 	hosts      *access.Hosts
 	part       Part
@@ -67,30 +67,28 @@ type api struct {
 type RequestObserver interface {
 	// Begin is called when a request has come.
 	Begin()
-	// End is called once for each Begin, when the answer is written or given up;
-	// its last part may still have to be sent. The route is a pattern
-	// ("/workers/:worker_id"); method and route are both empty if no route was
-	// found, so that clients cannot make new values of either. A request whose
-	// client left before its answer was complete has status 499, an answer that
-	// the service broke off 500.
+	// End is called once for each Begin, when the answer has been written or given up; its last
+	// part may still be in a buffer. The route is a pattern ("/workers/:worker_id"). If no
+	// route was found, method and route are both empty, so that clients cannot create new
+	// values. The status is 499 if the client left before its answer was complete, and 500 if
+	// the service broke the answer off.
 	End(method, route string, status int, took time.Duration)
-	// Refused is called for a request that a limit refuses, before its End. The
-	// limit is one of contract.Limits.
+	// Refused is called for a request that a limit refuses, before its End. limit is one
+	// of contract.Limits.
 	Refused(limit string)
 }
 
-// statusClientGone is the status of an answer whose client did not wait for it
-// (nginx's number). It is for log and counters, where it must not look like a
-// refusal.
+// statusClientGone is the status for a client that did not wait for its answer (nginx's number).
+// It is used in the log and counters only, where such a request must not look like a refusal.
 const statusClientGone = 499
 
-// observe wraps the handling of a request: it echoes the request's id, and counts and
-// logs its end, however it ends.
+// observe wraps the handling of a request: it echoes the request's id, and counts and logs its
+// end, even after a panic.
 func (a api) observe(c *gin.Context) {
 	echoRequestID(c)
 	debugging := a.logsRequests()
 	if a.requests == nil && !debugging {
-		return // gin goes on by itself
+		return // gin calls the next handlers itself
 	}
 	start := time.Now()
 	if a.requests != nil {
@@ -139,7 +137,7 @@ func (a api) logAccess(c *gin.Context, status int, took time.Duration) {
 		Msg("request")
 }
 
-// problemKey is where a request has the text of its error for the access log.
+// problemKey is the key of a request's error text, for the access log.
 const problemKey = "problem"
 
 // noteProblem counts an error that comes from a limit, and keeps the text for the
@@ -171,8 +169,8 @@ const requestIDHeader = "X-Request-Id"
 // maxRequestID is the longest id that is echoed, in bytes.
 const maxRequestID = 128
 
-// requestID is the request's id as a header's values, nil if it has none that can
-// be used: 1..maxRequestID visible ASCII characters.
+// requestID returns the request's id as the values of a header, nil if it has no usable id: 1
+// to maxRequestID visible ASCII characters.
 func requestID(r *http.Request) []string {
 	ids := r.Header[requestIDHeader]
 	if len(ids) == 0 || ids[0] == "" || len(ids[0]) > maxRequestID {
@@ -205,7 +203,7 @@ func (a api) recovery(c *gin.Context) {
 		}
 		withRequest(a.log.Error(), c).Str("panic", fmt.Sprint(p)).Bytes("stack", debug.Stack()).Msg("handler panicked")
 		if c.Writer.Written() {
-			panic(http.ErrAbortHandler) // half an answer must not look complete
+			panic(http.ErrAbortHandler) // an incomplete answer must not look complete
 		}
 		a.noteProblem(c, internalProblem)
 		status, out := a.render(c.Request, nil, internalProblem)

@@ -17,21 +17,21 @@ import (
 // inclusive: axum's default limit, which the tracker of 1.3.1 does not change.
 const maxSlotsBody = 2 << 20
 
-// slotTracker is the slot tracker's part of the service; nil filters match all names.
+// slotTracker has the use cases of the slot tracker; nil filters match all names.
 type slotTracker interface {
 	SlotsRegister(w service.SlotsWorker) error
 	SlotsUnregister(scope catalog.Scope, worker uint64) error
-	// SlotsWorkers lists by model, tenant and id.
+	// SlotsWorkers lists the workers by model, tenant and id.
 	SlotsWorkers(model, tenant *string) []service.SlotsWorker
-	// SlotsAdd keeps the hashes of the request.
+	// SlotsAdd books a request. It keeps the request's hashes.
 	SlotsAdd(req *service.SlotsReservation) error
 	SlotsPrefillComplete(scope catalog.Scope, id string) error
 	SlotsFree(scope catalog.Scope, id string) error
-	// SlotsLoads lists by model, tenant, worker and rank.
+	// SlotsLoads lists the loads by model, tenant, worker and rank.
 	SlotsLoads(model, tenant *string) []service.SlotsLoad
 	// SlotsPotentialLoads borrows the hashes of the request.
 	SlotsPotentialLoads(req *service.SlotsProjection) ([]selecting.RankLoad, error)
-	// SlotsRegisterPeer is RegisterPeer, but this replica itself is refused.
+	// SlotsRegisterPeer is RegisterPeer that refuses this replica itself.
 	SlotsRegisterPeer(endpoint string) (bool, error)
 }
 
@@ -130,11 +130,11 @@ func (d dialect) appendSlotsLoad(out []byte, l service.SlotsLoad) []byte {
 	return append(out, '}')
 }
 
-// The shapes list their members in the order of the slot tracker's structs: of
-// several that are missing, the error names the first.
+// The shapes list their members in the order of the slot tracker's structs: if several are
+// missing, the error names the first.
 
-// newSlotsBody is newBody with the slot tracker's limit, and the scope that the body
-// names; nil: none.
+// newSlotsBody is newBody with the slot tracker's limit. scope returns the scope that the body
+// names; nil: it names none.
 func newSlotsBody[T any](shape *bodyscan.Object[T], reset func(*T), size func(*T) int, scope func(*T) *catalog.Scope) *body[T] {
 	b := newBody(shape, reset, size)
 	b.limit = maxSlotsBody
@@ -179,7 +179,7 @@ func newSlotsUnregisterShape(d dialect) *bodyscan.Object[service.SlotsWorker] {
 
 func slotsReservationScope(b *service.SlotsReservation) *catalog.Scope { return &b.Scope }
 
-// resetSlotsBooking drops the hashes: the service has kept them.
+// resetSlotsBooking does not reuse the hashes: the service keeps them.
 func resetSlotsBooking(b *service.SlotsReservation) { *b = service.SlotsReservation{Scope: slotsScope} }
 
 func newSlotsAddShape(d dialect) *bodyscan.Object[service.SlotsReservation] {

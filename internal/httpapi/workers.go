@@ -17,16 +17,16 @@ import (
 
 // workerCatalog registers and lists workers; nil filters take all names.
 type workerCatalog interface {
-	// PutWorkerIn, and those below, know no workers but those of scopes that match own.
+	// PutWorkerIn and the methods below treat workers of scopes that do not match own as unknown.
 	PutWorkerIn(own catalog.ScopeFilter, r catalog.Record) (*catalog.Worker, error)
 	PatchWorkerIn(own catalog.ScopeFilter, id uint64, patch catalog.Patch) (*catalog.Worker, error)
 	DeleteWorkerIn(own catalog.ScopeFilter, id uint64) (*catalog.Worker, error)
-	// Workers lists by model, tenant and id.
+	// Workers lists the workers by model, tenant and id.
 	Workers(model, tenant *string) []*catalog.Worker
 	// Ready counts the schedulable workers and lists all.
 	Ready() (ready bool, schedulable int, workers []*catalog.Worker)
-	// Recovery returns the progress of the recovery from the peers; configured is
-	// false without peers.
+	// Recovery returns the progress of the recovery from peers; configured is false if
+	// there are no peers.
 	Recovery() (status service.RecoveryStatus, configured bool)
 }
 
@@ -74,8 +74,8 @@ func (r workerRoutes) list(f catalog.ScopeFilter, out []byte) []byte {
 	return appendList(out, r.svc.Workers(f.Model, f.Tenant), r.d.appendWorker)
 }
 
-// ready needs no token, as probes have none; the workers, and the peer that the index
-// is read from, are shown to those who could list them.
+// ready needs no token, since probes have none. The list of workers, and the peer that the
+// index is read from, are shown only to callers that may list workers.
 func (r workerRoutes) ready(c request, out []byte) (int, []byte, error) {
 	ready, schedulable, workers := r.svc.Ready()
 	reads := c.who.May(access.Read)
@@ -121,7 +121,7 @@ type workerBody struct {
 	settings catalog.Patch
 }
 
-// record is the whole record: a member that the body leaves out is unset.
+// record returns the whole record: members that the body leaves out are unset.
 func (b *workerBody) record() catalog.Record {
 	p := &b.settings
 	return catalog.Record{
@@ -195,8 +195,8 @@ func newWorkerShape(d dialect) *bodyscan.Object[workerBody] {
 // patchShape is the body of PATCH /workers/{worker_id}.
 var patchShape = bodyscan.NewObject(settingsFields(func(p *catalog.Patch) *catalog.Patch { return p }, true)...)
 
-// settingsFields describes the settings of a worker inside of a T. Only in a patch may
-// lists and maps be null.
+// settingsFields describes the settings of a worker within a T. Lists and maps may be
+// null only in a patch.
 func settingsFields[T any](of func(*T) *catalog.Patch, patch bool) []bodyscan.Field[T] {
 	// Go has no generic methods: one helper for each type of a member.
 	text := func(name string, field func(*catalog.Patch) **string) bodyscan.Field[T] {
@@ -277,8 +277,8 @@ func readStringMap(s *bodyscan.Scanner) map[string]string {
 	return m
 }
 
-// appendWorker appends a worker's record. Unset members are null; those
-// that Dynamo's records do not have are left out, and so are maps when they are empty.
+// appendWorker appends a worker's record. Unset members are null. Members that Dynamo's records
+// do not have, and empty maps, are left out.
 func (d dialect) appendWorker(out []byte, w *catalog.Worker) []byte {
 	out = append(out, '{')
 	out = appendUintField(out, "worker_id", w.ID)
@@ -317,7 +317,7 @@ func (d dialect) appendWorker(out []byte, w *catalog.Worker) []byte {
 	return append(out, '}')
 }
 
-// appendServing appends what a gateway reads of a worker; Dynamo's records have none of it.
+// appendServing appends the members for gateways; Dynamo's records have none of them.
 func appendServing(out []byte, w *catalog.Worker) []byte {
 	if w.Role != nil {
 		out = appendStringField(out, "role", *w.Role)
@@ -339,14 +339,14 @@ func (d dialect) appendReasons(out []byte, w *catalog.Worker, reasons []string) 
 	})
 }
 
-// inGroup rewrites a reason that names the worker's scope for the 1.6 dialect.
+// inGroup rewrites a reason that names the worker's scope in the terms of the 1.6 dialect.
 func inGroup(sc catalog.Scope, reason string) string {
 	model := " for model=" + sc.Model
 	return strings.Replace(reason, model+" tenant="+sc.Tenant, model+" routing_group="+sc.Tenant, 1)
 }
 
-// withoutRank takes the rank out of a reason about replay_endpoint: to 1.6.1 it is
-// the worker's, and only replay_endpoints are of ranks.
+// withoutRank removes the rank from a reason about replay_endpoint: in 1.6.1 that belongs to
+// the worker, and only replay_endpoints belong to ranks.
 func withoutRank(w *catalog.Worker, reason string) string {
 	head, tail, found := strings.Cut(reason, " dp_rank ")
 	if !found || !strings.HasSuffix(head, "invalid replay endpoint for worker "+strconv.FormatUint(w.ID, 10)) {
@@ -372,7 +372,7 @@ func appendByRank(out []byte, name string, byRank map[uint32]string) []byte {
 	return append(out, '}')
 }
 
-// appendStringMap appends an object whose names are the clients' own.
+// appendStringMap appends an object whose member names come from clients.
 func appendStringMap(out []byte, name string, m map[string]string) []byte {
 	out = append(appendKey(out, name), '{')
 	for i, key := range slices.Sorted(maps.Keys(m)) {
