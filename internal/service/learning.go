@@ -11,7 +11,7 @@ import (
 	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
-// observePrefills lets the learners see the prefills of their scopes.
+// observePrefills passes finished prefills to the learners of their scopes.
 func (s *Service) observePrefills() {
 	if s.config.Policies == nil {
 		return
@@ -24,8 +24,8 @@ func (s *Service) observePrefills() {
 	})
 }
 
-// sweepLearners lets the learners learn what has waited long enough, looks for ranks that
-// are stalled, and logs which guard rails have engaged or ended.
+// sweepLearners lets the learners process samples that have waited long enough, checks for
+// stalled ranks, and logs which guard rails have engaged or ended.
 func (s *Service) sweepLearners() {
 	s.learners.Forget(func(sc catalog.Scope) bool { return s.scopes.Of(sc) != nil })
 	for sc, l := range s.learners.All() {
@@ -53,14 +53,14 @@ func logRail(log zerolog.Logger, sc catalog.Scope, c ttft.Change) {
 	event.Msg(text)
 }
 
-// restoreLearned gives the learners what a file has, and returns for how many scopes. What
-// does not fit any more is learned anew.
+// restoreLearned passes a file's learned parameters to the learners, and returns for how many
+// scopes. Parameters that no longer fit are dropped and learned again.
 func (s *State) restoreLearned(f *statefile.File) (restored int) {
 	all, err := f.Learned()
 	for _, l := range all {
 		learner := s.service.learners.Of(l.Scope)
 		if learner == nil {
-			continue // its policy does not predict any more
+			continue // its policy no longer predicts
 		}
 		if bad := learner.UnmarshalJSON(l.State); bad != nil {
 			err = errors.Join(err, bad)

@@ -10,17 +10,18 @@ import (
 	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
-// ScopePolicy says which policy decides in a scope that has workers.
+// ScopePolicy is the policy of a scope that has workers.
 type ScopePolicy struct {
 	Scope  catalog.Scope
 	Name   string // of the instance
 	Type   string // "" for the built-in cost
 	Shadow []string
-	// Learned is what is known of how long prefills take; nil if no policy asks.
+	// Learned is what has been learned about the duration of prefills; nil if the policy does
+	// not use it.
 	Learned *LearnedPrefills
 }
 
-// LearnedPrefills is what a scope's learner knows, see [ttft.Parameters].
+// LearnedPrefills has the learned parameters of a scope, see [ttft.Parameters].
 type LearnedPrefills struct {
 	ttft.Parameters
 	Samples uint64
@@ -29,14 +30,14 @@ type LearnedPrefills struct {
 	Rails   []ttft.RailState
 }
 
-// RankQueue is what a rank still has to compute, and how long that is predicted to take.
+// RankQueue is the work that a rank still has to compute, with its predicted duration.
 type RankQueue struct {
 	Rank  catalog.Rank
 	Queue ttft.Queue
 	Wait  float64 // seconds
 }
 
-// Policies lists the policies of the scopes that match, by model and tenant.
+// Policies lists the policies of the matching scopes, by model and tenant.
 func (s *Service) Policies(of catalog.ScopeFilter) []ScopePolicy {
 	var all []ScopePolicy
 	for sc, state := range s.scopes.All() {
@@ -69,7 +70,7 @@ func (s *Service) learned(sc catalog.Scope, l *ttft.Learner) *LearnedPrefills {
 	return known
 }
 
-// eachQueue calls f with every rank of a scope that the ledger knows, under the lock of
+// eachQueue calls f for every rank of a scope that the ledger knows, under the lock of
 // the scope's ledger.
 func (s *Service) eachQueue(sc catalog.Scope, l *ttft.Learner, f func(catalog.Entry, ttft.Queue)) {
 	snap := s.catalog.Snapshot(sc)

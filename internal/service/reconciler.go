@@ -15,38 +15,37 @@ import (
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
-// reconciler carries changes of the catalog out: ranks enter or leave index and
-// ledger, event streams are opened or closed. The catalog calls it under its lock.
+// reconciler applies changes of the catalog: it adds ranks to index and ledger and removes
+// them, and opens and closes event streams. The catalog calls it under its lock.
 type reconciler struct {
 	scopes   *scopes.Registry
 	ledger   *reservations.Ledger
 	streams  *kvevents.Subscribers
 	replica  *replicasync.Replica // nil: reservations are not shared
 	restored *restoredRanks       // nil: there is no state on disk
-	// hybridExact: further attention groups of engines count.
+	// hybridExact: all attention groups of engines count, not just the main one.
 	hybridExact bool
 	log         zerolog.Logger
 
-	attached map[workerKey]*attachedWorker // touched under the catalog's lock only
-	// registering counts the changes of workers under way.
+	attached map[workerKey]*attachedWorker // guarded by the catalog's lock
+	// registering is the number of changes of workers under way.
 	registering atomic.Int64
 	// rankPuts counts the calls of ledger.PutRank.
 	rankPuts atomic.Uint64
-	// ranksAdded, if set, is called after ranks that carry load were added, when
-	// BlockSize knows their scopes. It holds up the registration.
+	// ranksAdded, if set, is called after ranks that carry load were added, once BlockSize
+	// knows their scopes. The registration waits for it.
 	ranksAdded func()
 }
 
-// attachedWorker is what is kept of a worker that is attached. The reconciler
-// alone touches it, under the catalog's lock.
+// attachedWorker is the state of an attached worker, guarded by the catalog's lock.
 type attachedWorker struct {
 	scope   *scopes.State
 	layout  hashing.Layout
 	slots   *slotTable
-	streams []kvevents.StreamConfig // open, by rank
+	streams []kvevents.StreamConfig // open streams, sorted by rank
 }
 
-// workerKey: ids of the slot tracker are unique in their scope only.
+// workerKey identifies a worker: ids of the slot tracker are unique within their scope only.
 type workerKey struct {
 	scope catalog.Scope
 	id    uint64
@@ -54,13 +53,14 @@ type workerKey struct {
 
 func keyOf(a *catalog.Attachment) workerKey { return workerKey{a.Scope, a.Worker} }
 
-// slotTable finds the slots of a worker's ranks for its event streams, which
-// read it while the worker is changed.
+// slotTable maps a worker's ranks to slots for its event streams, which read it while the
+// worker is changed.
 type slotTable struct {
 	of atomic.Pointer[[]*catalog.Attachment]
 }
 
-// set makes the ranks of some attachments known; what two of them have is the same.
+// set makes the ranks of the given attachments known. A rank in two of them has the same slot
+// in both.
 func (t *slotTable) set(of ...*catalog.Attachment) { t.of.Store(&of) }
 
 func (t *slotTable) slot(dp uint32) (uint32, bool) {
@@ -72,8 +72,7 @@ func (t *slotTable) slot(dp uint32) (uint32, bool) {
 	return 0, false
 }
 
-// Reconcile carries a change of a worker's attachment out: ranks enter or leave
-// index and ledger, streams are opened or closed. What stays the same is not
+// Reconcile applies a change of a worker's attachment. Parts that stay the same are not
 // touched (decision D7).
 func (r *reconciler) Reconcile(before, after *catalog.Attachment) error {
 	switch {
@@ -105,9 +104,9 @@ func (r *reconciler) attach(a *catalog.Attachment) error {
 	return nil
 }
 
-// detach forgets a worker, its blocks and its reservations.
+// detach removes a worker, its blocks and its reservations.
 func (r *reconciler) detach(a *catalog.Attachment) {
-	_ = r.switchStreams(r.attached[keyOf(a)], nil) // taking away cannot fail
+	_ = r.switchStreams(r.attached[keyOf(a)], nil) // closing streams cannot fail
 	for _, rank := range a.Ranks() {
 		r.dropRank(a, rank)
 	}
@@ -115,7 +114,7 @@ func (r *reconciler) detach(a *catalog.Attachment) {
 	r.scopes.RemoveWorker(a.Scope)
 }
 
-// change carries out what differs between two attachments of a worker.
+// change applies the differences between two attachments of a worker.
 func (r *reconciler) change(before, after *catalog.Attachment) error {
 	w := r.attached[keyOf(after)]
 	r.addRanks(after)
@@ -136,7 +135,7 @@ func (w *attachedWorker) takeOver(a *catalog.Attachment) {
 	}
 }
 
-// shrink takes away what a worker has in one attachment and not in the other.
+// shrink removes the ranks that a worker has in one attachment and not in the other.
 func (r *reconciler) shrink(w *attachedWorker, from, to *catalog.Attachment) {
 	w.slots.set(to)
 	renewed := false
@@ -145,7 +144,7 @@ func (r *reconciler) shrink(w *attachedWorker, from, to *catalog.Attachment) {
 		switch {
 		case !ok:
 			if !renewed {
-				r.renewAppliers(w) // no batch under way knows the slot any more
+				r.renewAppliers(w) // afterwards no batch under way uses the slot
 				renewed = true
 			}
 			r.dropRank(from, rank)
@@ -168,38 +167,38 @@ func (r *reconciler) addRanks(a *catalog.Attachment) {
 	}
 }
 
-// dropRank takes a rank's load and blocks away. A rank that is held because its
-// worker could not be attached keeps its blocks.
+// dropRank removes a rank's load and blocks. A rank that is held because its worker could not
+// be attached keeps its blocks.
 func (r *reconciler) dropRank(a *catalog.Attachment, rank catalog.AttachedRank) {
 	r.dropLoad(a.Scope, rank.Slot)
 	r.attached[keyOf(a)].scope.ReleaseSlot(rank.Slot)
 }
 
-// dropLoad takes a rank's load away. Other replicas are not told of each
-// reservation: they find out themselves which ones have gone.
+// dropLoad removes a rank's load. The reservations are not reported to other replicas one by
+// one: those notice themselves that the rank has gone.
 func (r *reconciler) dropLoad(sc catalog.Scope, slot uint32) {
 	if dropped := r.ledger.RemoveRank(sc, slot); dropped > 0 && r.replica != nil {
 		r.replica.ReservationsDropped(dropped)
 	}
 }
 
-// Hold makes room for the blocks of a rank whose worker is not attached.
+// Hold reserves a slot for the blocks of a rank whose worker is not attached.
 func (r *reconciler) Hold(sc catalog.Scope, blockSize uint32, rank catalog.Rank, slot uint32) {
 	r.scopes.HoldRank(sc, blockSize, rank, slot)
 }
 
-// Unhold forgets the blocks of a rank whose worker did not come.
+// Unhold drops the blocks of a held rank whose worker was not attached after all.
 func (r *reconciler) Unhold(sc catalog.Scope, _ catalog.Rank, slot uint32) {
 	r.scopes.UnholdRank(sc, slot)
 }
 
-// switchStreams makes a worker's open event streams those of an attachment, nil for
-// none. If one cannot be opened, the others are as before again.
+// switchStreams changes a worker's open event streams to those of an attachment; nil: none. If
+// one cannot be opened, the former streams are restored.
 func (r *reconciler) switchStreams(w *attachedWorker, a *catalog.Attachment) error {
 	var wanted []kvevents.StreamConfig
 	if a != nil {
 		wanted = make([]kvevents.StreamConfig, 0, len(a.Streams))
-		replays := make(map[string]int) // ranks by replay endpoint
+		replays := make(map[string]int) // number of ranks by replay endpoint
 		for _, st := range a.Streams {
 			replays[st.Replay]++
 		}
@@ -260,8 +259,8 @@ func (r *reconciler) unfollow(w *attachedWorker, done []kvevents.StreamConfig) {
 	}
 }
 
-// stream describes a stream. One from the same publisher keeps its applier, with
-// what that has learnt from the stream's events.
+// stream returns the configuration of a stream. A stream of the same publisher as before keeps
+// its applier, with what that has learned from its events.
 func (w *attachedWorker) stream(worker uint64, st catalog.Stream, hybridExact bool) kvevents.StreamConfig {
 	c := kvevents.StreamConfig{
 		Rank:     catalog.Rank{Worker: worker, DP: st.DP},
@@ -294,14 +293,13 @@ func (w *attachedWorker) stream(worker uint64, st catalog.Stream, hybridExact bo
 	return c
 }
 
-// renewAppliers gives every stream a new applier that knows what the old one
-// knew. When it returns the old ones are not used any more: no batch is under
-// way that has read an earlier slot table.
+// renewAppliers replaces the applier of every stream by one with the same knowledge. When it
+// returns, no batch under way uses an old applier, which may have read an earlier slot table.
 func (r *reconciler) renewAppliers(w *attachedWorker) {
 	for i := range w.streams {
 		c := &w.streams[i]
 		applier := *c.Applier.(*kvevents.IndexApplier)
 		c.Applier = &applier
-		_ = r.streams.Update(*c) // fails only once all streams have ended
+		_ = r.streams.Update(*c) // fails only after all streams have ended
 	}
 }

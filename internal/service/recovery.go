@@ -17,28 +17,28 @@ import (
 	"github.com/select-service/select-service/pkg/recovery"
 )
 
-// RecoveryConfig says where the index comes from at start. Without peers, or
-// without KV events, it starts empty.
+// RecoveryConfig says from where the index is recovered at the start. Without peers, or without
+// KV events, it starts empty.
 type RecoveryConfig struct {
 	Peers []string // base URLs, asked in order
 	Fetch recovery.Fetcher
-	// Deadline is how long Run lets Ready wait for the recovery, and for the
-	// reservations of other replicas; the recovery itself goes on.
+	// Deadline is how long Ready waits for the recovery and for the reservations of other
+	// replicas. The recovery itself continues.
 	Deadline time.Duration
-	// Grace is how long after the recovery the blocks of ranks are kept whose
-	// workers have not come.
+	// Grace is how long after the recovery the blocks of ranks are kept whose workers
+	// have not registered.
 	Grace time.Duration
 }
 
-// RecoveryStage is where a recovery stands.
+// RecoveryStage is the state of a recovery.
 type RecoveryStage uint8
 
 // The stages of a recovery.
 const (
 	RecoveryFetching RecoveryStage = iota // Ready waits
-	RecoveryDeadline                      // the same, but Ready does not wait any longer
-	RecoveryApplied                       // what peers gave is in the index
-	RecoveryEmpty                         // no peer gave anything
+	RecoveryDeadline                      // still fetching, but Ready no longer waits
+	RecoveryApplied                       // the peers' blocks are in the index
+	RecoveryEmpty                         // no peer had blocks
 	numRecoveryStages
 )
 
@@ -50,30 +50,29 @@ func (s RecoveryStage) String() string {
 	return "unknown"
 }
 
-// RecoveryStatus is how far the recovery of the index has come. Counts are
-// those of all peers together.
+// RecoveryStatus is the progress of the index's recovery. Counts are totals over all peers.
 type RecoveryStatus struct {
 	Stage   RecoveryStage
-	Peer    string // that is being asked, or was last
+	Peer    string // the peer that is being read, or was read last
 	Entries uint64 // events read
-	Blocks  uint64 // that were new
-	Skipped uint64 // entries, events and orphaned blocks that were not used
-	// Complete: a peer gave all it had, and it was used. Otherwise the recovery
-	// has not ended, or something may be missing.
+	Blocks  uint64 // blocks that were new
+	Skipped uint64 // entries, events and orphaned blocks that could not be used
+	// Complete: the whole dump of a peer was used. Otherwise the recovery has not ended, or
+	// blocks may be missing.
 	Complete bool
-	// Loads is where the other replicas' reservations stand.
+	// Loads is the state of the other replicas' reservations.
 	Loads LoadsStage
 }
 
-// LoadsStage is where the reservations of other replicas stand at start.
+// LoadsStage is the state of other replicas' reservations during the start.
 type LoadsStage uint8
 
 // The stages of other replicas' reservations.
 const (
 	LoadsUnshared LoadsStage = iota // replicas do not share reservations
 	LoadsAwaited                    // Ready waits
-	LoadsDeadline                   // they are not all there, but Ready waits no longer
-	LoadsApplied                    // they are in the ledger
+	LoadsDeadline                   // not complete, but Ready no longer waits
+	LoadsApplied                    // complete, in the ledger
 )
 
 // String gives the stage's name on the wire.
@@ -84,7 +83,7 @@ func (s LoadsStage) String() string {
 	return "unknown"
 }
 
-// indexRecovery is the recovery of one life of the service.
+// indexRecovery is the recovery of the index at the start of the service.
 type indexRecovery struct {
 	config  RecoveryConfig
 	catalog *catalog.Catalog
@@ -95,22 +94,22 @@ type indexRecovery struct {
 	loadsApplied func() bool
 
 	begin time.Time
-	over  chan struct{} // closed when nothing more comes from peers
+	over  chan struct{} // closed when the recovery has ended
 	loads atomic.Uint32 // LoadsStage
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu     sync.Mutex
 	status RecoveryStatus
-	past   recovery.Report // of the peers before the present one
-	now    recovery.Report // of the present one
+	past   recovery.Report // totals of the earlier peers
+	now    recovery.Report // counts of the current peer
 }
 
-// recovers reports whether the index is filled from peers at start.
+// recovers reports whether the index is recovered from peers at the start.
 func (c *Config) recovers() bool {
 	return len(c.Recovery.Peers) > 0 && c.Recovery.Fetch != nil && c.KVEvents
 }
 
-// newRecovery returns the recovery that Run makes, nil if none is configured.
+// newRecovery returns the recovery for Run, nil if none is configured.
 func (s *Service) newRecovery() *indexRecovery {
 	if !s.config.recovers() {
 		return nil
@@ -132,8 +131,7 @@ func (s *Service) loadsApplied() bool {
 	return s.reconciler.registering.Load() == 0 && s.replica.CaughtUp()
 }
 
-// Recovery returns how far the recovery has come; it is false if none is
-// configured.
+// Recovery returns the progress of the recovery, and false if none is configured.
 func (s *Service) Recovery() (RecoveryStatus, bool) {
 	if s.recovery == nil {
 		return RecoveryStatus{}, false
@@ -152,11 +150,10 @@ func (s *Service) Recovering() bool {
 	return stage == RecoveryFetching || stage == RecoveryDeadline
 }
 
-// Dump writes the whole index as it is while it is written; see
-// recovery.Writer. It is in the form of the given contract. Events received before
-// the call are in it, and ranks whose workers are still awaited after a recovery, but
-// not ranks of hybrid models (indexer.Walk). A rank that comes or goes meanwhile may be
-// in it in part.
+// Dump writes the whole index in the form of the given contract, see recovery.Writer, while the
+// index goes on changing. It has all events received before the call, and the ranks whose
+// workers are still awaited after a recovery, but not the ranks of hybrid models
+// (indexer.Walk). A rank that comes or goes meanwhile may be in it in part.
 func (s *Service) Dump(ctx context.Context, w io.Writer, form contract.Version) error {
 	return s.dump(ctx, recovery.NewWriter(w), form)
 }
@@ -177,9 +174,9 @@ func (s *Service) dump(ctx context.Context, d *recovery.Writer, form contract.Ve
 			return err
 		}
 		state := states[sc]
-		// The walk begins before the ranks are asked for. Each of them has then had
-		// its slot since, and where it loses it the index forgets the slot before
-		// another rank gets it; what is forgotten is not in a walk any more.
+		// The walk must begin before the ranks are listed. Then each listed rank has had its
+		// slot since the walk began. If it loses the slot, the index drops the slot's blocks,
+		// also from the walk, before another rank gets it.
 		walk := state.Space.Walk()
 		err := d.Scope(ctx, recovery.Source{
 			Scope:     sc,
@@ -194,10 +191,9 @@ func (s *Service) dump(ctx context.Context, d *recovery.Writer, form contract.Ve
 	return d.Close()
 }
 
-// awaited reports whether Ready waits: for the index, then for the reservations of
-// other replicas. Those can only be taken once there are workers; with the first
-// ones this wait is over for good, so that a later worker never makes a replica
-// unready that serves already.
+// awaited reports whether Ready waits: for the index, then for the reservations of other
+// replicas. Reservations can only be applied once there are workers. With the first workers
+// this wait is over for good, so that a later worker never makes a serving replica unready.
 func (r *indexRecovery) awaited(schedulable int) bool {
 	switch {
 	case r == nil:
@@ -234,14 +230,14 @@ func (r *indexRecovery) show() RecoveryStatus {
 	return shown
 }
 
-// reportLocked counts what all peers gave so far.
+// reportLocked returns the totals over all peers so far.
 func (r *indexRecovery) reportLocked() recovery.Report {
 	all := r.past
 	all.Add(&r.now)
 	return all
 }
 
-// become moves the recovery to a later stage; false if it has come so far already.
+// become moves the recovery to a later stage, and reports whether it was in an earlier one.
 func (r *indexRecovery) become(stage RecoveryStage, complete bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -252,8 +248,8 @@ func (r *indexRecovery) become(stage RecoveryStage, complete bool) bool {
 	return true
 }
 
-// run fills the index from peers, and drops in the end the blocks of ranks whose
-// workers have not come.
+// run fills the index from peers. In the end it drops the blocks of ranks whose workers
+// have not registered.
 func (r *indexRecovery) run(ctx context.Context) error {
 	begin := time.Now()
 	sum := recovery.Recover(ctx, r.config.Peers, r.config.Fetch, recoveryTarget{r}, recovery.Options{}, recoveryObserver{r})
@@ -285,7 +281,7 @@ func (r *indexRecovery) run(ctx context.Context) error {
 	return nil
 }
 
-// passDeadline lets Ready wait no longer when the recovery takes long.
+// passDeadline ends Ready's wait at the deadline.
 func (r *indexRecovery) passDeadline(ctx context.Context) error {
 	deadline := time.NewTimer(r.config.Deadline)
 	defer deadline.Stop()
@@ -333,7 +329,7 @@ func (o recoveryObserver) Answered(peer string, a recovery.Answer, err error) {
 		Dict("skipped", skipped).Bool("recovering", a.Recovering).Msg("dump of a peer")
 }
 
-// recoveryTarget finds the gates and slots for the blocks of dumps.
+// recoveryTarget returns gates and slots for the blocks of dumps.
 type recoveryTarget struct{ *indexRecovery }
 
 func (t recoveryTarget) Fits(sc catalog.Scope, blockSize uint32) bool {
@@ -341,9 +337,9 @@ func (t recoveryTarget) Fits(sc catalog.Scope, blockSize uint32) bool {
 	return state == nil || state.BlockSize == blockSize
 }
 
-// Place holds a slot for a rank whose worker has not come. The scope's state may
-// have been replaced since; then the gate that is found has another rank in the slot,
-// or blocks are cut differently.
+// Place holds a slot for a rank whose worker has not registered. The scope's state may have
+// been replaced since Fits; in that case the gate found may have another rank in the slot, or
+// another block size.
 func (t recoveryTarget) Place(sc catalog.Scope, blockSize uint32, r catalog.Rank) (*recovery.Gate, uint32, bool) {
 	slot, ok := t.catalog.Hold(sc, blockSize, r)
 	if !ok {

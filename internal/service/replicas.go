@@ -15,23 +15,23 @@ import (
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
-// Replication is what it takes to share reservations with other replicas.
+// Replication has the settings for sharing reservations with other replicas.
 type Replication struct {
-	// URL is the base URL under which others reach this process over HTTP.
+	// URL is the base URL of this process for other replicas.
 	URL string
-	// Advertised is the endpoint at which others follow this process, empty if it is
-	// not configured. The slot tracker's contract refuses it as a peer.
+	// Advertised is the endpoint where others follow this process, empty if not configured. The
+	// slot tracker's contract refuses it as a peer.
 	Advertised string
 	Transport  replicasync.Transport
-	// Malformed, if set, counts what the transport received that is no message.
+	// Malformed, if set, returns how many received messages the transport could not parse.
 	Malformed func() uint64
 	Fetch     replicasync.Fetcher
 	// MaxPeers bounds the peers; 0 is the default of package replicasync.
 	MaxPeers int
 }
 
-// newLedger returns the ledger and, if reservations are shared, the replica that
-// watches it, else nil. process names this process among the replicas.
+// newLedger returns the ledger and, if reservations are shared, the replica that observes it,
+// else nil. process is this process's id among the replicas.
 func newLedger(process uint64, config *Config, scopes replicasync.Scopes, log zerolog.Logger) (*reservations.Ledger, *replicasync.Replica) {
 	r := config.Replication
 	if r == nil {
@@ -71,8 +71,8 @@ func (p *peers) Peers() []string {
 	return p.replica.Peers()
 }
 
-// RegisterPeer follows one more replica; added is false if it is followed
-// already. It does not wait for a connection.
+// RegisterPeer starts following a replica; added is false if it is followed already. It does
+// not wait for a connection.
 func (p *peers) RegisterPeer(endpoint string) (added bool, err error) {
 	if err := p.checkPeer(endpoint); err != nil {
 		return false, err
@@ -97,7 +97,7 @@ func peerError(err error) error {
 	return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err} // well formed, but cannot be followed
 }
 
-// SlotsRegisterPeer is RegisterPeer, but this replica itself is refused.
+// SlotsRegisterPeer is RegisterPeer that refuses this replica itself.
 func (p *peers) SlotsRegisterPeer(endpoint string) (added bool, err error) {
 	if p.advertised != "" && endpoint == p.advertised {
 		return false, errOwnEndpoint
@@ -105,7 +105,7 @@ func (p *peers) SlotsRegisterPeer(endpoint string) (added bool, err error) {
 	return p.RegisterPeer(endpoint)
 }
 
-// DeregisterPeer stops following a replica. The reservations that it sent stay.
+// DeregisterPeer stops following a replica. Its reservations stay.
 func (p *peers) DeregisterPeer(endpoint string) error {
 	if err := p.checkPeer(endpoint); err != nil {
 		return err
@@ -124,9 +124,8 @@ func (p *peers) checkPeer(endpoint string) error {
 	return nil
 }
 
-// WriteSnapshot writes one page of the live reservations that this process knows, as
-// JSON: at most limit, 0 for as many as is usual, after the cursor of the page
-// before, empty for the first one.
+// WriteSnapshot writes one page of the live reservations as JSON: at most limit of them (0: the
+// default) after the cursor of the page before, which is empty for the first page.
 func (p *peers) WriteSnapshot(ctx context.Context, w io.Writer, after string, limit int) error {
 	if p.replica == nil {
 		return errSyncDisabled
@@ -138,7 +137,7 @@ func (p *peers) WriteSnapshot(ctx context.Context, w io.Writer, after string, li
 	return err
 }
 
-// replicaLog logs what an operator should know of other replicas.
+// replicaLog logs events of other replicas that concern an operator.
 type replicaLog struct{ log zerolog.Logger }
 
 func (l replicaLog) Connected(peer string, up bool) {
@@ -154,7 +153,7 @@ func (l replicaLog) Lost(peer string, process, events uint64) {
 		Msg("events of a replica lost; its snapshot will be read")
 }
 
-// Fetched logs fewer and fewer of many failures in a row.
+// Fetched logs failures in a row ever more rarely: the 1st, 2nd, 4th, 8th and so on.
 func (l replicaLog) Fetched(url string, process uint64, failures int, err error) {
 	if err == nil {
 		l.log.Debug().Str("url", url).Uint64("process", process).Msg("snapshot of a replica read")

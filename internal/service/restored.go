@@ -17,22 +17,22 @@ import (
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
-// restoredRanks are the ranks of a snapshot whose engines have not proved yet that
-// they are the same. Their blocks are in the file alone: no query, dump or metric
-// can show them, and they take no memory. When an engine is proved, its blocks go
-// into the index as if it announced them, before any of its later messages; if it is
-// refuted, or the time is over, they are dropped.
+// restoredRanks has the ranks of a snapshot whose engines have not yet proved to be the same
+// ones. Their blocks are only in the file: no query, dump or metric shows them, and they take
+// no memory. When an engine has proved it, its blocks enter the index as if the engine
+// announced them, before any of its later messages. If it turns out to be another engine, or
+// does not prove it in time, the blocks are dropped.
 //
 // A nil restoredRanks has none.
 type restoredRanks struct {
 	log zerolog.Logger
-	// replaying counts the pending ranks whose streams are about to ask for a replay.
-	// Until readyBy, Ready waits for them. Both are set before the service runs.
+	// replaying counts the pending ranks whose streams are about to request a replay. Ready
+	// waits for them until readyBy. Both are set before the service runs.
 	replaying atomic.Int64
 	readyBy   time.Time
 
-	// mu guards what follows. It is taken by apply workers under a subscription's
-	// lock, and held while a rank's blocks are read and stored.
+	// mu guards the fields below. Apply workers take it under a subscription's lock. It is held
+	// while a rank's blocks are read from disk and stored.
 	mu      sync.Mutex
 	file    *statefile.File // nil: no rank is pending
 	pending map[rankKey]pendingRank
@@ -41,14 +41,14 @@ type restoredRanks struct {
 	proved, refuted, expired uint64
 }
 
-// pendingRank is a rank in the file.
+// pendingRank is a rank of the file.
 type pendingRank struct {
 	number    int
-	replaying bool // it is counted in replaying
+	replaying bool // counted in restoredRanks.replaying
 }
 
-// proofWait is how long Ready waits for replays: with it the first requests find the
-// index that the process before had.
+// proofWait is how long Ready waits for replays, so that the first requests find the index that
+// the previous process had.
 const proofWait = 1500 * time.Millisecond
 
 // awaited reports whether Ready waits.
@@ -62,8 +62,8 @@ type rankKey struct {
 	rank  catalog.Rank
 }
 
-// use takes the ranks of a file over, and returns how many there are, and how many
-// (tier, block) entries they have. If there is none it does not take the file.
+// use takes over the ranks of a file. It returns how many there are, and their number of (tier,
+// block) entries. If there are none, it does not take ownership of the file.
 func (r *restoredRanks) use(f *statefile.File) (ranks int, entries uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -81,8 +81,8 @@ func (r *restoredRanks) use(f *statefile.File) (ranks int, entries uint64) {
 	return len(r.pending), entries
 }
 
-// resume returns from where a stream that is about to be opened may go on, nil if
-// nothing is known of its rank.
+// resume returns the position from which a stream that is about to be opened can continue, nil
+// if its rank is not pending.
 func (r *restoredRanks) resume(sc catalog.Scope, layout hashing.Layout, c *kvevents.StreamConfig) *kvevents.Resume {
 	if r == nil {
 		return nil
@@ -112,18 +112,18 @@ func (r *restoredRanks) resume(sc catalog.Scope, layout hashing.Layout, c *kveve
 	}
 }
 
-// restore puts the blocks of a rank whose engine is proved into the index.
+// restore stores the blocks of a rank whose engine has proved to be the same.
 func (r *restoredRanks) restore(key rankKey, to *kvevents.IndexApplier) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	at, ok := r.pending[key]
 	if !ok {
-		return // it took too long
+		return // expired
 	}
 	blocks := 0
 	err := r.file.Blocks(at.number, func(p *statefile.Piece) {
 		if r.seen.ChainRepeats(p.Parent, p.HasParent, p.EngineHashes) {
-			return // no engine's: the index does not take it
+			return // no engine stores such a chain, and the index refuses it
 		}
 		ev := p.Store(to.Slot)
 		blocks += to.Index.Store(&ev).Stored
@@ -133,8 +133,7 @@ func (r *restoredRanks) restore(key rankKey, to *kvevents.IndexApplier) {
 	r.dropLocked(key, &r.proved)
 }
 
-// drop drops a rank whose engine is another one, or has sent messages that cannot be
-// had any more.
+// drop drops a rank whose engine is another one, or some of whose messages are lost for good.
 func (r *restoredRanks) drop(key rankKey) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -162,7 +161,7 @@ func (r *restoredRanks) closeIfEmptyLocked() {
 	}
 }
 
-// expire drops all ranks that are left.
+// expire drops all ranks that are still pending.
 func (r *restoredRanks) expire() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -176,7 +175,7 @@ func (r *restoredRanks) expire() {
 	r.log.Info().Int("ranks", n).Msg("blocks of the snapshot dropped: their engines have not proved to be the same")
 }
 
-// close forgets what is left without counting it.
+// close drops the pending ranks without counting them.
 func (r *restoredRanks) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -184,8 +183,7 @@ func (r *restoredRanks) close() {
 	r.closeIfEmptyLocked()
 }
 
-// carry copies the ranks that are still pending to the next snapshot, and returns
-// them.
+// carry copies the ranks that are still pending to the next snapshot, and returns them.
 func (r *restoredRanks) carry(ctx context.Context, w *statefile.Writer, p *pacer) (map[rankKey]struct{}, error) {
 	r.mu.Lock()
 	keys := slices.Collect(maps.Keys(r.pending))
@@ -211,7 +209,7 @@ func (r *restoredRanks) carryRank(key rankKey, w *statefile.Writer) (carried boo
 	defer r.mu.Unlock()
 	at, ok := r.pending[key]
 	if !ok {
-		return false, nil // decided meanwhile
+		return false, nil // no longer pending
 	}
 	saved, _, _ := r.file.Rank(at.number)
 	number, err := w.Rank(*saved)
@@ -221,7 +219,7 @@ func (r *restoredRanks) carryRank(key rankKey, w *statefile.Writer) (carried boo
 	return true, r.file.RawBlocks(at.number, func(encoded []byte) error { return w.Blocks(number, encoded) })
 }
 
-// counts returns how many ranks of the snapshot are in which state.
+// counts returns the number of the snapshot's ranks by state.
 func (r *restoredRanks) counts() map[string]uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,8 +1,7 @@
-// Package service is the facade of one process: it makes catalog, ledger, scopes
-// and event streams, connects them, runs them and closes them. It has the use cases
-// about workers, loads, slots, replicas and the recovery of the index; those of
-// selections are in package selecting, those of the Conductor API in package
-// conductorapi. It knows no protocol.
+// Package service assembles one process: it creates catalog, ledger, scopes and event streams,
+// connects, runs and closes them. It has the use cases about workers, loads, slots, replicas
+// and the recovery of the index. Those about selections are in package selecting, those of the
+// Conductor API in package conductorapi. It knows no protocol.
 package service
 
 import (
@@ -36,45 +35,46 @@ import (
 	"github.com/select-service/select-service/pkg/selector"
 )
 
-// Config is what the use cases need to know.
+// Config has the settings of the use cases.
 type Config struct {
-	// Memory has the accounts that the parts draw from; nil: no limits.
+	// Memory has the memory accounts of the parts; nil: no limits.
 	Memory *budget.Budget
-	// Contract decides what differs between the contracts in substance: the
-	// approximate index, and which answers carry what was booked.
+	// Contract decides the substantial differences between the contracts: the approximate
+	// index, and whether answers have the data that was booked.
 	Contract contract.Version
-	// Process names the reservations that this process accepts among those of all
-	// replicas: random in every life of the program. 0: one is drawn.
+	// Process is the id of this process among the replicas, new in every life of the program.
+	// 0: a random one is drawn.
 	Process  uint64
 	Weights  selector.Weights
 	Policies *policies.Table // nil: the built-in cost everywhere
-	// DecisionBytes is about how much memory recent decisions may take; 0 keeps none.
+	// DecisionBytes is the approximate memory for recent decisions, in bytes; 0: none are kept.
 	DecisionBytes int64
 	Admission     admission.Config
 	// Overload has the busy thresholds of every model, until they are changed.
 	Overload overload.Thresholds
-	// KVEvents off: no subscriptions, no event endpoints needed, no overlap.
+	// KVEvents turns on event subscriptions. Off: workers need no event endpoints, and overlap
+	// is always 0 unless it is predicted.
 	KVEvents bool
 	// HybridExact: a prefix ends where all attention groups of an engine can serve it.
 	HybridExact bool
-	// ApproximateTTL is how long a prompt that was sent to a rank is assumed to be
-	// cached there where Contract is 1.6 and KVEvents are off.
+	// ApproximateTTL is how long a prompt that was sent to a rank is assumed to be cached
+	// there, if Contract is 1.6 and KVEvents is off.
 	ApproximateTTL time.Duration
-	// ApproximateLRU: ranks whose worker says how many blocks they have room for are
-	// followed by that then, not by time.
+	// ApproximateLRU: for ranks whose capacity in blocks is known, the assumption ends by that
+	// capacity and not by time.
 	ApproximateLRU bool
-	// PredictedTTL is how long such a prompt is assumed to be cached where KVEvents are
-	// on, whatever the events say; nil: not at all.
+	// PredictedTTL is how long such a prompt is assumed to be cached if KVEvents is on, in
+	// addition to what events report; nil: no predictions.
 	PredictedTTL *time.Duration
-	// SessionTTL is how long a session stays bound to its rank after its last
-	// reservation has ended; 0 binds none.
+	// SessionTTL is how long a session stays bound to its rank after its last reservation has
+	// ended; 0: sessions are off.
 	SessionTTL time.Duration
 	// Pending bounds the selections that can be booked by their id alone.
 	Pending pending.Limits
 	// ReservationLifetime is how long a reservation without lease lives; 0: 300 s.
 	ReservationLifetime time.Duration
-	// PrefillBusy and DecodeBusy are the fractions of a worker's batch and of its
-	// blocks above which answers call it busy, not negative; nil: they do not say.
+	// PrefillBusy and DecodeBusy are the fractions of a worker's batch and of its blocks above
+	// which answers report it busy. They are not negative; nil: answers do not report it.
 	PrefillBusy, DecodeBusy *float64
 	// OverlapRefresh is how long a request may wait before its overlap is looked
 	// up again; 0 is never.
@@ -82,17 +82,18 @@ type Config struct {
 	// Limits bound what can be registered, Reservations what can be booked.
 	Limits       catalog.Limits
 	Reservations reservations.Limits
-	// Endpoints are those that engines and replicas may have.
+	// Endpoints is the policy for the endpoints of engines and replicas.
 	Endpoints catalog.EndpointPolicy
-	// WorkersFile is the path of the file that has the workers, "" if none has.
+	// WorkersFile is the path of the file that defines the workers, "" if none does.
 	WorkersFile string
-	// WatchStored: selections may ask when events have stored their prompts.
+	// WatchStored enables selecting.SelectRequest.Stored.
 	WatchStored bool
 	// Threads is the number of apply workers.
 	Threads int
 	// Recovery fills the index from other replicas at start.
 	Recovery RecoveryConfig
-	// Replication shares the reservations with other replicas; nil does not.
+	// Replication configures the sharing of reservations with other replicas; nil: they are not
+	// shared.
 	Replication *Replication
 }
 
@@ -121,14 +122,14 @@ type workerStreams struct {
 	lag *telemetry.Histogram // of events, in seconds
 }
 
-// approximate reports whether reservations make the index, because engines
+// approximate reports whether the index is predicted from reservations, because engines
 // publish no KV events.
 func (c *Config) approximate() bool {
 	return c.Contract == contract.V16 && !c.KVEvents && (c.ApproximateTTL > 0 || c.ApproximateLRU)
 }
 
-// predictsBeside reports whether reservations predict beside the index of the engines'
-// events.
+// predictsBeside reports whether blocks are predicted from reservations in addition to
+// the engines' events.
 func (c *Config) predictsBeside() bool { return c.KVEvents && c.PredictedTTL != nil }
 
 // New returns a service without workers. source opens the sockets of event
@@ -182,8 +183,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	return s
 }
 
-// openStreams makes the streams of workers and of publishers, which are counted
-// together.
+// openStreams creates the streams of workers and of publishers, which share their counters.
 func (s *Service) openStreams(source kvevents.Source) {
 	s.streams.lag = telemetry.NewHistogram(telemetry.LagBounds)
 	config := kvevents.DefaultConfig(s.config.Threads)
@@ -211,14 +211,14 @@ func newScopes(config *Config, memory *indexer.Account, learners *policies.Learn
 		settings.Approximate = newApproximate(config.ApproximateTTL, account, account.Limit()/4*3)
 		settings.ByCapacity = config.ApproximateLRU
 	case config.predictsBeside() && *config.PredictedTTL > 0:
-		// Predictions must not take the room of what engines say.
+		// Predictions must not displace blocks that engines have announced.
 		settings.Approximate, settings.Beside = newApproximate(*config.PredictedTTL, account, account.Limit()/8), true
 	}
 	return scopes.New(settings)
 }
 
-// newApproximate returns an index of what reservations predict, which takes at most so
-// many bytes of an account, if there is one.
+// newApproximate returns an index of predictions, of at most the given bytes of account;
+// without an account there is no limit.
 func newApproximate(ttl time.Duration, account *budget.Account, bytes int64) *approximate.Index {
 	limit := approximate.MaxBlocks
 	if account != nil {
@@ -227,8 +227,8 @@ func newApproximate(ttl time.Duration, account *budget.Account, bytes int64) *ap
 	return approximate.New(ttl, limit, account, time.Now)
 }
 
-// Run follows the event streams and looks after what is stale until ctx ends.
-// When it returns, no goroutine of the service is left.
+// Run follows the event streams and expires old state until ctx ends. When it returns, no
+// goroutine of the service is left.
 func (s *Service) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.streams.Run(ctx) })
@@ -249,32 +249,31 @@ func (s *Service) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Close refuses new work from now on: registrations and selections are
-// answered with "shutting down", requests that wait too.
+// Close refuses new work from now on: registrations, selections and waiting requests are
+// answered with "shutting down".
 func (s *Service) Close() {
 	s.scopes.RefuseNew()
-	s.catalog.Close() // waits for a registration under way, which may make a queue
+	s.catalog.Close() // waits for a registration under way, which may create a queue
 	s.scopes.CloseQueues()
 }
 
-// Catalog returns the workers, for those who only look at them.
+// Catalog returns the catalog of workers, for reading.
 func (s *Service) Catalog() *catalog.Catalog { return s.catalog }
 
 // Conductor returns the use cases of the Conductor API.
 func (s *Service) Conductor() *conductorapi.API { return s.conductor }
 
-// The timers. Leases end when they should. What ends without effect on others
-// (pending selections, sessions) is looked at every second, and
-// requests that wait at least as often as in dynamo-kv-router 1.3.1.
+// Intervals of timers. Leases are checked often enough to end on time. State whose end has no
+// visible effect (pending selections, sessions) is checked every second, and waiting requests
+// at least as often as in dynamo-kv-router 1.3.1.
 const (
 	expireEvery   = reservations.ExpireEvery
 	sweepEvery    = time.Second
 	dispatchEvery = 60 * time.Second
 )
 
-// expire ends reservations whose time is over, and gives the requests that wait
-// their turn. The ledger has ended some of them itself, when a reservation was
-// booked or asked for.
+// expire ends expired reservations and dispatches the waiting requests. The ledger ends some of
+// them by itself, when a reservation is booked or looked up.
 func (s *Service) expire(ctx context.Context) error {
 	due := time.NewTicker(expireEvery)
 	defer due.Stop()
@@ -293,13 +292,13 @@ func (s *Service) expire(ctx context.Context) error {
 	}
 }
 
-// sweep forgets what is too old, and looks after requests that wait although
-// nothing happens.
+// sweep drops expired state, and dispatches requests that wait although no event has dispatched
+// them.
 func (s *Service) sweep(ctx context.Context) error {
 	age, dispatch := time.NewTicker(sweepEvery), time.NewTicker(dispatchEvery)
 	defer age.Stop()
 	defer dispatch.Stop()
-	var logged reservations.Stats // at the last look
+	var logged reservations.Stats // counts of the last sweep
 	for {
 		select {
 		case <-ctx.Done():
@@ -312,8 +311,8 @@ func (s *Service) sweep(ctx context.Context) error {
 	}
 }
 
-// sweepAged forgets what is too old, and logs how many reservations have expired
-// since the counts that were logged before, which it replaces.
+// sweepAged drops expired state and logs how many reservations have expired since the counts in
+// logged, which it updates.
 func (s *Service) sweepAged(logged *reservations.Stats) {
 	s.ledger.Expire()
 	now := s.ledger.Stats()
@@ -325,7 +324,7 @@ func (s *Service) sweepAged(logged *reservations.Stats) {
 	s.sweepLearners()
 }
 
-// asError gives catalog errors their kind.
+// asError converts catalog errors to contract errors with a kind.
 func asError(err error) error {
 	var bad *catalog.InvalidError
 	var exists *catalog.ExistsError

@@ -11,9 +11,9 @@ import (
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
-// The use cases of the slot tracker. Its tracker of a scope exists while the
-// scope has an attached worker of either contract, and shows the workers and
-// loads of both (decision S4). Texts are those of dynamo-kv-router 1.3.1.
+// The use cases of the slot tracker. Its tracker of a scope exists while the scope has an
+// attached worker of either contract, and includes the workers and loads of both (decision S4).
+// Error texts are those of dynamo-kv-router 1.3.1.
 
 // SlotsWorker is the body of /register and a row of /workers: ranks DPStart to
 // DPStart+DPSize-1 of a worker.
@@ -30,9 +30,9 @@ type SlotsReservation struct {
 	Scope catalog.Scope
 	ID    string // unique in its scope
 	Rank  catalog.Rank
-	// SequenceHashes are kept: they must not be changed after the call.
+	// SequenceHashes are kept and must not be changed after the call.
 	SequenceHashes []uint64
-	NewISLTokens   uint64 // to prefill; 0 is no load
+	NewISLTokens   uint64 // tokens to prefill; 0: no prefill load
 }
 
 // SlotsProjection is the body of /potential_loads.
@@ -56,7 +56,7 @@ type slotTracker struct {
 	register func(change func() (*catalog.Worker, error)) (*catalog.Worker, error) // see Service.register
 }
 
-// SlotsRegister adds a worker that carries load and is never selected.
+// SlotsRegister adds a worker that carries load but is never selected.
 func (s *slotTracker) SlotsRegister(w SlotsWorker) error {
 	_, err := s.register(func() (*catalog.Worker, error) {
 		return s.catalog.PutTracked(catalog.TrackedRecord{
@@ -82,7 +82,7 @@ func (s *slotTracker) SlotsWorkers(model, tenant *string) []SlotsWorker {
 			switch {
 			case !e.CarriesLoad:
 			case last >= 0 && rows[last].Worker == e.Rank.Worker && rows[last].Scope == snap.Scope:
-				rows[last].DPSize++ // the ranks with load are one range
+				rows[last].DPSize++ // the ranks are one range
 			default:
 				rows = append(rows, SlotsWorker{Worker: e.Rank.Worker, Scope: snap.Scope, BlockSize: snap.BlockSize, DPStart: e.DP, DPSize: 1})
 			}
@@ -91,7 +91,7 @@ func (s *slotTracker) SlotsWorkers(model, tenant *string) []SlotsWorker {
 	return rows
 }
 
-// trackers are the scopes that match, by model and tenant.
+// trackers returns the matching scopes, by model and tenant.
 func (s *slotTracker) trackers(model, tenant *string) []*catalog.Snapshot {
 	var out []*catalog.Snapshot
 	for _, sc := range s.catalog.Scopes() {
@@ -105,7 +105,7 @@ func (s *slotTracker) trackers(model, tenant *string) []*catalog.Snapshot {
 	return out
 }
 
-// tracker returns the scope as the slot tracker knows it.
+// tracker returns the scope for the slot tracker; the error has its text.
 func (s *slotTracker) tracker(sc catalog.Scope) (*catalog.Snapshot, error) {
 	if snap := s.catalog.Snapshot(sc); snap != nil {
 		return snap, nil
@@ -141,8 +141,7 @@ func (s *slotTracker) SlotsAdd(req *SlotsReservation) error {
 	return err
 }
 
-// SlotsPrefillComplete takes a request's prefill load off its rank. Doing it
-// again is no error.
+// SlotsPrefillComplete removes a request's prefill load from its rank. Repeating it is no error.
 func (s *slotTracker) SlotsPrefillComplete(sc catalog.Scope, id string) error {
 	if _, err := s.tracker(sc); err != nil {
 		return err
@@ -174,8 +173,7 @@ func (s *slotTracker) SlotsFree(sc catalog.Scope, id string) error {
 	return nil
 }
 
-// SlotsLoads returns what every rank carries, by model, tenant, worker and rank;
-// nil matches all.
+// SlotsLoads returns the load of every rank, by model, tenant, worker and rank; nil matches all.
 func (s *slotTracker) SlotsLoads(model, tenant *string) []SlotsLoad {
 	rows := []SlotsLoad{}
 	for _, snap := range s.trackers(model, tenant) {
@@ -190,9 +188,9 @@ func rankLoad(l reservations.Load) selecting.RankLoad {
 	return selecting.RankLoad{Rank: l.Rank, PrefillTokens: l.PrefillTokens, DecodeBlocks: l.Blocks, Requests: uint64(l.Requests)}
 }
 
-// SlotsPotentialLoads returns what every rank of the scope, by rank, would carry
-// with the request booked on it: of the prompt's blocks those count that do not
-// continue a leading run of active ones.
+// SlotsPotentialLoads returns the load that every rank of the scope would have with the
+// request booked on it, by rank. Of the prompt's blocks those count that are not in its
+// leading run of active blocks.
 func (s *slotTracker) SlotsPotentialLoads(req *SlotsProjection) ([]selecting.RankLoad, error) {
 	snap, err := s.tracker(req.Scope)
 	if err != nil {
@@ -217,7 +215,8 @@ func (s *slotTracker) SlotsPotentialLoads(req *SlotsProjection) ([]selecting.Ran
 	return rows, nil
 }
 
-// addSaturating: sums of tokens that clients send do not wrap (decision S3).
+// addSaturating adds without wrapping around, since clients send the numbers of tokens
+// (decision S3).
 func addSaturating(a, b uint64) uint64 {
 	sum, carry := bits.Add64(a, b, 0)
 	return sum | -carry

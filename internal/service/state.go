@@ -19,19 +19,19 @@ import (
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
-// State keeps workers, reservations and index of a service on disk, for a process
-// that has no other replica to ask. Workers and reservations of the last snapshot
-// are there when Restore returns. What a rank holds stays in the file until its
-// engine has proved to be the one that the snapshot knew: see restoredRanks.
+// State keeps workers, reservations and index of a service on disk, for a process that has no
+// other replica to recover from. Restore brings back the workers and reservations of the last
+// snapshot. The blocks of a rank stay in the file until its engine has proved to be the same
+// one: see restoredRanks.
 type State struct {
 	service  *Service
 	dir      *statefile.Dir
 	interval time.Duration
-	account  *budget.Account // of what is written and read
+	account  *budget.Account // account of the memory for writing and reading
 	restored *restoredRanks
 	log      zerolog.Logger
 
-	last     atomic.Pointer[snapshotWritten] // nil: none yet
+	last     atomic.Pointer[snapshotWritten] // nil: none written yet
 	failures [numSnapshotFaults]atomic.Uint64
 }
 
@@ -42,41 +42,40 @@ type snapshotWritten struct {
 	bytes int64
 }
 
-// snapshotFault is why a snapshot could not be written or used.
+// snapshotFault is why a snapshot, or a part of it, could not be written or used.
 type snapshotFault uint8
 
 const (
 	faultDiskFull snapshotFault = iota
 	faultIO
 	faultMemory
-	faultTooLate // it was not complete in time when the process stopped
-	faultItem    // something did not fit into it, and was left out
-	faultRefused // the one at start was not used
+	faultTooLate // not complete in time when the process stopped
+	faultItem    // an item did not fit and was left out
+	faultRefused // the snapshot at the start was not used
 	numSnapshotFaults
 )
 
 var snapshotFaults = [numSnapshotFaults]string{"disk_full", "io", "memory", "too_late", "item_too_large", "refused"}
 
 const (
-	// proofTime is how long restored blocks wait for their engine to prove that it is
-	// the same: one without a replay endpoint has to send a message for that.
+	// proofTime is how long restored blocks wait for their engine to prove that it is the same.
+	// An engine without a replay endpoint has to send a message for that.
 	proofTime = 10 * time.Minute
-	// lastSnapshotTime bounds the snapshot that is written when the process stops, but
-	// for its sync: the whole stop may take six seconds, and this does not begin at once.
+	// lastSnapshotTime bounds the writing, without the sync, of the snapshot at the stop of the
+	// process: the whole stop may take six seconds, and this does not begin at once.
 	lastSnapshotTime = 3 * time.Second
-	// busyShare is the part of one core that writing takes, one in so many.
+	// Writing takes one part in busyShare of one core.
 	busyShare = 25
-	// busyFor is how long it works until it rests. What took much longer, up to
-	// mostBusy and beyond, was mostly the work of others on a busy machine.
+	// busyFor is how long writing works until it rests. Work that took much longer, up to
+	// mostBusy and beyond, was probably interrupted on a busy machine.
 	busyFor  = 2 * time.Millisecond
 	mostBusy = 20 * time.Millisecond
-	// pageReservations are read from the ledger at a time.
+	// pageReservations is how many reservations are read from the ledger at a time.
 	pageReservations = 256
 )
 
-// NewState returns the state of a service on disk, nil without a directory: its
-// methods then do nothing. It must be called, and restored, before the service has
-// workers.
+// NewState returns the state of a service on disk. Without a directory it returns nil, whose
+// methods do nothing. NewState and Restore must be called before the service has workers.
 func (s *Service) NewState(dir *statefile.Dir, interval time.Duration) *State {
 	if dir == nil {
 		return nil
@@ -89,8 +88,7 @@ func (s *Service) NewState(dir *statefile.Dir, interval time.Duration) *State {
 	return st
 }
 
-// Restore reads the last snapshot. A file that is damaged, or not of this program,
-// is not used: the service is then as empty as without it.
+// Restore reads the last snapshot. A file that is damaged, or not from this program, is ignored.
 func (s *State) Restore() {
 	if s == nil {
 		return
@@ -116,7 +114,7 @@ func (s *State) Restore() {
 	if !s.service.config.recovers() && s.service.config.KVEvents {
 		ranks, entries = s.restored.use(f)
 	}
-	learned := s.restoreLearned(f) // before the learners have anything to learn from
+	learned := s.restoreLearned(f) // before the learners get samples
 	workers, err := s.restoreWorkers(f)
 	var booked, ended int
 	if err == nil {
@@ -149,7 +147,7 @@ func (s *State) restoreWorkers(f *statefile.File) (restored int, err error) {
 	}
 	if _, err := s.service.ReplaceWorkers(workers, catalog.ScopeFilter{}); err == nil {
 		restored = len(workers)
-	} else { // one of them is not accepted any more: the others are
+	} else { // at least one is refused: register one by one
 		for _, r := range workers {
 			if _, err := s.service.PutWorker(r); err == nil {
 				restored++
@@ -164,8 +162,8 @@ func (s *State) restoreWorkers(f *statefile.File) (restored int, err error) {
 	return restored, nil
 }
 
-// restoreReservations books what a file has, with the ages of now. ended counts those
-// whose time is over, or whose rank is gone.
+// restoreReservations books the reservations of a file, with their current ages. ended counts
+// those that have expired or whose rank has gone.
 func (s *State) restoreReservations(f *statefile.File) (booked, ended int, err error) {
 	err = f.Reservations(time.Now(), func(r reservations.Reservation) {
 		if s.service.ledger.Restore(r) == reservations.Applied {
@@ -202,7 +200,7 @@ func (s *State) Run(ctx context.Context) error {
 	}
 }
 
-// save writes a snapshot. A failure is logged and counted; the one before stays.
+// save writes a snapshot. A failure is logged and counted, and the previous snapshot stays.
 func (s *State) save(ctx context.Context, p *pacer) {
 	began := time.Now()
 	if !s.account.Reserve(statefile.WriterMemory) {
@@ -215,7 +213,7 @@ func (s *State) save(ctx context.Context, p *pacer) {
 	case err == nil:
 		s.last.Store(&snapshotWritten{at: time.Now(), took: time.Since(began), bytes: bytes})
 		s.log.Debug().Int64("bytes", bytes).Dur("took", time.Since(began)).Msg("snapshot written")
-	case errors.Is(err, context.Canceled): // the last one follows
+	case errors.Is(err, context.Canceled): // the last snapshot follows
 	case errors.Is(err, context.DeadlineExceeded):
 		s.fail(faultTooLate, err)
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EFBIG):
@@ -231,7 +229,7 @@ func (s *State) fail(why snapshotFault, err error) {
 		Msg("snapshot not written: the one before stays")
 }
 
-// fill writes everything. Reservations come last, so that they are the newest.
+// fill writes all parts. Reservations come last, so that they are the newest.
 func (s *State) fill(ctx context.Context, w *statefile.Writer, p *pacer) error {
 	if err := s.writeWorkers(ctx, w, p); err != nil {
 		return err
@@ -239,8 +237,8 @@ func (s *State) fill(ctx context.Context, w *statefile.Writer, p *pacer) error {
 	if err := s.writeLearned(w); err != nil {
 		return err
 	}
-	// First those that wait for their proof, then where the streams stand: a rank that
-	// is proved in between is in the second.
+	// First the ranks that are still pending, then those of the streams: a rank whose engine is
+	// proved in between is in the second part.
 	carried, err := s.restored.carry(ctx, w, p)
 	if err != nil {
 		return err
@@ -274,7 +272,7 @@ func (s *State) writeWorkers(ctx context.Context, w *statefile.Writer, p *pacer)
 	return nil
 }
 
-// leaveOut counts an item that does not fit into a file.
+// leaveOut counts an item that does not fit into a file; it returns any other error.
 func (s *State) leaveOut(err error) error {
 	if errors.Is(err, statefile.ErrTooLarge) {
 		s.failures[faultItem].Add(1)
@@ -286,12 +284,12 @@ func (s *State) leaveOut(err error) error {
 // savedRank is a rank whose blocks are being written.
 type savedRank struct {
 	rank   catalog.Rank
-	number int // in the file
+	number int // number of the rank in the file
 }
 
-// writeIndex writes what the ranks of a scope hold whose checkpoints are known. The
-// blocks are read after that, while events go on: what has changed in between is
-// changed again by the messages that follow the checkpoint.
+// writeIndex writes the blocks of a scope's ranks whose checkpoints are known. The blocks are
+// read after the checkpoints while events go on; the messages after the checkpoint will repeat
+// the changes in between.
 func (s *State) writeIndex(ctx context.Context, w *statefile.Writer, p *pacer, sc catalog.Scope, state *scopes.State,
 	points map[catalog.Rank]kvevents.Checkpoint, carried map[rankKey]struct{},
 ) error {
@@ -304,8 +302,8 @@ func (s *State) writeIndex(ctx context.Context, w *statefile.Writer, p *pacer, s
 	saved := make(map[uint32]savedRank)
 	for slot, r := range slots {
 		from, known := points[r]
-		// A file has no blocks of further attention groups. An engine that has such groups
-		// replays all its events instead.
+		// A file has no blocks of further attention groups. An engine with such groups replays
+		// all its events instead.
 		if _, twice := carried[rankKey{sc, r}]; !known || twice || state.Space.HasGroups(slot) {
 			continue
 		}
@@ -314,7 +312,7 @@ func (s *State) writeIndex(ctx context.Context, w *statefile.Writer, p *pacer, s
 			continue
 		}
 		if err != nil {
-			walk.Runs(func(*indexer.Run) bool { return false }) // a walk has to be ended
+			walk.Runs(func(*indexer.Run) bool { return false }) // ends the walk
 			return err
 		}
 		saved[slot] = savedRank{r, number}
@@ -367,14 +365,14 @@ func (s *State) writeReservations(ctx context.Context, w *statefile.Writer, p *p
 	return nil
 }
 
-// pacer lets work rest so that it takes no more than its share of a core. The zero
-// value never rests.
+// pacer makes work rest so that it takes no more than its share of a core. The zero value never
+// rests.
 type pacer struct {
 	paced bool
-	began time.Time // of the work since the last rest
+	began time.Time // when work began after the last rest
 }
 
-// rest waits if it is time to. The error is that of ctx.
+// rest rests if it is time to. The error is ctx's.
 func (p *pacer) rest(ctx context.Context) error {
 	if !p.paced {
 		return ctx.Err()

@@ -13,9 +13,8 @@ import (
 	"github.com/select-service/select-service/pkg/recovery"
 )
 
-// Collectors returns the collectors of the service's metrics. With dynamoAliases
-// numbers of this service are shown a second time, under the names that
-// dynamo.indexer 1.6.1 has for them.
+// Collectors returns the collectors of the service's metrics. With dynamoAliases some numbers
+// are also shown under the names that dynamo.indexer 1.6.1 has for them.
 func (s *Service) Collectors(dynamoAliases bool) []prometheus.Collector {
 	publishers := s.conductor.Registry()
 	all := []prometheus.Collector{
@@ -55,8 +54,8 @@ func (s *Service) newWatcher() *telemetry.Watcher {
 	return telemetry.NewWatcher(s.catalog, s.scopes, s.allStreams(), s.conductor.Registry(), s.Selections(), s.log)
 }
 
-// remembered yields how much of each kind is kept for callers that come back, and
-// how many wait for that.
+// remembered yields the number of entries of each kind of state that is kept for later
+// requests, and of requests that wait for it.
 func (s *Service) remembered(yield func(kind string, n int) bool) {
 	r := s.Remembered()
 	if !yield("answers", r.Answers) || !yield("selections", r.Pending) {
@@ -70,7 +69,7 @@ func (s *Service) remembered(yield func(kind string, n int) bool) {
 	}
 }
 
-// collector shows how far the recovery has come.
+// collector returns the collector of the recovery's progress.
 func (r *indexRecovery) collector() telemetry.Recovery {
 	stages := make([]string, numRecoveryStages)
 	for stage := range stages {
@@ -104,11 +103,11 @@ func (s selectionView) Unavailable(sc catalog.Scope) error {
 	if _, _, err := s.scopes.Schedulable(sc); err != nil {
 		return err
 	}
-	return scopes.NoWorkers(sc) // it has become schedulable just now
+	return scopes.NoWorkers(sc) // the scope has just become schedulable
 }
 
-// Diagnose says where a prompt's match on the workers of a scope breaks, and why;
-// see conductorapi.ScopeDiagnoser.
+// Diagnose returns where a prompt's match on the workers of a scope breaks, and why; see
+// conductorapi.ScopeDiagnoser.
 func (s *Service) Diagnose(req *conductorapi.DiagnoseRequest, maxBlocks int) (*conductor.Diagnosis, error) {
 	var streams *kvevents.Subscribers
 	if s.config.KVEvents {

@@ -25,8 +25,8 @@ func (s *Service) DeleteWorker(id uint64) (*catalog.Worker, error) {
 	return s.DeleteWorkerIn(catalog.ScopeFilter{}, id)
 }
 
-// PutWorkerIn is PutWorker for a caller who may change the workers of matching scopes
-// only, see catalog.Catalog.PutIn.
+// PutWorkerIn is PutWorker for a caller that may change only the workers of matching scopes,
+// see catalog.Catalog.PutIn.
 func (s *Service) PutWorkerIn(own catalog.ScopeFilter, r catalog.Record) (*catalog.Worker, error) {
 	return s.register(func() (*catalog.Worker, error) { return s.catalog.PutIn(own, r) })
 }
@@ -51,8 +51,8 @@ func (s *Service) register(change func() (*catalog.Worker, error)) (w *catalog.W
 	return w, asError(err)
 }
 
-// changeWorkers makes a change of the catalog, and gives the requests that wait
-// their turn: removing a worker can let others be attached.
+// changeWorkers makes a change of the catalog and dispatches the waiting requests: removing a
+// worker can let others be attached.
 func (s *Service) changeWorkers(change func()) {
 	s.reconciler.registering.Add(1)
 	defer s.reconciler.registering.Add(-1)
@@ -60,7 +60,7 @@ func (s *Service) changeWorkers(change func()) {
 	change()
 	s.scopes.WorkersChanged()
 	if added := s.reconciler.ranksAdded; added != nil && s.reconciler.rankPuts.Load() != before {
-		added() // perhaps for ranks of another call, too
+		added() // perhaps also for ranks that another call added
 	}
 }
 
@@ -69,16 +69,15 @@ func (s *Service) Workers(model, tenant *string) []*catalog.Worker {
 	return s.catalog.List(model, tenant)
 }
 
-// Ready reports whether requests can be served: at least one worker of any scope
-// is schedulable, neither a recovery nor what a snapshot on disk has is waited for,
-// and the service is not shutting down.
+// Ready reports whether requests can be served: at least one worker of any scope is schedulable,
+// no recovery or snapshot on disk is awaited, and the service is not shutting down.
 func (s *Service) Ready() (ready bool, schedulable int, workers []*catalog.Worker) {
 	settled, schedulable := s.settled()
 	return settled && schedulable > 0, schedulable, s.catalog.List(nil, nil)
 }
 
-// Settled is Ready but for the workers: there may be none yet, for whose want requests are
-// refused.
+// Settled is Ready without the condition on workers: there may be none yet, and requests are
+// then refused for that reason.
 func (s *Service) Settled() bool {
 	settled, _ := s.settled()
 	return settled
@@ -98,8 +97,8 @@ func (e *WorkersFileError) Error() string {
 	return "workers are managed by --workers-file " + e.Path
 }
 
-// TakesSet reports whether ReconcileWorkers can take any set of workers: with a
-// workers file the error is a Conflict.
+// TakesSet returns a Conflict if ReconcileWorkers cannot replace the set of workers because a
+// workers file defines it, else nil.
 func (s *Service) TakesSet() error {
 	if s.config.WorkersFile == "" {
 		return nil
@@ -108,9 +107,9 @@ func (s *Service) TakesSet() error {
 	return &contract.Error{Kind: contract.Conflict, Text: err.Error(), Err: err}
 }
 
-// ReconcileWorkers makes the given workers all those of the chosen scopes
-// (decision E5), see catalog.Catalog.Reconcile. An error of one entry names it and
-// leaves everything as it was. See TakesSet.
+// ReconcileWorkers replaces all workers of the chosen scopes by the given ones (decision E5),
+// see catalog.Catalog.Reconcile. The error of an entry names the entry; nothing is changed
+// then. See TakesSet.
 func (s *Service) ReconcileWorkers(records []catalog.Record, scope catalog.ScopeFilter) (catalog.Difference, error) {
 	if err := s.TakesSet(); err != nil {
 		return catalog.Difference{}, err
@@ -159,8 +158,8 @@ type ScopeLoads struct {
 	PendingISLTokens uint64
 }
 
-// Loads returns what every rank of the matching scopes carries; nil matches
-// all. A scope whose workers have gone stays in the list, without rows.
+// Loads returns the load of every rank of the matching scopes; nil matches all. A scope whose
+// workers have left stays in the list, without rows.
 func (s *Service) Loads(model, tenant *string) []ScopeLoads {
 	var out []ScopeLoads
 	for _, sc := range s.scopes.Known() {
