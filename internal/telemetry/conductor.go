@@ -26,8 +26,7 @@ var (
 	conductorMismatches   = conductorFamilies.counter("conductor_base_mismatches_total", "Events whose base_block_idx contradicts the depth known of their blocks.")
 )
 
-// Conductor collects what is known of the Conductor API's publishers and their
-// index.
+// Conductor collects metrics of the Conductor API's publishers and their index.
 type Conductor struct{ Registry *conductor.Registry }
 
 // Describe implements prometheus.Collector.

@@ -16,11 +16,11 @@ var (
 	shadowTTFT      = decisionFamilies.gauge("shadow_ttft_foregone_seconds", "By how much the predicted time to first token of the decisions is longer than that of the shadow's choices; negative if it is shorter.", "model_name", "policy", "shadow")
 )
 
-// ErrorRatioBounds are those of the ratio of an observed to a predicted time.
+// ErrorRatioBounds are bounds of ratios of an observed to a predicted time.
 var ErrorRatioBounds = []float64{0.1, 0.25, 0.5, 0.75, 0.9, 1.1, 1.5, 2, 4, 10}
 
-// Decisions collects how shadows compare with the policies that decide, and how good the
-// predictions are.
+// Decisions collects the comparison of shadow policies with the deciding ones, and the
+// accuracy of predictions.
 type Decisions struct {
 	Registry *scopes.Registry
 	Errors   *Histogram

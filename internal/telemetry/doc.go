@@ -1,5 +1,5 @@
-// Package telemetry is what a process shows of itself to its operators: metrics
-// for Prometheus, and a log of what needs their attention.
+// Package telemetry shows a process to its operators: metrics for Prometheus, and a log of
+// events that need their attention.
 //
 // A metric family is declared once, as a variable beside the collector that sends
 // it: see family.go for the declarations and, for an example, conductor.go.

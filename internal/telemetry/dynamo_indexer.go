@@ -38,8 +38,8 @@ var (
 	indexerErrors    = indexerRequestFamilies.counter("dynamo_kvindexer_errors_total", "HTTP error responses (4xx/5xx)", "endpoint", "status_class")
 )
 
-// DynamoIndexer collects numbers of this service a second time, under the names
-// that dynamo.indexer 1.6.1 has for them.
+// DynamoIndexer collects numbers of this service a second time, under the names of
+// dynamo.indexer 1.6.1.
 type DynamoIndexer struct {
 	Catalog   *catalog.Catalog
 	Scopes    *scopes.Registry
@@ -82,8 +82,8 @@ var indexerStatuses = [...]string{
 	"unsupported_residency_domain", "allocation_failed", "indexer_invariant_violation", "ownership_degree_overflow",
 }
 
-// indexerStatus finds the status that comes closest to a reason. Events that are
-// not meant for the index have none.
+// indexerStatus returns the status closest to a reason. counts is false for events that are not
+// meant for the index.
 func indexerStatus(r kvevents.Reason) (status string, counts bool) {
 	switch {
 	case r == kvevents.Applied:
@@ -98,7 +98,7 @@ func indexerStatus(r kvevents.Reason) (status string, counts bool) {
 	return "invalid_block", true
 }
 
-// sendEvents sends the events as dynamo.indexer counts them.
+// sendEvents sends the events by dynamo.indexer's way of counting.
 func (c DynamoIndexer) sendEvents(ch chan<- prometheus.Metric) {
 	tally := c.Streams.tally()
 	for _, kind := range []kvevents.Kind{kvevents.Stored, kvevents.Removed, kvevents.Cleared} {
@@ -121,8 +121,8 @@ func (c DynamoIndexer) sendEvents(ch chan<- prometheus.Metric) {
 	send(ch, indexerWarnings, again, "duplicate_store")
 }
 
-// DynamoIndexerRequests collects the requests of the Conductor API a second time,
-// under the names that dynamo.indexer 1.6.1 has for them.
+// DynamoIndexerRequests collects the requests of the Conductor API a second time, under the
+// names of dynamo.indexer 1.6.1.
 type DynamoIndexerRequests struct{ Requests *Requests }
 
 // Describe implements prometheus.Collector.
@@ -148,8 +148,8 @@ func (c DynamoIndexerRequests) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// indexerRoute returns what dynamo.indexer would call a route of the Conductor
-// API; ok is false for other routes.
+// indexerRoute returns dynamo.indexer's name for a route of the Conductor API; ok is
+// false for other routes.
 func indexerRoute(listener, route string) (name string, ok bool) {
 	if listener == "conductor" {
 		return route, route != ""
@@ -158,8 +158,7 @@ func indexerRoute(listener, route string) (name string, ok bool) {
 	return "/" + name, ok
 }
 
-// indexerAnswers adds up the answers of one route of the Conductor API, of all
-// listeners.
+// indexerAnswers sums the answers of one route of the Conductor API over all listeners.
 type indexerAnswers struct {
 	byMethod map[string]uint64
 	byClass  map[string]uint64 // of errors

@@ -30,7 +30,7 @@ type Streams struct {
 	Conductor *kvevents.Subscribers // of the Conductor API's publishers
 }
 
-// tally is what the events of all streams came to.
+// tally returns the outcomes of the events of all streams.
 func (s Streams) tally() kvevents.Tally {
 	sum, more := s.Workers.Tally(), s.Conductor.Tally()
 	sum.Add(&more)
@@ -49,7 +49,7 @@ func (s Streams) states() (count streamStates) {
 	return count
 }
 
-// Events collects what is known of KV event streams and their events.
+// Events collects metrics of KV event streams and their events.
 type Events struct {
 	Streams Streams
 	Lag     *Histogram // age of live messages, in seconds
@@ -94,15 +94,16 @@ func sendMessages(ch chan<- prometheus.Metric, n *kvevents.Counters) {
 	send(ch, kvConnections, n.Pauses.Load(), "paused")
 }
 
-// alwaysShown reports whether events of a kind are shown at a tier even while
-// there are none, so that the first one is a rise and not a new series. Host and
-// disk tiers are rare, and some kinds have no tier.
+// alwaysShown reports whether the series of events of a kind on a tier exists before the first
+// event, so that this event is a rise and not a new series. Host and disk tiers are rare, and
+// some kinds have no tier.
 func alwaysShown(kind kvevents.Kind, tier int) bool {
 	device := kind == kvevents.Stored || kind == kvevents.Removed
 	return tier == kvevents.NoTier || tier == int(indexer.Device) && device
 }
 
-// sendEvents leaves out what never occurred at other tiers: most cannot.
+// sendEvents sends the events by kind and tier. It leaves out series without events unless they
+// are always shown: most combinations cannot occur.
 func sendEvents(ch chan<- prometheus.Metric, tally *kvevents.Tally) {
 	for kind := range tally.Events {
 		for tier := range tally.Events[kind] {

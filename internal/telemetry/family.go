@@ -9,8 +9,8 @@ import (
 // namespace starts the names of the service's own families.
 const namespace = "select_service"
 
-// families are the families of one collector. Declaring a family adds it, so that
-// the collector describes all of them.
+// families has the families of one collector. Declaring a family adds it, so that the collector
+// describes them all.
 type families struct{ all []family }
 
 // family is a metric family.
@@ -24,14 +24,14 @@ type family struct {
 	labels     []string
 }
 
-// gauge declares a family of gauges. Names have no namespace, unless it is
+// gauge declares a family of gauges. The namespace is added to the name, unless it is one of
 // Dynamo's.
 func (fs *families) gauge(name, help string, labels ...string) family {
 	return fs.add(prometheus.GaugeValue, name, help, labels)
 }
 
-// counter declares a family of counters; see gauge. They must never fall while
-// their series is shown.
+// counter declares a family of counters; see gauge. A counter must never fall while its series
+// is shown.
 func (fs *families) counter(name, help string, labels ...string) family {
 	return fs.add(prometheus.CounterValue, name, help, labels)
 }
@@ -50,15 +50,15 @@ func (fs *families) add(kind prometheus.ValueType, name, help string, labels []s
 	return f
 }
 
-// describe sends the descriptors: the Describe of a collector.
+// describe sends the descriptors; it implements a collector's Describe.
 func (fs *families) describe(ch chan<- *prometheus.Desc) {
 	for i := range fs.all {
 		ch <- fs.all[i].desc
 	}
 }
 
-// send sends a sample of a counter or gauge. Labels are in the order of the
-// declaration. A sample whose labels do not fit fails the scrape.
+// send sends a sample of a counter or gauge. Labels are in the order of the declaration; a
+// sample with a wrong number of labels fails the scrape.
 func send[N int | int64 | uint32 | uint64 | float64](ch chan<- prometheus.Metric, f family, v N, labels ...string) {
 	m, err := prometheus.NewConstMetric(f.desc, f.kind, float64(v), labels...)
 	if err != nil {

@@ -23,13 +23,13 @@ var (
 	gatewayMispredicted  = gatewayFamilies.counter("gateway_cached_tokens_mispredicted_total", "By how many tokens engines had more or less cached than the index had for them, summed up.", "engine_had")
 )
 
-// GatewayOutcome is what became of a request through the gateway.
+// GatewayOutcome is the outcome of a request through the gateway.
 type GatewayOutcome uint8
 
 // The outcomes.
 const (
 	GatewayBooked       GatewayOutcome = iota
-	GatewayPlaced                      // by load, nothing is booked
+	GatewayPlaced                      // placed by load, without a reservation
 	GatewayInvalid                     // 400
 	GatewayUnknownModel                // 404
 	GatewayTooLarge                    // 413
@@ -37,7 +37,7 @@ const (
 	GatewayUnavailable                 // 503
 	GatewayTokenizer                   // 502, 503 or 504 for the tokenizer
 	GatewayFailed                      // 500
-	GatewayGone                        // over before an engine was chosen
+	GatewayGone                        // the client left before an engine was chosen
 	GatewayProtocol                    // the filter's configuration cannot be served
 	gatewayOutcomes
 )
@@ -46,7 +46,7 @@ var gatewayOutcomeNames = [gatewayOutcomes]string{
 	"booked", "placed", "invalid", "unknown_model", "too_large", "overloaded", "unavailable", "tokenizer", "failed", "gone", "protocol",
 }
 
-// PrefillSign is what told that a prefill is complete.
+// PrefillSign is the sign by which the end of a prefill was noticed.
 type PrefillSign uint8
 
 // The signs.
@@ -60,7 +60,7 @@ const (
 
 var prefillSignNames = [prefillSigns]string{"stream", "kv_event", "predicted", "first_byte"}
 
-// TokenizerReason is why the tokens of a prompt are not known.
+// TokenizerReason is why the tokens of a prompt are unknown.
 type TokenizerReason uint8
 
 // The reasons.
@@ -69,16 +69,16 @@ const (
 	TokenizerUnavailable
 	TokenizerTimeout
 	TokenizerBroken
-	TokenizerTooLarge // its answer
-	TokenizerNoMemory // for its answer
-	TokenizerOpen     // it is not asked for a while
+	TokenizerTooLarge // its answer is too large
+	TokenizerNoMemory // no memory for its answer
+	TokenizerOpen     // its circuit breaker is open
 	TokenizerUnconvertible
 	tokenizerReasons
 )
 
 var tokenizerReasonNames = [tokenizerReasons]string{"rejected", "unavailable", "timeout", "broken", "too_large", "no_memory", "open", "unconvertible"}
 
-// TokenizerAction is what becomes of such a request.
+// TokenizerAction is how such a request was treated.
 type TokenizerAction uint8
 
 // The actions.
@@ -90,7 +90,7 @@ const (
 
 var tokenizerActionNames = [tokenizerActions]string{"fail", "load_only"}
 
-// ServedEndpoint is where a request went that the gateway tells of.
+// ServedEndpoint is where a request went, as the gateway reports it.
 type ServedEndpoint uint8
 
 // The endpoints.
@@ -103,11 +103,11 @@ const (
 
 var servedEndpointNames = [servedEndpoints]string{"chosen", "fallback", "unknown"}
 
-// tokenBounds are tokens, 16 to 1,048,576.
+// tokenBounds are bounds in tokens, 16 to 1,048,576.
 var tokenBounds = append([]float64{0}, doubling(16, 17)...)
 
-// Gateway counts what happens at the gateway, and collects it. Its methods neither block nor
-// allocate.
+// Gateway counts requests through the gateway, and collects the counts. Its methods neither
+// block nor allocate.
 type Gateway struct {
 	// Open and Bookings are read at a scrape; Bookings may be nil.
 	Open     atomic.Int64
@@ -119,10 +119,10 @@ type Gateway struct {
 	served            [servedEndpoints]atomic.Uint64
 	picks, tokenizing *Histogram
 	cached, predicted *Histogram
-	more, less        atomic.Uint64 // tokens that engines had cached beyond, below what was predicted
+	more, less        atomic.Uint64 // tokens that engines had cached above and below the prediction
 }
 
-// NewGateway returns counters that have counted nothing.
+// NewGateway returns counters at 0.
 func NewGateway() *Gateway {
 	return &Gateway{
 		picks: NewHistogram(requestBounds), tokenizing: NewHistogram(requestBounds),
@@ -133,7 +133,7 @@ func NewGateway() *Gateway {
 // Ended counts a request that got no engine.
 func (g *Gateway) Ended(o GatewayOutcome) { g.outcomes[o].Add(1) }
 
-// Placed counts a request that got one.
+// Placed counts a request that got an engine, and how long that took.
 func (g *Gateway) Placed(booked bool, took time.Duration) {
 	o := GatewayPlaced
 	if booked {
@@ -152,10 +152,11 @@ func (g *Gateway) TokenizerFailed(r TokenizerReason, a TokenizerAction) { g.fail
 // PrefillCompleted counts a prefill.
 func (g *Gateway) PrefillCompleted(by PrefillSign) { g.prefills[by].Add(1) }
 
-// Served counts an answer whose endpoint the gateway told.
+// Served counts an answer whose endpoint the gateway reported.
 func (g *Gateway) Served(at ServedEndpoint) { g.served[at].Add(1) }
 
-// CachedTokens compares what an engine had cached with what was predicted.
+// CachedTokens counts the difference between the tokens that an engine had cached and the
+// predicted number.
 func (g *Gateway) CachedTokens(cached, predicted uint64) {
 	g.cached.Observe(float64(cached))
 	g.predicted.Observe(float64(predicted))

@@ -6,21 +6,21 @@ import (
 	"sync/atomic"
 )
 
-// Bounds of histograms: the largest value of each bucket, in order. One more
-// bucket takes what is above the last. They must not be changed.
+// Bounds of histograms: the largest value of each bucket, ascending. One more bucket has the
+// values above the last bound. Bounds must not be changed.
 var (
-	// overlapRatioBounds are shares, 0 to 1.
+	// overlapRatioBounds are bounds of shares, 0 to 1.
 	overlapRatioBounds = []float64{0, .1, .2, .3, .4, .5, .6, .7, .8, .9, 1}
-	// foregoneBounds are blocks, up to 4,096.
+	// foregoneBounds are bounds in blocks, up to 4,096.
 	foregoneBounds = append([]float64{0}, doubling(1, 13)...)
-	// costSpreadBounds are blocks, up to 65,536.
+	// costSpreadBounds are bounds in blocks, up to 65,536.
 	costSpreadBounds = append([]float64{0}, doubling(1, 17)...)
-	// waitBounds are seconds, 1 ms to 131 s.
+	// waitBounds are bounds in seconds, 1 ms to 131 s.
 	waitBounds = doubling(.001, 18)
-	// LagBounds are seconds, 0.5 ms to 65.5 s.
+	// LagBounds are bounds in seconds, 0.5 ms to 65.5 s.
 	LagBounds = doubling(.0005, 18)
 
-	// requestBounds are seconds, 0.1 ms to 52 s: those of dynamo.indexer 1.6.1.
+	// requestBounds are bounds in seconds, 0.1 ms to 52 s, as in dynamo.indexer 1.6.1.
 	requestBounds = doubling(.0001, 20)
 )
 
@@ -33,8 +33,8 @@ func doubling(first float64, n int) []float64 {
 	return all
 }
 
-// Histogram counts values by size. Observe takes no lock and no memory. Unlike
-// prometheus.Histogram it has no name and no labels: a collector adds them.
+// Histogram counts values by size. Observe takes no lock and allocates nothing. Unlike
+// prometheus.Histogram it has no name and no labels; a collector adds them.
 type Histogram struct {
 	bounds []float64
 	counts []atomic.Uint64 // by bucket, one more than bounds
@@ -62,7 +62,7 @@ func (h *Histogram) addSum(v float64) {
 	}
 }
 
-// add counts what o, of the same bounds, has counted.
+// add adds the counts of o, which has the same bounds.
 func (h *Histogram) add(o *Histogram) {
 	for i := range o.counts {
 		h.counts[i].Add(o.counts[i].Load())
@@ -76,9 +76,9 @@ func (h *Histogram) Count() uint64 {
 	return count
 }
 
-// read returns what Prometheus shows: count and sum of all values, and for each
-// bound how many are not above it. The sum may be ahead of or behind values that
-// are being observed.
+// read returns the histogram in Prometheus' form: count and sum of all values, and for each
+// bound how many values are not above it. While values are being observed, the sum may be ahead
+// of or behind the counts.
 func (h *Histogram) read() (count uint64, sum float64, upTo map[float64]uint64) {
 	upTo = make(map[float64]uint64, len(h.bounds))
 	for i, b := range h.bounds {

@@ -19,12 +19,12 @@ var (
 	certificateExpires = processFamilies.gauge("certificate_expires_timestamp_seconds", "When the certificate expires that the listeners show, or reads from other replicas; only with TLS.", "use")
 )
 
-// Process collects what belongs to the process and no part of the service.
+// Process collects metrics of the process that belong to no part of the service.
 type Process struct {
 	LogLinesDropped func() uint64
 	Connections     *connections.Set
-	// Certificate and PeerCertificate are those of the listeners and of reads from
-	// other replicas, nil for none.
+	// Certificate and PeerCertificate are the certificates of the listeners and of reads from
+	// other replicas; nil: none.
 	Certificate, PeerCertificate *certs.Side
 }
 

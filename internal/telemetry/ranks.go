@@ -34,17 +34,17 @@ var (
 // own.
 const maxListedRanks = 4096
 
-// Ranks collects what the ranks carry, and which workers are overloaded. A series
-// ends with its worker.
+// Ranks collects the load of the ranks, and which workers are overloaded. A series ends with
+// its worker.
 type Ranks struct {
 	Catalog    *catalog.Catalog
 	Scopes     *scopes.Registry
 	Ledger     *reservations.Ledger
 	Thresholds *overload.Table
-	// Overloaded yields the workers of a list of ranks, which is sorted, and
-	// whether each is overloaded. It is called under the ledger's lock.
+	// Overloaded yields the workers of a sorted list of ranks, and whether each is overloaded.
+	// It is called under the ledger's lock.
 	Overloaded func(*overload.Thresholds, []catalog.Entry, *reservations.View) iter.Seq2[*catalog.Worker, bool]
-	// Capacity is what a worker's record says that each of its ranks can take.
+	// Capacity returns the capacity of each of a worker's ranks, from its record.
 	Capacity func(*catalog.Worker) overload.Capacity
 }
 
@@ -65,9 +65,9 @@ func (c Ranks) Collect(ch chan<- prometheus.Metric) {
 // rankList reads the ranks of one scope after the other.
 type rankList struct {
 	Ranks
-	listed, listedWorkers, unlisted int // of all scopes so far
+	listed, listedWorkers, unlisted int // counts over all scopes so far
 
-	// Of the present scope:
+	// Of the current scope:
 
 	snap    *catalog.Snapshot
 	loads   []rankLoad
@@ -121,7 +121,7 @@ func (r *rankList) readLoads(v *reservations.View) {
 	}
 }
 
-// judge notes which workers are overloaded. It is called under the ledger's lock.
+// judge records which workers are overloaded. It is called under the ledger's lock.
 func (r *rankList) judge(limits *overload.Thresholds, v *reservations.View) {
 	for worker, overloaded := range r.Overloaded(limits, r.snap.Ranks(), v) {
 		if r.listedWorkers == maxListedRanks {
@@ -132,7 +132,7 @@ func (r *rankList) judge(limits *overload.Thresholds, v *reservations.View) {
 	}
 }
 
-// send sends the series of the present scope.
+// send sends the series of the current scope.
 func (r *rankList) send(ch chan<- prometheus.Metric) {
 	model, tenant := r.snap.Scope.Model, r.snap.Scope.Tenant
 	for i := range r.loads {

@@ -8,13 +8,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// maxScrapes bounds the scrapes at a time, each of which takes memory for every
-// series. Beyond, the answer is 503.
+// maxScrapes bounds the concurrent scrapes, each of which takes memory for every series.
+// Further ones are answered 503.
 const maxScrapes = 3
 
-// Handler serves the metrics of the given collectors, those of the Go runtime and
-// the process, and the version of the build. Collectors are asked at every scrape,
-// from any goroutine. Two with a family of the same name are a panic.
+// Handler serves the metrics of the given collectors, of the Go runtime and the process, and
+// the version of the build. Collectors are called at every scrape, from any goroutine. It
+// panics if two of them have a family of the same name.
 func Handler(version string, subjects ...prometheus.Collector) http.Handler {
 	return promhttp.HandlerFor(newRegistry(version, subjects), promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})
 }

@@ -20,11 +20,10 @@ var (
 	replicaLearned   = replicaFamilies.counter("replica_snapshot_changes_total", "Changes that snapshots of other replicas made to the reservations known here.", "change")
 )
 
-// Replicas collects what this replica and the others have sent each other.
+// Replicas collects metrics of the messages between this replica and the others.
 type Replicas struct {
 	Replica *replicasync.Replica
-	// Malformed, if set, counts what the transport received and could not take for
-	// a message.
+	// Malformed, if set, returns how many received messages the transport could not parse.
 	Malformed func() uint64
 }
 
@@ -66,11 +65,10 @@ var (
 	recoverySkipped = recoveryFamilies.counter("recovery_skipped_total", "Dump entries of peers that could not be used, by reason.", "reason")
 )
 
-// Recovery collects how far the recovery of the index from peers has come.
+// Recovery collects the progress of the index's recovery from peers.
 type Recovery struct {
-	Stages []string // all there are
-	// Progress returns the present stage, and what the dumps of all peers brought
-	// so far.
+	Stages []string // all stages
+	// Progress returns the current stage, and the totals over the dumps of all peers so far.
 	Progress func() (stage string, report recovery.Report)
 }
 

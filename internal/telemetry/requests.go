@@ -31,7 +31,7 @@ type Requests struct {
 	listeners map[string]*Listener
 }
 
-// NewRequests returns counters that have counted nothing.
+// NewRequests returns counters at 0.
 func NewRequests() *Requests {
 	r := &Requests{refused: make(map[string]*atomic.Uint64), listeners: make(map[string]*Listener)}
 	for _, limit := range contract.Limits {
@@ -53,19 +53,18 @@ func (r *Requests) Listener(name string) *Listener {
 	return l
 }
 
-// all returns the listeners at this moment.
+// all returns the current listeners.
 func (r *Requests) all() map[string]*Listener {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.listeners)
 }
 
-// Listener counts the requests of one listener. Its methods may be called from
-// any goroutine; they neither block nor allocate, but for the first request of
-// each method and route.
+// Listener counts the requests of one listener. Its methods may be called from any goroutine;
+// they do not block, and allocate only for the first request of a method and route.
 type Listener struct {
 	name     string
-	refused  map[string]*atomic.Uint64 // of all listeners
+	refused  map[string]*atomic.Uint64 // shared by all listeners
 	inFlight atomic.Int64
 	routes   atomic.Pointer[map[endpoint]*answers] // replaced under adding
 	adding   sync.Mutex
@@ -76,7 +75,7 @@ type endpoint struct{ method, route string }
 
 // answers counts the answers of one endpoint.
 type answers struct {
-	// byCode has the statuses 100 to 599, and at last what is none of them.
+	// byCode counts the statuses 100 to 599, and in its last element all others.
 	byCode [lastCode - firstCode + 2]atomic.Uint64
 	took   *Histogram
 }
@@ -93,8 +92,8 @@ const maxEndpoints = 512
 // Begin counts a request that has come.
 func (l *Listener) Begin() { l.inFlight.Add(1) }
 
-// End counts a request as answered. Method and route are those of the route
-// table, or both empty: whatever they are becomes a label.
+// End counts a request as answered. Method and route must be those of the route table, or both
+// be empty, since they become labels.
 func (l *Listener) End(method, route string, status int, took time.Duration) {
 	l.inFlight.Add(-1)
 	e := endpoint{method, route}
@@ -117,7 +116,7 @@ func (l *Listener) Refused(limit string) {
 	}
 }
 
-// add makes room for an endpoint that was not asked for before.
+// add adds the counters of an endpoint that had no request before.
 func (l *Listener) add(e endpoint) *answers {
 	l.adding.Lock()
 	defer l.adding.Unlock()
@@ -137,7 +136,7 @@ func (l *Listener) add(e endpoint) *answers {
 	return a
 }
 
-// codes returns how often each status was answered that ever was.
+// codes yields each status that has been answered, and how often.
 func (a *answers) codes() iter.Seq2[string, uint64] {
 	return func(yield func(string, uint64) bool) {
 		for i := range a.byCode {

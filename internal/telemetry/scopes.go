@@ -69,8 +69,7 @@ var (
 	rememberedEntries = reservationFamilies.gauge("remembered_entries", "What is kept for callers that come back, by kind: first answers of live reservations, selections that wait to be booked, sessions, predicted blocks; session_waiters are the requests that wait for the first one of their session.", "kind")
 )
 
-// Reservations collects the ledger's counts, and what is kept for callers that
-// come back.
+// Reservations collects the ledger's counts, and the amount of state kept for later requests.
 type Reservations struct {
 	Ledger *reservations.Ledger
 	// Remembered yields how many entries of each kind are kept.

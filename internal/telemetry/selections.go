@@ -16,8 +16,8 @@ import (
 	"github.com/select-service/select-service/pkg/selector"
 )
 
-// Those with Dynamo's names are the families that its documentation of request
-// rejection and its frontend have.
+// The families with Dynamo's names are from its documentation of request rejection and from its
+// frontend.
 var (
 	selectionFamilies families
 
@@ -34,8 +34,7 @@ var (
 	queueWait       = selectionFamilies.histogram("queue_wait_seconds", "Time in the wait queue of the selections that had to wait, however they ended.", "model_name")
 )
 
-// Route is a way to ask for a selection, as the labels of counters
-// distinguish them.
+// Route is the kind of call that asked for a selection, as a label.
 type Route uint8
 
 // The routes.
@@ -48,7 +47,7 @@ const (
 // String gives the route's label.
 func (r Route) String() string { return [numRoutes]string{"select", "select_and_reserve"}[r] }
 
-// RouteOf is the route of a selection that books, or does not.
+// RouteOf returns the route of a selection that books (reserve) or does not.
 func RouteOf(reserve bool) Route {
 	if reserve {
 		return RouteReserve
@@ -65,13 +64,13 @@ const (
 	Reserved                   // by /select_and_reserve
 	NotReady                   // no schedulable workers in the scope, or shutting down
 	NoEndpoint                 // the request's filters left none
-	QueueFull                  // its class of the wait queue takes no more
+	QueueFull                  // its class of the wait queue is full
 	IDTaken                    // the reservation id is live
-	Invalid                    // the request can never work
+	Invalid                    // the request is invalid in itself
 	Failed                     // anything else: the worker left
 	Refused                    // every worker that it could use is overloaded
 	Abandoned                  // the client went away
-	Repeated                   // answered as the first time
+	Repeated                   // a retry that got the first answer
 	numOutcomes = int(iota)
 )
 
@@ -82,7 +81,7 @@ func (o Outcome) String() string {
 	}[o]
 }
 
-// OutcomeOf is the outcome of a selection on a route that ended with err.
+// OutcomeOf returns the outcome of a selection that ended with err.
 func OutcomeOf(err error, r Route) Outcome {
 	switch {
 	case err == nil && r == RouteReserve:
@@ -129,22 +128,22 @@ func causeLabel(cause int) string {
 	return strings.Replace(overload.Threshold(cause).String(), "_threshold", "", 1)
 }
 
-// maxSpread bounds the cost spread that is observed, in blocks. Requests may have
-// weights that make any cost, which would drown all others in the histogram's sum.
+// maxSpread bounds the observed cost spread, in blocks. Requests may have weights that make
+// costs arbitrarily high, and these would dominate the histogram's sum.
 const maxSpread = 1 << 20
 
 // ModelSelections counts the selections of one model. Its methods take no lock.
 type ModelSelections struct {
 	outcomes         [numOutcomes]atomic.Uint64
 	issued, rejected [numRoutes]atomic.Uint64
-	queued           [numRoutes]atomic.Int64 // requests that wait
+	queued           [numRoutes]atomic.Int64 // requests waiting now
 	causes           [numCauses]atomic.Uint64
 
 	// Of answered selections:
 
 	ratio, foregone, spread *Histogram
 
-	wait *Histogram // seconds in the queue, of those that really waited
+	wait *Histogram // seconds in the queue, of the requests that waited
 }
 
 func newModelSelections() *ModelSelections {
@@ -156,12 +155,11 @@ func newModelSelections() *ModelSelections {
 	}
 }
 
-// Issued counts a selection that was asked for. Every selection is counted once,
-// before its outcome; but for invalid ones, which may be left out.
+// Issued counts a selection when it is asked for. Every selection is counted once, before its
+// outcome; only invalid ones may be left out.
 func (m *ModelSelections) Issued(r Route) { m.issued[r].Add(1) }
 
-// Queued counts a selection that begins to wait, with by 1, and one that has
-// waited, with by -1.
+// Queued is called with by 1 when a selection begins to wait, and with by -1 when it has waited.
 func (m *ModelSelections) Queued(r Route, by int64) { m.queued[r].Add(by) }
 
 // Waited counts how long a selection was in the queue.
@@ -186,10 +184,9 @@ func (m *ModelSelections) Ended(o Outcome, r Route, err error) {
 	}
 }
 
-// Chosen notes what a choice was like: cached is how many leading blocks of the
-// prompt the chosen rank has, in all tiers together, most how many the eligible
-// rank with the most, of how many complete blocks; spread is the highest cost less
-// the lowest among the ranks that were compared, in blocks.
+// Chosen counts a choice among ranks for a prompt of blocks complete blocks. cached is how many
+// leading blocks the chosen rank has on all tiers together, most the highest such count of the
+// eligible ranks. spread is the highest minus the lowest cost among the compared ranks, in blocks.
 func (m *ModelSelections) Chosen(cached, most, blocks uint64, spread float64) {
 	m.spread.Observe(min(spread, maxSpread))
 	m.foregone.Observe(float64(most - cached))
@@ -198,17 +195,16 @@ func (m *ModelSelections) Chosen(cached, most, blocks uint64, spread float64) {
 	}
 }
 
-// send sends the series of a model. The histograms of the others are left out
-// while they are empty, as they nearly always are: they have values only once
-// there are too many models.
+// send sends the series of a model. Histograms of the others are left out while they are empty,
+// as they nearly always are: they have values only when there are too many models.
 func (m *ModelSelections) send(ch chan<- prometheus.Metric, model string) {
-	for o := range m.outcomes { // before issued: each was issued, unless it was invalid
+	for o := range m.outcomes { // read before issued, so that it is not above it; invalid ones aside
 		send(ch, selectionsTotal, m.outcomes[o].Load(), model, Outcome(o).String())
 	}
 	queued := int64(0)
 	for r := range Route(numRoutes) {
 		endpoint := r.String()
-		rejected := m.rejected[r].Load() // before issued: it must not be above it
+		rejected := m.rejected[r].Load() // read before issued, so that it is not above it
 		send(ch, tasksRejected, rejected, model, endpoint)
 		send(ch, modelRejections, rejected, model, endpoint)
 		send(ch, tasksIssued, m.issued[r].Load(), model, endpoint)
@@ -230,32 +226,31 @@ func (m *ModelSelections) send(ch chan<- prometheus.Metric, model string) {
 	}
 }
 
-// maxModels bounds the models that are counted each for itself.
+// maxModels bounds the models with counters of their own.
 const maxModels = 1024
 
-// Selections counts the selections of every model, and collects them. Readers
-// never wait. Counts outlive the model's workers, so that they do not start again
-// at 0 when it comes back.
+// Selections counts the selections of every model, and collects the counts. Readers never wait.
+// Counts outlive a model's workers, so that they do not restart at 0 when the model comes back.
 type Selections struct {
 	catalog *catalog.Catalog
 	byModel atomic.Pointer[map[string]*ModelSelections] // replaced under mu
 	mu      sync.Mutex
-	// others counts the selections for models that the catalog does not have, and
-	// those of models for which there was no room.
+	// others counts the selections for models that the catalog does not have, or that have no
+	// counters of their own.
 	others *ModelSelections
-	// unserved is a scope without schedulable workers that a selection came for
-	// since it was last taken, nil if none did.
+	// unserved is a scope without schedulable workers that a selection asked for since the
+	// field was last taken; nil: none.
 	unserved atomic.Pointer[catalog.Scope]
 }
 
-// NewSelections returns counts for the models of a catalog, all 0.
+// NewSelections returns counters at 0 for the models of a catalog.
 func NewSelections(c *catalog.Catalog) *Selections {
 	s := &Selections{catalog: c, others: newModelSelections()}
 	s.byModel.Store(&map[string]*ModelSelections{})
 	return s
 }
 
-// Of returns the counts of a model, those of Others if it has none.
+// Of returns the counters of a model, those of Others if it has none of its own.
 func (s *Selections) Of(model string) *ModelSelections {
 	if m := (*s.byModel.Load())[model]; m != nil {
 		return m
@@ -266,12 +261,11 @@ func (s *Selections) Of(model string) *ModelSelections {
 // Others returns the counts of the models that the catalog does not have.
 func (s *Selections) Others() *ModelSelections { return s.others }
 
-// Add gives a model of the catalog counts of its own. If there are too many,
-// those of models that the catalog has lost give way; if there are none, the
-// model stays among the others.
+// Add gives a model of the catalog counters of its own. If there are too many, it drops those of
+// a model that has left the catalog; if there is none, the model is counted among the others.
 func (s *Selections) Add(model string) {
 	if model == "" || (*s.byModel.Load())[model] != nil {
-		return // no name is the label of the others
+		return // the empty label is that of the others
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -290,8 +284,8 @@ func (s *Selections) Add(model string) {
 	s.byModel.Store(&next)
 }
 
-// NoteUnserved keeps a scope that had no worker for a selection, unless there is
-// one already.
+// NoteUnserved remembers a scope that had no worker for a selection, unless one is
+// remembered already.
 func (s *Selections) NoteUnserved(sc catalog.Scope) {
 	if s.unserved.Load() == nil {
 		s.unserved.CompareAndSwap(nil, &catalog.Scope{Model: catalog.Clip(sc.Model), Tenant: catalog.Clip(sc.Tenant)})
@@ -301,8 +295,8 @@ func (s *Selections) NoteUnserved(sc catalog.Scope) {
 // Describe implements prometheus.Collector.
 func (s *Selections) Describe(ch chan<- *prometheus.Desc) { selectionFamilies.describe(ch) }
 
-// Collect implements prometheus.Collector. Models come from the catalog and not
-// from requests, so that clients cannot make series.
+// Collect implements prometheus.Collector. Models come from the catalog, not from requests, so
+// that clients cannot create series.
 func (s *Selections) Collect(ch chan<- prometheus.Metric) {
 	s.others.send(ch, "")
 	all := *s.byModel.Load()

@@ -16,17 +16,17 @@ var (
 	snapshotRanks    = snapshotFamilies.gauge("snapshot_ranks", "Ranks of the snapshot that was read at start, by what became of their blocks.", "state")
 )
 
-// SnapshotStats is how the snapshots on disk fare.
+// SnapshotStats has the state of the snapshots on disk.
 type SnapshotStats struct {
-	Written bool // Age, Took and Bytes are of the last snapshot
+	Written bool // there is a last snapshot; Age, Took and Bytes are its
 	Age     time.Duration
 	Took    time.Duration
 	Bytes   int64
-	// Failures by reason and Ranks by state have every name that there is.
+	// Failures (by reason) and Ranks (by state) have all possible keys.
 	Failures, Ranks map[string]uint64
 }
 
-// Snapshots collects how the snapshots on disk fare; without Read there are none.
+// Snapshots collects metrics of the snapshots on disk; without Read there are none.
 type Snapshots struct{ Read func() SnapshotStats }
 
 // Describe implements prometheus.Collector.

@@ -9,10 +9,10 @@ var (
 	replicaBehind = socketFamilies.counter("replica_behind_total", "Messages that a subscriber of this replica did not get because it was too far behind.")
 )
 
-// Sockets collects what is known of ZMQ sockets.
+// Sockets collects metrics of ZMQ sockets.
 type Sockets struct {
 	Refused func() map[string]uint64 // connections refused so far, by reason
-	Behind  func() uint64            // messages that slow replicas did not get; nil: none are published
+	Behind  func() uint64            // messages that slow replicas missed; nil: nothing is published
 }
 
 // Describe implements prometheus.Collector.

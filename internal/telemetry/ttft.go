@@ -25,10 +25,10 @@ var (
 	ttftEngagements = predictionFamilies.counter("ttft_guard_rail_engagements_total", "How often guard rails of predicted-ttft have engaged.", railLabels...)
 )
 
-// Predictions collects what is learned of how long prefills take.
+// Predictions collects the learned model of prefill times.
 type Predictions struct {
 	Catalog *catalog.Catalog
-	// Learners are those of all scopes that predict.
+	// Learners returns the learners of all scopes that predict.
 	Learners func() map[catalog.Scope]*ttft.Learner
 }
 
@@ -64,7 +64,7 @@ func (c Predictions) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// engaged is for how many ranks, or 1 for the scope.
+// engaged returns for how many ranks a guard rail is engaged, or 1 for the whole scope.
 func engaged(r *ttft.RailState) int {
 	switch {
 	case r.Rail.OfRank():

@@ -14,15 +14,15 @@ import (
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
-// watchEvery is how often event streams and models are looked at for the log.
+// watchEvery is how often event streams and models are checked for the log.
 const watchEvery = 10 * time.Second
 
-// maxLines bounds the lines that one look writes about single streams, or single
-// models; a further line counts the rest.
+// maxLines bounds the lines of one check about single streams or models; a further line counts
+// the rest.
 const maxLines = 20
 
-// Watcher writes to the log what an operator should know of the event streams and
-// of the models that refuse selections: what has changed between two looks.
+// Watcher logs changes of event streams, and of models that refuse selections, that concern an
+// operator. It compares each check with the one before.
 type Watcher struct {
 	log        zerolog.Logger
 	catalog    *catalog.Catalog
@@ -31,13 +31,13 @@ type Watcher struct {
 	conductor  *conductor.Registry
 	selections *Selections
 
-	// last is what the last look saw. It belongs to the goroutine of Run.
+	// last is what the last check saw. Only the goroutine of Run uses it.
 	last seen
-	// publishers are those of the look at hand, by stream; nil: not asked for yet.
+	// publishers has the publishers during a check, by stream; nil: not loaded yet.
 	publishers map[catalog.Rank]*conductor.Publisher
 }
 
-// seen is what a look has seen.
+// seen is what a check saw.
 type seen struct {
 	workers, conductor streamsByRank
 	dropped            [kvevents.NumReasons]uint64
@@ -48,8 +48,8 @@ type seen struct {
 	models             map[*ModelSelections]modelTally
 }
 
-// streamsByRank are streams in the order of Subscribers.Streams: there may be thousands, and a
-// map would take twice the memory.
+// streamsByRank has streams sorted by rank, as Subscribers.Streams returns them. There may be
+// thousands, and a map would take twice the memory.
 type streamsByRank []kvevents.StreamStatus
 
 // of returns the stream of a rank.
@@ -66,7 +66,7 @@ func NewWatcher(c *catalog.Catalog, s *scopes.Registry, streams Streams, publish
 	return &Watcher{log: log, catalog: c, scopes: s, streams: streams, conductor: publishers, selections: selections}
 }
 
-// Run looks every ten seconds until ctx ends.
+// Run checks every ten seconds until ctx ends.
 func (w *Watcher) Run(ctx context.Context) error {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -80,7 +80,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// look writes what is new; nothing if nothing is.
+// look makes one check and logs the changes.
 func (w *Watcher) look() {
 	w.publishers = nil
 	var news []streamNews
@@ -96,7 +96,7 @@ func (w *Watcher) look() {
 	w.lookAtModels()
 }
 
-// streamName says whose a stream is.
+// streamName names the worker or publisher of a stream.
 type streamName struct {
 	rank      catalog.Rank
 	endpoint  string
@@ -112,8 +112,7 @@ func (n streamName) MarshalZerologObject(e *zerolog.Event) {
 	}
 }
 
-// publisher returns the publisher of one of Conductor's streams, nil if it has
-// been withdrawn.
+// publisher returns the publisher of one of the Conductor's streams, nil if it has been withdrawn.
 func (w *Watcher) publisher(rank catalog.Rank) *conductor.Publisher {
 	if w.publishers == nil {
 		w.publishers = make(map[catalog.Rank]*conductor.Publisher)
@@ -124,11 +123,11 @@ func (w *Watcher) publisher(rank catalog.Rank) *conductor.Publisher {
 	return w.publishers[rank]
 }
 
-// streamNews is what is new of one stream.
+// streamNews has the changes of one stream.
 type streamNews struct {
 	streamName
 	state      kvevents.StreamState
-	was        kvevents.StreamState // if not fresh
+	was        kvevents.StreamState // state at the last check, if not fresh
 	fresh      bool                 // seen for the first time
 	lost       uint64               // messages
 	restarts   uint64
@@ -137,7 +136,7 @@ type streamNews struct {
 	badReplay  kvevents.ReplayResult // the last of them
 }
 
-// newsOf compares a stream with what was seen of it before, if anything.
+// newsOf compares a stream with its state at the last check.
 func newsOf(st kvevents.StreamStatus, before streamsByRank) streamNews {
 	was, seen := before.of(st.Rank)
 	if was.Endpoint != st.Endpoint || was.Applied > st.Applied || was.Lost > st.Lost || was.Restarts > st.Restarts ||
@@ -163,7 +162,7 @@ func (n *streamNews) disconnected() bool {
 	return !n.fresh && n.moved() && n.state == kvevents.Connecting
 }
 
-// bad reports whether the news needs an operator.
+// bad reports whether the change needs an operator.
 func (n *streamNews) bad() bool {
 	return n.disconnected() || n.moved() && n.state == kvevents.Stale || n.lost > 0 || n.restarts > 0
 }
@@ -187,7 +186,7 @@ func (n *streamNews) text() string {
 	return "kv event stream is " + n.state.String()
 }
 
-// MarshalZerologObject writes whose stream it is and what is new.
+// MarshalZerologObject writes the stream's name and its changes.
 func (n streamNews) MarshalZerologObject(e *zerolog.Event) {
 	e.EmbedObject(n.streamName)
 	if n.moved() && !n.fresh {
@@ -199,8 +198,7 @@ func (n streamNews) MarshalZerologObject(e *zerolog.Event) {
 	addCount(e, "replays", n.replays)
 }
 
-// addCount writes a field, if there is anything to count, and returns whether
-// there is.
+// addCount writes a field if n is not 0, and reports whether it did.
 func addCount(e *zerolog.Event, name string, n uint64) bool {
 	if n > 0 {
 		e.Uint64(name, n)
@@ -208,7 +206,7 @@ func addCount(e *zerolog.Event, name string, n uint64) bool {
 	return n > 0
 }
 
-// collectNews adds what is new of some streams since the last look, and remembers them.
+// collectNews appends the changes of some streams since the last check, and updates last.
 func collectNews(news *[]streamNews, now streamsByRank, last *streamsByRank) {
 	for _, st := range now {
 		if n := newsOf(st, *last); n.lineDue() || n.badReplays > 0 {
@@ -218,8 +216,8 @@ func collectNews(news *[]streamNews, now streamsByRank, last *streamsByRank) {
 	*last = now
 }
 
-// withPublishers names the publishers of the streams, and leaves out streams
-// whose publishers have just been withdrawn.
+// withPublishers fills in the publishers of the streams, and drops streams whose publishers
+// have just been withdrawn.
 func (w *Watcher) withPublishers(news []streamNews) []streamNews {
 	for i := range news {
 		news[i].publisher = w.publisher(news[i].rank)
@@ -227,7 +225,7 @@ func (w *Watcher) withPublishers(news []streamNews) []streamNews {
 	return slices.DeleteFunc(news, func(n streamNews) bool { return n.publisher == nil })
 }
 
-// lookAtStreams logs single streams, bad news first, as many as one look may.
+// lookAtStreams logs up to maxLines streams, those that need an operator first.
 func (w *Watcher) lookAtStreams(all []streamNews) {
 	news := slices.DeleteFunc(slices.Clone(all), func(n streamNews) bool { return !n.lineDue() })
 	slices.SortStableFunc(news, func(a, b streamNews) int { return int(b.level()) - int(a.level()) })
@@ -240,15 +238,15 @@ func (w *Watcher) lookAtStreams(all []streamNews) {
 	}
 }
 
-// maxExamples bounds the streams that are named in a line about all of them.
+// maxExamples bounds the streams named in a line about all streams.
 const maxExamples = 5
 
-// lookAtReplays logs the replays of all streams that did not bring all that was
-// asked for, and of a few which ones.
+// lookAtReplays logs how many replays of all streams were incomplete, and names a few of the
+// streams.
 func (w *Watcher) lookAtReplays(news []streamNews) {
 	results, failed := zerolog.Dict(), false
 	for r := range w.last.replays {
-		n := w.streams.Workers.Counters().ReplayResults[r].Load() // Conductor's streams count there, too
+		n := w.streams.Workers.Counters().ReplayResults[r].Load() // includes the Conductor's streams
 		if r := kvevents.ReplayResult(r); r != kvevents.ReplayComplete && r != kvevents.ReplayAborted {
 			failed = addCount(results, r.String(), n-w.last.replays[r]) || failed
 		}
@@ -266,8 +264,8 @@ func (w *Watcher) lookAtReplays(news []streamNews) {
 	w.log.Warn().Dict("replays", results).EmbedObject(named).Msg("replays of kv event streams failed or had gaps")
 }
 
-// lookAtEvents logs what of all streams was not used and should have been, with
-// an example of each kind of it.
+// lookAtEvents logs how many events of all streams were dropped although they were meant for
+// the index, with an example of each kind.
 func (w *Watcher) lookAtEvents() {
 	tally, n := w.streams.tally(), w.streams.Workers.Counters()
 	dropped := tally.ByReason()
@@ -298,7 +296,7 @@ func (w *Watcher) lookAtEvents() {
 	w.last.dropped, w.last.undecodable, w.last.badFrames = dropped, undecodable, badFrames
 }
 
-// example names a stream, and what happened to it.
+// example is a stream and what happened to it.
 type example struct {
 	stream    streamName
 	key, text string
@@ -311,7 +309,7 @@ func (x example) MarshalZerologObject(e *zerolog.Event) {
 
 type examples []example
 
-// MarshalZerologObject writes them, if there are any.
+// MarshalZerologObject writes the examples, if there are any.
 func (x examples) MarshalZerologObject(e *zerolog.Event) {
 	if len(x) > 0 {
 		e.Array("examples", x)
@@ -325,11 +323,11 @@ func (x examples) MarshalZerologArray(a *zerolog.Array) {
 	}
 }
 
-// examples returns some of what was dropped since they were asked for last.
+// examples returns some of the events dropped since the last call.
 func (w *Watcher) examples() examples {
 	var out examples
 	for _, sample := range w.streams.Workers.Samples() {
-		stream, _ := w.last.workers.of(sample.Rank) // it may be a new one
+		stream, _ := w.last.workers.of(sample.Rank) // the stream may be new
 		name := streamName{rank: sample.Rank, endpoint: stream.Endpoint}
 		out = append(out, example{name, "reason", sample.Reason})
 	}

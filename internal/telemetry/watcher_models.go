@@ -9,11 +9,11 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// modelTally is what the selections of one model have come to by a look.
+// modelTally has the counts of one model's selections at a check.
 type modelTally struct {
 	issued, refused, unserved uint64
 	causes                    [numCauses]uint64
-	refusing                  bool // some were refused since the look before
+	refusing                  bool // some were refused since the previous check
 }
 
 func (m *ModelSelections) tally() (t modelTally) {
@@ -28,11 +28,10 @@ func (m *ModelSelections) tally() (t modelTally) {
 	return t
 }
 
-// modelNews is what is new of one model: its selections are refused, or no longer
-// are.
+// modelNews is a change of one model: its selections are refused, or no longer are.
 type modelNews struct {
-	model           string // "" stands for the models that are not counted each for itself
-	issued, refused uint64 // since the look before
+	model           string // "" stands for the models without counters of their own
+	issued, refused uint64 // since the previous check
 	causes          [numCauses]uint64
 }
 
@@ -42,7 +41,7 @@ func (n modelNews) MarshalZerologObject(e *zerolog.Event) {
 	if !addCount(e, "refused", n.refused) {
 		return
 	}
-	causes := zerolog.Dict() // a refusal may have several
+	causes := zerolog.Dict() // a refusal may have several causes
 	for c, count := range n.causes {
 		addCount(causes, causeLabel(c), count)
 	}
@@ -63,9 +62,8 @@ func (n *modelNews) text() string {
 	return "selections of a model are no longer refused"
 }
 
-// lookAtModels logs the models whose selections were refused, and those whose no
-// longer are, most refusals first and as many as one look may. It also logs that
-// selections came which no worker could serve.
+// lookAtModels logs up to maxLines models whose selections were refused or are no longer
+// refused, those with most refusals first. It also logs selections that no worker could serve.
 func (w *Watcher) lookAtModels() {
 	var news []modelNews
 	unserved := uint64(0)
@@ -106,7 +104,7 @@ func (w *Watcher) lookAtModels() {
 // worker, and one of the scopes.
 func (w *Watcher) lookAtUnserved(n uint64) {
 	example := w.selections.unserved.Swap(nil)
-	if n == 0 || w.scopes.Closing() { // a service that closes serves none
+	if n == 0 || w.scopes.Closing() { // a closing service refuses them all
 		return
 	}
 	line := w.log.Warn().Uint64("selections", n)

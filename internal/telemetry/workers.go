@@ -17,15 +17,14 @@ var (
 	workersUnjudged = workerFamilies.gauge("workers_unjudged", "Workers of which a threshold that is set says nothing, as their record has no total_kv_blocks or no max_num_batched_tokens.", "model_name", "threshold")
 )
 
-// Workers collects how many workers each model has, and the thresholds by which
-// they are judged.
+// Workers collects the number of workers of each model, and its busy thresholds.
 type Workers struct {
 	// Ready reports whether the service can serve requests, and lists all workers
 	// by model.
 	Ready      func() (ready bool, schedulable int, workers []*catalog.Worker)
-	Selections *Selections // its models have series of their own
+	Selections *Selections // models with counters of their own have series here too
 	Thresholds *overload.Table
-	// Capacity is what a worker's record says that each of its ranks can take.
+	// Capacity returns the capacity of each of a worker's ranks, from its record.
 	Capacity func(*catalog.Worker) overload.Capacity
 }
 
@@ -53,11 +52,10 @@ func (c Workers) Collect(ch chan<- prometheus.Metric) {
 			c.sendThresholds(ch, model, c.Thresholds.Of(model), of)
 		}
 	}
-	others.send(ch, "") // also while there is none: the sum over models is never without a value
+	others.send(ch, "") // also if there are none, so that the sum over models always has a value
 }
 
-// cutModel takes the workers of the first model off, of which there is at least
-// one.
+// cutModel splits off the workers of the first model. There must be at least one worker.
 func cutModel(workers []*catalog.Worker) (of, rest []*catalog.Worker) {
 	n := 1
 	for n < len(workers) && workers[n].Scope.Model == workers[0].Scope.Model {
@@ -66,8 +64,8 @@ func cutModel(workers []*catalog.Worker) (of, rest []*catalog.Worker) {
 	return workers[:n], workers[n:]
 }
 
-// lifecycles counts workers. Those of the slot tracker, which are complete as
-// they are, count apart.
+// lifecycles counts workers by state. Workers of the slot tracker, which are always
+// complete, count separately.
 type lifecycles struct{ schedulable, incomplete, tracked int }
 
 func (l *lifecycles) add(workers []*catalog.Worker) {
@@ -89,9 +87,8 @@ func (l *lifecycles) send(ch chan<- prometheus.Metric, model string) {
 	send(ch, workerCount, l.tracked, model, "tracked")
 }
 
-// sendThresholds sends the thresholds of a model that are set, and how many of its
-// workers they say nothing of: a worker whose record lacks the limit that the
-// threshold is a share of is never busy by it.
+// sendThresholds sends the thresholds of a model that are set, and the number of workers without
+// the limit that a threshold is a share of: such a worker is never busy by that threshold.
 func (c Workers) sendThresholds(ch chan<- prometheus.Metric, model string, t *overload.Thresholds, workers []*catalog.Worker) {
 	if v := t.DecodeBlocks; v != nil {
 		send(ch, busyThreshold, *v, model, overload.DecodeBlocks.String())
@@ -108,7 +105,7 @@ func (c Workers) sendThresholds(ch chan<- prometheus.Metric, model string, t *ov
 	}
 }
 
-// without counts the workers that can be selected and whose limit is unknown.
+// without counts the selectable workers whose limit is unknown.
 func (c Workers) without(workers []*catalog.Worker, limit func(overload.Capacity) uint64) (n int) {
 	for _, w := range workers {
 		if w.Lifecycle == catalog.Schedulable && limit(c.Capacity(w)) == 0 {
@@ -125,7 +122,7 @@ var (
 	workersFileStale   = workersFileFamilies.gauge("workers_file_stale", "1 if the last content of the workers file is not in force, because it is faulty or gone, else 0; what other calls have changed since is not looked at.")
 )
 
-// WorkersFile collects what has become of the workers file, nil if there is none.
+// WorkersFile collects metrics of the workers file; a nil Watcher: there is none.
 type WorkersFile struct{ Watcher *workersfile.Watcher }
 
 // Describe implements prometheus.Collector.
