@@ -10,21 +10,21 @@ import (
 	"github.com/select-service/select-service/internal/zmtp"
 )
 
-// acceptor takes the connections to a bound socket. There are at most limit of them,
-// and as many handshakes. When there is no room the one that has been the least use
-// goes: of the handshakes the oldest, of the connections what less says. So who opens
-// many connections locks nobody out.
+// acceptor accepts the connections to a bound socket: at most limit established ones, and as
+// many handshakes. When there is no room, the least useful one is closed: of the handshakes the
+// oldest, of the connections the one that less puts first. So a peer that opens many
+// connections locks out no others.
 type acceptor struct {
 	hub      *Hub
 	ctx      context.Context // ends with the socket, or the hub
 	cancel   context.CancelFunc
 	listener net.Listener
 	limit    int
-	// serve serves a connection, which it takes over, until it ends.
+	// serve takes over a connection and serves it until it ends.
 	serve func(c *accepted) error
 	less  func(c, d *accepted) bool
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu    sync.Mutex
 	conns map[*accepted]struct{}
 }
@@ -35,7 +35,7 @@ type accepted struct {
 	conn        net.Conn
 	since       time.Time
 	established bool
-	lastMessage time.Time // that was of use; zero: none
+	lastMessage time.Time // time of the last useful message; zero: none
 	displaced   bool
 }
 
@@ -58,7 +58,7 @@ func (a *acceptor) run() {
 	defer stop()
 	for a.ctx.Err() == nil {
 		conn, err := a.listener.Accept()
-		if err != nil { // most often out of descriptors
+		if err != nil { // usually the process has no descriptor left
 			wait(a.ctx, acceptRetry)
 			continue
 		}
@@ -73,7 +73,7 @@ func (a *acceptor) run() {
 	}
 }
 
-// acceptRetry is the wait after a connection could not be accepted.
+// acceptRetry is the wait after a failed accept.
 const acceptRetry = 100 * time.Millisecond
 
 func remote(conn net.Conn) netip.Addr {
@@ -102,7 +102,7 @@ func (a *acceptor) add(c *accepted) {
 	a.displaceLocked(false)
 }
 
-// establish says that the handshake is done.
+// establish marks that the handshake is done.
 func (c *accepted) establish() {
 	a := c.acceptor
 	a.mu.Lock()
@@ -111,7 +111,7 @@ func (c *accepted) establish() {
 	a.displaceLocked(true)
 }
 
-// used says that the connection has been of use.
+// used records a useful message of the connection.
 func (c *accepted) used() {
 	a := c.acceptor
 	a.mu.Lock()
@@ -145,8 +145,7 @@ func (a *acceptor) displaceLocked(established bool) {
 	}
 }
 
-// longestUnused has the connection go first whose last message is the oldest, or that never
-// had one.
+// longestUnused orders connections by their last message, those without one first.
 func longestUnused(c, d *accepted) bool {
 	if !c.lastMessage.Equal(d.lastMessage) {
 		return c.lastMessage.Before(d.lastMessage)

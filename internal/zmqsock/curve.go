@@ -9,30 +9,27 @@ import (
 	"github.com/select-service/select-service/internal/zmtp"
 )
 
-// Curve says which connections are encrypted and authenticated with CURVE. The zero
-// value encrypts those to publishers that are subscribed to with a key.
+// Curve configures which connections are encrypted and authenticated with CURVE. The zero value
+// encrypts only connections to publishers that are subscribed to with a key.
 type Curve struct {
-	// Own is this process's key pair: as a client of engines, and as the server of
-	// those that connect. nil is one that is made for the process.
+	// Own is this process's key pair: as a client of engines, and as the server of publishers
+	// that connect. nil: one is generated for the process.
 	Own *curve.KeyPair
-	// Engines is the server key of publishers that are subscribed to without one; zero
-	// follows them in plain.
+	// Engines is the server key of publishers that are subscribed to without a key; zero: these
+	// are followed in plain text.
 	Engines curve.PublicKey
-	// Publishers are the clients that may connect to bound sockets; nil lets
-	// anybody, in plain.
+	// Publishers has the keys that may connect to bound sockets; nil: anyone may, in plain text.
 	Publishers []curve.PublicKey
-	// Replicas is the key pair of all replicas; with nil they speak in plain.
+	// Replicas is the key pair that all replicas share; nil: they use plain text.
 	Replicas *curve.KeyPair
 }
 
-// ErrServerKey is returned for a bound socket with the key of a server: its
-// publishers are clients.
+// ErrServerKey is returned for a bound socket with a server key: its publishers are the clients.
 var ErrServerKey = errors.New("a bound socket has no server key")
 
 func plain() zmtp.Mechanism { return zmtp.Null{} }
 
-// engine returns the mechanism of connections from or to an engine. serverKey is Z85, ""
-// for none.
+// engine returns the mechanism for connections with an engine. serverKey is in Z85, "" for none.
 func (c *Curve) engine(bound bool, serverKey string) (func() zmtp.Mechanism, error) {
 	key := c.Engines
 	if serverKey != "" {
@@ -53,8 +50,8 @@ func (c *Curve) engine(bound bool, serverKey string) (func() zmtp.Mechanism, err
 	return func() zmtp.Mechanism { return zmtp.CurveClient(c.Own, key) }, nil
 }
 
-// replica returns the mechanism of connections from or to other replicas: to them with
-// server, from them without.
+// replica returns the mechanism for connections with other replicas; server: those that they
+// make to this process.
 func (c *Curve) replica(server bool) func() zmtp.Mechanism {
 	pair := c.Replicas
 	switch {

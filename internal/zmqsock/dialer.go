@@ -21,46 +21,46 @@ const (
 	firstRetry   = 100 * time.Millisecond
 	longestRetry = 5 * time.Second
 	stable       = 5 * time.Second
-	// longestConnect and longestHandshake bound an attempt to connect. Where packets are
-	// dropped the kernel's own attempts would be further and further apart, and the next
-	// one half a minute after the network works again.
+	// longestConnect and longestHandshake bound an attempt to connect. If packets are dropped,
+	// the kernel would retry at growing intervals, and the next retry might come half a minute
+	// after the network works again.
 	longestConnect   = time.Second
 	longestHandshake = 3 * time.Second
-	// While a socket is not connected to its host name, the name is looked up again
-	// and again, because an engine that comes back may have another address. The wait
-	// between two lookups doubles from firstLookup to maxLookup.
+	// While a socket is not connected, its host name is looked up again and again, because an
+	// engine that comes back may have another address. The wait between two lookups doubles
+	// from firstLookup to maxLookup.
 	firstLookup = time.Second
 	maxLookup   = 10 * time.Second
 )
 
-// dialer keeps one socket connected. It has a goroutine only while it tries to connect and
-// while it is connected: thousands of engines that are not there take little memory.
+// dialer keeps one socket connected. It has a goroutine only while it tries to connect or is
+// connected, so that thousands of absent engines take little memory.
 type dialer struct {
 	*socket
-	turn *list.Element // in a queue of dials, whose mutex guards it
+	turn *list.Element // in a queue of dials; guarded by the mutex of dials
 
-	// mu guards what follows, but dead is also read by dials while the dialer waits
-	// for its turn, when nothing changes it. mu is taken before the mutex of dials.
+	// mu guards the fields below. dials reads dead without mu while the dialer waits for its
+	// turn, when nothing changes it. mu is taken before the mutex of dials.
 	mu     sync.Mutex
 	closed bool
 	busy   bool               // waits for its turn, tries to connect or is connected
 	cancel context.CancelFunc // ends the connection; nil: there is none
 	timer  *time.Timer        // calls wake; nil before it is needed
-	dead   bool               // its last address was not answered, or many attempts have failed
-	retry  time.Duration      // the next wait between two attempts
-	again  time.Time          // the next attempt
-	next   int                // the address that is to be tried next
+	dead   bool               // the last address did not answer, or many attempts have failed
+	retry  time.Duration      // wait after the next failed attempt
+	again  time.Time          // time of the next attempt
+	next   int                // index in hosts of the next address to try
 
-	// Of a name.
-	hosts      []string      // to try, in order: what is known of the name's addresses
-	looking    *inquiry      // an answer will come; nil: none
-	lookedUp   bool          // it has been looked up before
-	lookAt     time.Time     // the next lookup, if none is under way
-	lookupWait time.Duration // after the next lookup
+	// If the target is a host name:
+	hosts      []string      // known addresses of the name, in the order to try them
+	looking    *inquiry      // the lookup under way; nil: none
+	lookedUp   bool          // the name has been looked up before
+	lookAt     time.Time     // time of the next lookup, if none is under way
+	lookupWait time.Duration // wait after the next lookup
 }
 
-// wake does what is due: it connects the socket for the first time, and again whenever the
-// connection is lost, until it is closed or its request has been served.
+// wake starts what is due: it connects the socket for the first time, and again whenever the
+// connection is lost, until the socket is closed or its request has been served.
 func (d *dialer) wake() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -97,7 +97,7 @@ func (d *dialer) ringLocked(wait time.Duration) {
 	}
 }
 
-// close ends what is under way. An attempt to connect may still have to notice.
+// close ends the connection. An attempt under way ends when it notices.
 func (d *dialer) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -114,7 +114,7 @@ func (d *dialer) close() {
 	d.kind.dials.remove(d)
 }
 
-// address returns an address to try; ok is false if there is nothing to try any more.
+// address returns the next address to try; ok is false if there is none.
 func (d *dialer) address() (host string, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -123,7 +123,7 @@ func (d *dialer) address() (host string, ok bool) {
 		return "", false
 	case !d.target.named:
 		return d.target.host, true
-	case len(d.hosts) == 0: // the name has gone meanwhile
+	case len(d.hosts) == 0: // the name has no addresses any more
 		d.busy = false
 		d.wakeLocked()
 		return "", false
@@ -131,8 +131,8 @@ func (d *dialer) address() (host string, ok bool) {
 	return d.hosts[d.next], true
 }
 
-// attempt tries to connect to one address, and serves the connection until it is lost.
-// dead is what dials counts it for.
+// attempt tries to connect to one address, and serves the connection until it is lost. dead:
+// dials counts it as an attempt to a dead address.
 func (d *dialer) attempt(dead bool) {
 	host, ok := d.address()
 	if !ok {
@@ -170,8 +170,8 @@ func (d *dialer) hold(conn net.Conn, established func()) error {
 	return d.serve(ctx, conn, d.hub.partials.open(ctx, conn, d.kind.account), established, func() {})
 }
 
-// dial connects to an address of the target. The address is checked when it is
-// about to be used, so that no name can stand for one that is not allowed.
+// dial connects to an address of the target. The policy checks the address itself, right before
+// it is used, so that a name cannot stand for an address that is not allowed.
 func (d *dialer) dial(host string) (net.Conn, error) {
 	dialer := net.Dialer{Timeout: longestConnect}
 	if !d.target.trusted {
@@ -186,8 +186,7 @@ func (d *dialer) dial(host string) (net.Conn, error) {
 	return dialer.DialContext(d.hub.running, d.target.network, d.target.address(host)) //nolint:wrapcheck // read by count alone
 }
 
-// failed takes the end of an attempt that has led to no connection. The next address of the
-// name is tried without a wait.
+// failed handles an attempt without a connection. The next address of the name is tried at once.
 func (d *dialer) failed(host string, silent bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -200,17 +199,17 @@ func (d *dialer) failed(host string, silent bool) {
 	d.wakeLocked()
 }
 
-// lost takes the end of a connection. The name is looked up soon: what was
-// known of it may be old.
+// lost handles the end of a connection. The name is looked up soon, because its known
+// addresses may be old.
 func (d *dialer) lost(host string, lasted time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.busy, d.cancel = false, nil
 	d.dead = false
 	if d.to.request != nil {
-		d.closed = true // it is sent once
+		d.closed = true // the request is sent once only
 	}
-	if i := slices.Index(d.hosts, host); i > 0 { // the first to be tried next time
+	if i := slices.Index(d.hosts, host); i > 0 { // try this address first next time
 		d.hosts[0], d.hosts[i] = d.hosts[i], d.hosts[0]
 	}
 	d.next = 0
@@ -234,8 +233,8 @@ func (d *dialer) lookUpLocked() {
 	d.lookedUp = true
 }
 
-// answer takes what is known of the name's addresses. Others than before are tried at once;
-// an error says nothing of the old ones.
+// answer handles the result of a lookup. New addresses are tried at once; after an error the
+// old ones stay.
 func (d *dialer) answer(addresses []netip.Addr, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -257,7 +256,7 @@ func (d *dialer) takeLocked(addresses []netip.Addr) {
 		return
 	}
 	d.hosts, d.next, d.again = hosts, 0, time.Time{}
-	if d.dead && (!d.busy || d.kind.dials.remove(d)) { // others were not answered
+	if d.dead && (!d.busy || d.kind.dials.remove(d)) { // the old addresses were dead
 		d.dead, d.busy = false, false
 	}
 }

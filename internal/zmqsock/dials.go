@@ -7,39 +7,38 @@ import (
 )
 
 const (
-	// attemptsAtOnce bounds the attempts to connect that run at a time: each takes a
-	// descriptor and about 20 KiB.
+	// attemptsAtOnce bounds the concurrent attempts to connect. Each takes a descriptor and
+	// about 20 KiB.
 	attemptsAtOnce = 128
-	// deadAtOnce bounds those of them that go to dead addresses: the rest is always free for
-	// others. deadEvery is the time for each such attempt, deadTick how often some are made:
-	// thousands of dead addresses take little of a core, and make little garbage.
+	// deadAtOnce bounds the concurrent attempts to dead addresses; the rest is always free for
+	// others. One such attempt is made per deadEvery, a few at each deadTick, so that thousands
+	// of dead addresses take little CPU and make little garbage.
 	deadAtOnce = 96
 	deadEvery  = 2 * time.Millisecond
 	deadTick   = 20 * time.Millisecond
-	// silentAfter is how long an attempt that fails lasts where the address is silent, not
-	// only closed.
+	// silentAfter is how long a failed attempt must have lasted to count as unanswered,
+	// rather than refused.
 	silentAfter = 500 * time.Millisecond
-	// deadRetry is the wait between two attempts from which on an address is dead that
-	// refuses connections.
+	// deadRetry is the wait between two attempts from which an address that refuses
+	// connections counts as dead.
 	deadRetry = time.Second
 )
 
-// dials are the attempts to connect that wait for their turn, and how many run. An address
-// that answers is not kept waiting by thousands that do not: those that are dead (see
-// dialer.dead) have a queue and bounds of their own, and of the others the one that came
-// last and the one that has waited longest go in turn.
+// dials queues attempts to connect and bounds how many run. Thousands of addresses that do not
+// answer must not keep one waiting that does: dead addresses (dialer.dead) have a queue and
+// bounds of their own, and of the others the newest and the oldest waiter go in turn.
 type dials struct {
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu            sync.Mutex
-	running, dead int       // attempts; those of them to dead addresses
+	running, dead int       // running attempts; how many of them go to dead addresses
 	waiting       list.List // of *dialer
 	waitingDead   list.List // the same, to dead addresses
-	newestNext    bool      // of waiting
-	deadAt        time.Time // the next attempt to a dead address
-	ticking       bool      // tick will be called
+	newestNext    bool      // the newest of waiting goes next
+	deadAt        time.Time // time of the next attempt to a dead address
+	ticking       bool      // a call of tick is scheduled
 }
 
-// add has a dialer make an attempt when its turn comes.
+// add queues an attempt of a dialer.
 func (q *dials) add(d *dialer) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -51,20 +50,20 @@ func (q *dials) add(d *dialer) {
 	q.startLocked()
 }
 
-// remove takes back what add has asked for, and reports whether the turn has not come.
+// remove undoes add, and reports whether the attempt had not begun.
 func (q *dials) remove(d *dialer) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if d.turn == nil {
 		return false
 	}
-	q.waiting.Remove(d.turn) // does nothing in the list that it is not in
+	q.waiting.Remove(d.turn) // no-op for the list that does not have it
 	q.waitingDead.Remove(d.turn)
 	d.turn = nil
 	return true
 }
 
-// done says that an attempt is over: there is a connection, or it has failed.
+// done marks the end of an attempt, with a connection or without.
 func (q *dials) done(dead bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

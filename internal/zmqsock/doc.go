@@ -1,25 +1,24 @@
-// Package zmqsock owns the service's ZMQ sockets: of engines and of replicas.
+// Package zmqsock owns the service's ZMQ sockets, those to engines and those to replicas.
 //
-// A Hub opens SUB sockets, connected or bound, and DEALER sockets that ask for a
-// replay. They speak ZMTP by package zmtp, which bounds whatever a peer sends. Every
-// connection has a goroutine that reads it and calls the socket's opener back. When
-// that has enough it says so, the connection is not read, and TCP holds the sender
-// back; nothing is queued here. What a message takes while it is read comes out of an
-// account, and passes to the opener with the message.
+// A Hub opens SUB sockets, connected or bound, and DEALER sockets that request a replay. They
+// speak ZMTP with package zmtp, which bounds everything that a peer sends. Each connection has
+// a goroutine that reads it and calls back the socket's opener. If the opener returns false,
+// the connection is not read until Resume, and TCP holds the sender back; nothing is queued
+// here. The memory of a message is reserved in an account while it is read, and passes to the
+// opener with the message.
 //
-// A socket that is not connected is a few hundred bytes and a timer. Attempts to connect
-// are bounded in number over all sockets, so that thousands of endpoints that lead nowhere take
-// little, and keep nobody else waiting.
+// A socket that is not connected takes a few hundred bytes and a timer. The number of
+// concurrent attempts to connect is bounded over all sockets, so that thousands of endpoints
+// that lead nowhere take little and delay no others.
 //
-// A socket that is connected to a host name has it looked up beside the other
-// sockets, tries all addresses, and looks it up again now and then while there is no
-// connection. Where an endpoint may lead is a policy's business, which is asked about
-// each address that is about to be used.
+// For a host name, addresses are looked up in the background, all of them are tried, and the
+// name is looked up again now and then while there is no connection. A policy decides, for each
+// address right before it is used, whether it is allowed.
 //
-// A Mesh is the replicas' use of a hub: one PUB socket of the own process, and
-// a SUB socket for each peer. What a peer does not read waits in a queue of its own,
-// which has a limit, and all queues share the messages.
+// A Mesh is the replicas' use of a hub: one PUB socket of this process, and a SUB socket for
+// each peer. Messages that a peer has not read wait in its own bounded queue; all queues share
+// the messages' memory.
 //
-// Both may be encrypted and authenticated with CURVE. libzmq is the other side in
-// tests, and nothing else.
+// Both may be encrypted and authenticated with CURVE. libzmq is used only in tests, as the
+// other side.
 package zmqsock

@@ -23,8 +23,8 @@ type target struct {
 	host    string // a name or an address; of unix a path
 	port    string
 	bound   bool
-	named   bool // host is a name that has to be looked up
-	// trusted: the address was checked, or need not be.
+	named   bool // host is a name to look up
+	// trusted: the policy has accepted the address, or need not be asked.
 	trusted bool
 }
 
@@ -67,8 +67,7 @@ func validName(s string) bool {
 	return s != ""
 }
 
-// address is the target's address with host in the place of its own, for package
-// net.
+// address returns the target's address for package net, with host instead of its own host.
 func (t target) address(host string) string {
 	if t.network == "unix" {
 		return host

@@ -22,25 +22,25 @@ var ErrStopped = errors.New("zmq hub is stopped")
 
 // Options are the limits of a Hub.
 type Options struct {
-	// MaxMessage bounds a message, in bytes of all its frames: a peer that sends a
-	// larger one is disconnected before it is read. A quarter of the account that the
-	// message draws from is a bound, too: no peer fills it alone.
+	// MaxMessage bounds a message, in bytes of all its frames. A peer that announces a larger
+	// one is disconnected before it is read. A message is also bounded by a quarter of its
+	// account, so that no peer fills the account alone.
 	MaxMessage int64
 	// Accepted bounds the connections of a bound socket.
 	Accepted int
 	// HandshakeTime bounds a handshake.
 	HandshakeTime time.Duration
-	// Streams and Replay are the accounts of what subscriptions and requests receive,
-	// Replication that of a mesh, both ways. nil is without limits.
+	// Streams and Replay are the accounts of messages received by subscriptions and by
+	// requests, Replication that of a mesh, in both directions. nil: no limit.
 	Streams, Replay, Replication *budget.Account
 	// Subscribers bounds the connections to a mesh's publisher.
 	Subscribers int
-	// Endpoints are those that sockets may be opened to.
+	// Endpoints is the policy for the endpoints of sockets.
 	Endpoints catalog.EndpointPolicy
 	// Curve says which connections are encrypted.
 	Curve Curve
-	// Fault, if not nil, is told why a connection was refused or given up, for each
-	// endpoint and reason once a minute at most. It must not block.
+	// Fault, if not nil, is called when a connection is refused or given up, for each endpoint
+	// and reason once a minute at most. It must not block.
 	Fault func(endpoint string, err error)
 }
 
@@ -49,20 +49,20 @@ func DefaultOptions() Options {
 	return Options{MaxMessage: 64 << 20, Accepted: 64, Subscribers: 256, HandshakeTime: 10 * time.Second}
 }
 
-// Message takes one message. The slice of the frames is the caller's. The frames lie in
-// memory, which the callee releases to the account of its kind (Options.Streams,
-// Options.Replay) when it does not need them any more. A socket's callbacks run
-// one at a time, on goroutines of the hub: they must neither block nor call Close. When a Message
-// returns false the socket is not read until Resume, and TCP holds the sender back.
+// Message is called with one message. The slice frames is valid until it returns. The frames'
+// bytes are in memory, which the callee must release, when it no longer needs them, to the
+// account of its kind (Options.Streams, Options.Replay). The callbacks of a socket run one at a
+// time, on goroutines of the hub; they must neither block nor call Close. After a Message has
+// returned false, the socket is not read until Resume, and TCP holds the sender back.
 type Message = func(frames [][]byte, memory *budget.Buffer, received time.Time) bool
 
-// Offer is called before Message with a small message that has come alone: no more has been read
-// of the connection. It reports whether it has dealt with the message, whose frames are good until
-// it returns; else Message takes it. It may take its time with the message.
+// Offer is called before Message for a small message that has come alone, that is, nothing
+// after it has been read from the connection. The frames are valid until it returns. It reports
+// whether it has handled the message; if not, Message gets it. It may take its time.
 type Offer = func(frames [][]byte, received time.Time) bool
 
-// Hub opens sockets and calls their openers back. Its methods are safe for
-// concurrent use. Subscribe and Request block until Run has started.
+// Hub opens sockets and calls back their openers. Its methods are safe for concurrent use.
+// Subscribe and Request block until Run has started.
 type Hub struct {
 	opt      Options
 	resolver *resolver
@@ -101,8 +101,8 @@ func newHub(opt Options, lookup lookupFunc) *Hub {
 	}
 }
 
-// Run owns all sockets until ctx ends. When it returns every socket is closed and
-// no callback runs any more. It can run once.
+// Run owns all sockets until ctx ends. When it returns, every socket is closed and no callback
+// runs. It can be called once.
 func (h *Hub) Run(ctx context.Context) error {
 	defer close(h.ended)
 	running, stop := context.WithCancel(ctx)
@@ -119,13 +119,12 @@ func (h *Hub) Run(ctx context.Context) error {
 	return nil
 }
 
-// Subscribe opens a SUB socket for every topic of endpoint: bound to it if
-// Bound says so, else connected to it. An endpoint that cannot be bound, is
-// malformed or not allowed is an error. status is called like message: true for
-// every connection whose handshake succeeds, before its first message, and false when the last one is
-// lost. The socket reconnects by itself; a host name is looked up by the hub, in
-// the background and again whenever there is no connection. serverKey is the CURVE public
-// key of the publisher in Z85; "" is Options.Curve's. offer may be nil.
+// Subscribe opens a SUB socket for every topic of endpoint, bound if Bound says so, else
+// connected. It fails if the endpoint cannot be bound, is malformed or is not allowed. status
+// is called like message: with true for every connection whose handshake succeeds, before its
+// first message, and with false when the last connection is lost. The socket reconnects by
+// itself, and looks host names up in the background. serverKey is the publisher's CURVE public
+// key in Z85; "" means that of Options.Curve. offer may be nil.
 func (h *Hub) Subscribe(endpoint, serverKey string, offer Offer, message Message, status func(up bool)) (id uint64, err error) {
 	mechanism, err := h.opt.Curve.engine(Bound(endpoint), serverKey)
 	if err != nil {
@@ -134,10 +133,9 @@ func (h *Hub) Subscribe(endpoint, serverKey string, offer Offer, message Message
 	return h.open(&h.subscriptions, destination{endpoint: endpoint, mechanism: mechanism}, offer, message, status)
 }
 
-// Request connects a DEALER socket to endpoint, sends one message of the given
-// frames, and gives every message that comes back to answer. It lasts until
-// Close. That no server is there is no error: nothing comes back. serverKey is as for
-// Subscribe.
+// Request connects a DEALER socket to endpoint, sends one message of the given frames, and
+// calls answer with every message that comes back, until Close. If there is no server, nothing
+// comes back, which is no error. serverKey is as for Subscribe.
 func (h *Hub) Request(endpoint, serverKey string, request [][]byte, answer func(frames [][]byte, memory *budget.Buffer) bool) (id uint64, err error) {
 	if Bound(endpoint) {
 		return 0, fmt.Errorf("request to %s: a wildcard host cannot be connected to", endpoint)
@@ -179,23 +177,23 @@ func (h *Hub) add(s *socket) (id uint64, err error) {
 	return h.next, nil
 }
 
-// Resume reads on from a socket whose Message returned false. An id that is not
-// open is ignored. It takes no lock that is held while a callback runs.
+// Resume continues reading a socket whose Message returned false. It ignores an id that is not
+// open. It takes no lock that is held while a callback runs.
 func (h *Hub) Resume(id uint64) {
 	if s := h.find(id, false); s != nil {
 		s.resume()
 	}
 }
 
-// Close closes a socket. It returns when no callback of it runs or will run any more. An
-// id that is not open is ignored.
+// Close closes a socket. When it returns, no callback of the socket runs or will run. It
+// ignores an id that is not open.
 func (h *Hub) Close(id uint64) {
 	if s := h.find(id, true); s != nil {
 		s.close()
 	}
 }
 
-// find returns an open socket, and forgets it with remove.
+// find returns an open socket; with remove, the hub forgets it.
 func (h *Hub) find(id uint64, remove bool) *socket {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -206,7 +204,7 @@ func (h *Hub) find(id uint64, remove bool) *socket {
 	return s
 }
 
-// Refused counts why connections were refused or given up, by the reason's label.
+// Refused returns how many connections were refused or given up, by the label of the reason.
 func (h *Hub) Refused() map[string]uint64 {
 	counts := make(map[string]uint64, zmtp.NumReasons)
 	for r := range h.refused {
@@ -215,7 +213,7 @@ func (h *Hub) Refused() map[string]uint64 {
 	return counts
 }
 
-// stop has nothing begin any more, and returns the sockets that are open.
+// stop keeps anything new from starting, and returns the open sockets.
 func (h *Hub) stop() []*socket {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -223,7 +221,7 @@ func (h *Hub) stop() []*socket {
 	return slices.Collect(maps.Values(h.sockets))
 }
 
-// start runs a part of the hub, unless that has stopped.
+// start runs a function on a goroutine of the hub, unless the hub has stopped.
 func (h *Hub) start(run func()) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -234,7 +232,7 @@ func (h *Hub) start(run func()) error {
 	return nil
 }
 
-// count counts the end of a connection if it was the peer's fault.
+// count counts the end of a connection if the peer was at fault.
 func (h *Hub) count(endpoint string, err error) {
 	var fault *zmtp.Error
 	if !errors.As(err, &fault) {
@@ -246,7 +244,7 @@ func (h *Hub) count(endpoint string, err error) {
 	}
 }
 
-// faults are what was told lately, so that nobody fills the log.
+// faults remembers recently reported faults, so that no peer fills the log.
 type faults struct {
 	// mu guards told.
 	mu   sync.Mutex
@@ -260,11 +258,11 @@ type toldFault struct {
 
 const (
 	faultEvery = time.Minute
-	// maxFaults bounds what is remembered; beyond it nothing is told for a while.
+	// maxFaults bounds the remembered faults. While it is reached, new faults are not reported.
 	maxFaults = 4096
 )
 
-// news reports whether a fault has not been told for a minute.
+// news reports whether a fault has not been reported within a minute, and remembers it.
 func (f *faults) news(endpoint string, reason zmtp.Reason) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

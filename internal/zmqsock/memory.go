@@ -13,20 +13,20 @@ import (
 )
 
 const (
-	// largestShare is the part of an account that one message may take: 1/4.
+	// largestShare divides an account: one message may take at most a quarter of it.
 	largestShare = 4
-	// smallMessage is the size in bytes up to which messages may take the last eighth
-	// of an account, which large ones leave to them.
+	// smallMessage is the size in bytes up to which messages may use the last eighth of an
+	// account; it is reserved for them.
 	smallMessage = 64 << 10
-	// A message that finds no room asks again memoryTries times, memoryWait apart.
-	// Half way through the largest partly read message has to go: an inbox
-	// is soon applied, but a sender may stop in a message for good.
+	// A message that finds no room tries again memoryTries times, memoryWait apart. Halfway
+	// through, the largest partly read message is dropped: inboxes are soon applied, but a
+	// sender may stop inside a message for good.
 	memoryWait  = 5 * time.Millisecond
 	memoryTries = 40
 )
 
-// memory is what the message that a connection is reading has reserved in an
-// account. It implements zmtp.Memory.
+// memory is the reservation for the message that a connection is reading. It implements
+// zmtp.Memory.
 type memory struct {
 	ctx     context.Context
 	conn    net.Conn
@@ -36,7 +36,7 @@ type memory struct {
 	shed    atomic.Bool // the connection was closed to make room
 }
 
-// partials are the messages that are being read.
+// partials has the messages that are being read.
 type partials struct {
 	// mu guards all.
 	mu  sync.Mutex
@@ -110,10 +110,10 @@ func (m *memory) ReserveBuffer(n int64) bool {
 // ReleaseBuffer implements zmtp.Memory.
 func (m *memory) ReleaseBuffer(n int64) { m.account.Release(n) }
 
-// handOver says that the message is read: its bytes are its receiver's now.
+// handOver marks that the message has been read: its receiver releases its bytes.
 func (m *memory) handOver() { m.held.Store(0) }
 
-// blame returns the cause of err.
+// blame returns a more precise cause of err, if the connection was shed.
 func (m *memory) blame(err error) error {
 	if m.shed.Load() && !errors.As(err, new(*zmtp.Error)) {
 		return zmtp.Refuse(zmtp.NoMemory, "the largest message that was being read")
@@ -121,8 +121,7 @@ func (m *memory) blame(err error) error {
 	return err
 }
 
-// shedLargest closes the connection whose partly read message holds most of an
-// account.
+// shedLargest closes the connection whose partly read message holds the most of an account.
 func (p *partials) shedLargest(account *budget.Account) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// MeshMaxMessage bounds one payload in bytes, both ways: a peer that sends a
+	// MeshMaxMessage bounds one payload in bytes, in both directions. A peer that sends a
 	// larger one is disconnected.
 	MeshMaxMessage = 8 << 20
-	// maxMeshMessage is a payload with its topic.
+	// maxMeshMessage bounds a payload with its topic, in bytes.
 	maxMeshMessage = MeshMaxMessage + 256
-	// meshReconnect is the longest wait between two attempts to reach a peer: of
-	// the few seconds after which replicas agree again it may take one.
+	// meshReconnect is the longest wait between two attempts to reach a peer. Replicas should
+	// agree again within a few seconds, of which this may take one.
 	meshReconnect = time.Second
 )
 
@@ -30,13 +30,12 @@ var (
 	ErrWildcard = errors.New("a wildcard host cannot be connected to")
 )
 
-// Mesh connects equal processes: each publishes on one bound PUB socket and
-// follows the PUB sockets of the others. A message is two frames, topic and
-// payload. What a peer does not take in time is lost to it, and so is what is
-// published while it is not connected.
+// Mesh connects equal processes: each publishes on one bound PUB socket and follows the PUB
+// sockets of the others. A message is two frames, topic and payload. A peer misses messages
+// that it does not take in time, and those published while it is not connected.
 //
-// Its methods are safe for concurrent use, but not from the functions that it
-// calls, and wait until the hub runs.
+// Its methods are safe for concurrent use, but must not be called from its callbacks. They
+// block until the hub runs.
 type Mesh struct {
 	hub      *Hub
 	endpoint string
@@ -45,11 +44,11 @@ type Mesh struct {
 
 	malformed atomic.Uint64
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu        sync.Mutex
 	publisher *publisher          // nil: closed
 	followed  map[uint64]struct{} // sockets of Follow
-	closed    MeshStats           // of publishers that were closed
+	closed    MeshStats           // totals of closed publishers
 }
 
 // NewMesh returns a mesh that publishes at endpoint, for example tcp://*:8092,
@@ -77,9 +76,8 @@ func (m *Mesh) Open() error {
 	return nil
 }
 
-// Publish sends a message to every peer that follows. Messages leave in the
-// order of the calls; the payload is copied. It does not block: a peer whose queue is
-// full loses the message.
+// Publish sends a message to every following peer, in the order of the calls. It copies the
+// payload and does not block: a peer whose queue is full misses the message.
 func (m *Mesh) Publish(topic string, payload []byte) error {
 	i := slices.Index(m.kind.topics, topic)
 	switch {
@@ -88,7 +86,7 @@ func (m *Mesh) Publish(topic string, payload []byte) error {
 	case len(payload) > MeshMaxMessage:
 		return fmt.Errorf("publish: %w", ErrTooLarge)
 	}
-	// The order of the calls is that of the lock.
+	// Taking the lock fixes the order of messages.
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.publisher == nil || m.publisher.acceptor.ctx.Err() != nil {
@@ -98,18 +96,18 @@ func (m *Mesh) Publish(topic string, payload []byte) error {
 	return nil
 }
 
-// Follow connects to the publisher of a peer and gives every message of the
-// mesh's topics to deliver, which owns the payload then. status is called with true
-// for every connection and with false when the last one is lost. Both run on a loop of the hub: they
-// must not block, nor call the mesh or the hub. The connection is made, and
-// made again, in the background; after stop nothing is called any more.
+// Follow connects to the publisher of a peer and calls deliver with every message of the mesh's
+// topics; deliver then owns the payload. status is called with true for every connection and
+// with false when the last one is lost. Both run on goroutines of the hub: they must not block,
+// nor call the mesh or the hub. The connection is made, and remade, in the background. After
+// stop neither is called.
 func (m *Mesh) Follow(peer string, deliver func(topic string, payload []byte), status func(up bool)) (stop func(), err error) {
 	if Bound(peer) {
 		return nil, fmt.Errorf("follow %s: %w", peer, ErrWildcard)
 	}
 	take := func(frames [][]byte, memory *budget.Buffer, _ time.Time) bool {
 		memory.Keep()
-		memory.Release(m.hub.opt.Replication) // who takes it has an account of his own
+		memory.Release(m.hub.opt.Replication) // deliver accounts for it from now on
 		if topic, ok := m.topicOf(frames); ok {
 			deliver(topic, frames[1])
 		} else {
@@ -127,7 +125,8 @@ func (m *Mesh) Follow(peer string, deliver func(topic string, payload []byte), s
 	return func() { m.unfollow(id) }, nil
 }
 
-// topicOf reads the topic of a message. libzmq lets longer ones through.
+// topicOf returns the topic of a message. Subscriptions match prefixes, so libzmq lets
+// longer topics through.
 func (m *Mesh) topicOf(frames [][]byte) (topic string, ok bool) {
 	if len(frames) != 2 {
 		return "", false
@@ -147,8 +146,7 @@ func (m *Mesh) unfollow(id uint64) {
 	delete(m.followed, id)
 }
 
-// Close closes the publisher and stops following. What was published just now
-// may be lost.
+// Close closes the publisher and stops following. Messages published just before may be lost.
 func (m *Mesh) Close() {
 	m.mu.Lock()
 	publisher, followed := m.publisher, slices.Collect(maps.Keys(m.followed))
@@ -168,8 +166,8 @@ func (m *Mesh) Close() {
 
 // MeshStats are counts since the start.
 type MeshStats struct {
-	Sent      uint64 // messages that were published
-	Dropped   uint64 // copies that a peer did not get because it was too far behind
+	Sent      uint64 // messages published
+	Dropped   uint64 // copies that peers missed because they were too far behind
 	Malformed uint64 // messages received that are not two frames of a topic of the mesh
 }
 

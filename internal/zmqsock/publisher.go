@@ -16,43 +16,42 @@ import (
 )
 
 const (
-	// queueMessages and queueBytes bound what waits for one subscriber, which loses
-	// what comes on top. The messages are half a second of 20,000 events a second; the
-	// bytes count what holds a message, too. One message fits into an empty queue,
-	// however large.
+	// queueMessages and queueBytes bound the queue of one subscriber; it misses further
+	// messages. The messages are half a second of 20,000 events a second; the bytes include the
+	// overhead of messages. An empty queue takes one message of any size.
 	queueMessages = 10_000
 	queueBytes    = 16 << 20
-	// allQueues bounds what all subscribers together have waiting, shared bytes once.
+	// allQueues bounds the bytes in all queues together; shared bytes count once.
 	allQueues = 64 << 20
-	// queuesShare is the share of the account that all queues may hold, the rest
-	// is for what comes from other replicas.
+	// queuesShare divides the account: all queues may hold half of it, and the rest is for
+	// messages from other replicas.
 	queuesShare = 2
-	// sendBytes and sendMessages bound what a subscriber's goroutine takes at once.
+	// sendBytes and sendMessages bound what a subscriber's goroutine sends at once.
 	sendBytes    = 64 << 10
 	sendMessages = 256
-	// maxSubscription bounds a message of a subscriber, in bytes: a topic.
+	// maxSubscription bounds a subscriber's message in bytes; it has a topic only.
 	maxSubscription = 4 << 10
-	// maxSubscriptions bounds such messages over the life of a connection. A
-	// subscriber sends one for each topic.
+	// maxSubscriptions bounds the number of such messages on a connection. A subscriber
+	// sends one per topic.
 	maxSubscriptions = 4096
 )
 
-// publisher is a bound PUB socket with a fixed set of topics. Every subscriber has a queue
-// of its own, whose messages all queues share. What the account has no room for costs
-// the subscriber that is furthest behind its connection.
+// publisher is a bound PUB socket with a fixed set of topics. Every subscriber has a queue of
+// its own; all queues share the messages. If the account is full, the subscriber that is
+// furthest behind is disconnected.
 type publisher struct {
 	hub      *Hub
 	topics   [][]byte
 	account  *budget.Account
-	limit    int64 // of bytes in all queues
+	limit    int64 // bound of held, in bytes
 	acceptor *acceptor
 
 	sent, dropped atomic.Uint64
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu          sync.Mutex
 	subscribers map[*subscriber]struct{}
-	held        int64         // bytes in all queues, shared ones once
+	held        int64         // bytes in all queues; shared bytes count once
 	takers      []*subscriber // scratch of publish
 }
 
@@ -86,14 +85,14 @@ func (h *Hub) openPublisher(endpoint string, topics [][]byte) (*publisher, error
 	return p, nil
 }
 
-// bindHost is the address of a host to listen at. As in libzmq it may be the name of an
-// interface, and * is all of them.
+// bindHost returns the address to listen at. As in libzmq, host may be the name of an
+// interface, or * for all of them.
 func bindHost(host string) string {
 	if host == "*" {
 		return ""
 	}
 	if i, err := net.InterfaceByName(host); err == nil {
-		addresses, _ := i.Addrs() // none: the name is taken for a host's
+		addresses, _ := i.Addrs() // on an error the name is taken as a host name
 		for _, a := range addresses {
 			if network, ok := a.(*net.IPNet); ok {
 				return network.IP.String()
@@ -103,7 +102,7 @@ func bindHost(host string) string {
 	return host
 }
 
-// queueLimit is how much all queues of a publisher may hold, in bytes.
+// queueLimit returns the bound of all queues of a publisher together, in bytes.
 func queueLimit(account *budget.Account) int64 {
 	if share := account.Limit() / queuesShare; share > 0 {
 		return min(share, allQueues)
@@ -114,8 +113,8 @@ func queueLimit(account *budget.Account) int64 {
 // close closes the socket. The port is free when it returns.
 func (p *publisher) close() { p.acceptor.close() }
 
-// newestSubscriber has a connection go first that never subscribed to a topic, the oldest
-// first; then the one that subscribed last: who is served stays.
+// newestSubscriber orders connections to close: first those that never subscribed to a topic,
+// oldest first; then the latest subscriber, so that established ones stay.
 func newestSubscriber(c, d *accepted) bool {
 	switch {
 	case c.lastMessage.IsZero() != d.lastMessage.IsZero():
@@ -130,24 +129,23 @@ func newestSubscriber(c, d *accepted) bool {
 type outgoing struct {
 	frames [][]byte // topic, payload
 	size   int64
-	queues int // that hold it; guarded by publisher.mu
+	queues int // number of queues that hold it; guarded by publisher.mu
 }
 
 // subscriber is a connection of a publisher.
 type subscriber struct {
 	conn net.Conn
-	wake chan struct{} // of capacity 1: there is something in the queue
+	wake chan struct{} // capacity 1; signals that the queue is not empty
 
-	// The publisher's mu guards what follows.
-	subscribed map[string]int // how often, for each prefix of a topic
+	// The fields below are guarded by publisher.mu.
+	subscribed map[string]int // number of subscriptions by prefix of a topic
 	wants      []bool         // by topic
-	queue      []*outgoing    // what waits, and first what is being sent
-	bytes      int64          // of them
+	queue      []*outgoing    // the messages being sent first, then those that wait
+	bytes      int64          // bytes in queue
 	gone       bool
 }
 
-// publish puts a message into the queues of all who want it. The payload is
-// copied.
+// publish puts a message into the queue of every subscriber that wants it. The payload is copied.
 func (p *publisher) publish(topic int, payload []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -173,7 +171,7 @@ func (p *publisher) publish(topic int, payload []byte) {
 	}
 	m := &outgoing{frames: [][]byte{p.topics[topic], bytes.Clone(payload)}, size: size, queues: 1}
 	for _, s := range takers {
-		if s.gone { // to make room
+		if s.gone { // disconnected to make room
 			continue
 		}
 		m.queues++
@@ -181,14 +179,14 @@ func (p *publisher) publish(topic int, payload []byte) {
 		s.bytes += size
 		select {
 		case s.wake <- struct{}{}:
-		default: // it has been told
+		default: // already signalled
 		}
 	}
 	p.doneLocked(m)
 }
 
-// reserveLocked takes memory for a message, if need be from those who are furthest
-// behind.
+// reserveLocked reserves memory for a message, if need be by disconnecting the subscribers that
+// are furthest behind.
 func (p *publisher) reserveLocked(size int64) bool {
 	for p.held > 0 && p.held+size > p.limit || !p.account.Reserve(size) {
 		if !p.cutFurthestLocked() {
@@ -199,7 +197,7 @@ func (p *publisher) reserveLocked(size int64) bool {
 	return true
 }
 
-// cutFurthestLocked ends the connection of the subscriber with most in its queue.
+// cutFurthestLocked disconnects the subscriber with the most bytes in its queue.
 func (p *publisher) cutFurthestLocked() bool {
 	var furthest *subscriber
 	for s := range p.subscribers {
@@ -228,11 +226,11 @@ func (p *publisher) takenLocked(s *subscriber, n int) {
 		p.doneLocked(m)
 	}
 	if s.queue = s.queue[n:]; len(s.queue) == 0 {
-		s.queue = nil // with its memory, which may be much
+		s.queue = nil // drop its memory, which may be large
 	}
 }
 
-// doneLocked says that one queue less holds a message.
+// doneLocked records that one queue fewer holds a message.
 func (p *publisher) doneLocked(m *outgoing) {
 	if m.queues--; m.queues == 0 {
 		p.held -= m.size
@@ -240,7 +238,7 @@ func (p *publisher) doneLocked(m *outgoing) {
 	}
 }
 
-// serve is the life of a connection.
+// serve serves a connection until it ends.
 func (p *publisher) serve(a *accepted) error {
 	c, err := zmtp.Handshake(a.conn, zmtp.Options{
 		SocketType: "PUB", Mechanism: p.hub.opt.Curve.replica(true)(), MaxMessage: maxSubscription,
@@ -259,7 +257,7 @@ func (p *publisher) serve(a *accepted) error {
 	var sending sync.WaitGroup
 	sending.Go(func() {
 		p.send(ctx, s, c)
-		_ = a.conn.Close() // and the subscriptions end
+		_ = a.conn.Close() // this ends the reading of subscriptions
 	})
 	err = p.subscriptions(s, c, a.used)
 	stop()
@@ -275,7 +273,7 @@ func (p *publisher) serve(a *accepted) error {
 	return err
 }
 
-// send sends what is in the queue, until that fails or ctx ends.
+// send sends the queue's messages until that fails or ctx ends.
 func (p *publisher) send(ctx context.Context, s *subscriber, c *zmtp.Conn) {
 	var batch [][][]byte
 	for {
@@ -310,8 +308,8 @@ func (p *publisher) send(ctx context.Context, s *subscriber, c *zmtp.Conn) {
 	}
 }
 
-// subscriptions reads what the subscriber wants until the connection ends. Only prefixes of the
-// publisher's topics are kept: nothing else can make it send.
+// subscriptions reads subscriptions until the connection ends. It keeps only prefixes of the
+// publisher's topics: others never match a message.
 func (p *publisher) subscriptions(s *subscriber, c *zmtp.Conn, used func()) error {
 	for n := 0; ; n++ {
 		m, err := c.Receive()
@@ -330,8 +328,8 @@ func (p *publisher) subscriptions(s *subscriber, c *zmtp.Conn, used func()) erro
 	}
 }
 
-// subscribe counts a subscription or takes one back, as libzmq does. It reports
-// whether the subscription was to a topic.
+// subscribe counts a subscription, or takes one back, as libzmq does. It reports whether
+// it matches a topic.
 func (p *publisher) subscribe(s *subscriber, prefix string, add bool) bool {
 	begins := func(topic []byte) bool { return bytes.HasPrefix(topic, []byte(prefix)) }
 	if !slices.ContainsFunc(p.topics, begins) {

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// lookupsAtOnce bounds the lookups that run at a time: each may wait for a
-	// name server that does not answer.
+	// lookupsAtOnce bounds the concurrent lookups; each may wait for a name server that does
+	// not answer.
 	lookupsAtOnce = 32
 	// lookupTimeout lets a lookup get past one silent name server (5 s in the
 	// default resolv.conf) to the next.
@@ -25,31 +25,30 @@ const (
 // lookupFunc returns the addresses of a host name, best first.
 type lookupFunc func(ctx context.Context, host string) ([]netip.Addr, error)
 
-// answerFunc takes the addresses of a host name: none, if there is no such
-// name. An error means that this is not known. It must not block.
+// answerFunc is called with the addresses of a host name, none if there is no such name. An
+// error means that they could not be found out. It must not block.
 type answerFunc func(addresses []netip.Addr, err error)
 
-// resolver looks host names up, each once for all who wait for it. libzmq would
-// do that on its I/O threads, one name after the other, and all other sockets
-// of the thread would wait.
+// resolver looks up host names, each once for all inquiries about it. libzmq would look up one
+// name after the other on its I/O threads, and block all other sockets of the thread.
 type resolver struct {
 	lookup lookupFunc
-	wake   chan struct{} // of capacity 1: there is something in the queue
+	wake   chan struct{} // capacity 1; signals that the queue is not empty
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu      sync.Mutex
-	queue   list.List        // of *name: those that are not being looked up yet
-	waiting map[string]*name // all
+	queue   list.List        // of *name: names whose lookup has not begun
+	waiting map[string]*name // all names with inquiries
 }
 
-// name is a host name for whose addresses somebody waits.
+// name is a host name with inquiries.
 type name struct {
 	host  string
 	turn  *list.Element // in the resolver's queue; nil: it is being looked up
 	asked map[*inquiry]struct{}
 }
 
-// inquiry is one who waits for the addresses of a host name.
+// inquiry is one request for the addresses of a host name.
 type inquiry struct {
 	host   string
 	answer answerFunc
@@ -59,7 +58,7 @@ func newResolver(lookup lookupFunc) *resolver {
 	return &resolver{lookup: lookup, wake: make(chan struct{}, 1), waiting: make(map[string]*name)}
 }
 
-// run looks names up until ctx ends. When it returns no answer is given any more.
+// run looks up names until ctx ends. When it returns, no answer is given any more.
 func (r *resolver) run(ctx context.Context) {
 	var g errgroup.Group
 	g.SetLimit(lookupsAtOnce)
@@ -75,8 +74,8 @@ func (r *resolver) run(ctx context.Context) {
 	_ = g.Wait() // no lookup returns an error
 }
 
-// lookUp has host looked up. With urgent it goes before the names that wait and
-// are not: a new name does not queue behind old ones that fail again and again.
+// lookUp requests a lookup of host. An urgent one goes before those that are not, so that a new
+// name does not queue behind old ones that fail again and again.
 func (r *resolver) lookUp(host string, urgent bool, answer answerFunc) *inquiry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,19 +93,19 @@ func (r *resolver) lookUp(host string, urgent bool, answer answerFunc) *inquiry 
 	}
 	select {
 	case r.wake <- struct{}{}:
-	default: // it has been woken
+	default: // already signalled
 	}
 	return i
 }
 
-// withdraw takes an inquiry back, so that nothing of who made it is kept where name servers
-// are silent. An answer that is on its way is still given.
+// withdraw removes an inquiry, so that nothing of its maker is kept while name servers are
+// silent. An answer already on its way is still given.
 func (r *resolver) withdraw(i *inquiry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n := r.waiting[i.host]
 	if n == nil {
-		return // it has been answered
+		return // already answered
 	}
 	delete(n.asked, i)
 	if len(n.asked) == 0 && n.turn != nil {
@@ -115,7 +114,7 @@ func (r *resolver) withdraw(i *inquiry) {
 	}
 }
 
-// take returns the host name that is to be looked up next.
+// take returns the next host name to look up.
 func (r *resolver) take() (host string, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -154,14 +153,14 @@ func (r *resolver) resolve(ctx context.Context, host string) {
 // dialFunc connects to a name server.
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// lookupVia returns a lookup in the hosts file and at the system's name servers.
-// Go's own resolver is used, because a call of the C library's cannot be ended,
-// and every exchange is cut off when its context ends, which Go does not do.
+// lookupVia returns a lookup in the hosts file and at the system's name servers. It uses Go's
+// own resolver, because a call of the C library cannot be cancelled, and it cuts off every
+// exchange when ctx ends, which Go's does not.
 func lookupVia(dial dialFunc) lookupFunc {
 	r := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
 		if err == nil {
-			context.AfterFunc(ctx, func() { _ = conn.Close() }) // the exchange is over or has been given up
+			context.AfterFunc(ctx, func() { _ = conn.Close() }) // the exchange is over or was cancelled
 		}
 		return conn, err
 	}}

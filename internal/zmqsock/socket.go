@@ -13,18 +13,18 @@ import (
 )
 
 const (
-	// heartbeat and silence are those of dynamo-kv-router 1.3.1: a PING so often,
-	// and after so long without a byte the peer is taken for dead.
+	// heartbeat and silence are as in dynamo-kv-router 1.3.1: how often a PING is sent, and the
+	// time without a byte after which a peer counts as dead.
 	heartbeat = 5 * time.Second
 	silence   = 15 * time.Second
-	// fairness is the number of messages after which other goroutines get to run.
+	// fairness is the number of messages after which a goroutine yields to others.
 	fairness = 64
 )
 
 var allTopics = []string{""}
 
-// socketKind is what all sockets for one purpose have in common. None waits for attempts to
-// connect of another kind.
+// socketKind has what all sockets for one purpose share. Each kind has dials of its own, so
+// kinds do not wait for each other's attempts to connect.
 type socketKind struct {
 	name         string   // SUB or DEALER
 	topics       []string // of a SUB, by prefix
@@ -34,14 +34,14 @@ type socketKind struct {
 	maxReconnect time.Duration // longest wait between two attempts to connect
 }
 
-// destination is where a socket leads, and how.
+// destination is where a socket leads, and with which security.
 type destination struct {
-	endpoint  string                // as it was given
+	endpoint  string                // as given by the caller
 	mechanism func() zmtp.Mechanism // of a connection
-	request   [][]byte              // of a DEALER: what it sends, once
+	request   [][]byte              // of a DEALER: the message that it sends once
 }
 
-// socket is what a user of the hub has opened: all connections to an endpoint.
+// socket is an open socket of the hub's user, with all its connections.
 type socket struct {
 	hub     *Hub
 	kind    *socketKind
@@ -50,19 +50,18 @@ type socket struct {
 	offer   Offer // nil: none
 	message Message
 	status  func(up bool)
-	resumed chan struct{} // of capacity 1: Resume was called
-	bound   *acceptor     // of a bound socket
-	dialer  *dialer       // of another one
+	resumed chan struct{} // capacity 1; signals a call of Resume
+	bound   *acceptor     // of a bound socket, else nil
+	dialer  *dialer       // of a connected socket, else nil
 
-	// calling is held while a callback runs, and while the socket is paused. It
-	// guards what follows.
+	// calling is held while a callback runs, and while the socket is paused. It guards the
+	// fields below.
 	calling sync.Mutex
-	up      int // connections
+	up      int // number of established connections
 	closed  bool
 }
 
-// openSocket returns a socket, which is bound if its endpoint says so, but does nothing
-// before start.
+// openSocket returns a socket, bound if its endpoint says so. It does nothing before start.
 func openSocket(h *Hub, kind *socketKind, to destination, offer Offer, message Message, status func(up bool)) (*socket, error) {
 	t, err := parseTarget(to.endpoint, h.opt.Endpoints)
 	if err != nil {
@@ -86,7 +85,7 @@ func (s *socket) accepted(c *accepted) error {
 	return s.serve(c.acceptor.ctx, c.conn, memory, c.establish, c.used)
 }
 
-// start has the socket accept or make connections until it is closed.
+// start makes the socket accept or make connections until it is closed.
 func (s *socket) start() {
 	if s.dialer != nil {
 		s.dialer.wake()
@@ -113,9 +112,9 @@ func (s *socket) resume() {
 	}
 }
 
-// serve makes the handshake on conn, which it takes over, and gives what comes to
-// the socket's callbacks until the connection ends. established is called in
-// between, received after each message. ctx ends with the socket, or the hub.
+// serve takes over conn, makes the handshake, and calls the socket's callbacks with its
+// messages until the connection ends. established is called after the handshake, received after
+// each message. ctx ends with the socket or the hub.
 func (s *socket) serve(ctx context.Context, conn net.Conn, memory *memory, established, received func()) error {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
@@ -161,8 +160,8 @@ func (s *socket) serve(ctx context.Context, conn net.Conn, memory *memory, estab
 	}
 }
 
-// deliver calls back with a message, and waits while the socket is paused. It fails if there is
-// no memory for the message.
+// deliver calls the callback with a message, and waits while the socket is paused. It fails if
+// there is no memory for the message.
 func (s *socket) deliver(ctx context.Context, c *zmtp.Conn, m zmtp.Message, memory *memory) error {
 	s.calling.Lock()
 	defer s.calling.Unlock()
@@ -189,7 +188,7 @@ func (s *socket) deliver(ctx context.Context, c *zmtp.Conn, m zmtp.Message, memo
 	return nil
 }
 
-// report tells that a connection came or went.
+// report reports to status that a connection came or went.
 func (s *socket) report(ctx context.Context, up bool) {
 	s.calling.Lock()
 	defer s.calling.Unlock()

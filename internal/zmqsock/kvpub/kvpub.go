@@ -1,6 +1,6 @@
-// Package kvpub is the sending side of the KV event wire, as vLLM's publisher
-// has it: numbered messages on a PUB socket and a ROUTER that repeats the most
-// recent ones. The simulated engines publish through it.
+// Package kvpub is the sending side of the KV event wire, as in vLLM's publisher: numbered
+// messages on a PUB socket, and a ROUTER socket that repeats the most recent ones. The
+// simulated engines publish with it.
 package kvpub
 
 import (
@@ -201,7 +201,7 @@ func (p *Publisher) answer(to []byte, first uint64) {
 	oldest := p.seq - uint64(len(p.ring))
 	for n := max(first, oldest); n < p.seq; n++ {
 		if p.reply(to, p.topic, n, p.ring[n%Steps]) != nil {
-			return // the asker is gone
+			return // the subscriber has gone
 		}
 	}
 	_ = p.reply(to, "", ^uint64(0), nil)

@@ -1,5 +1,5 @@
-// Package zmqtest plays an engine's side of the KV event wire in tests: a
-// publisher and the replay server beside it, on real libzmq sockets.
+// Package zmqtest is an engine's side of the KV event wire for tests: a publisher and its
+// replay server, on real libzmq sockets.
 package zmqtest
 
 import (
@@ -30,8 +30,8 @@ type Publisher struct {
 	tb      testing.TB
 	options []Option
 	sock    *zmq4.Socket
-	subs    int // now
-	total   int // ever
+	subs    int // current subscriptions
+	total   int // subscriptions since the start
 }
 
 // Option is set on a socket before it is bound or connected.
@@ -88,13 +88,13 @@ func (p *Publisher) open() {
 	must(p.tb, p.sock.SetXpubNodrop(true))
 }
 
-// Subscribers waits until n are subscribed.
+// Subscribers waits until there are n subscriptions.
 func (p *Publisher) Subscribers(n int) {
 	p.tb.Helper()
 	p.await("subscribers", func() bool { return p.subs == n })
 }
 
-// Subscriptions waits until n were ever made: n-1 times one was replaced.
+// Subscriptions waits until n subscriptions were made in all, including replaced ones.
 func (p *Publisher) Subscriptions(n int) {
 	p.tb.Helper()
 	p.await("subscriptions", func() bool { return p.total >= n })
@@ -193,7 +193,7 @@ func NewReplayServer(tb testing.TB, endpoint string, topic bool, options ...Opti
 	tb.Helper()
 	r := &ReplayServer{topic: topic, stop: make(chan struct{}), done: make(chan struct{})}
 	bound := make(chan error)
-	go r.serve(tb, endpoint, options, bound) // the socket is born and dies in that goroutine
+	go r.serve(tb, endpoint, options, bound) // a libzmq socket belongs to one goroutine
 	if err := <-bound; err != nil {
 		tb.Fatalf("replay server: %v", err)
 	}
@@ -214,7 +214,7 @@ func (r *ReplayServer) SetRing(m ...Kept) {
 	r.ring = m
 }
 
-// SetSilent makes the server read requests without answering, or answer again.
+// SetSilent makes the server read requests without answering, or answer them again.
 func (r *ReplayServer) SetSilent(silent bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -310,9 +310,9 @@ func (r *ReplayServer) answer(tb testing.TB, sock *zmq4.Socket, frames [][]byte)
 // Seq returns the wire form of a sequence number.
 func Seq(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
 
-// FreeEndpoint returns a TCP endpoint of 127.0.0.1 at which no socket listens. Its port
-// is below those that the kernel gives out: to such a one other tests' sockets may try to
-// come back, whose publishers had it.
+// FreeEndpoint returns a TCP endpoint of 127.0.0.1 where no socket listens. Its port is below
+// the kernel's ephemeral ports: sockets of other tests may try to reconnect to such a port
+// after its publisher has closed.
 func FreeEndpoint(tb testing.TB) string {
 	tb.Helper()
 	const first, ports = 30000, 2000
@@ -369,16 +369,16 @@ func bind(tb testing.TB, sock *zmq4.Socket, endpoint string) string {
 	return endpoint
 }
 
-// loopback is an address of this machine that no other process uses here: the
-// sockets of other tests, run at the same time, that try to come back to their own
-// publishers would take one at the same port for it.
+// loopback is a loopback address that no other process uses here. On a shared address,
+// sockets of other tests running at the same time might reconnect to this test's publisher,
+// if it got their old port.
 var loopback = func() string {
 	pid := os.Getpid()
 	return fmt.Sprintf("127.%d.%d.%d", 1+pid>>16&0x7f, pid>>8&0xff, pid&0xff)
 }()
 
-// tryBind binds for a while: a port that was just given up is still taken until
-// libzmq's reaper has come round.
+// tryBind retries for a while: a port that was just released stays taken until libzmq's
+// reaper thread has run.
 func tryBind(sock *zmq4.Socket, endpoint string) (string, error) {
 	if endpoint == "" {
 		endpoint = "tcp://" + loopback + ":*"
@@ -400,7 +400,7 @@ func must(tb testing.TB, err error) {
 	}
 }
 
-// Ready waits until there is a subscriber and so many subscriptions were ever made.
+// Ready waits until there is a subscriber, and the given number of subscriptions was made in all.
 func (p *Publisher) Ready(subscriptions int, patience time.Duration) error {
 	deadline := time.Now().Add(patience)
 	for p.drain(); p.subs < 1 || p.total < subscriptions; p.drain() {
