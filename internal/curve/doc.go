@@ -1,6 +1,6 @@
-// Package curve is the security of ZeroMQ's sockets: CurveZMQ (RFC 26) as libzmq
-// 4.3 speaks it, its keys, and the files that hold them. It knows no connection:
-// a handshake takes the commands of the other side and returns its own.
+// Package curve implements the security of ZeroMQ's sockets: CurveZMQ (RFC 26) as in libzmq
+// 4.3, its keys, and the files that hold them. It knows no connections: a handshake gets the
+// commands of the other side and returns its own.
 //
 // A client knows the server's public key before it connects. The server learns
 // the client's during the handshake and decides. Both then speak with keys that

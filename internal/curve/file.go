@@ -72,7 +72,7 @@ func ReadPublicKeys(path string) ([]PublicKey, error) {
 	return all, nil
 }
 
-// fileKeys are the texts of the keys in a file, by what is said of them.
+// fileKeys has the keys of a file as text, by what the file calls them.
 type fileKeys struct{ public, secret, bare []string }
 
 func readFile(path string) (fileKeys, error) {
@@ -95,7 +95,7 @@ func readFile(path string) (fileKeys, error) {
 	return keys, nil
 }
 
-// parseFile reads the lines of a file. A key alone belongs to the heading of
+// parseFile reads the lines of a file. A key alone on a line belongs to the heading of
 // curve_keygen above it, if there is one.
 func parseFile(content string) (fileKeys, error) {
 	var keys fileKeys

@@ -32,30 +32,30 @@ const (
 	serverNonce   = "CurveZMQMESSAGES"
 )
 
-// MaxCommand bounds a command of a handshake, in bytes: metadata is a few names.
+// MaxCommand bounds a command of a handshake, in bytes. Metadata is just a few names.
 const MaxCommand = 4 << 10
 
-// RefusedError is the ERROR command of the other side. libzmq's servers give the
-// status of their authenticator: 400 for a key that is not allowed.
+// RefusedError is the ERROR command of the other side. libzmq's servers send the status of
+// their authenticator: 400 for a key that is not allowed.
 type RefusedError struct{ Reason string }
 
 func (e *RefusedError) Error() string {
 	return fmt.Sprintf("curve: the other side refuses our key: %q", e.Reason)
 }
 
-// NotAllowedError is the error of a server for a client whose key is not allowed.
+// NotAllowedError is a server's error for a client whose key is not allowed.
 type NotAllowedError struct{ Key PublicKey }
 
 func (e *NotAllowedError) Error() string {
 	return fmt.Sprintf("curve: client key %s is not allowed", e.Key)
 }
 
-// The errors of commands that are wrapped by those of Next.
+// Causes that errors of Next wrap.
 var (
-	// ErrHandshake: it is malformed or out of turn.
+	// ErrHandshake is a malformed or unexpected command.
 	ErrHandshake = errors.New("curve handshake failed")
-	// ErrSealed: it was made with other keys. A server that is taken for another one
-	// sees that in HELLO.
+	// ErrSealed is a command sealed with other keys. A server sees it in the HELLO of a client
+	// that expects another server's key.
 	ErrSealed = errors.New("the other side has other keys")
 )
 
@@ -67,20 +67,20 @@ func sealed(command string) error {
 	return fmt.Errorf("%w: %s cannot be opened: %w", ErrHandshake, command[1:], ErrSealed)
 }
 
-// Result is what a handshake has agreed on.
+// Result is the outcome of a handshake.
 type Result struct {
 	*Session
 	Peer     PublicKey // the long-term key of the other side
 	Metadata []byte    // of the other side
 }
 
-// Client is the side of a handshake that knows the other's key.
+// Client is the side of a handshake that knows the other side's key.
 type Client struct {
 	own      *KeyPair
 	server   PublicKey
 	metadata []byte
 
-	short  *KeyPair  // made for this connection
+	short  *KeyPair  // key pair for this connection only
 	agreed *[32]byte // key with the server's short-term key; nil before WELCOME
 }
 
@@ -99,13 +99,13 @@ func (c *Client) Hello() ([]byte, error) {
 	b := make([]byte, 0, helloSize)
 	b = append(b, helloName...)
 	b = append(b, 1, 0)                // version
-	b = append(b, make([]byte, 72)...) // no shorter than the answer
+	b = append(b, make([]byte, 72)...) // padding: no shorter than the answer
 	b = append(b, c.short.Public[:]...)
 	b = binary.BigEndian.AppendUint64(b, 1)
 	return secretbox.Seal(b, make([]byte, 64), shortNonce(helloNonce, 1), key), nil
 }
 
-// Next takes a command and returns the answer or, of the last one, the result.
+// Next handles a command and returns the answer or, after the last command, the result.
 func (c *Client) Next(command []byte) (answer []byte, done *Result, err error) {
 	if reason, ok := parseError(command); ok {
 		return nil, nil, &RefusedError{Reason: reason}
@@ -165,26 +165,26 @@ func (c *Client) ready(b []byte) (*Result, error) {
 	}, nil
 }
 
-// Server is the side of a handshake that decides about the other's key. Between
-// HELLO and INITIATE it keeps nothing but the key of the cookie that the client
-// has to bring back: what it knows of the client is in there.
+// Server is the side of a handshake that accepts or refuses the other side's key. Between HELLO
+// and INITIATE it keeps only the key of the cookie that the client must send back: the state of
+// the client is in the cookie.
 type Server struct {
 	own      *KeyPair
 	allowed  func(PublicKey) bool
 	metadata []byte
 
 	cookieKey *[32]byte // nil before HELLO
-	hello     uint64    // its nonce
+	hello     uint64    // nonce of HELLO
 }
 
-// NewServer begins a handshake with a client whose key allowed reports true for.
-// metadata is in ZMTP's encoding.
+// NewServer begins a handshake with a client. allowed reports whether the client's key is
+// accepted. metadata is in ZMTP's encoding.
 func NewServer(own *KeyPair, allowed func(PublicKey) bool, metadata []byte) *Server {
 	return &Server{own: own, allowed: allowed, metadata: metadata}
 }
 
-// Next takes a command and returns the answer, with the last one also the result.
-// The answer is to be sent even if there is an error.
+// Next handles a command and returns the answer, and with the last one the result. The answer
+// must be sent even if there is an error.
 func (s *Server) Next(command []byte) (answer []byte, done *Result, err error) {
 	if s.cookieKey == nil {
 		answer, err = s.welcome(command)

@@ -12,10 +12,10 @@ import (
 // KeyText is the length of a key in text, in characters of Z85.
 const KeyText = 40
 
-// ErrKey says what the text of a key looks like.
+// ErrKey is the error for text that is no key.
 var ErrKey = errors.New("want a CURVE key: 40 characters of Z85 (RFC 32)")
 
-// PublicKey is a long-term key that others know its owner by. Its text is Z85.
+// PublicKey is a long-term key by which others know its owner. Its text form is Z85.
 type PublicKey [32]byte
 
 // ParsePublicKey reads the 40 characters of Z85 that CURVE's tools write.
@@ -33,7 +33,7 @@ func (k PublicKey) String() string { return encodeZ85(k) }
 // IsZero reports whether there is no key.
 func (k PublicKey) IsZero() bool { return k == PublicKey{} }
 
-// KeyPair is a secret key and its public one. Printing it shows the public one alone.
+// KeyPair is a secret key and its public key. Printing it shows only the public key.
 type KeyPair struct {
 	Public PublicKey
 	secret *[32]byte
@@ -64,14 +64,14 @@ func ParseSecretKey(text string) (*KeyPair, error) {
 // SecretText returns the secret key in Z85, to be written to a file.
 func (p *KeyPair) SecretText() string { return encodeZ85(*p.secret) }
 
-// Format shows the public key, whatever is asked for.
+// Format prints the public key, whatever the verb.
 func (p *KeyPair) Format(f fmt.State, _ rune) {
 	_, _ = fmt.Fprintf(f, "curve key pair of %s", p.Public)
 }
 
 const z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 
-// z85Value is a character's digit plus 1; 0 for what is none.
+// z85Value is a character's digit plus 1; 0 for other characters.
 var z85Value = func() (v [256]byte) {
 	for i := range len(z85) {
 		v[z85[i]] = byte(i + 1)

@@ -12,12 +12,12 @@ import (
 
 const (
 	messageName   = "\x07MESSAGE"
-	messageHeader = len(messageName) + 8 // and the nonce
-	// Overhead is what MESSAGE adds to a frame, in bytes: name, nonce, box, flags.
+	messageHeader = len(messageName) + 8 // plus 8 bytes of nonce
+	// Overhead is the number of bytes that MESSAGE adds to a frame: name, nonce, box, flags.
 	Overhead = messageHeader + secretbox.Overhead + 1
 )
 
-// Flags are those of the frame inside of a MESSAGE, as libzmq has them.
+// Flags are the flags of the frame inside a MESSAGE, as in libzmq.
 type Flags byte
 
 // The flags of a frame.
@@ -26,26 +26,26 @@ const (
 	Command                   // a command, not a frame of a message
 )
 
-// ErrMessage is the error of a MESSAGE that the other side of the session cannot
-// have sent: not sealed with its key, cut, or sent before.
+// ErrMessage is the error for a MESSAGE that the other side of the session cannot have sent:
+// not sealed with its key, truncated, or sent before.
 var ErrMessage = errors.New("curve: not a MESSAGE of this session")
 
-// keptScratch bounds what a session keeps for the next frame, in bytes.
+// keptScratch bounds the scratch memory that a session keeps, in bytes.
 const keptScratch = 4 << 10
 
-// Session seals and opens the frames of a connection after its handshake. Seal and
-// Open may be called from a goroutine each.
+// Session seals and opens the frames of a connection after its handshake. One goroutine may
+// call Seal while another one calls Open.
 type Session struct {
 	key                       *[32]byte
 	sendPrefix, receivePrefix string
-	sent, received            uint64 // the nonces used last
+	sent, received            uint64 // the last nonces used
 	sealing, opened           []byte // scratch
 }
 
 // Seal appends the body of a MESSAGE that carries a frame to dst.
 func (s *Session) Seal(dst []byte, flags Flags, frame []byte) []byte {
 	if s.sent == math.MaxUint64 {
-		panic("curve: nonces used up") // at a million messages a second in 584,000 years
+		panic("curve: nonces used up") // takes 584,000 years at a million messages a second
 	}
 	s.sent++
 	dst = append(dst, messageName...)
@@ -93,16 +93,15 @@ func longNonce(prefix string, random []byte) *[24]byte {
 	return &nonce
 }
 
-// shared is the key of the boxes between two key pairs. It is false for a public key
-// of low order, which makes the same key with every secret one; libsodium refuses
-// it too.
+// shared returns the key of the boxes between two key pairs. ok is false for a public key of
+// low order, which gives the same key with every secret key; libsodium refuses it too.
 func shared(public PublicKey, secret *[32]byte) (key *[32]byte, ok bool) {
 	key = new([32]byte)
 	box.Precompute(key, (*[32]byte)(&public), secret)
 	return key, subtle.ConstantTimeCompare(key[:], weakKey[:]) == 0
 }
 
-// weakKey is what box.Precompute makes of a point of low order.
+// weakKey is the result of box.Precompute for a point of low order.
 var weakKey = func() (key [32]byte) {
 	box.Precompute(&key, new([32]byte), new([32]byte))
 	return key

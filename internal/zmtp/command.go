@@ -32,8 +32,8 @@ func ParseCommand(body []byte) (name string, data []byte, err error) {
 	return string(body[1:end]), body[end:], nil
 }
 
-// Metadata are the properties that the two sides tell each other in the handshake. Names are
-// compared without regard to case.
+// Metadata has the properties that a side announces in the handshake. Names are compared
+// without regard to case.
 type Metadata []Property
 
 // Property is one property, for example Socket-Type.
@@ -58,8 +58,8 @@ func (m Metadata) Get(name string) string {
 	return ""
 }
 
-// Append appends the wire form of m: for each property the length of the name in a
-// byte, the name, the length of the value in four bytes, the value.
+// Append appends the wire form of m. Each property is the length of the name (1 byte), the
+// name, the length of the value (4 bytes), the value.
 func (m Metadata) Append(dst []byte) []byte {
 	for _, p := range m {
 		dst = append(dst, byte(len(p.Name)))

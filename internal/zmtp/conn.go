@@ -22,16 +22,16 @@ type Conn struct {
 	assembly assembly
 	commands commandBudget
 
-	// writing guards what is written to conn: frames, and the mechanism's Seal.
+	// writing guards writes to conn: frames, and the mechanism's Seal.
 	writing sync.Mutex
 	// beating guards beat and closed. It is taken before writing.
 	beating sync.Mutex
-	beat    *time.Timer // of the next PING; nil: none
+	beat    *time.Timer // sends the next PING; nil: none
 	closed  bool
 }
 
-// Handshake makes a connection of conn, which it takes over: on an error it is
-// closed. It takes at most Options.HandshakeTime, unless conn is closed meanwhile.
+// Handshake takes over conn, makes the handshake and returns a Conn; on an error it closes
+// conn. It takes at most Options.HandshakeTime; closing conn ends it early.
 func Handshake(conn net.Conn, opt Options) (*Conn, error) {
 	if opt.Mechanism == nil {
 		opt.Mechanism = Null{}
@@ -88,7 +88,7 @@ func (c *Conn) handshake() error {
 	return nil
 }
 
-// exchange is the Exchange of a Conn.
+// exchange implements Exchange for a Conn.
 type exchange struct{ c *Conn }
 
 func (x exchange) Send(name string, data []byte) error {
@@ -120,9 +120,9 @@ func (x exchange) Receive() (name string, data []byte, err error) {
 // Peer returns the metadata of the peer.
 func (c *Conn) Peer() Metadata { return c.peer }
 
-// Close closes the connection. A Receive or Send that runs returns an error.
+// Close closes the connection. A Receive or Send under way returns an error.
 func (c *Conn) Close() {
-	_ = c.conn.Close() // what was not sent is lost either way
+	_ = c.conn.Close() // unsent data is lost anyway
 	c.beating.Lock()
 	defer c.beating.Unlock()
 	c.closed = true

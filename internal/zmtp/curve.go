@@ -15,8 +15,8 @@ func CurveClient(own *curve.KeyPair, server curve.PublicKey) Mechanism {
 	return &curveMechanism{own: own, server: server}
 }
 
-// CurveServer returns the CURVE mechanism of one connection from a client whose public
-// key allowed reports true for.
+// CurveServer returns the CURVE mechanism of one connection from a client; allowed reports
+// whether a client's public key is accepted.
 func CurveServer(own *curve.KeyPair, allowed func(curve.PublicKey) bool) Mechanism {
 	return &curveMechanism{own: own, allowed: allowed}
 }
@@ -147,7 +147,7 @@ func receiveCommand(x Exchange) ([]byte, error) {
 	return AppendCommand(nil, name, data), nil
 }
 
-// curveError is the *Error for an error of package curve, nil for nil.
+// curveError returns the *Error for an error of package curve, nil for nil.
 func curveError(err error) error {
 	var refused *curve.RefusedError
 	var stranger *curve.NotAllowedError

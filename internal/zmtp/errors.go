@@ -2,28 +2,27 @@ package zmtp
 
 import "fmt"
 
-// Reason says why a connection was refused or given up; its text is a label of
-// metrics.
+// Reason is why a connection was refused or given up. Its text is a label of metrics.
 type Reason uint8
 
 // The reasons.
 const (
-	BadGreeting      Reason = iota // no ZMTP
+	BadGreeting      Reason = iota // the peer does not speak ZMTP
 	OldVersion                     // ZMTP before 3.0
 	OtherMechanism                 // the peer speaks another security mechanism
 	BadHandshake                   // a malformed or unexpected command, or the peer refused
-	BadKey                         // of CURVE: the peer has another key than it should, or refuses ours
-	BadPeerType                    // the peer's socket is of a type that does not fit
+	BadKey                         // CURVE: the peer has another key than expected, or refuses ours
+	BadPeerType                    // the peer's socket type does not fit ours
 	HandshakeTimeout               // no handshake in Options.HandshakeTime
 	BadFrame                       // a frame or command that is malformed
 	TooManyFrames                  // more than MaxFrames in a message
 	TooLarge                       // a message above Options.MaxMessage, or a command above maxCommand
 	TooManyCommands                // more commands than a peer has reason to send
-	TooSlow                        // a message that trickles in
+	TooSlow                        // a message comes in too slowly
 	NoMemory                       // Options.Memory has no room for the message
 	// For the callers of this package:
-	NotAllowed         // the address is not among those that may be used
-	TooManyConnections // a connection that others took the place of
+	NotAllowed         // the address is not allowed by the policy
+	TooManyConnections // the connection was closed to make room for others
 	NumReasons         = int(iota)
 )
 
@@ -54,10 +53,10 @@ func (r Reason) String() string {
 	return "unknown"
 }
 
-// Error is what a peer did that ends its connection.
+// Error says what a peer did that ends its connection.
 type Error struct {
 	Reason Reason
-	Detail string // holds nothing of the peer's bytes but numbers and quoted names
+	Detail string // of the peer's bytes it has only numbers and quoted names
 }
 
 func (e *Error) Error() string { return "zmtp: " + e.Reason.String() + ": " + e.Detail }

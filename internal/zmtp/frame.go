@@ -4,9 +4,9 @@ import "encoding/binary"
 
 // Flags of a frame. The other bits are reserved and have to be 0.
 const (
-	FlagMore    byte = 1 << iota // the message goes on in another frame
+	FlagMore    byte = 1 << iota // another frame of the message follows
 	flagLong                     // the length takes 8 bytes instead of 1; only on the wire
-	FlagCommand                  // the frame is a command, not a part of a message
+	FlagCommand                  // the frame is a command
 )
 
 // Frame is a frame without its length.
@@ -15,7 +15,7 @@ type Frame struct {
 	Body  []byte
 }
 
-// maxHeader is the most bytes of a frame before its body.
+// maxHeader is the longest header of a frame, in bytes.
 const maxHeader = 9
 
 // appendHeader appends the flags and the length of a frame.

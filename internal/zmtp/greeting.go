@@ -29,9 +29,9 @@ func appendGreeting(dst []byte, m Mechanism) []byte {
 	return append(dst, make([]byte, greetingSize-signatureSize-2-mechanismSize-1)...)
 }
 
-// readGreeting reads the peer's greeting and checks that it fits to ours. It reads a few
-// bytes at a time: who speaks another protocol may never send 64 bytes. minor is that of
-// the peer's version 3.
+// readGreeting reads the peer's greeting and checks that it fits ours. It reads a few bytes at
+// a time, because a peer of another protocol may never send 64 bytes. minor is the minor
+// version of the peer's ZMTP 3.
 func readGreeting(r io.Reader, m Mechanism) (minor byte, err error) {
 	var g [greetingSize]byte
 	read := func(from, to int) bool {
@@ -60,15 +60,15 @@ func readGreeting(r io.Reader, m Mechanism) (minor byte, err error) {
 	if string(name) != m.Name() {
 		return 0, Refuse(OtherMechanism, "the peer's mechanism is %q, ours %s", name, m.Name())
 	}
-	// libzmq's servers do not say that they are.
+	// libzmq's servers do not set the as-server bit.
 	if server := g[12+mechanismSize]&1 == 1; server && m.Server() {
 		return 0, Refuse(OtherMechanism, "both are servers of %s", m.Name())
 	}
 	return g[11], nil
 }
 
-// hangsUp makes the end of the connection inside of a greeting an *Error: that is how libzmq
-// refuses our mechanism, most often before it has named its own.
+// hangsUp turns the end of the connection within a greeting into an *Error: libzmq refuses our
+// mechanism like that, usually before it has sent its own.
 func hangsUp(err error, m Mechanism) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) {
 		return Refuse(OtherMechanism, "the peer hangs up on our greeting: it may want another mechanism than %s", m.Name())

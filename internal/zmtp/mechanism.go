@@ -2,29 +2,28 @@ package zmtp
 
 import "fmt"
 
-// Mechanism is the security mechanism of one connection. Handshake is called once,
-// after the greetings; then Seal and Open wrap and unwrap every frame, commands too.
-// Seal is called by one goroutine at a time, in the order in which the frames are sent, and Open likewise
-// for received ones, but the two may run at the same time.
+// Mechanism is the security mechanism of one connection. Handshake is called once, after the
+// greetings. Then Seal and Open wrap and unwrap every frame, including commands. Seal is called
+// by one goroutine at a time, in the order in which frames are sent, and Open likewise for
+// received frames; the two may run concurrently.
 type Mechanism interface {
 	// Name is the name in the greeting, at most 20 bytes.
 	Name() string
 	// Server reports whether this side is the mechanism's server; NULL has none.
 	Server() bool
-	// Handshake exchanges commands until both sides know the other's metadata. A peer
-	// that breaks the rules is an *Error.
+	// Handshake exchanges commands until both sides know each other's metadata. If the peer
+	// breaks the rules, the error is an *Error.
 	Handshake(x Exchange, own Metadata) (peer Metadata, err error)
-	// Overhead is the most bytes by which Seal makes a frame longer.
+	// Overhead is the most bytes that Seal adds to a frame.
 	Overhead() int
-	// Seal returns f as it is sent. Its body may be f's own or new.
+	// Seal returns the frame to send for f. It may share f's body.
 	Seal(f Frame) (Frame, error)
-	// Open returns the frame that came as f. Its body may lie in f's, which Open may
-	// overwrite.
+	// Open returns the frame that was sealed as f. It may use, and overwrite, f's body.
 	Open(f Frame) (Frame, error)
 }
 
-// Exchange sends and receives the commands of a handshake. The data that Receive
-// returns is valid until the next call; it is at most maxCommand bytes long.
+// Exchange sends and receives the commands of a handshake. The data returned by Receive is
+// valid until the next call, and at most maxCommand bytes long.
 type Exchange interface {
 	Send(name string, data []byte) error
 	Receive() (name string, data []byte, err error)
@@ -67,7 +66,7 @@ func (Null) Seal(f Frame) (Frame, error) { return f, nil }
 // Open implements Mechanism.
 func (Null) Open(f Frame) (Frame, error) { return f, nil }
 
-// PeerError is the *Error for an ERROR command with this data.
+// PeerError returns the *Error for an ERROR command with this data.
 func PeerError(data []byte) error {
 	reason := ""
 	if len(data) > 0 && int(data[0]) <= len(data)-1 {

@@ -11,23 +11,23 @@ import (
 	"time"
 )
 
-// reader reads a connection through a buffer, and past it where many bytes are wanted. It
-// has the buffer only while there is something in it: thousands of connections wait without
-// one, and one read takes in many messages.
+// reader reads a connection through a buffer, and directly where many bytes are wanted. It has
+// the buffer only while there is data in it: thousands of connections wait without one, and one
+// read may take in many messages.
 type reader struct {
 	conn   net.Conn
 	memory Memory          // for large buffers
-	raw    syscall.RawConn // nil: conn is read by its Read, which holds a buffer while it waits
+	raw    syscall.RawConn // nil: use conn.Read, which holds a buffer while it waits
 
-	buffer *readBuffer // nil: none, and buf is rest
+	buffer *readBuffer // nil: buf is rest
 	buf    []byte
-	r, w   int             // buf[r:w] has been received and not been read
-	rest   [maxHeader]byte // what has been received of a header, while the connection waits
+	r, w   int             // buf[r:w] has been received and not been consumed
+	rest   [maxHeader]byte // the received part of a header, while the connection waits
 	try    attempt
 
 	silence time.Duration // the longest time without a byte, 0 for any
-	// begun is when the message that is being read had its first byte; zero if none
-	// has one. taken are its bytes so far.
+	// begun is when the first byte of the current message came; zero: none has come. taken is
+	// the number of its bytes so far.
 	begun time.Time
 	taken int
 	// deadline is conn's read deadline, zero before the first.
@@ -36,19 +36,20 @@ type reader struct {
 	receivedAt time.Time
 }
 
-// attempt is a read of raw.
+// attempt is one read from raw.
 type attempt struct {
-	run    func(fd uintptr) (done bool) // of syscall.RawConn.Read
-	target []byte                       // nil: the rest of buf
-	n      int                          // what came of it, with err
+	run    func(fd uintptr) (done bool) // the callback for syscall.RawConn.Read
+	target []byte                       // where to read to; nil: the free part of buf
+	n      int                          // result, with err
 	err    error
-	waited bool // there was nothing at first
+	waited bool // there was nothing to read at first
 }
 
-// readBuffer is what a connection reads into.
+// readBuffer is a buffer for reading from a connection.
 type readBuffer struct{ bytes []byte }
 
-// Of large buffers there are as many as there is memory for, of small ones one a connection.
+// There are as many large buffers as there is memory for, and at most one small one per
+// connection.
 var (
 	largeBuffers = sync.Pool{New: func() any { return &readBuffer{make([]byte, largeBuffer)} }}
 	smallBuffers = sync.Pool{New: func() any { return &readBuffer{make([]byte, smallBuffer)} }}
@@ -64,7 +65,7 @@ func (r *reader) init(conn net.Conn, memory Memory) {
 	}
 }
 
-// begin says that another message or command is read from now on.
+// begin marks the start of another message or command.
 func (r *reader) begin() { r.begun, r.taken = time.Time{}, 0 }
 
 // header reads the header of a frame.
@@ -85,14 +86,13 @@ func (r *reader) header() (flags byte, length uint64, err error) {
 	}
 }
 
-// fill receives at least one byte more into buf, of which fewer than maxHeader are
-// in use.
+// fill receives at least one more byte into buf; fewer than maxHeader bytes of it are in use.
 func (r *reader) fill() error {
 	_, err := r.receive(nil)
 	return err
 }
 
-// takeBuffer has buf have room.
+// takeBuffer gets a buffer, so that buf has room.
 func (r *reader) takeBuffer() {
 	switch {
 	case r.buffer != nil:
@@ -104,7 +104,8 @@ func (r *reader) takeBuffer() {
 	r.moveTo(r.buffer.bytes)
 }
 
-// giveBuffer gives the buffer back. What is in it is a part of a header, or of no use.
+// giveBuffer returns the buffer. Its remaining content is part of a header, which is kept in
+// rest, or of no use.
 func (r *reader) giveBuffer() {
 	b := r.buffer
 	if b == nil {
@@ -120,7 +121,7 @@ func (r *reader) giveBuffer() {
 	r.memory.ReleaseBuffer(largeBuffer)
 }
 
-// moveTo has what has been received and not been read lie at the beginning of buf.
+// moveTo moves the unconsumed bytes to the beginning of buf, which becomes the buffer.
 func (r *reader) moveTo(buf []byte) {
 	r.w = copy(buf, r.buf[r.r:r.w])
 	r.r, r.buf = 0, buf
@@ -160,8 +161,8 @@ func (r *reader) full(p []byte) error {
 	return nil
 }
 
-// receive reads from the connection into p, or into buf if p is nil. A peer that is silent
-// for too long, or whose message takes too long, is an error.
+// receive reads from the connection into p, or into buf if p is nil. It fails if the peer is
+// silent for too long, or its message takes too long.
 func (r *reader) receive(p []byte) (int, error) {
 	if r.begun.IsZero() && (r.taken > 0 || r.w > r.r) {
 		r.begun = time.Now()
@@ -189,8 +190,8 @@ func (r *reader) receive(p []byte) (int, error) {
 	}
 }
 
-// arm sets the deadline of a read. For raw one that is too early will do: early looks after
-// it, and a message that comes on time costs none.
+// arm sets the deadline of a read. For raw a deadline may stay too early: early then moves it,
+// and a message that comes in time costs no change of the deadline.
 func (r *reader) arm() error {
 	if r.silence == 0 {
 		return nil
@@ -202,11 +203,11 @@ func (r *reader) arm() error {
 	return r.setDeadline(time.Now().Add(r.silence), end)
 }
 
-// early reports whether the deadline has passed before its time, and moves it on.
+// early reports whether the deadline that has passed was too early, and if so moves it.
 func (r *reader) early() bool {
 	now := time.Now()
 	silent := r.receivedAt.Add(r.silence)
-	if !r.try.waited { // the caller was away meanwhile: nobody has looked whether bytes are there
+	if !r.try.waited { // the caller was elsewhere meanwhile, so bytes may be there already
 		silent = now.Add(r.silence)
 	}
 	end := r.messageEnd()
@@ -242,8 +243,8 @@ func (r *reader) read(p []byte) (n int, err error) {
 	return r.try.n, r.try.err
 }
 
-// readNow reads what has been received, and reports whether there was anything, or an error. If
-// not it is called again when there is; until then there is no buffer.
+// readNow reads the bytes that are there, and reports whether there were any, or an error. If
+// not, it is called again when there are; until then no buffer is held.
 func (r *reader) readNow(fd uintptr) bool {
 	p := r.try.target
 	if p == nil {
@@ -265,8 +266,8 @@ func (r *reader) readNow(fd uintptr) bool {
 	return true
 }
 
-// messageEnd is when the message that is being read has to be there, zero if none
-// is.
+// messageEnd returns the time by which the current message must be complete, zero if none has
+// begun.
 func (r *reader) messageEnd() time.Time {
 	if r.begun.IsZero() {
 		return time.Time{}

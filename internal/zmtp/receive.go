@@ -7,21 +7,18 @@ import (
 	"github.com/select-service/select-service/internal/budget"
 )
 
-// Message is a received message. The next Receive overwrites Frames, the slice of
-// slices.
+// Message is a received message. The next Receive overwrites the slice Frames.
 type Message struct {
 	Frames [][]byte
-	// Memory is where the frames lie. The receiver releases it: what is reserved for
-	// it came from Options.Memory. nil: they lie in what the connection is read into, and
-	// the next Receive overwrites them; see Keep.
+	// Memory has the bytes of the frames, reserved from Options.Memory; the receiver releases it.
+	// nil: the frames are in the read buffer, and the next Receive overwrites them; see Keep.
 	Memory   *budget.Buffer
 	Received time.Time // when its last byte came
 }
 
-// Receive returns the next message, and answers heartbeats. A SUBSCRIBE or CANCEL
-// command comes as the message that stands for it in ZMTP 3.0: one frame, of a byte 1
-// or 0 and the topic. A peer that broke a rule is an *Error. After any error there is
-// nothing more to receive.
+// Receive returns the next message, and answers heartbeats. A SUBSCRIBE or CANCEL command is
+// returned as the equivalent message of ZMTP 3.0: one frame, of a byte 1 or 0 and the topic. If
+// the peer broke a rule, the error is an *Error. After an error there is nothing more to receive.
 func (c *Conn) Receive() (Message, error) {
 	m, err := c.receive()
 	if err != nil {
@@ -30,17 +27,17 @@ func (c *Conn) Receive() (Message, error) {
 	return m, err
 }
 
-// Drop gives back the memory of what was received in part. Only the goroutine that
-// receives may call it, when it is to receive no more.
+// Drop releases the memory of a partly received message. Only the receiving goroutine may call
+// it, after its last Receive.
 func (c *Conn) Drop() {
 	c.assembly.abandon(c.opt.Memory)
 	c.in.giveBuffer()
 }
 
-// Alone reports whether nothing has been read of what comes after the last message.
+// Alone reports whether nothing after the last message has been read from the connection.
 func (c *Conn) Alone() bool { return c.in.r == c.in.w }
 
-// Keep returns m in memory of its own. It may wait for that, and fails without.
+// Keep returns m in memory of its own. It may wait for memory, and fails if there is none.
 func (c *Conn) Keep(m Message) (Message, error) {
 	if m.Memory != nil {
 		return m, nil
@@ -64,7 +61,7 @@ func (c *Conn) Keep(m Message) (Message, error) {
 	return kept, err
 }
 
-// inPlace returns the next message if it lies in the buffer, and is nothing out of the ordinary.
+// inPlace returns the next message if it lies in the read buffer and needs no special handling.
 func (c *Conn) inPlace() (m Message, ok bool) {
 	b, at := c.in.buf[c.in.r:c.in.w], 0
 	for i := range c.assembly.frames {
@@ -127,7 +124,7 @@ func (c *Conn) receive() (Message, error) {
 	}
 }
 
-// frame reads the next frame. Its body lies in the assembly.
+// frame reads the next frame. Its body is in the assembly.
 func (c *Conn) frame() (Frame, error) {
 	flags, length, err := c.in.header()
 	if err != nil {
@@ -149,8 +146,7 @@ func (c *Conn) frame() (Frame, error) {
 	return c.mechanism.Open(Frame{flags, body})
 }
 
-// command takes a command. One that subscribes or cancels is returned as its
-// message of ZMTP 3.0.
+// command handles a command. A SUBSCRIBE or CANCEL is returned as its message of ZMTP 3.0.
 func (c *Conn) command(body []byte) (subscription []byte, err error) {
 	if len(body) > maxCommand {
 		return nil, Refuse(TooLarge, "a command of %d bytes", len(body))
@@ -171,7 +167,7 @@ func (c *Conn) command(body []byte) (subscription []byte, err error) {
 		if c.assembly.count > 0 {
 			return nil, Refuse(BadFrame, "%s inside of a message", name)
 		}
-		body[len(name)] = 0 // in the place of the name's last letter
+		body[len(name)] = 0 // overwrites the last letter of the name
 		if name == cmdSubscribe {
 			body[len(name)] = 1
 		}
@@ -184,7 +180,7 @@ func (c *Conn) command(body []byte) (subscription []byte, err error) {
 
 // commandBudget bounds the rate of commands.
 type commandBudget struct {
-	used int       // commands beyond the rate so far
+	used int       // commands beyond the rate, as of at
 	at   time.Time // when used was brought up to date
 }
 
@@ -196,21 +192,20 @@ func (b *commandBudget) take(now time.Time) bool {
 	return b.used <= commandBurst
 }
 
-// assembly is the message that is being read. Its frames lie one after the other
-// in one piece of memory, which is the message's own as soon as it is more than a
-// few bytes.
+// assembly is the message being read. Its frames lie one after the other in one piece of
+// memory, which belongs to the message once it is more than a few bytes.
 type assembly struct {
 	bytes  []byte
-	memory *budget.Buffer // where bytes lie; nil: in small
-	start  int            // of the frame that was read last, in bytes
+	memory *budget.Buffer // memory of bytes; nil: they are in small
+	start  int            // offset in bytes of the last frame
 	ends   [MaxFrames]int
-	count  int // of the frames kept
+	count  int // number of frames kept
 	small  [64]byte
 
-	frames [MaxFrames][]byte // of the finished message
+	frames [MaxFrames][]byte // frames of the finished message
 }
 
-// readFrame appends the body of a frame. Memory grows with what has come.
+// readFrame appends the body of a frame. Memory grows with the bytes that have come.
 func (a *assembly) readFrame(in *reader, length int, memory Memory) ([]byte, error) {
 	if a.bytes == nil {
 		a.bytes = a.small[:0]
@@ -243,22 +238,23 @@ func (a *assembly) grow(size int, memory Memory) error {
 	larger.Reserved = want
 	bytes := append(larger.Bytes, a.bytes...)
 	if a.memory != nil {
-		a.memory.Reserved = 0 // it is larger's now
+		a.memory.Reserved = 0 // the reservation is larger's now
 		a.memory.Release(nil)
 	}
 	a.memory, a.bytes = larger, bytes
 	return nil
 }
 
-// keepFrame makes body, which came of the last frame read, the next frame of the message.
+// keepFrame makes body, the unsealed content of the last frame read, the next frame of the
+// message.
 func (a *assembly) keepFrame(body []byte) {
-	n := copy(a.bytes[a.start:], body) // most often body is there already
+	n := copy(a.bytes[a.start:], body) // usually body is there already
 	a.bytes = a.bytes[:a.start+n]
 	a.ends[a.count] = len(a.bytes)
 	a.count++
 }
 
-// dropFrame takes the last frame read away.
+// dropFrame drops the last frame read.
 func (a *assembly) dropFrame() { a.bytes = a.bytes[:a.start] }
 
 // finish returns the message and begins the next one.
@@ -278,7 +274,7 @@ func (a *assembly) finish(memory Memory) (Message, error) {
 	return m, nil
 }
 
-// abandon gives back what a partly read message holds.
+// abandon releases the memory of a partly read message.
 func (a *assembly) abandon(memory Memory) {
 	memory.Release(a.memory.Size())
 	a.memory.Release(nil)

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// Send sends a message. It blocks while the peer does not read, up to writeTimeout.
-// After an error the connection is of no use.
+// Send sends a message. It blocks while the peer does not read, for up to writeTimeout. After
+// an error the connection cannot be used.
 func (c *Conn) Send(frames ...[]byte) error { return c.SendAll([][][]byte{frames}) }
 
-// SendAll sends messages, small ones together. Else it is like Send, and writeTimeout is
-// that of each write.
+// SendAll sends several messages like Send, small ones together in one write. writeTimeout
+// applies to each write.
 func (c *Conn) SendAll(messages [][][]byte) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -41,8 +41,8 @@ func (c *Conn) SendAll(messages [][][]byte) error {
 	return c.write(*out)
 }
 
-// sendFrame appends a frame to what waits to be written. What is much is written: the
-// body of a large frame as it is, without a copy. writing must be held.
+// sendFrame appends a frame to the data to be written. It writes the data when there is much of
+// it, and the body of a large frame directly, without a copy. writing must be held.
 func (c *Conn) sendFrame(out []byte, f Frame) ([]byte, error) {
 	f, err := c.mechanism.Seal(f)
 	if err != nil {
@@ -62,13 +62,13 @@ func (c *Conn) sendFrame(out []byte, f Frame) ([]byte, error) {
 }
 
 const (
-	// maxWrite bounds what is collected for one write, in bytes.
+	// maxWrite bounds the data collected for one write, in bytes.
 	maxWrite = 32 << 10
-	// maxPooled bounds the buffers that are kept for the next message, in bytes.
+	// maxPooled bounds the pooled buffers, in bytes each.
 	maxPooled = 64 << 10
 )
 
-// outgoing are buffers of what is being sent.
+// outgoing pools buffers of data being sent.
 var outgoing = sync.Pool{New: func() any { return new([]byte) }}
 
 // Subscribe asks a publisher for the messages whose first frame begins with topic.
@@ -89,7 +89,7 @@ func (c *Conn) sendCommand(name string, data []byte) error {
 	return c.write(b)
 }
 
-// appendFrame appends a frame as it is sent. writing must be held.
+// appendFrame appends the wire form of a frame. writing must be held.
 func (c *Conn) appendFrame(dst []byte, f Frame) ([]byte, error) {
 	f, err := c.mechanism.Seal(f)
 	if err != nil {
@@ -109,11 +109,11 @@ func (c *Conn) write(b []byte) error {
 	return nil
 }
 
-// maxPingContext is the most bytes of a PING that come back in its PONG.
+// maxPingContext bounds the bytes of a PING that are sent back in its PONG.
 const maxPingContext = 16
 
-// pong answers a PING: two bytes of a time to live, which Options.Silence stands
-// in for, and a context that is sent back.
+// pong answers a PING, which has two bytes of a time to live (Options.Silence is used instead)
+// and a context that is sent back.
 func (c *Conn) pong(ping []byte) error {
 	if len(ping) < 2 || len(ping) > 2+maxPingContext {
 		return Refuse(BadFrame, "a PING of %d bytes", len(ping))
@@ -128,10 +128,10 @@ func (c *Conn) ping() {
 	if c.closed {
 		return
 	}
-	// In tenths of a second: what the peer is to wait for a sign of us.
+	// The time for which the peer should wait for a sign of us, in tenths of a second.
 	ttl := binary.BigEndian.AppendUint16(nil, uint16(min(c.opt.Silence/(100*time.Millisecond), 1<<16-1)))
 	if c.sendCommand(cmdPing, ttl) != nil {
-		_ = c.conn.Close() // and Receive fails
+		_ = c.conn.Close() // makes Receive fail
 		return
 	}
 	c.beat.Reset(c.opt.Heartbeat)
