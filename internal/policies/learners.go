@@ -9,8 +9,8 @@ import (
 	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
-// Learners learn how long prefills take, in every scope of which a policy predicts it. A
-// scope keeps what was learned while it has no worker. Several goroutines may use them.
+// Learners has the learned model of prefill times of every scope with a policy that predicts
+// them. It keeps the model of a scope that has no worker. It is safe for concurrent use.
 type Learners struct {
 	table   *Table
 	tracked bool
@@ -19,16 +19,16 @@ type Learners struct {
 	of map[catalog.Scope]*ttft.Learner
 }
 
-// maxLearners is above how many the learners of scopes without workers are forgotten.
+// maxLearners is the number of learners above which those of scopes without workers are dropped.
 const maxLearners = 1024
 
-// NewLearners returns those of the scopes that have policies of t. tracked says whether
-// prefills count as load; without it nothing is predicted.
+// NewLearners returns the learners for the scopes that have policies of t. tracked: prefills
+// count as load; without it nothing is predicted.
 func NewLearners(t *Table, tracked bool) *Learners {
 	return &Learners{table: t, tracked: tracked, of: make(map[catalog.Scope]*ttft.Learner)}
 }
 
-// Of returns the learner of a scope, nil if no policy of it predicts.
+// Of returns the learner of a scope, nil if none of its policies predicts.
 func (l *Learners) Of(sc catalog.Scope) *ttft.Learner {
 	if !l.table.predicts(sc.Model) {
 		return nil
@@ -38,7 +38,7 @@ func (l *Learners) Of(sc catalog.Scope) *ttft.Learner {
 	return l.learner(sc)
 }
 
-// learner needs l.mu.
+// learner returns the learner of a scope. The caller holds l.mu.
 func (l *Learners) learner(sc catalog.Scope) *ttft.Learner {
 	x := l.of[sc]
 	if x == nil {

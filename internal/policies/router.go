@@ -37,9 +37,8 @@ var settings = map[string]func(*yaml.Node) error{
 	"router_tracking_key_id":          anyText,
 }
 
-// ParseRouter reads the section router of a policy file, in which Dynamo's router has
-// settings of its caches and of its tracking. The values are of the right type, but not
-// otherwise checked. The error lists every fault.
+// ParseRouter reads the section router of a policy file, which in Dynamo configures its router's
+// caches and tracking. It checks the types of values only. The error lists every fault.
 func ParseRouter(n *yaml.Node) ([]Setting, error) {
 	r := yamlread.Reader{Format: describe, Aliases: true}
 	var found []Setting

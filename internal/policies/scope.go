@@ -9,8 +9,8 @@ import (
 	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
-// Scope is what decides in one scope, with what it has been told of its decisions.
-// Several goroutines may use it.
+// Scope has the policies of one scope, with the history of their decisions. It is safe
+// for concurrent use.
 type Scope struct {
 	*Instance
 	history selector.History
@@ -20,7 +20,7 @@ type Scope struct {
 	Learner *ttft.Learner
 }
 
-// Shadow is an instance that is evaluated beside the one that decides.
+// Shadow is a policy instance that is evaluated beside the deciding one.
 type Shadow struct {
 	*Instance
 	history selector.History
@@ -29,16 +29,16 @@ type Shadow struct {
 	stats ShadowStats
 }
 
-// ShadowStats compares a shadow with the policy that decides.
+// ShadowStats compares a shadow with the deciding policy.
 type ShadowStats struct {
-	Decisions, Same uint64 // how many there were, and how many the shadow would have made too
-	// CostForegone and TTFTForegone are what the decisions cost the shadow beyond its own
-	// choices, in its unit, and in predicted seconds until the first token.
+	Decisions, Same uint64 // decisions, and how many the shadow would have made too
+	// CostForegone and TTFTForegone are the sums of how much more the decisions cost than the
+	// shadow's own choices: in the shadow's unit, and in predicted seconds to the first token.
 	CostForegone, TTFTForegone float64
 }
 
-// NewScope returns the policies of a scope, nil if it has the built-in one alone. learners
-// are of the same table.
+// NewScope returns the policies of a scope, nil if it has just the built-in one. learners must
+// be of the same table.
 func (t *Table) NewScope(sc catalog.Scope, learners *Learners) *Scope {
 	i, shadows := t.ForModel(sc.Model), t.Shadows()
 	if i.IsBuiltIn() && len(shadows) == 0 {
@@ -59,24 +59,24 @@ func (t *Table) NewScope(sc catalog.Scope, learners *Learners) *Scope {
 // Shadows returns the instances that are evaluated beside the one that decides.
 func (s *Scope) Shadows() []*Shadow { return s.shadows }
 
-// Costs returns the costs of a decision by the policy that decides, in dst's memory
-// where that suffices. It sets those of d's facts that are of earlier decisions.
+// Costs returns the costs of a decision by the deciding policy; it uses dst's memory if that
+// suffices. It first fills in the data of d that comes from earlier decisions.
 func (s *Scope) Costs(d *selector.Decision, class []uint64, dst []float64) []float64 {
 	fill(&s.history, d, s.Policy.Needs(), class)
 	return s.Policy.Costs(d, dst)
 }
 
-// Decided notes that the policy has decided by the costs of d.
+// Decided records that the policy has decided by the costs of d.
 func (s *Scope) Decided(d *selector.Decision) { s.history.Decided(d, s.Policy) }
 
-// Costs returns the costs that the shadow gives.
+// Costs returns the costs by the shadow.
 func (s *Shadow) Costs(d *selector.Decision, class []uint64, dst []float64) []float64 {
 	fill(&s.history, d, s.Policy.Needs(), class)
 	return s.Policy.Costs(d, dst)
 }
 
-// Decided notes a decision by which d cost the shadow more than its own choice would have,
-// unless that is the same. The shadow goes on as if it had decided.
+// Decided records a decision: same as the shadow's, or costing the shadow cost, and ttft
+// seconds, more than its own choice. The shadow's history goes on as if it had decided.
 func (s *Shadow) Decided(d *selector.Decision, same bool, cost, ttft float64) {
 	s.history.Decided(d, s.Policy)
 	s.mu.Lock()
@@ -96,7 +96,8 @@ func (s *Shadow) Stats() ShadowStats {
 	return s.stats
 }
 
-// fill gives d what the history knows. sequence are the hashes of the prompt's blocks.
+// fill sets the data of d that comes from the history. sequence has the hashes of the prompt's
+// blocks.
 func fill(h *selector.History, d *selector.Decision, needs selector.Needs, sequence []uint64) {
 	hash, known := uint64(0), len(sequence) >= selector.ClassBlocks
 	if known {
@@ -105,8 +106,8 @@ func fill(h *selector.History, d *selector.Decision, needs selector.Needs, seque
 	h.Fill(d, needs, hash, known)
 }
 
-// ToCompute returns the tokens of the prompt that candidate i has to compute, as the
-// deciding policy counts them.
+// ToCompute returns how many tokens of the prompt candidate i has to compute, by the
+// deciding policy's rule.
 func (s *Scope) ToCompute(d *selector.Decision, i int) uint64 {
 	w := d.Weights
 	if f := s.PredictedTTFT(); f != nil {
@@ -115,8 +116,8 @@ func (s *Scope) ToCompute(d *selector.Decision, i int) uint64 {
 	return w.ToCompute(d.Prompt, &d.Candidates[i])
 }
 
-// Holds reports whether requests are held for ranks that have much to compute, and for how
-// long at most.
+// Holds reports whether requests are held while their rank has much to compute, and the
+// longest time to hold them.
 func (s *Scope) Holds() (longest time.Duration, holds bool) {
 	if s == nil || !s.holds() {
 		return 0, false

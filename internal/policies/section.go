@@ -1,7 +1,6 @@
-// Package policies reads which selection policies are configured, and with what
-// parameters: the section worker_selection of a policy file, as
-// dynamo-kv-router 1.6.1 reads it, with the keys models and shadow beyond it. Where
-// that has words for a fault, its words are used.
+// Package policies reads the configuration of selection policies and their parameters: the
+// section worker_selection of a policy file, as in dynamo-kv-router 1.6.1, with the further
+// keys models and shadow. Error texts are Dynamo's where it has one for the fault.
 package policies
 
 import (
@@ -16,21 +15,21 @@ import (
 	"github.com/select-service/select-service/internal/yamlread"
 )
 
-// BuiltIn is the name of the cost function that decides where nothing is configured.
+// BuiltIn is the name of the cost function that decides if nothing is configured.
 const BuiltIn = "default"
 
-// Section is the section worker_selection of a policy file: instances of policy types,
-// and which of them decides.
+// Section is the section worker_selection of a policy file: instances of policy types, and the
+// names of the deciding ones.
 type Section struct {
 	instances []instance
-	// names are the names of instances by the role of the workers that they decide for.
-	// This service knows aggregated alone.
+	// names has the name of the deciding instance by the role of workers. This service knows
+	// only the role aggregated.
 	names  map[string]string
-	models map[string]string // by model, before the role's
+	models map[string]string // name of the instance by model; takes precedence over names
 	shadow []string
 }
 
-// instance is a policy type with parameters, under a name.
+// instance is a policy type with its parameters.
 type instance struct {
 	name, kind string
 	parameters *yaml.Node // a mapping; nil: none
@@ -38,7 +37,7 @@ type instance struct {
 
 const aggregated = "aggregated"
 
-// unserved are the roles of workers that do a part of each request, in Dynamo's frontend.
+// unserved has the roles in Dynamo's frontend of workers that do a part of each request.
 var unserved = []string{"prefill", "decode", "encode"}
 
 // ParseSection reads the section. The error lists every fault.
@@ -117,7 +116,7 @@ func (r *sectionReader) text(path string, n *yaml.Node) string {
 	return n.Value
 }
 
-// check returns what is wrong with the section as a whole.
+// check returns the faults of the section as a whole.
 func (s *Section) check() (faults []error) {
 	add := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 	known := map[string]bool{BuiltIn: true}
@@ -161,8 +160,8 @@ func (s *Section) check() (faults []error) {
 	return faults
 }
 
-// Warnings says what of the section has no effect. override is the name that goes
-// before those of the section, "" for none.
+// Warnings lists the parts of the section that have no effect. override is the name of an
+// instance that takes precedence over those of the section, "" for none.
 func (s *Section) Warnings(override string) (warnings []string) {
 	var roles, unnamed []string
 	for _, role := range unserved {
@@ -190,7 +189,7 @@ func unknownField(name string, known []string) error {
 	return fmt.Errorf("unknown field `%s`, expected one of `%s`", name, strings.Join(known, "`, `"))
 }
 
-// wrongType words a value of another type than expected.
+// wrongType returns the error for a value of another type than expected.
 func wrongType(n *yaml.Node, expected string) error {
 	what := ""
 	switch n.Kind {
@@ -215,7 +214,7 @@ func wrongType(n *yaml.Node, expected string) error {
 	return fmt.Errorf("invalid type: %s, expected %s", what, expected)
 }
 
-// describe words a fault of the file's structure.
+// describe returns the error for a fault of the file's structure.
 func describe(path string, n *yaml.Node, what error) error {
 	switch {
 	case errors.Is(what, yamlread.ErrNotMapping):

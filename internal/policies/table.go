@@ -19,17 +19,17 @@ type Instance struct {
 
 var builtIn = &Instance{Name: BuiltIn, Policy: selector.CostFunction{}}
 
-// Table says which policy decides for a model. A nil Table has the built-in one
-// everywhere. It does not change.
+// Table maps models to their deciding policies. A nil Table has the built-in policy for all
+// models. It does not change.
 type Table struct {
 	deciding *Instance
 	models   map[string]*Instance
 	shadows  []*Instance
 }
 
-// Resolve makes the instances that something names. service are the weights of the
-// service; override, if not "", goes before all names of the section but those of
-// shadows. s may be nil; the table is nil if nothing is configured.
+// Resolve creates the instances that are in use. service has the weights of the service.
+// override, if not "", replaces all names of the section except those of shadows. s may be nil;
+// the table is nil if nothing is configured.
 func (s *Section) Resolve(override string, service selector.Weights) (*Table, error) {
 	if s == nil && override == "" {
 		return nil, nil
@@ -95,7 +95,7 @@ func (i instance) resolve(service selector.Weights) (*Instance, error) {
 	return &Instance{Name: i.name, Type: kind.name, Policy: policy}, nil
 }
 
-// ErrUnknownInstance is in the chain of the error of an override that names no instance.
+// ErrUnknownInstance is in the error chain if the override names no instance.
 var ErrUnknownInstance = errors.New("unknown worker-selection instance")
 
 func (s *Section) unknown(name string) error {
@@ -125,7 +125,7 @@ func (t *Table) ForModel(model string) *Instance {
 	return builtIn
 }
 
-// Shadows returns the instances that are evaluated for each decision without deciding.
+// Shadows returns the instances that are evaluated for each decision but do not decide.
 func (t *Table) Shadows() []*Instance {
 	if t == nil {
 		return nil
@@ -136,13 +136,13 @@ func (t *Table) Shadows() []*Instance {
 // IsBuiltIn reports whether i is the built-in policy.
 func (i *Instance) IsBuiltIn() bool { return i == builtIn }
 
-// PredictedTTFT returns the policy if it predicts, else nil.
+// PredictedTTFT returns the policy if it predicts times to first token, else nil.
 func (i *Instance) PredictedTTFT() *selector.PredictedTTFT {
 	f, _ := i.Policy.(*selector.PredictedTTFT)
 	return f
 }
 
-// Hold reports whether any instance that decides holds requests.
+// Hold reports whether any deciding instance holds requests.
 func (t *Table) Hold() bool {
 	if t == nil {
 		return false

@@ -13,14 +13,14 @@ import (
 	"github.com/select-service/select-service/pkg/selector"
 )
 
-// policyType makes a policy from the parameters of an instance. service are the
-// weights that parameters have where they are not given.
+// policyType creates a policy from the parameters of an instance. service has the weights for
+// parameters that are not given.
 type policyType struct {
 	name string
 	make func(p *parameters, service selector.Weights) (selector.Policy, error)
 }
 
-// dynamoPrefix before the name of a type makes another name of it.
+// dynamoPrefix may precede the name of a type.
 const dynamoPrefix = "dynamo-"
 
 var types = []policyType{
@@ -34,7 +34,7 @@ var types = []policyType{
 	{"round-robin", without(selector.RoundRobin{})},
 }
 
-// typeOf returns the type of a name, and its own name.
+// typeOf returns the type of a name; the type has its canonical name.
 func typeOf(name string) (policyType, error) {
 	var names []string
 	for _, t := range types {
@@ -48,7 +48,7 @@ func typeOf(name string) (policyType, error) {
 
 func makeCostFunction(p *parameters, service selector.Weights) (selector.Policy, error) {
 	w := service
-	w.PrefixOnly = true // as in dynamo-kv-router 1.6.1, whichever contract is spoken
+	w.PrefixOnly = true // as in dynamo-kv-router 1.6.1, in every contract
 	shared := 0.0       // there is no shared cache
 	err := p.readQuantities(
 		quantity{"overlap_score_credit", &w.OverlapCredit, optional},
@@ -85,7 +85,7 @@ func makeLMetric(p *parameters, _ selector.Weights) (selector.Policy, error) {
 
 const predictedTTFT = "predicted-ttft"
 
-// The longest time, in seconds, for which a request is held, and the most that it can be.
+// The default and the highest value, in seconds, of the longest time to hold a request.
 const (
 	defaultLongestHold = 10
 	mostHold           = 3600
@@ -111,17 +111,17 @@ func without(policy selector.Policy) func(*parameters, selector.Weights) (select
 	return func(p *parameters, _ selector.Weights) (selector.Policy, error) { return policy, p.read() }
 }
 
-// parameters are those of an instance, a mapping or nil.
+// parameters has the parameters of an instance, a mapping or nil.
 type parameters struct{ node *yaml.Node }
 
-// field is a parameter that a type has, with the function that reads its value.
+// field is a parameter of a type, with the function that reads its value.
 type field struct {
 	name string
 	read func(*yaml.Node) error
 }
 
-// read reads the parameters. The error is of the first that is wrong, in the order of
-// the file, as in dynamo-kv-router 1.6.1.
+// read reads the parameters. The error is that of the first faulty one in the order of the
+// file, as in dynamo-kv-router 1.6.1.
 func (p *parameters) read(known ...field) error {
 	if p.node == nil {
 		return nil
@@ -150,7 +150,7 @@ func (p *parameters) read(known ...field) error {
 	return errors.Join(r.Faults()...)
 }
 
-// quantity is a parameter that is finite and not negative. read is number or optional.
+// quantity is a finite parameter that is not negative. read is number or optional.
 type quantity struct {
 	name string
 	dst  *float64
@@ -183,7 +183,7 @@ func number(dst *float64) func(*yaml.Node) error {
 	}
 }
 
-// optional is number, but null is as if it were not given.
+// optional is number; null means not given.
 func optional(dst *float64) func(*yaml.Node) error {
 	read := number(dst)
 	return func(n *yaml.Node) error {
