@@ -15,8 +15,8 @@ type Learners struct {
 	table   *Table
 	tracked bool
 
-	mu sync.Mutex // guards of
-	of map[catalog.Scope]*ttft.Learner
+	mu      sync.Mutex // guards byScope
+	byScope map[catalog.Scope]*ttft.Learner
 }
 
 // maxLearners is the number of learners above which those of scopes without workers are dropped.
@@ -25,7 +25,7 @@ const maxLearners = 1024
 // NewLearners returns the learners for the scopes that have policies of t. tracked: prefills
 // count as load; without it nothing is predicted.
 func NewLearners(t *Table, tracked bool) *Learners {
-	return &Learners{table: t, tracked: tracked, of: make(map[catalog.Scope]*ttft.Learner)}
+	return &Learners{table: t, tracked: tracked, byScope: make(map[catalog.Scope]*ttft.Learner)}
 }
 
 // Of returns the learner of a scope, nil if none of its policies predicts.
@@ -40,11 +40,11 @@ func (l *Learners) Of(sc catalog.Scope) *ttft.Learner {
 
 // learner returns the learner of a scope. The caller holds l.mu.
 func (l *Learners) learner(sc catalog.Scope) *ttft.Learner {
-	x := l.of[sc]
+	x := l.byScope[sc]
 	if x == nil {
 		x = ttft.NewLearner()
 		x.Track(l.tracked)
-		l.of[sc] = x
+		l.byScope[sc] = x
 	}
 	return x
 }
@@ -53,19 +53,19 @@ func (l *Learners) learner(sc catalog.Scope) *ttft.Learner {
 func (l *Learners) All() map[catalog.Scope]*ttft.Learner {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return maps.Clone(l.of)
+	return maps.Clone(l.byScope)
 }
 
 // Forget drops learners of scopes that are not open, if there are too many.
 func (l *Learners) Forget(open func(catalog.Scope) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for sc := range l.of {
-		if len(l.of) <= maxLearners {
+	for sc := range l.byScope {
+		if len(l.byScope) <= maxLearners {
 			return
 		}
 		if !open(sc) {
-			delete(l.of, sc)
+			delete(l.byScope, sc)
 		}
 	}
 }
