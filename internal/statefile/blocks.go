@@ -7,7 +7,7 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
-// Piece is consecutive blocks that a rank holds in a tier.
+// Piece is a run of consecutive blocks that a rank holds in a tier.
 type Piece struct {
 	Tier         indexer.Tier
 	Parent       uint64 // the engine's hash of the block before the first
@@ -17,18 +17,18 @@ type Piece struct {
 	Local        []uint64
 }
 
-// A piece is a byte of flags, the number of blocks (16 bits), parent and seed where
-// the flags say so, the names and the local hashes.
+// On disk a piece is a byte of flags, the number of blocks (16 bits), parent and seed if the
+// flags say so, the engine's hashes and the local hashes.
 const (
 	tierFlags   = 3 << 0
 	parentFlag  = 1 << 2 // there is a parent
-	followsFlag = 1 << 3 // it is the last block of the piece before, in this section
+	followsFlag = 1 << 3 // the parent is the last block of the previous piece in this section
 	seedFlag    = 1 << 4 // the seed is not hashing.Seed
 	allFlags    = tierFlags | parentFlag | followsFlag | seedFlag
 )
 
-// appendPiece appends a piece of 1 to maxPieceBlocks blocks. previous is the last
-// name of the piece before, if any.
+// appendPiece appends a piece of 1 to maxPieceBlocks blocks. previous is the last engine hash
+// of the piece before; any: there is one.
 func appendPiece(b []byte, p *Piece, previous uint64, any bool) []byte {
 	flags := byte(p.Tier)
 	if p.HasParent {
@@ -58,8 +58,8 @@ func appendNumbers(b []byte, numbers []uint64) []byte {
 	return b
 }
 
-// eachPiece calls f with every piece of a section's blocks. p is reused. It is
-// false if the blocks are malformed, or f returns false.
+// eachPiece calls f with every piece of a section's blocks; p is reused. It returns false if
+// the blocks are malformed, or f returned false.
 func eachPiece(b []byte, p *Piece, f func(*Piece) bool) bool {
 	var previous uint64
 	for first := true; len(b) > 0; first = false {

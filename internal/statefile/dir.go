@@ -14,18 +14,18 @@ import (
 // The files of a directory.
 const (
 	snapshotName = "snapshot"
-	tempName     = "snapshot.tmp"     // being written
-	refusedName  = "snapshot.refused" // the last one that was not used
+	tempName     = "snapshot.tmp"     // a snapshot being written
+	refusedName  = "snapshot.refused" // the last snapshot that was refused
 	lockName     = "lock"             // locked while a process uses the directory
 )
 
-// ErrNone says that there is no snapshot yet.
+// ErrNone is the error if there is no snapshot yet.
 var ErrNone = errors.New("no snapshot")
 
 // InUseError refuses a directory that another process uses.
 type InUseError struct {
 	Path    string
-	Process int // 0 if it is not known
+	Process int // its process id, 0 if unknown
 }
 
 // Error names the directory and the process.
@@ -36,15 +36,14 @@ func (e *InUseError) Error() string {
 	return fmt.Sprintf("data directory %s is used by process %d", e.Path, e.Process)
 }
 
-// Dir is the directory of a process's state. Its files can be read and written by
-// their owner alone.
+// Dir is the directory of a process's state. Only the owner can read and write its files.
 type Dir struct {
 	path string
 	lock *os.File
 }
 
-// OpenDir makes the directory if it does not exist, and locks it for this process:
-// *InUseError if another one has it.
+// OpenDir creates the directory if needed, and locks it for this process. The error is an
+// *InUseError if another process has it.
 func OpenDir(path string) (*Dir, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
@@ -65,9 +64,9 @@ func OpenDir(path string) (*Dir, error) {
 		return nil, &InUseError{path, process}
 	}
 	d.lock = lock
-	_ = lock.Truncate(0) // the number of the process is for people
+	_ = lock.Truncate(0) // the process id is for people only
 	_, _ = lock.WriteAt(fmt.Appendln(nil, os.Getpid()), 0)
-	_ = os.Remove(d.file(tempName)) // of a process that was killed
+	_ = os.Remove(d.file(tempName)) // left by a killed process
 	return d, nil
 }
 
@@ -76,9 +75,8 @@ func (d *Dir) file(name string) string { return filepath.Join(d.path, name) }
 // Path is the directory.
 func (d *Dir) Path() string { return d.path }
 
-// Open opens and checks the snapshot. Errors are ErrNone, *RefusedError, after which
-// the file is kept under another name, in place of an earlier one, and those of
-// reading.
+// Open opens and checks the snapshot. Errors are ErrNone, those of reading, and *RefusedError;
+// a refused file is renamed and replaces an earlier refused one.
 func (d *Dir) Open() (*File, error) {
 	in, err := os.OpenFile(d.file(snapshotName), os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 	if errors.Is(err, os.ErrNotExist) {
@@ -101,8 +99,8 @@ func (d *Dir) Open() (*File, error) {
 	return nil, err
 }
 
-// Write makes a new snapshot of what fill writes, and puts it in the place of the
-// last one once it is safe on disk. After an error the last one is still there.
+// Write writes a new snapshot with fill, and replaces the last one when the new one is safe on
+// disk. After an error the last one is still there.
 func (d *Dir) Write(now time.Time, fill func(*Writer) error) (bytes int64, err error) {
 	_ = os.Remove(d.file(tempName))
 	out, err := os.OpenFile(d.file(tempName), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -132,7 +130,7 @@ func (d *Dir) Write(now time.Time, fill func(*Writer) error) (bytes int64, err e
 	return w.Bytes(), d.sync()
 }
 
-// sync makes the new name safe.
+// sync syncs the directory, so that the new file name is safe.
 func (d *Dir) sync() error {
 	dir, err := os.Open(d.path)
 	if err != nil {
@@ -145,7 +143,7 @@ func (d *Dir) sync() error {
 	return nil
 }
 
-// Close gives the directory up. A nil Dir has none.
+// Close unlocks the directory. A nil Dir does nothing.
 func (d *Dir) Close() error {
 	if d == nil {
 		return nil

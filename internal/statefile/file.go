@@ -15,19 +15,18 @@ import (
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
-// ReaderMemory is the memory, in bytes, that it takes to open a file or to read
-// from it, beside a few bytes for each section, and for a moment the longest section.
+// ReaderMemory is the memory, in bytes, to open a file or read from it, apart from a few bytes
+// for each section and, for a moment, the longest section.
 const ReaderMemory = 512 << 10
 
-// File is a snapshot that has been checked from its beginning to its end. What it
-// has is read from disk when it is asked for, and checked again. A File is not safe
-// for concurrent use.
+// File is a snapshot that has been checked from beginning to end. Its content is read from
+// disk, and checked again, when it is asked for. A File is not safe for concurrent use.
 type File struct {
 	in      *os.File
 	header  header
 	bytes   int64
 	ranks   []Rank
-	blocks  [][]ref // by rank; nil for those whose blocks are void
+	blocks  [][]ref // sections of blocks by rank; nil if they are void
 	entries []uint64
 	workers []ref
 	tracked []ref
@@ -37,17 +36,17 @@ type File struct {
 	piece   Piece
 }
 
-// usualSection is the length to which a section of blocks can come.
+// usualSection is the usual maximum of a section of blocks, in bytes.
 const usualSection = chunkBytes + 17*maxPieceBlocks
 
-// ref is a section.
+// ref is the place of a section.
 type ref struct {
-	at int64 // offset of its head
+	at int64 // offset of the section's head
 	head
 }
 
-// open checks a file. It takes the descriptor over, unless there is an error. An
-// error that is a *RefusedError means that the content is bad.
+// open checks a file. Without an error it takes over the descriptor. The error is a
+// *RefusedError if the content is bad.
 func open(in *os.File) (*File, error) {
 	info, err := in.Stat()
 	if err != nil {
@@ -134,8 +133,7 @@ func (f *File) section(at int64) (s ref, err error) {
 	return s, nil
 }
 
-// note looks at the section in f.payload and remembers where it is. known has the
-// ranks so far.
+// note checks the section in f.payload and remembers its place. known has the ranks so far.
 func (f *File) note(s ref, known map[string]struct{}) bool {
 	switch s.kind {
 	case rankKind:
@@ -192,7 +190,7 @@ func (f *File) rankNumber() (n int, ok bool) {
 	return n, n < len(f.ranks)
 }
 
-// again reads a section once more.
+// again reads a section again into f.payload.
 func (f *File) again(was ref) error {
 	s, err := f.section(was.at)
 	if err == nil && s != was {
@@ -210,14 +208,12 @@ func (f *File) Bytes() int64 { return f.bytes }
 // Ranks returns how many ranks the file has, numbered from 0.
 func (f *File) Ranks() int { return len(f.ranks) }
 
-// Rank returns a rank, how many (tier, block) entries it has, and whether they can
-// be used.
+// Rank returns a rank, its number of (tier, block) entries, and whether they can be used.
 func (f *File) Rank(number int) (r *Rank, entries uint64, ok bool) {
 	return &f.ranks[number], f.entries[number], f.blocks[number] != nil
 }
 
-// Blocks calls use with the blocks of a rank, parents first. A piece is valid until
-// use returns.
+// Blocks calls use with the blocks of a rank, parents first. A piece is valid until use returns.
 func (f *File) Blocks(number int, use func(*Piece)) error {
 	return f.RawBlocks(number, func(encoded []byte) error {
 		eachPiece(encoded, &f.piece, func(p *Piece) bool { use(p); return true })
@@ -225,8 +221,8 @@ func (f *File) Blocks(number int, use func(*Piece)) error {
 	})
 }
 
-// RawBlocks calls use with the sections of a rank's blocks as Writer.Blocks takes
-// them, in order, until it fails.
+// RawBlocks calls use with the sections of a rank's blocks, in order and in the form for
+// Writer.Blocks, until use fails.
 func (f *File) RawBlocks(number int, use func(encoded []byte) error) error {
 	for _, s := range f.blocks[number] {
 		if err := f.again(s); err != nil {
@@ -258,7 +254,7 @@ func (f *File) Workers() (workers []catalog.Record, tracked []catalog.TrackedRec
 	return workers, tracked, nil
 }
 
-// Learned returns what was learned of the scopes.
+// Learned returns the learned models of the scopes.
 func (f *File) Learned() (all []Learned, err error) {
 	for _, s := range f.learned {
 		var l Learned
@@ -277,7 +273,7 @@ func (f *File) decode(s ref, v any) error {
 	return json.Unmarshal(f.payload, v)
 }
 
-// Reservations calls use with every reservation, its age that of now.
+// Reservations calls use with every reservation, with its age at the time now.
 func (f *File) Reservations(now time.Time, use func(reservations.Reservation)) error {
 	for _, s := range f.booked {
 		if err := f.again(s); err != nil {
@@ -295,8 +291,8 @@ func (f *File) Reservations(now time.Time, use func(reservations.Reservation)) e
 // Close closes the file.
 func (f *File) Close() error { return f.in.Close() }
 
-// Store is a piece as an event of the index for a slot. Its blocks are provisional: a
-// file does not say how many copies there are.
+// Store returns the piece as an event of the index for a slot. Its blocks are provisional,
+// because a file does not say how many copies there are.
 func (p *Piece) Store(slot uint32) indexer.Store {
 	return indexer.Store{
 		Slot: slot, Tier: p.Tier, Parent: p.Parent, HasParent: p.HasParent,

@@ -1,8 +1,7 @@
-// Package statefile keeps the state of the only replica on disk: workers,
-// reservations, and what each rank holds, with the place in its event stream at
-// which it held that. [Dir] is the directory, of one process at a time; a [Writer]
-// writes a snapshot beside the last one and then puts it in its place; a [File] is
-// a snapshot that has been checked from end to end.
+// Package statefile keeps the state of a single replica on disk: workers, reservations, and the
+// blocks of each rank with the corresponding position in its event stream. [Dir] is the
+// directory, for one process at a time. A [Writer] writes a snapshot beside the last one, and
+// then replaces that. A [File] is a snapshot that has been checked from end to end.
 //
 // # Format
 //
@@ -15,10 +14,10 @@
 //	         bytes, so that no section passes for another one or one of another file.
 //	end      the last section: the SHA-256 of the header and of all section heads
 //
-// A rank's section states its scope, its worker and the checkpoint of its stream,
-// as JSON; the sections of its blocks follow, between those of other ranks. A void
-// section says that a rank's blocks are not to be used after all. Neither side ever
-// holds more than one section and, while it writes, a bounded amount of blocks.
+// A rank's section has its scope, its worker and the checkpoint of its stream, as JSON. The
+// sections of its blocks follow, interleaved with those of other ranks. A void section says
+// that a rank's blocks must not be used after all. Neither reader nor writer holds more than
+// one section and, while writing, a bounded amount of blocks.
 package statefile
 
 import (
@@ -40,18 +39,18 @@ const (
 	version = 1
 
 	headerBytes = 64
-	headBytes   = 16 // of a section
+	headBytes   = 16 // head of a section
 
-	// maxSection bounds the bytes of a section, and what cannot be saved: a
-	// reservation of more than half a million blocks, a worker with very long fields.
+	// maxSection bounds the bytes of a section. Larger items cannot be saved: a reservation of
+	// more than half a million blocks, or a worker with very long fields.
 	maxSection = 4 << 20
-	// maxSections bounds what a reader remembers of a file.
+	// maxSections bounds the sections of a file, which a reader remembers.
 	maxSections = 16 << 20
 	// maxPieceBlocks bounds the blocks of one piece.
 	maxPieceBlocks = 1024
 )
 
-// kind is what a section has.
+// kind is the type of a section's content.
 type kind uint8
 
 const (
@@ -65,17 +64,17 @@ const (
 	learnedKind
 )
 
-// Rank is what a file says of a rank beside its blocks.
+// Rank is the description of a rank in a file, besides its blocks.
 type Rank struct {
 	Scope     catalog.Scope
 	BlockSize uint32 // tokens
 	Eagle     bool
 	Rank      catalog.Rank
-	// From is where the rank's stream stood.
+	// From is the position of the rank's stream.
 	From kvevents.Checkpoint
 }
 
-// Learned is what was learned of the engines of a scope. It is the owner's JSON.
+// Learned is the learned model of a scope's engines, as JSON of the learner.
 type Learned struct {
 	Scope catalog.Scope
 	State json.RawMessage
@@ -89,8 +88,8 @@ type header struct {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// hashProbe is the hash of a fixed block: a file whose hashes were made by another
-// function has another one.
+// hashProbe is the hash of a fixed block. It differs in files whose hashes were made by another
+// function.
 func hashProbe() uint64 {
 	local := hashing.Layout{BlockSize: 4}.AppendLocal(nil, []uint32{1, 2, 3, 4}, hashing.Seed, nil)
 	return hashing.AppendSequence(nil, local)[0]
@@ -128,10 +127,10 @@ func parseHeader(b []byte) (h header, err error) {
 	return h, nil
 }
 
-// head is the beginning of a section.
+// head is the head of a section.
 type head struct {
 	kind   kind
-	number uint32 // of the section, from 0
+	number uint32 // number of the section, from 0
 	length uint32
 	crc    uint32
 }
@@ -152,21 +151,21 @@ func parseHead(b []byte) head {
 	}
 }
 
-// checksum of a section with that head.
+// checksum returns the CRC of a section with that head.
 func (h *head) checksum(id [16]byte, payload []byte) uint32 {
 	sum := crc32.Checksum(id[:], castagnoli)
 	sum = crc32.Update(sum, castagnoli, h.bytes()[:12])
 	return crc32.Update(sum, castagnoli, payload)
 }
 
-// digest is the hash over the header and all heads.
+// digest returns a hash of the header, for adding all heads.
 func digest(h *header) hash.Hash {
 	sum := sha256.New()
 	sum.Write(h.bytes())
 	return sum
 }
 
-// Reason says why a file is not used.
+// Reason is why a file is refused.
 type Reason string
 
 // The reasons to refuse a file.

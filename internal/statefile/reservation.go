@@ -9,12 +9,12 @@ import (
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
-// maxAge bounds ages and leases: no sum of them overflows, and no clock is that
+// maxAge bounds ages and leases, so that sums of them cannot overflow. No real clock is that
 // wrong.
 const maxAge = 100 * 365 * 24 * time.Hour
 
-// reservation is the JSON part of a reservation's section. Before it comes its
-// length, 32 bits, after it the block hashes.
+// reservation is the JSON part of a reservation's section. It follows its own length (32 bits)
+// and precedes the block hashes.
 type reservation struct {
 	Scope          catalog.Scope
 	ID             string
@@ -27,13 +27,12 @@ type reservation struct {
 	Accepted       int64 // Unix time in nanoseconds
 	Age            time.Duration
 	Lease          time.Duration
-	Renewed        time.Duration // after the acceptance
+	Renewed        time.Duration // time since the acceptance
 }
 
-// encodeReservation encodes a reservation as it is at a time, but for its hashes, which
-// follow.
+// encodeReservation encodes a reservation as of the time at, without its hashes, which follow.
 func encodeReservation(b []byte, r *reservations.Reservation, at time.Time) []byte {
-	text, _ := json.Marshal(reservation{ // such values always can be
+	text, _ := json.Marshal(reservation{ // cannot fail for such values
 		Scope: r.Scope, ID: r.ID, Rank: r.Rank, PerScope: r.PerScope,
 		PrefillTokens: r.PrefillTokens, TrackPrefill: r.TrackPrefill, PrefillDone: r.PrefillDone,
 		ExpectedOutput: r.ExpectedOutput,
@@ -43,8 +42,8 @@ func encodeReservation(b []byte, r *reservations.Reservation, at time.Time) []by
 	return append(b, text...)
 }
 
-// decodeReservation returns the reservation with its age at a time: at least what
-// it was when the file was written, should the clock have been set back.
+// decodeReservation returns the reservation with its age at the time at. The age is at least
+// that at the time of writing, in case the clock was set back.
 func decodeReservation(b []byte, at time.Time) (r reservations.Reservation, ok bool) {
 	if len(b) < 4 {
 		return r, false

@@ -19,23 +19,23 @@ import (
 )
 
 const (
-	// chunkBytes of a rank's blocks make a section.
+	// chunkBytes is the size of a section of a rank's blocks.
 	chunkBytes = 32 << 10
-	// maxBuffered bounds the blocks of all ranks that are not written yet.
+	// maxBuffered bounds the unwritten blocks of all ranks, in bytes.
 	maxBuffered = 256 << 10
-	// maxFree bounds the buffers that are kept for other ranks.
+	// maxFree bounds the unused buffers that are kept.
 	maxFree = 4
-	// WriterMemory is the memory that a Writer takes, in bytes, beside that of a worker
-	// with unusually long fields: the buffers may have grown to twice their content.
+	// WriterMemory is the memory of a Writer, in bytes, apart from a worker with unusually long
+	// fields. Buffers may grow to twice their content.
 	WriterMemory = 1 << 20
 )
 
-// ErrTooLarge says that one item does not fit into a section. It is left out; the
-// file is as good as without it.
+// ErrTooLarge is the error for an item that does not fit into a section. The item is left out;
+// the file stays valid.
 var ErrTooLarge = errors.New("too large for a snapshot")
 
-// Writer writes the sections of a file. After the first error of the underlying
-// file, which every method returns, the file cannot be completed.
+// Writer writes the sections of a file. After the first error of the underlying file, every
+// method returns that error, and the file cannot be completed.
 type Writer struct {
 	out      *bufio.Writer
 	header   header
@@ -46,16 +46,16 @@ type Writer struct {
 
 	ranks    []rankBuffer
 	buffered int
-	free     [][]byte // of ranks that have none
+	free     [][]byte // unused buffers
 	piece    Piece
 	scratch  []byte
-	part     []byte // scratch of eachPart
+	part     []byte // scratch memory of eachPart
 }
 
-// rankBuffer has the blocks of a rank that are not written yet.
+// rankBuffer has the unwritten blocks of a rank.
 type rankBuffer struct {
 	blocks   []byte
-	previous uint64 // the last name in blocks, if any
+	previous uint64 // the last engine hash in blocks, if any
 }
 
 // newWriter begins a file.
@@ -80,8 +80,8 @@ func (w *Writer) write(b []byte) {
 	w.bytes += int64(len(b))
 }
 
-// section writes a section: its payload is text and then numbers, which are encoded
-// piece by piece, once for the checksum and once for the file.
+// section writes a section whose payload is text followed by numbers. The numbers are encoded a
+// few at a time, once for the checksum and once for the file.
 func (w *Writer) section(k kind, text []byte, numbers ...uint64) error {
 	length := len(text) + 8*len(numbers)
 	if length > maxSection || w.sections == maxSections-1 && k != endKind {
@@ -116,7 +116,7 @@ func (w *Writer) json(k kind, v any) error {
 	return w.section(k, text)
 }
 
-// Rank begins a rank and returns the number by which it is known in the file.
+// Rank begins a rank and returns its number in the file.
 func (w *Writer) Rank(r Rank) (number int, err error) {
 	if err := w.json(rankKind, r); err != nil {
 		return 0, err
@@ -125,15 +125,14 @@ func (w *Writer) Rank(r Rank) (number int, err error) {
 	return len(w.ranks) - 1, nil
 }
 
-// Run adds the blocks of a run in a tier to a rank's. A block has to come after its
-// parent.
+// Run adds the blocks of a run in a tier to a rank. Parents must come before their children.
 func (w *Writer) Run(number int, tier indexer.Tier, run *indexer.Run) error {
 	p := &w.piece
 	*p = Piece{Tier: tier, Parent: run.Parent, HasParent: run.HasParent, Seed: run.Seed}
 	for names, local := run.EngineHashes, run.Local; len(names) > 0; {
 		n := min(maxPieceBlocks, len(names))
 		if n > 1 && n < len(names) && names[n-1] == 0 {
-			n-- // as a parent, 0 may mean the root
+			n-- // 0 as a parent may mean the root
 		}
 		p.EngineHashes, p.Local = names[:n], local[:n]
 		if err := w.add(number, p); err != nil {
@@ -163,7 +162,7 @@ func (w *Writer) add(number int, p *Piece) error {
 	return w.err
 }
 
-// flush writes what is buffered of a rank.
+// flush writes a rank's buffered blocks.
 func (w *Writer) flush(number int) error {
 	b := &w.ranks[number]
 	if len(b.blocks) == 0 {
@@ -187,14 +186,14 @@ func (w *Writer) flushAll() error {
 	return w.err
 }
 
-// Blocks adds encoded blocks of another file to a rank's; see File.RawBlocks.
+// Blocks adds encoded blocks of another file to a rank; see File.RawBlocks.
 func (w *Writer) Blocks(number int, encoded []byte) error {
 	w.scratch = binary.LittleEndian.AppendUint32(w.scratch[:0], uint32(number))
 	w.scratch = append(w.scratch, encoded...)
 	return w.section(blocksKind, w.scratch)
 }
 
-// Void says that the blocks of a rank are not to be used.
+// Void marks that the blocks of a rank must not be used.
 func (w *Writer) Void(number int) error {
 	return w.section(voidKind, binary.LittleEndian.AppendUint32(nil, uint32(number)))
 }
@@ -205,7 +204,7 @@ func (w *Writer) Worker(r *catalog.Record) error { return w.json(workerKind, r) 
 // Tracked adds a worker of the slot tracker.
 func (w *Writer) Tracked(r *catalog.TrackedRecord) error { return w.json(trackedKind, r) }
 
-// Learned adds what was learned of a scope.
+// Learned adds the learned model of a scope.
 func (w *Writer) Learned(l *Learned) error { return w.json(learnedKind, l) }
 
 // Reservation adds a reservation as it is now.
@@ -214,7 +213,7 @@ func (w *Writer) Reservation(r *reservations.Reservation, now time.Time) error {
 	return w.section(reservationKind, w.scratch, r.Hashes...)
 }
 
-// end writes what is left and the end of the file.
+// end writes the buffered blocks and the end of the file.
 func (w *Writer) end() error {
 	if err := w.flushAll(); err != nil {
 		return err
