@@ -7,25 +7,23 @@ import (
 	"strings"
 )
 
-// Diagnosis says for every block of a prompt which owners hold it, for every rank
-// where its chain breaks and why, and whether the prompt would match under
-// another identity.
+// Diagnosis has, for every block of a prompt, the owners that hold it; for every rank, where
+// its chain breaks and why; and the other identities under which the prompt would match.
 type Diagnosis struct {
-	Identity          // of the query
-	HashSeed   uint64 // of the blocks that the query is compared with
+	Identity          // identity of the query
+	HashSeed   uint64 // hash seed of the blocks that the query is compared with
 	Registered bool   // a publisher is registered for the identity
-	// NumBlocks counts the prompt's complete blocks; Blocks are the first of
-	// them. Truncated says that blocks, their owners, ranks or identities
-	// elsewhere are left out.
+	// NumBlocks counts the prompt's complete blocks; Blocks has the first of them. Truncated:
+	// some blocks, owners, ranks or identities are left out.
 	NumBlocks int
 	Blocks    []DiagnosedBlock
 	Truncated bool
 	Ranks     []DiagnosedRank // by instance (selection: by worker), rank and backend
-	Elsewhere []Elsewhere     // where something matches: the longest prefix first
+	Elsewhere []Elsewhere     // other identities with a match, the longest prefix first
 	Findings  []string        // plain sentences for operators
 }
 
-// DiagnosedBlock is one block of the prompt; its index is its place in the list.
+// DiagnosedBlock is one block of the prompt; its position in the list is its index.
 type DiagnosedBlock struct {
 	Local    uint64 // XXH3-64 of its tokens
 	HasLocal bool   // false: the query came as rolling hashes
@@ -46,7 +44,7 @@ type BlockOwner struct {
 	Medium string
 }
 
-// DiagnosedRank is how far one owner follows the prompt.
+// DiagnosedRank is how much of the prompt one owner holds.
 type DiagnosedRank struct {
 	CacheOwner
 	Matched int    // leading blocks that it holds in some medium
@@ -58,20 +56,20 @@ type DiagnosedRank struct {
 type Break struct {
 	Index  int // of the block
 	Reason BreakReason
-	Media  []string // that the block has left, if evicted or cleared
+	Media  []string // the media that the block has left, if evicted or cleared
 }
 
-// BreakReason says why an owner does not hold a block.
+// BreakReason is why an owner does not hold a block.
 type BreakReason uint8
 
-// The reasons of a break. Removals are remembered for a while only: a block
-// that left long ago is absent.
+// The reasons of a break. Removals are remembered for a while only; after that an evicted
+// block counts as absent.
 const (
 	BreakAbsent        BreakReason = iota // it was never announced, or left long ago
 	BreakEvicted                          // a removal of this block came
 	BreakCleared                          // everything of the owner, or its medium, was cleared
-	BreakUnknownParent                    // held back: the block before it was never announced
-	BreakUnverified                       // the publisher sends hashes that nothing confirms
+	BreakUnknownParent                    // held back, because the block before it was never announced
+	BreakUnverified                       // the publisher's hashes are not confirmed
 )
 
 // String gives the reason's name on the wire.
@@ -93,17 +91,17 @@ func (r BreakReason) String() string {
 // leading blocks of the prompt match.
 type Elsewhere struct {
 	LoRA       *string // nil: not known (selection only)
-	Salt       *string // nil: there is one that is not shown
+	Salt       *string // nil: there is one, but it must not be shown
 	BlockSize  uint32
 	Registered bool
 	Matched    int      // blocks of the best instance
-	Instances  []string // that hold the first block; at most 64
+	Instances  []string // instances that hold the first block; at most 64
 }
 
 // maxFindings bounds the sentences of a diagnosis.
 const maxFindings = 64
 
-// Find adds a sentence; what is too much is left out and said to be.
+// Find adds a finding. Findings beyond maxFindings are replaced by a note that there are more.
 func (d *Diagnosis) Find(text string) {
 	switch n := len(d.Findings); {
 	case slices.Contains(d.Findings, text):
@@ -114,8 +112,8 @@ func (d *Diagnosis) Find(text string) {
 	}
 }
 
-// FindElsewhere says under which other identities the prompt would match longer
-// or at all.
+// FindElsewhere adds findings about other identities under which the prompt would match, or
+// match longer.
 func (d *Diagnosis) FindElsewhere() {
 	best := uint64(0)
 	for _, r := range d.Ranks {
@@ -128,7 +126,7 @@ func (d *Diagnosis) FindElsewhere() {
 	}
 }
 
-// difference says in what another identity differs from the query's.
+// difference returns how another identity differs from the query's, in words.
 func (d *Diagnosis) difference(e *Elsewhere) string {
 	var parts []string
 	switch {
@@ -154,7 +152,7 @@ func (d *Diagnosis) difference(e *Elsewhere) string {
 	return strings.Join(parts, " and ")
 }
 
-// count counts in words.
+// count returns a number with its noun, in the plural if needed.
 func count[N int | uint64](n N, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -162,8 +160,8 @@ func count[N int | uint64](n N, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// findLate notices owners that hold the end of the prompt back, for want of a
-// block that is missing further up.
+// findLate adds findings about owners that hold back the end of the prompt, because an
+// earlier block is missing.
 func (d *Diagnosis) findLate(e *Examination) {
 	last := len(e.Chain) - 1
 	if last < 1 {

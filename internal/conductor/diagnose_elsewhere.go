@@ -15,13 +15,12 @@ type probe struct {
 	tokens uint64
 }
 
-// probesAtOnce is how many identities are probed in one hold of the registry's
-// lock: some ten microseconds.
+// probesAtOnce is how many identities are probed while the registry's lock is held once:
+// about ten microseconds.
 const probesAtOnce = 64
 
-// lookElsewhere tries the prompt under the other identities of the tenant and
-// model. There may be one per customer: its first blocks tell which are worth
-// following.
+// lookElsewhere tries the prompt under the other identities of the tenant and model. There may
+// be one per customer, so it follows only those that match the prompt's first blocks best.
 func (c *diagnoser) lookElsewhere(own *namespace) {
 	r := c.registry
 	r.mu.RLock()
@@ -68,7 +67,7 @@ func (c *diagnoser) lookElsewhere(own *namespace) {
 // maxNamed bounds the identities that one sentence names.
 const maxNamed = 8
 
-// findRegistered says what is registered if the query's identity is not.
+// findRegistered adds findings about what is registered instead of the query's identity.
 func (c *diagnoser) findRegistered(registered []*namespace) {
 	if c.Registered {
 		return
@@ -88,7 +87,8 @@ func (c *diagnoser) findRegistered(registered []*namespace) {
 	c.Find("registered for this tenant and model: " + strings.Join(names, "; "))
 }
 
-// nearbyRegistrations names registered tenants and models of which one is the query's.
+// nearbyRegistrations names registrations that share either the tenant or the model with the
+// query.
 func (c *diagnoser) nearbyRegistrations() string {
 	if c.query.OwnScopeOnly {
 		return ""
@@ -115,7 +115,7 @@ func (c *diagnoser) nearbyRegistrations() string {
 	return "; registered are: " + strings.Join(names, "; ")
 }
 
-// probe finds the identities that hold the first blocks.
+// probe returns the identities that hold the first blocks.
 func (c *diagnoser) probe(all []*namespace) []probe {
 	var found []probe
 	var m indexer.Match
@@ -124,7 +124,7 @@ func (c *diagnoser) probe(all []*namespace) []probe {
 	r := c.registry
 	for part := range slices.Chunk(all, probesAtOnce) {
 		for _, ns := range part {
-			hashes(ns.space) // not under the lock
+			hashes(ns.space) // computed outside the lock
 		}
 		r.mu.RLock()
 		for _, ns := range part {
@@ -144,8 +144,8 @@ func (c *diagnoser) probe(all []*namespace) []probe {
 	return found
 }
 
-// headBySpace returns a function that gives the rolling hashes of the prompt's
-// first blocks in a space, and makes them but once.
+// headBySpace returns a function that returns the rolling hashes of the prompt's first blocks
+// in a space, computed once per space.
 func (c *diagnoser) headBySpace() func(*space) []uint64 {
 	type recipe struct {
 		blockSize uint32
@@ -166,8 +166,8 @@ func (c *diagnoser) headBySpace() func(*space) []uint64 {
 	}
 }
 
-// matchUnder follows the prompt under another identity; ok is false if that is not in
-// use any more, or no publisher in force holds anything there.
+// matchUnder follows the prompt under another identity. ok is false if the identity is no
+// longer in use, or no active publisher holds anything there.
 func (c *diagnoser) matchUnder(ns *namespace) (out Elsewhere, ok bool) {
 	_, rolling := c.query.hashes(ns.key.BlockSize, ns.space.key.HashSeed)
 	e := Examination{Space: ns.space.index, Chain: ns.chain(rolling)}

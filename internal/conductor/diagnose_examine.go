@@ -10,22 +10,22 @@ import (
 
 // Bounds of a diagnosis.
 const (
-	// DefaultDiagnosedBlocks and MaxDiagnosedBlocks bound the blocks that are
-	// shown; the chains are followed to their ends.
+	// DefaultDiagnosedBlocks and MaxDiagnosedBlocks bound the blocks that are shown. Chains are
+	// followed to their ends all the same.
 	DefaultDiagnosedBlocks = 256
 	MaxDiagnosedBlocks     = 4096
-	// maxDiagnosedOwners bounds the owners that are shown, over all blocks.
+	// maxDiagnosedOwners bounds the owners that are shown, summed over all blocks.
 	maxDiagnosedOwners = 1 << 16
 	// MaxElsewhere bounds the other identities that are followed.
 	MaxElsewhere = 64
-	// ProbeBlocks is how far identities are followed to find the best of them.
+	// ProbeBlocks is how many blocks are followed under each identity to find the best ones.
 	ProbeBlocks = 16
-	// maxElsewhereInstances bounds the instances that are named for one of them.
+	// maxElsewhereInstances bounds the instances that are named for one identity.
 	maxElsewhereInstances = 64
 	// maxDiagnosedRanks bounds the ranks that are shown.
 	maxDiagnosedRanks = 4096
-	// maxLooks bounds the looks at removals and orphans that explain breaks;
-	// siteLooks are due at each site, and one more for each orphan.
+	// maxLooks bounds the lookups of removals and orphans that explain breaks. Each break site
+	// costs siteLooks, and one more for each orphan.
 	maxLooks  = 1 << 26
 	siteLooks = 1 << 16
 )
@@ -33,14 +33,14 @@ const (
 // Examination compares a prompt with one Space.
 type Examination struct {
 	Space *indexer.Space
-	Chain []uint64 // the prompt as Space.Match takes it
-	Local []uint64 // its local hashes; nil: not known
-	Seed  uint64   // key of the namespace, in an index of sequence hashes
-	// Subjects are the owners to look at, in the order of the answer.
+	Chain []uint64 // the prompt in the form for Space.Match
+	Local []uint64 // local hashes of the prompt; nil: unknown
+	Seed  uint64   // seed of the namespace, in an index of sequence hashes
+	// Subjects are the owners to examine, in the order of the answer.
 	Subjects []Subject
 
-	prefix indexer.Match // Chain, as far as it is held
-	shown  indexer.Match // the blocks that are shown, held or not
+	prefix indexer.Match // match of Chain, as far as it is held
+	shown  indexer.Match // match of the blocks that are shown, held or not
 }
 
 // Subject is an owner that is examined.
@@ -48,15 +48,15 @@ type Subject struct {
 	CacheOwner
 	Hashes HashSource
 	Media  []MediumSlot // by medium
-	// Shown: it is in the answer even if it has nothing to do with the prompt.
+	// Shown: the owner is in the answer even if it has none of the prompt.
 	Shown bool
 
 	matched int  // leading blocks
-	owns    bool // some block that is shown
+	owns    bool // it holds some block that is shown
 	reason  BreakReason
 }
 
-// MediumSlot is where the index has an owner's blocks of one medium.
+// MediumSlot is the slot and tier of the index that have an owner's blocks of one medium.
 type MediumSlot struct {
 	Slot   uint32
 	Tier   indexer.Tier
@@ -85,9 +85,8 @@ func (o CacheOwner) String() string {
 	return fmt.Sprintf("instance %s rank %d backend %s", o.Instance, o.Rank, o.Backend)
 }
 
-// Show lists the first blocks of the prompt: at most maxBlocks, if that is not
-// positive DefaultDiagnosedBlocks, and never more than MaxDiagnosedBlocks.
-// local is nil if the local hashes are not known.
+// Show fills in the first blocks of the prompt: at most maxBlocks (DefaultDiagnosedBlocks if
+// not positive) and at most MaxDiagnosedBlocks. local is nil if the local hashes are unknown.
 func (d *Diagnosis) Show(local, rolling []uint64, maxBlocks int) {
 	if maxBlocks <= 0 {
 		maxBlocks = DefaultDiagnosedBlocks
@@ -103,16 +102,15 @@ func (d *Diagnosis) Show(local, rolling []uint64, maxBlocks int) {
 	}
 }
 
-// Follow walks the prompt. Until it returns, the places of the subjects must
-// stay theirs. blocks is how many blocks will be shown.
+// Follow walks the prompt. Until it returns, the subjects must keep their slots. blocks is how
+// many blocks will be shown.
 func (e *Examination) Follow(blocks int) {
 	e.Space.Match(e.Chain, &e.prefix)
 	e.shown.ThroughGaps = true
 	e.Space.Match(e.Chain[:min(blocks, len(e.Chain))], &e.shown)
 }
 
-// Examine fills in the owners of d's blocks and d's ranks from what was
-// followed.
+// Examine fills in the owners of d's blocks, and d's ranks, from the walk of Follow.
 func (d *Diagnosis) Examine(e *Examination) {
 	d.ownAll(e)
 	e.advanceAll()
@@ -120,8 +118,8 @@ func (d *Diagnosis) Examine(e *Examination) {
 	d.findLate(e)
 }
 
-// Best returns how many leading blocks the best subject holds, and the first
-// instances that hold any. The subjects are to be whole instances for that.
+// Best returns how many leading blocks the best subject holds, and the first instances that
+// hold any. Each subject must be a whole instance.
 func (e *Examination) Best() (blocks int, instances []string) {
 	e.advanceAll()
 	for i := range e.Subjects {
@@ -134,12 +132,12 @@ func (e *Examination) Best() (blocks int, instances []string) {
 	return blocks, instances
 }
 
-// holds reports whether a step's blocks are held in a place.
+// holds reports whether the slot and tier hold a step's blocks.
 func (p *MediumSlot) holds(step *indexer.Step) bool {
 	return contains(step.Holders[p.Tier], p.Slot)
 }
 
-// owners lists who holds the blocks of a step.
+// owners lists the owners that hold the blocks of a step.
 func (e *Examination) owners(step *indexer.Step) []BlockOwner {
 	var rows []BlockOwner
 	for i := range e.Subjects {
@@ -151,10 +149,10 @@ func (e *Examination) owners(step *indexer.Step) []BlockOwner {
 			}
 		}
 	}
-	return slices.Compact(rows) // several publishers may announce for one owner
+	return slices.Compact(rows) // several publishers may announce blocks of one owner
 }
 
-// advanceAll takes the subjects along the prompt as far as each holds it.
+// advanceAll moves each subject along the prompt as far as it holds it.
 func (e *Examination) advanceAll() {
 	alive := make([]*Subject, len(e.Subjects))
 	for i := range e.Subjects {
@@ -178,7 +176,7 @@ func (s *Subject) holds(step *indexer.Step) bool {
 	return false
 }
 
-// ownAll gives the shown blocks their owners, as far as the bound goes.
+// ownAll fills in the owners of the shown blocks, up to maxDiagnosedOwners.
 func (d *Diagnosis) ownAll(e *Examination) {
 	depth, budget := 0, maxDiagnosedOwners
 	for i := range e.shown.Steps {
@@ -200,7 +198,7 @@ func (d *Diagnosis) ownAll(e *Examination) {
 	}
 }
 
-// breaks lists the ranks, and finds out why their chains break.
+// breaks lists the ranks, and why their chains break.
 func (d *Diagnosis) breaks(e *Examination) {
 	sites := make(map[int]*breakSite)
 	looks, cost := maxLooks, siteLooks+e.Space.Stats().Orphans
@@ -233,7 +231,7 @@ func (d *Diagnosis) breaks(e *Examination) {
 	}
 }
 
-// known reports whether the owner has, or had, something of the prompt.
+// known reports whether the owner has, or had, any of the prompt.
 func (r *DiagnosedRank) known() bool {
 	return r.Matched > 0 || r.Break != nil && r.Break.Reason != BreakAbsent && r.Break.Reason != BreakUnverified
 }
@@ -241,11 +239,11 @@ func (r *DiagnosedRank) known() bool {
 // breakSite is a block at which chains break.
 type breakSite struct {
 	index   int
-	removed map[uint64]bool // who has had it, by slot and tier; true: cleared
-	waiting map[uint32]bool // slots that hold it back
+	removed map[uint64]bool // former owners by slot and tier; true: cleared
+	waiting map[uint32]bool // slots that hold the block back
 }
 
-// look finds out what became of the block.
+// look finds out what happened to the block.
 func (e *Examination) look(b *breakSite) {
 	b.removed = make(map[uint64]bool)
 	for _, dep := range e.Space.Removals(e.Chain, b.index, nil) {
@@ -274,8 +272,8 @@ func tierKey(slot uint32, t indexer.Tier) uint64 {
 	return uint64(slot)*indexer.NumTiers + uint64(t)
 }
 
-// explain says why s does not hold the block. What is the case now goes before
-// what was, and the removal of one block before a clear.
+// explain returns why s does not hold the block. The present state takes precedence over past
+// events, and the removal of one block over a clear.
 func (b *breakSite) explain(s *Subject) *Break {
 	out := &Break{Index: b.index}
 	if s.waits(b.waiting) {

@@ -11,32 +11,31 @@ import (
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
-// maxConfirmed bounds the publishers whose hashes a query looks into.
+// maxConfirmed bounds the publishers whose hashes a query examines.
 const maxConfirmed = 256
 
-// diagnoser makes the diagnosis of one query. No lock is held all the time: what
-// happens meanwhile may be in the answer in part.
+// diagnoser makes the diagnosis of one query. No lock is held all the time, so the answer may
+// reflect a part of concurrent changes.
 type diagnoser struct {
 	Diagnosis
 	registry         *Registry
 	query            *Query
-	publishers       []*Publisher // that are registered for the identity and asked about
-	matched          int          // blocks of the query's identity that any owner holds
-	unqueryable      bool         // some identity elsewhere can be named by no query
+	publishers       []*Publisher // the publishers of the identity that the query asks about
+	matched          int          // leading blocks that any owner holds under the query's identity
+	unqueryable      bool         // some other identity cannot be named by a query
 	matchesElsewhere bool         // block 0 is held under another identity of the tenant and model
-	instances        []string     // that are registered for the identity, some of them
+	instances        []string     // some of the instances registered for the identity
 }
 
-// Diagnose says for each block of a prompt which instances hold it, where each
-// rank's chain breaks and why, and whether the prompt would match under another
-// identity of the tenant and model. At most maxBlocks blocks are shown; if that
-// is not positive, DefaultDiagnosedBlocks.
+// Diagnose returns which instances hold each block of a prompt, where each rank's chain breaks
+// and why, and whether the prompt would match under another identity of the tenant and model.
+// It shows at most maxBlocks blocks, DefaultDiagnosedBlocks if that is not positive.
 func (r *Registry) Diagnose(q *Query, maxBlocks int) *Diagnosis {
 	c := &diagnoser{registry: r, query: q}
 	c.Identity = q.Identity
 	c.confirmHashes()
 	ns, e := c.match(maxBlocks)
-	for ns != nil && e == nil { // it gave way to another one meanwhile
+	for ns != nil && e == nil { // the namespace has been replaced meanwhile
 		ns, e = c.match(maxBlocks)
 	}
 	if e != nil {
@@ -54,7 +53,7 @@ func (r *Registry) Diagnose(q *Query, maxBlocks int) *Diagnosis {
 	return &c.Diagnosis
 }
 
-// hashes returns the prompt's hashes in a space of that block size and seed.
+// hashes returns the prompt's hashes for a space of that block size and seed.
 func (q *Query) hashes(blockSize uint32, seed uint64) (local, rolling []uint64) {
 	if q.ByHash {
 		return nil, q.Hashes
@@ -63,7 +62,7 @@ func (q *Query) hashes(blockSize uint32, seed uint64) (local, rolling []uint64) 
 	return local, hashing.AppendSequenceSeed(nil, local, seed)
 }
 
-// chain returns rolling hashes as the values of a namespace.
+// chain returns rolling hashes folded with the namespace's seed, as its space has them.
 func (ns *namespace) chain(rolling []uint64) []uint64 {
 	chain := make([]uint64, len(rolling))
 	for i, h := range rolling {
@@ -72,8 +71,8 @@ func (ns *namespace) chain(rolling []uint64) []uint64 {
 	return chain
 }
 
-// match follows the prompt in its namespace, which is nil if the identity is not
-// in use; e is nil if the namespace is not any more.
+// match follows the prompt in its namespace. ns is nil if the identity is not in use; e is nil
+// if the namespace is no longer in use.
 func (c *diagnoser) match(maxBlocks int) (ns *namespace, e *Examination) {
 	r := c.registry
 	c.HashSeed = hashing.Seed
@@ -106,8 +105,8 @@ func (c *diagnoser) match(maxBlocks int) (ns *namespace, e *Examination) {
 	return ns, e
 }
 
-// confirmHashes finds out what the hashes of the identity's publishers are, if nothing
-// was known of them when they came: a prompt's tokens tell, too.
+// confirmHashes determines the source of the hashes of the identity's publishers, if nothing
+// was known when they came: a prompt's tokens can confirm them too.
 func (c *diagnoser) confirmHashes() {
 	r := c.registry
 	r.mu.RLock()
@@ -131,8 +130,8 @@ func (c *diagnoser) confirmHashes() {
 	}
 }
 
-// subjects lists the owners in a namespace's space, those of publishers that are
-// registered for the namespace as such. It needs Registry.mu.
+// subjects lists the owners in a namespace's space; the publishers registered for the namespace
+// are marked as shown. The caller holds Registry.mu.
 func (ns *namespace) subjects(instance string) []Subject {
 	byOwner := make(map[CacheOwner]*Subject)
 	put := func(id CacheOwner, p *Publisher) *Subject {
@@ -141,7 +140,7 @@ func (ns *namespace) subjects(instance string) []Subject {
 			s = &Subject{CacheOwner: id}
 			byOwner[id] = s
 		}
-		s.Hashes = max(s.Hashes, p.hashSource()) // of several the worst
+		s.Hashes = max(s.Hashes, p.hashSource()) // the worst of several
 		s.Shown = s.Shown || p.namespace == ns
 		return s
 	}
@@ -153,7 +152,7 @@ func (ns *namespace) subjects(instance string) []Subject {
 			present[p] = present[p] || o.rank == p.Rank
 		}
 	}
-	for _, p := range ns.publishers { // that have announced nothing yet
+	for _, p := range ns.publishers { // publishers that have announced nothing yet
 		if (instance == "" || p.Instance == instance) && !present[p] {
 			put(CacheOwner{Instance: p.Instance, Rank: p.Rank}, p)
 		}
@@ -161,7 +160,7 @@ func (ns *namespace) subjects(instance string) []Subject {
 	return ns.space.ordered(byOwner)
 }
 
-// ordered brings subjects, and the media of each, into the order of answers.
+// ordered sorts subjects, and the media of each, into the order of answers.
 func (sp *space) ordered(byOwner map[CacheOwner]*Subject) []Subject {
 	subjects := make([]Subject, 0, len(byOwner))
 	for _, s := range byOwner {
@@ -174,7 +173,7 @@ func (sp *space) ordered(byOwner map[CacheOwner]*Subject) []Subject {
 	return subjects
 }
 
-// instances lists the instances in a space, each with all that it has. It needs
+// instances lists the instances in a space, each with all that it has. The caller holds
 // Registry.mu.
 func (sp *space) instances(instance string) []Subject {
 	byOwner := make(map[CacheOwner]*Subject)
@@ -191,7 +190,7 @@ func (sp *space) instances(instance string) []Subject {
 	return sp.ordered(byOwner)
 }
 
-// find says what the prompt, the identity and its publishers suffer from.
+// find adds findings about the prompt, the identity and its publishers.
 func (c *diagnoser) find(ns *namespace) {
 	switch {
 	case c.NumBlocks > 0:
@@ -222,7 +221,7 @@ func (c *diagnoser) find(ns *namespace) {
 	}
 }
 
-// findInstance says who is registered for the identity if the instance that was
+// findInstance adds a finding about who is registered for the identity, if the instance
 // asked about is not.
 func (c *diagnoser) findInstance() {
 	if !c.Registered || len(c.publishers) > 0 {
@@ -239,8 +238,8 @@ func (c *diagnoser) findInstance() {
 	c.Find(fmt.Sprintf("instance %q is not registered for this identity; registered are: %s", c.query.Instance, strings.Join(names, ", ")))
 }
 
-// findFirst says what it means if no owner has, or has had, the first block although
-// others are announced for the identity.
+// findFirst adds a finding if no owner has, or had, the first block although other blocks are
+// announced for the identity.
 func (c *diagnoser) findFirst(ns *namespace, e *Examination) {
 	if c.NumBlocks == 0 || c.matched > 0 || c.matchesElsewhere || !ns.space.index.HasSeed(ns.seed) {
 		return
@@ -259,8 +258,8 @@ func (c *diagnoser) findFirst(ns *namespace, e *Examination) {
 	}
 }
 
-// findHashes says what may be wrong with the hashes of the query. One block
-// alone has the same hash local and rolling.
+// findHashes adds findings about the hashes of the query. A prompt of one block has the same
+// local and rolling hash.
 func (c *diagnoser) findHashes(ns *namespace) {
 	if c.HashSeed != hashing.Seed {
 		c.Find(fmt.Sprintf("the blocks of this identity are hashed with seed %d: hashes made with another seed match nothing", c.HashSeed))
@@ -275,7 +274,7 @@ func (c *diagnoser) findHashes(ns *namespace) {
 // maxOthers bounds the other identities that one sentence names.
 const maxOthers = 4
 
-// findPublisher says what a publisher's events and hashes suffer from.
+// findPublisher adds findings about a publisher's events and hashes.
 func (c *diagnoser) findPublisher(p *Publisher) {
 	who := CacheOwner{Instance: p.Instance, Rank: p.Rank}
 	if n := p.counts[undecodable].Load(); n > 0 {
@@ -306,7 +305,7 @@ func (c *diagnoser) findPublisher(p *Publisher) {
 	}
 }
 
-// findNothing says why a publisher has announced no block that was used.
+// findNothing adds a finding about why none of a publisher's blocks was used.
 func (c *diagnoser) findNothing(p *Publisher, who CacheOwner) {
 	text := p.unused.describe(&p.Registration, true)
 	named := p.counts[unresolved].Load()
@@ -322,8 +321,8 @@ func (c *diagnoser) findNothing(p *Publisher, who CacheOwner) {
 	}
 }
 
-// statedIdentities lists in what the identities of a publisher's events differ
-// from its registration, if all do. Salts of events are not shown.
+// statedIdentities lists how the identities of a publisher's events differ from its
+// registration, if all do. Salts of events are not shown.
 func (p *Publisher) statedIdentities() []string {
 	r := p.registry
 	r.mu.RLock()
@@ -338,7 +337,7 @@ func (p *Publisher) statedIdentities() []string {
 	return first(differences, maxOthers)
 }
 
-// differenceOf says in what an identity differs from the registered one.
+// differenceOf returns how an identity differs from the registered one, in words.
 func (g *Registration) differenceOf(key *nsKey) string {
 	var parts []string
 	if key.Tenant != g.Tenant {
@@ -359,8 +358,7 @@ func (g *Registration) differenceOf(key *nsKey) string {
 	return strings.Join(parts, " and ")
 }
 
-// first returns the first n texts in their order, and "and others" if there are
-// more.
+// first returns the first n texts in sorted order, and "and others" if there are more.
 func first(texts map[string]bool, n int) []string {
 	all := make([]string, 0, len(texts))
 	for text := range texts {
@@ -373,8 +371,7 @@ func first(texts map[string]bool, n int) []string {
 	return all
 }
 
-// describe says what was not used and why, "" for nothing. all is to include what
-// is ordinary.
+// describe returns which events were not used and why, "" for none. all: include ordinary reasons.
 func (u *unused) describe(reg *Registration, all bool) string {
 	list := u.list()
 	if !all {

@@ -8,9 +8,9 @@ import (
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
-// applyEngine applies an event in an engine's own layout. It is about the rank
-// that the batch states, and about the space of the registration: an engine says
-// nothing of tenant and model, and its block size has to be the registered one.
+// applyEngine applies an event in an engine's own format. It concerns the rank that the batch
+// names, and the space of the registration: an engine does not name tenant and model, and its
+// block size must be the registered one.
 func (p *Publisher) applyEngine(ev *kvevents.Event, dp uint32, t *kvevents.Tally) kvevents.Reason {
 	if dp != p.Rank && !p.registry.hasRank(p.rankKey(dp)) {
 		return kvevents.UnknownRank
@@ -42,8 +42,8 @@ func (p *Publisher) applyEngine(ev *kvevents.Event, dp uint32, t *kvevents.Tally
 	return kvevents.Applied
 }
 
-// storeByEngineHash stores blocks by name alone (decision K15). What was announced with
-// tokens before has made the owner.
+// storeByEngineHash stores blocks by the engine's hash alone (decision K15). The owner exists,
+// because the blocks were announced with tokens before.
 func (p *Publisher) storeByEngineHash(o *owner, ev *kvevents.Event, n *[kvevents.NumBlockOutcomes]uint64) kvevents.Reason {
 	if o == nil {
 		n[kvevents.BlocksUnresolved] += uint64(len(ev.Hashes))
@@ -86,8 +86,8 @@ func (p *Publisher) storeEngine(o *owner, ev *kvevents.Event, dp uint32, n *[kve
 	return kvevents.Applied
 }
 
-// hash computes the local hashes of an event's blocks into p.local. A block with
-// a key that no prompt can express is kept for its removal, but never matched.
+// hash computes the local hashes of an event's blocks into p.local. A block with a key that no
+// prompt can express is stored so that it can be removed, but never matched.
 func (p *Publisher) hash(sp *space, ev *kvevents.Event, n *[kvevents.NumBlockOutcomes]uint64) {
 	p.local = sp.layout().AppendLocal(p.local[:0], ev.Tokens, sp.key.HashSeed, ev.MM)
 	for i, digest := range ev.Opaque {
@@ -98,9 +98,8 @@ func (p *Publisher) hash(sp *space, ev *kvevents.Event, n *[kvevents.NumBlockOut
 	}
 }
 
-// engineKey returns the namespace of an engine's store, and whether it is certain:
-// an event that states no salt inherits that of its parent, which may still be
-// to come.
+// engineKey returns the namespace of an engine's store. certain is false if the event states no
+// salt and its parent, whose salt it inherits, is not known yet.
 func (p *Publisher) engineKey(o *owner, ev *kvevents.Event, dp uint32) (key memberKey, certain bool) {
 	key = memberKey{nsKey: nsKey{Identity: p.Identity}, rank: dp}
 	switch {
@@ -119,7 +118,7 @@ func (p *Publisher) engineKey(o *owner, ev *kvevents.Event, dp uint32) (key memb
 	if ev.Salt != "" || !ev.HasParent {
 		return key, true
 	}
-	// A parent 0 that names no block is the root (decision K10).
+	// A parent 0 that is no known block is the root (decision K10).
 	root := ev.Parent == 0
 	if o == nil || o.members == 0 || o.members == 1 && p.find(key) != nil {
 		return key, root
@@ -130,8 +129,8 @@ func (p *Publisher) engineKey(o *owner, ev *kvevents.Event, dp uint32) (key memb
 	return key, root
 }
 
-// inherit gives a store the salt of the namespace that its parent is in. If that
-// namespace has gone, the block goes where its parent is: no query sees either.
+// inherit gives a store the salt of its parent's namespace. If that namespace has gone, the
+// block goes where its parent is: no query sees either.
 func (p *Publisher) inherit(key memberKey, sp *space, seed uint64) (memberKey, bool) {
 	p.registry.mu.RLock()
 	defer p.registry.mu.RUnlock()

@@ -9,9 +9,9 @@ import (
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
-// applyEnvelope applies an event in the standard envelope. It states its identity;
-// what it leaves out is the registration's. Its hashes name blocks inside that
-// identity only, so they are folded with the namespace's seed.
+// applyEnvelope applies an event in the standard envelope. It states its identity; members left
+// out are the registration's. Its hashes name blocks inside that identity only, so they are
+// folded with the namespace's seed.
 func (p *Publisher) applyEnvelope(ev *kvevents.Event, dp uint32, t *kvevents.Tally) kvevents.Reason {
 	n := blocksOf(ev, t)
 	if ev.Kind == kvevents.Stored {
@@ -47,7 +47,7 @@ func (p *Publisher) applyEnvelope(ev *kvevents.Event, dp uint32, t *kvevents.Tal
 	return kvevents.Applied
 }
 
-// envelopeKey returns the namespace and the owner that an envelope is about.
+// envelopeKey returns the namespace and the owner of an envelope.
 func (p *Publisher) envelopeKey(ev *kvevents.Event, dp uint32) memberKey {
 	env := ev.Envelope
 	id := Identity{
@@ -58,7 +58,7 @@ func (p *Publisher) envelopeKey(ev *kvevents.Event, dp uint32) memberKey {
 	return memberKey{nsKey: nsKey{Identity: id}, backend: env.Backend, rank: dp}
 }
 
-// skipEnvelope moves on the sequence of an event's stream, if there is one.
+// skipEnvelope advances the sequence of an event's stream, if there is one.
 func (p *Publisher) skipEnvelope(ev *kvevents.Event, dp uint32) {
 	m := p.find(p.envelopeKey(ev, dp))
 	if m == nil {
@@ -70,9 +70,9 @@ func (p *Publisher) skipEnvelope(ev *kvevents.Event, dp uint32) {
 	}
 }
 
-// checkEventID compares an event's number with its stream's last one. An event that
-// comes too late is not to be applied; a stream that counts from the beginning
-// again loses its blocks, with all others that count together with it.
+// checkEventID compares an event's number with the last one of its stream. A late event must
+// not be applied. A stream that restarts its numbers loses its blocks, and so do all others
+// that share its numbers.
 func (p *Publisher) checkEventID(m *member, i int, env *kvevents.Envelope) kvevents.Reason {
 	if !env.HasEventID {
 		return kvevents.Applied
@@ -110,8 +110,8 @@ func (p *Publisher) checkEventID(m *member, i int, env *kvevents.Envelope) kveve
 	return kvevents.Applied
 }
 
-// restart forgets everything of a publisher whose streams count together, and
-// counts them all from the beginning again, of which the first event was late.
+// restart clears a publisher whose streams share their numbers, and starts their numbers again
+// at the late event, the first of the new count.
 func (p *Publisher) restart(m *member, i int, env *kvevents.Envelope) kvevents.Reason {
 	p.reset()
 	p.counts.add(restarts, 1)
@@ -123,7 +123,7 @@ func (p *Publisher) restart(m *member, i int, env *kvevents.Envelope) kvevents.R
 	return reason
 }
 
-// noteLastEventID remembers the number of the event that came last.
+// noteLastEventID remembers the number of the last event.
 func (p *Publisher) noteLastEventID(env *kvevents.Envelope) {
 	if env.HasEventID {
 		p.lastEventID.Store(env.EventID)
@@ -131,16 +131,15 @@ func (p *Publisher) noteLastEventID(env *kvevents.Envelope) {
 	}
 }
 
-// noteHighest remembers how far the numbers of all streams together have come.
+// noteHighest remembers the highest number of all streams.
 func (p *Publisher) noteHighest(env *kvevents.Envelope) {
 	if env.HasEventID {
 		p.highest, p.previous = max(p.highest, env.EventID), env.EventID
 	}
 }
 
-// usedEventID is the number that the publisher's other streams have come to, if they
-// all count together: Mooncake's master numbers its events whatever they are
-// about.
+// usedEventID returns the highest number of the publisher's streams if they share their
+// numbers, as those of Mooncake's master do, which numbers all events in one sequence.
 func (p *Publisher) usedEventID() uint64 {
 	if p.Type != Mooncake {
 		return 0
@@ -148,14 +147,14 @@ func (p *Publisher) usedEventID() uint64 {
 	return p.highest
 }
 
-// clearNamespace takes all blocks of one namespace from a medium of an owner.
+// clearNamespace removes all blocks of one namespace from a medium of an owner.
 func (p *Publisher) clearNamespace(m *member, i int) {
 	s := &m.owner.mediumSlots[i]
 	m.ns.space.index.ClearTier(s.Slot, s.Tier, m.ns.seed)
 }
 
-// clearMedium takes all blocks of one namespace from a medium of an owner. Its
-// stream misses nothing any more.
+// clearMedium removes all blocks of one namespace from a medium of an owner. Afterwards its
+// stream counts as complete.
 func (p *Publisher) clearMedium(m *member, i int) {
 	p.clearNamespace(m, i)
 	if i < len(m.sequences) && m.sequences[i].stale {
@@ -164,8 +163,7 @@ func (p *Publisher) clearMedium(m *member, i int) {
 	}
 }
 
-// clearsAll reports whether an event clears every medium: Mooncake's master
-// names none then.
+// clearsAll reports whether an event clears every medium: Mooncake's master then names none.
 func (p *Publisher) clearsAll(ev *kvevents.Event) bool {
 	return p.Type == Mooncake && ev.Kind == kvevents.Cleared && ev.Medium == ""
 }
@@ -177,7 +175,7 @@ func (p *Publisher) clearAll(m *member, env *kvevents.Envelope) {
 	p.noteLastEventID(env)
 }
 
-// fold turns hashes on the wire into names of a namespace.
+// fold converts hashes on the wire to hashes of a namespace.
 func (p *Publisher) fold(hashes []uint64, ns *namespace) {
 	p.folded = p.folded[:0]
 	for _, h := range hashes {
@@ -196,8 +194,8 @@ func (p *Publisher) checkBase(ev *kvevents.Event, m *member, s *MediumSlot) {
 	}
 }
 
-// storeEnvelope stores blocks: with tokens they are hashed here and named by the
-// event's hashes; without, these are taken for what the standard says they are.
+// storeEnvelope stores blocks. With tokens they are hashed here and named by the event's
+// hashes; without tokens the event's hashes are assumed to be the standard's.
 func (p *Publisher) storeEnvelope(ev *kvevents.Event, dp uint32, n *[kvevents.NumBlockOutcomes]uint64) kvevents.Reason {
 	m, reason := p.join(p.envelopeKey(ev, dp))
 	if reason != kvevents.Applied {
@@ -248,7 +246,7 @@ func (p *Publisher) storeTokens(ev *kvevents.Event, m *member, s *MediumSlot, n 
 		p.checkBase(ev, m, s)
 		return
 	}
-	// The first block's rolling hash is its local one.
+	// The rolling hash of a first block is its local hash.
 	if ev.Hashes[0] == p.local[0] {
 		p.tokenEvidence.Store(evidenceStandard)
 	} else {
@@ -256,10 +254,9 @@ func (p *Publisher) storeTokens(ev *kvevents.Event, m *member, s *MediumSlot, n 
 	}
 }
 
-// isStandardChain reports whether an event's hashes tell the place of its blocks, as
-// its parent does not: that is another owner's, or still to come. They do if they
-// are what the standard makes of the tokens, whose hashes are in p.local, behind
-// the parent.
+// isStandardChain reports whether an event's hashes give the position of its blocks, because
+// its parent is unknown here: it is another owner's, or still to come. They do if they are the
+// standard's hashes of the tokens (p.local) behind the parent.
 func (p *Publisher) isStandardChain(ev *kvevents.Event, m *member) bool {
 	if _, known := m.owner.seedOf(ev.Parent ^ m.ns.seed); known {
 		return false
@@ -277,7 +274,7 @@ func (p *Publisher) storeHashes(ev *kvevents.Event, m *member, s *MediumSlot, n 
 		Parent: ev.Parent, HasParent: ev.HasParent,
 		Base: env.Base, HasBase: env.HasBase,
 	}
-	if name, ok := env.EngineHash(); ok { // of the last block
+	if name, ok := env.EngineHash(); ok { // engine hash of the last block
 		p.local = append(p.local[:0], ev.Hashes...)
 		p.local[len(p.local)-1] = name
 		p.hashed.EngineHashes = p.local
@@ -290,20 +287,20 @@ func (p *Publisher) storeHashes(ev *kvevents.Event, m *member, s *MediumSlot, n 
 	return out
 }
 
-// countHashed adds what is known of hashes that came without tokens.
+// countHashed counts what is known of hashes that came without tokens.
 func (p *Publisher) countHashed(out indexer.SequenceOutcome) {
 	p.counts.add(confirmed, uint64(out.Confirmed))
 	p.counts.add(resolved, uint64(out.Resolved))
 	p.counts.add(unverified, uint64(out.Unverified))
 }
 
-// eventSequence follows the event_id numbers of one stream of events: those of one
-// owner's medium in one namespace. It has not started before its first event.
+// eventSequence tracks the event_id numbers of one stream: of one owner's medium in one
+// namespace. It starts with its first event.
 type eventSequence struct {
 	started bool
-	last    uint64 // number of the event that was applied last, if started
-	// hasLate: the event before was late, with the number late. A stream that counts
-	// from the beginning again shows as a late number and its successor.
+	last    uint64 // number of the last applied event, if started
+	// hasLate: the previous event was late, with the number late. A restart of the numbers
+	// shows as a late number followed by its successor.
 	hasLate bool
 	late    uint64
 	stale   bool // events are missing since the last clear
@@ -315,14 +312,14 @@ type sequenceStep uint8
 // The steps.
 const (
 	stepInOrder   sequenceStep = iota
-	stepAfterGap               // events before it are missing
+	stepAfterGap               // events before this one are missing
 	stepLate                   // not above the last number: later events have been applied
-	stepRestarted              // the stream counts from the beginning again
+	stepRestarted              // the stream has restarted its numbers
 )
 
-// advance moves the sequence on to an event. before is the highest number that
-// other streams of the publisher are known to have used, 0 if each stream counts
-// for itself. missing is how many events are missing before a stepAfterGap.
+// advance moves the sequence to an event. before is the highest number that other streams of
+// the publisher have used, 0 if each stream has its own numbers. missing is how many events are
+// missing before a stepAfterGap.
 func (s *eventSequence) advance(id, before uint64) (v sequenceStep, missing uint64) {
 	last := s.last
 	if before > last && before < id {

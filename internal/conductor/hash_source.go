@@ -6,16 +6,16 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
-// HashSource says where the hashes of a publisher's blocks come from.
+// HashSource is the origin of the hashes of a publisher's blocks.
 type HashSource uint8
 
 // The sources.
 const (
-	HashesNone       HashSource = iota // nothing came yet
+	HashesNone       HashSource = iota // no blocks yet
 	HashesTokens                       // computed here from tokens
 	HashesStandard                     // the publisher's, confirmed by blocks known from tokens
-	HashesUnverified                   // the publisher's, and nothing confirms that they are of the standard
-	HashesOwn                          // the engine's own names: the standard's are others
+	HashesUnverified                   // the publisher's, not confirmed to be the standard's
+	HashesOwn                          // the engine's own, different from the standard's
 )
 
 var hashSourceNames = [...]string{
@@ -31,8 +31,8 @@ func (h HashSource) String() string {
 	return "unknown"
 }
 
-// hashSource judges by what blocks known from tokens said of the publisher's
-// hashes, and by the first blocks that it announced with tokens.
+// hashSource judges by how the publisher's hashes compare with blocks known from tokens, and by
+// the first blocks that it announced with tokens.
 func (p *Publisher) hashSource() HashSource {
 	c := &p.counts
 	yes, no := c[confirmed].Load(), c[resolved].Load()
@@ -52,12 +52,12 @@ func (p *Publisher) hashSource() HashSource {
 	return HashesUnverified
 }
 
-// maxUnconfirmed is how many hashes of a publisher are kept to be confirmed later.
+// maxUnconfirmed is how many hashes of a publisher are kept for later confirmation.
 const maxUnconfirmed = 8
 
-// unconfirmed are hashes of first blocks that a publisher announced without tokens
-// under its registered identity, when nothing confirmed them: the latest ones, 0
-// for none. A publisher with tokens that comes after it confirms or refutes them.
+// unconfirmed has the latest unconfirmed hashes of first blocks that a publisher announced
+// without tokens under its registered identity; 0: none. A later publisher with tokens
+// confirms or refutes them.
 type unconfirmed struct {
 	hashes [maxUnconfirmed]atomic.Uint64
 	next   int // guarded by Publisher.mu
@@ -68,8 +68,8 @@ func (c *unconfirmed) add(hash uint64) {
 	c.next++
 }
 
-// confirmHashes finds out what hashes of a publisher are of which nothing was known when
-// they came. known are rolling hashes of prompts' first blocks, made from tokens.
+// confirmHashes confirms or refutes hashes of a publisher of which nothing was known when they
+// came. known has rolling hashes of prompts' first blocks, computed from tokens.
 func (p *Publisher) confirmHashes(known ...uint64) {
 	if p.tokenEvidence.Load() != evidenceNone || p.hashSource() != HashesUnverified {
 		return
@@ -96,15 +96,15 @@ func (p *Publisher) confirmHashes(known ...uint64) {
 		case own && tokens && p.names(h):
 			p.tokenEvidence.CompareAndSwap(evidenceNone, evidenceStandard)
 			return
-		case !own && p.names(h): // it became a block of another hash
+		case !own && p.names(h): // the engine's own: the block has another standard hash
 			p.tokenEvidence.CompareAndSwap(evidenceNone, evidenceOwn)
 			return
 		}
 	}
 }
 
-// holders reports whether the publisher holds the first block of that hash, and
-// whether another one does that sends tokens only. It needs Registry.mu.
+// holders reports whether the publisher holds the first block with that hash, and whether a
+// publisher does that sends only tokens. The caller holds Registry.mu.
 func (p *Publisher) holders(hash uint64, m *indexer.Match) (own, tokens bool) {
 	sp := p.namespace.space
 	sp.index.Match([]uint64{hash ^ p.namespace.seed}, m)
@@ -119,8 +119,7 @@ func (p *Publisher) holders(hash uint64, m *indexer.Match) (own, tokens bool) {
 	return own, tokens
 }
 
-// names reports whether the publisher has a block under that hash. It needs
-// Registry.mu.
+// names reports whether the publisher has a block under that hash. The caller holds Registry.mu.
 func (p *Publisher) names(hash uint64) bool {
 	for _, o := range p.owners {
 		if o.space != p.namespace.space {

@@ -18,9 +18,8 @@ type ownerKey struct {
 	rank    uint32
 }
 
-// owner is who holds blocks: a rank of a publisher's engine (backend ""), or of a
-// cache backend. What it has is written with both Publisher.mu and Registry.mu
-// held, and read with either.
+// owner is a holder of blocks: a rank of a publisher's engine (backend ""), or of a cache
+// backend. It is written with both Publisher.mu and Registry.mu held, and read with either.
 type owner struct {
 	publisher *Publisher
 	space     *space
@@ -29,7 +28,7 @@ type owner struct {
 
 	slots       []uint32
 	mediumSlots []MediumSlot // one per medium
-	members     int          // namespaces that it has stored in
+	members     int          // number of namespaces that it has stored in
 }
 
 // member is an owner in one namespace.
@@ -46,8 +45,8 @@ type memberKey struct {
 	rank    uint32
 }
 
-// mediumOf returns the name under which answers show an event's medium, and
-// whether a tier is its own.
+// mediumOf returns the name of an event's medium in answers, and whether the medium has a tier
+// of its own.
 func mediumOf(ev *kvevents.Event) (name string, natural bool) {
 	if ev.TierKnown {
 		return tierMedia[ev.Tier], true
@@ -65,8 +64,7 @@ func (o *owner) mediumSlotIndex(medium string) int {
 	return -1
 }
 
-// mediumAt returns what an owner keeps in a tier of one of its slots, "" for
-// nothing.
+// mediumAt returns the medium that an owner keeps in a tier of one of its slots, "" for none.
 func (o *owner) mediumAt(slot uint32, t indexer.Tier) string {
 	for i := range o.mediumSlots {
 		if s := &o.mediumSlots[i]; s.Slot == slot && s.Tier == t {
@@ -76,11 +74,11 @@ func (o *owner) mediumAt(slot uint32, t indexer.Tier) string {
 	return ""
 }
 
-// tierOrder is the order in which tiers are given to media without one.
+// tierOrder is the order in which media without a tier of their own are assigned tiers.
 var tierOrder = [indexer.NumTiers]indexer.Tier{indexer.Device, indexer.External, indexer.Disk, indexer.Host}
 
-// addMediumSlot finds a place for a new medium: its own tier in the first slot if that
-// is free, else the first free one. number is the medium's in the space.
+// addMediumSlot assigns a slot and tier to a new medium: its own tier in the first slot if that
+// is free, else the first free tier. number is the medium's number in the space.
 func (o *owner) addMediumSlot(name string, natural bool, tier indexer.Tier, number uint8) int {
 	s := MediumSlot{Medium: name}
 	s.Slot, s.Tier = o.freeTier(natural, tier)
@@ -115,8 +113,8 @@ func (o *owner) isEngine() bool {
 	return o.backend == "" && o.space == o.publisher.namespace.space
 }
 
-// seedOf returns the key of the namespace in which the owner has a block of that
-// name, in whatever medium.
+// seedOf returns the seed of the namespace in which the owner has a block with that hash, in
+// any medium.
 func (o *owner) seedOf(name uint64) (seed uint64, ok bool) {
 	for _, slot := range o.slots {
 		if seed, ok = o.space.index.ParentSeed(slot, name); ok {
@@ -126,8 +124,7 @@ func (o *owner) seedOf(name uint64) (seed uint64, ok bool) {
 	return 0, false
 }
 
-// isEmpty reports whether the index has nothing of the owner, not even blocks that
-// wait for their parent.
+// isEmpty reports whether the index has no blocks of the owner, not even orphans.
 func (o *owner) isEmpty() bool {
 	for _, slot := range o.slots {
 		if !o.space.index.Empty(slot) {

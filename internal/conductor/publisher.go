@@ -9,15 +9,15 @@ import (
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
-// Publisher is a registration in force: the stream of one endpoint. It applies
-// that stream as a kvevents.Applier.
+// Publisher is an active registration: the stream of one endpoint. It implements
+// kvevents.Applier for that stream.
 type Publisher struct {
 	ID uint64 // never used again
 	Registration
 
 	registry                   *Registry
-	namespace                  *namespace // of the registration
-	instanceNumber, rankNumber uint32     // of the registration in home's space
+	namespace                  *namespace // namespace of the registration
+	instanceNumber, rankNumber uint32     // numbers of the registration in its namespace's space
 	withdrawn                  atomic.Bool
 
 	counts        counts
@@ -25,27 +25,27 @@ type Publisher struct {
 	unconfirmed   unconfirmed
 	lastEventID   atomic.Uint64
 	hasEventID    atomic.Bool
-	streams       atomic.Int64 // event sequences in use
-	stale         atomic.Int64 // event sequences that are stale
+	streams       atomic.Int64 // number of event sequences in use
+	stale         atomic.Int64 // number of stale event sequences
 	tokenEvidence atomic.Uint32
 
-	// mu is held while events are applied, and guards what follows. It comes before
-	// Registry.mu.
+	// mu is held while events are applied, and guards the fields below. It is taken
+	// before Registry.mu.
 	mu         sync.Mutex
 	converter  *kvevents.Converter
-	members    map[memberKey]*member // written with Registry.mu held, too
-	lastMember *member               // that find found
-	highest    uint64                // event_id of all streams
-	previous   uint64                // that of the event before
-	owners     map[ownerKey]*owner   // written with Registry.mu held, too
-	folded     []uint64              // scratch of one event, as all below
+	members    map[memberKey]*member // written with Registry.mu held too
+	lastMember *member               // the last result of find
+	highest    uint64                // highest event_id of all streams
+	previous   uint64                // event_id of the previous event
+	owners     map[ownerKey]*owner   // written with Registry.mu held too
+	folded     []uint64              // scratch memory for one event, like the fields below
 	local      []uint64
 	store      indexer.Store
 	hashed     indexer.SequenceStore
 }
 
-// What the first blocks that a standard publisher sent with tokens say of its
-// hashes.
+// How the hashes of a standard publisher compare with the standard's, by the first blocks that
+// it sent with tokens.
 const (
 	evidenceNone uint32 = iota
 	evidenceStandard
@@ -67,8 +67,7 @@ func (p *Publisher) rankKey(rank uint32) rankKey {
 	return rankKey{p.Tenant, p.Model, p.BlockSize, p.Instance, rank}
 }
 
-// Apply decodes a batch and applies its events. A publisher that was withdrawn
-// applies nothing.
+// Apply decodes a batch and applies its events. A withdrawn publisher applies nothing.
 func (p *Publisher) Apply(payload []byte, w *kvevents.Workspace) error {
 	if err := w.Decoder.Decode(payload, &w.Batch); err != nil {
 		p.counts.add(undecodable, 1)
@@ -86,8 +85,8 @@ func (p *Publisher) Apply(payload []byte, w *kvevents.Workspace) error {
 	return nil
 }
 
-// Clear forgets what a restarted engine held, in all media and namespaces, and
-// its event numbers.
+// Clear drops the blocks of a restarted engine, in all media and namespaces, and its event
+// numbers.
 func (p *Publisher) Clear() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,15 +100,15 @@ func (p *Publisher) reset() {
 	p.resetSequences()
 }
 
-// Rewound says that what comes now repeats messages that were applied: their
-// numbers have no order to what came before.
+// Rewound is called when applied messages are about to be repeated: their event numbers do not
+// continue the last ones.
 func (p *Publisher) Rewound() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.resetSequences()
 }
 
-// resetSequences forgets all event-id streams.
+// resetSequences resets all event-id streams.
 func (p *Publisher) resetSequences() {
 	for _, m := range p.members {
 		p.forgetSequences(m)
@@ -119,7 +118,8 @@ func (p *Publisher) resetSequences() {
 	p.highest = 0
 }
 
-// Replayed does nothing: all blocks come from the stream.
+// Replayed does nothing: all blocks come from the stream, so a full replay replaces none from
+// elsewhere.
 func (p *Publisher) Replayed() {}
 
 // clear ends the ownership of all blocks.
@@ -129,7 +129,7 @@ func (o *owner) clear() {
 	}
 }
 
-// forget clears and takes away what the index remembers of the owner.
+// forget drops the owner's blocks, and what the index remembers of the owner.
 func (o *owner) forget() {
 	for _, slot := range o.slots {
 		o.space.index.Forget(slot)
@@ -150,7 +150,7 @@ func (s *sink) Event(ev *kvevents.Event, dp uint32, t *kvevents.Tally) kvevents.
 	return reason
 }
 
-// Skipped moves the sequence of an envelope's stream on.
+// Skipped advances the sequence of an envelope's stream.
 func (s *sink) Skipped(ev *kvevents.Event, dp uint32) {
 	p := (*Publisher)(s)
 	p.skipEnvelope(ev, dp)
@@ -169,7 +169,7 @@ func (p *Publisher) find(key memberKey) *member {
 	return m
 }
 
-// join returns a member, which it makes if need be.
+// join returns a member, and creates it if needed.
 func (p *Publisher) join(key memberKey) (*member, kvevents.Reason) {
 	if m := p.find(key); m != nil {
 		return m, kvevents.Applied
@@ -198,7 +198,7 @@ func (p *Publisher) join(key memberKey) (*member, kvevents.Reason) {
 		p.owners[at] = o
 		ns.space.ownerCount++
 	}
-	key.nsKey, key.backend = ns.key, o.backend // the same texts, not the event's copies of them
+	key.nsKey, key.backend = ns.key, o.backend // share these strings, drop the event's copies
 	m := &member{key: key, ns: ns, owner: o}
 	p.members[key], p.lastMember = m, m
 	o.members++
@@ -206,8 +206,8 @@ func (p *Publisher) join(key memberKey) (*member, kvevents.Reason) {
 	return m, kvevents.Applied
 }
 
-// mediumSlotFor returns the index of the slot of an event's medium, which it makes if
-// need be.
+// mediumSlotFor returns the index of the slot of an event's medium, and creates the slot if
+// needed.
 func (p *Publisher) mediumSlotFor(o *owner, ev *kvevents.Event) (int, kvevents.Reason) {
 	name, natural := mediumOf(ev)
 	if i := o.mediumSlotIndex(name); i >= 0 {
@@ -226,7 +226,7 @@ func (p *Publisher) mediumSlotFor(o *owner, ev *kvevents.Event) (int, kvevents.R
 	return o.addMediumSlot(name, natural, ev.Tier, number), kvevents.Applied
 }
 
-// sweep drops what holds nothing.
+// sweep drops members and owners without blocks.
 func (p *Publisher) sweep() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -257,7 +257,7 @@ func (p *Publisher) sweep() {
 	}
 }
 
-// blocksOf is where a tally counts the blocks of an event.
+// blocksOf returns the counters of a tally for the blocks of an event.
 func blocksOf(ev *kvevents.Event, t *kvevents.Tally) *[kvevents.NumBlockOutcomes]uint64 {
 	if !ev.TierKnown {
 		return t.BlocksOf(kvevents.NoTier)
@@ -265,14 +265,14 @@ func blocksOf(ev *kvevents.Event, t *kvevents.Tally) *[kvevents.NumBlockOutcomes
 	return t.BlocksOf(int(ev.Tier))
 }
 
-// remove takes an event's blocks from a medium of an owner; names are those of the index.
+// remove removes blocks, by their hashes in the index, from a medium of an owner.
 func (p *Publisher) remove(o *owner, s *MediumSlot, names []uint64, n *[kvevents.NumBlockOutcomes]uint64) {
 	removed, unknown := o.space.index.Remove(s.Slot, s.Tier, names)
 	n[kvevents.BlocksRemoved] += uint64(removed)
 	n[kvevents.BlocksUnknown] += uint64(unknown)
 }
 
-// countStore adds what became of stored blocks.
+// countStore counts the outcome of stored blocks.
 func countStore(out indexer.Outcome, n *[kvevents.NumBlockOutcomes]uint64) {
 	n[kvevents.BlocksStored] += uint64(out.Stored)
 	n[kvevents.BlocksKnown] += uint64(out.Known)
@@ -281,7 +281,7 @@ func countStore(out indexer.Outcome, n *[kvevents.NumBlockOutcomes]uint64) {
 	n[kvevents.BlocksRefused] += uint64(out.Refused)
 }
 
-// forgetSequences ends the event-id streams of a member.
+// forgetSequences drops the event-id streams of a member.
 func (p *Publisher) forgetSequences(m *member) {
 	for i := range m.sequences {
 		if m.sequences[i].started {

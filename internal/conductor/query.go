@@ -11,15 +11,14 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
-// Query is a prompt, as tokens or with ByHash as rolling hashes. Its slices
-// are borrowed.
+// Query is a prompt, as tokens or, with ByHash, as rolling hashes. Its slices are borrowed.
 type Query struct {
 	Identity
 	Instance string   // "" is all
 	Tokens   []uint32 // only complete blocks count
 	Hashes   []uint64 // rolling, with ByHash
 	ByHash   bool
-	// OwnScopeOnly: the caller may not learn of other models and tenants.
+	// OwnScopeOnly: the caller must not see other models and tenants.
 	OwnScopeOnly bool
 }
 
@@ -28,19 +27,18 @@ type queryScratch struct {
 	local, chain []uint64
 	match        indexer.Match
 
-	// instanceIndex and rankIndex give the place of an instance or a rank in
-	// instances and ranks, by its number in the space and counted from 1; they are
-	// zero between queries.
+	// instanceIndex and rankIndex map the numbers of instances and ranks in the space to
+	// positions in instances and ranks, counted from 1. They are zero between queries.
 	instanceIndex, rankIndex []uint32
 	instances                []instanceRow
 	ranks                    []rankRow
-	media                    []mediumPrefix // of the instances, each the media of the space
+	media                    []mediumPrefix // per instance, one for each medium of the space
 }
 
 // instanceRow is an instance in the answer.
 type instanceRow struct {
 	number uint32
-	blocks uint64 // of its prefix
+	blocks uint64 // length of its prefix in blocks
 }
 
 // rankRow is a rank in the answer.
@@ -50,30 +48,28 @@ type rankRow struct {
 	blocks   uint64
 }
 
-// mediumPrefix is what an instance has of its prefix in one medium.
+// mediumPrefix is how much of its prefix an instance has in one medium.
 type mediumPrefix struct {
 	blocks uint64
-	end    uint64 // of what was counted, in blocks of the prompt
+	end    uint64 // end of the counted blocks, in blocks of the prompt
 }
 
-// maxPooledBytes is how large, in bytes, a query's chain and its match may each be for
-// their memory to be kept.
+// maxPooledBytes bounds, in bytes, a query's chain and its match each, above which their
+// memory is not pooled.
 const maxPooledBytes = 2 << 20
 
 var queries = sync.Pool{New: func() any { return new(queryScratch) }}
 
-// release gives q's memory to the next query. It is not for a defer: after a panic
-// what is left in it is unknown.
+// release returns q to the pool. It must not be deferred: after a panic q's content is undefined.
 func (q *queryScratch) release() {
 	if 8*cap(q.chain) <= maxPooledBytes && q.match.Bytes() <= maxPooledBytes {
 		queries.Put(q)
 	}
 }
 
-// QueryTokens answers how much of a prompt each instance holds, or one of them.
-// The instances registered for the identity are in the answer whether they hold
-// something or not; those that only their events brought to it, if they hold the
-// first block. An unknown identity has no instances.
+// QueryTokens answers how much of a prompt each instance holds, or just the named one. The answer
+// has the instances registered for the identity, whether they hold any of it or not, and further
+// ones known from events only if they hold the first block. An unknown identity has no instances.
 func (r *Registry) QueryTokens(id Identity, tokens []uint32, instance string, a *Answer) {
 	q := queries.Get().(*queryScratch)
 	r.query(id, instance, a, q, func(ns *namespace) {
@@ -100,8 +96,8 @@ func (r *Registry) QueryHashes(id Identity, rolling []uint64, instance string, a
 	q.release()
 }
 
-// query answers what prepare makes q.chain of. The chain is made without a lock:
-// should the namespace give way to another one meanwhile, it is made again.
+// query answers the chain that prepare computes into q.chain. That happens without a lock; if
+// the namespace is replaced meanwhile, it is done again.
 func (r *Registry) query(id Identity, instance string, a *Answer, q *queryScratch, prepare func(*namespace)) {
 	a.Reset()
 	for {
@@ -116,7 +112,7 @@ func (r *Registry) query(id Identity, instance string, a *Answer, q *queryScratc
 	}
 }
 
-// answer reports whether the namespace was still in use.
+// answer fills in a, and reports whether the namespace was still in use.
 func (r *Registry) answer(ns *namespace, instance string, a *Answer, q *queryScratch) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -143,7 +139,7 @@ func (q *queryScratch) begin(sp *space) {
 	q.instances, q.ranks, q.media = q.instances[:0], q.ranks[:0], q.media[:0]
 }
 
-// growZeroed makes room for numbers below n; what it adds is zero, as the rest is.
+// growZeroed extends s to length n with zeros.
 func growZeroed(s []uint32, n int) []uint32 {
 	if len(s) >= n {
 		return s
@@ -160,7 +156,7 @@ func (q *queryScratch) end() {
 	}
 }
 
-// addRank gives an instance and a rank of it, by their numbers, their places.
+// addRank adds an instance and a rank of it, by their numbers, if they are new.
 func (q *queryScratch) addRank(sp *space, instance, rank uint32) {
 	if q.instanceIndex[instance] == 0 {
 		q.instances = append(q.instances, instanceRow{number: instance})
@@ -175,8 +171,8 @@ func (q *queryScratch) addRank(sp *space, instance, rank uint32) {
 	}
 }
 
-// count goes through the pieces of the match. A piece counts for a holder only if
-// it holds all pieces before, so if the prefix counted for it ends there.
+// count walks the pieces of the match. A piece counts for a holder only if the holder has all
+// pieces before it, that is, if its counted prefix ends there.
 func (q *queryScratch) count(sp *space, instance string) {
 	if len(q.match.Steps) == 0 {
 		return
@@ -205,7 +201,7 @@ func (q *queryScratch) addHolders(sp *space, first *indexer.Step, instance strin
 	}
 }
 
-// holders yields the slots of publishers in force that hold a piece in any tier.
+// holders yields the slots of active publishers that hold a piece in any tier.
 func holders(sp *space, step *indexer.Step) func(yield func(uint32) bool) {
 	return func(yield func(uint32) bool) {
 		for w, visible := range sp.visible {
@@ -224,8 +220,7 @@ func holders(sp *space, step *indexer.Step) func(yield func(uint32) bool) {
 	}
 }
 
-// countStep counts the piece from begin to end and reports whether the prefix of
-// any instance went on.
+// countStep counts the piece from begin to end, and reports whether any instance's prefix grew.
 func (q *queryScratch) countStep(sp *space, step *indexer.Step, begin, end uint64) (moved bool) {
 	for tier, holders := range step.Holders {
 		for w := range min(len(holders), len(sp.visible)) {
@@ -240,7 +235,7 @@ func (q *queryScratch) countStep(sp *space, step *indexer.Step, begin, end uint6
 					row.blocks, moved = end, true
 				}
 				if row.blocks != end {
-					continue // it had a hole before
+					continue // its prefix ended earlier
 				}
 				m := &q.media[int(place-1)*len(sp.media)+int(s.media[tier])]
 				if m.end != end {
@@ -274,23 +269,23 @@ func (q *queryScratch) render(sp *space, a *Answer) {
 	a.Sort()
 }
 
-// Answer is the answer to a query. It is meant to be used again.
+// Answer is the answer to a query. It can be reused.
 type Answer struct {
-	// Media are the columns of the instances' rows: GPU, CPU and DISK, then the
-	// further media that events have named, sorted.
+	// Media are the columns of the instances' rows: GPU, CPU and DISK, then further media
+	// named by events, sorted.
 	Media     []string
 	Instances []InstanceMatch // by name
 
-	sorted int // rows that are
+	sorted int // number of rows that are sorted
 }
 
 // InstanceMatch is how much of a prompt an instance holds, in tokens.
 type InstanceMatch struct {
 	Instance string
-	// Longest is the joint prefix: each of its blocks is on some medium of some
-	// rank.
+	// Longest is the joint prefix: each of its blocks is on some medium of some rank of the
+	// instance.
 	Longest uint64
-	Media   []uint64 // of the joint prefix that the instance has on each of the Answer's media
+	Media   []uint64 // by medium of the Answer: the part of the joint prefix on it
 	Ranks   []RankMatch
 }
 
@@ -300,7 +295,7 @@ type RankMatch struct {
 	Tokens uint64
 }
 
-// Reset empties an answer: no instances, and the media that are always shown.
+// Reset empties an answer: it has no instances, and the media that are always shown.
 func (a *Answer) Reset() { a.begin(naturalMedia) }
 
 func (a *Answer) begin(media []string) {
@@ -308,7 +303,7 @@ func (a *Answer) begin(media []string) {
 	a.Instances, a.sorted = a.Instances[:0], 0
 }
 
-// add appends a row of zeros. It uses the memory of an earlier answer's rows.
+// add appends a row of zeros. It reuses the memory of earlier rows.
 func (a *Answer) add(instance string) *InstanceMatch {
 	n := len(a.Instances)
 	if n == cap(a.Instances) {
@@ -322,8 +317,8 @@ func (a *Answer) add(instance string) *InstanceMatch {
 	return im
 }
 
-// Has reports whether an instance had a row when the answer was last sorted, as a
-// query leaves it.
+// Has reports whether an instance had a row when the answer was last sorted, which a
+// query does at its end.
 func (a *Answer) Has(instance string) bool {
 	_, ok := slices.BinarySearchFunc(a.Instances[:a.sorted], instance, func(im InstanceMatch, name string) int {
 		return strings.Compare(im.Instance, name)
@@ -344,7 +339,7 @@ func (im *InstanceMatch) sortRanks() {
 	slices.SortFunc(im.Ranks, func(x, y RankMatch) int { return cmp.Compare(x.Rank, y.Rank) })
 }
 
-// column returns the number of a medium's column, and adds it if need be.
+// column returns the number of a medium's column, and adds it if needed.
 func (a *Answer) column(medium string) int {
 	if i := slices.Index(a.Media, medium); i >= 0 {
 		return i
@@ -362,9 +357,8 @@ func (a *Answer) column(medium string) int {
 // Holder is a rank of an instance and its slot in an index.
 type Holder struct{ Slot, Rank uint32 }
 
-// AddRanks adds the row of an instance whose ranks are slots of an index in which
-// a prompt was followed; tiers are shown as their natural media (decision C7).
-// blockSize is in tokens.
+// AddRanks adds the row of an instance whose ranks are slots of an index in which a prompt was
+// followed. Tiers are shown as their natural media (decision C7). blockSize is in tokens.
 func (a *Answer) AddRanks(instance string, ranks []Holder, m *indexer.Match, blockSize uint32) {
 	im := a.add(instance)
 	for _, r := range ranks {
@@ -382,7 +376,7 @@ func (a *Answer) AddRanks(instance string, ranks []Holder, m *indexer.Match, blo
 					held[t], has = true, true
 				}
 			}
-			if has && im.Ranks[k].Tokens == im.Longest { // without a hole so far
+			if has && im.Ranks[k].Tokens == im.Longest { // no gap so far
 				im.Ranks[k].Tokens += tokens
 			}
 			any = any || has

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// PublisherType says what kind of program publishes the events.
+// PublisherType is the kind of program that publishes the events.
 type PublisherType uint8
 
 // The types.
@@ -14,7 +14,7 @@ const (
 	VLLM PublisherType = iota
 	SGLang
 	Mooncake
-	Standard // the standard event envelope, from whatever engine or store
+	Standard // the standard event envelope, from any engine or store
 )
 
 var typeNames = [...]string{VLLM: "vLLM", SGLang: "SGLang", Mooncake: "Mooncake", Standard: "standard"}
@@ -45,8 +45,8 @@ type Identity struct {
 	BlockSize     uint32 // tokens
 }
 
-// Registration is what a publisher was registered with. Replay, ServerKey and
-// HashSeed are its body, all else is its key (decision C6).
+// Registration is the registration of a publisher. Replay, ServerKey and HashSeed are its body,
+// everything else is its key (decision C6).
 type Registration struct {
 	Type PublisherType
 	Identity
@@ -65,7 +65,7 @@ func (g Registration) key() Registration {
 	return g
 }
 
-// Filter picks registrations; nil fields fit all.
+// Filter selects registrations; nil fields match all.
 type Filter struct {
 	Instance, Tenant                    string
 	Type                                *PublisherType
@@ -74,7 +74,7 @@ type Filter struct {
 	HashSeed                            *uint64
 }
 
-// fits reports whether a registration is among those that f picks.
+// fits reports whether f selects a registration.
 func (f *Filter) fits(g *Registration) bool {
 	return g.Instance == f.Instance && g.Tenant == f.Tenant &&
 		is(f.Type, g.Type) && is(f.Model, g.Model) && is(f.LoRA, g.LoRA) && is(f.Salt, g.Salt) &&
@@ -84,11 +84,10 @@ func (f *Filter) fits(g *Registration) bool {
 
 func is[T comparable](want *T, got T) bool { return want == nil || *want == got }
 
-// ErrFull is the error of a registration beyond what one process takes.
+// ErrFull is the error of a registration beyond the limits of a process.
 var ErrFull = errors.New("too many registrations or identities")
 
-// ConflictError is the error of a registration whose key is in force with another
-// body.
+// ConflictError is the error of a registration whose key is active with another body.
 type ConflictError struct {
 	InForce Registration
 }

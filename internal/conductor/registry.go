@@ -12,23 +12,22 @@ import (
 // maxPublishers bounds the registrations of a process.
 const maxPublishers = 16384
 
-// Registry knows the publishers and what their events say. It is safe for
-// concurrent use.
+// Registry has the publishers and the index of their events. It is safe for concurrent use.
 type Registry struct {
-	// mu guards what follows and, beside each publisher's own lock, which owners
-	// and slots there are. Queries hold it for reading while they walk an index, so
-	// that no slot gets another owner meanwhile; it is held for writing only for a
-	// moment. It comes after Publisher.mu and before the locks of the indexes.
+	// mu guards the fields below and, together with each publisher's own lock, the set of
+	// owners and slots. Queries hold it for reading while they walk an index, so that no slot
+	// gets another owner meanwhile. It is held for writing only briefly. It is taken after
+	// Publisher.mu and before the locks of the indexes.
 	mu            sync.RWMutex
-	publishers    map[Registration]*Publisher // in force, by key
-	all           map[uint64]*Publisher       // by ID; those that are withdrawn, too, until they are dropped
+	publishers    map[Registration]*Publisher // active publishers by key
+	all           map[uint64]*Publisher       // by ID, including withdrawn ones until they are dropped
 	lastID        uint64
-	ranks         map[rankKey]int // publishers in force
+	ranks         map[rankKey]int // number of active publishers
 	namespaces    map[nsKey]*namespace
-	nameBytes     int // of the texts of namespaces' keys
+	nameBytes     int // bytes of the strings of namespaces' keys
 	spaces        map[spaceKey]*space
 	account       *indexer.Account // of the spaces' indexes; constant once in use
-	droppedCounts totals           // of publishers that were dropped
+	droppedCounts totals           // totals of dropped publishers
 }
 
 // rankKey is a rank that an engine's batches may state (decision K12).
@@ -50,13 +49,13 @@ func NewRegistry() *Registry {
 	}
 }
 
-// SetAccount says where the indexes count their memory. To be called before the
-// Registry is used.
+// SetAccount sets the memory account of the indexes. It must be called before the Registry is
+// used.
 func (r *Registry) SetAccount(a *indexer.Account) { r.account = a }
 
-// Add puts a registration in force and returns its publisher; fresh is false if
-// it is in force already. An error is a *ConflictError (the key is in force with
-// another body), a *SeedMismatchError, or ErrFull.
+// Add activates a registration and returns its publisher; fresh is false if it is active
+// already. The error is a *ConflictError (the key is active with another body), a
+// *SeedMismatchError, or ErrFull.
 func (r *Registry) Add(reg Registration) (p *Publisher, fresh bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -84,9 +83,8 @@ func (r *Registry) Add(reg Registration) (p *Publisher, fresh bool, err error) {
 	return p, true, nil
 }
 
-// Withdraw takes the publishers of the registrations that f picks out of all
-// answers and returns them by ID. Their streams are still to be closed, then they
-// are to be dropped.
+// Withdraw removes the publishers of the registrations that f selects from all answers, and
+// returns them by ID. The caller must then close their streams, and after that Drop them.
 func (r *Registry) Withdraw(f Filter) []*Publisher {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,7 +103,7 @@ func (r *Registry) Withdraw(f Filter) []*Publisher {
 
 func byID(a, b *Publisher) int { return cmp.Compare(a.ID, b.ID) }
 
-// withdraw needs mu for writing.
+// withdraw is Withdraw for one publisher. The caller holds mu for writing.
 func (r *Registry) withdraw(p *Publisher) {
 	if p.withdrawn.Swap(true) {
 		return
@@ -126,8 +124,8 @@ func (r *Registry) withdraw(p *Publisher) {
 	r.release(ns)
 }
 
-// Drop gives back the blocks and slots of a publisher whose stream is closed. It
-// withdraws the publisher if that has not been done.
+// Drop releases the blocks and slots of a publisher whose stream is closed. It withdraws the
+// publisher if that has not been done.
 func (r *Registry) Drop(p *Publisher) {
 	r.mu.Lock()
 	r.withdraw(p)
@@ -153,7 +151,7 @@ func (r *Registry) Drop(p *Publisher) {
 	}
 }
 
-// Publishers returns the publishers in force, by ID.
+// Publishers returns the active publishers, by ID.
 func (r *Registry) Publishers() []*Publisher {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -169,8 +167,8 @@ func (r *Registry) Sweep() {
 	}
 }
 
-// namespace returns the namespace of a key, and makes one if need be. It needs mu
-// for writing; if it does not become a user of a new one, it must call collect.
+// namespace returns the namespace of a key, and creates it if needed. The caller holds mu for
+// writing. A caller that does not become a user of a new namespace must call collect.
 func (r *Registry) namespace(key nsKey, hashSeed uint64) (*namespace, error) {
 	if ns := r.namespaces[key]; ns != nil {
 		if have := ns.space.key.HashSeed; have != hashSeed {
@@ -194,13 +192,13 @@ func (r *Registry) namespace(key nsKey, hashSeed uint64) (*namespace, error) {
 	return ns, nil
 }
 
-// release ends one use of a namespace. It needs mu for writing.
+// release ends one use of a namespace. The caller holds mu for writing.
 func (r *Registry) release(ns *namespace) {
 	ns.refs--
 	r.collect(ns)
 }
 
-// collect takes a namespace away if it has no user. It needs mu for writing.
+// collect removes a namespace without users. The caller holds mu for writing.
 func (r *Registry) collect(ns *namespace) {
 	if ns.refs > 0 {
 		return
@@ -218,7 +216,7 @@ func (r *Registry) collectSpace(sp *space) {
 	}
 }
 
-// leave takes an owner out of a namespace. It needs both locks for writing.
+// leave removes an owner from a namespace. The caller holds both locks for writing.
 func (r *Registry) leave(m *member) {
 	p := m.owner.publisher
 	p.forgetSequences(m)
@@ -228,8 +226,8 @@ func (r *Registry) leave(m *member) {
 	r.release(m.ns)
 }
 
-// dropOwner takes an owner away that has forgotten its slots and left all
-// namespaces. It needs both locks for writing.
+// dropOwner removes an owner that has given up its slots and left all namespaces. The caller
+// holds both locks for writing.
 func (r *Registry) dropOwner(o *owner) {
 	for _, slot := range o.slots {
 		o.space.freeSlot(slot)
@@ -246,15 +244,15 @@ func (r *Registry) lookup(id Identity) *namespace {
 	return r.namespaces[nsKey{Identity: id}]
 }
 
-// hasRank reports whether a rank has a publisher in force.
+// hasRank reports whether a rank has an active publisher.
 func (r *Registry) hasRank(key rankKey) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.ranks[key] > 0
 }
 
-// namespacesOf returns the namespaces of a tenant's model, in no order. It needs
-// mu, for reading.
+// namespacesOf returns the namespaces of a tenant's model, in no order. The caller holds mu,
+// at least for reading.
 func (r *Registry) namespacesOf(tenant, model string) []*namespace {
 	var found []*namespace
 	for key, sp := range r.spaces {
@@ -265,8 +263,8 @@ func (r *Registry) namespacesOf(tenant, model string) []*namespace {
 	return found
 }
 
-// Stats describes a Registry. Index sums up all indexes; the counters after it
-// never fall.
+// Stats has sizes and counters of a Registry. Index is the total of all indexes; the counters
+// after it never fall.
 type Stats struct {
 	Publishers, Spaces, Namespaces, Owners int
 	Index                                  indexer.Stats
@@ -282,7 +280,7 @@ func (r *Registry) Stats() Stats {
 	return st
 }
 
-// IndexStats returns the Index of Stats, for which it looks at every index.
+// IndexStats returns Stats.Index, for which it visits every index.
 func (r *Registry) IndexStats() (sum indexer.Stats) {
 	r.mu.RLock()
 	indexes := make([]*indexer.Space, 0, len(r.spaces))

@@ -13,23 +13,22 @@ import (
 const (
 	maxNamespaces = 65536
 	maxSpaces     = 16384
-	// maxNameBytes bounds the texts of all namespaces: events name them, each text up to
-	// kvevents.MaxKey.
+	// maxNameBytes bounds the strings of all namespaces, in bytes: events name them, each
+	// string up to kvevents.MaxKey.
 	maxNameBytes = 32 << 20
-	// maxFurtherMedia bounds the media of a space beside those with a tier of their own
-	// (decision C9).
+	// maxFurtherMedia bounds the media of a space without a tier of their own (decision C9).
 	maxFurtherMedia = 16
 )
 
-// spaceKey is what the blocks of one space have in common.
+// spaceKey is what all blocks of one space have in common.
 type spaceKey struct {
 	Tenant, Model string
 	BlockSize     uint32
 	HashSeed      uint64
 }
 
-// space is an index with the owners that its slots stand for. Registry.mu guards
-// it; the index has a lock of its own.
+// space is an index with the owners of its slots. Registry.mu guards it; the index has a lock
+// of its own.
 type space struct {
 	key   spaceKey
 	index *indexer.Space
@@ -38,51 +37,51 @@ type space struct {
 	ownerCount int
 
 	slots   []slot
-	free    []uint32 // slots without owner
-	visible []uint64 // bit set of the slots of publishers in force
+	free    []uint32 // free slots
+	visible []uint64 // bit set of the slots of active publishers
 
-	// instanceNumbers and rankNumbers number the instances, and the instances' ranks,
-	// of registrations and slots.
+	// instanceNumbers and rankNumbers assign numbers to the instances, and their ranks, of
+	// registrations and slots.
 	instanceNumbers numbering[string]
 	rankNumbers     numbering[instanceRank]
 
-	media        []string // GPU, CPU, DISK, then further ones in the order of their coming
-	shown        []string // the same as answers show them
-	columns      []int    // of media in shown
-	furtherMedia int      // media without a tier of their own
+	media        []string // GPU, CPU, DISK, then further ones in order of arrival
+	shown        []string // media in the order of answers
+	columns      []int    // index in shown of each of media
+	furtherMedia int      // number of media without a tier of their own
 }
 
 // slot is one slot of the index.
 type slot struct {
 	owner          *owner // nil: free
 	instance, rank uint32
-	media          [indexer.NumTiers]uint8 // by tier, the number of the medium kept there
+	media          [indexer.NumTiers]uint8 // number of the medium kept in each tier
 }
 
 type instanceRank struct {
 	instance, rank uint32
 }
 
-// nsKey names a namespace. inner is a salt that an event states beside another
-// one of its registration: no query can name the two together.
+// nsKey is the key of a namespace. inner is a salt in an event in addition to another one in
+// its registration; no query can name both.
 type nsKey struct {
 	Identity
 	innerSalt string
 }
 
-// bytes is the size of the key's texts.
+// bytes returns the size of the key's strings.
 func (k *nsKey) bytes() int {
 	return len(k.Tenant) + len(k.Model) + len(k.LoRA) + len(k.Salt) + len(k.innerSalt)
 }
 
-// namespace is one identity inside its space. Registry.mu guards refs and
-// publishers, the rest does not change.
+// namespace is one identity within its space. Registry.mu guards refs and publishers; the
+// rest does not change.
 type namespace struct {
 	key   nsKey
 	space *space
-	seed  uint64 // folded into the values of its blocks
-	refs  int    // registrations, and members of owners
-	// publishers are those registered for the identity.
+	seed  uint64 // folded into the hashes of its blocks
+	refs  int    // users: registrations and members of owners
+	// publishers are the publishers registered for the identity.
 	publishers []*Publisher
 }
 
@@ -108,10 +107,10 @@ func (sp *space) layout() hashing.Layout {
 	return hashing.Layout{BlockSize: int(sp.key.BlockSize)}
 }
 
-// addNamespace makes a namespace without users.
+// addNamespace creates a namespace without users.
 func (sp *space) addNamespace(key nsKey) *namespace {
 	seed := rand.Uint64()
-	for seed == hashing.Seed || sp.namespaces[seed] != nil { // the index has a use of its own for that seed
+	for seed == hashing.Seed || sp.namespaces[seed] != nil { // hashing.Seed has a special meaning in the index
 		seed = rand.Uint64()
 	}
 	ns := &namespace{key: key, space: sp, seed: seed}
@@ -119,7 +118,8 @@ func (sp *space) addNamespace(key nsKey) *namespace {
 	return ns
 }
 
-// medium returns the number of a medium, and gives it one if it is new.
+// medium returns the number of a medium, and assigns one if it is new. ok is false if
+// there are too many.
 func (sp *space) medium(name string, natural bool) (number uint8, ok bool) {
 	if i := slices.Index(sp.media, name); i >= 0 {
 		return uint8(i), true
@@ -135,7 +135,7 @@ func (sp *space) medium(name string, natural bool) (number uint8, ok bool) {
 	return uint8(len(sp.media) - 1), true
 }
 
-// arrange orders the media for answers: the natural ones, then by name.
+// arrange sorts the media for answers: the natural ones, then by name.
 func (sp *space) arrange() {
 	sp.shown = slices.Clone(sp.media)
 	slices.Sort(sp.shown[len(naturalMedia):])
@@ -145,7 +145,7 @@ func (sp *space) arrange() {
 	}
 }
 
-// takeSlot gives an owner one more slot.
+// takeSlot assigns a further slot to an owner.
 func (sp *space) takeSlot(o *owner) uint32 {
 	var n uint32
 	if l := len(sp.free); l > 0 {
@@ -164,7 +164,7 @@ func (sp *space) takeSlot(o *owner) uint32 {
 	return n
 }
 
-// freeSlot takes a slot back; the index must have forgotten it.
+// freeSlot frees a slot. The index must have dropped its content.
 func (sp *space) freeSlot(n uint32) {
 	sp.hide(n)
 	sp.releaseNumbers(sp.slots[n].instance, sp.slots[n].rank)
@@ -174,7 +174,7 @@ func (sp *space) freeSlot(n uint32) {
 
 func (sp *space) hide(n uint32) { sp.visible[n/64] &^= 1 << (n % 64) }
 
-// isVisible reports whether the slot's publisher is in force.
+// isVisible reports whether the slot's publisher is active.
 func (sp *space) isVisible(n uint32) bool {
 	return int(n/64) < len(sp.visible) && sp.visible[n/64]>>(n%64)&1 == 1
 }
@@ -189,7 +189,7 @@ func (sp *space) releaseNumbers(instance, rank uint32) {
 	sp.instanceNumbers.release(instance)
 }
 
-// owners returns the owners whose publishers are in force and that have slots.
+// owners returns the owners that have slots and whose publishers are active.
 func (sp *space) owners() []*owner {
 	var found []*owner
 	for n := range sp.slots {
@@ -207,8 +207,8 @@ func (ns *namespace) compare(other *namespace) int {
 		cmp.Compare(a.Salt, b.Salt), cmp.Compare(a.innerSalt, b.innerSalt))
 }
 
-// numbering gives keys dense numbers, each kept while it is in use. The zero
-// value is ready.
+// numbering assigns dense numbers to keys; a key keeps its number while it is in use. The
+// zero value is ready.
 type numbering[K comparable] struct {
 	of   map[K]uint32
 	rows []numberRow[K]
@@ -220,7 +220,7 @@ type numberRow[K comparable] struct {
 	refs int
 }
 
-// take returns the number of a key and counts one more user of it.
+// take returns the number of a key, and adds a user.
 func (n *numbering[K]) take(key K) uint32 {
 	i, ok := n.of[key]
 	if !ok {
@@ -254,5 +254,5 @@ func (n *numbering[K]) release(i uint32) {
 
 func (n *numbering[K]) key(i uint32) K { return n.rows[i].key }
 
-// size is one more than the highest number in use may be.
+// size is an upper bound of all numbers in use, plus 1.
 func (n *numbering[K]) size() int { return len(n.rows) }

@@ -8,7 +8,7 @@ import (
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
-// What is counted for each publisher.
+// The counters of each publisher.
 const (
 	gaps = iota
 	missed
@@ -19,12 +19,12 @@ const (
 	confirmed
 	resolved
 	unverified
-	unresolved  // blocks of engines by names that were never announced with tokens
+	unresolved  // engine blocks by hashes never announced with tokens
 	undecodable // messages
 	numCounts
 )
 
-// counts only grow. They are written by the stream's goroutine and read by any.
+// counts only grow. The stream's goroutine writes them, any goroutine may read them.
 type counts [numCounts]atomic.Uint64
 
 func (c *counts) add(what int, n uint64) {
@@ -33,7 +33,7 @@ func (c *counts) add(what int, n uint64) {
 	}
 }
 
-// totals are counts that were added up.
+// totals are sums of counts.
 type totals [numCounts]uint64
 
 func (t *totals) add(c *counts) {
@@ -42,41 +42,40 @@ func (t *totals) add(c *counts) {
 	}
 }
 
-// Status is what a publisher's events came to so far.
+// Status has the results of a publisher's events so far.
 type Status struct {
 	Blocks []MediumBlocks // GPU, CPU and DISK, then further media by name
 
-	LastEventID uint64 // of the event that came last, if HasEventID
+	LastEventID uint64 // event_id of the last event, if HasEventID
 	HasEventID  bool
-	Streams     int // event-id streams
+	Streams     int // number of event-id streams
 
 	EventGaps      uint64 // jumps in the event_id numbers
-	EventsMissed   uint64 // numbers left out in those
-	LateEvents     uint64 // numbers that their stream had passed: not applied
-	Restarts       uint64 // streams that counted from the beginning again
-	BaseMismatches uint64 // a base_block_idx that contradicts what is known of the block
+	EventsMissed   uint64 // numbers missing in those jumps
+	LateEvents     uint64 // events with numbers that their stream had passed; not applied
+	Restarts       uint64 // restarts of the numbers of a stream
+	BaseMismatches uint64 // events whose base_block_idx contradicts the known depth of the block
 	Stale          bool   // a stream has missed events since its last clear
 
-	// Hashes says what the publisher's hashes are known to be; the counts of
-	// blocks behind it are of blocks with tokens, and of envelope blocks without.
+	// Hashes is the origin of the publisher's hashes. The counters below are of blocks with
+	// tokens, and of envelope blocks without tokens.
 	Hashes      HashSource
 	TokenBlocks uint64
-	Confirmed   uint64 // by blocks known from tokens
-	Resolved    uint64 // as an engine's own names of blocks known from tokens
+	Confirmed   uint64 // blocks confirmed by blocks known from tokens
+	Resolved    uint64 // blocks whose engine hash is that of a block known from tokens
 	Unverified  uint64
 
-	Unused      []UnusedEvents // events that were not used, by reason; late ones are among them
-	Undecodable uint64         // messages of which nothing could be read
+	Unused      []UnusedEvents // unused events by reason, including late ones
+	Undecodable uint64         // messages that could not be decoded
 }
 
-// MediumBlocks is how many blocks a publisher's owners hold in a medium.
+// MediumBlocks is the number of blocks of a publisher's owners in a medium.
 type MediumBlocks struct {
 	Medium string
 	Blocks int
 }
 
-// Status returns what the publisher's events came to so far. It does not wait for
-// a batch that is being applied.
+// Status returns the results so far. It does not wait for a batch that is being applied.
 func (p *Publisher) Status() Status {
 	p.confirmHashes()
 	c := &p.counts
@@ -115,23 +114,22 @@ func (p *Publisher) blocks() []MediumBlocks {
 	return sum
 }
 
-// UnusedEvents is how many events of a publisher were not used for one reason.
+// UnusedEvents is the number of a publisher's events that were not used for one reason.
 type UnusedEvents struct {
 	Reason kvevents.Reason
 	Events uint64
 }
 
-// unused counts the events of a publisher that were not used. It is written by
-// the stream's goroutine and read by any.
+// unused counts the unused events of a publisher. The stream's goroutine writes it, any
+// goroutine may read it.
 type unused struct {
 	byReason [kvevents.NumReasons]atomic.Uint64
-	// Of the last events that stated something else than is registered, where
-	// byReason has any:
+	// Values of the last events that did not match the registration, if byReason has any:
 	blockSize atomic.Int64  // tokens
 	rank      atomic.Uint32 // data-parallel rank
 }
 
-// add adds the events of a batch that were not applied.
+// add counts the unused events of a batch.
 func (u *unused) add(events *[kvevents.NumReasons]uint64, b *kvevents.Batch, reg *Registration) {
 	u.note(events, b, reg)
 	for r, n := range events {
@@ -141,7 +139,7 @@ func (u *unused) add(events *[kvevents.NumReasons]uint64, b *kvevents.Batch, reg
 	}
 }
 
-// note remembers what the events of a batch stated instead of what is registered.
+// note remembers the values of a batch's events that did not match the registration.
 func (u *unused) note(more *[kvevents.NumReasons]uint64, b *kvevents.Batch, reg *Registration) {
 	if more[kvevents.UnknownRank] > 0 {
 		u.rank.Store(b.RankOr(reg.Rank))

@@ -9,10 +9,9 @@ import (
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
-// Diagnose says for each block of a prompt which instances hold it,
-// where each rank's chain breaks and why, and whether the prompt would match
-// under another identity of the tenant and model. At most maxBlocks blocks are
-// shown; 0 is conductor.DefaultDiagnosedBlocks.
+// Diagnose returns which instances hold each block of a prompt, where each rank's chain breaks
+// and why, and whether the prompt would match under another identity of the tenant and model.
+// It shows at most maxBlocks blocks; 0: conductor.DefaultDiagnosedBlocks.
 func (a *API) Diagnose(req *conductor.Query, maxBlocks int) (*conductor.Diagnosis, error) {
 	if a.selection.Closing() {
 		return nil, contract.ErrShuttingDown
@@ -26,8 +25,8 @@ func (a *API) Diagnose(req *conductor.Query, maxBlocks int) (*conductor.Diagnosi
 	return d, nil
 }
 
-// selectionWorkers says that there are workers of the selection service, and what
-// keeps them out of answers for an identity (decision C7).
+// selectionWorkers returns a finding that there are workers of the selection service, and why
+// answers for an identity do not include them (decision C7).
 func selectionWorkers(id conductor.Identity, snap *catalog.Snapshot) string {
 	text := fmt.Sprintf("workers of the selection service for this model and tenant: %d, of block_size %d", len(snap.Workers), snap.BlockSize)
 	switch {
@@ -39,8 +38,7 @@ func selectionWorkers(id conductor.Identity, snap *catalog.Snapshot) string {
 	return text + "; the selection service's own /diagnose tells of them"
 }
 
-// findPublisherStreams says which streams of the identity's publishers are not
-// whole.
+// findPublisherStreams adds findings about incomplete streams of the identity's publishers.
 func (a *API) findPublisherStreams(req *conductor.Query, d *conductor.Diagnosis) {
 	owners := make(map[catalog.Rank]conductor.CacheOwner)
 	for _, p := range a.registry.Publishers() {
@@ -57,8 +55,7 @@ func (a *API) findPublisherStreams(req *conductor.Query, d *conductor.Diagnosis)
 	})
 }
 
-// findStreams says which of the streams that bring the events of a diagnosis'
-// owners are not whole.
+// findStreams adds findings about incomplete streams of a diagnosis' owners.
 func findStreams(d *conductor.Diagnosis, streams []kvevents.StreamStatus, owner func(catalog.Rank) (conductor.CacheOwner, bool)) {
 	for i := range streams {
 		st := &streams[i]
@@ -72,7 +69,7 @@ func findStreams(d *conductor.Diagnosis, streams []kvevents.StreamStatus, owner 
 	}
 }
 
-// streamTrouble says what is missing of a stream's messages, "" for nothing.
+// streamTrouble returns what is missing of a stream's messages, "" for nothing.
 func streamTrouble(st *kvevents.StreamStatus) string {
 	const effect = "some blocks may be missing, others long gone"
 	lost := ""
@@ -93,9 +90,8 @@ func streamTrouble(st *kvevents.StreamStatus) string {
 	case st.State == kvevents.Stale:
 		return "no replay has shown that it is the same engine as before the connection was lost: " + effect
 	}
-	// Some messages may have been applied twice. Of the numbers up to the last, then,
-	// at least these were never seen; lost ones are reported above, and restarts
-	// begin a count of their own.
+	// Some messages may have been applied twice, so this is a lower bound of the numbers up to the
+	// last that were never seen. Lost ones are reported above, and a restart begins a new count.
 	if n := st.Applied + st.Lost; st.HasLast && n <= st.Last {
 		return fmt.Sprintf("at least the first %d messages of its stream were never seen: what was announced in them alone is not indexed; "+
 			"a replay endpoint that still has them helps", st.Last-n+1)

@@ -24,9 +24,9 @@ const (
 	reasonNotFound     = "not_found"
 )
 
-// Register follows a publisher from now on. The same registration
-// again is no error; with another replay endpoint, server key or hash seed it is a
-// Conflict (decisions C5 and C6). A publisher that is not there yet is no error.
+// Register starts following a publisher. Repeating a registration is no error; with another
+// replay endpoint, server key or hash seed it is a Conflict (decisions C5 and C6). The
+// publisher need not be running yet.
 func (a *API) Register(reg conductor.Registration) error {
 	fresh, err := a.registerPublisher(reg)
 	switch {
@@ -38,8 +38,7 @@ func (a *API) Register(reg conductor.Registration) error {
 	return err
 }
 
-// registerPublisher is Register; fresh is false if the registration is
-// in force already.
+// registerPublisher is Register; fresh is false if the registration is active already.
 func (a *API) registerPublisher(reg conductor.Registration) (fresh bool, err error) {
 	if err := checkLengths(textsOf(&reg)); err != nil {
 		return false, err
@@ -66,9 +65,8 @@ func (a *API) registerPublisher(reg conductor.Registration) (fresh bool, err err
 	return true, nil
 }
 
-// Unregister ends the publishers that match, and forgets their blocks.
-// It returns "instance|tenant|rank" of each, sorted, none twice. It works during
-// shutdown, too.
+// Unregister removes the matching publishers and their blocks. It returns
+// "instance|tenant|rank" of each, sorted, without duplicates. It also works during shutdown.
 func (a *API) Unregister(f conductor.Filter) ([]string, error) {
 	withdrawn, err := a.withdrawPublishers(&f)
 	if err != nil {
@@ -85,10 +83,9 @@ func (a *API) Unregister(f conductor.Filter) ([]string, error) {
 	return slices.Compact(removed), nil
 }
 
-// withdrawPublishers takes publishers out of all answers and closes their
-// streams. Their blocks are still to be dropped. Other calls need not wait for that:
-// the same registration, made meanwhile, is another publisher. It is an error if
-// none matches.
+// withdrawPublishers removes publishers from all answers and closes their streams. Dropping
+// their blocks is left to the caller, so that other calls need not wait for it: a new
+// registration with the same key is another publisher. It is an error if none matches.
 func (a *API) withdrawPublishers(f *conductor.Filter) ([]*conductor.Publisher, error) {
 	if err := checkLengths(filterTexts(f)); err != nil {
 		return nil, err
@@ -107,7 +104,7 @@ func (a *API) withdrawPublishers(f *conductor.Filter) ([]*conductor.Publisher, e
 
 const fieldServerKey = "kv_events_server_key"
 
-// checkEndpoints refuses endpoints and keys that can never work.
+// checkEndpoints refuses endpoints and keys that cannot work.
 func (a *API) checkEndpoints(reg *conductor.Registration) error {
 	if _, err := a.endpoints.Check(reg.Endpoint); err != nil {
 		return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Reason: reasonEndpoint, Field: "endpoint", Err: err}
@@ -132,7 +129,7 @@ func (a *API) checkEndpoints(reg *conductor.Registration) error {
 	return nil
 }
 
-// registrationError says why the registry refuses a registration.
+// registrationError converts the registry's error about a registration.
 func registrationError(reg *conductor.Registration, err error) error {
 	var conflict *conductor.ConflictError
 	var seed *conductor.SeedMismatchError
@@ -154,14 +151,14 @@ func registrationError(reg *conductor.Registration, err error) error {
 	return &contract.Error{Kind: contract.Internal, Text: "internal error", Err: err}
 }
 
-// sharedReplay has the publishers with one replay endpoint that have a stream.
+// sharedReplay has the publishers with streams that share one replay endpoint.
 type sharedReplay struct {
 	users []*conductor.Publisher
-	// several: they have different endpoints, so answers are not for all of them.
+	// several: they have different live endpoints, so an answer is not for all of them.
 	several bool
 }
 
-// followPublisher opens the stream of a new publisher. mu must be held.
+// followPublisher opens the stream of a new publisher. The caller holds mu.
 func (a *API) followPublisher(p *conductor.Publisher) error {
 	others := a.replays[p.Replay]
 	several := others.several || len(others.users) > 0 && others.users[0].Endpoint != p.Endpoint
@@ -171,7 +168,7 @@ func (a *API) followPublisher(p *conductor.Publisher) error {
 		return contract.ErrShuttingDown
 	case err != nil:
 		if cause := errors.Unwrap(err); cause != nil {
-			err = cause // without our name of the stream
+			err = cause // without our internal name of the stream
 		}
 		return &contract.Error{
 			Kind: contract.BadRequest, Text: fmt.Sprintf("cannot subscribe to `%s`: %v", p.Endpoint, err),
@@ -184,18 +181,17 @@ func (a *API) followPublisher(p *conductor.Publisher) error {
 	return nil
 }
 
-// unfollowPublisher closes a publisher's stream. mu must be held.
+// unfollowPublisher closes a publisher's stream. The caller holds mu.
 func (a *API) unfollowPublisher(p *conductor.Publisher) {
-	a.streams.Remove(StreamRank(p)) // false: all have ended already
+	a.streams.Remove(StreamRank(p)) // false if all streams have ended already
 	if p.Replay != "" {
 		is := func(o *conductor.Publisher) bool { return o == p }
 		a.shareReplay(p.Replay, slices.DeleteFunc(a.replays[p.Replay].users, is))
 	}
 }
 
-// shareReplay notes which publishers have a replay endpoint now. It updates their
-// streams if the endpoint's answers are for some of them only from now on, or are so
-// no longer.
+// shareReplay records the current publishers of a replay endpoint. If several changes by that,
+// it updates their streams.
 func (a *API) shareReplay(replay string, users []*conductor.Publisher) {
 	if len(users) == 0 {
 		delete(a.replays, replay)
@@ -208,14 +204,13 @@ func (a *API) shareReplay(replay string, users []*conductor.Publisher) {
 		return
 	}
 	for _, p := range users {
-		_ = a.streams.Update(publisherStream(p, several)) // fails only once all streams have ended
+		_ = a.streams.Update(publisherStream(p, several)) // fails only after all streams have ended
 	}
 }
 
-// publisherStream describes a publisher's stream. Several ranks of an engine can
-// name one replay server, which has the messages of one of them: each takes only
-// its own. Events of a cache backend are not distinguished by the rank of their
-// batch.
+// publisherStream returns the configuration of a publisher's stream. Several ranks of an engine
+// can share a replay server, which has the messages of one of them, so each rank takes only its
+// own. Events of a cache backend are not distinguished by the rank of their batch.
 func publisherStream(p *conductor.Publisher, severalReplay bool) kvevents.StreamConfig {
 	engine := p.Type == conductor.VLLM || p.Type == conductor.SGLang
 	return kvevents.StreamConfig{
@@ -228,11 +223,11 @@ func publisherStream(p *conductor.Publisher, severalReplay bool) kvevents.Stream
 	}
 }
 
-// maxLines bounds the lines that one request writes about single publishers; a
-// further line counts the rest.
+// maxLines bounds the log lines of one request about single publishers; a further line counts
+// the rest.
 const maxLines = 20
 
-// LoggedRegistration is a registration as the log shows it: without its salt.
+// LoggedRegistration writes a registration to the log, without its salt.
 type LoggedRegistration conductor.Registration
 
 // MarshalZerologObject writes the fields.
@@ -267,7 +262,7 @@ func (a *API) logNotUnregistered(f *conductor.Filter, err error) {
 		Msg("unregistration of publishers refused")
 }
 
-// refusal is the error of a refused request as the log shows it.
+// refusal writes the error of a refused request to the log.
 type refusal struct{ err error }
 
 // MarshalZerologObject writes the fields.

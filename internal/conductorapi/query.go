@@ -16,9 +16,8 @@ import (
 // maxPooled is the largest prompt, in blocks, whose scratch memory is pooled.
 const maxPooled = 1 << 17
 
-// Query fills answer with how much of a prompt every instance has: those of the
-// publishers, and the selection service's workers under their decimal id where
-// they can answer.
+// Query fills in how much of a prompt every instance has: the publishers' instances, and the
+// selection service's workers under their decimal ids if these can answer.
 func (a *API) Query(req *conductor.Query, answer *conductor.Answer) error {
 	if a.selection.Closing() {
 		return contract.ErrShuttingDown
@@ -34,10 +33,9 @@ func (a *API) Query(req *conductor.Query, answer *conductor.Answer) error {
 	return nil
 }
 
-// scopeOf returns the selection scope whose blocks are those of an identity. A
-// scope's index holds blocks with adapters and salts, too, but under hashes that
-// only prompts with them have: it answers for the base model without a salt
-// (decision C7).
+// scopeOf returns the selection scope with the blocks of an identity. It answers only for the
+// base model without a salt (decision C7): a scope's index has blocks with adapters and salts
+// too, but under hashes that only prompts with these have.
 func (a *API) scopeOf(id conductor.Identity) (ScopeView, bool) {
 	if id.LoRA != "" || id.Salt != "" {
 		return ScopeView{}, false
@@ -46,7 +44,7 @@ func (a *API) scopeOf(id conductor.Identity) (ScopeView, bool) {
 	return scope, scope.Index != nil && scope.BlockSize == id.BlockSize
 }
 
-// walk is scratch memory to look a prompt up in a scope's index.
+// walk is scratch memory for looking up a prompt in a scope's index.
 type walk struct {
 	local []uint64
 	match indexer.Match
@@ -55,8 +53,8 @@ type walk struct {
 
 var walks = sync.Pool{New: func() any { return new(walk) }}
 
-// addWorkers adds a scope's workers to an answer. A publisher's instance with the
-// same name goes before.
+// addWorkers adds a scope's workers to an answer. A publisher's instance of the same name takes
+// precedence.
 func addWorkers(req *conductor.Query, a *conductor.Answer, scope ScopeView) {
 	known := ranksOf(scope.Snapshot, req.Instance)
 	if len(known) == 0 {
@@ -66,7 +64,7 @@ func addWorkers(req *conductor.Query, a *conductor.Answer, scope ScopeView) {
 	defer w.recycle()
 	w.follow(req, scope)
 	if scope.State.Gone() {
-		return // the scope had no workers for a moment; its slots may be those of other ranks now
+		return // the scope lost all workers meanwhile; its slots may belong to other ranks now
 	}
 	for len(known) > 0 {
 		worker := known[0].Worker
@@ -82,8 +80,7 @@ func addWorkers(req *conductor.Query, a *conductor.Answer, scope ScopeView) {
 	a.Sort()
 }
 
-// ranksOf returns the attached ranks of the worker that an instance names, of
-// all workers for "".
+// ranksOf returns the attached ranks of the worker that instance names, of all workers for "".
 func ranksOf(snap *catalog.Snapshot, instance string) []catalog.Entry {
 	known := snap.Known()
 	if instance == "" {
@@ -91,7 +88,7 @@ func ranksOf(snap *catalog.Snapshot, instance string) []catalog.Entry {
 	}
 	id, err := strconv.ParseUint(instance, 10, 64)
 	if err != nil || strconv.FormatUint(id, 10) != instance {
-		return nil // 007 is another name
+		return nil // "007" does not name worker 7
 	}
 	from, _ := slices.BinarySearchFunc(known, id, func(e catalog.Entry, id uint64) int { return cmp.Compare(e.Rank.Worker, id) })
 	to := from
@@ -101,7 +98,7 @@ func ranksOf(snap *catalog.Snapshot, instance string) []catalog.Entry {
 	return known[from:to]
 }
 
-// follow looks the prompt up in the scope's index.
+// follow looks up the prompt in the scope's index.
 func (w *walk) follow(req *conductor.Query, scope ScopeView) {
 	if req.ByHash {
 		scope.Index.MatchSequence(req.Hashes, &w.match)

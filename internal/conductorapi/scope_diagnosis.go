@@ -14,22 +14,22 @@ import (
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
-// DiagnoseRequest asks for the diagnosis of a prompt in a selection scope. Its
-// slices are borrowed.
+// DiagnoseRequest asks for the diagnosis of a prompt in a selection scope. Its slices are
+// borrowed.
 type DiagnoseRequest struct {
 	Scope  catalog.Scope
 	Tokens []uint32
-	// LocalHashes are the prompt's with ByHash; LoRA and Salt are in them.
+	// LocalHashes has the prompt's local hashes if ByHash; they include LoRA and salt.
 	LocalHashes []uint64
 	ByHash      bool
 	LoRA, Salt  string
-	// OwnScopeOnly: the caller may not learn of other models and tenants.
+	// OwnScopeOnly: the caller must not see other models and tenants.
 	OwnScopeOnly bool
 }
 
-// ScopeDiagnoser diagnoses prompts on the selection service's workers. Its answer
-// is of the form of API.Diagnose; an instance is a worker's decimal id, and the
-// hash seed is that of the local hashes, with LoRA and salt in it.
+// ScopeDiagnoser diagnoses prompts on the selection service's workers. Its answer has the form
+// of API.Diagnose: an instance is a worker's decimal id, and the hash seed is that of the local
+// hashes, which includes LoRA and salt.
 type ScopeDiagnoser struct {
 	selection Selection
 	streams   *kvevents.Subscribers // of the workers; nil if KV events are off
@@ -51,10 +51,9 @@ type scopeDiagnosis struct {
 	probe  indexer.Match
 }
 
-// Diagnose says for each block of a prompt which of the scope's ranks hold it,
-// where each rank's chain breaks and why, and whether the prompt would match
-// under another LoRA or salt. At most maxBlocks blocks are shown; 0 is
-// conductor.DefaultDiagnosedBlocks.
+// Diagnose returns which of the scope's ranks hold each block of a prompt, where each rank's
+// chain breaks and why, and whether the prompt would match under another LoRA or salt. It shows
+// at most maxBlocks blocks; 0: conductor.DefaultDiagnosedBlocks.
 func (sd *ScopeDiagnoser) Diagnose(req *DiagnoseRequest, maxBlocks int) (*conductor.Diagnosis, error) {
 	scope := sd.selection.Scope(req.Scope)
 	if scope.Index == nil || sd.selection.Closing() {
@@ -118,7 +117,7 @@ func (d *scopeDiagnosis) examine() {
 	d.Examine(&e)
 }
 
-// owner names a candidate of the scope.
+// owner returns a rank of the scope as an owner; ok is false if it is no candidate.
 func (d *scopeDiagnosis) owner(rank catalog.Rank) (who conductor.CacheOwner, ok bool) {
 	for _, e := range d.scope.Known() {
 		if e.Rank == rank && d.scope.IsCandidate(e) {
@@ -128,7 +127,7 @@ func (d *scopeDiagnosis) owner(rank catalog.Rank) (who conductor.CacheOwner, ok 
 	return who, false
 }
 
-// findScope says what concerns the scope as a whole.
+// findScope adds findings about the scope as a whole.
 func (d *scopeDiagnosis) findScope(kvEvents bool) {
 	switch {
 	case !kvEvents:
@@ -151,8 +150,8 @@ func (d *scopeDiagnosis) findScope(kvEvents bool) {
 	}
 }
 
-// findRolling notices rolling hashes where local ones are due. One block alone
-// has the same hash both ways.
+// findRolling adds a finding if rolling hashes were given instead of local ones. A prompt of
+// one block has the same hash both ways.
 func (d *scopeDiagnosis) findRolling() {
 	var local, rolling indexer.Match
 	d.scope.Index.Match(d.local, &local)
@@ -162,7 +161,7 @@ func (d *scopeDiagnosis) findRolling() {
 	}
 }
 
-// findUnused says which events of workers were not used. They are not counted by
+// findUnused adds findings about workers' events that were not used. They are not counted per
 // scope.
 func (d *scopeDiagnosis) findUnused(t kvevents.Tally) {
 	if d.req.OwnScopeOnly {
@@ -179,8 +178,8 @@ func (d *scopeDiagnosis) findUnused(t kvevents.Tally) {
 	}
 }
 
-// lookElsewhere tries the prompt under the other block seeds in use. There may
-// be one per customer: only those that match its first blocks are followed.
+// lookElsewhere tries the prompt under the other block seeds in use. There may be one per
+// customer, so only those that match its first blocks are followed.
 func (d *scopeDiagnosis) lookElsewhere() {
 	if d.NumBlocks == 0 {
 		return

@@ -9,14 +9,14 @@ import (
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
-// maxRegistered bounds each text of a registration, in bytes, as it does in
-// events: it is kept, and names in answers are repeated again and again.
+// maxRegistered bounds each string of a registration, in bytes, as in events: it is kept, and
+// answers repeat names many times.
 const maxRegistered = kvevents.MaxKey
 
-// fieldText is a text of a body and the name of its field.
+// fieldText is a string of a body with the name of its field.
 type fieldText struct{ field, value string }
 
-// textsOf returns the texts of a registration.
+// textsOf returns the strings of a registration.
 func textsOf(reg *conductor.Registration) []fieldText {
 	return []fieldText{
 		{"endpoint", reg.Endpoint},
@@ -29,7 +29,7 @@ func textsOf(reg *conductor.Registration) []fieldText {
 	}
 }
 
-// filterTexts returns the texts that a filter gives.
+// filterTexts returns the strings that a filter gives.
 func filterTexts(f *conductor.Filter) []fieldText {
 	texts := []fieldText{{"instance_id", f.Instance}, {"tenant_id", f.Tenant}}
 	for _, t := range []struct {
@@ -49,7 +49,7 @@ func filterTexts(f *conductor.Filter) []fieldText {
 	return texts
 }
 
-// checkLengths refuses texts that are too long.
+// checkLengths refuses strings that are too long.
 func checkLengths(texts []fieldText) error {
 	for _, text := range texts {
 		if n := len(text.value); n > maxRegistered {
@@ -61,10 +61,11 @@ func checkLengths(texts []fieldText) error {
 	return nil
 }
 
-// unmatchedText says what no registration matches. Salts are not repeated.
+// unmatchedText returns the error text for a filter that matches no registration. It does not
+// repeat salts.
 func unmatchedText(f *conductor.Filter) string {
 	var by []string
-	for _, t := range filterTexts(f)[2:] { // beside instance and tenant
+	for _, t := range filterTexts(f)[2:] { // after instance and tenant
 		if t.field == "additionalsalt" {
 			by = append(by, "the additionalsalt given")
 			continue
