@@ -15,10 +15,10 @@ import (
 	"github.com/select-service/select-service/internal/httpapi"
 )
 
-// hostsOf are the names under which a listener may be addressed.
+// hostsOf returns the names under which a listener may be addressed; nil: any.
 func hostsOf(conf config.Config, l *listener) *access.Hosts {
 	if l.onSocket() {
-		return nil // no browser reaches it
+		return nil // browsers cannot reach a unix socket
 	}
 	var own []string
 	if a, err := netip.ParseAddr(conf.Server.Host()); err != nil || !a.IsUnspecified() {
@@ -33,7 +33,7 @@ func hostsOf(conf config.Config, l *listener) *access.Hosts {
 	return access.NewHosts(conf.Access.AllowedHosts, l.socket.Addr(), own...)
 }
 
-// partOf is which routes of its contract a listener has.
+// partOf returns which routes of its contract a listener has.
 func partOf(conf config.Config, contract string) httpapi.Part {
 	switch {
 	case contract == adminContract:
@@ -44,7 +44,7 @@ func partOf(conf config.Config, contract string) httpapi.Part {
 	return httpapi.CallersRoutes
 }
 
-// tokenCommand is the first argument of what makes tokens.
+// tokenCommand is the subcommand that creates tokens.
 const tokenCommand = "token"
 
 const tokenUsage = `Usage: select-service token new --name NAME --roles ROLE,... [--tenant TENANT] [--model MODEL]

@@ -50,7 +50,7 @@ func readCurve(conf config.Curve) (keys curveKeys, faults []error) {
 	return keys, faults
 }
 
-// log says what is encrypted, if any key is configured.
+// log logs which connections are encrypted, if any key is configured.
 func (keys *curveKeys) log(replicas bool, log zerolog.Logger) {
 	if keys.Own == nil && keys.Engines.IsZero() && keys.Replicas == nil {
 		return
@@ -72,7 +72,7 @@ func (keys *curveKeys) log(replicas bool, log zerolog.Logger) {
 	line.Msg("zmq connections encrypted with CURVE")
 }
 
-// curveCommand is the first argument of what makes CURVE keys.
+// curveCommand is the subcommand that creates CURVE keys.
 const curveCommand = "curve"
 
 const curveUsage = `Usage: select-service curve new [FILE]

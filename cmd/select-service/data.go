@@ -8,8 +8,8 @@ import (
 	"github.com/select-service/select-service/internal/statefile"
 )
 
-// openData locks the directory for the state on disk, nil if there is none. A file
-// that may not grow any more is an error of its write, and not the end of the process.
+// openData locks the directory of the state on disk; it returns nil if none is configured. It
+// also makes the file-size limit an error of a write instead of a signal that ends the process.
 func openData(conf config.Data) (*statefile.Dir, error) {
 	if conf.Dir == "" {
 		return nil, nil

@@ -12,11 +12,11 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// warnOfFiles logs which of the configured files with secrets others on this machine may
-// use, and whether they may write into the directory of the state on disk.
+// warnOfFiles warns of configured files with secrets that other users of this machine may read
+// or write, and of a directory for the state on disk that they may write to.
 func warnOfFiles(conf config.Config, log zerolog.Logger) {
 	check := func(path string, bits fs.FileMode, text string) {
-		info, err := os.Stat(path) // who needs the file says that it is missing
+		info, err := os.Stat(path) // a missing file is reported where it is read
 		if path == "" || err != nil || info.Mode().Perm()&bits == 0 {
 			return
 		}
@@ -30,8 +30,8 @@ func warnOfFiles(conf config.Config, log zerolog.Logger) {
 	check(conf.Data.Dir, 0o022, "others on this machine may write into the data directory")
 }
 
-// warnOfPublisher logs that anybody who reaches the publisher of reservations may read
-// them, and that anything may be registered as a peer.
+// warnOfPublisher warns that anyone who can reach the publisher of reservations may read them,
+// and that any endpoint may be registered as a peer.
 func warnOfPublisher(conf config.Config, log zerolog.Logger) {
 	endpoint := conf.Replicas.Publish()
 	if endpoint == "" || conf.Curve.ReplicaKeyFile != "" || len(conf.Access.AllowEndpoints) > 0 {

@@ -18,8 +18,8 @@ import (
 	"github.com/select-service/select-service/internal/workersfile"
 )
 
-// files are what the configuration names and what is followed while the service runs.
-// Any of them may be nil: it is not named.
+// files has the files that the configuration names and that are followed while the service
+// runs. Each may be nil: not configured.
 type files struct {
 	workers      *workersfile.File
 	certificates *certs.Side // of the listeners
@@ -29,7 +29,7 @@ type files struct {
 	tokens       *access.Guard
 }
 
-// readFiles reads the files as a part of the configuration.
+// readFiles reads the files; a faulty file is a fault of the configuration.
 func readFiles(conf config.Config) (files, error) {
 	var f files
 	t := conf.TLS
@@ -73,15 +73,15 @@ func readFiles(conf config.Config) (files, error) {
 	return f, nil
 }
 
-// follow reads the files again when they change, and at SIGHUP all of them and those
-// that others follow, until ctx ends.
+// follow reads the files again when they change, and on SIGHUP all of them and those of
+// others, until ctx ends.
 func (f files) follow(ctx context.Context, g *errgroup.Group, log zerolog.Logger, others ...interface{ Reload() }) {
 	watched := []*filewatch.Watcher{f.certificates.Watcher(), f.peers.Watcher(), f.peerToken.Watcher(), f.tokens.Watcher()}
 	for _, w := range watched {
 		g.Go(func() error { return w.Run(ctx, log) })
 	}
 	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP) // never undone: it would end the process again
+	signal.Notify(hangups, syscall.SIGHUP) // never undone: by default SIGHUP ends the process
 	g.Go(func() error {
 		for {
 			select {

@@ -25,11 +25,11 @@ import (
 	"github.com/select-service/select-service/internal/workersfile"
 )
 
-// endpointPicker is the gateway's listener with what serves it; without a port it does nothing.
+// endpointPicker is the gateway's listener and server. Without a port it does nothing.
 type endpointPicker struct {
 	socket  net.Listener // nil: no port
 	tls     *tls.Config  // nil: h2c
-	exposed string       // what a stranger on the network could do, see listener.openness
+	exposed string       // what anyone on the network could do, see listener.openness
 
 	conf    config.Gateway
 	metrics *telemetry.Gateway
@@ -63,14 +63,15 @@ func listenPicker(ctx context.Context, conf config.Config, secure *certs.Side) (
 	return p, nil
 }
 
-// close undoes listenPicker where nothing is served.
+// close undoes listenPicker if the server was never started.
 func (p *endpointPicker) close() {
 	if p.socket != nil {
 		_ = p.socket.Close() // not served yet
 	}
 }
 
-// build makes the endpoint picker over a service, with the workers of a file if there is one.
+// build creates the endpoint picker over a service; file is the watcher of the workers
+// file, nil without one.
 func (p *endpointPicker) build(conf config.Gateway, svc *service.Service, file *workersfile.Watcher, guard *access.Guard, memory *budget.Budget, log zerolog.Logger) {
 	if p.socket == nil {
 		return
@@ -90,7 +91,7 @@ func (p *endpointPicker) build(conf config.Gateway, svc *service.Service, file *
 	}, gateway.Service{Selecting: svc.API, Catalog: svc.Catalog(), Ready: func() bool { return svc.Settled() && file.Registered() }})
 }
 
-// serve starts the endpoint picker in g; what it does beside requests ends with ctx.
+// serve starts the endpoint picker in g. Its background work ends with ctx; stop ends the server.
 func (p *endpointPicker) serve(ctx context.Context, g *errgroup.Group, open *connections.Set, log zerolog.Logger) {
 	if p.socket == nil {
 		return
@@ -108,7 +109,7 @@ func (p *endpointPicker) serve(ctx context.Context, g *errgroup.Group, open *con
 	g.Go(func() error { return p.server.Run(ctx) })
 }
 
-// collectors show the gateway's metrics, of which there are none without a port.
+// collectors returns the collectors of the gateway's metrics, none without a port.
 func (p *endpointPicker) collectors() []prometheus.Collector {
 	if p.metrics == nil {
 		return nil
@@ -116,8 +117,8 @@ func (p *endpointPicker) collectors() []prometheus.Collector {
 	return []prometheus.Collector{p.metrics}
 }
 
-// stop lets requests under way through the gateway end; asked: a signal asked the process to
-// stop, so that gateways have time to learn of it.
+// stop ends the server after the requests under way. asked: a signal asked the process to stop,
+// so gateways get time to notice.
 func (p *endpointPicker) stop(ctx context.Context, asked bool) {
 	if p.socket == nil {
 		return

@@ -23,14 +23,14 @@ import (
 	"github.com/select-service/select-service/internal/httpapi"
 )
 
-// grace is how long requests under way have to finish after the signal to stop. The
-// whole stop may take five seconds; the sockets need a part of them.
+// grace is how long requests under way have to finish after the signal to stop. The whole stop
+// may take five seconds, of which the sockets need a part.
 const grace = 4 * time.Second
 
-// freshGrace is how long a connection without a request has to send one then.
+// freshGrace is how long a connection without a request then has to send one.
 const freshGrace = 500 * time.Millisecond
 
-// The contracts that a listener can serve.
+// Names of the contracts that a listener can serve.
 const (
 	selectionContract = "selection"
 	slotsContract     = "slots"
@@ -43,19 +43,19 @@ const (
 type listener struct {
 	contract string
 	address  string // host:port as configured, or the path of a unix socket
-	flag     string // that sets the port, or the path
+	flag     string // the flag that sets the port or the path
 	socket   net.Listener
 	secure   *certs.Side  // nil: plain HTTP
-	tokens   bool         // callers need one
+	tokens   bool         // callers need a token
 	clientCA bool         // callers need a certificate
 	server   *http.Server // set by serve
 }
 
-// listeners are the HTTP listeners of a process; the base URL is that of the first, if it
-// has one.
+// listeners are the HTTP listeners of a process. The base URL is that of the first one that has
+// a port.
 type listeners []*listener
 
-// configured lists the listeners of a configuration, not bound yet.
+// configured returns the listeners of a configuration, not bound yet.
 func configured(conf config.Config) listeners {
 	s := conf.Server
 	slotsFlag := "--slots-port"
@@ -124,8 +124,8 @@ func (l *listener) scheme() string {
 	return "http"
 }
 
-// baseURL is the URL at which other replicas reach the first listener under the name
-// host, unless ports are mapped; empty if there are only unix sockets.
+// baseURL returns the URL under which other replicas reach the first listener at host, unless
+// ports are mapped; empty if there are only unix sockets.
 func (all listeners) baseURL(host string) string {
 	if host == "" {
 		return ""
@@ -134,12 +134,12 @@ func (all listeners) baseURL(host string) string {
 	return all[0].scheme() + "://" + net.JoinHostPort(host, port)
 }
 
-// descriptorReserve is the part of the limit of open files that connections leave to
-// event streams, replicas and files.
+// descriptorReserve divides the limit of open files: connections leave a quarter of it to event
+// streams, replicas and files.
 const descriptorReserve = 4
 
-// newConnections bounds the connections of all listeners, also to what the limit of
-// open files allows.
+// newConnections returns the set that bounds the connections of all listeners, also by the
+// limit of open files.
 func newConnections(conf config.Limits, memory *budget.Budget, log zerolog.Logger) *connections.Set {
 	total := conf.MaxConnections
 	var files unix.Rlimit
@@ -153,7 +153,7 @@ func newConnections(conf config.Limits, memory *budget.Budget, log zerolog.Logge
 	return connections.New(connections.Limits{Total: total, PerAddress: conf.MaxConnectionsPerAddress, Heads: memory.Account(budget.Heads)})
 }
 
-// openness says what a stranger on the network could do with the listener, if anything.
+// openness returns what anyone on the network could do with the listener, "" for nothing.
 func (l *listener) openness() string {
 	switch {
 	case l.secure == nil && !l.tokens:
@@ -166,7 +166,7 @@ func (l *listener) openness() string {
 	return ""
 }
 
-// serve starts a server on each listener in g; they run until shutdown.
+// serve starts a server on each listener in g. They run until shutdown.
 func (all listeners) serve(g *errgroup.Group, handler func(*listener) http.Handler, open *connections.Set, log zerolog.Logger) {
 	for _, l := range all {
 		l.server = httpapi.NewServer(handler(l), log)
@@ -189,8 +189,8 @@ func (all listeners) serve(g *errgroup.Group, handler func(*listener) http.Handl
 	}
 }
 
-// shutdown lets requests under way finish, but not for longer than grace, and lets
-// new connections send theirs for a short time.
+// shutdown lets requests under way finish within grace, and new connections send their first
+// request within freshGrace.
 func (all listeners) shutdown(ctx context.Context, open *connections.Set) error {
 	ctx, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()

@@ -18,7 +18,7 @@ import (
 )
 
 func main() {
-	// A closed terminal and a log that nobody reads any more do not end the service.
+	// A closed terminal, or a log whose reader has gone, does not end the service.
 	signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
@@ -30,7 +30,7 @@ func main() {
 	os.Exit(code)
 }
 
-// status reports an error and returns the process's exit status.
+// status reports an error, if there is one, and returns the process's exit status.
 func status(err error, stderr io.Writer) int {
 	if err == nil {
 		return 0
@@ -84,7 +84,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 // release is set by the build (-ldflags "-X main.release=…").
 var release string
 
-// version is the name of the build: the release, else the module version or the commit.
+// version returns the name of the build: the release, else the module version or the commit.
 func version() string {
 	if release != "" {
 		return release

@@ -12,11 +12,11 @@ import (
 	"github.com/select-service/select-service/internal/config"
 )
 
-// gcPercent lets the heap grow to five times the live memory before the collector
-// runs. The index is not on the heap, so that the live memory is a few MiB, and the
-// default would collect after every few MiB of requests. GOGC overrides it. Near the
-// memory limit the collector runs earlier, and where the live memory is large, with
-// thousands of streams, after gcGarbage bytes more, but not before it has doubled.
+// gcPercent lets the heap grow to five times the live memory before the garbage collector runs.
+// The index is not on the heap, so the live memory is only a few MiB, and the default would
+// collect after every few MiB of requests. GOGC overrides it. Near the memory limit the
+// collector runs earlier. If the live memory is large, as with thousands of streams, it runs
+// after gcGarbage further bytes, but not before the heap has doubled.
 const (
 	gcPercent = 400
 	gcGarbage = 32 << 20
@@ -25,14 +25,14 @@ const (
 // memory is the budget of the process and the runtime's memory limit.
 type memory struct {
 	budget *budget.Budget
-	source string // of the budget: a setting, "cgroup" or "machine"
-	// follows: the runtime's limit is ours to set. GOMEMLIMIT takes it from us, and GOGC
-	// the pace of the collector.
+	source string // origin of the budget: a setting, "cgroup" or "machine"
+	// follows: this process sets the runtime's memory limit, unless GOMEMLIMIT does. paces: it
+	// sets the collector's pace, unless GOGC does.
 	follows, paces bool
 	log            zerolog.Logger
 }
 
-// newMemory shares out what the configuration says, else what the process can have.
+// newMemory returns the budget of the configuration, else one derived from the available memory.
 func newMemory(limits config.Limits, getenv func(string) string, log zerolog.Logger) *memory {
 	m := &memory{source: "--max-memory", follows: getenv("GOMEMLIMIT") == "", paces: getenv("GOGC") == "", log: log}
 	total, available := limits.MaxMemory, budget.FindAvailable()
@@ -47,7 +47,7 @@ func newMemory(limits config.Limits, getenv func(string) string, log zerolog.Log
 	return m
 }
 
-// apply sets up the collector and says what is in force.
+// apply configures the collector, and logs the settings.
 func (m *memory) apply(getenv func(string) string) {
 	if m.paces {
 		debug.SetGCPercent(gcPercent)
@@ -56,32 +56,33 @@ func (m *memory) apply(getenv func(string) string) {
 	if m.follows {
 		debug.SetMemoryLimit(m.limit())
 	} else {
-		line.Str("gomemlimit", getenv("GOMEMLIMIT")) // the runtime has read it
+		line.Str("gomemlimit", getenv("GOMEMLIMIT")) // already applied by the runtime
 	}
 	line.Msg("memory limit")
 }
 
 const (
-	// memoryEvery is how often the memory is looked at.
+	// memoryEvery is how often the memory is checked.
 	memoryEvery = time.Second
-	// trimEvery is how often memory is given back at most: it takes a collection.
+	// trimEvery is the shortest time between two returns of memory to the system; each
+	// takes a collection.
 	trimEvery = 4 * time.Second
-	// trimAbove is the memory in bytes that is given back when the process is quiet, and
-	// quiet how much it then allocates between two looks at most. Where it is, the
-	// collections are hardly more than without.
+	// trimAbove is the memory, in bytes, from which it is returned while the process is quiet,
+	// and quiet the most that a quiet process allocates between two checks. With these values
+	// there are hardly more collections than without.
 	trimAbove = 4 << 20
 	quiet     = 8 << 20
-	// What was in use when memory was given back may have died since, and only a collection
-	// finds it: a quiet process has another trimAgainAfter later, if it has allocated
-	// trimAgainAbove by then. (The runtime has one after two minutes.)
+	// Memory that was in use at a return may be garbage since, but only a collection finds out.
+	// So a quiet process gets a second one trimAgainAfter later, if it has allocated
+	// trimAgainAbove by then. (The runtime itself collects after two minutes.)
 	trimAgainAfter = 15 * time.Second
 	trimAgainAbove = 512 << 10
 )
 
-// keep follows the budget until ctx ends: the index lies outside of the heap, so
-// that its bytes are taken from the runtime's limit; and once a peak is over, or little
-// happens, what was taken is given back to the system, which the runtime alone does in
-// minutes: registrations, for one, leave several times what they keep.
+// keep manages the runtime's memory until ctx ends. The index is outside the heap, so it
+// subtracts the index's bytes from the runtime's limit. After a peak, and while little happens,
+// it returns memory to the system, which the runtime alone takes minutes to do: registrations,
+// for example, leave several times the memory that they keep.
 func (m *memory) keep(ctx context.Context) error {
 	every := time.NewTicker(memoryEvery)
 	defer every.Stop()
@@ -114,22 +115,22 @@ func (m *memory) keep(ctx context.Context) error {
 	}
 }
 
-// pace returns the percentage by which the heap may grow with so much live memory.
+// pace returns the percentage (as GOGC) by which the heap may grow, for the given live memory
+// in bytes.
 func pace(live int64) int {
-	const step = 25 // not at every change
+	const step = 25 // so that it does not change all the time
 	return int(min(max(100*gcGarbage/max(live, 1), 100), gcPercent)) / step * step
 }
 
-// limit is what the runtime may take: what the index and a sixteenth for the
-// program's code leave, but never less than a third, below which it would collect all
-// the time.
+// limit returns the runtime's memory limit: the budget less the index and a sixteenth for the
+// program's code, but at least a third, below which the collector would run all the time.
 func (m *memory) limit() int64 {
 	total := m.budget.Total()
-	const step = 1 << 20 // not at every change
+	const step = 1 << 20 // so that it does not change all the time
 	return max(total-total/16-m.budget.Account(budget.Index).Used()/step*step, total/3)
 }
 
-// isIdle reports whether the accounts that lie on the heap use little.
+// isIdle reports whether the accounts of memory on the heap use little.
 func (m *memory) isIdle() bool {
 	var used int64
 	for _, a := range m.budget.Accounts() {
@@ -140,11 +141,11 @@ func (m *memory) isIdle() bool {
 	return used < m.budget.Total()/8
 }
 
-// heap is the memory of the Go runtime in bytes.
+// heap has figures of the Go runtime's memory in bytes.
 type heap struct {
-	held      int64 // not given back to the system
+	held      int64 // not returned to the system
 	live      int64 // after the last collection
-	garbage   int64 // of what is held, what a collection would give back at least
+	garbage   int64 // lower bound of what a collection would free
 	allocated int64 // since the start
 }
 

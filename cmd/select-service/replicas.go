@@ -13,16 +13,15 @@ import (
 	"github.com/select-service/select-service/pkg/replicasync"
 )
 
-// dumpIdle is how long another replica may send nothing of its dump: with a large
-// index it takes long to the first byte.
+// dumpIdle is how long another replica may send nothing of its dump. With a large index the
+// first byte takes long.
 const dumpIdle = 30 * time.Second
 
-// snapshotIdle is the same for the reservations, which come at once. If packets are
-// dropped, a request hangs and the next one waits for its end: replicas agree again
-// within 5 s after that.
+// snapshotIdle is the same for the reservations, which come at once. If packets are dropped, a
+// request hangs and the next one waits for its end; replicas agree again within 5 s after that.
 const snapshotIdle = 3 * time.Second
 
-// replicas are the connections from this process to the others.
+// replicas has the connections from this process to other replicas.
 type replicas struct {
 	conf      config.Replicas
 	mesh      *zmqsock.Mesh // nil: reservations are not shared
@@ -30,8 +29,8 @@ type replicas struct {
 	snapshots *fetch.Client
 }
 
-// newReplicas prepares the connections; followed lists the endpoints of the replicas
-// whose reservations are followed. sessions says whether sessions are shared, too.
+// newReplicas prepares the connections. followed returns the endpoints of the replicas whose
+// reservations are followed. sessions: sessions are shared too.
 func newReplicas(conf config.Replicas, sessions bool, hub *zmqsock.Hub, read files, followed func() []string) replicas {
 	who := fetch.Identity{Certificates: read.peers, Token: read.peerToken, Trusted: func(u *url.URL) bool {
 		return isPeer(u, conf.IndexerPeers, followed())
@@ -48,9 +47,9 @@ func newReplicas(conf config.Replicas, sessions bool, hub *zmqsock.Hub, read fil
 	return r
 }
 
-// isPeer reports whether the token may go to a URL: to one below those that the
-// operator has named, or on a host whose reservations are followed. The URLs of
-// snapshots are announced by the replicas themselves.
+// isPeer reports whether the token may be sent to a URL: to URLs below those that the operator
+// has named, and to hosts whose reservations are followed. The check is needed because replicas
+// themselves announce the URLs of their snapshots.
 func isPeer(u *url.URL, named, followed []string) bool {
 	for _, text := range named {
 		if peer, err := url.Parse(text); err == nil && peer.Scheme == u.Scheme && peer.Host == u.Host {
@@ -65,8 +64,8 @@ func isPeer(u *url.URL, named, followed []string) bool {
 	return false
 }
 
-// configure adds the other replicas to the service's configuration; url is the base
-// URL of this process, maxPeers how many of them there may be.
+// configure adds the settings of replication to the service's configuration. url is the base
+// URL of this process, maxPeers the most replicas to follow.
 func (r replicas) configure(c *service.Config, url string, maxPeers int) {
 	c.Recovery = service.RecoveryConfig{
 		Peers:    r.conf.IndexerPeers,
@@ -86,7 +85,8 @@ func (r replicas) configure(c *service.Config, url string, maxPeers int) {
 	}
 }
 
-// behind counts the messages that slow replicas did not get, nil without a publisher.
+// behind returns a function that counts the messages that slow replicas missed; nil
+// without a publisher.
 func (r replicas) behind() func() uint64 {
 	if r.mesh == nil {
 		return nil

@@ -123,11 +123,11 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	return err
 }
 
-// snapshotGrace is how long the last snapshot waits for requests under way. Those of
-// dead clients would take all of grace, and then there is no time left for it.
+// snapshotGrace is how long the last snapshot waits for requests under way. Requests of dead
+// clients would take all of grace and leave it no time.
 const snapshotGrace = grace / 3
 
-// start runs a part in its group and returns a channel that is closed when it ends.
+// start runs a part in its group, and returns a channel that is closed when the part ends.
 func start(parts *errgroup.Group, run func() error) <-chan struct{} {
 	ended := make(chan struct{})
 	parts.Go(func() error {
@@ -137,9 +137,9 @@ func start(parts *errgroup.Group, run func() error) <-chan struct{} {
 	return ended
 }
 
-// handlers makes the handler of a listener. The metrics of the selection's listener
-// count the requests of all, and show the others; the slot tracker alone has no
-// metrics, so no counts.
+// handlers returns a function that creates the handler of a listener. The selection listener's
+// metrics include the requests of all listeners, and the other collectors. The slot tracker
+// alone has no metrics, so its requests are not counted.
 func handlers(conf config.Config, svc *service.Service, guard *access.Guard, memory *budget.Budget, stopping <-chan struct{}, log zerolog.Logger, others ...prometheus.Collector) func(*listener) http.Handler {
 	requests := telemetry.NewRequests()
 	bodies := httpapi.NewMemory(memory, stopping)
@@ -173,11 +173,11 @@ func handlers(conf config.Config, svc *service.Service, guard *access.Guard, mem
 	}
 }
 
-// subscribersPerPeer is how many connections other replicas may have to our publisher for
-// each that may be followed: Dynamo's routers follow and are not followed.
+// subscribersPerPeer is how many connections to our publisher are allowed per peer that may be
+// followed. It is above 1 because Dynamo's routers follow without being followed.
 const subscribersPerPeer = 4
 
-// socketOptions are the limits of the ZMQ sockets.
+// socketOptions returns the limits of the ZMQ sockets.
 func socketOptions(conf config.Config, memory *budget.Budget, keys zmqsock.Curve, log zerolog.Logger) zmqsock.Options {
 	opt := zmqsock.DefaultOptions()
 	opt.Endpoints = conf.Access.Endpoints()
@@ -235,7 +235,7 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, memory 
 	return c
 }
 
-// contractOf is the contract that the service follows.
+// contractOf returns the contract that the service follows.
 func contractOf(conf config.Config) contract.Version {
 	if conf.Server.Contract == config.Contract16 {
 		return contract.V16
@@ -243,7 +243,7 @@ func contractOf(conf config.Config) contract.Version {
 	return contract.V13
 }
 
-// logger writes to w; with colours in the format for people, if w is a terminal.
+// logger returns a logger that writes to w. The format for people has colours if w is a terminal.
 func logger(conf config.Log, w io.Writer, terminal bool) zerolog.Logger {
 	level, err := zerolog.ParseLevel(conf.Level)
 	if err != nil {

@@ -15,19 +15,18 @@ import (
 const (
 	// socketFlag is the flag that names unix sockets.
 	socketFlag = "--listen"
-	// socketUmask takes from a socket file what others than owner and group may do: its
-	// mode is 0660. Who may write to it may connect.
+	// socketUmask gives socket files the mode 0660. Whoever may write to the file may connect.
 	socketUmask = 0o117
-	// socketPatience bounds how long another process may take to answer, or to make its
-	// own socket.
+	// socketPatience bounds how long another process may take to answer on its socket, or to
+	// create its own.
 	socketPatience = time.Second
 )
 
 // onSocket reports whether the listener is a unix socket.
 func (l *listener) onSocket() bool { return l.flag == socketFlag }
 
-// listenSocket makes a unix socket at a path. The file of a process that has been killed
-// is replaced; one whose process lives, and any other file, is an error. Closing the
+// listenSocket creates a unix socket at a path. It replaces the file of a process that was
+// killed; the socket of a living process, and any other file, is an error. Closing the
 // listener removes the file.
 func listenSocket(ctx context.Context, path string) (net.Listener, error) {
 	unlock, err := lockSocket(ctx, path+".lock")
@@ -38,15 +37,15 @@ func listenSocket(ctx context.Context, path string) (net.Listener, error) {
 	if err := removeStale(ctx, path); err != nil {
 		return nil, err
 	}
-	// It must not be open to others before a change of its mode. (Nothing else makes files
-	// at this time.)
+	// A umask, because the file must not be accessible to others even for a moment. (No other
+	// files are created at this time.)
 	before := unix.Umask(socketUmask)
 	defer unix.Umask(before)
 	return (&net.ListenConfig{}).Listen(ctx, "unix", path)
 }
 
-// lockSocket keeps other processes that start from replacing a socket that this one has
-// just made, until unlock, which removes the file at the path.
+// lockSocket keeps other starting processes from replacing the socket that this one creates,
+// until unlock, which removes the lock file at the path.
 func lockSocket(ctx context.Context, path string) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, socketPatience)
 	defer cancel()
@@ -58,7 +57,7 @@ func lockSocket(ctx context.Context, path string) (unlock func(), err error) {
 		err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil && isAt(file, path) {
 			return func() {
-				_ = os.Remove(path) // before the lock: it may be another's file after
+				_ = os.Remove(path) // before unlocking: afterwards it may be another process's file
 				_ = file.Close()
 			}, nil
 		}
@@ -74,8 +73,8 @@ func lockSocket(ctx context.Context, path string) (unlock func(), err error) {
 	}
 }
 
-// isAt reports whether a file is still the one at its path: whoever had locked it before has
-// removed it.
+// isAt reports whether an open file is still the one at its path: the previous holder of the
+// lock may have removed it.
 func isAt(file *os.File, path string) bool {
 	ours, err := file.Stat()
 	if err != nil {
@@ -85,7 +84,7 @@ func isAt(file *os.File, path string) bool {
 	return err == nil && os.SameFile(ours, there)
 }
 
-// removeStale removes a socket that nobody listens on any more.
+// removeStale removes a socket that no process listens on any more.
 func removeStale(ctx context.Context, path string) error {
 	conn, err := (&net.Dialer{Timeout: socketPatience}).DialContext(ctx, "unix", path)
 	switch {
@@ -94,12 +93,12 @@ func removeStale(ctx context.Context, path string) error {
 		return errors.New("another process listens there")
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
-	case !errors.Is(err, unix.ECONNREFUSED): // the answer for files of every kind
+	case !errors.Is(err, unix.ECONNREFUSED): // returned for any other kind of file too
 		return fmt.Errorf("whether another process listens there: %w", err)
 	}
 	info, err := os.Lstat(path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist): // it has just ended
+	case errors.Is(err, fs.ErrNotExist): // its process has just ended
 		return nil
 	case err != nil:
 		return err

@@ -6,18 +6,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// detachStderr returns standard error for the log, which is written by a goroutine
-// that may block. What writes to the descriptor itself, such as a panic, does not
-// block after this: where standard error is a pipe or a terminal, descriptor 2 becomes
-// another opening of it, which loses what is not taken at once. Its other users keep
-// theirs as it is. Where that cannot be done, all stays as it was.
+// detachStderr returns standard error for the log, whose own goroutine may block on it.
+// Everything else that writes to descriptor 2, such as a panic, must not block: if standard
+// error is a pipe or a terminal, descriptor 2 is replaced by another, non-blocking opening of
+// it, which drops what cannot be written at once. Other processes that share standard error are
+// not affected. If that is not possible, nothing changes.
 func detachStderr() *os.File {
 	const fd, path = 2, "/proc/self/fd/2"
 	if info, err := os.Stat(path); err != nil || info.Mode()&(os.ModeNamedPipe|os.ModeCharDevice) == 0 {
 		return os.Stderr
 	}
 	nonblocking, err := unix.Open(path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
-	if err != nil { // another user's pipe
+	if err != nil { // for example the pipe of another user
 		return os.Stderr
 	}
 	defer func() { _ = unix.Close(nonblocking) }()
