@@ -5,7 +5,7 @@ import (
 	"math/bits"
 )
 
-// backlog is what waits in one class.
+// backlog has the waiters of one class.
 //
 // Waiters of the same lane can use the same ranks, so either the first of them
 // can run or none of them: a lane is asked once, however long it is. Lanes are
@@ -18,12 +18,12 @@ type backlog struct {
 	raw     total
 	cached  total
 
-	deficit uint64 // tokens that the class may serve but has not; 0 when it is empty
+	deficit uint64 // tokens that the class may still serve; 0 when the class is empty
 
-	frontier heap[step] // memory of first
+	frontier heap[step] // scratch memory of first
 }
 
-// lane is the waiters of one class that can use the same ranks; never empty.
+// lane has the waiters of one class that can use the same ranks; it is never empty.
 type lane struct {
 	key     Lane
 	waiters heap[*Waiter]
@@ -75,7 +75,7 @@ func (b *backlog) first(canRun func(*Waiter) bool) *Waiter {
 		return nil
 	}
 	if w := b.order[0].waiters[0]; canRun(w) {
-		return w // by far the most common case
+		return w // by far the most frequent case
 	}
 	// Walk the heap in order: of the lanes not yet asked, the first one is a
 	// child of one that was.
@@ -110,8 +110,8 @@ type step struct{ *lane }
 func (s step) before(o step) bool { return s.lane.before(o.lane) }
 func (s step) moved(int)          {}
 
-// total is an exact sum of uint64 that can be taken back: prompt lengths come
-// from clients, so 64 bits could overflow.
+// total is an exact sum of uint64 values that can also be subtracted. Prompt lengths come from
+// clients, so 64 bits could overflow.
 type total struct {
 	high, low uint64
 }
@@ -128,7 +128,7 @@ func (t *total) sub(v uint64) {
 	t.high -= borrow
 }
 
-// value saturates.
+// value returns the sum, at most the largest uint64.
 func (t *total) value() uint64 {
 	if t.high != 0 {
 		return math.MaxUint64

@@ -1,7 +1,7 @@
 package admission
 
-// element is what a heap holds: it knows which of two goes first, and learns
-// its own place so that it can be removed.
+// element is an element of a heap. It has an order, and it is told its place so that it can be
+// removed.
 type element[T any] interface {
 	before(T) bool
 	moved(place int)

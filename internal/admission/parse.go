@@ -59,11 +59,11 @@ func (r *policyReader) file(n *yaml.Node) *PolicyFile {
 	return file
 }
 
-// profile is one set of classes as the file has it.
+// profile is one set of classes as in the file.
 type profile struct {
 	node    *yaml.Node
 	path    string
-	given   int // how many of its keys
+	given   int // how many of its keys are given
 	family  string
 	buckets []bucket
 	entries []entry
@@ -127,8 +127,8 @@ func (e *entry) fields(r *policyReader) yamlread.Fields {
 	}
 }
 
-// policy checks what was read as a whole and builds the policy from it. It is
-// of use only if there are no faults.
+// policy checks the profile as a whole and builds the policy from it. The result is valid only
+// if there are no faults.
 func (p *profile) policy(r *policyReader) *Policy {
 	if p.family == "" {
 		r.faultf(yamlread.Join(p.path, "default_policy_family"), p.node, "is required")
@@ -230,8 +230,7 @@ func (p *profile) place(r *policyReader, policy *Policy, e *entry, buckets map[s
 	}
 }
 
-// checkMatrix reports holes in the matrix and names that would be ambiguous or
-// lead nowhere.
+// checkMatrix reports holes in the matrix, and names that are ambiguous or refer to nothing.
 func (p *profile) checkMatrix(r *policyReader, policy *Policy) {
 	if _, found := policy.families[p.family]; !found && p.family != "" {
 		r.faultf(yamlread.Join(p.path, "default_policy_family"), p.node, "no policy class has the family %q", p.family)
@@ -260,21 +259,21 @@ func (p *profile) checkMatrix(r *policyReader, policy *Policy) {
 // policyReader reads the values of a policy file.
 type policyReader struct{ yamlread.Reader }
 
-// readValue reads the value at path into the place that it was made for.
+// readValue reads the value at path into its destination.
 type readValue = func(path string, n *yaml.Node)
 
 func (r *policyReader) faultf(path string, n *yaml.Node, format string, args ...any) {
 	r.Fault(path, n, fmt.Errorf(format, args...))
 }
 
-// faults are the words that a policy file's faults have in place of the Reader's.
+// faults maps a Reader's faults to the texts for policy files.
 var faults = map[error]error{
 	yamlread.ErrNotMapping: errors.New("must be a mapping"),
 	yamlread.ErrNotList:    errors.New("must be a list"),
 	yamlread.ErrKeyKind:    errors.New("a key must be a text"),
 }
 
-// describeFault words a fault as "line 3: path: what".
+// describeFault formats a fault as "line 3: path: what".
 func describeFault(path string, n *yaml.Node, what error) error {
 	if own, found := faults[what]; found {
 		what = own
@@ -298,7 +297,7 @@ func (r *policyReader) text(dst *string) readValue {
 	}
 }
 
-// identifier reads a name that may also label a metric into dst.
+// identifier reads a name that can also be a metric's label into dst.
 func (r *policyReader) identifier(dst *string) readValue {
 	return func(path string, n *yaml.Node) {
 		before := r.Count()

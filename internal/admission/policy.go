@@ -1,40 +1,37 @@
-// Package admission decides when a request may run, not where: it holds the
-// requests that found every rank they may use busy, in policy classes with
-// their own order, thresholds and limits, and says which one goes next.
+// Package admission decides when a request may run, not where. It holds the requests that found
+// every rank they may use busy, in policy classes with their own order, thresholds and limits,
+// and decides which one is next.
 //
-// It is pure data: no goroutine, no lock, no clock. The owner serialises the
-// calls, brings the times, and asks [Queue.Next] whenever load went down.
+// It is pure data: it has no goroutine, lock or clock. The owner serialises the calls, passes
+// the times, and calls [Queue.Next] whenever load went down.
 package admission
 
 import "sort"
 
 // Defaults of dynamo-kv-router 1.3.1.
 const (
-	// DefaultMaxBatchedTokens stands in for a worker's max_num_batched_tokens
-	// that is not known.
+	// DefaultMaxBatchedTokens is used for a worker whose max_num_batched_tokens is unknown.
 	DefaultMaxBatchedTokens = 10_000_000
-	// DefaultBusyFraction is the threshold of a policy class that names none.
+	// DefaultBusyFraction is the threshold of a policy class that has none.
 	DefaultBusyFraction = 16.0
 )
 
-// MaxWaiting is how many requests of classes without a request limit wait in
-// one queue at most (decision D15).
+// MaxWaiting bounds the requests in one queue of classes without a request limit (decision D15).
 const MaxWaiting = 100_000
 
 // thresholdClass is the name of the only class of a queue without policy file,
 // as it appears in error answers.
 const thresholdClass = "default"
 
-// Config says whether requests wait at all. The zero Config switches queueing
-// off.
+// Config configures whether requests wait. The zero Config turns queueing off.
 type Config struct {
 	// Threshold is the prefill load above which a rank is busy, as a multiple
 	// of its max_num_batched_tokens; nil for none. Finite and not negative.
 	Threshold *float64
-	// Order is that of the class that the threshold makes
-	// (DYN_ROUTER_QUEUE_POLICY of dynamo-kv-router 1.6.1).
+	// Order is the order of the class for Threshold (DYN_ROUTER_QUEUE_POLICY of
+	// dynamo-kv-router 1.6.1).
 	Order Order
-	// File, if not nil, replaces the threshold for the models it speaks of.
+	// File, if not nil, replaces the threshold for the models that it names.
 	File *PolicyFile
 }
 
@@ -43,9 +40,8 @@ func (c Config) Enabled() bool {
 	return c.Threshold != nil || c.File != nil
 }
 
-// ForModel returns the policy of a model: its own of the file, else the file's
-// root, else one class with the threshold. It is nil if nothing of the model
-// ever waits.
+// ForModel returns the policy of a model: the file's own policy for it, else the file's root,
+// else one class with the threshold. It is nil if requests of the model never wait.
 func (c Config) ForModel(model string) *Policy {
 	if c.File != nil {
 		if policy, found := c.File.models[model]; found {
@@ -67,9 +63,9 @@ func (c Config) ForModel(model string) *Policy {
 	}
 }
 
-// PolicyFile is a policy file that [ParsePolicy] found valid.
+// PolicyFile is the valid content of a policy file, from [ParsePolicy].
 type PolicyFile struct {
-	root   *Policy            // nil if the file speaks of single models only
+	root   *Policy            // nil if the file has single models only
 	models map[string]*Policy // replace the root as a whole
 }
 
@@ -82,9 +78,9 @@ type Policy struct {
 	buckets       []uint64 // least uncached tokens of each bucket, rising from 0
 }
 
-// Class returns the class of a request: the explicit class that header names,
-// else the class of the family (header's, or the default one) for the bucket
-// that its uncached tokens fall into. Matrix classes cannot be chosen by name.
+// Class returns the class of a request: the explicit class that header names, else the class of
+// the family (header's, or the default one) for the bucket of its uncached tokens. Matrix
+// classes cannot be chosen by name.
 func (p *Policy) Class(header string, uncached uint64) *Class {
 	if class, found := p.explicit[header]; found {
 		return class
@@ -97,7 +93,7 @@ func (p *Policy) Class(header string, uncached uint64) *Class {
 	return family[above-1]
 }
 
-// Order is how the requests of a class line up behind their strict priority.
+// Order is the order of a class's requests with the same strict priority.
 type Order uint8
 
 // The orders of a class.
@@ -126,12 +122,11 @@ type Class struct {
 	Order   Order
 	Quantum uint64 // uncached tokens that the class may serve per round, at least 1
 
-	// A rank with more prefill tokens than either threshold is busy; nil for
-	// none.
+	// A rank is busy if it has more prefill tokens than either threshold; nil: no threshold.
 	BusyTokens   *uint64
 	BusyFraction *float64 // of the rank's max_num_batched_tokens
 
-	// Limits of what waits, per schedulable worker; nil for none.
+	// Limits of the waiting requests, per schedulable worker; nil: none.
 	RequestLimit *uint64
 	RawLimit     *uint64 // prompt tokens
 	CachedLimit  *uint64 // prompt tokens that were cached somewhere on arrival

@@ -10,42 +10,41 @@ import (
 // Queue holds the waiting requests of one scope. It is not safe for concurrent
 // use.
 //
-// The owner keeps to one rule: after load went down, it calls Next, books what
-// it returns, and repeats until Next returns nil. Then no waiter can run, and
-// a newcomer that can run overtakes no waiter by going at once.
+// The owner must follow one rule: after load went down, it calls Next, books the result, and
+// repeats until Next returns nil. Then no waiter can run, and a newcomer that can run at once
+// overtakes no waiter.
 //
-// Add and Remove cost O(log n). So does Next when the first waiter of a class
-// can run; else it asks once per lane that comes before the first one that
-// can, whatever the number of waiters.
+// Add and Remove cost O(log n). So does Next if the first waiter of a class can run; else it makes
+// one call of canRun for each lane before the first one that can, whatever the number of waiters.
 type Queue struct {
 	policy    *Policy
 	backlogs  []*backlog // by Class.index
 	waiting   int
-	unlimited int // of them in classes without a request limit
+	unlimited int // waiters in classes without a request limit
 	tokens    total
 	arrivals  uint64
 	robin     robin
 }
 
-// Lane says which ranks a waiter can use; waiters of one lane can use the same
-// ones. The zero Lane means every rank of the scope.
+// Lane identifies the ranks that a waiter can use; waiters of one lane can use the same ones.
+// The zero Lane means every rank of the scope.
 type Lane struct {
 	Pinned bool
 	Rank   catalog.Rank // if Pinned
 	Filter string       // identifies the request's filter of workers, "" for none
 }
 
-// Waiter is one request that waits. Its owner sets the exported fields before
-// Add and leaves them alone until it has left the queue.
+// Waiter is a waiting request. Its owner sets the exported fields before Add, and does not
+// change them until it has left the queue.
 type Waiter struct {
 	ClassHeader    string  // policy class or family that the client asks for, "" for none
 	StrictPriority uint32  // higher goes first
 	PriorityJump   float64 // raises the score; a negative one counts as 0
 	Tokens         uint64  // of the prompt
-	Uncached       uint64  // of them not cached on the best eligible rank, at arrival
+	Uncached       uint64  // tokens of the prompt not cached on the best eligible rank, at arrival
 	Arrived        float64 // seconds since the service started
 	Lane           Lane
-	Value          any // the owner's
+	Value          any // for the owner's use
 
 	class *Class
 	lane  *lane // nil while not queued
@@ -69,7 +68,7 @@ func (w *Waiter) before(o *Waiter) bool {
 
 func (w *Waiter) moved(place int) { w.place = place }
 
-// cost is what serving the waiter takes from its class's deficit.
+// cost is what the waiter's class pays from its deficit to serve it.
 func (w *Waiter) cost() uint64 { return max(1, w.Uncached) }
 
 func (w *Waiter) cached() uint64 { return w.Tokens - min(w.Tokens, w.Uncached) }
@@ -98,8 +97,7 @@ func NewQueue(policy *Policy) *Queue {
 	return q
 }
 
-// Classify finds the waiter's class, whose thresholds decide whether it has to
-// wait.
+// Classify sets and returns the waiter's class, whose thresholds decide whether it has to wait.
 func (q *Queue) Classify(w *Waiter) *Class {
 	w.class = q.policy.Class(w.ClassHeader, w.Uncached)
 	return w.class
@@ -121,8 +119,8 @@ func (q *Queue) Add(w *Waiter, workers int) error {
 	return nil
 }
 
-// Remove takes a waiter out, for example because its client is gone. It
-// reports false if the waiter is not queued.
+// Remove takes a waiter out, for example because its client has gone. It returns false if the
+// waiter is not queued.
 func (q *Queue) Remove(w *Waiter) bool {
 	if w.lane == nil {
 		return false
@@ -132,7 +130,7 @@ func (q *Queue) Remove(w *Waiter) bool {
 	return true
 }
 
-// count keeps the totals of the queue, for a waiter that came (1) or left (-1).
+// count updates the totals of the queue for a waiter that came (1) or left (-1).
 func (q *Queue) count(w *Waiter, change int) {
 	q.waiting += change
 	if w.class.RequestLimit == nil {
@@ -148,7 +146,7 @@ func (q *Queue) count(w *Waiter, change int) {
 // Len returns how many requests wait.
 func (q *Queue) Len() int { return q.waiting }
 
-// Tokens returns the prompt tokens that wait; it saturates.
+// Tokens returns the prompt tokens of all waiters; it saturates.
 func (q *Queue) Tokens() uint64 { return q.tokens.value() }
 
 // All yields every waiter, in no order, for example to answer them all at the
@@ -171,10 +169,9 @@ func (q *Queue) All() iter.Seq[*Waiter] {
 // Classes take turns by deficit round robin; inside a class the first waiter
 // that can run goes.
 //
-// canRun reports whether a waiter can run now: one rank that it may use is not
-// busy for its class, or it has none left and must be told so. It is asked for
-// at most one waiter per lane and class, must give all waiters of a lane and
-// class the same answer, and must not change the queue.
+// canRun reports whether a waiter can run now: one rank that it may use is not busy for its class,
+// or it has no rank left and must get its error. It is called for at most one waiter per lane and
+// class, must return the same for all waiters of a lane and class, and must not change the queue.
 func (q *Queue) Next(canRun func(*Waiter) bool) *Waiter {
 	w := q.robin.next(q.backlogs, canRun)
 	if w != nil {
@@ -194,12 +191,12 @@ const (
 	LimitBytes    LimitKind = "bytes" // memory of all requests that wait, of any class
 )
 
-// LimitError says that a class takes no more waiting requests. Text and fields
-// are the wire's.
+// LimitError is the error for a class that accepts no more waiting requests. Text and
+// fields are the wire's.
 type LimitError struct {
 	PolicyClass string
 	LimitKind   LimitKind
-	Current     uint64 // what waits
+	Current     uint64 // waiting now
 	Limit       uint64 // the class's limit times the workers
 }
 
@@ -208,8 +205,8 @@ func (e *LimitError) Error() string {
 		e.PolicyClass, e.LimitKind, e.Current, e.Limit)
 }
 
-// checkLimits compares what waits already, so the request that crosses a limit
-// is still taken.
+// checkLimits compares only the requests that wait already, so the request that crosses a
+// limit is still accepted.
 func (q *Queue) checkLimits(b *backlog, workers int) error {
 	class := b.class
 	checks := [...]struct {

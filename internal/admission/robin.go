@@ -20,8 +20,8 @@ func (r *robin) next(classes []*backlog, canRun func(*Waiter) bool) *Waiter {
 	}); w != nil {
 		return w
 	}
-	// Every class with a waiter that can run has earned once and still cannot
-	// pay. Which one can first follows from the numbers: skip to that round.
+	// Every class with a waiter that can run has earned once and still cannot pay. The numbers
+	// tell which class can pay first: skip to that round.
 	rounds, found := uint64(0), false
 	for i, head := range r.heads {
 		if head == nil {

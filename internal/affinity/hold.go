@@ -2,22 +2,22 @@ package affinity
 
 import "github.com/select-service/select-service/pkg/catalog"
 
-// Hold is one request's use of a session. A nil Hold is one of no session; so is
-// one that was released. It is safe for concurrent use.
+// Hold is one request's use of a session. A nil Hold, and one that was released, is of no
+// session. It is safe for concurrent use.
 type Hold struct {
 	table  *Table
 	key    Key
 	waited bool // constant once Acquire has returned it
 
-	// table.mu guards what follows.
+	// The fields below are guarded by table.mu.
 	session  *session // nil: none, see Bind
 	rank     catalog.Rank
 	booked   bool // Bind was called
 	released bool
 }
 
-// Rank returns the rank that the session was bound to when the hold was taken.
-// It is false if this request decides.
+// Rank returns the rank that the session was bound to when the hold was taken. ok is false if
+// this request decides where the session is bound.
 func (h *Hold) Rank() (catalog.Rank, bool) {
 	if h == nil {
 		return catalog.Rank{}, false
@@ -30,14 +30,13 @@ func (h *Hold) Rank() (catalog.Rank, bool) {
 	return h.rank, true
 }
 
-// Waited reports whether the request has waited for another one's decision: what it
-// knew before may have changed.
+// Waited reports whether the request has waited for another one's decision, so that its
+// state may be outdated.
 func (h *Hold) Waited() bool { return h != nil && h.waited }
 
-// Drop says that the session's rank cannot be used any more: this request decides
-// where the session is bound next. If another request has dropped the rank before,
-// the hold is one of what became of the session: of its new rank, or of no session
-// while the other one decides.
+// Drop ends the binding to the session's rank, which cannot be used any more: this request
+// decides where the session is bound next. If another request has dropped the rank before, the
+// hold moves to the session's new binding, or to no session while the other request decides.
 func (h *Hold) Drop() {
 	if h == nil {
 		return
@@ -50,7 +49,7 @@ func (h *Hold) Drop() {
 	}
 	s := t.currentLocked(h.key)
 	switch {
-	case s != nil && s == h.session: // the old session goes, with the holds of others
+	case s != nil && s == h.session: // the session ends, also for its other holds
 		t.publishLocked(s, Publisher.SessionUnbound)
 		t.removeLocked(s)
 		h.session = t.addLocked(h.key, "")
@@ -66,9 +65,9 @@ func (h *Hold) Drop() {
 	}
 }
 
-// Bind says that the request was booked on r. If this request decides, the session
-// is bound to r. If another one has decided in the meantime, that binding stays, and
-// the hold is one of it only if it is to r.
+// Bind records that the request was booked on r. If this request decides, the session is
+// bound to r. If another one has decided meanwhile, that binding stays, and the hold joins it
+// only if it is to r.
 func (h *Hold) Bind(r catalog.Rank) {
 	if h == nil {
 		return
@@ -92,8 +91,7 @@ func (h *Hold) Bind(r catalog.Rank) {
 	}
 }
 
-// publishLocked tells other replicas that the session is in use, if it is still the
-// hold's.
+// publishLocked publishes to other replicas that the session is in use, if it is still the hold's.
 func (h *Hold) publishLocked() {
 	s, t := h.session, h.table
 	if t.shared != nil && h.booked && s != nil && t.sessions[h.key] == s {
@@ -101,9 +99,8 @@ func (h *Hold) publishLocked() {
 	}
 }
 
-// Release ends the request's use: its reservation has ended, or nothing was
-// booked. The time for which an idle session is kept starts again. Further calls
-// do nothing.
+// Release ends the request's use: its reservation has ended, or nothing was booked. The time
+// that an idle session is kept restarts. Further calls do nothing.
 func (h *Hold) Release() {
 	if h == nil {
 		return
@@ -138,7 +135,7 @@ func (h *Hold) detachLocked() {
 	}
 }
 
-// holdLocked takes a use of a session that is bound.
+// holdLocked attaches the hold to a bound session.
 func (h *Hold) holdLocked(s *session) {
 	h.table.busyLocked(s)
 	s.peer = ""

@@ -8,12 +8,12 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// Version orders the bindings of one session over all replicas (dynamo-kv-router
-// 1.6.1): who binds a session gives it a greater one than it has seen. It stays while
-// the binding does.
+// Version orders the bindings of one session over all replicas (dynamo-kv-router 1.6.1). A
+// replica that binds a session gives the binding a greater version than it has seen. The
+// version does not change while the binding lasts.
 type Version struct {
-	// Sequence begins at the time of the writer's start, in nanoseconds since 1970,
-	// and counts its bindings from there; a greater one that was seen lifts it.
+	// Sequence starts at the time of the writer's start, in Unix ns, and is incremented for
+	// each of its bindings. A greater one seen from a peer raises it.
 	Sequence uint64
 	Writer   uint64 // the process that has bound the session
 }
@@ -23,44 +23,44 @@ func (v Version) Compare(w Version) int {
 	return cmp.Or(cmp.Compare(v.Sequence, w.Sequence), cmp.Compare(v.Writer, w.Writer))
 }
 
-// Binding is what replicas tell each other of a session.
+// Binding is a binding of a session as replicas exchange it.
 type Binding struct {
 	Key
 	Rank catalog.Rank
 	Version
-	Idle time.Duration // since its last use ended
+	Idle time.Duration // time since its last use ended
 }
 
-// Publisher tells other replicas of bindings. It is called under the table's lock, must
-// not block and must not call the table.
+// Publisher publishes bindings to other replicas. It is called under the table's lock, and must
+// neither block nor call the table.
 type Publisher interface {
-	// SessionBound: a request was booked on the session's rank, or has ended.
+	// SessionBound is called when a request was booked on the session's rank, and when it has
+	// ended.
 	SessionBound(Binding)
-	// SessionUnbound: the session must not be served by that rank any more.
+	// SessionUnbound is called when the session must not use its rank any more.
 	SessionUnbound(Binding)
 }
 
-// Share has p told of the bindings of requests that are booked here. writer names this
-// process. It comes before all use.
+// Share publishes the bindings of requests that are booked here to p. writer is the id of this
+// process. It must be called before any other use.
 func (t *Table) Share(writer uint64, p Publisher) {
 	t.writer, t.shared, t.sequence = writer, p, uint64(max(0, t.now().UnixNano()))
 }
 
-// Result is what has become of a binding that a peer told of.
+// Result is the outcome of a peer's binding.
 type Result uint8
 
 // The results.
 const (
 	Applied Result = iota // inserted, extended, replaced or ended
-	Ignored               // the session is being decided, or has a better binding
-	Full                  // there is no room for it
+	Ignored               // the session is being decided here, or has a newer binding
+	Full                  // the table is full
 )
 
-// Apply joins a binding that peer told of, by the rules of dynamo-kv-router 1.6.1: it is
-// taken where there is none, extends the same one, and replaces one to another rank if
-// its version is greater. While the first request of the session is being decided here
-// it is ignored. The name is at most MaxSession bytes long, and Sequence less than its
-// largest value.
+// Apply merges a binding from peer, by the rules of dynamo-kv-router 1.6.1. It is inserted if
+// there is none, extends an equal one, and replaces one to another rank if its version is
+// greater. It is ignored while the first request of the session is being decided here. The name
+// must be at most MaxSession bytes long, and Sequence below its largest value.
 func (t *Table) Apply(peer string, b Binding) Result {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -81,7 +81,7 @@ func (t *Table) Apply(peer string, b Binding) Result {
 		return Applied
 	case s.rank == b.Rank || b.Compare(s.version) <= 0:
 		return Ignored
-	default: // it goes, with the holds of requests here
+	default: // the old binding ends, also for requests here
 		t.removeLocked(s)
 	}
 	if s = t.addLocked(b.Key, peer); s == nil {
@@ -92,8 +92,7 @@ func (t *Table) Apply(peer string, b Binding) Result {
 	return Applied
 }
 
-// ApplyUnbound ends a binding that a peer has ended, unless a later one has replaced it
-// here.
+// ApplyUnbound ends a binding that a peer has ended, unless a later one has replaced it here.
 func (t *Table) ApplyUnbound(b Binding) Result {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -106,10 +105,9 @@ func (t *Table) ApplyUnbound(b Binding) Result {
 	return Applied
 }
 
-// Bindings returns at most limit bindings in the order in which they came, those after
-// the given cursor, 0 for the first page. next is the cursor of the page after it; more
-// is false on the last one. Every session that stays bound during the walk is on one of
-// the pages.
+// Bindings returns at most limit bindings in order of arrival, starting after the given cursor
+// (0 for the first page). next is the cursor for the following page; more is false on the last
+// page. Every session that stays bound during the whole walk is on one of the pages.
 func (t *Table) Bindings(after uint64, limit int) (page []Binding, next uint64, more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -133,7 +131,7 @@ func (t *Table) bindingLocked(s *session) Binding {
 	return b
 }
 
-// nextVersionLocked returns the version of a binding that is made here.
+// nextVersionLocked returns the version for a binding that is made here.
 func (t *Table) nextVersionLocked() Version {
 	v := Version{Sequence: t.sequence, Writer: t.writer}
 	t.sequence++
@@ -146,22 +144,22 @@ func (t *Table) publishLocked(s *session, tell func(Publisher, Binding)) {
 	}
 }
 
-// arrivals are sessions in the order of their serial numbers, so that a page of them costs
-// no more than its length.
+// arrivals has the sessions in order of serial number, so that a page of them costs no
+// more than its length.
 type arrivals struct {
 	list []arrival
-	gone int // of list
+	gone int // removed entries in list
 }
 
 type arrival struct {
 	serial  uint64
-	session *session // nil: gone
+	session *session // nil: removed
 }
 
 // add enters the newest session.
 func (a *arrivals) add(s *session) { a.list = append(a.list, arrival{s.serial, s}) }
 
-// after returns those with greater numbers, the gone ones included.
+// after returns the entries with greater numbers, including removed ones.
 func (a *arrivals) after(serial uint64) []arrival {
 	i, found := slices.BinarySearchFunc(a.list, serial, func(x arrival, n uint64) int { return cmp.Compare(x.serial, n) })
 	if found {
@@ -170,7 +168,7 @@ func (a *arrivals) after(serial uint64) []arrival {
 	return a.list[i:]
 }
 
-// remove takes a session out. Those that are gone are at most about half of the list.
+// remove removes a session. Removed entries make up at most about half of the list.
 func (a *arrivals) remove(s *session) {
 	a.after(s.serial - 1)[0].session = nil
 	if a.gone++; a.gone > len(a.list)/2 {

@@ -15,8 +15,8 @@ const (
 	MaxSessions = 1 << 16 // in a table
 )
 
-// Limits of the requests that wait for the first one of their session. Each has a
-// goroutine and its prompt, and the admission queue's limits do not see it.
+// Limits of the requests that wait for the first one of their session. Each has a goroutine and
+// its prompt, and does not count in the admission queue's limits.
 const (
 	MaxWaiting        = 1 << 16 // in a table
 	MaxSessionWaiting = 1 << 10 // for one session
@@ -33,60 +33,60 @@ type Table struct {
 	ttl time.Duration
 	max int
 	now func() time.Time
-	// Limits of the requests that wait in all, and for one session.
+	// Limits of the waiting requests in all, and for one session.
 	maxWaiting, maxSessionWaiting int
 
 	maxBytes int64     // of all sessions; 0: no limit
-	writer   uint64    // of own versions
-	shared   Publisher // nil: with nobody
+	writer   uint64    // the writer in this process's versions
+	shared   Publisher // nil: sessions are not shared
 
-	// mu guards what follows and the state of sessions and holds. It is held for a
-	// few steps, except where many wait for one session, many sessions expire, or a
-	// page of them is read. The publisher is called under it.
+	// mu guards the fields below and the state of sessions and holds. It is held briefly,
+	// except if many requests wait for one session, many sessions expire, or a page of them is
+	// read. The publisher is called under it.
 	mu       sync.Mutex
 	sessions map[Key]*session
-	arrivals arrivals  // the same
+	arrivals arrivals  // the same sessions in order of arrival
 	idle     list.List // of *session: bound and not held, the longest idle first
-	// foreign are the idle sessions that peers have told of and nobody has used here,
-	// by peer. What comes from a snapshot may stand behind younger ones.
+	// foreign has, by peer, the idle sessions that came from peers and have not been used here.
+	// Those from a snapshot may stand behind younger ones.
 	foreign  map[string]*list.List
 	waiting  int    // waiters of all sessions
 	bytes    int64  // of all sessions
-	serial   uint64 // of the newest session
-	sequence uint64 // of the next own version
+	serial   uint64 // serial number of the newest session
+	sequence uint64 // sequence of this process's next version
 }
 
-// session is one binding, or one that its first request is about to make. A session
-// that is not in the table any more has no effect.
+// session is a binding, or one that its first request is about to make. A session that is no
+// longer in the table has no effect.
 type session struct {
 	key     Key
 	decider *Hold     // nil: it is bound
-	waiting list.List // of *waiter, for the decision, the first comes next
+	waiting list.List // of *waiter: requests waiting for the decision, in order
 	rank    catalog.Rank
 	version Version       // if bound
 	holds   int           // if bound
 	idle    *list.Element // nil: held, or not bound
-	since   time.Time     // of idle
-	peer    string        // that told of it; "": it was used here
-	serial  uint64        // in the order in which sessions came
+	since   time.Time     // start of the idle time
+	peer    string        // the peer it came from; "": used here
+	serial  uint64        // serial number, in order of arrival
 }
 
-// waiter waits for the decision about a session. It gets its hold when that has
-// been made, or when it has to make it itself.
+// waiter waits for the decision about a session. It gets its hold when the decision has been
+// made, or when it must decide itself.
 type waiter struct {
 	hold  *Hold
 	ready chan struct{}
-	// in has the waiter, as element, until it is ready.
+	// in is the session whose list has the waiter, as element, until it is ready.
 	in      *session
 	element *list.Element
 }
 
-// LimitBytes sets the memory of all sessions, at most; 0 is no limit. It comes before
-// all use.
+// LimitBytes limits the approximate memory of all sessions; 0: no limit. It must be called
+// before any other use.
 func (t *Table) LimitBytes(most int64) { t.maxBytes = most }
 
-// New returns an empty table of at most max sessions. A binding is forgotten ttl
-// after its last use has ended. The time comes from now.
+// New returns an empty table of at most max sessions. A binding is dropped ttl after its last
+// use has ended. now returns the time.
 func New(ttl time.Duration, max int, now func() time.Time) *Table {
 	return &Table{
 		ttl: ttl, max: max, now: now,
@@ -95,7 +95,7 @@ func New(ttl time.Duration, max int, now func() time.Time) *Table {
 	}
 }
 
-// Lookup returns the rank that a session is bound to. It does not prolong it.
+// Lookup returns the rank that a session is bound to. It does not extend the binding.
 func (t *Table) Lookup(k Key) (catalog.Rank, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -106,12 +106,11 @@ func (t *Table) Lookup(k Key) (catalog.Rank, bool) {
 	return s.rank, true
 }
 
-// Acquire holds a session for a request. The first request of a session, whose
-// hold has no rank, decides where it is bound; others wait until it has, or
-// until they become the first. The hold must be released. It is nil if the table
-// is full, or if too many wait: then the session has no effect on the request. The
-// error is the context's, or that of beforeWait, which is called if the request has to
-// wait; nil: nothing is to be done then.
+// Acquire returns a hold on a session for a request. The first request of a session gets a hold
+// without a rank and decides where the session is bound; other requests wait until it has, or
+// until they become the first. The hold must be released. It is nil, and the session has no
+// effect on the request, if the table is full or too many requests wait. The error is ctx's, or
+// that of beforeWait (may be nil), which is called if the request has to wait.
 func (t *Table) Acquire(ctx context.Context, k Key, beforeWait func() error) (*Hold, error) {
 	h := &Hold{table: t, key: k}
 	w, full := t.enter(h)
@@ -137,7 +136,8 @@ func (t *Table) Acquire(ctx context.Context, k Key, beforeWait func() error) (*H
 	}
 }
 
-// enter gives a hold its session, or a waiter for it, or finds no room for either.
+// enter attaches the hold to its session, or returns a waiter for it; full: there is room for
+// neither.
 func (t *Table) enter(h *Hold) (w *waiter, full bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -160,7 +160,7 @@ func (t *Table) enter(h *Hold) (w *waiter, full bool) {
 	return w, false
 }
 
-// leave ends a wait. It may have been over already.
+// leave ends a wait, which may have ended already.
 func (t *Table) leave(w *waiter) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -172,9 +172,9 @@ func (t *Table) leave(w *waiter) {
 	w.hold.releaseLocked()
 }
 
-// Join holds a session for a request whose rank r is settled already. It never
-// waits: if the session is not bound yet, it is bound to r now. It may be
-// bound to another rank, see Hold.Rank. The hold is nil if the table is full.
+// Join returns a hold on a session for a request whose rank r is already chosen. It never
+// waits: a session that is not bound yet is bound to r now. It may be bound to another rank,
+// see Hold.Rank. The hold is nil if the table is full.
 func (t *Table) Join(k Key, r catalog.Rank) *Hold {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -187,7 +187,7 @@ func (t *Table) Join(k Key, r catalog.Rank) *Hold {
 	return h
 }
 
-// Sweep forgets the sessions that have been idle for too long.
+// Sweep drops the sessions that have been idle for too long.
 func (t *Table) Sweep() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -208,7 +208,7 @@ func (t *Table) Waiting() int {
 	return t.waiting
 }
 
-// Bytes returns about what the sessions take.
+// Bytes returns the approximate memory of the sessions.
 func (t *Table) Bytes() int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -243,9 +243,9 @@ func (t *Table) currentLocked(k Key) *session {
 	return s
 }
 
-// addLocked makes a session that peer tells of, or that is used here if that is "". It
-// is nil if the table is full. Then the peer that has most makes room, for what is used
-// here and for a peer that has fewer.
+// addLocked adds a session that came from peer, or is used here if peer is "". If the table is
+// full, the peer with most sessions makes room for one that is used here or comes from a peer
+// with fewer; otherwise the result is nil.
 func (t *Table) addLocked(k Key, peer string) *session {
 	if !t.hasRoomLocked(k) {
 		t.sweepLocked()
@@ -269,8 +269,8 @@ func (t *Table) hasRoomLocked(k Key) bool {
 	return len(t.sessions) < t.max && (t.maxBytes == 0 || t.bytes+k.size() <= t.maxBytes)
 }
 
-// mostForeignLocked returns the idle sessions of the peer that has most of them, nil if
-// there are none, or if peer itself has as many.
+// mostForeignLocked returns the idle sessions of the peer that has most of them; nil if there
+// are none, or if peer itself has as many.
 func (t *Table) mostForeignLocked(peer string) (most *list.List) {
 	for _, idle := range t.foreign {
 		if most == nil || idle.Len() > most.Len() {
@@ -286,13 +286,13 @@ func (t *Table) mostForeignLocked(peer string) (most *list.List) {
 	return most
 }
 
-// size is about what a session takes, in bytes; the texts of its scope are shared.
+// size returns the approximate memory of a session in bytes; the strings of its scope are shared.
 func (k *Key) size() int64 {
 	const session = 512
 	return int64(session + len(k.Session))
 }
 
-// idleLocked says that nothing holds a session any more.
+// idleLocked marks that a session has no holds any more.
 func (t *Table) idleLocked(s *session, since time.Time) {
 	idle := &t.idle
 	if s.peer != "" {
@@ -326,7 +326,7 @@ func (t *Table) removeLocked(s *session) {
 	t.bytes -= s.key.size()
 }
 
-// bindLocked binds a session: the requests that waited hold it.
+// bindLocked binds a session. The requests that waited get holds on it.
 func (t *Table) bindLocked(s *session, r catalog.Rank) {
 	s.rank, s.version, s.decider = r, t.nextVersionLocked(), nil
 	for s.waiting.Len() > 0 {
@@ -334,8 +334,7 @@ func (t *Table) bindLocked(s *session, r catalog.Rank) {
 	}
 }
 
-// wakeLocked ends the wait of the next waiter and returns its hold, which the caller
-// fills in.
+// wakeLocked ends the wait of the next waiter, and returns its hold for the caller to fill in.
 func (t *Table) wakeLocked(s *session) *Hold {
 	w := s.waiting.Remove(s.waiting.Front()).(*waiter)
 	t.waiting--
@@ -344,8 +343,8 @@ func (t *Table) wakeLocked(s *session) *Hold {
 	return w.hold
 }
 
-// boundLocked returns a session that is bound: to r, unless it was bound before. It
-// is nil if the table is full.
+// boundLocked returns the bound session of a key, and binds it to r if it was not bound. It is
+// nil if the table is full.
 func (t *Table) boundLocked(k Key, r catalog.Rank) *session {
 	s := t.currentLocked(k)
 	switch {
@@ -353,15 +352,15 @@ func (t *Table) boundLocked(k Key, r catalog.Rank) *session {
 		if s = t.addLocked(k, ""); s != nil {
 			s.rank, s.version = r, t.nextVersionLocked()
 		}
-	case s.decider != nil: // its decision comes too late
+	case s.decider != nil: // the decider's own choice comes too late
 		s.decider.session = nil
 		t.bindLocked(s, r)
 	}
 	return s
 }
 
-// passLocked gives the decision to the next request that waits for it; if there is
-// none the session is forgotten.
+// passLocked passes the decision to the next waiting request; if there is none, the
+// session is dropped.
 func (t *Table) passLocked(s *session) {
 	if s.waiting.Len() == 0 {
 		t.removeLocked(s)
