@@ -1,8 +1,8 @@
-// Package approximate predicts what engines have cached from what was booked on them,
-// as dynamo-kv-router 1.6.1 does: where engines publish no KV events, instead of
-// their index, and beside it for the time until the first event of a prompt comes.
-// The blocks of a booked prompt stand in an index like those of an engine, under
-// their rolling hashes, until their last reservation was too long ago.
+// Package approximate predicts what engines have cached from the prompts that were booked on
+// them, as dynamo-kv-router 1.6.1 does. If engines publish no KV events, predictions replace
+// their index; otherwise they complement it until the first event of a prompt comes. The blocks
+// of a booked prompt are stored in an index like an engine's, under their rolling hashes, until
+// their last reservation is too old.
 package approximate
 
 import (
@@ -20,34 +20,33 @@ import (
 )
 
 const (
-	// MaxBlocks bounds the blocks of all ranks of the process; about 400 MB
-	// with the scopes' indexes. The oldest make room.
+	// MaxBlocks bounds the blocks of all ranks of the process, about 400 MB with the scopes'
+	// indexes. The oldest blocks make room.
 	MaxBlocks = 1 << 22
-	// BlockBytes is about what a block takes here and in its scope's index.
+	// BlockBytes is the approximate memory of a block here and in its scope's index.
 	BlockBytes = 128
-	// entryBytes is about what a block takes in rankBlocks.blocks.
+	// entryBytes is the approximate memory of a block in rankBlocks.blocks.
 	entryBytes = 32
-	// maxAtOnce is how many blocks come or go before others get the lock.
+	// maxAtOnce is how many blocks are added or removed in one hold of the lock.
 	maxAtOnce = 4096
-	// ticksPerTTL: a second reservation in the same part of the TTL prolongs
-	// nothing, so that very common prefixes cost next to nothing. A block stays
-	// for up to that part too long.
+	// ticksPerTTL divides the TTL into ticks. A further reservation in the same tick extends
+	// nothing, so that very common prefixes cost next to nothing. A block therefore stays for
+	// up to a tick too long.
 	ticksPerTTL = 64
-	// Blocks that are due are looked for once in a tick, within these bounds.
+	// Due blocks are evicted once per tick, within these bounds.
 	minSweep, maxSweep = 10 * time.Millisecond, time.Second
-	// maxPooledHashes is the largest prompt, in blocks, whose memory for rolling
-	// hashes is used again.
+	// maxPooledHashes is the largest prompt, in blocks, whose memory for rolling hashes is pooled.
 	maxPooledHashes = 1 << 17
 )
 
-// Index has the blocks that reservations put into the indexes of all scopes, in
-// the order in which they are evicted: by the last reservation, and a block
-// before its parent. The index of a rank therefore never has a hole.
+// Index has the blocks that reservations have put into the indexes of all scopes, in order
+// of eviction: by last reservation, and a block before its parent. The index of a rank
+// therefore never has a gap.
 //
-// Both hold by where blocks enter the order: those of a reservation go, as a
-// chain, right before the block that they follow, or to the end if they begin a
-// prompt. A block that is not moved was booked in the same tick already, so
-// all blocks behind it in the order are as new.
+// The place where blocks enter the order ensures both. The blocks of a reservation go, as a
+// chain, right before the block that they follow, or to the end if they begin a prompt. A
+// block that is not moved was already booked in the same tick, so all blocks behind it in the
+// order are as recent.
 type Index struct {
 	ttl, tick time.Duration
 	limit     int
@@ -55,62 +54,61 @@ type Index struct {
 	now       func() time.Time
 	epoch     time.Time
 
-	// mu guards order, and the ranks of all scopes. It comes before the locks of
-	// gates and indexes.
+	// mu guards order, and the ranks of all scopes. It is taken before the locks of gates and
+	// indexes.
 	mu sync.Mutex
 	order
 	leases
-	counted int64 // bytes that the account has counted
+	counted int64 // bytes counted in account
 }
 
 // order is a linked list of blocks in chunks of memory, with the ranks that they
 // belong to.
 type order struct {
 	chunks      []*[chunk]block // block 0 is the end of the order
-	used        uint32          // blocks of chunks, the free ones too
-	free        uint32          // the first of those that are free, linked by newer
+	used        uint32          // used blocks of chunks, including free ones
+	free        uint32          // first free block; they are linked by newer
 	n           int             // blocks in the order
 	ranks       []*rankBlocks   // by number
-	freeNumbers []uint32        // numbers of no rank
-	evicted     []uint64        // scratch of evictLocked
+	freeNumbers []uint32        // unused rank numbers
+	evicted     []uint64        // scratch memory of evictLocked
 }
 
-// chunk is how many blocks get their memory at once.
+// chunk is the number of blocks that are allocated at once.
 const chunk = 1 << 12
 
 // block is one block in the cache of one rank.
 type block struct {
 	hash         uint64 // rolling hash
-	tick         int64  // of the last reservation
-	older, newer uint32 // in the order; 0 is the end
+	tick         int64  // tick of the last reservation
+	older, newer uint32 // neighbours in the order; 0 is the end
 	rank         uint32 // number
 	depth        uint32 // blocks before it
-	leases       uint32 // that use it
+	leases       uint32 // number of leases that use it
 }
 
-// dueTick is the tick of a block that is kept for its rank's capacity: when the rank
-// has left it is due.
+// dueTick is the tick of blocks kept by their rank's capacity; once the rank has left,
+// they are due at once.
 const dueTick = -2 * ticksPerTTL
 
-// rankBlocks is what one rank has been booked for while it has a slot of a
-// scope's index.
+// rankBlocks has the blocks that were booked on one rank while it has a slot of a scope's index.
 type rankBlocks struct {
 	gate   *recovery.Gate
 	slot   uint32
 	rank   catalog.Rank
 	number uint32            // in order.ranks
 	blocks map[uint64]uint32 // by rolling hash; nil once the rank has left
-	n      int               // its blocks, also after the rank has left
-	// For a rank that is followed by its capacity: the end of its list, else 0; the
-	// capacity in blocks; and how many blocks its requests have that are not in blocks.
+	n      int               // number of its blocks, also after the rank has left
+	// For a rank that is followed by its capacity (else 0): the end of its list, the capacity
+	// in blocks, and the number of its requests' blocks that are not in blocks.
 	end      uint32
 	capacity uint64
 	private  int
 }
 
-// New returns an index of at most limit blocks, each of which stays for ttl after
-// its last reservation. Its memory is counted in account, if there is one, beside
-// that of the scopes' indexes. The time comes from now.
+// New returns an index of at most limit blocks, each of which stays for ttl after its last
+// reservation. account (may be nil) counts its memory, without that of the scopes' indexes.
+// now returns the time.
 func New(ttl time.Duration, limit int, account *budget.Account, now func() time.Time) *Index {
 	x := &Index{
 		ttl: ttl, tick: max(ttl/ticksPerTTL, time.Millisecond), limit: limit,
@@ -121,34 +119,34 @@ func New(ttl time.Duration, limit int, account *budget.Account, now func() time.
 	return x
 }
 
-// Scope is the ranks of one scope in an Index.
+// Scope has the ranks of one scope in an Index.
 type Scope struct {
 	index *Index
 	gate  *recovery.Gate
 	ranks map[uint32]*rankBlocks // by slot, from the first booking on; guarded by index.mu
 }
 
-// NewScope returns the part of a new scope, whose index is written through gate.
+// NewScope returns the part of a new scope; gate writes the scope's index.
 func (x *Index) NewScope(gate *recovery.Gate) *Scope {
 	return &Scope{index: x, gate: gate, ranks: make(map[uint32]*rankBlocks)}
 }
 
-// AssignSlot gives a slot to a rank, in the scope's index, too. It does nothing if
-// the rank has it.
+// AssignSlot assigns a slot to a rank, here and in the scope's index. It does nothing if the
+// rank has it already.
 func (s *Scope) AssignSlot(slot uint32, r catalog.Rank) {
 	s.remove(slot, &r)
 	s.gate.AssignSlot(slot, r)
 }
 
-// ReleaseSlot empties a slot whose rank has left, in the scope's index, too.
+// ReleaseSlot empties a slot whose rank has left, here and in the scope's index.
 func (s *Scope) ReleaseSlot(slot uint32) {
 	s.remove(slot, nil)
 	s.gate.ReleaseSlot(slot)
-	s.remove(slot, nil) // a booking may have come in between
+	s.remove(slot, nil) // a booking may have added the rank again meanwhile
 }
 
-// Clear forgets what was predicted for the rank of a slot, whose cache is empty now. It
-// must not run at the same time as AssignSlot or ReleaseSlot of the same slot.
+// Clear drops the predictions for the rank of a slot, whose cache is now empty. It must not run
+// concurrently with AssignSlot or ReleaseSlot of the same slot.
 func (s *Scope) Clear(slot uint32) {
 	s.index.mu.Lock()
 	r := s.ranks[slot]
@@ -159,12 +157,12 @@ func (s *Scope) Clear(slot uint32) {
 	}
 }
 
-// hashMemory is memory for rolling hashes. The caller's own cannot be used: a
-// hash that does not follow from the blocks before could stand for two of them.
+// hashMemory pools memory for rolling hashes. The caller's rolling hashes cannot be used: if
+// they do not follow from the local ones, a hash could stand for two blocks.
 var hashMemory = sync.Pool{New: func() any { return new([]uint64) }}
 
-// Book notes that a prompt was sent to a rank, whose cache will have it. It does
-// nothing if the rank has left. The local hashes are borrowed.
+// Book predicts that a rank will have a prompt cached that was sent to it. It does nothing if
+// the rank has left. The local hashes are borrowed.
 func (s *Scope) Book(e catalog.Entry, local []uint64) {
 	if len(local) == 0 {
 		return
@@ -177,9 +175,8 @@ func (s *Scope) Book(e catalog.Entry, local []uint64) {
 	}
 }
 
-// book enters the blocks of a prompt. A long one is entered in parts, so that
-// others need not wait for all of it: a part that was just entered is fresh when
-// the next one looks at it.
+// book adds the blocks of a prompt. A long prompt is added in parts, so that other callers need
+// not wait for all of it. A part just added is still recent when the next part follows it.
 func (s *Scope) book(e catalog.Entry, hashes, local []uint64) {
 	for end := 0; end < len(hashes); {
 		end = min(end+maxAtOnce, len(hashes))
@@ -217,8 +214,7 @@ func (s *Scope) bookPart(e catalog.Entry, hashes, local []uint64) bool {
 	return end == len(hashes)
 }
 
-// rankLocked returns what a rank has been booked for, nil if it has left between choice
-// and reservation.
+// rankLocked returns the blocks of a rank, nil if it has left between choice and reservation.
 func (s *Scope) rankLocked(e catalog.Entry) *rankBlocks {
 	r := s.ranks[e.Slot]
 	if r == nil && s.gate.Has(e.Slot, e.Rank) {
@@ -231,8 +227,8 @@ func (s *Scope) rankLocked(e catalog.Entry) *rankBlocks {
 	return r
 }
 
-// remove forgets the rank of a slot, but for the one to stay. After it no block
-// is entered for the rank, and the scope's index can be emptied.
+// remove drops the rank of a slot, unless it is *stay. Afterwards no block is added for the
+// rank, and the scope's index can be emptied.
 func (s *Scope) remove(slot uint32, stay *catalog.Rank) {
 	s.index.mu.Lock()
 	defer s.index.mu.Unlock()
@@ -245,7 +241,7 @@ func (s *Scope) remove(slot uint32, stay *catalog.Rank) {
 	s.index.removeRankLocked(r)
 }
 
-// resetLocked gives the memory of an empty order back.
+// resetLocked releases the memory of an empty order.
 func (x *Index) resetLocked() {
 	x.chunks = []*[chunk]block{new([chunk]block)}
 	x.used, x.free = 1, 0
@@ -260,8 +256,8 @@ func (x *Index) settleLocked() {
 
 func (x *Index) block(id uint32) *block { return &x.chunks[id/chunk][id%chunk] }
 
-// touchLocked notes that the blocks of a prompt were booked now. Blocks first to
-// end-1 are new; those from end on could not be entered.
+// touchLocked records that the blocks of a prompt were booked now. Blocks first to end-1 are
+// new; there was no room for those from end on.
 func (x *Index) touchLocked(r *rankBlocks, hashes []uint64) (first, end int) {
 	tick := int64(x.now().Sub(x.epoch) / x.tick)
 	// A parent was booked no earlier than its child, so these are a prefix.
@@ -294,8 +290,8 @@ func (x *Index) touchLocked(r *rankBlocks, hashes []uint64) (first, end int) {
 	return first, len(hashes)
 }
 
-// addBlockLocked makes a block, 0 if there is no room: everything is as new as
-// its parent.
+// addBlockLocked adds a block before its parent. It returns 0 if there is no room, which means
+// that all blocks are as recent as the parent.
 func (x *Index) addBlockLocked(r *rankBlocks, hash uint64, depth, parent uint32) uint32 {
 	if x.n >= x.limit && x.evictLocked(1+x.limit/maxAtOnce, func(id uint32) bool { return id != parent }) == 0 {
 		return 0
@@ -303,7 +299,7 @@ func (x *Index) addBlockLocked(r *rankBlocks, hash uint64, depth, parent uint32)
 	return x.enterLocked(r, block{hash: hash, depth: depth})
 }
 
-// enterLocked makes a block of a rank. It is in no list.
+// enterLocked creates a block of a rank, in no list.
 func (x *Index) enterLocked(r *rankBlocks, b block) uint32 {
 	id := x.newBlockLocked()
 	b.rank = r.number
@@ -341,7 +337,7 @@ func (x *Index) unlinkLocked(id uint32) {
 	x.block(b.newer).older = b.older
 }
 
-// Run evicts blocks when they are due until ctx ends.
+// Run evicts due blocks until ctx ends.
 func (x *Index) Run(ctx context.Context) error {
 	due := time.NewTicker(min(max(x.tick, minSweep), maxSweep))
 	defer due.Stop()
@@ -355,8 +351,7 @@ func (x *Index) Run(ctx context.Context) error {
 	}
 }
 
-// Sweep evicts the blocks whose last reservation was too long ago. It lets others
-// have the lock in between.
+// Sweep evicts the blocks whose last reservation is too old. It releases the lock in between.
 func (x *Index) Sweep() {
 	for x.sweepPart() == maxAtOnce {
 	}
@@ -377,10 +372,10 @@ func (x *Index) sweepPart() int {
 	return n
 }
 
-// evictLocked evicts the oldest blocks while they are due, at most so many. It
-// returns how many these were.
+// evictLocked evicts the oldest blocks while they are due, at most most of them, and
+// returns their number.
 func (x *Index) evictLocked(most int, due func(id uint32) bool) (n int) {
-	var of *rankBlocks // whose blocks evicted has
+	var of *rankBlocks // rank of the blocks in evicted
 	for ; n < most; n++ {
 		id := x.block(0).newer
 		if id == 0 || !due(id) {
@@ -399,7 +394,7 @@ func (x *Index) evictLocked(most int, due func(id uint32) bool) (n int) {
 	return n
 }
 
-// dropLocked takes a block out of the order and its rank.
+// dropLocked removes a block from the order and from its rank.
 func (x *Index) dropLocked(id uint32) {
 	b := x.block(id)
 	r := x.ranks[b.rank]
@@ -413,8 +408,8 @@ func (x *Index) dropLocked(id uint32) {
 	}
 }
 
-// unindexEvictedLocked takes the evicted blocks out of a rank's index, unless the
-// rank has left and its index with it.
+// unindexEvictedLocked removes the evicted blocks from a rank's index, unless the rank has left
+// and its index slot with it.
 func (x *Index) unindexEvictedLocked(r *rankBlocks) {
 	if r != nil && r.blocks != nil {
 		r.gate.Remove(r.slot, indexer.Device, x.evicted)
@@ -434,8 +429,8 @@ func (x *Index) addRankLocked(gate *recovery.Gate, slot uint32, rank catalog.Ran
 	return r
 }
 
-// removeRankLocked: the rank has left. There may be very many blocks of it: they
-// stay in the order, without effect, until it is their turn to be evicted.
+// removeRankLocked removes a rank that has left. It may have very many blocks: they stay in the
+// order, without effect, until they are evicted in turn.
 func (x *Index) removeRankLocked(r *rankBlocks) {
 	r.blocks = nil
 	x.dissolveListLocked(r)
@@ -444,7 +439,7 @@ func (x *Index) removeRankLocked(r *rankBlocks) {
 	}
 }
 
-// emptiedLocked gives the memory of a rank without blocks back.
+// emptiedLocked releases the memory of a rank without blocks.
 func (x *Index) emptiedLocked(r *rankBlocks) {
 	if r.blocks != nil {
 		r.blocks = make(map[uint64]uint32) // maps do not shrink
@@ -454,7 +449,7 @@ func (x *Index) emptiedLocked(r *rankBlocks) {
 	x.freeNumbers = append(x.freeNumbers, r.number)
 }
 
-// Blocks returns how many blocks there are, those of ranks that left included.
+// Blocks returns the number of blocks, including those of ranks that have left.
 func (x *Index) Blocks() int {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -9,43 +9,42 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
-// A rank whose capacity is known can be followed by that instead of by time: what
-// dynamo-kv-router 1.6.1 calls router_approximate_cache_policy=lru. Like vLLM's block
-// pool, the rank keeps all blocks of the requests that run on it, and evicts others
-// only to make room: those that were released first, and of one request the last
-// blocks first.
+// Predictions for a rank whose capacity is known can follow that capacity instead of time
+// (router_approximate_cache_policy=lru of dynamo-kv-router 1.6.1). Like vLLM's block pool, the
+// rank keeps all blocks of running requests, and evicts others only to make room: those
+// released first go first, and of one request the last blocks first.
 //
-// A block that a request uses is in no list. When its last request ends it goes to the
-// newest end of its rank's list, after the blocks behind it. As a request that uses a
-// block uses all before it, a block is never newer there than its parent: the index of
-// a rank has no hole.
+// A block in use by a request is in no list. When its last request ends, it goes to the
+// newest end of its rank's list, after the blocks behind it. A request that uses a block uses
+// all blocks before it, so a block in the list is never newer than its parent, and the index
+// of a rank has no gap.
 
-// leases is the part of an Index that is about requests that run.
+// leases is the part of an Index about running requests.
 type leases struct {
-	// ended are those that have ended, and are not released yet: the last one first.
+	// ended has the leases that have ended and are not yet released, last one first.
 	// Reservations end under locks of the ledger, which must not wait for mu.
 	ended atomic.Pointer[Lease]
-	inUse int      // blocks of all leases, each once for each lease
-	lists int      // ranks that have a list of their own
-	added []uint32 // scratch of acquireLocked
+	inUse int      // blocks in use, each counted once per lease
+	lists int      // number of ranks with a list of their own
+	added []uint32 // scratch memory of acquireLocked
 }
 
-// Lease is what one reservation uses of its rank while it lives. A nil Lease is none.
+// Lease is a living reservation's use of its rank's blocks. A nil Lease is none.
 type Lease struct {
 	index *Index
-	next  *Lease // that ended before
+	next  *Lease // next in leases.ended: the lease that ended before
 
 	// Guarded by index.mu.
 	rank    *rankBlocks // nil: nothing is used
-	blocks  []uint32    // of the prompt, from the first one
-	private int         // blocks that no other request has: incomplete, unknown and generated ones
+	blocks  []uint32    // ids of the prompt's blocks, from the first one
+	private int         // number of blocks not shared with other requests: incomplete, unknown and generated ones
 	over    bool
 }
 
 // NewLease returns the lease of a new reservation, to be given to Book.
 func (x *Index) NewLease() *Lease { return &Lease{index: x} }
 
-// End says that the reservation has ended. It may be called before Book, once, and
+// End marks that the reservation has ended. It may be called before Book, is called once, and
 // does not wait.
 func (l *Lease) End() {
 	if l == nil {
@@ -60,7 +59,7 @@ func (l *Lease) End() {
 	}
 }
 
-// AddOutput notes that the request has generated the tokens of one more block.
+// AddOutput adds a block of generated tokens to the request.
 func (l *Lease) AddOutput() {
 	if l == nil {
 		return
@@ -77,8 +76,8 @@ func (l *Lease) AddOutput() {
 	}
 }
 
-// BookLeased is Book for a reservation that has a lease. private are its blocks
-// besides those of local. Where the rank's capacity is not known it is Book.
+// BookLeased is Book for a reservation with a lease. private is the number of its blocks
+// besides those of local. If the rank's capacity is unknown, it is the same as Book.
 func (s *Scope) BookLeased(e catalog.Entry, local []uint64, private int, l *Lease) {
 	if total := e.Worker.TotalKVBlocks; l == nil || (total == nil || *total == 0) && !s.hasList(e.Slot) {
 		s.Book(e, local)
@@ -96,8 +95,8 @@ func (s *Scope) BookLeased(e catalog.Entry, local []uint64, private int, l *Leas
 	}
 }
 
-// hasList reports whether the rank of a slot is followed by its capacity already: then
-// it stays so, if the worker's record says nothing any more.
+// hasList reports whether the rank of a slot is already followed by its capacity. It stays so
+// even if the worker's record no longer has the capacity.
 func (s *Scope) hasList(slot uint32) bool {
 	s.index.mu.Lock()
 	defer s.index.mu.Unlock()
@@ -105,8 +104,8 @@ func (s *Scope) hasList(slot uint32) bool {
 	return r != nil && r.end != 0
 }
 
-// acquirePart enters the blocks of a prompt from start on, those before are the
-// lease's. It reports whether all could be entered.
+// acquirePart adds the blocks of a prompt from start on; the lease has those before. It reports
+// whether there was room for all.
 func (s *Scope) acquirePart(e catalog.Entry, hashes, local []uint64, start, private int, l *Lease) bool {
 	x := s.index
 	x.mu.Lock()
@@ -149,8 +148,8 @@ func (s *Scope) acquirePart(e catalog.Entry, hashes, local []uint64, start, priv
 	return end == len(hashes)
 }
 
-// acquireLocked makes the blocks of a prompt from start on the lease's. Blocks first to
-// end-1 are to be stored; those from end on could not be entered.
+// acquireLocked adds the blocks of a prompt from start on to the lease. Blocks first to end-1
+// must be stored in the index; there was no room for those from end on.
 func (x *Index) acquireLocked(r *rankBlocks, l *Lease, hashes []uint64, start int) (first, end int) {
 	first, x.added = len(hashes), x.added[:0]
 	for i := start; i < len(hashes); i++ {
@@ -174,7 +173,7 @@ func (x *Index) acquireLocked(r *rankBlocks, l *Lease, hashes []uint64, start in
 	return first, len(hashes)
 }
 
-// addLeasedLocked makes a block that is in no list, 0 if there is no room.
+// addLeasedLocked adds a block that is in no list; it returns 0 if there is no room.
 func (x *Index) addLeasedLocked(r *rankBlocks, hash uint64, depth uint32) uint32 {
 	always := func(uint32) bool { return true }
 	if x.n >= x.limit && x.evictLocked(1+x.limit/maxAtOnce, always) == 0 && x.evictListLocked(r, 1) == 0 {
@@ -183,8 +182,8 @@ func (x *Index) addLeasedLocked(r *rankBlocks, hash uint64, depth uint32) uint32
 	return x.enterLocked(r, block{hash: hash, depth: depth, tick: dueTick})
 }
 
-// dropAddedLocked undoes acquireLocked for the blocks that it has added, and for those
-// behind the first of them.
+// dropAddedLocked undoes acquireLocked for the blocks that it has created, and for those behind
+// the first of these.
 func (x *Index) dropAddedLocked(l *Lease) {
 	keep := slices.Index(l.blocks, x.added[0])
 	x.unuseLocked(l.rank, l.blocks[keep:])
@@ -194,7 +193,7 @@ func (x *Index) dropAddedLocked(l *Lease) {
 	}
 }
 
-// releaseEndedLocked releases the leases that have ended, in their order.
+// releaseEndedLocked releases the leases that have ended, in order.
 func (x *Index) releaseEndedLocked() {
 	var first *Lease
 	for l := x.ended.Swap(nil); l != nil; {
@@ -207,7 +206,7 @@ func (x *Index) releaseEndedLocked() {
 	}
 }
 
-// releaseLocked ends the use that a lease makes of its rank.
+// releaseLocked ends a lease's use of its rank's blocks.
 func (x *Index) releaseLocked(l *Lease) {
 	l.over = true
 	r := l.rank
@@ -220,7 +219,7 @@ func (x *Index) releaseLocked(l *Lease) {
 	x.evictOverLocked(r)
 }
 
-// unuseLocked ends one use of neighbouring blocks of a prompt.
+// unuseLocked ends one use of consecutive blocks of a prompt.
 func (x *Index) unuseLocked(r *rankBlocks, blocks []uint32) {
 	x.inUse -= len(blocks)
 	for _, id := range slices.Backward(blocks) {
@@ -236,8 +235,7 @@ func (x *Index) unuseLocked(r *rankBlocks, blocks []uint32) {
 	}
 }
 
-// evictOverLocked evicts blocks of a rank that has more than its capacity, as far as no
-// request uses them.
+// evictOverLocked evicts unused blocks of a rank that has more than its capacity.
 func (x *Index) evictOverLocked(r *rankBlocks) {
 	if r.blocks == nil {
 		return
@@ -247,8 +245,8 @@ func (x *Index) evictOverLocked(r *rankBlocks) {
 	}
 }
 
-// evictListLocked evicts the oldest blocks of a rank's list, at most so many. It
-// returns how many these were.
+// evictListLocked evicts at most most of the oldest blocks of a rank's list, and returns their
+// number.
 func (x *Index) evictListLocked(r *rankBlocks, most int) (n int) {
 	for ; n < most; n++ {
 		id := x.block(r.end).newer
@@ -262,8 +260,8 @@ func (x *Index) evictListLocked(r *rankBlocks, most int) (n int) {
 	return n
 }
 
-// dissolveListLocked puts the blocks of a rank that has left before all others into
-// the order of those that are due by time.
+// dissolveListLocked moves the blocks of a rank that has left to the order by time, before all
+// others.
 func (x *Index) dissolveListLocked(r *rankBlocks) {
 	if r.end == 0 {
 		return

@@ -1,4 +1,3 @@
-// Package arch holds the shape of the project in a test: which package may
-// import which, what the core must not touch, and how large a file may grow.
-// docs/ARCHITECTURE.md explains the shape.
+// Package arch has the tests of the project's structure: which package may import which, what the
+// core must not touch, and how large a file may grow. docs/ARCHITECTURE.md explains the structure.
 package arch

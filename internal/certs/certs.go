@@ -1,6 +1,6 @@
-// Package certs holds the certificates of the process: those that its listeners show
-// and demand, and those that it shows to and demands of the replicas that it reads
-// from. They are files, in PEM, that may be replaced at any time.
+// Package certs holds the certificates of the process: those that its listeners present and
+// require, and those that it presents to and requires of the replicas that it reads from. They
+// are PEM files that may be replaced at any time.
 package certs
 
 import (
@@ -14,14 +14,14 @@ import (
 	"github.com/select-service/select-service/internal/filewatch"
 )
 
-// Files are the paths of one side's certificates; empty for none.
+// Files has the paths of one side's certificates; empty: none.
 type Files struct {
-	Cert, Key string // what this side shows: a chain, the own certificate first, and its key
-	CA        string // who may have signed what the other side shows
+	Cert, Key string // certificate chain of this side, its own certificate first, and the key
+	CA        string // authorities for the other side's certificate
 }
 
-// Side is what one side of connections shows and demands. It is safe for concurrent
-// use; a nil Side has no files.
+// Side has the certificates that one side of connections presents and requires. It is safe for
+// concurrent use; a nil Side has no files.
 type Side struct {
 	files   Files
 	watcher *filewatch.Watcher
@@ -30,14 +30,14 @@ type Side struct {
 
 // material is the content of the files.
 type material struct {
-	cert *tls.Certificate // nil: nothing is shown
-	ca   *x509.CertPool   // nil: none is demanded of clients, the system's of servers
+	cert *tls.Certificate // nil: none is presented
+	ca   *x509.CertPool   // nil: clients need no certificate, servers one of the system's authorities
 	// server is the configuration of listeners.
 	server *tls.Config
 }
 
-// Load reads the files; what names them in errors and in the log.
-// Without files the result is nil.
+// Load reads the files. what is their name in errors and in the log. Without files the result
+// is nil.
 func Load(what string, files Files) (*Side, error) {
 	if files == (Files{}) {
 		return nil, nil
@@ -62,7 +62,7 @@ func (s *Side) Watcher() *filewatch.Watcher {
 	return s.watcher
 }
 
-// NotAfter is when the certificate that is shown expires; the zero time for none.
+// NotAfter returns when the presented certificate expires; the zero time if there is none.
 func (s *Side) NotAfter() time.Time {
 	if s == nil || s.current.Load().cert == nil {
 		return time.Time{}
@@ -70,7 +70,7 @@ func (s *Side) NotAfter() time.Time {
 	return s.current.Load().cert.Leaf.NotAfter
 }
 
-// use makes the contents of the files those of new connections.
+// use applies the contents of the files to new connections.
 func (s *Side) use(contents [][]byte) error {
 	var m material
 	if s.files.Cert != "" {
@@ -93,7 +93,7 @@ func (s *Side) use(contents [][]byte) error {
 
 var errNoCertificate = errors.New("no certificate in PEM")
 
-// serverConfig is TLS 1.2 at least, with Go's choice of ciphers.
+// serverConfig returns a configuration with at least TLS 1.2 and Go's choice of ciphers.
 //
 // It has no HTTP/2: a decision is one small request with one answer, callers keep
 // their connections, and the limits of the service are those of a connection with one
@@ -115,8 +115,7 @@ func listenerDefaults() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, SessionTicketsDisabled: true}
 }
 
-// Server is the configuration of listeners: each handshake has what is in force at
-// its time.
+// Server returns the configuration of listeners. Each handshake uses the current files.
 func (s *Side) Server() *tls.Config {
 	conf := listenerDefaults()
 	conf.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.current.Load().server, nil }
@@ -135,8 +134,8 @@ func (s *Side) ServerFor(protocol string) *tls.Config {
 	return conf
 }
 
-// Client is the configuration of one connection to a server of this name. A nil Side
-// trusts the system's authorities and shows nothing.
+// Client returns the configuration of one connection to a server of this name. A nil Side
+// trusts the system's authorities and presents nothing.
 func (s *Side) Client(serverName string) *tls.Config {
 	conf := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: serverName}
 	if s == nil {

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// selfSignedFor is how long a certificate of SelfSigned lasts: longer than a process runs.
+// selfSignedFor is the validity of a certificate of SelfSigned, longer than any process runs.
 const selfSignedFor = 10 * 365 * 24 * time.Hour
 
-// SelfSigned is the configuration of a listener with a certificate that was made just now,
-// for localhost: it encrypts, and proves nothing. protocol is the name in ALPN.
+// SelfSigned returns the configuration of a listener with a newly generated certificate for
+// localhost, which encrypts but proves nothing. protocol is the ALPN name.
 func SelfSigned(protocol string) (*tls.Config, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

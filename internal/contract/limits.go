@@ -7,8 +7,8 @@ import (
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
-// The limits that refuse requests (decision X2), as the label of the counter of
-// refusals has them.
+// The limits that refuse requests (decision X2), by their labels of the counter of refusals.
+// Comments say what each limits.
 const (
 	LimitWorkers           = catalog.LimitWorkers           // registered (--max-workers)
 	LimitRanks             = catalog.LimitRanks             // of all workers (--max-ranks)
@@ -28,7 +28,7 @@ const (
 	LimitBatch             = "batch"                        // requests of a batch
 )
 
-// Limits has all of them.
+// Limits lists all limits.
 var Limits = []string{
 	LimitWorkers, LimitRanks, LimitStreams, LimitModels, LimitText, LimitEntries, LimitISLTokens,
 	LimitReservations, LimitReservationBlocks, LimitMemory, LimitThresholds, LimitPublishers,
@@ -58,8 +58,8 @@ var limitFlags = map[string]string{
 	LimitReservations: "--max-reservations", LimitReservationBlocks: "--max-reservation-blocks", LimitMemory: "--max-memory",
 }
 
-// CatalogLimit gives an error of the catalog its kind: a Conflict for operators where
-// there are too many of something (decision X2).
+// CatalogLimit converts a limit error of the catalog: reaching a maximum count is a Conflict
+// for operators (decision X2).
 func CatalogLimit(e *catalog.LimitError) *Error {
 	out := &Error{Kind: BadRequest, Text: e.Reason, Limit: e.Limit, Err: e}
 	if e.Full {
@@ -69,8 +69,8 @@ func CatalogLimit(e *catalog.LimitError) *Error {
 	return out
 }
 
-// LedgerLimit gives an error of the ledger its kind: callers come back where there
-// are too many live reservations (decision X2).
+// LedgerLimit converts a limit error of the ledger: if there are too many live reservations,
+// callers should come back later (decision X2).
 func LedgerLimit(e *reservations.LimitError) *Error {
 	out := &Error{Kind: BadRequest, Text: e.Reason + " (" + limitFlags[e.Limit] + ")", Limit: e.Limit, Err: e}
 	if e.Full {
@@ -88,7 +88,7 @@ func CheckText(name, text string) error {
 	return LimitErrorf(BadRequest, LimitText, "%s", TooLong(name, len(text), MaxText))
 }
 
-// TooLong says that a text has too many bytes.
+// TooLong returns the error text for a text with too many bytes.
 func TooLong(name string, n, limit int) string {
 	return fmt.Sprintf("%s has %d bytes, the maximum is %d", name, n, limit)
 }

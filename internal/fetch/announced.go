@@ -16,26 +16,26 @@ import (
 )
 
 const (
-	// minRate, in bytes a second, is how fast an announced answer has to come at least,
-	// once rateGrace is over that its reader has waited: who drips holds nothing up.
+	// minRate is the lowest rate, in bytes per second, of an announced answer, once its reader
+	// has waited for rateGrace, so that a slow sender holds nothing up.
 	minRate   = 64 << 10
 	rateGrace = 2 * time.Second
 )
 
 // Errors of GetAnnounced.
 var (
-	// ErrForeignHost refuses a URL that leads to another host than the replica's.
+	// ErrForeignHost refuses a URL on another host than the replica's.
 	ErrForeignHost = errors.New("announced URL is on another host than the replica, and not on one of --replica-hosts")
-	// ErrSlow means that an answer comes slower than 64 KiB a second.
+	// ErrSlow is the error of an answer that comes more slowly than 64 KiB/s.
 	ErrSlow = errors.New("the answer comes too slowly")
-	// ErrRedirect refuses an answer that leads elsewhere.
+	// ErrRedirect refuses a redirect.
 	ErrRedirect = errors.New("redirects are not followed")
 )
 
-// GetAnnounced is Get for a URL that a replica has announced, where host is the one at
-// which the replica is followed. So that no replica can have others read what it
-// likes, the request goes to that host whatever the URL says, or to one that the
-// operator lists; redirects are not followed. Reads fail with ErrSlow below 64 KiB/s.
+// GetAnnounced is Get for a URL that a replica has announced; host is the host at which the
+// replica is followed. So that a replica cannot make others read arbitrary URLs, the request
+// goes to that host whatever the URL says, or to a host that the operator lists, and redirects
+// are not followed. Reads fail with ErrSlow below 64 KiB/s.
 func (c *Client) GetAnnounced(ctx context.Context, text, host string) (io.ReadCloser, error) {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -55,9 +55,9 @@ func (c *Client) GetAnnounced(ctx context.Context, text, host string) (io.ReadCl
 	return &paced{ReadCloser: body}, nil
 }
 
-// addressOf decides where a request for a URL's host goes: to the host of that name,
-// if it is the replica's own or listed, else, by the replica's address, to the
-// replica's own if that is what the name stands for.
+// addressOf returns the address to which a request for a URL's host goes. If that host is the
+// replica's own or a listed one, it is that host. Otherwise it is the replica's own address, if
+// the URL's host resolves to it.
 func (c *Client) addressOf(ctx context.Context, named, host string) (at netip.Addr, err error) {
 	if strings.EqualFold(named, host) || slices.ContainsFunc(c.who.Hosts, func(h string) bool { return strings.EqualFold(h, named) }) {
 		return netip.Addr{}, nil
@@ -91,7 +91,7 @@ func lookUp(ctx context.Context, host string) ([]netip.Addr, error) {
 	return found, nil
 }
 
-// dialAt is the key of the address to which a request's connection goes.
+// dialAt is the context key of the address to which a request's connection goes.
 type dialAt struct{}
 
 // dialer opens the connections of a client.
@@ -126,7 +126,7 @@ func (d *dialer) encrypted(ctx context.Context, network, address string) (net.Co
 
 func noRedirects(*http.Request, []*http.Request) error { return ErrRedirect }
 
-// paced is a body that has to come at a rate.
+// paced is a body that must come at a minimum rate.
 type paced struct {
 	io.ReadCloser
 	read   int64

@@ -1,5 +1,5 @@
-// Package fetch reads from other replicas over HTTP: answers of any length, which
-// end early only if the other side stops sending.
+// Package fetch reads from other replicas over HTTP: answers of any length, which are given up
+// only if the other side stops sending.
 package fetch
 
 import (
@@ -19,20 +19,20 @@ import (
 
 const (
 	userAgent = "select-service"
-	// connectionsPerHost bounds what is asked of one replica at a time: its dump,
-	// its snapshot, and some to spare.
+	// connectionsPerHost bounds the connections to one replica: for its dump, its
+	// snapshot, and some to spare.
 	connectionsPerHost = 8
-	// keptFor is how long a connection waits for the next request.
+	// keptFor is how long an idle connection is kept.
 	keptFor = 30 * time.Second
-	// excerptBytes bounds what an error quotes of a refusal.
+	// excerptBytes bounds the part of a refusal that an error quotes, in bytes.
 	excerptBytes = 512
 	maxRedirects = 3
 )
 
-// ErrIdle means that the other side sent nothing for the client's idle time.
+// ErrIdle is the error if the other side sent nothing for the client's idle time.
 var ErrIdle = errors.New("nothing received in time")
 
-// ErrPlain refuses to read without TLS from replicas that are to prove who they are.
+// ErrPlain refuses to read without TLS if replicas must present certificates.
 var ErrPlain = errors.New("replicas are read over https only, as their certificates are demanded")
 
 // StatusError is an answer that is not 2xx.
@@ -50,30 +50,29 @@ func (e *StatusError) Error() string {
 	return text
 }
 
-// Client asks other replicas. It is safe for concurrent use.
+// Client reads from other replicas. It is safe for concurrent use.
 type Client struct {
 	idle time.Duration
 	who  Identity
-	// Both share their connections; direct follows no redirects.
+	// Both share their connections. direct does not follow redirects.
 	http, direct *http.Client
 }
 
-// Identity is how the client knows the others and how they know it.
+// Identity has what the client presents to other replicas and requires of them.
 type Identity struct {
-	// Certificates are what is shown to and demanded of the others; nil trusts the
-	// system's authorities and shows nothing. With them plain HTTP is refused.
+	// Certificates are presented to and required of the others; nil: the system's authorities
+	// are trusted and nothing is presented. With Certificates plain HTTP is refused.
 	Certificates *certs.Side
-	// Token goes to the others that Trusted (nil: none) knows; nil for none.
+	// Token is sent to the URLs for which Trusted returns true (nil: none); nil: no token.
 	Token   *Token
 	Trusted func(u *url.URL) bool
-	// Hosts are those from which GetAnnounced may read whatever replica names them.
+	// Hosts are further hosts from which GetAnnounced may read, whichever replica announces them.
 	Hosts []string
 }
 
-// New returns a client that gives up when nothing comes for the time idle:
-// while it connects, waits for the answer, or reads it. How long an answer takes
-// in all is not limited. Proxies of the environment are not used: replicas are
-// neighbours.
+// New returns a client that gives up when nothing comes for the time idle, while it connects,
+// waits for the answer, or reads it. The total time of an answer is not limited. Proxies of the
+// environment are not used, since replicas are in the same network.
 func New(idle time.Duration, who Identity) *Client {
 	d := &dialer{Dialer: net.Dialer{Timeout: idle}, who: who}
 	transport := &http.Transport{
@@ -98,16 +97,16 @@ func sameHost(req *http.Request, via []*http.Request) error {
 	case req.URL.Host != first.Host || req.URL.Scheme != first.Scheme:
 		return fmt.Errorf("redirect to another host, %s", req.URL.Host)
 	}
-	req.Header.Del("Authorization") // is for the address that was asked
+	req.Header.Del("Authorization") // the token is for the original address only
 	return nil
 }
 
 // Close closes the idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Get returns the body of a 2xx answer; any other is a *StatusError. Reads fail
-// with ErrIdle after the client's idle time without a byte, and when ctx ends.
-// The body has to be closed.
+// Get returns the body of a 2xx answer; for others the error is a *StatusError. Reads fail
+// with ErrIdle after the client's idle time without a byte, and when ctx ends. The caller
+// must close the body.
 func (c *Client) Get(ctx context.Context, url string) (body io.ReadCloser, err error) {
 	body, _, err = c.get(ctx, c.http, url)
 	return body, err
@@ -139,7 +138,7 @@ func (c *Client) get(ctx context.Context, by *http.Client, url string) (io.ReadC
 	resp, err := by.Do(req)
 	w.stop()
 	if err != nil {
-		err = fmt.Errorf("fetch: %w", w.explain(err)) // before the end, which is a reason too
+		err = fmt.Errorf("fetch: %w", w.explain(err)) // before w.end, which would be taken as the reason
 		w.end()
 		return nil, nil, err
 	}
@@ -158,11 +157,11 @@ func refusal(url string, resp *http.Response) error {
 	return &StatusError{URL: url, Code: resp.StatusCode, Excerpt: strings.ToValidUTF8(string(text), "?")}
 }
 
-// watch cancels a request when the other side takes longer than the idle time. It is
-// stopped while the caller works on what it has read.
+// watch cancels a request when the other side takes longer than the idle time. It is stopped
+// while the caller processes what it has read.
 type watch struct {
 	cancel context.CancelCauseFunc
-	cause  func() error // why the request was cut off, nil if it was not
+	cause  func() error // why the request was cancelled, nil if it was not
 	idle   time.Duration
 	timer  *time.Timer
 }

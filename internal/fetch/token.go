@@ -12,15 +12,14 @@ import (
 // maxToken is the longest token in bytes.
 const maxToken = 4096
 
-// Token is the bearer token that this process shows to other replicas: the one line of
-// a file, which may be replaced at any time. It is never logged. It is safe for
-// concurrent use.
+// Token is the bearer token that this process presents to other replicas: the single line of a
+// file, which may be replaced at any time. It is never logged. It is safe for concurrent use.
 type Token struct {
 	watcher *filewatch.Watcher
 	current atomic.Pointer[string]
 }
 
-// LoadToken reads the file at path; an empty path is no token, nil.
+// LoadToken reads the file at path; for an empty path it returns nil.
 func LoadToken(path string) (*Token, error) {
 	if path == "" {
 		return nil, nil
@@ -38,7 +37,7 @@ func LoadToken(path string) (*Token, error) {
 	return t, err
 }
 
-// checkToken reports why a text, which it does not quote, cannot be sent as a token.
+// checkToken returns why a text cannot be sent as a token. The error does not quote the text.
 func checkToken(text string) error {
 	if text == "" || len(text) > maxToken {
 		return fmt.Errorf("want a token of 1 to %d bytes, have %d", maxToken, len(text))

@@ -22,10 +22,9 @@ const (
 	maxSize = 1 << 20
 )
 
-// Watcher follows files that are used together, such as a certificate and its key.
-// Their contents are used once two reads a second apart agree on them, so that files
-// that are still being written are not; if they are faulty, what was used before
-// stays in use.
+// Watcher follows files that are used together, such as a certificate and its key. New contents
+// are used once two reads a second apart agree on them, so that files are not used while they
+// are being written. If contents are faulty, the previous ones stay in use.
 type Watcher struct {
 	what  string
 	paths []string
@@ -33,8 +32,8 @@ type Watcher struct {
 	asked chan struct{}
 
 	// Only Load and Run use these.
-	seen  observation // of the last read
-	acted observation // the last one that was acted on
+	seen  observation // the last read
+	acted observation // the last observation that was acted on
 }
 
 // observation is the result of one read: the hash of the contents, or an error.
@@ -43,8 +42,8 @@ type observation struct {
 	fault string
 }
 
-// Load reads the files and uses them. what names them in errors and in the log; use
-// takes the contents in the order of the paths, and changes nothing if it fails.
+// Load reads the files and uses them. what is their name in errors and in the log. use is
+// called with the contents in the order of the paths, and must change nothing if it fails.
 func Load(what string, paths []string, use func(contents [][]byte) error) (*Watcher, error) {
 	w := &Watcher{what: what, paths: paths, use: use, asked: make(chan struct{}, 1)}
 	o, contents := w.read()
@@ -60,15 +59,14 @@ func Load(what string, paths []string, use func(contents [][]byte) error) (*Watc
 	return w, nil
 }
 
-// Reload has Run look at the files now, and use what it reads at once. A nil Watcher
-// has no files.
+// Reload makes Run check the files now, and use what it reads at once. A nil Watcher has no files.
 func (w *Watcher) Reload() {
 	if w == nil {
 		return
 	}
 	select {
 	case w.asked <- struct{}{}:
-	default: // asked already
+	default: // already requested
 	}
 }
 
@@ -91,8 +89,8 @@ func (w *Watcher) Run(ctx context.Context, log zerolog.Logger) error {
 	}
 }
 
-// look reads the files, and uses contents that are new and that two reads agree on;
-// asked for, it does not wait for the second one.
+// look reads the files, and uses contents that are new and that two reads agree on. asked:
+// Reload was called, so one read is enough.
 func (w *Watcher) look(log zerolog.Logger, asked bool) {
 	now, contents := w.read()
 	agreed := asked || now == w.seen
@@ -126,7 +124,7 @@ func (w *Watcher) read() (observation, [][]byte) {
 		}
 		contents[i] = content
 		part := sha256.Sum256(content)
-		_, _ = sum.Write(part[:]) // a hash takes all
+		_, _ = sum.Write(part[:]) // a hash never fails
 	}
 	return observation{sum: [sha256.Size]byte(sum.Sum(nil))}, contents
 }
@@ -137,7 +135,7 @@ func Read(path string, limit int) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() { // opening a pipe would wait for a writer
+	if !info.Mode().IsRegular() { // opening a pipe would block until there is a writer
 		return nil, fmt.Errorf("%s: not a regular file", path)
 	}
 	f, err := os.Open(path)

@@ -1,6 +1,6 @@
-// Package logwriter writes the log without ever making its callers wait: a line is
-// copied into a bounded queue, and one goroutine writes it. If the reader of the
-// output stops, lines are dropped and counted, and the process goes on, and ends.
+// Package logwriter writes the log without ever blocking its callers: a line is copied into a
+// bounded queue, and one goroutine writes it. If the reader of the output stops, lines are
+// dropped and counted, and the process can still go on and exit.
 //
 // (zerolog's diode bounds lines and not bytes, and its Close waits for the output.)
 package logwriter
@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// QueueBytes bounds the lines that wait for the output: some 5,000 of them. As much
-// again may be on its way to the output.
+// QueueBytes bounds the queued lines in bytes, about 5,000 lines. As many again may be in
+// the write under way.
 const QueueBytes = 1 << 20
 
 // flushTime is how long Close waits for the output.
@@ -24,7 +24,7 @@ const flushTime = 500 * time.Millisecond
 // concurrent use.
 type Writer struct {
 	out     io.Writer
-	wake    chan struct{} // has an item while waiting is not empty, and after Close
+	wake    chan struct{} // has an entry while waiting is not empty, and after Close
 	ended   chan struct{} // closed when all is written
 	dropped atomic.Uint64
 
@@ -34,14 +34,14 @@ type Writer struct {
 	closed  bool
 }
 
-// New returns a writer of lines to out. Close it: its goroutine ends then.
+// New returns a writer of lines to out. Its goroutine ends with Close.
 func New(out io.Writer) *Writer {
 	w := &Writer{out: out, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 	go w.run()
 	return w
 }
 
-// Write takes one line. It is dropped if the queue has no room for it, and after Close.
+// Write queues one line. The line is dropped if the queue has no room for it, and after Close.
 func (w *Writer) Write(line []byte) (int, error) {
 	w.mu.Lock()
 	taken := !w.closed && len(w.waiting)+len(line) <= QueueBytes
@@ -57,12 +57,11 @@ func (w *Writer) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// Dropped is the number of lines that were dropped, or that the output refused.
+// Dropped returns the number of lines that were dropped or that the output refused.
 func (w *Writer) Dropped() uint64 { return w.dropped.Load() }
 
-// Close has the lines written that wait, for at most half a second. If the output
-// still blocks then, they are given up, and so is the goroutine: the process is to
-// end.
+// Close waits until the queued lines are written, for at most half a second. If the output
+// still blocks then, the lines and the goroutine are abandoned: the process is about to exit.
 func (w *Writer) Close() {
 	w.mu.Lock()
 	w.closed = true
@@ -83,7 +82,7 @@ func (w *Writer) signal() {
 	}
 }
 
-// run writes what waits, in one piece, until Close.
+// run writes all queued lines at once, again and again until Close.
 func (w *Writer) run() {
 	defer close(w.ended)
 	var spare []byte
@@ -93,7 +92,7 @@ func (w *Writer) run() {
 		w.waiting = spare[:0]
 		w.mu.Unlock()
 		if len(lines) > 0 {
-			if _, err := w.out.Write(lines); err != nil { // there is no other place to say it
+			if _, err := w.out.Write(lines); err != nil { // there is nowhere else to report the error
 				w.dropped.Add(uint64(bytes.Count(lines, []byte{'\n'})))
 			}
 		}

@@ -1,12 +1,10 @@
-// Package overload decides when a worker carries so much that it gets no more
-// requests. Everything that it knows is passed to it: it keeps the limits of
-// every model, and no load.
+// Package overload decides when a worker has so much load that it gets no more requests. It
+// keeps the limits of every model, but no load: all loads are passed to it.
 //
-// A rank is overloaded when it exceeds one of the limits that are set, by
-// itself: the request that is to be placed is not added first. All comparisons
-// are strict, so a rank that carries exactly what a limit allows takes one more
-// request. What is not known is not judged. A worker is overloaded when all its
-// ranks are; the caller, who knows them, finds that out.
+// A rank is overloaded when its present load, without the request to be placed, exceeds one of
+// the limits that are set. Comparisons are strict, so a rank with exactly the allowed load
+// accepts one more request. A limit that depends on an unknown capacity is not checked. A
+// worker is overloaded when all its ranks are, which the caller determines.
 //
 // The rules are those of the Dynamo frontend's request rejection.
 package overload

@@ -7,10 +7,10 @@ import (
 	"sync/atomic"
 )
 
-// MaxModels is how many models can have limits other than the defaults.
+// MaxModels bounds the models with limits other than the defaults.
 const MaxModels = 4096
 
-// ErrTooMany says that MaxModels models have limits of their own already.
+// ErrTooMany is the error if MaxModels models have limits of their own already.
 var ErrTooMany = errors.New("too many models have thresholds of their own")
 
 // Table has the limits of every model: the defaults, until they are changed. It
@@ -25,17 +25,17 @@ type Table struct {
 	mu  sync.Mutex
 }
 
-// NewTable returns a table in which every model has the defaults. When there is
-// no room for another model, those for which known says no are forgotten first.
-// known is called under a lock: it must not call the table.
+// NewTable returns a table in which every model has the defaults. When there is no room for
+// another model, the models for which known returns false are dropped first. known is called
+// under a lock and must not call the table.
 func NewTable(defaults Thresholds, known func(model string) bool) *Table {
 	t := &Table{defaults: defaults.clone(), known: known}
 	t.own.Store(&map[string]*Thresholds{})
 	return t
 }
 
-// Of returns the limits of a model, never nil. They must not be changed, and
-// never change: after a Set or a Clear there are others.
+// Of returns the limits of a model, never nil. They must not be changed, and never change: Set
+// and Clear replace them.
 func (t *Table) Of(model string) *Thresholds {
 	if own := (*t.own.Load())[model]; own != nil {
 		return own
@@ -43,15 +43,14 @@ func (t *Table) Of(model string) *Thresholds {
 	return &t.defaults
 }
 
-// Change is what became of the limits of one model; all three are in both.
+// Change has the limits of one model before and after a change, all three in both.
 type Change struct{ Was, Now Thresholds }
 
-// Any reports whether a limit is another than before.
+// Any reports whether a limit has changed.
 func (c *Change) Any() bool { return !c.Was.equal(&c.Now) }
 
-// Set changes those of the model's limits that are given, for calls of Of that
-// begin after it. Errors are those of [Thresholds.Check] and [ErrTooMany]; then
-// nothing has changed.
+// Set changes the given limits of the model, for calls of Of that begin afterwards. Errors are
+// those of [Thresholds.Check] and [ErrTooMany]; nothing has changed then.
 func (t *Table) Set(model string, given Thresholds) (Change, error) {
 	if err := given.Check(); err != nil {
 		return Change{}, err
@@ -70,9 +69,8 @@ func (t *Table) Set(model string, given Thresholds) (Change, error) {
 	})
 }
 
-// Clear unsets limits of the model, all three if it names none. They do not go
-// back to the defaults (decision B1). The error is [ErrTooMany]; then nothing has
-// changed.
+// Clear unsets the named limits of the model, all three if none is named. They do not return to
+// the defaults (decision B1). The error is [ErrTooMany]; nothing has changed then.
 func (t *Table) Clear(model string, which ...Threshold) (Change, error) {
 	return t.change(model, func(v *Thresholds) {
 		if len(which) == 0 {
@@ -112,7 +110,7 @@ func (t *Table) change(model string, edit func(*Thresholds)) (Change, error) {
 	return Change{was, v}, nil
 }
 
-// clone shares no memory with t. It knows one zero only: -0 would be shown.
+// clone returns a copy that shares no memory with t. It replaces -0, which would be shown, by 0.
 func (t *Thresholds) clone() Thresholds {
 	return Thresholds{copied(t.DecodeBlocks), copied(t.PrefillTokens), copied(t.PrefillFraction)}
 }

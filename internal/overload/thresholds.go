@@ -64,13 +64,13 @@ func ParseThreshold(name string) (Threshold, bool) {
 	return 0, false
 }
 
-// Load is what one rank carries.
+// Load is the load of one rank.
 type Load struct {
 	Blocks  uint64 // active KV blocks
 	Prefill uint64 // tokens of unfinished prefill
 }
 
-// Capacity is what one rank can carry. 0 is unknown.
+// Capacity is the capacity of one rank; 0: unknown.
 type Capacity struct {
 	KVBlocks      uint64 // total_kv_blocks
 	BatchedTokens uint64 // max_num_batched_tokens
@@ -82,10 +82,10 @@ type Causes uint8
 // Has reports whether the limit is in the set.
 func (c Causes) Has(t Threshold) bool { return c&(1<<t) != 0 }
 
-// Exceeded returns the limits that the load of a rank exceeds; 0: the rank is
-// free. A limit that refers to an unknown capacity is not exceeded. The formulas
-// are those of the Dynamo frontend, rounding included: blocks are compared with
-// the product as it is, tokens with the largest integer that is not above it.
+// Exceeded returns the limits that the load of a rank exceeds; 0: the rank is free. A limit
+// that depends on an unknown capacity is not exceeded. The formulas are the Dynamo
+// frontend's, including rounding: blocks are compared with the unrounded product, tokens with
+// the product rounded down.
 func (t *Thresholds) Exceeded(l Load, c Capacity) (why Causes) {
 	if v := t.DecodeBlocks; v != nil && c.KVBlocks > 0 && float64(l.Blocks) > *v*float64(c.KVBlocks) {
 		why |= 1 << DecodeBlocks
@@ -99,8 +99,7 @@ func (t *Thresholds) Exceeded(l Load, c Capacity) (why Causes) {
 	return why
 }
 
-// floor is the largest integer that is not above v, which is not negative;
-// beyond 64 bits it saturates.
+// floor rounds v, which is not negative, down; it saturates beyond 64 bits.
 func floor(v float64) uint64 {
 	if v >= math.MaxUint64 {
 		return math.MaxUint64

@@ -10,15 +10,14 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// ErrNone says that no selection is kept under an id, or that it is being
-// booked.
+// ErrNone is the error if no selection is kept under an id, or it is being booked.
 var ErrNone = errors.New("no pending selection")
 
-// Limits bounds a Store. Without one of them it keeps nothing.
+// Limits bounds a Store. If one of them is 0, it keeps nothing.
 type Limits struct {
 	TTL     time.Duration // how long a selection is kept
 	Entries int
-	Bytes   int // about what the selections take in memory
+	Bytes   int // approximate memory of all selections
 }
 
 // DefaultLimits are those of dynamo-kv-router 1.6.1.
@@ -26,17 +25,17 @@ func DefaultLimits() Limits {
 	return Limits{TTL: 120 * time.Second, Entries: 4096, Bytes: 256 << 20}
 }
 
-// Selection is what a reservation needs of a selection.
+// Selection has the data of a selection that a reservation needs.
 type Selection struct {
 	Scope catalog.Scope
 	Rank  catalog.Rank
-	// BlockSize in tokens and Eagle are the scope's, which the hashes depend on.
+	// BlockSize (in tokens) and Eagle are the scope's; the hashes depend on them.
 	BlockSize uint32
 	Eagle     bool
 	// Local and Sequence are the hashes of the prompt's complete blocks.
 	Local, Sequence []uint64
-	Tokens          uint64 // of the prompt
-	Prefill         uint64 // tokens: those that the cache did not credit
+	Tokens          uint64 // length of the prompt in tokens
+	Prefill         uint64 // tokens of the prompt that the cache does not credit
 	TrackPrefill    bool
 	ExpectedOutput  *uint32 // tokens; nil: unknown
 	Session         string  // "": none
@@ -47,14 +46,14 @@ type Store struct {
 	limits Limits
 	now    func() time.Time
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu      sync.Mutex
 	entries map[key]*list.Element // of order
 	order   list.List             // of *entry: the oldest first
 	bytes   int
 }
 
-// key: a selection's id is its caller's, so that scopes do not share them.
+// key identifies a selection. Its id is chosen by its caller, so each scope has its own ids.
 type key struct {
 	scope catalog.Scope
 	id    string
@@ -73,9 +72,9 @@ func New(limits Limits, now func() time.Time) *Store {
 	return &Store{limits: limits, now: now, entries: make(map[key]*list.Element)}
 }
 
-// Put keeps a selection under an id, in place of the one that it has; a claim of
-// that has no effect any more. Old selections make room. One that is larger than
-// the whole store is not kept. The hashes are copied.
+// Put keeps a selection under an id, and replaces the previous one, whose claim then has no
+// effect. Old selections make room. A selection larger than the whole store is not kept.
+// The hashes are copied.
 func (s *Store) Put(id string, sel Selection) {
 	k := key{sel.Scope, id}
 	e := &entry{key: k, selection: sel, bytes: size(k, sel)}
@@ -100,8 +99,7 @@ func (s *Store) Put(id string, sel Selection) {
 	s.bytes += e.bytes
 }
 
-// overhead is about what an entry takes beside its hashes and texts, in bytes:
-// the entry, and its elements of the order and of the map.
+// overhead is the approximate memory of an entry in bytes, besides its hashes and strings.
 const overhead = 384
 
 func size(k key, sel Selection) int {
@@ -109,8 +107,8 @@ func size(k key, sel Selection) int {
 		8*(len(sel.Local)+len(sel.Sequence))
 }
 
-// Take claims a selection for a reservation. Until the claim ends no one else can
-// take it; it still counts. The error is ErrNone.
+// Take claims a selection for a reservation. Until the claim ends, other calls cannot take the
+// selection, but it still counts. The error is ErrNone.
 func (s *Store) Take(scope catalog.Scope, id string) (*Claim, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,21 +128,21 @@ func (s *Store) Take(scope catalog.Scope, id string) (*Claim, error) {
 	return &Claim{store: s, element: el}, nil
 }
 
-// Drop forgets what is kept under an id, claimed or not.
+// Drop drops the selection under an id, claimed or not.
 func (s *Store) Drop(scope catalog.Scope, id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.dropLocked(key{scope, id})
 }
 
-// Sweep forgets what is too old.
+// Sweep drops expired selections.
 func (s *Store) Sweep() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sweepLocked(s.now())
 }
 
-// Stats returns how many selections are kept, and about how many bytes they take.
+// Stats returns the number of selections and their approximate bytes.
 func (s *Store) Stats() (entries, bytes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +155,8 @@ func (s *Store) sweepLocked(now time.Time) {
 	}
 }
 
-// expiredLocked: a selection is kept for the whole of its time (1.6.1).
+// expiredLocked reports whether an entry is older than the TTL. At exactly the TTL it is
+// still kept (1.6.1).
 func (s *Store) expiredLocked(e *entry, now time.Time) bool { return now.Sub(e.since) > s.limits.TTL }
 
 func (s *Store) dropLocked(k key) {
@@ -180,17 +179,17 @@ type Claim struct {
 	ended   bool
 }
 
-// Selection returns what was kept. Its hashes must not be changed.
+// Selection returns the claimed selection. Its hashes must not be changed.
 func (c *Claim) Selection() Selection { return c.element.Value.(*entry).selection }
 
-// Done ends the claim of a selection that was booked: it is forgotten. A newer
-// one under its id stays.
+// Done ends the claim of a selection that was booked, and drops the selection. A newer one
+// under the same id stays.
 func (c *Claim) Done() {
 	c.end(func() { c.store.removeLocked(c.element) })
 }
 
-// Back ends the claim of a selection that could not be booked: it is kept as
-// before, unless it has expired or been replaced.
+// Back ends the claim of a selection that could not be booked. The selection is kept as before,
+// unless it has expired or been replaced.
 func (c *Claim) Back() {
 	c.end(func() {
 		if e := c.element.Value.(*entry); c.store.expiredLocked(e, c.store.now()) {
@@ -201,7 +200,7 @@ func (c *Claim) Back() {
 	})
 }
 
-// end does what is to be done with an entry that is in the store still.
+// end ends the claim, and calls do if the entry is still in the store.
 func (c *Claim) end(do func()) {
 	if c.ended {
 		return

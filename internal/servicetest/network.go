@@ -1,6 +1,5 @@
-// Package servicetest is what the tests of the use cases share: a running service
-// (World) between engines (Network, Engine) and clients that are the test, and
-// readers of its log and of its metrics.
+// Package servicetest has the common parts of tests of the use cases: a running service (World)
+// whose engines (Network, Engine) and clients are the test, and readers of its log and metrics.
 package servicetest
 
 import (
@@ -17,9 +16,9 @@ import (
 	"github.com/select-service/select-service/pkg/hashing"
 )
 
-// Network is a kvevents.Source without a network: the test is the engines.
-// Like the real one it keeps what a stopped socket may not deliver, and runs no
-// callback of a socket after its Close.
+// Network is a kvevents.Source without a network, in which the test plays the engines.
+// Like the real one it holds messages for a stopped socket, and runs no callback of a
+// socket after its Close.
 type Network struct {
 	mu      sync.Mutex
 	sockets []*Socket
@@ -38,7 +37,7 @@ type Socket struct {
 	Status   func(bool) // reports whether the publisher is connected
 	request  [][]byte   // of a replay; nil: a subscription
 
-	// mu is held while a callback runs. It guards what follows.
+	// mu is held while a callback runs. It guards the fields below.
 	mu      sync.Mutex
 	queue   [][][]byte
 	stopped bool
@@ -231,7 +230,7 @@ func (e *Engine) Removed(tokens []uint32, size, from int, medium string) Dict {
 // Cleared is the event that everything is gone.
 func Cleared() Dict { return Dict{"type": "AllBlocksCleared"} }
 
-// Names are the engine's hashes of a prompt's blocks.
+// Names returns the engine's hashes of a prompt's blocks.
 func (e *Engine) Names(tokens []uint32, size int) []uint64 {
 	names := Sequence(tokens, size)
 	for i := range names {
@@ -240,12 +239,12 @@ func (e *Engine) Names(tokens []uint32, size int) []uint64 {
 	return names
 }
 
-// Local are the local hashes of a prompt's blocks.
+// Local returns the local hashes of a prompt's blocks.
 func Local(tokens []uint32, size int) []uint64 {
 	return hashing.Layout{BlockSize: size}.AppendLocal(nil, tokens, hashing.Seed, nil)
 }
 
-// Sequence are the sequence hashes of a prompt's blocks.
+// Sequence returns the sequence hashes of a prompt's blocks.
 func Sequence(tokens []uint32, size int) []uint64 {
 	return hashing.AppendSequence(nil, Local(tokens, size))
 }

@@ -26,7 +26,7 @@ import (
 	"github.com/select-service/select-service/pkg/selector"
 )
 
-// World is a running service between engines and clients that are the test.
+// World is a running service whose engines and clients are the test.
 type World struct {
 	*service.Service
 	T    testing.TB

@@ -2,8 +2,8 @@ package slotset
 
 import "math/bits"
 
-// Depths has a number for each slot: how many leading blocks of a prompt it has. Slots
-// with the same number are a class where they are many. The zero value has no slots.
+// Depths has a number for each slot: how many leading blocks of a prompt it has. If many slots
+// have the same number, they form a class. The zero value has no slots.
 type Depths struct {
 	slots   int
 	classes []class // the first one has 0
@@ -17,13 +17,13 @@ type class struct {
 }
 
 const (
-	// minClass is how many slots there are in a class at least.
+	// minClass is the least number of slots of a class.
 	minClass = 16
 	// maxClasses bounds the classes.
 	maxClasses = 8
 )
 
-// Reset begins anew with that many slots, all of which have 0.
+// Reset starts over with that many slots, all with the number 0.
 func (d *Depths) Reset(slots int) {
 	d.slots = slots
 	d.others = d.others.Zeroed(Words(slots))
@@ -38,7 +38,7 @@ func (d *Depths) Reset(slots int) {
 	d.depth = d.depth[:slots]
 }
 
-// add adds a class, in the memory of an earlier one if there is one.
+// add adds a class; it reuses the memory of an earlier one.
 func (d *Depths) add(depth uint32) Set {
 	n := len(d.classes)
 	if n < cap(d.classes) {
@@ -51,7 +51,7 @@ func (d *Depths) add(depth uint32) Set {
 	return c.set
 }
 
-// Slots is how many there are.
+// Slots returns the number of slots.
 func (d *Depths) Slots() int { return d.slots }
 
 // At returns the number of a slot, 0 beyond the last one.
@@ -67,14 +67,14 @@ func (d *Depths) At(slot uint32) uint32 {
 	return 0
 }
 
-// Classes is how many classes there are.
+// Classes returns the number of classes.
 func (d *Depths) Classes() int { return len(d.classes) }
 
 // Depth returns the number of a class.
 func (d *Depths) Depth(class int) uint32 { return d.classes[class].depth }
 
-// Class returns word w of the slots of a class. The first one has those beyond the last
-// slot too.
+// Class returns word w of the slots of a class. The first class, of number 0, also has the
+// slots beyond the last one.
 func (d *Depths) Class(class, w int) uint64 {
 	switch {
 	case w < len(d.others):
@@ -93,8 +93,8 @@ func (d *Depths) Others(w int) uint64 {
 	return 0
 }
 
-// Take takes slots out of those that have 0, before any Put: each of them is Put later.
-// set begins at word lo.
+// Take removes slots from those with the number 0, before any Put. Each of them must be Put
+// later. set begins at word lo.
 func (d *Depths) Take(lo int, set Set) {
 	first := d.classes[0].set
 	for i, w := range set {
@@ -102,7 +102,7 @@ func (d *Depths) Take(lo int, set Set) {
 	}
 }
 
-// Put gives slots that were taken a number. set begins at word lo.
+// Put sets the number of slots that were taken. set begins at word lo.
 func (d *Depths) Put(lo int, set Set, depth uint32) {
 	if len(d.classes) < maxClasses && d.slots >= minClass && set.Len() >= minClass {
 		copy(d.add(depth)[lo:], set)
@@ -116,8 +116,8 @@ func (d *Depths) Put(lo int, set Set, depth uint32) {
 	}
 }
 
-// Set gives one slot another number. A slot beyond the last one is added; those before
-// it have 0.
+// Set changes the number of one slot. A slot beyond the last one is added; the slots between
+// have 0.
 func (d *Depths) Set(slot uint32, depth uint32) {
 	for int(slot) >= d.slots {
 		if d.slots%64 == 0 {

@@ -1,6 +1,6 @@
-// Package slotset has numbers of blocks for all slots of a scope. Scopes may have
-// thousands of slots, and nearly all of them have the same number for one prompt: what
-// is done for each of them one by one would cost more than the rest of a selection.
+// Package slotset stores a number of blocks for each slot of a scope. Scopes may have thousands
+// of slots, nearly all with the same number for a prompt; handling them one by one would cost
+// more than the rest of a selection.
 package slotset
 
 import "math/bits"
@@ -8,10 +8,10 @@ import "math/bits"
 // Set is a bit set of slots, 64 to a word. Slots beyond its end are not in it.
 type Set []uint64
 
-// Words is how many words a set of that many slots takes.
+// Words returns the number of words of a set with that many slots.
 func Words(slots int) int { return (slots + 63) / 64 }
 
-// Zeroed returns an empty set of that many words, in s's memory where that suffices.
+// Zeroed returns an empty set of that many words. It reuses s's memory if that is enough.
 func (s Set) Zeroed(words int) Set {
 	if cap(s) < words {
 		return make(Set, words)

@@ -8,7 +8,7 @@
 //	    endpoint: http://worker-1:8000
 //	    block_size: 16
 //
-// It is strict: unknown keys, values of another type, YAML's aliases and files
-// without the key workers are faults, and so is every entry that no catalog accepts.
-// All are named with their line, so that a typing error removes no worker.
+// It is read strictly: unknown keys, values of another type, YAML aliases and files without the
+// key workers are faults, and so is every entry that no catalog would accept. All faults are
+// reported with their lines. So a typing error removes no worker.
 package workersfile

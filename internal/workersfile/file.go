@@ -14,16 +14,15 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// MaxSize is the largest file in bytes: that of a body of PUT /workers.
+// MaxSize is the largest file in bytes, as for a body of PUT /workers.
 const MaxSize = 8 << 20
 
 // File is the content of a workers file.
 type File struct {
-	// Scope is that of the set: with names only workers of matching scopes are
-	// replaced.
+	// Scope is the scope of the set: only workers of matching scopes are replaced.
 	Scope   catalog.ScopeFilter
 	Records []catalog.Record
-	lines   []int // of each record
+	lines   []int // line of each record
 	sum     [sha256.Size]byte
 }
 
@@ -36,7 +35,7 @@ func Load(path string) (*File, error) {
 	return decode(path, content)
 }
 
-// Locate adds the line of the worker to an error of applying the file.
+// Locate adds the worker's line to an error of applying the file.
 func (f *File) Locate(err error) error {
 	entry, ok := errors.AsType[*catalog.EntryError](err)
 	if !ok || entry.Index >= len(f.lines) {
@@ -45,10 +44,10 @@ func (f *File) Locate(err error) error {
 	return fmt.Errorf("workers[%d] (line %d): %w", entry.Index, f.lines[entry.Index], entry.Err)
 }
 
-// parse returns the root of the only document. JSON has its own parser: not every
-// JSON text is YAML (tabs, escapes of surrogates).
+// parse returns the root of the only document. JSON has a parser of its own, since not all JSON
+// is YAML (tabs, surrogate escapes).
 func parse(content []byte) (*yaml.Node, error) {
-	if json.Valid(content) { // bounds the depth, too
+	if json.Valid(content) { // also bounds the depth
 		return parseJSON(content)
 	}
 	root, err := yamlread.Root(content)
@@ -75,7 +74,7 @@ func decode(path string, content []byte) (*File, error) {
 
 var errNoWorkers = errors.New("the key workers is missing")
 
-// read fills the file from its root; what is wrong with it is in r.
+// read fills in the file from its root; faults are recorded in r.
 func (f *File) read(r *yamlread.Reader, root *yaml.Node) {
 	var workers *yaml.Node
 	var tenantKey string
@@ -102,10 +101,10 @@ func (f *File) read(r *yamlread.Reader, root *yaml.Node) {
 		return
 	}
 	set := catalog.NewSetCheck(f.Scope)
-	for path, n := range r.List("workers", workers) { // null is no list: an empty set is []
+	for path, n := range r.List("workers", workers) { // null is not a list: an empty set is []
 		before := r.Count()
 		w := readWorker(r, path, n, f.Scope)
-		if r.Count() == before { // else its fault is reported already
+		if r.Count() == before { // no fault in the entry itself
 			if err := set.Add(&w); err != nil {
 				r.Fault(path, n, err)
 			}
@@ -115,10 +114,10 @@ func (f *File) read(r *yamlread.Reader, root *yaml.Node) {
 	}
 }
 
-// maxFaults bounds the faults that are reported of one file.
+// maxFaults bounds the reported faults of one file.
 const maxFaults = 20
 
-// describe is yamlread.Describe with long paths cut: keys may be as long as the file.
+// describe is yamlread.Describe with long paths shortened: a key may be as long as the file.
 func describe(path string, n *yaml.Node, what error) error {
 	return yamlread.Describe(catalog.Clip(path), n, what)
 }

@@ -8,18 +8,18 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// parseJSON makes the tree that the YAML parser would make of the text.
+// parseJSON returns the tree that the YAML parser would return for the same values.
 func parseJSON(content []byte) (*yaml.Node, error) {
 	d := json.NewDecoder(bytes.NewReader(content))
 	d.UseNumber()
 	return (&jsonTree{Decoder: d, content: content, line: 1}).next()
 }
 
-// jsonTree reads a valid text token by token.
+// jsonTree reads valid JSON token by token.
 type jsonTree struct {
 	*json.Decoder
 	content []byte
-	line    int // at
+	line    int // line of offset at
 	at      int // an offset
 }
 

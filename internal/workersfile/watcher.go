@@ -18,8 +18,8 @@ import (
 const (
 	// pollEvery is the interval at which the file is checked.
 	pollEvery = time.Second
-	// freshReads is how often the file is read after its status has changed: a
-	// second write within the resolution of file times does not change the status.
+	// freshReads is how many times the file is read after its status has changed: a second
+	// write within the resolution of file times does not change the status.
 	freshReads = 3
 )
 
@@ -30,30 +30,30 @@ type Applier interface {
 
 // Stats counts what a Watcher has done.
 type Stats struct {
-	Applied uint64 // changes of the file that are in force
-	Failed  uint64 // changes that could not be read, were invalid or refused
-	// Stale reports whether the workers in force differ from the file.
+	Applied uint64 // applied changes of the file
+	Failed  uint64 // changes that could not be read, or were invalid or refused
+	// Stale reports whether the registered workers differ from the file.
 	Stale bool
 }
 
-// Watcher follows a file. It polls, so that it works on any file system and with
-// any way of replacing the file, also by a symbolic link above it. A content is
-// applied once two reads a second apart agree on it, so that a file that is still
-// being written is not; if it is faulty, the old set stays.
+// Watcher follows a file. It polls, so that it works on any file system and with any way of
+// replacing the file, also by a symbolic link above it. New content is applied once two reads a
+// second apart agree on it, so that a file is not applied while it is being written. If the
+// content is faulty, the old set stays.
 type Watcher struct {
 	path  string
-	first *File // that Run registers
+	first *File // registered by Run
 	apply Applier
 	log   zerolog.Logger
 	asked chan struct{}
 
 	// Only Run uses these.
 	status fs.FileInfo // at the last read, nil if there was none
-	reads  int         // reads to make although the status stays the same
-	seen   observation // of the last read
-	acted  observation // the last one that was acted on
-	retry  *File       // valid, but refused; nil if none
-	failed string      // the last error that was logged
+	reads  int         // further reads to make with unchanged status
+	seen   observation // the last read
+	acted  observation // the last observation that was acted on
+	retry  *File       // a valid file that was refused; nil: none
+	failed string      // the last logged error
 
 	applied, failures atomic.Uint64
 	stale, registered atomic.Bool
@@ -76,8 +76,8 @@ func (w *Watcher) Stats() Stats {
 	return Stats{Applied: w.applied.Load(), Failed: w.failures.Load(), Stale: w.stale.Load()}
 }
 
-// Run registers the workers that were loaded first and follows the file until ctx
-// ends. It fails if they are refused. A nil Watcher has no file.
+// Run registers the workers of the first file and follows the file until ctx ends. It fails if
+// they are refused. A nil Watcher has no file.
 func (w *Watcher) Run(ctx context.Context) error {
 	if w == nil {
 		return nil
@@ -103,28 +103,28 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// Registered reports whether Run has registered the workers that were loaded first. A nil
-// Watcher has none.
+// Registered reports whether Run has registered the workers of the first file. A nil Watcher
+// has none.
 func (w *Watcher) Registered() bool { return w == nil || w.registered.Load() }
 
-// Reload has Run read the file again, whether or not it looks changed. A nil Watcher
-// has no file.
+// Reload makes Run read the file again, whether or not it looks changed. A nil Watcher has no
+// file.
 func (w *Watcher) Reload() {
 	if w == nil {
 		return
 	}
 	select {
 	case w.asked <- struct{}{}:
-	default: // asked already
+	default: // already requested
 	}
 }
 
-// poll looks at the file once.
+// poll checks the file once.
 func (w *Watcher) poll() {
 	if !w.unchanged() {
 		w.look()
 	} else if w.retry != nil {
-		w.use(w.retry) // the reason of the refusal may be gone
+		w.use(w.retry) // the reason for the refusal may be gone
 	}
 }
 
@@ -166,7 +166,7 @@ func (w *Watcher) look() {
 			w.use(w.retry)
 		}
 	default:
-		w.acted, w.retry, w.failed = now, nil, "" // a new content may have the same fault
+		w.acted, w.retry, w.failed = now, nil, "" // the new content may have the same fault, to be logged again
 		if err != nil {
 			w.fail(now.fault)
 			return
@@ -195,7 +195,7 @@ func (w *Watcher) use(file *File) {
 		Int("unchanged", d.Unchanged).Msg("workers file applied")
 }
 
-// fail logs an error, once until another happens or a file is applied.
+// fail logs an error, but not repeatedly until another one happens or a file is applied.
 func (w *Watcher) fail(text string) {
 	w.stale.Store(true)
 	if text == w.failed {

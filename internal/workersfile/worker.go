@@ -17,7 +17,7 @@ import (
 // field reads the value of a key into a record.
 type field func(n *yaml.Node, w *catalog.Record) error
 
-// optional is a field for which null is the same as no key.
+// optional is a field whose null means the same as its absence.
 func optional[V any](of func(*catalog.Record) **V, value read[V]) field {
 	return func(n *yaml.Node, w *catalog.Record) error {
 		if yamlread.IsNull(n) {
@@ -64,8 +64,8 @@ var fields = map[string]field{
 	"kv_transfer_preferred_weight": optional(func(w *catalog.Record) **float32 { return &w.KVTransferPreferredWeight }, float),
 }
 
-// readWorker reads an entry of the list. It has the names of the set where it has
-// none of its own, and may not contradict them.
+// readWorker reads an entry of the list. It inherits missing names from the set, and must not
+// contradict the set's names.
 func readWorker(r *yamlread.Reader, path string, n *yaml.Node, set catalog.ScopeFilter) (w catalog.Record) {
 	var model, tenant, group *string
 	hasID := false
@@ -103,7 +103,7 @@ func readWorker(r *yamlread.Reader, path string, n *yaml.Node, set catalog.Scope
 	return w
 }
 
-// readName reads a name of a scope, nil if it is none.
+// readName reads a name of a scope; nil on a fault.
 func readName(r *yamlread.Reader, path string, n *yaml.Node) *string {
 	v, err := text(n)
 	if err != nil {
@@ -113,7 +113,7 @@ func readName(r *yamlread.Reader, path string, n *yaml.Node) *string {
 	return &v
 }
 
-// refuseContradiction refuses a name that was given differently elsewhere.
+// refuseContradiction refuses a name that differs from one given elsewhere.
 func refuseContradiction(r *yamlread.Reader, path string, n *yaml.Node, got, want *string) {
 	if got != nil && want != nil && *got != *want {
 		r.Fault(path, n, fmt.Errorf("%q is given elsewhere as %q", catalog.Clip(*got), catalog.Clip(*want)))
@@ -181,8 +181,7 @@ func u32(n *yaml.Node) (uint32, error) {
 	return uint32(v), err
 }
 
-// unsigned reads decimal digits, so that ids are exact and a leading zero does not
-// make them octal.
+// unsigned reads decimal digits, so that ids are exact and a leading zero does not mean octal.
 func unsigned(n *yaml.Node, bits int) (uint64, error) {
 	want := fmt.Errorf("want a whole decimal number of at most %d bits", bits)
 	if n.Kind != yaml.ScalarNode || n.Tag == "!!str" || len(n.Value) > 1 && n.Value[0] == '0' {
@@ -224,7 +223,7 @@ func byName(n *yaml.Node) (map[string]string, error) { return mapping(n, text, e
 
 func byRank(n *yaml.Node) (map[uint32]string, error) { return mapping(n, rank, errByRank) }
 
-// rank reads a key; JSON has only strings there.
+// rank reads a rank as a key; in JSON keys are strings.
 func rank(n *yaml.Node) (uint32, error) {
 	plain := *n
 	plain.Tag = "!!int"

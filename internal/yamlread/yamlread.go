@@ -1,7 +1,6 @@
-// Package yamlread reads the YAML files of this service strictly: one document,
-// mappings whose keys are all known and given once, and every fault of the file
-// with the line and the path of the key. The library's own decoder stops short of
-// the key in type errors.
+// Package yamlread reads the YAML files of this service strictly: one document, mappings whose
+// keys are all known and given once, and all faults of the file with the line and path of the
+// key. The library's own decoder does not name the key in type errors.
 package yamlread
 
 import (
@@ -53,7 +52,7 @@ func IsIdentifier(name string) bool {
 	return name != ""
 }
 
-// The faults that a Reader itself finds.
+// The faults that a Reader finds by itself.
 var (
 	ErrNotMapping = errors.New("want keys with values")
 	ErrNotList    = errors.New("want a list")
@@ -67,11 +66,11 @@ var (
 // Reader walks the tree of one file and collects its faults. The zero value
 // refuses aliases and merge keys (<<) and keeps every fault.
 type Reader struct {
-	// Format words a fault; nil is Describe. n is the node at fault, and path its
-	// keys, "" at the top level.
+	// Format formats a fault; nil: Describe. n is the node at fault, path the path of its keys,
+	// "" at the top level.
 	Format func(path string, n *yaml.Node, what error) error
-	// Aliases makes the Reader replace an alias by what it stands for. A merge key
-	// is then an ordinary key with an unknown name.
+	// Aliases makes the Reader replace aliases by their anchors' values. A merge key is then an
+	// ordinary key with an unknown name.
 	Aliases bool
 	// MaxFaults bounds the faults that are kept, 0 for no bound.
 	MaxFaults int
@@ -80,7 +79,7 @@ type Reader struct {
 	omitted int // faults beyond MaxFaults
 }
 
-// Describe words a fault as "path (line 3): what".
+// Describe formats a fault as "path (line 3): what".
 func Describe(path string, n *yaml.Node, what error) error {
 	if path == "" {
 		path = "top level"
@@ -88,7 +87,7 @@ func Describe(path string, n *yaml.Node, what error) error {
 	return fmt.Errorf("%s (line %d): %w", path, n.Line, what)
 }
 
-// Fault records what is wrong at a node.
+// Fault records a fault of a node.
 func (r *Reader) Fault(path string, n *yaml.Node, what error) {
 	switch {
 	case r.Aliases:
@@ -124,9 +123,8 @@ type Key struct {
 	Node *yaml.Node
 }
 
-// Pairs yields the keys of the mapping at path with their values, each key once.
-// A node that is no mapping, a key that is no scalar and a key that comes a second
-// time are faults.
+// Pairs yields the keys of the mapping at path with their values, each key once. A node that is
+// no mapping, a key that is no scalar, and a repeated key are faults.
 func (r *Reader) Pairs(path string, n *yaml.Node) iter.Seq2[Key, *yaml.Node] {
 	return func(yield func(Key, *yaml.Node) bool) {
 		n := r.resolve(n)
@@ -196,7 +194,7 @@ func (r *Reader) resolve(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// Join is the path of a key below another; the top level is "".
+// Join returns the path of a key below another; the top level is "".
 func Join(path, key string) string {
 	if path == "" {
 		return key

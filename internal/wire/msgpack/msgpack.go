@@ -1,5 +1,4 @@
-// Package msgpack reads msgpack messages from peers that are not trusted, and writes
-// values.
+// Package msgpack reads msgpack messages from untrusted peers, and writes values.
 //
 // A [Reader] never reads outside its message, allocates nothing, and refuses a
 // length that the rest of the message could not hold, so that its caller may
@@ -12,16 +11,15 @@ import (
 	"math"
 )
 
-// maxDepth bounds how deep the values nest that Skip passes over. KV events nest
-// six levels (batch, events, event, extra keys, block, key).
+// maxDepth bounds the nesting of values for Skip. KV events nest six levels (batch, events,
+// event, extra keys, block, key).
 const maxDepth = 64
 
 // Reader is a cursor over one message.
 //
-// Every method that reads a value reports whether the value was of the right
-// type and complete. If it was not, the cursor is at no particular place: set Pos
-// back to where the value begins and Skip it, which tells a value of another type
-// (Skip succeeds) from a broken message (it fails).
+// Every method that reads a value reports whether the value was of the right type and complete.
+// If not, Pos is undefined: set it back to the start of the value and call Skip, which succeeds
+// for a value of another type and fails for a broken message.
 type Reader struct {
 	Data []byte // the message
 	Pos  int    // of the next byte to read, 0 to len(Data)
