@@ -1,6 +1,6 @@
-// Command sim-engine plays inference engines: each has a block cache, a prefill
-// and a decode rate, publishes its KV events as vLLM does, and answers requests,
-// those of the OpenAI API too, after the time that its model needs. See docs/demo.md.
+// Command sim-engine simulates inference engines. Each has a block cache, a prefill and a
+// decode rate, publishes its KV events as vLLM does, and answers requests, including those of
+// the OpenAI API, after the time that its model takes. See docs/demo.md.
 package main
 
 import (
@@ -45,7 +45,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 
 type config struct {
 	engines  int
-	ranks    int // of each
+	ranks    int // ranks of each engine
 	model    string
 	adapters []string
 	render   bool
@@ -54,15 +54,15 @@ type config struct {
 	topic    string
 	hashSeed uint64
 	speedup  float64
-	engine   engine.Config // but for what follows
-	// One value for all engines, or one for each.
+	engine   engine.Config // except for the fields below
+	// One value for all engines, or one for each engine.
 	cacheBlocks []int
 	speeds      []float64
 }
 
-// defaults sizes an engine like an 8B model on one 80 GB accelerator: some 34 GB
-// for 262,144 tokens of KV cache, 12,000 prompt tokens a second, 50 output
-// tokens a second for each of its requests.
+// defaults sizes an engine like an 8B model on one 80 GB accelerator: about 34 GB for 262,144
+// tokens of KV cache, 12,000 prompt tokens per second, and 50 output tokens per second for
+// each of its requests.
 func defaults() config {
 	return config{
 		engines: 1,
@@ -139,7 +139,7 @@ func (c *config) validate() error {
 	return errors.Join(errs...)
 }
 
-// of sizes engine i, from 0.
+// of returns the configuration of engine i, counted from 0.
 func (c *config) of(i int) engine.Config {
 	e := c.engine
 	e.CacheBlocks = c.cacheBlocks[i%len(c.cacheBlocks)]

@@ -19,8 +19,8 @@ import (
 	"github.com/select-service/select-service/internal/zmqsock/kvpub"
 )
 
-// serve runs all engines until ctx ends or one fails. It prints one line per
-// engine (number, URL, event endpoints of its ranks), and "ready" when all listen.
+// serve runs all engines until ctx ends or one fails. It prints a line for each engine (number,
+// URL, event endpoints of its ranks), and "ready" when all listen.
 func serve(ctx context.Context, conf config, stdout io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -37,7 +37,7 @@ func serve(ctx context.Context, conf config, stdout io.Writer) error {
 	return g.Wait()
 }
 
-// start runs engine i in g and returns where it can be reached.
+// start runs engine i in g and returns its line of serve's output.
 func start(ctx context.Context, g *errgroup.Group, conf config, i int) (string, error) {
 	port := conf.port
 	if port > 0 {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// process is one whose CPU time is looked at.
+// process is a process whose CPU time is measured.
 type process struct {
 	name string
 	pid  int
@@ -29,7 +29,7 @@ func openProcesses(named []string) (p processes, err error) {
 	return p, err
 }
 
-// during notes in the result what the processes have used while f ran.
+// during runs f, and adds to its result the CPU time that the processes used meanwhile.
 func (p processes) during(f func() (result, error)) (result, error) {
 	before, err := p.used()
 	if err != nil {
@@ -57,7 +57,8 @@ func (p processes) used() (all []time.Duration, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("CPU of %s: %w", one.name, err)
 		}
-		// The name, in brackets, may have spaces; utime and stime are fields 14 and 15.
+		// The second field is the name in brackets, which may have spaces; utime and stime
+		// are fields 14 and 15.
 		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 		sum := time.Duration(0)
 		for _, f := range fields[11:13] {

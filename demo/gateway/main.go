@@ -1,6 +1,6 @@
-// Command gateway-load plays chats through gateways, one after the other in turn, and
-// compares what they make of the same engines: how much of the prompts was cached, and
-// how long the first token took. See docs/gateway.md.
+// Command gateway-load plays chats through several gateways in turn, and compares their results
+// with the same engines: how much of the prompts was cached, and how long the first token took.
+// See docs/gateway.md.
 package main
 
 import (
@@ -34,8 +34,8 @@ func main() {
 
 type config struct {
 	via     []string // NAME=URL of the gateways
-	engines []string // URLs, whose caches are emptied before each round
-	rounds  int      // of each gateway
+	engines []string // URLs of the engines; their caches are emptied before each round
+	rounds  int      // rounds with each gateway
 	pids    []string // NAME=PID whose CPU is shown
 	traffic traffic
 }
@@ -111,7 +111,7 @@ func pairs(all []string) (split [][2]string, err error) {
 	return split, nil
 }
 
-// clear empties the engines' caches. What a round leaves running ends first.
+// clear empties the engines' caches, after the last requests of a round have ended.
 func (c *config) clear(ctx context.Context) error {
 	for _, url := range c.engines {
 		for {
@@ -175,7 +175,7 @@ func mean(all []time.Duration) time.Duration {
 	return sum / time.Duration(max(1, len(all)))
 }
 
-// quantile returns the value that a share q of all is not above.
+// quantile returns the smallest value that at least a share q of all do not exceed.
 func quantile(all []time.Duration, q float64) time.Duration {
 	if len(all) == 0 {
 		return 0
@@ -184,7 +184,7 @@ func quantile(all []time.Duration, q float64) time.Duration {
 	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))]
 }
 
-// exponential draws a duration with a mean.
+// exponential draws an exponentially distributed duration.
 func exponential(rnd *rand.Rand, mean time.Duration) time.Duration {
 	return time.Duration(rnd.ExpFloat64() * float64(mean))
 }

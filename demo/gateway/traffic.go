@@ -14,12 +14,12 @@ import (
 	"time"
 )
 
-// traffic is chats of users who take their time: each begins with one of a few system
-// prompts, and every turn repeats the whole chat so far. Lengths are in tokens.
+// traffic describes chats of users. Each chat begins with one of a few system prompts, and
+// every turn, after some time, repeats the whole chat so far. Lengths are in tokens.
 type traffic struct {
 	Model            string
-	Duration         time.Duration // in which chats begin
-	Rate             float64       // chats that begin in a second
+	Duration         time.Duration // time during which chats begin
+	Rate             float64       // chats that begin per second
 	Turns            int
 	Think            time.Duration // mean time between an answer and the next question
 	Prefixes         int
@@ -28,13 +28,13 @@ type traffic struct {
 	Seed             uint64
 }
 
-// result is what came of the requests of a round, or of several.
+// result has the results of one or several rounds.
 type result struct {
 	ttft    []time.Duration // from the request to the first text of the answer
-	prompt  int             // tokens, as the engines say
-	cached  int             // those of them that were cached
+	prompt  int             // prompt tokens, as counted by the engines
+	cached  int             // prompt tokens that were cached
 	failed  int
-	failure error // one of them
+	failure error // one of the failures
 	cpu     []time.Duration
 }
 
@@ -55,8 +55,8 @@ func (r *result) add(o *result) {
 	}
 }
 
-// play plays all chats through a gateway. The same seed makes the same chats at the same
-// moments, but for what answers delay.
+// play plays all chats through a gateway. The same seed gives the same chats at the same times,
+// apart from the delays of answers.
 func (t *traffic) play(ctx context.Context, url string) (result, error) {
 	rnd := rand.New(rand.NewPCG(t.Seed, 0))
 	prefixes := make([]string, t.Prefixes)
@@ -122,7 +122,7 @@ func (c *chat) play(ctx context.Context) (sum result) {
 	return sum
 }
 
-// turn sends the chat so far, and adds the answer to it.
+// turn sends the chat so far, and appends the answer to it.
 func (c *chat) turn(ctx context.Context) (r result, err error) {
 	body, err := json.Marshal(map[string]any{
 		"model": c.Model, "messages": c.messages, "max_tokens": c.Answer,
@@ -175,7 +175,7 @@ func (c *chat) turn(ctx context.Context) (r result, err error) {
 	return r, fmt.Errorf("the answer breaks off: %w", lines.Err())
 }
 
-// event is what is read of an event of a streamed answer.
+// event has the members that are read of an event of a streamed answer.
 type event struct {
 	Choices []struct{ Delta struct{ Content string } }
 	Usage   *struct {
@@ -186,7 +186,7 @@ type event struct {
 	}
 }
 
-// words makes a text of n words, which are a token each.
+// words returns a text of n words, which are one token each.
 func words(rnd *rand.Rand, n int) string {
 	text := make([]byte, 0, 5*n)
 	for range n {
@@ -200,7 +200,7 @@ func words(rnd *rand.Rand, n int) string {
 	return string(text[:max(0, len(text)-1)])
 }
 
-// draw draws an index with weights.
+// draw draws an index by weights.
 func draw(rnd *rand.Rand, weights []float64) int {
 	sum := 0.0
 	for _, w := range weights {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// ratio is a figure of one policy by that of another in the same round: the median of
-// the rounds, the least and the most.
+// ratio compares a figure of one policy with that of another in the same round: the median,
+// lowest and highest ratio of all rounds.
 type ratio struct {
 	Median float64 `json:"median"`
 	Least  float64 `json:"least"`
@@ -35,7 +35,7 @@ func (r ratio) String() string {
 	return fmt.Sprintf("%.2f (%.2f–%.2f)", r.Median, r.Least, r.Most)
 }
 
-// comparison sets a policy against the first one.
+// comparison compares a policy with the first one.
 type comparison struct {
 	Policy    string `json:"policy"`
 	Against   string `json:"against"`
@@ -47,8 +47,8 @@ type comparison struct {
 	TotalMean ratio  `json:"total_mean"`
 }
 
-// byPolicy groups results by policy, in the order in which they were played first; the
-// results of a group are in the order of the rounds.
+// byPolicy groups results by policy, in the order of first play; within a group they are in
+// the order of rounds.
 func byPolicy(results []result) [][]result {
 	var groups [][]result
 	for _, x := range results {
@@ -83,7 +83,7 @@ func compare(results []result) []comparison {
 	return all
 }
 
-// median returns the figures of the table, each the median of the rounds of one policy.
+// median returns a result whose figures are the medians of one policy's rounds.
 func median(rounds []result) result {
 	res := rounds[0]
 	for _, figure := range []func(*result) *float64{

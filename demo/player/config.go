@@ -29,7 +29,7 @@ const (
 	agents = "agents"
 )
 
-// When the service hears that a prefill is complete.
+// When the service is told that a prefill is complete.
 const (
 	streamed = "stream" // at the first token, then of every output block
 	late     = "late"   // at the end, as from a caller that does not stream; no output blocks
@@ -138,8 +138,8 @@ func (c *config) validate() ([]string, error) {
 	return c.Policies, errors.Join(errs...)
 }
 
-// modelOf returns the model under which a policy of the service has the engines, and
-// false for a policy that does not ask the service.
+// modelOf returns the model under which a policy of the service has the engines registered, and
+// false for a policy that does not use the service.
 func (c *config) modelOf(policy string) (string, bool) {
 	if policy == selectService {
 		return c.Model, true
@@ -150,8 +150,8 @@ func (c *config) modelOf(policy string) (string, bool) {
 	return "", false
 }
 
-// tenantOf returns the tenant of the nth play of a policy, from 1. A service learns by
-// model and tenant, so a new tenant begins knowing nothing.
+// tenantOf returns the tenant of the nth play of a policy, from 1. A service learns per model
+// and tenant, so a new tenant starts without knowledge.
 func (c *config) tenantOf(nth int) string {
 	if nth == 1 || c.Warm {
 		return c.Tenant
@@ -159,7 +159,7 @@ func (c *config) tenantOf(nth int) string {
 	return fmt.Sprintf("%s-%d", c.Tenant, nth)
 }
 
-// slowdown is an engine that is slow for a part of the play.
+// slowdown makes an engine slow during a part of the play.
 type slowdown struct {
 	engine      int // index
 	factor      float64
@@ -188,14 +188,14 @@ func (c *config) slowdowns() ([]slowdown, error) {
 	return all, nil
 }
 
-// Bounds of the speedup that is taken if none is asked for. Beyond 20 the delays
-// of a small machine would show: 1 ms of it is then 20 ms to the model.
+// Bounds of the default speedup. Beyond 20 the delays of a small machine would show: 1 ms of
+// real time is then 20 ms of model time.
 const (
 	arrivalTime = 16 * time.Second
 	maxSpeedup  = 20
 )
 
-// speedupFor returns a speedup for arrivals that span so much model time.
+// speedupFor returns the default speedup for arrivals over span of model time.
 func speedupFor(span time.Duration) float64 {
 	tenths := math.Round(10 * span.Seconds() / arrivalTime.Seconds())
 	return min(max(tenths/10, 1), maxSpeedup)

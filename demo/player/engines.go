@@ -30,14 +30,14 @@ func (e engineClient) slow(ctx context.Context, factor float64) error {
 	return call(ctx, http.MethodPost, e.url+simapi.PathSlow, simapi.SlowRequest{Factor: factor}, nil)
 }
 
-// engineModel is what an engine is like.
+// engineModel has the properties of an engine.
 type engineModel struct {
 	Chunked     bool    `json:"chunked"`
 	Speed       float64 `json:"speed"`
 	CacheBlocks int     `json:"cache_blocks"`
 }
 
-// modelsOf asks all engines what they are like.
+// modelsOf asks all engines for their properties.
 func modelsOf(ctx context.Context, urls []string) ([]engineModel, error) {
 	var all []engineModel
 	for _, url := range urls {
@@ -50,7 +50,7 @@ func modelsOf(ctx context.Context, urls []string) ([]engineModel, error) {
 	return all, nil
 }
 
-// describe names the engines, with what is not the same for all of them.
+// describe describes the engines, with the properties in which they differ.
 func describe(engines []engineModel) string {
 	var speeds, caches []string
 	var differs [2]bool
@@ -72,7 +72,7 @@ func describe(engines []engineModel) string {
 	return text
 }
 
-// generate plays one request and calls step for each thing that happens to it.
+// generate sends one request and calls step for each of its steps.
 func (e engineClient) generate(ctx context.Context, r *workload.Request, step func(simapi.Step)) error {
 	body, err := open(ctx, http.MethodPost, e.url+simapi.PathGenerate, simapi.GenerateRequest{
 		RequestID: fmt.Sprint(r.ID), TokenIDs: r.Prompt, OutputTokenIDs: r.Output,
@@ -96,7 +96,7 @@ func (e engineClient) generate(ctx context.Context, r *workload.Request, step fu
 	}
 }
 
-// errNoSubscriber means that a replica has not connected to an engine's events.
+// errNoSubscriber is the error if a replica has not connected to an engine's events.
 var errNoSubscriber = errors.New("not every replica has subscribed to the KV events")
 
 const (
@@ -104,7 +104,7 @@ const (
 	subscribePoll = 20 * time.Millisecond
 )
 
-// awaitSubscribers waits until n replicas listen to the engine's events, so that no
+// awaitSubscribers waits until n replicas have subscribed to the engine's events, so that no
 // event is lost before the first request.
 func (e engineClient) awaitSubscribers(ctx context.Context, n int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, subscribeWait, errNoSubscriber)

@@ -1,6 +1,6 @@
-// Command sim-player plays a workload on simulated engines, placing each request
-// by a selection service or by a simple policy, and compares what the engines
-// have measured. See docs/demo.md.
+// Command sim-player plays a workload on simulated engines, with each request placed by a
+// selection service or by a simple policy, and compares the measurements of the engines. See
+// docs/demo.md.
 package main
 
 import (
@@ -94,7 +94,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	return rep.failures()
 }
 
-// load makes the requests, or reads them, and lets them arrive at the asked rate.
+// load generates or reads the requests, and scales their arrivals to the requested rate.
 func load(conf config) ([]workload.Request, error) {
 	var requests []workload.Request
 	switch {

@@ -10,23 +10,21 @@ import (
 	"time"
 )
 
-// Bounds that a disturbed play has to keep. A replica that comes back without
-// its index knows little of what the engines hold, and the hit rate falls
-// towards that of round robin, some 15 points lower; between halves of an
-// undisturbed play it differs by 2 or 3.
+// Bounds that a disturbed play must keep. A replica that comes back without its index knows
+// little of the engines' caches, and the hit rate falls towards that of round robin, about 15
+// points lower. Between the halves of an undisturbed play it differs by 2 or 3 points.
 const (
-	maxHitLoss = 0.05 // hit rate after, below that before
-	minKnown   = 0.9  // what a replica knew of the caches after, of what the best one knew
+	maxHitLoss = 0.05 // the most that the hit rate may fall
+	minKnown   = 0.9  // the least knowledge of the caches afterwards, relative to the best replica's
 )
 
-// phases splits a play by a disturbance: a command that runs while requests go
-// on, and the time until all replicas are back. It is used by many goroutines at
-// once.
+// phases splits a play into the time before, during and after a disturbance: a command that runs
+// while requests go on, and the time until all replicas are back. It is safe for concurrent use.
 type phases struct {
 	command string
 	fleet   *replicas
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu    sync.Mutex
 	now   int
 	parts [3]phaseCounts
@@ -36,7 +34,7 @@ type phases struct {
 
 var phaseNames = [3]string{"before", "during", "after"}
 
-// phaseCounts is what was placed in one phase, by replica.
+// phaseCounts has the placements of one phase, by replica.
 type phaseCounts struct {
 	byReplica map[int]*placements
 }
@@ -51,8 +49,8 @@ func (p *placements) add(o *placements) {
 	p.ttft = append(p.ttft, o.ttft...)
 }
 
-// current is the phase that a request placed now belongs to. A nil p is a play
-// without a disturbance.
+// current returns the phase of a request that is placed now. A nil p is a play without a
+// disturbance.
 func (p *phases) current() int {
 	if p == nil {
 		return 0
@@ -62,8 +60,8 @@ func (p *phases) current() int {
 	return p.now
 }
 
-// record takes one request at its first token: where and when it was placed,
-// its prompt, what of it was cached, and what of that the replica counted on.
+// record adds one request at its first token: the phase and replica of its placement, its
+// prompt tokens, how many were cached, and how many of those the replica expected.
 func (p *phases) record(phase, replica int, o placements) {
 	if p == nil {
 		return
@@ -108,7 +106,7 @@ type phaseResult struct {
 	Replica    int     `json:"replica,omitempty"` // from 1; 0: all
 	Requests   int     `json:"requests"`
 	HitRate    float64 `json:"hit_rate"`
-	Known      float64 `json:"known"` // share of the cached tokens that the replica counted on
+	Known      float64 `json:"known"` // share of the cached tokens that the replica expected
 	TTFTMeanMS float64 `json:"ttft_mean_ms"`
 	TTFTP99MS  float64 `json:"ttft_p99_ms"`
 }
@@ -155,7 +153,7 @@ func (p *phases) verdict(results []phaseResult, replicas int) error {
 		return p.err
 	}
 	var before, after phaseResult
-	var each []phaseResult // after
+	var each []phaseResult // by replica, afterwards
 	best := 0.0
 	for _, r := range results {
 		switch {

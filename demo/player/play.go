@@ -13,8 +13,8 @@ import (
 	"github.com/select-service/select-service/demo/sim/workload"
 )
 
-// play restarts the engines, plays all requests under one policy and collects
-// what the engines have measured. nth counts the plays of the policy, from 1.
+// play restarts the engines, plays all requests under one policy and collects the measurements
+// of the engines. nth counts the plays of the policy, from 1.
 func play(ctx context.Context, conf config, name string, nth int, requests []workload.Request, scr *screen) (result, error) {
 	r := playRun{conf: conf, requests: requests, screen: scr}
 	infos := make([]simapi.Info, len(conf.Engines))
@@ -83,7 +83,7 @@ type playRun struct {
 	phases   *phases // nil unless there is a disturbance
 	wall     time.Duration
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu     sync.Mutex
 	first  []firstToken
 	done   int
@@ -97,11 +97,11 @@ type playRun struct {
 type firstToken struct {
 	at     time.Duration // model time at which the request arrived, since the first
 	ttft   float64       // ms of model time, by the engine's clock
-	choice float64       // ms of model time that passed before, until the engine was chosen
+	choice float64       // ms of model time before that, until the engine was chosen
 }
 
-// playAll sends each request at its time, however many are running, and slows engines
-// meanwhile. It fails if an engine cannot be slowed.
+// playAll sends each request at its time, however many are running, and slows engines as
+// configured. It fails if an engine cannot be slowed.
 func (r *playRun) playAll(ctx context.Context) error {
 	slow, err := r.conf.slowdowns()
 	if err != nil {

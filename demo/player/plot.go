@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// plot draws, one above the other, the time to first token over the play and its
-// distribution, with a line for each policy, as an SVG that needs nothing else.
+// plot draws two panels, the time to first token over the play and its distribution, with a
+// line for each policy, as a self-contained SVG.
 type plot struct {
 	svg      strings.Builder
 	heading  string
@@ -28,7 +28,7 @@ type series struct {
 	color string
 }
 
-// colors are those of Okabe and Ito, which most colour-blind people can tell apart.
+// colors are the palette of Okabe and Ito, which most colour-blind people can distinguish.
 var colors = []string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555"}
 
 // Sizes in pixels.
@@ -41,8 +41,7 @@ const (
 	panelGap    = 76 // between panels: an axis and the next title
 )
 
-// perPoint is how many requests of a policy make one point of its line over time, on
-// average.
+// perPoint is the average number of a policy's requests per point of its line over time.
 const perPoint = 25
 
 // writePlot writes the plot to a file.
@@ -93,7 +92,7 @@ func (p *plot) legend(y int, s series) {
 		milliseconds(quantile(ttft, 0.5)), milliseconds(quantile(ttft, 0.9)), milliseconds(quantile(ttft, 0.99))))
 }
 
-// overTime draws the mean TTFT of those who arrived in the same part of the play.
+// overTime draws the mean TTFT of the requests that arrived in the same part of the play.
 func (p *plot) overTime(at panel) {
 	at.x = axis{lo: 0, hi: max(p.span.Seconds(), 1)}
 	parts := min(max(p.requests/perPoint, 8), 60)
@@ -127,7 +126,7 @@ func (p *plot) overTime(at panel) {
 	}
 }
 
-// distribution draws which share of the requests waited at least so long. Both axes are
+// distribution draws the share of requests that waited at least as long. Both axes are
 // logarithmic, so that the tails can be seen; the fastest 2 % of all are left out.
 func (p *plot) distribution(at panel) {
 	lo, hi, most := math.Inf(1), 0.0, 10
@@ -191,7 +190,7 @@ func (p *plot) across(at panel, v float64, label string) {
 	p.text(marginLeft-8, at.py(v)+4, "end", "#555", label)
 }
 
-// line draws a line through points, but for those less than a pixel from the one before.
+// line draws a line through points, leaving out points less than a pixel from the one before.
 func (p *plot) line(at panel, s series, points []point) {
 	var d strings.Builder
 	var last point
@@ -227,13 +226,14 @@ func (at panel) px(v float64) float64 {
 
 func (at panel) py(v float64) float64 { return float64(at.top) + (1-at.y.share(v))*panelHeight }
 
-// axis maps values from lo to hi to 0..1; with log, both are above 0.
+// axis maps values from lo to hi to 0..1. With log, both must be above 0.
 type axis struct {
 	lo, hi float64
 	log    bool
 }
 
-// logAxis takes in lo and hi (at least 1), with ends at 1, 2 or 5 times a power of ten.
+// logAxis returns an axis that includes lo and hi (at least 1), with ends at 1, 2 or 5
+// times a power of ten.
 func logAxis(lo, hi float64) axis {
 	lo = max(1, min(lo, hi))
 	hi = max(hi, 2*lo)
@@ -289,7 +289,7 @@ func binned(first []firstToken, span float64, parts int) [][]float64 {
 	return all
 }
 
-// duration writes ms.
+// duration formats ms.
 func duration(ms float64) string {
 	if ms >= 999.9 {
 		return fmt.Sprintf("%s s", thousands(int(ms/1000+0.5)))

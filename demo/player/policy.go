@@ -9,19 +9,19 @@ import (
 	"github.com/select-service/select-service/demo/sim/workload"
 )
 
-// policy decides where requests go. It is used by many goroutines at once.
+// policy decides where requests go. It is safe for concurrent use.
 type policy interface {
 	// place chooses an engine for a request.
 	place(ctx context.Context, r *workload.Request) (placement, error)
-	// report is called for every step of a placed request, and with an EventError
-	// step instead of the rest if it fails.
+	// report is called for every step of a placed request. If the request fails, an EventError
+	// step replaces the remaining ones.
 	report(ctx context.Context, r *workload.Request, p placement, s simapi.Step) error
 }
 
 // placement is a decision.
 type placement struct {
 	engine   int // index
-	expected int // cached prompt tokens that the decision counted on
+	expected int // cached prompt tokens that the decision expected
 	replica  int // index of the replica that decided
 }
 
@@ -52,10 +52,10 @@ func (randomPolicy) report(context.Context, *workload.Request, placement, simapi
 	return nil
 }
 
-// leastLoadedPolicy places a request on the engine with the fewest outstanding requests,
-// at random among equals.
+// leastLoadedPolicy places a request on an engine with the fewest outstanding requests, at
+// random among equals.
 type leastLoadedPolicy struct {
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu          sync.Mutex
 	outstanding []int
 	rnd         *rand.Rand

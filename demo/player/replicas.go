@@ -13,10 +13,9 @@ import (
 	"github.com/select-service/select-service/demo/sim/workload"
 )
 
-// replicas is the policy to ask a selection service, or several replicas of one in
-// turn. It has two parts of a real fleet: a load balancer that asks another replica
-// when one does not answer, and a registry that registers the engines again with a
-// replica that comes back.
+// replicas is the policy that asks a selection service, or several replicas of one in turn. It
+// plays two parts of a real fleet: a load balancer that asks another replica when one does not
+// answer, and a registry that registers the engines again with a replica that comes back.
 type replicas struct {
 	each    []*replica
 	engines []engineClient
@@ -30,10 +29,11 @@ type replica struct {
 	up atomic.Bool
 }
 
-// watchPause is how often a replica that is down is asked whether it is back.
+// watchPause is how often a replica that is down is checked.
 const watchPause = 50 * time.Millisecond
 
-// newReplicas takes one selection with its target's URL replaced by each target.
+// newReplicas returns the policy for the given targets; s is copied with its URL replaced by
+// each target.
 func newReplicas(targets []string, s selection) *replicas {
 	f := &replicas{}
 	for _, url := range targets {
@@ -111,19 +111,19 @@ func (f *replicas) awaitUp(ctx context.Context) error {
 	return nil
 }
 
-// leave unregisters the engines from the replicas, also after an interrupt.
+// leave unregisters the engines from the replicas, even after an interrupt.
 func (f *replicas) leave(ctx context.Context) {
 	f.stop()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	for _, r := range f.each {
 		for i := range f.engines {
-			_ = r.unregister(ctx, i+1) // a service that has ended does not know them any more
+			_ = r.unregister(ctx, i+1) // fails if the service has ended
 		}
 	}
 }
 
-// inTurn lists the replicas to try: those that are up, or else all.
+// inTurn returns the replicas to try, in order: those that are up, or else all.
 func (f *replicas) inTurn() []int {
 	first := int(f.turn.Add(1) % uint64(len(f.each)))
 	var up, all []int
@@ -143,7 +143,7 @@ func (f *replicas) inTurn() []int {
 func (f *replicas) place(ctx context.Context, r *workload.Request) (placement, error) {
 	var errs []error
 	for _, i := range f.inTurn() {
-		if len(errs) > 0 { // the replica that failed may have booked it
+		if len(errs) > 0 { // a replica that failed may have booked it
 			_ = f.each[i].free(ctx, r)
 		}
 		at, err := f.each[i].place(ctx, r)
@@ -157,7 +157,7 @@ func (f *replicas) place(ctx context.Context, r *workload.Request) (placement, e
 	return placement{}, errors.Join(errs...)
 }
 
-// report goes to the replica that booked, or to another if that one is down.
+// report reports to the replica that booked, or to another one if that is down.
 func (f *replicas) report(ctx context.Context, r *workload.Request, at placement, step simapi.Step) error {
 	err := f.each[at.replica].report(ctx, r, at, step)
 	if !unavailable(ctx, err) {
@@ -184,7 +184,7 @@ func unavailable(ctx context.Context, err error) bool {
 	return !errors.As(err, &status) || status.status == http.StatusServiceUnavailable
 }
 
-// emptyWait is how long the replicas may take to agree that no reservation is left.
+// emptyWait is how long the replicas may take to agree that no reservations are left.
 const emptyWait = 5 * time.Second
 
 // checkEmpty returns an error if a replica is down after a play, or still has reservations.

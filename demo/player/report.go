@@ -12,13 +12,13 @@ import (
 	"github.com/select-service/select-service/demo/sim/workload"
 )
 
-// report is the outcome of all policies; its JSON is the file of --json.
+// report has the results of all policies; its JSON is the file of --json.
 type report struct {
 	Config   config           `json:"config"`
 	Engines  []engineModel    `json:"engines"`
 	Workload workload.Summary `json:"workload"`
 	Results  []result         `json:"results"`
-	// Comparisons set each policy against the first one.
+	// Comparisons compares each policy with the first one.
 	Comparisons []comparison `json:"comparisons,omitempty"`
 }
 
@@ -89,8 +89,8 @@ func (r *report) writeJSON(path string) error {
 	return nil
 }
 
-// failures returns an error if a request failed, since the figures then do not
-// compare, or if the play has not recovered from a disturbance.
+// failures returns an error if a request failed, since the figures are then not comparable, or
+// if the play has not recovered from a disturbance.
 func (r *report) failures() error {
 	failed := 0
 	for _, x := range r.Results {
@@ -107,7 +107,7 @@ func (r *report) failures() error {
 
 func milliseconds(x float64) string { return thousands(int(x+0.5)) + " ms" }
 
-// thousands writes 1234567 as 1,234,567.
+// thousands formats 1234567 as 1,234,567.
 func thousands(n int) string {
 	if n < 0 {
 		return "-" + thousands(-n)

@@ -7,11 +7,11 @@ import (
 	"github.com/select-service/select-service/demo/sim/simapi"
 )
 
-// result is what one policy achieved. All but the last group comes from the
+// result has the figures of one policy. All but the last group are measured by the
 // engines, in model time.
 type result struct {
 	Policy          string  `json:"policy"`
-	Model           string  `json:"model,omitempty"` // under which the service had the engines
+	Model           string  `json:"model,omitempty"` // model under which the service had the engines
 	Round           int     `json:"round"`           // from 1
 	Requests        int     `json:"requests"`        // finished
 	HitRate         float64 `json:"hit_rate"`        // share of the prompt tokens found in the engines' caches
@@ -26,15 +26,15 @@ type result struct {
 	TotalMeanMS     float64 `json:"total_mean_ms"`      // from arrival to the last token
 	AskedTTFTMeanMS float64 `json:"asked_ttft_mean_ms"` // TTFT with the choice before it: the wait in a queue of the service, but also its real delays, as model time
 	AskedTTFTP99MS  float64 `json:"asked_ttft_p99_ms"`
-	BusySpread      float64 `json:"busy_spread"`     // most prefill time of an engine, by the mean
-	RequestSpread   float64 `json:"requests_spread"` // most requests on an engine, by the mean
+	BusySpread      float64 `json:"busy_spread"`     // highest prefill time of an engine over the mean
+	RequestSpread   float64 `json:"requests_spread"` // most requests on an engine over the mean
 	Load            float64 `json:"load"`            // share of the time that engines spent in prefill
 	ModelSeconds    float64 `json:"model_seconds"`
 	RequestsPerEach []int   `json:"requests_per_engine"`
 
 	ChoiceMeanMS float64  `json:"choice_mean_ms"` // real time of a decision
 	ChoiceP99MS  float64  `json:"choice_p99_ms"`
-	LateP99MS    float64  `json:"late_p99_ms"` // by which the player sent requests too late, in model time: the machine is busy
+	LateP99MS    float64  `json:"late_p99_ms"` // lateness of the player's requests in model time; high if the machine is busy
 	LateMaxMS    float64  `json:"late_max_ms"`
 	WallSeconds  float64  `json:"wall_seconds"`
 	Failed       int      `json:"failed"`           // requests without a full answer
@@ -44,14 +44,14 @@ type result struct {
 	Phases []phaseResult `json:"phases,omitempty"` // with a disturbance
 	// DisturbedSeconds is the real time from the disturbance until all replicas were back.
 	DisturbedSeconds float64 `json:"disturbed_seconds,omitempty"`
-	Spoilt           bool    `json:"spoilt,omitempty"` // something was left behind
+	Spoilt           bool    `json:"spoilt,omitempty"` // reservations were left behind
 
 	first []firstToken // for the plot
 }
 
 const shownErrors = 5
 
-// maxLate is the lateness, in ms of model time, beyond which a play says little: what
+// maxLate is the lateness, in ms of model time, beyond which a play means little: requests that
 // should have come one by one came at once.
 const maxLate = 1000
 
@@ -120,7 +120,7 @@ func quantile(xs []float64, q float64) float64 {
 	return sorted[min(max(rank, 1), len(sorted))-1]
 }
 
-// spread is the largest sample by the mean: 1 is perfectly even.
+// spread returns the largest sample over the mean: 1 is perfectly even.
 func spread(xs []float64) float64 {
 	if m := mean(xs); m > 0 {
 		return slices.Max(xs) / m

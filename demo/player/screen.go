@@ -12,18 +12,18 @@ import (
 	"github.com/select-service/select-service/demo/sim/workload"
 )
 
-// screen shows one policy being played: a bar on a terminal, else a line every
-// fifth of the way.
+// screen shows the progress of one policy's play: a bar on a terminal, else a line at
+// every fifth of the way.
 type screen struct {
 	out    io.Writer
 	bar    bool
 	name   string
 	total  int
-	show   int // every show-th request's decision is printed; 0: none
+	show   int // print the decision of every show-th request; 0: of none
 	begun  time.Time
 	redraw time.Duration
 
-	// mu guards what follows and the order of what is written.
+	// mu guards the fields below and the order of output.
 	mu    sync.Mutex
 	drawn time.Time
 	step  int
@@ -78,7 +78,7 @@ func (s *screen) count(done, failed int) string {
 	return text
 }
 
-// decision shows what became of a choice, for some of them.
+// decision prints a choice and its outcome, for every show-th request.
 func (s *screen) decision(r *workload.Request, at placement, first simapi.Step) {
 	if s.show == 0 || r.ID%s.show != 0 {
 		return

@@ -12,15 +12,15 @@ import (
 	"github.com/select-service/select-service/demo/sim/workload"
 )
 
-// selection is a client of a selection service, and the policy to ask it. It uses
-// only the HTTP contract.
+// selection is a client of a selection service, and the policy that asks it. It uses only the
+// HTTP contract.
 type selection struct {
 	url           string
 	model, tenant string
 	nth           int     // play of the policy, from 1
 	replay        bool    // register the engines' replay endpoints
-	late          bool    // say nothing of a request before its end
-	meanOutput    float64 // tokens of an answer that the player expects; see report
+	late          bool    // report nothing of a request before its end
+	meanOutput    float64 // expected tokens of an answer; see report
 }
 
 type workerRequest struct {
@@ -101,9 +101,8 @@ func (s *selection) place(ctx context.Context, r *workload.Request) (placement, 
 	return placement{engine: sel.WorkerID - 1, expected: sel.Overlap.LongestMatched}, nil
 }
 
-// report reports the progress of a request to the service. A router does not know
-// how long an answer will be: the blocks of a request decay towards the mean length
-// of this workload's answers.
+// report reports the progress of a request to the service. A router does not know the length of
+// an answer, so the blocks of a request decay towards the mean length of this workload's answers.
 func (s *selection) report(ctx context.Context, r *workload.Request, _ placement, step simapi.Step) error {
 	path := s.url + "/reservations/" + s.reservationID(r)
 	switch {
@@ -145,8 +144,8 @@ func (s *selection) reservations(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// reservationID differs between the plays of a run: a service may remember ids for a
-// while after their end.
+// reservationID returns an id that differs between the plays of a run: a service may remember
+// ids for a while after their end.
 func (s *selection) reservationID(r *workload.Request) string {
 	if s.nth > 1 {
 		return fmt.Sprintf("%s-%d-%d", s.model, s.nth, r.ID)

@@ -6,7 +6,7 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// EventKind says what a cache event reports.
+// EventKind is the kind of a cache event.
 type EventKind uint8
 
 // The cache events of an engine, as vLLM names them.
@@ -19,15 +19,15 @@ const (
 // Event is one change of the cache contents.
 type Event struct {
 	Kind      EventKind
-	Hashes    []uint64 // the engine's own names of the blocks, in chain order for stores
-	Parent    uint64   // stores only: name of the block before the first one
+	Hashes    []uint64 // the engine's hashes of the blocks, in chain order for stores
+	Parent    uint64   // stores only: hash of the block before the first one
 	HasParent bool     // false: the first block opens a prompt
 	Tokens    []uint32 // stores only: the tokens of all blocks, one after the other
-	Keys      Keys     // stores only: what the blocks are kept apart by
+	Keys      Keys     // stores only: adapter and salt of the blocks
 }
 
-// Keys keep the blocks of equal tokens apart: requests with different ones share
-// nothing. The zero value is the base model without a salt.
+// Keys separate blocks of equal tokens: requests with different keys share no blocks. The zero
+// value is the base model without a salt.
 type Keys struct {
 	LoRA string // name of the adapter
 	Salt string // cache_salt of the request
@@ -42,21 +42,21 @@ type block struct {
 	prev, next *block // neighbours in the free list
 }
 
-// Cache holds the full blocks of an engine by content. A block's name covers
-// all tokens up to its end, so equal names mean equal prefixes.
+// Cache holds the full blocks of an engine by content. A block's hash covers all tokens up to
+// its end, so equal hashes mean equal prefixes.
 type Cache struct {
 	blockSize int
 	capacity  int
 	seed      uint64
 	blocks    map[uint64]*block
-	reserved  int   // room given to leases that holds no full block yet
+	reserved  int   // blocks reserved for leases and not filled yet
 	free      block // sentinel of the ring of unpinned blocks, next to be evicted first
 	freeLen   int
 	events    []Event
 }
 
-// NewCache returns an empty cache of capacity blocks of blockSize tokens. The
-// seed makes block names differ between engines; consumers must not care.
+// NewCache returns an empty cache of capacity blocks of blockSize tokens. The seed makes block
+// hashes differ between engines; consumers must not depend on them.
 func NewCache(blockSize, capacity int, seed uint64) *Cache {
 	c := &Cache{blockSize: blockSize, capacity: capacity, seed: seed, blocks: make(map[uint64]*block)}
 	c.free.prev, c.free.next = &c.free, &c.free
@@ -66,8 +66,8 @@ func NewCache(blockSize, capacity int, seed uint64) *Cache {
 // Len returns the number of full blocks in the cache.
 func (c *Cache) Len() int { return len(c.blocks) }
 
-// Pinned returns the number of blocks that running requests keep, empty room
-// that they have been promised included.
+// Pinned returns the number of blocks that running requests hold, including those reserved
+// and not filled yet.
 func (c *Cache) Pinned() int { return len(c.blocks) - c.freeLen + c.reserved }
 
 // TakeEvents returns the changes since the last call, oldest first.
@@ -77,8 +77,8 @@ func (c *Cache) TakeEvents() []Event {
 	return ev
 }
 
-// Lease is the room that one request occupies: a chain of full blocks from the
-// start of the prompt, and room for blocks that are still to be filled.
+// Lease has the blocks that one request occupies: a chain of full blocks from the start of the
+// prompt, and reserved blocks that are still to be filled.
 type Lease struct {
 	cache *Cache
 	keys  Keys
@@ -86,10 +86,9 @@ type Lease struct {
 	room  int
 }
 
-// Acquire pins the cached prefix of prompt and reserves room so that the request
-// can grow to total tokens, evicting what it must. It changes nothing and
-// reports false when running requests leave too little room. At least the last
-// token of the prompt is left to compute.
+// Acquire pins the cached prefix of prompt and reserves blocks so that the request can grow to
+// total tokens, evicting others if needed. If running requests leave too little room, it
+// changes nothing and returns false. At least the last token of the prompt is left to compute.
 func (c *Cache) Acquire(keys Keys, prompt []uint32, total int) (*Lease, bool) {
 	need := c.blocksFor(total)
 	chain := c.match(keys, prompt[:max(0, len(prompt)-1)])
@@ -112,8 +111,8 @@ func (c *Cache) Acquire(keys Keys, prompt []uint32, total int) (*Lease, bool) {
 	return &Lease{cache: c, keys: keys, chain: chain, room: fresh}, true
 }
 
-// Clear forgets every unpinned block when no request runs, as a reset of the
-// prefix cache does. It reports whether it did.
+// Clear drops all blocks if no request runs, as a reset of the prefix cache does. It
+// reports whether it did.
 func (c *Cache) Clear() bool {
 	if c.Pinned() > 0 {
 		return false
@@ -128,9 +127,9 @@ func (c *Cache) Clear() bool {
 // Blocks returns the number of full blocks that the lease holds.
 func (l *Lease) Blocks() int { return len(l.chain) }
 
-// Commit enters the full blocks of tokens that the lease does not hold yet.
-// tokens is everything computed so far, from the start of the prompt. Blocks
-// that another request has made in the meantime are shared.
+// Commit adds the full blocks of tokens that the lease does not have yet. tokens is everything
+// computed so far, from the start of the prompt. Blocks that another request has added
+// meanwhile are shared.
 func (l *Lease) Commit(tokens []uint32) {
 	c, bs := l.cache, l.cache.blockSize
 	var run *Event // the store event being extended; nil after a shared block
@@ -158,9 +157,8 @@ func (l *Lease) Commit(tokens []uint32) {
 	}
 }
 
-// Release gives everything back. The chain joins the free list from its end, so
-// that eviction always takes leaves first: a parent is released no earlier than
-// its children.
+// Release releases all blocks. The chain joins the free list from its end, so that eviction
+// always takes leaves first: a parent is released no earlier than its children.
 func (l *Lease) Release() {
 	c := l.cache
 	for i := len(l.chain) - 1; i >= 0; i-- {
@@ -199,8 +197,8 @@ func (c *Cache) match(keys Keys, tokens []uint32) []*block {
 	return chain
 }
 
-// name hashes a block under its parent. Real engines use SHA-256 or a hash of
-// their runtime; 64 good bits are enough for a simulation.
+// name returns the hash of a block with its parent. Real engines use SHA-256 or a hash of their
+// runtime; 64 good bits are enough for a simulation.
 func (c *Cache) name(keys Keys, parent uint64, hasParent bool, tokens []uint32) uint64 {
 	buf := make([]byte, 0, 9+4*64)
 	buf = binary.LittleEndian.AppendUint64(buf, parent)

@@ -2,16 +2,15 @@ package engine
 
 import "time"
 
-// Bounds of one step, vLLM's defaults for an engine that serves.
+// Bounds of one step: vLLM's defaults for a serving engine.
 const (
-	stepTokens   = 8192 // max_num_batched_tokens: one of each answer, the rest of prompts
+	stepTokens   = 8192 // max_num_batched_tokens: one token of each answer, the rest prompt tokens
 	stepRequests = 256  // max_num_seqs
 )
 
-// stepTime is what one step takes: 6 ms, 32 µs for each prompt token, 20 µs for each
-// answer, 44 ns for each token of the answers' contexts, and 1.3 ns for each pair of a
-// prompt token and a token before it. Estimates for an 8B-class model on one 80 GB
-// accelerator.
+// stepTime returns the time of one step: 6 ms, 32 µs for each prompt token, 20 µs for each answer,
+// 44 ns for each token of the answers' contexts, and 1.3 ns for each pair of a prompt token and a
+// token before it. These are estimates for an 8B-class model on one 80 GB accelerator.
 func stepTime(prompt int, pairs float64, answers, context int) work {
 	return seconds(6e-3 + 32e-6*float64(prompt) + 1.3e-9*pairs + 20e-6*float64(answers) + 44e-9*float64(context))
 }
@@ -22,7 +21,7 @@ type chunked struct {
 	e       *Engine
 	prefill []*prefill // admitted, prompt not computed yet, in order of arrival
 	answers []*answer
-	context int // tokens of the answers' prompts and of what they have made, all but the last of each
+	context int // tokens of the answers' prompts, and their own output except the last token of each
 	running bool
 	began   time.Duration
 	end     work
@@ -31,7 +30,7 @@ type chunked struct {
 type prefill struct {
 	*job
 	at    int // prompt tokens computed or cached
-	chunk int // of the step that runs
+	chunk int // prompt tokens of the current step
 }
 
 type answer struct {
@@ -78,8 +77,8 @@ func (s *chunked) admit() []Update {
 	return ups
 }
 
-// chunks deals the step's prompt tokens out and returns how many there are, and the
-// sum of the tokens before each.
+// chunks assigns the step's prompt tokens. It returns their number, and the sum over them of
+// the tokens before each.
 func (s *chunked) chunks() (tokens int, pairs float64) {
 	room := stepTokens - len(s.answers)
 	for _, p := range s.prefill {
@@ -120,7 +119,7 @@ func (s *chunked) decode() []Update {
 	return ups
 }
 
-// advance moves prompts on by their chunks; those at their end have the first token.
+// advance advances prompts by their chunks. Those at their end get their first token.
 func (s *chunked) advance() []Update {
 	var ups []Update
 	computed := false

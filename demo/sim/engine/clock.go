@@ -6,12 +6,12 @@ import "time"
 // one second of work in two seconds.
 type work time.Duration
 
-// clock turns model time into work and back. Only the speed now is known, so work
-// that lies ahead is turned into model time anew after each change.
+// clock converts model time to work and back. Only the current speed is known, so future work
+// is converted to model time again after each change.
 type clock struct {
 	speed float64
 	model time.Duration // when the speed was set
-	done  work          // until then
+	done  work          // work done until then
 }
 
 func (c *clock) workAt(t time.Duration) work {

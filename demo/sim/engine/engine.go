@@ -12,7 +12,7 @@ var ErrTooLong = errors.New("request does not fit into the cache")
 // ErrEmpty is returned for a request without a prompt or without an answer.
 var ErrEmpty = errors.New("request needs at least one prompt token and one output token")
 
-// Config sizes an engine. All fields but the last two are required.
+// Config has the parameters of an engine. All fields except the last two are required.
 type Config struct {
 	BlockSize   int     // tokens per block
 	CacheBlocks int     // blocks that the cache holds
@@ -23,7 +23,7 @@ type Config struct {
 	Speed       float64 // factor of all rates; 0 is 1
 }
 
-// Validate names every field that cannot be served.
+// Validate returns an error that names every invalid field.
 func (c Config) Validate() error {
 	var errs []error
 	if c.BlockSize < 1 {
@@ -56,11 +56,11 @@ type Request struct {
 // UpdateKind says what happened to a request.
 type UpdateKind uint8
 
-// The steps of a request that its caller hears of.
+// The steps of a request that are reported to its caller.
 const (
 	FirstToken  UpdateKind = iota // prefill is complete
 	OutputBlock                   // the answer has filled another block
-	Done                          // the last token is out
+	Done                          // the last token has been generated
 )
 
 // Update is one step of one request, or only cache events (Request == "").
@@ -75,11 +75,11 @@ type Update struct {
 	Events  []Event       // changes of the cache made by this step
 }
 
-// Totals counts what the engine has done.
+// Totals has the counters of an engine.
 type Totals struct {
 	Requests     int             // finished requests
 	PromptTokens int             // of requests whose prefill is complete
-	CachedTokens int             // those of them that the cache already held
+	CachedTokens int             // prompt tokens that the cache already held
 	OutputTokens int             // of finished requests
 	PrefillBusy  time.Duration   // time in which prompt tokens were computed
 	TTFT         []time.Duration // one per completed prefill, in order
@@ -99,7 +99,7 @@ type job struct {
 	lease   *Lease
 }
 
-// scheduler decides what an engine computes beside what. It plans in work and
+// scheduler decides which requests an engine computes at the same time. It plans in work and
 // takes requests from the engine's queue.
 type scheduler interface {
 	// begin starts what can start now. Its updates have only cache events.
@@ -138,15 +138,15 @@ func New(cfg Config) *Engine {
 	return e
 }
 
-// SetSpeed makes the engine run at factor times its configured speed from model
-// time now on; factor is above 0. What runs goes on, slower or faster. The caller
-// has advanced the engine to now before.
+// SetSpeed makes the engine run at factor times its configured speed from model time now
+// on; factor is above 0. Running requests go on, slower or faster. The caller must have
+// advanced the engine to now.
 func (e *Engine) SetSpeed(now time.Duration, factor float64) {
 	e.clock.setSpeed(max(now, e.now), e.cfg.Speed*factor)
 }
 
-// Submit queues a request at model time now. The caller has advanced the engine
-// to now before and advances it again to hear what follows.
+// Submit queues a request at model time now. The caller must have advanced the engine to now,
+// and must advance it again to get the request's updates.
 func (e *Engine) Submit(now time.Duration, r Request) error {
 	if len(r.Prompt) == 0 || len(r.Output) == 0 {
 		return fmt.Errorf("request %s: %w", r.ID, ErrEmpty)
@@ -158,8 +158,8 @@ func (e *Engine) Submit(now time.Duration, r Request) error {
 	return nil
 }
 
-// Next returns when Advance has something to do, and false when the engine is
-// idle until the next Submit.
+// Next returns the model time at which Advance next has something to do, and false if the
+// engine is idle until the next Submit.
 func (e *Engine) Next() (time.Duration, bool) {
 	if w, ok := e.sched.next(); ok {
 		return e.clock.modelAt(w), true
@@ -185,8 +185,8 @@ func (e *Engine) Advance(now time.Duration) []Update {
 // Totals returns the counters so far. The slices must not be changed.
 func (e *Engine) Totals() Totals { return e.totals }
 
-// ClearCache forgets the cache and returns the event that says so. It reports
-// false, and does nothing, while requests run.
+// ClearCache empties the cache and returns the event about it. While requests run it does
+// nothing and returns false.
 func (e *Engine) ClearCache() ([]Event, bool) {
 	ok := e.cache.Clear()
 	return e.cache.TakeEvents(), ok
@@ -195,15 +195,14 @@ func (e *Engine) ClearCache() ([]Event, bool) {
 // CacheLen returns the number of full blocks in the cache.
 func (e *Engine) CacheLen() int { return e.cache.Len() }
 
-// Waiting returns how many requests wait for prefill or are in it, Running how
-// many are decoding.
+// Waiting returns how many requests wait for prefill or are in it.
 func (e *Engine) Waiting() int { return len(e.queue) + e.sched.prefilling() }
 
 // Running returns the number of requests that are decoding.
 func (e *Engine) Running() int { return e.sched.decoding() }
 
-// admit takes the first request in line at model time at, if its blocks find room.
-// It looks at the cache then and not at arrival, as a scheduler does.
+// admit takes the first request in line at model time at, if there is room for its blocks. Like
+// a real scheduler it looks up the cache then, not at arrival.
 func (e *Engine) admit(at time.Duration) (*job, bool) {
 	if len(e.queue) == 0 || e.queue[0].arrived > at {
 		return nil, false
@@ -211,7 +210,7 @@ func (e *Engine) admit(at time.Duration) (*job, bool) {
 	j := e.queue[0]
 	lease, ok := e.cache.Acquire(j.Keys, j.Prompt, len(j.Prompt)+len(j.Output))
 	if !ok {
-		return nil, false // room comes with the end of a running request
+		return nil, false // there will be room when a running request ends
 	}
 	e.queue[0] = nil
 	e.queue = e.queue[1:]
@@ -236,17 +235,17 @@ func (e *Engine) firstToken(j *job) Update {
 	}
 }
 
-// visible returns how many output tokens a request has made when something can
-// next be seen of it from outside: a block filled, or the end. The KV entry of an
-// output token is computed when the token after it is made, so a block is full one
-// token late.
+// visible returns how many output tokens a request has generated when it next has a visible
+// change: a filled block, or the end. The KV entry of an output token is computed when the next
+// token is, so a block is full one token late.
 func (e *Engine) visible(j *job) int {
 	bs := e.cfg.BlockSize
 	computed := len(j.Prompt) + j.made - 1
 	return max(min((computed/bs+1)*bs-len(j.Prompt)+1, len(j.Output)), j.made)
 }
 
-// progress reports that a request has made j.made tokens now: a block, or all.
+// progress returns the update for a request that has now generated j.made tokens: a block, or
+// the end.
 func (e *Engine) progress(j *job) Update {
 	j.lease.Commit(j.text[:len(j.Prompt)+j.made-1])
 	u := Update{At: e.now, Request: j.ID, Kind: OutputBlock, Tokens: j.made}

@@ -2,7 +2,7 @@ package engine
 
 import "container/heap"
 
-// serial prefills one request at a time; decoding does not slow it, nor is slowed.
+// serial prefills one request at a time. Prefill and decoding do not slow each other down.
 type serial struct {
 	e       *Engine
 	prefill *decode // nil when idle
@@ -23,8 +23,8 @@ func (s *serial) begin() []Update {
 	if s.prefill != nil || len(e.queue) == 0 {
 		return nil
 	}
-	// Advance calls begin right after each step, so prefill begins now, or when
-	// the request comes.
+	// Advance calls begin right after each step, so the prefill begins now or when the request
+	// arrives.
 	j, ok := e.admit(max(e.queue[0].arrived, e.now))
 	if !ok {
 		return nil

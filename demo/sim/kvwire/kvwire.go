@@ -1,5 +1,5 @@
-// Package kvwire writes cache events the way vLLM 0.33 publishes them: one
-// msgpack batch [timestamp, events, data parallel rank], each event a map.
+// Package kvwire encodes cache events as vLLM 0.33 publishes them: one msgpack batch
+// [timestamp, events, data parallel rank], each event a map.
 package kvwire
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/select-service/select-service/demo/sim/engine"
 )
 
-// What an engine with one KV cache group on one accelerator says of its blocks.
+// Values of an engine with one KV cache group on one accelerator.
 const (
 	medium   = "GPU"
 	group    = 0
@@ -36,7 +36,7 @@ func Batch(timestamp float64, events []engine.Event, blockSize int, rank uint32)
 	return buf.Bytes(), nil
 }
 
-// writer keeps the first error, so that the layouts below read as layouts.
+// writer keeps the first error, so that the code below reads like the layout.
 type writer struct {
 	enc *msgpack.Encoder
 	err error
@@ -99,7 +99,7 @@ func (w *writer) stored(ev *engine.Event, blockSize int) {
 	w.text("kv_cache_spec_kind", specKind)
 }
 
-// extraKeys has a list for each block, or nil: the adapter in all, the salt in the
+// extraKeys writes a list for each block, or nil: the adapter in all blocks, the salt in the
 // first block of a prompt.
 func (w *writer) extraKeys(ev *engine.Event) {
 	w.key("extra_keys")

@@ -1,6 +1,5 @@
-// Package node runs one simulated engine in scaled real time and serves it over
-// HTTP. It owns the clock; the model is package engine's, the event sockets are
-// behind [Publisher].
+// Package node runs one simulated engine in scaled real time and serves it over HTTP. It has
+// the clock; package engine has the model, and [Publisher] the event sockets.
 package node
 
 import (
@@ -36,7 +35,7 @@ type Publisher interface {
 	Close() error
 }
 
-// Options makes a node.
+// Options are the options of a node.
 type Options struct {
 	Engine    engine.Config             // HashSeed is replaced by NewSeed's
 	Speedup   float64                   // model seconds per second
@@ -45,13 +44,13 @@ type Options struct {
 	Publisher func() (Publisher, error) // opens new sockets, at each start
 }
 
-// Node is one engine that runs.
+// Node is one running engine.
 type Node struct {
 	opt  Options
-	wake chan struct{} // has one entry when the next step may have moved
+	wake chan struct{} // has an entry when the time of the next step may have changed
 
-	// mu guards what follows. Publish is called under it, so that events leave in
-	// the order in which they happen.
+	// mu guards the fields below. Publish is called under it, so that events are sent in the
+	// order in which they happen.
 	mu      sync.Mutex
 	eng     *engine.Engine
 	pub     Publisher
@@ -80,7 +79,7 @@ func New(opt Options) (*Node, error) {
 	return n, nil
 }
 
-// Run lets model time pass until ctx ends.
+// Run advances model time until ctx ends.
 func (n *Node) Run(ctx context.Context) error {
 	for {
 		wait, some := n.advance()
@@ -99,8 +98,8 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 }
 
-// Reset restarts the engine with another speedup (above 0), as if its process had been replaced. Requests that
-// run end with an error step.
+// Reset restarts the engine with another speedup (above 0), as if its process had been
+// replaced. Running requests end with an error step.
 func (n *Node) Reset(speedup float64) (simapi.Info, error) {
 	if !(speedup > 0) {
 		return simapi.Info{}, fmt.Errorf("%w: %g is not above 0", ErrSpeedup, speedup)
@@ -131,8 +130,8 @@ func (n *Node) Slow(factor float64) error {
 	return nil
 }
 
-// Generate submits a request. Its steps come through the channel, which holds
-// all of them and is closed after the last.
+// Generate submits a request. Its steps come through the channel, which has room for all of
+// them and is closed after the last.
 func (n *Node) Generate(r simapi.GenerateRequest) (<-chan simapi.Step, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -155,7 +154,7 @@ func (n *Node) Generate(r simapi.GenerateRequest) (<-chan simapi.Step, error) {
 	return steps, nil
 }
 
-// ClearCache empties the cache and publishes that.
+// ClearCache empties the cache and publishes the event.
 func (n *Node) ClearCache() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -208,7 +207,7 @@ func (n *Node) shutLocked() error {
 	}
 	n.callers = make(map[string]chan simapi.Step)
 	if n.pub == nil {
-		return nil // a restart has failed before
+		return nil // a restart has failed
 	}
 	err := n.pub.Close()
 	n.pub = nil
@@ -218,8 +217,8 @@ func (n *Node) shutLocked() error {
 	return nil
 }
 
-// advance lets everything happen that is due and returns how long the next
-// step is away in real time, and false when none is known.
+// advance processes all steps that are due. It returns the real time until the next step, and
+// false if there is none.
 func (n *Node) advance() (time.Duration, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -228,12 +227,12 @@ func (n *Node) advance() (time.Duration, bool) {
 	if !ok {
 		return 0, false
 	}
-	return time.Duration(math.Ceil(float64(next-n.modelNowLocked()) / n.speedup)), true // not before it
+	return time.Duration(math.Ceil(float64(next-n.modelNowLocked()) / n.speedup)), true // rounded up: not before the step
 }
 
 func (n *Node) advanceLocked(now time.Duration) {
 	for _, u := range n.eng.Advance(now) {
-		n.publishLocked(u.Events) // before the caller hears of it
+		n.publishLocked(u.Events) // before the caller gets the step
 		if u.Request != "" {
 			n.tellLocked(u)
 		}

@@ -11,20 +11,20 @@ import (
 	"github.com/select-service/select-service/demo/sim/tokenizer"
 )
 
-// Lengths of answers to requests that name none, in tokens.
+// Lengths in tokens of answers to requests that do not limit them.
 const (
 	chatAnswer = 64
 	textAnswer = 16
 )
 
-// request is the body of one of the two kinds of completions.
+// request is the body of a chat or text completion.
 type request interface {
 	base() *common
 	tokens() ([]uint32, error)
 	length() int // of the answer, in tokens
 }
 
-// common is what both kinds have.
+// common has the members of both kinds.
 type common struct {
 	Model         string `json:"model"`
 	MaxTokens     int    `json:"max_tokens"`
@@ -82,7 +82,7 @@ func (s *Server) serveCompletion(w http.ResponseWriter, r *http.Request) {
 	s.complete(w, r, new(textRequest), form{id: "cmpl", object: "text_completion", chunk: "text_completion", whole: text, part: text})
 }
 
-// complete answers a request of either kind when the model has computed it.
+// complete answers a request of either kind at the pace of the model.
 func (s *Server) complete(w http.ResponseWriter, r *http.Request, req request, f form) {
 	if !decode(w, r, req) || !s.pass(w, r) {
 		return
@@ -98,7 +98,7 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request, req request, f
 	}
 }
 
-// begin gives a request to a rank.
+// begin submits a request to a rank.
 func (s *Server) begin(r *http.Request, req request, f form) (*answer, error) {
 	c := req.base()
 	adapter, err := s.adapter(c.Model)
@@ -122,12 +122,12 @@ func (s *Server) begin(r *http.Request, req request, f form) (*answer, error) {
 		RequestID: id, TokenIDs: prompt, OutputTokenIDs: output, LoRA: adapter, Salt: c.CacheSalt,
 	})
 	if err != nil {
-		return nil, err // of the caller: too long, or empty
+		return nil, err // the request's fault: too long, or empty
 	}
 	return &answer{server: s, form: f, id: id, req: c, prompt: len(prompt), words: words, steps: steps}, nil
 }
 
-// form is how the two kinds of completions differ.
+// form has the differences between the answers of the two kinds.
 type form struct {
 	id, object, chunk string
 	whole             func(text string) map[string]any // a choice
@@ -135,7 +135,7 @@ type form struct {
 	opening           map[string]any                   // the choice of the first event, if it has no text
 }
 
-// answer is one that is being computed.
+// answer is an answer that is being computed.
 type answer struct {
 	server *Server
 	form   form
@@ -147,8 +147,8 @@ type answer struct {
 	cached int // prompt tokens that the cache had, once the first token has come
 }
 
-// next waits for the model. ok is false after the last token, and when the client has
-// gone or the engine was restarted, which breaks the connection.
+// next waits for the next tokens. ok is false after the last token. It is also false when the
+// client has gone or the engine was restarted, which breaks the connection.
 func (a *answer) next(r *http.Request) (tokens int, ok bool) {
 	select {
 	case <-r.Context().Done():
@@ -166,7 +166,7 @@ func (a *answer) next(r *http.Request) (tokens int, ok bool) {
 	}
 }
 
-// send answers when all tokens have come.
+// send writes the answer when all tokens have come.
 func (a *answer) send(w http.ResponseWriter, r *http.Request) {
 	for tokens, ok := a.next(r); ok; tokens, ok = a.next(r) {
 		a.server.breaks(tokens)
@@ -176,8 +176,8 @@ func (a *answer) send(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusOK, a.object(a.form.object, []any{choice}, a.usage()))
 }
 
-// stream sends an event for each token. The model tells of the first token and of each
-// block, so the tokens of a block come together.
+// stream sends an event for each token. The model reports the first token and then whole
+// blocks, so the tokens of a block come together.
 func (a *answer) stream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-cache")
@@ -197,7 +197,7 @@ func (a *answer) stream(w http.ResponseWriter, r *http.Request) {
 			}
 			a.event(w, a.form.part(a.words[sent]), finish)
 			if f := a.server.faults.Load(); f.Reset {
-				_ = flush.Flush() // what was said before the fault arrives
+				_ = flush.Flush() // the data before the fault must arrive
 				a.server.breaks(sent + 1)
 			}
 		}

@@ -8,7 +8,7 @@ import (
 	"github.com/select-service/select-service/demo/sim/tokenizer"
 )
 
-// chat is what a prompt is made of, in the bodies of /v1/chat/completions and
+// chat has the members that determine a prompt in the bodies of /v1/chat/completions and
 // /tokenize.
 type chat struct {
 	Messages            []message       `json:"messages"`
@@ -117,7 +117,7 @@ func (s *Server) serveTokenize(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusOK, answer)
 }
 
-// textOf returns the texts of the tokens of a prompt that is a text, otherwise nil.
+// textOf returns the texts of the tokens of a prompt given as text, otherwise nil.
 func textOf(prompt json.RawMessage, special bool) (pieces []string) {
 	var text string
 	if json.Unmarshal(prompt, &text) != nil {
@@ -129,7 +129,7 @@ func textOf(prompt json.RawMessage, special bool) (pieces []string) {
 	return append(pieces, tokenizer.Pieces(text)...)
 }
 
-// rendered is what vLLM's render routes answer, of which the tokens count here.
+// rendered is the answer of vLLM's render routes, as far as it is simulated: the tokens.
 type rendered struct {
 	Tokens []uint32 `json:"token_ids"`
 	Model  string   `json:"model"`

@@ -1,7 +1,6 @@
-// Package openai gives a simulated engine the API that vLLM's server has: chat and
-// text completions, streamed or not, models and /tokenize, with data-parallel ranks
-// behind one port. The model of the engine says when tokens come; which ones they are
-// is package tokenizer's.
+// Package openai serves the API of vLLM's server for a simulated engine: chat and text
+// completions, streamed or not, models and /tokenize, with data-parallel ranks behind one port.
+// The engine's model decides when tokens come, package tokenizer which ones.
 package openai
 
 import (
@@ -21,12 +20,12 @@ import (
 // maxBody is the largest request, in bytes.
 const maxBody = 64 << 20
 
-// rankHeader names the rank that has to serve a request, as vLLM reads it.
+// rankHeader names the rank that must serve a request, as in vLLM.
 const rankHeader = "X-data-parallel-rank"
 
-// Options makes a server.
+// Options are the options of a server.
 type Options struct {
-	Model    string       // the name that requests have
+	Model    string       // model name in requests
 	Adapters []string     // LoRA adapters, which requests name as the model
 	Render   bool         // serve the render routes too
 	Ranks    []*node.Node // data-parallel ranks, at least one
@@ -68,7 +67,7 @@ func (s *Server) Handler() http.Handler {
 	return mux
 }
 
-// SetFaults says what goes wrong with completions from now on.
+// SetFaults sets the faults of completions from now on.
 func (s *Server) SetFaults(f simapi.Faults) { s.faults.Store(&f) }
 
 func (s *Server) serveFaults(w http.ResponseWriter, r *http.Request) {
@@ -111,7 +110,7 @@ func (s *Server) adapter(model string) (string, error) {
 	return "", &refusal{http.StatusNotFound, "NotFoundError", fmt.Sprintf("The model `%s` does not exist.", model)}
 }
 
-// rank returns the rank that a request names, otherwise each in turn.
+// rank returns the rank that a request names, otherwise the next one in turn.
 func (s *Server) rank(r *http.Request) (*node.Node, error) {
 	name := r.Header.Get(rankHeader)
 	if name == "" {
@@ -124,8 +123,7 @@ func (s *Server) rank(r *http.Request) (*node.Node, error) {
 	return s.opt.Ranks[n], nil
 }
 
-// pass lets a fault happen that comes before an answer. It reports whether the answer
-// may begin.
+// pass applies the faults that come before an answer. It reports whether the answer may begin.
 func (s *Server) pass(w http.ResponseWriter, r *http.Request) bool {
 	f := s.faults.Load()
 	if f.DelayMS > 0 {
@@ -140,12 +138,12 @@ func (s *Server) pass(w http.ResponseWriter, r *http.Request) bool {
 		refuse(w, &refusal{f.Status, http.StatusText(f.Status), "as /faults says"})
 		return false
 	case f.Reset && f.ResetTokens == 0:
-		panic(http.ErrAbortHandler) // the connection breaks
+		panic(http.ErrAbortHandler) // breaks the connection
 	}
 	return true
 }
 
-// breaks lets the connection break if the answer has the tokens for it.
+// breaks breaks the connection if the faults say so after that many tokens.
 func (s *Server) breaks(tokens int) {
 	if f := s.faults.Load(); f.Reset && f.ResetTokens > 0 && tokens >= f.ResetTokens {
 		panic(http.ErrAbortHandler)

@@ -1,5 +1,5 @@
-// Package simapi holds the JSON that the simulated engines and the player
-// exchange over HTTP. All times but Speedup's are model time.
+// Package simapi defines the JSON that the simulated engines and the player exchange over HTTP.
+// All times except Speedup's are model time.
 package simapi
 
 // Paths of an engine.
@@ -13,8 +13,8 @@ const (
 	PathFaults   = "/faults"             // POST Faults
 )
 
-// GenerateRequest asks for an answer. The model is simulated, so the caller
-// brings the answer too; the engine only takes the time that it needs.
+// GenerateRequest asks for an answer. The model is simulated, so the caller also provides the
+// answer; the engine only takes the time for it.
 type GenerateRequest struct {
 	RequestID      string   `json:"request_id"`
 	TokenIDs       []uint32 `json:"token_ids"`
@@ -55,7 +55,7 @@ type Info struct {
 	Subscribers      int     `json:"subscribers"` // of the KV events
 }
 
-// Stats is what an engine has measured since its start.
+// Stats has the measurements of an engine since its start.
 type Stats struct {
 	ModelSeconds  float64   `json:"model_seconds"` // since the start
 	Requests      int       `json:"requests"`      // finished
@@ -72,8 +72,8 @@ type Stats struct {
 	TotalMS       []float64 `json:"total_ms"`        // from arrival to the last token, one per finished request
 }
 
-// ResetRequest restarts an engine: an empty cache, new event sockets that count
-// from 0, new block names, the model clock at 0.
+// ResetRequest restarts an engine: it has an empty cache, new event sockets that count from 0,
+// new block hashes, and its model clock at 0.
 type ResetRequest struct {
 	Speedup float64 `json:"speedup"` // model seconds per second, above 0
 }
@@ -84,10 +84,10 @@ type SlowRequest struct {
 	Factor float64 `json:"factor"` // above 0
 }
 
-// Faults is what goes wrong with completions from now on. The zero value ends it.
+// Faults are the faults of completions from now on. The zero value ends them.
 type Faults struct {
-	Status      int  `json:"status"`       // refused with this status
-	Reset       bool `json:"reset"`        // the connection breaks
-	ResetTokens int  `json:"reset_tokens"` // output tokens before it does; 0: before the answer begins
+	Status      int  `json:"status"`       // refuse completions with this status
+	Reset       bool `json:"reset"`        // break the connection
+	ResetTokens int  `json:"reset_tokens"` // output tokens before the break; 0: before the answer begins
 	DelayMS     int  `json:"delay_ms"`     // real time before an answer begins
 }

@@ -1,7 +1,7 @@
-// Package tokenizer is the tokenizer and the chat template of the simulated
-// engines. It is a toy: a token is a word or a part of one, its id a hash of the
-// letters. Equal beginnings of texts have equal first tokens, as with a real one, and
-// the text that an answer is made of has the tokens of the answer.
+// Package tokenizer is the tokenizer and the chat template of the simulated engines. It is a
+// toy: a token is a word or a part of one, and its id is a hash of the letters. As with a real
+// one, texts with equal beginnings have equal first tokens, and encoding the text of an answer
+// gives the answer's tokens.
 package tokenizer
 
 import (
@@ -20,8 +20,7 @@ const (
 
 const longestPiece = 5 // runes
 
-// Encode returns the tokens of a text; special puts the mark of a beginning before
-// them.
+// Encode returns the tokens of a text. special: begin with the token for the beginning of a text.
 func Encode(text string, special bool) []uint32 {
 	var tokens []uint32
 	if special {
@@ -33,8 +32,8 @@ func Encode(text string, special bool) []uint32 {
 	return tokens
 }
 
-// Pieces cuts a text into the texts of its tokens: before each white space, and
-// longer words after every fifth letter.
+// Pieces splits a text into the texts of its tokens: before each white space, and in longer
+// words after every fifth letter.
 func Pieces(text string) []string {
 	var pieces []string
 	begin, runes := 0, 0
@@ -58,9 +57,9 @@ func id(piece string) uint32 {
 // Message is one message of a chat.
 type Message struct{ Role, Content string }
 
-// Template says how a chat becomes a prompt.
+// Template configures how a chat becomes a prompt.
 type Template struct {
-	Tools    string // what stands before the messages
+	Tools    string // text before the messages
 	Continue bool   // the last message is open: the answer goes on with it
 	Open     bool   // the beginning of an answer follows the messages
 }
@@ -86,8 +85,8 @@ func Chat(messages []Message, t Template) []uint32 {
 
 func mark(name string) uint32 { return 2 + uint32(xxh3.HashString(name)%(markers-2)) }
 
-// Answer makes up the answer to a prompt: n words of one token each, always the same
-// ones for the same prompt. Their texts are the text of the answer.
+// Answer invents the answer to a prompt: n words of one token each, always the same ones for
+// the same prompt. Concatenated they are the text of the answer.
 func Answer(prompt []uint32, n int) (words []string, tokens []uint32) {
 	buf := make([]byte, 0, 4*len(prompt))
 	for _, token := range prompt {

@@ -5,24 +5,23 @@ import (
 	"time"
 )
 
-// Agents describes programs that work on tasks with tools, beside lookups of single
-// documents. It differs from [Chats] in what makes routing hard: answers are short and
-// the next request follows within seconds, contexts are long and grow by what tools
-// return, sub-agents branch off one context at the same moment, contexts that have grown
-// too long begin anew with a summary, tasks begin several at once, and lookups share
-// documents but have no next turn.
+// Agents describes programs that work on tasks with tools, and separate lookups of single
+// documents. It differs from [Chats] in what makes routing hard: answers are short and the next
+// request follows within seconds; contexts are long and grow by the results of tools; sub-agents
+// branch off one context at the same moment; contexts that have grown too long are replaced by a
+// summary; several tasks begin at once; and lookups share documents but have no next turn.
 type Agents struct {
-	Kinds     int // of agents, each with a prompt of its own; the k-th is used 1/k as often as the first
+	Kinds     int // kinds of agents, each with its own prompt; the k-th is used 1/k as often as the first
 	PromptMin int // tokens of the shortest such prompt: instructions and tools
 	PromptMax int
-	Task      Length        // what an agent is to do, with the files that it is given
+	Task      Length        // task of an agent, with the files that it is given
 	Call      Length        // an answer: a thought and a call of a tool
 	Result    Length        // what a tool returns
 	ToolTime  time.Duration // mean, exponential, on top of minTool
 	MoreSteps float64       // chance that a step is followed by another
 	MaxSteps  int
-	Branch    float64 // chance that a step of a task starts sub-agents
-	Branches  int     // 2 to so many of them, at once
+	Branch    float64 // probability that a step of a task starts sub-agents
+	Branches  int     // the most sub-agents that start at once; the least is 2
 	Compact   int     // tokens of context at which it is replaced by a summary
 	Summary   Length
 
@@ -37,8 +36,8 @@ type Agents struct {
 	AnswerRate  float64 // output tokens a second, for the pace of an agent
 }
 
-// DefaultAgents is a population that round robin can just bear on four default engines,
-// and policies that know the caches easily.
+// DefaultAgents is a population that is about the most that round robin can bear on four
+// default engines, and easy for policies that know the caches.
 func DefaultAgents() Agents {
 	return Agents{
 		Kinds: 10, PromptMin: 3000, PromptMax: 9000,
@@ -58,8 +57,8 @@ func DefaultAgents() Agents {
 	}
 }
 
-// minTool is the least number of seconds between an answer and the request with the
-// tool's result. It also covers the time to the first token.
+// minTool is the shortest time in seconds between an answer and the request with the tool's
+// result. It also covers the time to the first token.
 const minTool = 1
 
 // Generate returns the first n requests of the population.
@@ -73,8 +72,8 @@ func (a Agents) Generate(seed uint64, n int) []Request {
 		g.documents = append(g.documents, text(a.Document.draw(g.rnd), seed, documentText, uint64(i)))
 	}
 	at := time.Duration(0)
-	// Tasks begin in order of time, so once n requests lie before the newest
-	// beginning, no later task can come before them.
+	// Tasks begin in order of time. So once n requests lie before the newest beginning, no
+	// later task can come before them.
 	for before := 0; before < n; before = countBefore(g.all, at) {
 		at += seconds(g.rnd.ExpFloat64() * a.Batch / a.TasksPerSec)
 		for more := true; more; more = g.rnd.Float64() >= 1/a.Batch {
@@ -95,7 +94,7 @@ type agents struct {
 	all       []Request
 }
 
-// task appends the requests of an agent that begins at at with a context, and of the
+// task appends the requests of an agent that begins at time at with a context, and of the
 // sub-agents that it starts. It returns when the agent ends.
 func (g *agents) task(at time.Duration, context []uint32, mayBranch bool) time.Duration {
 	head, said := len(context), append([]uint32(nil), context...)
@@ -118,7 +117,8 @@ func (g *agents) task(at time.Duration, context []uint32, mayBranch bool) time.D
 	}
 }
 
-// branch starts sub-agents at once, on one context, and returns when the last one ends.
+// branch starts several sub-agents at the same time on one context, and returns when the last
+// one ends.
 func (g *agents) branch(at time.Duration, context []uint32) time.Duration {
 	end := at
 	sub := *g // their tasks are shorter
@@ -130,7 +130,7 @@ func (g *agents) branch(at time.Duration, context []uint32) time.Duration {
 	return end
 }
 
-// lookups appends the lookups that come with a task, in the time that a task takes.
+// lookups appends the lookups of a task, spread over the time of a task.
 func (g *agents) lookups(at time.Duration) {
 	for range int(g.Lookups + g.rnd.Float64()) {
 		prompt := append([]uint32(nil), g.documents[zipf(g.rnd, g.Documents)]...)
@@ -140,7 +140,7 @@ func (g *agents) lookups(at time.Duration) {
 	}
 }
 
-// text is new text of a random length.
+// text returns new text of a random length.
 func (g *agents) text(l Length) []uint32 {
 	g.texts++
 	return text(l.draw(g.rnd), g.seed, agentText, g.texts)

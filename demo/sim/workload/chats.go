@@ -68,8 +68,8 @@ func (c Chats) Generate(seed uint64, n int) []Request {
 	}
 	var all []Request
 	at := time.Duration(0)
-	// Chats begin in order of time, so once n requests lie before the newest
-	// beginning, no later chat can come before them.
+	// Chats begin in order of time. So once n requests lie before the newest beginning, no
+	// later chat can come before them.
 	for before := 0; before < n; before = countBefore(all, at) {
 		at = g.nextChat(at)
 		all = g.chat(all, at)
@@ -88,7 +88,7 @@ type generator struct {
 	change  time.Duration // when the burst, or the calm, ends
 }
 
-// chat appends all requests of one chat that begins at at.
+// chat appends all requests of one chat that begins at time at.
 func (g *generator) chat(all []Request, at time.Duration) []Request {
 	g.chats++
 	key := g.chats << 8
@@ -111,12 +111,12 @@ func (g *generator) chat(all []Request, at time.Duration) []Request {
 	}
 }
 
-// minThinking is the least number of seconds between an answer and a question:
-// no user asks before having read the answer. It also covers the time to the first token.
+// minThinking is the shortest time in seconds between an answer and a question: no user asks
+// before having read the answer. It also covers the time to the first token.
 const minThinking = 3
 
-// nextChat returns when the chat after one at at begins: a Poisson process whose
-// rate is higher in bursts.
+// nextChat returns when the chat after one at time at begins. Chats begin in a Poisson process
+// whose rate is higher in bursts.
 func (g *generator) nextChat(at time.Duration) time.Duration {
 	for {
 		next := at + seconds(g.rnd.ExpFloat64()/g.rate())
@@ -133,8 +133,8 @@ func (g *generator) nextChat(at time.Duration) time.Duration {
 	}
 }
 
-// rate is the present rate of new chats. The calm rate is such that the mean
-// over bursts and calm is ChatsPerSec.
+// rate returns the current rate of new chats. The calm rate is such that the mean over bursts
+// and calm is ChatsPerSec.
 func (g *generator) rate() float64 {
 	if g.inBurst {
 		return g.ChatsPerSec * g.Burst

@@ -17,14 +17,14 @@ import (
 // stands for (Mooncake, FAST '25).
 const TraceBlock = 512
 
-// ErrTrace marks a line that is no request of a Mooncake trace.
+// ErrTrace is the error for a line that is no request of a Mooncake trace.
 var ErrTrace = errors.New("bad trace line")
 
 type traceLine struct {
 	Timestamp    int64    `json:"timestamp"` // ms since the start
 	InputLength  int      `json:"input_length"`
 	OutputLength int      `json:"output_length"`
-	HashIDs      []uint64 `json:"hash_ids"` // of each block of TraceBlock tokens, the last may be partial
+	HashIDs      []uint64 `json:"hash_ids"` // one for each block of TraceBlock tokens; the last block may be partial
 }
 
 // Bounds of one line: tokens of the prompt and of the answer, and a year in ms.
@@ -33,9 +33,9 @@ const (
 	maxTimestamp = 365 * 24 * 3600 * 1000
 )
 
-// ReadTrace reads the first n requests of a Mooncake trace: one JSON object a
-// line. Equal hash ids become equal tokens; what the trace says of answers is
-// their length only, so answers are never part of later prompts.
+// ReadTrace reads the first n requests of a Mooncake trace: one JSON object a line. Equal
+// hash ids become equal tokens. Of answers the trace has only the lengths, so answers are
+// never part of later prompts.
 func ReadTrace(r io.Reader, n int) ([]Request, error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 0, 64<<10), 16<<20)
@@ -85,9 +85,9 @@ func (l *traceLine) request(index int) Request {
 	}
 }
 
-// WriteTrace writes requests as a Mooncake trace: equal hash ids where prompts are equal
-// from their first token up to there. It loses what the format has no place for: where
-// prompts differ within a block, what answers say, and times below a millisecond.
+// WriteTrace writes requests as a Mooncake trace: blocks have equal hash ids if the prompts are
+// equal from their first token to the end of the block. The format cannot express differences
+// within a block, the tokens of answers, and times below a millisecond.
 func WriteTrace(w io.Writer, requests []Request) error {
 	type block struct {
 		parent uint64 // id of the block before, plus 1; 0: none

@@ -1,5 +1,5 @@
-// Package workload makes the requests that a player sends: from a seed, shaped
-// like chats, or from a trace file. The same arguments give the same requests.
+// Package workload generates the requests of a player: from a seed, shaped like chats or
+// agents, or from a trace file. The same arguments give the same requests.
 package workload
 
 import (
@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Request is one prompt, its answer and its arrival. Prompts may share memory:
-// they must not be changed.
+// Request is one prompt with its answer and arrival. Prompts may share memory and must not be
+// changed.
 type Request struct {
 	ID     int           // from 1, in order of arrival
 	At     time.Duration // model time since the start
@@ -21,7 +21,7 @@ type Request struct {
 // vocabulary is the number of different tokens (Llama 3: 128,256).
 const vocabulary = 128_000
 
-// Stream numbers keep texts of different origin apart; see text.
+// Stream numbers separate texts of different origin; see text.
 const (
 	systemText = iota + 1
 	userText
@@ -84,7 +84,7 @@ type Summary struct {
 	OutputTokens int
 }
 
-// Summarize adds requests up.
+// Summarize returns the summary of requests.
 func Summarize(requests []Request) Summary {
 	s := Summary{Requests: len(requests)}
 	for _, r := range requests {
