@@ -159,7 +159,7 @@ func (c *config) tenantOf(nth int) string {
 	return fmt.Sprintf("%s-%d", c.Tenant, nth)
 }
 
-// slowdown makes an engine slow during a part of the play.
+// slowdown is a part of the play during which an engine is slow.
 type slowdown struct {
 	engine      int // index
 	factor      float64

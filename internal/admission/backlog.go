@@ -7,9 +7,9 @@ import (
 
 // backlog has the waiters of one class.
 //
-// Waiters of the same lane can use the same ranks, so either the first of them
-// can run or none of them: a lane is asked once, however long it is. Lanes are
-// ordered by their first waiter, and so is the class.
+// Waiters of the same lane can use the same ranks, so either the first of them can run or none
+// of them: canRun is called once for a lane, however long it is. Lanes are ordered by their
+// first waiter, and so is the class.
 type backlog struct {
 	class   *Class
 	lanes   map[Lane]*lane

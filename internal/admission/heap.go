@@ -1,7 +1,7 @@
 package admission
 
-// element is an element of a heap. It has an order, and it is told its place so that it can be
-// removed.
+// element is an element of a heap. before defines its order; moved reports its new place, so
+// that it can be removed.
 type element[T any] interface {
 	before(T) bool
 	moved(place int)

@@ -67,7 +67,7 @@ func (c *diagnoser) lookElsewhere(own *namespace) {
 // maxNamed bounds the identities that one sentence names.
 const maxNamed = 8
 
-// findRegistered adds findings about what is registered instead of the query's identity.
+// findRegistered adds findings about registrations of other identities than the query's.
 func (c *diagnoser) findRegistered(registered []*namespace) {
 	if c.Registered {
 		return

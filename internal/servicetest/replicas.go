@@ -23,7 +23,7 @@ type Mesh struct {
 	// Delay is how long a message is on its way.
 	Delay time.Duration
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	followers map[string]map[int]func(topic string, payload []byte)
 	next      int
 	replicas  map[string]*World // by host
@@ -99,7 +99,7 @@ func Announced() {
 // PeerEndpoint is where a replica of a Mesh publishes.
 func PeerEndpoint(name string) string { return "tcp://" + name + ":1" }
 
-// ErrWildcard is what a Mesh says of the peer "tcp://*:1".
+// ErrWildcard is a Mesh's error for the peer "tcp://*:1".
 var ErrWildcard = errors.New("a wildcard host cannot be connected to")
 
 // node is the transport and the fetcher of one replica.

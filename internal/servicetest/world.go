@@ -349,8 +349,8 @@ func (w *World) WantDevice(tokens []uint32, want string) {
 	}
 }
 
-// LoadText returns the loads of all scopes as "1/0: prefill blocks requests", with
-// the scope in front where it is not the usual one, and what is queued behind.
+// LoadText returns the loads of all scopes as "1/0: prefill blocks requests", preceded by the
+// scope if it is not the usual one, and followed by the queued requests.
 func (w *World) LoadText() string {
 	var out []string
 	for _, sc := range w.Loads(nil, nil) {

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// firstRetry is the wait after the first attempt to connect that fails; it doubles up to
-	// socketKind.maxReconnect, of engines longestRetry. A connection that lasts for stable
-	// begins anew.
+	// firstRetry is the wait after the first failed attempt to connect. It doubles up to
+	// socketKind.maxReconnect, for engines longestRetry. After a connection that lasted for
+	// stable it starts at firstRetry again.
 	firstRetry   = 100 * time.Millisecond
 	longestRetry = 5 * time.Second
 	stable       = 5 * time.Second

@@ -73,10 +73,11 @@ type Hub struct {
 	parts    sync.WaitGroup // goroutines of sockets
 	partials partials
 	faults   faults
-	// subscriptions and requests are the kinds of sockets beside those of meshes.
+	// subscriptions and requests are the kinds of the hub's own sockets; a mesh has a kind of
+	// its own.
 	subscriptions, requests socketKind
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu      sync.Mutex
 	sockets map[uint64]*socket
 	next    uint64

@@ -108,7 +108,7 @@ func (s *socket) close() {
 func (s *socket) resume() {
 	select {
 	case s.resumed <- struct{}{}:
-	default: // it has been told
+	default: // already signalled
 	}
 }
 

@@ -176,7 +176,7 @@ type Kept struct {
 type ReplayServer struct {
 	Endpoint string
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu       sync.Mutex
 	ring     []Kept
 	requests []uint64
