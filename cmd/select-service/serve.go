@@ -65,7 +65,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	others := newReplicas(conf.Replicas, conf.Selections.SessionTTL > 0, hub, read, func() []string { return svc.Peers() })
 	read.curve.log(others.mesh != nil, log)
 	svc = service.New(serviceConfig(conf, others, bound, mem.budget), hub, log)
-	state := svc.NewState(data, conf.Data.SnapshotInterval)
+	state := service.NewState(svc, data, conf.Data.SnapshotInterval)
 	var file *workersfile.Watcher
 	if read.workers != nil {
 		file = workersfile.NewWatcher(conf.Workers.File, read.workers, svc, log)

@@ -3,6 +3,7 @@ package service
 import (
 	"slices"
 
+	"github.com/rs/zerolog"
 	"github.com/select-service/select-service/internal/policies"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -37,8 +38,14 @@ type RankQueue struct {
 	Wait  float64 // seconds
 }
 
+// learning has the use cases about selection policies and what they learn.
+type learning struct {
+	core
+	learners *policies.Learners
+}
+
 // Policies lists the policies of the matching scopes, by model and tenant.
-func (s *Service) Policies(of catalog.ScopeFilter) []ScopePolicy {
+func (s *learning) Policies(of catalog.ScopeFilter) []ScopePolicy {
 	var all []ScopePolicy
 	for sc, state := range s.scopes.All() {
 		if !sc.Matches(of.Model, of.Tenant) {
@@ -60,7 +67,7 @@ func (s *Service) Policies(of catalog.ScopeFilter) []ScopePolicy {
 	return all
 }
 
-func (s *Service) learned(sc catalog.Scope, l *ttft.Learner) *LearnedPrefills {
+func (s *learning) learned(sc catalog.Scope, l *ttft.Learner) *LearnedPrefills {
 	m := l.Model()
 	known := &LearnedPrefills{Parameters: m.Parameters, Samples: l.Samples(), Flow: m.Flow(s.ledger.Now()), Rails: l.States()}
 	s.eachQueue(sc, l, func(e catalog.Entry, q ttft.Queue) {
@@ -72,7 +79,7 @@ func (s *Service) learned(sc catalog.Scope, l *ttft.Learner) *LearnedPrefills {
 
 // eachQueue calls f for every rank of a scope that the ledger knows, under the lock of
 // the scope's ledger.
-func (s *Service) eachQueue(sc catalog.Scope, l *ttft.Learner, f func(catalog.Entry, ttft.Queue)) {
+func (s *learning) eachQueue(sc catalog.Scope, l *ttft.Learner, f func(catalog.Entry, ttft.Queue)) {
 	snap := s.catalog.Snapshot(sc)
 	if snap == nil {
 		return
@@ -84,4 +91,43 @@ func (s *Service) eachQueue(sc catalog.Scope, l *ttft.Learner, f func(catalog.En
 			}
 		}
 	})
+}
+
+// observePrefills passes finished prefills to the learners of their scopes.
+func observePrefills(ledger *reservations.Ledger, learners *policies.Learners) {
+	ledger.SetPrefills(func(sc catalog.Scope) reservations.PrefillObserver {
+		if l := learners.Of(sc); l != nil {
+			return l
+		}
+		return nil
+	})
+}
+
+// sweep lets the learners process samples that have waited long enough, checks for
+// stalled ranks, and logs which guard rails have engaged or ended.
+func (s *learning) sweep() {
+	s.learners.Forget(func(sc catalog.Scope) bool { return s.scopes.Of(sc) != nil })
+	for sc, l := range s.learners.All() {
+		l.Settle(s.ledger.Now())
+		model := l.Model()
+		s.eachQueue(sc, l, func(e catalog.Entry, q ttft.Queue) {
+			_, stall := model.Wait(&q)
+			l.Watch(e.Slot, e.Rank, stall > 1)
+		})
+		for _, c := range l.Changes() {
+			logRail(s.log, sc, c)
+		}
+	}
+}
+
+func logRail(log zerolog.Logger, sc catalog.Scope, c ttft.Change) {
+	event, text := log.Info(), "guard rail of predicted-ttft ended"
+	if c.Engaged {
+		event, text = log.Warn(), "guard rail of predicted-ttft engaged"
+	}
+	event = event.Str("model", catalog.Clip(sc.Model)).Str("tenant", catalog.Clip(sc.Tenant)).Stringer("rail", c.Rail)
+	if c.Rail.OfRank() {
+		event = event.Uint64("worker_id", c.Rank.Worker).Uint32("dp_rank", c.Rank.DP)
+	}
+	event.Msg(text)
 }

@@ -97,19 +97,25 @@ type Config struct {
 	Replication *Replication
 }
 
+// core is what the use cases of this package share: the workers, their booked load, and
+// the index and wait queue of each scope.
+type core struct {
+	log     zerolog.Logger
+	catalog *catalog.Catalog
+	ledger  *reservations.Ledger
+	scopes  *scopes.Registry
+}
+
 // Service has all use cases of one process. Those of the selection service are in
 // selecting.API, those of the Conductor API in conductorapi.API.
 type Service struct {
 	*selecting.API
 	*slotTracker
 	*peers
+	*learning
+	core
 
 	config     Config
-	log        zerolog.Logger
-	catalog    *catalog.Catalog
-	ledger     *reservations.Ledger
-	scopes     *scopes.Registry
-	learners   *policies.Learners
 	reconciler *reconciler // of the catalog
 	streams    workerStreams
 	recovery   *indexRecovery // nil: none is configured
@@ -135,14 +141,16 @@ func (c *Config) predictsBeside() bool { return c.KVEvents && c.PredictedTTL != 
 // New returns a service without workers. source opens the sockets of event
 // streams.
 func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
-	s := &Service{config: config, log: log}
+	s := &Service{config: config, core: core{log: log}}
 	memory := indexer.NewAccount(config.Memory.Account(budget.Index))
-	s.learners = policies.NewLearners(config.Policies, config.Weights.TrackPrefill)
-	s.scopes = newScopes(&config, memory, s.learners)
+	learners := policies.NewLearners(config.Policies, config.Weights.TrackPrefill)
+	s.scopes = newScopes(&config, memory, learners)
 	process := cmp.Or(config.Process, 1+rand.Uint64N(math.MaxUint64))
 	s.peers = &peers{endpoints: config.Endpoints}
 	s.ledger, s.replica = newLedger(process, &config, s, log)
-	s.observePrefills()
+	if config.Policies != nil {
+		observePrefills(s.ledger, learners)
+	}
 	if config.Replication != nil {
 		s.advertised = config.Replication.Advertised
 	}
@@ -178,7 +186,8 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	if s.replica != nil && config.SessionTTL > 0 {
 		s.ShareSessions(process, s.replica)
 	}
-	s.slotTracker = &slotTracker{catalog: s.catalog, ledger: s.ledger, scopes: s.scopes, register: s.register}
+	s.slotTracker = &slotTracker{core: s.core, register: s.register}
+	s.learning = &learning{core: s.core, learners: learners}
 	s.recovery = s.newRecovery()
 	return s
 }
@@ -321,7 +330,7 @@ func (s *Service) sweepAged(logged *reservations.Stats) {
 	}
 	*logged = now
 	s.Sweep()
-	s.sweepLearners()
+	s.learning.sweep()
 }
 
 // asError converts catalog errors to contract errors with a kind.

@@ -5,7 +5,6 @@ import (
 	"math/bits"
 
 	"github.com/select-service/select-service/internal/contract"
-	"github.com/select-service/select-service/internal/scopes"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -50,9 +49,7 @@ type SlotsLoad struct {
 
 // slotTracker has the use cases of the slot tracker.
 type slotTracker struct {
-	catalog  *catalog.Catalog
-	ledger   *reservations.Ledger
-	scopes   *scopes.Registry
+	core
 	register func(change func() (*catalog.Worker, error)) (*catalog.Worker, error) // see Service.register
 }
 

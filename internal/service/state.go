@@ -76,7 +76,7 @@ const (
 
 // NewState returns the state of a service on disk. Without a directory it returns nil, whose
 // methods do nothing. NewState and Restore must be called before the service has workers.
-func (s *Service) NewState(dir *statefile.Dir, interval time.Duration) *State {
+func NewState(s *Service, dir *statefile.Dir, interval time.Duration) *State {
 	if dir == nil {
 		return nil
 	}
@@ -408,4 +408,42 @@ func (s *State) Collector() telemetry.Snapshots {
 		st.Ranks = s.restored.counts()
 		return st
 	}}
+}
+
+// restoreLearned passes a file's learned parameters to the learners, and returns for how many
+// scopes. Parameters that no longer fit are dropped and learned again.
+func (s *State) restoreLearned(f *statefile.File) (restored int) {
+	all, err := f.Learned()
+	for _, l := range all {
+		learner := s.service.learners.Of(l.Scope)
+		if learner == nil {
+			continue // its policy no longer predicts
+		}
+		if bad := learner.UnmarshalJSON(l.State); bad != nil {
+			err = errors.Join(err, bad)
+			continue
+		}
+		restored++
+	}
+	if err != nil {
+		s.failures[faultRefused].Add(1)
+		s.log.Warn().Err(err).Msg("what was learned of prefill times is not used")
+	}
+	return restored
+}
+
+func (s *State) writeLearned(w *statefile.Writer) error {
+	for sc, l := range s.service.learners.All() {
+		if l.Samples() == 0 {
+			continue
+		}
+		text, err := l.MarshalJSON()
+		if err != nil {
+			return err
+		}
+		if err := s.leaveOut(w.Learned(&statefile.Learned{Scope: sc, State: text})); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -33,7 +33,7 @@ func startAt(t testing.TB, path string, change ...func(*service.Config)) *statef
 		t.Fatal(err)
 	}
 	w := &stateful{world: start(t, change...)}
-	w.state = w.NewState(dir, time.Hour)
+	w.state = service.NewState(w.Service, dir, time.Hour)
 	w.state.Restore()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
