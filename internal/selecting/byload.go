@@ -39,25 +39,19 @@ type loadGroup struct {
 	at    int // index in scored of the rank that stands for the group
 }
 
-// pick chooses among ranks. It returns the ranks that were scored, and the index of the chosen
-// one.
-func (c *selection) pick(ranks []catalog.Entry, v *reservations.View) (scored []catalog.Entry, i int) {
-	if i, c.byLoad.used = c.pickByLoad(ranks, v); c.byLoad.used {
-		return c.byLoad.scored, i
-	}
-	c.score(ranks, v)
-	return ranks, selector.Pick(c.costs, c.temperature(), selector.Global())
+// mayPickByLoad reports whether pickByLoad may choose among ranks: they are all ranks of a wide
+// scope, and no taint distinguishes them.
+func (c *choice) mayPickByLoad(ranks []catalog.Entry) bool {
+	return len(ranks) >= wideScope && len(ranks) == c.snapshot.NumRanks && len(c.request.PreferredTaints) == 0
 }
 
-// pickByLoad is pick for a request that may use every rank of a wide scope. ok is false if
-// every rank has to be scored.
-func (c *selection) pickByLoad(ranks []catalog.Entry, v *reservations.View) (i int, ok bool) {
-	if len(ranks) < wideScope || len(ranks) != c.snapshot.NumRanks || len(c.request.PreferredTaints) > 0 || c.needsAllCosts() {
-		return 0, false
-	}
+// pickByLoad chooses among the ranks that mayPickByLoad was asked about. It fills in the ranks
+// that it has scored, and returns the index of the chosen one. ok is false if every rank has to
+// be scored.
+func (c *choice) pickByLoad(v *reservations.View) (i int, ok bool) {
 	b := &c.byLoad
 	b.scored, b.counts, b.groups = b.scored[:0], b.counts[:0], b.groups[:0]
-	if !c.addGroups(v) || len(b.scored) > len(ranks)/2 {
+	if !c.addGroups(v) || len(b.scored) > c.snapshot.NumRanks/2 {
 		return 0, false
 	}
 	c.score(b.scored, v)
@@ -81,16 +75,9 @@ func (c *selection) pickByLoad(ranks []catalog.Entry, v *reservations.View) (i i
 	return i, true
 }
 
-// needsAllCosts reports whether the costs of all ranks are wanted: for an explanation,
-// fallbacks, shadow policies, or a decision that is kept.
-func (c *selection) needsAllCosts() bool {
-	p := c.scope.Policies
-	return c.request.Explain || c.request.ExplainOnly || c.request.Fallbacks > 0 || p != nil && len(p.Shadows()) > 0 || c.keepsDecision()
-}
-
 // addGroups fills in scored: the best ranks of every class, and all ranks in no class. It
 // returns false if the ledger or the policy cannot order ranks by load.
-func (c *selection) addGroups(v *reservations.View) bool {
+func (c *choice) addGroups(v *reservations.View) bool {
 	b := &c.byLoad
 	candidates := c.snapshot.CandidateSlots()
 	words := min(len(candidates), (v.Slots()+63)/64)
@@ -134,7 +121,7 @@ func (b *byLoad) add(e catalog.Entry, count int) {
 
 // addGroup adds the least loaded ranks of a group, whose ranks have in common what sample has.
 // One rank stands for all that carry the same load.
-func (c *selection) addGroup(set []uint64, v *reservations.View) bool {
+func (c *choice) addGroup(set []uint64, v *reservations.View) bool {
 	b := &c.byLoad
 	order, ok := c.loadOrder()
 	if !ok {
@@ -161,7 +148,7 @@ func (c *selection) addGroup(set []uint64, v *reservations.View) bool {
 }
 
 // loadOrder returns the policy's order by load of ranks that have the same blocks of the prompt.
-func (c *selection) loadOrder() (selector.LoadOrder, bool) {
+func (c *choice) loadOrder() (selector.LoadOrder, bool) {
 	var policy selector.Policy = selector.CostFunction{}
 	if p := c.scope.Policies; p != nil {
 		policy = p.Policy

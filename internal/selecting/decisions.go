@@ -2,7 +2,6 @@ package selecting
 
 import (
 	"hash/maphash"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -83,36 +82,6 @@ func (d *decisions) due(now time.Time, ranks int) bool {
 type keepTime struct {
 	asked bool
 	at    time.Time // zero: not kept
-}
-
-// keepsDecision reports whether the decision is to be kept.
-func (c *selection) keepsDecision() bool {
-	if d := &c.api.decisions; !c.due.asked && d.limit > 0 && !c.request.Advisory && !c.request.ExplainOnly {
-		if now := time.Now(); d.due(now, c.snapshot.NumRanks) {
-			c.due.at = now
-		}
-	}
-	c.due.asked = true
-	return !c.due.at.IsZero()
-}
-
-// keepDecision keeps the decision of c, if it is due.
-func (c *selection) keepDecision() {
-	if !c.keepsDecision() {
-		return
-	}
-	x := &Decision{decided: c.decided(), At: c.due.at, Reserved: c.reserve, Cached: c.cachedBlocks(c.chosen.Slot), MostCached: c.mostCached()}
-	if id := c.request.SelectionID; id != nil {
-		x.SelectionID = strings.Clone(*id) // the request's string is borrowed
-	}
-	if c.reserve {
-		x.ReservationID = strings.Clone(c.id)
-	}
-	if x.chosen >= 0 {
-		p := predict(&x.decision, x.chosen)
-		x.PredictedTTFT = p.Wait + p.Prefill
-	}
-	c.api.decisions.keep(x)
 }
 
 func (d *decisions) keep(x *Decision) {
@@ -198,27 +167,14 @@ func (d *decisions) freed(id string) {
 	x.Outcome.Freed = max(1, time.Since(x.At))
 }
 
-// Decisions returns at most limit kept decisions of the scopes that match own, newest first.
-func (a *API) Decisions(own catalog.ScopeFilter, limit int) []Decision {
-	d := &a.decisions
-	var found []Decision
+// list returns copies of at most limit decisions of the scopes that match own, newest first.
+func (d *decisions) list(own catalog.ScopeFilter, limit int) (found []Decision) {
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	for i := len(d.recent) - 1; i >= d.oldest && len(found) < limit; i-- {
 		if x := d.recent[i]; x.scope.Matches(own.Model, own.Tenant) {
 			found = append(found, *x)
 		}
 	}
-	d.mu.Unlock()
-	for i := range found {
-		x := &found[i]
-		if id := x.ReservationID; id != "" && x.Outcome.Freed == 0 {
-			_, live := a.ledger.Find(id)
-			x.Outcome.Gone = !live
-		}
-	}
 	return found
 }
-
-// TTFTErrors returns the histogram of observed over predicted time to first token, of the kept
-// decisions.
-func (a *API) TTFTErrors() *telemetry.Histogram { return a.decisions.errors }

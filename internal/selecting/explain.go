@@ -1,13 +1,9 @@
 package selecting
 
 import (
-	"context"
-	"errors"
 	"slices"
 
-	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/policies"
-	"github.com/select-service/select-service/internal/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 	"github.com/select-service/select-service/pkg/selector/ttft"
@@ -71,32 +67,6 @@ type ShadowChoice struct {
 	CostForegone, TTFTForegone float64
 }
 
-// Explain returns what Select would choose for a prompt, and why. It has no effect: no policy
-// learns from it, and nothing is booked, kept or counted. If no rank can be chosen, that is
-// part of the answer and no error.
-func (a *API) Explain(ctx context.Context, req *SelectRequest) (*Explanation, error) {
-	req.ExplainOnly = true
-	c := a.newSelection(req, false)
-	defer c.recycle()
-	err := c.serve(ctx)
-	for n := 1; n < maxAttempts && errors.Is(err, scopes.ErrStale); n++ {
-		err = c.serve(ctx)
-	}
-	if err == nil {
-		c.evaluateShadows()
-		return c.decided().explain(), nil
-	}
-	if kind := contract.KindOf(err); kind != contract.Unavailable && kind != contract.Overloaded || c.snapshot == nil {
-		return nil, err
-	}
-	if c.readPrompt(c.snapshot) != nil {
-		return nil, err
-	}
-	x := c.decided().explain()
-	x.Refusal = err.Error()
-	return x, nil
-}
-
 // decided is a choice and the data that it was based on. It shares no memory with its selection.
 type decided struct {
 	scope    catalog.Scope
@@ -110,7 +80,7 @@ type decided struct {
 }
 
 // decided returns a copy of the choice of c and its data.
-func (c *selection) decided() *decided {
+func (c *choice) decided() *decided {
 	d := &decided{
 		scope: c.snapshot.Scope, decision: *c.facts(), chosen: -1,
 		excluded: c.excluded(), shadows: slices.Clone(c.shadows),
@@ -130,7 +100,7 @@ func (c *selection) decided() *decided {
 }
 
 // facts returns the data that the choice among the scored ranks was based on.
-func (c *selection) facts() *selector.Decision {
+func (c *choice) facts() *selector.Decision {
 	if len(c.scored) == 0 {
 		c.decision = selector.Decision{Prompt: c.size, Weights: c.weights}
 	} else if c.scope.Policies == nil {
@@ -140,7 +110,7 @@ func (c *selection) facts() *selector.Decision {
 }
 
 // excluded lists the ranks of the scope that could not be chosen, or nil.
-func (c *selection) excluded() (list []ExcludedRank) {
+func (c *choice) excluded() (list []ExcludedRank) {
 	known := c.snapshot.Known()
 	if len(known) == len(c.scored) {
 		return nil
@@ -154,9 +124,8 @@ func (c *selection) excluded() (list []ExcludedRank) {
 }
 
 // exclusion returns why a rank is not among the candidates.
-func (c *selection) exclusion(e catalog.Entry) Exclusion {
+func (c *choice) exclusion(e catalog.Entry) Exclusion {
 	target := c.request.Target
-	looked := c.thresholds().Any() && !c.request.Advisory && c.request.Pinned == nil // overloaded workers were dropped
 	switch {
 	case !c.snapshot.IsCandidate(e) && e.Worker.Lifecycle == catalog.Draining:
 		return Draining
@@ -170,7 +139,7 @@ func (c *selection) exclusion(e catalog.Entry) Exclusion {
 		return NotPinned
 	case target != nil && indexRank(c.eligible, e.Rank) < 0:
 		return NotTarget
-	case len(c.scored) == 0, looked && indexRank(c.free, e.Rank) < 0:
+	case len(c.scored) == 0, c.limited && indexRank(c.free, e.Rank) < 0:
 		return Overloaded
 	}
 	return NotOfSession
@@ -212,21 +181,9 @@ func predict(d *selector.Decision, i int) ttft.Cost {
 	return model.Cost(u, length, &q, 0)
 }
 
-// audit runs after a choice: it evaluates shadows, keeps the decision if due, and explains it
-// if asked. It runs outside all locks.
-func (c *selection) audit() {
-	if !c.request.Advisory {
-		c.evaluateShadows()
-		c.keepDecision()
-	}
-	if c.request.Explain {
-		c.result.Explanation = c.decided().explain()
-	}
-}
-
 // evaluateShadows computes what the scope's shadow policies would have chosen, and counts it.
 // It runs after the choice, outside all locks.
-func (c *selection) evaluateShadows() {
+func (c *choice) evaluateShadows() {
 	c.shadows = c.shadows[:0]
 	p := c.scope.Policies
 	if p == nil || len(p.Shadows()) == 0 || len(c.scored) == 0 {

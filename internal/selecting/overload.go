@@ -115,13 +115,14 @@ func (c *selection) thresholds() *overload.Thresholds {
 // error if no worker is left.
 func (c *selection) dropOverloaded(v *reservations.View) ([]catalog.Entry, error) {
 	limits := c.thresholds()
+	c.limited = false
 	switch {
 	case !limits.Any() || c.request.Advisory:
 		return c.eligible, nil
 	case c.request.Pinned != nil:
 		return c.eligible, c.checkOverload(v, limits)
 	}
-	c.free = c.free[:0]
+	c.limited, c.free = true, c.free[:0]
 	var causes overload.Causes
 	for ranks := range byWorker(c.eligible) {
 		if why := overloadOf(limits, ranks, v); why != 0 {

@@ -14,8 +14,8 @@ import (
 func TestDropOverloadedTwice(t *testing.T) {
 	busy := overload.NewTable(overload.Thresholds{PrefillTokens: new(uint64)}, func(string) bool { return true })
 	c := selection{
-		query: new(query), request: new(SelectRequest),
-		api: &API{thresholds: thresholds{busy: busy}},
+		choice: choice{query: new(query), request: new(SelectRequest)},
+		api:    &API{thresholds: thresholds{busy: busy}},
 	}
 	for id := range uint64(2) {
 		c.eligible = []catalog.Entry{{Rank: catalog.Rank{Worker: id}, Worker: new(catalog.Worker)}}

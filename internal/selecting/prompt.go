@@ -17,8 +17,15 @@ type query struct {
 	sequence []uint64 // rolling hashes, which the ledger counts
 	size     selector.Prompt
 
-	overlap    indexer.Overlap
-	predicted  indexer.Overlap // scratch memory for overlap
+	overlap   indexer.Overlap
+	predicted indexer.Overlap // scratch memory for overlap
+	scores
+
+	localMem, sequenceMem []uint64
+}
+
+// scores is the memory of a choice.
+type scores struct {
 	eligible   []catalog.Entry // the ranks that pass the request's filters; in eligibleMem, or the snapshot's own list
 	free       []catalog.Entry // the ranks of eligible whose workers are not overloaded
 	candidates []selector.Candidate
@@ -27,12 +34,9 @@ type query struct {
 	decision   selector.Decision // the policy's input, if a policy is configured
 	scored     []catalog.Entry   // ranks of the candidates once one is chosen: a part of eligible or free; nil: in byLoad.scored
 	byLoad     byLoad
-	due        keepTime
 	shadows    []ShadowChoice
-	uncached   uint64 // tokens that the chosen rank has to compute, for its queue; 0: the answer's EffectivePrefillTokens
 
-	localMem, sequenceMem []uint64
-	eligibleMem           []catalog.Entry
+	eligibleMem []catalog.Entry
 }
 
 var queries = sync.Pool{New: func() any { return new(query) }}
@@ -46,7 +50,7 @@ func (q *query) recycle() {
 	if cap(q.localMem) > maxPooledBlocks {
 		return
 	}
-	q.local, q.sequence, q.due = nil, nil, keepTime{}
+	q.local, q.sequence = nil, nil
 	clear(q.eligibleMem)
 	clear(q.free)
 	clear(q.byLoad.scored)

@@ -22,6 +22,7 @@ import (
 	"github.com/select-service/select-service/internal/scopes"
 	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/replicasync"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
 )
@@ -96,6 +97,14 @@ func New(config Config, c *catalog.Catalog, r *scopes.Registry, l *reservations.
 // Selections returns the counts of the selections.
 func (a *API) Selections() *telemetry.Selections { return a.selections }
 
+// ShareSessions shares the sessions with the replicas that replica follows; process is its id.
+// It must be called before any other use, with sessions on.
+func (a *API) ShareSessions(process uint64, replica *replicasync.Replica) {
+	shared := &sharedSessions{sessions: &a.sessions, replica: replica}
+	a.sessions.Share(process, shared)
+	replica.AttachSessions(shared)
+}
+
 // Sweep drops expired state, and wakes retries whose id another replica has booked. It must be
 // called every second.
 func (a *API) Sweep() {
@@ -131,6 +140,23 @@ func (a *API) Remembered() Remembered {
 	}
 	return r
 }
+
+// Decisions returns at most limit kept decisions of the scopes that match own, newest first.
+func (a *API) Decisions(own catalog.ScopeFilter, limit int) []Decision {
+	found := a.decisions.list(own, limit)
+	for i := range found {
+		x := &found[i]
+		if id := x.ReservationID; id != "" && x.Outcome.Freed == 0 {
+			_, live := a.ledger.Find(id)
+			x.Outcome.Gone = !live
+		}
+	}
+	return found
+}
+
+// TTFTErrors returns the histogram of observed over predicted time to first token, of the kept
+// decisions.
+func (a *API) TTFTErrors() *telemetry.Histogram { return a.decisions.errors }
 
 // PrefillComplete takes a reservation's prefill load off its rank.
 func (a *API) PrefillComplete(id string) error {

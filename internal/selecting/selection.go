@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -17,30 +18,19 @@ import (
 	"github.com/select-service/select-service/internal/scopes"
 	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
 )
 
 // selection is one call of Select.
 type selection struct {
-	*query
-	api     *API
-	request *SelectRequest // borrowed until Select returns
-	filter  selector.Filter
-	weights selector.Weights
-	workers
+	choice
+	api *API
 	reservation
-	chosen catalog.Entry
 	result Selection
 	wait   queueWait
+	due    keepTime                   // of its decision
 	counts *telemetry.ModelSelections // where it is counted; nil: not counted yet
-}
-
-// workers is the state of the scope that a selection is judged by.
-type workers struct {
-	scope    *scopes.State
-	snapshot *catalog.Snapshot
 }
 
 // reservation is a selection's part of its reservation, from before that is booked.
@@ -59,8 +49,6 @@ type queueWait struct {
 	queued bool          // it has waited
 	time   time.Duration // from since to its turn in the last queue, if queued
 	kept   *kept         // nil: it has never waited
-	// charged is the predicted work of requests that are held before this one, in seconds by slot.
-	charged map[uint32]float64
 }
 
 // maxAttempts bounds how often a request is run again because of scopes.ErrStale. Waiting for a
@@ -82,10 +70,7 @@ func (a *API) Select(ctx context.Context, req *SelectRequest, reserve bool) (Sel
 			c.hold.Release()
 		}
 	}()
-	err := c.serve(ctx)
-	for n := 1; n < maxAttempts && errors.Is(err, scopes.ErrStale); n++ {
-		err = c.serve(ctx)
-	}
+	err := c.serveFresh(ctx)
 	if selected = err == nil && !c.replayed; selected { // from now on the reservation owns the hold
 		a.pending.save(c)
 	}
@@ -96,8 +81,34 @@ func (a *API) Select(ctx context.Context, req *SelectRequest, reserve bool) (Sel
 	return c.result, err
 }
 
+// Explain returns what Select would choose for a prompt, and why. It has no effect: no policy
+// learns from it, and nothing is booked, kept or counted. If no rank can be chosen, that is
+// part of the answer and no error.
+func (a *API) Explain(ctx context.Context, req *SelectRequest) (*Explanation, error) {
+	req.ExplainOnly = true
+	c := a.newSelection(req, false)
+	defer c.recycle()
+	err := c.serveFresh(ctx)
+	if err == nil {
+		c.evaluateShadows()
+		return c.decided().explain(), nil
+	}
+	if kind := contract.KindOf(err); kind != contract.Unavailable && kind != contract.Overloaded || c.snapshot == nil {
+		return nil, err
+	}
+	if c.readPrompt(c.snapshot) != nil {
+		return nil, err
+	}
+	x := c.decided().explain()
+	x.Refusal = err.Error()
+	return x, nil
+}
+
 func (a *API) newSelection(req *SelectRequest, reserve bool) *selection {
-	return &selection{query: newQuery(), api: a, request: req, filter: filterOf(req), reservation: reservation{reserve: reserve}}
+	return &selection{
+		choice: choice{query: newQuery(), request: req, filter: filterOf(req)},
+		api:    a, reservation: reservation{reserve: reserve},
+	}
 }
 
 // filterOf returns the filter of a request. The filter keeps and sorts the request's lists.
@@ -112,9 +123,18 @@ func filterOf(req *SelectRequest) selector.Filter {
 	return selector.NewFilter(allowed, req.RequiredTaints)
 }
 
+// serveFresh runs serve until its answer is not of a state that has changed meanwhile.
+func (c *selection) serveFresh(ctx context.Context) error {
+	err := c.serve(ctx)
+	for n := 1; n < maxAttempts && errors.Is(err, scopes.ErrStale); n++ {
+		err = c.serve(ctx)
+	}
+	return err
+}
+
 // serve runs a selection step by step: admit, score, choose, book, answer. It ends with the
 // first step that fails. An error with scopes.ErrStale says that the state it was judged by has
-// changed; Select then runs serve again.
+// changed; serveFresh then runs serve again.
 func (c *selection) serve(ctx context.Context) error {
 	// A retry gets the answer of the first request; an id of another request is a conflict.
 	if replayed, err := c.replay(); replayed || err != nil {
@@ -313,48 +333,24 @@ func (c *selection) choose(v *reservations.View) error {
 	return nil
 }
 
-// nextBest lists up to n further ranks, the cheapest first, at most one of each worker and
-// none of the chosen one.
-func (c *selection) nextBest(n int) (next []catalog.Rank) {
-	for range n {
-		best := -1
-		for i, e := range c.scored {
-			taken := e.Rank.Worker == c.chosen.Rank.Worker ||
-				slices.ContainsFunc(next, func(r catalog.Rank) bool { return r.Worker == e.Rank.Worker })
-			if !taken && c.candidates[i].Known && (best < 0 || c.costs[i] < c.costs[best]) {
-				best = i
-			}
+// pick chooses among ranks. It returns the ranks that were scored, and the index of the chosen
+// one.
+func (c *selection) pick(ranks []catalog.Entry, v *reservations.View) (scored []catalog.Entry, i int) {
+	c.byLoad.used = false
+	if c.mayPickByLoad(ranks) && !c.needsAllCosts() {
+		if i, c.byLoad.used = c.pickByLoad(v); c.byLoad.used {
+			return c.byLoad.scored, i
 		}
-		if best < 0 {
-			break
-		}
-		next = append(next, c.scored[best].Rank)
 	}
-	return next
+	c.score(ranks, v)
+	return ranks, selector.Pick(c.costs, c.temperature(), selector.Global())
 }
 
-// score fills in the candidates of the ranks and computes their costs.
-func (c *selection) score(ranks []catalog.Entry, v *reservations.View) {
-	c.candidates = c.candidates[:0]
-	for _, e := range ranks {
-		cand := candidate(e, &c.overlap, v)
-		if prefer := c.request.PreferredTaints; len(prefer) > 0 && c.request.Pinned == nil {
-			cand.Taint = selector.TaintFactor(prefer, e.Worker.HasTaint)
-		}
-		c.candidates = append(c.candidates, cand)
-	}
-	c.costsOf(ranks, v)
-}
-
-// candidate returns a rank with its overlap with the prompt and its load.
-func candidate(e catalog.Entry, o *indexer.Overlap, v *reservations.View) selector.Candidate {
-	var c selector.Candidate
-	c.Device, c.Host, c.Disk = o.At(e.Slot)
-	if c.Known = v.Known(e.Slot, e.Rank); c.Known {
-		carried := v.Load(e.Slot)
-		c.Prefill, c.Active, c.Shared, c.Requests = carried.PrefillTokens, carried.Blocks, v.Shared(e.Slot), carried.Requests
-	}
-	return c
+// needsAllCosts reports whether the costs of all ranks are wanted: for an explanation,
+// fallbacks, shadow policies, or a decision that is kept.
+func (c *selection) needsAllCosts() bool {
+	p := c.scope.Policies
+	return c.request.Explain || c.request.ExplainOnly || c.request.Fallbacks > 0 || p != nil && len(p.Shadows()) > 0 || c.keepsDecision()
 }
 
 // book chooses a rank and books it.
@@ -613,20 +609,44 @@ func (c *selection) countChoice() {
 	c.counts.Chosen(c.cachedBlocks(c.chosen.Slot), c.mostCached(), uint64(c.size.Blocks), high-low)
 }
 
-// cachedBlocks returns how many leading blocks of the prompt the rank has on all tiers together.
-func (c *selection) cachedBlocks(slot uint32) uint64 {
-	device, host, disk := c.overlap.At(slot)
-	return uint64(device) + uint64(host) + uint64(disk)
+// audit runs after a choice: it evaluates shadows, keeps the decision if due, and explains it
+// if asked. It runs outside all locks.
+func (c *selection) audit() {
+	if !c.request.Advisory {
+		c.evaluateShadows()
+		c.keepDecision()
+	}
+	if c.request.Explain {
+		c.result.Explanation = c.decided().explain()
+	}
 }
 
-// mostCached returns the highest cachedBlocks of the eligible ranks.
-func (c *selection) mostCached() (most uint64) {
-	ranks := c.eligible
-	if c.byLoad.used {
-		ranks = c.byLoad.scored
+// keepsDecision reports whether the decision is to be kept.
+func (c *selection) keepsDecision() bool {
+	if d := &c.api.decisions; !c.due.asked && d.limit > 0 && !c.request.Advisory && !c.request.ExplainOnly {
+		if now := time.Now(); d.due(now, c.snapshot.NumRanks) {
+			c.due.at = now
+		}
 	}
-	for i := range ranks {
-		most = max(most, c.cachedBlocks(ranks[i].Slot))
+	c.due.asked = true
+	return !c.due.at.IsZero()
+}
+
+// keepDecision keeps the decision of c, if it is due.
+func (c *selection) keepDecision() {
+	if !c.keepsDecision() {
+		return
 	}
-	return most
+	x := &Decision{decided: c.decided(), At: c.due.at, Reserved: c.reserve, Cached: c.cachedBlocks(c.chosen.Slot), MostCached: c.mostCached()}
+	if id := c.request.SelectionID; id != nil {
+		x.SelectionID = strings.Clone(*id) // the request's string is borrowed
+	}
+	if c.reserve {
+		x.ReservationID = strings.Clone(c.id)
+	}
+	if x.chosen >= 0 {
+		p := predict(&x.decision, x.chosen)
+		x.PredictedTTFT = p.Wait + p.Prefill
+	}
+	c.api.decisions.keep(x)
 }

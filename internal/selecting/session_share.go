@@ -9,14 +9,6 @@ import (
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
-// ShareSessions shares the sessions with the replicas that replica follows; process is its id.
-// It must be called before any other use, with sessions on.
-func (a *API) ShareSessions(process uint64, replica *replicasync.Replica) {
-	shared := &sharedSessions{sessions: &a.sessions, replica: replica}
-	a.sessions.Share(process, shared)
-	replica.AttachSessions(shared)
-}
-
 // sharedSessions connects the table of sessions with the replicas: it publishes changes made
 // here and applies those of peers.
 type sharedSessions struct {

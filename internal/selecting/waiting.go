@@ -3,13 +3,16 @@ package selecting
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/select-service/select-service/internal/admission"
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/pkg/selector"
 )
 
 // runOrWait runs the selection, at once or when its turn comes. If the caller goes away, the
@@ -172,4 +175,170 @@ func batchLimit(w *catalog.Worker) uint64 {
 		return 0
 	}
 	return *w.MaxNumBatchedTokens
+}
+
+// Work implements waitqueue.Held.
+func (c *selection) Work() float64 {
+	p := c.scope.Policies
+	least := c.size.Tokens
+	for _, e := range c.eligible {
+		cand := candidate(e, &c.overlap, &reservations.View{})
+		least = min(least, c.weights.ToCompute(c.size, &cand))
+	}
+	return p.Learner.Model().Prefill(float64(least), float64(c.size.Tokens))
+}
+
+// RunOrHold implements waitqueue.Held.
+func (c *selection) RunOrHold(charged map[uint32]float64, force bool, overlapAge time.Duration) (hold time.Duration, err error) {
+	if c.waitedFor(overlapAge) || c.api.catalog.Snapshot(c.request.Scope) != c.snapshot {
+		if err := c.Refresh(overlapAge); err != nil {
+			return 0, err
+		}
+	}
+	c.charged = charged
+	defer func() { c.charged = nil }()
+	if !force {
+		if hold := c.holdFor(); hold > 0 {
+			return hold, nil
+		}
+	}
+	return 0, c.Run()
+}
+
+// holdFor returns how long the request should be held, and if so charges its work to the
+// rank that it would get. It is not held if Run would fail, or if the predictions for the
+// rank cannot be trusted.
+func (c *selection) holdFor() (hold time.Duration) {
+	f := c.scope.Policies.PredictedTTFT()
+	if f == nil || !c.weights.TrackPrefill {
+		return 0
+	}
+	c.api.ledger.Look(c.request.Scope, c.sequence, func(v *reservations.View) {
+		ranks, err := c.dropOverloaded(v)
+		if err != nil {
+			return
+		}
+		ranks, excluded, err := c.applySession(ranks)
+		if err != nil || excluded != nil {
+			return
+		}
+		c.score(ranks, v)
+		i := selector.Pick(c.costs, 0, selector.Global())
+		m, q := &c.decision.Model, c.queues[i]
+		if m.Fallback || q.Late {
+			return // the predictions cannot be trusted
+		}
+		slot := ranks[i].Slot
+		own := m.Cost(float64(f.Own.ToCompute(c.size, &c.candidates[i])), float64(c.size.Tokens), &q, 0)
+		if wait := own.Wait - q.Ahead; wait > f.Hold {
+			c.charged[slot] += own.Prefill
+			hold = max(1, time.Duration((wait-f.Hold)*float64(time.Second)))
+		}
+	})
+	return hold
+}
+
+// A waiting request keeps the hashes of its prompt, but neither its text nor, if there
+// are many, its tokens.
+
+// kept is the state that a selection keeps while it waits.
+type kept struct {
+	bytes int64 // reserved from Config.Waiting
+	// detached: the prompt came as tokens, and these have been dropped. layout is how they were
+	// hashed, rest the digest of those in no complete block.
+	detached bool
+	layout   hashing.Layout
+	rest     uint64
+}
+
+// The memory of a waiting request besides its hashes and lists, in bytes.
+const (
+	// keptOverhead covers its goroutine, its connection, the selection and maxKeptTokens tokens.
+	keptOverhead = 24 << 10
+	// maxKeptTokens is how many tokens a prompt may have to keep them, so that it can be hashed
+	// again if the block size changes.
+	maxKeptTokens = 2048
+	// keptPerRank is for each rank that it considers: a catalog entry, a candidate with its
+	// cost, and the overlap on three tiers.
+	keptPerRank = 160
+)
+
+// errPromptGone ends a request with a long prompt if the scope's block size changed while it
+// waited: its hashes are of the old block size, and its tokens are gone.
+var errPromptGone = &contract.Error{Kind: contract.Unavailable, Text: "the block size of the workers changed while the request waited"}
+
+// keepHashes prepares a parsed request to wait in a class. The error says that the account of
+// waiting requests is full.
+func (c *selection) keepHashes(class string) error {
+	if c.wait.kept == nil {
+		c.wait.kept = new(kept)
+	}
+	req, k := c.request, c.wait.kept
+	account := c.api.config.Waiting
+	n := int64(keptOverhead + keptPerRank*c.snapshot.NumRanks + 8*(len(c.local)+len(c.sequence)) + 16*len(req.AllowedWorkers))
+	for _, taint := range req.RequiredTaints {
+		n += int64(16 + 2*len(taint))
+	}
+	for taint := range req.PreferredTaints {
+		n += int64(64 + len(taint))
+	}
+	for _, text := range []*string{req.SelectionID, req.ReservationID, &req.PolicyClass, &req.Session, &req.Scope.Model, &req.Scope.Tenant} {
+		if text != nil {
+			n += int64(len(*text))
+		}
+	}
+	if more := n - k.bytes; more > 0 {
+		if !account.Reserve(more) {
+			return queueError(&admission.LimitError{
+				PolicyClass: class, LimitKind: admission.LimitBytes,
+				Current: uint64(account.Used()), Limit: uint64(account.Limit()),
+			})
+		}
+		k.bytes = n
+	}
+	if req.Text == nil {
+		return nil
+	}
+	p := &req.Prompt
+	if tokens, _, ok := p.tokens(); ok && len(tokens) > maxKeptTokens && !k.detached {
+		k.layout, k.rest = p.layout(c.snapshot), digestRest(p, len(c.sequence), int(c.size.BlockSize))
+		k.detached = true
+		// Scratch memory is often larger than this prompt needs, and other requests can use it.
+		c.localMem, c.sequenceMem = slices.Clone(c.local), slices.Clone(c.sequence)
+		c.local, c.sequence = c.localMem, c.sequenceMem
+		p.TokenIDs, p.MM = nil, nil
+		if p.Routing != nil {
+			*p.Routing = Routing{}
+		}
+		p.Routing = nil
+	}
+	req.Text.ReleaseText()
+	return nil
+}
+
+// readPrompt reads the prompt for the workers of a scope, unless the request has waited and
+// only the hashes are left.
+func (c *selection) readPrompt(snap *catalog.Snapshot) error {
+	if k := c.wait.kept; k == nil || !k.detached {
+		return c.read(&c.request.Prompt, snap)
+	} else if c.request.Prompt.layout(snap) != k.layout {
+		return errPromptGone
+	}
+	return nil
+}
+
+// identity is identify for a request that may have waited.
+func (c *selection) identity(sequence []uint64) promptIdentity {
+	if k := c.wait.kept; k != nil && k.detached {
+		return promptIdentity{sequence: sequence, tokens: c.size.Tokens, rest: k.rest, hasRest: true}
+	}
+	return c.identify(&c.request.Prompt, sequence)
+}
+
+// releaseKept releases the memory reserved for waiting.
+func (c *selection) releaseKept() {
+	if k := c.wait.kept; k != nil {
+		c.api.config.Waiting.Release(k.bytes)
+		k.bytes = 0
+	}
 }

@@ -11,7 +11,7 @@ import (
 // TestLongPromptOfAnotherBlockSize: the hashes of a prompt that waits say nothing about
 // blocks of another size.
 func TestLongPromptOfAnotherBlockSize(t *testing.T) {
-	c := selection{request: new(SelectRequest)}
+	c := selection{choice: choice{request: new(SelectRequest)}}
 	c.wait.kept = &kept{detached: true, layout: hashing.Layout{BlockSize: 16}}
 	if err := c.readPrompt(&catalog.Snapshot{BlockSize: 16}); err != nil {
 		t.Errorf("same block size: %v", err)
