@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/rs/zerolog"
+
 	"github.com/select-service/select-service/internal/policies"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
