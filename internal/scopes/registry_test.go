@@ -5,11 +5,15 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/select-service/select-service/internal/approximate"
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/pkg/kvevents"
+	"github.com/select-service/select-service/pkg/recovery"
 )
 
 // noWorkers is the reconciler of a catalog that stays empty.
@@ -96,6 +100,38 @@ func TestRetained(t *testing.T) {
 			r.RemoveWorker(sc)
 			if got := r.AddWorker(sc, tt.blockSize).Space == index; got != tt.want {
 				t.Errorf("the same index: %t, want %t", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestReplayReplacesDump: a replay from an engine's first message replaces what a dump has
+// brought for the rank, whoever else follows the rank's events.
+func TestReplayReplacesDump(t *testing.T) {
+	for name, settings := range map[string]scopes.Settings{
+		"events alone":        {},
+		"watched":             {WatchStored: true},
+		"beside predictions":  {Beside: true},
+		"watched beside them": {Beside: true, WatchStored: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			settings.Merging = true
+			if settings.Beside {
+				settings.Approximate = approximate.New(time.Minute, 1<<10, nil, time.Now)
+			}
+			state := newRegistry(settings).AddWorker(sc, 4)
+			state.AssignSlot(0, rank)
+			dumped := &indexer.Store{Slot: 0, EngineHashes: []uint64{1}, Local: []uint64{11}}
+			if _, res := state.Gate.Merge(rank, dumped); res != recovery.Applied || state.Space.Empty(0) {
+				t.Fatalf("the dump was not merged: %d", res)
+			}
+			applier := kvevents.IndexApplier{Index: state.Events(), Slot: 0}
+			applier.Replayed()
+			if !state.Space.Empty(0) {
+				t.Error("the rank kept the blocks of the dump")
+			}
+			if _, res := state.Gate.Merge(rank, dumped); res != recovery.Superseded {
+				t.Errorf("the rest of the dump: %d, want %d", res, recovery.Superseded)
 			}
 		})
 	}

@@ -59,7 +59,7 @@ func (s *State) Overlap(local []uint64, o, scratch *indexer.Overlap) {
 
 // Events returns the index for engine events to write.
 func (s *State) Events() kvevents.Index {
-	var index kvevents.Index = s.Gate
+	var index recoveredIndex = s.Gate
 	if s.predicted != nil {
 		index = clearingIndex{s.Gate, s.approximate}
 	}
@@ -67,6 +67,13 @@ func (s *State) Events() kvevents.Index {
 		return watchedIndex{index, s.stored}
 	}
 	return index
+}
+
+// recoveredIndex is an index that may hold blocks from dumps.
+type recoveredIndex interface {
+	kvevents.Index
+	// Replayed says that the stores that follow replace the blocks that a dump brought for a rank.
+	Replayed(slot uint32)
 }
 
 // clearingIndex clears the predictions of a rank together with its blocks: a rank that cleared

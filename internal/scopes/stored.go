@@ -7,7 +7,6 @@ import (
 
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
-	"github.com/select-service/select-service/pkg/kvevents"
 )
 
 // storedWatches has the prompts being watched: each until events say that the rank which
@@ -103,13 +102,13 @@ func (t *storedWatches) notifyIfComplete(w *storedWatch) {
 
 // watchedIndex is an index whose stored blocks are checked against the watches.
 type watchedIndex struct {
-	kvevents.Index
+	recoveredIndex
 	watches *storedWatches
 }
 
 // Store implements kvevents.Index.
 func (i watchedIndex) Store(ev *indexer.Store) indexer.Outcome {
-	out := i.Index.Store(ev)
+	out := i.recoveredIndex.Store(ev)
 	if ev.Tier == indexer.Device && i.watches.count.Load() > 0 {
 		i.watches.noteStored(ev)
 	}
