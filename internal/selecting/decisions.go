@@ -22,7 +22,7 @@ type decisions struct {
 	seed maphash.Seed
 	byID [decisionIDs]atomic.Pointer[Decision] // by hash of the id; the latest of each hash only
 
-	mu     sync.Mutex // guards the fields below, and Decision.Outcome
+	mu     sync.Mutex // guards the fields below, Decision.Outcome, and Decision.decided, which is nil once it has left recent
 	recent []*Decision
 	oldest int // index in recent of the oldest kept decision
 	bytes  int64
@@ -93,7 +93,9 @@ func (d *decisions) keep(x *Decision) {
 	d.recent = append(d.recent, x)
 	d.bytes += x.size()
 	for d.bytes > d.limit && d.oldest < len(d.recent) {
-		d.bytes -= d.recent[d.oldest].size()
+		gone := d.recent[d.oldest]
+		d.bytes -= gone.size()
+		gone.decided = nil // byID may hold the rest for long, to compare the outcome with the prediction
 		d.recent[d.oldest] = nil
 		d.oldest++
 	}
