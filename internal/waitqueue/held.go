@@ -73,8 +73,12 @@ func (q *Queue) scanLocked() {
 	})
 	charged := make(map[uint32]float64)
 	next := h.maxHold
-	for _, w := range order[:min(len(order), maxScanned)] {
+	for i, w := range order {
 		waited := now.Sub(w.since)
+		if i >= maxScanned {
+			next = min(next, h.maxHold-waited)
+			continue
+		}
 		hold, err := q.runOrHoldLocked(w, charged, waited >= h.maxHold)
 		if hold > 0 {
 			next = min(next, hold, h.maxHold-waited)

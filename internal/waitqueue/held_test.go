@@ -144,3 +144,31 @@ func TestHeldOrder(t *testing.T) {
 		}
 	})
 }
+
+// TestHeldBehindMany: a request goes after the longest time also if so many are before it
+// that nobody looks at it until then.
+func TestHeldBehindMany(t *testing.T) {
+	const longest = 3 * time.Second
+	synctest.Test(t, func(t *testing.T) {
+		f := &fleet{free: []time.Time{time.Now().Add(time.Hour)}}
+		q := waitqueue.NewHolding(waitqueue.Config{Started: time.Now()}, longest)
+		enter := func(work float64) *waitqueue.Queued {
+			var since time.Time
+			w, err := q.Enter(&heldRequest{fleet: f, work: []float64{work}, since: time.Now()}, &since)
+			if err != nil || w == nil {
+				t.Fatal(err)
+			}
+			return w
+		}
+		first, begun := enter(100), time.Now()
+		time.Sleep(longest / 2)
+		for range 100 {
+			enter(1)
+		}
+		<-first.Done()
+		if waited := time.Since(begun); waited > longest+time.Millisecond {
+			t.Errorf("waited for %v", waited)
+		}
+		q.Close(nil)
+	})
+}
