@@ -1,6 +1,7 @@
 package selecting
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/select-service/select-service/pkg/catalog"
@@ -116,6 +117,14 @@ type AffinityTarget struct {
 
 func (t *AffinityTarget) matches(r catalog.Rank) bool {
 	return r.Worker == t.Worker && (t.DP == nil || *t.DP == r.DP)
+}
+
+// key distinguishes targets that leave different ranks.
+func (t *AffinityTarget) key() string {
+	if t.DP == nil {
+		return fmt.Sprintf("target %d", t.Worker)
+	}
+	return fmt.Sprintf("target %d %d", t.Worker, *t.DP)
 }
 
 // IfExists says how to treat an id that a reservation already has (decision E4).

@@ -110,6 +110,9 @@ func (c *selection) Waiter() admission.Waiter {
 	if p := c.request.Pinned; p != nil {
 		w.Lane.Pinned, w.Lane.Rank = true, *p
 	}
+	if t := c.request.Target; t != nil && !c.ignoresTarget() {
+		w.Lane.Filter += t.key()
+	}
 	return w
 }
 

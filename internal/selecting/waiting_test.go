@@ -123,6 +123,33 @@ func TestWaitersGoInOrder(t *testing.T) {
 	})
 }
 
+// TestTargetBlocksNobody: a request that waits for its affinity target keeps no other one
+// from a rank that is free, and one of its target goes when that is.
+func TestTargetBlocksNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := busy(t)
+		w.Put(record(2, 1))
+		w.Book("second", prompt(2000, 8))
+		target := func(worker uint64) func(*selecting.SelectRequest) {
+			return func(r *selecting.SelectRequest) { r.Target = &selecting.AffinityTarget{Worker: worker} }
+		}
+		on1 := w.call("on1", prompt(1, 8), target(1))
+		free, on2 := w.call("free", prompt(2, 8)), w.call("on2", prompt(3, 8), target(2))
+		for _, step := range []struct {
+			free string
+			next *call
+			rank uint64
+		}{{"second", free, 2}, {"free", on2, 2}, {"first", on1, 1}} {
+			if err := w.Free(step.free); err != nil {
+				t.Fatal(err)
+			}
+			if got := step.next.served(t).Rank.Worker; got != step.rank {
+				t.Errorf("after %s: on worker %d, want %d", step.free, got, step.rank)
+			}
+		}
+	})
+}
+
 // TestDisconnectWhileWaiting: a caller that goes away leaves the queue at once and
 // nothing is booked for it.
 func TestDisconnectWhileWaiting(t *testing.T) {
