@@ -21,6 +21,7 @@ type Response struct {
 	line   line
 
 	bytes   bool // the body has at least one byte
+	bom     int  // bytes of a byte order mark that have been read; its length where there is none
 	started bool
 	tokens  uint64
 	// has and numbers are indexed by mark: the numbers of the usage that have come, each with
@@ -39,9 +40,11 @@ const (
 
 // event is what has been found in one server-sent event.
 type event struct {
-	data   bool // it has a line of data
-	output bool // it has generated text
-	choice bool // it has a choice
+	data    bool   // it has a line of data
+	known   bool   // it has a member that events of these APIs have
+	outputs uint64 // choices with generated text, 1 for an event without choices
+	output  bool   // the choice that is read has some
+	choice  bool   // it has a choice
 }
 
 // line is the position of the next byte within a line of an event stream.
@@ -84,7 +87,7 @@ func NewResponse(kind Kind, contentType, contentEncoding string) *Response {
 func (r *Response) Streams() bool { return r.format == formatEvents }
 
 // Started reports whether a token was generated. In a stream of events that is the first event
-// with a choice or a text of the answer; otherwise the first byte.
+// with a choice, with a text of the answer, or of another API; otherwise the first byte.
 func (r *Response) Started() bool {
 	if r.format == formatEvents {
 		return r.started
@@ -92,8 +95,8 @@ func (r *Response) Started() bool {
 	return r.bytes
 }
 
-// Tokens returns how many tokens were generated so far: the number of events with text, or the
-// engine's own count if that is higher.
+// Tokens returns how many tokens were generated so far: the number of texts in events, one for
+// each choice, or the engine's own count if that is higher.
 func (r *Response) Tokens() uint64 { return max(r.tokens, r.numbers[markGenerated]) }
 
 // Usage returns the engine's counts so far. ok reports whether the prompt's tokens are among
@@ -109,12 +112,22 @@ func (r *Response) Usage() (u Usage, ok bool) {
 	}, r.has[markPrompt]
 }
 
+// byteOrderMark may stand before the text, and has no meaning.
+const byteOrderMark = "\xef\xbb\xbf"
+
 // Write parses the next piece of the body.
 func (r *Response) Write(piece []byte) {
 	if len(piece) == 0 {
 		return
 	}
 	r.bytes = true
+	for len(piece) > 0 && r.bom < len(byteOrderMark) {
+		if piece[0] != byteOrderMark[r.bom] {
+			r.bom = len(byteOrderMark)
+			break
+		}
+		piece, r.bom = piece[1:], r.bom+1
+	}
 	switch r.format {
 	case formatJSON:
 		r.json.walk(piece)
@@ -135,9 +148,14 @@ func (r *Response) End() {
 func (r *Response) mark(m mark, number uint64) {
 	switch m {
 	case markChoice:
-		r.event.choice = true
+		r.event.choice, r.event.output = true, false
 	case markOutput:
+		if !r.event.output {
+			r.event.outputs++
+		}
 		r.event.output = true
+	case markKnown:
+		r.event.known = true
 	default:
 		r.has[m], r.numbers[m] = true, number
 	}
@@ -205,9 +223,7 @@ func (r *Response) endEvent() {
 	}
 	r.json.end()
 	r.json.reset()
-	r.started = r.started || r.event.choice || r.event.output
-	if r.event.output {
-		r.tokens++
-	}
+	r.started = r.started || r.event.choice || r.event.outputs > 0 || !r.event.known
+	r.tokens += r.event.outputs
 	r.event = event{}
 }

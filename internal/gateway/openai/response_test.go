@@ -53,7 +53,17 @@ func TestResponse(t *testing.T) {
 			Usage{},
 			false,
 		},
-		"several lines": {Chat, events, "data: {\"choices\":\ndata: [{\"delta\":{\"content\":\ndata: \"a\"}}]}\n\n", true, 1, Usage{}, false},
+		"of another API": {Chat, events, "data: {}\n\n", true, 0, Usage{}, false},
+		"no JSON":        {Chat, events, "data: a\n\n", true, 0, Usage{}, false},
+		"a ping":         {Messages, events, "data: {\"type\":\"ping\"}\n\n", false, 0, Usage{}, false},
+		"two choices": {
+			Chat, events, `data: {"choices":[{"delta":{"content":"a","reasoning":"b"}},{"delta":{"content":""}},{"delta":{"content":"c"}}]}` + "\n\n", true, 2,
+			Usage{},
+			false,
+		},
+		"byte order mark":         {Chat, events, "\xef\xbb\xbf" + vllmChat[strings.Index(vllmChat, "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"choices\":[],"):], true, 2, Usage{31, 2, 16, true}, true},
+		"byte order mark in JSON": {Chat, jsonType, "\xef\xbb\xbf" + `{"usage":{"prompt_tokens":31}}`, true, 0, Usage{Prompt: 31}, true},
+		"several lines":           {Chat, events, "data: {\"choices\":\ndata: [{\"delta\":{\"content\":\ndata: \"a\"}}]}\n\n", true, 1, Usage{}, false},
 		"more tokens than events": {
 			Chat, events, `data: {"choices":[{"delta":{"content":"abc"}}],"usage":{"prompt_tokens":4,"completion_tokens":3}}` + "\n\n",
 			true, 3,

@@ -52,14 +52,16 @@ const (
 	markRead           // cached tokens that markPrompt does not include (Anthropic)
 	markWritten        // tokens written to the cache that markPrompt does not include (Anthropic)
 	markGenerated      // tokens generated
+	markKnown          // a member that events of these APIs have
 )
 
 // pathNode is a path from the root by member names. The elements of an array have the array's
 // path.
 type pathNode struct {
-	mark mark
-	kind pathKind
-	next map[string]*pathNode
+	mark  mark
+	kind  pathKind
+	known bool // markKnown is told at its name
+	next  map[string]*pathNode
 }
 
 // pathKind is the type that a value must have to be reported.
@@ -113,6 +115,12 @@ func newPaths() *pathNode {
 		add(usage+"cache_creation_input_tokens", markWritten, kindNumber)
 		add(usage+"completion_tokens", markGenerated, kindNumber)
 		add(usage+"output_tokens", markGenerated, kindNumber)
+	}
+	for _, name := range []string{"choices", "type", "error"} {
+		if root.next[name] == nil {
+			root.next[name] = &pathNode{}
+		}
+		root.next[name].known = true
 	}
 	return root
 }
@@ -220,6 +228,9 @@ func (w *walker) memberName(text []byte) int {
 			w.at = nil
 			if parent := w.container(); parent != nil && w.length <= maxPathName {
 				w.at = parent.next[string(w.name[:w.length])]
+			}
+			if w.at != nil && w.at.known {
+				w.report(markKnown, 0)
 			}
 			w.state = beforeColon
 			return i + 1
