@@ -293,7 +293,11 @@ func TestProbe(t *testing.T) {
 		"no tokens": {VLLMTokenize, 200, `{"tokens":[]}`, "has no tokens"},
 	} {
 		s := serve(t, tc.status, tc.answer)
-		err := client(t, Options{URL: Worker, Protocol: tc.protocol}).Probe(t.Context(), `m"`, s.URL)
+		c := client(t, Options{URL: Worker, Protocol: tc.protocol})
+		err := c.Probe(t.Context(), `m"`, s.URL)
+		if len(c.breakers.failing) > 0 {
+			t.Errorf("%s: the probe counts as a request", name)
+		}
 		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -21,7 +21,17 @@ func (c *Client) Probe(ctx context.Context, model, engine string) error {
 	if err != nil {
 		return fmt.Errorf("probe for model %q: %w", model, err)
 	}
-	ids, err := c.Tokens(ctx, &Request{Request: request, Model: model, Engine: func() string { return engine }})
+	question, err := c.call(&Request{Request: request, Model: model})
+	if err != nil {
+		return fmt.Errorf("probe for model %q: %w", model, err)
+	}
+	base := c.options.URL
+	if base == Worker {
+		base = baseOf(engine)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, c.options.Timeout, errTimeout)
+	defer cancel()
+	ids, err := c.post(ctx, base+question.path, question) // past the breaker, which counts requests
 	e, ok := errors.AsType[*Error](err)
 	switch {
 	case err == nil && len(ids) == 0:
