@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"net/netip"
 	"strconv"
 	"strings"
 
@@ -136,7 +137,7 @@ func readSubset(v *structpb.Value) subset {
 	add := func(text string) {
 		for e := range strings.SplitSeq(text, ",") {
 			if e = strings.TrimSpace(e); e != "" {
-				s.of[e] = true
+				s.of[canonical(e)] = true
 			}
 		}
 	}
@@ -147,7 +148,17 @@ func readSubset(v *structpb.Value) subset {
 	return s
 }
 
-// has reports whether an endpoint is in the subset.
-func (s subset) has(e endpoint) bool {
-	return !s.given || s.of[e.text] || s.of[e.ip] || s.of["["+e.ip+"]"]
+// canonical writes an address, with or without a port, as an endpoint has it: there are many
+// ways to write an IPv6 address.
+func canonical(text string) string {
+	if at, err := netip.ParseAddrPort(text); err == nil {
+		return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()).String()
+	}
+	if addr, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(text, "["), "]")); err == nil {
+		return addr.Unmap().String()
+	}
+	return text
 }
+
+// has reports whether an endpoint is in the subset.
+func (s subset) has(e endpoint) bool { return !s.given || s.of[e.text] || s.of[e.ip] }

@@ -238,6 +238,32 @@ func TestSubset(t *testing.T) {
 	}
 }
 
+// TestSubsetOfIPv6: an IPv6 address is the same however it is written.
+func TestSubsetOfIPv6(t *testing.T) {
+	w := start(t)
+	w.put(1, 1)
+	w.put(2, 1, func(r *catalog.Record) { r.Endpoint = new("http://[2001:db8::2]:8000") })
+	for _, text := range []string{
+		"[2001:db8::2]:8000", "[2001:DB8:0:0::2]:8000", "2001:db8::2", "[2001:db8::2]", " 2001:0db8::2 ", "10.9.9.9, [2001:db8::2]:8000",
+	} {
+		e := w.open()
+		e.subset = structpb.NewStringValue(text)
+		e.request(chatPath, true)
+		if p := e.placement(false, false); p.destination != "[2001:db8::2]:8000" {
+			t.Errorf("in the subset %q it went to %+v", text, p)
+		}
+		e.close()
+	}
+	for _, text := range []string{"[2001:db8::2]:8001", "2001:db8::3", "::ffff:10.0.0.2"} {
+		e := w.open()
+		e.subset = structpb.NewStringValue(text)
+		e.request(chatPath, true)
+		if p := e.placement(false, false); p.status != 503 {
+			t.Errorf("in the subset %q it went to %+v", text, p)
+		}
+	}
+}
+
 // TestSubsetOfSession: a subset goes before the session, whose further requests go where they went.
 func TestSubsetOfSession(t *testing.T) {
 	w := start(t, func(c *service.Config, _ *gateway.Config) { c.SessionTTL = time.Minute })
