@@ -127,9 +127,13 @@ func TestRankEndpoints(t *testing.T) {
 	}
 }
 
-// TestModels: without names every model of the tenant default is served, and no other.
+// TestModels: without names every model of the tenant default is served, and no other. Before
+// there are workers nobody knows what will be.
 func TestModels(t *testing.T) {
 	w := start(t, func(_ *service.Config, c *gateway.Config) { c.Models = nil })
+	if _, p := w.post(chatPath, chat(servicetest.Prompt(1, 8), "")); p.status != 503 {
+		t.Errorf("without any worker: %+v", p)
+	}
 	w.put(1, 1, func(r *catalog.Record) { r.Scope = catalog.Scope{Model: "a", Tenant: catalog.DefaultName} })
 	w.put(2, 1, func(r *catalog.Record) { r.Scope = catalog.Scope{Model: "b", Tenant: catalog.DefaultName} })
 	w.put(3, 1, func(r *catalog.Record) { r.Scope = catalog.Scope{Model: "c", Tenant: "other"} })

@@ -100,7 +100,7 @@ func (r *request) read() *problem {
 	}
 	known := false
 	if r.target, known = r.models.find(r.body.Model, r.caller); !known {
-		return errUnknownModel(catalog.Clip(r.body.Model))
+		return r.noSuchModel()
 	}
 	if r.salt, r.engineSalt, err = r.body.CacheSalt(r.head.tenants, r.config.SaltTag); err != nil {
 		return errInvalid("invalid_cache_salt", err.Error())
@@ -110,6 +110,15 @@ func (r *request) read() *problem {
 		return errNoEndpoint(nil)
 	}
 	return nil
+}
+
+// noSuchModel is the answer for a model that is not served. Without any worker it is not known
+// which models there are.
+func (r *request) noSuchModel() *problem {
+	if r.models.named == nil && len(r.models.scopes()) == 0 {
+		return errNoEndpoint(nil)
+	}
+	return errUnknownModel(catalog.Clip(r.body.Model))
 }
 
 // decoders returns the workers that can serve a request alone, nil for all: those that do not
@@ -326,7 +335,7 @@ func (r *request) pickByLoad(ctx context.Context) (*placement, *problem) {
 	if r.body.Model != "" {
 		t, known := r.models.find(r.body.Model, r.caller)
 		if !known {
-			return nil, errUnknownModel(catalog.Clip(r.body.Model))
+			return nil, r.noSuchModel()
 		}
 		targets = []target{t}
 	} else {
