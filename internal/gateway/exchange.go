@@ -48,6 +48,7 @@ type exchange struct {
 	peer   string // address of the gateway
 
 	phase         phase
+	admitted      bool          // it counts in Server.admitted
 	receivedAhead chan received // has the message that receiveAhead receives; nil: receive calls Recv itself
 	head          head
 	body          body
@@ -82,10 +83,14 @@ func (x *exchange) run() error {
 	}
 }
 
-// release frees the exchange's memory and booking.
+// release frees the exchange's memory and booking. It may be called twice.
 func (x *exchange) release() {
 	x.body.release()
 	x.booking.free()
+	if x.admitted {
+		x.admitted = false
+		x.server.admitted.Add(-1)
+	}
 }
 
 // receive returns the next message.
@@ -158,7 +163,7 @@ func (x *exchange) begin(m *extproc.ProcessingRequest, h *extproc.HttpHeaders) (
 	}
 	x.phase = readingRequest
 	x.head = readHead(h.GetHeaders(), m.GetMetadataContext(), x.server.config.MetadataPrefix)
-	if x.server.full() {
+	if !x.admitted {
 		return true, x.refuse(errFull("overloaded", "The endpoint picker has too many requests under way."))
 	}
 	if !x.server.relayed.Fits(0) {
@@ -249,6 +254,7 @@ func (x *exchange) refuse(p *problem) error {
 	if p.err != nil {
 		x.server.config.Log.Debug().Int("status", p.status).Str("code", p.code).Err(p.err).Msg("request refused")
 	}
+	x.release() // before the client knows, who may come again at once
 	return x.stream.Send(immediate(p, x.head.kind, x.server.config.RetryAfter))
 }
 
@@ -269,18 +275,18 @@ func (x *exchange) relayHeaders(m *extproc.ProcessingRequest, h *extproc.HttpHea
 	return x.stream.Send(responseHeaders())
 }
 
-// relayBody passes a chunk of the response on, and then reads it.
+// relayBody passes a chunk of the response on and parses it. The last chunk ends the exchange
+// before it is passed on: a client that has it may send its next request at once.
 func (x *exchange) relayBody(b *extproc.HttpBody) error {
 	piece := b.GetBody()
 	x.server.relayed.Add(int64(len(piece)))
 	defer x.server.relayed.Add(-int64(len(piece)))
-	err := chunks([][]byte{piece}, b.GetEndOfStream(), func(piece []byte, end bool) error { return x.stream.Send(responseBody(piece, end)) })
-	if x.response != nil && len(piece) > 0 {
-		x.follow(piece)
-	}
 	if b.GetEndOfStream() {
+		x.follow(piece)
 		x.endResponse()
 	}
+	err := chunks([][]byte{piece}, b.GetEndOfStream(), func(piece []byte, end bool) error { return x.stream.Send(responseBody(piece, end)) })
+	x.follow(piece)
 	return err
 }
 
@@ -288,6 +294,9 @@ func (x *exchange) relayBody(b *extproc.HttpBody) error {
 // tokens there are.
 func (x *exchange) follow(piece []byte) {
 	r := x.response
+	if r == nil || len(piece) == 0 {
+		return
+	}
 	started := r.Started()
 	r.Write(piece)
 	if !started && r.Started() {
@@ -313,6 +322,6 @@ func (x *exchange) endResponse() {
 		}
 		x.response = nil
 	}
-	x.booking.free()
+	x.release()
 	x.booking = nil
 }

@@ -425,7 +425,7 @@ func TestTooMany(t *testing.T) {
 	w.put(1, 1)
 	var open []*envoy
 	for i := range 2 {
-		e, _ := w.post(chatPath, chat(servicetest.Prompt(uint32(i+1), 8), ""))
+		e, _ := w.post(chatPath, chat(servicetest.Prompt(uint32(i+1), 8), `,"stream":true`))
 		open = append(open, e)
 	}
 	e := w.open()
@@ -433,7 +433,50 @@ func TestTooMany(t *testing.T) {
 	if p := e.placement(true, false); p.status != 503 || p.headers["retry-after"] == "" {
 		t.Errorf("answered %+v", p)
 	}
-	for _, e := range open {
+	// The end of an answer makes room, before its client knows.
+	open[0].response(200, sse, false)
+	open[0].chunk(event("a"), true)
+	third, p := w.post(chatPath, chat(servicetest.Prompt(3, 8), ""))
+	if p.status != 0 {
+		t.Errorf("after an answer: %+v", p)
+	}
+	for _, e := range append(open, third) {
 		e.close()
+	}
+}
+
+// TestBurst: of requests that come at once exactly as many as there is room for are admitted,
+// and one that is refused takes no room.
+func TestBurst(t *testing.T) {
+	w := start(t, func(_ *service.Config, c *gateway.Config) { c.MaxStreams = 4 })
+	w.put(1, 1)
+	for range 3 {
+		var all []*envoy
+		for range 40 {
+			all = append(all, w.open())
+		}
+		for _, e := range all {
+			e.request(chatPath, false)
+		}
+		var admitted []*envoy
+		for i, e := range all {
+			e.body(chat(servicetest.Prompt(uint32(i+1), 8), ""), true)
+			if p := e.placement(true, false); p.status == 0 {
+				admitted = append(admitted, e)
+			} else if p.status != 503 {
+				t.Errorf("answered %+v", p)
+			}
+		}
+		if len(admitted) != 4 {
+			t.Errorf("%d requests were admitted, want 4", len(admitted))
+		}
+		for _, e := range admitted {
+			e.response(200, "application/json", true)
+			e.close()
+		}
+		_, p := w.post(chatPath, "{") // refused for its body, and gone
+		if p.status != 400 {
+			t.Errorf("answered %+v", p)
+		}
 	}
 }

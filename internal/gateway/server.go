@@ -84,6 +84,7 @@ type Server struct {
 	// relayed counts the pieces of answers that are being passed on. At its limit new requests
 	// are refused; answers under way are never cut.
 	relayed      *budget.Account
+	admitted     atomic.Int64 // requests under way that were not refused for MaxStreams
 	grpc         *grpc.Server
 	health       *health.Server
 	draining     atomic.Bool
@@ -101,6 +102,10 @@ const (
 	// maxMessage bounds a message from a gateway, in bytes. Envoy sends pieces of bodies of up
 	// to 1 MiB.
 	maxMessage = 4 << 20
+	// minStreams is the least number of streams that a connection may have. A gateway learns of
+	// the bound only after its first streams, and a stream beyond it fails instead of being refused
+	// with an answer.
+	minStreams = 1024
 	// healthEvery is how often readiness is checked.
 	healthEvery = 200 * time.Millisecond
 	// stopEvery is how often Stop checks whether requests are under way.
@@ -125,7 +130,7 @@ func New(config Config, svc Service) *Server {
 	}
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxMessage), grpc.ConnectionTimeout(handshake),
-		grpc.MaxConcurrentStreams(uint32(2 * config.MaxStreams)), // twice, so that requests beyond MaxStreams get an answer
+		grpc.MaxConcurrentStreams(uint32(max(2*config.MaxStreams, minStreams))), // twice, so that requests beyond MaxStreams get an answer
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: idlePing, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 	}
@@ -226,7 +231,7 @@ func (s *Server) Process(stream extproc.ExternalProcessor_ProcessServer) (err er
 	if err != nil {
 		return err
 	}
-	x := &exchange{server: s, stream: stream, caller: caller, peer: address(stream.Context())}
+	x := &exchange{server: s, stream: stream, caller: caller, peer: address(stream.Context()), admitted: s.enter()}
 	x.body.small, x.body.large = s.config.Memory.Account(budget.Requests), s.config.Memory.Account(budget.Bodies)
 	defer func() {
 		if v := recover(); v != nil {
@@ -237,8 +242,19 @@ func (s *Server) Process(stream extproc.ExternalProcessor_ProcessServer) (err er
 	return x.run()
 }
 
-// full reports whether more requests are under way than MaxStreams.
-func (s *Server) full() bool { return s.config.Metrics.Open.Load() > int64(s.config.MaxStreams) }
+// enter counts a request, and reports whether there is room for it: of requests that come at
+// once, exactly MaxStreams are admitted.
+func (s *Server) enter() bool {
+	for {
+		n := s.admitted.Load()
+		if n >= int64(s.config.MaxStreams) {
+			return false
+		}
+		if s.admitted.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
 
 // warnNoResponseBody warns, once, that a gateway does not send the bodies of responses.
 func (s *Server) warnNoResponseBody() {
