@@ -177,14 +177,14 @@ var gatewaySettings = []option{
 	},
 	{
 		env:  []string{"DYN_EPP_GRACEFUL_SHUTDOWN_PROPAGATION_SECS"},
-		bind: func(c *Config) value { return positiveSeconds(&c.Gateway.DrainDelay) },
+		bind: func(c *Config) value { return wholeSeconds(&c.Gateway.DrainDelay, maxDuration) },
 		help: "The same as SELECT_SERVICE_GATEWAY_DRAIN_DELAY, in whole seconds.",
 	},
 	{
 		key: "gateway.drain_delay", flag: "gateway-drain-delay", env: []string{"SELECT_SERVICE_GATEWAY_DRAIN_DELAY"}, hint: "DURATION",
-		bind: func(c *Config) value { return duration(&c.Gateway.DrainDelay) },
+		bind: func(c *Config) value { return delay(&c.Gateway.DrainDelay) },
 		help: "With a gateway port: how long the process goes on after the signal to stop, with health NOT_SERVING, so " +
-			"that gateways learn of it.",
+			"that gateways learn of it; 0 stops at once.",
 	},
 	{
 		key: "gateway.drain_timeout", flag: "gateway-drain-timeout", env: []string{"SELECT_SERVICE_GATEWAY_DRAIN_TIMEOUT"}, hint: "DURATION",

@@ -68,6 +68,21 @@ func TestDynamoPicker(t *testing.T) {
 	equal(t, conf, want)
 }
 
+// TestNoDrainDelay proves that a gateway may be told to stop at once.
+func TestNoDrainDelay(t *testing.T) {
+	for _, s := range []setup{
+		{env: map[string]string{"DYN_EPP_GRACEFUL_SHUTDOWN_PROPAGATION_SECS": "0"}},
+		{env: map[string]string{"SELECT_SERVICE_GATEWAY_DRAIN_DELAY": "0"}},
+		{args: []string{"--gateway-drain-delay", "0s"}},
+	} {
+		if got := s.mustLoad(t).Gateway.DrainDelay; got != 0 {
+			t.Errorf("%v: %v", s, got)
+		}
+	}
+	mustFail(t, setup{args: []string{"--gateway-drain-delay", "-1s"}}, "--gateway-drain-delay")
+	mustFail(t, setup{args: []string{"--gateway-drain-timeout", "0s"}}, "--gateway-drain-timeout")
+}
+
 // TestDynamoPickerRefused proves that a variable of Dynamo's endpoint picker that would mean
 // something else, or nothing, stops the start and says what to do instead.
 func TestDynamoPickerRefused(t *testing.T) {

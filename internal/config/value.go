@@ -346,6 +346,19 @@ func duration(field *time.Duration) value {
 	}
 }
 
+// delay is a duration that may be 0, which is none.
+func delay(field *time.Duration) value {
+	v := duration(field).(typed[time.Duration])
+	positive := v.verify
+	v.verify = func(d time.Duration) error {
+		if d == 0 {
+			return nil
+		}
+		return positive(d)
+	}
+	return v
+}
+
 // memory is a number of bytes, at least minMemory, with or without a binary unit; 0
 // is unset.
 func memory(field *int64) value {

@@ -36,7 +36,7 @@ const renewals = 3
 // run renews the leases of all bookings and completes the prefills whose end an event has
 // reported, until ctx ends.
 func (all *bookings) run(ctx context.Context) error {
-	renew := time.NewTicker(all.lease / renewals)
+	renew := time.NewTicker(max(all.lease/renewals, 1))
 	defer renew.Stop()
 	for {
 		select {
