@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 
@@ -86,6 +87,11 @@ func (e *endpoints) resolve(ctx context.Context, text string) (endpoint, error) 
 			return endpoint{}, fmt.Errorf("resolve endpoint %s: no address", catalog.Clip(text))
 		}
 		addr, r.until = all[0], e.now().Add(nameFor)
+		// Of a name with addresses of both kinds, such as localhost, engines listen on the IPv4
+		// one by default, and Envoy knows them by it.
+		if i := slices.IndexFunc(all, func(a netip.Addr) bool { return a.Unmap().Is4() }); i >= 0 {
+			addr = all[i]
+		}
 	}
 	addr = addr.Unmap()
 	r.endpoint = endpoint{text: net.JoinHostPort(addr.String(), port), ip: addr.String()}
