@@ -41,7 +41,7 @@ const (
 // event is what has been found in one server-sent event.
 type event struct {
 	data    bool   // it has a line of data
-	known   bool   // it has a member that events of these APIs have
+	known   bool   // it is one of these APIs
 	outputs uint64 // choices with generated text, 1 for an event without choices
 	output  bool   // the choice that is read has some
 	choice  bool   // it has a choice

@@ -52,7 +52,7 @@ const (
 	markRead           // cached tokens that markPrompt does not include (Anthropic)
 	markWritten        // tokens written to the cache that markPrompt does not include (Anthropic)
 	markGenerated      // tokens generated
-	markKnown          // a member that events of these APIs have
+	markKnown          // a member, or [DONE], that events of these APIs have
 )
 
 // pathNode is a path from the root by member names. The elements of an array have the array's
@@ -311,6 +311,8 @@ func (w *walker) open(object bool) {
 		w.objects[word] |= bit
 		w.state = beforeMember
 		w.reportAs(kindObject)
+	} else if w.depth == 1 {
+		w.report(markKnown, 0) // [DONE]
 	}
 }
 
