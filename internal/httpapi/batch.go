@@ -41,6 +41,7 @@ type batched struct {
 func (b *batchBody) ReleaseText() {
 	in := b.came.in
 	in.releaseTurn()
+	in.explained()
 	rest := in.text[len(in.text):]
 	if b.next < len(b.requests) {
 		rest = in.text[b.requests[b.next].at-b.gone:]
@@ -125,6 +126,11 @@ func (r batchRoutes) one(c request, b *batchBody, q batched, format bodyscan.For
 	if c.who.Scoped() && !c.who.Sees(b.body.req.Scope) {
 		return 0, nil, access.ErrForeignScope
 	}
+	if b.body.req.Explain {
+		if err := b.came.in.explain(c.Request.Context()); err != nil {
+			return 0, nil, err
+		}
+	}
 	b.body.req.Text = b
 	return serve(c, &b.body, out)
 }
@@ -134,7 +140,9 @@ func (r batchRoutes) one(c request, b *batchBody, q batched, format bodyscan.For
 // batch waits for memory at most once.
 func (b *batchBody) makeRoom(ctx context.Context, format bodyscan.Format, n int) error {
 	in := b.came.in
-	if err := in.expect(ctx, int64(n)); err != nil {
+	err := in.expect(ctx, int64(n))
+	in.explained()
+	if err != nil {
 		return err
 	}
 	return in.serve(ctx, servingBytes(format, len(in.text)))

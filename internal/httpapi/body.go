@@ -41,8 +41,9 @@ type body[T any] struct {
 	within func(*access.Caller, *T) error
 	pool   sync.Pool // of *exchange[T]
 
-	wide     bool         // the answer's length grows with the number of ranks
-	answered atomic.Int64 // length of the last answer in bytes, an estimate for the next
+	wide     func(*T) bool // whether the answer's length grows with the number of ranks; nil: never
+	explains bool          // such an answer is an explanation
+	answered atomic.Int64  // length of the last such answer in bytes, an estimate for the next
 }
 
 // textHolder holds the memory of a request's text, see selecting.TextHolder.
@@ -92,7 +93,7 @@ func (b *body[T]) keepsTo(within func(*access.Caller, *T) error) *body[T] {
 
 // perRank marks bodies whose answers grow with the number of ranks.
 func (b *body[T]) perRank() *body[T] {
-	b.wide = true
+	b.wide = func(*T) bool { return true }
 	return b
 }
 
@@ -130,17 +131,21 @@ func (b *body[T]) read(c *gin.Context, in *incoming) (*exchange[T], error) {
 	if err := in.serve(ctx, servingBytes(format, len(in.text))); err != nil {
 		return nil, err
 	}
-	if b.wide {
-		if err := in.expect(ctx, b.answered.Load()); err != nil {
-			return nil, err
-		}
-	}
 	x := b.pool.Get().(*exchange[T])
 	x.in = in
 	if b.lend != nil {
 		b.lend(&x.req, x)
 	}
-	return x, b.shape.Decode(&x.scan, format, in.text, &x.req)
+	if err := b.shape.Decode(&x.scan, format, in.text, &x.req); err != nil {
+		return x, err
+	}
+	if b.wide == nil || !b.wide(&x.req) {
+		return x, nil
+	}
+	if err := in.expect(ctx, b.answered.Load()); err != nil || !b.explains {
+		return x, err
+	}
+	return x, in.explain(ctx)
 }
 
 // withBody returns an endpoint that decodes the body and calls use, which appends the answer
@@ -162,7 +167,9 @@ func withBody[T any](a api, b *body[T], use func(c request, req *T, out []byte) 
 			var status int
 			var out []byte
 			if status, out, err = use(c, &x.req, x.out[:0]); err == nil {
-				b.answered.Store(int64(len(out)))
+				if b.wide != nil && b.wide(&x.req) {
+					b.answered.Store(int64(len(out)))
+				}
 				if x.out = out; in.turn > 0 && len(out) > autoLength || len(out) > budget.SmallBody {
 					b.empty(x) // the client may read slowly
 				}

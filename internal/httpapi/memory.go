@@ -28,6 +28,10 @@ type Memory struct {
 	width   int64 // capacity of gate in bytes
 	least   int64 // bytes of gate that one request takes
 
+	// explaining bounds how many explanations are made at a time. They are long where there
+	// are many ranks, and their memory is reserved in answers only when they are written.
+	explaining *semaphore.Weighted
+
 	stopping <-chan struct{}
 }
 
@@ -50,6 +54,7 @@ func NewMemory(b *budget.Budget, stopping <-chan struct{}) *Memory {
 	m.width = min(m.serving.Limit(), pairs*maxBody*servingFactor)
 	m.least = m.width / (4 * pairs)
 	m.gate = semaphore.NewWeighted(m.width)
+	m.explaining = semaphore.NewWeighted(4 * pairs)
 	return m
 }
 
@@ -84,6 +89,8 @@ type allowance struct {
 	answer holder
 	turn   int64 // bytes of Memory.gate and Memory.serving
 	parked int64 // bytes of Memory.waiting
+
+	explains bool // it holds one of Memory.explaining
 }
 
 // longAgo is a deadline that ends a read or a write at once.
@@ -121,16 +128,8 @@ func (a *allowance) serve(ctx context.Context, n int64) error {
 		return nil
 	}
 	n = min(max(n, m.least), m.width)
-	if !m.gate.TryAcquire(n) {
-		soon, cancel := context.WithTimeout(ctx, servingPatience)
-		defer cancel()
-		if m.gate.Acquire(soon, n) != nil {
-			if ctx.Err() != nil {
-				return errClientGone
-			}
-			m.serving.CountRefusal()
-			return errNoMemory(m.serving)
-		}
+	if err := acquire(ctx, m.gate, n, m.serving); err != nil {
+		return err
 	}
 	if !m.serving.Reserve(n) { // gate bounds our own part, but the gateway uses the account too
 		m.gate.Release(n)
@@ -138,6 +137,44 @@ func (a *allowance) serve(ctx context.Context, n int64) error {
 	}
 	a.turn = n
 	return nil
+}
+
+// acquire waits for n of a semaphore that bounds the work beside an account, at most for
+// servingPatience.
+func acquire(ctx context.Context, turns *semaphore.Weighted, n int64, account *budget.Account) error {
+	if turns.TryAcquire(n) {
+		return nil
+	}
+	soon, cancel := context.WithTimeout(ctx, servingPatience)
+	defer cancel()
+	switch {
+	case turns.Acquire(soon, n) == nil:
+		return nil
+	case ctx.Err() != nil:
+		return errClientGone
+	}
+	account.CountRefusal()
+	return errNoMemory(account)
+}
+
+// explain waits until an explanation may be made. It may be made until explained is called.
+func (a *allowance) explain(ctx context.Context) error {
+	if a.memory == nil || a.explains {
+		return nil
+	}
+	if err := acquire(ctx, a.memory.explaining, 1, a.memory.answers.account); err != nil {
+		return err
+	}
+	a.explains = true
+	return nil
+}
+
+// explained lets the next explanation be made. It may be called twice.
+func (a *allowance) explained() {
+	if a.explains {
+		a.explains = false
+		a.memory.explaining.Release(1)
+	}
 }
 
 // expect reserves n bytes for an answer before it is written; short answers need none.
@@ -160,10 +197,13 @@ func (a *allowance) send(ctx context.Context, w http.ResponseWriter, n int) erro
 		a.closeRequest() // the request's memory is no longer needed
 	}
 	if n <= budget.SmallBody {
+		a.explained()
 		a.answer.release()
 		return nil
 	}
-	if err := a.expect(ctx, int64(n)); err != nil {
+	err := a.expect(ctx, int64(n))
+	a.explained()
+	if err != nil {
 		return err
 	}
 	a.answer.await(w)
@@ -192,5 +232,6 @@ func (a *allowance) releaseTurn() {
 // close releases everything. Further calls do nothing.
 func (a *allowance) close() {
 	a.closeRequest()
+	a.explained()
 	a.answer.release()
 }

@@ -10,8 +10,10 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -555,4 +557,53 @@ func TestPackedAnswers(t *testing.T) {
 		t.Errorf("%d bytes are taken in msgpack, %d in JSON", packed, json)
 	}
 	p.empty(t)
+}
+
+// explainsSlowly blocks while it explains a selection, until it may go on, and counts those.
+type explainsSlowly struct {
+	Service
+	at      *atomic.Int64
+	proceed chan struct{}
+}
+
+func (s explainsSlowly) Select(_ context.Context, req *selecting.SelectRequest, _ bool) (selecting.Selection, error) {
+	if !req.Explain {
+		return selecting.Selection{}, nil
+	}
+	s.at.Add(1)
+	<-s.proceed
+	s.at.Add(-1)
+	return selecting.Selection{Explanation: &selecting.Explanation{Candidates: make([]selecting.ExplainedRank, 300)}}, nil
+}
+
+// TestExplanations: few explanations are made at a time, while others are served.
+func TestExplanations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPurse()
+		s := explainsSlowly{at: new(atomic.Int64), proceed: make(chan struct{})}
+		h := New(s, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
+		const one = `{"explain":true}`
+		var all sync.WaitGroup
+		for range 10 {
+			for path, body := range map[string]string{
+				"/select": one, "/select_and_reserve": one, "/select_batch": `{"requests":[{"select":` + one + `},{"select":` + one + `}]}`,
+			} {
+				all.Go(func() {
+					if w := handle(h, path, body); w.Code != http.StatusOK || strings.Contains(w.Body.String(), "503") || w.Body.Len() < budget.SmallBody {
+						t.Errorf("%s: %d %.200s", path, w.Code, w.Body)
+					}
+				})
+			}
+		}
+		synctest.Wait()
+		if n, most := s.at.Load(), 4*int64(max(1, runtime.GOMAXPROCS(0)/2)); n != most {
+			t.Errorf("%d explanations are made at a time, want %d", n, most)
+		}
+		if w := handle(h, "/select", `{}`); w.Code != http.StatusOK {
+			t.Errorf("another request: %d %s", w.Code, w.Body)
+		}
+		close(s.proceed)
+		all.Wait()
+		p.empty(t)
+	})
 }
