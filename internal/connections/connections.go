@@ -258,9 +258,8 @@ func (s *Set) observe(nc net.Conn, state http.ConnState) {
 	case http.StateIdle:
 		c.phase.Store(int32(betweenRequests))
 		if c.multiplexed.Load() {
-			c.releaseBuffers()
 			s.mu.Lock()
-			s.forgetAnswersLocked(c)
+			s.forgetRequestsLocked(c)
 			s.mu.Unlock()
 		}
 	case http.StateHijacked, http.StateClosed:

@@ -206,8 +206,19 @@ func (s *Set) leave(st *stream) {
 	defer s.mu.Unlock()
 	s.uncountLocked(st)
 	s.bodyArrivedLocked(st)
-	st.of.serving--
-	st.of.choosePhaseLocked()
+	c := st.of
+	c.serving--
+	c.choosePhaseLocked()
+	if c.serving+c.awaiting == 0 && phase(c.phase.Load()) == betweenRequests { // the client had reset it earlier
+		s.forgetRequestsLocked(c)
+	}
+}
+
+// forgetRequestsLocked is called when a connection has no more requests. It releases what they
+// have left.
+func (s *Set) forgetRequestsLocked(c *conn) {
+	c.releaseBuffers()
+	s.forgetAnswersLocked(c)
 }
 
 // forgetAnswersLocked is called when a connection has no requests: all its answers have been read.

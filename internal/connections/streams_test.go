@@ -101,6 +101,59 @@ func TestStreams(t *testing.T) {
 	})
 }
 
+// TestStreamReset: a request whose client has reset it while its handler runs leaves nothing
+// when that returns, also while the connection stays.
+func TestStreamReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		heads := budget.NewAccount(budget.Heads, 1<<20)
+		begun, proceed := make(chan struct{}), make(chan struct{})
+		set, client := multiplexed(t, connections.Limits{Total: 4, Heads: heads}, func(http.ResponseWriter, *http.Request) {
+			begun <- struct{}{}
+			<-proceed
+		})
+		get := func(ctx context.Context) (int, error) {
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://service/", nil)
+			if err != nil {
+				return 0, err
+			}
+			answer, err := client.Do(req)
+			if err != nil {
+				return 0, err
+			}
+			return answer.StatusCode, answer.Body.Close()
+		}
+		for range 4 {
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				<-begun
+				cancel()
+			}()
+			if _, err := get(ctx); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+			synctest.Wait() // the server knows
+			proceed <- struct{}{}
+			synctest.Wait()
+			if n := heads.Used(); n != 0 || set.Stats().Open != 1 {
+				t.Errorf("%d bytes and %d connections", n, set.Stats().Open)
+			}
+		}
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				if status, err := get(t.Context()); status != http.StatusOK || err != nil {
+					t.Errorf("%d, %v", status, err)
+				}
+			})
+		}
+		for range 4 {
+			<-begun
+		}
+		close(proceed)
+		all.Wait()
+	})
+}
+
 // TestStreamReaders: the answer to a client that does not read is given up, one that is
 // cut off by its handler too, and the connection goes on.
 func TestStreamReaders(t *testing.T) {
