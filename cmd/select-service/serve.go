@@ -152,7 +152,7 @@ func handlers(conf config.Config, svc *service.Service, guard *access.Guard, mem
 	snapshots := httpapi.NewReaders(contract.LimitSnapshotReaders, conf.Limits.MaxSnapshotReaders, memory.Account(budget.Snapshots))
 	return func(l *listener) http.Handler {
 		opt := httpapi.Options{
-			Dumps: dumps, Snapshots: snapshots,
+			Dumps: dumps, Snapshots: snapshots, MaxWorkers: conf.Limits.MaxWorkers,
 			Log: log, Memory: bodies, Contract: contractOf(conf),
 			Access: guard, Hosts: hostsOf(conf, l), Part: partOf(conf, l.contract),
 		}

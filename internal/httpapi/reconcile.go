@@ -95,14 +95,19 @@ const unnamed = "\xff"
 
 var unnamedScope = catalog.Scope{Model: unnamed, Tenant: unnamed}
 
-func newReconcileBody(d dialect) *body[reconcileBody] {
+// newReconcileBody is the body of PUT /workers. Of more than most workers, 0 being any
+// number, one is kept beyond those, for the catalog to refuse: a record takes many times its
+// text.
+func newReconcileBody(d dialect, most int) *body[reconcileBody] {
 	worker := newWorkerShape(d)
 	fields := scopeFields(d, func(b *reconcileBody) *catalog.Scope { return &b.scope })
 	fields = append(fields, bodyscan.Field[reconcileBody]{Name: "workers", Required: true, Read: func(s *bodyscan.Scanner, b *reconcileBody) {
 		for range s.Array() {
 			b.worker = workerBody{scope: unnamedScope}
 			worker.Read(s, &b.worker)
-			b.workers = append(b.workers, b.worker.record())
+			if most == 0 || len(b.workers) <= most {
+				b.workers = append(b.workers, b.worker.record())
+			}
 		}
 	}})
 	// The catalog keeps the memory that the records refer to, so nothing is reused.

@@ -132,6 +132,28 @@ func TestScopeInQuery(t *testing.T) {
 	})
 }
 
+// TestLargeSet: of a set with more workers than there may be no more are kept than it takes
+// to refuse it, and all of it is read.
+func TestLargeSet(t *testing.T) {
+	svc := service.New(service.Config{Threads: 1, Limits: catalog.Limits{Workers: 2}}, nil, zerolog.Nop())
+	h := New(svc, svc.Conductor(), Options{Log: zerolog.Nop(), MaxWorkers: 2})
+	var ids []string
+	for i := range 1000 {
+		ids = append(ids, fmt.Sprintf(`{"worker_id":%d}`, i))
+	}
+	set := func(ids []string) string { return `{"workers":[` + strings.Join(ids, ",") + "]}" }
+	play(t, h, []step{
+		{"PUT", "/workers", set(ids[:2]), 200, `{"added":[0,1],"changed":[],"removed":[],"unchanged":0}`},
+		{"PUT", "/workers", set(ids), 409, `{"error":"the limit of 2 workers is reached (--max-workers)"}`},
+		{"PUT", "/workers", set(append(ids, "{}")), 422, `{"error":"` + shapePrefix + "workers[1000]: missing field*"},
+	})
+	var s bodyscan.Scanner
+	var b reconcileBody
+	if err := newReconcileBody(dialect13, 2).shape.Decode(&s, bodyscan.JSON, []byte(set(ids)), &b); err != nil || len(b.workers) != 3 {
+		t.Errorf("%d records are kept, %v", len(b.workers), err)
+	}
+}
+
 // BenchmarkReconcileBody reads and resolves a set of 10,000 workers.
 func BenchmarkReconcileBody(b *testing.B) {
 	var text []byte
@@ -143,7 +165,7 @@ func BenchmarkReconcileBody(b *testing.B) {
 		text = fmt.Appendf(text, `{"worker_id":%d,"endpoint":"http://worker-%d:8000","block_size":16,"kv_events_endpoint":"tcp://worker-%d:5557"}`, i, i, i)
 	}
 	text = append(text, "]}"...)
-	body := newReconcileBody(dialect13)
+	body := newReconcileBody(dialect13, 0)
 	b.SetBytes(int64(len(text)))
 	b.ReportAllocs()
 	var scratch []byte

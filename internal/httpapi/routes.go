@@ -56,6 +56,8 @@ type Options struct {
 	// Dumps and Snapshots bound the readers of both, shared by all listeners; nil: no
 	// limit.
 	Dumps, Snapshots *Readers
+	// MaxWorkers is the largest number of workers; 0: no limit.
+	MaxWorkers int
 	// Part says which of the contract's routes the listener has.
 	Part Part
 	// RetryAfter is the Retry-After header of requests refused for overload, rounded up to
@@ -128,6 +130,7 @@ func bareEngine(opt Options, render renderer) engine {
 	a := api{
 		log: opt.Log, dialect: dialect(opt.Contract), render: render, requests: opt.Requests, memory: opt.Memory,
 		access: opt.Access, hosts: opt.Hosts, part: opt.Part, audit: access.NewAudit(opt.Log), dumps: opt.Dumps, snapshots: opt.Snapshots,
+		maxWorkers: opt.MaxWorkers,
 	}
 	if opt.RetryAfter > 0 {
 		a.retryAfter = strconv.FormatInt(int64((opt.RetryAfter+time.Second-1)/time.Second), 10)
@@ -158,7 +161,7 @@ func addSelection(r router, svc Service) {
 	workers := workerRoutes{svc, a.dialect}
 	r.post(access.Operate, "/workers", withBody(a, newWorkerBody(a.dialect), workers.put))
 	sets := reconcileRoutes{svc, a.dialect}
-	r.add(http.MethodPut, access.Operate, "/workers", a.checked(sets.checkAllowed, withBody(a, newReconcileBody(a.dialect), sets.put)))
+	r.add(http.MethodPut, access.Operate, "/workers", a.checked(sets.checkAllowed, withBody(a, newReconcileBody(a.dialect, a.maxWorkers), sets.put)))
 	r.get(access.Read, "/workers", a.listing(workers.list))
 	r.add(http.MethodPatch, access.Operate, "/workers/:worker_id", a.checked(workerID, withBody(a, newPatchBody(), workers.patch)))
 	r.add(http.MethodDelete, access.Operate, "/workers/:worker_id", anyScope(a.serve(workers.remove)))

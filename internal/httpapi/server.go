@@ -60,6 +60,7 @@ type api struct {
 	memory     *Memory // nil: no limits
 	dumps      *Readers
 	snapshots  *Readers
+	maxWorkers int
 }
 
 // RequestObserver sees every request of a listener, from any goroutine. It is on the
