@@ -9,17 +9,18 @@ import (
 // Account is the memory that several Spaces share. At its limit new blocks are
 // refused, while removals and clears go on and make room.
 //
-// One engine must not take the room of the others. Once three quarters of the limit
-// are used, ranks with more than one and a half times the mean number of blocks (of
-// all ranks with blocks) are refused: the last quarter is for the others. A single
-// rank, and ranks of about equal size, may use all of it.
+// One engine must not take the room of the others, nor may several together. A rank is
+// refused while it holds more than freeFactor times the free memory. So ranks that store without
+// end leave a part for those that hold little or nothing yet: a single rank gets three quarters
+// of the limit, and n ranks with equally many blocks leave 1/(3n+1) of it.
 //
 // A nil Account refuses nothing. It takes no lock.
 type Account struct {
 	bytes   *budget.Account
 	entries atomic.Int64 // blocks, orphans, aliases and names in attention groups, of all ranks
-	ranks   atomic.Int64 // ranks with at least one entry
 }
+
+const freeFactor = 3
 
 // NewAccount returns an Account that counts the Spaces' bytes in bytes and has its
 // limit. For nil it returns nil, which has no limit.
@@ -36,11 +37,13 @@ func (a *Account) admits(entries int64) bool {
 	if a == nil {
 		return true
 	}
-	used, limit := a.bytes.Used(), a.bytes.Limit()
-	switch {
-	case used < limit-limit/4:
+	used := a.bytes.Used()
+	free := a.bytes.Limit() - used
+	if used <= freeFactor*free { // nobody holds more than is used
 		return true
-	case used < limit && 2*entries*a.ranks.Load() <= 3*a.entries.Load():
+	}
+	// An entry takes as much as the mean of all.
+	if float64(entries)*float64(used) <= freeFactor*float64(free)*float64(a.entries.Load()) && free > 0 {
 		return true
 	}
 	a.bytes.CountRefusal()
@@ -103,12 +106,6 @@ func (s *Space) settle(slot uint32) {
 		s.account.mapBytes += now.bytes - was.bytes
 		if now.entries != was.entries {
 			a.entries.Add(now.entries - was.entries)
-		}
-		switch {
-		case was.entries == 0 && now.entries > 0:
-			a.ranks.Add(1)
-		case was.entries > 0 && now.entries == 0:
-			a.ranks.Add(-1)
 		}
 	}
 	if bytes := s.mem.bytes.Load() + s.account.mapBytes; bytes != s.account.bytes {

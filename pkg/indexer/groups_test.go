@@ -413,7 +413,7 @@ func TestGroupsBounds(t *testing.T) {
 		e.store(0, 64, 64+160*mainSize, nil)
 		e.chain += 1 << 32
 	}
-	if used := bytes.Used(); used < limit || used > limit*3/2 || bytes.Refused() == 0 {
+	if used := bytes.Used(); used < limit*3/4 || used > limit*3/2 || bytes.Refused() == 0 {
 		t.Errorf("%d bytes of %d, %d refused", used, limit, bytes.Refused())
 	}
 }
