@@ -10,10 +10,10 @@ import (
 	"github.com/select-service/select-service/internal/zmtp"
 )
 
-// acceptor accepts the connections to a bound socket: at most limit established ones, and as
-// many handshakes. When there is no room, the least useful one is closed: of the handshakes the
-// oldest, of the connections the one that less puts first. So a peer that opens many
-// connections locks out no others.
+// acceptor accepts the connections to a bound socket: at most limit in each stage. When there is
+// no room in a stage, one of its connections is closed: of the useful ones the one that less puts
+// first, else the oldest. So a peer locks out no others by opening many connections, nor
+// by using them.
 type acceptor struct {
 	hub      *Hub
 	ctx      context.Context // ends with the socket, or the hub
@@ -22,19 +22,28 @@ type acceptor struct {
 	limit    int
 	// serve takes over a connection and serves it until it ends.
 	serve func(c *accepted) error
-	less  func(c, d *accepted) bool
+	less  func(c, d *accepted) bool // of two useful ones, which goes
 
 	// mu guards the fields below.
 	mu    sync.Mutex
 	conns map[*accepted]struct{}
 }
 
-// accepted is a connection to a bound socket.
+// stage is how far a connection has come.
+type stage uint8
+
+const (
+	handshaking stage = iota
+	unused            // the handshake is done
+	useful            // it has brought a message that was of use
+)
+
+// accepted is a connection to a bound socket. The acceptor's mu guards what follows conn.
 type accepted struct {
 	acceptor    *acceptor
 	conn        net.Conn
-	since       time.Time
-	established bool
+	stage       stage
+	since       time.Time // when it was accepted, or when its handshake was done
 	lastMessage time.Time // time of the last useful message; zero: none
 	displaced   bool
 }
@@ -99,7 +108,7 @@ func (a *acceptor) add(c *accepted) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.conns[c] = struct{}{}
-	a.displaceLocked(false)
+	a.displaceLocked(handshaking)
 }
 
 // establish marks that the handshake is done.
@@ -107,8 +116,8 @@ func (c *accepted) establish() {
 	a := c.acceptor
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	c.established, c.since = true, time.Now()
-	a.displaceLocked(true)
+	c.stage, c.since = unused, time.Now()
+	a.displaceLocked(unused)
 }
 
 // used records a useful message of the connection.
@@ -117,6 +126,10 @@ func (c *accepted) used() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	c.lastMessage = time.Now()
+	if c.stage != useful {
+		c.stage = useful
+		a.displaceLocked(useful)
+	}
 }
 
 func (a *acceptor) remove(c *accepted) (displaced bool) {
@@ -126,16 +139,16 @@ func (a *acceptor) remove(c *accepted) (displaced bool) {
 	return c.displaced
 }
 
-// displaceLocked closes a connection if there are too many of a kind.
-func (a *acceptor) displaceLocked(established bool) {
+// displaceLocked closes a connection if there are too many in a stage.
+func (a *acceptor) displaceLocked(in stage) {
 	var worst *accepted
 	count := 0
 	for c := range a.conns {
-		if c.established != established || c.displaced {
+		if c.stage != in || c.displaced {
 			continue
 		}
 		count++
-		if worst == nil || (established && a.less(c, worst)) || (!established && c.since.Before(worst.since)) {
+		if worst == nil || (in == useful && a.less(c, worst)) || (in != useful && c.since.Before(worst.since)) {
 			worst = c
 		}
 	}
@@ -145,13 +158,8 @@ func (a *acceptor) displaceLocked(established bool) {
 	}
 }
 
-// longestUnused orders connections by their last message, those without one first.
-func longestUnused(c, d *accepted) bool {
-	if !c.lastMessage.Equal(d.lastMessage) {
-		return c.lastMessage.Before(d.lastMessage)
-	}
-	return c.since.Before(d.since)
-}
+// longestUnused orders connections by their last message, the oldest first.
+func longestUnused(c, d *accepted) bool { return c.lastMessage.Before(d.lastMessage) }
 
 // wait waits for a time, or until ctx ends.
 func wait(ctx context.Context, d time.Duration) {

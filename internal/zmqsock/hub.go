@@ -26,7 +26,8 @@ type Options struct {
 	// one is disconnected before it is read. A message is also bounded by a quarter of its
 	// account, so that no peer fills the account alone.
 	MaxMessage int64
-	// Accepted bounds the connections of a bound socket.
+	// Accepted bounds the connections of a bound socket in each stage: in the handshake,
+	// without a message so far, and with one.
 	Accepted int
 	// HandshakeTime bounds a handshake.
 	HandshakeTime time.Duration

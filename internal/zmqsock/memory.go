@@ -1,9 +1,11 @@
 package zmqsock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,11 +20,15 @@ const (
 	// smallMessage is the size in bytes up to which messages may use the last eighth of an
 	// account; it is reserved for them.
 	smallMessage = 64 << 10
-	// A message that finds no room tries again memoryTries times, memoryWait apart. Halfway
-	// through, the largest partly read message is dropped: inboxes are soon applied, but a
-	// sender may stop inside a message for good.
+	// A message that finds no room tries again memoryTries times, memoryWait apart: inboxes are
+	// soon applied. But senders may stop inside messages for good. So connections whose messages
+	// have been partly read for longer than stalledFor are closed, the most costly first (bytes
+	// times age), until 1/roomShare of the account is free. That happens at most once in roomEvery.
 	memoryWait  = 5 * time.Millisecond
 	memoryTries = 40
+	stalledFor  = 100 * time.Millisecond
+	roomShare   = 4
+	roomEvery   = 10 * time.Millisecond
 )
 
 // memory is the reservation for the message that a connection is reading. It implements
@@ -33,14 +39,16 @@ type memory struct {
 	account *budget.Account
 	partial *partials
 	held    atomic.Int64
-	shed    atomic.Bool // the connection was closed to make room
+	begun   atomic.Int64 // when the message first asked, in ns since 1970
+	shed    atomic.Bool  // the connection was closed to make room
 }
 
 // partials has the messages that are being read.
 type partials struct {
-	// mu guards all.
-	mu  sync.Mutex
-	all map[*memory]struct{}
+	// mu guards what follows.
+	mu     sync.Mutex
+	all    map[*memory]struct{}
+	roomAt time.Time // when room was made last
 }
 
 func (p *partials) open(ctx context.Context, conn net.Conn, account *budget.Account) *memory {
@@ -69,15 +77,16 @@ func (m *memory) largest(limit int64) int64 {
 }
 
 // Reserve implements zmtp.Memory.
-func (m *memory) Reserve(n, held int64) bool {
-	for try := range memoryTries {
-		if m.fits(n, held) {
+func (m *memory) Reserve(n, held, whole int64) bool {
+	if held == 0 {
+		m.begun.Store(time.Now().UnixNano())
+	}
+	for range memoryTries {
+		if m.fits(n, held+n > smallMessage || whole > smallMessage) {
 			m.held.Store(held + n)
 			return true
 		}
-		if try == memoryTries/2 {
-			m.partial.shedLargest(m.account)
-		}
+		m.partial.makeRoom(m, time.Now())
 		select {
 		case <-m.ctx.Done():
 			return false
@@ -87,9 +96,9 @@ func (m *memory) Reserve(n, held int64) bool {
 	return false
 }
 
-func (m *memory) fits(n, held int64) bool {
+func (m *memory) fits(n int64, large bool) bool {
 	limit := m.account.Limit()
-	if held+n > smallMessage && limit > 0 && m.account.Used()+n > limit-limit/8 {
+	if large && limit > 0 && m.account.Used()+n > limit-limit/8 {
 		return false
 	}
 	return m.account.Reserve(n)
@@ -116,24 +125,41 @@ func (m *memory) handOver() { m.held.Store(0) }
 // blame returns a more precise cause of err, if the connection was shed.
 func (m *memory) blame(err error) error {
 	if m.shed.Load() && !errors.As(err, new(*zmtp.Error)) {
-		return zmtp.Refuse(zmtp.NoMemory, "the largest message that was being read")
+		return zmtp.Refuse(zmtp.NoMemory, "a message that did not end made room for others")
 	}
 	return err
 }
 
-// shedLargest closes the connection whose partly read message holds the most of an account.
-func (p *partials) shedLargest(account *budget.Account) {
+// makeRoom closes connections whose partly read messages have long held memory of the account of
+// one.
+func (p *partials) makeRoom(one *memory, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var largest *memory
-	most := int64(smallMessage)
+	if now.Sub(p.roomAt) < roomEvery {
+		return
+	}
+	p.roomAt = now
+	latest := now.Add(-stalledFor).UnixNano()
+	type stalled struct {
+		*memory
+		held int64
+		cost float64
+	}
+	var found []stalled
 	for m := range p.all {
-		if held := m.held.Load(); m.account == account && held > most {
-			largest, most = m, held
+		held, begun := m.held.Load(), m.begun.Load()
+		if m.account == one.account && m != one && held > 0 && begun <= latest && !m.shed.Load() {
+			found = append(found, stalled{m, held, float64(held) * float64(now.UnixNano()-begun)})
 		}
 	}
-	if largest != nil {
-		largest.shed.Store(true)
-		_ = largest.conn.Close()
+	slices.SortFunc(found, func(a, b stalled) int { return cmp.Compare(b.cost, a.cost) })
+	missing := one.account.Limit() / roomShare
+	for _, m := range found {
+		if missing <= 0 {
+			return
+		}
+		missing -= m.held
+		m.shed.Store(true)
+		_ = m.conn.Close()
 	}
 }

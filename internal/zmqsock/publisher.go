@@ -113,17 +113,9 @@ func queueLimit(account *budget.Account) int64 {
 // close closes the socket. The port is free when it returns.
 func (p *publisher) close() { p.acceptor.close() }
 
-// newestSubscriber orders connections to close: first those that never subscribed to a topic,
-// oldest first; then the latest subscriber, so that established ones stay.
-func newestSubscriber(c, d *accepted) bool {
-	switch {
-	case c.lastMessage.IsZero() != d.lastMessage.IsZero():
-		return c.lastMessage.IsZero()
-	case c.lastMessage.IsZero():
-		return c.since.Before(d.since)
-	}
-	return c.since.After(d.since)
-}
+// newestSubscriber orders connections by age, the newest first, so that established
+// subscribers stay.
+func newestSubscriber(c, d *accepted) bool { return c.since.After(d.since) }
 
 // outgoing is a message in one or more queues. Its bytes never change.
 type outgoing struct {

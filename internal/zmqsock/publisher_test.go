@@ -163,7 +163,8 @@ func TestMeshTooManySubscribers(t *testing.T) {
 	if events := l.snapshot(); !has("up", topics[0]+" still")(events) || has("down")(events) {
 		t.Errorf("the first subscriber was not served throughout: %.200q", events)
 	}
-	for begin := time.Now(); h.Refused()[zmtp.TooManyConnections.String()] < 36; <-time.After(time.Millisecond) {
+	// Of 41 connections four may stay that have not subscribed to a topic, and four others.
+	for begin := time.Now(); h.Refused()[zmtp.TooManyConnections.String()] < 41-2*4; <-time.After(time.Millisecond) {
 		if time.Since(begin) > zmqtest.Patience {
 			t.Fatalf("refused %v", h.Refused())
 		}

@@ -20,7 +20,7 @@ type ledger struct {
 	scarce                     bool // there are no large buffers
 }
 
-func (l *ledger) Reserve(n, _ int64) bool {
+func (l *ledger) Reserve(n, _, _ int64) bool {
 	if l.limit > 0 && l.used+n > l.limit {
 		return false
 	}

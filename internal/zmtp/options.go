@@ -36,10 +36,11 @@ const (
 )
 
 // Memory is the account of partly read messages. Reserve reports whether n more bytes may be
-// taken by a message that holds held bytes so far; it may wait. ReserveBuffer reports whether
-// there is plenty of room for a read buffer of n bytes; it does not wait.
+// taken by a message that holds held bytes so far, and has at least whole bytes in all; it may
+// wait. ReserveBuffer reports whether there is plenty of room for a read buffer of n bytes; it
+// does not wait.
 type Memory interface {
-	Reserve(n, held int64) bool
+	Reserve(n, held, whole int64) bool
 	Release(n int64)
 	ReserveBuffer(n int64) bool
 	ReleaseBuffer(n int64)
@@ -79,7 +80,7 @@ func fits(own, peer string) bool { return slices.Contains(fitting[own], peer) }
 // unlimited is a Memory without limits.
 type unlimited struct{}
 
-func (unlimited) Reserve(int64, int64) bool { return true }
-func (unlimited) Release(int64)             {}
-func (unlimited) ReserveBuffer(int64) bool  { return true }
-func (unlimited) ReleaseBuffer(int64)       {}
+func (unlimited) Reserve(int64, int64, int64) bool { return true }
+func (unlimited) Release(int64)                    {}
+func (unlimited) ReserveBuffer(int64) bool         { return true }
+func (unlimited) ReleaseBuffer(int64)              {}

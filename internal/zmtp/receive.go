@@ -49,7 +49,7 @@ func (c *Conn) Keep(m Message) (Message, error) {
 			a.ends[i] += a.ends[i-1]
 		}
 	}
-	if err := a.grow(a.ends[len(m.Frames)-1], c.opt.Memory); err != nil {
+	if err := a.grow(a.ends[len(m.Frames)-1], 0, c.opt.Memory); err != nil {
 		return Message{}, err
 	}
 	for _, frame := range m.Frames {
@@ -214,7 +214,7 @@ func (a *assembly) readFrame(in *reader, length int, memory Memory) ([]byte, err
 	need := a.start + length
 	for len(a.bytes) < need {
 		if len(a.bytes) == cap(a.bytes) {
-			if err := a.grow(min(need, max(growth*cap(a.bytes), firstChunk)), memory); err != nil {
+			if err := a.grow(min(need, max(growth*cap(a.bytes), firstChunk)), need, memory); err != nil {
 				return nil, err
 			}
 		}
@@ -227,11 +227,11 @@ func (a *assembly) readFrame(in *reader, length int, memory Memory) ([]byte, err
 	return a.bytes[a.start:], nil
 }
 
-// grow gives the message memory for size bytes.
-func (a *assembly) grow(size int, memory Memory) error {
+// grow gives the message, which is known to be of whole bytes at least, memory for size bytes.
+func (a *assembly) grow(size, whole int, memory Memory) error {
 	held := a.memory.Size()
 	want := int64(budget.BufferSize(size)) + MessageOverhead
-	if !memory.Reserve(want-held, held) {
+	if !memory.Reserve(want-held, held, int64(whole)) {
 		return Refuse(NoMemory, "no room for %d bytes of a message", size)
 	}
 	larger := budget.NewBuffer(size)
@@ -260,7 +260,7 @@ func (a *assembly) dropFrame() { a.bytes = a.bytes[:a.start] }
 // finish returns the message and begins the next one.
 func (a *assembly) finish(memory Memory) (Message, error) {
 	if a.memory == nil {
-		if err := a.grow(len(a.bytes), memory); err != nil {
+		if err := a.grow(len(a.bytes), 0, memory); err != nil {
 			return Message{}, err
 		}
 	}

@@ -320,13 +320,14 @@ func TestFloods(t *testing.T) {
 }
 
 // TestHoards: many connections to a bound socket stop in the middle of a large message,
-// or never say anything. Memory stays bounded, and neither another engine's events
+// never say anything, or only something. Memory stays bounded, and neither another engine's events
 // nor an honest publisher at the same socket are kept out.
 func TestHoards(t *testing.T) {
 	const connections, mib = 300, 1 << 20
 	part := frame(make([]byte, 7*mib), false)[:6*mib]
 	for name, first := range map[string][]byte{
 		"large messages that do not end": part, "silent connections": {}, "no handshake": nil,
+		"connections that send something": frame([]byte("x"), false),
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := serveEngines(t)
