@@ -99,9 +99,12 @@ func reachable(announced, peer string) (base, at string, err error) {
 	case unspecified:
 		return "", "", errors.New("peer has no host")
 	}
-	name := strings.ToLower(host)
-	if unspecified {
+	name := strings.TrimSuffix(strings.ToLower(host), ".")
+	switch {
+	case unspecified:
 		name = at
+	case addr.IsValid(): // of which there are many spellings
+		name = addr.Unmap().String()
 	}
 	if port := strings.TrimLeft(u.Port(), "0"); port != "" {
 		u.Host = net.JoinHostPort(name, port)

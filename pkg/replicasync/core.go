@@ -348,8 +348,10 @@ func (c *core) due(now time.Time) (requests []fetchRequest, next time.Time) {
 			at = s.retry
 		}
 		p := c.endpoints[s.peer]
-		if last, ok := c.fetched[s.url]; ok && last.Add(lossSpacing).After(at) {
-			at = last.Add(lossSpacing)
+		for _, last := range []time.Time{c.fetched[s.url], p.fetched} { // whatever number of processes and URLs an endpoint tells of
+			if last.Add(lossSpacing).After(at) {
+				at = last.Add(lossSpacing)
+			}
 		}
 		switch {
 		case p.fetching: // fetchDone comes first
@@ -362,7 +364,7 @@ func (c *core) due(now time.Time) (requests []fetchRequest, next time.Time) {
 			for _, same := range c.sharing(s.process, s.peer, s.url) {
 				same.wanted, same.lastFetch = false, now
 			}
-			s.fetching, p.fetching, c.fetched[s.url] = true, true, now
+			s.fetching, p.fetching, p.fetched, c.fetched[s.url] = true, true, now, now
 			c.fetching++
 			requests = append(requests, fetchRequest{process: s.process, peer: s.peer, url: s.url, host: s.host, claimed: s.claimed})
 		}

@@ -348,6 +348,30 @@ func TestURLOfAnother(t *testing.T) {
 	}
 }
 
+// TestManyURLsOfOne proves that an endpoint has no more snapshots read because it tells of
+// many processes, each at a URL of its own.
+func TestManyURLsOfOne(t *testing.T) {
+	b := newBench(fixedScopes{benchScope: 16})
+	asked := map[uint64]int{}
+	sum := 0
+	for merged := range uint64(100) {
+		for process := uint64(2); process < 2+maxSendersAt; process++ {
+			url := fmt.Sprintf("http://h:80/%d/%d", process, merged)
+			b.onAnnouncement("tcp://h:1", announcement{process: process, url: url, sequence: 1, merged: merged}, b.now)
+		}
+		b.now = b.now.Add(100 * time.Millisecond)
+		requests, _ := b.due(b.now)
+		for _, q := range requests {
+			sum++
+			asked[q.process]++
+			b.fetchDone(q, fetchResult{sequence: 1, err: b.confirm(q, 1)}, b.now)
+		}
+	}
+	if sum > 30 || sum < 20 {
+		t.Errorf("in 10 s asked %d times, %v; want 20 to 30", sum, asked)
+	}
+}
+
 // TestRanksAdded proves that new ranks ask again for what was refused for want
 // of them, and only then.
 func TestRanksAdded(t *testing.T) {

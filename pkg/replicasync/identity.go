@@ -71,8 +71,9 @@ func (id *identity) confirmed() (some *sender, n int) {
 // endpoint is the state that the processes at one endpoint share. There are several if a
 // replica was restarted: each start is a new process.
 type endpoint struct {
-	fetching bool // a snapshot is being read
-	senders  int  // number of senders at the endpoint
+	fetching bool      // a snapshot is being read
+	fetched  time.Time // when the last read of a snapshot began
+	senders  int       // number of senders at the endpoint
 	// newcomers is how many further processes may appear now. Tokens are added over
 	// time (newcomerEvery), the last time at refilled.
 	newcomers int
