@@ -286,6 +286,35 @@ func TestIntegerArrays(t *testing.T) {
 	}
 }
 
+// TestHashLimits: where others follow, a hash at the limits of its range or of its form is
+// taken, or refused, as it is by itself.
+func TestHashLimits(t *testing.T) {
+	for _, number := range []string{
+		"18446744073709551615", "18446744073709551616", "18446744073709551625", "99999999999999999999",
+		"9223372036854775807", "-9223372036854775808", "-9223372036854775809", "-18446744073709551615",
+		"999999999999999", "1000000000000000", "-1000000000000000", "9999999999999999", "-99999999999999999",
+		"100000000000000000000", "184467440737095516150", "1844674407370955161500000", "-1844674407370955161500000",
+		"0000000000000000", "0123456789012345678", "-01234567890123456", "--1234567890123456", "-",
+		"1234567890123456.5", "1234567890123456e1", "12345678901234567a", "12345678:0123456", "1234567890123/56",
+	} {
+		read := func(text string) ([]uint64, error) {
+			var s Scanner
+			s.Reset(JSON, []byte(text))
+			got := s.AppendHash64s(nil)
+			return got, s.End()
+		}
+		const more = ",1234567890123456789"
+		want, wantErr := read("[" + number + "]")
+		got, err := read("[" + number + strings.Repeat(more, 3) + "]")
+		if wantErr == nil {
+			want = append(want, slices.Repeat([]uint64{1234567890123456789}, 3)...)
+		}
+		if (err == nil) != (wantErr == nil) || err == nil && !slices.Equal(got, want) {
+			t.Errorf("%s: %v, %v, want %v, %v", number, got, err, want, wantErr)
+		}
+	}
+}
+
 // TestAppendKeepsPrefix: the readers of arrays append, and count faults from
 // the array's own start.
 func TestAppendKeepsPrefix(t *testing.T) {
