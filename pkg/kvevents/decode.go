@@ -272,8 +272,9 @@ type reader struct{ msgpack.Reader }
 
 // tokenForm says how to cut a token out of the 8 bytes at the cursor, by its
 // first byte: shift left by drop, then right by keep. Size 0 is any form that
-// encoders do not use for tokens.
-type tokenForm struct{ size, drop, keep uint8 }
+// encoders do not use for tokens. With four bytes a row of the table is found without
+// further arithmetic: where the next token begins is what decoding waits for.
+type tokenForm struct{ size, drop, keep, _ uint8 }
 
 // tokenForms has the forms of unsigned integers below 2^32. The table takes the
 // place of branches, which a mix of two- and four-byte tokens would mispredict.
@@ -297,7 +298,7 @@ func (r *reader) appendTokens(dst []uint32, n int) ([]uint32, bool) {
 		b, i := r.Data, r.Pos
 		for ; k < len(out) && i+8 <= len(b); k++ {
 			word := binary.BigEndian.Uint64(b[i:])
-			form := &tokenForms[word>>56]
+			form := &tokenForms[b[i]]
 			if form.size == 0 {
 				break
 			}
