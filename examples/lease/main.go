@@ -11,6 +11,9 @@ import (
 )
 
 func main() {
+	if len(os.Args) != 2 {
+		log.Fatal("usage: lease http://HOST:PORT")
+	}
 	if err := run(context.Background(), os.Args[1]); err != nil {
 		log.Fatal(err)
 	}
