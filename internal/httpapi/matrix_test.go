@@ -80,6 +80,39 @@ var wanted = map[string]struct{ role, scoped string }{
 	"POST /reservations/:id/prefill_complete": {"call", "-"},
 }
 
+// TestDocumentedRoles: the table of docs/access.md names each route in the row of its
+// role. The row of operate is in words.
+func TestDocumentedRoles(t *testing.T) {
+	page, err := os.ReadFile("../../docs/access.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := func(role string) string {
+		_, text, found := strings.Cut(string(page), "\n| "+role+" | ")
+		if !found {
+			t.Fatalf("no row %s", role)
+		}
+		text, _, _ = strings.Cut(text, "\n")
+		return text
+	}
+	for route, want := range wanted {
+		role := "`" + want.role + "`"
+		switch want.role {
+		case "operate":
+			continue
+		case "public":
+			role = "none"
+		}
+		method, path, _ := strings.Cut(route, " ")
+		if strings.HasPrefix(path, "/reservations/") {
+			path = "/reservations/"
+		}
+		if text := row(role); !strings.Contains(text, path+"`") || want.role == "read" && !strings.Contains(text, method) {
+			t.Errorf("the row %s does not have %s", role, route)
+		}
+	}
+}
+
 // includes are the roles that a token with one has.
 var includes = map[string]string{
 	"read": "public read", "call": "public read call", "operate": "public read call operate", "peer": "public peer", "metrics": "public metrics",
