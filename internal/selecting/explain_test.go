@@ -138,6 +138,23 @@ func TestExclusions(t *testing.T) {
 	}
 }
 
+// TestIncompleteIsExplained: a rank of a worker that has become incomplete says so.
+func TestIncompleteIsExplained(t *testing.T) {
+	w := start(t)
+	w.Put(record(1, 1))
+	w.Put(record(2, 1))
+	if _, err := w.PutWorker(record(2, 1, func(r *catalog.Record) { r.Endpoint = nil })); err != nil {
+		t.Fatal(err)
+	}
+	x, err := w.Explain(context.Background(), ask(prompt(1, 4)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []selecting.ExcludedRank{{Rank: catalog.Rank{Worker: 2}, Why: selecting.Unschedulable}}; !slices.Equal(x.Excluded, want) {
+		t.Errorf("excluded %v", x.Excluded)
+	}
+}
+
 // TestOverloadIsExplained: a worker above a threshold is excluded for that, and if all are,
 // the refusal is the answer.
 func TestOverloadIsExplained(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -108,6 +109,31 @@ func TestPrefillTimesAreLearned(t *testing.T) {
 	})
 }
 
+// TestShadowLearns: a policy that only watches learns the same, and explanations of the one
+// that decides predict by it.
+func TestShadowLearns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, eventsOff, policyFile(t, "shadow: [p]\ninstances: [{name: p, type: predicted-ttft}]"))
+		w.Put(record(1, 1))
+		theta := ttft.Parameters{Base: 0.03, PerToken: 1.0 / 4000, PerContext: 1e-8}
+		for i := range 100 {
+			w.run(t, fmt.Sprint("r", i), 100+i*17%4000, theta)
+		}
+		time.Sleep(2 * time.Second)
+		if l := w.Policies(catalog.ScopeFilter{})[0].Learned; l == nil || l.Samples != 100 {
+			t.Fatalf("learned %+v", l)
+		}
+		x, err := w.Explain(context.Background(), ask(prompt(1<<30, 2000)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, want := x.Candidates[0].TTFT(), theta.Prefill(2000, 2000)
+		if x.Policy != "default" || x.Candidates[0].Unit != "blocks" || math.Abs(got-want) > 0.05*want {
+			t.Errorf("%s, in %s, predicts %g s, not %g s", x.Policy, x.Candidates[0].Unit, got, want)
+		}
+	})
+}
+
 // TestWaitFades: what a rank has had the time to compute does not count any more, and
 // what is left there counts against what a free rank would have to compute.
 func TestWaitFades(t *testing.T) {
@@ -150,9 +176,21 @@ func TestLateCallersGetDynamosCost(t *testing.T) {
 			}
 			return names
 		}
+		// logged counts the lines about a rail, and takes them.
+		logged := func(rail, what string) (n int) {
+			for _, line := range w.Log.Take(t) {
+				if strings.Contains(line, rail) && strings.Contains(line, "guard rail of predicted-ttft "+what) {
+					n++
+				}
+			}
+			return n
+		}
 		w.runLate(t, 30)
 		if got := fmt.Sprint(engaged()); got != "[nothing_to_learn late_rank late_scope]" {
 			t.Errorf("engaged %s", got)
+		}
+		if n := logged("late_scope", "engaged"); n != 1 {
+			t.Errorf("%d lines say that late_scope is engaged", n)
 		}
 		if n := w.learned(t).Samples; n != 0 {
 			t.Errorf("learned from %d late reports", n)
@@ -162,6 +200,9 @@ func TestLateCallersGetDynamosCost(t *testing.T) {
 		}
 		if got := engaged(); got != nil {
 			t.Errorf("engaged %v after 500 timely reports", got)
+		}
+		if n := logged("late_scope", "ended"); n != 1 {
+			t.Errorf("%d lines say that late_scope ended", n)
 		}
 	})
 }
