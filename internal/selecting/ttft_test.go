@@ -13,6 +13,7 @@ import (
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/selector"
 	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
@@ -194,6 +195,10 @@ func TestLateCallersGetDynamosCost(t *testing.T) {
 		}
 		if n := w.learned(t).Samples; n != 0 {
 			t.Errorf("learned from %d late reports", n)
+		}
+		x, err := w.Explain(context.Background(), ask(prompt(1, 400)))
+		if err != nil || x.Type != "predicted-ttft" || x.Candidates[0].Source != selector.Fallback || x.Candidates[0].Unit != "blocks" {
+			t.Errorf("explained as %+v, %v", x, err)
 		}
 		for i := range 500 {
 			w.run(t, fmt.Sprint("good", i), 400, ttft.Default())
