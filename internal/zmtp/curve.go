@@ -71,7 +71,7 @@ func (m *curveMechanism) connect(x Exchange, c *curve.Client) (*curve.Result, er
 		switch {
 		case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET):
 			// libzmq's server does not say why.
-			return nil, Refuse(BadKey, "the server hangs up: it has not the key %s, or refuses ours, %s", m.server, m.own.Public)
+			return nil, Refuse(BadKey, "the server hangs up: it does not have the key %s, or refuses ours, %s", m.server, m.own.Public)
 		case err != nil:
 			return nil, err
 		}

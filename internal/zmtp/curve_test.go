@@ -186,7 +186,7 @@ func TestCurveRefusals(t *testing.T) {
 	server, own, other := curve.NewKeyPair(), curve.NewKeyPair(), curve.NewKeyPair()
 	t.Run("libzmq has another server key", func(t *testing.T) {
 		_, err := dial(t, bound(t, libzmq(t, zmq4.XPUB, asServer(server))), zmtp.CurveClient(own, other.Public))
-		wantReason(t, err, zmtp.BadKey, "the server hangs up: it has not the key "+other.Public.String())
+		wantReason(t, err, zmtp.BadKey, "the server hangs up: it does not have the key "+other.Public.String())
 	})
 	t.Run("libzmq is plain", func(t *testing.T) {
 		_, err := dial(t, bound(t, libzmq(t, zmq4.XPUB)), zmtp.CurveClient(own, server.Public))
