@@ -3,6 +3,7 @@ package selecting_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -57,4 +58,40 @@ func TestReplicasDoNotOscillate(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestReplicasPredict: what one replica has booked is waited for at the other, and each
+// learns from its own callers alone.
+func TestReplicasPredict(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := servicetest.NewMesh()
+		change := []func(*service.Config){eventsOff, policyType(t, "predicted-ttft", "")}
+		a, b := &world{m.Start(t, "a", change...)}, &world{m.Start(t, "b", change...)}
+		m.Connect(t, "a", "b")
+		a.Put(record(1, 1))
+		b.Put(record(1, 1))
+		servicetest.Announced()
+
+		a.Book("r", prompt(1, 12000)) // a second, as nothing is learned
+		time.Sleep(100 * time.Millisecond)
+		for name, w := range map[string]*world{"a": a, "b": b} {
+			if rank := w.learned(t).Ranks[0]; math.Abs(rank.Wait-0.9) > 0.01 {
+				t.Errorf("%s: %g s are left, not 0.9", name, rank.Wait)
+			}
+		}
+		if err := a.PrefillComplete("r"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if err := a.Free("r"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		if rank := b.learned(t).Ranks[0]; rank.Wait != 0 {
+			t.Errorf("b: %g s are left", rank.Wait)
+		}
+		if own, other := a.learned(t).Samples, b.learned(t).Samples; own != 1 || other != 0 {
+			t.Errorf("learned from %d samples, and from %d at the other", own, other)
+		}
+	})
 }
