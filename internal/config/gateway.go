@@ -214,7 +214,7 @@ var gatewaySettings = []option{
 	{
 		key: "gateway.tokenizer_url", flag: "tokenizer-url", env: []string{"SELECT_SERVICE_TOKENIZER_URL", "DYN_EPP_TOKENIZER_SERVICE_URL"}, hint: "URL|worker",
 		bind: func(c *Config) value { return checkedText(&c.Gateway.Tokenizer.URL, tokenizerURL) },
-		help: "Base URL of the service that the gateway has token ids from; worker asks a live engine of the " +
+		help: "Base URL of the tokenizer service that gives the gateway token ids; worker asks a live engine of the " +
 			"request's model.",
 	},
 	{
@@ -222,14 +222,14 @@ var gatewaySettings = []option{
 		bind: func(c *Config) value {
 			return choice(&c.Gateway.Tokenizer.Protocol, ProtocolVLLMRender, ProtocolSGLangRenderer, ProtocolVLLMTokenize, ProtocolNone)
 		},
-		help: "Its protocol: vllm-render, sglang-renderer, vllm-tokenize (every vLLM engine has it), or none, which " +
-			"asks nobody and places by load alone.",
+		help: "Protocol of the tokenizer: vllm-render, sglang-renderer, vllm-tokenize (every vLLM engine has it), or " +
+			"none, which asks nobody and places by load alone.",
 	},
 	{
 		key: "gateway.tokenizer_on_failure", flag: "tokenizer-on-failure", env: []string{"SELECT_SERVICE_TOKENIZER_ON_FAILURE"}, hint: "fail|load-only",
 		bind: func(c *Config) value { return choice(&c.Gateway.Tokenizer.OnFailure, OnFailureFail, OnFailureLoadOnly) },
-		help: "What becomes of requests while it fails: fail answers them with 502, 503 or 504, load-only places them " +
-			"without the caches.",
+		help: "What happens to requests while the tokenizer fails: fail answers them with 502, 503 or 504, load-only " +
+			"places them by load, without the caches.",
 	},
 	{
 		env:  []string{"DYN_EPP_TOKENIZATION_TIMEOUT_MS"},
@@ -239,12 +239,12 @@ var gatewaySettings = []option{
 	{
 		key: "gateway.tokenizer_timeout", flag: "tokenizer-timeout", env: []string{"SELECT_SERVICE_TOKENIZER_TIMEOUT"}, hint: "DURATION",
 		bind: func(c *Config) value { return duration(&c.Gateway.Tokenizer.Timeout) },
-		help: "How long it may take for one request.",
+		help: "How long the tokenizer may take for one request.",
 	},
 	{
 		key: "gateway.tokenizer_max_answer", flag: "tokenizer-max-answer", env: []string{"SELECT_SERVICE_TOKENIZER_MAX_ANSWER", "DYN_EPP_TOKENIZER_MAX_RESPONSE_BYTES"}, hint: "BYTES",
 		bind: func(c *Config) value { return integer(&c.Gateway.Tokenizer.MaxAnswer, 1, maxGatewayBody) },
-		help: "Longest answer of it.",
+		help: "Longest answer that is read from the tokenizer.",
 	},
 }
 

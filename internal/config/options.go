@@ -115,10 +115,10 @@ var settings = []option{
 		key: "server.listen", flag: "listen", env: []string{"SELECT_SERVICE_LISTEN"}, hint: "ADDRESS",
 		slotsEnv: true, repeats: true,
 		bind: func(c *Config) value { return listenAt(&c.Server.Listen) },
-		help: "Address of the HTTP listeners, unix:///path for a socket file (mode 0660, plain HTTP) that serves what " +
-			"--port does to programs on this machine, or several: repeat the flag, or separate them by commas. With " +
-			"sockets alone there is no HTTP port. Without --tokens-file anybody may do everything: name one interface " +
-			"where the default, all of them, reaches beyond a trusted network.",
+		help: "Address of the HTTP listeners; or unix:///path for a socket file (mode 0660, plain HTTP) that serves " +
+			"programs on this machine what --port serves. For several, repeat the flag or separate them by commas. " +
+			"With sockets alone there is no HTTP port. Without --tokens-file anybody may do everything: name one " +
+			"interface if the default, all of them, reaches beyond a trusted network.",
 	},
 	{
 		key: "server.port", flag: "port", env: []string{"SELECT_SERVICE_PORT", "DYN_EPP_SELECTION_HTTP_PORT"}, hint: "PORT",
@@ -167,9 +167,9 @@ var settings = []option{
 		key: "server.advertise_url", flag: "advertise-url", env: []string{"SELECT_SERVICE_ADVERTISE_URL"}, hint: "URL",
 		slotsEnv: true,
 		bind:     func(c *Config) value { return httpBase(&c.Server.AdvertiseURL) },
-		help: "HTTP base URL under which other replicas reach this one to read its reservations; by default " +
-			"http://, with TLS https://, with address and port of the listener, and in place of an address that stands for " +
-			"all the one at which a replica follows this one. Set it where ports are mapped.",
+		help: "HTTP base URL under which other replicas reach this one to read its reservations. By default http:// " +
+			"(with TLS https://) with the listener's address and port; if the listener is on all addresses, the " +
+			"address at which a replica follows this one. Set it where ports are mapped.",
 	},
 
 	{
@@ -374,27 +374,28 @@ var settings = []option{
 		key: "selections.cache_max_bytes", flag: "selection-cache-max-bytes",
 		env: []string{"SELECT_SERVICE_SELECTION_CACHE_MAX_BYTES"}, hint: "BYTES",
 		bind: func(c *Config) value { return integer(&c.Selections.Kept.Bytes, 0, math.MaxInt) },
-		help: "How much memory they may take, each both lists of its prompt's hashes and about 384 bytes; 0 keeps none.",
+		help: "How much memory these selections may take; each takes both lists of its prompt's hashes and about 384 " +
+			"bytes. 0 keeps none.",
 	},
 	{
 		key: "selections.decisions_bytes", flag: "decisions-bytes",
 		env: []string{"SELECT_SERVICE_DECISIONS_BYTES"}, hint: "BYTES",
 		bind: func(c *Config) value { return integer(&c.Selections.DecisionBytes, 0, math.MaxInt) },
-		help: "About how much memory the recent decisions of GET /decisions may take; 0 keeps none. Of more than a hundred " +
-			"a second a part is kept.",
+		help: "About how much memory the recent decisions of GET /decisions may take; 0 keeps none. Above a hundred " +
+			"decisions a second, only a part is kept.",
 	},
 	{
 		key: "selections.decode_busy_threshold", flag: "decode-busy-threshold",
 		env: []string{"DYN_ROUTER_CONDITIONAL_DISAGG_DECODE_BUSY_THRESHOLD"}, hint: "X|none",
 		bind: func(c *Config) value { return multiple(&c.Selections.DecodeBusy) },
-		help: "Answers say decode_busy above this share of the worker's total_kv_blocks, for callers that then " +
-			"split prefill and decode. Nothing is refused by it.",
+		help: "Answers say decode_busy if the worker is above this share of its total_kv_blocks, so that callers can " +
+			"split prefill and decode. Nothing is refused because of it.",
 	},
 	{
 		key: "selections.prefill_busy_threshold", flag: "prefill-busy-threshold",
 		env: []string{"DYN_ROUTER_CONDITIONAL_DISAGG_PREFILL_BUSY_THRESHOLD"}, hint: "X|none",
 		bind: func(c *Config) value { return multiple(&c.Selections.PrefillBusy) },
-		help: "Advisory answers say prefill_busy above this share of the worker's max_num_batched_tokens.",
+		help: "Advisory answers say prefill_busy if the worker is above this share of its max_num_batched_tokens.",
 	},
 
 	{
@@ -472,15 +473,15 @@ var settings = []option{
 		key: "replicas.sync_bind", flag: "replica-sync-bind", env: []string{"SELECT_SERVICE_REPLICA_SYNC_BIND"}, hint: "ENDPOINT",
 		slotsFlag: "replica-sync-bind",
 		bind:      func(c *Config) value { return endpoint(&c.Replicas.SyncBind, bindable) },
-		help: "ZMQ endpoint on which reservations are published to other replicas: the slot tracker's spelling " +
-			"of the replica sync port, tcp://*:PORT, for one interface only if need be.",
+		help: "ZMQ endpoint on which reservations are published to other replicas: the slot tracker's form of the " +
+			"replica sync port (tcp://*:PORT), which can also name one interface.",
 	},
 	{
 		key: "replicas.sync_advertise", flag: "replica-sync-advertise", env: []string{"SELECT_SERVICE_REPLICA_SYNC_ADVERTISE"}, hint: "ENDPOINT",
 		slotsFlag: "replica-sync-advertise",
 		bind:      func(c *Config) value { return endpoint(&c.Replicas.SyncAdvertise, nil) },
-		help: "The same endpoint as the other replicas name it. It is refused as a peer: at start, and " +
-			"when a script that tells all replicas of all registers it.",
+		help: "This replica's own endpoint, as the other replicas name it. It is refused as a peer: at start, and when " +
+			"it is registered, for example by a script that registers all replicas at each.",
 	},
 	{
 		key: "replicas.sync_peers", flag: "replica-sync-peers", env: []string{"SELECT_SERVICE_REPLICA_SYNC_PEERS"}, hint: "ENDPOINT,...",
@@ -493,8 +494,8 @@ var settings = []option{
 		key: "replicas.hosts", flag: "replica-hosts", env: []string{"SELECT_SERVICE_REPLICA_HOSTS"}, hint: "HOST,...",
 		slotsFlag: "replica-hosts",
 		bind:      func(c *Config) value { return list(&c.Replicas.Hosts, hostName) },
-		help: "Further hosts from which reservations may be read. A replica announces the URL at which they are; " +
-			"it must lead to the host of its endpoint, unless it is behind a proxy that is listed here.",
+		help: "Further hosts from which reservations may be read. The URL that a replica announces must lead to the host " +
+			"of its endpoint, or to one listed here, such as a proxy.",
 	},
 
 	{
@@ -509,18 +510,19 @@ var settings = []option{
 		key: "access.allowed_hosts", flag: "allowed-hosts", env: []string{"SELECT_SERVICE_ALLOWED_HOSTS"}, hint: "HOSTS",
 		slotsFlag: "allowed-hosts",
 		bind:      func(c *Config) value { return list(&c.Access.AllowedHosts, hostName) },
-		help: "Names and addresses under which the HTTP listeners may be addressed, beside the address at which a " +
-			"connection comes; * is any. By default only listeners on the loopback check them, and take their " +
-			"own names. Set it where browsers can reach the service. Unix sockets never check them: " +
-			"a proxy before one has to.",
+		help: "Host names and addresses that requests to the HTTP listeners may name, beside the address at which a " +
+			"connection comes; * is any. By default only listeners on the loopback check this, and accept their own " +
+			"names. Set it where browsers can reach the service. Unix sockets never check it: a proxy in front of one " +
+			"has to.",
 	},
 	{
 		key: "access.allow_endpoints", flag: "allow-endpoints", env: []string{"SELECT_SERVICE_ALLOW_ENDPOINTS"}, hint: "RULES",
 		slotsFlag: "allow-endpoints",
 		bind:      func(c *Config) value { return list(&c.Access.AllowEndpoints, endpointRule) },
-		help: "ZMQ endpoints that engines and replicas may have: tcp://10.0.0.0/8, tcp://10.0.0.0/8:5557, " +
-			"tcp://engines.example:*; tcp://*:5557 to be bound here, by whom the networks allow. A name is " +
-			"checked by its address at each connection. Set it where callers that register are not trusted.",
+		help: "ZMQ endpoints that engines and replicas may have, such as tcp://10.0.0.0/8, tcp://10.0.0.0/8:5557, " +
+			"tcp://engines.example:*. tcp://*:5557 allows that port to be bound here, for peers in the allowed " +
+			"networks. A name is checked by its address at each connection. Set it where callers that register are not " +
+			"trusted.",
 	},
 	{
 		key: "access.allow_ipc", flag: "allow-ipc", env: []string{"SELECT_SERVICE_ALLOW_IPC"},
@@ -535,8 +537,8 @@ var settings = []option{
 		slotsFlag: "data-dir",
 		bind:      func(c *Config) value { return text(&c.Data.Dir) },
 		help: "Directory for a snapshot of workers, bookings and index, written while the service runs and when it " +
-			"stops, and read at start. Set it where there is only one replica, which otherwise starts empty; " +
-			"with other replicas their state is the better one. One process can use it.",
+			"stops, and read at start. Set it where there is only one replica, which otherwise starts empty; with " +
+			"several, the state comes from the others. Only one process can use it.",
 	},
 	{
 		key: "data.snapshot_interval", flag: "snapshot-interval", env: []string{"SELECT_SERVICE_SNAPSHOT_INTERVAL"}, hint: "DURATION",
@@ -556,30 +558,30 @@ var settings = []option{
 	{
 		key: "curve.engine_key_file", flag: "zmq-curve-engine-key-file", env: []string{"SELECT_SERVICE_ZMQ_CURVE_ENGINE_KEY_FILE"}, hint: "FILE",
 		bind: func(c *Config) value { return text(&c.Curve.EngineKeyFile) },
-		help: "File with the public key of all engines whose registration has no kv_events_server_key. With it " +
-			"no engine is connected to in plain.",
+		help: "File with the public key of all engines whose registration has no kv_events_server_key. With it no engine " +
+			"is connected to without encryption.",
 	},
 	{
 		key: "curve.publisher_keys_file", flag: "zmq-curve-publisher-keys-file", env: []string{"SELECT_SERVICE_ZMQ_CURVE_PUBLISHER_KEYS_FILE"}, hint: "FILE",
 		bind: func(c *Config) value { return text(&c.Curve.PublisherKeysFile) },
-		help: "File with the public keys, one a line, of the engines that may connect to event endpoints that are " +
-			"bound here. With it none may connect in plain; needs --zmq-curve-secret-key-file.",
+		help: "File with the public keys, one a line, of the engines that may connect to event endpoints that are bound " +
+			"here. With it none may connect without encryption; needs --zmq-curve-secret-key-file.",
 	},
 	{
 		key: "curve.replica_key_file", flag: "zmq-curve-replica-key-file", env: []string{"SELECT_SERVICE_ZMQ_CURVE_REPLICA_KEY_FILE"}, hint: "FILE",
 		slotsFlag: "zmq-curve-replica-key-file",
 		bind:      func(c *Config) value { return text(&c.Curve.ReplicaKeyFile) },
-		help: "File with the CURVE key pair of the replicas, the same one for all: whoever has it is a replica. With " +
-			"it nothing is exchanged in plain with other replicas.",
+		help: "File with the CURVE key pair of the replicas, the same one for all: whoever has it is a replica. With it " +
+			"nothing is exchanged with other replicas without encryption.",
 	},
 
 	{
 		key: "limits.max_memory", flag: "max-memory", env: []string{"SELECT_SERVICE_MAX_MEMORY"}, hint: "BYTES",
 		slotsFlag: "max-memory",
 		bind:      func(c *Config) value { return memory(&c.Limits.MaxMemory) },
-		help: "Memory to share out among requests, event streams, replicas, index and bookings, at least 64MiB, with " +
-			"KiB, MiB or GiB; by default three quarters of the cgroup's limit, else of the machine. Beyond its " +
-			"share each is refused, paused or dropped, and counted.",
+		help: "Memory that requests, event streams, replicas, index and bookings share, at least 64MiB, with KiB, MiB or " +
+			"GiB; by default three quarters of the cgroup's limit, else of the machine. Each has a part of it. What " +
+			"exceeds its part is refused, paused or dropped, and counted.",
 	},
 	{
 		key: "limits.max_workers", flag: "max-workers", env: []string{"SELECT_SERVICE_MAX_WORKERS"}, hint: "N",
@@ -627,8 +629,8 @@ var settings = []option{
 	{
 		key: "limits.max_dump_readers", flag: "max-dump-readers", env: []string{"SELECT_SERVICE_MAX_DUMP_READERS"}, hint: "N",
 		bind: func(c *Config) value { return integer(&c.Limits.MaxDumpReaders, 1, maxReaders) },
-		help: "Requests to /dump that are answered at a time; further ones are refused with 503. Who does not " +
-			"read is cut off.",
+		help: "Requests to /dump that are answered at a time; further ones are refused with 503. A reader that stops " +
+			"reading is cut off.",
 	},
 	{
 		key: "limits.max_snapshot_readers", flag: "max-snapshot-readers", env: []string{"SELECT_SERVICE_MAX_SNAPSHOT_READERS"}, hint: "N",
@@ -640,15 +642,16 @@ var settings = []option{
 		key: "limits.max_connections", flag: "max-connections", env: []string{"SELECT_SERVICE_MAX_CONNECTIONS"}, hint: "N",
 		slotsFlag: "max-connections",
 		bind:      func(c *Config) value { return integer(&c.Limits.MaxConnections, 1, maxConnections) },
-		help: "Most connections of all listeners together, with Envoy's. Beyond it one of HTTP that is idle is closed for a new " +
-			"one, or the new one refused. As many requests over HTTP/2 are served at a time. It is lowered to what the limit of open files allows.",
+		help: "Most connections of all listeners together, Envoy's included. Beyond it an idle HTTP connection is closed " +
+			"for a new one; if none is idle, the new one is refused. The same number of requests over HTTP/2 is served " +
+			"at a time. It is lowered to what the limit of open files allows.",
 	},
 	{
 		key: "limits.max_connections_per_address", flag: "max-connections-per-address", env: []string{"SELECT_SERVICE_MAX_CONNECTIONS_PER_ADDRESS"}, hint: "N",
 		slotsFlag: "max-connections-per-address",
 		bind:      func(c *Config) value { return integer(&c.Limits.MaxConnectionsPerAddress, 0, maxConnections) },
-		help: "Most connections, and with them requests over HTTP/2, from one address (IPv6: from one /64 network); " +
-			"0 is no such bound. Set it where callers do not share an address, as they do behind a proxy.",
+		help: "Most connections, and requests over HTTP/2 with them, from one address (IPv6: one /64 network); 0 is no " +
+			"limit. Set it where callers do not share an address, as they do behind a proxy.",
 	},
 
 	{
