@@ -90,14 +90,14 @@ func (c *Converter) Apply(b *Batch, idx Index, t *Tally) {
 			reason = c.acceptInGroup(ev, dp, b.Events[i+1:], idx, &b.work)
 		}
 		if reason == Applied {
-			c.copies.met(dp)
+			c.copies.addRank(dp)
 			if ev.Kind == Stored {
-				c.meetMain(ev, slot, idx)
+				c.recordMain(ev, slot, idx)
 			}
 			c.apply(ev, slot, idx, &b.work, t)
 			b.outcome.cleared = b.outcome.cleared || ev.Kind == Cleared
 		} else if reason == FilteredGroup && c.applyToGroup(ev, slot, idx, t) {
-			c.copies.met(dp)
+			c.copies.addRank(dp)
 			reason = Applied
 		} else {
 			b.outcome.count(reason)

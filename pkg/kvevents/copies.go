@@ -29,8 +29,8 @@ func (c *Converter) counted() bool {
 	return c.copies.rule.Counted && !c.copies.repeats && !c.groups.several
 }
 
-// met records a rank of which an event has come.
-func (c *copyCounting) met(dp uint32) {
+// addRank records a rank of which an event has come.
+func (c *copyCounting) addRank(dp uint32) {
 	if !slices.Contains(c.ranks, dp) {
 		c.ranks = append(c.ranks, dp)
 	}

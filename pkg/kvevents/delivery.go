@@ -115,7 +115,7 @@ func (d *delivery) apply(m message) (cleared bool, err error) {
 		d.lose()
 		return false, err
 	}
-	if b.lacksRemoval() {
+	if b.mayLackRemoval() {
 		d.lose()
 	}
 	if b.outcome.unexpected != Applied {

@@ -163,8 +163,8 @@ func (b *Batch) RankOr(registered uint32) uint32 {
 	return registered
 }
 
-// lacksRemoval reports whether one of the bad events may have removed blocks.
-func (b *Batch) lacksRemoval() bool {
+// mayLackRemoval reports whether one of the bad events may have removed blocks.
+func (b *Batch) mayLackRemoval() bool {
 	for i := range b.Bad {
 		if k := b.Bad[i].Kind; k == Removed || k == Unreadable {
 			return true

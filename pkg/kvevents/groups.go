@@ -79,10 +79,10 @@ func (ev *Event) statesFull() bool {
 		(isMainKind(ev.SpecKind) || ev.SpecKind == "" && ev.Group == NoGroup)
 }
 
-// meetMain records the group of a stored event of the main cache. A group with windows is
+// recordMain records the group of a stored event of the main cache. A group with windows is
 // passed to the index, but not from an event without tokens, whose block size means nothing.
-func (c *Converter) meetMain(ev *Event, slot uint32, idx Index) {
-	if c.groups.metMain(ev.Group) {
+func (c *Converter) recordMain(ev *Event, slot uint32, idx Index) {
+	if c.groups.addMain(ev.Group) {
 		c.MakeProvisional(idx)
 	}
 	if c.groups.window && ev.Group == c.groups.main && len(ev.Tokens) > 0 {
@@ -188,9 +188,9 @@ func (g *groups) learn(dp uint32, ev *Event) {
 	}
 }
 
-// metMain records the group of a stored event of the main cache, and reports whether it
+// addMain records the group of a stored event of the main cache, and reports whether it
 // is the second such group. Removed events do not count: they do not state a kind.
-func (g *groups) metMain(group int32) (second bool) {
+func (g *groups) addMain(group int32) (second bool) {
 	switch {
 	case group == NoGroup || group == g.main || g.several:
 		return false

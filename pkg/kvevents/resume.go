@@ -221,13 +221,13 @@ func (d *delivery) discard() {
 // learner is an Applier that learns from its stream how to read later messages. A
 // checkpoint includes what it has learned.
 type learner interface {
-	learnt() (salted bool, groups []GroupKind)
+	learned() (salted bool, groups []GroupKind)
 	learn(salted bool, groups []GroupKind)
 }
 
 var _ learner = (*IndexApplier)(nil)
 
-func (a *IndexApplier) learnt() (salted bool, groups []GroupKind) {
+func (a *IndexApplier) learned() (salted bool, groups []GroupKind) {
 	for key, main := range a.Converter.groups.kinds {
 		groups = append(groups, GroupKind{key.dp, key.group, main})
 	}
@@ -259,7 +259,7 @@ func (s *subscription) checkpoint() (c Checkpoint, ok bool) {
 	}
 	c.Endpoint = s.endpoint
 	if a, has := s.delivery.applier.(learner); has {
-		c.Salted, c.Groups = a.learnt()
+		c.Salted, c.Groups = a.learned()
 	}
 	return c, true
 }

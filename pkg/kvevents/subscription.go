@@ -256,13 +256,13 @@ func (s *subscription) enqueueLocked() {
 // The bounds shrink with the number of streams that wait for their turns, because a message
 // that is read long before its turn only takes memory.
 func (s *subscription) liveFullLocked(part int) bool {
-	part *= 1 + int(s.subs.turns.waiting.Load())/crowd
+	part *= 1 + int(s.subs.turns.waiting.Load())/inboxCrowd
 	items, bytes := s.pending.items-s.answers.items, s.pending.bytes-s.answers.bytes
 	return items >= max(s.subs.config.Inbox/part, 1) || bytes >= max(s.subs.config.InboxBytes/part, 1)
 }
 
-// crowd is the number of waiting streams by which the bounds of inboxes are divided once more.
-const crowd = 16
+// inboxCrowd is the number of waiting streams by which the bounds of inboxes are divided once more.
+const inboxCrowd = 16
 
 // answersFullLocked reports whether replayed messages fill at least 1/part of the inbox's
 // bounds.
