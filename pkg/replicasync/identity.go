@@ -216,9 +216,9 @@ func (c *core) wordOf(s *sender) reservations.Word {
 	return reservations.Relayed
 }
 
-// wordOn returns how far the snapshot of a fetch is believed about the reservations of a
+// wordAbout returns how far the snapshot of a fetch is believed about the reservations of a
 // process.
-func (c *core) wordOn(q fetchRequest, process uint64) reservations.Word {
+func (c *core) wordAbout(q fetchRequest, process uint64) reservations.Word {
 	id := c.identities[process]
 	switch {
 	case process == q.process:

@@ -554,7 +554,7 @@ func (m *snapshotMerge) onHead(process, sequence uint64) error {
 func (m *snapshotMerge) word(process uint64) reservations.Word {
 	m.replica.coreMu.Lock()
 	defer m.replica.coreMu.Unlock()
-	return m.replica.core.wordOn(m.request, process)
+	return m.replica.core.wordAbout(m.request, process)
 }
 
 // learned counts n changes of the ledger by the snapshot.
