@@ -19,15 +19,15 @@ type Learner struct {
 	ranks atomic.Pointer[[]*rankState] // by slot
 
 	// mu guards the fields below, and what is not atomic in the states of the ranks.
-	mu       sync.Mutex
-	fit      fit
-	samples  uint64
-	usual    float64                // median speed of the ranks: the coefficients are those of a rank of this speed
-	recent   window                 // of all ranks
-	silent   int                    // number of latest reservations, in a row, that brought nothing to learn
-	restored map[catalog.Rank]ratio // from an earlier process, of ranks not seen yet
-	rails    [rails]RailState       // without Ranks
-	changes  []Change
+	mu          sync.Mutex
+	fit         fit
+	samples     uint64
+	medianSpeed float64                // median speed of the ranks: the coefficients are those of a rank of this speed
+	recent      window                 // of all ranks
+	silent      int                    // number of latest reservations, in a row, that brought nothing to learn
+	restored    map[catalog.Rank]ratio // from an earlier process, of ranks not seen yet
+	rails       [rails]RailState       // without Ranks
+	changes     []Change
 }
 
 // Model is what a decision reads of a scope. It is immutable.
@@ -88,8 +88,8 @@ const (
 	// maxPending bounds the samples of a rank that wait.
 	maxPending = 64
 
-	// usualEvery is the number of samples after which usual is computed again.
-	usualEvery = 16
+	// medianEvery is the number of samples after which medianSpeed is computed again.
+	medianEvery = 16
 	// jitter, in seconds, is the part of a time's deviation that does not depend on the time.
 	jitter = 0.05
 
@@ -107,7 +107,7 @@ const (
 
 // NewLearner returns a learner that has learned nothing.
 func NewLearner() *Learner {
-	l := &Learner{fit: newFit(), usual: 1, restored: make(map[catalog.Rank]ratio)}
+	l := &Learner{fit: newFit(), medianSpeed: 1, restored: make(map[catalog.Rank]ratio)}
 	for i := range l.rails {
 		l.rails[i].Rail = Rail(i)
 	}
@@ -282,11 +282,11 @@ func (l *Learner) accept(s *rankState, x sample) {
 		s.ratio.add(took, fleet)
 		s.sampled = true
 	}
-	l.fit.add(features(tokens, prompt), took*l.usual/speed, deviation)
+	l.fit.add(features(tokens, prompt), took*l.medianSpeed/speed, deviation)
 	s.publish()
 	l.samples++
-	if l.samples%usualEvery == 0 {
-		l.findUsual()
+	if l.samples%medianEvery == 0 {
+		l.updateMedian()
 	}
 	if l.samples >= learnedSamples {
 		p := l.fit.parameters()
@@ -296,20 +296,20 @@ func (l *Learner) accept(s *rankState, x sample) {
 	}
 }
 
-// findUsual sets usual to the median of the speeds, the faster one of two in the middle.
+// updateMedian sets medianSpeed to the median of the speeds, the faster one of two in the middle.
 // Without it, after the whole fleet has become faster, every rank would stay a fast rank
 // and the coefficients would not change. It needs l.mu.
-func (l *Learner) findUsual() {
+func (l *Learner) updateMedian() {
 	var speeds []float64
 	for _, s := range *l.ranks.Load() {
 		if s != nil && s.sampled && !s.late.Load() {
 			speeds = append(speeds, math.Float64frombits(s.speed.Load()))
 		}
 	}
-	l.usual = 1
+	l.medianSpeed = 1
 	if len(speeds) > 0 {
 		slices.Sort(speeds)
-		l.usual = speeds[(len(speeds)-1)/2]
+		l.medianSpeed = speeds[(len(speeds)-1)/2]
 	}
 }
 
