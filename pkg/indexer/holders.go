@@ -176,17 +176,3 @@ func (s *holderSets) each(h holderSet, f func(slot uint32)) {
 		}
 	}
 }
-
-func (s *holderSets) count(h holderSet) int {
-	if h == noHolder {
-		return 0
-	}
-	if h&single != 0 {
-		return 1
-	}
-	n := 0
-	for _, w := range s.set(h) {
-		n += bits.OnesCount64(w)
-	}
-	return n
-}

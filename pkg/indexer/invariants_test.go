@@ -2,6 +2,7 @@ package indexer
 
 import (
 	"fmt"
+	"math/bits"
 	"unsafe"
 )
 
@@ -242,4 +243,19 @@ func (s *Space) rings() int64 {
 		n += int64(len(r.rows))*int64(unsafe.Sizeof(removedRow{})) + int64(len(r.rest.rows))*int64(unsafe.Sizeof(removedRest{}))
 	}
 	return n + int64(len(s.removals.rows))*int64(unsafe.Sizeof(removal{}))
+}
+
+// count returns the number of members of a set.
+func (s *holderSets) count(h holderSet) int {
+	if h == noHolder {
+		return 0
+	}
+	if h&single != 0 {
+		return 1
+	}
+	n := 0
+	for _, w := range s.set(h) {
+		n += bits.OnesCount64(w)
+	}
+	return n
 }

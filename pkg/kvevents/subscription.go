@@ -261,7 +261,7 @@ func (s *subscription) liveFullLocked(part int) bool {
 	return items >= max(s.subs.config.Inbox/part, 1) || bytes >= max(s.subs.config.InboxBytes/part, 1)
 }
 
-// inboxCrowd is the number of waiting streams by which the bounds of inboxes are divided once more.
+// inboxCrowd: the divisor of the bounds grows by one for each inboxCrowd waiting streams.
 const inboxCrowd = 16
 
 // answersFullLocked reports whether replayed messages fill at least 1/part of the inbox's
