@@ -102,7 +102,7 @@ type Stream struct {
 	Replay   string // checked; "" for none
 	// ServerKey is the CURVE public key of both, checked; "" for none.
 	ServerKey string
-	// CountCopies: the events announce each copy of a block; see CountCopies.
+	// CountCopies: the events announce each copy of a block; see the constant.
 	CountCopies bool
 	// TotalKVBlocks is the capacity of the rank's device in blocks, 0 if it is not known.
 	TotalKVBlocks uint64

@@ -20,6 +20,7 @@ type Endpoint struct {
 // The texts about its form are those of dynamo-kv-router 1.3.1.
 type EndpointError struct{ Endpoint, Why string }
 
+// Error names the endpoint and says what is wrong with it.
 func (e *EndpointError) Error() string {
 	return fmt.Sprintf("invalid ZMQ endpoint `%s`: %s", e.Endpoint, e.Why)
 }

@@ -42,6 +42,7 @@ type LimitError struct {
 	Reason string
 }
 
+// Error returns the reason.
 func (e *LimitError) Error() string { return e.Reason }
 
 func tooMany(limit string, most int) error {

@@ -148,6 +148,7 @@ func setMap[K comparable, V any](field *map[K]V, v map[K]V) {
 // changes.
 type InvalidError struct{ Reason string }
 
+// Error returns the reason.
 func (e *InvalidError) Error() string { return e.Reason }
 
 // Errors of the catalog's methods.

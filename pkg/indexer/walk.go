@@ -25,11 +25,11 @@ type Run struct {
 // was listed with the block before it. What a slot holds, without a gap from
 // the root, from the call of Space.Walk to the last run, is listed exactly
 // once; what enters or leaves meanwhile may be listed or not. A slot that is
-// forgotten is listed no more, even if another rank gets it.
+// forgotten is no longer listed, even if another rank gets it.
 //
-// Slots that have groups beside the main one are not listed, and one that gets them
-// meanwhile is listed no more: runs have the blocks of the main group alone, which
-// promise more than such an engine can serve.
+// Slots with attention groups other than the main one are not listed, and a slot that
+// gets such groups meanwhile is no longer listed: runs have the blocks of the main group
+// only, which promise more than such an engine can serve.
 //
 // The names of a run are those under which each of its slots announced the
 // blocks in the tier, so that the slot's removals match them. The parent's name

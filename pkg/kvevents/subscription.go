@@ -270,7 +270,7 @@ func (s *subscription) answersFullLocked(part int) bool {
 	return s.answers.items >= s.subs.config.Answers/part || s.answers.bytes >= s.subs.config.AnswerBytes/part
 }
 
-// turn handles some of what is in the inbox.
+// turn handles one turn's share of the inbox.
 func (s *subscription) turn(w *Workspace) {
 	s.turning.Lock()
 	defer s.turning.Unlock()

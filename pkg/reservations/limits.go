@@ -34,6 +34,7 @@ type LimitError struct {
 	Reason string
 }
 
+// Error returns the reason.
 func (e *LimitError) Error() string { return e.Reason }
 
 // Estimates of what a reservation takes, in bytes, with the spare room of the tables

@@ -20,6 +20,7 @@ type PinnedError struct {
 	Worker uint64
 }
 
+// Error gives the text of the wire contract.
 func (e *PinnedError) Error() string {
 	return fmt.Sprintf("pinned worker %d is not in allowed worker set", e.Worker)
 }

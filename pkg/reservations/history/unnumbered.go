@@ -104,7 +104,7 @@ func (u *Unnumbered) Leave(k Key, at time.Duration) {
 	delete(u.completed.at, key) // still there if the reservation came by a snapshot, without Booked
 }
 
-// Forget gives back what is too old.
+// Forget drops what is too old.
 func (u *Unnumbered) Forget(at time.Duration) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -208,7 +208,7 @@ func (e *ExpiredIDs) Take(id ExpiredID, at time.Duration) bool {
 	return true
 }
 
-// Forget gives back what is too old.
+// Forget drops what is too old.
 func (e *ExpiredIDs) Forget(at time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

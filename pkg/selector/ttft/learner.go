@@ -60,7 +60,7 @@ func (m *Model) decayed(at time.Duration) Flow {
 	return Flow{Arrivals: m.flow.Arrivals * left, Work: m.flow.Work * left}
 }
 
-// rankState is what is known of the rank of a slot.
+// rankState is the state of the rank in a slot.
 type rankState struct {
 	rank    catalog.Rank
 	speed   atomic.Uint64 // m, as bits of a float64
@@ -418,7 +418,8 @@ func (l *Learner) States() []RailState {
 	return states
 }
 
-// RankSpeed is the speed of a rank.
+// RankSpeed is the speed of a rank: its time relative to the fleet's, above 1 if it is
+// slower.
 type RankSpeed struct {
 	Rank  catalog.Rank
 	Speed float64
