@@ -22,9 +22,9 @@ const (
 // the name of the call and BODY its body. Each BODY is parsed only when its turn comes.
 type batchBody struct {
 	requests []batched
-	came     *exchange[batchBody] // the exchange of the batch's HTTP request
+	exchange *exchange[batchBody] // the exchange of the batch's HTTP request
 	next     int                  // index in requests; those before it have had their turn
-	gone     int                  // bytes dropped from the start of the text
+	dropped  int                  // bytes dropped from the start of the text
 	refused  error                // why the rest is refused; nil: it is served
 	body     selectBody           // body of the current request
 }
@@ -39,18 +39,18 @@ type batched struct {
 // among the large bodies, and the text except for the bodies still to come. If there is no
 // memory to keep those while waiting, they are refused.
 func (b *batchBody) ReleaseText() {
-	in := b.came.in
+	in := b.exchange.in
 	in.releaseTurn()
 	in.explained()
 	rest := in.text[len(in.text):]
 	if b.next < len(b.requests) {
-		rest = in.text[b.requests[b.next].at-b.gone:]
+		rest = in.text[b.requests[b.next].at-b.dropped:]
 	}
 	if in.memory == nil || 2*int64(len(rest)) > in.parked && in.parked > 0 { // at most when the text has halved: not a copy for each wait
 		return
 	}
-	b.gone += len(in.text) - len(rest)
-	b.came.scan.Reset(bodyscan.JSON, nil)
+	b.dropped += len(in.text) - len(rest)
+	b.exchange.scan.Reset(bodyscan.JSON, nil)
 	if !in.park(rest) {
 		b.refused = errNoMemory(in.memory.waiting)
 	}
@@ -86,7 +86,7 @@ func (r batchRoutes) serve(c request, b *batchBody, out []byte) (int, []byte, er
 		out = append(out, `{"status":`...)
 		at := len(out)
 		out = append(out, `000,"body":`...)
-		status, answered, err := r.one(c, b, q, format, out)
+		status, answered, err := r.serveOne(c, b, q, format, out)
 		retryAfter := ""
 		if err != nil {
 			var p problem
@@ -103,8 +103,8 @@ func (r batchRoutes) serve(c request, b *batchBody, out []byte) (int, []byte, er
 	return http.StatusOK, append(out, "]}"...), nil
 }
 
-// one serves one request of a batch.
-func (r batchRoutes) one(c request, b *batchBody, q batched, format bodyscan.Format, out []byte) (int, []byte, error) {
+// serveOne serves one request of a batch.
+func (r batchRoutes) serveOne(c request, b *batchBody, q batched, format bodyscan.Format, out []byte) (int, []byte, error) {
 	if len(out) > maxBatchAnswer {
 		return 0, nil, contract.LimitErrorf(contract.Exhausted, contract.LimitBatch, "the answer to the batch is full (limit=%d bytes)", maxBatchAnswer)
 	}
@@ -120,14 +120,14 @@ func (r batchRoutes) one(c request, b *batchBody, q batched, format bodyscan.For
 		shape, serve = r.shapes[1], r.selection.selectAndReserve
 	}
 	var s bodyscan.Scanner
-	if err := shape.Decode(&s, format, b.came.in.text[q.at-b.gone:q.end-b.gone], &b.body); err != nil {
+	if err := shape.Decode(&s, format, b.exchange.in.text[q.at-b.dropped:q.end-b.dropped], &b.body); err != nil {
 		return 0, nil, err
 	}
 	if c.who.Scoped() && !c.who.Sees(b.body.req.Scope) {
 		return 0, nil, access.ErrForeignScope
 	}
 	if b.body.req.Explain {
-		if err := b.came.in.explain(c.Request.Context()); err != nil {
+		if err := b.exchange.in.explain(c.Request.Context()); err != nil {
 			return 0, nil, err
 		}
 	}
@@ -139,7 +139,7 @@ func (r batchRoutes) one(c request, b *batchBody, q batched, format bodyscan.For
 // if a request has given it up. If that fails, all further requests are refused, so that a
 // batch waits for memory at most once.
 func (b *batchBody) makeRoom(ctx context.Context, format bodyscan.Format, n int) error {
-	in := b.came.in
+	in := b.exchange.in
 	err := in.expect(ctx, int64(n))
 	in.explained()
 	if err != nil {
@@ -153,8 +153,8 @@ func newBatchBody() *body[batchBody] {
 		*b = batchBody{requests: b.requests[:0], body: b.body}
 		resetSelectBody(&b.body)
 	}, func(b *batchBody) int { return selectBodySize(&b.body) + 32*cap(b.requests) }).
-		keepsTo(func(*access.Caller, *batchBody) error { return nil }) // one checks the scope of each request
-	b.lend = func(b *batchBody, x textHolder) { b.came = x.(*exchange[batchBody]) }
+		keepsTo(func(*access.Caller, *batchBody) error { return nil }) // serveOne checks the scope of each request
+	b.lend = func(b *batchBody, x textHolder) { b.exchange = x.(*exchange[batchBody]) }
 	return b
 }
 

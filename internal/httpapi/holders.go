@@ -14,8 +14,8 @@ import (
 const (
 	// holdersPatience is how long a request waits for memory that other requests hold.
 	holdersPatience = 2 * time.Second
-	// holdersLook is how often stalled clients are checked for while a request waits for memory.
-	holdersLook = 10 * time.Millisecond
+	// holdersTick is how often stalled clients are checked for while a request waits for memory.
+	holdersTick = 10 * time.Millisecond
 	// holdersSpare divides the account: when it is full, that part of it is freed at once in
 	// addition to what is missing.
 	holdersSpare = 8
@@ -36,7 +36,7 @@ type holders struct {
 
 	// mu guards the fields below, and those of holder that say so.
 	mu         sync.Mutex
-	still      list.List // of *holder: clients that may be cut off, the longest stalled first
+	stalled    list.List // of *holder: clients that may be cut off, the longest stalled first
 	queue      list.List // of *waiter
 	newestNext bool      // of the waiters without memory, the newest is next
 	queued     int64     // bytes that all waiters in queue want
@@ -48,11 +48,11 @@ type holders struct {
 type holder struct {
 	of     *holders // nil: it holds nothing
 	client http.ResponseWriter
-	listed bool // was entered in of.still; it may have been cut off since
+	listed bool // was entered in of.stalled; it may have been cut off since
 
 	bytes   int64         // once listed, guarded by of.mu, like the fields below
 	since   time.Time     // when the client last made progress
-	element *list.Element // in of.still; nil if listed: cut off
+	element *list.Element // in of.stalled; nil if listed: cut off
 	waits   *waiter       // its wait for more memory; nil: it waits for its client, or not at all
 }
 
@@ -129,7 +129,7 @@ func (s *holders) lookLocked() {
 	for w := s.nextLocked(); w != nil; w = s.nextLocked() {
 		w.granted = true
 		w.holder.of, w.holder.bytes = s, w.holder.bytes+w.bytes
-		w.holder.movedLocked() // it was not the client that stalled
+		w.holder.progressedLocked() // it was not the client that stalled
 		s.leaveQueueLocked(w)
 	}
 	if s.queue.Len() == 0 {
@@ -137,7 +137,7 @@ func (s *holders) lookLocked() {
 	}
 	limit := s.account.Limit()
 	missing := s.queued + limit/holdersSpare - (limit - s.account.Used()) - s.leaving
-	for e := s.still.Front(); e != nil && missing > 0; e = s.still.Front() {
+	for e := s.stalled.Front(); e != nil && missing > 0; e = s.stalled.Front() {
 		h := e.Value.(*holder)
 		if time.Since(h.since) < s.patience {
 			break
@@ -147,7 +147,7 @@ func (s *holders) lookLocked() {
 	}
 	if !s.looking {
 		s.looking = true
-		time.AfterFunc(holdersLook, s.look)
+		time.AfterFunc(holdersTick, s.look)
 	}
 }
 
@@ -173,7 +173,7 @@ func (s *holders) nextLocked() *waiter {
 
 // cutOffLocked ends the wait for a client. The request releases its memory when it notices.
 func (s *holders) cutOffLocked(h *holder) {
-	s.still.Remove(h.element)
+	s.stalled.Remove(h.element)
 	h.element = nil
 	s.leaving += h.bytes
 	s.account.CountRefusal()
@@ -196,8 +196,8 @@ func (s *holders) leaveQueueLocked(w *waiter) {
 	s.waiting.Add(-1)
 }
 
-// await marks that the request waits for its client from now on, which may be cut off.
-func (h *holder) await(client http.ResponseWriter) {
+// awaitClient marks that the request waits for its client from now on, which may be cut off.
+func (h *holder) awaitClient(client http.ResponseWriter) {
 	s := h.of
 	if s == nil || h.listed || s.account.Used() <= s.unlisted {
 		return
@@ -205,23 +205,23 @@ func (h *holder) await(client http.ResponseWriter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h.client, h.listed, h.since = client, true, time.Now()
-	h.element = s.still.PushBack(h)
+	h.element = s.stalled.PushBack(h)
 }
 
-// moved records that the client has made progress.
-func (h *holder) moved() {
+// progressed records that the client has made progress.
+func (h *holder) progressed() {
 	if !h.listed {
 		return
 	}
 	h.of.mu.Lock()
 	defer h.of.mu.Unlock()
-	h.movedLocked()
+	h.progressedLocked()
 }
 
-func (h *holder) movedLocked() {
+func (h *holder) progressedLocked() {
 	if h.element != nil {
 		h.since = time.Now()
-		h.of.still.MoveToBack(h.element)
+		h.of.stalled.MoveToBack(h.element)
 	}
 }
 
@@ -238,7 +238,7 @@ func (h *holder) done() (cutOff bool) {
 		h.of.leaving -= h.bytes
 		return true
 	}
-	h.of.still.Remove(h.element)
+	h.of.stalled.Remove(h.element)
 	h.element = nil
 	return false
 }

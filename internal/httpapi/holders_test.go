@@ -35,7 +35,7 @@ func (n *noted) hold(t *testing.T, bytes int64) *holder {
 	if err := n.take(t.Context(), h, bytes); err != nil {
 		t.Fatal(err)
 	}
-	h.await(httptest.NewRecorder())
+	h.awaitClient(httptest.NewRecorder())
 	return h
 }
 
@@ -46,7 +46,7 @@ func TestStillestGivesWay(t *testing.T) {
 		s := newNoted(0)
 		moves, still := s.hold(t, 40), s.hold(t, 40)
 		time.Sleep(sendPatience)
-		moves.moved()
+		moves.progressed()
 		s.hold(t, 20)
 		var late holder
 		got := make(chan error)
@@ -107,12 +107,12 @@ func TestNewestBesideThousands(t *testing.T) {
 				if i == 100 {
 					oldest = time.Since(begin)
 				}
-				h.await(client)
+				h.awaitClient(client)
 				<-client.cut
 			})
 			synctest.Wait() // each comes after the one before
 		}
-		const most = 2 * (sendPatience + holdersLook)
+		const most = 2 * (sendPatience + holdersTick)
 		for range 10 {
 			came := time.Now()
 			var h holder
@@ -132,7 +132,7 @@ func TestNewestBesideThousands(t *testing.T) {
 		if oldest == 0 || oldest > most {
 			t.Errorf("the oldest waited %v", oldest)
 		}
-		time.Sleep(holdersLook) // the last look
+		time.Sleep(holdersTick) // the last look
 	})
 }
 
@@ -191,7 +191,7 @@ func TestTurnsOfOldestAndNewest(t *testing.T) {
 		if used := s.account.Used(); used != 0 || len(came) != 2 {
 			t.Errorf("%d bytes are held, %q have come", used, came)
 		}
-		time.Sleep(holdersLook) // the last look
+		time.Sleep(holdersTick) // the last look
 	})
 }
 
@@ -227,11 +227,11 @@ func TestHoldersUnderLoad(t *testing.T) {
 						mu.Unlock()
 						return
 					}
-					h.await(client)
+					h.awaitClient(client)
 					select {
 					case <-client.cut:
 					case <-time.After(time.Duration(random.IntN(200)) * time.Millisecond):
-						h.moved()
+						h.progressed()
 					}
 				}
 				mu.Lock()
@@ -241,10 +241,10 @@ func TestHoldersUnderLoad(t *testing.T) {
 		}
 		wg.Wait()
 		synctest.Wait()
-		if s.account.Used() != 0 || s.waiting.Load() != 0 || s.queued != 0 || s.leaving != 0 || s.still.Len() != 0 || served == 0 || refused == 0 {
+		if s.account.Used() != 0 || s.waiting.Load() != 0 || s.queued != 0 || s.leaving != 0 || s.stalled.Len() != 0 || served == 0 || refused == 0 {
 			t.Errorf("%d bytes, %d waiting for %d, %d leaving, %d in the list; %d served, %d refused",
-				s.account.Used(), s.waiting.Load(), s.queued, s.leaving, s.still.Len(), served, refused)
+				s.account.Used(), s.waiting.Load(), s.queued, s.leaving, s.stalled.Len(), served, refused)
 		}
-		time.Sleep(holdersLook) // the last look
+		time.Sleep(holdersTick) // the last look
 	})
 }

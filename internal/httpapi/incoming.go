@@ -18,11 +18,11 @@ const (
 	// untracked is how many bytes of a body are counted in no account, but to its connection:
 	// as much as net/http's buffers for it.
 	untracked = 4 << 10
-	// stillBytes is the progress, in bytes, for which a client counts as not stalled.
-	stillBytes = 16 << 10
-	// forgoneWait is how long a client waits for the refusal of its body if the rest of it
+	// progressBytes is the progress, in bytes, for which a client counts as not stalled.
+	progressBytes = 16 << 10
+	// discardedWait is how long a client waits for the refusal of its body if the rest of it
 	// cannot be read; less if the service stops.
-	forgoneWait = 5 * time.Second
+	discardedWait = 5 * time.Second
 )
 
 // incoming is the body of a request while it arrives and until it has been parsed, with the
@@ -114,10 +114,10 @@ func (in *incoming) read(c *gin.Context, limit int) error {
 	until := time.Now().Add(bodyTimeout)
 	if in.text = in.first[:0]; r.ContentLength > untracked {
 		if err := in.grow(c, limit); err != nil {
-			return in.forgo(c, until, err, false)
+			return in.discardBody(c, until, err, false)
 		}
 	}
-	brought := 0 // bytes since the client last counted as making progress
+	progress := 0 // bytes since the client last counted as making progress
 	for {
 		n, err := r.Body.Read(in.text[len(in.text):cap(in.text)])
 		in.text = in.text[:len(in.text)+n]
@@ -129,19 +129,19 @@ func (in *incoming) read(c *gin.Context, limit int) error {
 			setReadDeadline(c, time.Time{}) // no deadline while the request is served
 			return nil
 		case err != nil && in.body.done():
-			return in.forgo(c, until, errNoMemory(in.body.of.account), true)
+			return in.discardBody(c, until, errNoMemory(in.body.of.account), true)
 		case isDisconnect(err) || c.Request.ProtoMajor >= 2 && c.Request.Context().Err() != nil:
 			return errClientGone
 		case err != nil:
 			return &requestError{status: http.StatusBadRequest, text: "Failed to buffer the request body: " + err.Error(), reason: reasonInvalidJSON}
 		}
-		if brought += n; brought >= stillBytes {
-			in.body.moved()
-			brought = 0
+		if progress += n; progress >= progressBytes {
+			in.body.progressed()
+			progress = 0
 		}
 		if len(in.text) == cap(in.text) {
 			if err := in.grow(c, limit); err != nil {
-				return in.forgo(c, until, err, false)
+				return in.discardBody(c, until, err, false)
 			}
 		}
 	}
@@ -158,7 +158,7 @@ func (in *incoming) grow(c *gin.Context, limit int) error {
 	if want > maxPooled {
 		want = max(min(want, most), len(in.text)+1)
 	}
-	n, err := in.cover(c, int64(want))
+	n, err := in.reserveBody(c, int64(want))
 	if err != nil {
 		return err
 	}
@@ -169,9 +169,9 @@ func (in *incoming) grow(c *gin.Context, limit int) error {
 	return nil
 }
 
-// cover reserves n bytes in all for the body, or fewer if the account can never hold more, and
+// reserveBody reserves n bytes in all for the body, or fewer if the account can never hold more, and
 // lets the client be cut off. It returns how many.
-func (in *incoming) cover(c *gin.Context, n int64) (int64, error) {
+func (in *incoming) reserveBody(c *gin.Context, n int64) (int64, error) {
 	m := in.memory
 	if m == nil {
 		return n, nil
@@ -199,15 +199,15 @@ func (in *incoming) cover(c *gin.Context, n int64) (int64, error) {
 		in.body.release()
 		in.body = more
 	}
-	in.body.await(c.Writer)
+	in.body.awaitClient(c.Writer)
 	return n, nil
 }
 
-// forgo drops a body for which there is no memory, reads and discards the rest of it until the
+// discardBody drops a body for which there is no memory, reads and discards the rest of it until the
 // given time, and returns err, the answer. A client that got the answer at once would come back
 // before others have been served. After an interrupted read a chunked body cannot be read on,
 // and the connection's context is done.
-func (in *incoming) forgo(c *gin.Context, until time.Time, err error, interrupted bool) error {
+func (in *incoming) discardBody(c *gin.Context, until time.Time, err error, interrupted bool) error {
 	if errors.Is(err, errClientGone) {
 		return err
 	}
@@ -218,7 +218,7 @@ func (in *incoming) forgo(c *gin.Context, until time.Time, err error, interrupte
 		c.Header("Connection", "close")
 		if c.Request.ContentLength < 0 {
 			select {
-			case <-time.After(forgoneWait):
+			case <-time.After(discardedWait):
 			case <-in.memory.stopping:
 			}
 			return err

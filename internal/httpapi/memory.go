@@ -66,7 +66,7 @@ const (
 	// packedFactor is servingFactor for msgpack, where a token id takes one byte, and so does
 	// the nil of a block without multimodal objects.
 	packedFactor = 24
-	// While others need the memory, a client may take sendPatience for the next stillBytes of a
+	// While others need the memory, a client may take sendPatience for the next progressBytes of a
 	// small body, and largePatience for those of a larger one or for a whole answer.
 	sendPatience  = 50 * time.Millisecond
 	largePatience = 250 * time.Millisecond
@@ -206,7 +206,7 @@ func (a *allowance) send(ctx context.Context, w http.ResponseWriter, n int) erro
 	if err != nil {
 		return err
 	}
-	a.answer.await(w)
+	a.answer.awaitClient(w)
 	return nil
 }
 

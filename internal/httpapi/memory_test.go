@@ -474,12 +474,12 @@ func TestForgoneBody(t *testing.T) {
 			c.Request = httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/select", io.MultiReader())
 			c.Request.ContentLength = -1
 			begin, refused := time.Now(), errNoMemory(in.memory.requests.account)
-			if err := in.forgo(c, begin.Add(bodyTimeout), refused, true); !errors.Is(err, refused) {
+			if err := in.discardBody(c, begin.Add(bodyTimeout), refused, true); !errors.Is(err, refused) {
 				t.Errorf("it ends with %v", err)
 			}
 			return time.Since(begin)
 		}
-		if took := ended(); took != forgoneWait {
+		if took := ended(); took != discardedWait {
 			t.Errorf("it ends after %v", took)
 		}
 		time.AfterFunc(time.Second, func() { close(stopping) })
