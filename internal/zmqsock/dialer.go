@@ -41,19 +41,19 @@ type dialer struct {
 
 	// mu guards the fields below. dials reads dead without mu while the dialer waits for its
 	// turn, when nothing changes it. mu is taken before the mutex of dials.
-	mu     sync.Mutex
-	closed bool
-	busy   bool               // waits for its turn, tries to connect or is connected
-	cancel context.CancelFunc // ends the connection; nil: there is none
-	timer  *time.Timer        // calls wake; nil before it is needed
-	dead   bool               // the last address did not answer, or many attempts have failed
-	retry  time.Duration      // wait after the next failed attempt
-	again  time.Time          // time of the next attempt
-	next   int                // index in hosts of the next address to try
+	mu          sync.Mutex
+	closed      bool
+	busy        bool               // waits for its turn, tries to connect or is connected
+	cancel      context.CancelFunc // ends the connection; nil: there is none
+	timer       *time.Timer        // calls wake; nil before it is needed
+	dead        bool               // the last address did not answer, or many attempts have failed
+	retry       time.Duration      // wait after the next failed attempt
+	nextAttempt time.Time          // time of the next attempt
+	nextHost    int                // index in hosts of the next address to try
 
 	// If the target is a host name:
 	hosts      []string      // known addresses of the name, in the order to try them
-	looking    *inquiry      // the lookup under way; nil: none
+	lookup     *inquiry      // the lookup under way; nil: none
 	lookedUp   bool          // the name has been looked up before
 	lookAt     time.Time     // time of the next lookup, if none is under way
 	lookupWait time.Duration // wait after the next lookup
@@ -72,24 +72,24 @@ func (d *dialer) wakeLocked() {
 		return
 	}
 	now := time.Now()
-	if d.target.named && d.looking == nil && !now.Before(d.lookAt) {
+	if d.target.named && d.lookup == nil && !now.Before(d.lookAt) {
 		d.lookUpLocked()
 	}
 	known := !d.target.named || len(d.hosts) > 0
-	if known && !now.Before(d.again) {
+	if known && !now.Before(d.nextAttempt) {
 		d.busy = true
 		d.kind.dials.add(d)
 		return
 	}
 	switch {
-	case known && (!d.target.named || d.looking != nil || d.again.Before(d.lookAt)):
-		d.ringLocked(d.again.Sub(now))
-	case d.looking == nil:
-		d.ringLocked(d.lookAt.Sub(now))
+	case known && (!d.target.named || d.lookup != nil || d.nextAttempt.Before(d.lookAt)):
+		d.setTimerLocked(d.nextAttempt.Sub(now))
+	case d.lookup == nil:
+		d.setTimerLocked(d.lookAt.Sub(now))
 	}
 }
 
-func (d *dialer) ringLocked(wait time.Duration) {
+func (d *dialer) setTimerLocked(wait time.Duration) {
 	if d.timer == nil {
 		d.timer = time.AfterFunc(wait, d.wake)
 	} else {
@@ -108,8 +108,8 @@ func (d *dialer) close() {
 	if d.cancel != nil {
 		d.cancel()
 	}
-	if d.looking != nil {
-		d.hub.resolver.withdraw(d.looking)
+	if d.lookup != nil {
+		d.hub.resolver.withdraw(d.lookup)
 	}
 	d.kind.dials.remove(d)
 }
@@ -128,7 +128,7 @@ func (d *dialer) address() (host string, ok bool) {
 		d.wakeLocked()
 		return "", false
 	}
-	return d.hosts[d.next], true
+	return d.hosts[d.nextHost], true
 }
 
 // attempt tries to connect to one address, and serves the connection until it is lost. dead:
@@ -191,8 +191,8 @@ func (d *dialer) failed(host string, silent bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.busy, d.cancel = false, nil
-	if d.next = slices.Index(d.hosts, host) + 1; d.next >= len(d.hosts) {
-		d.next = 0
+	if d.nextHost = slices.Index(d.hosts, host) + 1; d.nextHost >= len(d.hosts) {
+		d.nextHost = 0
 		d.dead = silent || d.retry >= deadRetry
 		d.pauseLocked()
 	}
@@ -212,7 +212,7 @@ func (d *dialer) lost(host string, lasted time.Duration) {
 	if i := slices.Index(d.hosts, host); i > 0 { // try this address first next time
 		d.hosts[0], d.hosts[i] = d.hosts[i], d.hosts[0]
 	}
-	d.next = 0
+	d.nextHost = 0
 	d.lookupWait = firstLookup
 	d.lookAt = time.Now().Add(firstLookup)
 	if lasted >= stable {
@@ -224,12 +224,12 @@ func (d *dialer) lost(host string, lasted time.Duration) {
 
 // pauseLocked sets the time of the next attempt.
 func (d *dialer) pauseLocked() {
-	d.again = time.Now().Add(time.Duration(float64(d.retry) * (0.75 + rand.Float64()/2)))
+	d.nextAttempt = time.Now().Add(time.Duration(float64(d.retry) * (0.75 + rand.Float64()/2)))
 	d.retry = min(2*d.retry, d.kind.maxReconnect)
 }
 
 func (d *dialer) lookUpLocked() {
-	d.looking = d.hub.resolver.lookUp(d.target.host, !d.lookedUp, d.answer)
+	d.lookup = d.hub.resolver.lookUp(d.target.host, !d.lookedUp, d.answer)
 	d.lookedUp = true
 }
 
@@ -238,7 +238,7 @@ func (d *dialer) lookUpLocked() {
 func (d *dialer) answer(addresses []netip.Addr, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.looking = nil
+	d.lookup = nil
 	d.lookAt = time.Now().Add(d.lookupWait)
 	d.lookupWait = min(2*d.lookupWait, maxLookup)
 	if err == nil {
@@ -255,7 +255,7 @@ func (d *dialer) takeLocked(addresses []netip.Addr) {
 	if len(hosts) == len(d.hosts) && !slices.ContainsFunc(hosts, func(h string) bool { return !slices.Contains(d.hosts, h) }) {
 		return
 	}
-	d.hosts, d.next, d.again = hosts, 0, time.Time{}
+	d.hosts, d.nextHost, d.nextAttempt = hosts, 0, time.Time{}
 	if d.dead && (!d.busy || d.kind.dials.remove(d)) { // the old addresses were dead
 		d.dead, d.busy = false, false
 	}

@@ -10,7 +10,7 @@ func named(hosts ...string) *dialer {
 	kind := &socketKind{maxReconnect: longestRetry}
 	kind.dials.running, kind.dials.dead = attemptsAtOnce, deadAtOnce
 	d := &dialer{socket: &socket{hub: newHub(Options{}, nil), kind: kind, target: target{named: true}}, retry: firstRetry, lookupWait: firstLookup}
-	d.hosts, d.looking = hosts, new(inquiry)
+	d.hosts, d.lookup = hosts, new(inquiry)
 	return d
 }
 

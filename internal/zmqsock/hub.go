@@ -241,19 +241,19 @@ func (h *Hub) count(endpoint string, err error) {
 		return
 	}
 	h.refused[fault.Reason].Add(1)
-	if h.opt.Fault != nil && h.faults.news(endpoint, fault.Reason) {
+	if h.opt.Fault != nil && h.faults.isNew(endpoint, fault.Reason) {
 		h.opt.Fault(endpoint, err)
 	}
 }
 
 // faults remembers recently reported faults, so that no peer fills the log.
 type faults struct {
-	// mu guards told.
-	mu   sync.Mutex
-	told map[toldFault]time.Time
+	// mu guards reported.
+	mu       sync.Mutex
+	reported map[faultKey]time.Time
 }
 
-type toldFault struct {
+type faultKey struct {
 	endpoint string
 	reason   zmtp.Reason
 }
@@ -264,23 +264,23 @@ const (
 	maxFaults = 4096
 )
 
-// news reports whether a fault has not been reported within a minute, and remembers it.
-func (f *faults) news(endpoint string, reason zmtp.Reason) bool {
+// isNew reports whether a fault has not been reported within a minute, and remembers it.
+func (f *faults) isNew(endpoint string, reason zmtp.Reason) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	now, key := time.Now(), toldFault{endpoint, reason}
-	if at, known := f.told[key]; known && now.Sub(at) < faultEvery {
+	now, key := time.Now(), faultKey{endpoint, reason}
+	if at, known := f.reported[key]; known && now.Sub(at) < faultEvery {
 		return false
 	}
-	if len(f.told) >= maxFaults {
-		maps.DeleteFunc(f.told, func(_ toldFault, at time.Time) bool { return now.Sub(at) >= faultEvery })
-		if len(f.told) >= maxFaults {
+	if len(f.reported) >= maxFaults {
+		maps.DeleteFunc(f.reported, func(_ faultKey, at time.Time) bool { return now.Sub(at) >= faultEvery })
+		if len(f.reported) >= maxFaults {
 			return false
 		}
 	}
-	if f.told == nil {
-		f.told = make(map[toldFault]time.Time)
+	if f.reported == nil {
+		f.reported = make(map[faultKey]time.Time)
 	}
-	f.told[key] = now
+	f.reported[key] = now
 	return true
 }

@@ -122,8 +122,8 @@ func (m *memory) ReleaseBuffer(n int64) { m.account.Release(n) }
 // handOver marks that the message has been read: its receiver releases its bytes.
 func (m *memory) handOver() { m.held.Store(0) }
 
-// blame returns a more precise cause of err, if the connection was shed.
-func (m *memory) blame(err error) error {
+// explain returns a more precise cause of err, if the connection was shed.
+func (m *memory) explain(err error) error {
 	if m.shed.Load() && !errors.As(err, new(*zmtp.Error)) {
 		return zmtp.Refuse(zmtp.NoMemory, "a message that did not end made room for others")
 	}

@@ -52,7 +52,7 @@ type publisher struct {
 	mu          sync.Mutex
 	subscribers map[*subscriber]struct{}
 	held        int64         // bytes in all queues; shared bytes count once
-	takers      []*subscriber // scratch of publish
+	receivers   []*subscriber // scratch of publish
 }
 
 // openPublisher binds a publisher to a TCP endpoint.
@@ -143,26 +143,26 @@ func (p *publisher) publish(topic int, payload []byte) {
 	defer p.mu.Unlock()
 	p.sent.Add(1)
 	size := int64(len(p.topics[topic]) + len(payload) + zmtp.MessageOverhead)
-	takers := p.takers[:0]
+	receivers := p.receivers[:0]
 	for s := range p.subscribers {
 		switch {
 		case s.gone || !s.wants[topic]:
 		case len(s.queue) > 0 && (len(s.queue) == queueMessages || s.bytes+size > queueBytes):
 			p.dropped.Add(1)
 		default:
-			takers = append(takers, s)
+			receivers = append(receivers, s)
 		}
 	}
-	defer func() { clear(takers); p.takers = takers[:0] }()
-	if len(takers) == 0 {
+	defer func() { clear(receivers); p.receivers = receivers[:0] }()
+	if len(receivers) == 0 {
 		return
 	}
 	if !p.reserveLocked(size) {
-		p.dropped.Add(uint64(len(takers)))
+		p.dropped.Add(uint64(len(receivers)))
 		return
 	}
 	m := &outgoing{frames: [][]byte{p.topics[topic], bytes.Clone(payload)}, size: size, queues: 1}
-	for _, s := range takers {
+	for _, s := range receivers {
 		if s.gone { // disconnected to make room
 			continue
 		}
@@ -207,11 +207,11 @@ func (p *publisher) cutFurthestLocked() bool {
 func (p *publisher) cutLocked(s *subscriber) {
 	s.gone = true
 	_ = s.conn.Close()
-	p.takenLocked(s, len(s.queue))
+	p.dequeueLocked(s, len(s.queue))
 }
 
-// takenLocked removes the first n messages of a queue.
-func (p *publisher) takenLocked(s *subscriber, n int) {
+// dequeueLocked removes the first n messages of a queue.
+func (p *publisher) dequeueLocked(s *subscriber, n int) {
 	for i, m := range s.queue[:n] {
 		s.bytes -= m.size
 		s.queue[i] = nil
@@ -293,7 +293,7 @@ func (p *publisher) send(ctx context.Context, s *subscriber, c *zmtp.Conn) {
 			}
 			p.mu.Lock()
 			if !s.gone {
-				p.takenLocked(s, len(batch))
+				p.dequeueLocked(s, len(batch))
 			}
 			p.mu.Unlock()
 		}

@@ -148,10 +148,10 @@ func (s *socket) serve(ctx context.Context, conn net.Conn, memory *memory, estab
 	for n := 1; ; n++ {
 		m, err := c.Receive()
 		if err != nil {
-			return memory.blame(err)
+			return memory.explain(err)
 		}
 		if err := s.deliver(ctx, c, m, memory); err != nil {
-			return memory.blame(err)
+			return memory.explain(err)
 		}
 		received()
 		if n%fairness == 0 {
