@@ -403,6 +403,7 @@ func (c *conn) releaseHead() {
 	c.reserved = 0
 }
 
+// Write writes in pieces of pieceBytes, and moves the write deadline before each.
 func (c *conn) Write(p []byte) (int, error) {
 	written := 0
 	for {
@@ -416,6 +417,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	}
 }
 
+// moveDeadline records activity, and moves the write deadline if it is older than deadlineAge.
 func (c *conn) moveDeadline() {
 	now := time.Now()
 	if !c.multiplexed.Load() || phase(c.phase.Load()) != awaitingBody { // HTTP/2 also writes answers to pings then, which are no progress

@@ -315,6 +315,7 @@ type stream struct {
 // Unwrap is for http.ResponseController.
 func (w *stream) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
+// Write writes in pieces of pieceBytes, and sets the write deadline before each.
 func (w *stream) Write(p []byte) (int, error) {
 	written := 0
 	for {

@@ -144,7 +144,7 @@ func (n node) Follow(peer string, deliver func(string, []byte), status func(bool
 	}, nil
 }
 
-// Get returns a page of the snapshot at an address.
+// GetAnnounced returns a page of the snapshot at an address.
 func (n node) GetAnnounced(ctx context.Context, address, _ string) (io.ReadCloser, error) {
 	u, err := url.Parse(address)
 	if err != nil {
