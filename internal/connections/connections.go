@@ -169,8 +169,8 @@ func (s *Set) admit(raw net.Conn, begin phase) *conn {
 	return c
 }
 
-// findIdleLocked returns the connection of a sample that has been idle for longest; nil if none is
-// idle.
+// findIdleLocked returns the connection of a sample that has been idle for longest; nil if none
+// is idle.
 func (s *Set) findIdleLocked() *conn {
 	var found *conn
 	since, looked := time.Now().UnixNano(), 0
@@ -369,8 +369,8 @@ func (c *conn) Read(p []byte) (int, error) {
 // preface is the start of every HTTP/2 connection.
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-// headMemory estimates the memory that net/http takes for a part of a head, which may be many times
-// its length. It also notices that the connection speaks HTTP/2.
+// headMemory estimates the memory that net/http takes for a part of a head, which may be many
+// times its length. It also notices that the connection speaks HTTP/2.
 func (c *conn) headMemory(part []byte) int64 {
 	for len(part) > 0 && c.prefaced >= 0 && c.prefaced < len(preface) {
 		if part[0] != preface[c.prefaced] {

@@ -169,8 +169,8 @@ func (in *incoming) grow(c *gin.Context, limit int) error {
 	return nil
 }
 
-// reserveBody reserves n bytes in all for the body, or fewer if the account can never hold more, and
-// lets the client be cut off. It returns how many.
+// reserveBody reserves n bytes in all for the body, or fewer if the account can never hold
+// more, and lets the client be cut off. It returns how many.
 func (in *incoming) reserveBody(c *gin.Context, n int64) (int64, error) {
 	m := in.memory
 	if m == nil {
@@ -203,10 +203,10 @@ func (in *incoming) reserveBody(c *gin.Context, n int64) (int64, error) {
 	return n, nil
 }
 
-// discardBody drops a body for which there is no memory, reads and discards the rest of it until the
-// given time, and returns err, the answer. A client that got the answer at once would come back
-// before others have been served. After an interrupted read a chunked body cannot be read on,
-// and the connection's context is done.
+// discardBody drops a body for which there is no memory, reads and discards the rest of it
+// until the given time, and returns err, the answer. A client that got the answer at once would
+// come back before others have been served. After an interrupted read a chunked body cannot be
+// read on, and the connection's context is done.
 func (in *incoming) discardBody(c *gin.Context, until time.Time, err error, interrupted bool) error {
 	if errors.Is(err, errClientGone) {
 		return err

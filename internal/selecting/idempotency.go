@@ -206,8 +206,8 @@ func (i *idempotency) findExisting(q *idRequest) (*existingReservation, error) {
 	return e, nil
 }
 
-// asConflict gives an *reservations.ExistsError of findExisting the route's text for an id in use.
-// Other errors are returned as they are.
+// asConflict gives an *reservations.ExistsError of findExisting the route's text for an id in
+// use. Other errors are returned as they are.
 func asConflict(err error, text func(error) string) error {
 	exists, ok := errors.AsType[*reservations.ExistsError](err)
 	if !ok {
