@@ -94,7 +94,7 @@ func (b *booking) add(sel *selecting.Selection, expected *uint32) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.id, b.selection, b.expected = *sel.ReservationID, *sel, expected
-	b.watch(sel)
+	b.watchLocked(sel)
 	if b.storedEarly {
 		b.completePrefillLocked(telemetry.PrefillByEvent)
 	}
@@ -105,12 +105,12 @@ func (b *booking) addPrefill(sel *selecting.Selection) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.prefill = *sel.ReservationID
-	b.watch(sel)
+	b.watchLocked(sel)
 }
 
-// watch keeps the selection's watch for stored events, and starts the timer that completes the
-// prefill at its predicted time. The caller holds b.mu.
-func (b *booking) watch(sel *selecting.Selection) {
+// watchLocked keeps the selection's watch for stored events, and starts the timer that
+// completes the prefill at its predicted time.
+func (b *booking) watchLocked(sel *selecting.Selection) {
 	if sel.StopWatch != nil {
 		b.stopWatches = append(b.stopWatches, sel.StopWatch)
 	}
@@ -159,7 +159,7 @@ func (b *booking) completePrefillLocked(by telemetry.PrefillSign) {
 		return
 	}
 	b.prefillDone = true
-	b.endWatches()
+	b.endWatchesLocked()
 	complete := b.all.api.PrefillInferred
 	if by == telemetry.PrefillByStream && !b.moved {
 		complete = b.all.api.PrefillComplete
@@ -238,7 +238,7 @@ func (b *booking) move(to catalog.Rank, endpoint string) error {
 	if _, err := b.all.api.Reserve(req); err != nil {
 		return err
 	}
-	b.endWatches()
+	b.endWatchesLocked()
 	_ = b.all.api.Free(b.id)
 	b.id, b.endpoint, b.outputBlocks, b.selection.Rank, b.moved = id, endpoint, 0, to, true
 	b.selection.Overlap.DP = nil
@@ -259,7 +259,7 @@ func (b *booking) renew() {
 func (b *booking) freePrefill() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.endWatches()
+	b.endWatchesLocked()
 	b.storedEarly = false // the event was from the prefill rank
 	if b.prefill != "" {
 		_ = b.all.api.Free(b.prefill)
@@ -284,9 +284,8 @@ func (b *booking) free() {
 	b.all.mu.Unlock()
 }
 
-// endWatches stops the timer and the watches that wait for the end of the prefill. The caller
-// holds b.mu.
-func (b *booking) endWatches() {
+// endWatchesLocked stops the timer and the watches that wait for the end of the prefill.
+func (b *booking) endWatchesLocked() {
 	if b.timer != nil {
 		b.timer.Stop()
 	}
