@@ -23,7 +23,7 @@ type Prompt struct {
 	HasBlockHashes    bool
 	SequenceHashes    []uint64 // rolling hashes
 	HasSequenceHashes bool
-	ISLTokens         uint64
+	ISLTokens         uint64 // length of the prompt in tokens
 	HasISLTokens      bool
 
 	LoRA      string
@@ -57,9 +57,9 @@ type SelectRequest struct {
 	Prompt        Prompt
 	Override      selector.Override
 
-	ExpectedOutputTokens *uint32
-	PriorityJump         float64
-	StrictPriority       uint32
+	ExpectedOutputTokens *uint32 // nil: unknown
+	PriorityJump         float64 // in the wait queue, see admission.Order; at least 0
+	StrictPriority       uint32  // in the wait queue; higher goes first
 	// PolicyClass is the trimmed x-dynamo-meta-policy-class header; "" is absent.
 	PolicyClass string
 
@@ -144,7 +144,7 @@ type Selection struct {
 	Scope         catalog.Scope
 	Rank          catalog.Rank
 	Endpoint      string
-	BlockSize     uint32
+	BlockSize     uint32 // tokens
 	Overlap       OverlapSummary
 	// EffectivePrefillTokens is the prompt's length in tokens less the credit for cached blocks.
 	EffectivePrefillTokens uint64
@@ -233,9 +233,9 @@ type Reservation struct {
 // RankLoad is the load of one rank, now or projected.
 type RankLoad struct {
 	Rank          catalog.Rank
-	PrefillTokens uint64
-	DecodeBlocks  uint64
-	Requests      uint64
+	PrefillTokens uint64 // tokens of unfinished prefill
+	DecodeBlocks  uint64 // active KV blocks
+	Requests      uint64 // active requests
 }
 
 // ProjectRequest is the body of /potential_loads and /overlap_scores.
@@ -247,8 +247,8 @@ type ProjectRequest struct {
 
 // OverlapScores is the answer of /overlap_scores.
 type OverlapScores struct {
-	BlockSize uint32
-	NumBlocks int
+	BlockSize uint32       // tokens
+	NumBlocks int          // complete blocks of the prompt
 	Rows      []OverlapRow // by rank
 }
 
