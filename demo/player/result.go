@@ -44,7 +44,7 @@ type result struct {
 	Phases []phaseResult `json:"phases,omitempty"` // with a disturbance
 	// DisturbedSeconds is the real time from the disturbance until all replicas were back.
 	DisturbedSeconds float64 `json:"disturbed_seconds,omitempty"`
-	Spoilt           bool    `json:"spoilt,omitempty"` // reservations were left behind
+	Spoilt           bool    `json:"spoilt,omitempty"` // a replica was down after the play, or still had reservations
 
 	first []firstToken // for the plot
 }

@@ -64,7 +64,8 @@ func (c Predictions) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// engaged returns for how many ranks a guard rail is engaged, or 1 for the whole scope.
+// engaged returns for how many ranks a guard rail is engaged; for a rail of the whole scope, 1
+// or 0.
 func engaged(r *ttft.RailState) int {
 	switch {
 	case r.Rail.OfRank():
