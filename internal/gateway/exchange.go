@@ -275,18 +275,24 @@ func (x *exchange) relayHeaders(m *extproc.ProcessingRequest, h *extproc.HttpHea
 	return x.stream.Send(responseHeaders())
 }
 
-// relayBody passes a chunk of the response on and parses it. The last chunk ends the exchange
-// before it is passed on: a client that has it may send its next request at once.
+// relayBody passes a chunk of the response on and parses it. The chunks up to the first token,
+// and the last one, are parsed before they are passed on: a client that has them may act at
+// once, and send its next request.
 func (x *exchange) relayBody(b *extproc.HttpBody) error {
 	piece := b.GetBody()
 	x.server.relayed.Add(int64(len(piece)))
 	defer x.server.relayed.Add(-int64(len(piece)))
-	if b.GetEndOfStream() {
+	before := b.GetEndOfStream() || x.response != nil && !x.response.Started()
+	if before {
 		x.follow(piece)
+	}
+	if b.GetEndOfStream() {
 		x.endResponse()
 	}
 	err := chunks([][]byte{piece}, b.GetEndOfStream(), func(piece []byte, end bool) error { return x.stream.Send(responseBody(piece, end)) })
-	x.follow(piece)
+	if !before {
+		x.follow(piece)
+	}
 	return err
 }
 

@@ -34,11 +34,15 @@ func TestChat(t *testing.T) {
 	e.chunk(": a comment\n\n", false)
 	w.wantLoads("1/0: 16 4 1")
 	e.chunk(event("1"), false)
-	w.wantLoads("1/0: 0 4 1")
+	if got := w.loads(); got != "1/0: 0 4 1" {
+		t.Errorf("when the client has the first piece, loads are %q", got)
+	}
 	e.chunk(strings.Repeat(event("x"), 4*3), false) // with the first one 13 tokens, three blocks
 	w.wantLoads("1/0: 0 7 1")
 	e.chunk("data: [DONE]\n\n", true)
-	w.wantLoads("1/0: 0 0 0")
+	if got := w.loads(); got != "1/0: 0 0 0" {
+		t.Errorf("when the client has the last piece, loads are %q", got)
+	}
 	e.close()
 }
 
