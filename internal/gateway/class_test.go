@@ -43,7 +43,10 @@ policy_classes:
 			e.close()
 		}
 		var waiting []*envoy
-		for i, fields := range [][]string{{"x-mine-policy-class", "patient"}, {"x-dynamo-policy-class", "patient"}} {
+		for i, fields := range [][]string{
+			{"x-mine-policy-class", "patient"}, {"x-dynamo-policy-class", "patient"},
+			{"x-dynamo-policy-class", "patient", "x-mine-policy-class", " "}, // an empty one is none
+		} {
 			e := w.open()
 			e.request(chatPath, false, fields...)
 			e.body(chat(servicetest.Prompt(3, 16), ""), true)

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -67,11 +68,9 @@ func readHead(headers *corev3.HeaderMap, metadata *corev3.Metadata, prefix strin
 				h.strictPriority = new(uint32(n))
 			}
 		case prefix + "policy-class":
-			h.class = strings.TrimSpace(valueOf(f))
+			h.class = cmp.Or(strings.TrimSpace(valueOf(f)), h.class)
 		case "x-dynamo-policy-class":
-			if h.class == "" {
-				h.class = strings.TrimSpace(valueOf(f))
-			}
+			h.class = cmp.Or(h.class, strings.TrimSpace(valueOf(f)))
 		default:
 			for i, name := range sessionHeaders {
 				if f.GetKey() == name {

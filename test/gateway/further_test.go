@@ -258,7 +258,7 @@ func subsetsOfHeader(t *testing.T) {
 func idleTimeout(t *testing.T) {
 	b := lay(t, setup{
 		engines: 1, service: []string{"--router-queue-threshold", "0"},
-		envoy: []edit{func(c config) { c.connections()["stream_idle_timeout"] = "0.5s" }},
+		envoy: []edit{func(c config) { c.connections()["stream_idle_timeout"] = "2s" }},
 	})
 	b.picker.Must(t, http.StatusCreated, http.MethodPost, "/reservations", object{
 		"model_name": model, "worker_id": 1, "dp_rank": 0, "sequence_hashes": []int{}, "block_hashes": []int{},
