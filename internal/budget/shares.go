@@ -9,7 +9,7 @@ const (
 	Ledger = "ledger"
 	// Heads: long heads of requests, and TLS handshakes, while they arrive.
 	Heads = "heads"
-	// Requests: bodies up to [SmallBody]. Large bodies cannot crowd them out.
+	// Requests: bodies and answers up to [SmallBody]. Large ones cannot crowd them out.
 	Requests = "requests"
 	// Bodies: larger bodies, while they arrive and until they have been parsed.
 	Bodies = "bodies"

@@ -48,6 +48,7 @@ type holders struct {
 type holder struct {
 	of     *holders // nil: it holds nothing
 	client http.ResponseWriter
+	reads  bool // the client is to read, not to send
 	listed bool // was entered in of.stalled; it may have been cut off since
 
 	bytes   int64         // once listed, guarded by of.mu, like the fields below
@@ -181,7 +182,11 @@ func (s *holders) cutOffLocked(h *holder) {
 		s.leaveQueueLocked(w)
 		return
 	}
-	s.cut(h.client)
+	if h.reads {
+		stopWrite(h.client)
+	} else {
+		s.cut(h.client)
+	}
 }
 
 // leaveQueueLocked ends a wait, granted or not.
@@ -206,6 +211,12 @@ func (h *holder) awaitClient(client http.ResponseWriter) {
 	defer s.mu.Unlock()
 	h.client, h.listed, h.since = client, true, time.Now()
 	h.element = s.stalled.PushBack(h)
+}
+
+// awaitReader is awaitClient for a client that is to read. The holder must not be listed.
+func (h *holder) awaitReader(client http.ResponseWriter) {
+	h.reads = true
+	h.awaitClient(client)
 }
 
 // progressed records that the client has made progress.

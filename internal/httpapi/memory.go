@@ -16,7 +16,7 @@ import (
 
 // Memory is the memory that the requests of all listeners share. A nil Memory has no limits.
 type Memory struct {
-	requests holders         // bodies up to budget.SmallBody
+	requests holders         // bodies and answers up to budget.SmallBody
 	bodies   holders         // larger bodies
 	answers  holders         // answers above budget.SmallBody
 	waiting  *budget.Account // the rest of batches while one of their requests waits
@@ -43,7 +43,6 @@ func NewMemory(b *budget.Budget, stopping <-chan struct{}) *Memory {
 	}
 	m := &Memory{serving: b.Account(budget.Serving), waiting: b.Account(budget.Waiting), stopping: stopping}
 	stopRead := func(w http.ResponseWriter) { _ = http.NewResponseController(w).SetReadDeadline(longAgo) }
-	stopWrite := func(w http.ResponseWriter) { _ = http.NewResponseController(w).SetWriteDeadline(longAgo) }
 	requests := b.Account(budget.Requests)
 	m.requests = holders{account: requests, patience: sendPatience, cut: stopRead, unlisted: requests.Limit() / 2}
 	m.bodies = holders{account: b.Account(budget.Bodies), patience: largePatience, cut: stopRead}
@@ -92,6 +91,9 @@ type allowance struct {
 
 	explains bool // it holds one of Memory.explaining
 }
+
+// stopWrite ends a write at once.
+func stopWrite(w http.ResponseWriter) { _ = http.NewResponseController(w).SetWriteDeadline(longAgo) }
 
 // longAgo is a deadline that ends a read or a write at once.
 var longAgo = time.Unix(1, 0)
@@ -177,37 +179,53 @@ func (a *allowance) explained() {
 	}
 }
 
-// expect reserves n bytes for an answer before it is written; short answers need none.
+// expect reserves n bytes for an answer before it is written. Short answers need none, and small
+// ones use the memory of the body, if it has any.
 func (a *allowance) expect(ctx context.Context, n int64) error {
-	if a.memory == nil || n <= budget.SmallBody {
+	m := a.memory
+	if m == nil || n <= untracked || n <= a.answer.bytes {
 		return nil
 	}
-	answers := &a.memory.answers
-	n = min(n, answers.account.Limit()) // a longer answer gets the whole account
-	if n <= a.answer.bytes {
+	pool := &m.answers
+	if n <= budget.SmallBody {
+		if pool = &m.requests; a.body.bytes > 0 {
+			return nil
+		}
+	}
+	if n = min(n, pool.account.Limit()); n <= a.answer.bytes { // a longer answer gets the whole account
 		return nil
 	}
-	return answers.take(ctx, &a.answer, n-a.answer.bytes)
+	if a.answer.of != pool {
+		a.answer.release()
+	}
+	return pool.take(ctx, &a.answer, n-a.answer.bytes)
 }
 
-// send reserves an answer of n bytes until close, in place of the memory of the request. A
-// client that does not read may be cut off.
+// send reserves an answer of n bytes until close, in place of the memory of the request. Until
+// sent is called, a client that does not read may be cut off.
 func (a *allowance) send(ctx context.Context, w http.ResponseWriter, n int) error {
 	if a.turn > 0 && n > autoLength || n > budget.SmallBody {
 		a.closeRequest() // the request's memory is no longer needed
 	}
-	if n <= budget.SmallBody {
-		a.explained()
+	if n <= untracked || n <= budget.SmallBody && a.answer.bytes > budget.SmallBody {
 		a.answer.release()
-		return nil
 	}
 	err := a.expect(ctx, int64(n))
 	a.explained()
-	if err != nil {
+	if err != nil || n <= untracked {
 		return err
 	}
-	a.answer.awaitClient(w)
+	a.body.awaitReader(w)
+	a.answer.awaitReader(w)
 	return nil
+}
+
+// sent marks that the answer is written, or that its client was cut off.
+func (a *allowance) sent(w http.ResponseWriter) {
+	cutOff := a.answer.done()
+	if a.body.done() || cutOff { // perhaps only after everything was written
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
+	}
 }
 
 // closeRequest releases the memory of the request, but not of its answer.

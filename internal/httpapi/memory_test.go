@@ -607,3 +607,73 @@ func TestExplanations(t *testing.T) {
 		p.empty(t)
 	})
 }
+
+// unread is the answer to a client that does not read, until it leaves or is cut off.
+type unread struct {
+	*httptest.ResponseRecorder
+	end  chan struct{}
+	once *sync.Once
+}
+
+func (w unread) leave() { w.once.Do(func() { close(w.end) }) }
+
+func (w unread) Write([]byte) (int, error) {
+	<-w.end
+	return 0, io.ErrClosedPipe
+}
+
+func (w unread) SetWriteDeadline(t time.Time) error {
+	if !t.IsZero() {
+		w.leave()
+	}
+	return nil
+}
+
+// ranks has the same loads for everybody, from any goroutine.
+type ranks struct {
+	Service
+	loads []selecting.RankLoad
+}
+
+func (s ranks) PotentialLoads(*selecting.ProjectRequest) ([]selecting.RankLoad, error) {
+	return s.loads, nil
+}
+
+// TestSmallAnswers: answers that are longer than the buffer of a connection are bounded while
+// their clients do not read, with or without the memory of their bodies, and give way.
+func TestSmallAnswers(t *testing.T) {
+	for _, body := range []string{spaced(100), spaced(8000), spaced(200_000)} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPurse()
+			h := New(ranks{loads: make([]selecting.RankLoad, 500)}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
+			a := p.requests.account
+			if w := handle(h, "/potential_loads", body); w.Code != http.StatusOK || w.Body.Len() > budget.SmallBody || w.Body.Len() < budget.SmallBody/2 {
+				t.Fatalf("%d, %d bytes", w.Code, w.Body.Len())
+			}
+			var clients []unread
+			var all sync.WaitGroup
+			for range 2 * int(a.Limit()) / (budget.SmallBody / 2) {
+				w := unread{httptest.NewRecorder(), make(chan struct{}), new(sync.Once)}
+				clients = append(clients, w)
+				all.Go(func() {
+					r := httptest.NewRequest("POST", "/potential_loads", strings.NewReader(body))
+					r.Header.Set("Content-Type", "application/json")
+					h.ServeHTTP(w, r)
+				})
+			}
+			time.Sleep(time.Minute) // of a fake clock
+			if n := a.Used(); n < a.Limit()/4 || a.Refused() == 0 {
+				t.Errorf("%d of %d bytes are used for answers, %d were cut off", n, a.Limit(), a.Refused())
+			}
+			begin := time.Now()
+			if w := handle(h, "/potential_loads", spaced(60_000)); w.Code != http.StatusOK || time.Since(begin) > time.Second {
+				t.Errorf("another request: %d %.200s after %v", w.Code, w.Body, time.Since(begin))
+			}
+			for _, w := range clients {
+				w.leave()
+			}
+			all.Wait()
+			p.empty(t)
+		})
+	}
+}

@@ -1,12 +1,10 @@
 package httpapi
 
 import (
-	"net/http"
 	"net/url"
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"time"
 	"unicode/utf8"
 
 	"github.com/gin-gonic/gin"
@@ -58,6 +56,7 @@ func (a api) send(c *gin.Context, status int, text *[]byte, held *allowance) err
 			return err
 		}
 		respond(c, status, *text)
+		held.sent(c.Writer)
 		return nil
 	}
 	n, format := len(*text), answerFormat(c.Request)
@@ -69,9 +68,7 @@ func (a api) send(c *gin.Context, status int, text *[]byte, held *allowance) err
 		return err
 	}
 	write(c, status, format, *text)
-	if held.answer.done() { // perhaps only after everything was written
-		_ = http.NewResponseController(c.Writer).SetWriteDeadline(time.Time{})
-	}
+	held.sent(c.Writer)
 	return nil
 }
 
