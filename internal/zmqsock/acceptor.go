@@ -2,8 +2,10 @@ package zmqsock
 
 import (
 	"context"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,9 +13,9 @@ import (
 )
 
 // acceptor accepts the connections to a bound socket: at most limit in each stage. When there is
-// no room in a stage, one of its connections is closed: of the useful ones the one that less puts
-// first, else the oldest. So a peer locks out no others by opening many connections, nor
-// by using them.
+// no room in a stage, a connection of the address with the most of them in that stage is closed:
+// of the useful ones the one that less puts first, else the oldest. So a peer locks out no others
+// by opening many connections, nor by using them.
 type acceptor struct {
 	hub      *Hub
 	ctx      context.Context // ends with the socket, or the hub
@@ -38,10 +40,11 @@ const (
 	useful            // it has brought a message that was of use
 )
 
-// accepted is a connection to a bound socket. The acceptor's mu guards what follows conn.
+// accepted is a connection to a bound socket. The acceptor's mu guards what follows from.
 type accepted struct {
 	acceptor    *acceptor
 	conn        net.Conn
+	from        netip.Prefix // the address, of IPv6 its /64 network
 	stage       stage
 	since       time.Time // when it was accepted, or when its handshake was done
 	lastMessage time.Time // time of the last useful message; zero: none
@@ -76,7 +79,7 @@ func (a *acceptor) run() {
 			_ = conn.Close()
 			continue
 		}
-		c := &accepted{acceptor: a, conn: conn, since: time.Now()}
+		c := &accepted{acceptor: a, conn: conn, from: network(remote(conn)), since: time.Now()}
 		a.add(c)
 		a.hub.parts.Go(c.run)
 	}
@@ -90,6 +93,12 @@ func remote(conn net.Conn) netip.Addr {
 		return tcp.AddrPort().Addr().Unmap()
 	}
 	return netip.Addr{}
+}
+
+// network is an address, of IPv6 the /64 network, of which a host has all.
+func network(a netip.Addr) netip.Prefix {
+	prefix, _ := a.Prefix(min(a.BitLen(), 64)) // of no address: none
+	return prefix
 }
 
 func (c *accepted) run() {
@@ -141,21 +150,33 @@ func (a *acceptor) remove(c *accepted) (displaced bool) {
 
 // displaceLocked closes a connection if there are too many in a stage.
 func (a *acceptor) displaceLocked(in stage) {
-	var worst *accepted
 	count := 0
 	for c := range a.conns {
-		if c.stage != in || c.displaced {
+		if c.stage == in && !c.displaced {
+			count++
+		}
+	}
+	if count <= a.limit {
+		return
+	}
+	from := make(map[netip.Prefix]int)
+	for c := range a.conns {
+		if c.stage == in && !c.displaced {
+			from[c.from]++
+		}
+	}
+	most := slices.Max(slices.Collect(maps.Values(from)))
+	var worst *accepted
+	for c := range a.conns {
+		if c.stage != in || c.displaced || from[c.from] < most {
 			continue
 		}
-		count++
 		if worst == nil || (in == useful && a.less(c, worst)) || (in != useful && c.since.Before(worst.since)) {
 			worst = c
 		}
 	}
-	if count > a.limit {
-		worst.displaced = true
-		_ = worst.conn.Close()
-	}
+	worst.displaced = true
+	_ = worst.conn.Close()
 }
 
 // longestUnused orders connections by their last message, the oldest first.

@@ -2,6 +2,7 @@ package zmqsock
 
 import (
 	"net"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -58,4 +59,33 @@ func TestWhoMakesRoom(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestOtherAddressHasRoom: one address fills a bound socket with connections that are of use.
+// A connection from another one finds room, and keeps it, whoever comes or goes first.
+func TestOtherAddressHasRoom(t *testing.T) {
+	for name, less := range map[string]func(c, d *accepted) bool{"subscription": longestUnused, "publisher": newestSubscriber} {
+		t.Run(name, func(t *testing.T) {
+			a := &acceptor{limit: 4, less: less, conns: make(map[*accepted]struct{})}
+			open := func(from string) *accepted {
+				near, far := net.Pipe()
+				t.Cleanup(func() { _, _ = near.Close(), far.Close() })
+				c := &accepted{acceptor: a, conn: near, from: network(netip.MustParseAddr(from)), since: time.Now()}
+				a.add(c)
+				c.establish()
+				c.used()
+				return c
+			}
+			for range 10 {
+				open("2001:db8::1")
+			}
+			honest := open("2001:db8:0:1::1")
+			for range 10 {
+				open("2001:db8::2").used()
+			}
+			if honest.displaced {
+				t.Error("it has no room beside those of one host")
+			}
+		})
+	}
 }
