@@ -2,6 +2,7 @@ package kvevents
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/select-service/select-service/internal/budget"
@@ -70,6 +71,7 @@ func (s *subscription) openReplay(ask uint64, now time.Time) {
 		s.stream.notOpened(now)
 		return
 	}
+	s.slot = s.subs.replays.use(s)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.replay.id, s.replay.open = id, true
@@ -86,7 +88,8 @@ func (s *subscription) closeReplay() {
 	s.mu.Unlock()
 	if was.open {
 		s.subs.source.Close(was.id)
-		s.subs.replays.release()
+		s.slot.end()
+		s.slot = nil
 	}
 }
 
@@ -106,8 +109,10 @@ func (s *subscription) onAnswer(ask uint64, frames [][]byte, memory *budget.Buff
 	return s.put(item{kind: answerItem, message: m, ask: ask})
 }
 
-// replaySlots bounds the replays that run at a time, since each may fill memory
-// with a whole ring. Slots are given in the order of the asks.
+// replaySlots bounds the replays that run at a time, since each may fill memory with a
+// whole ring. Slots are given in the order of the asks. A replay of which nothing waits to
+// be applied after slotTime goes on without its slot: servers that drip, or say nothing,
+// keep nobody waiting.
 type replaySlots struct {
 	// mu guards what follows. It is never held while a subscription is called.
 	mu      sync.Mutex
@@ -120,6 +125,45 @@ type replaySlots struct {
 type replayAsk struct {
 	sub *subscription
 	ask uint64
+}
+
+const slotTime = time.Second
+
+// replaySlot is the slot of a replay that runs.
+type replaySlot struct {
+	giveBack func() // once
+	ended    atomic.Bool
+	timer    *time.Timer
+}
+
+// use begins to use a slot that was given, for a replay of sub.
+func (r *replaySlots) use(sub *subscription) *replaySlot {
+	s := &replaySlot{giveBack: sync.OnceFunc(r.release)}
+	armed := make(chan struct{})
+	s.timer = time.AfterFunc(slotTime, func() {
+		<-armed
+		if sub.answersWait() && !s.ended.Load() {
+			s.timer.Reset(slotTime)
+		} else {
+			s.giveBack()
+		}
+	})
+	close(armed)
+	return s
+}
+
+// answersWait reports whether something of a replay waits to be applied.
+func (s *subscription) answersWait() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.answers.items > 0
+}
+
+// end says that the replay is over.
+func (s *replaySlot) end() {
+	s.ended.Store(true)
+	s.timer.Stop()
+	s.giveBack()
 }
 
 // acquire takes a slot for a, now or when one is free. Then a.sub finds a granted

@@ -76,7 +76,8 @@ type Config struct {
 	// Silence is the time without a replayed message after which a replay is given
 	// up.
 	Silence time.Duration
-	// Replays bounds the replays that run at a time, over all streams.
+	// Replays bounds the replays that run at a time, over all streams, except slow ones
+	// (see replaySlots).
 	Replays int
 	// Streams is the account of live messages in inboxes; Replay is that of replayed
 	// messages and of live ones that wait for a replay. One stream may take only a share

@@ -341,6 +341,36 @@ func TestSubscribersShareReplaySlots(t *testing.T) {
 	})
 }
 
+// TestSlowReplaysDelayNoOther: servers that say nothing, or a message now and then, keep no
+// other stream from its replay.
+func TestSlowReplaysDelayNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := &fakeSource{}
+		config := DefaultConfig(1)
+		config.Replays = 2
+		s, stop := startSubscribers(t, src, config)
+		defer stop()
+		for i := range uint32(4) {
+			add(t, s, StreamConfig{Rank: rank(i), Endpoint: fmt.Sprint("pub", i), Replay: fmt.Sprint("rep", i), Applier: new(recorder)})
+			src.open(fmt.Sprint("pub", i)).status(true)
+		}
+		for n := range uint64(10) {
+			synctest.Wait()
+			src.open("rep0").message([][]byte{nil, seqFrame(n), []byte("drip")})
+			time.Sleep(slotTime)
+		}
+		if got := src.asked(); !strings.HasPrefix(got, "rep0 0, rep1 0, rep2 0, rep3 0") {
+			t.Errorf("requests %s, want one to each", got)
+		}
+		got := new(recorder)
+		add(t, s, StreamConfig{Rank: rank(9), Endpoint: "pub", Replay: "rep", Applier: got})
+		src.open("pub").status(true)
+		synctest.Wait()
+		src.open("rep").answers("a0")
+		expect(t, "another replay", got, "a0")
+	})
+}
+
 func TestSubscribersRefusedReplay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := &fakeSource{refuse: "rep"}

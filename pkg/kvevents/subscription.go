@@ -71,6 +71,7 @@ type following struct {
 	rest     []item      // the part of taken that is left for the next turns
 	held     int64       // bytes of Config.Replay reserved for what the stream holds
 	asks     uint64      // the number of the newest ask for a replay
+	slot     *replaySlot // of the replay that runs; nil: none does
 	pace     pace        // of the asks
 	deadline *time.Timer // nil if the stream waits for nothing
 	ringsAt  time.Time   // the time at which deadline rings
