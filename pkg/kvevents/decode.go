@@ -17,6 +17,18 @@ var (
 	ErrNotABatch = errors.New("message is not a batch of events")
 	// ErrRank: the batch's rank is neither nil nor an integer in [0, 2^32).
 	ErrRank = errors.New("batch has no usable data-parallel rank")
+	// ErrTooManyEvents: the batch has more than maxEvents.
+	ErrTooManyEvents = errors.New("batch has more than 131072 events")
+)
+
+const (
+	// maxEvents bounds the events of a batch: in memory each takes some 300 bytes, of a
+	// message perhaps 16.
+	maxEvents = 1 << 17
+	// keptEvents and keptSlab are how many events, and elements of a slab, the memory has
+	// room for that is kept for the next batch.
+	keptEvents = 1 << 13
+	keptSlab   = 1 << 17
 )
 
 // Decoder reads messages into batches. It owns the memory behind the batch's
@@ -49,8 +61,22 @@ func (d *Decoder) release(m mark) {
 	d.objects, d.envelopes = d.objects[:m.objects], d.envelopes[:m.envelopes]
 }
 
+// trim gives up the memory of an unusual batch, which is used no more.
+func (w *Workspace) trim() {
+	if cap(w.Batch.Events) > keptEvents {
+		w.Batch.Events = nil
+	}
+	if cap(w.Batch.Bad) > keptEvents {
+		w.Batch.Bad = nil
+	}
+	d := &w.Decoder
+	if max(cap(d.tokens), cap(d.hashes), cap(d.objects), cap(d.envelopes)) > keptSlab {
+		d.tokens, d.hashes, d.objects, d.envelopes = nil, nil, nil, nil
+	}
+}
+
 // Decode reads the first msgpack value of payload into b; bytes after it are
-// ignored. It returns ErrMalformed, ErrNotABatch or ErrRank when no event of
+// ignored. It returns ErrMalformed, ErrNotABatch, ErrTooManyEvents or ErrRank when no event of
 // the message may be used; then b is empty. Events that are bad one by one are
 // skipped and listed in b.Bad. Memory allocated is bounded by a constant times
 // len(payload); payload may be reused afterwards.
@@ -169,6 +195,9 @@ func (d *Decoder) events(b *Batch) error {
 	n, ok := d.r.ArrayLen()
 	if !ok {
 		return ErrNotABatch
+	}
+	if n > maxEvents {
+		return ErrTooManyEvents
 	}
 	// Room for as many events as there can be, at once.
 	b.Events = slices.Grow(b.Events, min(n, (len(d.r.Data)-d.r.Pos)/minEventSize))

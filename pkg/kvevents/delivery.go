@@ -108,6 +108,7 @@ type delivery struct {
 
 func (d *delivery) apply(m message) (cleared bool, err error) {
 	d.applied = true
+	defer d.work.trim()
 	b := &d.work.Batch
 	b.clear() // the workspace is shared: an applier that decodes nothing must not leave another stream's batch
 	if err := d.applier.Apply(m.payload, d.work); err != nil {
