@@ -44,7 +44,8 @@ policy_classes:
 		}
 		var waiting []*envoy
 		for i, fields := range [][]string{
-			{"x-mine-policy-class", "patient"}, {"x-dynamo-policy-class", "patient"},
+			{"x-mine-policy-class", "patient"},
+			{"x-dynamo-policy-class", "patient"},
 			{"x-dynamo-policy-class", "patient", "x-mine-policy-class", " "}, // an empty one is none
 		} {
 			e := w.open()
