@@ -197,12 +197,10 @@ func FreePort(tb testing.TB) int {
 		if err != nil {
 			continue
 		}
-		ln, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
-		if err != nil {
+		if !canListen(port) {
 			_ = claim.Close()
 			continue
 		}
-		_ = ln.Close()
 		claimsMu.Lock()
 		claims = append(claims, claim)
 		claimsMu.Unlock()
@@ -210,4 +208,18 @@ func FreePort(tb testing.TB) int {
 	}
 	tb.Fatal("no free port")
 	return 0
+}
+
+// canListen reports whether a port is free, and leaves it free: no program is started
+// meanwhile. A child would have the socket too, until it has become that program, and the
+// port would be in use after our Close.
+func canListen(port int) bool {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	ln, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+	if err != nil {
+		return false
+	}
+	_ = ln.Close()
+	return true
 }
