@@ -23,13 +23,12 @@ def test_cancelled_with_the_result_there(service: SelectionService, fleet: Serve
     """A task that is cancelled between the result and its own turn leaves no booking."""
 
     async def main() -> None:
-        request = CHOSEN if method == "select_and_reserve" else STATED
-        booking = getattr(service, method)({"selection_id": "a", **request})
-
         async def wait() -> Any:
             return await booking
 
-        task = asyncio.create_task(wait())
+        task = asyncio.create_task(wait())  # it awaits the booking before the answer can come
+        request = CHOSEN if method == "select_and_reserve" else STATED
+        booking = getattr(service, method)({"selection_id": "a", **request})
         booking.add_done_callback(lambda _: task.cancel())
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -44,12 +43,11 @@ def test_taken_by_another(service: SelectionService, fleet: Server) -> None:
     """Of several tasks that await one booking, one is enough to keep it."""
 
     async def main() -> None:
-        booking = service.select_and_reserve({"selection_id": "a", **CHOSEN})
-
         async def wait() -> Any:
             return await booking
 
-        tasks = [asyncio.create_task(wait()) for _ in range(3)]
+        tasks = [asyncio.create_task(wait()) for _ in range(3)]  # they await it before its answer can come
+        booking = service.select_and_reserve({"selection_id": "a", **CHOSEN})
         booking.add_done_callback(lambda _: [tasks[i].cancel() for i in (0, 2)])
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert [isinstance(result, asyncio.CancelledError) for result in results] == [True, False, True]
