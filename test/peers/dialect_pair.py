@@ -140,24 +140,19 @@ class Pair(Caches):
             if books and ours.status == 200:
                 self._booked(ours.body)
             return self.settle()
-        best = self._cheapest(call.fields)
+        ids = ("selection_id", self.dialect.booking)
+        best, other = self._agreed(call, without=(*ids, "advisory"))
         if not best:  # nothing to choose from: refused alike
             ours, theirs = self.exchange(call)
             assert ours.status != 200, f"{call}: chosen, which the formula does not expect"
             return
-        other = self._cheapest(call.fields, theirs=True)
         ours = self.ours.send(call)
         if ours.status != 200:
             self.note(call, ours, theirs := self.theirs.send(call))
             return self.alike(call, ours, theirs)
         mine = rank(ours.body)
-        ids = ("selection_id", self.dialect.booking)
         asked = self._pinned(call.fields, mine, without=(*ids, "advisory") if books else ids)
         question = replace(call, path="/select", body=asked)
-        deadline = time.monotonic() + PATIENCE
-        while mine not in best and time.monotonic() < deadline:  # the peer may apply a call after its answer
-            time.sleep(0.01)
-            best = self._cheapest(call.fields)
         expected = self.theirs.send(question)
         theirs = self.theirs.send(call)
         self.note(call, ours, theirs)
@@ -188,6 +183,21 @@ class Pair(Caches):
             self._booked(theirs.body)
         self.alike(call, ours, theirs)
         self.settle()
+
+    def _agreed(self, call: Call, without) -> tuple:
+        """The ranks of least cost on ours and on the peer, once both choose among them: either may
+        apply an earlier call or event after its answer, and choose by it later than it tells of it."""
+        trial = replace(call, path="/select", body={key: v for key, v in call.fields.items() if key not in without})
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            best, other = self._cheapest(call.fields), self._cheapest(call.fields, theirs=True)
+            if not best:
+                return best, other
+            answers = (self.ours.send(trial), best), (self.theirs.send(trial), other)
+            agreed = all(answer.status != 200 or rank(answer.body) in least for answer, least in answers)
+            if agreed or time.monotonic() > deadline:
+                return best, other
+            time.sleep(0.01)
 
     def note(self, call: Call, ours: Answer, theirs: Answer) -> None:
         self.log.append(f"{call}\n    ours   {ours.status} {ours.body}\n    theirs {theirs.status} {theirs.body}")
