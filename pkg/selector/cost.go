@@ -80,6 +80,11 @@ func PotentialDecode(p Prompt, c *Candidate) uint64 {
 // negative. cands must be all the eligible ranks: the decay of the overlap
 // credit compares each with the one that has the least prefill load.
 func (w Weights) Costs(p Prompt, cands []Candidate, dst []float64) []float64 {
+	return w.costs(&w, p, cands, dst)
+}
+
+// costs are the costs where service has the weights by which the loads are counted.
+func (w *Weights) costs(service *Weights, p Prompt, cands []Candidate, dst []float64) []float64 {
 	dst = dst[:0]
 	decay := w.newDecay(p, cands)
 	prefix := w.PrefixOnly && !w.TrackPrefill && w.OverlapCredit > 0
@@ -89,7 +94,7 @@ func (w Weights) Costs(p Prompt, cands []Candidate, dst []float64) []float64 {
 		if prefix {
 			cost = w.prefixCost(p, c)
 		} else {
-			cost = w.prefillCost(p, c, decay)
+			cost = w.prefillCost(service, p, c, decay)
 			if c.Known {
 				cost += float64(PotentialDecode(p, c))
 			}
@@ -116,8 +121,10 @@ func (w Weights) prefixCost(p Prompt, c *Candidate) float64 {
 }
 
 // prefillCost weighs the prompt work that would be on the rank, less what is
-// cached there. A rank without known loads is charged the prompt alone.
-func (w Weights) prefillCost(p Prompt, c *Candidate, d decay) float64 {
+// cached there. A rank without known loads is charged the prompt alone. The
+// prompt's length is that of its tokens to compute and its cached ones, both as
+// service counts them; it is more than p.Tokens if more than those are cached.
+func (w *Weights) prefillCost(service *Weights, p Prompt, c *Candidate, d decay) float64 {
 	if !w.TrackPrefill {
 		return 0
 	}
@@ -125,7 +132,7 @@ func (w Weights) prefillCost(p Prompt, c *Candidate, d decay) float64 {
 	var active float64
 	if c.Known {
 		active = float64(c.Prefill)
-		tokens = active + max(tokens, float64(w.Cached(p, c)))
+		tokens = active + max(tokens, float64(service.Cached(p, c)))
 	}
 	credit := w.credit(c, w.OverlapCredit*d.factor(active))
 	return w.PrefillScale * max(0, tokens/p.blockSize()-credit)

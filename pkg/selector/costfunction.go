@@ -2,8 +2,9 @@ package selector
 
 // CostFunction is the policy of dynamo-kv-router: the cost of [Weights.Costs].
 type CostFunction struct {
-	// Own, if not nil, are used instead of the decision's weights, except for
-	// TrackPrefill, which always is the decision's.
+	// Own, if not nil, are used instead of the decision's weights, except that
+	// TrackPrefill always is the decision's, and that cached tokens are counted, for the
+	// length of the prompt, as the decision's weights count them.
 	Own *Weights
 }
 
@@ -18,7 +19,8 @@ func (f CostFunction) weights(d *Decision) Weights {
 
 // Costs implements Policy. The unit is blocks.
 func (f CostFunction) Costs(d *Decision, dst []float64) []float64 {
-	return f.weights(d).Costs(d.Prompt, d.Candidates, dst)
+	w := f.weights(d)
+	return w.costs(&d.Weights, d.Prompt, d.Candidates, dst)
 }
 
 // Temperature implements Policy.
@@ -35,7 +37,7 @@ func (f CostFunction) Reasons(d *Decision, i int) Reasons {
 	if w.PrefixOnly && !w.TrackPrefill && w.OverlapCredit > 0 {
 		r.Decode = w.prefixCost(p, c)
 	} else {
-		prefill := w.prefillCost(p, c, w.newDecay(p, d.Candidates))
+		prefill := w.prefillCost(&d.Weights, p, c, w.newDecay(p, d.Candidates))
 		if c.Known && prefill > 0 {
 			r.Wait = min(prefill, w.PrefillScale*float64(c.Prefill)/p.blockSize())
 			r.Decode = float64(PotentialDecode(p, c))

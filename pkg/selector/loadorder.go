@@ -48,7 +48,7 @@ func (f CostFunction) LoadOrder(d *Decision, like *Candidate) (o LoadOrder, ok b
 	credit := w.credit(like, w.OverlapCredit)
 	switch {
 	case w.TrackPrefill:
-		own := max(float64(p.Tokens), float64(w.Cached(p, like))) / p.blockSize()
+		own := max(float64(p.Tokens), float64(d.Weights.Cached(p, like))) / p.blockSize()
 		o.Token = w.PrefillScale / p.blockSize()
 		o.cut = w.PrefillScale * max(0, credit-own)
 		o.rest += w.PrefillScale * (own + credit)

@@ -338,3 +338,26 @@ func TestHistoryForgets(t *testing.T) {
 		t.Errorf("share %v of a class that is forgotten", share)
 	}
 }
+
+// An instance's weights of host and disk act on the credit alone: the prompt is not longer
+// for them, even where they count more tokens as cached than it has. Measured on
+// dynamo-kv-router 1.6.1.
+func TestOwnWeightsKeepTheLength(t *testing.T) {
+	own := selector.DefaultWeights()
+	own.OverlapCredit, own.PrefillScale, own.Host, own.ActiveRequests = 1.5, 2, 1.4, 0.7
+	d := &selector.Decision{
+		Prompt:  selector.Prompt{Tokens: 16, Blocks: 4, BlockSize: 4},
+		Weights: selector.DefaultWeights(),
+		Candidates: []selector.Candidate{
+			{Known: true, Host: 4, Prefill: 8, Active: 1, Requests: 2},
+			{Known: true, Device: 4, Prefill: 1, Active: 3, Requests: 2},
+		},
+	}
+	got := selector.CostFunction{Own: &own}.Costs(d, nil)
+	// 2 * ((8+16)/4 - 1.4*4) + 5 + 2*0.7, and no prefill + 7 + 2*0.7
+	for i, want := range []float64{7.2, 8.4} {
+		if math.Abs(got[i]-want) > 1e-9 {
+			t.Errorf("candidate %d costs %v, want %v", i, got[i], want)
+		}
+	}
+}

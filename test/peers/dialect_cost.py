@@ -44,6 +44,7 @@ class Rank:
     device: int
     host: int  # blocks behind the device's
     disk: int  # blocks behind the host's
+    cached: int  # tokens, by the weights of the service's tiers
     prefill: int  # tokens booked
     decode: int  # blocks with this prompt's
     requests: int
@@ -60,11 +61,13 @@ def told(scores: dict, loads: list[dict], tokens: int, configured: Weights) -> d
             overlap.get(key, 0)
             for key in ("device_blocks", "host_pinned_extension_blocks", "disk_extension_blocks")
         )
-        uncached = tokens - min(tokens, cached(size, device, host, disk, configured)) if configured.track else 0
+        hit = cached(size, device, host, disk, configured)
+        uncached = tokens - min(tokens, hit) if configured.track else 0
         ranks[rank(row)] = Rank(
             device,
             host,
             disk,
+            hit,
             prefill=row["potential_prefill_tokens"] - uncached,
             decode=row["potential_decode_blocks"],
             requests=row["active_requests"],
@@ -95,12 +98,11 @@ def _cost(load: Rank, floor: int, size: int, tokens: int, w: Weights) -> float:
         excess = (load.prefill - floor) / size
         decay = 1 / (1 + w.decay * excess / max(1, math.ceil(tokens / size)))
     credit = w.credit * decay * load.device + w.host * load.host + w.disk * load.disk
-    decode = load.decode + w.request * load.requests
+    requests = w.request * load.requests
     if not w.track:
-        return max(0.0, decode - credit) if w.prefix_only else decode
-    hit = cached(size, load.device, load.host, load.disk, w)
-    raw = (load.prefill + max(tokens, hit)) / size
-    return w.scale * max(0.0, raw - credit) + decode
+        return (max(0.0, load.decode - credit) if w.prefix_only else load.decode) + requests
+    raw = (load.prefill + max(tokens, load.cached)) / size
+    return w.scale * max(0.0, raw - credit) + load.decode + requests
 
 
 def attraction(held: set[str], preferred: dict[str, float]) -> float:
