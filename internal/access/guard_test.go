@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -298,20 +297,6 @@ func TestFailures(t *testing.T) {
 			t.Errorf("after %v: %d, %d", failureEvery, first, second)
 		}
 	})
-}
-
-// TestNetwork: what shares an allowance.
-func TestNetwork(t *testing.T) {
-	for _, pair := range [][2]string{
-		{"192.0.2.1", "::ffff:192.0.2.1"}, {"2001:db8::1", "2001:db8::ffff:1:2:3"}, {"fe80::1%a", "fe80::2%b"},
-	} {
-		if network(netip.MustParseAddr(pair[0])) != network(netip.MustParseAddr(pair[1])) {
-			t.Errorf("%v", pair)
-		}
-	}
-	if network(netip.MustParseAddr("192.0.2.1")) == network(netip.MustParseAddr("192.0.2.2")) {
-		t.Error("two addresses")
-	}
 }
 
 // TestReload: what the file says counts without a restart; a broken or lost one

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"sync/atomic"
 	"time"
+
+	"github.com/select-service/select-service/internal/clientnet"
 )
 
 // An address may send failureBurst wrong tokens at once, then one per failureEvery; further
@@ -33,17 +35,7 @@ func newFailures(now func() time.Duration) *failures {
 
 // allow counts a failure, and reports whether it is within the allowance.
 func (f *failures) allow(from netip.Addr) bool {
-	return take(&f.dues[maphash.Comparable(f.seed, network(from))%failureSlots], f.now(), failureEvery, failureBurst)
-}
-
-// network returns what has one allowance: an IPv4 address, or the /64 network of an IPv6 address.
-func network(a netip.Addr) netip.Addr {
-	a = a.Unmap().WithZone("")
-	if a.Is6() {
-		p, _ := a.Prefix(64) // in range
-		return p.Addr()
-	}
-	return a
+	return take(&f.dues[maphash.Comparable(f.seed, clientnet.Of(from))%failureSlots], f.now(), failureEvery, failureBurst)
 }
 
 // take uses up one of an allowance of burst that is refilled by one per interval (generic cell

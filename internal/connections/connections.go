@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/budget"
+	"github.com/select-service/select-service/internal/clientnet"
 )
 
 const (
@@ -224,20 +225,13 @@ func (s *Set) countAddressLocked(c *conn, n int) {
 	}
 }
 
-// network returns the address that Limits.PerAddress counts: an IPv4 address, or the /64
-// network of an IPv6 address, since a host has all of one.
+// network returns the client's network, by which Limits.PerAddress counts.
 func network(a net.Addr) netip.Prefix {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok {
 		return netip.Prefix{}
 	}
-	ip := tcp.AddrPort().Addr().Unmap().WithZone("")
-	bits := 64
-	if ip.Is4() {
-		bits = 32
-	}
-	prefix, _ := ip.Prefix(bits) // the length fits
-	return prefix
+	return clientnet.Of(tcp.AddrPort().Addr())
 }
 
 // observe is the http.Server.ConnState of the servers.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/select-service/select-service/internal/clientnet"
 	"github.com/select-service/select-service/internal/zmtp"
 )
 
@@ -79,7 +80,7 @@ func (a *acceptor) run() {
 			_ = conn.Close()
 			continue
 		}
-		c := &accepted{acceptor: a, conn: conn, from: network(remote(conn)), since: time.Now()}
+		c := &accepted{acceptor: a, conn: conn, from: clientnet.Of(remote(conn)), since: time.Now()}
 		a.add(c)
 		a.hub.parts.Go(c.run)
 	}
@@ -93,12 +94,6 @@ func remote(conn net.Conn) netip.Addr {
 		return tcp.AddrPort().Addr().Unmap()
 	}
 	return netip.Addr{}
-}
-
-// network is an address, of IPv6 the /64 network, of which a host has all.
-func network(a netip.Addr) netip.Prefix {
-	prefix, _ := a.Prefix(min(a.BitLen(), 64)) // of no address: none
-	return prefix
 }
 
 func (c *accepted) run() {

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/select-service/select-service/internal/clientnet"
 )
 
 // TestWhoMakesRoom: connections fill a bound socket in each stage. Whoever comes later
@@ -70,7 +72,7 @@ func TestOtherAddressHasRoom(t *testing.T) {
 			open := func(from string) *accepted {
 				near, far := net.Pipe()
 				t.Cleanup(func() { _, _ = near.Close(), far.Close() })
-				c := &accepted{acceptor: a, conn: near, from: network(netip.MustParseAddr(from)), since: time.Now()}
+				c := &accepted{acceptor: a, conn: near, from: clientnet.Of(netip.MustParseAddr(from)), since: time.Now()}
 				a.add(c)
 				c.establish()
 				c.used()
