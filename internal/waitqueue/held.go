@@ -20,13 +20,14 @@ type Held interface {
 	RunOrHold(charged map[uint32]float64, force bool, overlapAge time.Duration) (hold time.Duration, err error)
 }
 
-// held has the requests being held, in no order. They get their turns by ascending work minus
-// agedShare of the time that they have waited.
+// held has the requests being held. They get their turns by ascending work minus agedShare of
+// the time that they have waited; that order does not change while they wait.
 type held struct {
 	maxHold time.Duration // a request that was held for this long runs in any case
-	waiting []*Queued
-	tokens  uint64
-	rescan  *time.Timer // dispatches again when a rank may have become free
+	// byTurn and byArrival have the same requests, ordered by turn and by since.
+	byTurn, byArrival []*Queued
+	tokens            uint64
+	rescan            *time.Timer // dispatches again when a rank may have become free
 }
 
 const (
@@ -50,9 +51,9 @@ func (q *Queue) enterHeldLocked(r Held, since *time.Time) (*Queued, error) {
 	if since.IsZero() {
 		*since = time.Now()
 	}
-	w := &Queued{request: r, since: *since, work: r.Work(), tokens: r.Waiter().Tokens, done: make(chan struct{})}
-	q.held.waiting = append(q.held.waiting, w)
-	q.held.tokens += w.tokens
+	w := &Queued{request: r, since: *since, tokens: r.Waiter().Tokens, done: make(chan struct{})}
+	w.turn = r.Work() + agedShare*since.Sub(q.config.Started).Seconds()
+	q.held.add(w)
 	q.scanLocked()
 	if w.ended {
 		return nil, w.err
@@ -68,37 +69,46 @@ func (q *Queue) enterHeldLocked(r Held, since *time.Time) (*Queued, error) {
 func (q *Queue) scanLocked() {
 	h := q.held
 	now := time.Now()
-	order := slices.SortedFunc(slices.Values(h.waiting), func(a, b *Queued) int {
-		return cmp.Or(cmp.Compare(h.rank(a, now), h.rank(b, now)), a.since.Compare(b.since))
-	})
 	charged := make(map[uint32]float64)
 	next := h.maxHold
-	for i, w := range order {
-		waited := now.Sub(w.since)
-		if i >= maxScanned {
-			next = min(next, h.maxHold-waited)
-			continue
-		}
-		hold, err := q.runOrHoldLocked(w, charged, waited >= h.maxHold)
+	for _, w := range h.firstTurns(now) {
+		hold, err := q.runOrHoldLocked(w, charged, h.isOverdue(w, now))
 		if hold > 0 {
-			next = min(next, hold, h.maxHold-waited)
+			next = min(next, hold)
 			continue
 		}
 		h.remove(w)
 		w.end(err)
 	}
+	if len(h.byArrival) > 0 {
+		next = min(next, h.maxHold-now.Sub(h.byArrival[0].since))
+	}
 	h.scheduleLocked(q, next)
 }
 
-// rank returns the sort key of a request: those that have waited for maxHold or more come
-// first, in order of their wait.
-func (h *held) rank(w *Queued, now time.Time) float64 {
-	waited := now.Sub(w.since)
-	if waited >= h.maxHold {
-		return -waited.Seconds() - 1e9
+// firstTurns returns the next maxScanned requests: the overdue ones by arrival, the others by
+// turn.
+func (h *held) firstTurns(now time.Time) []*Queued {
+	first := make([]*Queued, 0, maxScanned)
+	for _, w := range h.byArrival {
+		if len(first) == maxScanned || !h.isOverdue(w, now) {
+			break
+		}
+		first = append(first, w)
 	}
-	return w.work - agedShare*waited.Seconds()
+	for _, w := range h.byTurn {
+		if len(first) == maxScanned {
+			break
+		}
+		if !h.isOverdue(w, now) {
+			first = append(first, w)
+		}
+	}
+	return first
 }
+
+// isOverdue reports whether a request has been held for maxHold.
+func (h *held) isOverdue(w *Queued, now time.Time) bool { return now.Sub(w.since) >= h.maxHold }
 
 // runOrHoldLocked calls the request's RunOrHold. If that panics, the request ends with
 // errPanicked: the panic is in another caller's goroutine.
@@ -120,12 +130,28 @@ func (w *Queued) end(err error) {
 	close(w.done)
 }
 
-func (h *held) remove(w *Queued) (was bool) {
-	i := slices.Index(h.waiting, w)
+// add inserts a request behind those of the same turn and time.
+func (h *held) add(w *Queued) {
+	i, _ := slices.BinarySearchFunc(h.byTurn, w, func(other, w *Queued) int {
+		return cmp.Or(cmp.Compare(other.turn, w.turn), other.since.Compare(w.since), -1)
+	})
+	h.byTurn = slices.Insert(h.byTurn, i, w)
+	i, _ = slices.BinarySearchFunc(h.byArrival, w, func(other, w *Queued) int {
+		return cmp.Or(other.since.Compare(w.since), -1)
+	})
+	h.byArrival = slices.Insert(h.byArrival, i, w)
+	h.tokens += w.tokens
+}
+
+// remove takes a request out, and reports whether it was there.
+func (h *held) remove(w *Queued) bool {
+	i := slices.Index(h.byTurn, w)
 	if i < 0 {
 		return false
 	}
-	h.waiting = slices.Delete(h.waiting, i, i+1)
+	h.byTurn = slices.Delete(h.byTurn, i, i+1)
+	i = slices.Index(h.byArrival, w)
+	h.byArrival = slices.Delete(h.byArrival, i, i+1)
 	h.tokens -= w.tokens
 	return true
 }
@@ -133,7 +159,7 @@ func (h *held) remove(w *Queued) (was bool) {
 // scheduleLocked has the requests considered again after some time, if there are any.
 func (h *held) scheduleLocked(q *Queue, after time.Duration) {
 	switch {
-	case len(h.waiting) == 0:
+	case len(h.byArrival) == 0:
 		h.stop()
 	case h.rescan == nil:
 		h.rescan = time.AfterFunc(max(after, minRescan), q.Dispatch)
@@ -151,8 +177,8 @@ func (h *held) stop() {
 // closeLocked answers every request with reason.
 func (h *held) closeLocked(reason error) {
 	h.stop()
-	for _, w := range h.waiting {
+	for _, w := range h.byArrival {
 		w.end(reason)
 	}
-	h.waiting, h.tokens = nil, 0
+	h.byTurn, h.byArrival, h.tokens = nil, nil, 0
 }

@@ -83,7 +83,7 @@ type Queued struct {
 	// The fields below are for held requests only.
 
 	since  time.Time
-	work   float64 // seconds, see Held
+	turn   float64 // seconds; the least comes first
 	tokens uint64
 	ended  bool // done is closed
 }
@@ -149,7 +149,7 @@ func (q *Queue) Dispatch() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.held != nil {
-		if len(q.held.waiting) > 0 {
+		if len(q.held.byArrival) > 0 {
 			q.scanLocked()
 		}
 		return
@@ -217,7 +217,7 @@ func (q *Queue) Pending() (requests int, tokens uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.held != nil {
-		return len(q.held.waiting), q.held.tokens
+		return len(q.held.byArrival), q.held.tokens
 	}
 	return q.queue.Len(), q.queue.Tokens()
 }
