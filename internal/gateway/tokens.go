@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"iter"
 	"math/rand/v2"
 	"net/http"
 	"time"
@@ -34,7 +35,7 @@ func (r *request) tokenize(ctx context.Context) *problem {
 		return bad
 	}
 	began := time.Now()
-	ids, err := r.config.Tokenizer.Tokens(ctx, &tokenizer.Request{Request: r.body, Model: r.target.base, Engine: r.pool.engine})
+	ids, err := r.config.Tokenizer.Tokens(ctx, &tokenizer.Request{Request: r.body, Model: r.target.base, Engines: r.pool.engines()})
 	r.metrics.Tokenized(time.Since(began))
 	if err != nil {
 		return r.notTokenized(ctx, err)
@@ -83,7 +84,11 @@ func (p *picker) probe(ctx context.Context) {
 		if i == maxProbed || pool == nil {
 			return
 		}
-		err := p.config.Tokenizer.Probe(ctx, t.base, pool.engine())
+		var engine string
+		for engine = range pool.engines() {
+			break
+		}
+		err := p.config.Tokenizer.Probe(ctx, t.base, engine)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -95,13 +100,20 @@ func (p *picker) probe(ctx context.Context) {
 	}
 }
 
-// engine returns the base URL of an engine of the pool, chosen at random; "": there is none.
-func (p *pool) engine() string {
-	workers := p.snapshot.Workers
-	if len(workers) == 0 {
-		return ""
+// engines has the base URLs of the pool's engines, each once, from a random one on.
+func (p *pool) engines() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		workers := p.snapshot.Workers
+		if len(workers) == 0 {
+			return
+		}
+		first := rand.IntN(len(workers))
+		for i := range workers {
+			if !yield(workers[(first+i)%len(workers)].Address()) {
+				return
+			}
+		}
 	}
-	return workers[rand.IntN(len(workers))].Address()
 }
 
 // notTokenized decides about a request without tokens: it places it by load and returns nil, or

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net"
 	"net/http"
 	"strings"
@@ -81,13 +82,10 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 type Request struct {
 	*openai.Request
 	Model string // the server's name of the model: an adapter's base model
-	// Engine returns the base URL of a live engine of the model, chosen at random; "": there is
-	// none. It is called if the URL is Worker.
-	Engine func() string
+	// Engines has the base URLs of the model's live engines, each once, from a random one on. It
+	// is used if the URL is Worker.
+	Engines iter.Seq[string]
 }
-
-// draws bounds how many engines are drawn to find one whose breaker is closed.
-const draws = 4
 
 // Tokens returns the token ids of the request's prompt, of the first one in a batch. The error
 // is an *Error, or ctx's if ctx ended.
@@ -101,28 +99,24 @@ func (c *Client) Tokens(ctx context.Context, r *Request) ([]uint32, error) {
 	if c.options.URL != Worker {
 		return c.ask(ctx, c.options.URL, call)
 	}
-	return c.askEngines(ctx, r.Engine, call)
+	return c.askEngines(ctx, r.Engines, call)
 }
 
-// askEngines asks a live engine, and a second one if the first is unavailable: that failure is
-// not the prompt's fault.
-func (c *Client) askEngines(ctx context.Context, draw func() string, q call) ([]uint32, error) {
-	var last error = &Error{Reason: Open, Err: errOpen}
-	tried := ""
-	for range draws {
-		engine := draw()
-		if engine == "" {
-			return nil, &Error{Reason: Unavailable, Err: errNoEngine}
-		}
-		if engine == tried {
-			continue
-		}
+// askEngines asks the first engine whose breaker is closed, and a second one if that is
+// unavailable: that failure is not the prompt's fault.
+func (c *Client) askEngines(ctx context.Context, engines iter.Seq[string], q call) ([]uint32, error) {
+	var last error = &Error{Reason: Unavailable, Err: errNoEngine}
+	failed := false
+	for engine := range engines {
 		ids, err := c.ask(ctx, baseOf(engine), q)
 		e, ok := errors.AsType[*Error](err)
 		switch {
 		case ok && e.Reason == Open:
-		case ok && e.Reason == Unavailable && tried == "":
-			last, tried = err, engine
+			if !failed {
+				last = err
+			}
+		case ok && e.Reason == Unavailable && !failed:
+			last, failed = err, true
 		default:
 			return ids, err
 		}
