@@ -297,7 +297,9 @@ func (n *simNode) deliver(from int, topic string, payload []byte) {
 			n.w.failf("message of node %d: %v", from, err)
 			return
 		}
-		n.w.oracle.delivered(n, &e)
+		if !n.silenced(from, e.sender) {
+			n.w.oracle.delivered(n, &e)
+		}
 		if m := n.w.mutant.event; m != nil {
 			if !m(n, &e) {
 				return
@@ -305,8 +307,18 @@ func (n *simNode) deliver(from int, topic string, payload []byte) {
 			payload = bytes.Clone(newEncoder().event(&e))
 		}
 	}
-	n.r.applyMessage(n.dec, fmt.Sprintf("tcp://host%d:5", from), topic, payload)
+	n.r.applyMessage(n.dec, simPeer(from), topic, payload)
 	n.look()
+}
+
+func simPeer(node int) string { return fmt.Sprintf("tcp://host%d:5", node) }
+
+// silenced: the node believes the hostile peer, which came first, that it is that process,
+// and refuses what the process itself sends until its snapshot is read.
+func (n *simNode) silenced(from int, process uint64) bool {
+	id := n.r.core.identities[process]
+	s := id.at(hostilePeer)
+	return s != nil && s.confirmed && !s.absent && !id.confirmedAt(simPeer(from))
 }
 
 // look begins the fetches that are due, and looks again when others may be.
