@@ -3,6 +3,7 @@ package gateway
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -10,6 +11,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -25,14 +28,16 @@ type endpoint struct {
 type endpoints struct {
 	lookUp func(ctx context.Context, network, host string) ([]netip.Addr, error)
 	now    func() time.Time
+	log    zerolog.Logger
 
-	mu    sync.RWMutex // guards known
-	known map[string]resolved
+	mu       sync.RWMutex // guards resolved
+	resolved map[string]resolved
 }
 
 // resolved is a remembered endpoint.
 type resolved struct {
 	endpoint
+	err   error     // the host name has no address yet, and endpoint is empty
 	until time.Time // when a host name is looked up again; zero: never, the URL has an address
 }
 
@@ -40,68 +45,108 @@ const (
 	// nameFor is how long the address of a host name is remembered. The resolver does not
 	// report the record's time to live.
 	nameFor = 30 * time.Second
+	// retryNameAfter is the time between two look-ups of a host name that fail: requests must not
+	// each wait for the resolver.
+	retryNameAfter = 2 * time.Second
 	// maxEndpoints bounds the remembered endpoints. It is far above the number of ranks, since
 	// the URLs of workers that have left stay until it is reached.
 	maxEndpoints = 1 << 18
 )
 
-func newEndpoints() *endpoints {
-	return &endpoints{lookUp: net.DefaultResolver.LookupNetIP, now: time.Now, known: make(map[string]resolved)}
+func newEndpoints(log zerolog.Logger) *endpoints {
+	return &endpoints{lookUp: net.DefaultResolver.LookupNetIP, now: time.Now, log: log, resolved: make(map[string]resolved)}
 }
 
 // of returns the endpoint of a worker's rank. needsRank reports whether the request must name
 // the rank to the engine, because several ranks share the endpoint.
 func (e *endpoints) of(ctx context.Context, w *catalog.Worker, dp uint32) (at endpoint, needsRank bool, err error) {
+	text, needsRank := urlOf(w, dp)
+	at, err = e.resolve(ctx, text)
+	return at, needsRank, err
+}
+
+func urlOf(w *catalog.Worker, dp uint32) (text string, shared bool) {
 	if own := w.RankEndpoints[dp]; own != "" {
-		at, err = e.resolve(ctx, own)
-		return at, false, err
+		return own, false
 	}
-	at, err = e.resolve(ctx, w.Address())
-	return at, w.RankCount() > 1, err
+	return w.Address(), w.RankCount() > 1
+}
+
+// known returns the endpoint of a worker's rank if that needs no look-up of a host name.
+func (e *endpoints) known(w *catalog.Worker, dp uint32) (at endpoint, ok bool) {
+	text, _ := urlOf(w, dp)
+	e.mu.RLock()
+	old, ok := e.resolved[text]
+	e.mu.RUnlock()
+	if ok {
+		return old.endpoint, old.err == nil
+	}
+	if host, port, err := hostPort(text); err == nil {
+		if addr, err := netip.ParseAddr(host); err == nil {
+			return endpointOf(addr, port), true
+		}
+	}
+	return endpoint{}, false
+}
+
+func endpointOf(addr netip.Addr, port string) endpoint {
+	addr = addr.Unmap()
+	return endpoint{text: net.JoinHostPort(addr.String(), port), ip: addr.String()}
 }
 
 // resolve returns the endpoint of a URL. If a host name cannot be looked up, its last address
 // is returned.
 func (e *endpoints) resolve(ctx context.Context, text string) (endpoint, error) {
 	e.mu.RLock()
-	old, ok := e.known[text]
+	old, ok := e.resolved[text]
 	e.mu.RUnlock()
 	if ok && (old.until.IsZero() || e.now().Before(old.until)) {
-		return old.endpoint, nil
+		return old.endpoint, old.err
 	}
 	host, port, err := hostPort(text)
 	if err != nil {
 		return endpoint{}, err
 	}
 	var r resolved
-	addr, err := netip.ParseAddr(host)
-	if err != nil {
-		all, err := e.lookUp(ctx, "ip", host)
-		switch {
-		case err != nil && ok: // the last known address is the best guess
-			return old.endpoint, nil
-		case err != nil:
-			return endpoint{}, fmt.Errorf("resolve endpoint %s: %w", catalog.Clip(text), err)
+	if addr, err := netip.ParseAddr(host); err == nil {
+		r.endpoint = endpointOf(addr, port)
+	} else if addr, err = e.address(ctx, host); err == nil {
+		r.endpoint, r.until = endpointOf(addr, port), e.now().Add(nameFor)
+	} else {
+		if ok && old.err == nil { // the last known address is the best guess
+			r = old
+		} else {
+			r.err = fmt.Errorf("resolve endpoint %s: %w", catalog.Clip(text), err)
 		}
-		if len(all) == 0 {
-			return endpoint{}, fmt.Errorf("resolve endpoint %s: no address", catalog.Clip(text))
+		if ctx.Err() != nil { // says nothing about the name
+			return r.endpoint, r.err
 		}
-		addr, r.until = all[0], e.now().Add(nameFor)
-		// Of a name with addresses of both kinds, such as localhost, engines listen on the IPv4
-		// one by default, and Envoy knows them by it.
-		if i := slices.IndexFunc(all, func(a netip.Addr) bool { return a.Unmap().Is4() }); i >= 0 {
-			addr = all[i]
-		}
+		r.until = e.now().Add(retryNameAfter)
+		e.log.Warn().Err(err).Str("endpoint", catalog.Clip(text)).Str("address", r.text).Msg("a worker's host name is not found; without an address it gets no request")
 	}
-	addr = addr.Unmap()
-	r.endpoint = endpoint{text: net.JoinHostPort(addr.String(), port), ip: addr.String()}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.known) >= maxEndpoints {
-		clear(e.known)
+	if len(e.resolved) >= maxEndpoints {
+		clear(e.resolved)
 	}
-	e.known[text] = r
-	return r.endpoint, nil
+	e.resolved[text] = r
+	return r.endpoint, r.err
+}
+
+// address looks a host name up. Of a name with addresses of both kinds, such as localhost,
+// engines listen on the IPv4 one by default, and Envoy knows them by it.
+func (e *endpoints) address(ctx context.Context, host string) (netip.Addr, error) {
+	all, err := e.lookUp(ctx, "ip", host)
+	switch {
+	case err != nil:
+		return netip.Addr{}, err
+	case len(all) == 0:
+		return netip.Addr{}, errors.New("no address")
+	}
+	if i := slices.IndexFunc(all, func(a netip.Addr) bool { return a.Unmap().Is4() }); i >= 0 {
+		return all[i], nil
+	}
+	return all[0], nil
 }
 
 // hostPort splits the URL of a worker, or plain host:port. The port of a URL without one is its

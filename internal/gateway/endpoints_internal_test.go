@@ -6,12 +6,14 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/rs/zerolog"
 )
 
 // TestResolve proves what Envoy is told of a worker's URL: an address as it is, a name by its
 // IPv4 address if it has one, which is believed for a while and kept while nobody knows better.
 func TestResolve(t *testing.T) {
-	e := newEndpoints()
+	e := newEndpoints(zerolog.Nop())
 	now, asked := time.Unix(0, 0), 0
 	names := map[string][]netip.Addr{
 		"both":  {netip.MustParseAddr("::1"), netip.MustParseAddr("::ffff:127.0.0.1")},

@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -25,13 +27,13 @@ type target struct {
 	base  string // the engines' name of the model without the adapter
 }
 
-// pool groups the workers of a scope's snapshot by what they can do.
+// pool is what the workers of a scope's snapshot can do.
 type pool struct {
 	snapshot *catalog.Snapshot
-	adapters map[string][]uint64 // sorted ids of the workers that have the adapter
-	// prefill has the sorted ids of the workers that only prefill, decode those of all others.
-	// The others prefill too if no prefill worker did.
-	prefill, decode []uint64
+	adapters map[string]bool // the adapters that at least one worker has
+	// prefills: there are workers that only prefill. The others decode, and prefill too if none
+	// of those did.
+	prefills bool
 }
 
 // maxPools bounds the remembered pools; those of scopes that have gone stay until it is
@@ -61,7 +63,7 @@ func (m *models) lookUp(name string) (target, bool) {
 		return target{}, false
 	}
 	for _, t := range all {
-		if p := m.pool(t.scope); p != nil && p.adapters[name] != nil {
+		if p := m.pool(t.scope); p != nil && p.adapters[name] {
 			t.lora = name
 			return t, true
 		}
@@ -107,14 +109,19 @@ func (m *models) haveWorkers() bool {
 
 // pool returns the scope's pool for the current snapshot; nil if it has no workers.
 func (m *models) pool(sc catalog.Scope) *pool {
-	snap := m.catalog.Snapshot(sc)
+	if snap := m.catalog.Snapshot(sc); snap != nil {
+		return m.poolOf(snap)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if snap == nil {
-		delete(m.pools, sc)
-		return nil
-	}
-	p := m.pools[sc]
+	delete(m.pools, sc)
+	return nil
+}
+
+func (m *models) poolOf(snap *catalog.Snapshot) *pool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.pools[snap.Scope]
 	if p == nil || p.snapshot != snap {
 		p = newPool(snap)
 		if m.pools == nil || len(m.pools) >= maxPools {
@@ -126,19 +133,56 @@ func (m *models) pool(sc catalog.Scope) *pool {
 }
 
 func newPool(snap *catalog.Snapshot) *pool {
-	p := &pool{snapshot: snap, decode: []uint64{}}
-	for _, w := range snap.Workers { // by id
+	p := &pool{snapshot: snap, adapters: make(map[string]bool)}
+	for _, w := range snap.Workers {
 		for _, name := range w.Adapters {
-			if p.adapters == nil {
-				p.adapters = make(map[string][]uint64)
-			}
-			p.adapters[name] = append(p.adapters[name], w.ID)
+			p.adapters[name] = true
 		}
-		if w.Role != nil && *w.Role == catalog.RolePrefill {
-			p.prefill = append(p.prefill, w.ID)
-		} else {
-			p.decode = append(p.decode, w.ID)
-		}
+		p.prefills = p.prefills || onlyPrefills(w)
 	}
 	return p
+}
+
+func onlyPrefills(w *catalog.Worker) bool { return w.Role != nil && *w.Role == catalog.RolePrefill }
+
+// filter says which ranks may take one leg of a request.
+type filter struct {
+	models    *models
+	endpoints *endpoints
+	prefill   bool     // the prefill leg, for workers that only prefill; else for all others
+	lora      string   // the adapter that the worker must have; "": none
+	subset    subset   // of the endpoints
+	without   []uint64 // ids of workers whose address is unknown
+}
+
+// eligible implements selecting.Eligible. A rank whose host name was never looked up is in no
+// subset.
+func (f *filter) eligible(snap *catalog.Snapshot) func(catalog.Entry) bool {
+	if f.key() == "" && !f.models.poolOf(snap).prefills {
+		return nil
+	}
+	return func(e catalog.Entry) bool {
+		w := e.Worker
+		if onlyPrefills(w) != f.prefill || slices.Contains(f.without, w.ID) ||
+			f.lora != "" && !slices.Contains(w.Adapters, f.lora) {
+			return false
+		}
+		if !f.subset.given {
+			return true
+		}
+		at, ok := f.endpoints.known(w, e.DP)
+		return ok && f.subset.has(at)
+	}
+}
+
+// key is the same for filters of equal effect; "": every worker that does not only prefill.
+func (f *filter) key() string {
+	if !f.prefill && f.lora == "" && !f.subset.given && len(f.without) == 0 {
+		return ""
+	}
+	var in []string
+	if f.subset.given {
+		in = append(slices.Sorted(maps.Keys(f.subset.of)), "")
+	}
+	return fmt.Sprintf("%t %q %v %q", f.prefill, f.lora, f.without, in)
 }

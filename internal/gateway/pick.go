@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 
@@ -56,10 +57,8 @@ type request struct {
 
 	prompt selecting.Prompt
 	held   int64 // bytes reserved by holdTokens
-	// allowed has the sorted ids of the workers that the request may go to, nil for all. ranks
-	// narrows them to some of their ranks, nil for all.
-	allowed []uint64
-	ranks   map[catalog.Rank]bool
+	// without are workers that were chosen although their address is unknown.
+	without []uint64
 }
 
 // pick chooses where a request goes. The caller frees the booking of the placement, if it has
@@ -73,7 +72,7 @@ func (p *picker) pick(ctx context.Context, h *head, text []byte, caller *access.
 	if bad := r.read(); bad != nil {
 		return nil, bad
 	}
-	if bad := r.narrow(ctx, r.pool.decoders()); bad != nil {
+	if bad := r.findEligible(ctx); bad != nil {
 		return nil, bad
 	}
 	if bad := r.tokenize(ctx); bad != nil {
@@ -121,68 +120,38 @@ func (r *request) noSuchModel() *problem {
 	return errUnknownModel(catalog.Clip(r.body.Model))
 }
 
-// decoders returns the workers that can serve a request alone, nil for all: those that do not
-// only prefill.
-func (p *pool) decoders() []uint64 {
-	if len(p.prefill) == 0 {
-		return nil
+// filter returns which ranks may take a leg of the request. A subset restricts the decode leg
+// only.
+func (r *request) filter(prefill bool) *filter {
+	f := &filter{models: r.models, endpoints: r.endpoints, prefill: prefill, lora: r.target.lora, without: slices.Clone(r.without)}
+	if !prefill {
+		f.subset = r.head.subset
 	}
-	return p.decode
+	return f
 }
 
-// narrow sets allowed and ranks to those of may (nil: all) that have the adapter and are in the
-// request's subset. It is a problem if none is left.
-func (r *request) narrow(ctx context.Context, may []uint64) *problem {
-	r.allowed, r.ranks = may, nil
-	if r.target.lora != "" {
-		has := r.pool.adapters[r.target.lora]
-		if may == nil {
-			r.allowed = has
-		} else {
-			r.allowed = slices.DeleteFunc(slices.Clone(may), func(id uint64) bool { return !contains(has, id) })
-		}
-	}
+// findEligible looks up the addresses that the request's subset is compared with. It is a problem
+// if no rank can take the decode leg.
+func (r *request) findEligible(ctx context.Context) *problem {
 	if r.head.subset.given {
-		r.ranks = make(map[catalog.Rank]bool)
-		var in []uint64
-		for _, e := range r.pool.snapshot.Ranks() { // by worker
-			if r.allowed != nil && !contains(r.allowed, e.Rank.Worker) {
-				continue
-			}
-			if at, _, err := r.endpoints.of(ctx, e.Worker, e.DP); err != nil || !r.head.subset.has(at) {
-				continue
-			}
-			r.ranks[e.Rank] = true
-			if n := len(in); n == 0 || in[n-1] != e.Rank.Worker {
-				in = append(in, e.Rank.Worker)
-			}
-		}
-		r.allowed = in
-		if in == nil {
-			r.allowed = []uint64{}
+		for _, e := range r.pool.snapshot.Ranks() {
+			_, _, _ = r.endpoints.of(ctx, e.Worker, e.DP) // one that has no address is in no subset
 		}
 	}
-	if r.allowed != nil && len(r.allowed) == 0 {
+	eligible := r.filter(false).eligible(r.pool.snapshot)
+	if eligible != nil && !slices.ContainsFunc(r.pool.snapshot.Ranks(), eligible) {
 		return errNoEndpoint(selector.ErrNoEndpoints)
 	}
 	return nil
 }
 
-// contains reports whether a sorted list has an id.
-func contains(ids []uint64, id uint64) bool {
-	_, found := slices.BinarySearch(ids, id)
-	return found
-}
-
 // selection returns the request to package selecting, for one leg: the prefill or the decode.
-func (r *request) selection() *selecting.SelectRequest {
+func (r *request) selection(prefill bool) *selecting.SelectRequest {
+	f := r.filter(prefill)
 	req := &selecting.SelectRequest{
 		Scope: r.target.scope, Prompt: r.prompt, ExpectedOutputTokens: r.body.Hints.OutputTokens,
 		PolicyClass: r.head.class, Session: r.head.session, SoftSession: true, Lease: r.config.Lease,
-		AllowedWorkers: r.allowed, HasAllowedWorkers: r.allowed != nil,
-	}
-	if r.ranks != nil {
-		req.Eligible = func(e catalog.Entry) bool { return r.ranks[e.Rank] }
+		Eligible: f.eligible, EligibleKey: f.key(),
 	}
 	priority, strict := r.head.priority, r.head.strictPriority
 	if priority == nil {
@@ -203,23 +172,43 @@ func (r *request) selection() *selecting.SelectRequest {
 }
 
 // book chooses the ranks and books them. If a chosen worker has left the catalog meanwhile, it
-// tries once more.
-func (r *request) book(ctx context.Context) (*placement, *problem) {
-	place, bad := r.bookOnce(ctx)
-	if released := r.prompt.HasTokenIDs && r.prompt.TokenIDs == nil; bad != nil && errors.Is(bad, errLeft) && !released {
-		place, bad = r.bookOnce(ctx)
+// tries once more; if its address is unknown, it tries the others.
+func (r *request) book(ctx context.Context) (place *placement, bad *problem) {
+	for left := false; ; {
+		if place, bad = r.bookOnce(ctx); bad == nil || ctx.Err() != nil {
+			return place, bad
+		}
+		released := r.prompt.HasTokenIDs && r.prompt.TokenIDs == nil
+		nowhere, unknown := errors.AsType[*addressError](bad)
+		switch {
+		case released, !unknown && (left || !errors.Is(bad, errLeft)):
+			return nil, bad
+		case unknown:
+			r.without = append(r.without, nowhere.worker)
+		default:
+			left = true
+		}
 	}
-	return place, bad
 }
 
 // errLeft is the cause if a worker left the catalog after it was chosen.
 var errLeft = errors.New("the chosen worker has just left")
 
+// addressError is the cause if the address of a chosen worker is unknown.
+type addressError struct {
+	worker uint64
+	err    error
+}
+
+func (e *addressError) Error() string { return fmt.Sprintf("worker %d: %v", e.worker, e.err) }
+
+func (e *addressError) Unwrap() error { return e.err }
+
 func (r *request) bookOnce(ctx context.Context) (*placement, *problem) {
 	b := r.bookings.open(r.target.scope)
 	place := &placement{booking: b}
-	req := r.selection()
-	if len(r.pool.prefill) > 0 {
+	req := r.selection(false)
+	if r.pool.prefills {
 		booked, bad := r.bookPrefill(ctx, b, place)
 		if bad != nil {
 			b.free()
@@ -227,12 +216,13 @@ func (r *request) bookOnce(ctx context.Context) (*placement, *problem) {
 		}
 		if booked { // the decode leg computes no prompt, so neither its prefill nor its cache counts
 			req.Override = selector.Override{TrackPrefill: new(false), OverlapWeight: new(0.0)}
+			req.NoOverlap = true
 		}
 	}
 	if !r.streams && b.prefill == "" {
 		req.Stored = b.storedByEvent
 	}
-	if len(r.pool.prefill) == 0 {
+	if !r.pool.prefills {
 		req.Fallbacks = r.fallbacks
 	}
 	if r.held > 0 {
@@ -252,38 +242,36 @@ func (r *request) bookOnce(ctx context.Context) (*placement, *problem) {
 }
 
 // bookPrefill books the prefill leg on a prefill worker and reports whether it did. If none can
-// take it, the decode worker prefills. The problem ends the request.
+// take it now, the decode worker prefills. The problem ends the request.
 func (r *request) bookPrefill(ctx context.Context, b *booking, place *placement) (booked bool, bad *problem) {
-	req := r.selection()
-	req.AllowedWorkers, req.HasAllowedWorkers, req.Eligible = r.pool.prefill, true, nil // a subset restricts the decode leg only
-	req.Session = ""
-	if has := r.target.lora; has != "" {
-		able := r.pool.adapters[has]
-		req.AllowedWorkers = slices.DeleteFunc(slices.Clone(r.pool.prefill), func(id uint64) bool { return !contains(able, id) })
-	}
-	if !r.streams {
-		req.Stored = b.storedByEvent
-	}
-	sel, err := r.api.Select(ctx, req, true)
-	if err != nil {
-		if bad := problemOf(ctx, err); bad == errGone || errors.Is(bad, errPickTimeout) || bad.outcome == telemetry.GatewayInvalid || bad.outcome == telemetry.GatewayFailed {
-			return false, bad
+	for {
+		req := r.selection(true)
+		req.Session, req.NoWait = "", true
+		if !r.streams {
+			req.Stored = b.storedByEvent
 		}
-		return false, nil
-	}
-	b.addPrefill(&sel)
-	b.start() // so that its lease is renewed while the decode leg waits
-	w, ok := r.worker(sel.Rank)
-	if ok {
-		var at endpoint
-		if at, _, err = r.endpoints.of(ctx, w, sel.Rank.DP); err == nil {
+		sel, err := r.api.Select(ctx, req, true)
+		if err != nil {
+			if bad := problemOf(ctx, err); bad == errGone || errors.Is(bad, errPickTimeout) || bad.outcome == telemetry.GatewayInvalid || bad.outcome == telemetry.GatewayFailed {
+				return false, bad
+			}
+			return false, nil
+		}
+		b.addPrefill(&sel)
+		b.start() // so that its lease is renewed while the decode leg waits
+		w, ok := r.worker(sel.Rank)
+		if !ok {
+			b.freePrefill()
+			return false, nil
+		}
+		at, _, err := r.endpoints.of(ctx, w, sel.Rank.DP)
+		if err == nil {
 			place.prefiller = at.text
 			return true, nil
 		}
-		r.log.Warn().Err(err).Msg("prefill worker without address")
+		b.freePrefill()
+		r.without = append(r.without, sel.Rank.Worker)
 	}
-	b.freePrefill()
-	return false, nil
 }
 
 // worker returns the rank's worker from the current snapshot.
@@ -302,7 +290,7 @@ func (r *request) locate(ctx context.Context, sel *selecting.Selection, place *p
 	}
 	at, needsRank, err := r.endpoints.of(ctx, w, sel.Rank.DP)
 	if err != nil {
-		return errNoEndpoint(err)
+		return errNoEndpoint(&addressError{sel.Rank.Worker, err})
 	}
 	if needsRank {
 		place.rank = new(sel.Rank.DP)
@@ -348,24 +336,39 @@ func (r *request) pickByLoad(ctx context.Context) (*placement, *problem) {
 		if r.pool = r.models.pool(t.scope); r.pool == nil {
 			continue
 		}
-		if bad := r.narrow(ctx, r.pool.decoders()); bad != nil {
-			last = bad
-			continue
-		}
-		req := r.selection()
-		req.Prompt, req.Lease, req.Advisory = selecting.Prompt{HasTokenIDs: true}, 0, true
-		if len(r.pool.prefill) == 0 {
-			req.Fallbacks = r.fallbacks
-		}
-		place := &placement{body: [][]byte{r.text}}
-		sel, err := r.api.Select(ctx, req, false)
-		if err == nil {
-			err = r.locate(ctx, &sel, place)
-		}
-		if err == nil {
+		place, bad := r.leastLoaded(ctx)
+		if bad == nil {
 			return place, nil
 		}
-		last = problemOf(ctx, err)
+		last = bad
 	}
 	return nil, last
+}
+
+// leastLoaded places the request on the least loaded rank whose address is known.
+func (r *request) leastLoaded(ctx context.Context) (*placement, *problem) {
+	if bad := r.findEligible(ctx); bad != nil {
+		return nil, bad
+	}
+	n := 1
+	if !r.pool.prefills {
+		n += r.fallbacks
+	}
+	r.without = nil
+	for {
+		ranks, err := r.api.LeastLoaded(r.target.scope, r.filter(false).eligible, n)
+		if err != nil {
+			return nil, problemOf(ctx, err)
+		}
+		place := &placement{body: [][]byte{r.text}}
+		err = r.locate(ctx, &selecting.Selection{Rank: ranks[0], Fallbacks: ranks[1:]}, place)
+		nowhere, unknown := errors.AsType[*addressError](err)
+		switch {
+		case err == nil:
+			return place, nil
+		case !unknown || ctx.Err() != nil:
+			return nil, problemOf(ctx, err)
+		}
+		r.without = append(r.without, nowhere.worker)
+	}
 }

@@ -125,7 +125,7 @@ func New(config Config, svc Service) *Server {
 	config.Metrics.Bookings = func() int { return len(s.bookings.list()) }
 	s.picker = &picker{
 		config: &s.config, api: svc.Selecting, models: &models{catalog: svc.Catalog, named: config.Models},
-		endpoints: newEndpoints(), bookings: s.bookings,
+		endpoints: newEndpoints(config.Log), bookings: s.bookings,
 		serving: config.Memory.Account(budget.Serving), metrics: config.Metrics, log: config.Log,
 	}
 	options := []grpc.ServerOption{

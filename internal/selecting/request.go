@@ -38,6 +38,17 @@ type Routing struct {
 	MM       [][]uint64
 }
 
+// Eligible returns which ranks of a snapshot may be chosen, nil for all.
+type Eligible func(*catalog.Snapshot) func(catalog.Entry) bool
+
+// of returns the filter for a snapshot, nil if it has none.
+func (f Eligible) of(snap *catalog.Snapshot) func(catalog.Entry) bool {
+	if f == nil {
+		return nil
+	}
+	return f(snap)
+}
+
 // TextHolder holds the memory of the text that a request was read from.
 type TextHolder interface {
 	// ReleaseText releases the memory. It may be called more than once.
@@ -63,9 +74,17 @@ type SelectRequest struct {
 	// PolicyClass is the trimmed x-dynamo-meta-policy-class header; "" is absent.
 	PolicyClass string
 
-	// Eligible, if not nil, restricts the request to the ranks for which it returns true.
-	// Requests with equal AllowedWorkers should have equal functions: they wait in one line.
-	Eligible func(catalog.Entry) bool `json:"-"`
+	// Eligible, if not nil, returns which ranks of a snapshot the request may use, nil for all.
+	// It is asked again when the workers have changed while the request waits, and must not
+	// block. EligibleKey tells apart the requests that may use different ranks: those with
+	// equal keys wait in one line.
+	Eligible    Eligible `json:"-"`
+	EligibleKey string   `json:"-"`
+	// NoWait: the request is refused (contract.QueueRejected) instead of waiting for a busy rank.
+	NoWait bool `json:"-"`
+	// NoOverlap: the worker computes nothing of the prompt, since another one has done so. What
+	// is cached of it has no effect on the choice.
+	NoOverlap bool `json:"-"`
 	// Fallbacks is how many ranks of other workers the answer names besides the chosen
 	// one, cheapest first.
 	Fallbacks int

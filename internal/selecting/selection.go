@@ -211,23 +211,24 @@ func (c *selection) listEligible() error {
 	if target != nil && c.ignoresTarget() {
 		target = nil
 	}
+	eligible := c.request.Eligible.of(c.snapshot)
 	switch pinned := c.request.Pinned; {
 	case target != nil:
-		c.filterRanks()
+		c.filterRanks(eligible)
 		if err := c.applyTarget(); err != nil {
 			return err
 		}
 	case pinned != nil:
 		c.eligible = c.eligibleMem[:0]
 		if e, ok := c.snapshot.Entry(*pinned); ok && c.filter.Eligible(pinned.Worker, e.Worker.HasTaint) &&
-			(c.request.Eligible == nil || c.request.Eligible(e)) {
+			(eligible == nil || eligible(e)) {
 			c.eligible = append(c.eligible, e)
 			c.eligibleMem = c.eligible
 		}
-	case c.filter.AdmitsAll() && c.request.Eligible == nil:
+	case c.filter.AdmitsAll() && eligible == nil:
 		c.eligible = c.snapshot.Ranks()
 	default:
-		c.filterRanks()
+		c.filterRanks(eligible)
 	}
 	if len(c.eligible) == 0 {
 		return &contract.Error{Kind: contract.Unavailable, Text: selector.ErrNoEndpoints.Error(), Err: selector.ErrNoEndpoints}
@@ -235,8 +236,8 @@ func (c *selection) listEligible() error {
 	return nil
 }
 
-// filterRanks lists the ranks of the workers that pass the filter.
-func (c *selection) filterRanks() {
+// filterRanks lists the ranks that are eligible (nil: all), of the workers that pass the filter.
+func (c *selection) filterRanks(eligible func(catalog.Entry) bool) {
 	list := c.eligibleMem[:0]
 	if allowed, restricted := c.filter.Allowed(); restricted && len(allowed) < len(c.snapshot.Workers)/16 {
 		for _, id := range allowed {
@@ -251,7 +252,7 @@ func (c *selection) filterRanks() {
 			}
 		}
 	}
-	if eligible := c.request.Eligible; eligible != nil {
+	if eligible != nil {
 		list = slices.DeleteFunc(list, func(e catalog.Entry) bool { return !eligible(e) })
 	}
 	c.eligible, c.eligibleMem = list, list
@@ -282,8 +283,16 @@ func (c *selection) lookUpOverlap() error {
 	if err := c.readPrompt(c.snapshot); err != nil {
 		return err
 	}
-	c.scope.Overlap(c.local, &c.overlap, &c.predicted)
+	c.findOverlap()
 	return nil
+}
+
+func (c *selection) findOverlap() {
+	blocks := c.local
+	if c.request.NoOverlap {
+		blocks = nil
+	}
+	c.scope.Overlap(blocks, &c.overlap, &c.predicted)
 }
 
 // Run implements waitqueue.Request: it chooses by the current loads and, with reserve, books

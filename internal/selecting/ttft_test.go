@@ -285,7 +285,9 @@ func TestFallbacks(t *testing.T) {
 	}
 	req := ask(prompt(99, 16))
 	req.Fallbacks = 2
-	req.Eligible = func(e catalog.Entry) bool { return e.DP == 1 }
+	req.Eligible = func(*catalog.Snapshot) func(catalog.Entry) bool {
+		return func(e catalog.Entry) bool { return e.DP == 1 }
+	}
 	sel, err := w.Select(context.Background(), req, false)
 	if err != nil {
 		t.Fatal(err)

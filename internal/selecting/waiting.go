@@ -62,6 +62,9 @@ func (c *selection) runOrWait(ctx context.Context) error {
 	return queued.Err()
 }
 
+// errBusy refuses a request with NoWait.
+var errBusy = &contract.Error{Kind: contract.QueueRejected, Text: "every eligible rank is busy"}
+
 func errClientGone(err error) error {
 	return &contract.Error{Kind: contract.Cancelled, Text: "the client went away", Err: err}
 }
@@ -113,6 +116,7 @@ func (c *selection) Waiter() admission.Waiter {
 	if t := c.request.Target; t != nil && !c.ignoresTarget() {
 		w.Lane.Filter += t.key()
 	}
+	w.Lane.Filter += c.request.EligibleKey
 	return w
 }
 
@@ -149,6 +153,9 @@ func (c *selection) BeforeWait(class *admission.Class) error {
 	if c.isRetry() && c.api.idempotency.conflict(*c.request.ReservationID, c.request.Scope) != nil {
 		return errBookedMeanwhile
 	}
+	if c.request.NoWait && c.scope.Queue.Enabled() { // a request that is held does not wait for a busy rank
+		return errBusy
+	}
 	return c.keepHashes(class.Name)
 }
 
@@ -162,7 +169,7 @@ func (c *selection) Refresh(overlapAge time.Duration) error {
 		return scopes.ErrGone
 	}
 	if c.waitedFor(overlapAge) || snap != c.snapshot {
-		c.scope.Overlap(c.local, &c.overlap, &c.predicted)
+		c.findOverlap()
 	}
 	c.snapshot = snap
 	c.expireStale()
@@ -285,7 +292,9 @@ func (c *selection) keepHashes(class string) error {
 	for taint := range req.PreferredTaints {
 		n += int64(64 + len(taint))
 	}
-	for _, text := range []*string{req.SelectionID, req.ReservationID, &req.PolicyClass, &req.Session, &req.Scope.Model, &req.Scope.Tenant} {
+	for _, text := range []*string{
+		req.SelectionID, req.ReservationID, &req.PolicyClass, &req.Session, &req.EligibleKey, &req.Scope.Model, &req.Scope.Tenant,
+	} {
 		if text != nil {
 			n += int64(len(*text))
 		}
