@@ -204,6 +204,7 @@ func TestExtraKeys(t *testing.T) {
 		"salt key":                  {dict{"cache_salt": "s"}, keys{Salt: "s"}},
 		"empty salt key":            {dict{"cache_salt": ""}, keys{}},
 		"salt key and same text":    {dict{"cache_salt": "s", "extra_keys": list{list{"s"}}}, keys{Salt: "s"}},
+		"tagged salt key":           {dict{"cache_salt": "dynamo-cache-salt:s"}, keys{Salt: "s"}},
 		"salt key and tag":          {dict{"cache_salt": "s", "extra_keys": list{list{"dynamo-cache-salt:x"}}}, keys{Salt: "s"}},
 		"second plain text":         {dict{"extra_keys": list{list{"s", "t"}}}, keys{Salt: "s", SaltSeen: true, Opaque: []bool{true, false}}},
 		"text in a later block":     {dict{"extra_keys": list{nil, list{"s"}}}, keys{Opaque: []bool{false, true}}},

@@ -1,5 +1,7 @@
 package kvevents
 
+import "bytes"
+
 // deferred holds the offsets of fields that can only be read once the others
 // are known; 0 is absent.
 type deferred struct {
@@ -208,7 +210,7 @@ func (d *Decoder) field(key []byte, ev *Event, seen *fields, later *deferred) Re
 	case "lora_id":
 		return d.readLoRAID(ev)
 	case "cache_salt":
-		return d.readString(&ev.Salt)
+		return d.readSalt(ev)
 	case "group_idx":
 		return d.readGroup(ev)
 	case "kv_cache_spec_kind":
@@ -348,6 +350,16 @@ func (d *Decoder) readString(s *string) Reason {
 	return Applied
 }
 
+// readSalt reads a cache salt, with the tag or without.
+func (d *Decoder) readSalt(ev *Event) Reason {
+	text, ok := d.r.optionalText()
+	if !ok {
+		return BadField
+	}
+	ev.Salt = d.intern(bytes.TrimPrefix(text, []byte(saltTag)))
+	return Applied
+}
+
 // readLoRAID reads the adapter's number. A value of another type does not make the
 // event bad, since the number does not matter where adapters are known by name.
 func (d *Decoder) readLoRAID(ev *Event) Reason {
@@ -385,7 +397,7 @@ func (d *Decoder) readLoRAColumn(ev *Event) Reason {
 		}
 		var reason Reason
 		if string(key) == "cache_salt" {
-			reason = d.readString(&ev.Salt)
+			reason = d.readSalt(ev)
 		} else {
 			reason = d.skipColumns(1)
 		}

@@ -9,7 +9,8 @@ import (
 	"github.com/select-service/select-service/pkg/hashing"
 )
 
-// saltTag marks a cache salt among the extra keys (dynamo-kv-router 1.6.1).
+// saltTag marks a cache salt: always among the extra keys, perhaps in a field of its own
+// (dynamo-kv-router 1.6.1).
 const saltTag = "dynamo-cache-salt:"
 
 // extras reads the keys that an event's blocks have beyond their tokens: multimodal
