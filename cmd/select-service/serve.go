@@ -196,7 +196,7 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, memory 
 	c := service.Config{
 		Memory:              memory,
 		Contract:            contractOf(conf),
-		Weights:             conf.Router,
+		Weights:             conf.Weights(),
 		Policies:            conf.WorkerSelection.Policies,
 		DecisionBytes:       int64(conf.Selections.DecisionBytes),
 		Admission:           admission.Config{Threshold: conf.Queue.Threshold, Order: order, File: conf.Queue.Policy},
@@ -223,9 +223,6 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, memory 
 		Reservations: reservations.Limits{
 			Reservations: conf.Limits.MaxReservations, Blocks: conf.Limits.MaxReservationBlocks, Memory: memory.Account(budget.Ledger),
 		},
-	}
-	if c.Weights.PrefixOnly = c.Contract == contract.V16; !c.Weights.PrefixOnly {
-		c.Weights.ActiveRequests = 0 // a term of 1.6
 	}
 	url := conf.Server.AdvertiseURL
 	if url == "" {

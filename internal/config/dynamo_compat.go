@@ -56,6 +56,7 @@ var dynamoPicker = []option{
 	refused("DYN_EPP_WORKER_ROLE_LABEL", "give workers a role (prefill or decode) instead"),
 	refused("DYN_EPP_INFERENCE_POOL_NAME", "workers are not found in an InferencePool: register them (POST /workers, --workers-file)"),
 	refused("DYN_EPP_PREFILL_INFERENCE_POOL_NAME", "register the workers of both pools, with their role (prefill or decode)"),
+	refused("DYN_KUBE_DISCOVERY_MODE", "workers are not found in Kubernetes: register them (POST /workers, --workers-file)", "pod"),
 	refused("DYN_EPP_PEER_SERVICE", "replicas are not found in Kubernetes: name them with --replica-sync-peers"),
 	refused("DYN_EPP_KV_EVENT_PORT", "give workers their kv_events_endpoint"),
 	refused("DYN_EPP_KV_EVENT_REPLAY_PORT", "give workers their replay_endpoint"),

@@ -769,3 +769,17 @@ func TestAddress(t *testing.T) {
 		t.Errorf("addresses are %s", got)
 	}
 }
+
+// TestWeightsFollowContract: choices, and the policies that use the service's weights, count a
+// request and the cached prefix as the contract does.
+func TestWeightsFollowContract(t *testing.T) {
+	for contract, want := range map[string]selector.Weights{
+		config.Contract13: {}, config.Contract16: {PrefixOnly: true, ActiveRequests: 0.5},
+	} {
+		conf := config.Default()
+		conf.Server.Contract, conf.Router.ActiveRequests = contract, 0.5
+		if got := conf.Weights(); got.PrefixOnly != want.PrefixOnly || got.ActiveRequests != want.ActiveRequests {
+			t.Errorf("contract %s: %+v", contract, got)
+		}
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"github.com/select-service/select-service/internal/admission"
 	"github.com/select-service/select-service/internal/policies"
 	"github.com/select-service/select-service/internal/yamlread"
+	"github.com/select-service/select-service/pkg/selector"
 )
 
 // The sections of a policy file that are not about queues.
@@ -125,6 +126,15 @@ func (l *loader) applyRouter(file string, settings []policies.Setting) {
 	}
 }
 
+// Weights returns the weights of choices, by the rules of the service's contract.
+func (c *Config) Weights() selector.Weights {
+	w := c.Router
+	if w.PrefixOnly = c.Server.Contract == Contract16; !w.PrefixOnly {
+		w.ActiveRequests = 0 // a term of 1.6
+	}
+	return w
+}
+
 // resolvePolicies creates the configured policies. They use the service's weights unless
 // they have their own.
 func (l *loader) resolvePolicies() {
@@ -139,7 +149,7 @@ func (l *loader) resolvePolicies() {
 		}
 	}
 	var err error
-	if w.Policies, err = l.selection.Resolve(w.Name, l.conf.Router); err != nil {
+	if w.Policies, err = l.selection.Resolve(w.Name, l.conf.Weights()); err != nil {
 		name := l.source[keySelection]
 		if !errors.Is(err, policies.ErrUnknownInstance) {
 			name = l.source[keyPolicy] + ": policy file " + l.conf.Queue.PolicyFile
