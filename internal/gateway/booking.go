@@ -77,9 +77,8 @@ type booking struct {
 	endpoint    string // of the answering rank, ip:port
 	id, prefill string // ids of the two reservations; "": none
 	prefillDone bool
-	// storedEarly: an event reported the end of the prefill before the reservation's id was
-	// known.
-	storedEarly  bool
+	// early is the sign that the prefill had ended before the reservation's id was known; nil: none.
+	early        *telemetry.PrefillSign
 	freed        bool
 	moved        bool // the booking went to another rank after the gateway had sent the request there
 	selection    selecting.Selection
@@ -95,8 +94,8 @@ func (b *booking) add(sel *selecting.Selection, expected *uint32) {
 	defer b.mu.Unlock()
 	b.id, b.selection, b.expected = *sel.ReservationID, *sel, expected
 	b.watchLocked(sel)
-	if b.storedEarly {
-		b.completePrefillLocked(telemetry.PrefillByEvent)
+	if b.early != nil {
+		b.completePrefillLocked(*b.early)
 	}
 }
 
@@ -154,8 +153,8 @@ func (b *booking) completePrefillLocked(by telemetry.PrefillSign) {
 	switch {
 	case b.prefillDone || b.freed:
 		return
-	case b.id == "": // the event can come before Select returns the id
-		b.storedEarly = b.storedEarly || by == telemetry.PrefillByEvent
+	case b.id == "": // an event or the prediction, before Select has returned the id
+		b.early = &by
 		return
 	}
 	b.prefillDone = true
@@ -260,7 +259,7 @@ func (b *booking) freePrefill() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.endWatchesLocked()
-	b.storedEarly = false // the event was from the prefill rank
+	b.early = nil // it was of the prefill rank
 	if b.prefill != "" {
 		_ = b.all.api.Free(b.prefill)
 		b.prefill = ""

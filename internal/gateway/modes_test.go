@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -182,4 +183,32 @@ func TestUnreadableDestinations(t *testing.T) {
 		t.Errorf("beside a worker that only prefills it goes to %s", got)
 	}
 	busy.close()
+}
+
+// TestPrefillEndsWithLastGroup: of an engine with several attention groups, the prefill has ended
+// when the last of them has stored the prompt, whichever that is.
+func TestPrefillEndsWithLastGroup(t *testing.T) {
+	for _, fullFirst := range []bool{true, false} {
+		w := start(t, func(c *service.Config, _ *gateway.Config) { c.HybridExact = true })
+		w.put(1, 1)
+		engine := w.Engine(1, 0)
+		publish := func(ids []uint32) {
+			groups := []any{
+				engine.Stored(ids, servicetest.BlockSize, servicetest.Dict{"group_idx": 0, "kv_cache_spec_kind": "full_attention"}),
+				engine.Stored(ids, servicetest.BlockSize, servicetest.Dict{"group_idx": 1, "kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": 8}),
+			}
+			if !fullFirst {
+				slices.Reverse(groups)
+			}
+			engine.Publish(0, groups...)
+			w.Settle()
+		}
+		publish(servicetest.Prompt(5, 16)) // both groups are known
+		ids := servicetest.Prompt(1, 18)
+		e, _ := w.post(chatPath, chat(ids, ""))
+		w.wantLoads("1/0: 18 4 1")
+		publish(ids[:16])
+		w.wantLoads("1/0: 0 4 1")
+		e.close()
+	}
 }

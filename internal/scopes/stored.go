@@ -93,6 +93,17 @@ func (t *storedWatches) noteStored(ev *indexer.Store) {
 	}
 }
 
+// noteGroup ends the watches of a slot whose prompts are complete now that a further attention
+// group has stored blocks. Its events do not say which prompt's, so all are checked.
+func (t *storedWatches) noteGroup(slot uint32) {
+	t.mu.Lock()
+	all := slices.Clone(t.bySlot[slot])
+	t.mu.Unlock()
+	for _, w := range all {
+		t.notifyIfComplete(w)
+	}
+}
+
 // notifyIfComplete ends a watch whose prompt is stored, and calls its function.
 func (t *storedWatches) notifyIfComplete(w *storedWatch) {
 	if t.complete(w.slot, w.local) && t.remove(w) {
@@ -113,4 +124,13 @@ func (i watchedIndex) Store(ev *indexer.Store) indexer.Outcome {
 		i.watches.noteStored(ev)
 	}
 	return out
+}
+
+// StoreInGroup implements kvevents.Index. The group may be the last one that stores a prompt.
+func (i watchedIndex) StoreInGroup(ev *indexer.GroupStore) bool {
+	noted := i.recoveredIndex.StoreInGroup(ev)
+	if !ev.Main && i.watches.count.Load() > 0 {
+		i.watches.noteGroup(ev.Slot)
+	}
+	return noted
 }
