@@ -9,6 +9,10 @@ import (
 // taken (as in Dynamo's lmetric).
 const historyLength = 1000
 
+// noClass stands in the history for prompts that are too short for a class: they are part of the
+// requests of which a class has its share.
+const noClass = 0
+
 // History remembers the earlier decisions of a policy. Each policy has one per scope.
 // The zero History is empty; it is safe for concurrent use.
 type History struct {
@@ -58,7 +62,13 @@ func (h *History) Decided(d *Decision, p Policy) {
 		h.turn.Add(1)
 	}
 	m, is := p.(LMetric)
-	if !is || !needs.Has(NeedClass) || !d.Class.Known {
+	if !is || !needs.Has(NeedClass) {
+		return
+	}
+	if !d.Class.Known {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.note(noClass)
 		return
 	}
 	_, hot := m.hot(d, m.costs(d, nil))
