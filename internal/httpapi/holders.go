@@ -215,6 +215,9 @@ func (h *holder) awaitClient(client http.ResponseWriter) {
 
 // awaitReader is awaitClient for a client that is to read. The holder must not be listed.
 func (h *holder) awaitReader(client http.ResponseWriter) {
+	if h.of == nil {
+		return // its next client, if it gets memory again, may have to send
+	}
 	h.reads = true
 	h.awaitClient(client)
 }

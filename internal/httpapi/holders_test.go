@@ -136,6 +136,31 @@ func TestNewestBesideThousands(t *testing.T) {
 	})
 }
 
+// TestReusedHolderSends: a holder that had nothing when its client was to read is that of a client
+// that sends, once it holds memory.
+func TestReusedHolderSends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &holders{account: budget.NewAccount("a", 100)}
+		client := &stopped{cut: make(chan struct{})}
+		s.cut = func(w http.ResponseWriter) { close(w.(*stopped).cut) }
+		var h, other holder
+		h.awaitReader(client)
+		if err := s.take(t.Context(), &h, 100); err != nil {
+			t.Fatal(err)
+		}
+		h.awaitClient(client)
+		go func() {
+			<-client.cut
+			h.release()
+		}()
+		if err := s.take(t.Context(), &other, 1); err != nil {
+			t.Errorf("the client was not cut off: %v", err)
+		}
+		other.release()
+		time.Sleep(holdersTick) // the last look
+	})
+}
+
 // TestTurnsOfOldestAndNewest: those who hold a part take no turn, and a newest that does
 // not fit does not keep the oldest waiting.
 func TestTurnsOfOldestAndNewest(t *testing.T) {

@@ -91,6 +91,14 @@ func noPicker(t *testing.T) {
 			}
 			b.picker.Kill()
 			answers("Envoy has noticed that the picker is gone", tc.status)
+			e2e.Eventually(t, "the engines have noticed, too", func() error { // register counts who follows them
+				for _, e := range b.engines {
+					if n := e.subscribers(); n > 0 {
+						return fmt.Errorf("%s has %d subscribers", e.name, n)
+					}
+				}
+				return nil
+			})
 			b.picker.Run()
 			b.register(b.picker)
 			e2e.Eventually(t, "Envoy has found the picker again", func() error {
