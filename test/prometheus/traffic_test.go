@@ -22,6 +22,7 @@ type traffic struct {
 	first   *service // of two replicas with thresholds
 	second  *service
 	queue   *service // alone, with the wait queue
+	gateway *gateway // alone
 	lossy   *zmqtest.Publisher
 
 	round            int
@@ -78,6 +79,8 @@ func (tr *traffic) play(d time.Duration) {
 		tr.refused()
 		tr.faults()
 		tr.wait()
+		tr.gateway.chat(prompt(2_000_000+tr.round), 4*blockSize)
+		tr.issued[tr.gateway.service]++
 		tr.first.must(http.StatusOK, "POST", "/conductor/query", object{"model": model, "block_size": blockSize, "token_ids": prompt(tr.round)})
 	}
 }
@@ -199,5 +202,5 @@ func total(counts map[*service]int) (n int) {
 
 // services in the order in which Prometheus is told of them.
 func (tr *traffic) services() []*service {
-	return slices.Clone([]*service{tr.first, tr.second, tr.queue})
+	return slices.Clone([]*service{tr.first, tr.second, tr.queue, tr.gateway.service})
 }
