@@ -19,9 +19,10 @@ type entry struct {
 	perScope    bool // as in the Request
 	track       bool // prefill tokens count as load
 	rank        catalog.Rank
-	hashes      []uint64 // distinct prompt blocks
-	tokens      uint64   // prefill tokens as booked, whether tracked or not
-	output      *uint32  // expected output tokens
+	tail        uint32  // names the prompt; see prefixes.hold
+	blocks      uint32  // distinct prompt blocks
+	tokens      uint64  // prefill tokens as booked, whether tracked or not
+	output      *uint32 // expected output tokens
 	origin      Origin
 	callerState CallerState
 

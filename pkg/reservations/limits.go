@@ -65,7 +65,7 @@ func (m *room) checkSize(blocks int) error {
 
 // chargeOf returns what a reservation takes, in units of chargeUnit.
 func chargeOf(r *entry) uint32 {
-	return uint32((entryBytes + len(r.id) + blockBytes*len(r.hashes) + chargeUnit - 1) / chargeUnit)
+	return uint32((entryBytes + len(r.id) + blockBytes*int(r.blocks) + chargeUnit - 1) / chargeUnit)
 }
 
 // take counts r, which a caller of this process books, or returns a *LimitError if

@@ -58,7 +58,7 @@ type Reservation struct {
 	ID             string
 	Rank           catalog.Rank
 	PerScope       bool     // as in the Request
-	Hashes         []uint64 // the ledger keeps the slice: it must not be changed
+	Hashes         []uint64 // its distinct prompt blocks; the ledger copies what is new
 	PrefillTokens  uint64
 	Prompt         uint64 // as in the Request; input only: Ledger.Reservations leaves it 0
 	TrackPrefill   bool
@@ -391,7 +391,7 @@ func (s *scope) apply(b *Reservation, snapshot bool) (v ApplyResult, displaced [
 		return Known, nil
 	}
 	r.prefillDone = b.PrefillDone || completed
-	s.enterRemote(r, b.Prompt)
+	s.enterRemote(r, b.Hashes, b.Prompt)
 	if !snapshot {
 		s.observeBooked(r)
 	}
@@ -413,7 +413,7 @@ func (s *scope) endDisplaced(r *entry) {
 // or the reservation may not be live.
 func (s *scope) confirm(r *entry, b *Reservation, at time.Duration) (v ApplyResult, same bool) {
 	if r.rank != b.Rank || r.tokens != b.PrefillTokens || r.track != b.TrackPrefill || r.perScope != b.PerScope ||
-		(r.lease != nil) != (b.Lease > 0) || !slices.Equal(r.hashes, distinct(b.Hashes)) {
+		(r.lease != nil) != (b.Lease > 0) || !slices.Equal(s.hashes(r), distinct(b.Hashes)) {
 		return 0, false
 	}
 	standing, completed := s.ledger.admit(b, at, r.lease != nil)
@@ -454,7 +454,7 @@ func (b *Reservation) entry(s *scope, slot uint32, x *lease, deadline time.Durat
 		scope:    s,
 		slot:     slot,
 		rank:     b.Rank,
-		hashes:   b.Hashes,
+		blocks:   uint32(len(b.Hashes)),
 		tokens:   b.PrefillTokens,
 		output:   b.ExpectedOutput,
 		origin:   b.Origin,
@@ -468,9 +468,9 @@ func (b *Reservation) entry(s *scope, slot uint32, x *lease, deadline time.Durat
 
 // enterRemote enters a reservation of another process. Room must have been taken for it,
 // and admit must have been called if it has a number.
-func (s *scope) enterRemote(r *entry, prompt uint64) {
+func (s *scope) enterRemote(r *entry, hashes []uint64, prompt uint64) {
 	s.ledger.ids.enter(r)
-	s.add(r, 0, prompt)
+	s.add(r, hashes, s.blocks.walk(hashes), 0, prompt)
 	if r.relayed {
 		s.ledger.relayed.Add(1)
 	}

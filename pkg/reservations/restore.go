@@ -20,7 +20,7 @@ func (l *Ledger) Restore(b Reservation) ApplyResult {
 		id:          b.ID,
 		scope:       s,
 		rank:        b.Rank,
-		hashes:      b.Hashes,
+		blocks:      uint32(len(b.Hashes)),
 		tokens:      b.PrefillTokens,
 		output:      b.ExpectedOutput,
 		origin:      Origin{Process: l.process},
@@ -50,7 +50,7 @@ func (l *Ledger) Restore(b Reservation) ApplyResult {
 		return Full
 	}
 	r.origin.Sequence = l.assignSequence(0)
-	s.add(r, 0, b.Prompt)
+	s.add(r, b.Hashes, s.blocks.walk(b.Hashes), 0, b.Prompt)
 	l.counts.booked.Add(1)
 	return Applied
 }
