@@ -192,17 +192,27 @@ func (b *prefixes) holdMixed(hashes []uint64, slot uint32) (tail uint32, fresh u
 // undoes everything if one is.
 func (b *prefixes) store(hashes []uint64) (first, last uint32, ok bool) {
 	var sums [ahead]uint64
-	for i, hash := range hashes {
-		if i%ahead == 0 {
-			b.sink += b.positions.lookAhead(hashes[i:min(i+ahead, len(hashes))], &sums)
+	for len(hashes) > 0 {
+		part := hashes[:min(len(hashes), chunkHashes)]
+		hashes = hashes[len(part):]
+		b.sink += b.positions.lookAhead(part, &sums)
+		chunk := b.chunks.alloc()
+		if last == 0 {
+			first = chunk
+		} else {
+			b.link(last, chunk, 0)
 		}
-		first, last = b.appendHash(first, last, hash)
-		at := positionIn(last, len(b.hashesOf(last))-1)
-		if b.mixed.live > 0 && b.mixed.find(hash) != nil || !b.positions.putNew(hash, sums[i%ahead], at, &b.chunks) {
-			b.chunks.get(last)[1]-- // this one has no position
-			b.discard(first)
-			return 0, 0, false
+		last = chunk
+		words := b.chunks.get(chunk)
+		copy(words[chunkHead:], part)
+		for i, hash := range part {
+			if b.mixed.live > 0 && b.mixed.find(hash) != nil || !b.positions.putNew(hash, sums[i], positionIn(chunk, i), &b.chunks) {
+				words[1] = uint64(i) // the others have no positions
+				b.discard(first)
+				return 0, 0, false
+			}
 		}
+		words[1] = uint64(len(part))
 	}
 	return first, last, true
 }
