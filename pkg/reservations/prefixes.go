@@ -388,15 +388,14 @@ func (b *prefixes) split(id, at uint32) (upper uint32) {
 	nd, up := &b.nodes[id], &b.nodes[upper]
 	*up = node{owners: b.holders.copy(&nd.owners), parent: nd.parent, first: nd.first, n: at, children: 1, childrenXor: id}
 	b.nodes[nd.parent].childrenXor ^= id ^ upper
-	chunk, left := nd.first, int(at)
+	before, chunk, left := uint32(0), nd.first, int(at)
 	for left > len(b.hashesOf(chunk)) {
 		left -= len(b.hashesOf(chunk))
-		chunk = b.next(chunk)
+		before, chunk = chunk, b.next(chunk)
 	}
 	rest := b.next(chunk)
 	if moved := b.hashesOf(chunk)[left:]; len(moved) > 0 {
 		rest = b.chunks.alloc()
-		moved = b.hashesOf(chunk)[left:]
 		b.link(rest, b.next(chunk), id)
 		words := b.chunks.get(rest)
 		words[1] = uint64(copy(words[chunkHead:], moved))
@@ -411,6 +410,10 @@ func (b *prefixes) split(id, at uint32) (upper uint32) {
 	b.link(chunk, 0, upper)
 	up.last = chunk
 	nd.first = rest
+	b.joinNext(nd, rest)
+	if before != 0 {
+		b.joinNext(up, before)
+	}
 	b.label(up.first, upper)
 	nd.parent, nd.n = upper, nd.n-at
 	if nd.mixed > 0 {
@@ -426,6 +429,29 @@ func (b *prefixes) split(id, at uint32) (upper uint32) {
 		b.relink(upper, id)
 	}
 	return upper
+}
+
+// joinNext joins a chunk of a node with the next one if both fit into one: no two neighbours do.
+func (b *prefixes) joinNext(nd *node, chunk uint32) {
+	next := b.next(chunk)
+	if next == 0 {
+		return
+	}
+	into, from := b.chunks.get(chunk), b.hashesOf(next)
+	if int(into[1])+len(from) > chunkHashes {
+		return
+	}
+	for i, hash := range from {
+		at := int(into[1])
+		into[chunkHead+at] = hash
+		into[1]++
+		b.movePosition(hash, positionIn(next, i), positionIn(chunk, at))
+	}
+	b.link(chunk, b.next(next), b.nodeOf(chunk))
+	if nd.last == next {
+		nd.last = chunk
+	}
+	b.chunks.release(next)
 }
 
 func (b *prefixes) movePosition(hash uint64, from, to uint32) {
@@ -464,22 +490,8 @@ func (b *prefixes) rejoin(id uint32) {
 		delete(b.children, childKey{id, b.hashesOf(nd.first)[0]})
 	}
 	b.label(up.first, child)
-	if into, from := b.chunks.get(up.last), b.chunks.get(nd.first); into[1]+from[1] <= chunkHashes {
-		for i, hash := range b.hashesOf(nd.first) {
-			to := positionIn(up.last, int(into[1]))
-			into[chunkHead+into[1]] = hash
-			into[1]++
-			b.movePosition(hash, positionIn(nd.first, i), to)
-		}
-		joined := nd.first
-		b.link(up.last, b.next(joined), child)
-		if nd.last == joined {
-			nd.last = up.last
-		}
-		b.chunks.release(joined)
-	} else {
-		b.link(up.last, nd.first, child)
-	}
+	b.link(up.last, nd.first, child)
+	b.joinNext(nd, up.last)
 	nd.first, nd.n, nd.mixed, nd.parent = up.first, nd.n+up.n, nd.mixed+up.mixed, up.parent
 	b.nodes[nd.parent].childrenXor ^= id ^ child
 	if nd.mixed > 0 {
