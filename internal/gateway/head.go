@@ -38,8 +38,9 @@ const (
 
 // The headers to and from engines and sidecars.
 const (
-	rankHeader      = "x-data-parallel-rank" // vLLM and SGLang
-	prefillerHeader = "x-prefiller-host-port"
+	rankHeader        = "x-data-parallel-rank" // vLLM and SGLang
+	prefillerHeader   = "x-prefiller-host-port"
+	prefillRankHeader = "x-prefiller-data-parallel-rank"
 )
 
 // sessionHeaders may name the session of a request. The first one in this order that is not

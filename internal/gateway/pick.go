@@ -33,8 +33,9 @@ type picker struct {
 // placement is where a request goes.
 type placement struct {
 	destinations []string // ip:port, the chosen one first
-	rank         *uint32  // rank to name to the engine; nil: the endpoint has one rank only
+	rank         *uint32  // the rank in the form of the engine's frontend; nil: it is not named
 	prefiller    string   // ip:port of the prefill's engine; "": none
+	prefillRank  *uint32  // of the prefill's engine, as rank
 	body         [][]byte // body for the engine, in pieces
 	booking      *booking // nil: nothing is booked
 }
@@ -59,6 +60,7 @@ type request struct {
 	held   int64 // bytes reserved by holdTokens
 	// without are workers that were chosen although their address is unknown.
 	without []uint64
+	alone   bool // no other worker prefills for the decode worker
 }
 
 // pick chooses where a request goes. The caller frees the booking of the placement, if it has
@@ -135,7 +137,7 @@ func (r *request) filter(prefill bool) *filter {
 func (r *request) findEligible(ctx context.Context) *problem {
 	if r.head.subset.given {
 		for _, e := range r.pool.snapshot.Ranks() {
-			_, _, _ = r.endpoints.of(ctx, e.Worker, e.DP) // one that has no address is in no subset
+			_, _ = r.endpoints.of(ctx, e.Worker, e.DP) // one that has no address is in no subset
 		}
 	}
 	eligible := r.filter(false).eligible(r.pool.snapshot)
@@ -181,6 +183,7 @@ func (r *request) book(ctx context.Context) (place *placement, bad *problem) {
 		released := r.prompt.HasTokenIDs && r.prompt.TokenIDs == nil
 		nowhere, unknown := errors.AsType[*addressError](bad)
 		switch {
+		case !released && errors.Is(bad, errPrefillGone): // the decode worker prefills
 		case released, !unknown && (left || !errors.Is(bad, errLeft)):
 			return nil, bad
 		case unknown:
@@ -208,8 +211,9 @@ func (r *request) bookOnce(ctx context.Context) (*placement, *problem) {
 	b := r.bookings.open(r.target.scope)
 	place := &placement{booking: b}
 	req := r.selection(false)
-	if r.pool.prefills {
-		booked, bad := r.bookPrefill(ctx, b, place)
+	told := r.pool.obeys
+	if r.pool.prefills && !r.alone {
+		booked, bad := r.bookPrefill(ctx, b, place, told)
 		if bad != nil {
 			b.free()
 			return nil, bad
@@ -229,6 +233,13 @@ func (r *request) bookOnce(ctx context.Context) (*placement, *problem) {
 		req.Text = r
 	}
 	sel, err := r.api.Select(ctx, req, true)
+	if err == nil && place.prefiller != "" {
+		if bad := r.rebookPrefill(ctx, b, &sel, place, told); bad != nil {
+			b.add(&sel, req.ExpectedOutputTokens)
+			b.free()
+			return nil, bad
+		}
+	}
 	if err == nil {
 		b.add(&sel, req.ExpectedOutputTokens)
 		err = r.locate(ctx, &sel, place)
@@ -242,11 +253,15 @@ func (r *request) bookOnce(ctx context.Context) (*placement, *problem) {
 }
 
 // bookPrefill books the prefill leg on a prefill worker and reports whether it did. If none can
-// take it now, the decode worker prefills. The problem ends the request.
-func (r *request) bookPrefill(ctx context.Context, b *booking, place *placement) (booked bool, bad *problem) {
+// take it now, the decode worker prefills. told reports whether the prefill worker will be told the
+// booked rank; if not, its frontend picks one itself. The problem ends the request.
+func (r *request) bookPrefill(ctx context.Context, b *booking, place *placement, told bool) (booked bool, bad *problem) {
 	for {
 		req := r.selection(true)
 		req.Session, req.NoWait = "", true
+		req.SharesFrontend = func(e catalog.Entry) bool {
+			return e.Worker.RankCount() > 1 && e.Worker.RankEndpoints[e.DP] == "" && (!told || r.rankFor(e.Worker, e.DP) == nil)
+		}
 		if !r.streams {
 			req.Stored = b.storedByEvent
 		}
@@ -264,15 +279,35 @@ func (r *request) bookPrefill(ctx context.Context, b *booking, place *placement)
 			b.freePrefill()
 			return false, nil
 		}
-		at, _, err := r.endpoints.of(ctx, w, sel.Rank.DP)
+		at, err := r.endpoints.of(ctx, w, sel.Rank.DP)
 		if err == nil {
-			place.prefiller = at.text
+			place.prefiller, place.prefillRank = at.text, r.rankFor(w, sel.Rank.DP)
 			return true, nil
 		}
 		b.freePrefill()
 		r.without = append(r.without, sel.Rank.Worker)
 	}
 }
+
+// rebookPrefill books the prefill leg again if the sidecar of the chosen decode worker obeys a rank,
+// or does not, other than told said when the leg was booked.
+func (r *request) rebookPrefill(ctx context.Context, b *booking, decode *selecting.Selection, place *placement, told bool) *problem {
+	w, ok := r.worker(decode.Rank)
+	if !ok || obeysPrefillRank(w) == told {
+		return nil
+	}
+	b.freePrefill()
+	place.prefiller, place.prefillRank = "", nil
+	booked, bad := r.bookPrefill(ctx, b, place, !told)
+	if bad == nil && !booked {
+		r.alone = true
+		bad = errNoEndpoint(errPrefillGone)
+	}
+	return bad
+}
+
+// errPrefillGone is the cause if no worker can prefill any more once the decode leg is booked.
+var errPrefillGone = errors.New("no worker can prefill")
 
 // worker returns the rank's worker from the current snapshot.
 func (r *request) worker(of catalog.Rank) (*catalog.Worker, bool) {
@@ -282,32 +317,50 @@ func (r *request) worker(of catalog.Rank) (*catalog.Worker, bool) {
 	return nil, false
 }
 
+// rankFor returns the rank as the frontend of its worker wants it in a header; nil: in none. A
+// rank with an endpoint of its own needs no header, nor does the only rank of a worker whose
+// record asks for none.
+func (p *picker) rankFor(w *catalog.Worker, dp uint32) *uint32 {
+	if w.RankEndpoints[dp] != "" || w.RankCount() == 1 && w.RankHeader == nil {
+		return nil
+	}
+	switch p.models.catalog.RankHeader(w) {
+	case catalog.RankNone:
+		return nil
+	case catalog.RankLocal:
+		return new(w.LocalRank(dp))
+	}
+	return &dp
+}
+
 // locate fills in the endpoints of the chosen rank and of the fallbacks.
 func (r *request) locate(ctx context.Context, sel *selecting.Selection, place *placement) error {
 	w, ok := r.worker(sel.Rank)
 	if !ok {
 		return errNoEndpoint(errLeft)
 	}
-	at, needsRank, err := r.endpoints.of(ctx, w, sel.Rank.DP)
+	at, err := r.endpoints.of(ctx, w, sel.Rank.DP)
 	if err != nil {
 		return errNoEndpoint(&addressError{sel.Rank.Worker, err})
 	}
-	if needsRank {
-		place.rank = new(sel.Rank.DP)
+	place.rank = r.rankFor(w, sel.Rank.DP)
+	if place.prefiller != "" && !obeysPrefillRank(w) {
+		// The sidecar forwards the client's headers to both engines, so it gets no rank at all.
+		place.rank, place.prefillRank = nil, nil
 	}
 	place.destinations = append(place.destinations, at.text)
 	if b := place.booking; b != nil {
 		b.endpoint = at.text
 	}
-	if len(w.RankEndpoints) > 0 || needsRank {
+	if len(w.RankEndpoints) > 0 || w.RankCount() > 1 || place.rank != nil {
 		return nil // the rank header is for one destination; a fallback would need another value
 	}
 	for _, rank := range sel.Fallbacks {
 		w, ok := r.worker(rank)
-		if !ok || w.RankCount() > 1 || len(w.RankEndpoints) > 0 {
+		if !ok || w.RankCount() > 1 || len(w.RankEndpoints) > 0 || r.rankFor(w, rank.DP) != nil {
 			continue
 		}
-		if at, _, err := r.endpoints.of(ctx, w, rank.DP); err == nil && !slices.Contains(place.destinations, at.text) {
+		if at, err := r.endpoints.of(ctx, w, rank.DP); err == nil && !slices.Contains(place.destinations, at.text) {
 			place.destinations = append(place.destinations, at.text)
 		}
 	}

@@ -75,7 +75,7 @@ func (s *Server) rankAt(sc catalog.Scope, at string) (catalog.Rank, bool) {
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
 	for _, e := range snap.Ranks() {
-		if own, _, err := s.picker.endpoints.of(now, e.Worker, e.DP); err == nil && own.text == at {
+		if own, err := s.picker.endpoints.of(now, e.Worker, e.DP); err == nil && own.text == at {
 			return e.Rank, true
 		}
 	}

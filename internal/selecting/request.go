@@ -85,6 +85,10 @@ type SelectRequest struct {
 	// NoOverlap: the worker computes nothing of the prompt, since another one has done so. What
 	// is cached of it has no effect on the choice.
 	NoOverlap bool `json:"-"`
+	// SharesFrontend, if not nil, reports whether the frontend of a rank's worker picks the rank
+	// itself among those for which it is true. Of these the least loaded one is chosen, and the
+	// overlap of each is that of the worker's rank with the most left to compute.
+	SharesFrontend func(catalog.Entry) bool `json:"-"`
 	// Fallbacks is how many ranks of other workers the answer names besides the chosen
 	// one, cheapest first.
 	Fallbacks int

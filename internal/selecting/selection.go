@@ -91,7 +91,7 @@ func (a *API) Explain(ctx context.Context, req *SelectRequest) (*Explanation, er
 	err := c.serveFresh(ctx)
 	if err == nil {
 		c.evaluateShadows()
-		return c.decided().explain(), nil
+		return c.addHeaders(c.decided().explain()), nil
 	}
 	if kind := contract.KindOf(err); kind != contract.Unavailable && kind != contract.Overloaded || c.snapshot == nil {
 		return nil, err
@@ -99,7 +99,7 @@ func (a *API) Explain(ctx context.Context, req *SelectRequest) (*Explanation, er
 	if c.readPrompt(c.snapshot) != nil {
 		return nil, err
 	}
-	x := c.decided().explain()
+	x := c.addHeaders(c.decided().explain())
 	x.Refusal = err.Error()
 	return x, nil
 }
@@ -352,14 +352,14 @@ func (c *selection) pick(ranks []catalog.Entry, v *reservations.View) (scored []
 		}
 	}
 	c.score(ranks, v)
-	return ranks, selector.Pick(c.costs, c.temperature(), selector.Global())
+	return ranks, c.leastLoaded(ranks, selector.Pick(c.costs, c.temperature(), selector.Global()))
 }
 
 // needsAllCosts reports whether the costs of all ranks are wanted: for an explanation,
 // fallbacks, shadow policies, or a decision that is kept.
 func (c *selection) needsAllCosts() bool {
 	p := c.scope.Policies
-	return c.request.Explain || c.request.ExplainOnly || c.request.Fallbacks > 0 || p != nil && len(p.Shadows()) > 0 || c.keepsDecision()
+	return c.request.SharesFrontend != nil || c.request.Explain || c.request.ExplainOnly || c.request.Fallbacks > 0 || p != nil && len(p.Shadows()) > 0 || c.keepsDecision()
 }
 
 // book chooses a rank and books it.
@@ -397,7 +397,9 @@ func (c *selection) book() error {
 		return c.bookError(err)
 	}
 	c.result.ReservationID = &c.id
-	if device, _, _ := c.overlap.At(c.chosen.Slot); req.Stored != nil && int(device) < len(c.local) {
+	// Where the frontend picks the rank, the chosen one's events say nothing about this prompt.
+	picksOther := req.SharesFrontend != nil && req.SharesFrontend(c.chosen)
+	if device, _, _ := c.overlap.At(c.chosen.Slot); req.Stored != nil && !picksOther && int(device) < len(c.local) {
 		c.result.StopWatch = c.scope.WatchStored(c.chosen, c.local, req.Stored)
 	}
 	c.api.booked(record, c.scope, c.chosen, c.local, c.size)
@@ -626,7 +628,7 @@ func (c *selection) audit() {
 		c.keepDecision()
 	}
 	if c.request.Explain {
-		c.result.Explanation = c.decided().explain()
+		c.result.Explanation = c.addHeaders(c.decided().explain())
 	}
 }
 
