@@ -10,7 +10,14 @@ import (
 
 const rankHeader, prefillRank = "x-data-parallel-rank", "x-prefiller-data-parallel-rank"
 
-func startRank(n uint32) func(*catalog.Record) { return func(r *catalog.Record) { r.StartRank = &n } }
+func startRank(n uint32) func(*catalog.Record) {
+	return func(r *catalog.Record) {
+		r.StartRank, r.KVEventsEndpoints = &n, make(map[uint32]string)
+		for i := range r.RankCount() {
+			r.KVEventsEndpoints[n+i] = servicetest.Endpoint(r.ID, n+i)
+		}
+	}
+}
 
 func told(form string) func(*catalog.Record) { return func(r *catalog.Record) { r.RankHeader = &form } }
 
