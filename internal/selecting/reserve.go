@@ -62,6 +62,44 @@ func (a *API) reserve(req *ReserveRequest) (Reservation, error) {
 	return a.book(req, &p)
 }
 
+// Rebook books a request again, because it went to another rank than the chosen one, or because
+// its rank has left and come back. It returns the rank's registration. The error has
+// ErrStillRegistered if the rank has not left since the request was booked there.
+func (a *API) Rebook(req *Rebooking) (registration uint64, err error) {
+	r, err := a.rebook(req)
+	for n := 1; n < maxAttempts && errors.Is(err, scopes.ErrStale); n++ {
+		r, err = a.rebook(req)
+	}
+	return r.Registration, err
+}
+
+// ErrStillRegistered refuses to book again on a rank that has not left in the meantime: the
+// reservation has ended otherwise than with its rank.
+var ErrStillRegistered = errors.New("the rank is still registered as it was")
+
+func (a *API) rebook(req *Rebooking) (Reservation, error) {
+	sel := req.Selection
+	snap, state, err := a.scopes.Schedulable(sel.Scope)
+	if err != nil {
+		return Reservation{}, err
+	}
+	e, ok := snap.Entry(req.Rank)
+	if !ok {
+		return Reservation{}, errUnknownRank(snap, req.Rank)
+	}
+	hashes := sel.SequenceHashes
+	if snap.BlockSize != sel.BlockSize {
+		hashes = nil // of blocks of another size
+	}
+	p := placement{scope: state, snapshot: snap, entry: e, prefill: sel.EffectivePrefillTokens, after: req.After}
+	p.size = selector.Prompt{BlockSize: snap.BlockSize, Tokens: sel.ISLTokens, Blocks: len(hashes)}
+	p.Request = reservations.Request{
+		Hashes: hashes, TrackPrefill: sel.TrackPrefill && !req.PrefillDone, ExpectedOutput: req.ExpectedOutputTokens,
+	}
+	p.record = &idempotencyRecord{prompt: promptIdentity{sequence: hashes, tokens: sel.ISLTokens}}
+	return a.book(&ReserveRequest{Scope: sel.Scope, ID: req.ID, Lease: req.Lease}, &p)
+}
+
 // readPlacement reads the prompt into q, and fills in all of p but the rank, the hashes and the
 // record.
 func (a *API) readPlacement(req *ReserveRequest, q *query, p *placement) (err error) {
@@ -182,6 +220,7 @@ type placement struct {
 	local    []uint64 // local hashes, borrowed; nil: unknown
 	size     selector.Prompt
 	prefill  uint64 // tokens
+	after    uint64 // a registration under which it must not be booked; 0: none
 	record   *idempotencyRecord
 }
 
@@ -193,9 +232,12 @@ func (a *API) book(req *ReserveRequest, p *placement) (Reservation, error) {
 	p.record.answers, p.record.id, p.record.endpoint = &a.idempotency.answers, req.ID, r.Endpoint
 	p.ID, p.Lease, p.CallerState = req.ID, req.Lease, p.record
 	p.Prompt = p.size.Tokens
-	_, err := a.ledger.Book(req.Scope, p.Request, func(*reservations.View) (reservations.Placement, error) {
+	_, err := a.ledger.Book(req.Scope, p.Request, func(v *reservations.View) (reservations.Placement, error) {
 		if p.scope.Gone() { // see selection.choose
 			return reservations.Placement{}, scopes.ErrStale
+		}
+		if r.Registration = v.Registration(e.Slot); p.after != 0 && r.Registration == p.after {
+			return reservations.Placement{}, ErrStillRegistered
 		}
 		return reservations.Placement{Slot: e.Slot, Rank: e.Rank, PrefillTokens: p.prefill}, nil
 	})
