@@ -191,7 +191,7 @@ type Selection struct {
 	StopWatch func()
 
 	// Registration is the rank's when it was booked, see reservations.View.Registration; 0 if
-	// nothing was.
+	// nothing was, or without a lease.
 	Registration uint64
 
 	Lease       time.Duration // as asked for
@@ -254,8 +254,6 @@ type Reservation struct {
 	Endpoint string
 	Lease    time.Duration // as asked for
 	Repeated bool          // the id was booked before, by the same request
-	// Registration is as in Selection; 0 if Repeated.
-	Registration uint64
 }
 
 // Rebooking books a request again that Select or PlaceByLoad has booked.

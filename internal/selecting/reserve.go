@@ -66,26 +66,26 @@ func (a *API) reserve(req *ReserveRequest) (Reservation, error) {
 // its rank has left and come back. It returns the rank's registration. The error has
 // ErrStillRegistered if the rank has not left since the request was booked there.
 func (a *API) Rebook(req *Rebooking) (registration uint64, err error) {
-	r, err := a.rebook(req)
+	registration, err = a.rebook(req)
 	for n := 1; n < maxAttempts && errors.Is(err, scopes.ErrStale); n++ {
-		r, err = a.rebook(req)
+		registration, err = a.rebook(req)
 	}
-	return r.Registration, err
+	return registration, err
 }
 
 // ErrStillRegistered refuses to book again on a rank that has not left in the meantime: the
 // reservation has ended otherwise than with its rank.
 var ErrStillRegistered = errors.New("the rank is still registered as it was")
 
-func (a *API) rebook(req *Rebooking) (Reservation, error) {
+func (a *API) rebook(req *Rebooking) (registration uint64, err error) {
 	sel := req.Selection
 	snap, state, err := a.scopes.Schedulable(sel.Scope)
 	if err != nil {
-		return Reservation{}, err
+		return 0, err
 	}
 	e, ok := snap.Entry(req.Rank)
 	if !ok {
-		return Reservation{}, errUnknownRank(snap, req.Rank)
+		return 0, errUnknownRank(snap, req.Rank)
 	}
 	hashes := sel.SequenceHashes
 	if snap.BlockSize != sel.BlockSize {
@@ -97,7 +97,8 @@ func (a *API) rebook(req *Rebooking) (Reservation, error) {
 		Hashes: hashes, TrackPrefill: sel.TrackPrefill && !req.PrefillDone, ExpectedOutput: req.ExpectedOutputTokens,
 	}
 	p.record = &idempotencyRecord{prompt: promptIdentity{sequence: hashes, tokens: sel.ISLTokens}}
-	return a.book(&ReserveRequest{Scope: sel.Scope, ID: req.ID, Lease: req.Lease}, &p)
+	_, err = a.book(&ReserveRequest{Scope: sel.Scope, ID: req.ID, Lease: req.Lease}, &p)
+	return p.registration, err
 }
 
 // readPlacement reads the prompt into q, and fills in all of p but the rank, the hashes and the
@@ -221,7 +222,9 @@ type placement struct {
 	size     selector.Prompt
 	prefill  uint64 // tokens
 	after    uint64 // a registration under which it must not be booked; 0: none
-	record   *idempotencyRecord
+	// registration is the rank's when it was booked.
+	registration uint64
+	record       *idempotencyRecord
 }
 
 // book makes a reservation under the request's id, and completes its record.
@@ -236,7 +239,7 @@ func (a *API) book(req *ReserveRequest, p *placement) (Reservation, error) {
 		if p.scope.Gone() { // see selection.choose
 			return reservations.Placement{}, scopes.ErrStale
 		}
-		if r.Registration = v.Registration(e.Slot); p.after != 0 && r.Registration == p.after {
+		if p.registration = v.Registration(e.Slot); p.after != 0 && p.registration == p.after {
 			return reservations.Placement{}, ErrStillRegistered
 		}
 		return reservations.Placement{Slot: e.Slot, Rank: e.Rank, PrefillTokens: p.prefill}, nil

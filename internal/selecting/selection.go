@@ -393,7 +393,9 @@ func (c *selection) book() error {
 			return reservations.Placement{}, err
 		}
 		answer := &c.result
-		answer.Lease, answer.Registration = req.Lease, v.Registration(c.chosen.Slot)
+		if answer.Lease = req.Lease; req.Lease > 0 {
+			answer.Registration = v.Registration(c.chosen.Slot)
+		}
 		answer.SequenceHashes, answer.ISLTokens, answer.TrackPrefill = r.Hashes, c.size.Tokens, r.TrackPrefill
 		record.setAnswer(answer)
 		return reservations.Placement{Slot: c.chosen.Slot, Rank: c.chosen.Rank, PrefillTokens: c.result.EffectivePrefillTokens, Uncached: c.uncached}, nil
