@@ -15,6 +15,7 @@ import (
 // head has what the picker needs of a request's headers.
 type head struct {
 	method, path string
+	hasBody      bool // a body follows, perhaps an empty one
 	kind         openai.Kind
 	tenants      []string // values of x-tenant-id, in order
 	// priority and strictPriority take precedence over the body's hints; nil: missing or

@@ -38,6 +38,7 @@ type placement struct {
 	prefillRank  *uint32  // of the prefill's engine, as rank
 	body         [][]byte // body for the engine, in pieces
 	booking      *booking // nil: nothing is booked
+	outcome      telemetry.GatewayOutcome
 }
 
 // request is a request while its engine is chosen.
@@ -57,6 +58,7 @@ type request struct {
 	fallbacks int
 
 	prompt selecting.Prompt
+	light  bool  // nothing is known of the prompt's work
 	held   int64 // bytes reserved by holdTokens
 	// without are workers that were chosen although their address is unknown.
 	without []uint64
@@ -153,7 +155,7 @@ func (r *request) selection(prefill bool) *selecting.SelectRequest {
 	req := &selecting.SelectRequest{
 		Scope: r.target.scope, Prompt: r.prompt, ExpectedOutputTokens: r.body.Hints.OutputTokens,
 		PolicyClass: r.head.class, Session: r.head.session, SoftSession: true, Lease: r.config.Lease,
-		Eligible: f.eligible, EligibleKey: f.key(),
+		Eligible: f.eligible, EligibleKey: f.key(), ByLoad: r.light,
 	}
 	priority, strict := r.head.priority, r.head.strictPriority
 	if priority == nil {
@@ -209,7 +211,10 @@ func (e *addressError) Unwrap() error { return e.err }
 
 func (r *request) bookOnce(ctx context.Context) (*placement, *problem) {
 	b := r.bookings.open(r.target.scope)
-	place := &placement{booking: b}
+	if r.light {
+		b = r.bookings.openLight(r.target.scope)
+	}
+	place := &placement{booking: b, outcome: telemetry.GatewayBooked}
 	req := r.selection(false)
 	told := r.pool.obeys
 	if r.pool.prefills && !r.alone {
@@ -223,7 +228,7 @@ func (r *request) bookOnce(ctx context.Context) (*placement, *problem) {
 			req.NoOverlap = true
 		}
 	}
-	if !r.streams && b.prefill == "" {
+	if !r.streams && !r.light && b.prefill.id == "" {
 		req.Stored = b.storedByEvent
 	}
 	if !r.pool.prefills {
@@ -235,21 +240,35 @@ func (r *request) bookOnce(ctx context.Context) (*placement, *problem) {
 	sel, err := r.api.Select(ctx, req, true)
 	if err == nil && place.prefiller != "" {
 		if bad := r.rebookPrefill(ctx, b, &sel, place, told); bad != nil {
-			b.add(&sel, req.ExpectedOutputTokens)
+			r.adopt(&sel, req.ExpectedOutputTokens, place)
 			b.free()
 			return nil, bad
 		}
 	}
 	if err == nil {
-		b.add(&sel, req.ExpectedOutputTokens)
+		r.adopt(&sel, req.ExpectedOutputTokens, place)
 		err = r.locate(ctx, &sel, place)
 	}
 	if err != nil {
 		b.free()
 		return nil, problemOf(ctx, err)
 	}
-	b.start()
+	if place.booking != nil {
+		b.start()
+	}
 	return place, nil
+}
+
+// adopt takes the reservation of the answering rank into the placement's booking, if there is
+// one: a request that is placed by load has none where the ledger has no room.
+func (r *request) adopt(sel *selecting.Selection, expected *uint32, place *placement) {
+	if sel.ReservationID != nil {
+		place.booking.add(sel, expected)
+		return
+	}
+	if place.outcome = telemetry.GatewayUnbooked; place.booking.prefill.id == "" {
+		place.booking = nil
+	}
 }
 
 // bookPrefill books the prefill leg on a prefill worker and reports whether it did. If none can
@@ -262,10 +281,13 @@ func (r *request) bookPrefill(ctx context.Context, b *booking, place *placement,
 		req.SharesFrontend = func(e catalog.Entry) bool {
 			return e.Worker.RankCount() > 1 && e.Worker.RankEndpoints[e.DP] == "" && (!told || r.rankFor(e.Worker, e.DP) == nil)
 		}
-		if !r.streams {
+		if !r.streams && !r.light {
 			req.Stored = b.storedByEvent
 		}
 		sel, err := r.api.Select(ctx, req, true)
+		if err == nil && sel.ReservationID == nil { // a request placed by load, and the ledger has no room
+			return false, nil
+		}
 		if err != nil {
 			if bad := problemOf(ctx, err); bad == errGone || errors.Is(bad, errPickTimeout) || bad.outcome == telemetry.GatewayInvalid || bad.outcome == telemetry.GatewayFailed {
 				return false, bad
@@ -281,6 +303,7 @@ func (r *request) bookPrefill(ctx context.Context, b *booking, place *placement,
 		}
 		at, err := r.endpoints.of(ctx, w, sel.Rank.DP)
 		if err == nil {
+			b.locatedAt(&b.prefill, at.text)
 			place.prefiller, place.prefillRank = at.text, r.rankFor(w, sel.Rank.DP)
 			return true, nil
 		}
@@ -350,7 +373,7 @@ func (r *request) locate(ctx context.Context, sel *selecting.Selection, place *p
 	}
 	place.destinations = append(place.destinations, at.text)
 	if b := place.booking; b != nil {
-		b.endpoint = at.text
+		b.locatedAt(&b.answer, at.text)
 	}
 	if len(w.RankEndpoints) > 0 || w.RankCount() > 1 || place.rank != nil {
 		return nil // the rank header is for one destination; a fallback would need another value
@@ -368,8 +391,9 @@ func (r *request) locate(ctx context.Context, sel *selecting.Selection, place *p
 }
 
 // pickByLoad places a request whose prompt cannot be read: on the least loaded engine of its
-// model, or of any model if it names none. Engines that only prefill are left out. Nothing is
-// booked.
+// model, or of any model if it names none. Engines that only prefill are left out. A request
+// with a body, and one that is upgraded, is booked as one request; without room for that it is
+// placed all the same.
 func (r *request) pickByLoad(ctx context.Context) (*placement, *problem) {
 	r.body, _ = openai.ParseRequest(openai.Other, r.text) // Other has no faults
 	var targets []target
@@ -403,21 +427,34 @@ func (r *request) leastLoaded(ctx context.Context) (*placement, *problem) {
 	if bad := r.findEligible(ctx); bad != nil {
 		return nil, bad
 	}
-	n := 1
-	if !r.pool.prefills {
-		n += r.fallbacks
+	fallbacks := r.fallbacks
+	if r.pool.prefills {
+		fallbacks = 0
 	}
 	r.without = nil
 	for {
-		ranks, err := r.api.LeastLoaded(r.target.scope, r.filter(false).eligible, n)
+		sel, err := r.api.PlaceByLoad(&selecting.LoadRequest{
+			Scope: r.target.scope, Eligible: r.filter(false).eligible, Fallbacks: fallbacks,
+			Book: r.head.hasBody, Lease: r.config.Lease,
+		})
 		if err != nil {
 			return nil, problemOf(ctx, err)
 		}
-		place := &placement{body: [][]byte{r.text}}
-		err = r.locate(ctx, &selecting.Selection{Rank: ranks[0], Fallbacks: ranks[1:]}, place)
+		place := &placement{body: [][]byte{r.text}, outcome: telemetry.GatewayPlaced}
+		if r.head.hasBody {
+			place.booking, place.outcome = r.bookings.openLight(r.target.scope), telemetry.GatewayBooked
+			r.adopt(&sel, nil, place)
+		}
+		err = r.locate(ctx, &sel, place)
+		if err != nil {
+			place.booking.free()
+		}
 		nowhere, unknown := errors.AsType[*addressError](err)
 		switch {
 		case err == nil:
+			if place.booking != nil {
+				place.booking.start()
+			}
 			return place, nil
 		case !unknown || ctx.Err() != nil:
 			return nil, problemOf(ctx, err)

@@ -330,13 +330,15 @@ func (c *selection) choose(v *reservations.View) error {
 	if !c.byLoad.used {
 		c.scored = ranks
 	}
-	c.noteDecided()
-	c.uncached = c.toCompute(i)
+	if !c.request.ByLoad {
+		c.noteDecided()
+		c.uncached = c.toCompute(i)
+	}
 	c.answer(&c.candidates[i])
 	if n := c.request.Fallbacks; n > 0 {
 		c.result.Fallbacks = c.nextBest(n)
 	}
-	if c.request.Stored != nil {
+	if c.request.Stored != nil && !c.request.ByLoad {
 		c.result.PredictedTTFT = c.predictedTTFT(i)
 	}
 	return nil
@@ -346,6 +348,9 @@ func (c *selection) choose(v *reservations.View) error {
 // one.
 func (c *selection) pick(ranks []catalog.Entry, v *reservations.View) (scored []catalog.Entry, i int) {
 	c.byLoad.used = false
+	if c.request.ByLoad {
+		return ranks, c.pickLeastLoaded(ranks, v)
+	}
 	if c.mayPickByLoad(ranks) && !c.needsAllCosts() {
 		if i, c.byLoad.used = c.pickByLoad(v); c.byLoad.used {
 			return c.byLoad.scored, i
@@ -373,7 +378,7 @@ func (c *selection) book() error {
 	r := reservations.Request{
 		ID:             c.id,
 		Hashes:         slices.Clone(c.sequence),
-		TrackPrefill:   c.weights.TrackPrefill,
+		TrackPrefill:   c.weights.TrackPrefill && !req.ByLoad,
 		ExpectedOutput: req.ExpectedOutputTokens,
 		Lease:          req.Lease,
 		Prompt:         c.size.Tokens,
@@ -388,11 +393,18 @@ func (c *selection) book() error {
 			return reservations.Placement{}, err
 		}
 		answer := &c.result
-		answer.Lease = req.Lease
+		if answer.Lease = req.Lease; req.Lease > 0 {
+			answer.Registration = v.Registration(c.chosen.Slot)
+		}
 		answer.SequenceHashes, answer.ISLTokens, answer.TrackPrefill = r.Hashes, c.size.Tokens, r.TrackPrefill
 		record.setAnswer(answer)
 		return reservations.Placement{Slot: c.chosen.Slot, Rank: c.chosen.Rank, PrefillTokens: c.result.EffectivePrefillTokens, Uncached: c.uncached}, nil
 	})
+	if _, full := errors.AsType[*reservations.LimitError](err); full && req.ByLoad {
+		c.hold.Release()
+		c.hold, c.result.Registration = nil, 0
+		return nil
+	}
 	if err != nil {
 		return c.bookError(err)
 	}
@@ -623,7 +635,7 @@ func (c *selection) countChoice() {
 // audit runs after a choice: it evaluates shadows, keeps the decision if due, and explains it
 // if asked. It runs outside all locks.
 func (c *selection) audit() {
-	if !c.request.Advisory {
+	if !c.request.Advisory && !c.request.ByLoad {
 		c.evaluateShadows()
 		c.keepDecision()
 	}
