@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -24,20 +25,18 @@ var removed = []string{
 	subsetKey, servedKey,
 }
 
-// removals has, for each kind of placement (with a rank header or not, with a prefiller header
-// or not), the headers to remove: those of removed, and those two headers where the placement
-// does not set them.
-var removals = func() (lists [2][2][]string) {
-	for rank := range lists {
-		for prefiller := range lists[rank] {
-			list := append([]string(nil), removed...)
-			if rank == 0 {
-				list = append(list, rankHeader)
+// placed are the headers that a placement may set; those that it does not set are removed.
+var placed = [...]string{rankHeader, prefillerHeader, prefillRankHeader}
+
+// removals has the headers to remove for each set of headers of placed that a placement sets, by
+// their bits: those of removed, and the rest of placed.
+var removals = func() (lists [1 << len(placed)][]string) {
+	for set := range lists {
+		lists[set] = slices.Clone(removed)
+		for i, name := range placed {
+			if set&(1<<i) == 0 {
+				lists[set] = append(lists[set], name)
 			}
-			if prefiller == 0 {
-				list = append(list, prefillerHeader)
-			}
-			lists[rank][prefiller] = list
 		}
 	}
 	return lists
@@ -48,20 +47,18 @@ var removals = func() (lists [2][2][]string) {
 func headersPlaced(p *placement) *extproc.ProcessingResponse {
 	destinations := strings.Join(p.destinations, ",")
 	set := []*corev3.HeaderValueOption{header(destinationKey, destinations)}
-	rank, prefiller := 0, 0
-	if p.rank != nil {
-		rank = 1
-		set = append(set, header(rankHeader, strconv.FormatUint(uint64(*p.rank), 10)))
-	}
-	if p.prefiller != "" {
-		prefiller = 1
-		set = append(set, header(prefillerHeader, p.prefiller))
+	which := 0
+	for i, value := range [len(placed)]string{rankText(p.rank), p.prefiller, rankText(p.prefillRank)} {
+		if value != "" {
+			which |= 1 << i
+			set = append(set, header(placed[i], value))
+		}
 	}
 	return &extproc.ProcessingResponse{
 		Response: &extproc.ProcessingResponse_RequestHeaders{RequestHeaders: &extproc.HeadersResponse{
 			Response: &extproc.CommonResponse{
 				ClearRouteCache: true,
-				HeaderMutation:  &extproc.HeaderMutation{SetHeaders: set, RemoveHeaders: removals[rank][prefiller]},
+				HeaderMutation:  &extproc.HeaderMutation{SetHeaders: set, RemoveHeaders: removals[which]},
 			},
 		}},
 		DynamicMetadata: &structpb.Struct{Fields: map[string]*structpb.Value{
@@ -70,6 +67,14 @@ func headersPlaced(p *placement) *extproc.ProcessingResponse {
 			}}),
 		}},
 	}
+}
+
+// rankText returns the value of a header that names a rank, "" for nil.
+func rankText(rank *uint32) string {
+	if rank == nil {
+		return ""
+	}
+	return strconv.FormatUint(uint64(*rank), 10)
 }
 
 func header(name, value string) *corev3.HeaderValueOption {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -18,6 +19,8 @@ type bookings struct {
 	lease   time.Duration
 	metrics *telemetry.Gateway
 	stored  chan *booking // bookings whose prompt an event has reported stored; has room for one per open stream
+	// endpoint returns the endpoint of a rank of a scope, ip:port, "" if there is none.
+	endpoint func(catalog.Scope, catalog.Rank) string
 
 	mu   sync.Mutex // guards live; innermost: no other lock is taken under it
 	live map[*booking]struct{}
@@ -26,7 +29,8 @@ type bookings struct {
 func newBookings(api *selecting.API, lease time.Duration, most int, metrics *telemetry.Gateway) *bookings {
 	return &bookings{
 		api: api, lease: lease, metrics: metrics,
-		stored: make(chan *booking, most), live: make(map[*booking]struct{}),
+		endpoint: func(catalog.Scope, catalog.Rank) string { return "" },
+		stored:   make(chan *booking, most), live: make(map[*booking]struct{}),
 	}
 }
 
@@ -65,34 +69,53 @@ func (all *bookings) list() []*booking {
 // open returns an empty booking.
 func (all *bookings) open(sc catalog.Scope) *booking { return &booking{all: all, scope: sc} }
 
+// openLight returns an empty booking of a request of whose work nothing is known.
+func (all *bookings) openLight(sc catalog.Scope) *booking {
+	return &booking{all: all, scope: sc, light: true}
+}
+
 // booking has the reservations of one request: one on the rank that answers it and, if another
 // rank prefills, a second one there. The ledger ignores calls for a reservation that has
-// already ended with its worker or its lease; hence their errors are dropped here.
+// already ended with its worker or its lease; hence the errors of most are dropped here. One that
+// has ended with its worker is booked again, at its next renewal, once its worker is back.
 type booking struct {
 	all   *bookings
 	scope catalog.Scope
+	// light: nothing is known of the request's work, so that it has neither tokens nor blocks, not
+	// even of its output.
+	light bool
 
 	// mu guards the fields below. It is held while the ledger is called.
-	mu          sync.Mutex
-	endpoint    string // of the answering rank, ip:port
-	id, prefill string // ids of the two reservations; "": none
-	prefillDone bool
+	mu              sync.Mutex
+	answer, prefill leg
+	prefillDone     bool
 	// early is the sign that the prefill had ended before the reservation's id was known; nil: none.
-	early        *telemetry.PrefillSign
-	freed        bool
-	moved        bool // the booking went to another rank after the gateway had sent the request there
-	selection    selecting.Selection
-	expected     *uint32 // output in tokens; nil: unknown
-	outputBlocks uint64  // blocks of output reported to the ledger
-	timer        *time.Timer
-	stopWatches  []func() // end the watches for stored prompts
+	early    *telemetry.PrefillSign
+	freed    bool
+	rebooked bool // the answering rank's reservation is younger than the request
+	expected *uint32
+	// output is how many tokens the engine has generated, outputBlocks how many blocks of them
+	// were reported to the ledger.
+	output, outputBlocks uint64
+	timer                *time.Timer
+	stopWatches          []func() // end the watches for stored prompts
+}
+
+// leg is a reservation of a request, on the rank that answers or on the one that prefills.
+type leg struct {
+	id        string // "": none
+	endpoint  string // of the rank, ip:port; "": not known yet
+	selection selecting.Selection
 }
 
 // add takes over the reservation of the rank that answers.
 func (b *booking) add(sel *selecting.Selection, expected *uint32) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.id, b.selection, b.expected = *sel.ReservationID, *sel, expected
+	b.answer.id, b.answer.selection, b.expected = *sel.ReservationID, *sel, expected
+	if b.prefillDone = b.light && b.prefill.id == ""; b.prefillDone {
+		return
+	}
 	b.watchLocked(sel)
 	if b.early != nil {
 		b.completePrefillLocked(*b.early)
@@ -103,7 +126,7 @@ func (b *booking) add(sel *selecting.Selection, expected *uint32) {
 func (b *booking) addPrefill(sel *selecting.Selection) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.prefill = *sel.ReservationID
+	b.prefill.id, b.prefill.selection = *sel.ReservationID, *sel
 	b.watchLocked(sel)
 }
 
@@ -153,21 +176,21 @@ func (b *booking) completePrefillLocked(by telemetry.PrefillSign) {
 	switch {
 	case b.prefillDone || b.freed:
 		return
-	case b.id == "": // an event or the prediction, before Select has returned the id
+	case b.answer.id == "": // an event or the prediction, before Select has returned the id
 		b.early = &by
 		return
 	}
 	b.prefillDone = true
 	b.endWatchesLocked()
 	complete := b.all.api.PrefillInferred
-	if by == telemetry.PrefillByStream && !b.moved {
+	if by == telemetry.PrefillByStream && !b.rebooked {
 		complete = b.all.api.PrefillComplete
 	}
-	_ = complete(b.id)
-	if b.prefill != "" {
-		_ = complete(b.prefill)
-		_ = b.all.api.Free(b.prefill)
-		b.prefill = ""
+	_ = complete(b.answer.id)
+	if b.prefill.id != "" {
+		_ = complete(b.prefill.id)
+		_ = b.all.api.Free(b.prefill.id)
+		b.prefill = leg{}
 	}
 	b.all.metrics.PrefillCompleted(by)
 }
@@ -176,7 +199,14 @@ func (b *booking) completePrefillLocked(by telemetry.PrefillSign) {
 func (b *booking) at() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.endpoint
+	return b.answer.endpoint
+}
+
+// locatedAt notes the endpoint of a leg's rank, ip:port.
+func (b *booking) locatedAt(l *leg, endpoint string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l.endpoint = endpoint
 }
 
 // maxGenerated bounds the output that is counted for a request, in tokens. The count may be
@@ -187,16 +217,21 @@ const maxGenerated = 1 << 20
 func (b *booking) generated(tokens uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	size := uint64(b.selection.BlockSize)
-	if b.freed || size == 0 {
+	b.output = min(tokens, maxGenerated)
+	b.reportOutputLocked()
+}
+
+// reportOutputLocked reports to the ledger the blocks of output that it does not know yet.
+func (b *booking) reportOutputLocked() {
+	if b.freed || b.light {
 		return
 	}
-	for tokens = min(tokens, maxGenerated); b.outputBlocks < tokens/size; b.outputBlocks++ {
+	for size := uint64(b.answer.selection.BlockSize); b.outputBlocks < b.output/size; b.outputBlocks++ {
 		var fraction *float64
 		if b.expected != nil && *b.expected > 0 { // as in Dynamo: the share of the expected output that is still to come
 			fraction = new(max(0, 1-float64((b.outputBlocks+1)*size)/float64(*b.expected)))
 		}
-		if b.all.api.OutputBlock(b.id, fraction) != nil {
+		if b.all.api.OutputBlock(b.answer.id, fraction) != nil {
 			return
 		}
 	}
@@ -207,8 +242,8 @@ func (b *booking) generated(tokens uint64) {
 func (b *booking) predictedCached() (tokens uint64, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, r := range b.selection.Overlap.DP {
-		if r.DP == b.selection.Rank.DP {
+	for _, r := range b.answer.selection.Overlap.DP {
+		if r.DP == b.answer.selection.Rank.DP {
 			return uint64(r.Tokens), true
 		}
 	}
@@ -220,36 +255,54 @@ func (b *booking) predictedCached() (tokens uint64, ok bool) {
 func (b *booking) move(to catalog.Rank, endpoint string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.freed || b.id == "" {
+	if b.freed || b.answer.id == "" {
 		return nil
 	}
-	id := uuid.NewString()
-	req := &selecting.ReserveRequest{
-		Scope: b.scope, ID: id, Rank: to, ExpectedOutputTokens: b.expected, Lease: b.all.lease,
-		Prompt: selecting.Prompt{
-			SequenceHashes: b.selection.SequenceHashes, HasSequenceHashes: true,
-			ISLTokens: b.selection.ISLTokens, HasISLTokens: true,
-		},
-	}
-	if b.prefillDone {
-		req.EffectivePrefillTokens = new(uint64(0))
-	}
-	if _, err := b.all.api.Reserve(req); err != nil {
+	former := b.answer
+	b.answer.id = uuid.NewString()
+	b.answer.selection.Rank, b.answer.selection.Registration = to, 0
+	b.answer.selection.EffectivePrefillTokens = former.selection.ISLTokens // it is not known what is cached there
+	if err := b.rebookLocked(&b.answer); err != nil {
+		b.answer = former
 		return err
 	}
-	b.endWatchesLocked()
-	_ = b.all.api.Free(b.id)
-	b.id, b.endpoint, b.outputBlocks, b.selection.Rank, b.moved = id, endpoint, 0, to, true
-	b.selection.Overlap.DP = nil
+	_ = b.all.api.Free(former.id)
+	b.answer.endpoint = endpoint
+	b.answer.selection.Overlap.DP = nil
 	return nil
 }
 
+// rebookLocked books a leg again.
+func (b *booking) rebookLocked(l *leg) error {
+	registration, err := b.all.api.Rebook(&selecting.Rebooking{
+		ID: l.id, Selection: &l.selection, Rank: l.selection.Rank, After: l.selection.Registration,
+		PrefillDone: b.prefillDone, ExpectedOutputTokens: b.expected, Lease: b.all.lease,
+	})
+	if err != nil {
+		return err
+	}
+	l.selection.Registration = registration
+	b.endWatchesLocked() // they are for the rank as it was
+	if l == &b.answer {
+		b.rebooked, b.outputBlocks = true, 0
+		b.reportOutputLocked()
+	}
+	return nil
+}
+
+// renew renews the leases. A reservation that has ended with its worker is booked again, under
+// its id, if the worker has come back with the same rank at the same endpoint. One that has ended
+// otherwise is not.
 func (b *booking) renew() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, id := range [...]string{b.id, b.prefill} {
-		if id != "" && !b.freed {
-			_ = b.all.api.Renew(id)
+	for _, l := range [...]*leg{&b.answer, &b.prefill} {
+		if l.id == "" || b.freed || contract.KindOf(b.all.api.Renew(l.id)) != contract.NotFound ||
+			l.endpoint == "" || b.all.endpoint(b.scope, l.selection.Rank) != l.endpoint {
+			continue
+		}
+		if b.rebookLocked(l) == nil {
+			b.all.metrics.Rebooked()
 		}
 	}
 }
@@ -260,9 +313,9 @@ func (b *booking) freePrefill() {
 	defer b.mu.Unlock()
 	b.endWatchesLocked()
 	b.early = nil // it was of the prefill rank
-	if b.prefill != "" {
-		_ = b.all.api.Free(b.prefill)
-		b.prefill = ""
+	if b.prefill.id != "" {
+		_ = b.all.api.Free(b.prefill.id)
+		b.prefill = leg{}
 	}
 }
 
@@ -273,8 +326,8 @@ func (b *booking) free() {
 	}
 	b.freePrefill()
 	b.mu.Lock()
-	if b.id != "" && !b.freed {
-		_ = b.all.api.Free(b.id)
+	if b.answer.id != "" && !b.freed {
+		_ = b.all.api.Free(b.answer.id)
 	}
 	b.freed = true
 	b.mu.Unlock()

@@ -201,3 +201,32 @@ func TestWorkerLeaves(t *testing.T) {
 		t.Errorf("went to %q", p.destination)
 	}
 }
+
+// TestWorkerFlaps: an answer under way counts again after its worker was removed and registered
+// again, without its prefill if that was complete, with its output, once for each registration,
+// and only at the same endpoint.
+func TestWorkerFlaps(t *testing.T) {
+	w := start(t, func(_ *service.Config, c *gateway.Config) { c.Lease = 300 * time.Millisecond })
+	w.put(1, 1)
+	e, _ := w.post(chatPath, chat(servicetest.Prompt(1, 16), `,"stream":true`))
+	e.response(200, sse, false)
+	for range 9 {
+		e.chunk(event("a"), false)
+	}
+	light, _ := w.post("/v1/embeddings", "{}")
+	w.wantLoads("1/0: 0 6 2")
+	for range 2 {
+		w.Remove(1)
+		w.put(1, 1)
+		w.wantLoads("1/0: 0 6 2")
+	}
+	w.wantCount("rebooked_total", "", 4)
+	light.close()
+	w.Remove(1)
+	w.put(2, 1)
+	w.put(1, 1, func(r *catalog.Record) { r.Endpoint = new("http://10.9.9.9:8000") })
+	w.put(1, 1)
+	w.wantLoads("1/0: 0 6 1; 2/0: 0 0 0")
+	e.close()
+	w.wantLoads("1/0: 0 0 0; 2/0: 0 0 0")
+}

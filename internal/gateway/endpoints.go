@@ -57,24 +57,21 @@ func newEndpoints(log zerolog.Logger) *endpoints {
 	return &endpoints{lookUp: net.DefaultResolver.LookupNetIP, now: time.Now, log: log, resolved: make(map[string]resolved)}
 }
 
-// of returns the endpoint of a worker's rank. needsRank reports whether the request must name
-// the rank to the engine, because several ranks share the endpoint.
-func (e *endpoints) of(ctx context.Context, w *catalog.Worker, dp uint32) (at endpoint, needsRank bool, err error) {
-	text, needsRank := urlOf(w, dp)
-	at, err = e.resolve(ctx, text)
-	return at, needsRank, err
+// of returns the endpoint of a worker's rank.
+func (e *endpoints) of(ctx context.Context, w *catalog.Worker, dp uint32) (endpoint, error) {
+	return e.resolve(ctx, urlOf(w, dp))
 }
 
-func urlOf(w *catalog.Worker, dp uint32) (text string, shared bool) {
+func urlOf(w *catalog.Worker, dp uint32) string {
 	if own := w.RankEndpoints[dp]; own != "" {
-		return own, false
+		return own
 	}
-	return w.Address(), w.RankCount() > 1
+	return w.Address()
 }
 
 // known returns the endpoint of a worker's rank if that needs no look-up of a host name.
 func (e *endpoints) known(w *catalog.Worker, dp uint32) (at endpoint, ok bool) {
-	text, _ := urlOf(w, dp)
+	text := urlOf(w, dp)
 	e.mu.RLock()
 	old, ok := e.resolved[text]
 	e.mu.RUnlock()

@@ -163,6 +163,7 @@ func (x *exchange) begin(m *extproc.ProcessingRequest, h *extproc.HttpHeaders) (
 	}
 	x.phase = readingRequest
 	x.head = readHead(h.GetHeaders(), m.GetMetadataContext(), x.server.config.MetadataPrefix)
+	x.head.hasBody = !h.GetEndOfStream()
 	if !x.admitted {
 		return true, x.refuse(errFull("overloaded", "The endpoint picker has too many requests under way."))
 	}
@@ -235,7 +236,7 @@ func (x *exchange) place(has extent) (done bool, err error) {
 		return true, x.refuse(bad)
 	}
 	x.booking = p.booking
-	x.server.config.Metrics.Placed(p.booking != nil, time.Since(began))
+	x.server.config.Metrics.Placed(p.outcome, time.Since(began))
 	x.phase = awaitingResponse
 	if err := x.stream.Send(headersPlaced(p)); err != nil || has == headersOnly {
 		return false, err

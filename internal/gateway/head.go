@@ -15,6 +15,7 @@ import (
 // head has what the picker needs of a request's headers.
 type head struct {
 	method, path string
+	hasBody      bool // a body follows, perhaps an empty one
 	kind         openai.Kind
 	tenants      []string // values of x-tenant-id, in order
 	// priority and strictPriority take precedence over the body's hints; nil: missing or
@@ -38,8 +39,9 @@ const (
 
 // The headers to and from engines and sidecars.
 const (
-	rankHeader      = "x-data-parallel-rank" // vLLM and SGLang
-	prefillerHeader = "x-prefiller-host-port"
+	rankHeader        = "x-data-parallel-rank" // vLLM and SGLang
+	prefillerHeader   = "x-prefiller-host-port"
+	prefillRankHeader = "x-prefiller-data-parallel-rank"
 )
 
 // sessionHeaders may name the session of a request. The first one in this order that is not

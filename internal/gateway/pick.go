@@ -33,10 +33,12 @@ type picker struct {
 // placement is where a request goes.
 type placement struct {
 	destinations []string // ip:port, the chosen one first
-	rank         *uint32  // rank to name to the engine; nil: the endpoint has one rank only
+	rank         *uint32  // the rank in the form of the engine's frontend; nil: it is not named
 	prefiller    string   // ip:port of the prefill's engine; "": none
+	prefillRank  *uint32  // of the prefill's engine, as rank
 	body         [][]byte // body for the engine, in pieces
 	booking      *booking // nil: nothing is booked
+	outcome      telemetry.GatewayOutcome
 }
 
 // request is a request while its engine is chosen.
@@ -56,9 +58,11 @@ type request struct {
 	fallbacks int
 
 	prompt selecting.Prompt
+	light  bool  // nothing is known of the prompt's work
 	held   int64 // bytes reserved by holdTokens
 	// without are workers that were chosen although their address is unknown.
 	without []uint64
+	alone   bool // no other worker prefills for the decode worker
 }
 
 // pick chooses where a request goes. The caller frees the booking of the placement, if it has
@@ -135,7 +139,7 @@ func (r *request) filter(prefill bool) *filter {
 func (r *request) findEligible(ctx context.Context) *problem {
 	if r.head.subset.given {
 		for _, e := range r.pool.snapshot.Ranks() {
-			_, _, _ = r.endpoints.of(ctx, e.Worker, e.DP) // one that has no address is in no subset
+			_, _ = r.endpoints.of(ctx, e.Worker, e.DP) // one that has no address is in no subset
 		}
 	}
 	eligible := r.filter(false).eligible(r.pool.snapshot)
@@ -151,7 +155,7 @@ func (r *request) selection(prefill bool) *selecting.SelectRequest {
 	req := &selecting.SelectRequest{
 		Scope: r.target.scope, Prompt: r.prompt, ExpectedOutputTokens: r.body.Hints.OutputTokens,
 		PolicyClass: r.head.class, Session: r.head.session, SoftSession: true, Lease: r.config.Lease,
-		Eligible: f.eligible, EligibleKey: f.key(),
+		Eligible: f.eligible, EligibleKey: f.key(), ByLoad: r.light,
 	}
 	priority, strict := r.head.priority, r.head.strictPriority
 	if priority == nil {
@@ -181,6 +185,7 @@ func (r *request) book(ctx context.Context) (place *placement, bad *problem) {
 		released := r.prompt.HasTokenIDs && r.prompt.TokenIDs == nil
 		nowhere, unknown := errors.AsType[*addressError](bad)
 		switch {
+		case !released && errors.Is(bad, errPrefillGone): // the decode worker prefills
 		case released, !unknown && (left || !errors.Is(bad, errLeft)):
 			return nil, bad
 		case unknown:
@@ -206,10 +211,14 @@ func (e *addressError) Unwrap() error { return e.err }
 
 func (r *request) bookOnce(ctx context.Context) (*placement, *problem) {
 	b := r.bookings.open(r.target.scope)
-	place := &placement{booking: b}
+	if r.light {
+		b = r.bookings.openLight(r.target.scope)
+	}
+	place := &placement{booking: b, outcome: telemetry.GatewayBooked}
 	req := r.selection(false)
-	if r.pool.prefills {
-		booked, bad := r.bookPrefill(ctx, b, place)
+	told := r.pool.obeys
+	if r.pool.prefills && !r.alone {
+		booked, bad := r.bookPrefill(ctx, b, place, told)
 		if bad != nil {
 			b.free()
 			return nil, bad
@@ -219,7 +228,7 @@ func (r *request) bookOnce(ctx context.Context) (*placement, *problem) {
 			req.NoOverlap = true
 		}
 	}
-	if !r.streams && b.prefill == "" {
+	if !r.streams && !r.light && b.prefill.id == "" {
 		req.Stored = b.storedByEvent
 	}
 	if !r.pool.prefills {
@@ -229,28 +238,56 @@ func (r *request) bookOnce(ctx context.Context) (*placement, *problem) {
 		req.Text = r
 	}
 	sel, err := r.api.Select(ctx, req, true)
+	if err == nil && place.prefiller != "" {
+		if bad := r.rebookPrefill(ctx, b, &sel, place, told); bad != nil {
+			r.adopt(&sel, req.ExpectedOutputTokens, place)
+			b.free()
+			return nil, bad
+		}
+	}
 	if err == nil {
-		b.add(&sel, req.ExpectedOutputTokens)
+		r.adopt(&sel, req.ExpectedOutputTokens, place)
 		err = r.locate(ctx, &sel, place)
 	}
 	if err != nil {
 		b.free()
 		return nil, problemOf(ctx, err)
 	}
-	b.start()
+	if place.booking != nil {
+		b.start()
+	}
 	return place, nil
 }
 
+// adopt takes the reservation of the answering rank into the placement's booking, if there is
+// one: a request that is placed by load has none where the ledger has no room.
+func (r *request) adopt(sel *selecting.Selection, expected *uint32, place *placement) {
+	if sel.ReservationID != nil {
+		place.booking.add(sel, expected)
+		return
+	}
+	if place.outcome = telemetry.GatewayUnbooked; place.booking.prefill.id == "" {
+		place.booking = nil
+	}
+}
+
 // bookPrefill books the prefill leg on a prefill worker and reports whether it did. If none can
-// take it now, the decode worker prefills. The problem ends the request.
-func (r *request) bookPrefill(ctx context.Context, b *booking, place *placement) (booked bool, bad *problem) {
+// take it now, the decode worker prefills. told reports whether the prefill worker will be told the
+// booked rank; if not, its frontend picks one itself. The problem ends the request.
+func (r *request) bookPrefill(ctx context.Context, b *booking, place *placement, told bool) (booked bool, bad *problem) {
 	for {
 		req := r.selection(true)
 		req.Session, req.NoWait = "", true
-		if !r.streams {
+		req.SharesFrontend = func(e catalog.Entry) bool {
+			return e.Worker.RankCount() > 1 && e.Worker.RankEndpoints[e.DP] == "" && (!told || r.rankFor(e.Worker, e.DP) == nil)
+		}
+		if !r.streams && !r.light {
 			req.Stored = b.storedByEvent
 		}
 		sel, err := r.api.Select(ctx, req, true)
+		if err == nil && sel.ReservationID == nil { // a request placed by load, and the ledger has no room
+			return false, nil
+		}
 		if err != nil {
 			if bad := problemOf(ctx, err); bad == errGone || errors.Is(bad, errPickTimeout) || bad.outcome == telemetry.GatewayInvalid || bad.outcome == telemetry.GatewayFailed {
 				return false, bad
@@ -264,15 +301,36 @@ func (r *request) bookPrefill(ctx context.Context, b *booking, place *placement)
 			b.freePrefill()
 			return false, nil
 		}
-		at, _, err := r.endpoints.of(ctx, w, sel.Rank.DP)
+		at, err := r.endpoints.of(ctx, w, sel.Rank.DP)
 		if err == nil {
-			place.prefiller = at.text
+			b.locatedAt(&b.prefill, at.text)
+			place.prefiller, place.prefillRank = at.text, r.rankFor(w, sel.Rank.DP)
 			return true, nil
 		}
 		b.freePrefill()
 		r.without = append(r.without, sel.Rank.Worker)
 	}
 }
+
+// rebookPrefill books the prefill leg again if the sidecar of the chosen decode worker obeys a rank,
+// or does not, other than told said when the leg was booked.
+func (r *request) rebookPrefill(ctx context.Context, b *booking, decode *selecting.Selection, place *placement, told bool) *problem {
+	w, ok := r.worker(decode.Rank)
+	if !ok || obeysPrefillRank(w) == told {
+		return nil
+	}
+	b.freePrefill()
+	place.prefiller, place.prefillRank = "", nil
+	booked, bad := r.bookPrefill(ctx, b, place, !told)
+	if bad == nil && !booked {
+		r.alone = true
+		bad = errNoEndpoint(errPrefillGone)
+	}
+	return bad
+}
+
+// errPrefillGone is the cause if no worker can prefill any more once the decode leg is booked.
+var errPrefillGone = errors.New("no worker can prefill")
 
 // worker returns the rank's worker from the current snapshot.
 func (r *request) worker(of catalog.Rank) (*catalog.Worker, bool) {
@@ -282,32 +340,50 @@ func (r *request) worker(of catalog.Rank) (*catalog.Worker, bool) {
 	return nil, false
 }
 
+// rankFor returns the rank as the frontend of its worker wants it in a header; nil: in none. A
+// rank with an endpoint of its own needs no header, nor does the only rank of a worker whose
+// record asks for none.
+func (p *picker) rankFor(w *catalog.Worker, dp uint32) *uint32 {
+	if w.RankEndpoints[dp] != "" || w.RankCount() == 1 && w.RankHeader == nil {
+		return nil
+	}
+	switch p.models.catalog.RankHeader(w) {
+	case catalog.RankNone:
+		return nil
+	case catalog.RankLocal:
+		return new(w.LocalRank(dp))
+	}
+	return &dp
+}
+
 // locate fills in the endpoints of the chosen rank and of the fallbacks.
 func (r *request) locate(ctx context.Context, sel *selecting.Selection, place *placement) error {
 	w, ok := r.worker(sel.Rank)
 	if !ok {
 		return errNoEndpoint(errLeft)
 	}
-	at, needsRank, err := r.endpoints.of(ctx, w, sel.Rank.DP)
+	at, err := r.endpoints.of(ctx, w, sel.Rank.DP)
 	if err != nil {
 		return errNoEndpoint(&addressError{sel.Rank.Worker, err})
 	}
-	if needsRank {
-		place.rank = new(sel.Rank.DP)
+	place.rank = r.rankFor(w, sel.Rank.DP)
+	if place.prefiller != "" && !obeysPrefillRank(w) {
+		// The sidecar forwards the client's headers to both engines, so it gets no rank at all.
+		place.rank, place.prefillRank = nil, nil
 	}
 	place.destinations = append(place.destinations, at.text)
 	if b := place.booking; b != nil {
-		b.endpoint = at.text
+		b.locatedAt(&b.answer, at.text)
 	}
-	if len(w.RankEndpoints) > 0 || needsRank {
+	if len(w.RankEndpoints) > 0 || w.RankCount() > 1 || place.rank != nil {
 		return nil // the rank header is for one destination; a fallback would need another value
 	}
 	for _, rank := range sel.Fallbacks {
 		w, ok := r.worker(rank)
-		if !ok || w.RankCount() > 1 || len(w.RankEndpoints) > 0 {
+		if !ok || w.RankCount() > 1 || len(w.RankEndpoints) > 0 || r.rankFor(w, rank.DP) != nil {
 			continue
 		}
-		if at, _, err := r.endpoints.of(ctx, w, rank.DP); err == nil && !slices.Contains(place.destinations, at.text) {
+		if at, err := r.endpoints.of(ctx, w, rank.DP); err == nil && !slices.Contains(place.destinations, at.text) {
 			place.destinations = append(place.destinations, at.text)
 		}
 	}
@@ -315,8 +391,9 @@ func (r *request) locate(ctx context.Context, sel *selecting.Selection, place *p
 }
 
 // pickByLoad places a request whose prompt cannot be read: on the least loaded engine of its
-// model, or of any model if it names none. Engines that only prefill are left out. Nothing is
-// booked.
+// model, or of any model if it names none. Engines that only prefill are left out. A request
+// with a body, and one that is upgraded, is booked as one request; without room for that it is
+// placed all the same.
 func (r *request) pickByLoad(ctx context.Context) (*placement, *problem) {
 	r.body, _ = openai.ParseRequest(openai.Other, r.text) // Other has no faults
 	var targets []target
@@ -350,21 +427,34 @@ func (r *request) leastLoaded(ctx context.Context) (*placement, *problem) {
 	if bad := r.findEligible(ctx); bad != nil {
 		return nil, bad
 	}
-	n := 1
-	if !r.pool.prefills {
-		n += r.fallbacks
+	fallbacks := r.fallbacks
+	if r.pool.prefills {
+		fallbacks = 0
 	}
 	r.without = nil
 	for {
-		ranks, err := r.api.LeastLoaded(r.target.scope, r.filter(false).eligible, n)
+		sel, err := r.api.PlaceByLoad(&selecting.LoadRequest{
+			Scope: r.target.scope, Eligible: r.filter(false).eligible, Fallbacks: fallbacks,
+			Book: r.head.hasBody, Lease: r.config.Lease,
+		})
 		if err != nil {
 			return nil, problemOf(ctx, err)
 		}
-		place := &placement{body: [][]byte{r.text}}
-		err = r.locate(ctx, &selecting.Selection{Rank: ranks[0], Fallbacks: ranks[1:]}, place)
+		place := &placement{body: [][]byte{r.text}, outcome: telemetry.GatewayPlaced}
+		if r.head.hasBody {
+			place.booking, place.outcome = r.bookings.openLight(r.target.scope), telemetry.GatewayBooked
+			r.adopt(&sel, nil, place)
+		}
+		err = r.locate(ctx, &sel, place)
+		if err != nil {
+			place.booking.free()
+		}
 		nowhere, unknown := errors.AsType[*addressError](err)
 		switch {
 		case err == nil:
+			if place.booking != nil {
+				place.booking.start()
+			}
 			return place, nil
 		case !unknown || ctx.Err() != nil:
 			return nil, problemOf(ctx, err)

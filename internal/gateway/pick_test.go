@@ -85,7 +85,7 @@ func TestColdBurst(t *testing.T) {
 }
 
 // TestUnreadable: requests whose prompt cannot be read go to the least loaded engine, and
-// nothing is booked or tokenized.
+// nothing is tokenized. Those with a body are booked as one request until they end.
 func TestUnreadable(t *testing.T) {
 	w := start(t)
 	w.put(1, 1)
@@ -105,10 +105,13 @@ func TestUnreadable(t *testing.T) {
 	e.chunk(`{"data":[]}`, true)
 	e.close()
 	for _, text := range []string{`{"model":"m","input":"x"}`, `no JSON`, ``} {
-		_, p := w.post("/v1/embeddings", text)
-		if p.destination != idle || p.body != text {
-			t.Errorf("%q: %+v", text, p)
+		e, p := w.post("/v1/embeddings", text)
+		if p.destination != idle || p.body != text || strings.Count(w.loads(), ": 0 0 1") != 1 {
+			t.Errorf("%q: %+v, loads are %s", text, p, w.loads())
 		}
+		e.response(200, "application/json", false)
+		e.chunk("{}", true)
+		e.close()
 	}
 	if _, p := w.post("/v1/embeddings", `{"model":"other"}`); p.status != 404 {
 		t.Errorf("an unknown model: %+v", p)

@@ -65,6 +65,21 @@ func (s *Server) served(gateway string, b *booking, at string) {
 	b.free()
 }
 
+// endpointOf returns the endpoint of a schedulable rank, ip:port, "" if it is none. It looks up
+// no host names.
+func (s *Server) endpointOf(sc catalog.Scope, r catalog.Rank) string {
+	snap := s.picker.models.catalog.Snapshot(sc)
+	if snap == nil {
+		return ""
+	}
+	e, ok := snap.Entry(r)
+	if !ok {
+		return ""
+	}
+	at, _ := s.picker.endpoints.known(e.Worker, e.DP)
+	return at.text
+}
+
 // rankAt returns the rank of a scope that listens at an endpoint. It looks up no host names;
 // those not resolved yet do not match.
 func (s *Server) rankAt(sc catalog.Scope, at string) (catalog.Rank, bool) {
@@ -75,7 +90,7 @@ func (s *Server) rankAt(sc catalog.Scope, at string) (catalog.Rank, bool) {
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
 	for _, e := range snap.Ranks() {
-		if own, _, err := s.picker.endpoints.of(now, e.Worker, e.DP); err == nil && own.text == at {
+		if own, err := s.picker.endpoints.of(now, e.Worker, e.DP); err == nil && own.text == at {
 			return e.Rank, true
 		}
 	}

@@ -128,6 +128,7 @@ func New(config Config, svc Service) *Server {
 		endpoints: newEndpoints(config.Log), bookings: s.bookings,
 		serving: config.Memory.Account(budget.Serving), metrics: config.Metrics, log: config.Log,
 	}
+	s.bookings.endpoint = s.endpointOf
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxMessage), grpc.ConnectionTimeout(handshake),
 		grpc.MaxConcurrentStreams(uint32(max(2*config.MaxStreams, minStreams))), // twice, so that requests beyond MaxStreams get an answer

@@ -27,6 +27,9 @@ func (r *request) tokenize(ctx context.Context) *problem {
 	case r.body.Tokens != nil:
 		r.prompt.TokenIDs, r.prompt.HasTokenIDs = r.body.Tokens, true
 		return nil
+	case r.config.Tokenizer == nil && r.body.Media:
+		r.placeLight()
+		return nil
 	case r.config.Tokenizer == nil:
 		r.placeByLoad()
 		return nil
@@ -151,7 +154,11 @@ func (r *request) notTokenized(ctx context.Context, err error) *problem {
 	if why == telemetry.TokenizerUnconvertible || r.config.LoadOnly && why != telemetry.TokenizerRejected {
 		r.metrics.TokenizerFailed(why, telemetry.TokenizerLoadOnly)
 		r.log.Debug().Err(err).Msg("a prompt without tokens is placed by load")
-		r.placeByLoad()
+		if why == telemetry.TokenizerUnconvertible {
+			r.placeLight()
+		} else {
+			r.placeByLoad()
+		}
 		return nil
 	}
 	r.metrics.TokenizerFailed(why, telemetry.TokenizerRefused)
@@ -161,6 +168,12 @@ func (r *request) notTokenized(ctx context.Context, err error) *problem {
 // bytesPerToken is the estimated text of a token in bytes, for prompts that no tokenizer
 // counts.
 const bytesPerToken = 4
+
+// placeLight sets r.prompt to an empty one: its text does not tell how long it is. Only the
+// request counts as load.
+func (r *request) placeLight() {
+	r.light, r.prompt = true, selecting.Prompt{TokenIDs: []uint32{}, HasTokenIDs: true}
+}
 
 // placeByLoad sets r.prompt to one of about the right length with random blocks, which no cache
 // has, so that load alone decides.

@@ -100,7 +100,7 @@ func appendReasons(out []byte, x *selecting.Explanation) []byte {
 	out = appendFloatField(out, "temperature", x.Temperature)
 	if x.Chosen != nil {
 		out = append(appendKey(out, "chosen"), '{')
-		out = append(appendRank(out, *x.Chosen), '}')
+		out = append(appendRankHeader(appendRank(out, *x.Chosen), x.ChosenHeader), '}')
 	} else {
 		out = appendNull(out, "chosen")
 	}
@@ -121,8 +121,17 @@ func appendReasons(out []byte, x *selecting.Explanation) []byte {
 	})
 }
 
+// appendRankHeader appends how the engine is told a rank, if that is known.
+func appendRankHeader(out []byte, h selecting.RankHeader) []byte {
+	if h.Form == "" {
+		return out
+	}
+	return appendUintField(appendStringField(out, "rank_header", h.Form), "local_dp_rank", h.Local)
+}
+
 func appendCandidate(out []byte, r selecting.ExplainedRank) []byte {
 	out = appendRank(append(out, '{'), r.Rank)
+	out = appendRankHeader(out, r.Header)
 	out = appendFloatField(out, "cost", r.Cost)
 	out = appendStringField(out, "unit", r.Unit)
 	out = append(appendKey(out, "terms"), '{')

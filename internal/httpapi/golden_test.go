@@ -95,8 +95,8 @@ func TestAnswers(t *testing.T) {
 		}}}, "POST", "/overlap_scores", "{}", 200},
 		{"explain", fake{explanation: selecting.Explanation{
 			Scope: catalog.Scope{Model: "m", Tenant: "t"}, Policy: "p", Type: "lmetric", Size: selector.Prompt{Tokens: 40, Blocks: 2, BlockSize: 16},
-			Chosen: &catalog.Rank{Worker: 1}, Candidates: []selecting.ExplainedRank{{
-				Rank: catalog.Rank{Worker: 1}, Cost: 8, Requests: 3, Predicted: ttft.Cost{Wait: 0.5, Prefill: 0.25},
+			Chosen: &catalog.Rank{Worker: 1, DP: 3}, ChosenHeader: selecting.RankHeader{Form: "local", Local: 1}, Candidates: []selecting.ExplainedRank{{
+				Rank: catalog.Rank{Worker: 1, DP: 3}, Header: selecting.RankHeader{Form: "local", Local: 1}, Cost: 8, Requests: 3, Predicted: ttft.Cost{Wait: 0.5, Prefill: 0.25},
 				Reasons: selector.Reasons{Unit: "tokens", Device: 32, Uncached: 8, Prefill: 8, Decode: 1, Speed: 1, Taint: 1, Source: selector.Default},
 			}},
 			Excluded: []selecting.ExcludedRank{{Rank: catalog.Rank{Worker: 2, DP: 1}, Why: selecting.MissingTaint}},
@@ -213,7 +213,7 @@ func TestWorkerAnswers(t *testing.T) {
 		ID: maxU64, Scope: catalog.Scope{Model: "m", Tenant: "t"}, Endpoint: ptr(""), KVEventsEndpoint: ptr("tcp://a:1"),
 		KVEventsEndpoints: map[uint32]string{10: "tcp://a:1", 9: `tcp://"b":1`}, ReplayEndpoint: ptr("tcp://a:2"), ReplayEndpoints: map[uint32]string{0: "tcp://a:3"}, KVEventsServerKey: ptr("k"), KVEventCopies: ptr("set"),
 		BlockSize: ptr[uint32](maxU32), StartRank: ptr[uint32](0), Size: ptr[uint32](2), MaxNumBatchedTokens: ptr[uint64](maxU64), TotalKVBlocks: ptr[uint64](0), AttentionChunkSize: ptr[uint64](8192),
-		Role: ptr("decode"), RankEndpoints: map[uint32]string{1: "http://a:2", 0: "http://a:1"}, Adapters: []string{"l", "m"},
+		Role: ptr("decode"), RankEndpoints: map[uint32]string{1: "http://a:2", 0: "http://a:1"}, RankHeader: ptr("local"), PrefillRankHeader: ptr(false), Adapters: []string{"l", "m"},
 		StableRoutingID: ptr("s"), IsEagle: ptr(false), Taints: []string{"a", "b\n"}, TopologyDomains: map[string]string{"zone": "z", "a\"b": ""},
 		KVTransferDomain: ptr("zone"), KVTransferEnforcement: ptr("preferred"), KVTransferPreferredWeight: ptr[float32](0.1),
 	}, Lifecycle: catalog.Schedulable}

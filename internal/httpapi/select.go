@@ -83,6 +83,7 @@ func (d dialect) appendSelection(out []byte, s *selecting.Selection, reserved bo
 	}
 	out = appendLease(out, s.Lease)
 	if s.Explanation != nil {
+		out = appendRankHeader(out, s.Explanation.ChosenHeader)
 		out = append(appendKey(out, "explanation"), '{')
 		out = append(appendReasons(out, s.Explanation), '}')
 	}

@@ -144,6 +144,8 @@ func (b *workerBody) record() catalog.Record {
 		IsEagle:                   p.IsEagle,
 		Role:                      p.Role,
 		RankEndpoints:             p.RankEndpoints,
+		RankHeader:                p.RankHeader,
+		PrefillRankHeader:         p.PrefillRankHeader,
 		Adapters:                  p.Adapters,
 		Taints:                    p.Taints,
 		TopologyDomains:           p.TopologyDomains,
@@ -231,6 +233,8 @@ func settingsFields[T any](of func(*T) *catalog.Patch, patch bool) []bodyscan.Fi
 		settingField("is_eagle", of, func(p *catalog.Patch) **bool { return &p.IsEagle }, (*bodyscan.Scanner).Bool),
 		settingField("kv_event_copies", of, func(p *catalog.Patch) **string { return &p.KVEventCopies }, readCopies),
 		settingField("role", of, func(p *catalog.Patch) **string { return &p.Role }, readRole),
+		settingField("rank_header", of, func(p *catalog.Patch) **string { return &p.RankHeader }, readRankHeader),
+		settingField("prefill_rank_header", of, func(p *catalog.Patch) **bool { return &p.PrefillRankHeader }, (*bodyscan.Scanner).Bool),
 		settingField("kv_transfer_enforcement", of, func(p *catalog.Patch) **string { return &p.KVTransferEnforcement }, readEnforcement),
 		settingField("kv_transfer_preferred_weight", of, func(p *catalog.Patch) **float32 { return &p.KVTransferPreferredWeight }, (*bodyscan.Scanner).Float32),
 		collection("kv_events_endpoints", func(s *bodyscan.Scanner, p *catalog.Patch) { p.KVEventsEndpoints = readByRank(s) }),
@@ -258,6 +262,10 @@ func readCopies(s *bodyscan.Scanner) string {
 
 func readRole(s *bodyscan.Scanner) string {
 	return s.Variant(catalog.RolePrefill, catalog.RoleDecode)
+}
+
+func readRankHeader(s *bodyscan.Scanner) string {
+	return s.Variant(catalog.RankLocal, catalog.RankGlobal, catalog.RankNone)
 }
 
 func readByRank(s *bodyscan.Scanner) map[uint32]string {
@@ -323,6 +331,12 @@ func appendServing(out []byte, w *catalog.Worker) []byte {
 		out = appendStringField(out, "role", *w.Role)
 	}
 	out = appendByRank(out, "rank_endpoints", w.RankEndpoints)
+	if w.RankHeader != nil {
+		out = appendStringField(out, "rank_header", *w.RankHeader)
+	}
+	if w.PrefillRankHeader != nil {
+		out = appendBoolField(out, "prefill_rank_header", *w.PrefillRankHeader)
+	}
 	if len(w.Adapters) > 0 {
 		out = appendList(appendKey(out, "adapters"), w.Adapters, appendString)
 	}

@@ -1,6 +1,7 @@
 package selecting
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -42,9 +43,48 @@ func (c *choice) score(ranks []catalog.Entry, v *reservations.View) {
 		if prefer := c.request.PreferredTaints; len(prefer) > 0 && c.request.Pinned == nil {
 			cand.Taint = selector.TaintFactor(prefer, e.Worker.HasTaint)
 		}
+		if shares := c.request.SharesFrontend; shares != nil && shares(e) {
+			cand.Device, cand.Host, cand.Disk = c.worstOverlap(e)
+		}
 		c.candidates = append(c.candidates, cand)
 	}
 	c.costsOf(ranks, v)
+}
+
+// worstOverlap returns the overlap of the rank with the most left to compute among those that
+// share the frontend of e.
+func (c *choice) worstOverlap(e catalog.Entry) (device, host, disk uint32) {
+	most, first := uint64(0), true
+	for _, other := range c.snapshot.RanksOf(e.Rank.Worker) {
+		if !c.request.SharesFrontend(other) {
+			continue
+		}
+		var of selector.Candidate
+		of.Device, of.Host, of.Disk = c.overlap.At(other.Slot)
+		if left := c.weights.ToCompute(c.size, &of); first || left > most {
+			most, first = left, false
+			device, host, disk = of.Device, of.Host, of.Disk
+		}
+	}
+	return device, host, disk
+}
+
+// leastLoaded returns the least loaded of the scored ranks that share the frontend of rank i.
+func (c *choice) leastLoaded(ranks []catalog.Entry, i int) int {
+	shares := c.request.SharesFrontend
+	if shares == nil || !shares(ranks[i]) {
+		return i
+	}
+	load := func(i int) uint64 {
+		return c.candidates[i].Prefill + c.candidates[i].Active*uint64(c.snapshot.BlockSize)
+	}
+	for j, e := range ranks {
+		if e.Rank.Worker == ranks[i].Rank.Worker && shares(e) &&
+			cmp.Or(cmp.Compare(load(j), load(i)), cmp.Compare(c.candidates[j].Requests, c.candidates[i].Requests)) < 0 {
+			i = j
+		}
+	}
+	return i
 }
 
 // candidate returns a rank with its overlap with the prompt and its load.

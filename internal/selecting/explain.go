@@ -16,7 +16,8 @@ type Explanation struct {
 	Size         selector.Prompt
 	Temperature  float64
 	Chosen       *catalog.Rank // nil: none
-	Refusal      string        // why no rank was chosen
+	ChosenHeader RankHeader
+	Refusal      string // why no rank was chosen
 	Candidates   []ExplainedRank
 	Excluded     []ExcludedRank
 	Shadows      []ShadowChoice
@@ -25,10 +26,17 @@ type Explanation struct {
 // ExplainedRank is a candidate with its cost, the terms of the cost, and the predicted times.
 type ExplainedRank struct {
 	Rank      catalog.Rank
+	Header    RankHeader
 	Cost      float64
 	Requests  uint32 // active requests
 	Predicted ttft.Cost
 	selector.Reasons
+}
+
+// RankHeader says how the frontend of a rank's worker wants to be told the rank (decision U2).
+type RankHeader struct {
+	Form  string // catalog.RankLocal, RankGlobal or RankNone; "" in explanations of past decisions
+	Local uint32 // the rank's number within its worker, from 0
 }
 
 // TTFT is the predicted time to first token, in seconds.
@@ -161,6 +169,23 @@ func (d *decided) explain() *Explanation {
 	}
 	if d.chosen >= 0 {
 		x.Chosen = &d.ranks[d.chosen]
+	}
+	return x
+}
+
+// addHeaders adds to an explanation how the ranks' workers want to be told them.
+func (c *selection) addHeaders(x *Explanation) *Explanation {
+	of := func(r catalog.Rank) (h RankHeader) {
+		if w, ok := c.snapshot.Worker(r.Worker); ok {
+			h = RankHeader{Form: c.api.catalog.RankHeader(w), Local: w.LocalRank(r.DP)}
+		}
+		return h
+	}
+	for i := range x.Candidates {
+		x.Candidates[i].Header = of(x.Candidates[i].Rank)
+	}
+	if x.Chosen != nil {
+		x.ChosenHeader = of(*x.Chosen)
 	}
 	return x
 }

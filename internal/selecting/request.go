@@ -85,6 +85,10 @@ type SelectRequest struct {
 	// NoOverlap: the worker computes nothing of the prompt, since another one has done so. What
 	// is cached of it has no effect on the choice.
 	NoOverlap bool `json:"-"`
+	// SharesFrontend, if not nil, reports whether the frontend of a rank's worker picks the rank
+	// itself among those for which it is true. Of these the least loaded one is chosen, and the
+	// overlap of each is that of the worker's rank with the most left to compute.
+	SharesFrontend func(catalog.Entry) bool `json:"-"`
 	// Fallbacks is how many ranks of other workers the answer names besides the chosen
 	// one, cheapest first.
 	Fallbacks int
@@ -119,6 +123,9 @@ type SelectRequest struct {
 	// SoftSession: if the request's filter excludes the session's rank, the session has no
 	// effect, instead of being an error.
 	SoftSession bool
+	// ByLoad: the prompt is unknown, and empty here. The choice is that of PlaceByLoad among the
+	// ranks that may take the request, whatever the scope's policy, and so is what is booked.
+	ByLoad bool
 	// Explain asks for the Explanation of the choice.
 	Explain bool
 	// ExplainOnly: nothing is chosen, only explained. API.Explain sets it.
@@ -187,6 +194,10 @@ type Selection struct {
 	// StopWatch, if not nil, ends the watch for SelectRequest.Stored.
 	StopWatch func()
 
+	// Registration is the rank's when it was booked, see reservations.View.Registration; 0 if
+	// nothing was, or without a lease.
+	Registration uint64
+
 	Lease       time.Duration // as asked for
 	Explanation *Explanation  // if asked for, of a choice that was made now
 	// Repeated: this is the answer of an earlier request with the same id. If PlacementOnly, it
@@ -247,6 +258,20 @@ type Reservation struct {
 	Endpoint string
 	Lease    time.Duration // as asked for
 	Repeated bool          // the id was booked before, by the same request
+}
+
+// Rebooking books a request again that Select or PlaceByLoad has booked.
+type Rebooking struct {
+	ID        string
+	Selection *Selection   // their answer
+	Rank      catalog.Rank // where it is booked now
+	// After is the registration of Rank under which the request was booked last; 0: it was not
+	// booked on this rank.
+	After       uint64
+	PrefillDone bool
+
+	ExpectedOutputTokens *uint32
+	Lease                time.Duration
 }
 
 // RankLoad is the load of one rank, now or projected.

@@ -62,6 +62,45 @@ func (a *API) reserve(req *ReserveRequest) (Reservation, error) {
 	return a.book(req, &p)
 }
 
+// Rebook books a request again, because it went to another rank than the chosen one, or because
+// its rank has left and come back. It returns the rank's registration. The error has
+// ErrStillRegistered if the rank has not left since the request was booked there.
+func (a *API) Rebook(req *Rebooking) (registration uint64, err error) {
+	registration, err = a.rebook(req)
+	for n := 1; n < maxAttempts && errors.Is(err, scopes.ErrStale); n++ {
+		registration, err = a.rebook(req)
+	}
+	return registration, err
+}
+
+// ErrStillRegistered refuses to book again on a rank that has not left in the meantime: the
+// reservation has ended otherwise than with its rank.
+var ErrStillRegistered = errors.New("the rank is still registered as it was")
+
+func (a *API) rebook(req *Rebooking) (registration uint64, err error) {
+	sel := req.Selection
+	snap, state, err := a.scopes.Schedulable(sel.Scope)
+	if err != nil {
+		return 0, err
+	}
+	e, ok := snap.Entry(req.Rank)
+	if !ok {
+		return 0, errUnknownRank(snap, req.Rank)
+	}
+	hashes := sel.SequenceHashes
+	if snap.BlockSize != sel.BlockSize {
+		hashes = nil // of blocks of another size
+	}
+	p := placement{scope: state, snapshot: snap, entry: e, prefill: sel.EffectivePrefillTokens, after: req.After}
+	p.size = selector.Prompt{BlockSize: snap.BlockSize, Tokens: sel.ISLTokens, Blocks: len(hashes)}
+	p.Request = reservations.Request{
+		Hashes: hashes, TrackPrefill: sel.TrackPrefill && !req.PrefillDone, ExpectedOutput: req.ExpectedOutputTokens,
+	}
+	p.record = &idempotencyRecord{prompt: promptIdentity{sequence: hashes, tokens: sel.ISLTokens}}
+	_, err = a.book(&ReserveRequest{Scope: sel.Scope, ID: req.ID, Lease: req.Lease}, &p)
+	return p.registration, err
+}
+
 // readPlacement reads the prompt into q, and fills in all of p but the rank, the hashes and the
 // record.
 func (a *API) readPlacement(req *ReserveRequest, q *query, p *placement) (err error) {
@@ -182,7 +221,10 @@ type placement struct {
 	local    []uint64 // local hashes, borrowed; nil: unknown
 	size     selector.Prompt
 	prefill  uint64 // tokens
-	record   *idempotencyRecord
+	after    uint64 // a registration under which it must not be booked; 0: none
+	// registration is the rank's when it was booked.
+	registration uint64
+	record       *idempotencyRecord
 }
 
 // book makes a reservation under the request's id, and completes its record.
@@ -193,9 +235,12 @@ func (a *API) book(req *ReserveRequest, p *placement) (Reservation, error) {
 	p.record.answers, p.record.id, p.record.endpoint = &a.idempotency.answers, req.ID, r.Endpoint
 	p.ID, p.Lease, p.CallerState = req.ID, req.Lease, p.record
 	p.Prompt = p.size.Tokens
-	_, err := a.ledger.Book(req.Scope, p.Request, func(*reservations.View) (reservations.Placement, error) {
+	_, err := a.ledger.Book(req.Scope, p.Request, func(v *reservations.View) (reservations.Placement, error) {
 		if p.scope.Gone() { // see selection.choose
 			return reservations.Placement{}, scopes.ErrStale
+		}
+		if p.registration = v.Registration(e.Slot); p.after != 0 && p.registration == p.after {
+			return reservations.Placement{}, ErrStillRegistered
 		}
 		return reservations.Placement{Slot: e.Slot, Rank: e.Rank, PrefillTokens: p.prefill}, nil
 	})

@@ -91,7 +91,7 @@ func (a *API) Explain(ctx context.Context, req *SelectRequest) (*Explanation, er
 	err := c.serveFresh(ctx)
 	if err == nil {
 		c.evaluateShadows()
-		return c.decided().explain(), nil
+		return c.addHeaders(c.decided().explain()), nil
 	}
 	if kind := contract.KindOf(err); kind != contract.Unavailable && kind != contract.Overloaded || c.snapshot == nil {
 		return nil, err
@@ -99,7 +99,7 @@ func (a *API) Explain(ctx context.Context, req *SelectRequest) (*Explanation, er
 	if c.readPrompt(c.snapshot) != nil {
 		return nil, err
 	}
-	x := c.decided().explain()
+	x := c.addHeaders(c.decided().explain())
 	x.Refusal = err.Error()
 	return x, nil
 }
@@ -330,13 +330,15 @@ func (c *selection) choose(v *reservations.View) error {
 	if !c.byLoad.used {
 		c.scored = ranks
 	}
-	c.noteDecided()
-	c.uncached = c.toCompute(i)
+	if !c.request.ByLoad {
+		c.noteDecided()
+		c.uncached = c.toCompute(i)
+	}
 	c.answer(&c.candidates[i])
 	if n := c.request.Fallbacks; n > 0 {
 		c.result.Fallbacks = c.nextBest(n)
 	}
-	if c.request.Stored != nil {
+	if c.request.Stored != nil && !c.request.ByLoad {
 		c.result.PredictedTTFT = c.predictedTTFT(i)
 	}
 	return nil
@@ -346,20 +348,23 @@ func (c *selection) choose(v *reservations.View) error {
 // one.
 func (c *selection) pick(ranks []catalog.Entry, v *reservations.View) (scored []catalog.Entry, i int) {
 	c.byLoad.used = false
+	if c.request.ByLoad {
+		return ranks, c.pickLeastLoaded(ranks, v)
+	}
 	if c.mayPickByLoad(ranks) && !c.needsAllCosts() {
 		if i, c.byLoad.used = c.pickByLoad(v); c.byLoad.used {
 			return c.byLoad.scored, i
 		}
 	}
 	c.score(ranks, v)
-	return ranks, selector.Pick(c.costs, c.temperature(), selector.Global())
+	return ranks, c.leastLoaded(ranks, selector.Pick(c.costs, c.temperature(), selector.Global()))
 }
 
 // needsAllCosts reports whether the costs of all ranks are wanted: for an explanation,
 // fallbacks, shadow policies, or a decision that is kept.
 func (c *selection) needsAllCosts() bool {
 	p := c.scope.Policies
-	return c.request.Explain || c.request.ExplainOnly || c.request.Fallbacks > 0 || p != nil && len(p.Shadows()) > 0 || c.keepsDecision()
+	return c.request.SharesFrontend != nil || c.request.Explain || c.request.ExplainOnly || c.request.Fallbacks > 0 || p != nil && len(p.Shadows()) > 0 || c.keepsDecision()
 }
 
 // book chooses a rank and books it.
@@ -373,7 +378,7 @@ func (c *selection) book() error {
 	r := reservations.Request{
 		ID:             c.id,
 		Hashes:         slices.Clone(c.sequence),
-		TrackPrefill:   c.weights.TrackPrefill,
+		TrackPrefill:   c.weights.TrackPrefill && !req.ByLoad,
 		ExpectedOutput: req.ExpectedOutputTokens,
 		Lease:          req.Lease,
 		Prompt:         c.size.Tokens,
@@ -388,16 +393,25 @@ func (c *selection) book() error {
 			return reservations.Placement{}, err
 		}
 		answer := &c.result
-		answer.Lease = req.Lease
+		if answer.Lease = req.Lease; req.Lease > 0 {
+			answer.Registration = v.Registration(c.chosen.Slot)
+		}
 		answer.SequenceHashes, answer.ISLTokens, answer.TrackPrefill = r.Hashes, c.size.Tokens, r.TrackPrefill
 		record.setAnswer(answer)
 		return reservations.Placement{Slot: c.chosen.Slot, Rank: c.chosen.Rank, PrefillTokens: c.result.EffectivePrefillTokens, Uncached: c.uncached}, nil
 	})
+	if _, full := errors.AsType[*reservations.LimitError](err); full && req.ByLoad {
+		c.hold.Release()
+		c.hold, c.result.Registration = nil, 0
+		return nil
+	}
 	if err != nil {
 		return c.bookError(err)
 	}
 	c.result.ReservationID = &c.id
-	if device, _, _ := c.overlap.At(c.chosen.Slot); req.Stored != nil && int(device) < len(c.local) {
+	// Where the frontend picks the rank, the chosen one's events say nothing about this prompt.
+	picksOther := req.SharesFrontend != nil && req.SharesFrontend(c.chosen)
+	if device, _, _ := c.overlap.At(c.chosen.Slot); req.Stored != nil && !picksOther && int(device) < len(c.local) {
 		c.result.StopWatch = c.scope.WatchStored(c.chosen, c.local, req.Stored)
 	}
 	c.api.booked(record, c.scope, c.chosen, c.local, c.size)
@@ -621,12 +635,12 @@ func (c *selection) countChoice() {
 // audit runs after a choice: it evaluates shadows, keeps the decision if due, and explains it
 // if asked. It runs outside all locks.
 func (c *selection) audit() {
-	if !c.request.Advisory {
+	if !c.request.Advisory && !c.request.ByLoad {
 		c.evaluateShadows()
 		c.keepDecision()
 	}
 	if c.request.Explain {
-		c.result.Explanation = c.decided().explain()
+		c.result.Explanation = c.addHeaders(c.decided().explain())
 	}
 }
 

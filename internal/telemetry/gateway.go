@@ -12,11 +12,12 @@ var (
 
 	gatewayStreams       = gatewayFamilies.gauge("gateway_streams", "Requests under way through the gateway: open ext_proc streams.")
 	gatewayBookings      = gatewayFamilies.gauge("gateway_bookings", "Of these, those that are booked on an engine.")
-	gatewayRequests      = gatewayFamilies.counter("gateway_requests_total", "Requests through the gateway by what became of them: booked or placed (by load, without a booking) on an engine, else why not.", "outcome")
+	gatewayRequests      = gatewayFamilies.counter("gateway_requests_total", "Requests through the gateway by what became of them: booked, placed (without a body, so not booked) or unbooked (by load, as the ledger had no room) on an engine, else why not.", "outcome")
 	gatewayPickSeconds   = gatewayFamilies.histogram("gateway_pick_seconds", "Time from the end of a request to the answer that names its engine, tokenizer and wait queue included.")
 	gatewayTokenizing    = gatewayFamilies.histogram("gateway_tokenizer_seconds", "Time that the tokenizer took for a request, failures included.")
 	gatewayTokenFailures = gatewayFamilies.counter("gateway_tokenizer_failures_total", "Requests whose tokens are not known, by why and by what became of them.", "reason", "action")
 	gatewayPrefills      = gatewayFamilies.counter("gateway_prefill_completed_total", "Prefills that were complete, by what told it.", "by")
+	gatewayRebooked      = gatewayFamilies.counter("gateway_rebooked_total", "Reservations of running requests that ended with their worker and were booked again when it was back.")
 	gatewayServed        = gatewayFamilies.counter("gateway_served_total", "Responses with which Envoy told the endpoint that served them: the chosen one, a fallback to which the booking was moved, or one that is no worker of the model.", "endpoint")
 	gatewayCached        = gatewayFamilies.histogram("gateway_cached_tokens", "Tokens of a prompt that its engine had cached, as the usage in its answer says.")
 	gatewayPredicted     = gatewayFamilies.histogram("gateway_cached_tokens_predicted", "Tokens of the same prompts that the index had for the chosen rank.")
@@ -29,7 +30,7 @@ type GatewayOutcome uint8
 // The outcomes.
 const (
 	GatewayBooked       GatewayOutcome = iota
-	GatewayPlaced                      // placed by load, without a reservation
+	GatewayPlaced                      // placed by load; nothing is to be booked
 	GatewayInvalid                     // 400
 	GatewayUnknownModel                // 404
 	GatewayTooLarge                    // 413
@@ -39,11 +40,12 @@ const (
 	GatewayFailed                      // 500
 	GatewayGone                        // the client left before an engine was chosen
 	GatewayProtocol                    // the filter's configuration cannot be served
+	GatewayUnbooked                    // placed by load, because the ledger has no room
 	gatewayOutcomes
 )
 
 var gatewayOutcomeNames = [gatewayOutcomes]string{
-	"booked", "placed", "invalid", "unknown_model", "too_large", "overloaded", "unavailable", "tokenizer", "failed", "gone", "protocol",
+	"booked", "placed", "invalid", "unknown_model", "too_large", "overloaded", "unavailable", "tokenizer", "failed", "gone", "protocol", "unbooked",
 }
 
 // PrefillSign is the sign by which the end of a prefill was noticed.
@@ -115,6 +117,7 @@ type Gateway struct {
 
 	outcomes          [gatewayOutcomes]atomic.Uint64
 	prefills          [prefillSigns]atomic.Uint64
+	rebooked          atomic.Uint64
 	failures          [tokenizerReasons][tokenizerActions]atomic.Uint64
 	served            [servedEndpoints]atomic.Uint64
 	picks, tokenizing *Histogram
@@ -133,12 +136,9 @@ func NewGateway() *Gateway {
 // Ended counts a request that got no engine.
 func (g *Gateway) Ended(o GatewayOutcome) { g.outcomes[o].Add(1) }
 
-// Placed counts a request that got an engine, and how long that took.
-func (g *Gateway) Placed(booked bool, took time.Duration) {
-	o := GatewayPlaced
-	if booked {
-		o = GatewayBooked
-	}
+// Placed counts a request that got an engine, booked, placed or unbooked, and how long that
+// took.
+func (g *Gateway) Placed(o GatewayOutcome, took time.Duration) {
 	g.outcomes[o].Add(1)
 	g.picks.Observe(took.Seconds())
 }
@@ -151,6 +151,9 @@ func (g *Gateway) TokenizerFailed(r TokenizerReason, a TokenizerAction) { g.fail
 
 // PrefillCompleted counts a prefill.
 func (g *Gateway) PrefillCompleted(by PrefillSign) { g.prefills[by].Add(1) }
+
+// Rebooked counts a reservation that was booked again after its worker was back.
+func (g *Gateway) Rebooked() { g.rebooked.Add(1) }
 
 // Served counts an answer whose endpoint the gateway reported.
 func (g *Gateway) Served(at ServedEndpoint) { g.served[at].Add(1) }
@@ -189,6 +192,7 @@ func (g *Gateway) Collect(ch chan<- prometheus.Metric) {
 	for by, name := range prefillSignNames {
 		send(ch, gatewayPrefills, g.prefills[by].Load(), name)
 	}
+	send(ch, gatewayRebooked, g.rebooked.Load())
 	for at, name := range servedEndpointNames {
 		send(ch, gatewayServed, g.served[at].Load(), name)
 	}

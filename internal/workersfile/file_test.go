@@ -36,6 +36,8 @@ workers:
     is_eagle: true
     role: prefill
     rank_endpoints: {1: "http://w:7"}
+    rank_header: local
+    prefill_rank_header: true
     adapters: [m, l]
     taints: [b, a]
     topology_domains: {zone: z}
@@ -58,6 +60,7 @@ var all = []catalog.Record{{
 	MaxNumBatchedTokens: new(uint64(8192)), TotalKVBlocks: new(uint64(1000)), AttentionChunkSize: new(uint64(8192)),
 	StableRoutingID: new("r"), IsEagle: new(true), Taints: []string{"b", "a"},
 	Role: new("prefill"), RankEndpoints: map[uint32]string{1: "http://w:7"}, Adapters: []string{"m", "l"},
+	RankHeader: new("local"), PrefillRankHeader: new(true),
 	TopologyDomains: map[string]string{"zone": "z"}, KVTransferDomain: new("d"),
 	KVTransferEnforcement: new("preferred"), KVTransferPreferredWeight: new(float32(0.5)),
 }, {ID: 1<<53 + 1, Scope: catalog.Scope{Model: "m", Tenant: "t"}}}
@@ -70,7 +73,7 @@ func TestDecode(t *testing.T) {
 		"kv_events_endpoints":{"0":"tcp://w:3","1":"tcp://w:4"},"replay_endpoint":"tcp://w:5","replay_endpoints":{"1":"tcp://w:6"},
 		"kv_events_server_key":"rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7","kv_event_copies":"set",
 		"block_size":16,"data_parallel_start_rank":0,"data_parallel_size":2,"max_num_batched_tokens":8192,"total_kv_blocks":1000,"attention_chunk_size":8192,
-		"stable_routing_id":"r","is_eagle":true,"role":"prefill","rank_endpoints":{"1":"http://w:7"},"adapters":["m","l"],"taints":["b","a"],"topology_domains":{"zone":"z"},"kv_transfer_domain":"d",
+		"stable_routing_id":"r","is_eagle":true,"role":"prefill","rank_endpoints":{"1":"http://w:7"},"rank_header":"local","prefill_rank_header":true,"adapters":["m","l"],"taints":["b","a"],"topology_domains":{"zone":"z"},"kv_transfer_domain":"d",
 		"kv_transfer_enforcement":"preferred","kv_transfer_preferred_weight":5e-1},
 		{"worker_id":9007199254740993,"tenant_id":"t","routing_group":"t","endpoint":null}],
 		"model_name":"m","tenant_id":"t"}`
@@ -143,6 +146,8 @@ func TestFaults(t *testing.T) {
 		"enforcement":        {w + "kv_transfer_enforcement: x", "f: workers[0].kv_transfer_enforcement (line 3): want required or preferred"},
 		"copies":             {w + "kv_event_copies: x", "f: workers[0].kv_event_copies (line 3): want count or set"},
 		"role":               {w + "role: both", "f: workers[0].role (line 3): want prefill or decode"},
+		"rank header":        {w + "rank_header: 0", "f: workers[0].rank_header (line 3): " + errText.Error()},
+		"rank headers":       {w + "rank_header: own\n  prefill_rank_header: 1", "f: workers[0].rank_header (line 3): want local, global or none; workers[0].prefill_rank_header (line 4): want true or false"},
 		"null list":          {w + "taints:", "f: workers[0].taints (line 3): want a list of strings"},
 		"list of numbers":    {w + "taints: [1]", "f: workers[0].taints (line 3): want a list of strings"},
 		"rank":               {w + "replay_endpoints: {x: y}", "f: workers[0].replay_endpoints (line 3): want ranks with strings"},
@@ -201,7 +206,7 @@ func TestLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused := fmt.Errorf("wrapped: %w", &catalog.EntryError{Index: 1, Err: errors.New("why")})
-	if got := f.Locate(refused).Error(); got != "workers[1] (line 30): why" {
+	if got := f.Locate(refused).Error(); got != "workers[1] (line 32): why" {
 		t.Errorf("Locate: %s", got)
 	}
 }

@@ -56,6 +56,8 @@ var fields = map[string]field{
 	"is_eagle":                     optional(func(w *catalog.Record) **bool { return &w.IsEagle }, boolean),
 	"role":                         optional(func(w *catalog.Record) **string { return &w.Role }, role),
 	"rank_endpoints":               required(func(w *catalog.Record) *map[uint32]string { return &w.RankEndpoints }, byRank),
+	"rank_header":                  optional(func(w *catalog.Record) **string { return &w.RankHeader }, rankHeader),
+	"prefill_rank_header":          optional(func(w *catalog.Record) **bool { return &w.PrefillRankHeader }, boolean),
 	"adapters":                     required(func(w *catalog.Record) *[]string { return &w.Adapters }, list),
 	"taints":                       required(func(w *catalog.Record) *[]string { return &w.Taints }, list),
 	"topology_domains":             required(func(w *catalog.Record) *map[string]string { return &w.TopologyDomains }, byName),
@@ -124,16 +126,17 @@ func refuseContradiction(r *yamlread.Reader, path string, n *yaml.Node, got, wan
 type read[V any] func(n *yaml.Node) (V, error)
 
 var (
-	errText     = errors.New("want a string; put numbers, dates and words like true in quotes")
-	errBool     = errors.New("want true or false")
-	errFloat    = errors.New("want a number")
-	errList     = errors.New("want a list of strings")
-	errMap      = errors.New("want keys with strings")
-	errByRank   = errors.New("want ranks with strings")
-	errRequired = errors.New("want required or preferred")
-	errCopies   = errors.New("want count or set")
-	errRole     = errors.New("want prefill or decode")
-	errNoID     = errors.New("worker_id is missing")
+	errText       = errors.New("want a string; put numbers, dates and words like true in quotes")
+	errBool       = errors.New("want true or false")
+	errFloat      = errors.New("want a number")
+	errList       = errors.New("want a list of strings")
+	errMap        = errors.New("want keys with strings")
+	errByRank     = errors.New("want ranks with strings")
+	errRequired   = errors.New("want required or preferred")
+	errCopies     = errors.New("want count or set")
+	errRole       = errors.New("want prefill or decode")
+	errRankHeader = errors.New("want local, global or none")
+	errNoID       = errors.New("worker_id is missing")
 )
 
 func text(n *yaml.Node) (string, error) {
@@ -163,6 +166,14 @@ func role(n *yaml.Node) (string, error) {
 	v, err := text(n)
 	if err == nil && v != catalog.RolePrefill && v != catalog.RoleDecode {
 		err = errRole
+	}
+	return v, err
+}
+
+func rankHeader(n *yaml.Node) (string, error) {
+	v, err := text(n)
+	if err == nil && v != catalog.RankLocal && v != catalog.RankGlobal && v != catalog.RankNone {
+		err = errRankHeader
 	}
 	return v, err
 }

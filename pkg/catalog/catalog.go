@@ -54,6 +54,7 @@ type view struct {
 	workers     []*Worker // by model, tenant and id
 	schedulable int
 	scopes      map[Scope]*Snapshot
+	endpoints   endpointUsers
 }
 
 // member is a registered worker.

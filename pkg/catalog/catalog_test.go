@@ -194,6 +194,7 @@ func TestInvalid(t *testing.T) {
 		"server key":    {record(1, serverKey("short")), "kv_events_server_key: want a CURVE key: 40 characters of Z85 (RFC 32)"},
 		"copies":        {record(1, func(r *catalog.Record) { r.KVEventCopies = new("sets") }), `kv_event_copies "sets" is neither "count" nor "set"`},
 		"role":          {record(1, func(r *catalog.Record) { r.Role = new("both") }), `role "both" is neither "prefill" nor "decode"`},
+		"rank header":   {record(1, rankHeader("rank")), `rank_header "rank" is not "local", "global" or "none"`},
 		"adapter":       {record(1, func(r *catalog.Record) { r.Adapters = []string{"a", ""} }), "adapters has an empty name"},
 		"rank servers":  {record(1, rankEndpoints(many)), "rank_endpoints has 4097 ranks, the maximum is 4096"},
 		"foreign rank":  {record(1, size(2), rankEndpoints(map[uint32]string{0: "http://h", 2: "http://i"})), "rank_endpoints names rank 2, which the worker does not have"},
@@ -220,7 +221,7 @@ func TestInvalid(t *testing.T) {
 				StartRank: tc.record.StartRank, Size: tc.record.Size,
 				KVEventsEndpoints: tc.record.KVEventsEndpoints, ReplayEndpoints: tc.record.ReplayEndpoints,
 				KVEventsServerKey: tc.record.KVEventsServerKey, KVEventCopies: tc.record.KVEventCopies,
-				Role: tc.record.Role, RankEndpoints: tc.record.RankEndpoints, Adapters: tc.record.Adapters,
+				Role: tc.record.Role, RankEndpoints: tc.record.RankEndpoints, RankHeader: tc.record.RankHeader, Adapters: tc.record.Adapters,
 			}
 			if _, err := c.Patch(1, p); !errors.As(err, &invalid) || err.Error() != tc.want {
 				t.Errorf("Patch: %v, want %s", err, tc.want)

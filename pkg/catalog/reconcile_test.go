@@ -382,6 +382,9 @@ func TestEveryFieldCounts(t *testing.T) {
 		if r.Role != nil {
 			r.Role = new(catalog.RoleDecode)
 		}
+		if r.RankHeader != nil {
+			r.RankHeader = new(catalog.RankNone)
+		}
 		if r.RankEndpoints != nil {
 			r.RankEndpoints = map[uint32]string{0: "http://h"}
 		}

@@ -43,7 +43,13 @@ type Record struct {
 	// RankEndpoints has the http or https URLs of the ranks that have an HTTP server of
 	// their own.
 	RankEndpoints map[uint32]string
-	Adapters      []string // the LoRA adapters that the engine has; a set like Taints
+	// RankHeader says how the frontend at Endpoint wants to be told a rank: RankLocal,
+	// RankGlobal or RankNone. Catalog.RankHeader has the meaning of unset.
+	RankHeader *string
+	// PrefillRankHeader, of a worker that decodes what others prefill: its sidecar is told
+	// which rank prefills, and obeys. Unset is false.
+	PrefillRankHeader *bool
+	Adapters          []string // the LoRA adapters that the engine has; a set like Taints
 
 	Taints                    []string // a set: the catalog sorts it and drops repetitions
 	TopologyDomains           map[string]string
@@ -89,9 +95,11 @@ type Patch struct {
 	StableRoutingID     *string
 	IsEagle             *bool
 
-	Role          *string
-	RankEndpoints map[uint32]string
-	Adapters      []string
+	Role              *string
+	RankEndpoints     map[uint32]string
+	RankHeader        *string
+	PrefillRankHeader *bool
+	Adapters          []string
 
 	Taints                    []string
 	TopologyDomains           map[string]string
@@ -119,6 +127,8 @@ func (p *Patch) apply(r Record) Record {
 	set(&r.IsEagle, p.IsEagle)
 	set(&r.Role, p.Role)
 	setMap(&r.RankEndpoints, p.RankEndpoints)
+	set(&r.RankHeader, p.RankHeader)
+	set(&r.PrefillRankHeader, p.PrefillRankHeader)
 	if p.Adapters != nil {
 		r.Adapters = p.Adapters
 	}
@@ -201,6 +211,9 @@ func (r *Record) checkServing() error {
 	if role := r.Role; role != nil && *role != RolePrefill && *role != RoleDecode {
 		return &InvalidError{fmt.Sprintf("role %q is neither %q nor %q", Clip(*role), RolePrefill, RoleDecode)}
 	}
+	if h := r.RankHeader; h != nil && *h != RankLocal && *h != RankGlobal && *h != RankNone {
+		return &InvalidError{fmt.Sprintf("rank_header %q is not %q, %q or %q", Clip(*h), RankLocal, RankGlobal, RankNone)}
+	}
 	if slices.Contains(r.Adapters, "") {
 		return &InvalidError{"adapters has an empty name"}
 	}
@@ -268,6 +281,8 @@ func (r *Record) equal(o *Record) bool {
 		equalPointers(r.IsEagle, o.IsEagle) &&
 		equalPointers(r.Role, o.Role) &&
 		maps.Equal(r.RankEndpoints, o.RankEndpoints) &&
+		equalPointers(r.RankHeader, o.RankHeader) &&
+		equalPointers(r.PrefillRankHeader, o.PrefillRankHeader) &&
 		slices.Equal(r.Adapters, o.Adapters) &&
 		slices.Equal(r.Taints, o.Taints) &&
 		maps.Equal(r.TopologyDomains, o.TopologyDomains) &&

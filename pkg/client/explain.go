@@ -9,25 +9,34 @@ import (
 
 // Explanation says why a rank was chosen, or why none can be.
 type Explanation struct {
-	Policy      string  `json:"policy"`      // name of the policy; "default" is the built-in cost
-	PolicyType  string  `json:"policy_type"` // empty for the built-in cost
-	ISLTokens   uint64  `json:"isl_tokens"`  // length of the prompt
-	BlockSize   uint32  `json:"block_size"`  // tokens
-	Temperature float64 `json:"temperature"`
-	Chosen      *Rank   `json:"chosen"`  // nil: none
-	Refusal     string  `json:"refusal"` // why no rank was chosen, else empty
+	Policy      string      `json:"policy"`      // name of the policy; "default" is the built-in cost
+	PolicyType  string      `json:"policy_type"` // empty for the built-in cost
+	ISLTokens   uint64      `json:"isl_tokens"`  // length of the prompt
+	BlockSize   uint32      `json:"block_size"`  // tokens
+	Temperature float64     `json:"temperature"`
+	Chosen      *ChosenRank `json:"chosen"`  // nil: none
+	Refusal     string      `json:"refusal"` // why no rank was chosen, else empty
 
 	Candidates []ExplainedRank `json:"candidates"`
 	Excluded   []ExcludedRank  `json:"excluded"`
 	Shadows    []ShadowChoice  `json:"shadows"`
 }
 
+// ChosenRank is the rank that was chosen, or would be. In a Decision it has the Rank alone.
+type ChosenRank struct {
+	Rank
+	RankHeader  string `json:"rank_header"`   // how the engine's frontend wants the rank: local, global or none
+	LocalDPRank uint32 `json:"local_dp_rank"` // the rank's number within its worker, from 0
+}
+
 // ExplainedRank is a rank that was compared; the lowest cost wins.
 type ExplainedRank struct {
-	Worker uint64  `json:"worker_id"`
-	DPRank uint32  `json:"dp_rank"`
-	Cost   float64 `json:"cost"`
-	Unit   string  `json:"unit"` // blocks, seconds, requests, tokens or turns
+	Worker      uint64  `json:"worker_id"`
+	DPRank      uint32  `json:"dp_rank"`
+	RankHeader  string  `json:"rank_header"` // as in ChosenRank, likewise LocalDPRank
+	LocalDPRank uint32  `json:"local_dp_rank"`
+	Cost        float64 `json:"cost"`
+	Unit        string  `json:"unit"` // blocks, seconds, requests, tokens or turns
 	// Terms add up to the cost, in Unit; Taint is a factor of their sum.
 	Terms struct {
 		Wait    float64 `json:"wait"`

@@ -114,6 +114,10 @@ type Selection struct {
 
 	WorkerLoad  *WorkerLoad  `json:"worker_load"` // set for advisory selections
 	Explanation *Explanation `json:"explanation"` // set if requested, but not in a repeated answer
+	// With an Explanation: how the engine's frontend wants the rank (local, global or none),
+	// and the rank's number within its worker, from 0.
+	RankHeader  string `json:"rank_header"`
+	LocalDPRank uint32 `json:"local_dp_rank"`
 }
 
 // Overlap is what the chosen worker has cached of the prompt, in tokens. Each tier
@@ -185,9 +189,11 @@ type Worker struct {
 	StableRoutingID     *string `json:"stable_routing_id,omitempty"`
 	Eagle               *bool   `json:"is_eagle,omitempty"`
 
-	Role          *string           `json:"role,omitempty"`          // prefill or decode; unset is both. For gateways.
-	RankEndpoints map[uint32]string `json:"rank_endpoints,omitzero"` // of ranks with an HTTP server of their own
-	Adapters      []string          `json:"adapters,omitzero"`       // names of LoRA adapters that the engine has
+	Role              *string           `json:"role,omitempty"`                // prefill or decode; unset is both. For gateways.
+	RankEndpoints     map[uint32]string `json:"rank_endpoints,omitzero"`       // of ranks with an HTTP server of their own
+	RankHeader        *string           `json:"rank_header,omitempty"`         // how the engine's frontend wants a rank: local, global or none
+	PrefillRankHeader *bool             `json:"prefill_rank_header,omitempty"` // the sidecar of a decode worker obeys the prefill's rank; unset is false
+	Adapters          []string          `json:"adapters,omitzero"`             // names of LoRA adapters that the engine has
 
 	Taints                    []string          `json:"taints,omitzero"`
 	TopologyDomains           map[string]string `json:"topology_domains,omitzero"`

@@ -53,6 +53,10 @@ func (r *entry) countedTokens() uint64 {
 	return 0
 }
 
+// workUnknown reports whether nothing is known of the request's work: it has no blocks, and no
+// tokens were booked, whether tracked or not. It never changes while r is live.
+func (r *entry) workUnknown() bool { return !r.track && r.tokens == 0 && len(r.hashes) == 0 }
+
 // accepted returns when the reservation was accepted, as far as is known, since
 // Ledger.start. It needs the scope's lock.
 func (r *entry) accepted() time.Duration {

@@ -149,7 +149,8 @@ type Ledger struct {
 	counts counters
 	room   room
 
-	lastSequence atomic.Uint64 // highest sequence number of an own reservation
+	lastSequence  atomic.Uint64 // highest sequence number of an own reservation
+	registrations atomic.Uint64 // the last View.Registration given
 
 	// soonest is a lower bound of all deadlines and of all times at which a pending
 	// renewal can be announced.
@@ -226,8 +227,8 @@ func (l *Ledger) PutRank(sc catalog.Scope, slot uint32, r catalog.Rank) {
 
 // RemoveRank removes the rank under slot and returns how many reservations ended
 // with it. Their ids can be used again. The observer is not told, and this ledger
-// never takes the same reservations from other replicas again. A scope is removed
-// with its last rank.
+// never takes the same reservations from other replicas again, unless the lease of one is
+// renewed there. A scope is removed with its last rank.
 func (l *Ledger) RemoveRank(sc catalog.Scope, slot uint32) (freed int) {
 	s := l.scope(sc)
 	if s == nil {

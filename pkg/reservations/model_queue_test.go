@@ -99,7 +99,7 @@ func (m *model) freedPrefill(b *modelEntry) {
 func (m *model) queue(p place) (q Queue) {
 	for _, b := range m.live {
 		switch {
-		case b.place != p:
+		case b.place != p, !b.track && b.tokens == 0 && len(b.chain) == 0: // of the latter's work nothing is known
 			continue
 		case !b.track || b.done:
 			q.Decoding++

@@ -61,6 +61,11 @@ func (m *model) drop(b *modelEntry) {
 		delete(m.past.completedEarly, b.key())
 		return
 	}
+	if b.lease.length > 0 && b.origin.Process != 1 { // it may go on at the process that granted it
+		m.past.doubtful[b.origin] = true
+		m.past.completed[b.origin] = m.past.completed[b.origin] || b.done
+		return
+	}
 	m.past.dropped[b.origin] = true
 }
 

@@ -48,7 +48,8 @@ type Queue struct {
 	// or, if later, since the rank completed a prefill.
 	HeadTokens, HeadPrompt uint64
 	Elapsed                time.Duration
-	// Decoding is the number of other reservations on the rank.
+	// Decoding is the number of other reservations on the rank, without those of whose work
+	// nothing is known: they have neither blocks nor tokens.
 	Decoding uint32
 }
 
@@ -57,6 +58,7 @@ type queue struct {
 	all            []queued      // parallel to load.held
 	oldest, newest int32         // ends of the list of waiting prefills, numbered as queued.older
 	waiting        uint32        // length of the list
+	unknown        uint32        // elements of all with queued.unknown
 	tokens         tokenSum      // sum of u over the list
 	context        tokenSum      // sum of 2·u·(L−u/2), an integer
 	completed      time.Duration // when the rank last completed a prefill
@@ -71,6 +73,7 @@ type queued struct {
 	waiting        bool          // it is in the list
 	reported       bool          // Completed was called for it
 	unreported     bool          // Unreported was called for it
+	unknown        bool          // see entry.workUnknown
 }
 
 // maxQueued bounds numbers of tokens, so that the product of two fits into 64 bits.
@@ -89,13 +92,18 @@ func (s *scope) newQueue() *queue {
 // add adds r, which must be the last element of load.held. If tokens is 0, r.tokens is
 // used instead.
 func (q *queue) add(r *entry, tokens, prompt uint64) {
+	unknown := r.workUnknown()
 	if tokens == 0 {
 		tokens = max(r.tokens, 1)
 	}
 	tokens = min(tokens, maxQueued)
 	q.all = append(q.all, queued{
 		tokens: uint32(tokens), prompt: uint32(min(max(prompt, tokens), maxQueued)), booked: r.accepted(),
+		unknown: unknown,
 	})
+	if unknown {
+		q.unknown++
+	}
 	if r.track && !r.prefillDone {
 		q.push(r.inRank)
 	}
@@ -146,6 +154,9 @@ func (q *queue) link(older, newer int32) {
 // remove removes element i of q.all; the last element takes its place.
 func (q *queue) remove(i int32) {
 	q.leave(i)
+	if q.all[i].unknown {
+		q.unknown--
+	}
 	last := int32(len(q.all) - 1)
 	if moved := q.all[last]; i != last {
 		q.all[i] = moved
@@ -236,7 +247,7 @@ func (v *View) Queue(slot uint32) (q Queue) {
 		return Queue{}
 	}
 	of := v.scope.loads[slot].queue
-	q.Prefills, q.Decoding = of.waiting, uint32(len(of.all))-of.waiting
+	q.Prefills, q.Decoding = of.waiting, uint32(len(of.all))-of.waiting-of.unknown
 	if of.waiting == 0 {
 		return q
 	}

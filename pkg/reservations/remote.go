@@ -41,9 +41,9 @@ const (
 // complete. Messages may therefore be lost, repeated, late and in any order: after
 // the next exchange of Reservations, of Ended and of the names that were freed the
 // replicas agree. A reservation that was lost with its rank here is never taken again
-// by this ledger. Only the process that accepted it reports it as ended, because its
-// callers can no longer end it; at another process the rank may be missing for a
-// reason of its own. Replicas agree on prompt blocks, prefill tokens and requests;
+// by this ledger, unless another process renews its lease. Only the process that accepted
+// it reports it as ended, because its callers can no longer end it; at another process the
+// rank may be missing for a reason of its own. Replicas agree on prompt blocks, prefill tokens and requests;
 // output blocks stay local.
 type Reservation struct {
 	Word Word

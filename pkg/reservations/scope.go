@@ -39,6 +39,9 @@ type scope struct {
 	shown []SlotLoad
 	order *loadSums // of shown; nil: no view has wanted one
 
+	// registrations has the number of each slot's registration, see View.Registration.
+	registrations []uint64
+
 	missed atomic.Uint32 // number of views in a row that wanted another order
 }
 
@@ -71,9 +74,11 @@ func (s *scope) putRank(slot uint32, r catalog.Rank) (freed int, ok bool) {
 	}
 	s.ranks.Assign(slot, r)
 	if n := int(slot) + 1; n > s.slots {
+		s.registrations = append(s.registrations, make([]uint64, n-s.slots)...)
 		s.slots = n
 		s.blocks.widen(n)
 	}
+	s.registrations[slot] = s.ledger.registrations.Add(1)
 	if s.order != nil {
 		s.reorder(slot)
 	}
@@ -101,10 +106,20 @@ func (s *scope) clearSlot(slot uint32) (freed int) {
 	l := s.loads[slot]
 	freed = len(l.held)
 	for len(l.held) > 0 {
-		s.end(l.held[len(l.held)-1], history.RankRemoved)
+		r := l.held[len(l.held)-1]
+		s.end(r, r.lostWithRank())
 	}
 	s.loads[slot] = nil
 	return freed
+}
+
+// lostWithRank returns the reason for which r ends when its rank is removed. Of a lease that
+// another process grants, only that process knows whether it goes on: it may have kept the rank.
+func (r *entry) lostWithRank() history.EndReason {
+	if r.lease != nil && r.origin.Process != r.scope.ledger.process {
+		return history.LeaseExpired
+	}
+	return history.RankRemoved
 }
 
 // load returns the load of a slot, and creates it if there is none, for a reservation to

@@ -58,6 +58,19 @@ func (v *View) Slot(r catalog.Rank) (slot uint32, ok bool) {
 	return slot, ok
 }
 
+// Registration returns a number that the rank in a slot got when it was put there, the same for
+// as long as it stays: a reservation that was booked under another number has ended with its
+// rank. It is at least 1, and never given twice in a ledger. It is 0 for slots without a rank.
+func (v *View) Registration(slot uint32) uint64 {
+	if v.scope == nil {
+		return 0
+	}
+	if _, ok := v.scope.ranks.Rank(slot); !ok {
+		return 0
+	}
+	return v.scope.registrations[slot]
+}
+
 var views = sync.Pool{New: func() any { return new(View) }}
 
 // view returns a View of the scope and the prompt. It needs s.mu, at least for reading.

@@ -46,8 +46,8 @@ const (
 	Freed EndReason = iota
 	// RankRemoved: its rank was removed. It has ended for this ledger only, for good.
 	RankRemoved
-	// LeaseExpired: its lease was not renewed, as far as this ledger knows. A snapshot
-	// that knows of a renewal may bring it back.
+	// LeaseExpired: its lease was not renewed, as far as this ledger knows, or its rank was
+	// removed here. A snapshot that knows of a renewal may bring it back.
 	LeaseExpired
 	// Replaced: only others had reported it, and now the report of its own process
 	// takes its place.

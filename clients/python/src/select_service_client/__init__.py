@@ -27,6 +27,7 @@ from ._plan import Backoff, Retry
 from ._types import (
     AffinityTarget,
     BookRequest,
+    ChosenRank,
     DiagnoseRequest,
     Dialect,
     Difference,
@@ -64,6 +65,7 @@ __all__ = [
     "Backoff",
     "BadRequest",
     "BookRequest",
+    "ChosenRank",
     "Client",
     "Conflict",
     "ConnectionFailed",

@@ -45,6 +45,8 @@ class WorkerSettings(TypedDict, total=False):
     is_eagle: bool | None
     role: Literal["prefill", "decode"] | None
     rank_endpoints: Mapping[int, str] | Mapping[str, str] | None
+    rank_header: Literal["local", "global", "none"] | None
+    prefill_rank_header: bool | None
     adapters: Iterable[str] | None
     taints: Iterable[str] | None
     topology_domains: Mapping[str, str] | None
@@ -85,6 +87,8 @@ class Worker(TypedDict, total=False):
     is_eagle: bool | None
     role: Literal["prefill", "decode"]
     rank_endpoints: dict[str, str]
+    rank_header: Literal["local", "global", "none"]
+    prefill_rank_header: bool
     adapters: list[str]
     taints: list[str]
     topology_domains: dict[str, str]
@@ -131,6 +135,13 @@ class Rank(TypedDict):
 
     worker_id: int
     dp_rank: int
+
+
+class ChosenRank(Rank, total=False):
+    """The rank that was chosen, and how the engine's frontend is told it."""
+
+    rank_header: Literal["local", "global", "none"]
+    local_dp_rank: int
 
 
 class _Target(TypedDict):
@@ -204,7 +215,7 @@ class Explanation(TypedDict, total=False):
     isl_tokens: Required[int]
     block_size: Required[int]
     temperature: Required[float]
-    chosen: Required[Rank | None]
+    chosen: Required[ChosenRank | None]
     refusal: str
     candidates: Required[list[dict[str, Any]]]
     excluded: Required[list[dict[str, Any]]]
@@ -252,6 +263,8 @@ class Selection(Reservation, total=False):
     decode_busy: bool
     worker_load: dict[str, Any]
     explanation: Explanation
+    rank_header: Literal["local", "global", "none"]
+    local_dp_rank: int
 
 
 class RankLoad(TypedDict):
