@@ -38,7 +38,9 @@ type entry struct {
 	// blocks of full weight, and blocks that share one deficit.
 	fullOutput, decayedOutput uint64
 	outputDeficit             uint32
-	charge                    uint32 // see room; never changes while r is live
+	// charge is what r took when it was booked, fresh how many blocks were new in the tree then:
+	// see room. They never change while r is live.
+	charge, fresh uint32
 
 	inShare *sharePlace // which peer reported it; nil for a reservation of this process
 
@@ -55,7 +57,7 @@ func (r *entry) countedTokens() uint64 {
 
 // workUnknown reports whether nothing is known of the request's work: it has no blocks, and no
 // tokens were booked, whether tracked or not. It never changes while r is live.
-func (r *entry) workUnknown() bool { return !r.track && r.tokens == 0 && len(r.hashes) == 0 }
+func (r *entry) workUnknown() bool { return !r.track && r.tokens == 0 && r.blocks == 0 }
 
 // accepted returns when the reservation was accepted, as far as is known, since
 // Ledger.start. It needs the scope's lock.

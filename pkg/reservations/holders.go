@@ -221,6 +221,7 @@ const setsPerChunk = 256
 type wordArena struct {
 	words  int // 64-bit words per set
 	chunks []setChunk
+	live   int // sets
 	// lowest is a chunk number below which no chunk has room. The low chunks are
 	// filled first, so that the high ones become empty.
 	lowest int
@@ -254,6 +255,7 @@ func (o *wordArena) alloc() uint32 {
 		*c = setChunk{bits: make([]uint64, setsPerChunk*o.words)}
 	}
 	c.live++
+	o.live++
 	i := c.used
 	if c.free != 0 {
 		i = int(c.free - 1)
@@ -273,6 +275,7 @@ func (o *wordArena) release(id uint32) {
 	c.bits[int(i)*o.words] = c.free
 	c.free = i + 1
 	c.live--
+	o.live--
 }
 
 // widen makes room for more slots in every set, keeping the numbers.

@@ -26,6 +26,7 @@ type prefixes struct {
 	mixed     flat    // by hash; a and b are the owners
 	// children has the nodes whose first hash is mixed. The others are found by positions.
 	children map[childKey]uint32
+	blocks   int // of all nodes
 	// sink keeps the compiler from removing the reads of lookAhead.
 	sink uint64
 }
@@ -262,6 +263,7 @@ func (b *prefixes) grow(m match, first, last, n, mixed uint32) (tail uint32) {
 		nd := &b.nodes[tail]
 		nd.parent, nd.first, nd.last, nd.n, nd.mixed = parent, first, last, n, mixed
 		b.label(first, tail)
+		b.blocks += int(n)
 		b.nodes[parent].children++
 		b.nodes[parent].childrenXor ^= tail
 	}
@@ -375,6 +377,7 @@ func (b *prefixes) remove(id uint32) {
 			chunk = next
 		}
 	}
+	b.blocks -= int(nd.n)
 	b.nodes[nd.parent].children--
 	b.nodes[nd.parent].childrenXor ^= id
 	b.freeNode(id)
@@ -553,6 +556,19 @@ func (b *prefixes) list(tail uint32, n int) []uint64 {
 		}
 	}
 	return out
+}
+
+// Estimates of what parts of a tree take, in bytes, with the spare room of the tables.
+const (
+	blockBytes = 24 // of a node: the hash, its part of a chunk, its position
+	pairBytes  = 56 // of the holders
+	mixedBytes = 56 // a mixed hash; its row in children too
+)
+
+// bytes returns what the tree takes beside the nodes themselves, which are part of entryBytes.
+func (b *prefixes) bytes() int64 {
+	sets := b.holders.sets.live * 8 * b.holders.sets.words
+	return int64(blockBytes*b.blocks + pairBytes*b.holders.pairs.live + mixedBytes*(b.mixed.live+len(b.children)) + sets)
 }
 
 // widen makes room for that many slots.

@@ -25,6 +25,7 @@ type scope struct {
 	dropped         bool              // no longer in Ledger.scopes
 	ranks           catalog.SlotTable // the known ranks
 	blocks          prefixes
+	settled         int64 // bytes of blocks on the account
 	deadlines       deadlines
 	pendingRenewals pendingRenewals
 	entries         entryLog
@@ -167,7 +168,7 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 		scope:    s,
 		slot:     p.Slot,
 		rank:     p.Rank,
-		blocks:   uint32(len(req.Hashes)),
+		fresh:    uint32(len(req.Hashes) - m.n),
 		origin:   Origin{Process: l.process},
 		perScope: req.PerScope,
 		track:    req.TrackPrefill,
@@ -208,6 +209,7 @@ func (s *scope) add(r *entry, hashes []uint64, m match, uncached, prompt uint64)
 		tail, fresh = s.blocks.holdMixed(hashes, r.slot)
 	}
 	r.tail, r.blocks = tail, uint32(len(hashes))
+	s.settle(r.chargedBlocks())
 	l.blocks += fresh
 	l.prefill.add(r.countedTokens())
 	r.inRank = int32(len(l.held))
@@ -230,6 +232,7 @@ func (s *scope) release(r *entry) {
 			l.reweigh(n, deficit, 0)
 		}
 	})
+	s.settle(0)
 }
 
 // hashes returns the distinct prompt blocks of a live reservation. It needs s.mu, at least for
