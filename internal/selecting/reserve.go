@@ -58,7 +58,7 @@ func (a *API) reserve(req *ReserveRequest) (Reservation, error) {
 	}
 	defer release()
 	p.Hashes = slices.Clone(q.sequence)
-	p.record = &idempotencyRecord{prompt: q.identify(&req.Prompt, p.Hashes)}
+	p.record = &idempotencyRecord{prompt: q.identify(&req.Prompt)}
 	return a.book(req, &p)
 }
 
@@ -96,7 +96,7 @@ func (a *API) rebook(req *Rebooking) (registration uint64, err error) {
 	p.Request = reservations.Request{
 		Hashes: hashes, TrackPrefill: sel.TrackPrefill && !req.PrefillDone, ExpectedOutput: req.ExpectedOutputTokens,
 	}
-	p.record = &idempotencyRecord{prompt: promptIdentity{sequence: hashes, tokens: sel.ISLTokens}}
+	p.record = &idempotencyRecord{prompt: identityOf(hashes, sel.ISLTokens)}
 	_, err = a.book(&ReserveRequest{Scope: sel.Scope, ID: req.ID, Lease: req.Lease}, &p)
 	return p.registration, err
 }
@@ -128,9 +128,9 @@ func (a *API) replayReservation(req *ReserveRequest, scratch *query) (r Reservat
 	q := idRequest{id: req.ID, scope: req.Scope}
 	if !req.Pending {
 		q.rank = &req.Rank
-		q.prompt = func(snap *catalog.Snapshot) (promptIdentity, error) {
+		q.prompt = func(snap *catalog.Snapshot) (promptIdentity, []uint64, error) {
 			err := scratch.readReserve(&req.Prompt, snap)
-			return scratch.identify(&req.Prompt, scratch.sequence), err
+			return scratch.identify(&req.Prompt), scratch.sequence, err
 		}
 	}
 	first, err := a.idempotency.findExisting(&q)
@@ -365,6 +365,6 @@ func (a *API) bookPending(req *ReserveRequest, sel pending.Selection) (Reservati
 	p.Request = reservations.Request{
 		Hashes: sel.Sequence, TrackPrefill: sel.TrackPrefill, ExpectedOutput: sel.ExpectedOutput,
 	}
-	p.record = &idempotencyRecord{hold: hold, prompt: promptIdentity{sequence: sel.Sequence, tokens: sel.Tokens}}
+	p.record = &idempotencyRecord{hold: hold, prompt: identityOf(sel.Sequence, sel.Tokens)}
 	return a.book(req, &p)
 }
