@@ -133,11 +133,11 @@ func askRecorded(t *testing.T, name string, protocol Protocol, r *openai.Request
 		_, _ = w.Write(e.Answer)
 	}))
 	defer s.Close()
-	ids, err := client(t, Options{URL: s.URL, Protocol: protocol}).Tokens(t.Context(), &Request{Request: r, Model: "m"})
+	got, err := client(t, Options{URL: s.URL, Protocol: protocol}).Tokens(t.Context(), &Request{Request: r, Model: "m"})
 	if err != nil {
 		t.Errorf("%s, %s: %v", name, protocol, err)
 	}
-	return ids
+	return got.IDs
 }
 
 // post asks the real vLLM.
@@ -163,9 +163,9 @@ func post(ctx context.Context, t *testing.T, path string, body []byte) []byte {
 
 func idsOf(t *testing.T, name string, text []byte) []uint32 {
 	t.Helper()
-	ids, err := idsIn("token_ids")(text)
+	got, err := answerWith("token_ids")(text)
 	if err != nil {
 		t.Errorf("%s: %v in %s", name, err, text)
 	}
-	return ids
+	return got.ids
 }
