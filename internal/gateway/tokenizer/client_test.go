@@ -124,7 +124,7 @@ func TestFailures(t *testing.T) {
 		c := client(t, Options{URL: s.URL, Protocol: VLLMTokenize, MaxResponse: 150_000})
 		ids, err := c.Tokens(t.Context(), request(t, openai.Chat, chat))
 		e, ok := errors.AsType[*Error](err)
-		if ids != nil || !ok || e.Reason != tc.want {
+		if ids.IDs != nil || !ok || e.Reason != tc.want {
 			t.Errorf("%s: %v, want %s", name, err, tc.want)
 			continue
 		}
@@ -172,8 +172,8 @@ func TestLongAnswer(t *testing.T) {
 	memory := budget.NewAccount("x", 1<<20)
 	c := client(t, Options{URL: s.URL, Protocol: VLLMTokenize, Memory: memory})
 	ids, err := c.Tokens(t.Context(), request(t, openai.Chat, chat))
-	if err != nil || len(ids) != n || memory.Used() != 0 {
-		t.Errorf("%d ids, %v, %d bytes kept", len(ids), err, memory.Used())
+	if err != nil || len(ids.IDs) != n || memory.Used() != 0 {
+		t.Errorf("%d ids, %v, %d bytes kept", len(ids.IDs), err, memory.Used())
 	}
 	c = client(t, Options{URL: s.URL, Protocol: VLLMTokenize, Memory: budget.NewAccount("x", 1<<16)})
 	if _, err := c.Tokens(t.Context(), request(t, openai.Chat, chat)); reasonOf(err) != NoMemory {
