@@ -25,6 +25,7 @@ type picker struct {
 	models    *models
 	endpoints *endpoints
 	bookings  *bookings
+	lengths   *lengths
 	serving   *budget.Account // for the tokens of large bodies
 	metrics   *telemetry.Gateway
 	log       zerolog.Logger
