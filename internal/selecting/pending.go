@@ -1,12 +1,15 @@
 package selecting
 
 import (
-	"errors"
+	"context"
+	"fmt"
 	"sync"
 
 	"github.com/select-service/select-service/internal/affinity"
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/pending"
+	"github.com/select-service/select-service/internal/scopes"
+	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
 )
@@ -14,8 +17,7 @@ import (
 // pendingSelections has the selections that can be booked by their id alone.
 type pendingSelections struct {
 	store *pending.Store
-	// mu is held while a selection is booked, so that a second request for it finds either the
-	// selection or the reservation.
+	// mu is held while a selection is booked, so that it is booked once.
 	mu sync.Mutex
 }
 
@@ -37,63 +39,185 @@ func (p *pendingSelections) save(c *selection) {
 	p.store.Put(*req.SelectionID, s)
 }
 
-// reservePending books the selection that is pending under the request's id. The first success
-// uses it up. A failure leaves it for another try, unless its session has moved or its scope's
-// block size has changed: then no try can succeed.
-func (a *API) reservePending(req *ReserveRequest) (Reservation, error) {
-	a.pending.mu.Lock()
-	defer a.pending.mu.Unlock()
-	if r, replayed, err := a.replayReservation(req, nil); replayed || err != nil {
-		return r, err
+// pendingBooking is one call of ReservePending.
+type pendingBooking struct {
+	api     *API
+	request *PendingRequest
+	kept    *pending.Kept  // nil: not found
+	hold    *affinity.Hold // of the selection's session; nil: not acquired, or no session
+	claimed bool           // claimID has claimed the id
+	waiting int64          // bytes reserved from Config.Waiting
+}
+
+// ReservePending books the selection that Select has kept under an id. The first success uses
+// it up. A failure leaves it for another try, unless its session is bound to another rank or its
+// scope's block size has changed: then no try can succeed. The load exists in any case, so the
+// call is never refused for load; it waits only while another request is being served that
+// decides where the selection's session is bound.
+func (a *API) ReservePending(ctx context.Context, req *PendingRequest) (r Reservation, err error) {
+	b := pendingBooking{api: a, request: req}
+	booked := false
+	defer func() {
+		if !booked { // also after a panic: other requests may wait for the session
+			b.hold.Release()
+		}
+		b.release()
+	}()
+	err = untilFresh(func() (err error) {
+		r, err = b.serve(ctx)
+		return err
+	})
+	booked = err == nil && !r.Repeated // from now on the reservation owns the hold
+	return r, err
+}
+
+// serve books the selection step by step: find, replay, check, join the session, book. It ends
+// with the first step that fails. ReservePending runs it again on scopes.ErrStale.
+func (b *pendingBooking) serve(ctx context.Context) (Reservation, error) {
+	a, req := b.api, b.request
+	// If another request uses the selection up between this and the look for its reservation,
+	// that finds the reservation.
+	if b.kept == nil {
+		b.kept = a.pending.store.Get(req.Scope, req.ID)
 	}
-	claim, err := a.pending.store.Take(req.Scope, req.ID)
-	if err != nil {
+	// A retry gets the first reservation; an id of another request is a conflict.
+	if req.IfExists == ReturnFirst {
+		if r, replayed, err := a.replayReservation(&idRequest{id: req.ID, scope: req.Scope}); replayed || err != nil {
+			return r, err
+		}
+	}
+	// Check the selection. Errors: none, not ready, rank gone, id in use.
+	if b.kept == nil || a.pending.store.Spent(b.kept) {
 		return Reservation{}, errNotPending(req)
 	}
-	defer claim.Back()
-	r, err := a.bookPending(req, claim.Selection())
-	if err == nil || contract.KindOf(err) == contract.BadRequest || errors.Is(err, pending.ErrNone) {
-		claim.Done()
+	p, err := b.place()
+	if err != nil {
+		return Reservation{}, err
+	}
+	if err := b.claimID(); err != nil {
+		return Reservation{}, err
+	}
+	// Join the session, before the load is booked: the request that decides may wait for the
+	// same rank. Errors: bound elsewhere, client gone, no memory to wait.
+	if err := b.joinSession(ctx, p.snapshot); err != nil {
+		return Reservation{}, err
+	}
+	// Book it. Errors: used up meanwhile, id in use, rank gone.
+	return b.book(p)
+}
+
+func errNotPending(req *PendingRequest) *contract.Error {
+	none := contract.ScopeErrorf(contract.NotFound, req.Scope, "no pending selection %s", req.ID)
+	none.Tail = " (expired, already used, or never selected)"
+	return none
+}
+
+// place returns the placement of the selection, without its record, if its rank can still be
+// booked.
+func (b *pendingBooking) place() (*placement, error) {
+	sel := &b.kept.Selection
+	snap, state, err := b.api.scopes.Schedulable(sel.Scope)
+	if err != nil {
+		return nil, err
+	}
+	if snap.BlockSize != sel.BlockSize || snap.Eagle != sel.Eagle { // its hashes are of another block size (decision D17)
+		b.api.pending.store.Spend(b.kept)
+		return nil, errNotPending(b.request)
+	}
+	e, ok := snap.Entry(sel.Rank)
+	if !ok {
+		return nil, contract.ScopeErrorf(contract.NotFound, sel.Scope, "schedulable worker %d (dp_rank %d) not found", sel.Rank.Worker, sel.Rank.DP)
+	}
+	return &placement{
+		scope: state, snapshot: snap, entry: e, local: sel.Local, prefill: sel.Prefill,
+		size: selector.Prompt{BlockSize: sel.BlockSize, Tokens: sel.Tokens, Blocks: len(sel.Sequence)},
+		Request: reservations.Request{
+			ID: b.request.ID, Lease: b.request.Lease,
+			Hashes: sel.Sequence, TrackPrefill: sel.TrackPrefill, ExpectedOutput: sel.ExpectedOutput,
+		},
+	}, nil
+}
+
+// claimID claims the request's id until release, as selection.claimID does, and fails if the id
+// is in use.
+func (b *pendingBooking) claimID() error {
+	req, ids := b.request, &b.api.idempotency
+	if exists := ids.conflict(req.ID, req.Scope); exists != nil { // before the session is changed
+		return errIDExists(exists.Error(), req.IfExists, exists)
+	}
+	if req.Detailed && !b.claimed {
+		if b.claimed = ids.inFlight.claim(req.ID, req.IfExists == ReturnFirst); !b.claimed {
+			return errIDInFlight(req.ID)
+		}
+	}
+	return nil
+}
+
+// joinSession acquires the selection's session, and may wait for it as acquireSession does. A
+// binding to another rank ends; if that could be used, the request fails.
+func (b *pendingBooking) joinSession(ctx context.Context, snap *catalog.Snapshot) (err error) {
+	s, session, chosen := &b.api.sessions, b.kept.Session, b.kept.Rank
+	if s.Table == nil || session == "" {
+		return nil
+	}
+	if b.hold == nil {
+		b.hold, err = s.acquire(ctx, affinity.Key{Scope: snap.Scope, Session: session}, b.prepareWait)
+		if err != nil {
+			return err
+		}
+	}
+	bound, ok := b.hold.Rank()
+	if !ok || bound == chosen {
+		return nil
+	}
+	b.hold.Drop()
+	if !s.isUnschedulable(bound, snap) {
+		b.api.pending.store.Spend(b.kept)
+		return errSessionBound(session, bound, chosen)
+	}
+	b.hold.Release() // another request may decide already: join again
+	b.hold = nil
+	return errSessionMoved
+}
+
+// prepareWait reserves the memory of the request while it waits for its session, and releases
+// its text. The error says that the account of waiting requests is full.
+func (b *pendingBooking) prepareWait() error {
+	if b.waiting == 0 {
+		n := int64(keptOverhead + b.kept.Bytes())
+		if err := b.api.reserveWaiting(n, ""); err != nil {
+			return err
+		}
+		b.waiting = n
+	}
+	if text := b.request.Text; text != nil {
+		text.ReleaseText()
+	}
+	return nil
+}
+
+// book books the selection, unless another request has.
+func (b *pendingBooking) book(p *placement) (Reservation, error) {
+	a, sel := b.api, &b.kept.Selection
+	a.pending.mu.Lock()
+	defer a.pending.mu.Unlock()
+	if a.pending.store.Spent(b.kept) {
+		used := errNotPending(b.request)
+		used.Err = fmt.Errorf("used up: %w", scopes.ErrStale)
+		return Reservation{}, used
+	}
+	p.record = &idempotencyRecord{hold: b.hold, prompt: promptIdentity{sequence: sel.Sequence, tokens: sel.Tokens}}
+	r, err := a.book(p, b.request.IfExists)
+	if err == nil {
+		a.pending.store.Spend(b.kept)
 	}
 	return r, err
 }
 
-func errNotPending(req *ReserveRequest) *contract.Error {
-	none := contract.ScopeErrorf(contract.NotFound, req.Scope, "no pending selection %s", req.ID)
-	none.Tail, none.Err = " (expired, already used, or never selected)", pending.ErrNone
-	return none
-}
-
-// bookPending books a pending selection: check that it is still valid, join the session, book.
-func (a *API) bookPending(req *ReserveRequest, sel pending.Selection) (Reservation, error) {
-	snap, state, err := a.scopes.Schedulable(sel.Scope)
-	if err != nil {
-		return Reservation{}, err
+// release undoes claimID and prepareWait.
+func (b *pendingBooking) release() {
+	if b.claimed {
+		b.api.idempotency.inFlight.release(b.request.ID)
 	}
-	if snap.BlockSize != sel.BlockSize || snap.Eagle != sel.Eagle { // its hashes are of another block size (decision D17)
-		return Reservation{}, errNotPending(req)
-	}
-	e, ok := snap.Entry(sel.Rank)
-	if !ok {
-		return Reservation{}, contract.ScopeErrorf(contract.NotFound, sel.Scope, "schedulable worker %d (dp_rank %d) not found", sel.Rank.Worker, sel.Rank.DP)
-	}
-	if exists := a.idempotency.conflict(req.ID, req.Scope); exists != nil { // before the session is changed
-		return Reservation{}, errIDExists(exists.Error(), req.IfExists, exists)
-	}
-	release, err := a.claimID(req)
-	if err != nil {
-		return Reservation{}, err
-	}
-	defer release()
-	hold, err := a.sessions.join(affinity.Key{Scope: sel.Scope, Session: sel.Session}, sel.Rank, snap)
-	if err != nil {
-		return Reservation{}, err
-	}
-	p := placement{scope: state, snapshot: snap, entry: e, local: sel.Local, prefill: sel.Prefill}
-	p.size = selector.Prompt{BlockSize: sel.BlockSize, Tokens: sel.Tokens, Blocks: len(sel.Sequence)}
-	p.Request = reservations.Request{
-		Hashes: sel.Sequence, TrackPrefill: sel.TrackPrefill, ExpectedOutput: sel.ExpectedOutput,
-	}
-	p.record = &idempotencyRecord{hold: hold, prompt: promptIdentity{sequence: sel.Sequence, tokens: sel.Tokens}}
-	return a.book(req, &p)
+	b.api.config.Waiting.Release(b.waiting)
 }

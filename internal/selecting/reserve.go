@@ -12,19 +12,14 @@ import (
 	"github.com/select-service/select-service/pkg/selector"
 )
 
-// Reserve books a prompt on a rank that the caller chose, or a pending selection. The load
-// exists in any case, so the call never waits and is never refused for load.
-func (a *API) Reserve(req *ReserveRequest) (Reservation, error) {
-	reserve := a.reserve
-	if req.Pending {
-		reserve = a.reservePending
-	} else {
-		a.pending.store.Drop(req.Scope, req.ID)
-	}
-	r, err := reserve(req)
-	for n := 1; n < maxAttempts && errors.Is(err, scopes.ErrStale); n++ {
-		r, err = reserve(req)
-	}
+// Reserve books a prompt on a rank that the caller chose. The load exists in any case, so the
+// call never waits and is never refused for load.
+func (a *API) Reserve(req *ReserveRequest) (r Reservation, err error) {
+	a.pending.store.Drop(req.Scope, req.ID)
+	err = untilFresh(func() (err error) {
+		r, err = a.reserve(req)
+		return err
+	})
 	return r, err
 }
 
@@ -35,8 +30,17 @@ func (a *API) reserve(req *ReserveRequest) (Reservation, error) {
 	q := newQuery()
 	defer q.recycle()
 	// A retry gets the first reservation; an id of another request is a conflict.
-	if r, replayed, err := a.replayReservation(req, q); replayed || err != nil {
-		return r, err
+	if req.IfExists == ReturnFirst {
+		r, replayed, err := a.replayReservation(&idRequest{
+			id: req.ID, scope: req.Scope, rank: &req.Rank,
+			prompt: func(snap *catalog.Snapshot) (promptIdentity, error) {
+				err := q.readReserve(&req.Prompt, snap)
+				return q.identify(&req.Prompt, q.sequence), err
+			},
+		})
+		if replayed || err != nil {
+			return r, err
+		}
 	}
 	// Read the request. Errors: not ready, invalid.
 	var p placement
@@ -54,13 +58,13 @@ func (a *API) reserve(req *ReserveRequest) (Reservation, error) {
 		return Reservation{}, err
 	}
 	defer release()
-	p.Hashes = slices.Clone(q.sequence)
+	p.ID, p.Lease, p.Hashes = req.ID, req.Lease, slices.Clone(q.sequence)
 	p.record = &idempotencyRecord{prompt: q.identify(&req.Prompt, p.Hashes)}
-	return a.book(req, &p)
+	return a.book(&p, req.IfExists)
 }
 
-// readPlacement reads the prompt into q, and fills in all of p but the rank, the hashes and the
-// record.
+// readPlacement reads the prompt into q, and fills in all of p but the rank, the hashes, the
+// record and what the request names.
 func (a *API) readPlacement(req *ReserveRequest, q *query, p *placement) (err error) {
 	if p.snapshot, p.scope, err = a.scopes.Schedulable(req.Scope); err != nil {
 		return err
@@ -78,25 +82,14 @@ func (a *API) readPlacement(req *ReserveRequest, q *query, p *placement) (err er
 }
 
 // replayReservation answers a request that is a retry of an earlier one; replayed reports
-// whether it is. It is an error if the id is another request's. The prompt is read into scratch.
-func (a *API) replayReservation(req *ReserveRequest, scratch *query) (r Reservation, replayed bool, err error) {
-	if req.IfExists != ReturnFirst {
-		return Reservation{}, false, nil
-	}
-	q := idRequest{id: req.ID, scope: req.Scope}
-	if !req.Pending {
-		q.rank = &req.Rank
-		q.prompt = func(snap *catalog.Snapshot) (promptIdentity, error) {
-			err := scratch.readReserve(&req.Prompt, snap)
-			return scratch.identify(&req.Prompt, scratch.sequence), err
-		}
-	}
-	first, err := a.idempotency.findExisting(&q)
+// whether it is. It is an error if the id is another request's.
+func (a *API) replayReservation(q *idRequest) (r Reservation, replayed bool, err error) {
+	first, err := a.idempotency.findExisting(q)
 	if err != nil || first == nil {
 		return Reservation{}, false, asConflict(err, error.Error)
 	}
 	return Reservation{
-		ID: req.ID, Scope: first.Scope, Rank: first.Rank, Endpoint: first.endpoint, Lease: first.Lease, Repeated: true,
+		ID: q.id, Scope: first.Scope, Rank: first.Rank, Endpoint: first.endpoint, Lease: first.Lease, Repeated: true,
 	}, true, nil
 }
 
@@ -182,28 +175,25 @@ type placement struct {
 	record   *idempotencyRecord
 }
 
-// book makes a reservation under the request's id, and completes its record.
-func (a *API) book(req *ReserveRequest, p *placement) (Reservation, error) {
+// book makes a reservation, and completes its record. wanted says how to treat an id that exists.
+func (a *API) book(p *placement, wanted IfExists) (Reservation, error) {
 	e := p.entry
-	r := Reservation{ID: req.ID, Scope: req.Scope, Rank: e.Rank, Endpoint: e.Worker.Address(), Lease: req.Lease}
+	r := Reservation{ID: p.ID, Scope: p.snapshot.Scope, Rank: e.Rank, Endpoint: e.Worker.Address(), Lease: p.Lease}
 	p.record.lease = p.scope.NewLease()
-	p.record.answers, p.record.id, p.record.endpoint = &a.idempotency.answers, req.ID, r.Endpoint
-	p.ID, p.Lease, p.CallerState = req.ID, req.Lease, p.record
+	p.record.answers, p.record.id, p.record.endpoint = &a.idempotency.answers, p.ID, r.Endpoint
+	p.CallerState = p.record
 	p.Prompt = p.size.Tokens
-	_, err := a.ledger.Book(req.Scope, p.Request, func(*reservations.View) (reservations.Placement, error) {
+	_, err := a.ledger.Book(r.Scope, p.Request, func(*reservations.View) (reservations.Placement, error) {
 		if p.scope.Gone() { // see selection.choose
 			return reservations.Placement{}, scopes.ErrStale
 		}
 		return reservations.Placement{Slot: e.Slot, Rank: e.Rank, PrefillTokens: p.prefill}, nil
 	})
-	if err != nil {
-		p.record.hold.Release()
-	}
 	var exists *reservations.ExistsError
 	limit, full := errors.AsType[*reservations.LimitError](err)
 	switch {
 	case errors.As(err, &exists):
-		return Reservation{}, errIDExists(exists.Error(), req.IfExists, exists)
+		return Reservation{}, errIDExists(exists.Error(), wanted, exists)
 	case full:
 		return Reservation{}, contract.LedgerLimit(limit)
 	case errors.Is(err, scopes.ErrStale), errors.Is(err, reservations.ErrUnknownRank):
