@@ -179,7 +179,7 @@ func (w *world) replay(id string, exists selecting.IfExists) *call {
 
 // TestPendingWaits: a pending selection of worker 1 waits for a request that decides where its
 // session is bound, and ends with that, with its caller and with the service. Meanwhile its id is
-// in use. A retry gets the answer.
+// in use.
 func TestPendingWaits(t *testing.T) {
 	const bound2 = "session q is bound to worker 2, not 1"
 	for name, tt := range map[string]struct {
@@ -215,7 +215,6 @@ func TestPendingWaits(t *testing.T) {
 					t.Fatalf("waiting: %t, %t (%v)", binder.waits(), replay.waits(), replay.err)
 				}
 				wantError(t, w.replay("s1", selecting.Refuse).err, contract.Conflict, "Request s1 is being booked")
-				retry := w.replay("s1", selecting.ReturnFirst)
 				tt.end(w, binder, replay)
 				synctest.Wait()
 				switch {
@@ -225,10 +224,7 @@ func TestPendingWaits(t *testing.T) {
 					wantError(t, replay.err, tt.kind, tt.text)
 				case replay.served(t).Rank.Worker != 1:
 					t.Errorf("booked on %s", replay.sel.Rank)
-				case !retry.served(t).Repeated:
-					t.Error("a retry is booked, too")
 				}
-				retry.cancel()
 				if name == "the service ends" {
 					return
 				}
@@ -247,4 +243,30 @@ func TestPendingWaits(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestPendingRetryWaits: of a request and its retry, which wait for one session, one books the
+// selection and the other gets its answer.
+func TestPendingRetryWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, eventsOff, sessions, keeping, queueing(0))
+		w.Put(record(1, 1))
+		w.selectPending("s1", prompt(1, 8), of("q"))
+		if err := w.attempt("burden", prompt(2, 80)); err != nil {
+			t.Fatal(err)
+		}
+		binder := w.call("binder", prompt(3, 8), of("q"))
+		first, retry := w.replay("s1", selecting.ReturnFirst), w.replay("s1", selecting.ReturnFirst)
+		if !binder.waits() || !first.waits() || !retry.waits() {
+			t.Fatal("the worker is busy")
+		}
+		if err := w.Free("burden"); err != nil {
+			t.Fatal(err)
+		}
+		binder.served(t)
+		if first.served(t).Repeated == retry.served(t).Repeated {
+			t.Errorf("repeated: %t, %t", first.sel.Repeated, retry.sel.Repeated)
+		}
+		w.WantLoad("1/0: 16 4 2")
+	})
 }
