@@ -116,6 +116,7 @@ func (a *API) readPlacement(req *ReserveRequest, q *query, p *placement) (err er
 	if err := q.readReserve(&req.Prompt, p.snapshot); err != nil {
 		return err
 	}
+	req.Prompt.noteKeys(p.scope.Space)
 	p.local, p.size, p.ExpectedOutput = q.local, q.size, req.ExpectedOutputTokens
 	p.prefill, p.TrackPrefill, err = req.prefill(q.size.Tokens, weights.TrackPrefill)
 	return err

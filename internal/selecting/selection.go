@@ -283,6 +283,7 @@ func (c *selection) lookUpOverlap() error {
 	if err := c.readPrompt(c.snapshot); err != nil {
 		return err
 	}
+	c.request.Prompt.noteKeys(c.scope.Space)
 	c.findOverlap()
 	return nil
 }
