@@ -3,7 +3,10 @@
 // more than the rest of a selection.
 package slotset
 
-import "math/bits"
+import (
+	"iter"
+	"math/bits"
+)
 
 // Set is a bit set of slots, 64 to a word. Slots beyond its end are not in it.
 type Set []uint64
@@ -36,4 +39,17 @@ func (s Set) Len() (n int) {
 		n += bits.OnesCount64(w)
 	}
 	return n
+}
+
+// All returns the members, the lowest first.
+func (s Set) All() iter.Seq[uint32] {
+	return func(yield func(uint32) bool) {
+		for w, word := range s {
+			for ; word != 0; word &= word - 1 {
+				if !yield(uint32(w*64 + bits.TrailingZeros64(word))) {
+					return
+				}
+			}
+		}
+	}
 }

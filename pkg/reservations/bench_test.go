@@ -78,6 +78,36 @@ func BenchmarkBookFree(b *testing.B) {
 	}
 }
 
+// BenchmarkBookFreeShared books and frees a prompt of which all but the last blocks are held by
+// a prompt of the same rank.
+func BenchmarkBookFreeShared(b *testing.B) {
+	l, sc := loaded(b, 8)
+	prompt := func(own uint64) []uint64 {
+		return chain(3125, func(i int) uint64 {
+			if i < 3000 {
+				return 1<<50 | uint64(i)
+			}
+			return own<<52 | uint64(i)
+		})
+	}
+	bookOn(b, l, sc, "standing", 3, prompt(1))
+	for name, hashes := range map[string][]uint64{"same": prompt(1)[:3000], "tail": prompt(2)} {
+		bookOn(b, l, sc, "before", 3, hashes) // the division of the run is not measured
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				bookOn(b, l, sc, "x", 3, hashes)
+				if err := l.Free("x"); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		if err := l.Free("before"); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // BenchmarkApply applies the events of one reservation of another process, on top of
 // standing load.
 func BenchmarkApply(b *testing.B) {

@@ -209,7 +209,7 @@ func (r *entry) show() (LiveReservation, bool) {
 		return LiveReservation{}, false
 	}
 	h := LiveReservation{
-		Origin: r.origin, Scope: r.scope.name, Rank: r.rank, PerScope: r.perScope, Hashes: r.hashes,
+		Origin: r.origin, Scope: r.scope.name, Rank: r.rank, PerScope: r.perScope, Hashes: r.scope.hashes(r),
 		Remote: r.origin.Process != r.scope.ledger.process, CallerState: r.callerState,
 	}
 	if r.lease != nil {

@@ -14,7 +14,7 @@
 // The code, from the caller inwards: Ledger (ledger.go) finds the scope; calls that
 // name a reservation by its id are in calls.go, those on behalf of other processes
 // in remote.go, walks over all reservations in listing.go. scope.go keeps the
-// entries and loads of one scope, blocks.go which of its blocks are held where.
+// entries and loads of one scope, prefixes.go which of its blocks are held where.
 //
 // The package has no goroutine, no log, no socket and no clock of its own. All
 // methods of Ledger are safe for concurrent use.

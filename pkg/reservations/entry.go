@@ -19,9 +19,10 @@ type entry struct {
 	perScope    bool // as in the Request
 	track       bool // prefill tokens count as load
 	rank        catalog.Rank
-	hashes      []uint64 // distinct prompt blocks
-	tokens      uint64   // prefill tokens as booked, whether tracked or not
-	output      *uint32  // expected output tokens
+	tail        uint32  // names the prompt; see prefixes.hold
+	blocks      uint32  // distinct prompt blocks
+	tokens      uint64  // prefill tokens as booked, whether tracked or not
+	output      *uint32 // expected output tokens
 	origin      Origin
 	callerState CallerState
 
@@ -37,7 +38,9 @@ type entry struct {
 	// blocks of full weight, and blocks that share one deficit.
 	fullOutput, decayedOutput uint64
 	outputDeficit             uint32
-	charge                    uint32 // see room; never changes while r is live
+	// charge is what r took when it was booked, fresh how many blocks were new in the tree then:
+	// see room. They never change while r is live.
+	charge, fresh uint32
 
 	inShare *sharePlace // which peer reported it; nil for a reservation of this process
 
@@ -54,7 +57,7 @@ func (r *entry) countedTokens() uint64 {
 
 // workUnknown reports whether nothing is known of the request's work: it has no blocks, and no
 // tokens were booked, whether tracked or not. It never changes while r is live.
-func (r *entry) workUnknown() bool { return !r.track && r.tokens == 0 && len(r.hashes) == 0 }
+func (r *entry) workUnknown() bool { return !r.track && r.tokens == 0 && r.blocks == 0 }
 
 // accepted returns when the reservation was accepted, as far as is known, since
 // Ledger.start. It needs the scope's lock.

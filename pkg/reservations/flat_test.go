@@ -12,7 +12,7 @@ import (
 // history of puts, removes and trims, also when keys collide heavily.
 func TestFlatAgainstMap(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
-	table, want := flat[uint64]{key: keyhash.New()}, make(map[uint64]uint32)
+	table, want := flat{key: keyhash.New()}, make(map[uint64]uint32)
 	for step := range 300_000 {
 		// The number of keys swells and shrinks.
 		limit := uint64(200 + 20_000*(step/50_000%2))
@@ -50,7 +50,7 @@ func TestFlatAgainstMap(t *testing.T) {
 
 // TestFlatTrim proves that trim leaves no more than a few rows per entry.
 func TestFlatTrim(t *testing.T) {
-	table := flat[struct{}]{key: keyhash.New()}
+	table := flat{key: keyhash.New()}
 	for key := range uint64(100_000) {
 		e, _ := table.put(key)
 		e.b = 1
@@ -73,11 +73,11 @@ func TestFlatTrim(t *testing.T) {
 	}
 }
 
-// TestOwnerSets proves that sets keep their members while others come and go,
+// TestWordArena proves that sets keep their members while others come and go,
 // while all are widened and while empty chunks are given back.
-func TestOwnerSets(t *testing.T) {
+func TestWordArena(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
-	sets, want := ownerSets{words: 1}, make(map[uint32]uint32) // set: only member
+	sets, want := wordArena{words: 1}, make(map[uint32]uint32) // set: only member
 	for step := range 20_000 {
 		grow := step/2_500%2 == 0
 		if len(want) == 0 || rnd.IntN(10) < 7 == grow {

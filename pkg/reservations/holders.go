@@ -2,65 +2,52 @@ package reservations
 
 import (
 	"math/bits"
+	"slices"
 
 	"github.com/select-service/select-service/internal/keyhash"
+	"github.com/select-service/select-service/internal/slotset"
 )
 
-// holders records for every active prompt block of a scope which slots own it, how
-// many reservations hold it on each, and its weight there.
-//
-// Nearly every block has one owner slot and full weight; such a block is a
-// single row of table. The row of a block has one of three forms:
+// owners says which slots hold a run of blocks, how many reservations on each, and the weight
+// of a block there. Nearly every run has one owner slot and full weight. There are three forms:
 //
 //	a = slot            b = holders   one owner, full weight
 //	a = slot | decayed  b = deficit   one owner, one holder, reduced weight
 //	a = set | spilled   b = owners    the owners are a bit set; holders (b) and
 //	                                  deficit (a) of each owner are in pairs
 //
-// The third form is used only where the first two cannot express the block. A
-// *blockRow is valid until a block is added or removed.
+// The third form is used only where the first two cannot express it. b is 0 without owner.
+type owners struct{ a, b uint32 }
+
+func (e *owners) none() bool { return e.b == 0 }
+
+// holders has what the third form of owners needs.
 type holders struct {
-	table flat[uint64]   // by block; extra belongs to the user of holders
-	pairs flat[struct{}] // by pairKey
-	sets  ownerSets
+	pairs flat // by pairKey
+	sets  wordArena
 }
 
-// blockRow is the row of one block.
-type blockRow = tableRow[uint64]
-
 func newHolders() holders {
-	return holders{
-		table: flat[uint64]{key: keyhash.New()},
-		pairs: flat[struct{}]{key: keyhash.New()},
-		sets:  ownerSets{words: 1},
-	}
+	return holders{pairs: flat{key: keyhash.New()}, sets: wordArena{words: 1}}
 }
 
 const (
 	spilled = 1 << 31
 	decayed = 1 << 30
-	// ownerMask takes the slot or set number out of a row.
+	// ownerMask takes the slot or set number out of a.
 	ownerMask = decayed - 1
 )
 
-// pairKey is the exact key of one owner of a spilled block.
+// pairKey is the exact key of one owner of the third form.
 func pairKey(set, slot uint32) uint64 { return uint64(set)<<32 | uint64(slot) }
 
-// hold adds one holder of the block on slot.
-func (h *holders) hold(block uint64, slot uint32) {
-	e, found := h.table.put(block)
-	if !found {
-		e.a, e.b = slot, 1
-		return
-	}
-	h.holdFound(e, slot)
-}
-
-// holdFound is hold for a block that is held already. It reports whether it is new on
-// slot.
-func (h *holders) holdFound(e *blockRow, slot uint32) (fresh bool) {
+// hold adds one holder on slot. It reports whether slot is a new owner.
+func (h *holders) hold(e *owners, slot uint32) (fresh bool) {
 	owner := e.a & ownerMask
 	switch {
+	case e.none():
+		e.a, e.b = slot, 1
+		return true
 	case e.a&spilled != 0:
 		return h.addSpilled(e, slot)
 	case e.a&decayed != 0:
@@ -75,8 +62,8 @@ func (h *holders) holdFound(e *blockRow, slot uint32) (fresh bool) {
 	}
 }
 
-// addSpilled adds a holder on slot to a spilled block.
-func (h *holders) addSpilled(e *blockRow, slot uint32) (fresh bool) {
+// addSpilled adds a holder on slot to the third form.
+func (h *holders) addSpilled(e *owners, slot uint32) (fresh bool) {
 	set := e.a & ownerMask
 	p, found := h.pairs.put(pairKey(set, slot))
 	p.b++
@@ -88,8 +75,8 @@ func (h *holders) addSpilled(e *blockRow, slot uint32) (fresh bool) {
 	return true
 }
 
-// spill turns a block with one owner into the third form.
-func (h *holders) spill(e *blockRow, owner, deficit, holders uint32) {
+// spill turns one of the first two forms into the third form.
+func (h *holders) spill(e *owners, owner, deficit, holders uint32) {
 	set := h.sets.alloc()
 	setBit(h.sets.get(set), owner)
 	p, _ := h.pairs.put(pairKey(set, owner))
@@ -97,9 +84,9 @@ func (h *holders) spill(e *blockRow, owner, deficit, holders uint32) {
 	e.a, e.b = set|spilled, 1
 }
 
-// release removes one holder of the block on slot, which must have one. last
-// reports whether it was the slot's last one; deficit is then the block's.
-func (h *holders) release(e *blockRow, slot uint32) (last bool, deficit uint32) {
+// release removes one holder on slot, which must have one. last reports whether it was the
+// slot's last one; deficit is then that of a block.
+func (h *holders) release(e *owners, slot uint32) (last bool, deficit uint32) {
 	switch {
 	case e.a&spilled != 0:
 		return h.releaseSpilled(e, slot)
@@ -109,12 +96,12 @@ func (h *holders) release(e *blockRow, slot uint32) (last bool, deficit uint32) 
 		e.b--
 		return false, 0
 	}
-	h.table.remove(e.key)
+	*e = owners{}
 	return true, deficit
 }
 
-// releaseSpilled is release for a spilled block.
-func (h *holders) releaseSpilled(e *blockRow, slot uint32) (last bool, deficit uint32) {
+// releaseSpilled is release for the third form.
+func (h *holders) releaseSpilled(e *owners, slot uint32) (last bool, deficit uint32) {
 	set := e.a & ownerMask
 	p := h.pairs.find(pairKey(set, slot))
 	if p.b > 1 {
@@ -131,8 +118,8 @@ func (h *holders) releaseSpilled(e *blockRow, slot uint32) (last bool, deficit u
 	return true, deficit
 }
 
-// unspill turns a spilled block back into a single row if that can express it.
-func (h *holders) unspill(e *blockRow) {
+// unspill turns the third form back into one of the others if that can express it.
+func (h *holders) unspill(e *owners) {
 	if e.b > 1 {
 		return
 	}
@@ -150,10 +137,9 @@ func (h *holders) unspill(e *blockRow) {
 	h.sets.release(set)
 }
 
-// decay sets the deficit of the block on slot and returns the former one. The slot must
-// hold the block. If it has more than one holder there, nothing happens and ok is false.
-func (h *holders) decay(block uint64, slot, deficit uint32) (former uint32, ok bool) {
-	e := h.table.find(block)
+// decay sets the deficit of a block on slot, which must be an owner, and returns the former one.
+// If it has more than one holder there, nothing happens and ok is false.
+func (h *holders) decay(e *owners, slot, deficit uint32) (former uint32, ok bool) {
 	switch {
 	case e.a&spilled != 0:
 		p := h.pairs.find(pairKey(e.a&ownerMask, slot))
@@ -175,40 +161,67 @@ func (h *holders) decay(block uint64, slot, deficit uint32) (former uint32, ok b
 	return former, true
 }
 
-// each calls f for every owner of a block.
-func (h *holders) each(e *blockRow, f func(slot, holders uint32)) {
-	switch {
-	case e.a&spilled != 0:
-		set := e.a & ownerMask
-		for w, word := range h.sets.get(set) {
-			for ; word != 0; word &= word - 1 {
-				slot := uint32(w*64 + bits.TrailingZeros64(word))
-				f(slot, h.pairs.find(pairKey(set, slot)).b)
-			}
-		}
-	case e.a&decayed != 0:
-		f(e.a&ownerMask, 1)
-	default:
-		f(e.a, e.b)
+// copy returns owners equal to e.
+func (h *holders) copy(e *owners) owners {
+	if e.a&spilled == 0 {
+		return *e
 	}
+	from, to := e.a&ownerMask, h.sets.alloc()
+	set := h.sets.get(to)
+	copy(set, h.sets.get(from))
+	for slot := range slotset.Set(set).All() {
+		pair := h.pairs.find(pairKey(from, slot)).owners
+		p, _ := h.pairs.put(pairKey(to, slot))
+		p.owners = pair
+	}
+	return owners{to | spilled, e.b}
+}
+
+// equal reports whether both have the same owners, holders and deficits.
+func (h *holders) equal(e, o *owners) bool {
+	if e.a&spilled == 0 || o.a&spilled == 0 {
+		return *e == *o
+	}
+	mine, other := e.a&ownerMask, o.a&ownerMask
+	if e.b != o.b || !slices.Equal(h.sets.get(mine), h.sets.get(other)) {
+		return false
+	}
+	for slot := range slotset.Set(h.sets.get(mine)).All() {
+		if h.pairs.find(pairKey(mine, slot)).owners != h.pairs.find(pairKey(other, slot)).owners {
+			return false
+		}
+	}
+	return true
+}
+
+// forget removes all owners.
+func (h *holders) forget(e *owners) {
+	if e.a&spilled != 0 {
+		set := e.a & ownerMask
+		for slot := range slotset.Set(h.sets.get(set)).All() {
+			h.pairs.remove(pairKey(set, slot))
+		}
+		h.sets.release(set)
+	}
+	*e = owners{}
 }
 
 // reset gives all memory back. To be called only when nothing is held.
 func (h *holders) reset() {
-	h.table.reset()
 	h.pairs.reset()
-	h.sets = ownerSets{words: h.sets.words}
+	h.sets = wordArena{words: h.sets.words}
 }
 
 // setsPerChunk is how many sets are allocated at once.
 const setsPerChunk = 256
 
-// ownerSets is an arena of equally wide bit sets over slots, addressed by
+// wordArena is an arena of equally long arrays of 64-bit words, its sets, addressed by
 // dense numbers. Memory moves in chunks: no pointer per set, and a chunk whose
 // sets are all free is given back by trim.
-type ownerSets struct {
+type wordArena struct {
 	words  int // 64-bit words per set
 	chunks []setChunk
+	live   int // sets
 	// lowest is a chunk number below which no chunk has room. The low chunks are
 	// filled first, so that the high ones become empty.
 	lowest int
@@ -224,13 +237,13 @@ type setChunk struct {
 }
 
 // get returns the words of a set.
-func (o *ownerSets) get(id uint32) []uint64 {
+func (o *wordArena) get(id uint32) []uint64 {
 	at := int(id%setsPerChunk) * o.words
 	return o.chunks[id/setsPerChunk].bits[at : at+o.words]
 }
 
 // alloc returns an empty set.
-func (o *ownerSets) alloc() uint32 {
+func (o *wordArena) alloc() uint32 {
 	for o.lowest < len(o.chunks) && o.chunks[o.lowest].live == setsPerChunk {
 		o.lowest++
 	}
@@ -242,6 +255,7 @@ func (o *ownerSets) alloc() uint32 {
 		*c = setChunk{bits: make([]uint64, setsPerChunk*o.words)}
 	}
 	c.live++
+	o.live++
 	i := c.used
 	if c.free != 0 {
 		i = int(c.free - 1)
@@ -254,17 +268,18 @@ func (o *ownerSets) alloc() uint32 {
 }
 
 // release returns a set to the arena.
-func (o *ownerSets) release(id uint32) {
+func (o *wordArena) release(id uint32) {
 	o.lowest = min(o.lowest, int(id/setsPerChunk))
 	c := &o.chunks[id/setsPerChunk]
 	i := uint64(id % setsPerChunk)
 	c.bits[int(i)*o.words] = c.free
 	c.free = i + 1
 	c.live--
+	o.live--
 }
 
 // widen makes room for more slots in every set, keeping the numbers.
-func (o *ownerSets) widen(words int) {
+func (o *wordArena) widen(words int) {
 	if words <= o.words {
 		return
 	}
@@ -283,7 +298,7 @@ func (o *ownerSets) widen(words int) {
 }
 
 // trim gives empty chunks back.
-func (o *ownerSets) trim() {
+func (o *wordArena) trim() {
 	for n := range o.chunks {
 		if c := &o.chunks[n]; c.live == 0 {
 			*c = setChunk{}

@@ -10,43 +10,37 @@ type leading struct {
 	matching, leave slotset.Set
 }
 
-// find fills l in for that many slots. It walks the prompt once for all of them, until
-// no slot matches.
-func (l *leading) find(b *blocks, hashes []uint64, slots int) {
+// find fills l in for that many slots, and returns the prompt's walk. It walks the tree once for
+// all slots: who holds a run holds what is before it.
+func (l *leading) find(b *prefixes, hashes []uint64, slots int) (m match) {
 	l.depths.Reset(slots)
 	words := slotset.Words(slots)
+	m, more := b.step(match{}, hashes)
+	if !more {
+		return m
+	}
+	h := &b.holders
+	l.matching, l.leave = l.matching.Zeroed(words), l.leave.Zeroed(words)
+	h.owners(&b.nodes[m.node].owners, l.matching)
 	// Every member of matching is in the words [lo, hi).
-	lo, hi := 0, words
-	path := uint64(rootPath)
-	for i, hash := range hashes {
-		var h *holders
-		var e *blockRow
-		path, h, e = b.after(path, hash)
-		switch {
-		case e == nil && i == 0:
-			return
-		case e == nil:
-			l.depths.Put(lo, l.matching[lo:hi], uint32(i))
-			return
-		case i == 0:
-			l.matching, l.leave = l.matching.Zeroed(words), l.leave.Zeroed(words)
-			h.owners(e, l.matching)
+	lo, hi := bounds(l.matching, 0, words)
+	l.depths.Take(lo, l.matching[lo:hi])
+	for {
+		before := m.n
+		if m, more = b.step(m, hashes); !more {
+			break
+		}
+		if l.intersect(h, &b.nodes[m.node].owners, lo, hi) {
+			l.depths.Put(lo, l.leave[lo:hi], uint32(before))
 			lo, hi = bounds(l.matching, lo, hi)
-			l.depths.Take(lo, l.matching[lo:hi])
-		case l.intersect(h, e, lo, hi):
-			l.depths.Put(lo, l.leave[lo:hi], uint32(i))
-			if lo, hi = bounds(l.matching, lo, hi); lo == hi {
-				return
-			}
 		}
 	}
-	if len(hashes) > 0 {
-		l.depths.Put(lo, l.matching[lo:hi], uint32(len(hashes)))
-	}
+	l.depths.Put(lo, l.matching[lo:hi], uint32(m.n))
+	return m
 }
 
-// owners adds the owners of a block to matching, which is empty.
-func (h *holders) owners(e *blockRow, matching slotset.Set) {
+// owners adds the owners of a run to matching, which is empty.
+func (h *holders) owners(e *owners, matching slotset.Set) {
 	if e.a&spilled != 0 {
 		copy(matching, h.sets.get(e.a&ownerMask))
 		return
@@ -54,9 +48,9 @@ func (h *holders) owners(e *blockRow, matching slotset.Set) {
 	matching.Add(e.a & ownerMask)
 }
 
-// intersect keeps only the owners of a block in matching and moves the others to leave.
+// intersect keeps only the owners of a run in matching and moves the others to leave.
 // It reports whether there are others.
-func (l *leading) intersect(h *holders, e *blockRow, lo, hi int) bool {
+func (l *leading) intersect(h *holders, e *owners, lo, hi int) bool {
 	left := uint64(0)
 	if e.a&spilled == 0 {
 		word, bit := int(e.a&ownerMask/64), uint64(1)<<(e.a&ownerMask%64)

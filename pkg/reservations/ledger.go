@@ -44,8 +44,9 @@ type Request struct {
 	ID string
 	// PerScope: the id is unique within its scope only.
 	PerScope bool
-	// Hashes are the sequence hashes of the complete prompt blocks. The ledger
-	// and its observer keep the slice: it must not be changed after the call.
+	// Hashes are the sequence hashes of the complete prompt blocks. The ledger copies
+	// what is new in them; its observer keeps the slice: it must not be changed after
+	// the call.
 	Hashes []uint64
 	// Prompt is the length of the whole prompt in tokens, for Queue.Context. 0 means
 	// unknown: then the tokens to compute are taken instead.

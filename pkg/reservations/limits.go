@@ -37,18 +37,20 @@ type LimitError struct {
 // Error returns the reason.
 func (e *LimitError) Error() string { return e.Reason }
 
-// Estimates of what a reservation takes, in bytes, with the spare room of the tables
-// included.
-const (
-	entryBytes = 640
-	blockBytes = 96 // each prompt block
-)
+// entryBytes estimates what a reservation takes without its blocks, in bytes: the entry, its
+// rows in tables and lists, two nodes of the tree and what they leave unused of their chunks.
+const entryBytes = 704
 
 // chargeUnit is the unit of entry.charge in bytes.
 const chargeUnit = 64
 
 // room counts what live reservations take: those of this process's callers without a
 // lock, those of other processes also per reporting peer (see peers.go).
+//
+// Blocks that several reservations hold are counted once. A booking reserves memory for those
+// that are new; what the tree of a scope really takes is known after each change, and
+// scope.settle corrects the account by the difference. So a run stays on the account until its
+// last holder ends, whichever that is.
 type room struct {
 	limits Limits
 	live   atomic.Int64
@@ -63,10 +65,13 @@ func (m *room) checkSize(blocks int) error {
 	return nil
 }
 
-// chargeOf returns what a reservation takes, in units of chargeUnit.
+// chargeOf returns what a reservation takes with r.fresh new blocks, in units of chargeUnit.
 func chargeOf(r *entry) uint32 {
-	return uint32((entryBytes + len(r.id) + blockBytes*len(r.hashes) + chargeUnit - 1) / chargeUnit)
+	return uint32((entryBytes + len(r.id) + blockBytes*int(r.fresh) + chargeUnit - 1) / chargeUnit)
 }
+
+// chargedBlocks returns the part of the charge that was for new blocks, in bytes.
+func (r *entry) chargedBlocks() int64 { return blockBytes * int64(r.fresh) }
 
 // take counts r, which a caller of this process books, or returns a *LimitError if
 // there is no room.
@@ -85,11 +90,21 @@ func (m *room) take(r *entry) error {
 	return nil
 }
 
-// giveBack undoes take or takeFrom.
+// giveBack undoes take or takeFrom, except for the blocks: see scope.settle.
 func (m *room) giveBack(r *entry) {
 	if r.inShare != nil && !m.peers.remove(r) {
-		return // another reservation has got its room: see peerShares.giveWay
+		// Another reservation has got its room (see peerShares.giveWay), the blocks included.
+		m.limits.Memory.Add(r.chargedBlocks())
+		return
 	}
 	m.live.Add(-1)
-	m.limits.Memory.Release(int64(r.charge) * chargeUnit)
+	m.limits.Memory.Release(int64(r.charge)*chargeUnit - r.chargedBlocks())
+}
+
+// settle corrects the account by what the scope's tree takes now and did not take when it was
+// last settled. reserved is the part of it that was reserved meanwhile.
+func (s *scope) settle(reserved int64) {
+	now := s.blocks.bytes()
+	s.ledger.room.limits.Memory.Add(now - s.settled - reserved)
+	s.settled = now
 }

@@ -3,6 +3,7 @@ package reservations
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -39,7 +40,7 @@ func limitOf(err error) (limit string, full bool) {
 // TestLimits: at each limit new reservations are refused and leave nothing behind,
 // ends of whatever kind make room again, and the account returns to zero.
 func TestLimits(t *testing.T) {
-	account := budget.NewAccount("ledger", 100_000)
+	account := budget.NewAccount("ledger", 48_600)
 	l, now := limited(Limits{Reservations: 4, Blocks: 2000, Memory: account})
 	if limit, full := limitOf(bookPrompt(l, "long", 2001)); limit != LimitBlocks || full {
 		t.Errorf("a prompt that is too long: %s, full %t", limit, full)
@@ -47,13 +48,13 @@ func TestLimits(t *testing.T) {
 	if limit, full := limitOf(bookPrompt(l, "large", 2000)); limit != LimitMemory || !full {
 		t.Errorf("a prompt beyond the account: %s, full %t", limit, full)
 	}
-	if err := bookPrompt(l, strings.Repeat("x", 99_000), 0); err != nil {
+	if err := bookPrompt(l, strings.Repeat("x", 47_500), 0); err != nil {
 		t.Errorf("a long id: %v", err)
 	}
 	if limit, _ := limitOf(bookPrompt(l, strings.Repeat("y", 1000), 0)); limit != LimitMemory {
 		t.Errorf("an id beyond the account: %s", limit)
 	}
-	_ = l.Free(strings.Repeat("x", 99_000))
+	_ = l.Free(strings.Repeat("x", 47_500))
 	for i := range 4 {
 		if err := bookPrompt(l, fmt.Sprint(i), 10); err != nil {
 			t.Fatal(err)
@@ -102,6 +103,7 @@ func TestRemoteLimits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, _ := limited(m)
+			l.numbered.SetMemory(nil) // what has ended is on the account too
 			taken := uint64(0)
 			for l.ApplyBooked(remote(taken+1)) == Applied {
 				taken++
@@ -129,5 +131,122 @@ func TestRemoteLimits(t *testing.T) {
 				t.Errorf("%d reservations and %d bytes are left", l.room.live.Load(), m.Memory.Used())
 			}
 		})
+	}
+}
+
+// TestSharedBlocksCharged: blocks that several reservations hold are on the account once, until
+// the last holder ends, whichever came first.
+func TestSharedBlocksCharged(t *testing.T) {
+	account := budget.NewAccount("ledger", 1<<30)
+	l, _ := limited(Limits{Memory: account})
+	prompt := func(shared, own int, tag uint64) (out []uint64) {
+		for i := range shared + own {
+			out = append(out, uint64(i))
+			if i >= shared {
+				out[i] |= tag << 32
+			}
+		}
+		return out
+	}
+	book := func(id string, hashes []uint64) (grown int64) {
+		before := account.Used()
+		if _, err := l.Book(catalog.Scope{}, Request{ID: id, Hashes: hashes}, func(*View) (Placement, error) { return Placement{}, nil }); err != nil {
+			t.Fatal(err)
+		}
+		return account.Used() - before
+	}
+	first, second := book("1", prompt(1000, 10, 1)), book("2", prompt(1000, 20, 2))
+	if first < 1010*blockBytes || second < 20*blockBytes || second > 20*blockBytes+2*entryBytes {
+		t.Errorf("%d and %d bytes", first, second)
+	}
+	if err := l.Free("1"); err != nil {
+		t.Fatal(err)
+	}
+	if used := account.Used(); used < 1020*blockBytes || used > 1020*blockBytes+2*entryBytes {
+		t.Errorf("%d bytes are left after the first holder", used)
+	}
+	if err := l.Free("2"); err != nil || account.Used() != 0 {
+		t.Errorf("%d bytes are left: %v", account.Used(), err)
+	}
+}
+
+// TestSharedBlocksDisplaced: where a reservation gives way whose blocks another one holds too,
+// others give way as well, until the bytes are really free.
+func TestSharedBlocksDisplaced(t *testing.T) {
+	account := budget.NewAccount("ledger", 200_000)
+	l, _ := limited(Limits{Memory: account})
+	l.numbered.SetMemory(nil)
+	n := uint64(0)
+	report := func(peer string, tag uint64, blocks int) ApplyResult {
+		n++
+		hashes := make([]uint64, blocks)
+		for i := range hashes {
+			hashes[i] = tag<<32 | uint64(i)
+		}
+		return l.MergeReservation(Reservation{Peer: peer, Origin: Origin{Process: uint64(peer[0]), Sequence: n}, ID: fmt.Sprint(n), Hashes: hashes})
+	}
+	for i := range uint64(75) {
+		report("a", 1+i, 10)
+	}
+	if v := report("a", 100, 3000); v != Applied {
+		t.Fatal(v)
+	}
+	if v := report("c", 100, 3000); v != Applied { // the same blocks
+		t.Fatal(v)
+	}
+	for i := uint64(200); report("c", i, 10) == Applied; i++ {
+	}
+	before, displaced := account.Used(), l.Stats().Displaced
+	if v := report("b", 300, 1000); v != Applied {
+		t.Fatalf("a smaller share: %s", v)
+	}
+	if used := account.Used(); used > before {
+		t.Errorf("%d bytes are in use, %d before", used, before)
+	}
+	if more := l.Stats().Displaced - displaced; more < 20 {
+		t.Errorf("%d gave way", more)
+	}
+	l.RemoveRank(catalog.Scope{}, 0)
+	if used := account.Used(); used != 0 {
+		t.Errorf("%d bytes are left", used)
+	}
+}
+
+// TestAccountIsReal: over long prompts that share most of their blocks the account is not below
+// what the ledger takes of the heap, and at most half above it; a reservation takes at most
+// 1.5 KiB and 24 bytes for each new block.
+func TestAccountIsReal(t *testing.T) {
+	for _, c := range []struct{ live, shared, own int }{{2000, 3125, 125}, {200, 0, 3000}, {4000, 20, 4}} {
+		account := budget.NewAccount("ledger", 1<<40)
+		l, _ := limited(Limits{Memory: account})
+		for slot := range uint32(8) {
+			l.PutRank(catalog.Scope{}, slot, catalog.Rank{Worker: uint64(slot)})
+		}
+		before := heapInUse()
+		for n := range c.live {
+			slot := uint32(n % 8)
+			hashes := chain(c.shared+c.own, func(i int) uint64 {
+				if i < c.shared {
+					return uint64(i)
+				}
+				return uint64(n+1)<<32 | uint64(i)
+			})
+			req := Request{ID: fmt.Sprintf("reservation-%d", n), Hashes: hashes, TrackPrefill: true}
+			if _, err := l.Book(catalog.Scope{}, req, func(*View) (Placement, error) {
+				return Placement{Slot: slot, Rank: catalog.Rank{Worker: uint64(slot)}}, nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		grown := heapInUse() - before
+		used := account.Used()
+		t.Logf("%d live, %d + %d blocks: %d bytes on the account, %d in use", c.live, c.shared, c.own, used, grown)
+		if most := int64(c.live*(1536+blockBytes*c.own) + blockBytes*c.shared + 4096); used > most {
+			t.Errorf("%d bytes on the account, at most %d were expected", used, most)
+		}
+		if used < grown || 2*used > 3*grown {
+			t.Errorf("%d live, %d + %d blocks: %d bytes on the account, %d in use", c.live, c.shared, c.own, used, grown)
+		}
+		runtime.KeepAlive(l)
 	}
 }

@@ -60,10 +60,13 @@ func (c *Cursor) UnmarshalText(text []byte) error {
 // lock for a moment.
 const recordsPerLock = 1024
 
+// blocksPerLock is how many hashes it copies before it does so, or some more.
+const blocksPerLock = 1 << 16
+
 // Reservations returns the next live reservations of all processes after a cursor, at
 // most limit (which counts as 1 if it is less). more reports whether there may be
 // further ones after next. A walk over all pages contains every reservation that is
-// live during the whole walk, and none twice. The caller must not change Hashes.
+// live during the whole walk, and none twice. Hashes are copies.
 func (l *Ledger) Reservations(after Cursor, limit int) (page []Reservation, next Cursor, more bool) {
 	if after.process != l.process {
 		after = Cursor{}
@@ -77,7 +80,7 @@ func (l *Ledger) Reservations(after Cursor, limit int) (page []Reservation, next
 			next.scope, next.serial = s.number, 0
 		}
 		for more := true; more; {
-			buf, next.serial, more = s.list(buf[:0], next.serial, limit-len(page))
+			buf, next.serial, more = s.list(buf[:0], next.serial, limit-len(page), true)
 			for _, x := range buf {
 				page = append(page, x.reservation(at))
 			}
@@ -92,6 +95,7 @@ func (l *Ledger) Reservations(after Cursor, limit int) (page []Reservation, next
 // listed is a reservation with its variable part at one moment.
 type listed struct {
 	*entry
+	hashes                   []uint64 // nil unless wanted
 	prefillDone              bool
 	accepted, lease, renewed time.Duration
 }
@@ -123,17 +127,23 @@ func (x *listed) reservation(at time.Duration) Reservation {
 	}
 }
 
-// list appends to buf at most limit live reservations after a serial. It may stop
+// list appends to buf at most limit live reservations after a serial, with their hashes if
+// these are wanted. It may stop
 // early: last is the serial that it reached, more reports whether records are left.
-func (s *scope) list(buf []listed, serial uint64, limit int) (found []listed, last uint64, more bool) {
+func (s *scope) list(buf []listed, serial uint64, limit int, hashes bool) (found []listed, last uint64, more bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	i, end := s.entries.after(serial), 0
-	for end = min(i+recordsPerLock, len(s.entries.records)); i < end && limit > 0; i++ {
+	i, end, blocks := s.entries.after(serial), 0, 0
+	for end = min(i+recordsPerLock, len(s.entries.records)); i < end && limit > 0 && blocks < blocksPerLock; i++ {
 		x := s.entries.records[i]
 		serial = x.serial
 		if r := x.entry; r != nil {
-			buf = append(buf, r.list())
+			x := r.list()
+			if hashes {
+				x.hashes = s.hashes(r)
+				blocks += len(x.hashes)
+			}
+			buf = append(buf, x)
 			limit--
 		}
 	}
@@ -148,7 +158,7 @@ func (l *Ledger) eachListed(f func(*scope, []listed)) {
 	for _, s := range l.scopesFrom(0) {
 		serial := uint64(0)
 		for more := true; more; {
-			buf, serial, more = s.list(buf[:0], serial, recordsPerLock)
+			buf, serial, more = s.list(buf[:0], serial, recordsPerLock, false)
 			f(s, buf)
 		}
 	}

@@ -71,10 +71,7 @@ func (m *room) takeFrom(r *entry, from source) (displaced []*entry, ok bool) {
 		}
 		return nil, false
 	}
-	freed := int64(0)
-	for _, d := range displaced {
-		freed += int64(d.charge) * chargeUnit
-	}
+	freed := chargesOf(displaced)
 	if noMemory { // r gets the memory of the displaced, which had at least as much
 		freed -= bytes
 	}
@@ -83,6 +80,27 @@ func (m *room) takeFrom(r *entry, from source) (displaced []*entry, ok bool) {
 	share.add(r)
 	p.bySource[from] = share
 	return displaced, true
+}
+
+// chargesOf returns the sum of the charges in bytes.
+func chargesOf(some []*entry) (sum int64) {
+	for _, r := range some {
+		sum += int64(r.charge) * chargeUnit
+	}
+	return sum
+}
+
+// takeMore is called if reservations that were displaced for one from that source left a part of
+// what they had been charged for, because others hold the same blocks. It displaces a further one
+// out of the largest share, unless that is the source's, which the caller must end.
+func (m *room) takeMore(from source) (displaced []*entry) {
+	p := &m.peers
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	displaced = p.giveWay(p.of(from), (*peerShare).memory, 1)
+	m.limits.Memory.Release(chargesOf(displaced))
+	m.live.Add(-int64(len(displaced)))
+	return displaced
 }
 
 // of returns the share of a source. A new one is not entered in bySource. It needs p.mu.

@@ -168,7 +168,7 @@ func TestPeersAgainstModel(t *testing.T) {
 						if r.IntN(8) == 0 {
 							b.Origin.Sequence = 0
 						}
-						charge := int64(chargeOf(&entry{id: b.ID, hashes: b.Hashes}))
+						charge := int64(chargeOf(&entry{id: b.ID, fresh: uint32(len(b.Hashes))}))
 						v := l.MergeReservation(b)
 						gone := make(map[string]bool)
 						live := liveIDs(l)

@@ -312,14 +312,19 @@ func (h *randomRun) checkEmptied() {
 		h.led.RemoveRank(p.scope, p.slot)
 	}
 	for _, s := range scopes {
-		for _, b := range []*holders{&s.blocks.byHash, &s.blocks.byPath} {
-			if b.table.live != 0 || b.pairs.live != 0 {
-				h.Errorf("%d blocks and %d pairs left", b.table.live, b.pairs.live)
+		b := &s.blocks
+		if len(b.nodes) != 1+len(b.freeNodes) || b.positions.live != 0 || b.mixed.live != 0 || b.holders.pairs.live != 0 || len(b.children) != 0 {
+			h.Errorf("%d nodes, %d positions, %d mixed blocks, %d pairs, %d children left",
+				len(b.nodes)-1-len(b.freeNodes), b.positions.live, b.mixed.live, b.holders.pairs.live, len(b.children))
+		}
+		for i, c := range b.chunks.chunks {
+			if c.live != 0 && (i > 0 || c.live > 1) { // chunk 0 is never used
+				h.Errorf("%d chunks left", c.live)
 			}
-			for _, c := range b.sets.chunks {
-				if c.live != 0 {
-					h.Errorf("%d owner sets left", c.live)
-				}
+		}
+		for _, c := range b.holders.sets.chunks {
+			if c.live != 0 {
+				h.Errorf("%d owner sets left", c.live)
 			}
 		}
 		if len(s.pendingRenewals) != 0 {

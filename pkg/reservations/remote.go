@@ -58,7 +58,7 @@ type Reservation struct {
 	ID             string
 	Rank           catalog.Rank
 	PerScope       bool     // as in the Request
-	Hashes         []uint64 // the ledger keeps the slice: it must not be changed
+	Hashes         []uint64 // its distinct prompt blocks; the ledger copies what is new
 	PrefillTokens  uint64
 	Prompt         uint64 // as in the Request; input only: Ledger.Reservations leaves it 0
 	TrackPrefill   bool
@@ -315,8 +315,15 @@ func (l *Ledger) apply(b *Reservation, snapshot bool) ApplyResult {
 		return UnknownScope
 	}
 	v, displaced := s.apply(b, snapshot)
-	for _, r := range displaced { // of any scope, so without the lock of this one
-		r.scope.endDisplaced(r)
+	for left := int64(0); len(displaced) > 0; {
+		for _, r := range displaced { // of any scope, so without the lock of this one
+			left += r.scope.endDisplaced(r)
+		}
+		displaced = nil
+		if left > 0 {
+			displaced = l.room.takeMore(source{b.Peer, b.OfOthers})
+			left -= chargesOf(displaced)
+		}
 	}
 	return v
 }
@@ -373,6 +380,8 @@ func (s *scope) apply(b *Reservation, snapshot bool) (v ApplyResult, displaced [
 		}
 	}
 	known := unnumberedEvent && any
+	m := s.blocks.walk(b.Hashes)
+	r.fresh = uint32(len(b.Hashes) - m.n)
 	if !ended && !known {
 		if displaced, ok = l.room.takeFrom(r, source{b.Peer, b.OfOthers}); !ok {
 			if numbered && !r.relayed {
@@ -391,21 +400,25 @@ func (s *scope) apply(b *Reservation, snapshot bool) (v ApplyResult, displaced [
 		return Known, nil
 	}
 	r.prefillDone = b.PrefillDone || completed
-	s.enterRemote(r, b.Prompt)
+	s.enterRemote(r, b.Hashes, m, b.Prompt)
 	if !snapshot {
 		s.observeBooked(r)
 	}
 	return Applied, displaced
 }
 
-// endDisplaced ends a reservation whose room was given to another one, unless it has ended.
-func (s *scope) endDisplaced(r *entry) {
+// endDisplaced ends a reservation whose room was given to another one, unless it has ended. It
+// returns how many bytes less than r's charge were freed, because others hold the same blocks.
+func (s *scope) endDisplaced(r *entry) (left int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !r.ended {
-		s.end(r, history.Displaced)
-		s.ledger.counts.displaced.Add(1)
+	if r.ended {
+		return 0
 	}
+	before := s.settled
+	s.end(r, history.Displaced)
+	s.ledger.counts.displaced.Add(1)
+	return r.chargedBlocks() - (before - s.settled)
 }
 
 // confirm updates a live reservation that only others had reported, because its own
@@ -413,7 +426,7 @@ func (s *scope) endDisplaced(r *entry) {
 // or the reservation may not be live.
 func (s *scope) confirm(r *entry, b *Reservation, at time.Duration) (v ApplyResult, same bool) {
 	if r.rank != b.Rank || r.tokens != b.PrefillTokens || r.track != b.TrackPrefill || r.perScope != b.PerScope ||
-		(r.lease != nil) != (b.Lease > 0) || !slices.Equal(r.hashes, distinct(b.Hashes)) {
+		(r.lease != nil) != (b.Lease > 0) || !slices.Equal(s.hashes(r), distinct(b.Hashes)) {
 		return 0, false
 	}
 	standing, completed := s.ledger.admit(b, at, r.lease != nil)
@@ -454,7 +467,6 @@ func (b *Reservation) entry(s *scope, slot uint32, x *lease, deadline time.Durat
 		scope:    s,
 		slot:     slot,
 		rank:     b.Rank,
-		hashes:   b.Hashes,
 		tokens:   b.PrefillTokens,
 		output:   b.ExpectedOutput,
 		origin:   b.Origin,
@@ -468,9 +480,9 @@ func (b *Reservation) entry(s *scope, slot uint32, x *lease, deadline time.Durat
 
 // enterRemote enters a reservation of another process. Room must have been taken for it,
 // and admit must have been called if it has a number.
-func (s *scope) enterRemote(r *entry, prompt uint64) {
+func (s *scope) enterRemote(r *entry, hashes []uint64, m match, prompt uint64) {
 	s.ledger.ids.enter(r)
-	s.add(r, 0, prompt)
+	s.add(r, hashes, m, 0, prompt)
 	if r.relayed {
 		s.ledger.relayed.Add(1)
 	}

@@ -20,7 +20,6 @@ func (l *Ledger) Restore(b Reservation) ApplyResult {
 		id:          b.ID,
 		scope:       s,
 		rank:        b.Rank,
-		hashes:      b.Hashes,
 		tokens:      b.PrefillTokens,
 		output:      b.ExpectedOutput,
 		origin:      Origin{Process: l.process},
@@ -37,6 +36,8 @@ func (l *Ledger) Restore(b Reservation) ApplyResult {
 	if r.deadline <= at {
 		return Stale
 	}
+	m := s.blocks.walk(b.Hashes)
+	r.fresh = uint32(len(b.Hashes) - m.n)
 	var ok bool
 	if r.slot, ok = s.ranks.Slot(b.Rank); !ok {
 		return UnknownRank
@@ -50,7 +51,7 @@ func (l *Ledger) Restore(b Reservation) ApplyResult {
 		return Full
 	}
 	r.origin.Sequence = l.assignSequence(0)
-	s.add(r, 0, b.Prompt)
+	s.add(r, b.Hashes, m, 0, b.Prompt)
 	l.counts.booked.Add(1)
 	return Applied
 }

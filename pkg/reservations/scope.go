@@ -24,7 +24,8 @@ type scope struct {
 	mu              sync.RWMutex
 	dropped         bool              // no longer in Ledger.scopes
 	ranks           catalog.SlotTable // the known ranks
-	blocks          blocks
+	blocks          prefixes
+	settled         int64 // bytes of blocks on the account
 	deadlines       deadlines
 	pendingRenewals pendingRenewals
 	entries         entryLog
@@ -50,7 +51,7 @@ func newScope(l *Ledger, name catalog.Scope, number uint64) *scope {
 		ledger: l,
 		name:   name,
 		number: number,
-		blocks: newBlocks(),
+		blocks: newPrefixes(),
 	}
 	if l.observePrefills != nil {
 		s.prefills = l.observePrefills(name)
@@ -154,6 +155,7 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 	if v.wants {
 		s.keepWanted(v.wanted)
 	}
+	m := v.match
 	v.recycle()
 	if err != nil {
 		return Placement{}, nil, err
@@ -166,7 +168,7 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 		scope:    s,
 		slot:     p.Slot,
 		rank:     p.Rank,
-		hashes:   req.Hashes,
+		fresh:    uint32(len(req.Hashes) - m.n),
 		origin:   Origin{Process: l.process},
 		perScope: req.PerScope,
 		track:    req.TrackPrefill,
@@ -186,7 +188,7 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 		l.ids.release(r)
 		return Placement{}, nil, err
 	}
-	s.add(r, p.Uncached, req.Prompt)
+	s.add(r, req.Hashes, m, p.Uncached, req.Prompt)
 	s.observeBooked(r)
 	r.callerState = req.CallerState
 	l.counts.booked.Add(1)
@@ -197,17 +199,18 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 	return p, nil, nil
 }
 
-// add puts the load of a new reservation on its rank. uncached and prompt are for the
-// rank's queue, 0 if they are not known.
-func (s *scope) add(r *entry, uncached, prompt uint64) {
+// add puts the load of a new reservation on its rank. m is the walk of its hashes. uncached and
+// prompt are for the rank's queue, 0 if they are not known.
+func (s *scope) add(r *entry, hashes []uint64, m match, uncached, prompt uint64) {
 	l := s.load(r.slot)
-	held, fresh := s.blocks.holdChain(r.hashes, r.slot)
-	l.blocks += fresh
-	if held < len(r.hashes) { // not a chain of blocks: start over
-		s.release(r, r.hashes[:held])
-		r.hashes = distinct(r.hashes)
-		s.holdMixed(r)
+	tail, fresh, ok := s.blocks.hold(hashes, m, r.slot)
+	if !ok { // not a chain of blocks
+		hashes = distinct(hashes)
+		tail, fresh = s.blocks.holdMixed(hashes, r.slot)
 	}
+	r.tail, r.blocks = tail, uint32(len(hashes))
+	s.settle(r.chargedBlocks())
+	l.blocks += fresh
 	l.prefill.add(r.countedTokens())
 	r.inRank = int32(len(l.held))
 	l.held = append(l.held, r)
@@ -220,33 +223,27 @@ func (s *scope) add(r *entry, uncached, prompt uint64) {
 	s.publish(r.slot)
 }
 
-// holdMixed puts the blocks of r on its rank if they are not a chain; see blocks.
-func (s *scope) holdMixed(r *entry) {
-	path := uint64(rootPath)
-	for _, h := range r.hashes {
-		var fresh bool
-		if path, fresh = s.blocks.hold(h, path, r.slot); fresh {
-			s.loads[r.slot].blocks++
-		}
-	}
-}
-
-// release takes the leading blocks of a reservation off its rank.
-func (s *scope) release(r *entry, hashes []uint64) {
+// release takes the prompt blocks of a reservation off its rank.
+func (s *scope) release(r *entry) {
 	l := s.loads[r.slot]
-	s.blocks.release(hashes, r.slot, func(deficit uint32) {
-		l.blocks--
+	s.blocks.release(r.tail, r.slot, func(n uint64, deficit uint32) {
+		l.blocks -= n
 		if deficit != 0 {
-			l.reweigh(1, deficit, 0)
+			l.reweigh(n, deficit, 0)
 		}
 	})
+	s.settle(0)
 }
+
+// hashes returns the distinct prompt blocks of a live reservation. It needs s.mu, at least for
+// reading.
+func (s *scope) hashes(r *entry) []uint64 { return s.blocks.list(r.tail, int(r.blocks)) }
 
 // end takes the whole load of a reservation off its rank, frees its id, and records
 // the end in the history. It needs s.mu.
 func (s *scope) end(r *entry, why history.EndReason) {
 	l := s.loads[r.slot]
-	s.release(r, r.hashes)
+	s.release(r)
 	l.blocks -= r.fullOutput + r.decayedOutput
 	l.reweigh(r.decayedOutput, r.outputDeficit, 0)
 	l.prefill.sub(r.countedTokens())
@@ -290,11 +287,7 @@ func (s *scope) addOutput(r *entry, fraction *float64) {
 	r.fullOutput++
 	if fraction != nil {
 		deficit := deficitOf(*fraction)
-		for _, h := range r.hashes {
-			if former, ok := s.blocks.byHash.decay(h, r.slot, deficit); ok {
-				l.reweigh(1, former, deficit)
-			}
-		}
+		s.blocks.decay(r.tail, r.slot, deficit, func(n uint64, former uint32) { l.reweigh(n, former, deficit) })
 		l.reweigh(r.decayedOutput, r.outputDeficit, deficit)
 		l.reweigh(r.fullOutput, 0, deficit)
 		r.decayedOutput, r.fullOutput, r.outputDeficit = r.decayedOutput+r.fullOutput, 0, deficit

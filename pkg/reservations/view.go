@@ -13,7 +13,8 @@ type View struct {
 	scope  *scope
 	at     time.Duration // see Now
 	shared leading
-	wants  bool // the scope should keep the order wanted
+	match  match // of the prompt
+	wants  bool  // the scope should keep the order wanted
 	wanted LoadOrder
 }
 
@@ -76,7 +77,7 @@ var views = sync.Pool{New: func() any { return new(View) }}
 func (s *scope) view(hashes []uint64) *View {
 	v := views.Get().(*View)
 	v.scope = s
-	v.shared.find(&s.blocks, hashes, s.slots)
+	v.match = v.shared.find(&s.blocks, hashes, s.slots)
 	return v
 }
 

@@ -1,0 +1,603 @@
+package reservations
+
+import (
+	"slices"
+
+	"github.com/select-service/select-service/internal/keyhash"
+)
+
+// prefixes holds the active prompts of a scope as a prefix tree. A node is a run of blocks with
+// the same holders, so that a prompt costs what is new in it: what it shares with others is
+// compared, and counted by the run. A node lives as long as a reservation holds it.
+//
+// A slot's blocks are counted by their hash. Because a sequence hash stands for its whole
+// chain, a hash normally is in one node only, which positions finds, and the nodes of a slot
+// have all its blocks once.
+//
+// Callers may send sequences that no chain can produce, with one hash in several nodes. Such a
+// hash is mixed: it is in the table mixed instead of positions, with holders of its own, and
+// its nodes leave it out of what they count, until no reservation holds it any more.
+type prefixes struct {
+	nodes     []node // by number; node 0 is the root and has no blocks
+	freeNodes []uint32
+	chunks    wordArena
+	positions positions
+	holders   holders // of nodes, and of the rows of mixed
+	mixed     flat    // by hash; a and b are the owners
+	// children has the nodes whose first hash is mixed. The others are found by positions.
+	children map[childKey]uint32
+	blocks   int // of all nodes
+	// sink keeps the compiler from removing the reads of lookAhead.
+	sink uint64
+}
+
+// node is a run. Its hashes are in a list of chunks.
+type node struct {
+	owners
+	parent      uint32
+	first, last uint32 // chunks
+	n           uint32 // blocks
+	mixed       uint32 // the part of n that is mixed
+	ends        uint32 // reservations whose prompt ends with this run
+	children    uint32
+	childrenXor uint32 // of their numbers: of a single child, its number
+}
+
+type childKey struct {
+	parent uint32
+	hash   uint64
+}
+
+// A chunk is chunkWords words of the arena: the next chunk of the run (0: none) and, in the
+// upper half, the node; the number of hashes; the hashes. A position is the number of a word.
+const (
+	chunkBits   = 5
+	chunkWords  = 1 << chunkBits
+	chunkHead   = 2
+	chunkHashes = chunkWords - chunkHead
+)
+
+func hashAt(a *wordArena, at uint32) uint64 {
+	return a.get(at >> chunkBits)[at%chunkWords]
+}
+
+func positionIn(chunk uint32, i int) uint32 { return chunk<<chunkBits | uint32(chunkHead+i) }
+
+func (b *prefixes) next(chunk uint32) uint32   { return uint32(b.chunks.get(chunk)[0]) }
+func (b *prefixes) nodeOf(chunk uint32) uint32 { return uint32(b.chunks.get(chunk)[0] >> 32) }
+
+func (b *prefixes) link(chunk, next, node uint32) {
+	b.chunks.get(chunk)[0] = uint64(node)<<32 | uint64(next)
+}
+
+// hashesOf returns the hashes of a chunk.
+func (b *prefixes) hashesOf(chunk uint32) []uint64 {
+	words := b.chunks.get(chunk)
+	return words[chunkHead : chunkHead+words[1]]
+}
+
+func newPrefixes() prefixes {
+	b := prefixes{
+		chunks:    wordArena{words: chunkWords},
+		positions: positions{key: keyhash.New()},
+		holders:   newHolders(),
+		mixed:     flat{key: keyhash.New()},
+	}
+	b.reset()
+	return b
+}
+
+// match is how far a prompt goes along the tree: to block at of a node, which is n blocks from
+// the root.
+type match struct {
+	node, at uint32
+	n        int
+}
+
+// child returns the child of a node whose first block has that hash, or 0.
+func (b *prefixes) child(parent uint32, hash uint64) uint32 {
+	if at := b.positions.find(hash, &b.chunks); at != 0 {
+		chunk := at >> chunkBits
+		id := b.nodeOf(chunk)
+		if nd := &b.nodes[id]; nd.parent == parent && at == positionIn(nd.first, 0) {
+			return id
+		}
+		return 0
+	}
+	if len(b.children) == 0 {
+		return 0
+	}
+	return b.children[childKey{parent, hash}]
+}
+
+// step continues m by one node. It is false if the prompt goes no further.
+func (b *prefixes) step(m match, hashes []uint64) (match, bool) {
+	if m.n == len(hashes) || m.at != b.nodes[m.node].n {
+		return m, false
+	}
+	id := b.child(m.node, hashes[m.n])
+	if id == 0 {
+		return m, false
+	}
+	at := b.common(&b.nodes[id], hashes[m.n:])
+	return match{id, at, m.n + int(at)}, true
+}
+
+// walk follows a prompt as far as it goes.
+func (b *prefixes) walk(hashes []uint64) (m match) {
+	for more := true; more; {
+		m, more = b.step(m, hashes)
+	}
+	return m
+}
+
+// common returns how many blocks of a node the hashes begin with.
+func (b *prefixes) common(nd *node, hashes []uint64) (n uint32) {
+	for chunk := nd.first; chunk != 0 && len(hashes) > 0; chunk = b.next(chunk) {
+		run := b.hashesOf(chunk)
+		k := min(len(run), len(hashes))
+		if !slices.Equal(run[:k], hashes[:k]) {
+			for i := 0; run[i] == hashes[i]; i++ {
+				n++
+			}
+			return n
+		}
+		n += uint32(k)
+		hashes = hashes[k:]
+	}
+	return n
+}
+
+// hold adds one holder on slot to a prompt's blocks, of which m is the walk. tail, the node in
+// which the prompt ends, names it from now on; fresh is the number of its blocks that are new
+// on slot. Nothing changes, and ok is false, if a hash would be in the tree twice or is mixed:
+// see holdMixed.
+func (b *prefixes) hold(hashes []uint64, m match, slot uint32) (tail uint32, fresh uint64, ok bool) {
+	first, last, ok := b.store(hashes[m.n:])
+	if !ok {
+		return 0, 0, false
+	}
+	tail = b.grow(m, first, last, uint32(len(hashes)-m.n), 0)
+	return tail, b.count(tail, slot), true
+}
+
+// holdMixed is hold for a prompt without repeats that has mixed hashes, or makes some mixed.
+func (b *prefixes) holdMixed(hashes []uint64, slot uint32) (tail uint32, fresh uint64) {
+	m := b.walk(hashes)
+	if b.nodes[m.node].n != m.at { // first: the rest of the node may have some of these hashes
+		m.node = b.split(m.node, m.at)
+	}
+	var first, last, mixed uint32
+	firstMixed := false
+	for i, hash := range hashes[m.n:] {
+		first, last = b.appendHash(first, last, hash)
+		if at := b.positions.find(hash, &b.chunks); at != 0 {
+			b.mix(hash, at)
+		}
+		if b.mixed.find(hash) != nil {
+			mixed++
+			firstMixed = firstMixed || i == 0
+			continue
+		}
+		b.positions.init()
+		b.positions.putNew(hash, b.positions.key.Sum(hash), positionIn(last, len(b.hashesOf(last))-1), &b.chunks)
+	}
+	tail = b.grow(m, first, last, uint32(len(hashes)-m.n), mixed)
+	if firstMixed {
+		b.setChild(b.nodes[tail].parent, hashes[m.n], tail)
+	}
+	return tail, b.count(tail, slot)
+}
+
+// store puts hashes, none of which is in the tree or repeats, into a list of new chunks. It
+// undoes everything if one is.
+func (b *prefixes) store(hashes []uint64) (first, last uint32, ok bool) {
+	var sums [ahead]uint64
+	for len(hashes) > 0 {
+		part := hashes[:min(len(hashes), chunkHashes)]
+		hashes = hashes[len(part):]
+		b.sink += b.positions.lookAhead(part, &sums)
+		chunk := b.chunks.alloc()
+		if last == 0 {
+			first = chunk
+		} else {
+			b.link(last, chunk, 0)
+		}
+		last = chunk
+		words := b.chunks.get(chunk)
+		copy(words[chunkHead:], part)
+		for i, hash := range part {
+			if b.mixed.live > 0 && b.mixed.find(hash) != nil || !b.positions.putNew(hash, sums[i], positionIn(chunk, i), &b.chunks) {
+				words[1] = uint64(i) // the others have no positions
+				b.discard(first)
+				return 0, 0, false
+			}
+		}
+		words[1] = uint64(len(part))
+	}
+	return first, last, true
+}
+
+// appendHash appends a hash to a list of chunks of no node.
+func (b *prefixes) appendHash(first, last uint32, hash uint64) (newFirst, newLast uint32) {
+	if last == 0 || b.chunks.get(last)[1] == chunkHashes {
+		chunk := b.chunks.alloc()
+		if last == 0 {
+			first = chunk
+		} else {
+			b.link(last, chunk, 0)
+		}
+		last = chunk
+	}
+	words := b.chunks.get(last)
+	words[chunkHead+words[1]] = hash
+	words[1]++
+	return first, last
+}
+
+// discard frees a list of chunks, and removes its hashes from positions.
+func (b *prefixes) discard(chunk uint32) {
+	var sums [ahead]uint64
+	for chunk != 0 {
+		run := b.hashesOf(chunk)
+		b.sink += b.positions.lookAhead(run, &sums)
+		for i := range run {
+			b.positions.remove(sums[i], positionIn(chunk, i))
+		}
+		next := b.next(chunk)
+		b.chunks.release(chunk)
+		chunk = next
+	}
+}
+
+// grow adds a node of n blocks, of which some are mixed, below m, and returns the node in which
+// the prompt ends. Without blocks that is the node of m.
+func (b *prefixes) grow(m match, first, last, n, mixed uint32) (tail uint32) {
+	tail = m.node
+	if b.nodes[tail].n != m.at {
+		tail = b.split(tail, m.at)
+	}
+	if n > 0 {
+		parent := tail
+		tail = b.newNode()
+		nd := &b.nodes[tail]
+		nd.parent, nd.first, nd.last, nd.n, nd.mixed = parent, first, last, n, mixed
+		b.label(first, tail)
+		b.blocks += int(n)
+		b.nodes[parent].children++
+		b.nodes[parent].childrenXor ^= tail
+	}
+	b.nodes[tail].ends++
+	return tail
+}
+
+// label makes chunks part of a node.
+func (b *prefixes) label(chunk, id uint32) {
+	for chunk != 0 {
+		next := b.next(chunk)
+		b.link(chunk, next, id)
+		chunk = next
+	}
+}
+
+func (b *prefixes) newNode() (id uint32) {
+	if last := len(b.freeNodes) - 1; last >= 0 {
+		id = b.freeNodes[last]
+		b.freeNodes = b.freeNodes[:last]
+		return id
+	}
+	b.nodes = append(b.nodes, node{})
+	return uint32(len(b.nodes) - 1)
+}
+
+func (b *prefixes) freeNode(id uint32) {
+	b.nodes[id] = node{}
+	b.freeNodes = append(b.freeNodes, id)
+}
+
+// count adds a holder on slot to all nodes up to the root. It returns how many blocks are new
+// on slot.
+func (b *prefixes) count(tail, slot uint32) (fresh uint64) {
+	for id := tail; id != 0; id = b.nodes[id].parent {
+		nd := &b.nodes[id]
+		if b.holders.hold(&nd.owners, slot) {
+			fresh += uint64(nd.n - nd.mixed)
+		}
+		if nd.mixed > 0 {
+			for chunk := nd.first; chunk != 0; chunk = b.next(chunk) {
+				for _, hash := range b.hashesOf(chunk) {
+					if row := b.mixed.find(hash); row != nil && b.holders.hold(&row.owners, slot) {
+						fresh++
+					}
+				}
+			}
+		}
+	}
+	return fresh
+}
+
+// release removes one holder on slot, which must be one, from a prompt's blocks. last is called
+// with numbers of blocks that slot no longer holds and their deficit.
+func (b *prefixes) release(tail, slot uint32, last func(n uint64, deficit uint32)) {
+	if tail != 0 {
+		b.nodes[tail].ends--
+	}
+	for id := tail; id != 0; {
+		nd := &b.nodes[id]
+		parent := nd.parent
+		gone, deficit := b.holders.release(&nd.owners, slot)
+		if gone && nd.n > nd.mixed {
+			last(uint64(nd.n-nd.mixed), deficit)
+		}
+		if nd.mixed > 0 {
+			b.releaseMixed(nd, slot, last)
+		}
+		if nd.none() {
+			b.remove(id)
+		} else {
+			b.rejoin(id)
+		}
+		id = parent
+	}
+}
+
+// releaseMixed is release for the mixed blocks of a node. If the node has no owner any more, the
+// positions of its other blocks are removed too.
+func (b *prefixes) releaseMixed(nd *node, slot uint32, last func(n uint64, deficit uint32)) {
+	for chunk := nd.first; chunk != 0; chunk = b.next(chunk) {
+		for i, hash := range b.hashesOf(chunk) {
+			row := b.mixed.find(hash)
+			if row == nil {
+				if nd.none() {
+					b.positions.remove(b.positions.key.Sum(hash), positionIn(chunk, i))
+				}
+				continue
+			}
+			if gone, deficit := b.holders.release(&row.owners, slot); gone {
+				last(1, deficit)
+			}
+			if row.none() {
+				row.b = 1 // a row of the table, until it is removed
+				b.mixed.remove(hash)
+			}
+		}
+	}
+}
+
+// remove removes a node without owners.
+func (b *prefixes) remove(id uint32) {
+	nd := &b.nodes[id]
+	if nd.mixed == 0 {
+		b.discard(nd.first)
+	} else {
+		delete(b.children, childKey{nd.parent, b.hashesOf(nd.first)[0]})
+		for chunk := nd.first; chunk != 0; {
+			next := b.next(chunk)
+			b.chunks.release(chunk)
+			chunk = next
+		}
+	}
+	b.blocks -= int(nd.n)
+	b.nodes[nd.parent].children--
+	b.nodes[nd.parent].childrenXor ^= id
+	b.freeNode(id)
+}
+
+// split divides a node before block at, which is neither the first nor beyond the last. The
+// blocks before it become a new node, which is returned; the others keep the number, under
+// which reservations and children know them.
+func (b *prefixes) split(id, at uint32) (upper uint32) {
+	upper = b.newNode()
+	nd, up := &b.nodes[id], &b.nodes[upper]
+	*up = node{owners: b.holders.copy(&nd.owners), parent: nd.parent, first: nd.first, n: at, children: 1, childrenXor: id}
+	b.nodes[nd.parent].childrenXor ^= id ^ upper
+	before, chunk, left := uint32(0), nd.first, int(at)
+	for left > len(b.hashesOf(chunk)) {
+		left -= len(b.hashesOf(chunk))
+		before, chunk = chunk, b.next(chunk)
+	}
+	rest := b.next(chunk)
+	if moved := b.hashesOf(chunk)[left:]; len(moved) > 0 {
+		rest = b.chunks.alloc()
+		b.link(rest, b.next(chunk), id)
+		words := b.chunks.get(rest)
+		words[1] = uint64(copy(words[chunkHead:], moved))
+		for i, hash := range moved {
+			b.movePosition(hash, positionIn(chunk, left+i), positionIn(rest, i))
+		}
+		b.chunks.get(chunk)[1] = uint64(left)
+		if nd.last == chunk {
+			nd.last = rest
+		}
+	}
+	b.link(chunk, 0, upper)
+	up.last = chunk
+	nd.first = rest
+	b.joinNext(nd, rest)
+	if before != 0 {
+		b.joinNext(up, before)
+	}
+	b.label(up.first, upper)
+	nd.parent, nd.n = upper, nd.n-at
+	if nd.mixed > 0 {
+		for chunk := up.first; chunk != 0; chunk = b.next(chunk) {
+			for _, hash := range b.hashesOf(chunk) {
+				if b.mixed.find(hash) != nil {
+					up.mixed++
+				}
+			}
+		}
+		nd.mixed -= up.mixed
+		b.relink(up.parent, upper)
+		b.relink(upper, id)
+	}
+	return upper
+}
+
+// joinNext joins a chunk of a node with the next one if both fit into one: no two neighbours do.
+func (b *prefixes) joinNext(nd *node, chunk uint32) {
+	next := b.next(chunk)
+	if next == 0 {
+		return
+	}
+	into, from := b.chunks.get(chunk), b.hashesOf(next)
+	if int(into[1])+len(from) > chunkHashes {
+		return
+	}
+	for i, hash := range from {
+		at := int(into[1])
+		into[chunkHead+at] = hash
+		into[1]++
+		b.movePosition(hash, positionIn(next, i), positionIn(chunk, at))
+	}
+	b.link(chunk, b.next(next), b.nodeOf(chunk))
+	if nd.last == next {
+		nd.last = chunk
+	}
+	b.chunks.release(next)
+}
+
+func (b *prefixes) movePosition(hash uint64, from, to uint32) {
+	if b.mixed.live == 0 || b.mixed.find(hash) == nil {
+		b.positions.move(hash, from, to)
+	}
+}
+
+// relink enters a node under its parent in children if its first hash is mixed.
+func (b *prefixes) relink(parent, id uint32) {
+	if first := b.hashesOf(b.nodes[id].first)[0]; b.mixed.find(first) != nil {
+		b.setChild(parent, first, id)
+	}
+}
+
+func (b *prefixes) setChild(parent uint32, hash uint64, id uint32) {
+	if b.children == nil {
+		b.children = make(map[childKey]uint32)
+	}
+	b.children[childKey{parent, hash}] = id
+}
+
+// rejoin undoes a split that nothing needs any more: it joins a node with its only child, if no
+// prompt ends between them and their blocks weigh the same. The child keeps its number.
+func (b *prefixes) rejoin(id uint32) {
+	up := &b.nodes[id]
+	if up.ends != 0 || up.children != 1 {
+		return
+	}
+	child := up.childrenXor
+	nd := &b.nodes[child]
+	if !b.holders.equal(&up.owners, &nd.owners) {
+		return
+	}
+	if nd.mixed > 0 {
+		delete(b.children, childKey{id, b.hashesOf(nd.first)[0]})
+	}
+	b.label(up.first, child)
+	b.link(up.last, nd.first, child)
+	b.joinNext(nd, up.last)
+	nd.first, nd.n, nd.mixed, nd.parent = up.first, nd.n+up.n, nd.mixed+up.mixed, up.parent
+	b.nodes[nd.parent].childrenXor ^= id ^ child
+	if nd.mixed > 0 {
+		b.relink(nd.parent, child)
+	}
+	b.holders.forget(&up.owners)
+	b.freeNode(id)
+}
+
+// mix makes a hash that stands at a position mixed.
+func (b *prefixes) mix(hash uint64, at uint32) {
+	id := b.nodeOf(at >> chunkBits)
+	nd := &b.nodes[id]
+	b.positions.remove(b.positions.key.Sum(hash), at)
+	row, _ := b.mixed.put(hash)
+	row.owners = b.holders.copy(&nd.owners)
+	nd.mixed++
+	if at == positionIn(nd.first, 0) {
+		b.setChild(nd.parent, hash, id)
+	}
+}
+
+// decay sets the deficit of those blocks of a prompt that only one reservation holds on slot.
+// changed is called with numbers of blocks and their former deficit.
+func (b *prefixes) decay(tail, slot, deficit uint32, changed func(n uint64, former uint32)) {
+	for id := tail; id != 0; id = b.nodes[id].parent {
+		nd := &b.nodes[id]
+		former, ok := b.holders.decay(&nd.owners, slot, deficit)
+		if !ok {
+			return // nor does one reservation alone hold what is before
+		}
+		if nd.n > nd.mixed {
+			changed(uint64(nd.n-nd.mixed), former)
+		}
+		if nd.mixed == 0 {
+			continue
+		}
+		for chunk := nd.first; chunk != 0; chunk = b.next(chunk) {
+			for _, hash := range b.hashesOf(chunk) {
+				if row := b.mixed.find(hash); row != nil {
+					if former, ok := b.holders.decay(&row.owners, slot, deficit); ok {
+						changed(1, former)
+					}
+				}
+			}
+		}
+	}
+}
+
+// list returns the n hashes of a prompt that ends in tail.
+func (b *prefixes) list(tail uint32, n int) []uint64 {
+	out := make([]uint64, n)
+	for id := tail; id != 0; id = b.nodes[id].parent {
+		nd := &b.nodes[id]
+		n -= int(nd.n)
+		at := n
+		for chunk := nd.first; chunk != 0; chunk = b.next(chunk) {
+			at += copy(out[at:], b.hashesOf(chunk))
+		}
+	}
+	return out
+}
+
+// Estimates of what parts of a tree take, in bytes, with the spare room of the tables.
+const (
+	blockBytes = 24 // of a node: the hash, its part of a chunk, its position
+	pairBytes  = 56 // of the holders
+	mixedBytes = 56 // a mixed hash; its row in children too
+)
+
+// bytes returns what the tree takes beside the nodes themselves, which are part of entryBytes.
+func (b *prefixes) bytes() int64 {
+	sets := b.holders.sets.live * 8 * b.holders.sets.words
+	return int64(blockBytes*b.blocks + pairBytes*b.holders.pairs.live + mixedBytes*(b.mixed.live+len(b.children)) + sets)
+}
+
+// widen makes room for that many slots.
+func (b *prefixes) widen(slots int) {
+	if words := (slots + 63) / 64; words > b.holders.sets.words {
+		b.holders.sets.widen(max(words, 2*b.holders.sets.words))
+	}
+}
+
+// idle reports whether no block is held.
+func (b *prefixes) idle() bool { return b.nodes[0].children == 0 }
+
+// reset gives all memory back; only when idle.
+func (b *prefixes) reset() {
+	b.nodes, b.freeNodes, b.children = make([]node, 1), nil, nil
+	b.positions.reset()
+	b.holders.reset()
+	b.mixed.reset()
+	b.chunks = wordArena{words: chunkWords}
+	b.chunks.alloc() // chunk 0 is never used, so that position 0 does not exist
+}
+
+// trim gives back the spare memory of part i, which is below segments.
+func (b *prefixes) trim(i int) {
+	b.positions.trim(i)
+	b.mixed.trim(i)
+	b.holders.pairs.trim(i)
+	if i == 0 {
+		b.holders.sets.trim()
+		b.chunks.trim()
+	}
+}

@@ -1,0 +1,242 @@
+package reservations
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// check returns what is wrong with the tree.
+func (b *prefixes) check() error {
+	placed, ends := 0, make(map[uint32]int)
+	mixedSeen := make(map[uint64]bool)
+	for id := range b.nodes {
+		nd := &b.nodes[id]
+		if id == 0 || nd.none() {
+			continue
+		}
+		ends[nd.parent]++
+		if nd.n == 0 || nd.first == 0 {
+			return fmt.Errorf("node %d has no blocks", id)
+		}
+		n, mixed, last, before := uint32(0), uint32(0), uint32(0), chunkHashes
+		for chunk := nd.first; chunk != 0; chunk = b.next(chunk) {
+			if b.nodeOf(chunk) != uint32(id) {
+				return fmt.Errorf("chunk %d of node %d says %d", chunk, id, b.nodeOf(chunk))
+			}
+			for i, hash := range b.hashesOf(chunk) {
+				n++
+				at := b.positions.find(hash, &b.chunks)
+				switch row := b.mixed.find(hash); {
+				case row != nil && at != 0:
+					return fmt.Errorf("hash %d is mixed and has a position", hash)
+				case row != nil:
+					mixed++
+					mixedSeen[hash] = true
+				case at != positionIn(chunk, i):
+					return fmt.Errorf("hash %d stands at %d, not %d", hash, positionIn(chunk, i), at)
+				default:
+					placed++
+				}
+			}
+			if k := len(b.hashesOf(chunk)); k == 0 || k+before <= chunkHashes {
+				return fmt.Errorf("node %d wastes a chunk", id)
+			}
+			before, last = len(b.hashesOf(chunk)), chunk
+		}
+		if n != nd.n || mixed != nd.mixed || last != nd.last {
+			return fmt.Errorf("node %d has %d blocks, %d mixed, last chunk %d: %+v", id, n, mixed, last, nd)
+		}
+		if got := b.child(nd.parent, b.hashesOf(nd.first)[0]); got != uint32(id) {
+			return fmt.Errorf("node %d is found as %d", id, got)
+		}
+	}
+	for id := range b.nodes {
+		if int(b.nodes[id].children) != ends[uint32(id)] {
+			return fmt.Errorf("node %d has %d children, not %d", id, ends[uint32(id)], b.nodes[id].children)
+		}
+	}
+	if placed != b.positions.live || len(mixedSeen) != b.mixed.live {
+		return fmt.Errorf("%d positions for %d blocks, %d mixed for %d", b.positions.live, placed, b.mixed.live, len(mixedSeen))
+	}
+	return nil
+}
+
+// held is a prompt on a slot, as the naive model of TestPrefixes has it.
+type held struct {
+	hashes []uint64
+	slot   uint32
+	tail   uint32
+}
+
+// prefixesRun plays a random history on a tree and on a list of prompts.
+type prefixesRun struct {
+	rnd     *rand.Rand
+	b       prefixes
+	live    []held
+	deficit map[[2]uint64]uint32 // by slot and hash, of those that have one
+	blocks  map[uint32]uint64    // what the tree says that each slot holds
+	sum     map[uint32]uint64    // of deficits, likewise
+}
+
+// prompt draws a list of up to some chunks. Most are chains that share their beginning with
+// others; the rest are what no chain can be: parts of chains, joined, turned or with repeats.
+func (r *prefixesRun) prompt() []uint64 {
+	chain := func() []uint64 {
+		out := make([]uint64, r.rnd.IntN(4*chunkHashes))
+		fork := r.rnd.IntN(4 * chunkHashes)
+		family, branch := r.rnd.Uint64N(2), 1+r.rnd.Uint64N(3)
+		for i := range out {
+			out[i] = family<<32 | uint64(i)
+			if i >= fork {
+				out[i] |= branch<<60 | uint64(fork)<<40
+			}
+		}
+		return out
+	}
+	out := chain()
+	switch n := len(out); r.rnd.IntN(12) {
+	case 0:
+		out = append(out[n/2:], chain()...)
+	case 1:
+		out = append(out, out[n/3:]...)
+	case 2:
+		slices.Reverse(out)
+	case 3:
+		if n > 1 {
+			out[n/2] = out[r.rnd.IntN(n)]
+		}
+	case 4:
+		if len(r.live) > 0 {
+			out = append(out, r.live[r.rnd.IntN(len(r.live))].hashes...)
+		}
+	}
+	return out
+}
+
+func (r *prefixesRun) hold() {
+	hashes, slot := r.prompt(), []uint32{0, 1, 2, 3, 64, 130}[r.rnd.IntN(6)]
+	tail, fresh, ok := r.b.hold(hashes, r.b.walk(hashes), slot)
+	if !ok {
+		hashes = distinct(hashes)
+		tail, fresh = r.b.holdMixed(hashes, slot)
+	}
+	r.live = append(r.live, held{slices.Clone(hashes), slot, tail})
+	r.blocks[slot] += fresh
+}
+
+func (r *prefixesRun) release() {
+	i := r.rnd.IntN(len(r.live))
+	x := r.live[i]
+	r.live = slices.Delete(r.live, i, i+1)
+	r.b.release(x.tail, x.slot, func(n uint64, deficit uint32) {
+		r.blocks[x.slot] -= n
+		r.sum[x.slot] -= n * uint64(deficit)
+	})
+	for _, hash := range x.hashes {
+		if r.holders(x.slot, hash) == 0 {
+			delete(r.deficit, [2]uint64{uint64(x.slot), hash})
+		}
+	}
+}
+
+func (r *prefixesRun) decay() {
+	x := r.live[r.rnd.IntN(len(r.live))]
+	deficit := []uint32{0, 3, 5}[r.rnd.IntN(3)]
+	r.b.decay(x.tail, x.slot, deficit, func(n uint64, former uint32) {
+		r.sum[x.slot] += n*uint64(deficit) - n*uint64(former)
+	})
+	for _, hash := range x.hashes {
+		if r.holders(x.slot, hash) == 1 {
+			r.deficit[[2]uint64{uint64(x.slot), hash}] = deficit
+		}
+	}
+}
+
+func (r *prefixesRun) holders(slot uint32, hash uint64) (n int) {
+	for _, x := range r.live {
+		if x.slot == slot && slices.Contains(x.hashes, hash) {
+			n++
+		}
+	}
+	return n
+}
+
+func (r *prefixesRun) compare(t *testing.T) {
+	t.Helper()
+	if err := r.b.check(); err != nil {
+		t.Fatal(err)
+	}
+	blocks := make(map[uint32]map[uint64]bool)
+	for _, x := range r.live {
+		if got := r.b.list(x.tail, len(x.hashes)); !slices.Equal(got, x.hashes) {
+			t.Fatalf("a prompt is %v, not %v", got, x.hashes)
+		}
+		if blocks[x.slot] == nil {
+			blocks[x.slot] = make(map[uint64]bool)
+		}
+		for _, hash := range x.hashes {
+			blocks[x.slot][hash] = true
+		}
+	}
+	sum := make(map[uint32]uint64)
+	for at, deficit := range r.deficit {
+		sum[uint32(at[0])] += uint64(deficit)
+	}
+	prompt := r.prompt()
+	var l leading
+	if m := l.find(&r.b, prompt, 131); m != r.b.walk(prompt) {
+		t.Fatalf("two walks: %v and %v", m, r.b.walk(prompt))
+	}
+	for slot := range uint32(131) {
+		if r.blocks[slot] != uint64(len(blocks[slot])) || r.sum[slot] != sum[slot] {
+			t.Fatalf("slot %d has %d blocks less %d, not %d less %d", slot, r.blocks[slot], r.sum[slot], len(blocks[slot]), sum[slot])
+		}
+		longest := 0
+		for _, x := range r.live {
+			n := 0
+			for x.slot == slot && n < min(len(prompt), len(x.hashes)) && prompt[n] == x.hashes[n] {
+				n++
+			}
+			longest = max(longest, n)
+		}
+		if got := l.depths.At(slot); int(got) != longest {
+			t.Fatalf("slot %d shares %d, not %d", slot, got, longest)
+		}
+	}
+}
+
+// TestPrefixes proves that a tree of runs says the same as a list of prompts does, for random
+// histories in which runs are divided and joined, also inside a chunk, and in which hashes are
+// mixed and cease to be; that each prompt can be read back; and that nothing is left at the end.
+func TestPrefixes(t *testing.T) {
+	for seed := range uint64(6) {
+		r := &prefixesRun{rnd: rand.New(rand.NewPCG(seed, 1)), b: newPrefixes(),
+			deficit: make(map[[2]uint64]uint32), blocks: make(map[uint32]uint64), sum: make(map[uint32]uint64)}
+		r.b.widen(131)
+		for step := range 400 {
+			grow := step/50%2 == 0
+			switch n := r.rnd.IntN(10); {
+			case len(r.live) == 0 || n < 3 || grow && n < 6:
+				r.hold()
+			case n < 8:
+				r.release()
+			default:
+				r.decay()
+			}
+			if step%40 == 7 {
+				r.b.trim(r.rnd.IntN(segments))
+			}
+			r.compare(t)
+		}
+		for len(r.live) > 0 {
+			r.release()
+		}
+		r.compare(t)
+		if len(r.b.nodes) != 1+len(r.b.freeNodes) || r.b.holders.pairs.live != 0 || !r.b.idle() {
+			t.Error(errors.New("something is left"))
+		}
+	}
+}
