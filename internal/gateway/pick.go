@@ -360,7 +360,7 @@ func (r *request) leastLoaded(ctx context.Context) (*placement, *problem) {
 		if err != nil {
 			return nil, problemOf(ctx, err)
 		}
-		place := &placement{body: [][]byte{r.text}}
+		place := &placement{body: r.body.Body("")}
 		err = r.locate(ctx, &selecting.Selection{Rank: ranks[0], Fallbacks: ranks[1:]}, place)
 		nowhere, unknown := errors.AsType[*addressError](err)
 		switch {
