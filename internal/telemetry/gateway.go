@@ -32,6 +32,7 @@ const (
 	GatewayPlaced                      // placed by load, without a reservation
 	GatewayInvalid                     // 400
 	GatewayUnknownModel                // 404
+	GatewayBodyTimeout                 // 408
 	GatewayTooLarge                    // 413
 	GatewayOverloaded                  // 429
 	GatewayUnavailable                 // 503
@@ -43,7 +44,7 @@ const (
 )
 
 var gatewayOutcomeNames = [gatewayOutcomes]string{
-	"booked", "placed", "invalid", "unknown_model", "too_large", "overloaded", "unavailable", "tokenizer", "failed", "gone", "protocol",
+	"booked", "placed", "invalid", "unknown_model", "body_timeout", "too_large", "overloaded", "unavailable", "tokenizer", "failed", "gone", "protocol",
 }
 
 // PrefillSign is the sign by which the end of a prefill was noticed.
