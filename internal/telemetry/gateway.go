@@ -34,6 +34,7 @@ const (
 	GatewayPlaced                      // placed by load; nothing is to be booked
 	GatewayInvalid                     // 400
 	GatewayUnknownModel                // 404
+	GatewayBodyTimeout                 // 408
 	GatewayTooLarge                    // 413
 	GatewayOverloaded                  // 429
 	GatewayUnavailable                 // 503
@@ -46,7 +47,7 @@ const (
 )
 
 var gatewayOutcomeNames = [gatewayOutcomes]string{
-	"booked", "placed", "invalid", "unknown_model", "too_large", "overloaded", "unavailable", "tokenizer", "failed", "gone", "protocol", "unbooked",
+	"booked", "placed", "invalid", "unknown_model", "body_timeout", "too_large", "overloaded", "unavailable", "tokenizer", "failed", "gone", "protocol", "unbooked",
 }
 
 // PrefillSign is the sign by which the end of a prefill was noticed.

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"bytes"
 	"math"
 	"strings"
 	"sync"
@@ -36,8 +37,8 @@ type Request struct {
 	// does not determine its blocks.
 	Media bool
 
-	body    []byte
-	open    int // offset behind the bracket that opens the body
+	body    []byte // without a byte order mark
+	open    int    // offset behind the bracket that opens the body
 	members [memberCount]span
 }
 
@@ -100,23 +101,23 @@ func (r *Request) isNull(m member) bool {
 // scanners are reused: they keep memory for strings with escapes.
 var scanners = sync.Pool{New: func() any { return new(bodyscan.Scanner) }}
 
-// ParseRequest reads the body of a request. The error is a *bodyscan.Error with the first
-// fault, and never repeats text of the body. For the kind Other any body is accepted, and only
-// its model is read.
+// ParseRequest reads the body of a request, without the byte order mark that it may begin with.
+// The error is a *bodyscan.Error with the first fault, and never repeats text of the body. For
+// the kind Other any body is accepted, and only its model is read.
 func ParseRequest(kind Kind, body []byte) (*Request, error) {
 	s := scanners.Get().(*bodyscan.Scanner)
 	defer func() {
 		s.Reset(bodyscan.JSON, nil)
 		scanners.Put(s)
 	}()
-	r := &Request{Kind: kind, body: body}
+	r := &Request{Kind: kind, body: bytes.TrimPrefix(body, []byte(byteOrderMark))}
 	if kind == Other {
-		if err := otherShape.Decode(s, bodyscan.JSON, body, r); err != nil {
-			return &Request{body: body}, nil // no JSON, or not of this form
+		if err := otherShape.Decode(s, bodyscan.JSON, r.body, r); err != nil {
+			return &Request{body: body}, nil // no JSON, or not of this form: it stays as it is
 		}
 		return r, nil
 	}
-	s.Reset(bodyscan.JSON, body)
+	s.Reset(bodyscan.JSON, r.body)
 	s.Next()
 	r.open = s.Offset() + 1
 	shapes[kind].Read(s, r)
