@@ -41,7 +41,19 @@ run select-service bin/select-service --listen 127.0.0.1 --port 8092 --gateway-p
 	--debug-listen 127.0.0.1:8093
 await select-service '"message":"listening"'
 run envoy "$envoy" --config-path examples/gateway/envoy.yaml --disable-hot-restart --concurrency 1 --log-level error
-for _ in {1..100}; do curl -sf localhost:9901/ready >/dev/null && break || sleep 0.1; done
+
+# Envoy may meet the picker before that serves, and asks for its health again a second later.
+for i in {1..100}; do
+	curl -sf localhost:9901/clusters | grep -q '^picker::.*::health_flags::healthy$' && break
+	if ((i == 100)) || ! kill -0 "$(<"$tmp/envoy.pid")" 2>/dev/null; then
+		echo 'demo-gateway: Envoy does not call the picker healthy within 10 s:' >&2
+		cat "$tmp/envoy" >&2
+		curl -s localhost:9901/clusters | grep '^picker::.*health' >&2 || true
+		tail -n 5 "$tmp/select-service" >&2
+		exit 1
+	fi
+	sleep 0.1
+done
 
 load() {
 	bin/gateway-load --via select-service=http://127.0.0.1:10000 --via round-robin=http://127.0.0.1:10001 \

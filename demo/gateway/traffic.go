@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -143,8 +144,8 @@ func (c *chat) turn(ctx context.Context) (r result, err error) {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
-		return r, fmt.Errorf("%s: %s, %w", resp.Status, text, err)
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10)) // what came of it is shown
+		return r, fmt.Errorf("%s with the body %q", resp.Status, text)
 	}
 	var answer strings.Builder
 	lines := bufio.NewScanner(resp.Body)
@@ -172,7 +173,10 @@ func (c *chat) turn(ctx context.Context) (r result, err error) {
 			r.prompt, r.cached = e.Usage.PromptTokens, e.Usage.Details.CachedTokens
 		}
 	}
-	return r, fmt.Errorf("the answer breaks off: %w", lines.Err())
+	if err := lines.Err(); err != nil {
+		return r, fmt.Errorf("the answer breaks off: %w", err)
+	}
+	return r, errors.New("the answer ends without [DONE]")
 }
 
 // event has the members that are read of an event of a streamed answer.

@@ -143,25 +143,12 @@ func history(r *rig, rnd *rand.Rand, seed uint64) {
 	for step := range 120 {
 		what := ""
 		switch op := rnd.IntN(9); op {
-		case 0, 1, 2:
+		case 0, 1, 2, 3:
 			q := &request{}
 			model.acquire(q)
 			q.w = r.begin("s")
 			open = append(open, q)
 			what = "acquire"
-		case 3:
-			q := &request{}
-			worker := 1 + rnd.Uint64N(3)
-			model.expire()
-			model.all = append(model.all, q)
-			if model.binding != 0 {
-				q.binding = model.binding
-			} else {
-				model.bind(q, worker)
-			}
-			q.w = &waiter{hold: r.Join(key("s"), rank(worker)), done: true, cancel: func() {}}
-			open = append(open, q)
-			what = "join"
 		case 4:
 			if q := pick(true); q != nil {
 				finish(q)

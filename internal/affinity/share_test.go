@@ -68,7 +68,7 @@ func TestPublished(t *testing.T) {
 		a.Release()
 		a.Release()
 		p.want(t, bound("a", 1, first))
-		c := r.Join(key("c"), rank(2))
+		c := r.acquire("c")
 		p.want(t)
 		c.Bind(rank(2))
 		p.want(t, bound("c", 2, first+1))

@@ -172,21 +172,6 @@ func (t *Table) leave(w *waiter) {
 	w.hold.releaseLocked()
 }
 
-// Join returns a hold on a session for a request whose rank r is already chosen. It never
-// waits: a session that is not bound yet is bound to r now. It may be bound to another rank,
-// see Hold.Rank. The hold is nil if the table is full.
-func (t *Table) Join(k Key, r catalog.Rank) *Hold {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s := t.boundLocked(k, r)
-	if s == nil {
-		return nil
-	}
-	h := &Hold{table: t, key: k}
-	h.holdLocked(s)
-	return h
-}
-
 // Sweep drops the sessions that have been idle for too long.
 func (t *Table) Sweep() {
 	t.mu.Lock()

@@ -317,30 +317,6 @@ func TestDropThenFail(t *testing.T) {
 	})
 }
 
-// TestJoin: who has booked already never waits.
-func TestJoin(t *testing.T) {
-	play(t, 2, func(r *rig) {
-		r.wantHold(r.Join(key("a"), rank(1)), 1)
-		r.wantHold(r.Join(key("a"), rank(2)), 1) // it is for the caller to give that up
-
-		first := r.acquire("b")
-		a := r.wait("b")
-		joined := r.Join(key("b"), rank(4))
-		r.wantHold(joined, 4)
-		r.wantHold(r.come(a), 4)
-		first.Bind(rank(4)) // comes second, and agrees
-		r.wantHold(first, 4)
-		joined.Release()
-		a.hold.Release()
-		time.Sleep(ttl)
-		r.want("b", 4)
-
-		if h := r.Join(key("c"), rank(1)); h != nil {
-			t.Error("joined a full table")
-		}
-	})
-}
-
 // TestFull: a full table steers no new session, until one has expired.
 func TestFull(t *testing.T) {
 	play(t, 2, func(r *rig) {
@@ -393,7 +369,7 @@ func TestTooManyWait(t *testing.T) {
 		r.wantWaiting(all - 2)
 		first[2].Bind(rank(1))
 		r.wantWaiting(all - 2 - each)
-		r.Join(key("s3"), rank(1))
+		first[3].Bind(rank(1))
 		r.wantWaiting(all - 2 - 2*each)
 		for _, w := range waiting {
 			w.cancel()
@@ -452,12 +428,6 @@ func TestCrowd(t *testing.T) {
 				ctx, cancel := context.WithTimeout(r.t.Context(), time.Duration(i%7+1)*time.Millisecond)
 				defer cancel()
 				k := key(fmt.Sprint(i % 5))
-				if i%11 == 0 {
-					h := r.Join(k, rank(uint64(i%3)+1))
-					time.Sleep(time.Millisecond)
-					h.Release()
-					return
-				}
 				h, err := r.Acquire(ctx, k, nil)
 				if err != nil {
 					return

@@ -118,6 +118,14 @@ func (d *Diagnosis) Examine(e *Examination) {
 	d.findLate(e)
 }
 
+// FindUnidentified adds a finding if the index has blocks of which only the name is known.
+func (d *Diagnosis) FindUnidentified(index *indexer.Space) {
+	if n := index.Unidentified(); n > 0 {
+		d.Find(fmt.Sprintf("%s of this model and tenant never match: a medium other than the device has them without "+
+			"salt and extra_keys, under names that the rank had not announced before, and salts, adapters or other keys are in use", count(uint64(n), "block")))
+	}
+}
+
 // Best returns how many leading blocks the best subject holds, and the first instances that
 // hold any. Each subject must be a whole instance.
 func (e *Examination) Best() (blocks int, instances []string) {

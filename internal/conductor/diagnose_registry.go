@@ -42,6 +42,9 @@ func (r *Registry) Diagnose(q *Query, maxBlocks int) *Diagnosis {
 		c.Examine(e)
 	}
 	c.find(ns)
+	if ns != nil {
+		c.FindUnidentified(ns.space.index)
+	}
 	c.lookElsewhere(ns)
 	c.FindElsewhere()
 	if e != nil {

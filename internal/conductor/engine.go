@@ -80,6 +80,13 @@ func (p *Publisher) storeEngine(o *owner, ev *kvevents.Event, dp uint32, n *[kve
 		Parent: ev.Parent, HasParent: ev.HasParent,
 		EngineHashes: ev.Hashes, Local: p.local,
 		Seed: m.ns.seed, SeedKnown: certain,
+		KeysOmitted: ev.OmitsKeys(), ShowsKeys: ev.ShowsKeys(),
+	}
+	if p.store.KeysOmitted && (ev.LoRA != "" || ev.HasLoRAID) {
+		p.store.Fits = func(seed uint64) bool {
+			lora, known := p.loras[seed]
+			return known && lora == key.LoRA
+		}
 	}
 	countStore(m.ns.space.index.Store(&p.store), n)
 	p.counts.add(fromTokens, uint64(len(ev.Hashes)))

@@ -1,6 +1,8 @@
 package conductor
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/select-service/select-service/pkg/hashing"
@@ -73,7 +75,7 @@ func TestSaltInherited(t *testing.T) {
 	tokens := prompt(1, 4)
 	root := engineStored([]uint64{1, 2}, nil, tokens[:8], "GPU", "extra_keys", []any{[]any{"tea"}, nil})
 	child := engineStored([]uint64{3}, 2, tokens[8:12], "GPU")
-	far := engineStored([]uint64{4}, 3, tokens[12:], "CPU")
+	far := engineStored([]uint64{4}, 3, tokens[12:], "CPU", "extra_keys", []any{nil})
 	plain := engineStored([]uint64{11, 12}, nil, tokens[:8], "GPU")
 	tests := map[string]struct {
 		events         []event
@@ -87,7 +89,7 @@ func TestSaltInherited(t *testing.T) {
 			"i 16 GPU=12 CPU=4 0:16", "i 12 GPU=12 0:12",
 		},
 		"parent in another medium": {
-			[]event{root, engineStored([]uint64{3}, 2, tokens[8:12], "DISK"), engineStored([]uint64{4}, 3, tokens[12:], "NPU")},
+			[]event{root, engineStored([]uint64{3}, 2, tokens[8:12], "DISK", "extra_keys", []any{nil}), engineStored([]uint64{4}, 3, tokens[12:], "NPU", "extra_keys", []any{nil})},
 			"i 16 GPU=8 DISK=4 NPU=4 0:16", "i 0 NPU=0 0:0",
 		},
 		"parent 0 is the root": {[]event{root, engineStored([]uint64{21}, 0, tokens[:4], "GPU")}, "i 8 GPU=8 0:8", "i 4 GPU=4 0:4"},
@@ -157,7 +159,7 @@ func TestAllBlocksCleared(t *testing.T) {
 	law := p.Identity
 	law.LoRA = "law"
 	w.apply(p, engineStored([]uint64{1}, nil, tokens, "GPU"), engineStored([]uint64{1}, nil, tokens, "NPU"),
-		engineStored([]uint64{2}, nil, tokens, "CPU", "lora_name", "law"), stored(rolling(tokens), "disk"))
+		engineStored([]uint64{2}, nil, tokens, "CPU", "lora_name", "law", "extra_keys", []any{nil}), stored(rolling(tokens), "disk"))
 	w.want(p.Identity, tokens, "i 4 GPU=4 DISK=4 NPU=4 0:4")
 	w.want(law, tokens, "i 4 CPU=4 NPU=0 0:4")
 	w.apply(p, event{"type": "AllBlocksCleared"})
@@ -179,6 +181,65 @@ func TestStoredByName(t *testing.T) {
 	if n[kvevents.BlocksResolved] != 2 || n[kvevents.BlocksUnresolved] != 1 {
 		t.Errorf("resolved %d, unresolved %d", n[kvevents.BlocksResolved], n[kvevents.BlocksUnresolved])
 	}
+}
+
+// TestOffloadedCopies: a copy without keys is the block that the rank has announced under the
+// name, in the namespace of that block; a name that is unknown is matched only while no adapter
+// or salt has been shown, by an event or by a query.
+func TestOffloadedCopies(t *testing.T) {
+	tokens := prompt(1, 2)
+	for name, keys := range map[string][]any{
+		"salt":    {"extra_keys", []any{[]any{"tea"}, nil}},
+		"adapter": {"lora_name", "law", "extra_keys", []any{[]any{"law"}, []any{"law"}}},
+		"both":    {"lora_name", "law", "extra_keys", []any{[]any{"law", "tea"}, []any{"law"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			p := w.add(base("i", 0))
+			id := p.Identity
+			if name != "adapter" {
+				id.Salt = "tea"
+			}
+			stated := []any{"extra_keys", nil}
+			if name != "salt" {
+				id.LoRA = "law"
+				stated = append(stated, "lora_name", "law")
+			}
+			w.apply(p, engineStored([]uint64{1, 2}, nil, tokens, "GPU", keys...), engineStored([]uint64{1, 2}, nil, tokens, "CPU", stated...))
+			w.want(p.Identity, tokens, "i 0 0:0")
+			w.apply(p, engineRemoved([]uint64{1, 2}, "GPU"))
+			w.want(id, tokens, "i 8 CPU=8 0:8")
+			w.apply(p, engineStored([]uint64{1, 2}, nil, tokens, "NPU"), engineRemoved([]uint64{1, 2}, "CPU"))
+			w.want(id, tokens, "i 8 NPU=8 0:8")
+			w.apply(p, engineStored([]uint64{1, 2}, nil, tokens, "CPU", "lora_name", "other"))
+			other := p.Identity
+			other.LoRA = "other"
+			w.want(id, tokens, "i 8 NPU=8 0:8")
+			w.want(other, tokens)
+		})
+	}
+	t.Run("unknown", func(t *testing.T) {
+		w := newWorld(t)
+		p := w.add(base("i", 0))
+		w.apply(p, engineStored([]uint64{1}, nil, tokens[:4], "CPU"))
+		w.want(p.Identity, tokens, "i 4 CPU=4 0:4")
+		salted := p.Identity
+		salted.Salt = "tea"
+		w.want(salted, tokens)
+		w.apply(p, engineStored([]uint64{3, 4}, nil, prompt(2, 2), "CPU"))
+		w.want(p.Identity, prompt(2, 2), "i 0 0:0")
+		if got := p.Status().blocks(); got != "GPU=0 CPU=3 DISK=0" {
+			t.Errorf("holds %s", got)
+		}
+		d := w.Diagnose(&Query{Identity: p.Identity, Tokens: prompt(2, 2)}, 0)
+		if !slices.ContainsFunc(d.Findings, func(f string) bool { return strings.HasPrefix(f, "2 blocks of this model and tenant never match") }) {
+			t.Errorf("findings: %q", d.Findings)
+		}
+		w.apply(p, engineRemoved([]uint64{1, 3, 4}, "CPU"))
+		if got := p.Status().blocks(); got != "GPU=0 CPU=0 DISK=0" {
+			t.Errorf("holds %s", got)
+		}
+	})
 }
 
 // TestUnmatchable: blocks with multimodal objects or keys that no prompt can

@@ -209,6 +209,9 @@ func (p *Publisher) storeEnvelope(ev *kvevents.Event, dp uint32, n *[kvevents.Nu
 		return reason
 	}
 	env := ev.Envelope
+	if ev.LoRA != "" || env.Salt != "" {
+		m.ns.space.index.ShowKeys()
+	}
 	deeper := env.HasBase && env.Base > 0
 	if ev.HasParent && ev.Parent == 0 && !deeper { // the root (decision K10)
 		ev.HasParent = false

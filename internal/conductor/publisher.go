@@ -34,6 +34,7 @@ type Publisher struct {
 	mu         sync.Mutex
 	converter  *kvevents.Converter
 	members    map[memberKey]*member // written with Registry.mu held too
+	loras      map[uint64]string     // adapters of the members' namespaces, by seed
 	lastMember *member               // the last result of find
 	highest    uint64                // highest event_id of all streams
 	previous   uint64                // event_id of the previous event
@@ -59,6 +60,7 @@ func newPublisher(r *Registry, id uint64, reg Registration, home *namespace) *Pu
 		ID: id, Registration: reg, registry: r, namespace: home,
 		converter: kvevents.NewConverter(home.space.layout(), reg.Rank, nil),
 		members:   make(map[memberKey]*member),
+		loras:     make(map[uint64]string),
 		owners:    make(map[ownerKey]*owner),
 	}
 }
@@ -201,6 +203,7 @@ func (p *Publisher) join(key memberKey) (*member, kvevents.Reason) {
 	key.nsKey, key.backend = ns.key, o.backend // share these strings, drop the event's copies
 	m := &member{key: key, ns: ns, owner: o}
 	p.members[key], p.lastMember = m, m
+	p.loras[ns.seed] = ns.key.LoRA
 	o.members++
 	ns.refs++
 	return m, kvevents.Applied
@@ -279,6 +282,7 @@ func countStore(out indexer.Outcome, n *[kvevents.NumBlockOutcomes]uint64) {
 	n[kvevents.BlocksOrphaned] += uint64(out.Orphaned)
 	n[kvevents.BlocksDropped] += uint64(out.Dropped)
 	n[kvevents.BlocksRefused] += uint64(out.Refused)
+	n[kvevents.BlocksUnidentified] += uint64(out.Unidentified)
 }
 
 // forgetSequences drops the event-id streams of a member.

@@ -100,6 +100,9 @@ func (r *Registry) QueryHashes(id Identity, rolling []uint64, instance string, a
 // the namespace is replaced meanwhile, it is done again.
 func (r *Registry) query(id Identity, instance string, a *Answer, q *queryScratch, prepare func(*namespace)) {
 	a.Reset()
+	if id.LoRA != "" || id.Salt != "" {
+		r.noteKeys(id)
+	}
 	for {
 		ns := r.lookup(id)
 		if ns == nil {
@@ -109,6 +112,19 @@ func (r *Registry) query(id Identity, instance string, a *Answer, q *queryScratc
 		if r.answer(ns, instance, a, q) {
 			return
 		}
+	}
+}
+
+// noteKeys tells an identity's index that its adapter or salt is in use: copies that engines
+// announce without keys may be under it. The identity need not be in use.
+func (r *Registry) noteKeys(id Identity) {
+	ns := r.lookup(id)
+	if ns == nil {
+		id.LoRA, id.Salt = "", ""
+		ns = r.lookup(id)
+	}
+	if ns != nil {
+		ns.space.index.ShowKeys()
 	}
 }
 

@@ -221,6 +221,9 @@ func (r *Registry) leave(m *member) {
 	p := m.owner.publisher
 	p.forgetSequences(m)
 	delete(p.members, m.key)
+	if m.key.backend == "" {
+		delete(p.loras, m.ns.seed)
+	}
 	p.lastMember = nil
 	m.owner.members--
 	r.release(m.ns)

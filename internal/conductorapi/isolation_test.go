@@ -215,6 +215,7 @@ func (w *isolated) stored(p *publisher, id conductor.Identity, tokens []uint32, 
 		ev["token_ids"] = tokens[from*size : len(names)*size]
 	}
 	if p.kind == engineKind {
+		ev["extra_keys"] = make([]any, len(names)-from) // the event states all keys, whatever the medium
 		if id.LoRA != "" && (id.LoRA != p.LoRA || w.rnd.IntN(2) == 0) {
 			ev["lora_name"] = id.LoRA
 		}

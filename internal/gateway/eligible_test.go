@@ -163,5 +163,5 @@ func TestUnknownAddress(t *testing.T) {
 	if p.destination != at(1) {
 		t.Errorf("embeddings: %+v", p)
 	}
-	w.wantLoads("1/0: 160 40 10; 2/0: 0 0 0; 3/0: 0 0 0")
+	w.wantLoads("1/0: 160 40 11; 2/0: 0 0 0; 3/0: 0 0 0") // the embeddings count as a request
 }

@@ -25,9 +25,10 @@ const (
 	awaitingRequest phase = iota
 	// readingRequest: the headers have come, and perhaps a part of the body. They are not
 	// answered yet: their answer names the engine, and choosing it takes the whole body. The
-	// end of the body or the trailers are next, then the pick.
+	// end of the body or the trailers are next, then the pick. An upgrade is picked at once.
 	readingRequest
-	// awaitingResponse: the request was answered in full and is on its way to the engine.
+	// awaitingResponse: the request was answered, an upgrade's headers alone, and is on its way
+	// to the engine.
 	awaitingResponse
 	// relaying: the response's headers have come, and its body passes chunk by chunk.
 	relaying
@@ -52,8 +53,11 @@ type exchange struct {
 	receivedAhead chan received // has the message that receiveAhead receives; nil: receive calls Recv itself
 	head          head
 	body          body
-	booking       *booking
-	response      *openai.Response // nil: the response is not parsed
+	// passing: the request's body has not ended, and its pieces pass to the engine beside the
+	// response, as those of an upgrade do from its placement on.
+	passing  bool
+	booking  *booking
+	response *openai.Response // nil: the response is not parsed
 	// noResponseBody: the gateway's filter does not send the response's body.
 	noResponseBody bool
 }
@@ -64,6 +68,9 @@ type received struct {
 	err     error
 }
 
+// errNoBody ends the wait for a request's body.
+var errNoBody = errors.New("the request's body did not come")
+
 // run handles the stream's messages until the stream ends or fails. It frees the booking in
 // every case.
 func (x *exchange) run() error {
@@ -73,6 +80,8 @@ func (x *exchange) run() error {
 		switch {
 		case errors.Is(err, io.EOF):
 			return nil // the request or its client is gone
+		case errors.Is(err, errNoBody):
+			return x.refuse(errBodyTimeout(err))
 		case err != nil:
 			return err
 		}
@@ -93,27 +102,40 @@ func (x *exchange) release() {
 	}
 }
 
-// receive returns the next message.
+// receive returns the next message. It waits for a part of a request that is being read for
+// Config.PickTimeout; the error is then errNoBody.
 func (x *exchange) receive() (*extproc.ProcessingRequest, error) {
+	var late <-chan time.Time
+	if x.phase == readingRequest {
+		patience := time.NewTimer(x.server.config.PickTimeout)
+		defer patience.Stop()
+		late = patience.C
+		if x.receivedAhead == nil {
+			x.receiveAhead(func(received) {})
+		}
+	}
 	if x.receivedAhead == nil {
 		return x.stream.Recv()
 	}
-	r := <-x.receivedAhead
-	x.receivedAhead = nil
-	return r.message, r.err
+	select {
+	case r := <-x.receivedAhead:
+		x.receivedAhead = nil
+		return r.message, r.err
+	case <-late:
+		return nil, errNoBody
+	}
 }
 
-// receiveAhead receives the next message on a goroutine of its own while a request is picked,
-// and calls came when it has one. Without it a client that goes away meanwhile would go
-// unnoticed: only Recv reports the end of the stream. The goroutine ends with the stream at the
-// latest.
-func (x *exchange) receiveAhead(came func()) {
+// receiveAhead receives the next message on a goroutine of its own, and calls came with it.
+// Nothing else interrupts Recv, and only Recv reports that the client has left. The goroutine
+// ends with the stream at the latest.
+func (x *exchange) receiveAhead(came func(received)) {
 	receivedAhead := make(chan received, 1)
 	x.receivedAhead = receivedAhead
 	go func() {
 		m, err := x.stream.Recv()
 		receivedAhead <- received{m, err}
-		came()
+		came(received{m, err})
 	}()
 }
 
@@ -125,17 +147,22 @@ func (x *exchange) handle(m *extproc.ProcessingRequest) (done bool, err error) {
 			return x.begin(m, r.RequestHeaders)
 		}
 	case *extproc.ProcessingRequest_RequestBody:
-		switch x.phase {
-		case readingRequest:
+		switch {
+		case x.phase == readingRequest:
 			return x.read(r.RequestBody)
-		case relaying, ended:
+		case x.passing:
+			return false, x.passBody(r.RequestBody)
+		case x.phase >= relaying:
 			return false, nil // Envoy has answered the request itself, so the rest of its body is not needed
 		}
 	case *extproc.ProcessingRequest_RequestTrailers:
-		switch x.phase {
-		case readingRequest:
+		switch {
+		case x.phase == readingRequest:
 			return x.place(bodyThenTrailers)
-		case relaying, ended:
+		case x.passing:
+			x.passing = false
+			return false, x.stream.Send(requestTrailers())
+		case x.phase >= relaying:
 			return false, nil
 		}
 	case *extproc.ProcessingRequest_ResponseHeaders:
@@ -158,20 +185,27 @@ func (x *exchange) handle(m *extproc.ProcessingRequest) (done bool, err error) {
 
 // begin handles the request's headers.
 func (x *exchange) begin(m *extproc.ProcessingRequest, h *extproc.HttpHeaders) (done bool, err error) {
-	if err := x.checkModes(m.GetProtocolConfig()); err != nil {
-		return true, err
-	}
 	x.phase = readingRequest
 	x.head = readHead(h.GetHeaders(), m.GetMetadataContext(), x.server.config.MetadataPrefix)
 	x.head.hasBody = !h.GetEndOfStream()
+	if err := x.checkModes(m.GetProtocolConfig()); err != nil {
+		if x.head.upgrade {
+			return true, x.refuse(errNoUpgrade(err))
+		}
+		x.server.config.Metrics.Ended(telemetry.GatewayProtocol)
+		return true, err
+	}
 	if !x.admitted {
 		return true, x.refuse(errFull("overloaded", "The endpoint picker has too many requests under way."))
 	}
 	if !x.server.relayed.Fits(0) {
 		return true, x.refuse(errNoMemory())
 	}
-	if h.GetEndOfStream() {
+	switch {
+	case h.GetEndOfStream():
 		return x.place(headersOnly)
+	case x.head.upgrade:
+		return x.place(headersFirst)
 	}
 	return false, nil
 }
@@ -193,7 +227,6 @@ func (x *exchange) checkModes(c *extproc.ProtocolConfiguration) error {
 	if request != duplex || response != duplex {
 		x.server.config.Log.Error().Stringer("request_body_mode", request).Stringer("response_body_mode", response).Str("gateway", x.peer).
 			Msg("ext_proc filter refused: it needs processing_mode request_body_mode and response_body_mode FULL_DUPLEX_STREAMED, and both trailers SEND")
-		x.server.config.Metrics.Ended(telemetry.GatewayProtocol)
 		return status.Errorf(codes.FailedPrecondition,
 			"processing_mode has request_body_mode %v and response_body_mode %v; both must be FULL_DUPLEX_STREAMED", request, response)
 	}
@@ -211,22 +244,27 @@ func (x *exchange) read(b *extproc.HttpBody) (done bool, err error) {
 	return false, nil
 }
 
-// extent is which parts a request consists of.
+// extent is which parts of a request have come.
 type extent uint8
 
 const (
-	headersOnly extent = iota
+	headersOnly  extent = iota
+	headersFirst        // the body comes after the answer, see head.upgrade
 	bodyThenEnd
 	bodyThenTrailers
 )
 
-// place picks the engine of a request that has come in full, and answers its parts in the order
-// that Envoy expects: headers, body, trailers.
+// place picks the engine of a request that has come in full, or of an upgrade, and answers its
+// parts in the order that Envoy expects: headers, body, trailers.
 func (x *exchange) place(has extent) (done bool, err error) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeoutCause(x.stream.Context(), x.server.config.PickTimeout, errPickTimeout)
 	defer cancel()
-	x.receiveAhead(cancel) // any message before the answer means that the request is over
+	x.receiveAhead(func(r received) {
+		if has != headersFirst || !isRequestPart(r.message) { // any other message before the answer means that the request is over
+			cancel()
+		}
+	})
 	p, bad := x.server.picker.pick(ctx, &x.head, x.body.bytes, x.caller, x.server.fallbacks.of(x.peer))
 	if bad == errGone {
 		x.server.config.Metrics.Ended(telemetry.GatewayGone)
@@ -237,8 +275,8 @@ func (x *exchange) place(has extent) (done bool, err error) {
 	}
 	x.booking = p.booking
 	x.server.config.Metrics.Placed(p.outcome, time.Since(began))
-	x.phase = awaitingResponse
-	if err := x.stream.Send(headersPlaced(p)); err != nil || has == headersOnly {
+	x.phase, x.passing = awaitingResponse, has == headersFirst
+	if err := x.stream.Send(headersPlaced(p)); err != nil || has <= headersFirst {
 		return false, err
 	}
 	err = chunks(p.body, has == bodyThenEnd, func(piece []byte, end bool) error { return x.stream.Send(requestBody(piece, end)) })
@@ -247,6 +285,11 @@ func (x *exchange) place(has extent) (done bool, err error) {
 		return false, err
 	}
 	return false, x.stream.Send(requestTrailers())
+}
+
+// isRequestPart reports whether a message has a part of the request behind its headers.
+func isRequestPart(m *extproc.ProcessingRequest) bool {
+	return m.GetRequestBody() != nil || m.GetRequestTrailers() != nil
 }
 
 // refuse answers the client in the engine's place. The caller then ends the stream.
@@ -281,8 +324,6 @@ func (x *exchange) relayHeaders(m *extproc.ProcessingRequest, h *extproc.HttpHea
 // once, and send its next request.
 func (x *exchange) relayBody(b *extproc.HttpBody) error {
 	piece := b.GetBody()
-	x.server.relayed.Add(int64(len(piece)))
-	defer x.server.relayed.Add(-int64(len(piece)))
 	before := b.GetEndOfStream() || x.response != nil && !x.response.Started()
 	if before {
 		x.follow(piece)
@@ -290,11 +331,25 @@ func (x *exchange) relayBody(b *extproc.HttpBody) error {
 	if b.GetEndOfStream() {
 		x.endResponse()
 	}
-	err := chunks([][]byte{piece}, b.GetEndOfStream(), func(piece []byte, end bool) error { return x.stream.Send(responseBody(piece, end)) })
+	err := x.pass(b, responseBody)
 	if !before {
 		x.follow(piece)
 	}
 	return err
+}
+
+// passBody passes a chunk of an upgraded request on.
+func (x *exchange) passBody(b *extproc.HttpBody) error {
+	x.passing = !b.GetEndOfStream()
+	return x.pass(b, requestBody)
+}
+
+// pass sends a chunk back as it came, in pieces that message makes messages of.
+func (x *exchange) pass(b *extproc.HttpBody, message func(piece []byte, end bool) *extproc.ProcessingResponse) error {
+	size := int64(len(b.GetBody()))
+	x.server.relayed.Add(size)
+	defer x.server.relayed.Add(-size)
+	return chunks([][]byte{b.GetBody()}, b.GetEndOfStream(), func(piece []byte, end bool) error { return x.stream.Send(message(piece, end)) })
 }
 
 // follow reads from a chunk of the response whether the first token has come and how many

@@ -17,7 +17,11 @@ type head struct {
 	method, path string
 	hasBody      bool // a body follows, perhaps an empty one
 	kind         openai.Kind
-	tenants      []string // values of x-tenant-id, in order
+	// upgrade: the request's body waits for the answer, and its pieces then pass in both
+	// directions at once: a WebSocket or another upgrade of HTTP/1.1, an extended CONNECT of
+	// HTTP/2 or 3, a plain CONNECT. A gateway forwards such headers only if it supports them.
+	upgrade bool
+	tenants []string // values of x-tenant-id, in order
 	// priority and strictPriority take precedence over the body's hints; nil: missing or
 	// malformed.
 	priority       *int32
@@ -59,6 +63,8 @@ func readHead(headers *corev3.HeaderMap, metadata *corev3.Metadata, prefix strin
 			h.method = valueOf(f)
 		case ":path":
 			h.path = valueOf(f)
+		case ":protocol", "upgrade":
+			h.upgrade = h.upgrade || valueOf(f) != ""
 		case "x-tenant-id":
 			h.tenants = append(h.tenants, valueOf(f))
 		case "x-dynamo-request-priority":
@@ -87,6 +93,7 @@ func readHead(headers *corev3.HeaderMap, metadata *corev3.Metadata, prefix strin
 		}
 	}
 	h.kind = openai.KindOf(h.method, h.path)
+	h.upgrade = (h.upgrade || h.method == "CONNECT") && h.kind == openai.Other
 	h.subset = readSubset(metadata.GetFilterMetadata()[subsetMetadata].GetFields()[subsetKey])
 	return h
 }

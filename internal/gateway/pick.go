@@ -25,6 +25,7 @@ type picker struct {
 	models    *models
 	endpoints *endpoints
 	bookings  *bookings
+	lengths   *lengths
 	serving   *budget.Account // for the tokens of large bodies
 	metrics   *telemetry.Gateway
 	log       zerolog.Logger
@@ -440,7 +441,7 @@ func (r *request) leastLoaded(ctx context.Context) (*placement, *problem) {
 		if err != nil {
 			return nil, problemOf(ctx, err)
 		}
-		place := &placement{body: [][]byte{r.text}, outcome: telemetry.GatewayPlaced}
+		place := &placement{body: r.body.Body(""), outcome: telemetry.GatewayPlaced}
 		if r.head.hasBody {
 			place.booking, place.outcome = r.bookings.openLight(r.target.scope), telemetry.GatewayBooked
 			r.adopt(&sel, nil, place)

@@ -483,3 +483,32 @@ func TestBurst(t *testing.T) {
 		}
 	}
 }
+
+// TestShortenedPrompt proves that what the engine cuts off a prompt is neither looked up nor
+// booked, and that a prompt whose length is not known counts as it stands.
+func TestShortenedPrompt(t *testing.T) {
+	w := start(t)
+	w.put(1, 1)
+	ids := servicetest.Prompt(7, 100)[:100]
+	list := strings.ReplaceAll(fmt.Sprint(ids), " ", ",")
+	for _, tt := range []struct {
+		body   string
+		tokens int
+	}{
+		{`{"model":"m","prompt":` + list + `,"truncate_prompt_tokens":8}`, 8},
+		{`{"model":"m","prompt":` + list + `,"truncate_prompt_tokens":8,"truncation_side":"right"}`, 8},
+		{`{"model":"m","prompt":[` + list + `,[1,2]],"truncate_prompt_tokens":8}`, 10},
+		{`{"model":"m","prompt":` + list + `,"truncate_prompt_tokens":200}`, 100},
+		{`{"model":"m","prompt":` + list + `,"truncate_prompt_tokens":-1}`, 100},
+	} {
+		e, _ := w.post(completionsPath, tt.body)
+		if got := w.Loads(nil, nil)[0].Loads[0].PrefillTokens; got != uint64(tt.tokens) {
+			t.Errorf("%s: %d tokens booked, want %d", tt.body[len(tt.body)-50:], got, tt.tokens)
+		}
+		e.close()
+		w.wantLoads("1/0: 0 0 0")
+	}
+	if n := w.count("model_length_unknown_total", ""); n != 1 {
+		t.Errorf("%v requests with an unknown length, want 1", n)
+	}
+}

@@ -45,6 +45,21 @@ func errTooLarge(limit int) *problem {
 	}
 }
 
+// errNoUpgrade is for an upgrade through a gateway whose filter cannot pass its frames on.
+func errNoUpgrade(cause error) *problem {
+	p := errInvalid("upgrade_unsupported", "This gateway cannot pass on upgraded connections.")
+	p.outcome, p.err = telemetry.GatewayProtocol, cause
+	return p
+}
+
+// errBodyTimeout is for a request whose body does not come.
+func errBodyTimeout(cause error) *problem {
+	return &problem{
+		status: http.StatusRequestTimeout, kind: openai.TypeInvalidRequest, code: "body_timeout",
+		text: "The request body did not come in time.", outcome: telemetry.GatewayBodyTimeout, err: cause,
+	}
+}
+
 func errUnavailable(code, text string, cause error) *problem {
 	return &problem{
 		status: http.StatusServiceUnavailable, kind: openai.TypeServer, code: code, text: text,

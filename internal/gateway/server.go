@@ -123,9 +123,10 @@ func New(config Config, svc Service) *Server {
 	s := &Server{config: config, ready: svc.Ready, relayed: config.Memory.Account(budget.Answers), health: health.NewServer()}
 	s.bookings = newBookings(svc.Selecting, config.Lease, config.MaxStreams, config.Metrics)
 	config.Metrics.Bookings = func() int { return len(s.bookings.list()) }
+	models := &models{catalog: svc.Catalog, named: config.Models}
 	s.picker = &picker{
-		config: &s.config, api: svc.Selecting, models: &models{catalog: svc.Catalog, named: config.Models},
-		endpoints: newEndpoints(config.Log), bookings: s.bookings,
+		config: &s.config, api: svc.Selecting, models: models,
+		endpoints: newEndpoints(config.Log), bookings: s.bookings, lengths: newLengths(models, config.Log),
 		serving: config.Memory.Account(budget.Serving), metrics: config.Metrics, log: config.Log,
 	}
 	s.bookings.endpoint = s.endpointOf
@@ -153,10 +154,12 @@ func (s *Server) Serve(l net.Listener) error {
 	return nil
 }
 
-// Run renews leases, updates the health service and probes the tokenizer once, until ctx ends.
+// Run renews leases, learns the lengths of models, updates the health service and probes the
+// tokenizer once, until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.bookings.run(ctx) })
+	g.Go(func() error { return s.picker.lengths.run(ctx) })
 	g.Go(func() error {
 		every := time.NewTicker(healthEvery)
 		defer every.Stop()

@@ -17,7 +17,8 @@ import (
 )
 
 // tokenize sets r.prompt: from the body's token ids, or by asking the tokenizer. Without tokens
-// the prompt is placed by load.
+// the prompt is placed by load. A prompt that the engine shortens is shortened before it is looked
+// up and booked.
 func (r *request) tokenize(ctx context.Context) *problem {
 	r.prompt = selecting.Prompt{LoRA: r.target.lora, CacheSalt: r.salt}
 	switch {
@@ -25,12 +26,18 @@ func (r *request) tokenize(ctx context.Context) *problem {
 		r.placeByLoad()
 		return nil
 	case r.body.Tokens != nil:
-		r.prompt.TokenIDs, r.prompt.HasTokenIDs = r.body.Tokens, true
+		r.prompt.TokenIDs, r.prompt.HasTokenIDs = r.truncation().Cut(r.body.Tokens, r.kept()), true
 		return nil
-	case r.config.Tokenizer == nil && r.body.Media:
-		r.placeLight()
-		return nil
-	case r.config.Tokenizer == nil:
+	case r.body.Transfers():
+		if bad := r.holdTokens(); bad != nil {
+			return bad
+		}
+		if ids := r.body.TransferredTokens(); ids != nil {
+			r.prompt.TokenIDs, r.prompt.HasTokenIDs = ids, true
+			return nil
+		}
+	}
+	if r.config.Tokenizer == nil {
 		r.placeByLoad()
 		return nil
 	}
@@ -38,13 +45,42 @@ func (r *request) tokenize(ctx context.Context) *problem {
 		return bad
 	}
 	began := time.Now()
-	ids, err := r.config.Tokenizer.Tokens(ctx, &tokenizer.Request{Request: r.body, Model: r.target.base, Engines: r.pool.engines()})
+	got, err := r.config.Tokenizer.Tokens(ctx, &tokenizer.Request{
+		Request: r.body, Model: r.target.base, Engines: r.pool.engines(), ModelLength: r.lengths.known(r.target),
+	})
 	r.metrics.Tokenized(time.Since(began))
 	if err != nil {
 		return r.notTokenized(ctx, err)
 	}
-	r.prompt.TokenIDs, r.prompt.HasTokenIDs = ids, true
+	r.lengths.learn(r.target.scope, got.ModelLength)
+	if got.Whole {
+		r.metrics.LengthUnknown()
+		r.lengths.want(r.target)
+	}
+	r.prompt.TokenIDs, r.prompt.HasTokenIDs = got.IDs, true
 	return nil
+}
+
+// truncation returns how the engine shortens the prompt. SGLang has no such members.
+func (r *request) truncation() openai.Truncation {
+	if r.config.Tokenizer.Renders(tokenizer.SGLangRenderer) {
+		return openai.Truncation{}
+	}
+	return r.body.Truncation()
+}
+
+// kept returns how many tokens of a prompt the engine keeps at most. All count, and that is
+// counted, while that depends on the model's length and the length is unknown.
+func (r *request) kept() int {
+	cut := r.truncation()
+	if n, known := cut.Kept(0); known {
+		return n
+	}
+	n, known := cut.Kept(r.lengths.want(r.target))
+	if !known {
+		r.metrics.LengthUnknown()
+	}
+	return n
 }
 
 // tokensFactor times the length of a body is the memory that its tokens may take, in bytes. A
@@ -91,13 +127,14 @@ func (p *picker) probe(ctx context.Context) {
 		for engine = range pool.engines() {
 			break
 		}
-		err := p.config.Tokenizer.Probe(ctx, t.base, engine)
+		length, err := p.config.Tokenizer.Probe(ctx, t.base, engine)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
 			p.log.Warn().Str("model", catalog.Clip(t.base)).Err(err).Msg("the tokenizer does not answer as it should: see --tokenizer-url and --tokenizer-protocol")
 		default:
+			p.lengths.learn(t.scope, length)
 			p.log.Info().Str("model", catalog.Clip(t.base)).Msg("the tokenizer answers")
 		}
 	}
@@ -154,11 +191,7 @@ func (r *request) notTokenized(ctx context.Context, err error) *problem {
 	if why == telemetry.TokenizerUnconvertible || r.config.LoadOnly && why != telemetry.TokenizerRejected {
 		r.metrics.TokenizerFailed(why, telemetry.TokenizerLoadOnly)
 		r.log.Debug().Err(err).Msg("a prompt without tokens is placed by load")
-		if why == telemetry.TokenizerUnconvertible {
-			r.placeLight()
-		} else {
-			r.placeByLoad()
-		}
+		r.placeByLoad()
 		return nil
 	}
 	r.metrics.TokenizerFailed(why, telemetry.TokenizerRefused)
@@ -169,16 +202,15 @@ func (r *request) notTokenized(ctx context.Context, err error) *problem {
 // counts.
 const bytesPerToken = 4
 
-// placeLight sets r.prompt to an empty one: its text does not tell how long it is. Only the
-// request counts as load.
-func (r *request) placeLight() {
-	r.light, r.prompt = true, selecting.Prompt{TokenIDs: []uint32{}, HasTokenIDs: true}
-}
-
-// placeByLoad sets r.prompt to one of about the right length with random blocks, which no cache
-// has, so that load alone decides.
+// placeByLoad sets r.prompt so that load alone decides: to one of about the right length with
+// random blocks, which no cache has. The text of a prompt with media does not tell how long it is:
+// its prompt is empty, and only the request counts as load.
 func (r *request) placeByLoad() {
-	tokens := max(1, r.body.TextBytes/bytesPerToken, len(r.body.Tokens)+r.body.FurtherTokens)
+	if r.body.Media {
+		r.light, r.prompt = true, selecting.Prompt{TokenIDs: []uint32{}, HasTokenIDs: true}
+		return
+	}
+	tokens := max(1, r.body.EstimateTokens(bytesPerToken, r.kept()))
 	blocks := make([]uint64, tokens/max(1, int(r.pool.snapshot.BlockSize)))
 	for i := range blocks {
 		blocks[i] = rand.Uint64()

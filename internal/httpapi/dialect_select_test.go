@@ -109,11 +109,12 @@ func TestReserveBodies(t *testing.T) {
 			if s.d != tc.d {
 				continue
 			}
+			f.booked, f.pending = selecting.ReserveRequest{}, selecting.PendingRequest{}
 			w := call(t, s, "POST", s.prefix+"/reservations", tc.body, nil)
 			switch {
 			case tc.refused == "" && w.Code == 201:
-				b := f.booked
-				equal(t, s.name+" "+tc.body, want{b.ID, b.Rank.Worker, b.Pending, b.TrackPrefill}, tc.want, exportAll)
+				b, p := f.booked, f.pending
+				equal(t, s.name+" "+tc.body, want{b.ID + p.ID, b.Rank.Worker, p.ID != "", b.TrackPrefill}, tc.want, exportAll)
 			case tc.refused == "" || w.Code != 422 || !strings.HasPrefix(errorText(t, w), shapePrefix+tc.refused):
 				t.Errorf("%s %s: %d %s, want %s", s.name, tc.body, w.Code, w.Body, tc.refused)
 			}

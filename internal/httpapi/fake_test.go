@@ -33,6 +33,7 @@ type fake struct {
 	explanation selecting.Explanation
 	decisions   []selecting.Decision
 	booked      selecting.ReserveRequest
+	pending     selecting.PendingRequest
 	repeated    bool
 	projected   selecting.ProjectRequest
 	scores      selecting.OverlapScores
@@ -126,6 +127,14 @@ func (f *fake) Reserve(req *selecting.ReserveRequest) (selecting.Reservation, er
 	f.booked = *req
 	return selecting.Reservation{
 		ID: req.ID, Scope: req.Scope, Rank: req.Rank, Endpoint: "http://w:1", Lease: req.Lease, Repeated: f.repeated,
+	}, f.called()
+}
+
+func (f *fake) ReservePending(_ context.Context, req *selecting.PendingRequest) (selecting.Reservation, error) {
+	f.pending = *req
+	f.pending.Text = nil // lent
+	return selecting.Reservation{
+		ID: req.ID, Scope: req.Scope, Endpoint: "http://w:1", Lease: req.Lease, Repeated: f.repeated,
 	}, f.called()
 }
 

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"math"
 	"net/http"
 	"time"
@@ -13,6 +14,7 @@ import (
 // reserver books and ends reservations. It must not keep requests after the call.
 type reserver interface {
 	Reserve(req *selecting.ReserveRequest) (selecting.Reservation, error)
+	ReservePending(ctx context.Context, req *selecting.PendingRequest) (selecting.Reservation, error)
 	PrefillComplete(id string) error
 	OutputBlock(id string, decay *float64) error
 	Free(id string) error
@@ -28,15 +30,21 @@ type reservationRoutes struct {
 	d   dialect
 }
 
-func (r reservationRoutes) create(_ request, b *reserveBody, out []byte) (int, []byte, error) {
-	b.req.Pending = r.d == dialect16 && !b.named
+func (r reservationRoutes) create(c request, b *reserveBody, out []byte) (int, []byte, error) {
 	b.req.Detailed = r.d == dialect16
 	b.req.IfExists = b.booking.ifExists
 	var err error
 	if b.req.Lease, err = b.booking.lease(); err != nil {
 		return 0, nil, err
 	}
-	res, err := r.svc.Reserve(&b.req)
+	var res selecting.Reservation
+	if r.d == dialect16 && !b.named {
+		res, err = r.svc.ReservePending(c.Request.Context(), &selecting.PendingRequest{
+			Scope: b.req.Scope, ID: b.req.ID, Text: b, Lease: b.req.Lease, IfExists: b.req.IfExists, Detailed: b.req.Detailed,
+		})
+	} else {
+		res, err = r.svc.Reserve(&b.req)
+	}
 	if err != nil {
 		return 0, nil, err
 	}
@@ -100,6 +108,13 @@ type reserveBody struct {
 	routing selecting.Routing
 	booking bookingOptions
 	named   bool // worker_id was given
+	text    textHolder
+}
+
+// ReleaseText implements selecting.TextHolder for a pending selection, whose prompt is ignored.
+func (b *reserveBody) ReleaseText() {
+	b.req.Prompt, b.routing = selecting.Prompt{}, selecting.Routing{}
+	b.text.ReleaseText()
 }
 
 func (b *reserveBody) promptBody() promptBody {
@@ -107,13 +122,15 @@ func (b *reserveBody) promptBody() promptBody {
 }
 
 func newReserveBody(d dialect) *body[reserveBody] {
-	return newBody(newReserveShape(d),
+	b := newBody(newReserveShape(d),
 		func(b *reserveBody) {
 			*b = reserveBody{req: selecting.ReserveRequest{Prompt: b.req.Prompt}, routing: b.routing}
 			b.promptBody().reset()
 		},
 		func(b *reserveBody) int { return b.promptBody().size() }).
 		keepsTo(inScope(func(b *reserveBody) *catalog.Scope { return &b.req.Scope }))
+	b.lend = func(r *reserveBody, text textHolder) { r.text = text }
+	return b
 }
 
 func newReserveShape(d dialect) *bodyscan.Object[reserveBody] {

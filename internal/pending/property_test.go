@@ -17,10 +17,10 @@ type naive struct {
 }
 
 type naiveEntry struct {
-	id      string
-	worker  uint64
-	age     time.Duration
-	claimed bool
+	id     string
+	worker uint64
+	age    time.Duration
+	spent  bool
 }
 
 func (n *naive) drop(id string) {
@@ -52,8 +52,8 @@ func (n *naive) live() (live []*naiveEntry) {
 	return live
 }
 
-// TestAgainstNaive plays random histories against a list: what can be taken, by
-// whom, and what the limits leave, is the same after every step. The limit in
+// TestAgainstNaive plays random histories against a list: what is kept, what is
+// spent, and what the limits leave, is the same after every step. The limit in
 // bytes is checked by itself: the store never says more, and evicts the oldest
 // only when it has to.
 func TestAgainstNaive(t *testing.T) {
@@ -62,11 +62,11 @@ func TestAgainstNaive(t *testing.T) {
 		limits := pending.Limits{TTL: time.Duration(1+r.IntN(20)) * time.Second, Entries: 1 + r.IntN(6), Bytes: 1 << 20}
 		s, clock := newStore(limits)
 		model := &naive{limits: limits}
-		type claim struct {
-			*pending.Claim
+		type got struct {
+			*pending.Kept
 			of *naiveEntry
 		}
-		var claims []claim
+		var all []got
 		id := func() string { return fmt.Sprint("id", r.IntN(8)) }
 		for step := range 200 {
 			switch r.IntN(8) {
@@ -80,35 +80,24 @@ func TestAgainstNaive(t *testing.T) {
 				}
 			case 2, 3:
 				id := id()
-				c, err := s.Take(scope, id)
-				e := model.find(id)
-				if e != nil && e.claimed {
-					e = nil
-				}
-				if (err == nil) != (e != nil) {
-					t.Fatalf("seed %d step %d: Take(%s): %v, the model has %v", seed, step, id, err, e)
+				k, e := s.Get(scope, id), model.find(id)
+				if (k != nil) != (e != nil) {
+					t.Fatalf("seed %d step %d: Get(%s): %v, the model has %v", seed, step, id, k, e)
 				}
 				if e != nil {
-					e.claimed = true
-					claims = append(claims, claim{c, e})
+					all = append(all, got{k, e})
 				}
 			case 4, 5:
-				if len(claims) == 0 {
+				if len(all) == 0 {
 					continue
 				}
-				i := r.IntN(len(claims))
-				c := claims[i]
-				claims = slices.Delete(claims, i, i+1)
-				if c.Selection().Rank.Worker != c.of.worker {
-					t.Fatalf("seed %d step %d: claim of another selection", seed, step)
+				g := all[r.IntN(len(all))]
+				if g.Rank.Worker != g.of.worker || s.Spent(g.Kept) != g.of.spent {
+					t.Fatalf("seed %d step %d: worker %d, spent: %t, want %+v", seed, step, g.Rank.Worker, s.Spent(g.Kept), g.of)
 				}
-				if r.IntN(2) == 0 {
-					c.Done()
-					model.kept = slices.DeleteFunc(model.kept, func(e *naiveEntry) bool { return e == c.of })
-				} else {
-					c.Back()
-					c.of.claimed = false
-				}
+				s.Spend(g.Kept)
+				g.of.spent = true
+				model.kept = slices.DeleteFunc(model.kept, func(e *naiveEntry) bool { return e == g.of })
 			case 6:
 				d := time.Duration(r.IntN(8)) * time.Second
 				clock.pass(d)
@@ -127,12 +116,12 @@ func TestAgainstNaive(t *testing.T) {
 			}
 			for i := range 8 {
 				id := fmt.Sprint("id", i)
-				var worker uint64
-				if e := model.find(id); e != nil && !e.claimed {
-					worker = e.worker
+				var want uint64
+				if e := model.find(id); e != nil {
+					want = e.worker
 				}
-				if got := taken(s, id); got != worker {
-					t.Fatalf("seed %d step %d: %s has worker %d, want %d", seed, step, id, got, worker)
+				if got := worker(s, id); got != want {
+					t.Fatalf("seed %d step %d: %s has worker %d, want %d", seed, step, id, got, want)
 				}
 			}
 			if n, _ := s.Stats(); n > limits.Entries {
@@ -165,10 +154,12 @@ func TestBytes(t *testing.T) {
 			}
 			// A store for this one alone tells its size.
 			alone, _ := newStore(limits)
-			c := take(t, s, id)
-			alone.Put(id, c.Selection())
-			c.Back()
+			k := s.Get(scope, id)
+			alone.Put(id, k.Selection)
 			_, size := alone.Stats()
+			if size != k.Bytes() {
+				t.Fatalf("seed %d: %d bytes, and %d in a store", seed, k.Bytes(), size)
+			}
 			sizes = append(sizes, size)
 			gone := before + 1 - n
 			for _, sz := range sizes[len(sizes)-1-before : len(sizes)-1-before+gone] {

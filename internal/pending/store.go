@@ -2,16 +2,12 @@ package pending
 
 import (
 	"container/list"
-	"errors"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/select-service/select-service/pkg/catalog"
 )
-
-// ErrNone is the error if no selection is kept under an id, or it is being booked.
-var ErrNone = errors.New("no pending selection")
 
 // Limits bounds a Store. If one of them is 0, it keeps nothing.
 type Limits struct {
@@ -49,7 +45,7 @@ type Store struct {
 	// mu guards the fields below.
 	mu      sync.Mutex
 	entries map[key]*list.Element // of order
-	order   list.List             // of *entry: the oldest first
+	order   list.List             // of *Kept: the oldest first
 	bytes   int
 }
 
@@ -59,30 +55,34 @@ type key struct {
 	id    string
 }
 
-type entry struct {
+// Kept is a selection that a Store keeps, or has kept. Who has got it may still book it after
+// the store has dropped it.
+type Kept struct {
+	Selection // must not be changed
 	key       key
-	selection Selection
 	since     time.Time // when it was put
 	bytes     int
-	claimed   bool
+	spent     bool // guarded by Store.mu
 }
+
+// Bytes returns the approximate memory of the selection.
+func (k *Kept) Bytes() int { return k.bytes }
 
 // New returns an empty store that reads the time from now.
 func New(limits Limits, now func() time.Time) *Store {
 	return &Store{limits: limits, now: now, entries: make(map[key]*list.Element)}
 }
 
-// Put keeps a selection under an id, and replaces the previous one, whose claim then has no
-// effect. Old selections make room. A selection larger than the whole store is not kept.
-// The hashes are copied.
+// Put keeps a selection under an id, in place of the previous one. Old selections make room. A
+// selection larger than the whole store is not kept. The hashes are copied.
 func (s *Store) Put(id string, sel Selection) {
 	k := key{sel.Scope, id}
-	e := &entry{key: k, selection: sel, bytes: size(k, sel)}
+	e := &Kept{Selection: sel, key: k, bytes: size(k, sel)}
 	fits := e.bytes <= s.limits.Bytes && s.limits.Entries > 0 && s.limits.TTL > 0
 	if fits {
 		hashes := slices.Concat(sel.Local, sel.Sequence)
 		n := len(sel.Local)
-		e.selection.Local, e.selection.Sequence = hashes[:n:n], hashes[n:len(hashes):len(hashes)]
+		e.Local, e.Sequence = hashes[:n:n], hashes[n:len(hashes):len(hashes)]
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,28 +107,40 @@ func size(k key, sel Selection) int {
 		8*(len(sel.Local)+len(sel.Sequence))
 }
 
-// Take claims a selection for a reservation. Until the claim ends, other calls cannot take the
-// selection, but it still counts. The error is ErrNone.
-func (s *Store) Take(scope catalog.Scope, id string) (*Claim, error) {
+// Get returns the selection that is kept under an id, nil if there is none.
+func (s *Store) Get(scope catalog.Scope, id string) *Kept {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	el := s.entries[key{scope, id}]
 	if el == nil {
-		return nil, ErrNone
+		return nil
 	}
-	e := el.Value.(*entry)
-	if s.expiredLocked(e, s.now()) {
+	k := el.Value.(*Kept)
+	if s.expiredLocked(k, s.now()) {
 		s.removeLocked(el)
-		return nil, ErrNone
+		return nil
 	}
-	if e.claimed {
-		return nil, ErrNone
-	}
-	e.claimed = true
-	return &Claim{store: s, element: el}, nil
+	return k
 }
 
-// Drop drops the selection under an id, claimed or not.
+// Spend ends a selection that was booked, or never can be. A newer one under its id stays.
+func (s *Store) Spend(k *Kept) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k.spent = true
+	if el := s.entries[k.key]; el != nil && el.Value.(*Kept) == k {
+		s.removeLocked(el)
+	}
+}
+
+// Spent reports whether Spend has ended a selection.
+func (s *Store) Spent(k *Kept) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return k.spent
+}
+
+// Drop drops the selection under an id.
 func (s *Store) Drop(scope catalog.Scope, id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,14 +162,14 @@ func (s *Store) Stats() (entries, bytes int) {
 }
 
 func (s *Store) sweepLocked(now time.Time) {
-	for el := s.order.Front(); el != nil && s.expiredLocked(el.Value.(*entry), now); el = s.order.Front() {
+	for el := s.order.Front(); el != nil && s.expiredLocked(el.Value.(*Kept), now); el = s.order.Front() {
 		s.removeLocked(el)
 	}
 }
 
 // expiredLocked reports whether an entry is older than the TTL. At exactly the TTL it is
 // still kept (1.6.1).
-func (s *Store) expiredLocked(e *entry, now time.Time) bool { return now.Sub(e.since) > s.limits.TTL }
+func (s *Store) expiredLocked(k *Kept, now time.Time) bool { return now.Sub(k.since) > s.limits.TTL }
 
 func (s *Store) dropLocked(k key) {
 	if el := s.entries[k]; el != nil {
@@ -166,49 +178,7 @@ func (s *Store) dropLocked(k key) {
 }
 
 func (s *Store) removeLocked(el *list.Element) {
-	e := s.order.Remove(el).(*entry)
-	delete(s.entries, e.key)
-	s.bytes -= e.bytes
-}
-
-// Claim is the right to book a selection. It ends with the first call of Done
-// or Back; further calls do nothing. It is used by one goroutine at a time.
-type Claim struct {
-	store   *Store
-	element *list.Element
-	ended   bool
-}
-
-// Selection returns the claimed selection. Its hashes must not be changed.
-func (c *Claim) Selection() Selection { return c.element.Value.(*entry).selection }
-
-// Done ends the claim of a selection that was booked, and drops the selection. A newer one
-// under the same id stays.
-func (c *Claim) Done() {
-	c.end(func() { c.store.removeLocked(c.element) })
-}
-
-// Back ends the claim of a selection that could not be booked. The selection is kept as before,
-// unless it has expired or been replaced.
-func (c *Claim) Back() {
-	c.end(func() {
-		if e := c.element.Value.(*entry); c.store.expiredLocked(e, c.store.now()) {
-			c.store.removeLocked(c.element)
-		} else {
-			e.claimed = false
-		}
-	})
-}
-
-// end ends the claim, and calls do if the entry is still in the store.
-func (c *Claim) end(do func()) {
-	if c.ended {
-		return
-	}
-	c.ended = true
-	c.store.mu.Lock()
-	defer c.store.mu.Unlock()
-	if e := c.element.Value.(*entry); c.store.entries[e.key] == c.element {
-		do()
-	}
+	k := s.order.Remove(el).(*Kept)
+	delete(s.entries, k.key)
+	s.bytes -= k.bytes
 }

@@ -1,10 +1,8 @@
 package pending_test
 
 import (
-	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -35,31 +33,20 @@ func of(worker uint64, n int) pending.Selection {
 	}
 }
 
-// taken is the worker of the selection that is kept under an id, 0 if there is
-// none that can be taken. It is given back.
-func taken(s *pending.Store, id string) uint64 {
-	c, err := s.Take(scope, id)
-	if err != nil {
+// worker is that of the selection that is kept under an id, 0 if there is none.
+func worker(s *pending.Store, id string) uint64 {
+	k := s.Get(scope, id)
+	if k == nil {
 		return 0
 	}
-	defer c.Back()
-	return c.Selection().Rank.Worker
+	return k.Rank.Worker
 }
 
-func want(t *testing.T, s *pending.Store, id string, worker uint64) {
+func want(t *testing.T, s *pending.Store, id string, of uint64) {
 	t.Helper()
-	if got := taken(s, id); got != worker {
-		t.Errorf("%s: worker %d, want %d", id, got, worker)
+	if got := worker(s, id); got != of {
+		t.Errorf("%s: worker %d, want %d", id, got, of)
 	}
-}
-
-func take(t *testing.T, s *pending.Store, id string) *pending.Claim {
-	t.Helper()
-	c, err := s.Take(scope, id)
-	if err != nil {
-		t.Fatalf("%s: %v", id, err)
-	}
-	return c
 }
 
 // TestKeeps: what comes out is what was put in, whatever becomes of the
@@ -74,11 +61,11 @@ func TestKeeps(t *testing.T) {
 	clear(local)
 	clear(sequence)
 	for _, sc := range []catalog.Scope{{Model: "m"}, {Model: "m", Tenant: "x"}, {Model: "x", Tenant: "t"}} {
-		if _, err := s.Take(sc, "a"); !errors.Is(err, pending.ErrNone) {
-			t.Errorf("%v: %v", sc, err)
+		if k := s.Get(sc, "a"); k != nil {
+			t.Errorf("%v: %+v", sc, k)
 		}
 	}
-	got := take(t, s, "a").Selection()
+	got := s.Get(scope, "a")
 	if text := fmt.Sprintf("%v %v %v %v %d %d %t %d %s", got.Scope, got.Rank, got.Local, got.Sequence,
 		got.Tokens, got.Prefill, got.TrackPrefill, *got.ExpectedOutput, got.Session); text != fmt.Sprintf(
 		"%v %v [1 2] [1 9] 11 7 true 5 s", scope, catalog.Rank{Worker: 1<<64 - 1, DP: 3}) {
@@ -86,122 +73,61 @@ func TestKeeps(t *testing.T) {
 	}
 }
 
-// TestClaims plays what may happen while a selection is being booked.
-func TestClaims(t *testing.T) {
+// TestSpend plays what may happen while a selection is being booked: who has got it keeps it, and
+// ends no other one.
+func TestSpend(t *testing.T) {
 	const ttl = 10 * time.Second
-	for name, play := range map[string]func(*testing.T, *pending.Store, *clock){
-		"booked": func(t *testing.T, s *pending.Store, _ *clock) {
-			c := take(t, s, "a")
-			want(t, s, "a", 0) // no one else books it meanwhile
-			c.Done()
-			want(t, s, "a", 0)
-			c.Back() // of no account
+	for name, play := range map[string]func(*testing.T, *pending.Store, *pending.Kept, *clock){
+		"booked": func(t *testing.T, s *pending.Store, k *pending.Kept, _ *clock) {
+			want(t, s, "a", 1) // getting it is no claim
+			if s.Spent(k) {
+				t.Error("spent too early")
+			}
+			s.Spend(k)
 			want(t, s, "a", 0)
 		},
-		"failed": func(t *testing.T, s *pending.Store, _ *clock) {
-			c := take(t, s, "a")
-			c.Back()
-			want(t, s, "a", 1)
-			c.Done()
-			want(t, s, "a", 1)
-		},
-		"failed, and too old": func(t *testing.T, s *pending.Store, clock *clock) {
-			c := take(t, s, "a")
-			clock.pass(ttl + 1)
-			c.Back()
-			if n, bytes := s.Stats(); n != 0 || bytes != 0 {
-				t.Errorf("%d entries of %d bytes are left", n, bytes)
+		"selected again, then booked": func(t *testing.T, s *pending.Store, k *pending.Kept, _ *clock) {
+			s.Put("a", of(2, 1))
+			s.Spend(k)
+			want(t, s, "a", 2)
+			if s.Spent(s.Get(scope, "a")) {
+				t.Error("the new one is spent")
 			}
 		},
-		"failing does not prolong": func(t *testing.T, s *pending.Store, clock *clock) {
-			c := take(t, s, "a")
-			clock.pass(ttl)
-			c.Back()
-			want(t, s, "a", 1)
-			clock.pass(1)
-			want(t, s, "a", 0)
-		},
-		"selected again, then booked": func(t *testing.T, s *pending.Store, _ *clock) {
-			c := take(t, s, "a")
-			s.Put("a", of(2, 1))
-			c.Done()
-			want(t, s, "a", 2)
-		},
-		"selected again, then failed": func(t *testing.T, s *pending.Store, _ *clock) {
-			c := take(t, s, "a")
-			s.Put("a", of(2, 1))
-			c.Back()
-			want(t, s, "a", 2)
-		},
-		"selected again and taken, then failed": func(t *testing.T, s *pending.Store, _ *clock) {
-			first := take(t, s, "a")
-			s.Put("a", of(2, 1))
-			second := take(t, s, "a")
-			first.Back()
-			want(t, s, "a", 0) // the second has it
-			second.Back()
-			want(t, s, "a", 2)
-		},
-		"dropped": func(t *testing.T, s *pending.Store, _ *clock) {
-			c := take(t, s, "a")
+		"dropped, then booked": func(_ *testing.T, s *pending.Store, k *pending.Kept, _ *clock) {
 			s.Drop(scope, "a")
-			c.Back()
-			want(t, s, "a", 0)
+			s.Spend(k)
 		},
-		"dropped in another scope": func(t *testing.T, s *pending.Store, _ *clock) {
-			s.Drop(catalog.Scope{Model: "m"}, "a")
-			want(t, s, "a", 1)
-		},
-		"swept": func(t *testing.T, s *pending.Store, clock *clock) {
-			c := take(t, s, "a")
+		"swept, then booked": func(_ *testing.T, s *pending.Store, k *pending.Kept, clock *clock) {
 			clock.pass(ttl + 1)
 			s.Sweep()
-			if c.Selection().Rank.Worker != 1 {
-				t.Error("the claim has lost its selection")
-			}
-			c.Done()
-			want(t, s, "a", 0)
+			s.Spend(k)
+		},
+		"booked twice": func(t *testing.T, s *pending.Store, k *pending.Kept, _ *clock) {
+			s.Spend(k)
+			s.Put("a", of(2, 1))
+			s.Spend(k)
+			want(t, s, "a", 2)
+		},
+		"dropped in another scope": func(t *testing.T, s *pending.Store, k *pending.Kept, _ *clock) {
+			s.Drop(catalog.Scope{Model: "m"}, "a")
+			want(t, s, "a", 1)
+			s.Spend(k)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, clock := newStore(pending.Limits{TTL: ttl, Entries: 10, Bytes: 1 << 20})
 			s.Put("a", of(1, 1))
-			play(t, s, clock)
+			k := s.Get(scope, "a")
+			play(t, s, k, clock)
+			if k.Rank.Worker != 1 || !s.Spent(k) {
+				t.Errorf("it is of worker %d, spent: %t", k.Rank.Worker, s.Spent(k))
+			}
+			s.Drop(scope, "a")
+			if n, bytes := s.Stats(); n != 0 || bytes != 0 {
+				t.Errorf("%d entries of %d bytes are left", n, bytes)
+			}
 		})
-	}
-}
-
-// TestOneBooks: of many that replay one selection at the same time, one books
-// it; as in 1.6.1 the others find nothing.
-func TestOneBooks(t *testing.T) {
-	s, _ := newStore(pending.DefaultLimits())
-	for range 100 {
-		s.Put("a", of(1, 1))
-		var booked, failed int
-		var mu sync.Mutex
-		var wg sync.WaitGroup
-		for range 4 {
-			wg.Go(func() {
-				c, err := s.Take(scope, "a")
-				if err != nil {
-					return
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				if failed == 0 {
-					failed++
-					c.Back()
-				} else {
-					booked++
-					c.Done()
-				}
-			})
-		}
-		wg.Wait()
-		if booked > 1 {
-			t.Fatalf("booked %d times", booked)
-		}
-		s.Drop(scope, "a")
 	}
 }
 

@@ -65,7 +65,8 @@ type Registry struct {
 	// innermost, beside the locks of the packages that this one calls.
 	mu    sync.Mutex
 	past  pastScopes
-	ended []*State // ended states whose queues may still have requests
+	keyed pastScopes // scopes without workers whose index had shown keys
+	ended []*State   // ended states whose queues may still have requests
 	// merging: dumps of peers are being merged with live events. Meanwhile retained has the
 	// states that have ended.
 	merging  bool
@@ -240,6 +241,10 @@ func (r *Registry) initIndexLocked(sc catalog.Scope, state *State) {
 		state.Gate = recovery.NewGate(state.Space, r.merging)
 	}
 	delete(r.retained, sc)
+	if slices.Contains(r.keyed, sc) {
+		state.Space.ShowKeys()
+		r.keyed.remove(sc)
+	}
 	switch x := r.settings.Approximate; {
 	case x == nil:
 	case r.settings.Beside:
@@ -274,6 +279,9 @@ func (r *Registry) closeIfEmpty(sc catalog.Scope) {
 	state.gone.Store(true)
 	if state.predicted != nil {
 		state.predicted.Discard()
+	}
+	if state.Space.KeysShown() {
+		r.keyed.add(sc)
 	}
 	r.retainLocked(sc, state)
 	states := maps.Clone(r.All())

@@ -156,7 +156,7 @@ func (r *retries) keepOne() {
 
 func (r *retries) bookOne() {
 	id, lease, wanted := r.id(), r.lease(), r.ifExists()
-	got, err := r.reservePending(id, func(q *selecting.ReserveRequest) { q.Lease, q.IfExists = lease, wanted })
+	got, err := r.reservePending(id, func(q *selecting.PendingRequest) { q.Lease, q.IfExists = lease, wanted })
 	_, taken := r.live[id]
 	k, ok := r.kept[id]
 	if again := taken && wanted == selecting.ReturnFirst; !ok && !again {
@@ -250,7 +250,7 @@ func TestRetriesRace(t *testing.T) {
 				case 1:
 					_ = w.Renew(id)
 				case 2:
-					_, _ = w.reservePending(id, func(r *selecting.ReserveRequest) { r.IfExists, r.Lease = selecting.ReturnFirst, time.Millisecond })
+					_, _ = w.reservePending(id, func(r *selecting.PendingRequest) { r.IfExists, r.Lease = selecting.ReturnFirst, time.Millisecond })
 				case 3:
 					w.selectPending(id, prompt(n, 10), of(id))
 				default:

@@ -352,7 +352,7 @@ func TestIDInFlight(t *testing.T) {
 		first := w.call("x", prompt(1, 8), detailed)
 		_, err := w.reserve("x", prompt(1, 8), detailed)
 		refused(err)
-		_, err = w.reservePending("x", func(r *selecting.ReserveRequest) { r.Detailed = true })
+		_, err = w.reservePending("x", func(r *selecting.PendingRequest) { r.Detailed = true })
 		refused(err)
 		retry := w.call("x", prompt(1, 8), detailed, again)
 		if !first.waits() || !retry.waits() {
@@ -360,11 +360,11 @@ func TestIDInFlight(t *testing.T) {
 		}
 		first.cancel()
 		synctest.Wait()
-		_, err = w.reservePending("x", func(r *selecting.ReserveRequest) { r.Detailed = true })
+		_, err = w.reservePending("x", func(r *selecting.PendingRequest) { r.Detailed = true })
 		refused(err) // the retry has it now
 		retry.cancel()
 		synctest.Wait()
-		if r, err := w.reservePending("x", func(r *selecting.ReserveRequest) { r.Detailed = true }); err != nil {
+		if r, err := w.reservePending("x", func(r *selecting.PendingRequest) { r.Detailed = true }); err != nil {
 			t.Fatalf("%+v, %v", r, err)
 		}
 		if err := w.Free("x"); err != nil {

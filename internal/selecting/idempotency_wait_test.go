@@ -250,7 +250,7 @@ func TestPendingRetries(t *testing.T) {
 		servicetest.Announced()
 		for _, w := range []*world{a, b} {
 			for _, id := range []string{"kept", "chosen"} {
-				if r, err := w.reservePending(id, func(r *selecting.ReserveRequest) { r.IfExists = selecting.ReturnFirst }); err != nil || !r.Repeated || r.Rank.Worker != 1 {
+				if r, err := w.reservePending(id, func(r *selecting.PendingRequest) { r.IfExists = selecting.ReturnFirst }); err != nil || !r.Repeated || r.Rank.Worker != 1 {
 					t.Errorf("%s by its id: %+v, %v", id, r, err)
 				}
 				if sel, err := w.reserve(id, prompt(1, 10), again); err != nil || !sel.Repeated {

@@ -34,12 +34,12 @@ func (w *world) selectPending(id string, tokens []uint32, change ...func(*select
 	return sel
 }
 
-func (w *world) reservePending(id string, change ...func(*selecting.ReserveRequest)) (selecting.Reservation, error) {
-	req := &selecting.ReserveRequest{Scope: scope, ID: id, Pending: true}
+func (w *world) reservePending(id string, change ...func(*selecting.PendingRequest)) (selecting.Reservation, error) {
+	req := &selecting.PendingRequest{Scope: scope, ID: id}
 	for _, f := range change {
 		f(req)
 	}
-	return w.Reserve(req)
+	return w.ReservePending(context.Background(), req)
 }
 
 func nonePending(id string) string {
@@ -54,14 +54,14 @@ func TestPending(t *testing.T) {
 	w.Put(record(2, 1))
 	sel := w.selectPending("k", prompt(1, 10), func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} })
 	w.WantLoad("1/0: 0 0 0, 2/0: 0 0 0")
-	r, err := w.reservePending("k", func(r *selecting.ReserveRequest) { r.Lease = time.Minute })
+	r, err := w.reservePending("k", func(r *selecting.PendingRequest) { r.Lease = time.Minute })
 	if err != nil || r != (selecting.Reservation{ID: "k", Scope: scope, Rank: sel.Rank, Endpoint: sel.Endpoint, Lease: time.Minute}) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	w.WantLoad("1/0: 0 0 0, 2/0: 10 2 1")
 	_, err = w.reservePending("k")
 	wantError(t, err, contract.NotFound, nonePending("k"))
-	again, err := w.reservePending("k", func(r *selecting.ReserveRequest) { r.IfExists = selecting.ReturnFirst })
+	again, err := w.reservePending("k", func(r *selecting.PendingRequest) { r.IfExists = selecting.ReturnFirst })
 	r.Repeated = true
 	if err != nil || again != r {
 		t.Errorf("again: %+v, %v, want %+v", again, err, r)
@@ -172,7 +172,7 @@ func TestPendingOnce(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 64 {
 			wg.Go(func() {
-				switch r, err := w.reservePending("k", func(r *selecting.ReserveRequest) { r.IfExists = repeats }); {
+				switch r, err := w.reservePending("k", func(r *selecting.PendingRequest) { r.IfExists = repeats }); {
 				case err == nil && r.Repeated:
 					repeated.Add(1)
 				case err == nil:

@@ -67,6 +67,7 @@ func (a *API) project(q *query, req *ProjectRequest) (*catalog.Snapshot, selecto
 	if err := q.read(&req.Prompt, snap); err != nil {
 		return nil, weights, err
 	}
+	req.Prompt.noteKeys(state.Space)
 	state.Overlap(q.local, &q.overlap, &q.predicted)
 	return snap, weights, nil
 }

@@ -96,6 +96,14 @@ func (p *Prompt) tokens() ([]uint32, [][]uint64, bool) {
 	return p.TokenIDs, p.MM, p.HasTokenIDs
 }
 
+// noteKeys tells the scope's index if the prompt has keys beside its tokens: an adapter, a salt
+// or multimodal objects. Copies that engines announce without keys may then have some.
+func (p *Prompt) noteKeys(index *indexer.Space) {
+	if _, mm, ok := p.tokens(); ok && (p.LoRA != "" || p.CacheSalt != "" || len(mm) > 0) {
+		index.ShowKeys()
+	}
+}
+
 // check returns what is wrong with the prompt. It is cheap: it checks the hash form only, since
 // any tokens are valid.
 func (p *Prompt) check() error {

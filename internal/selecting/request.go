@@ -112,7 +112,7 @@ type SelectRequest struct {
 	// IfExists says how to treat an id that a reservation already has.
 	IfExists IfExists
 
-	// Pending, on /select with a SelectionID, keeps the choice so that Reserve can book it by
+	// Pending, on /select with a SelectionID, keeps the choice so that ReservePending can book it by
 	// this id alone (dynamo-kv-router 1.6.1).
 	Pending bool
 	// Advisory, on /select, asks what would be chosen. The request neither waits nor is refused
@@ -228,8 +228,7 @@ type RankTokens struct {
 	Tokens uint32
 }
 
-// ReserveRequest is the body of /reservations: a reservation on a rank that the
-// caller chose, or of a pending selection.
+// ReserveRequest is the body of /reservations: a reservation on a rank that the caller chose.
 type ReserveRequest struct {
 	Scope                  catalog.Scope
 	ID                     string
@@ -241,9 +240,19 @@ type ReserveRequest struct {
 	// TrackPrefill overrides the rule that effective_prefill_tokens, if given, count as
 	// prefill load (1.6.1).
 	TrackPrefill *bool
-	// Pending books the selection that Select kept under ID. All fields above except Scope and
-	// ID are ignored (1.6.1).
-	Pending bool
+
+	Lease    time.Duration // as in SelectRequest
+	IfExists IfExists
+	Detailed bool
+}
+
+// PendingRequest is the body of /reservations for a pending selection (1.6.1).
+type PendingRequest struct {
+	Scope catalog.Scope
+	ID    string
+	// Text holds the text that the request was read from; nil: none. It is released if the
+	// request has to wait.
+	Text TextHolder
 
 	Lease    time.Duration // as in SelectRequest
 	IfExists IfExists

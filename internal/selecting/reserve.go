@@ -3,31 +3,23 @@ package selecting
 import (
 	"errors"
 	"slices"
-	"sync"
 
-	"github.com/select-service/select-service/internal/affinity"
 	"github.com/select-service/select-service/internal/approximate"
 	"github.com/select-service/select-service/internal/contract"
-	"github.com/select-service/select-service/internal/pending"
 	"github.com/select-service/select-service/internal/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
 )
 
-// Reserve books a prompt on a rank that the caller chose, or a pending selection. The load
-// exists in any case, so the call never waits and is never refused for load.
-func (a *API) Reserve(req *ReserveRequest) (Reservation, error) {
-	reserve := a.reserve
-	if req.Pending {
-		reserve = a.reservePending
-	} else {
-		a.pending.store.Drop(req.Scope, req.ID)
-	}
-	r, err := reserve(req)
-	for n := 1; n < maxAttempts && errors.Is(err, scopes.ErrStale); n++ {
-		r, err = reserve(req)
-	}
+// Reserve books a prompt on a rank that the caller chose. The load exists in any case, so the
+// call never waits and is never refused for load.
+func (a *API) Reserve(req *ReserveRequest) (r Reservation, err error) {
+	a.pending.store.Drop(req.Scope, req.ID)
+	err = untilFresh(func() (err error) {
+		r, err = a.reserve(req)
+		return err
+	})
 	return r, err
 }
 
@@ -38,8 +30,17 @@ func (a *API) reserve(req *ReserveRequest) (Reservation, error) {
 	q := newQuery()
 	defer q.recycle()
 	// A retry gets the first reservation; an id of another request is a conflict.
-	if r, replayed, err := a.replayReservation(req, q); replayed || err != nil {
-		return r, err
+	if req.IfExists == ReturnFirst {
+		r, replayed, err := a.replayReservation(&idRequest{
+			id: req.ID, scope: req.Scope, rank: &req.Rank,
+			prompt: func(snap *catalog.Snapshot) (promptIdentity, []uint64, error) {
+				err := q.readReserve(&req.Prompt, snap)
+				return q.identify(&req.Prompt), q.sequence, err
+			},
+		})
+		if replayed || err != nil {
+			return r, err
+		}
 	}
 	// Read the request. Errors: not ready, invalid.
 	var p placement
@@ -57,9 +58,9 @@ func (a *API) reserve(req *ReserveRequest) (Reservation, error) {
 		return Reservation{}, err
 	}
 	defer release()
-	p.Hashes = slices.Clone(q.sequence)
+	p.ID, p.Lease, p.Hashes = req.ID, req.Lease, slices.Clone(q.sequence)
 	p.record = &idempotencyRecord{prompt: q.identify(&req.Prompt)}
-	return a.book(req, &p)
+	return a.book(&p, req.IfExists)
 }
 
 // Rebook books a request again, because it went to another rank than the chosen one, or because
@@ -94,15 +95,16 @@ func (a *API) rebook(req *Rebooking) (registration uint64, err error) {
 	p := placement{scope: state, snapshot: snap, entry: e, prefill: sel.EffectivePrefillTokens, after: req.After}
 	p.size = selector.Prompt{BlockSize: snap.BlockSize, Tokens: sel.ISLTokens, Blocks: len(hashes)}
 	p.Request = reservations.Request{
-		Hashes: hashes, TrackPrefill: sel.TrackPrefill && !req.PrefillDone, ExpectedOutput: req.ExpectedOutputTokens,
+		ID: req.ID, Lease: req.Lease, Hashes: hashes,
+		TrackPrefill: sel.TrackPrefill && !req.PrefillDone, ExpectedOutput: req.ExpectedOutputTokens,
 	}
 	p.record = &idempotencyRecord{prompt: identityOf(hashes, sel.ISLTokens)}
-	_, err = a.book(&ReserveRequest{Scope: sel.Scope, ID: req.ID, Lease: req.Lease}, &p)
+	_, err = a.book(&p, Refuse)
 	return p.registration, err
 }
 
-// readPlacement reads the prompt into q, and fills in all of p but the rank, the hashes and the
-// record.
+// readPlacement reads the prompt into q, and fills in all of p but the rank, the hashes, the
+// record and what the request names.
 func (a *API) readPlacement(req *ReserveRequest, q *query, p *placement) (err error) {
 	if p.snapshot, p.scope, err = a.scopes.Schedulable(req.Scope); err != nil {
 		return err
@@ -114,31 +116,21 @@ func (a *API) readPlacement(req *ReserveRequest, q *query, p *placement) (err er
 	if err := q.readReserve(&req.Prompt, p.snapshot); err != nil {
 		return err
 	}
+	req.Prompt.noteKeys(p.scope.Space)
 	p.local, p.size, p.ExpectedOutput = q.local, q.size, req.ExpectedOutputTokens
 	p.prefill, p.TrackPrefill, err = req.prefill(q.size.Tokens, weights.TrackPrefill)
 	return err
 }
 
 // replayReservation answers a request that is a retry of an earlier one; replayed reports
-// whether it is. It is an error if the id is another request's. The prompt is read into scratch.
-func (a *API) replayReservation(req *ReserveRequest, scratch *query) (r Reservation, replayed bool, err error) {
-	if req.IfExists != ReturnFirst {
-		return Reservation{}, false, nil
-	}
-	q := idRequest{id: req.ID, scope: req.Scope}
-	if !req.Pending {
-		q.rank = &req.Rank
-		q.prompt = func(snap *catalog.Snapshot) (promptIdentity, []uint64, error) {
-			err := scratch.readReserve(&req.Prompt, snap)
-			return scratch.identify(&req.Prompt), scratch.sequence, err
-		}
-	}
-	first, err := a.idempotency.findExisting(&q)
+// whether it is. It is an error if the id is another request's.
+func (a *API) replayReservation(q *idRequest) (r Reservation, replayed bool, err error) {
+	first, err := a.idempotency.findExisting(q)
 	if err != nil || first == nil {
 		return Reservation{}, false, asConflict(err, error.Error)
 	}
 	return Reservation{
-		ID: req.ID, Scope: first.Scope, Rank: first.Rank, Endpoint: first.endpoint, Lease: first.Lease, Repeated: true,
+		ID: q.id, Scope: first.Scope, Rank: first.Rank, Endpoint: first.endpoint, Lease: first.Lease, Repeated: true,
 	}, true, nil
 }
 
@@ -227,15 +219,15 @@ type placement struct {
 	record       *idempotencyRecord
 }
 
-// book makes a reservation under the request's id, and completes its record.
-func (a *API) book(req *ReserveRequest, p *placement) (Reservation, error) {
+// book makes a reservation, and completes its record. wanted says how to treat an id that exists.
+func (a *API) book(p *placement, wanted IfExists) (Reservation, error) {
 	e := p.entry
-	r := Reservation{ID: req.ID, Scope: req.Scope, Rank: e.Rank, Endpoint: e.Worker.Address(), Lease: req.Lease}
+	r := Reservation{ID: p.ID, Scope: p.snapshot.Scope, Rank: e.Rank, Endpoint: e.Worker.Address(), Lease: p.Lease}
 	p.record.lease = p.scope.NewLease()
-	p.record.answers, p.record.id, p.record.endpoint = &a.idempotency.answers, req.ID, r.Endpoint
-	p.ID, p.Lease, p.CallerState = req.ID, req.Lease, p.record
+	p.record.answers, p.record.id, p.record.endpoint = &a.idempotency.answers, p.ID, r.Endpoint
+	p.CallerState = p.record
 	p.Prompt = p.size.Tokens
-	_, err := a.ledger.Book(req.Scope, p.Request, func(v *reservations.View) (reservations.Placement, error) {
+	_, err := a.ledger.Book(r.Scope, p.Request, func(v *reservations.View) (reservations.Placement, error) {
 		if p.scope.Gone() { // see selection.choose
 			return reservations.Placement{}, scopes.ErrStale
 		}
@@ -244,14 +236,11 @@ func (a *API) book(req *ReserveRequest, p *placement) (Reservation, error) {
 		}
 		return reservations.Placement{Slot: e.Slot, Rank: e.Rank, PrefillTokens: p.prefill}, nil
 	})
-	if err != nil {
-		p.record.hold.Release()
-	}
 	var exists *reservations.ExistsError
 	limit, full := errors.AsType[*reservations.LimitError](err)
 	switch {
 	case errors.As(err, &exists):
-		return Reservation{}, errIDExists(exists.Error(), req.IfExists, exists)
+		return Reservation{}, errIDExists(exists.Error(), wanted, exists)
 	case full:
 		return Reservation{}, contract.LedgerLimit(limit)
 	case errors.Is(err, scopes.ErrStale), errors.Is(err, reservations.ErrUnknownRank):
@@ -280,91 +269,4 @@ func (a *API) booked(r *idempotencyRecord, scope *scopes.State, e catalog.Entry,
 		private++
 	}
 	scope.Booked(e, local, private, lease)
-}
-
-// pendingSelections has the selections that can be booked by their id alone.
-type pendingSelections struct {
-	store *pending.Store
-	// mu is held while a selection is booked, so that a second request for it finds either the
-	// selection or the reservation.
-	mu sync.Mutex
-}
-
-// save keeps the selection, if the request asks for it.
-func (p *pendingSelections) save(c *selection) {
-	req := c.request
-	if c.reserve || !req.Pending || req.SelectionID == nil {
-		return
-	}
-	s := pending.Selection{
-		Scope: req.Scope, Rank: c.result.Rank, BlockSize: c.snapshot.BlockSize, Eagle: c.snapshot.Eagle,
-		Local: c.local, Sequence: c.sequence,
-		Tokens: c.size.Tokens, Prefill: c.result.EffectivePrefillTokens,
-		TrackPrefill: c.weights.TrackPrefill, ExpectedOutput: req.ExpectedOutputTokens,
-	}
-	if req.Pinned == nil && req.Target == nil {
-		s.Session = req.Session
-	}
-	p.store.Put(*req.SelectionID, s)
-}
-
-// reservePending books the selection that is pending under the request's id. The first success
-// uses it up. A failure leaves it for another try, unless its session has moved or its scope's
-// block size has changed: then no try can succeed.
-func (a *API) reservePending(req *ReserveRequest) (Reservation, error) {
-	a.pending.mu.Lock()
-	defer a.pending.mu.Unlock()
-	if r, replayed, err := a.replayReservation(req, nil); replayed || err != nil {
-		return r, err
-	}
-	claim, err := a.pending.store.Take(req.Scope, req.ID)
-	if err != nil {
-		return Reservation{}, errNotPending(req)
-	}
-	defer claim.Back()
-	r, err := a.bookPending(req, claim.Selection())
-	if err == nil || contract.KindOf(err) == contract.BadRequest || errors.Is(err, pending.ErrNone) {
-		claim.Done()
-	}
-	return r, err
-}
-
-func errNotPending(req *ReserveRequest) *contract.Error {
-	none := contract.ScopeErrorf(contract.NotFound, req.Scope, "no pending selection %s", req.ID)
-	none.Tail, none.Err = " (expired, already used, or never selected)", pending.ErrNone
-	return none
-}
-
-// bookPending books a pending selection: check that it is still valid, join the session, book.
-func (a *API) bookPending(req *ReserveRequest, sel pending.Selection) (Reservation, error) {
-	snap, state, err := a.scopes.Schedulable(sel.Scope)
-	if err != nil {
-		return Reservation{}, err
-	}
-	if snap.BlockSize != sel.BlockSize || snap.Eagle != sel.Eagle { // its hashes are of another block size (decision D17)
-		return Reservation{}, errNotPending(req)
-	}
-	e, ok := snap.Entry(sel.Rank)
-	if !ok {
-		return Reservation{}, contract.ScopeErrorf(contract.NotFound, sel.Scope, "schedulable worker %d (dp_rank %d) not found", sel.Rank.Worker, sel.Rank.DP)
-	}
-	if exists := a.idempotency.conflict(req.ID, req.Scope); exists != nil { // before the session is changed
-		return Reservation{}, errIDExists(exists.Error(), req.IfExists, exists)
-	}
-	release, err := a.claimID(req)
-	if err != nil {
-		return Reservation{}, err
-	}
-	defer release()
-	hold, err := a.sessions.join(affinity.Key{Scope: sel.Scope, Session: sel.Session}, sel.Rank, snap)
-	if err != nil {
-		return Reservation{}, err
-	}
-	p := placement{scope: state, snapshot: snap, entry: e, local: sel.Local, prefill: sel.Prefill}
-	p.size = selector.Prompt{BlockSize: sel.BlockSize, Tokens: sel.Tokens, Blocks: len(sel.Sequence)}
-	p.Request = reservations.Request{
-		Hashes: sel.Sequence, TrackPrefill: sel.TrackPrefill, ExpectedOutput: sel.ExpectedOutput,
-	}
-	p.record = &idempotencyRecord{hold: hold, prompt: identityOf(sel.Sequence, sel.Tokens)}
-	return a.book(req, &p)
 }

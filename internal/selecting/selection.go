@@ -56,6 +56,15 @@ type queueWait struct {
 // worker leaves within microseconds.
 const maxAttempts = 10
 
+// untilFresh runs a request until its answer is not of a state that has changed meanwhile.
+func untilFresh(serve func() error) error {
+	err := serve()
+	for n := 1; n < maxAttempts && errors.Is(err, scopes.ErrStale); n++ {
+		err = serve()
+	}
+	return err
+}
+
 // Select chooses a worker and rank for a prompt. If reserve is set, the load is booked in the
 // same step, so that each of several concurrent calls sees the reservations of the earlier
 // ones. If queueing is on, the call waits until an eligible rank is free.
@@ -70,7 +79,7 @@ func (a *API) Select(ctx context.Context, req *SelectRequest, reserve bool) (Sel
 			c.hold.Release()
 		}
 	}()
-	err := c.serveFresh(ctx)
+	err := untilFresh(func() error { return c.serve(ctx) })
 	if selected = err == nil && !c.replayed; selected { // from now on the reservation owns the hold
 		a.pending.save(c)
 	}
@@ -88,7 +97,7 @@ func (a *API) Explain(ctx context.Context, req *SelectRequest) (*Explanation, er
 	req.ExplainOnly = true
 	c := a.newSelection(req, false)
 	defer c.recycle()
-	err := c.serveFresh(ctx)
+	err := untilFresh(func() error { return c.serve(ctx) })
 	if err == nil {
 		c.evaluateShadows()
 		return c.addHeaders(c.decided().explain()), nil
@@ -123,18 +132,9 @@ func filterOf(req *SelectRequest) selector.Filter {
 	return selector.NewFilter(allowed, req.RequiredTaints)
 }
 
-// serveFresh runs serve until its answer is not of a state that has changed meanwhile.
-func (c *selection) serveFresh(ctx context.Context) error {
-	err := c.serve(ctx)
-	for n := 1; n < maxAttempts && errors.Is(err, scopes.ErrStale); n++ {
-		err = c.serve(ctx)
-	}
-	return err
-}
-
 // serve runs a selection step by step: admit, score, choose, book, answer. It ends with the
 // first step that fails. An error with scopes.ErrStale says that the state it was judged by has
-// changed; serveFresh then runs serve again.
+// changed; untilFresh then runs serve again.
 func (c *selection) serve(ctx context.Context) error {
 	// A retry gets the answer of the first request; an id of another request is a conflict.
 	if replayed, err := c.replay(); replayed || err != nil {
@@ -283,6 +283,7 @@ func (c *selection) lookUpOverlap() error {
 	if err := c.readPrompt(c.snapshot); err != nil {
 		return err
 	}
+	c.request.Prompt.noteKeys(c.scope.Space)
 	c.findOverlap()
 	return nil
 }

@@ -84,30 +84,33 @@ func (s *sessions) isUnschedulable(r catalog.Rank, snap *catalog.Snapshot) bool 
 // bound, or whose session is bound to a worker newer than its snapshot.
 var errSessionMoved = &contract.Error{Kind: contract.Unavailable, Text: "workers changed while the session was bound", Err: scopes.ErrStale}
 
-// acquireSession acquires the session for the reservation. It waits while another first
-// request of the session is being served. Afterwards workers, load and limits may have
-// changed, and a reservation that the request repeats may exist, so it returns
-// errSessionMoved and the request runs again.
+// acquireSession acquires the session for the reservation, see sessions.acquire.
 func (c *selection) acquireSession(ctx context.Context) (err error) {
 	if !c.reserve || c.hold != nil || c.session() == "" {
 		return nil
 	}
-	c.hold, err = c.api.sessions.Acquire(ctx, c.sessionKey(), func() error {
+	c.hold, err = c.api.sessions.acquire(ctx, c.sessionKey(), func() error {
 		if err := c.readPrompt(c.snapshot); err != nil {
 			return err
 		}
 		return c.keepHashes(c.request.PolicyClass)
 	})
+	return err
+}
+
+// acquire acquires a session for a reservation. It waits while another first request of the
+// session is being served; beforeWait is called before that, and may refuse it. Afterwards
+// workers, load and limits may have changed, and a reservation that the request repeats may
+// exist, so the error is errSessionMoved, beside the hold, and the request runs again.
+func (s *sessions) acquire(ctx context.Context, k affinity.Key, beforeWait func() error) (*affinity.Hold, error) {
+	hold, err := s.Acquire(ctx, k, beforeWait)
 	switch {
-	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
-		return errClientGone(err)
-	case err != nil:
-		return err
+	case err == nil && hold.Waited():
+		return hold, errSessionMoved
+	case err != nil && errors.Is(err, ctx.Err()):
+		return nil, errClientGone(err)
 	}
-	if c.hold.Waited() {
-		return errSessionMoved
-	}
-	return nil
+	return hold, err
 }
 
 // maxMoves bounds how often a binding that changes meanwhile is checked again.
@@ -167,26 +170,4 @@ func errSessionBound(session string, bound, chosen catalog.Rank) *contract.Error
 		return contract.Errorf(contract.BadRequest, "session %s is bound to worker %d, not %d", session, bound.Worker, chosen.Worker)
 	}
 	return contract.Errorf(contract.BadRequest, "session %s is bound to DP rank %d, not %d", session, bound.DP, chosen.DP)
-}
-
-// join acquires a session for a reservation on a rank that was chosen before. It never waits:
-// it binds the session to that rank even if another request is just choosing one for it. If the
-// session is bound to another rank of the scope, it ends that binding and fails.
-func (s *sessions) join(k affinity.Key, r catalog.Rank, snap *catalog.Snapshot) (*affinity.Hold, error) {
-	if s.Table == nil || k.Session == "" {
-		return nil, nil
-	}
-	hold := s.Join(k, r)
-	for range maxMoves {
-		bound, ok := hold.Rank()
-		if !ok || bound == r {
-			break
-		}
-		hold.Drop()
-		if !s.isUnschedulable(bound, snap) {
-			hold.Release()
-			return nil, errSessionBound(k.Session, bound, r)
-		}
-	}
-	return hold, nil
 }

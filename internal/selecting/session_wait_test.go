@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/affinity"
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -157,4 +158,115 @@ func named(id string, change ...func(*selecting.SelectRequest)) *selecting.Selec
 		f(req)
 	}
 	return req
+}
+
+// replay starts to book a pending selection, and waits until that is answered or waits.
+func (w *world) replay(id string, exists selecting.IfExists) *call {
+	w.T.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &call{cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(c.done)
+		r, err := w.ReservePending(ctx, &selecting.PendingRequest{
+			Scope: scope, ID: id, Text: &c.text, IfExists: exists, Detailed: true,
+		})
+		c.sel.Rank, c.sel.Repeated, c.err = r.Rank, r.Repeated, err
+	}()
+	w.T.Cleanup(cancel)
+	synctest.Wait()
+	return c
+}
+
+// TestPendingWaits: a pending selection of worker 1 waits for a request that decides where its
+// session is bound, and ends with that, with its caller and with the service. Meanwhile its id is
+// in use.
+func TestPendingWaits(t *testing.T) {
+	const bound2 = "session q is bound to worker 2, not 1"
+	for name, tt := range map[string]struct {
+		binder uint64 // the worker that the session's first request waits for
+		end    func(w *world, binder, replay *call)
+		kind   contract.Kind // with text
+		text   string        // "": it is booked
+		bound  uint64        // the session's worker afterwards; 0: none
+	}{
+		"bound to the same":      {1, func(w *world, _, _ *call) { _ = w.Free("burden") }, 0, "", 1},
+		"bound to another":       {2, func(w *world, _, _ *call) { _ = w.Free("burden") }, contract.BadRequest, bound2, 0},
+		"given up":               {2, func(_ *world, b, _ *call) { b.cancel() }, 0, "", 1},
+		"no worker to bind it":   {2, func(w *world, _, _ *call) { w.Remove(2) }, 0, "", 1},
+		"its worker leaves":      {1, func(w *world, _, _ *call) { w.Remove(1) }, contract.NotFound, "schedulable worker 1 (dp_rank 0) not found for model=m tenant=t", 0},
+		"its caller leaves":      {2, func(_ *world, _, r *call) { r.cancel() }, contract.Cancelled, "the client went away", 0},
+		"the service ends":       {2, func(w *world, _, _ *call) { w.Close() }, contract.Unavailable, contract.ErrShuttingDown.Error(), 0},
+		"it is too old by then":  {1, func(w *world, _, _ *call) { time.Sleep(130 * time.Second); _ = w.Free("burden") }, 0, "", 1},
+		"selected again by then": {1, func(w *world, _, _ *call) { w.selectPending("s1", prompt(5, 8), onWorkers(3)); _ = w.Free("burden") }, 0, "", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := start(t, eventsOff, sessions, keeping, queueing(0))
+				for id := range uint64(3) {
+					w.Put(record(id+1, 1))
+				}
+				w.selectPending("s1", prompt(1, 8), of("q"), onWorkers(1))
+				if err := w.attempt("burden", prompt(2, 80), onWorkers(tt.binder), leased(time.Hour)); err != nil {
+					t.Fatal(err)
+				}
+				binder := w.call("binder", prompt(3, 8), of("q"), onWorkers(tt.binder))
+				replay := w.replay("s1", selecting.Refuse)
+				if !binder.waits() || !replay.waits() || replay.text.released.Load() == 0 {
+					t.Fatalf("waiting: %t, %t (%v)", binder.waits(), replay.waits(), replay.err)
+				}
+				wantError(t, w.replay("s1", selecting.Refuse).err, contract.Conflict, "Request s1 is being booked")
+				tt.end(w, binder, replay)
+				synctest.Wait()
+				switch {
+				case replay.waits():
+					t.Fatal("it waits still")
+				case tt.text != "":
+					wantError(t, replay.err, tt.kind, tt.text)
+				case replay.served(t).Rank.Worker != 1:
+					t.Errorf("booked on %s", replay.sel.Rank)
+				}
+				if name == "the service ends" {
+					return
+				}
+				binder.cancel()
+				synctest.Wait()
+				_, err := w.reserve("probe", prompt(4, 8), of("q"), onWorkers(3))
+				if tt.bound != 0 {
+					wantError(t, err, contract.BadRequest, fmt.Sprintf("session q is bound to worker %d, not 3", tt.bound))
+				} else if err != nil {
+					t.Error(err)
+				}
+				time.Sleep(10 * time.Minute) // all leases have ended
+				if m := w.Metrics()["remembered_entries"]; sum(m, "sessions") != 0 || sum(m, "session_waiters") != 0 {
+					t.Errorf("%v sessions are left, %v wait", sum(m, "sessions"), sum(m, "session_waiters"))
+				}
+			})
+		})
+	}
+}
+
+// TestPendingRetryWaits: of a request and its retry, which wait for one session, one books the
+// selection and the other gets its answer.
+func TestPendingRetryWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, eventsOff, sessions, keeping, queueing(0))
+		w.Put(record(1, 1))
+		w.selectPending("s1", prompt(1, 8), of("q"))
+		if err := w.attempt("burden", prompt(2, 80)); err != nil {
+			t.Fatal(err)
+		}
+		binder := w.call("binder", prompt(3, 8), of("q"))
+		first, retry := w.replay("s1", selecting.ReturnFirst), w.replay("s1", selecting.ReturnFirst)
+		if !binder.waits() || !first.waits() || !retry.waits() {
+			t.Fatal("the worker is busy")
+		}
+		if err := w.Free("burden"); err != nil {
+			t.Fatal(err)
+		}
+		binder.served(t)
+		if first.served(t).Repeated == retry.served(t).Repeated {
+			t.Errorf("repeated: %t, %t", first.sel.Repeated, retry.sel.Repeated)
+		}
+		w.WantLoad("1/0: 16 4 2")
+	})
 }

@@ -284,7 +284,6 @@ func (c *selection) keepHashes(class string) error {
 		c.wait.kept = new(kept)
 	}
 	req, k := c.request, c.wait.kept
-	account := c.api.config.Waiting
 	n := int64(keptOverhead + keptPerRank*c.snapshot.NumRanks + 8*(len(c.local)+len(c.sequence)) + 16*len(req.AllowedWorkers))
 	for _, taint := range req.RequiredTaints {
 		n += int64(16 + 2*len(taint))
@@ -300,11 +299,8 @@ func (c *selection) keepHashes(class string) error {
 		}
 	}
 	if more := n - k.bytes; more > 0 {
-		if !account.Reserve(more) {
-			return queueError(&admission.LimitError{
-				PolicyClass: class, LimitKind: admission.LimitBytes,
-				Current: uint64(account.Used()), Limit: uint64(account.Limit()),
-			})
+		if err := c.api.reserveWaiting(more, class); err != nil {
+			return err
 		}
 		k.bytes = n
 	}
@@ -326,6 +322,19 @@ func (c *selection) keepHashes(class string) error {
 	}
 	req.Text.ReleaseText()
 	return nil
+}
+
+// reserveWaiting reserves n bytes for a request that waits. The error, which names the class of
+// the request, says that the account is full.
+func (a *API) reserveWaiting(n int64, class string) error {
+	account := a.config.Waiting
+	if account.Reserve(n) {
+		return nil
+	}
+	return queueError(&admission.LimitError{
+		PolicyClass: class, LimitKind: admission.LimitBytes,
+		Current: uint64(account.Used()), Limit: uint64(account.Limit()),
+	})
 }
 
 // readPrompt reads the prompt for the workers of a scope, unless the request has waited and

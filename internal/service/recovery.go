@@ -182,6 +182,7 @@ func (s *Service) dump(ctx context.Context, d *recovery.Writer, form contract.Ve
 			Scope:     sc,
 			BlockSize: state.BlockSize,
 			Ranks:     state.Gate.Ranks(),
+			KeysShown: state.Space.KeysShown(),
 			Runs:      walk.Runs,
 		})
 		if err != nil {

@@ -307,7 +307,7 @@ func (s *State) writeIndex(ctx context.Context, w *statefile.Writer, p *pacer, s
 		if _, twice := carried[rankKey{sc, r}]; !known || twice || state.Space.HasGroups(slot) {
 			continue
 		}
-		number, err := w.Rank(statefile.Rank{Scope: sc, BlockSize: snap.BlockSize, Eagle: snap.Eagle, Rank: r, From: from})
+		number, err := w.Rank(statefile.Rank{Scope: sc, BlockSize: snap.BlockSize, Eagle: snap.Eagle, Rank: r, KeysShown: state.Space.KeysShown(), From: from})
 		if errors.Is(err, statefile.ErrTooLarge) {
 			continue
 		}

@@ -70,6 +70,7 @@ type Rank struct {
 	BlockSize uint32 // tokens
 	Eagle     bool
 	Rank      catalog.Rank
+	KeysShown bool `json:",omitempty"` // of the scope: see indexer.Space.KeysShown
 	// From is the position of the rank's stream.
 	From kvevents.Checkpoint
 }

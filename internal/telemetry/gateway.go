@@ -16,6 +16,7 @@ var (
 	gatewayPickSeconds   = gatewayFamilies.histogram("gateway_pick_seconds", "Time from the end of a request to the answer that names its engine, tokenizer and wait queue included.")
 	gatewayTokenizing    = gatewayFamilies.histogram("gateway_tokenizer_seconds", "Time that the tokenizer took for a request, failures included.")
 	gatewayTokenFailures = gatewayFamilies.counter("gateway_tokenizer_failures_total", "Requests whose tokens are not known, by why and by what became of them.", "reason", "action")
+	gatewayLengths       = gatewayFamilies.counter("gateway_model_length_unknown_total", "Requests whose prompt the engine shortens to the length of its model, while that is unknown: the prompt counts as it stands.")
 	gatewayPrefills      = gatewayFamilies.counter("gateway_prefill_completed_total", "Prefills that were complete, by what told it.", "by")
 	gatewayRebooked      = gatewayFamilies.counter("gateway_rebooked_total", "Reservations of running requests that ended with their worker and were booked again when it was back.")
 	gatewayServed        = gatewayFamilies.counter("gateway_served_total", "Responses with which Envoy told the endpoint that served them: the chosen one, a fallback to which the booking was moved, or one that is no worker of the model.", "endpoint")
@@ -33,6 +34,7 @@ const (
 	GatewayPlaced                      // placed by load; nothing is to be booked
 	GatewayInvalid                     // 400
 	GatewayUnknownModel                // 404
+	GatewayBodyTimeout                 // 408
 	GatewayTooLarge                    // 413
 	GatewayOverloaded                  // 429
 	GatewayUnavailable                 // 503
@@ -45,7 +47,7 @@ const (
 )
 
 var gatewayOutcomeNames = [gatewayOutcomes]string{
-	"booked", "placed", "invalid", "unknown_model", "too_large", "overloaded", "unavailable", "tokenizer", "failed", "gone", "protocol", "unbooked",
+	"booked", "placed", "invalid", "unknown_model", "body_timeout", "too_large", "overloaded", "unavailable", "tokenizer", "failed", "gone", "protocol", "unbooked",
 }
 
 // PrefillSign is the sign by which the end of a prefill was noticed.
@@ -122,6 +124,7 @@ type Gateway struct {
 	served            [servedEndpoints]atomic.Uint64
 	picks, tokenizing *Histogram
 	cached, predicted *Histogram
+	lengths           atomic.Uint64 // needed but unknown
 	more, less        atomic.Uint64 // tokens that engines had cached above and below the prediction
 }
 
@@ -148,6 +151,10 @@ func (g *Gateway) Tokenized(took time.Duration) { g.tokenizing.Observe(took.Seco
 
 // TokenizerFailed counts a request without tokens.
 func (g *Gateway) TokenizerFailed(r TokenizerReason, a TokenizerAction) { g.failures[r][a].Add(1) }
+
+// LengthUnknown counts a request whose prompt is not shortened as its engine does, since the
+// length of the model is unknown.
+func (g *Gateway) LengthUnknown() { g.lengths.Add(1) }
 
 // PrefillCompleted counts a prefill.
 func (g *Gateway) PrefillCompleted(by PrefillSign) { g.prefills[by].Add(1) }
@@ -189,6 +196,7 @@ func (g *Gateway) Collect(ch chan<- prometheus.Metric) {
 			send(ch, gatewayTokenFailures, g.failures[r][a].Load(), reason, action)
 		}
 	}
+	send(ch, gatewayLengths, g.lengths.Load())
 	for by, name := range prefillSignNames {
 		send(ch, gatewayPrefills, g.prefills[by].Load(), name)
 	}

@@ -55,18 +55,21 @@ func (s *Space) findHeld(by holder, name uint64) (cell uint32, passed int) {
 }
 
 // findInAnyTier returns the block that a rank holds under a name, in the first
-// tier in which it holds one, or 0.
+// tier in which it holds one, or 0. It leaves out unidentified blocks.
 func (s *Space) findInAnyTier(slot uint32, name uint64) uint32 {
 	a := &s.ranks[slot].aliases
 	found, tier := uint32(0), Tier(NumTiers)
 	if len(a.cells) > 0 {
 		for t := Tier(0); t < tier; t++ {
-			if cell, ok := a.cells[aliasKey{name, t}]; ok {
+			if cell, ok := a.cells[aliasKey{name, t}]; ok && !s.tree.isUnidentified(s.tree.nodeAt(cell)) {
 				found, tier = cell, t
 			}
 		}
 	}
 	s.findByName(name, func(cell uint32, nd *node) bool {
+		if s.tree.isUnidentified(nd) {
+			return false
+		}
 		for t := Tier(0); t < tier; t++ {
 			if s.tree.sets.has(nd.holders[t], slot) && a.underTableName(cell, t) {
 				found, tier = cell, t

@@ -57,6 +57,17 @@ func (c *copies) addFirst(name uint64, t Tier) {
 	}
 }
 
+// set sets the number of copies of a block that has just become held under a name.
+func (c *copies) set(name uint64, t Tier, n uint32) {
+	c.drop(name, t)
+	if c.counts == nil {
+		c.counts = make(map[aliasKey]uint32)
+	}
+	c.counts[aliasKey{name, t}] = n
+	c.largest = max(c.largest, len(c.counts))
+	c.further[t] += int(max(n, 1)) - 1
+}
+
 // take counts a removal, and reports whether the block has copies left.
 func (c *copies) take(name uint64, t Tier) (left bool) {
 	key := aliasKey{name, t}

@@ -9,7 +9,9 @@ import (
 // Offloading connectors name blocks by the engine's hash alone, often after the
 // device has evicted them (decision K15). A rank therefore remembers the latest
 // blocks that it removed: maxRemoved of them (96 KiB), and maxRemovedByName from the
-// first such event on, as most engines never send one. Both are powers of two.
+// first such event on, as most engines never send one. Copies with tokens but without
+// keys count as such events once keys were shown (Store.KeysOmitted). Both are powers of
+// two.
 const (
 	maxRemoved       = 4096
 	maxRemovedByName = 65536
@@ -140,6 +142,9 @@ func (r *removedBlocks) clear(m *memory) {
 func (s *Space) rememberRemoved(by holder, name uint64, cell uint32) {
 	t := &s.tree
 	nd := t.nodeAt(cell)
+	if t.isUnidentified(nd) {
+		return // a later store of the name is as unknown as the first
+	}
 	b := removedBlock{
 		removedRow{name: name, parent: name, local: t.cells.local(cell)},
 		removedRest{seed: t.seeds.seed(nd.seed)},
@@ -149,6 +154,9 @@ func (s *Space) rememberRemoved(by holder, name uint64, cell uint32) {
 		b.parent, b.parentKnown = t.previousHash(cell)
 	} else if up, ok := t.parentCell(cell); ok {
 		b.parent = s.nameOf(by, up)
+	}
+	if s.ranks[by.slot()].unkeyedCopies && s.KeysShown() {
+		s.ranks[by.slot()].removed.indexByName()
 	}
 	r := &s.ranks[by.slot()].removed
 	r.verified = r.verified || s.sequence && !b.unverified

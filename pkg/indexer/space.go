@@ -3,6 +3,7 @@ package indexer
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/select-service/select-service/internal/keyhash"
 	"github.com/select-service/select-service/pkg/hashing"
@@ -14,9 +15,10 @@ import (
 // namespace. Ranks are known by their slot, a dense number that the caller gives
 // out and keeps stable while the rank has blocks.
 type Space struct {
-	// mu guards all fields. It is held for memory work on one event or one
+	// mu guards all fields but keyed. It is held for memory work on one event or one
 	// query; longer operations release it about every millisecond.
 	mu         sync.RWMutex
+	keyed      atomic.Bool // see ShowKeys
 	mem        memory
 	tree       tree
 	ranks      []rank   // by slot
@@ -53,7 +55,9 @@ type rank struct {
 	orphans orphans
 	removed removedBlocks
 	groups  *slotGroups // nil: none has reported
-	charged rankCharge
+	// unkeyedCopies: the rank has stored blocks with Store.KeysOmitted.
+	unkeyedCopies bool
+	charged       rankCharge
 }
 
 // Tier is where a worker keeps a cached block.
@@ -241,7 +245,9 @@ func (s *Space) Seeds(dst []uint64) []uint64 {
 		dst = append(dst, hashing.Seed)
 	}
 	for seed := range s.tree.seeds.of {
-		dst = append(dst, seed)
+		if seed != Unidentified {
+			dst = append(dst, seed)
+		}
 	}
 	return dst
 }

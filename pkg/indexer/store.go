@@ -21,6 +21,16 @@ type Store struct {
 	// hash gets one more copy; it is held until as many removals have come. Otherwise
 	// the event changes nothing for such a block. Only for local Spaces.
 	Counted bool
+	// KeysOmitted: the event does not say which keys its blocks have beside their tokens.
+	// Once keys were shown (Space.ShowKeys), a name that the rank has announced, and whose
+	// seed is accepted by Fits, is that block, and the others become Unidentified. Before,
+	// Local says which blocks these are.
+	KeysOmitted bool
+	// Fits, if not nil, reports whether a block with that seed has the keys that an event
+	// with KeysOmitted states all the same. It is called with the lock held.
+	Fits func(seed uint64) bool
+	// ShowsKeys: some of the blocks have keys, even if Seed does not show it.
+	ShowsKeys bool
 	// Provisional: the event does not come from the engine, so the number of copies of
 	// the blocks that it adds is unknown. It counts no copies.
 	Provisional bool
@@ -34,6 +44,9 @@ type Outcome struct {
 	Orphaned int // wait for their parent (decision K7)
 	Dropped  int // older orphans that were dropped to make room
 	Refused  int // not kept: the Account has no room
+	// Unidentified is the number of blocks that are kept but never matched, because only
+	// their names are known.
+	Unidentified int
 	// Held is the number of blocks that the rank now holds in the tier, each copy
 	// counted. It is set only if Copies > 0.
 	Held int
@@ -72,6 +85,7 @@ func (o *Outcome) add(more Outcome) {
 	o.Dropped += more.Dropped
 	o.Refused += more.Refused
 	o.Copies += more.Copies
+	o.Unidentified += more.Unidentified
 	o.Held = max(o.Held, more.Held)
 }
 
@@ -91,10 +105,18 @@ func (s *Space) storePart(ev *Store) Outcome {
 
 // store applies an event of at least one block.
 func (s *Space) store(ev *Store) Outcome {
+	s.noteKeys(ev)
+	if s.namesOnly(ev) {
+		return s.storeNames(ev)
+	}
+	if ev.KeysOmitted {
+		s.ranks[ev.Slot].unkeyedCopies = true
+	}
 	stored, copies, ok := s.insert(ev)
 	if !ok {
 		return s.storeOrphan(ev)
 	}
+	s.identify(ev)
 	s.joinOrphans(holderOf(ev.Slot, ev.Tier), ev.EngineHashes)
 	out := Outcome{Stored: stored, Known: len(ev.EngineHashes) - stored, Copies: copies}
 	if copies > 0 {
@@ -172,7 +194,7 @@ func (s *Space) storeOrphan(ev *Store) Outcome {
 		out.add(s.store(&Store{
 			Slot: ev.Slot, Tier: ev.Tier, Parent: ev.EngineHashes[anchor], HasParent: true,
 			EngineHashes: ev.EngineHashes[rest:], Local: ev.Local[rest:], Seed: ev.Seed, SeedKnown: ev.SeedKnown,
-			Counted: ev.Counted, Provisional: ev.Provisional,
+			Counted: ev.Counted, Provisional: ev.Provisional, KeysOmitted: ev.KeysOmitted, Fits: ev.Fits,
 		}))
 	}
 	return out
@@ -197,7 +219,7 @@ func (s *Space) positionAfterParent(ev *Store) (position, bool) {
 		return position{}, true
 	}
 	cell := s.findInTier(holderOf(ev.Slot, ev.Tier), ev.Parent)
-	if cell == 0 {
+	if cell == 0 || s.tree.isUnidentified(s.tree.nodeAt(cell)) {
 		cell = s.findInAnyTier(ev.Slot, ev.Parent)
 	}
 	if cell == 0 {

@@ -53,8 +53,8 @@ type Converter struct {
 	ranks      Ranks
 	groups     groups
 	copies     copyCounting
-	salted     bool // the stream has used a salt: children may have to inherit one
-	namedSeeds map[uint64]struct{}
+	salted     bool              // the stream has used a salt: children may have to inherit one
+	namedSeeds map[uint64]string // adapters of block seeds that were named
 }
 
 // NewConverter returns a converter for a stream that was registered for rank, in
@@ -229,7 +229,12 @@ func (c *Converter) store(ev *Event, slot uint32, idx Index, work *scratch, t *T
 		Parent: ev.Parent, HasParent: ev.HasParent,
 		EngineHashes: ev.Hashes, Local: work.local,
 		Seed: seed, SeedKnown: known,
-		Counted: c.counted(),
+		Counted:     c.counted(),
+		KeysOmitted: ev.OmitsKeys(),
+		ShowsKeys:   ev.ShowsKeys(),
+	}
+	if work.store.KeysOmitted && ev.LoRA != "" {
+		work.store.Fits = func(seed uint64) bool { return c.hasAdapter(seed, ev.LoRA) }
 	}
 	out := idx.Store(&work.store)
 	if out.Copies > 0 && ev.Tier == indexer.Device && c.copies.exceededBy(out.Held) {
@@ -242,6 +247,7 @@ func (c *Converter) store(ev *Event, slot uint32, idx Index, work *scratch, t *T
 	n[BlocksOrphaned] += uint64(out.Orphaned)
 	n[BlocksDropped] += uint64(out.Dropped)
 	n[BlocksRefused] += uint64(out.Refused)
+	n[BlocksUnidentified] += uint64(out.Unidentified)
 	n[BlocksIncomplete] += uint64(ev.incomplete)
 }
 
@@ -408,15 +414,27 @@ const maxNamedSeeds = 4096
 // localSeed returns the block seed of an adapter and a salt, and names it.
 func (c *Converter) localSeed(lora, salt string) uint64 {
 	seed := hashing.LocalSeed(lora, salt)
-	if c.Seeds == nil || lora == "" && salt == "" {
+	if lora == "" && salt == "" {
 		return seed
 	}
 	if _, done := c.namedSeeds[seed]; !done {
 		if c.namedSeeds == nil || len(c.namedSeeds) >= maxNamedSeeds {
-			c.namedSeeds = make(map[uint64]struct{})
+			c.namedSeeds = make(map[uint64]string)
 		}
-		c.namedSeeds[seed] = struct{}{}
-		c.Seeds.NameSeed(seed, lora, salt)
+		c.namedSeeds[seed] = lora
+		if c.Seeds != nil {
+			c.Seeds.NameSeed(seed, lora, salt)
+		}
 	}
 	return seed
+}
+
+// hasAdapter reports whether a block seed is known to be of an adapter. It cannot be
+// computed from a seed with a salt that this stream has not used (or not for long).
+func (c *Converter) hasAdapter(seed uint64, lora string) bool {
+	if seed == hashing.LocalSeed(lora, "") {
+		return true
+	}
+	named, ok := c.namedSeeds[seed]
+	return ok && named == lora
 }

@@ -69,6 +69,9 @@ type Event struct {
 	Salt     string
 	SaltSeen bool
 
+	// HasExtraKeys: the event has extra keys, even if no block has one.
+	HasExtraKeys bool
+
 	// MM has each block's multimodal object hashes (nil: none in any block; it
 	// may be shorter than Hashes).
 	MM [][]uint64
@@ -94,6 +97,19 @@ type Event struct {
 
 	badLoRAID  bool // the adapter's number is no integer
 	incomplete int  // blocks cut off by the Converter
+}
+
+// OmitsKeys reports whether a store with tokens does not say which keys its blocks have
+// beside them: one of a medium other than the device with neither a salt nor extra keys.
+// Such a store on the device has no such keys.
+func (ev *Event) OmitsKeys() bool {
+	return (ev.Tier != indexer.Device || !ev.TierKnown) && ev.Salt == "" && !ev.HasExtraKeys
+}
+
+// ShowsKeys reports whether an event states a key of a block beside its tokens: an
+// adapter, a salt, a multimodal object, or one that no prompt can express.
+func (ev *Event) ShowsKeys() bool {
+	return ev.LoRA != "" || ev.HasLoRAID || ev.Salt != "" || ev.MM != nil || ev.Opaque != nil
 }
 
 // ofOwnCache reports whether an event is about the sender's own cache.

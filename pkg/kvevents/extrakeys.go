@@ -31,7 +31,7 @@ func (d *Decoder) extras(ev *Event, later deferred) Reason {
 	}
 	if later.extraKeys != 0 {
 		d.r.Pos = later.extraKeys
-		if !d.r.Nil() && !d.readExtraKeys(ev, hasInfos) {
+		if ev.HasExtraKeys = !d.r.Nil(); ev.HasExtraKeys && !d.readExtraKeys(ev, hasInfos) {
 			return BadField
 		}
 	}

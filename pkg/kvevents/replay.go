@@ -58,6 +58,8 @@ type replay struct {
 	// The rest is of stateReplaying.
 
 	appliedBefore position // the last number applied when the replay began
+	heard         bool     // a live message had come on the connection before
+	withheld      bool     // an answer was left out: another rank's, or unreadable
 	answered      bool     // a message of it has come; only then first and newest are set
 	first         uint64   // the first number that came
 	newest        uint64   // the highest one so far
@@ -94,7 +96,7 @@ func (s *stream) becomeOverdue(now time.Time) {
 func (s *stream) becomeReplaying(now time.Time) {
 	s.replay = replay{
 		state: stateReplaying, goal: s.replay.goal, progressAt: now,
-		appliedBefore: position{s.last, s.started},
+		appliedBefore: position{s.last, s.started}, heard: s.heard,
 	}
 }
 
@@ -135,6 +137,7 @@ func (s *stream) answer(m message, end bool, now time.Time) {
 	r.progressAt = now
 	if s.output.foreign(m.payload) {
 		s.counters.Foreign.Add(1)
+		r.withheld = true
 		return
 	}
 	if s.resumed == unproven && !s.proveByReplay(m, now) {
@@ -154,6 +157,7 @@ func (s *stream) answer(m message, end bool, now time.Time) {
 		r.leftOut = r.leftOut || m.seq-r.newest > 1
 	} else {
 		r.answered, r.first = true, m.seq
+		s.ringless = false
 		s.joinReplay(m.seq)
 		if m.seq == 0 && !s.started {
 			s.output.beginReplay()
@@ -164,6 +168,9 @@ func (s *stream) answer(m message, end bool, now time.Time) {
 		s.applyNext(m)
 	}
 }
+
+// unreadable takes an answer of the running replay that has a wrong shape.
+func (s *stream) unreadable() { s.replay.withheld = s.replay.state == stateReplaying }
 
 // joinReplay compares the first number of a replay with what was applied: it sets
 // startedLate and reachesBack.
@@ -192,6 +199,8 @@ func (s *stream) joinReplay(seq uint64) {
 func (s *stream) endReplay(now time.Time) {
 	r := &s.replay
 	endsBelow := r.answered && r.newest < r.appliedBefore.seq
+	nothing := r.goal.from == 0 && !r.answered && !r.withheld
+	s.ringless = s.ringless || nothing && r.heard && s.up
 	switch {
 	case s.resumed == unproven:
 		s.refute(now)
@@ -199,6 +208,8 @@ func (s *stream) endReplay(now time.Time) {
 		s.foundNewEngine(true, true, now)
 	case r.goal.confirm && (endsBelow || !r.answered):
 		s.foundNewEngine(r.answered, endsBelow, now)
+	case nothing && r.appliedBefore.ok && !r.heard && !s.ringless:
+		s.foundNewEngine(false, false, now)
 	case r.goal.confirm:
 		s.counters.Suspicions.Add(1)
 		s.ignoreLowUntil = now.Add(ignoreLowFor)

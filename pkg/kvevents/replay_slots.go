@@ -101,7 +101,7 @@ func (s *subscription) onAnswer(ask uint64, frames [][]byte, memory *budget.Buff
 	case !ok:
 		s.badFrames(frames)
 		memory.Release(s.subs.config.Replay)
-		return true
+		return s.put(item{kind: unreadableItem, ask: ask})
 	case end:
 		memory.Release(s.subs.config.Replay)
 		return s.put(item{kind: endItem, ask: ask})

@@ -33,9 +33,16 @@ import (
 //     two rising numbers below the last one. Falling live numbers are only a
 //     suspicion where a replay can refute it by reaching the last number. For a
 //     new engine the rank is cleared and filled again.
+//   - A number that is not above the last one on a new connection comes from a new
+//     engine too, unless it is the message that was applied, since a connection keeps the
+//     order; and so does a number 0 that is another message than the number 0 before.
+//     On one connection any other single low number is a duplicate.
 //   - A replay that does not start at 0 and ends below what was applied proves
 //     nothing by itself, since a ROUTER socket drops the end of a long answer: live
-//     numbers decide. An empty replay proves nothing either.
+//     numbers decide.
+//   - An empty replay from 0 means a new engine that has not sent anything (decision U6),
+//     except from a publisher without a ring (see ringless), on a connection that brought
+//     messages before, and where batches were left out.
 type stream struct {
 	output     output
 	replays    replays
@@ -46,6 +53,11 @@ type stream struct {
 
 	// up: there is a connection to the publisher.
 	up bool
+	// heard: a live message has come since a connection last came up.
+	heard bool
+	// ringless: a replay from 0 was empty although messages had come on its connection
+	// before, and none since has brought anything. Then an empty replay proves nothing.
+	ringless bool
 	// replayAgain: another connection came up while a replay was running. When
 	// that ends, a replay from 0 is asked for. Only if up.
 	replayAgain bool
@@ -85,6 +97,9 @@ type engineState struct {
 	// lastLive is the highest live number let through on this connection; at its
 	// beginning, the last number applied before.
 	lastLive position
+	// fresh: no live message has been let through since the last connection was lost. Only
+	// if started.
+	fresh bool
 	// acceptLateUntil: before that time, a live number above lastLive but not above
 	// last is a message that a replay has overtaken. It is ignored.
 	acceptLateUntil time.Time
@@ -157,6 +172,7 @@ type position struct {
 // live handles a live message.
 func (s *stream) live(m message, now time.Time) {
 	s.counters.Messages.Add(1)
+	s.heard = true
 	if !s.replay.state.holdsLive() && s.acceptLive(m, now) {
 		return
 	}
@@ -211,7 +227,7 @@ func (s *stream) acceptLive(m message, now time.Time) bool {
 		}
 	}
 	s.applyNext(m)
-	s.lastLive = position{m.seq, true}
+	s.lastLive, s.fresh = position{m.seq, true}, s.fresh && !s.up
 	s.resumed = notResumed
 	return true
 }
@@ -263,6 +279,9 @@ func (s *stream) applyNext(m message) {
 // overtaken it, it is a duplicate, or the engine is a new one. Like acceptLive it
 // returns false if the message must wait for a replay.
 func (s *stream) acceptLow(m message, now time.Time) bool {
+	remembered, same := s.fingerprints.compare(m)
+	first := s.fresh && s.up
+	s.fresh = s.fresh && !s.up
 	switch {
 	case now.Before(s.acceptLateUntil) && (!s.lastLive.ok || m.seq > s.lastLive.seq):
 		s.lastLive = position{m.seq, true}
@@ -270,7 +289,7 @@ func (s *stream) acceptLow(m message, now time.Time) bool {
 	case now.Before(s.ignoreLowUntil):
 		s.counters.Duplicates.Add(1)
 		return true
-	case m.seq == 0 && s.last > 0:
+	case m.seq == 0 && (s.last > 0 || remembered && !same), first && !same:
 		s.dropSuspect()
 		return s.suspectNewEngine(m, now)
 	case s.suspect != nil && s.suspect.seq < m.seq && m.seq < s.last:
@@ -327,7 +346,7 @@ func (s *stream) resetForNewEngine() {
 // message.
 func (s *stream) connected(now time.Time) {
 	s.counters.Connects.Add(1)
-	s.up = true
+	s.up, s.heard = true, false
 	s.askForAll(now)
 }
 
@@ -357,7 +376,7 @@ func (s *stream) disconnected(now time.Time) {
 	s.retry = replayRetry{}
 	s.dropSuspect()
 	s.ignoreLowUntil, s.acceptLateUntil = time.Time{}, time.Time{}
-	s.lastLive = position{s.last, s.started}
+	s.lastLive, s.fresh = position{s.last, s.started}, s.started
 	s.fingerprints.keepLast()
 	if s.started && !s.unverifiedUpTo.ok {
 		s.unverifiedUpTo = position{s.last, true}

@@ -17,6 +17,7 @@ const (
 	liveItem         itemKind = iota // a live message
 	answerItem                       // a message of a replay
 	endItem                          // the end mark of a replay
+	unreadableItem                   // a message of a replay that has a wrong shape
 	connectedItem                    // a connection to the publisher came up
 	disconnectedItem                 // the last one was lost
 	grantedItem                      // a replay may begin
@@ -26,13 +27,13 @@ const (
 )
 
 // isAnswer reports whether an item comes from a replay's socket.
-func (k itemKind) isAnswer() bool { return k == answerItem || k == endItem }
+func (k itemKind) isAnswer() bool { return k == answerItem || k == endItem || k == unreadableItem }
 
 // item is something that a socket, a timer or a caller passes to a stream.
 type item struct {
 	kind    itemKind
 	message message  // of liveItem and answerItem
-	ask     uint64   // of answerItem, endItem and grantedItem: the number of the ask
+	ask     uint64   // of answers and grantedItem: the number of the ask
 	replay  string   // of updateItem: the endpoint
 	barrier *barrier // of barrierItem
 }
@@ -410,6 +411,10 @@ func (s *subscription) handle(it *item, now time.Time) {
 			if it.kind == answerItem && s.stream.counts.Applied > applied {
 				s.pace.progress()
 			}
+		}
+	case unreadableItem:
+		if it.ask == s.asks {
+			s.stream.unreadable()
 		}
 	case connectedItem:
 		s.stream.connected(now)

@@ -143,37 +143,39 @@ type BlockOutcome uint8
 // The outcomes. A block may count under several: a new one with an opaque key
 // is stored and opaque.
 const (
-	BlocksStored     BlockOutcome = iota // new to the rank and tier
-	BlocksKnown                          // held already
-	BlocksOrphaned                       // waiting for the parent (decision K7)
-	BlocksDropped                        // orphans that gave way to newer ones
-	BlocksCopied                         // held already, and counted as a further copy (decision N3)
-	BlocksRemoved                        // removed, or one copy of them
-	BlocksUnknown                        // to be removed, but not held
-	BlocksResolved                       // stored by name alone (decision K15)
-	BlocksUnresolved                     // named without tokens, but not known; not stored
-	BlocksOpaque                         // stored, but never matched: an extra key that no prompt can express
-	BlocksIncomplete                     // named, but not all of their tokens were in the event; not stored
-	BlocksGrouped                        // of a further attention group: kept beside the tree
-	BlocksRefused                        // not stored: no memory left for the index
+	BlocksStored       BlockOutcome = iota // new to the rank and tier
+	BlocksKnown                            // held already
+	BlocksOrphaned                         // waiting for the parent (decision K7)
+	BlocksDropped                          // orphans that gave way to newer ones
+	BlocksCopied                           // held already, and counted as a further copy (decision N3)
+	BlocksRemoved                          // removed, or one copy of them
+	BlocksUnknown                          // to be removed, but not held
+	BlocksResolved                         // stored by name alone (decision K15)
+	BlocksUnresolved                       // named without tokens, but not known; not stored
+	BlocksOpaque                           // stored, but never matched: an extra key that no prompt can express
+	BlocksIncomplete                       // named, but not all of their tokens were in the event; not stored
+	BlocksGrouped                          // of a further attention group: kept beside the tree
+	BlocksRefused                          // not stored: no memory left for the index
+	BlocksUnidentified                     // stored, but never matched: only the name is known (Event.OmitsKeys)
 	// NumBlockOutcomes counts the outcomes.
 	NumBlockOutcomes = int(iota)
 )
 
 var blockOutcomeTexts = [NumBlockOutcomes]string{
-	BlocksStored:     "stored",
-	BlocksKnown:      "known",
-	BlocksOrphaned:   "orphaned",
-	BlocksDropped:    "orphans_dropped",
-	BlocksCopied:     "copied",
-	BlocksRemoved:    "removed",
-	BlocksUnknown:    "unknown",
-	BlocksResolved:   "resolved",
-	BlocksUnresolved: "unresolved",
-	BlocksOpaque:     "opaque",
-	BlocksIncomplete: "incomplete",
-	BlocksGrouped:    "grouped",
-	BlocksRefused:    "refused",
+	BlocksStored:       "stored",
+	BlocksKnown:        "known",
+	BlocksOrphaned:     "orphaned",
+	BlocksDropped:      "orphans_dropped",
+	BlocksCopied:       "copied",
+	BlocksRemoved:      "removed",
+	BlocksUnknown:      "unknown",
+	BlocksResolved:     "resolved",
+	BlocksUnresolved:   "unresolved",
+	BlocksOpaque:       "opaque",
+	BlocksIncomplete:   "incomplete",
+	BlocksGrouped:      "grouped",
+	BlocksRefused:      "refused",
+	BlocksUnidentified: "unidentified",
 }
 
 // String returns the outcome's label.

@@ -345,7 +345,8 @@ func (g *Gate) Merge(r catalog.Rank, ev *indexer.Store) (stored int, res MergeRe
 	if res != Applied {
 		return 0, res
 	}
-	if ev.HasParent && ev.Parent != 0 && !g.knowsParentLocked(k, ev.Slot, ev.Parent) {
+	byName := ev.SeedKnown && ev.Seed == indexer.Unidentified // such blocks need no parent
+	if !byName && ev.HasParent && ev.Parent != 0 && !g.knowsParentLocked(k, ev.Slot, ev.Parent) {
 		return 0, ParentUnknown
 	}
 	k.dumped = true

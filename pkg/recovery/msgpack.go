@@ -32,7 +32,7 @@ func appendWords(text []byte, words []uint64) []byte {
 
 // packScope is Scope in msgpack.
 func (d *Writer) packScope(ctx context.Context, s Source) error {
-	d.key, d.blockSize = s.Scope.Model+":"+s.Scope.Tenant, s.BlockSize
+	d.key, d.blockSize, d.keysShown = s.Scope.Model+":"+s.Scope.Tenant, s.BlockSize, s.KeysShown
 	first := d.event
 	for run := range s.Runs {
 		if d.writeRun(ctx, &s, run, first); d.err != nil {
@@ -100,8 +100,16 @@ func (d *Writer) flushPart() {
 		return
 	}
 	d.head = msgpack.AppendText(msgpack.AppendMapLen(d.head[:0], 1), d.key)
-	d.head = msgpack.AppendText(msgpack.AppendMapLen(d.head, 2), "block_size")
-	d.head = msgpack.AppendText(msgpack.AppendUint(d.head, uint64(d.blockSize)), "events")
+	members := 2
+	if d.keysShown {
+		members++
+	}
+	d.head = msgpack.AppendText(msgpack.AppendMapLen(d.head, members), "block_size")
+	d.head = msgpack.AppendUint(d.head, uint64(d.blockSize))
+	if d.keysShown {
+		d.head = msgpack.AppendBool(msgpack.AppendText(d.head, "keys_shown"), true)
+	}
+	d.head = msgpack.AppendText(d.head, "events")
 	d.head = msgpack.AppendArrayLen(d.head, d.events)
 	if _, d.err = d.w.Write(d.head); d.err == nil && len(d.chunk) > 0 {
 		_, d.err = d.w.Write(d.chunk)

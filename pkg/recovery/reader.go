@@ -83,6 +83,7 @@ type reader struct {
 
 	scope     catalog.Scope
 	blockSize uint32
+	keysShown bool
 	gate      *Gate // nil until a rank has a place
 	places    map[catalog.Rank]place
 }
@@ -122,7 +123,7 @@ func (r *reader) readEntry(key []byte) {
 		return
 	}
 	r.scope = catalog.Scope{Model: string(key[:at]), Tenant: string(key[at+1:])}
-	r.gate, r.blockSize, r.places = nil, 0, make(map[catalog.Rank]place)
+	r.gate, r.blockSize, r.keysShown, r.places = nil, 0, false, make(map[catalog.Rank]place)
 	if !r.enter('{') {
 		r.countSkipped(BadEntry, 1)
 		return
@@ -132,6 +133,9 @@ func (r *reader) readEntry(key []byte) {
 		switch string(r.name()) {
 		case "block_size":
 			r.readBlockSize(&e)
+		case "keys_shown":
+			r.keysShown = r.next() == 't'
+			r.skip()
 		case "events":
 			r.readEvents(&e)
 		case "error":
@@ -270,7 +274,7 @@ func (r *reader) place(rank catalog.Rank) place {
 func (r *reader) store(slot uint32, e *event) {
 	ev := indexer.Store{
 		Slot: slot, Tier: e.tier, Parent: e.parent, HasParent: e.hasParent,
-		Seed: e.seed, SeedKnown: e.hasSeed,
+		Seed: e.seed, SeedKnown: e.hasSeed, ShowsKeys: r.keysShown,
 	}
 	for names, local := e.hashes, e.local; len(names) > 0; {
 		n := min(maxPart, len(names))

@@ -151,3 +151,40 @@ func TestOwnNames(t *testing.T) {
 		t.Errorf("left: %+v", st)
 	}
 }
+
+// TestKeysShown: a dump says whether keys are in use, and brings blocks of which only the name
+// is known as such.
+func TestKeysShown(t *testing.T) {
+	for _, shown := range []bool{false, true} {
+		a := newWorldScope()
+		a.slot(catalog.Rank{Worker: 1})
+		a.space.Store(&indexer.Store{Tier: indexer.Host, EngineHashes: []uint64{1}, Local: []uint64{11}, KeysOmitted: true})
+		if shown {
+			a.space.ShowKeys()
+			a.space.Store(&indexer.Store{Tier: indexer.Host, EngineHashes: []uint64{2, 3}, Local: []uint64{12, 13}, KeysOmitted: true})
+		}
+		var dump bytes.Buffer
+		w := NewWriter(&dump)
+		err := w.Scope(context.Background(), Source{
+			Scope: mt, BlockSize: 16, Ranks: a.gate.Ranks(), KeysShown: a.space.KeysShown(), Runs: a.space.Walk().Runs,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		to := newWorld()
+		report, err := Read(context.Background(), &dump, to, Options{})
+		if err != nil || report.Incomplete() {
+			t.Fatalf("%+v, %v", report, err)
+		}
+		space := to.scopes[mt].space
+		if got := space.KeysShown(); got != shown {
+			t.Errorf("shown here: %t, there: %t", got, shown)
+		}
+		if got, want := space.Unidentified(), a.space.Unidentified(); got != want {
+			t.Errorf("%d unidentified blocks, want %d", got, want)
+		}
+	}
+}

@@ -28,6 +28,8 @@ type Source struct {
 	// Ranks has the ranks by slot, for the time in which Runs is read. Blocks of
 	// other slots are left out.
 	Ranks map[uint32]catalog.Rank
+	// KeysShown: blocks with keys beside their tokens are in use (indexer.Space.KeysShown).
+	KeysShown bool
 	// Runs yields the scope's index, parents before children. A run is used only
 	// until the next one is requested.
 	Runs iter.Seq[*indexer.Run]
@@ -36,7 +38,7 @@ type Source struct {
 // Writer writes a dump in the recovery format of dynamo-kv-router 1.3.1: an
 // object with one entry per scope, blocks as "stored" events, parents before
 // children whatever their tiers. The block seed, if it is not hashing.Seed, is
-// an extra key of "stored". A Writer keeps no more than one chunk in memory.
+// an extra key of "stored"; keys_shown, if it is true, one of the scope. A Writer keeps no more than one chunk in memory.
 type Writer struct {
 	// ResidencyDomain adds to each event whose memory its blocks are in, as
 	// dynamo-kv-router 1.6.1 does: always the worker's own.
@@ -54,6 +56,7 @@ type Writer struct {
 	msgpack   bool
 	key       string
 	blockSize uint32
+	keysShown bool
 	head      []byte // scratch
 	events    int    // number of events in the chunk
 }
@@ -80,6 +83,9 @@ func (d *Writer) Scope(ctx context.Context, s Source) error {
 	d.chunk = append(d.chunk, key...)
 	d.text(`:{"block_size":`)
 	d.uint(uint64(s.BlockSize))
+	if s.KeysShown {
+		d.text(`,"keys_shown":true`)
+	}
 	d.text(`,"events":[`)
 	first := d.event
 	for run := range s.Runs {

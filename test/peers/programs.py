@@ -128,10 +128,10 @@ class Dynamo:
         self.booking = "reservation_id" if old else "selection_id"
         self.caps_ranks = not old  # refuses workers of absurdly many ranks
 
-    def selection(self, *, events=False, dumps=(), sessions=0, **sync) -> Program:
+    def selection(self, *, events=False, dumps=(), sessions=0, queue=None, **sync) -> Program:
         port = free_ports(1)
         argv = ["dynamo.select_service", "--port", str(port), *_sync(**sync), *_sessions(sessions)]
-        return self._run(argv, port, "--indexer-peers", dumps, DYN_USE_KV_EVENTS=str(events).lower())
+        return self._run(argv, port, "--indexer-peers", dumps, DYN_USE_KV_EVENTS=str(events).lower(), **_queue(queue))
 
     def slots(self, **sync) -> Program:
         """The slot tracker alone."""
@@ -161,7 +161,7 @@ class Ours:
         """The same with a contract as its own."""
         return Ours(self._binary, contract)
 
-    def selection(self, *, events=False, dumps=(), slots_port=0, sessions=0, **sync) -> Program:
+    def selection(self, *, events=False, dumps=(), slots_port=0, sessions=0, queue=None, **sync) -> Program:
         port = free_ports(1)
         recovery = ["--indexer-peers", ",".join(dumps)] if dumps else []
         slots = ["--slots-port", str(slots_port)] if slots_port else []
@@ -169,6 +169,7 @@ class Ours:
             [self._binary, "--listen", "127.0.0.1", "--port", str(port), *_sync(**sync), *recovery, *slots, *_sessions(sessions), *self._contract],
             port,
             DYN_USE_KV_EVENTS=str(events).lower(),
+            **_queue(queue),
         )
 
     def slots(self, *, sync: int | None = None, peers=()) -> Program:
@@ -189,6 +190,11 @@ def _sync(sync: int | None = None, peers=()) -> list[str]:
 
 def _sessions(ttl: int) -> list[str]:
     return ["--session-affinity-ttl-secs", str(ttl)] if ttl else []
+
+
+def _queue(threshold: float | None) -> dict[str, str]:
+    """Requests wait for a rank whose prefill tokens exceed threshold times its batch; None: none waits."""
+    return {} if threshold is None else {"DYN_ROUTER_QUEUE_THRESHOLD": str(threshold)}
 
 
 def endpoint(port: int) -> str:

@@ -80,8 +80,33 @@ func (r *Request) finishAnthropic(b *object, messages []chatMessage) ([][]byte, 
 	if tools != nil {
 		b.member("tools", tools)
 	}
-	r.copyTo(b, memberTemplateKwargs, "chat_template_kwargs")
+	effort, err := r.anthropicEffort()
+	if err != nil {
+		return nil, err
+	}
+	if err := r.templateArguments(b, effort); err != nil {
+		return nil, err
+	}
 	return b.close(), nil
+}
+
+// anthropicEffort returns the reasoning effort that vLLM makes of a request, in JSON; nil: none.
+// Thinking that is disabled is the effort "none", unless a model's template ignores that.
+func (r *Request) anthropicEffort() ([]byte, error) {
+	var thinking struct {
+		Type string `json:"type"`
+	}
+	var output struct {
+		Effort json.RawMessage `json:"effort"`
+	}
+	if !r.isNull(memberThinking) && json.Unmarshal(r.raw(memberThinking), &thinking) != nil ||
+		!r.isNull(memberOutputConfig) && json.Unmarshal(r.raw(memberOutputConfig), &output) != nil {
+		return nil, ErrNotConvertible
+	}
+	if thinking.Type == "disabled" {
+		return []byte(`"none"`), nil
+	}
+	return output.Effort, nil
 }
 
 // givenTool is a tool in the form of Anthropic's API or of the responses API.
@@ -91,6 +116,7 @@ type givenTool struct {
 	Description *string         `json:"description"`
 	InputSchema json.RawMessage `json:"input_schema"` // Anthropic's
 	Parameters  json.RawMessage `json:"parameters"`   // of the responses API
+	toolFlags
 }
 
 // tools returns the tools of a request, nil if it has none.
@@ -111,7 +137,7 @@ func (r *Request) anthropicTools() ([]byte, error) {
 	}
 	tools := make([]tool, len(given))
 	for i, t := range given {
-		tools[i] = tool{Type: "function", Function: toolFunction{t.Name, t.Description, t.InputSchema}}
+		tools[i] = tool{Type: "function", Function: toolFunction{t.Name, t.Description, t.InputSchema, t.toolFlags}}
 	}
 	return json.Marshal(tools)
 }

@@ -17,20 +17,22 @@ func (r *Request) RenderBody(model string) (Kind, [][]byte, error) {
 	case r.Media:
 		return 0, nil, ErrNotConvertible
 	case r.Kind == Messages:
-		body, err := r.chat(model)
+		body, err := r.chat(&object{render: true}, model)
 		return Chat, body, err
 	}
 	return r.Kind, r.edited(model, ""), nil
 }
 
 // TokenizeBody returns the body of vLLM's POST /tokenize for the prompt, the first one
-// of a batch, in pieces. The error is ErrNotConvertible.
-func (r *Request) TokenizeBody(model string) ([][]byte, error) {
-	if r.Media {
+// of a batch, in pieces. With plain, the tokenizer adds no tokens before and after the text. The
+// error is ErrNotConvertible.
+func (r *Request) TokenizeBody(model string, plain bool) ([][]byte, error) {
+	b := &object{plain: plain}
+	switch {
+	case r.Media || !r.isNull(memberSuffix): // a suffix is put into the prompt in a form of the model's own
 		return nil, ErrNotConvertible
-	}
-	if r.Kind != Completions {
-		return r.chat(model)
+	case r.Kind != Completions:
+		return r.chat(b, model)
 	}
 	prompt := r.raw(memberPrompt)
 	if len(prompt) > 0 && prompt[0] == '[' { // the first of a batch
@@ -43,15 +45,41 @@ func (r *Request) TokenizeBody(model string) ([][]byte, error) {
 	if len(prompt) == 0 || prompt[0] != '"' {
 		return nil, ErrNotConvertible
 	}
-	b := newObject(model)
+	b.model(model)
 	b.member("prompt", prompt)
-	r.copyTo(b, memberAddSpecial, "add_special_tokens")
+	r.addSpecial(b)
 	return b.close(), nil
 }
 
+// SpecialTokens reports whether the tokenizer adds tokens of its own before and after the prompt's
+// text, if it has such tokens.
+func (r *Request) SpecialTokens() bool {
+	switch r.Kind {
+	case Completions:
+		return string(r.raw(memberAddSpecial)) != "false"
+	case Chat:
+		return string(r.raw(memberAddSpecial)) == "true"
+	case Responses: // unlike a chat
+		return true
+	}
+	return false
+}
+
+// addSpecial adds add_special_tokens, unless it is what /tokenize does by itself.
+func (r *Request) addSpecial(b *object) {
+	switch {
+	case b.plain:
+		b.member("add_special_tokens", []byte("false"))
+	case r.Kind == Responses:
+		b.member("add_special_tokens", []byte("true"))
+	default:
+		r.copyTo(b, memberAddSpecial, "add_special_tokens")
+	}
+}
+
 // chat returns a body with the prompt as messages of a chat, and the arguments of its template.
-func (r *Request) chat(model string) ([][]byte, error) {
-	b := newObject(model)
+func (r *Request) chat(b *object, model string) ([][]byte, error) {
+	b.model(model)
 	switch r.Kind {
 	case Chat:
 		return r.plainChat(b)
@@ -65,15 +93,17 @@ func (r *Request) chat(model string) ([][]byte, error) {
 
 // object is a JSON object being written, in pieces: values may be large, and where possible are
 // slices of the request's body.
-type object struct{ pieces [][]byte }
+type object struct {
+	pieces [][]byte
+	plain  bool // see TokenizeBody
+	render bool // it is for a renderer, which takes all members of a chat; else for /tokenize
+}
 
-// newObject starts a body with its model; without one if model is empty.
-func newObject(model string) *object {
-	b := &object{}
-	if model != "" {
-		b.member("model", quoted(model))
+// model adds the model, unless it is empty.
+func (b *object) model(name string) {
+	if name != "" {
+		b.member("model", quoted(name))
 	}
-	return b
 }
 
 func (b *object) member(name string, value []byte) {
@@ -94,8 +124,7 @@ func (r *Request) copyTo(b *object, m member, name string) {
 	}
 }
 
-// plainChat copies the members of a chat that /tokenize has too. Arguments that the chat route
-// passes to the template, but that /tokenize does not have, go into chat_template_kwargs.
+// plainChat copies the members of a chat that /tokenize has too.
 func (r *Request) plainChat(b *object) ([][]byte, error) {
 	if r.isNull(memberMessages) {
 		return nil, ErrNotConvertible
@@ -105,33 +134,56 @@ func (r *Request) plainChat(b *object) ([][]byte, error) {
 	r.copyTo(b, memberTemplate, "chat_template")
 	r.copyTo(b, memberAddGeneration, "add_generation_prompt")
 	r.copyTo(b, memberContinueFinal, "continue_final_message")
-	r.copyTo(b, memberAddSpecial, "add_special_tokens")
-	kwargs := r.raw(memberTemplateKwargs)
-	if !r.isNull(memberReasoningEffort) || !r.isNull(memberDocuments) {
-		given := map[string]json.RawMessage{}
-		if !r.isNull(memberTemplateKwargs) && json.Unmarshal(kwargs, &given) != nil {
-			return nil, ErrNotConvertible
-		}
-		for _, m := range []struct {
-			member member
-			name   string
-		}{{memberReasoningEffort, "reasoning_effort"}, {memberDocuments, "documents"}} {
-			if _, own := given[m.name]; !own && !r.isNull(m.member) {
-				given[m.name] = r.raw(m.member)
-			}
-		}
-		if _, own := given["enable_thinking"]; !own && !r.isNull(memberReasoningEffort) { // as vLLM does
-			given["enable_thinking"] = json.RawMessage("true")
-			if string(r.raw(memberReasoningEffort)) == `"none"` {
-				given["enable_thinking"] = json.RawMessage("false")
-			}
-		}
-		kwargs, _ = json.Marshal(given) // of raw messages that were checked
-	}
-	if len(kwargs) > 0 && string(kwargs) != "null" {
-		b.member("chat_template_kwargs", kwargs)
+	r.addSpecial(b)
+	if err := r.templateArguments(b, r.raw(memberReasoningEffort)); err != nil {
+		return nil, err
 	}
 	return b.close(), nil
+}
+
+// templateArguments adds the arguments of the chat's template. effort is the reasoning effort, in
+// JSON. It and the documents are members of their own in a chat, which take precedence over those
+// of chat_template_kwargs; /tokenize has only the latter.
+func (r *Request) templateArguments(b *object, effort []byte) error {
+	effort, documents := given(effort), given(r.raw(memberDocuments))
+	if b.render && effort != nil {
+		b.member("reasoning_effort", effort)
+		effort = nil
+	}
+	if effort == nil && documents == nil {
+		r.copyTo(b, memberTemplateKwargs, "chat_template_kwargs")
+		return nil
+	}
+	arguments := map[string]json.RawMessage{}
+	if !r.isNull(memberTemplateKwargs) && json.Unmarshal(r.raw(memberTemplateKwargs), &arguments) != nil {
+		return ErrNotConvertible
+	}
+	if documents != nil {
+		arguments["documents"] = documents
+	}
+	if effort != nil {
+		arguments["reasoning_effort"] = effort
+		if _, own := arguments["enable_thinking"]; !own { // as vLLM does
+			arguments["enable_thinking"] = json.RawMessage("true")
+			if string(effort) == `"none"` {
+				arguments["enable_thinking"] = json.RawMessage("false")
+			}
+		}
+	}
+	text, err := json.Marshal(arguments)
+	if err != nil {
+		return ErrNotConvertible
+	}
+	b.member("chat_template_kwargs", text)
+	return nil
+}
+
+// given returns a value, nil if it is missing or null.
+func given(raw []byte) []byte {
+	if len(raw) == 0 || string(raw) == "null" {
+		return nil
+	}
+	return raw
 }
 
 // chatMessage is a message of a chat in the form that templates take.
@@ -168,4 +220,11 @@ type toolFunction struct {
 	Name        string          `json:"name"`
 	Description *string         `json:"description,omitempty"`
 	Parameters  json.RawMessage `json:"parameters,omitempty"`
+	toolFlags
+}
+
+// toolFlags are members of a tool that a template may show.
+type toolFlags struct {
+	Strict       *bool `json:"strict,omitempty"`
+	DeferLoading *bool `json:"defer_loading,omitempty"`
 }

@@ -21,16 +21,32 @@ func TestTokenizeBody(t *testing.T) {
 		},
 		"reasoning": {
 			Chat, `{"messages":[],"reasoning_effort":"none","documents":[{"text":"d"}],"chat_template_kwargs":{"documents":1},"tools":null}`,
-			`{"model":"m","messages":[],"chat_template_kwargs":{"documents":1,"enable_thinking":false,"reasoning_effort":"none"}}`,
+			`{"model":"m","messages":[],"chat_template_kwargs":{"documents":[{"text":"d"}],"enable_thinking":false,"reasoning_effort":"none"}}`,
 		},
-		"no messages":       {Chat, `{"model":"m"}`, ``},
-		"media":             {Chat, `{"messages":[{"content":[{"type":"image_url"}]}]}`, ``},
-		"a text":            {Completions, `{"prompt":"a\"b","add_special_tokens":false}`, `{"model":"m","prompt":"a\"b","add_special_tokens":false}`},
-		"texts":             {Completions, `{"prompt":["a","b"]}`, `{"model":"m","prompt":"a"}`},
-		"no prompt":         {Completions, `{"prompt":[]}`, ``},
-		"tokens":            {Completions, `{"prompt":[1]}`, ``},
-		"embedded":          {Completions, `{"prompt_embeds":"A"}`, ``},
-		"input":             {Responses, `{"input":"a","instructions":"i"}`, `{"model":"m","messages":[{"role":"system","content":"i"},{"role":"user","content":"a"}]}`},
+		"no messages": {Chat, `{"model":"m"}`, ``},
+		"media":       {Chat, `{"messages":[{"content":[{"type":"image_url"}]}]}`, ``},
+		"a text":      {Completions, `{"prompt":"a\"b","add_special_tokens":false}`, `{"model":"m","prompt":"a\"b","add_special_tokens":false}`},
+		"texts":       {Completions, `{"prompt":["a","b"]}`, `{"model":"m","prompt":"a"}`},
+		"no prompt":   {Completions, `{"prompt":[]}`, ``},
+		"tokens":      {Completions, `{"prompt":[1]}`, ``},
+		"embedded":    {Completions, `{"prompt_embeds":"A"}`, ``},
+		"input":       {Responses, `{"input":"a","instructions":"i"}`, `{"model":"m","messages":[{"role":"system","content":"i"},{"role":"user","content":"a"}],"add_special_tokens":true}`},
+		"reasoning of a response": {
+			Responses, `{"input":[{"role":"assistant","content":"a","status":"incomplete"}],"reasoning":{"effort":"low"},"chat_template_kwargs":{"enable_thinking":false}}`,
+			`{"model":"m","messages":[{"role":"assistant","content":"a"}],"add_special_tokens":true,"add_generation_prompt":false,"continue_final_message":true,
+				"chat_template_kwargs":{"enable_thinking":false,"reasoning_effort":"low"}}`,
+		},
+		"messages before": {Responses, `{"input":"a","previous_input_messages":[{}]}`, ``},
+		"a suffix":        {Completions, `{"prompt":"a","suffix":"b"}`, ``},
+		"disabled thinking": {
+			Messages, `{"messages":[{"role":"user","content":"a"}],"thinking":{"type":"disabled"},"output_config":{"effort":"high"},"tools":[{"name":"f","input_schema":{},"strict":true}]}`,
+			`{"model":"m","messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f","parameters":{},"strict":true}}],
+				"chat_template_kwargs":{"enable_thinking":false,"reasoning_effort":"none"}}`,
+		},
+		"effort of messages": {
+			Messages, `{"messages":[{"role":"user","content":"a"}],"thinking":{"type":"adaptive"},"output_config":{"effort":"high"}}`,
+			`{"model":"m","messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"enable_thinking":true,"reasoning_effort":"high"}}`,
+		},
 		"no input":          {Responses, `{"instructions":"i"}`, ``},
 		"an earlier answer": {Responses, `{"input":"a","previous_response_id":"x"}`, ``},
 		"items": {
@@ -39,7 +55,7 @@ func TestTokenizeBody(t *testing.T) {
 				"tools":[{"type":"function","name":"f","parameters":{"p":1}}]}`,
 			`{"model":"m","messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b","reasoning":"r","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]},
 				{"role":"tool","content":"o","tool_call_id":"c"},{"role":"user","content":[{"type":"text","text":"d"}]}],
-				"tools":[{"type":"function","function":{"name":"f","parameters":{"p":1}}}]}`,
+				"tools":[{"type":"function","function":{"name":"f","parameters":{"p":1}}}],"add_special_tokens":true}`,
 		},
 		"an item of another type": {Responses, `{"input":[{"type":"computer_call"}]}`, ``},
 		"a built-in tool":         {Responses, `{"input":"a","tools":[{"type":"web_search"}]}`, ``},
@@ -64,7 +80,7 @@ func TestTokenizeBody(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		pieces, err := r.TokenizeBody("m")
+		pieces, err := r.TokenizeBody("m", false)
 		got := bytes.Join(pieces, nil)
 		if tc.want == "" {
 			if !errors.Is(err, ErrNotConvertible) {

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"bytes"
 	"math"
 	"strings"
 	"sync"
@@ -36,8 +37,8 @@ type Request struct {
 	// does not determine its blocks.
 	Media bool
 
-	body    []byte
-	open    int // offset behind the bracket that opens the body
+	body    []byte // without a byte order mark
+	open    int    // offset behind the bracket that opens the body
 	members [memberCount]span
 }
 
@@ -76,6 +77,17 @@ const (
 	memberContinueFinal
 	memberAddSpecial
 	memberToolChoice
+	memberMaxTokens // max_output_tokens of a response
+	memberMaxCompletionTokens
+	memberTruncateTokens
+	memberTruncationSide
+	memberTruncation
+	memberSuffix
+	memberEcho
+	memberTransfer
+	memberReasoning
+	memberThinking
+	memberOutputConfig
 	memberCount
 )
 
@@ -89,23 +101,23 @@ func (r *Request) isNull(m member) bool {
 // scanners are reused: they keep memory for strings with escapes.
 var scanners = sync.Pool{New: func() any { return new(bodyscan.Scanner) }}
 
-// ParseRequest reads the body of a request. The error is a *bodyscan.Error with the first
-// fault, and never repeats text of the body. For the kind Other any body is accepted, and only
-// its model is read.
+// ParseRequest reads the body of a request, without the byte order mark that it may begin with.
+// The error is a *bodyscan.Error with the first fault, and never repeats text of the body. For
+// the kind Other any body is accepted, and only its model is read.
 func ParseRequest(kind Kind, body []byte) (*Request, error) {
 	s := scanners.Get().(*bodyscan.Scanner)
 	defer func() {
 		s.Reset(bodyscan.JSON, nil)
 		scanners.Put(s)
 	}()
-	r := &Request{Kind: kind, body: body}
+	r := &Request{Kind: kind, body: bytes.TrimPrefix(body, []byte(byteOrderMark))}
 	if kind == Other {
-		if err := otherShape.Decode(s, bodyscan.JSON, body, r); err != nil {
-			return &Request{body: body}, nil // no JSON, or not of this form
+		if err := otherShape.Decode(s, bodyscan.JSON, r.body, r); err != nil {
+			return &Request{body: body}, nil // no JSON, or not of this form: it stays as it is
 		}
 		return r, nil
 	}
-	s.Reset(bodyscan.JSON, body)
+	s.Reset(bodyscan.JSON, r.body)
 	s.Next()
 	r.open = s.Offset() + 1
 	shapes[kind].Read(s, r)
@@ -124,8 +136,12 @@ var shapes = [...]*bodyscan.Object[Request]{
 		fields(),
 		placed("messages", memberMessages, readMessages),
 		placed("tools", memberTools, readSize),
-		limit("max_completion_tokens"),
-		limit("max_tokens"),
+		placed("max_completion_tokens", memberMaxCompletionTokens, readLimit),
+		placed("max_tokens", memberMaxTokens, readLimit),
+		placed("truncate_prompt_tokens", memberTruncateTokens, skip),
+		placed("truncation_side", memberTruncationSide, skip),
+		placed("echo", memberEcho, skip),
+		placed("kv_transfer_params", memberTransfer, skip),
 		placed("chat_template", memberTemplate, skip),
 		placed("chat_template_kwargs", memberTemplateKwargs, skip),
 		placed("documents", memberDocuments, readSize),
@@ -138,7 +154,10 @@ var shapes = [...]*bodyscan.Object[Request]{
 		fields(),
 		placed("prompt", memberPrompt, readPrompts),
 		field("prompt_embeds", readElsewhere),
-		limit("max_tokens"),
+		placed("suffix", memberSuffix, skip),
+		placed("max_tokens", memberMaxTokens, readLimit),
+		placed("truncate_prompt_tokens", memberTruncateTokens, skip),
+		placed("truncation_side", memberTruncationSide, skip),
 		placed("add_special_tokens", memberAddSpecial, skip),
 	)...),
 	Responses: bodyscan.NewObject(append(
@@ -148,7 +167,12 @@ var shapes = [...]*bodyscan.Object[Request]{
 		placed("tools", memberTools, readSize),
 		field("previous_response_id", readElsewhere),
 		field("prompt", readElsewhere),
-		limit("max_output_tokens"),
+		field("previous_input_messages", readElsewhere),
+		placed("reasoning", memberReasoning, skip),
+		placed("chat_template_kwargs", memberTemplateKwargs, skip),
+		placed("max_output_tokens", memberMaxTokens, readLimit),
+		placed("truncation", memberTruncation, skip),
+		placed("kv_transfer_params", memberTransfer, skip),
 	)...),
 	Messages: bodyscan.NewObject(append(
 		fields(),
@@ -156,8 +180,11 @@ var shapes = [...]*bodyscan.Object[Request]{
 		placed("system", memberSystem, readSystem),
 		placed("tools", memberTools, readSize),
 		placed("tool_choice", memberToolChoice, skip),
+		placed("thinking", memberThinking, skip),
+		placed("output_config", memberOutputConfig, skip),
 		placed("chat_template_kwargs", memberTemplateKwargs, skip),
-		limit("max_tokens"),
+		placed("max_tokens", memberMaxTokens, readLimit),
+		placed("kv_transfer_params", memberTransfer, skip),
 	)...),
 }
 
@@ -186,27 +213,25 @@ func placed(name string, m member, read func(*bodyscan.Scanner, *Request)) bodys
 	})
 }
 
-// limit returns a member that limits the generated tokens. The lowest of a body's limits
-// counts. A value that is no positive number is ignored: the engine refuses it.
-func limit(name string) bodyscan.Field[Request] {
-	return field(name, func(s *bodyscan.Scanner, r *Request) {
-		c := s.Next()
-		start := s.Offset()
-		s.Skip()
-		if c < '0' || c > '9' || s.Err() != nil {
+// readLimit reads a limit on the generated tokens. The lowest of a body's limits counts. A value
+// that is no positive number is ignored: the engine refuses it.
+func readLimit(s *bodyscan.Scanner, r *Request) {
+	c := s.Next()
+	start := s.Offset()
+	s.Skip()
+	if c < '0' || c > '9' || s.Err() != nil {
+		return
+	}
+	n := uint64(0)
+	for _, d := range r.body[start:s.Offset()] {
+		if d < '0' || d > '9' {
 			return
 		}
-		n := uint64(0)
-		for _, d := range r.body[start:s.Offset()] {
-			if d < '0' || d > '9' {
-				return
-			}
-			n = min(n*10+uint64(d-'0'), math.MaxUint32)
-		}
-		if n > 0 && (r.MaxTokens == 0 || n < uint64(r.MaxTokens)) {
-			r.MaxTokens = uint32(n)
-		}
-	})
+		n = min(n*10+uint64(d-'0'), math.MaxUint32)
+	}
+	if n > 0 && (r.MaxTokens == 0 || n < uint64(r.MaxTokens)) {
+		r.MaxTokens = uint32(n)
+	}
 }
 
 func skip(s *bodyscan.Scanner, _ *Request) { s.Skip() }

@@ -210,7 +210,7 @@ func FuzzParseRequest(f *testing.F) {
 		if !json.Valid(body) {
 			t.Fatalf("%q is taken for JSON", body)
 		}
-		tokenize, notTokenized := r.TokenizeBody("")
+		tokenize, notTokenized := r.TokenizeBody("", false)
 		_, render, notRendered := r.RenderBody("m")
 		if out := bytes.Join(tokenize, nil); notTokenized == nil && !json.Valid(out) {
 			t.Fatalf("%q becomes %q", body, out)
@@ -248,7 +248,7 @@ func BenchmarkRequest(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if _, err := r.TokenizeBody("m"); err != nil {
+		if _, err := r.TokenizeBody("m", false); err != nil {
 			b.Fatal(err)
 		}
 	}

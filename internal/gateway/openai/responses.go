@@ -30,6 +30,10 @@ func (r *Request) responsesChat(b *object) ([][]byte, error) {
 		if json.Unmarshal(input, &items) != nil {
 			return nil, ErrNotConvertible
 		}
+		if n := len(items); n > 0 && items[n-1].partial() {
+			b.member("add_generation_prompt", []byte("false"))
+			b.member("continue_final_message", []byte("true"))
+		}
 		var err error
 		for _, it := range items {
 			if messages, err = it.appendTo(messages); err != nil {
@@ -49,6 +53,16 @@ func (r *Request) responsesChat(b *object) ([][]byte, error) {
 	if tools != nil {
 		b.member("tools", tools)
 	}
+	r.addSpecial(b)
+	var reasoning struct {
+		Effort json.RawMessage `json:"effort"`
+	}
+	if !r.isNull(memberReasoning) && json.Unmarshal(r.raw(memberReasoning), &reasoning) != nil {
+		return nil, ErrNotConvertible
+	}
+	if err := r.templateArguments(b, reasoning.Effort); err != nil {
+		return nil, err
+	}
 	return b.close(), nil
 }
 
@@ -63,6 +77,12 @@ type item struct {
 	Arguments string          `json:"arguments"`
 	Output    json.RawMessage `json:"output"`
 	Summary   json.RawMessage `json:"summary"`
+	Status    string          `json:"status"`
+}
+
+// partial reports whether the engine continues the item, if it is the last one.
+func (it item) partial() bool {
+	return (it.Type == "" || it.Type == "message" || it.Type == "reasoning") && (it.Status == "in_progress" || it.Status == "incomplete")
 }
 
 // appendTo appends the item as a message, or adds it to the assistant's message if that is the
@@ -149,7 +169,7 @@ func (r *Request) responsesTools() ([]byte, error) {
 		if t.Type != "function" {
 			return nil, ErrNotConvertible
 		}
-		tools = append(tools, tool{Type: "function", Function: toolFunction{t.Name, t.Description, t.Parameters}})
+		tools = append(tools, tool{Type: "function", Function: toolFunction{t.Name, t.Description, t.Parameters, t.toolFlags}})
 	}
 	if len(tools) == 0 {
 		return nil, nil

@@ -7,7 +7,7 @@ import (
 
 // Body returns the body for the engine, in pieces that may be slices of the parsed body. It has
 // the given cache salt at its top level; if salt is empty or already there, it is the body as
-// it came.
+// it came, but for a byte order mark: vLLM's server skips one, SGLang's (orjson) refuses it.
 func (r *Request) Body(salt string) [][]byte {
 	return r.edited("", salt)
 }

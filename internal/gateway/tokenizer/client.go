@@ -55,18 +55,19 @@ type Client struct {
 
 // New returns a client. Close closes its idle connections.
 func New(o Options) *Client {
-	return &Client{
-		options: o,
-		http: &http.Client{
-			Transport: &http.Transport{
-				DialContext:           (&net.Dialer{Timeout: o.Timeout}).DialContext,
-				MaxIdleConnsPerHost:   idlePerHost,
-				IdleConnTimeout:       idleFor,
-				DisableCompression:    true,
-				ResponseHeaderTimeout: o.Timeout,
-			},
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	return &Client{options: o, http: newHTTP(o.Timeout)}
+}
+
+func newHTTP(timeout time.Duration) *http.Client {
+	return &http.Client{
+		Transport: &http.Transport{
+			DialContext:           (&net.Dialer{Timeout: timeout}).DialContext,
+			MaxIdleConnsPerHost:   idlePerHost,
+			IdleConnTimeout:       idleFor,
+			DisableCompression:    true,
+			ResponseHeaderTimeout: timeout,
 		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
 
@@ -85,30 +86,55 @@ type Request struct {
 	// Engines has the base URLs of the model's live engines, each once, from a random one on. It
 	// is used if the URL is Worker.
 	Engines iter.Seq[string]
+	// ModelLength is the model's context length in tokens, for an answer that does not say it; 0:
+	// unknown.
+	ModelLength int
 }
 
-// Tokens returns the token ids of the request's prompt, of the first one in a batch. The error
-// is an *Error, or ctx's if ctx ended.
-func (c *Client) Tokens(ctx context.Context, r *Request) ([]uint32, error) {
-	call, err := c.call(r)
-	if err != nil {
-		return nil, &Error{Reason: Unconvertible, Err: err}
-	}
+// Prompt is a prompt in tokens, as the engine computes it.
+type Prompt struct {
+	IDs []uint32
+	// ModelLength is the model's context length in tokens as the answer says it, else 0.
+	ModelLength int
+	// Whole: the engine shortens the prompt to the length of its model, but here it is not
+	// shortened, since the length is unknown.
+	Whole bool
+}
+
+// Tokens returns the request's prompt, the first one in a batch. The error is an *Error, or
+// ctx's if ctx ended.
+func (c *Client) Tokens(ctx context.Context, r *Request) (Prompt, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.options.Timeout, errTimeout)
 	defer cancel()
+	got, err := c.put(ctx, r, false)
+	if err != nil || c.options.Protocol != VLLMTokenize { // a renderer has shortened the prompt
+		return Prompt{IDs: got.ids, ModelLength: got.modelLength}, err
+	}
+	return c.shorten(ctx, r, got)
+}
+
+// put asks a server for the request's tokens. plain is that of openai.Request.TokenizeBody.
+func (c *Client) put(ctx context.Context, r *Request, plain bool) (answer, error) {
+	call, err := c.call(r, plain)
+	if err != nil {
+		return answer{}, &Error{Reason: Unconvertible, Err: err}
+	}
 	if c.options.URL != Worker {
 		return c.ask(ctx, c.options.URL, call)
 	}
 	return c.askEngines(ctx, r.Engines, call)
 }
 
+// Renders reports whether the server is a renderer of the given protocol.
+func (c *Client) Renders(p Protocol) bool { return c != nil && c.options.Protocol == p }
+
 // askEngines asks the first engine whose breaker is closed, and a second one if that is
 // unavailable: that failure is not the prompt's fault.
-func (c *Client) askEngines(ctx context.Context, engines iter.Seq[string], q call) ([]uint32, error) {
+func (c *Client) askEngines(ctx context.Context, engines iter.Seq[string], q call) (answer, error) {
 	var last error = &Error{Reason: Unavailable, Err: errNoEngine}
 	failed := false
 	for engine := range engines {
-		ids, err := c.ask(ctx, baseOf(engine), q)
+		got, err := c.ask(ctx, baseOf(engine), q)
 		e, ok := errors.AsType[*Error](err)
 		switch {
 		case ok && e.Reason == Open:
@@ -118,10 +144,10 @@ func (c *Client) askEngines(ctx context.Context, engines iter.Seq[string], q cal
 		case ok && e.Reason == Unavailable && !failed:
 			last, failed = err, true
 		default:
-			return ids, err
+			return got, err
 		}
 	}
-	return nil, last
+	return answer{}, last
 }
 
 // baseOf returns the base URL of an engine registered as a URL or as host:port.
@@ -136,7 +162,7 @@ func baseOf(engine string) string {
 type call struct {
 	path string
 	body [][]byte
-	read func(text []byte) ([]uint32, error)
+	read func(text []byte) (answer, error)
 }
 
 func (q call) reader() io.ReadCloser {
@@ -150,10 +176,10 @@ func (q call) reader() io.ReadCloser {
 var errNoRoute = errors.New("the renderer has no route for this API")
 
 // call returns the question for a request. The error is openai.ErrNotConvertible or errNoRoute.
-func (c *Client) call(r *Request) (call, error) {
+func (c *Client) call(r *Request, plain bool) (call, error) {
 	if c.options.Protocol == VLLMTokenize {
-		body, err := r.TokenizeBody(r.Model)
-		return call{"/tokenize", body, idsIn("tokens")}, err
+		body, err := r.TokenizeBody(r.Model, plain)
+		return call{"/tokenize", body, answerWith("tokens")}, err
 	}
 	kind, body, err := r.RenderBody(r.Model)
 	field := "token_ids"
@@ -165,16 +191,16 @@ func (c *Client) call(r *Request) (call, error) {
 	path := map[openai.Kind]string{
 		openai.Chat: "/v1/chat/completions/render", openai.Completions: "/v1/completions/render", openai.Responses: "/v1/responses/render",
 	}[kind]
-	return call{path, body, idsIn(field)}, err
+	return call{path, body, answerWith(field)}, err
 }
 
 // ask asks one server unless its breaker is open.
-func (c *Client) ask(ctx context.Context, base string, q call) ([]uint32, error) {
+func (c *Client) ask(ctx context.Context, base string, q call) (answer, error) {
 	trial, ok := c.breakers.allow(base, time.Now())
 	if !ok {
-		return nil, &Error{Reason: Open, Err: errOpen}
+		return answer{}, &Error{Reason: Open, Err: errOpen}
 	}
-	ids, err := c.post(ctx, base+q.path, q)
+	got, err := c.post(ctx, base+q.path, q)
 	switch e, ok := errors.AsType[*Error](err); {
 	case err == nil, ok && e.Reason.answered():
 		c.breakers.succeeded(base)
@@ -183,13 +209,13 @@ func (c *Client) ask(ctx context.Context, base string, q call) ([]uint32, error)
 	default: // the request was cancelled: no outcome for the server
 		c.breakers.cancelled(base, trial)
 	}
-	return ids, err
+	return got, err
 }
 
-func (c *Client) post(ctx context.Context, url string, q call) ([]uint32, error) {
+func (c *Client) post(ctx context.Context, url string, q call) (answer, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, q.reader())
 	if err != nil {
-		return nil, &Error{Reason: Broken, Err: err}
+		return answer{}, &Error{Reason: Broken, Err: err}
 	}
 	for _, piece := range q.body {
 		req.ContentLength += int64(len(piece))
@@ -201,22 +227,22 @@ func (c *Client) post(ctx context.Context, url string, q call) ([]uint32, error)
 	req.Header.Set("Accept", "application/json")
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, failed(ctx, err, Unavailable)
+		return answer{}, failed(ctx, err, Unavailable)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
-		return nil, refused(ctx, resp)
+		return answer{}, refused(ctx, resp)
 	}
 	text, free, err := c.text(resp)
 	defer free()
 	if err != nil {
-		return nil, failed(ctx, err, Broken)
+		return answer{}, failed(ctx, err, Broken)
 	}
-	ids, err := q.read(text)
+	got, err := q.read(text)
 	if err != nil {
-		return nil, &Error{Reason: Broken, Err: fmt.Errorf("answer of %s: %w", url, err)}
+		return answer{}, &Error{Reason: Broken, Err: fmt.Errorf("answer of %s: %w", url, err)}
 	}
-	return ids, nil
+	return got, nil
 }
 
 var (

@@ -87,7 +87,7 @@ func TestTokens(t *testing.T) {
 		s := serve(t, http.StatusOK, tc.answer)
 		c := client(t, Options{URL: s.URL + "/base", Protocol: tc.protocol})
 		ids, err := c.Tokens(t.Context(), request(t, tc.kind, tc.body))
-		if err != nil || !slices.Equal(ids, []uint32{1, 2, 3}) {
+		if err != nil || !slices.Equal(ids.IDs, []uint32{1, 2, 3}) {
 			t.Errorf("%s of %s: %v, %v", tc.protocol, tc.kind, ids, err)
 			continue
 		}
@@ -124,7 +124,7 @@ func TestFailures(t *testing.T) {
 		c := client(t, Options{URL: s.URL, Protocol: VLLMTokenize, MaxResponse: 150_000})
 		ids, err := c.Tokens(t.Context(), request(t, openai.Chat, chat))
 		e, ok := errors.AsType[*Error](err)
-		if ids != nil || !ok || e.Reason != tc.want {
+		if ids.IDs != nil || !ok || e.Reason != tc.want {
 			t.Errorf("%s: %v, want %s", name, err, tc.want)
 			continue
 		}
@@ -172,8 +172,8 @@ func TestLongAnswer(t *testing.T) {
 	memory := budget.NewAccount("x", 1<<20)
 	c := client(t, Options{URL: s.URL, Protocol: VLLMTokenize, Memory: memory})
 	ids, err := c.Tokens(t.Context(), request(t, openai.Chat, chat))
-	if err != nil || len(ids) != n || memory.Used() != 0 {
-		t.Errorf("%d ids, %v, %d bytes kept", len(ids), err, memory.Used())
+	if err != nil || len(ids.IDs) != n || memory.Used() != 0 {
+		t.Errorf("%d ids, %v, %d bytes kept", len(ids.IDs), err, memory.Used())
 	}
 	c = client(t, Options{URL: s.URL, Protocol: VLLMTokenize, Memory: budget.NewAccount("x", 1<<16)})
 	if _, err := c.Tokens(t.Context(), request(t, openai.Chat, chat)); reasonOf(err) != NoMemory {
@@ -268,7 +268,7 @@ func TestEngines(t *testing.T) {
 		c := client(t, Options{URL: Worker, Protocol: VLLMTokenize})
 		r := request(t, openai.Chat, chat)
 		r.Engines = slices.Values(tc.engines)
-		if ids, err := c.Tokens(t.Context(), r); reasonOf(err) != tc.want || (err == nil) != (len(ids) == 3) {
+		if ids, err := c.Tokens(t.Context(), r); reasonOf(err) != tc.want || (err == nil) != (len(ids.IDs) == 3) {
 			t.Errorf("%s: %v, %v", name, ids, err)
 		}
 	}
@@ -282,7 +282,7 @@ func TestEngineGone(t *testing.T) {
 	r := request(t, openai.Chat, chat)
 	r.Engines = slices.Values([]string{"127.0.0.1:1", good.URL})
 	for i := range 2 * opensAfter {
-		if ids, err := c.Tokens(t.Context(), r); err != nil || len(ids) != 3 {
+		if ids, err := c.Tokens(t.Context(), r); err != nil || len(ids.IDs) != 3 {
 			t.Errorf("request %d: %v, %v", i, ids, err)
 		}
 	}
@@ -304,7 +304,7 @@ func TestProbe(t *testing.T) {
 	} {
 		s := serve(t, tc.status, tc.answer)
 		c := client(t, Options{URL: Worker, Protocol: tc.protocol})
-		err := c.Probe(t.Context(), `m"`, s.URL)
+		_, err := c.Probe(t.Context(), `m"`, s.URL)
 		if len(c.breakers.failing) > 0 {
 			t.Errorf("%s: the probe counts as a request", name)
 		}
@@ -322,10 +322,50 @@ func FuzzIDs(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		for name := range shapes {
-			ids, err := idsIn(name)(text)
-			if err == nil && len(ids) > len(text) {
-				t.Fatalf("%d ids in %q", len(ids), text)
+			got, err := answerWith(name)(text)
+			if err == nil && len(got.ids) > len(text) {
+				t.Fatalf("%d ids in %q", len(got.ids), text)
 			}
 		}
 	})
+}
+
+// TestShortened proves which tokens of /tokenize's answer vLLM 0.33 keeps, by its
+// TokenizeParams: the text is 1 to 6, and 90 and 91 are the tokenizer's own.
+func TestShortened(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		tokens := "[90,1,2,3,4,5,6,91]"
+		if strings.Contains(string(body), `"add_special_tokens":false`) || strings.Contains(string(body), "messages") && !strings.Contains(string(body), `"add_special_tokens":true`) {
+			tokens = "[1,2,3,4,5,6]"
+		}
+		_, _ = io.WriteString(w, `{"max_model_len":5,"tokens":`+tokens+`}`)
+	}))
+	t.Cleanup(s.Close)
+	for _, tc := range []struct {
+		kind openai.Kind
+		body string
+		want []uint32
+	}{
+		{openai.Completions, `{"prompt":"a","truncate_prompt_tokens":4}`, []uint32{90, 5, 6, 91}},
+		{openai.Completions, `{"prompt":"a","truncate_prompt_tokens":4,"truncation_side":"left"}`, []uint32{4, 5, 6, 91}},
+		{openai.Completions, `{"prompt":"a","truncate_prompt_tokens":4,"truncation_side":"right"}`, []uint32{90, 1, 2, 3}},
+		{openai.Completions, `{"prompt":"a","truncate_prompt_tokens":4,"add_special_tokens":false}`, []uint32{3, 4, 5, 6}},
+		{openai.Completions, `{"prompt":"a","truncate_prompt_tokens":-1}`, []uint32{90, 5, 6, 91}},
+		{openai.Completions, `{"prompt":"a","truncate_prompt_tokens":-1,"max_tokens":0}`, []uint32{90, 4, 5, 6, 91}},
+		{openai.Completions, `{"prompt":"a","truncate_prompt_tokens":null}`, []uint32{90, 1, 2, 3, 4, 5, 6, 91}},
+		{openai.Completions, `{"prompt":"a","truncate_prompt_tokens":-2}`, []uint32{90, 1, 2, 3, 4, 5, 6, 91}},
+		{openai.Chat, `{"messages":[],"truncate_prompt_tokens":2}`, []uint32{5, 6}},
+		{openai.Chat, `{"messages":[],"truncate_prompt_tokens":"2","truncation_side":"right"}`, []uint32{1, 2}},
+		{openai.Chat, `{"messages":[],"truncate_prompt_tokens":-1}`, []uint32{3, 4, 5, 6}},
+		{openai.Responses, `{"input":"a","truncation":"auto"}`, []uint32{90, 5, 6, 91}},
+		{openai.Responses, `{"input":"a","truncation":null}`, []uint32{90, 5, 6, 91}},
+		{openai.Responses, `{"input":"a","truncation":"disabled"}`, []uint32{90, 1, 2, 3, 4, 5, 6, 91}},
+		{openai.Messages, `{"messages":[{"role":"user","content":"a"}],"truncate_prompt_tokens":2}`, []uint32{1, 2, 3, 4, 5, 6}},
+	} {
+		got, err := client(t, Options{URL: s.URL, Protocol: VLLMTokenize}).Tokens(t.Context(), request(t, tc.kind, tc.body))
+		if err != nil || !slices.Equal(got.IDs, tc.want) || got.ModelLength != 5 {
+			t.Errorf("%s: %+v, %v, want %v", tc.body, got, err, tc.want)
+		}
+	}
 }

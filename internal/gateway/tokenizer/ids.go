@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"errors"
+	"strconv"
 	"sync"
 
 	"github.com/select-service/select-service/internal/bodyscan"
@@ -9,8 +10,9 @@ import (
 
 // answer is the content of a server's answer.
 type answer struct {
-	ids   []uint32
-	found bool
+	ids         []uint32
+	found       bool
+	modelLength int // the model's context length in tokens; 0: not in the answer
 }
 
 // shapes describes the answers, by the name of the member with the ids.
@@ -21,9 +23,18 @@ var shapes = map[string]*bodyscan.Object[answer]{
 }
 
 func shape(name string) *bodyscan.Object[answer] {
-	return bodyscan.NewObject(bodyscan.Field[answer]{Name: name, Required: true, Read: func(s *bodyscan.Scanner, a *answer) {
-		a.ids, a.found = s.AppendUint32s(make([]uint32, 0, firstIDs)), true
-	}})
+	return bodyscan.NewObject(
+		bodyscan.Field[answer]{Name: name, Required: true, Read: func(s *bodyscan.Scanner, a *answer) {
+			a.ids, a.found = s.AppendUint32s(make([]uint32, 0, firstIDs)), true
+		}},
+		bodyscan.Field[answer]{Name: "max_model_len", Read: func(s *bodyscan.Scanner, a *answer) {
+			// Anything but a length counts as unknown: the tokens are what was asked for.
+			n, err := strconv.ParseUint(string(s.Value()), 10, 31)
+			if err == nil {
+				a.modelLength = int(n)
+			}
+		}},
+	)
 }
 
 // firstIDs is the initial capacity for ids.
@@ -34,10 +45,10 @@ var scanners = sync.Pool{New: func() any { return new(bodyscan.Scanner) }}
 
 var errNoPrompt = errors.New("there is no prompt in it")
 
-// idsIn returns a parser of answers. An answer is an object with the ids in the named member,
+// answerWith returns a parser of answers. An answer is an object with the ids in the named member,
 // or an array of such objects, one per prompt; the first one counts.
-func idsIn(name string) func(text []byte) ([]uint32, error) {
-	return func(text []byte) ([]uint32, error) {
+func answerWith(name string) func(text []byte) (answer, error) {
+	return func(text []byte) (answer, error) {
 		s := scanners.Get().(*bodyscan.Scanner)
 		defer func() {
 			s.Reset(bodyscan.JSON, nil)
@@ -57,11 +68,11 @@ func idsIn(name string) func(text []byte) ([]uint32, error) {
 			}
 		}
 		if err := s.End(); err != nil {
-			return nil, err
+			return answer{}, err
 		}
 		if !first.found {
-			return nil, errNoPrompt
+			return answer{}, errNoPrompt
 		}
-		return first.ids, nil
+		return first, nil
 	}
 }

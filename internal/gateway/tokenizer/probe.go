@@ -15,15 +15,16 @@ var errNoRenderRoute = errors.New("it does not offer the route: vLLM serves it w
 	"--tokenizer-protocol=vllm-tokenize works with every vLLM")
 
 // Probe asks for the tokens of a short prompt, so that an operator learns at the start what
-// every request would meet. engine is the base URL to ask if the URL is Worker.
-func (c *Client) Probe(ctx context.Context, model, engine string) error {
+// every request would meet. engine is the base URL to ask if the URL is Worker. The answer's
+// length of the model is returned, 0 if it has none.
+func (c *Client) Probe(ctx context.Context, model, engine string) (modelLength int, err error) {
 	request, err := openai.ParseRequest(openai.Chat, []byte(`{"messages":[{"role":"user","content":"a"}]}`))
 	if err != nil {
-		return fmt.Errorf("probe for model %q: %w", model, err)
+		return 0, fmt.Errorf("probe for model %q: %w", model, err)
 	}
-	question, err := c.call(&Request{Request: request, Model: model})
+	question, err := c.call(&Request{Request: request, Model: model}, false)
 	if err != nil {
-		return fmt.Errorf("probe for model %q: %w", model, err)
+		return 0, fmt.Errorf("probe for model %q: %w", model, err)
 	}
 	base := c.options.URL
 	if base == Worker {
@@ -31,13 +32,13 @@ func (c *Client) Probe(ctx context.Context, model, engine string) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, c.options.Timeout, errTimeout)
 	defer cancel()
-	ids, err := c.post(ctx, base+question.path, question) // past the breaker, which counts requests
+	got, err := c.post(ctx, base+question.path, question) // past the breaker, which counts requests
 	e, ok := errors.AsType[*Error](err)
 	switch {
-	case err == nil && len(ids) == 0:
-		return &Error{Reason: Broken, Err: errors.New("a prompt of one word has no tokens")}
+	case err == nil && len(got.ids) == 0:
+		return 0, &Error{Reason: Broken, Err: errors.New("a prompt of one word has no tokens")}
 	case ok && (e.Status == http.StatusNotFound || e.Status == http.StatusForbidden) && c.options.Protocol != VLLMTokenize:
-		return &Error{Reason: e.Reason, Status: e.Status, Err: fmt.Errorf("%w (%w)", errNoRenderRoute, e.Err)}
+		return 0, &Error{Reason: e.Reason, Status: e.Status, Err: fmt.Errorf("%w (%w)", errNoRenderRoute, e.Err)}
 	}
-	return err
+	return got.modelLength, err
 }

@@ -1,0 +1,64 @@
+package tokenizer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+)
+
+// Lengths asks engines for the context lengths of their models. It is safe for concurrent use.
+type Lengths struct{ http *http.Client }
+
+const (
+	// lengthTimeout bounds the time of a question.
+	lengthTimeout = 5 * time.Second
+	// maxModels bounds a list of models, in bytes.
+	maxModels = 1 << 20
+)
+
+// NewLengths returns a client. Close closes its idle connections.
+func NewLengths() *Lengths { return &Lengths{newHTTP(lengthTimeout)} }
+
+// Close ends the connections that are not in use.
+func (l *Lengths) Close() { l.http.CloseIdleConnections() }
+
+var errNoLength = errors.New("the list of models does not have the model's max_model_len")
+
+// Ask returns the context length of a model in tokens, as an engine's list of models
+// (GET /v1/models of vLLM and SGLang) says it. engine is the engine's base URL.
+func (l *Lengths) Ask(ctx context.Context, engine, model string) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, lengthTimeout)
+	defer cancel()
+	url := baseOf(engine) + "/v1/models"
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return 0, fmt.Errorf("length of model %q: %w", model, err)
+	}
+	resp, err := l.http.Do(req)
+	if err != nil {
+		return 0, fmt.Errorf("length of model %q: %w", model, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return 0, fmt.Errorf("length of model %q: %s answers %s", model, url, resp.Status)
+	}
+	var list struct {
+		Data []struct {
+			ID          string `json:"id"`
+			MaxModelLen *int32 `json:"max_model_len"`
+		} `json:"data"`
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxModels)).Decode(&list); err != nil {
+		return 0, fmt.Errorf("length of model %q: answer of %s: %w", model, url, err)
+	}
+	for _, m := range list.Data {
+		if m.ID == model && m.MaxModelLen != nil && *m.MaxModelLen > 0 {
+			return int(*m.MaxModelLen), nil
+		}
+	}
+	return 0, fmt.Errorf("length of model %q: answer of %s: %w", model, url, errNoLength)
+}
