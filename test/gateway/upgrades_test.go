@@ -2,6 +2,8 @@ package gateway
 
 import (
 	"bufio"
+	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	xhttp2 "golang.org/x/net/http2"
 
 	"github.com/select-service/select-service/test/e2e"
 )
@@ -104,6 +108,7 @@ func (b *bed) streams(n float64) { b.t.Helper(); b.awaitMetric("select_service_g
 func TestUpgrades(t *testing.T) {
 	for name, play := range map[string]func(*testing.T){
 		"frames":                frames,
+		"frames of HTTP/2":      framesOfHTTP2,
 		"no response bodies":    framesWithoutResponses,
 		"other modes":           upgradeModes,
 		"refused by the engine": upgradeRefused,
@@ -145,6 +150,45 @@ func frames(t *testing.T) {
 	b.streams(0)
 	b.idle()
 	b.awaitMetric(`select_service_gateway_served_total{endpoint="unknown"}`, 0)
+}
+
+// framesOfHTTP2: the client asks for a WebSocket by an extended CONNECT.
+func framesOfHTTP2(t *testing.T) {
+	b := lay(t, setup{engines: 1, envoy: []edit{upgradesOf("websocket"), func(c config) {
+		c.connections()["http2_protocol_options"] = object{"allow_connect": true}
+	}}})
+	b.engines[0].echoes(t)
+	transport := &xhttp2.Transport{AllowHTTP: true, DialTLSContext: func(ctx context.Context, network, address string, _ *tls.Config) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}}
+	t.Cleanup(transport.CloseIdleConnections)
+	body, frames := io.Pipe()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodConnect, b.envoy.url+"/v1/realtime", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header = http.Header{":protocol": {"websocket"}, "Sec-Websocket-Version": {"13"}}
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewReader(resp.Body)
+	if line, err := lines.ReadString('\n'); err != nil || resp.StatusCode != http.StatusOK || line != "hello\n" {
+		t.Fatalf("answered %v, %q, %v", resp, line, err)
+	}
+	for i := range 100 {
+		want := fmt.Sprint("frame ", i, "\n")
+		_, _ = io.WriteString(frames, want)
+		if line, err := lines.ReadString('\n'); err != nil || line != want {
+			t.Fatalf("heard %q, %v", line, err)
+		}
+	}
+	b.streams(1)
+	_ = resp.Body.Close() // resets the stream
+	_ = frames.Close()
+	b.streams(0)
+	b.idle()
 }
 
 // framesWithoutResponses: response_body_mode NONE.
