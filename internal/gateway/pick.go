@@ -397,6 +397,9 @@ func (r *request) locate(ctx context.Context, sel *selecting.Selection, place *p
 // placed all the same.
 func (r *request) pickByLoad(ctx context.Context) (*placement, *problem) {
 	r.body, _ = openai.ParseRequest(openai.Other, r.text) // Other has no faults
+	if r.head.upgrade {
+		r.body.Model = r.head.model
+	}
 	var targets []target
 	if r.body.Model != "" {
 		t, known := r.models.find(r.body.Model, r.caller)
