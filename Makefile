@@ -153,6 +153,10 @@ test-oracle: build ## compare with the cache managers of vLLM and SGLang (ARGS t
 test-oracle-short: build ## one short history of each of its scenarios
 	scripts/test-oracle.sh --short
 
+.PHONY: test-fields
+test-fields: ## the fields of the engines' request models are as listed, in their newest releases too
+	scripts/test-fields.sh $(ARGS)
+
 .PHONY: test-mocker
 test-mocker: build ## what is predicted is what Dynamo's mocker then finds in its cache (ARGS to choose)
 	scripts/test-mocker.sh $(ARGS)
