@@ -143,6 +143,12 @@ demo-replicas: build ## two replicas behind one workload, one killed and restart
 demo-gateway: build setup ## chats through Envoy, placed by the service and in turn (ARGS)
 	scripts/demo-gateway.sh $(ARGS)
 
+.PHONY: test-demos test-demos-short
+test-demos: build setup ## every demo to its end; run it alone
+	GO='$(GO)' scripts/test-demos.sh
+test-demos-short: build setup ## every demo with a few requests
+	GO='$(GO)' scripts/test-demos.sh --short
+
 .PHONY: test-engines
 test-engines: build ## feed the service from the publishers of vLLM and SGLang (ARGS to choose)
 	scripts/test-engines.sh $(ARGS)
