@@ -76,7 +76,6 @@ const (
 	memberAddGeneration
 	memberContinueFinal
 	memberAddSpecial
-	memberToolChoice
 	memberMaxTokens // max_output_tokens of a response
 	memberMaxCompletionTokens
 	memberTruncateTokens
@@ -149,6 +148,7 @@ var shapes = [...]*bodyscan.Object[Request]{
 		placed("add_generation_prompt", memberAddGeneration, skip),
 		placed("continue_final_message", memberContinueFinal, skip),
 		placed("add_special_tokens", memberAddSpecial, skip),
+		field("session_params", readElsewhere),
 	)...),
 	Completions: bodyscan.NewObject(append(
 		fields(),
@@ -159,6 +159,7 @@ var shapes = [...]*bodyscan.Object[Request]{
 		placed("truncate_prompt_tokens", memberTruncateTokens, skip),
 		placed("truncation_side", memberTruncationSide, skip),
 		placed("add_special_tokens", memberAddSpecial, skip),
+		field("session_params", readElsewhere),
 	)...),
 	Responses: bodyscan.NewObject(append(
 		fields(),
@@ -179,7 +180,6 @@ var shapes = [...]*bodyscan.Object[Request]{
 		placed("messages", memberMessages, readMessages),
 		placed("system", memberSystem, readSystem),
 		placed("tools", memberTools, readSize),
-		placed("tool_choice", memberToolChoice, skip),
 		placed("thinking", memberThinking, skip),
 		placed("output_config", memberOutputConfig, skip),
 		placed("chat_template_kwargs", memberTemplateKwargs, skip),

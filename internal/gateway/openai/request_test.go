@@ -68,6 +68,8 @@ func TestParseRequest(t *testing.T) {
 		"lists of tokens": {Completions, `{"prompt":[ [1,2],[3],[4,5]]}`, Request{Prompts: 3, Tokens: []uint32{1, 2}, FurtherTokens: 3}},
 		"no prompt":       {Completions, `{"prompt":[]}`, Request{}},
 		"embeddings":      {Completions, `{"prompt":null,"prompt_embeds":"AA"}`, Request{Media: true}},
+		"a session":       {Chat, `{"messages":[],"session_params":{"id":"s"}}`, Request{Prompts: 1, Media: true}},
+		"no session":      {Completions, `{"prompt":"a","session_params":null}`, Request{Prompts: 1, FirstBytes: 1, TextBytes: 1}},
 		"input":           {Responses, `{"input":"abc","max_output_tokens":3,"instructions":null,"previous_response_id":null}`, Request{Prompts: 1, MaxTokens: 3, FirstBytes: 3, TextBytes: 3}},
 		"items": {
 			Responses, `{"input":[{"type":"message","content":[{"type":"input_text","text":"ab"}]},{"type":"function_call_output","output":"cd"}]}`,
