@@ -135,7 +135,9 @@ func (s *stream) answer(m message, end bool, now time.Time) {
 	if r.answered && m.seq <= r.newest {
 		return // not new, so that it does not count as progress either
 	}
-	if r.goal.verify && m.seq < r.goal.from { // the server ignores the number asked for
+	if r.goal.verify && !r.answered && m.seq != r.goal.from {
+		// The server ignores the number asked for, or no longer has it: a new engine's
+		// messages must not pass for the old one's.
 		r.withheld = true
 		return
 	}
@@ -208,7 +210,7 @@ func (s *stream) endReplay(now time.Time) {
 		s.refute(now)
 	case r.goal.from == 0 && endsBelow && r.reachesBack, r.goal.verify && nothing:
 		s.foundNewEngine(true, true, now)
-	case r.goal.confirm && (endsBelow || !r.answered):
+	case r.goal.confirm && (endsBelow || !r.answered || r.first > r.appliedBefore.seq):
 		s.foundNewEngine(r.answered, endsBelow, now)
 	case r.goal.from == 0 && endsBelow:
 		s.verify(now)
@@ -377,7 +379,7 @@ func (r *replayRetry) pending() bool { return !r.at.IsZero() }
 // scheduleRetry decides, at the end of a replay, whether one from 0 is to be repeated.
 func (s *stream) scheduleRetry(r *replay, result ReplayResult, now time.Time) {
 	at := now.Add(firstRetry << s.retry.asked)
-	brokeOff := result.failed() || r.answered && r.first == 0 && result != ReplayComplete
+	brokeOff := result.failed() || r.answered && r.first == 0 && result != ReplayComplete || r.goal.verify && !r.answered
 	switch {
 	case r.goal.from > 0 && !r.goal.verify:
 		if brokeOff && s.retry.pending() {

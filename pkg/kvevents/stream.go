@@ -31,7 +31,7 @@ import (
 //     one from that number on is empty (see verify), if a replayed number stands for another message than before
 //     (see fingerprints), or if live numbers fall: a 0 after a higher number, or
 //     two rising numbers below the last one. Falling live numbers are only a
-//     suspicion where a replay can refute it by reaching the last number. For a
+//     suspicion where a replay can refute it by having the last number. For a
 //     new engine the rank is cleared and filled again.
 //   - A number that is not above the last one on a new connection comes from a new
 //     engine too, unless it is the message that was applied, since a connection keeps the

@@ -239,6 +239,7 @@ func TestStream(t *testing.T) {
 		"new engine, same content":           {replay, "up ask:0 +a0 +a1 +a2 +end down up ask:0 +a0 +a1 +end ask:2 +end ask:0 +a0 +a1 +end a2", "a0 a1 a2 clear a0 a1 a2", Live},
 		"new engine, trimmed, idle":          {replay, "up ask:0 +a0 +a1 +a2 +a3 +end down up ask:0 +b1 +b2 +end ask:3 +end ask:0 +b1 +b2 +end quiet b3", "a0 a1 a2 a3 clear b1 b2 b3", Live},
 		"new engine, trimmed, not idle":      {replay, "up ask:0 +a0 +a1 +a2 +a3 +end down up ask:0 +b1 +b2 +end b3 ask:3 +b3 ask:0 +b2 +b3 +end b4", "a0 a1 a2 a3 clear b2 b3 b4", Live},
+		"new engine, trimmed, past the old":  {replay, "up ask:0 +a0 +a1 +a2 +end down up ask:0 +b1 b2 b3 b4 +end ask:2 +b4 +end ask:0 +b4 +end ask:0 +b4 +end b5", "a0 a1 a2 b4 clear b4 b5", Live},
 		"new engine, trimmed, live is low":   {replay, "up ask:0 +a0 +a1 +a2 +a3 +end down up ask:0 +b1 b2 +end ask:3 +end ask:0 +b1 +b2 +end quiet b3", "a0 a1 a2 a3 clear b1 b2 b3", Live},
 		"new engine, rest of the old":        {replay, "up ask:0 +a0 +a1 +end down up a2 b0 ask:0 +b0 ask:0 +b0 +end b1", "a0 a1 clear b0 b1", Live},
 		"new engine, only the old's rest":    {replay, "up ask:0 +a0 +a1 +a5 +end down up a6 ask:0 +a0 +a1 +end ask:0 +a0 +a1 +end a2", "a0 a1 a5 a0 a1 clear a0 a1 a2", Live},
