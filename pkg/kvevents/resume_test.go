@@ -42,7 +42,7 @@ func TestResume(t *testing.T) {
 		{"a new engine's first message", true, "up b0 ask:7 +end ask:0 +b0 +end b1", "discard b0 b1"},
 		{"a new engine's first message, no replay", false, "up b0", "discard b0"},
 		{"an idle engine whose ring ends below", true, "up ask:7 +b5 +b6 +end ask:0 +b5 +b6 +end", "discard b5 b6"},
-		{"proved, then a 0 on the same connection", true, "up ask:7 +a7 +end b0 ask:0 +b0 ask:0 +b0 +end", "restore clear b0"},
+		{"proved, then a 0 on the same connection", true, "up ask:7 +a7 +end b0 ask:0 +b0 +end ask:0 +b0 +end", "restore clear b0"},
 		{"a replay endpoint comes", false, "up replay:on ask:7 +a7 +end", "restore"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
