@@ -61,7 +61,7 @@ func example() content {
 	size, endpoint := uint32(16), "http://10.0.0.1:8000"
 	c.Workers = []catalog.Record{
 		{ID: 1, Scope: sc, BlockSize: &size, Endpoint: &endpoint, KVEventsEndpoints: map[uint32]string{0: "tcp://a:5557", 1: "tcp://a:5558"}},
-		{ID: 1<<64 - 1, Scope: sc, Taints: []string{"x"}, RankHeader: new(catalog.RankNone), PrefillRankHeader: new(true)},
+		{ID: 1<<64 - 1, Scope: sc, Taints: []string{"x"}},
 	}
 	c.Tracked = []catalog.TrackedRecord{{ID: 9, Scope: catalog.Scope{Model: "m"}, BlockSize: 4, Size: 2}}
 	c.Reserved = []reservations.Reservation{
