@@ -216,8 +216,10 @@ func TestPrefixes(t *testing.T) {
 		seeds = 2
 	}
 	for seed := range seeds {
-		r := &prefixesRun{rnd: rand.New(rand.NewPCG(seed, 1)), b: newPrefixes(),
-			deficit: make(map[[2]uint64]uint32), blocks: make(map[uint32]uint64), sum: make(map[uint32]uint64)}
+		r := &prefixesRun{
+			rnd: rand.New(rand.NewPCG(seed, 1)), b: newPrefixes(),
+			deficit: make(map[[2]uint64]uint32), blocks: make(map[uint32]uint64), sum: make(map[uint32]uint64),
+		}
 		r.b.widen(131)
 		for step := range 400 {
 			grow := step/50%2 == 0
