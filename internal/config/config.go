@@ -61,12 +61,14 @@ type Config struct {
 type Action uint8
 
 // The actions, weakest first: where several flags are given the last one here wins.
+// Those from Version on need no valid configuration.
 const (
 	Run         Action = iota // serve
 	PrintConfig               // write the effective configuration as YAML
 	CheckConfig               // check the configuration only
 	Version                   // write the version
-	Help                      // write the help text
+	Help                      // write the help text of one screen
+	HelpAll                   // write the help text with every option
 )
 
 // Server is what the HTTP listeners need.

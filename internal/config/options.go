@@ -29,7 +29,8 @@ type option struct {
 
 // command is the program or its subcommand "slots", with the settings that it has.
 type command struct {
-	head     string // of the help text
+	head     string // of the help text with every option
+	screen   screen // the help text of one screen
 	options  []option
 	actions  []actionFlag
 	file     bool // it reads a configuration file
@@ -41,10 +42,10 @@ const slotsCommand = "slots"
 
 var (
 	selection = &command{
-		head: helpHead, options: options, actions: actionFlags, file: true, defaults: Default,
+		head: helpHead, screen: helpScreen, options: options, actions: actionFlags, file: true, defaults: Default,
 	}
 	slotTracker = &command{
-		head: slotsHelpHead, options: slotsOptions(), actions: slotsActions(), defaults: DefaultSlots,
+		head: slotsHelpHead, screen: slotsHelpScreen, options: slotsOptions(), actions: slotsActions(), defaults: DefaultSlots,
 	}
 )
 
@@ -76,7 +77,7 @@ func slotsOptions() []option {
 func slotsActions() []actionFlag {
 	var kept []actionFlag
 	for _, a := range actionFlags {
-		if a.action == Help || a.action == Version {
+		if a.action >= Version {
 			kept = append(kept, a)
 		}
 	}
