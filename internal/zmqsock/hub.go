@@ -122,8 +122,7 @@ func (h *Hub) Run(ctx context.Context) error {
 // connected. It fails if the endpoint cannot be bound, is malformed or is not allowed. status
 // is called like message: with true for every connection whose handshake succeeds, before its
 // first message, and with false when the last connection is lost. The socket reconnects by
-// itself, and looks host names up in the background. offer may be
-// nil.
+// itself, and looks host names up in the background. offer may be nil.
 func (h *Hub) Subscribe(endpoint string, offer Offer, message Message, status func(up bool)) (id uint64, err error) {
 	return h.open(&h.subscriptions, destination{endpoint: endpoint, mechanism: plain}, offer, message, status)
 }
