@@ -139,7 +139,7 @@ func has(want ...string) func([]string) bool {
 
 func subscribe(t testing.TB, h *zmqsock.Hub, endpoint string, l *log) uint64 {
 	t.Helper()
-	id, err := h.Subscribe(endpoint, "", nil, l.timed, l.status)
+	id, err := h.Subscribe(endpoint, nil, l.timed, l.status)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,7 @@ func TestSubscribeBinds(t *testing.T) {
 	h, l := start(t, zmqsock.DefaultOptions()), newLog()
 	endpoint := zmqtest.Wildcard(zmqtest.FreeEndpoint(t))
 	id := subscribe(t, h, endpoint, l)
-	if _, err := h.Subscribe(endpoint, "", nil, l.timed, l.status); err == nil || !strings.Contains(err.Error(), "address already in use") {
+	if _, err := h.Subscribe(endpoint, nil, l.timed, l.status); err == nil || !strings.Contains(err.Error(), "address already in use") {
 		t.Errorf("second bind: error %v, want address already in use", err)
 	}
 	connectTo := strings.Replace(endpoint, "*", "127.0.0.1", 1)
@@ -60,7 +60,7 @@ func TestSubscribeBinds(t *testing.T) {
 
 	h.Close(id)
 	again := newLog()
-	rebind(t, func() error { _, err := h.Subscribe(endpoint, "", nil, again.timed, again.status); return err })
+	rebind(t, func() error { _, err := h.Subscribe(endpoint, nil, again.timed, again.status); return err })
 	three := zmqtest.Connect(t, connectTo)
 	defer three.Close()
 	three.Subscribers(1)
@@ -71,11 +71,11 @@ func TestSubscribeBinds(t *testing.T) {
 func TestSubscribeErrors(t *testing.T) {
 	h, l := start(t, zmqsock.DefaultOptions()), newLog()
 	for _, endpoint := range []string{"", "nonsense", "tcp://", "tcp://*:http-", "ftp://host:1"} {
-		if _, err := h.Subscribe(endpoint, "", nil, l.timed, l.status); err == nil {
+		if _, err := h.Subscribe(endpoint, nil, l.timed, l.status); err == nil {
 			t.Errorf("Subscribe(%q) succeeded", endpoint)
 		}
 	}
-	if _, err := h.Request("tcp://*:5", "", [][]byte{nil}, l.answer); err == nil {
+	if _, err := h.Request("tcp://*:5", [][]byte{nil}, l.answer); err == nil {
 		t.Error("Request to a wildcard succeeded")
 	}
 }
@@ -135,7 +135,7 @@ func TestRequest(t *testing.T) {
 			server := zmqtest.NewReplayServer(t, "", topic)
 			defer server.Close()
 			server.Keep(zmqtest.Kept{Seq: 0, Payload: []byte("zero")}, zmqtest.Kept{Seq: 1, Payload: []byte("one")})
-			id, err := h.Request(server.Endpoint, "", [][]byte{nil, zmqtest.Seq(1)}, l.answer)
+			id, err := h.Request(server.Endpoint, [][]byte{nil, zmqtest.Seq(1)}, l.answer)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -156,7 +156,7 @@ func TestRequest(t *testing.T) {
 func TestRequestBeforeTheServer(t *testing.T) {
 	h, l := start(t, zmqsock.DefaultOptions()), newLog()
 	endpoint := zmqtest.FreeEndpoint(t)
-	if _, err := h.Request(endpoint, "", [][]byte{nil, zmqtest.Seq(0)}, l.answer); err != nil {
+	if _, err := h.Request(endpoint, [][]byte{nil, zmqtest.Seq(0)}, l.answer); err != nil {
 		t.Fatal(err)
 	}
 	server := zmqtest.NewReplayServer(t, endpoint, false)
@@ -248,10 +248,10 @@ func TestStoppedHub(t *testing.T) {
 	if err := h.Run(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.Subscribe("tcp://127.0.0.1:1", "", nil, l.timed, l.status); !errors.Is(err, zmqsock.ErrStopped) {
+	if _, err := h.Subscribe("tcp://127.0.0.1:1", nil, l.timed, l.status); !errors.Is(err, zmqsock.ErrStopped) {
 		t.Errorf("Subscribe: %v, want ErrStopped", err)
 	}
-	if _, err := h.Request("tcp://127.0.0.1:1", "", [][]byte{nil}, l.answer); !errors.Is(err, zmqsock.ErrStopped) {
+	if _, err := h.Request("tcp://127.0.0.1:1", [][]byte{nil}, l.answer); !errors.Is(err, zmqsock.ErrStopped) {
 		t.Errorf("Request: %v, want ErrStopped", err)
 	}
 }
@@ -285,7 +285,7 @@ func BenchmarkReceive(b *testing.B) {
 			pub := zmqtest.NewPublisher(b, "")
 			defer pub.Close()
 			got, done := 0, make(chan struct{})
-			_, err := h.Subscribe(pub.Endpoint, "", nil, func([][]byte, *budget.Buffer, time.Time) bool {
+			_, err := h.Subscribe(pub.Endpoint, nil, func([][]byte, *budget.Buffer, time.Time) bool {
 				if got++; got == b.N {
 					close(done)
 				}
