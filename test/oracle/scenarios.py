@@ -85,7 +85,9 @@ def _vllm(
     )
 
 
-def _offloading(*specs: Any, chunk: int = 1, host: int = 120, disk: int = 300, blocks: int = 72, **engine: Any) -> Engine:
+def _offloading(
+    *specs: Any, chunk: int = 1, host: int = 120, disk: int = 300, blocks: int = 72, **engine: Any
+) -> Engine:
     """A vLLM engine that offloads in chunks of so many blocks."""
     made = _vllm(*specs, blocks=blocks, **engine)
     offloading = functools.partial(vllm_offload.OffloadingCache, *made.cache.args, chunk=chunk, host=host, disk=disk)
@@ -281,7 +283,16 @@ VLLM: list[Scenario] = [
         _offloading(_FULL, ranks=3),
         replace(_KEYS, ranks=3, arrivals=(3, 6)),
     ),
-    Scenario("offloading, full + window, all keys", _offloading(_FULL, _WINDOW, blocks=160), _KEYS),
+    Scenario(
+        "offloading, full + window, all keys",
+        _offloading(_FULL, _WINDOW, blocks=160),
+        _KEYS,
+        Expectation(
+            under=0.2,
+            why="offloading/events.py, _placeholder_stored: of windows on the host only names are said; "
+            "a prefix that a window shortens is not continued there",
+        ),
+    ),
 ]
 
 SGLANG: list[Scenario] = [
