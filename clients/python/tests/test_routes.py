@@ -190,7 +190,7 @@ def test_affinity_target(make: MakeClient, fleet: Server) -> None:
 def test_explanations(make: MakeClient, fleet: Server, dialect: str) -> None:
     client = make(fleet.url, dialect=dialect)
     asked = client.explain(token_ids=[1, 2, 3, 4], allowed_worker_ids=[2], explain=True)
-    assert asked["chosen"] == {"worker_id": 2, "dp_rank": 0}
+    assert asked["chosen"] == {"worker_id": 2, "dp_rank": 0, "rank_header": "global", "local_dp_rank": 0}
     assert {row["reason"] for row in asked["excluded"]} == {"not_allowed"}
     assert client.explain(token_ids=[1], allowed_worker_ids=[])["refusal"]
     booked = client.select_and_reserve(token_ids=[1, 2, 3, 4], explain=True)
