@@ -43,6 +43,13 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	mem := newMemory(conf.Limits, getenv, log)
 	mem.apply(getenv)
 
+	limits := socketOptions(conf, mem.budget, read.curve.Curve, log)
+	hub := zmqsock.New(limits)
+	streams, runSockets, err := newStreams(hub, limits, log)
+	if err != nil {
+		return err
+	}
+
 	// Build. The ports come first: one that is taken must fail the start.
 	bound, err := listen(ctx, conf, read.certificates)
 	if err != nil {
@@ -60,11 +67,10 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		return err
 	}
 	defer data.Close()
-	hub := zmqsock.New(socketOptions(conf, mem.budget, read.curve.Curve, log))
 	var svc *service.Service
 	others := newReplicas(conf.Replicas, conf.Selections.SessionTTL > 0, hub, read, func() []string { return svc.Peers() })
 	read.curve.log(others.mesh != nil, log)
-	svc = service.New(serviceConfig(conf, others, bound, mem.budget), hub, log)
+	svc = service.New(serviceConfig(conf, others, bound, mem.budget), streams, log)
 	state := service.NewState(svc, data, conf.Data.SnapshotInterval)
 	var file *workersfile.Watcher
 	if read.workers != nil {
@@ -80,7 +86,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	work, stopWork := context.WithCancel(base)
 	defer stopWork()
 	parts, stopping := errgroup.WithContext(ctx)
-	parts.Go(func() error { return hub.Run(sockets) })
+	parts.Go(func() error { return runSockets(sockets) })
 	if err := others.open(svc, log); err != nil {
 		bound.close()
 		picks.close()

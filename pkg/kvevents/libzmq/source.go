@@ -26,6 +26,12 @@ var (
 
 var _ kvevents.Source = (*Source)(nil)
 
+// Version returns the version of libzmq that the program runs with, such as 4.3.4.
+func Version() string {
+	major, minor, patch := zmq4.Version()
+	return fmt.Sprintf("%d.%d.%d", major, minor, patch)
+}
+
 // Options are the limits of a Source.
 type Options struct {
 	MaxFrame int64 // bytes of one frame; a publisher that exceeds it is disconnected
