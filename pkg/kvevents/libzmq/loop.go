@@ -5,7 +5,6 @@ package libzmq
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/pebbe/zmq4"
@@ -14,77 +13,84 @@ import (
 )
 
 const (
-	maxSockets = 32768 // of libzmq's context; a subscription has three
-	// fairness is the number of messages of one socket after which others have their turns.
-	fairness        = 64
-	messageOverhead = 256 // bytes that a message takes beside its frames
+	maxSockets      = 32768 // of libzmq's context; a subscription has three
+	fairness        = 64    // messages of one socket after which others have their turns
+	messageOverhead = 256   // bytes that a message takes beside its frames
 	// repairDelay is how long libzmq may take to try again after a lost connection. It does so
 	// at once, or never: after a protocol error, such as a frame that is too large.
-	repairDelay = time.Second
-
+	repairDelay     = time.Second
 	handshakeFailed = zmq4.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq4.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq4.EVENT_HANDSHAKE_FAILED_AUTH
 	connectionEvent = zmq4.EVENT_HANDSHAKE_SUCCEEDED | handshakeFailed | zmq4.EVENT_DISCONNECTED | zmq4.EVENT_CONNECT_RETRIED
 )
 
 // loop is what Run's goroutine owns.
 type loop struct {
-	opt     Options
 	context *zmq4.Context
 	woken   *zmq4.Socket // the other end of Source.bell
 	poller  *zmq4.Poller
 	sockets map[uint64]*socket
 	polled  map[*zmq4.Socket]*socket // by each of their libzmq sockets
-	lost    []*socket                // to be repaired, the earliest first
+	lost    []loss                   // that may have to be repaired, the earliest first
 	next    uint64
 }
 
-// socket is an open subscription or request.
-type socket struct {
-	id            uint64
-	endpoint      string
-	bound         bool
-	account       *budget.Account
-	message       func(frames [][]byte, memory *budget.Buffer, received time.Time) bool
-	status        func(up bool)
-	data, monitor *zmq4.Socket // a request has no monitor
-	paused        bool
-	came, left    bool      // what status is told after the pause: a new connection; the last was lost
-	up            int       // connections
-	rejected      int       // failed handshakes whose EVENT_DISCONNECTED is still to come
-	retried       bool      // libzmq tries again since the last lost connection
-	repairAt      time.Time // zero: not in loop.lost
+// loss is a lost connection of a socket.
+type loss struct {
+	*socket
+	at time.Time
 }
 
-func newLoop(opt Options) (l *loop, bell *zmq4.Socket, err error) {
-	l = &loop{opt: opt, poller: zmq4.NewPoller(), sockets: make(map[uint64]*socket), polled: make(map[*zmq4.Socket]*socket)}
+// socket is a subscription or a request.
+type socket struct {
+	id       uint64
+	endpoint string
+	bound    bool
+	queue    int
+	maxFrame int64
+	account  *budget.Account
+	message  func(frames [][]byte, memory *budget.Buffer, received time.Time) bool
+	status   func(up bool) // nil: a request
+	request  [][]byte
+
+	data, monitor *zmq4.Socket // a request has no monitor
+	up            int          // connections
+	rejected      int          // failed handshakes whose EVENT_DISCONNECTED is still to come
+	lostAt        time.Time    // of the last connection; zero once libzmq tries again
+}
+
+func (l *loop) start() (bell *zmq4.Socket, err error) {
 	if l.context, err = zmq4.NewContext(); err != nil {
-		return nil, nil, err //nolint:wrapcheck // Run does
+		return nil, err //nolint:wrapcheck // Run does
 	}
-	if err = l.context.SetMaxSockets(maxSockets); err == nil {
-		l.woken, err = l.context.NewSocket(zmq4.PAIR)
+	tooMany := l.context.SetMaxSockets(maxSockets)
+	bell, err = l.context.NewSocket(zmq4.PAIR)
+	woken, failed := l.context.NewSocket(zmq4.PAIR)
+	if err = errors.Join(tooMany, err, failed); err != nil {
+		return bell, err
 	}
-	if err == nil {
-		if bell, err = l.context.NewSocket(zmq4.PAIR); err == nil {
-			err = errors.Join(l.woken.Bind("inproc://bell"), bell.SetLinger(0), bell.Connect("inproc://bell"))
-		}
+	l.woken, l.poller = woken, zmq4.NewPoller()
+	l.poller.Add(woken, zmq4.POLLIN)
+	return bell, errors.Join(bell.SetLinger(0), woken.Bind("inproc://bell"), bell.Connect("inproc://bell"))
+}
+
+// stop closes everything. What start has not opened is nil.
+func (l *loop) stop(bell *zmq4.Socket) (err error) {
+	if l.woken == nil {
+		return nil // what is open ends with the process
 	}
-	if err != nil {
-		return nil, nil, err // what is open ends with the process
+	for _, s := range l.sockets {
+		err = errors.Join(err, l.close(s))
 	}
-	l.poller.Add(l.woken, zmq4.POLLIN)
-	return l, bell, nil
+	return errors.Join(err, bell.Close(), l.woken.Close(), l.context.Term())
 }
 
 // turn waits until there is something to do, and does it.
 func (l *loop) turn() error {
 	patience := time.Duration(-1)
 	if len(l.lost) > 0 {
-		patience = max(0, time.Until(l.lost[0].repairAt)) + time.Millisecond
+		patience = max(0, time.Until(l.lost[0].at.Add(repairDelay))) + time.Millisecond
 	}
 	ready, err := l.poller.Poll(patience)
-	if err != nil {
-		return fmt.Errorf("wait for libzmq: %w", err)
-	}
 	for _, r := range ready {
 		if s := l.polled[r.Socket]; s == nil {
 			_, _ = l.woken.RecvBytes(zmq4.DONTWAIT)
@@ -95,93 +101,90 @@ func (l *loop) turn() error {
 		}
 	}
 	l.repair()
-	return nil
+	return err //nolint:wrapcheck // Run does
 }
 
-func (l *loop) open(s *socket, request [][]byte) (id uint64, err error) {
-	kind, queue := zmq4.SUB, l.opt.Queue
-	if request != nil {
-		kind, queue = zmq4.DEALER, l.opt.Answers
+func (l *loop) open(s *socket) (id uint64, err error) {
+	kind := zmq4.SUB
+	if s.status == nil {
+		kind = zmq4.DEALER
 	}
-	if s.data, err = l.context.NewSocket(kind); err != nil {
-		return 0, err //nolint:wrapcheck // the caller does
+	z, err := l.context.NewSocket(kind)
+	if err != nil {
+		return 0, err //nolint:wrapcheck // Source.open does
 	}
 	l.next++
-	s.id = l.next
-	z := s.data
-	err = errors.Join(z.SetLinger(0), z.SetIpv6(true), z.SetMaxmsgsize(l.opt.MaxFrame), z.SetRcvhwm(queue),
+	s.id, s.data = l.next, z
+	l.sockets[s.id] = s
+	l.poll(z, s)
+	err = errors.Join(z.SetLinger(0), z.SetIpv6(true), z.SetMaxmsgsize(s.maxFrame), z.SetRcvhwm(s.queue),
 		z.SetReconnectIvl(100*time.Millisecond), z.SetReconnectIvlMax(5*time.Second), z.SetConnectTimeout(time.Second),
 		z.SetHandshakeIvl(3*time.Second), z.SetHeartbeatIvl(5*time.Second), z.SetHeartbeatTimeout(15*time.Second))
-	if request == nil {
+	if kind == zmq4.SUB {
 		err = errors.Join(err, z.SetSubscribe(""), l.monitor(s))
 	}
+	connect := z.Connect
 	if s.bound {
-		err = errors.Join(err, z.Bind(s.endpoint))
-	} else {
-		err = errors.Join(err, z.Connect(s.endpoint))
+		connect = z.Bind
 	}
-	if request != nil && err == nil {
-		_, err = z.SendMessageDontwait(request)
+	if err = errors.Join(err, connect(s.endpoint)); err == nil && kind == zmq4.DEALER {
+		_, err = z.SendMessageDontwait(s.request)
 	}
 	if err != nil {
-		return 0, errors.Join(err, s.close())
-	}
-	l.sockets[s.id], l.polled[z] = s, s
-	l.poller.Add(z, zmq4.POLLIN)
-	if s.monitor != nil {
-		l.polled[s.monitor] = s
-		l.poller.Add(s.monitor, zmq4.POLLIN)
+		return 0, errors.Join(err, l.close(s))
 	}
 	return s.id, nil
 }
 
-// monitor opens the socket that tells of a subscription's connections. It is always read, and
-// has no limit: libzmq's I/O thread would wait for room.
-func (l *loop) monitor(s *socket) (err error) {
+// monitor opens the socket that tells of a subscription's connections. It has no limit, for
+// which libzmq's I/O thread would wait.
+func (l *loop) monitor(s *socket) error {
+	pair, err := l.context.NewSocket(zmq4.PAIR)
+	if err != nil {
+		return err //nolint:wrapcheck // Source.open does
+	}
+	s.monitor = pair
+	l.poll(pair, s)
 	address := fmt.Sprintf("inproc://monitor-%d", s.id)
-	if err := s.data.Monitor(address, connectionEvent); err != nil {
-		return err //nolint:wrapcheck // the caller does
-	}
-	if s.monitor, err = l.context.NewSocket(zmq4.PAIR); err != nil {
-		return err //nolint:wrapcheck // the caller does
-	}
-	return errors.Join(s.monitor.SetLinger(0), s.monitor.SetRcvhwm(0), s.monitor.Connect(address))
+	return errors.Join(pair.SetLinger(0), pair.SetRcvhwm(0), s.data.Monitor(address, connectionEvent), pair.Connect(address))
 }
 
-func (s *socket) close() error {
-	var err error
-	if s.monitor != nil {
-		err = errors.Join(s.data.Monitor("", 0), s.monitor.Close())
-	}
-	return errors.Join(err, s.data.Close())
+func (l *loop) poll(z *zmq4.Socket, s *socket) {
+	l.polled[z] = s
+	l.poller.Add(z, zmq4.POLLIN)
 }
 
-func (l *loop) shut(id uint64) error {
-	s := l.sockets[id]
+// close closes a socket; nil is one that is closed.
+func (l *loop) close(s *socket) (err error) {
 	if s == nil {
 		return nil
 	}
-	for _, z := range []*zmq4.Socket{s.data, s.monitor} {
+	delete(l.sockets, s.id)
+	if s.monitor != nil {
+		err = s.data.Monitor("", 0) // first: libzmq must not write to a monitor that is closed
+	}
+	for _, z := range []*zmq4.Socket{s.monitor, s.data} {
 		if z != nil {
-			_ = l.poller.RemoveBySocket(z) // it is there
 			delete(l.polled, z)
+			err = errors.Join(err, l.poller.RemoveBySocket(z), z.Close())
 		}
 	}
-	delete(l.sockets, id)
-	l.lost = slices.DeleteFunc(l.lost, func(other *socket) bool { return other == s })
-	return s.close()
+	return err
 }
 
-// close closes everything.
-func (l *loop) close() error {
-	err := l.woken.Close()
-	for id := range l.sockets {
-		err = errors.Join(err, l.shut(id))
+// pause says whether a socket is read, and its connections are watched; nil is one that is closed.
+func (l *loop) pause(s *socket, pause bool) {
+	events := zmq4.State(zmq4.POLLIN)
+	if pause {
+		events = 0
 	}
-	return errors.Join(err, l.context.Term())
+	if s != nil {
+		_, _ = l.poller.UpdateBySocket(s.data, events)
+		_, _ = l.poller.UpdateBySocket(s.monitor, events) // fails for a request
+	}
 }
 
-// read delivers the messages of a socket.
+// read delivers messages of a socket.
 func (l *loop) read(s *socket) {
 	for range fairness {
 		frames, err := s.data.RecvMessageBytes(zmq4.DONTWAIT)
@@ -196,26 +199,10 @@ func (l *loop) read(s *socket) {
 			memory.Reserved += int64(len(f))
 		}
 		if s.account.Reserve(memory.Reserved) && !s.message(frames, memory, received) {
-			s.paused = true
-			_, _ = l.poller.UpdateBySocket(s.data, 0)
+			l.pause(s, true)
 			return
 		}
 	}
-}
-
-func (l *loop) resume(id uint64) {
-	s := l.sockets[id]
-	if s == nil || !s.paused {
-		return
-	}
-	if s.came {
-		s.status(true)
-	}
-	if s.left {
-		s.status(false)
-	}
-	s.paused, s.came, s.left = false, false, false
-	_, _ = l.poller.UpdateBySocket(s.data, zmq4.POLLIN)
 }
 
 // watch reads what has become of a subscription's connections.
@@ -226,47 +213,38 @@ func (l *loop) watch(s *socket) {
 		case err != nil:
 			return // there is none
 		case event == zmq4.EVENT_CONNECT_RETRIED:
-			s.retried = true
+			s.lostAt = time.Time{}
 		case event == zmq4.EVENT_HANDSHAKE_SUCCEEDED:
-			s.retried = true
+			s.lostAt = time.Time{}
 			s.up++
-			s.report(true)
+			s.status(true)
+		case event&handshakeFailed != 0:
+			s.rejected++
 		case event == zmq4.EVENT_DISCONNECTED:
 			l.disconnected(s)
-		default:
-			s.rejected++
 		}
 	}
 }
 
 func (l *loop) disconnected(s *socket) {
-	s.retried = false
-	if !s.bound && s.repairAt.IsZero() {
-		s.repairAt = time.Now().Add(repairDelay)
-		l.lost = append(l.lost, s)
+	if !s.bound {
+		s.lostAt = time.Now()
+		l.lost = append(l.lost, loss{s, s.lostAt})
 	}
 	if s.rejected > 0 {
 		s.rejected--
-	} else if s.up = max(0, s.up-1); s.up == 0 {
-		s.report(false)
+	} else if s.up > 0 {
+		if s.up--; s.up == 0 {
+			s.status(false)
+		}
 	}
-}
-
-// report tells status that a connection has come, or that the last one was lost.
-func (s *socket) report(up bool) {
-	if s.paused {
-		s.came, s.left = s.came || up, !up
-		return
-	}
-	s.status(up)
 }
 
 // repair connects the sockets again that libzmq has given up.
 func (l *loop) repair() {
-	for now := time.Now(); len(l.lost) > 0 && !now.Before(l.lost[0].repairAt); l.lost = l.lost[1:] {
-		s := l.lost[0]
-		s.repairAt = time.Time{}
-		if !s.retried {
+	for ; len(l.lost) > 0 && time.Since(l.lost[0].at) >= repairDelay; l.lost = l.lost[1:] {
+		if s := l.lost[0].socket; s.lostAt.Equal(l.lost[0].at) && l.sockets[s.id] == s {
+			s.lostAt = time.Time{}
 			_ = s.data.Disconnect(s.endpoint) // else Connect does nothing
 			_ = s.data.Connect(s.endpoint)    // both were successful before
 		}

@@ -20,7 +20,7 @@ import (
 var (
 	ErrStopped   = errors.New("libzmq source is stopped")
 	ErrServerKey = errors.New("CURVE is not supported on libzmq")
-	ErrName      = errors.New("libzmq looks host names up itself, so that their addresses cannot be checked against the allowed endpoints")
+	ErrName      = errors.New("libzmq looks host names up itself: their addresses cannot be checked against the allowed endpoints")
 	ErrWildcard  = errors.New("a wildcard host cannot be connected to")
 )
 
@@ -40,15 +40,13 @@ type Options struct {
 	// Streams and Replay are the accounts of messages of subscriptions and of requests. A
 	// message that an account refuses is dropped. nil: no limit.
 	Streams, Replay *budget.Account
-	// Endpoints is the policy for the endpoints. If it has rules for addresses, host names
-	// must be allowed by name.
+	// Endpoints is the policy for endpoints. If it has rules, a host name must be allowed by
+	// name.
 	Endpoints catalog.EndpointPolicy
 }
 
 // DefaultOptions returns the options of the service, without accounts.
-func DefaultOptions() Options {
-	return Options{MaxFrame: 64 << 20, Queue: 1000, Answers: 20000}
-}
+func DefaultOptions() Options { return Options{MaxFrame: 64 << 20, Queue: 1000, Answers: 20000} }
 
 // Source opens libzmq sockets. Its methods are safe for concurrent use. Subscribe and Request
 // block until Run has started; after it they return ErrStopped.
@@ -58,69 +56,63 @@ type Source struct {
 
 	// mu guards the fields below.
 	mu      sync.Mutex
-	calls   []func(*loop) // that Run's goroutine makes next
-	bell    *zmq4.Socket  // wakes Run's goroutine; nil unless it runs
+	calls   []func()     // that Run's goroutine makes next
+	bell    *zmq4.Socket // wakes Run's goroutine; nil unless it runs
 	stopped bool
+
+	loop loop // of Run's goroutine
 }
 
 // New returns a Source; it opens nothing before Run.
-func New(opt Options) *Source { return &Source{opt: opt, ended: make(chan struct{})} }
+func New(opt Options) *Source {
+	return &Source{opt: opt, ended: make(chan struct{}), loop: loop{sockets: map[uint64]*socket{}, polled: map[*zmq4.Socket]*socket{}}}
+}
 
 // Run owns all sockets until ctx ends. When it returns, every socket is closed and no callback
-// runs. It can be called once. It fails if libzmq cannot start.
+// runs. It can be called once. It fails if libzmq does.
 func (s *Source) Run(ctx context.Context) error {
 	defer close(s.ended)
-	l, bell, err := newLoop(s.opt)
-	if err != nil {
-		s.stop()
-		return fmt.Errorf("start libzmq: %w", err)
-	}
+	bell, err := s.loop.start()
 	s.mu.Lock()
 	s.bell = bell
 	s.mu.Unlock()
-	defer context.AfterFunc(ctx, func() { s.post(func(*loop) {}) })()
+	defer context.AfterFunc(ctx, func() { s.post(func() {}) })()
 	for err == nil && ctx.Err() == nil {
-		for _, call := range s.take() {
-			call(l)
+		s.mu.Lock()
+		calls := s.calls
+		s.calls = nil
+		s.mu.Unlock()
+		for _, call := range calls {
+			call()
 		}
-		err = l.turn()
+		err = s.loop.turn()
 	}
-	s.stop()
-	return errors.Join(err, bell.Close(), l.close())
-}
-
-// stop refuses calls from now on.
-func (s *Source) stop() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.stopped, s.bell, s.calls = true, nil, nil
-}
-
-func (s *Source) take() []func(*loop) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	calls := s.calls
-	s.calls = nil
-	return calls
+	s.mu.Unlock()
+	if err = errors.Join(err, s.loop.stop(bell)); err != nil {
+		return fmt.Errorf("libzmq: %w", err)
+	}
+	return nil
 }
 
 // post lets Run's goroutine make a call. It returns false if Run has ended.
-func (s *Source) post(call func(*loop)) bool {
+func (s *Source) post(call func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped {
 		return false
 	}
 	if s.calls = append(s.calls, call); len(s.calls) == 1 && s.bell != nil {
-		_, _ = s.bell.SendBytes(nil, zmq4.DONTWAIT) // fails only if the goroutine has been woken already
+		_, _ = s.bell.SendBytes(nil, zmq4.DONTWAIT) // there is room: once for each time that calls are taken
 	}
 	return true
 }
 
 // wait is post, and returns when the call has been made.
-func (s *Source) wait(call func(*loop) error) error {
+func (s *Source) wait(call func() error) error {
 	done := make(chan error, 1)
-	if !s.post(func(l *loop) { done <- call(l) }) {
+	if !s.post(func() { done <- call() }) {
 		return ErrStopped
 	}
 	select {
@@ -134,37 +126,40 @@ func (s *Source) wait(call func(*loop) error) error {
 // Subscribe implements [kvevents.Source]. It never calls offer: a message waits for its turn in
 // the inbox. A serverKey is ErrServerKey.
 func (s *Source) Subscribe(endpoint, serverKey string, _ func([][]byte, time.Time) bool, message func(frames [][]byte, memory *budget.Buffer, received time.Time) bool, status func(up bool)) (id uint64, err error) {
-	bound, err := s.check(endpoint, serverKey)
-	if err == nil {
-		one := &socket{endpoint: endpoint, bound: bound, account: s.opt.Streams, message: message, status: status}
-		err = s.wait(func(l *loop) (err error) { id, err = l.open(one, nil); return err })
-	}
-	if err != nil {
-		return 0, fmt.Errorf("subscribe to %s: %w", endpoint, err)
-	}
-	return id, nil
+	return s.open(&socket{endpoint: endpoint, queue: s.opt.Queue, account: s.opt.Streams, message: message, status: status}, serverKey)
 }
 
 // Request implements [kvevents.Source]. If there is no server, nothing comes back, which is no
 // error.
 func (s *Source) Request(endpoint, serverKey string, request [][]byte, answer func(frames [][]byte, memory *budget.Buffer) bool) (id uint64, err error) {
-	bound, err := s.check(endpoint, serverKey)
-	if bound {
+	message := func(frames [][]byte, memory *budget.Buffer, _ time.Time) bool { return answer(frames, memory) }
+	return s.open(&socket{endpoint: endpoint, queue: s.opt.Answers, account: s.opt.Replay, message: message, request: request}, serverKey)
+}
+
+func (s *Source) open(one *socket, serverKey string) (id uint64, err error) {
+	named, err := s.opt.Endpoints.Check(one.endpoint)
+	e, unread := catalog.ParseEndpoint(one.endpoint)
+	one.bound, one.maxFrame = e.Wildcard, s.opt.MaxFrame
+	switch {
+	case err != nil || unread != nil:
+		err = errors.Join(err, unread)
+	case named:
+		err = ErrName
+	case serverKey != "":
+		err = ErrServerKey
+	case one.bound && one.status == nil:
 		err = ErrWildcard
-	}
-	if err == nil {
-		one := &socket{endpoint: endpoint, account: s.opt.Replay}
-		one.message = func(frames [][]byte, memory *budget.Buffer, _ time.Time) bool { return answer(frames, memory) }
-		err = s.wait(func(l *loop) (err error) { id, err = l.open(one, request); return err })
+	default:
+		err = s.wait(func() (err error) { id, err = s.loop.open(one); return err })
 	}
 	if err != nil {
-		return 0, fmt.Errorf("request to %s: %w", endpoint, err)
+		return 0, fmt.Errorf("open a socket to %s: %w", one.endpoint, err)
 	}
 	return id, nil
 }
 
 // Resume implements [kvevents.Source]. It does not wait until the socket is read.
-func (s *Source) Resume(id uint64) { s.post(func(l *loop) { l.resume(id) }) }
+func (s *Source) Resume(id uint64) { s.post(func() { s.loop.pause(s.loop.sockets[id], false) }) }
 
 // Close implements [kvevents.Source].
 func (s *Source) Close(id uint64) {
@@ -172,22 +167,6 @@ func (s *Source) Close(id uint64) {
 	running := s.bell != nil
 	s.mu.Unlock()
 	if running {
-		_ = s.wait(func(l *loop) error { return l.shut(id) }) // after ErrStopped it is closed, too
+		_ = s.wait(func() error { return s.loop.close(s.loop.sockets[id]) }) // it does not fail; after ErrStopped all are closed
 	}
-}
-
-// check reports whether a socket is bound to an endpoint, or why it may not be opened.
-func (s *Source) check(endpoint, serverKey string) (bound bool, err error) {
-	named, err := s.opt.Endpoints.Check(endpoint)
-	if err != nil {
-		return false, err //nolint:wrapcheck // it names the endpoint
-	}
-	switch {
-	case named:
-		return false, ErrName
-	case serverKey != "":
-		return false, ErrServerKey
-	}
-	e, err := catalog.ParseEndpoint(endpoint)
-	return e.Wildcard, err //nolint:wrapcheck // it names the endpoint
 }
