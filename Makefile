@@ -149,6 +149,12 @@ demo-replicas: build ## two replicas behind one workload, one killed and restart
 demo-gateway: build setup ## chats through Envoy, placed by the service and in turn (ARGS)
 	scripts/demo-gateway.sh $(ARGS)
 
+.PHONY: test-demos test-demos-short
+test-demos: build setup ## every demo to its end; run it alone
+	GO='$(GO)' scripts/test-demos.sh
+test-demos-short: build setup ## every demo with a few requests
+	GO='$(GO)' scripts/test-demos.sh --short
+
 .PHONY: test-engines
 test-engines: build ## feed the service from the publishers of vLLM and SGLang (ARGS to choose)
 	scripts/test-engines.sh $(ARGS)
@@ -164,6 +170,10 @@ test-oracle: build ## compare with the cache managers of vLLM and SGLang (ARGS t
 	scripts/test-oracle.sh $(ARGS)
 test-oracle-short: build ## one short history of each of its scenarios
 	scripts/test-oracle.sh --short
+
+.PHONY: test-fields
+test-fields: ## the fields of the engines' request models are as listed, in their newest releases too
+	scripts/test-fields.sh $(ARGS)
 
 .PHONY: test-mocker
 test-mocker: build ## what is predicted is what Dynamo's mocker then finds in its cache (ARGS to choose)

@@ -7,69 +7,20 @@ import (
 	"os"
 	"slices"
 
-	"github.com/rs/zerolog"
-
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/curve"
-	"github.com/select-service/select-service/internal/zmqsock"
 )
 
-// curveKeys are the keys of ZMQ connections.
-type curveKeys struct{ zmqsock.Curve }
-
-// readCurve reads the files with keys.
-func readCurve(conf config.Curve) (keys curveKeys, faults []error) {
-	pair := func(file string) *curve.KeyPair {
-		if file == "" {
-			return nil
-		}
-		pair, err := curve.ReadKeyPair(file)
-		if err != nil {
-			faults = append(faults, fmt.Errorf("CURVE key: %w", err))
-		}
-		return pair
+// readCurve reads the key pair of the replicas, nil for none.
+func readCurve(conf config.Curve) (*curve.KeyPair, error) {
+	if conf.ReplicaKeyFile == "" {
+		return nil, nil //nolint:nilnil // documented
 	}
-	public := func(file string) []curve.PublicKey {
-		if file == "" {
-			return nil
-		}
-		all, err := curve.ReadPublicKeys(file)
-		if err != nil {
-			faults = append(faults, fmt.Errorf("CURVE key: %w", err))
-		}
-		return all
+	pair, err := curve.ReadKeyPair(conf.ReplicaKeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("CURVE key: %w", err)
 	}
-	keys.Own, keys.Replicas = pair(conf.SecretKeyFile), pair(conf.ReplicaKeyFile)
-	keys.Publishers = public(conf.PublisherKeysFile)
-	switch engines := public(conf.EngineKeyFile); {
-	case len(engines) == 1:
-		keys.Engines = engines[0]
-	case len(engines) > 1:
-		faults = append(faults, fmt.Errorf("CURVE key: %s: %d keys, want one", conf.EngineKeyFile, len(engines)))
-	}
-	return keys, faults
-}
-
-// log logs which connections are encrypted, if any key is configured.
-func (keys *curveKeys) log(replicas bool, log zerolog.Logger) {
-	if keys.Own == nil && keys.Engines.IsZero() && keys.Replicas == nil {
-		return
-	}
-	engines, bound := "those with kv_events_server_key", "no"
-	if !keys.Engines.IsZero() {
-		engines = "all"
-	}
-	if keys.Publishers != nil {
-		bound = "yes"
-	}
-	line := log.Info().Str("engines", engines).Str("bound_endpoints", bound)
-	if keys.Own != nil {
-		line.Stringer("public_key", keys.Own.Public)
-	}
-	if replicas {
-		line.Bool("replicas", keys.Replicas != nil)
-	}
-	line.Msg("zmq connections encrypted with CURVE")
+	return pair, nil
 }
 
 // curveCommand is the subcommand that creates CURVE keys.

@@ -28,7 +28,7 @@ func TestWarnOfFiles(t *testing.T) {
 	}
 	var conf config.Config
 	conf.TLS.Key, conf.Access.TokensFile = file("tls.key", 0o640), file("tokens", 0o600)
-	conf.Curve.SecretKeyFile, conf.Replicas.PeerTokenFile = file("curve.key", 0o604), filepath.Join(dir, "missing")
+	conf.Curve.ReplicaKeyFile, conf.Replicas.PeerTokenFile = file("curve.key", 0o604), filepath.Join(dir, "missing")
 	conf.Data.Dir = filepath.Join(dir, "data")
 	if err := os.Mkdir(conf.Data.Dir, 0o700); err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"github.com/select-service/select-service/internal/access"
 	"github.com/select-service/select-service/internal/certs"
 	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/internal/curve"
 	"github.com/select-service/select-service/internal/fetch"
 	"github.com/select-service/select-service/internal/filewatch"
 	"github.com/select-service/select-service/internal/workersfile"
@@ -25,7 +26,7 @@ type files struct {
 	certificates *certs.Side // of the listeners
 	peers        *certs.Side // of reads from other replicas
 	peerToken    *fetch.Token
-	curve        curveKeys
+	curve        *curve.KeyPair // of the replicas
 	tokens       *access.Guard
 }
 
@@ -34,8 +35,11 @@ func readFiles(conf config.Config) (files, error) {
 	var f files
 	t := conf.TLS
 	var faults []error
-	f.curve, faults = readCurve(conf.Curve)
 	for _, read := range []func() error{
+		func() (err error) {
+			f.curve, err = readCurve(conf.Curve)
+			return err
+		},
 		func() (err error) {
 			if conf.Workers.File != "" {
 				if f.workers, err = workersfile.Load(conf.Workers.File); err != nil {

@@ -58,6 +58,8 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	switch conf.Action {
 	case config.Help:
 		return conf.WriteHelp(stdout)
+	case config.HelpAll:
+		return conf.WriteHelpAll(stdout)
 	case config.Version:
 		_, err = fmt.Fprintln(stdout, "select-service", version())
 		return err

@@ -48,7 +48,8 @@ func TestActions(t *testing.T) {
 		stdout, stderr string // parts
 	}{
 		"version":      {[]string{"--version"}, "select-service ", ""},
-		"help":         {[]string{"--help"}, "--port", ""},
+		"help":         {[]string{"--help"}, "--help-all has every option", ""},
+		"all help":     {[]string{"--help-all"}, "--max-snapshot-readers N\n", ""},
 		"print config": {[]string{"--print-config", "--port", "1234"}, "port: 1234", ""},
 		"check config": {[]string{"--check-config", "--max-memory", "1GiB"}, "configuration is valid\nmemory limit 1073741824 bytes (--max-memory)\n", ""},
 		"token help":   {[]string{"token", "--help"}, "Usage: select-service token new", ""},

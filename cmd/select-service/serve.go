@@ -18,6 +18,7 @@ import (
 	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/curve"
 	"github.com/select-service/select-service/internal/httpapi"
 	"github.com/select-service/select-service/internal/logwriter"
 	"github.com/select-service/select-service/internal/selecting"
@@ -43,13 +44,6 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	mem := newMemory(conf.Limits, getenv, log)
 	mem.apply(getenv)
 
-	limits := socketOptions(conf, mem.budget, read.curve.Curve, log)
-	hub := zmqsock.New(limits)
-	streams, runSockets, err := newStreams(hub, limits, log)
-	if err != nil {
-		return err
-	}
-
 	// Build. The ports come first: one that is taken must fail the start.
 	bound, err := listen(ctx, conf, read.certificates)
 	if err != nil {
@@ -67,9 +61,14 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		return err
 	}
 	defer data.Close()
+	limits := socketOptions(conf, mem.budget, read.curve, log)
+	hub := zmqsock.New(limits)
+	streams, runSockets := newStreams(hub, limits, log)
 	var svc *service.Service
 	others := newReplicas(conf.Replicas, conf.Selections.SessionTTL > 0, hub, read, func() []string { return svc.Peers() })
-	read.curve.log(others.mesh != nil, log)
+	if read.curve != nil && others.mesh != nil {
+		log.Info().Bool("replicas", true).Msg("zmq connections encrypted with CURVE")
+	}
 	svc = service.New(serviceConfig(conf, others, bound, mem.budget), streams, log)
 	state := service.NewState(svc, data, conf.Data.SnapshotInterval)
 	var file *workersfile.Watcher
@@ -184,13 +183,13 @@ func handlers(conf config.Config, svc *service.Service, guard *access.Guard, mem
 const subscribersPerPeer = 4
 
 // socketOptions returns the limits of the ZMQ sockets.
-func socketOptions(conf config.Config, memory *budget.Budget, keys zmqsock.Curve, log zerolog.Logger) zmqsock.Options {
+func socketOptions(conf config.Config, memory *budget.Budget, replicaKey *curve.KeyPair, log zerolog.Logger) zmqsock.Options {
 	opt := zmqsock.DefaultOptions()
 	opt.Endpoints = conf.Access.Endpoints()
 	opt.Streams, opt.Replay = memory.Account(budget.Streams), memory.Account(budget.Replay)
 	opt.Replication = memory.Account(budget.Replication)
 	opt.Subscribers = subscribersPerPeer * conf.Limits.MaxPeers
-	opt.Curve = keys
+	opt.ReplicaKey = replicaKey
 	opt.Fault = func(endpoint string, err error) {
 		log.Warn().Str("endpoint", catalog.Clip(endpoint)).Err(err).Msg("zmq connection refused or given up")
 	}

@@ -15,6 +15,6 @@ import (
 func transport() string { return "" }
 
 // newStreams returns the sockets of engines' streams, those of the hub, and what runs both.
-func newStreams(hub *zmqsock.Hub, _ zmqsock.Options, _ zerolog.Logger) (streams kvevents.Source, run func(context.Context) error, err error) {
-	return hub, hub.Run, nil
+func newStreams(hub *zmqsock.Hub, _ zmqsock.Options, _ zerolog.Logger) (streams kvevents.Source, run func(context.Context) error) {
+	return hub, hub.Run
 }

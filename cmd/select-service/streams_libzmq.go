@@ -4,12 +4,10 @@ package main
 
 import (
 	"context"
-	"errors"
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/zmqsock"
 	"github.com/select-service/select-service/pkg/kvevents"
 	"github.com/select-service/select-service/pkg/kvevents/libzmq"
@@ -19,12 +17,8 @@ import (
 func transport() string { return "+libzmq-" + libzmq.Version() }
 
 // newStreams returns the sockets of engines' streams, on libzmq, and what runs them and the hub,
-// which has those of replicas. Keys for engines are an error: their streams must not be in plain
-// text.
-func newStreams(hub *zmqsock.Hub, limits zmqsock.Options, log zerolog.Logger) (streams kvevents.Source, run func(context.Context) error, err error) {
-	if c := limits.Curve; c.Own != nil || !c.Engines.IsZero() || c.Publishers != nil {
-		return nil, nil, &config.InvalidError{Faults: []error{errors.New("this build has engines' streams on libzmq, without CURVE: leave out the keys for engines")}}
-	}
+// which has those of replicas.
+func newStreams(hub *zmqsock.Hub, limits zmqsock.Options, log zerolog.Logger) (streams kvevents.Source, run func(context.Context) error) {
 	opt := libzmq.DefaultOptions()
 	opt.MaxFrame, opt.Streams, opt.Replay, opt.Endpoints = limits.MaxMessage, limits.Streams, limits.Replay, limits.Endpoints
 	source := libzmq.New(opt)
@@ -36,5 +30,5 @@ func newStreams(hub *zmqsock.Hub, limits zmqsock.Options, log zerolog.Logger) (s
 		parts.Go(func() error { return hub.Run(ctx) })
 		parts.Go(func() error { return source.Run(ctx) })
 		return parts.Wait()
-	}, nil
+	}
 }

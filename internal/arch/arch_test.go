@@ -77,7 +77,7 @@ var mayImport = map[string][]string{
 
 	"scripts/sbom": {},
 
-	"pkg/catalog":              {"internal/curve"},
+	"pkg/catalog":              {},
 	"pkg/client":               {"internal/bodyscan", "internal/wire/msgpack"},
 	"pkg/hashing":              {},
 	"pkg/indexer":              {"internal/budget", "internal/keyhash", "internal/slotset", "pkg/catalog", "pkg/hashing", "pkg/indexer/hybrid"},

@@ -15,6 +15,8 @@ const (
 	// Shape is a value that does not fit the type asked for: wrong type, number
 	// out of range, missing or repeated member, null where none may be.
 	Shape
+	// Removed is a member that the service no longer takes.
+	Removed
 )
 
 // Error is the first fault of a text.

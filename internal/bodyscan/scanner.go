@@ -91,6 +91,9 @@ func (s *Scanner) FailLimit(limit, reason string) {
 	}
 }
 
+// FailRemoved is Fail for a member that the service no longer takes.
+func (s *Scanner) FailRemoved(reason string) { s.fail(Removed, s.pos, reason) }
+
 // Next skips white space and returns the first byte of the next value, which tells its type. It
 // returns 0 at the end of the text and after a fault.
 func (s *Scanner) Next() byte {

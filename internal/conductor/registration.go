@@ -45,7 +45,7 @@ type Identity struct {
 	BlockSize     uint32 // tokens
 }
 
-// Registration is the registration of a publisher. Replay, ServerKey and HashSeed are its body,
+// Registration is the registration of a publisher. Replay and HashSeed are its body,
 // everything else is its key (decision C6).
 type Registration struct {
 	Type PublisherType
@@ -54,14 +54,12 @@ type Registration struct {
 	Rank     uint32 // data-parallel rank
 	Endpoint string
 	Replay   string // replay endpoint, "" is none
-	// ServerKey is the CURVE public key of both endpoints in Z85, "" is none.
-	ServerKey string
-	HashSeed  uint64 // of the standard's hashes (decision C5)
+	HashSeed uint64 // of the standard's hashes (decision C5)
 }
 
 // key returns the registration without its body.
 func (g Registration) key() Registration {
-	g.Replay, g.ServerKey, g.HashSeed = "", "", 0
+	g.Replay, g.HashSeed = "", 0
 	return g
 }
 

@@ -174,18 +174,6 @@ func TestConductorRefusals(t *testing.T) {
 			func(r *conductor.Registration) { r.Replay = "tcp://*:1" },
 			contract.BadRequest, "invalid_endpoint", "replay_endpoint", "invalid ZMQ endpoint `tcp://*:1`: wildcard host",
 		},
-		"a server key that is none": {
-			func(r *conductor.Registration) { r.ServerKey = "short" },
-			contract.BadRequest, "invalid_field", "kv_events_server_key", "kv_events_server_key: want a CURVE key",
-		},
-		"a server key at an endpoint that is bound": {
-			func(r *conductor.Registration) { r.Endpoint, r.ServerKey = "tcp://*:1", strings.Repeat("0", 40) },
-			contract.BadRequest, "invalid_field", "kv_events_server_key", "wildcard host",
-		},
-		"another server key": {
-			func(r *conductor.Registration) { r.ServerKey = strings.Repeat("0", 40) },
-			contract.Conflict, "already_registered", "kv_events_server_key", "",
-		},
 		"a long name": {
 			func(r *conductor.Registration) { r.Instance = strings.Repeat("i", 4097) },
 			contract.BadRequest, "invalid_field", "instance_id", "instance_id: 4097 bytes are too long, at most 4096",

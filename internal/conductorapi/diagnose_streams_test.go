@@ -2,6 +2,8 @@ package conductorapi_test
 
 import (
 	"context"
+	"encoding/binary"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -84,6 +86,44 @@ func TestDiagnoseStreams(t *testing.T) {
 		if row := w.Conductor().Services()[0]; row.Lost != 4 || row.Restarts != 1 || row.State != kvevents.Live {
 			t.Errorf("%d lost, %d restarts, %s", row.Lost, row.Restarts, row.State)
 		}
+	})
+}
+
+// TestConductorRestarts proves that the Conductor's streams notice a restart after one message,
+// and that of an idle engine by its empty ring.
+func TestConductorRestarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		const replay = "tcp://i:6000"
+		plain, replayed := registration("i", 0), registration("j", 0, func(r *conductor.Registration) { r.Replay = replay })
+		w.Register(plain)
+		w.Register(replayed)
+		end := func() {
+			t.Helper()
+			synctest.Wait()
+			w.Net.At(replay).Send(nil, binary.BigEndian.AppendUint64(nil, math.MaxUint64), nil)
+			synctest.Wait()
+		}
+		old, fresh := prompt(1, 16), prompt(2, 16)
+		a, b := w.Publisher(plain), w.Publisher(replayed)
+		w.Net.At(plain.Endpoint).Status(true)
+		w.Net.At(replayed.Endpoint).Status(true)
+		synctest.Wait()
+		s := w.Net.At(replay)
+		s.Send(nil, binary.BigEndian.AppendUint64(nil, 0), batch(0, b.Stored(old, blockSize, nil)))
+		end()
+		a.Publish(0, a.Stored(old, blockSize, nil))
+		w.wantHits(identity, old, "", gpu("i", 16)+", "+gpu("j", 16))
+
+		for _, r := range []conductor.Registration{plain, replayed} {
+			w.Net.At(r.Endpoint).Status(false)
+			w.Net.At(r.Endpoint).Status(true)
+		}
+		end()
+		a.Seq = 0
+		a.Publish(0, a.Stored(fresh, blockSize, nil))
+		w.wantHits(identity, old, "", none("i")+", "+none("j"))
+		w.wantHits(identity, fresh, "", gpu("i", 16)+", "+none("j"))
 	})
 }
 

@@ -9,7 +9,6 @@ import (
 
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/contract"
-	"github.com/select-service/select-service/internal/curve"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/kvevents"
 )
@@ -25,7 +24,7 @@ const (
 )
 
 // Register starts following a publisher. Repeating a registration is no error; with another
-// replay endpoint, server key or hash seed it is a Conflict (decisions C5 and C6). The
+// replay endpoint or hash seed it is a Conflict (decisions C5 and C6). The
 // publisher need not be running yet.
 func (a *API) Register(reg conductor.Registration) error {
 	fresh, err := a.registerPublisher(reg)
@@ -102,23 +101,10 @@ func (a *API) withdrawPublishers(f *conductor.Filter) ([]*conductor.Publisher, e
 	return withdrawn, nil
 }
 
-const fieldServerKey = "kv_events_server_key"
-
-// checkEndpoints refuses endpoints and keys that cannot work.
+// checkEndpoints refuses endpoints that cannot work.
 func (a *API) checkEndpoints(reg *conductor.Registration) error {
 	if _, err := a.endpoints.Check(reg.Endpoint); err != nil {
 		return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Reason: reasonEndpoint, Field: "endpoint", Err: err}
-	}
-	if reg.ServerKey != "" {
-		_, err := curve.ParsePublicKey(reg.ServerKey)
-		if err == nil {
-			err = catalog.CheckServerKey(reg.Endpoint)
-		}
-		if err != nil {
-			return &contract.Error{
-				Kind: contract.BadRequest, Text: fieldServerKey + ": " + err.Error(), Reason: reasonInvalidField, Field: fieldServerKey, Err: err,
-			}
-		}
 	}
 	if reg.Replay == "" {
 		return nil
@@ -136,11 +122,8 @@ func registrationError(reg *conductor.Registration, err error) error {
 	switch {
 	case errors.As(err, &conflict):
 		field := "hash_seed"
-		switch {
-		case conflict.InForce.Replay != reg.Replay:
+		if conflict.InForce.Replay != reg.Replay {
 			field = "replay_endpoint"
-		case conflict.InForce.ServerKey != reg.ServerKey:
-			field = fieldServerKey
 		}
 		return &contract.Error{Kind: contract.Conflict, Text: err.Error(), Reason: reasonRegistered, Field: field, Err: err}
 	case errors.As(err, &seed):
@@ -217,7 +200,6 @@ func publisherStream(p *conductor.Publisher, severalReplay bool) kvevents.Stream
 		Rank:         StreamRank(p),
 		Endpoint:     p.Endpoint,
 		Replay:       p.Replay,
-		ServerKey:    p.ServerKey,
 		SharedReplay: engine && severalReplay,
 		Applier:      p,
 	}

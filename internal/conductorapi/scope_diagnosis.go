@@ -59,6 +59,9 @@ func (sd *ScopeDiagnoser) Diagnose(req *DiagnoseRequest, maxBlocks int) (*conduc
 	if scope.Index == nil || sd.selection.Closing() {
 		return nil, sd.selection.Unavailable(req.Scope)
 	}
+	if req.LoRA != "" || req.Salt != "" {
+		scope.Index.ShowKeys()
+	}
 	d := newScopeDiagnosis(req, scope)
 	d.Show(d.local, hashing.AppendSequence(nil, d.local), maxBlocks)
 	d.examine()

@@ -31,7 +31,8 @@ var actionFlags = []actionFlag{
 	{"check-config", CheckConfig, "Check the configuration and exit: 0 if it is valid, else 2 with every fault."},
 	{"print-config", PrintConfig, "Print the effective configuration as YAML and exit."},
 	{"version", Version, "Print the version and exit."},
-	{"help", Help, "Print this text and exit."},
+	{"help", Help, "Print the options that most need and exit."},
+	{"help-all", HelpAll, "Print this text, with every option, and exit."},
 }
 
 const configFlag = "config"
@@ -56,7 +57,7 @@ func (c *command) parseArgs(args []string) commandLine {
 		kind := c.lookupFlag(name)
 		switch {
 		case kind == nil:
-			line.faults = append(line.faults, fmt.Errorf("--%s: unknown flag", name))
+			line.faults = append(line.faults, c.unknownFlag(name))
 			continue
 		case hasValue && kind.action != Run:
 			line.faults = append(line.faults, fmt.Errorf("--%s: takes no value", name))
@@ -99,6 +100,68 @@ func (c *command) lookupFlag(name string) *flagKind {
 		}
 	}
 	return nil
+}
+
+// unknownFlag is the fault of a flag that the command does not have. It names the nearest one
+// that it has if that is near: a slip of the fingers, not another word.
+func (c *command) unknownFlag(name string) error {
+	nearest, distance := "", min(maxSlips, len(name)/3)+1
+	for _, flag := range c.flags() {
+		if d := editDistance(name, flag, distance-1); d < distance {
+			nearest, distance = flag, d
+		}
+	}
+	if nearest == "" {
+		return fmt.Errorf("--%s: unknown flag", name)
+	}
+	return fmt.Errorf("--%s: unknown flag, did you mean --%s?", name, nearest)
+}
+
+// maxSlips is the most edits between an unknown flag and the one that is suggested for it.
+const maxSlips = 3
+
+// flags are the names of all flags of the command, those that name a file or an action too.
+func (c *command) flags() []string {
+	var names []string
+	for _, o := range c.options {
+		if o.flag != "" {
+			names = append(names, o.flag)
+		}
+	}
+	if c.file {
+		names = append(names, configFlag)
+	}
+	for _, a := range c.actions {
+		names = append(names, a.name)
+	}
+	return names
+}
+
+// editDistance is the number of bytes inserted, deleted, replaced or swapped with their neighbour
+// that turn a into b (optimal string alignment), or a number above limit if there are more.
+func editDistance(a, b string, limit int) int {
+	if max(len(a)-len(b), len(b)-len(a)) > limit {
+		return limit + 1
+	}
+	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before, last, row = last, row, before
+		row[0] = i + 1
+		for j := range len(b) {
+			replaced := last[j]
+			if a[i] != b[j] {
+				replaced++
+			}
+			row[j+1] = min(replaced, last[j+1]+1, row[j]+1)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				row[j+1] = min(row[j+1], before[j-1]+1)
+			}
+		}
+	}
+	return row[len(b)]
 }
 
 func (line *commandLine) take(kind flagKind, text string) {

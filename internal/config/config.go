@@ -61,12 +61,14 @@ type Config struct {
 type Action uint8
 
 // The actions, weakest first: where several flags are given the last one here wins.
+// Those from Version on need no valid configuration.
 const (
 	Run         Action = iota // serve
 	PrintConfig               // write the effective configuration as YAML
 	CheckConfig               // check the configuration only
 	Version                   // write the version
-	Help                      // write the help text
+	Help                      // write the help text of one screen
+	HelpAll                   // write the help text with every option
 )
 
 // Server is what the HTTP listeners need.
@@ -281,12 +283,9 @@ func (a Access) Endpoints() catalog.EndpointPolicy {
 	return p
 }
 
-// Curve names the files with the CURVE keys of encrypted ZMQ connections; empty: none.
+// Curve names the file with the CURVE key of encrypted ZMQ connections; empty: none.
 type Curve struct {
-	SecretKeyFile     string // this service's key pair, for connections to engines
-	EngineKeyFile     string // public key of engines that are registered without a key
-	PublisherKeysFile string // public keys of the publishers that may connect to bound endpoints
-	ReplicaKeyFile    string // key pair that all replicas share
+	ReplicaKeyFile string // key pair that all replicas share
 }
 
 // Limits bounds the resources that clients, engines and replicas can use.

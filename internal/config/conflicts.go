@@ -36,8 +36,6 @@ var (
 	errLRUWithEvents          = errors.New("router_approximate_cache_policy=lru requires use_kv_events=false; the local side indexer is TTL-only")
 )
 
-var errKeysWithoutOwn = errors.New("--zmq-curve-publisher-keys-file requires --zmq-curve-secret-key-file")
-
 // ErrOwnEndpoint refuses this replica's advertised endpoint as a peer.
 var ErrOwnEndpoint = errors.New("peer endpoint matches this replica's advertised endpoint")
 
@@ -70,8 +68,6 @@ const (
 	keyPeerCert       = "tls.peer_cert"
 	keyPeerKey        = "tls.peer_key"
 	keyData           = "data.dir"
-	keyCurveSecret    = "curve.secret_key_file"
-	keyCurvePublisher = "curve.publisher_keys_file"
 	keyQueue          = "queue.threshold"
 	keyPolicy         = "queue.policy_config"
 	keySelection      = "router.worker_selection_policy"
@@ -90,9 +86,6 @@ func (c Config) conflicts() []conflict {
 	}
 	if c.KVEvents.PredictedTTL != nil && !c.KVEvents.Enabled {
 		found = append(found, conflict{keyPredicted, []string{keyEvents}, errPredictedWithoutEvents})
-	}
-	if c.Curve.PublisherKeysFile != "" && c.Curve.SecretKeyFile == "" {
-		found = append(found, conflict{keyCurvePublisher, []string{keyCurveSecret}, errKeysWithoutOwn})
 	}
 	r := c.Replicas
 	if spelled := (Replicas{SyncPort: r.SyncPort}).Publish(); spelled != "" && r.SyncBind != "" && r.SyncBind != spelled {

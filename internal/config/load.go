@@ -13,14 +13,14 @@ const envConfig = "SELECT_SERVICE_CONFIG"
 // Load reads the configuration from the command line (without the program's
 // name), the environment and the files that they name. It returns an
 // *InvalidError with every fault of every source, or a valid configuration.
-// With the actions Help and Version only the command line is read.
+// With the actions Help, HelpAll and Version only the command line is read.
 // The subcommand "slots" reads no file.
 func Load(args []string, getenv func(string) string, readFile func(string) ([]byte, error)) (Config, error) {
 	cmd, args := commandOf(args)
 	line := cmd.parseArgs(args)
 	conf := cmd.defaults()
 	conf.Action = line.action
-	if line.action == Help || line.action == Version {
+	if line.action >= Version {
 		return conf, nil
 	}
 	l := loader{

@@ -683,6 +683,8 @@ func TestActions(t *testing.T) {
 		"version":                     {setup{args: []string{"--version"}}, config.Version},
 		"help":                        {setup{args: []string{"--version", "--help"}}, config.Help},
 		"short help":                  {setup{args: []string{"-h"}}, config.Help},
+		"all help":                    {setup{args: []string{"--help-all", "--help"}}, config.HelpAll},
+		"all help needs no good ones": {setup{args: []string{"slots", "--help-all", "--wrong"}, env: bad}, config.HelpAll},
 		"help needs no good settings": {setup{args: []string{"--help", "--wrong"}, env: bad}, config.Help},
 	}
 	for name, tc := range tests {

@@ -29,7 +29,8 @@ type option struct {
 
 // command is the program or its subcommand "slots", with the settings that it has.
 type command struct {
-	head     string // of the help text
+	head     string // of the help text with every option
+	screen   screen // the help text of one screen
 	options  []option
 	actions  []actionFlag
 	file     bool // it reads a configuration file
@@ -41,10 +42,10 @@ const slotsCommand = "slots"
 
 var (
 	selection = &command{
-		head: helpHead, options: options, actions: actionFlags, file: true, defaults: Default,
+		head: helpHead, screen: helpScreen, options: options, actions: actionFlags, file: true, defaults: Default,
 	}
 	slotTracker = &command{
-		head: slotsHelpHead, options: slotsOptions(), actions: slotsActions(), defaults: DefaultSlots,
+		head: slotsHelpHead, screen: slotsHelpScreen, options: slotsOptions(), actions: slotsActions(), defaults: DefaultSlots,
 	}
 )
 
@@ -76,7 +77,7 @@ func slotsOptions() []option {
 func slotsActions() []actionFlag {
 	var kept []actionFlag
 	for _, a := range actionFlags {
-		if a.action == Help || a.action == Version {
+		if a.action >= Version {
 			kept = append(kept, a)
 		}
 	}
@@ -98,7 +99,7 @@ var groups = []struct{ name, title string }{
 	{"replicas", "Replicas: reservations that are shared, and the index at start"},
 	{"access", "Access: who may ask for what"},
 	{"data", "Data: state on disk, for a replica without others"},
-	{"curve", "CURVE: ZMQ connections that are encrypted and authenticated"},
+	{"curve", "CURVE: reservations between replicas that are encrypted and authenticated"},
 	{"limits", "Limits: what outsiders can make the service use"},
 	{"metrics", "Metrics"},
 	{"log", "Log"},
@@ -549,29 +550,10 @@ var settings = []option{
 	},
 
 	{
-		key: "curve.secret_key_file", flag: "zmq-curve-secret-key-file", env: []string{"SELECT_SERVICE_ZMQ_CURVE_SECRET_KEY_FILE"}, hint: "FILE",
-		bind: func(c *Config) value { return text(&c.Curve.SecretKeyFile) },
-		help: "File with this service's CURVE key pair, towards engines: 'select-service curve new', curve_keygen " +
-			"and pyzmq make one. Without it a pair is made at each start, which engines cannot know " +
-			"beforehand.",
-	},
-	{
-		key: "curve.engine_key_file", flag: "zmq-curve-engine-key-file", env: []string{"SELECT_SERVICE_ZMQ_CURVE_ENGINE_KEY_FILE"}, hint: "FILE",
-		bind: func(c *Config) value { return text(&c.Curve.EngineKeyFile) },
-		help: "File with the public key of all engines whose registration has no kv_events_server_key. With it no engine " +
-			"is connected to without encryption.",
-	},
-	{
-		key: "curve.publisher_keys_file", flag: "zmq-curve-publisher-keys-file", env: []string{"SELECT_SERVICE_ZMQ_CURVE_PUBLISHER_KEYS_FILE"}, hint: "FILE",
-		bind: func(c *Config) value { return text(&c.Curve.PublisherKeysFile) },
-		help: "File with the public keys, one a line, of the engines that may connect to event endpoints that are bound " +
-			"here. With it none may connect without encryption; needs --zmq-curve-secret-key-file.",
-	},
-	{
 		key: "curve.replica_key_file", flag: "zmq-curve-replica-key-file", env: []string{"SELECT_SERVICE_ZMQ_CURVE_REPLICA_KEY_FILE"}, hint: "FILE",
 		slotsFlag: "zmq-curve-replica-key-file",
 		bind:      func(c *Config) value { return text(&c.Curve.ReplicaKeyFile) },
-		help: "File with the CURVE key pair of the replicas, the same one for all: whoever has it is a replica. With it " +
+		help: "File with the CURVE key pair of the replicas ('select-service curve new'), the same one for all: whoever has it is a replica. With it " +
 			"nothing is exchanged with other replicas without encryption.",
 	},
 

@@ -34,18 +34,110 @@ func (c Config) WriteYAML(w io.Writer) error {
 	return enc.Close()
 }
 
-// WriteHelp writes the help text of the command that the configuration is for:
-// each flag with its default, its other names and when to change it.
+// WriteHelp writes what the command that the configuration is for does, and the options that
+// most need: at most 24 lines of 80 columns.
 func (c Config) WriteHelp(w io.Writer) error {
-	cmd := selection
-	if c.SlotsOnly {
-		cmd = slotTracker
-	}
-	_, err := io.WriteString(w, cmd.help())
+	_, err := io.WriteString(w, c.command().help())
 	return err
 }
 
+// WriteHelpAll writes the whole help text of the command that the configuration is for: each
+// flag with its default, its other names and when to change it.
+func (c Config) WriteHelpAll(w io.Writer) error {
+	_, err := io.WriteString(w, c.command().helpAll())
+	return err
+}
+
+func (c Config) command() *command {
+	if c.SlotsOnly {
+		return slotTracker
+	}
+	return selection
+}
+
+// screen is a help text of one screen.
+type screen struct {
+	head    string
+	options []screenLine
+	foot    string
+}
+
+// screenLine is an option in a line of its own.
+type screenLine struct{ flag, help string }
+
 func (c *command) help() string {
+	var b strings.Builder
+	b.WriteString(c.screen.head)
+	defaults := c.defaults()
+	for _, line := range c.screen.options {
+		name, help := "--"+line.flag, line.help
+		if o := c.lookupFlag(line.flag).option; o == nil {
+			name += " FILE" // of the configuration
+		} else {
+			name += " " + o.hint
+			if shown := showText(o.bind(&defaults).show()); shown != "none" && shown != "0" {
+				help += " (default " + shown + ")"
+			}
+		}
+		fmt.Fprintf(&b, "  %-*s %s\n", screenColumn, name, help)
+	}
+	b.WriteString(c.screen.foot)
+	return b.String()
+}
+
+// screenColumn is the width of a flag and its placeholder in a help text of one screen.
+const screenColumn = 34
+
+var helpScreen = screen{
+	head: `Usage: select-service [flags]
+       select-service slots [flags]     the slot tracker alone: slots --help
+       select-service token new FLAGS   a token and its entry for --tokens-file
+       select-service curve new [FILE]  a key pair for the CURVE files
+
+Chooses the worker for each LLM request by cached KV blocks and load, and keeps
+account of the load that it has handed out.
+
+`,
+	options: []screenLine{
+		{"port", "port of the HTTP listener"},
+		{"listen", "its address"},
+		{"workers-file", "the workers; without it PUT /workers"},
+		{"router-queue-threshold", "hold requests above this prefill load"},
+		{"gateway-port", "endpoint picker for Envoy; 9002 is usual"},
+		{"replica-sync-port", "share reservations with replicas"},
+		{"replica-sync-peers", "the other replicas"},
+		{"indexer-peers", "whose index is read at start"},
+		{"tokens-file", "who may do what; without it anybody all"},
+		{configFlag, "all settings, as YAML"},
+	},
+	foot: `
+--help-all has every option, its environment variable, default and use.
+--check-config shows all faults, --print-config what is in effect.
+`,
+}
+
+var slotsHelpScreen = screen{
+	head: `Usage: select-service slots [flags]
+
+Runs the slot tracker alone: active-load accounting for prompts that others
+route.
+
+`,
+	options: []screenLine{
+		{"port", "port of the HTTP listener"},
+		{"replica-sync-bind", "share reservations with replicas"},
+		{"replica-sync-advertise", "this replica's endpoint as they name it"},
+		{"replica-sync-peers", "the other replicas"},
+		{"tokens-file", "who may do what; without it anybody all"},
+		{"data-dir", "state on disk, read at start"},
+		{"max-memory", "by default 3/4 of the memory there is"},
+	},
+	foot: `
+slots --help-all has every option, its environment variable, default and use.
+`,
+}
+
+func (c *command) helpAll() string {
 	var b strings.Builder
 	b.WriteString(c.head)
 	defaults := c.defaults()

@@ -2,6 +2,7 @@ package config_test
 
 import (
 	"bytes"
+	"errors"
 	"math"
 	"os"
 	"strings"
@@ -16,13 +17,23 @@ import (
 	"github.com/select-service/select-service/internal/pending"
 )
 
+// TestHelp proves what --help and --help-all print, and that --help fits a screen.
 func TestHelp(t *testing.T) {
-	for name, conf := range map[string]config.Config{"help.golden": config.Default(), "help_slots.golden": config.DefaultSlots()} {
-		var out bytes.Buffer
-		if err := conf.WriteHelp(&out); err != nil {
+	for name, conf := range map[string]config.Config{"": config.Default(), "_slots": config.DefaultSlots()} {
+		var short, all bytes.Buffer
+		if err := errors.Join(conf.WriteHelp(&short), conf.WriteHelpAll(&all)); err != nil {
 			t.Fatal(err)
 		}
-		golden(t, name, out.String())
+		golden(t, "help"+name+".golden", short.String())
+		golden(t, "help_all"+name+".golden", all.String())
+		if n := strings.Count(short.String(), "\n"); n > 24 {
+			t.Errorf("help%s has %d lines, more than a screen", name, n)
+		}
+		for line := range strings.Lines(short.String()) {
+			if len(line) > 80+len("\n") {
+				t.Errorf("help%s: more than 80 columns: %s", name, line)
+			}
+		}
 	}
 }
 

@@ -57,6 +57,7 @@ const referenceHead = `# Configuration
 A flag overrides the environment, the environment the file, the file the default. An empty value counts
 as not given. Of several environment variables the first that is set counts. Every bad value is refused
 at start, all in one message; ` + "`--check-config`" + ` only checks, ` + "`--print-config`" + ` prints what is in effect.
+` + "`--help`" + ` shows the options that most need, ` + "`--help-all`" + ` every one; an unknown flag is refused with the nearest known one.
 ` + "`--config FILE`" + ` (` + "`" + envConfig + "`" + `) names the file;
 [configs/select-service.yaml](../configs/select-service.yaml) is one with every default.
 Booleans: true, 1, yes, on, false, 0, no, off; a flag alone means true.

@@ -13,7 +13,6 @@ const maxFile = 1 << 20
 
 var (
 	errNoSecret  = errors.New("no secret key in it")
-	errNoPublic  = errors.New("no public key in it")
 	errTwoSecret = errors.New("more than one secret key in it")
 	errMismatch  = errors.New("its public key is not that of its secret key")
 	errTooLarge  = fmt.Errorf("larger than %d bytes", maxFile)
@@ -47,29 +46,6 @@ func ReadKeyPair(path string) (*KeyPair, error) {
 		}
 	}
 	return pair, nil
-}
-
-// ReadPublicKeys reads the public keys in a file: a certificate, what curve_keygen
-// prints, or keys alone, one a line.
-func ReadPublicKeys(path string) ([]PublicKey, error) {
-	keys, err := readFile(path)
-	if err != nil {
-		return nil, err
-	}
-	texts := keys.public
-	if len(texts) == 0 && len(keys.secret) == 0 {
-		texts = keys.bare
-	}
-	if len(texts) == 0 {
-		return nil, fmt.Errorf("%s: %w", path, errNoPublic)
-	}
-	all := make([]PublicKey, len(texts))
-	for i, text := range texts {
-		if all[i], err = ParsePublicKey(text); err != nil {
-			return nil, fmt.Errorf("%s: public key %d: %w", path, i+1, err)
-		}
-	}
-	return all, nil
 }
 
 // fileKeys has the keys of a file as text, by what the file calls them.

@@ -18,20 +18,8 @@ var ErrKey = errors.New("want a CURVE key: 40 characters of Z85 (RFC 32)")
 // PublicKey is a long-term key by which others know its owner. Its text form is Z85.
 type PublicKey [32]byte
 
-// ParsePublicKey reads the 40 characters of Z85 that CURVE's tools write.
-func ParsePublicKey(text string) (PublicKey, error) {
-	raw, ok := decodeZ85(text)
-	if !ok {
-		return PublicKey{}, ErrKey
-	}
-	return raw, nil
-}
-
 // String returns the key in Z85.
 func (k PublicKey) String() string { return encodeZ85(k) }
-
-// IsZero reports whether there is no key.
-func (k PublicKey) IsZero() bool { return k == PublicKey{} }
 
 // KeyPair is a secret key and its public key. Printing it shows only the public key.
 type KeyPair struct {

@@ -310,8 +310,8 @@ func (x *exchange) relayHeaders(m *extproc.ProcessingRequest, h *extproc.HttpHea
 	if head.served != "" {
 		x.server.served(x.peer, x.booking, head.served)
 	}
-	if x.booking != nil && head.status >= 200 && head.status < 300 {
-		x.response = openai.NewResponse(x.head.kind, head.contentType, head.contentEncoding)
+	if x.booking != nil && (x.head.kind != openai.Other || !x.booking.light) && head.status >= 200 && head.status < 300 {
+		x.response = openai.NewResponse(head.contentType, head.contentEncoding)
 	}
 	if h.GetEndOfStream() {
 		x.endResponse()

@@ -129,7 +129,9 @@ var steps = func() (all []*extproc.ProcessingRequest) {
 	piece(`data: {"choices":[],"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":4}}}`+"\n\n", false)
 	piece("", true)
 	piece("data: [DO", false)
-	return append(all, &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseTrailers{ResponseTrailers: &extproc.HttpTrailers{}}})
+	all = append(all, &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseTrailers{ResponseTrailers: &extproc.HttpTrailers{}}})
+	request(headers(false, ":method", "GET", ":path", "/v1/realtime", "upgrade", "websocket"))
+	return all
 }()
 
 // FuzzExchange plays messages in any order, with early ends and breaks: no panic, and nothing
@@ -141,6 +143,7 @@ func FuzzExchange(f *testing.F) {
 	f.Add([]byte("\x00\x00\x04\x8d"))                     // a response while it is picked
 	f.Add([]byte("\x00\x01\x0c\x11\x12"))                 // GET
 	f.Add([]byte("\x00\x00\x00\x04\x04\x0a\x0a\x10\x10")) // everything twice
+	f.Add([]byte("\x00\x13\x87\x0a\x07\x0e\x06\x10"))     // an upgrade, whose first frame is early
 	w := start(f, func(_ *service.Config, c *gateway.Config) { c.Tokenizer = nil })
 	w.put(1, 1)
 	w.put(2, 1)

@@ -3,6 +3,7 @@ package gateway
 import (
 	"cmp"
 	"net/netip"
+	"net/url"
 	"strconv"
 	"strings"
 
@@ -21,6 +22,9 @@ type head struct {
 	// directions at once: a WebSocket or another upgrade of HTTP/1.1, an extended CONNECT of
 	// HTTP/2 or 3, a plain CONNECT. A gateway forwards such headers only if it supports them.
 	upgrade bool
+	// model is the model that an upgrade names in its path's query (as OpenAI's realtime clients
+	// do), as its body comes too late; empty: none.
+	model   string
 	tenants []string // values of x-tenant-id, in order
 	// priority and strictPriority take precedence over the body's hints; nil: missing or
 	// malformed.
@@ -93,7 +97,11 @@ func readHead(headers *corev3.HeaderMap, metadata *corev3.Metadata, prefix strin
 		}
 	}
 	h.kind = openai.KindOf(h.method, h.path)
-	h.upgrade = (h.upgrade || h.method == "CONNECT") && h.kind == openai.Other
+	if h.upgrade = (h.upgrade || h.method == "CONNECT") && h.kind == openai.Other; h.upgrade {
+		_, query, _ := strings.Cut(h.path, "?")
+		values, _ := url.ParseQuery(query) // what is malformed is left out
+		h.model = values.Get("model")
+	}
 	h.subset = readSubset(metadata.GetFilterMetadata()[subsetMetadata].GetFields()[subsetKey])
 	return h
 }

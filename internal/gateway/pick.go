@@ -70,10 +70,10 @@ type request struct {
 // one; with a problem there is none.
 func (p *picker) pick(ctx context.Context, h *head, text []byte, caller *access.Caller, fallbacks int) (*placement, *problem) {
 	r := request{picker: p, head: h, caller: caller, text: text, fallbacks: fallbacks}
-	if h.kind == openai.Other {
-		return r.pickByLoad(ctx)
-	}
 	defer func() { r.serving.Release(r.held) }()
+	if h.kind == openai.Other {
+		return r.pickOther(ctx)
+	}
 	if bad := r.read(); bad != nil {
 		return nil, bad
 	}
@@ -183,11 +183,10 @@ func (r *request) book(ctx context.Context) (place *placement, bad *problem) {
 		if place, bad = r.bookOnce(ctx); bad == nil || ctx.Err() != nil {
 			return place, bad
 		}
-		released := r.prompt.HasTokenIDs && r.prompt.TokenIDs == nil
 		nowhere, unknown := errors.AsType[*addressError](bad)
 		switch {
-		case !released && errors.Is(bad, errPrefillGone): // the decode worker prefills
-		case released, !unknown && (left || !errors.Is(bad, errLeft)):
+		case !r.released() && errors.Is(bad, errPrefillGone): // the decode worker prefills
+		case r.released(), !unknown && (left || !errors.Is(bad, errLeft)):
 			return nil, bad
 		case unknown:
 			r.without = append(r.without, nowhere.worker)
@@ -196,6 +195,9 @@ func (r *request) book(ctx context.Context) (place *placement, bad *problem) {
 		}
 	}
 }
+
+// released reports whether ReleaseText has dropped the prompt's tokens.
+func (r *request) released() bool { return r.prompt.HasTokenIDs && r.prompt.TokenIDs == nil }
 
 // errLeft is the cause if a worker left the catalog after it was chosen.
 var errLeft = errors.New("the chosen worker has just left")
@@ -391,12 +393,13 @@ func (r *request) locate(ctx context.Context, sel *selecting.Selection, place *p
 	return nil
 }
 
-// pickByLoad places a request whose prompt cannot be read: on the least loaded engine of its
-// model, or of any model if it names none. Engines that only prefill are left out. A request
-// with a body, and one that is upgraded, is booked as one request; without room for that it is
-// placed all the same.
-func (r *request) pickByLoad(ctx context.Context) (*placement, *problem) {
+// pickOther places a request of another route on an engine of its model, or of any model if it
+// names none: by its token ids if its body has those of one prompt, else by load.
+func (r *request) pickOther(ctx context.Context) (*placement, *problem) {
 	r.body, _ = openai.ParseRequest(openai.Other, r.text) // Other has no faults
+	if r.head.upgrade {
+		r.body.Model = r.head.model
+	}
 	var targets []target
 	if r.body.Model != "" {
 		t, known := r.models.find(r.body.Model, r.caller)
@@ -408,31 +411,65 @@ func (r *request) pickByLoad(ctx context.Context) (*placement, *problem) {
 		targets = slices.DeleteFunc(r.models.scopes(), func(t target) bool { return !r.caller.Sees(t.scope) })
 		rand.Shuffle(len(targets), func(i, j int) { targets[i], targets[j] = targets[j], targets[i] })
 	}
+	r.readPromptIDs()
 	last := errNoEndpoint(nil)
 	for _, t := range targets {
 		r.target = t
 		if r.pool = r.models.pool(t.scope); r.pool == nil {
 			continue
 		}
-		place, bad := r.leastLoaded(ctx)
+		place, bad := r.placeOther(ctx)
 		if bad == nil {
 			return place, nil
 		}
-		last = bad
+		if last = bad; r.released() {
+			break
+		}
 	}
 	return nil, last
 }
 
-// leastLoaded places the request on the least loaded rank whose address is known.
-func (r *request) leastLoaded(ctx context.Context) (*placement, *problem) {
+// placeOther places a request of another route in the target's scope.
+func (r *request) placeOther(ctx context.Context) (*placement, *problem) {
 	if bad := r.findEligible(ctx); bad != nil {
 		return nil, bad
 	}
+	r.without = nil
+	if r.body.Tokens == nil {
+		return r.leastLoaded(ctx)
+	}
+	r.streams, r.alone = r.body.Stream, true
+	r.prompt = selecting.Prompt{
+		TokenIDs: r.truncation().Cut(r.body.Tokens, r.kept()), HasTokenIDs: true, LoRA: r.target.lora, CacheSalt: r.salt,
+	}
+	place, bad := r.book(ctx)
+	if bad == nil {
+		place.body = r.body.Body(r.engineSalt)
+	}
+	return place, bad
+}
+
+// readPromptIDs reads the token ids and the salt of a request of another route. Without ids the
+// request is placed by load: where the body is none of a form that is known, where there is no
+// memory for them, or with a salt that is refused elsewhere.
+func (r *request) readPromptIDs() {
+	if !r.body.HasPromptIDs() || r.holdTokens() != nil {
+		return
+	}
+	var err error
+	if r.salt, r.engineSalt, err = r.body.CacheSalt(r.head.tenants, r.config.SaltTag); err == nil {
+		r.body.Tokens = r.body.PromptIDs()
+	}
+}
+
+// leastLoaded places the request on the least loaded rank whose address is known, of none that
+// only prefills. A request with a body, and one that is upgraded, is booked as one request;
+// without room for that it is placed all the same.
+func (r *request) leastLoaded(ctx context.Context) (*placement, *problem) {
 	fallbacks := r.fallbacks
 	if r.pool.prefills {
 		fallbacks = 0
 	}
-	r.without = nil
 	for {
 		sel, err := r.api.PlaceByLoad(&selecting.LoadRequest{
 			Scope: r.target.scope, Eligible: r.filter(false).eligible, Fallbacks: fallbacks,

@@ -3,8 +3,10 @@ package gateway_test
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -511,4 +513,85 @@ func TestShortenedPrompt(t *testing.T) {
 	if n := w.count("model_length_unknown_total", ""); n != 1 {
 		t.Errorf("%v requests with an unknown length, want 1", n)
 	}
+}
+
+// TestTruncatedOverlap proves which tokens of a shortened prompt are looked up: the last ones, or
+// the first ones with truncation_side "right".
+func TestTruncatedOverlap(t *testing.T) {
+	w := start(t)
+	w.put(1, 1)
+	w.put(2, 1)
+	ids := servicetest.Prompt(7, 64)[:64]
+	first, last := ids[:32], ids[32:]
+	w.cache(1, first)
+	w.cache(2, last)
+	list := strings.ReplaceAll(fmt.Sprint(ids), " ", ",")
+	for _, tt := range []struct {
+		path, body string
+		worker     uint64
+	}{
+		{completionsPath, `{"model":"m","prompt":` + list + `,"truncate_prompt_tokens":32}`, 2},
+		{completionsPath, `{"model":"m","prompt":` + list + `,"truncate_prompt_tokens":32,"truncation_side":"left"}`, 2},
+		{completionsPath, `{"model":"m","prompt":` + list + `,"truncate_prompt_tokens":32,"truncation_side":"right"}`, 1},
+		{chatPath, chat(ids, `,"truncate_prompt_tokens":32`), 2},
+		{chatPath, chat(ids, `,"truncate_prompt_tokens":32,"truncation_side":"right"`), 1},
+		{chatPath, chat(nil, `,"kv_transfer_params":{"prompt_token_ids":`+list+`}`), 1},
+		{chatPath, chat(last, `,"kv_transfer_params":{"prompt_token_ids":`+strings.ReplaceAll(fmt.Sprint(first), " ", ",")+`}`), 1},
+		{chatPath, chat(first, `,"echo":true,"kv_transfer_params":{"prompt_token_ids":`+strings.ReplaceAll(fmt.Sprint(last), " ", ",")+`}`), 1},
+	} {
+		for range 5 { // not by chance
+			e, p := w.post(tt.path, tt.body)
+			if p.destination != at(tt.worker) {
+				t.Errorf("%s: went to %s", tt.body[max(0, len(tt.body)-120):], p.destination)
+			}
+			e.close()
+			w.wantLoads("1/0: 0 0 0; 2/0: 0 0 0")
+		}
+	}
+}
+
+// TestLengthOfModels proves that a length that /tokenize does not tell is asked for at an engine's
+// list of models, again while that does not have it, and that responses with the truncation "auto"
+// are then shortened to it, less the token of the output.
+func TestLengthOfModels(t *testing.T) {
+	w := start(t)
+	var asked atomic.Int64
+	engine := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/v1/models" {
+			http.NotFound(out, r)
+			return
+		}
+		if asked.Add(1) == 1 { // still loading
+			http.Error(out, "", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintf(out, `{"data":[{"id":"other","max_model_len":7},{"id":%q,"max_model_len":33}]}`, servicetest.Scope.Model)
+	}))
+	t.Cleanup(engine.Close)
+	w.put(1, 1, func(r *catalog.Record) { r.Endpoint = new(engine.URL) })
+	text := wordsOf(servicetest.Prompt(7, 64)[:64])
+	body := `{"model":"m","input":"` + text + `","truncation":"auto"}`
+	answer := http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(out, `{"tokens":[%s]}`, strings.ReplaceAll(text, " ", ","))
+	})
+	w.renderer.Store(&answer)
+	booked := func() uint64 {
+		e, _ := w.post("/v1/responses", body)
+		defer e.close()
+		return w.Loads(nil, nil)[0].Loads[0].PrefillTokens
+	}
+	if n := booked(); n != 64 {
+		t.Errorf("%d tokens booked while the length is unknown, want 64", n)
+	}
+	await(t, func() string {
+		w.wantLoads("1/0: 0 0 0")
+		if n := booked(); n != 32 {
+			return fmt.Sprintf("%d tokens booked, want 32", n)
+		}
+		return ""
+	})
+	if n := asked.Load(); n != 2 {
+		t.Errorf("asked %d times for the models, want 2", n)
+	}
+	w.wantLoads("1/0: 0 0 0")
 }

@@ -25,7 +25,7 @@ func (r *request) tokenize(ctx context.Context) *problem {
 	case r.body.Prompts > 1: // a batch: its prompts have no common prefix to look up
 		r.placeByLoad()
 		return nil
-	case r.body.Tokens != nil:
+	case r.body.Tokens != nil && !r.body.Media: // media: they are a part of the prompt
 		r.prompt.TokenIDs, r.prompt.HasTokenIDs = r.truncation().Cut(r.body.Tokens, r.kept()), true
 		return nil
 	case r.body.Transfers():

@@ -17,6 +17,7 @@ import (
 	"github.com/select-service/select-service/internal/gateway"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/internal/telemetry"
+	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // upgrades are the headers of requests whose body waits for the answer.
@@ -116,6 +117,23 @@ func TestUpgradeEnds(t *testing.T) {
 			})
 			w.wantLoads("1/0: 0 0 0")
 		})
+	}
+}
+
+// TestUpgradeModel: an upgrade goes to the model that its query names.
+func TestUpgradeModel(t *testing.T) {
+	w := start(t, func(_ *service.Config, c *gateway.Config) { c.Models = nil })
+	for id, name := range []string{"a", "b/c"} {
+		w.put(uint64(id+1), 1, func(r *catalog.Record) { r.Scope = catalog.Scope{Model: name, Tenant: catalog.DefaultName} })
+	}
+	for query, want := range map[string]string{"?model=a": at(1), "?x=1&model=b%2Fc": at(2), "?model=d": ""} {
+		for range 4 {
+			e := w.open()
+			e.request("/v1/realtime"+query, false, upgrades["WebSocket of HTTP/1.1"]...)
+			if p := e.placement(false, false); p.destination != want || want == "" && p.status != 404 {
+				t.Errorf("%s: %+v", query, p)
+			}
+		}
 	}
 }
 

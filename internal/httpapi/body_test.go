@@ -309,19 +309,44 @@ func TestReleaseDropsLargeBuffers(t *testing.T) {
 // exportAll lets cmp look into all structs.
 var exportAll = cmp.Exporter(func(reflect.Type) bool { return true })
 
+// TestServerKeyRefused: the CURVE key of an engine is 400 by its name wherever workers and
+// publishers are registered or changed, whatever its value but null, and nothing is changed.
+func TestServerKeyRefused(t *testing.T) {
+	const why = "CURVE towards engines has been removed, register without this key"
+	for _, value := range []string{`"rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"`, `""`, `5`, `{"a":[]}`} {
+		key := `"kv_events_server_key":` + value
+		for _, tc := range []struct{ method, path, body, name string }{
+			{"POST", "/workers", `{"worker_id":1,` + key + `}`, "kv_events_server_key"},
+			{"POST", "/v1.6/workers", `{` + key + `,"worker_id":1}`, "kv_events_server_key"},
+			{"PATCH", "/workers/1", `{"block_size":16,` + key + `}`, "kv_events_server_key"},
+			{"PUT", "/workers", `{"workers":[{"worker_id":1},{"worker_id":2,` + key + `}]}`, "workers[1].kv_events_server_key"},
+			{"POST", "/conductor/register", `{"dp_rank":0,"block_size":1,"instance_id":"i","modelname":"m","type":"vLLM","endpoint":"e",` + key + `}`, "kv_events_server_key"},
+		} {
+			f := &fake{worker: &catalog.Worker{}}
+			w := call(t, newHandler(f), tc.method, tc.path, tc.body, nil)
+			if text := w.Body.String(); w.Code != 400 || !strings.Contains(text, tc.name+": "+why) {
+				t.Errorf("%s %s %s: %d %s", tc.method, tc.path, tc.body, w.Code, text)
+			}
+			if !reflect.ValueOf(f.record).IsZero() || !reflect.ValueOf(f.patch).IsZero() || f.registered.Endpoint != "" {
+				t.Errorf("%s %s has changed something", tc.method, tc.path)
+			}
+		}
+	}
+}
+
 // TestWorkerBodies: a registration and a patch take the same members; only the
 // patch distinguishes an empty list or map from one that is left out.
 func TestWorkerBodies(t *testing.T) {
 	f := &fake{worker: &catalog.Worker{}}
 	h := newHandler(f)
-	settings := `"endpoint":"e","kv_events_endpoint":"k","kv_events_endpoints":{"0":"a","4294967295":"b"},"replay_endpoint":"r","replay_endpoints":{"7":"c"},"kv_events_server_key":"x","kv_event_copies":"count",
+	settings := `"endpoint":"e","kv_events_endpoint":"k","kv_events_endpoints":{"0":"a","4294967295":"b"},"replay_endpoint":"r","replay_endpoints":{"7":"c"},"kv_event_copies":"count",
 		"block_size":16,"data_parallel_start_rank":1,"data_parallel_size":0,"max_num_batched_tokens":18446744073709551615,"total_kv_blocks":5,"attention_chunk_size":6,
 		"role":"prefill","rank_endpoints":{"1":"http://r"},"rank_header":"none","prefill_rank_header":true,"adapters":["l","a"],
 		"stable_routing_id":"s","is_eagle":false,"taints":["b","a","b"],"topology_domains":{"zone":"z"},"kv_transfer_domain":"zone",
 		"kv_transfer_enforcement":"required","kv_transfer_preferred_weight":0.1,"lifecycle":"draining","unknown":[]}`
 	want := catalog.Patch{
 		Endpoint: ptr("e"), KVEventsEndpoint: ptr("k"), KVEventsEndpoints: map[uint32]string{0: "a", 1<<32 - 1: "b"},
-		ReplayEndpoint: ptr("r"), ReplayEndpoints: map[uint32]string{7: "c"}, KVEventsServerKey: ptr("x"), KVEventCopies: ptr("count"),
+		ReplayEndpoint: ptr("r"), ReplayEndpoints: map[uint32]string{7: "c"}, KVEventCopies: ptr("count"),
 		BlockSize: ptr[uint32](16), StartRank: ptr[uint32](1), Size: ptr[uint32](0), MaxNumBatchedTokens: ptr[uint64](1<<64 - 1), TotalKVBlocks: ptr[uint64](5), AttentionChunkSize: ptr[uint64](6),
 		Role: ptr("prefill"), RankEndpoints: map[uint32]string{1: "http://r"}, RankHeader: ptr("none"), PrefillRankHeader: ptr(true), Adapters: []string{"l", "a"},
 		StableRoutingID: ptr("s"), IsEagle: ptr(false), Taints: []string{"b", "a", "b"}, TopologyDomains: map[string]string{"zone": "z"},
@@ -338,7 +363,7 @@ func TestWorkerBodies(t *testing.T) {
 	equal(t, "registration", f.record, registered.record())
 	if v := reflect.ValueOf(f.record); !v.IsZero() {
 		for i := range v.NumField() {
-			if v.Field(i).IsZero() {
+			if v.Field(i).IsZero() && v.Type().Field(i).Name != "KVEventsServerKey" { // never read
 				t.Errorf("the record lacks %s", v.Type().Field(i).Name)
 			}
 		}

@@ -232,7 +232,7 @@ func (b *registrationBody) registration() (conductor.Registration, error) {
 var registerShape = bodyscan.NewObject(
 	required("endpoint", func(b *registrationBody) *string { return &b.reg.Endpoint }, readText),
 	field("replay_endpoint", func(b *registrationBody) *string { return &b.reg.Replay }, readText),
-	field("kv_events_server_key", func(b *registrationBody) *string { return &b.reg.ServerKey }, readText),
+	removedServerKey[registrationBody](),
 	required("type", func(b *registrationBody) *string { return &b.kind }, readText),
 	required("modelname", func(b *registrationBody) *string { return &b.reg.Model }, readName),
 	field("lora_name", func(b *registrationBody) *string { return &b.reg.LoRA }, readText),
@@ -459,9 +459,6 @@ func appendConductorService(out []byte, s conductorapi.Service) []byte {
 	out = appendStringField(out, "endpoint", s.Endpoint)
 	if s.Replay != "" {
 		out = appendStringField(out, "replay_endpoint", s.Replay)
-	}
-	if s.ServerKey != "" {
-		out = appendStringField(out, "kv_events_server_key", s.ServerKey)
 	}
 	out = appendStringField(out, "state", s.State.String())
 	out = appendUintIf(out, "last_sequence", s.Last, s.HasLast)

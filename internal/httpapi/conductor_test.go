@@ -27,11 +27,11 @@ func TestConductorBodies(t *testing.T) {
 				t.Errorf("%s %s: %d %s", path, body, w.Code, w.Body)
 			}
 		}
-		post("/register", `{"endpoint":"tcp://a:1","replay_endpoint":"tcp://a:2","kv_events_server_key":"x","type":"Mooncake","modelname":"m","lora_name":"l","tenant_id":"t",
+		post("/register", `{"endpoint":"tcp://a:1","replay_endpoint":"tcp://a:2","kv_events_server_key":null,"type":"Mooncake","modelname":"m","lora_name":"l","tenant_id":"t",
 			"instance_id":"i","block_size":2147483647,"dp_rank":4294967295,"additionalsalt":"s","hash_seed":18446744073709551615,"hash_profile":{}}`)
 		equal(t, "register", f.registered, conductor.Registration{
 			Type: conductor.Mooncake, Identity: conductor.Identity{Tenant: "t", Model: "m", LoRA: "l", Salt: "s", BlockSize: 1<<31 - 1},
-			Instance: "i", Rank: maxU32, Endpoint: "tcp://a:1", Replay: "tcp://a:2", ServerKey: "x", HashSeed: maxU64,
+			Instance: "i", Rank: maxU32, Endpoint: "tcp://a:1", Replay: "tcp://a:2", HashSeed: maxU64,
 		})
 		bare := conductor.Registration{
 			Type: conductor.SGLang, Identity: conductor.Identity{Tenant: "default", Model: "m", BlockSize: 1}, Instance: "i", Endpoint: "e", HashSeed: 1337,

@@ -97,6 +97,8 @@ func problemOf(err error, d dialect) problem {
 		return problem{status: request.status, text: request.text, reason: request.reason, field: request.field, limit: request.limit}
 	case errors.As(err, &fault) && fault.Class == bodyscan.Syntax:
 		return problem{status: http.StatusBadRequest, text: faultText(fault), reason: reasonInvalidJSON, field: fault.Field}
+	case errors.As(err, &fault) && fault.Class == bodyscan.Removed:
+		return problem{status: http.StatusBadRequest, text: fault.Error(), reason: reasonInvalidField, field: fault.Field}
 	case errors.As(err, &fault):
 		return problem{
 			status: http.StatusUnprocessableEntity, text: faultText(fault), reason: shapeReason(fault), field: fault.Field, shape: true,

@@ -211,7 +211,7 @@ func TestWorkerAnswers(t *testing.T) {
 	}}
 	full := &catalog.Worker{Record: catalog.Record{
 		ID: maxU64, Scope: catalog.Scope{Model: "m", Tenant: "t"}, Endpoint: ptr(""), KVEventsEndpoint: ptr("tcp://a:1"),
-		KVEventsEndpoints: map[uint32]string{10: "tcp://a:1", 9: `tcp://"b":1`}, ReplayEndpoint: ptr("tcp://a:2"), ReplayEndpoints: map[uint32]string{0: "tcp://a:3"}, KVEventsServerKey: ptr("k"), KVEventCopies: ptr("set"),
+		KVEventsEndpoints: map[uint32]string{10: "tcp://a:1", 9: `tcp://"b":1`}, ReplayEndpoint: ptr("tcp://a:2"), ReplayEndpoints: map[uint32]string{0: "tcp://a:3"}, KVEventCopies: ptr("set"),
 		BlockSize: ptr[uint32](maxU32), StartRank: ptr[uint32](0), Size: ptr[uint32](2), MaxNumBatchedTokens: ptr[uint64](maxU64), TotalKVBlocks: ptr[uint64](0), AttentionChunkSize: ptr[uint64](8192),
 		Role: ptr("decode"), RankEndpoints: map[uint32]string{1: "http://a:2", 0: "http://a:1"}, RankHeader: ptr("local"), PrefillRankHeader: ptr(false), Adapters: []string{"l", "m"},
 		StableRoutingID: ptr("s"), IsEagle: ptr(false), Taints: []string{"a", "b\n"}, TopologyDomains: map[string]string{"zone": "z", "a\"b": ""},

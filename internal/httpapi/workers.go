@@ -132,7 +132,6 @@ func (b *workerBody) record() catalog.Record {
 		KVEventsEndpoints:         p.KVEventsEndpoints,
 		ReplayEndpoint:            p.ReplayEndpoint,
 		ReplayEndpoints:           p.ReplayEndpoints,
-		KVEventsServerKey:         p.KVEventsServerKey,
 		KVEventCopies:             p.KVEventCopies,
 		BlockSize:                 p.BlockSize,
 		StartRank:                 p.StartRank,
@@ -221,7 +220,7 @@ func settingsFields[T any](of func(*T) *catalog.Patch, patch bool) []bodyscan.Fi
 		text("endpoint", func(p *catalog.Patch) **string { return &p.Endpoint }),
 		text("kv_events_endpoint", func(p *catalog.Patch) **string { return &p.KVEventsEndpoint }),
 		text("replay_endpoint", func(p *catalog.Patch) **string { return &p.ReplayEndpoint }),
-		text("kv_events_server_key", func(p *catalog.Patch) **string { return &p.KVEventsServerKey }),
+		removedServerKey[T](),
 		text("stable_routing_id", func(p *catalog.Patch) **string { return &p.StableRoutingID }),
 		text("kv_transfer_domain", func(p *catalog.Patch) **string { return &p.KVTransferDomain }),
 		u32("block_size", func(p *catalog.Patch) **uint32 { return &p.BlockSize }),
@@ -244,6 +243,15 @@ func settingsFields[T any](of func(*T) *catalog.Patch, patch bool) []bodyscan.Fi
 		collection("taints", func(s *bodyscan.Scanner, p *catalog.Patch) { p.Taints = appendStrings(s, []string{}) }),
 		collection("topology_domains", func(s *bodyscan.Scanner, p *catalog.Patch) { p.TopologyDomains = readStringMap(s) }),
 	}
+}
+
+// removedServerKey refuses the key of an engine; null is no key.
+func removedServerKey[T any]() bodyscan.Field[T] {
+	return bodyscan.Field[T]{Name: catalog.ServerKeyField, Read: func(s *bodyscan.Scanner, _ *T) {
+		if !s.Null() {
+			s.FailRemoved(catalog.NoServerKey)
+		}
+	}}
 }
 
 func settingField[T, V any](
@@ -297,10 +305,7 @@ func (d dialect) appendWorker(out []byte, w *catalog.Worker) []byte {
 	out = appendByRank(out, "kv_events_endpoints", w.KVEventsEndpoints)
 	out = appendOptString(out, "replay_endpoint", w.ReplayEndpoint)
 	out = appendByRank(out, "replay_endpoints", w.ReplayEndpoints)
-	if w.KVEventsServerKey != nil { // no member of Dynamo's records
-		out = appendStringField(out, "kv_events_server_key", *w.KVEventsServerKey)
-	}
-	if w.KVEventCopies != nil { // nor this
+	if w.KVEventCopies != nil { // no member of Dynamo's records
 		out = appendStringField(out, "kv_event_copies", *w.KVEventCopies)
 	}
 	if w.AttentionChunkSize != nil { // nor this

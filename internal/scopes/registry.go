@@ -293,6 +293,31 @@ func (r *Registry) closeIfEmpty(sc catalog.Scope) {
 	}
 }
 
+// ShowKeys says that a scope has blocks with keys beside their tokens (indexer.Space.ShowKeys).
+// The scope need not have workers.
+func (r *Registry) ShowKeys(sc catalog.Scope) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if state := r.Of(sc); state != nil {
+		state.Space.ShowKeys()
+	} else {
+		r.keyed.add(sc)
+	}
+}
+
+// KeysShown returns the scopes that have shown keys, those without workers first.
+func (r *Registry) KeysShown() []catalog.Scope {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := slices.Clone(r.keyed)
+	for sc, state := range r.All() {
+		if state.Space.KeysShown() {
+			all = append(all, sc)
+		}
+	}
+	return all
+}
+
 // maxRetained bounds the retained states.
 const maxRetained = 1024
 

@@ -34,22 +34,39 @@ type idempotency struct {
 // promptIdentity distinguishes the prompt of a reservation from others. Sequence hashes cover
 // everything that a complete block's content depends on; rest is a digest of what is in no
 // complete block. It is unknown (hasRest false) for a prompt that came as hashes.
+//
+// Of the hashes it has a digest, whose seed no caller knows: a record that lives as long as its
+// reservation must not keep a long prompt, which the ledger has once for all who share it.
 type promptIdentity struct {
-	sequence []uint64 // not changed after booking
+	blocks   int
+	sequence uint64 // digest of the sequence hashes
 	tokens   uint64
 	rest     uint64
 	hasRest  bool
 }
 
-// restSeed seeds the digests of promptIdentity.rest. Each process has its own.
-var restSeed = maphash.MakeSeed()
+// digestSeed seeds the digests of promptIdentity. Each process has its own.
+var digestSeed = maphash.MakeSeed()
 
-// identify returns the identity of the prompt that q has read. sequence has the prompt's hashes
-// in memory that nothing changes or reuses.
-func (q *query) identify(p *Prompt, sequence []uint64) promptIdentity {
-	i := promptIdentity{sequence: sequence, tokens: q.size.Tokens}
+// identityOf returns the identity of a prompt of which only hashes and length are known.
+func identityOf(sequence []uint64, tokens uint64) promptIdentity {
+	var h maphash.Hash
+	h.SetSeed(digestSeed)
+	var part [512]byte
+	for some := range slices.Chunk(sequence, len(part)/8) {
+		for i, hash := range some {
+			binary.LittleEndian.PutUint64(part[8*i:], hash)
+		}
+		_, _ = h.Write(part[:8*len(some)])
+	}
+	return promptIdentity{blocks: len(sequence), sequence: h.Sum64(), tokens: tokens}
+}
+
+// identify returns the identity of the prompt that q has read.
+func (q *query) identify(p *Prompt) promptIdentity {
+	i := identityOf(q.sequence, q.size.Tokens)
 	if _, _, i.hasRest = p.tokens(); i.hasRest {
-		i.rest = digestRest(p, len(sequence), int(q.size.BlockSize))
+		i.rest = digestRest(p, len(q.sequence), int(q.size.BlockSize))
 	}
 	return i
 }
@@ -59,7 +76,7 @@ func (q *query) identify(p *Prompt, sequence []uint64) promptIdentity {
 func digestRest(p *Prompt, blocks, blockSize int) uint64 {
 	tokens, mm, _ := p.tokens()
 	var h maphash.Hash
-	h.SetSeed(restSeed)
+	h.SetSeed(digestSeed)
 	var number [8]byte
 	add := func(n uint64) {
 		binary.LittleEndian.PutUint64(number[:], n)
@@ -89,7 +106,7 @@ func digestRest(p *Prompt, blocks, blockSize int) uint64 {
 // same reports whether two prompts are the same, as far as both are known.
 func (i *promptIdentity) same(o *promptIdentity) bool {
 	known := i.hasRest && o.hasRest
-	return i.tokens == o.tokens && (!known || i.rest == o.rest) && slices.Equal(i.sequence, o.sequence)
+	return i.tokens == o.tokens && (!known || i.rest == o.rest) && i.blocks == o.blocks && i.sequence == o.sequence
 }
 
 // sameBlocks reports whether a prompt's hashes are those of a reservation. The ledger
@@ -137,8 +154,9 @@ type idRequest struct {
 	rank   *catalog.Rank    // nil: the request names none
 	filter *selector.Filter // nil: any worker will do
 	// prompt reads the request's prompt in the block size of the scope's workers. It is nil if
-	// the request books a pending selection: such a request has no prompt, only the id.
-	prompt func(*catalog.Snapshot) (promptIdentity, error)
+	// the request books a pending selection: such a request has no prompt, only the id. The
+	// sequence hashes are lent.
+	prompt func(*catalog.Snapshot) (identity promptIdentity, sequence []uint64, err error)
 }
 
 // existingReservation is a live reservation that a request repeats.
@@ -166,9 +184,10 @@ func (i *idempotency) findExisting(q *idRequest) (*existingReservation, error) {
 		return nil, other
 	}
 	var asked promptIdentity
+	var sequence []uint64
 	if q.prompt != nil {
 		var err error
-		if asked, err = q.prompt(snap); err != nil {
+		if asked, sequence, err = q.prompt(snap); err != nil {
 			return nil, err
 		}
 	}
@@ -178,7 +197,7 @@ func (i *idempotency) findExisting(q *idRequest) (*existingReservation, error) {
 	switch {
 	case live.PerScope: // booked by the slot tracker, which has no retries
 	case live.Remote:
-		same = q.prompt == nil || sameBlocks(asked.sequence, live.Hashes)
+		same = q.prompt == nil || sameBlocks(sequence, live.Hashes)
 		e.endpoint = endpointOf(snap, live.Rank)
 	case local:
 		var over <-chan struct{}
@@ -189,6 +208,7 @@ func (i *idempotency) findExisting(q *idRequest) (*existingReservation, error) {
 			e.endpoint = record.endpoint
 			if record.selected {
 				e.selection = new(record.selection)
+				e.selection.SequenceHashes = live.Hashes
 			}
 			return true
 		})
@@ -290,13 +310,13 @@ func (r *idempotencyRecord) setAnswer(answer *Selection) {
 	}
 	r.selection, r.endpoint = *answer, answer.Endpoint
 	r.selection.ReservationID = &r.id
+	r.selection.SequenceHashes = nil // the ledger has them
 	if answer.SelectionID != nil {
 		r.selection.SelectionID = new(*answer.SelectionID) // the request's is lent
 	}
 }
 
-// size returns the approximate memory of a cached answer's record, in bytes. The hashes are not
-// counted: the ledger has them anyway.
+// size returns the approximate memory of a cached answer's record, in bytes.
 func (r *idempotencyRecord) size() int64 {
 	const record = 512
 	n := record + len(r.id) + len(r.endpoint) + 8*len(r.selection.Overlap.DP)

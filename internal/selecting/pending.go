@@ -206,7 +206,7 @@ func (b *pendingBooking) book(p *placement) (Reservation, error) {
 		used.Err = fmt.Errorf("used up: %w", scopes.ErrStale)
 		return Reservation{}, used
 	}
-	p.record = &idempotencyRecord{hold: b.hold, prompt: promptIdentity{sequence: sel.Sequence, tokens: sel.Tokens}}
+	p.record = &idempotencyRecord{hold: b.hold, prompt: identityOf(sel.Sequence, sel.Tokens)}
 	r, err := a.book(p, b.request.IfExists)
 	if err == nil {
 		a.pending.store.Spend(b.kept)

@@ -1,6 +1,7 @@
 package selecting
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/select-service/select-service/internal/contract"
@@ -99,7 +100,8 @@ func (p *Prompt) tokens() ([]uint32, [][]uint64, bool) {
 // noteKeys tells the scope's index if the prompt has keys beside its tokens: an adapter, a salt
 // or multimodal objects. Copies that engines announce without keys may then have some.
 func (p *Prompt) noteKeys(index *indexer.Space) {
-	if _, mm, ok := p.tokens(); ok && (p.LoRA != "" || p.CacheSalt != "" || len(mm) > 0) {
+	_, mm, _ := p.tokens()
+	if p.LoRA != "" || p.CacheSalt != "" || slices.ContainsFunc(mm, func(objects []uint64) bool { return len(objects) > 0 }) {
 		index.ShowKeys()
 	}
 }

@@ -33,9 +33,9 @@ func (a *API) reserve(req *ReserveRequest) (Reservation, error) {
 	if req.IfExists == ReturnFirst {
 		r, replayed, err := a.replayReservation(&idRequest{
 			id: req.ID, scope: req.Scope, rank: &req.Rank,
-			prompt: func(snap *catalog.Snapshot) (promptIdentity, error) {
+			prompt: func(snap *catalog.Snapshot) (promptIdentity, []uint64, error) {
 				err := q.readReserve(&req.Prompt, snap)
-				return q.identify(&req.Prompt, q.sequence), err
+				return q.identify(&req.Prompt), q.sequence, err
 			},
 		})
 		if replayed || err != nil {
@@ -59,7 +59,7 @@ func (a *API) reserve(req *ReserveRequest) (Reservation, error) {
 	}
 	defer release()
 	p.ID, p.Lease, p.Hashes = req.ID, req.Lease, slices.Clone(q.sequence)
-	p.record = &idempotencyRecord{prompt: q.identify(&req.Prompt, p.Hashes)}
+	p.record = &idempotencyRecord{prompt: q.identify(&req.Prompt)}
 	return a.book(&p, req.IfExists)
 }
 
@@ -98,7 +98,7 @@ func (a *API) rebook(req *Rebooking) (registration uint64, err error) {
 		ID: req.ID, Lease: req.Lease, Hashes: hashes,
 		TrackPrefill: sel.TrackPrefill && !req.PrefillDone, ExpectedOutput: req.ExpectedOutputTokens,
 	}
-	p.record = &idempotencyRecord{prompt: promptIdentity{sequence: hashes, tokens: sel.ISLTokens}}
+	p.record = &idempotencyRecord{prompt: identityOf(hashes, sel.ISLTokens)}
 	_, err = a.book(&p, Refuse)
 	return p.registration, err
 }

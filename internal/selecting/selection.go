@@ -384,7 +384,7 @@ func (c *selection) book() error {
 		Lease:          req.Lease,
 		Prompt:         c.size.Tokens,
 	}
-	record := c.newRecord(r.Hashes)
+	record := c.newRecord()
 	c.record = record
 	if record != nil {
 		r.CallerState = record
@@ -431,13 +431,13 @@ func (c *selection) bookError(err error) error {
 }
 
 // newRecord returns the idempotency record for the reservation; nil if it needs none.
-func (c *selection) newRecord(sequence []uint64) *idempotencyRecord {
+func (c *selection) newRecord() *idempotencyRecord {
 	lease := c.scope.NewLease()
 	switch {
 	case c.request.ReservationID != nil:
 		return &idempotencyRecord{
 			answers: &c.api.idempotency.answers, hold: c.hold, lease: lease,
-			id: c.id, selected: true, prompt: c.identity(sequence),
+			id: c.id, selected: true, prompt: c.identity(),
 		}
 	case c.hold != nil || lease != nil: // the id was generated here, so no retry can have it
 		return &idempotencyRecord{answers: &c.api.idempotency.answers, hold: c.hold, lease: lease, id: c.id, state: recordEvicted}
@@ -477,9 +477,9 @@ func (c *selection) replay() (replayed bool, err error) {
 	req := c.request
 	first, err := c.api.idempotency.findExisting(&idRequest{
 		id: *req.ReservationID, scope: req.Scope, rank: req.Pinned, filter: &c.filter,
-		prompt: func(snap *catalog.Snapshot) (promptIdentity, error) {
+		prompt: func(snap *catalog.Snapshot) (promptIdentity, []uint64, error) {
 			err := c.readPrompt(snap)
-			return c.identity(c.sequence), err
+			return c.identity(), c.sequence, err
 		},
 	})
 	if err != nil || first == nil {

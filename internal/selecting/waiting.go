@@ -349,11 +349,13 @@ func (c *selection) readPrompt(snap *catalog.Snapshot) error {
 }
 
 // identity is identify for a request that may have waited.
-func (c *selection) identity(sequence []uint64) promptIdentity {
+func (c *selection) identity() promptIdentity {
 	if k := c.wait.kept; k != nil && k.detached {
-		return promptIdentity{sequence: sequence, tokens: c.size.Tokens, rest: k.rest, hasRest: true}
+		i := identityOf(c.sequence, c.size.Tokens)
+		i.rest, i.hasRest = k.rest, true
+		return i
 	}
-	return c.identify(&c.request.Prompt, sequence)
+	return c.identify(&c.request.Prompt)
 }
 
 // releaseKept releases the memory reserved for waiting.

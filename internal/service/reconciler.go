@@ -266,12 +266,10 @@ func (w *attachedWorker) stream(worker uint64, st catalog.Stream, hybridExact bo
 		Rank:     catalog.Rank{Worker: worker, DP: st.DP},
 		Endpoint: st.Endpoint,
 		Replay:   st.Replay,
-
-		ServerKey: st.ServerKey,
 	}
 	copies := kvevents.CopyRule{Counted: st.CountCopies, Limit: st.TotalKVBlocks}
 	groups := kvevents.GroupRule{Exact: hybridExact, ChunkSize: st.AttentionChunkSize}
-	if was := streamOf(w.streams, st.DP); was != nil && was.Endpoint == st.Endpoint && was.ServerKey == st.ServerKey {
+	if was := streamOf(w.streams, st.DP); was != nil && was.Endpoint == st.Endpoint {
 		applier := was.Applier.(*kvevents.IndexApplier)
 		if applier.Copies != copies || applier.Groups != groups {
 			renewed := *applier

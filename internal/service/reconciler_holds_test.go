@@ -165,14 +165,14 @@ func TestRanksAdded(t *testing.T) {
 // noWildcards is a network in which nothing happens, and nothing can be bound.
 type noWildcards struct{}
 
-func (noWildcards) Subscribe(endpoint, _ string, _ func([][]byte, time.Time) bool, _ func([][]byte, *budget.Buffer, time.Time) bool, _ func(bool)) (uint64, error) {
+func (noWildcards) Subscribe(endpoint string, _ func([][]byte, time.Time) bool, _ func([][]byte, *budget.Buffer, time.Time) bool, _ func(bool)) (uint64, error) {
 	if strings.Contains(endpoint, "*") {
 		return 0, errors.New("address already in use")
 	}
 	return 1, nil
 }
 
-func (noWildcards) Request(string, string, [][]byte, func([][]byte, *budget.Buffer) bool) (uint64, error) {
+func (noWildcards) Request(string, [][]byte, func([][]byte, *budget.Buffer) bool) (uint64, error) {
 	return 1, nil
 }
 func (noWildcards) Resume(uint64) {}

@@ -338,6 +338,9 @@ func (t recoveryTarget) Fits(sc catalog.Scope, blockSize uint32) bool {
 	return state == nil || state.BlockSize == blockSize
 }
 
+// ShowKeys passes on that a scope has shown keys. It may have no workers here yet.
+func (t recoveryTarget) ShowKeys(sc catalog.Scope) { t.scopes.ShowKeys(sc) }
+
 // Place holds a slot for a rank whose worker has not registered. The scope's state may have
 // been replaced since Fits; in that case the gate found may have another rank in the slot, or
 // another block size.

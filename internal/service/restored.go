@@ -121,13 +121,11 @@ func (r *restoredRanks) restore(key rankKey, to *kvevents.IndexApplier) {
 		return // expired
 	}
 	blocks := 0
-	saved, _, _ := r.file.Rank(at.number)
 	err := r.file.Blocks(at.number, func(p *statefile.Piece) {
 		if r.seen.ChainRepeats(p.Parent, p.HasParent, p.EngineHashes) {
 			return // no engine stores such a chain, and the index refuses it
 		}
 		ev := p.Store(to.Slot)
-		ev.ShowsKeys = saved.KeysShown
 		blocks += to.Index.Store(&ev).Stored
 	})
 	r.log.WithLevel(levelOf(err)).Err(err).Str("model", key.scope.Model).Str("tenant_id", key.scope.Tenant).

@@ -114,8 +114,12 @@ func (s *State) Restore() {
 	if !s.service.config.recovers() && s.service.config.KVEvents {
 		ranks, entries = s.restored.use(f)
 	}
+	err = s.restoreKeys(f)         // before there are events
 	learned := s.restoreLearned(f) // before the learners get samples
-	workers, err := s.restoreWorkers(f)
+	workers := 0
+	if err == nil {
+		workers, err = s.restoreWorkers(f)
+	}
 	var booked, ended int
 	if err == nil {
 		booked, ended, err = s.restoreReservations(f)
@@ -237,6 +241,11 @@ func (s *State) fill(ctx context.Context, w *statefile.Writer, p *pacer) error {
 	if err := s.writeLearned(w); err != nil {
 		return err
 	}
+	for _, sc := range s.service.scopes.KeysShown() {
+		if err := s.leaveOut(w.KeysShown(sc)); err != nil {
+			return err
+		}
+	}
 	// First the ranks that are still pending, then those of the streams: a rank whose engine is
 	// proved in between is in the second part.
 	carried, err := s.restored.carry(ctx, w, p)
@@ -307,7 +316,7 @@ func (s *State) writeIndex(ctx context.Context, w *statefile.Writer, p *pacer, s
 		if _, twice := carried[rankKey{sc, r}]; !known || twice || state.Space.HasGroups(slot) {
 			continue
 		}
-		number, err := w.Rank(statefile.Rank{Scope: sc, BlockSize: snap.BlockSize, Eagle: snap.Eagle, Rank: r, KeysShown: state.Space.KeysShown(), From: from})
+		number, err := w.Rank(statefile.Rank{Scope: sc, BlockSize: snap.BlockSize, Eagle: snap.Eagle, Rank: r, From: from})
 		if errors.Is(err, statefile.ErrTooLarge) {
 			continue
 		}
@@ -408,6 +417,15 @@ func (s *State) Collector() telemetry.Snapshots {
 		st.Ranks = s.restored.counts()
 		return st
 	}}
+}
+
+// restoreKeys tells the scopes of which a file says so that they have shown keys.
+func (s *State) restoreKeys(f *statefile.File) error {
+	all, err := f.KeysShown()
+	for _, sc := range all {
+		s.service.scopes.ShowKeys(sc)
+	}
+	return err
 }
 
 // restoreLearned passes a file's learned parameters to the learners, and returns for how many

@@ -115,6 +115,29 @@ func TestStateNotProved(t *testing.T) {
 	}
 }
 
+// TestStateServerKey: a worker of a snapshot with the CURVE key of an engine, from an earlier
+// release, comes back as incomplete, says why, and is kept so by the next snapshot.
+func TestStateServerKey(t *testing.T) {
+	path := t.TempDir()
+	w := startAt(t, path)
+	old := record(1, 1, func(r *catalog.Record) { r.KVEventsServerKey = new("key") })
+	if _, err := w.PutWorker(old); err != nil {
+		t.Fatal(err)
+	}
+	w.Put(record(2, 1))
+	for range 2 {
+		w.save()
+		w = startAt(t, path)
+		workers := w.Workers(nil, nil)
+		if len(workers) != 2 || workers[0].Lifecycle != catalog.Incomplete || workers[1].Lifecycle != catalog.Schedulable {
+			t.Fatalf("workers %+v", workers)
+		}
+		if why := workers[0].Explain(); len(why) != 1 || why[0] != "kv_events_server_key: "+catalog.NoServerKey {
+			t.Errorf("reasons %q", why)
+		}
+	}
+}
+
 // TestStateWithoutHybrids: what a rank with several attention groups has is not in a
 // snapshot, as its further groups would be missing.
 func TestStateWithoutHybrids(t *testing.T) {

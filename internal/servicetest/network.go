@@ -65,13 +65,13 @@ func (n *Network) open(s *Socket) (uint64, error) {
 }
 
 // Subscribe implements kvevents.Source.
-func (n *Network) Subscribe(endpoint, _ string, _ func([][]byte, time.Time) bool, message func([][]byte, *budget.Buffer, time.Time) bool, status func(bool)) (uint64, error) {
+func (n *Network) Subscribe(endpoint string, _ func([][]byte, time.Time) bool, message func([][]byte, *budget.Buffer, time.Time) bool, status func(bool)) (uint64, error) {
 	timed := func(frames [][]byte) bool { return message(frames, nil, time.Now()) }
 	return n.open(&Socket{endpoint: endpoint, message: timed, Status: status})
 }
 
 // Request implements kvevents.Source.
-func (n *Network) Request(endpoint, _ string, request [][]byte, answer func([][]byte, *budget.Buffer) bool) (uint64, error) {
+func (n *Network) Request(endpoint string, request [][]byte, answer func([][]byte, *budget.Buffer) bool) (uint64, error) {
 	untold := func(frames [][]byte) bool { return answer(frames, nil) }
 	return n.open(&Socket{endpoint: endpoint, message: untold, request: request})
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -147,4 +148,25 @@ func TestRefused(t *testing.T) {
 func sealed(b []byte) []byte {
 	seal(b, true)
 	return b
+}
+
+// TestRankHeaders: a snapshot keeps how a worker's engine is told ranks.
+func TestRankHeaders(t *testing.T) {
+	d, err := OpenDir(filepath.Join(t.TempDir(), "state"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	want := catalog.Record{ID: 1, RankHeader: new(catalog.RankNone), PrefillRankHeader: new(true)}
+	if _, err := d.Write(written, func(w *Writer) error { return w.Worker(&want) }); err != nil {
+		t.Fatal(err)
+	}
+	f, err := d.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if got, _, err := f.Workers(); err != nil || len(got) != 1 || !reflect.DeepEqual(got[0], want) {
+		t.Errorf("%+v, %v; want %+v", got, err, want)
+	}
 }

@@ -32,6 +32,7 @@ type File struct {
 	tracked []ref
 	booked  []ref
 	learned []ref
+	keys    []ref
 	payload []byte // scratch
 	piece   Piece
 }
@@ -172,6 +173,9 @@ func (f *File) note(s ref, known map[string]struct{}) bool {
 	case learnedKind:
 		f.learned = append(f.learned, s)
 		return json.Unmarshal(f.payload, new(Learned)) == nil
+	case keysKind:
+		f.keys = append(f.keys, s)
+		return json.Unmarshal(f.payload, new(catalog.Scope)) == nil
 	case reservationKind:
 		f.booked = append(f.booked, s)
 		_, ok := decodeReservation(f.payload, f.header.written)
@@ -262,6 +266,18 @@ func (f *File) Learned() (all []Learned, err error) {
 			return nil, err
 		}
 		all = append(all, l)
+	}
+	return all, nil
+}
+
+// KeysShown returns the scopes that have shown keys.
+func (f *File) KeysShown() (all []catalog.Scope, err error) {
+	for _, s := range f.keys {
+		var sc catalog.Scope
+		if err := f.decode(s, &sc); err != nil {
+			return nil, err
+		}
+		all = append(all, sc)
 	}
 	return all, nil
 }

@@ -62,6 +62,7 @@ const (
 	reservationKind
 	endKind
 	learnedKind
+	keysKind
 )
 
 // Rank is the description of a rank in a file, besides its blocks.
@@ -70,7 +71,6 @@ type Rank struct {
 	BlockSize uint32 // tokens
 	Eagle     bool
 	Rank      catalog.Rank
-	KeysShown bool `json:",omitempty"` // of the scope: see indexer.Space.KeysShown
 	// From is the position of the rank's stream.
 	From kvevents.Checkpoint
 }

@@ -207,6 +207,9 @@ func (w *Writer) Tracked(r *catalog.TrackedRecord) error { return w.json(tracked
 // Learned adds the learned model of a scope.
 func (w *Writer) Learned(l *Learned) error { return w.json(learnedKind, l) }
 
+// KeysShown adds a scope that has shown keys: see indexer.Space.KeysShown.
+func (w *Writer) KeysShown(sc catalog.Scope) error { return w.json(keysKind, sc) }
+
 // Reservation adds a reservation as it is now.
 func (w *Writer) Reservation(r *reservations.Reservation, now time.Time) error {
 	w.scratch = encodeReservation(w.scratch[:0], r, now)

@@ -24,7 +24,7 @@ workers:
     replay_endpoint: tcp://w:5
     replay_endpoints:
       1: tcp://w:6
-    kv_events_server_key: "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
+    kv_events_server_key: ~
     kv_event_copies: set
     block_size: 16
     data_parallel_start_rank: 0
@@ -54,7 +54,6 @@ var all = []catalog.Record{{
 	KVEventsEndpoints: map[uint32]string{0: "tcp://w:3", 1: "tcp://w:4"},
 	ReplayEndpoint:    new("tcp://w:5"),
 	ReplayEndpoints:   map[uint32]string{1: "tcp://w:6"},
-	KVEventsServerKey: new("rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"),
 	KVEventCopies:     new("set"),
 	BlockSize:         new(uint32(16)), StartRank: new(uint32(0)), Size: new(uint32(2)),
 	MaxNumBatchedTokens: new(uint64(8192)), TotalKVBlocks: new(uint64(1000)), AttentionChunkSize: new(uint64(8192)),
@@ -71,7 +70,7 @@ func TestDecode(t *testing.T) {
 	body := `{"workers":[
 		{"worker_id":18446744073709551615,"endpoint":"http://w:1","kv_events_endpoint":"tcp://w:2",
 		"kv_events_endpoints":{"0":"tcp://w:3","1":"tcp://w:4"},"replay_endpoint":"tcp://w:5","replay_endpoints":{"1":"tcp://w:6"},
-		"kv_events_server_key":"rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7","kv_event_copies":"set",
+		"kv_events_server_key":null,"kv_event_copies":"set",
 		"block_size":16,"data_parallel_start_rank":0,"data_parallel_size":2,"max_num_batched_tokens":8192,"total_kv_blocks":1000,"attention_chunk_size":8192,
 		"stable_routing_id":"r","is_eagle":true,"role":"prefill","rank_endpoints":{"1":"http://w:7"},"rank_header":"local","prefill_rank_header":true,"adapters":["m","l"],"taints":["b","a"],"topology_domains":{"zone":"z"},"kv_transfer_domain":"d",
 		"kv_transfer_enforcement":"preferred","kv_transfer_preferred_weight":5e-1},
@@ -125,6 +124,7 @@ func TestFaults(t *testing.T) {
 		"workers is null":    {"workers:", "f: workers (line 1): want a list"},
 		"workers is no list": {"workers: {}", "f: workers (line 1): want a list"},
 		"unknown key":        {"worker: []\nworkers: []\n", "f: worker (line 1): unknown key"},
+		"key of an engine":   {w + "kv_events_server_key: rq", "f: workers[0].kv_events_server_key (line 3): CURVE towards engines has been removed, register without this key"},
 		"unknown in worker":  {w + "blocksize: 4", "f: workers[0].blocksize (line 3): unknown key"},
 		"twice":              {w + "worker_id: 2", "f: workers[0].worker_id (line 3): given twice"},
 		"twice in JSON":      {"{\"workers\":[],\n\"workers\":[]}", "f: workers (line 2): given twice"},

@@ -44,7 +44,7 @@ var fields = map[string]field{
 	"kv_events_endpoints":          required(func(w *catalog.Record) *map[uint32]string { return &w.KVEventsEndpoints }, byRank),
 	"replay_endpoint":              optional(func(w *catalog.Record) **string { return &w.ReplayEndpoint }, text),
 	"replay_endpoints":             required(func(w *catalog.Record) *map[uint32]string { return &w.ReplayEndpoints }, byRank),
-	"kv_events_server_key":         optional(func(w *catalog.Record) **string { return &w.KVEventsServerKey }, text),
+	catalog.ServerKeyField:         removedServerKey,
 	"kv_event_copies":              optional(func(w *catalog.Record) **string { return &w.KVEventCopies }, copies),
 	"block_size":                   optional(func(w *catalog.Record) **uint32 { return &w.BlockSize }, u32),
 	"data_parallel_start_rank":     optional(func(w *catalog.Record) **uint32 { return &w.StartRank }, u32),
@@ -64,6 +64,13 @@ var fields = map[string]field{
 	"kv_transfer_domain":           optional(func(w *catalog.Record) **string { return &w.KVTransferDomain }, text),
 	"kv_transfer_enforcement":      optional(func(w *catalog.Record) **string { return &w.KVTransferEnforcement }, enforcement),
 	"kv_transfer_preferred_weight": optional(func(w *catalog.Record) **float32 { return &w.KVTransferPreferredWeight }, float),
+}
+
+func removedServerKey(n *yaml.Node, _ *catalog.Record) error {
+	if yamlread.IsNull(n) {
+		return nil
+	}
+	return errServerKey
 }
 
 // readWorker reads an entry of the list. It inherits missing names from the set, and must not
@@ -136,6 +143,7 @@ var (
 	errCopies     = errors.New("want count or set")
 	errRole       = errors.New("want prefill or decode")
 	errRankHeader = errors.New("want local, global or none")
+	errServerKey  = errors.New(catalog.NoServerKey)
 	errNoID       = errors.New("worker_id is missing")
 )
 

@@ -239,7 +239,7 @@ func TestRequestToName(t *testing.T) {
 	server := zmqtest.NewReplayServer(t, "tcp://127.0.0.1:*", false)
 	defer server.Close()
 	server.Keep(zmqtest.Kept{Seq: 1, Payload: []byte("one")})
-	id, err := h.Request(on("w1", server.Endpoint), "", [][]byte{nil, zmqtest.Seq(1)}, l.Answer)
+	id, err := h.Request(on("w1", server.Endpoint), [][]byte{nil, zmqtest.Seq(1)}, l.Answer)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +267,7 @@ func TestCloseDuringLookup(t *testing.T) {
 	server, l := zmqtest.NewReplayServer(t, "tcp://127.0.0.1:*", false), zmqtest.NewLog()
 	defer server.Close()
 	sub := subscribe(t, h, on("w1", zmqtest.FreeEndpoint(t)), l)
-	req, err := h.Request(on("w2", server.Endpoint), "", [][]byte{nil, zmqtest.Seq(1)}, l.Answer)
+	req, err := h.Request(on("w2", server.Endpoint), [][]byte{nil, zmqtest.Seq(1)}, l.Answer)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +278,7 @@ func TestCloseDuringLookup(t *testing.T) {
 	h.Close(req)
 	close(release)
 	// A request that is sent now would be the second.
-	again, err := h.Request(server.Endpoint, "", [][]byte{nil, zmqtest.Seq(2)}, l.Answer)
+	again, err := h.Request(server.Endpoint, [][]byte{nil, zmqtest.Seq(2)}, l.Answer)
 	if err != nil {
 		t.Fatal(err)
 	}

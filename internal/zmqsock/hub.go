@@ -38,8 +38,8 @@ type Options struct {
 	Subscribers int
 	// Endpoints is the policy for the endpoints of sockets.
 	Endpoints catalog.EndpointPolicy
-	// Curve says which connections are encrypted.
-	Curve Curve
+	// ReplicaKey is the CURVE key pair that all replicas share; nil: they use plain text.
+	ReplicaKey *curve.KeyPair
 	// Fault, if not nil, is called when a connection is refused or given up, for each endpoint
 	// and reason once a minute at most. It must not block.
 	Fault func(endpoint string, err error)
@@ -91,9 +91,6 @@ func New(opt Options) *Hub {
 }
 
 func newHub(opt Options, lookup lookupFunc) *Hub {
-	if opt.Curve.Own == nil {
-		opt.Curve.Own = curve.NewKeyPair()
-	}
 	return &Hub{
 		subscriptions: socketKind{name: "SUB", topics: allTopics, account: opt.Streams, maxMessage: opt.MaxMessage, maxReconnect: longestRetry},
 		requests:      socketKind{name: "DEALER", account: opt.Replay, maxMessage: opt.MaxMessage, maxReconnect: longestRetry},
@@ -125,29 +122,20 @@ func (h *Hub) Run(ctx context.Context) error {
 // connected. It fails if the endpoint cannot be bound, is malformed or is not allowed. status
 // is called like message: with true for every connection whose handshake succeeds, before its
 // first message, and with false when the last connection is lost. The socket reconnects by
-// itself, and looks host names up in the background. serverKey is the publisher's CURVE public
-// key in Z85; "" means that of Options.Curve. offer may be nil.
-func (h *Hub) Subscribe(endpoint, serverKey string, offer Offer, message Message, status func(up bool)) (id uint64, err error) {
-	mechanism, err := h.opt.Curve.engine(Bound(endpoint), serverKey)
-	if err != nil {
-		return 0, fmt.Errorf("open a socket to %s: %w", endpoint, err)
-	}
-	return h.open(&h.subscriptions, destination{endpoint: endpoint, mechanism: mechanism}, offer, message, status)
+// itself, and looks host names up in the background. offer may be nil.
+func (h *Hub) Subscribe(endpoint string, offer Offer, message Message, status func(up bool)) (id uint64, err error) {
+	return h.open(&h.subscriptions, destination{endpoint: endpoint, mechanism: plain}, offer, message, status)
 }
 
 // Request connects a DEALER socket to endpoint, sends one message of the given frames, and
 // calls answer with every message that comes back, until Close. If there is no server, nothing
-// comes back, which is no error. serverKey is as for Subscribe.
-func (h *Hub) Request(endpoint, serverKey string, request [][]byte, answer func(frames [][]byte, memory *budget.Buffer) bool) (id uint64, err error) {
+// comes back, which is no error.
+func (h *Hub) Request(endpoint string, request [][]byte, answer func(frames [][]byte, memory *budget.Buffer) bool) (id uint64, err error) {
 	if Bound(endpoint) {
 		return 0, fmt.Errorf("request to %s: a wildcard host cannot be connected to", endpoint)
 	}
-	mechanism, err := h.opt.Curve.engine(false, serverKey)
-	if err != nil {
-		return 0, fmt.Errorf("request to %s: %w", endpoint, err)
-	}
 	message := func(frames [][]byte, memory *budget.Buffer, _ time.Time) bool { return answer(frames, memory) }
-	return h.open(&h.requests, destination{endpoint: endpoint, mechanism: mechanism, request: request}, nil, message, func(bool) {})
+	return h.open(&h.requests, destination{endpoint: endpoint, mechanism: plain, request: request}, nil, message, func(bool) {})
 }
 
 func (h *Hub) open(kind *socketKind, to destination, offer Offer, message Message, status func(up bool)) (id uint64, err error) {

@@ -71,7 +71,7 @@ func BenchmarkReceive(b *testing.B) {
 			pub := zmqtest.NewPublisher(b, "")
 			defer pub.Close()
 			got, done := 0, make(chan struct{})
-			_, err := h.Subscribe(pub.Endpoint, "", nil, func([][]byte, *budget.Buffer, time.Time) bool {
+			_, err := h.Subscribe(pub.Endpoint, nil, func([][]byte, *budget.Buffer, time.Time) bool {
 				if got++; got == b.N {
 					close(done)
 				}

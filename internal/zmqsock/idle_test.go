@@ -45,7 +45,7 @@ func TestIdleStreamsAreCheap(t *testing.T) {
 	before := memoryInUse()
 	up := make(chan struct{}, streams)
 	for range streams {
-		_, err := h.Subscribe("tcp://"+listener.Addr().String(), "", nil,
+		_, err := h.Subscribe("tcp://"+listener.Addr().String(), nil,
 			func([][]byte, *budget.Buffer, time.Time) bool { return true }, func(bool) { up <- struct{}{} })
 		if err != nil {
 			t.Fatal(err)
@@ -101,7 +101,7 @@ func TestDeadStreamsAreCheap(t *testing.T) {
 			h := startWith(t, newNames())
 			before := memoryInUse()
 			for range streams {
-				_, err := h.Subscribe(c.endpoint, "", nil, func([][]byte, *budget.Buffer, time.Time) bool { return true }, func(bool) {})
+				_, err := h.Subscribe(c.endpoint, nil, func([][]byte, *budget.Buffer, time.Time) bool { return true }, func(bool) {})
 				if err != nil {
 					t.Fatal(err)
 				}

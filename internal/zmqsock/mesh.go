@@ -115,7 +115,7 @@ func (m *Mesh) Follow(peer string, deliver func(topic string, payload []byte), s
 		}
 		return true
 	}
-	id, err := m.hub.open(&m.kind, destination{endpoint: peer, mechanism: m.hub.opt.Curve.replica(false)}, nil, take, status)
+	id, err := m.hub.open(&m.kind, destination{endpoint: peer, mechanism: replicaMechanism(m.hub.opt.ReplicaKey, false)}, nil, take, status)
 	if err != nil {
 		return nil, fmt.Errorf("follow: %w", err)
 	}

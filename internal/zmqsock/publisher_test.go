@@ -20,18 +20,18 @@ import (
 func TestMeshWithLibzmqSubscriber(t *testing.T) {
 	replicas := curve.NewKeyPair()
 	for name, tc := range map[string]struct {
-		curve  zmqsock.Curve
+		curve  *curve.KeyPair
 		client []zmqtest.Option
 	}{
 		"plain": {},
 		"curve": {
-			zmqsock.Curve{Replicas: replicas},
+			replicas,
 			[]zmqtest.Option{zmqtest.CurveClient(replicas.Public.String(), replicas.SecretText(), replicas.Public.String())},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			opt := zmqsock.DefaultOptions()
-			opt.Curve = tc.curve
+			opt.ReplicaKey = tc.curve
 			endpoint := zmqtest.FreeEndpoint(t)
 			m := opened(t, start(t, opt), endpoint)
 			l := zmqtest.Listen(t, endpoint, topics[0], tc.client...)
@@ -72,7 +72,7 @@ func TestMeshWithLibzmqSubscriber(t *testing.T) {
 // Replicas with the same key hear each other.
 func TestMeshUnderCurve(t *testing.T) {
 	opt := zmqsock.DefaultOptions()
-	opt.Curve.Replicas = curve.NewKeyPair()
+	opt.ReplicaKey = curve.NewKeyPair()
 	h, l := start(t, opt), zmqtest.NewLog()
 	endpoint := zmqtest.FreeEndpoint(t)
 	a := opened(t, h, endpoint)

@@ -79,7 +79,7 @@ func TestClosedSocketsWaitForNoName(t *testing.T) {
 		var ids []uint64
 		for i := range 5 * lookupsAtOnce {
 			for range 2 { // the second shares the lookup of the first
-				id, err := h.Subscribe(fmt.Sprintf("tcp://w%d:1", i), "", nil, nil, nil)
+				id, err := h.Subscribe(fmt.Sprintf("tcp://w%d:1", i), nil, nil, nil)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -100,8 +100,6 @@ type Stream struct {
 	DP, Slot uint32
 	Endpoint string // checked; to be bound if its host is a wildcard
 	Replay   string // checked; "" for none
-	// ServerKey is the CURVE public key of both, checked; "" for none.
-	ServerKey string
 	// CountCopies: the events announce each copy of a block; see the constant.
 	CountCopies bool
 	// TotalKVBlocks is the capacity of the rank's device in blocks, 0 if it is not known.

@@ -177,6 +177,25 @@ func TestReasons(t *testing.T) {
 	}
 }
 
+// TestServerKey: a record of an earlier release with the CURVE key of an engine is registered, but
+// its streams are not followed in plain text, until it is registered without the key.
+func TestServerKey(t *testing.T) {
+	for _, settings := range []catalog.Settings{events, eventsOff} {
+		c, _ := newWorld(t, settings)
+		for key, want := range map[string]catalog.Lifecycle{engineKey: catalog.Incomplete, "": catalog.Schedulable} {
+			w := put(t, c, record(1, serverKey(key), streams(map[uint32]string{0: "tcp://h:1"})))
+			equal(t, "lifecycle with "+key, w.Lifecycle, want)
+			if want == catalog.Incomplete {
+				equal(t, "reasons", w.Explain(), []string{"kv_events_server_key: CURVE towards engines has been removed, register without this key"})
+				w, err := c.Patch(1, catalog.Patch{Taints: []string{"x"}})
+				if err != nil || w.Lifecycle != catalog.Incomplete {
+					t.Errorf("patched: %v, %v", w, err)
+				}
+			}
+		}
+	}
+}
+
 // TestInvalid: what is refused as a whole changes nothing, and says why.
 func TestInvalid(t *testing.T) {
 	many := map[uint32]string{}
@@ -191,7 +210,6 @@ func TestInvalid(t *testing.T) {
 		"range":         {record(1, start(1<<32-1), size(2)), "data_parallel range overflows u32: start=4294967295 size=2"},
 		"event streams": {record(1, streams(many)), "kv_events_endpoints has 4097 ranks, the maximum is 4096"},
 		"replays":       {record(1, replays(many)), "replay_endpoints has 4097 ranks, the maximum is 4096"},
-		"server key":    {record(1, serverKey("short")), "kv_events_server_key: want a CURVE key: 40 characters of Z85 (RFC 32)"},
 		"copies":        {record(1, func(r *catalog.Record) { r.KVEventCopies = new("sets") }), `kv_event_copies "sets" is neither "count" nor "set"`},
 		"role":          {record(1, func(r *catalog.Record) { r.Role = new("both") }), `role "both" is neither "prefill" nor "decode"`},
 		"rank header":   {record(1, rankHeader("rank")), `rank_header "rank" is not "local", "global" or "none"`},
@@ -220,8 +238,8 @@ func TestInvalid(t *testing.T) {
 			p := catalog.Patch{
 				StartRank: tc.record.StartRank, Size: tc.record.Size,
 				KVEventsEndpoints: tc.record.KVEventsEndpoints, ReplayEndpoints: tc.record.ReplayEndpoints,
-				KVEventsServerKey: tc.record.KVEventsServerKey, KVEventCopies: tc.record.KVEventCopies,
-				Role: tc.record.Role, RankEndpoints: tc.record.RankEndpoints, RankHeader: tc.record.RankHeader, Adapters: tc.record.Adapters,
+				KVEventCopies: tc.record.KVEventCopies,
+				Role:          tc.record.Role, RankEndpoints: tc.record.RankEndpoints, RankHeader: tc.record.RankHeader, Adapters: tc.record.Adapters,
 			}
 			if _, err := c.Patch(1, p); !errors.As(err, &invalid) || err.Error() != tc.want {
 				t.Errorf("Patch: %v, want %s", err, tc.want)
@@ -242,7 +260,7 @@ func TestInvalid(t *testing.T) {
 func TestPatchFields(t *testing.T) {
 	full := catalog.Patch{
 		Endpoint: new("http://n"), KVEventsEndpoint: new("tcp://h:1"), KVEventsEndpoints: map[uint32]string{3: "tcp://h:2"},
-		ReplayEndpoint: new("tcp://h:3"), ReplayEndpoints: map[uint32]string{3: "tcp://h:4"}, KVEventsServerKey: new(engineKey), KVEventCopies: new("set"),
+		ReplayEndpoint: new("tcp://h:3"), ReplayEndpoints: map[uint32]string{3: "tcp://h:4"}, KVEventCopies: new("set"),
 		BlockSize: new(uint32(16)), StartRank: new(uint32(3)), Size: new(uint32(1)), MaxNumBatchedTokens: new(uint64(5)),
 		TotalKVBlocks: new(uint64(6)), AttentionChunkSize: new(uint64(7)), StableRoutingID: new("s"), IsEagle: new(true), Taints: []string{"b", "a", "b"},
 		TopologyDomains: map[string]string{"zone": "z"}, KVTransferDomain: new("d"),
@@ -251,7 +269,7 @@ func TestPatchFields(t *testing.T) {
 	}
 	want := catalog.Record{
 		ID: 1, Scope: m1, Endpoint: full.Endpoint, KVEventsEndpoint: full.KVEventsEndpoint, KVEventsEndpoints: full.KVEventsEndpoints,
-		ReplayEndpoint: full.ReplayEndpoint, ReplayEndpoints: full.ReplayEndpoints, KVEventsServerKey: full.KVEventsServerKey, KVEventCopies: full.KVEventCopies,
+		ReplayEndpoint: full.ReplayEndpoint, ReplayEndpoints: full.ReplayEndpoints, KVEventCopies: full.KVEventCopies,
 		BlockSize: full.BlockSize, StartRank: full.StartRank, Size: full.Size, MaxNumBatchedTokens: full.MaxNumBatchedTokens,
 		TotalKVBlocks: full.TotalKVBlocks, AttentionChunkSize: full.AttentionChunkSize, StableRoutingID: full.StableRoutingID, IsEagle: full.IsEagle, Taints: []string{"a", "b"},
 		TopologyDomains: full.TopologyDomains, KVTransferDomain: full.KVTransferDomain,

@@ -35,16 +35,6 @@ func ParseEndpoint(s string) (Endpoint, error) {
 	return e, nil
 }
 
-// CheckServerKey returns an *EndpointError if the event endpoint of an engine with a
-// CURVE server key has a wildcard host. This process binds such an endpoint, so it is
-// the server, and the publishers that connect to it have no server key.
-func CheckServerKey(s string) error {
-	if e, err := ParseEndpoint(s); err == nil && e.Wildcard {
-		return &EndpointError{Endpoint: s, Why: "wildcard host with a kv_events_server_key"}
-	}
-	return nil
-}
-
 func parseEndpoint(s string) (e Endpoint, why string) {
 	scheme, rest, ok := strings.Cut(s, "://")
 	switch {

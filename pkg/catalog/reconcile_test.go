@@ -373,9 +373,6 @@ func TestEveryFieldCounts(t *testing.T) {
 		r := catalog.Record{ID: 1, Scope: m1}
 		reconcile(t, c, r)
 		fill(reflect.ValueOf(&r).Elem().Field(i))
-		if r.KVEventsServerKey != nil {
-			r.KVEventsServerKey = new(engineKey)
-		}
 		if r.KVEventCopies != nil {
 			r.KVEventCopies = new(catalog.SetCopies)
 		}

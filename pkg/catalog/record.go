@@ -6,8 +6,6 @@ import (
 	"maps"
 	"net/url"
 	"slices"
-
-	"github.com/select-service/select-service/internal/curve"
 )
 
 // MaxRanks is the largest data_parallel_size of a worker (dynamo-kv-router
@@ -26,7 +24,9 @@ type Record struct {
 	KVEventsEndpoints map[uint32]string
 	ReplayEndpoint    *string // of every rank that is not in ReplayEndpoints
 	ReplayEndpoints   map[uint32]string
-	KVEventsServerKey *string // CURVE public key of the engine, Z85; empty is none
+	// KVEventsServerKey is a CURVE key of an engine. It is set only in a record that an earlier
+	// release saved. Such a worker is incomplete: its streams must not be followed in plain.
+	KVEventsServerKey *string
 	KVEventCopies     *string // CountCopies or SetCopies; unset is CountCopies
 
 	BlockSize           *uint32 // tokens
@@ -83,7 +83,6 @@ type Patch struct {
 	KVEventsEndpoints map[uint32]string
 	ReplayEndpoint    *string
 	ReplayEndpoints   map[uint32]string
-	KVEventsServerKey *string
 	KVEventCopies     *string
 
 	BlockSize           *uint32
@@ -115,7 +114,6 @@ func (p *Patch) apply(r Record) Record {
 	setMap(&r.KVEventsEndpoints, p.KVEventsEndpoints)
 	set(&r.ReplayEndpoint, p.ReplayEndpoint)
 	setMap(&r.ReplayEndpoints, p.ReplayEndpoints)
-	set(&r.KVEventsServerKey, p.KVEventsServerKey)
 	set(&r.KVEventCopies, p.KVEventCopies)
 	set(&r.BlockSize, p.BlockSize)
 	set(&r.StartRank, p.StartRank)
@@ -188,11 +186,6 @@ func (r *Record) check() error {
 	}
 	if n := len(r.ReplayEndpoints); n > MaxRanks {
 		return &InvalidError{fmt.Sprintf("replay_endpoints has %d ranks, the maximum is %d", n, MaxRanks)}
-	}
-	if key := r.serverKey(); key != "" {
-		if _, err := curve.ParsePublicKey(key); err != nil {
-			return &InvalidError{"kv_events_server_key: " + err.Error()}
-		}
 	}
 	if c := r.KVEventCopies; c != nil && *c != CountCopies && *c != SetCopies {
 		return &InvalidError{fmt.Sprintf("kv_event_copies %q is neither %q nor %q", Clip(*c), CountCopies, SetCopies)}
@@ -293,6 +286,13 @@ func (r *Record) equal(o *Record) bool {
 
 func equalPointers[T comparable](a, b *T) bool { return a == b || a != nil && b != nil && *a == *b }
 
+// A member of earlier releases' records that is refused wherever a worker or publisher is
+// registered, and why.
+const (
+	ServerKeyField = "kv_events_server_key"
+	NoServerKey    = "CURVE towards engines has been removed, register without this key"
+)
+
 // missing returns the reasons why the record is incomplete, in the order and with
 // the texts of the contract (dynamo-kv-router 1.3.1).
 func (r *Record) missing(s Settings) []string {
@@ -315,6 +315,9 @@ func (r *Record) missing(s Settings) []string {
 				why = append(why, fmt.Sprintf("kv_events endpoint is required for dp_rank %d", dp))
 			}
 		}
+	}
+	if key := r.KVEventsServerKey; key != nil && *key != "" {
+		why = append(why, ServerKeyField+": "+NoServerKey)
 	}
 	return why
 }
@@ -389,7 +392,7 @@ func (r *Record) replayEndpoint(dp uint32) (endpoint string, given bool) {
 
 // stream returns the checked event stream of a rank; the slot stays 0.
 func (r *Record) stream(dp uint32, policy EndpointPolicy) (Stream, error) {
-	s := Stream{DP: dp, Endpoint: r.eventEndpoint(dp), ServerKey: r.serverKey(), CountCopies: r.countsCopies()}
+	s := Stream{DP: dp, Endpoint: r.eventEndpoint(dp), CountCopies: r.countsCopies()}
 	if r.TotalKVBlocks != nil {
 		s.TotalKVBlocks = *r.TotalKVBlocks
 	}
@@ -397,9 +400,6 @@ func (r *Record) stream(dp uint32, policy EndpointPolicy) (Stream, error) {
 		s.AttentionChunkSize = *r.AttentionChunkSize
 	}
 	_, err := policy.Check(s.Endpoint)
-	if err == nil && s.ServerKey != "" {
-		err = CheckServerKey(s.Endpoint)
-	}
 	if err != nil {
 		return s, fmt.Errorf("invalid kv_events endpoint for worker %d dp_rank %d: %w", r.ID, dp, err)
 	}
@@ -420,13 +420,6 @@ func (r *Record) Address() string {
 		return ""
 	}
 	return *r.Endpoint
-}
-
-func (r *Record) serverKey() string {
-	if r.KVEventsServerKey == nil {
-		return ""
-	}
-	return *r.KVEventsServerKey
 }
 
 // countsCopies reports whether the engine announces each copy of a block.

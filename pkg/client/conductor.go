@@ -77,23 +77,21 @@ func (c Conductor) Health(ctx context.Context) error {
 	return c.client.do(ctx, call{method: http.MethodGet, path: "/conductor/health", noDialect: true, repeatable: true}, nil)
 }
 
-// Publisher is one stream of KV events. All fields but ReplayEndpoint, KVEventsServerKey
+// Publisher is one stream of KV events. All fields but ReplayEndpoint
 // and HashSeed identify it. Texts have at most 4096 bytes; empty ones stand for the
 // service's defaults.
 type Publisher struct {
-	Endpoint       string `json:"endpoint"` // ZMQ
-	ReplayEndpoint string `json:"replay_endpoint,omitempty"`
-	// KVEventsServerKey is the CURVE public key of both endpoints, in Z85.
-	KVEventsServerKey string  `json:"kv_events_server_key,omitempty"`
-	Type              string  `json:"type"` // vLLM, SGLang, Mooncake or standard
-	Model             string  `json:"modelname"`
-	LoRA              string  `json:"lora_name,omitempty"`
-	Tenant            string  `json:"tenant_id,omitempty"`
-	Instance          string  `json:"instance_id"` // what queries name
-	BlockSize         uint32  `json:"block_size"`  // tokens, above 0
-	DPRank            uint32  `json:"dp_rank"`
-	Salt              string  `json:"additionalsalt,omitempty"`
-	HashSeed          *uint64 `json:"hash_seed,omitempty"` // nil: 1337
+	Endpoint       string  `json:"endpoint"` // ZMQ
+	ReplayEndpoint string  `json:"replay_endpoint,omitempty"`
+	Type           string  `json:"type"` // vLLM, SGLang, Mooncake or standard
+	Model          string  `json:"modelname"`
+	LoRA           string  `json:"lora_name,omitempty"`
+	Tenant         string  `json:"tenant_id,omitempty"`
+	Instance       string  `json:"instance_id"` // what queries name
+	BlockSize      uint32  `json:"block_size"`  // tokens, above 0
+	DPRank         uint32  `json:"dp_rank"`
+	Salt           string  `json:"additionalsalt,omitempty"`
+	HashSeed       *uint64 `json:"hash_seed,omitempty"` // nil: 1337
 }
 
 // Publishers matches publishers by instance and tenant, and by each other field that is

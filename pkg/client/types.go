@@ -176,8 +176,7 @@ type Worker struct {
 	KVEventsEndpoints map[uint32]string `json:"kv_events_endpoints,omitzero"`
 	ReplayEndpoint    *string           `json:"replay_endpoint,omitempty"`
 	ReplayEndpoints   map[uint32]string `json:"replay_endpoints,omitzero"`
-	KVEventsServerKey *string           `json:"kv_events_server_key,omitempty"` // CURVE public key of event and replay servers, Z85
-	KVEventCopies     *string           `json:"kv_event_copies,omitempty"`      // count or set; unset is count
+	KVEventCopies     *string           `json:"kv_event_copies,omitempty"` // count or set; unset is count
 	// AttentionChunkSize is the chunk size of chunked local attention, in tokens.
 	AttentionChunkSize *uint64 `json:"attention_chunk_size,omitempty"`
 

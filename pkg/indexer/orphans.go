@@ -23,6 +23,7 @@ type orphan struct {
 	prev, next                uint32 // below the same parent
 	seedKnown                 bool
 	provisional               bool   // will be a provisional block
+	keysOmitted               bool   // see Store.KeysOmitted
 	losses                    uint32 // orphans.losses when it was announced; if that has grown it is provisional too
 	tiers                     uint8  // bit per tier
 }
@@ -35,18 +36,21 @@ func (o *orphans) len() int { return len(o.byName) }
 func (o *orphans) put(ev *Store, n int) (kept, dropped int) {
 	parent := ev.Parent
 	for i, name := range ev.EngineHashes[:n] {
-		b := orphan{name: name, parent: parent, local: ev.Local[i], seed: ev.Seed, seedKnown: ev.SeedKnown, provisional: ev.Provisional, tiers: 1 << ev.Tier}
+		b := orphan{name: name, parent: parent, local: ev.Local[i], seed: ev.Seed, seedKnown: ev.SeedKnown, provisional: ev.Provisional, keysOmitted: ev.KeysOmitted, tiers: 1 << ev.Tier}
 		parent = name
 		if id, ok := o.byName[name]; ok {
 			if row := &o.rows[id]; row.parent == b.parent && row.local == b.local {
 				row.tiers |= b.tiers
+				row.keysOmitted = row.keysOmitted && b.keysOmitted
 				row.provisional, row.losses = o.isProvisional(row) && b.provisional, o.losses
 				o.uncount(*row)
 				row.seed, row.seedKnown = b.seed, b.seedKnown
 				o.count(b)
 				continue
 			}
-			o.drop(id)
+			if old := o.drop(id); old.keysOmitted {
+				b.tiers |= old.tiers // the same block, of which only now the keys are known
+			}
 		}
 		o.add(b)
 		if o.len() > maxOrphans {
@@ -209,7 +213,7 @@ func (s *Space) joinOrphans(by holder, names []uint64) {
 // tiers in which it waited as an orphan.
 func (s *Space) addOrphanTiers(by holder, b orphan) {
 	cell := s.findInTier(by, b.name)
-	if cell == 0 || !s.hasLocalHash(cell, b.local, b.seed, b.seedKnown) {
+	if cell == 0 || !b.keysOmitted && !s.hasLocalHash(cell, b.local, b.seed, b.seedKnown) {
 		return // the name stands for another block now
 	}
 	for t := range Tier(NumTiers) {
@@ -225,6 +229,10 @@ func (s *Space) joinOrphan(slot uint32, b orphan) (joined bool) {
 		if b.tiers>>t&1 == 0 {
 			continue
 		}
+		if b.keysOmitted && s.KeysShown() { // since the orphan was announced
+			s.storeUnidentified(&Store{Slot: slot, Tier: t, Provisional: b.provisional}, b.name)
+			continue
+		}
 		ev := &Store{
 			Slot: slot, Tier: t, Parent: b.parent, HasParent: true,
 			EngineHashes: []uint64{b.name}, Local: []uint64{b.local}, Seed: b.seed, SeedKnown: b.seedKnown,
@@ -232,6 +240,7 @@ func (s *Space) joinOrphan(slot uint32, b orphan) (joined bool) {
 		}
 		// The parent may have lost its name to another block meanwhile.
 		if _, _, ok := s.insert(ev); ok {
+			s.identify(ev)
 			joined = true
 		}
 	}

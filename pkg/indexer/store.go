@@ -109,18 +109,18 @@ func (s *Space) store(ev *Store) Outcome {
 	if s.namesOnly(ev) {
 		return s.storeNames(ev)
 	}
-	if ev.KeysOmitted {
-		s.ranks[ev.Slot].unkeyedCopies = true
-	}
+	r := &s.ranks[ev.Slot]
+	r.unkeyedCopies = r.unkeyedCopies || ev.KeysOmitted
 	stored, copies, ok := s.insert(ev)
 	if !ok {
 		return s.storeOrphan(ev)
 	}
-	s.identify(ev)
+	if r.unkeyedCopies {
+		s.identify(ev)
+	}
 	s.joinOrphans(holderOf(ev.Slot, ev.Tier), ev.EngineHashes)
 	out := Outcome{Stored: stored, Known: len(ev.EngineHashes) - stored, Copies: copies}
 	if copies > 0 {
-		r := &s.ranks[ev.Slot]
 		out.Held = r.blocks[ev.Tier] + r.copies.further[ev.Tier]
 	}
 	return out
@@ -219,7 +219,7 @@ func (s *Space) positionAfterParent(ev *Store) (position, bool) {
 		return position{}, true
 	}
 	cell := s.findInTier(holderOf(ev.Slot, ev.Tier), ev.Parent)
-	if cell == 0 || s.tree.isUnidentified(s.tree.nodeAt(cell)) {
+	if cell == 0 || s.keyed.Load() && s.tree.isUnidentified(s.tree.nodeAt(cell)) {
 		cell = s.findInAnyTier(ev.Slot, ev.Parent)
 	}
 	if cell == 0 {

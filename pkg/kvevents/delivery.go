@@ -15,8 +15,8 @@ type Applier interface {
 	Apply(payload []byte, w *Workspace) error
 	// Clear removes the blocks of the stream's rank from all tiers.
 	Clear()
-	// Replayed is called when a replay begins with the engine's very first message:
-	// everything that the engine ever sent follows, unless the replay breaks off.
+	// Replayed is called before the engine's very first message, replayed or live:
+	// everything that the engine ever sent follows, unless a replay breaks off.
 	Replayed()
 }
 

@@ -179,6 +179,68 @@ func TestUnknownCopies(t *testing.T) {
 	}
 }
 
+// TestCopiesBehindUnknownParents: a copy without keys whose parent is unknown is not matched by
+// its tokens either once keys were shown, and is the block that the device names, also if that
+// waits for its parent.
+func TestCopiesBehindUnknownParents(t *testing.T) {
+	tokens := []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
+	child := func(medium string, more ...any) map[string]any {
+		return store([]uint64{3}, tokens[8:], medium, append([]any{"parent_block_hash", 2}, more...)...)
+	}
+	t.Run("keys shown meanwhile", func(t *testing.T) {
+		w := newOffloadWorld(t)
+		w.apply(0, child("CPU"))
+		w.space.ShowKeys()
+		w.apply(0, store([]uint64{1, 2}, tokens[:8], "GPU"))
+		w.want(tokens, "", "", 2, 0, 0)
+		w.apply(0, remove([]uint64{3}, "CPU"))
+		if got := w.space.Held(0); got != [indexer.NumTiers]int{2} {
+			t.Errorf("held: %v", got)
+		}
+	})
+	for name, first := range map[string]func(*offloadWorld){
+		"unidentified": func(w *offloadWorld) { w.space.ShowKeys() },
+		"waits":        func(*offloadWorld) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newOffloadWorld(t)
+			first(w)
+			w.apply(0, child("CPU", "extra_keys", nil))
+			w.apply(0, child("GPU", "cache_salt", "s"))
+			w.apply(0, store([]uint64{1, 2}, tokens[:8], "GPU", "cache_salt", "s"))
+			w.want(tokens, "", "s", 3, 0, 0)
+			w.apply(0, remove([]uint64{3}, "GPU"))
+			w.want(tokens, "", "s", 2, 1, 0)
+			w.want(tokens, "", "", 0, 0, 0)
+			w.apply(0, remove([]uint64{3}, "CPU"))
+			w.want(tokens, "", "s", 2, 0, 0)
+		})
+	}
+}
+
+// TestCopiesOfHybridModels: of an engine with attention groups, the main group's copies follow
+// the same rule; names of further groups on the host are no copies of the main one's blocks.
+func TestCopiesOfHybridModels(t *testing.T) {
+	w := newOffloadWorld(t)
+	w.conv.Groups.Exact = true
+	tokens := []uint32{1, 2, 3, 4, 5, 6, 7, 8}
+	full := []any{"group_idx", 0, "kv_cache_spec_kind", "full_attention"}
+	window := []any{"group_idx", 1, "kv_cache_spec_kind", "sliding_window", "kv_cache_spec_sliding_window", 5}
+	keys := []any{"extra_keys", []any{[]any{"s"}, nil}}
+	names := []uint64{1, 2}
+	w.apply(0,
+		store(names, tokens, "GPU", append(full, keys...)...), store(names, tokens, "GPU", append(window, keys...)...),
+		store(names, tokens, "CPU", append(full, "extra_keys", nil)...), store(names, nil, "CPU", window...))
+	w.want(tokens, "", "", 0, 0, 0)
+	w.want(tokens, "", "s", 2, 0, 0)
+	w.apply(0, map[string]any{"type": "BlockRemoved", "block_hashes": names, "medium": "GPU", "group_idx": 0})
+	w.want(tokens, "", "s", 0, 2, 0)
+	w.apply(0, map[string]any{"type": "BlockRemoved", "block_hashes": names, "medium": "CPU", "group_idx": 1})
+	w.want(tokens, "", "s", 0, 2, 0)
+	w.apply(0, map[string]any{"type": "BlockRemoved", "block_hashes": names, "medium": "CPU", "group_idx": 0})
+	w.want(tokens, "", "s", 0, 0, 0)
+}
+
 // TestCopiesAgainstModel: for random histories of two ranks, salts, tiers, copies,
 // evictions and clears, of which every key has been shown, each rank's overlap is what a
 // model that knows blocks by the engine's name says.

@@ -45,6 +45,7 @@ type goal struct {
 	from    uint64   // the first number asked for
 	target  position // the last number missed, if live numbers jumped
 	confirm bool     // live numbers fell: is it a new engine?
+	verify  bool     // a replay from 0 ended below from, which was applied: is it a new engine?
 }
 
 // replay is the replay of a stream. The zero value is that of stateFollowing.
@@ -59,7 +60,7 @@ type replay struct {
 
 	appliedBefore position // the last number applied when the replay began
 	heard         bool     // a live message had come on the connection before
-	withheld      bool     // an answer was left out: another rank's, or unreadable
+	withheld      bool     // an answer was left out: another rank's, unreadable, or not asked for
 	answered      bool     // a message of it has come; only then first and newest are set
 	first         uint64   // the first number that came
 	newest        uint64   // the highest one so far
@@ -134,6 +135,12 @@ func (s *stream) answer(m message, end bool, now time.Time) {
 	if r.answered && m.seq <= r.newest {
 		return // not new, so that it does not count as progress either
 	}
+	if r.goal.verify && !r.answered && m.seq != r.goal.from {
+		// The server ignores the number asked for, or no longer has it: a new engine's
+		// messages must not pass for the old one's.
+		r.withheld = true
+		return
+	}
 	r.progressAt = now
 	if s.output.foreign(m.payload) {
 		s.counters.Foreign.Add(1)
@@ -143,7 +150,7 @@ func (s *stream) answer(m message, end bool, now time.Time) {
 	if s.resumed == unproven && !s.proveByReplay(m, now) {
 		return
 	}
-	if r.goal.from == 0 && r.appliedBefore.ok {
+	if (r.goal.from == 0 || r.goal.verify) && r.appliedBefore.ok {
 		remembered, same := s.fingerprints.compare(m)
 		if remembered && !same {
 			s.foundNewEngine(true, false, now)
@@ -159,9 +166,6 @@ func (s *stream) answer(m message, end bool, now time.Time) {
 		r.answered, r.first = true, m.seq
 		s.ringless = false
 		s.joinReplay(m.seq)
-		if m.seq == 0 && !s.started {
-			s.output.beginReplay()
-		}
 	}
 	r.newest = m.seq
 	if !s.started || m.seq > s.last {
@@ -199,16 +203,18 @@ func (s *stream) joinReplay(seq uint64) {
 func (s *stream) endReplay(now time.Time) {
 	r := &s.replay
 	endsBelow := r.answered && r.newest < r.appliedBefore.seq
-	nothing := r.goal.from == 0 && !r.answered && !r.withheld
-	s.ringless = s.ringless || nothing && r.heard && s.up
+	nothing := !r.answered && !r.withheld
+	s.ringless = s.ringless || nothing && r.goal.from == 0 && r.heard && s.up
 	switch {
 	case s.resumed == unproven:
 		s.refute(now)
-	case r.goal.from == 0 && r.appliedBefore.ok && endsBelow && (r.first == 0 || r.reachesBack):
+	case r.goal.from == 0 && endsBelow && r.reachesBack, r.goal.verify && nothing:
 		s.foundNewEngine(true, true, now)
-	case r.goal.confirm && (endsBelow || !r.answered):
+	case r.goal.confirm && (endsBelow || !r.answered || r.first > r.appliedBefore.seq):
 		s.foundNewEngine(r.answered, endsBelow, now)
-	case nothing && r.appliedBefore.ok && !r.heard && !s.ringless:
+	case r.goal.from == 0 && endsBelow:
+		s.verify(now)
+	case r.goal.from == 0 && nothing && r.appliedBefore.ok && !r.heard && !s.ringless:
 		s.foundNewEngine(false, false, now)
 	case r.goal.confirm:
 		s.counters.Suspicions.Add(1)
@@ -217,6 +223,15 @@ func (s *stream) endReplay(now time.Time) {
 	default:
 		s.finishReplay(r.result(), now)
 	}
+}
+
+// verify asks for the newest message that was applied, because a replay from 0 ended below
+// it. Only a long answer can lack its end, so that an empty one means a new engine.
+func (s *stream) verify(now time.Time) {
+	s.counters.ReplayResults[s.replay.result()].Add(1)
+	g := goal{from: s.replay.appliedBefore.seq, verify: true}
+	s.becomeFollowing()
+	s.becomeAwaiting(g, now)
 }
 
 // result returns the result of a replay that ran to its end mark.
@@ -364,9 +379,9 @@ func (r *replayRetry) pending() bool { return !r.at.IsZero() }
 // scheduleRetry decides, at the end of a replay, whether one from 0 is to be repeated.
 func (s *stream) scheduleRetry(r *replay, result ReplayResult, now time.Time) {
 	at := now.Add(firstRetry << s.retry.asked)
-	brokeOff := result.failed() || r.answered && r.first == 0 && result != ReplayComplete
+	brokeOff := result.failed() || r.answered && r.first == 0 && result != ReplayComplete || r.goal.verify && !r.answered
 	switch {
-	case r.goal.from > 0:
+	case r.goal.from > 0 && !r.goal.verify:
 		if brokeOff && s.retry.pending() {
 			s.retry.at = at // not right after a failure
 		}

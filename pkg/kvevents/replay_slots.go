@@ -63,7 +63,7 @@ func (s *subscription) openReplay(ask uint64, now time.Time) {
 		s.subs.replays.release()
 		return
 	}
-	id, err := s.subs.source.Request(s.server, s.serverKey, replayRequest(from), func(frames [][]byte, memory *budget.Buffer) bool {
+	id, err := s.subs.source.Request(s.server, replayRequest(from), func(frames [][]byte, memory *budget.Buffer) bool {
 		return s.onAnswer(ask, frames, memory)
 	})
 	if err != nil {

@@ -75,7 +75,7 @@ const (
 func (s *stream) resume(c *Checkpoint) {
 	s.resumed = unproven
 	s.started, s.since, s.last = true, c.Since, c.Last
-	s.unverifiedUpTo = position{c.Last, true}
+	s.unverifiedUpTo, s.lastLive = position{c.Last, true}, position{c.Last, true}
 	s.fingerprints.restore(c.Recent, c.Last)
 }
 

@@ -39,6 +39,10 @@ func TestResume(t *testing.T) {
 		{"the last number again", false, "up b7 b8", "discard b7 b8"},
 		{"a connection without a message", false, "up down up a8", "restore a8"},
 		{"the replay endpoint goes", true, "up replay:off a8", "restore a8"},
+		{"a new engine's first message", true, "up b0 ask:7 +end ask:0 +b0 +end b1", "discard b0 b1"},
+		{"a new engine's first message, no replay", false, "up b0", "discard b0"},
+		{"an idle engine whose ring ends below", true, "up ask:7 +b5 +b6 +end ask:0 +b5 +b6 +end", "discard b5 b6"},
+		{"proved, then a 0 on the same connection", true, "up ask:7 +a7 +end b0 ask:0 +b0 +end ask:0 +b0 +end", "restore clear b0"},
 		{"a replay endpoint comes", false, "up replay:on ask:7 +a7 +end", "restore"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -55,6 +59,33 @@ func TestResume(t *testing.T) {
 				t.Errorf("%s: got %q, want %q", tt.script, got, tt.want)
 			}
 		})
+	}
+}
+
+// TestResumeAfterOneMessage: a new engine's message 0 is not that of the checkpoint.
+func TestResumeAfterOneMessage(t *testing.T) {
+	for _, tt := range []struct {
+		replayable   bool
+		script, want string
+	}{
+		{true, "up ask:0 +a0 +end a1", "restore a1"},
+		{true, "up ask:0 +b0 ask:0 +b0 +end b1", "discard b0 b1"},
+		{true, "up ask:0 +end ask:0 +end b0", "discard b0"},
+		{false, "up b0 b1", "discard b0 b1"},
+		{false, "up a1", "restore a1"},
+	} {
+		old := newScript(t, false)
+		old.run("up a0")
+		c, ok := old.s.checkpoint()
+		if !ok {
+			t.Fatal("no checkpoint")
+		}
+		sc := newScript(t, tt.replayable)
+		sc.s.resume(&c)
+		sc.run(tt.script)
+		if got := strings.Join(sc.applied, " "); got != tt.want {
+			t.Errorf("%s: got %q, want %q", tt.script, got, tt.want)
+		}
 	}
 }
 

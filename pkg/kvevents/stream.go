@@ -27,19 +27,19 @@ import (
 //     first message on. Applying a suffix again, in order, is harmless: the last
 //     event about a block decides whether it is there, and its copies are counted
 //     again from zero (decision N3).
-//   - The engine is a new one if a replay from 0 starts at 0 and ends below what
-//     was applied, if a replayed number stands for another message than before
+//   - The engine is a new one if a replay from 0 ends below the last number applied and
+//     one from that number on is empty (see verify), if a replayed number stands for another message than before
 //     (see fingerprints), or if live numbers fall: a 0 after a higher number, or
 //     two rising numbers below the last one. Falling live numbers are only a
-//     suspicion where a replay can refute it by reaching the last number. For a
+//     suspicion where a replay can refute it by having the last number. For a
 //     new engine the rank is cleared and filled again.
 //   - A number that is not above the last one on a new connection comes from a new
 //     engine too, unless it is the message that was applied, since a connection keeps the
 //     order; and so does a number 0 that is another message than the number 0 before.
 //     On one connection any other single low number is a duplicate.
-//   - A replay that does not start at 0 and ends below what was applied proves
-//     nothing by itself, since a ROUTER socket drops the end of a long answer: live
-//     numbers decide.
+//   - A ring ends with its engine's newest message, but a replay that ends below what was
+//     applied proves nothing by itself, since a ROUTER socket drops the end of a long
+//     answer. An answer that begins with the last number, or lacks it, is proof.
 //   - An empty replay from 0 means a new engine that has not sent anything (decision U6),
 //     except from a publisher without a ring (see ringless), on a connection that brought
 //     messages before, and where batches were left out.
@@ -126,8 +126,8 @@ type output interface {
 	apply(m message) (cleared bool, err error)
 	// clear removes all blocks of the rank from all tiers.
 	clear()
-	// beginReplay is called when a replay begins with the first message that the
-	// engine ever sent, and none of the engine's messages has been applied yet.
+	// beginReplay is called before the first message that the engine ever sent, replayed
+	// or live, is applied, if none of the engine's messages has been applied yet.
 	beginReplay()
 	// lose is called when numbers are lost for good, before the message after them is
 	// applied.
@@ -252,6 +252,9 @@ func (s *stream) applyNext(m message) {
 	switch {
 	case !s.started:
 		s.since = m.seq
+		if m.seq == 0 {
+			s.output.beginReplay()
+		}
 	case m.seq-s.last > 1:
 		s.counters.addLost(m.seq - s.last - 1)
 		s.counts.Gaps++
@@ -358,7 +361,7 @@ func (s *stream) askForAll(now time.Time) {
 	case s.replay.state == stateReplaying: // a bound socket may have several connections
 		s.replayAgain = true
 	case s.replay.state.wanted():
-		s.replay.goal.from = s.replayFrom() // not sent yet
+		s.replay.goal.from, s.replay.goal.verify = s.replayFrom(), false // not sent yet
 	default:
 		s.becomeAwaiting(goal{from: s.replayFrom()}, now)
 	}

@@ -214,32 +214,41 @@ func TestStream(t *testing.T) {
 		"asked again once, nothing was left": {replay, "up ask:0 +a0 5s 5s ask:0 +a0 +end 1h quiet", "a0", Live},
 
 		// Reconnects.
-		"same engine":                       {replay, "up ask:0 +a0 +a1 +end a2 down up ask:0 +a0 +a1 +a2 +end a3", "a0 a1 a2 a3", Live},
-		"same engine, missed some":          {replay, "up ask:0 +a0 +end down up ask:0 +a0 +a1 +a2 +end a3", "a0 a1 a2 a3", Live},
-		"same engine, trimmed":              {replay, "up ask:0 +a0 +a1 +end down up ask:0 +a1 +a2 +end a3", "a0 a1 a2 a3", Live},
-		"same engine, trimmed too far":      {replay, "up ask:0 +a0 +a1 +end down up ask:0 +a5 +a6 +end a7", "a0 a1 a5 a6 a7", Stale},
-		"same engine, no ring":              {replay, "up ask:0 +end a0 a1 down up ask:0 +end a2 ask:0 +end a3 down up ask:0 +end a4", "a0 a1 clear a2 a3 a4", Stale},
-		"same engine, end of the ring lost": {replay, "up ask:0 +a5 +a6 +a7 +end down up ask:0 +a5 +a6 +end a8", "a5 a6 a7 a8", Live},
-		"old engine's rest arrives late":    {replay, "up ask:0 +a0 +end down a1 up ask:0 +a0 +a1 +a2 +end", "a0 a1 a2", Live},
-		"new engine":                        {replay, "up ask:0 +a0 +a1 +a2 +end down up ask:0 +b0 ask:0 +b0 +end b1", "a0 a1 a2 clear b0 b1", Live},
-		"new engine, still empty":           {replay, "up ask:0 +a0 +a1 +a2 +end down up ask:0 +end quiet b0 quiet b1", "a0 a1 a2 clear b0 b1", Live},
-		"new engine, idle":                  {replay, "up ask:0 +a0 +a1 +end down up ask:0 +end quiet", "a0 a1 clear", Live},
-		"new engine, first number lost":     {none, "up a0 a1 a2 down up b1", "a0 a1 a2 clear b1", Live},
-		"new engine after one message":      {none, "up a0 down up b0 b1 b2", "a0 clear b0 b1 b2", Live},
-		"the last message again":            {none, "up a0 a1 down up a1 a2", "a0 a1 a2", Live},
-		"empty, but of another rank":        {replay, "up ask:0 +a0 +end down up ask:0 +f3 +end", "a0", Stale},
-		"empty, for a message before":       {replay, "up ask:0 +a0 +end down up a1 ask:0 +end", "a0 a1", Stale},
-		"new engine, passed the old":        {replay, "up ask:0 +a0 +a1 +end down up ask:0 +b0 ask:0 +b0 +b1 +b2 +end b3", "a0 a1 clear b0 b1 b2 b3", Live},
-		"new engine, passed, trimmed":       {replay, "up ask:0 +a0 +a1 +a2 +end down up ask:0 +b2 ask:0 +b2 +b3 +end b4", "a0 a1 a2 clear b2 b3 b4", Live},
-		"new engine, same content":          {replay, "up ask:0 +a0 +a1 +a2 +end down up ask:0 +a0 +a1 +end ask:0 +a0 +a1 +end a2", "a0 a1 a2 clear a0 a1 a2", Live},
-		"new engine, rest of the old":       {replay, "up ask:0 +a0 +a1 +end down up a2 b0 ask:0 +b0 ask:0 +b0 +end b1", "a0 a1 clear b0 b1", Live},
-		"new engine, only the old's rest":   {replay, "up ask:0 +a0 +a1 +a5 +end down up a6 ask:0 +a0 +a1 +end ask:0 +a0 +a1 +end a2", "a0 a1 a5 a0 a1 clear a0 a1 a2", Live},
-		"new engine, silent":                {replay, "up ask:0 +a0 +a1 +end down up ask:0 b0 5s b1", "a0 a1 clear b0 b1", Live},
-		"lost while replaying":              {replay, "up ask:0 +a0 a1 down", "a0 a1", Connecting},
-		"new engine while replaying":        {replay, "up ask:0 +a0 +a1 +end a3 ask:2 down up ask:0 +b0 ask:0 +b0 +end b1", "a0 a1 a3 clear b0 b1", Live},
-		"a second publisher":                {replay, "up ask:0 +a0 up +end ask:0 +a0 +end a1", "a0 a1", Live},
-		"a second publisher, gap waits":     {replay, "up ask:0 +a0 +end a3 up ask:0 +a0 +a1 +a2 +a3 +end a4", "a0 a1 a2 a3 a4", Live},
-		"a second publisher, idle":          {replay, "up ask:0 +a0 +end up ask:0 +a0 +end a1", "a0 a1", Live},
+		"same engine":                        {replay, "up ask:0 +a0 +a1 +end a2 down up ask:0 +a0 +a1 +a2 +end a3", "a0 a1 a2 a3", Live},
+		"same engine, missed some":           {replay, "up ask:0 +a0 +end down up ask:0 +a0 +a1 +a2 +end a3", "a0 a1 a2 a3", Live},
+		"same engine, trimmed":               {replay, "up ask:0 +a0 +a1 +end down up ask:0 +a1 +a2 +end a3", "a0 a1 a2 a3", Live},
+		"same engine, trimmed too far":       {replay, "up ask:0 +a0 +a1 +end down up ask:0 +a5 +a6 +end a7", "a0 a1 a5 a6 a7", Stale},
+		"same engine, no ring":               {replay, "up ask:0 +end a0 a1 down up ask:0 +end a2 ask:0 +end a3 down up ask:0 +end a4", "a0 a1 clear a2 a3 a4", Stale},
+		"same engine, end of the ring lost":  {replay, "up ask:0 +a5 +a6 +a7 +end down up ask:0 +a5 +a6 +end ask:7 +a7 +a8 +end quiet a9", "a5 a6 a7 a8 a9", Live},
+		"same engine, end lost, ring from 0": {replay, "up ask:0 +a0 +a1 +a2 +end down up ask:0 +a0 +a1 +end ask:2 +a2 +end quiet a3", "a0 a1 a2 a3", Live},
+		"same engine, number asked ignored":  {replay, "up ask:0 +a5 +a6 +a7 +end down up ask:0 +a5 +a6 +end ask:7 +a5 +a6 +end quiet a8", "a5 a6 a7 a8", Live},
+		"same engine, end lost, then silent": {replay, "up ask:0 +a0 +a1 +a2 +end down up ask:0 +a0 +a1 +end ask:2 5s 5s ask:0 +a0 +a1 +a2 +end quiet", "a0 a1 a2", Live},
+		"same engine, then another rank":     {replay, "up ask:0 +a5 +a6 +a7 +end down up ask:0 +a5 +a6 +end ask:7 +f9 +end quiet", "a5 a6 a7", Live},
+		"not asked yet, a second publisher":  {replay, "up ask:0 +a0 +a1 +a2 +end down up ask:0 +a0 +a1 +end up ask:0 +end", "a0 a1 a2 clear", Live},
+		"old engine's rest arrives late":     {replay, "up ask:0 +a0 +end down a1 up ask:0 +a0 +a1 +a2 +end", "a0 a1 a2", Live},
+		"new engine":                         {replay, "up ask:0 +a0 +a1 +a2 +end down up ask:0 +b0 ask:0 +b0 +end b1", "a0 a1 a2 clear b0 b1", Live},
+		"new engine, still empty":            {replay, "up ask:0 +a0 +a1 +a2 +end down up ask:0 +end quiet b0 quiet b1", "a0 a1 a2 clear b0 b1", Live},
+		"new engine, idle":                   {replay, "up ask:0 +a0 +a1 +end down up ask:0 +end quiet", "a0 a1 clear", Live},
+		"new engine, first number lost":      {none, "up a0 a1 a2 down up b1", "a0 a1 a2 clear b1", Live},
+		"new engine after one message":       {none, "up a0 down up b0 b1 b2", "a0 clear b0 b1 b2", Live},
+		"the last message again":             {none, "up a0 a1 down up a1 a2", "a0 a1 a2", Live},
+		"empty, but of another rank":         {replay, "up ask:0 +a0 +end down up ask:0 +f3 +end", "a0", Stale},
+		"empty, for a message before":        {replay, "up ask:0 +a0 +end down up a1 ask:0 +end", "a0 a1", Stale},
+		"new engine, passed the old":         {replay, "up ask:0 +a0 +a1 +end down up ask:0 +b0 ask:0 +b0 +b1 +b2 +end b3", "a0 a1 clear b0 b1 b2 b3", Live},
+		"new engine, passed, trimmed":        {replay, "up ask:0 +a0 +a1 +a2 +end down up ask:0 +b2 ask:0 +b2 +b3 +end b4", "a0 a1 a2 clear b2 b3 b4", Live},
+		"new engine, same content":           {replay, "up ask:0 +a0 +a1 +a2 +end down up ask:0 +a0 +a1 +end ask:2 +end ask:0 +a0 +a1 +end a2", "a0 a1 a2 clear a0 a1 a2", Live},
+		"new engine, trimmed, idle":          {replay, "up ask:0 +a0 +a1 +a2 +a3 +end down up ask:0 +b1 +b2 +end ask:3 +end ask:0 +b1 +b2 +end quiet b3", "a0 a1 a2 a3 clear b1 b2 b3", Live},
+		"new engine, trimmed, not idle":      {replay, "up ask:0 +a0 +a1 +a2 +a3 +end down up ask:0 +b1 +b2 +end b3 ask:3 +b3 ask:0 +b2 +b3 +end b4", "a0 a1 a2 a3 clear b2 b3 b4", Live},
+		"new engine, trimmed, past the old":  {replay, "up ask:0 +a0 +a1 +a2 +end down up ask:0 +b1 b2 b3 b4 +end ask:2 +b4 +end ask:0 +b4 +end ask:0 +b4 +end b5", "a0 a1 a2 b4 clear b4 b5", Live},
+		"new engine, trimmed, live is low":   {replay, "up ask:0 +a0 +a1 +a2 +a3 +end down up ask:0 +b1 b2 +end ask:3 +end ask:0 +b1 +b2 +end quiet b3", "a0 a1 a2 a3 clear b1 b2 b3", Live},
+		"new engine, rest of the old":        {replay, "up ask:0 +a0 +a1 +end down up a2 b0 ask:0 +b0 ask:0 +b0 +end b1", "a0 a1 clear b0 b1", Live},
+		"new engine, only the old's rest":    {replay, "up ask:0 +a0 +a1 +a5 +end down up a6 ask:0 +a0 +a1 +end ask:0 +a0 +a1 +end a2", "a0 a1 a5 a0 a1 clear a0 a1 a2", Live},
+		"new engine, silent":                 {replay, "up ask:0 +a0 +a1 +end down up ask:0 b0 5s b1", "a0 a1 clear b0 b1", Live},
+		"lost while replaying":               {replay, "up ask:0 +a0 a1 down", "a0 a1", Connecting},
+		"new engine while replaying":         {replay, "up ask:0 +a0 +a1 +end a3 ask:2 down up ask:0 +b0 ask:0 +b0 +end b1", "a0 a1 a3 clear b0 b1", Live},
+		"a second publisher":                 {replay, "up ask:0 +a0 up +end ask:0 +a0 +end a1", "a0 a1", Live},
+		"a second publisher, gap waits":      {replay, "up ask:0 +a0 +end a3 up ask:0 +a0 +a1 +a2 +a3 +end a4", "a0 a1 a2 a3 a4", Live},
+		"a second publisher, idle":           {replay, "up ask:0 +a0 +end up ask:0 +a0 +end a1", "a0 a1", Live},
 
 		// The engine drops all blocks: nothing that was lost before matters.
 		"a clear makes up for a gap":    {none, "up a0 a3 z4 a5", "a0 a3 z4 a5", Live},
@@ -298,8 +307,8 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// TestReplayOfEverything proves that beginReplay is called before the first message
-// of a replay that is applied from message 0 on, and of no other, and rewind before
+// TestReplayOfEverything proves that beginReplay is called before message 0, replayed or
+// live, if it is the first one that is applied, and before no other, and rewind before
 // messages are applied a second time.
 func TestReplayOfEverything(t *testing.T) {
 	tests := map[string]struct {
@@ -309,7 +318,9 @@ func TestReplayOfEverything(t *testing.T) {
 	}{
 		"at connect":                     {"up ask:0 +a0 +a1 +end a2", []int{0}, nil},
 		"of a ring that lost its start":  {"up ask:0 +a3 +a4 +end a5", nil, nil},
-		"of an empty ring":               {"up ask:0 +end a0 a1", nil, nil},
+		"of an empty ring":               {"up ask:0 +end a1", nil, nil},
+		"of a live 0":                    {"up ask:0 +end a0 a1", []int{0}, nil},
+		"of a live 0 after others":       {"up ask:0 +end a1 ask:0 +end a3 a4", nil, nil},
 		"again, of what is known":        {"up ask:0 +a0 +a1 +end down up ask:0 +a0 +a1 +end", []int{0}, nil},
 		"behind where the stream joined": {"up ask:0 +end a5 ask:0 6s down up ask:0 +a0 +a1 +a2 +a3 +a4 +a5 +end", []int{1}, []int{1}},
 		"of a new engine":                {"up ask:0 +a0 +a1 +end down up ask:0 +b0 ask:0 +b0 +b1 +b2 +end", []int{0, 3}, nil},

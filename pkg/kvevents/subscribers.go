@@ -32,11 +32,10 @@ type Source interface {
 	// frames are valid until offer returns, and true means that offer has handled the
 	// message, which may take as long as applying it does. status is called for each
 	// new connection, before its first message, and when the last one is lost. A
-	// malformed endpoint, or one that cannot be bound, is an error. serverKey is the
-	// publisher's CURVE public key in Z85, "" for none.
-	Subscribe(endpoint, serverKey string, offer func(frames [][]byte, received time.Time) bool, message func(frames [][]byte, memory *budget.Buffer, received time.Time) bool, status func(up bool)) (id uint64, err error)
+	// malformed endpoint, or one that cannot be bound, is an error.
+	Subscribe(endpoint string, offer func(frames [][]byte, received time.Time) bool, message func(frames [][]byte, memory *budget.Buffer, received time.Time) bool, status func(up bool)) (id uint64, err error)
 	// Request sends one message and gives every answer to it to answer.
-	Request(endpoint, serverKey string, request [][]byte, answer func(frames [][]byte, memory *budget.Buffer) bool) (id uint64, err error)
+	Request(endpoint string, request [][]byte, answer func(frames [][]byte, memory *budget.Buffer) bool) (id uint64, err error)
 	// Resume reads a stopped socket again.
 	Resume(id uint64)
 	// Close closes a socket; no callback of it runs afterwards.
@@ -48,9 +47,6 @@ type StreamConfig struct {
 	Rank     catalog.Rank
 	Endpoint string // of the publisher
 	Replay   string // of its replay server; "" for none
-	// ServerKey is the CURVE public key of both servers in Z85; with "" the Source's
-	// default applies.
-	ServerKey string
 	// SharedReplay: several ranks have this replay endpoint, so answers that
 	// state another rank are dropped.
 	SharedReplay bool
@@ -214,7 +210,7 @@ func (s *Subscribers) Update(c StreamConfig) error {
 	if sub == nil {
 		return fmt.Errorf("%v: %w", c.Rank, ErrUnknownStream)
 	}
-	if sub.endpoint == c.Endpoint && sub.serverKey == c.ServerKey {
+	if sub.endpoint == c.Endpoint {
 		sub.update(c)
 		return nil
 	}

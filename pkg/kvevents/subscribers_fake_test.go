@@ -61,7 +61,7 @@ func (f *fakeSource) add(s *fakeSocket) (uint64, error) {
 	return uint64(len(f.sockets) - 1), nil
 }
 
-func (f *fakeSource) Subscribe(endpoint, _ string, offer func([][]byte, time.Time) bool, message func([][]byte, *budget.Buffer, time.Time) bool, status func(bool)) (uint64, error) {
+func (f *fakeSource) Subscribe(endpoint string, offer func([][]byte, time.Time) bool, message func([][]byte, *budget.Buffer, time.Time) bool, status func(bool)) (uint64, error) {
 	messages := 0
 	timed := func(m [][]byte) bool {
 		if messages++; f.offers && messages%2 == 1 && offered(offer, m) {
@@ -88,7 +88,7 @@ func offered(offer func([][]byte, time.Time) bool, m [][]byte) (taken bool) {
 	return taken
 }
 
-func (f *fakeSource) Request(endpoint, _ string, request [][]byte, answer func([][]byte, *budget.Buffer) bool) (uint64, error) {
+func (f *fakeSource) Request(endpoint string, request [][]byte, answer func([][]byte, *budget.Buffer) bool) (uint64, error) {
 	return f.add(&fakeSocket{
 		endpoint: endpoint, message: func(frames [][]byte) bool { return answer(frames, nil) }, request: true,
 		from: binary.BigEndian.Uint64(request[1]),

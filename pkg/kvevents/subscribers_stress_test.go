@@ -138,7 +138,7 @@ func (e *engines) open(endpoint string, message func([][]byte) bool) (*engineSoc
 	return s, e.next
 }
 
-func (e *engines) Subscribe(endpoint, _ string, _ func([][]byte, time.Time) bool, message func([][]byte, *budget.Buffer, time.Time) bool, status func(bool)) (id uint64, err error) {
+func (e *engines) Subscribe(endpoint string, _ func([][]byte, time.Time) bool, message func([][]byte, *budget.Buffer, time.Time) bool, status func(bool)) (id uint64, err error) {
 	e.do(func() {
 		_, id = e.open(endpoint, func(m [][]byte) bool {
 			frames, memory := reserve(e.streams, m)
@@ -149,7 +149,7 @@ func (e *engines) Subscribe(endpoint, _ string, _ func([][]byte, time.Time) bool
 	return id, nil
 }
 
-func (e *engines) Request(endpoint, _ string, request [][]byte, answer func([][]byte, *budget.Buffer) bool) (id uint64, err error) {
+func (e *engines) Request(endpoint string, request [][]byte, answer func([][]byte, *budget.Buffer) bool) (id uint64, err error) {
 	e.do(func() {
 		var s *engineSocket
 		s, id = e.open(endpoint, func(m [][]byte) bool { return answer(reserve(e.replays, m)) })

@@ -171,10 +171,9 @@ func TestStreamLife(t *testing.T) {
 			got.await(t, want...)
 			awaitState(t, subs, kvevents.Live)
 
-			ring.SetRing()
+			ring.SetRing(kept("b", 0, 1)...)
 			pub.Restart() // the engine
 			pub.Subscribers(1)
-			ring.SetRing(kept("b", 0, 1)...)
 			pub.Publish(1, []byte("b1"))
 			pub.Publish(2, []byte("b2"))
 			want = append(append(want, "clear"), words("b", 0, 2)...)
@@ -182,6 +181,48 @@ func TestStreamLife(t *testing.T) {
 			awaitState(t, subs, kvevents.Live)
 		})
 	}
+}
+
+// TestRestartOfIdleEngine proves over real sockets that an idle engine's restart is noticed by
+// its replays alone: by an empty ring, and by one that is shorter than the history.
+func TestRestartOfIdleEngine(t *testing.T) {
+	pub := zmqtest.NewPublisher(t, "")
+	defer pub.Close()
+	ring := zmqtest.NewReplayServer(t, "", true)
+	defer ring.Close()
+	ring.SetRing(kept("a", 0, 4)...)
+	got := addStream(t, follow(t, patient(2)), 0, pub.Endpoint, ring.Endpoint)
+	want := words("a", 0, 4)
+	got.await(t, want...)
+
+	ring.SetRing(kept("b", 2, 3)...)
+	pub.Restart()
+	want = append(append(want, "clear"), words("b", 2, 3)...)
+	got.await(t, want...)
+
+	ring.SetRing()
+	pub.Restart()
+	got.await(t, append(want, "clear")...)
+	if asked := ring.Requests(); !slices.Equal(asked, []uint64{0, 0, 4, 0, 0}) {
+		t.Errorf("replays from %v", asked)
+	}
+}
+
+// TestRestartAfterOneMessage proves over real sockets that a new engine's first message is not
+// taken for the only one of the old engine.
+func TestRestartAfterOneMessage(t *testing.T) {
+	pub := zmqtest.NewPublisher(t, "")
+	defer pub.Close()
+	got := addStream(t, follow(t, patient(2)), 0, pub.Endpoint, "")
+	pub.Subscribers(1)
+	pub.Publish(0, []byte("a0"))
+	got.await(t, "a0")
+	pub.Restart()
+	pub.Subscribers(1)
+	for i, payload := range words("b", 0, 2) {
+		pub.Publish(uint64(i), []byte(payload))
+	}
+	got.await(t, "a0", "clear", "b0", "b1", "b2")
 }
 
 // An engine that restarts on the same ports, as fast as it can.

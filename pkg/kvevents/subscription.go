@@ -47,11 +47,10 @@ func (it *item) size() int { return len(it.message.payload) + itemOverhead }
 // inbox; its worker empties the inbox, one turn at a time, into the stream, whose
 // output is a delivery.
 type subscription struct {
-	subs      *Subscribers
-	rank      catalog.Rank
-	endpoint  string
-	serverKey string      // of the publisher and the replay server, "" for none
-	closing   atomic.Bool // stops a turn early
+	subs     *Subscribers
+	rank     catalog.Rank
+	endpoint string
+	closing  atomic.Bool // stops a turn early
 
 	inbox
 
@@ -117,7 +116,7 @@ type socket struct {
 // subscriptions.
 func newSubscription(s *Subscribers, c StreamConfig, number uint64) *subscription {
 	return &subscription{
-		subs: s, rank: c.Rank, endpoint: c.Endpoint, serverKey: c.ServerKey,
+		subs: s, rank: c.Rank, endpoint: c.Endpoint,
 		inbox:  inbox{queued: true}, // until open
 		server: c.Replay,
 		breaks: number << 32, // no two streams have the same; see Unbroken
@@ -142,7 +141,7 @@ func (s *subscription) follow() {
 
 // connect opens the stream's socket. What that brings waits in the inbox until open.
 func (s *subscription) connect() error {
-	id, err := s.subs.source.Subscribe(s.endpoint, s.serverKey, s.onOffer, s.onMessage, s.onStatus)
+	id, err := s.subs.source.Subscribe(s.endpoint, s.onOffer, s.onMessage, s.onStatus)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,8 @@ type oneScope struct{ gate *recovery.Gate }
 
 func (oneScope) Fits(_ catalog.Scope, blockSize uint32) bool { return blockSize == 16 }
 
+func (oneScope) ShowKeys(catalog.Scope) {}
+
 func (o oneScope) Place(_ catalog.Scope, _ uint32, r catalog.Rank) (*recovery.Gate, uint32, bool) {
 	o.gate.AssignSlot(0, r)
 	return o.gate, 0, true

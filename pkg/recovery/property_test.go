@@ -159,6 +159,8 @@ func (h *history) Read(p []byte) (int, error) {
 // Fits and Place make the history a Target.
 func (h *history) Fits(catalog.Scope, uint32) bool { return true }
 
+func (h *history) ShowKeys(catalog.Scope) {}
+
 func (h *history) Place(_ catalog.Scope, _ uint32, r catalog.Rank) (*Gate, uint32, bool) {
 	return h.world.gate, uint32(r.Worker), true
 }

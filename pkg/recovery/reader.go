@@ -20,6 +20,9 @@ type Target interface {
 	// rank, whose worker need not be registered yet. ok is false if the rank cannot
 	// have a slot.
 	Place(sc catalog.Scope, blockSize uint32, r catalog.Rank) (g *Gate, slot uint32, ok bool)
+	// ShowKeys says that blocks with keys beside their tokens are in use in a scope
+	// (indexer.Space.ShowKeys). The dump may have no block of it.
+	ShowKeys(sc catalog.Scope)
 }
 
 // Options of a Read; the zero value has the defaults.
@@ -83,7 +86,6 @@ type reader struct {
 
 	scope     catalog.Scope
 	blockSize uint32
-	keysShown bool
 	gate      *Gate // nil until a rank has a place
 	places    map[catalog.Rank]place
 }
@@ -123,7 +125,7 @@ func (r *reader) readEntry(key []byte) {
 		return
 	}
 	r.scope = catalog.Scope{Model: string(key[:at]), Tenant: string(key[at+1:])}
-	r.gate, r.blockSize, r.keysShown, r.places = nil, 0, false, make(map[catalog.Rank]place)
+	r.gate, r.blockSize, r.places = nil, 0, make(map[catalog.Rank]place)
 	if !r.enter('{') {
 		r.countSkipped(BadEntry, 1)
 		return
@@ -134,8 +136,10 @@ func (r *reader) readEntry(key []byte) {
 		case "block_size":
 			r.readBlockSize(&e)
 		case "keys_shown":
-			r.keysShown = r.next() == 't'
-			r.skip()
+			shown := r.next() == 't'
+			if r.skip(); shown && r.err == nil {
+				r.target.ShowKeys(r.scope)
+			}
 		case "events":
 			r.readEvents(&e)
 		case "error":
@@ -274,7 +278,7 @@ func (r *reader) place(rank catalog.Rank) place {
 func (r *reader) store(slot uint32, e *event) {
 	ev := indexer.Store{
 		Slot: slot, Tier: e.tier, Parent: e.parent, HasParent: e.hasParent,
-		Seed: e.seed, SeedKnown: e.hasSeed, ShowsKeys: r.keysShown,
+		Seed: e.seed, SeedKnown: e.hasSeed,
 	}
 	for names, local := e.hashes, e.local; len(names) > 0; {
 		n := min(maxPart, len(names))

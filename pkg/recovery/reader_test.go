@@ -429,6 +429,7 @@ func BenchmarkRead(b *testing.B) {
 type deaf struct{ gate *Gate }
 
 func (d deaf) Fits(catalog.Scope, uint32) bool { return true }
+func (d deaf) ShowKeys(catalog.Scope)          {}
 func (d deaf) Place(catalog.Scope, uint32, catalog.Rank) (*Gate, uint32, bool) {
 	return d.gate, 0, true
 }

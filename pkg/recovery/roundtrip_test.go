@@ -3,9 +3,12 @@ package recovery
 import (
 	"bytes"
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
@@ -152,39 +155,56 @@ func TestOwnNames(t *testing.T) {
 	}
 }
 
-// TestKeysShown: a dump says whether keys are in use, and brings blocks of which only the name
-// is known as such.
+// TestKeysShown: a dump in either format says whether keys are in use in a scope, also if it has no
+// blocks, and brings blocks of which only the name is known as such.
 func TestKeysShown(t *testing.T) {
-	for _, shown := range []bool{false, true} {
-		a := newWorldScope()
-		a.slot(catalog.Rank{Worker: 1})
-		a.space.Store(&indexer.Store{Tier: indexer.Host, EngineHashes: []uint64{1}, Local: []uint64{11}, KeysOmitted: true})
-		if shown {
-			a.space.ShowKeys()
-			a.space.Store(&indexer.Store{Tier: indexer.Host, EngineHashes: []uint64{2, 3}, Local: []uint64{12, 13}, KeysOmitted: true})
-		}
-		var dump bytes.Buffer
-		w := NewWriter(&dump)
-		err := w.Scope(context.Background(), Source{
-			Scope: mt, BlockSize: 16, Ranks: a.gate.Ranks(), KeysShown: a.space.KeysShown(), Runs: a.space.Walk().Runs,
+	for name, tc := range map[string]struct{ shown, blocks bool }{
+		"not shown": {false, true}, "shown": {true, true}, "no blocks": {true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newWorldScope()
+			a.slot(catalog.Rank{Worker: 1})
+			if tc.blocks {
+				a.space.Store(&indexer.Store{Tier: indexer.Host, EngineHashes: []uint64{1}, Local: []uint64{11}, KeysOmitted: true})
+			}
+			if tc.shown {
+				a.space.ShowKeys()
+			}
+			if tc.blocks {
+				a.space.Store(&indexer.Store{Tier: indexer.Host, EngineHashes: []uint64{2, 3}, Local: []uint64{12, 13}, KeysOmitted: true})
+			}
+			write := func(w *Writer) {
+				t.Helper()
+				err := w.Scope(context.Background(), Source{
+					Scope: mt, BlockSize: 16, Ranks: a.gate.Ranks(), KeysShown: a.space.KeysShown(), Runs: a.space.Walk().Runs,
+				})
+				if err = errors.Join(err, w.Close()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var dump, packed bytes.Buffer
+			write(NewWriter(&dump))
+			to := newWorld()
+			report, err := Read(context.Background(), &dump, to, Options{})
+			if err != nil || report.Incomplete() {
+				t.Fatalf("%+v, %v", report, err)
+			}
+			if got := slices.Contains(to.keyed, mt); got != tc.shown {
+				t.Errorf("shown here: %t, there: %t", tc.shown, got)
+			}
+			if tc.blocks {
+				if got, want := to.scopes[mt].space.Unidentified(), a.space.Unidentified(); got != want {
+					t.Errorf("%d unidentified blocks, want %d", got, want)
+				}
+			}
+			write(NewMsgpackWriter(&packed))
+			var scopes map[string]map[string]any
+			if err := msgpack.Unmarshal(packed.Bytes(), &scopes); err != nil {
+				t.Fatal(err)
+			}
+			if got, _ := scopes["m:t"]["keys_shown"].(bool); got != tc.shown {
+				t.Errorf("msgpack: %v", scopes)
+			}
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
-		to := newWorld()
-		report, err := Read(context.Background(), &dump, to, Options{})
-		if err != nil || report.Incomplete() {
-			t.Fatalf("%+v, %v", report, err)
-		}
-		space := to.scopes[mt].space
-		if got := space.KeysShown(); got != shown {
-			t.Errorf("shown here: %t, there: %t", got, shown)
-		}
-		if got, want := space.Unidentified(), a.space.Unidentified(); got != want {
-			t.Errorf("%d unidentified blocks, want %d", got, want)
-		}
 	}
 }

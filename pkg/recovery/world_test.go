@@ -16,6 +16,7 @@ import (
 type world struct {
 	sizes  map[catalog.Scope]uint32 // block sizes that are fixed
 	scopes map[catalog.Scope]*worldScope
+	keyed  []catalog.Scope
 }
 
 type worldScope struct {
@@ -37,6 +38,8 @@ func (w *world) Fits(sc catalog.Scope, blockSize uint32) bool {
 	size, fixed := w.sizes[sc]
 	return !fixed || size == blockSize
 }
+
+func (w *world) ShowKeys(sc catalog.Scope) { w.keyed = append(w.keyed, sc) }
 
 // noSlot is a worker that gets no place.
 const noSlot = 666

@@ -49,7 +49,8 @@ type childKey struct {
 }
 
 // A chunk is chunkWords words of the arena: the next chunk of the run (0: none) and, in the
-// upper half, the node; the number of hashes; the hashes. A position is the number of a word.
+// upper half, the node; the number of hashes; the hashes. A position is the number of a word:
+// 32 bits are enough for 32 GiB of them.
 const (
 	chunkBits   = 5
 	chunkWords  = 1 << chunkBits

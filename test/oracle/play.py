@@ -38,6 +38,7 @@ class Cache(Protocol):
     def step(self) -> list[Any]: ...
     def reset(self) -> list[Any]: ...
     def hit(self, prompt: Prompt) -> int: ...
+    def beyond(self, prompt: Prompt) -> tuple[int, int]: ...
     def marker(self, name: int) -> Marker: ...
     def block(self, prompt: Prompt, start: int, size: int) -> tuple[tuple[Any, ...], Any]:
         """The tokens of a prompt's block and its other keys, as events have them."""
@@ -54,6 +55,7 @@ class Service(Protocol):
     def started(self, rank: int, block: Callable[[Prompt, int, int], Any]) -> None: ...
     def hear(self, rank: int, event: Any) -> None: ...
     def tokens(self, worker: int, model: str, prompt: Prompt, block_size: int) -> dict[int, int]: ...
+    def beyond(self, worker: int, model: str, prompt: Prompt, block_size: int) -> dict[int, tuple[int, int]]: ...
     def select(self, model: str, prompt: Prompt, block_size: int) -> tuple[int, int]: ...
 
 
@@ -66,6 +68,7 @@ class Engine:
     block_size: int
     ranks: int = 1
     ring: int = 10_000
+    offloads: bool = False  # host and disk are compared too
     lossy: bool = False  # between engine and service is a network that may lose messages
     record: dict[str, Any] = field(default_factory=dict)  # of the worker's registration
 
@@ -232,8 +235,17 @@ class _Player:
             rows = self._service.tokens(self._number, self._model, prompt, self._engine.block_size)
             for rank, tokens in enumerate(truth):
                 self._note(place, prompt, rank, tokens, rows.get(rank, 0), "/overlap_scores")
+            if self._engine.offloads:
+                self._compare_beyond(place, prompt)
             rank, found = self._service.select(self._model, prompt, self._engine.block_size)
             self._note(place, prompt, rank, truth[rank], found, "/select")
+
+    def _compare_beyond(self, place: int, prompt: Prompt) -> None:
+        rows = self._service.beyond(self._number, self._model, prompt, self._engine.block_size)
+        for rank, cache in enumerate(rank.cache for rank in self._ranks):
+            said = rows.get(rank, (0, 0))
+            for i, tokens in enumerate(cache.beyond(prompt)):
+                self._note(place, prompt, rank, tokens, said[i], f"/overlap_scores, {('host', 'disk')[i]}")
 
     def _note(self, place: int, prompt: Prompt, rank: int, engine: int, service: int, route: str) -> None:
         self.outcome.add(Difference(place, prompt, rank, engine, service, route))

@@ -7,6 +7,8 @@ prompt the engine will hit, by the rule that the service is to follow:
   group, every removal takes one.
 - Names come from events that have the tokens of all their blocks. Groups give the
   blocks that end at the same token the same name.
+- What an event on another medium says of a name counts there; the name means what the
+  device's events said.
 - A length counts if every group that has reported can serve it, by the engine's rule
   for the group's kind.
 
@@ -63,14 +65,23 @@ class Rule:
         self.record: dict[str, Any] = {}  # of the worker's registration
         self._block = block  # of a prompt, by its first token and its size
         self._groups: dict[int, _Group] = {}
+        self._offloaded: dict[str, Counter[Name]] = {"CPU": Counter(), "STORAGE": Counter()}
         self._names: dict[tuple[Name, Block], Name] = {}  # by what is before a block, and the block
 
     def hear(self, event: Any) -> None:
         if not hasattr(event, "block_hashes"):
-            for group in self._groups.values():
-                group.copies.clear()
+            for copies in [*(group.copies for group in self._groups.values()), *self._offloaded.values()]:
+                copies.clear()
             return
         index = getattr(event, "group_idx", None) or 0
+        if (copies := self._offloaded.get(getattr(event, "medium", None))) is not None:
+            if index:
+                return
+            if hasattr(event, "token_ids"):
+                copies.update(event.block_hashes)
+            else:
+                copies.subtract(name for name in event.block_hashes if copies[name] > 0)
+            return
         if hasattr(event, "token_ids"):
             copies = self._group(index, event).copies
             copies.update(event.block_hashes)
@@ -99,6 +110,22 @@ class Rule:
             if shorter == length:
                 return length
             length = shorter
+
+    def beyond(self, prompt: Prompt) -> tuple[int, int]:
+        """The tokens behind those on the device that lie on the host, and behind these on disk."""
+        if not self._groups:
+            return 0, 0
+        size = self._groups[min(self._groups)].block_size
+        names = self._named(prompt, size, {})
+        start = self.hit(prompt)
+        tokens = []
+        for copies in self._offloaded.values():
+            end = start
+            while copies[names.get(end + size)] > 0:
+                end += size
+            tokens.append(end - start)
+            start = end
+        return tokens[0], tokens[1]
 
     def _group(self, index: int, event: Any) -> _Group:
         kind = getattr(event, "kv_cache_spec_kind", None)
@@ -172,6 +199,9 @@ class Rules:
 
     def tokens(self, worker: int, model: str, prompt: Prompt, block_size: int) -> dict[int, int]:
         return {rank: rule.hit(prompt) for rank, rule in enumerate(self._ranks)}
+
+    def beyond(self, worker: int, model: str, prompt: Prompt, block_size: int) -> dict[int, tuple[int, int]]:
+        return {rank: rule.beyond(prompt) for rank, rule in enumerate(self._ranks)}
 
     def select(self, model: str, prompt: Prompt, block_size: int) -> tuple[int, int]:
         hits = [rule.hit(prompt) for rule in self._ranks]

@@ -77,6 +77,18 @@ class Router:
             if row["worker_id"] == worker
         }
 
+    def beyond(self, worker: int, model: str, prompt: Prompt, block_size: int) -> dict[int, tuple[int, int]]:
+        """What it says that they have behind that on the host, and behind this on disk."""
+        answer = self.call("POST", "/overlap_scores", self._body(model, prompt, block_size))
+        return {
+            row["dp_rank"]: (
+                (row["host_pinned_blocks"] - row["device_blocks"]) * block_size,
+                (row["disk_blocks"] - row["host_pinned_blocks"]) * block_size,
+            )
+            for row in answer["workers"]
+            if row["worker_id"] == worker
+        }
+
     def select(self, model: str, prompt: Prompt, block_size: int) -> tuple[int, int]:
         """The rank that /select chooses, and the tokens that it is said to have."""
         answer = self.call("POST", "/select", self._body(model, prompt, block_size))

@@ -119,6 +119,10 @@ class Cache:
         tokens: int = self._match(prompt, prompt.tokens).device_prefix_len
         return tokens
 
+    def beyond(self, prompt: Prompt) -> tuple[int, int]:
+        """Nothing is offloaded."""
+        return 0, 0
+
     def marker(self, name: int) -> Marker:
         """A page that no request has."""
         tokens = [50_000 + name % 10_000, *range(self._page)]

@@ -172,6 +172,10 @@ class Cache:
         tokens: int = self._manager.get_computed_blocks(self._request(prompt))[1]
         return tokens
 
+    def beyond(self, prompt: Prompt) -> tuple[int, int]:
+        """Nothing is offloaded."""
+        return 0, 0
+
     def marker(self, name: int) -> Marker:
         """A prompt of one block of every group, under names that no request has."""
         tokens = [50_000 + name % 10_000, *range(self._block_size - 1)]

@@ -25,6 +25,7 @@ SOURCES = {
     "vllm": frozenset(
         {
             "vllm.distributed.kv_events",
+            "vllm.distributed.kv_transfer.kv_connector.v1.offloading.events",
             "vllm.multimodal.utils",
             "vllm.utils.hashing",
             "vllm.utils.math_utils",
@@ -37,6 +38,11 @@ SOURCES = {
             "vllm.v1.core.single_type_kv_cache_manager",
             "vllm.v1.kv_cache_interface",
             "vllm.v1.kv_cache_spec_registry",
+            "vllm.v1.kv_offload.base",
+            "vllm.v1.kv_offload.cpu.manager",
+            "vllm.v1.kv_offload.cpu.policies.base",
+            "vllm.v1.kv_offload.cpu.policies.factory",
+            "vllm.v1.kv_offload.cpu.policies.lru",
             "vllm.v1.request",
             "vllm.v1.utils",
         }
@@ -67,6 +73,13 @@ def _page_names(key: Any, prior: bytes | None, page_size: int) -> list[str]:
     return names
 
 
+def _logger(name: str) -> logging.Logger:
+    """A logger that has vLLM's further method."""
+    logger = logging.getLogger(name)
+    vars(logger)["warning_once"] = logger.debug
+    return logger
+
+
 # Names that are called or compared on the path taken here.
 PROVIDED: dict[str, dict[str, Any]] = {
     "pydantic": {"BaseModel": object},
@@ -75,11 +88,12 @@ PROVIDED: dict[str, dict[str, Any]] = {
     "torch": {"empty": lambda *_shape, **_options: (), "device": str},
     "vllm": {"envs": types.SimpleNamespace(VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=True)},
     "vllm.config.kv_events": {"KVEventsConfig": types.SimpleNamespace},
-    "vllm.logger": {"init_logger": logging.getLogger},
+    "vllm.logger": {"init_logger": _logger},
     "vllm.platforms": {
         "current_platform": types.SimpleNamespace(register_custom_kv_cache_specs=lambda _config: None)
     },
     "vllm.utils.import_utils": {"LazyLoader": lambda _name, _scope, module: importlib.import_module(module)},
+    "vllm.v1.kv_offload.cpu.common": {"CPULoadStoreSpec": list},
     "vllm.v1.structured_output.request": {
         "StructuredOutputRequest": types.SimpleNamespace(from_sampling_params=lambda _params: None)
     },

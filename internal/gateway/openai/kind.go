@@ -5,9 +5,9 @@ import "strings"
 // Kind is the API that a request is for.
 type Kind uint8
 
-// The kinds of requests. All but Other have a prompt that the choice of a worker depends on.
+// The kinds of requests. All but Other have a prompt whose tokens can be asked for.
 const (
-	Other       Kind = iota // any other route; there is no prompt to read
+	Other       Kind = iota // any other route; of its prompt only token ids are read
 	Chat                    // POST …/v1/chat/completions
 	Completions             // POST …/v1/completions
 	Responses               // POST …/v1/responses

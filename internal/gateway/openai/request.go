@@ -39,6 +39,7 @@ type Request struct {
 
 	body    []byte // without a byte order mark
 	open    int    // offset behind the bracket that opens the body
+	idLists int    // how many members of another route may have token ids
 	members [memberCount]span
 }
 
@@ -76,7 +77,6 @@ const (
 	memberAddGeneration
 	memberContinueFinal
 	memberAddSpecial
-	memberToolChoice
 	memberMaxTokens // max_output_tokens of a response
 	memberMaxCompletionTokens
 	memberTruncateTokens
@@ -85,6 +85,7 @@ const (
 	memberSuffix
 	memberEcho
 	memberTransfer
+	memberIDs // token ids of another route, but for its input
 	memberReasoning
 	memberThinking
 	memberOutputConfig
@@ -103,35 +104,34 @@ var scanners = sync.Pool{New: func() any { return new(bodyscan.Scanner) }}
 
 // ParseRequest reads the body of a request, without the byte order mark that it may begin with.
 // The error is a *bodyscan.Error with the first fault, and never repeats text of the body. For
-// the kind Other any body is accepted, and only its model is read.
+// the kind Other any body is accepted; of its prompt PromptIDs may read token ids.
 func ParseRequest(kind Kind, body []byte) (*Request, error) {
-	s := scanners.Get().(*bodyscan.Scanner)
-	defer func() {
-		s.Reset(bodyscan.JSON, nil)
-		scanners.Put(s)
-	}()
 	r := &Request{Kind: kind, body: bytes.TrimPrefix(body, []byte(byteOrderMark))}
-	if kind == Other {
-		if err := otherShape.Decode(s, bodyscan.JSON, r.body, r); err != nil {
-			return &Request{body: body}, nil // no JSON, or not of this form: it stays as it is
-		}
+	err := scan(r.body, func(s *bodyscan.Scanner) {
+		s.Next()
+		r.open = s.Offset() + 1
+		shapes[kind].Read(s, r)
+	})
+	switch {
+	case err == nil:
 		return r, nil
-	}
-	s.Reset(bodyscan.JSON, r.body)
-	s.Next()
-	r.open = s.Offset() + 1
-	shapes[kind].Read(s, r)
-	if err := s.End(); err != nil {
+	case kind == Other:
+		return &Request{body: body}, nil // no JSON, or not of this form: it stays as it is
+	default:
 		return nil, err
 	}
-	return r, nil
 }
 
-// otherShape is the body of a route without a prompt.
-var otherShape = bodyscan.NewObject(field("model", readModel))
-
-// shapes describes the bodies of the kinds with a prompt. Members not listed are skipped.
+// shapes describes the bodies of the kinds. Members not listed are skipped.
 var shapes = [...]*bodyscan.Object[Request]{
+	Other: bodyscan.NewObject(append(
+		idFields(),
+		placed("model", memberModel, readModel),
+		placed("cache_salt", memberSalt, readPlainSalt),
+		field("stream", func(s *bodyscan.Scanner, r *Request) { r.Stream = readFlag(s) }),
+		placed("truncate_prompt_tokens", memberTruncateTokens, skip),
+		placed("truncation_side", memberTruncationSide, skip),
+	)...),
 	Chat: bodyscan.NewObject(append(
 		fields(),
 		placed("messages", memberMessages, readMessages),
@@ -149,6 +149,7 @@ var shapes = [...]*bodyscan.Object[Request]{
 		placed("add_generation_prompt", memberAddGeneration, skip),
 		placed("continue_final_message", memberContinueFinal, skip),
 		placed("add_special_tokens", memberAddSpecial, skip),
+		field("session_params", readElsewhere),
 	)...),
 	Completions: bodyscan.NewObject(append(
 		fields(),
@@ -159,6 +160,7 @@ var shapes = [...]*bodyscan.Object[Request]{
 		placed("truncate_prompt_tokens", memberTruncateTokens, skip),
 		placed("truncation_side", memberTruncationSide, skip),
 		placed("add_special_tokens", memberAddSpecial, skip),
+		field("session_params", readElsewhere),
 	)...),
 	Responses: bodyscan.NewObject(append(
 		fields(),
@@ -179,7 +181,6 @@ var shapes = [...]*bodyscan.Object[Request]{
 		placed("messages", memberMessages, readMessages),
 		placed("system", memberSystem, readSystem),
 		placed("tools", memberTools, readSize),
-		placed("tool_choice", memberToolChoice, skip),
 		placed("thinking", memberThinking, skip),
 		placed("output_config", memberOutputConfig, skip),
 		placed("chat_template_kwargs", memberTemplateKwargs, skip),

@@ -68,6 +68,8 @@ func TestParseRequest(t *testing.T) {
 		"lists of tokens": {Completions, `{"prompt":[ [1,2],[3],[4,5]]}`, Request{Prompts: 3, Tokens: []uint32{1, 2}, FurtherTokens: 3}},
 		"no prompt":       {Completions, `{"prompt":[]}`, Request{}},
 		"embeddings":      {Completions, `{"prompt":null,"prompt_embeds":"AA"}`, Request{Media: true}},
+		"a session":       {Chat, `{"messages":[],"session_params":{"id":"s"}}`, Request{Prompts: 1, Media: true}},
+		"no session":      {Completions, `{"prompt":"a","session_params":null}`, Request{Prompts: 1, FirstBytes: 1, TextBytes: 1}},
 		"input":           {Responses, `{"input":"abc","max_output_tokens":3,"instructions":null,"previous_response_id":null}`, Request{Prompts: 1, MaxTokens: 3, FirstBytes: 3, TextBytes: 3}},
 		"items": {
 			Responses, `{"input":[{"type":"message","content":[{"type":"input_text","text":"ab"}]},{"type":"function_call_output","output":"cd"}]}`,
@@ -92,7 +94,7 @@ func TestParseRequest(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		got.body, got.open, got.members = nil, 0, [memberCount]span{}
+		got.body, got.open, got.idLists, got.members = nil, 0, 0, [memberCount]span{}
 		if got.Kind != tc.kind && tc.kind != Other {
 			t.Errorf("%s: kind %v", name, got.Kind)
 		}
@@ -196,6 +198,7 @@ func FuzzParseRequest(f *testing.F) {
 	for _, seed := range []string{
 		`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a\n"}]}],"cache_salt":"x","nvext":{"cache_salt":"y"}}`,
 		`{"prompt":["a","b"],"model":"m"}`, `{"prompt":[[1,2],[3]]}`, `{"input":[{"role":"user","content":"a"}],"instructions":"i"}`, `{ }`,
+		`{"input_ids":[[1,2]],"cache_salt":"x","input":"a"}`,
 	} {
 		for kind := range Messages + 1 {
 			f.Add(uint8(kind), []byte(seed), "s")
@@ -204,19 +207,21 @@ func FuzzParseRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, k uint8, body []byte, salt string) {
 		kind := Kind(k % uint8(Messages+1))
 		r, err := ParseRequest(kind, body)
-		if err != nil || kind == Other {
+		if err != nil || kind == Other && r.PromptIDs() == nil {
 			return
 		}
 		if !json.Valid(body) {
 			t.Fatalf("%q is taken for JSON", body)
 		}
-		tokenize, notTokenized := r.TokenizeBody("", false)
-		_, render, notRendered := r.RenderBody("m")
-		if out := bytes.Join(tokenize, nil); notTokenized == nil && !json.Valid(out) {
-			t.Fatalf("%q becomes %q", body, out)
-		}
-		if out := bytes.Join(render, nil); notRendered == nil && !json.Valid(out) {
-			t.Fatalf("%q becomes %q", body, out)
+		if kind != Other {
+			tokenize, notTokenized := r.TokenizeBody("", false)
+			_, render, notRendered := r.RenderBody("m")
+			if out := bytes.Join(tokenize, nil); notTokenized == nil && !json.Valid(out) {
+				t.Fatalf("%q becomes %q", body, out)
+			}
+			if out := bytes.Join(render, nil); notRendered == nil && !json.Valid(out) {
+				t.Fatalf("%q becomes %q", body, out)
+			}
 		}
 		_, told, err := (&Request{Salt: salt}).CacheSalt(nil, false)
 		if err != nil || told == "" {

@@ -64,16 +64,15 @@ const (
 	lineOther // in a line that is skipped
 )
 
-// NewResponse returns a Response for the answer to a request of the given kind. contentType and
-// contentEncoding are the answer's headers; an answer that is compressed or of another type is
-// not parsed.
-func NewResponse(kind Kind, contentType, contentEncoding string) *Response {
+// NewResponse returns a Response for an answer. contentType and contentEncoding are its headers;
+// an answer that is compressed or of another type is not parsed.
+func NewResponse(contentType, contentEncoding string) *Response {
 	r := &Response{line: line{empty: true}}
 	r.json.report = r.mark
 	r.json.reset()
 	media, _, _ := mime.ParseMediaType(contentType)
 	switch {
-	case kind == Other || contentEncoding != "" && contentEncoding != "identity":
+	case contentEncoding != "" && contentEncoding != "identity":
 	case media == "text/event-stream":
 		r.format = formatEvents
 	case media == "application/json":

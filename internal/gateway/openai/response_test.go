@@ -32,7 +32,6 @@ data: [DONE]
 // TestResponse proves what is told of an answer, cut into pieces of every length.
 func TestResponse(t *testing.T) {
 	for name, tc := range map[string]struct {
-		kind      Kind
 		mediaType string
 		body      string
 		started   bool
@@ -40,49 +39,49 @@ func TestResponse(t *testing.T) {
 		usage     Usage
 		ok        bool
 	}{
-		"chat":      {Chat, events, vllmChat, true, 2, Usage{31, 2, 16, true}, true},
-		"only role": {Chat, events, vllmChat[:strings.Index(vllmChat, "\n")+2], true, 0, Usage{}, false},
-		"crlf":      {Chat, events, strings.ReplaceAll(vllmChat, "\n", "\r\n"), true, 2, Usage{31, 2, 16, true}, true},
-		"cr":        {Chat, events, strings.ReplaceAll(vllmChat, "\n", "\r"), true, 2, Usage{31, 2, 16, true}, true},
-		"no end":    {Chat, events, strings.TrimSpace(strings.ReplaceAll(vllmChat, "data: [DONE]", "")), true, 2, Usage{31, 2, 16, true}, true},
-		"comments":  {Chat, events, ": ping\n\nevent: x\nid: 1\n\ndat: {}\n\n", false, 0, Usage{}, false},
-		"an error":  {Chat, events, `data: {"error":{"message":"m"}}` + "\n\n", false, 0, Usage{}, false},
+		"chat":      {events, vllmChat, true, 2, Usage{31, 2, 16, true}, true},
+		"only role": {events, vllmChat[:strings.Index(vllmChat, "\n")+2], true, 0, Usage{}, false},
+		"crlf":      {events, strings.ReplaceAll(vllmChat, "\n", "\r\n"), true, 2, Usage{31, 2, 16, true}, true},
+		"cr":        {events, strings.ReplaceAll(vllmChat, "\n", "\r"), true, 2, Usage{31, 2, 16, true}, true},
+		"no end":    {events, strings.TrimSpace(strings.ReplaceAll(vllmChat, "data: [DONE]", "")), true, 2, Usage{31, 2, 16, true}, true},
+		"comments":  {events, ": ping\n\nevent: x\nid: 1\n\ndat: {}\n\n", false, 0, Usage{}, false},
+		"an error":  {events, `data: {"error":{"message":"m"}}` + "\n\n", false, 0, Usage{}, false},
 		"tool calls": {
-			Chat, events, `data:{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{"}}]}}]}` + "\n\n" + `data: {"choices":[{"delta":{"tool_calls":[]}}]}` + "\n\n",
+			events, `data:{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{"}}]}}]}` + "\n\n" + `data: {"choices":[{"delta":{"tool_calls":[]}}]}` + "\n\n",
 			true, 1,
 			Usage{},
 			false,
 		},
-		"of another API":       {Chat, events, "data: {}\n\n", true, 0, Usage{}, false},
-		"no JSON":              {Chat, events, "data: a\n\n", true, 0, Usage{}, false},
-		"an error and the end": {Chat, events, `data: {"error":{"message":"m"}}` + "\n\ndata: [DONE]\n\n", false, 0, Usage{}, false},
-		"a ping":               {Messages, events, "data: {\"type\":\"ping\"}\n\n", false, 0, Usage{}, false},
+		"of another API":       {events, "data: {}\n\n", true, 0, Usage{}, false},
+		"no JSON":              {events, "data: a\n\n", true, 0, Usage{}, false},
+		"an error and the end": {events, `data: {"error":{"message":"m"}}` + "\n\ndata: [DONE]\n\n", false, 0, Usage{}, false},
+		"a ping":               {events, "data: {\"type\":\"ping\"}\n\n", false, 0, Usage{}, false},
 		"two choices": {
-			Chat, events, `data: {"choices":[{"delta":{"content":"a","reasoning":"b"}},{"delta":{"content":""}},{"delta":{"content":"c"}}]}` + "\n\n", true, 2,
+			events, `data: {"choices":[{"delta":{"content":"a","reasoning":"b"}},{"delta":{"content":""}},{"delta":{"content":"c"}}]}` + "\n\n", true, 2,
 			Usage{},
 			false,
 		},
-		"byte order mark":         {Chat, events, "\xef\xbb\xbf" + vllmChat[strings.Index(vllmChat, "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"choices\":[],"):], false, 2, Usage{31, 2, 16, true}, true},
-		"byte order mark in JSON": {Chat, jsonType, "\xef\xbb\xbf" + `{"usage":{"prompt_tokens":31}}`, true, 0, Usage{Prompt: 31}, true},
-		"several lines":           {Chat, events, "data: {\"choices\":\ndata: [{\"delta\":{\"content\":\ndata: \"a\"}}]}\n\n", true, 1, Usage{}, false},
+		"byte order mark":         {events, "\xef\xbb\xbf" + vllmChat[strings.Index(vllmChat, "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"choices\":[],"):], false, 2, Usage{31, 2, 16, true}, true},
+		"byte order mark in JSON": {jsonType, "\xef\xbb\xbf" + `{"usage":{"prompt_tokens":31}}`, true, 0, Usage{Prompt: 31}, true},
+		"several lines":           {events, "data: {\"choices\":\ndata: [{\"delta\":{\"content\":\ndata: \"a\"}}]}\n\n", true, 1, Usage{}, false},
 		"more tokens than events": {
-			Chat, events, `data: {"choices":[{"delta":{"content":"abc"}}],"usage":{"prompt_tokens":4,"completion_tokens":3}}` + "\n\n",
+			events, `data: {"choices":[{"delta":{"content":"abc"}}],"usage":{"prompt_tokens":4,"completion_tokens":3}}` + "\n\n",
 			true, 3,
 			Usage{Prompt: 4, Completion: 3},
 			true,
 		},
-		"completions": {Completions, events, `data: {"choices":[{"text":"a"}],"usage":null}` + "\n\n" + `data: {"choices":[{"text":""}]}` + "\n\n", true, 1, Usage{}, false},
+		"completions": {events, `data: {"choices":[{"text":"a"}],"usage":null}` + "\n\n" + `data: {"choices":[{"text":""}]}` + "\n\n", true, 1, Usage{}, false},
 		"response": {
-			Responses, events, "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"usage\":null,\"output\":[]}}\n\n" +
+			events, "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"usage\":null,\"output\":[]}}\n\n" +
 				"event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"a\"}\n\n" +
 				"data: {\"type\":\"response.completed\",\"response\":{\"output\":[{\"content\":[{\"text\":\"" + strings.Repeat("a", 70_000) + "\"}]}],\"usage\":{\"input_tokens\":9,\"input_tokens_details\":{\"cached_tokens\":0},\"output_tokens\":1}}}\n\n",
 			true, 1,
 			Usage{9, 1, 0, true},
 			true,
 		},
-		"only created": {Responses, events, "data: {\"type\":\"response.created\",\"response\":{}}\n\n", false, 0, Usage{}, false},
+		"only created": {events, "data: {\"type\":\"response.created\",\"response\":{}}\n\n", false, 0, Usage{}, false},
 		"messages": {
-			Messages, events, "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":5,\"cache_read_input_tokens\":16,\"output_tokens\":0}}}\n\n" +
+			events, "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":5,\"cache_read_input_tokens\":16,\"output_tokens\":0}}}\n\n" +
 				"event: ping\ndata: {\"type\":\"ping\"}\n\n" +
 				"event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"delta\":{\"type\":\"text_delta\",\"text\":\"a\"}}\n\n" +
 				"event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"output_tokens\":2}}\n\n",
@@ -91,36 +90,37 @@ func TestResponse(t *testing.T) {
 			true,
 		},
 		"json": {
-			Chat, jsonType, `{"choices":[{"message":{"content":"` + strings.Repeat(`\"`, 300) + `"}}],"usage":{"prompt_tokens":31,"completion_tokens":2,"prompt_tokens_details":null},"prompt_logprobs":null}`,
+			jsonType, `{"choices":[{"message":{"content":"` + strings.Repeat(`\"`, 300) + `"}}],"usage":{"prompt_tokens":31,"completion_tokens":2,"prompt_tokens_details":null},"prompt_logprobs":null}`,
 			true, 2,
 			Usage{Prompt: 31, Completion: 2},
 			true,
 		},
-		"usage elsewhere": {Chat, jsonType, `{"a":{"usage":{"prompt_tokens":31}},"b":[{"usage":{"prompt_tokens":1}}]}`, true, 0, Usage{}, false},
-		"no integers":     {Chat, jsonType, `{"usage":{"prompt_tokens":-1,"completion_tokens":1.5}}`, true, 0, Usage{}, false},
-		"too large":       {Chat, jsonType, `{"usage":{"prompt_tokens":99999999999999999999}}`, true, 0, Usage{}, false},
-		"no json":         {Chat, jsonType, `<html>"usage":{"prompt_tokens":31}`, true, 0, Usage{}, false},
-		"deep":            {Chat, jsonType, strings.Repeat("[", 200) + `{"usage":{"prompt_tokens":31}}`, true, 0, Usage{}, false},
-		"another type":    {Chat, "text/plain", `{"usage":{"prompt_tokens":31}}`, true, 0, Usage{}, false},
-		"another route":   {Other, jsonType, `{"usage":{"prompt_tokens":31}}`, true, 0, Usage{}, false},
-		"nothing":         {Chat, jsonType, ``, false, 0, Usage{}, false},
+		"usage elsewhere":   {jsonType, `{"a":{"usage":{"prompt_tokens":31}},"b":[{"usage":{"prompt_tokens":1}}]}`, true, 0, Usage{}, false},
+		"no integers":       {jsonType, `{"usage":{"prompt_tokens":-1,"completion_tokens":1.5}}`, true, 0, Usage{}, false},
+		"too large":         {jsonType, `{"usage":{"prompt_tokens":99999999999999999999}}`, true, 0, Usage{}, false},
+		"no json":           {jsonType, `<html>"usage":{"prompt_tokens":31}`, true, 0, Usage{}, false},
+		"deep":              {jsonType, strings.Repeat("[", 200) + `{"usage":{"prompt_tokens":31}}`, true, 0, Usage{}, false},
+		"another type":      {"text/plain", `{"usage":{"prompt_tokens":31}}`, true, 0, Usage{}, false},
+		"vLLM's generate":   {events, "data: {\"choices\":[{\"index\":0,\"token_ids\":[7,8]}]}\n\ndata: {\"choices\":[{\"token_ids\":[9]}],\"usage\":{\"prompt_tokens\":4}}\n\n", true, 2, Usage{Prompt: 4}, true},
+		"SGLang's generate": {events, "data: {\"text\":\"a b c\",\"meta_info\":{\"prompt_tokens\":5,\"completion_tokens\":3,\"cached_tokens\":4}}\n\n", true, 3, Usage{Prompt: 5, Completion: 3, Cached: 4, HasCached: true}, true},
+		"nothing":           {jsonType, ``, false, 0, Usage{}, false},
 	} {
 		for size := 1; size < 200; size = size*2 + 1 {
-			r := fed(tc.kind, tc.mediaType, tc.body, func(int) int { return size })
+			r := fed(tc.mediaType, tc.body, func(int) int { return size })
 			usage, ok := r.Usage()
 			if r.Started() != tc.started || r.Tokens() != tc.tokens || usage != tc.usage || ok != tc.ok {
 				t.Errorf("%s in pieces of %d: started %v, %d tokens, %+v, %v", name, size, r.Started(), r.Tokens(), usage, ok)
 			}
 		}
 	}
-	if r := NewResponse(Chat, jsonType, "gzip"); r.format != formatOpaque {
+	if r := NewResponse(jsonType, "gzip"); r.format != formatOpaque {
 		t.Error("a compressed body is read")
 	}
 }
 
 // fed returns a Response that has read a body in pieces of the given lengths.
-func fed(kind Kind, mediaType, body string, length func(i int) int) *Response {
-	r := NewResponse(kind, mediaType, "")
+func fed(mediaType, body string, length func(i int) int) *Response {
+	r := NewResponse(mediaType, "")
 	for i := 0; body != ""; i++ {
 		n := min(max(length(i), 1), len(body))
 		r.Write([]byte(body[:n]))
@@ -150,12 +150,12 @@ func FuzzResponse(f *testing.F) {
 		if streams {
 			mediaType = events
 		}
-		whole := fed(Chat, mediaType, body, func(int) int { return len(body) })
+		whole := fed(mediaType, body, func(int) int { return len(body) })
 		for name, length := range map[string]func(int) int{
 			"bytes":  func(int) int { return 1 },
 			"pieces": func(i int) int { return int(append(cuts, 1)[i%(len(cuts)+1)]) },
 		} {
-			if got := told(fed(Chat, mediaType, body, length)); got != told(whole) {
+			if got := told(fed(mediaType, body, length)); got != told(whole) {
 				t.Fatalf("%q in %s: %s, as a whole %s", body, name, got, told(whole))
 			}
 		}
@@ -179,7 +179,7 @@ func FuzzResponse(f *testing.F) {
 
 // TestResponseAllocates proves that a piece of an answer costs no memory.
 func TestResponseAllocates(t *testing.T) {
-	r := NewResponse(Chat, events, "")
+	r := NewResponse(events, "")
 	piece := []byte(vllmChat)
 	if n := testing.AllocsPerRun(100, func() { r.Write(piece) }); n != 0 {
 		t.Errorf("%v allocations for each piece", n)
@@ -187,7 +187,7 @@ func TestResponseAllocates(t *testing.T) {
 }
 
 func BenchmarkResponse(b *testing.B) {
-	r := NewResponse(Chat, events, "")
+	r := NewResponse(events, "")
 	piece := []byte(vllmChat)
 	b.SetBytes(int64(len(piece)))
 	b.ReportAllocs()
@@ -209,7 +209,7 @@ func TestAgainstVLLM(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r := fed(kind, mediaType, string(body), func(int) int { return 7 })
+			r := fed(mediaType, string(body), func(int) int { return 7 })
 			usage, ok := r.Usage()
 			if want := (Usage{prompt, 6, 32, true}); !ok || usage != want || r.Tokens() != 6 {
 				t.Errorf("%s as %s: %+v, %v, %d tokens", kind, suffix, usage, ok, r.Tokens())
@@ -222,7 +222,7 @@ func TestAgainstVLLM(t *testing.T) {
 			}
 			// Before its first token a stream has begun, but not the answer.
 			head, _, _ := strings.Cut(string(body), `" w`)
-			if before := fed(kind, mediaType, head[:strings.LastIndex(head, "\n\n")+2], func(int) int { return 7 }); before.Tokens() != 0 {
+			if before := fed(mediaType, head[:strings.LastIndex(head, "\n\n")+2], func(int) int { return 7 }); before.Tokens() != 0 {
 				t.Errorf("%s: %d tokens before the first", kind, before.Tokens())
 			}
 		}

@@ -9,8 +9,8 @@ import (
 )
 
 // Truncation says which tokens an engine keeps of a longer prompt, by the members
-// truncate_prompt_tokens and truncation_side of chats and completions, and truncation of
-// responses. The rules are those of TokenizeParams in vLLM 0.33. The zero value keeps all.
+// truncate_prompt_tokens and truncation_side of chats, completions and embeddings, and truncation
+// of responses. The rules are those of TokenizeParams in vLLM 0.33. The zero value keeps all.
 type Truncation struct {
 	// Given: the prompt may be shortened.
 	Given bool
@@ -28,6 +28,7 @@ type Truncation struct {
 // nothing.
 func (r *Request) Truncation() Truncation {
 	switch {
+	case r.Kind == Other && !r.members[memberInput].exists(): // vLLM's generate has no such members
 	case r.Kind == Responses: // null is not "disabled"
 		if at := r.members[memberTruncation]; at.exists() && string(r.raw(memberTruncation)) != `"disabled"` {
 			return Truncation{Given: true, Tokens: -1, Output: r.asksForOutput()}
@@ -53,6 +54,9 @@ func (r *Request) truncationSide() string {
 // asksForOutput reports whether the request's limit on generated tokens is not 0. In a completion,
 // a limit of null is 0, and none at all is 16.
 func (r *Request) asksForOutput() bool {
+	if r.Kind == Other {
+		return false
+	}
 	limit := memberMaxTokens
 	if !r.isNull(memberMaxCompletionTokens) {
 		limit = memberMaxCompletionTokens
@@ -112,25 +116,21 @@ func (r *Request) EstimateTokens(bytesPerToken, kept int) int {
 	if r.Prompts <= 1 || kept == math.MaxInt {
 		return min(kept, max(r.TextBytes/bytesPerToken, len(r.Tokens)+r.FurtherTokens))
 	}
-	s := scanners.Get().(*bodyscan.Scanner)
-	defer func() {
-		s.Reset(bodyscan.JSON, nil)
-		scanners.Put(s)
-	}()
-	s.Reset(bodyscan.JSON, r.raw(memberPrompt))
 	all := 0
-	for range s.Array() {
-		n := 0
-		if s.Next() == '"' {
-			n = skipText(s) / bytesPerToken
-		} else {
-			for range s.Array() {
-				s.Skip()
-				n++
+	_ = scan(r.raw(memberPrompt), func(s *bodyscan.Scanner) { // it has been read before
+		for range s.Array() {
+			n := 0
+			if s.Next() == '"' {
+				n = skipText(s) / bytesPerToken
+			} else {
+				for range s.Array() {
+					s.Skip()
+					n++
+				}
 			}
+			all += min(kept, n)
 		}
-		all += min(kept, n)
-	}
+	})
 	return all
 }
 
@@ -153,12 +153,8 @@ func (r *Request) TransferredTokens() (ids []uint32) {
 	if !r.Transfers() {
 		return nil
 	}
-	s := scanners.Get().(*bodyscan.Scanner)
-	defer func() {
-		s.Reset(bodyscan.JSON, nil)
-		scanners.Put(s)
-	}()
-	if transfer.Decode(s, bodyscan.JSON, r.raw(memberTransfer), &ids) != nil || len(ids) == 0 {
+	err := scan(r.raw(memberTransfer), func(s *bodyscan.Scanner) { transfer.Read(s, &ids) })
+	if err != nil || len(ids) == 0 {
 		return nil // for the engine to refuse
 	}
 	return ids

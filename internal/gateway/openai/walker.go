@@ -102,6 +102,10 @@ func newPaths() *pathNode {
 		add("choices.delta."+name, markOutput, kindText)
 	}
 	add("choices.delta.tool_calls", markOutput, kindObject)
+	add("choices.token_ids", markOutput, kindNumber)       // of vLLM's generate
+	add("meta_info.prompt_tokens", markPrompt, kindNumber) // of SGLang's
+	add("meta_info.cached_tokens", markCached, kindNumber)
+	add("meta_info.completion_tokens", markGenerated, kindNumber)
 	add("delta", markOutput, kindText) // of events of a response
 	for _, name := range []string{"text", "thinking", "partial_json"} {
 		add("delta."+name, markOutput, kindText) // of Anthropic's events

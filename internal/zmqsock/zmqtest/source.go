@@ -58,7 +58,7 @@ func Start[S Source](t testing.TB, source S) S {
 // Subscribe follows a publisher until the source ends, and logs what comes.
 func Subscribe(t testing.TB, source kvevents.Source, endpoint string, l *Log) uint64 {
 	t.Helper()
-	id, err := source.Subscribe(endpoint, "", nil, l.Message, l.Status)
+	id, err := source.Subscribe(endpoint, nil, l.Message, l.Status)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func testSubscribeBinds(t *testing.T, open func() Source) {
 	source, l := Start(t, open()), NewLog()
 	endpoint := Wildcard(FreeEndpoint(t))
 	id := Subscribe(t, source, endpoint, l)
-	if _, err := source.Subscribe(endpoint, "", nil, l.Message, l.Status); err == nil || !strings.Contains(err.Error(), "address already in use") {
+	if _, err := source.Subscribe(endpoint, nil, l.Message, l.Status); err == nil || !strings.Contains(err.Error(), "address already in use") {
 		t.Errorf("second bind: error %v, want address already in use", err)
 	}
 	connectTo := strings.Replace(endpoint, "*", "127.0.0.1", 1)
@@ -105,7 +105,7 @@ func testSubscribeBinds(t *testing.T, open func() Source) {
 
 	source.Close(id)
 	again := NewLog()
-	Rebind(t, func() error { _, err := source.Subscribe(endpoint, "", nil, again.Message, again.Status); return err })
+	Rebind(t, func() error { _, err := source.Subscribe(endpoint, nil, again.Message, again.Status); return err })
 	three := Connect(t, connectTo)
 	defer three.Close()
 	three.Subscribers(1)
@@ -116,11 +116,11 @@ func testSubscribeBinds(t *testing.T, open func() Source) {
 func testSubscribeErrors(t *testing.T, open func() Source) {
 	source, l := Start(t, open()), NewLog()
 	for _, endpoint := range []string{"", "nonsense", "tcp://", "tcp://*:http-", "ftp://host:1"} {
-		if _, err := source.Subscribe(endpoint, "", nil, l.Message, l.Status); err == nil {
+		if _, err := source.Subscribe(endpoint, nil, l.Message, l.Status); err == nil {
 			t.Errorf("Subscribe(%q) succeeded", endpoint)
 		}
 	}
-	if _, err := source.Request("tcp://*:5", "", [][]byte{nil}, l.Answer); err == nil {
+	if _, err := source.Request("tcp://*:5", [][]byte{nil}, l.Answer); err == nil {
 		t.Error("Request to a wildcard succeeded")
 	}
 }
@@ -180,7 +180,7 @@ func testRequest(t *testing.T, open func() Source) {
 			server := NewReplayServer(t, "", topic)
 			defer server.Close()
 			server.Keep(Kept{Seq: 0, Payload: []byte("zero")}, Kept{Seq: 1, Payload: []byte("one")})
-			id, err := source.Request(server.Endpoint, "", [][]byte{nil, Seq(1)}, l.Answer)
+			id, err := source.Request(server.Endpoint, [][]byte{nil, Seq(1)}, l.Answer)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -201,7 +201,7 @@ func testRequest(t *testing.T, open func() Source) {
 func testRequestBeforeTheServer(t *testing.T, open func() Source) {
 	source, l := Start(t, open()), NewLog()
 	endpoint := FreeEndpoint(t)
-	if _, err := source.Request(endpoint, "", [][]byte{nil, Seq(0)}, l.Answer); err != nil {
+	if _, err := source.Request(endpoint, [][]byte{nil, Seq(0)}, l.Answer); err != nil {
 		t.Fatal(err)
 	}
 	server := NewReplayServer(t, endpoint, false)
@@ -283,10 +283,10 @@ func testStopped(t *testing.T, source Source, stopped error) {
 	if err := source.Run(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := source.Subscribe("tcp://127.0.0.1:1", "", nil, l.Message, l.Status); !errors.Is(err, stopped) {
+	if _, err := source.Subscribe("tcp://127.0.0.1:1", nil, l.Message, l.Status); !errors.Is(err, stopped) {
 		t.Errorf("Subscribe: %v, want %v", err, stopped)
 	}
-	if _, err := source.Request("tcp://127.0.0.1:1", "", [][]byte{nil}, l.Answer); !errors.Is(err, stopped) {
+	if _, err := source.Request("tcp://127.0.0.1:1", [][]byte{nil}, l.Answer); !errors.Is(err, stopped) {
 		t.Errorf("Request: %v, want %v", err, stopped)
 	}
 	source.Close(1)

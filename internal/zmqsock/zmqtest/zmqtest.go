@@ -37,11 +37,6 @@ type Publisher struct {
 // Option is set on a socket before it is bound or connected.
 type Option func(*zmq4.Socket) error
 
-// CurveServer makes a socket the server of CURVE; the key is Z85.
-func CurveServer(secretKey string) Option {
-	return func(s *zmq4.Socket) error { return errors.Join(s.SetCurveServer(1), s.SetCurveSecretkey(secretKey)) }
-}
-
 // CurveClient makes a socket a client of CURVE; the keys are Z85.
 func CurveClient(publicKey, secretKey, serverKey string) Option {
 	return func(s *zmq4.Socket) error {

@@ -18,10 +18,9 @@ import (
 
 // Errors of a Source.
 var (
-	ErrStopped   = errors.New("libzmq source is stopped")
-	ErrServerKey = errors.New("CURVE is not supported on libzmq")
-	ErrName      = errors.New("libzmq looks host names up itself: their addresses cannot be checked against the allowed endpoints")
-	ErrWildcard  = errors.New("a wildcard host cannot be connected to")
+	ErrStopped  = errors.New("libzmq source is stopped")
+	ErrName     = errors.New("libzmq looks host names up itself: their addresses cannot be checked against the allowed endpoints")
+	ErrWildcard = errors.New("a wildcard host cannot be connected to")
 )
 
 var _ kvevents.Source = (*Source)(nil)
@@ -124,19 +123,19 @@ func (s *Source) wait(call func() error) error {
 }
 
 // Subscribe implements [kvevents.Source]. It never calls offer: a message waits for its turn in
-// the inbox. A serverKey is ErrServerKey.
-func (s *Source) Subscribe(endpoint, serverKey string, _ func([][]byte, time.Time) bool, message func(frames [][]byte, memory *budget.Buffer, received time.Time) bool, status func(up bool)) (id uint64, err error) {
-	return s.open(&socket{endpoint: endpoint, queue: s.opt.Queue, account: s.opt.Streams, message: message, status: status}, serverKey)
+// the inbox.
+func (s *Source) Subscribe(endpoint string, _ func([][]byte, time.Time) bool, message func(frames [][]byte, memory *budget.Buffer, received time.Time) bool, status func(up bool)) (id uint64, err error) {
+	return s.open(&socket{endpoint: endpoint, queue: s.opt.Queue, account: s.opt.Streams, message: message, status: status})
 }
 
 // Request implements [kvevents.Source]. If there is no server, nothing comes back, which is no
 // error.
-func (s *Source) Request(endpoint, serverKey string, request [][]byte, answer func(frames [][]byte, memory *budget.Buffer) bool) (id uint64, err error) {
+func (s *Source) Request(endpoint string, request [][]byte, answer func(frames [][]byte, memory *budget.Buffer) bool) (id uint64, err error) {
 	message := func(frames [][]byte, memory *budget.Buffer, _ time.Time) bool { return answer(frames, memory) }
-	return s.open(&socket{endpoint: endpoint, queue: s.opt.Answers, account: s.opt.Replay, message: message, request: request}, serverKey)
+	return s.open(&socket{endpoint: endpoint, queue: s.opt.Answers, account: s.opt.Replay, message: message, request: request})
 }
 
-func (s *Source) open(one *socket, serverKey string) (id uint64, err error) {
+func (s *Source) open(one *socket) (id uint64, err error) {
 	named, err := s.opt.Endpoints.Check(one.endpoint)
 	e, unread := catalog.ParseEndpoint(one.endpoint)
 	one.bound, one.maxFrame = e.Wildcard, s.opt.MaxFrame
@@ -145,8 +144,6 @@ func (s *Source) open(one *socket, serverKey string) (id uint64, err error) {
 		err = errors.Join(err, unread)
 	case named:
 		err = ErrName
-	case serverKey != "":
-		err = ErrServerKey
 	case one.bound && one.status == nil:
 		err = ErrWildcard
 	default:

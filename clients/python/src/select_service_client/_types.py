@@ -34,7 +34,6 @@ class WorkerSettings(TypedDict, total=False):
     kv_events_endpoints: Mapping[int, str] | Mapping[str, str] | None
     replay_endpoint: str | None
     replay_endpoints: Mapping[int, str] | Mapping[str, str] | None
-    kv_events_server_key: str | None
     kv_event_copies: Literal["count", "set"] | None
     attention_chunk_size: int | None
     data_parallel_start_rank: int | None
@@ -76,7 +75,6 @@ class Worker(TypedDict, total=False):
     kv_events_endpoints: dict[str, str]
     replay_endpoint: str | None
     replay_endpoints: dict[str, str]
-    kv_events_server_key: str
     kv_event_copies: Literal["count", "set"]
     attention_chunk_size: int
     data_parallel_start_rank: int | None
@@ -357,7 +355,6 @@ class Registration(TypedDict, total=False):
     block_size: Required[int]
     dp_rank: Required[int]
     replay_endpoint: str
-    kv_events_server_key: str
     lora_name: str
     tenant_id: str
     additionalsalt: str
