@@ -42,9 +42,15 @@ help: ## list the targets
 setup: ## install libzmq's headers and pkg-config if they are missing
 	@scripts/setup.sh
 
+# ZMQ=libzmq builds the service with engines' streams on libzmq, which needs C.
+ifeq ($(ZMQ),libzmq)
+build: TAGS := $(TAGS),libzmq
+build: setup
+endif
+
 .PHONY: build
-build: ## build bin/select-service; it needs no C
-	CGO_ENABLED=0 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o $(BIN)/select-service ./cmd/select-service
+build: ## build bin/select-service; it needs no C (ZMQ=libzmq: with libzmq, not bounded as ours)
+	CGO_ENABLED=$(if $(filter libzmq,$(ZMQ)),1,0) $(GO) build -trimpath -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o $(BIN)/select-service ./cmd/select-service
 
 # SHORT is the one switch between the rings: with -short, tests shorten their
 # random histories and leave out the largest sizes. The tests of the built program
@@ -152,6 +158,12 @@ test-demos-short: build setup ## every demo with a few requests
 .PHONY: test-engines
 test-engines: build ## feed the service from the publishers of vLLM and SGLang (ARGS to choose)
 	scripts/test-engines.sh $(ARGS)
+
+.PHONY: test-libzmq
+test-libzmq: setup ## conformance cases and engines' publishers with engines' streams on libzmq (ARGS to choose)
+	$(MAKE) build ZMQ=libzmq BIN=$(BIN)/libzmq
+	SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/libzmq/select-service $(GO) test -count=1 -timeout 30m ./test/conformance
+	SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/libzmq/select-service scripts/test-engines.sh $(ARGS)
 
 .PHONY: test-oracle test-oracle-short
 test-oracle: build ## compare with the cache managers of vLLM and SGLang (ARGS to choose)

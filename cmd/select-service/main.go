@@ -86,8 +86,12 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 // release is set by the build (-ldflags "-X main.release=…").
 var release string
 
-// version returns the name of the build: the release, else the module version or the commit.
-func version() string {
+// version returns the name of the build: its revision, and the transport of engines' streams if
+// that is not our own.
+func version() string { return revision() + transport() }
+
+// revision returns the release, else the module version or the commit.
+func revision() string {
 	if release != "" {
 		return release
 	}

@@ -61,13 +61,15 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		return err
 	}
 	defer data.Close()
-	hub := zmqsock.New(socketOptions(conf, mem.budget, read.curve, log))
+	limits := socketOptions(conf, mem.budget, read.curve, log)
+	hub := zmqsock.New(limits)
+	streams, runSockets := newStreams(hub, limits, log)
 	var svc *service.Service
 	others := newReplicas(conf.Replicas, conf.Selections.SessionTTL > 0, hub, read, func() []string { return svc.Peers() })
 	if read.curve != nil && others.mesh != nil {
 		log.Info().Bool("replicas", true).Msg("zmq connections encrypted with CURVE")
 	}
-	svc = service.New(serviceConfig(conf, others, bound, mem.budget), hub, log)
+	svc = service.New(serviceConfig(conf, others, bound, mem.budget), streams, log)
 	state := service.NewState(svc, data, conf.Data.SnapshotInterval)
 	var file *workersfile.Watcher
 	if read.workers != nil {
@@ -83,7 +85,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	work, stopWork := context.WithCancel(base)
 	defer stopWork()
 	parts, stopping := errgroup.WithContext(ctx)
-	parts.Go(func() error { return hub.Run(sockets) })
+	parts.Go(func() error { return runSockets(sockets) })
 	if err := others.open(svc, log); err != nil {
 		bound.close()
 		picks.close()

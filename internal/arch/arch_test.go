@@ -69,7 +69,7 @@ var mayImport = map[string][]string{
 	"internal/yamlread":        {},
 	"internal/zmqsock":         {"internal/clientnet", "internal/zmtp", "pkg/catalog"},
 	"internal/zmqsock/kvpub":   {"internal/zmqsock"},
-	"internal/zmqsock/zmqtest": {},
+	"internal/zmqsock/zmqtest": {"pkg/kvevents"},
 	"internal/zmtp":            {},
 
 	"internal/gateway/openai":    {},
@@ -83,6 +83,7 @@ var mayImport = map[string][]string{
 	"pkg/indexer":              {"internal/budget", "internal/keyhash", "internal/slotset", "pkg/catalog", "pkg/hashing", "pkg/indexer/hybrid"},
 	"pkg/indexer/hybrid":       {},
 	"pkg/kvevents":             {"internal/budget", "internal/hashset", "internal/wire/msgpack", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/indexer/hybrid"},
+	"pkg/kvevents/libzmq":      {"internal/budget", "pkg/catalog", "pkg/kvevents"},
 	"pkg/recovery":             {"internal/budget", "internal/hashset", "internal/wire/msgpack", "pkg/catalog", "pkg/hashing", "pkg/indexer"},
 	"pkg/replicasync":          {"internal/budget", "internal/wire/msgpack", "pkg/catalog", "pkg/reservations/..."},
 	"pkg/reservations":         {"internal/budget", "internal/hashset", "internal/keyhash", "internal/slotset", "pkg/catalog", "pkg/hashing", "pkg/reservations/history"},
@@ -103,7 +104,7 @@ const client = "pkg/client"
 // notInCore is what no package under pkg/ but the client may import: the core has
 // no log, no HTTP, no sockets.
 var notInCore = []string{
-	"log", "log/slog", "net/http", "github.com/gin-gonic/gin", "github.com/pebbe/zmq4",
+	"log", "log/slog", "net/http", "github.com/gin-gonic/gin",
 	"github.com/prometheus/client_golang/prometheus", "github.com/rs/zerolog",
 }
 
@@ -178,7 +179,7 @@ var parsed = sync.OnceValues(func() ([]source, error) {
 			return err
 		}
 		pos := token.NewFileSet()
-		file, err := parser.ParseFile(pos, name, content, parser.SkipObjectResolution)
+		file, err := parser.ParseFile(pos, name, content, parser.SkipObjectResolution|parser.ParseComments)
 		if err != nil {
 			return err
 		}
@@ -233,13 +234,19 @@ func matches(patterns []string, dir string) bool {
 	})
 }
 
-// TestSockets proves that libzmq is the other side in tests and demos only, and its
-// sockets behind few packages: the program needs no C.
+// withLibzmq is the one package that is no test's and has sockets of libzmq.
+const withLibzmq = "pkg/kvevents/libzmq"
+
+// TestSockets proves that libzmq's sockets are behind few packages, and that the program is
+// built with them only if it is asked to (the build tag libzmq): by itself it needs no C.
 func TestSockets(t *testing.T) {
-	peers := []string{"internal/zmqsock/kvpub", "internal/zmqsock/zmqtest"}
-	tests := append(peers, "internal/curve", "internal/zmqsock", "internal/zmtp")
+	homes := []string{"internal/zmqsock/kvpub", "internal/zmqsock/zmqtest", withLibzmq}
+	tests := append(homes, "internal/curve", "internal/zmqsock", "internal/zmtp")
 	for _, s := range sources(t) {
-		home := peers
+		if !s.test && slices.Contains(s.imports(), module+withLibzmq) && !(s.dir == "cmd/select-service" && buildTag(s) == "//go:build libzmq") {
+			t.Errorf("%s imports %s; only cmd/select-service may, under the build tag libzmq", s.path, withLibzmq)
+		}
+		home := homes
 		if s.test {
 			home = tests
 		}
@@ -247,6 +254,18 @@ func TestSockets(t *testing.T) {
 			t.Errorf("%s imports zmq4; only %v may", s.path, home)
 		}
 	}
+}
+
+// buildTag returns the constraint of a file, "" for none.
+func buildTag(s source) string {
+	for _, group := range s.ast.Comments {
+		for _, c := range group.List {
+			if strings.HasPrefix(c.Text, "//go:build ") {
+				return c.Text
+			}
+		}
+	}
+	return ""
 }
 
 func TestNames(t *testing.T) {

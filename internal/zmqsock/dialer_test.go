@@ -79,7 +79,7 @@ func on(host, endpoint string) string {
 
 func startWith(t *testing.T, n *names) *zmqsock.Hub {
 	t.Helper()
-	return run(t, zmqsock.NewWithLookup(zmqsock.DefaultOptions(), n.lookup))
+	return zmqtest.Start(t, zmqsock.NewWithLookup(zmqsock.DefaultOptions(), n.lookup))
 }
 
 // Lookups that are not answered delay neither the connections nor the messages
@@ -90,17 +90,17 @@ func TestSilentNamesDelayNoOther(t *testing.T) {
 	defer close(release)
 	n := newNames()
 	n.set("good", "127.0.0.1")
-	h := run(t, zmqsock.NewWithLookup(zmqsock.DefaultOptions(), func(ctx context.Context, host string) ([]netip.Addr, error) {
+	h := zmqtest.Start(t, zmqsock.NewWithLookup(zmqsock.DefaultOptions(), func(ctx context.Context, host string) ([]netip.Addr, error) {
 		if strings.HasPrefix(host, "silent") {
 			<-release
 		}
 		return n.lookup(ctx, host)
 	}))
 	for i := range zmqsock.LookupsAtOnce - 1 {
-		subscribe(t, h, fmt.Sprintf("tcp://silent%d:5557", i), newLog())
+		subscribe(t, h, fmt.Sprintf("tcp://silent%d:5557", i), zmqtest.NewLog())
 	}
 	for i := range 20 {
-		pub, l := zmqtest.NewPublisher(t, "tcp://127.0.0.1:*"), newLog()
+		pub, l := zmqtest.NewPublisher(t, "tcp://127.0.0.1:*"), zmqtest.NewLog()
 		defer pub.Close()
 		endpoint := pub.Endpoint
 		if i%2 == 0 {
@@ -109,7 +109,7 @@ func TestSilentNamesDelayNoOther(t *testing.T) {
 		subscribe(t, h, endpoint, l)
 		pub.Subscribers(1)
 		pub.Publish(1, []byte("one"))
-		l.await(t, "message", has("up", first))
+		l.Await(t, "message", zmqtest.Has("up", zmqtest.First))
 	}
 }
 
@@ -136,14 +136,14 @@ func TestSilentServersDelayNoOther(t *testing.T) {
 		}
 	}()
 	defer func() { _ = listener.Close(); <-done }()
-	h, l := start(t, zmqsock.DefaultOptions()), newLog()
+	h, l := start(t, zmqsock.DefaultOptions()), zmqtest.NewLog()
 	for range silent {
-		subscribe(t, h, "tcp://"+listener.Addr().String(), newLog())
+		subscribe(t, h, "tcp://"+listener.Addr().String(), zmqtest.NewLog())
 	}
 	pub := zmqtest.NewPublisher(t, "tcp://127.0.0.1:*")
 	defer pub.Close()
 	subscribe(t, h, pub.Endpoint, l)
-	l.await(t, "connection", has("up"))
+	l.Await(t, "connection", zmqtest.Has("up"))
 	if n := len(tried); n > silent/5*4 {
 		t.Errorf("%d of %d silent endpoints were tried before", n, silent)
 	}
@@ -151,7 +151,7 @@ func TestSilentServersDelayNoOther(t *testing.T) {
 
 func TestNameIsFoundLater(t *testing.T) {
 	t.Parallel()
-	n, l := newNames(), newLog()
+	n, l := newNames(), zmqtest.NewLog()
 	h := startWith(t, n)
 	pub := zmqtest.NewPublisher(t, "tcp://127.0.0.1:*")
 	defer pub.Close()
@@ -160,7 +160,7 @@ func TestNameIsFoundLater(t *testing.T) {
 	n.set("w1", "127.0.0.1")
 	pub.Subscribers(1)
 	pub.Publish(1, []byte("one"))
-	l.await(t, "message", has("up", first))
+	l.Await(t, "message", zmqtest.Has("up", zmqtest.First))
 }
 
 // An engine that comes back at another address is found. While it is connected
@@ -168,14 +168,14 @@ func TestNameIsFoundLater(t *testing.T) {
 // tried any more.
 func TestNameMoves(t *testing.T) {
 	t.Parallel()
-	n, l := newNames(), newLog()
+	n, l := newNames(), zmqtest.NewLog()
 	n.set("w1", "127.0.0.1")
 	h := startWith(t, n)
 	pub := zmqtest.NewPublisher(t, "tcp://127.0.0.1:*")
 	old := pub.Endpoint
 	subscribe(t, h, on("w1", old), l)
 	pub.Subscribers(1)
-	l.await(t, "first connection", has("up"))
+	l.Await(t, "first connection", zmqtest.Has("up"))
 	connected := n.lookups("w1")
 	<-time.After(1200 * time.Millisecond) // more than the first wait between two lookups
 	if got := n.lookups("w1"); got != connected {
@@ -187,7 +187,7 @@ func TestNameMoves(t *testing.T) {
 	pub = zmqtest.NewPublisher(t, on("127.0.0.2", old))
 	pub.Subscribers(1)
 	pub.Publish(1, []byte("one"))
-	l.await(t, "message from the new address", has("up", "down", "up", first))
+	l.Await(t, "message from the new address", zmqtest.Has("up", "down", "up", zmqtest.First))
 
 	n.set("w1")
 	before := n.lookups("w1")
@@ -211,9 +211,9 @@ func TestNameMoves(t *testing.T) {
 // ever answered, so nothing else can lead to the third address.
 func TestNameOfSeveralAddresses(t *testing.T) {
 	t.Parallel()
-	n, l := newNames(), newLog()
+	n, l := newNames(), zmqtest.NewLog()
 	n.set("w1", "127.0.0.3", "127.0.0.2", "127.0.0.1")
-	h := run(t, zmqsock.NewWithLookup(zmqsock.DefaultOptions(), func(ctx context.Context, host string) ([]netip.Addr, error) {
+	h := zmqtest.Start(t, zmqsock.NewWithLookup(zmqsock.DefaultOptions(), func(ctx context.Context, host string) ([]netip.Addr, error) {
 		if n.lookups(host) > 0 {
 			<-ctx.Done()
 			return nil, ctx.Err()
@@ -225,28 +225,28 @@ func TestNameOfSeveralAddresses(t *testing.T) {
 	subscribe(t, h, on("w1", pub.Endpoint), l)
 	pub.Subscribers(1)
 	pub.Publish(1, []byte("one"))
-	l.await(t, "message", has("up", first))
+	l.Await(t, "message", zmqtest.Has("up", zmqtest.First))
 	pub.Restart() // at the same address
 	pub.Subscribers(1)
-	l.await(t, "reconnected", has("up", "down", "up"))
+	l.Await(t, "reconnected", zmqtest.Has("up", "down", "up"))
 }
 
 // A request waits for its name, goes to the address that answers, and once.
 func TestRequestToName(t *testing.T) {
 	t.Parallel()
-	n, l := newNames(), newLog()
+	n, l := newNames(), zmqtest.NewLog()
 	h := startWith(t, n)
 	server := zmqtest.NewReplayServer(t, "tcp://127.0.0.1:*", false)
 	defer server.Close()
 	server.Keep(zmqtest.Kept{Seq: 1, Payload: []byte("one")})
-	id, err := h.Request(on("w1", server.Endpoint), [][]byte{nil, zmqtest.Seq(1)}, l.answer)
+	id, err := h.Request(on("w1", server.Endpoint), [][]byte{nil, zmqtest.Seq(1)}, l.Answer)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer h.Close(id)
 	n.await(t, "w1", 1)
 	n.set("w1", "127.0.0.2", "127.0.0.1")
-	l.await(t, "answers", has(first, `["" "\xff\xff\xff\xff\xff\xff\xff\xff" ""]`))
+	l.Await(t, "answers", zmqtest.Has(zmqtest.First, `["" "\xff\xff\xff\xff\xff\xff\xff\xff" ""]`))
 	if got := server.Requests(); !slices.Equal(got, []uint64{1}) {
 		t.Errorf("requests %v, want [1]", got)
 	}
@@ -256,7 +256,7 @@ func TestRequestToName(t *testing.T) {
 func TestCloseDuringLookup(t *testing.T) {
 	t.Parallel()
 	asked, release := make(chan struct{}, 2), make(chan struct{})
-	h := run(t, zmqsock.NewWithLookup(zmqsock.DefaultOptions(), func(ctx context.Context, _ string) ([]netip.Addr, error) {
+	h := zmqtest.Start(t, zmqsock.NewWithLookup(zmqsock.DefaultOptions(), func(ctx context.Context, _ string) ([]netip.Addr, error) {
 		asked <- struct{}{}
 		select {
 		case <-release:
@@ -264,10 +264,10 @@ func TestCloseDuringLookup(t *testing.T) {
 		}
 		return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
 	}))
-	server, l := zmqtest.NewReplayServer(t, "tcp://127.0.0.1:*", false), newLog()
+	server, l := zmqtest.NewReplayServer(t, "tcp://127.0.0.1:*", false), zmqtest.NewLog()
 	defer server.Close()
 	sub := subscribe(t, h, on("w1", zmqtest.FreeEndpoint(t)), l)
-	req, err := h.Request(on("w2", server.Endpoint), [][]byte{nil, zmqtest.Seq(1)}, l.answer)
+	req, err := h.Request(on("w2", server.Endpoint), [][]byte{nil, zmqtest.Seq(1)}, l.Answer)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,12 +278,12 @@ func TestCloseDuringLookup(t *testing.T) {
 	h.Close(req)
 	close(release)
 	// A request that is sent now would be the second.
-	again, err := h.Request(server.Endpoint, [][]byte{nil, zmqtest.Seq(2)}, l.answer)
+	again, err := h.Request(server.Endpoint, [][]byte{nil, zmqtest.Seq(2)}, l.Answer)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer h.Close(again)
-	l.await(t, "end mark", func(events []string) bool { return len(events) == 1 })
+	l.Await(t, "end mark", func(events []string) bool { return len(events) == 1 })
 	if got := server.Requests(); !slices.Equal(got, []uint64{2}) {
 		t.Errorf("requests %v, want [2]", got)
 	}
@@ -305,7 +305,7 @@ func TestStopDuringLookup(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- h.Run(ctx) }()
-	subscribe(t, h, "tcp://w1.example.test:5557", newLog())
+	subscribe(t, h, "tcp://w1.example.test:5557", zmqtest.NewLog())
 	lookup := <-dialled
 	cancel()
 	if err := <-done; err != nil {
@@ -318,13 +318,13 @@ func TestStopDuringLookup(t *testing.T) {
 
 // With the system's own lookup.
 func TestLocalhost(t *testing.T) {
-	h, l := start(t, zmqsock.DefaultOptions()), newLog()
+	h, l := start(t, zmqsock.DefaultOptions()), zmqtest.NewLog()
 	pub := zmqtest.NewPublisher(t, "tcp://127.0.0.1:*")
 	defer pub.Close()
 	subscribe(t, h, on("localhost", pub.Endpoint), l)
 	pub.Subscribers(1)
 	pub.Publish(1, []byte("one"))
-	l.await(t, "message", has("up", first))
+	l.Await(t, "message", zmqtest.Has("up", zmqtest.First))
 }
 
 func TestIPv6(t *testing.T) {
@@ -338,11 +338,11 @@ func TestIPv6(t *testing.T) {
 	n.set("w1", "::1")
 	h := startWith(t, n)
 	for i, host := range []string{"[::1]", "w1"} {
-		pub, l := zmqtest.NewPublisher6(t, port), newLog()
+		pub, l := zmqtest.NewPublisher6(t, port), zmqtest.NewLog()
 		id := subscribe(t, h, fmt.Sprintf("tcp://%s:%d", host, port), l)
 		pub.Subscribers(1)
 		pub.Publish(1, []byte("one"))
-		l.await(t, "message", has("up", first))
+		l.Await(t, "message", zmqtest.Has("up", zmqtest.First))
 		if i == 0 && n.lookups("w1") != 0 {
 			t.Error("an IP address was looked up")
 		}

@@ -43,15 +43,15 @@ func TestManySubscribersShareFewThreads(t *testing.T) {
 	}
 	_, before := usage(t)
 
-	logs, ids := make([]*log, ranks), make([]uint64, ranks)
+	logs, ids := make([]*zmqtest.Log, ranks), make([]uint64, ranks)
 	for i := range logs {
-		logs[i] = newLog()
+		logs[i] = zmqtest.NewLog()
 		ids[i] = subscribe(t, h, pubs[i].Endpoint, logs[i])
 	}
 	for i, p := range pubs {
 		p.Subscribers(1)
 		p.Publish(1, []byte("one"))
-		logs[i].await(t, "message", has(first))
+		logs[i].Await(t, "message", zmqtest.Has(zmqtest.First))
 	}
 	threads, during := usage(t)
 	if threads >= 64 {

@@ -22,13 +22,13 @@ var topics = []string{"events.v1", "events.v1.said"}
 func opened(t testing.TB, h *zmqsock.Hub, endpoint string) *zmqsock.Mesh {
 	t.Helper()
 	m := zmqsock.NewMesh(h, endpoint, topics)
-	rebind(t, m.Open)
+	zmqtest.Rebind(t, m.Open)
 	return m
 }
 
-func follow(t testing.TB, m *zmqsock.Mesh, peer string, l *log) (stop func()) {
+func follow(t testing.TB, m *zmqsock.Mesh, peer string, l *zmqtest.Log) (stop func()) {
 	t.Helper()
-	stop, err := m.Follow(peer, func(topic string, payload []byte) { l.add(topic + " " + string(payload)) }, l.status)
+	stop, err := m.Follow(peer, func(topic string, payload []byte) { l.Add(topic + " " + string(payload)) }, l.Status)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,11 +44,11 @@ func publish(t testing.TB, m *zmqsock.Mesh, topic, payload string) {
 
 // until publishes until the follower hears it: a subscription reaches the
 // publisher at its own time.
-func until(t testing.TB, m *zmqsock.Mesh, payload string, l *log) {
+func until(t testing.TB, m *zmqsock.Mesh, payload string, l *zmqtest.Log) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for begin := time.Now(); !slices.Contains(l.snapshot(), topics[0]+" "+payload); <-tick.C {
+	for begin := time.Now(); !slices.Contains(l.Snapshot(), topics[0]+" "+payload); <-tick.C {
 		if time.Since(begin) > zmqtest.Patience {
 			t.Fatalf("%q was not heard", payload)
 		}
@@ -63,7 +63,7 @@ func TestMeshKeepsTheOrder(t *testing.T) {
 	endpoint := zmqtest.FreeEndpoint(t)
 	a := opened(t, h, zmqtest.Wildcard(endpoint))
 	b, c := opened(t, h, zmqtest.FreeEndpoint(t)), opened(t, h, zmqtest.FreeEndpoint(t))
-	heard := []*log{newLog(), newLog()}
+	heard := []*zmqtest.Log{zmqtest.NewLog(), zmqtest.NewLog()}
 	for i, m := range []*zmqsock.Mesh{b, c} {
 		defer follow(t, m, endpoint, heard[i])()
 		until(t, a, "begin", heard[i])
@@ -76,8 +76,8 @@ func TestMeshKeepsTheOrder(t *testing.T) {
 		publish(t, a, topic, payload)
 	}
 	for i, l := range heard {
-		l.await(t, "last message", has(want[n-1]))
-		got := slices.DeleteFunc(l.snapshot(), func(s string) bool { return s == "up" || strings.HasSuffix(s, "begin") })
+		l.Await(t, "last message", zmqtest.Has(want[n-1]))
+		got := slices.DeleteFunc(l.Snapshot(), func(s string) bool { return s == "up" || strings.HasSuffix(s, "begin") })
 		if !slices.Equal(got, want) {
 			t.Errorf("follower %d heard %d messages, want %d in order", i, len(got), n)
 		}
@@ -90,7 +90,7 @@ func TestMeshKeepsTheOrder(t *testing.T) {
 // A follower asks for its topics only, and what is not two frames of one of
 // them is counted and dropped.
 func TestMeshDropsWhatItDoesNotKnow(t *testing.T) {
-	h, l := start(t, zmqsock.DefaultOptions()), newLog()
+	h, l := start(t, zmqsock.DefaultOptions()), zmqtest.NewLog()
 	m := opened(t, h, zmqtest.FreeEndpoint(t))
 	pub := zmqtest.NewPublisher(t, "")
 	defer pub.Close()
@@ -110,8 +110,8 @@ func TestMeshDropsWhatItDoesNotKnow(t *testing.T) {
 		}
 		pub.Send(raw...)
 	}
-	l.await(t, "last message", has("events.v1.said "))
-	if got, want := l.snapshot(), []string{"up", "events.v1 one", "events.v1.said "}; !slices.Equal(got, want) {
+	l.Await(t, "last message", zmqtest.Has("events.v1.said "))
+	if got, want := l.Snapshot(), []string{"up", "events.v1 one", "events.v1.said "}; !slices.Equal(got, want) {
 		t.Errorf("heard %q, want %q", got, want)
 	}
 	if got := m.Stats().Malformed; got != 3 {
@@ -121,34 +121,34 @@ func TestMeshDropsWhatItDoesNotKnow(t *testing.T) {
 
 // A process that comes back at its endpoint is heard again.
 func TestMeshReconnects(t *testing.T) {
-	h, l := start(t, zmqsock.DefaultOptions()), newLog()
+	h, l := start(t, zmqsock.DefaultOptions()), zmqtest.NewLog()
 	endpoint := zmqtest.FreeEndpoint(t)
 	a, b := opened(t, h, endpoint), opened(t, h, zmqtest.FreeEndpoint(t))
 	stop := follow(t, b, endpoint, l)
 	until(t, a, "before", l)
 	a.Close()
-	l.await(t, "loss", has("up", "down"))
+	l.Await(t, "loss", zmqtest.Has("up", "down"))
 	if err := a.Publish(topics[0], nil); !errors.Is(err, zmqsock.ErrStopped) {
 		t.Errorf("Publish after Close: %v, want ErrStopped", err)
 	}
 	a = opened(t, h, endpoint)
 	until(t, a, "after", l)
-	l.await(t, "order", has("up", "down", "up", topics[0]+" after"))
+	l.Await(t, "order", zmqtest.Has("up", "down", "up", topics[0]+" after"))
 
 	stop()
-	n := len(l.snapshot())
+	n := len(l.Snapshot())
 	for range 100 {
 		publish(t, a, topics[0], "late")
 	}
 	stop() // twice is once
-	if got := l.snapshot()[n:]; len(got) > 0 {
+	if got := l.Snapshot()[n:]; len(got) > 0 {
 		t.Errorf("after stop: %q", got)
 	}
 }
 
 // A peer may be known by its name; a place to listen at is no peer.
 func TestMeshEndpoints(t *testing.T) {
-	n, l := newNames(), newLog()
+	n, l := newNames(), zmqtest.NewLog()
 	n.set("replica-a", "127.0.0.1")
 	h := startWith(t, n)
 	endpoint := zmqtest.FreeEndpoint(t)
@@ -179,7 +179,7 @@ func TestMeshPublishErrors(t *testing.T) {
 
 // A large payload goes through, also behind others.
 func TestMeshLargePayload(t *testing.T) {
-	h, l := start(t, zmqsock.DefaultOptions()), newLog()
+	h, l := start(t, zmqsock.DefaultOptions()), zmqtest.NewLog()
 	endpoint := zmqtest.FreeEndpoint(t)
 	m := opened(t, h, endpoint)
 	defer follow(t, m, endpoint, l)()
@@ -188,7 +188,7 @@ func TestMeshLargePayload(t *testing.T) {
 	for _, payload := range []string{"1", large, "2"} {
 		publish(t, m, topics[0], payload)
 	}
-	l.await(t, "all", has(topics[0]+" 1", topics[0]+" "+large, topics[0]+" 2"))
+	l.Await(t, "all", zmqtest.Has(topics[0]+" 1", topics[0]+" "+large, topics[0]+" 2"))
 }
 
 func TestMeshWithoutHub(t *testing.T) {

@@ -73,14 +73,14 @@ func TestMeshWithLibzmqSubscriber(t *testing.T) {
 func TestMeshUnderCurve(t *testing.T) {
 	opt := zmqsock.DefaultOptions()
 	opt.ReplicaKey = curve.NewKeyPair()
-	h, l := start(t, opt), newLog()
+	h, l := start(t, opt), zmqtest.NewLog()
 	endpoint := zmqtest.FreeEndpoint(t)
 	a := opened(t, h, endpoint)
 	defer follow(t, opened(t, h, zmqtest.FreeEndpoint(t)), endpoint, l)()
 	until(t, a, "hello", l)
 	large := strings.Repeat("y", zmqsock.MeshMaxMessage)
 	publish(t, a, topics[0], large)
-	l.await(t, "large payload", has(topics[0]+" "+large))
+	l.Await(t, "large payload", zmqtest.Has(topics[0]+" "+large))
 }
 
 // subscriber is a raw connection to a publisher.
@@ -113,7 +113,7 @@ func TestMeshSlowSubscribers(t *testing.T) {
 	account := budget.NewAccount("replication", 8<<20)
 	opt := zmqsock.DefaultOptions()
 	opt.Replication = account
-	h, l := start(t, opt), newLog()
+	h, l := start(t, opt), zmqtest.NewLog()
 	endpoint := zmqtest.FreeEndpoint(t)
 	a := opened(t, h, endpoint)
 	defer follow(t, opened(t, h, zmqtest.FreeEndpoint(t)), endpoint, l)()
@@ -124,7 +124,7 @@ func TestMeshSlowSubscribers(t *testing.T) {
 		}
 		payload := string(binary.BigEndian.AppendUint64(nil, n)) + strings.Repeat("x", 512<<10)
 		publish(t, a, topics[0], payload)
-		l.await(t, fmt.Sprint("message ", n), has(topics[0]+" "+payload))
+		l.Await(t, fmt.Sprint("message ", n), zmqtest.Has(topics[0]+" "+payload))
 		if used := account.Used(); used > account.Limit() {
 			t.Fatalf("%d bytes are in use", used)
 		}
@@ -148,7 +148,7 @@ func TestMeshSlowSubscribers(t *testing.T) {
 func TestMeshTooManySubscribers(t *testing.T) {
 	opt := zmqsock.DefaultOptions()
 	opt.Subscribers = 4
-	h, l := start(t, opt), newLog()
+	h, l := start(t, opt), zmqtest.NewLog()
 	endpoint := zmqtest.FreeEndpoint(t)
 	a := opened(t, h, endpoint)
 	defer follow(t, opened(t, h, zmqtest.FreeEndpoint(t)), endpoint, l)()
@@ -160,7 +160,7 @@ func TestMeshTooManySubscribers(t *testing.T) {
 		subscriber(t, endpoint, topics[0])
 	}
 	until(t, a, "still", l)
-	if events := l.snapshot(); !has("up", topics[0]+" still")(events) || has("down")(events) {
+	if events := l.Snapshot(); !zmqtest.Has("up", topics[0]+" still")(events) || zmqtest.Has("down")(events) {
 		t.Errorf("the first subscriber was not served throughout: %.200q", events)
 	}
 	// Of 41 connections four may stay that have not subscribed to a topic, and four others.

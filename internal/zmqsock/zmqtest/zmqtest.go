@@ -238,7 +238,7 @@ func (r *ReplayServer) Close() {
 
 func (r *ReplayServer) serve(tb testing.TB, endpoint string, options []Option, bound chan<- error) {
 	defer close(r.done)
-	sock, err := context().NewSocket(zmq4.ROUTER)
+	sock, err := zmqContext().NewSocket(zmq4.ROUTER)
 	if err != nil {
 		bound <- err
 		return
@@ -338,15 +338,15 @@ func Wildcard(endpoint string) string {
 
 func newSocket(tb testing.TB, t zmq4.Type) *zmq4.Socket {
 	tb.Helper()
-	sock, err := context().NewSocket(t)
+	sock, err := zmqContext().NewSocket(t)
 	must(tb, err)
 	must(tb, sock.SetLinger(0))
 	return sock
 }
 
-// context is shared by the sockets of a test binary, with room for a publisher
+// zmqContext is shared by the sockets of a test binary, with room for a publisher
 // per rank of a large fleet.
-var context = sync.OnceValue(func() *zmq4.Context {
+var zmqContext = sync.OnceValue(func() *zmq4.Context {
 	ctx, err := zmq4.NewContext()
 	if err == nil {
 		err = ctx.SetMaxSockets(8192)
