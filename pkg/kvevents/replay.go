@@ -166,6 +166,9 @@ func (s *stream) answer(m message, end bool, now time.Time) {
 		r.answered, r.first = true, m.seq
 		s.ringless = false
 		s.joinReplay(m.seq)
+		if m.seq == 0 && !s.started {
+			s.output.beginReplay()
+		}
 	}
 	r.newest = m.seq
 	if !s.started || m.seq > s.last {

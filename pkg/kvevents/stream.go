@@ -126,8 +126,8 @@ type output interface {
 	apply(m message) (cleared bool, err error)
 	// clear removes all blocks of the rank from all tiers.
 	clear()
-	// beginReplay is called before the first message that the engine ever sent, replayed
-	// or live, is applied, if none of the engine's messages has been applied yet.
+	// beginReplay is called when a replay begins with the first message that the
+	// engine ever sent, and none of the engine's messages has been applied yet.
 	beginReplay()
 	// lose is called when numbers are lost for good, before the message after them is
 	// applied.
@@ -252,9 +252,6 @@ func (s *stream) applyNext(m message) {
 	switch {
 	case !s.started:
 		s.since = m.seq
-		if m.seq == 0 {
-			s.output.beginReplay()
-		}
 	case m.seq-s.last > 1:
 		s.counters.addLost(m.seq - s.last - 1)
 		s.counts.Gaps++
