@@ -142,7 +142,7 @@ func TestMixedSidecars(t *testing.T) {
 			t.Errorf("worker %d: loads are %s", decode, got)
 		}
 		e.close()
-		if err := w.API.Free("busy"); err != nil {
+		if err := w.Free("busy"); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -91,7 +91,7 @@ func (u *upgraded) says(t *testing.T, lines ...string) {
 // opened is an upgrade that succeeded.
 func (b *bed) opened() *upgraded {
 	b.t.Helper()
-	u, resp := b.upgrade("/v1/realtime")
+	u, resp := b.upgrade("/v1/realtime") //nolint:bodyclose // upgrade closes the connection
 	if resp.StatusCode != http.StatusSwitchingProtocols {
 		text, _ := io.ReadAll(resp.Body)
 		b.t.Fatalf("answered %d %s", resp.StatusCode, text)
@@ -158,17 +158,18 @@ func framesOfHTTP2(t *testing.T) {
 		c.connections()["http2_protocol_options"] = object{"allow_connect": true}
 	}}})
 	b.engines[0].echoes(t)
+	//nolint:staticcheck // net/http's own transport sends no extended CONNECT
 	transport := &xhttp2.Transport{AllowHTTP: true, DialTLSContext: func(ctx context.Context, network, address string, _ *tls.Config) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, address)
 	}}
-	t.Cleanup(transport.CloseIdleConnections)
+	t.Cleanup(transport.CloseIdleConnections) //nolint:staticcheck // as above
 	body, frames := io.Pipe()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodConnect, b.envoy.url+"/v1/realtime", body)
 	if err != nil {
 		t.Fatal(err)
 	}
 	req.Header = http.Header{":protocol": {"websocket"}, "Sec-Websocket-Version": {"13"}}
-	resp, err := transport.RoundTrip(req)
+	resp, err := transport.RoundTrip(req) //nolint:staticcheck // as above
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +208,7 @@ func upgradeModes(t *testing.T) {
 	for _, request := range []string{"BUFFERED", "STREAMED", "NONE", "BUFFERED_PARTIAL"} {
 		t.Run(request, func(t *testing.T) {
 			b := lay(t, setup{engines: 1, envoy: []edit{upgradesOf("websocket"), mode("request_body_mode", request)}})
-			if _, resp := b.upgrade("/v1/realtime"); resp.StatusCode != http.StatusBadRequest {
+			if _, resp := b.upgrade("/v1/realtime"); resp.StatusCode != http.StatusBadRequest { //nolint:bodyclose // upgrade closes the connection
 				t.Errorf("answered %d", resp.StatusCode)
 			}
 			b.streams(0)
@@ -219,12 +220,12 @@ func upgradeModes(t *testing.T) {
 func upgradeRefused(t *testing.T) {
 	b := lay(t, setup{engines: 1, envoy: []edit{upgradesOf("websocket")}})
 	b.engines[0].answer(says(http.StatusForbidden, "no"))
-	if _, resp := b.upgrade("/v1/realtime"); resp.StatusCode != http.StatusForbidden {
+	if _, resp := b.upgrade("/v1/realtime"); resp.StatusCode != http.StatusForbidden { //nolint:bodyclose // upgrade closes the connection
 		t.Errorf("answered %d", resp.StatusCode)
 	}
 	b.streams(0)
 	b.picker.Must(t, http.StatusOK, http.MethodDelete, "/workers/1", nil, nil)
-	if _, resp := b.upgrade("/v1/realtime"); resp.StatusCode != http.StatusServiceUnavailable {
+	if _, resp := b.upgrade("/v1/realtime"); resp.StatusCode != http.StatusServiceUnavailable { //nolint:bodyclose // upgrade closes the connection
 		t.Errorf("without workers: answered %d", resp.StatusCode)
 	}
 	b.streams(0)
@@ -234,7 +235,7 @@ func upgradeLimits(t *testing.T) {
 	b := lay(t, setup{engines: 1, service: []string{"--gateway-max-streams", "1"}, envoy: []edit{upgradesOf("websocket")}})
 	b.engines[0].echoes(t)
 	u := b.opened()
-	if _, resp := b.upgrade("/v1/realtime"); resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
+	if _, resp := b.upgrade("/v1/realtime"); resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" { //nolint:bodyclose // upgrade closes the connection
 		t.Errorf("a second one: answered %d", resp.StatusCode)
 	}
 	_ = u.Close()
@@ -281,13 +282,13 @@ func tunnel(t *testing.T) {
 	_ = conn.SetDeadline(time.Now().Add(e2e.Patience))
 	_, _ = io.WriteString(conn, "CONNECT engines:80 HTTP/1.1\r\nHost: engines:80\r\n\r\n")
 	lines := bufio.NewReader(conn)
-	resp, err := http.ReadResponse(lines, &http.Request{Method: http.MethodConnect})
+	resp, err := http.ReadResponse(lines, &http.Request{Method: http.MethodConnect}) //nolint:bodyclose // the test closes the connection
 	if err != nil || resp.StatusCode != http.StatusOK {
 		t.Fatalf("answered %v, %v", resp, err)
 	}
 	for range 3 {
 		_, _ = io.WriteString(conn, "GET /v1/models HTTP/1.1\r\nHost: engines\r\n\r\n")
-		resp, err = http.ReadResponse(lines, nil)
+		resp, err = http.ReadResponse(lines, nil) //nolint:bodyclose // the test closes the connection
 		if err != nil || resp.StatusCode != http.StatusOK {
 			t.Fatalf("through the tunnel: %v, %v", resp, err)
 		}
@@ -310,7 +311,7 @@ func expectContinue(t *testing.T) {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(e2e.Patience))
 	_, _ = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: engines\r\nContent-Length: 10\r\n\r\n{", chats)
-	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil) //nolint:bodyclose // the test closes the connection
 	if err != nil || resp.StatusCode != http.StatusRequestTimeout {
 		t.Errorf("answered %v, %v", resp, err)
 	}

@@ -174,7 +174,7 @@ func (l *loop) close(s *socket) (err error) {
 
 // pause says whether a socket is read, and its connections are watched; nil is one that is closed.
 func (l *loop) pause(s *socket, pause bool) {
-	events := zmq4.State(zmq4.POLLIN)
+	events := zmq4.POLLIN
 	if pause {
 		events = 0
 	}
