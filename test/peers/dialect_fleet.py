@@ -197,7 +197,8 @@ def stored(stream: Stream, medium: str, adapter: str | None, path: str, first: i
     stream.held[medium] |= {(adapter, block) for block in new}
     parent = _name(adapter, path[:first]) if first else None
     ids = tokens(path, size)[first * size :]
-    return [["BlockStored", [_name(adapter, block) for block in new], parent, ids, size, None, medium, adapter]]
+    keys = [None] * len(new)  # no others than the adapter
+    return [["BlockStored", [_name(adapter, block) for block in new], parent, ids, size, None, medium, adapter, keys]]
 
 
 def removed(stream: Stream, medium: str, adapter: str | None, *paths: str) -> list:

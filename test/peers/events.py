@@ -61,8 +61,9 @@ class Rank:
         tokens = prompt.tokens[BLOCK_SIZE * first : BLOCK_SIZE * end]
         names = [prompt.block(index) for index in range(first, end)]
         parent = prompt.block(first - 1) if first else None
-        # hashes, parent, tokens, block size, LoRA id, medium, LoRA name
-        self._publish("BlockStored", names, parent, list(tokens), BLOCK_SIZE, None, medium, prompt.adapter)
+        # hashes, parent, tokens, block size, LoRA id, medium, LoRA name, and that there are no other keys
+        keys = [None] * len(names)
+        self._publish("BlockStored", names, parent, list(tokens), BLOCK_SIZE, None, medium, prompt.adapter, keys)
 
     def remove(self, prompt: Prompt, first: int, end: int, medium="GPU") -> None:
         self._publish("BlockRemoved", [prompt.block(index) for index in range(first, end)], medium)
