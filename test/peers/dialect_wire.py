@@ -104,7 +104,11 @@ def _ordered(route: str, body):
     if route == "/loads":
         return [scope | {"loads": sorted(scope["loads"], key=rank)} for scope in body]
     if route == "/dump":
-        return {scope: dump | {"events": blocks(dump["events"])} for scope, dump in body.items()}
+        # keys_shown is ours alone, which the peer ignores.
+        return {
+            scope: {key: value for key, value in dump.items() if key != "keys_shown"} | {"events": blocks(dump["events"])}
+            for scope, dump in body.items()
+        }
     if route == "/workers" and isinstance(body, list):
         return [_record(record) for record in body]
     if route == "/ready":
