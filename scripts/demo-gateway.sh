@@ -66,7 +66,7 @@ if $bench; then
 		--cpu select-service="$(<"$tmp/select-service.pid")" --cpu envoy="$(<"$tmp/envoy.pid")" "$@"
 	echo
 	echo 'Of the CPU time of select-service in the first round:'
-	for part in 'google.golang.org/grpc' 'internal/gateway/tokenizer' 'internal/selecting'; do
+	for part in 'google.golang.org/grpc' 'internal/server/gateway/tokenizer' 'internal/selection'; do
 		share=$(${GO:-go} tool pprof -top -focus="$part" bin/select-service "$tmp/profile" 2>/dev/null | sed -n 's/^Showing nodes accounting for [^,]*, \([0-9.]*%\) of .*/\1/p')
 		printf '  below %-28s %s\n' "$part" "$share"
 	done

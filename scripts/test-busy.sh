@@ -23,5 +23,5 @@ for ((i = 0; i < load; i++)); do
 done
 
 "${GO:-go}" test -race -short -count=1 -vet=off -skip "$computing" -timeout 60m \
-  ./cmd/... ./demo/engine ./demo/player ./demo/sim/node ./internal/fetch ./internal/httpapi \
-  ./internal/zmqsock/... ./pkg/client ./pkg/kvevents ./test/e2e/... ./test/conformance
+  ./cmd/... ./demo/engine ./demo/player ./demo/sim/node ./internal/transport/fetch ./internal/server/httpapi \
+  ./internal/transport/zmqsock/... ./pkg/client ./pkg/kvevents ./test/e2e/... ./test/conformance

@@ -10,9 +10,9 @@ import (
 	"os"
 	"strings"
 
-	"github.com/select-service/select-service/internal/access"
 	"github.com/select-service/select-service/internal/config"
-	"github.com/select-service/select-service/internal/httpapi"
+	"github.com/select-service/select-service/internal/server/access"
+	"github.com/select-service/select-service/internal/server/httpapi"
 )
 
 // hostsOf returns the names under which a listener may be addressed; nil: any.

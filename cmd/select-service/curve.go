@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/select-service/select-service/internal/config"
-	"github.com/select-service/select-service/internal/curve"
+	"github.com/select-service/select-service/internal/transport/curve"
 )
 
 // readCurve reads the key pair of the replicas, nil for none.

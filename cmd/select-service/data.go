@@ -5,7 +5,7 @@ import (
 	"syscall"
 
 	"github.com/select-service/select-service/internal/config"
-	"github.com/select-service/select-service/internal/statefile"
+	"github.com/select-service/select-service/internal/node/statefile"
 )
 
 // openData locks the directory of the state on disk; it returns nil if none is configured. It

@@ -10,13 +10,13 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/select-service/select-service/internal/access"
-	"github.com/select-service/select-service/internal/certs"
 	"github.com/select-service/select-service/internal/config"
-	"github.com/select-service/select-service/internal/curve"
-	"github.com/select-service/select-service/internal/fetch"
-	"github.com/select-service/select-service/internal/filewatch"
-	"github.com/select-service/select-service/internal/workersfile"
+	"github.com/select-service/select-service/internal/discovery/workersfile"
+	"github.com/select-service/select-service/internal/server/access"
+	"github.com/select-service/select-service/internal/transport/certs"
+	"github.com/select-service/select-service/internal/transport/curve"
+	"github.com/select-service/select-service/internal/transport/fetch"
+	"github.com/select-service/select-service/internal/transport/filewatch"
 )
 
 // files has the files that the configuration names and that are followed while the service

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/select-service/select-service/internal/certs"
+	"github.com/select-service/select-service/internal/transport/certs"
 )
 
 // TestIsPeer: the token goes to named URLs and to the hosts whose reservations are

@@ -13,16 +13,16 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/select-service/select-service/internal/access"
-	"github.com/select-service/select-service/internal/budget"
-	"github.com/select-service/select-service/internal/certs"
 	"github.com/select-service/select-service/internal/config"
-	"github.com/select-service/select-service/internal/connections"
-	"github.com/select-service/select-service/internal/gateway"
-	"github.com/select-service/select-service/internal/gateway/tokenizer"
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/discovery/workersfile"
+	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/server/access"
+	"github.com/select-service/select-service/internal/server/connections"
+	"github.com/select-service/select-service/internal/server/gateway"
+	"github.com/select-service/select-service/internal/server/gateway/tokenizer"
 	"github.com/select-service/select-service/internal/telemetry"
-	"github.com/select-service/select-service/internal/workersfile"
+	"github.com/select-service/select-service/internal/transport/certs"
+	"github.com/select-service/select-service/pkg/memory"
 )
 
 // endpointPicker is the gateway's listener and server. Without a port it does nothing.
@@ -72,7 +72,7 @@ func (p *endpointPicker) close() {
 
 // build creates the endpoint picker over a service; file is the watcher of the workers
 // file, nil without one.
-func (p *endpointPicker) build(conf config.Gateway, svc *service.Service, file *workersfile.Watcher, guard *access.Guard, memory *budget.Budget, log zerolog.Logger) {
+func (p *endpointPicker) build(conf config.Gateway, svc *node.Service, file *workersfile.Watcher, guard *access.Guard, budget *memory.Budget, log zerolog.Logger) {
 	if p.socket == nil {
 		return
 	}
@@ -80,14 +80,14 @@ func (p *endpointPicker) build(conf config.Gateway, svc *service.Service, file *
 	if t := conf.Tokenizer; t.Protocol != config.ProtocolNone {
 		p.tokens = tokenizer.New(tokenizer.Options{
 			URL: t.URL, Protocol: tokenizer.Protocol(t.Protocol), Timeout: t.Timeout, MaxResponse: int64(t.MaxAnswer),
-			Memory: memory.Account(budget.Serving),
+			Memory: budget.Account(memory.Serving),
 		})
 	}
 	p.server = gateway.New(gateway.Config{
 		Models: conf.Names(), MetadataPrefix: conf.MetadataPrefix, RetryAfter: int(conf.RetryAfter / time.Second),
 		Tokenizer: p.tokens, LoadOnly: conf.Tokenizer.OnFailure == config.OnFailureLoadOnly, SaltTag: conf.SaltTag,
 		MaxStreams: conf.MaxStreams, MaxBody: conf.MaxBody, PickTimeout: conf.PickTimeout, Lease: conf.Lease,
-		Guard: guard, TLS: p.tls, Memory: memory, Metrics: p.metrics, Log: log,
+		Guard: guard, TLS: p.tls, Memory: budget, Metrics: p.metrics, Log: log,
 	}, gateway.Service{Selecting: svc.API, Catalog: svc.Catalog(), Ready: func() bool { return svc.Settled() && file.Registered() }})
 }
 

@@ -15,12 +15,12 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"github.com/select-service/select-service/internal/access"
-	"github.com/select-service/select-service/internal/budget"
-	"github.com/select-service/select-service/internal/certs"
 	"github.com/select-service/select-service/internal/config"
-	"github.com/select-service/select-service/internal/connections"
-	"github.com/select-service/select-service/internal/httpapi"
+	"github.com/select-service/select-service/internal/server/access"
+	"github.com/select-service/select-service/internal/server/connections"
+	"github.com/select-service/select-service/internal/server/httpapi"
+	"github.com/select-service/select-service/internal/transport/certs"
+	"github.com/select-service/select-service/pkg/memory"
 )
 
 // grace is how long requests under way have to finish after the signal to stop. The whole stop
@@ -140,7 +140,7 @@ const descriptorReserve = 4
 
 // newConnections returns the set that bounds the connections of all listeners, also by the
 // limit of open files.
-func newConnections(conf config.Limits, memory *budget.Budget, log zerolog.Logger) *connections.Set {
+func newConnections(conf config.Limits, budget *memory.Budget, log zerolog.Logger) *connections.Set {
 	total := conf.MaxConnections
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err == nil {
@@ -150,7 +150,7 @@ func newConnections(conf config.Limits, memory *budget.Budget, log zerolog.Logge
 			total = int(most)
 		}
 	}
-	return connections.New(connections.Limits{Total: total, PerAddress: conf.MaxConnectionsPerAddress, Heads: memory.Account(budget.Heads)})
+	return connections.New(connections.Limits{Total: total, PerAddress: conf.MaxConnectionsPerAddress, Heads: budget.Account(memory.Heads)})
 }
 
 // openness returns what anyone on the network could do with the listener, "" for nothing.

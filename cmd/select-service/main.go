@@ -14,7 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/config"
-	"github.com/select-service/select-service/internal/logwriter"
+	"github.com/select-service/select-service/internal/telemetry/logwriter"
 )
 
 func main() {

@@ -8,8 +8,8 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/pkg/memory"
 )
 
 // gcPercent lets the heap grow to five times the live memory before the garbage collector runs.
@@ -23,8 +23,8 @@ const (
 )
 
 // memory is the budget of the process and the runtime's memory limit.
-type memory struct {
-	budget *budget.Budget
+type memoryLimit struct {
+	budget *memory.Budget
 	source string // origin of the budget: a setting, "cgroup" or "machine"
 	// follows: this process sets the runtime's memory limit, unless GOMEMLIMIT does. paces: it
 	// sets the collector's pace, unless GOGC does.
@@ -33,9 +33,9 @@ type memory struct {
 }
 
 // newMemory returns the budget of the configuration, else one derived from the available memory.
-func newMemory(limits config.Limits, getenv func(string) string, log zerolog.Logger) *memory {
-	m := &memory{source: "--max-memory", follows: getenv("GOMEMLIMIT") == "", paces: getenv("GOGC") == "", log: log}
-	total, available := limits.MaxMemory, budget.FindAvailable()
+func newMemory(limits config.Limits, getenv func(string) string, log zerolog.Logger) *memoryLimit {
+	m := &memoryLimit{source: "--max-memory", follows: getenv("GOMEMLIMIT") == "", paces: getenv("GOGC") == "", log: log}
+	total, available := limits.MaxMemory, memory.FindAvailable()
 	if total == 0 {
 		total, m.source = available.Default(), available.Source
 	}
@@ -43,12 +43,12 @@ func newMemory(limits config.Limits, getenv func(string) string, log zerolog.Log
 		log.Warn().Int64("max_memory", total).Int64("available", available.Bytes).Str("limited_by", available.Source).
 			Msg("--max-memory is more than the process can have: it will be killed before requests are refused")
 	}
-	m.budget = budget.New(total)
+	m.budget = memory.New(total)
 	return m
 }
 
 // apply configures the collector, and logs the settings.
-func (m *memory) apply(getenv func(string) string) {
+func (m *memoryLimit) apply(getenv func(string) string) {
 	if m.paces {
 		debug.SetGCPercent(gcPercent)
 	}
@@ -83,7 +83,7 @@ const (
 // subtracts the index's bytes from the runtime's limit. After a peak, and while little happens,
 // it returns memory to the system, which the runtime alone takes minutes to do: registrations,
 // for example, leave several times the memory that they keep.
-func (m *memory) keep(ctx context.Context) error {
+func (m *memoryLimit) keep(ctx context.Context) error {
 	every := time.NewTicker(memoryEvery)
 	defer every.Stop()
 	var trimmed time.Time
@@ -124,17 +124,17 @@ func pace(live int64) int {
 
 // limit returns the runtime's memory limit: the budget less the index and a sixteenth for the
 // program's code, but at least a third, below which the collector would run all the time.
-func (m *memory) limit() int64 {
+func (m *memoryLimit) limit() int64 {
 	total := m.budget.Total()
 	const step = 1 << 20 // so that it does not change all the time
-	return max(total-total/16-m.budget.Account(budget.Index).Used()/step*step, total/3)
+	return max(total-total/16-m.budget.Account(memory.Index).Used()/step*step, total/3)
 }
 
 // isIdle reports whether the accounts of memory on the heap use little.
-func (m *memory) isIdle() bool {
+func (m *memoryLimit) isIdle() bool {
 	var used int64
 	for _, a := range m.budget.Accounts() {
-		if a.Name() != budget.Index {
+		if a.Name() != memory.Index {
 			used += a.Used()
 		}
 	}

@@ -14,8 +14,8 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/pkg/memory"
 )
 
 // TestServeUnderPressure: the thresholds of flag and environment are in force at
@@ -125,14 +125,14 @@ func TestMemory(t *testing.T) {
 		if got := debug.SetMemoryLimit(-1); got != tc.want || !strings.Contains(log.String(), tc.line) {
 			t.Errorf("limit %d, want %d, log %s", got, tc.want, log.String())
 		}
-		m.budget.Account(budget.Index).Set(30 << 20)
+		m.budget.Account(memory.Index).Set(30 << 20)
 		if got := m.limit(); got != 60<<20 {
 			t.Errorf("the index leaves %d bytes", got)
 		}
 		if !m.isIdle() {
 			t.Error("the index alone is no work under way")
 		}
-		m.budget.Account(budget.Ledger).Set(13 << 20)
+		m.budget.Account(memory.Ledger).Set(13 << 20)
 		if m.isIdle() {
 			t.Error("reservations take more than an eighth")
 		}

@@ -7,9 +7,9 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/config"
-	"github.com/select-service/select-service/internal/fetch"
-	"github.com/select-service/select-service/internal/service"
-	"github.com/select-service/select-service/internal/zmqsock"
+	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/transport/fetch"
+	"github.com/select-service/select-service/internal/transport/zmqsock"
 	"github.com/select-service/select-service/pkg/replicasync"
 )
 
@@ -66,15 +66,15 @@ func isPeer(u *url.URL, named, followed []string) bool {
 
 // configure adds the settings of replication to the service's configuration. url is the base
 // URL of this process, maxPeers the most replicas to follow.
-func (r replicas) configure(c *service.Config, url string, maxPeers int) {
-	c.Recovery = service.RecoveryConfig{
+func (r replicas) configure(c *node.Config, url string, maxPeers int) {
+	c.Recovery = node.RecoveryConfig{
 		Peers:    r.conf.IndexerPeers,
 		Deadline: r.conf.RecoveryDeadline,
 		Grace:    r.conf.RecoveryGrace,
 		Fetch:    r.dumps,
 	}
 	if r.mesh != nil {
-		c.Replication = &service.Replication{
+		c.Replication = &node.Replication{
 			URL:        url,
 			Advertised: r.conf.SyncAdvertise,
 			Transport:  r.mesh,
@@ -95,7 +95,7 @@ func (r replicas) behind() func() uint64 {
 }
 
 // open binds the publisher and follows the first peers. The hub must run.
-func (r replicas) open(svc *service.Service, log zerolog.Logger) error {
+func (r replicas) open(svc *node.Service, log zerolog.Logger) error {
 	if r.mesh == nil {
 		return nil
 	}

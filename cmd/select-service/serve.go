@@ -13,20 +13,20 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/select-service/select-service/internal/access"
-	"github.com/select-service/select-service/internal/admission"
-	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/config"
-	"github.com/select-service/select-service/internal/contract"
-	"github.com/select-service/select-service/internal/curve"
-	"github.com/select-service/select-service/internal/httpapi"
-	"github.com/select-service/select-service/internal/logwriter"
-	"github.com/select-service/select-service/internal/selecting"
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/discovery/workersfile"
+	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/admission"
+	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/server/access"
+	"github.com/select-service/select-service/internal/server/httpapi"
 	"github.com/select-service/select-service/internal/telemetry"
-	"github.com/select-service/select-service/internal/workersfile"
-	"github.com/select-service/select-service/internal/zmqsock"
+	"github.com/select-service/select-service/internal/telemetry/logwriter"
+	"github.com/select-service/select-service/internal/transport/curve"
+	"github.com/select-service/select-service/internal/transport/zmqsock"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
@@ -64,13 +64,13 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	limits := socketOptions(conf, mem.budget, read.curve, log)
 	hub := zmqsock.New(limits)
 	streams, runSockets := newStreams(hub, limits, log)
-	var svc *service.Service
+	var svc *node.Service
 	others := newReplicas(conf.Replicas, conf.Selections.SessionTTL > 0, hub, read, func() []string { return svc.Peers() })
 	if read.curve != nil && others.mesh != nil {
 		log.Info().Bool("replicas", true).Msg("zmq connections encrypted with CURVE")
 	}
-	svc = service.New(serviceConfig(conf, others, bound, mem.budget), streams, log)
-	state := service.NewState(svc, data, conf.Data.SnapshotInterval)
+	svc = node.New(serviceConfig(conf, others, bound, mem.budget), streams, log)
+	state := node.NewState(svc, data, conf.Data.SnapshotInterval)
 	var file *workersfile.Watcher
 	if read.workers != nil {
 		file = workersfile.NewWatcher(conf.Workers.File, read.workers, svc, log)
@@ -145,16 +145,16 @@ func start(parts *errgroup.Group, run func() error) <-chan struct{} {
 // handlers returns a function that creates the handler of a listener. The selection listener's
 // metrics include the requests of all listeners, and the other collectors. The slot tracker
 // alone has no metrics, so its requests are not counted.
-func handlers(conf config.Config, svc *service.Service, guard *access.Guard, memory *budget.Budget, stopping <-chan struct{}, log zerolog.Logger, others ...prometheus.Collector) func(*listener) http.Handler {
+func handlers(conf config.Config, svc *node.Service, guard *access.Guard, budget *memory.Budget, stopping <-chan struct{}, log zerolog.Logger, others ...prometheus.Collector) func(*listener) http.Handler {
 	requests := telemetry.NewRequests()
-	bodies := httpapi.NewMemory(memory, stopping)
+	bodies := httpapi.NewMemory(budget, stopping)
 	others = append(others, requests)
 	collectors := append(svc.Collectors(conf.Metrics.DynamoAliases), others...)
 	if conf.Metrics.DynamoAliases {
 		collectors = append(collectors, telemetry.DynamoIndexerRequests{Requests: requests})
 	}
-	dumps := httpapi.NewReaders(contract.LimitDumpReaders, conf.Limits.MaxDumpReaders, memory.Account(budget.Snapshots))
-	snapshots := httpapi.NewReaders(contract.LimitSnapshotReaders, conf.Limits.MaxSnapshotReaders, memory.Account(budget.Snapshots))
+	dumps := httpapi.NewReaders(contract.LimitDumpReaders, conf.Limits.MaxDumpReaders, budget.Account(memory.Snapshots))
+	snapshots := httpapi.NewReaders(contract.LimitSnapshotReaders, conf.Limits.MaxSnapshotReaders, budget.Account(memory.Snapshots))
 	return func(l *listener) http.Handler {
 		opt := httpapi.Options{
 			Dumps: dumps, Snapshots: snapshots, MaxWorkers: conf.Limits.MaxWorkers,
@@ -183,11 +183,11 @@ func handlers(conf config.Config, svc *service.Service, guard *access.Guard, mem
 const subscribersPerPeer = 4
 
 // socketOptions returns the limits of the ZMQ sockets.
-func socketOptions(conf config.Config, memory *budget.Budget, replicaKey *curve.KeyPair, log zerolog.Logger) zmqsock.Options {
+func socketOptions(conf config.Config, budget *memory.Budget, replicaKey *curve.KeyPair, log zerolog.Logger) zmqsock.Options {
 	opt := zmqsock.DefaultOptions()
 	opt.Endpoints = conf.Access.Endpoints()
-	opt.Streams, opt.Replay = memory.Account(budget.Streams), memory.Account(budget.Replay)
-	opt.Replication = memory.Account(budget.Replication)
+	opt.Streams, opt.Replay = budget.Account(memory.Streams), budget.Account(memory.Replay)
+	opt.Replication = budget.Account(memory.Replication)
 	opt.Subscribers = subscribersPerPeer * conf.Limits.MaxPeers
 	opt.ReplicaKey = replicaKey
 	opt.Fault = func(endpoint string, err error) {
@@ -196,10 +196,10 @@ func socketOptions(conf config.Config, memory *budget.Budget, replicaKey *curve.
 	return opt
 }
 
-func serviceConfig(conf config.Config, others replicas, bound listeners, memory *budget.Budget) service.Config {
+func serviceConfig(conf config.Config, others replicas, bound listeners, budget *memory.Budget) node.Config {
 	order, _ := admission.ParseOrder(conf.Queue.Order) // config has checked it
-	c := service.Config{
-		Memory:              memory,
+	c := node.Config{
+		Memory:              budget,
 		Contract:            contractOf(conf),
 		Weights:             conf.Weights(),
 		Policies:            conf.WorkerSelection.Policies,
@@ -226,7 +226,7 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, memory 
 			Scopes: conf.Limits.MaxModels,
 		},
 		Reservations: reservations.Limits{
-			Reservations: conf.Limits.MaxReservations, Blocks: conf.Limits.MaxReservationBlocks, Memory: memory.Account(budget.Ledger),
+			Reservations: conf.Limits.MaxReservations, Blocks: conf.Limits.MaxReservationBlocks, Memory: budget.Account(memory.Ledger),
 		},
 	}
 	url := conf.Server.AdvertiseURL
@@ -272,7 +272,7 @@ func logThresholds(o config.Overload, log zerolog.Logger) {
 	if !o.Thresholds.Any() {
 		return
 	}
-	line := log.Info().EmbedObject(selecting.LoggedThresholds(o.Thresholds))
+	line := log.Info().EmbedObject(selection.LoggedThresholds(o.Thresholds))
 	if o.RetryAfter > 0 {
 		line.Int64("retry_after_secs", int64(o.RetryAfter/time.Second))
 	}

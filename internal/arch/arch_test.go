@@ -20,7 +20,7 @@ const module = "github.com/select-service/select-service/"
 // leaves are packages of types and small tools that know nothing of the rest of
 // the service. Every package may use them but those that strangers import, for
 // which mayImport lists them one by one.
-var leaves = []string{"internal/bodyscan", "internal/budget", "internal/contract", "internal/curve", "internal/hashset", "internal/keyhash", "internal/slotset", "internal/wire/msgpack", "internal/yamlread"}
+var leaves = []string{"internal/codec/bodyscan", "pkg/memory", "internal/selection/contract", "internal/transport/curve", "internal/container/hashset", "internal/container/keyhash", "internal/container/slotset", "internal/codec/msgpack", "internal/codec/yamlread"}
 
 // mayImport is the table of docs/ARCHITECTURE.md: for each package the packages
 // of this module that its code may import, beside the leaves. "x/..." is x and
@@ -31,63 +31,62 @@ var mayImport = map[string][]string{
 	"api":                   {},
 	"api/internal/generate": {},
 
-	"internal/access":          {"internal/clientnet", "internal/filewatch", "pkg/catalog"},
-	"internal/admission":       {"pkg/catalog"},
-	"internal/affinity":        {"pkg/catalog"},
-	"internal/approximate":     {"internal/budget", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/recovery"},
-	"internal/arch":            {},
-	"internal/certs":           {"internal/filewatch"},
-	"internal/conductor":       {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
-	"internal/conductorapi":    {"internal/conductor", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
-	"internal/budget":          {},
-	"internal/config":          {"internal/admission", "internal/overload", "internal/pending", "internal/policies", "pkg/..."},
-	"internal/clientnet":       {},
-	"internal/connections":     {"internal/budget", "internal/clientnet"},
-	"internal/contract":        {"internal/overload", "pkg/catalog", "pkg/reservations"},
-	"internal/curve":           {},
-	"internal/fetch":           {"internal/certs", "internal/filewatch", "pkg/recovery"},
-	"internal/filewatch":       {},
-	"internal/gateway":         {"internal/access", "internal/budget", "internal/gateway/openai", "internal/gateway/tokenizer", "internal/selecting", "internal/telemetry", "pkg/catalog", "pkg/selector"},
-	"internal/hashset":         {},
-	"internal/keyhash":         {},
-	"internal/httpapi":         {"api", "internal/access", "internal/conductor", "internal/conductorapi", "internal/overload", "internal/selecting", "internal/service", "pkg/..."},
-	"internal/bodyscan":        {"internal/wire/msgpack"},
-	"internal/logwriter":       {},
-	"internal/overload":        {},
-	"internal/pending":         {"pkg/catalog"},
-	"internal/policies":        {"pkg/catalog", "pkg/selector/..."},
-	"internal/scopes":          {"internal/admission", "internal/approximate", "internal/policies", "internal/waitqueue", "pkg/..."},
-	"internal/selecting":       {"internal/admission", "internal/affinity", "internal/approximate", "internal/overload", "internal/pending", "internal/policies", "internal/scopes", "internal/telemetry", "pkg/..."},
-	"internal/service":         {"internal/...", "pkg/..."},
-	"internal/servicetest":     {"internal/...", "pkg/..."},
-	"internal/telemetry":       {"internal/certs", "internal/connections", "internal/conductor", "internal/conductorapi", "internal/overload", "internal/policies", "internal/scopes", "internal/workersfile", "pkg/..."},
-	"internal/slotset":         {},
-	"internal/statefile":       {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents", "pkg/reservations"},
-	"internal/waitqueue":       {"internal/admission"},
-	"internal/wire/msgpack":    {},
-	"internal/workersfile":     {"internal/filewatch", "pkg/catalog"},
-	"internal/yamlread":        {},
-	"internal/zmqsock":         {"internal/clientnet", "internal/zmtp", "pkg/catalog"},
-	"internal/zmqsock/kvpub":   {"internal/zmqsock"},
-	"internal/zmqsock/zmqtest": {"pkg/kvevents"},
-	"internal/zmtp":            {},
-
-	"internal/gateway/openai":    {},
-	"internal/gateway/tokenizer": {"internal/gateway/openai"},
+	"internal/arch":                     {},
+	"internal/codec/bodyscan":           {"internal/codec/msgpack"},
+	"internal/codec/msgpack":            {},
+	"internal/codec/yamlread":           {},
+	"internal/conductor":                {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
+	"internal/conductor/conductorapi":   {"internal/conductor", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
+	"internal/config":                   {"internal/selection/admission", "internal/selection/overload", "internal/selection/pending", "internal/selection/policies", "pkg/..."},
+	"internal/container/hashset":        {},
+	"internal/container/keyhash":        {},
+	"internal/container/slotset":        {},
+	"internal/discovery/workersfile":    {"internal/transport/filewatch", "pkg/catalog"},
+	"internal/node":                     {"internal/...", "pkg/..."},
+	"internal/node/statefile":           {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents", "pkg/reservations"},
+	"internal/selection":                {"internal/selection/admission", "internal/selection/affinity", "internal/selection/approximate", "internal/selection/overload", "internal/selection/pending", "internal/selection/policies", "internal/selection/scopes", "internal/telemetry", "pkg/..."},
+	"internal/selection/admission":      {"pkg/catalog"},
+	"internal/selection/affinity":       {"pkg/catalog"},
+	"internal/selection/approximate":    {"pkg/memory", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/recovery"},
+	"internal/selection/contract":       {"internal/selection/overload", "pkg/catalog", "pkg/reservations"},
+	"internal/selection/overload":       {},
+	"internal/selection/pending":        {"pkg/catalog"},
+	"internal/selection/policies":       {"pkg/catalog", "pkg/selector/..."},
+	"internal/selection/scopes":         {"internal/selection/admission", "internal/selection/approximate", "internal/selection/policies", "internal/selection/waitqueue", "pkg/..."},
+	"internal/selection/waitqueue":      {"internal/selection/admission"},
+	"internal/server/access":            {"internal/transport/clientnet", "internal/transport/filewatch", "pkg/catalog"},
+	"internal/server/connections":       {"pkg/memory", "internal/transport/clientnet"},
+	"internal/server/gateway":           {"internal/server/access", "pkg/memory", "internal/server/gateway/openai", "internal/server/gateway/tokenizer", "internal/selection", "internal/telemetry", "pkg/catalog", "pkg/selector"},
+	"internal/server/gateway/openai":    {},
+	"internal/server/gateway/tokenizer": {"internal/server/gateway/openai"},
+	"internal/server/httpapi":           {"api", "internal/server/access", "internal/conductor", "internal/conductor/conductorapi", "internal/selection/overload", "internal/selection", "internal/node", "pkg/..."},
+	"internal/telemetry":                {"internal/transport/certs", "internal/server/connections", "internal/conductor", "internal/conductor/conductorapi", "internal/selection/overload", "internal/selection/policies", "internal/selection/scopes", "internal/discovery/workersfile", "pkg/..."},
+	"internal/telemetry/logwriter":      {},
+	"internal/transport/certs":          {"internal/transport/filewatch"},
+	"internal/transport/clientnet":      {},
+	"internal/transport/curve":          {},
+	"internal/transport/fetch":          {"internal/transport/certs", "internal/transport/filewatch", "pkg/recovery"},
+	"internal/transport/filewatch":      {},
+	"internal/transport/zmqsock":        {"internal/transport/clientnet", "internal/transport/zmtp", "pkg/catalog"},
+	"internal/transport/zmtp":           {},
+	"pkg/memory":                        {},
+	"test/kvpub":                        {"internal/transport/zmqsock"},
+	"test/servicetest":                  {"internal/...", "pkg/..."},
+	"test/zmqtest":                      {"pkg/kvevents"},
 
 	"scripts/sbom": {},
 
 	"pkg/catalog":              {},
-	"pkg/client":               {"internal/bodyscan", "internal/wire/msgpack"},
+	"pkg/client":               {"internal/codec/bodyscan", "internal/codec/msgpack"},
 	"pkg/hashing":              {},
-	"pkg/indexer":              {"internal/budget", "internal/keyhash", "internal/slotset", "pkg/catalog", "pkg/hashing", "pkg/indexer/hybrid"},
+	"pkg/indexer":              {"pkg/memory", "internal/container/keyhash", "internal/container/slotset", "pkg/catalog", "pkg/hashing", "pkg/indexer/hybrid"},
 	"pkg/indexer/hybrid":       {},
-	"pkg/kvevents":             {"internal/budget", "internal/hashset", "internal/wire/msgpack", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/indexer/hybrid"},
-	"pkg/kvevents/libzmq":      {"internal/budget", "pkg/catalog", "pkg/kvevents"},
-	"pkg/recovery":             {"internal/budget", "internal/hashset", "internal/wire/msgpack", "pkg/catalog", "pkg/hashing", "pkg/indexer"},
-	"pkg/replicasync":          {"internal/budget", "internal/wire/msgpack", "pkg/catalog", "pkg/reservations/..."},
-	"pkg/reservations":         {"internal/budget", "internal/hashset", "internal/keyhash", "internal/slotset", "pkg/catalog", "pkg/hashing", "pkg/reservations/history"},
-	"pkg/reservations/history": {"internal/budget", "pkg/catalog"},
+	"pkg/kvevents":             {"pkg/memory", "internal/container/hashset", "internal/codec/msgpack", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/indexer/hybrid"},
+	"pkg/kvevents/libzmq":      {"pkg/memory", "pkg/catalog", "pkg/kvevents"},
+	"pkg/recovery":             {"pkg/memory", "internal/container/hashset", "internal/codec/msgpack", "pkg/catalog", "pkg/hashing", "pkg/indexer"},
+	"pkg/replicasync":          {"pkg/memory", "internal/codec/msgpack", "pkg/catalog", "pkg/reservations/..."},
+	"pkg/reservations":         {"pkg/memory", "internal/container/hashset", "internal/container/keyhash", "internal/container/slotset", "pkg/catalog", "pkg/hashing", "pkg/reservations/history"},
+	"pkg/reservations/history": {"pkg/memory", "pkg/catalog"},
 	"pkg/selector":             {"pkg/catalog", "pkg/selector/ttft"},
 	"pkg/selector/ttft":        {"pkg/catalog"},
 }
@@ -95,7 +94,7 @@ var mayImport = map[string][]string{
 // programs is what the tools around the service may import: its public packages
 // and its sockets, never its inside. They meet it on the wire, so that they can
 // drive any other server of the same contract. test/e2e is the harness that starts it.
-var programs = []string{"api", "demo/sim/...", "internal/zmqsock/...", "pkg/...", "test/e2e"}
+var programs = []string{"api", "demo/sim/...", "internal/transport/zmqsock", "pkg/...", "test/e2e", "test/kvpub", "test/zmqtest"}
 
 // client is a library for programs that call the service. It is no part of the
 // core and nothing of the core may use it.
@@ -114,7 +113,7 @@ var clockReaders = []string{"Now", "Since", "Until", "Sleep"}
 
 // withoutClock are the core packages that are told the time.
 var withoutClock = []string{
-	"internal/admission", "internal/affinity", "internal/approximate", "internal/conductor", "internal/overload", "internal/pending",
+	"internal/selection/admission", "internal/selection/affinity", "internal/selection/approximate", "internal/conductor", "internal/selection/overload", "internal/selection/pending",
 	"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/indexer/hybrid", "pkg/recovery", "pkg/reservations", "pkg/reservations/history", "pkg/selector", "pkg/selector/ttft",
 }
 
@@ -141,7 +140,7 @@ func (s source) imports() []string {
 // isProgram tells the simulated engines, their player and the black-box tests
 // from the service.
 func (s source) isProgram() bool {
-	return s.dir != "cmd/select-service" && matches([]string{"cmd/...", "demo/...", "examples/...", "test/..."}, s.dir)
+	return s.dir != "cmd/select-service" && s.dir != "test/servicetest" && matches([]string{"cmd/...", "demo/...", "examples/...", "test/..."}, s.dir)
 }
 
 func sources(t *testing.T) []source {
@@ -207,7 +206,7 @@ func TestImports(t *testing.T) {
 		switch {
 		case s.isProgram():
 			allowed, listed = slices.Concat(programs, []string{s.dir + "/..."}), true
-		case strings.HasPrefix(s.dir, "internal/"), strings.HasPrefix(s.dir, "cmd/"):
+		case s.dir == "test/servicetest", strings.HasPrefix(s.dir, "internal/"), strings.HasPrefix(s.dir, "cmd/"):
 			allowed = slices.Concat(allowed, leaves)
 		}
 		if !listed {
@@ -240,8 +239,8 @@ const withLibzmq = "pkg/kvevents/libzmq"
 // TestSockets proves that libzmq's sockets are behind few packages, and that the program is
 // built with them only if it is asked to (the build tag libzmq): by itself it needs no C.
 func TestSockets(t *testing.T) {
-	homes := []string{"internal/zmqsock/kvpub", "internal/zmqsock/zmqtest", withLibzmq}
-	tests := append(homes, "internal/curve", "internal/zmqsock", "internal/zmtp")
+	homes := []string{"test/kvpub", "test/zmqtest", withLibzmq}
+	tests := append(homes, "internal/transport/curve", "internal/transport/zmqsock", "internal/transport/zmtp")
 	for _, s := range sources(t) {
 		if !s.test && slices.Contains(s.imports(), module+withLibzmq) && (s.dir != "cmd/select-service" || buildTag(s) != "//go:build libzmq") {
 			t.Errorf("%s imports %s; only cmd/select-service may, under the build tag libzmq", s.path, withLibzmq)

@@ -16,10 +16,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/select-service/select-service/internal/admission"
-	"github.com/select-service/select-service/internal/overload"
-	"github.com/select-service/select-service/internal/pending"
-	"github.com/select-service/select-service/internal/policies"
+	"github.com/select-service/select-service/internal/selection/admission"
+	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/internal/selection/pending"
+	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 )

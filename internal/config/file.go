@@ -7,7 +7,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/select-service/select-service/internal/yamlread"
+	"github.com/select-service/select-service/internal/codec/yamlread"
 )
 
 // configPath returns the path of the configuration file, and the flag or variable that gave it.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/select-service/select-service/internal/policies"
+	"github.com/select-service/select-service/internal/selection/policies"
 )
 
 const envConfig = "SELECT_SERVICE_CONFIG"

@@ -7,9 +7,9 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/select-service/select-service/internal/admission"
-	"github.com/select-service/select-service/internal/policies"
-	"github.com/select-service/select-service/internal/yamlread"
+	"github.com/select-service/select-service/internal/codec/yamlread"
+	"github.com/select-service/select-service/internal/selection/admission"
+	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/pkg/selector"
 )
 

@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/select-service/select-service/internal/config"
-	"github.com/select-service/select-service/internal/overload"
-	"github.com/select-service/select-service/internal/pending"
+	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/internal/selection/pending"
 )
 
 // TestHelp proves what --help and --help-all print, and that --help fits a screen.

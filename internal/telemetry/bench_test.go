@@ -11,7 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/select-service/select-service/internal/overload"
+	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/internal/telemetry"
 )
 

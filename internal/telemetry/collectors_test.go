@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 	"testing"
 
-	"github.com/select-service/select-service/internal/contract"
-	"github.com/select-service/select-service/internal/selecting"
+	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -37,10 +37,10 @@ func TestMetrics(t *testing.T) {
 	if _, err := w.Select(context.Background(), ask(a), false); err != nil {
 		t.Fatal(err)
 	}
-	failing := map[string]func(*selecting.SelectRequest){
-		"id_taken":    func(r *selecting.SelectRequest) { r.ReservationID = new("r") },
-		"no_endpoint": func(r *selecting.SelectRequest) { r.HasAllowedWorkers = true },
-		"invalid":     func(r *selecting.SelectRequest) { r.Prompt = selecting.Prompt{} },
+	failing := map[string]func(*selection.SelectRequest){
+		"id_taken":    func(r *selection.SelectRequest) { r.ReservationID = new("r") },
+		"no_endpoint": func(r *selection.SelectRequest) { r.HasAllowedWorkers = true },
+		"invalid":     func(r *selection.SelectRequest) { r.Prompt = selection.Prompt{} },
 	}
 	for name, change := range failing {
 		req := ask(a)

@@ -3,8 +3,8 @@ package telemetry
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/select-service/select-service/internal/policies"
-	"github.com/select-service/select-service/internal/scopes"
+	"github.com/select-service/select-service/internal/selection/policies"
+	"github.com/select-service/select-service/internal/selection/scopes"
 )
 
 var (

@@ -3,7 +3,7 @@ package telemetry
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/select-service/select-service/internal/budget"
+	"github.com/select-service/select-service/pkg/memory"
 )
 
 var (
@@ -16,7 +16,7 @@ var (
 )
 
 // Memory collects the accounts of the memory budget.
-type Memory struct{ Budget *budget.Budget }
+type Memory struct{ Budget *memory.Budget }
 
 // Describe implements prometheus.Collector.
 func (Memory) Describe(ch chan<- *prometheus.Desc) { memoryFamilies.describe(ch) }

@@ -5,8 +5,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/select-service/select-service/internal/certs"
-	"github.com/select-service/select-service/internal/connections"
+	"github.com/select-service/select-service/internal/server/connections"
+	"github.com/select-service/select-service/internal/transport/certs"
 )
 
 var (

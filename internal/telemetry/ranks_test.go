@@ -13,10 +13,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/select-service/select-service/internal/overload"
-	"github.com/select-service/select-service/internal/service"
-	"github.com/select-service/select-service/internal/servicetest"
+	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // TestRankMetrics: after random traffic the series of ranks say what /loads and
@@ -28,7 +28,7 @@ func TestRankMetrics(t *testing.T) {
 	w.Put(record(2, 1))
 	odd := catalog.Scope{Model: "m\"o\\d\nd", Tenant: "{é}"}
 	w.Put(record(3, 1, func(r *catalog.Record) { r.Scope = odd }))
-	if err := w.SlotsRegister(service.SlotsWorker{Worker: 5, Scope: scope, BlockSize: blockSize, DPStart: 3, DPSize: 1}); err != nil {
+	if err := w.SlotsRegister(node.SlotsWorker{Worker: 5, Scope: scope, BlockSize: blockSize, DPStart: 3, DPSize: 1}); err != nil {
 		t.Fatal(err)
 	}
 	blocks := map[catalog.Rank]int{{Worker: 1}: 3, {Worker: 1, DP: 1}: 7, {Worker: 2}: 1, {Worker: 3}: 2}
@@ -45,7 +45,7 @@ func TestRankMetrics(t *testing.T) {
 			_ = w.PrefillComplete(id)
 		}
 	}
-	if err := w.SlotsAdd(&service.SlotsReservation{Scope: scope, ID: "s", Rank: catalog.Rank{Worker: 5, DP: 3}, SequenceHashes: []uint64{1, 2}, NewISLTokens: 9}); err != nil {
+	if err := w.SlotsAdd(&node.SlotsReservation{Scope: scope, ID: "s", Rank: catalog.Rank{Worker: 5, DP: 3}, SequenceHashes: []uint64{1, 2}, NewISLTokens: 9}); err != nil {
 		t.Fatal(err)
 	}
 	w.SetBusy(overload.Thresholds{PrefillTokens: new(uint64(20)), DecodeBlocks: new(.5)})

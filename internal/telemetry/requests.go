@@ -10,7 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/selection/contract"
 )
 
 var (

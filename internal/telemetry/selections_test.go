@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/select-service/select-service/internal/contract"
-	"github.com/select-service/select-service/internal/overload"
-	"github.com/select-service/select-service/internal/selecting"
+	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -17,7 +17,7 @@ import (
 // exactly as they were answered.
 func TestTasks(t *testing.T) {
 	w := start(t, eventsOff)
-	choose := func(reserve bool, change ...func(*selecting.SelectRequest)) error {
+	choose := func(reserve bool, change ...func(*selection.SelectRequest)) error {
 		req := ask(prompt(1, 40))
 		for _, f := range change {
 			f(req)
@@ -25,8 +25,8 @@ func TestTasks(t *testing.T) {
 		_, err := w.Select(context.Background(), req, reserve)
 		return err
 	}
-	model := func(name string) func(*selecting.SelectRequest) {
-		return func(r *selecting.SelectRequest) { r.Scope.Model = name }
+	model := func(name string) func(*selection.SelectRequest) {
+		return func(r *selection.SelectRequest) { r.Scope.Model = name }
 	}
 	_ = choose(false)              // nobody knows the model yet
 	_ = choose(true, model("lie")) // nor ever
@@ -41,10 +41,10 @@ func TestTasks(t *testing.T) {
 	w.Book("r", prompt(1, 40))
 	_ = choose(false)
 	_ = choose(false)
-	_ = choose(false, func(r *selecting.SelectRequest) { r.Prompt = selecting.Prompt{} })    // malformed
-	_ = choose(true, func(r *selecting.SelectRequest) { r.HasAllowedWorkers = true })        // no endpoint
-	_ = choose(true, func(r *selecting.SelectRequest) { r.ReservationID = new("r") })        // taken
-	_ = choose(true, func(r *selecting.SelectRequest) { r.Override.Temperature = new(-1.) }) // malformed
+	_ = choose(false, func(r *selection.SelectRequest) { r.Prompt = selection.Prompt{} })    // malformed
+	_ = choose(true, func(r *selection.SelectRequest) { r.HasAllowedWorkers = true })        // no endpoint
+	_ = choose(true, func(r *selection.SelectRequest) { r.ReservationID = new("r") })        // taken
+	_ = choose(true, func(r *selection.SelectRequest) { r.Override.Temperature = new(-1.) }) // malformed
 	accepted := []string{
 		`dynamo_tasks_issued_total{endpoint="select",model=""} 1`,
 		`dynamo_tasks_issued_total{endpoint="select_and_reserve",model=""} 1`,
@@ -65,7 +65,7 @@ func TestTasks(t *testing.T) {
 	// its moment.
 	w.SetBusy(overload.Thresholds{PrefillTokens: new(uint64(0))})
 	rejected := 0
-	refused := func(reserve bool, change ...func(*selecting.SelectRequest)) {
+	refused := func(reserve bool, change ...func(*selection.SelectRequest)) {
 		t.Helper()
 		var over *contract.OverloadError
 		if err := choose(reserve, change...); !errors.As(err, &over) {
@@ -76,10 +76,10 @@ func TestTasks(t *testing.T) {
 	refused(false)
 	w.SetBusy(overload.Thresholds{PrefillFraction: new(.1)})
 	refused(true)
-	refused(false, func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} })
+	refused(false, func(r *selection.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} })
 	w.SetBusy(overload.Thresholds{DecodeBlocks: new(.05), PrefillTokens: new(uint64(1000))})
 	refused(false)
-	_ = choose(false, func(r *selecting.SelectRequest) { r.HasAllowedWorkers = true }) // still no rejection
+	_ = choose(false, func(r *selection.SelectRequest) { r.HasAllowedWorkers = true }) // still no rejection
 	w.WantSeries(
 		`dynamo_tasks_rejected_total{endpoint="select",model="m"} 3`,
 		`dynamo_tasks_rejected_total{endpoint="select_and_reserve",model="m"} 1`,
@@ -127,7 +127,7 @@ func TestChoiceHistograms(t *testing.T) {
 	e = w.Engine(2, 0)
 	e.Publish(0, e.Stored(p[:8], blockSize, nil), e.Stored(p[:12], blockSize, dict{"medium": "CPU"}))
 	w.Settle()
-	choose := func(tokens []uint32, want uint64, change ...func(*selecting.SelectRequest)) {
+	choose := func(tokens []uint32, want uint64, change ...func(*selection.SelectRequest)) {
 		t.Helper()
 		req := ask(tokens)
 		for _, f := range change {
@@ -139,7 +139,7 @@ func TestChoiceHistograms(t *testing.T) {
 		}
 	}
 	choose(p, 1)                                                                           // spread 4.25
-	choose(p, 2, func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} }) // alone
+	choose(p, 2, func(r *selection.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} }) // alone
 	w.Burden("b", 1, 0, 1, 50)
 	w.SetBusy(overload.Thresholds{PrefillTokens: new(uint64(0))})
 	choose(p, 2)     // forgoes 4 blocks of the overloaded worker 1

@@ -8,20 +8,20 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/select-service/select-service/internal/admission"
-	"github.com/select-service/select-service/internal/overload"
-	"github.com/select-service/select-service/internal/selecting"
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/admission"
+	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // in asks for a selection of another scope.
-func in(model, tenant string) func(*selecting.SelectRequest) {
-	return func(r *selecting.SelectRequest) { r.Scope = catalog.Scope{Model: model, Tenant: tenant} }
+func in(model, tenant string) func(*selection.SelectRequest) {
+	return func(r *selection.SelectRequest) { r.Scope = catalog.Scope{Model: model, Tenant: tenant} }
 }
 
 // fails asks for selections that must not succeed.
-func (w *world) fails(times int, change ...func(*selecting.SelectRequest)) {
+func (w *world) fails(times int, change ...func(*selection.SelectRequest)) {
 	w.T.Helper()
 	for range times {
 		req := ask(prompt(1, 8))
@@ -64,7 +64,7 @@ func TestWatchRefusals(t *testing.T) {
 
 		w.Burden("r", 1, 0, 2, 8)
 		w.fails(3)
-		w.fails(1, func(r *selecting.SelectRequest) { r.Prompt = selecting.Prompt{} }) // is no refusal
+		w.fails(1, func(r *selection.SelectRequest) { r.Prompt = selection.Prompt{} }) // is no refusal
 		w.Look()
 		w.WantLog("warn: selections of a model were refused causes=map[active_decode_blocks:3 active_prefill_tokens:3] model=m refused=3 selections=3")
 
@@ -98,7 +98,7 @@ policy_classes:
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, eventsOff, func(c *service.Config) { c.Admission.File = policy })
+		w := start(t, eventsOff, func(c *node.Config) { c.Admission.File = policy })
 		w.Put(record(1, 1))
 		w.Book("r", prompt(1, 8))
 		w.fails(2)
@@ -123,7 +123,7 @@ func TestWatchUnserved(t *testing.T) {
 
 		w.Put(record(1, 1))
 		long := strings.Repeat("x", 1<<20)
-		for _, scope := range []func(*selecting.SelectRequest){in("m", long), in("n", "t"), in(long, "t")} {
+		for _, scope := range []func(*selection.SelectRequest){in("m", long), in("n", "t"), in(long, "t")} {
 			w.fails(1, scope)
 		}
 		w.wantFree()

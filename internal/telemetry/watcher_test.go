@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 
 	"github.com/select-service/select-service/internal/conductor"
-	"github.com/select-service/select-service/internal/servicetest"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // line is a line of the log as logLines shows it.

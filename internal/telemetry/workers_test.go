@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/select-service/select-service/internal/overload"
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
@@ -24,7 +24,7 @@ func TestWorkerMetrics(t *testing.T) {
 		`workers{lifecycle="incomplete",model_name=""} 0`,
 		`workers{lifecycle="tracked",model_name=""} 0`,
 	)
-	if err := w.SlotsRegister(service.SlotsWorker{Worker: 9, Scope: scope, BlockSize: blockSize, DPSize: 3}); err != nil {
+	if err := w.SlotsRegister(node.SlotsWorker{Worker: 9, Scope: scope, BlockSize: blockSize, DPSize: 3}); err != nil {
 		t.Fatal(err)
 	}
 	w.Put(record(1, 1))
@@ -59,7 +59,7 @@ func TestUnjudged(t *testing.T) {
 	if _, err := w.PutWorker(catalog.Record{ID: 6, Scope: scope}); err != nil { // never selected
 		t.Fatal(err)
 	}
-	if err := w.SlotsRegister(service.SlotsWorker{Worker: 7, Scope: scope, BlockSize: blockSize, DPSize: 1}); err != nil {
+	if err := w.SlotsRegister(node.SlotsWorker{Worker: 7, Scope: scope, BlockSize: blockSize, DPSize: 1}); err != nil {
 		t.Fatal(err)
 	}
 	w.WantNoSeries("workers_unjudged")

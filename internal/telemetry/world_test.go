@@ -5,8 +5,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/select-service/select-service/internal/service"
-	"github.com/select-service/select-service/internal/servicetest"
+	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -15,7 +15,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type world struct{ *servicetest.World }
 
 // start runs a service until the end of the test.
-func start(t testing.TB, change ...func(*service.Config)) *world {
+func start(t testing.TB, change ...func(*node.Config)) *world {
 	t.Helper()
 	return &world{servicetest.Start(t, change...)}
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"net/http"
 
-	"github.com/select-service/select-service/internal/wire/msgpack"
+	"github.com/select-service/select-service/internal/codec/msgpack"
 )
 
 // BatchResult is the answer to one request of a batch: a Selection, or an error as Select

@@ -6,8 +6,8 @@ import (
 	"errors"
 	"net/http"
 
-	"github.com/select-service/select-service/internal/bodyscan"
-	"github.com/select-service/select-service/internal/wire/msgpack"
+	"github.com/select-service/select-service/internal/codec/bodyscan"
+	"github.com/select-service/select-service/internal/codec/msgpack"
 )
 
 // content is the body of a request. If text is nil, there is no body.

@@ -3,7 +3,7 @@ package indexer
 import (
 	"sync/atomic"
 
-	"github.com/select-service/select-service/internal/budget"
+	"github.com/select-service/select-service/pkg/memory"
 )
 
 // Account is the memory that several Spaces share. At its limit new blocks are
@@ -16,7 +16,7 @@ import (
 //
 // A nil Account refuses nothing. It takes no lock.
 type Account struct {
-	bytes   *budget.Account
+	bytes   *memory.Account
 	entries atomic.Int64 // blocks, orphans, aliases and names in attention groups, of all ranks
 }
 
@@ -24,7 +24,7 @@ const freeFactor = 3
 
 // NewAccount returns an Account that counts the Spaces' bytes in bytes and has its
 // limit. For nil it returns nil, which has no limit.
-func NewAccount(bytes *budget.Account) *Account {
+func NewAccount(bytes *memory.Account) *Account {
 	if bytes == nil {
 		return nil
 	}

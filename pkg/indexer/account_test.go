@@ -4,13 +4,13 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/pkg/memory"
 )
 
 // newAccount returns an Account of so many bytes, and where they are counted.
-func newAccount(limit int64) (*indexer.Account, *budget.Account) {
-	bytes := budget.NewAccount("index", limit)
+func newAccount(limit int64) (*indexer.Account, *memory.Account) {
+	bytes := memory.NewAccount("index", limit)
 	return indexer.NewAccount(bytes), bytes
 }
 

@@ -32,7 +32,7 @@ type segment struct {
 // arena allocates extents of cells with boundary tags: free neighbours are
 // merged into one extent, and a segment without used cells is freed.
 type arena struct {
-	mem      *memory
+	mem      *flatMemory
 	segments []segment
 	spare    []uint32 // numbers of freed segments
 	released uint64   // times that cells were freed

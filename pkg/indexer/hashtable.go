@@ -3,7 +3,7 @@ package indexer
 import (
 	"slices"
 
-	"github.com/select-service/select-service/internal/keyhash"
+	"github.com/select-service/select-service/internal/container/keyhash"
 )
 
 // handleTable is an open-addressing multimap from a 32-bit tag to a 32-bit
@@ -12,7 +12,7 @@ import (
 // else; handle 0 marks an empty slot. It grows by half, not by two: it is a
 // third of the index's memory, and would be half empty half of the time.
 type handleTable struct {
-	mem   *memory
+	mem   *flatMemory
 	slots []uint64
 	n     int
 	skip  uint8 // number of upper bits that are equal in all tags of this table
@@ -123,7 +123,7 @@ type cellTable struct {
 	key    keyhash.Key
 }
 
-func (t *cellTable) init(m *memory) {
+func (t *cellTable) init(m *flatMemory) {
 	for i := range t.shards {
 		t.shards[i].mem, t.shards[i].skip = m, tableShardBits
 	}

@@ -16,7 +16,7 @@ func onlyHolder(slot uint32) holderSet { return single | holderSet(slot) }
 
 // holderSets is a slab of bit sets, each words wide, over slots.
 type holderSets struct {
-	mem   *memory
+	mem   *flatMemory
 	words uint32   // 64 slots each
 	bits  []uint64 // set h occupies bits[h*words : (h+1)*words]; set 0 is not used
 	next  uint32   // first set never used

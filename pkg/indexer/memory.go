@@ -9,7 +9,7 @@ import (
 // index are known exactly. Large pieces live outside the collector's heap: the
 // collector would not scan them, but would let the heap grow to twice their
 // size before it ran.
-type memory struct {
+type flatMemory struct {
 	bytes atomic.Int64
 }
 
@@ -19,7 +19,7 @@ type memory struct {
 // at once, but wastes half a page on average, and the system limits their number.
 const mapAbove = 16 << 10
 
-func makeFlat[T any](m *memory, n int) []T {
+func makeFlat[T any](m *flatMemory, n int) []T {
 	if n == 0 {
 		return nil
 	}
@@ -34,7 +34,7 @@ func makeFlat[T any](m *memory, n int) []T {
 }
 
 // freeFlat frees a piece from makeFlat; s must not be used afterwards.
-func freeFlat[T any](m *memory, s []T) {
+func freeFlat[T any](m *flatMemory, s []T) {
 	if len(s) == 0 {
 		return
 	}

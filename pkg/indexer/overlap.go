@@ -3,7 +3,7 @@ package indexer
 import (
 	"math/bits"
 
-	"github.com/select-service/select-service/internal/slotset"
+	"github.com/select-service/select-service/internal/container/slotset"
 )
 
 // Overlap is the answer of Space.Overlap, in blocks, per slot: the prefix on

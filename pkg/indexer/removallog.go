@@ -27,13 +27,13 @@ type removal struct {
 	cleared bool
 }
 
-func (l *removalLog) add(m *memory, e removal) {
+func (l *removalLog) add(m *flatMemory, e removal) {
 	l.reserve(m, maxRemovalLog)
 	l.push(e)
 }
 
 // forget drops what is remembered of a slot: it may become another rank's.
-func (l *removalLog) forget(m *memory, slot uint32) {
+func (l *removalLog) forget(m *flatMemory, slot uint32) {
 	var rest removalLog
 	for i := range l.n {
 		if e := l.rows[l.position(i)]; e.by.slot() != slot {
@@ -118,7 +118,7 @@ const minRing = 64
 // reserve makes room for one more entry if the ring has fewer than limit, a power
 // of two. It reports whether entries have moved: the i-th, oldest first, is then
 // at position i.
-func (r *ring[T]) reserve(m *memory, limit int) (moved bool) {
+func (r *ring[T]) reserve(m *flatMemory, limit int) (moved bool) {
 	if r.n < len(r.rows) || r.n >= limit {
 		return false
 	}
@@ -146,7 +146,7 @@ func (r *ring[T]) position(i int) int { return (r.head - r.n + i) & (len(r.rows)
 func (r *ring[T]) full() bool { return r.n == len(r.rows) }
 
 // free gives the memory back; the ring is then empty.
-func (r *ring[T]) free(m *memory) {
+func (r *ring[T]) free(m *flatMemory) {
 	freeFlat(m, r.rows)
 	*r = ring[T]{}
 }

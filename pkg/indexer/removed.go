@@ -60,7 +60,7 @@ func (r *removedBlocks) limit() int {
 	return maxRemoved
 }
 
-func (r *removedBlocks) add(m *memory, b removedBlock) {
+func (r *removedBlocks) add(m *flatMemory, b removedBlock) {
 	r.addRest(m, b.removedRest)
 	moved := r.reserve(m, r.limit())
 	if r.byName == nil {
@@ -82,7 +82,7 @@ func (r *removedBlocks) add(m *memory, b removedBlock) {
 // addRest is add for the rest of a block. It must be called before the row is added:
 // then both rings have the same size and position, so that they grow and overwrite in
 // step.
-func (r *removedBlocks) addRest(m *memory, b removedRest) {
+func (r *removedBlocks) addRest(m *flatMemory, b removedRest) {
 	switch {
 	case r.rest.rows != nil:
 	case b == usualRest:
@@ -127,7 +127,7 @@ func (r *removedBlocks) find(name uint64) (b removedBlock, ok bool) {
 }
 
 // clear forgets the blocks. byName stays in use if it was.
-func (r *removedBlocks) clear(m *memory) {
+func (r *removedBlocks) clear(m *flatMemory) {
 	r.free(m)
 	r.rest.free(m)
 	inUse := r.byName != nil

@@ -14,7 +14,7 @@ import (
 func TestRemovedBlocksAgainstModel(t *testing.T) {
 	for seed := range uint64(40) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
-		var m memory
+		var m flatMemory
 		var r removedBlocks
 		var model []removedBlock // the oldest first
 		looks := int(rnd.Uint64N(12_000))

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/select-service/select-service/internal/keyhash"
+	"github.com/select-service/select-service/internal/container/keyhash"
 	"github.com/select-service/select-service/pkg/hashing"
 )
 
@@ -19,7 +19,7 @@ type Space struct {
 	// query; longer operations release it about every millisecond.
 	mu         sync.RWMutex
 	keyed      atomic.Bool // see ShowKeys
-	mem        memory
+	mem        flatMemory
 	tree       tree
 	ranks      []rank   // by slot
 	clearing   []uint64 // bit set of slots that are being cleared

@@ -1,7 +1,7 @@
 package indexer
 
 import (
-	"github.com/select-service/select-service/internal/keyhash"
+	"github.com/select-service/select-service/internal/container/keyhash"
 	"github.com/select-service/select-service/pkg/hashing"
 )
 
@@ -35,7 +35,7 @@ const root = 0
 
 // tree is the structure of the index without its lock; see Space.
 type tree struct {
-	mem      *memory
+	mem      *flatMemory
 	cells    arena
 	pages    [][]node
 	free     []uint32    // node numbers

@@ -1,7 +1,7 @@
 package kvevents
 
 import (
-	"github.com/select-service/select-service/internal/hashset"
+	"github.com/select-service/select-service/internal/container/hashset"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
 )

@@ -6,7 +6,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/select-service/select-service/internal/wire/msgpack"
+	"github.com/select-service/select-service/internal/codec/msgpack"
 )
 
 // Why a whole message cannot be used.

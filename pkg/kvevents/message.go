@@ -6,7 +6,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/select-service/select-service/internal/budget"
+	"github.com/select-service/select-service/pkg/memory"
 )
 
 // message is one numbered batch of a publisher.
@@ -19,7 +19,7 @@ type message struct {
 	size     int64 // bytes that the accounts count for it
 	// memory holds the payload until the message has been handled. nil: the payload has
 	// memory of its own, or is borrowed.
-	memory *budget.Buffer
+	memory *memory.Buffer
 	// borrowed: the payload belongs to the source, and is valid until the message has been
 	// handled.
 	borrowed bool

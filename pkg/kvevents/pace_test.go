@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/select-service/select-service/internal/budget"
+	"github.com/select-service/select-service/pkg/memory"
 )
 
 // Whatever an engine does, its stream asks at most 30 times in any second; without
@@ -45,9 +45,9 @@ func TestPace(t *testing.T) {
 // replay is given up, and nothing is held.
 func TestHeldMessagesNeedMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		src := &fakeSource{streams: budget.NewAccount(budget.Streams, 1<<20)}
+		src := &fakeSource{streams: memory.NewAccount(memory.Streams, 1<<20)}
 		config := DefaultConfig(1)
-		config.Streams, config.Replay = src.streams, budget.NewAccount(budget.Replay, 40_000)
+		config.Streams, config.Replay = src.streams, memory.NewAccount(memory.Replay, 40_000)
 		const others = 29_500 // leaves room for ten messages
 		config.Replay.Reserve(others)
 		s, stop := startSubscribers(t, src, config)

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/select-service/select-service/internal/budget"
+	"github.com/select-service/select-service/pkg/memory"
 )
 
 // askReplay asks for a slot. A grantedItem follows in the inbox, now or later.
@@ -63,8 +63,8 @@ func (s *subscription) openReplay(ask uint64, now time.Time) {
 		s.subs.replays.release()
 		return
 	}
-	id, err := s.subs.source.Request(s.server, replayRequest(from), func(frames [][]byte, memory *budget.Buffer) bool {
-		return s.onAnswer(ask, frames, memory)
+	id, err := s.subs.source.Request(s.server, replayRequest(from), func(frames [][]byte, buffer *memory.Buffer) bool {
+		return s.onAnswer(ask, frames, buffer)
 	})
 	if err != nil {
 		s.subs.replays.release()
@@ -94,16 +94,16 @@ func (s *subscription) closeReplay() {
 }
 
 // onAnswer takes an answer to the replay of an ask.
-func (s *subscription) onAnswer(ask uint64, frames [][]byte, memory *budget.Buffer) bool {
+func (s *subscription) onAnswer(ask uint64, frames [][]byte, buffer *memory.Buffer) bool {
 	m, end, ok := parseAnswer(frames)
-	m.memory, m.size = memory, memory.Size()
+	m.memory, m.size = buffer, buffer.Size()
 	switch {
 	case !ok:
 		s.badFrames(frames)
-		memory.Release(s.subs.config.Replay)
+		buffer.Release(s.subs.config.Replay)
 		return s.put(item{kind: unreadableItem, ask: ask})
 	case end:
-		memory.Release(s.subs.config.Replay)
+		buffer.Release(s.subs.config.Replay)
 		return s.put(item{kind: endItem, ask: ask})
 	}
 	return s.put(item{kind: answerItem, message: m, ask: ask})

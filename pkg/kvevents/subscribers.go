@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/memory"
 )
 
 // Errors of Subscribers.
@@ -20,7 +20,7 @@ var (
 	ErrClosed        = errors.New("subscribers are closed")
 )
 
-// Source opens sockets; internal/zmqsock has one. Callbacks must neither block nor
+// Source opens sockets; internal/transport/zmqsock has one. Callbacks must neither block nor
 // call the Source; only offer may call it, about sockets other than its own. When a
 // message or answer callback returns false, the socket is not read until Resume. The
 // slice of frames belongs to the caller. The frames themselves are in memory (nil: in
@@ -33,9 +33,9 @@ type Source interface {
 	// message, which may take as long as applying it does. status is called for each
 	// new connection, before its first message, and when the last one is lost. A
 	// malformed endpoint, or one that cannot be bound, is an error.
-	Subscribe(endpoint string, offer func(frames [][]byte, received time.Time) bool, message func(frames [][]byte, memory *budget.Buffer, received time.Time) bool, status func(up bool)) (id uint64, err error)
+	Subscribe(endpoint string, offer func(frames [][]byte, received time.Time) bool, message func(frames [][]byte, buffer *memory.Buffer, received time.Time) bool, status func(up bool)) (id uint64, err error)
 	// Request sends one message and gives every answer to it to answer.
-	Request(endpoint string, request [][]byte, answer func(frames [][]byte, memory *budget.Buffer) bool) (id uint64, err error)
+	Request(endpoint string, request [][]byte, answer func(frames [][]byte, buffer *memory.Buffer) bool) (id uint64, err error)
 	// Resume reads a stopped socket again.
 	Resume(id uint64)
 	// Close closes a socket; no callback of it runs afterwards.
@@ -78,7 +78,7 @@ type Config struct {
 	// Streams is the account of live messages in inboxes; Replay is that of replayed
 	// messages and of live ones that wait for a replay. One stream may take only a share
 	// of each (1/64 and 1/4), whatever the bounds above say. nil has no limit.
-	Streams, Replay *budget.Account
+	Streams, Replay *memory.Account
 	// Lag, if not nil, is called for each live message whose batch could be read and
 	// states a Unix time, with the time from then until the message was received: 0 to
 	// MaxLag. Several goroutines call it.
@@ -148,7 +148,7 @@ const (
 )
 
 // share returns the bound of one stream in bytes.
-func share(bound int, account *budget.Account, part int64) int {
+func share(bound int, account *memory.Account, part int64) int {
 	if limit := account.Limit() / part; limit > 0 {
 		return int(min(int64(bound), limit))
 	}

@@ -14,9 +14,9 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/pkg/memory"
 )
 
 // fakeSource has sockets without a network. Like a real one it keeps what a
@@ -27,7 +27,7 @@ type fakeSource struct {
 	requests []string // "endpoint from"
 	refuse   string   // endpoint that cannot be used
 	resumed  int
-	streams  *budget.Account // of live messages
+	streams  *memory.Account // of live messages
 	offers   bool            // every other live message is offered first
 }
 
@@ -61,14 +61,14 @@ func (f *fakeSource) add(s *fakeSocket) (uint64, error) {
 	return uint64(len(f.sockets) - 1), nil
 }
 
-func (f *fakeSource) Subscribe(endpoint string, offer func([][]byte, time.Time) bool, message func([][]byte, *budget.Buffer, time.Time) bool, status func(bool)) (uint64, error) {
+func (f *fakeSource) Subscribe(endpoint string, offer func([][]byte, time.Time) bool, message func([][]byte, *memory.Buffer, time.Time) bool, status func(bool)) (uint64, error) {
 	messages := 0
 	timed := func(m [][]byte) bool {
 		if messages++; f.offers && messages%2 == 1 && offered(offer, m) {
 			return true
 		}
-		frames, memory := reserve(f.streams, m)
-		return message(frames, memory, time.Now())
+		frames, buffer := reserve(f.streams, m)
+		return message(frames, buffer, time.Now())
 	}
 	return f.add(&fakeSocket{endpoint: endpoint, message: timed, status: status})
 }
@@ -88,7 +88,7 @@ func offered(offer func([][]byte, time.Time) bool, m [][]byte) (taken bool) {
 	return taken
 }
 
-func (f *fakeSource) Request(endpoint string, request [][]byte, answer func([][]byte, *budget.Buffer) bool) (uint64, error) {
+func (f *fakeSource) Request(endpoint string, request [][]byte, answer func([][]byte, *memory.Buffer) bool) (uint64, error) {
 	return f.add(&fakeSocket{
 		endpoint: endpoint, message: func(frames [][]byte) bool { return answer(frames, nil) }, request: true,
 		from: binary.BigEndian.Uint64(request[1]),

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/select-service/select-service/internal/budget"
+	"github.com/select-service/select-service/pkg/memory"
 )
 
 // engines is a Source with publishers behind it. One goroutine runs all
@@ -20,7 +20,7 @@ type engines struct {
 	commands chan func()
 	rnd      *rand.Rand
 
-	streams, replays *budget.Account // of what is delivered
+	streams, replays *memory.Account // of what is delivered
 
 	// Of the loop's goroutine:
 	engines map[string]*engine
@@ -47,27 +47,27 @@ func runEngines(ctx context.Context, seed uint64) *engines {
 	e := &engines{
 		commands: make(chan func()), rnd: rand.New(rand.NewPCG(seed, 1)),
 		engines: map[string]*engine{}, sockets: map[uint64]*engineSocket{},
-		streams: budget.NewAccount(budget.Streams, 1<<30), replays: budget.NewAccount(budget.Replay, 1<<30),
+		streams: memory.NewAccount(memory.Streams, 1<<30), replays: memory.NewAccount(memory.Replay, 1<<30),
 	}
 	go e.run(ctx)
 	return e
 }
 
 // reserve copies a message into memory of an account, as the real sockets do.
-func reserve(account *budget.Account, message [][]byte) (frames [][]byte, memory *budget.Buffer) {
+func reserve(account *memory.Account, message [][]byte) (frames [][]byte, buffer *memory.Buffer) {
 	size := 0
 	for _, f := range message {
 		size += len(f)
 	}
-	memory = budget.NewBuffer(size)
-	bytes := memory.Bytes
+	buffer = memory.NewBuffer(size)
+	bytes := buffer.Bytes
 	for _, f := range message {
 		bytes = append(bytes, f...)
 		frames = append(frames, bytes[len(bytes)-len(f):])
 	}
-	memory.Reserved = int64(cap(bytes)) + 128
-	account.Reserve(memory.Reserved)
-	return frames, memory
+	buffer.Reserved = int64(cap(bytes)) + 128
+	account.Reserve(buffer.Reserved)
+	return frames, buffer
 }
 
 func (e *engines) run(ctx context.Context) {
@@ -138,18 +138,18 @@ func (e *engines) open(endpoint string, message func([][]byte) bool) (*engineSoc
 	return s, e.next
 }
 
-func (e *engines) Subscribe(endpoint string, _ func([][]byte, time.Time) bool, message func([][]byte, *budget.Buffer, time.Time) bool, status func(bool)) (id uint64, err error) {
+func (e *engines) Subscribe(endpoint string, _ func([][]byte, time.Time) bool, message func([][]byte, *memory.Buffer, time.Time) bool, status func(bool)) (id uint64, err error) {
 	e.do(func() {
 		_, id = e.open(endpoint, func(m [][]byte) bool {
-			frames, memory := reserve(e.streams, m)
-			return message(frames, memory, time.Now())
+			frames, buffer := reserve(e.streams, m)
+			return message(frames, buffer, time.Now())
 		})
 		status(true)
 	})
 	return id, nil
 }
 
-func (e *engines) Request(endpoint string, request [][]byte, answer func([][]byte, *budget.Buffer) bool) (id uint64, err error) {
+func (e *engines) Request(endpoint string, request [][]byte, answer func([][]byte, *memory.Buffer) bool) (id uint64, err error) {
 	e.do(func() {
 		var s *engineSocket
 		s, id = e.open(endpoint, func(m [][]byte) bool { return answer(reserve(e.replays, m)) })

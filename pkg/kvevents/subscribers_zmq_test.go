@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/select-service/select-service/internal/zmqsock"
-	"github.com/select-service/select-service/internal/zmqsock/zmqtest"
+	"github.com/select-service/select-service/internal/transport/zmqsock"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/kvevents"
+	"github.com/select-service/select-service/test/zmqtest"
 )
 
 // journal is an Applier that writes down what it is given.

@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/memory"
 )
 
 // itemKind is the kind of an item.
@@ -160,14 +160,14 @@ func (s *subscription) open() {
 }
 
 // onMessage puts a live message from the source into the inbox.
-func (s *subscription) onMessage(frames [][]byte, memory *budget.Buffer, received time.Time) bool {
+func (s *subscription) onMessage(frames [][]byte, buffer *memory.Buffer, received time.Time) bool {
 	m, ok := parseLive(frames, received)
 	if !ok {
 		s.badFrames(frames)
-		memory.Release(s.subs.config.Streams)
+		buffer.Release(s.subs.config.Streams)
 		return true
 	}
-	m.memory, m.size = memory, memory.Size()
+	m.memory, m.size = buffer, buffer.Size()
 	return s.put(item{kind: liveItem, message: m})
 }
 

@@ -7,7 +7,7 @@ import (
 	"io"
 	"math"
 
-	"github.com/select-service/select-service/internal/hashset"
+	"github.com/select-service/select-service/internal/container/hashset"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
 )

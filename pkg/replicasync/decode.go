@@ -10,7 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/select-service/select-service/internal/wire/msgpack"
+	"github.com/select-service/select-service/internal/codec/msgpack"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 )

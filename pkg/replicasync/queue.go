@@ -3,7 +3,7 @@ package replicasync
 import (
 	"sync"
 
-	"github.com/select-service/select-service/internal/budget"
+	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/reservations/history"
 )
@@ -21,7 +21,7 @@ type queue[T any] struct {
 	maxItems int
 	bytes    int
 	maxBytes int
-	account  *budget.Account // of the bytes and itemBytes for each item
+	account  *memory.Account // of the bytes and itemBytes for each item
 }
 
 // itemBytes is what an item takes besides the bytes passed to put.
@@ -30,7 +30,7 @@ const itemBytes = 256
 // ringMin is the smallest ring of a queue, in items.
 const ringMin = 64
 
-func newQueue[T any](maxItems, maxBytes int, account *budget.Account) *queue[T] {
+func newQueue[T any](maxItems, maxBytes int, account *memory.Account) *queue[T] {
 	return &queue[T]{ready: make(chan struct{}, 1), maxItems: maxItems, maxBytes: maxBytes, account: account}
 }
 
@@ -124,7 +124,7 @@ func (o *outbox) lastNumber(k kind) *uint64 {
 // reservations, which are in memory in any case.
 const outboxBytes = 256 << 20
 
-func newOutbox(limit int, account *budget.Account) *outbox {
+func newOutbox(limit int, account *memory.Account) *outbox {
 	return &outbox{queue: newQueue[event](limit, outboxBytes, account)}
 }
 

@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
@@ -122,7 +122,7 @@ type Options struct {
 	MaxPeers int
 	// Queues is the account of what waits in both queues, Snapshots that of what was
 	// read of a snapshot and is not used yet; nil has no limit.
-	Queues, Snapshots *budget.Account
+	Queues, Snapshots *memory.Account
 	// Page is how many reservations are requested at a time (default 1,000).
 	Page int
 }

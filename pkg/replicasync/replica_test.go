@@ -20,7 +20,7 @@ import (
 )
 
 // memory is a network in memory: transports by endpoint, snapshots by host.
-type memory struct {
+type network struct {
 	mu      sync.Mutex
 	follow  map[string]map[int]func(string, []byte)
 	next    int
@@ -30,26 +30,26 @@ type memory struct {
 	failing bool                               // Publish and Get fail
 }
 
-func newMemory() *memory {
-	return &memory{follow: make(map[string]map[int]func(string, []byte)), serves: make(map[string]*Replica)}
+func newMemory() *network {
+	return &network{follow: make(map[string]map[int]func(string, []byte)), serves: make(map[string]*Replica)}
 }
 
 // set changes the network's faults.
-func (m *memory) set(drop func(from, topic string) bool, failing bool) {
+func (m *network) set(drop func(from, topic string) bool, failing bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.drop, m.failing = drop, failing
 }
 
 // tap hears what is published from now on.
-func (m *memory) tap(hear func(topic string, payload []byte)) {
+func (m *network) tap(hear func(topic string, payload []byte)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.tapped = hear
 }
 
 // deliver is a message of an endpoint that arrives.
-func (m *memory) deliver(from, topic string, payload []byte) {
+func (m *network) deliver(from, topic string, payload []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, deliver := range m.follow[from] {
@@ -59,7 +59,7 @@ func (m *memory) deliver(from, topic string, payload []byte) {
 
 // end is one replica's end of the network.
 type end struct {
-	*memory
+	*network
 	endpoint string
 }
 
@@ -161,7 +161,7 @@ type running struct {
 }
 
 // run starts a replica on host; it stops at the end of the test at the latest.
-func (m *memory) run(t *testing.T, host string, process uint64, opt Options) *running {
+func (m *network) run(t *testing.T, host string, process uint64, opt Options) *running {
 	t.Helper()
 	opt.Process, opt.URL = process, "http://0.0.0.0:80"
 	e := end{m, "tcp://" + host + ":5"}

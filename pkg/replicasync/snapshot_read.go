@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/select-service/select-service/internal/budget"
+	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/reservations/history"
 )
@@ -49,7 +49,7 @@ type snapshotSink interface {
 // pageReader reads the pages of one snapshot.
 type pageReader struct {
 	sink    snapshotSink
-	account *budget.Account // of long values
+	account *memory.Account // of long values
 	// The totals of all pages.
 	reservations, sessions, ranges, pages int
 
@@ -69,7 +69,7 @@ type boundedReader struct {
 	left int // bytes that the present value may still take
 	// account is charged for the longest value, in steps of valueStep bytes of text (the
 	// first step is free), until the page has been read. granted is the charged text.
-	account *budget.Account
+	account *memory.Account
 	granted int // bytes of text
 }
 

@@ -3,7 +3,7 @@ package reservations
 import (
 	"sync"
 
-	"github.com/select-service/select-service/internal/hashset"
+	"github.com/select-service/select-service/internal/container/hashset"
 )
 
 // hashSets are scratch sets of distinct.

@@ -3,7 +3,7 @@ package reservations
 import (
 	"math/bits"
 
-	"github.com/select-service/select-service/internal/keyhash"
+	"github.com/select-service/select-service/internal/container/keyhash"
 )
 
 // tableRow is one row of a flat table. b == 0 marks an empty row, so every stored

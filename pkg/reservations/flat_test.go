@@ -4,8 +4,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/select-service/select-service/internal/keyhash"
-	"github.com/select-service/select-service/internal/slotset"
+	"github.com/select-service/select-service/internal/container/keyhash"
+	"github.com/select-service/select-service/internal/container/slotset"
 )
 
 // TestFlatAgainstMap proves that the table answers as a Go map for a random

@@ -4,8 +4,8 @@ import (
 	"math/bits"
 	"slices"
 
-	"github.com/select-service/select-service/internal/keyhash"
-	"github.com/select-service/select-service/internal/slotset"
+	"github.com/select-service/select-service/internal/container/keyhash"
+	"github.com/select-service/select-service/internal/container/slotset"
 )
 
 // owners says which slots hold a run of blocks, how many reservations on each, and the weight

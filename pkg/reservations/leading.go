@@ -1,6 +1,6 @@
 package reservations
 
-import "github.com/select-service/select-service/internal/slotset"
+import "github.com/select-service/select-service/internal/container/slotset"
 
 // leading has, for each slot, how many leading blocks of a prompt are leading blocks of
 // an active prompt there too.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/select-service/select-service/internal/budget"
+	"github.com/select-service/select-service/pkg/memory"
 )
 
 // Limits bound the live reservations of a ledger; 0 is no limit.
@@ -15,7 +15,7 @@ type Limits struct {
 	Blocks int
 	// Memory, if not nil, is the account of the bytes of live reservations and, up to an
 	// eighth of its limit, of the history of other processes' reservations.
-	Memory *budget.Account
+	Memory *memory.Account
 }
 
 // The limits that a LimitError names.

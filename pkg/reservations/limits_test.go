@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/memory"
 )
 
 // limited returns a ledger with one rank and the given limits.
@@ -40,7 +40,7 @@ func limitOf(err error) (limit string, full bool) {
 // TestLimits: at each limit new reservations are refused and leave nothing behind,
 // ends of whatever kind make room again, and the account returns to zero.
 func TestLimits(t *testing.T) {
-	account := budget.NewAccount("ledger", 48_600)
+	account := memory.NewAccount("ledger", 48_600)
 	l, now := limited(Limits{Reservations: 4, Blocks: 2000, Memory: account})
 	if limit, full := limitOf(bookPrompt(l, "long", 2001)); limit != LimitBlocks || full {
 		t.Errorf("a prompt that is too long: %s, full %t", limit, full)
@@ -99,7 +99,7 @@ func TestRemoteLimits(t *testing.T) {
 	}
 	for name, m := range map[string]Limits{
 		"count":  {Reservations: 8},
-		"memory": {Memory: budget.NewAccount("ledger", 8*(entryBytes+2*chargeUnit))},
+		"memory": {Memory: memory.NewAccount("ledger", 8*(entryBytes+2*chargeUnit))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, _ := limited(m)
@@ -137,7 +137,7 @@ func TestRemoteLimits(t *testing.T) {
 // TestSharedBlocksCharged: blocks that several reservations hold are on the account once, until
 // the last holder ends, whichever came first.
 func TestSharedBlocksCharged(t *testing.T) {
-	account := budget.NewAccount("ledger", 1<<30)
+	account := memory.NewAccount("ledger", 1<<30)
 	l, _ := limited(Limits{Memory: account})
 	prompt := func(shared, own int, tag uint64) (out []uint64) {
 		for i := range shared + own {
@@ -173,7 +173,7 @@ func TestSharedBlocksCharged(t *testing.T) {
 // TestSharedBlocksDisplaced: where a reservation gives way whose blocks another one holds too,
 // others give way as well, until the bytes are really free.
 func TestSharedBlocksDisplaced(t *testing.T) {
-	account := budget.NewAccount("ledger", 200_000)
+	account := memory.NewAccount("ledger", 200_000)
 	l, _ := limited(Limits{Memory: account})
 	l.numbered.SetMemory(nil)
 	n := uint64(0)
@@ -217,7 +217,7 @@ func TestSharedBlocksDisplaced(t *testing.T) {
 // 1.5 KiB and 24 bytes for each new block.
 func TestAccountIsReal(t *testing.T) {
 	for _, c := range []struct{ live, shared, own int }{{2000, 3125, 125}, {200, 0, 3000}, {4000, 20, 4}} {
-		account := budget.NewAccount("ledger", 1<<40)
+		account := memory.NewAccount("ledger", 1<<40)
 		l, _ := limited(Limits{Memory: account})
 		for slot := range uint32(8) {
 			l.PutRank(catalog.Scope{}, slot, catalog.Rank{Worker: uint64(slot)})

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/memory"
 )
 
 // peersModel says what a ledger must hold of each source, and of its own callers ("").
@@ -26,9 +26,9 @@ func sourceOf(b *Reservation) string {
 	return b.Peer
 }
 
-func (m *peersModel) size(peer string, memory bool) (n int64) {
+func (m *peersModel) size(peer string, budget bool) (n int64) {
 	for _, charge := range m.held[peer] {
-		if memory {
+		if budget {
 			n += charge
 		} else {
 			n++
@@ -37,10 +37,10 @@ func (m *peersModel) size(peer string, memory bool) (n int64) {
 	return n
 }
 
-func (m *peersModel) total(memory, own bool) (n int64) {
+func (m *peersModel) total(budget, own bool) (n int64) {
 	for peer := range m.held {
 		if own || peer != "" {
-			n += m.size(peer, memory)
+			n += m.size(peer, budget)
 		}
 	}
 	return n
@@ -48,7 +48,7 @@ func (m *peersModel) total(memory, own bool) (n int64) {
 
 // full reports whether there is no free room for one more of that charge, and which
 // limit says so.
-func (m *peersModel) full(charge int64) (full, memory bool) {
+func (m *peersModel) full(charge int64) (full, budget bool) {
 	if a := m.limits.Memory; a != nil {
 		used := m.total(true, true) * chargeUnit
 		if used > a.Limit()-a.Limit()/4 || used+charge*chargeUnit > a.Limit() {
@@ -63,7 +63,7 @@ func (m *peersModel) full(charge int64) (full, memory bool) {
 // not live any more.
 func (m *peersModel) check(t *testing.T, peer string, charge int64, v ApplyResult, gone map[string]bool) {
 	t.Helper()
-	full, memory := m.full(charge)
+	full, budget := m.full(charge)
 	if !full {
 		if v != Applied || len(gone) > 0 {
 			t.Fatalf("there is room for %s: %s, %d displaced", peer, v, len(gone))
@@ -71,12 +71,12 @@ func (m *peersModel) check(t *testing.T, peer string, charge int64, v ApplyResul
 		return
 	}
 	need := int64(1)
-	if memory {
+	if budget {
 		need = charge
 	}
 	most, holders := int64(0), int64(0)
 	for other := range m.held {
-		if n := m.size(other, memory); other != "" && n > 0 {
+		if n := m.size(other, budget); other != "" && n > 0 {
 			most = max(most, n)
 			if other != peer {
 				holders++
@@ -84,9 +84,9 @@ func (m *peersModel) check(t *testing.T, peer string, charge int64, v ApplyResul
 		}
 	}
 	holders++ // the newcomer
-	with := m.size(peer, memory) + need
-	if with*holders < m.total(memory, false) && v != Applied {
-		t.Fatalf("%s is refused (%s) with %d of %d that %d peers hold", peer, v, with, m.total(memory, false), holders)
+	with := m.size(peer, budget) + need
+	if with*holders < m.total(budget, false) && v != Applied {
+		t.Fatalf("%s is refused (%s) with %d of %d that %d peers hold", peer, v, with, m.total(budget, false), holders)
 	}
 	if most <= with {
 		if v != Full || len(gone) > 0 {
@@ -101,10 +101,10 @@ func (m *peersModel) check(t *testing.T, peer string, charge int64, v ApplyResul
 			if !ok {
 				continue
 			}
-			if other == "" || m.size(other, memory) != most {
-				t.Fatalf("%s displaces %s of %q, which holds %d, not %d", peer, id, other, m.size(other, memory), most)
+			if other == "" || m.size(other, budget) != most {
+				t.Fatalf("%s displaces %s of %q, which holds %d, not %d", peer, id, other, m.size(other, budget), most)
 			}
-			if !memory {
+			if !budget {
 				c = 1
 			}
 			freed, largest = freed+c, max(largest, c)
@@ -124,8 +124,8 @@ func TestPeersAgainstModel(t *testing.T) {
 	scopes := []catalog.Scope{{Model: "m"}, {Model: "n"}}
 	for name, limits := range map[string]func() Limits{
 		"number": func() Limits { return Limits{Reservations: 41} },
-		"memory": func() Limits { return Limits{Memory: budget.NewAccount("ledger", 60_000)} },
-		"both":   func() Limits { return Limits{Reservations: 41, Memory: budget.NewAccount("ledger", 50_000)} },
+		"memory": func() Limits { return Limits{Memory: memory.NewAccount("ledger", 60_000)} },
+		"both":   func() Limits { return Limits{Reservations: 41, Memory: memory.NewAccount("ledger", 50_000)} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			for seed := range uint64(4) {
@@ -359,7 +359,7 @@ func TestDisputedKeepsRoom(t *testing.T) {
 // TestPeersAtOnce: peers that push each other out of several scopes at the same time
 // leave exact counts.
 func TestPeersAtOnce(t *testing.T) {
-	account := budget.NewAccount("ledger", 200*1024)
+	account := memory.NewAccount("ledger", 200*1024)
 	l, _ := limited(Limits{Reservations: 200, Memory: account})
 	l.numbered.SetMemory(nil)
 	scopes := []catalog.Scope{{}, {Model: "n"}}

@@ -1,6 +1,6 @@
 package reservations
 
-import "github.com/select-service/select-service/internal/keyhash"
+import "github.com/select-service/select-service/internal/container/keyhash"
 
 // positions finds where in the arena of a prefixes a hash stands. It stores no hashes: a cell
 // is a tag and a position in one word, so that growing and shifting read nothing else. Like

@@ -3,7 +3,7 @@ package reservations
 import (
 	"slices"
 
-	"github.com/select-service/select-service/internal/keyhash"
+	"github.com/select-service/select-service/internal/container/keyhash"
 )
 
 // prefixes holds the active prompts of a scope as a prefix tree. A node is a run of blocks with

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/select-service/select-service/internal/zmqsock/zmqtest"
+	"github.com/select-service/select-service/test/zmqtest"
 )
 
 // Server is a service under test.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"github.com/select-service/select-service/internal/zmqsock/zmqtest"
+	"github.com/select-service/select-service/test/zmqtest"
 )
 
 const (

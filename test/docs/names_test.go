@@ -158,9 +158,13 @@ func TestLocks(t *testing.T) {
 	for _, m := range locks {
 		declared := regexp.MustCompile(`(?ms)^type ` + m[2] + ` struct \{\n.*?^\}$`)
 		field := regexp.MustCompile(`(?m)^\t` + m[3] + `\s+(struct \{\n\t\t)?sync\.(RW)?Mutex$`)
-		files, err := filepath.Glob(filepath.Join(root, "*", m[1], "*.go"))
-		if err != nil {
-			t.Fatal(err)
+		var files []string
+		for _, wing := range []string{"pkg", "internal", "internal/*"} {
+			found, err := filepath.Glob(filepath.Join(root, wing, m[1], "*.go"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			files = append(files, found...)
 		}
 		if !slices.ContainsFunc(files, func(name string) bool {
 			b, err := os.ReadFile(name)

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/select-service/select-service/internal/zmqsock"
+	"github.com/select-service/select-service/internal/transport/zmqsock"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/replicasync"
 	"github.com/select-service/select-service/pkg/reservations"

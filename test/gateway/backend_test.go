@@ -16,7 +16,7 @@ import (
 	"github.com/select-service/select-service/demo/sim/engine"
 	"github.com/select-service/select-service/demo/sim/node"
 	"github.com/select-service/select-service/demo/sim/openai"
-	"github.com/select-service/select-service/internal/zmqsock/kvpub"
+	"github.com/select-service/select-service/test/kvpub"
 )
 
 // backend is a simulated engine on a port of this process.

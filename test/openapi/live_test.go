@@ -17,8 +17,8 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/select-service/select-service/api"
-	"github.com/select-service/select-service/internal/zmqsock/zmqtest"
 	"github.com/select-service/select-service/test/e2e"
+	"github.com/select-service/select-service/test/zmqtest"
 )
 
 // exchange is a request with its answer, as one listener gave it.

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/select-service/select-service/internal/zmqsock/zmqtest"
 	"github.com/select-service/select-service/test/e2e"
+	"github.com/select-service/select-service/test/zmqtest"
 )
 
 // liveEnv turns TestLive on.

@@ -6,10 +6,10 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/select-service/select-service/internal/budget"
-	"github.com/select-service/select-service/internal/zmqsock/zmqtest"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/kvevents/libzmq"
+	"github.com/select-service/select-service/pkg/memory"
+	"github.com/select-service/select-service/test/zmqtest"
 )
 
 // An endpoint that the policy forbids is refused, and, as libzmq looks names up itself, a name
@@ -34,7 +34,7 @@ func TestRefused(t *testing.T) {
 // A message for which the account has no room is dropped and counted; the next one comes.
 func TestAccount(t *testing.T) {
 	opt := libzmq.DefaultOptions()
-	opt.Streams = budget.NewAccount("streams", 1<<10)
+	opt.Streams = memory.NewAccount("streams", 1<<10)
 	source, l := zmqtest.Start(t, libzmq.New(opt)), zmqtest.NewLog()
 	pub := zmqtest.NewPublisher(t, "")
 	defer pub.Close()

@@ -9,7 +9,7 @@ import (
 
 	"github.com/pebbe/zmq4"
 
-	"github.com/select-service/select-service/internal/budget"
+	"github.com/select-service/select-service/pkg/memory"
 )
 
 const (
@@ -47,8 +47,8 @@ type socket struct {
 	bound    bool
 	queue    int
 	maxFrame int64
-	account  *budget.Account
-	message  func(frames [][]byte, memory *budget.Buffer, received time.Time) bool
+	account  *memory.Account
+	message  func(frames [][]byte, buffer *memory.Buffer, received time.Time) bool
 	status   func(up bool) // nil: a request
 	request  [][]byte
 
@@ -193,12 +193,12 @@ func (l *loop) read(s *socket) {
 		}
 		received := time.Now()
 		l.watch(s) // a connection comes before its messages
-		memory := &budget.Buffer{Reserved: messageOverhead}
-		memory.Keep() // the frames have memory of their own
+		buffer := &memory.Buffer{Reserved: messageOverhead}
+		buffer.Keep() // the frames have memory of their own
 		for _, f := range frames {
-			memory.Reserved += int64(len(f))
+			buffer.Reserved += int64(len(f))
 		}
-		if s.account.Reserve(memory.Reserved) && !s.message(frames, memory, received) {
+		if s.account.Reserve(buffer.Reserved) && !s.message(frames, buffer, received) {
 			l.pause(s, true)
 			return
 		}

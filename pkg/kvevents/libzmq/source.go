@@ -11,9 +11,9 @@ import (
 
 	"github.com/pebbe/zmq4"
 
-	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/kvevents"
+	"github.com/select-service/select-service/pkg/memory"
 )
 
 // Errors of a Source.
@@ -38,7 +38,7 @@ type Options struct {
 	Answers  int   // the same of a request; a server drops what exceeds it
 	// Streams and Replay are the accounts of messages of subscriptions and of requests. A
 	// message that an account refuses is dropped. nil: no limit.
-	Streams, Replay *budget.Account
+	Streams, Replay *memory.Account
 	// Endpoints is the policy for endpoints. If it has rules, a host name must be allowed by
 	// name.
 	Endpoints catalog.EndpointPolicy
@@ -124,14 +124,14 @@ func (s *Source) wait(call func() error) error {
 
 // Subscribe implements [kvevents.Source]. It never calls offer: a message waits for its turn in
 // the inbox.
-func (s *Source) Subscribe(endpoint string, _ func([][]byte, time.Time) bool, message func(frames [][]byte, memory *budget.Buffer, received time.Time) bool, status func(up bool)) (id uint64, err error) {
+func (s *Source) Subscribe(endpoint string, _ func([][]byte, time.Time) bool, message func(frames [][]byte, buffer *memory.Buffer, received time.Time) bool, status func(up bool)) (id uint64, err error) {
 	return s.open(&socket{endpoint: endpoint, queue: s.opt.Queue, account: s.opt.Streams, message: message, status: status})
 }
 
 // Request implements [kvevents.Source]. If there is no server, nothing comes back, which is no
 // error.
-func (s *Source) Request(endpoint string, request [][]byte, answer func(frames [][]byte, memory *budget.Buffer) bool) (id uint64, err error) {
-	message := func(frames [][]byte, memory *budget.Buffer, _ time.Time) bool { return answer(frames, memory) }
+func (s *Source) Request(endpoint string, request [][]byte, answer func(frames [][]byte, buffer *memory.Buffer) bool) (id uint64, err error) {
+	message := func(frames [][]byte, buffer *memory.Buffer, _ time.Time) bool { return answer(frames, buffer) }
 	return s.open(&socket{endpoint: endpoint, queue: s.opt.Answers, account: s.opt.Replay, message: message, request: request})
 }
 

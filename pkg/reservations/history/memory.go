@@ -6,7 +6,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/select-service/select-service/internal/budget"
+	"github.com/select-service/select-service/pkg/memory"
 )
 
 const (
@@ -21,16 +21,16 @@ const (
 // memory counts what the histories of all processes take. Peers determine how much there
 // is to remember, so it is bounded: beyond the limit, a process of the peer whose
 // processes take most forgets its oldest numbers, which then count as ended.
-type memory struct {
-	account *budget.Account // nil: no bound but those of each process
+type accounts struct {
+	account *memory.Account // nil: no bound but those of each process
 	limit   int64           // bytes
 	used    int64           // bytes
 }
 
 // SetMemory sets the account in which bytes are counted; an eighth of its limit is the
 // bound. It must be called before n is used.
-func (n *Numbered) SetMemory(account *budget.Account) {
-	n.memory = memory{account: account, limit: account.Limit() / memoryShare}
+func (n *Numbered) SetMemory(account *memory.Account) {
+	n.memory = accounts{account: account, limit: account.Limit() / memoryShare}
 }
 
 // bitmaps returns the sets of x that are bitmaps.

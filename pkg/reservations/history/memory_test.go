@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/select-service/select-service/internal/budget"
+	"github.com/select-service/select-service/pkg/memory"
 )
 
 // TestMemoryAgainstUnbounded: whatever peers say, the histories take no more than their
@@ -17,7 +17,7 @@ func TestMemoryAgainstUnbounded(t *testing.T) {
 	const peers, honest = 4, uint64(9) // the honest peer's process
 	for seed := range uint64(3) {
 		r := rand.New(rand.NewPCG(seed, 15))
-		account := budget.NewAccount("ledger", memoryShare*peers*40*pageBytes)
+		account := memory.NewAccount("ledger", memoryShare*peers*40*pageBytes)
 		bounded, free := NewNumbered(1), NewNumbered(1)
 		bounded.SetMemory(account)
 		both := [...]*Numbered{bounded, free}
@@ -111,7 +111,7 @@ func TestMemoryAgainstUnbounded(t *testing.T) {
 // every page of each. Without a bound that takes 32 MiB and more.
 func TestHostileNumbers(t *testing.T) {
 	const processes = 8
-	for name, account := range map[string]*budget.Account{"no bound": nil, "512 MiB": budget.NewAccount("ledger", 51<<20)} {
+	for name, account := range map[string]*memory.Account{"no bound": nil, "512 MiB": memory.NewAccount("ledger", 51<<20)} {
 		t.Run(name, func(t *testing.T) {
 			n := NewNumbered(1)
 			n.SetMemory(account)

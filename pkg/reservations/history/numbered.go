@@ -103,7 +103,7 @@ type Numbered struct {
 	// mu guards the fields below. It is an innermost lock.
 	mu        sync.Mutex
 	byProcess map[uint64]*processHistory // at most MaxProcesses, the own process not among them
-	memory    memory
+	memory    accounts
 }
 
 // processHistory is what is remembered of one process's numbers.

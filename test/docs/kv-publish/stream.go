@@ -13,7 +13,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"github.com/select-service/select-service/internal/zmqsock/kvpub"
+	"github.com/select-service/select-service/test/kvpub"
 )
 
 // maxBody is the longest message that is taken, as JSON.

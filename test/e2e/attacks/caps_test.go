@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/select-service/select-service/internal/zmqsock/zmqtest"
 	"github.com/select-service/select-service/test/e2e"
+	"github.com/select-service/select-service/test/zmqtest"
 )
 
 // limitRefused is the count of requests that a limit has refused.

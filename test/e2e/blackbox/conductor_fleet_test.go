@@ -8,9 +8,9 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"github.com/select-service/select-service/internal/zmqsock/zmqtest"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/test/e2e"
+	"github.com/select-service/select-service/test/zmqtest"
 )
 
 // TestConductorFleet proves that the Conductor's memory is bounded by what is in

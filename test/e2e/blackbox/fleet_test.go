@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/select-service/select-service/internal/zmqsock/zmqtest"
 	"github.com/select-service/select-service/test/e2e"
+	"github.com/select-service/select-service/test/zmqtest"
 )
 
 // TestFleet proves that streams are cheap: 1,024 ranks on live publishers are

@@ -13,8 +13,8 @@ import (
 	"github.com/select-service/select-service/demo/sim/engine"
 	"github.com/select-service/select-service/demo/sim/node"
 	"github.com/select-service/select-service/demo/sim/simapi"
-	"github.com/select-service/select-service/internal/zmqsock/kvpub"
 	"github.com/select-service/select-service/test/e2e"
+	"github.com/select-service/select-service/test/kvpub"
 )
 
 const blockSize = 16

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/select-service/select-service/internal/zmqsock"
+	"github.com/select-service/select-service/internal/transport/zmqsock"
 	"github.com/select-service/select-service/test/e2e"
 )
 

@@ -11,8 +11,8 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"github.com/select-service/select-service/internal/zmqsock/zmqtest"
 	"github.com/select-service/select-service/test/e2e"
+	"github.com/select-service/select-service/test/zmqtest"
 )
 
 // TestLarge tells what an index of 3.2 million entries costs: the part of a core that

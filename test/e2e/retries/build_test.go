@@ -31,7 +31,7 @@ func TestNoCgo(t *testing.T) {
 	run("build", "./pkg/client", "./examples/lease")
 	got := strings.Fields(run("list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", "./pkg/client"))
 	const own = "github.com/select-service/select-service/"
-	want := []string{"github.com/google/uuid", own + "internal/wire/msgpack", own + "internal/bodyscan", own + "pkg/client"}
+	want := []string{"github.com/google/uuid", own + "internal/codec/msgpack", own + "internal/codec/bodyscan", own + "pkg/client"}
 	if !slices.Equal(got, want) {
 		t.Errorf("the client consists of %q, want %q", got, want)
 	}

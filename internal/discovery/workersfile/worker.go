@@ -1,0 +1,270 @@
+package workersfile
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/select-service/select-service/internal/codec/yamlread"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// field reads the value of a key into a record.
+type field func(n *yaml.Node, w *catalog.Record) error
+
+// optional is a field whose null means the same as its absence.
+func optional[V any](of func(*catalog.Record) **V, value read[V]) field {
+	return func(n *yaml.Node, w *catalog.Record) error {
+		if yamlread.IsNull(n) {
+			return nil
+		}
+		v, err := value(n)
+		*of(w) = &v
+		return err
+	}
+}
+
+func required[V any](of func(*catalog.Record) *V, value read[V]) field {
+	return func(n *yaml.Node, w *catalog.Record) (err error) {
+		*of(w), err = value(n)
+		return err
+	}
+}
+
+// fields are the keys of a worker except the names of its scope.
+var fields = map[string]field{
+	"worker_id":                    required(func(w *catalog.Record) *uint64 { return &w.ID }, u64),
+	"endpoint":                     optional(func(w *catalog.Record) **string { return &w.Endpoint }, text),
+	"kv_events_endpoint":           optional(func(w *catalog.Record) **string { return &w.KVEventsEndpoint }, text),
+	"kv_events_endpoints":          required(func(w *catalog.Record) *map[uint32]string { return &w.KVEventsEndpoints }, byRank),
+	"replay_endpoint":              optional(func(w *catalog.Record) **string { return &w.ReplayEndpoint }, text),
+	"replay_endpoints":             required(func(w *catalog.Record) *map[uint32]string { return &w.ReplayEndpoints }, byRank),
+	catalog.ServerKeyField:         removedServerKey,
+	"kv_event_copies":              optional(func(w *catalog.Record) **string { return &w.KVEventCopies }, copies),
+	"block_size":                   optional(func(w *catalog.Record) **uint32 { return &w.BlockSize }, u32),
+	"data_parallel_start_rank":     optional(func(w *catalog.Record) **uint32 { return &w.StartRank }, u32),
+	"data_parallel_size":           optional(func(w *catalog.Record) **uint32 { return &w.Size }, u32),
+	"max_num_batched_tokens":       optional(func(w *catalog.Record) **uint64 { return &w.MaxNumBatchedTokens }, u64),
+	"total_kv_blocks":              optional(func(w *catalog.Record) **uint64 { return &w.TotalKVBlocks }, u64),
+	"attention_chunk_size":         optional(func(w *catalog.Record) **uint64 { return &w.AttentionChunkSize }, u64),
+	"stable_routing_id":            optional(func(w *catalog.Record) **string { return &w.StableRoutingID }, text),
+	"is_eagle":                     optional(func(w *catalog.Record) **bool { return &w.IsEagle }, boolean),
+	"role":                         optional(func(w *catalog.Record) **string { return &w.Role }, role),
+	"rank_endpoints":               required(func(w *catalog.Record) *map[uint32]string { return &w.RankEndpoints }, byRank),
+	"rank_header":                  optional(func(w *catalog.Record) **string { return &w.RankHeader }, rankHeader),
+	"prefill_rank_header":          optional(func(w *catalog.Record) **bool { return &w.PrefillRankHeader }, boolean),
+	"adapters":                     required(func(w *catalog.Record) *[]string { return &w.Adapters }, list),
+	"taints":                       required(func(w *catalog.Record) *[]string { return &w.Taints }, list),
+	"topology_domains":             required(func(w *catalog.Record) *map[string]string { return &w.TopologyDomains }, byName),
+	"kv_transfer_domain":           optional(func(w *catalog.Record) **string { return &w.KVTransferDomain }, text),
+	"kv_transfer_enforcement":      optional(func(w *catalog.Record) **string { return &w.KVTransferEnforcement }, enforcement),
+	"kv_transfer_preferred_weight": optional(func(w *catalog.Record) **float32 { return &w.KVTransferPreferredWeight }, float),
+}
+
+func removedServerKey(n *yaml.Node, _ *catalog.Record) error {
+	if yamlread.IsNull(n) {
+		return nil
+	}
+	return errServerKey
+}
+
+// readWorker reads an entry of the list. It inherits missing names from the set, and must not
+// contradict the set's names.
+func readWorker(r *yamlread.Reader, path string, n *yaml.Node, set catalog.ScopeFilter) (w catalog.Record) {
+	var model, tenant, group *string
+	hasID := false
+	for key, value := range r.Pairs(path, n) {
+		switch key.Name {
+		case "model_name":
+			model = readName(r, key.Path, value)
+			refuseContradiction(r, key.Path, value, model, set.Model)
+			continue
+		case "tenant_id":
+			tenant = readName(r, key.Path, value)
+			refuseContradiction(r, key.Path, value, tenant, cmp.Or(set.Tenant, group))
+			continue
+		case "routing_group":
+			group = readName(r, key.Path, value)
+			refuseContradiction(r, key.Path, value, group, cmp.Or(set.Tenant, tenant))
+			continue
+		case "worker_id":
+			hasID = true
+		}
+		read, known := fields[key.Name]
+		if !known {
+			r.Fault(key.Path, key.Node, yamlread.ErrUnknownKey)
+		} else if err := read(value, &w); err != nil {
+			r.Fault(key.Path, value, err)
+		}
+	}
+	if !hasID && n.Kind == yaml.MappingNode {
+		r.Fault(path, n, errNoID)
+	}
+	w.Scope = catalog.Scope{
+		Model:  *cmp.Or(model, set.Model, new(catalog.DefaultName)),
+		Tenant: *cmp.Or(tenant, group, set.Tenant, new(catalog.DefaultName)),
+	}
+	return w
+}
+
+// readName reads a name of a scope; nil on a fault.
+func readName(r *yamlread.Reader, path string, n *yaml.Node) *string {
+	v, err := text(n)
+	if err != nil {
+		r.Fault(path, n, err)
+		return nil
+	}
+	return &v
+}
+
+// refuseContradiction refuses a name that differs from one given elsewhere.
+func refuseContradiction(r *yamlread.Reader, path string, n *yaml.Node, got, want *string) {
+	if got != nil && want != nil && *got != *want {
+		r.Fault(path, n, fmt.Errorf("%q is given elsewhere as %q", catalog.Clip(*got), catalog.Clip(*want)))
+	}
+}
+
+// read reads the value of a key; its error says what is wanted.
+type read[V any] func(n *yaml.Node) (V, error)
+
+var (
+	errText       = errors.New("want a string; put numbers, dates and words like true in quotes")
+	errBool       = errors.New("want true or false")
+	errFloat      = errors.New("want a number")
+	errList       = errors.New("want a list of strings")
+	errMap        = errors.New("want keys with strings")
+	errByRank     = errors.New("want ranks with strings")
+	errRequired   = errors.New("want required or preferred")
+	errCopies     = errors.New("want count or set")
+	errRole       = errors.New("want prefill or decode")
+	errRankHeader = errors.New("want local, global or none")
+	errServerKey  = errors.New(catalog.NoServerKey)
+	errNoID       = errors.New("worker_id is missing")
+)
+
+func text(n *yaml.Node) (string, error) {
+	if !yamlread.IsString(n) {
+		return "", errText
+	}
+	return n.Value, nil
+}
+
+func enforcement(n *yaml.Node) (string, error) {
+	v, err := text(n)
+	if err == nil && v != "required" && v != "preferred" {
+		err = errRequired
+	}
+	return v, err
+}
+
+func copies(n *yaml.Node) (string, error) {
+	v, err := text(n)
+	if err == nil && v != catalog.CountCopies && v != catalog.SetCopies {
+		err = errCopies
+	}
+	return v, err
+}
+
+func role(n *yaml.Node) (string, error) {
+	v, err := text(n)
+	if err == nil && v != catalog.RolePrefill && v != catalog.RoleDecode {
+		err = errRole
+	}
+	return v, err
+}
+
+func rankHeader(n *yaml.Node) (string, error) {
+	v, err := text(n)
+	if err == nil && v != catalog.RankLocal && v != catalog.RankGlobal && v != catalog.RankNone {
+		err = errRankHeader
+	}
+	return v, err
+}
+
+func boolean(n *yaml.Node) (bool, error) {
+	if n.Kind != yaml.ScalarNode || n.Tag != "!!bool" {
+		return false, errBool
+	}
+	return strings.EqualFold(n.Value, "true"), nil
+}
+
+func u64(n *yaml.Node) (uint64, error) { return unsigned(n, 64) }
+
+func u32(n *yaml.Node) (uint32, error) {
+	v, err := unsigned(n, 32)
+	return uint32(v), err
+}
+
+// unsigned reads decimal digits, so that ids are exact and a leading zero does not mean octal.
+func unsigned(n *yaml.Node, bits int) (uint64, error) {
+	want := fmt.Errorf("want a whole decimal number of at most %d bits", bits)
+	if n.Kind != yaml.ScalarNode || n.Tag == "!!str" || len(n.Value) > 1 && n.Value[0] == '0' {
+		return 0, want
+	}
+	v, err := strconv.ParseUint(n.Value, 10, bits)
+	if err != nil {
+		return 0, want
+	}
+	return v, nil
+}
+
+func float(n *yaml.Node) (float32, error) {
+	if n.Kind != yaml.ScalarNode || n.Tag != "!!float" && n.Tag != "!!int" {
+		return 0, errFloat
+	}
+	v, err := strconv.ParseFloat(n.Value, 32)
+	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
+		return 0, errFloat
+	}
+	return float32(v), nil
+}
+
+func list(n *yaml.Node) ([]string, error) {
+	if n.Kind != yaml.SequenceNode {
+		return nil, errList
+	}
+	all := make([]string, len(n.Content))
+	for i, item := range n.Content {
+		var err error
+		if all[i], err = text(item); err != nil {
+			return nil, errList
+		}
+	}
+	return all, nil
+}
+
+func byName(n *yaml.Node) (map[string]string, error) { return mapping(n, text, errMap) }
+
+func byRank(n *yaml.Node) (map[uint32]string, error) { return mapping(n, rank, errByRank) }
+
+// rank reads a rank as a key; in JSON keys are strings.
+func rank(n *yaml.Node) (uint32, error) {
+	plain := *n
+	plain.Tag = "!!int"
+	return u32(&plain)
+}
+
+func mapping[K comparable](n *yaml.Node, key read[K], want error) (map[K]string, error) {
+	if n.Kind != yaml.MappingNode {
+		return nil, want
+	}
+	all := make(map[K]string, len(n.Content)/2)
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		k, err := key(n.Content[i])
+		if err != nil {
+			return nil, want
+		}
+		if _, twice := all[k]; twice {
+			return nil, fmt.Errorf("%s is given twice", catalog.Clip(n.Content[i].Value))
+		}
+		if all[k], err = text(n.Content[i+1]); err != nil {
+			return nil, want
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,246 @@
+package node_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+
+	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/test/servicetest"
+)
+
+// dump is the JSON of GET /dump as a peer reads it.
+type dump map[string]struct {
+	BlockSize int          `json:"block_size"`
+	Events    []dumpedItem `json:"events"`
+}
+
+type dumpedItem struct {
+	Worker uint64 `json:"worker_id"`
+	Tier   string `json:"storage_tier"`
+	Event  struct {
+		ID   uint64 `json:"event_id"`
+		DP   uint32 `json:"dp_rank"`
+		Data struct {
+			Stored struct {
+				Parent *uint64 `json:"parent_hash"`
+				Start  *uint64 `json:"start_position"`
+				Blocks []struct {
+					Block  uint64          `json:"block_hash"`
+					Tokens uint64          `json:"tokens_hash"`
+					MM     json.RawMessage `json:"mm_extra_info"`
+				} `json:"blocks"`
+			} `json:"stored"`
+		} `json:"data"`
+	} `json:"event"`
+}
+
+func (w *world) dump() dump {
+	w.T.Helper()
+	var buf bytes.Buffer
+	if err := w.Dump(context.Background(), &buf, contract.V13); err != nil {
+		w.T.Fatal(err)
+	}
+	var d dump
+	dec := json.NewDecoder(&buf)
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&d); err != nil {
+		w.T.Fatal(err)
+	}
+	return d
+}
+
+// TestDumpRoundTrip: what the dump says, fed into an empty index, gives the same
+// overlaps; parents come before their children, whatever the tier.
+func TestDumpRoundTrip(t *testing.T) {
+	w := start(t)
+	w.Put(record(1, 2))
+	w.Put(record(2, 1))
+	w.Put(record(3, 1, func(r *catalog.Record) { r.Scope = catalog.Scope{Model: `q"uote`, Tenant: "t"} }))
+	a := prompt(1, 64)
+	fork := append(prompt(1, 32), prompt(2, 32)...)
+	long := prompt(3, 4000) // more than one chunk of output
+	e1, e2 := w.Engine(1, 0), w.Engine(2, 0)
+	e1.Publish(0, e1.Stored(a, blockSize, nil), e1.Stored(fork, blockSize, nil), e1.Stored(long, blockSize, nil))
+	e1.Publish(0, e1.Removed(a, blockSize, 12, "GPU"), e1.Stored(a, blockSize, dict{"medium": "DISK"}))
+	e1.Publish(1, e1.Stored(fork[:16], blockSize, nil))
+	e2.Publish(0, e2.Stored(a, blockSize, dict{"medium": "EXTERNAL"}), e2.Stored(a[:24], blockSize, nil))
+	e2.Publish(0, dict{ // on the host behind a block on disk: tiers are dumped side by side
+		"type": "BlockStored", "block_hashes": e2.Names(fork, blockSize)[8:], "parent_block_hash": e2.Names(fork, blockSize)[7],
+		"token_ids": fork[32:], "block_size": blockSize, "medium": "CPU",
+	})
+
+	d := w.dump()
+	if len(d) != 2 || d["m:t"].BlockSize != blockSize {
+		t.Fatalf("dump has %d scopes, block size %d", len(d), d["m:t"].BlockSize)
+	}
+	if q, ok := d[`q"uote:t`]; !ok || q.Events == nil || len(q.Events) != 0 {
+		t.Errorf("a scope without blocks is shown as %+v", q)
+	}
+	slots := map[catalog.Rank]uint32{{Worker: 1}: 0, {Worker: 1, DP: 1}: 1, {Worker: 2}: 2}
+	copied := load(t, d["m:t"].Events, slots)
+
+	for name, p := range map[string][]uint32{"a": a, "fork": fork, "long": long} {
+		want, err := w.OverlapScores(&selection.ProjectRequest{Scope: scope, Prompt: ask(p).Prompt})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var o indexer.Overlap
+		copied.Overlap(local(p, blockSize), &o)
+		for _, row := range want.Rows {
+			device, host, disk := o.At(slots[row.Rank])
+			if device != row.Device || host != row.Host || disk != row.Disk {
+				t.Errorf("%s on %v: %d %d %d from the dump, %d %d %d live", name, row.Rank, device, host, disk, row.Device, row.Host, row.Disk)
+			}
+		}
+	}
+	if got, want := copied.Stats().Blocks, [4]int{16 + 8 + 1000 - 4 + 4 + 6, 8, 16, 16}; got != want {
+		t.Errorf("blocks per tier from the dump: %v, want %v", got, want)
+	}
+}
+
+// load feeds a dump into an empty index and checks the order of its events.
+func load(t *testing.T, events []dumpedItem, slots map[catalog.Rank]uint32) *indexer.Space {
+	t.Helper()
+	tiers := map[string]indexer.Tier{}
+	for tier := range indexer.Tier(indexer.NumTiers) {
+		tiers[tier.String()] = tier
+	}
+	space := indexer.New()
+	ids := map[uint64]bool{}
+	for _, it := range events {
+		if ids[it.Event.ID] {
+			t.Fatalf("event id %d twice", it.Event.ID)
+		}
+		ids[it.Event.ID] = true
+		slot, known := slots[catalog.Rank{Worker: it.Worker, DP: it.Event.DP}]
+		tier, named := tiers[it.Tier]
+		if !known || !named {
+			t.Fatalf("unknown rank or tier in %+v", it)
+		}
+		stored := it.Event.Data.Stored
+		ev := indexer.Store{Slot: slot, Tier: tier, HasParent: stored.Parent != nil}
+		if ev.HasParent {
+			ev.Parent = *stored.Parent
+		}
+		for _, b := range stored.Blocks {
+			if string(b.MM) != "null" {
+				t.Fatalf("mm_extra_info is %s", b.MM)
+			}
+			ev.EngineHashes, ev.Local = append(ev.EngineHashes, b.Block), append(ev.Local, b.Tokens)
+		}
+		if out := space.Store(&ev); out.Orphaned+out.Dropped > 0 {
+			t.Fatalf("event %d came before its parent: %+v", it.Event.ID, out)
+		}
+	}
+	return space
+}
+
+// TestDumpFails: an error of the writer, and the end of the caller, end a dump.
+func TestDumpFails(t *testing.T) {
+	w := start(t)
+	w.Put(record(1, 1))
+	e := w.Engine(1, 0)
+	e.Publish(0, e.Stored(prompt(1, 4000), blockSize, nil))
+	w.Settle()
+	if err := w.Dump(context.Background(), brokenWriter{}, contract.V13); !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("with a broken writer: %v", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := w.Dump(ctx, io.Discard, contract.V13); !errors.Is(err, context.Canceled) {
+		t.Errorf("for a caller who has left: %v", err)
+	}
+}
+
+// writer is a function as an io.Writer.
+type writer func(p []byte) (int, error)
+
+func (f writer) Write(p []byte) (int, error) { return f(p) }
+
+// TestDumpWhileRanksChange: a rank that leaves while the index is dumped may be
+// in the dump in part, but what the next owner of its slot stores is never shown
+// as the leaver's. A rank that stays is there with all its blocks.
+func TestDumpWhileRanksChange(t *testing.T) {
+	w := start(t)
+	const blocks = 20_000 // of each rank; several pieces of the index
+	tokens := func(id uint64, chat int) []uint32 { return prompt(uint32(id)<<16+uint32(chat), blocks/10*blockSize) }
+	publish := func(workers ...uint64) {
+		engines := map[uint64]*servicetest.Engine{}
+		for _, id := range workers {
+			w.Put(record(id, 1))
+			engines[id] = w.Engine(id, 0)
+		}
+		for chat := range 10 {
+			for id, e := range engines {
+				if id == 3 {
+					id = 2 // the same prompts: blocks that the dump may not have come to
+				}
+				e.Publish(0, e.Stored(tokens(id, chat), blockSize, nil))
+			}
+			w.Settle()
+		}
+	}
+	publish(1, 2)
+	var buf bytes.Buffer
+	changed := false
+	err := w.Dump(context.Background(), writer(func(p []byte) (int, error) {
+		if !changed {
+			changed = true
+			w.Remove(1)
+			publish(3) // takes the slot
+		}
+		return buf.Write(p)
+	}), contract.V13)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d dump
+	if err := json.Unmarshal(buf.Bytes(), &d); err != nil {
+		t.Fatal(err)
+	}
+	owner := map[uint64]uint64{} // by local hash
+	for id := range uint64(2) {
+		for chat := range 10 {
+			for _, l := range local(tokens(id+1, chat), blockSize) {
+				owner[l] = id + 1
+			}
+		}
+	}
+	shown := map[uint64]int{}
+	for _, it := range d["m:t"].Events {
+		for _, b := range it.Event.Data.Stored.Blocks {
+			if owner[b.Tokens] != it.Worker {
+				t.Fatalf("a block of worker %d is shown as one of worker %d", owner[b.Tokens], it.Worker)
+			}
+			shown[it.Worker]++
+		}
+	}
+	if shown[1] == 0 || shown[1] == blocks || shown[2] != blocks || shown[3] != 0 {
+		t.Errorf("blocks by worker: %v, want some of 1 and all of 2", shown)
+	}
+}
+
+type brokenWriter struct{}
+
+func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+// TestDumpOfNothing: no scope, no entry.
+func TestDumpOfNothing(t *testing.T) {
+	w := start(t)
+	if d := w.dump(); len(d) != 0 {
+		t.Errorf("dump of an empty service: %v", d)
+	}
+	w.Put(record(1, 1))
+	w.Remove(1)
+	if d := w.dump(); fmt.Sprint(d) != "map[]" {
+		t.Errorf("dump of a past scope: %v", d)
+	}
+}

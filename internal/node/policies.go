@@ -1,0 +1,134 @@
+package node
+
+import (
+	"slices"
+
+	"github.com/rs/zerolog"
+
+	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/policies"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/pkg/selector/ttft"
+)
+
+// ScopePolicy is the policy of a scope that has workers.
+type ScopePolicy struct {
+	Scope  catalog.Scope
+	Name   string // of the instance
+	Type   string // "" for the built-in cost
+	Shadow []string
+	// Learned is what has been learned about the duration of prefills; nil if the policy does
+	// not use it.
+	Learned *LearnedPrefills
+}
+
+// LearnedPrefills has the learned parameters of a scope, see [ttft.Parameters].
+type LearnedPrefills struct {
+	ttft.Parameters
+	Samples uint64
+	Flow    ttft.Flow
+	Ranks   []RankQueue
+	Rails   []ttft.RailState
+}
+
+// RankQueue is the work that a rank still has to compute, with its predicted duration.
+type RankQueue struct {
+	Rank  catalog.Rank
+	Queue ttft.Queue
+	Wait  float64 // seconds
+}
+
+// learning has the use cases about selection policies and what they learn.
+type learning struct {
+	core
+	learners *policies.Learners
+}
+
+// Policies lists the policies of the matching scopes, by model and tenant.
+func (s *learning) Policies(of catalog.ScopeFilter) []ScopePolicy {
+	var all []ScopePolicy
+	for sc, state := range s.scopes.All() {
+		if !sc.Matches(of.Model, of.Tenant) {
+			continue
+		}
+		p := ScopePolicy{Scope: sc, Name: policies.BuiltIn}
+		if x := state.Policies; x != nil {
+			p.Name, p.Type = x.Name, x.Type
+			for _, shadow := range x.Shadows() {
+				p.Shadow = append(p.Shadow, shadow.Name)
+			}
+			if x.Learner != nil {
+				p.Learned = s.learned(sc, x.Learner)
+			}
+		}
+		all = append(all, p)
+	}
+	slices.SortFunc(all, func(a, b ScopePolicy) int { return a.Scope.Compare(b.Scope) })
+	return all
+}
+
+func (s *learning) learned(sc catalog.Scope, l *ttft.Learner) *LearnedPrefills {
+	m := l.Model()
+	known := &LearnedPrefills{Parameters: m.Parameters, Samples: l.Samples(), Flow: m.Flow(s.ledger.Now()), Rails: l.States()}
+	s.eachQueue(sc, l, func(e catalog.Entry, q ttft.Queue) {
+		wait, _ := m.Wait(&q)
+		known.Ranks = append(known.Ranks, RankQueue{e.Rank, q, wait})
+	})
+	return known
+}
+
+// eachQueue calls f for every rank of a scope that the ledger knows, under the lock of
+// the scope's ledger.
+func (s *learning) eachQueue(sc catalog.Scope, l *ttft.Learner, f func(catalog.Entry, ttft.Queue)) {
+	snap := s.catalog.Snapshot(sc)
+	if snap == nil {
+		return
+	}
+	s.ledger.Look(sc, nil, func(v *reservations.View) {
+		for _, e := range snap.Ranks() {
+			if v.Known(e.Slot, e.Rank) {
+				f(e, selection.QueueOf(v, e, l))
+			}
+		}
+	})
+}
+
+// observePrefills passes finished prefills to the learners of their scopes.
+func observePrefills(ledger *reservations.Ledger, learners *policies.Learners) {
+	ledger.SetPrefills(func(sc catalog.Scope) reservations.PrefillObserver {
+		if l := learners.Of(sc); l != nil {
+			return l
+		}
+		return nil
+	})
+}
+
+// sweep lets the learners process samples that have waited long enough, checks for
+// stalled ranks, and logs which guard rails have engaged or ended.
+func (s *learning) sweep() {
+	s.learners.Forget(func(sc catalog.Scope) bool { return s.scopes.Of(sc) != nil })
+	for sc, l := range s.learners.All() {
+		l.Settle(s.ledger.Now())
+		model := l.Model()
+		s.eachQueue(sc, l, func(e catalog.Entry, q ttft.Queue) {
+			_, stall := model.Wait(&q)
+			l.Watch(e.Slot, e.Rank, stall > 1)
+		})
+		for _, c := range l.Changes() {
+			logRail(s.log, sc, c)
+		}
+	}
+}
+
+func logRail(log zerolog.Logger, sc catalog.Scope, c ttft.Change) {
+	event, text := log.Info(), "guard rail of predicted-ttft ended"
+	if c.Engaged {
+		event, text = log.Warn(), "guard rail of predicted-ttft engaged"
+	}
+	event = event.Str("model", catalog.Clip(sc.Model)).Str("tenant", catalog.Clip(sc.Tenant)).Stringer("rail", c.Rail)
+	if c.Rail.OfRank() {
+		event = event.Uint64("worker_id", c.Rank.Worker).Uint32("dp_rank", c.Rank.DP)
+	}
+	event.Msg(text)
+}

@@ -1,0 +1,421 @@
+package node_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/servicetest"
+)
+
+// fleet is the other replicas: their dumps by URL.
+type fleet struct {
+	mu    sync.Mutex
+	dumps map[string]answer
+	asked []string
+}
+
+// answer is what a replica answers to GET /dump, in parts: each waits until the
+// test lets it go.
+type answer struct {
+	parts      chan []byte // nil: no one answers
+	recovering bool
+}
+
+var errNobody = errors.New("connection refused")
+
+func (f *fleet) GetDump(ctx context.Context, url string) (io.ReadCloser, bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked = append(f.asked, url)
+	a := f.dumps[url]
+	if a.parts == nil {
+		return nil, false, errNobody
+	}
+	return io.NopCloser(&download{ctx: ctx, parts: a.parts}), a.recovering, nil
+}
+
+type download struct {
+	ctx   context.Context // of one request
+	parts <-chan []byte
+	rest  []byte
+}
+
+func (d *download) Read(p []byte) (int, error) {
+	if len(d.rest) == 0 {
+		select {
+		case part, more := <-d.parts:
+			if !more {
+				return 0, io.EOF
+			}
+			d.rest = part
+		case <-d.ctx.Done():
+			return 0, d.ctx.Err()
+		}
+	}
+	n := copy(p, d.rest)
+	d.rest = d.rest[n:]
+	return n, nil
+}
+
+// whole is an answer that comes at once.
+func whole(dump []byte) answer {
+	parts := make(chan []byte, 1)
+	parts <- dump
+	close(parts)
+	return answer{parts: parts}
+}
+
+// from makes a service recover from the given replicas, named a, b, ….
+func from(f *fleet, answers ...answer) func(*node.Config) {
+	f.dumps = map[string]answer{}
+	var peers []string
+	for i, a := range answers {
+		url := "http://" + string(rune('a'+i))
+		f.dumps[url+"/dump"] = a
+		peers = append(peers, url)
+	}
+	return func(c *node.Config) {
+		c.Recovery = node.RecoveryConfig{Peers: peers, Fetch: f, Deadline: 30 * time.Second, Grace: 10 * time.Minute}
+	}
+}
+
+// dumped returns the dump of a replica that has worker 1, with two ranks, and
+// worker 2; each holds the first blocks of the prompt.
+func dumped(t *testing.T, blocks ...int) []byte {
+	t.Helper()
+	w := start(t)
+	defer w.Stop()
+	w.Put(record(1, 2))
+	w.Put(record(2, 1))
+	for i, e := range []*servicetest.Engine{w.Engine(1, 0), w.Engine(1, 1), w.Engine(2, 0)} {
+		if n := blocks[i]; n > 0 {
+			e.Publish(uint32(i%2), e.Stored(prompt(1, n*blockSize), blockSize, nil))
+		}
+	}
+	var buf bytes.Buffer
+	if err := w.Dump(t.Context(), &buf, contract.V13); err != nil {
+		t.Fatal(err)
+	}
+	return buf.Bytes()
+}
+
+// wantStage waits until nothing moves and checks where the recovery stands.
+func (w *world) wantStage(stage node.RecoveryStage, ready bool) {
+	w.T.Helper()
+	synctest.Wait()
+	st, ok := w.Recovery()
+	if isReady, _, _ := w.Ready(); !ok || st.Stage != stage || isReady != ready {
+		w.T.Errorf("recovery is %+v, ready %v; want stage %v, ready %v", st, isReady, stage, ready)
+	}
+	if over := stage == node.RecoveryApplied || stage == node.RecoveryEmpty; w.Recovering() == over {
+		w.T.Errorf("in stage %v the service says that it recovers: %v", st.Stage, w.Recovering())
+	}
+}
+
+// TestRecovery: blocks of a peer are there when their workers are, and Ready
+// waits for them; selections do not.
+func TestRecovery(t *testing.T) {
+	dump := dumped(t, 4, 3, 2)
+	synctest.Test(t, func(t *testing.T) {
+		parts := make(chan []byte)
+		w := start(t, from(new(fleet), answer{parts: parts}))
+		w.Put(record(1, 2)) // registered before the dump comes
+		w.wantStage(node.RecoveryFetching, false)
+		w.Book("early", prompt(1, 16))
+		parts <- dump[:len(dump)-1]
+		close(parts)
+		w.wantStage(node.RecoveryApplied, true)
+		w.Put(record(2, 1)) // and after it
+		w.WantDevice(prompt(1, 16), "1/0:4 1/1:3 2/0:2")
+		st, _ := w.Recovery()
+		if st.Complete || st.Peer != "http://a" || st.Blocks != 9 || st.Entries == 0 {
+			t.Errorf("status %+v", st)
+		}
+		// Live events go on where the dump ended.
+		e, p := w.Engine(1, 1), prompt(1, 16)
+		names := e.Names(p, blockSize)
+		e.Publish(1, e.Stored(p[12:], blockSize, dict{"block_hashes": names[3:], "parent_block_hash": names[2]}))
+		w.WantDevice(p, "1/0:4 1/1:4 2/0:2")
+		w.Remove(2)
+		w.Put(record(2, 1))
+		w.WantDevice(p, "1/0:4 1/1:4 2/0:0")
+	})
+}
+
+// TestRecoveryWithoutHybrids: what a rank with several attention groups has is not in a
+// dump, as its further groups would be missing. Nothing waits for it, and the rank
+// begins with its engine's next events.
+func TestRecoveryWithoutHybrids(t *testing.T) {
+	exact := func(c *node.Config) { c.HybridExact = true }
+	inGroup := func(e *servicetest.Engine, group int, kind string) dict {
+		return e.Stored(prompt(1, 12), blockSize, dict{
+			"group_idx": group, "kv_cache_spec_kind": kind, "kv_cache_spec_sliding_window": blockSize + 1,
+		})
+	}
+	w := start(t, exact)
+	w.Put(record(1, 2))
+	plain, hybrid := w.Engine(1, 0), w.Engine(1, 1)
+	plain.Publish(0, inGroup(plain, 0, "full_attention"))
+	hybrid.Publish(1, inGroup(hybrid, 0, "full_attention"), inGroup(hybrid, 1, "sliding_window"))
+	var buf bytes.Buffer
+	if err := w.Dump(t.Context(), &buf, contract.V13); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, exact, from(new(fleet), whole(buf.Bytes())))
+		w.Put(record(1, 2))
+		w.wantStage(node.RecoveryApplied, true)
+		if st, _ := w.Recovery(); !st.Complete || st.Blocks != 3 || st.Skipped != 0 {
+			t.Errorf("status %+v", st)
+		}
+		w.WantDevice(prompt(1, 12), "1/0:3 1/1:0")
+		e := w.Engine(1, 1)
+		e.Publish(1, inGroup(e, 0, "full_attention"), inGroup(e, 1, "sliding_window"))
+		w.WantDevice(prompt(1, 12), "1/0:3 1/1:3")
+	})
+}
+
+// TestRecoveryOrder: the next peer is asked only if the one before did not give
+// all.
+func TestRecoveryOrder(t *testing.T) {
+	dump := dumped(t, 4, 3, 2)
+	recovering := func() answer {
+		a := whole([]byte("{}"))
+		a.recovering = true
+		return a
+	}
+	cases := map[string]struct {
+		peers    []answer
+		asked    int
+		complete bool
+		stage    node.RecoveryStage
+		blocks   string
+	}{
+		"the first has all":         {[]answer{whole(dump), whole(nil)}, 1, true, node.RecoveryApplied, "1/0:4 1/1:3 2/0:2"},
+		"the first does not answer": {[]answer{{}, whole(dump)}, 2, true, node.RecoveryApplied, "1/0:4 1/1:3 2/0:2"},
+		"the first is recovering":   {[]answer{recovering(), whole(dump)}, 2, true, node.RecoveryApplied, "1/0:4 1/1:3 2/0:2"},
+		"the first has a bad entry": {[]answer{whole([]byte(`{"x":1}`)), whole(dump)}, 2, true, node.RecoveryApplied, "1/0:4 1/1:3 2/0:2"},
+		"all start together":        {[]answer{recovering()}, 1, false, node.RecoveryApplied, "1/0:0 1/1:0 2/0:0"},
+		"no peer answers":           {[]answer{{}, {}}, 2, false, node.RecoveryEmpty, "1/0:0 1/1:0 2/0:0"},
+		"an answer that is no dump": {[]answer{whole([]byte("<html>"))}, 1, false, node.RecoveryEmpty, "1/0:0 1/1:0 2/0:0"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := new(fleet)
+				w := start(t, from(f, tc.peers...))
+				w.Put(record(1, 2))
+				w.Put(record(2, 1))
+				w.wantStage(tc.stage, true)
+				w.WantDevice(prompt(1, 16), tc.blocks)
+				if st, _ := w.Recovery(); len(f.asked) != tc.asked || st.Complete != tc.complete {
+					t.Errorf("asked %v, status %+v", f.asked, st)
+				}
+				w.Stop()
+			})
+		})
+	}
+}
+
+// TestRecoveryDeadline: Ready does not wait for ever; what comes later is used
+// all the same.
+func TestRecoveryDeadline(t *testing.T) {
+	dump := dumped(t, 4, 3, 2)
+	synctest.Test(t, func(t *testing.T) {
+		parts := make(chan []byte)
+		w := start(t, from(new(fleet), answer{parts: parts}))
+		w.Put(record(1, 2))
+		time.Sleep(29 * time.Second)
+		w.wantStage(node.RecoveryFetching, false)
+		time.Sleep(time.Second)
+		w.wantStage(node.RecoveryDeadline, true)
+		parts <- dump
+		close(parts)
+		w.wantStage(node.RecoveryApplied, true)
+		w.WantDevice(prompt(1, 16), "1/0:4 1/1:3")
+		if st, _ := w.Recovery(); !st.Complete {
+			t.Errorf("status %+v", st)
+		}
+	})
+}
+
+// TestRecoveryAndLiveEvents: what is removed or cleared live while the dump is
+// read does not come back; a worker that was deleted gets nothing more.
+func TestRecoveryAndLiveEvents(t *testing.T) {
+	dump := dumped(t, 4, 3, 2)
+	p := prompt(1, 16)
+	cases := map[string]struct {
+		meanwhile func(w *world)
+		want      string
+	}{
+		"nothing": {func(*world) {}, "1/0:4 1/1:3 2/0:2"},
+		"removed": {func(w *world) { e := w.Engine(1, 0); e.Publish(0, e.Removed(p, blockSize, 2, "GPU")) }, "1/0:2 1/1:3 2/0:2"},
+		"cleared": {func(w *world) { w.Engine(1, 1).Publish(1, cleared()) }, "1/0:4 1/1:0 2/0:2"},
+		"deleted": {func(w *world) { w.Remove(2); w.Put(record(2, 1)) }, "1/0:4 1/1:3 2/0:0"},
+		"moved":   {func(w *world) { w.Remove(2); w.Remove(1); w.Put(record(1, 2)); w.Put(record(2, 1)) }, "1/0:0 1/1:0 2/0:0"},
+		"restored": {func(w *world) {
+			e := w.Engine(1, 0)
+			e.Publish(0, e.Removed(p, blockSize, 2, "GPU"), e.Stored(p, blockSize, nil))
+		}, "1/0:4 1/1:3 2/0:2"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				parts := make(chan []byte)
+				w := start(t, from(new(fleet), answer{parts: parts}))
+				w.Put(record(1, 2))
+				w.Put(record(2, 1))
+				parts <- dump[:1]
+				tc.meanwhile(w)
+				w.Settle()
+				parts <- dump[1:]
+				close(parts)
+				w.wantStage(node.RecoveryApplied, true)
+				w.WantDevice(p, tc.want)
+			})
+		})
+	}
+}
+
+// TestReplayReplacesDump: a replay from the engine's first message on is all
+// that its rank has.
+func TestReplayReplacesDump(t *testing.T) {
+	dump := dumped(t, 4, 3, 2)
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, from(new(fleet), whole(dump)))
+		w.wantStage(node.RecoveryApplied, false)
+		w.Put(record(2, 1, func(r *catalog.Record) { r.ReplayEndpoint = new("tcp://worker-2:7000") }))
+		w.WantDevice(prompt(1, 16), "2/0:2")
+		e := w.Engine(2, 0)
+		w.Net.At(endpoint(2, 0)).Connect()
+		synctest.Wait()
+		replay := w.Net.At("tcp://worker-2:7000")
+		replay.Send(nil, nil, make([]byte, 8), batch(0, e.Stored(prompt(1, 4), blockSize, nil)))
+		replay.Send(nil, nil, bytes.Repeat([]byte{0xff}, 8), nil)
+		synctest.Wait()
+		w.WantDevice(prompt(1, 16), "2/0:1")
+	})
+}
+
+// TestRecoveryGrace: blocks of workers that do not come go after a while; until
+// then they are in this replica's own dump.
+func TestRecoveryGrace(t *testing.T) {
+	dump := dumped(t, 4, 3, 2)
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, from(new(fleet), whole(dump)))
+		w.wantStage(node.RecoveryApplied, false)
+		if n := len(w.dump()["m:t"].Events); n == 0 {
+			t.Error("recovered blocks are not in the dump")
+		}
+		w.Put(record(1, 2))
+		time.Sleep(10*time.Minute + time.Second)
+		w.Put(record(2, 1))
+		w.WantDevice(prompt(1, 16), "1/0:4 1/1:3 2/0:0")
+	})
+}
+
+// TestRecoveryOtherBlockSize: recovered blocks that are cut otherwise than a
+// worker's go when it comes, and others are not taken.
+func TestRecoveryOtherBlockSize(t *testing.T) {
+	dump := dumped(t, 4, 3, 2)
+	other := func(r *catalog.Record) { r.BlockSize = new(uint32(8)) }
+	for name, first := range map[string]bool{"worker first": true, "dump first": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				parts := make(chan []byte)
+				w := start(t, from(new(fleet), answer{parts: parts}))
+				if first {
+					w.Put(record(1, 2, other))
+				}
+				parts <- dump
+				close(parts)
+				w.wantStage(node.RecoveryApplied, first)
+				w.Put(record(1, 2, other))
+				w.WantDevice(prompt(1, 16), "1/0:0 1/1:0")
+				if st, _ := w.Recovery(); st.Complete == first {
+					t.Errorf("status %+v", st)
+				}
+			})
+		})
+	}
+}
+
+// TestRecoveryStops: the end of the service ends a fetch, whatever stage.
+func TestRecoveryStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, from(new(fleet), answer{parts: make(chan []byte)}, whole([]byte("{}"))))
+		w.wantStage(node.RecoveryFetching, false)
+		w.Stop()
+		w.wantStage(node.RecoveryFetching, false)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, from(new(fleet), whole([]byte("{}"))))
+		w.wantStage(node.RecoveryApplied, false)
+		w.Stop()
+	})
+}
+
+// TestNoRecovery: without peers, or without KV events, nothing is waited for.
+func TestNoRecovery(t *testing.T) {
+	for name, w := range map[string]*world{
+		"no peers":  start(t),
+		"no events": start(t, from(new(fleet), whole([]byte("{}"))), eventsOff),
+	} {
+		w.Put(record(1, 1))
+		if _, configured := w.Recovery(); configured || w.Recovering() {
+			t.Errorf("%s: a recovery runs", name)
+		}
+		if ready, _, _ := w.Ready(); !ready {
+			t.Errorf("%s: not ready", name)
+		}
+		if got := w.Metrics(); got["recovery_stage"] != nil || got["recovery_entries_total"] != nil || got["recovery_skipped_total"] != nil {
+			t.Errorf("%s: it has metrics", name)
+		}
+	}
+}
+
+// TestRecoveryMetrics: stage, entries and what was skipped, of all peers
+// together.
+func TestRecoveryMetrics(t *testing.T) {
+	dump := dumped(t, 4, 3, 2)
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, from(new(fleet), whole([]byte(`{"x":1,"a:b":{"error":"no"}}`)), whole(dump), whole(dump)))
+		w.wantStage(node.RecoveryApplied, false)
+		m := w.Metrics()
+		if stage := sum(m["recovery_stage"], "applied"); stage != 1 || sum(m["recovery_stage"]) != 1 {
+			t.Errorf("stage %v", m["recovery_stage"])
+		}
+		st, _ := w.Recovery()
+		if n := sum(m["recovery_entries_total"]); n == 0 || n != float64(st.Entries) {
+			t.Errorf("%v entries, status %+v", n, st)
+		}
+		if bad, failed := sum(m["recovery_skipped_total"], "bad_key"), sum(m["recovery_skipped_total"], "error_entry"); bad != 1 || failed != 1 || st.Skipped != 2 {
+			t.Errorf("skipped %v, status %+v", m["recovery_skipped_total"], st)
+		}
+	})
+}
+
+// TestRecoveryFromBrokenStream: what came before a peer broke off stays, and the
+// next one gives the rest.
+func TestRecoveryFromBrokenStream(t *testing.T) {
+	dump := dumped(t, 4, 3, 2)
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, from(new(fleet), whole(dump[:len(dump)/2]), whole(dump)))
+		w.Put(record(1, 2))
+		w.Put(record(2, 1))
+		w.wantStage(node.RecoveryApplied, true)
+		w.WantDevice(prompt(1, 16), "1/0:4 1/1:3 2/0:2")
+		if st, _ := w.Recovery(); !st.Complete || st.Peer != "http://b" {
+			t.Errorf("status %+v", st)
+		}
+	})
+}

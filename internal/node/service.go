@@ -1,0 +1,365 @@
+// Package node assembles one process: it creates catalog, ledger, scopes and event streams,
+// connects, runs and closes them. It has the use cases about workers, loads, slots, replicas
+// and the recovery of the index. Those about selections are in package selecting, those of the
+// Conductor API in package conductorapi. It knows no protocol.
+package node
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/select-service/select-service/internal/conductor/conductorapi"
+	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/admission"
+	"github.com/select-service/select-service/internal/selection/approximate"
+	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/internal/selection/pending"
+	"github.com/select-service/select-service/internal/selection/policies"
+	"github.com/select-service/select-service/internal/selection/scopes"
+	"github.com/select-service/select-service/internal/selection/waitqueue"
+	"github.com/select-service/select-service/internal/telemetry"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/pkg/kvevents"
+	"github.com/select-service/select-service/pkg/memory"
+	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/pkg/selector"
+)
+
+// Config has the settings of the use cases.
+type Config struct {
+	// Memory has the memory accounts of the parts; nil: no limits.
+	Memory *memory.Budget
+	// Contract decides the substantial differences between the contracts: the approximate
+	// index, and whether answers have the data that was booked.
+	Contract contract.Version
+	// Process is the id of this process among the replicas, new in every life of the program.
+	// 0: a random one is drawn.
+	Process  uint64
+	Weights  selector.Weights
+	Policies *policies.Table // nil: the built-in cost everywhere
+	// DecisionBytes is the approximate memory for recent decisions, in bytes; 0: none are kept.
+	DecisionBytes int64
+	Admission     admission.Config
+	// Overload has the busy thresholds of every model, until they are changed.
+	Overload overload.Thresholds
+	// KVEvents turns on event subscriptions. Off: workers need no event endpoints, and overlap
+	// is always 0 unless it is predicted.
+	KVEvents bool
+	// HybridExact: a prefix ends where all attention groups of an engine can serve it.
+	HybridExact bool
+	// ApproximateTTL is how long a prompt that was sent to a rank is assumed to be cached
+	// there, if Contract is 1.6 and KVEvents is off.
+	ApproximateTTL time.Duration
+	// ApproximateLRU: for ranks whose capacity in blocks is known, the assumption ends by that
+	// capacity and not by time.
+	ApproximateLRU bool
+	// PredictedTTL is how long such a prompt is assumed to be cached if KVEvents is on, in
+	// addition to what events report; nil: no predictions.
+	PredictedTTL *time.Duration
+	// SessionTTL is how long a session stays bound to its rank after its last reservation has
+	// ended; 0: sessions are off.
+	SessionTTL time.Duration
+	// Pending bounds the selections that can be booked by their id alone.
+	Pending pending.Limits
+	// ReservationLifetime is how long a reservation without lease lives; 0: 300 s.
+	ReservationLifetime time.Duration
+	// PrefillBusy and DecodeBusy are the fractions of a worker's batch and of its blocks above
+	// which answers report it busy. They are not negative; nil: answers do not report it.
+	PrefillBusy, DecodeBusy *float64
+	// OverlapRefresh is how long a request may wait before its overlap is looked
+	// up again; 0 is never.
+	OverlapRefresh time.Duration
+	// Limits bound what can be registered, Reservations what can be booked.
+	Limits       catalog.Limits
+	Reservations reservations.Limits
+	// Endpoints is the policy for the endpoints of engines and replicas.
+	Endpoints catalog.EndpointPolicy
+	// WorkersFile is the path of the file that defines the workers, "" if none does.
+	WorkersFile string
+	// WatchStored enables selecting.SelectRequest.Stored.
+	WatchStored bool
+	// Threads is the number of apply workers.
+	Threads int
+	// Recovery fills the index from other replicas at start.
+	Recovery RecoveryConfig
+	// Replication configures the sharing of reservations with other replicas; nil: they are not
+	// shared.
+	Replication *Replication
+}
+
+// core is what the use cases of this package share: the workers, their booked load, and
+// the index and wait queue of each scope.
+type core struct {
+	log     zerolog.Logger
+	catalog *catalog.Catalog
+	ledger  *reservations.Ledger
+	scopes  *scopes.Registry
+}
+
+// Service has all use cases of one process. Those of the selection service are in
+// selecting.API, those of the Conductor API in conductorapi.API.
+type Service struct {
+	*selection.API
+	*slotTracker
+	*peers
+	*learning
+	core
+
+	config     Config
+	reconciler *reconciler // of the catalog
+	streams    workerStreams
+	recovery   *indexRecovery // nil: none is configured
+	conductor  *conductorapi.API
+}
+
+// workerStreams are the KV event streams of the workers.
+type workerStreams struct {
+	*kvevents.Subscribers
+	lag *telemetry.Histogram // of events, in seconds
+}
+
+// approximate reports whether the index is predicted from reservations, because engines
+// publish no KV events.
+func (c *Config) approximate() bool {
+	return c.Contract == contract.V16 && !c.KVEvents && (c.ApproximateTTL > 0 || c.ApproximateLRU)
+}
+
+// predictsBeside reports whether blocks are predicted from reservations in addition to
+// the engines' events.
+func (c *Config) predictsBeside() bool { return c.KVEvents && c.PredictedTTL != nil }
+
+// New returns a service without workers. source opens the sockets of event
+// streams.
+func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
+	s := &Service{config: config, core: core{log: log}}
+	index := indexer.NewAccount(config.Memory.Account(memory.Index))
+	learners := policies.NewLearners(config.Policies, config.Weights.TrackPrefill)
+	s.scopes = newScopes(&config, index, learners)
+	process := cmp.Or(config.Process, 1+rand.Uint64N(math.MaxUint64))
+	s.peers = &peers{endpoints: config.Endpoints}
+	s.ledger, s.replica = newLedger(process, &config, s, log)
+	if config.Policies != nil {
+		observePrefills(s.ledger, learners)
+	}
+	if config.Replication != nil {
+		s.advertised = config.Replication.Advertised
+	}
+	s.openStreams(source)
+	s.conductor.Registry().SetAccount(index)
+	s.reconciler = &reconciler{
+		scopes: s.scopes, ledger: s.ledger, streams: s.streams.Subscribers, replica: s.replica, log: log,
+		hybridExact: config.HybridExact,
+		attached:    make(map[workerKey]*attachedWorker),
+	}
+	if s.replica != nil {
+		s.reconciler.ranksAdded = s.replica.RanksAdded
+	}
+	s.catalog = catalog.New(catalog.Settings{
+		KVEvents:  config.KVEvents,
+		Queueing:  config.Admission.Enabled(),
+		Limits:    config.Limits,
+		Endpoints: config.Endpoints,
+	}, s.reconciler)
+	s.scopes.Attach(s.catalog)
+	s.API = selection.New(selection.Config{
+		Weights:       config.Weights,
+		Approximate:   config.approximate() || config.predictsBeside(),
+		ByCapacity:    config.approximate() && config.ApproximateLRU,
+		SessionTTL:    config.SessionTTL,
+		Pending:       config.Pending,
+		Waiting:       config.Memory.Account(memory.Waiting),
+		Remembered:    config.Memory.Account(memory.Remembered),
+		PrefillBusy:   config.PrefillBusy,
+		DecodeBusy:    config.DecodeBusy,
+		DecisionBytes: config.DecisionBytes,
+	}, s.catalog, s.scopes, s.ledger, config.Overload, log)
+	if s.replica != nil && config.SessionTTL > 0 {
+		s.ShareSessions(process, s.replica)
+	}
+	s.slotTracker = &slotTracker{core: s.core, register: s.register}
+	s.learning = &learning{core: s.core, learners: learners}
+	s.recovery = s.newRecovery()
+	return s
+}
+
+// openStreams creates the streams of workers and of publishers, which share their counters.
+func (s *Service) openStreams(source kvevents.Source) {
+	s.streams.lag = telemetry.NewHistogram(telemetry.LagBounds)
+	config := kvevents.DefaultConfig(s.config.Threads)
+	config.Streams, config.Replay = s.config.Memory.Account(memory.Streams), s.config.Memory.Account(memory.Replay)
+	config.Lag = func(late time.Duration) { s.streams.lag.Observe(late.Seconds()) }
+	counters := new(kvevents.Counters)
+	s.streams.Subscribers = kvevents.NewSubscribers(source, config, counters)
+	s.conductor = conductorapi.New(kvevents.NewSubscribers(source, config, counters), s.config.Endpoints, selectionView{s}, s.log)
+}
+
+func newScopes(config *Config, index *indexer.Account, learners *policies.Learners) *scopes.Registry {
+	settings := scopes.Settings{
+		Memory:    index,
+		Admission: config.Admission,
+		Policies:  config.Policies,
+		Learners:  learners,
+		Queues:    waitqueue.Config{Started: time.Now(), OverlapRefresh: config.OverlapRefresh},
+		Merging:   config.recovers(),
+
+		WatchStored: config.WatchStored && config.KVEvents,
+	}
+	account := config.Memory.Account(memory.Index)
+	switch {
+	case config.approximate():
+		settings.Approximate = newApproximate(config.ApproximateTTL, account, account.Limit()/4*3)
+		settings.ByCapacity = config.ApproximateLRU
+	case config.predictsBeside() && *config.PredictedTTL > 0:
+		// Predictions must not displace blocks that engines have announced.
+		settings.Approximate, settings.Beside = newApproximate(*config.PredictedTTL, account, account.Limit()/8), true
+	}
+	return scopes.New(settings)
+}
+
+// newApproximate returns an index of predictions, of at most the given bytes of account;
+// without an account there is no limit.
+func newApproximate(ttl time.Duration, account *memory.Account, bytes int64) *approximate.Index {
+	limit := approximate.MaxBlocks
+	if account != nil {
+		limit = min(limit, int(bytes/approximate.BlockBytes))
+	}
+	return approximate.New(ttl, limit, account, time.Now)
+}
+
+// Run follows the event streams and expires old state until ctx ends. When it returns, no
+// goroutine of the service is left.
+func (s *Service) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.streams.Run(ctx) })
+	g.Go(func() error { return s.conductor.Run(ctx) })
+	g.Go(func() error { return s.newWatcher().Run(ctx) })
+	g.Go(func() error { return s.expire(ctx) })
+	g.Go(func() error { return s.sweep(ctx) })
+	if x := s.scopes.Approximate(); x != nil {
+		g.Go(func() error { return x.Run(ctx) })
+	}
+	if s.replica != nil {
+		g.Go(func() error { return s.replica.Run(ctx) })
+	}
+	if s.recovery != nil {
+		g.Go(func() error { return s.recovery.run(ctx) })
+		g.Go(func() error { return s.recovery.passDeadline(ctx) })
+	}
+	return g.Wait()
+}
+
+// Close refuses new work from now on: registrations, selections and waiting requests are
+// answered with "shutting down".
+func (s *Service) Close() {
+	s.scopes.RefuseNew()
+	s.catalog.Close() // waits for a registration under way, which may create a queue
+	s.scopes.CloseQueues()
+}
+
+// Catalog returns the catalog of workers, for reading.
+func (s *Service) Catalog() *catalog.Catalog { return s.catalog }
+
+// Conductor returns the use cases of the Conductor API.
+func (s *Service) Conductor() *conductorapi.API { return s.conductor }
+
+// Intervals of timers. Leases are checked often enough to end on time. State whose end has no
+// visible effect (pending selections, sessions) is checked every second, and waiting requests
+// at least as often as in dynamo-kv-router 1.3.1.
+const (
+	expireEvery   = reservations.ExpireEvery
+	sweepEvery    = time.Second
+	dispatchEvery = 60 * time.Second
+)
+
+// expire ends expired reservations and dispatches the waiting requests. The ledger ends some of
+// them by itself, when a reservation is booked or looked up.
+func (s *Service) expire(ctx context.Context) error {
+	due := time.NewTicker(expireEvery)
+	defer due.Stop()
+	var seen uint64
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-due.C:
+		}
+		s.ledger.ExpireDue()
+		if n := s.ledger.Stats().Expired; n != seen {
+			s.scopes.LoadChanged()
+			seen = n
+		}
+	}
+}
+
+// sweep drops expired state, and dispatches requests that wait although no event has dispatched
+// them.
+func (s *Service) sweep(ctx context.Context) error {
+	age, dispatch := time.NewTicker(sweepEvery), time.NewTicker(dispatchEvery)
+	defer age.Stop()
+	defer dispatch.Stop()
+	var logged reservations.Stats // counts of the last sweep
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-age.C:
+			s.sweepAged(&logged)
+		case <-dispatch.C:
+			s.scopes.LoadChanged()
+		}
+	}
+}
+
+// sweepAged drops expired state and logs how many reservations have expired since the counts in
+// logged, which it updates.
+func (s *Service) sweepAged(logged *reservations.Stats) {
+	s.ledger.Expire()
+	now := s.ledger.Stats()
+	if n := now.Expired - logged.Expired; n > 0 {
+		s.log.Warn().Uint64("reservations", n).Uint64("leases", now.LeasesExpired-logged.LeasesExpired).Msg("stale reservations ended")
+	}
+	*logged = now
+	s.Sweep()
+	s.learning.sweep()
+}
+
+// asError converts catalog errors to contract errors with a kind.
+func asError(err error) error {
+	var bad *catalog.InvalidError
+	var exists *catalog.ExistsError
+	var mismatch *catalog.BlockSizeError
+	var untracked *catalog.NotTrackedError
+	var limit *catalog.LimitError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, catalog.ErrShuttingDown):
+		return contract.ErrShuttingDown
+	case errors.As(err, &untracked):
+		return &contract.Error{Kind: contract.NotFound, Text: fmt.Sprintf("worker %d not found", untracked.ID), Scope: new(untracked.Scope.Short()), Err: err}
+	case errors.Is(err, catalog.ErrNotFound):
+		return &contract.Error{Kind: contract.NotFound, Text: err.Error(), Err: err}
+	case errors.As(err, &exists):
+		return &contract.Error{Kind: contract.Conflict, Text: fmt.Sprintf("worker %d already registered", exists.ID), Scope: &exists.Scope, Err: err}
+	case errors.As(err, &mismatch):
+		return &contract.Error{
+			Kind: contract.Conflict, Text: "block_size mismatch", Scope: &mismatch.Scope,
+			Tail: fmt.Sprintf(": existing=%d, requested=%d", mismatch.Existing, mismatch.Requested), Err: err,
+		}
+	case errors.As(err, &limit):
+		return contract.CatalogLimit(limit)
+	case errors.As(err, &bad):
+		return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
+	}
+	return &contract.Error{Kind: contract.Internal, Text: "internal error", Err: err}
+}

@@ -1,0 +1,261 @@
+package node_test
+
+import (
+	"context"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/node/statefile"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/servicetest"
+)
+
+// stateful is a world whose state is on disk.
+type stateful struct {
+	*world
+	state *node.State
+	save  func() // writes a snapshot, and ends the world
+}
+
+// startAt runs a service with the state of a directory.
+func startAt(t testing.TB, path string, change ...func(*node.Config)) *stateful {
+	t.Helper()
+	dir, err := statefile.OpenDir(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &stateful{world: start(t, change...)}
+	w.state = node.NewState(w.Service, dir, time.Hour)
+	w.state.Restore()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.state.Run(ctx) }()
+	w.save = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		w.Stop()
+		if err := dir.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(w.save)
+	return w
+}
+
+// states is how many ranks of the snapshot are in a state.
+func (w *stateful) states(name string) uint64 { return w.state.Collector().Read().Ranks[name] }
+
+// TestStateNotProved: blocks of a snapshot stay away where the worker is another one
+// meanwhile, or where peers give the index.
+func TestStateNotProved(t *testing.T) {
+	for name, tt := range map[string]struct {
+		config func(*node.Config)
+		change func(*catalog.Record)
+		want   string // state of the rank; "" if it is not looked at
+	}{
+		"nothing has changed": {want: "proved"},
+		"another block size":  {change: func(r *catalog.Record) { r.BlockSize = new(uint32(8)) }, want: "refuted"},
+		"eagle":               {change: func(r *catalog.Record) { r.IsEagle = new(true) }, want: "refuted"},
+		"another endpoint": {change: func(r *catalog.Record) {
+			r.KVEventsEndpoints = map[uint32]string{0: "tcp://elsewhere:5000"}
+		}, want: "pending"},
+		"another scope": {change: func(r *catalog.Record) { r.Scope.Tenant = "other" }, want: "pending"},
+		"an index from peers": {config: func(c *node.Config) {
+			c.Recovery = node.RecoveryConfig{Peers: []string{"http://peer"}, Fetch: noDump{}, Deadline: time.Second, Grace: time.Second}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := t.TempDir()
+			w := startAt(t, path)
+			w.Put(record(1, 1))
+			engine := w.Engine(1, 0)
+			tokens := prompt(1, 12)
+			engine.Publish(0, engine.Stored(tokens, blockSize, nil))
+			w.Settle()
+			w.WantDevice(tokens, "1/0:3")
+			w.save()
+
+			var changes []func(*node.Config)
+			if tt.config != nil {
+				changes = append(changes, tt.config)
+			}
+			again := startAt(t, path, changes...)
+			if tt.change != nil {
+				again.Put(record(1, 1, tt.change))
+			}
+			workers := again.Workers(nil, nil)
+			next := again.Net.Engine(workers[0].KVEventsEndpoints[0], 0)
+			next.Seq = engine.Seq
+			next.Deliver(batch(0))
+			again.Settle()
+			want := "1/0:0"
+			if tt.want == "proved" {
+				want = "1/0:3"
+			}
+			if tt.change == nil {
+				again.WantDevice(tokens, want)
+			}
+			if got := again.state.Collector().Read().Ranks; tt.want != "" && got[tt.want] != 1 {
+				t.Errorf("ranks %v, want one %s", got, tt.want)
+			}
+			if blocks := sum(again.Metrics()["index_blocks"]); (blocks == 3) != (tt.want == "proved") {
+				t.Errorf("%v blocks in the index", blocks)
+			}
+		})
+	}
+}
+
+// TestStateServerKey: a worker of a snapshot with the CURVE key of an engine, from an earlier
+// release, comes back as incomplete, says why, and is kept so by the next snapshot.
+func TestStateServerKey(t *testing.T) {
+	path := t.TempDir()
+	w := startAt(t, path)
+	old := record(1, 1, func(r *catalog.Record) { r.KVEventsServerKey = new("key") })
+	if _, err := w.PutWorker(old); err != nil {
+		t.Fatal(err)
+	}
+	w.Put(record(2, 1))
+	for range 2 {
+		w.save()
+		w = startAt(t, path)
+		workers := w.Workers(nil, nil)
+		if len(workers) != 2 || workers[0].Lifecycle != catalog.Incomplete || workers[1].Lifecycle != catalog.Schedulable {
+			t.Fatalf("workers %+v", workers)
+		}
+		if why := workers[0].Explain(); len(why) != 1 || why[0] != "kv_events_server_key: "+catalog.NoServerKey {
+			t.Errorf("reasons %q", why)
+		}
+	}
+}
+
+// TestStateWithoutHybrids: what a rank with several attention groups has is not in a
+// snapshot, as its further groups would be missing.
+func TestStateWithoutHybrids(t *testing.T) {
+	path := t.TempDir()
+	exact := func(c *node.Config) { c.HybridExact = true }
+	w := startAt(t, path, exact)
+	w.Put(record(1, 1))
+	engine := w.Engine(1, 0)
+	tokens := prompt(1, 12)
+	main := engine.Stored(tokens, blockSize, servicetest.Dict{"group_idx": 0, "kv_cache_spec_kind": "full_attention"})
+	window := maps.Clone(main)
+	maps.Copy(window, servicetest.Dict{"group_idx": 1, "kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": blockSize + 1})
+	engine.Publish(0, main, window)
+	gone := servicetest.Dict{"type": "BlockRemoved", "group_idx": 1, "block_hashes": window["block_hashes"].([]uint64)[2:]}
+	engine.Publish(0, gone)
+	w.Settle()
+	w.WantDevice(tokens, "1/0:2")
+	w.save()
+
+	again := startAt(t, path, exact)
+	if got := again.state.Collector().Read().Ranks["pending"]; got != 0 {
+		t.Errorf("%d ranks of the snapshot wait for a proof", got)
+	}
+}
+
+// noDump is a peer that does not answer.
+type noDump struct{}
+
+func (noDump) GetDump(context.Context, string) (io.ReadCloser, bool, error) {
+	return nil, false, errRefused
+}
+
+// TestStateExpires: after ten minutes without a proof the blocks are dropped; the
+// stream goes on.
+func TestStateExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := t.TempDir()
+		w := startAt(t, path)
+		w.Put(record(1, 1))
+		engine := w.Engine(1, 0)
+		engine.Publish(0, engine.Stored(prompt(1, 12), blockSize, nil))
+		w.Settle()
+		w.save()
+
+		again := startAt(t, path)
+		time.Sleep(10*time.Minute - time.Second)
+		synctest.Wait()
+		if n := again.states("pending"); n != 1 {
+			t.Errorf("%d pending before the time is over", n)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if n := again.states("expired"); n != 1 {
+			t.Errorf("%d expired", n)
+		}
+		next := again.Engine(1, 0)
+		next.Seq = engine.Seq
+		next.Publish(0, next.Stored(prompt(2, 8), blockSize, nil))
+		again.Settle()
+		again.WantDevice(prompt(1, 12), "1/0:0")
+		again.WantDevice(prompt(2, 8), "1/0:2")
+	})
+}
+
+// TestStateMutated: with a damaged snapshot the service starts, and claims what the
+// engines have or nothing.
+func TestStateMutated(t *testing.T) {
+	files := 200
+	if testing.Short() {
+		files = 20
+	}
+	path := t.TempDir()
+	w := startAt(t, path)
+	w.Put(record(1, 2))
+	var engines []*servicetest.Engine
+	for dp := range uint32(2) {
+		e := w.Engine(1, dp)
+		e.Publish(dp, e.Stored(prompt(1+dp, 12), blockSize, nil))
+		engines = append(engines, e)
+	}
+	w.Settle()
+	w.Book("r", prompt(1, 12))
+	w.save()
+	file := filepath.Join(path, "snapshot")
+	good, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for seed := range uint64(files) {
+		rnd := rand.New(rand.NewPCG(seed, 7))
+		bad := append([]byte(nil), good...)
+		switch rnd.IntN(4) {
+		case 0:
+			bad = bad[:rnd.IntN(len(bad))]
+		case 1: // as it was
+		default:
+			bad[rnd.IntN(len(bad))] ^= 1 << rnd.IntN(8)
+		}
+		if err := os.WriteFile(file, bad, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		again := startAt(t, path)
+		workers, want := again.Workers(nil, nil), "1/0:0 1/1:0"
+		if string(bad) != string(good) {
+			if len(workers) != 0 {
+				t.Fatalf("seed %d: %d workers of a damaged file", seed, len(workers))
+			}
+			again.Put(record(1, 2))
+		} else {
+			want = "1/0:3 1/1:0"
+		}
+		for dp, e := range engines {
+			next := again.Engine(1, uint32(dp))
+			next.Seq = e.Seq
+			next.Deliver(batch(uint32(dp)))
+		}
+		again.Settle()
+		again.WantDevice(prompt(1, 12), want)
+		again.save()
+	}
+}

@@ -1,0 +1,189 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// PutWorker registers a worker or replaces its record.
+func (s *Service) PutWorker(r catalog.Record) (*catalog.Worker, error) {
+	return s.PutWorkerIn(catalog.ScopeFilter{}, r)
+}
+
+// PatchWorker changes the given fields of a worker.
+func (s *Service) PatchWorker(id uint64, p catalog.Patch) (*catalog.Worker, error) {
+	return s.PatchWorkerIn(catalog.ScopeFilter{}, id, p)
+}
+
+// DeleteWorker removes a worker, its blocks and its reservations.
+func (s *Service) DeleteWorker(id uint64) (*catalog.Worker, error) {
+	return s.DeleteWorkerIn(catalog.ScopeFilter{}, id)
+}
+
+// PutWorkerIn is PutWorker for a caller that may change only the workers of matching scopes,
+// see catalog.Catalog.PutIn.
+func (s *Service) PutWorkerIn(own catalog.ScopeFilter, r catalog.Record) (*catalog.Worker, error) {
+	return s.register(func() (*catalog.Worker, error) { return s.catalog.PutIn(own, r) })
+}
+
+// PatchWorkerIn is PatchWorker among the workers of matching scopes.
+func (s *Service) PatchWorkerIn(own catalog.ScopeFilter, id uint64, p catalog.Patch) (*catalog.Worker, error) {
+	return s.register(func() (*catalog.Worker, error) { return s.catalog.PatchIn(own, id, p) })
+}
+
+// DeleteWorkerIn is DeleteWorker among the workers of matching scopes.
+func (s *Service) DeleteWorkerIn(own catalog.ScopeFilter, id uint64) (*catalog.Worker, error) {
+	return s.register(func() (*catalog.Worker, error) { return s.catalog.DeleteIn(own, id) })
+}
+
+// register changes one worker of the catalog.
+func (s *Service) register(change func() (*catalog.Worker, error)) (w *catalog.Worker, err error) {
+	s.changeWorkers(func() {
+		if w, err = change(); w != nil {
+			s.Selections().Add(w.Scope.Model)
+		}
+	})
+	return w, asError(err)
+}
+
+// changeWorkers makes a change of the catalog and dispatches the waiting requests: removing a
+// worker can let others be attached.
+func (s *Service) changeWorkers(change func()) {
+	s.reconciler.registering.Add(1)
+	defer s.reconciler.registering.Add(-1)
+	before := s.reconciler.rankPuts.Load()
+	change()
+	s.scopes.WorkersChanged()
+	if added := s.reconciler.ranksAdded; added != nil && s.reconciler.rankPuts.Load() != before {
+		added() // perhaps also for ranks that another call added
+	}
+}
+
+// Workers lists the catalog by model, tenant and id; nil matches all.
+func (s *Service) Workers(model, tenant *string) []*catalog.Worker {
+	return s.catalog.List(model, tenant)
+}
+
+// Ready reports whether requests can be served: at least one worker of any scope is schedulable,
+// no recovery or snapshot on disk is awaited, and the service is not shutting down.
+func (s *Service) Ready() (ready bool, schedulable int, workers []*catalog.Worker) {
+	settled, schedulable := s.settled()
+	return settled && schedulable > 0, schedulable, s.catalog.List(nil, nil)
+}
+
+// Settled is Ready without the condition on workers: there may be none yet, and requests are
+// then refused for that reason.
+func (s *Service) Settled() bool {
+	settled, _ := s.settled()
+	return settled
+}
+
+func (s *Service) settled() (settled bool, schedulable int) {
+	schedulable = s.catalog.CountSchedulable()
+	awaited := s.recovery.awaited(schedulable) || s.reconciler.restored.awaited()
+	return !s.scopes.Closing() && !awaited, schedulable
+}
+
+// WorkersFileError refuses a set of workers because a file defines them.
+type WorkersFileError struct{ Path string }
+
+// Error names the file.
+func (e *WorkersFileError) Error() string {
+	return "workers are managed by --workers-file " + e.Path
+}
+
+// TakesSet returns a Conflict if ReconcileWorkers cannot replace the set of workers because a
+// workers file defines it, else nil.
+func (s *Service) TakesSet() error {
+	if s.config.WorkersFile == "" {
+		return nil
+	}
+	err := &WorkersFileError{s.config.WorkersFile}
+	return &contract.Error{Kind: contract.Conflict, Text: err.Error(), Err: err}
+}
+
+// ReconcileWorkers replaces all workers of the chosen scopes by the given ones (decision E5),
+// see catalog.Catalog.Reconcile. The error of an entry names the entry; nothing is changed
+// then. See TakesSet.
+func (s *Service) ReconcileWorkers(records []catalog.Record, scope catalog.ScopeFilter) (catalog.Difference, error) {
+	if err := s.TakesSet(); err != nil {
+		return catalog.Difference{}, err
+	}
+	return s.ReplaceWorkers(records, scope)
+}
+
+// ReplaceWorkers is ReconcileWorkers for the workers file.
+func (s *Service) ReplaceWorkers(records []catalog.Record, scope catalog.ScopeFilter) (d catalog.Difference, err error) {
+	s.changeWorkers(func() {
+		if d, err = s.catalog.Reconcile(records, scope); err != nil {
+			return
+		}
+		last := ""
+		for i := range records {
+			if model := records[i].Scope.Model; model != last {
+				s.Selections().Add(model)
+				last = model
+			}
+		}
+	})
+	return d, asEntryError(err)
+}
+
+// asEntryError is asError for errors that may be about one entry of a set.
+func asEntryError(err error) error {
+	entry, ok := errors.AsType[*catalog.EntryError](err)
+	if !ok {
+		return asError(err)
+	}
+	cause, ok := errors.AsType[*contract.Error](asError(entry.Err))
+	if !ok {
+		return asError(err)
+	}
+	e := *cause
+	e.Text = fmt.Sprintf("workers[%d]: %s", entry.Index, cause.Text)
+	e.Err = err
+	return &e
+}
+
+// ScopeLoads is one scope of GET /loads.
+type ScopeLoads struct {
+	Scope            catalog.Scope
+	Loads            []selection.RankLoad // by rank
+	PendingCount     int
+	PendingISLTokens uint64
+}
+
+// Loads returns the load of every rank of the matching scopes; nil matches all. A scope whose
+// workers have left stays in the list, without rows.
+func (s *Service) Loads(model, tenant *string) []ScopeLoads {
+	var out []ScopeLoads
+	for _, sc := range s.scopes.Known() {
+		if !sc.Matches(model, tenant) {
+			continue
+		}
+		row := ScopeLoads{Scope: sc, Loads: []selection.RankLoad{}}
+		for _, l := range s.ledger.Loads(sc) {
+			row.Loads = append(row.Loads, rankLoad(l))
+		}
+		if state := s.scopes.Of(sc); state != nil {
+			row.PendingCount, row.PendingISLTokens = state.Queue.Pending()
+		}
+		out = append(out, row)
+	}
+	slices.SortFunc(out, func(a, b ScopeLoads) int { return a.Scope.Compare(b.Scope) })
+	return out
+}
+
+// BlockSize returns the block size, in tokens, of a scope that has workers. It
+// takes no lock.
+func (s *Service) BlockSize(sc catalog.Scope) (blockSize uint32, known bool) {
+	if snap := s.catalog.Snapshot(sc); snap != nil {
+		return snap.BlockSize, true
+	}
+	return 0, false
+}

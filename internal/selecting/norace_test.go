@@ -1,5 +1,0 @@
-//go:build !race
-
-package selecting_test
-
-const raceEnabled = false

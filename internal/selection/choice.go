@@ -1,0 +1,235 @@
+package selection
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/select-service/select-service/internal/selection/scopes"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/pkg/selector"
+	"github.com/select-service/select-service/pkg/selector/ttft"
+)
+
+// choice is the decision of one selection: which of the ranks that may take the request gets it.
+// Its methods score ranks, pick one and explain the result; they change nothing that
+// other requests see.
+type choice struct {
+	*query
+	request *SelectRequest // borrowed until Select returns
+	filter  selector.Filter
+	weights selector.Weights
+	workers
+	chosen   catalog.Entry
+	uncached uint64 // tokens that the chosen rank has to compute, for its queue; 0: the answer's EffectivePrefillTokens
+	limited  bool   // free lists the ranks that the thresholds left
+	// charged is the predicted work of requests that are held before this one, in seconds by slot.
+	charged map[uint32]float64
+}
+
+// workers is the state of the scope that a selection is judged by.
+type workers struct {
+	scope    *scopes.State
+	snapshot *catalog.Snapshot
+}
+
+// score fills in the candidates of the ranks and computes their costs.
+func (c *choice) score(ranks []catalog.Entry, v *reservations.View) {
+	c.candidates = c.candidates[:0]
+	for _, e := range ranks {
+		cand := candidate(e, &c.overlap, v)
+		if prefer := c.request.PreferredTaints; len(prefer) > 0 && c.request.Pinned == nil {
+			cand.Taint = selector.TaintFactor(prefer, e.Worker.HasTaint)
+		}
+		if shares := c.request.SharesFrontend; shares != nil && shares(e) {
+			cand.Device, cand.Host, cand.Disk = c.worstOverlap(e)
+		}
+		c.candidates = append(c.candidates, cand)
+	}
+	c.costsOf(ranks, v)
+}
+
+// worstOverlap returns the overlap of the rank with the most left to compute among those that
+// share the frontend of e.
+func (c *choice) worstOverlap(e catalog.Entry) (device, host, disk uint32) {
+	most, first := uint64(0), true
+	for _, other := range c.snapshot.RanksOf(e.Rank.Worker) {
+		if !c.request.SharesFrontend(other) {
+			continue
+		}
+		var of selector.Candidate
+		of.Device, of.Host, of.Disk = c.overlap.At(other.Slot)
+		if left := c.weights.ToCompute(c.size, &of); first || left > most {
+			most, first = left, false
+			device, host, disk = of.Device, of.Host, of.Disk
+		}
+	}
+	return device, host, disk
+}
+
+// leastLoaded returns the least loaded of the scored ranks that share the frontend of rank i.
+func (c *choice) leastLoaded(ranks []catalog.Entry, i int) int {
+	shares := c.request.SharesFrontend
+	if shares == nil || !shares(ranks[i]) {
+		return i
+	}
+	load := func(i int) uint64 {
+		return c.candidates[i].Prefill + c.candidates[i].Active*uint64(c.snapshot.BlockSize)
+	}
+	for j, e := range ranks {
+		if e.Rank.Worker == ranks[i].Rank.Worker && shares(e) &&
+			cmp.Or(cmp.Compare(load(j), load(i)), cmp.Compare(c.candidates[j].Requests, c.candidates[i].Requests)) < 0 {
+			i = j
+		}
+	}
+	return i
+}
+
+// candidate returns a rank with its overlap with the prompt and its load.
+func candidate(e catalog.Entry, o *indexer.Overlap, v *reservations.View) selector.Candidate {
+	var c selector.Candidate
+	c.Device, c.Host, c.Disk = o.At(e.Slot)
+	if c.Known = v.Known(e.Slot, e.Rank); c.Known {
+		carried := v.Load(e.Slot)
+		c.Prefill, c.Active, c.Shared, c.Requests = carried.PrefillTokens, carried.Blocks, v.Shared(e.Slot), carried.Requests
+	}
+	return c
+}
+
+// costsOf computes the costs of the candidates, one for each of ranks, by the scope's policy.
+func (c *choice) costsOf(ranks []catalog.Entry, v *reservations.View) {
+	p := c.scope.Policies
+	if p == nil {
+		c.costs = c.weights.Costs(c.size, c.candidates, c.costs)
+		return
+	}
+	c.decision = selector.Decision{Prompt: c.size, Candidates: c.candidates, Weights: c.weights}
+	if p.Learner != nil {
+		c.addQueues(ranks, v, p.Learner)
+	}
+	c.costs = p.Costs(&c.decision, c.sequence, c.costs)
+}
+
+// addQueues adds to the decision the work that the ranks still have to compute, and the learned
+// model of its duration.
+func (c *choice) addQueues(ranks []catalog.Entry, v *reservations.View, l *ttft.Learner) {
+	c.queues = c.queues[:0]
+	for i, e := range ranks {
+		if !c.candidates[i].Known {
+			c.queues = append(c.queues, selector.Queue{})
+			continue
+		}
+		q := QueueOf(v, e, l)
+		q.Ahead = c.charged[e.Slot]
+		c.queues = append(c.queues, q)
+	}
+	m := l.Model()
+	c.decision.Queues = c.queues
+	c.decision.Model = selector.Model{
+		Parameters: m.Parameters,
+		Crowding:   m.Flow(v.Now()).Crowding(c.snapshot.NumRanks),
+		Fallback:   m.Fallback,
+	}
+}
+
+// QueueOf returns the work that a rank still has to compute, and its speed as learned by l. The
+// ledger must know the rank.
+func QueueOf(v *reservations.View, e catalog.Entry, l *ttft.Learner) selector.Queue {
+	of := v.Queue(e.Slot)
+	q := selector.Queue{
+		Prefills: of.Prefills, Tokens: of.Tokens, Context: of.Context,
+		HeadTokens: of.HeadTokens, HeadPrompt: of.HeadPrompt, Elapsed: of.Elapsed.Seconds(), Decoding: of.Decoding,
+	}
+	q.Speed, q.Late = l.Rank(e.Slot, e.Rank)
+	return q
+}
+
+// temperature returns the temperature of the choice.
+func (c *choice) temperature() float64 {
+	if p := c.scope.Policies; p != nil {
+		return p.Policy.Temperature(&c.decision)
+	}
+	return c.weights.Temperature
+}
+
+// noteDecided informs the policy of its decision. A choice from one rank, and one that is only
+// asked for, are no decisions.
+func (c *choice) noteDecided() {
+	if p := c.scope.Policies; p != nil && len(c.candidates) > 1 && !c.request.Advisory && !c.request.ExplainOnly {
+		p.Decided(&c.decision)
+	}
+}
+
+// toCompute returns how many tokens of the prompt candidate i has to compute, for the queues of
+// predictions; 0 if no policy uses them.
+func (c *choice) toCompute(i int) uint64 {
+	if p := c.scope.Policies; p != nil && p.Learner != nil {
+		return p.ToCompute(&c.decision, i)
+	}
+	return 0
+}
+
+// predictedTTFT returns the time to first token that the policy predicts for candidate i.
+// It is 0 if the policy predicts none, has learned too little, or callers report the ends
+// of prefills too late.
+func (c *choice) predictedTTFT(i int) time.Duration {
+	p := c.scope.Policies
+	if p == nil || i >= len(c.queues) || !c.weights.TrackPrefill {
+		return 0
+	}
+	if _, predicts := p.Policy.(*selector.PredictedTTFT); !predicts {
+		return 0
+	}
+	if m := &c.decision.Model; m.Fallback || !m.Mature || c.queues[i].Late {
+		return 0
+	}
+	cost := predict(&c.decision, i)
+	return time.Duration((cost.Wait + cost.Prefill) * float64(time.Second))
+}
+
+// ignoresTarget reports whether the scope's policy ignores affinity targets and decides among
+// all ranks.
+func (c *choice) ignoresTarget() bool {
+	p := c.scope.Policies
+	return p != nil && p.Policy.Needs().Has(selector.IgnoresTarget)
+}
+
+// nextBest lists up to n further ranks, the cheapest first, at most one of each worker and
+// none of the chosen one.
+func (c *choice) nextBest(n int) (next []catalog.Rank) {
+	for range n {
+		best := -1
+		for i, e := range c.scored {
+			taken := e.Rank.Worker == c.chosen.Rank.Worker ||
+				slices.ContainsFunc(next, func(r catalog.Rank) bool { return r.Worker == e.Rank.Worker })
+			if !taken && c.candidates[i].Known && (best < 0 || c.costs[i] < c.costs[best]) {
+				best = i
+			}
+		}
+		if best < 0 {
+			break
+		}
+		next = append(next, c.scored[best].Rank)
+	}
+	return next
+}
+
+// cachedBlocks returns how many leading blocks of the prompt the rank has on all tiers together.
+func (c *choice) cachedBlocks(slot uint32) uint64 {
+	device, host, disk := c.overlap.At(slot)
+	return uint64(device) + uint64(host) + uint64(disk)
+}
+
+// mostCached returns the highest cachedBlocks of the eligible ranks.
+func (c *choice) mostCached() (most uint64) {
+	ranks := c.eligible
+	if c.byLoad.used {
+		ranks = c.byLoad.scored
+	}
+	for i := range ranks {
+		most = max(most, c.cachedBlocks(ranks[i].Slot))
+	}
+	return most
+}

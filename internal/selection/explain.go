@@ -1,0 +1,239 @@
+package selection
+
+import (
+	"slices"
+
+	"github.com/select-service/select-service/internal/selection/policies"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/selector"
+	"github.com/select-service/select-service/pkg/selector/ttft"
+)
+
+// Explanation says why a rank was chosen, or why none was.
+type Explanation struct {
+	Scope        catalog.Scope
+	Policy, Type string // the instance and its type; the built-in one has no type
+	Size         selector.Prompt
+	Temperature  float64
+	Chosen       *catalog.Rank // nil: none
+	ChosenHeader RankHeader
+	Refusal      string // why no rank was chosen
+	Candidates   []ExplainedRank
+	Excluded     []ExcludedRank
+	Shadows      []ShadowChoice
+}
+
+// ExplainedRank is a candidate with its cost, the terms of the cost, and the predicted times.
+type ExplainedRank struct {
+	Rank      catalog.Rank
+	Header    RankHeader
+	Cost      float64
+	Requests  uint32 // active requests
+	Predicted ttft.Cost
+	selector.Reasons
+}
+
+// RankHeader says how the frontend of a rank's worker wants to be told the rank (decision U2).
+type RankHeader struct {
+	Form  string // catalog.RankLocal, RankGlobal or RankNone; "" in explanations of past decisions
+	Local uint32 // the rank's number within its worker, from 0
+}
+
+// TTFT is the predicted time to first token, in seconds.
+func (r *ExplainedRank) TTFT() float64 { return r.Predicted.Wait + r.Predicted.Prefill }
+
+// ExcludedRank is a rank that could not be chosen.
+type ExcludedRank struct {
+	Rank catalog.Rank
+	Why  Exclusion
+}
+
+// Exclusion is why a rank could not be chosen.
+type Exclusion string
+
+// The exclusions.
+const (
+	Unschedulable Exclusion = "not_schedulable" // incomplete, or of the slot tracker alone
+	Draining      Exclusion = "draining"        // its worker is leaving
+	NotAllowed    Exclusion = "not_allowed"     // not in allowed_worker_ids
+	MissingTaint  Exclusion = "missing_taint"
+	NotPinned     Exclusion = "not_pinned"
+	NotTarget     Exclusion = "not_affinity_target"
+	Overloaded    Exclusion = "overloaded"
+	NotOfSession  Exclusion = "not_of_session"
+)
+
+// ShadowChoice is what a shadow policy would have chosen.
+type ShadowChoice struct {
+	Policy string
+	Rank   catalog.Rank
+	// Same: by the shadow's costs the chosen rank is no worse than the shadow's own choice.
+	Same bool
+	// CostForegone is how much more the chosen rank costs than the shadow's choice, in the
+	// shadow's unit. TTFTForegone is how much longer the chosen rank's predicted time to first
+	// token is, in seconds; negative if shorter.
+	CostForegone, TTFTForegone float64
+}
+
+// decided is a choice and the data that it was based on. It shares no memory with its selection.
+type decided struct {
+	scope    catalog.Scope
+	policy   *policies.Instance // nil: the built-in one
+	decision selector.Decision
+	ranks    []catalog.Rank // of the candidates
+	costs    []float64
+	chosen   int // -1: none
+	excluded []ExcludedRank
+	shadows  []ShadowChoice
+}
+
+// decided returns a copy of the choice of c and its data.
+func (c *choice) decided() *decided {
+	d := &decided{
+		scope: c.snapshot.Scope, decision: *c.facts(), chosen: -1,
+		excluded: c.excluded(), shadows: slices.Clone(c.shadows),
+	}
+	if p := c.scope.Policies; p != nil {
+		d.policy = p.Instance
+	}
+	d.decision.Candidates, d.decision.Queues = slices.Clone(c.decision.Candidates), slices.Clone(c.decision.Queues)
+	d.costs = slices.Clone(c.costs[:len(c.scored)])
+	for i, e := range c.scored {
+		d.ranks = append(d.ranks, e.Rank)
+		if e.Rank == c.chosen.Rank {
+			d.chosen = i
+		}
+	}
+	return d
+}
+
+// facts returns the data that the choice among the scored ranks was based on.
+func (c *choice) facts() *selector.Decision {
+	if len(c.scored) == 0 {
+		c.decision = selector.Decision{Prompt: c.size, Weights: c.weights}
+	} else if c.scope.Policies == nil {
+		c.decision = selector.Decision{Prompt: c.size, Candidates: c.candidates, Weights: c.weights}
+	}
+	return &c.decision
+}
+
+// excluded lists the ranks of the scope that could not be chosen, or nil.
+func (c *choice) excluded() (list []ExcludedRank) {
+	known := c.snapshot.Known()
+	if len(known) == len(c.scored) {
+		return nil
+	}
+	for _, e := range known {
+		if indexRank(c.scored, e.Rank) < 0 {
+			list = append(list, ExcludedRank{e.Rank, c.exclusion(e)})
+		}
+	}
+	return list
+}
+
+// exclusion returns why a rank is not among the candidates.
+func (c *choice) exclusion(e catalog.Entry) Exclusion {
+	target := c.request.Target
+	switch {
+	case !c.snapshot.IsCandidate(e) && e.Worker.Lifecycle == catalog.Draining:
+		return Draining
+	case !c.snapshot.IsCandidate(e):
+		return Unschedulable
+	case !c.filter.Allows(e.Rank.Worker):
+		return NotAllowed
+	case !c.filter.Eligible(e.Rank.Worker, e.Worker.HasTaint):
+		return MissingTaint
+	case c.request.Pinned != nil && *c.request.Pinned != e.Rank:
+		return NotPinned
+	case target != nil && indexRank(c.eligible, e.Rank) < 0:
+		return NotTarget
+	case len(c.scored) == 0, c.limited && indexRank(c.free, e.Rank) < 0:
+		return Overloaded
+	}
+	return NotOfSession
+}
+
+// explain returns the explanation of the decision.
+func (d *decided) explain() *Explanation {
+	x := &Explanation{Scope: d.scope, Policy: policies.BuiltIn, Size: d.decision.Prompt, Excluded: d.excluded, Shadows: d.shadows}
+	var policy selector.Policy = selector.CostFunction{}
+	if d.policy != nil {
+		x.Policy, x.Type, policy = d.policy.Name, d.policy.Type, d.policy.Policy
+	}
+	x.Temperature = policy.Temperature(&d.decision)
+	for i, r := range d.ranks {
+		x.Candidates = append(x.Candidates, ExplainedRank{
+			Rank: r, Cost: d.costs[i], Requests: d.decision.Candidates[i].Requests,
+			Predicted: predict(&d.decision, i), Reasons: policy.Reasons(&d.decision, i),
+		})
+	}
+	if d.chosen >= 0 {
+		x.Chosen = &d.ranks[d.chosen]
+	}
+	return x
+}
+
+// addHeaders adds to an explanation how the ranks' workers want to be told them.
+func (c *selection) addHeaders(x *Explanation) *Explanation {
+	of := func(r catalog.Rank) (h RankHeader) {
+		if w, ok := c.snapshot.Worker(r.Worker); ok {
+			h = RankHeader{Form: c.api.catalog.RankHeader(w), Local: w.LocalRank(r.DP)}
+		}
+		return h
+	}
+	for i := range x.Candidates {
+		x.Candidates[i].Header = of(x.Candidates[i].Rank)
+	}
+	if x.Chosen != nil {
+		x.ChosenHeader = of(*x.Chosen)
+	}
+	return x
+}
+
+// predict returns the predicted times of the prompt on candidate i, in seconds. Without a
+// learned model it uses the default one, and takes the rank's prefill tokens as its queue.
+func predict(d *selector.Decision, i int) ttft.Cost {
+	c := &d.Candidates[i]
+	u, length := float64(d.Weights.ToCompute(d.Prompt, c)), float64(d.Prompt.Tokens)
+	if i < len(d.Queues) {
+		return d.Model.Cost(u, length, &d.Queues[i], d.Model.Crowding)
+	}
+	model := ttft.Default()
+	q := ttft.Queue{Tokens: float64(c.Prefill), HeadTokens: c.Prefill, HeadPrompt: c.Prefill}
+	if c.Prefill > 0 {
+		q.Prefills = 1
+	}
+	return model.Cost(u, length, &q, 0)
+}
+
+// evaluateShadows computes what the scope's shadow policies would have chosen, and counts it.
+// It runs after the choice, outside all locks.
+func (c *choice) evaluateShadows() {
+	c.shadows = c.shadows[:0]
+	p := c.scope.Policies
+	if p == nil || len(p.Shadows()) == 0 || len(c.scored) == 0 {
+		return
+	}
+	chosen := slices.Index(c.scored, c.chosen)
+	taken := predict(&c.decision, chosen)
+	var costs []float64
+	for _, shadow := range p.Shadows() {
+		d := c.decision
+		costs = shadow.Costs(&d, c.sequence, costs)
+		i := selector.Pick(costs, 0, selector.Global())
+		other := predict(&d, i)
+		s := ShadowChoice{
+			Policy: shadow.Name, Rank: c.scored[i].Rank,
+			Same: costs[chosen] <= costs[i], CostForegone: costs[chosen] - costs[i],
+		}
+		if s.Same {
+			s.Rank = c.chosen.Rank
+		} else {
+			s.TTFTForegone = taken.Wait + taken.Prefill - other.Wait - other.Prefill
+		}
+		c.shadows = append(c.shadows, s)
+		if !c.request.ExplainOnly {
+			shadow.Decided(&d, s.Same, s.CostForegone, s.TTFTForegone)
+		}
+	}
+}

@@ -1,0 +1,280 @@
+package selection_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+func remembering(c *node.Config) { c.DecisionBytes = 1 << 20 }
+
+// allTypes are the policies that a scope may have; "" is the built-in one.
+var allTypes = []string{
+	"", "dynamo-default-cost-fn", "dynamo-two-tier-cost-fn", "predicted-ttft", "lmetric", "round-robin", "random", "least-loaded",
+	"power-of-two-choices",
+}
+
+// TestExplainMatchesTheChoice: under every policy the explanation of a selection has the
+// chosen rank, at the lowest cost of its candidates, and everybody else with a reason; asking
+// changes nothing.
+func TestExplainMatchesTheChoice(t *testing.T) {
+	for _, name := range allTypes {
+		t.Run(name, func(t *testing.T) {
+			change := []func(*node.Config){eventsOff, remembering}
+			if name != "" {
+				change = append(change, policyType(t, name, ""))
+			}
+			w := start(t, change...)
+			for id := range uint64(3) {
+				w.Put(record(id, 2))
+			}
+			for i := range uint32(12) {
+				req := ask(prompt(i, 6))
+				req.AllowedWorkers, req.HasAllowedWorkers = []uint64{1, 2}, true
+				asked, err := w.Explain(context.Background(), req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				again := ask(prompt(i, 6))
+				again.AllowedWorkers, again.HasAllowedWorkers = []uint64{1, 2}, true
+				again.Explain = true
+				sel, err := w.Select(context.Background(), again, true)
+				if err != nil {
+					t.Fatal(err)
+				}
+				x := sel.Explanation
+				if x == nil || *x.Chosen != sel.Rank || len(x.Candidates) != 4 || len(asked.Candidates) != 4 {
+					t.Fatalf("chosen %v, explained %+v, asked %+v", sel.Rank, x, asked)
+				}
+				least, chosen := math.Inf(1), 0.0
+				for i, r := range x.Candidates {
+					least = min(least, r.Cost)
+					if r.Rank == sel.Rank {
+						chosen = r.Cost
+					}
+					repeats := name != "power-of-two-choices" && name != "predicted-ttft" // a draw; and time goes on
+					if repeats && r.Cost != asked.Candidates[i].Cost {
+						t.Errorf("%v costs %v, and %v when only asked", r.Rank, r.Cost, asked.Candidates[i].Cost)
+					}
+				}
+				if chosen != least {
+					t.Errorf("the chosen rank costs %v, another one %v", chosen, least)
+				}
+				if !slices.Equal(x.Excluded, []selection.ExcludedRank{
+					{Rank: catalog.Rank{}, Why: selection.NotAllowed}, {Rank: catalog.Rank{DP: 1}, Why: selection.NotAllowed},
+				}) {
+					t.Errorf("excluded: %v", x.Excluded)
+				}
+			}
+			if n := sum(w.Metrics()["reservations_live"]); n != 12 {
+				t.Errorf("%v requests are booked", n)
+			}
+			if n := len(w.Decisions(catalog.ScopeFilter{}, 100)); n != 12 {
+				t.Errorf("%d decisions are kept", n)
+			}
+		})
+	}
+}
+
+// TestExclusions: a rank that is no candidate has the reason why, also if none is.
+func TestExclusions(t *testing.T) {
+	w := start(t, eventsOff, sessions)
+	w.Put(record(1, 1))
+	w.Put(record(2, 1, func(r *catalog.Record) { r.Taints = []string{"gpu"} }))
+	w.Put(record(3, 2))
+	if _, err := w.reserve("first", prompt(1, 4), of("s"), onWorkers(3)); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		change func(*selection.SelectRequest)
+		want   map[string]selection.Exclusion
+	}{
+		"nothing": {func(*selection.SelectRequest) {}, nil},
+		"a taint": {
+			func(r *selection.SelectRequest) { r.RequiredTaints = []string{"gpu"} },
+			map[string]selection.Exclusion{"1": "missing_taint", "3": "missing_taint"},
+		},
+		"pinned": {
+			func(r *selection.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 3, DP: 1} },
+			map[string]selection.Exclusion{"1": "not_pinned", "2": "not_pinned", "3": "not_pinned"},
+		},
+		"a target": {
+			func(r *selection.SelectRequest) { r.Target = &selection.AffinityTarget{Worker: 2} },
+			map[string]selection.Exclusion{"1": "not_affinity_target", "3": "not_affinity_target"},
+		},
+		"a session": {of("s"), map[string]selection.Exclusion{"1": "not_of_session", "2": "not_of_session", "3": "not_of_session"}},
+		"nobody": {
+			func(r *selection.SelectRequest) { r.AllowedWorkers, r.HasAllowedWorkers = []uint64{9}, true },
+			map[string]selection.Exclusion{"1": "not_allowed", "2": "not_allowed", "3": "not_allowed"},
+		},
+	} {
+		req := ask(prompt(1, 4))
+		tc.change(req)
+		x, err := w.Explain(context.Background(), req)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if (x.Refusal != "") != (name == "nobody") || (x.Chosen == nil) != (name == "nobody") {
+			t.Errorf("%s: refused %q, chosen %v", name, x.Refusal, x.Chosen)
+		}
+		if x.Size.Tokens != 4 {
+			t.Errorf("%s: a prompt of %d tokens", name, x.Size.Tokens)
+		}
+		got := map[string]selection.Exclusion{}
+		for _, e := range x.Excluded {
+			got[fmt.Sprint(e.Rank.Worker)] = e.Why
+		}
+		if fmt.Sprint(got) != fmt.Sprint(tc.want) && len(got)+len(tc.want) > 0 {
+			t.Errorf("%s: excluded %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
+// TestIncompleteIsExplained: a rank of a worker that has become incomplete says so.
+func TestIncompleteIsExplained(t *testing.T) {
+	w := start(t)
+	w.Put(record(1, 1))
+	w.Put(record(2, 1))
+	if _, err := w.PutWorker(record(2, 1, func(r *catalog.Record) { r.Endpoint = nil })); err != nil {
+		t.Fatal(err)
+	}
+	x, err := w.Explain(context.Background(), ask(prompt(1, 4)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []selection.ExcludedRank{{Rank: catalog.Rank{Worker: 2}, Why: selection.Unschedulable}}; !slices.Equal(x.Excluded, want) {
+		t.Errorf("excluded %v", x.Excluded)
+	}
+}
+
+// TestOverloadIsExplained: a worker above a threshold is excluded for that, and if all are,
+// the refusal is the answer.
+func TestOverloadIsExplained(t *testing.T) {
+	w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(1))}))
+	w.Put(record(1, 1))
+	w.Put(record(2, 1))
+	for n := range 2 {
+		sel, err := w.Select(context.Background(), ask(prompt(uint32(n), 8)), true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, err := w.Explain(context.Background(), ask(prompt(9, 8)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		overloaded := slices.ContainsFunc(x.Excluded, func(e selection.ExcludedRank) bool {
+			return e.Rank == sel.Rank && e.Why == selection.Overloaded
+		})
+		if !overloaded || (x.Refusal != "") != (n == 1) {
+			t.Errorf("excluded %v, refused %q", x.Excluded, x.Refusal)
+		}
+	}
+}
+
+// TestDecisions: what became of a choice is told once callers say it; the oldest go when
+// there is no room.
+func TestDecisions(t *testing.T) {
+	w := start(t, eventsOff, remembering)
+	w.Put(record(1, 1))
+	w.Put(record(2, 1))
+	w.Put(record(3, 2))
+	var ids []string
+	for i := range uint32(4) {
+		req := ask(prompt(i, 4))
+		req.AllowedWorkers, req.HasAllowedWorkers = []uint64{1, 2}, true
+		id := fmt.Sprint("r", i)
+		req.ReservationID = &id
+		if _, err := w.Select(context.Background(), req, true); err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	if err := w.PrefillComplete(ids[1]); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids[2:] {
+		if err := w.Free(id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := w.Decisions(catalog.ScopeFilter{}, 3)
+	if len(all) != 3 || all[0].ReservationID != "r3" || all[2].ReservationID != "r1" {
+		t.Fatalf("%+v", all)
+	}
+	if all[0].Outcome.Freed == 0 || all[0].Outcome.TTFT != 0 || all[2].Outcome.TTFT == 0 || all[2].Outcome.Gone {
+		t.Errorf("outcomes %+v, %+v", all[0].Outcome, all[2].Outcome)
+	}
+	x := all[0].Explain()
+	if len(x.Candidates) != 2 || x.Chosen == nil {
+		t.Errorf("%+v", x)
+	}
+	if !slices.Equal(x.Excluded, []selection.ExcludedRank{
+		{Rank: catalog.Rank{Worker: 3}, Why: selection.NotAllowed},
+		{Rank: catalog.Rank{Worker: 3, DP: 1}, Why: selection.NotAllowed},
+	}) {
+		t.Errorf("excluded: %v", x.Excluded)
+	}
+	other := "nobody"
+	if n := len(w.Decisions(catalog.ScopeFilter{Model: &other}, 3)); n != 0 {
+		t.Errorf("%d decisions of another model", n)
+	}
+	if w.TTFTErrors().Count() != 1 {
+		t.Error("the prediction of the completed one is not audited")
+	}
+
+	small := start(t, eventsOff, func(c *node.Config) { c.DecisionBytes = 2000 })
+	small.Put(record(1, 1))
+	for i := range uint32(100) {
+		if _, err := small.Select(context.Background(), ask(prompt(i, 4)), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(small.Decisions(catalog.ScopeFilter{}, 100)); n == 0 || n > 5 {
+		t.Errorf("%d decisions in 2000 bytes", n)
+	}
+}
+
+// TestShadows: a shadow that is the policy in force makes the same choices; the others are
+// compared and change nothing.
+func TestShadows(t *testing.T) {
+	w := start(t, eventsOff, policyFile(t, `
+shadow: [least, turns, two]
+aggregated: turns
+instances: [{name: least, type: least-loaded}, {name: turns, type: round-robin}, {name: two, type: dynamo-two-tier-cost-fn}]
+`))
+	for id := range uint64(4) {
+		w.Put(record(id, 1))
+	}
+	book := &selection.ReserveRequest{Scope: scope, ID: "load", Rank: catalog.Rank{Worker: 0}, Prompt: ask(prompt(99, 1)).Prompt}
+	if _, err := w.Reserve(book); err != nil {
+		t.Fatal(err)
+	}
+	got := ""
+	for i := range uint32(8) {
+		req := ask(prompt(i, 4))
+		req.Explain = true
+		sel, err := w.Select(context.Background(), req, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got += fmt.Sprint(sel.Rank.Worker)
+		if shadows := sel.Explanation.Shadows; len(shadows) != 2 || shadows[0].Same != (sel.Rank.Worker != 0) || shadows[0].CostForegone < 0 {
+			t.Errorf("chosen %v, shadows %+v", sel.Rank, shadows)
+		}
+	}
+	if got != "01230123" {
+		t.Errorf("in turn: %s", got)
+	}
+	series := w.Metrics()["shadow_decisions_total"]
+	if same, other := sum(series, "least", "same"), sum(series, "least", "other"); same != 6 || other != 2 {
+		t.Errorf("least-loaded would have made %v the same and %v others", same, other)
+	}
+}

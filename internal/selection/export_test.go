@@ -1,0 +1,90 @@
+package selection
+
+import (
+	"context"
+	"math"
+
+	"github.com/select-service/select-service/internal/selection/admission"
+	"github.com/select-service/select-service/internal/selection/waitqueue"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/indexer"
+)
+
+// SelectDuring is Select, stopped between its look at the workers and its choice:
+// there change runs. stale is what became of the selection on what it had looked
+// at; the answer and err are those of the next attempt.
+func (a *API) SelectDuring(ctx context.Context, req *SelectRequest, reserve bool, change func()) (stale error, answer Selection, err error) {
+	c := a.newSelection(req, reserve)
+	defer c.recycle()
+	if err := c.findWorkers(); err != nil {
+		return nil, Selection{}, err
+	}
+	if err := c.admit(ctx); err != nil {
+		return nil, Selection{}, err
+	}
+	if err := c.lookUpOverlap(); err != nil {
+		return nil, Selection{}, err
+	}
+	change()
+	stale = c.runOrWait(ctx)
+	err = c.serve(ctx)
+	return stale, c.result, err
+}
+
+// CheckOverloadLate lets the selections of a scope be tested for overload under
+// the ledger's lock only, or early, too, as without wait queue. Late, the scope
+// gets a queue in which nothing ever waits. It must not be called while selections
+// run.
+func (a *API) CheckOverloadLate(sc catalog.Scope, late bool) {
+	state := a.scopes.Of(sc)
+	if state == nil {
+		return
+	}
+	var policy *admission.Policy
+	if late {
+		policy = admission.Config{Threshold: new(math.MaxFloat64)}.ForModel(sc.Model)
+	}
+	state.Queue = waitqueue.New(waitqueue.Config{}, policy)
+}
+
+// Choice is what a selection has chosen, and by what.
+type Choice struct {
+	Rank   catalog.Rank
+	ByLoad bool // most ranks were not looked at
+	Costs  map[catalog.Rank]float64
+	// Spread and Most are what is counted of the choice.
+	Spread float64
+	Most   uint64
+}
+
+// Choose chooses without booking. With all, every rank is looked at.
+func (a *API) Choose(req *SelectRequest, all bool) (x Choice, err error) {
+	c := a.newSelection(req, false)
+	defer c.recycle()
+	c.due.asked = true // it is not kept
+	of := *req
+	of.ExplainOnly = all
+	c.request = &of
+	if err := c.serve(context.Background()); err != nil {
+		return x, err
+	}
+	x.Rank, x.ByLoad, x.Most = c.chosen.Rank, c.byLoad.used, c.mostCached()
+	low, high := c.costs[0], c.costs[0]
+	for _, cost := range c.costs {
+		low, high = min(low, cost), max(high, cost)
+	}
+	x.Spread = high - low
+	if all {
+		x.Costs = make(map[catalog.Rank]float64)
+		for i, e := range c.scored {
+			x.Costs[e.Rank] = c.costs[i]
+		}
+	}
+	return x, nil
+}
+
+// Space returns the index of a scope, to be written without engines.
+func (a *API) Space(sc catalog.Scope) *indexer.Space { return a.scopes.Of(sc).Space }
+
+// RanksOf returns the ranks of a scope with their slots.
+func (a *API) RanksOf(sc catalog.Scope) []catalog.Entry { return a.catalog.Snapshot(sc).Ranks() }

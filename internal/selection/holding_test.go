@@ -1,0 +1,133 @@
+package selection_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection/contract"
+)
+
+// holdingFor starts a service that holds requests, with so many workers. An idle engine
+// of its default model computes 12,000 tokens a second.
+func holdingFor(t *testing.T, workers uint64, parameters string, change ...func(*node.Config)) *world {
+	t.Helper()
+	w := start(t, append([]func(*node.Config){policyType(t, "predicted-ttft", parameters), eventsOff}, change...)...)
+	for id := range workers {
+		w.Put(record(id, 1))
+	}
+	return w
+}
+
+// TestHold: a request goes to a rank that has little left to compute, at once or as soon
+// as there is one, and the shorter one goes first.
+func TestHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := holdingFor(t, 1, "hold_seconds: 0.2")
+		w.Book("first", prompt(1, 12000)) // a second
+		long := w.call("long", prompt(20000, 6000))
+		short := w.call("short", prompt(40000, 1200))
+		synctest.Wait()
+		if !long.waits() || !short.waits() {
+			t.Fatal("not held, although a second is left")
+		}
+		time.Sleep(790 * time.Millisecond)
+		synctest.Wait()
+		if !long.waits() || !short.waits() {
+			t.Fatal("not held, although 0.21 s are left")
+		}
+		time.Sleep(20 * time.Millisecond)
+		short.served(t) // 0.1 s: 0.29 s are left with it
+		synctest.Wait()
+		if !long.waits() {
+			t.Fatal("the long one is not held behind the short one")
+		}
+		if err := w.PrefillComplete("first"); err != nil {
+			t.Fatal(err)
+		}
+		long.served(t)
+	})
+}
+
+// TestHoldEnds: after the longest time a request goes whatever is left to compute.
+func TestHoldEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := holdingFor(t, 1, "hold_seconds: 0.2, hold_max_seconds: 3")
+		w.Book("first", prompt(1, 120000))
+		c := w.call("a", prompt(200000, 1200))
+		time.Sleep(2999 * time.Millisecond)
+		synctest.Wait()
+		if !c.waits() {
+			t.Fatal("it went too early")
+		}
+		time.Sleep(2 * time.Millisecond)
+		c.served(t)
+	})
+}
+
+// TestHeldIsCharged: a request that is held for a rank is work there for those behind it.
+func TestHeldIsCharged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := holdingFor(t, 2, "hold_seconds: 0.2")
+		w.Book("long ago", prompt(1<<20, 12))
+		if err := w.Free("long ago"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Second) // next to nothing arrives
+		warm := w.Book("warm", prompt(1, 7200))
+		time.Sleep(100 * time.Millisecond)
+		// 0.5 s are left. Of this one 0.2 s are to be computed there, 0.8 s elsewhere.
+		first := w.call("first", prompt(1, 9600))
+		if !first.waits() {
+			t.Fatal("not held for the rank that computes its beginning")
+		}
+		// Of this one it is 0.4 s there, 1 s elsewhere: the one before makes the difference.
+		second := w.call("second", prompt(1, 12000))
+		if sel := second.served(t); sel.Rank == warm.Rank {
+			t.Error("as if nothing were held for that rank")
+		}
+		if !first.waits() {
+			t.Error("the first is not held any more")
+		}
+		time.Sleep(310 * time.Millisecond)
+		if sel := first.served(t); sel.Rank != warm.Rank {
+			t.Errorf("the first is on %v", sel.Rank)
+		}
+	})
+}
+
+// TestNothingIsHeldForLateCallers: guard rails end the hold.
+func TestNothingIsHeldForLateCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := holdingFor(t, 1, "hold_seconds: 0.2")
+		w.runLate(t, 30)
+		w.Book("first", prompt(1<<20, 120000))
+		w.Book("second", prompt(1<<21, 1200))
+	})
+}
+
+// TestHeldRequestsEnd with their client, their workers and the service.
+func TestHeldRequestsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := holdingFor(t, 1, "hold_seconds: 0.2, hold_max_seconds: 100")
+		w.Book("first", prompt(1, 1200000))
+		gone := w.call("gone", prompt(1<<21, 1200))
+		stays := w.call("stays", prompt(1<<22, 1200))
+		synctest.Wait()
+		if loads := w.Loads(nil, nil); loads[0].PendingCount != 2 || loads[0].PendingISLTokens != 2400 {
+			t.Errorf("pending %d, %d tokens", loads[0].PendingCount, loads[0].PendingISLTokens)
+		}
+		gone.cancel()
+		synctest.Wait()
+		if gone.waits() {
+			t.Error("the client is gone and it waits")
+		}
+		w.Remove(0)
+		synctest.Wait()
+		if stays.waits() {
+			t.Error("the worker is gone and it waits")
+		}
+		wantError(t, stays.err, contract.Unavailable, "no schedulable workers are available")
+	})
+}

@@ -1,0 +1,234 @@
+package selection
+
+import (
+	"iter"
+
+	"github.com/rs/zerolog"
+
+	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
+)
+
+// ModelThresholds are the busy thresholds of one model, for all its tenants.
+type ModelThresholds struct {
+	Model string
+	overload.Thresholds
+}
+
+// thresholds are the busy thresholds of all models.
+type thresholds struct {
+	busy    *overload.Table
+	catalog *catalog.Catalog
+	log     zerolog.Logger
+}
+
+// BusyThresholds lists the thresholds of every model that has a registered worker, sorted by
+// model.
+func (t *thresholds) BusyThresholds() []ModelThresholds {
+	all := []ModelThresholds{}
+	for _, model := range t.catalog.Models() {
+		all = append(all, ModelThresholds{model, *t.busy.Of(model)})
+	}
+	return all
+}
+
+// Thresholds returns the table of busy thresholds, for reading.
+func (t *thresholds) Thresholds() *overload.Table { return t.busy }
+
+// SetBusyThreshold changes the given thresholds of a model, for every selection that starts
+// afterwards, and returns all three. If none is given, it only reads; a model without workers
+// then has none. Errors are of kind BadRequest (out of range), NotFound (the model has no
+// worker) and TooMany.
+func (t *thresholds) SetBusyThreshold(model string, given overload.Thresholds) (ModelThresholds, error) {
+	if err := given.Check(); err != nil {
+		return ModelThresholds{}, &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
+	}
+	known := t.catalog.HasModel(model)
+	switch {
+	case given.Any() && !known:
+		return ModelThresholds{}, errModelNotFound(model)
+	case given.Any():
+		c, err := t.busy.Set(model, given)
+		return t.changed(model, c, err)
+	case known:
+		return ModelThresholds{model, *t.busy.Of(model)}, nil
+	}
+	return ModelThresholds{Model: model}, nil
+}
+
+// ClearBusyThreshold unsets the named threshold of a model (nil: all three), and returns the
+// remaining ones. The configured values do not come back (decision B1). Errors are of kind
+// BadRequest (no such threshold), NotFound (the model has no worker) and TooMany.
+func (t *thresholds) ClearBusyThreshold(model string, which *string) (ModelThresholds, error) {
+	var clear []overload.Threshold
+	if which != nil {
+		named, ok := overload.ParseThreshold(*which)
+		if !ok {
+			return ModelThresholds{}, contract.Errorf(contract.BadRequest, "threshold must be one of %s, %s, %s",
+				overload.DecodeBlocks, overload.PrefillTokens, overload.PrefillFraction)
+		}
+		clear = append(clear, named)
+	}
+	if !t.catalog.HasModel(model) {
+		return ModelThresholds{}, errModelNotFound(model)
+	}
+	c, err := t.busy.Clear(model, clear...)
+	return t.changed(model, c, err)
+}
+
+// changed logs a change and returns the answer. err can only be overload.ErrTooMany: ranges
+// were checked before.
+func (t *thresholds) changed(model string, c overload.Change, err error) (ModelThresholds, error) {
+	if err != nil {
+		return ModelThresholds{}, &contract.Error{Kind: contract.TooMany, Text: err.Error(), Limit: contract.LimitThresholds, Err: err}
+	}
+	if c.Any() {
+		t.log.Info().Str("model", catalog.Clip(model)).Object("was", LoggedThresholds(c.Was)).Object("now", LoggedThresholds(c.Now)).
+			Msg("busy thresholds changed")
+	}
+	return ModelThresholds{model, c.Now}, nil
+}
+
+// LoggedThresholds writes busy thresholds to the log: all three, null for an unset one.
+type LoggedThresholds overload.Thresholds
+
+// MarshalZerologObject writes the fields.
+func (t LoggedThresholds) MarshalZerologObject(e *zerolog.Event) {
+	e.Interface(overload.DecodeBlocks.String(), t.DecodeBlocks).
+		Interface(overload.PrefillTokens.String(), t.PrefillTokens).
+		Interface(overload.PrefillFraction.String(), t.PrefillFraction)
+}
+
+func errModelNotFound(model string) *contract.Error {
+	return contract.Errorf(contract.NotFound, "Model '%s' not found. Thresholds can only be set for discovered models.", catalog.ShortName(model))
+}
+
+// thresholds returns the current thresholds of the request's model.
+func (c *selection) thresholds() *overload.Thresholds {
+	return c.api.busy.Of(c.request.Scope.Model)
+}
+
+// dropOverloaded returns the ranks of the workers that are not overloaded. An overloaded
+// rank stays if another rank of its worker is free: the cost distinguishes them. It is an
+// error if no worker is left.
+func (c *selection) dropOverloaded(v *reservations.View) ([]catalog.Entry, error) {
+	limits := c.thresholds()
+	c.limited = false
+	switch {
+	case !limits.Any() || c.request.Advisory:
+		return c.eligible, nil
+	case c.request.Pinned != nil:
+		return c.eligible, c.checkOverload(v, limits)
+	}
+	c.limited, c.free = true, c.free[:0]
+	var causes overload.Causes
+	for ranks := range byWorker(c.eligible) {
+		if why := overloadOf(limits, ranks, v); why != 0 {
+			causes |= why
+		} else {
+			c.free = append(c.free, ranks...)
+		}
+	}
+	if len(c.free) == 0 {
+		return nil, contract.NewOverload(contract.OverloadError{Causes: causes})
+	}
+	return c.free, nil
+}
+
+// expireStale ends the expired reservations of the scope, so that no request is refused because
+// of them. Every new reservation ends some, and a timer ends all of them; but while every
+// request is refused there are no new reservations, and the timer may be a second away.
+func (c *selection) expireStale() {
+	if c.thresholds().Any() {
+		c.api.ledger.ExpireIn(c.request.Scope)
+	}
+}
+
+// rejectIfOverloaded makes the check of dropOverloaded before the prompt is processed, so that
+// refusals are cheapest under the highest load. With a wait queue thresholds count only at
+// dispatch, so there is no early check.
+func (c *selection) rejectIfOverloaded() (err error) {
+	limits := c.thresholds()
+	if !limits.Any() || c.scope.Queue.Enabled() || c.request.Advisory {
+		return nil
+	}
+	c.api.ledger.Look(c.request.Scope, nil, func(v *reservations.View) { err = c.checkOverload(v, limits) })
+	return err
+}
+
+// checkOverload fails if every worker that the request could use is overloaded. For a pinned
+// request all ranks of the worker count, not only the pinned one.
+func (c *selection) checkOverload(v *reservations.View, limits *overload.Thresholds) error {
+	ranks := c.eligible
+	var refusal contract.OverloadError
+	if pinned := c.request.Pinned; pinned != nil {
+		ranks = c.snapshot.RanksOf(pinned.Worker)
+		refusal.Pinned, refusal.Worker = true, pinned.Worker
+	}
+	for ranks := range byWorker(ranks) {
+		why := overloadOf(limits, ranks, v)
+		if why == 0 {
+			return nil
+		}
+		refusal.Causes |= why
+	}
+	return contract.NewOverload(refusal)
+}
+
+// OverloadedWorkers yields the workers of a sorted list of ranks, and whether each is
+// overloaded. The caller holds the ledger's lock (it has a View).
+func OverloadedWorkers(limits *overload.Thresholds, ranks []catalog.Entry, v *reservations.View) iter.Seq2[*catalog.Worker, bool] {
+	return func(yield func(*catalog.Worker, bool) bool) {
+		for of := range byWorker(ranks) {
+			if !yield(of[0].Worker, overloadOf(limits, of, v) != 0) {
+				return
+			}
+		}
+	}
+}
+
+// overloadOf returns the limits that the ranks of a worker exceed. It returns 0, not
+// overloaded, if any of them exceeds none. A rank unknown to the ledger has no load.
+func overloadOf(limits *overload.Thresholds, ranks []catalog.Entry, v *reservations.View) (causes overload.Causes) {
+	capacity := CapacityOf(ranks[0].Worker)
+	for _, e := range ranks {
+		var load overload.Load
+		if v.Known(e.Slot, e.Rank) {
+			carried := v.Load(e.Slot)
+			load = overload.Load{Blocks: carried.Blocks, Prefill: carried.PrefillTokens}
+		}
+		why := limits.Exceeded(load, capacity)
+		if why == 0 {
+			return 0
+		}
+		causes |= why
+	}
+	return causes
+}
+
+// CapacityOf returns the capacity of each rank, from the worker's record.
+func CapacityOf(w *catalog.Worker) overload.Capacity {
+	capacity := overload.Capacity{BatchedTokens: batchLimit(w)}
+	if n := w.TotalKVBlocks; n != nil {
+		capacity.KVBlocks = *n
+	}
+	return capacity
+}
+
+// byWorker splits a sorted list of ranks by worker.
+func byWorker(ranks []catalog.Entry) iter.Seq[[]catalog.Entry] {
+	return func(yield func([]catalog.Entry) bool) {
+		for len(ranks) > 0 {
+			n := 1
+			for n < len(ranks) && ranks[n].Worker == ranks[0].Worker {
+				n++
+			}
+			if !yield(ranks[:n]) {
+				return
+			}
+			ranks = ranks[n:]
+		}
+	}
+}

@@ -1,0 +1,73 @@
+package selection
+
+import (
+	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/pkg/selector"
+)
+
+// PotentialLoads returns what every schedulable rank would carry with the
+// prompt booked on it.
+func (a *API) PotentialLoads(req *ProjectRequest) ([]RankLoad, error) {
+	q := newQuery()
+	defer q.recycle()
+	snap, weights, err := a.project(q, req)
+	if err != nil {
+		return nil, err
+	}
+	rows := make([]RankLoad, 0, snap.NumRanks)
+	a.ledger.Look(req.Scope, q.sequence, func(v *reservations.View) {
+		for _, e := range snap.Ranks() {
+			c := candidate(e, &q.overlap, v)
+			row := RankLoad{
+				Rank:          e.Rank,
+				PrefillTokens: weights.PotentialPrefill(q.size, &c),
+				DecodeBlocks:  selector.PotentialDecode(q.size, &c),
+			}
+			if c.Known {
+				row.Requests = uint64(c.Requests)
+			}
+			rows = append(rows, row)
+		}
+	})
+	return rows, nil
+}
+
+// OverlapScores returns how much of the prompt each rank holds, tier by tier.
+func (a *API) OverlapScores(req *ProjectRequest) (OverlapScores, error) {
+	q := newQuery()
+	defer q.recycle()
+	snap, weights, err := a.project(q, req)
+	if err != nil {
+		return OverlapScores{}, err
+	}
+	out := OverlapScores{BlockSize: snap.BlockSize, NumBlocks: q.size.Blocks, Rows: make([]OverlapRow, 0, len(snap.Known()))}
+	for _, e := range snap.Known() {
+		var c selector.Candidate
+		c.Device, c.Host, c.Disk = q.overlap.At(e.Slot)
+		if c.Device+c.Host+c.Disk == 0 && !snap.IsCandidate(e) {
+			continue
+		}
+		out.Rows = append(out.Rows, OverlapRow{Rank: e.Rank, Device: c.Device, Host: c.Host, Disk: c.Disk, RouterCredit: weights.CreditBlocks(&c)})
+	}
+	return out, nil
+}
+
+// project reads a prompt and looks up its overlap, for an answer that books nothing.
+func (a *API) project(q *query, req *ProjectRequest) (*catalog.Snapshot, selector.Weights, error) {
+	snap, state, err := a.scopes.Schedulable(req.Scope)
+	if err != nil {
+		return nil, selector.Weights{}, err
+	}
+	weights, err := a.config.Weights.With(req.Override)
+	if err != nil {
+		return nil, weights, &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
+	}
+	if err := q.read(&req.Prompt, snap); err != nil {
+		return nil, weights, err
+	}
+	req.Prompt.noteKeys(state.Space)
+	state.Overlap(q.local, &q.overlap, &q.predicted)
+	return snap, weights, nil
+}

@@ -1,0 +1,382 @@
+// Package scopes is the registry of what each scope (a model of a tenant) has besides its
+// workers in the catalog: its index and its wait queue. Requests read it without locks. Only
+// the catalog's reconciler creates and ends states.
+package scopes
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/select-service/select-service/internal/selection/admission"
+	"github.com/select-service/select-service/internal/selection/approximate"
+	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/policies"
+	"github.com/select-service/select-service/internal/selection/waitqueue"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/pkg/recovery"
+	"github.com/select-service/select-service/pkg/selector"
+)
+
+// ErrStale is in the chain of an error that is no answer: the state that a request was
+// checked against has changed (workers, the reservation of its id, its session). The
+// request is tried again.
+var ErrStale = errors.New("changed meanwhile")
+
+// ErrGone is ErrStale for a request that was checked against a state that has ended.
+var ErrGone = &contract.Error{Kind: contract.Unavailable, Text: selector.ErrNoEndpoints.Error(), Err: ErrStale}
+
+// Settings has the settings of the states that a registry creates.
+type Settings struct {
+	Admission admission.Config
+	Queues    waitqueue.Config
+	Policies  *policies.Table // nil: the built-in cost everywhere
+	Learners  *policies.Learners
+	// Approximate has the blocks predicted from reservations; nil: none are predicted. With
+	// Beside, engines also publish KV events, and predictions have an index of their own.
+	Approximate *approximate.Index
+	Beside      bool
+	// ByCapacity: without Beside, predictions follow the capacity of ranks whose capacity is
+	// known.
+	ByCapacity bool
+	// WatchStored enables State.WatchStored.
+	WatchStored bool
+	// Memory is the account of the indexes; nil: no limit.
+	Memory *indexer.Account
+	// Merging: dumps of peers are merged with live events until EndMerging.
+	Merging bool
+}
+
+// Registry has the states of all scopes.
+type Registry struct {
+	settings Settings
+	canWait  bool // the settings let requests wait in at least one scope
+	catalog  *catalog.Catalog
+	closing  atomic.Bool
+	hybrid   indexer.HybridStats
+
+	// states is copied on write; writers hold mu.
+	states atomic.Pointer[map[catalog.Scope]*State]
+
+	// mu guards writes of states, State.served of every state, and the fields below. It is
+	// innermost, beside the locks of the packages that this one calls.
+	mu    sync.Mutex
+	past  pastScopes
+	keyed pastScopes // scopes without workers whose index had shown keys
+	ended []*State   // ended states whose queues may still have requests
+	// merging: dumps of peers are being merged with live events. Meanwhile retained has the
+	// states that have ended.
+	merging  bool
+	retained map[catalog.Scope]*State
+}
+
+// New returns a registry without states. Attach must be called before any other
+// method.
+func New(settings Settings) *Registry {
+	r := &Registry{settings: settings, merging: settings.Merging}
+	r.canWait = settings.Admission.Enabled() || settings.Policies.Hold()
+	if r.merging {
+		r.retained = make(map[catalog.Scope]*State)
+	}
+	r.states.Store(&map[catalog.Scope]*State{})
+	return r
+}
+
+// Attach sets the catalog with the workers of the scopes. Its reconciler writes the registry.
+func (r *Registry) Attach(c *catalog.Catalog) { r.catalog = c }
+
+// Of returns the state of a scope, nil if it has none.
+func (r *Registry) Of(sc catalog.Scope) *State { return (*r.states.Load())[sc] }
+
+// All returns the states of all scopes at this moment. The map must not be
+// changed.
+func (r *Registry) All() map[catalog.Scope]*State { return *r.states.Load() }
+
+// Schedulable returns the scope's snapshot and state. If no worker can serve it, the error is
+// of kind Unavailable.
+//
+// The state is read first. The catalog shows a scope again only when its new
+// state is there, so the snapshot is of this state, or it is of a later one and
+// this state is marked gone.
+func (r *Registry) Schedulable(sc catalog.Scope) (*catalog.Snapshot, *State, error) {
+	state := r.Of(sc)
+	snap := r.catalog.Snapshot(sc)
+	if r.closing.Load() { // read after the state: if still false here, CloseQueues will close the state's queue
+		return nil, nil, contract.ErrShuttingDown
+	}
+	if snap != nil && snap.NumRanks > 0 && state != nil {
+		return snap, state, nil
+	}
+	if r.catalog.CountSchedulable() == 0 {
+		return nil, nil, contract.Errorf(contract.Unavailable, "no schedulable workers are available")
+	}
+	return nil, nil, NoWorkers(sc)
+}
+
+// NoWorkers is the error of a scope without schedulable workers.
+func NoWorkers(sc catalog.Scope) *contract.Error {
+	return contract.ScopeErrorf(contract.Unavailable, sc, "no schedulable workers")
+}
+
+// RefuseNew makes Schedulable return contract.ErrShuttingDown from now on.
+func (r *Registry) RefuseNew() { r.closing.Store(true) }
+
+// CloseQueues answers waiting requests with contract.ErrShuttingDown. It must be called after
+// RefuseNew and after the catalog is closed, so that no scope gets a new queue.
+func (r *Registry) CloseQueues() {
+	for _, state := range r.All() {
+		state.Queue.Close(contract.ErrShuttingDown)
+	}
+}
+
+// Hybrid returns the counters of hybrid indexing, of all scopes together.
+func (r *Registry) Hybrid() *indexer.HybridStats { return &r.hybrid }
+
+// Closing reports whether RefuseNew was called.
+func (r *Registry) Closing() bool { return r.closing.Load() }
+
+// WorkersChanged is called after a worker came, changed or left. It answers the requests that
+// wait in the queues of ended states with ErrGone, so that they are tried again, and
+// dispatches the others.
+func (r *Registry) WorkersChanged() {
+	r.mu.Lock()
+	ended := r.ended
+	r.ended = nil
+	r.mu.Unlock()
+	for _, state := range ended {
+		state.Queue.Close(ErrGone)
+	}
+	r.LoadChanged()
+}
+
+// LoadChanged is called after load went down. It runs the waiting requests that can run now.
+func (r *Registry) LoadChanged() {
+	if !r.canWait {
+		return // no request ever waits
+	}
+	for _, state := range r.All() {
+		state.Queue.Dispatch()
+	}
+}
+
+// AddWorker returns the state of the scope of a newly attached worker; it creates the state if
+// needed. Only the reconciler calls it.
+func (r *Registry) AddWorker(sc catalog.Scope, blockSize uint32) *State {
+	state := r.open(sc, blockSize)
+	state.workers++
+	return state
+}
+
+// RemoveWorker must be called after a worker is detached. It ends the scope's state if that was
+// the last worker and no rank is held. Only the reconciler calls it.
+func (r *Registry) RemoveWorker(sc catalog.Scope) {
+	r.Of(sc).workers--
+	r.closeIfEmpty(sc)
+}
+
+// HoldRank reserves a slot for the blocks of a rank whose worker is not attached. Only the
+// reconciler calls it.
+func (r *Registry) HoldRank(sc catalog.Scope, blockSize uint32, rank catalog.Rank, slot uint32) {
+	state := r.open(sc, blockSize)
+	state.held[slot] = rank
+	state.AssignSlot(slot, rank)
+}
+
+// UnholdRank drops the blocks of a held rank whose worker was not attached after all. Only the
+// reconciler calls it.
+func (r *Registry) UnholdRank(sc catalog.Scope, slot uint32) {
+	state := r.Of(sc)
+	state.emptySlot(slot)
+	delete(state.held, slot)
+	r.closeIfEmpty(sc)
+}
+
+// open returns the scope's state, and creates it if needed.
+func (r *Registry) open(sc catalog.Scope, blockSize uint32) *State {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	state := r.Of(sc)
+	if state == nil {
+		state = &State{
+			BlockSize: blockSize,
+			Seeds:     new(SeedNames),
+			Policies:  r.settings.Policies.NewScope(sc, r.settings.Learners),
+			held:      make(map[uint32]catalog.Rank),
+		}
+		state.Queue = r.newQueue(sc, state.Policies)
+		r.initIndexLocked(sc, state)
+		if r.settings.WatchStored {
+			state.stored = &storedWatches{space: state.Space}
+		}
+		states := maps.Clone(r.All())
+		states[sc] = state
+		r.states.Store(&states)
+	}
+	return state
+}
+
+// newQueue returns the wait queue of a scope with policies p.
+func (r *Registry) newQueue(sc catalog.Scope, p *policies.Scope) *waitqueue.Queue {
+	policy := r.settings.Admission.ForModel(sc.Model)
+	if longest, holds := p.Holds(); holds && policy == nil {
+		return waitqueue.NewHolding(r.settings.Queues, longest)
+	}
+	return waitqueue.New(r.settings.Queues, policy)
+}
+
+// initIndexLocked gives a new state its index.
+func (r *Registry) initIndexLocked(sc catalog.Scope, state *State) {
+	if old := r.retained[sc]; old != nil && old.BlockSize == state.BlockSize {
+		state.Space, state.Gate = old.Space, old.Gate
+	} else {
+		if old != nil {
+			old.Space.Discard()
+		}
+		state.Space = indexer.New()
+		state.Space.SetAccount(r.settings.Memory)
+		state.Space.SetHybridStats(&r.hybrid)
+		state.Gate = recovery.NewGate(state.Space, r.merging)
+	}
+	delete(r.retained, sc)
+	if slices.Contains(r.keyed, sc) {
+		state.Space.ShowKeys()
+		r.keyed.remove(sc)
+	}
+	switch x := r.settings.Approximate; {
+	case x == nil:
+	case r.settings.Beside:
+		state.predicted = indexer.New()
+		state.predicted.SetAccount(r.settings.Memory)
+		state.approximate = x.NewScope(recovery.NewGate(state.predicted, false))
+	default:
+		state.approximate = x.NewScope(state.Gate)
+		if r.settings.ByCapacity {
+			state.leases = x
+		}
+	}
+}
+
+// MarkServed records that the scope has had a fully attached worker.
+func (r *Registry) MarkServed(sc catalog.Scope) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.Of(sc).served = true
+	r.past.remove(sc)
+}
+
+// closeIfEmpty ends the scope's state when its last worker has left and no rank
+// is held.
+func (r *Registry) closeIfEmpty(sc catalog.Scope) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	state := r.Of(sc)
+	if state.workers > 0 || len(state.held) > 0 {
+		return
+	}
+	state.gone.Store(true)
+	if state.predicted != nil {
+		state.predicted.Discard()
+	}
+	if state.Space.KeysShown() {
+		r.keyed.add(sc)
+	}
+	r.retainLocked(sc, state)
+	states := maps.Clone(r.All())
+	delete(states, sc)
+	r.states.Store(&states)
+	r.ended = append(r.ended, state)
+	if state.served {
+		r.past.add(sc)
+	}
+}
+
+// ShowKeys says that a scope has blocks with keys beside their tokens (indexer.Space.ShowKeys).
+// The scope need not have workers.
+func (r *Registry) ShowKeys(sc catalog.Scope) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if state := r.Of(sc); state != nil {
+		state.Space.ShowKeys()
+	} else {
+		r.keyed.add(sc)
+	}
+}
+
+// KeysShown returns the scopes that have shown keys, those without workers first.
+func (r *Registry) KeysShown() []catalog.Scope {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := slices.Clone(r.keyed)
+	for sc, state := range r.All() {
+		if state.Space.KeysShown() {
+			all = append(all, sc)
+		}
+	}
+	return all
+}
+
+// maxRetained bounds the retained states.
+const maxRetained = 1024
+
+// retainLocked keeps the index of a state that ends, which still knows the ranks that left, in
+// case its scope comes back while dumps are merged.
+func (r *Registry) retainLocked(sc catalog.Scope, state *State) {
+	if r.merging && len(r.retained) < maxRetained {
+		r.retained[sc] = state
+		return
+	}
+	state.Space.Discard()
+}
+
+// EndMerging ends the merging of dumps with live events.
+func (r *Registry) EndMerging() {
+	r.mu.Lock()
+	for _, state := range r.retained {
+		state.Space.Discard()
+	}
+	r.merging, r.retained = false, nil
+	states := r.All()
+	r.mu.Unlock()
+	for _, state := range states {
+		state.Gate.EndRecovery()
+	}
+}
+
+// Approximate returns the blocks predicted from reservations, nil if none are predicted.
+func (r *Registry) Approximate() *approximate.Index { return r.settings.Approximate }
+
+// Known lists the scopes that have or had a fully attached worker, in no order. Of scopes
+// without workers it has the last maxPastScopes.
+func (r *Registry) Known() []catalog.Scope {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := slices.Clone(r.past)
+	for sc, state := range r.All() {
+		if state.served {
+			known = append(known, sc)
+		}
+	}
+	return known
+}
+
+// maxPastScopes bounds the scopes without workers that Known still lists
+// (decision D18).
+const maxPastScopes = 1024
+
+// pastScopes are scopes without workers, oldest first.
+type pastScopes []catalog.Scope
+
+func (p *pastScopes) add(sc catalog.Scope) {
+	p.remove(sc)
+	*p = append(*p, sc)
+	if len(*p) > maxPastScopes {
+		*p = slices.Delete(*p, 0, 1)
+	}
+}
+
+func (p *pastScopes) remove(sc catalog.Scope) {
+	*p = slices.DeleteFunc(*p, func(o catalog.Scope) bool { return o == sc })
+}

@@ -1,0 +1,180 @@
+package scopes
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/select-service/select-service/internal/selection/approximate"
+	"github.com/select-service/select-service/internal/selection/policies"
+	"github.com/select-service/select-service/internal/selection/waitqueue"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/hashing"
+	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/pkg/kvevents"
+	"github.com/select-service/select-service/pkg/recovery"
+)
+
+// State has a scope's index and wait queue. It lives as long as the scope has an attached
+// worker or a held rank. The exported fields do not change.
+type State struct {
+	BlockSize uint32         // tokens
+	Space     *indexer.Space // the index of the engines' events; writers must go through Gate
+	Gate      *recovery.Gate
+	Queue     *waitqueue.Queue
+	Seeds     *SeedNames // adapters of the space's blocks
+	// Policies choose the ranks; nil: the built-in cost function alone.
+	Policies *policies.Scope
+
+	// approximate predicts blocks from reservations; nil: none are predicted. It writes
+	// predicted if engines publish KV events, otherwise Space, and predicted is nil.
+	approximate *approximate.Scope
+	predicted   *indexer.Space
+	leases      *approximate.Index // creates the leases of approximate; nil: there are none
+	stored      *storedWatches     // nil: WatchStored is off
+	// gone: the last worker has left. It is set after the ledger has lost the scope's ranks and
+	// before a new state gives the ledger any. So if a rank is found in the ledger, and gone is
+	// false afterwards, the rank belongs to this state.
+	gone atomic.Bool
+
+	// The reconciler alone touches these, under the catalog's lock.
+	workers int                     // attached
+	held    map[uint32]catalog.Rank // slots of ranks whose workers are not attached
+
+	served bool // has had a fully attached worker; guarded by Registry.mu
+}
+
+// Gone reports whether the scope's last worker has left, so that this is no longer the scope's
+// state.
+func (s *State) Gone() bool { return s.gone.Load() }
+
+// Overlap finds which ranks have the blocks of a prompt, from events and predictions, given the
+// blocks' local hashes. It writes the result to o, and uses scratch as memory.
+func (s *State) Overlap(local []uint64, o, scratch *indexer.Overlap) {
+	s.Space.Overlap(local, o)
+	if s.predicted != nil {
+		s.predicted.Overlap(local, scratch)
+		o.RaiseDevice(scratch)
+	}
+}
+
+// Events returns the index for engine events to write.
+func (s *State) Events() kvevents.Index {
+	var index recoveredIndex = s.Gate
+	if s.predicted != nil {
+		index = clearingIndex{s.Gate, s.approximate}
+	}
+	if s.stored != nil {
+		return watchedIndex{index, s.stored}
+	}
+	return index
+}
+
+// recoveredIndex is an index that may hold blocks from dumps.
+type recoveredIndex interface {
+	kvevents.Index
+	// Replayed says that the stores that follow replace the blocks that a dump brought for a rank.
+	Replayed(slot uint32)
+}
+
+// clearingIndex clears the predictions of a rank together with its blocks: a rank that cleared
+// its cache or restarted has lost them too.
+type clearingIndex struct {
+	*recovery.Gate
+	predictions *approximate.Scope
+}
+
+// Clear implements kvevents.Index.
+func (i clearingIndex) Clear(slot uint32) {
+	i.Gate.Clear(slot)
+	i.predictions.Clear(slot)
+}
+
+// AssignSlot assigns a slot of the index to a rank. It does nothing if the rank already has it.
+func (s *State) AssignSlot(slot uint32, r catalog.Rank) {
+	if s.approximate != nil {
+		s.approximate.AssignSlot(slot, r)
+	}
+	s.Gate.AssignSlot(slot, r)
+}
+
+// ReleaseSlot empties a slot whose rank has left. A slot that is held, because its
+// worker could not be attached, keeps its blocks.
+func (s *State) ReleaseSlot(slot uint32) {
+	if _, held := s.held[slot]; !held {
+		s.emptySlot(slot)
+	}
+}
+
+func (s *State) emptySlot(slot uint32) {
+	if s.approximate != nil {
+		s.approximate.ReleaseSlot(slot)
+	}
+	s.Gate.ReleaseSlot(slot)
+}
+
+// EndHold ends the hold of a slot, if there is one, because its rank is attached now.
+func (s *State) EndHold(slot uint32) { delete(s.held, slot) }
+
+// NewLease returns the capacity lease of a new reservation, nil if predictions do not follow
+// the capacity of ranks.
+func (s *State) NewLease() *approximate.Lease {
+	if s.leases == nil {
+		return nil
+	}
+	return s.leases.NewLease()
+}
+
+// Booked predicts the blocks of a prompt that was booked on a rank, if predictions are on.
+// local, which is borrowed, has the local hashes; private is the number of further blocks of
+// the prompt. The lease is from NewLease.
+func (s *State) Booked(e catalog.Entry, local []uint64, private int, lease *approximate.Lease) {
+	if s.approximate != nil {
+		s.approximate.BookLeased(e, local, private, lease)
+	}
+}
+
+// maxSeedNames bounds the remembered seeds of a scope. maxSeedName bounds an adapter's name in
+// bytes, since events may have names of any length.
+const (
+	maxSeedNames = 4096
+	maxSeedName  = 256
+)
+
+// SeedNames remembers from which adapter and salt the block seeds of a scope are made, as
+// events name them. Salts are secrets of customers, so it keeps only whether there is one. The
+// zero value is empty.
+type SeedNames struct {
+	mu     sync.Mutex // guards bySeed
+	bySeed map[uint64]seedName
+}
+
+type seedName struct {
+	lora   string
+	salted bool
+}
+
+// NameSeed remembers a seed; see kvevents.SeedNames. It ignores names that are too long, and
+// all seeds once there are maxSeedNames.
+func (n *SeedNames) NameSeed(seed uint64, lora, salt string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.bySeed) >= maxSeedNames || len(lora) > maxSeedName {
+		return
+	}
+	if n.bySeed == nil {
+		n.bySeed = make(map[uint64]seedName)
+	}
+	n.bySeed[seed] = seedName{lora: lora, salted: salt != ""}
+}
+
+// SeedName returns the adapter of a seed and whether there is a salt; ok is false
+// if no event has named the seed.
+func (n *SeedNames) SeedName(seed uint64) (lora string, salted, ok bool) {
+	if seed == hashing.Seed {
+		return "", false, true
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	name, ok := n.bySeed[seed]
+	return name.lora, name.salted, ok
+}

@@ -1,0 +1,231 @@
+// Package selection has the use cases of the selection service: select a rank, reserve, follow
+// a reservation, and project what a selection would see. It combines the catalog, the scopes,
+// the ledger and the cost function with the state that spans requests: idempotency, sessions,
+// pending selections. It knows no protocol.
+//
+// To read the steps of a request, start with selection.serve; for the decision, with
+// selection.choose.
+package selection
+
+import (
+	"errors"
+	"hash/maphash"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/select-service/select-service/internal/selection/affinity"
+	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/internal/selection/pending"
+	"github.com/select-service/select-service/internal/selection/scopes"
+	"github.com/select-service/select-service/internal/telemetry"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/memory"
+	"github.com/select-service/select-service/pkg/replicasync"
+	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/pkg/selector"
+)
+
+// Config has the settings of the use cases.
+type Config struct {
+	Weights selector.Weights
+	// Approximate: cached blocks are predicted from reservations, so requests must give both
+	// kinds of hashes of what they book.
+	Approximate bool
+	// ByCapacity: predictions follow the capacity of ranks, so reservations have leases of the
+	// blocks that they use.
+	ByCapacity bool
+	// SessionTTL is how long a session stays bound to its rank after its last reservation has
+	// ended; 0: sessions are off.
+	SessionTTL time.Duration
+	// Pending bounds the selections that can be booked by their id alone.
+	Pending pending.Limits
+	// Waiting is the account of waiting requests; nil: no bound.
+	Waiting *memory.Account
+	// Remembered is the account of state that is kept for later requests: pending selections,
+	// answers and sessions, at most a third of it each; nil: no bound.
+	Remembered *memory.Account
+	// PrefillBusy and DecodeBusy are the fractions of a worker's batch and of its blocks above
+	// which answers report it busy. They are not negative; nil: answers do not report it.
+	PrefillBusy, DecodeBusy *float64
+	// DecisionBytes is the approximate memory for recent decisions, at most a twelfth of
+	// Remembered; 0: none are kept.
+	DecisionBytes int64
+}
+
+// API has the use cases of one process.
+type API struct {
+	config     Config
+	catalog    *catalog.Catalog
+	ledger     *reservations.Ledger
+	scopes     *scopes.Registry
+	selections *telemetry.Selections // counts by model
+
+	thresholds
+	idempotency idempotency
+	sessions    sessions
+	pending     pendingSelections
+	decisions   decisions
+}
+
+// New returns the use cases. busy has the thresholds of every model until they are changed.
+func New(config Config, c *catalog.Catalog, r *scopes.Registry, l *reservations.Ledger, busy overload.Thresholds, log zerolog.Logger) *API {
+	a := &API{
+		config: config, catalog: c, ledger: l, scopes: r,
+		selections:  telemetry.NewSelections(c),
+		thresholds:  thresholds{busy: overload.NewTable(busy, c.HasModel), catalog: c, log: log},
+		idempotency: idempotency{ledger: l, catalog: c},
+		sessions:    sessions{catalog: c},
+	}
+	a.decisions.limit, a.decisions.seed = config.DecisionBytes, maphash.MakeSeed()
+	a.decisions.errors = telemetry.NewHistogram(telemetry.ErrorRatioBounds)
+	third := config.Remembered.Limit() / 3
+	if third > 0 {
+		a.decisions.limit = min(a.decisions.limit, third/4)
+		config.Pending.Bytes = min(config.Pending.Bytes, int(third))
+		a.idempotency.answers.maxBytes = third
+	}
+	a.pending.store = pending.New(config.Pending, time.Now)
+	if config.SessionTTL > 0 {
+		a.sessions.Table = affinity.New(config.SessionTTL, affinity.MaxSessions, time.Now)
+		a.sessions.LimitBytes(third)
+	}
+	return a
+}
+
+// Selections returns the counts of the selections.
+func (a *API) Selections() *telemetry.Selections { return a.selections }
+
+// ShareSessions shares the sessions with the replicas that replica follows; process is its id.
+// It must be called before any other use, with sessions on.
+func (a *API) ShareSessions(process uint64, replica *replicasync.Replica) {
+	shared := &sharedSessions{sessions: &a.sessions, replica: replica}
+	a.sessions.Share(process, shared)
+	replica.AttachSessions(shared)
+}
+
+// Sweep drops expired state, and wakes retries whose id another replica has booked. It must be
+// called every second.
+func (a *API) Sweep() {
+	a.idempotency.wakeRetries()
+	a.pending.store.Sweep()
+	var sessions int64
+	if a.sessions.Table != nil {
+		a.sessions.Sweep()
+		sessions = a.sessions.Bytes()
+	}
+	_, selections := a.pending.store.Stats()
+	_, answers := a.idempotency.answers.count()
+	a.config.Remembered.Set(int64(selections) + answers + sessions + a.decisions.size())
+}
+
+// Remembered has the counts of state that is kept for later requests.
+type Remembered struct {
+	Answers int // answers that a retry would get
+	Pending int // selections that can be booked by their id alone
+	// HasSessions: sessions are on. SessionWaiters is the number of requests that wait for the
+	// first one of their session.
+	HasSessions              bool
+	Sessions, SessionWaiters int
+}
+
+// Remembered returns the current counts.
+func (a *API) Remembered() Remembered {
+	var r Remembered
+	r.Answers, _ = a.idempotency.answers.count()
+	r.Pending, _ = a.pending.store.Stats()
+	if r.HasSessions = a.sessions.Table != nil; r.HasSessions {
+		r.Sessions, r.SessionWaiters = a.sessions.Len(), a.sessions.Waiting()
+	}
+	return r
+}
+
+// Decisions returns at most limit kept decisions of the scopes that match own, newest first.
+func (a *API) Decisions(own catalog.ScopeFilter, limit int) []Decision {
+	found := a.decisions.list(own, limit)
+	for i := range found {
+		x := &found[i]
+		if id := x.ReservationID; id != "" && x.Outcome.Freed == 0 {
+			_, live := a.ledger.Find(id)
+			x.Outcome.Gone = !live
+		}
+	}
+	return found
+}
+
+// TTFTErrors returns the histogram of observed over predicted time to first token, of the kept
+// decisions.
+func (a *API) TTFTErrors() *telemetry.Histogram { return a.decisions.errors }
+
+// PrefillComplete takes a reservation's prefill load off its rank.
+func (a *API) PrefillComplete(id string) error {
+	if err := a.ledger.PrefillComplete(id); err != nil {
+		return reservationError(id, err)
+	}
+	a.decisions.completed(id)
+	a.scopes.LoadChanged()
+	return nil
+}
+
+// PrefillInferred is PrefillComplete for a caller that inferred the end of the prefill
+// instead of observing it, see reservations.Ledger.PrefillInferred. It does not count as the
+// outcome of a decision.
+func (a *API) PrefillInferred(id string) error {
+	if err := a.ledger.PrefillInferred(id); err != nil {
+		return reservationError(id, err)
+	}
+	a.scopes.LoadChanged()
+	return nil
+}
+
+// OutputBlock adds one generated block to a reservation; decay, if given, is
+// the weight of the blocks that only this reservation holds from now on.
+func (a *API) OutputBlock(id string, decay *float64) error {
+	err := a.ledger.OutputBlock(id, decay)
+	if err == nil && a.config.ByCapacity {
+		if live, ok := a.ledger.Find(id); ok {
+			if r, local := live.CallerState.(*idempotencyRecord); local {
+				r.lease.AddOutput()
+			}
+		}
+	}
+	return reservationError(id, err)
+}
+
+// Renew restarts the lease of a reservation. The error is of kind NotFound, or Conflict if the
+// reservation has no lease.
+func (a *API) Renew(id string) error { return reservationError(id, a.ledger.Renew(id)) }
+
+// Free ends a reservation.
+func (a *API) Free(id string) error {
+	if err := a.ledger.Free(id); err != nil {
+		return reservationError(id, err)
+	}
+	a.decisions.freed(id)
+	a.scopes.LoadChanged()
+	return nil
+}
+
+// CheckReservation returns the error of an unknown id, unless there is a reservation with the
+// id whose scope matches own.
+func (a *API) CheckReservation(id string, own catalog.ScopeFilter) error {
+	if live, ok := a.ledger.Find(id); ok && live.Scope.Matches(own.Model, own.Tenant) {
+		return nil
+	}
+	return reservationError(id, reservations.ErrNotFound)
+}
+
+func reservationError(id string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, reservations.ErrNotFound):
+		return &contract.Error{Kind: contract.NotFound, Text: "reservation " + id + " not found", Err: err}
+	case errors.Is(err, reservations.ErrNoLease):
+		return &contract.Error{Kind: contract.Conflict, Text: "reservation " + id + " has no lease", Err: err}
+	case errors.Is(err, reservations.ErrFraction):
+		return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
+	}
+	return err
+}

@@ -1,0 +1,67 @@
+package gateway
+
+import (
+	"github.com/select-service/select-service/pkg/memory"
+)
+
+// body is the body of a request while its engine is chosen. Its memory is reserved from
+// accounts of --max-memory. Bodies up to budget.SmallBody have an account of their own, so that
+// large ones cannot crowd them out.
+type body struct {
+	bytes    []byte
+	small    *memory.Account
+	large    *memory.Account
+	reserved int64
+	in       *memory.Account // the account that reserved was taken from; nil: none
+}
+
+// add appends a chunk; it may keep the chunk's memory. The problem is a body above limit bytes,
+// or no memory.
+func (b *body) add(chunk []byte, limit int) *problem {
+	n := len(b.bytes) + len(chunk)
+	if n > limit {
+		return errTooLarge(limit)
+	}
+	if len(b.bytes) == 0 {
+		b.bytes = chunk // most bodies come at once
+	} else if n > cap(b.bytes) {
+		b.bytes = append(append(make([]byte, 0, max(min(2*cap(b.bytes), limit), n)), b.bytes...), chunk...)
+	} else {
+		b.bytes = append(b.bytes, chunk...)
+	}
+	if !b.reserve(int64(cap(b.bytes))) {
+		return errNoMemory()
+	}
+	return nil
+}
+
+// reserve makes the reservation n bytes in all, from the account for a body of that size, and
+// reports whether they fit. If not, the old reservation stays.
+func (b *body) reserve(n int64) bool {
+	in := b.small
+	if n > memory.SmallBody {
+		in = b.large
+	}
+	if in == b.in && n <= b.reserved {
+		return true
+	}
+	if in == b.in {
+		n -= b.reserved
+	}
+	if !in.Reserve(n) {
+		return false
+	}
+	if in == b.in {
+		n += b.reserved
+		b.reserved = 0
+	}
+	b.in.Release(b.reserved)
+	b.in, b.reserved = in, n
+	return true
+}
+
+// release returns the memory. Further calls do nothing.
+func (b *body) release() {
+	b.in.Release(b.reserved)
+	b.bytes, b.reserved, b.in = nil, 0, nil
+}

@@ -1,0 +1,348 @@
+package gateway
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/telemetry"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// bookings has the bookings of all requests under way.
+type bookings struct {
+	api     *selection.API
+	lease   time.Duration
+	metrics *telemetry.Gateway
+	stored  chan *booking // bookings whose prompt an event has reported stored; has room for one per open stream
+	// endpoint returns the endpoint of a rank of a scope, ip:port, "" if there is none.
+	endpoint func(catalog.Scope, catalog.Rank) string
+
+	mu   sync.Mutex // guards live; innermost: no other lock is taken under it
+	live map[*booking]struct{}
+}
+
+func newBookings(api *selection.API, lease time.Duration, most int, metrics *telemetry.Gateway) *bookings {
+	return &bookings{
+		api: api, lease: lease, metrics: metrics,
+		endpoint: func(catalog.Scope, catalog.Rank) string { return "" },
+		stored:   make(chan *booking, most), live: make(map[*booking]struct{}),
+	}
+}
+
+// renewals is how many times a lease is renewed during its length.
+const renewals = 3
+
+// run renews the leases of all bookings and completes the prefills whose end an event has
+// reported, until ctx ends.
+func (all *bookings) run(ctx context.Context) error {
+	renew := time.NewTicker(max(all.lease/renewals, 1))
+	defer renew.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case b := <-all.stored:
+			b.completePrefill(telemetry.PrefillByEvent)
+		case <-renew.C:
+			for _, b := range all.list() {
+				b.renew()
+			}
+		}
+	}
+}
+
+func (all *bookings) list() []*booking {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	list := make([]*booking, 0, len(all.live))
+	for b := range all.live {
+		list = append(list, b)
+	}
+	return list
+}
+
+// open returns an empty booking.
+func (all *bookings) open(sc catalog.Scope) *booking { return &booking{all: all, scope: sc} }
+
+// openLight returns an empty booking of a request of whose work nothing is known.
+func (all *bookings) openLight(sc catalog.Scope) *booking {
+	return &booking{all: all, scope: sc, light: true}
+}
+
+// booking has the reservations of one request: one on the rank that answers it and, if another
+// rank prefills, a second one there. The ledger ignores calls for a reservation that has
+// already ended with its worker or its lease; hence the errors of most are dropped here. One that
+// has ended with its worker is booked again, at its next renewal, once its worker is back.
+type booking struct {
+	all   *bookings
+	scope catalog.Scope
+	// light: nothing is known of the request's work, so that it has neither tokens nor blocks, not
+	// even of its output.
+	light bool
+
+	// mu guards the fields below. It is held while the ledger is called.
+	mu              sync.Mutex
+	answer, prefill leg
+	prefillDone     bool
+	// early is the sign that the prefill had ended before the reservation's id was known; nil: none.
+	early    *telemetry.PrefillSign
+	freed    bool
+	rebooked bool // the answering rank's reservation is younger than the request
+	expected *uint32
+	// output is how many tokens the engine has generated, outputBlocks how many blocks of them
+	// were reported to the ledger.
+	output, outputBlocks uint64
+	timer                *time.Timer
+	stopWatches          []func() // end the watches for stored prompts
+}
+
+// leg is a reservation of a request, on the rank that answers or on the one that prefills.
+type leg struct {
+	id        string // "": none
+	endpoint  string // of the rank, ip:port; "": not known yet
+	selection selection.Selection
+}
+
+// add takes over the reservation of the rank that answers.
+func (b *booking) add(sel *selection.Selection, expected *uint32) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.answer.id, b.answer.selection, b.expected = *sel.ReservationID, *sel, expected
+	if b.prefillDone = b.light && b.prefill.id == ""; b.prefillDone {
+		return
+	}
+	b.watchLocked(sel)
+	if b.early != nil {
+		b.completePrefillLocked(*b.early)
+	}
+}
+
+// addPrefill takes over the reservation of the rank that prefills.
+func (b *booking) addPrefill(sel *selection.Selection) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.prefill.id, b.prefill.selection = *sel.ReservationID, *sel
+	b.watchLocked(sel)
+}
+
+// watchLocked keeps the selection's watch for stored events, and starts the timer that
+// completes the prefill at its predicted time.
+func (b *booking) watchLocked(sel *selection.Selection) {
+	if sel.StopWatch != nil {
+		b.stopWatches = append(b.stopWatches, sel.StopWatch)
+	}
+	if d := sel.PredictedTTFT; d > 0 {
+		if sel.StopWatch != nil {
+			d *= eventPatience
+		}
+		b.timer = time.AfterFunc(d, func() { b.completePrefill(telemetry.PrefillByPrediction) })
+	}
+}
+
+// eventPatience multiplies the predicted time where an event may report the end of the prefill
+// first. The timer is still needed: some engines do not announce every block.
+const eventPatience = 2
+
+// start has the booking's leases renewed from now on.
+func (b *booking) start() {
+	b.all.mu.Lock()
+	defer b.all.mu.Unlock()
+	b.all.live[b] = struct{}{}
+}
+
+// storedByEvent is called when an event reports that the prompt is stored. It must not block.
+func (b *booking) storedByEvent() {
+	select {
+	case b.all.stored <- b:
+	default: // full: the first byte of the answer will complete the prefill
+	}
+}
+
+// completePrefill reports the end of the prefill to the ledger; only the first call has an
+// effect. Only the first event of a stream is precise enough for the ledger to learn the
+// prefill's speed from it; other signs call PrefillInferred, which teaches nothing.
+func (b *booking) completePrefill(by telemetry.PrefillSign) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.completePrefillLocked(by)
+}
+
+func (b *booking) completePrefillLocked(by telemetry.PrefillSign) {
+	switch {
+	case b.prefillDone || b.freed:
+		return
+	case b.answer.id == "": // an event or the prediction, before Select has returned the id
+		b.early = &by
+		return
+	}
+	b.prefillDone = true
+	b.endWatchesLocked()
+	complete := b.all.api.PrefillInferred
+	if by == telemetry.PrefillByStream && !b.rebooked {
+		complete = b.all.api.PrefillComplete
+	}
+	_ = complete(b.answer.id)
+	if b.prefill.id != "" {
+		_ = complete(b.prefill.id)
+		_ = b.all.api.Free(b.prefill.id)
+		b.prefill = leg{}
+	}
+	b.all.metrics.PrefillCompleted(by)
+}
+
+// at returns the endpoint of the booked rank, ip:port.
+func (b *booking) at() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.answer.endpoint
+}
+
+// locatedAt notes the endpoint of a leg's rank, ip:port.
+func (b *booking) locatedAt(l *leg, endpoint string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l.endpoint = endpoint
+}
+
+// maxGenerated bounds the output that is counted for a request, in tokens. The count may be
+// what an engine claims.
+const maxGenerated = 1 << 20
+
+// generated reports to the ledger that the output is tokens long so far.
+func (b *booking) generated(tokens uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.output = min(tokens, maxGenerated)
+	b.reportOutputLocked()
+}
+
+// reportOutputLocked reports to the ledger the blocks of output that it does not know yet.
+func (b *booking) reportOutputLocked() {
+	if b.freed || b.light {
+		return
+	}
+	for size := uint64(b.answer.selection.BlockSize); b.outputBlocks < b.output/size; b.outputBlocks++ {
+		var fraction *float64
+		if b.expected != nil && *b.expected > 0 { // as in Dynamo: the share of the expected output that is still to come
+			fraction = new(max(0, 1-float64((b.outputBlocks+1)*size)/float64(*b.expected)))
+		}
+		if b.all.api.OutputBlock(b.answer.id, fraction) != nil {
+			return
+		}
+	}
+}
+
+// predictedCached returns how many tokens of the prompt the index expected in the cache of the
+// chosen rank. ok is false if another rank has served the request.
+func (b *booking) predictedCached() (tokens uint64, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, r := range b.answer.selection.Overlap.DP {
+		if r.DP == b.answer.selection.Rank.DP {
+			return uint64(r.Tokens), true
+		}
+	}
+	return 0, false
+}
+
+// move books the request on another rank than the chosen one, because its gateway sent it
+// there.
+func (b *booking) move(to catalog.Rank, endpoint string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.freed || b.answer.id == "" {
+		return nil
+	}
+	former := b.answer
+	b.answer.id = uuid.NewString()
+	b.answer.selection.Rank, b.answer.selection.Registration = to, 0
+	b.answer.selection.EffectivePrefillTokens = former.selection.ISLTokens // it is not known what is cached there
+	if err := b.rebookLocked(&b.answer); err != nil {
+		b.answer = former
+		return err
+	}
+	_ = b.all.api.Free(former.id)
+	b.answer.endpoint = endpoint
+	b.answer.selection.Overlap.DP = nil
+	return nil
+}
+
+// rebookLocked books a leg again.
+func (b *booking) rebookLocked(l *leg) error {
+	registration, err := b.all.api.Rebook(&selection.Rebooking{
+		ID: l.id, Selection: &l.selection, Rank: l.selection.Rank, After: l.selection.Registration,
+		PrefillDone: b.prefillDone, ExpectedOutputTokens: b.expected, Lease: b.all.lease,
+	})
+	if err != nil {
+		return err
+	}
+	l.selection.Registration = registration
+	b.endWatchesLocked() // they are for the rank as it was
+	if l == &b.answer {
+		b.rebooked, b.outputBlocks = true, 0
+		b.reportOutputLocked()
+	}
+	return nil
+}
+
+// renew renews the leases. A reservation that has ended with its worker is booked again, under
+// its id, if the worker has come back with the same rank at the same endpoint. One that has ended
+// otherwise is not.
+func (b *booking) renew() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, l := range [...]*leg{&b.answer, &b.prefill} {
+		if l.id == "" || b.freed || contract.KindOf(b.all.api.Renew(l.id)) != contract.NotFound ||
+			l.endpoint == "" || b.all.endpoint(b.scope, l.selection.Rank) != l.endpoint {
+			continue
+		}
+		if b.rebookLocked(l) == nil {
+			b.all.metrics.Rebooked()
+		}
+	}
+}
+
+// freePrefill ends the reservation of the prefill rank.
+func (b *booking) freePrefill() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.endWatchesLocked()
+	b.early = nil // it was of the prefill rank
+	if b.prefill.id != "" {
+		_ = b.all.api.Free(b.prefill.id)
+		b.prefill = leg{}
+	}
+}
+
+// free ends both reservations. Further calls, and calls on a nil booking, do nothing.
+func (b *booking) free() {
+	if b == nil {
+		return
+	}
+	b.freePrefill()
+	b.mu.Lock()
+	if b.answer.id != "" && !b.freed {
+		_ = b.all.api.Free(b.answer.id)
+	}
+	b.freed = true
+	b.mu.Unlock()
+	b.all.mu.Lock()
+	delete(b.all.live, b)
+	b.all.mu.Unlock()
+}
+
+// endWatchesLocked stops the timer and the watches that wait for the end of the prefill.
+func (b *booking) endWatchesLocked() {
+	if b.timer != nil {
+		b.timer.Stop()
+	}
+	for _, stop := range b.stopWatches {
+		stop()
+	}
+	b.stopWatches = nil
+}

@@ -1,0 +1,389 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/select-service/select-service/internal/server/access"
+	"github.com/select-service/select-service/internal/server/gateway/openai"
+	"github.com/select-service/select-service/internal/telemetry"
+)
+
+// phase is the state of an exchange. It only moves down the list. exchange.handle has what
+// Envoy may send in each phase and what follows.
+type phase uint8
+
+const (
+	// awaitingRequest: no message has come. The request's headers are next.
+	awaitingRequest phase = iota
+	// readingRequest: the headers have come, and perhaps a part of the body. They are not
+	// answered yet: their answer names the engine, and choosing it takes the whole body. The
+	// end of the body or the trailers are next, then the pick. An upgrade is picked at once.
+	readingRequest
+	// awaitingResponse: the request was answered, an upgrade's headers alone, and is on its way
+	// to the engine.
+	awaitingResponse
+	// relaying: the response's headers have come, and its body passes chunk by chunk.
+	relaying
+	// ended: the response is complete. Only the end of the stream should follow.
+	ended
+)
+
+// String names the phase in errors.
+func (p phase) String() string {
+	return [...]string{"awaiting the request", "reading the request", "awaiting the response", "relaying the response", "ended"}[p]
+}
+
+// exchange is one HTTP request on its way through Envoy. One goroutine runs it.
+type exchange struct {
+	server *Server
+	stream extproc.ExternalProcessor_ProcessServer
+	caller *access.Caller
+	peer   string // address of the gateway
+
+	phase         phase
+	admitted      bool          // it counts in Server.admitted
+	receivedAhead chan received // has the message that receiveAhead receives; nil: receive calls Recv itself
+	head          head
+	body          body
+	// passing: the request's body has not ended, and its pieces pass to the engine beside the
+	// response, as those of an upgrade do from its placement on.
+	passing  bool
+	booking  *booking
+	response *openai.Response // nil: the response is not parsed
+	// noResponseBody: the gateway's filter does not send the response's body.
+	noResponseBody bool
+}
+
+// received is the result of a Recv.
+type received struct {
+	message *extproc.ProcessingRequest
+	err     error
+}
+
+// errNoBody ends the wait for a request's body.
+var errNoBody = errors.New("the request's body did not come")
+
+// run handles the stream's messages until the stream ends or fails. It frees the booking in
+// every case.
+func (x *exchange) run() error {
+	defer x.release()
+	for {
+		m, err := x.receive()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil // the request or its client is gone
+		case errors.Is(err, errNoBody):
+			return x.refuse(errBodyTimeout(err))
+		case err != nil:
+			return err
+		}
+		done, err := x.handle(m)
+		if err != nil || done {
+			return err
+		}
+	}
+}
+
+// release frees the exchange's memory and booking. It may be called twice.
+func (x *exchange) release() {
+	x.body.release()
+	x.booking.free()
+	if x.admitted {
+		x.admitted = false
+		x.server.admitted.Add(-1)
+	}
+}
+
+// receive returns the next message. It waits for a part of a request that is being read for
+// Config.PickTimeout; the error is then errNoBody.
+func (x *exchange) receive() (*extproc.ProcessingRequest, error) {
+	var late <-chan time.Time
+	if x.phase == readingRequest {
+		patience := time.NewTimer(x.server.config.PickTimeout)
+		defer patience.Stop()
+		late = patience.C
+		if x.receivedAhead == nil {
+			x.receiveAhead(func(received) {})
+		}
+	}
+	if x.receivedAhead == nil {
+		return x.stream.Recv()
+	}
+	select {
+	case r := <-x.receivedAhead:
+		x.receivedAhead = nil
+		return r.message, r.err
+	case <-late:
+		return nil, errNoBody
+	}
+}
+
+// receiveAhead receives the next message on a goroutine of its own, and calls came with it.
+// Nothing else interrupts Recv, and only Recv reports that the client has left. The goroutine
+// ends with the stream at the latest.
+func (x *exchange) receiveAhead(came func(received)) {
+	receivedAhead := make(chan received, 1)
+	x.receivedAhead = receivedAhead
+	go func() {
+		m, err := x.stream.Recv()
+		receivedAhead <- received{m, err}
+		came(received{m, err})
+	}()
+}
+
+// handle answers one message. done: the stream is to end.
+func (x *exchange) handle(m *extproc.ProcessingRequest) (done bool, err error) {
+	switch r := m.GetRequest().(type) {
+	case *extproc.ProcessingRequest_RequestHeaders:
+		if x.phase == awaitingRequest {
+			return x.begin(m, r.RequestHeaders)
+		}
+	case *extproc.ProcessingRequest_RequestBody:
+		switch {
+		case x.phase == readingRequest:
+			return x.read(r.RequestBody)
+		case x.passing:
+			return false, x.passBody(r.RequestBody)
+		case x.phase >= relaying:
+			return false, nil // Envoy has answered the request itself, so the rest of its body is not needed
+		}
+	case *extproc.ProcessingRequest_RequestTrailers:
+		switch {
+		case x.phase == readingRequest:
+			return x.place(bodyThenTrailers)
+		case x.passing:
+			x.passing = false
+			return false, x.stream.Send(requestTrailers())
+		case x.phase >= relaying:
+			return false, nil
+		}
+	case *extproc.ProcessingRequest_ResponseHeaders:
+		// Response headers before the request's answer are those of Envoy's own response.
+		if x.phase == readingRequest || x.phase == awaitingResponse {
+			return false, x.relayHeaders(m, r.ResponseHeaders)
+		}
+	case *extproc.ProcessingRequest_ResponseBody:
+		if x.phase == relaying {
+			return false, x.relayBody(r.ResponseBody)
+		}
+	case *extproc.ProcessingRequest_ResponseTrailers:
+		if x.phase == relaying {
+			x.endResponse()
+			return false, x.stream.Send(responseTrailers())
+		}
+	}
+	return true, status.Errorf(codes.InvalidArgument, "unexpected %T while %v", m.GetRequest(), x.phase)
+}
+
+// begin handles the request's headers.
+func (x *exchange) begin(m *extproc.ProcessingRequest, h *extproc.HttpHeaders) (done bool, err error) {
+	x.phase = readingRequest
+	x.head = readHead(h.GetHeaders(), m.GetMetadataContext(), x.server.config.MetadataPrefix)
+	x.head.hasBody = !h.GetEndOfStream()
+	if err := x.checkModes(m.GetProtocolConfig()); err != nil {
+		if x.head.upgrade {
+			return true, x.refuse(errNoUpgrade(err))
+		}
+		x.server.config.Metrics.Ended(telemetry.GatewayProtocol)
+		return true, err
+	}
+	if !x.admitted {
+		return true, x.refuse(errFull("overloaded", "The endpoint picker has too many requests under way."))
+	}
+	if !x.server.relayed.Fits(0) {
+		return true, x.refuse(errNoMemory())
+	}
+	switch {
+	case h.GetEndOfStream():
+		return x.place(headersOnly)
+	case x.head.upgrade:
+		return x.place(headersFirst)
+	}
+	return false, nil
+}
+
+// checkModes fails unless the filter streams both bodies in full duplex. In every other mode
+// messages come in another order, and in the buffering modes Envoy and the picker would wait
+// for each other. The response's body may be left out (NONE).
+func (x *exchange) checkModes(c *extproc.ProtocolConfiguration) error {
+	if c == nil {
+		return nil // older Envoys do not report their modes
+	}
+	const duplex = filterv3.ProcessingMode_FULL_DUPLEX_STREAMED
+	request, response := c.GetRequestBodyMode(), c.GetResponseBodyMode()
+	if request == duplex && response == filterv3.ProcessingMode_NONE {
+		x.noResponseBody = true
+		x.server.warnNoResponseBody()
+		return nil
+	}
+	if request != duplex || response != duplex {
+		x.server.config.Log.Error().Stringer("request_body_mode", request).Stringer("response_body_mode", response).Str("gateway", x.peer).
+			Msg("ext_proc filter refused: it needs processing_mode request_body_mode and response_body_mode FULL_DUPLEX_STREAMED, and both trailers SEND")
+		return status.Errorf(codes.FailedPrecondition,
+			"processing_mode has request_body_mode %v and response_body_mode %v; both must be FULL_DUPLEX_STREAMED", request, response)
+	}
+	return nil
+}
+
+// read handles a chunk of the request's body.
+func (x *exchange) read(b *extproc.HttpBody) (done bool, err error) {
+	if bad := x.body.add(b.GetBody(), x.server.config.MaxBody); bad != nil {
+		return true, x.refuse(bad)
+	}
+	if b.GetEndOfStream() {
+		return x.place(bodyThenEnd)
+	}
+	return false, nil
+}
+
+// extent is which parts of a request have come.
+type extent uint8
+
+const (
+	headersOnly  extent = iota
+	headersFirst        // the body comes after the answer, see head.upgrade
+	bodyThenEnd
+	bodyThenTrailers
+)
+
+// place picks the engine of a request that has come in full, or of an upgrade, and answers its
+// parts in the order that Envoy expects: headers, body, trailers.
+func (x *exchange) place(has extent) (done bool, err error) {
+	began := time.Now()
+	ctx, cancel := context.WithTimeoutCause(x.stream.Context(), x.server.config.PickTimeout, errPickTimeout)
+	defer cancel()
+	x.receiveAhead(func(r received) {
+		if has != headersFirst || !isRequestPart(r.message) { // any other message before the answer means that the request is over
+			cancel()
+		}
+	})
+	p, bad := x.server.picker.pick(ctx, &x.head, x.body.bytes, x.caller, x.server.fallbacks.of(x.peer))
+	if bad == errGone {
+		x.server.config.Metrics.Ended(telemetry.GatewayGone)
+		return false, nil // run handles the message that has come
+	}
+	if bad != nil {
+		return true, x.refuse(bad)
+	}
+	x.booking = p.booking
+	x.server.config.Metrics.Placed(p.outcome, time.Since(began))
+	x.phase, x.passing = awaitingResponse, has == headersFirst
+	if err := x.stream.Send(headersPlaced(p)); err != nil || has <= headersFirst {
+		return false, err
+	}
+	err = chunks(p.body, has == bodyThenEnd, func(piece []byte, end bool) error { return x.stream.Send(requestBody(piece, end)) })
+	x.body.release()
+	if err != nil || has == bodyThenEnd {
+		return false, err
+	}
+	return false, x.stream.Send(requestTrailers())
+}
+
+// isRequestPart reports whether a message has a part of the request behind its headers.
+func isRequestPart(m *extproc.ProcessingRequest) bool {
+	return m.GetRequestBody() != nil || m.GetRequestTrailers() != nil
+}
+
+// refuse answers the client in the engine's place. The caller then ends the stream.
+func (x *exchange) refuse(p *problem) error {
+	x.server.config.Metrics.Ended(p.outcome)
+	if p.err != nil {
+		x.server.config.Log.Debug().Int("status", p.status).Str("code", p.code).Err(p.err).Msg("request refused")
+	}
+	x.release() // before the client knows, who may come again at once
+	return x.stream.Send(immediate(p, x.head.kind, x.server.config.RetryAfter))
+}
+
+// relayHeaders handles the response's headers.
+func (x *exchange) relayHeaders(m *extproc.ProcessingRequest, h *extproc.HttpHeaders) error {
+	x.body.release()
+	x.phase = relaying
+	head := readResponseHead(h.GetHeaders(), m.GetMetadataContext())
+	if head.served != "" {
+		x.server.served(x.peer, x.booking, head.served)
+	}
+	if x.booking != nil && (x.head.kind != openai.Other || !x.booking.light) && head.status >= 200 && head.status < 300 {
+		x.response = openai.NewResponse(head.contentType, head.contentEncoding)
+	}
+	if h.GetEndOfStream() {
+		x.endResponse()
+	}
+	return x.stream.Send(responseHeaders())
+}
+
+// relayBody passes a chunk of the response on and parses it. The chunks up to the first token,
+// and the last one, are parsed before they are passed on: a client that has them may act at
+// once, and send its next request.
+func (x *exchange) relayBody(b *extproc.HttpBody) error {
+	piece := b.GetBody()
+	before := b.GetEndOfStream() || x.response != nil && !x.response.Started()
+	if before {
+		x.follow(piece)
+	}
+	if b.GetEndOfStream() {
+		x.endResponse()
+	}
+	err := x.pass(b, responseBody)
+	if !before {
+		x.follow(piece)
+	}
+	return err
+}
+
+// passBody passes a chunk of an upgraded request on.
+func (x *exchange) passBody(b *extproc.HttpBody) error {
+	x.passing = !b.GetEndOfStream()
+	return x.pass(b, requestBody)
+}
+
+// pass sends a chunk back as it came, in pieces that message makes messages of.
+func (x *exchange) pass(b *extproc.HttpBody, message func(piece []byte, end bool) *extproc.ProcessingResponse) error {
+	size := int64(len(b.GetBody()))
+	x.server.relayed.Add(size)
+	defer x.server.relayed.Add(-size)
+	return chunks([][]byte{b.GetBody()}, b.GetEndOfStream(), func(piece []byte, end bool) error { return x.stream.Send(message(piece, end)) })
+}
+
+// follow reads from a chunk of the response whether the first token has come and how many
+// tokens there are.
+func (x *exchange) follow(piece []byte) {
+	r := x.response
+	if r == nil || len(piece) == 0 {
+		return
+	}
+	started := r.Started()
+	r.Write(piece)
+	if !started && r.Started() {
+		by := telemetry.PrefillByFirstByte
+		if r.Streams() {
+			by = telemetry.PrefillByStream
+		}
+		x.booking.completePrefill(by)
+	}
+	if r.Streams() {
+		x.booking.generated(r.Tokens())
+	}
+}
+
+// endResponse frees the booking: the engine has finished.
+func (x *exchange) endResponse() {
+	x.phase = ended
+	if x.response != nil {
+		x.response.End()
+		u, said := x.response.Usage()
+		if predicted, ok := x.booking.predictedCached(); ok && said && u.HasCached {
+			x.server.config.Metrics.CachedTokens(u.Cached, predicted)
+		}
+		x.response = nil
+	}
+	x.release()
+	x.booking = nil
+}

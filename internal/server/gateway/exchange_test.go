@@ -1,0 +1,231 @@
+package gateway_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/select-service/select-service/test/servicetest"
+)
+
+const sse = "text/event-stream"
+
+func event(text string) string {
+	return `data: {"choices":[{"index":0,"delta":{"content":"` + text + `"}}]}` + "\n\n"
+}
+
+// TestChat: a streamed chat from its request to the end of its answer, with the load that it
+// is at each step.
+func TestChat(t *testing.T) {
+	w := start(t)
+	w.put(1, 1)
+	ids := servicetest.Prompt(1, 16)
+	text := chat(ids, `,"stream":true`)
+	e, p := w.post(chatPath, text)
+	if p.destination != at(1) || p.body != text || p.status != 0 {
+		t.Fatalf("answered %+v", p)
+	}
+	w.wantLoads("1/0: 16 4 1")
+	e.response(200, sse, false)
+	e.chunk(": a comment\n\n", false)
+	w.wantLoads("1/0: 16 4 1")
+	e.chunk(event("1"), false)
+	if got := w.loads(); got != "1/0: 0 4 1" {
+		t.Errorf("when the client has the first piece, loads are %q", got)
+	}
+	e.chunk(strings.Repeat(event("x"), 4*3), false) // with the first one 13 tokens, three blocks
+	w.wantLoads("1/0: 0 7 1")
+	e.chunk("data: [DONE]\n\n", true)
+	if got := w.loads(); got != "1/0: 0 0 0" {
+		t.Errorf("when the client has the last piece, loads are %q", got)
+	}
+	e.close()
+}
+
+// TestEnds: whatever ends a request, its load goes.
+func TestEnds(t *testing.T) {
+	text := chat(servicetest.Prompt(1, 16), `,"stream":true`)
+	for name, end := range map[string]func(w *world, e *envoy){
+		"end of the stream before an answer": func(_ *world, e *envoy) { e.close() },
+		"broken before an answer":            func(_ *world, e *envoy) { e.cancel() },
+		"500 without a body":                 func(_ *world, e *envoy) { e.response(500, "text/plain", true) },
+		"500 with a body": func(_ *world, e *envoy) {
+			e.response(500, "application/json", false)
+			e.chunk(`{"error":{}}`, true)
+		},
+		"broken while streaming": func(_ *world, e *envoy) {
+			e.response(200, sse, false)
+			e.chunk(event("a"), false)
+			e.cancel()
+		},
+		"end of the stream while streaming": func(_ *world, e *envoy) {
+			e.response(200, sse, false)
+			e.chunk(event("a"), false)
+			e.close()
+		},
+		"an empty last chunk": func(_ *world, e *envoy) {
+			e.response(200, sse, false)
+			e.chunk(event("a"), false)
+			e.chunk("", true)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := start(t)
+			w.put(1, 1)
+			e, _ := w.post(chatPath, text)
+			w.wantLoads("1/0: 16 4 1")
+			end(w, e)
+			w.wantLoads("1/0: 0 0 0")
+		})
+	}
+}
+
+// TestTrailers: a request that ends with trailers is placed then, and gets them back; those
+// of an answer end it.
+func TestTrailers(t *testing.T) {
+	w := start(t)
+	w.put(1, 1)
+	text := chat(servicetest.Prompt(1, 16), "")
+	e := w.open()
+	e.request(chatPath, false)
+	e.body(text[:10], false)
+	e.body(text[10:], false)
+	e.trailers()
+	if p := e.placement(true, true); p.destination != at(1) || p.body != text {
+		t.Fatalf("answered %+v", p)
+	}
+	e.response(200, "application/json", false)
+	e.chunk(`{}`, false)
+	w.wantLoads("1/0: 0 4 1") // the first byte
+	e.send(responseTrailersOf())
+	if e.receive().GetResponseTrailers() == nil {
+		t.Fatal("the trailers were not answered")
+	}
+	w.wantLoads("1/0: 0 0 0")
+	e.close()
+}
+
+// TestBodies: long bodies come back in the order and as they are, in pieces that Envoy takes.
+func TestBodies(t *testing.T) {
+	w := start(t)
+	w.put(1, 1)
+	text := chat(servicetest.Prompt(1, 16), `,"x":"`+strings.Repeat("0123456789", 30_000)+`"`)
+	e := w.open()
+	e.request(chatPath, false)
+	for rest := text; ; rest = rest[min(len(rest), 65_000):] {
+		e.body(rest[:min(len(rest), 65_000)], len(rest) <= 65_000)
+		if len(rest) <= 65_000 {
+			break
+		}
+	}
+	if p := e.placement(true, false); p.body != text {
+		t.Fatalf("%d bytes came back as %d", len(text), len(p.body))
+	}
+	e.response(200, "application/json", false)
+	e.chunk(strings.Repeat("x", 1<<20), true)
+	e.close()
+}
+
+// TestModes: only a filter that streams bodies in both directions is served, or one that keeps
+// the response's body to itself.
+func TestModes(t *testing.T) {
+	const duplex, buffered, none = filterv3.ProcessingMode_FULL_DUPLEX_STREAMED, filterv3.ProcessingMode_BUFFERED, filterv3.ProcessingMode_NONE
+	for _, tt := range []struct {
+		request, response filterv3.ProcessingMode_BodySendMode
+		want              codes.Code
+	}{
+		{duplex, duplex, codes.OK},
+		{duplex, none, codes.OK},
+		{buffered, buffered, codes.FailedPrecondition},
+		{duplex, filterv3.ProcessingMode_STREAMED, codes.FailedPrecondition},
+		{none, duplex, codes.FailedPrecondition},
+	} {
+		t.Run(tt.request.String()+" "+tt.response.String(), func(t *testing.T) {
+			w := start(t)
+			w.put(1, 1)
+			e := w.open()
+			e.config.RequestBodyMode, e.config.ResponseBodyMode = tt.request, tt.response
+			e.request(chatPath, false)
+			e.body(chat(servicetest.Prompt(1, 8), ""), true)
+			if tt.want == codes.OK {
+				e.placement(true, false)
+				e.response(200, sse, false)
+				e.close()
+				w.wantLoads("1/0: 0 0 0")
+				return
+			}
+			_, err := e.stream.Recv()
+			if status.Code(err) != tt.want || !strings.Contains(err.Error(), "response_body_mode") {
+				t.Errorf("ended with %v", err)
+			}
+			if lines := w.log.Take(t); len(lines) == 0 || !strings.Contains(lines[0], "FULL_DUPLEX_STREAMED") {
+				t.Errorf("logged %v", lines)
+			}
+		})
+	}
+	t.Run("not said", func(t *testing.T) {
+		w := start(t)
+		w.put(1, 1)
+		e := w.open()
+		e.config = nil
+		e.request(chatPath, false)
+		e.body(chat(servicetest.Prompt(1, 8), ""), true)
+		e.placement(true, false)
+		e.close()
+	})
+}
+
+// TestLocalReply: a response that Envoy makes itself while a request is being read or waits is
+// passed on, and nothing stays booked.
+func TestLocalReply(t *testing.T) {
+	w := start(t)
+	w.put(1, 1)
+	e := w.open()
+	e.request(chatPath, false)
+	e.body("{", false)
+	e.response(408, "text/plain", true)
+	e.body("}", true) // nobody reads it
+	e.close()
+	w.wantLoads("1/0: 0 0 0")
+}
+
+// TestOrder: messages in an order that no filter has end the stream.
+func TestOrder(t *testing.T) {
+	for name, send := range map[string]func(e *envoy){
+		"a body first":     func(e *envoy) { e.body("x", true) },
+		"a response first": func(e *envoy) { e.send(responseTrailersOf()) },
+		"headers twice": func(e *envoy) {
+			e.request(chatPath, false)
+			e.request(chatPath, false)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := start(t)
+			w.put(1, 1)
+			e := w.open()
+			send(e)
+			if _, err := e.stream.Recv(); status.Code(err) != codes.InvalidArgument {
+				t.Errorf("ended with %v", err)
+			}
+		})
+	}
+}
+
+// TestRemovedHeaders: what a client must not say reaches no engine.
+func TestRemovedHeaders(t *testing.T) {
+	w := start(t)
+	w.put(1, 2)
+	_, p := w.post(chatPath, chat(servicetest.Prompt(1, 8), ""), "x-data-parallel-rank", "7", "x-prefiller-host-port", "1.2.3.4:5")
+	if slices.Contains(p.removed, "x-data-parallel-rank") || p.headers["x-data-parallel-rank"] == "" {
+		t.Errorf("the rank is told as %q, and removed are %v", p.headers["x-data-parallel-rank"], p.removed)
+	}
+	for _, name := range []string{"x-prefiller-host-port", "x-gateway-destination-endpoint-served", "x-gateway-destination-endpoint-subset"} {
+		if !slices.Contains(p.removed, name) {
+			t.Errorf("%s is not removed", name)
+		}
+	}
+}

@@ -1,0 +1,102 @@
+package gateway_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+
+	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection/admission"
+	"github.com/select-service/select-service/internal/server/gateway"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/memory"
+	"github.com/select-service/select-service/test/servicetest"
+)
+
+// tokenIDs is a completion whose prompt is about size bytes of token ids.
+func tokenIDs(size int) string {
+	return `{"model":"m","prompt":[` + strings.Repeat("1,", size/2) + `1]}`
+}
+
+// TestTokenMemory: the token ids of a body are in an account while they are in use, which has
+// a limit, and not while the request waits.
+func TestTokenMemory(t *testing.T) {
+	budget := memory.New(4 << 20)
+	serving := budget.Account(memory.Serving)
+	w := start(t, func(c *node.Config, g *gateway.Config) {
+		g.Memory, c.Admission = budget, admission.Config{Threshold: new(0.5)}
+	})
+	w.put(1, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(16)) })
+	if _, p := w.post(completionsPath, tokenIDs(int(serving.Limit())/4+2)); p.status != 503 || !strings.Contains(p.answer, `"no_memory"`) {
+		t.Errorf("a body whose tokens have no room: %d %s", p.status, p.answer)
+	}
+	first, p := w.post(completionsPath, tokenIDs(memory.SmallBody+2))
+	if p.destination != at(1) {
+		t.Fatalf("answered %+v", p)
+	}
+	second := w.open()
+	second.request(completionsPath, false)
+	second.body(tokenIDs(memory.SmallBody+2), true)
+	await(t, func() string {
+		if n := w.Loads(nil, nil)[0].PendingCount; n != 1 || serving.Used() > 0 {
+			return fmt.Sprintf("%d requests wait, and %d bytes are in use", n, serving.Used())
+		}
+		return ""
+	})
+	first.close()
+	second.placement(true, false)
+	second.close()
+	w.wantLoads("1/0: 0 0 0")
+}
+
+// relays is a script that looks at an account whenever a piece of an answer is sent.
+type relays struct {
+	*script
+	account *memory.Account
+	most    int64
+}
+
+func (r *relays) Send(m *extproc.ProcessingResponse) error {
+	if m.GetResponseBody() != nil {
+		r.most = max(r.most, r.account.Used())
+	}
+	return r.script.Send(m)
+}
+
+// TestRelayMemory: pieces of answers are in an account while they pass by; beyond its limit new
+// requests are refused.
+func TestRelayMemory(t *testing.T) {
+	budget := memory.New(4 << 20)
+	answers := budget.Account(memory.Answers)
+	w := start(t, func(_ *node.Config, c *gateway.Config) { c.Memory = budget })
+	w.put(1, 1)
+	piece := make([]byte, 100<<10)
+	s := &relays{account: answers, script: newScript([]step{
+		{message: steps[0]},
+		{message: steps[4]},
+		{message: &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extproc.HttpHeaders{
+			Headers: headerMap([]string{":status", "200", "content-type", "application/octet-stream"}),
+		}}}},
+		{message: &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseBody{ResponseBody: &extproc.HttpBody{Body: piece, EndOfStream: true}}}},
+	})}
+	if err := w.server.Process(s); err != nil {
+		t.Fatal(err)
+	}
+	if s.most != int64(len(piece)) || answers.Used() != 0 {
+		t.Errorf("%d bytes were in use while a piece of %d passed, %d afterwards", s.most, len(piece), answers.Used())
+	}
+
+	over := answers.Limit() + 1
+	answers.Add(over)
+	if _, p := w.post(chatPath, chat(servicetest.Prompt(1, 8), "")); p.status != 503 || !strings.Contains(p.answer, `"no_memory"`) || p.headers["retry-after"] == "" {
+		t.Errorf("answered %+v", p)
+	}
+	answers.Add(-over)
+	e, p := w.post(chatPath, chat(servicetest.Prompt(1, 8), ""))
+	if p.destination != at(1) {
+		t.Errorf("answered %+v", p)
+	}
+	e.close()
+}

@@ -1,0 +1,196 @@
+package gateway
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/select-service/select-service/internal/server/access"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// models maps the model names of requests to scopes and their workers.
+type models struct {
+	catalog *catalog.Catalog
+	// named are the configured names; nil: every model of the tenant default has its own name.
+	named map[string]catalog.Scope
+
+	mu    sync.Mutex // guards pools
+	pools map[catalog.Scope]*pool
+}
+
+// target is the scope and adapter that a model name stands for.
+type target struct {
+	scope catalog.Scope
+	lora  string // name of the adapter; "": none
+	base  string // the engines' name of the model without the adapter
+}
+
+// pool is what the workers of a scope's snapshot can do.
+type pool struct {
+	snapshot *catalog.Snapshot
+	adapters map[string]bool // the adapters that at least one worker has
+	// prefills: there are workers that only prefill. The others decode, and prefill too if none
+	// of those did.
+	prefills bool
+	obeys    bool // a worker that decodes has a sidecar that obeys the rank that prefills
+}
+
+// maxPools bounds the remembered pools; those of scopes that have gone stay until it is
+// reached.
+const maxPools = 4096
+
+// find returns the target of a model name that the caller may see. The empty name stands for
+// the only model, if there is just one.
+func (m *models) find(name string, caller *access.Caller) (target, bool) {
+	t, ok := m.lookUp(name)
+	return t, ok && caller.Sees(t.scope)
+}
+
+func (m *models) lookUp(name string) (target, bool) {
+	if m.named != nil {
+		if sc, ok := m.named[name]; ok {
+			return target{scope: sc, base: name}, true
+		}
+	} else if sc := (catalog.Scope{Model: name, Tenant: catalog.DefaultName}); name != "" && m.registered(sc) {
+		return target{scope: sc, base: name}, true
+	}
+	all := m.scopes()
+	if name == "" {
+		if len(all) == 1 {
+			return all[0], true
+		}
+		return target{}, false
+	}
+	for _, t := range all {
+		if p := m.pool(t.scope); p != nil && p.adapters[name] {
+			t.lora = name
+			return t, true
+		}
+	}
+	return target{}, false
+}
+
+// registered reports whether the scope has a worker, in any state.
+func (m *models) registered(sc catalog.Scope) bool {
+	return m.catalog.Snapshot(sc) != nil || m.catalog.HasModel(sc.Model) && len(m.catalog.List(&sc.Model, &sc.Tenant)) > 0
+}
+
+// scopes lists the scopes that requests can name: the configured ones, or those of the tenant
+// default that have workers.
+func (m *models) scopes() (all []target) {
+	if m.named == nil {
+		for _, s := range m.catalog.Snapshots() {
+			if s.Scope.Tenant == catalog.DefaultName {
+				all = append(all, target{scope: s.Scope, base: s.Scope.Model})
+			}
+		}
+		return all
+	}
+	for name, sc := range m.named {
+		all = append(all, target{scope: sc, base: name})
+	}
+	slices.SortFunc(all, func(a, b target) int {
+		if c := a.scope.Compare(b.scope); c != 0 {
+			return c
+		}
+		if a.base < b.base {
+			return -1
+		}
+		return 1
+	})
+	return all
+}
+
+// haveWorkers reports whether any model that requests can name has workers.
+func (m *models) haveWorkers() bool {
+	return slices.ContainsFunc(m.scopes(), func(t target) bool { return m.catalog.Snapshot(t.scope) != nil })
+}
+
+// pool returns the scope's pool for the current snapshot; nil if it has no workers.
+func (m *models) pool(sc catalog.Scope) *pool {
+	if snap := m.catalog.Snapshot(sc); snap != nil {
+		return m.poolOf(snap)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.pools, sc)
+	return nil
+}
+
+func (m *models) poolOf(snap *catalog.Snapshot) *pool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.pools[snap.Scope]
+	if p == nil || p.snapshot != snap {
+		p = newPool(snap)
+		if m.pools == nil || len(m.pools) >= maxPools {
+			m.pools = make(map[catalog.Scope]*pool)
+		}
+		m.pools[snap.Scope] = p
+	}
+	return p
+}
+
+func newPool(snap *catalog.Snapshot) *pool {
+	p := &pool{snapshot: snap, adapters: make(map[string]bool)}
+	for _, w := range snap.Workers {
+		for _, name := range w.Adapters {
+			p.adapters[name] = true
+		}
+		p.prefills = p.prefills || onlyPrefills(w)
+		p.obeys = p.obeys || !onlyPrefills(w) && obeysPrefillRank(w)
+	}
+	return p
+}
+
+func onlyPrefills(w *catalog.Worker) bool { return w.Role != nil && *w.Role == catalog.RolePrefill }
+
+// obeysPrefillRank reports whether the sidecar of a worker that decodes obeys the rank that
+// prefills.
+func obeysPrefillRank(w *catalog.Worker) bool {
+	return w.PrefillRankHeader != nil && *w.PrefillRankHeader
+}
+
+// filter says which ranks may take one leg of a request.
+type filter struct {
+	models    *models
+	endpoints *endpoints
+	prefill   bool     // the prefill leg, for workers that only prefill; else for all others
+	lora      string   // the adapter that the worker must have; "": none
+	subset    subset   // of the endpoints
+	without   []uint64 // ids of workers whose address is unknown
+}
+
+// eligible implements selecting.Eligible. A rank whose host name was never looked up is in no
+// subset.
+func (f *filter) eligible(snap *catalog.Snapshot) func(catalog.Entry) bool {
+	if f.key() == "" && !f.models.poolOf(snap).prefills {
+		return nil
+	}
+	return func(e catalog.Entry) bool {
+		w := e.Worker
+		if onlyPrefills(w) != f.prefill || slices.Contains(f.without, w.ID) ||
+			f.lora != "" && !slices.Contains(w.Adapters, f.lora) {
+			return false
+		}
+		if !f.subset.given {
+			return true
+		}
+		at, ok := f.endpoints.known(w, e.DP)
+		return ok && f.subset.has(at)
+	}
+}
+
+// key is the same for filters of equal effect; "": every worker that does not only prefill.
+func (f *filter) key() string {
+	if !f.prefill && f.lora == "" && !f.subset.given && len(f.without) == 0 {
+		return ""
+	}
+	var in []string
+	if f.subset.given {
+		in = append(slices.Sorted(maps.Keys(f.subset.of)), "")
+	}
+	return fmt.Sprintf("%t %q %v %q", f.prefill, f.lora, f.without, in)
+}

@@ -1,0 +1,338 @@
+package openai
+
+import (
+	"bytes"
+	"math"
+	"strings"
+	"sync"
+
+	"github.com/select-service/select-service/internal/codec/bodyscan"
+)
+
+// Request has what the choice of a worker needs of a request's body. It refers to the body's
+// memory, which must not change while the Request is in use.
+type Request struct {
+	Kind Kind
+	// Model is the model as the client names it, which may be an adapter; empty: none.
+	Model string
+	// Stream: the client asked for server-sent events. IncludeUsage: and for the usage at their
+	// end.
+	Stream, IncludeUsage bool
+	Hints                Hints
+	// Salt is the cache salt of the body, trimmed; empty: none. See CacheSalt.
+	Salt string
+	// MaxTokens is the client's limit on generated tokens; 0: none given.
+	MaxTokens uint32
+
+	// Prompts counts the prompts: more than one only in a batch of completions.
+	Prompts int
+	// Tokens has the first prompt's token ids if the body has ids instead of text, else nil.
+	// FurtherTokens counts the ids of the batch's other prompts.
+	Tokens        []uint32
+	FurtherTokens int
+	// FirstBytes and TextBytes are the approximate bytes of text of the first prompt and of all
+	// prompts. Token counts are estimated from them where no tokenizer counts.
+	FirstBytes, TextBytes int
+	// Media: the prompt has parts that are not text or not in the body, so that its text alone
+	// does not determine its blocks.
+	Media bool
+
+	body    []byte // without a byte order mark
+	open    int    // offset behind the bracket that opens the body
+	idLists int    // how many members of another route may have token ids
+	members [memberCount]span
+}
+
+// Hints has the members of nvext.agent_hints. Nil: not given.
+type Hints struct {
+	Priority       *int32
+	StrictPriority *uint32
+	OutputTokens   *uint32 // osl: expected output in tokens
+	// LatencySensitivity is a priority jump in seconds. It is deprecated; Priority takes
+	// precedence.
+	LatencySensitivity *float64
+}
+
+// span is a value's place in the body: body[start:end]. No value starts at 0.
+type span struct{ start, end int }
+
+func (s span) exists() bool { return s.start > 0 }
+
+// member is a member whose place in the body is remembered.
+type member int
+
+const (
+	memberModel member = iota
+	memberSalt
+	memberMessages
+	memberPrompt
+	memberInput
+	memberTools
+	memberSystem
+	memberInstructions
+	memberTemplate
+	memberTemplateKwargs
+	memberDocuments
+	memberReasoningEffort
+	memberAddGeneration
+	memberContinueFinal
+	memberAddSpecial
+	memberMaxTokens // max_output_tokens of a response
+	memberMaxCompletionTokens
+	memberTruncateTokens
+	memberTruncationSide
+	memberTruncation
+	memberSuffix
+	memberEcho
+	memberTransfer
+	memberIDs // token ids of another route, but for its input
+	memberReasoning
+	memberThinking
+	memberOutputConfig
+	memberCount
+)
+
+func (r *Request) raw(m member) []byte { return r.body[r.members[m].start:r.members[m].end] }
+
+// isNull reports whether the member is missing or null.
+func (r *Request) isNull(m member) bool {
+	return !r.members[m].exists() || string(r.raw(m)) == "null"
+}
+
+// scanners are reused: they keep memory for strings with escapes.
+var scanners = sync.Pool{New: func() any { return new(bodyscan.Scanner) }}
+
+// ParseRequest reads the body of a request, without the byte order mark that it may begin with.
+// The error is a *bodyscan.Error with the first fault, and never repeats text of the body. For
+// the kind Other any body is accepted; of its prompt PromptIDs may read token ids.
+func ParseRequest(kind Kind, body []byte) (*Request, error) {
+	r := &Request{Kind: kind, body: bytes.TrimPrefix(body, []byte(byteOrderMark))}
+	err := scan(r.body, func(s *bodyscan.Scanner) {
+		s.Next()
+		r.open = s.Offset() + 1
+		shapes[kind].Read(s, r)
+	})
+	switch {
+	case err == nil:
+		return r, nil
+	case kind == Other:
+		return &Request{body: body}, nil // no JSON, or not of this form: it stays as it is
+	default:
+		return nil, err
+	}
+}
+
+// shapes describes the bodies of the kinds. Members not listed are skipped.
+var shapes = [...]*bodyscan.Object[Request]{
+	Other: bodyscan.NewObject(append(
+		idFields(),
+		placed("model", memberModel, readModel),
+		placed("cache_salt", memberSalt, readPlainSalt),
+		field("stream", func(s *bodyscan.Scanner, r *Request) { r.Stream = readFlag(s) }),
+		placed("truncate_prompt_tokens", memberTruncateTokens, skip),
+		placed("truncation_side", memberTruncationSide, skip),
+	)...),
+	Chat: bodyscan.NewObject(append(
+		fields(),
+		placed("messages", memberMessages, readMessages),
+		placed("tools", memberTools, readSize),
+		placed("max_completion_tokens", memberMaxCompletionTokens, readLimit),
+		placed("max_tokens", memberMaxTokens, readLimit),
+		placed("truncate_prompt_tokens", memberTruncateTokens, skip),
+		placed("truncation_side", memberTruncationSide, skip),
+		placed("echo", memberEcho, skip),
+		placed("kv_transfer_params", memberTransfer, skip),
+		placed("chat_template", memberTemplate, skip),
+		placed("chat_template_kwargs", memberTemplateKwargs, skip),
+		placed("documents", memberDocuments, readSize),
+		placed("reasoning_effort", memberReasoningEffort, skip),
+		placed("add_generation_prompt", memberAddGeneration, skip),
+		placed("continue_final_message", memberContinueFinal, skip),
+		placed("add_special_tokens", memberAddSpecial, skip),
+		field("session_params", readElsewhere),
+	)...),
+	Completions: bodyscan.NewObject(append(
+		fields(),
+		placed("prompt", memberPrompt, readPrompts),
+		field("prompt_embeds", readElsewhere),
+		placed("suffix", memberSuffix, skip),
+		placed("max_tokens", memberMaxTokens, readLimit),
+		placed("truncate_prompt_tokens", memberTruncateTokens, skip),
+		placed("truncation_side", memberTruncationSide, skip),
+		placed("add_special_tokens", memberAddSpecial, skip),
+		field("session_params", readElsewhere),
+	)...),
+	Responses: bodyscan.NewObject(append(
+		fields(),
+		placed("input", memberInput, readInput),
+		placed("instructions", memberInstructions, readSize),
+		placed("tools", memberTools, readSize),
+		field("previous_response_id", readElsewhere),
+		field("prompt", readElsewhere),
+		field("previous_input_messages", readElsewhere),
+		placed("reasoning", memberReasoning, skip),
+		placed("chat_template_kwargs", memberTemplateKwargs, skip),
+		placed("max_output_tokens", memberMaxTokens, readLimit),
+		placed("truncation", memberTruncation, skip),
+		placed("kv_transfer_params", memberTransfer, skip),
+	)...),
+	Messages: bodyscan.NewObject(append(
+		fields(),
+		placed("messages", memberMessages, readMessages),
+		placed("system", memberSystem, readSystem),
+		placed("tools", memberTools, readSize),
+		placed("thinking", memberThinking, skip),
+		placed("output_config", memberOutputConfig, skip),
+		placed("chat_template_kwargs", memberTemplateKwargs, skip),
+		placed("max_tokens", memberMaxTokens, readLimit),
+		placed("kv_transfer_params", memberTransfer, skip),
+	)...),
+}
+
+// fields returns the members that all kinds with a prompt share.
+func fields() []bodyscan.Field[Request] {
+	return []bodyscan.Field[Request]{
+		placed("model", memberModel, readModel),
+		placed("cache_salt", memberSalt, readSalt),
+		field("stream", func(s *bodyscan.Scanner, r *Request) { r.Stream = readFlag(s) }),
+		field("stream_options", readIfObject(streamOptions)),
+		field("nvext", orNull(extension.Read)),
+	}
+}
+
+func field(name string, read func(*bodyscan.Scanner, *Request)) bodyscan.Field[Request] {
+	return bodyscan.Field[Request]{Name: name, Read: read}
+}
+
+// placed returns a member that also remembers its place in the body.
+func placed(name string, m member, read func(*bodyscan.Scanner, *Request)) bodyscan.Field[Request] {
+	return field(name, func(s *bodyscan.Scanner, r *Request) {
+		s.Next()
+		start := s.Offset()
+		read(s, r)
+		r.members[m] = span{start, s.Offset()}
+	})
+}
+
+// readLimit reads a limit on the generated tokens. The lowest of a body's limits counts. A value
+// that is no positive number is ignored: the engine refuses it.
+func readLimit(s *bodyscan.Scanner, r *Request) {
+	c := s.Next()
+	start := s.Offset()
+	s.Skip()
+	if c < '0' || c > '9' || s.Err() != nil {
+		return
+	}
+	n := uint64(0)
+	for _, d := range r.body[start:s.Offset()] {
+		if d < '0' || d > '9' {
+			return
+		}
+		n = min(n*10+uint64(d-'0'), math.MaxUint32)
+	}
+	if n > 0 && (r.MaxTokens == 0 || n < uint64(r.MaxTokens)) {
+		r.MaxTokens = uint32(n)
+	}
+}
+
+func skip(s *bodyscan.Scanner, _ *Request) { s.Skip() }
+
+// readSize counts the bytes of a value that becomes text of every prompt.
+func readSize(s *bodyscan.Scanner, r *Request) {
+	c := s.Next()
+	start := s.Offset()
+	if s.Skip(); c != 'n' {
+		r.countText(s.Offset() - start)
+	}
+}
+
+func (r *Request) countText(n int) {
+	r.TextBytes += n
+	r.FirstBytes += n
+}
+
+// readElsewhere reads a member that refers to a prompt, or a part of one, that is not in the
+// body.
+func readElsewhere(s *bodyscan.Scanner, r *Request) {
+	if s.Next() != 'n' {
+		r.Media = true
+	}
+	s.Skip()
+}
+
+func readModel(s *bodyscan.Scanner, r *Request) {
+	if !s.Null() {
+		r.Model = s.String()
+	}
+}
+
+func readSalt(s *bodyscan.Scanner, r *Request) {
+	if s.Null() {
+		return
+	}
+	if salt := strings.TrimSpace(s.String()); r.Salt == "" {
+		r.Salt = salt // nvext.cache_salt takes precedence
+	}
+}
+
+// readFlag reports whether the value is true. Anything else counts as false; the engine refuses
+// what is no boolean.
+func readFlag(s *bodyscan.Scanner) bool {
+	if s.Next() == 't' {
+		return s.Bool()
+	}
+	s.Skip()
+	return false
+}
+
+// readIfObject reads an object of the given shape and skips anything else, which the engine
+// refuses.
+func readIfObject[T any](shape *bodyscan.Object[T]) func(*bodyscan.Scanner, *T) {
+	return func(s *bodyscan.Scanner, v *T) {
+		if s.Next() == '{' {
+			shape.Read(s, v)
+			return
+		}
+		s.Skip()
+	}
+}
+
+var streamOptions = bodyscan.NewObject(
+	field("include_usage", func(s *bodyscan.Scanner, r *Request) { r.IncludeUsage = readFlag(s) }),
+)
+
+// orNull reads a value that may be null; null means not given.
+func orNull[T any](read func(*bodyscan.Scanner, *T)) func(*bodyscan.Scanner, *T) {
+	return func(s *bodyscan.Scanner, v *T) {
+		if !s.Null() {
+			read(s, v)
+		}
+	}
+}
+
+// extension describes nvext. Its members are for the gateway, so wrong types are faults here.
+var extension = bodyscan.NewObject(
+	field("agent_hints", orNull(func(s *bodyscan.Scanner, r *Request) { hints.Read(s, &r.Hints) })),
+	field("cache_salt", orNull(func(s *bodyscan.Scanner, r *Request) {
+		if salt := strings.TrimSpace(s.String()); salt != "" {
+			r.Salt = salt
+		}
+	})),
+)
+
+var hints = bodyscan.NewObject(
+	bodyscan.Field[Hints]{Name: "priority", Read: bodyscan.Optional(func(h *Hints) **int32 { return &h.Priority }, readInt32)},
+	bodyscan.Field[Hints]{Name: "strict_priority", Read: bodyscan.Optional(func(h *Hints) **uint32 { return &h.StrictPriority }, (*bodyscan.Scanner).Uint32)},
+	bodyscan.Field[Hints]{Name: "osl", Read: bodyscan.Optional(func(h *Hints) **uint32 { return &h.OutputTokens }, (*bodyscan.Scanner).Uint32)},
+	bodyscan.Field[Hints]{Name: "latency_sensitivity", Read: bodyscan.Optional(func(h *Hints) **float64 { return &h.LatencySensitivity }, (*bodyscan.Scanner).Float64)},
+)
+
+func readInt32(s *bodyscan.Scanner) int32 {
+	negative := s.Next() == '-'
+	v := int64(s.Hash64())
+	if v < math.MinInt32 || v > math.MaxInt32 || v < 0 != negative && v != 0 {
+		s.Fail("integer out of range, expected a signed 32-bit integer")
+		return 0
+	}
+	return int32(v)
+}

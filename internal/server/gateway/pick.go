@@ -1,0 +1,502 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/rs/zerolog"
+
+	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/server/access"
+	"github.com/select-service/select-service/internal/server/gateway/openai"
+	"github.com/select-service/select-service/internal/telemetry"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/memory"
+	"github.com/select-service/select-service/pkg/selector"
+)
+
+// picker chooses the engines of requests and books their load.
+type picker struct {
+	config    *Config
+	api       *selection.API
+	models    *models
+	endpoints *endpoints
+	bookings  *bookings
+	lengths   *lengths
+	serving   *memory.Account // for the tokens of large bodies
+	metrics   *telemetry.Gateway
+	log       zerolog.Logger
+}
+
+// placement is where a request goes.
+type placement struct {
+	destinations []string // ip:port, the chosen one first
+	rank         *uint32  // the rank in the form of the engine's frontend; nil: it is not named
+	prefiller    string   // ip:port of the prefill's engine; "": none
+	prefillRank  *uint32  // of the prefill's engine, as rank
+	body         [][]byte // body for the engine, in pieces
+	booking      *booking // nil: nothing is booked
+	outcome      telemetry.GatewayOutcome
+}
+
+// request is a request while its engine is chosen.
+type request struct {
+	*picker
+	head       *head
+	caller     *access.Caller
+	target     target
+	pool       *pool
+	body       *openai.Request
+	text       []byte
+	salt       string
+	engineSalt string // the salt as the engine gets it
+	// streams: the engine will answer with events, and the first one completes the prefill.
+	streams bool
+	// fallbacks is how many further destinations the gateway accepts.
+	fallbacks int
+
+	prompt selection.Prompt
+	light  bool  // nothing is known of the prompt's work
+	held   int64 // bytes reserved by holdTokens
+	// without are workers that were chosen although their address is unknown.
+	without []uint64
+	alone   bool // no other worker prefills for the decode worker
+}
+
+// pick chooses where a request goes. The caller frees the booking of the placement, if it has
+// one; with a problem there is none.
+func (p *picker) pick(ctx context.Context, h *head, text []byte, caller *access.Caller, fallbacks int) (*placement, *problem) {
+	r := request{picker: p, head: h, caller: caller, text: text, fallbacks: fallbacks}
+	defer func() { r.serving.Release(r.held) }()
+	if h.kind == openai.Other {
+		return r.pickOther(ctx)
+	}
+	if bad := r.read(); bad != nil {
+		return nil, bad
+	}
+	if bad := r.findEligible(ctx); bad != nil {
+		return nil, bad
+	}
+	if bad := r.tokenize(ctx); bad != nil {
+		return nil, bad
+	}
+	place, bad := r.book(ctx)
+	if bad != nil {
+		return nil, bad
+	}
+	place.body = r.body.Body(r.engineSalt)
+	return place, nil
+}
+
+// read parses the body and finds its model, salt and workers.
+func (r *request) read() *problem {
+	if r.head.kind == openai.Completions { // its prompt may be token ids
+		if bad := r.holdTokens(); bad != nil {
+			return bad
+		}
+	}
+	var err error
+	if r.body, err = openai.ParseRequest(r.head.kind, r.text); err != nil {
+		return errInvalid("invalid_request_body", "Invalid request body: "+err.Error())
+	}
+	known := false
+	if r.target, known = r.models.find(r.body.Model, r.caller); !known {
+		return r.noSuchModel()
+	}
+	if r.salt, r.engineSalt, err = r.body.CacheSalt(r.head.tenants, r.config.SaltTag); err != nil {
+		return errInvalid("invalid_cache_salt", err.Error())
+	}
+	r.streams = r.body.Stream
+	if r.pool = r.models.pool(r.target.scope); r.pool == nil {
+		return errNoEndpoint(nil)
+	}
+	return nil
+}
+
+// noSuchModel is the answer for a model that is not served. Without any worker it is not known
+// which models there are.
+func (r *request) noSuchModel() *problem {
+	if r.models.named == nil && len(r.models.scopes()) == 0 {
+		return errNoEndpoint(nil)
+	}
+	return errUnknownModel(catalog.Clip(r.body.Model))
+}
+
+// filter returns which ranks may take a leg of the request. A subset restricts the decode leg
+// only.
+func (r *request) filter(prefill bool) *filter {
+	f := &filter{models: r.models, endpoints: r.endpoints, prefill: prefill, lora: r.target.lora, without: slices.Clone(r.without)}
+	if !prefill {
+		f.subset = r.head.subset
+	}
+	return f
+}
+
+// findEligible looks up the addresses that the request's subset is compared with. It is a problem
+// if no rank can take the decode leg.
+func (r *request) findEligible(ctx context.Context) *problem {
+	if r.head.subset.given {
+		for _, e := range r.pool.snapshot.Ranks() {
+			_, _ = r.endpoints.of(ctx, e.Worker, e.DP) // one that has no address is in no subset
+		}
+	}
+	eligible := r.filter(false).eligible(r.pool.snapshot)
+	if eligible != nil && !slices.ContainsFunc(r.pool.snapshot.Ranks(), eligible) {
+		return errNoEndpoint(selector.ErrNoEndpoints)
+	}
+	return nil
+}
+
+// selection returns the request to package selecting, for one leg: the prefill or the decode.
+func (r *request) selection(prefill bool) *selection.SelectRequest {
+	f := r.filter(prefill)
+	req := &selection.SelectRequest{
+		Scope: r.target.scope, Prompt: r.prompt, ExpectedOutputTokens: r.body.Hints.OutputTokens,
+		PolicyClass: r.head.class, Session: r.head.session, SoftSession: true, Lease: r.config.Lease,
+		Eligible: f.eligible, EligibleKey: f.key(), ByLoad: r.light,
+	}
+	priority, strict := r.head.priority, r.head.strictPriority
+	if priority == nil {
+		priority = r.body.Hints.Priority
+	}
+	if strict == nil {
+		strict = r.body.Hints.StrictPriority
+	}
+	if strict != nil {
+		req.StrictPriority = *strict
+	}
+	if priority != nil {
+		req.PriorityJump = float64(max(0, *priority)) // as in Dynamo: a negative priority counts as 0
+	} else if l := r.body.Hints.LatencySensitivity; l != nil {
+		req.PriorityJump = max(0, *l)
+	}
+	return req
+}
+
+// book chooses the ranks and books them. If a chosen worker has left the catalog meanwhile, it
+// tries once more; if its address is unknown, it tries the others.
+func (r *request) book(ctx context.Context) (place *placement, bad *problem) {
+	for left := false; ; {
+		if place, bad = r.bookOnce(ctx); bad == nil || ctx.Err() != nil {
+			return place, bad
+		}
+		nowhere, unknown := errors.AsType[*addressError](bad)
+		switch {
+		case !r.released() && errors.Is(bad, errPrefillGone): // the decode worker prefills
+		case r.released(), !unknown && (left || !errors.Is(bad, errLeft)):
+			return nil, bad
+		case unknown:
+			r.without = append(r.without, nowhere.worker)
+		default:
+			left = true
+		}
+	}
+}
+
+// released reports whether ReleaseText has dropped the prompt's tokens.
+func (r *request) released() bool { return r.prompt.HasTokenIDs && r.prompt.TokenIDs == nil }
+
+// errLeft is the cause if a worker left the catalog after it was chosen.
+var errLeft = errors.New("the chosen worker has just left")
+
+// addressError is the cause if the address of a chosen worker is unknown.
+type addressError struct {
+	worker uint64
+	err    error
+}
+
+func (e *addressError) Error() string { return fmt.Sprintf("worker %d: %v", e.worker, e.err) }
+
+func (e *addressError) Unwrap() error { return e.err }
+
+func (r *request) bookOnce(ctx context.Context) (*placement, *problem) {
+	b := r.bookings.open(r.target.scope)
+	if r.light {
+		b = r.bookings.openLight(r.target.scope)
+	}
+	place := &placement{booking: b, outcome: telemetry.GatewayBooked}
+	req := r.selection(false)
+	told := r.pool.obeys
+	if r.pool.prefills && !r.alone {
+		booked, bad := r.bookPrefill(ctx, b, place, told)
+		if bad != nil {
+			b.free()
+			return nil, bad
+		}
+		if booked { // the decode leg computes no prompt, so neither its prefill nor its cache counts
+			req.Override = selector.Override{TrackPrefill: new(false), OverlapWeight: new(0.0)}
+			req.NoOverlap = true
+		}
+	}
+	if !r.streams && !r.light && b.prefill.id == "" {
+		req.Stored = b.storedByEvent
+	}
+	if !r.pool.prefills {
+		req.Fallbacks = r.fallbacks
+	}
+	if r.held > 0 {
+		req.Text = r
+	}
+	sel, err := r.api.Select(ctx, req, true)
+	if err == nil && place.prefiller != "" {
+		if bad := r.rebookPrefill(ctx, b, &sel, place, told); bad != nil {
+			r.adopt(&sel, req.ExpectedOutputTokens, place)
+			b.free()
+			return nil, bad
+		}
+	}
+	if err == nil {
+		r.adopt(&sel, req.ExpectedOutputTokens, place)
+		err = r.locate(ctx, &sel, place)
+	}
+	if err != nil {
+		b.free()
+		return nil, problemOf(ctx, err)
+	}
+	if place.booking != nil {
+		b.start()
+	}
+	return place, nil
+}
+
+// adopt takes the reservation of the answering rank into the placement's booking, if there is
+// one: a request that is placed by load has none where the ledger has no room.
+func (r *request) adopt(sel *selection.Selection, expected *uint32, place *placement) {
+	if sel.ReservationID != nil {
+		place.booking.add(sel, expected)
+		return
+	}
+	if place.outcome = telemetry.GatewayUnbooked; place.booking.prefill.id == "" {
+		place.booking = nil
+	}
+}
+
+// bookPrefill books the prefill leg on a prefill worker and reports whether it did. If none can
+// take it now, the decode worker prefills. told reports whether the prefill worker will be told the
+// booked rank; if not, its frontend picks one itself. The problem ends the request.
+func (r *request) bookPrefill(ctx context.Context, b *booking, place *placement, told bool) (booked bool, bad *problem) {
+	for {
+		req := r.selection(true)
+		req.Session, req.NoWait = "", true
+		req.SharesFrontend = func(e catalog.Entry) bool {
+			return e.Worker.RankCount() > 1 && e.Worker.RankEndpoints[e.DP] == "" && (!told || r.rankFor(e.Worker, e.DP) == nil)
+		}
+		if !r.streams && !r.light {
+			req.Stored = b.storedByEvent
+		}
+		sel, err := r.api.Select(ctx, req, true)
+		if err == nil && sel.ReservationID == nil { // a request placed by load, and the ledger has no room
+			return false, nil
+		}
+		if err != nil {
+			if bad := problemOf(ctx, err); bad == errGone || errors.Is(bad, errPickTimeout) || bad.outcome == telemetry.GatewayInvalid || bad.outcome == telemetry.GatewayFailed {
+				return false, bad
+			}
+			return false, nil
+		}
+		b.addPrefill(&sel)
+		b.start() // so that its lease is renewed while the decode leg waits
+		w, ok := r.worker(sel.Rank)
+		if !ok {
+			b.freePrefill()
+			return false, nil
+		}
+		at, err := r.endpoints.of(ctx, w, sel.Rank.DP)
+		if err == nil {
+			b.locatedAt(&b.prefill, at.text)
+			place.prefiller, place.prefillRank = at.text, r.rankFor(w, sel.Rank.DP)
+			return true, nil
+		}
+		b.freePrefill()
+		r.without = append(r.without, sel.Rank.Worker)
+	}
+}
+
+// rebookPrefill books the prefill leg again if the sidecar of the chosen decode worker obeys a rank,
+// or does not, other than told said when the leg was booked.
+func (r *request) rebookPrefill(ctx context.Context, b *booking, decode *selection.Selection, place *placement, told bool) *problem {
+	w, ok := r.worker(decode.Rank)
+	if !ok || obeysPrefillRank(w) == told {
+		return nil
+	}
+	b.freePrefill()
+	place.prefiller, place.prefillRank = "", nil
+	booked, bad := r.bookPrefill(ctx, b, place, !told)
+	if bad == nil && !booked {
+		r.alone = true
+		bad = errNoEndpoint(errPrefillGone)
+	}
+	return bad
+}
+
+// errPrefillGone is the cause if no worker can prefill any more once the decode leg is booked.
+var errPrefillGone = errors.New("no worker can prefill")
+
+// worker returns the rank's worker from the current snapshot.
+func (r *request) worker(of catalog.Rank) (*catalog.Worker, bool) {
+	if snap := r.models.catalog.Snapshot(r.target.scope); snap != nil {
+		return snap.Worker(of.Worker)
+	}
+	return nil, false
+}
+
+// rankFor returns the rank as the frontend of its worker wants it in a header; nil: in none. A
+// rank with an endpoint of its own needs no header, nor does the only rank of a worker whose
+// record asks for none.
+func (p *picker) rankFor(w *catalog.Worker, dp uint32) *uint32 {
+	if w.RankEndpoints[dp] != "" || w.RankCount() == 1 && w.RankHeader == nil {
+		return nil
+	}
+	switch p.models.catalog.RankHeader(w) {
+	case catalog.RankNone:
+		return nil
+	case catalog.RankLocal:
+		return new(w.LocalRank(dp))
+	}
+	return &dp
+}
+
+// locate fills in the endpoints of the chosen rank and of the fallbacks.
+func (r *request) locate(ctx context.Context, sel *selection.Selection, place *placement) error {
+	w, ok := r.worker(sel.Rank)
+	if !ok {
+		return errNoEndpoint(errLeft)
+	}
+	at, err := r.endpoints.of(ctx, w, sel.Rank.DP)
+	if err != nil {
+		return errNoEndpoint(&addressError{sel.Rank.Worker, err})
+	}
+	place.rank = r.rankFor(w, sel.Rank.DP)
+	if place.prefiller != "" && !obeysPrefillRank(w) {
+		// The sidecar forwards the client's headers to both engines, so it gets no rank at all.
+		place.rank, place.prefillRank = nil, nil
+	}
+	place.destinations = append(place.destinations, at.text)
+	if b := place.booking; b != nil {
+		b.locatedAt(&b.answer, at.text)
+	}
+	if len(w.RankEndpoints) > 0 || w.RankCount() > 1 || place.rank != nil {
+		return nil // the rank header is for one destination; a fallback would need another value
+	}
+	for _, rank := range sel.Fallbacks {
+		w, ok := r.worker(rank)
+		if !ok || w.RankCount() > 1 || len(w.RankEndpoints) > 0 || r.rankFor(w, rank.DP) != nil {
+			continue
+		}
+		if at, err := r.endpoints.of(ctx, w, rank.DP); err == nil && !slices.Contains(place.destinations, at.text) {
+			place.destinations = append(place.destinations, at.text)
+		}
+	}
+	return nil
+}
+
+// pickOther places a request of another route on an engine of its model, or of any model if it
+// names none: by its token ids if its body has those of one prompt, else by load.
+func (r *request) pickOther(ctx context.Context) (*placement, *problem) {
+	r.body, _ = openai.ParseRequest(openai.Other, r.text) // Other has no faults
+	if r.head.upgrade {
+		r.body.Model = r.head.model
+	}
+	var targets []target
+	if r.body.Model != "" {
+		t, known := r.models.find(r.body.Model, r.caller)
+		if !known {
+			return nil, r.noSuchModel()
+		}
+		targets = []target{t}
+	} else {
+		targets = slices.DeleteFunc(r.models.scopes(), func(t target) bool { return !r.caller.Sees(t.scope) })
+		rand.Shuffle(len(targets), func(i, j int) { targets[i], targets[j] = targets[j], targets[i] })
+	}
+	r.readPromptIDs()
+	last := errNoEndpoint(nil)
+	for _, t := range targets {
+		r.target = t
+		if r.pool = r.models.pool(t.scope); r.pool == nil {
+			continue
+		}
+		place, bad := r.placeOther(ctx)
+		if bad == nil {
+			return place, nil
+		}
+		if last = bad; r.released() {
+			break
+		}
+	}
+	return nil, last
+}
+
+// placeOther places a request of another route in the target's scope.
+func (r *request) placeOther(ctx context.Context) (*placement, *problem) {
+	if bad := r.findEligible(ctx); bad != nil {
+		return nil, bad
+	}
+	r.without = nil
+	if r.body.Tokens == nil {
+		return r.leastLoaded(ctx)
+	}
+	r.streams, r.alone = r.body.Stream, true
+	r.prompt = selection.Prompt{
+		TokenIDs: r.truncation().Cut(r.body.Tokens, r.kept()), HasTokenIDs: true, LoRA: r.target.lora, CacheSalt: r.salt,
+	}
+	place, bad := r.book(ctx)
+	if bad == nil {
+		place.body = r.body.Body(r.engineSalt)
+	}
+	return place, bad
+}
+
+// readPromptIDs reads the token ids and the salt of a request of another route. Without ids the
+// request is placed by load: where the body is none of a form that is known, where there is no
+// memory for them, or with a salt that is refused elsewhere.
+func (r *request) readPromptIDs() {
+	if !r.body.HasPromptIDs() || r.holdTokens() != nil {
+		return
+	}
+	var err error
+	if r.salt, r.engineSalt, err = r.body.CacheSalt(r.head.tenants, r.config.SaltTag); err == nil {
+		r.body.Tokens = r.body.PromptIDs()
+	}
+}
+
+// leastLoaded places the request on the least loaded rank whose address is known, of none that
+// only prefills. A request with a body, and one that is upgraded, is booked as one request;
+// without room for that it is placed all the same.
+func (r *request) leastLoaded(ctx context.Context) (*placement, *problem) {
+	fallbacks := r.fallbacks
+	if r.pool.prefills {
+		fallbacks = 0
+	}
+	for {
+		sel, err := r.api.PlaceByLoad(&selection.LoadRequest{
+			Scope: r.target.scope, Eligible: r.filter(false).eligible, Fallbacks: fallbacks,
+			Book: r.head.hasBody, Lease: r.config.Lease,
+		})
+		if err != nil {
+			return nil, problemOf(ctx, err)
+		}
+		place := &placement{body: r.body.Body(""), outcome: telemetry.GatewayPlaced}
+		if r.head.hasBody {
+			place.booking, place.outcome = r.bookings.openLight(r.target.scope), telemetry.GatewayBooked
+			r.adopt(&sel, nil, place)
+		}
+		err = r.locate(ctx, &sel, place)
+		if err != nil {
+			place.booking.free()
+		}
+		nowhere, unknown := errors.AsType[*addressError](err)
+		switch {
+		case err == nil:
+			if place.booking != nil {
+				place.booking.start()
+			}
+			return place, nil
+		case !unknown || ctx.Err() != nil:
+			return nil, problemOf(ctx, err)
+		}
+		r.without = append(r.without, nowhere.worker)
+	}
+}

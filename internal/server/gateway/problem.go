@@ -1,0 +1,130 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/server/gateway/openai"
+	"github.com/select-service/select-service/internal/telemetry"
+)
+
+// problem is why a request gets no engine, as its client sees it: a status, and an error in the
+// form of the request's API. Clients do not see the cause.
+type problem struct {
+	status  int
+	kind    string // the error's type, one of openai.Type…
+	code    string
+	text    string
+	retry   bool // the answer has Retry-After
+	outcome telemetry.GatewayOutcome
+	err     error // the cause, for the log
+}
+
+func (p *problem) Error() string { return p.text }
+
+func (p *problem) Unwrap() error { return p.err }
+
+func errInvalid(code, text string) *problem {
+	return &problem{status: http.StatusBadRequest, kind: openai.TypeInvalidRequest, code: code, text: text, outcome: telemetry.GatewayInvalid}
+}
+
+func errUnknownModel(name string) *problem {
+	return &problem{
+		status: http.StatusNotFound, kind: openai.TypeNotFound, code: "model_not_found",
+		text: fmt.Sprintf("The model %q does not exist.", name), outcome: telemetry.GatewayUnknownModel,
+	}
+}
+
+func errTooLarge(limit int) *problem {
+	return &problem{
+		status: http.StatusRequestEntityTooLarge, kind: openai.TypeInvalidRequest, code: "body_too_large",
+		text: fmt.Sprintf("The request body is longer than %d bytes.", limit), outcome: telemetry.GatewayTooLarge,
+	}
+}
+
+// errNoUpgrade is for an upgrade through a gateway whose filter cannot pass its frames on.
+func errNoUpgrade(cause error) *problem {
+	p := errInvalid("upgrade_unsupported", "This gateway cannot pass on upgraded connections.")
+	p.outcome, p.err = telemetry.GatewayProtocol, cause
+	return p
+}
+
+// errBodyTimeout is for a request whose body does not come.
+func errBodyTimeout(cause error) *problem {
+	return &problem{
+		status: http.StatusRequestTimeout, kind: openai.TypeInvalidRequest, code: "body_timeout",
+		text: "The request body did not come in time.", outcome: telemetry.GatewayBodyTimeout, err: cause,
+	}
+}
+
+func errUnavailable(code, text string, cause error) *problem {
+	return &problem{
+		status: http.StatusServiceUnavailable, kind: openai.TypeServer, code: code, text: text,
+		outcome: telemetry.GatewayUnavailable, err: cause,
+	}
+}
+
+func errOverloaded(code, text string, cause error) *problem {
+	return &problem{
+		status: http.StatusTooManyRequests, kind: openai.TypeOverloaded, code: code, text: text, retry: true,
+		outcome: telemetry.GatewayOverloaded, err: cause,
+	}
+}
+
+// errFull is for a limit of this process that is reached for the moment.
+func errFull(code, text string) *problem {
+	p := errUnavailable(code, text, nil)
+	p.retry = true
+	return p
+}
+
+// errNoMemory is for a request that an account of --max-memory has no room for.
+func errNoMemory() *problem { return errFull("no_memory", "There is no memory left for this request.") }
+
+// errNoEndpoint is for a request that no engine can take.
+func errNoEndpoint(cause error) *problem {
+	return errUnavailable("no_endpoints", "No engine is available for this request.", cause)
+}
+
+// errGone ends a pick whose request is over. It is not sent: there is no client left.
+var errGone = &problem{status: http.StatusServiceUnavailable, text: "the request is over", outcome: telemetry.GatewayGone}
+
+// errPickTimeout is the cause of a pick that took longer than Config.PickTimeout.
+var errPickTimeout = errors.New("no worker became free in time")
+
+// problemOf translates the error of a selection. ctx is the pick's context.
+func problemOf(ctx context.Context, err error) *problem {
+	if p, ok := errors.AsType[*problem](err); ok {
+		return p
+	}
+	if ctx.Err() != nil {
+		if errors.Is(context.Cause(ctx), errPickTimeout) {
+			return errOverloaded("timeout", "All engines are busy.", errPickTimeout)
+		}
+		return errGone
+	}
+	switch contract.KindOf(err) {
+	case contract.BadRequest:
+		return errInvalid("invalid_request", err.Error())
+	case contract.Unavailable, contract.NotFound, contract.Conflict:
+		return errNoEndpoint(err)
+	case contract.Overloaded:
+		return errOverloaded("overloaded", "All engines are busy.", err)
+	case contract.QueueRejected, contract.TooMany:
+		return errOverloaded("queue_full", "All engines are busy, and too many requests wait.", err)
+	case contract.Exhausted:
+		p := errFull("limit_reached", "A limit of the endpoint picker is reached.")
+		p.err = err
+		return p
+	case contract.Cancelled:
+		return errGone
+	case contract.Internal:
+	}
+	return &problem{
+		status: http.StatusInternalServerError, kind: openai.TypeServer, code: "internal", text: "internal error",
+		outcome: telemetry.GatewayFailed, err: err,
+	}
+}

@@ -1,0 +1,285 @@
+// Package tokenizer asks a server for the token ids of prompts: a renderer beside the
+// engines, or one of the engines itself.
+package tokenizer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/select-service/select-service/internal/server/gateway/openai"
+	"github.com/select-service/select-service/pkg/memory"
+)
+
+// Worker as Options.URL asks a live engine of the request's model.
+const Worker = "worker"
+
+// Protocol is the API of the server.
+type Protocol string
+
+// The protocols.
+const (
+	// VLLMRender is vLLM's …/render routes (since 0.18.0), which take the request's own body.
+	VLLMRender Protocol = "vllm-render"
+	// SGLangRenderer is SGLang's renderer, which has a route for chats only.
+	SGLangRenderer Protocol = "sglang-renderer"
+	// VLLMTokenize is the route /tokenize, which every vLLM has.
+	VLLMTokenize Protocol = "vllm-tokenize"
+)
+
+// Options are a client's settings.
+type Options struct {
+	URL         string // base URL without a slash at its end, or Worker
+	Protocol    Protocol
+	Timeout     time.Duration // for a prompt's tokens, second tries included
+	MaxResponse int64         // bytes of an answer
+	// Memory is the account of answers above budget.SmallBody while they are read; nil: no
+	// limit.
+	Memory *memory.Account
+}
+
+// Client asks for tokens. It is safe for concurrent use.
+type Client struct {
+	options  Options
+	http     *http.Client
+	breakers breakers
+}
+
+// New returns a client. Close closes its idle connections.
+func New(o Options) *Client {
+	return &Client{options: o, http: newHTTP(o.Timeout)}
+}
+
+func newHTTP(timeout time.Duration) *http.Client {
+	return &http.Client{
+		Transport: &http.Transport{
+			DialContext:           (&net.Dialer{Timeout: timeout}).DialContext,
+			MaxIdleConnsPerHost:   idlePerHost,
+			IdleConnTimeout:       idleFor,
+			DisableCompression:    true,
+			ResponseHeaderTimeout: timeout,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+const (
+	idlePerHost = 64
+	idleFor     = 90 * time.Second
+)
+
+// Close ends the connections that are not in use.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Request is a prompt whose tokens are wanted.
+type Request struct {
+	*openai.Request
+	Model string // the server's name of the model: an adapter's base model
+	// Engines has the base URLs of the model's live engines, each once, from a random one on. It
+	// is used if the URL is Worker.
+	Engines iter.Seq[string]
+	// ModelLength is the model's context length in tokens, for an answer that does not say it; 0:
+	// unknown.
+	ModelLength int
+}
+
+// Prompt is a prompt in tokens, as the engine computes it.
+type Prompt struct {
+	IDs []uint32
+	// ModelLength is the model's context length in tokens as the answer says it, else 0.
+	ModelLength int
+	// Whole: the engine shortens the prompt to the length of its model, but here it is not
+	// shortened, since the length is unknown.
+	Whole bool
+}
+
+// Tokens returns the request's prompt, the first one in a batch. The error is an *Error, or
+// ctx's if ctx ended.
+func (c *Client) Tokens(ctx context.Context, r *Request) (Prompt, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.options.Timeout, errTimeout)
+	defer cancel()
+	got, err := c.put(ctx, r, false)
+	if err != nil || c.options.Protocol != VLLMTokenize { // a renderer has shortened the prompt
+		return Prompt{IDs: got.ids, ModelLength: got.modelLength}, err
+	}
+	return c.shorten(ctx, r, got)
+}
+
+// put asks a server for the request's tokens. plain is that of openai.Request.TokenizeBody.
+func (c *Client) put(ctx context.Context, r *Request, plain bool) (answer, error) {
+	call, err := c.call(r, plain)
+	if err != nil {
+		return answer{}, &Error{Reason: Unconvertible, Err: err}
+	}
+	if c.options.URL != Worker {
+		return c.ask(ctx, c.options.URL, call)
+	}
+	return c.askEngines(ctx, r.Engines, call)
+}
+
+// Renders reports whether the server is a renderer of the given protocol.
+func (c *Client) Renders(p Protocol) bool { return c != nil && c.options.Protocol == p }
+
+// askEngines asks the first engine whose breaker is closed, and a second one if that is
+// unavailable: that failure is not the prompt's fault.
+func (c *Client) askEngines(ctx context.Context, engines iter.Seq[string], q call) (answer, error) {
+	var last error = &Error{Reason: Unavailable, Err: errNoEngine}
+	failed := false
+	for engine := range engines {
+		got, err := c.ask(ctx, baseOf(engine), q)
+		e, ok := errors.AsType[*Error](err)
+		switch {
+		case ok && e.Reason == Open:
+			if !failed {
+				last = err
+			}
+		case ok && e.Reason == Unavailable && !failed:
+			last, failed = err, true
+		default:
+			return got, err
+		}
+	}
+	return answer{}, last
+}
+
+// baseOf returns the base URL of an engine registered as a URL or as host:port.
+func baseOf(engine string) string {
+	if !strings.Contains(engine, "://") {
+		engine = "http://" + engine
+	}
+	return strings.TrimRight(engine, "/")
+}
+
+// call is one question.
+type call struct {
+	path string
+	body [][]byte
+	read func(text []byte) (answer, error)
+}
+
+func (q call) reader() io.ReadCloser {
+	readers := make([]io.Reader, len(q.body))
+	for i, piece := range q.body {
+		readers[i] = bytes.NewReader(piece)
+	}
+	return io.NopCloser(io.MultiReader(readers...))
+}
+
+var errNoRoute = errors.New("the renderer has no route for this API")
+
+// call returns the question for a request. The error is openai.ErrNotConvertible or errNoRoute.
+func (c *Client) call(r *Request, plain bool) (call, error) {
+	if c.options.Protocol == VLLMTokenize {
+		body, err := r.TokenizeBody(r.Model, plain)
+		return call{"/tokenize", body, answerWith("tokens")}, err
+	}
+	kind, body, err := r.RenderBody(r.Model)
+	field := "token_ids"
+	if c.options.Protocol == SGLangRenderer {
+		if field = "input_ids"; kind != openai.Chat && err == nil {
+			return call{}, errNoRoute
+		}
+	}
+	path := map[openai.Kind]string{
+		openai.Chat: "/v1/chat/completions/render", openai.Completions: "/v1/completions/render", openai.Responses: "/v1/responses/render",
+	}[kind]
+	return call{path, body, answerWith(field)}, err
+}
+
+// ask asks one server unless its breaker is open.
+func (c *Client) ask(ctx context.Context, base string, q call) (answer, error) {
+	trial, ok := c.breakers.allow(base, time.Now())
+	if !ok {
+		return answer{}, &Error{Reason: Open, Err: errOpen}
+	}
+	got, err := c.post(ctx, base+q.path, q)
+	switch e, ok := errors.AsType[*Error](err); {
+	case err == nil, ok && e.Reason.answered():
+		c.breakers.succeeded(base)
+	case ok:
+		c.breakers.failed(base, time.Now())
+	default: // the request was cancelled: no outcome for the server
+		c.breakers.cancelled(base, trial)
+	}
+	return got, err
+}
+
+func (c *Client) post(ctx context.Context, url string, q call) (answer, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, q.reader())
+	if err != nil {
+		return answer{}, &Error{Reason: Broken, Err: err}
+	}
+	for _, piece := range q.body {
+		req.ContentLength += int64(len(piece))
+	}
+	// The transport needs the body again if the server has just closed an idle connection and
+	// it retries on another.
+	req.GetBody = func() (io.ReadCloser, error) { return q.reader(), nil }
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json")
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return answer{}, failed(ctx, err, Unavailable)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return answer{}, refused(ctx, resp)
+	}
+	text, free, err := c.text(resp)
+	defer free()
+	if err != nil {
+		return answer{}, failed(ctx, err, Broken)
+	}
+	got, err := q.read(text)
+	if err != nil {
+		return answer{}, &Error{Reason: Broken, Err: fmt.Errorf("answer of %s: %w", url, err)}
+	}
+	return got, nil
+}
+
+var (
+	errTooLarge = errors.New("the answer is longer than the limit")
+	errNoMemory = errors.New("no memory for the answer")
+)
+
+// buffers is for answers up to budget.SmallBody, which nearly all are.
+var buffers = sync.Pool{New: func() any { return new([memory.SmallBody]byte) }}
+
+// text reads the body of an answer. The caller must call free once, also after an error.
+func (c *Client) text(resp *http.Response) (text []byte, free func(), err error) {
+	small := buffers.Get().(*[memory.SmallBody]byte)
+	reserved := int64(0)
+	free = func() {
+		buffers.Put(small)
+		c.options.Memory.Release(reserved)
+	}
+	buf, n := small[:], 0
+	for {
+		if n == len(buf) {
+			grown := min(2*int64(n), c.options.MaxResponse+1) // one byte more, to notice a longer answer
+			if !c.options.Memory.Reserve(grown) {
+				return nil, free, &Error{Reason: NoMemory, Err: errNoMemory}
+			}
+			reserved += grown
+			buf = append(make([]byte, 0, grown), buf...)[:grown]
+		}
+		m, err := resp.Body.Read(buf[n:])
+		n += m
+		switch {
+		case int64(n) > c.options.MaxResponse:
+			return nil, free, &Error{Reason: TooLarge, Err: errTooLarge}
+		case err == io.EOF:
+			return buf[:n], free, nil
+		case err != nil:
+			return nil, free, err
+		}
+	}
+}

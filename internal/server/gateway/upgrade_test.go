@@ -1,0 +1,230 @@
+package gateway_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"github.com/rs/zerolog"
+	"google.golang.org/grpc"
+
+	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/server/gateway"
+	"github.com/select-service/select-service/internal/telemetry"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// upgrades are the headers of requests whose body waits for the answer.
+var upgrades = map[string][]string{
+	"WebSocket of HTTP/1.1":    {":method", "GET", "upgrade", "websocket", "connection", "upgrade"},
+	"extended CONNECT, HTTP/2": {":method", "CONNECT", ":protocol", "websocket"},
+	"CONNECT":                  {":method", "CONNECT", ":path", ""},
+}
+
+// frame sends a piece of the request's body and checks that it comes back.
+func (e *envoy) frame(text string, end bool) {
+	e.t.Helper()
+	e.body(text, end)
+	var got strings.Builder
+	for {
+		s := e.receive().GetRequestBody().GetResponse().GetBodyMutation().GetStreamedResponse()
+		if s == nil || len(s.GetBody()) > 62_000 {
+			e.t.Fatalf("a frame came back as %v", s)
+		}
+		got.Write(s.GetBody())
+		if got.Len() >= len(text) {
+			if got.String() != text || s.GetEndOfStream() != end {
+				e.t.Fatalf("a frame of %d bytes came back as %d, end %t", len(text), got.Len(), s.GetEndOfStream())
+			}
+			return
+		}
+	}
+}
+
+// TestUpgrades: an upgrade is placed by its headers, and its frames pass in both directions, also
+// before the answer, after its engine has left, and after one direction has ended. It counts as
+// a request under way until its end.
+func TestUpgrades(t *testing.T) {
+	for name, fields := range upgrades {
+		t.Run(name, func(t *testing.T) {
+			w := start(t, func(_ *node.Config, c *gateway.Config) { c.MaxStreams = 1 })
+			w.put(1, 1)
+			e := w.open()
+			e.request("/v1/realtime", false, fields...)
+			if p := e.placement(false, false); p.destination != at(1) {
+				t.Fatalf("answered %+v", p)
+			}
+			e.frame("before the answer", false)
+			e.response(101, "", false)
+			w.Remove(1)
+			for range 100 {
+				e.chunk("from the engine", false)
+				e.frame("from the client", false)
+			}
+			e.frame(strings.Repeat("x", 1<<20), false)
+			e.body("", false) // has no answer
+			if _, p := w.post("/v1/embeddings", `{}`); p.status != 503 || !strings.Contains(p.answer, `"overloaded"`) {
+				t.Errorf("beside the only allowed stream: %+v", p)
+			}
+			e.frame("the last", true)
+			e.chunk("the engine's last", true)
+			e.close()
+			w.put(2, 1)
+			if _, p := w.post("/v1/embeddings", `{}`); p.destination != at(2) {
+				t.Errorf("after the end: %+v", p)
+			}
+		})
+	}
+}
+
+// TestUpgradeEnds: a client or an engine that leaves frees the stream; trailers end a body.
+func TestUpgradeEnds(t *testing.T) {
+	for name, end := range map[string]func(e *envoy){
+		"the client leaves": func(e *envoy) { e.close() },
+		"broken":            func(e *envoy) { e.cancel() },
+		"the engine closes": func(e *envoy) {
+			e.chunk("", true)
+			e.frame("meanwhile", false)
+			e.close()
+		},
+		"trailers": func(e *envoy) {
+			e.trailers()
+			if e.receive().GetRequestTrailers() == nil {
+				e.t.Error("the trailers were not answered")
+			}
+			e.close()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := start(t)
+			w.put(1, 1)
+			e := w.open()
+			e.request("/v1/realtime", false, upgrades["WebSocket of HTTP/1.1"]...)
+			e.placement(false, false)
+			e.response(101, "", false)
+			end(e)
+			await(t, func() string {
+				if n := w.metrics.Open.Load(); n != 0 {
+					return fmt.Sprint(n, " streams are open")
+				}
+				return ""
+			})
+			w.wantLoads("1/0: 0 0 0")
+		})
+	}
+}
+
+// TestUpgradeModel: an upgrade goes to the model that its query names.
+func TestUpgradeModel(t *testing.T) {
+	w := start(t, func(_ *node.Config, c *gateway.Config) { c.Models = nil })
+	for id, name := range []string{"a", "b/c"} {
+		w.put(uint64(id+1), 1, func(r *catalog.Record) { r.Scope = catalog.Scope{Model: name, Tenant: catalog.DefaultName} })
+	}
+	for query, want := range map[string]string{"?model=a": at(1), "?x=1&model=b%2Fc": at(2), "?model=d": ""} {
+		for range 4 {
+			e := w.open()
+			e.request("/v1/realtime"+query, false, upgrades["WebSocket of HTTP/1.1"]...)
+			if p := e.placement(false, false); p.destination != want || want == "" && p.status != 404 {
+				t.Errorf("%s: %+v", query, p)
+			}
+		}
+	}
+}
+
+// TestUpgradeModes: a filter that cannot pass frames on has upgrades refused at once.
+func TestUpgradeModes(t *testing.T) {
+	for _, mode := range []filterv3.ProcessingMode_BodySendMode{
+		filterv3.ProcessingMode_NONE, filterv3.ProcessingMode_STREAMED, filterv3.ProcessingMode_BUFFERED, filterv3.ProcessingMode_BUFFERED_PARTIAL,
+	} {
+		w := start(t)
+		w.put(1, 1)
+		e := w.open()
+		e.config.RequestBodyMode, e.config.ResponseBodyMode = mode, mode
+		e.request("/v1/realtime", false, upgrades["WebSocket of HTTP/1.1"]...)
+		if p := e.placement(false, false); p.status != 400 || !strings.Contains(p.answer, `"upgrade_unsupported"`) {
+			t.Errorf("%v: answered %+v", mode, p)
+		}
+		if n := w.count("requests_total", `outcome="protocol"`); n != 1 {
+			t.Errorf("%v: counted %v times", mode, n)
+		}
+	}
+}
+
+// pipe is a stream whose messages come when the test sends them.
+type pipe struct {
+	grpc.ServerStream
+
+	ctx  context.Context
+	in   chan *extproc.ProcessingRequest
+	sent []*extproc.ProcessingResponse
+}
+
+func (p *pipe) Context() context.Context { return p.ctx }
+
+func (p *pipe) Send(m *extproc.ProcessingResponse) error {
+	p.sent = append(p.sent, m)
+	return nil
+}
+
+func (p *pipe) Recv() (*extproc.ProcessingRequest, error) {
+	select {
+	case m := <-p.in:
+		return m, nil
+	case <-p.ctx.Done():
+		return nil, io.EOF
+	}
+}
+
+// TestBodyTimeout: a body that is still awaited at the pick timeout after its last piece, or
+// after the headers, ends with 408, also that of an upgrade of a path placed by tokens.
+func TestBodyTimeout(t *testing.T) {
+	const timeout = time.Minute
+	for name, tt := range map[string]struct {
+		pieces int
+		fields []string
+	}{
+		"no piece": {0, nil},
+		"pieces":   {3, nil},
+		"upgrade":  {0, []string{"upgrade", "websocket"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				metrics := telemetry.NewGateway()
+				server := gateway.New(gateway.Config{
+					MaxStreams: 1, MaxBody: 1 << 20, PickTimeout: timeout, Lease: time.Minute, Metrics: metrics, Log: zerolog.Nop(),
+				}, gateway.Service{Ready: func() bool { return true }})
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				p := &pipe{ctx: ctx, in: make(chan *extproc.ProcessingRequest)}
+				ended := make(chan error, 1)
+				began := time.Now()
+				go func() { ended <- server.Process(p) }()
+				p.in <- &extproc.ProcessingRequest{ProtocolConfig: duplex(), Request: &extproc.ProcessingRequest_RequestHeaders{RequestHeaders: &extproc.HttpHeaders{
+					Headers: headerMap(append([]string{":method", "POST", ":path", chatPath}, tt.fields...)),
+				}}}
+				for range tt.pieces {
+					time.Sleep(timeout - time.Second)
+					p.in <- &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestBody{RequestBody: &extproc.HttpBody{Body: []byte(" ")}}}
+				}
+				if err := <-ended; err != nil {
+					t.Fatal(err)
+				}
+				if got, want := time.Since(began), timeout+time.Duration(tt.pieces)*(timeout-time.Second); got != want {
+					t.Errorf("ended after %v, want %v", got, want)
+				}
+				if len(p.sent) != 1 || p.sent[0].GetImmediateResponse().GetStatus().GetCode() != 408 {
+					t.Errorf("answered %v", p.sent)
+				}
+				if n := metrics.Open.Load(); n != 0 {
+					t.Errorf("%d streams are open", n)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,154 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// explainer explains choices, hypothetical and past ones. It must not keep the request after
+// the call.
+type explainer interface {
+	Explain(ctx context.Context, req *selection.SelectRequest) (*selection.Explanation, error)
+	Decisions(own catalog.ScopeFilter, limit int) []selection.Decision
+}
+
+type explainRoutes struct {
+	svc explainer
+	d   dialect
+}
+
+func (r explainRoutes) explain(c request, b *selectBody, out []byte) (int, []byte, error) {
+	b.req.Session = b.session.name()
+	b.req.Detailed = r.d == dialect16
+	b.req.Advisory = b.advisory
+	x, err := r.svc.Explain(c.Request.Context(), &b.req)
+	if err != nil {
+		return 0, nil, err
+	}
+	return http.StatusOK, r.d.appendExplanation(out, x), nil
+}
+
+// maxDecisions bounds an answer of /decisions.
+const maxDecisions = 1000
+
+func (r explainRoutes) decisions(f catalog.ScopeFilter, out []byte) []byte {
+	return appendList(out, r.svc.Decisions(f, maxDecisions), r.d.appendDecision)
+}
+
+func (d dialect) appendDecision(out []byte, x selection.Decision) []byte {
+	out = append(out, '{')
+	out = appendStringField(out, "time", x.At.UTC().Format(time.RFC3339Nano))
+	out = d.appendScope(out, x.Scope())
+	if x.SelectionID != "" {
+		out = appendStringField(out, "selection_id", x.SelectionID)
+	}
+	if x.ReservationID != "" {
+		out = appendStringField(out, "reservation_id", x.ReservationID)
+	}
+	out = appendBoolField(out, "reserved", x.Reserved)
+	out = appendUintField(out, "cached_blocks", x.Cached)
+	out = appendUintField(out, "cached_blocks_foregone", x.MostCached-min(x.MostCached, x.Cached))
+	out = appendFloatField(out, "predicted_ttft_seconds", x.PredictedTTFT)
+	out = append(appendKey(out, "outcome"), '{')
+	out = appendSeconds(out, "ttft_seconds", x.Outcome.TTFT)
+	out = appendSeconds(out, "freed_after_seconds", x.Outcome.Freed)
+	out = append(appendStringField(out, "state", outcomeState(&x)), '}')
+	return append(appendReasons(out, x.Explain()), '}')
+}
+
+// outcomeState returns the name of a decision's outcome.
+func outcomeState(x *selection.Decision) string {
+	switch {
+	case x.Outcome.Freed != 0:
+		return "freed"
+	case x.Outcome.Gone:
+		return "gone"
+	case x.Outcome.TTFT != 0:
+		return "decoding"
+	case x.Reserved:
+		return "prefilling"
+	}
+	return "selected"
+}
+
+// appendSeconds appends a duration in seconds, null for 0.
+func appendSeconds(out []byte, name string, d time.Duration) []byte {
+	if d == 0 {
+		return appendNull(out, name)
+	}
+	return appendFloatField(out, name, d.Seconds())
+}
+
+func (d dialect) appendExplanation(out []byte, x *selection.Explanation) []byte {
+	out = append(out, '{')
+	out = d.appendScope(out, x.Scope)
+	return append(appendReasons(out, x), '}')
+}
+
+// appendReasons appends the members of an explanation except its scope.
+func appendReasons(out []byte, x *selection.Explanation) []byte {
+	out = appendStringField(out, "policy", x.Policy)
+	if x.Type != "" {
+		out = appendStringField(out, "policy_type", x.Type)
+	}
+	out = appendUintField(out, "isl_tokens", x.Size.Tokens)
+	out = appendUintField(out, "block_size", x.Size.BlockSize)
+	out = appendFloatField(out, "temperature", x.Temperature)
+	if x.Chosen != nil {
+		out = append(appendKey(out, "chosen"), '{')
+		out = append(appendRankHeader(appendRank(out, *x.Chosen), x.ChosenHeader), '}')
+	} else {
+		out = appendNull(out, "chosen")
+	}
+	if x.Refusal != "" {
+		out = appendStringField(out, "refusal", x.Refusal)
+	}
+	out = appendList(appendKey(out, "candidates"), x.Candidates, appendCandidate)
+	out = appendList(appendKey(out, "excluded"), x.Excluded, func(out []byte, e selection.ExcludedRank) []byte {
+		out = appendRank(append(out, '{'), e.Rank)
+		return append(appendStringField(out, "reason", string(e.Why)), '}')
+	})
+	return appendList(appendKey(out, "shadows"), x.Shadows, func(out []byte, s selection.ShadowChoice) []byte {
+		out = appendStringField(append(out, '{'), "policy", s.Policy)
+		out = appendRank(out, s.Rank)
+		out = appendBoolField(out, "same", s.Same)
+		out = appendFloatField(out, "cost_foregone", s.CostForegone)
+		return append(appendFloatField(out, "ttft_foregone_seconds", s.TTFTForegone), '}')
+	})
+}
+
+// appendRankHeader appends how the engine is told a rank, if that is known.
+func appendRankHeader(out []byte, h selection.RankHeader) []byte {
+	if h.Form == "" {
+		return out
+	}
+	return appendUintField(appendStringField(out, "rank_header", h.Form), "local_dp_rank", h.Local)
+}
+
+func appendCandidate(out []byte, r selection.ExplainedRank) []byte {
+	out = appendRank(append(out, '{'), r.Rank)
+	out = appendRankHeader(out, r.Header)
+	out = appendFloatField(out, "cost", r.Cost)
+	out = appendStringField(out, "unit", r.Unit)
+	out = append(appendKey(out, "terms"), '{')
+	out = appendFloatField(out, "wait", r.Wait)
+	out = appendFloatField(out, "prefill", r.Prefill)
+	out = appendFloatField(out, "delay", r.Delay)
+	out = appendFloatField(out, "decode", r.Decode)
+	out = append(appendFloatField(out, "taint", r.Taint), '}')
+	out = append(appendKey(out, "cached_tokens"), '{')
+	out = appendUintField(out, "device", r.Device)
+	out = appendUintField(out, "host", r.Host)
+	out = append(appendUintField(out, "disk", r.Disk), '}')
+	out = appendUintField(out, "uncached_tokens", r.Uncached)
+	out = appendUintField(out, "active_requests", r.Requests)
+	out = appendFloatField(out, "predicted_wait_seconds", r.Predicted.Wait)
+	out = appendFloatField(out, "predicted_prefill_seconds", r.Predicted.Prefill)
+	out = appendFloatField(out, "predicted_delay_seconds", r.Predicted.Delay)
+	out = appendFloatField(out, "speed_factor", r.Speed)
+	return append(appendStringField(out, "source", string(r.Source)), '}')
+}

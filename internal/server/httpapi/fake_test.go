@@ -1,0 +1,293 @@
+package httpapi
+
+import (
+	"context"
+	"io"
+
+	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// fake is a Service that answers with what a test gave it and remembers what it
+// was asked. err, if set, is every call's result.
+type fake struct {
+	err error
+
+	record      catalog.Record
+	patch       catalog.Patch
+	records     []catalog.Record
+	filter      catalog.ScopeFilter
+	difference  catalog.Difference
+	workerID    uint64
+	worker      *catalog.Worker
+	workers     []*catalog.Worker
+	ready       bool
+	model       *string
+	tenant      *string
+	selected    selection.SelectRequest
+	reserve     bool
+	selection   selection.Selection
+	explanation selection.Explanation
+	decisions   []selection.Decision
+	booked      selection.ReserveRequest
+	pending     selection.PendingRequest
+	repeated    bool
+	projected   selection.ProjectRequest
+	scores      selection.OverlapScores
+	loads       []selection.RankLoad
+	scopes      []node.ScopeLoads
+	policies    []node.ScopePolicy
+	id          string
+	decay       *float64
+	peer        string
+	newPeer     bool
+	peers       []string
+	dump        string
+	form        contract.Version // of a dump
+
+	recovery   *node.RecoveryStatus
+	recovering bool
+	after      string
+	limit      int
+
+	slotsWorker  node.SlotsWorker
+	slotsWorkers []node.SlotsWorker
+	slotsBooking node.SlotsReservation
+	slotsLoads   []node.SlotsLoad
+	slotsProject node.SlotsProjection
+	scope        catalog.Scope
+	notSelf      bool // the peer came through SlotsRegisterPeer
+
+	busyModel string
+	busySet   overload.Thresholds
+	which     *string
+	limits    []selection.ModelThresholds
+
+	conductorFake
+
+	call func() // run inside of every call
+}
+
+func (f *fake) called() error {
+	if f.call != nil {
+		f.call()
+	}
+	return f.err
+}
+
+func (f *fake) PutWorkerIn(_ catalog.ScopeFilter, r catalog.Record) (*catalog.Worker, error) {
+	f.record = r
+	return f.worker, f.called()
+}
+
+func (f *fake) PatchWorkerIn(_ catalog.ScopeFilter, id uint64, p catalog.Patch) (*catalog.Worker, error) {
+	f.workerID, f.patch = id, p
+	return f.worker, f.called()
+}
+
+func (f *fake) DeleteWorkerIn(_ catalog.ScopeFilter, id uint64) (*catalog.Worker, error) {
+	f.workerID = id
+	return f.worker, f.called()
+}
+
+func (f *fake) CheckReservation(string, catalog.ScopeFilter) error { return f.err }
+
+func (f *fake) TakesSet() error { return nil }
+
+func (f *fake) ReconcileWorkers(records []catalog.Record, scope catalog.ScopeFilter) (catalog.Difference, error) {
+	f.records, f.filter = records, scope
+	return f.difference, f.called()
+}
+
+func (f *fake) Workers(model, tenant *string) []*catalog.Worker {
+	f.model, f.tenant = model, tenant
+	_ = f.called()
+	return f.workers
+}
+
+func (f *fake) Ready() (bool, int, []*catalog.Worker) {
+	_ = f.called()
+	n := 0
+	if f.ready {
+		n = 1
+	}
+	return f.ready, n, f.workers
+}
+
+func (f *fake) Select(_ context.Context, req *selection.SelectRequest, reserve bool) (selection.Selection, error) {
+	f.selected, f.reserve = *req, reserve
+	f.selected.Text = nil // lent, like the rest of what it is
+	return f.selection, f.called()
+}
+
+func (f *fake) Reserve(req *selection.ReserveRequest) (selection.Reservation, error) {
+	f.booked = *req
+	return selection.Reservation{
+		ID: req.ID, Scope: req.Scope, Rank: req.Rank, Endpoint: "http://w:1", Lease: req.Lease, Repeated: f.repeated,
+	}, f.called()
+}
+
+func (f *fake) ReservePending(_ context.Context, req *selection.PendingRequest) (selection.Reservation, error) {
+	f.pending = *req
+	f.pending.Text = nil // lent
+	return selection.Reservation{
+		ID: req.ID, Scope: req.Scope, Endpoint: "http://w:1", Lease: req.Lease, Repeated: f.repeated,
+	}, f.called()
+}
+
+func (f *fake) Renew(id string) error {
+	f.id = id
+	return f.called()
+}
+
+func (f *fake) PrefillComplete(id string) error {
+	f.id = id
+	return f.called()
+}
+
+func (f *fake) OutputBlock(id string, decay *float64) error {
+	f.id, f.decay = id, decay
+	return f.called()
+}
+
+func (f *fake) Free(id string) error {
+	f.id = id
+	return f.called()
+}
+
+func (f *fake) Loads(model, tenant *string) []node.ScopeLoads {
+	f.model, f.tenant = model, tenant
+	return f.scopes
+}
+
+func (f *fake) Policies(of catalog.ScopeFilter) []node.ScopePolicy {
+	f.model, f.tenant = of.Model, of.Tenant
+	return f.policies
+}
+
+func (f *fake) PotentialLoads(req *selection.ProjectRequest) ([]selection.RankLoad, error) {
+	f.projected = *req
+	return f.loads, f.called()
+}
+
+func (f *fake) Explain(_ context.Context, req *selection.SelectRequest) (*selection.Explanation, error) {
+	f.selected = *req
+	return &f.explanation, f.called()
+}
+
+func (f *fake) Decisions(own catalog.ScopeFilter, _ int) []selection.Decision {
+	f.model, f.tenant = own.Model, own.Tenant
+	_ = f.called()
+	return f.decisions
+}
+
+func (f *fake) OverlapScores(req *selection.ProjectRequest) (selection.OverlapScores, error) {
+	f.projected = *req
+	return f.scores, f.called()
+}
+
+func (f *fake) Dump(_ context.Context, w io.Writer, form contract.Version) error {
+	f.form = form
+	if f.dump != "" { // even an empty write sends the header
+		if _, err := io.WriteString(w, f.dump); err != nil {
+			return err
+		}
+	}
+	return f.called()
+}
+
+func (f *fake) DumpMsgpack(_ context.Context, w io.Writer, _ contract.Version) error {
+	_, err := io.WriteString(w, "\x80")
+	return err
+}
+
+func (f *fake) Peers() []string { return f.peers }
+
+func (f *fake) RegisterPeer(endpoint string) (bool, error) {
+	f.peer = endpoint
+	return f.newPeer, f.called()
+}
+
+func (f *fake) DeregisterPeer(endpoint string) error {
+	f.peer = endpoint
+	return f.called()
+}
+
+func (f *fake) WriteSnapshot(ctx context.Context, w io.Writer, after string, limit int) error {
+	f.after, f.limit = after, limit
+	return f.Dump(ctx, w, f.form)
+}
+
+func (f *fake) BusyThresholds() []selection.ModelThresholds {
+	_ = f.called()
+	return f.limits
+}
+
+func (f *fake) SetBusyThreshold(model string, set overload.Thresholds) (selection.ModelThresholds, error) {
+	f.busyModel, f.busySet = model, set
+	return selection.ModelThresholds{Model: model, Thresholds: set}, f.called()
+}
+
+func (f *fake) ClearBusyThreshold(model string, which *string) (selection.ModelThresholds, error) {
+	f.busyModel, f.which = model, which
+	return selection.ModelThresholds{Model: model}, f.called()
+}
+
+func (f *fake) Recovering() bool { return f.recovering }
+
+func (f *fake) Recovery() (node.RecoveryStatus, bool) {
+	if f.recovery == nil {
+		return node.RecoveryStatus{}, false
+	}
+	return *f.recovery, true
+}
+
+func (f *fake) SlotsRegister(w node.SlotsWorker) error {
+	f.slotsWorker = w
+	return f.called()
+}
+
+func (f *fake) SlotsUnregister(scope catalog.Scope, worker uint64) error {
+	f.scope, f.workerID = scope, worker
+	return f.called()
+}
+
+func (f *fake) SlotsWorkers(model, tenant *string) []node.SlotsWorker {
+	f.model, f.tenant = model, tenant
+	_ = f.called()
+	return f.slotsWorkers
+}
+
+func (f *fake) SlotsAdd(req *node.SlotsReservation) error {
+	f.slotsBooking = *req
+	return f.called()
+}
+
+func (f *fake) SlotsPrefillComplete(scope catalog.Scope, id string) error {
+	f.scope, f.id = scope, id
+	return f.called()
+}
+
+func (f *fake) SlotsFree(scope catalog.Scope, id string) error {
+	f.scope, f.id = scope, id
+	return f.called()
+}
+
+func (f *fake) SlotsLoads(model, tenant *string) []node.SlotsLoad {
+	f.model, f.tenant = model, tenant
+	_ = f.called()
+	return f.slotsLoads
+}
+
+func (f *fake) SlotsPotentialLoads(req *node.SlotsProjection) ([]selection.RankLoad, error) {
+	f.slotsProject = *req
+	return f.loads, f.called()
+}
+
+func (f *fake) SlotsRegisterPeer(endpoint string) (bool, error) {
+	f.notSelf = true
+	return f.RegisterPeer(endpoint)
+}

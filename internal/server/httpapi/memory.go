@@ -1,0 +1,255 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"runtime"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/select-service/select-service/internal/codec/bodyscan"
+	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/pkg/memory"
+)
+
+// Memory is the memory that the requests of all listeners share. A nil Memory has no limits.
+type Memory struct {
+	requests holders         // bodies and answers up to budget.SmallBody
+	bodies   holders         // larger bodies
+	answers  holders         // answers above budget.SmallBody
+	waiting  *memory.Account // the rest of batches while one of their requests waits
+
+	// serving accounts for what large bodies are parsed into. gate bounds with it how many are
+	// served at a time, in order of arrival.
+	serving *memory.Account
+	gate    *semaphore.Weighted
+	width   int64 // capacity of gate in bytes
+	least   int64 // bytes of gate that one request takes
+
+	// explaining bounds how many explanations are made at a time. They are long where there
+	// are many ranks, and their memory is reserved in answers only when they are written.
+	explaining *semaphore.Weighted
+
+	stopping <-chan struct{}
+}
+
+// NewMemory returns the memory of requests, from the accounts of a budget; nil for nil.
+// stopping is closed when the service stops; nil: never.
+func NewMemory(b *memory.Budget, stopping <-chan struct{}) *Memory {
+	if b == nil {
+		return nil
+	}
+	m := &Memory{serving: b.Account(memory.Serving), waiting: b.Account(memory.Waiting), stopping: stopping}
+	stopRead := func(w http.ResponseWriter) { _ = http.NewResponseController(w).SetReadDeadline(longAgo) }
+	requests := b.Account(memory.Requests)
+	m.requests = holders{account: requests, patience: sendPatience, cut: stopRead, unlisted: requests.Limit() / 2}
+	m.bodies = holders{account: b.Account(memory.Bodies), patience: largePatience, cut: stopRead}
+	m.answers = holders{account: b.Account(memory.Answers), patience: largePatience, cut: stopWrite}
+	// Per two processors, one body of maximal size or four smaller ones at a time: other
+	// requests must not wait long for a processor.
+	pairs := int64(max(1, runtime.GOMAXPROCS(0)/2))
+	m.width = min(m.serving.Limit(), pairs*maxBody*servingFactor)
+	m.least = m.width / (4 * pairs)
+	m.gate = semaphore.NewWeighted(m.width)
+	m.explaining = semaphore.NewWeighted(4 * pairs)
+	return m
+}
+
+const (
+	// servingFactor times the length of a large body is the memory that serving it may take. A
+	// token id of one digit takes two bytes of text, four in memory, and twice eight for the
+	// hashes if blocks have one token.
+	servingFactor = 10
+	// packedFactor is servingFactor for msgpack, where a token id takes one byte, and so does
+	// the nil of a block without multimodal objects.
+	packedFactor = 24
+	// While others need the memory, a client may take sendPatience for the next progressBytes of a
+	// small body, and largePatience for those of a larger one or for a whole answer.
+	sendPatience  = 50 * time.Millisecond
+	largePatience = 250 * time.Millisecond
+	// servingPatience is how long a large body waits for its turn to be served.
+	servingPatience = 5 * time.Second
+)
+
+// errNoMemory refuses a request that does not fit into an account.
+func errNoMemory(a *memory.Account) error {
+	return &requestError{
+		status: http.StatusServiceUnavailable, reason: "no_memory", limit: contract.LimitMemory,
+		text: fmt.Sprintf("no memory left for this request: account %s of --max-memory is full (limit=%d bytes)", a.Name(), a.Limit()),
+	}
+}
+
+// allowance is the part of the accounts that one request holds. Its zero value holds nothing.
+type allowance struct {
+	memory *Memory
+	body   holder
+	answer holder
+	turn   int64 // bytes of Memory.gate and Memory.serving
+	parked int64 // bytes of Memory.waiting
+
+	explains bool // it holds one of Memory.explaining
+}
+
+// stopWrite ends a write at once.
+func stopWrite(w http.ResponseWriter) { _ = http.NewResponseController(w).SetWriteDeadline(longAgo) }
+
+// longAgo is a deadline that ends a read or a write at once.
+var longAgo = time.Unix(1, 0)
+
+// errNeverFits refuses a body that is longer than the whole account of bodies.
+func errNeverFits(a *memory.Account) error {
+	return &requestError{
+		status: http.StatusRequestEntityTooLarge, reason: "body_too_large", limit: contract.LimitMemory,
+		text: fmt.Sprintf("the request body does not fit into account %s of --max-memory (limit=%d bytes)", a.Name(), a.Limit()),
+	}
+}
+
+// fits refuses a body whose announced length is more than the account can ever hold.
+func (a *allowance) fits(claimed int64) error {
+	if a.memory == nil || claimed <= a.memory.bodies.account.Limit() {
+		return nil
+	}
+	return errNeverFits(a.memory.bodies.account)
+}
+
+// servingBytes is the approximate memory to serve a body of n bytes.
+func servingBytes(format bodyscan.Format, n int) int64 {
+	if format == bodyscan.Msgpack {
+		return packedFactor * int64(n)
+	}
+	return servingFactor * int64(n)
+}
+
+// serve waits for the turn of a request that takes about n bytes while it is served. Small
+// requests need no turn, and a request that has its turn keeps it.
+func (a *allowance) serve(ctx context.Context, n int64) error {
+	m := a.memory
+	if m == nil || a.turn > 0 || n <= servingFactor*memory.SmallBody {
+		return nil
+	}
+	n = min(max(n, m.least), m.width)
+	if err := acquire(ctx, m.gate, n, m.serving); err != nil {
+		return err
+	}
+	if !m.serving.Reserve(n) { // gate bounds our own part, but the gateway uses the account too
+		m.gate.Release(n)
+		return errNoMemory(m.serving)
+	}
+	a.turn = n
+	return nil
+}
+
+// acquire waits for n of a semaphore that bounds the work beside an account, at most for
+// servingPatience.
+func acquire(ctx context.Context, turns *semaphore.Weighted, n int64, account *memory.Account) error {
+	if turns.TryAcquire(n) {
+		return nil
+	}
+	soon, cancel := context.WithTimeout(ctx, servingPatience)
+	defer cancel()
+	switch {
+	case turns.Acquire(soon, n) == nil:
+		return nil
+	case ctx.Err() != nil:
+		return errClientGone
+	}
+	account.CountRefusal()
+	return errNoMemory(account)
+}
+
+// explain waits until an explanation may be made. It may be made until explained is called.
+func (a *allowance) explain(ctx context.Context) error {
+	if a.memory == nil || a.explains {
+		return nil
+	}
+	if err := acquire(ctx, a.memory.explaining, 1, a.memory.answers.account); err != nil {
+		return err
+	}
+	a.explains = true
+	return nil
+}
+
+// explained lets the next explanation be made. It may be called twice.
+func (a *allowance) explained() {
+	if a.explains {
+		a.explains = false
+		a.memory.explaining.Release(1)
+	}
+}
+
+// expect reserves n bytes for an answer before it is written. Short answers need none, and small
+// ones use the memory of the body, if it has any.
+func (a *allowance) expect(ctx context.Context, n int64) error {
+	m := a.memory
+	if m == nil || n <= untracked || n <= a.answer.bytes {
+		return nil
+	}
+	pool := &m.answers
+	if n <= memory.SmallBody {
+		if pool = &m.requests; a.body.bytes > 0 {
+			return nil
+		}
+	}
+	if n = min(n, pool.account.Limit()); n <= a.answer.bytes { // a longer answer gets the whole account
+		return nil
+	}
+	if a.answer.of != pool {
+		a.answer.release()
+	}
+	return pool.take(ctx, &a.answer, n-a.answer.bytes)
+}
+
+// send reserves an answer of n bytes until close, in place of the memory of the request. Until
+// sent is called, a client that does not read may be cut off.
+func (a *allowance) send(ctx context.Context, w http.ResponseWriter, n int) error {
+	if a.turn > 0 && n > autoLength || n > memory.SmallBody {
+		a.closeRequest() // the request's memory is no longer needed
+	}
+	if n <= untracked || n <= memory.SmallBody && a.answer.bytes > memory.SmallBody {
+		a.answer.release()
+	}
+	err := a.expect(ctx, int64(n))
+	a.explained()
+	if err != nil || n <= untracked {
+		return err
+	}
+	a.body.awaitReader(w)
+	a.answer.awaitReader(w)
+	return nil
+}
+
+// sent marks that the answer is written, or that its client was cut off.
+func (a *allowance) sent(w http.ResponseWriter) {
+	cutOff := a.answer.done()
+	if a.body.done() || cutOff { // perhaps only after everything was written
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
+	}
+}
+
+// closeRequest releases the memory of the request, but not of its answer.
+func (a *allowance) closeRequest() {
+	a.body.release()
+	a.releaseTurn()
+	if a.parked > 0 {
+		a.memory.waiting.Release(a.parked)
+		a.parked = 0
+	}
+}
+
+// releaseTurn ends the turn of a large body, if it has one.
+func (a *allowance) releaseTurn() {
+	if a.turn > 0 {
+		a.memory.serving.Release(a.turn)
+		a.memory.gate.Release(a.turn)
+		a.turn = 0
+	}
+}
+
+// close releases everything. Further calls do nothing.
+func (a *allowance) close() {
+	a.closeRequest()
+	a.explained()
+	a.answer.release()
+}

@@ -1,0 +1,323 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/select-service/select-service/internal/codec/bodyscan"
+	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// policyHeader names the queue class of a selection.
+const policyHeader = "X-Dynamo-Meta-Policy-Class"
+
+// workerSelector chooses workers. It must not keep the request after the call.
+type workerSelector interface {
+	Select(ctx context.Context, req *selection.SelectRequest, reserve bool) (selection.Selection, error)
+}
+
+type selectRoutes struct {
+	svc workerSelector
+	d   dialect
+}
+
+func (r selectRoutes) selectWorker(c request, b *selectBody, out []byte) (int, []byte, error) {
+	b.req.Pending = r.d == dialect16 && b.req.SelectionID != nil
+	b.req.Advisory = b.advisory
+	return r.answer(c, b, out, false)
+}
+
+func (r selectRoutes) selectAndReserve(c request, b *selectBody, out []byte) (int, []byte, error) {
+	if r.d == dialect16 {
+		b.req.ReservationID = b.req.SelectionID // decision E1
+	}
+	b.req.IfExists = b.booking.ifExists
+	if b.req.IfExists == selection.ReturnFirst && b.req.ReservationID == nil {
+		return 0, nil, r.d.errIfExistsNeedsID()
+	}
+	var err error
+	if b.req.Lease, err = b.booking.lease(); err != nil {
+		return 0, nil, err
+	}
+	return r.answer(c, b, out, true)
+}
+
+func (r selectRoutes) answer(c request, b *selectBody, out []byte, reserve bool) (int, []byte, error) {
+	b.req.PolicyClass = strings.TrimSpace(c.Request.Header.Get(policyHeader))
+	b.req.Session = b.session.name()
+	b.req.Detailed = r.d == dialect16
+	sel, err := r.svc.Select(c.Request.Context(), &b.req, reserve)
+	if err != nil {
+		return 0, nil, err
+	}
+	return http.StatusOK, r.d.appendSelection(out, &sel, reserve), nil
+}
+
+// appendSelection appends the answer of a selection; reserved reports whether it was booked too.
+func (d dialect) appendSelection(out []byte, s *selection.Selection, reserved bool) []byte {
+	if s.PlacementOnly {
+		return d.appendReservation(out, &selection.Reservation{
+			ID: *s.ReservationID, Scope: s.Scope, Rank: s.Rank, Endpoint: s.Endpoint, Lease: s.Lease,
+		})
+	}
+	out = append(out, '{')
+	out = d.appendIDs(out, s)
+	if reserved && d == dialect16 {
+		out = appendList(appendKey(out, "sequence_hashes"), s.SequenceHashes, appendHash)
+		out = appendUintField(out, "isl_tokens", s.ISLTokens)
+		out = appendBoolField(out, "track_prefill_tokens", s.TrackPrefill)
+	}
+	out = d.appendPlacement(out, s.Scope, s.Rank, s.Endpoint)
+	out = appendUintField(out, "block_size", s.BlockSize)
+	out = appendOverlap(out, &s.Overlap)
+	out = appendUintField(out, "effective_prefill_tokens", s.EffectivePrefillTokens)
+	if d == dialect16 {
+		out = appendUintField(out, "potential_decode_blocks", s.PotentialDecodeBlocks)
+		out = appendBoolIf(out, "decode_busy", s.DecodeBusy)
+		if s.WorkerLoad != nil {
+			out = appendWorkerLoad(out, s.WorkerLoad)
+		}
+	}
+	out = appendLease(out, s.Lease)
+	if s.Explanation != nil {
+		out = appendRankHeader(out, s.Explanation.ChosenHeader)
+		out = append(appendKey(out, "explanation"), '{')
+		out = append(appendReasons(out, s.Explanation), '}')
+	}
+	return append(out, '}')
+}
+
+// appendIDs appends the ids that a selection has. In the 1.6 dialect selection_id is the id of
+// the reservation (decision E1).
+func (d dialect) appendIDs(out []byte, s *selection.Selection) []byte {
+	chosen, reservation := s.SelectionID, s.ReservationID
+	if d == dialect16 && reservation != nil {
+		chosen, reservation = reservation, nil
+	}
+	if chosen != nil {
+		out = appendStringField(out, "selection_id", *chosen)
+	}
+	if reservation != nil {
+		out = appendStringField(out, "reservation_id", *reservation)
+	}
+	return out
+}
+
+// appendHash appends a hash in the form of the contract's answers: signed.
+func appendHash(out []byte, hash uint64) []byte { return strconv.AppendInt(out, int64(hash), 10) }
+
+func appendOverlap(out []byte, o *selection.OverlapSummary) []byte {
+	out = append(appendKey(out, "overlap"), '{')
+	out = appendUintField(out, "longest_matched", o.LongestMatched)
+	out = appendUintField(out, "gpu", o.GPU)
+	out = append(appendKey(out, "dp"), '{')
+	for i, rank := range o.DP {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(out, '"')
+		out = strconv.AppendUint(out, uint64(rank.DP), 10)
+		out = append(out, '"', ':')
+		out = strconv.AppendUint(out, uint64(rank.Tokens), 10)
+	}
+	out = append(out, '}')
+	out = appendUintField(out, "cpu", o.CPU)
+	out = appendUintField(out, "disk", o.Disk)
+	return append(out, '}')
+}
+
+// appendWorkerLoad appends a rank's load without the members that are unknown.
+func appendWorkerLoad(out []byte, l *selection.WorkerLoad) []byte {
+	out = append(appendKey(out, "worker_load"), '{')
+	out = appendUintField(out, "active_prefill_tokens", l.ActivePrefillTokens)
+	out = appendUintField(out, "prefill_token_capacity", l.PrefillTokenCapacity)
+	if l.TotalKVBlocks != nil {
+		out = appendUintField(out, "total_kv_blocks", *l.TotalKVBlocks)
+	}
+	out = appendBoolIf(out, "prefill_busy", l.PrefillBusy)
+	return append(out, '}')
+}
+
+// appendPlacement appends the rank and endpoint of a request.
+func (d dialect) appendPlacement(out []byte, scope catalog.Scope, rank catalog.Rank, endpoint string) []byte {
+	out = d.appendScope(out, scope)
+	out = appendRank(out, rank)
+	return appendStringField(out, "endpoint", endpoint)
+}
+
+// selectBody is the body of both selection routes.
+type selectBody struct {
+	req      selection.SelectRequest
+	routing  selection.Routing
+	session  session
+	booking  bookingOptions
+	advisory bool
+}
+
+func (b *selectBody) promptBody() promptBody {
+	return promptBody{&b.req.Scope, &b.req.Prompt, &b.req.Override, &b.routing}
+}
+
+func newSelectBody(shape *bodyscan.Object[selectBody]) *body[selectBody] {
+	b := newBody(shape, resetSelectBody, selectBodySize).keepsTo(inScope(func(b *selectBody) *catalog.Scope { return &b.req.Scope }))
+	b.lend = func(s *selectBody, text textHolder) { s.req.Text = text }
+	b.wide, b.explains = func(s *selectBody) bool { return s.req.Explain }, true
+	return b
+}
+
+// selectBodySize returns the bytes of memory that resetSelectBody keeps.
+func selectBodySize(b *selectBody) int {
+	return b.promptBody().size() + 8*cap(b.req.AllowedWorkers) + 16*cap(b.req.RequiredTaints)
+}
+
+func resetSelectBody(b *selectBody) {
+	taints := b.req.RequiredTaints
+	clear(taints)
+	*b = selectBody{
+		req: selection.SelectRequest{
+			Prompt:         b.req.Prompt,
+			AllowedWorkers: b.req.AllowedWorkers[:0],
+			RequiredTaints: taints[:0],
+		},
+		routing: b.routing,
+	}
+	b.promptBody().reset()
+}
+
+// newSelectShape describes the body of /select. Members about the reservation only are unknown
+// there, so any value of them is ignored.
+func newSelectShape(d dialect) *bodyscan.Object[selectBody] {
+	fields := selectFields(d)
+	if d == dialect16 {
+		fields = append(fields, bodyscan.Field[selectBody]{Name: "advisory", Read: bodyscan.Set(
+			func(b *selectBody) *bool { return &b.advisory }, (*bodyscan.Scanner).Bool)})
+	}
+	return bodyscan.NewObject(fields...)
+}
+
+// newSelectAndReserveShape describes the body of /select_and_reserve, which has no advisory form.
+func newSelectAndReserveShape(d dialect) *bodyscan.Object[selectBody] {
+	fields := append(selectFields(d), bookingOptionFields(func(b *selectBody) *bookingOptions { return &b.booking })...)
+	if d == dialect13 {
+		fields = append(fields, optional("reservation_id", func(b *selectBody) **string { return &b.req.ReservationID }, readText))
+	}
+	return bodyscan.NewObject(fields...)
+}
+
+func selectFields(d dialect) []bodyscan.Field[selectBody] {
+	selectionID := func(b *selectBody) **string { return &b.req.SelectionID }
+	fields := append(promptFields(d, (*selectBody).promptBody),
+		optional("expected_output_tokens", func(b *selectBody) **uint32 { return &b.req.ExpectedOutputTokens }, (*bodyscan.Scanner).Uint32),
+		field("priority_jump", func(b *selectBody) *float64 { return &b.req.PriorityJump }, (*bodyscan.Scanner).Float64),
+		field("strict_priority", func(b *selectBody) *uint32 { return &b.req.StrictPriority }, (*bodyscan.Scanner).Uint32),
+		optional("pinned_worker", func(b *selectBody) **catalog.Rank { return &b.req.Pinned }, readRank),
+		bodyscan.Field[selectBody]{Name: "allowed_worker_ids", Read: func(s *bodyscan.Scanner, b *selectBody) {
+			if !s.Null() {
+				b.req.AllowedWorkers, b.req.HasAllowedWorkers = s.AppendUint64s(b.req.AllowedWorkers), true
+			}
+		}},
+		field("explain", func(b *selectBody) *bool { return &b.req.Explain }, (*bodyscan.Scanner).Bool),
+		bodyscan.Field[selectBody]{Name: "routing_constraints", Read: func(s *bodyscan.Scanner, b *selectBody) {
+			constraintsShape.Read(s, &b.req)
+		}},
+	)
+	if d == dialect13 {
+		return append(fields, optional("selection_id", selectionID, readText))
+	}
+	fields = append(fields, optional("affinity_target",
+		func(b *selectBody) **selection.AffinityTarget { return &b.req.Target }, readTarget))
+	fields = append(fields, sessionFields(func(b *selectBody) *session { return &b.session })...)
+	return append(fields, aliasedOrNull("selection_id", "reservation_id", selectionID))
+}
+
+var rankShape = bodyscan.NewObject(
+	required("worker_id", func(r *catalog.Rank) *uint64 { return &r.Worker }, (*bodyscan.Scanner).Uint64),
+	required("dp_rank", func(r *catalog.Rank) *uint32 { return &r.DP }, (*bodyscan.Scanner).Uint32),
+)
+
+func readRank(s *bodyscan.Scanner) (r catalog.Rank) {
+	rankShape.Read(s, &r)
+	return r
+}
+
+var targetShape = bodyscan.NewObject(
+	required("worker_id", func(t *selection.AffinityTarget) *uint64 { return &t.Worker }, (*bodyscan.Scanner).Uint64),
+	optional("dp_rank", func(t *selection.AffinityTarget) **uint32 { return &t.DP }, (*bodyscan.Scanner).Uint32),
+)
+
+func readTarget(s *bodyscan.Scanner) (t selection.AffinityTarget) {
+	targetShape.Read(s, &t)
+	return t
+}
+
+// constraintsShape is routing_constraints.
+var constraintsShape = bodyscan.NewObject(
+	bodyscan.Field[selection.SelectRequest]{Name: "required_taints", Read: func(s *bodyscan.Scanner, r *selection.SelectRequest) {
+		r.RequiredTaints = appendStrings(s, r.RequiredTaints)
+	}},
+	bodyscan.Field[selection.SelectRequest]{Name: "preferred_taints", Read: func(s *bodyscan.Scanner, r *selection.SelectRequest) {
+		r.PreferredTaints = make(map[string]float32)
+		for name := range s.Map() {
+			taint := string(name)
+			r.PreferredTaints[taint] = s.Float32()
+		}
+	}},
+)
+
+func appendStrings(s *bodyscan.Scanner, dst []string) []string {
+	return bodyscan.AppendArray(s, dst, readText)
+}
+
+// session is the conversation that a prompt belongs to, in bodies of the 1.6
+// dialect. Of session_context only the id is used; its other members are checked.
+type session struct {
+	id      string // session_id
+	inner   string // session_context.session_id
+	context bool   // there is a session_context
+}
+
+// name returns the session's id, "" for none. session_context takes precedence.
+func (s *session) name() string {
+	if s.context {
+		return s.inner
+	}
+	return s.id
+}
+
+func sessionFields[T any](of func(*T) *session) []bodyscan.Field[T] {
+	return []bodyscan.Field[T]{
+		field("session_id", func(t *T) *string { return &of(t).id }, readText),
+		{Name: "session_context", Read: func(s *bodyscan.Scanner, t *T) {
+			if !s.Null() {
+				sessionShape.Read(s, of(t))
+				of(t).context = true
+			}
+		}},
+	}
+}
+
+var sessionShape = bodyscan.NewObject(
+	required("session_id", func(c *session) *string { return &c.inner }, readText),
+	checkedOnly("parent_session_id", func(s *bodyscan.Scanner) { s.Text() }),
+	checkedOnly("session_final", func(s *bodyscan.Scanner) { s.Bool() }),
+	checkedOnly("input_trigger", func(s *bodyscan.Scanner) { s.Variant("user_message", "tool_result", "other") }),
+	checkedOnly("agent_headers", func(s *bodyscan.Scanner) {
+		for range s.Map() {
+			for range s.Array() {
+				s.Text()
+			}
+		}
+	}),
+)
+
+// checkedOnly describes a member whose value is checked but not used; it may be null.
+func checkedOnly(name string, read func(*bodyscan.Scanner)) bodyscan.Field[session] {
+	return bodyscan.Field[session]{Name: name, Read: func(s *bodyscan.Scanner, _ *session) {
+		if !s.Null() {
+			read(s)
+		}
+	}}
+}

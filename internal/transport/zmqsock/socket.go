@@ -1,0 +1,203 @@
+package zmqsock
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/select-service/select-service/internal/transport/zmtp"
+	"github.com/select-service/select-service/pkg/memory"
+)
+
+const (
+	// heartbeat and silence are as in dynamo-kv-router 1.3.1: how often a PING is sent, and the
+	// time without a byte after which a peer counts as dead.
+	heartbeat = 5 * time.Second
+	silence   = 15 * time.Second
+	// fairness is the number of messages after which a goroutine yields to others.
+	fairness = 64
+)
+
+var allTopics = []string{""}
+
+// socketKind has what all sockets for one purpose share. Each kind has dials of its own, so
+// kinds do not wait for each other's attempts to connect.
+type socketKind struct {
+	name         string   // SUB or DEALER
+	topics       []string // of a SUB, by prefix
+	account      *memory.Account
+	maxMessage   int64 // in bytes
+	dials        dials
+	maxReconnect time.Duration // longest wait between two attempts to connect
+}
+
+// destination is where a socket leads, and with which security.
+type destination struct {
+	endpoint  string                // as given by the caller
+	mechanism func() zmtp.Mechanism // of a connection
+	request   [][]byte              // of a DEALER: the message that it sends once
+}
+
+// socket is an open socket of the hub's user, with all its connections.
+type socket struct {
+	hub     *Hub
+	kind    *socketKind
+	to      destination
+	target  target
+	offer   Offer // nil: none
+	message Message
+	status  func(up bool)
+	resumed chan struct{} // capacity 1; signals a call of Resume
+	bound   *acceptor     // of a bound socket, else nil
+	dialer  *dialer       // of a connected socket, else nil
+
+	// calling is held while a callback runs, and while the socket is paused. It guards the
+	// fields below.
+	calling sync.Mutex
+	up      int // number of established connections
+	closed  bool
+}
+
+// openSocket returns a socket, bound if its endpoint says so. It does nothing before start.
+func openSocket(h *Hub, kind *socketKind, to destination, offer Offer, message Message, status func(up bool)) (*socket, error) {
+	t, err := parseTarget(to.endpoint, h.opt.Endpoints)
+	if err != nil {
+		return nil, err
+	}
+	s := &socket{hub: h, kind: kind, to: to, target: t, offer: offer, message: message, status: status, resumed: make(chan struct{}, 1)}
+	if !t.bound {
+		s.dialer = &dialer{socket: s, retry: firstRetry, lookupWait: firstLookup}
+		return s, nil
+	}
+	listener, err := net.Listen("tcp", t.address(t.host))
+	if err != nil {
+		return nil, fmt.Errorf("bind: %w", err)
+	}
+	s.bound = newAcceptor(h, listener, h.opt.Accepted, longestUnused, s.accepted)
+	return s, nil
+}
+
+func (s *socket) accepted(c *accepted) error {
+	held := s.hub.partials.open(c.acceptor.ctx, c.conn, s.kind.account)
+	return s.serve(c.acceptor.ctx, c.conn, held, c.establish, c.used)
+}
+
+// start makes the socket accept or make connections until it is closed.
+func (s *socket) start() {
+	if s.dialer != nil {
+		s.dialer.wake()
+	} else if s.hub.start(s.bound.run) != nil {
+		s.close()
+	}
+}
+
+func (s *socket) close() {
+	if s.dialer != nil {
+		s.dialer.close()
+	} else {
+		s.bound.close() // the port is free when close returns
+	}
+	s.calling.Lock()
+	defer s.calling.Unlock()
+	s.closed = true
+}
+
+func (s *socket) resume() {
+	select {
+	case s.resumed <- struct{}{}:
+	default: // already signalled
+	}
+}
+
+// serve takes over conn, makes the handshake, and calls the socket's callbacks with its
+// messages until the connection ends. established is called after the handshake, received after
+// each message. ctx ends with the socket or the hub.
+func (s *socket) serve(ctx context.Context, conn net.Conn, held *connMemory, established, received func()) error {
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	defer held.close()
+	handshake := s.hub.opt.HandshakeTime
+	if s.dialer != nil {
+		handshake = min(handshake, longestHandshake)
+	}
+	c, err := zmtp.Handshake(conn, zmtp.Options{
+		SocketType: s.kind.name, Mechanism: s.to.mechanism(), InPlace: s.offer != nil, MaxMessage: held.largest(s.kind.maxMessage), Memory: held,
+		HandshakeTime: handshake, Heartbeat: heartbeat, Silence: silence,
+	})
+	if err != nil {
+		return err
+	}
+	defer c.Drop()
+	defer c.Close()
+	for _, topic := range s.kind.topics {
+		if err := c.Subscribe([]byte(topic)); err != nil {
+			return err
+		}
+	}
+	if s.to.request != nil {
+		if err := c.Send(s.to.request...); err != nil {
+			return err
+		}
+	}
+	established()
+	s.report(ctx, true)
+	defer s.report(ctx, false)
+	for n := 1; ; n++ {
+		m, err := c.Receive()
+		if err != nil {
+			return held.explain(err)
+		}
+		if err := s.deliver(ctx, c, m, held); err != nil {
+			return held.explain(err)
+		}
+		received()
+		if n%fairness == 0 {
+			runtime.Gosched()
+		}
+	}
+}
+
+// deliver calls the callback with a message, and waits while the socket is paused. It fails if
+// there is no memory for the message.
+func (s *socket) deliver(ctx context.Context, c *zmtp.Conn, m zmtp.Message, held *connMemory) error {
+	s.calling.Lock()
+	defer s.calling.Unlock()
+	if m.Memory == nil {
+		if s.closed || ctx.Err() != nil || c.Alone() && s.offer(m.Frames, m.Received) {
+			return nil
+		}
+		var err error
+		if m, err = c.Keep(m); err != nil {
+			return err //nolint:wrapcheck // read by count alone
+		}
+	}
+	held.handOver()
+	if s.closed || ctx.Err() != nil {
+		m.Memory.Release(s.kind.account)
+		return nil
+	}
+	if !s.message(m.Frames, m.Memory, m.Received) {
+		select {
+		case <-s.resumed:
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// report reports to status that a connection came or went.
+func (s *socket) report(ctx context.Context, up bool) {
+	s.calling.Lock()
+	defer s.calling.Unlock()
+	if up {
+		s.up++
+	} else {
+		s.up--
+	}
+	if !s.closed && ctx.Err() == nil && (up || s.up == 0) {
+		s.status(up)
+	}
+}

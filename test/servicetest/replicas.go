@@ -1,0 +1,166 @@
+package servicetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/pkg/replicasync"
+)
+
+// Mesh connects the replicas of a test: replica "a" publishes at "tcp://a:1" and
+// serves its snapshot at "http://a".
+type Mesh struct {
+	// Delay is how long a message is on its way.
+	Delay time.Duration
+
+	mu        sync.Mutex // guards the fields below
+	followers map[string]map[int]func(topic string, payload []byte)
+	next      int
+	replicas  map[string]*World // by host
+	silent    map[string]bool   // hosts that serve no snapshot
+}
+
+// NewMesh returns a mesh without replicas.
+func NewMesh() *Mesh {
+	return &Mesh{
+		followers: make(map[string]map[int]func(string, []byte)),
+		replicas:  make(map[string]*World),
+		silent:    make(map[string]bool),
+	}
+}
+
+// Start runs a replica, which follows no other one yet, until the end of the test.
+func (m *Mesh) Start(t testing.TB, name string, change ...func(*node.Config)) *World {
+	t.Helper()
+	endpoint := PeerEndpoint(name)
+	w := Start(t, append(change, func(c *node.Config) {
+		c.Replication = &node.Replication{
+			URL: "http://" + name, Advertised: endpoint, Transport: endpointOf{m, endpoint}, Fetch: endpointOf{Mesh: m},
+		}
+	})...)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.replicas[name] = w
+	return w
+}
+
+// Connect makes two replicas follow each other.
+func (m *Mesh) Connect(t testing.TB, a, b string) {
+	t.Helper()
+	m.mu.Lock()
+	first, second := m.replicas[a], m.replicas[b]
+	m.mu.Unlock()
+	for _, peer := range []struct {
+		w    *World
+		name string
+	}{{first, b}, {second, a}} {
+		if added, err := peer.w.RegisterPeer(PeerEndpoint(peer.name)); err != nil || !added {
+			t.Fatalf("register %s: %t, %v", peer.name, added, err)
+		}
+	}
+}
+
+// ServeSnapshot sets whether a replica serves its snapshot; it does at first.
+func (m *Mesh) ServeSnapshot(name string, on bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.silent[name] = !on
+}
+
+// Pair starts two replicas without KV events that follow each other and have
+// worker 1. change is the second one's.
+func Pair(t testing.TB, change ...func(*node.Config)) (a, b *World) {
+	t.Helper()
+	m := NewMesh()
+	a, b = m.Start(t, "a", EventsOff), m.Start(t, "b", append(change, EventsOff)...)
+	m.Connect(t, "a", "b")
+	a.Put(Record(1, 1))
+	b.Put(Record(1, 1))
+	return a, b
+}
+
+// Announced waits until all replicas have announced themselves twice, so that what
+// one knew before the others know; only in a synctest bubble.
+func Announced() {
+	time.Sleep(2500 * time.Millisecond)
+	synctest.Wait()
+}
+
+// PeerEndpoint is where a replica of a Mesh publishes.
+func PeerEndpoint(name string) string { return "tcp://" + name + ":1" }
+
+// ErrWildcard is a Mesh's error for the peer "tcp://*:1".
+var ErrWildcard = errors.New("a wildcard host cannot be connected to")
+
+// node is the transport and the fetcher of one replica.
+type endpointOf struct {
+	*Mesh
+	endpoint string
+}
+
+// Publish implements replicasync.Transport.
+func (n endpointOf) Publish(topic string, payload []byte) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, deliver := range n.followers[n.endpoint] {
+		message := bytes.Clone(payload)
+		if n.Delay > 0 {
+			time.AfterFunc(n.Delay, func() { deliver(topic, message) })
+			continue
+		}
+		deliver(topic, message)
+	}
+	return nil
+}
+
+// Follow implements replicasync.Transport.
+func (n endpointOf) Follow(peer string, deliver func(string, []byte), status func(bool)) (func(), error) {
+	if peer == "tcp://*:1" {
+		return nil, ErrWildcard
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.followers[peer] == nil {
+		n.followers[peer] = make(map[int]func(string, []byte))
+	}
+	n.next++
+	id := n.next
+	n.followers[peer][id] = deliver
+	status(true)
+	return func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		delete(n.followers[peer], id)
+	}, nil
+}
+
+// GetAnnounced returns a page of the snapshot at an address.
+func (n endpointOf) GetAnnounced(ctx context.Context, address, _ string) (io.ReadCloser, error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	w, silent := n.replicas[u.Host], n.silent[u.Host]
+	n.mu.Unlock()
+	if w == nil || silent || u.Path != replicasync.SnapshotPath {
+		return nil, fmt.Errorf("nothing is at %s", address)
+	}
+	limit, err := strconv.Atoi(u.Query().Get("limit"))
+	if err != nil {
+		return nil, err
+	}
+	var page bytes.Buffer
+	err = w.WriteSnapshot(ctx, &page, u.Query().Get("after"), limit)
+	return io.NopCloser(&page), err
+}
