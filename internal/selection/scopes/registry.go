@@ -219,7 +219,7 @@ func (r *Registry) open(sc catalog.Scope, blockSize uint32) *State {
 func (r *Registry) newQueue(sc catalog.Scope, p *policies.Scope) *waitqueue.Queue {
 	policy := r.settings.Admission.ForModel(sc.Model)
 	if longest, holds := p.Holds(); holds && policy == nil {
-		return waitqueue.NewHolding(r.settings.Queues, longest)
+		return waitqueue.NewDelaying(r.settings.Queues, longest)
 	}
 	return waitqueue.New(r.settings.Queues, policy)
 }
