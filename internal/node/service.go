@@ -82,6 +82,8 @@ type Config struct {
 	Endpoints catalog.EndpointPolicy
 	// WorkersFile is the path of the file that defines the workers, "" if none does.
 	WorkersFile string
+	// Discovers has the kinds of the discovering sources that will call ReplaceWorkers.
+	Discovers []catalog.SourceKind
 	// WatchStored enables selecting.SelectRequest.Stored.
 	WatchStored bool
 	// Threads is the number of apply workers.
@@ -304,12 +306,14 @@ func (s *Service) sweep(ctx context.Context) error {
 	defer age.Stop()
 	defer dispatch.Stop()
 	var logged reservations.Stats // counts of the last sweep
+	var drained drains
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-age.C:
 			s.sweepAged(&logged)
+			s.sweepDrained(&drained, time.Now())
 		case <-dispatch.C:
 			s.scopes.LoadChanged()
 		}
@@ -336,6 +340,7 @@ func asError(err error) error {
 	var mismatch *catalog.BlockSizeError
 	var untracked *catalog.NotTrackedError
 	var limit *catalog.LimitError
+	var managed *catalog.ManagedError
 	switch {
 	case err == nil:
 		return nil
@@ -354,6 +359,8 @@ func asError(err error) error {
 		}
 	case errors.As(err, &limit):
 		return contract.CatalogLimit(limit)
+	case errors.As(err, &managed):
+		return &contract.Error{Kind: contract.Managed, Text: err.Error(), Err: err}
 	case errors.As(err, &bad):
 		return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
 	}
