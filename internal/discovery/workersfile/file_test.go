@@ -212,7 +212,7 @@ func TestLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused := fmt.Errorf("wrapped: %w", &catalog.EntryError{Index: 1, Err: errors.New("why")})
-	if got := f.Locate(refused).Error(); got != "workers[1] (line 32): why" {
+	if got := f.Locate(refused).Error(); got != "workers[1] (line 33): why" {
 		t.Errorf("Locate: %s", got)
 	}
 }
