@@ -3,6 +3,7 @@ package openai
 import (
 	"bytes"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 
@@ -124,22 +125,16 @@ func ParseRequest(kind Kind, body []byte) (*Request, error) {
 
 // shapes describes the bodies of the kinds. Members not listed are skipped.
 var shapes = [...]*bodyscan.Object[Request]{
-	Other: bodyscan.NewObject(append(
-		idFields(),
+	Other: bodyscan.NewObject(slices.Concat(idFields(), truncation(), []bodyscan.Field[Request]{
 		placed("model", memberModel, readModel),
 		placed("cache_salt", memberSalt, readPlainSalt),
 		field("stream", func(s *bodyscan.Scanner, r *Request) { r.Stream = readFlag(s) }),
-		placed("truncate_prompt_tokens", memberTruncateTokens, skip),
-		placed("truncation_side", memberTruncationSide, skip),
-	)...),
-	Chat: bodyscan.NewObject(append(
-		fields(),
+	})...),
+	Chat: bodyscan.NewObject(slices.Concat(fields(), truncation(), []bodyscan.Field[Request]{
 		placed("messages", memberMessages, readMessages),
 		placed("tools", memberTools, readSize),
 		placed("max_completion_tokens", memberMaxCompletionTokens, readLimit),
 		placed("max_tokens", memberMaxTokens, readLimit),
-		placed("truncate_prompt_tokens", memberTruncateTokens, skip),
-		placed("truncation_side", memberTruncationSide, skip),
 		placed("echo", memberEcho, skip),
 		placed("kv_transfer_params", memberTransfer, skip),
 		placed("chat_template", memberTemplate, skip),
@@ -150,18 +145,15 @@ var shapes = [...]*bodyscan.Object[Request]{
 		placed("continue_final_message", memberContinueFinal, skip),
 		placed("add_special_tokens", memberAddSpecial, skip),
 		field("session_params", readElsewhere),
-	)...),
-	Completions: bodyscan.NewObject(append(
-		fields(),
+	})...),
+	Completions: bodyscan.NewObject(slices.Concat(fields(), truncation(), []bodyscan.Field[Request]{
 		placed("prompt", memberPrompt, readPrompts),
 		field("prompt_embeds", readElsewhere),
 		placed("suffix", memberSuffix, skip),
 		placed("max_tokens", memberMaxTokens, readLimit),
-		placed("truncate_prompt_tokens", memberTruncateTokens, skip),
-		placed("truncation_side", memberTruncationSide, skip),
 		placed("add_special_tokens", memberAddSpecial, skip),
 		field("session_params", readElsewhere),
-	)...),
+	})...),
 	Responses: bodyscan.NewObject(append(
 		fields(),
 		placed("input", memberInput, readInput),
@@ -197,6 +189,14 @@ func fields() []bodyscan.Field[Request] {
 		field("stream", func(s *bodyscan.Scanner, r *Request) { r.Stream = readFlag(s) }),
 		field("stream_options", readIfObject(streamOptions)),
 		field("nvext", orNull(extension.Read)),
+	}
+}
+
+// truncation returns the members that shorten the prompt of any kind but Responses and Messages.
+func truncation() []bodyscan.Field[Request] {
+	return []bodyscan.Field[Request]{
+		placed("truncate_prompt_tokens", memberTruncateTokens, skip),
+		placed("truncation_side", memberTruncationSide, skip),
 	}
 }
 
