@@ -20,7 +20,7 @@ import (
 // the prompt is placed by load. A prompt that the engine shortens is shortened before it is looked
 // up and booked.
 func (r *request) tokenize(ctx context.Context) *problem {
-	r.prompt = selection.Prompt{LoRA: r.target.lora, CacheSalt: r.salt}
+	r.prompt = selection.Prompt{LoRA: r.lora, CacheSalt: r.salt}
 	switch {
 	case r.body.Prompts > 1: // a batch: its prompts have no common prefix to look up
 		r.placeByLoad()
