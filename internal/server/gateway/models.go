@@ -171,7 +171,7 @@ type filter struct {
 	without   []uint64 // ids of workers whose address is unknown
 }
 
-// eligible implements selecting.Eligible. A rank whose host name was never looked up is in no
+// eligible implements selection.Eligible. A rank whose host name was never looked up is in no
 // subset.
 func (f *filter) eligible(snap *catalog.Snapshot) func(catalog.Entry) bool {
 	if f.key() == "" && !f.models.poolOf(snap).prefills {

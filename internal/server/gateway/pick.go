@@ -161,7 +161,7 @@ func (r *request) findEligible(ctx context.Context) *problem {
 	return nil
 }
 
-// selection returns the request to package selecting, for one leg: the prefill or the decode.
+// selection returns the request to package selection, for one leg: the prefill or the decode.
 func (r *request) selection(prefill bool) *selection.SelectRequest {
 	f := r.filter(prefill)
 	req := &selection.SelectRequest{

@@ -102,7 +102,7 @@ func (r *request) holdTokens() *problem {
 	return nil
 }
 
-// ReleaseText implements selecting.TextHolder. It drops the tokens of a request that waits: its
+// ReleaseText implements selection.TextHolder. It drops the tokens of a request that waits: its
 // hashes are enough.
 func (r *request) ReleaseText() {
 	r.serving.Release(r.held)
