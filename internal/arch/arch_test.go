@@ -41,6 +41,7 @@ var mayImport = map[string][]string{
 	"internal/container/hashset":        {},
 	"internal/container/keyhash":        {},
 	"internal/container/slotset":        {},
+	"internal/discovery/workerid":       {},
 	"internal/discovery/workersfile":    {"internal/transport/filewatch", "pkg/catalog"},
 	"internal/node":                     {"internal/...", "pkg/..."},
 	"internal/node/statefile":           {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents", "pkg/reservations"},
