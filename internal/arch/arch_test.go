@@ -43,6 +43,7 @@ var mayImport = map[string][]string{
 	"internal/container/slotset":        {},
 	"internal/discovery/workerid":       {},
 	"internal/discovery/workersfile":    {"internal/transport/filewatch", "pkg/catalog"},
+	"internal/engines/describe":         {"pkg/catalog"},
 	"internal/node":                     {"internal/...", "pkg/..."},
 	"internal/node/statefile":           {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents", "pkg/reservations"},
 	"internal/selection":                {"internal/selection/admission", "internal/selection/affinity", "internal/selection/approximate", "internal/selection/overload", "internal/selection/pending", "internal/selection/policies", "internal/selection/scopes", "internal/telemetry", "pkg/..."},
