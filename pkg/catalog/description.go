@@ -72,7 +72,8 @@ type Describe struct {
 
 	// Told is what the engine has said, nil before it has said anything.
 	Told *Description `json:",omitempty"`
-	// Fault is why the worker is incomplete, "" if the engine's answer is no reason for it.
+	// Fault is why the worker is incomplete whatever its record has: the engine has not answered
+	// yet, or contradicts what it said; "" if neither is so.
 	Fault string `json:",omitempty"`
 	// Filled says which members of the record are the engine's, and where they come from. A
 	// record that is registered needs not have it.
@@ -163,6 +164,28 @@ func (r Record) described(m *member) Record {
 	return r
 }
 
+// describedAnew is described for a record that was changed since its engine has said anything.
+func (r Record) describedAnew(m *member) Record {
+	if r.Describe != nil {
+		d := *r.Describe
+		d.Told, d.Fault = nil, ""
+		r.Describe = &d
+	}
+	return r.described(m)
+}
+
+// describedLocked is Record.described for the records of a set.
+func (c *Catalog) describedLocked(records []Record) []Record {
+	if !slices.ContainsFunc(records, func(r Record) bool { return r.Describe != nil }) {
+		return records
+	}
+	records = slices.Clone(records)
+	for i := range records {
+		records[i] = records[i].described(c.mu.members[records[i].ID])
+	}
+	return records
+}
+
 // fill fills in what the record, which is as given, leaves out.
 func (r *Record) fill() {
 	d := r.Describe
@@ -243,6 +266,19 @@ func following(endpoint string, first, n uint32) map[uint32]string {
 	return byRank
 }
 
+// reasons returns why the record is incomplete as far as its engine is concerned.
+func (d *Describe) reasons(r *Record, s *Settings) []string {
+	if d.Fault != "" {
+		return []string{d.Fault}
+	}
+	if d.Told != nil {
+		if err := r.lacking(s); err != nil {
+			return []string{err.Error()}
+		}
+	}
+	return nil
+}
+
 // lacking returns why what the record still needs of its engine is not known, nil if it needs
 // nothing more.
 func (r *Record) lacking(s *Settings) error {
@@ -313,10 +349,6 @@ func (c *Catalog) Describe(w *Worker, told *Description, fault string) (now *Wor
 	if err := c.checkDescribedLocked(m, &r); err != nil {
 		r = r.asGiven()
 		r.Describe.Told, r.Describe.Fault = nil, err.Error()
-	} else if r.Describe.Fault == "" && r.Describe.Told != nil {
-		if err := r.lacking(&c.settings); err != nil {
-			r.Describe.Fault = err.Error()
-		}
 	}
 	if r.Describe.Fault == was.Fault && m.worker.equal(&r) && r.Describe.Told.equal(was.Told) {
 		return m.worker, false

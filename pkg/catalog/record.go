@@ -25,7 +25,10 @@ type Record struct {
 	// record of the worker is replaced.
 	Drain *Drain `json:",omitempty"`
 
-	Endpoint          *string // where requests go; opaque to this service
+	// Describe, if set, has the engine fill in what the record leaves out.
+	Describe *Describe `json:",omitempty"`
+
+	Endpoint          *string // where requests go; opaque to this service unless Describe is set
 	KVEventsEndpoint  *string // event stream of a worker with a single rank
 	KVEventsEndpoints map[uint32]string
 	ReplayEndpoint    *string // of every rank that is not in ReplayEndpoints
@@ -199,6 +202,9 @@ func (r *Record) check() error {
 	if err := r.checkServing(); err != nil {
 		return err
 	}
+	if err := r.Describe.check(r.Endpoint); err != nil {
+		return err
+	}
 	if err := r.Scope.check(); err != nil {
 		return err
 	}
@@ -262,7 +268,7 @@ func (r *Record) normalize() {
 // equal reports whether two normalized records are the same, apart from their
 // sources and from Drain. An empty list or map is the same as none.
 func (r *Record) equal(o *Record) bool {
-	return r.ID == o.ID && r.Scope == o.Scope && r.Draining == o.Draining &&
+	return r.ID == o.ID && r.Scope == o.Scope && r.Draining == o.Draining && r.Describe.sameWish(o.Describe) &&
 		equalPointers(r.Endpoint, o.Endpoint) &&
 		equalPointers(r.KVEventsEndpoint, o.KVEventsEndpoint) &&
 		maps.Equal(r.KVEventsEndpoints, o.KVEventsEndpoints) &&
@@ -303,6 +309,9 @@ const (
 // the texts of the contract (dynamo-kv-router 1.3.1).
 func (r *Record) missing(s Settings) []string {
 	var why []string
+	if r.Describe != nil {
+		why = r.Describe.reasons(r, &s)
+	}
 	if r.Address() == "" {
 		why = append(why, "endpoint is required")
 	}
