@@ -42,6 +42,7 @@ var mayImport = map[string][]string{
 	"internal/container/keyhash":        {},
 	"internal/container/slotset":        {},
 	"internal/discovery/workersfile":    {"internal/transport/filewatch", "pkg/catalog"},
+	"internal/engines/load":             {"pkg/catalog", "pkg/memory"},
 	"internal/node":                     {"internal/...", "pkg/..."},
 	"internal/node/statefile":           {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents", "pkg/reservations"},
 	"internal/selection":                {"internal/selection/admission", "internal/selection/affinity", "internal/selection/approximate", "internal/selection/overload", "internal/selection/pending", "internal/selection/policies", "internal/selection/scopes", "internal/telemetry", "pkg/..."},
