@@ -47,6 +47,7 @@ var mayImport = map[string][]string{
 	"internal/discovery/workerid":       {},
 	"internal/discovery/workersfile":    {"internal/discovery", "internal/transport/filewatch", "pkg/catalog"},
 	"internal/engines/describe":         {"pkg/catalog"},
+	"internal/engines/load":             {"pkg/catalog", "pkg/memory"},
 	"internal/node":                     {"internal/...", "pkg/..."},
 	"internal/node/statefile":           {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents", "pkg/reservations"},
 	"internal/selection":                {"internal/selection/admission", "internal/selection/affinity", "internal/selection/approximate", "internal/selection/counts", "internal/selection/overload", "internal/selection/pending", "internal/selection/policies", "internal/selection/scopes", "pkg/..."},

@@ -180,6 +180,12 @@ type Worker struct {
 	// AttentionChunkSize is the chunk size of chunked local attention, in tokens.
 	AttentionChunkSize *uint64 `json:"attention_chunk_size,omitempty"`
 
+	// Where the load of the engine is read: the load stream of a worker with one rank, those of the
+	// ranks, and the page with the engine's metrics; nil: it is not read.
+	LoadEndpoint  *string           `json:"load_endpoint,omitempty"`
+	LoadEndpoints map[uint32]string `json:"load_endpoints,omitzero"`
+	LoadMetrics   *LoadMetrics      `json:"load_metrics,omitempty"`
+
 	BlockSize           *uint32 `json:"block_size,omitempty"`
 	StartRank           *uint32 `json:"data_parallel_start_rank,omitempty"`
 	Size                *uint32 `json:"data_parallel_size,omitempty"`
@@ -203,6 +209,12 @@ type Worker struct {
 	// Set in answers only.
 	Lifecycle             string   `json:"lifecycle,omitempty"` // schedulable, incomplete, …
 	NotSchedulableReasons []string `json:"not_schedulable_reasons,omitempty"`
+}
+
+// LoadMetrics says where an engine's metrics are, and how often they are read.
+type LoadMetrics struct {
+	URL             *string  `json:"url,omitempty"`              // unset is /metrics below the worker's endpoint
+	IntervalSeconds *float64 `json:"interval_seconds,omitempty"` // 0.25 to 3600; unset is 2
 }
 
 // Difference is what a reconciliation changed, by worker.

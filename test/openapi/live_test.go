@@ -161,7 +161,8 @@ func (s *server) warm(t *testing.T, prefix, group string) []exchange {
 		`{"worker_id":%s,"model_name":"m","%s":"g","endpoint":"http://w","block_size":4,"kv_events_endpoints":{"0":"%s"},`+
 			`"total_kv_blocks":100,"max_num_batched_tokens":1000,"taints":["a"],"topology_domains":{"zone":"z"},`+
 			`"kv_transfer_domain":"d","kv_transfer_enforcement":"preferred","kv_transfer_preferred_weight":0.5,"stable_routing_id":"w","is_eagle":false,`+
-			`"role":"decode","rank_endpoints":{"0":"http://w:1"},"rank_header":"local","prefill_rank_header":true,"adapters":["l"]}`,
+			`"role":"decode","rank_endpoints":{"0":"http://w:1"},"rank_header":"local","prefill_rank_header":true,"adapters":["l"],`+
+			`"load_endpoint":"","load_endpoints":{"0":"tcp://127.0.0.1:1"},"load_metrics":{"url":"http://127.0.0.1:1/m","interval_seconds":60}}`,
 		big, group, s.publisher.Endpoint), 201})
 	scores := step{"POST", prefix + "/overlap_scores", fmt.Sprintf(`{"model_name":"m","%s":"g",%s}`, group, prompt), 200}
 	e2e.Eventually(t, "the block is indexed", func() error {

@@ -26,6 +26,9 @@ workers:
       1: tcp://w:6
     kv_events_server_key: ~
     kv_event_copies: set
+    load_endpoint: tcp://w:8
+    load_endpoints: {1: "tcp://w:9"}
+    load_metrics: {url: "http://w:10/m", interval_seconds: 1.5}
     block_size: 16
     data_parallel_start_rank: 0
     data_parallel_size: 2
@@ -55,6 +58,9 @@ var all = []catalog.Record{{
 	ReplayEndpoint:    new("tcp://w:5"),
 	ReplayEndpoints:   map[uint32]string{1: "tcp://w:6"},
 	KVEventCopies:     new("set"),
+	LoadEndpoint:      new("tcp://w:8"),
+	LoadEndpoints:     map[uint32]string{1: "tcp://w:9"},
+	LoadMetrics:       &catalog.LoadMetrics{URL: new("http://w:10/m"), IntervalSeconds: new(1.5)},
 	BlockSize:         new(uint32(16)), StartRank: new(uint32(0)), Size: new(uint32(2)),
 	MaxNumBatchedTokens: new(uint64(8192)), TotalKVBlocks: new(uint64(1000)), AttentionChunkSize: new(uint64(8192)),
 	StableRoutingID: new("r"), IsEagle: new(true), Taints: []string{"b", "a"},
@@ -71,6 +77,7 @@ func TestDecode(t *testing.T) {
 		{"worker_id":18446744073709551615,"endpoint":"http://w:1","kv_events_endpoint":"tcp://w:2",
 		"kv_events_endpoints":{"0":"tcp://w:3","1":"tcp://w:4"},"replay_endpoint":"tcp://w:5","replay_endpoints":{"1":"tcp://w:6"},
 		"kv_events_server_key":null,"kv_event_copies":"set",
+		"load_endpoint":"tcp://w:8","load_endpoints":{"1":"tcp://w:9"},"load_metrics":{"url":"http://w:10/m","interval_seconds":1.5},
 		"block_size":16,"data_parallel_start_rank":0,"data_parallel_size":2,"max_num_batched_tokens":8192,"total_kv_blocks":1000,"attention_chunk_size":8192,
 		"stable_routing_id":"r","is_eagle":true,"role":"prefill","rank_endpoints":{"1":"http://w:7"},"rank_header":"local","prefill_rank_header":true,"adapters":["m","l"],"taints":["b","a"],"topology_domains":{"zone":"z"},"kv_transfer_domain":"d",
 		"kv_transfer_enforcement":"preferred","kv_transfer_preferred_weight":5e-1},
@@ -155,6 +162,9 @@ func TestFaults(t *testing.T) {
 		"list of numbers":    {w + "taints: [1]", "f: workers[0].taints (line 3): want a list of strings"},
 		"rank":               {w + "replay_endpoints: {x: y}", "f: workers[0].replay_endpoints (line 3): want ranks with strings"},
 		"rank twice":         {w + "replay_endpoints: {1: y, \"1\": y}", "f: workers[0].replay_endpoints (line 3): 1 is given twice"},
+		"metrics":            {w + "load_metrics: true", "f: workers[0].load_metrics (line 3): want a map of url and interval_seconds, both optional"},
+		"metrics misspelt":   {w + "load_metrics: {interval: 1}", "f: workers[0].load_metrics (line 3): want a map of url and interval_seconds, both optional"},
+		"metrics too often":  {w + "load_metrics: {interval_seconds: 0.1}", "f: workers[0] (line 2): load_metrics.interval_seconds 0.1 is not in [0.25, 3600]"},
 		"an alias":           {"workers:\n- &a {worker_id: 1}\n- *a", "f: workers[1] (line 3): aliases are not supported"},
 		"a merge":            {"workers:\n- &a {worker_id: 1}\n- {<<: *a, worker_id: 2}", "f: workers[1].<< (line 3): merge keys are not supported"},
 		"an aliased text":    {"model_name: &a m\ntenant_id: *a\nworkers: []", "f: tenant_id (line 2): aliases are not supported"},

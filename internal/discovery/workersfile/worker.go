@@ -46,6 +46,9 @@ var fields = map[string]field{
 	"replay_endpoints":             required(func(w *catalog.Record) *map[uint32]string { return &w.ReplayEndpoints }, byRank),
 	catalog.ServerKeyField:         removedServerKey,
 	"kv_event_copies":              optional(func(w *catalog.Record) **string { return &w.KVEventCopies }, copies),
+	"load_endpoint":                optional(func(w *catalog.Record) **string { return &w.LoadEndpoint }, text),
+	"load_endpoints":               required(func(w *catalog.Record) *map[uint32]string { return &w.LoadEndpoints }, byRank),
+	"load_metrics":                 optional(func(w *catalog.Record) **catalog.LoadMetrics { return &w.LoadMetrics }, loadMetrics),
 	"block_size":                   optional(func(w *catalog.Record) **uint32 { return &w.BlockSize }, u32),
 	"data_parallel_start_rank":     optional(func(w *catalog.Record) **uint32 { return &w.StartRank }, u32),
 	"data_parallel_size":           optional(func(w *catalog.Record) **uint32 { return &w.Size }, u32),
@@ -143,6 +146,7 @@ var (
 	errCopies     = errors.New("want count or set")
 	errRole       = errors.New("want prefill or decode")
 	errRankHeader = errors.New("want local, global or none")
+	errMetrics    = errors.New("want a map of url and interval_seconds, both optional")
 	errServerKey  = errors.New(catalog.NoServerKey)
 	errNoID       = errors.New("worker_id is missing")
 )
@@ -214,14 +218,43 @@ func unsigned(n *yaml.Node, bits int) (uint64, error) {
 }
 
 func float(n *yaml.Node) (float32, error) {
+	v, err := number(n, 32)
+	return float32(v), err
+}
+
+func number(n *yaml.Node, bits int) (float64, error) {
 	if n.Kind != yaml.ScalarNode || n.Tag != "!!float" && n.Tag != "!!int" {
 		return 0, errFloat
 	}
-	v, err := strconv.ParseFloat(n.Value, 32)
+	v, err := strconv.ParseFloat(n.Value, bits)
 	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
 		return 0, errFloat
 	}
-	return float32(v), nil
+	return v, nil
+}
+
+func loadMetrics(n *yaml.Node) (m catalog.LoadMetrics, err error) {
+	if n.Kind != yaml.MappingNode {
+		return m, errMetrics
+	}
+	for i := 0; i+1 < len(n.Content) && err == nil; i += 2 {
+		key, value := n.Content[i].Value, n.Content[i+1]
+		switch {
+		case key == "url" && m.URL == nil:
+			if !yamlread.IsNull(value) {
+				m.URL = new(string)
+				*m.URL, err = text(value)
+			}
+		case key == "interval_seconds" && m.IntervalSeconds == nil:
+			if !yamlread.IsNull(value) {
+				m.IntervalSeconds = new(float64)
+				*m.IntervalSeconds, err = number(value, 64)
+			}
+		default:
+			err = errMetrics
+		}
+	}
+	return m, err
 }
 
 func list(n *yaml.Node) ([]string, error) {

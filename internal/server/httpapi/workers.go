@@ -133,6 +133,9 @@ func (b *workerBody) record() catalog.Record {
 		ReplayEndpoint:            p.ReplayEndpoint,
 		ReplayEndpoints:           p.ReplayEndpoints,
 		KVEventCopies:             p.KVEventCopies,
+		LoadEndpoint:              p.LoadEndpoint,
+		LoadEndpoints:             p.LoadEndpoints,
+		LoadMetrics:               p.LoadMetrics,
 		BlockSize:                 p.BlockSize,
 		StartRank:                 p.StartRank,
 		Size:                      p.Size,
@@ -220,6 +223,7 @@ func settingsFields[T any](of func(*T) *catalog.Patch, patch bool) []bodyscan.Fi
 		text("endpoint", func(p *catalog.Patch) **string { return &p.Endpoint }),
 		text("kv_events_endpoint", func(p *catalog.Patch) **string { return &p.KVEventsEndpoint }),
 		text("replay_endpoint", func(p *catalog.Patch) **string { return &p.ReplayEndpoint }),
+		text("load_endpoint", func(p *catalog.Patch) **string { return &p.LoadEndpoint }),
 		removedServerKey[T](),
 		text("stable_routing_id", func(p *catalog.Patch) **string { return &p.StableRoutingID }),
 		text("kv_transfer_domain", func(p *catalog.Patch) **string { return &p.KVTransferDomain }),
@@ -231,6 +235,7 @@ func settingsFields[T any](of func(*T) *catalog.Patch, patch bool) []bodyscan.Fi
 		u64("attention_chunk_size", func(p *catalog.Patch) **uint64 { return &p.AttentionChunkSize }),
 		settingField("is_eagle", of, func(p *catalog.Patch) **bool { return &p.IsEagle }, (*bodyscan.Scanner).Bool),
 		settingField("kv_event_copies", of, func(p *catalog.Patch) **string { return &p.KVEventCopies }, readCopies),
+		settingField("load_metrics", of, func(p *catalog.Patch) **catalog.LoadMetrics { return &p.LoadMetrics }, readLoadMetrics),
 		settingField("role", of, func(p *catalog.Patch) **string { return &p.Role }, readRole),
 		settingField("rank_header", of, func(p *catalog.Patch) **string { return &p.RankHeader }, readRankHeader),
 		settingField("prefill_rank_header", of, func(p *catalog.Patch) **bool { return &p.PrefillRankHeader }, (*bodyscan.Scanner).Bool),
@@ -238,6 +243,7 @@ func settingsFields[T any](of func(*T) *catalog.Patch, patch bool) []bodyscan.Fi
 		settingField("kv_transfer_preferred_weight", of, func(p *catalog.Patch) **float32 { return &p.KVTransferPreferredWeight }, (*bodyscan.Scanner).Float32),
 		collection("kv_events_endpoints", func(s *bodyscan.Scanner, p *catalog.Patch) { p.KVEventsEndpoints = readByRank(s) }),
 		collection("replay_endpoints", func(s *bodyscan.Scanner, p *catalog.Patch) { p.ReplayEndpoints = readByRank(s) }),
+		collection("load_endpoints", func(s *bodyscan.Scanner, p *catalog.Patch) { p.LoadEndpoints = readByRank(s) }),
 		collection("rank_endpoints", func(s *bodyscan.Scanner, p *catalog.Patch) { p.RankEndpoints = readByRank(s) }),
 		collection("adapters", func(s *bodyscan.Scanner, p *catalog.Patch) { p.Adapters = appendStrings(s, []string{}) }),
 		collection("taints", func(s *bodyscan.Scanner, p *catalog.Patch) { p.Taints = appendStrings(s, []string{}) }),
@@ -276,6 +282,16 @@ func readRankHeader(s *bodyscan.Scanner) string {
 	return s.Variant(catalog.RankLocal, catalog.RankGlobal, catalog.RankNone)
 }
 
+func readLoadMetrics(s *bodyscan.Scanner) (m catalog.LoadMetrics) {
+	loadMetricsShape.Read(s, &m)
+	return m
+}
+
+var loadMetricsShape = bodyscan.NewObject(
+	optional("url", func(m *catalog.LoadMetrics) **string { return &m.URL }, readText),
+	optional("interval_seconds", func(m *catalog.LoadMetrics) **float64 { return &m.IntervalSeconds }, (*bodyscan.Scanner).Float64),
+)
+
 func readByRank(s *bodyscan.Scanner) map[uint32]string {
 	m := make(map[uint32]string)
 	for rank := range s.MapUint32() {
@@ -312,6 +328,7 @@ func (d dialect) appendWorker(out []byte, w *catalog.Worker) []byte {
 	if w.AttentionChunkSize != nil { // nor this
 		out = appendUintField(out, "attention_chunk_size", *w.AttentionChunkSize)
 	}
+	out = appendLoadSources(out, w)
 	out = appendServing(out, w)
 	out = appendOptUint(out, "block_size", w.BlockSize)
 	out = appendOptUint(out, "data_parallel_start_rank", w.StartRank)
@@ -345,6 +362,27 @@ func appendSource(out []byte, w *catalog.Worker) []byte {
 		if m.text != "" {
 			out = appendStringField(out, m.name, m.text)
 		}
+	}
+	return append(out, '}')
+}
+
+// appendLoadSources appends where the load of the worker's engine is read; Dynamo's records have
+// none of these members.
+func appendLoadSources(out []byte, w *catalog.Worker) []byte {
+	if w.LoadEndpoint != nil {
+		out = appendStringField(out, "load_endpoint", *w.LoadEndpoint)
+	}
+	out = appendByRank(out, "load_endpoints", w.LoadEndpoints)
+	m := w.LoadMetrics
+	if m == nil {
+		return out
+	}
+	out = append(appendKey(out, "load_metrics"), '{')
+	if m.URL != nil {
+		out = appendStringField(out, "url", *m.URL)
+	}
+	if m.IntervalSeconds != nil {
+		out = appendFloat(appendKey(out, "interval_seconds"), *m.IntervalSeconds, 64)
 	}
 	return append(out, '}')
 }

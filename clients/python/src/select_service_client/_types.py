@@ -25,6 +25,13 @@ class Scope(TypedDict, total=False):
     routing_group: str
 
 
+class LoadMetrics(TypedDict, total=False):
+    """Where an engine's metrics are, and how often they are read."""
+
+    url: str
+    interval_seconds: float
+
+
 class WorkerSettings(TypedDict, total=False):
     """The members of a worker's record that PATCH can change."""
 
@@ -35,6 +42,9 @@ class WorkerSettings(TypedDict, total=False):
     replay_endpoint: str | None
     replay_endpoints: Mapping[int, str] | Mapping[str, str] | None
     kv_event_copies: Literal["count", "set"] | None
+    load_endpoint: str | None
+    load_endpoints: Mapping[int, str] | Mapping[str, str] | None
+    load_metrics: LoadMetrics | None
     attention_chunk_size: int | None
     data_parallel_start_rank: int | None
     data_parallel_size: int | None
@@ -76,6 +86,9 @@ class Worker(TypedDict, total=False):
     replay_endpoint: str | None
     replay_endpoints: dict[str, str]
     kv_event_copies: Literal["count", "set"]
+    load_endpoint: str
+    load_endpoints: dict[str, str]
+    load_metrics: LoadMetrics
     attention_chunk_size: int
     data_parallel_start_rank: int | None
     data_parallel_size: int | None
