@@ -56,6 +56,7 @@ const (
 	FieldKVEventsEndpoints   = "kv_events_endpoints"
 	FieldReplayEndpoint      = "replay_endpoint"
 	FieldReplayEndpoints     = "replay_endpoints"
+	FieldLoadEndpoint        = "load_endpoint"
 	FieldLoadEndpoints       = "load_endpoints"
 	FieldTotalKVBlocks       = "total_kv_blocks"
 	FieldMaxNumBatchedTokens = "max_num_batched_tokens"
@@ -138,6 +139,10 @@ func (r Record) asGiven() Record {
 			r.ReplayEndpoint = nil
 		case FieldReplayEndpoints:
 			r.ReplayEndpoints = nil
+		case FieldLoadEndpoint:
+			r.LoadEndpoint = nil
+		case FieldLoadEndpoints:
+			r.LoadEndpoints = nil
 		}
 	}
 	d := *r.Describe
@@ -217,6 +222,7 @@ func (r *Record) fill() {
 	}
 	r.fillEndpoints(t.KVEventsEndpoints, &r.KVEventsEndpoint, &r.KVEventsEndpoints, t.From[FieldKVEventsEndpoints], FieldKVEventsEndpoint, FieldKVEventsEndpoints)
 	r.fillEndpoints(t.ReplayEndpoints, &r.ReplayEndpoint, &r.ReplayEndpoints, t.From[FieldReplayEndpoints], FieldReplayEndpoint, FieldReplayEndpoints)
+	r.fillEndpoints(t.LoadEndpoints, &r.LoadEndpoint, &r.LoadEndpoints, t.From[FieldLoadEndpoints], FieldLoadEndpoint, FieldLoadEndpoints)
 }
 
 // fillEndpoints fills in the endpoints of the record's own ranks: as one for a single rank, else

@@ -62,6 +62,9 @@ func shown(w *catalog.Worker) string {
 	if len(w.Adapters) > 0 {
 		text += fmt.Sprint(" adapters ", w.Adapters)
 	}
+	if w.LoadEndpoint != nil {
+		text += " load " + *w.LoadEndpoint
+	}
 	return strings.Join(append([]string{text}, w.Explain()...), "; ")
 }
 
@@ -86,6 +89,9 @@ func TestFilledIn(t *testing.T) {
 		"sockets of its own":      {asked(func(r *catalog.Record) { r.KVEventsEndpoint = new("tcp://other:1") }), told(1), strings.Replace(single, "gpu-1:5557", "other:1", 1)},
 		"the first of several ranks": {asked(func(r *catalog.Record) { r.KVEventsEndpoint = new("tcp://other:1") }), told(2),
 			"schedulable m1 blocks of 4 ranks 0+2 events tcp://other:1 events map[0:tcp://other:1 1:tcp://other:2]" + double[strings.Index(double, " replays"):]},
+		"load reports": {asked(), told(1, func(d *catalog.Description) {
+			d.LoadEndpoints, d.From["load_endpoints"] = map[uint32]string{0: "tcp://gpu-1:7557"}, "/info"
+		}), single + " load tcp://gpu-1:7557"},
 		"some of the ranks": {
 			asked(func(r *catalog.Record) { r.StartRank, r.Size = new(uint32(1)), new(uint32(1)) }), told(2),
 			"schedulable m1 blocks of 4 ranks 1+1 events tcp://gpu-1:5558 replay tcp://gpu-1:6558 adapters [sql]",
