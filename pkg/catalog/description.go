@@ -104,6 +104,9 @@ func (d *Describe) check(endpoint *string) error {
 	return nil
 }
 
+// CheckDescribe returns an *InvalidError if no engine can describe the record.
+func (r *Record) CheckDescribe() error { return r.Describe.check(r.Endpoint) }
+
 // sameWish reports whether the same is asked of the same kind of engine.
 func (d *Describe) sameWish(o *Describe) bool {
 	return d == nil && o == nil || d != nil && o != nil && d.Engine == o.Engine && d.Model == o.Model
@@ -449,27 +452,26 @@ func (t *Description) equal(o *Description) bool {
 }
 
 // KVBlocks returns the capacity of each rank's device in blocks, as the record has it, else as
-// the engine says; 0 if it is not known. It is for thresholds: what the engine says does not
-// bound copies or predicted caches.
-func (r *Record) KVBlocks() uint64 {
-	switch {
-	case r.TotalKVBlocks != nil:
-		return *r.TotalKVBlocks
-	case r.Describe != nil && r.Describe.Told != nil:
-		return r.Describe.Told.TotalKVBlocks
-	}
-	return 0
+// the engine says. It is for thresholds: what the engine says does not bound copies or predicted
+// caches.
+func (r *Record) KVBlocks() (n uint64, known bool) {
+	return recordedOr(r, r.TotalKVBlocks, func(t *Description) uint64 { return t.TotalKVBlocks })
 }
 
 // BatchTokens is KVBlocks for the tokens that one step of the engine may compute.
-func (r *Record) BatchTokens() uint64 {
+func (r *Record) BatchTokens() (n uint64, known bool) {
+	return recordedOr(r, r.MaxNumBatchedTokens, func(t *Description) uint64 { return t.MaxNumBatchedTokens })
+}
+
+// recordedOr returns what the record has, else what its engine has told, if that is not 0.
+func recordedOr(r *Record, recorded *uint64, told func(*Description) uint64) (n uint64, known bool) {
 	switch {
-	case r.MaxNumBatchedTokens != nil:
-		return *r.MaxNumBatchedTokens
+	case recorded != nil:
+		return *recorded, true
 	case r.Describe != nil && r.Describe.Told != nil:
-		return r.Describe.Told.MaxNumBatchedTokens
+		n = told(r.Describe.Told)
 	}
-	return 0
+	return n, n > 0
 }
 
 // NormalURL returns the form of an engine's URL of which its worker's id is made: scheme and host
