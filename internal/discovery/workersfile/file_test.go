@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/select-service/select-service/internal/discovery/workerid"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -99,6 +100,25 @@ func TestDecode(t *testing.T) {
 			"tenant_id: b\nworkers: [{worker_id: 1, model_name: a}]",
 			File{Scope: catalog.ScopeFilter{Tenant: new("b")}, Records: other(catalog.Scope{Model: "a", Tenant: "b"})},
 		},
+		"described": {
+			"workers: [{worker_id: 1, endpoint: http://w, describe: true}, {worker_id: 2, endpoint: http://w, model_name: m, describe: vllm}, {worker_id: 3, describe: false}]",
+			File{Records: []catalog.Record{
+				{ID: 1, Scope: byDefault, Source: fromFile, Endpoint: new("http://w"), Describe: &catalog.Describe{Model: true}},
+				{ID: 2, Scope: catalog.Scope{Model: "m", Tenant: "default"}, Source: fromFile, Endpoint: new("http://w"), Describe: &catalog.Describe{Engine: "vllm"}},
+				{ID: 3, Scope: byDefault, Source: fromFile},
+			}},
+		},
+		"engines": {
+			"engines: [http://w-1:8000, vllm=http://w-2]", File{Records: []catalog.Record{
+				{ID: workerid.Of("http://w-1:8000"), Scope: byDefault, Source: fromFile, Endpoint: new("http://w-1:8000"), Describe: &catalog.Describe{Model: true}},
+				{ID: workerid.Of("http://w-2"), Scope: byDefault, Source: fromFile, Endpoint: new("http://w-2"), Describe: &catalog.Describe{Engine: "vllm", Model: true}},
+			}},
+		},
+		"engines of one model": {
+			"{model_name: m, engines: [http://w], workers: []}", File{Scope: catalog.ScopeFilter{Model: new("m")}, Records: []catalog.Record{
+				{ID: workerid.Of("http://w"), Scope: catalog.Scope{Model: "m", Tenant: "default"}, Source: fromFile, Endpoint: new("http://w"), Describe: new(catalog.Describe)},
+			}},
+		},
 		"quoted number": {
 			`{"model_name": "7", "workers": []}`, File{Scope: catalog.ScopeFilter{Model: new("7")}},
 		},
@@ -171,6 +191,11 @@ func TestFaults(t *testing.T) {
 		"ranks":              {w + "data_parallel_size: 5000", "f: workers[0] (line 2): data_parallel_size 5000 exceeds the maximum 4096"},
 		"long name":          {w + "tenant_id: " + strings.Repeat("x", 1025), "f: workers[0] (line 2): tenant_id has 1025 bytes, the maximum is 1024"},
 		"id twice":           {w + "model_name: m\n- worker_id: 1", "f: workers[1] (line 4): worker_id 1 is given twice"},
+		"describe":           {w + "describe: trt", "f: workers[0].describe (line 3): want true, vllm or sglang"},
+		"described by none":  {w + "describe: true", "f: workers[0] (line 2): describe needs an endpoint: the engine's http:// or https:// URL"},
+		"engine":             {"engines: [w]", "f: engines[0] (line 1): `w` is not an http:// or https:// URL"},
+		"engine is no text":  {"engines: [7]", "f: engines[0] (line 1): " + errText.Error()},
+		"engine twice":       {"engines: [http://w, vllm=http://w/]", fmt.Sprintf("f: engines[1] (line 1): worker_id %d is given twice", workerid.Of("http://w"))},
 		"several entries": {
 			w + "data_parallel_size: 5000\n- {}\n- worker_id: 2\n- worker_id: 2",
 			"f: workers[0] (line 2): data_parallel_size 5000 exceeds the maximum 4096; workers[1] (line 4): worker_id is missing; " +
@@ -219,7 +244,7 @@ func TestLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused := fmt.Errorf("wrapped: %w", &catalog.EntryError{Index: 1, Err: errors.New("why")})
-	if got := f.Locate(refused).Error(); got != "workers[1] (line 32): why" {
+	if got := f.Locate(refused).Error(); got != "workers[1] (line 35): why" {
 		t.Errorf("Locate: %s", got)
 	}
 }
@@ -245,3 +270,8 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+var (
+	byDefault = catalog.Scope{Model: "default", Tenant: "default"}
+	fromFile  = catalog.Source{Kind: catalog.SourceFile}
+)

@@ -39,6 +39,7 @@ func required[V any](of func(*catalog.Record) *V, value read[V]) field {
 // fields are the keys of a worker except the names of its scope.
 var fields = map[string]field{
 	"worker_id":                    required(func(w *catalog.Record) *uint64 { return &w.ID }, u64),
+	"describe":                     wish,
 	"endpoint":                     optional(func(w *catalog.Record) **string { return &w.Endpoint }, text),
 	"kv_events_endpoint":           optional(func(w *catalog.Record) **string { return &w.KVEventsEndpoint }, text),
 	"kv_events_endpoints":          required(func(w *catalog.Record) *map[uint32]string { return &w.KVEventsEndpoints }, byRank),
@@ -112,7 +113,29 @@ func readWorker(r *yamlread.Reader, path string, n *yaml.Node, set catalog.Scope
 		Model:  *cmp.Or(model, set.Model, new(catalog.DefaultName)),
 		Tenant: *cmp.Or(tenant, group, set.Tenant, new(catalog.DefaultName)),
 	}
+	if w.Describe != nil {
+		w.Describe.Model = w.Scope.Model == catalog.DefaultName && set.Model == nil
+	}
 	return w
+}
+
+// wish reads whether the engine fills in what a record leaves out: true, or the engine's kind.
+func wish(n *yaml.Node, w *catalog.Record) error {
+	if yamlread.IsNull(n) {
+		return nil
+	}
+	if yes, err := boolean(n); err == nil {
+		if yes {
+			w.Describe = new(catalog.Describe)
+		}
+		return nil
+	}
+	engine, err := text(n)
+	if err != nil || engine != catalog.EngineVLLM && engine != catalog.EngineSGLang {
+		return errDescribe
+	}
+	w.Describe = &catalog.Describe{Engine: engine}
+	return nil
 }
 
 // readName reads a name of a scope; nil on a fault.
@@ -144,6 +167,7 @@ var (
 	errByRank     = errors.New("want ranks with strings")
 	errRequired   = errors.New("want required or preferred")
 	errCopies     = errors.New("want count or set")
+	errDescribe   = errors.New("want true, vllm or sglang")
 	errRole       = errors.New("want prefill or decode")
 	errRankHeader = errors.New("want local, global or none")
 	errMetrics    = errors.New("want a map of url and interval_seconds, both optional")

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"maps"
 	"net/http"
 	"slices"
@@ -19,6 +20,8 @@ import (
 type workerCatalog interface {
 	// PutWorkerIn and the methods below treat workers of scopes that do not match own as unknown.
 	PutWorkerIn(own catalog.ScopeFilter, r catalog.Record) (*catalog.Worker, error)
+	// DescribeWorkerIn is PutWorkerIn for a worker whose engine is asked first.
+	DescribeWorkerIn(ctx context.Context, own catalog.ScopeFilter, r catalog.Record) (*catalog.Worker, error)
 	PatchWorkerIn(own catalog.ScopeFilter, id uint64, patch catalog.Patch) (*catalog.Worker, error)
 	DeleteWorkerIn(own catalog.ScopeFilter, id uint64) (*catalog.Worker, error)
 	// Workers lists the workers by model, tenant and id.
@@ -37,7 +40,15 @@ type workerRoutes struct {
 
 func (r workerRoutes) put(c request, b *workerBody, out []byte) (int, []byte, error) {
 	c.about(*b)
-	w, err := r.svc.PutWorkerIn(c.who.Scope(), b.record())
+	own, record := c.who.Scope(), b.record()
+	var w *catalog.Worker
+	var err error
+	if record.Describe == nil {
+		w, err = r.svc.PutWorkerIn(own, record)
+	} else {
+		takeModel(&record, own)
+		w, err = r.svc.DescribeWorkerIn(c.Request.Context(), own, record)
+	}
 	if err != nil {
 		return 0, nil, err
 	}
@@ -119,6 +130,15 @@ type workerBody struct {
 	id       uint64
 	scope    catalog.Scope
 	settings catalog.Patch
+	wish     *catalog.Describe // nil: the engine is not asked
+}
+
+// takeModel lets the engine of a described worker name its model, if the record does not. Who may
+// register workers of one model only, in a set or at all, names it.
+func takeModel(r *catalog.Record, within catalog.ScopeFilter) {
+	if d := r.Describe; d != nil {
+		d.Model = r.Scope.Model == catalog.DefaultName && within.Model == nil
+	}
 }
 
 // record returns the whole record: members that the body leaves out are unset.
@@ -127,6 +147,7 @@ func (b *workerBody) record() catalog.Record {
 	return catalog.Record{
 		ID:                        b.id,
 		Scope:                     b.scope,
+		Describe:                  b.wish,
 		Endpoint:                  p.Endpoint,
 		KVEventsEndpoint:          p.KVEventsEndpoint,
 		KVEventsEndpoints:         p.KVEventsEndpoints,
@@ -189,10 +210,23 @@ func describeWorker(e *zerolog.Event, id uint64, sc catalog.Scope, endpoint *str
 	}
 }
 
+// readDescribe reads whether the engine fills in what a record leaves out: true, or the engine's
+// kind.
+func readDescribe(s *bodyscan.Scanner, b *workerBody) {
+	switch {
+	case s.Null():
+	case s.IsText():
+		b.wish = &catalog.Describe{Engine: s.Variant(catalog.EngineVLLM, catalog.EngineSGLang)}
+	case s.Bool():
+		b.wish = new(catalog.Describe)
+	}
+}
+
 // newWorkerShape is the shape of POST /workers.
 func newWorkerShape(d dialect) *bodyscan.Object[workerBody] {
 	fields := settingsFields(func(b *workerBody) *catalog.Patch { return &b.settings }, false)
 	fields = append(fields, scopeFields(d, func(b *workerBody) *catalog.Scope { return &b.scope })...)
+	fields = append(fields, bodyscan.Field[workerBody]{Name: "describe", Read: readDescribe})
 	return bodyscan.NewObject(append(fields, required("worker_id", func(b *workerBody) *uint64 { return &b.id }, (*bodyscan.Scanner).Uint64))...)
 }
 
@@ -342,10 +376,50 @@ func (d dialect) appendWorker(out []byte, w *catalog.Worker) []byte {
 	out = appendOptString(out, "kv_transfer_domain", w.KVTransferDomain)
 	out = appendOptString(out, "kv_transfer_enforcement", w.KVTransferEnforcement)
 	out = appendOptFloat32(out, "kv_transfer_preferred_weight", w.KVTransferPreferredWeight)
+	out = appendDescription(out, w)
 	if reasons := w.Explain(); len(reasons) > 0 {
 		out = d.appendReasons(out, w, reasons)
 	}
 	return append(out, '}')
+}
+
+// appendDescription appends what the engine has filled in and where that comes from, unless the
+// worker is not described.
+func appendDescription(out []byte, w *catalog.Worker) []byte {
+	d := w.Describe
+	if d == nil {
+		return out
+	}
+	if d.Engine == "" {
+		out = appendBoolField(out, "describe", true)
+	} else {
+		out = appendStringField(out, "describe", d.Engine)
+	}
+	if d.Told == nil {
+		return out
+	}
+	out = append(appendKey(out, "described"), '{')
+	if d.Told.Engine != "" {
+		out = appendStringField(out, "engine", d.Told.Engine)
+	}
+	if d.Told.Version != "" {
+		out = appendStringField(out, "version", d.Told.Version)
+	}
+	for _, c := range [...]struct {
+		name string
+		n    uint64
+	}{{catalog.FieldTotalKVBlocks, d.Told.TotalKVBlocks}, {catalog.FieldMaxNumBatchedTokens, d.Told.MaxNumBatchedTokens}} {
+		if c.n > 0 {
+			out = appendUintField(out, c.name, c.n)
+		}
+	}
+	from := maps.Clone(d.Filled)
+	for _, field := range [...]string{catalog.FieldTotalKVBlocks, catalog.FieldMaxNumBatchedTokens} {
+		if origin := d.Told.From[field]; origin != "" {
+			from[field] = origin
+		}
+	}
+	return append(appendStringMap(out, "from", from), '}')
 }
 
 // appendSource appends where the record comes from, unless that is the API (decision W1).
