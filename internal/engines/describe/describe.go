@@ -30,20 +30,31 @@ func (c *Client) Describe(ctx context.Context, text, engine string) (*catalog.De
 	q := &question{Client: c, ctx: ctx, base: base, host: u.Hostname()}
 	q.told = &catalog.Description{Engine: engine, From: make(map[string]string), Unknown: make(map[string]string)}
 	if engine == catalog.EngineVLLM {
-		return q.told, q.vllm(true)
+		err = q.vllm(true)
+	} else {
+		err = q.sglangOrOther()
 	}
+	if err != nil {
+		return nil, err
+	}
+	return q.told, nil
+}
+
+// sglangOrOther finds out whether the engine is SGLang, and asks it accordingly.
+func (q *question) sglangOrOther() error {
 	info, path, err := q.info()
+	named := q.told.Engine == catalog.EngineSGLang
 	switch {
 	case err == nil && info.isSGLang():
 		q.told.Engine = catalog.EngineSGLang
 		q.sglang(info, path)
-		return q.told, nil
-	case engine == catalog.EngineSGLang && err == nil:
-		return nil, notUnderstood(base, path, errors.New("it is not the server information of SGLang"))
-	case engine == "" && (err == nil || statusOf(err) == http.StatusNotFound):
-		return q.told, q.vllm(false)
+		return nil
+	case err == nil && named:
+		return notUnderstood(q.base, path, errors.New("it is not the server information of SGLang"))
+	case err == nil, statusOf(err) == http.StatusNotFound && !named:
+		return q.vllm(false)
 	}
-	return nil, err
+	return err
 }
 
 // question is one Describe.

@@ -220,7 +220,7 @@ func TestDescribe(t *testing.T) {
 			at := engine(t, row.engine)
 			got, err := client(t).Describe(t.Context(), at, row.kind)
 			if row.err != "" {
-				if text := strings.ReplaceAll(fmt.Sprint(err), at, ""); text != row.err {
+				if text := strings.ReplaceAll(fmt.Sprint(err), at, ""); text != row.err || got != nil {
 					t.Errorf("error %s\nwant  %s", text, row.err)
 				}
 				return
