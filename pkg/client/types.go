@@ -171,6 +171,9 @@ type Worker struct {
 	Model        string  `json:"model_name,omitempty"`
 	RoutingGroup string  `json:"routing_group,omitempty"`
 	Endpoint     *string `json:"endpoint,omitempty"`
+	// Describe has the engine at Endpoint fill in what is unset: true, or its kind, "vllm" or
+	// "sglang"; nil: it is not asked.
+	Describe any `json:"describe,omitempty"`
 
 	KVEventsEndpoint  *string           `json:"kv_events_endpoint,omitempty"`
 	KVEventsEndpoints map[uint32]string `json:"kv_events_endpoints,omitzero"`
@@ -207,8 +210,19 @@ type Worker struct {
 	KVTransferPreferredWeight *float32          `json:"kv_transfer_preferred_weight,omitempty"`
 
 	// Set in answers only.
-	Lifecycle             string   `json:"lifecycle,omitempty"` // schedulable, incomplete, …
-	NotSchedulableReasons []string `json:"not_schedulable_reasons,omitempty"`
+	Lifecycle             string     `json:"lifecycle,omitempty"` // schedulable, incomplete, …
+	NotSchedulableReasons []string   `json:"not_schedulable_reasons,omitempty"`
+	Described             *Described `json:"described,omitempty"` // what its engine has said, nil before it has
+}
+
+// Described is what a worker's engine says of itself.
+type Described struct {
+	Engine              string  `json:"engine,omitempty"` // vllm or sglang
+	Version             string  `json:"version,omitempty"`
+	TotalKVBlocks       *uint64 `json:"total_kv_blocks,omitempty"`
+	MaxNumBatchedTokens *uint64 `json:"max_num_batched_tokens,omitempty"`
+	// From says where members of the record come from: a path of the engine, or "default".
+	From map[string]string `json:"from"`
 }
 
 // LoadMetrics says where an engine's metrics are, and how often they are read.

@@ -65,9 +65,25 @@ class WorkerSettings(TypedDict, total=False):
 
 
 class WorkerRequest(Scope, WorkerSettings, total=False):
-    """A worker as it is registered."""
+    """A worker as it is registered. With describe its engine fills in what it leaves out."""
 
     worker_id: Required[int]
+    describe: bool | Literal["vllm", "sglang"] | None
+
+
+# What a worker's engine says of itself. "from" says where members of the record come from: a
+# path of the engine, or "default".
+Described = TypedDict(
+    "Described",
+    {
+        "engine": Literal["vllm", "sglang"],
+        "version": str,
+        "total_kv_blocks": int,
+        "max_num_batched_tokens": int,
+        "from": Required[dict[str, str]],
+    },
+    total=False,
+)
 
 
 class Worker(TypedDict, total=False):
@@ -79,6 +95,8 @@ class Worker(TypedDict, total=False):
     routing_group: str
     lifecycle: Required[Literal["incomplete", "schedulable", "draining", "unschedulable"]]
     not_schedulable_reasons: list[str]
+    describe: Literal[True, "vllm", "sglang"]
+    described: Described
     endpoint: str | None
     block_size: int | None
     kv_events_endpoint: str | None
