@@ -322,12 +322,14 @@ func (s *Service) sweep(ctx context.Context) error {
 	defer age.Stop()
 	defer dispatch.Stop()
 	var logged reservations.Stats // counts of the last sweep
+	var drained drains
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-age.C:
 			s.sweepAged(&logged)
+			s.sweepDrained(&drained, time.Now())
 		case <-dispatch.C:
 			s.scopes.LoadChanged()
 		}
