@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -178,7 +179,25 @@ func (s *server) warm(t *testing.T, prefix, group string) []exchange {
 		}
 		return nil
 	})
-	return []exchange{said}
+	engine := httptest.NewServer(http.HandlerFunc(describeEngine))
+	defer engine.Close()
+	described := s.selection.call(t, step{"POST", prefix + "/workers", fmt.Sprintf(
+		`{"worker_id":5,"%s":"d","endpoint":"%s","describe":"sglang","total_kv_blocks":9,"max_num_batched_tokens":9}`, group, engine.URL), 201})
+	s.selection.call(t, step{"DELETE", prefix + "/workers/5", "", 200})
+	return []exchange{said, described}
+}
+
+// describeEngine is an SGLang server that describes itself.
+func describeEngine(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/v1/models":
+		_, _ = io.WriteString(w, `{"data":[{"id":"d"},{"id":"l","parent":"d"}]}`)
+	case "/server_info":
+		_, _ = io.WriteString(w, `{"version":"0.5.23","page_size":4,"max_total_num_tokens":400,"max_prefill_tokens":8,"kv_events":{"publisher":"zmq",`+
+			`"endpoint_host":"*","endpoint_port_base":1,"block_size":4,"dp_size":1}}`)
+	default:
+		http.NotFound(w, r)
+	}
 }
 
 // TestAnswers proves that what a server says is described, and what it accepts

@@ -359,10 +359,10 @@ func TestWorkerBodies(t *testing.T) {
 		t.Fatalf("%d for worker %d: %s", w.Code, f.workerID, w.Body)
 	}
 	equal(t, "patch", f.patch, want)
-	if w := call(t, h, "POST", "/workers", `{"worker_id":18446744073709551615,"model_name":"m","tenant_id":"",`+settings, nil); w.Code != 201 {
+	if w := call(t, h, "POST", "/workers", `{"worker_id":18446744073709551615,"model_name":"m","tenant_id":"","describe":"vllm",`+settings, nil); w.Code != 201 {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
-	registered := workerBody{id: 1<<64 - 1, scope: catalog.Scope{Model: "m"}, settings: want}
+	registered := workerBody{id: 1<<64 - 1, scope: catalog.Scope{Model: "m"}, settings: want, wish: &catalog.Describe{Engine: "vllm"}}
 	equal(t, "registration", f.record, registered.record())
 	if v := reflect.ValueOf(f.record); !v.IsZero() {
 		for i := range v.NumField() {
