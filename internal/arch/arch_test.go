@@ -38,13 +38,17 @@ var mayImport = map[string][]string{
 	"internal/codec/yamlread":           {},
 	"internal/conductor":                {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
 	"internal/conductor/conductorapi":   {"internal/conductor", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
-	"internal/config":                   {"internal/selection/admission", "internal/selection/overload", "internal/selection/pending", "internal/selection/policies", "pkg/..."},
+	"internal/config":                   {"internal/discovery/enginelist", "internal/selection/admission", "internal/selection/overload", "internal/selection/pending", "internal/selection/policies", "pkg/..."},
 	"internal/container":                {},
 	"internal/container/hashset":        {},
 	"internal/container/keyhash":        {},
 	"internal/container/slotset":        {},
 	"internal/discovery":                {"pkg/catalog"},
-	"internal/discovery/workersfile":    {"internal/discovery", "internal/transport/filewatch", "pkg/catalog"},
+	"internal/discovery/enginelist":     {"internal/discovery", "internal/discovery/workerid", "pkg/catalog"},
+	"internal/discovery/workerid":       {},
+	"internal/discovery/workersfile":    {"internal/discovery", "internal/discovery/enginelist", "internal/transport/filewatch", "pkg/catalog"},
+	"internal/engines/describe":         {"pkg/catalog"},
+	"internal/engines/load":             {"pkg/catalog", "pkg/memory"},
 	"internal/node":                     {"internal/...", "pkg/..."},
 	"internal/node/statefile":           {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents", "pkg/reservations"},
 	"internal/selection":                {"internal/selection/admission", "internal/selection/affinity", "internal/selection/approximate", "internal/selection/counts", "internal/selection/overload", "internal/selection/pending", "internal/selection/policies", "internal/selection/scopes", "pkg/..."},
@@ -233,7 +237,7 @@ func TestImports(t *testing.T) {
 }
 
 // wings are the folders of internal/ in an order in which each imports only those before it.
-var wings = []string{"container", "codec", "telemetry/metrics", "transport", "selection", "conductor", "discovery", "config", "telemetry", "node", "server"}
+var wings = []string{"container", "codec", "telemetry/metrics", "transport", "engines", "selection", "conductor", "discovery", "config", "telemetry", "node", "server"}
 
 // TestWings proves that no wing of internal/ reaches back: what decides about a request knows
 // nothing of how others reach it, of where workers come from, or of what is shown of it.

@@ -137,6 +137,8 @@ type Workers struct {
 	// File is the path of the file with the full set of workers, which is followed
 	// while the service runs; empty for none.
 	File string
+	// Engines are URLs of engines that describe themselves, see enginelist.Check.
+	Engines []string
 }
 
 // The policies that KVEvents.ApproximatePolicy names.

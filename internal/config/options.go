@@ -3,6 +3,8 @@ package config
 import (
 	"math"
 	"slices"
+
+	"github.com/select-service/select-service/internal/discovery/enginelist"
 )
 
 //go:generate go test -run=^TestReference$ . -rewrite
@@ -218,6 +220,13 @@ var settings = []option{
 		help: "File (YAML or JSON) with the full set of workers, as PUT /workers takes it; it is followed while " +
 			"the service runs. Set it where configuration management or a mounted ConfigMap knows the " +
 			"workers; PUT /workers is then refused.",
+	},
+	{
+		key: "workers.engines", flag: "engines", env: []string{"SELECT_SERVICE_ENGINES"}, hint: "URLS", repeats: true,
+		bind: func(c *Config) value { return list(&c.Workers.Engines, enginelist.Check) },
+		help: "Engines (http://HOST:PORT) that are registered at the start and describe themselves, with " +
+			"those of a workers file; PUT /workers is then refused. vllm=URL assumes vLLM's default event port " +
+			"where it does not tell it. Set it for a fixed fleet of SGLang or vLLM servers.",
 	},
 
 	{

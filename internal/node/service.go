@@ -82,6 +82,10 @@ type Config struct {
 	Endpoints catalog.EndpointPolicy
 	// WorkersFile is the path of the file that defines the workers, "" if none does.
 	WorkersFile string
+	// EngineList: a list of engines defines the workers.
+	EngineList bool
+	// Ask asks the engines of workers that wish to be described; nil: none is asked.
+	Ask AskEngine
 	// Discovers has the kinds of the discovering sources that will call ReplaceWorkers.
 	Discovers []catalog.SourceKind
 	// WatchStored enables selection.SelectRequest.Stored.
@@ -115,6 +119,7 @@ type Service struct {
 
 	config     Config
 	reconciler *reconciler // of the catalog
+	describer  *describer  // nil: engines are not asked
 	streams    workerStreams
 	recovery   *indexRecovery // nil: none is configured
 	conductor  *conductorapi.API
@@ -152,6 +157,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	if config.Replication != nil {
 		s.advertised = config.Replication.Advertised
 	}
+	s.describer = newDescriber(config.Ask, log)
 	s.openStreams(source)
 	s.conductor.Registry().SetAccount(index)
 	s.reconciler = &reconciler{
@@ -169,6 +175,9 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		Endpoints: config.Endpoints,
 	}, s.reconciler)
 	s.scopes.Attach(s.catalog)
+	if s.describer != nil {
+		s.describer.catalog, s.describer.apply = s.catalog, s.describeWorker
+	}
 	s.API = selection.New(selection.Config{
 		Weights:       config.Weights,
 		Approximate:   config.approximate() || config.predictsBeside(),
@@ -197,7 +206,11 @@ func (s *Service) openStreams(source kvevents.Source) {
 	config.Streams, config.Replay = s.config.Memory.Account(memory.Streams), s.config.Memory.Account(memory.Replay)
 	config.Lag = func(late time.Duration) { s.streams.lag.Observe(late.Seconds()) }
 	counters := new(kvevents.Counters)
-	s.streams.Subscribers = kvevents.NewSubscribers(source, config, counters)
+	own := source
+	if s.describer != nil {
+		own = watchedSource{source, s.describer.streamUp}
+	}
+	s.streams.Subscribers = kvevents.NewSubscribers(own, config, counters)
 	s.conductor = conductorapi.New(kvevents.NewSubscribers(source, config, counters), s.config.Endpoints, selectionView{s}, s.log)
 }
 
@@ -245,6 +258,9 @@ func (s *Service) Run(ctx context.Context) error {
 	g.Go(func() error { return s.sweep(ctx) })
 	if x := s.scopes.Approximate(); x != nil {
 		g.Go(func() error { return x.Run(ctx) })
+	}
+	if s.describer != nil {
+		g.Go(func() error { return s.describer.run(ctx) })
 	}
 	if s.replica != nil {
 		g.Go(func() error { return s.replica.Run(ctx) })

@@ -48,6 +48,7 @@ func (s *Service) register(change func() (*catalog.Worker, error)) (w *catalog.W
 			s.Selections().Add(w.Scope.Model)
 		}
 	})
+	s.describer.look()
 	return w, asError(err)
 }
 
@@ -98,9 +99,13 @@ func (e *WorkersFileError) Error() string {
 }
 
 // TakesSet returns a Conflict if ReconcileWorkers cannot replace the set of workers because a
-// workers file defines it, else nil.
+// workers file or a list of engines defines it, else nil.
 func (s *Service) TakesSet() error {
-	if s.config.WorkersFile == "" {
+	switch {
+	case s.config.WorkersFile != "":
+	case s.config.EngineList:
+		return contract.Errorf(contract.Conflict, "workers are managed by --engines")
+	default:
 		return nil
 	}
 	err := &WorkersFileError{s.config.WorkersFile}
@@ -132,6 +137,7 @@ func (s *Service) ReplaceWorkers(set catalog.Set) (d catalog.Difference, err err
 			}
 		}
 	})
+	s.describer.look()
 	return d, asEntryError(err)
 }
 

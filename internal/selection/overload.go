@@ -208,13 +208,11 @@ func overloadOf(limits *overload.Thresholds, ranks []catalog.Entry, v *reservati
 	return causes
 }
 
-// CapacityOf returns the capacity of each rank, from the worker's record.
-func CapacityOf(w *catalog.Worker) overload.Capacity {
-	capacity := overload.Capacity{BatchedTokens: batchLimit(w)}
-	if n := w.TotalKVBlocks; n != nil {
-		capacity.KVBlocks = *n
-	}
-	return capacity
+// CapacityOf returns the capacity of each rank, from the worker's record, else from its engine.
+func CapacityOf(w *catalog.Worker) (c overload.Capacity) {
+	c.BatchedTokens, _ = w.BatchTokens()
+	c.KVBlocks, _ = w.KVBlocks()
+	return c
 }
 
 // byWorker splits a sorted list of ranks by worker.

@@ -538,8 +538,10 @@ func (c *selection) answer(cand *selector.Candidate) {
 		EffectivePrefillTokens: c.weights.EffectivePrefill(c.size, cand),
 		PotentialDecodeBlocks:  selector.PotentialDecode(c.size, cand) + c.size.Partial(),
 	}
-	if t := c.api.config.DecodeBusy; t != nil && e.Worker.TotalKVBlocks != nil {
-		r.DecodeBusy = new(float64(r.PotentialDecodeBlocks) > *t*float64(*e.Worker.TotalKVBlocks))
+	if t := c.api.config.DecodeBusy; t != nil {
+		if total, known := e.Worker.KVBlocks(); known {
+			r.DecodeBusy = new(float64(r.PotentialDecodeBlocks) > *t*float64(total))
+		}
 	}
 	if c.request.Advisory {
 		r.WorkerLoad = c.workerLoad(cand)

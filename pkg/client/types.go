@@ -174,6 +174,9 @@ type Worker struct {
 	Model        string  `json:"model_name,omitempty"`
 	RoutingGroup string  `json:"routing_group,omitempty"`
 	Endpoint     *string `json:"endpoint,omitempty"`
+	// Describe has the engine at Endpoint fill in what is unset: true, or its kind, "vllm" or
+	// "sglang"; nil: it is not asked.
+	Describe any `json:"describe,omitempty"`
 
 	KVEventsEndpoint  *string           `json:"kv_events_endpoint,omitempty"`
 	KVEventsEndpoints map[uint32]string `json:"kv_events_endpoints,omitzero"`
@@ -182,6 +185,12 @@ type Worker struct {
 	KVEventCopies     *string           `json:"kv_event_copies,omitempty"` // count or set; unset is count
 	// AttentionChunkSize is the chunk size of chunked local attention, in tokens.
 	AttentionChunkSize *uint64 `json:"attention_chunk_size,omitempty"`
+
+	// Where the load of the engine is read: the load stream of a worker with one rank, those of the
+	// ranks, and the page with the engine's metrics; nil: it is not read.
+	LoadEndpoint  *string           `json:"load_endpoint,omitempty"`
+	LoadEndpoints map[uint32]string `json:"load_endpoints,omitzero"`
+	LoadMetrics   *LoadMetrics      `json:"load_metrics,omitempty"`
 
 	BlockSize           *uint32 `json:"block_size,omitempty"`
 	StartRank           *uint32 `json:"data_parallel_start_rank,omitempty"`
@@ -206,8 +215,9 @@ type Worker struct {
 	// Set in answers only.
 	Lifecycle             string        `json:"lifecycle,omitempty"` // schedulable, draining, incomplete, …
 	NotSchedulableReasons []string      `json:"not_schedulable_reasons,omitempty"`
-	Source                *WorkerSource `json:"source,omitempty"` // nil: the API
-	Drain                 *WorkerDrain  `json:"drain,omitempty"`  // nil: no operator drains it
+	Source                *WorkerSource `json:"source,omitempty"`    // nil: the API
+	Drain                 *WorkerDrain  `json:"drain,omitempty"`     // nil: no operator drains it
+	Described             *Described    `json:"described,omitempty"` // what its engine has said, nil before it has
 }
 
 // WorkerSource is where a worker's record comes from. Namespace and what follows is set of
@@ -223,6 +233,22 @@ type WorkerSource struct {
 // WorkerDrain says that an operator drains a worker.
 type WorkerDrain struct {
 	Deadline time.Time `json:"deadline,omitzero"` // of its removal; zero: once it is empty
+}
+
+// Described is what a worker's engine says of itself.
+type Described struct {
+	Engine              string  `json:"engine,omitempty"` // vllm or sglang
+	Version             string  `json:"version,omitempty"`
+	TotalKVBlocks       *uint64 `json:"total_kv_blocks,omitempty"`
+	MaxNumBatchedTokens *uint64 `json:"max_num_batched_tokens,omitempty"`
+	// From says where members of the record come from: a path of the engine, or "default".
+	From map[string]string `json:"from"`
+}
+
+// LoadMetrics says where an engine's metrics are, and how often they are read.
+type LoadMetrics struct {
+	URL             *string  `json:"url,omitempty"`              // unset is /metrics below the worker's endpoint
+	IntervalSeconds *float64 `json:"interval_seconds,omitempty"` // 0.25 to 3600; unset is 2
 }
 
 // Difference is what a reconciliation changed, by worker.

@@ -85,6 +85,10 @@ func (f *fake) PutWorkerIn(_ catalog.ScopeFilter, r catalog.Record) (*catalog.Wo
 	return f.worker, f.called()
 }
 
+func (f *fake) DescribeWorkerIn(_ context.Context, own catalog.ScopeFilter, r catalog.Record) (*catalog.Worker, error) {
+	return f.PutWorkerIn(own, r)
+}
+
 func (f *fake) PatchWorkerIn(_ catalog.ScopeFilter, id uint64, p catalog.Patch) (*catalog.Worker, error) {
 	f.workerID, f.patch = id, p
 	return f.worker, f.called()
