@@ -50,7 +50,7 @@ func (r workerRoutes) put(c request, b *workerBody, out []byte) (int, []byte, er
 }
 
 func (r workerRoutes) patch(c request, b *catalog.Patch, out []byte) (int, []byte, error) {
-	id, err := pathUint64(c, "worker_id")
+	id, err := pathWorkerID(c)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -63,7 +63,7 @@ func (r workerRoutes) patch(c request, b *catalog.Patch, out []byte) (int, []byt
 }
 
 func (r workerRoutes) remove(c request, out []byte) (int, []byte, error) {
-	id, err := pathUint64(c, "worker_id")
+	id, err := pathWorkerID(c)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -76,7 +76,7 @@ func (r workerRoutes) remove(c request, out []byte) (int, []byte, error) {
 }
 
 func (r workerRoutes) drain(c request, b *drainBody, out []byte) (int, []byte, error) {
-	id, err := pathUint64(c, "worker_id")
+	id, err := pathWorkerID(c)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -93,7 +93,7 @@ func (r workerRoutes) drain(c request, b *drainBody, out []byte) (int, []byte, e
 }
 
 func (r workerRoutes) undrain(c request, out []byte) (int, []byte, error) {
-	id, err := pathUint64(c, "worker_id")
+	id, err := pathWorkerID(c)
 	if err != nil {
 		return 0, nil, err
 	}
