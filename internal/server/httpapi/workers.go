@@ -61,54 +61,36 @@ func (r workerRoutes) put(c request, b *workerBody, out []byte) (int, []byte, er
 }
 
 func (r workerRoutes) patch(c request, b *catalog.Patch, out []byte) (int, []byte, error) {
-	id, err := pathUint64(c, "worker_id")
-	if err != nil {
-		return 0, nil, err
-	}
-	w, err := r.svc.PatchWorkerIn(c.who.Scope(), id, *b)
-	if err != nil {
-		return 0, nil, err
-	}
-	c.about(changedWorker{w})
-	return http.StatusOK, r.d.appendWorker(out, w), nil
+	return r.change(c, out, func(own catalog.ScopeFilter, id uint64) (*catalog.Worker, error) {
+		return r.svc.PatchWorkerIn(own, id, *b)
+	})
 }
 
 func (r workerRoutes) remove(c request, out []byte) (int, []byte, error) {
-	id, err := pathUint64(c, "worker_id")
-	if err != nil {
-		return 0, nil, err
-	}
-	w, err := r.svc.DeleteWorkerIn(c.who.Scope(), id)
-	if err != nil {
-		return 0, nil, err
-	}
-	c.about(changedWorker{w})
-	return http.StatusOK, r.d.appendWorker(out, w), nil
+	return r.change(c, out, r.svc.DeleteWorkerIn)
 }
 
 func (r workerRoutes) drain(c request, b *drainBody, out []byte) (int, []byte, error) {
-	id, err := pathUint64(c, "worker_id")
-	if err != nil {
-		return 0, nil, err
-	}
 	within, err := b.within()
 	if err != nil {
 		return 0, nil, err
 	}
-	w, err := r.svc.DrainWorkerIn(c.who.Scope(), id, within)
-	if err != nil {
-		return 0, nil, err
-	}
-	c.about(changedWorker{w})
-	return http.StatusOK, r.d.appendWorker(out, w), nil
+	return r.change(c, out, func(own catalog.ScopeFilter, id uint64) (*catalog.Worker, error) {
+		return r.svc.DrainWorkerIn(own, id, within)
+	})
 }
 
 func (r workerRoutes) undrain(c request, out []byte) (int, []byte, error) {
-	id, err := pathUint64(c, "worker_id")
+	return r.change(c, out, r.svc.UndrainWorkerIn)
+}
+
+// change changes the worker of the path and answers with its record.
+func (r workerRoutes) change(c request, out []byte, change func(own catalog.ScopeFilter, id uint64) (*catalog.Worker, error)) (int, []byte, error) {
+	id, err := pathWorkerID(c)
 	if err != nil {
 		return 0, nil, err
 	}
-	w, err := r.svc.UndrainWorkerIn(c.who.Scope(), id)
+	w, err := change(c.who.Scope(), id)
 	if err != nil {
 		return 0, nil, err
 	}
