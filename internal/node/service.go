@@ -17,6 +17,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/select-service/select-service/internal/conductor/conductorapi"
+	"github.com/select-service/select-service/internal/engines/load"
+	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/approximate"
@@ -79,6 +81,9 @@ type Config struct {
 	// OverlapRefresh is how long a request may wait before its overlap is looked
 	// up again; 0 is never.
 	OverlapRefresh time.Duration
+	// ReportedLoadTTL is how long what an engine says of its load is used, at least 2.5 intervals
+	// of its source; 0: reports.DefaultTTL.
+	ReportedLoadTTL time.Duration
 	// Limits bound what can be registered, Reservations what can be booked.
 	Limits       catalog.Limits
 	Reservations reservations.Limits
@@ -117,6 +122,7 @@ type Service struct {
 
 	config     Config
 	reconciler *reconciler // of the catalog
+	reports    *reports.Table
 	streams    workerStreams
 	recovery   *indexRecovery // nil: none is configured
 	conductor  *conductorapi.API
@@ -171,6 +177,9 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		Endpoints: config.Endpoints,
 	}, s.reconciler)
 	s.scopes.Attach(s.catalog)
+	s.reports = reports.New(reports.Config{
+		TTL: cmp.Or(config.ReportedLoadTTL, reports.DefaultTTL), Changed: s.scopes.LoadChanged, Now: time.Now, Log: log,
+	}, s.catalog, s.ledger)
 	s.API = selection.New(selection.Config{
 		Weights:       config.Weights,
 		Approximate:   config.approximate() || config.predictsBeside(),
@@ -244,6 +253,7 @@ func (s *Service) Run(ctx context.Context) error {
 	g.Go(func() error { return s.conductor.Run(ctx) })
 	g.Go(func() error { return s.newWatcher().Run(ctx) })
 	g.Go(func() error { return s.expire(ctx) })
+	g.Go(func() error { return s.reports.Run(ctx) })
 	g.Go(func() error { return s.sweep(ctx) })
 	if x := s.scopes.Approximate(); x != nil {
 		g.Go(func() error { return x.Run(ctx) })
@@ -268,6 +278,9 @@ func (s *Service) Close() {
 
 // Catalog returns the catalog of workers, for reading.
 func (s *Service) Catalog() *catalog.Catalog { return s.catalog }
+
+// Reports returns what takes the engines' reports of their load.
+func (s *Service) Reports() load.Sink { return s.reports }
 
 // Conductor returns the use cases of the Conductor API.
 func (s *Service) Conductor() *conductorapi.API { return s.conductor }

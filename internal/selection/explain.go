@@ -5,6 +5,7 @@ import (
 
 	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
 	"github.com/select-service/select-service/pkg/selector/ttft"
 )
@@ -28,7 +29,8 @@ type ExplainedRank struct {
 	Rank      catalog.Rank
 	Header    RankHeader
 	Cost      float64
-	Requests  uint32 // active requests
+	Requests  uint32 // active requests, foreign ones included
+	Foreign   reservations.Foreign
 	Predicted ttft.Cost
 	selector.Reasons
 }
@@ -80,7 +82,8 @@ type decided struct {
 	scope    catalog.Scope
 	policy   *policies.Instance // nil: the built-in one
 	decision selector.Decision
-	ranks    []catalog.Rank // of the candidates
+	ranks    []catalog.Rank         // of the candidates
+	foreign  []reservations.Foreign // of the candidates; nil: none
 	costs    []float64
 	chosen   int // -1: none
 	excluded []ExcludedRank
@@ -98,6 +101,9 @@ func (c *choice) decided() *decided {
 	}
 	d.decision.Candidates, d.decision.Queues = slices.Clone(c.decision.Candidates), slices.Clone(c.decision.Queues)
 	d.costs = slices.Clone(c.costs[:len(c.scored)])
+	if len(c.foreign) == len(c.scored) {
+		d.foreign = slices.Clone(c.foreign)
+	}
 	for i, e := range c.scored {
 		d.ranks = append(d.ranks, e.Rank)
 		if e.Rank == c.chosen.Rank {
@@ -166,6 +172,9 @@ func (d *decided) explain() *Explanation {
 			Rank: r, Cost: d.costs[i], Requests: d.decision.Candidates[i].Requests,
 			Predicted: predict(&d.decision, i), Reasons: policy.Reasons(&d.decision, i),
 		})
+		if d.foreign != nil {
+			x.Candidates[i].Foreign = d.foreign[i]
+		}
 	}
 	if d.chosen >= 0 {
 		x.Chosen = &d.ranks[d.chosen]

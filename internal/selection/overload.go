@@ -189,15 +189,20 @@ func OverloadedWorkers(limits *overload.Thresholds, ranks []catalog.Entry, v *re
 	}
 }
 
-// overloadOf returns the limits that the ranks of a worker exceed. It returns 0, not
-// overloaded, if any of them exceeds none. A rank unknown to the ledger has no load.
+// overloadOf returns the limits that the ranks of a worker exceed, by the greater of what is booked
+// and what their engines have reported. It returns 0, not overloaded, if any of them exceeds none.
+// A rank unknown to the ledger has no load.
 func overloadOf(limits *overload.Thresholds, ranks []catalog.Entry, v *reservations.View) (causes overload.Causes) {
-	capacity := CapacityOf(ranks[0].Worker)
+	of := CapacityOf(ranks[0].Worker)
 	for _, e := range ranks {
+		capacity := of
 		var load overload.Load
 		if v.Known(e.Slot, e.Rank) {
-			carried := v.Load(e.Slot)
+			carried := v.Greater(e.Slot)
 			load = overload.Load{Blocks: carried.Blocks, Prefill: carried.PrefillTokens}
+			if capacity.KVBlocks == 0 {
+				capacity.KVBlocks = totalBlocks(v, e.Slot)
+			}
 		}
 		why := limits.Exceeded(load, capacity)
 		if why == 0 {
@@ -215,6 +220,14 @@ func CapacityOf(w *catalog.Worker) overload.Capacity {
 		capacity.KVBlocks = *n
 	}
 	return capacity
+}
+
+// totalBlocks returns the blocks that a rank's engine says it has room for, 0 if it does not.
+func totalBlocks(v *reservations.View, slot uint32) uint64 {
+	if of := v.Engine(slot); of != nil {
+		return of.TotalBlocks
+	}
+	return 0
 }
 
 // byWorker splits a sorted list of ranks by worker.

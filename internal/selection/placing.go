@@ -109,7 +109,7 @@ func leastLoaded(ranks []catalog.Entry, blockSize uint32, v *reservations.View, 
 		}
 		l := reservations.SlotLoad{Requests: math.MaxUint32}
 		if v.Known(e.Slot, e.Rank) {
-			l = v.Load(e.Slot)
+			l = v.Total(e.Slot)
 		}
 		order := cmp.Or(cmp.Compare(l.Requests, least.Requests), cmp.Compare(tokens(&l), tokens(&least)))
 		switch {

@@ -335,7 +335,7 @@ func (c *selection) choose(v *reservations.View) error {
 		c.noteDecided()
 		c.uncached = c.toCompute(i)
 	}
-	c.answer(&c.candidates[i])
+	c.answer(&c.candidates[i], v)
 	if n := c.request.Fallbacks; n > 0 {
 		c.result.Fallbacks = c.nextBest(n)
 	}
@@ -527,7 +527,7 @@ func (c *selection) releaseID() {
 }
 
 // answer fills in the result for the chosen rank and its candidate.
-func (c *selection) answer(cand *selector.Candidate) {
+func (c *selection) answer(cand *selector.Candidate, v *reservations.View) {
 	e, r := c.chosen, &c.result
 	*r = Selection{
 		SelectionID:            c.request.SelectionID,
@@ -538,8 +538,12 @@ func (c *selection) answer(cand *selector.Candidate) {
 		EffectivePrefillTokens: c.weights.EffectivePrefill(c.size, cand),
 		PotentialDecodeBlocks:  selector.PotentialDecode(c.size, cand) + c.size.Partial(),
 	}
-	if t := c.api.config.DecodeBusy; t != nil && e.Worker.TotalKVBlocks != nil {
-		r.DecodeBusy = new(float64(r.PotentialDecodeBlocks) > *t*float64(*e.Worker.TotalKVBlocks))
+	if t := c.api.config.DecodeBusy; t != nil {
+		if total := e.Worker.TotalKVBlocks; total != nil {
+			r.DecodeBusy = new(float64(r.PotentialDecodeBlocks) > *t*float64(*total))
+		} else if total := totalBlocks(v, e.Slot); total > 0 {
+			r.DecodeBusy = new(float64(r.PotentialDecodeBlocks) > *t*float64(total))
+		}
 	}
 	if c.request.Advisory {
 		r.WorkerLoad = c.workerLoad(cand)
