@@ -35,6 +35,7 @@ import (
 	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
+	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
 // Config has the settings of the use cases.
@@ -84,6 +85,9 @@ type Config struct {
 	// ReportedLoadTTL is how long what an engine says of its load is used, at least 2.5 intervals
 	// of its source; 0: reports.DefaultTTL.
 	ReportedLoadTTL time.Duration
+	// StalledAfter is how long an engine with unfinished work may give no sign of life before it
+	// gets no new requests; 0: reports.DefaultStalledAfter, negative: no limit.
+	StalledAfter time.Duration
 	// Limits bound what can be registered, Reservations what can be booked.
 	Limits       catalog.Limits
 	Reservations reservations.Limits
@@ -177,9 +181,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		Endpoints: config.Endpoints,
 	}, s.reconciler)
 	s.scopes.Attach(s.catalog)
-	s.reports = reports.New(reports.Config{
-		TTL: cmp.Or(config.ReportedLoadTTL, reports.DefaultTTL), Changed: s.scopes.LoadChanged, Now: time.Now, Log: log,
-	}, s.catalog, s.ledger)
+	s.reports = s.newReports()
 	s.API = selection.New(selection.Config{
 		Weights:       config.Weights,
 		Approximate:   config.approximate() || config.predictsBeside(),
@@ -191,7 +193,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		PrefillBusy:   config.PrefillBusy,
 		DecodeBusy:    config.DecodeBusy,
 		DecisionBytes: config.DecisionBytes,
-	}, s.catalog, s.scopes, s.ledger, config.Overload, log)
+	}, s.catalog, s.scopes, s.ledger, s.reports, config.Overload, log)
 	if s.replica != nil && config.SessionTTL > 0 {
 		s.ShareSessions(process, s.replica)
 	}
@@ -199,6 +201,41 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	s.learning = &learning{core: s.core, learners: learners}
 	s.recovery = s.newRecovery()
 	return s
+}
+
+func (s *Service) newReports() *reports.Table {
+	config := reports.Config{
+		TTL:          cmp.Or(s.config.ReportedLoadTTL, reports.DefaultTTL),
+		StalledAfter: cmp.Or(s.config.StalledAfter, reports.DefaultStalledAfter),
+		Changed:      s.scopes.LoadChanged,
+		FirstToken:   s.firstToken,
+		Now:          time.Now, Log: s.log,
+	}
+	if s.config.KVEvents {
+		config.Events = func(of catalog.Rank) uint64 {
+			if st, ok := s.streams.Stream(of); ok && st.HasLast {
+				return st.Last + 1
+			}
+			return 0
+		}
+	}
+	return reports.New(config, s.catalog, s.ledger)
+}
+
+// firstToken returns how many seconds the oldest unfinished prefill of a rank should take.
+func (s *Service) firstToken(v *reservations.View, e catalog.Entry) float64 {
+	if state := s.scopes.Of(e.Worker.Scope); state != nil && state.Policies != nil && state.Policies.Learner != nil {
+		l := state.Policies.Learner
+		if q := selection.QueueOf(v, e, l); q.Prefills > 0 {
+			return q.Speed * l.Model().Prefill(float64(q.HeadTokens), float64(q.HeadPrompt))
+		}
+	}
+	tokens := float64(v.Greater(e.Slot).PrefillTokens)
+	if tokens == 0 {
+		return 0
+	}
+	p := ttft.Default()
+	return p.Prefill(tokens, tokens)
 }
 
 // openStreams creates the streams of workers and of publishers, which share their counters.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
@@ -25,6 +26,9 @@ type choice struct {
 	chosen   catalog.Entry
 	uncached uint64 // tokens that the chosen rank has to compute, for its queue; 0: the answer's EffectivePrefillTokens
 	limited  bool   // free lists the ranks that the thresholds left
+	// silent has the ranks of the scope that give no sign of life, if they are therefore not among
+	// the ranks that may be chosen; nil: none.
+	silent reports.Exclusions
 	// charged is the predicted work of requests that are held before this one, in seconds by slot.
 	charged map[uint32]float64
 }

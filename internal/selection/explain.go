@@ -63,6 +63,9 @@ const (
 	NotTarget     Exclusion = "not_affinity_target"
 	Overloaded    Exclusion = "overloaded"
 	NotOfSession  Exclusion = "not_of_session"
+	// Of engines that give no sign of life, see reports.State.
+	Stalled Exclusion = "stalled"
+	Silent  Exclusion = "silent"
 )
 
 // ShadowChoice is what a shadow policy would have chosen.
@@ -153,6 +156,8 @@ func (c *choice) exclusion(e catalog.Entry) Exclusion {
 		return NotPinned
 	case target != nil && indexRank(c.eligible, e.Rank) < 0:
 		return NotTarget
+	case c.silent[e.Rank] != nil && indexRank(c.responding, e.Rank) < 0:
+		return Exclusion(c.silent[e.Rank].State.String())
 	case len(c.scored) == 0, c.limited && indexRank(c.free, e.Rank) < 0:
 		return Overloaded
 	}

@@ -110,21 +110,22 @@ func (c *selection) thresholds() *overload.Thresholds {
 	return c.api.busy.Of(c.request.Scope.Model)
 }
 
-// dropOverloaded returns the ranks of the workers that are not overloaded. An overloaded
+// dropOverloaded returns the ranks that give signs of life, of the workers that are not overloaded. An overloaded
 // rank stays if another rank of its worker is free: the cost distinguishes them. It is an
 // error if no worker is left.
 func (c *selection) dropOverloaded(v *reservations.View) ([]catalog.Entry, error) {
 	limits := c.thresholds()
+	responsive := c.responsive()
 	c.limited = false
 	switch {
 	case !limits.Any() || c.request.Advisory:
-		return c.eligible, nil
+		return responsive, nil
 	case c.request.Pinned != nil:
 		return c.eligible, c.checkOverload(v, limits)
 	}
 	c.limited, c.free = true, c.free[:0]
 	var causes overload.Causes
-	for ranks := range byWorker(c.eligible) {
+	for ranks := range byWorker(responsive) {
 		if why := overloadOf(limits, ranks, v); why != 0 {
 			causes |= why
 		} else {
@@ -161,7 +162,7 @@ func (c *selection) rejectIfOverloaded() (err error) {
 // checkOverload fails if every worker that the request could use is overloaded. For a pinned
 // request all ranks of the worker count, not only the pinned one.
 func (c *selection) checkOverload(v *reservations.View, limits *overload.Thresholds) error {
-	ranks := c.eligible
+	ranks := c.responsive()
 	var refusal contract.OverloadError
 	if pinned := c.request.Pinned; pinned != nil {
 		ranks = c.snapshot.RanksOf(pinned.Worker)

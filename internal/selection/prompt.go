@@ -29,7 +29,8 @@ type query struct {
 // scores is the memory of a choice.
 type scores struct {
 	eligible   []catalog.Entry // the ranks that pass the request's filters; in eligibleMem, or the snapshot's own list
-	free       []catalog.Entry // the ranks of eligible whose workers are not overloaded
+	responding []catalog.Entry // the ranks of eligible that give signs of life, if others do not
+	free       []catalog.Entry // the ranks of these whose workers are not overloaded
 	candidates []selector.Candidate
 	costs      []float64
 	foreign    []reservations.Foreign // of the candidates, if an engine of the scope reports
@@ -55,6 +56,7 @@ func (q *query) recycle() {
 	}
 	q.local, q.sequence = nil, nil
 	clear(q.eligibleMem)
+	clear(q.responding)
 	clear(q.free)
 	clear(q.byLoad.scored)
 	q.eligible, q.free, q.scored, q.shadows = nil, q.free[:0], nil, q.shadows[:0]

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/internal/selection/affinity"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/overload"
@@ -60,6 +61,7 @@ type API struct {
 	catalog    *catalog.Catalog
 	ledger     *reservations.Ledger
 	scopes     *scopes.Registry
+	reports    *reports.Table
 	selections *telemetry.Selections // counts by model
 
 	thresholds
@@ -70,9 +72,9 @@ type API struct {
 }
 
 // New returns the use cases. busy has the thresholds of every model until they are changed.
-func New(config Config, c *catalog.Catalog, r *scopes.Registry, l *reservations.Ledger, busy overload.Thresholds, log zerolog.Logger) *API {
+func New(config Config, c *catalog.Catalog, r *scopes.Registry, l *reservations.Ledger, reported *reports.Table, busy overload.Thresholds, log zerolog.Logger) *API {
 	a := &API{
-		config: config, catalog: c, ledger: l, scopes: r,
+		config: config, catalog: c, ledger: l, scopes: r, reports: reported,
 		selections:  telemetry.NewSelections(c),
 		thresholds:  thresholds{busy: overload.NewTable(busy, c.HasModel), catalog: c, log: log},
 		idempotency: idempotency{ledger: l, catalog: c},

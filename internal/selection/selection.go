@@ -321,6 +321,9 @@ func (c *selection) choose(v *reservations.View) error {
 	}
 	ranks, i := c.pick(ranks, v)
 	c.chosen = ranks[i]
+	if !c.tries(c.chosen.Rank) {
+		return c.choose(v) // the rank is not due for a trial any more
+	}
 	if excluded != nil { // the choice is only needed for the error's text
 		c.hold.Drop()
 		return errSessionBound(c.request.Session, *excluded, c.chosen.Rank)

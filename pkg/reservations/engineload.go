@@ -125,6 +125,15 @@ func (v *View) Engine(slot uint32) *EngineLoad {
 	return &v.scope.engines[slot]
 }
 
+// Signs returns how many steps of the rank in a slot the ledger has been told of since it got its
+// first reservation: completed prefills and generated blocks, whichever process was told first.
+func (v *View) Signs(slot uint32) uint64 {
+	if v.scope == nil || int(slot) >= len(v.scope.loads) || v.scope.loads[slot] == nil {
+		return 0
+	}
+	return v.scope.loads[slot].signs
+}
+
 // Settled is the part of a rank's load that its engine must know of.
 type Settled struct {
 	Requests      uint32

@@ -274,6 +274,7 @@ func (s *scope) end(r *entry, why history.EndReason) {
 
 func (s *scope) endPrefill(r *entry) {
 	l := s.loads[r.slot]
+	l.signs++
 	l.prefill.sub(r.countedTokens())
 	if l.queue != nil {
 		l.queue.complete(r, s.ledger.at())
@@ -286,6 +287,7 @@ func (s *scope) endPrefill(r *entry) {
 // blocks that r alone holds.
 func (s *scope) addOutput(r *entry, fraction *float64) {
 	l := s.loads[r.slot]
+	l.signs++
 	l.blocks++
 	r.fullOutput++
 	if fraction != nil {

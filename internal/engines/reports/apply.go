@@ -19,6 +19,7 @@ func (t *Table) apply() (any bool) {
 	for sc, s := range t.scopes {
 		snap := t.catalog.Snapshot(sc)
 		if snap == nil {
+			t.exclusionsChanged = true
 			delete(t.scopes, sc) // the ledger has forgotten the ranks
 			continue
 		}
@@ -39,9 +40,14 @@ func (t *Table) apply() (any bool) {
 			}
 		})
 		t.ledger.SetEngineLoads(sc, changed)
+		t.watch(s, snap, now)
 		if len(s.ranks) == 0 {
 			delete(t.scopes, sc)
 		}
+	}
+	if t.exclusionsChanged {
+		t.publishExclusions()
+		lowered = true
 	}
 	any = len(t.scopes) > 0
 	if !any {
@@ -62,7 +68,7 @@ func (t *Table) clean(s *scope, snap *catalog.Snapshot) {
 	s.snapshot = snap
 	for of := range s.ranks {
 		if _, ok := snap.Entry(of); !ok {
-			delete(s.ranks, of)
+			t.drop(s, of)
 			delete(t.of, of.Worker)
 		}
 	}

@@ -6,6 +6,7 @@ package reports
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -29,8 +30,17 @@ const (
 type Config struct {
 	// TTL is how long a report is used, at least 2.5 intervals of its source.
 	TTL time.Duration
-	// Changed is called after the load of some rank went down.
+	// StalledAfter is how long a rank with unfinished work may give no sign of life; not positive:
+	// no rank is excluded for that it gives none.
+	StalledAfter time.Duration
+	// Changed is called after the load of some rank went down, or ranks became alive.
 	Changed func()
+	// Events returns a number that is another one after each KV event of a rank; nil: there are
+	// none.
+	Events func(catalog.Rank) uint64
+	// FirstToken returns how many seconds the oldest unfinished prefill of a rank should take. It
+	// is called under the ledger's lock. Nil: only measured rates are known.
+	FirstToken func(*reservations.View, catalog.Entry) float64
 	// Now is the clock.
 	Now func() time.Time
 	Log zerolog.Logger
@@ -44,10 +54,16 @@ type Table struct {
 	ledger  *reservations.Ledger
 	woken   chan struct{} // there is something for Run to do
 
+	excluded    atomic.Pointer[map[catalog.Scope]Exclusions] // nil: none
+	allExcluded atomic.Uint64
+
 	mu     sync.Mutex // guards the fields below
 	scopes map[catalog.Scope]*scope
 	of     map[uint64]catalog.Scope // by worker id: where its ranks were found last
 	unused uint64                   // reports of ranks that were not attached
+
+	exclusionsChanged bool // since they were published
+	becameExcluded    [numStates]uint64
 }
 
 // scope has the ranks of a scope that have reported.
@@ -58,9 +74,11 @@ type scope struct {
 
 // rank has what the sources of one rank have said.
 type rank struct {
-	by     [load.Sources]heard
-	blocks uint64 // room for, by the latest report that says it; 0: unknown
-	warned bool   // that the record has another number of blocks
+	by      [load.Sources]heard
+	blocks  uint64 // room for, by the latest report that says it; 0: unknown
+	warned  bool   // that the record has another number of blocks
+	life    life
+	prefill prefill
 }
 
 // heard is the latest report of one source.
@@ -117,6 +135,10 @@ func (t *Table) Report(of catalog.Rank, report load.Report, at time.Time) {
 		r = new(rank)
 		s.ranks[of] = r
 	}
+	if was := &r.by[report.Source]; was.at.IsZero() || was.Report != report {
+		r.life.last, r.life.signed = at, true
+	}
+	r.prefill.add(&report)
 	r.by[report.Source] = heard{report, at, foreign(&report, &booked, snap.BlockSize)}
 	if tokens, known := report.KVTokensTotal.Get(); known {
 		r.blocks = tokens / uint64(snap.BlockSize)
@@ -135,8 +157,14 @@ func (t *Table) Remove(of catalog.Rank, source load.Source) {
 	r := s.ranks[of]
 	r.by[source] = heard{}
 	if r.latest() == nil {
-		delete(s.ranks, of)
+		t.drop(s, of)
 	}
+}
+
+// drop forgets a rank. It needs t.mu.
+func (t *Table) drop(s *scope, of catalog.Rank) {
+	t.exclusionsChanged = t.exclusionsChanged || s.ranks[of].life.excluded != nil
+	delete(s.ranks, of)
 }
 
 // find returns the schedulable rank with its scope.
@@ -242,6 +270,7 @@ type Status struct {
 	load.Report
 	Age   time.Duration
 	Stale bool // it is not used any more
+	State State
 }
 
 // Status returns the status of a rank; ok is false if no source of it has reported.
@@ -257,15 +286,38 @@ func (t *Table) Status(sc catalog.Scope, of catalog.Rank) (st Status, ok bool) {
 	if st.Stale = h == nil; st.Stale {
 		h = s.ranks[of].latest()
 	}
+	st.State = s.ranks[of].state()
 	st.Report, st.Age = h.Report, max(0, now.Sub(h.at))
 	return st, true
 }
 
-// Unused returns how many reports came for ranks that were not schedulable.
-func (t *Table) Unused() uint64 {
+// Counts are the numbers of ranks and events of a Table.
+type Counts struct {
+	Fresh, Stale int               // ranks that have reported
+	Excluded     [numStates]int    // ranks that are not alive, by state
+	Became       [numStates]uint64 // how often ranks became so
+	AllExcluded  uint64            // see NoteAllExcluded
+	Unused       uint64            // reports for ranks that were not schedulable
+}
+
+// Counts returns the counts.
+func (t *Table) Counts() (n Counts) {
+	now := t.config.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.unused
+	for _, s := range t.scopes {
+		for _, r := range s.ranks {
+			if t.fresh(r, now) != nil {
+				n.Fresh++
+			} else {
+				n.Stale++
+			}
+			n.Excluded[r.state()]++
+		}
+	}
+	n.Excluded[Alive] = 0
+	n.Became, n.AllExcluded, n.Unused = t.becameExcluded, t.allExcluded.Load(), t.unused
+	return n
 }
 
 // Run tells the ledger what the reports say until ctx ends. It does nothing until the first report

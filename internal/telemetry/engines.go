@@ -1,0 +1,40 @@
+package telemetry
+
+import "github.com/prometheus/client_golang/prometheus"
+
+var (
+	engineFamilies families
+
+	enginesReporting   = engineFamilies.gauge("engine_reports_ranks", "Ranks whose engines say what load they have, by whether the last report is still used: fresh, stale.", "state")
+	enginesExcluded    = engineFamilies.gauge("engines_excluded", "Ranks that get no new requests because their engines give no sign of life: stalled have unfinished work, silent have a load source that is quiet.", "state")
+	enginesExclusions  = engineFamilies.counter("engine_exclusions_total", "How often ranks began to get no new requests because their engines gave no sign of life.", "state")
+	enginesAllExcluded = engineFamilies.counter("engines_all_excluded_total", "Choices in which no eligible rank gave a sign of life, so that none was excluded.")
+	reportsUnused      = engineFamilies.counter("engine_reports_unused_total", "Load reports for ranks that no schedulable worker has.")
+)
+
+// EngineCounts are the counts of what engines say of themselves.
+type EngineCounts struct {
+	Fresh, Stale                int // ranks that report
+	Stalled, Silent             int // ranks that give no sign of life
+	BecameStalled, BecameSilent uint64
+	AllExcluded, Unused         uint64
+}
+
+// Engines collects what engines say of themselves.
+type Engines struct{ Counts func() EngineCounts }
+
+// Describe implements prometheus.Collector.
+func (Engines) Describe(ch chan<- *prometheus.Desc) { engineFamilies.describe(ch) }
+
+// Collect implements prometheus.Collector.
+func (c Engines) Collect(ch chan<- prometheus.Metric) {
+	n := c.Counts()
+	send(ch, enginesReporting, n.Fresh, "fresh")
+	send(ch, enginesReporting, n.Stale, "stale")
+	send(ch, enginesExcluded, n.Stalled, "stalled")
+	send(ch, enginesExcluded, n.Silent, "silent")
+	send(ch, enginesExclusions, n.BecameStalled, "stalled")
+	send(ch, enginesExclusions, n.BecameSilent, "silent")
+	send(ch, enginesAllExcluded, n.AllExcluded)
+	send(ch, reportsUnused, n.Unused)
+}
