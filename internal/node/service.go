@@ -88,6 +88,9 @@ type Config struct {
 	// StalledAfter is how long an engine with unfinished work may give no sign of life before it
 	// gets no new requests; 0: reports.DefaultStalledAfter, negative: no limit.
 	StalledAfter time.Duration
+	// WarmupShare and Warmup are those of selection.Config.
+	WarmupShare float64
+	Warmup      time.Duration
 	// Limits bound what can be registered, Reservations what can be booked.
 	Limits       catalog.Limits
 	Reservations reservations.Limits
@@ -192,6 +195,8 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		Remembered:    config.Memory.Account(memory.Remembered),
 		PrefillBusy:   config.PrefillBusy,
 		DecodeBusy:    config.DecodeBusy,
+		WarmupShare:   config.WarmupShare,
+		Warmup:        config.Warmup,
 		DecisionBytes: config.DecisionBytes,
 	}, s.catalog, s.scopes, s.ledger, s.reports, config.Overload, log)
 	if s.replica != nil && config.SessionTTL > 0 {
@@ -209,7 +214,12 @@ func (s *Service) newReports() *reports.Table {
 		StalledAfter: cmp.Or(s.config.StalledAfter, reports.DefaultStalledAfter),
 		Changed:      s.scopes.LoadChanged,
 		FirstToken:   s.firstToken,
-		Now:          time.Now, Log: s.log,
+		Measured: func(sc catalog.Scope, e catalog.Entry, rate float64) {
+			if state := s.scopes.Of(sc); state != nil && state.Policies != nil && state.Policies.Learner != nil {
+				state.Policies.Learner.Measured(e.Slot, e.Rank, rate)
+			}
+		},
+		Now: time.Now, Log: s.log,
 	}
 	if s.config.KVEvents {
 		config.Events = func(of catalog.Rank) uint64 {

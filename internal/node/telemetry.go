@@ -31,6 +31,7 @@ func (s *Service) Collectors(dynamoAliases bool) []prometheus.Collector {
 		telemetry.Events{Streams: s.allStreams(), Lag: s.streams.lag},
 		telemetry.Conductor{Registry: publishers},
 		telemetry.Engines{Counts: s.engineCounts},
+		telemetry.Saturations{All: s.saturation},
 	}
 	if s.config.Policies != nil {
 		all = append(all, telemetry.Predictions{Catalog: s.catalog, Learners: s.learners.All})

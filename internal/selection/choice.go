@@ -26,6 +26,7 @@ type choice struct {
 	chosen   catalog.Entry
 	uncached uint64 // tokens that the chosen rank has to compute, for its queue; 0: the answer's EffectivePrefillTokens
 	limited  bool   // free lists the ranks that the thresholds left
+	warmed   bool   // a new or emptied rank was chosen for that reason
 	// silent has the ranks of the scope that give no sign of life, if they are therefore not among
 	// the ranks that may be chosen; nil: none.
 	silent reports.Exclusions

@@ -16,6 +16,7 @@ type Explanation struct {
 	Policy, Type string // the instance and its type; the built-in one has no type
 	Size         selector.Prompt
 	Temperature  float64
+	Warmup       bool          // a new or emptied rank was chosen for that reason, whatever it costs
 	Chosen       *catalog.Rank // nil: none
 	ChosenHeader RankHeader
 	Refusal      string // why no rank was chosen
@@ -91,13 +92,14 @@ type decided struct {
 	chosen   int // -1: none
 	excluded []ExcludedRank
 	shadows  []ShadowChoice
+	warmed   bool
 }
 
 // decided returns a copy of the choice of c and its data.
 func (c *choice) decided() *decided {
 	d := &decided{
 		scope: c.snapshot.Scope, decision: *c.facts(), chosen: -1,
-		excluded: c.excluded(), shadows: slices.Clone(c.shadows),
+		excluded: c.excluded(), shadows: slices.Clone(c.shadows), warmed: c.warmed,
 	}
 	if p := c.scope.Policies; p != nil {
 		d.policy = p.Instance
@@ -166,7 +168,7 @@ func (c *choice) exclusion(e catalog.Entry) Exclusion {
 
 // explain returns the explanation of the decision.
 func (d *decided) explain() *Explanation {
-	x := &Explanation{Scope: d.scope, Policy: policies.BuiltIn, Size: d.decision.Prompt, Excluded: d.excluded, Shadows: d.shadows}
+	x := &Explanation{Scope: d.scope, Policy: policies.BuiltIn, Size: d.decision.Prompt, Excluded: d.excluded, Shadows: d.shadows, Warmup: d.warmed}
 	var policy selector.Policy = selector.CostFunction{}
 	if d.policy != nil {
 		x.Policy, x.Type, policy = d.policy.Name, d.policy.Type, d.policy.Policy

@@ -50,6 +50,10 @@ type Config struct {
 	// PrefillBusy and DecodeBusy are the fractions of a worker's batch and of its blocks above
 	// which answers report it busy. They are not negative; nil: answers do not report it.
 	PrefillBusy, DecodeBusy *float64
+	// WarmupShare is the share of the requests of which no rank has more than a quarter cached that
+	// new or emptied ranks get, 0 to 1; Warmup is how long a rank is new.
+	WarmupShare float64
+	Warmup      time.Duration
 	// DecisionBytes is the approximate memory for recent decisions, at most a twelfth of
 	// Remembered; 0: none are kept.
 	DecisionBytes int64
@@ -69,6 +73,7 @@ type API struct {
 	sessions    sessions
 	pending     pendingSelections
 	decisions   decisions
+	warmup      warmup
 }
 
 // New returns the use cases. busy has the thresholds of every model until they are changed.
@@ -80,6 +85,7 @@ func New(config Config, c *catalog.Catalog, r *scopes.Registry, l *reservations.
 		idempotency: idempotency{ledger: l, catalog: c},
 		sessions:    sessions{catalog: c},
 	}
+	a.warmup.share, a.warmup.newFor = config.WarmupShare, config.Warmup
 	a.decisions.limit, a.decisions.seed = config.DecisionBytes, maphash.MakeSeed()
 	a.decisions.errors = telemetry.NewHistogram(telemetry.ErrorRatioBounds)
 	third := config.Remembered.Limit() / 3
@@ -112,6 +118,8 @@ func (a *API) ShareSessions(process uint64, replica *replicasync.Replica) {
 func (a *API) Sweep() {
 	a.idempotency.wakeRetries()
 	a.pending.store.Sweep()
+	a.scopes.SampleTraffic()
+	a.warmup.look(a.catalog, a.scopes, a.ledger, time.Now())
 	var sessions int64
 	if a.sessions.Table != nil {
 		a.sessions.Sweep()

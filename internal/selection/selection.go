@@ -355,6 +355,9 @@ func (c *selection) pick(ranks []catalog.Entry, v *reservations.View) (scored []
 	if c.request.ByLoad {
 		return ranks, c.pickLeastLoaded(ranks, v)
 	}
+	if i, warmed := c.pickToWarm(ranks, v); warmed {
+		return ranks, i
+	}
 	if c.mayPickByLoad(ranks) && !c.needsAllCosts() {
 		if i, c.byLoad.used = c.pickByLoad(v); c.byLoad.used {
 			return c.byLoad.scored, i
@@ -617,6 +620,11 @@ func (c *selection) countEnded(err error) {
 	m.Ended(o, route, err)
 	if o == telemetry.NotReady {
 		c.api.selections.NoteUnserved(c.request.Scope)
+	}
+	if c.scope == nil {
+		c.api.scopes.NoteUnserved(c.request.Scope)
+	} else {
+		c.scope.Traffic.Note(o == telemetry.Refused || o == telemetry.QueueFull)
 	}
 	if c.wait.queued {
 		m.Waited(c.wait.time)

@@ -1,6 +1,12 @@
 package telemetry
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"iter"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
 
 var (
 	engineFamilies families
@@ -37,4 +43,33 @@ func (c Engines) Collect(ch chan<- prometheus.Metric) {
 	send(ch, enginesExclusions, n.BecameSilent, "silent")
 	send(ch, enginesAllExcluded, n.AllExcluded)
 	send(ch, reportsUnused, n.Unused)
+}
+
+var (
+	saturationFamilies families
+
+	scopeSaturation = saturationFamilies.gauge("scope_saturation_ratio", "Mean over the schedulable ranks of the greatest share of KV blocks, running requests and busy thresholds that is taken; without such a rank 1 if requests came in the last 30 s.", rankLabels[:2]...)
+	scopeWait       = saturationFamilies.gauge("scope_wait_seconds", "Predicted wait of a new request on the rank where it is shortest.", rankLabels[:2]...)
+	scopeRefused    = saturationFamilies.gauge("scope_refused_ratio", "Share of the selections of the last 30 s that were refused because there was no room or no worker.", rankLabels[:2]...)
+)
+
+// Saturation is how full a scope is, for autoscalers.
+type Saturation struct {
+	Scope                catalog.Scope
+	Ratio, Wait, Refused float64
+}
+
+// Saturations collects how full the scopes are.
+type Saturations struct{ All iter.Seq[Saturation] }
+
+// Describe implements prometheus.Collector.
+func (Saturations) Describe(ch chan<- *prometheus.Desc) { saturationFamilies.describe(ch) }
+
+// Collect implements prometheus.Collector.
+func (c Saturations) Collect(ch chan<- prometheus.Metric) {
+	for x := range c.All {
+		send(ch, scopeSaturation, x.Ratio, x.Scope.Model, x.Scope.Tenant)
+		send(ch, scopeWait, x.Wait, x.Scope.Model, x.Scope.Tenant)
+		send(ch, scopeRefused, x.Refused, x.Scope.Model, x.Scope.Tenant)
+	}
 }

@@ -17,6 +17,8 @@ type EngineLoad struct {
 	Reported SlotLoad
 	// TotalBlocks is how many blocks the rank has room for; 0 if the engine does not say it.
 	TotalBlocks uint64
+	// MaxRequests is how many requests the rank runs at a time; 0 if the engine does not say it.
+	MaxRequests uint32
 }
 
 // Foreign is load of a rank that is not booked.

@@ -88,7 +88,7 @@ func (t *Table) loads(s *scope, snap *catalog.Snapshot, now time.Time) []reserva
 			fresh[i] = t.fresh(r, now)
 		}
 		if h := fresh[i]; h != nil {
-			of.Reported = h.reported(snap.BlockSize)
+			of.Reported, of.MaxRequests = h.reported(snap.BlockSize), clamp(h.MaxRunning.Or(0))
 			for p, amount := range h.foreign {
 				if n, ok := amount.Get(); ok {
 					known[p] = append(known[p], n)
@@ -143,7 +143,7 @@ func differs(a, b *reservations.EngineLoad, blockSize uint64) bool {
 	return a.Foreign.Requests != b.Foreign.Requests || a.Foreign.Waiting != b.Foreign.Waiting ||
 		a.Foreign.Blocks != b.Foreign.Blocks || tokens(a.Foreign.PrefillTokens, b.Foreign.PrefillTokens) ||
 		a.Reported.Requests != b.Reported.Requests || a.Reported.Blocks != b.Reported.Blocks ||
-		tokens(a.Reported.PrefillTokens, b.Reported.PrefillTokens) || a.TotalBlocks != b.TotalBlocks
+		tokens(a.Reported.PrefillTokens, b.Reported.PrefillTokens) || a.TotalBlocks != b.TotalBlocks || a.MaxRequests != b.MaxRequests
 }
 
 // lower reports whether some part of the load went down.

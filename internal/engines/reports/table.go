@@ -35,6 +35,9 @@ type Config struct {
 	StalledAfter time.Duration
 	// Changed is called after the load of some rank went down, or ranks became alive.
 	Changed func()
+	// Measured is told the prefill rate of a rank in tokens per second, as its engine measures it;
+	// nil: nobody is. It is called while the table is locked.
+	Measured func(sc catalog.Scope, e catalog.Entry, rate float64)
 	// Events returns a number that is another one after each KV event of a rank; nil: there are
 	// none.
 	Events func(catalog.Rank) uint64
@@ -138,7 +141,11 @@ func (t *Table) Report(of catalog.Rank, report load.Report, at time.Time) {
 	if was := &r.by[report.Source]; was.at.IsZero() || was.Report != report {
 		r.life.last, r.life.signed = at, true
 	}
-	r.prefill.add(&report)
+	if r.prefill.add(&report) && t.config.Measured != nil {
+		if rate := r.prefill.rate(); rate > 0 {
+			t.config.Measured(snap.Scope, e, rate)
+		}
+	}
 	r.by[report.Source] = heard{report, at, foreign(&report, &booked, snap.BlockSize)}
 	if tokens, known := report.KVTokensTotal.Get(); known {
 		r.blocks = tokens / uint64(snap.BlockSize)

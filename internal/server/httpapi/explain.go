@@ -105,6 +105,9 @@ func appendReasons(out []byte, x *selection.Explanation) []byte {
 	} else {
 		out = appendNull(out, "chosen")
 	}
+	if x.Warmup {
+		out = appendBoolField(out, "warmup", true)
+	}
 	if x.Refusal != "" {
 		out = appendStringField(out, "refusal", x.Refusal)
 	}

@@ -86,6 +86,7 @@ func appendReported(out []byte, st *reports.Status) []byte {
 	out = appendStringField(out, "source", st.Source.String())
 	out = appendFloatField(out, "age_seconds", st.Age.Seconds())
 	out = appendBoolField(out, "stale", st.Stale)
+	out = appendStringField(out, "state", st.State.String())
 	for _, x := range []struct {
 		name string
 		load.Amount
