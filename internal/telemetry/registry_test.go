@@ -22,7 +22,7 @@ var rewrite = flag.Bool("rewrite", false, "write golden files")
 func declared(aliases bool) []family {
 	lists := []*families{
 		&workerFamilies, &workersFileFamilies, &rankFamilies, &scopeFamilies, &reservationFamilies, &selectionFamilies, &decisionFamilies,
-		&eventFamilies, &conductorFamilies, &replicaFamilies, &recoveryFamilies, &snapshotFamilies, &requestFamilies, &buildFamilies, &processFamilies, &memoryFamilies, &socketFamilies, &predictionFamilies, &gatewayFamilies,
+		&eventFamilies, &conductorFamilies, &replicaFamilies, &recoveryFamilies, &snapshotFamilies, &requestFamilies, &buildFamilies, &processFamilies, &memoryFamilies, &socketFamilies, &predictionFamilies, &gatewayFamilies, &engineFamilies, &saturationFamilies,
 	}
 	if aliases {
 		lists = []*families{&indexerFamilies, &indexerRequestFamilies}
