@@ -152,6 +152,12 @@ func (c *choice) addQueues(ranks []catalog.Entry, v *reservations.View, l *ttft.
 	}
 }
 
+// foreignWeight is the part of the foreign work that waits by the last report that a new request is
+// predicted to wait for. Some of it is that of reservations too young to be told from it, which
+// count already, some is done since. In plays with a third of the load around the service, with
+// fresh and with old reports, the mean TTFT is lower with a half than with all of it.
+const foreignWeight = 0.5
+
 // QueueOf returns the work that a rank still has to compute, foreign work included, and its speed
 // as learned by l. The
 // ledger must know the rank.
@@ -164,7 +170,7 @@ func QueueOf(v *reservations.View, e catalog.Entry, l *ttft.Learner) selector.Qu
 	q.Speed, q.Late = l.Rank(e.Slot, e.Rank)
 	if said := v.Engine(e.Slot); said != nil {
 		f := &said.Foreign
-		q.Foreign = q.Speed * l.Model().Foreign(float64(f.Waiting), float64(f.PrefillTokens))
+		q.Foreign = foreignWeight * q.Speed * l.Model().Foreign(float64(f.Waiting), float64(f.PrefillTokens))
 		q.Decoding += f.Requests - f.Waiting
 	}
 	return q

@@ -189,6 +189,9 @@ func (a *API) PrefillInferred(id string) error {
 	return nil
 }
 
+// Answering notes that bytes of an answer of a rank have come, which is a sign of its life.
+func (a *API) Answering(sc catalog.Scope, of catalog.Rank) { a.reports.Sign(sc, of) }
+
 // OutputBlock adds one generated block to a reservation; decay, if given, is
 // the weight of the blocks that only this reservation holds from now on.
 func (a *API) OutputBlock(id string, decay *float64) error {

@@ -10,7 +10,7 @@ import (
 )
 
 // State is what the signs of life of a rank say. Signs are KV events, reports that differ from the
-// last, completed prefills and generated blocks.
+// last, completed prefills, generated blocks, and bytes of answers through the gateway.
 type State uint8
 
 // The states. A rank that is not Alive gets no new requests but a trial from time to time.
@@ -78,6 +78,18 @@ func (t *Table) Excluded(sc catalog.Scope) Exclusions {
 // NoteAllExcluded counts a choice in which all eligible ranks were not alive, so that none was
 // excluded.
 func (t *Table) NoteAllExcluded() { t.allExcluded.Add(1) }
+
+// Sign notes a sign of life of a rank.
+func (t *Table) Sign(sc catalog.Scope, of catalog.Rank) {
+	if !t.used.Load() {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.scopes[sc]; s != nil && s.ranks[of] != nil {
+		s.ranks[of].life.signed = true
+	}
+}
 
 // watch judges the signs of life of a scope's ranks. It needs t.mu.
 func (t *Table) watch(s *scope, snap *catalog.Snapshot, now time.Time) {

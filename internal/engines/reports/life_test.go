@@ -71,6 +71,7 @@ func TestStalled(t *testing.T) {
 		"report":  func(w *world) { w.report(0, all(2, 0)) },
 		"prefill": func(w *world) { _ = w.PrefillComplete("a") },
 		"block":   func(w *world) { _ = w.OutputBlock("a", nil) },
+		"answer":  func(w *world) { w.Answering(servicetest.Scope, rank(0)) },
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := start(t, 2)

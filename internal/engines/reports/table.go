@@ -59,6 +59,7 @@ type Table struct {
 
 	excluded    atomic.Pointer[map[catalog.Scope]Exclusions] // nil: none
 	allExcluded atomic.Uint64
+	used        atomic.Bool // something has ever been reported
 
 	mu     sync.Mutex // guards the fields below
 	scopes map[catalog.Scope]*scope
@@ -131,6 +132,7 @@ func (t *Table) Report(of catalog.Rank, report load.Report, at time.Time) {
 	if s == nil {
 		s = &scope{ranks: make(map[catalog.Rank]*rank)}
 		t.scopes[snap.Scope] = s
+		t.used.Store(true)
 		t.wake()
 	}
 	r := s.ranks[of]

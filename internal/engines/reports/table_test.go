@@ -174,6 +174,33 @@ func TestHalf(t *testing.T) {
 	})
 }
 
+// TestNoFavourite: a loaded rank whose reports stop is not taken for an empty one.
+func TestNoFavourite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, 4, func(c *node.Config) { c.StalledAfter = -1 })
+		for n := range 8 {
+			for id := range uint64(4) {
+				if id > 0 || n == 0 {
+					w.report(id, all(20+id%2, 0))
+				}
+			}
+			pass(time.Second)
+		}
+		if st := w.row(0).Reported; !st.Stale {
+			t.Fatalf("it still reports: %+v", st)
+		}
+		chosen := 0
+		for range 300 {
+			if w.chosen() == 0 {
+				chosen++
+			}
+		}
+		if chosen > 0 { // worker 2 has less than the median
+			t.Errorf("chosen %d of 300 times", chosen)
+		}
+	})
+}
+
 // TestLeftRanks: reports of ranks that no worker has, or no longer has, have no effect.
 func TestLeftRanks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
