@@ -88,7 +88,7 @@ type Config struct {
 	Ask AskEngine
 	// Discovers has the kinds of the discovering sources that will call ReplaceWorkers.
 	Discovers []catalog.SourceKind
-	// WatchStored enables selecting.SelectRequest.Stored.
+	// WatchStored enables selection.SelectRequest.Stored.
 	WatchStored bool
 	// Threads is the number of apply workers.
 	Threads int
@@ -109,7 +109,7 @@ type core struct {
 }
 
 // Service has all use cases of one process. Those of the selection service are in
-// selecting.API, those of the Conductor API in conductorapi.API.
+// selection.API, those of the Conductor API in conductorapi.API.
 type Service struct {
 	*selection.API
 	*slotTracker

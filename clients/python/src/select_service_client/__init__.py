@@ -55,8 +55,10 @@ from ._types import (
     Thresholds,
     Unregistration,
     Worker,
+    WorkerDrain,
     WorkerRequest,
     WorkerSettings,
+    WorkerSource,
 )
 
 __all__ = [
@@ -109,6 +111,8 @@ __all__ = [
     "UnexpectedAnswer",
     "Unregistration",
     "Worker",
+    "WorkerDrain",
     "WorkerRequest",
     "WorkerSettings",
+    "WorkerSource",
 ]

@@ -86,6 +86,22 @@ Described = TypedDict(
 )
 
 
+class WorkerSource(TypedDict, total=False):
+    """Where a worker's record comes from; what follows kind is set of discovered workers only."""
+
+    kind: Required[Literal["file", "kubernetes"]]
+    namespace: str
+    pod: str
+    uid: str
+    pool: str
+
+
+class WorkerDrain(TypedDict, total=False):
+    """An operator drains the worker; deadline is when it is removed at the latest."""
+
+    deadline: str
+
+
 class Worker(TypedDict, total=False):
     """A worker's record as the service has it; unset members are null."""
 
@@ -97,6 +113,8 @@ class Worker(TypedDict, total=False):
     not_schedulable_reasons: list[str]
     describe: Literal[True, "vllm", "sglang"]
     described: Described
+    source: WorkerSource
+    drain: WorkerDrain
     endpoint: str | None
     block_size: int | None
     kv_events_endpoint: str | None
