@@ -30,6 +30,9 @@ func (s *Service) Collectors(dynamoAliases bool) []prometheus.Collector {
 		telemetry.Events{Streams: s.allStreams(), Lag: s.streams.lag},
 		telemetry.Conductor{Registry: publishers},
 	}
+	if s.describer != nil {
+		all = append(all, telemetry.Engines{Asked: s.describer.counts})
+	}
 	if s.config.Policies != nil {
 		all = append(all, telemetry.Predictions{Catalog: s.catalog, Learners: s.learners.All})
 	}

@@ -26,7 +26,7 @@ var rewrite = flag.Bool("rewrite", false, "write golden files")
 // with Dynamo's aliases.
 func declared(aliases bool) []metrics.Family {
 	lists := []*metrics.Families{
-		&workerFamilies, &workersFileFamilies, &rankFamilies, &scopeFamilies, &reservationFamilies, &counts.Families, &decisionFamilies,
+		&workerFamilies, &engineFamilies, &workersFileFamilies, &rankFamilies, &scopeFamilies, &reservationFamilies, &counts.Families, &decisionFamilies,
 		&eventFamilies, &conductorFamilies, &replicaFamilies, &recoveryFamilies, &snapshotFamilies, &requestFamilies, &buildFamilies, &processFamilies, &memoryFamilies, &socketFamilies, &predictionFamilies, &gateway.Families, &connections.Families,
 	}
 	if aliases {
