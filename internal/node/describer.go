@@ -319,6 +319,11 @@ func differsLittle(a, b uint64) bool {
 
 func (d *describer) count(err error) { d.asked[outcomeOf(err)].Add(1) }
 
+// counts returns the questions so far by outcome.
+func (d *describer) counts() map[string]uint64 {
+	return map[string]uint64{"answered": d.asked[askAnswered].Load(), "away": d.asked[askAway].Load(), "refused": d.asked[askRefused].Load()}
+}
+
 // describeWorker gives the catalog an answer of a worker's engine.
 func (s *Service) describeWorker(w *catalog.Worker, told *catalog.Description, fault string) (now *catalog.Worker, changed bool) {
 	s.changeWorkers(func() {

@@ -33,6 +33,9 @@ func (s *Service) Collectors(dynamoAliases bool) []prometheus.Collector {
 		telemetry.Engines{Counts: s.engineCounts},
 		telemetry.Saturations{All: s.saturation},
 	}
+	if s.describer != nil {
+		all = append(all, telemetry.Descriptions{Asked: s.describer.counts})
+	}
 	if s.config.Policies != nil {
 		all = append(all, telemetry.Predictions{Catalog: s.catalog, Learners: s.learners.All})
 	}

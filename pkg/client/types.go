@@ -220,21 +220,6 @@ type Worker struct {
 	Described             *Described    `json:"described,omitempty"` // what its engine has said, nil before it has
 }
 
-// WorkerSource is where a worker's record comes from. Namespace and what follows is set of
-// discovered workers only.
-type WorkerSource struct {
-	Kind      string `json:"kind"` // file or kubernetes
-	Namespace string `json:"namespace,omitempty"`
-	Pod       string `json:"pod,omitempty"`
-	UID       string `json:"uid,omitempty"`
-	Pool      string `json:"pool,omitempty"`
-}
-
-// WorkerDrain says that an operator drains a worker.
-type WorkerDrain struct {
-	Deadline time.Time `json:"deadline,omitzero"` // of its removal; zero: once it is empty
-}
-
 // Described is what a worker's engine says of itself.
 type Described struct {
 	Engine              string  `json:"engine,omitempty"` // vllm or sglang
@@ -249,6 +234,21 @@ type Described struct {
 type LoadMetrics struct {
 	URL             *string  `json:"url,omitempty"`              // unset is /metrics below the worker's endpoint
 	IntervalSeconds *float64 `json:"interval_seconds,omitempty"` // 0.25 to 3600; unset is 2
+}
+
+// WorkerSource is where a worker's record comes from. Namespace and what follows is set of
+// discovered workers only.
+type WorkerSource struct {
+	Kind      string `json:"kind"` // file or kubernetes
+	Namespace string `json:"namespace,omitempty"`
+	Pod       string `json:"pod,omitempty"`
+	UID       string `json:"uid,omitempty"`
+	Pool      string `json:"pool,omitempty"`
+}
+
+// WorkerDrain says that an operator drains a worker.
+type WorkerDrain struct {
+	Deadline time.Time `json:"deadline,omitzero"` // of its removal; zero: once it is empty
 }
 
 // Difference is what a reconciliation changed, by worker.
