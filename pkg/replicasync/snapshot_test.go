@@ -111,7 +111,7 @@ func TestSnapshotRoundTrip(t *testing.T) {
 		p := &pageReader{sink: got}
 		for p.pages == 0 || p.more {
 			var page bytes.Buffer
-			if err := r.WriteSnapshot(t.Context(), &page, p.next, limit); err != nil {
+			if err := r.WriteSnapshot(t.Context(), &page, PageRequest{After: p.next, Limit: limit}); err != nil {
 				t.Fatal(err)
 			}
 			if !json.Valid(page.Bytes()) {
@@ -145,15 +145,15 @@ func TestSnapshotRoundTrip(t *testing.T) {
 func TestSnapshotPages(t *testing.T) {
 	r, _ := snapshotReplica(t, 3)
 	var page bytes.Buffer
-	if err := r.WriteSnapshot(t.Context(), &page, "nonsense", 5); !errors.Is(err, ErrCursor) || page.Len() > 0 {
+	if err := r.WriteSnapshot(t.Context(), &page, PageRequest{After: "nonsense", Limit: 5}); !errors.Is(err, ErrCursor) || page.Len() > 0 {
 		t.Errorf("%v after %d bytes, want ErrCursor after none", err, page.Len())
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := r.WriteSnapshot(ctx, &page, "", 5); !errors.Is(err, context.Canceled) {
+	if err := r.WriteSnapshot(ctx, &page, PageRequest{Limit: 5}); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v, want Canceled", err)
 	}
-	if err := r.WriteSnapshot(t.Context(), failingWriter{}, "", 5); !errors.Is(err, errWriter) {
+	if err := r.WriteSnapshot(t.Context(), failingWriter{}, PageRequest{Limit: 5}); !errors.Is(err, errWriter) {
 		t.Errorf("%v, want the writer's error", err)
 	}
 }
@@ -171,7 +171,7 @@ func TestSnapshotWithoutScope(t *testing.T) {
 	r.scopes = fixedScopes{}
 	got := &recordedSnapshot{}
 	var page bytes.Buffer
-	if err := r.WriteSnapshot(t.Context(), &page, "", 5); err != nil {
+	if err := r.WriteSnapshot(t.Context(), &page, PageRequest{Limit: 5}); err != nil {
 		t.Fatal(err)
 	}
 	if err := (&pageReader{sink: got}).page(&page); err != nil || len(got.reservations) > 0 {
@@ -288,7 +288,7 @@ func TestMergeFetchesPages(t *testing.T) {
 	if f.err != nil || f.sequence != 2 || f.renewals != 3 || !f.refused {
 		t.Errorf("%+v; want numbers 2 and 3, and a refused reservation", f)
 	}
-	want := []string{"http://p:1/replica_sync/snapshot?limit=1000", "http://p:1/replica_sync/snapshot?limit=1000&after=a+b"}
+	want := []string{"http://p:1/replica_sync/snapshot?shared=true&limit=1000", "http://p:1/replica_sync/snapshot?shared=true&limit=1000&after=a+b"}
 	if diff := cmp.Diff(want, web.asked); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -378,7 +378,7 @@ func (s *steps) Read(p []byte) (int, error) {
 func FuzzReadSnapshot(f *testing.F) {
 	r, _ := snapshotReplica(f, 5)
 	var page bytes.Buffer
-	if err := r.WriteSnapshot(f.Context(), &page, "", 3); err != nil {
+	if err := r.WriteSnapshot(f.Context(), &page, PageRequest{Limit: 3}); err != nil {
 		f.Fatal(err)
 	}
 	f.Add(page.Bytes())

@@ -84,6 +84,25 @@ func (h *holders) spill(e *owners, owner, deficit, holders uint32) {
 	e.a, e.b = set|spilled, 1
 }
 
+// has reports whether slot is an owner.
+func (h *holders) has(e *owners, slot uint32) bool {
+	switch {
+	case e.none():
+		return false
+	case e.a&spilled != 0:
+		return slotset.Set(h.sets.get(e.a & ownerMask)).Has(slot)
+	}
+	return e.a&ownerMask == slot
+}
+
+// any returns an owner; there must be one.
+func (h *holders) any(e *owners) uint32 {
+	if e.a&spilled != 0 {
+		return firstBit(h.sets.get(e.a & ownerMask))
+	}
+	return e.a & ownerMask
+}
+
 // release removes one holder on slot, which must have one. last reports whether it was the
 // slot's last one; deficit is then that of a block.
 func (h *holders) release(e *owners, slot uint32) (last bool, deficit uint32) {
