@@ -64,17 +64,21 @@ func (s *scope) prefix(m match, slot uint32) (p Prefix) {
 }
 
 // locate returns where the blocks of a prefix end in the tree. It is false if the reservation is
-// not live, does not begin with these blocks, or is known from others only while word is its own
-// process's. It needs s.mu.
-func (s *scope) locate(p *Prefix, word Word) (m match, ok bool) {
+// not live or does not begin with these blocks. A process's own word about its own reservations
+// needs no digest, but that word of them, too. It needs s.mu.
+func (s *scope) locate(b *Reservation) (m match, ok bool) {
+	p := &b.Prefix
 	if p.Origin == (Origin{}) {
 		return match{}, true
 	}
 	r, _ := s.ledger.ids.byOrigin(p.Origin, s, p.ID)
-	if r == nil || p.Blocks <= 0 || p.Blocks > int(r.blocks) || r.relayed && word == OwnWord {
+	if r == nil || p.Blocks <= 0 || p.Blocks > int(r.blocks) || r.relayed && b.Word == OwnWord {
 		return match{}, false
 	}
 	m = s.blocks.at(s.match(r), p.Blocks)
+	if b.Word == OwnWord && p.Origin.Process == b.Origin.Process {
+		return m, true
+	}
 	s.hashBuf = s.blocks.appendAfter(s.hashBuf[:0], m, 0)
 	ok = DigestOf(s.hashBuf) == p.Digest
 	if cap(s.hashBuf) > maxHashBuf {

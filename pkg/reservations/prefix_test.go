@@ -101,7 +101,8 @@ func TestUnknownPrefix(t *testing.T) {
 		{"of another id", func(b *Reservation) { b.Prefix.ID = "x" }, UnknownPrefix},
 		{"too long", func(b *Reservation) { b.Prefix.Blocks = 41 }, UnknownPrefix},
 		{"empty", func(b *Reservation) { b.Prefix.Blocks = 0 }, UnknownPrefix},
-		{"other blocks", func(b *Reservation) { b.Prefix.Digest++ }, UnknownPrefix},
+		{"other blocks", func(b *Reservation) { b.Word, b.Prefix.Digest = Relayed, b.Prefix.Digest+1 }, UnknownPrefix},
+		{"other blocks of another process", func(b *Reservation) { b.Origin.Process, b.Prefix.Digest = 9, 1 }, UnknownPrefix},
 		{"told by others", func(b *Reservation) { b.Prefix.Origin, b.Prefix.ID = relayed.Origin, relayed.ID }, UnknownPrefix},
 		{"told by others as this is", func(b *Reservation) {
 			b.Prefix.Origin, b.Prefix.ID, b.Word, b.Origin.Sequence = relayed.Origin, relayed.ID, Relayed, 101

@@ -350,7 +350,7 @@ func (s *scope) apply(b *Reservation, snapshot bool) (v ApplyResult, displaced [
 	live, any := l.ids.byOrigin(b.Origin, s, b.ID)
 	switch {
 	case live != nil && live.relayed && b.Word == OwnWord:
-		start, ok := s.locate(&b.Prefix, b.Word)
+		start, ok := s.locate(b)
 		if !ok {
 			return UnknownPrefix, nil
 		}
@@ -379,7 +379,7 @@ func (s *scope) apply(b *Reservation, snapshot bool) (v ApplyResult, displaced [
 	if !ok {
 		return UnknownRank, nil
 	}
-	start, ok := s.locate(&b.Prefix, b.Word)
+	start, ok := s.locate(b)
 	if !ok {
 		return s.withoutPrefix(b), nil
 	}
