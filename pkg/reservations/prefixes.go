@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/select-service/select-service/internal/container/keyhash"
+	"github.com/select-service/select-service/internal/container/offheap"
 )
 
 // prefixes holds the active prompts of a scope as a prefix tree. A node is a run of blocks with
@@ -78,10 +79,11 @@ func (b *prefixes) hashesOf(chunk uint32) []uint64 {
 }
 
 func newPrefixes() prefixes {
+	mem := new(offheap.Memory)
 	b := prefixes{
-		chunks:    wordArena{words: chunkWords},
-		positions: positions{key: keyhash.New()},
-		holders:   newHolders(),
+		chunks:    wordArena{mem: mem, words: chunkWords},
+		positions: positions{mem: mem, key: keyhash.New()},
+		holders:   newHolders(mem),
 		mixed:     flat{key: keyhash.New()},
 	}
 	b.reset()
@@ -632,12 +634,17 @@ func (b *prefixes) idle() bool { return b.nodes[0].children == 0 }
 
 // reset gives all memory back; only when idle.
 func (b *prefixes) reset() {
+	b.free()
+	b.chunks.alloc() // chunk 0 is never used, so that position 0 does not exist
+}
+
+// free is reset for a tree in which nothing will be held again.
+func (b *prefixes) free() {
 	b.nodes, b.freeNodes, b.children = make([]node, 1), nil, nil
 	b.positions.reset()
 	b.holders.reset()
 	b.mixed.reset()
-	b.chunks = wordArena{words: chunkWords}
-	b.chunks.alloc() // chunk 0 is never used, so that position 0 does not exist
+	b.chunks.reset()
 }
 
 // trim gives back the spare memory of part i, which is below segments.
