@@ -49,8 +49,9 @@ build: setup
 endif
 
 .PHONY: build
-build: ## build bin/select-service; it needs no C (ZMQ=libzmq: with libzmq, not bounded as ours)
+build: ## build bin/select-service and bin/selectctl; they need no C (ZMQ=libzmq: with libzmq, not bounded as ours)
 	CGO_ENABLED=$(if $(filter libzmq,$(ZMQ)),1,0) $(GO) build -trimpath -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o $(BIN)/select-service ./cmd/select-service
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/selectctl ./cmd/selectctl
 
 # SHORT is the one switch between the rings: with -short, tests shorten their
 # random histories and leave out the largest sizes. The tests of the built program

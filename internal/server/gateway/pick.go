@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,8 +12,8 @@ import (
 
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/server/access"
+	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/server/gateway/openai"
-	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/pkg/selector"
@@ -27,7 +28,7 @@ type picker struct {
 	bookings  *bookings
 	lengths   *lengths
 	serving   *memory.Account // for the tokens of large bodies
-	metrics   *telemetry.Gateway
+	metrics   *counts.Gateway
 	log       zerolog.Logger
 }
 
@@ -39,7 +40,7 @@ type placement struct {
 	prefillRank  *uint32  // of the prefill's engine, as rank
 	body         [][]byte // body for the engine, in pieces
 	booking      *booking // nil: nothing is booked
-	outcome      telemetry.GatewayOutcome
+	outcome      counts.GatewayOutcome
 }
 
 // request is a request while its engine is chosen.
@@ -53,6 +54,7 @@ type request struct {
 	text       []byte
 	salt       string
 	engineSalt string // the salt as the engine gets it
+	lora       string // name of the adapter; "": none
 	// streams: the engine will answer with events, and the first one completes the prefill.
 	streams bool
 	// fallbacks is how many further destinations the gateway accepts.
@@ -113,7 +115,16 @@ func (r *request) read() *problem {
 	if r.pool = r.models.pool(r.target.scope); r.pool == nil {
 		return errNoEndpoint(nil)
 	}
+	r.readAdapter()
 	return nil
+}
+
+// readAdapter takes the adapter that the body names beside a model without one. Only workers that
+// have it are eligible; if none says so, the engine knows whether it is loaded.
+func (r *request) readAdapter() {
+	if r.lora = cmp.Or(r.target.lora, r.body.Adapter); r.pool.adapters[r.lora] {
+		r.target.lora = r.lora
+	}
 }
 
 // noSuchModel is the answer for a model that is not served. Without any worker it is not known
@@ -150,7 +161,7 @@ func (r *request) findEligible(ctx context.Context) *problem {
 	return nil
 }
 
-// selection returns the request to package selecting, for one leg: the prefill or the decode.
+// selection returns the request to package selection, for one leg: the prefill or the decode.
 func (r *request) selection(prefill bool) *selection.SelectRequest {
 	f := r.filter(prefill)
 	req := &selection.SelectRequest{
@@ -217,7 +228,7 @@ func (r *request) bookOnce(ctx context.Context) (*placement, *problem) {
 	if r.light {
 		b = r.bookings.openLight(r.target.scope)
 	}
-	place := &placement{booking: b, outcome: telemetry.GatewayBooked}
+	place := &placement{booking: b, outcome: counts.GatewayBooked}
 	req := r.selection(false)
 	told := r.pool.obeys
 	if r.pool.prefills && !r.alone {
@@ -269,7 +280,7 @@ func (r *request) adopt(sel *selection.Selection, expected *uint32, place *place
 		place.booking.add(sel, expected)
 		return
 	}
-	if place.outcome = telemetry.GatewayUnbooked; place.booking.prefill.id == "" {
+	if place.outcome = counts.GatewayUnbooked; place.booking.prefill.id == "" {
 		place.booking = nil
 	}
 }
@@ -292,7 +303,7 @@ func (r *request) bookPrefill(ctx context.Context, b *booking, place *placement,
 			return false, nil
 		}
 		if err != nil {
-			if bad := problemOf(ctx, err); bad == errGone || errors.Is(bad, errPickTimeout) || bad.outcome == telemetry.GatewayInvalid || bad.outcome == telemetry.GatewayFailed {
+			if bad := problemOf(ctx, err); bad == errGone || errors.Is(bad, errPickTimeout) || bad.outcome == counts.GatewayInvalid || bad.outcome == counts.GatewayFailed {
 				return false, bad
 			}
 			return false, nil
@@ -431,6 +442,7 @@ func (r *request) pickOther(ctx context.Context) (*placement, *problem) {
 
 // placeOther places a request of another route in the target's scope.
 func (r *request) placeOther(ctx context.Context) (*placement, *problem) {
+	r.readAdapter()
 	if bad := r.findEligible(ctx); bad != nil {
 		return nil, bad
 	}
@@ -440,7 +452,7 @@ func (r *request) placeOther(ctx context.Context) (*placement, *problem) {
 	}
 	r.streams, r.alone = r.body.Stream, true
 	r.prompt = selection.Prompt{
-		TokenIDs: r.truncation().Cut(r.body.Tokens, r.kept()), HasTokenIDs: true, LoRA: r.target.lora, CacheSalt: r.salt,
+		TokenIDs: r.truncation().Cut(r.body.Tokens, r.kept()), HasTokenIDs: true, LoRA: r.lora, CacheSalt: r.salt,
 	}
 	place, bad := r.book(ctx)
 	if bad == nil {
@@ -478,9 +490,9 @@ func (r *request) leastLoaded(ctx context.Context) (*placement, *problem) {
 		if err != nil {
 			return nil, problemOf(ctx, err)
 		}
-		place := &placement{body: r.body.Body(""), outcome: telemetry.GatewayPlaced}
+		place := &placement{body: r.body.Body(""), outcome: counts.GatewayPlaced}
 		if r.head.hasBody {
-			place.booking, place.outcome = r.bookings.openLight(r.target.scope), telemetry.GatewayBooked
+			place.booking, place.outcome = r.bookings.openLight(r.target.scope), counts.GatewayBooked
 			r.adopt(&sel, nil, place)
 		}
 		err = r.locate(ctx, &sel, place)
