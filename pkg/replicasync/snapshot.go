@@ -308,17 +308,18 @@ func (r *Replica) freedNames() map[uint64][]history.Name {
 func (p *pageWriter) writeReservations(ctx context.Context, page []reservations.ListedReservation, scopes Scopes) error {
 	p.text(`,"bookings":[`)
 	n := 0
-	written := make([]int, len(page)) // the index of each among those that are written
+	written := make([]int, len(page)) // the index of each among those that are written; -1: it is not
 	for i := range page {
 		if err := cmp.Or(ctx.Err(), p.failed()); err != nil {
 			return err
 		}
+		written[i] = -1
 		size, known := scopes.BlockSize(page[i].Scope)
-		if !known {
+		if !known || page[i].Blocks > 0 && written[page[i].Like] < 0 { // the scope was gone a moment ago
 			continue
 		}
 		j := toJSON(&page[i].Reservation, size)
-		if page[i].Blocks > 0 { // like one of the same scope, which is written too
+		if page[i].Blocks > 0 {
 			j.Like, j.LikeBlocks = written[page[i].Like], page[i].Blocks
 		}
 		written[i] = n

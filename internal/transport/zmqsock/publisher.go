@@ -149,19 +149,19 @@ func (p *publisher) publish(topic int, payload []byte) {
 }
 
 // publishEither is publish of payload to the subscribers that have chosen topic, and of what form
-// returns to the others that want the topic other.
+// returns to the others that want the topic other. form is called without the lock.
 func (p *publisher) publishEither(topic int, payload []byte, other int, form func() []byte) {
 	chosen := func(s *subscriber) bool { return s.wants[topic] && !s.wantsAll() }
 	left := func(s *subscriber) bool { return s.wants[other] && !chosen(s) }
 	p.mu.Lock()
 	p.sent.Add(1)
 	p.publishLocked(topic, payload, chosen)
-	any := false
+	wanted := false
 	for s := range p.subscribers {
-		any = any || left(s)
+		wanted = wanted || left(s)
 	}
 	p.mu.Unlock()
-	if !any {
+	if !wanted {
 		return
 	}
 	if payload = form(); payload == nil || len(payload) > MeshMaxMessage {
