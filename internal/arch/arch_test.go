@@ -20,7 +20,7 @@ const module = "github.com/select-service/select-service/"
 // leaves are packages of types and small tools that know nothing of the rest of
 // the service. Every package may use them but those that strangers import, for
 // which mayImport lists them one by one.
-var leaves = []string{"internal/codec/bodyscan", "pkg/memory", "internal/selection/contract", "internal/transport/curve", "internal/container/hashset", "internal/container/keyhash", "internal/container/slotset", "internal/codec/msgpack", "internal/codec/yamlread", "internal/telemetry/metrics"}
+var leaves = []string{"internal/codec/bodyscan", "pkg/memory", "internal/selection/contract", "internal/transport/curve", "internal/container/hashset", "internal/container/keyhash", "internal/container/offheap", "internal/container/slotset", "internal/codec/msgpack", "internal/codec/yamlread", "internal/telemetry/metrics"}
 
 // mayImport is the table of docs/ARCHITECTURE.md: for each package the packages
 // of this module that its code may import, beside the leaves. "x/..." is x and
@@ -42,6 +42,7 @@ var mayImport = map[string][]string{
 	"internal/container":                {},
 	"internal/container/hashset":        {},
 	"internal/container/keyhash":        {},
+	"internal/container/offheap":        {},
 	"internal/container/slotset":        {},
 	"internal/discovery":                {"pkg/catalog"},
 	"internal/discovery/enginelist":     {"internal/discovery", "internal/discovery/workerid", "pkg/catalog"},
@@ -92,13 +93,13 @@ var mayImport = map[string][]string{
 	"pkg/catalog":              {},
 	"pkg/client":               {"internal/codec/bodyscan", "internal/codec/msgpack"},
 	"pkg/hashing":              {},
-	"pkg/indexer":              {"pkg/memory", "internal/container/keyhash", "internal/container/slotset", "pkg/catalog", "pkg/hashing", "pkg/indexer/hybrid"},
+	"pkg/indexer":              {"pkg/memory", "internal/container/keyhash", "internal/container/offheap", "internal/container/slotset", "pkg/catalog", "pkg/hashing", "pkg/indexer/hybrid"},
 	"pkg/indexer/hybrid":       {},
 	"pkg/kvevents":             {"pkg/memory", "internal/container/hashset", "internal/codec/msgpack", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/indexer/hybrid"},
 	"pkg/kvevents/libzmq":      {"pkg/memory", "pkg/catalog", "pkg/kvevents"},
 	"pkg/recovery":             {"pkg/memory", "internal/container/hashset", "internal/codec/msgpack", "pkg/catalog", "pkg/hashing", "pkg/indexer"},
 	"pkg/replicasync":          {"pkg/memory", "internal/codec/msgpack", "pkg/catalog", "pkg/reservations/..."},
-	"pkg/reservations":         {"pkg/memory", "internal/container/hashset", "internal/container/keyhash", "internal/container/slotset", "pkg/catalog", "pkg/hashing", "pkg/reservations/history"},
+	"pkg/reservations":         {"pkg/memory", "internal/container/hashset", "internal/container/keyhash", "internal/container/offheap", "internal/container/slotset", "pkg/catalog", "pkg/hashing", "pkg/reservations/history"},
 	"pkg/reservations/history": {"pkg/memory", "pkg/catalog"},
 	"pkg/selector":             {"pkg/catalog", "pkg/selector/ttft"},
 	"pkg/selector/ttft":        {"pkg/catalog"},

@@ -10,6 +10,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/replicasync"
 )
 
 // fake is a Service that answers with what a test gave it and remembers what it
@@ -53,8 +54,7 @@ type fake struct {
 
 	recovery   *node.RecoveryStatus
 	recovering bool
-	after      string
-	limit      int
+	page       replicasync.PageRequest
 
 	slotsWorker  node.SlotsWorker
 	slotsWorkers []node.SlotsWorker
@@ -235,8 +235,8 @@ func (f *fake) DeregisterPeer(endpoint string) error {
 	return f.called()
 }
 
-func (f *fake) WriteSnapshot(ctx context.Context, w io.Writer, after string, limit int) error {
-	f.after, f.limit = after, limit
+func (f *fake) WriteSnapshot(ctx context.Context, w io.Writer, q replicasync.PageRequest) error {
+	f.page = q
 	return f.Dump(ctx, w, f.form)
 }
 
