@@ -35,7 +35,7 @@ NFPM        := $(TOOLS)/nfpm-v2.45.2
 
 # What is built, put into the image and the packages, and released: each is a folder
 # of cmd/. The first is what the image runs.
-PROGRAMS := select-service
+PROGRAMS := select-service selectctl
 IMAGE    ?= ghcr.io/select-service/select-service
 
 export CGO_ENABLED := 1
@@ -55,7 +55,7 @@ build: setup
 endif
 
 .PHONY: build
-build: ## build bin/select-service (PROGRAMS); it needs no C (ZMQ=libzmq: with libzmq, not bounded as ours)
+build: ## build bin/select-service and bin/selectctl; they need no C (ZMQ=libzmq: with libzmq, not bounded as ours)
 	CGO_ENABLED=$(if $(filter libzmq,$(ZMQ)),1,0) $(GO) build -trimpath -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o $(BIN)/ $(PROGRAMS:%=./cmd/%)
 
 # SHORT is the one switch between the rings: with -short, tests shorten their

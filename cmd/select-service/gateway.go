@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/select-service/select-service/internal/config"
-	"github.com/select-service/select-service/internal/discovery/workersfile"
+	"github.com/select-service/select-service/internal/discovery"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/server/connections"
 	"github.com/select-service/select-service/internal/server/gateway"
+	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/server/gateway/tokenizer"
-	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/internal/transport/certs"
 	"github.com/select-service/select-service/pkg/memory"
 )
@@ -32,7 +32,7 @@ type endpointPicker struct {
 	exposed string       // what anyone on the network could do, see listener.openness
 
 	conf    config.Gateway
-	metrics *telemetry.Gateway
+	metrics *counts.Gateway
 	tokens  *tokenizer.Client // nil: none
 	server  *gateway.Server
 }
@@ -70,13 +70,13 @@ func (p *endpointPicker) close() {
 	}
 }
 
-// build creates the endpoint picker over a service; file is the watcher of the workers
-// file, nil without one.
-func (p *endpointPicker) build(conf config.Gateway, svc *node.Service, file *workersfile.Watcher, guard *access.Guard, budget *memory.Budget, log zerolog.Logger) {
+// build creates the endpoint picker over a service, whose workers come from the sources of
+// found.
+func (p *endpointPicker) build(conf config.Gateway, svc *node.Service, found *discovery.Manager, guard *access.Guard, budget *memory.Budget, log zerolog.Logger) {
 	if p.socket == nil {
 		return
 	}
-	p.conf, p.metrics = conf, telemetry.NewGateway()
+	p.conf, p.metrics = conf, counts.NewGateway()
 	if t := conf.Tokenizer; t.Protocol != config.ProtocolNone {
 		p.tokens = tokenizer.New(tokenizer.Options{
 			URL: t.URL, Protocol: tokenizer.Protocol(t.Protocol), Timeout: t.Timeout, MaxResponse: int64(t.MaxAnswer),
@@ -88,7 +88,7 @@ func (p *endpointPicker) build(conf config.Gateway, svc *node.Service, file *wor
 		Tokenizer: p.tokens, LoadOnly: conf.Tokenizer.OnFailure == config.OnFailureLoadOnly, SaltTag: conf.SaltTag,
 		MaxStreams: conf.MaxStreams, MaxBody: conf.MaxBody, PickTimeout: conf.PickTimeout, Lease: conf.Lease,
 		Guard: guard, TLS: p.tls, Memory: budget, Metrics: p.metrics, Log: log,
-	}, gateway.Service{Selecting: svc.API, Catalog: svc.Catalog(), Ready: func() bool { return svc.Settled() && file.Registered() }})
+	}, gateway.Service{Selecting: svc.API, Catalog: svc.Catalog(), Ready: func() bool { return svc.Settled() && found.Listed() }})
 }
 
 // serve starts the endpoint picker in g. Its background work ends with ctx; stop ends the server.

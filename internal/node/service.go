@@ -1,7 +1,3 @@
-// Package node assembles one process: it creates catalog, ledger, scopes and event streams,
-// connects, runs and closes them. It has the use cases about workers, loads, slots, replicas
-// and the recovery of the index. Those about selections are in package selecting, those of the
-// Conductor API in package conductorapi. It knows no protocol.
 package node
 
 import (
@@ -26,7 +22,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/internal/selection/waitqueue"
-	"github.com/select-service/select-service/internal/telemetry"
+	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/kvevents"
@@ -86,6 +82,8 @@ type Config struct {
 	Endpoints catalog.EndpointPolicy
 	// WorkersFile is the path of the file that defines the workers, "" if none does.
 	WorkersFile string
+	// Discovers has the kinds of the discovering sources that will call ReplaceWorkers.
+	Discovers []catalog.SourceKind
 	// WatchStored enables selecting.SelectRequest.Stored.
 	WatchStored bool
 	// Threads is the number of apply workers.
@@ -125,7 +123,7 @@ type Service struct {
 // workerStreams are the KV event streams of the workers.
 type workerStreams struct {
 	*kvevents.Subscribers
-	lag *telemetry.Histogram // of events, in seconds
+	lag *metrics.Histogram // of events, in seconds
 }
 
 // approximate reports whether the index is predicted from reservations, because engines
@@ -194,7 +192,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 
 // openStreams creates the streams of workers and of publishers, which share their counters.
 func (s *Service) openStreams(source kvevents.Source) {
-	s.streams.lag = telemetry.NewHistogram(telemetry.LagBounds)
+	s.streams.lag = metrics.NewHistogram(metrics.LagBounds)
 	config := kvevents.DefaultConfig(s.config.Threads)
 	config.Streams, config.Replay = s.config.Memory.Account(memory.Streams), s.config.Memory.Account(memory.Replay)
 	config.Lag = func(late time.Duration) { s.streams.lag.Observe(late.Seconds()) }
@@ -308,12 +306,14 @@ func (s *Service) sweep(ctx context.Context) error {
 	defer age.Stop()
 	defer dispatch.Stop()
 	var logged reservations.Stats // counts of the last sweep
+	var drained drains
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-age.C:
 			s.sweepAged(&logged)
+			s.sweepDrained(&drained, time.Now())
 		case <-dispatch.C:
 			s.scopes.LoadChanged()
 		}
@@ -340,6 +340,7 @@ func asError(err error) error {
 	var mismatch *catalog.BlockSizeError
 	var untracked *catalog.NotTrackedError
 	var limit *catalog.LimitError
+	var managed *catalog.ManagedError
 	switch {
 	case err == nil:
 		return nil
@@ -358,6 +359,8 @@ func asError(err error) error {
 		}
 	case errors.As(err, &limit):
 		return contract.CatalogLimit(limit)
+	case errors.As(err, &managed):
+		return &contract.Error{Kind: contract.Managed, Text: err.Error(), Err: err}
 	case errors.As(err, &bad):
 		return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
 	}

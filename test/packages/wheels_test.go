@@ -26,6 +26,9 @@ func TestWheels(t *testing.T) {
 	if got := run(t, filepath.Join(bin, "select-service"), "--version"); got != "select-service v"+version+"\n" {
 		t.Errorf("it says %q, the wheel is of %s", got, version)
 	}
+	if got := run(t, filepath.Join(bin, "selectctl"), "--version"); !strings.Contains(got, "v"+version) {
+		t.Errorf("selectctl says %q, the wheel is of %s", got, version)
+	}
 	if got := run(t, filepath.Join(bin, "python"), "-m", "pip", "list", "--format=freeze"); !strings.Contains(got, "select-service=="+version+"\n") ||
 		!strings.Contains(got, "select-service-client=="+version+"\n") {
 		t.Errorf("installed is\n%s", got)

@@ -1,5 +1,3 @@
-// Package contract has the parts of the served contracts that every layer uses: their versions,
-// and errors with kinds and texts.
 package contract
 
 import (
@@ -38,6 +36,7 @@ const (
 	BadRequest         // the request is invalid in itself
 	NotFound           // worker, reservation or rank unknown
 	Conflict           // an id exists already
+	Managed            // the worker is another source's
 	Unavailable        // no worker can serve it now: not ready, no endpoint, shutting down
 	TooMany            // more than this service keeps, or for dialects that answer 429
 	Exhausted          // a limit of this process is reached for now: callers come back later (decision X2)

@@ -1,6 +1,3 @@
-// Package scopes is the registry of what each scope (a model of a tenant) has besides its
-// workers in the catalog: its index and its wait queue. Requests read it without locks. Only
-// the catalog's reconciler creates and ends states.
 package scopes
 
 import (
@@ -102,12 +99,22 @@ func (r *Registry) All() map[catalog.Scope]*State { return *r.states.Load() }
 // state is there, so the snapshot is of this state, or it is of a later one and
 // this state is marked gone.
 func (r *Registry) Schedulable(sc catalog.Scope) (*catalog.Snapshot, *State, error) {
+	return r.find(sc, func(s *catalog.Snapshot) bool { return s.NumRanks > 0 })
+}
+
+// Bookable is Schedulable for a request that names its rank, which may be one of a draining
+// worker.
+func (r *Registry) Bookable(sc catalog.Scope) (*catalog.Snapshot, *State, error) {
+	return r.find(sc, func(s *catalog.Snapshot) bool { return s.NumRanks+s.NumDraining > 0 })
+}
+
+func (r *Registry) find(sc catalog.Scope, serves func(*catalog.Snapshot) bool) (*catalog.Snapshot, *State, error) {
 	state := r.Of(sc)
 	snap := r.catalog.Snapshot(sc)
 	if r.closing.Load() { // read after the state: if still false here, CloseQueues will close the state's queue
 		return nil, nil, contract.ErrShuttingDown
 	}
-	if snap != nil && snap.NumRanks > 0 && state != nil {
+	if snap != nil && serves(snap) && state != nil {
 		return snap, state, nil
 	}
 	if r.catalog.CountSchedulable() == 0 {
@@ -222,7 +229,7 @@ func (r *Registry) open(sc catalog.Scope, blockSize uint32) *State {
 func (r *Registry) newQueue(sc catalog.Scope, p *policies.Scope) *waitqueue.Queue {
 	policy := r.settings.Admission.ForModel(sc.Model)
 	if longest, holds := p.Holds(); holds && policy == nil {
-		return waitqueue.NewHolding(r.settings.Queues, longest)
+		return waitqueue.NewDelaying(r.settings.Queues, longest)
 	}
 	return waitqueue.New(r.settings.Queues, policy)
 }
