@@ -161,7 +161,9 @@ func TestGoInstall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const module, version = "github.com/select-service/select-service", "v0.0.1"
+	const module = "github.com/select-service/select-service"
+	// Go remembers which files a version has: another commit needs another one.
+	version := "v0.0.1-test.g" + strings.TrimSpace(run(t, "git", "-C", root, "rev-parse", "--short=12", "HEAD"))
 	proxy := t.TempDir()
 	at := filepath.Join(proxy, module, "@v")
 	if err := os.MkdirAll(at, 0o750); err != nil {
