@@ -23,11 +23,11 @@ func TestWheels(t *testing.T) {
 	bin := filepath.Join(venv, "bin")
 	run(t, filepath.Join(bin, "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check", service, client)
 	version := strings.Split(filepath.Base(service), "-")[1]
-	if got := run(t, filepath.Join(bin, "select-service"), "--version"); got != "select-service v"+version+"\n" {
-		t.Errorf("it says %q, the wheel is of %s", got, version)
-	}
-	if got := run(t, filepath.Join(bin, "selectctl"), "--version"); !strings.Contains(got, "v"+version) {
-		t.Errorf("selectctl says %q, the wheel is of %s", got, version)
+	for _, program := range []string{"select-service", "selectctl"} {
+		got := run(t, filepath.Join(bin, program), "--version")
+		if asPython := strings.ReplaceAll(got, "-rc.", "rc"); !strings.HasSuffix(asPython, " v"+version+"\n") {
+			t.Errorf("%s says %q, the wheel is of %s", program, got, version)
+		}
 	}
 	if got := run(t, filepath.Join(bin, "python"), "-m", "pip", "list", "--format=freeze"); !strings.Contains(got, "select-service=="+version+"\n") ||
 		!strings.Contains(got, "select-service-client=="+version+"\n") {
