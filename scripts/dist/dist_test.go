@@ -186,7 +186,10 @@ func TestVersions(t *testing.T) {
 func TestRefused(t *testing.T) {
 	dir := sources(t, time.Unix(1, 0), 0o600)
 	for _, args := range [][]string{
-		nil, {"push"}, {"archive", "-out", filepath.Join(dir, "a"), "name"}, {"archive", "-out", filepath.Join(dir, "a"), "name=" + filepath.Join(dir, "nothing")},
+		nil,
+		{"push"},
+		{"archive", "-out", filepath.Join(dir, "a"), "name"},
+		{"archive", "-out", filepath.Join(dir, "a"), "name=" + filepath.Join(dir, "nothing")},
 		{"wheel", "-out", dir, "-version", "1.2.3", "-arch", "s390x", filepath.Join(dir, "LICENSE")},
 		{"image", "-out", filepath.Join(dir, "i"), "-certs", filepath.Join(dir, "certs.pem"), "-entrypoint", "other", "amd64=" + filepath.Join(dir, "programs")},
 	} {

@@ -126,11 +126,11 @@ func image(args []string, at time.Time) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(*out, all, 0o644); err != nil { //nolint:gosec // a release is for everybody
+	if err := os.WriteFile(*out, all, 0o644); err != nil {
 		return err
 	}
-	fmt.Println(d.Digest)
-	return nil
+	_, err = fmt.Fprintln(os.Stdout, d.Digest)
+	return err
 }
 
 // image writes the image of one architecture, whose programs are in a folder.

@@ -77,7 +77,7 @@ func writeTarball(name string, files []file, at time.Time) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(name, packed, 0o644) //nolint:gosec // a release is for everybody
+	return os.WriteFile(name, packed, 0o644)
 }
 
 // tree reads a folder, in the order of names. Links are what they lead to.

@@ -95,7 +95,7 @@ func wheel(args []string, at time.Time) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(*out, base+"-py3-none-"+tag+".whl"), packed, 0o644) //nolint:gosec // for everybody
+	return os.WriteFile(filepath.Join(*out, base+"-py3-none-"+tag+".whl"), packed, 0o644)
 }
 
 func metadata(version string, description []byte) []byte {
@@ -140,7 +140,7 @@ func zipFile(files []file, at time.Time) ([]byte, error) {
 	w.RegisterCompressor(zip.Deflate, func(to io.Writer) (io.WriteCloser, error) { return flate.NewWriter(to, flate.BestCompression) })
 	for _, f := range files {
 		h := &zip.FileHeader{Name: f.name, Method: zip.Deflate, Modified: at}
-		h.SetMode(os.FileMode(f.mode)) //nolint:gosec // one of two constants
+		h.SetMode(os.FileMode(f.mode))
 		to, err := w.CreateHeader(h)
 		if err != nil {
 			return nil, err

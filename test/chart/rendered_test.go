@@ -87,7 +87,7 @@ func TestFresh(t *testing.T) {
 
 func write(t *testing.T, content []byte, name string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(root(t), name), content, 0o644); err != nil { //nolint:gosec // a file of the tree
+	if err := os.WriteFile(filepath.Join(root(t), name), content, 0o644); err != nil {
 		t.Fatal(err)
 	}
 }

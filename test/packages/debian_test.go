@@ -56,7 +56,7 @@ func TestDebianPackage(t *testing.T) {
 	}
 
 	const changed = "# Changed by the operator.\nserver: {listen: 127.0.0.1}\ndata: {dir: /var/lib/select-service}\n"
-	if err := os.WriteFile(configFile, []byte(changed), 0o644); err != nil { //nolint:gosec // as packaged
+	if err := os.WriteFile(configFile, []byte(changed), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	run(t, "dpkg", "--force-confdef", "--install", newer(t, deb)) // the default, which dpkg would ask for
@@ -95,7 +95,7 @@ func newer(t *testing.T, deb string) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, []byte(change(string(text))), 0o644); err != nil { //nolint:gosec // as packaged
+		if err := os.WriteFile(path, []byte(change(string(text))), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -80,7 +80,7 @@ func serves(t *testing.T, port int, cmd *exec.Cmd, stop func() error) {
 			t.Fatalf("it ended: %v\n%s", err, log.String())
 		case <-deadline:
 			_ = cmd.Process.Kill()
-			<-ended
+			_ = <-ended
 			t.Fatalf("no answer at port %d\n%s", port, log.String())
 		case <-tick.C:
 		}
@@ -95,7 +95,7 @@ func serves(t *testing.T, port int, cmd *exec.Cmd, stop func() error) {
 		}
 	case <-time.After(patience):
 		_ = cmd.Process.Kill()
-		<-ended
+		_ = <-ended
 		t.Errorf("it did not stop\n%s", log.String())
 	}
 }

@@ -160,10 +160,10 @@ func unpacked(t *testing.T, files map[string][]byte) string {
 		if strings.HasSuffix(name, "/") {
 			continue
 		}
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // as in the image
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, content, 0o755); err != nil { //nolint:gosec // as in the image
+		if err := os.WriteFile(path, content, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -182,7 +182,7 @@ func TestImageRuns(t *testing.T) {
 	root := unpacked(t, files)
 	bundle := filepath.Dir(root)
 	for dir := bundle; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
-		if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // the user of the container goes through it
+		if err := os.Chmod(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
