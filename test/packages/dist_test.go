@@ -80,8 +80,7 @@ func serves(t *testing.T, port int, cmd *exec.Cmd, stop func() error) {
 			t.Fatalf("it ended: %v\n%s", err, log.String())
 		case <-deadline:
 			_ = cmd.Process.Kill()
-			_ = <-ended
-			t.Fatalf("no answer at port %d\n%s", port, log.String())
+			t.Fatalf("no answer at port %d: %v\n%s", port, <-ended, log.String())
 		case <-tick.C:
 		}
 	}
@@ -95,8 +94,7 @@ func serves(t *testing.T, port int, cmd *exec.Cmd, stop func() error) {
 		}
 	case <-time.After(patience):
 		_ = cmd.Process.Kill()
-		_ = <-ended
-		t.Errorf("it did not stop\n%s", log.String())
+		t.Errorf("it did not stop: %v\n%s", <-ended, log.String())
 	}
 }
 
