@@ -16,6 +16,7 @@ import (
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/discovery"
 	"github.com/select-service/select-service/internal/discovery/workersfile"
+	"github.com/select-service/select-service/internal/engines/describe"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/admission"
@@ -70,13 +71,22 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	if read.curve != nil && others.mesh != nil {
 		log.Info().Bool("replicas", true).Msg("zmq connections encrypted with CURVE")
 	}
-	svc = node.New(serviceConfig(conf, others, bound, mem.budget), streams, log)
+	engines := describe.New(describe.Options{Endpoints: conf.Access.Endpoints()})
+	defer engines.Close()
+	settings := serviceConfig(conf, others, bound, mem.budget)
+	if !conf.SlotsOnly {
+		settings.Ask = engines.Describe
+	}
+	svc = node.New(settings, streams, log)
 	state := node.NewState(svc, data, conf.Data.SnapshotInterval)
 	var file *workersfile.Watcher
 	var sources []discovery.Source
 	if read.workers != nil {
 		file = workersfile.NewWatcher(conf.Workers.File, read.workers, log)
 		sources = append(sources, file)
+	}
+	if read.engines != nil {
+		sources = append(sources, read.engines)
 	}
 	found := discovery.NewManager(svc.ReplaceWorkers, sources...)
 	picks.build(conf.Gateway, svc, found, read.tokens, mem.budget, log)
@@ -212,11 +222,15 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, budget 
 		KVEvents:            conf.KVEvents.Enabled && !conf.SlotsOnly,
 		HybridExact:         conf.KVEvents.HybridExact,
 		WorkersFile:         conf.Workers.File,
+		EngineList:          len(conf.Workers.Engines) > 0,
 		ApproximateTTL:      conf.KVEvents.ApproximateTTL,
 		ApproximateLRU:      conf.KVEvents.ApproximatePolicy == config.PolicyLRU,
 		PredictedTTL:        conf.KVEvents.PredictedTTL,
 		OverlapRefresh:      conf.Queue.OverlapRefreshAfter,
 		Overload:            conf.Overload.Thresholds,
+		Warmup:              conf.Engines.Warmup,
+		ReportedLoadTTL:     conf.Engines.ReportedLoadTTL,
+		StalledAfter:        cmp.Or(conf.Engines.StalledAfter, -1),
 		SessionTTL:          conf.Selections.SessionTTL,
 		Pending:             conf.Selections.Kept,
 		DecodeBusy:          conf.Selections.DecodeBusy,
@@ -232,6 +246,9 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, budget 
 		Reservations: reservations.Limits{
 			Reservations: conf.Limits.MaxReservations, Blocks: conf.Limits.MaxReservationBlocks, Memory: budget.Account(memory.Ledger),
 		},
+	}
+	if share := conf.Engines.WarmupShare; share != nil {
+		c.WarmupShare = *share
 	}
 	url := conf.Server.AdvertiseURL
 	if url == "" {

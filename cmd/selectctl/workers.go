@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -37,7 +38,7 @@ func (s *scopeFlags) scope() (sc client.Scope) {
 
 func (a *app) workers() *cobra.Command {
 	cmd := &cobra.Command{Use: "workers", Aliases: []string{"worker", "w"}, Short: "list, add, change and remove workers"}
-	cmd.AddCommand(a.listWorkers(), a.getWorker(), a.addWorker(), a.removeWorkers(), a.applyWorkers())
+	cmd.AddCommand(a.listWorkers(), a.getWorker(), a.addWorker(), a.drainWorker(), a.undrainWorker(), a.removeWorkers(), a.applyWorkers())
 	return cmd
 }
 
@@ -59,7 +60,7 @@ func (a *app) listWorkers() *cobra.Command {
 }
 
 func workerTable(all []client.Worker) *table {
-	t := &table{columns: []string{"WORKER", "MODEL", "GROUP", "STATE", "RANKS", "BLOCK SIZE", "ENDPOINT", "KV EVENTS", "REASONS"}, wide: 2}
+	t := &table{columns: []string{"WORKER", "MODEL", "GROUP", "STATE", "RANKS", "BLOCK SIZE", "ENDPOINT", "SOURCE", "KV EVENTS", "REASONS"}, wide: 3}
 	for _, w := range all {
 		size := uint32(1)
 		if w.Size != nil {
@@ -69,7 +70,11 @@ func workerTable(all []client.Worker) *table {
 		if n := len(w.KVEventsEndpoints); n > 0 {
 			events = fmt.Sprintf("of %d ranks", n)
 		}
-		t.add(w.ID, w.Model, w.RoutingGroup, w.Lifecycle, size, value(w.BlockSize), value(w.Endpoint), events, strings.Join(w.NotSchedulableReasons, "; "))
+		source := "api"
+		if w.Source != nil {
+			source = w.Source.Kind
+		}
+		t.add(w.ID, w.Model, w.RoutingGroup, w.Lifecycle, size, value(w.BlockSize), value(w.Endpoint), source, events, strings.Join(w.NotSchedulableReasons, "; "))
 		t.names = append(t.names, fmt.Sprintf("worker/%d", w.ID))
 	}
 	return t
@@ -135,6 +140,42 @@ func (a *app) addWorker() *cobra.Command {
 	cmd.Flags().StringVarP(&file, "file", "f", "", "file with the records")
 	_ = cmd.MarkFlagRequired("file") // it is defined above
 	return cmd
+}
+
+func (a *app) drainWorker() *cobra.Command {
+	var within time.Duration
+	cmd := &cobra.Command{
+		Use: "drain ID", Short: "give a worker no new work; what it has goes on", Args: cobra.ExactArgs(1),
+		Long:    "Gives a worker no new work. What it has goes on. A worker that was registered over the API is\nremoved once it is empty, and at the latest after --within; others are their source's to remove.",
+		Example: "  selectctl workers drain 7 --within 5m",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.changeWorker(args, func(id uint64) (client.Worker, error) { return a.service.DrainWorker(cmd.Context(), id, within) })
+		},
+	}
+	cmd.Flags().DurationVar(&within, "within", 0, "remove it then, empty or not; 0: once it is empty")
+	return cmd
+}
+
+func (a *app) undrainWorker() *cobra.Command {
+	return &cobra.Command{
+		Use: "undrain ID", Short: "take drain back", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.changeWorker(args, func(id uint64) (client.Worker, error) { return a.service.UndrainWorker(cmd.Context(), id) })
+		},
+	}
+}
+
+// changeWorker changes the worker that the argument names, and shows it.
+func (a *app) changeWorker(args []string, change func(id uint64) (client.Worker, error)) error {
+	ids, err := workerIDs(args)
+	if err != nil {
+		return err
+	}
+	w, err := change(ids[0])
+	if err != nil {
+		return err
+	}
+	return a.show(w, workerTable([]client.Worker{w}))
 }
 
 func (a *app) removeWorkers() *cobra.Command {

@@ -38,16 +38,21 @@ var mayImport = map[string][]string{
 	"internal/codec/yamlread":           {},
 	"internal/conductor":                {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
 	"internal/conductor/conductorapi":   {"internal/conductor", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
-	"internal/config":                   {"internal/selection/admission", "internal/selection/overload", "internal/selection/pending", "internal/selection/policies", "pkg/..."},
+	"internal/config":                   {"internal/discovery/enginelist", "internal/selection/admission", "internal/selection/overload", "internal/selection/pending", "internal/selection/policies", "pkg/..."},
 	"internal/container":                {},
 	"internal/container/hashset":        {},
 	"internal/container/keyhash":        {},
 	"internal/container/slotset":        {},
 	"internal/discovery":                {"pkg/catalog"},
-	"internal/discovery/workersfile":    {"internal/discovery", "internal/transport/filewatch", "pkg/catalog"},
+	"internal/discovery/enginelist":     {"internal/discovery", "internal/discovery/workerid", "pkg/catalog"},
+	"internal/discovery/workerid":       {},
+	"internal/discovery/workersfile":    {"internal/discovery", "internal/discovery/enginelist", "internal/transport/filewatch", "pkg/catalog"},
+	"internal/engines/describe":         {"pkg/catalog"},
+	"internal/engines/load":             {"pkg/catalog", "pkg/memory"},
+	"internal/engines/reports":          {"internal/engines/load", "pkg/catalog", "pkg/reservations"},
 	"internal/node":                     {"internal/...", "pkg/..."},
 	"internal/node/statefile":           {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents", "pkg/reservations"},
-	"internal/selection":                {"internal/selection/admission", "internal/selection/affinity", "internal/selection/approximate", "internal/selection/counts", "internal/selection/overload", "internal/selection/pending", "internal/selection/policies", "internal/selection/scopes", "pkg/..."},
+	"internal/selection":                {"internal/engines/reports", "internal/selection/admission", "internal/selection/affinity", "internal/selection/approximate", "internal/selection/counts", "internal/selection/overload", "internal/selection/pending", "internal/selection/policies", "internal/selection/scopes", "pkg/..."},
 	"internal/selection/admission":      {"pkg/catalog"},
 	"internal/selection/affinity":       {"pkg/catalog"},
 	"internal/selection/approximate":    {"pkg/memory", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/recovery"},
@@ -65,7 +70,7 @@ var mayImport = map[string][]string{
 	"internal/server/gateway/counts":    {},
 	"internal/server/gateway/openai":    {},
 	"internal/server/gateway/tokenizer": {"internal/server/gateway/openai"},
-	"internal/server/httpapi":           {"api", "internal/server/access", "internal/conductor", "internal/conductor/conductorapi", "internal/selection/overload", "internal/selection", "internal/node", "pkg/..."},
+	"internal/server/httpapi":           {"api", "internal/engines/load", "internal/engines/reports", "internal/server/access", "internal/conductor", "internal/conductor/conductorapi", "internal/selection/overload", "internal/selection", "internal/node", "pkg/..."},
 	"internal/telemetry":                {"internal/transport/certs", "internal/conductor", "internal/selection/counts", "internal/conductor/conductorapi", "internal/selection/overload", "internal/selection/policies", "internal/selection/scopes", "internal/discovery/workersfile", "pkg/..."},
 	"internal/telemetry/logwriter":      {},
 	"internal/telemetry/metrics":        {},
@@ -234,7 +239,7 @@ func TestImports(t *testing.T) {
 }
 
 // wings are the folders of internal/ in an order in which each imports only those before it.
-var wings = []string{"container", "codec", "telemetry/metrics", "transport", "selection", "conductor", "discovery", "config", "telemetry", "node", "server"}
+var wings = []string{"container", "codec", "telemetry/metrics", "transport", "engines", "selection", "conductor", "discovery", "config", "telemetry", "node", "server"}
 
 // TestWings proves that no wing of internal/ reaches back: what decides about a request knows
 // nothing of how others reach it, of where workers come from, or of what is shown of it.

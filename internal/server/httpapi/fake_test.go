@@ -26,6 +26,7 @@ type fake struct {
 	workerID    uint64
 	worker      *catalog.Worker
 	workers     []*catalog.Worker
+	excluded    []selection.ExcludedRank
 	ready       bool
 	model       *string
 	tenant      *string
@@ -85,6 +86,10 @@ func (f *fake) PutWorkerIn(_ catalog.ScopeFilter, r catalog.Record) (*catalog.Wo
 	return f.worker, f.called()
 }
 
+func (f *fake) DescribeWorkerIn(_ context.Context, own catalog.ScopeFilter, r catalog.Record) (*catalog.Worker, error) {
+	return f.PutWorkerIn(own, r)
+}
+
 func (f *fake) PatchWorkerIn(_ catalog.ScopeFilter, id uint64, p catalog.Patch) (*catalog.Worker, error) {
 	f.workerID, f.patch = id, p
 	return f.worker, f.called()
@@ -119,6 +124,8 @@ func (f *fake) Workers(model, tenant *string) []*catalog.Worker {
 	_ = f.called()
 	return f.workers
 }
+
+func (f *fake) Excluded(*catalog.Worker) []selection.ExcludedRank { return f.excluded }
 
 func (f *fake) Ready() (bool, int, []*catalog.Worker) {
 	_ = f.called()

@@ -85,7 +85,7 @@ var wanted = map[string]struct{ role, scoped string }{
 // TestDocumentedRoles: the table of docs/access.md names each route in the row of its
 // role. The row of operate is in words.
 func TestDocumentedRoles(t *testing.T) {
-	page, err := os.ReadFile("../../docs/access.md")
+	page, err := os.ReadFile("../../../docs/access.md")
 	if err != nil {
 		t.Fatal(err)
 	}
