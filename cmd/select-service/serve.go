@@ -213,6 +213,9 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, budget 
 		PredictedTTL:        conf.KVEvents.PredictedTTL,
 		OverlapRefresh:      conf.Queue.OverlapRefreshAfter,
 		Overload:            conf.Overload.Thresholds,
+		Warmup:              conf.Engines.Warmup,
+		ReportedLoadTTL:     conf.Engines.ReportedLoadTTL,
+		StalledAfter:        cmp.Or(conf.Engines.StalledAfter, -1),
 		SessionTTL:          conf.Selections.SessionTTL,
 		Pending:             conf.Selections.Kept,
 		DecodeBusy:          conf.Selections.DecodeBusy,
@@ -228,6 +231,9 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, budget 
 		Reservations: reservations.Limits{
 			Reservations: conf.Limits.MaxReservations, Blocks: conf.Limits.MaxReservationBlocks, Memory: budget.Account(memory.Ledger),
 		},
+	}
+	if share := conf.Engines.WarmupShare; share != nil {
+		c.WarmupShare = *share
 	}
 	url := conf.Server.AdvertiseURL
 	if url == "" {

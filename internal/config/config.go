@@ -35,6 +35,7 @@ type Config struct {
 	Queue           Queue
 	Selections      Selections
 	Reservations    Reservations
+	Engines         Engines
 	Overload        Overload
 	Replicas        Replicas
 	Access          Access
@@ -212,6 +213,18 @@ type Reservations struct {
 	Lifetime time.Duration
 }
 
+// Engines configures what follows from what engines say of themselves.
+type Engines struct {
+	// ReportedLoadTTL is how long a report of an engine's load is used, above 0.
+	ReportedLoadTTL time.Duration
+	// StalledAfter is how long an engine with unfinished work may give no sign of life; 0: no limit.
+	StalledAfter time.Duration
+	// WarmupShare is the share of requests, 0 to 1, that new or emptied ranks get; nil: none.
+	// Warmup is how long a rank is new, in whole seconds.
+	WarmupShare *float64
+	Warmup      time.Duration
+}
+
 // Overload configures the refusal of requests while every eligible worker is busy.
 type Overload struct {
 	// Thresholds has the thresholds of every model until /busy_threshold changes them.
@@ -347,6 +360,7 @@ func Default() Config {
 			DecisionBytes: 4 << 20,
 		},
 		Reservations: Reservations{Lifetime: 300 * time.Second},
+		Engines:      Engines{ReportedLoadTTL: 5 * time.Second, StalledAfter: 3 * time.Second, Warmup: time.Minute},
 		Replicas:     Replicas{RecoveryDeadline: 30 * time.Second, RecoveryGrace: 10 * time.Minute},
 		Limits: Limits{
 			MaxConnections: 8192, MaxWorkers: 16_384, MaxRanks: 65_536, MaxStreams: 16_384, MaxModels: 1024,

@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/select-service/select-service/internal/conductor/conductorapi"
+	"github.com/select-service/select-service/internal/engines/load"
+	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/approximate"
@@ -29,6 +31,7 @@ import (
 	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
+	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
 // Config has the settings of the use cases.
@@ -75,6 +78,15 @@ type Config struct {
 	// OverlapRefresh is how long a request may wait before its overlap is looked
 	// up again; 0 is never.
 	OverlapRefresh time.Duration
+	// ReportedLoadTTL is how long what an engine says of its load is used, at least 2.5 intervals
+	// of its source; 0: reports.DefaultTTL.
+	ReportedLoadTTL time.Duration
+	// StalledAfter is how long an engine with unfinished work may give no sign of life before it
+	// gets no new requests; 0: reports.DefaultStalledAfter, negative: no limit.
+	StalledAfter time.Duration
+	// WarmupShare and Warmup are those of selection.Config.
+	WarmupShare float64
+	Warmup      time.Duration
 	// Limits bound what can be registered, Reservations what can be booked.
 	Limits       catalog.Limits
 	Reservations reservations.Limits
@@ -113,6 +125,7 @@ type Service struct {
 
 	config     Config
 	reconciler *reconciler // of the catalog
+	reports    *reports.Table
 	streams    workerStreams
 	recovery   *indexRecovery // nil: none is configured
 	conductor  *conductorapi.API
@@ -167,6 +180,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		Endpoints: config.Endpoints,
 	}, s.reconciler)
 	s.scopes.Attach(s.catalog)
+	s.reports = s.newReports()
 	s.API = selection.New(selection.Config{
 		Weights:       config.Weights,
 		Approximate:   config.approximate() || config.predictsBeside(),
@@ -177,8 +191,10 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		Remembered:    config.Memory.Account(memory.Remembered),
 		PrefillBusy:   config.PrefillBusy,
 		DecodeBusy:    config.DecodeBusy,
+		WarmupShare:   config.WarmupShare,
+		Warmup:        config.Warmup,
 		DecisionBytes: config.DecisionBytes,
-	}, s.catalog, s.scopes, s.ledger, config.Overload, log)
+	}, s.catalog, s.scopes, s.ledger, s.reports, config.Overload, log)
 	if s.replica != nil && config.SessionTTL > 0 {
 		s.ShareSessions(process, s.replica)
 	}
@@ -186,6 +202,46 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	s.learning = &learning{core: s.core, learners: learners}
 	s.recovery = s.newRecovery()
 	return s
+}
+
+func (s *Service) newReports() *reports.Table {
+	config := reports.Config{
+		TTL:          cmp.Or(s.config.ReportedLoadTTL, reports.DefaultTTL),
+		StalledAfter: cmp.Or(s.config.StalledAfter, reports.DefaultStalledAfter),
+		Changed:      s.scopes.LoadChanged,
+		FirstToken:   s.firstToken,
+		Measured: func(sc catalog.Scope, e catalog.Entry, rate float64) {
+			if state := s.scopes.Of(sc); state != nil && state.Policies != nil && state.Policies.Learner != nil {
+				state.Policies.Learner.Measured(e.Slot, e.Rank, rate)
+			}
+		},
+		Now: time.Now, Log: s.log,
+	}
+	if s.config.KVEvents {
+		config.Events = func(of catalog.Rank) uint64 {
+			if st, ok := s.streams.Stream(of); ok && st.HasLast {
+				return st.Last + 1
+			}
+			return 0
+		}
+	}
+	return reports.New(config, s.catalog, s.ledger)
+}
+
+// firstToken returns how many seconds the oldest unfinished prefill of a rank should take.
+func (s *Service) firstToken(v *reservations.View, e catalog.Entry) float64 {
+	if state := s.scopes.Of(e.Worker.Scope); state != nil && state.Policies != nil && state.Policies.Learner != nil {
+		l := state.Policies.Learner
+		if q := selection.QueueOf(v, e, l); q.Prefills > 0 {
+			return q.Speed * l.Model().Prefill(float64(q.HeadTokens), float64(q.HeadPrompt))
+		}
+	}
+	tokens := float64(v.Greater(e.Slot).PrefillTokens)
+	if tokens == 0 {
+		return 0
+	}
+	p := ttft.Default()
+	return p.Prefill(tokens, tokens)
 }
 
 // openStreams creates the streams of workers and of publishers, which share their counters.
@@ -240,6 +296,7 @@ func (s *Service) Run(ctx context.Context) error {
 	g.Go(func() error { return s.conductor.Run(ctx) })
 	g.Go(func() error { return s.newWatcher().Run(ctx) })
 	g.Go(func() error { return s.expire(ctx) })
+	g.Go(func() error { return s.reports.Run(ctx) })
 	g.Go(func() error { return s.sweep(ctx) })
 	if x := s.scopes.Approximate(); x != nil {
 		g.Go(func() error { return x.Run(ctx) })
@@ -264,6 +321,9 @@ func (s *Service) Close() {
 
 // Catalog returns the catalog of workers, for reading.
 func (s *Service) Catalog() *catalog.Catalog { return s.catalog }
+
+// Reports returns what takes the engines' reports of their load.
+func (s *Service) Reports() load.Sink { return s.reports }
 
 // Conductor returns the use cases of the Conductor API.
 func (s *Service) Conductor() *conductorapi.API { return s.conductor }

@@ -8,6 +8,7 @@ import (
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
 )
 
 // PutWorker registers a worker or replaces its record.
@@ -170,6 +171,7 @@ func (s *Service) Loads(model, tenant *string) []ScopeLoads {
 		for _, l := range s.ledger.Loads(sc) {
 			row.Loads = append(row.Loads, rankLoad(l))
 		}
+		s.addReports(sc, row.Loads)
 		if state := s.scopes.Of(sc); state != nil {
 			row.PendingCount, row.PendingISLTokens = state.Queue.Pending()
 		}
@@ -177,6 +179,31 @@ func (s *Service) Loads(model, tenant *string) []ScopeLoads {
 	}
 	slices.SortFunc(out, func(a, b ScopeLoads) int { return a.Scope.Compare(b.Scope) })
 	return out
+}
+
+// addReports adds to the loads of a scope what its engines say.
+func (s *Service) addReports(sc catalog.Scope, rows []selection.RankLoad) {
+	s.ledger.Look(sc, nil, func(v *reservations.View) {
+		for i := range rows {
+			slot, ok := v.Slot(rows[i].Rank)
+			if !ok || v.Engine(slot) == nil {
+				continue
+			}
+			if f := v.Engine(slot).Foreign; f != (reservations.Foreign{}) {
+				rows[i].Foreign = &f
+			}
+		}
+	})
+	for i := range rows {
+		st, ok := s.reports.Status(sc, rows[i].Rank)
+		if !ok {
+			continue
+		}
+		rows[i].Reported = &st
+		if rows[i].Foreign == nil {
+			rows[i].Foreign = new(reservations.Foreign)
+		}
+	}
 }
 
 // BlockSize returns the block size, in tokens, of a scope that has workers. It

@@ -38,7 +38,9 @@ type scope struct {
 	slots int
 	loads []*load // nil: nothing was ever booked
 	shown []SlotLoad
-	order *loadSums // of shown; nil: no view has wanted one
+	// engines is what the engines say, by slot; shorter than slots where none has spoken.
+	engines []EngineLoad
+	order   *loadSums // of shown and engines; nil: no view has wanted one
 
 	// registrations has the number of each slot's registration, see View.Registration.
 	registrations []uint64
@@ -98,6 +100,7 @@ func (s *scope) removeRank(slot uint32) (freed int, empty bool) {
 // clearSlot ends all reservations of a slot and makes it unknown.
 func (s *scope) clearSlot(slot uint32) (freed int) {
 	s.ranks.Release(slot)
+	s.clearEngineLoad(slot)
 	if s.order != nil {
 		s.reorder(slot)
 	}
@@ -271,6 +274,7 @@ func (s *scope) end(r *entry, why history.EndReason) {
 
 func (s *scope) endPrefill(r *entry) {
 	l := s.loads[r.slot]
+	l.signs++
 	l.prefill.sub(r.countedTokens())
 	if l.queue != nil {
 		l.queue.complete(r, s.ledger.at())
@@ -283,6 +287,7 @@ func (s *scope) endPrefill(r *entry) {
 // blocks that r alone holds.
 func (s *scope) addOutput(r *entry, fraction *float64) {
 	l := s.loads[r.slot]
+	l.signs++
 	l.blocks++
 	r.fullOutput++
 	if fraction != nil {
