@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"io"
+	"slices"
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
@@ -22,6 +23,7 @@ type fake struct {
 	filter      catalog.ScopeFilter
 	difference  catalog.Difference
 	workerID    uint64
+	reports     []node.RankReport
 	worker      *catalog.Worker
 	workers     []*catalog.Worker
 	ready       bool
@@ -290,4 +292,9 @@ func (f *fake) SlotsPotentialLoads(req *node.SlotsProjection) ([]selection.RankL
 func (f *fake) SlotsRegisterPeer(endpoint string) (bool, error) {
 	f.notSelf = true
 	return f.RegisterPeer(endpoint)
+}
+
+func (f *fake) ReportLoadIn(_ catalog.ScopeFilter, worker uint64, of []node.RankReport) error {
+	f.workerID, f.reports = worker, slices.Clone(of)
+	return f.called()
 }

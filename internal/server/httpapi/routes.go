@@ -28,6 +28,7 @@ type Service interface {
 	diagnoser
 	dumper
 	reconciler
+	loadTaker
 }
 
 // SlotsService has the use cases behind the slot tracker's own listener.
@@ -165,6 +166,7 @@ func addSelection(r router, svc Service) {
 	r.get(access.Read, "/workers", a.listing(workers.list))
 	r.add(http.MethodPatch, access.Operate, "/workers/:worker_id", a.checked(workerID, withBody(a, newPatchBody(), workers.patch)))
 	r.add(http.MethodDelete, access.Operate, "/workers/:worker_id", anyScope(a.serve(workers.remove)))
+	loadTakerRoutes{svc}.addTo(r)
 	r.get(access.Public, "/health", a.serve(health))
 	r.get(access.Public, "/ready", a.serve(workers.ready))
 
