@@ -12,6 +12,7 @@ import (
 
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/discovery/workersfile"
+	"github.com/select-service/select-service/internal/engines/load"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/transport/certs"
 	"github.com/select-service/select-service/internal/transport/curve"
@@ -26,6 +27,8 @@ type files struct {
 	certificates *certs.Side // of the listeners
 	peers        *certs.Side // of reads from other replicas
 	peerToken    *fetch.Token
+	engines      *certs.Side // of reads from engines
+	engineToken  *fetch.Token
 	curve        *curve.KeyPair // of the replicas
 	tokens       *access.Guard
 }
@@ -57,7 +60,15 @@ func readFiles(conf config.Config) (files, error) {
 			return err
 		},
 		func() (err error) {
-			f.peerToken, err = fetch.LoadToken(conf.Replicas.PeerTokenFile)
+			f.peerToken, err = fetch.LoadToken("token for other replicas", conf.Replicas.PeerTokenFile)
+			return err
+		},
+		func() (err error) {
+			f.engines, err = certs.Load("certificates for engines", certs.Files{Cert: t.EngineCert, Key: t.EngineKey, CA: t.EngineCA})
+			return err
+		},
+		func() (err error) {
+			f.engineToken, err = fetch.LoadToken("token for engines", conf.Engines.TokenFile)
 			return err
 		},
 		func() (err error) {
@@ -80,7 +91,7 @@ func readFiles(conf config.Config) (files, error) {
 // follow reads the files again when they change, and on SIGHUP all of them and those of
 // others, until ctx ends.
 func (f files) follow(ctx context.Context, g *errgroup.Group, log zerolog.Logger, others ...interface{ Reload() }) {
-	watched := []*filewatch.Watcher{f.certificates.Watcher(), f.peers.Watcher(), f.peerToken.Watcher(), f.tokens.Watcher()}
+	watched := []*filewatch.Watcher{f.certificates.Watcher(), f.peers.Watcher(), f.peerToken.Watcher(), f.engines.Watcher(), f.engineToken.Watcher(), f.tokens.Watcher()}
 	for _, w := range watched {
 		g.Go(func() error { return w.Run(ctx, log) })
 	}
@@ -102,4 +113,13 @@ func (f files) follow(ctx context.Context, g *errgroup.Group, log zerolog.Logger
 			}
 		}
 	})
+}
+
+// scrape returns how the metrics of engines are read.
+func (f files) scrape() load.ScrapeOptions {
+	o := load.ScrapeOptions{Certificates: f.engines}
+	if f.engineToken != nil {
+		o.Token = f.engineToken.Text
+	}
+	return o
 }

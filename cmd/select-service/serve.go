@@ -69,7 +69,9 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	if read.curve != nil && others.mesh != nil {
 		log.Info().Bool("replicas", true).Msg("zmq connections encrypted with CURVE")
 	}
-	svc = node.New(serviceConfig(conf, others, bound, mem.budget), streams, log)
+	settings := serviceConfig(conf, others, bound, mem.budget)
+	settings.Scrape = read.scrape()
+	svc = node.New(settings, streams, log)
 	state := node.NewState(svc, data, conf.Data.SnapshotInterval)
 	var file *workersfile.Watcher
 	if read.workers != nil {

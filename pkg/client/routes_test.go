@@ -24,6 +24,7 @@ var routes = map[string]func(ctx context.Context, c *client.Client) error{
 	"putWorker":    func(ctx context.Context, c *client.Client) error { return only(c.PutWorker(ctx, client.Worker{})) },
 	"patchWorker":  func(ctx context.Context, c *client.Client) error { return only(c.PatchWorker(ctx, client.Worker{})) },
 	"deleteWorker": func(ctx context.Context, c *client.Client) error { return c.DeleteWorker(ctx, 1) },
+	"reportLoad":   func(ctx context.Context, c *client.Client) error { return c.ReportLoad(ctx, 1, nil) },
 	"listWorkers":  func(ctx context.Context, c *client.Client) error { return only(c.Workers(ctx, client.Scope{})) },
 	"reconcileWorkers": func(ctx context.Context, c *client.Client) error {
 		return only(c.ReplaceWorkers(ctx, client.Scope{}, nil))

@@ -80,17 +80,18 @@ func (c *Counters) drop(s Source, r Reason) { c.dropped[s][r].Add(1) }
 // Scrapes returns the number of scrapes with a result.
 func (c *Counters) Scrapes(r ScrapeResult) uint64 { return c.scrapes[r].Load() }
 
-var (
-	loadFamilies metrics.Families
+// Families are the metrics of Collector.
+var Families metrics.Families
 
-	loadReports       = loadFamilies.Counter("load_reports_total", "Reports that engines gave of a rank's load, by source.", "source")
-	loadDropped       = loadFamilies.Counter("load_reports_dropped_total", "What engines said of their load and was not used, by source and reason.", "source", "reason")
-	loadLost          = loadFamilies.Counter("load_messages_lost_total", "Messages of load streams that never arrived, by their numbers.")
-	loadStreams       = loadFamilies.Gauge("load_streams", "Load streams of ranks by state.", "state")
-	loadStreamChanges = loadFamilies.Counter("load_stream_changes_total", "Changes in the connections of load streams.", "change")
-	loadScrapes       = loadFamilies.Counter("load_scrapes_total", "Readings of engines' metrics by result.", "result")
-	loadScrapeSeconds = loadFamilies.Histogram("load_scrape_seconds", "Time of readings of engines' metrics.")
-	loadPages         = loadFamilies.Gauge("load_pages", "Pages with engines' metrics by state: failing ones are read less often.", "state")
+var (
+	loadReports       = Families.Counter("load_reports_total", "Reports that engines gave of a rank's load, by source.", "source")
+	loadDropped       = Families.Counter("load_reports_dropped_total", "What engines said of their load and was not used, by source and reason.", "source", "reason")
+	loadLost          = Families.Counter("load_messages_lost_total", "Messages of load streams that never arrived, by their numbers.")
+	loadStreams       = Families.Gauge("load_streams", "Load streams of ranks by state.", "state")
+	loadStreamChanges = Families.Counter("load_stream_changes_total", "Changes in the connections of load streams.", "change")
+	loadScrapes       = Families.Counter("load_scrapes_total", "Readings of engines' metrics by result.", "result")
+	loadScrapeSeconds = Families.Histogram("load_scrape_seconds", "Time of readings of engines' metrics.")
+	loadPages         = Families.Gauge("load_pages", "Pages with engines' metrics by state: failing ones are read less often.", "state")
 )
 
 // Collector collects the metrics of the sources of reports.
@@ -100,7 +101,7 @@ type Collector struct {
 }
 
 // Describe implements prometheus.Collector.
-func (Collector) Describe(ch chan<- *prometheus.Desc) { loadFamilies.Describe(ch) }
+func (Collector) Describe(ch chan<- *prometheus.Desc) { Families.Describe(ch) }
 
 // Collect implements prometheus.Collector.
 func (c Collector) Collect(ch chan<- prometheus.Metric) {
