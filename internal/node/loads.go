@@ -34,8 +34,9 @@ func newLoadSources(config *Config, source kvevents.Source, sink load.Sink) *loa
 	}
 }
 
-// run reads metrics until ctx ends.
+// run follows and reads what there is until ctx ends.
 func (l *loadSources) run(ctx context.Context, g *errgroup.Group) {
+	g.Go(func() error { return l.streams.Run(ctx) })
 	g.Go(func() error { return l.scraper.Run(ctx) })
 }
 

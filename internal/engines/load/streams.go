@@ -1,6 +1,7 @@
 package load
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -49,9 +50,10 @@ type Streams struct {
 	// changing serialises Add, Update and Remove. It is taken before mu.
 	changing sync.Mutex
 
-	// mu guards streams.
+	// mu guards what follows.
 	mu      sync.Mutex
 	streams map[catalog.Rank]*stream
+	closed  bool
 }
 
 // NewStreams returns Streams without a stream. account is that of the source's messages.
@@ -74,6 +76,22 @@ type stream struct {
 	last int64     // number of the last message, -1 for none
 	at   time.Time // when it came
 	paid time.Time // until when the messages so far use up the rate
+}
+
+// Run waits until ctx ends, and then closes all streams.
+func (s *Streams) Run(ctx context.Context) error {
+	<-ctx.Done()
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	s.mu.Lock()
+	s.closed = true
+	all := s.streams
+	s.streams = nil
+	s.mu.Unlock()
+	for _, st := range all {
+		s.source.Close(st.socket)
+	}
+	return nil
 }
 
 // Add follows the stream of a rank that has none. It fails if the endpoint cannot be used; a
@@ -126,6 +144,12 @@ func (s *Streams) Remove(rank catalog.Rank) {
 
 // subscribe opens the socket of a stream, whose messages are dropped until it is in force.
 func (s *Streams) subscribe(rank catalog.Rank, endpoint string) (*stream, error) {
+	s.mu.Lock()
+	closed := s.closed
+	s.mu.Unlock()
+	if closed {
+		return nil, kvevents.ErrClosed
+	}
 	st := &stream{of: s, rank: rank, endpoint: endpoint, last: -1}
 	var err error
 	if st.socket, err = s.source.Subscribe(endpoint, st.onOffer, st.onMessage, st.onStatus); err != nil {
