@@ -51,6 +51,7 @@ type Scraper struct {
 	sink     Sink
 	counters *Counters
 	http     *http.Client
+	patience time.Duration // for one page
 	buffers  sync.Pool     // of *bufio.Reader
 	wake     chan struct{} // capacity 1: something is due earlier, or may begin
 
@@ -90,7 +91,7 @@ type page struct {
 // NewScraper returns a Scraper without pages. Nothing is read before Run.
 func NewScraper(options ScrapeOptions, sink Sink, counters *Counters) *Scraper {
 	s := &Scraper{
-		options: options, sink: sink, counters: counters,
+		options: options, sink: sink, counters: counters, patience: patience,
 		wake: make(chan struct{}, 1), targets: make(map[uint64]*target),
 	}
 	s.buffers.New = func() any { return bufio.NewReaderSize(nil, maxLine) }
@@ -263,7 +264,7 @@ func (p *page) wait() time.Duration {
 // scrape reads a page and reports what it says.
 func (s *Scraper) scrape(ctx context.Context, p *page) ScrapeResult {
 	defer context.AfterFunc(ctx, p.of.cancel)() // the target ends with Run
-	ctx, cancel := context.WithTimeout(p.of.ctx, patience)
+	ctx, cancel := context.WithTimeout(p.of.ctx, s.patience)
 	defer cancel()
 	reports, err := s.read(ctx, &p.LoadPage)
 	if err != nil {

@@ -188,6 +188,7 @@ func one(t *testing.T, options ScrapeOptions, url string) (result ScrapeResult, 
 	to := new(sink)
 	s := NewScraper(options, to, NewCounters())
 	t.Cleanup(s.http.CloseIdleConnections)
+	s.patience = time.Minute // the machine may be busy
 	target := &target{worker: 1}
 	target.ctx, target.cancel = context.WithCancel(t.Context())
 	defer target.cancel()
