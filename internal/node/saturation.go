@@ -15,9 +15,12 @@ import (
 // saturation yields how full every scope is that has, or had, workers.
 func (s *Service) saturation(yield func(telemetry.Saturation) bool) {
 	for _, sc := range s.scopes.Known() {
-		x := telemetry.Saturation{Scope: sc}
-		requests, refused := s.scopes.Unserved(sc), s.scopes.Unserved(sc)
-		state := s.scopes.Of(sc)
+		x, state := telemetry.Saturation{Scope: sc}, s.scopes.Of(sc)
+		requests := s.scopes.Unserved(sc)
+		if state == nil && requests == 0 {
+			continue // the series end with the last worker
+		}
+		refused := requests
 		if state != nil {
 			n, r := state.Traffic.Recent()
 			requests, refused = requests+n, refused+r

@@ -70,6 +70,18 @@ func (s *Service) Workers(model, tenant *string) []*catalog.Worker {
 	return s.catalog.List(model, tenant)
 }
 
+// Excluded lists the ranks of a worker that get no new requests because their engines give no sign
+// of life, by rank.
+func (s *Service) Excluded(w *catalog.Worker) (list []selection.ExcludedRank) {
+	for of, x := range s.reports.Excluded(w.Scope) {
+		if of.Worker == w.ID {
+			list = append(list, selection.ExcludedRank{Rank: of, Why: selection.Exclusion(x.State.String())})
+		}
+	}
+	slices.SortFunc(list, func(a, b selection.ExcludedRank) int { return a.Rank.Compare(b.Rank) })
+	return list
+}
+
 // Ready reports whether requests can be served: at least one worker of any scope is schedulable,
 // no recovery or snapshot on disk is awaited, and the service is not shutting down.
 func (s *Service) Ready() (ready bool, schedulable int, workers []*catalog.Worker) {

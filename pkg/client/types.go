@@ -263,6 +263,31 @@ type RankLoad struct {
 	PrefillTokens  uint64 `json:"potential_prefill_tokens"`
 	DecodeBlocks   uint64 `json:"potential_decode_blocks"`
 	ActiveRequests uint64 `json:"active_requests"`
+	// Reported is what the rank's engine says of its load; nil: it has no source. Foreign is what
+	// counts as its load beside the reservations. Both are of present loads only.
+	Reported *ReportedLoad `json:"reported"`
+	Foreign  *ForeignLoad  `json:"foreign"`
+}
+
+// ReportedLoad is what an engine says of the load of a rank. Numbers that it does not say are nil.
+type ReportedLoad struct {
+	Source                string  `json:"source"` // push, scrape or told
+	AgeSeconds            float64 `json:"age_seconds"`
+	Stale                 bool    `json:"stale"` // too old to count
+	State                 string  `json:"state"` // by its signs of life: alive, stalled or silent
+	Running               *uint64 `json:"running"`
+	Waiting               *uint64 `json:"waiting"`
+	KVTokensUsed          *uint64 `json:"kv_tokens_used"`
+	KVTokensTotal         *uint64 `json:"kv_tokens_total"`
+	WaitingUncachedTokens *uint64 `json:"waiting_uncached_tokens"`
+	MaxRunning            *uint64 `json:"max_running"`
+}
+
+// ForeignLoad is load of a rank that is not booked.
+type ForeignLoad struct {
+	Requests      uint64 `json:"requests"`
+	PrefillTokens uint64 `json:"prefill_tokens"`
+	Blocks        uint64 `json:"blocks"`
 }
 
 // ProjectRequest is a prompt for PotentialLoads or OverlapScores.

@@ -127,8 +127,8 @@ func (v *View) Engine(slot uint32) *EngineLoad {
 	return &v.scope.engines[slot]
 }
 
-// Signs returns how many steps of the rank in a slot the ledger has been told of since it got its
-// first reservation: completed prefills and generated blocks, whichever process was told first.
+// Signs returns how many steps of the rank in a slot callers of this process have reported since it
+// got its first reservation: completed prefills, not inferred ones, and generated blocks.
 func (v *View) Signs(slot uint32) uint64 {
 	if v.scope == nil || int(slot) >= len(v.scope.loads) || v.scope.loads[slot] == nil {
 		return 0

@@ -274,7 +274,6 @@ func (s *scope) end(r *entry, why history.EndReason) {
 
 func (s *scope) endPrefill(r *entry) {
 	l := s.loads[r.slot]
-	l.signs++
 	l.prefill.sub(r.countedTokens())
 	if l.queue != nil {
 		l.queue.complete(r, s.ledger.at())

@@ -26,6 +26,7 @@ type fake struct {
 	reports     []node.RankReport
 	worker      *catalog.Worker
 	workers     []*catalog.Worker
+	excluded    []selection.ExcludedRank
 	ready       bool
 	model       *string
 	tenant      *string
@@ -109,6 +110,8 @@ func (f *fake) Workers(model, tenant *string) []*catalog.Worker {
 	_ = f.called()
 	return f.workers
 }
+
+func (f *fake) Excluded(*catalog.Worker) []selection.ExcludedRank { return f.excluded }
 
 func (f *fake) Ready() (bool, int, []*catalog.Worker) {
 	_ = f.called()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/select-service/select-service/internal/codec/bodyscan"
 	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -23,6 +24,9 @@ type workerCatalog interface {
 	DeleteWorkerIn(own catalog.ScopeFilter, id uint64) (*catalog.Worker, error)
 	// Workers lists the workers by model, tenant and id.
 	Workers(model, tenant *string) []*catalog.Worker
+	// Excluded lists the ranks of a worker that get no new requests because their engines give
+	// no sign of life.
+	Excluded(*catalog.Worker) []selection.ExcludedRank
 	// Ready counts the schedulable workers and lists all.
 	Ready() (ready bool, schedulable int, workers []*catalog.Worker)
 	// Recovery returns the progress of the recovery from peers; configured is false if
@@ -71,7 +75,21 @@ func (r workerRoutes) remove(c request, out []byte) (int, []byte, error) {
 }
 
 func (r workerRoutes) list(f catalog.ScopeFilter, out []byte) []byte {
-	return appendList(out, r.svc.Workers(f.Model, f.Tenant), r.d.appendWorker)
+	return appendList(out, r.svc.Workers(f.Model, f.Tenant), r.appendWorkerNow)
+}
+
+// appendWorkerNow appends a worker's record with its ranks that give no sign of life.
+func (r workerRoutes) appendWorkerNow(out []byte, w *catalog.Worker) []byte {
+	out = r.d.appendWorker(out, w)
+	excluded := r.svc.Excluded(w)
+	if len(excluded) == 0 {
+		return out
+	}
+	out = appendList(appendKey(out[:len(out)-1], "excluded"), excluded, func(out []byte, e selection.ExcludedRank) []byte {
+		out = appendUintField(append(out, '{'), "dp_rank", e.Rank.DP)
+		return append(appendStringField(out, "reason", string(e.Why)), '}')
+	})
+	return append(out, '}')
 }
 
 // ready needs no token, since probes have none. The list of workers, and the peer that the
@@ -89,7 +107,7 @@ func (r workerRoutes) ready(c request, out []byte) (int, []byte, error) {
 	out = append(out, '{')
 	out = appendBoolField(out, "ready", ready)
 	out = appendUintField(out, "schedulable_workers", uint64(schedulable))
-	out = appendList(appendKey(out, "workers"), workers, r.d.appendWorker)
+	out = appendList(appendKey(out, "workers"), workers, r.appendWorkerNow)
 	if recovery, configured := r.svc.Recovery(); configured { // decision S6
 		if !reads || c.who.Scoped() {
 			recovery.Peer = ""

@@ -289,14 +289,24 @@ class Selection(Reservation, total=False):
     local_dp_rank: int
 
 
-class RankLoad(TypedDict):
+class ForeignLoad(TypedDict):
+    """Load of a rank that is not booked."""
+
+    requests: int
+    prefill_tokens: int
+    blocks: int
+
+
+class RankLoad(TypedDict, total=False):
     """The load of a rank."""
 
-    worker_id: int
-    dp_rank: int
-    potential_prefill_tokens: int
-    potential_decode_blocks: int
-    active_requests: int
+    worker_id: Required[int]
+    dp_rank: Required[int]
+    potential_prefill_tokens: Required[int]
+    potential_decode_blocks: Required[int]
+    active_requests: Required[int]
+    reported: dict[str, Any]
+    foreign: ForeignLoad
 
 
 class ScopeLoads(TypedDict, total=False):
