@@ -25,10 +25,10 @@ var rewrite = flag.Bool("rewrite", false, "write golden files")
 
 // declared are the families of all collectors, by whether they are shown only
 // with Dynamo's aliases.
-func declared(aliases bool) []family {
-	lists := []*families{
-		&workerFamilies, &workersFileFamilies, &rankFamilies, &scopeFamilies, &reservationFamilies, &selectionFamilies, &decisionFamilies,
-		&eventFamilies, &conductorFamilies, &replicaFamilies, &recoveryFamilies, &snapshotFamilies, &requestFamilies, &buildFamilies, &processFamilies, &memoryFamilies, &socketFamilies, &predictionFamilies, &gatewayFamilies, &engineFamilies, &saturationFamilies,
+func declared(aliases bool) []metrics.Family {
+	lists := []*metrics.Families{
+		&workerFamilies, &workersFileFamilies, &rankFamilies, &scopeFamilies, &reservationFamilies, &counts.Families, &decisionFamilies,
+		&eventFamilies, &conductorFamilies, &replicaFamilies, &recoveryFamilies, &snapshotFamilies, &requestFamilies, &buildFamilies, &processFamilies, &memoryFamilies, &socketFamilies, &predictionFamilies, &gateway.Families, &connections.Families, &engineFamilies, &saturationFamilies, &load.Families,
 	}
 	if aliases {
 		lists = []*metrics.Families{&indexerFamilies, &indexerRequestFamilies}
