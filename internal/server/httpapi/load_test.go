@@ -46,9 +46,9 @@ func TestLoadBody(t *testing.T) {
 		text   string
 	}{
 		`{}`:                                                        {422, "missing field `ranks`"},
-		`{"ranks":{"0":{"running":-1}}}`:                            {422, "running: expected an unsigned 64-bit integer"},
-		`{"ranks":{"0":{"running":1.5}}}`:                           {422, "running: expected an unsigned 64-bit integer"},
-		`{"ranks":{"0":{"running":"1"}}}`:                           {422, "running: expected an unsigned 64-bit integer"},
+		`{"ranks":{"0":{"running":-1}}}`:                            {422, "expected an unsigned 64-bit integer"},
+		`{"ranks":{"0":{"running":1.5}}}`:                           {422, "expected an unsigned 64-bit integer"},
+		`{"ranks":{"0":{"running":"1"}}}`:                           {422, "expected an unsigned 64-bit integer"},
 		`{"ranks":{"0":{"running":1e30}}}`:                          {422, "running: "},
 		`{"ranks":{"0":{"running":281474976710657}}}`:               {422, "is 281474976710657, the maximum is 281474976710656"},
 		`{"ranks":{"0":{"runing":1}}}`:                              {400, "unknown field, expected `running`, `waiting`, `kv_tokens_used`, `kv_tokens_total`, `waiting_uncached_tokens` or `max_running`"},
