@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 
 	dto "github.com/prometheus/client_model/go"
@@ -141,16 +143,19 @@ func usedLines(body *bufio.Reader, most int) (lines []byte, err error) {
 
 // isUsed reports whether a line is a sample of a family that is read.
 func isUsed(line []byte) bool {
-	if !bytes.HasPrefix(line, []byte("vllm:")) && !bytes.HasPrefix(line, []byte("sglang:")) {
+	if len(line) == 0 || line[0] != 'v' && line[0] != 's' {
 		return false
 	}
-	end := bytes.IndexAny(line, "{ \t")
-	if end < 0 {
-		return false
+	for _, name := range names {
+		if n := len(name); len(line) > n && string(line[:n]) == name && (line[n] == '{' || line[n] == ' ' || line[n] == '\t') {
+			return true
+		}
 	}
-	_, used := families[string(line[:end])]
-	return used
+	return false
 }
+
+// names are those of families.
+var names = slices.Sorted(maps.Keys(families))
 
 // byLabel sorts the samples by the rank in their labels. What stands without a rank holds for all
 // ranks, or is the only one.

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -309,7 +310,10 @@ func TestScrapeTLS(t *testing.T) {
 // BenchmarkScrape is one page of a real engine's size over a kept connection, server included.
 func BenchmarkScrape(b *testing.B) {
 	text := goodPage + strings.Repeat("vllm:request_prompt_tokens_bucket{engine=\"0\",le=\"1000.0\",model_name=\"meta-llama/Llama-3.1-8B-Instruct\"} 17.0\n", 600)
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) }))
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", strconv.Itoa(len(text))) // as engines' servers do
+		_, _ = io.WriteString(w, text)
+	}))
 	b.Cleanup(s.Close)
 	scraper := NewScraper(ScrapeOptions{}, new(sink), NewCounters())
 	target := &target{worker: 1, ctx: b.Context(), cancel: func() {}}
