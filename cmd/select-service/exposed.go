@@ -23,7 +23,7 @@ func warnOfFiles(conf config.Config, log zerolog.Logger) {
 		log.Warn().Str("file", path).Str("mode", fmt.Sprintf("%04o", info.Mode().Perm())).Msg(text)
 	}
 	for _, path := range []string{
-		conf.TLS.Key, conf.TLS.PeerKey, conf.Access.TokensFile, conf.Replicas.PeerTokenFile, conf.Curve.ReplicaKeyFile,
+		conf.TLS.Key, conf.TLS.PeerKey, conf.Access.TokensFile, conf.Replicas.PeerTokenFile, conf.TLS.EngineKey, conf.Engines.TokenFile, conf.Curve.ReplicaKeyFile,
 	} {
 		check(path, 0o077, "others on this machine may use this file with secrets")
 	}

@@ -13,11 +13,14 @@ import (
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/discovery/enginelist"
 	"github.com/select-service/select-service/internal/discovery/workersfile"
+	"github.com/select-service/select-service/internal/engines/describe"
+	"github.com/select-service/select-service/internal/engines/load"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/transport/certs"
 	"github.com/select-service/select-service/internal/transport/curve"
 	"github.com/select-service/select-service/internal/transport/fetch"
 	"github.com/select-service/select-service/internal/transport/filewatch"
+	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // files has the files that the configuration names and that are followed while the service
@@ -28,6 +31,8 @@ type files struct {
 	certificates *certs.Side        // of the listeners
 	peers        *certs.Side        // of reads from other replicas
 	peerToken    *fetch.Token
+	engineCerts  *certs.Side // of reads from engines
+	engineToken  *fetch.Token
 	curve        *curve.KeyPair // of the replicas
 	tokens       *access.Guard
 }
@@ -61,7 +66,15 @@ func readFiles(conf config.Config) (files, error) {
 			return err
 		},
 		func() (err error) {
-			f.peerToken, err = fetch.LoadToken(conf.Replicas.PeerTokenFile)
+			f.peerToken, err = fetch.LoadToken("token for other replicas", conf.Replicas.PeerTokenFile)
+			return err
+		},
+		func() (err error) {
+			f.engineCerts, err = certs.Load("certificates for engines", certs.Files{Cert: t.EngineCert, Key: t.EngineKey, CA: t.EngineCA})
+			return err
+		},
+		func() (err error) {
+			f.engineToken, err = fetch.LoadToken("token for engines", conf.Engines.TokenFile)
 			return err
 		},
 		func() (err error) {
@@ -84,7 +97,7 @@ func readFiles(conf config.Config) (files, error) {
 // follow reads the files again when they change, and on SIGHUP all of them and those of
 // others, until ctx ends.
 func (f files) follow(ctx context.Context, g *errgroup.Group, log zerolog.Logger, others ...interface{ Reload() }) {
-	watched := []*filewatch.Watcher{f.certificates.Watcher(), f.peers.Watcher(), f.peerToken.Watcher(), f.tokens.Watcher()}
+	watched := []*filewatch.Watcher{f.certificates.Watcher(), f.peers.Watcher(), f.peerToken.Watcher(), f.engineCerts.Watcher(), f.engineToken.Watcher(), f.tokens.Watcher()}
 	for _, w := range watched {
 		g.Go(func() error { return w.Run(ctx, log) })
 	}
@@ -106,4 +119,22 @@ func (f files) follow(ctx context.Context, g *errgroup.Group, log zerolog.Logger
 			}
 		}
 	})
+}
+
+// describe returns how engines are asked to describe themselves.
+func (f files) describe(endpoints catalog.EndpointPolicy) describe.Options {
+	return describe.Options{Endpoints: endpoints, Certificates: f.engineCerts, Token: f.engineTokenText()}
+}
+
+// scrape returns how the metrics of engines are read.
+func (f files) scrape() load.ScrapeOptions {
+	return load.ScrapeOptions{Certificates: f.engineCerts, Token: f.engineTokenText()}
+}
+
+// engineTokenText returns what gives the current token for engines; nil: none is configured.
+func (f files) engineTokenText() func() string {
+	if f.engineToken == nil {
+		return nil
+	}
+	return f.engineToken.Text
 }

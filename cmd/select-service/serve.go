@@ -71,12 +71,13 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	if read.curve != nil && others.mesh != nil {
 		log.Info().Bool("replicas", true).Msg("zmq connections encrypted with CURVE")
 	}
-	engines := describe.New(describe.Options{Endpoints: conf.Access.Endpoints()})
+	engines := describe.New(read.describe(conf.Access.Endpoints()))
 	defer engines.Close()
 	settings := serviceConfig(conf, others, bound, mem.budget)
 	if !conf.SlotsOnly {
 		settings.Ask = engines.Describe
 	}
+	settings.Scrape = read.scrape()
 	svc = node.New(settings, streams, log)
 	state := node.NewState(svc, data, conf.Data.SnapshotInterval)
 	var file *workersfile.Watcher

@@ -125,6 +125,9 @@ type TLS struct {
 
 	PeerCert, PeerKey string // client certificate for reads from other replicas
 	PeerCA            string // certificate authorities of replicas; empty: the system's
+
+	EngineCert, EngineKey string // client certificate for reads from engines
+	EngineCA              string // certificate authorities of engines; empty: the system's
 }
 
 // The contracts that Server.Contract names.
@@ -217,6 +220,8 @@ type Reservations struct {
 
 // Engines configures what follows from what engines say of themselves.
 type Engines struct {
+	// TokenFile names the file with the token for reads of the engines' metrics; empty: none.
+	TokenFile string
 	// ReportedLoadTTL is how long a report of an engine's load is used, above 0.
 	ReportedLoadTTL time.Duration
 	// StalledAfter is how long an engine with unfinished work may give no sign of life; 0: no limit.

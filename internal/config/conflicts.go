@@ -67,6 +67,8 @@ const (
 	keyPeerCA         = "tls.peer_ca"
 	keyPeerCert       = "tls.peer_cert"
 	keyPeerKey        = "tls.peer_key"
+	keyEngineCert     = "tls.engine_cert"
+	keyEngineKey      = "tls.engine_key"
 	keyData           = "data.dir"
 	keyQueue          = "queue.threshold"
 	keyPolicy         = "queue.policy_config"
@@ -142,6 +144,8 @@ func (t TLS) conflicts() (found []conflict) {
 		{keyClientCA, t.ClientCA, keyCert, t.Cert, "--tls-cert"},
 		{keyPeerCert, t.PeerCert, keyPeerKey, t.PeerKey, "--peer-key"},
 		{keyPeerKey, t.PeerKey, keyPeerCert, t.PeerCert, "--peer-cert"},
+		{keyEngineCert, t.EngineCert, keyEngineKey, t.EngineKey, "--engine-key"},
+		{keyEngineKey, t.EngineKey, keyEngineCert, t.EngineCert, "--engine-cert"},
 	} {
 		if need.path != "" && need.otherPath == "" {
 			found = append(found, conflict{need.key, []string{need.other}, fmt.Errorf("needs %s", need.otherFlag)})

@@ -214,6 +214,22 @@ var settings = []option{
 		bind:      func(c *Config) value { return text(&c.TLS.PeerKey) },
 		help:      "Key (PEM) of --peer-cert.",
 	},
+	{
+		key: "tls.engine_ca", flag: "engine-ca", env: []string{"SELECT_SERVICE_ENGINE_CA"}, hint: "FILE",
+		bind: func(c *Config) value { return text(&c.TLS.EngineCA) },
+		help: "Authorities (PEM) of the engines that are read over https, such as the metrics of load_metrics; by " +
+			"default the system's.",
+	},
+	{
+		key: "tls.engine_cert", flag: "engine-cert", env: []string{"SELECT_SERVICE_ENGINE_CERT"}, hint: "FILE",
+		bind: func(c *Config) value { return text(&c.TLS.EngineCert) },
+		help: "Certificate chain (PEM) that reads from engines show; set it where they want one.",
+	},
+	{
+		key: "tls.engine_key", flag: "engine-key", env: []string{"SELECT_SERVICE_ENGINE_KEY"}, hint: "FILE",
+		bind: func(c *Config) value { return text(&c.TLS.EngineKey) },
+		help: "Key (PEM) of --engine-cert.",
+	},
 
 	{
 		key: "workers.file", flag: "workers-file", env: []string{"SELECT_SERVICE_WORKERS_FILE"}, hint: "FILE",
@@ -418,6 +434,12 @@ var settings = []option{
 			"where answers take longer; replicas should agree on it.",
 	},
 
+	{
+		key: "engines.token_file", flag: "engine-token-file", env: []string{"SELECT_SERVICE_ENGINE_TOKEN_FILE"}, hint: "FILE",
+		bind: func(c *Config) value { return text(&c.Engines.TokenFile) },
+		help: "File with the bearer token that reads of the engines' metrics show; it is read again when it changes. " +
+			"Every registered URL gets it, so name the allowed addresses (--allow-endpoints) and use https.",
+	},
 	{
 		key: "engines.reported_load_ttl", flag: "reported-load-ttl", env: []string{"SELECT_SERVICE_REPORTED_LOAD_TTL"}, hint: "DURATION",
 		bind: func(c *Config) value { return duration(&c.Engines.ReportedLoadTTL) },

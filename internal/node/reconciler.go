@@ -21,6 +21,7 @@ type reconciler struct {
 	scopes   *scopes.Registry
 	ledger   *reservations.Ledger
 	streams  *kvevents.Subscribers
+	loads    *loadSources
 	replica  *replicasync.Replica // nil: reservations are not shared
 	restored *restoredRanks       // nil: there is no state on disk
 	// hybridExact: all attention groups of engines count, not just the main one.
@@ -43,6 +44,8 @@ type attachedWorker struct {
 	layout  hashing.Layout
 	slots   *slotTable
 	streams []kvevents.StreamConfig // open streams, sorted by rank
+	loads   []catalog.LoadStream    // open load streams, sorted by rank
+	pages   []catalog.LoadPage      // that are read
 }
 
 // workerKey identifies a worker: ids of the slot tracker are unique within their scope only.
@@ -95,7 +98,7 @@ func (r *reconciler) attach(a *catalog.Attachment) error {
 	w.slots.set(a)
 	r.attached[keyOf(a)] = w
 	r.addRanks(a)
-	if err := r.switchStreams(w, a); err != nil {
+	if err := r.switchSources(w, a); err != nil {
 		r.detach(a)
 		return err
 	}
@@ -106,7 +109,10 @@ func (r *reconciler) attach(a *catalog.Attachment) error {
 
 // detach removes a worker, its blocks and its reservations.
 func (r *reconciler) detach(a *catalog.Attachment) {
-	_ = r.switchStreams(r.attached[keyOf(a)], nil) // closing streams cannot fail
+	w := r.attached[keyOf(a)]
+	_ = r.switchStreams(w, nil) // closing streams cannot fail
+	_ = r.loads.follow(w, a.Worker, nil)
+	r.loads.read(w, a.Worker, nil)
 	for _, rank := range a.Ranks() {
 		r.dropRank(a, rank)
 	}
@@ -119,7 +125,7 @@ func (r *reconciler) change(before, after *catalog.Attachment) error {
 	w := r.attached[keyOf(after)]
 	r.addRanks(after)
 	w.slots.set(before, after)
-	if err := r.switchStreams(w, after); err != nil {
+	if err := r.switchSources(w, after); err != nil {
 		r.shrink(w, after, before)
 		return err
 	}
@@ -190,6 +196,23 @@ func (r *reconciler) Hold(sc catalog.Scope, blockSize uint32, rank catalog.Rank,
 // Unhold drops the blocks of a held rank whose worker was not attached after all.
 func (r *reconciler) Unhold(sc catalog.Scope, _ catalog.Rank, slot uint32) {
 	r.scopes.UnholdRank(sc, slot)
+}
+
+// switchSources changes where a worker's events and loads come from to those of an attachment. On
+// an error nothing has changed.
+func (r *reconciler) switchSources(w *attachedWorker, a *catalog.Attachment) error {
+	before := w.loads
+	if err := r.loads.follow(w, a.Worker, a.Loads); err != nil {
+		return err
+	}
+	if err := r.switchStreams(w, a); err != nil {
+		if err := r.loads.follow(w, a.Worker, before); err != nil {
+			r.log.Error().Err(err).Uint64("worker_id", a.Worker).Msg("load stream could not be opened again")
+		}
+		return err
+	}
+	r.loads.read(w, a.Worker, a.Pages)
+	return nil
 }
 
 // switchStreams changes a worker's open event streams to those of an attachment; nil: none. If

@@ -92,6 +92,8 @@ type Config struct {
 	Reservations reservations.Limits
 	// Endpoints is the policy for the endpoints of engines and replicas.
 	Endpoints catalog.EndpointPolicy
+	// Scrape is how the metrics of engines are read; Endpoints of it is not used.
+	Scrape load.ScrapeOptions
 	// WorkersFile is the path of the file that defines the workers, "" if none does.
 	WorkersFile string
 	// EngineList: a list of engines defines the workers.
@@ -133,6 +135,7 @@ type Service struct {
 	reconciler *reconciler // of the catalog
 	describer  *describer  // nil: engines are not asked
 	reports    *reports.Table
+	loads      *loadSources // deliver to reports
 	streams    workerStreams
 	recovery   *indexRecovery // nil: none is configured
 	conductor  *conductorapi.API
@@ -192,6 +195,8 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		s.describer.catalog, s.describer.apply = s.catalog, s.describeWorker
 	}
 	s.reports = s.newReports()
+	s.loads = newLoadSources(&config, source, s.reports)
+	s.reconciler.loads = s.loads
 	s.API = selection.New(selection.Config{
 		Weights:       config.Weights,
 		Approximate:   config.approximate() || config.predictsBeside(),
@@ -312,6 +317,7 @@ func (s *Service) Run(ctx context.Context) error {
 	g.Go(func() error { return s.newWatcher().Run(ctx) })
 	g.Go(func() error { return s.expire(ctx) })
 	g.Go(func() error { return s.reports.Run(ctx) })
+	s.loads.run(ctx, g)
 	g.Go(func() error { return s.sweep(ctx) })
 	if x := s.scopes.Approximate(); x != nil {
 		g.Go(func() error { return x.Run(ctx) })

@@ -5,6 +5,7 @@ import (
 
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/conductor/conductorapi"
+	"github.com/select-service/select-service/internal/engines/load"
 	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/scopes"
@@ -30,6 +31,7 @@ func (s *Service) Collectors(dynamoAliases bool) []prometheus.Collector {
 		s.Selections(),
 		telemetry.Events{Streams: s.allStreams(), Lag: s.streams.lag},
 		telemetry.Conductor{Registry: publishers},
+		load.Collector{Streams: s.loads.streams, Scraper: s.loads.scraper},
 		telemetry.Engines{Counts: s.engineCounts},
 		telemetry.Saturations{All: s.saturation},
 	}

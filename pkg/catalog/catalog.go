@@ -221,6 +221,17 @@ func (c *Catalog) List(model, tenant *string) []*Worker {
 	return out
 }
 
+// WorkerIn returns the worker with the id, unless there is none or its scope does not match own.
+// It takes no lock.
+func (c *Catalog) WorkerIn(own ScopeFilter, id uint64) *Worker {
+	for _, w := range c.view.Load().workers {
+		if w.ID == id && !w.Tracked && w.Scope.Matches(own.Model, own.Tenant) {
+			return w
+		}
+	}
+	return nil
+}
+
 // CountSchedulable returns the number of schedulable workers in all scopes.
 func (c *Catalog) CountSchedulable() (schedulable int) { return c.view.Load().schedulable }
 

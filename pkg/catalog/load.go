@@ -1,9 +1,9 @@
 package catalog
 
 import (
-	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -179,8 +179,9 @@ func (a *Attachment) keepLoads(keep func(LoadStream) bool) {
 	a.Pages = pages
 }
 
-// CheckURL is Check for the URL of an engine's HTTP server, which is connected to at its host and
-// port. The error names the URL. The host may be a name that has to be checked with AllowsAddress when it is resolved.
+// CheckURL returns an error for the URL of an engine's HTTP server that may not be asked. The
+// ports of the rules, which are those of ZMQ sockets, do not matter. A host name that no rule
+// names has to be checked with AllowsAddress when it is resolved.
 func (p EndpointPolicy) CheckURL(text string) error {
 	if why := badURL(text); why != "" {
 		return fmt.Errorf("`%s` %s", Clip(text), why)
@@ -189,9 +190,14 @@ func (p EndpointPolicy) CheckURL(text string) error {
 	if err != nil {
 		return fmt.Errorf("`%s`: %w", Clip(text), err)
 	}
-	_, err = p.Check("tcp://" + hostAndPort(u))
-	if e, ok := errors.AsType[*EndpointError](err); ok {
-		return fmt.Errorf("`%s`: %s", Clip(text), e.Why)
+	host := u.Hostname()
+	if p.Allowed == nil || p.AllowsName(host) {
+		return nil
 	}
-	return err
+	if addr, err := netip.ParseAddr(host); err == nil && p.AllowsAddress(addr.WithZone(""), 0) {
+		return nil
+	} else if err != nil && slices.ContainsFunc(p.Allowed, func(r EndpointRule) bool { return r.Network.IsValid() }) {
+		return nil
+	}
+	return fmt.Errorf("`%s`: not among the allowed endpoints (--allow-endpoints)", Clip(text))
 }

@@ -71,11 +71,11 @@ func TestLoadSources(t *testing.T) {
 			record:  record(1, at("h:8000"), loads(func(r *catalog.Record) { r.LoadMetrics = new(catalog.LoadMetrics{}) })),
 			reasons: []string{"reconciliation failed: invalid load_metrics for worker 1: `h:8000/metrics` is not an http:// or https:// URL"},
 		},
-		"metrics allowed":         {settings: allowed, record: record(1, at("http://10.1.1.1:9000"), loads(func(r *catalog.Record) { r.LoadMetrics = new(catalog.LoadMetrics{}) })), pages: []catalog.LoadPage{{URL: "http://10.1.1.1:9000/metrics", Interval: 2 * second, Ranks: 1}}},
+		"metrics allowed":         {settings: allowed, record: record(1, at("http://10.1.1.1:80"), loads(func(r *catalog.Record) { r.LoadMetrics = new(catalog.LoadMetrics{}) })), pages: []catalog.LoadPage{{URL: "http://10.1.1.1:80/metrics", Interval: 2 * second, Ranks: 1}}},
 		"metrics allowed by name": {settings: allowed, record: record(1, at("https://engines"), loads(func(r *catalog.Record) { r.LoadMetrics = new(catalog.LoadMetrics{}) })), pages: []catalog.LoadPage{{URL: "https://engines/metrics", Interval: 2 * second, Ranks: 1}}},
 		"metrics not allowed": {
-			settings: allowed, record: record(1, at("http://10.1.1.1"), loads(func(r *catalog.Record) { r.LoadMetrics = new(catalog.LoadMetrics{}) })),
-			reasons: []string{"reconciliation failed: invalid load_metrics for worker 1: `http://10.1.1.1/metrics`: not among the allowed endpoints (--allow-endpoints)"},
+			settings: allowed, record: record(1, at("http://11.1.1.1"), loads(func(r *catalog.Record) { r.LoadMetrics = new(catalog.LoadMetrics{}) })),
+			reasons: []string{"reconciliation failed: invalid load_metrics for worker 1: `http://11.1.1.1/metrics`: not among the allowed endpoints (--allow-endpoints)"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -71,11 +71,6 @@ func endpointKey(endpoint string) string {
 	if err != nil || u.Host == "" {
 		return strings.ToLower(endpoint)
 	}
-	return strings.ToLower(hostAndPort(u)) + strings.TrimRight(u.Path, "/")
-}
-
-// hostAndPort returns the host of a URL and its port, which may be that of the scheme.
-func hostAndPort(u *url.URL) string {
 	port := u.Port()
 	switch {
 	case port != "":
@@ -84,5 +79,5 @@ func hostAndPort(u *url.URL) string {
 	default:
 		port = "80"
 	}
-	return net.JoinHostPort(u.Hostname(), port)
+	return strings.ToLower(net.JoinHostPort(u.Hostname(), port)) + strings.TrimRight(u.Path, "/")
 }

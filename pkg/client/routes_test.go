@@ -26,6 +26,7 @@ var routes = map[string]func(ctx context.Context, c *client.Client) error{
 	"deleteWorker":  func(ctx context.Context, c *client.Client) error { return c.DeleteWorker(ctx, 1) },
 	"drainWorker":   func(ctx context.Context, c *client.Client) error { return only(c.DrainWorker(ctx, 1, 0)) },
 	"undrainWorker": func(ctx context.Context, c *client.Client) error { return only(c.UndrainWorker(ctx, 1)) },
+	"reportLoad":    func(ctx context.Context, c *client.Client) error { return c.ReportLoad(ctx, 1, nil) },
 	"listWorkers":   func(ctx context.Context, c *client.Client) error { return only(c.Workers(ctx, client.Scope{})) },
 	"reconcileWorkers": func(ctx context.Context, c *client.Client) error {
 		return only(c.ReplaceWorkers(ctx, client.Scope{}, nil))

@@ -251,6 +251,18 @@ type WorkerDrain struct {
 	Deadline time.Time `json:"deadline,omitzero"` // of its removal; zero: once it is empty
 }
 
+// LoadReport is what an engine says of one rank. Nil is unknown; numbers are at most 2^48.
+type LoadReport struct {
+	Running      *uint64 `json:"running,omitempty"` // requests
+	Waiting      *uint64 `json:"waiting,omitempty"` // requests
+	KVTokensUsed *uint64 `json:"kv_tokens_used,omitempty"`
+	// KVTokensTotal is the room of the KV cache in tokens, MaxRunning the most requests that run at
+	// a time.
+	KVTokensTotal         *uint64 `json:"kv_tokens_total,omitempty"`
+	WaitingUncachedTokens *uint64 `json:"waiting_uncached_tokens,omitempty"` // that the waiting requests have to prefill
+	MaxRunning            *uint64 `json:"max_running,omitempty"`
+}
+
 // Difference is what a reconciliation changed, by worker.
 type Difference struct {
 	Added     []uint64 `json:"added"`

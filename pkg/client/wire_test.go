@@ -78,6 +78,15 @@ func TestBodies(t *testing.T) {
 			_, _ = c.PatchWorker(ctx, client.Worker{ID: math.MaxUint64, Taints: []string{"a"}}) // the fake answers a list
 			return nil
 		}},
+		{"load", `{"ranks":{"0":{"running":0,"kv_tokens_total":281474976710656},"7":{}}}`, func(c *client.Client) error {
+			return c.ReportLoad(ctx, math.MaxUint64, map[uint32]client.LoadReport{0: {Running: new(uint64(0)), KVTokensTotal: new(uint64(1 << 48))}, 7: {}})
+		}},
+		{"where the load is", `{"worker_id":1,"load_endpoint":"","load_endpoints":{"0":"e"},"load_metrics":{"interval_seconds":0.5}}`, func(c *client.Client) error {
+			_, _ = c.PatchWorker(ctx, client.Worker{
+				ID: 1, LoadEndpoint: new(""), LoadEndpoints: map[uint32]string{0: "e"}, LoadMetrics: &client.LoadMetrics{IntervalSeconds: new(0.5)},
+			})
+			return nil
+		}},
 		{"patch that clears", `{"worker_id":1,"taints":[],"topology_domains":{},"kv_events_endpoints":{},"replay_endpoints":{}}`, func(c *client.Client) error {
 			_, _ = c.PatchWorker(ctx, client.Worker{
 				ID: 1, Taints: []string{}, TopologyDomains: map[string]string{}, KVEventsEndpoints: map[uint32]string{}, ReplayEndpoints: map[uint32]string{},

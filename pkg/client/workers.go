@@ -73,6 +73,18 @@ func (c *Client) UndrainWorker(ctx context.Context, id uint64) (Worker, error) {
 	return answer, err
 }
 
+// ReportLoad says what load the ranks of a worker's engine have. Send it again and again: a report
+// is used for a few seconds. Ranks that are left out keep their report.
+func (c *Client) ReportLoad(ctx context.Context, id uint64, ranks map[uint32]LoadReport) error {
+	body := struct {
+		Ranks map[uint32]LoadReport `json:"ranks"`
+	}{ranks}
+	if ranks == nil {
+		body.Ranks = map[uint32]LoadReport{}
+	}
+	return c.do(ctx, call{method: http.MethodPut, path: worker(id) + "/load", body: body, repeatable: true}, nil)
+}
+
 // Workers lists the registered workers of a scope.
 func (c *Client) Workers(ctx context.Context, scope Scope) ([]Worker, error) {
 	var list []Worker

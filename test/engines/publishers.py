@@ -53,6 +53,7 @@ class Publisher:
     engine: str  # "vllm" or "sglang"
     version: str
     module: types.ModuleType
+    wheel: Path
 
     def __str__(self) -> str:
         return f"{self.engine}-{self.version}"
@@ -74,16 +75,16 @@ def load(wheel: Path) -> Publisher:
         source = archive.read(MODULES[engine])
     module = types.ModuleType(f"{engine}_{version}_kv_events".replace(".", "_"))
     sys.modules[module.__name__] = module  # msgspec looks a struct's module up
-    with _stand_ins():
+    with stand_ins(STAND_INS):
         exec(compile(source, f"{wheel}/{MODULES[engine]}", "exec"), module.__dict__)
-    return Publisher(engine, version, module)
+    return Publisher(engine, version, module, wheel)
 
 
 @contextlib.contextmanager
-def _stand_ins():
-    """Puts the stand-ins and their parent packages where imports look."""
+def stand_ins(modules: dict[str, dict[str, typing.Any]]):
+    """Puts modules with the given content and their parent packages where imports look."""
     added = {}
-    for name, content in STAND_INS.items():
+    for name, content in modules.items():
         parts = name.split(".")
         for depth in range(1, len(parts) + 1):
             path = ".".join(parts[:depth])

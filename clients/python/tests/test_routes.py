@@ -58,6 +58,13 @@ def test_catalog(make: MakeClient, fleet: Server, dialect: str) -> None:
     assert record[tenant] == "t"
     assert record["lifecycle"] == "schedulable"
     assert record["kv_events_endpoints"] == {"0": "tcp://127.0.0.1:9"}
+    report = {"running": 1, "kv_tokens_used": 0, "waiting": None}
+    assert client.report_load(TOP, {0: report}) is None
+    with pytest.raises(NotFound, match=f"worker {TOP} has no dp_rank 1"):
+        client.report_load(TOP, {0: report, 1: report})
+    with pytest.raises(BadRequest, match="unknown field"):
+        client.report_load(TOP, {0: {"runing": 1}})
+    assert client.patch_worker(TOP, load_endpoints={0: ""})["load_endpoints"] == {"0": ""}
     assert client.patch_worker(TOP, total_kv_blocks=7, taints={"a"})["taints"] == ["a"]
     assert [row["worker_id"] for row in client.list_workers()] == [1, 2, TOP]
     assert [row["worker_id"] for row in client.list_workers(model_name="m", tenant="t")] == [TOP]

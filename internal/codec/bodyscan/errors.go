@@ -17,6 +17,8 @@ const (
 	Shape
 	// Removed is a member that the service no longer takes.
 	Removed
+	// Unknown is a member that a strict object does not have.
+	Unknown
 )
 
 // Error is the first fault of a text.

@@ -33,6 +33,18 @@ type Object[T any] struct {
 	fields   []Field[T]
 	index    map[string]int
 	required uint64
+	strict   string // why a member that is not described is a fault; empty: it is none
+}
+
+// Strict makes members that are not described faults of class Unknown, for objects in which a
+// misspelt member would change the meaning. It returns o, which is not in use yet.
+func (o *Object[T]) Strict() *Object[T] {
+	names := make([]string, len(o.fields))
+	for i, f := range o.fields {
+		names[i] = f.Name
+	}
+	o.strict = "unknown field, expected " + oneOf(names)
+	return o
 }
 
 // NewObject returns the description of objects with the given fields. It panics if a name comes
@@ -64,7 +76,7 @@ func NewObject[T any](fields ...Field[T]) *Object[T] {
 }
 
 // Read reads the next value, which must be an object, into v. Members that are not described
-// are skipped, but must be well formed; described ones may come once. Fields of v without a
+// are skipped, unless the object is strict, but must be well formed; described ones may come once. Fields of v without a
 // member in the text keep their value.
 func (o *Object[T]) Read(s *Scanner, v *T) {
 	c, ok := s.open(object, "an object")
@@ -76,6 +88,9 @@ func (o *Object[T]) Read(s *Scanner, v *T) {
 		i, known := o.index[string(s.key())]
 		switch {
 		case s.err != nil:
+			return
+		case !known && o.strict != "":
+			s.fail(Unknown, s.pos, o.strict)
 			return
 		case !known:
 			s.Skip()

@@ -26,17 +26,22 @@ func (s *Scanner) Variant(names ...string) string {
 			return name
 		}
 	}
-	last := len(names) - 1
-	expected := "`" + names[last] + "`"
-	if last > 0 {
-		expected = "`" + strings.Join(names[:last], "`, `") + "` or " + expected
-	}
-	s.Fail("unknown variant, expected " + expected)
+	s.Fail("unknown variant, expected " + oneOf(names))
 	return ""
 }
 
 // IsText reports whether the next value is a string.
 func (s *Scanner) IsText() bool { return s.err == nil && s.kind() == text }
+
+// oneOf lists names, of which there must be at least one.
+func oneOf(names []string) string {
+	last := len(names) - 1
+	text := "`" + names[last] + "`"
+	if last > 0 {
+		text = "`" + strings.Join(names[:last], "`, `") + "` or " + text
+	}
+	return text
+}
 
 // Text reads a string without copying it, unless it has JSON escapes. The bytes are valid until
 // the next string is read.

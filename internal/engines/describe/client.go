@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/select-service/select-service/internal/transport/certs"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -55,8 +56,9 @@ type Options struct {
 	// Endpoints is the policy for the sockets of engines. Engines at other addresses are not
 	// asked either; the ports of its rules do not matter.
 	Endpoints catalog.EndpointPolicy
-	// TLS is for engines behind https; nil trusts the system's authorities.
-	TLS *tls.Config
+	// Certificates are for engines behind https; nil: the system's authorities are trusted, and
+	// nothing is shown.
+	Certificates *certs.Side
 	// Token is sent as a bearer token; nil: none is.
 	Token func() string
 }
@@ -75,7 +77,7 @@ func New(options Options) *Client {
 	c.http = http.Client{
 		Transport: &http.Transport{
 			DialContext:            c.dial,
-			TLSClientConfig:        options.TLS,
+			DialTLSContext:         c.dialTLS,
 			DisableCompression:     true,
 			MaxIdleConnsPerHost:    1,
 			IdleConnTimeout:        patience,
@@ -99,6 +101,20 @@ func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, e
 		d.Control = c.checkAddress
 	}
 	return d.DialContext(ctx, network, address)
+}
+
+func (c *Client) dialTLS(ctx context.Context, network, address string) (net.Conn, error) {
+	raw, err := c.dial(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	host, _, _ := net.SplitHostPort(address) // dial has checked it
+	conn := tls.Client(raw, c.options.Certificates.Client(host))
+	if err := conn.HandshakeContext(ctx); err != nil {
+		_ = raw.Close() // the handshake's error says more
+		return nil, err
+	}
+	return conn, nil
 }
 
 // checkAddress refuses an address before a connection to it is opened.

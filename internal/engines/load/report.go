@@ -1,6 +1,3 @@
-// Package load reads what engines say of their own load: pushed over ZMQ (SGLang's LoadStat),
-// scraped from the metrics page of vLLM or SGLang, or told over HTTP. It hands each report to a
-// Sink and keeps none.
 package load
 
 import (

@@ -98,7 +98,7 @@ func problemOf(err error, d dialect) problem {
 		return problem{status: request.status, text: request.text, reason: request.reason, field: request.field, limit: request.limit}
 	case errors.As(err, &fault) && fault.Class == bodyscan.Syntax:
 		return problem{status: http.StatusBadRequest, text: faultText(fault), reason: reasonInvalidJSON, field: fault.Field}
-	case errors.As(err, &fault) && fault.Class == bodyscan.Removed:
+	case errors.As(err, &fault) && (fault.Class == bodyscan.Removed || fault.Class == bodyscan.Unknown):
 		return problem{status: http.StatusBadRequest, text: fault.Error(), reason: reasonInvalidField, field: fault.Field}
 	case errors.As(err, &fault):
 		return problem{

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/select-service/select-service/internal/node"
@@ -25,6 +26,7 @@ type fake struct {
 	difference  catalog.Difference
 	within      *time.Duration // of a drain
 	workerID    uint64
+	reports     []node.RankReport
 	worker      *catalog.Worker
 	workers     []*catalog.Worker
 	excluded    []selection.ExcludedRank
@@ -309,4 +311,9 @@ func (f *fake) SlotsPotentialLoads(req *node.SlotsProjection) ([]selection.RankL
 func (f *fake) SlotsRegisterPeer(endpoint string) (bool, error) {
 	f.notSelf = true
 	return f.RegisterPeer(endpoint)
+}
+
+func (f *fake) ReportLoadIn(_ catalog.ScopeFilter, worker uint64, of []node.RankReport) error {
+	f.workerID, f.reports = worker, slices.Clone(of)
+	return f.called()
 }

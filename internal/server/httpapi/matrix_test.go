@@ -60,6 +60,7 @@ var wanted = map[string]struct{ role, scoped string }{
 	"POST /workers":                           {"operate", `{"worker_id":1,"tenant_id":%q}`},
 	"PUT /workers":                            {"operate", `{"tenant_id":%q,"workers":[]}`},
 	"PATCH /workers/:id":                      {"operate", `{}`},
+	"PUT /workers/:id/load":                   {"operate", `{"ranks":{}}`},
 	"DELETE /workers/:id":                     {"operate", "-"},
 	"POST /workers/:id/drain":                 {"operate", `{}`},
 	"DELETE /workers/:id/drain":               {"operate", "-"},

@@ -28,6 +28,7 @@ type Service interface {
 	diagnoser
 	dumper
 	reconciler
+	loadTaker
 }
 
 // SlotsService has the use cases behind the slot tracker's own listener.
@@ -167,6 +168,7 @@ func addSelection(r router, svc Service) {
 	r.add(http.MethodDelete, access.Operate, "/workers/:worker_id", anyScope(a.serve(workers.remove)))
 	r.post(access.Operate, "/workers/:worker_id/drain", a.checked(workerID, withBody(a, newDrainBody(), workers.drain)))
 	r.add(http.MethodDelete, access.Operate, "/workers/:worker_id/drain", anyScope(a.serve(workers.undrain)))
+	loadTakerRoutes{svc}.addTo(r)
 	r.get(access.Public, "/health", a.serve(health))
 	r.get(access.Public, "/ready", a.serve(workers.ready))
 

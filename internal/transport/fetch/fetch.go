@@ -130,7 +130,7 @@ func (c *Client) get(ctx context.Context, by *http.Client, url string) (io.ReadC
 	}
 	req.Header.Set("User-Agent", userAgent)
 	if c.who.Token != nil && c.who.Trusted != nil && c.who.Trusted(req.URL) {
-		req.Header.Set("Authorization", "Bearer "+c.who.Token.text())
+		req.Header.Set("Authorization", "Bearer "+c.who.Token.Text())
 	}
 	w.start()
 	resp, err := by.Do(req)

@@ -31,7 +31,7 @@ func writeToken(t *testing.T, text string) string {
 // redirect, on the same host either.
 func TestToken(t *testing.T) {
 	t.Parallel()
-	token, err := fetch.LoadToken(writeToken(t, "secret\n"))
+	token, err := fetch.LoadToken("token for other replicas", writeToken(t, "secret\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,11 +70,11 @@ func TestToken(t *testing.T) {
 func TestBadToken(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "\n", "secret secret", "secret\nsecret", "sécret", strings.Repeat("secret", 1000)} {
-		if _, err := fetch.LoadToken(writeToken(t, text)); err == nil || strings.Contains(err.Error(), "cret") {
+		if _, err := fetch.LoadToken("token for other replicas", writeToken(t, text)); err == nil || strings.Contains(err.Error(), "cret") {
 			t.Errorf("%.20q: %v", text, err)
 		}
 	}
-	if token, err := fetch.LoadToken(""); token != nil || err != nil {
+	if token, err := fetch.LoadToken("token", ""); token != nil || err != nil {
 		t.Errorf("no file: %v, %v", token, err)
 	}
 }

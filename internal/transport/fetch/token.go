@@ -12,21 +12,22 @@ import (
 // maxToken is the longest token in bytes.
 const maxToken = 4096
 
-// Token is the bearer token that this process presents to other replicas: the single line of a
+// Token is a bearer token that this process presents: the single line of a
 // file, which may be replaced at any time. It is never logged. It is safe for concurrent use.
 type Token struct {
 	watcher *filewatch.Watcher
 	current atomic.Pointer[string]
 }
 
-// LoadToken reads the file at path; for an empty path it returns nil.
-func LoadToken(path string) (*Token, error) {
+// LoadToken reads the file at path; for an empty path it returns nil. what is its name in errors
+// and in the log.
+func LoadToken(what, path string) (*Token, error) {
 	if path == "" {
 		return nil, nil
 	}
 	t := &Token{}
 	var err error
-	t.watcher, err = filewatch.Load("token for other replicas", []string{path}, func(contents [][]byte) error {
+	t.watcher, err = filewatch.Load(what, []string{path}, func(contents [][]byte) error {
 		text := strings.TrimSpace(string(contents[0]))
 		if err := checkToken(text); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
@@ -56,4 +57,5 @@ func (t *Token) Watcher() *filewatch.Watcher {
 	return t.watcher
 }
 
-func (t *Token) text() string { return *t.current.Load() }
+// Text returns the token.
+func (t *Token) Text() string { return *t.current.Load() }

@@ -15,6 +15,7 @@ from ._types import (
     DiagnoseRequest,
     Difference,
     Explanation,
+    LoadReport,
     OverlapScores,
     PromptRequest,
     RankLoad,
@@ -89,6 +90,17 @@ class WorkerRoutes(Caller):
         core = self._core
         path = f"/workers/{_json.worker_id(worker_id)}/drain"
         return core.call(core.request("DELETE", path))
+
+    @operation
+    def report_load(self, worker_id: int, ranks: Mapping[int, LoadReport]) -> Plan[None]:
+        """Says what load the ranks of a worker's engine have.
+
+        Send it again and again: a report is used for a few seconds. Ranks that are left
+        out keep their report.
+        """
+        core = self._core
+        path = f"/workers/{_json.worker_id(worker_id)}/load"
+        return _status(core, path, {"ranks": _json.by_rank(ranks, "ranks")}, method="PUT")
 
     @operation
     def list_workers(self, *, model_name: str | None = None, tenant: str | None = None) -> Plan[list[Worker]]:
@@ -342,8 +354,8 @@ def _first(plan: Plan[tuple[Any, bool]]) -> Plan[Any]:
     return (yield from plan)[0]
 
 
-def _status(core: Core, path: str, body: Mapping[str, Any]) -> Plan[None]:
-    yield from core.call(core.request("POST", path, body))
+def _status(core: Core, path: str, body: Mapping[str, Any], *, method: str = "POST") -> Plan[None]:
+    yield from core.call(core.request(method, path, body))
 
 
 def _text(core: Core, path: str) -> Plan[str]:

@@ -32,6 +32,17 @@ class LoadMetrics(TypedDict, total=False):
     interval_seconds: float
 
 
+class LoadReport(TypedDict, total=False):
+    """What an engine says of one rank; what is left out or None is unknown."""
+
+    running: int | None
+    waiting: int | None
+    kv_tokens_used: int | None
+    kv_tokens_total: int | None
+    waiting_uncached_tokens: int | None
+    max_running: int | None
+
+
 class WorkerSettings(TypedDict, total=False):
     """The members of a worker's record that PATCH can change."""
 

@@ -1,0 +1,256 @@
+package load
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/kvevents"
+	"github.com/select-service/select-service/pkg/memory"
+)
+
+// network is a Subscriber: a test plays what its sockets receive.
+type network struct {
+	next    uint64
+	sockets map[uint64]*publisher
+	refuse  error
+}
+
+type publisher struct {
+	endpoint string
+	offer    func([][]byte, time.Time) bool
+	message  func([][]byte, *memory.Buffer, time.Time) bool
+	status   func(bool)
+}
+
+func (n *network) Subscribe(endpoint string, offer func([][]byte, time.Time) bool, message func([][]byte, *memory.Buffer, time.Time) bool, status func(bool)) (uint64, error) {
+	if n.refuse != nil {
+		return 0, n.refuse
+	}
+	n.next++
+	n.sockets[n.next] = &publisher{endpoint, offer, message, status}
+	return n.next, nil
+}
+
+func (n *network) Close(id uint64) { delete(n.sockets, id) }
+
+func (n *network) at(t *testing.T, endpoint string) *publisher {
+	t.Helper()
+	for _, p := range n.sockets {
+		if p.endpoint == endpoint {
+			return p
+		}
+	}
+	t.Fatalf("no socket to %s", endpoint)
+	return nil
+}
+
+func (p *publisher) send(number int64, payload []byte) {
+	p.offer([][]byte{[]byte("load"), binary.BigEndian.AppendUint64(nil, uint64(number)), payload}, time.Now())
+}
+
+// sink keeps what it is told, as lines.
+type sink struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (s *sink) Report(rank catalog.Rank, r Report, _ time.Time) {
+	s.say("%d/%d %s: running %d", rank.Worker, rank.DP, r.Source, r.Running.Or(0))
+}
+
+func (s *sink) Remove(rank catalog.Rank, source Source) {
+	s.say("%d/%d %s: removed", rank.Worker, rank.DP, source)
+}
+
+func (s *sink) say(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lines = append(s.lines, fmt.Sprintf(format, args...))
+}
+
+func (s *sink) took() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	lines := s.lines
+	s.lines = nil
+	return lines
+}
+
+type streamWorld struct {
+	t   *testing.T
+	net *network
+	to  *sink
+	*Streams
+}
+
+func newStreamWorld(t *testing.T) *streamWorld {
+	n, to := &network{sockets: make(map[uint64]*publisher)}, new(sink)
+	return &streamWorld{t, n, to, NewStreams(n, to, nil, NewCounters())}
+}
+
+func (w *streamWorld) saw(want ...string) {
+	w.t.Helper()
+	if got := w.to.took(); !slices.Equal(got, want) {
+		w.t.Errorf("the sink was told %q, want %q", got, want)
+	}
+}
+
+func (w *streamWorld) dropped(why Reason, want uint64) {
+	w.t.Helper()
+	if got := w.counters.Dropped(Push, why); got != want {
+		w.t.Errorf("%d dropped as %s, want %d", got, why, want)
+	}
+}
+
+var rank = catalog.Rank{Worker: 7, DP: 2}
+
+// TestStream: reports go to the sink; gaps are counted; the first message of an engine that has
+// started anew is dropped, and so is what is no report.
+func TestStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newStreamWorld(t)
+		if err := w.Add(rank, "tcp://h:1"); err != nil {
+			t.Fatal(err)
+		}
+		p := w.net.at(t, "tcp://h:1")
+		running := func(n int) []byte { return pack(t, "LoadStat", n) }
+		p.status(true)
+		p.send(5, running(1))
+		p.send(6, running(2))
+		p.send(9, running(3))
+		w.saw("7/2 push: running 1", "7/2 push: running 2", "7/2 push: running 3")
+		if n := w.counters.lost.Load(); n != 2 {
+			t.Errorf("%d lost, want 2", n)
+		}
+		p.send(0, running(4))
+		w.saw()
+		w.dropped(Restarted, 1)
+		p.send(1, running(5))
+		w.saw("7/2 push: running 5")
+		p.send(1, running(6))
+		w.saw()
+		w.dropped(Restarted, 2)
+
+		p.send(2, pack(t, "LoadStat", -1))
+		w.dropped(BadNumber, 1)
+		p.send(3, []byte("x"))
+		p.send(-1, running(7))
+		p.offer([][]byte{[]byte("load"), make([]byte, 7), running(8)}, time.Now())
+		p.offer([][]byte{make([]byte, 8), running(8)}, time.Now())
+		w.saw()
+		w.dropped(Malformed, 4)
+		p.message([][]byte{nil, binary.BigEndian.AppendUint64(nil, 4), running(9)}, nil, time.Now())
+		w.saw("7/2 push: running 9")
+	})
+}
+
+// TestStreamRate: a stream that sends far more than an engine does is read at a bounded rate, and
+// again at once when it is back to normal.
+func TestStreamRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newStreamWorld(t)
+		if err := w.Add(rank, "tcp://h:1"); err != nil {
+			t.Fatal(err)
+		}
+		p := w.net.at(t, "tcp://h:1")
+		number, report := int64(0), pack(t, "LoadStat", 1)
+		for range 10_000 * 2 { // 10,000 a second for 2 s
+			p.send(number, report)
+			number++
+			time.Sleep(time.Second / 10_000)
+		}
+		read := len(w.to.took())
+		if read < 300 || read > 302 {
+			t.Errorf("%d reports in 2 s, want 100 a second and 100 at once", read)
+		}
+		w.dropped(TooOften, uint64(10_000*2-read))
+		time.Sleep(time.Second)
+		for range 50 {
+			p.send(number, pack(t, "LoadStat", 1))
+			number++
+			time.Sleep(20 * time.Millisecond)
+		}
+		if n := len(w.to.took()); n != 50 {
+			t.Errorf("%d of 50 reports were read after the flood", n)
+		}
+	})
+}
+
+// TestStreamChanges: another endpoint is another engine; one that cannot be used changes nothing;
+// nothing comes from a stream that has ended.
+func TestStreamChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newStreamWorld(t)
+		refused := errors.New("taken")
+		w.net.refuse = refused
+		if err := w.Add(rank, "tcp://*:1"); !errors.Is(err, refused) {
+			t.Errorf("%v", err)
+		}
+		if err := w.Update(rank, "tcp://h:1"); !errors.Is(err, ErrUnknownStream) {
+			t.Errorf("%v", err)
+		}
+		w.net.refuse = nil
+		if err := w.Add(rank, "tcp://h:1"); err != nil {
+			t.Fatal(err)
+		}
+		first := w.net.at(t, "tcp://h:1")
+		first.send(7, pack(t, "LoadStat", 1))
+		w.saw("7/2 push: running 1")
+		w.net.refuse = refused
+		if err := w.Update(rank, "tcp://*:2"); !errors.Is(err, refused) {
+			t.Errorf("%v", err)
+		}
+		if err := w.Update(rank, "tcp://h:1"); err != nil {
+			t.Errorf("the same endpoint: %v", err)
+		}
+		w.saw()
+		w.net.refuse = nil
+		if err := w.Update(rank, "tcp://h:2"); err != nil {
+			t.Fatal(err)
+		}
+		w.saw("7/2 push: removed")
+		second := w.net.at(t, "tcp://h:2")
+		second.send(0, pack(t, "LoadStat", 2))
+		w.saw("7/2 push: running 2")
+		w.Remove(rank)
+		w.Remove(rank)
+		w.saw("7/2 push: removed")
+		if len(w.net.sockets) > 0 {
+			t.Errorf("%d sockets are left", len(w.net.sockets))
+		}
+	})
+}
+
+// TestStreamStates: a stream is connecting, live, or stale after 5 s without a message.
+func TestStreamStates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newStreamWorld(t)
+		if err := w.Add(rank, "tcp://h:1"); err != nil {
+			t.Fatal(err)
+		}
+		p := w.net.at(t, "tcp://h:1")
+		is := func(want kvevents.StreamState) {
+			t.Helper()
+			count := w.States(time.Now())
+			if count[want] != 1 {
+				t.Errorf("states %v, want %s", count, want)
+			}
+		}
+		is(kvevents.Connecting)
+		p.status(true)
+		is(kvevents.Live)
+		time.Sleep(5*time.Second + 1)
+		is(kvevents.Stale)
+		p.send(0, pack(t, "LoadStat", 1))
+		is(kvevents.Live)
+		p.status(false)
+		is(kvevents.Connecting)
+	})
+}

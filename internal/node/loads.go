@@ -1,0 +1,122 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/select-service/select-service/internal/engines/load"
+	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/kvevents"
+	"github.com/select-service/select-service/pkg/memory"
+)
+
+// loadSources are the ways by which engines say what load they have.
+type loadSources struct {
+	sink     load.Sink
+	counters *load.Counters
+	streams  *load.Streams
+	scraper  *load.Scraper
+}
+
+func newLoadSources(config *Config, source kvevents.Source, sink load.Sink) *loadSources {
+	counters := load.NewCounters()
+	scrape := config.Scrape
+	scrape.Endpoints = config.Endpoints
+	return &loadSources{
+		sink: sink, counters: counters,
+		streams: load.NewStreams(source, sink, config.Memory.Account(memory.Streams), counters),
+		scraper: load.NewScraper(scrape, sink, counters),
+	}
+}
+
+// run follows and reads what there is until ctx ends.
+func (l *loadSources) run(ctx context.Context, g *errgroup.Group) {
+	g.Go(func() error { return l.streams.Run(ctx) })
+	g.Go(func() error { return l.scraper.Run(ctx) })
+}
+
+// follow makes the given load streams, which are in order, those of a worker. If one cannot be
+// opened, the former ones are restored.
+func (l *loadSources) follow(w *attachedWorker, worker uint64, wanted []catalog.LoadStream) error {
+	for i, st := range wanted {
+		if err := l.open(w, worker, st); err != nil {
+			l.restore(w, worker, wanted[:i])
+			return err
+		}
+	}
+	for _, st := range w.loads {
+		if loadStreamOf(wanted, st.DP) == nil {
+			l.streams.Remove(catalog.Rank{Worker: worker, DP: st.DP})
+		}
+	}
+	w.loads = wanted
+	return nil
+}
+
+// open opens a stream, or changes the one that the rank has.
+func (l *loadSources) open(w *attachedWorker, worker uint64, st catalog.LoadStream) error {
+	rank := catalog.Rank{Worker: worker, DP: st.DP}
+	if loadStreamOf(w.loads, st.DP) == nil {
+		return l.streams.Add(rank, st.Endpoint)
+	}
+	return l.streams.Update(rank, st.Endpoint)
+}
+
+// restore undoes what open did for the given streams.
+func (l *loadSources) restore(w *attachedWorker, worker uint64, done []catalog.LoadStream) {
+	for _, st := range done {
+		rank := catalog.Rank{Worker: worker, DP: st.DP}
+		if was := loadStreamOf(w.loads, st.DP); was == nil {
+			l.streams.Remove(rank)
+		} else if l.streams.Update(rank, was.Endpoint) != nil {
+			l.streams.Remove(rank) // somebody else has bound its address meanwhile
+		}
+	}
+}
+
+func loadStreamOf(streams []catalog.LoadStream, dp uint32) *catalog.LoadStream {
+	i, ok := slices.BinarySearchFunc(streams, dp, func(s catalog.LoadStream, dp uint32) int { return cmp.Compare(s.DP, dp) })
+	if !ok {
+		return nil
+	}
+	return &streams[i]
+}
+
+// read makes the given pages those of a worker.
+func (l *loadSources) read(w *attachedWorker, worker uint64, pages []catalog.LoadPage) {
+	if len(w.pages) > 0 || len(pages) > 0 {
+		l.scraper.Set(worker, pages)
+		w.pages = pages
+	}
+}
+
+// RankReport is what the engine of a worker says of one rank.
+type RankReport struct {
+	DP     uint32
+	Report load.Report
+}
+
+// ReportLoadIn takes what the engine of a worker, in a scope that matches own, says of its ranks.
+// If one is not among the worker's, nothing is taken.
+func (s *Service) ReportLoadIn(own catalog.ScopeFilter, worker uint64, of []RankReport) error {
+	w := s.catalog.WorkerIn(own, worker)
+	if w == nil {
+		return contract.Errorf(contract.NotFound, "worker %d not found", worker)
+	}
+	for i := range of {
+		if !w.HasRank(of[i].DP) {
+			return contract.Errorf(contract.NotFound, "worker %d has no dp_rank %d", worker, of[i].DP)
+		}
+	}
+	now := time.Now()
+	for i := range of {
+		s.loads.counters.CountTold()
+		s.loads.sink.Report(catalog.Rank{Worker: worker, DP: of[i].DP}, of[i].Report, now)
+	}
+	return nil
+}
