@@ -79,8 +79,16 @@ func (s *scope) clearEngineLoad(slot uint32) {
 	}
 }
 
-// totalOf returns the load of a slot and the foreign load beside it.
+// totalOf returns the load of a slot and the foreign load beside it. It is short, so that it is
+// inlined where no engine has said anything.
 func (s *scope) totalOf(slot uint32) SlotLoad {
+	if s.engines == nil && int(slot) < len(s.shown) {
+		return s.shown[slot]
+	}
+	return s.withForeign(slot)
+}
+
+func (s *scope) withForeign(slot uint32) SlotLoad {
 	l := s.loadOf(slot)
 	if int(slot) < len(s.engines) {
 		f := &s.engines[slot].Foreign

@@ -61,7 +61,8 @@ type Table struct {
 	allExcluded atomic.Uint64
 	used        atomic.Bool // something has ever been reported
 
-	mu     sync.Mutex // guards the fields below
+	// mu guards the fields below. The ledger may be called while it is held, not the reverse.
+	mu     sync.Mutex
 	scopes map[catalog.Scope]*scope
 	of     map[uint64]catalog.Scope // by worker id: where its ranks were found last
 	unused uint64                   // reports of ranks that were not attached
