@@ -36,8 +36,8 @@ const (
 
 // Labels of a pod that the API server copies from its node.
 const (
-	labelZone   = "topology.kubernetes.io/zone"
-	labelRegion = "topology.kubernetes.io/region"
+	LabelZone   = "topology.kubernetes.io/zone"
+	LabelRegion = "topology.kubernetes.io/region"
 )
 
 // activePorts are the annotations that name the target ports that a pod really has, the first
@@ -63,7 +63,7 @@ type Keep struct {
 
 // NewKeep returns what the pods of an entry are read for.
 func NewKeep(e *Entry, s *Settings) Keep {
-	k := Keep{Labels: map[string]bool{labelZone: true, labelRegion: true}, Prefix: s.AnnotationPrefix}
+	k := Keep{Labels: map[string]bool{LabelZone: true, LabelRegion: true}, Prefix: s.AnnotationPrefix}
 	for _, l := range e.RoleLabels {
 		k.Labels[l] = true
 	}

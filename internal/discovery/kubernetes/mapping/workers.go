@@ -140,7 +140,7 @@ func (g *given) worker(p *Pod, pool *Pool, e *Entry, s *Settings, i int, said An
 		r.Adapters = said.Adapters
 	}
 	g.setRanks(r, uint32(i))
-	for _, domain := range [...]struct{ name, label string }{{"zone", labelZone}, {"region", labelRegion}} {
+	for _, domain := range [...]struct{ name, label string }{{"zone", LabelZone}, {"region", LabelRegion}} {
 		if value := p.Labels[domain.label]; value != "" {
 			if r.TopologyDomains == nil {
 				r.TopologyDomains = make(map[string]string, 2)
@@ -271,4 +271,23 @@ func trimmedList(text string) []string {
 		}
 	}
 	return items
+}
+
+// Or returns the answer, with what it lacks from an earlier one.
+func (a Answer) Or(before Answer) Answer {
+	a.Model = first(a.Model, before.Model)
+	if a.Adapters == nil {
+		a.Adapters = before.Adapters
+	}
+	a.BlockSize = first(a.BlockSize, before.BlockSize)
+	a.TotalKVBlocks = first(a.TotalKVBlocks, before.TotalKVBlocks)
+	a.EventsPort = first(a.EventsPort, before.EventsPort)
+	a.ReplayPort = first(a.ReplayPort, before.ReplayPort)
+	return a
+}
+
+// Equal reports whether two answers say the same.
+func (a Answer) Equal(b Answer) bool {
+	return a.Problem == b.Problem && a.Model == b.Model && slices.Equal(a.Adapters, b.Adapters) && a.BlockSize == b.BlockSize &&
+		a.TotalKVBlocks == b.TotalKVBlocks && a.EventsPort == b.EventsPort && a.ReplayPort == b.ReplayPort
 }
