@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/internal/discovery"
 	"github.com/select-service/select-service/internal/discovery/workersfile"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
@@ -72,10 +73,13 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	svc = node.New(serviceConfig(conf, others, bound, mem.budget), streams, log)
 	state := node.NewState(svc, data, conf.Data.SnapshotInterval)
 	var file *workersfile.Watcher
+	var sources []discovery.Source
 	if read.workers != nil {
-		file = workersfile.NewWatcher(conf.Workers.File, read.workers, svc, log)
+		file = workersfile.NewWatcher(conf.Workers.File, read.workers, log)
+		sources = append(sources, file)
 	}
-	picks.build(conf.Gateway, svc, file, read.tokens, mem.budget, log)
+	found := discovery.NewManager(svc.ReplaceWorkers, sources...)
+	picks.build(conf.Gateway, svc, found, read.tokens, mem.budget, log)
 
 	// Start: sockets, replicas, the service, its workers, HTTP. The first part to
 	// fail stops the rest.
@@ -96,7 +100,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	state.Restore()
 	serviceEnded := start(parts, func() error { return svc.Run(work) })
 	parts.Go(func() error { return mem.keep(work) })
-	fileEnded := start(parts, func() error { return file.Run(work) })
+	sourcesEnded := start(parts, func() error { return found.Run(work) })
 	snapshots, stopSnapshots := context.WithCancel(base)
 	defer stopSnapshots()
 	stateEnded := start(parts, func() error { return state.Run(snapshots) })
@@ -119,7 +123,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	stopSnapshots()
 	<-stateEnded
 	stopWork()
-	<-fileEnded
+	<-sourcesEnded
 	<-serviceEnded
 	others.close()
 	closeSockets()

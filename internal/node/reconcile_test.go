@@ -81,7 +81,7 @@ func TestReconcileErrors(t *testing.T) {
 	if !errors.As(err, &managed) {
 		t.Errorf("%v is no WorkersFileError", err)
 	}
-	if _, err := f.ReplaceWorkers([]catalog.Record{record(1, 1)}, catalog.ScopeFilter{}); err != nil {
+	if _, err := f.ReplaceWorkers(catalog.Set{Kind: catalog.SourceFile, Records: []catalog.Record{record(1, 1)}}); err != nil {
 		t.Error(err)
 	}
 	f.WantLoad("1/0: 0 0 0")

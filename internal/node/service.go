@@ -86,6 +86,8 @@ type Config struct {
 	Endpoints catalog.EndpointPolicy
 	// WorkersFile is the path of the file that defines the workers, "" if none does.
 	WorkersFile string
+	// Discovers has the kinds of the discovering sources that will call ReplaceWorkers.
+	Discovers []catalog.SourceKind
 	// WatchStored enables selecting.SelectRequest.Stored.
 	WatchStored bool
 	// Threads is the number of apply workers.
@@ -340,6 +342,7 @@ func asError(err error) error {
 	var mismatch *catalog.BlockSizeError
 	var untracked *catalog.NotTrackedError
 	var limit *catalog.LimitError
+	var managed *catalog.ManagedError
 	switch {
 	case err == nil:
 		return nil
@@ -358,6 +361,8 @@ func asError(err error) error {
 		}
 	case errors.As(err, &limit):
 		return contract.CatalogLimit(limit)
+	case errors.As(err, &managed):
+		return &contract.Error{Kind: contract.Managed, Text: err.Error(), Err: err}
 	case errors.As(err, &bad):
 		return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
 	}

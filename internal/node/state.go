@@ -143,19 +143,39 @@ func levelOf(err error) zerolog.Level {
 	return zerolog.InfoLevel
 }
 
-// restoreWorkers registers the workers of a file.
+// notListed is why a restored worker that was discovered drains at first.
+const notListed = "restored from disk: its source has not listed it yet"
+
+// restoreWorkers registers the workers of a file, each as of its source. Discovered ones drain
+// until their source has listed them.
 func (s *State) restoreWorkers(f *statefile.File) (restored int, err error) {
 	workers, tracked, err := f.Workers()
 	if err != nil {
 		return 0, err
 	}
-	if _, err := s.service.ReplaceWorkers(workers, catalog.ScopeFilter{}); err == nil {
-		restored = len(workers)
+	bySource := make(map[catalog.SourceKind][]catalog.Record)
+	for _, r := range workers {
+		kind := r.Source.KindOrAPI()
+		if kind.Discovered() {
+			r.Draining = notListed
+		} else {
+			kind = catalog.SourceAPI
+		}
+		bySource[kind] = append(bySource[kind], r)
+	}
+	own := bySource[catalog.SourceAPI]
+	if _, err := s.service.ReplaceWorkers(catalog.Set{Kind: catalog.SourceAPI, Records: own}); err == nil {
+		restored = len(own)
 	} else { // at least one is refused: register one by one
-		for _, r := range workers {
+		for _, r := range own {
 			if _, err := s.service.PutWorker(r); err == nil {
 				restored++
 			}
+		}
+	}
+	for _, kind := range s.service.config.Discovers { // nobody would ever remove the workers of other kinds
+		if d, err := s.service.ReplaceWorkers(catalog.Set{Kind: kind, Records: bySource[kind]}); err == nil {
+			restored += len(d.Added)
 		}
 	}
 	for _, r := range tracked {

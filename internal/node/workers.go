@@ -114,18 +114,19 @@ func (s *Service) ReconcileWorkers(records []catalog.Record, scope catalog.Scope
 	if err := s.TakesSet(); err != nil {
 		return catalog.Difference{}, err
 	}
-	return s.ReplaceWorkers(records, scope)
+	return s.ReplaceWorkers(catalog.Set{Kind: catalog.SourceAPI, Records: records, Scope: scope})
 }
 
-// ReplaceWorkers is ReconcileWorkers for the workers file.
-func (s *Service) ReplaceWorkers(records []catalog.Record, scope catalog.ScopeFilter) (d catalog.Difference, err error) {
+// ReplaceWorkers replaces the workers of a source, see catalog.Catalog.Reconcile. It is
+// discovery.Apply.
+func (s *Service) ReplaceWorkers(set catalog.Set) (d catalog.Difference, err error) {
 	s.changeWorkers(func() {
-		if d, err = s.catalog.Reconcile(records, scope); err != nil {
+		if d, err = s.catalog.Reconcile(set); err != nil {
 			return
 		}
 		last := ""
-		for i := range records {
-			if model := records[i].Scope.Model; model != last {
+		for i := range set.Records {
+			if model := set.Records[i].Scope.Model; model != last {
 				s.Selections().Add(model)
 				last = model
 			}

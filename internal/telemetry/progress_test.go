@@ -42,7 +42,7 @@ func TestRecovery(t *testing.T) {
 
 // TestWorkersFile: a file that has not changed has no change of either outcome.
 func TestWorkersFile(t *testing.T) {
-	w := workersfile.NewWatcher("workers.yaml", new(workersfile.File), nil, zerolog.Nop())
+	w := workersfile.NewWatcher("workers.yaml", new(workersfile.File), zerolog.Nop())
 	wantLines(t, scrape(t, Handler("", WorkersFile{Watcher: w})),
 		`select_service_workers_file_changes_total{outcome="applied"} 0`,
 		`select_service_workers_file_changes_total{outcome="failed"} 0`,

@@ -15,7 +15,7 @@ func (c *Catalog) setRecordLocked(m *member, r Record) {
 	if len(r.missing(c.settings)) == 0 {
 		err := c.attachLocked(m, &r)
 		if err == nil {
-			c.setWorkerLocked(m, &Worker{Record: r, Lifecycle: Schedulable})
+			c.setWorkerLocked(m, attachedWorkerOf(r))
 			return
 		}
 		m.blocked = true

@@ -92,8 +92,8 @@ func New(settings Settings, reconciler Reconciler) *Catalog {
 // scope moves the worker. Ranks, blocks, reservations and streams that the
 // change does not concern are kept. A worker that cannot be attached is
 // registered as incomplete. Errors are ErrShuttingDown, *InvalidError,
-// *LimitError, and *ExistsError if the slot tracker has the id in that scope
-// (decision S4).
+// *LimitError, *ManagedError if another source has the id (decision W1), and
+// *ExistsError if the slot tracker has the id in that scope (decision S4).
 func (c *Catalog) Put(r Record) (*Worker, error) { return c.PutIn(ScopeFilter{}, r) }
 
 // PutIn is Put for a caller that may change workers only of the scopes that own
@@ -115,21 +115,26 @@ func (c *Catalog) PutIn(own ScopeFilter, r Record) (*Worker, error) {
 	if m != nil && !m.worker.Scope.Matches(own.Model, own.Tenant) {
 		return nil, &ExistsError{ID: r.ID, Scope: r.Scope}
 	}
+	if err := r.Source.KindOrAPI().checkOwner(m); err != nil {
+		return nil, err
+	}
 	if err := c.checkRoomForLocked(&r, m); err != nil {
 		return nil, err
 	}
-	switch {
-	case m == nil:
+	if m == nil {
 		m = new(member)
 		c.mu.members[r.ID] = m
-	case m.worker.Scope != r.Scope:
-		c.unholdWorkerLocked(m.worker.Scope, r.ID)
+	} else {
+		if m.worker.Scope != r.Scope {
+			c.unholdWorkerLocked(m.worker.Scope, r.ID)
+		}
+		r.Drain = m.worker.Drain
 	}
 	return c.updateLocked(m, r), nil
 }
 
-// Patch changes single fields of a worker's record. Errors are ErrNotFound,
-// ErrShuttingDown, *InvalidError and *LimitError.
+// Patch changes single fields of a worker's record for the API. Errors are
+// ErrNotFound, ErrShuttingDown, *InvalidError, *LimitError and *ManagedError.
 func (c *Catalog) Patch(id uint64, p Patch) (*Worker, error) { return c.PatchIn(ScopeFilter{}, id, p) }
 
 // PatchIn is Patch for the workers of the scopes that own selects; other workers
@@ -143,6 +148,9 @@ func (c *Catalog) PatchIn(own ScopeFilter, id uint64, p Patch) (*Worker, error) 
 	m := c.mu.members[id]
 	if m == nil || !m.worker.Scope.Matches(own.Model, own.Tenant) {
 		return nil, notFoundError(id)
+	}
+	if err := SourceAPI.checkOwner(m); err != nil {
+		return nil, err
 	}
 	r := p.apply(m.worker.Record)
 	if err := r.check(); err != nil {
@@ -162,8 +170,8 @@ func (c *Catalog) updateLocked(m *member, r Record) *Worker {
 	return m.worker
 }
 
-// Delete removes a worker and returns its last record, unschedulable. It works
-// after Close, too. The error is ErrNotFound.
+// Delete removes a worker for the API and returns its last record, unschedulable.
+// It works after Close, too. Errors are ErrNotFound and *ManagedError.
 func (c *Catalog) Delete(id uint64) (*Worker, error) { return c.DeleteIn(ScopeFilter{}, id) }
 
 // DeleteIn is Delete for the workers of the scopes that own selects; other
@@ -174,6 +182,9 @@ func (c *Catalog) DeleteIn(own ScopeFilter, id uint64) (*Worker, error) {
 	m := c.mu.members[id]
 	if m == nil || !m.worker.Scope.Matches(own.Model, own.Tenant) {
 		return nil, notFoundError(id)
+	}
+	if err := SourceAPI.checkOwner(m); err != nil {
+		return nil, err
 	}
 	delete(c.mu.members, id)
 	c.removeLocked(m)
@@ -278,8 +289,12 @@ func (s *scope) snapshot(sc Scope) *Snapshot {
 		for _, r := range m.attachment.runs {
 			snap.known += int(r.n)
 			snap.Slots = max(snap.Slots, int(r.slot+r.n))
-			if schedulable && r.candidate {
+			switch {
+			case !r.candidate:
+			case schedulable:
 				snap.NumRanks += int(r.n)
+			case m.worker.Lifecycle == Draining:
+				snap.NumDraining += int(r.n)
 			}
 		}
 	}

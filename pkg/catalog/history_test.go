@@ -251,7 +251,7 @@ func play(t *testing.T, rnd *rand.Rand, c *catalog.Catalog, model *naive, sum *t
 	case op >= 16:
 		records, f := randomSet(rnd, model)
 		what = fmt.Sprintf("reconcile %s", describeSet(records, f))
-		got, err := c.Reconcile(records, f)
+		got, err := c.Reconcile(catalog.Set{Records: records, Scope: f})
 		want, refusal := model.reconcile(records, f)
 		refused(err, refusal)
 		equal(t, what+": the difference", got, want)

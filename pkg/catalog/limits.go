@@ -130,43 +130,69 @@ func (r *Record) streamsNamed(s Settings) int {
 	return 0
 }
 
-// checkRoomLocked returns a *LimitError if the limits have no room for the given
-// records beside the workers that stay.
-func (c *Catalog) checkRoomLocked(records []Record, stays func(*member) bool) error {
-	limits := c.settings.Limits
-	if limits == (Limits{}) {
-		return nil
-	}
-	workers, ranks, streams := len(records), 0, 0
-	scopes := make(map[Scope]struct{})
-	for i := range records {
-		ranks += records[i].ranksNamed()
-		streams += records[i].streamsNamed(c.settings)
-		scopes[records[i].Scope] = struct{}{}
+// room counts registered workers against the limits.
+type room struct {
+	settings                *Settings
+	workers, ranks, streams int
+	scopes                  map[Scope]struct{}
+}
+
+// roomLocked counts the workers that stay.
+func (c *Catalog) roomLocked(stays func(*member) bool) *room {
+	t := &room{settings: &c.settings, scopes: make(map[Scope]struct{})}
+	if c.settings.Limits == (Limits{}) {
+		return t
 	}
 	for _, m := range c.mu.ordered {
 		if stays(m) {
-			workers++
-			ranks += m.worker.ranksNamed()
-			streams += m.worker.streamsNamed(c.settings)
-			scopes[m.worker.Scope] = struct{}{}
+			t.add(&m.worker.Record)
 		}
 	}
+	return t
+}
+
+func (t *room) add(r *Record) {
+	t.workers++
+	t.ranks += r.ranksNamed()
+	t.streams += r.streamsNamed(*t.settings)
+	t.scopes[r.Scope] = struct{}{}
+}
+
+// take adds a record if the limits have room for it. The error is a *LimitError.
+func (t *room) take(r *Record) error {
+	before := *t
+	_, known := t.scopes[r.Scope]
+	t.add(r)
+	err := t.exceeded()
+	if err != nil {
+		*t = before
+		if !known {
+			delete(t.scopes, r.Scope)
+		}
+	}
+	return err
+}
+
+// exceeded returns a *LimitError if more is counted than the limits allow.
+func (t *room) exceeded() error {
+	limits := &t.settings.Limits
 	switch {
-	case limits.Workers > 0 && workers > limits.Workers:
+	case limits.Workers > 0 && t.workers > limits.Workers:
 		return tooMany(LimitWorkers, limits.Workers)
-	case limits.Ranks > 0 && ranks > limits.Ranks:
+	case limits.Ranks > 0 && t.ranks > limits.Ranks:
 		return tooMany(LimitRanks, limits.Ranks)
-	case limits.Streams > 0 && streams > limits.Streams:
+	case limits.Streams > 0 && t.streams > limits.Streams:
 		return tooMany(LimitStreams, limits.Streams)
-	case limits.Scopes > 0 && len(scopes) > limits.Scopes:
+	case limits.Scopes > 0 && len(t.scopes) > limits.Scopes:
 		return tooMany(LimitModels, limits.Scopes)
 	}
 	return nil
 }
 
-// checkRoomForLocked is checkRoomLocked for one record, which replaces that of m; nil
-// for a new worker.
+// checkRoomForLocked returns a *LimitError if the limits have no room for a record beside the
+// other workers. It replaces that of m; nil for a new worker.
 func (c *Catalog) checkRoomForLocked(r *Record, m *member) error {
-	return c.checkRoomLocked([]Record{*r}, func(o *member) bool { return o != m })
+	t := c.roomLocked(func(o *member) bool { return o != m })
+	t.add(r)
+	return t.exceeded()
 }

@@ -80,7 +80,7 @@ func TestTextLimits(t *testing.T) {
 			}
 			_, err = c.Put(whole)
 			equal(t, "Put", refused(t, err), tt.want)
-			_, err = c.Reconcile([]catalog.Record{whole}, catalog.ScopeFilter{Model: new("other")})
+			_, err = c.Reconcile(catalog.Set{Records: []catalog.Record{whole}, Scope: catalog.ScopeFilter{Model: new("other")}})
 			if tt.want != "" {
 				equal(t, "Reconcile", refused(t, err), tt.want)
 			}
@@ -156,19 +156,19 @@ func TestCountLimits(t *testing.T) {
 		}, ""},
 		{"shrunk", func() error { _, err := c.Patch(1, catalog.Patch{Size: new(uint32(1))}); return err }, ""},
 		{"a set that fits", func() error {
-			_, err := c.Reconcile([]catalog.Record{record(7, size(4)), record(8, size(4))}, catalog.ScopeFilter{})
+			_, err := c.Reconcile(catalog.Set{Records: []catalog.Record{record(7, size(4)), record(8, size(4))}})
 			return err
 		}, ""},
 		{"a set with too many workers", func() error {
-			_, err := c.Reconcile([]catalog.Record{record(7), record(8), record(9)}, catalog.ScopeFilter{})
+			_, err := c.Reconcile(catalog.Set{Records: []catalog.Record{record(7), record(8), record(9)}})
 			return err
 		}, "full workers"},
 		{"a set with too many ranks", func() error {
-			_, err := c.Reconcile([]catalog.Record{record(7, size(9))}, catalog.ScopeFilter{})
+			_, err := c.Reconcile(catalog.Set{Records: []catalog.Record{record(7, size(9))}})
 			return err
 		}, "full ranks"},
 		{"a set beside the others' scopes", func() error {
-			_, err := c.Reconcile([]catalog.Record{record(9, in(m2))}, catalog.ScopeFilter{Model: new("m2")})
+			_, err := c.Reconcile(catalog.Set{Records: []catalog.Record{record(9, in(m2))}, Scope: catalog.ScopeFilter{Model: new("m2")}})
 			return err
 		}, "full workers"},
 	}

@@ -22,10 +22,32 @@ func (f ScopeFilter) check(s Scope) error {
 	return nil
 }
 
-// Difference says what a Reconcile has changed. The ids are sorted.
+// Set is the full set of a source's workers.
+type Set struct {
+	// Kind is the kind of the source; SourceAPI and SourceFile share their workers. Each
+	// record's Source is of a kind that shares workers with it.
+	Kind    SourceKind
+	Records []Record
+	// Scope limits the set to the workers of scopes that it selects.
+	Scope ScopeFilter
+	// Keep selects workers of the source that stay although the set lacks them, because the
+	// part of the source that would name them is not known now; nil: none.
+	Keep func(*Worker) bool
+}
+
+// covers reports whether the set replaces the member's worker.
+func (s *Set) covers(m *member) bool {
+	w := m.worker
+	return !w.Tracked && s.Kind.sharesWorkers(w.Source.KindOrAPI()) && s.Scope.check(w.Scope) == nil
+}
+
+// Difference says what a Reconcile has changed. The ids are sorted. The id of a discovered
+// worker that has become another one is in Added and in Removed.
 type Difference struct {
 	Added, Changed, Removed []uint64
 	Unchanged               int
+	// Excluded has the records of a discovered set that could not be used, in order.
+	Excluded []EntryError
 }
 
 // EntryError names the record that made Reconcile refuse the whole set.
@@ -40,17 +62,19 @@ func (e *EntryError) Error() string { return fmt.Sprintf("workers[%d]: %v", e.In
 // Unwrap returns what is wrong with the record.
 func (e *EntryError) Unwrap() error { return e.Err }
 
-// Reconcile makes the given records all the workers of the selected scopes: it
-// adds, changes and removes workers accordingly. Workers of the slot tracker are
-// not touched. An id whose scope changes counts as changed; as with Put, it
-// keeps nothing of its old scope.
+// Reconcile makes the records of a set all workers of its source in the selected
+// scopes: it adds, changes and removes workers accordingly. Workers of the slot
+// tracker and of other sources are not touched. An id whose scope changes counts as
+// changed; as with Put, it keeps nothing of its old scope. A discovered worker with
+// another UID is another worker: it keeps nothing. A worker that an operator drains
+// goes on draining.
 //
 // Readers see the old set or the new one: new attachments are made first, then
 // the new set is published, and lost attachments are removed last. There are two
-// exceptions. A worker whose old attachment prevents its new one (it moves, or
-// its scope changes its block size) is published without ranks, as draining,
-// until the old one is gone. A worker that needs something that a removed worker
-// still has, such as an address, is published as incomplete until then.
+// exceptions. A worker whose old attachment prevents its new one (it moves, is
+// another one, or its scope changes its block size) is published without ranks, as
+// draining, until the old one is gone. A worker that needs something that a removed
+// worker still has, such as an address, is published as incomplete until then.
 //
 // The result equals that of a Delete of every worker that is not given and a Put
 // of every other that differs, with one difference: where workers of one scope
@@ -59,25 +83,26 @@ func (e *EntryError) Unwrap() error { return e.Err }
 //
 // Errors are ErrShuttingDown, *LimitError if the set exceeds a limit as a whole,
 // and *EntryError; then nothing has changed. The latter wraps an *InvalidError, a
-// *LimitError, or an *ExistsError if the id is taken in that scope by the slot
-// tracker, or by a worker of a scope that is not selected.
-func (c *Catalog) Reconcile(records []Record, f ScopeFilter) (Difference, error) {
+// *LimitError, a *ManagedError if the id is another source's, or an *ExistsError if
+// it is taken in that scope by the slot tracker, or by a worker of a scope that is
+// not selected. In the set of a discovered source such records, and new ones for
+// which limits have no room, do not count: the Difference lists them. A worker whose
+// record is not used leaves.
+func (c *Catalog) Reconcile(set Set) (Difference, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.closed {
 		return Difference{}, ErrShuttingDown
 	}
-	check := NewSetCheck(f)
-	for i := range records {
-		if err := c.checkEntryLocked(&records[i], check); err != nil {
-			return Difference{}, &EntryError{Index: i, Err: err}
-		}
-	}
-	stays := func(m *member) bool { return m.worker.Tracked || f.check(m.worker.Scope) != nil }
-	if err := c.checkRoomLocked(records, stays); err != nil {
+	var excluded []EntryError
+	check := NewSetCheck(set.Scope)
+	if set.Kind.Discovered() {
+		set.Records, excluded = c.usableLocked(&set, check)
+	} else if err := c.checkSetLocked(&set, check); err != nil {
 		return Difference{}, err
 	}
-	b, diff := c.compareLocked(records, f, check.given)
+	b, diff := c.compareLocked(&set, check.given)
+	diff.Excluded = excluded
 	if len(b.changes)+len(b.removed) == 0 {
 		return diff, nil
 	}
@@ -88,6 +113,53 @@ func (c *Catalog) Reconcile(records []Record, f ScopeFilter) (Difference, error)
 		c.publishLocked()
 	}
 	return diff, nil
+}
+
+// checkSetLocked returns the error of a set that is refused as a whole.
+func (c *Catalog) checkSetLocked(set *Set, check *SetCheck) error {
+	for i := range set.Records {
+		if err := c.checkEntryLocked(&set.Records[i], set, check); err != nil {
+			return &EntryError{Index: i, Err: err}
+		}
+	}
+	room := c.roomLocked(func(m *member) bool { return !set.covers(m) })
+	for i := range set.Records {
+		room.add(&set.Records[i])
+	}
+	return room.exceeded()
+}
+
+// usableLocked returns the records of a discovered set that can be used. The limits count for
+// the workers that are registered first, so that no new one takes the place of one that serves.
+func (c *Catalog) usableLocked(set *Set, check *SetCheck) (usable []Record, excluded []EntryError) {
+	bad := make(map[int]error)
+	for i := range set.Records {
+		if err := c.checkEntryLocked(&set.Records[i], set, check); err != nil {
+			bad[i] = err
+		}
+	}
+	room := c.roomLocked(func(m *member) bool { return !set.covers(m) || set.Keep != nil && set.Keep(m.worker) })
+	for _, registered := range []bool{true, false} {
+		for i := range set.Records {
+			r := &set.Records[i]
+			if bad[i] != nil || (c.mu.members[r.ID] != nil) != registered {
+				continue
+			}
+			if err := room.take(r); err != nil {
+				bad[i] = err
+			}
+		}
+	}
+	clear(check.given)
+	for i := range set.Records {
+		if err := bad[i]; err != nil {
+			excluded = append(excluded, EntryError{Index: i, Err: err})
+		} else {
+			usable = append(usable, set.Records[i])
+			check.given[set.Records[i].ID] = struct{}{}
+		}
+	}
+	return usable, excluded
 }
 
 // SetCheck finds the entries of a set that Reconcile refuses whatever workers the
@@ -118,17 +190,21 @@ func (s *SetCheck) Add(r *Record) error {
 	return nil
 }
 
-func (c *Catalog) checkEntryLocked(r *Record, check *SetCheck) error {
+func (c *Catalog) checkEntryLocked(r *Record, set *Set, check *SetCheck) error {
 	if err := check.Add(r); err != nil {
 		return err
+	}
+	if !set.Kind.sharesWorkers(r.Source.KindOrAPI()) {
+		return &InvalidError{fmt.Sprintf("the worker is of %s, the set of %s", r.Source, Source{Kind: set.Kind})}
 	}
 	if c.mu.tracked[trackedKey{r.Scope, r.ID}] != nil {
 		return &ExistsError{ID: r.ID, Scope: r.Scope}
 	}
-	if m := c.mu.members[r.ID]; m != nil && check.scope.check(m.worker.Scope) != nil {
+	m := c.mu.members[r.ID]
+	if m != nil && set.Scope.check(m.worker.Scope) != nil {
 		return &ExistsError{ID: r.ID, Scope: m.worker.Scope}
 	}
-	return nil
+	return set.Kind.checkOwner(m)
 }
 
 // batch is the work of one Reconcile.
@@ -147,6 +223,7 @@ type change struct {
 	member  *member // without a worker: new
 	record  Record
 	reasons []string // why the record is incomplete
+	another bool     // the record is of another worker with the member's id
 }
 
 // loss is what a member loses: before is in force, and after, a part of it or
@@ -157,31 +234,41 @@ type loss struct {
 }
 
 // compareLocked returns the changes and removals that lead from the registered
-// workers to records. given has the ids of records.
-func (c *Catalog) compareLocked(records []Record, f ScopeFilter, given map[uint64]struct{}) (*batch, Difference) {
+// workers to those of the set. given has the ids of its records.
+func (c *Catalog) compareLocked(set *Set, given map[uint64]struct{}) (*batch, Difference) {
 	b, diff := new(batch), Difference{}
-	for _, r := range records {
+	for _, r := range set.Records {
 		r.normalize()
 		m := c.mu.members[r.ID]
+		ch := change{member: m}
 		switch {
 		case m == nil:
-			m = new(member)
+			ch.member = new(member)
+			diff.Added = append(diff.Added, r.ID)
+		case m.worker.Source.UID != r.Source.UID && set.Kind.Discovered():
+			ch.another = true
+			diff.Removed = append(diff.Removed, r.ID)
 			diff.Added = append(diff.Added, r.ID)
 		case !m.worker.equal(&r):
 			diff.Changed = append(diff.Changed, r.ID)
 		default:
 			diff.Unchanged++
-			if !m.blocked {
+			if !m.blocked && m.worker.Source == r.Source {
 				continue
 			}
 		}
-		b.changes = append(b.changes, change{member: m, record: r, reasons: r.missing(c.settings)})
+		if m != nil && !ch.another {
+			r.Drain = m.worker.Drain
+		}
+		ch.record, ch.reasons = r, r.missing(c.settings)
+		b.changes = append(b.changes, ch)
 	}
 	for _, m := range c.mu.ordered {
-		if _, stays := given[m.worker.ID]; !stays && !m.worker.Tracked && f.check(m.worker.Scope) == nil {
-			b.removed = append(b.removed, m)
-			diff.Removed = append(diff.Removed, m.worker.ID)
+		if _, stays := given[m.worker.ID]; stays || !set.covers(m) || set.Keep != nil && set.Keep(m.worker) {
+			continue
 		}
+		b.removed = append(b.removed, m)
+		diff.Removed = append(diff.Removed, m.worker.ID)
 	}
 	slices.SortFunc(b.changes, func(x, y change) int {
 		return cmp.Or(x.record.Scope.Compare(y.record.Scope), cmp.Compare(x.record.ID, y.record.ID))
@@ -208,7 +295,7 @@ func (c *Catalog) findVacatedLocked(b *batch) {
 		if a == nil {
 			continue
 		}
-		if len(ch.reasons) == 0 && ch.incompatible() || len(ch.reasons) > 0 && a.retained(&ch.record, c.settings.KVEvents) == nil {
+		if ch.another || len(ch.reasons) == 0 && ch.incompatible() || len(ch.reasons) > 0 && a.retained(&ch.record, c.settings.KVEvents) == nil {
 			leaving[a.Scope]++
 		}
 	}
@@ -231,7 +318,8 @@ func (ch *change) incompatible() bool {
 // incomplete and keeps what it has.
 func (b *batch) mustLeave(ch *change) bool {
 	a, r := ch.member.attachment, &ch.record
-	return ch.incompatible() && (a.Scope != r.Scope || a.BlockSize != r.blockSize() || b.vacated[a.Scope])
+	return a != nil && ch.another ||
+		len(ch.reasons) == 0 && ch.incompatible() && (a.Scope != r.Scope || a.BlockSize != r.blockSize() || b.vacated[a.Scope])
 }
 
 // attachNewLocked gives the changed members their workers and attaches what is
@@ -240,25 +328,25 @@ func (c *Catalog) attachNewLocked(b *batch) {
 	for i := range b.changes {
 		ch := &b.changes[i]
 		m, r := ch.member, ch.record
-		if m.worker != nil && m.worker.Scope != r.Scope {
+		if m.worker != nil && (m.worker.Scope != r.Scope || ch.another) {
 			c.unholdWorkerLocked(m.worker.Scope, r.ID)
 		}
 		c.mu.members[r.ID] = m
 		m.blocked = false
 		switch {
-		case len(ch.reasons) > 0:
-			c.loseIncompleteLocked(b, m, r, nil)
 		case b.mustLeave(ch):
 			m.worker = &Worker{Record: r, Lifecycle: Draining}
 			m.blocked = true // to be attached when the old attachment is gone
 			b.addLoss(m, nil)
+		case len(ch.reasons) > 0:
+			c.loseIncompleteLocked(b, m, r, nil)
 		default:
 			if err := c.extendLocked(b, m, &r); err != nil {
 				m.blocked = true
 				c.loseIncompleteLocked(b, m, r, reconcileFailed(err))
 				break
 			}
-			m.worker = &Worker{Record: r, Lifecycle: Schedulable}
+			m.worker = attachedWorkerOf(r)
 		}
 		if m.attachment != nil {
 			c.mu.dirty[m.attachment.Scope] = struct{}{}

@@ -16,8 +16,14 @@ const MaxRanks = 4096
 // filled in, so that a record is returned as it was given. What a Record that
 // was passed to the catalog, or returned by it, points to must not be changed.
 type Record struct {
-	ID    uint64
-	Scope Scope
+	ID     uint64
+	Scope  Scope
+	Source Source `json:",omitzero"`
+	// Draining is why the worker's source wants no new work for it, "" if it does.
+	Draining string `json:",omitempty"`
+	// Drain is set while an operator drains the worker: see Catalog.Drain. It stays when the
+	// record of the worker is replaced.
+	Drain *Drain `json:",omitempty"`
 
 	Endpoint          *string // where requests go; opaque to this service
 	KVEventsEndpoint  *string // event stream of a worker with a single rank
@@ -253,10 +259,10 @@ func (r *Record) normalize() {
 	}
 }
 
-// equal reports whether two normalized records are the same. An empty list or
-// map is the same as none.
+// equal reports whether two normalized records are the same, apart from their
+// sources and from Drain. An empty list or map is the same as none.
 func (r *Record) equal(o *Record) bool {
-	return r.ID == o.ID && r.Scope == o.Scope &&
+	return r.ID == o.ID && r.Scope == o.Scope && r.Draining == o.Draining &&
 		equalPointers(r.Endpoint, o.Endpoint) &&
 		equalPointers(r.KVEventsEndpoint, o.KVEventsEndpoint) &&
 		maps.Equal(r.KVEventsEndpoints, o.KVEventsEndpoints) &&
@@ -442,7 +448,7 @@ type Lifecycle = string
 const (
 	Incomplete    Lifecycle = "incomplete"    // something is missing or in conflict: see Reasons
 	Schedulable   Lifecycle = "schedulable"   // its ranks are candidates
-	Draining      Lifecycle = "draining"      // its ranks are being taken away
+	Draining      Lifecycle = "draining"      // it gets no new work: see Reasons; without any, its ranks are being taken away
 	Unschedulable Lifecycle = "unschedulable" // deleted
 )
 
@@ -451,8 +457,8 @@ const (
 type Worker struct {
 	Record
 	Lifecycle Lifecycle
-	// Reasons says why the worker is incomplete although its record is complete. Use
-	// Explain for all reasons.
+	// Reasons says why the worker drains, or is incomplete although its record is complete.
+	// Use Explain for all reasons.
 	Reasons []string
 	// incompleteUnder is set if the record is incomplete under these settings. Explain
 	// computes the reasons from it; they are not stored, because there may be one for
@@ -463,10 +469,11 @@ type Worker struct {
 	Tracked bool
 }
 
-// Explain returns the reasons why the worker is incomplete, none in any other state.
+// Explain returns the reasons why the worker is not schedulable: why it is incomplete, then why
+// it drains.
 func (w *Worker) Explain() []string {
 	if w.incompleteUnder != nil {
-		return w.missing(*w.incompleteUnder)
+		return append(w.missing(*w.incompleteUnder), w.drainReasons()...)
 	}
 	return w.Reasons
 }
@@ -477,6 +484,8 @@ func (c *Catalog) incompleteWorker(r Record, why []string) *Worker {
 	w := &Worker{Record: r, Lifecycle: Incomplete, Reasons: why}
 	if why == nil {
 		w.incompleteUnder = &c.settings
+	} else {
+		w.Reasons = append(w.Reasons, r.drainReasons()...)
 	}
 	return w
 }

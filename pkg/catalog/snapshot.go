@@ -15,7 +15,9 @@ type Snapshot struct {
 
 	Workers  []*Worker // schedulable, by id
 	NumRanks int       // the length of Ranks
-	Slots    int       // all slots of the scope are below this number
+	// NumDraining counts the ranks of draining workers that carry load.
+	NumDraining int
+	Slots       int // all slots of the scope are below this number
 
 	members []attachedWorker // by id
 	known   int              // the length of Known
@@ -42,8 +44,8 @@ type entries struct {
 func (s *Snapshot) Ranks() []Entry { return s.expand().ranks }
 
 // Known returns every attached rank, in the same order: the candidates, those that
-// only have events, those of incomplete workers and those of the slot tracker. The
-// caller must not change them.
+// only have events, those of draining and incomplete workers and those of the slot
+// tracker. The caller must not change them.
 func (s *Snapshot) Known() []Entry { return s.expand().known }
 
 // CandidateSlots returns the slots of the candidates, a bit set with 64 slots to a word.
@@ -112,6 +114,21 @@ func find(all []Entry, r Rank) (Entry, bool) {
 	}
 	return all[i], true
 }
+
+// Bookable finds a rank that a caller may name to book on it: a candidate, or one of a draining
+// worker, which gets no new choices.
+func (s *Snapshot) Bookable(r Rank) (Entry, bool) {
+	e, ok := s.KnownEntry(r)
+	return e, ok && e.CarriesLoad && takesBookings(e.Worker)
+}
+
+// TakesBookings reports whether a worker is schedulable or draining.
+func (s *Snapshot) TakesBookings(worker uint64) bool {
+	i, ok := slices.BinarySearchFunc(s.members, worker, func(m attachedWorker, id uint64) int { return cmp.Compare(m.worker.ID, id) })
+	return ok && takesBookings(s.members[i].worker)
+}
+
+func takesBookings(w *Worker) bool { return w.Lifecycle == Schedulable || w.Lifecycle == Draining }
 
 // Worker finds a schedulable worker.
 func (s *Snapshot) Worker(id uint64) (*Worker, bool) {

@@ -35,6 +35,9 @@ func Load(path string) (*File, error) {
 	return decode(path, content)
 }
 
+// set returns the workers of the file.
+func (f *File) set() catalog.Set { return catalog.Set{Records: f.Records, Scope: f.Scope} }
+
 // Locate adds the worker's line to an error of applying the file.
 func (f *File) Locate(err error) error {
 	entry, ok := errors.AsType[*catalog.EntryError](err)
@@ -104,6 +107,7 @@ func (f *File) read(r *yamlread.Reader, root *yaml.Node) {
 	for path, n := range r.List("workers", workers) { // null is not a list: an empty set is []
 		before := r.Count()
 		w := readWorker(r, path, n, f.Scope)
+		w.Source.Kind = catalog.SourceFile
 		if r.Count() == before { // no fault in the entry itself
 			if err := set.Add(&w); err != nil {
 				r.Fault(path, n, err)

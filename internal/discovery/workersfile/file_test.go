@@ -103,6 +103,9 @@ func TestDecode(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			for i := range tt.want.Records {
+				tt.want.Records[i].Source.Kind = catalog.SourceFile
+			}
 			if d := cmp.Diff(tt.want.Scope, f.Scope) + cmp.Diff(tt.want.Records, f.Records); d != "" {
 				t.Error(d)
 			}

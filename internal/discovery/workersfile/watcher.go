@@ -11,6 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/discovery"
 	"github.com/select-service/select-service/internal/transport/filewatch"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -22,11 +23,6 @@ const (
 	// write within the resolution of file times does not change the status.
 	freshReads = 3
 )
-
-// Applier replaces the full set of workers.
-type Applier interface {
-	ReplaceWorkers(records []catalog.Record, scope catalog.ScopeFilter) (catalog.Difference, error)
-}
 
 // Stats counts what a Watcher has done.
 type Stats struct {
@@ -40,14 +36,16 @@ type Stats struct {
 // replacing the file, also by a symbolic link above it. New content is applied once two reads a
 // second apart agree on it, so that a file is not applied while it is being written. If the
 // content is faulty, the old set stays.
+//
+// It is a discovery.Source.
 type Watcher struct {
 	path  string
 	first *File // registered by Run
-	apply Applier
 	log   zerolog.Logger
 	asked chan struct{}
 
 	// Only Run uses these.
+	apply  discovery.Apply
 	status fs.FileInfo // at the last read, nil if there was none
 	reads  int         // further reads to make with unchanged status
 	seen   observation // the last read
@@ -56,7 +54,7 @@ type Watcher struct {
 	failed string      // the last logged error
 
 	applied, failures atomic.Uint64
-	stale, registered atomic.Bool
+	stale             atomic.Bool
 }
 
 // observation is the result of one read: the hash of a content, or an error.
@@ -66,9 +64,9 @@ type observation struct {
 }
 
 // NewWatcher returns a watcher of the file at path; first was loaded from it.
-func NewWatcher(path string, first *File, apply Applier, log zerolog.Logger) *Watcher {
+func NewWatcher(path string, first *File, log zerolog.Logger) *Watcher {
 	o := observation{sum: first.sum}
-	return &Watcher{path: path, first: first, apply: apply, log: log.With().Str("workers_file", path).Logger(), asked: make(chan struct{}, 1), seen: o, acted: o}
+	return &Watcher{path: path, first: first, log: log.With().Str("workers_file", path).Logger(), asked: make(chan struct{}, 1), seen: o, acted: o}
 }
 
 // Stats returns the counts so far.
@@ -76,17 +74,17 @@ func (w *Watcher) Stats() Stats {
 	return Stats{Applied: w.applied.Load(), Failed: w.failures.Load(), Stale: w.stale.Load()}
 }
 
+// Kind is part of discovery.Source.
+func (*Watcher) Kind() catalog.SourceKind { return catalog.SourceFile }
+
 // Run registers the workers of the first file and follows the file until ctx ends. It fails if
-// they are refused. A nil Watcher has no file.
-func (w *Watcher) Run(ctx context.Context) error {
-	if w == nil {
-		return nil
-	}
-	d, err := w.apply.ReplaceWorkers(w.first.Records, w.first.Scope)
+// they are refused.
+func (w *Watcher) Run(ctx context.Context, apply discovery.Apply) error {
+	w.apply = apply
+	d, err := apply(w.first.set())
 	if err != nil {
 		return fmt.Errorf("workers file %s: %w", w.path, w.first.Locate(err))
 	}
-	w.registered.Store(true)
 	w.log.Info().Int("workers", len(d.Added)).Msg("workers are registered from the file")
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
@@ -102,10 +100,6 @@ func (w *Watcher) Run(ctx context.Context) error {
 		}
 	}
 }
-
-// Registered reports whether Run has registered the workers of the first file. A nil Watcher
-// has none.
-func (w *Watcher) Registered() bool { return w == nil || w.registered.Load() }
 
 // Reload makes Run read the file again, whether or not it looks changed. A nil Watcher has no
 // file.
@@ -182,7 +176,7 @@ func (w *Watcher) look() {
 
 // use applies a file.
 func (w *Watcher) use(file *File) {
-	d, err := w.apply.ReplaceWorkers(file.Records, file.Scope)
+	d, err := w.apply(file.set())
 	if err != nil {
 		w.retry = file
 		w.fail(file.Locate(err).Error())

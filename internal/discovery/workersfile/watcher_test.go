@@ -23,12 +23,12 @@ type sets struct {
 	err error
 }
 
-func (s *sets) ReplaceWorkers(records []catalog.Record, _ catalog.ScopeFilter) (catalog.Difference, error) {
+func (s *sets) replace(set catalog.Set) (catalog.Difference, error) {
 	if s.err != nil {
 		return catalog.Difference{}, s.err
 	}
 	ids := []uint64{}
-	for _, r := range records {
+	for _, r := range set.Records {
 		ids = append(ids, r.ID)
 	}
 	s.got = append(s.got, fmt.Sprint(ids))
@@ -51,7 +51,8 @@ func follow(t *testing.T, path string) *followed {
 		t.Fatal(err)
 	}
 	f := &followed{sets: new(sets), t: t, path: path}
-	f.Watcher = NewWatcher(path, first, f.sets, zerolog.New(&f.log))
+	f.Watcher = NewWatcher(path, first, zerolog.New(&f.log))
+	f.apply = f.replace
 	return f
 }
 
@@ -242,7 +243,7 @@ func TestRun(t *testing.T) {
 		f := follow(t, path)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- f.Run(ctx) }()
+		go func() { done <- f.Run(ctx, f.replace) }()
 		f.write(ids(2))
 		time.Sleep(2*pollEvery + pollEvery/2)
 		synctest.Wait()
@@ -262,35 +263,7 @@ func TestRunRefused(t *testing.T) {
 	write(t, path, ids(1))
 	f := follow(t, path)
 	f.err = &catalog.EntryError{Index: 0, Err: errors.New("taken")}
-	if err := f.Run(t.Context()); err == nil || !strings.HasSuffix(err.Error(), "w.yaml: workers[0] (line 2): taken") {
+	if err := f.Run(t.Context(), f.replace); err == nil || !strings.HasSuffix(err.Error(), "w.yaml: workers[0] (line 2): taken") {
 		t.Errorf("Run = %v", err)
 	}
-	var none *Watcher
-	if err := none.Run(t.Context()); err != nil {
-		t.Errorf("without a file Run = %v", err)
-	}
-}
-
-// TestRegistered: the workers of the file are registered once Run has done so, and those of no
-// file always are.
-func TestRegistered(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "workers.yaml")
-	write(t, path, "workers: []\n")
-	synctest.Test(t, func(t *testing.T) {
-		f := follow(t, path)
-		if none := (*Watcher)(nil); f.Registered() || !none.Registered() {
-			t.Errorf("before Run: %t; without a file: %t", f.Registered(), none.Registered())
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error)
-		go func() { ended <- f.Run(ctx) }()
-		synctest.Wait()
-		if !f.Registered() {
-			t.Error("not registered by Run")
-		}
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
 }

@@ -38,6 +38,7 @@ const (
 	BadRequest         // the request is invalid in itself
 	NotFound           // worker, reservation or rank unknown
 	Conflict           // an id exists already
+	Managed            // the worker is another source's
 	Unavailable        // no worker can serve it now: not ready, no endpoint, shutting down
 	TooMany            // more than this service keeps, or for dialects that answer 429
 	Exhausted          // a limit of this process is reached for now: callers come back later (decision X2)

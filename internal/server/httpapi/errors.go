@@ -38,6 +38,7 @@ const (
 	reasonExclusive    = "exclusive_fields"
 	reasonInternal     = "internal"
 	reasonCancelled    = "cancelled"
+	reasonManaged      = "managed"
 )
 
 // Error texts of axum 0.8, as dynamo-kv-router 1.3.1 has them.
@@ -141,6 +142,8 @@ func statusOf(k contract.Kind, d dialect) (status int, reason string) {
 		return http.StatusNotFound, "not_found"
 	case contract.Conflict:
 		return http.StatusConflict, "already_registered"
+	case contract.Managed:
+		return http.StatusConflict, reasonManaged
 	case contract.Unavailable:
 		return http.StatusServiceUnavailable, "shutting_down"
 	case contract.Overloaded:
@@ -241,6 +244,9 @@ func renderSelection(_ *http.Request, out []byte, p problem) (int, []byte) {
 		if d, err := json.Marshal(p.details); err == nil {
 			out = append(appendKey(out, "details"), d...)
 		}
+	}
+	if p.reason == reasonManaged { // Dynamo's contract has no reasons
+		out = appendStringField(out, "reason", p.reason)
 	}
 	if p.message != "" { // clients recognise an overload by its members
 		out = appendStringField(out, "message", p.message)

@@ -300,6 +300,7 @@ func (d dialect) appendWorker(out []byte, w *catalog.Worker) []byte {
 	out = appendUintField(out, "worker_id", w.ID)
 	out = d.appendScope(out, w.Scope)
 	out = appendStringField(out, "lifecycle", w.Lifecycle)
+	out = appendSource(out, w) // no member of Dynamo's records
 	out = appendOptString(out, "endpoint", w.Endpoint)
 	out = appendOptString(out, "kv_events_endpoint", w.KVEventsEndpoint)
 	out = appendByRank(out, "kv_events_endpoints", w.KVEventsEndpoints)
@@ -326,6 +327,24 @@ func (d dialect) appendWorker(out []byte, w *catalog.Worker) []byte {
 	out = appendOptFloat32(out, "kv_transfer_preferred_weight", w.KVTransferPreferredWeight)
 	if reasons := w.Explain(); len(reasons) > 0 {
 		out = d.appendReasons(out, w, reasons)
+	}
+	return append(out, '}')
+}
+
+// appendSource appends where the record comes from, unless that is the API (decision W1).
+func appendSource(out []byte, w *catalog.Worker) []byte {
+	kind := w.Source.KindOrAPI()
+	if kind == catalog.SourceAPI {
+		return out
+	}
+	out = append(appendKey(out, "source"), '{')
+	out = appendStringField(out, "kind", string(kind))
+	for _, m := range [...]struct{ name, text string }{
+		{"namespace", w.Source.Namespace}, {"pod", w.Source.Pod}, {"uid", w.Source.UID}, {"pool", w.Source.Pool},
+	} {
+		if m.text != "" {
+			out = appendStringField(out, m.name, m.text)
+		}
 	}
 	return append(out, '}')
 }
