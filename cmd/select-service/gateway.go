@@ -19,8 +19,8 @@ import (
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/server/connections"
 	"github.com/select-service/select-service/internal/server/gateway"
+	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/server/gateway/tokenizer"
-	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/internal/transport/certs"
 	"github.com/select-service/select-service/pkg/memory"
 )
@@ -32,7 +32,7 @@ type endpointPicker struct {
 	exposed string       // what anyone on the network could do, see listener.openness
 
 	conf    config.Gateway
-	metrics *telemetry.Gateway
+	metrics *counts.Gateway
 	tokens  *tokenizer.Client // nil: none
 	server  *gateway.Server
 }
@@ -76,7 +76,7 @@ func (p *endpointPicker) build(conf config.Gateway, svc *node.Service, found *di
 	if p.socket == nil {
 		return
 	}
-	p.conf, p.metrics = conf, telemetry.NewGateway()
+	p.conf, p.metrics = conf, counts.NewGateway()
 	if t := conf.Tokenizer; t.Protocol != config.ProtocolNone {
 		p.tokens = tokenizer.New(tokenizer.Options{
 			URL: t.URL, Protocol: tokenizer.Protocol(t.Protocol), Timeout: t.Timeout, MaxResponse: int64(t.MaxAnswer),

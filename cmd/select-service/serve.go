@@ -108,8 +108,8 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	open := newConnections(conf.Limits, mem.budget, log)
 	picks.serve(work, parts, open, log)
 	bound.serve(parts, handlers(conf, svc, read.tokens, mem.budget, stopping.Done(), log, append(picks.collectors(), //nolint:contextcheck // requests have contexts of their own
-		telemetry.Memory{Budget: mem.budget}, telemetry.Sockets{Refused: hub.Refused, Behind: others.behind()}, telemetry.WorkersFile{Watcher: file}, state.Collector(), telemetry.Process{
-			LogLinesDropped: out.Dropped, Connections: open, Certificate: read.certificates, PeerCertificate: read.peers,
+		telemetry.Memory{Budget: mem.budget}, telemetry.Sockets{Refused: hub.Refused, Behind: others.behind()}, telemetry.WorkersFile{Watcher: file}, state.Collector(), open, telemetry.Process{
+			LogLinesDropped: out.Dropped, Certificate: read.certificates, PeerCertificate: read.peers,
 		})...), open, log)
 
 	// Stop in the reverse order: no new work, requests under way, HTTP, the last

@@ -20,7 +20,7 @@ const module = "github.com/select-service/select-service/"
 // leaves are packages of types and small tools that know nothing of the rest of
 // the service. Every package may use them but those that strangers import, for
 // which mayImport lists them one by one.
-var leaves = []string{"internal/codec/bodyscan", "pkg/memory", "internal/selection/contract", "internal/transport/curve", "internal/container/hashset", "internal/container/keyhash", "internal/container/slotset", "internal/codec/msgpack", "internal/codec/yamlread"}
+var leaves = []string{"internal/codec/bodyscan", "pkg/memory", "internal/selection/contract", "internal/transport/curve", "internal/container/hashset", "internal/container/keyhash", "internal/container/slotset", "internal/codec/msgpack", "internal/codec/yamlread", "internal/telemetry/metrics"}
 
 // mayImport is the table of docs/ARCHITECTURE.md: for each package the packages
 // of this module that its code may import, beside the leaves. "x/..." is x and
@@ -32,38 +32,46 @@ var mayImport = map[string][]string{
 	"api/internal/generate": {},
 
 	"internal/arch":                     {},
+	"internal/codec":                    {},
 	"internal/codec/bodyscan":           {"internal/codec/msgpack"},
 	"internal/codec/msgpack":            {},
 	"internal/codec/yamlread":           {},
 	"internal/conductor":                {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
 	"internal/conductor/conductorapi":   {"internal/conductor", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
 	"internal/config":                   {"internal/selection/admission", "internal/selection/overload", "internal/selection/pending", "internal/selection/policies", "pkg/..."},
+	"internal/container":                {},
 	"internal/container/hashset":        {},
 	"internal/container/keyhash":        {},
 	"internal/container/slotset":        {},
-	"internal/discovery":                {"pkg/catalog"},
 	"internal/discovery/workerid":       {},
+	"internal/discovery":                {"pkg/catalog"},
 	"internal/discovery/workersfile":    {"internal/discovery", "internal/transport/filewatch", "pkg/catalog"},
+	"internal/engines/describe":         {"pkg/catalog"},
 	"internal/node":                     {"internal/...", "pkg/..."},
 	"internal/node/statefile":           {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents", "pkg/reservations"},
-	"internal/selection":                {"internal/selection/admission", "internal/selection/affinity", "internal/selection/approximate", "internal/selection/overload", "internal/selection/pending", "internal/selection/policies", "internal/selection/scopes", "internal/telemetry", "pkg/..."},
+	"internal/selection":                {"internal/selection/admission", "internal/selection/affinity", "internal/selection/approximate", "internal/selection/counts", "internal/selection/overload", "internal/selection/pending", "internal/selection/policies", "internal/selection/scopes", "pkg/..."},
 	"internal/selection/admission":      {"pkg/catalog"},
 	"internal/selection/affinity":       {"pkg/catalog"},
 	"internal/selection/approximate":    {"pkg/memory", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/recovery"},
 	"internal/selection/contract":       {"internal/selection/overload", "pkg/catalog", "pkg/reservations"},
+	"internal/selection/counts":         {"internal/selection/overload", "pkg/catalog", "pkg/selector"},
 	"internal/selection/overload":       {},
 	"internal/selection/pending":        {"pkg/catalog"},
 	"internal/selection/policies":       {"pkg/catalog", "pkg/selector/..."},
 	"internal/selection/scopes":         {"internal/selection/admission", "internal/selection/approximate", "internal/selection/policies", "internal/selection/waitqueue", "pkg/..."},
 	"internal/selection/waitqueue":      {"internal/selection/admission"},
+	"internal/server":                   {},
 	"internal/server/access":            {"internal/transport/clientnet", "internal/transport/filewatch", "pkg/catalog"},
 	"internal/server/connections":       {"pkg/memory", "internal/transport/clientnet"},
-	"internal/server/gateway":           {"internal/server/access", "pkg/memory", "internal/server/gateway/openai", "internal/server/gateway/tokenizer", "internal/selection", "internal/telemetry", "pkg/catalog", "pkg/selector"},
+	"internal/server/gateway":           {"internal/server/access", "pkg/memory", "internal/server/gateway/counts", "internal/server/gateway/openai", "internal/server/gateway/tokenizer", "internal/selection", "pkg/catalog", "pkg/selector"},
+	"internal/server/gateway/counts":    {},
 	"internal/server/gateway/openai":    {},
 	"internal/server/gateway/tokenizer": {"internal/server/gateway/openai"},
 	"internal/server/httpapi":           {"api", "internal/server/access", "internal/conductor", "internal/conductor/conductorapi", "internal/selection/overload", "internal/selection", "internal/node", "pkg/..."},
-	"internal/telemetry":                {"internal/transport/certs", "internal/server/connections", "internal/conductor", "internal/conductor/conductorapi", "internal/selection/overload", "internal/selection/policies", "internal/selection/scopes", "internal/discovery/workersfile", "pkg/..."},
+	"internal/telemetry":                {"internal/transport/certs", "internal/conductor", "internal/selection/counts", "internal/conductor/conductorapi", "internal/selection/overload", "internal/selection/policies", "internal/selection/scopes", "internal/discovery/workersfile", "pkg/..."},
 	"internal/telemetry/logwriter":      {},
+	"internal/telemetry/metrics":        {},
+	"internal/transport":                {},
 	"internal/transport/certs":          {"internal/transport/filewatch"},
 	"internal/transport/clientnet":      {},
 	"internal/transport/curve":          {},
@@ -224,6 +232,33 @@ func TestImports(t *testing.T) {
 			}
 			if strings.HasPrefix(s.dir, "pkg/") && s.dir != client && slices.Contains(notInCore, imported) {
 				t.Errorf("%s imports %s; packages under pkg/ have no log, HTTP or sockets", s.path, imported)
+			}
+		}
+	}
+}
+
+// wings are the folders of internal/ in an order in which each imports only those before it.
+var wings = []string{"container", "codec", "telemetry/metrics", "transport", "selection", "conductor", "discovery", "config", "telemetry", "node", "server"}
+
+// TestWings proves that no wing of internal/ reaches back: what decides about a request knows
+// nothing of how others reach it, of where workers come from, or of what is shown of it.
+func TestWings(t *testing.T) {
+	of := func(dir string) int {
+		return slices.IndexFunc(wings, func(w string) bool { return matches([]string{"internal/" + w + "/..."}, dir) })
+	}
+	for _, s := range sources(t) {
+		if s.test || !strings.HasPrefix(s.dir, "internal/") || s.dir == "internal/arch" {
+			continue
+		}
+		own := of(s.dir)
+		if own < 0 {
+			t.Errorf("%s: no wing of internal/ has %s", s.path, s.dir)
+			continue
+		}
+		for _, imported := range s.imports() {
+			ours, _ := strings.CutPrefix(imported, module)
+			if strings.HasPrefix(ours, "internal/") && of(ours) > own {
+				t.Errorf("%s imports %s, which is a wing above it", s.path, ours)
 			}
 		}
 	}

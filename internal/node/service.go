@@ -26,7 +26,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/internal/selection/waitqueue"
-	"github.com/select-service/select-service/internal/telemetry"
+	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/kvevents"
@@ -127,7 +127,7 @@ type Service struct {
 // workerStreams are the KV event streams of the workers.
 type workerStreams struct {
 	*kvevents.Subscribers
-	lag *telemetry.Histogram // of events, in seconds
+	lag *metrics.Histogram // of events, in seconds
 }
 
 // approximate reports whether the index is predicted from reservations, because engines
@@ -196,7 +196,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 
 // openStreams creates the streams of workers and of publishers, which share their counters.
 func (s *Service) openStreams(source kvevents.Source) {
-	s.streams.lag = telemetry.NewHistogram(telemetry.LagBounds)
+	s.streams.lag = metrics.NewHistogram(metrics.LagBounds)
 	config := kvevents.DefaultConfig(s.config.Threads)
 	config.Streams, config.Replay = s.config.Memory.Account(memory.Streams), s.config.Memory.Account(memory.Replay)
 	config.Lag = func(late time.Duration) { s.streams.lag.Observe(late.Seconds()) }

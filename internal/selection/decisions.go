@@ -7,7 +7,7 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/select-service/select-service/internal/telemetry"
+	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 )
@@ -15,8 +15,8 @@ import (
 // decisions has the most recent choices and their outcomes. Under high load only a part of them
 // is kept, so that keeping them costs next to nothing.
 type decisions struct {
-	limit  int64                // bytes; 0 keeps none
-	errors *telemetry.Histogram // observed over predicted time to first token
+	limit  int64              // bytes; 0 keeps none
+	errors *metrics.Histogram // observed over predicted time to first token
 
 	next atomic.Int64 // when the next decision is due if there were no bursts, in Unix ns
 	seed maphash.Seed

@@ -5,14 +5,14 @@ import (
 	"hash/maphash"
 	"testing"
 
-	"github.com/select-service/select-service/internal/telemetry"
+	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // TestDecisionsMemory: a decision that has made room for others takes no memory for its
 // ranks, but what becomes of it is compared with what was predicted.
 func TestDecisionsMemory(t *testing.T) {
-	d := &decisions{limit: 1 << 16, seed: maphash.MakeSeed(), errors: telemetry.NewHistogram(telemetry.ErrorRatioBounds)}
+	d := &decisions{limit: 1 << 16, seed: maphash.MakeSeed(), errors: metrics.NewHistogram(metrics.ErrorRatioBounds)}
 	const ranks, n = 100, 1000
 	for i := range n {
 		d.keep(&Decision{

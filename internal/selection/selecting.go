@@ -16,10 +16,11 @@ import (
 
 	"github.com/select-service/select-service/internal/selection/affinity"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/counts"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/internal/selection/pending"
 	"github.com/select-service/select-service/internal/selection/scopes"
-	"github.com/select-service/select-service/internal/telemetry"
+	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/pkg/replicasync"
@@ -60,7 +61,7 @@ type API struct {
 	catalog    *catalog.Catalog
 	ledger     *reservations.Ledger
 	scopes     *scopes.Registry
-	selections *telemetry.Selections // counts by model
+	selections *counts.Selections // counts by model
 
 	thresholds
 	idempotency idempotency
@@ -73,13 +74,13 @@ type API struct {
 func New(config Config, c *catalog.Catalog, r *scopes.Registry, l *reservations.Ledger, busy overload.Thresholds, log zerolog.Logger) *API {
 	a := &API{
 		config: config, catalog: c, ledger: l, scopes: r,
-		selections:  telemetry.NewSelections(c),
+		selections:  counts.NewSelections(c),
 		thresholds:  thresholds{busy: overload.NewTable(busy, c.HasModel), catalog: c, log: log},
 		idempotency: idempotency{ledger: l, catalog: c},
 		sessions:    sessions{catalog: c},
 	}
 	a.decisions.limit, a.decisions.seed = config.DecisionBytes, maphash.MakeSeed()
-	a.decisions.errors = telemetry.NewHistogram(telemetry.ErrorRatioBounds)
+	a.decisions.errors = metrics.NewHistogram(metrics.ErrorRatioBounds)
 	third := config.Remembered.Limit() / 3
 	if third > 0 {
 		a.decisions.limit = min(a.decisions.limit, third/4)
@@ -95,7 +96,7 @@ func New(config Config, c *catalog.Catalog, r *scopes.Registry, l *reservations.
 }
 
 // Selections returns the counts of the selections.
-func (a *API) Selections() *telemetry.Selections { return a.selections }
+func (a *API) Selections() *counts.Selections { return a.selections }
 
 // ShareSessions shares the sessions with the replicas that replica follows; process is its id.
 // It must be called before any other use, with sessions on.
@@ -156,7 +157,7 @@ func (a *API) Decisions(own catalog.ScopeFilter, limit int) []Decision {
 
 // TTFTErrors returns the histogram of observed over predicted time to first token, of the kept
 // decisions.
-func (a *API) TTFTErrors() *telemetry.Histogram { return a.decisions.errors }
+func (a *API) TTFTErrors() *metrics.Histogram { return a.decisions.errors }
 
 // PrefillComplete takes a reservation's prefill load off its rank.
 func (a *API) PrefillComplete(id string) error {

@@ -15,8 +15,8 @@ import (
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/affinity"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/counts"
 	"github.com/select-service/select-service/internal/selection/scopes"
-	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
@@ -29,8 +29,8 @@ type selection struct {
 	reservation
 	result Selection
 	wait   queueWait
-	due    keepTime                   // of its decision
-	counts *telemetry.ModelSelections // where it is counted; nil: not counted yet
+	due    keepTime                // of its decision
+	counts *counts.ModelSelections // where it is counted; nil: not counted yet
 }
 
 // reservation is a selection's part of its reservation, from before that is booked.
@@ -571,7 +571,7 @@ func (c *selection) workerLoad(cand *selector.Candidate) *WorkerLoad {
 }
 
 // countsOf returns the counters of the selection's model, or those for all unknown models.
-func (c *selection) countsOf() *telemetry.ModelSelections {
+func (c *selection) countsOf() *counts.ModelSelections {
 	model := c.request.Scope.Model
 	if c.scope == nil && !c.api.catalog.HasModel(model) {
 		return c.api.selections.Others()
@@ -580,41 +580,41 @@ func (c *selection) countsOf() *telemetry.ModelSelections {
 }
 
 // countIssued counts the selection as issued, once, and returns its counters.
-func (c *selection) countIssued() *telemetry.ModelSelections {
+func (c *selection) countIssued() *counts.ModelSelections {
 	if c.counts == nil {
 		c.counts = c.countsOf()
-		c.counts.Issued(telemetry.RouteOf(c.reserve))
+		c.counts.Issued(counts.RouteOf(c.reserve))
 	}
 	return c.counts
 }
 
 // countQueued counts a selection that begins to wait. It counts as issued now, not when it
 // ends: a wait has no limit, and the rate of requests must not depend on it.
-func (c *selection) countQueued() { c.countIssued().Queued(telemetry.RouteOf(c.reserve), 1) }
+func (c *selection) countQueued() { c.countIssued().Queued(counts.RouteOf(c.reserve), 1) }
 
 // countDequeued undoes countQueued.
-func (c *selection) countDequeued() { c.counts.Queued(telemetry.RouteOf(c.reserve), -1) }
+func (c *selection) countDequeued() { c.counts.Queued(counts.RouteOf(c.reserve), -1) }
 
 // countEnded counts a selection that is over. It runs outside all locks.
 func (c *selection) countEnded(err error) {
-	route := telemetry.RouteOf(c.reserve)
-	o := telemetry.OutcomeOf(err, route)
+	route := counts.RouteOf(c.reserve)
+	o := counts.OutcomeOf(err, route)
 	if c.replayed {
-		o = telemetry.Repeated
+		o = counts.Repeated
 	}
-	if o == telemetry.Invalid && c.counts == nil {
+	if o == counts.Invalid && c.counts == nil {
 		c.countsOf().Ended(o, route, err)
 		return
 	}
 	m := c.countIssued()
 	m.Ended(o, route, err)
-	if o == telemetry.NotReady {
+	if o == counts.NotReady {
 		c.api.selections.NoteUnserved(c.request.Scope)
 	}
 	if c.wait.queued {
 		m.Waited(c.wait.time)
 	}
-	if err == nil && o != telemetry.Repeated {
+	if err == nil && o != counts.Repeated {
 		c.countChoice()
 	}
 }

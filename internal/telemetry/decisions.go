@@ -5,33 +5,31 @@ import (
 
 	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/internal/selection/scopes"
+	"github.com/select-service/select-service/internal/telemetry/metrics"
 )
 
 var (
-	decisionFamilies families
+	decisionFamilies metrics.Families
 
-	ttftErrors      = decisionFamilies.histogram("ttft_predicted_error_ratio", "Time from a decision to its prefill_complete over what was predicted of it, of the decisions that are kept.")
-	shadowDecisions = decisionFamilies.counter("shadow_decisions_total", "Decisions beside which a shadow was evaluated, by whether it would have made the same.", "model_name", "policy", "shadow", "choice")
-	shadowCost      = decisionFamilies.gauge("shadow_cost_foregone", "What the decisions have cost the shadow beyond its own choices, in the unit of its cost.", "model_name", "policy", "shadow")
-	shadowTTFT      = decisionFamilies.gauge("shadow_ttft_foregone_seconds", "By how much the predicted time to first token of the decisions is longer than that of the shadow's choices; negative if it is shorter.", "model_name", "policy", "shadow")
+	ttftErrors      = decisionFamilies.Histogram("ttft_predicted_error_ratio", "Time from a decision to its prefill_complete over what was predicted of it, of the decisions that are kept.")
+	shadowDecisions = decisionFamilies.Counter("shadow_decisions_total", "Decisions beside which a shadow was evaluated, by whether it would have made the same.", "model_name", "policy", "shadow", "choice")
+	shadowCost      = decisionFamilies.Gauge("shadow_cost_foregone", "What the decisions have cost the shadow beyond its own choices, in the unit of its cost.", "model_name", "policy", "shadow")
+	shadowTTFT      = decisionFamilies.Gauge("shadow_ttft_foregone_seconds", "By how much the predicted time to first token of the decisions is longer than that of the shadow's choices; negative if it is shorter.", "model_name", "policy", "shadow")
 )
-
-// ErrorRatioBounds are bounds of ratios of an observed to a predicted time.
-var ErrorRatioBounds = []float64{0.1, 0.25, 0.5, 0.75, 0.9, 1.1, 1.5, 2, 4, 10}
 
 // Decisions collects the comparison of shadow policies with the deciding ones, and the
 // accuracy of predictions.
 type Decisions struct {
 	Registry *scopes.Registry
-	Errors   *Histogram
+	Errors   *metrics.Histogram
 }
 
 // Describe implements prometheus.Collector.
-func (Decisions) Describe(ch chan<- *prometheus.Desc) { decisionFamilies.describe(ch) }
+func (Decisions) Describe(ch chan<- *prometheus.Desc) { decisionFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector.
 func (c Decisions) Collect(ch chan<- prometheus.Metric) {
-	sendHistogram(ch, ttftErrors, c.Errors)
+	metrics.SendHistogram(ch, ttftErrors, c.Errors)
 	type key struct{ model, policy, shadow string }
 	sums := map[key]policies.ShadowStats{}
 	for sc, state := range c.Registry.All() {
@@ -49,9 +47,9 @@ func (c Decisions) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	for k, st := range sums {
-		send(ch, shadowDecisions, st.Same, k.model, k.policy, k.shadow, "same")
-		send(ch, shadowDecisions, st.Decisions-st.Same, k.model, k.policy, k.shadow, "other")
-		send(ch, shadowCost, st.CostForegone, k.model, k.policy, k.shadow)
-		send(ch, shadowTTFT, st.TTFTForegone, k.model, k.policy, k.shadow)
+		metrics.Send(ch, shadowDecisions, st.Same, k.model, k.policy, k.shadow, "same")
+		metrics.Send(ch, shadowDecisions, st.Decisions-st.Same, k.model, k.policy, k.shadow, "other")
+		metrics.Send(ch, shadowCost, st.CostForegone, k.model, k.policy, k.shadow)
+		metrics.Send(ch, shadowTTFT, st.TTFTForegone, k.model, k.policy, k.shadow)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/selection/scopes"
+	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/kvevents"
 )
@@ -25,17 +26,17 @@ import (
 //     announced although it had them;
 //   - requests are those of the Conductor API.
 var (
-	indexerFamilies        families
-	indexerRequestFamilies families
+	indexerFamilies        metrics.Families
+	indexerRequestFamilies metrics.Families
 
-	indexerModels    = indexerFamilies.gauge("dynamo_kvindexer_models", "Number of active model+routing-group indexers")
-	indexerWorkers   = indexerFamilies.gauge("dynamo_kvindexer_workers", "Number of registered worker instances")
-	indexerListeners = indexerFamilies.gauge("dynamo_kvindexer_listeners", "Number of ZMQ listeners by status", "status")
-	indexerEvents    = indexerFamilies.counter("dynamo_kvrouter_kv_cache_events_applied", "Total number of KV cache events applied to index", "event_type", "status")
-	indexerWarnings  = indexerFamilies.counter("dynamo_kvrouter_kv_cache_event_warnings", "Total number of suspicious KV cache events seen by the router indexer", "warning_kind")
-	indexerRequests  = indexerRequestFamilies.counter("dynamo_kvindexer_requests_total", "Total HTTP requests", "endpoint", "method")
-	indexerDuration  = indexerRequestFamilies.histogram("dynamo_kvindexer_request_duration_seconds", "HTTP request latency", "endpoint")
-	indexerErrors    = indexerRequestFamilies.counter("dynamo_kvindexer_errors_total", "HTTP error responses (4xx/5xx)", "endpoint", "status_class")
+	indexerModels    = indexerFamilies.Gauge("dynamo_kvindexer_models", "Number of active model+routing-group indexers")
+	indexerWorkers   = indexerFamilies.Gauge("dynamo_kvindexer_workers", "Number of registered worker instances")
+	indexerListeners = indexerFamilies.Gauge("dynamo_kvindexer_listeners", "Number of ZMQ listeners by status", "status")
+	indexerEvents    = indexerFamilies.Counter("dynamo_kvrouter_kv_cache_events_applied", "Total number of KV cache events applied to index", "event_type", "status")
+	indexerWarnings  = indexerFamilies.Counter("dynamo_kvrouter_kv_cache_event_warnings", "Total number of suspicious KV cache events seen by the router indexer", "warning_kind")
+	indexerRequests  = indexerRequestFamilies.Counter("dynamo_kvindexer_requests_total", "Total HTTP requests", "endpoint", "method")
+	indexerDuration  = indexerRequestFamilies.Histogram("dynamo_kvindexer_request_duration_seconds", "HTTP request latency", "endpoint")
+	indexerErrors    = indexerRequestFamilies.Counter("dynamo_kvindexer_errors_total", "HTTP error responses (4xx/5xx)", "endpoint", "status_class")
 )
 
 // DynamoIndexer collects numbers of this service a second time, under the names of
@@ -48,17 +49,17 @@ type DynamoIndexer struct {
 }
 
 // Describe implements prometheus.Collector.
-func (DynamoIndexer) Describe(ch chan<- *prometheus.Desc) { indexerFamilies.describe(ch) }
+func (DynamoIndexer) Describe(ch chan<- *prometheus.Desc) { indexerFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector.
 func (c DynamoIndexer) Collect(ch chan<- prometheus.Metric) {
 	counts := c.Conductor.Counts()
-	send(ch, indexerModels, len(c.Scopes.All())+counts.Spaces)
+	metrics.Send(ch, indexerModels, len(c.Scopes.All())+counts.Spaces)
 	workers := counts.Publishers
 	for _, w := range c.Catalog.List(nil, nil) {
-		workers += oneIf(!w.Tracked)
+		workers += metrics.OneIf(!w.Tracked)
 	}
-	send(ch, indexerWorkers, workers)
+	metrics.Send(ch, indexerWorkers, workers)
 	c.sendListeners(ch)
 	c.sendEvents(ch)
 }
@@ -70,10 +71,10 @@ func (c DynamoIndexer) sendListeners(ch chan<- prometheus.Metric) {
 		all += n
 	}
 	pending := streams[kvevents.Connecting]
-	send(ch, indexerListeners, all-pending, "active")
-	send(ch, indexerListeners, 0, "failed")
-	send(ch, indexerListeners, 0, "paused")
-	send(ch, indexerListeners, pending, "pending")
+	metrics.Send(ch, indexerListeners, all-pending, "active")
+	metrics.Send(ch, indexerListeners, 0, "failed")
+	metrics.Send(ch, indexerListeners, 0, "paused")
+	metrics.Send(ch, indexerListeners, pending, "pending")
 }
 
 // indexerStatuses are those of dynamo.indexer 1.6.1 for an event.
@@ -111,14 +112,14 @@ func (c DynamoIndexer) sendEvents(ch chan<- prometheus.Metric) {
 			}
 		}
 		for _, status := range indexerStatuses {
-			send(ch, indexerEvents, byStatus[status], kind.String(), status)
+			metrics.Send(ch, indexerEvents, byStatus[status], kind.String(), status)
 		}
 	}
 	var again uint64
 	for tier := range tally.Blocks {
 		again += tally.Blocks[tier][kvevents.BlocksKnown] + tally.Blocks[tier][kvevents.BlocksCopied]
 	}
-	send(ch, indexerWarnings, again, "duplicate_store")
+	metrics.Send(ch, indexerWarnings, again, "duplicate_store")
 }
 
 // DynamoIndexerRequests collects the requests of the Conductor API a second time, under the
@@ -127,7 +128,7 @@ type DynamoIndexerRequests struct{ Requests *Requests }
 
 // Describe implements prometheus.Collector.
 func (DynamoIndexerRequests) Describe(ch chan<- *prometheus.Desc) {
-	indexerRequestFamilies.describe(ch)
+	indexerRequestFamilies.Describe(ch)
 }
 
 // Collect implements prometheus.Collector.
@@ -162,13 +163,13 @@ func indexerRoute(listener, route string) (name string, ok bool) {
 type indexerAnswers struct {
 	byMethod map[string]uint64
 	byClass  map[string]uint64 // of errors
-	took     *Histogram
+	took     *metrics.Histogram
 }
 
 func newIndexerAnswers() *indexerAnswers {
 	return &indexerAnswers{
 		byMethod: make(map[string]uint64), byClass: make(map[string]uint64),
-		took: NewHistogram(requestBounds),
+		took: metrics.NewHistogram(metrics.RequestBounds),
 	}
 }
 
@@ -179,15 +180,15 @@ func (sum *indexerAnswers) add(method string, a *answers) {
 			sum.byClass[class+"xx"] += n
 		}
 	}
-	sum.took.add(a.took)
+	sum.took.Add(a.took)
 }
 
 func (sum *indexerAnswers) send(ch chan<- prometheus.Metric, route string) {
-	sendHistogram(ch, indexerDuration, sum.took, route)
+	metrics.SendHistogram(ch, indexerDuration, sum.took, route)
 	for method, n := range sum.byMethod {
-		send(ch, indexerRequests, n, route, method)
+		metrics.Send(ch, indexerRequests, n, route, method)
 	}
 	for class, n := range sum.byClass {
-		send(ch, indexerErrors, n, route, class)
+		metrics.Send(ch, indexerErrors, n, route, class)
 	}
 }

@@ -3,24 +3,25 @@ package telemetry
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
 var (
-	eventFamilies families
+	eventFamilies metrics.Families
 
-	kvEvents       = eventFamilies.counter("kv_events_total", "KV cache events of engines by kind, storage tier and outcome.", "kind", "tier", "outcome")
-	kvEventBlocks  = eventFamilies.counter("kv_event_blocks_total", "Blocks of applied KV cache events by storage tier and outcome.", "tier", "outcome")
-	kvMessages     = eventFamilies.counter("kv_messages_total", "Messages on KV event streams by what happened to them; one may count under several outcomes.", "outcome")
-	kvMessagesLost = eventFamilies.counter("kv_messages_lost_total", "Messages of KV event streams that never arrived and that no replay brought back.")
-	kvGaps         = eventFamilies.counter("kv_gaps_total", "Gaps in the sequence numbers of KV event streams by outcome.", "outcome")
-	kvReplays      = eventFamilies.counter("kv_replays_total", "Replays asked of engines by result.", "result")
-	kvRestarts     = eventFamilies.counter("kv_engine_restarts_total", "Engines found to have started anew; their blocks were dropped.")
-	kvConnections  = eventFamilies.counter("kv_stream_changes_total", "Changes in the connections of KV event streams.", "change")
-	kvCopiesAsSet  = eventFamilies.counter("kv_copies_as_set_total", "KV event streams that announced more copies of blocks than their rank has room for; their copies are not counted.")
-	kvStreams      = eventFamilies.gauge("kv_streams", "KV event streams by state.", "state")
-	kvEventLag     = eventFamilies.histogram("kv_event_lag_seconds", "Age of live KV event messages when they came in, by the engine's time stamp; clocks that differ count.")
+	kvEvents       = eventFamilies.Counter("kv_events_total", "KV cache events of engines by kind, storage tier and outcome.", "kind", "tier", "outcome")
+	kvEventBlocks  = eventFamilies.Counter("kv_event_blocks_total", "Blocks of applied KV cache events by storage tier and outcome.", "tier", "outcome")
+	kvMessages     = eventFamilies.Counter("kv_messages_total", "Messages on KV event streams by what happened to them; one may count under several outcomes.", "outcome")
+	kvMessagesLost = eventFamilies.Counter("kv_messages_lost_total", "Messages of KV event streams that never arrived and that no replay brought back.")
+	kvGaps         = eventFamilies.Counter("kv_gaps_total", "Gaps in the sequence numbers of KV event streams by outcome.", "outcome")
+	kvReplays      = eventFamilies.Counter("kv_replays_total", "Replays asked of engines by result.", "result")
+	kvRestarts     = eventFamilies.Counter("kv_engine_restarts_total", "Engines found to have started anew; their blocks were dropped.")
+	kvConnections  = eventFamilies.Counter("kv_stream_changes_total", "Changes in the connections of KV event streams.", "change")
+	kvCopiesAsSet  = eventFamilies.Counter("kv_copies_as_set_total", "KV event streams that announced more copies of blocks than their rank has room for; their copies are not counted.")
+	kvStreams      = eventFamilies.Gauge("kv_streams", "KV event streams by state.", "state")
+	kvEventLag     = eventFamilies.Histogram("kv_event_lag_seconds", "Age of live KV event messages when they came in, by the engine's time stamp; clocks that differ count.")
 )
 
 // Streams are the KV event streams of a process. Both kinds count in the same
@@ -52,46 +53,46 @@ func (s Streams) states() (count streamStates) {
 // Events collects metrics of KV event streams and their events.
 type Events struct {
 	Streams Streams
-	Lag     *Histogram // age of live messages, in seconds
+	Lag     *metrics.Histogram // age of live messages, in seconds
 }
 
 // Describe implements prometheus.Collector.
-func (Events) Describe(ch chan<- *prometheus.Desc) { eventFamilies.describe(ch) }
+func (Events) Describe(ch chan<- *prometheus.Desc) { eventFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector.
 func (c Events) Collect(ch chan<- prometheus.Metric) {
 	sendMessages(ch, c.Streams.Workers.Counters()) // of the publishers' streams, too
 	for state, n := range c.Streams.states() {
-		send(ch, kvStreams, n, kvevents.StreamState(state).String())
+		metrics.Send(ch, kvStreams, n, kvevents.StreamState(state).String())
 	}
-	sendHistogram(ch, kvEventLag, c.Lag)
+	metrics.SendHistogram(ch, kvEventLag, c.Lag)
 	tally := c.Streams.tally()
 	sendEvents(ch, &tally)
 	sendBlocks(ch, &tally)
-	send(ch, kvCopiesAsSet, tally.CopiesAsSet)
+	metrics.Send(ch, kvCopiesAsSet, tally.CopiesAsSet)
 }
 
 func sendMessages(ch chan<- prometheus.Metric, n *kvevents.Counters) {
-	send(ch, kvMessages, n.Messages.Load(), "received")
-	send(ch, kvMessages, n.Replayed.Load(), "replayed")
-	send(ch, kvMessages, n.Applied.Load(), "applied")
-	send(ch, kvMessages, n.FrameErrors.Load(), "bad_frames")
-	send(ch, kvMessages, n.Undecodable.Load(), "undecodable")
-	send(ch, kvMessages, n.Duplicates.Load(), "duplicate")
-	send(ch, kvMessages, n.Foreign.Load(), "foreign_rank")
-	send(ch, kvMessages, n.Held.Load(), "held")
-	send(ch, kvMessagesLost, n.MessagesLost.Load())
-	send(ch, kvGaps, n.Gaps.Load(), "seen")
-	send(ch, kvGaps, n.GapsLost.Load(), "unrepaired")
-	send(ch, kvReplays, n.ReplayStarts.Load(), "started")
-	send(ch, kvReplays, n.ReplaysAgain.Load(), "asked_again")
+	metrics.Send(ch, kvMessages, n.Messages.Load(), "received")
+	metrics.Send(ch, kvMessages, n.Replayed.Load(), "replayed")
+	metrics.Send(ch, kvMessages, n.Applied.Load(), "applied")
+	metrics.Send(ch, kvMessages, n.FrameErrors.Load(), "bad_frames")
+	metrics.Send(ch, kvMessages, n.Undecodable.Load(), "undecodable")
+	metrics.Send(ch, kvMessages, n.Duplicates.Load(), "duplicate")
+	metrics.Send(ch, kvMessages, n.Foreign.Load(), "foreign_rank")
+	metrics.Send(ch, kvMessages, n.Held.Load(), "held")
+	metrics.Send(ch, kvMessagesLost, n.MessagesLost.Load())
+	metrics.Send(ch, kvGaps, n.Gaps.Load(), "seen")
+	metrics.Send(ch, kvGaps, n.GapsLost.Load(), "unrepaired")
+	metrics.Send(ch, kvReplays, n.ReplayStarts.Load(), "started")
+	metrics.Send(ch, kvReplays, n.ReplaysAgain.Load(), "asked_again")
 	for r := range n.ReplayResults {
-		send(ch, kvReplays, n.ReplayResults[r].Load(), kvevents.ReplayResult(r).String())
+		metrics.Send(ch, kvReplays, n.ReplayResults[r].Load(), kvevents.ReplayResult(r).String())
 	}
-	send(ch, kvRestarts, n.Restarts.Load())
-	send(ch, kvConnections, n.Connects.Load(), "connected")
-	send(ch, kvConnections, n.Disconnects.Load(), "disconnected")
-	send(ch, kvConnections, n.Pauses.Load(), "paused")
+	metrics.Send(ch, kvRestarts, n.Restarts.Load())
+	metrics.Send(ch, kvConnections, n.Connects.Load(), "connected")
+	metrics.Send(ch, kvConnections, n.Disconnects.Load(), "disconnected")
+	metrics.Send(ch, kvConnections, n.Pauses.Load(), "paused")
 }
 
 // alwaysShown reports whether the series of events of a kind on a tier exists before the first
@@ -109,7 +110,7 @@ func sendEvents(ch chan<- prometheus.Metric, tally *kvevents.Tally) {
 		for tier := range tally.Events[kind] {
 			for reason, n := range tally.Events[kind][tier] {
 				if n > 0 || alwaysShown(kvevents.Kind(kind), tier) {
-					send(ch, kvEvents, n, kvevents.Kind(kind).String(), kvevents.TierLabel(tier), kvevents.Reason(reason).String())
+					metrics.Send(ch, kvEvents, n, kvevents.Kind(kind).String(), kvevents.TierLabel(tier), kvevents.Reason(reason).String())
 				}
 			}
 		}
@@ -120,7 +121,7 @@ func sendBlocks(ch chan<- prometheus.Metric, tally *kvevents.Tally) {
 	for tier := range tally.Blocks {
 		for o, n := range tally.Blocks[tier] {
 			if n > 0 || tier == int(indexer.Device) {
-				send(ch, kvEventBlocks, n, kvevents.TierLabel(tier), kvevents.BlockOutcome(o).String())
+				metrics.Send(ch, kvEventBlocks, n, kvevents.TierLabel(tier), kvevents.BlockOutcome(o).String())
 			}
 		}
 	}

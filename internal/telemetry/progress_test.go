@@ -8,6 +8,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/discovery/workersfile"
+	"github.com/select-service/select-service/internal/selection/counts"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/recovery"
 )
@@ -54,21 +55,21 @@ func TestWorkersFile(t *testing.T) {
 // model and its endpoint, and its wait is observed. The selections of models that
 // the catalog lacks have no model.
 func TestSelectionsThatWait(t *testing.T) {
-	s := NewSelections(catalog.New(catalog.Settings{}, nil))
+	s := counts.NewSelections(catalog.New(catalog.Settings{}, nil))
 	m := s.Of("unknown")
 	if m != s.Others() {
 		t.Fatal("a model that the catalog lacks has counts of its own")
 	}
-	m.Issued(RouteReserve)
-	m.Queued(RouteReserve, 1)
+	m.Issued(counts.RouteReserve)
+	m.Queued(counts.RouteReserve, 1)
 	wantLines(t, scrape(t, Handler("", s)),
 		`dynamo_queued_requests{endpoint="select_and_reserve",model=""} 1`,
 		`dynamo_queued_requests{endpoint="select",model=""} 0`,
 		`dynamo_frontend_queued_requests{model=""} 1`,
 	)
-	m.Queued(RouteReserve, -1)
+	m.Queued(counts.RouteReserve, -1)
 	m.Waited(3 * time.Second)
-	m.Ended(QueueFull, RouteReserve, nil)
+	m.Ended(counts.QueueFull, counts.RouteReserve, nil)
 	wantLines(t, scrape(t, Handler("", s)),
 		`dynamo_queued_requests{endpoint="select_and_reserve",model=""} 0`,
 		`select_service_queue_wait_seconds_sum{model_name=""} 3`,

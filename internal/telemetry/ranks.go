@@ -8,26 +8,27 @@ import (
 
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/internal/selection/scopes"
+	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
 var (
-	rankFamilies families
+	rankFamilies metrics.Families
 	rankLabels   = []string{"model_name", "tenant_id", "worker_id", "dp_rank"}
 	// frontendLabels are those of Dynamo's frontend.
 	frontendLabels = []string{"worker_id", "dp_rank", "worker_type"}
 
-	rankActiveBlocks   = rankFamilies.gauge("rank_active_kv_blocks", "KV blocks of the reservations on a rank.", rankLabels...)
-	rankPrefillTokens  = rankFamilies.gauge("rank_active_prefill_tokens", "Prompt tokens that a rank still has to compute for its reservations.", rankLabels...)
-	rankActiveRequests = rankFamilies.gauge("rank_active_requests", "Reservations on a rank.", rankLabels...)
-	rankUsedBlocks     = rankFamilies.gauge("rank_used_kv_blocks", "KV blocks on a rank's device that the index knows of; cached ones that nothing uses count.", rankLabels...)
-	rankTotalBlocks    = rankFamilies.gauge("rank_total_kv_blocks", "KV blocks that a rank's device has room for, where the worker's record says.", rankLabels...)
-	rankBatchedTokens  = rankFamilies.gauge("rank_max_num_batched_tokens", "Prompt tokens that a rank computes in one step, where the worker's record says.", rankLabels...)
-	ranksUnlisted      = rankFamilies.gauge("ranks_unlisted", "Ranks that are too many to have series of their own.")
-	workerOverloaded   = rankFamilies.gauge("worker_overloaded", "1 if all ranks of a worker are above a busy threshold, else 0; only for models that have a threshold.", rankLabels[:3]...)
-	frontendBlocks     = rankFamilies.gauge("dynamo_frontend_worker_active_decode_blocks", "The same as select_service_rank_active_kv_blocks, without the slot tracker's workers.", frontendLabels...)
-	frontendPrefill    = rankFamilies.gauge("dynamo_frontend_worker_active_prefill_tokens", "The same as select_service_rank_active_prefill_tokens, without the slot tracker's workers.", frontendLabels...)
+	rankActiveBlocks   = rankFamilies.Gauge("rank_active_kv_blocks", "KV blocks of the reservations on a rank.", rankLabels...)
+	rankPrefillTokens  = rankFamilies.Gauge("rank_active_prefill_tokens", "Prompt tokens that a rank still has to compute for its reservations.", rankLabels...)
+	rankActiveRequests = rankFamilies.Gauge("rank_active_requests", "Reservations on a rank.", rankLabels...)
+	rankUsedBlocks     = rankFamilies.Gauge("rank_used_kv_blocks", "KV blocks on a rank's device that the index knows of; cached ones that nothing uses count.", rankLabels...)
+	rankTotalBlocks    = rankFamilies.Gauge("rank_total_kv_blocks", "KV blocks that a rank's device has room for, where the worker's record says.", rankLabels...)
+	rankBatchedTokens  = rankFamilies.Gauge("rank_max_num_batched_tokens", "Prompt tokens that a rank computes in one step, where the worker's record says.", rankLabels...)
+	ranksUnlisted      = rankFamilies.Gauge("ranks_unlisted", "Ranks that are too many to have series of their own.")
+	workerOverloaded   = rankFamilies.Gauge("worker_overloaded", "1 if all ranks of a worker are above a busy threshold, else 0; only for models that have a threshold.", rankLabels[:3]...)
+	frontendBlocks     = rankFamilies.Gauge("dynamo_frontend_worker_active_decode_blocks", "The same as select_service_rank_active_kv_blocks, without the slot tracker's workers.", frontendLabels...)
+	frontendPrefill    = rankFamilies.Gauge("dynamo_frontend_worker_active_prefill_tokens", "The same as select_service_rank_active_prefill_tokens, without the slot tracker's workers.", frontendLabels...)
 )
 
 // maxListedRanks bounds the ranks, and the workers, that have series of their
@@ -49,7 +50,7 @@ type Ranks struct {
 }
 
 // Describe implements prometheus.Collector.
-func (Ranks) Describe(ch chan<- *prometheus.Desc) { rankFamilies.describe(ch) }
+func (Ranks) Describe(ch chan<- *prometheus.Desc) { rankFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector. It goes through the ranks in order of
 // scope, worker and rank, and reads the ledger and the index once for each scope.
@@ -59,7 +60,7 @@ func (c Ranks) Collect(ch chan<- prometheus.Metric) {
 		r.read(snap)
 		r.send(ch)
 	}
-	send(ch, ranksUnlisted, r.unlisted)
+	metrics.Send(ch, ranksUnlisted, r.unlisted)
 }
 
 // rankList reads the ranks of one scope after the other.
@@ -143,23 +144,23 @@ func (r *rankList) send(ch chan<- prometheus.Metric) {
 		if int(l.Slot) < len(r.used) {
 			used = r.used[l.Slot]
 		}
-		send(ch, rankActiveBlocks, l.blocks, labels...)
-		send(ch, rankPrefillTokens, l.prefill, labels...)
-		send(ch, rankActiveRequests, l.requests, labels...)
-		send(ch, rankUsedBlocks, used, labels...)
+		metrics.Send(ch, rankActiveBlocks, l.blocks, labels...)
+		metrics.Send(ch, rankPrefillTokens, l.prefill, labels...)
+		metrics.Send(ch, rankActiveRequests, l.requests, labels...)
+		metrics.Send(ch, rankUsedBlocks, used, labels...)
 		limit := r.Capacity(l.Worker)
 		if limit.KVBlocks > 0 {
-			send(ch, rankTotalBlocks, limit.KVBlocks, labels...)
+			metrics.Send(ch, rankTotalBlocks, limit.KVBlocks, labels...)
 		}
 		if limit.BatchedTokens > 0 {
-			send(ch, rankBatchedTokens, limit.BatchedTokens, labels...)
+			metrics.Send(ch, rankBatchedTokens, limit.BatchedTokens, labels...)
 		}
 		if !l.Worker.Tracked {
-			send(ch, frontendBlocks, l.blocks, worker, dp, "select")
-			send(ch, frontendPrefill, l.prefill, worker, dp, "select")
+			metrics.Send(ch, frontendBlocks, l.blocks, worker, dp, "select")
+			metrics.Send(ch, frontendPrefill, l.prefill, worker, dp, "select")
 		}
 	}
 	for _, w := range r.workers {
-		send(ch, workerOverloaded, oneIf(w.overloaded), model, tenant, strconv.FormatUint(w.id, 10))
+		metrics.Send(ch, workerOverloaded, metrics.OneIf(w.overloaded), model, tenant, strconv.FormatUint(w.id, 10))
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/select-service/select-service/internal/telemetry/metrics"
 )
 
 // maxScrapes bounds the concurrent scrapes, each of which takes memory for every series.
@@ -32,16 +34,16 @@ func newRegistry(version string, subjects []prometheus.Collector) *prometheus.Re
 }
 
 var (
-	buildFamilies families
+	buildFamilies metrics.Families
 
-	buildInfo = buildFamilies.gauge("build_info", "Always 1; the label tells the version of the service.", "version")
+	buildInfo = buildFamilies.Gauge("build_info", "Always 1; the label tells the version of the service.", "version")
 )
 
 // build collects the version of the service.
 type build struct{ version string }
 
 // Describe implements prometheus.Collector.
-func (build) Describe(ch chan<- *prometheus.Desc) { buildFamilies.describe(ch) }
+func (build) Describe(ch chan<- *prometheus.Desc) { buildFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector.
-func (b build) Collect(ch chan<- prometheus.Metric) { send(ch, buildInfo, 1, b.version) }
+func (b build) Collect(ch chan<- prometheus.Metric) { metrics.Send(ch, buildInfo, 1, b.version) }

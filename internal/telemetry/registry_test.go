@@ -13,31 +13,36 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/select-service/select-service/internal/selection/counts"
+	"github.com/select-service/select-service/internal/server/connections"
+	gateway "github.com/select-service/select-service/internal/server/gateway/counts"
+	"github.com/select-service/select-service/internal/telemetry/metrics"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write golden files")
 
 // declared are the families of all collectors, by whether they are shown only
 // with Dynamo's aliases.
-func declared(aliases bool) []family {
-	lists := []*families{
-		&workerFamilies, &workersFileFamilies, &rankFamilies, &scopeFamilies, &reservationFamilies, &selectionFamilies, &decisionFamilies,
-		&eventFamilies, &conductorFamilies, &replicaFamilies, &recoveryFamilies, &snapshotFamilies, &requestFamilies, &buildFamilies, &processFamilies, &memoryFamilies, &socketFamilies, &predictionFamilies, &gatewayFamilies,
+func declared(aliases bool) []metrics.Family {
+	lists := []*metrics.Families{
+		&workerFamilies, &workersFileFamilies, &rankFamilies, &scopeFamilies, &reservationFamilies, &counts.Families, &decisionFamilies,
+		&eventFamilies, &conductorFamilies, &replicaFamilies, &recoveryFamilies, &snapshotFamilies, &requestFamilies, &buildFamilies, &processFamilies, &memoryFamilies, &socketFamilies, &predictionFamilies, &gateway.Families, &connections.Families,
 	}
 	if aliases {
-		lists = []*families{&indexerFamilies, &indexerRequestFamilies}
+		lists = []*metrics.Families{&indexerFamilies, &indexerRequestFamilies}
 	}
-	var all []family
+	var all []metrics.Family
 	for _, list := range lists {
-		all = append(all, list.all...)
+		all = append(all, list.All...)
 	}
-	slices.SortFunc(all, func(a, b family) int { return strings.Compare(a.name, b.name) })
+	slices.SortFunc(all, func(a, b metrics.Family) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }
 
 // typeOf is the family's type as Prometheus names it.
-func typeOf(f family) string {
-	switch f.kind {
+func typeOf(f metrics.Family) string {
+	switch f.Kind {
 	case prometheus.CounterValue:
 		return "counter"
 	case prometheus.GaugeValue:
@@ -53,8 +58,8 @@ func TestFamilies(t *testing.T) {
 	for name, aliases := range map[string]bool{"families": false, "aliases": true} {
 		var got strings.Builder
 		for _, f := range declared(aliases) {
-			labels := slices.Sorted(slices.Values(f.labels))
-			fmt.Fprintf(&got, "# HELP %s %s\n# TYPE %s %s\n%s{%s}\n", f.name, f.help, f.name, typeOf(f), f.name, strings.Join(labels, ","))
+			labels := slices.Sorted(slices.Values(f.Labels))
+			fmt.Fprintf(&got, "# HELP %s %s\n# TYPE %s %s\n%s{%s}\n", f.Name, f.Help, f.Name, typeOf(f), f.Name, strings.Join(labels, ","))
 		}
 		golden := "testdata/" + name + ".golden"
 		if *rewrite {
@@ -73,16 +78,16 @@ func TestFamilies(t *testing.T) {
 }
 
 // oneOfEach collects one sample of each family.
-type oneOfEach []family
+type oneOfEach []metrics.Family
 
-func (e oneOfEach) Describe(ch chan<- *prometheus.Desc) { (&families{e}).describe(ch) }
+func (e oneOfEach) Describe(ch chan<- *prometheus.Desc) { (&metrics.Families{All: e}).Describe(ch) }
 
 func (e oneOfEach) Collect(ch chan<- prometheus.Metric) {
 	for _, f := range e {
 		if typeOf(f) == "histogram" {
-			sendHistogram(ch, f, NewHistogram([]float64{1}), f.labels...)
+			metrics.SendHistogram(ch, f, metrics.NewHistogram([]float64{1}), f.Labels...)
 		} else {
-			send(ch, f, 1, f.labels...)
+			metrics.Send(ch, f, 1, f.Labels...)
 		}
 	}
 }
@@ -115,11 +120,9 @@ func TestNoSubjects(t *testing.T) {
 
 // collector sends what a function sends, of families of its own.
 type collector struct {
-	families
+	metrics.Families
 	collect func(chan<- prometheus.Metric)
 }
-
-func (c *collector) Describe(ch chan<- *prometheus.Desc) { c.describe(ch) }
 
 func (c *collector) Collect(ch chan<- prometheus.Metric) { c.collect(ch) }
 
@@ -127,15 +130,15 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) { c.collect(ch) }
 // the scrape and not the process.
 func TestBadSample(t *testing.T) {
 	var c collector
-	g, h := c.gauge("gauge", "Help.", "label"), c.histogram("histogram", "Help.", "label")
+	g, h := c.Gauge("gauge", "Help.", "label"), c.Histogram("histogram", "Help.", "label")
 	for name, collect := range map[string]func(chan<- prometheus.Metric){
-		"labels":    func(ch chan<- prometheus.Metric) { send(ch, g, 1, "a", "b") },
-		"histogram": func(ch chan<- prometheus.Metric) { sendHistogram(ch, h, NewHistogram(nil), "a", "b") },
+		"labels":    func(ch chan<- prometheus.Metric) { metrics.Send(ch, g, 1, "a", "b") },
+		"histogram": func(ch chan<- prometheus.Metric) { metrics.SendHistogram(ch, h, metrics.NewHistogram(nil), "a", "b") },
 		"twice": func(ch chan<- prometheus.Metric) {
-			send(ch, g, 1, "a")
-			send(ch, g, 2, "a")
+			metrics.Send(ch, g, 1, "a")
+			metrics.Send(ch, g, 2, "a")
 		},
-		"no UTF-8": func(ch chan<- prometheus.Metric) { send(ch, g, 1, "\xff") },
+		"no UTF-8": func(ch chan<- prometheus.Metric) { metrics.Send(ch, g, 1, "\xff") },
 	} {
 		c.collect = collect
 		rec := httptest.NewRecorder()
@@ -149,10 +152,10 @@ func TestBadSample(t *testing.T) {
 // TestCollectedOnceForEveryScrape: nothing is cached.
 func TestCollectedOnceForEveryScrape(t *testing.T) {
 	var c collector
-	g, n := c.gauge("gauge", "Help."), 0
+	g, n := c.Gauge("gauge", "Help."), 0
 	c.collect = func(ch chan<- prometheus.Metric) {
 		n++
-		send(ch, g, n)
+		metrics.Send(ch, g, n)
 	}
 	h := Handler("", &c)
 	for i := range 3 {
@@ -172,7 +175,7 @@ func TestScrapesAtATime(t *testing.T) {
 	h := Handler("", &collector{collect: func(chan<- prometheus.Metric) {
 		collecting <- true
 		<-release
-	}, families: families{workerFamilies.all[:1]}})
+	}, Families: metrics.Families{All: workerFamilies.All[:1]}})
 	status := func() int {
 		rec := httptest.NewRecorder()
 		h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
@@ -207,11 +210,11 @@ func TestScrapesAtATime(t *testing.T) {
 // TestEscaping: label values may be any text.
 func TestEscaping(t *testing.T) {
 	var c collector
-	g := c.gauge("gauge", "Help.", "model")
+	g := c.Gauge("gauge", "Help.", "model")
 	c.collect = func(ch chan<- prometheus.Metric) {
-		send(ch, g, 1, "a\"b\\c\nd{},=é")
-		send(ch, g, 2, "")
-		send(ch, g, 3, "\x00\t")
+		metrics.Send(ch, g, 1, "a\"b\\c\nd{},=é")
+		metrics.Send(ch, g, 2, "")
+		metrics.Send(ch, g, 3, "\x00\t")
 	}
 	body := scrape(t, Handler("", &c))
 	for _, want := range []string{`{model="a\"b\\c\nd{},=é"} 1`, `{model=""} 2`, "{model=\"\x00\t\"} 3"} {

@@ -11,15 +11,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/telemetry/metrics"
 )
 
 var (
-	requestFamilies families
+	requestFamilies metrics.Families
 
-	httpRequests = requestFamilies.counter("http_requests_total", "HTTP requests answered, by route; those that found none have no method.", "listener", "method", "route", "code")
-	httpDuration = requestFamilies.histogram("http_request_duration_seconds", "Time from the arrival of an HTTP request to the end of its answer, time in the wait queue included.", "listener", "method", "route")
-	httpInFlight = requestFamilies.gauge("http_requests_in_flight", "HTTP requests that are not answered yet.", "listener")
-	limitRefused = requestFamilies.counter("limit_refused_total", "HTTP requests that were refused because of a limit: too many of something, or a value too large.", "limit")
+	httpRequests = requestFamilies.Counter("http_requests_total", "HTTP requests answered, by route; those that found none have no method.", "listener", "method", "route", "code")
+	httpDuration = requestFamilies.Histogram("http_request_duration_seconds", "Time from the arrival of an HTTP request to the end of its answer, time in the wait queue included.", "listener", "method", "route")
+	httpInFlight = requestFamilies.Gauge("http_requests_in_flight", "HTTP requests that are not answered yet.", "listener")
+	limitRefused = requestFamilies.Counter("limit_refused_total", "HTTP requests that were refused because of a limit: too many of something, or a value too large.", "limit")
 )
 
 // Requests counts HTTP requests by listener, method, route and status, and
@@ -77,7 +78,7 @@ type endpoint struct{ method, route string }
 type answers struct {
 	// byCode counts the statuses 100 to 599, and in its last element all others.
 	byCode [lastCode - firstCode + 2]atomic.Uint64
-	took   *Histogram
+	took   *metrics.Histogram
 }
 
 const (
@@ -129,7 +130,7 @@ func (l *Listener) add(e endpoint) *answers {
 			return all[e]
 		}
 	}
-	a := &answers{took: NewHistogram(requestBounds)}
+	a := &answers{took: metrics.NewHistogram(metrics.RequestBounds)}
 	next := maps.Clone(all)
 	next[e] = a
 	l.routes.Store(&next)
@@ -156,19 +157,19 @@ func (a *answers) codes() iter.Seq2[string, uint64] {
 }
 
 // Describe implements prometheus.Collector.
-func (r *Requests) Describe(ch chan<- *prometheus.Desc) { requestFamilies.describe(ch) }
+func (r *Requests) Describe(ch chan<- *prometheus.Desc) { requestFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector.
 func (r *Requests) Collect(ch chan<- prometheus.Metric) {
 	for limit, n := range r.refused {
-		send(ch, limitRefused, n.Load(), limit)
+		metrics.Send(ch, limitRefused, n.Load(), limit)
 	}
 	for _, l := range r.all() {
-		send(ch, httpInFlight, l.inFlight.Load(), l.name)
+		metrics.Send(ch, httpInFlight, l.inFlight.Load(), l.name)
 		for e, a := range *l.routes.Load() {
-			sendHistogram(ch, httpDuration, a.took, l.name, e.method, e.route)
+			metrics.SendHistogram(ch, httpDuration, a.took, l.name, e.method, e.route)
 			for code, n := range a.codes() {
-				send(ch, httpRequests, n, l.name, e.method, e.route, code)
+				metrics.Send(ch, httpRequests, n, l.name, e.method, e.route, code)
 			}
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/select-service/select-service/internal/selection/counts"
 )
 
 // TestRequests: known requests give exactly these series.
@@ -116,7 +118,7 @@ func TestRequestsInParallel(t *testing.T) {
 
 // TestAliases holds the aliases against a scrape of dynamo.indexer 1.6.1, after
 // some requests and events: names, types, help texts, labels, bounds of
-// histograms. The record leaves out durations of most endpoints, and a family
+// histograms. The record leaves out durations of most endpoints, and a metrics.Family
 // about a filter that there is none of here.
 func TestAliases(t *testing.T) {
 	record, err := os.ReadFile("testdata/dynamo_indexer.txt")
@@ -126,9 +128,9 @@ func TestAliases(t *testing.T) {
 	theirs := shapes(string(record))
 	r := NewRequests()
 	r.Listener("conductor").End(http.MethodPost, "/query", 404, 3*time.Millisecond)
-	aliases := oneOfEach(indexerFamilies.all)
-	ours := shapes(scrape(t, Handler("", oneOfEach(selectionFamilies.all), aliases, DynamoIndexerRequests{r})))
-	off := shapes(scrape(t, Handler("", oneOfEach(selectionFamilies.all))))
+	aliases := oneOfEach(indexerFamilies.All)
+	ours := shapes(scrape(t, Handler("", oneOfEach(counts.Families.All), aliases, DynamoIndexerRequests{r})))
+	off := shapes(scrape(t, Handler("", oneOfEach(counts.Families.All))))
 	for name, want := range theirs {
 		if got := ours[name]; !slices.Equal(got, want) {
 			t.Errorf("%s is\n%q, want\n%q", name, got, want)

@@ -6,29 +6,30 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/select-service/select-service/internal/selection/scopes"
+	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
 var (
-	scopeFamilies families
+	scopeFamilies metrics.Families
 
-	indexBlocks    = scopeFamilies.gauge("index_blocks", "Blocks in the index by storage tier, counted once for each rank that holds them.", "tier")
-	indexUnique    = scopeFamilies.gauge("index_unique_blocks", "Distinct blocks in the index.")
-	indexCopies    = scopeFamilies.gauge("index_block_copies", "Further copies that ranks have of their blocks.")
-	indexOrphans   = scopeFamilies.gauge("index_orphan_blocks", "Blocks kept out of answers until their parent comes.")
-	indexBytes     = scopeFamilies.gauge("index_bytes", "Memory of the index.")
-	hybridPrefixes = scopeFamilies.counter("hybrid_prefixes_total", "Cached prefixes looked up on ranks whose engines have several attention groups, by whether all groups could serve what the main one has.", "outcome")
-	hybridBlocks   = scopeFamilies.counter("hybrid_shortened_blocks_total", "Blocks by which such prefixes were shorter than the main group's.")
-	queuedRequests = scopeFamilies.gauge("queued_requests", "Selections that wait for a rank that is not busy.")
-	queuedTokens   = scopeFamilies.gauge("queued_tokens", "Prompt tokens of the selections that wait.")
+	indexBlocks    = scopeFamilies.Gauge("index_blocks", "Blocks in the index by storage tier, counted once for each rank that holds them.", "tier")
+	indexUnique    = scopeFamilies.Gauge("index_unique_blocks", "Distinct blocks in the index.")
+	indexCopies    = scopeFamilies.Gauge("index_block_copies", "Further copies that ranks have of their blocks.")
+	indexOrphans   = scopeFamilies.Gauge("index_orphan_blocks", "Blocks kept out of answers until their parent comes.")
+	indexBytes     = scopeFamilies.Gauge("index_bytes", "Memory of the index.")
+	hybridPrefixes = scopeFamilies.Counter("hybrid_prefixes_total", "Cached prefixes looked up on ranks whose engines have several attention groups, by whether all groups could serve what the main one has.", "outcome")
+	hybridBlocks   = scopeFamilies.Counter("hybrid_shortened_blocks_total", "Blocks by which such prefixes were shorter than the main group's.")
+	queuedRequests = scopeFamilies.Gauge("queued_requests", "Selections that wait for a rank that is not busy.")
+	queuedTokens   = scopeFamilies.Gauge("queued_tokens", "Prompt tokens of the selections that wait.")
 )
 
 // Scopes collects the indexes and the wait queues of all scopes.
 type Scopes struct{ Registry *scopes.Registry }
 
 // Describe implements prometheus.Collector.
-func (Scopes) Describe(ch chan<- *prometheus.Desc) { scopeFamilies.describe(ch) }
+func (Scopes) Describe(ch chan<- *prometheus.Desc) { scopeFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector.
 func (c Scopes) Collect(ch chan<- prometheus.Metric) {
@@ -49,24 +50,24 @@ func (c Scopes) Collect(ch chan<- prometheus.Metric) {
 		tokens += t
 	}
 	sendByTier(ch, indexBlocks, index.Blocks)
-	send(ch, indexUnique, index.Unique)
-	send(ch, indexOrphans, index.Orphans)
-	send(ch, indexCopies, index.Copies)
-	send(ch, indexBytes, index.Bytes)
+	metrics.Send(ch, indexUnique, index.Unique)
+	metrics.Send(ch, indexOrphans, index.Orphans)
+	metrics.Send(ch, indexCopies, index.Copies)
+	metrics.Send(ch, indexBytes, index.Bytes)
 	hybrid := c.Registry.Hybrid()
-	send(ch, hybridPrefixes, hybrid.Whole.Load(), "whole")
-	send(ch, hybridPrefixes, hybrid.Shortened.Load(), "shortened")
-	send(ch, hybridBlocks, hybrid.Blocks.Load())
-	send(ch, queuedRequests, requests)
-	send(ch, queuedTokens, tokens)
+	metrics.Send(ch, hybridPrefixes, hybrid.Whole.Load(), "whole")
+	metrics.Send(ch, hybridPrefixes, hybrid.Shortened.Load(), "shortened")
+	metrics.Send(ch, hybridBlocks, hybrid.Blocks.Load())
+	metrics.Send(ch, queuedRequests, requests)
+	metrics.Send(ch, queuedTokens, tokens)
 }
 
 var (
-	reservationFamilies families
+	reservationFamilies metrics.Families
 
-	reservationsLive  = reservationFamilies.gauge("reservations_live", "Reservations that are not freed.")
-	reservationEvents = reservationFamilies.counter("reservation_events_total", "Reservations booked and ended, by event; lease_expired is a part of expired, freed_late is a free that came after the reservation had expired, displaced made room for those of a replica that had told of fewer.", "event")
-	rememberedEntries = reservationFamilies.gauge("remembered_entries", "What is kept for callers that come back, by kind: first answers of live reservations, selections that wait to be booked, sessions, predicted blocks; session_waiters are the requests that wait for the first one of their session.", "kind")
+	reservationsLive  = reservationFamilies.Gauge("reservations_live", "Reservations that are not freed.")
+	reservationEvents = reservationFamilies.Counter("reservation_events_total", "Reservations booked and ended, by event; lease_expired is a part of expired, freed_late is a free that came after the reservation had expired, displaced made room for those of a replica that had told of fewer.", "event")
+	rememberedEntries = reservationFamilies.Gauge("remembered_entries", "What is kept for callers that come back, by kind: first answers of live reservations, selections that wait to be booked, sessions, predicted blocks; session_waiters are the requests that wait for the first one of their session.", "kind")
 )
 
 // Reservations collects the ledger's counts, and the amount of state kept for later requests.
@@ -77,20 +78,20 @@ type Reservations struct {
 }
 
 // Describe implements prometheus.Collector.
-func (Reservations) Describe(ch chan<- *prometheus.Desc) { reservationFamilies.describe(ch) }
+func (Reservations) Describe(ch chan<- *prometheus.Desc) { reservationFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector.
 func (c Reservations) Collect(ch chan<- prometheus.Metric) {
 	st := c.Ledger.Stats()
-	send(ch, reservationsLive, st.Live)
-	send(ch, reservationEvents, st.Booked, "booked")
-	send(ch, reservationEvents, st.Freed, "freed")
-	send(ch, reservationEvents, st.Expired, "expired")
-	send(ch, reservationEvents, st.LeasesExpired, "lease_expired")
-	send(ch, reservationEvents, st.Dropped, "dropped")
-	send(ch, reservationEvents, st.Displaced, "displaced")
-	send(ch, reservationEvents, st.Late, "freed_late")
+	metrics.Send(ch, reservationsLive, st.Live)
+	metrics.Send(ch, reservationEvents, st.Booked, "booked")
+	metrics.Send(ch, reservationEvents, st.Freed, "freed")
+	metrics.Send(ch, reservationEvents, st.Expired, "expired")
+	metrics.Send(ch, reservationEvents, st.LeasesExpired, "lease_expired")
+	metrics.Send(ch, reservationEvents, st.Dropped, "dropped")
+	metrics.Send(ch, reservationEvents, st.Displaced, "displaced")
+	metrics.Send(ch, reservationEvents, st.Late, "freed_late")
 	for kind, n := range c.Remembered {
-		send(ch, rememberedEntries, n, kind)
+		metrics.Send(ch, rememberedEntries, n, kind)
 	}
 }

@@ -4,16 +4,18 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/select-service/select-service/internal/telemetry/metrics"
 )
 
 var (
-	snapshotFamilies families
+	snapshotFamilies metrics.Families
 
-	snapshotAge      = snapshotFamilies.gauge("snapshot_age_seconds", "Time since the last snapshot was written to disk, if one was.")
-	snapshotBytes    = snapshotFamilies.gauge("snapshot_bytes", "Size of the last snapshot that was written to disk.")
-	snapshotSeconds  = snapshotFamilies.gauge("snapshot_seconds", "Time that it took to write the last snapshot, with its pauses.")
-	snapshotFailures = snapshotFamilies.counter("snapshot_failures_total", "Snapshots that could not be written or, at start, used; what did not fit into one.", "reason")
-	snapshotRanks    = snapshotFamilies.gauge("snapshot_ranks", "Ranks of the snapshot that was read at start, by what became of their blocks.", "state")
+	snapshotAge      = snapshotFamilies.Gauge("snapshot_age_seconds", "Time since the last snapshot was written to disk, if one was.")
+	snapshotBytes    = snapshotFamilies.Gauge("snapshot_bytes", "Size of the last snapshot that was written to disk.")
+	snapshotSeconds  = snapshotFamilies.Gauge("snapshot_seconds", "Time that it took to write the last snapshot, with its pauses.")
+	snapshotFailures = snapshotFamilies.Counter("snapshot_failures_total", "Snapshots that could not be written or, at start, used; what did not fit into one.", "reason")
+	snapshotRanks    = snapshotFamilies.Gauge("snapshot_ranks", "Ranks of the snapshot that was read at start, by what became of their blocks.", "state")
 )
 
 // SnapshotStats has the state of the snapshots on disk.
@@ -30,7 +32,7 @@ type SnapshotStats struct {
 type Snapshots struct{ Read func() SnapshotStats }
 
 // Describe implements prometheus.Collector.
-func (Snapshots) Describe(ch chan<- *prometheus.Desc) { snapshotFamilies.describe(ch) }
+func (Snapshots) Describe(ch chan<- *prometheus.Desc) { snapshotFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector.
 func (c Snapshots) Collect(ch chan<- prometheus.Metric) {
@@ -39,9 +41,9 @@ func (c Snapshots) Collect(ch chan<- prometheus.Metric) {
 	}
 	st := c.Read()
 	if st.Written {
-		send(ch, snapshotAge, st.Age.Seconds())
-		send(ch, snapshotBytes, st.Bytes)
-		send(ch, snapshotSeconds, st.Took.Seconds())
+		metrics.Send(ch, snapshotAge, st.Age.Seconds())
+		metrics.Send(ch, snapshotBytes, st.Bytes)
+		metrics.Send(ch, snapshotSeconds, st.Took.Seconds())
 	}
 	sendByName(ch, snapshotFailures, st.Failures)
 	sendByName(ch, snapshotRanks, st.Ranks)

@@ -1,12 +1,16 @@
 package telemetry
 
+import (
+	"github.com/select-service/select-service/internal/telemetry/metrics"
+)
+
 import "github.com/prometheus/client_golang/prometheus"
 
 var (
-	socketFamilies families
+	socketFamilies metrics.Families
 
-	streamRefused = socketFamilies.counter("stream_refused_total", "ZMQ connections of engines and replicas that were refused or given up for what the other side did, by reason.", "reason")
-	replicaBehind = socketFamilies.counter("replica_behind_total", "Messages that a subscriber of this replica did not get because it was too far behind.")
+	streamRefused = socketFamilies.Counter("stream_refused_total", "ZMQ connections of engines and replicas that were refused or given up for what the other side did, by reason.", "reason")
+	replicaBehind = socketFamilies.Counter("replica_behind_total", "Messages that a subscriber of this replica did not get because it was too far behind.")
 )
 
 // Sockets collects metrics of ZMQ sockets.
@@ -16,14 +20,14 @@ type Sockets struct {
 }
 
 // Describe implements prometheus.Collector.
-func (Sockets) Describe(ch chan<- *prometheus.Desc) { socketFamilies.describe(ch) }
+func (Sockets) Describe(ch chan<- *prometheus.Desc) { socketFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector.
 func (c Sockets) Collect(ch chan<- prometheus.Metric) {
 	for reason, n := range c.Refused() {
-		send(ch, streamRefused, n, reason)
+		metrics.Send(ch, streamRefused, n, reason)
 	}
 	if c.Behind != nil {
-		send(ch, replicaBehind, c.Behind())
+		metrics.Send(ch, replicaBehind, c.Behind())
 	}
 }

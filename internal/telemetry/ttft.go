@@ -7,22 +7,23 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
 var (
-	predictionFamilies families
+	predictionFamilies metrics.Families
 	scopeLabels        = []string{"model_name", "tenant_id"}
 	railLabels         = []string{"model_name", "tenant_id", "rail"}
 
-	ttftSamples     = predictionFamilies.counter("ttft_samples_total", "Completed prefills that the predictions of predicted-ttft were learned from.", scopeLabels...)
-	ttftBase        = predictionFamilies.gauge("ttft_base_seconds", "Predicted time of a prefill whatever its size.", scopeLabels...)
-	ttftToken       = predictionFamilies.gauge("ttft_token_seconds", "Predicted time of a prefill for each token to compute.", scopeLabels...)
-	ttftContext     = predictionFamilies.gauge("ttft_context_seconds", "Predicted time of a prefill for each token to compute and token that it attends to.", scopeLabels...)
-	ttftSpeed       = predictionFamilies.gauge("ttft_rank_time_ratio", "Learned time of a rank's prefills by that of its scope.", rankLabels...)
-	ttftRails       = predictionFamilies.gauge("ttft_guard_rail_engaged", "Guard rails of predicted-ttft that are engaged: 1 for a scope, or the number of its ranks.", railLabels...)
-	ttftEngagements = predictionFamilies.counter("ttft_guard_rail_engagements_total", "How often guard rails of predicted-ttft have engaged.", railLabels...)
+	ttftSamples     = predictionFamilies.Counter("ttft_samples_total", "Completed prefills that the predictions of predicted-ttft were learned from.", scopeLabels...)
+	ttftBase        = predictionFamilies.Gauge("ttft_base_seconds", "Predicted time of a prefill whatever its size.", scopeLabels...)
+	ttftToken       = predictionFamilies.Gauge("ttft_token_seconds", "Predicted time of a prefill for each token to compute.", scopeLabels...)
+	ttftContext     = predictionFamilies.Gauge("ttft_context_seconds", "Predicted time of a prefill for each token to compute and token that it attends to.", scopeLabels...)
+	ttftSpeed       = predictionFamilies.Gauge("ttft_rank_time_ratio", "Learned time of a rank's prefills by that of its scope.", rankLabels...)
+	ttftRails       = predictionFamilies.Gauge("ttft_guard_rail_engaged", "Guard rails of predicted-ttft that are engaged: 1 for a scope, or the number of its ranks.", railLabels...)
+	ttftEngagements = predictionFamilies.Counter("ttft_guard_rail_engagements_total", "How often guard rails of predicted-ttft have engaged.", railLabels...)
 )
 
 // Predictions collects the learned model of prefill times.
@@ -33,7 +34,7 @@ type Predictions struct {
 }
 
 // Describe implements prometheus.Collector.
-func (Predictions) Describe(ch chan<- *prometheus.Desc) { predictionFamilies.describe(ch) }
+func (Predictions) Describe(ch chan<- *prometheus.Desc) { predictionFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector.
 func (c Predictions) Collect(ch chan<- prometheus.Metric) {
@@ -42,13 +43,13 @@ func (c Predictions) Collect(ch chan<- prometheus.Metric) {
 	for _, sc := range slices.SortedFunc(maps.Keys(learners), catalog.Scope.Compare) {
 		l := learners[sc]
 		m := l.Model()
-		send(ch, ttftSamples, l.Samples(), sc.Model, sc.Tenant)
-		send(ch, ttftBase, m.Base, sc.Model, sc.Tenant)
-		send(ch, ttftToken, m.PerToken, sc.Model, sc.Tenant)
-		send(ch, ttftContext, m.PerContext, sc.Model, sc.Tenant)
+		metrics.Send(ch, ttftSamples, l.Samples(), sc.Model, sc.Tenant)
+		metrics.Send(ch, ttftBase, m.Base, sc.Model, sc.Tenant)
+		metrics.Send(ch, ttftToken, m.PerToken, sc.Model, sc.Tenant)
+		metrics.Send(ch, ttftContext, m.PerContext, sc.Model, sc.Tenant)
 		for _, r := range l.States() {
-			send(ch, ttftRails, engaged(&r), sc.Model, sc.Tenant, r.Rail.String())
-			send(ch, ttftEngagements, r.Engagements, sc.Model, sc.Tenant, r.Rail.String())
+			metrics.Send(ch, ttftRails, engaged(&r), sc.Model, sc.Tenant, r.Rail.String())
+			metrics.Send(ch, ttftEngagements, r.Engagements, sc.Model, sc.Tenant, r.Rail.String())
 		}
 		snap := c.Catalog.Snapshot(sc)
 		for _, r := range l.Speeds() {
@@ -59,7 +60,7 @@ func (c Predictions) Collect(ch chan<- prometheus.Metric) {
 				continue
 			}
 			listed++
-			send(ch, ttftSpeed, r.Speed, sc.Model, sc.Tenant, strconv.FormatUint(r.Rank.Worker, 10), strconv.FormatUint(uint64(r.Rank.DP), 10))
+			metrics.Send(ch, ttftSpeed, r.Speed, sc.Model, sc.Tenant, strconv.FormatUint(r.Rank.Worker, 10), strconv.FormatUint(uint64(r.Rank.DP), 10))
 		}
 	}
 }

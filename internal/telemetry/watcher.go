@@ -9,6 +9,7 @@ import (
 
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/conductor/conductorapi"
+	"github.com/select-service/select-service/internal/selection/counts"
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/kvevents"
@@ -29,7 +30,7 @@ type Watcher struct {
 	scopes     *scopes.Registry
 	streams    Streams
 	conductor  *conductor.Registry
-	selections *Selections
+	selections *counts.Selections
 
 	// last is what the last check saw. Only the goroutine of Run uses it.
 	last seen
@@ -45,7 +46,7 @@ type seen struct {
 	badFrames          uint64
 	copiesAsSet        uint64
 	replays            [kvevents.NumReplayResults]uint64
-	models             map[*ModelSelections]modelTally
+	models             map[*counts.ModelSelections]modelTally
 }
 
 // streamsByRank has streams sorted by rank, as Subscribers.Streams returns them. There may be
@@ -62,7 +63,7 @@ func (s streamsByRank) of(r catalog.Rank) (status kvevents.StreamStatus, ok bool
 }
 
 // NewWatcher returns a watcher that writes to log.
-func NewWatcher(c *catalog.Catalog, s *scopes.Registry, streams Streams, publishers *conductor.Registry, selections *Selections, log zerolog.Logger) *Watcher {
+func NewWatcher(c *catalog.Catalog, s *scopes.Registry, streams Streams, publishers *conductor.Registry, selections *counts.Selections, log zerolog.Logger) *Watcher {
 	return &Watcher{log: log, catalog: c, scopes: s, streams: streams, conductor: publishers, selections: selections}
 }
 

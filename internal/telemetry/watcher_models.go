@@ -6,33 +6,22 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/selection/counts"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // modelTally has the counts of one model's selections at a check.
 type modelTally struct {
-	issued, refused, unserved uint64
-	causes                    [numCauses]uint64
-	refusing                  bool // some were refused since the previous check
-}
+	counts.Tally
 
-func (m *ModelSelections) tally() (t modelTally) {
-	t.refused = m.outcomes[Refused].Load() + m.outcomes[QueueFull].Load()
-	t.unserved = m.outcomes[NotReady].Load()
-	for r := range m.issued {
-		t.issued += m.issued[r].Load()
-	}
-	for c := range m.causes {
-		t.causes[c] = m.causes[c].Load()
-	}
-	return t
+	refusing bool // some were refused since the previous check
 }
 
 // modelNews is a change of one model: its selections are refused, or no longer are.
 type modelNews struct {
 	model           string // "" stands for the models without counters of their own
 	issued, refused uint64 // since the previous check
-	causes          [numCauses]uint64
+	causes          [counts.NumCauses]uint64
 }
 
 // MarshalZerologObject writes the fields.
@@ -43,7 +32,7 @@ func (n modelNews) MarshalZerologObject(e *zerolog.Event) {
 	}
 	causes := zerolog.Dict() // a refusal may have several causes
 	for c, count := range n.causes {
-		addCount(causes, causeLabel(c), count)
+		addCount(causes, counts.CauseLabel(c), count)
 	}
 	e.Dict("causes", causes)
 }
@@ -67,22 +56,22 @@ func (n *modelNews) text() string {
 func (w *Watcher) lookAtModels() {
 	var news []modelNews
 	unserved := uint64(0)
-	seen := make(map[*ModelSelections]modelTally)
-	compare := func(model string, stats *ModelSelections) {
-		now, was := stats.tally(), w.last.models[stats]
-		n := modelNews{model: model, issued: now.issued - was.issued, refused: now.refused - was.refused}
+	seen := make(map[*counts.ModelSelections]modelTally)
+	compare := func(model string, stats *counts.ModelSelections) {
+		now, was := modelTally{Tally: stats.Tally()}, w.last.models[stats]
+		n := modelNews{model: model, issued: now.Issued - was.Issued, refused: now.Refused - was.Refused}
 		for c := range n.causes {
-			n.causes[c] = now.causes[c] - was.causes[c]
+			n.causes[c] = now.Causes[c] - was.Causes[c]
 		}
 		now.refusing = n.refused > 0
 		if now.refusing || was.refusing && (model == "" || w.catalog.HasModel(model)) {
 			news = append(news, n)
 		}
-		unserved += now.unserved - was.unserved
+		unserved += now.Unserved - was.Unserved
 		seen[stats] = now
 	}
-	compare("", w.selections.others)
-	for model, stats := range *w.selections.byModel.Load() {
+	compare("", w.selections.Others())
+	for model, stats := range w.selections.Models() {
 		compare(model, stats)
 	}
 	w.last.models = seen
@@ -103,7 +92,7 @@ func (w *Watcher) lookAtModels() {
 // lookAtUnserved logs how many selections came for scopes without a schedulable
 // worker, and one of the scopes.
 func (w *Watcher) lookAtUnserved(n uint64) {
-	example := w.selections.unserved.Swap(nil)
+	example := w.selections.TakeUnserved()
 	if n == 0 || w.scopes.Closing() { // a closing service refuses them all
 		return
 	}

@@ -4,17 +4,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/select-service/select-service/internal/discovery/workersfile"
+	"github.com/select-service/select-service/internal/selection/counts"
 	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
 var (
-	workerFamilies families
+	workerFamilies metrics.Families
 
-	serviceReady    = workerFamilies.gauge("ready", "1 if the service can serve requests, as its readiness check says, else 0.")
-	workerCount     = workerFamilies.gauge("workers", "Registered workers by lifecycle; without a model_name those of models that are too many to have one.", "model_name", "lifecycle")
-	busyThreshold   = workerFamilies.gauge("busy_threshold", "Thresholds above which a rank is busy, where they are set.", "model_name", "threshold")
-	workersUnjudged = workerFamilies.gauge("workers_unjudged", "Workers of which a threshold that is set says nothing, as their record has no total_kv_blocks or no max_num_batched_tokens.", "model_name", "threshold")
+	serviceReady    = workerFamilies.Gauge("ready", "1 if the service can serve requests, as its readiness check says, else 0.")
+	workerCount     = workerFamilies.Gauge("workers", "Registered workers by lifecycle; without a model_name those of models that are too many to have one.", "model_name", "lifecycle")
+	busyThreshold   = workerFamilies.Gauge("busy_threshold", "Thresholds above which a rank is busy, where they are set.", "model_name", "threshold")
+	workersUnjudged = workerFamilies.Gauge("workers_unjudged", "Workers of which a threshold that is set says nothing, as their record has no total_kv_blocks or no max_num_batched_tokens.", "model_name", "threshold")
 )
 
 // Workers collects the number of workers of each model, and its busy thresholds.
@@ -22,20 +24,20 @@ type Workers struct {
 	// Ready reports whether the service can serve requests, and lists all workers
 	// by model.
 	Ready      func() (ready bool, schedulable int, workers []*catalog.Worker)
-	Selections *Selections // models with counters of their own have series here too
+	Selections *counts.Selections // models with counters of their own have series here too
 	Thresholds *overload.Table
 	// Capacity returns the capacity of each of a worker's ranks, from its record.
 	Capacity func(*catalog.Worker) overload.Capacity
 }
 
 // Describe implements prometheus.Collector.
-func (Workers) Describe(ch chan<- *prometheus.Desc) { workerFamilies.describe(ch) }
+func (Workers) Describe(ch chan<- *prometheus.Desc) { workerFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector.
 func (c Workers) Collect(ch chan<- prometheus.Metric) {
 	ready, _, workers := c.Ready()
-	send(ch, serviceReady, oneIf(ready))
-	own := *c.Selections.byModel.Load()
+	metrics.Send(ch, serviceReady, metrics.OneIf(ready))
+	own := c.Selections.Models()
 	var others lifecycles
 	for models := 0; len(workers) > 0; models++ {
 		var of []*catalog.Worker
@@ -82,26 +84,26 @@ func (l *lifecycles) add(workers []*catalog.Worker) {
 }
 
 func (l *lifecycles) send(ch chan<- prometheus.Metric, model string) {
-	send(ch, workerCount, l.schedulable, model, catalog.Schedulable)
-	send(ch, workerCount, l.incomplete, model, catalog.Incomplete)
-	send(ch, workerCount, l.tracked, model, "tracked")
+	metrics.Send(ch, workerCount, l.schedulable, model, catalog.Schedulable)
+	metrics.Send(ch, workerCount, l.incomplete, model, catalog.Incomplete)
+	metrics.Send(ch, workerCount, l.tracked, model, "tracked")
 }
 
 // sendThresholds sends the thresholds of a model that are set, and the number of workers without
 // the limit that a threshold is a share of: such a worker is never busy by that threshold.
 func (c Workers) sendThresholds(ch chan<- prometheus.Metric, model string, t *overload.Thresholds, workers []*catalog.Worker) {
 	if v := t.DecodeBlocks; v != nil {
-		send(ch, busyThreshold, *v, model, overload.DecodeBlocks.String())
+		metrics.Send(ch, busyThreshold, *v, model, overload.DecodeBlocks.String())
 		unjudged := c.without(workers, func(c overload.Capacity) uint64 { return c.KVBlocks })
-		send(ch, workersUnjudged, unjudged, model, overload.DecodeBlocks.String())
+		metrics.Send(ch, workersUnjudged, unjudged, model, overload.DecodeBlocks.String())
 	}
 	if v := t.PrefillTokens; v != nil {
-		send(ch, busyThreshold, *v, model, overload.PrefillTokens.String())
+		metrics.Send(ch, busyThreshold, *v, model, overload.PrefillTokens.String())
 	}
 	if v := t.PrefillFraction; v != nil {
-		send(ch, busyThreshold, *v, model, overload.PrefillFraction.String())
+		metrics.Send(ch, busyThreshold, *v, model, overload.PrefillFraction.String())
 		unjudged := c.without(workers, func(c overload.Capacity) uint64 { return c.BatchedTokens })
-		send(ch, workersUnjudged, unjudged, model, overload.PrefillFraction.String())
+		metrics.Send(ch, workersUnjudged, unjudged, model, overload.PrefillFraction.String())
 	}
 }
 
@@ -116,17 +118,17 @@ func (c Workers) without(workers []*catalog.Worker, limit func(overload.Capacity
 }
 
 var (
-	workersFileFamilies families
+	workersFileFamilies metrics.Families
 
-	workersFileChanges = workersFileFamilies.counter("workers_file_changes_total", "Changes of the workers file, by outcome: applied or failed.", "outcome")
-	workersFileStale   = workersFileFamilies.gauge("workers_file_stale", "1 if the last content of the workers file is not in force, because it is faulty or gone, else 0; what other calls have changed since is not looked at.")
+	workersFileChanges = workersFileFamilies.Counter("workers_file_changes_total", "Changes of the workers file, by outcome: applied or failed.", "outcome")
+	workersFileStale   = workersFileFamilies.Gauge("workers_file_stale", "1 if the last content of the workers file is not in force, because it is faulty or gone, else 0; what other calls have changed since is not looked at.")
 )
 
 // WorkersFile collects metrics of the workers file; a nil Watcher: there is none.
 type WorkersFile struct{ Watcher *workersfile.Watcher }
 
 // Describe implements prometheus.Collector.
-func (WorkersFile) Describe(ch chan<- *prometheus.Desc) { workersFileFamilies.describe(ch) }
+func (WorkersFile) Describe(ch chan<- *prometheus.Desc) { workersFileFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector.
 func (c WorkersFile) Collect(ch chan<- prometheus.Metric) {
@@ -134,7 +136,7 @@ func (c WorkersFile) Collect(ch chan<- prometheus.Metric) {
 		return
 	}
 	st := c.Watcher.Stats()
-	send(ch, workersFileChanges, st.Applied, "applied")
-	send(ch, workersFileChanges, st.Failed, "failed")
-	send(ch, workersFileStale, oneIf(st.Stale))
+	metrics.Send(ch, workersFileChanges, st.Applied, "applied")
+	metrics.Send(ch, workersFileChanges, st.Failed, "failed")
+	metrics.Send(ch, workersFileStale, metrics.OneIf(st.Stale))
 }

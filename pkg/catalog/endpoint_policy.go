@@ -3,6 +3,7 @@ package catalog
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -127,6 +128,13 @@ func (p EndpointPolicy) CheckReplay(endpoint string) error {
 	}
 	_, err := p.Check(endpoint)
 	return err
+}
+
+// AllowsName reports whether a rule names a host, whatever its addresses are, on some port at least.
+func (p EndpointPolicy) AllowsName(host string) bool {
+	return slices.ContainsFunc(p.Allowed, func(r EndpointRule) bool {
+		return r.Name != "" && strings.EqualFold(r.Name, host)
+	})
 }
 
 // AllowsAddress reports whether a connection to the address and port is allowed; with

@@ -21,6 +21,8 @@ type Record struct {
 	Source Source `json:",omitzero"`
 	// Draining is why the worker's source wants no new work for it, "" if it does.
 	Draining string `json:",omitempty"`
+	// Faults says what the worker's source finds wrong with it. With any it is incomplete.
+	Faults []string `json:",omitempty"`
 	// Drain is set while an operator drains the worker: see Catalog.Drain. It stays when the
 	// record of the worker is replaced.
 	Drain *Drain `json:",omitempty"`
@@ -262,7 +264,7 @@ func (r *Record) normalize() {
 // equal reports whether two normalized records are the same, apart from their
 // sources and from Drain. An empty list or map is the same as none.
 func (r *Record) equal(o *Record) bool {
-	return r.ID == o.ID && r.Scope == o.Scope && r.Draining == o.Draining &&
+	return r.ID == o.ID && r.Scope == o.Scope && r.Draining == o.Draining && slices.Equal(r.Faults, o.Faults) &&
 		equalPointers(r.Endpoint, o.Endpoint) &&
 		equalPointers(r.KVEventsEndpoint, o.KVEventsEndpoint) &&
 		maps.Equal(r.KVEventsEndpoints, o.KVEventsEndpoints) &&
@@ -302,7 +304,7 @@ const (
 // missing returns the reasons why the record is incomplete, in the order and with
 // the texts of the contract (dynamo-kv-router 1.3.1).
 func (r *Record) missing(s Settings) []string {
-	var why []string
+	why := slices.Clone(r.Faults)
 	if r.Address() == "" {
 		why = append(why, "endpoint is required")
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
-	"github.com/select-service/select-service/internal/telemetry"
+	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -17,7 +17,7 @@ import (
 type bookings struct {
 	api     *selection.API
 	lease   time.Duration
-	metrics *telemetry.Gateway
+	metrics *counts.Gateway
 	stored  chan *booking // bookings whose prompt an event has reported stored; has room for one per open stream
 	// endpoint returns the endpoint of a rank of a scope, ip:port, "" if there is none.
 	endpoint func(catalog.Scope, catalog.Rank) string
@@ -26,7 +26,7 @@ type bookings struct {
 	live map[*booking]struct{}
 }
 
-func newBookings(api *selection.API, lease time.Duration, most int, metrics *telemetry.Gateway) *bookings {
+func newBookings(api *selection.API, lease time.Duration, most int, metrics *counts.Gateway) *bookings {
 	return &bookings{
 		api: api, lease: lease, metrics: metrics,
 		endpoint: func(catalog.Scope, catalog.Rank) string { return "" },
@@ -47,7 +47,7 @@ func (all *bookings) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case b := <-all.stored:
-			b.completePrefill(telemetry.PrefillByEvent)
+			b.completePrefill(counts.PrefillByEvent)
 		case <-renew.C:
 			for _, b := range all.list() {
 				b.renew()
@@ -90,7 +90,7 @@ type booking struct {
 	answer, prefill leg
 	prefillDone     bool
 	// early is the sign that the prefill had ended before the reservation's id was known; nil: none.
-	early    *telemetry.PrefillSign
+	early    *counts.PrefillSign
 	freed    bool
 	rebooked bool // the answering rank's reservation is younger than the request
 	expected *uint32
@@ -140,7 +140,7 @@ func (b *booking) watchLocked(sel *selection.Selection) {
 		if sel.StopWatch != nil {
 			d *= eventPatience
 		}
-		b.timer = time.AfterFunc(d, func() { b.completePrefill(telemetry.PrefillByPrediction) })
+		b.timer = time.AfterFunc(d, func() { b.completePrefill(counts.PrefillByPrediction) })
 	}
 }
 
@@ -166,13 +166,13 @@ func (b *booking) storedByEvent() {
 // completePrefill reports the end of the prefill to the ledger; only the first call has an
 // effect. Only the first event of a stream is precise enough for the ledger to learn the
 // prefill's speed from it; other signs call PrefillInferred, which teaches nothing.
-func (b *booking) completePrefill(by telemetry.PrefillSign) {
+func (b *booking) completePrefill(by counts.PrefillSign) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.completePrefillLocked(by)
 }
 
-func (b *booking) completePrefillLocked(by telemetry.PrefillSign) {
+func (b *booking) completePrefillLocked(by counts.PrefillSign) {
 	switch {
 	case b.prefillDone || b.freed:
 		return
@@ -183,7 +183,7 @@ func (b *booking) completePrefillLocked(by telemetry.PrefillSign) {
 	b.prefillDone = true
 	b.endWatchesLocked()
 	complete := b.all.api.PrefillInferred
-	if by == telemetry.PrefillByStream && !b.rebooked {
+	if by == counts.PrefillByStream && !b.rebooked {
 		complete = b.all.api.PrefillComplete
 	}
 	_ = complete(b.answer.id)

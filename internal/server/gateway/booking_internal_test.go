@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/selection"
-	"github.com/select-service/select-service/internal/telemetry"
+	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/test/servicetest"
 )
 
@@ -14,8 +14,8 @@ import (
 func TestEarlyEvent(t *testing.T) {
 	w := servicetest.Start(t)
 	w.Put(servicetest.Record(1, 1))
-	b := newBookings(w.API, time.Minute, 1, telemetry.NewGateway()).open(servicetest.Scope)
-	b.completePrefill(telemetry.PrefillByEvent)
+	b := newBookings(w.API, time.Minute, 1, counts.NewGateway()).open(servicetest.Scope)
+	b.completePrefill(counts.PrefillByEvent)
 	sel, err := w.Select(t.Context(), &selection.SelectRequest{
 		Scope: servicetest.Scope, Prompt: selection.Prompt{TokenIDs: servicetest.Prompt(1, 16), HasTokenIDs: true},
 	}, true)

@@ -14,7 +14,7 @@ import (
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/server/gateway"
-	"github.com/select-service/select-service/internal/telemetry"
+	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/servicetest"
 )
@@ -150,7 +150,7 @@ func TestServed(t *testing.T) {
 // TestLease: bookings live as long as their streams, however long that is.
 func TestLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{World: servicetest.Start(t), metrics: telemetry.NewGateway(), log: new(servicetest.Log)}
+		w := &world{World: servicetest.Start(t), metrics: counts.NewGateway(), log: new(servicetest.Log)}
 		server := gateway.New(gateway.Config{
 			Models: map[string]catalog.Scope{model: servicetest.Scope}, Metrics: w.metrics, Log: zerolog.New(w.log),
 			MaxStreams: 1, MaxBody: 1 << 20, PickTimeout: time.Minute, Lease: 10 * time.Second,

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/select-service/select-service/internal/server/access"
+	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/server/gateway/openai"
-	"github.com/select-service/select-service/internal/telemetry"
 )
 
 // phase is the state of an exchange. It only moves down the list. exchange.handle has what
@@ -192,7 +192,7 @@ func (x *exchange) begin(m *extproc.ProcessingRequest, h *extproc.HttpHeaders) (
 		if x.head.upgrade {
 			return true, x.refuse(errNoUpgrade(err))
 		}
-		x.server.config.Metrics.Ended(telemetry.GatewayProtocol)
+		x.server.config.Metrics.Ended(counts.GatewayProtocol)
 		return true, err
 	}
 	if !x.admitted {
@@ -267,7 +267,7 @@ func (x *exchange) place(has extent) (done bool, err error) {
 	})
 	p, bad := x.server.picker.pick(ctx, &x.head, x.body.bytes, x.caller, x.server.fallbacks.of(x.peer))
 	if bad == errGone {
-		x.server.config.Metrics.Ended(telemetry.GatewayGone)
+		x.server.config.Metrics.Ended(counts.GatewayGone)
 		return false, nil // run handles the message that has come
 	}
 	if bad != nil {
@@ -362,9 +362,9 @@ func (x *exchange) follow(piece []byte) {
 	started := r.Started()
 	r.Write(piece)
 	if !started && r.Started() {
-		by := telemetry.PrefillByFirstByte
+		by := counts.PrefillByFirstByte
 		if r.Streams() {
-			by = telemetry.PrefillByStream
+			by = counts.PrefillByStream
 		}
 		x.booking.completePrefill(by)
 	}

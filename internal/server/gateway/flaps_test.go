@@ -10,7 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/server/gateway"
-	"github.com/select-service/select-service/internal/telemetry"
+	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/servicetest"
 )
@@ -21,7 +21,7 @@ const bubbleLease = 3 * time.Second
 // inBubble runs an endpoint picker over a service in a synctest bubble, without a network. begin
 // plays messages, waits for what they do, and holds the request's stream until end is called; stop ends the picker.
 func inBubble(t *testing.T, of *servicetest.World) (w *world, begin func(messages ...int) (end func()), stop func()) {
-	w = &world{World: of, metrics: telemetry.NewGateway(), log: new(servicetest.Log)}
+	w = &world{World: of, metrics: counts.NewGateway(), log: new(servicetest.Log)}
 	server := gateway.New(gateway.Config{
 		Models: map[string]catalog.Scope{model: servicetest.Scope}, Metrics: w.metrics, Log: zerolog.New(w.log),
 		MaxStreams: 100, MaxBody: 1 << 20, PickTimeout: time.Minute, Lease: bubbleLease,

@@ -11,8 +11,8 @@ import (
 
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/server/access"
+	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/server/gateway/openai"
-	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/pkg/selector"
@@ -27,7 +27,7 @@ type picker struct {
 	bookings  *bookings
 	lengths   *lengths
 	serving   *memory.Account // for the tokens of large bodies
-	metrics   *telemetry.Gateway
+	metrics   *counts.Gateway
 	log       zerolog.Logger
 }
 
@@ -39,7 +39,7 @@ type placement struct {
 	prefillRank  *uint32  // of the prefill's engine, as rank
 	body         [][]byte // body for the engine, in pieces
 	booking      *booking // nil: nothing is booked
-	outcome      telemetry.GatewayOutcome
+	outcome      counts.GatewayOutcome
 }
 
 // request is a request while its engine is chosen.
@@ -217,7 +217,7 @@ func (r *request) bookOnce(ctx context.Context) (*placement, *problem) {
 	if r.light {
 		b = r.bookings.openLight(r.target.scope)
 	}
-	place := &placement{booking: b, outcome: telemetry.GatewayBooked}
+	place := &placement{booking: b, outcome: counts.GatewayBooked}
 	req := r.selection(false)
 	told := r.pool.obeys
 	if r.pool.prefills && !r.alone {
@@ -269,7 +269,7 @@ func (r *request) adopt(sel *selection.Selection, expected *uint32, place *place
 		place.booking.add(sel, expected)
 		return
 	}
-	if place.outcome = telemetry.GatewayUnbooked; place.booking.prefill.id == "" {
+	if place.outcome = counts.GatewayUnbooked; place.booking.prefill.id == "" {
 		place.booking = nil
 	}
 }
@@ -292,7 +292,7 @@ func (r *request) bookPrefill(ctx context.Context, b *booking, place *placement,
 			return false, nil
 		}
 		if err != nil {
-			if bad := problemOf(ctx, err); bad == errGone || errors.Is(bad, errPickTimeout) || bad.outcome == telemetry.GatewayInvalid || bad.outcome == telemetry.GatewayFailed {
+			if bad := problemOf(ctx, err); bad == errGone || errors.Is(bad, errPickTimeout) || bad.outcome == counts.GatewayInvalid || bad.outcome == counts.GatewayFailed {
 				return false, bad
 			}
 			return false, nil
@@ -478,9 +478,9 @@ func (r *request) leastLoaded(ctx context.Context) (*placement, *problem) {
 		if err != nil {
 			return nil, problemOf(ctx, err)
 		}
-		place := &placement{body: r.body.Body(""), outcome: telemetry.GatewayPlaced}
+		place := &placement{body: r.body.Body(""), outcome: counts.GatewayPlaced}
 		if r.head.hasBody {
-			place.booking, place.outcome = r.bookings.openLight(r.target.scope), telemetry.GatewayBooked
+			place.booking, place.outcome = r.bookings.openLight(r.target.scope), counts.GatewayBooked
 			r.adopt(&sel, nil, place)
 		}
 		err = r.locate(ctx, &sel, place)

@@ -7,8 +7,8 @@ import (
 	"net/http"
 
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/server/gateway/openai"
-	"github.com/select-service/select-service/internal/telemetry"
 )
 
 // problem is why a request gets no engine, as its client sees it: a status, and an error in the
@@ -19,7 +19,7 @@ type problem struct {
 	code    string
 	text    string
 	retry   bool // the answer has Retry-After
-	outcome telemetry.GatewayOutcome
+	outcome counts.GatewayOutcome
 	err     error // the cause, for the log
 }
 
@@ -28,27 +28,27 @@ func (p *problem) Error() string { return p.text }
 func (p *problem) Unwrap() error { return p.err }
 
 func errInvalid(code, text string) *problem {
-	return &problem{status: http.StatusBadRequest, kind: openai.TypeInvalidRequest, code: code, text: text, outcome: telemetry.GatewayInvalid}
+	return &problem{status: http.StatusBadRequest, kind: openai.TypeInvalidRequest, code: code, text: text, outcome: counts.GatewayInvalid}
 }
 
 func errUnknownModel(name string) *problem {
 	return &problem{
 		status: http.StatusNotFound, kind: openai.TypeNotFound, code: "model_not_found",
-		text: fmt.Sprintf("The model %q does not exist.", name), outcome: telemetry.GatewayUnknownModel,
+		text: fmt.Sprintf("The model %q does not exist.", name), outcome: counts.GatewayUnknownModel,
 	}
 }
 
 func errTooLarge(limit int) *problem {
 	return &problem{
 		status: http.StatusRequestEntityTooLarge, kind: openai.TypeInvalidRequest, code: "body_too_large",
-		text: fmt.Sprintf("The request body is longer than %d bytes.", limit), outcome: telemetry.GatewayTooLarge,
+		text: fmt.Sprintf("The request body is longer than %d bytes.", limit), outcome: counts.GatewayTooLarge,
 	}
 }
 
 // errNoUpgrade is for an upgrade through a gateway whose filter cannot pass its frames on.
 func errNoUpgrade(cause error) *problem {
 	p := errInvalid("upgrade_unsupported", "This gateway cannot pass on upgraded connections.")
-	p.outcome, p.err = telemetry.GatewayProtocol, cause
+	p.outcome, p.err = counts.GatewayProtocol, cause
 	return p
 }
 
@@ -56,21 +56,21 @@ func errNoUpgrade(cause error) *problem {
 func errBodyTimeout(cause error) *problem {
 	return &problem{
 		status: http.StatusRequestTimeout, kind: openai.TypeInvalidRequest, code: "body_timeout",
-		text: "The request body did not come in time.", outcome: telemetry.GatewayBodyTimeout, err: cause,
+		text: "The request body did not come in time.", outcome: counts.GatewayBodyTimeout, err: cause,
 	}
 }
 
 func errUnavailable(code, text string, cause error) *problem {
 	return &problem{
 		status: http.StatusServiceUnavailable, kind: openai.TypeServer, code: code, text: text,
-		outcome: telemetry.GatewayUnavailable, err: cause,
+		outcome: counts.GatewayUnavailable, err: cause,
 	}
 }
 
 func errOverloaded(code, text string, cause error) *problem {
 	return &problem{
 		status: http.StatusTooManyRequests, kind: openai.TypeOverloaded, code: code, text: text, retry: true,
-		outcome: telemetry.GatewayOverloaded, err: cause,
+		outcome: counts.GatewayOverloaded, err: cause,
 	}
 }
 
@@ -90,7 +90,7 @@ func errNoEndpoint(cause error) *problem {
 }
 
 // errGone ends a pick whose request is over. It is not sent: there is no client left.
-var errGone = &problem{status: http.StatusServiceUnavailable, text: "the request is over", outcome: telemetry.GatewayGone}
+var errGone = &problem{status: http.StatusServiceUnavailable, text: "the request is over", outcome: counts.GatewayGone}
 
 // errPickTimeout is the cause of a pick that took longer than Config.PickTimeout.
 var errPickTimeout = errors.New("no worker became free in time")
@@ -125,6 +125,6 @@ func problemOf(ctx context.Context, err error) *problem {
 	}
 	return &problem{
 		status: http.StatusInternalServerError, kind: openai.TypeServer, code: "internal", text: "internal error",
-		outcome: telemetry.GatewayFailed, err: err,
+		outcome: counts.GatewayFailed, err: err,
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"github.com/select-service/select-service/internal/telemetry"
+	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -53,14 +53,14 @@ func (s *Server) served(gateway string, b *booking, at string) {
 		return
 	}
 	if at == b.at() {
-		s.config.Metrics.Served(telemetry.ServedChosen)
+		s.config.Metrics.Served(counts.ServedChosen)
 		return
 	}
 	if rank, ok := s.rankAt(b.scope, at); ok && b.move(rank, at) == nil {
-		s.config.Metrics.Served(telemetry.ServedFallback)
+		s.config.Metrics.Served(counts.ServedFallback)
 		return
 	}
-	s.config.Metrics.Served(telemetry.ServedUnknown)
+	s.config.Metrics.Served(counts.ServedUnknown)
 	s.config.Log.Debug().Str("endpoint", catalog.Clip(at)).Msg("a request was served by no worker of its model")
 	b.free()
 }

@@ -27,8 +27,8 @@ import (
 
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/server/access"
+	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/server/gateway/tokenizer"
-	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 )
@@ -59,7 +59,7 @@ type Config struct {
 	// TLS is the listener's configuration; nil: HTTP/2 in plain text (h2c).
 	TLS     *tls.Config
 	Memory  *memory.Budget // nil: no limits
-	Metrics *telemetry.Gateway
+	Metrics *counts.Gateway
 	Log     zerolog.Logger
 }
 

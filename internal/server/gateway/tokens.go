@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/server/gateway/openai"
 	"github.com/select-service/select-service/internal/server/gateway/tokenizer"
-	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 )
@@ -162,39 +162,39 @@ func (r *request) notTokenized(ctx context.Context, err error) *problem {
 	if ctx.Err() != nil {
 		return problemOf(ctx, ctx.Err())
 	}
-	why := telemetry.TokenizerBroken
+	why := counts.TokenizerBroken
 	bad := &problem{
 		status: http.StatusBadGateway, kind: openai.TypeServer, code: "tokenizer_failed", text: "The tokenizer failed.",
-		outcome: telemetry.GatewayTokenizer, err: err,
+		outcome: counts.GatewayTokenizer, err: err,
 	}
 	if e, ok := errors.AsType[*tokenizer.Error](err); ok {
 		switch e.Reason {
 		case tokenizer.Rejected:
-			why = telemetry.TokenizerRejected
+			why = counts.TokenizerRejected
 			bad = errInvalid("invalid_request", "The request was rejected by the tokenizer.")
 			bad.err = err
 		case tokenizer.Unavailable:
-			why, bad.status, bad.code, bad.text, bad.retry = telemetry.TokenizerUnavailable, http.StatusServiceUnavailable, "tokenizer_unavailable", "The tokenizer is not available.", true
+			why, bad.status, bad.code, bad.text, bad.retry = counts.TokenizerUnavailable, http.StatusServiceUnavailable, "tokenizer_unavailable", "The tokenizer is not available.", true
 		case tokenizer.Open:
-			why, bad.status, bad.code, bad.text, bad.retry = telemetry.TokenizerOpen, http.StatusServiceUnavailable, "tokenizer_unavailable", "The tokenizer is not available.", true
+			why, bad.status, bad.code, bad.text, bad.retry = counts.TokenizerOpen, http.StatusServiceUnavailable, "tokenizer_unavailable", "The tokenizer is not available.", true
 		case tokenizer.Timeout:
-			why, bad.status, bad.code, bad.text = telemetry.TokenizerTimeout, http.StatusGatewayTimeout, "tokenizer_timeout", "The tokenizer did not answer in time."
+			why, bad.status, bad.code, bad.text = counts.TokenizerTimeout, http.StatusGatewayTimeout, "tokenizer_timeout", "The tokenizer did not answer in time."
 		case tokenizer.Unconvertible:
-			why = telemetry.TokenizerUnconvertible
+			why = counts.TokenizerUnconvertible
 		case tokenizer.NoMemory:
-			why, bad = telemetry.TokenizerNoMemory, errNoMemory()
+			why, bad = counts.TokenizerNoMemory, errNoMemory()
 		case tokenizer.TooLarge:
-			why = telemetry.TokenizerTooLarge
+			why = counts.TokenizerTooLarge
 		case tokenizer.Broken:
 		}
 	}
-	if why == telemetry.TokenizerUnconvertible || r.config.LoadOnly && why != telemetry.TokenizerRejected {
-		r.metrics.TokenizerFailed(why, telemetry.TokenizerLoadOnly)
+	if why == counts.TokenizerUnconvertible || r.config.LoadOnly && why != counts.TokenizerRejected {
+		r.metrics.TokenizerFailed(why, counts.TokenizerLoadOnly)
 		r.log.Debug().Err(err).Msg("a prompt without tokens is placed by load")
 		r.placeByLoad()
 		return nil
 	}
-	r.metrics.TokenizerFailed(why, telemetry.TokenizerRefused)
+	r.metrics.TokenizerFailed(why, counts.TokenizerRefused)
 	return bad
 }
 

@@ -16,7 +16,7 @@ import (
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/server/gateway"
-	"github.com/select-service/select-service/internal/telemetry"
+	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -195,7 +195,7 @@ func TestBodyTimeout(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				metrics := telemetry.NewGateway()
+				metrics := counts.NewGateway()
 				server := gateway.New(gateway.Config{
 					MaxStreams: 1, MaxBody: 1 << 20, PickTimeout: timeout, Lease: time.Minute, Metrics: metrics, Log: zerolog.Nop(),
 				}, gateway.Service{Ready: func() bool { return true }})

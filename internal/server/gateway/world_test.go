@@ -29,8 +29,8 @@ import (
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/server/gateway"
+	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/server/gateway/tokenizer"
-	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/servicetest"
 )
@@ -44,7 +44,7 @@ const model = "m"
 type world struct {
 	*servicetest.World
 	server  *gateway.Server
-	metrics *telemetry.Gateway
+	metrics *counts.Gateway
 	log     *servicetest.Log
 	client  extproc.ExternalProcessorClient
 	conn    *grpc.ClientConn
@@ -60,7 +60,7 @@ type change func(*node.Config, *gateway.Config)
 // start runs an endpoint picker until the end of the test.
 func start(t testing.TB, changes ...change) *world {
 	t.Helper()
-	w := &world{metrics: telemetry.NewGateway(), log: new(servicetest.Log), engines: make(map[uint64]*servicetest.Engine)}
+	w := &world{metrics: counts.NewGateway(), log: new(servicetest.Log), engines: make(map[uint64]*servicetest.Engine)}
 	tokens := httptest.NewServer(http.HandlerFunc(w.tokenize))
 	t.Cleanup(tokens.Close)
 	asks := tokenizer.New(tokenizer.Options{URL: tokens.URL, Protocol: tokenizer.VLLMTokenize, Timeout: 5 * time.Second, MaxResponse: 1 << 20})

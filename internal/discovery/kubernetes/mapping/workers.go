@@ -22,6 +22,7 @@ type Answer struct {
 	Adapters      []string
 	BlockSize     uint32
 	TotalKVBlocks uint64
+	Ranks         uint32
 	// EventsPort and ReplayPort are those of the engine's first rank, 0 if it does not say.
 	EventsPort, ReplayPort uint16
 }
@@ -70,10 +71,7 @@ func Map(p *Pod, pool *Pool, e *Entry, s *Settings, answers func(port uint16) An
 		m.Excluded, m.Why = ExcludedRole, "its role is encode"
 		return m
 	}
-	size := max(1, e.DataParallelSize)
-	if n := a.number("data-parallel-size", catalog.MaxRanks); n != 0 {
-		size = uint32(n)
-	}
+	size := first(uint32(a.number("data-parallel-size", catalog.MaxRanks)), e.DataParallelSize)
 	g := given{
 		model: a.text("model"), adapters: a.list("adapters"), taints: a.list("taints"), role: role, size: size,
 		blockSize:  uint32(a.number("block-size", math.MaxUint32)),
@@ -100,7 +98,7 @@ type given struct {
 	model            string
 	adapters, taints []string
 	role             *string
-	size             uint32 // ranks behind each port
+	size             uint32 // ranks behind each port, 0: not given
 	blockSize        uint32
 	blocks, batched  uint64
 	events, replay   uint16
@@ -108,8 +106,9 @@ type given struct {
 }
 
 // worker returns the worker behind the i-th target port.
-func (g *given) worker(p *Pod, pool *Pool, e *Entry, s *Settings, i int, said Answer) Worker {
+func (g given) worker(p *Pod, pool *Pool, e *Entry, s *Settings, i int, said Answer) Worker {
 	port := pool.Ports[i]
+	g.size = first(g.size, min(said.Ranks, catalog.MaxRanks), 1)
 	name := p.Name
 	switch {
 	case name == "":
@@ -281,6 +280,7 @@ func (a Answer) Or(before Answer) Answer {
 	}
 	a.BlockSize = first(a.BlockSize, before.BlockSize)
 	a.TotalKVBlocks = first(a.TotalKVBlocks, before.TotalKVBlocks)
+	a.Ranks = first(a.Ranks, before.Ranks)
 	a.EventsPort = first(a.EventsPort, before.EventsPort)
 	a.ReplayPort = first(a.ReplayPort, before.ReplayPort)
 	return a
@@ -289,5 +289,5 @@ func (a Answer) Or(before Answer) Answer {
 // Equal reports whether two answers say the same.
 func (a Answer) Equal(b Answer) bool {
 	return a.Problem == b.Problem && a.Model == b.Model && slices.Equal(a.Adapters, b.Adapters) && a.BlockSize == b.BlockSize &&
-		a.TotalKVBlocks == b.TotalKVBlocks && a.EventsPort == b.EventsPort && a.ReplayPort == b.ReplayPort
+		a.TotalKVBlocks == b.TotalKVBlocks && a.Ranks == b.Ranks && a.EventsPort == b.EventsPort && a.ReplayPort == b.ReplayPort
 }

@@ -1,28 +1,32 @@
-package telemetry
+// Package counts counts the requests through the gateway, and collects the counts.
+package counts
 
 import (
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/select-service/select-service/internal/telemetry/metrics"
 )
 
 var (
-	gatewayFamilies families
+	// Families has the metric families of the collector.
+	Families metrics.Families
 
-	gatewayStreams       = gatewayFamilies.gauge("gateway_streams", "Requests under way through the gateway: open ext_proc streams.")
-	gatewayBookings      = gatewayFamilies.gauge("gateway_bookings", "Of these, those that are booked on an engine.")
-	gatewayRequests      = gatewayFamilies.counter("gateway_requests_total", "Requests through the gateway by what became of them: booked, placed (without a body, so not booked) or unbooked (by load, as the ledger had no room) on an engine, else why not.", "outcome")
-	gatewayPickSeconds   = gatewayFamilies.histogram("gateway_pick_seconds", "Time from the end of a request to the answer that names its engine, tokenizer and wait queue included.")
-	gatewayTokenizing    = gatewayFamilies.histogram("gateway_tokenizer_seconds", "Time that the tokenizer took for a request, failures included.")
-	gatewayTokenFailures = gatewayFamilies.counter("gateway_tokenizer_failures_total", "Requests whose tokens are not known, by why and by what became of them.", "reason", "action")
-	gatewayLengths       = gatewayFamilies.counter("gateway_model_length_unknown_total", "Requests whose prompt the engine shortens to the length of its model, while that is unknown: the prompt counts as it stands.")
-	gatewayPrefills      = gatewayFamilies.counter("gateway_prefill_completed_total", "Prefills that were complete, by what told it.", "by")
-	gatewayRebooked      = gatewayFamilies.counter("gateway_rebooked_total", "Reservations of running requests that ended with their worker and were booked again when it was back.")
-	gatewayServed        = gatewayFamilies.counter("gateway_served_total", "Responses with which Envoy told the endpoint that served them: the chosen one, a fallback to which the booking was moved, or one that is no worker of the model.", "endpoint")
-	gatewayCached        = gatewayFamilies.histogram("gateway_cached_tokens", "Tokens of a prompt that its engine had cached, as the usage in its answer says.")
-	gatewayPredicted     = gatewayFamilies.histogram("gateway_cached_tokens_predicted", "Tokens of the same prompts that the index had for the chosen rank.")
-	gatewayMispredicted  = gatewayFamilies.counter("gateway_cached_tokens_mispredicted_total", "By how many tokens engines had more or less cached than the index had for them, summed up.", "engine_had")
+	gatewayStreams       = Families.Gauge("gateway_streams", "Requests under way through the gateway: open ext_proc streams.")
+	gatewayBookings      = Families.Gauge("gateway_bookings", "Of these, those that are booked on an engine.")
+	gatewayRequests      = Families.Counter("gateway_requests_total", "Requests through the gateway by what became of them: booked, placed (without a body, so not booked) or unbooked (by load, as the ledger had no room) on an engine, else why not.", "outcome")
+	gatewayPickSeconds   = Families.Histogram("gateway_pick_seconds", "Time from the end of a request to the answer that names its engine, tokenizer and wait queue included.")
+	gatewayTokenizing    = Families.Histogram("gateway_tokenizer_seconds", "Time that the tokenizer took for a request, failures included.")
+	gatewayTokenFailures = Families.Counter("gateway_tokenizer_failures_total", "Requests whose tokens are not known, by why and by what became of them.", "reason", "action")
+	gatewayLengths       = Families.Counter("gateway_model_length_unknown_total", "Requests whose prompt the engine shortens to the length of its model, while that is unknown: the prompt counts as it stands.")
+	gatewayPrefills      = Families.Counter("gateway_prefill_completed_total", "Prefills that were complete, by what told it.", "by")
+	gatewayRebooked      = Families.Counter("gateway_rebooked_total", "Reservations of running requests that ended with their worker and were booked again when it was back.")
+	gatewayServed        = Families.Counter("gateway_served_total", "Responses with which Envoy told the endpoint that served them: the chosen one, a fallback to which the booking was moved, or one that is no worker of the model.", "endpoint")
+	gatewayCached        = Families.Histogram("gateway_cached_tokens", "Tokens of a prompt that its engine had cached, as the usage in its answer says.")
+	gatewayPredicted     = Families.Histogram("gateway_cached_tokens_predicted", "Tokens of the same prompts that the index had for the chosen rank.")
+	gatewayMispredicted  = Families.Counter("gateway_cached_tokens_mispredicted_total", "By how many tokens engines had more or less cached than the index had for them, summed up.", "engine_had")
 )
 
 // GatewayOutcome is the outcome of a request through the gateway.
@@ -108,7 +112,7 @@ const (
 var servedEndpointNames = [servedEndpoints]string{"chosen", "fallback", "unknown"}
 
 // tokenBounds are bounds in tokens, 16 to 1,048,576.
-var tokenBounds = append([]float64{0}, doubling(16, 17)...)
+var tokenBounds = append([]float64{0}, metrics.Doubling(16, 17)...)
 
 // Gateway counts requests through the gateway, and collects the counts. Its methods neither
 // block nor allocate.
@@ -122,8 +126,8 @@ type Gateway struct {
 	rebooked          atomic.Uint64
 	failures          [tokenizerReasons][tokenizerActions]atomic.Uint64
 	served            [servedEndpoints]atomic.Uint64
-	picks, tokenizing *Histogram
-	cached, predicted *Histogram
+	picks, tokenizing *metrics.Histogram
+	cached, predicted *metrics.Histogram
 	lengths           atomic.Uint64 // needed but unknown
 	more, less        atomic.Uint64 // tokens that engines had cached above and below the prediction
 }
@@ -131,8 +135,8 @@ type Gateway struct {
 // NewGateway returns counters at 0.
 func NewGateway() *Gateway {
 	return &Gateway{
-		picks: NewHistogram(requestBounds), tokenizing: NewHistogram(requestBounds),
-		cached: NewHistogram(tokenBounds), predicted: NewHistogram(tokenBounds),
+		picks: metrics.NewHistogram(metrics.RequestBounds), tokenizing: metrics.NewHistogram(metrics.RequestBounds),
+		cached: metrics.NewHistogram(tokenBounds), predicted: metrics.NewHistogram(tokenBounds),
 	}
 }
 
@@ -178,34 +182,34 @@ func (g *Gateway) CachedTokens(cached, predicted uint64) {
 }
 
 // Describe implements prometheus.Collector.
-func (*Gateway) Describe(ch chan<- *prometheus.Desc) { gatewayFamilies.describe(ch) }
+func (*Gateway) Describe(ch chan<- *prometheus.Desc) { Families.Describe(ch) }
 
 // Collect implements prometheus.Collector.
 func (g *Gateway) Collect(ch chan<- prometheus.Metric) {
-	send(ch, gatewayStreams, g.Open.Load())
+	metrics.Send(ch, gatewayStreams, g.Open.Load())
 	if g.Bookings != nil {
-		send(ch, gatewayBookings, g.Bookings())
+		metrics.Send(ch, gatewayBookings, g.Bookings())
 	}
 	for o, name := range gatewayOutcomeNames {
-		send(ch, gatewayRequests, g.outcomes[o].Load(), name)
+		metrics.Send(ch, gatewayRequests, g.outcomes[o].Load(), name)
 	}
-	sendHistogram(ch, gatewayPickSeconds, g.picks)
-	sendHistogram(ch, gatewayTokenizing, g.tokenizing)
+	metrics.SendHistogram(ch, gatewayPickSeconds, g.picks)
+	metrics.SendHistogram(ch, gatewayTokenizing, g.tokenizing)
 	for r, reason := range tokenizerReasonNames {
 		for a, action := range tokenizerActionNames {
-			send(ch, gatewayTokenFailures, g.failures[r][a].Load(), reason, action)
+			metrics.Send(ch, gatewayTokenFailures, g.failures[r][a].Load(), reason, action)
 		}
 	}
-	send(ch, gatewayLengths, g.lengths.Load())
+	metrics.Send(ch, gatewayLengths, g.lengths.Load())
 	for by, name := range prefillSignNames {
-		send(ch, gatewayPrefills, g.prefills[by].Load(), name)
+		metrics.Send(ch, gatewayPrefills, g.prefills[by].Load(), name)
 	}
-	send(ch, gatewayRebooked, g.rebooked.Load())
+	metrics.Send(ch, gatewayRebooked, g.rebooked.Load())
 	for at, name := range servedEndpointNames {
-		send(ch, gatewayServed, g.served[at].Load(), name)
+		metrics.Send(ch, gatewayServed, g.served[at].Load(), name)
 	}
-	sendHistogram(ch, gatewayCached, g.cached)
-	sendHistogram(ch, gatewayPredicted, g.predicted)
-	send(ch, gatewayMispredicted, g.more.Load(), "more")
-	send(ch, gatewayMispredicted, g.less.Load(), "less")
+	metrics.SendHistogram(ch, gatewayCached, g.cached)
+	metrics.SendHistogram(ch, gatewayPredicted, g.predicted)
+	metrics.Send(ch, gatewayMispredicted, g.more.Load(), "more")
+	metrics.Send(ch, gatewayMispredicted, g.less.Load(), "less")
 }

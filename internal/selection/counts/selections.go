@@ -1,4 +1,5 @@
-package telemetry
+// Package counts counts selections by model and outcome, and collects the counts.
+package counts
 
 import (
 	"errors"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 )
@@ -19,19 +21,20 @@ import (
 // The families with Dynamo's names are from its documentation of request rejection and from its
 // frontend.
 var (
-	selectionFamilies families
+	// Families has the metric families of the collector.
+	Families metrics.Families
 
-	selectionsTotal = selectionFamilies.counter("selections_total", "Selections by outcome; without a model_name those for models that have no worker, or that are too many to have one.", "model_name", "outcome")
-	rejectionsTotal = selectionFamilies.counter("rejections_total", "Selections rejected because all workers were overloaded or the wait queue was full, by cause; one may count under several causes.", "model_name", "cause")
-	tasksIssued     = selectionFamilies.counter("dynamo_tasks_issued_total", "Selections asked for, but for malformed ones; one that waits counts from then on, others when they are answered.", "model", "endpoint")
-	tasksRejected   = selectionFamilies.counter("dynamo_tasks_rejected_total", "Selections rejected because every worker that could serve them was overloaded.", "model", "endpoint")
-	tasksQueued     = selectionFamilies.gauge("dynamo_queued_requests", "Selections that wait for a rank that is not busy.", "model", "endpoint")
-	modelRejections = selectionFamilies.counter("dynamo_frontend_model_rejection_total", "The same as dynamo_tasks_rejected_total.", "model", "endpoint")
-	modelQueued     = selectionFamilies.gauge("dynamo_frontend_queued_requests", "The same as dynamo_queued_requests, endpoints together.", "model")
-	overlapRatio    = selectionFamilies.histogram("selection_overlap_ratio", "Share of the prompt's complete blocks that the chosen rank had cached, in all tiers together; prompts without a complete block do not count.", "model_name")
-	overlapForegone = selectionFamilies.histogram("selection_overlap_foregone_blocks", "Blocks of the prompt that the chosen rank had cached fewer than the eligible rank with the most, overloaded workers included.", "model_name")
-	costSpread      = selectionFamilies.histogram("selection_cost_spread_blocks", "Highest cost less lowest cost among the ranks that were compared, in blocks.", "model_name")
-	queueWait       = selectionFamilies.histogram("queue_wait_seconds", "Time in the wait queue of the selections that had to wait, however they ended.", "model_name")
+	selectionsTotal = Families.Counter("selections_total", "Selections by outcome; without a model_name those for models that have no worker, or that are too many to have one.", "model_name", "outcome")
+	rejectionsTotal = Families.Counter("rejections_total", "Selections rejected because all workers were overloaded or the wait queue was full, by cause; one may count under several causes.", "model_name", "cause")
+	tasksIssued     = Families.Counter("dynamo_tasks_issued_total", "Selections asked for, but for malformed ones; one that waits counts from then on, others when they are answered.", "model", "endpoint")
+	tasksRejected   = Families.Counter("dynamo_tasks_rejected_total", "Selections rejected because every worker that could serve them was overloaded.", "model", "endpoint")
+	tasksQueued     = Families.Gauge("dynamo_queued_requests", "Selections that wait for a rank that is not busy.", "model", "endpoint")
+	modelRejections = Families.Counter("dynamo_frontend_model_rejection_total", "The same as dynamo_tasks_rejected_total.", "model", "endpoint")
+	modelQueued     = Families.Gauge("dynamo_frontend_queued_requests", "The same as dynamo_queued_requests, endpoints together.", "model")
+	overlapRatio    = Families.Histogram("selection_overlap_ratio", "Share of the prompt's complete blocks that the chosen rank had cached, in all tiers together; prompts without a complete block do not count.", "model_name")
+	overlapForegone = Families.Histogram("selection_overlap_foregone_blocks", "Blocks of the prompt that the chosen rank had cached fewer than the eligible rank with the most, overloaded workers included.", "model_name")
+	costSpread      = Families.Histogram("selection_cost_spread_blocks", "Highest cost less lowest cost among the ranks that were compared, in blocks.", "model_name")
+	queueWait       = Families.Histogram("queue_wait_seconds", "Time in the wait queue of the selections that had to wait, however they ended.", "model_name")
 )
 
 // Route is the kind of call that asked for a selection, as a label.
@@ -117,11 +120,12 @@ func OutcomeOf(err error, r Route) Outcome {
 // The causes of a rejection: the thresholds, and the wait queue's limits.
 const (
 	queueLimit = overload.NumThresholds + iota
-	numCauses
+	// NumCauses is the number of causes.
+	NumCauses
 )
 
-// causeLabel names a cause of a rejection.
-func causeLabel(cause int) string {
+// CauseLabel names a cause of a rejection.
+func CauseLabel(cause int) string {
 	if cause == queueLimit {
 		return "queue_limit"
 	}
@@ -137,21 +141,21 @@ type ModelSelections struct {
 	outcomes         [numOutcomes]atomic.Uint64
 	issued, rejected [numRoutes]atomic.Uint64
 	queued           [numRoutes]atomic.Int64 // requests waiting now
-	causes           [numCauses]atomic.Uint64
+	causes           [NumCauses]atomic.Uint64
 
 	// Of answered selections:
 
-	ratio, foregone, spread *Histogram
+	ratio, foregone, spread *metrics.Histogram
 
-	wait *Histogram // seconds in the queue, of the requests that waited
+	wait *metrics.Histogram // seconds in the queue, of the requests that waited
 }
 
 func newModelSelections() *ModelSelections {
 	return &ModelSelections{
-		ratio:    NewHistogram(overlapRatioBounds),
-		foregone: NewHistogram(foregoneBounds),
-		spread:   NewHistogram(costSpreadBounds),
-		wait:     NewHistogram(waitBounds),
+		ratio:    metrics.NewHistogram(metrics.OverlapRatioBounds),
+		foregone: metrics.NewHistogram(metrics.ForegoneBounds),
+		spread:   metrics.NewHistogram(metrics.CostSpreadBounds),
+		wait:     metrics.NewHistogram(metrics.WaitBounds),
 	}
 }
 
@@ -199,31 +203,50 @@ func (m *ModelSelections) Chosen(cached, most, blocks uint64, spread float64) {
 // as they nearly always are: they have values only when there are too many models.
 func (m *ModelSelections) send(ch chan<- prometheus.Metric, model string) {
 	for o := range m.outcomes { // read before issued, so that it is not above it; invalid ones aside
-		send(ch, selectionsTotal, m.outcomes[o].Load(), model, Outcome(o).String())
+		metrics.Send(ch, selectionsTotal, m.outcomes[o].Load(), model, Outcome(o).String())
 	}
 	queued := int64(0)
 	for r := range Route(numRoutes) {
 		endpoint := r.String()
 		rejected := m.rejected[r].Load() // read before issued, so that it is not above it
-		send(ch, tasksRejected, rejected, model, endpoint)
-		send(ch, modelRejections, rejected, model, endpoint)
-		send(ch, tasksIssued, m.issued[r].Load(), model, endpoint)
+		metrics.Send(ch, tasksRejected, rejected, model, endpoint)
+		metrics.Send(ch, modelRejections, rejected, model, endpoint)
+		metrics.Send(ch, tasksIssued, m.issued[r].Load(), model, endpoint)
 		waiting := m.queued[r].Load()
-		send(ch, tasksQueued, waiting, model, endpoint)
+		metrics.Send(ch, tasksQueued, waiting, model, endpoint)
 		queued += waiting
 	}
-	send(ch, modelQueued, queued, model)
+	metrics.Send(ch, modelQueued, queued, model)
 	for c := range m.causes {
-		send(ch, rejectionsTotal, m.causes[c].Load(), model, causeLabel(c))
+		metrics.Send(ch, rejectionsTotal, m.causes[c].Load(), model, CauseLabel(c))
 	}
 	for _, h := range []struct {
-		family
-		*Histogram
+		metrics.Family
+		*metrics.Histogram
 	}{{overlapRatio, m.ratio}, {overlapForegone, m.foregone}, {costSpread, m.spread}, {queueWait, m.wait}} {
 		if model != "" || h.Count() > 0 {
-			sendHistogram(ch, h.family, h.Histogram, model)
+			metrics.SendHistogram(ch, h.Family, h.Histogram, model)
 		}
 	}
+}
+
+// Tally has the counts of one model at a moment, for the log.
+type Tally struct {
+	Issued, Refused, Unserved uint64
+	Causes                    [NumCauses]uint64
+}
+
+// Tally reads the counts.
+func (m *ModelSelections) Tally() (t Tally) {
+	t.Refused = m.outcomes[Refused].Load() + m.outcomes[QueueFull].Load()
+	t.Unserved = m.outcomes[NotReady].Load()
+	for r := range m.issued {
+		t.Issued += m.issued[r].Load()
+	}
+	for c := range m.causes {
+		t.Causes[c] = m.causes[c].Load()
+	}
+	return t
 }
 
 // maxModels bounds the models with counters of their own.
@@ -261,6 +284,9 @@ func (s *Selections) Of(model string) *ModelSelections {
 // Others returns the counts of the models that the catalog does not have.
 func (s *Selections) Others() *ModelSelections { return s.others }
 
+// Models returns the counters of the models that have their own. The map must not be changed.
+func (s *Selections) Models() map[string]*ModelSelections { return *s.byModel.Load() }
+
 // Add gives a model of the catalog counters of its own. If there are too many, it drops those of
 // a model that has left the catalog; if there is none, the model is counted among the others.
 func (s *Selections) Add(model string) {
@@ -292,8 +318,11 @@ func (s *Selections) NoteUnserved(sc catalog.Scope) {
 	}
 }
 
+// TakeUnserved returns the scope that NoteUnserved remembered and forgets it; nil: none.
+func (s *Selections) TakeUnserved() *catalog.Scope { return s.unserved.Swap(nil) }
+
 // Describe implements prometheus.Collector.
-func (s *Selections) Describe(ch chan<- *prometheus.Desc) { selectionFamilies.describe(ch) }
+func (s *Selections) Describe(ch chan<- *prometheus.Desc) { Families.Describe(ch) }
 
 // Collect implements prometheus.Collector. Models come from the catalog, not from requests, so
 // that clients cannot create series.

@@ -1,4 +1,4 @@
-package telemetry
+package metrics
 
 import (
 	"math"
@@ -16,12 +16,12 @@ func TestBounds(t *testing.T) {
 		n                   int
 		first, second, last float64
 	}{
-		{"overlap ratio", overlapRatioBounds, 11, 0, .1, 1},
-		{"foregone", foregoneBounds, 14, 0, 1, 4096},
-		{"cost spread", costSpreadBounds, 18, 0, 1, 65536},
-		{"wait", waitBounds, 18, .001, .002, 131.072},
+		{"overlap ratio", OverlapRatioBounds, 11, 0, .1, 1},
+		{"foregone", ForegoneBounds, 14, 0, 1, 4096},
+		{"cost spread", CostSpreadBounds, 18, 0, 1, 65536},
+		{"wait", WaitBounds, 18, .001, .002, 131.072},
 		{"lag", LagBounds, 18, .0005, .001, 65.536},
-		{"requests", requestBounds, 20, .0001, .0002, 52.4288},
+		{"requests", RequestBounds, 20, .0001, .0002, 52.4288},
 	} {
 		b := c.bounds
 		if len(b) != c.n || b[0] != c.first || b[1] != c.second || b[len(b)-1] != c.last || !slices.IsSorted(b) {
@@ -78,8 +78,8 @@ func TestHistogramInParallel(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	total.add(h)
-	total.add(h)
+	total.Add(h)
+	total.Add(h)
 	count, sum, upTo := total.read()
 	if count != 2*writers*each || sum != 2*each*(0+1+2+3) || upTo[1] != 2*2*each || upTo[2] != 2*3*each {
 		t.Errorf("count %d, sum %v, %v", count, sum, upTo)

@@ -1,4 +1,4 @@
-package telemetry
+package metrics
 
 import (
 	"math"
@@ -9,23 +9,25 @@ import (
 // Bounds of histograms: the largest value of each bucket, ascending. One more bucket has the
 // values above the last bound. Bounds must not be changed.
 var (
-	// overlapRatioBounds are bounds of shares, 0 to 1.
-	overlapRatioBounds = []float64{0, .1, .2, .3, .4, .5, .6, .7, .8, .9, 1}
-	// foregoneBounds are bounds in blocks, up to 4,096.
-	foregoneBounds = append([]float64{0}, doubling(1, 13)...)
-	// costSpreadBounds are bounds in blocks, up to 65,536.
-	costSpreadBounds = append([]float64{0}, doubling(1, 17)...)
-	// waitBounds are bounds in seconds, 1 ms to 131 s.
-	waitBounds = doubling(.001, 18)
+	// OverlapRatioBounds are bounds of shares, 0 to 1.
+	OverlapRatioBounds = []float64{0, .1, .2, .3, .4, .5, .6, .7, .8, .9, 1}
+	// ForegoneBounds are bounds in blocks, up to 4,096.
+	ForegoneBounds = append([]float64{0}, Doubling(1, 13)...)
+	// CostSpreadBounds are bounds in blocks, up to 65,536.
+	CostSpreadBounds = append([]float64{0}, Doubling(1, 17)...)
+	// WaitBounds are bounds in seconds, 1 ms to 131 s.
+	WaitBounds = Doubling(.001, 18)
+	// ErrorRatioBounds are bounds of ratios of an observed to a predicted time.
+	ErrorRatioBounds = []float64{0.1, 0.25, 0.5, 0.75, 0.9, 1.1, 1.5, 2, 4, 10}
 	// LagBounds are bounds in seconds, 0.5 ms to 65.5 s.
-	LagBounds = doubling(.0005, 18)
+	LagBounds = Doubling(.0005, 18)
 
-	// requestBounds are bounds in seconds, 0.1 ms to 52 s, as in dynamo.indexer 1.6.1.
-	requestBounds = doubling(.0001, 20)
+	// RequestBounds are bounds in seconds, 0.1 ms to 52 s, as in dynamo.indexer 1.6.1.
+	RequestBounds = Doubling(.0001, 20)
 )
 
-// doubling returns n numbers, each twice the one before.
-func doubling(first float64, n int) []float64 {
+// Doubling returns n numbers, each twice the one before.
+func Doubling(first float64, n int) []float64 {
 	all := make([]float64, n)
 	for i := range all {
 		all[i] = math.Ldexp(first, i)
@@ -62,8 +64,8 @@ func (h *Histogram) addSum(v float64) {
 	}
 }
 
-// add adds the counts of o, which has the same bounds.
-func (h *Histogram) add(o *Histogram) {
+// Add adds the counts of o, which has the same bounds.
+func (h *Histogram) Add(o *Histogram) {
 	for i := range o.counts {
 		h.counts[i].Add(o.counts[i].Load())
 	}

@@ -1,0 +1,223 @@
+package describe
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// Bounds of what is asked.
+const (
+	atATime      = 16              // questions, over all engines
+	patience     = 5 * time.Second // for the whole answer to a question
+	maxAnswer    = 1 << 20         // bytes
+	maxMetrics   = 8 << 20         // bytes of /metrics
+	maxHeader    = 64 << 10        // bytes
+	excerptBytes = 200             // of an answer in an error
+	longError    = 1 << 10         // bytes: a longer error is shortened
+)
+
+var (
+	errNotAllowed = errors.New("not among the allowed endpoints (--allow-endpoints)")
+	errLinkLocal  = errors.New("link-local and multicast addresses are not asked")
+	errTooLong    = errors.New("the answer is too long")
+)
+
+// Error says why an engine did not answer a question.
+type Error struct {
+	URL string // that was asked
+	// Status is that of the answer, 0 if there was none.
+	Status int
+	// Away: the engine does not run, is starting, or is too busy to answer.
+	Away bool
+	Err  error // what is wrong, in the engine's words if it has said any
+}
+
+// Error names the URL.
+func (e *Error) Error() string { return fmt.Sprintf("GET %s: %v", e.URL, e.Err) }
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Options configure a Client.
+type Options struct {
+	// Endpoints is the policy for the sockets of engines. Engines at other addresses are not
+	// asked either; the ports of its rules do not matter.
+	Endpoints catalog.EndpointPolicy
+	// TLS is for engines behind https; nil trusts the system's authorities.
+	TLS *tls.Config
+	// Token is sent as a bearer token; nil: none is.
+	Token func() string
+}
+
+// Client asks engines, 16 questions at a time. It is safe for concurrent use.
+type Client struct {
+	options Options
+	http    http.Client
+	turns   chan struct{} // a token for each question under way
+}
+
+// New returns a client. It uses no proxy of the environment, since engines are in the same
+// network.
+func New(options Options) *Client {
+	c := &Client{options: options, turns: make(chan struct{}, atATime)}
+	c.http = http.Client{
+		Transport: &http.Transport{
+			DialContext:            c.dial,
+			TLSClientConfig:        options.TLS,
+			DisableCompression:     true,
+			MaxIdleConnsPerHost:    1,
+			IdleConnTimeout:        patience,
+			MaxResponseHeaderBytes: maxHeader,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return c
+}
+
+// Close closes the idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	var d net.Dialer
+	if !c.options.Endpoints.AllowsName(host) {
+		d.Control = c.checkAddress
+	}
+	return d.DialContext(ctx, network, address)
+}
+
+// checkAddress refuses an address before a connection to it is opened.
+func (c *Client) checkAddress(_, address string, _ syscall.RawConn) error {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return err
+	}
+	addr := at.Addr().Unmap()
+	switch {
+	case !c.options.Endpoints.AllowsAddress(addr.WithZone(""), 0):
+		return fmt.Errorf("%s is %w", addr, errNotAllowed)
+	case addr.IsLinkLocalUnicast(), addr.IsMulticast(): // where clouds serve credentials
+		return fmt.Errorf("%s: %w", addr, errLinkLocal)
+	}
+	return nil
+}
+
+// join returns the URL of a path of the engine at a URL.
+func join(base, path string) string { return strings.TrimRight(base, "/") + path }
+
+// ask gives the body of a 200 answer to read. An error is an *Error.
+func (c *Client) ask(ctx context.Context, base, path string, read func(io.Reader) error) error {
+	url := join(base, path)
+	fail := func(status int, err error) error {
+		away := isAway(status, err)
+		if text := err.Error(); len(text) > longError { // it repeats what the engine says
+			err = errors.New(catalog.Clip(text))
+		}
+		return &Error{URL: url, Status: status, Away: away, Err: err}
+	}
+	select {
+	case c.turns <- struct{}{}:
+		defer func() { <-c.turns }()
+	case <-ctx.Done():
+		return fail(0, fmt.Errorf("too many engines are asked at the same time: %w", ctx.Err()))
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, errLate)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return fail(0, err)
+	}
+	request.Header.Set("User-Agent", "select-service")
+	if c.options.Token != nil {
+		if token := c.options.Token(); token != "" {
+			request.Header.Set("Authorization", "Bearer "+token)
+		}
+	}
+	answer, err := c.http.Do(request)
+	if err != nil {
+		return fail(0, cause(ctx, err))
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode != http.StatusOK {
+		return fail(answer.StatusCode, refusal(answer))
+	}
+	if err := read(answer.Body); err != nil {
+		return fail(answer.StatusCode, cause(ctx, err))
+	}
+	return nil
+}
+
+var errLate = fmt.Errorf("no answer within %s: %w", patience, context.DeadlineExceeded)
+
+// cause returns what a reader needs to know of an error of net/http.
+func cause(ctx context.Context, err error) error {
+	if why := context.Cause(ctx); why != nil {
+		return why
+	}
+	var wrapped interface {
+		error
+		Timeout() bool
+		Unwrap() error
+	}
+	if errors.As(err, &wrapped) && strings.HasPrefix(err.Error(), "Get ") { // *url.Error repeats method and URL
+		return wrapped.Unwrap()
+	}
+	return err
+}
+
+// isAway reports whether the same question may be answered later without anybody's doing.
+func isAway(status int, err error) bool {
+	switch {
+	case status == http.StatusRequestTimeout, status == http.StatusTooManyRequests, status >= 500:
+		return true
+	case errors.Is(err, errNotAllowed), errors.Is(err, errLinkLocal):
+		return false
+	}
+	var broken net.Error
+	return errors.As(err, &broken) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
+
+// refusal quotes the begin of an answer that is not 200.
+func refusal(answer *http.Response) error {
+	if answer.StatusCode/100 == 3 {
+		return fmt.Errorf("status %d: redirects are not followed", answer.StatusCode)
+	}
+	begin, _ := io.ReadAll(io.LimitReader(answer.Body, excerptBytes)) // as far as it came
+	if len(begin) == 0 {
+		return fmt.Errorf("status %d", answer.StatusCode)
+	}
+	return fmt.Errorf("status %d: %q", answer.StatusCode, begin)
+}
+
+// askJSON reads the JSON of an answer into v.
+func (c *Client) askJSON(ctx context.Context, base, path string, v any) error {
+	return c.ask(ctx, base, path, func(body io.Reader) error {
+		text, err := io.ReadAll(io.LimitReader(body, maxAnswer+1))
+		switch {
+		case err != nil:
+			return err
+		case len(text) > maxAnswer:
+			return fmt.Errorf("%w: more than %d bytes", errTooLong, maxAnswer)
+		}
+		if err := json.Unmarshal(text, v); err != nil {
+			return fmt.Errorf("%w in %q", err, text[:min(len(text), excerptBytes)])
+		}
+		return nil
+	})
+}

@@ -1,0 +1,167 @@
+package describe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// NormalURL returns the form of an engine's URL of which its worker's id is made: scheme and host
+// in small letters, without the scheme's own port, and without a slash at the end.
+func NormalURL(text string) (string, error) {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || u.Scheme != "http" && u.Scheme != "https":
+		return "", fmt.Errorf("`%s` is not an http:// or https:// URL", catalog.Clip(text))
+	case u.Hostname() == "":
+		return "", fmt.Errorf("`%s` has no host", catalog.Clip(text))
+	case u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
+		return "", fmt.Errorf("`%s` may have no more than a scheme, a host, a port and a path", catalog.Clip(text))
+	}
+	host, port := strings.ToLower(u.Hostname()), u.Port()
+	if n, err := strconv.ParseUint(port, 10, 16); port != "" && (err != nil || n == 0) {
+		return "", fmt.Errorf("`%s` has a port that is not in [1, 65535]", catalog.Clip(text))
+	}
+	if u.Scheme == "http" && port == "80" || u.Scheme == "https" && port == "443" {
+		port = ""
+	}
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	if port != "" {
+		host += ":" + port
+	}
+	return u.Scheme + "://" + host + strings.TrimRight(u.EscapedPath(), "/"), nil
+}
+
+// Describe asks the engine at a URL. engine is its kind, or "" to find out: then nothing is
+// assumed that an engine does not tell. Without an error the engine has answered, though not
+// perhaps to every question: see the description's Unknown and Unanswered. An error is an *Error,
+// or says what is wrong with the URL.
+func (c *Client) Describe(ctx context.Context, text, engine string) (*catalog.Description, error) {
+	base, err := NormalURL(text)
+	if err != nil {
+		return nil, err
+	}
+	u, err := url.Parse(base)
+	if err != nil {
+		return nil, err
+	}
+	q := &question{Client: c, ctx: ctx, base: base, host: u.Hostname()}
+	q.told = &catalog.Description{Engine: engine, From: make(map[string]string), Unknown: make(map[string]string)}
+	if engine == catalog.EngineVLLM {
+		return q.told, q.vllm(true)
+	}
+	info, path, err := q.info()
+	switch {
+	case err == nil && info.isSGLang():
+		q.told.Engine = catalog.EngineSGLang
+		q.sglang(info, path)
+		return q.told, nil
+	case engine == catalog.EngineSGLang && err == nil:
+		return nil, notUnderstood(base, path, errors.New("it is not the server information of SGLang"))
+	case engine == "" && (err == nil || statusOf(err) == http.StatusNotFound):
+		return q.told, q.vllm(false)
+	}
+	return nil, err
+}
+
+// question is one Describe.
+type question struct {
+	*Client
+	ctx  context.Context //nolint:containedctx // it lives as long as the call that has made it
+	base string
+	host string // of the URL
+	told *catalog.Description
+}
+
+// set notes where a value comes from.
+func (q *question) set(field, from string) { q.told.From[field] = from }
+
+// unknown notes why values are not known.
+func (q *question) unknown(err error, fields ...string) {
+	text := err.Error()
+	if len(text) > longError {
+		text = catalog.Clip(text)
+	}
+	for _, field := range fields {
+		q.told.Unknown[field] = text
+	}
+	if e, ok := errors.AsType[*Error](err); ok && e.Away {
+		q.told.Unanswered = true
+	}
+}
+
+// models asks for the model and its adapters.
+func (q *question) models() error {
+	m, err := q.Models(q.ctx, q.base)
+	if err != nil {
+		q.unknown(err, catalog.FieldModel, catalog.FieldAdapters)
+		return err
+	}
+	q.told.Model, q.told.Adapters = m.Model, m.Adapters
+	q.set(catalog.FieldModel, modelsPath)
+	q.set(catalog.FieldAdapters, modelsPath)
+	return nil
+}
+
+// ranks sets the data-parallel ranks.
+func (q *question) ranks(first, n uint32, from string) {
+	q.told.StartRank, q.told.Size = first, n
+	q.set(catalog.FieldSize, from)
+	if first > 0 {
+		q.set(catalog.FieldStartRank, from)
+	}
+}
+
+// endpoints returns the sockets of n ranks from first on: rank r has the port base + r. Their
+// host is that of the URL, whether the engine names it or none.
+func (q *question) endpoints(host string, base, first, n uint32) (map[uint32]string, error) {
+	if err := q.checkHost(host); err != nil {
+		return nil, err
+	}
+	if last := uint64(base) + uint64(first) + uint64(n) - 1; base == 0 || last > 65535 {
+		return nil, fmt.Errorf("the ports from %d on for the ranks %d to %d are not in [1, 65535]", base, first, uint64(first)+uint64(n)-1)
+	}
+	byRank := make(map[uint32]string, n)
+	for dp := first; dp-first < n; dp++ {
+		byRank[dp] = q.at(base + dp)
+	}
+	return byRank, nil
+}
+
+func (q *question) at(port uint32) string {
+	return "tcp://" + net.JoinHostPort(q.host, strconv.FormatUint(uint64(port), 10))
+}
+
+// checkHost refuses the sockets of another host than that of the URL. A wildcard stands for it.
+func (q *question) checkHost(named string) error {
+	inside := strings.TrimSuffix(strings.TrimPrefix(named, "["), "]")
+	if inside == "*" || strings.EqualFold(inside, q.host) {
+		return nil
+	}
+	addr, err := netip.ParseAddr(inside)
+	if err == nil && addr.IsUnspecified() {
+		return nil
+	}
+	if own, ownErr := netip.ParseAddr(q.host); err == nil && ownErr == nil && own.Unmap() == addr.Unmap() {
+		return nil
+	}
+	return fmt.Errorf("the engine names sockets on %q, which is not the host of its URL", catalog.Clip(named))
+}
+
+// statusOf returns the status of the answer that an error is about, 0 if there is none.
+func statusOf(err error) int {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Status
+	}
+	return 0
+}

@@ -1,0 +1,99 @@
+package describe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// Models is what an engine serves.
+type Models struct {
+	Model    string
+	Adapters []string // the LoRA adapters of the model, sorted; not nil
+	// Further are other names of the model, or other models.
+	Further []string
+}
+
+const (
+	modelsPath  = "/v1/models"
+	maxAdapters = 1024 // of one worker, as of its record
+)
+
+// Models asks GET /v1/models: the first entry without a parent is the model, and those whose
+// parent is such an entry are adapters. An error is an *Error.
+func (c *Client) Models(ctx context.Context, base string) (Models, error) {
+	var list modelList
+	var m Models
+	err := c.askJSON(ctx, base, modelsPath, &list)
+	if err != nil {
+		return m, err
+	}
+	if m, err = list.models(); err != nil {
+		return m, notUnderstood(base, modelsPath, err)
+	}
+	return m, nil
+}
+
+// modelList is the answer of OpenAI's API, with the parents of vLLM and SGLang.
+type modelList struct {
+	Data []struct {
+		ID     string  `json:"id"`
+		Parent *string `json:"parent"`
+	} `json:"data"`
+}
+
+var errNoModel = errors.New("it lists no model")
+
+func (l *modelList) models() (Models, error) {
+	m := Models{Adapters: []string{}}
+	var bases []string
+	isBase := make(map[string]bool)
+	for _, entry := range l.Data {
+		if entry.Parent != nil {
+			continue
+		}
+		if err := checkName(entry.ID); err != nil {
+			return Models{}, err
+		}
+		if !isBase[entry.ID] {
+			bases, isBase[entry.ID] = append(bases, entry.ID), true
+		}
+	}
+	if len(bases) == 0 {
+		return Models{}, errNoModel
+	}
+	for _, entry := range l.Data {
+		if entry.Parent == nil || !isBase[*entry.Parent] {
+			continue
+		}
+		if err := checkName(entry.ID); err != nil {
+			return Models{}, err
+		}
+		m.Adapters = append(m.Adapters, entry.ID)
+	}
+	slices.Sort(m.Adapters)
+	m.Adapters = slices.Compact(m.Adapters)
+	if len(m.Adapters) > maxAdapters {
+		return Models{}, fmt.Errorf("it lists %d adapters, the maximum is %d", len(m.Adapters), maxAdapters)
+	}
+	m.Model, m.Further = bases[0], bases[1:]
+	return m, nil
+}
+
+func checkName(id string) error {
+	switch {
+	case id == "":
+		return errors.New("it lists a model without an id")
+	case len(id) > catalog.MaxName:
+		return fmt.Errorf("it lists a model whose id has %d bytes, the maximum is %d", len(id), catalog.MaxName)
+	}
+	return nil
+}
+
+// notUnderstood is the error of an answer that says something impossible.
+func notUnderstood(base, path string, err error) error {
+	return &Error{URL: join(base, path), Status: 200, Err: err}
+}

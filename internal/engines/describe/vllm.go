@@ -1,0 +1,132 @@
+package describe
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+const (
+	versionPath = "/version"
+	sourcesPath = "/kv_event_sources" // from vLLM 0.33 on
+
+	defaultEventPort = 5557 // vLLM's own default
+)
+
+var errNoSources = errors.New("the engine does not describe its KV event sockets")
+
+// vllm asks an engine that has the list of models and the metrics of vLLM, or similar ones. byName:
+// the caller says that it is vLLM, so that what it does not tell is assumed to be its default. The
+// error is that of the list of models.
+func (q *question) vllm(byName bool) error {
+	if err := q.models(); err != nil {
+		return err
+	}
+	var version struct {
+		Version string `json:"version"`
+	}
+	if q.askJSON(q.ctx, q.base, versionPath, &version) == nil && version.Version != "" {
+		q.told.Engine, q.told.Version = catalog.EngineVLLM, catalog.Clip(version.Version)
+	}
+	cache, err := q.Cache(q.ctx, q.base)
+	if err != nil {
+		q.unknown(err, catalog.FieldBlockSize, catalog.FieldSize, catalog.FieldTotalKVBlocks)
+	} else {
+		q.cache(cache)
+	}
+	err = q.sources()
+	if errors.Is(err, errNoSources) && byName {
+		err = q.defaultSockets()
+	}
+	if err != nil {
+		q.unknown(err, catalog.FieldKVEventsEndpoints)
+	}
+	return nil
+}
+
+// cache takes over what the metrics say.
+func (q *question) cache(c Cache) {
+	q.told.BlockSize = c.BlockSize
+	q.set(catalog.FieldBlockSize, metricsPath)
+	if c.Ranks > 0 {
+		q.ranks(c.FirstRank, c.Ranks, metricsPath)
+	}
+	if c.Blocks > 0 {
+		q.told.TotalKVBlocks = c.Blocks
+		q.set(catalog.FieldTotalKVBlocks, metricsPath)
+	}
+}
+
+// defaultSockets assumes the event sockets that vLLM has unless it is told others. It has no
+// replay socket then.
+func (q *question) defaultSockets() (err error) {
+	q.told.KVEventsEndpoints, err = q.endpoints("*", defaultEventPort, q.told.StartRank, max(q.told.Size, 1))
+	if err == nil {
+		q.set(catalog.FieldKVEventsEndpoints, catalog.FromDefault)
+	}
+	return err
+}
+
+// source is one rank's publisher, with its own port.
+type source struct {
+	Endpoint string  `json:"endpoint"`
+	Replay   *string `json:"replay_endpoint"`
+}
+
+// sources asks for the event sockets. An engine that does not know the question, or answers
+// another one, gives errNoSources.
+func (q *question) sources() error {
+	var byRank map[string]source
+	switch err := q.askJSON(q.ctx, q.base, sourcesPath, &byRank); {
+	case err == nil && byRank != nil:
+	case err == nil, statusOf(err) == http.StatusNotFound, statusOf(err) == http.StatusOK:
+		return errNoSources
+	default:
+		return err
+	}
+	if len(byRank) == 0 {
+		return notUnderstood(q.base, sourcesPath, errNoEvents)
+	}
+	if len(byRank) > catalog.MaxRanks {
+		return notUnderstood(q.base, sourcesPath, fmt.Errorf("it names %d ranks, the maximum is %d", len(byRank), catalog.MaxRanks))
+	}
+	events, replays := make(map[uint32]string, len(byRank)), make(map[uint32]string)
+	for text, s := range byRank {
+		rank, err := strconv.ParseUint(text, 10, 32)
+		if err != nil {
+			return errNoSources
+		}
+		dp := uint32(rank)
+		if events[dp], err = q.socket(s.Endpoint); err != nil {
+			return notUnderstood(q.base, sourcesPath, err)
+		}
+		if s.Replay == nil || *s.Replay == "" {
+			continue
+		}
+		if replays[dp], err = q.socket(*s.Replay); err != nil {
+			return notUnderstood(q.base, sourcesPath, err)
+		}
+	}
+	q.told.KVEventsEndpoints = events
+	q.set(catalog.FieldKVEventsEndpoints, sourcesPath)
+	if len(replays) > 0 {
+		q.told.ReplayEndpoints = replays
+		q.set(catalog.FieldReplayEndpoints, sourcesPath)
+	}
+	return nil
+}
+
+// socket returns a socket that the engine binds as one to connect to.
+func (q *question) socket(bound string) (string, error) {
+	e, err := catalog.ParseEndpoint(bound)
+	switch {
+	case err != nil:
+		return "", err
+	case e.Scheme != "tcp" || e.Port == 0:
+		return "", fmt.Errorf("its socket `%s` cannot be reached over the network", catalog.Clip(bound))
+	}
+	return q.at(uint32(e.Port)), q.checkHost(e.Host)
+}
