@@ -81,7 +81,8 @@ func Dial(kubeconfig string) (*Client, error) {
 	scheme := runtime.NewScheme()
 	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Pod{}, &corev1.PodList{})
 	scheme.AddKnownTypes(discoveryv1.SchemeGroupVersion, &discoveryv1.EndpointSlice{}, &discoveryv1.EndpointSliceList{})
-	scheme.AddKnownTypes(groupPools, &inferencePool{}, &inferencePoolList{})
+	scheme.AddKnownTypeWithName(groupPools.WithKind("InferencePool"), &inferencePool{})
+	scheme.AddKnownTypeWithName(groupPools.WithKind("InferencePoolList"), &inferencePoolList{})
 	for _, gv := range []schema.GroupVersion{corev1.SchemeGroupVersion, discoveryv1.SchemeGroupVersion, groupPools} {
 		metav1.AddToGroupVersion(scheme, gv)
 	}

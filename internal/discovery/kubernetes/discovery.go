@@ -198,7 +198,9 @@ func (d *Discovery) apply(apply discovery.Apply) (next time.Time) {
 
 	set := catalog.Set{Records: p.records}
 	if len(p.unlisted) > 0 {
-		set.Keep = func(w *catalog.Worker) bool { return p.unlisted[w.Source.Pool] && !p.named[w.Source.Namespace+"/"+w.Source.Pod] }
+		set.Keep = func(w *catalog.Worker) bool {
+			return p.unlisted[w.Source.Pool] && !p.named[w.Source.Namespace+"/"+w.Source.Pod]
+		}
 	}
 	changed, err := apply(set)
 	if err != nil {
@@ -367,7 +369,7 @@ func (d *Discovery) planPod(p *plan, r row, own bool, ids map[uint64]string, pod
 		p.exclude(r, mapping.ExcludedLimit, fmt.Sprintf("there are more than %d pods", maxPods))
 		return
 	}
-	own2 := &planned{row: r, phase: ph, complete: true}
+	of := &planned{row: r, phase: ph, complete: true}
 	for i := range m.Workers {
 		if taken, is := ids[m.Workers[i].Record.ID]; is && taken != tr.pod.Full() {
 			p.exclude(r, mapping.ExcludedTaken, fmt.Sprintf("the pod %s has its worker id %d", taken, m.Workers[i].Record.ID))
@@ -382,11 +384,11 @@ func (d *Discovery) planPod(p *plan, r row, own bool, ids map[uint64]string, pod
 			Kind: catalog.SourceKubernetes, Namespace: tr.pod.Namespace, Pod: tr.pod.Name, UID: tr.pod.UID, Pool: s.entry.Name,
 		}
 		p.records = append(p.records, w.Record)
-		p.owners = append(p.owners, own2)
+		p.owners = append(p.owners, of)
 	}
 	for i := range m.Workers {
 		w := &m.Workers[i]
-		own2.complete = own2.complete && len(w.Reasons) == 0
+		of.complete = of.complete && len(w.Reasons) == 0
 		if w.Ask && ph == serving {
 			p.asks = append(p.asks, ask{
 				key: askKey{tr.pod.UID, tr.pod.IP, w.Port}, url: *w.Record.Endpoint, turn: tr.readyTurn,
@@ -396,7 +398,7 @@ func (d *Discovery) planPod(p *plan, r row, own bool, ids map[uint64]string, pod
 	}
 	for _, f := range s.former {
 		end := f.since.Add(s.entry.NotReadyGrace)
-		if !now.Before(end) {
+		if !now.Before(end) || !tr.left.IsZero() {
 			continue
 		}
 		p.until(end)
@@ -407,7 +409,7 @@ func (d *Discovery) planPod(p *plan, r row, own bool, ids map[uint64]string, pod
 			}
 		}
 	}
-	counts.add(ph, own2.complete, 1)
+	counts.add(ph, of.complete, 1)
 }
 
 // withoutTarget returns the worker of an endpoint whose slice has no port for its HTTP server.

@@ -180,6 +180,8 @@ func (s *source) status() status {
 	switch {
 	case s.slices != nil:
 		return s.slices.status()
+	case s.pool == nil && s.pods == nil: // Run has not begun
+		return status{State: Syncing, Since: s.since}
 	case s.pool == nil:
 		return s.pods.status()
 	}
@@ -344,12 +346,15 @@ func (s *source) mergeSlices() {
 	clear(s.table.gone) // the slices are one state, not events of pods
 }
 
-// ports returns the target ports of a pod.
+// ports returns the target ports of a pod. One that has left keeps those that it had.
 func (s *source) ports(tr *tracked) mapping.Pool {
 	if tr.target != 0 && len(s.entry.TargetPorts) == 0 {
 		return mapping.Pool{Ports: []uint16{tr.target}}
 	}
-	return s.current
+	if tr.left.IsZero() && !s.another || len(tr.pool.Ports) == 0 {
+		tr.pool = s.current
+	}
+	return tr.pool
 }
 
 // order sorts pods over all sources, the oldest first.

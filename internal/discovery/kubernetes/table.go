@@ -27,6 +27,7 @@ type tracked struct {
 	// slice has none.
 	target   uint16
 	noTarget bool
+	pool     mapping.Pool // the target ports at the last plan while it was the source's
 
 	everReady bool
 	readyTurn uint64    // how often it has become ready
