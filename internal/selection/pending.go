@@ -116,7 +116,7 @@ func errNotPending(req *PendingRequest) *contract.Error {
 // booked.
 func (b *pendingBooking) place() (*placement, error) {
 	sel := &b.kept.Selection
-	snap, state, err := b.api.scopes.Schedulable(sel.Scope)
+	snap, state, err := b.api.scopes.Bookable(sel.Scope)
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +124,7 @@ func (b *pendingBooking) place() (*placement, error) {
 		b.api.pending.store.Spend(b.kept)
 		return nil, errNotPending(b.request)
 	}
-	e, ok := snap.Entry(sel.Rank)
+	e, ok := snap.Bookable(sel.Rank)
 	if !ok {
 		return nil, contract.ScopeErrorf(contract.NotFound, sel.Scope, "schedulable worker %d (dp_rank %d) not found", sel.Rank.Worker, sel.Rank.DP)
 	}

@@ -80,11 +80,11 @@ var ErrStillRegistered = errors.New("the rank is still registered as it was")
 
 func (a *API) rebook(req *Rebooking) (registration uint64, err error) {
 	sel := req.Selection
-	snap, state, err := a.scopes.Schedulable(sel.Scope)
+	snap, state, err := a.scopes.Bookable(sel.Scope)
 	if err != nil {
 		return 0, err
 	}
-	e, ok := snap.Entry(req.Rank)
+	e, ok := snap.Bookable(req.Rank)
 	if !ok {
 		return 0, errUnknownRank(snap, req.Rank)
 	}
@@ -106,7 +106,7 @@ func (a *API) rebook(req *Rebooking) (registration uint64, err error) {
 // readPlacement reads the prompt into q, and fills in all of p but the rank, the hashes, the
 // record and what the request names.
 func (a *API) readPlacement(req *ReserveRequest, q *query, p *placement) (err error) {
-	if p.snapshot, p.scope, err = a.scopes.Schedulable(req.Scope); err != nil {
+	if p.snapshot, p.scope, err = a.scopes.Bookable(req.Scope); err != nil {
 		return err
 	}
 	weights, err := a.config.Weights.With(req.Override)
@@ -171,8 +171,8 @@ func (r *ReserveRequest) prefill(prompt uint64, tracked bool) (tokens uint64, co
 // errors is Dynamo's: an unknown worker and hashes that cannot be indexed come before an id
 // that exists, and that before an unknown rank.
 func (a *API) findRank(req *ReserveRequest, snap *catalog.Snapshot) (catalog.Entry, error) {
-	e, ok := snap.Entry(req.Rank)
-	if !ok && len(snap.RanksOf(req.Rank.Worker)) == 0 {
+	e, ok := snap.Bookable(req.Rank)
+	if !ok && !snap.TakesBookings(req.Rank.Worker) {
 		return e, errUnknownRank(snap, req.Rank)
 	}
 	if a.config.Approximate && req.Prompt.HasBlockHashes {
@@ -197,7 +197,7 @@ func (a *API) findRank(req *ReserveRequest, snap *catalog.Snapshot) (catalog.Ent
 // errUnknownRank distinguishes an unknown worker from an unknown rank of a known one
 // (decision D4).
 func errUnknownRank(snap *catalog.Snapshot, r catalog.Rank) *contract.Error {
-	if len(snap.RanksOf(r.Worker)) == 0 {
+	if !snap.TakesBookings(r.Worker) {
 		return contract.ScopeErrorf(contract.NotFound, snap.Scope, "schedulable worker %d not found", r.Worker)
 	}
 	return contract.Errorf(contract.NotFound, "Worker %s not found", r)

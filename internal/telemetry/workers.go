@@ -15,6 +15,7 @@ var (
 
 	serviceReady    = workerFamilies.Gauge("ready", "1 if the service can serve requests, as its readiness check says, else 0.")
 	workerCount     = workerFamilies.Gauge("workers", "Registered workers by lifecycle; without a model_name those of models that are too many to have one.", "model_name", "lifecycle")
+	workersBySource = workerFamilies.Gauge("workers_by_source", "Registered workers by where their records come from.", "source")
 	busyThreshold   = workerFamilies.Gauge("busy_threshold", "Thresholds above which a rank is busy, where they are set.", "model_name", "threshold")
 	workersUnjudged = workerFamilies.Gauge("workers_unjudged", "Workers of which a threshold that is set says nothing, as their record has no total_kv_blocks or no max_num_batched_tokens.", "model_name", "threshold")
 )
@@ -35,7 +36,8 @@ func (Workers) Describe(ch chan<- *prometheus.Desc) { workerFamilies.Describe(ch
 
 // Collect implements prometheus.Collector.
 func (c Workers) Collect(ch chan<- prometheus.Metric) {
-	ready, _, workers := c.Ready()
+	ready, _, all := c.Ready()
+	workers := all
 	metrics.Send(ch, serviceReady, metrics.OneIf(ready))
 	own := c.Selections.Models()
 	var others lifecycles
@@ -54,6 +56,7 @@ func (c Workers) Collect(ch chan<- prometheus.Metric) {
 			c.sendThresholds(ch, model, c.Thresholds.Of(model), of)
 		}
 	}
+	sendSources(ch, all)
 	others.send(ch, "") // also if there are none, so that the sum over models always has a value
 }
 
@@ -68,7 +71,7 @@ func cutModel(workers []*catalog.Worker) (of, rest []*catalog.Worker) {
 
 // lifecycles counts workers by state. Workers of the slot tracker, which are always
 // complete, count separately.
-type lifecycles struct{ schedulable, incomplete, tracked int }
+type lifecycles struct{ schedulable, draining, incomplete, tracked int }
 
 func (l *lifecycles) add(workers []*catalog.Worker) {
 	for _, w := range workers {
@@ -77,6 +80,8 @@ func (l *lifecycles) add(workers []*catalog.Worker) {
 			l.tracked++
 		case w.Lifecycle == catalog.Schedulable:
 			l.schedulable++
+		case w.Lifecycle == catalog.Draining:
+			l.draining++
 		default:
 			l.incomplete++
 		}
@@ -85,8 +90,20 @@ func (l *lifecycles) add(workers []*catalog.Worker) {
 
 func (l *lifecycles) send(ch chan<- prometheus.Metric, model string) {
 	metrics.Send(ch, workerCount, l.schedulable, model, catalog.Schedulable)
+	metrics.Send(ch, workerCount, l.draining, model, catalog.Draining)
 	metrics.Send(ch, workerCount, l.incomplete, model, catalog.Incomplete)
 	metrics.Send(ch, workerCount, l.tracked, model, "tracked")
+}
+
+// sendSources sends the number of workers of each source.
+func sendSources(ch chan<- prometheus.Metric, workers []*catalog.Worker) {
+	count := make(map[catalog.SourceKind]int)
+	for _, w := range workers {
+		count[w.Source.KindOrAPI()]++
+	}
+	for _, kind := range catalog.SourceKinds {
+		metrics.Send(ch, workersBySource, count[kind], string(kind))
+	}
 }
 
 // sendThresholds sends the thresholds of a model that are set, and the number of workers without

@@ -119,8 +119,11 @@ func find(all []Entry, r Rank) (Entry, bool) {
 // worker, which gets no new choices.
 func (s *Snapshot) Bookable(r Rank) (Entry, bool) {
 	e, ok := s.KnownEntry(r)
-	return e, ok && e.CarriesLoad && takesBookings(e.Worker)
+	return e, ok && s.IsBookable(e)
 }
+
+// IsBookable reports whether Bookable finds an entry of this snapshot.
+func (s *Snapshot) IsBookable(e Entry) bool { return e.CarriesLoad && takesBookings(e.Worker) }
 
 // TakesBookings reports whether a worker is schedulable or draining.
 func (s *Snapshot) TakesBookings(worker uint64) bool {

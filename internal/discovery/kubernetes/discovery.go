@@ -398,7 +398,7 @@ func (d *Discovery) planPod(p *plan, r row, own bool, ids map[uint64]string, pod
 	}
 	for _, f := range s.former {
 		end := f.since.Add(s.entry.NotReadyGrace)
-		if !now.Before(end) || !tr.left.IsZero() {
+		if !now.Before(end) || !tr.left.IsZero() && tr.left.Before(f.since) {
 			continue
 		}
 		p.until(end)

@@ -102,12 +102,22 @@ func (r *Registry) All() map[catalog.Scope]*State { return *r.states.Load() }
 // state is there, so the snapshot is of this state, or it is of a later one and
 // this state is marked gone.
 func (r *Registry) Schedulable(sc catalog.Scope) (*catalog.Snapshot, *State, error) {
+	return r.find(sc, func(s *catalog.Snapshot) bool { return s.NumRanks > 0 })
+}
+
+// Bookable is Schedulable for a request that names its rank, which may be one of a draining
+// worker.
+func (r *Registry) Bookable(sc catalog.Scope) (*catalog.Snapshot, *State, error) {
+	return r.find(sc, func(s *catalog.Snapshot) bool { return s.NumRanks+s.NumDraining > 0 })
+}
+
+func (r *Registry) find(sc catalog.Scope, serves func(*catalog.Snapshot) bool) (*catalog.Snapshot, *State, error) {
 	state := r.Of(sc)
 	snap := r.catalog.Snapshot(sc)
 	if r.closing.Load() { // read after the state: if still false here, CloseQueues will close the state's queue
 		return nil, nil, contract.ErrShuttingDown
 	}
-	if snap != nil && snap.NumRanks > 0 && state != nil {
+	if snap != nil && serves(snap) && state != nil {
 		return snap, state, nil
 	}
 	if r.catalog.CountSchedulable() == 0 {

@@ -65,14 +65,14 @@ func (s *Server) served(gateway string, b *booking, at string) {
 	b.free()
 }
 
-// endpointOf returns the endpoint of a schedulable rank, ip:port, "" if it is none. It looks up
-// no host names.
+// endpointOf returns the endpoint of a rank that takes bookings, ip:port, "" if it is none. It
+// looks up no host names.
 func (s *Server) endpointOf(sc catalog.Scope, r catalog.Rank) string {
 	snap := s.picker.models.catalog.Snapshot(sc)
 	if snap == nil {
 		return ""
 	}
-	e, ok := snap.Entry(r)
+	e, ok := snap.Bookable(r)
 	if !ok {
 		return ""
 	}
@@ -80,8 +80,8 @@ func (s *Server) endpointOf(sc catalog.Scope, r catalog.Rank) string {
 	return at.text
 }
 
-// rankAt returns the rank of a scope that listens at an endpoint. It looks up no host names;
-// those not resolved yet do not match.
+// rankAt returns the rank of a scope that takes bookings and listens at an endpoint. It looks up
+// no host names; those not resolved yet do not match.
 func (s *Server) rankAt(sc catalog.Scope, at string) (catalog.Rank, bool) {
 	snap := s.picker.models.catalog.Snapshot(sc)
 	if snap == nil {
@@ -89,7 +89,10 @@ func (s *Server) rankAt(sc catalog.Scope, at string) (catalog.Rank, bool) {
 	}
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
-	for _, e := range snap.Ranks() {
+	for _, e := range snap.Known() {
+		if !snap.IsBookable(e) {
+			continue
+		}
 		if own, err := s.picker.endpoints.of(now, e.Worker, e.DP); err == nil && own.text == at {
 			return e.Rank, true
 		}
