@@ -28,6 +28,7 @@ type files struct {
 	peerToken    *fetch.Token
 	curve        *curve.KeyPair // of the replicas
 	tokens       *access.Guard
+	cluster      *cluster // set by run
 }
 
 // readFiles reads the files; a faulty file is a fault of the configuration.

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/select-service/select-service/internal/config"
-	"github.com/select-service/select-service/internal/discovery"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/server/connections"
@@ -70,9 +69,8 @@ func (p *endpointPicker) close() {
 	}
 }
 
-// build creates the endpoint picker over a service, whose workers come from the sources of
-// found.
-func (p *endpointPicker) build(conf config.Gateway, svc *node.Service, found *discovery.Manager, guard *access.Guard, budget *memory.Budget, log zerolog.Logger) {
+// build creates the endpoint picker over a service; listed reports whether its workers are known.
+func (p *endpointPicker) build(conf config.Gateway, svc *node.Service, listed func() bool, guard *access.Guard, budget *memory.Budget, log zerolog.Logger) {
 	if p.socket == nil {
 		return
 	}
@@ -88,7 +86,7 @@ func (p *endpointPicker) build(conf config.Gateway, svc *node.Service, found *di
 		Tokenizer: p.tokens, LoadOnly: conf.Tokenizer.OnFailure == config.OnFailureLoadOnly, SaltTag: conf.SaltTag,
 		MaxStreams: conf.MaxStreams, MaxBody: conf.MaxBody, PickTimeout: conf.PickTimeout, Lease: conf.Lease,
 		Guard: guard, TLS: p.tls, Memory: budget, Metrics: p.metrics, Log: log,
-	}, gateway.Service{Selecting: svc.API, Catalog: svc.Catalog(), Ready: func() bool { return svc.Settled() && found.Listed() }})
+	}, gateway.Service{Selecting: svc.API, Catalog: svc.Catalog(), Ready: func() bool { return svc.Settled() && listed() }})
 }
 
 // serve starts the endpoint picker in g. Its background work ends with ctx; stop ends the server.

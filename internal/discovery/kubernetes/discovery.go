@@ -14,6 +14,7 @@ import (
 
 	"github.com/select-service/select-service/internal/discovery"
 	"github.com/select-service/select-service/internal/discovery/kubernetes/mapping"
+	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -26,9 +27,7 @@ type Config struct {
 	// Ask asks the engine at a base URL what it serves. An error says why it gave nothing. It is
 	// called for pods that are ready, at most maxAsks at a time.
 	Ask func(ctx context.Context, url string) (mapping.Answer, error)
-	// Applied is told how long a change of the API server took to reach the catalog; nil: nobody.
-	Applied func(time.Duration)
-	Log     zerolog.Logger
+	Log zerolog.Logger
 }
 
 const (
@@ -53,6 +52,8 @@ type Discovery struct {
 	counts *Counters
 	log    zerolog.Logger
 	asks   *asks
+	// applied has how long changes of the API server took to reach the catalog, in seconds.
+	applied *metrics.Histogram
 
 	wake chan struct{} // holds a token while there is something to look at
 	// spawn starts a goroutine of Run, and returns what ends it. Set by Run.
@@ -77,7 +78,7 @@ func New(config Config, client *Client) *Discovery {
 	klog.SetLogger(klog.Logger{}) // client-go's own log: its errors are in the states of sources
 	d := &Discovery{
 		config: config, client: client, counts: newCounters(), log: config.Log,
-		wake: make(chan struct{}, 1), logged: make(map[string]logged),
+		applied: metrics.NewHistogram(applyBounds), wake: make(chan struct{}, 1), logged: make(map[string]logged),
 	}
 	d.asks = newAsks(d)
 	for _, e := range config.Entries {
@@ -207,8 +208,8 @@ func (d *Discovery) apply(apply discovery.Apply) (next time.Time) {
 		d.log.Warn().Err(err).Msg("discovered workers were refused")
 		return now.Add(excludedEvery)
 	}
-	if !first.IsZero() && d.config.Applied != nil {
-		d.config.Applied(time.Since(first))
+	if !first.IsZero() {
+		d.applied.Observe(time.Since(first).Seconds())
 	}
 	for _, e := range changed.Excluded {
 		row := p.owners[e.Index]
@@ -454,12 +455,9 @@ func (d *Discovery) logStates(p *plan, now time.Time) {
 	}
 }
 
-// Ready reports whether requests may come: every source has been listed once, and at least one
-// exists.
-func (d *Discovery) Ready() bool {
-	if d == nil {
-		return true
-	}
+// Listed is part of discovery.Lister: it reports whether requests may come, because every source
+// has been listed once, and at least one exists.
+func (d *Discovery) Listed() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.ready {

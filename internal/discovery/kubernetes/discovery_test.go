@@ -34,7 +34,7 @@ func TestPool(t *testing.T) {
 		x.Source != (catalog.Source{Kind: "kubernetes", Namespace: "llm", Pod: "vllm-0", UID: "vllm-0-uid", Pool: "llm"}) {
 		t.Errorf("worker %+v", x.Record)
 	}
-	if !w.d.Ready() {
+	if !w.d.Listed() {
 		t.Error("not ready")
 	}
 	api.Put("pods", kubetest.Pod("llm", "vllm-3", "10.0.0.4", kubetest.Ready(false)))
@@ -135,11 +135,11 @@ func TestPoolEdited(t *testing.T) {
 	api.Delete("inferencepools", "llm", "llm")
 	w.state(0, kubernetes.Missing)
 	w.await("all drain", func() bool { return w.catalog.CountSchedulable() == 0 && w.d.Status().Sources[0].Draining == 4 })
-	if w.d.Ready() {
+	if w.d.Listed() {
 		t.Error("ready without a pool")
 	}
 	api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", 8000))
-	w.await("the pool is back", func() bool { return w.catalog.CountSchedulable() == 3 && w.d.Ready() })
+	w.await("the pool is back", func() bool { return w.catalog.CountSchedulable() == 3 && w.d.Listed() })
 	api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm"))
 	w.state(0, kubernetes.Invalid)
 	if len(w.removed) > 0 {
@@ -279,7 +279,7 @@ func TestMissing(t *testing.T) {
 	})
 	w := start(t, api, pool())
 	w.state(0, kubernetes.Missing)
-	if w.d.Ready() {
+	if w.d.Listed() {
 		t.Error("ready without a pool")
 	}
 }

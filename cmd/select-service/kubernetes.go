@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/rs/zerolog"
+
+	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/internal/discovery/kubernetes"
+	"github.com/select-service/select-service/internal/discovery/kubernetes/mapping"
+	"github.com/select-service/select-service/internal/engines/describe"
+)
+
+// namespaceFile has the namespace of a pod's ServiceAccount.
+const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+// cluster is what the configuration says of Kubernetes; nil: nothing of it is used.
+type cluster struct {
+	client  *kubernetes.Client
+	home    string // the namespace of this process
+	podIP   netip.Addr
+	entries []mapping.Entry
+	peers   string // the Service of the replicas, "" for none
+	engines *describe.Client
+}
+
+var errNoPodIP = errors.New("--kube-peer-service: POD_IP is not set: give the pod its status.podIP as an environment variable")
+
+// readCluster checks what the configuration says of Kubernetes, without asking the API server.
+// An error is a fault of the configuration.
+func readCluster(conf config.Config, getenv func(string) string) (*cluster, error) {
+	k := conf.Kubernetes
+	if conf.SlotsOnly || !k.Enabled() && conf.Replicas.KubePeerService == "" {
+		return nil, nil
+	}
+	c := &cluster{home: getenv("POD_NAMESPACE"), peers: conf.Replicas.KubePeerService}
+	if c.home == "" {
+		content, _ := os.ReadFile(namespaceFile) // missing outside of clusters
+		c.home = strings.TrimSpace(string(content))
+	}
+	var faults []error
+	add := func(err error) {
+		if err != nil {
+			faults = append(faults, err)
+		}
+	}
+	var err error
+	c.entries, err = k.Entries(c.home)
+	add(err)
+	if c.home == "" { // a process outside of clusters is at home where its workers are
+		c.home = k.Named.Namespace
+		if c.home == "" && len(c.entries) > 0 {
+			c.home = c.entries[0].Namespace
+		}
+	}
+	if ip := getenv("POD_IP"); ip != "" {
+		c.podIP, err = netip.ParseAddr(ip)
+		add(err)
+	} else if c.peers != "" {
+		add(errNoPodIP)
+	}
+	c.client, err = kubernetes.Dial(k.Kubeconfig)
+	add(err)
+	if len(faults) > 0 {
+		return nil, &config.InvalidError{Faults: faults}
+	}
+	return c, nil
+}
+
+// allowLoopback is for tests: pods may have addresses of the loopback.
+const allowLoopback = "SELECT_SERVICE_KUBE_ALLOW_LOOPBACK"
+
+// discovery returns the discovery of workers, nil without a source.
+func (c *cluster) discovery(conf config.Config, getenv func(string) string, log zerolog.Logger) *kubernetes.Discovery {
+	if c == nil || len(c.entries) == 0 {
+		return nil
+	}
+	c.engines = describe.New(describe.Options{Endpoints: conf.Access.Endpoints()})
+	return kubernetes.New(kubernetes.Config{
+		Settings: mapping.Settings{
+			Home: c.home, AnnotationPrefix: conf.Kubernetes.AnnotationPrefix, KVEvents: conf.KVEvents.Enabled,
+			AllowLoopback: getenv(allowLoopback) == "true",
+		},
+		Entries: c.entries, IPv6: c.podIP.Is6() && !c.podIP.Is4In6(), Ask: c.ask, Log: log,
+	}, c.client)
+}
+
+// ask asks an engine for what its pod does not say.
+func (c *cluster) ask(ctx context.Context, url string) (mapping.Answer, error) {
+	d, err := c.engines.Describe(ctx, url, "")
+	if err != nil {
+		return mapping.Answer{}, err
+	}
+	return kubernetes.AnswerOf(d), nil
+}
+
+// close ends what discovery returned has used. Its Run has ended.
+func (c *cluster) close() {
+	if c != nil && c.engines != nil {
+		c.engines.Close()
+	}
+}
