@@ -27,6 +27,7 @@ import (
 // endpointPicker is the gateway's listener and server. Without a port it does nothing.
 type endpointPicker struct {
 	socket  net.Listener // nil: no port
+	probes  net.Listener // of the health service alone; nil: no port
 	tls     *tls.Config  // nil: h2c
 	exposed string       // what anyone on the network could do, see listener.openness
 
@@ -59,6 +60,14 @@ func listenPicker(ctx context.Context, conf config.Config, secure *certs.Side) (
 	if p.socket, err = (&net.ListenConfig{}).Listen(ctx, "tcp", address); err != nil {
 		return nil, fmt.Errorf("listen on %s (--gateway-port): %w", address, err)
 	}
+	if conf.Gateway.HealthPort == 0 {
+		return p, nil
+	}
+	address = net.JoinHostPort(conf.Server.Host(), strconv.Itoa(int(conf.Gateway.HealthPort)))
+	if p.probes, err = (&net.ListenConfig{}).Listen(ctx, "tcp", address); err != nil {
+		p.close()
+		return nil, fmt.Errorf("listen on %s (--gateway-health-port): %w", address, err)
+	}
 	return p, nil
 }
 
@@ -66,6 +75,9 @@ func listenPicker(ctx context.Context, conf config.Config, secure *certs.Side) (
 func (p *endpointPicker) close() {
 	if p.socket != nil {
 		_ = p.socket.Close() // not served yet
+	}
+	if p.probes != nil {
+		_ = p.probes.Close()
 	}
 }
 
@@ -104,6 +116,10 @@ func (p *endpointPicker) serve(ctx context.Context, g *errgroup.Group, open *con
 	log.Info().Str("version", version()).Stringer("address", p.socket.Addr()).Str("contract", "gateway").
 		Str("scheme", scheme).Int("pid", os.Getpid()).Msg("listening")
 	g.Go(func() error { return p.server.Serve(open.Counted(p.socket)) })
+	if p.probes != nil {
+		log.Info().Stringer("address", p.probes.Addr()).Str("contract", "gateway health").Msg("listening")
+		g.Go(func() error { return p.server.ServeHealth(open.Counted(p.probes)) })
+	}
 	g.Go(func() error { return p.server.Run(ctx) })
 }
 

@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/rs/zerolog"
@@ -13,6 +15,8 @@ import (
 	"github.com/select-service/select-service/internal/discovery/kubernetes"
 	"github.com/select-service/select-service/internal/discovery/kubernetes/mapping"
 	"github.com/select-service/select-service/internal/engines/describe"
+	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // namespaceFile has the namespace of a pod's ServiceAccount.
@@ -74,9 +78,9 @@ func readCluster(conf config.Config, getenv func(string) string) (*cluster, erro
 // allowLoopback is for tests: pods may have addresses of the loopback.
 const allowLoopback = "SELECT_SERVICE_KUBE_ALLOW_LOOPBACK"
 
-// discovery returns the discovery of workers, nil without a source.
-func (c *cluster) discovery(conf config.Config, getenv func(string) string, log zerolog.Logger) *kubernetes.Discovery {
-	if c == nil || len(c.entries) == 0 {
+// discovery returns the discovery of workers and replicas, nil if neither is configured.
+func (c *cluster) discovery(conf config.Config, svc *node.Service, getenv func(string) string, log zerolog.Logger) *kubernetes.Discovery {
+	if c == nil {
 		return nil
 	}
 	c.engines = describe.New(describe.Options{Endpoints: conf.Access.Endpoints()})
@@ -85,8 +89,35 @@ func (c *cluster) discovery(conf config.Config, getenv func(string) string, log 
 			Home: c.home, AnnotationPrefix: conf.Kubernetes.AnnotationPrefix, KVEvents: conf.KVEvents.Enabled,
 			AllowLoopback: getenv(allowLoopback) == "true",
 		},
-		Entries: c.entries, IPv6: c.podIP.Is6() && !c.podIP.Is4In6(), Ask: c.ask, Log: log,
+		Entries: c.entries, IPv6: c.podIP.Is6() && !c.podIP.Is4In6(), Ask: c.ask, Peers: c.replicas(conf, svc), Log: log,
 	}, c.client)
+}
+
+// replicas says how the other replicas are found, nil if they are not.
+func (c *cluster) replicas(conf config.Config, svc *node.Service) *kubernetes.PeersConfig {
+	if c.peers == "" {
+		return nil
+	}
+	e, _ := catalog.ParseEndpoint(conf.Replicas.Publish()) // config has checked it
+	return &kubernetes.PeersConfig{
+		Service: c.peers, Namespace: c.home, Self: c.podIP, SyncPort: e.Port, HTTPPort: conf.Server.Port, Scheme: schemeOf(conf),
+		Follow: svc.RegisterPeer, Unfollow: svc.DeregisterPeer,
+	}
+}
+
+// advertise returns the base URL of this replica for others, "" if it is not found in Kubernetes.
+func (c *cluster) advertise(conf config.Config) string {
+	if c == nil || c.peers == "" {
+		return ""
+	}
+	return schemeOf(conf) + "://" + net.JoinHostPort(c.podIP.String(), strconv.Itoa(int(conf.Server.Port)))
+}
+
+func schemeOf(conf config.Config) string {
+	if conf.TLS.Cert != "" {
+		return "https"
+	}
+	return "http"
 }
 
 // ask asks an engine for what its pod does not say.

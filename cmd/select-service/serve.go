@@ -71,9 +71,16 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	if read.curve != nil && others.mesh != nil {
 		log.Info().Bool("replicas", true).Msg("zmq connections encrypted with CURVE")
 	}
+	var pods *kubernetes.Discovery
+	if conf.Server.AdvertiseURL == "" {
+		conf.Server.AdvertiseURL = read.cluster.advertise(conf)
+	}
 	nodeConfig := serviceConfig(conf, others, bound, mem.budget)
-	if conf.Kubernetes.Enabled() {
+	if read.cluster != nil {
 		nodeConfig.Discovers = []catalog.SourceKind{catalog.SourceKubernetes}
+		if read.cluster.peers != "" {
+			nodeConfig.Recovery.Find = func(ctx context.Context) []string { return pods.ServingPeers(ctx) }
+		}
 	}
 	svc = node.New(nodeConfig, streams, log)
 	state := node.NewState(svc, data, conf.Data.SnapshotInterval)
@@ -83,7 +90,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		file = workersfile.NewWatcher(conf.Workers.File, read.workers, log)
 		sources = append(sources, file)
 	}
-	pods := read.cluster.discovery(conf, getenv, log)
+	pods = read.cluster.discovery(conf, svc, getenv, log)
 	if pods != nil {
 		sources = append(sources, pods)
 	}

@@ -24,6 +24,7 @@ var (
 	asksMade     = families.Counter("kube_asks_total", "Questions to engines of pods.", "what", "outcome")
 	unknownKeys  = families.Counter("kube_unknown_annotations_total", "Annotations of pods with the prefix and without a meaning.")
 	excludedPods = families.Gauge("kube_excluded", "Pods without workers although a source has them.", "reason")
+	peerCount    = families.Gauge("kube_peers", "Other replicas that were found in Kubernetes.", "state")
 	workerInfo   = families.Gauge("worker_info", "1 for each discovered worker, with its pod.", "worker_id", "namespace", "pod", "pool")
 )
 
@@ -53,7 +54,16 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	now := time.Now()
 	seen := make(map[string]bool)
-	for _, s := range c.d.Status().Sources {
+	st := c.d.Status()
+	if st.Peers != nil {
+		serving := 0
+		for _, p := range st.Peers.Replicas {
+			serving += metrics.OneIf(p.Serving)
+		}
+		metrics.Send(ch, peerCount, serving, "serving")
+		metrics.Send(ch, peerCount, len(st.Peers.Replicas)-serving, "not_serving")
+	}
+	for _, s := range st.Sources {
 		pool := s.Name
 		if seen[pool] { // of another namespace
 			pool = s.Namespace + "/" + s.Name

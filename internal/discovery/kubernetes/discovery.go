@@ -27,7 +27,9 @@ type Config struct {
 	// Ask asks the engine at a base URL what it serves. An error says why it gave nothing. It is
 	// called for pods that are ready, at most maxAsks at a time.
 	Ask func(ctx context.Context, url string) (mapping.Answer, error)
-	Log zerolog.Logger
+	// Peers finds the other replicas; nil: they are not looked for.
+	Peers *PeersConfig
+	Log   zerolog.Logger
 }
 
 const (
@@ -52,6 +54,7 @@ type Discovery struct {
 	counts *Counters
 	log    zerolog.Logger
 	asks   *asks
+	peers  *peers // nil: not looked for
 	// applied has how long changes of the API server took to reach the catalog, in seconds.
 	applied *metrics.Histogram
 
@@ -81,6 +84,9 @@ func New(config Config, client *Client) *Discovery {
 		applied: metrics.NewHistogram(applyBounds), wake: make(chan struct{}, 1), logged: make(map[string]logged),
 	}
 	d.asks = newAsks(d)
+	if config.Peers != nil {
+		d.peers = d.newPeers(*config.Peers)
+	}
 	for _, e := range config.Entries {
 		d.sources = append(d.sources, d.newSource(e))
 	}
@@ -106,6 +112,9 @@ func (d *Discovery) Run(ctx context.Context, apply discovery.Apply) error {
 		s.open()
 	}
 	d.mu.Unlock()
+	if d.peers != nil {
+		d.spawn(d.peers.slices.run)
+	}
 	g.Go(func() error {
 		d.follow(ctx, apply)
 		return nil
@@ -463,5 +472,5 @@ func (d *Discovery) Listed() bool {
 	if !d.ready {
 		return false
 	}
-	return slices.ContainsFunc(d.sources, func(s *source) bool { return s.exists && s.invalid == "" })
+	return len(d.sources) == 0 || slices.ContainsFunc(d.sources, func(s *source) bool { return s.exists && s.invalid == "" })
 }

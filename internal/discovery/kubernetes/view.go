@@ -60,7 +60,8 @@ type Status struct {
 	Sources  []SourceStatus `json:"sources"`
 	Excluded []Excluded     `json:"excluded"` // at most 100
 	// MoreExcluded is how many are not in Excluded.
-	MoreExcluded int `json:"more_excluded"`
+	MoreExcluded int          `json:"more_excluded"`
+	Peers        *PeersStatus `json:"peers,omitempty"`
 }
 
 // view is the result of the last plan.
@@ -95,6 +96,12 @@ func (d *Discovery) Status() Status {
 			shown.Pods = d.seen.sources[i]
 		}
 		st.Sources = append(st.Sources, shown)
+	}
+	if st.Excluded == nil {
+		st.Excluded = []Excluded{}
+	}
+	if d.peers != nil {
+		st.Peers = d.peers.statusLocked()
 	}
 	if n := len(st.Excluded); n > maxShown {
 		st.Excluded, st.MoreExcluded = st.Excluded[:maxShown], n-maxShown
