@@ -1,10 +1,14 @@
 // Package kubetest is a stand-in of a Kubernetes API server for tests: it lists, watches and errs
-// on command, over HTTP. It has no defaults, no validation and no controllers.
+// on command, over HTTP/2 with TLS. It has no defaults, no validation and no controllers.
 package kubetest
 
 import (
+	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
+	"io"
+	"log"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -51,7 +55,10 @@ type change struct {
 // New starts a server that ends with the test.
 func New(t testing.TB) *Server {
 	s := &Server{version: 1, objects: make(map[string]map[string]Object), changed: make(chan struct{}), seen: make(map[string]int)}
-	s.http = httptest.NewServer(s)
+	s.http = httptest.NewUnstartedServer(s)
+	s.http.EnableHTTP2 = true
+	s.http.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.http.StartTLS()
 	t.Cleanup(func() {
 		s.CutWatches()
 		s.http.CloseClientConnections()
@@ -68,8 +75,9 @@ func (s *Server) Kubeconfig(t testing.TB) string {
 // KubeconfigOf is Kubeconfig for a user with the given credentials.
 func (s *Server) KubeconfigOf(t testing.TB, user string) string {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	text := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q}}]\nusers: [{name: u, user: {%s}}]\n"+
-		"contexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\n", s.http.URL, user)
+	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.http.Certificate().Raw})
+	text := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q, certificate-authority-data: %s}}]\nusers: [{name: u, user: {%s}}]\n"+
+		"contexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\n", s.http.URL, base64.StdEncoding.EncodeToString(authority), user)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -52,18 +52,28 @@ func pool(change ...func(*mapping.Entry)) mapping.Entry {
 // start runs discovery until the end of the test.
 func start(t *testing.T, api *kubetest.Server, entries ...mapping.Entry) *world {
 	t.Helper()
-	w := &world{
-		t: t, api: api, engines: make(map[string]mapping.Answer), asked: make(map[string]int), removed: make(map[uint64]int),
-		catalog: catalog.New(catalog.Settings{KVEvents: true}, attachments{}),
-	}
 	client, err := kubernetes.Dial(api.Kubeconfig(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.d = kubernetes.New(kubernetes.Config{
-		Settings: mapping.Settings{Home: "llm", AnnotationPrefix: mapping.DefaultAnnotationPrefix, KVEvents: true},
-		Entries:  entries, Ask: w.ask, Log: zerolog.Nop(),
-	}, client)
+	return startWith(t, api, client, entries...)
+}
+
+func startWith(t *testing.T, api *kubetest.Server, client *kubernetes.Client, entries ...mapping.Entry) *world {
+	t.Helper()
+	return startConfig(t, api, client, kubernetes.Config{
+		Settings: mapping.Settings{Home: "llm", AnnotationPrefix: mapping.DefaultAnnotationPrefix, KVEvents: true}, Entries: entries,
+	})
+}
+
+func startConfig(t *testing.T, api *kubetest.Server, client *kubernetes.Client, config kubernetes.Config) *world {
+	t.Helper()
+	w := &world{
+		t: t, api: api, engines: make(map[string]mapping.Answer), asked: make(map[string]int), removed: make(map[uint64]int),
+		catalog: catalog.New(catalog.Settings{KVEvents: true}, attachments{}),
+	}
+	config.Ask, config.Log = w.ask, zerolog.Nop()
+	w.d = kubernetes.New(config, client)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() { ended <- w.d.Run(ctx, w.apply) }()
