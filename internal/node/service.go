@@ -1,7 +1,3 @@
-// Package node assembles one process: it creates catalog, ledger, scopes and event streams,
-// connects, runs and closes them. It has the use cases about workers, loads, slots, replicas
-// and the recovery of the index. Those about selections are in package selecting, those of the
-// Conductor API in package conductorapi. It knows no protocol.
 package node
 
 import (
@@ -310,12 +306,14 @@ func (s *Service) sweep(ctx context.Context) error {
 	defer age.Stop()
 	defer dispatch.Stop()
 	var logged reservations.Stats // counts of the last sweep
+	var drained drains
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-age.C:
 			s.sweepAged(&logged)
+			s.sweepDrained(&drained, time.Now())
 		case <-dispatch.C:
 			s.scopes.LoadChanged()
 		}

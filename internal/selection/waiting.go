@@ -187,7 +187,7 @@ func batchLimit(w *catalog.Worker) uint64 {
 	return *w.MaxNumBatchedTokens
 }
 
-// Work implements waitqueue.Held.
+// Work implements waitqueue.Delayable.
 func (c *selection) Work() float64 {
 	p := c.scope.Policies
 	least := c.size.Tokens
@@ -198,8 +198,8 @@ func (c *selection) Work() float64 {
 	return p.Learner.Model().Prefill(float64(least), float64(c.size.Tokens))
 }
 
-// RunOrHold implements waitqueue.Held.
-func (c *selection) RunOrHold(charged map[uint32]float64, force bool, overlapAge time.Duration) (hold time.Duration, err error) {
+// RunOrDelay implements waitqueue.Delayable.
+func (c *selection) RunOrDelay(charged map[uint32]float64, force bool, overlapAge time.Duration) (delay time.Duration, err error) {
 	if c.waitedFor(overlapAge) || c.api.catalog.Snapshot(c.request.Scope) != c.snapshot {
 		if err := c.Refresh(overlapAge); err != nil {
 			return 0, err
@@ -208,17 +208,17 @@ func (c *selection) RunOrHold(charged map[uint32]float64, force bool, overlapAge
 	c.charged = charged
 	defer func() { c.charged = nil }()
 	if !force {
-		if hold := c.holdFor(); hold > 0 {
-			return hold, nil
+		if delay := c.delayOf(); delay > 0 {
+			return delay, nil
 		}
 	}
 	return 0, c.Run()
 }
 
-// holdFor returns how long the request should be held, and if so charges its work to the
-// rank that it would get. It is not held if Run would fail, or if the predictions for the
+// delayOf returns how long the request should wait, and if so charges its work to the
+// rank that it would get. It does not wait if Run would fail, or if the predictions for the
 // rank cannot be trusted.
-func (c *selection) holdFor() (hold time.Duration) {
+func (c *selection) delayOf() (delay time.Duration) {
 	f := c.scope.Policies.PredictedTTFT()
 	if f == nil || !c.weights.TrackPrefill {
 		return 0
@@ -242,10 +242,10 @@ func (c *selection) holdFor() (hold time.Duration) {
 		own := m.Cost(float64(f.Own.ToCompute(c.size, &c.candidates[i])), float64(c.size.Tokens), &q, 0)
 		if wait := own.Wait - q.Ahead; wait > f.Hold {
 			c.charged[slot] += own.Prefill
-			hold = max(1, time.Duration((wait-f.Hold)*float64(time.Second)))
+			delay = max(1, time.Duration((wait-f.Hold)*float64(time.Second)))
 		}
 	})
-	return hold
+	return delay
 }
 
 // A waiting request keeps the hashes of its prompt, but neither its text nor, if there

@@ -1,8 +1,6 @@
 package catalog
 
-import (
-	"time"
-)
+import "time"
 
 // Drain says that an operator drains a worker: it gets no new work, and what it has goes on.
 type Drain struct {
@@ -66,6 +64,16 @@ func (c *Catalog) changeDrain(own ScopeFilter, id uint64, change func(was *Drain
 	r := m.worker.Record
 	r.Drain = change(r.Drain)
 	return c.updateLocked(m, r), nil
+}
+
+// Drained lists the workers of a source that operators drain, in the order of List.
+func (c *Catalog) Drained(kind SourceKind) (drained []*Worker) {
+	for _, w := range c.view.Load().workers {
+		if w.Drain != nil && w.Source.KindOrAPI() == kind {
+			drained = append(drained, w)
+		}
+	}
+	return drained
 }
 
 // RemoveDrained removes a worker of the API that was, and still is, as given: drained by an

@@ -144,10 +144,15 @@ func (s *Snapshot) Worker(id uint64) (*Worker, bool) {
 
 // RanksOf returns the candidates of one worker. The caller must not change
 // them.
-func (s *Snapshot) RanksOf(worker uint64) []Entry {
-	ranks := s.Ranks()
+func (s *Snapshot) RanksOf(worker uint64) []Entry { return ofWorker(s.Ranks(), worker) }
+
+// KnownOf returns the attached ranks of one worker. The caller must not change them.
+func (s *Snapshot) KnownOf(worker uint64) []Entry { return ofWorker(s.Known(), worker) }
+
+// ofWorker returns the part of a sorted list that is about one worker.
+func ofWorker(all []Entry, worker uint64) []Entry {
 	from := func(id uint64, after int) int {
-		i, _ := slices.BinarySearchFunc(ranks, id, func(e Entry, id uint64) int {
+		i, _ := slices.BinarySearchFunc(all, id, func(e Entry, id uint64) int {
 			if c := cmp.Compare(e.Rank.Worker, id); c != 0 {
 				return c
 			}
@@ -156,7 +161,7 @@ func (s *Snapshot) RanksOf(worker uint64) []Entry {
 		return i
 	}
 	lo, hi := from(worker, 1), from(worker, -1)
-	return ranks[lo:hi:hi]
+	return all[lo:hi:hi]
 }
 
 // IsCandidate reports whether an entry of this snapshot can be chosen.

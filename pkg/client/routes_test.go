@@ -21,10 +21,12 @@ func only[A any](_ A, err error) error { return err }
 
 // routes are all calls that send something, by operation id.
 var routes = map[string]func(ctx context.Context, c *client.Client) error{
-	"putWorker":    func(ctx context.Context, c *client.Client) error { return only(c.PutWorker(ctx, client.Worker{})) },
-	"patchWorker":  func(ctx context.Context, c *client.Client) error { return only(c.PatchWorker(ctx, client.Worker{})) },
-	"deleteWorker": func(ctx context.Context, c *client.Client) error { return c.DeleteWorker(ctx, 1) },
-	"listWorkers":  func(ctx context.Context, c *client.Client) error { return only(c.Workers(ctx, client.Scope{})) },
+	"putWorker":     func(ctx context.Context, c *client.Client) error { return only(c.PutWorker(ctx, client.Worker{})) },
+	"patchWorker":   func(ctx context.Context, c *client.Client) error { return only(c.PatchWorker(ctx, client.Worker{})) },
+	"deleteWorker":  func(ctx context.Context, c *client.Client) error { return c.DeleteWorker(ctx, 1) },
+	"drainWorker":   func(ctx context.Context, c *client.Client) error { return only(c.DrainWorker(ctx, 1, 0)) },
+	"undrainWorker": func(ctx context.Context, c *client.Client) error { return only(c.UndrainWorker(ctx, 1)) },
+	"listWorkers":   func(ctx context.Context, c *client.Client) error { return only(c.Workers(ctx, client.Scope{})) },
 	"reconcileWorkers": func(ctx context.Context, c *client.Client) error {
 		return only(c.ReplaceWorkers(ctx, client.Scope{}, nil))
 	},

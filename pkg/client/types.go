@@ -1,6 +1,9 @@
 package client
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"time"
+)
 
 // Prompt is a prompt as tokens, or as hashes with its length. Tokens override hashes.
 type Prompt struct {
@@ -201,8 +204,25 @@ type Worker struct {
 	KVTransferPreferredWeight *float32          `json:"kv_transfer_preferred_weight,omitempty"`
 
 	// Set in answers only.
-	Lifecycle             string   `json:"lifecycle,omitempty"` // schedulable, incomplete, …
-	NotSchedulableReasons []string `json:"not_schedulable_reasons,omitempty"`
+	Lifecycle             string        `json:"lifecycle,omitempty"` // schedulable, draining, incomplete, …
+	NotSchedulableReasons []string      `json:"not_schedulable_reasons,omitempty"`
+	Source                *WorkerSource `json:"source,omitempty"` // nil: the API
+	Drain                 *WorkerDrain  `json:"drain,omitempty"`  // nil: no operator drains it
+}
+
+// WorkerSource is where a worker's record comes from. Namespace and what follows is set of
+// discovered workers only.
+type WorkerSource struct {
+	Kind      string `json:"kind"` // file or kubernetes
+	Namespace string `json:"namespace,omitempty"`
+	Pod       string `json:"pod,omitempty"`
+	UID       string `json:"uid,omitempty"`
+	Pool      string `json:"pool,omitempty"`
+}
+
+// WorkerDrain says that an operator drains a worker.
+type WorkerDrain struct {
+	Deadline time.Time `json:"deadline,omitzero"` // of its removal; zero: once it is empty
 }
 
 // Difference is what a reconciliation changed, by worker.

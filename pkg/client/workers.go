@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 )
 
 // Scope limits a call to a model, a routing group or both; nil matches all.
@@ -48,6 +49,28 @@ func (c *Client) PatchWorker(ctx context.Context, w Worker) (Worker, error) {
 // DeleteWorker removes a worker with its blocks and reservations.
 func (c *Client) DeleteWorker(ctx context.Context, id uint64) error {
 	return c.do(ctx, call{method: http.MethodDelete, path: worker(id), repeatable: true, goneIsDone: true}, nil)
+}
+
+// DrainWorker gives a worker no new work; what it has goes on. A worker that was registered over
+// the API is removed once it is empty, and at the latest after within; 0: there is no such limit.
+// A repeated call can bring the deadline forward, but not put it off.
+func (c *Client) DrainWorker(ctx context.Context, id uint64, within time.Duration) (Worker, error) {
+	var body struct {
+		Seconds *float64 `json:"deadline_seconds,omitempty"`
+	}
+	if within > 0 {
+		body.Seconds = new(within.Seconds())
+	}
+	var answer Worker
+	err := c.do(ctx, call{method: http.MethodPost, path: worker(id) + "/drain", body: body, repeatable: true}, &answer)
+	return answer, err
+}
+
+// UndrainWorker takes DrainWorker back. The worker may still drain by the word of its source.
+func (c *Client) UndrainWorker(ctx context.Context, id uint64) (Worker, error) {
+	var answer Worker
+	err := c.do(ctx, call{method: http.MethodDelete, path: worker(id) + "/drain", repeatable: true}, &answer)
+	return answer, err
 }
 
 // Workers lists the registered workers of a scope.

@@ -27,6 +27,7 @@ func TestPages(t *testing.T) {
 		"callers.md":           {"8092"},
 		"conductor-session.md": {"13333", "8092", "5500"},
 		"diagnose.md":          {"13333", "8092", "5500"},
+		"draining.md":          {"8092"},
 		"engines.md":           {"8092"},
 		"overload.md":          {"8092"},
 		"tls.md":               {"8092"},

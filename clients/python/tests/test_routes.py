@@ -62,6 +62,11 @@ def test_catalog(make: MakeClient, fleet: Server, dialect: str) -> None:
     assert [row["worker_id"] for row in client.list_workers()] == [1, 2, TOP]
     assert [row["worker_id"] for row in client.list_workers(model_name="m", tenant="t")] == [TOP]
     assert client.list_workers(tenant="nobody") == []
+    assert client.drain_worker(TOP)["drain"] == {}
+    drained = client.drain_worker(TOP, deadline_seconds=600)
+    assert drained["lifecycle"] == "draining" and drained["drain"]["deadline"] > "2026"
+    assert drained["not_schedulable_reasons"] == ["drained over the API"]
+    assert "drain" not in client.undrain_worker(TOP)
     assert client.delete_worker(TOP)["lifecycle"] == "unschedulable"
     with pytest.raises(NotFound, match=f"worker {TOP} not found") as error:
         client.delete_worker(TOP)

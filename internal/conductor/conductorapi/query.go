@@ -1,8 +1,6 @@
 package conductorapi
 
 import (
-	"cmp"
-	"slices"
 	"strconv"
 	"sync"
 
@@ -82,20 +80,14 @@ func addWorkers(req *conductor.Query, a *conductor.Answer, scope ScopeView) {
 
 // ranksOf returns the attached ranks of the worker that instance names, of all workers for "".
 func ranksOf(snap *catalog.Snapshot, instance string) []catalog.Entry {
-	known := snap.Known()
 	if instance == "" {
-		return known
+		return snap.Known()
 	}
 	id, err := strconv.ParseUint(instance, 10, 64)
 	if err != nil || strconv.FormatUint(id, 10) != instance {
 		return nil // "007" does not name worker 7
 	}
-	from, _ := slices.BinarySearchFunc(known, id, func(e catalog.Entry, id uint64) int { return cmp.Compare(e.Rank.Worker, id) })
-	to := from
-	for to < len(known) && known[to].Rank.Worker == id {
-		to++
-	}
-	return known[from:to]
+	return snap.KnownOf(id)
 }
 
 // follow looks up the prompt in the scope's index.

@@ -7,6 +7,7 @@
 //	  - worker_id: 1
 //	    endpoint: http://worker-1:8000
 //	    block_size: 16
+//	    drain: true        # optional, only in a file: it gets no new work
 //
 // It is read strictly: unknown keys, values of another type, YAML aliases and files without the
 // key workers are faults, and so is every entry that no catalog would accept. All faults are

@@ -44,7 +44,8 @@ workers:
     kv_transfer_domain: d
     kv_transfer_enforcement: preferred
     kv_transfer_preferred_weight: 0.5
-  - {worker_id: 9007199254740993, model_name: m, tenant_id: t, endpoint: ~}
+    drain: true
+  - {worker_id: 9007199254740993, model_name: m, tenant_id: t, endpoint: ~, drain: false}
 `
 
 var all = []catalog.Record{{
@@ -62,6 +63,7 @@ var all = []catalog.Record{{
 	RankHeader: new("local"), PrefillRankHeader: new(true),
 	TopologyDomains: map[string]string{"zone": "z"}, KVTransferDomain: new("d"),
 	KVTransferEnforcement: new("preferred"), KVTransferPreferredWeight: new(float32(0.5)),
+	Draining: "the workers file says drain",
 }, {ID: 1<<53 + 1, Scope: catalog.Scope{Model: "m", Tenant: "t"}}}
 
 // TestDecode: every key in both notations; ids above 2^53 stay exact, and JSON may
@@ -73,8 +75,8 @@ func TestDecode(t *testing.T) {
 		"kv_events_server_key":null,"kv_event_copies":"set",
 		"block_size":16,"data_parallel_start_rank":0,"data_parallel_size":2,"max_num_batched_tokens":8192,"total_kv_blocks":1000,"attention_chunk_size":8192,
 		"stable_routing_id":"r","is_eagle":true,"role":"prefill","rank_endpoints":{"1":"http://w:7"},"rank_header":"local","prefill_rank_header":true,"adapters":["m","l"],"taints":["b","a"],"topology_domains":{"zone":"z"},"kv_transfer_domain":"d",
-		"kv_transfer_enforcement":"preferred","kv_transfer_preferred_weight":5e-1},
-		{"worker_id":9007199254740993,"tenant_id":"t","routing_group":"t","endpoint":null}],
+		"kv_transfer_enforcement":"preferred","kv_transfer_preferred_weight":5e-1,"drain":true},
+		{"worker_id":9007199254740993,"tenant_id":"t","routing_group":"t","endpoint":null,"drain":null}],
 		"model_name":"m","tenant_id":"t"}`
 	scope := catalog.ScopeFilter{Model: new("m"), Tenant: new("t")}
 	other := func(s catalog.Scope) []catalog.Record { return []catalog.Record{{ID: 1, Scope: s}} }
@@ -144,6 +146,7 @@ func TestFaults(t *testing.T) {
 		"a fraction":         {"workers: [{worker_id: 1.0}]", "f: workers[0].worker_id (line 1): want a whole decimal number of at most 64 bits"},
 		"octal":              {"workers: [{worker_id: 010}]", "f: workers[0].worker_id (line 1): want a whole decimal number of at most 64 bits"},
 		"u32":                {w + "block_size: 4294967296", "f: workers[0].block_size (line 3): want a whole decimal number of at most 32 bits"},
+		"drain":              {w + "drain: 1", "f: workers[0].drain (line 3): want true or false"},
 		"not a bool":         {w + "is_eagle: yes", "f: workers[0].is_eagle (line 3): want true or false"},
 		"not a number":       {w + "kv_transfer_preferred_weight: .nan", "f: workers[0].kv_transfer_preferred_weight (line 3): want a number"},
 		"enforcement":        {w + "kv_transfer_enforcement: x", "f: workers[0].kv_transfer_enforcement (line 3): want required or preferred"},
@@ -209,7 +212,7 @@ func TestLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused := fmt.Errorf("wrapped: %w", &catalog.EntryError{Index: 1, Err: errors.New("why")})
-	if got := f.Locate(refused).Error(); got != "workers[1] (line 32): why" {
+	if got := f.Locate(refused).Error(); got != "workers[1] (line 33): why" {
 		t.Errorf("Locate: %s", got)
 	}
 }

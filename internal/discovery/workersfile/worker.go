@@ -45,6 +45,7 @@ var fields = map[string]field{
 	"replay_endpoint":              optional(func(w *catalog.Record) **string { return &w.ReplayEndpoint }, text),
 	"replay_endpoints":             required(func(w *catalog.Record) *map[uint32]string { return &w.ReplayEndpoints }, byRank),
 	catalog.ServerKeyField:         removedServerKey,
+	"drain":                        drain,
 	"kv_event_copies":              optional(func(w *catalog.Record) **string { return &w.KVEventCopies }, copies),
 	"block_size":                   optional(func(w *catalog.Record) **uint32 { return &w.BlockSize }, u32),
 	"data_parallel_start_rank":     optional(func(w *catalog.Record) **uint32 { return &w.StartRank }, u32),
@@ -71,6 +72,20 @@ func removedServerKey(n *yaml.Node, _ *catalog.Record) error {
 		return nil
 	}
 	return errServerKey
+}
+
+// drainSet is the reason of a worker that the file drains.
+const drainSet = "the workers file says drain"
+
+func drain(n *yaml.Node, w *catalog.Record) error {
+	if yamlread.IsNull(n) {
+		return nil
+	}
+	v, err := boolean(n)
+	if v {
+		w.Draining = drainSet
+	}
+	return err
 }
 
 // readWorker reads an entry of the list. It inherits missing names from the set, and must not

@@ -1,4 +1,3 @@
-// Package counts counts selections by model and outcome, and collects the counts.
 package counts
 
 import (

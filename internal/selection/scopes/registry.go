@@ -1,6 +1,3 @@
-// Package scopes is the registry of what each scope (a model of a tenant) has besides its
-// workers in the catalog: its index and its wait queue. Requests read it without locks. Only
-// the catalog's reconciler creates and ends states.
 package scopes
 
 import (
@@ -232,7 +229,7 @@ func (r *Registry) open(sc catalog.Scope, blockSize uint32) *State {
 func (r *Registry) newQueue(sc catalog.Scope, p *policies.Scope) *waitqueue.Queue {
 	policy := r.settings.Admission.ForModel(sc.Model)
 	if longest, holds := p.Holds(); holds && policy == nil {
-		return waitqueue.NewHolding(r.settings.Queues, longest)
+		return waitqueue.NewDelaying(r.settings.Queues, longest)
 	}
 	return waitqueue.New(r.settings.Queues, policy)
 }

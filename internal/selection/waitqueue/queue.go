@@ -1,5 +1,3 @@
-// Package waitqueue holds the requests of one scope that wait because every rank that they
-// could use is busy, and runs each when its turn comes. Package admission decides the order.
 package waitqueue
 
 import (
@@ -44,43 +42,66 @@ type Config struct {
 	OverlapRefresh time.Duration
 }
 
-// Queue is the wait queue of one scope. Without a policy, and unless it holds requests, nothing
-// waits and nothing is serialised.
+// Queue is the wait queue of one scope. If nothing can wait (Waits), nothing is serialised.
 type Queue struct {
-	config Config
-	policy *admission.Policy // nil: requests do not wait for busy ranks
-	held   *held             // nil: requests are not held; not nil only without a policy
+	waiters waiters // nil: nothing waits
 
-	// mu guards queue, the requests in held, and closed. It is held while a request runs, so
-	// that the next one sees the load which that one booked. Lock order: mu before the ledger's.
+	// mu guards waiters and closed. It is held while a request runs, so that the next one sees
+	// the load which that one booked. Lock order: mu before the ledger's.
 	mu     sync.Mutex
-	queue  *admission.Queue
 	closed error // the reason given to Close; nil: open
 }
 
-// New returns an empty queue. A nil policy lets nothing wait.
+// waiters are the waiting requests of a Queue, and the rule by which they get their turns: see
+// busy and delayed. The queue is locked while a method runs.
+type waiters interface {
+	// enter runs the request if it need not wait, and returns nil and its error. Otherwise it
+	// adds the request. It sets since if that is zero.
+	enter(r Request, since *time.Time) (*Queued, error)
+	// remove takes a request out, and reports whether it was there.
+	remove(w *Queued) bool
+	// dispatch runs every request whose turn has come.
+	dispatch()
+	// end takes all requests out and ends them with reason.
+	end(reason error)
+	// pending returns how many requests wait, and the total tokens of their prompts.
+	pending() (requests int, tokens uint64)
+}
+
+// New returns an empty queue of requests that wait for busy ranks. A nil policy lets nothing wait.
 func New(config Config, policy *admission.Policy) *Queue {
-	q := &Queue{config: config, policy: policy}
-	if policy != nil {
-		q.queue = admission.NewQueue(policy)
+	if policy == nil {
+		return &Queue{}
 	}
+	return &Queue{waiters: &busy{config: config, queue: admission.NewQueue(policy)}}
+}
+
+// NewDelaying returns an empty queue of Delayable requests, each of which waits for longest at
+// most.
+func NewDelaying(config Config, longest time.Duration) *Queue {
+	q := &Queue{}
+	q.waiters = &delayed{config: config, longest: longest, dispatchQueue: q.Dispatch}
 	return q
 }
 
 // Enabled reports whether requests wait for busy ranks.
-func (q *Queue) Enabled() bool { return q.policy != nil }
+func (q *Queue) Enabled() bool {
+	_, ok := q.waiters.(*busy)
+	return ok
+}
 
 // Waits reports whether requests can wait at all. If they cannot, callers run them directly.
-func (q *Queue) Waits() bool { return q.policy != nil || q.held != nil }
+func (q *Queue) Waits() bool { return q.waiters != nil }
 
 // Queued is a waiting request.
 type Queued struct {
-	waiter  admission.Waiter
 	request Request
 	done    chan struct{} // closed when err is set
 	err     error
 
-	// The fields below are for held requests only.
+	waiter admission.Waiter // of busy
+
+	// Of delayed:
 
 	since  time.Time
 	turn   float64 // seconds; the least comes first
@@ -105,28 +126,7 @@ func (q *Queue) Enter(r Request, since *time.Time) (*Queued, error) {
 	if q.closed != nil {
 		return nil, q.closed
 	}
-	if q.held != nil {
-		return q.enterHeldLocked(r.(Held), since)
-	}
-	q.dispatchLocked() // requests that can run by now go first
-	if since.IsZero() {
-		*since = time.Now()
-	}
-	w := &Queued{request: r, waiter: r.Waiter()}
-	w.waiter.Arrived = since.Sub(q.config.Started).Seconds()
-	w.waiter.Value = w
-	class := q.queue.Classify(&w.waiter)
-	if r.CanRun(class) {
-		return nil, r.Run()
-	}
-	if err := r.BeforeWait(class); err != nil {
-		return nil, err
-	}
-	if err := q.queue.Add(&w.waiter, r.Workers()); err != nil {
-		return nil, err
-	}
-	w.done = make(chan struct{})
-	return w, nil
+	return q.waiters.enter(r, since)
 }
 
 // Withdraw takes a request out of the queue and reports whether its turn had not come.
@@ -134,10 +134,7 @@ func (q *Queue) Enter(r Request, since *time.Time) (*Queued, error) {
 func (q *Queue) Withdraw(w *Queued) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.held != nil {
-		return q.held.remove(w)
-	}
-	return q.queue.Remove(&w.waiter)
+	return q.waiters.remove(w)
 }
 
 // Dispatch runs every request that can run now. It must be called after load went down or
@@ -148,40 +145,7 @@ func (q *Queue) Dispatch() {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.held != nil {
-		if len(q.held.byArrival) > 0 {
-			q.scanLocked()
-		}
-		return
-	}
-	q.dispatchLocked()
-}
-
-func (q *Queue) dispatchLocked() {
-	for {
-		w := q.queue.Next(func(w *admission.Waiter) bool {
-			return w.Value.(*Queued).request.CanRunNow(w.Class())
-		})
-		if w == nil {
-			return
-		}
-		q.runLocked(w.Value.(*Queued))
-	}
-}
-
-// errPanicked is the error of a request that panicked while another caller's goroutine ran it.
-var errPanicked = &contract.Error{Kind: contract.Internal, Text: "internal error"}
-
-// runLocked runs a request whose turn has come. If it panics, its own caller gets errPanicked:
-// the panic is in another caller's goroutine.
-func (q *Queue) runLocked(w *Queued) {
-	w.err = errPanicked // stays if Refresh or Run panics
-	defer close(w.done)
-	err := w.request.Refresh(q.config.OverlapRefresh)
-	if err == nil {
-		err = w.request.Run()
-	}
-	w.err = err
+	q.waiters.dispatch()
 }
 
 // Close ends every waiting request, and every later one, with reason: the service is shutting
@@ -193,20 +157,7 @@ func (q *Queue) Close(reason error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = reason
-	if q.held != nil {
-		q.held.closeLocked(reason)
-		return
-	}
-	var all []*admission.Waiter
-	for w := range q.queue.All() {
-		all = append(all, w)
-	}
-	for _, w := range all {
-		q.queue.Remove(w)
-		queued := w.Value.(*Queued)
-		queued.err = reason
-		close(queued.done)
-	}
+	q.waiters.end(reason)
 }
 
 // Pending returns how many requests wait, and the total tokens of their prompts.
@@ -216,8 +167,8 @@ func (q *Queue) Pending() (requests int, tokens uint64) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.held != nil {
-		return len(q.held.byArrival), q.held.tokens
-	}
-	return q.queue.Len(), q.queue.Tokens()
+	return q.waiters.pending()
 }
+
+// errPanicked is the error of a request that panicked while another caller's goroutine ran it.
+var errPanicked = &contract.Error{Kind: contract.Internal, Text: "internal error"}

@@ -36,6 +36,7 @@ type body[T any] struct {
 	limit          int                  // bytes of the longest text, inclusive
 	lend           func(*T, textHolder) // gives the request its textHolder; nil: it needs none
 	anyContentType bool                 // the Content-Type is not checked
+	mayBeMissing   bool                 // a request without a body is one with {}
 	// within returns an error if the request is outside the caller's scope; nil: callers with a
 	// scope may not use the route.
 	within func(*access.Caller, *T) error
@@ -121,7 +122,8 @@ func (b *body[T]) empty(x *exchange[T]) {
 // clients do not occupy the memory of exchanges.
 func (b *body[T]) read(c *gin.Context, in *incoming) (*exchange[T], error) {
 	format, known := bodyFormat(c.Request.Header)
-	if !known && !b.anyContentType {
+	missing := b.mayBeMissing && c.Request.ContentLength == 0
+	if !known && !b.anyContentType && !missing {
 		return nil, errContentType
 	}
 	if err := in.read(c, b.limit); err != nil {
@@ -135,6 +137,9 @@ func (b *body[T]) read(c *gin.Context, in *incoming) (*exchange[T], error) {
 	x.in = in
 	if b.lend != nil {
 		b.lend(&x.req, x)
+	}
+	if missing {
+		return x, nil
 	}
 	if err := b.shape.Decode(&x.scan, format, in.text, &x.req); err != nil {
 		return x, err

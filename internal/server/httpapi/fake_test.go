@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"io"
+	"time"
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
@@ -21,6 +22,7 @@ type fake struct {
 	records     []catalog.Record
 	filter      catalog.ScopeFilter
 	difference  catalog.Difference
+	within      *time.Duration // of a drain
 	workerID    uint64
 	worker      *catalog.Worker
 	workers     []*catalog.Worker
@@ -89,6 +91,16 @@ func (f *fake) PatchWorkerIn(_ catalog.ScopeFilter, id uint64, p catalog.Patch) 
 }
 
 func (f *fake) DeleteWorkerIn(_ catalog.ScopeFilter, id uint64) (*catalog.Worker, error) {
+	f.workerID = id
+	return f.worker, f.called()
+}
+
+func (f *fake) DrainWorkerIn(_ catalog.ScopeFilter, id uint64, within *time.Duration) (*catalog.Worker, error) {
+	f.workerID, f.within = id, within
+	return f.worker, f.called()
+}
+
+func (f *fake) UndrainWorkerIn(_ catalog.ScopeFilter, id uint64) (*catalog.Worker, error) {
 	f.workerID = id
 	return f.worker, f.called()
 }

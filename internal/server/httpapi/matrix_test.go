@@ -62,6 +62,8 @@ var wanted = map[string]struct{ role, scoped string }{
 	"PUT /workers":                            {"operate", `{"tenant_id":%q,"workers":[]}`},
 	"PATCH /workers/:id":                      {"operate", `{}`},
 	"DELETE /workers/:id":                     {"operate", "-"},
+	"POST /workers/:id/drain":                 {"operate", `{}`},
+	"DELETE /workers/:id/drain":               {"operate", "-"},
 	"POST /busy_threshold":                    {"operate", ""},
 	"DELETE /busy_threshold":                  {"operate", ""},
 	"POST /slots/register":                    {"operate", `{"model_name":"m","tenant_id":%q,"worker_id":1,"block_size":1,"dp_start":0,"dp_size":1}`},
@@ -84,7 +86,7 @@ var wanted = map[string]struct{ role, scoped string }{
 // TestDocumentedRoles: the table of docs/access.md names each route in the row of its
 // role. The row of operate is in words.
 func TestDocumentedRoles(t *testing.T) {
-	page, err := os.ReadFile("../../docs/access.md")
+	page, err := os.ReadFile("../../../docs/access.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -405,6 +407,8 @@ func TestAudit(t *testing.T) {
 		{"POST", "/workers", "operate", `{"worker_id":7,"model_name":"m","endpoint":"http://h:1"}`, `"who":"operate","address":"192.0.2.1","result":"ok","action":"POST /workers","worker_id":7,"model":"m","tenant":"default","endpoint":"http://h:1","status":201,"message":"audit"`},
 		{"PUT", "/v1.6/workers", "operate", `{"routing_group":"t","workers":[]}`, `"tenant":"t","workers":0,"added":0,"changed":0,"removed":0,"status":200`},
 		{"DELETE", "/workers/7", "operate", "", `"action":"DELETE /workers/7","worker_id":7,"model":"m","tenant":"t","status":200`},
+		{"POST", "/v1.6/workers/7/drain", "operate", "{}", `"action":"POST /v1.6/workers/7/drain","worker_id":7,"model":"m","tenant":"t","status":200`},
+		{"DELETE", "/workers/7/drain", "operate", "", `"action":"DELETE /workers/7/drain","worker_id":7,"model":"m","tenant":"t","status":200`},
 		{"DELETE", "/workers/x", "operate", "", `"result":"refused"`},
 		{"POST", "/workers", "read", `{}`, `"who":"read","address":"192.0.2.1","result":"refused","action":"POST /workers","error":"the token lacks the role operate","status":403`},
 		{"POST", "/workers", "secret", `{}`, `"who":"anonymous"`},

@@ -182,6 +182,8 @@ func addSelection(r router, svc Service) {
 	r.get(access.Read, "/workers", a.listing(workers.list))
 	r.add(http.MethodPatch, access.Operate, "/workers/:worker_id", a.checked(workerID, withBody(a, newPatchBody(), workers.patch)))
 	r.add(http.MethodDelete, access.Operate, "/workers/:worker_id", anyScope(a.serve(workers.remove)))
+	r.post(access.Operate, "/workers/:worker_id/drain", a.checked(workerID, withBody(a, newDrainBody(), workers.drain)))
+	r.add(http.MethodDelete, access.Operate, "/workers/:worker_id/drain", anyScope(a.serve(workers.undrain)))
 	r.get(access.Public, "/health", a.serve(health))
 	r.get(access.Public, "/ready", a.serve(workers.ready))
 

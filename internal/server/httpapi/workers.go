@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -21,6 +22,10 @@ type workerCatalog interface {
 	PutWorkerIn(own catalog.ScopeFilter, r catalog.Record) (*catalog.Worker, error)
 	PatchWorkerIn(own catalog.ScopeFilter, id uint64, patch catalog.Patch) (*catalog.Worker, error)
 	DeleteWorkerIn(own catalog.ScopeFilter, id uint64) (*catalog.Worker, error)
+	// DrainWorkerIn makes a worker drain; one of the API is removed at the latest within that
+	// time, nil: once it is empty.
+	DrainWorkerIn(own catalog.ScopeFilter, id uint64, within *time.Duration) (*catalog.Worker, error)
+	UndrainWorkerIn(own catalog.ScopeFilter, id uint64) (*catalog.Worker, error)
 	// Workers lists the workers by model, tenant and id.
 	Workers(model, tenant *string) []*catalog.Worker
 	// Ready counts the schedulable workers and lists all.
@@ -70,6 +75,66 @@ func (r workerRoutes) remove(c request, out []byte) (int, []byte, error) {
 	c.about(changedWorker{w})
 	return http.StatusOK, r.d.appendWorker(out, w), nil
 }
+
+func (r workerRoutes) drain(c request, b *drainBody, out []byte) (int, []byte, error) {
+	id, err := pathUint64(c, "worker_id")
+	if err != nil {
+		return 0, nil, err
+	}
+	within, err := b.within()
+	if err != nil {
+		return 0, nil, err
+	}
+	w, err := r.svc.DrainWorkerIn(c.who.Scope(), id, within)
+	if err != nil {
+		return 0, nil, err
+	}
+	c.about(changedWorker{w})
+	return http.StatusOK, r.d.appendWorker(out, w), nil
+}
+
+func (r workerRoutes) undrain(c request, out []byte) (int, []byte, error) {
+	id, err := pathUint64(c, "worker_id")
+	if err != nil {
+		return 0, nil, err
+	}
+	w, err := r.svc.UndrainWorkerIn(c.who.Scope(), id)
+	if err != nil {
+		return 0, nil, err
+	}
+	c.about(changedWorker{w})
+	return http.StatusOK, r.d.appendWorker(out, w), nil
+}
+
+// drainBody is the body of POST /workers/{worker_id}/drain.
+type drainBody struct{ seconds *float64 }
+
+// maxDeadline is the longest deadline of a drain, in seconds.
+const maxDeadline = 7 * 86400
+
+var errDeadline = badRequest("deadline_seconds must be between 0 and " + strconv.Itoa(maxDeadline))
+
+// within returns the time of the body, nil if it has none.
+func (b *drainBody) within() (*time.Duration, error) {
+	switch {
+	case b.seconds == nil:
+		return nil, nil
+	case *b.seconds >= 0 && *b.seconds <= maxDeadline:
+		return new(time.Duration(*b.seconds * float64(time.Second))), nil
+	}
+	return nil, errDeadline
+}
+
+// newDrainBody is the body of POST /workers/{worker_id}/drain, which may be missing.
+func newDrainBody() *body[drainBody] {
+	b := newBody(drainShape, nil, nil).keepsTo(checkedByID[drainBody])
+	b.mayBeMissing = true
+	return b
+}
+
+var drainShape = bodyscan.NewObject(
+	optional("deadline_seconds", func(b *drainBody) **float64 { return &b.seconds }, (*bodyscan.Scanner).Float64),
+)
 
 func (r workerRoutes) list(f catalog.ScopeFilter, out []byte) []byte {
 	return appendList(out, r.svc.Workers(f.Model, f.Tenant), r.d.appendWorker)
@@ -306,7 +371,10 @@ func (d dialect) appendWorker(out []byte, w *catalog.Worker) []byte {
 	out = appendUintField(out, "worker_id", w.ID)
 	out = d.appendScope(out, w.Scope)
 	out = appendStringField(out, "lifecycle", w.Lifecycle)
-	out = appendSource(out, w) // no member of Dynamo's records
+	out = appendSource(out, w) // no member of Dynamo's records, nor the next
+	if w.Drain != nil {
+		out = appendDrain(out, w.Drain)
+	}
 	out = appendOptString(out, "endpoint", w.Endpoint)
 	out = appendOptString(out, "kv_events_endpoint", w.KVEventsEndpoint)
 	out = appendByRank(out, "kv_events_endpoints", w.KVEventsEndpoints)
@@ -351,6 +419,15 @@ func appendSource(out []byte, w *catalog.Worker) []byte {
 		if m.text != "" {
 			out = appendStringField(out, m.name, m.text)
 		}
+	}
+	return append(out, '}')
+}
+
+// appendDrain appends that an operator drains the worker, and until when.
+func appendDrain(out []byte, d *catalog.Drain) []byte {
+	out = append(appendKey(out, "drain"), '{')
+	if !d.Deadline.IsZero() {
+		out = appendStringField(out, "deadline", d.Deadline.UTC().Format(time.RFC3339Nano))
 	}
 	return append(out, '}')
 }

@@ -53,8 +53,10 @@ from ._types import (
     Thresholds,
     Unregistration,
     Worker,
+    WorkerDrain,
     WorkerRequest,
     WorkerSettings,
+    WorkerSource,
 )
 
 __all__ = [
@@ -105,6 +107,8 @@ __all__ = [
     "UnexpectedAnswer",
     "Unregistration",
     "Worker",
+    "WorkerDrain",
     "WorkerRequest",
     "WorkerSettings",
+    "WorkerSource",
 ]

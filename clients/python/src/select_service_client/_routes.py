@@ -72,6 +72,25 @@ class WorkerRoutes(Caller):
         return core.call(core.request("DELETE", path), safe=False)
 
     @operation
+    def drain_worker(self, worker_id: int, *, deadline_seconds: float | None = None) -> Plan[Worker]:
+        """Gives a worker no new work; what it has goes on.
+
+        A worker that was registered over the API is removed once it is empty, and at the latest at the
+        deadline. A repeated call can bring the deadline forward, but not put it off.
+        """
+        core = self._core
+        path = f"/workers/{_json.worker_id(worker_id)}/drain"
+        body = {} if deadline_seconds is None else {"deadline_seconds": deadline_seconds}
+        return core.call(core.request("POST", path, body))
+
+    @operation
+    def undrain_worker(self, worker_id: int) -> Plan[Worker]:
+        """Takes drain_worker back."""
+        core = self._core
+        path = f"/workers/{_json.worker_id(worker_id)}/drain"
+        return core.call(core.request("DELETE", path))
+
+    @operation
     def list_workers(self, *, model_name: str | None = None, tenant: str | None = None) -> Plan[list[Worker]]:
         """Lists workers by model, tenant and id."""
         core = self._core

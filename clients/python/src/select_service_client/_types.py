@@ -60,6 +60,22 @@ class WorkerRequest(Scope, WorkerSettings, total=False):
     worker_id: Required[int]
 
 
+class WorkerSource(TypedDict, total=False):
+    """Where a worker's record comes from; what follows kind is set of discovered workers only."""
+
+    kind: Required[Literal["file", "kubernetes"]]
+    namespace: str
+    pod: str
+    uid: str
+    pool: str
+
+
+class WorkerDrain(TypedDict, total=False):
+    """An operator drains the worker; deadline is when it is removed at the latest."""
+
+    deadline: str
+
+
 class Worker(TypedDict, total=False):
     """A worker's record as the service has it; unset members are null."""
 
@@ -69,6 +85,8 @@ class Worker(TypedDict, total=False):
     routing_group: str
     lifecycle: Required[Literal["incomplete", "schedulable", "draining", "unschedulable"]]
     not_schedulable_reasons: list[str]
+    source: WorkerSource
+    drain: WorkerDrain
     endpoint: str | None
     block_size: int | None
     kv_events_endpoint: str | None

@@ -23,26 +23,26 @@ type fleet struct {
 
 func (f *fleet) left(rank int) float64 { return max(0, time.Until(f.free[rank]).Seconds()) }
 
-// heldRequest takes that long on each rank of a fleet.
-type heldRequest struct {
+// delayable takes that long on each rank of a fleet.
+type delayable struct {
 	fleet *fleet
 	name  string
 	work  []float64
 	since time.Time
 }
 
-func (r *heldRequest) Waiter() admission.Waiter          { return admission.Waiter{Tokens: 10} }
-func (r *heldRequest) Workers() int                      { return len(r.work) }
-func (r *heldRequest) CanRun(*admission.Class) bool      { panic("no queue of classes") }
-func (r *heldRequest) CanRunNow(*admission.Class) bool   { panic("no queue of classes") }
-func (r *heldRequest) BeforeWait(*admission.Class) error { return nil }
-func (r *heldRequest) Refresh(time.Duration) error       { return nil }
-func (r *heldRequest) Run() error                        { panic("only by RunOrHold") }
-func (r *heldRequest) Work() float64                     { return slices.Min(r.work) }
+func (r *delayable) Waiter() admission.Waiter          { return admission.Waiter{Tokens: 10} }
+func (r *delayable) Workers() int                      { return len(r.work) }
+func (r *delayable) CanRun(*admission.Class) bool      { panic("no queue of classes") }
+func (r *delayable) CanRunNow(*admission.Class) bool   { panic("no queue of classes") }
+func (r *delayable) BeforeWait(*admission.Class) error { return nil }
+func (r *delayable) Refresh(time.Duration) error       { return nil }
+func (r *delayable) Run() error                        { panic("only by RunOrDelay") }
+func (r *delayable) Work() float64                     { return slices.Min(r.work) }
 
-// RunOrHold sends the request to the rank where it would be done first, if that has
+// RunOrDelay sends the request to the rank where it would be done first, if that has
 // little left.
-func (r *heldRequest) RunOrHold(charged map[uint32]float64, force bool, _ time.Duration) (time.Duration, error) {
+func (r *delayable) RunOrDelay(charged map[uint32]float64, force bool, _ time.Duration) (time.Duration, error) {
 	f, best := r.fleet, 0
 	done := func(rank int) float64 { return f.left(rank) + charged[uint32(rank)] + r.work[rank] }
 	for rank := range f.free {
@@ -67,12 +67,12 @@ func TestHeldRequestsRun(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 1))
 			f := &fleet{free: make([]time.Time, 1+rnd.IntN(4))}
-			q := waitqueue.NewHolding(waitqueue.Config{Started: time.Now()}, longest)
+			q := waitqueue.NewDelaying(waitqueue.Config{Started: time.Now()}, longest)
 			const n = 200
 			done := make(chan time.Duration, n)
 			for i := range n {
 				time.Sleep(time.Duration(rnd.ExpFloat64() * 0.3 * float64(time.Second) / float64(len(f.free))))
-				r := &heldRequest{fleet: f, name: fmt.Sprint(i), since: time.Now()}
+				r := &delayable{fleet: f, name: fmt.Sprint(i), since: time.Now()}
 				for range f.free {
 					r.work = append(r.work, rnd.ExpFloat64()*0.3)
 				}
@@ -115,10 +115,10 @@ func TestHeldRequestsRun(t *testing.T) {
 func TestHeldOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fleet{free: []time.Time{time.Now().Add(10 * time.Second)}}
-		q := waitqueue.NewHolding(waitqueue.Config{Started: time.Now()}, time.Minute)
+		q := waitqueue.NewDelaying(waitqueue.Config{Started: time.Now()}, time.Minute)
 		enter := func(name string, work float64) *waitqueue.Queued {
 			var since time.Time
-			w, err := q.Enter(&heldRequest{fleet: f, name: name, work: []float64{work}, since: time.Now()}, &since)
+			w, err := q.Enter(&delayable{fleet: f, name: name, work: []float64{work}, since: time.Now()}, &since)
 			if err != nil || w == nil {
 				t.Fatalf("%s: %v", name, err)
 			}
@@ -151,10 +151,10 @@ func TestHeldBehindMany(t *testing.T) {
 	const longest = 3 * time.Second
 	synctest.Test(t, func(t *testing.T) {
 		f := &fleet{free: []time.Time{time.Now().Add(time.Hour)}}
-		q := waitqueue.NewHolding(waitqueue.Config{Started: time.Now()}, longest)
+		q := waitqueue.NewDelaying(waitqueue.Config{Started: time.Now()}, longest)
 		enter := func(work float64) *waitqueue.Queued {
 			var since time.Time
-			w, err := q.Enter(&heldRequest{fleet: f, work: []float64{work}, since: time.Now()}, &since)
+			w, err := q.Enter(&delayable{fleet: f, work: []float64{work}, since: time.Now()}, &since)
 			if err != nil || w == nil {
 				t.Fatal(err)
 			}

@@ -1,0 +1,137 @@
+package node_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// drain drains a worker, with a deadline if it is not 0.
+func (w *world) drain(id uint64, within time.Duration) {
+	w.T.Helper()
+	deadline := &within
+	if within == 0 {
+		deadline = nil
+	}
+	if _, err := w.DrainWorkerIn(catalog.ScopeFilter{}, id, deadline); err != nil {
+		w.T.Fatal(err)
+	}
+}
+
+// registered reports whether a worker is in the list.
+func (w *world) registered(id uint64) bool {
+	for _, wk := range w.Workers(nil, nil) {
+		if wk.ID == id {
+			return true
+		}
+	}
+	return false
+}
+
+// after lets time pass.
+func after(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// TestDrainedWorkerGoes: a worker of the API goes once it has been empty for a second, and at its
+// deadline with what it has; not before, not after the drain was taken back, and never if another
+// source has it.
+func TestDrainedWorkerGoes(t *testing.T) {
+	for name, tt := range map[string]struct {
+		source catalog.SourceKind
+		busy   bool // a reservation is live
+		within time.Duration
+		undo   bool
+		stays  time.Duration // it is still there then
+		gone   time.Duration // and gone then; 0: it stays
+	}{
+		"empty":                      {gone: 3 * time.Second},
+		"empty before its deadline":  {within: time.Minute, gone: 3 * time.Second},
+		"at once":                    {busy: true, within: 1, gone: 2 * time.Second},
+		"at its deadline":            {busy: true, within: time.Minute, stays: 59 * time.Second, gone: 62 * time.Second},
+		"busy without a deadline":    {busy: true, stays: 4 * time.Minute},
+		"taken back":                 {undo: true, within: time.Minute, stays: 2 * time.Minute},
+		"of the file":                {source: catalog.SourceFile, within: time.Minute, stays: 2 * time.Minute},
+		"discovered, at no deadline": {source: catalog.SourceKubernetes, stays: 2 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := start(t, eventsOff, discovers)
+				r := record(1, 1)
+				r.Source.Kind = tt.source
+				if _, err := w.ReplaceWorkers(catalog.Set{Kind: tt.source, Records: []catalog.Record{r}}); err != nil {
+					t.Fatal(err)
+				}
+				if tt.busy {
+					w.Book("r", prompt(1, 8))
+				}
+				w.drain(1, tt.within)
+				if tt.undo {
+					if _, err := w.UndrainWorkerIn(catalog.ScopeFilter{}, 1); err != nil {
+						t.Fatal(err)
+					}
+				}
+				after(tt.stays)
+				if tt.stays > 0 && !w.registered(1) {
+					t.Errorf("gone after %s", tt.stays)
+				}
+				if tt.gone == 0 {
+					return
+				}
+				after(tt.gone - tt.stays)
+				if w.registered(1) {
+					t.Errorf("still there after %s", tt.gone)
+				}
+				if tt.busy {
+					if err := w.Free("r"); contract.KindOf(err) != contract.NotFound {
+						t.Errorf("the reservation: %v", err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestDrainWaitsForTheLast: the worker goes when its last reservation has ended, not while one
+// that names it came meanwhile.
+func TestDrainWaitsForTheLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, eventsOff)
+		w.Put(record(1, 2))
+		w.Put(record(2, 1))
+		w.drain(1, 0)
+		after(500 * time.Millisecond)
+		w.Burden("late", 1, 1, 1, 0)
+		after(time.Minute)
+		if !w.registered(1) {
+			t.Fatal("gone with a reservation")
+		}
+		if err := w.Free("late"); err != nil {
+			t.Fatal(err)
+		}
+		after(3 * time.Second)
+		if w.registered(1) || !w.registered(2) {
+			t.Error("an empty worker is there, or another one has gone")
+		}
+	})
+}
+
+// TestDrainIsRestored: an operator's drain and its deadline outlive the process.
+func TestDrainIsRestored(t *testing.T) {
+	path := t.TempDir()
+	w := startAt(t, path, eventsOff)
+	w.Put(record(1, 1))
+	w.Book("r", prompt(1, 8))
+	w.drain(1, time.Hour)
+	want := w.Workers(nil, nil)[0].Drain.Deadline
+	w.save()
+	again := startAt(t, path, eventsOff)
+	got := again.Workers(nil, nil)[0]
+	if got.Lifecycle != catalog.Draining || !got.Drain.Deadline.Equal(want) {
+		t.Errorf("restored as %+v, want the deadline %s", got, want)
+	}
+}

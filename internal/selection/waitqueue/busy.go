@@ -1,0 +1,77 @@
+package waitqueue
+
+import (
+	"time"
+
+	"github.com/select-service/select-service/internal/selection/admission"
+)
+
+// busy has the requests that wait because all ranks that they could use are busy. Package
+// admission decides their order.
+type busy struct {
+	config Config
+	queue  *admission.Queue
+}
+
+func (b *busy) enter(r Request, since *time.Time) (*Queued, error) {
+	b.dispatch() // requests that can run by now go first
+	if since.IsZero() {
+		*since = time.Now()
+	}
+	w := &Queued{request: r, waiter: r.Waiter()}
+	w.waiter.Arrived = since.Sub(b.config.Started).Seconds()
+	w.waiter.Value = w
+	class := b.queue.Classify(&w.waiter)
+	if r.CanRun(class) {
+		return nil, r.Run()
+	}
+	if err := r.BeforeWait(class); err != nil {
+		return nil, err
+	}
+	if err := b.queue.Add(&w.waiter, r.Workers()); err != nil {
+		return nil, err
+	}
+	w.done = make(chan struct{})
+	return w, nil
+}
+
+func (b *busy) remove(w *Queued) bool { return b.queue.Remove(&w.waiter) }
+
+func (b *busy) dispatch() {
+	for {
+		w := b.queue.Next(func(w *admission.Waiter) bool {
+			return w.Value.(*Queued).request.CanRunNow(w.Class())
+		})
+		if w == nil {
+			return
+		}
+		b.run(w.Value.(*Queued))
+	}
+}
+
+// run runs a request whose turn has come. If it panics, its own caller gets errPanicked: the
+// panic is in another caller's goroutine.
+func (b *busy) run(w *Queued) {
+	w.err = errPanicked // stays if Refresh or Run panics
+	defer close(w.done)
+	err := w.request.Refresh(b.config.OverlapRefresh)
+	if err == nil {
+		err = w.request.Run()
+	}
+	w.err = err
+}
+
+func (b *busy) end(reason error) {
+	var all []*admission.Waiter
+	for w := range b.queue.All() {
+		all = append(all, w)
+	}
+	for _, w := range all {
+		b.queue.Remove(w)
+		queued := w.Value.(*Queued)
+		queued.err = reason
+		close(queued.done)
+	}
+}
+
+func (b *busy) pending() (requests int, tokens uint64) { return b.queue.Len(), b.queue.Tokens() }
