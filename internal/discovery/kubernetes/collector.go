@@ -10,22 +10,23 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-var (
-	families metrics.Families
+// Families are the families of Collector.
+var Families metrics.Families
 
-	podsByState  = families.Gauge("kube_pods", "Pods of a source in Kubernetes by what they are to the catalog.", "pool", "state")
-	sourceSynced = families.Gauge("kube_source_synced", "1 if a source in Kubernetes is synced, else 0.", "pool")
-	sourceAge    = families.Gauge("kube_source_age_seconds", "Time since the API server last said something of a source; bookmarks come about once a minute.", "pool")
-	requests     = families.Counter("kube_requests_total", "Requests to the API server.", "resource", "verb", "outcome")
-	events       = families.Counter("kube_events_total", "Events of watches.", "resource", "type")
-	lists        = families.Counter("kube_lists_total", "Full lists, by why they were needed.", "resource", "cause")
-	unread       = families.Counter("kube_unread_total", "Objects that could not be read, or are too large: their last good version stays.", "resource")
-	applied      = families.Histogram("kube_apply_seconds", "Time from the first of some events to their effect on the catalog.")
-	asksMade     = families.Counter("kube_asks_total", "Questions to engines of pods.", "what", "outcome")
-	unknownKeys  = families.Counter("kube_unknown_annotations_total", "Annotations of pods with the prefix and without a meaning.")
-	excludedPods = families.Gauge("kube_excluded", "Pods without workers although a source has them.", "reason")
-	peerCount    = families.Gauge("kube_peers", "Other replicas that were found in Kubernetes.", "state")
-	workerInfo   = families.Gauge("worker_info", "1 for each discovered worker, with its pod.", "worker_id", "namespace", "pod", "pool")
+var (
+	podsByState  = Families.Gauge("kube_pods", "Pods of a source in Kubernetes by what they are to the catalog.", "pool", "state")
+	sourceSynced = Families.Gauge("kube_source_synced", "1 if a source in Kubernetes is synced, else 0.", "pool")
+	sourceAge    = Families.Gauge("kube_source_age_seconds", "Time since the API server last said something of a source; bookmarks come about once a minute.", "pool")
+	requests     = Families.Counter("kube_requests_total", "Requests to the API server.", "resource", "verb", "outcome")
+	events       = Families.Counter("kube_events_total", "Events of watches.", "resource", "type")
+	lists        = Families.Counter("kube_lists_total", "Full lists, by why they were needed.", "resource", "cause")
+	unread       = Families.Counter("kube_unread_total", "Objects that could not be read, or are too large: their last good version stays.", "resource")
+	applied      = Families.Histogram("kube_apply_seconds", "Time from the first of some events to their effect on the catalog.")
+	asksMade     = Families.Counter("kube_asks_total", "Questions to engines of pods.", "what", "outcome")
+	unknownKeys  = Families.Counter("kube_unknown_annotations_total", "Annotations of pods with the prefix and without a meaning.")
+	excludedPods = Families.Gauge("kube_excluded", "Pods without workers although a source has them.", "reason")
+	peerCount    = Families.Gauge("kube_peers", "Other replicas that were found in Kubernetes.", "state")
+	workerInfo   = Families.Gauge("worker_info", "1 for each discovered worker, with its pod.", "worker_id", "namespace", "pod", "pool")
 )
 
 // applyBounds are the upper bounds of kube_apply_seconds, in seconds.
@@ -45,7 +46,7 @@ func (d *Discovery) Collector(workers *catalog.Catalog) prometheus.Collector {
 }
 
 // Describe implements prometheus.Collector.
-func (collector) Describe(ch chan<- *prometheus.Desc) { families.Describe(ch) }
+func (collector) Describe(ch chan<- *prometheus.Desc) { Families.Describe(ch) }
 
 // Collect implements prometheus.Collector.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
