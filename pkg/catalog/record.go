@@ -36,6 +36,8 @@ type Record struct {
 	// release saved. Such a worker is incomplete: its streams must not be followed in plain.
 	KVEventsServerKey *string
 	KVEventCopies     *string // CountCopies or SetCopies; unset is CountCopies
+	// KVEventRank says whose rank events are of: RankOfBatch or RankOfStream; "" is the former.
+	KVEventRank string `json:",omitempty"`
 
 	BlockSize           *uint32 // tokens
 	StartRank           *uint32 // data_parallel_start_rank; unset is 0
@@ -74,6 +76,15 @@ const (
 	CountCopies = "count"
 	// SetCopies: the event repeats what is known. One removal ends the block.
 	SetCopies = "set"
+)
+
+// Values of Record.KVEventRank.
+const (
+	// RankOfBatch: a batch that states a rank is of that rank of the worker.
+	RankOfBatch = "batch"
+	// RankOfStream: all events of a stream are of the rank whose endpoint it has. Engines that
+	// know nothing of one another all state rank 0.
+	RankOfStream = "stream"
 )
 
 // Values of Record.Role: the phase of a request that the worker serves where prefill and
@@ -198,6 +209,9 @@ func (r *Record) check() error {
 	if c := r.KVEventCopies; c != nil && *c != CountCopies && *c != SetCopies {
 		return &InvalidError{fmt.Sprintf("kv_event_copies %q is neither %q nor %q", Clip(*c), CountCopies, SetCopies)}
 	}
+	if k := r.KVEventRank; k != "" && k != RankOfBatch && k != RankOfStream {
+		return &InvalidError{fmt.Sprintf("kv_event_rank %q is neither %q nor %q", Clip(k), RankOfBatch, RankOfStream)}
+	}
 	if err := r.checkServing(); err != nil {
 		return err
 	}
@@ -271,7 +285,7 @@ func (r *Record) equal(o *Record) bool {
 		equalPointers(r.ReplayEndpoint, o.ReplayEndpoint) &&
 		maps.Equal(r.ReplayEndpoints, o.ReplayEndpoints) &&
 		equalPointers(r.KVEventsServerKey, o.KVEventsServerKey) &&
-		equalPointers(r.KVEventCopies, o.KVEventCopies) &&
+		equalPointers(r.KVEventCopies, o.KVEventCopies) && r.KVEventRank == o.KVEventRank &&
 		equalPointers(r.BlockSize, o.BlockSize) &&
 		equalPointers(r.StartRank, o.StartRank) &&
 		equalPointers(r.Size, o.Size) &&
@@ -400,7 +414,7 @@ func (r *Record) replayEndpoint(dp uint32) (endpoint string, given bool) {
 
 // stream returns the checked event stream of a rank; the slot stays 0.
 func (r *Record) stream(dp uint32, policy EndpointPolicy) (Stream, error) {
-	s := Stream{DP: dp, Endpoint: r.eventEndpoint(dp), CountCopies: r.countsCopies()}
+	s := Stream{DP: dp, Endpoint: r.eventEndpoint(dp), CountCopies: r.countsCopies(), OwnRank: r.KVEventRank == RankOfStream}
 	if r.TotalKVBlocks != nil {
 		s.TotalKVBlocks = *r.TotalKVBlocks
 	}

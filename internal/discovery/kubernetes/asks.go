@@ -26,10 +26,11 @@ const (
 type asks struct {
 	d *Discovery
 
-	mu      sync.Mutex // guards the fields below
+	// mu guards the fields below. It is innermost: it is taken under Discovery.mu.
+	mu      sync.Mutex
 	engines map[askKey]*asked
-	queue   []*asked // due, in order
 	running int
+	closed  bool
 	timer   *time.Timer // of the next that is due; nil: none
 }
 
@@ -50,7 +51,7 @@ type ask struct {
 type asked struct {
 	ask
 	wanted   bool
-	busy     bool // queued or being asked
+	busy     bool // being asked
 	due      time.Time
 	failures int
 	said     mapping.Answer
@@ -68,7 +69,7 @@ func (a *asks) answer(uid, ip string, port uint16) mapping.Answer {
 		return mapping.Answer{}
 	}
 	said := e.said
-	said.Problem = cmp.Or(said.Problem, e.problem)
+	said.Problem = e.problem
 	return said
 }
 
@@ -103,6 +104,9 @@ const askMemory = time.Hour
 
 // startLocked starts what is due and sets the timer for what is not.
 func (a *asks) startLocked(now time.Time) {
+	if a.closed {
+		return
+	}
 	var next time.Time
 	var due []*asked
 	for _, e := range a.engines {
@@ -119,9 +123,10 @@ func (a *asks) startLocked(now time.Time) {
 		if a.running >= maxAsks {
 			break // the end of one starts the next
 		}
+		url := e.url
 		e.busy = true
 		a.running++
-		a.d.spawn(func(ctx context.Context) { a.run(ctx, e) })
+		a.d.spawn(func(ctx context.Context) { a.run(ctx, e, url) })
 	}
 	if a.timer != nil {
 		a.timer.Stop()
@@ -135,26 +140,43 @@ func (a *asks) startLocked(now time.Time) {
 	}
 }
 
-// run asks one engine.
-func (a *asks) run(ctx context.Context, e *asked) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+// close ends the asking.
+func (a *asks) close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	if a.timer != nil {
+		a.timer.Stop()
+	}
+}
+
+// run asks one engine, and has a new answer applied.
+func (a *asks) run(ctx context.Context, e *asked, url string) {
+	asking, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	said, err := a.d.config.Ask(ctx, e.url)
+	said, err := a.d.config.Ask(asking, url)
+	if a.heard(e, said, err) {
+		a.d.change(func() {}) // without a.mu: who plans holds the lock of Discovery and takes ours
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.startLocked(time.Now())
+}
+
+// heard takes an answer, and reports whether it says anything new.
+func (a *asks) heard(e *asked, said mapping.Answer, err error) (changed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.running--
 	e.busy = false
 	now := time.Now()
-	before := e.said
-	wasProblem := e.problem
+	before, wasProblem := e.said, e.problem
 	outcome := "ok"
 	switch {
 	case err != nil:
-		outcome = "failed"
-		e.problem = err.Error()
+		outcome, e.problem = "failed", err.Error()
 	case said.Problem != "":
-		outcome = "incomplete"
-		e.problem = said.Problem
+		outcome, e.problem = "incomplete", said.Problem
 	default:
 		e.problem = ""
 	}
@@ -169,10 +191,5 @@ func (a *asks) run(ctx context.Context, e *asked) {
 		e.failures = 0
 		e.due = now.Add(askEvery*9/10 + time.Duration(rand.Int64N(int64(askEvery/5))))
 	}
-	if ctx.Err() == nil || context.Cause(ctx) == context.DeadlineExceeded {
-		a.startLocked(now)
-	}
-	if !e.said.Equal(before) || e.problem != wasProblem {
-		a.d.change(func() {})
-	}
+	return !e.said.Equal(before) || e.problem != wasProblem
 }

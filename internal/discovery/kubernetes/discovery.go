@@ -76,9 +76,12 @@ type logged struct {
 	at   time.Time
 }
 
+// silence ends client-go's own log: what it would say is in the states of sources.
+var silence = sync.OnceFunc(func() { klog.SetLogger(klog.Logger{}) })
+
 // New returns discovery over an API server. Nothing runs until Run.
 func New(config Config, client *Client) *Discovery {
-	klog.SetLogger(klog.Logger{}) // client-go's own log: its errors are in the states of sources
+	silence()
 	d := &Discovery{
 		config: config, client: client, counts: newCounters(), log: config.Log,
 		applied: metrics.NewHistogram(applyBounds), wake: make(chan struct{}, 1), logged: make(map[string]logged),
@@ -102,6 +105,7 @@ func (d *Discovery) Run(ctx context.Context, apply discovery.Apply) error {
 	d.spawn = func(run func(context.Context)) context.CancelFunc {
 		ctx, cancel := context.WithCancel(ctx)
 		g.Go(func() error {
+			defer cancel()
 			run(ctx)
 			return nil
 		})
@@ -117,6 +121,7 @@ func (d *Discovery) Run(ctx context.Context, apply discovery.Apply) error {
 	}
 	g.Go(func() error {
 		d.follow(ctx, apply)
+		d.asks.close()
 		return nil
 	})
 	return g.Wait()

@@ -48,9 +48,7 @@ func TestPool(t *testing.T) {
 	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable", "vllm-3:8000 draining: pod llm/vllm-3 is not ready")
 	api.Put("pods", kubetest.Pod("llm", "vllm-3", "10.0.0.4"))
 	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable", "vllm-3:8000 schedulable")
-	if len(w.removed) > 0 {
-		t.Errorf("removed %v", w.removed)
-	}
+	w.lostNone()
 }
 
 // TestEnds: how pods end, and what they keep until then (scenarios 5 to 9).
@@ -70,7 +68,7 @@ func TestEnds(t *testing.T) {
 	w.has("vllm-1:8000 draining: pod llm/vllm-1 left pool llm", "vllm-2:8000 schedulable")
 	api.Put("pods", kubetest.Pod("llm", "vllm-1", "10.0.0.2"))
 	w.has("vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
-	if n := w.removed[w.worker("vllm-1").ID]; n > 0 {
+	if w.removals(w.worker("vllm-1").ID) > 0 {
 		t.Error("the worker was removed in between")
 	}
 	// A dead node.
@@ -80,9 +78,7 @@ func TestEnds(t *testing.T) {
 	id := w.worker("vllm-2").ID
 	api.Put("pods", kubetest.Pod("llm", "vllm-2", "10.0.0.3", kubetest.UID("another")))
 	w.await("another pod", func() bool { return w.worker("vllm-2").Source.UID == "another" })
-	if w.removed[id] != 1 {
-		t.Errorf("the worker of the dead pod was removed %d times", w.removed[id])
-	}
+	w.await("the worker of the dead pod is removed", func() bool { return w.removals(id) == 1 })
 	api.Put("pods", kubetest.Pod("llm", "vllm-2", "10.0.0.3", kubetest.UID("another"), kubetest.Annotations("select-service/cordoned", "true")))
 	w.has("vllm-2:8000 draining: pod llm/vllm-2 is cordoned")
 	api.Put("pods", kubetest.Pod("llm", "vllm-2", "10.0.0.3", kubetest.UID("another"), kubetest.Phase("Failed")))
@@ -110,9 +106,7 @@ func TestUnseenRecreation(t *testing.T) {
 	api.Answer(nil)
 	w.has("vllm-0:8000 schedulable", "vllm-2:8000 schedulable")
 	w.await("another pod", func() bool { return w.worker("vllm-0").Source.UID == "another" })
-	if w.removed[id] != 1 {
-		t.Errorf("the worker of the dead pod was removed %d times", w.removed[id])
-	}
+	w.await("the worker of the dead pod is removed", func() bool { return w.removals(id) == 1 })
 }
 
 // TestPoolEdited: selector, ports and existence of the pool follow (scenarios 10, 11, 13).
@@ -142,9 +136,7 @@ func TestPoolEdited(t *testing.T) {
 	w.await("the pool is back", func() bool { return w.catalog.CountSchedulable() == 3 && w.d.Listed() })
 	api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm"))
 	w.state(0, kubernetes.Invalid)
-	if len(w.removed) > 0 {
-		t.Errorf("removed %v", w.removed)
-	}
+	w.lostNone()
 }
 
 // TestGrace: without grace a pod that is not ready loses everything at once (scenario 5).

@@ -108,6 +108,23 @@ func (w *world) ask(_ context.Context, url string) (mapping.Answer, error) {
 	return said, nil
 }
 
+// removals returns how often a worker was removed.
+func (w *world) removals(id uint64) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.removed[id]
+}
+
+// lostNone fails the test if a worker was ever removed.
+func (w *world) lostNone() {
+	w.t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.removed) > 0 {
+		w.t.Errorf("removed %v", w.removed)
+	}
+}
+
 // says makes an engine answer.
 func (w *world) says(url string, said mapping.Answer) {
 	w.mu.Lock()

@@ -201,6 +201,7 @@ func (g *given) setEvents(w *Worker, p *Pod, e *Entry, said Answer) {
 	if events == 0 && said.EventsPort == 0 {
 		events = DefaultEventsPort
 	}
+	r.KVEventRank = catalog.RankOfStream
 	r.KVEventsEndpoint, r.KVEventsEndpoints = single(endpoints("events", events, said.EventsPort))
 	replay := first(g.replay, p.Ports[PortReplay], e.KVReplayPort)
 	r.ReplayEndpoint, r.ReplayEndpoints = single(endpoints("replays", replay, said.ReplayPort))
