@@ -230,7 +230,7 @@ func (d *Discovery) apply(apply discovery.Apply) (next time.Time) {
 		row.exclude(p, excludedBy(e.Err), e.Err.Error())
 	}
 	d.mu.Lock()
-	d.seen = p.view(now)
+	d.seen = p.view()
 	d.ready = d.ready || p.settled
 	d.logStates(p, now)
 	d.mu.Unlock()

@@ -3,7 +3,6 @@ package kubernetes
 import (
 	"cmp"
 	"maps"
-	"slices"
 	"strconv"
 	"time"
 
@@ -211,12 +210,5 @@ func (t *table) judge(tr *tracked, cordoned bool, where string, now time.Time) (
 func (t *table) forget(now time.Time) {
 	maps.DeleteFunc(t.pods, func(_ string, tr *tracked) bool {
 		return !tr.left.IsZero() && !now.Before(tr.left.Add(t.grace))
-	})
-}
-
-// ordered returns the pods, the oldest first.
-func (t *table) ordered() []*tracked {
-	return slices.SortedFunc(maps.Values(t.pods), func(a, b *tracked) int {
-		return cmp.Or(a.pod.Created.Compare(b.pod.Created), cmp.Compare(a.pod.UID, b.pod.UID), cmp.Compare(a.pod.Key(), b.pod.Key()))
 	})
 }

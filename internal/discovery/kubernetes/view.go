@@ -70,7 +70,7 @@ type view struct {
 	excluded []Excluded
 }
 
-func (p *plan) view(time.Time) view {
+func (p *plan) view() view {
 	v := view{excluded: p.excluded}
 	for _, s := range p.sources {
 		v.sources = append(v.sources, *p.counts[s])
