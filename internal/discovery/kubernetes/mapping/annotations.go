@@ -23,7 +23,7 @@ type annotations struct {
 // known are the names of annotations that have a meaning.
 var known = []string{
 	"model", "adapters", "block-size", "kv-events-port", "kv-replay-port", "data-parallel-size", "total-kv-blocks",
-	"max-num-batched-tokens", "role", "taints", "cordoned", "rank-header", "load-metrics",
+	"max-num-batched-tokens", "role", "taints", "cordoned", "rank-header",
 }
 
 // unknown returns the annotations with the prefix that are not known, in order.
