@@ -26,11 +26,17 @@ FUZZTIME ?= 30s
 BENCH    ?= .
 COUNT    ?= 1
 
-GOLANGCI_VERSION := v2.15.0
-GOLANGCI         := $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION)
+# Tools are built once, into .cache/bin. The version is part of the name: another
+# version is another file.
+GOLANGCI    := $(TOOLS)/golangci-lint-v2.15.0
+GOVULNCHECK := $(TOOLS)/govulncheck-v1.9.0
+HELM        := $(TOOLS)/helm-v3.22.0
+NFPM        := $(TOOLS)/nfpm-v2.45.2
 
-GOVULNCHECK_VERSION := v1.9.0
-GOVULNCHECK         := $(TOOLS)/govulncheck-$(GOVULNCHECK_VERSION)
+# What is built, put into the image and the packages, and released: each is a folder
+# of cmd/. The first is what the image runs.
+PROGRAMS := select-service selectctl
+IMAGE    ?= ghcr.io/select-service/select-service
 
 export CGO_ENABLED := 1
 
@@ -49,8 +55,8 @@ build: setup
 endif
 
 .PHONY: build
-build: ## build bin/select-service; it needs no C (ZMQ=libzmq: with libzmq, not bounded as ours)
-	CGO_ENABLED=$(if $(filter libzmq,$(ZMQ)),1,0) $(GO) build -trimpath -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o $(BIN)/select-service ./cmd/select-service
+build: ## build bin/select-service and bin/selectctl; they need no C (ZMQ=libzmq: with libzmq, not bounded as ours)
+	CGO_ENABLED=$(if $(filter libzmq,$(ZMQ)),1,0) $(GO) build -trimpath -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o $(BIN)/ $(PROGRAMS:%=./cmd/%)
 
 # SHORT is the one switch between the rings: with -short, tests shorten their
 # random histories and leave out the largest sizes. The tests of the built program
@@ -115,6 +121,47 @@ govulncheck: setup $(GOVULNCHECK) ## look for known vulnerabilities that the pro
 .PHONY: sbom
 sbom: build ## write bin/select-service.cdx.json: what the program is made of (CycloneDX)
 	$(GO) run ./scripts/sbom $(BIN)/select-service >$(BIN)/select-service.cdx.json
+
+# What is released goes to dist/, as of the tag v1.2.3 that is checked out or VERSION.
+# SIGN_KEY is a file with an ECDSA key (PEM), its passphrase in SIGN_PASSWORD; without
+# one nothing is signed.
+release = GO='$(GO)' VERSION='$(VERSION)' PROGRAMS='$(PROGRAMS)' TAGS='$(TAGS)' IMAGE='$(IMAGE)' NFPM=$(NFPM) SIGN_KEY='$(SIGN_KEY)' \
+	scripts/release.sh
+
+.PHONY: image
+image: ## dist/: the image for amd64 and arm64, an OCI archive
+	$(release) image
+
+.PHONY: packages
+packages: $(NFPM) ## dist/: .deb and .rpm for amd64 and arm64
+	$(release) packages
+
+.PHONY: wheels
+wheels: ## dist/: wheels with the programs, and the Python client's
+	$(release) wheels
+
+.PHONY: chart
+chart: ## dist/: the Helm chart
+	$(release) chart
+
+.PHONY: test-image
+test-image: ## the image of this machine's architecture, run as on a node (runc, as root)
+	scripts/setup.sh --programs runc
+	rm -rf $(BIN)/test/dist
+	DIST=$(BIN)/test/dist ARCHITECTURES=$$($(GO) env GOARCH) $(release) image >/dev/null
+	SELECT_SERVICE_DIST=$(BIN)/test/dist $(GO) test -count=1 -run '^TestImage' ./test/packages
+
+.PHONY: test-packages
+test-packages: $(NFPM) ## a release, made twice, installed and started in every form; run it alone
+	GO='$(GO)' NFPM=$(abspath $(NFPM)) scripts/test-packages.sh $(ARGS)
+
+.PHONY: test-chart
+test-chart: $(HELM) ## render the chart and compare (ARGS=-rewrite writes its files); installed where TEST_KUBECONFIG leads
+	SELECT_SERVICE_HELM=$(CURDIR)/$(HELM) $(GO) test -count=1 -timeout 10m ./test/chart $(ARGS)
+
+.PHONY: release
+release: $(NFPM) ## dist/: all of these, the programs, checksums, SBOMs, provenance, signature (SIGN_KEY)
+	$(release) all
 
 .PHONY: fmt
 fmt: $(GOLANGCI) ## format the sources
@@ -213,14 +260,15 @@ test-ray: build ## Ray actors and Ray's own KV tracker on the service
 clean: ## remove what was built; the tools stay in .cache
 	rm -rf $(BIN)
 
-# The version is part of the name: another version is another file. The build
-# goes through a folder of its own, so that an interrupted one leaves nothing.
-$(GOLANGCI):
+# The build goes through a folder of its own, so that an interrupted one leaves nothing.
+# $(1) is the tool and $(2) its package.
+define tool
+$(1):
 	@mkdir -p $(TOOLS)/tmp
-	GOBIN=$(CURDIR)/$(TOOLS)/tmp $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
-	mv $(TOOLS)/tmp/golangci-lint $@
-
-$(GOVULNCHECK):
-	@mkdir -p $(TOOLS)/tmp
-	GOBIN=$(CURDIR)/$(TOOLS)/tmp $(GO) install golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION)
-	mv $(TOOLS)/tmp/govulncheck $@
+	CGO_ENABLED=0 GOBIN=$(CURDIR)/$(TOOLS)/tmp nice $(GO) install -trimpath $(2)@$$(lastword $$(subst -v, v,$(1)))
+	mv $(TOOLS)/tmp/$(notdir $(2)) $$@
+endef
+$(eval $(call tool,$(GOLANGCI),github.com/golangci/golangci-lint/v2/cmd/golangci-lint))
+$(eval $(call tool,$(GOVULNCHECK),golang.org/x/vuln/cmd/govulncheck))
+$(eval $(call tool,$(HELM),helm.sh/helm/v3/cmd/helm))
+$(eval $(call tool,$(NFPM),github.com/goreleaser/nfpm/v2/cmd/nfpm))

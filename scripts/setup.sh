@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Installs system packages with apt-get: those named, or without arguments what
-# cgo needs to link libzmq (its headers and pkg-config) unless it is present.
+# cgo needs to link libzmq (its headers and pkg-config) unless it is present. With
+# --programs the arguments are programs, PROGRAM or PROGRAM=PACKAGE, and those that
+# are missing are installed.
 # Works as root or with sudo; where neither is possible it prints the one line
 # to run and stops.
 set -euo pipefail
@@ -31,7 +33,14 @@ zmq_is_there() {
   command -v pkg-config >/dev/null && pkg-config --exists 'libzmq >= 4.2'
 }
 
-if [ $# -gt 0 ]; then
+if [ "${1:-}" = --programs ]; then
+  shift
+  missing=()
+  for program; do
+    PATH=$PATH:/usr/sbin:/sbin command -v "${program%%=*}" >/dev/null || missing+=("${program#*=}")
+  done
+  [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}"
+elif [ $# -gt 0 ]; then
   apt_install "$@"
 elif ! zmq_is_there; then
   apt_install libzmq3-dev pkg-config

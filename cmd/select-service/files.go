@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/internal/discovery/enginelist"
 	"github.com/select-service/select-service/internal/discovery/workersfile"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/transport/certs"
@@ -23,8 +24,9 @@ import (
 // runs. Each may be nil: not configured.
 type files struct {
 	workers      *workersfile.File
-	certificates *certs.Side // of the listeners
-	peers        *certs.Side // of reads from other replicas
+	engines      *enginelist.Source // without a workers file
+	certificates *certs.Side        // of the listeners
+	peers        *certs.Side        // of reads from other replicas
 	peerToken    *fetch.Token
 	curve        *curve.KeyPair // of the replicas
 	tokens       *access.Guard
@@ -43,9 +45,11 @@ func readFiles(conf config.Config) (files, error) {
 		},
 		func() (err error) {
 			if conf.Workers.File != "" {
-				if f.workers, err = workersfile.Load(conf.Workers.File); err != nil {
+				if f.workers, err = workersfile.Load(conf.Workers.File, conf.Workers.Engines...); err != nil {
 					err = fmt.Errorf("workers file: %w", err)
 				}
+			} else if len(conf.Workers.Engines) > 0 {
+				f.engines, err = enginelist.New(conf.Workers.Engines)
 			}
 			return err
 		},

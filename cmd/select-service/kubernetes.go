@@ -79,11 +79,11 @@ func readCluster(conf config.Config, getenv func(string) string) (*cluster, erro
 const allowLoopback = "SELECT_SERVICE_KUBE_ALLOW_LOOPBACK"
 
 // discovery returns the discovery of workers and replicas, nil if neither is configured.
-func (c *cluster) discovery(conf config.Config, svc *node.Service, getenv func(string) string, log zerolog.Logger) *kubernetes.Discovery {
+func (c *cluster) discovery(conf config.Config, svc *node.Service, engines *describe.Client, getenv func(string) string, log zerolog.Logger) *kubernetes.Discovery {
 	if c == nil {
 		return nil
 	}
-	c.engines = describe.New(describe.Options{Endpoints: conf.Access.Endpoints()})
+	c.engines = engines
 	return kubernetes.New(kubernetes.Config{
 		Settings: mapping.Settings{
 			Home: c.home, AnnotationPrefix: conf.Kubernetes.AnnotationPrefix, KVEvents: conf.KVEvents.Enabled,
@@ -127,11 +127,4 @@ func (c *cluster) ask(ctx context.Context, url string) (mapping.Answer, error) {
 		return mapping.Answer{}, err
 	}
 	return kubernetes.AnswerOf(d), nil
-}
-
-// close ends what discovery returned has used. Its Run has ended.
-func (c *cluster) close() {
-	if c != nil && c.engines != nil {
-		c.engines.Close()
-	}
 }

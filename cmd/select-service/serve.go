@@ -17,6 +17,7 @@ import (
 	"github.com/select-service/select-service/internal/discovery"
 	"github.com/select-service/select-service/internal/discovery/kubernetes"
 	"github.com/select-service/select-service/internal/discovery/workersfile"
+	"github.com/select-service/select-service/internal/engines/describe"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/admission"
@@ -71,18 +72,23 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	if read.curve != nil && others.mesh != nil {
 		log.Info().Bool("replicas", true).Msg("zmq connections encrypted with CURVE")
 	}
+	engines := describe.New(describe.Options{Endpoints: conf.Access.Endpoints()})
+	defer engines.Close()
 	var pods *kubernetes.Discovery
 	if conf.Server.AdvertiseURL == "" {
 		conf.Server.AdvertiseURL = read.cluster.advertise(conf)
 	}
-	nodeConfig := serviceConfig(conf, others, bound, mem.budget)
+	settings := serviceConfig(conf, others, bound, mem.budget)
+	if !conf.SlotsOnly {
+		settings.Ask = engines.Describe
+	}
 	if read.cluster != nil {
-		nodeConfig.Discovers = []catalog.SourceKind{catalog.SourceKubernetes}
+		settings.Discovers = []catalog.SourceKind{catalog.SourceKubernetes}
 		if read.cluster.peers != "" {
-			nodeConfig.Recovery.Find = func(ctx context.Context) []string { return pods.ServingPeers(ctx) }
+			settings.Recovery.Find = func(ctx context.Context) []string { return pods.ServingPeers(ctx) }
 		}
 	}
-	svc = node.New(nodeConfig, streams, log)
+	svc = node.New(settings, streams, log)
 	state := node.NewState(svc, data, conf.Data.SnapshotInterval)
 	var file *workersfile.Watcher
 	var sources []discovery.Source
@@ -90,9 +96,12 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		file = workersfile.NewWatcher(conf.Workers.File, read.workers, log)
 		sources = append(sources, file)
 	}
-	pods = read.cluster.discovery(conf, svc, getenv, log)
+	pods = read.cluster.discovery(conf, svc, engines, getenv, log)
 	if pods != nil {
 		sources = append(sources, pods)
+	}
+	if read.engines != nil {
+		sources = append(sources, read.engines)
 	}
 	found := discovery.NewManager(svc.ReplaceWorkers, sources...)
 	picks.build(conf.Gateway, svc, found.Listed, read.tokens, mem.budget, log)
@@ -140,7 +149,6 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	<-stateEnded
 	stopWork()
 	<-sourcesEnded
-	read.cluster.close()
 	<-serviceEnded
 	others.close()
 	closeSockets()
@@ -230,11 +238,15 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, budget 
 		KVEvents:            conf.KVEvents.Enabled && !conf.SlotsOnly,
 		HybridExact:         conf.KVEvents.HybridExact,
 		WorkersFile:         conf.Workers.File,
+		EngineList:          len(conf.Workers.Engines) > 0,
 		ApproximateTTL:      conf.KVEvents.ApproximateTTL,
 		ApproximateLRU:      conf.KVEvents.ApproximatePolicy == config.PolicyLRU,
 		PredictedTTL:        conf.KVEvents.PredictedTTL,
 		OverlapRefresh:      conf.Queue.OverlapRefreshAfter,
 		Overload:            conf.Overload.Thresholds,
+		Warmup:              conf.Engines.Warmup,
+		ReportedLoadTTL:     conf.Engines.ReportedLoadTTL,
+		StalledAfter:        cmp.Or(conf.Engines.StalledAfter, -1),
 		SessionTTL:          conf.Selections.SessionTTL,
 		Pending:             conf.Selections.Kept,
 		DecodeBusy:          conf.Selections.DecodeBusy,
@@ -250,6 +262,9 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, budget 
 		Reservations: reservations.Limits{
 			Reservations: conf.Limits.MaxReservations, Blocks: conf.Limits.MaxReservationBlocks, Memory: budget.Account(memory.Ledger),
 		},
+	}
+	if share := conf.Engines.WarmupShare; share != nil {
+		c.WarmupShare = *share
 	}
 	url := conf.Server.AdvertiseURL
 	if url == "" {

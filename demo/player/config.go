@@ -27,6 +27,8 @@ var allPolicies = []string{selectService, roundRobin, randomly, leastLoaded}
 const (
 	chats  = "chats"
 	agents = "agents"
+	// longAgents are agents with contexts of 50,000 to 200,000 tokens.
+	longAgents = "long-agents"
 )
 
 // When the service is told that a prefill is complete.
@@ -73,7 +75,7 @@ func (c *config) flags() *pflag.FlagSet {
 	f.StringSliceVar(&c.Targets, "target", c.Targets, "URL of the selection service; replicas of one take turns")
 	f.StringSliceVar(&c.Engines, "engines", c.Engines, "URLs of the engines (required)")
 	f.StringSliceVar(&c.Policies, "policies", c.Policies, "policies to play: all, or some of "+strings.Join(allPolicies, ", ")+"; select-service/NAME registers the engines under the model NAME, for which the service may have another policy")
-	f.StringVar(&c.Workload, "workload", c.Workload, "built-in workload: chats, or agents (tool calls, sub-agents, document lookups)")
+	f.StringVar(&c.Workload, "workload", c.Workload, "built-in workload: chats, agents (tool calls, sub-agents, document lookups), or long-agents (contexts of 50,000 to 200,000 tokens)")
 	f.Uint64Var(&c.Seed, "seed", c.Seed, "seed of the built-in workload and of random choices")
 	f.IntVar(&c.Requests, "requests", c.Requests, "requests to play")
 	f.StringVar(&c.Trace, "trace", c.Trace, "play a trace in Mooncake's format instead of the built-in workload")
@@ -109,8 +111,8 @@ func (c *config) validate() ([]string, error) {
 	if !(c.Speedup >= 0) {
 		errs = append(errs, fmt.Errorf("speedup: %g is below 0", c.Speedup))
 	}
-	if c.Workload != chats && c.Workload != agents {
-		errs = append(errs, fmt.Errorf("workload: %q is neither %s nor %s", c.Workload, chats, agents))
+	if c.Workload != chats && c.Workload != agents && c.Workload != longAgents {
+		errs = append(errs, fmt.Errorf("workload: %q is none of %s, %s, %s", c.Workload, chats, agents, longAgents))
 	}
 	if c.Rounds < 1 {
 		errs = append(errs, fmt.Errorf("rounds: %d is below 1", c.Rounds))

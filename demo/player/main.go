@@ -105,6 +105,8 @@ func load(conf config) ([]workload.Request, error) {
 		}
 	case conf.Workload == agents:
 		requests = workload.DefaultAgents().Generate(conf.Seed, conf.Requests)
+	case conf.Workload == longAgents:
+		requests = workload.LongAgents().Generate(conf.Seed, conf.Requests)
 	default:
 		requests = workload.DefaultChats().Generate(conf.Seed, conf.Requests)
 	}

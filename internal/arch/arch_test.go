@@ -20,7 +20,7 @@ const module = "github.com/select-service/select-service/"
 // leaves are packages of types and small tools that know nothing of the rest of
 // the service. Every package may use them but those that strangers import, for
 // which mayImport lists them one by one.
-var leaves = []string{"internal/codec/bodyscan", "pkg/memory", "internal/selection/contract", "internal/transport/curve", "internal/container/hashset", "internal/container/keyhash", "internal/container/slotset", "internal/codec/msgpack", "internal/codec/yamlread", "internal/telemetry/metrics"}
+var leaves = []string{"internal/codec/bodyscan", "pkg/memory", "internal/selection/contract", "internal/transport/curve", "internal/container/hashset", "internal/container/keyhash", "internal/container/offheap", "internal/container/slotset", "internal/codec/msgpack", "internal/codec/yamlread", "internal/telemetry/metrics"}
 
 // mayImport is the table of docs/ARCHITECTURE.md: for each package the packages
 // of this module that its code may import, beside the leaves. "x/..." is x and
@@ -38,18 +38,22 @@ var mayImport = map[string][]string{
 	"internal/codec/yamlread":           {},
 	"internal/conductor":                {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
 	"internal/conductor/conductorapi":   {"internal/conductor", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
-	"internal/config":                   {"internal/discovery/kubernetes/mapping", "internal/selection/admission", "internal/selection/overload", "internal/selection/pending", "internal/selection/policies", "pkg/..."},
+	"internal/config":                   {"internal/discovery/enginelist", "internal/discovery/kubernetes/mapping", "internal/selection/admission", "internal/selection/overload", "internal/selection/pending", "internal/selection/policies", "pkg/..."},
 	"internal/container":                {},
 	"internal/container/hashset":        {},
 	"internal/container/keyhash":        {},
+	"internal/container/offheap":        {},
 	"internal/container/slotset":        {},
-	"internal/discovery/workerid":       {},
 	"internal/discovery":                {"pkg/catalog"},
-	"internal/discovery/workersfile":    {"internal/discovery", "internal/transport/filewatch", "pkg/catalog"},
+	"internal/discovery/enginelist":     {"internal/discovery", "internal/discovery/workerid", "pkg/catalog"},
+	"internal/discovery/workerid":       {},
+	"internal/discovery/workersfile":    {"internal/discovery", "internal/discovery/enginelist", "internal/transport/filewatch", "pkg/catalog"},
 	"internal/engines/describe":         {"pkg/catalog"},
+	"internal/engines/load":             {"pkg/catalog", "pkg/memory"},
+	"internal/engines/reports":          {"internal/engines/load", "pkg/catalog", "pkg/reservations"},
 	"internal/node":                     {"internal/...", "pkg/..."},
 	"internal/node/statefile":           {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents", "pkg/reservations"},
-	"internal/selection":                {"internal/selection/admission", "internal/selection/affinity", "internal/selection/approximate", "internal/selection/counts", "internal/selection/overload", "internal/selection/pending", "internal/selection/policies", "internal/selection/scopes", "pkg/..."},
+	"internal/selection":                {"internal/engines/reports", "internal/selection/admission", "internal/selection/affinity", "internal/selection/approximate", "internal/selection/counts", "internal/selection/overload", "internal/selection/pending", "internal/selection/policies", "internal/selection/scopes", "pkg/..."},
 	"internal/selection/admission":      {"pkg/catalog"},
 	"internal/selection/affinity":       {"pkg/catalog"},
 	"internal/selection/approximate":    {"pkg/memory", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/recovery"},
@@ -67,7 +71,7 @@ var mayImport = map[string][]string{
 	"internal/server/gateway/counts":    {},
 	"internal/server/gateway/openai":    {},
 	"internal/server/gateway/tokenizer": {"internal/server/gateway/openai"},
-	"internal/server/httpapi":           {"api", "internal/server/access", "internal/conductor", "internal/conductor/conductorapi", "internal/selection/overload", "internal/selection", "internal/node", "pkg/..."},
+	"internal/server/httpapi":           {"api", "internal/engines/load", "internal/engines/reports", "internal/server/access", "internal/conductor", "internal/conductor/conductorapi", "internal/selection/overload", "internal/selection", "internal/node", "pkg/..."},
 	"internal/telemetry":                {"internal/transport/certs", "internal/conductor", "internal/selection/counts", "internal/conductor/conductorapi", "internal/selection/overload", "internal/selection/policies", "internal/selection/scopes", "internal/discovery/workersfile", "pkg/..."},
 	"internal/telemetry/logwriter":      {},
 	"internal/telemetry/metrics":        {},
@@ -89,18 +93,19 @@ var mayImport = map[string][]string{
 
 	"test/kubetest": {},
 
+	"scripts/dist": {},
 	"scripts/sbom": {},
 
 	"pkg/catalog":              {},
 	"pkg/client":               {"internal/codec/bodyscan", "internal/codec/msgpack"},
 	"pkg/hashing":              {},
-	"pkg/indexer":              {"pkg/memory", "internal/container/keyhash", "internal/container/slotset", "pkg/catalog", "pkg/hashing", "pkg/indexer/hybrid"},
+	"pkg/indexer":              {"pkg/memory", "internal/container/keyhash", "internal/container/offheap", "internal/container/slotset", "pkg/catalog", "pkg/hashing", "pkg/indexer/hybrid"},
 	"pkg/indexer/hybrid":       {},
 	"pkg/kvevents":             {"pkg/memory", "internal/container/hashset", "internal/codec/msgpack", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/indexer/hybrid"},
 	"pkg/kvevents/libzmq":      {"pkg/memory", "pkg/catalog", "pkg/kvevents"},
 	"pkg/recovery":             {"pkg/memory", "internal/container/hashset", "internal/codec/msgpack", "pkg/catalog", "pkg/hashing", "pkg/indexer"},
 	"pkg/replicasync":          {"pkg/memory", "internal/codec/msgpack", "pkg/catalog", "pkg/reservations/..."},
-	"pkg/reservations":         {"pkg/memory", "internal/container/hashset", "internal/container/keyhash", "internal/container/slotset", "pkg/catalog", "pkg/hashing", "pkg/reservations/history"},
+	"pkg/reservations":         {"pkg/memory", "internal/container/hashset", "internal/container/keyhash", "internal/container/offheap", "internal/container/slotset", "pkg/catalog", "pkg/hashing", "pkg/reservations/history"},
 	"pkg/reservations/history": {"pkg/memory", "pkg/catalog"},
 	"pkg/selector":             {"pkg/catalog", "pkg/selector/ttft"},
 	"pkg/selector/ttft":        {"pkg/catalog"},

@@ -13,6 +13,9 @@ type Diagnosis struct {
 	Identity          // identity of the query
 	HashSeed   uint64 // hash seed of the blocks that the query is compared with
 	Registered bool   // a publisher is registered for the identity
+	// KeysShown: salts, adapters or other keys were seen in the scope, so that copies without keys
+	// are not matched by their tokens.
+	KeysShown bool
 	// NumBlocks counts the prompt's complete blocks; Blocks has the first of them. Truncated:
 	// some blocks, owners, ranks or identities are left out.
 	NumBlocks int

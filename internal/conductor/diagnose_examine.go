@@ -118,8 +118,10 @@ func (d *Diagnosis) Examine(e *Examination) {
 	d.findLate(e)
 }
 
-// FindUnidentified adds a finding if the index has blocks of which only the name is known.
-func (d *Diagnosis) FindUnidentified(index *indexer.Space) {
+// FindKeys says whether an index of the scope has been shown keys, and adds a finding if it has
+// blocks of which only the name is known.
+func (d *Diagnosis) FindKeys(index *indexer.Space) {
+	d.KeysShown = d.KeysShown || index.KeysShown()
 	if n := index.Unidentified(); n > 0 {
 		d.Find(fmt.Sprintf("%s of this model and tenant never match: a medium other than the device has them without "+
 			"salt and extra_keys, under names that the rank had not announced before, and salts, adapters or other keys are in use", count(uint64(n), "block")))

@@ -33,6 +33,7 @@ type diagnoser struct {
 func (r *Registry) Diagnose(q *Query, maxBlocks int) *Diagnosis {
 	c := &diagnoser{registry: r, query: q}
 	c.Identity = q.Identity
+	r.noteKeys(q.Identity)
 	c.confirmHashes()
 	ns, e := c.match(maxBlocks)
 	for ns != nil && e == nil { // the namespace has been replaced meanwhile
@@ -42,8 +43,8 @@ func (r *Registry) Diagnose(q *Query, maxBlocks int) *Diagnosis {
 		c.Examine(e)
 	}
 	c.find(ns)
-	if ns != nil {
-		c.FindUnidentified(ns.space.index)
+	for _, sp := range r.spacesOf(q.Identity) {
+		c.FindKeys(sp.index)
 	}
 	c.lookElsewhere(ns)
 	c.FindElsewhere()

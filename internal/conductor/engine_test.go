@@ -185,7 +185,8 @@ func TestStoredByName(t *testing.T) {
 
 // TestOffloadedCopies: a copy without keys is the block that the rank has announced under the
 // name, in the namespace of that block; a name that is unknown is matched only while no adapter
-// or salt has been shown, by an event or by a query.
+// or salt has been shown, by an event or by a query of any identity of the tenant, model and block
+// size. A diagnosis says so, and is such a query.
 func TestOffloadedCopies(t *testing.T) {
 	tokens := prompt(1, 2)
 	for name, keys := range map[string][]any{
@@ -231,14 +232,25 @@ func TestOffloadedCopies(t *testing.T) {
 		if got := p.Status().blocks(); got != "GPU=0 CPU=3 DISK=0" {
 			t.Errorf("holds %s", got)
 		}
-		d := w.Diagnose(&Query{Identity: p.Identity, Tokens: prompt(2, 2)}, 0)
-		if !slices.ContainsFunc(d.Findings, func(f string) bool { return strings.HasPrefix(f, "2 blocks of this model and tenant never match") }) {
-			t.Errorf("findings: %q", d.Findings)
+		for _, id := range []Identity{p.Identity, salted} {
+			d := w.Diagnose(&Query{Identity: id, Tokens: prompt(2, 2)}, 0)
+			if !d.KeysShown || !slices.ContainsFunc(d.Findings, func(f string) bool { return strings.HasPrefix(f, "2 blocks of this model and tenant never match") }) {
+				t.Errorf("salt %q: keys shown %t, findings: %q", id.Salt, d.KeysShown, d.Findings)
+			}
 		}
 		w.apply(p, engineRemoved([]uint64{1, 3, 4}, "CPU"))
 		if got := p.Status().blocks(); got != "GPU=0 CPU=0 DISK=0" {
 			t.Errorf("holds %s", got)
 		}
+	})
+	t.Run("no base model", func(t *testing.T) {
+		w := newWorld(t)
+		reg := base("i", 0)
+		reg.LoRA = "law"
+		p := w.add(reg)
+		w.want(Identity{Tenant: p.Tenant, Model: p.Model, BlockSize: p.BlockSize, Salt: "tea"}, tokens)
+		w.apply(p, engineStored([]uint64{1}, nil, tokens[:4], "CPU"))
+		w.want(p.Identity, tokens, "i 0 0:0")
 	})
 }
 

@@ -100,9 +100,7 @@ func (r *Registry) QueryHashes(id Identity, rolling []uint64, instance string, a
 // the namespace is replaced meanwhile, it is done again.
 func (r *Registry) query(id Identity, instance string, a *Answer, q *queryScratch, prepare func(*namespace)) {
 	a.Reset()
-	if id.LoRA != "" || id.Salt != "" {
-		r.noteKeys(id)
-	}
+	r.noteKeys(id)
 	for {
 		ns := r.lookup(id)
 		if ns == nil {
@@ -115,16 +113,23 @@ func (r *Registry) query(id Identity, instance string, a *Answer, q *queryScratc
 	}
 }
 
-// noteKeys tells an identity's index that its adapter or salt is in use: copies that engines
-// announce without keys may be under it. The identity need not be in use.
+// noteKeys tells the indexes of an identity's tenant, model and block size that its adapter or salt,
+// if it has one, is in use: copies that engines announce without keys may be under it. The identity
+// need not be known.
 func (r *Registry) noteKeys(id Identity) {
-	ns := r.lookup(id)
-	if ns == nil {
-		id.LoRA, id.Salt = "", ""
-		ns = r.lookup(id)
+	if id.LoRA == "" && id.Salt == "" {
+		return
 	}
-	if ns != nil {
-		ns.space.index.ShowKeys()
+	base := id
+	base.LoRA, base.Salt = "", ""
+	for _, id := range []Identity{id, base} { // as a rule, all have one space
+		if ns := r.lookup(id); ns != nil {
+			ns.space.index.ShowKeys()
+			return
+		}
+	}
+	for _, sp := range r.spacesOf(id) {
+		sp.index.ShowKeys()
 	}
 }
 

@@ -266,6 +266,20 @@ func (r *Registry) namespacesOf(tenant, model string) []*namespace {
 	return found
 }
 
+// spacesOf returns the spaces of an identity's tenant, model and block size, one for each hash seed,
+// in no order.
+func (r *Registry) spacesOf(id Identity) []*space {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var found []*space
+	for key, sp := range r.spaces {
+		if key.Tenant == id.Tenant && key.Model == id.Model && key.BlockSize == id.BlockSize {
+			found = append(found, sp)
+		}
+	}
+	return found
+}
+
 // Stats has sizes and counters of a Registry. Index is the total of all indexes; the counters
 // after it never fall.
 type Stats struct {

@@ -105,6 +105,9 @@ func (c *command) lookupFlag(name string) *flagKind {
 // unknownFlag is the fault of a flag that the command does not have. It names the nearest one
 // that it has if that is near: a slip of the fingers, not another word.
 func (c *command) unknownFlag(name string) error {
+	if err := removedBy(name, func(o removedOption) string { return o.flag }); err != nil {
+		return fault("--"+name, err)
+	}
 	nearest, distance := "", min(maxSlips, len(name)/3)+1
 	for _, flag := range c.flags() {
 		if d := editDistance(name, flag, distance-1); d < distance {

@@ -37,6 +37,7 @@ type Config struct {
 	Queue           Queue
 	Selections      Selections
 	Reservations    Reservations
+	Engines         Engines
 	Overload        Overload
 	Replicas        Replicas
 	Access          Access
@@ -139,6 +140,8 @@ type Workers struct {
 	// File is the path of the file with the full set of workers, which is followed
 	// while the service runs; empty for none.
 	File string
+	// Engines are URLs of engines that describe themselves, see enginelist.Check.
+	Engines []string
 }
 
 // The policies that KVEvents.ApproximatePolicy names.
@@ -212,6 +215,18 @@ type Selections struct {
 type Reservations struct {
 	// Lifetime of a reservation without a lease, in whole seconds.
 	Lifetime time.Duration
+}
+
+// Engines configures what follows from what engines say of themselves.
+type Engines struct {
+	// ReportedLoadTTL is how long a report of an engine's load is used, above 0.
+	ReportedLoadTTL time.Duration
+	// StalledAfter is how long an engine with unfinished work may give no sign of life; 0: no limit.
+	StalledAfter time.Duration
+	// WarmupShare is the share of requests, 0 to 1, that new or emptied ranks get; nil: none.
+	// Warmup is how long a rank is new, in whole seconds.
+	WarmupShare *float64
+	Warmup      time.Duration
 }
 
 // Overload configures the refusal of requests while every eligible worker is busy.
@@ -351,6 +366,7 @@ func Default() Config {
 			DecisionBytes: 4 << 20,
 		},
 		Reservations: Reservations{Lifetime: 300 * time.Second},
+		Engines:      Engines{ReportedLoadTTL: 5 * time.Second, StalledAfter: 3 * time.Second, Warmup: time.Minute},
 		Replicas:     Replicas{RecoveryDeadline: 30 * time.Second, RecoveryGrace: 10 * time.Minute},
 		Limits: Limits{
 			MaxConnections: 8192, MaxWorkers: 16_384, MaxRanks: 65_536, MaxStreams: 16_384, MaxModels: 1024,

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -68,7 +69,8 @@ func parseFile(content []byte) (entries []entry, faults []error) {
 		for key, value := range r.Pairs(group.Path, section) {
 			o, known := byKey[key.Path]
 			if !known {
-				r.Fault(key.Path, key.Node, yamlread.ErrUnknownKey)
+				removed := removedBy(key.Path, func(o removedOption) string { return o.key })
+				r.Fault(key.Path, key.Node, cmp.Or(removed, yamlread.ErrUnknownKey))
 				continue
 			}
 			text, err := valueText(key.Path, value)

@@ -110,6 +110,14 @@ func (l *loader) applyEnvironment(getenv func(string) string) {
 			}
 		}
 	}
+	if l.command != selection {
+		return
+	}
+	for _, o := range removedOptions {
+		if getenv(o.env) != "" {
+			l.faults = append(l.faults, fault(o.env, o.err))
+		}
+	}
 }
 
 // isServiceLink recognises variables that Kubernetes sets in every pod of a namespace with a

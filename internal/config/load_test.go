@@ -761,6 +761,23 @@ func TestFileForms(t *testing.T) {
 	}
 }
 
+// TestRemoved proves that a setting of an earlier release is refused by name from every source,
+// with the reason, unless it is empty in the environment, and that the slot tracker, which never had
+// it, does not read it there.
+func TestRemoved(t *testing.T) {
+	for key, name := range map[string]string{
+		"secret_key_file": "secret-key-file", "engine_key_file": "engine-key-file", "publisher_keys_file": "publisher-keys-file",
+	} {
+		flag, env := "--zmq-curve-"+name, "SELECT_SERVICE_ZMQ_CURVE_"+strings.ToUpper(key)
+		const why = "encryption towards engines is gone"
+		mustFail(t, setup{args: []string{flag + "=k"}}, flag+": "+why)
+		mustFail(t, setup{env: map[string]string{env: "k"}}, env+": "+why)
+		mustFail(t, fromFile("curve: {"+key+": k}"), "curve."+key, why)
+		setup{env: map[string]string{env: ""}}.mustLoad(t)
+		setup{args: []string{"slots"}, env: map[string]string{env: "k"}}.mustLoad(t)
+	}
+}
+
 func fromFile(content string) setup {
 	return setup{args: []string{"--config", "c.yaml"}, files: map[string]string{"c.yaml": content}}
 }

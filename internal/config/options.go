@@ -3,6 +3,8 @@ package config
 import (
 	"math"
 	"slices"
+
+	"github.com/select-service/select-service/internal/discovery/enginelist"
 )
 
 //go:generate go test -run=^TestReference$ . -rewrite
@@ -96,6 +98,7 @@ var groups = []struct{ name, title string }{
 	{"queue", "Queue: requests that wait while every eligible rank is busy"},
 	{"selections", "Selections of the 1.6 dialect"},
 	{"reservations", "Reservations"},
+	{"engines", "Engines: their reported load, their signs of life"},
 	{"overload", "Overload: requests refused while every eligible worker is busy"},
 	{"replicas", "Replicas: reservations that are shared, and the index at start"},
 	{"access", "Access: who may ask for what"},
@@ -219,6 +222,13 @@ var settings = []option{
 		help: "File (YAML or JSON) with the full set of workers, as PUT /workers takes it; it is followed while " +
 			"the service runs. Set it where configuration management or a mounted ConfigMap knows the " +
 			"workers; PUT /workers is then refused.",
+	},
+	{
+		key: "workers.engines", flag: "engines", env: []string{"SELECT_SERVICE_ENGINES"}, hint: "URLS", repeats: true,
+		bind: func(c *Config) value { return list(&c.Workers.Engines, enginelist.Check) },
+		help: "Engines (http://HOST:PORT) that are registered at the start and describe themselves, with " +
+			"those of a workers file; PUT /workers is then refused. vllm=URL assumes vLLM's default event port " +
+			"where it does not tell it. Set it for a fixed fleet of SGLang or vLLM servers.",
 	},
 
 	{
@@ -407,6 +417,31 @@ var settings = []option{
 		bind:     func(c *Config) value { return positiveSeconds(&c.Reservations.Lifetime) },
 		help: "A reservation without a lease ends by itself after so long, as its caller must have gone. Raise it " +
 			"where answers take longer; replicas should agree on it.",
+	},
+
+	{
+		key: "engines.reported_load_ttl", flag: "reported-load-ttl", env: []string{"SELECT_SERVICE_REPORTED_LOAD_TTL"}, hint: "DURATION",
+		bind: func(c *Config) value { return duration(&c.Engines.ReportedLoadTTL) },
+		help: "How long what an engine says of its load counts; at least 2.5 times as long as its source is quiet between " +
+			"two reports.",
+	},
+	{
+		key: "engines.stalled_after", flag: "stalled-after", env: []string{"SELECT_SERVICE_STALLED_AFTER"}, hint: "DURATION",
+		bind: func(c *Config) value { return delay(&c.Engines.StalledAfter) },
+		help: "An engine whose load reports show unfinished work, and that gives no sign of life for so long and for four " +
+			"times the predicted time of its oldest prefill, gets no new requests but one in 10 s, nor does one whose load " +
+			"source has been quiet for 15 s. 0 excludes none.",
+	},
+	{
+		key: "engines.warmup_share", flag: "warmup-share", env: []string{"SELECT_SERVICE_WARMUP_SHARE"}, hint: "0..1|none",
+		bind: func(c *Config) value { return share(&c.Engines.WarmupShare) },
+		help: "This share of the requests of which no rank has more than a quarter cached goes to new or emptied ranks, by " +
+			"load alone, so that their caches fill. Set it where workers come and go; 0.25 is a start.",
+	},
+	{
+		key: "engines.warmup_seconds", flag: "warmup-seconds", env: []string{"SELECT_SERVICE_WARMUP_SECONDS"}, hint: "SECONDS",
+		bind: func(c *Config) value { return positiveSeconds(&c.Engines.Warmup) },
+		help: "How long a rank counts as new for that.",
 	},
 
 	{

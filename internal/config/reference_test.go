@@ -25,6 +25,10 @@ func Reference() string {
 				strings.TrimPrefix(o.key, g.name+"."), names, showText(o.bind(&defaults).show()), cell(o.help))
 		}
 	}
+	b.WriteString("\n## Removed\n\nRefused at start, with the reason.\n\n| Key | Flag and environment | Reason |\n|---|---|---|\n")
+	for _, o := range removedOptions {
+		fmt.Fprintf(&b, "| `%s` | `--%s`<br>`%s` | %s |\n", o.key, o.flag, o.env, cell(o.err.Error()))
+	}
 	b.WriteString("\n## Environment only\n\nVariables of Dynamo's router that a shared environment may have.\n\n| Environment | Meaning |\n|---|---|\n")
 	inert := ""
 	for _, o := range options {

@@ -38,11 +38,10 @@ func (s *Service) sweepDrained(d *drains, now time.Time) {
 	for _, w := range s.catalog.Drained(catalog.SourceAPI) {
 		live := s.liveRequests(w)
 		late := !w.Drain.Deadline.IsZero() && !now.Before(w.Drain.Deadline)
-		_, twice := was[w]
 		if live == 0 {
 			empty[w] = struct{}{}
 		}
-		if !late && !(live == 0 && twice) {
+		if _, twice := was[w]; !late && (live > 0 || !twice) {
 			continue
 		}
 		removed := false

@@ -124,13 +124,12 @@ func (p *peers) checkPeer(endpoint string) error {
 	return nil
 }
 
-// WriteSnapshot writes one page of the live reservations as JSON: at most limit of them (0: the
-// default) after the cursor of the page before, which is empty for the first page.
-func (p *peers) WriteSnapshot(ctx context.Context, w io.Writer, after string, limit int) error {
+// WriteSnapshot writes one page of the live reservations as JSON.
+func (p *peers) WriteSnapshot(ctx context.Context, w io.Writer, q replicasync.PageRequest) error {
 	if p.replica == nil {
 		return errSyncDisabled
 	}
-	err := p.replica.WriteSnapshot(ctx, w, after, limit)
+	err := p.replica.WriteSnapshot(ctx, w, q)
 	if errors.Is(err, replicasync.ErrCursor) {
 		return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
 	}

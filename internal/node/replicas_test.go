@@ -10,6 +10,7 @@ import (
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/pkg/replicasync"
 	"github.com/select-service/select-service/test/servicetest"
 )
 
@@ -188,13 +189,13 @@ func TestPeerErrors(t *testing.T) {
 // TestSnapshotErrors: what is refused before a page begins.
 func TestSnapshotErrors(t *testing.T) {
 	w := &world{servicetest.NewMesh().Start(t, "a", eventsOff)}
-	err := w.WriteSnapshot(t.Context(), io.Discard, "nonsense", 0)
+	err := w.WriteSnapshot(t.Context(), io.Discard, replicasync.PageRequest{After: "nonsense"})
 	var e *contract.Error
 	if !errors.As(err, &e) || e.Kind != contract.BadRequest {
 		t.Errorf("a bad cursor: %v", err)
 	}
 	alone := start(t, eventsOff)
-	err = alone.WriteSnapshot(t.Context(), io.Discard, "", 0)
+	err = alone.WriteSnapshot(t.Context(), io.Discard, replicasync.PageRequest{})
 	wantError(t, err, contract.Conflict, "replica sync is disabled")
 	_, err = alone.SlotsRegisterPeer("tcp://h:1")
 	wantError(t, err, contract.Conflict, "replica sync is disabled")

@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/select-service/select-service/internal/conductor/conductorapi"
+	"github.com/select-service/select-service/internal/engines/load"
+	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/approximate"
@@ -29,6 +31,7 @@ import (
 	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
+	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
 // Config has the settings of the use cases.
@@ -75,6 +78,15 @@ type Config struct {
 	// OverlapRefresh is how long a request may wait before its overlap is looked
 	// up again; 0 is never.
 	OverlapRefresh time.Duration
+	// ReportedLoadTTL is how long what an engine says of its load is used, at least 2.5 intervals
+	// of its source; 0: reports.DefaultTTL.
+	ReportedLoadTTL time.Duration
+	// StalledAfter is how long an engine with unfinished work may give no sign of life before it
+	// gets no new requests; 0: reports.DefaultStalledAfter, negative: no limit.
+	StalledAfter time.Duration
+	// WarmupShare and Warmup are those of selection.Config.
+	WarmupShare float64
+	Warmup      time.Duration
 	// Limits bound what can be registered, Reservations what can be booked.
 	Limits       catalog.Limits
 	Reservations reservations.Limits
@@ -82,9 +94,13 @@ type Config struct {
 	Endpoints catalog.EndpointPolicy
 	// WorkersFile is the path of the file that defines the workers, "" if none does.
 	WorkersFile string
+	// EngineList: a list of engines defines the workers.
+	EngineList bool
+	// Ask asks the engines of workers that wish to be described; nil: none is asked.
+	Ask AskEngine
 	// Discovers has the kinds of the discovering sources that will call ReplaceWorkers.
 	Discovers []catalog.SourceKind
-	// WatchStored enables selecting.SelectRequest.Stored.
+	// WatchStored enables selection.SelectRequest.Stored.
 	WatchStored bool
 	// Threads is the number of apply workers.
 	Threads int
@@ -105,7 +121,7 @@ type core struct {
 }
 
 // Service has all use cases of one process. Those of the selection service are in
-// selecting.API, those of the Conductor API in conductorapi.API.
+// selection.API, those of the Conductor API in conductorapi.API.
 type Service struct {
 	*selection.API
 	*slotTracker
@@ -115,6 +131,8 @@ type Service struct {
 
 	config     Config
 	reconciler *reconciler // of the catalog
+	describer  *describer  // nil: engines are not asked
+	reports    *reports.Table
 	streams    workerStreams
 	recovery   *indexRecovery // nil: none is configured
 	conductor  *conductorapi.API
@@ -152,6 +170,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	if config.Replication != nil {
 		s.advertised = config.Replication.Advertised
 	}
+	s.describer = newDescriber(config.Ask, log)
 	s.openStreams(source)
 	s.conductor.Registry().SetAccount(index)
 	s.reconciler = &reconciler{
@@ -169,6 +188,10 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		Endpoints: config.Endpoints,
 	}, s.reconciler)
 	s.scopes.Attach(s.catalog)
+	if s.describer != nil {
+		s.describer.catalog, s.describer.apply = s.catalog, s.describeWorker
+	}
+	s.reports = s.newReports()
 	s.API = selection.New(selection.Config{
 		Weights:       config.Weights,
 		Approximate:   config.approximate() || config.predictsBeside(),
@@ -179,8 +202,10 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		Remembered:    config.Memory.Account(memory.Remembered),
 		PrefillBusy:   config.PrefillBusy,
 		DecodeBusy:    config.DecodeBusy,
+		WarmupShare:   config.WarmupShare,
+		Warmup:        config.Warmup,
 		DecisionBytes: config.DecisionBytes,
-	}, s.catalog, s.scopes, s.ledger, config.Overload, log)
+	}, s.catalog, s.scopes, s.ledger, s.reports, config.Overload, log)
 	if s.replica != nil && config.SessionTTL > 0 {
 		s.ShareSessions(process, s.replica)
 	}
@@ -190,6 +215,46 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	return s
 }
 
+func (s *Service) newReports() *reports.Table {
+	config := reports.Config{
+		TTL:          cmp.Or(s.config.ReportedLoadTTL, reports.DefaultTTL),
+		StalledAfter: cmp.Or(s.config.StalledAfter, reports.DefaultStalledAfter),
+		Changed:      s.scopes.LoadChanged,
+		FirstToken:   s.firstToken,
+		Measured: func(sc catalog.Scope, e catalog.Entry, rate float64) {
+			if state := s.scopes.Of(sc); state != nil && state.Policies != nil && state.Policies.Learner != nil {
+				state.Policies.Learner.Measured(e.Slot, e.Rank, rate)
+			}
+		},
+		Now: time.Now, Log: s.log,
+	}
+	if s.config.KVEvents {
+		config.Events = func(of catalog.Rank) uint64 {
+			if st, ok := s.streams.Stream(of); ok && st.HasLast {
+				return st.Last + 1
+			}
+			return 0
+		}
+	}
+	return reports.New(config, s.catalog, s.ledger)
+}
+
+// firstToken returns how many seconds the oldest unfinished prefill of a rank should take.
+func (s *Service) firstToken(v *reservations.View, e catalog.Entry) float64 {
+	if state := s.scopes.Of(e.Worker.Scope); state != nil && state.Policies != nil && state.Policies.Learner != nil {
+		l := state.Policies.Learner
+		if q := selection.QueueOf(v, e, l); q.Prefills > 0 {
+			return q.Speed * l.Model().Prefill(float64(q.HeadTokens), float64(q.HeadPrompt))
+		}
+	}
+	tokens := float64(v.Greater(e.Slot).PrefillTokens)
+	if tokens == 0 {
+		return 0
+	}
+	p := ttft.Default()
+	return p.Prefill(tokens, tokens)
+}
+
 // openStreams creates the streams of workers and of publishers, which share their counters.
 func (s *Service) openStreams(source kvevents.Source) {
 	s.streams.lag = metrics.NewHistogram(metrics.LagBounds)
@@ -197,7 +262,11 @@ func (s *Service) openStreams(source kvevents.Source) {
 	config.Streams, config.Replay = s.config.Memory.Account(memory.Streams), s.config.Memory.Account(memory.Replay)
 	config.Lag = func(late time.Duration) { s.streams.lag.Observe(late.Seconds()) }
 	counters := new(kvevents.Counters)
-	s.streams.Subscribers = kvevents.NewSubscribers(source, config, counters)
+	own := source
+	if s.describer != nil {
+		own = watchedSource{source, s.describer.streamUp}
+	}
+	s.streams.Subscribers = kvevents.NewSubscribers(own, config, counters)
 	s.conductor = conductorapi.New(kvevents.NewSubscribers(source, config, counters), s.config.Endpoints, selectionView{s}, s.log)
 }
 
@@ -242,9 +311,13 @@ func (s *Service) Run(ctx context.Context) error {
 	g.Go(func() error { return s.conductor.Run(ctx) })
 	g.Go(func() error { return s.newWatcher().Run(ctx) })
 	g.Go(func() error { return s.expire(ctx) })
+	g.Go(func() error { return s.reports.Run(ctx) })
 	g.Go(func() error { return s.sweep(ctx) })
 	if x := s.scopes.Approximate(); x != nil {
 		g.Go(func() error { return x.Run(ctx) })
+	}
+	if s.describer != nil {
+		g.Go(func() error { return s.describer.run(ctx) })
 	}
 	if s.replica != nil {
 		g.Go(func() error { return s.replica.Run(ctx) })
@@ -266,6 +339,9 @@ func (s *Service) Close() {
 
 // Catalog returns the catalog of workers, for reading.
 func (s *Service) Catalog() *catalog.Catalog { return s.catalog }
+
+// Reports returns what takes the engines' reports of their load.
+func (s *Service) Reports() load.Sink { return s.reports }
 
 // Conductor returns the use cases of the Conductor API.
 func (s *Service) Conductor() *conductorapi.API { return s.conductor }

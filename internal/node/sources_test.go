@@ -70,9 +70,11 @@ func TestSourcesAreRestored(t *testing.T) {
 	w.save()
 
 	again := startAt(t, path, discovers)
-	want := map[uint64]string{1: "api schedulable []", 2: "file schedulable []",
+	want := map[uint64]string{
+		1: "api schedulable []", 2: "file schedulable []",
 		7: "kubernetes draining [restored from disk: its source has not listed it yet]",
-		8: "kubernetes draining [restored from disk: its source has not listed it yet]"}
+		8: "kubernetes draining [restored from disk: its source has not listed it yet]",
+	}
 	again.wantWorkers(want)
 	next := again.Engine(7, 0)
 	next.Seq = engine.Seq

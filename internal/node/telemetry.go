@@ -5,6 +5,7 @@ import (
 
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/conductor/conductorapi"
+	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/internal/telemetry"
@@ -29,6 +30,11 @@ func (s *Service) Collectors(dynamoAliases bool) []prometheus.Collector {
 		s.Selections(),
 		telemetry.Events{Streams: s.allStreams(), Lag: s.streams.lag},
 		telemetry.Conductor{Registry: publishers},
+		telemetry.Engines{Counts: s.engineCounts},
+		telemetry.Saturations{All: s.saturation},
+	}
+	if s.describer != nil {
+		all = append(all, telemetry.Descriptions{Asked: s.describer.counts})
 	}
 	if s.config.Policies != nil {
 		all = append(all, telemetry.Predictions{Catalog: s.catalog, Learners: s.learners.All})
@@ -43,6 +49,16 @@ func (s *Service) Collectors(dynamoAliases bool) []prometheus.Collector {
 		all = append(all, telemetry.DynamoIndexer{Catalog: s.catalog, Scopes: s.scopes, Conductor: publishers, Streams: s.allStreams()})
 	}
 	return all
+}
+
+func (s *Service) engineCounts() telemetry.EngineCounts {
+	n := s.reports.Counts()
+	return telemetry.EngineCounts{
+		Fresh: n.Fresh, Stale: n.Stale,
+		Stalled: n.Excluded[reports.Stalled], Silent: n.Excluded[reports.Silent],
+		BecameStalled: n.Became[reports.Stalled], BecameSilent: n.Became[reports.Silent],
+		AllExcluded: n.AllExcluded, Unused: n.Unused,
+	}
 }
 
 func (s *Service) allStreams() telemetry.Streams {

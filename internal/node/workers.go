@@ -8,6 +8,7 @@ import (
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
 )
 
 // PutWorker registers a worker or replaces its record.
@@ -48,6 +49,7 @@ func (s *Service) register(change func() (*catalog.Worker, error)) (w *catalog.W
 			s.Selections().Add(w.Scope.Model)
 		}
 	})
+	s.describer.look()
 	return w, asError(err)
 }
 
@@ -67,6 +69,18 @@ func (s *Service) changeWorkers(change func()) {
 // Workers lists the catalog by model, tenant and id; nil matches all.
 func (s *Service) Workers(model, tenant *string) []*catalog.Worker {
 	return s.catalog.List(model, tenant)
+}
+
+// Excluded lists the ranks of a worker that get no new requests because their engines give no sign
+// of life, by rank.
+func (s *Service) Excluded(w *catalog.Worker) (list []selection.ExcludedRank) {
+	for of, x := range s.reports.Excluded(w.Scope) {
+		if of.Worker == w.ID {
+			list = append(list, selection.ExcludedRank{Rank: of, Why: selection.Exclusion(x.State.String())})
+		}
+	}
+	slices.SortFunc(list, func(a, b selection.ExcludedRank) int { return a.Rank.Compare(b.Rank) })
+	return list
 }
 
 // Ready reports whether requests can be served: at least one worker of any scope is schedulable,
@@ -98,9 +112,13 @@ func (e *WorkersFileError) Error() string {
 }
 
 // TakesSet returns a Conflict if ReconcileWorkers cannot replace the set of workers because a
-// workers file defines it, else nil.
+// workers file or a list of engines defines it, else nil.
 func (s *Service) TakesSet() error {
-	if s.config.WorkersFile == "" {
+	switch {
+	case s.config.WorkersFile != "":
+	case s.config.EngineList:
+		return contract.Errorf(contract.Conflict, "workers are managed by --engines")
+	default:
 		return nil
 	}
 	err := &WorkersFileError{s.config.WorkersFile}
@@ -132,6 +150,7 @@ func (s *Service) ReplaceWorkers(set catalog.Set) (d catalog.Difference, err err
 			}
 		}
 	})
+	s.describer.look()
 	return d, asEntryError(err)
 }
 
@@ -171,6 +190,7 @@ func (s *Service) Loads(model, tenant *string) []ScopeLoads {
 		for _, l := range s.ledger.Loads(sc) {
 			row.Loads = append(row.Loads, rankLoad(l))
 		}
+		s.addReports(sc, row.Loads)
 		if state := s.scopes.Of(sc); state != nil {
 			row.PendingCount, row.PendingISLTokens = state.Queue.Pending()
 		}
@@ -178,6 +198,31 @@ func (s *Service) Loads(model, tenant *string) []ScopeLoads {
 	}
 	slices.SortFunc(out, func(a, b ScopeLoads) int { return a.Scope.Compare(b.Scope) })
 	return out
+}
+
+// addReports adds to the loads of a scope what its engines say.
+func (s *Service) addReports(sc catalog.Scope, rows []selection.RankLoad) {
+	s.ledger.Look(sc, nil, func(v *reservations.View) {
+		for i := range rows {
+			slot, ok := v.Slot(rows[i].Rank)
+			if !ok || v.Engine(slot) == nil {
+				continue
+			}
+			if f := v.Engine(slot).Foreign; f != (reservations.Foreign{}) {
+				rows[i].Foreign = &f
+			}
+		}
+	})
+	for i := range rows {
+		st, ok := s.reports.Status(sc, rows[i].Rank)
+		if !ok {
+			continue
+		}
+		rows[i].Reported = &st
+		if rows[i].Foreign == nil {
+			rows[i].Foreign = new(reservations.Foreign)
+		}
+	}
 }
 
 // BlockSize returns the block size, in tokens, of a scope that has workers. It

@@ -13,10 +13,11 @@ import (
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
 )
 
-// TestChoiceByLoad: over random histories of loads, caches, workers and requests the
+// TestChoiceByLoad: over random histories of loads, foreign loads, caches, workers and requests the
 // choice by the order of loads is one of the ranks that cost least when all are looked at,
 // and each of these is chosen equally often.
 func TestChoiceByLoad(t *testing.T) {
@@ -124,8 +125,12 @@ func (h *choiceRun) change() {
 		h.live = nil
 	case n < 20:
 		h.store(e.Slot, indexer.Tier(h.r.IntN(int(indexer.NumTiers))), 1+h.r.IntN(len(h.local)))
-	case n < 30:
+	case n < 25:
 		h.Space(scope).Clear(e.Slot)
+	case n < 30:
+		h.SetEngineLoads(scope, []reservations.RankEngineLoad{{Slot: e.Slot, Rank: e.Rank, EngineLoad: reservations.EngineLoad{
+			Foreign: reservations.Foreign{Requests: h.r.Uint32N(3), PrefillTokens: h.r.Uint64N(3) * blockSize, Blocks: h.r.Uint64N(4)},
+		}}})
 	case n < 60:
 		h.ids++
 		id := fmt.Sprint(h.ids)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
 )
 
@@ -121,7 +122,7 @@ func (d *decisions) size() int64 {
 func (d *Decision) size() int64 {
 	const fixed = int64(unsafe.Sizeof(Decision{})+unsafe.Sizeof(decided{})) + 64
 	perRank := int64(unsafe.Sizeof(selector.Candidate{}) + unsafe.Sizeof(selector.Queue{}) + unsafe.Sizeof(catalog.Rank{}) + 8)
-	return fixed + int64(len(d.ranks))*perRank + int64(len(d.excluded))*int64(unsafe.Sizeof(ExcludedRank{})) +
+	return fixed + int64(len(d.ranks))*perRank + int64(len(d.foreign))*int64(unsafe.Sizeof(reservations.Foreign{})) + int64(len(d.excluded))*int64(unsafe.Sizeof(ExcludedRank{})) +
 		int64(len(d.shadows))*int64(unsafe.Sizeof(ShadowChoice{})) + int64(len(d.SelectionID)+len(d.ReservationID))
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
 	"github.com/select-service/select-service/pkg/selector/ttft"
 )
@@ -15,6 +16,7 @@ type Explanation struct {
 	Policy, Type string // the instance and its type; the built-in one has no type
 	Size         selector.Prompt
 	Temperature  float64
+	Warmup       bool          // a new or emptied rank was chosen for that reason, whatever it costs
 	Chosen       *catalog.Rank // nil: none
 	ChosenHeader RankHeader
 	Refusal      string // why no rank was chosen
@@ -28,7 +30,8 @@ type ExplainedRank struct {
 	Rank      catalog.Rank
 	Header    RankHeader
 	Cost      float64
-	Requests  uint32 // active requests
+	Requests  uint32 // active requests, foreign ones included
+	Foreign   reservations.Foreign
 	Predicted ttft.Cost
 	selector.Reasons
 }
@@ -61,6 +64,9 @@ const (
 	NotTarget     Exclusion = "not_affinity_target"
 	Overloaded    Exclusion = "overloaded"
 	NotOfSession  Exclusion = "not_of_session"
+	// Of engines that give no sign of life, see reports.State.
+	Stalled Exclusion = "stalled"
+	Silent  Exclusion = "silent"
 )
 
 // ShadowChoice is what a shadow policy would have chosen.
@@ -80,24 +86,29 @@ type decided struct {
 	scope    catalog.Scope
 	policy   *policies.Instance // nil: the built-in one
 	decision selector.Decision
-	ranks    []catalog.Rank // of the candidates
+	ranks    []catalog.Rank         // of the candidates
+	foreign  []reservations.Foreign // of the candidates; nil: none
 	costs    []float64
 	chosen   int // -1: none
 	excluded []ExcludedRank
 	shadows  []ShadowChoice
+	warmed   bool
 }
 
 // decided returns a copy of the choice of c and its data.
 func (c *choice) decided() *decided {
 	d := &decided{
 		scope: c.snapshot.Scope, decision: *c.facts(), chosen: -1,
-		excluded: c.excluded(), shadows: slices.Clone(c.shadows),
+		excluded: c.excluded(), shadows: slices.Clone(c.shadows), warmed: c.warmed,
 	}
 	if p := c.scope.Policies; p != nil {
 		d.policy = p.Instance
 	}
 	d.decision.Candidates, d.decision.Queues = slices.Clone(c.decision.Candidates), slices.Clone(c.decision.Queues)
 	d.costs = slices.Clone(c.costs[:len(c.scored)])
+	if len(c.foreign) == len(c.scored) {
+		d.foreign = slices.Clone(c.foreign)
+	}
 	for i, e := range c.scored {
 		d.ranks = append(d.ranks, e.Rank)
 		if e.Rank == c.chosen.Rank {
@@ -147,6 +158,8 @@ func (c *choice) exclusion(e catalog.Entry) Exclusion {
 		return NotPinned
 	case target != nil && indexRank(c.eligible, e.Rank) < 0:
 		return NotTarget
+	case c.silent[e.Rank] != nil && indexRank(c.responding, e.Rank) < 0:
+		return Exclusion(c.silent[e.Rank].State.String())
 	case len(c.scored) == 0, c.limited && indexRank(c.free, e.Rank) < 0:
 		return Overloaded
 	}
@@ -155,7 +168,7 @@ func (c *choice) exclusion(e catalog.Entry) Exclusion {
 
 // explain returns the explanation of the decision.
 func (d *decided) explain() *Explanation {
-	x := &Explanation{Scope: d.scope, Policy: policies.BuiltIn, Size: d.decision.Prompt, Excluded: d.excluded, Shadows: d.shadows}
+	x := &Explanation{Scope: d.scope, Policy: policies.BuiltIn, Size: d.decision.Prompt, Excluded: d.excluded, Shadows: d.shadows, Warmup: d.warmed}
 	var policy selector.Policy = selector.CostFunction{}
 	if d.policy != nil {
 		x.Policy, x.Type, policy = d.policy.Name, d.policy.Type, d.policy.Policy
@@ -166,6 +179,9 @@ func (d *decided) explain() *Explanation {
 			Rank: r, Cost: d.costs[i], Requests: d.decision.Candidates[i].Requests,
 			Predicted: predict(&d.decision, i), Reasons: policy.Reasons(&d.decision, i),
 		})
+		if d.foreign != nil {
+			x.Candidates[i].Foreign = d.foreign[i]
+		}
 	}
 	if d.chosen >= 0 {
 		x.Chosen = &d.ranks[d.chosen]

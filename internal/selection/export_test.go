@@ -8,6 +8,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/waitqueue"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/pkg/reservations"
 )
 
 // SelectDuring is Select, stopped between its look at the workers and its choice:
@@ -88,3 +89,8 @@ func (a *API) Space(sc catalog.Scope) *indexer.Space { return a.scopes.Of(sc).Sp
 
 // RanksOf returns the ranks of a scope with their slots.
 func (a *API) RanksOf(sc catalog.Scope) []catalog.Entry { return a.catalog.Snapshot(sc).Ranks() }
+
+// SetEngineLoads sets what engines say of their load.
+func (a *API) SetEngineLoads(sc catalog.Scope, loads []reservations.RankEngineLoad) {
+	a.ledger.SetEngineLoads(sc, loads)
+}

@@ -110,21 +110,22 @@ func (c *selection) thresholds() *overload.Thresholds {
 	return c.api.busy.Of(c.request.Scope.Model)
 }
 
-// dropOverloaded returns the ranks of the workers that are not overloaded. An overloaded
+// dropOverloaded returns the ranks that give signs of life, of the workers that are not overloaded. An overloaded
 // rank stays if another rank of its worker is free: the cost distinguishes them. It is an
 // error if no worker is left.
 func (c *selection) dropOverloaded(v *reservations.View) ([]catalog.Entry, error) {
 	limits := c.thresholds()
+	responsive := c.responsive()
 	c.limited = false
 	switch {
 	case !limits.Any() || c.request.Advisory:
-		return c.eligible, nil
+		return responsive, nil
 	case c.request.Pinned != nil:
 		return c.eligible, c.checkOverload(v, limits)
 	}
 	c.limited, c.free = true, c.free[:0]
 	var causes overload.Causes
-	for ranks := range byWorker(c.eligible) {
+	for ranks := range byWorker(responsive) {
 		if why := overloadOf(limits, ranks, v); why != 0 {
 			causes |= why
 		} else {
@@ -161,7 +162,7 @@ func (c *selection) rejectIfOverloaded() (err error) {
 // checkOverload fails if every worker that the request could use is overloaded. For a pinned
 // request all ranks of the worker count, not only the pinned one.
 func (c *selection) checkOverload(v *reservations.View, limits *overload.Thresholds) error {
-	ranks := c.eligible
+	ranks := c.responsive()
 	var refusal contract.OverloadError
 	if pinned := c.request.Pinned; pinned != nil {
 		ranks = c.snapshot.RanksOf(pinned.Worker)
@@ -189,15 +190,20 @@ func OverloadedWorkers(limits *overload.Thresholds, ranks []catalog.Entry, v *re
 	}
 }
 
-// overloadOf returns the limits that the ranks of a worker exceed. It returns 0, not
-// overloaded, if any of them exceeds none. A rank unknown to the ledger has no load.
+// overloadOf returns the limits that the ranks of a worker exceed, by the greater of what is booked
+// and what their engines have reported. It returns 0, not overloaded, if any of them exceeds none.
+// A rank unknown to the ledger has no load.
 func overloadOf(limits *overload.Thresholds, ranks []catalog.Entry, v *reservations.View) (causes overload.Causes) {
-	capacity := CapacityOf(ranks[0].Worker)
+	of := CapacityOf(ranks[0].Worker)
 	for _, e := range ranks {
+		capacity := of
 		var load overload.Load
 		if v.Known(e.Slot, e.Rank) {
-			carried := v.Load(e.Slot)
+			carried := v.Greater(e.Slot)
 			load = overload.Load{Blocks: carried.Blocks, Prefill: carried.PrefillTokens}
+			if capacity.KVBlocks == 0 {
+				capacity.KVBlocks = totalBlocks(v, e.Slot)
+			}
 		}
 		why := limits.Exceeded(load, capacity)
 		if why == 0 {
@@ -208,13 +214,19 @@ func overloadOf(limits *overload.Thresholds, ranks []catalog.Entry, v *reservati
 	return causes
 }
 
-// CapacityOf returns the capacity of each rank, from the worker's record.
-func CapacityOf(w *catalog.Worker) overload.Capacity {
-	capacity := overload.Capacity{BatchedTokens: batchLimit(w)}
-	if n := w.TotalKVBlocks; n != nil {
-		capacity.KVBlocks = *n
+// CapacityOf returns the capacity of each rank, from the worker's record, else from its engine.
+func CapacityOf(w *catalog.Worker) (c overload.Capacity) {
+	c.BatchedTokens, _ = w.BatchTokens()
+	c.KVBlocks, _ = w.KVBlocks()
+	return c
+}
+
+// totalBlocks returns the blocks that a rank's engine says it has room for, 0 if it does not.
+func totalBlocks(v *reservations.View, slot uint32) uint64 {
+	if of := v.Engine(slot); of != nil {
+		return of.TotalBlocks
 	}
-	return capacity
+	return 0
 }
 
 // byWorker splits a sorted list of ranks by worker.

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -15,7 +16,7 @@ func TestDropOverloadedTwice(t *testing.T) {
 	busy := overload.NewTable(overload.Thresholds{PrefillTokens: new(uint64)}, func(string) bool { return true })
 	c := selection{
 		choice: choice{query: new(query), request: new(SelectRequest)},
-		api:    &API{thresholds: thresholds{busy: busy}},
+		api:    &API{thresholds: thresholds{busy: busy}, reports: new(reports.Table)},
 	}
 	for id := range uint64(2) {
 		c.eligible = []catalog.Entry{{Rank: catalog.Rank{Worker: id}, Worker: new(catalog.Worker)}}

@@ -51,6 +51,14 @@ func (a *API) placeByLoad(req *LoadRequest) (Selection, error) {
 	if may := req.Eligible.of(snap); may != nil {
 		ranks = slices.DeleteFunc(slices.Clone(ranks), func(e catalog.Entry) bool { return !may(e) })
 	}
+	excluded := a.reports.Excluded(req.Scope)
+	if excluded != nil {
+		if left := appendResponsive(nil, ranks, excluded); len(left) > 0 {
+			ranks = left
+		} else {
+			a.reports.NoteAllExcluded()
+		}
+	}
 	if len(ranks) == 0 {
 		return Selection{}, &contract.Error{Kind: contract.Unavailable, Text: selector.ErrNoEndpoints.Error(), Err: selector.ErrNoEndpoints}
 	}
@@ -79,6 +87,9 @@ func (a *API) placeByLoad(req *LoadRequest) (Selection, error) {
 		e := choose(v)
 		if state.Gone() { // see selection.choose
 			return reservations.Placement{}, scopes.ErrStale
+		}
+		if x := excluded[e.Rank]; x != nil {
+			x.Try(time.Now())
 		}
 		return reservations.Placement{Slot: e.Slot, Rank: e.Rank}, nil
 	})
@@ -109,7 +120,7 @@ func leastLoaded(ranks []catalog.Entry, blockSize uint32, v *reservations.View, 
 		}
 		l := reservations.SlotLoad{Requests: math.MaxUint32}
 		if v.Known(e.Slot, e.Rank) {
-			l = v.Load(e.Slot)
+			l = v.Total(e.Slot)
 		}
 		order := cmp.Or(cmp.Compare(l.Requests, least.Requests), cmp.Compare(tokens(&l), tokens(&least)))
 		switch {

@@ -20,6 +20,8 @@ func (a *API) PotentialLoads(req *ProjectRequest) ([]RankLoad, error) {
 	a.ledger.Look(req.Scope, q.sequence, func(v *reservations.View) {
 		for _, e := range snap.Ranks() {
 			c := candidate(e, &q.overlap, v)
+			booked := v.Load(e.Slot) // without foreign load: this is what the ledger would show
+			c.Prefill, c.Active, c.Requests = booked.PrefillTokens, booked.Blocks, booked.Requests
 			row := RankLoad{
 				Rank:          e.Rank,
 				PrefillTokens: weights.PotentialPrefill(q.size, &c),

@@ -8,6 +8,7 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
 )
 
@@ -28,12 +29,14 @@ type query struct {
 // scores is the memory of a choice.
 type scores struct {
 	eligible   []catalog.Entry // the ranks that pass the request's filters; in eligibleMem, or the snapshot's own list
-	free       []catalog.Entry // the ranks of eligible whose workers are not overloaded
+	responding []catalog.Entry // the ranks of eligible that give signs of life, if others do not
+	free       []catalog.Entry // the ranks of these whose workers are not overloaded
 	candidates []selector.Candidate
 	costs      []float64
-	queues     []selector.Queue  // queues of the candidates, if the policy needs them
-	decision   selector.Decision // the policy's input, if a policy is configured
-	scored     []catalog.Entry   // ranks of the candidates once one is chosen: a part of eligible or free; nil: in byLoad.scored
+	foreign    []reservations.Foreign // of the candidates, if an engine of the scope reports
+	queues     []selector.Queue       // queues of the candidates, if the policy needs them
+	decision   selector.Decision      // the policy's input, if a policy is configured
+	scored     []catalog.Entry        // ranks of the candidates once one is chosen: a part of eligible or free; nil: in byLoad.scored
 	byLoad     byLoad
 	shadows    []ShadowChoice
 
@@ -53,9 +56,11 @@ func (q *query) recycle() {
 	}
 	q.local, q.sequence = nil, nil
 	clear(q.eligibleMem)
+	clear(q.responding)
 	clear(q.free)
 	clear(q.byLoad.scored)
 	q.eligible, q.free, q.scored, q.shadows = nil, q.free[:0], nil, q.shadows[:0]
+	q.foreign = q.foreign[:0]
 	queries.Put(q)
 }
 

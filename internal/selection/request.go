@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
 )
 
@@ -182,7 +184,7 @@ type Selection struct {
 	// PotentialDecodeBlocks is the number of the rank's active blocks including this prompt,
 	// with its last incomplete block (1.6.1).
 	PotentialDecodeBlocks uint64
-	// DecodeBusy reports whether these exceed Config.DecodeBusy of the worker's blocks; nil
+	// DecodeBusy reports whether these exceed Config.DecodeBusy of the rank's blocks; nil
 	// without that setting or if the number of blocks is unknown.
 	DecodeBusy *bool
 	WorkerLoad *WorkerLoad // for an advisory selection, else nil
@@ -289,6 +291,11 @@ type RankLoad struct {
 	PrefillTokens uint64 // tokens of unfinished prefill
 	DecodeBlocks  uint64 // active KV blocks
 	Requests      uint64 // active requests
+	// Reported is what the engine says, nil if it has no source. Foreign is what counts as its
+	// load beyond the reservations, which may be taken from other ranks; nil: none, and no source.
+	// Both are of present loads only.
+	Reported *reports.Status
+	Foreign  *reservations.Foreign
 }
 
 // ProjectRequest is the body of /potential_loads and /overlap_scores.

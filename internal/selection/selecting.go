@@ -7,6 +7,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/internal/selection/affinity"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/counts"
@@ -43,6 +44,10 @@ type Config struct {
 	// PrefillBusy and DecodeBusy are the fractions of a worker's batch and of its blocks above
 	// which answers report it busy. They are not negative; nil: answers do not report it.
 	PrefillBusy, DecodeBusy *float64
+	// WarmupShare is the share of the requests of which no rank has more than a quarter cached that
+	// new or emptied ranks get, 0 to 1; Warmup is how long a rank is new.
+	WarmupShare float64
+	Warmup      time.Duration
 	// DecisionBytes is the approximate memory for recent decisions, at most a twelfth of
 	// Remembered; 0: none are kept.
 	DecisionBytes int64
@@ -54,6 +59,7 @@ type API struct {
 	catalog    *catalog.Catalog
 	ledger     *reservations.Ledger
 	scopes     *scopes.Registry
+	reports    *reports.Table
 	selections *counts.Selections // counts by model
 
 	thresholds
@@ -61,17 +67,19 @@ type API struct {
 	sessions    sessions
 	pending     pendingSelections
 	decisions   decisions
+	warmup      warmup
 }
 
 // New returns the use cases. busy has the thresholds of every model until they are changed.
-func New(config Config, c *catalog.Catalog, r *scopes.Registry, l *reservations.Ledger, busy overload.Thresholds, log zerolog.Logger) *API {
+func New(config Config, c *catalog.Catalog, r *scopes.Registry, l *reservations.Ledger, reported *reports.Table, busy overload.Thresholds, log zerolog.Logger) *API {
 	a := &API{
-		config: config, catalog: c, ledger: l, scopes: r,
+		config: config, catalog: c, ledger: l, scopes: r, reports: reported,
 		selections:  counts.NewSelections(c),
 		thresholds:  thresholds{busy: overload.NewTable(busy, c.HasModel), catalog: c, log: log},
 		idempotency: idempotency{ledger: l, catalog: c},
 		sessions:    sessions{catalog: c},
 	}
+	a.warmup.share, a.warmup.newFor = config.WarmupShare, config.Warmup
 	a.decisions.limit, a.decisions.seed = config.DecisionBytes, maphash.MakeSeed()
 	a.decisions.errors = metrics.NewHistogram(metrics.ErrorRatioBounds)
 	third := config.Remembered.Limit() / 3
@@ -104,6 +112,8 @@ func (a *API) ShareSessions(process uint64, replica *replicasync.Replica) {
 func (a *API) Sweep() {
 	a.idempotency.wakeRetries()
 	a.pending.store.Sweep()
+	a.scopes.SampleTraffic()
+	a.warmup.look(a.catalog, a.scopes, a.ledger, time.Now())
 	var sessions int64
 	if a.sessions.Table != nil {
 		a.sessions.Sweep()
@@ -172,6 +182,9 @@ func (a *API) PrefillInferred(id string) error {
 	a.scopes.LoadChanged()
 	return nil
 }
+
+// Answering notes that bytes of an answer of a rank have come, which is a sign of its life.
+func (a *API) Answering(sc catalog.Scope, of catalog.Rank) { a.reports.Sign(sc, of) }
 
 // OutputBlock adds one generated block to a reservation; decay, if given, is
 // the weight of the blocks that only this reservation holds from now on.

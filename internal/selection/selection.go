@@ -321,6 +321,9 @@ func (c *selection) choose(v *reservations.View) error {
 	}
 	ranks, i := c.pick(ranks, v)
 	c.chosen = ranks[i]
+	if !c.tries(c.chosen.Rank) {
+		return c.choose(v) // the rank is not due for a trial any more
+	}
 	if excluded != nil { // the choice is only needed for the error's text
 		c.hold.Drop()
 		return errSessionBound(c.request.Session, *excluded, c.chosen.Rank)
@@ -335,7 +338,7 @@ func (c *selection) choose(v *reservations.View) error {
 		c.noteDecided()
 		c.uncached = c.toCompute(i)
 	}
-	c.answer(&c.candidates[i])
+	c.answer(&c.candidates[i], v)
 	if n := c.request.Fallbacks; n > 0 {
 		c.result.Fallbacks = c.nextBest(n)
 	}
@@ -351,6 +354,9 @@ func (c *selection) pick(ranks []catalog.Entry, v *reservations.View) (scored []
 	c.byLoad.used = false
 	if c.request.ByLoad {
 		return ranks, c.pickLeastLoaded(ranks, v)
+	}
+	if i, warmed := c.pickToWarm(ranks, v); warmed {
+		return ranks, i
 	}
 	if c.mayPickByLoad(ranks) && !c.needsAllCosts() {
 		if i, c.byLoad.used = c.pickByLoad(v); c.byLoad.used {
@@ -527,7 +533,7 @@ func (c *selection) releaseID() {
 }
 
 // answer fills in the result for the chosen rank and its candidate.
-func (c *selection) answer(cand *selector.Candidate) {
+func (c *selection) answer(cand *selector.Candidate, v *reservations.View) {
 	e, r := c.chosen, &c.result
 	*r = Selection{
 		SelectionID:            c.request.SelectionID,
@@ -538,8 +544,14 @@ func (c *selection) answer(cand *selector.Candidate) {
 		EffectivePrefillTokens: c.weights.EffectivePrefill(c.size, cand),
 		PotentialDecodeBlocks:  selector.PotentialDecode(c.size, cand) + c.size.Partial(),
 	}
-	if t := c.api.config.DecodeBusy; t != nil && e.Worker.TotalKVBlocks != nil {
-		r.DecodeBusy = new(float64(r.PotentialDecodeBlocks) > *t*float64(*e.Worker.TotalKVBlocks))
+	if t := c.api.config.DecodeBusy; t != nil {
+		total, known := e.Worker.KVBlocks()
+		if !known {
+			total = totalBlocks(v, e.Slot)
+		}
+		if known || total > 0 {
+			r.DecodeBusy = new(float64(r.PotentialDecodeBlocks) > *t*float64(total))
+		}
 	}
 	if c.request.Advisory {
 		r.WorkerLoad = c.workerLoad(cand)
@@ -610,6 +622,11 @@ func (c *selection) countEnded(err error) {
 	m.Ended(o, route, err)
 	if o == counts.NotReady {
 		c.api.selections.NoteUnserved(c.request.Scope)
+	}
+	if c.scope == nil {
+		c.api.scopes.NoteUnserved(c.request.Scope)
+	} else {
+		c.scope.Traffic.Note(o == counts.Refused || o == counts.QueueFull)
 	}
 	if c.wait.queued {
 		m.Waited(c.wait.time)

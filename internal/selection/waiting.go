@@ -126,8 +126,8 @@ func (c *selection) Workers() int { return len(c.snapshot.Workers) }
 // CanRun implements waitqueue.Request.
 func (c *selection) CanRun(class *admission.Class) (free bool) {
 	c.api.ledger.Look(c.request.Scope, nil, func(v *reservations.View) {
-		for _, e := range c.eligible {
-			if !v.Known(e.Slot, e.Rank) || !class.Busy(v.Load(e.Slot).PrefillTokens, batchLimit(e.Worker)) {
+		for _, e := range c.responsive() {
+			if !v.Known(e.Slot, e.Rank) || !class.Busy(v.Greater(e.Slot).PrefillTokens, batchLimit(e.Worker)) {
 				free = true
 				return
 			}

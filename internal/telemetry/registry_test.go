@@ -28,7 +28,7 @@ var rewrite = flag.Bool("rewrite", false, "write golden files")
 func declared(aliases bool) []metrics.Family {
 	lists := []*metrics.Families{
 		&workerFamilies, &workersFileFamilies, &rankFamilies, &scopeFamilies, &reservationFamilies, &counts.Families, &decisionFamilies,
-		&eventFamilies, &conductorFamilies, &replicaFamilies, &recoveryFamilies, &snapshotFamilies, &requestFamilies, &buildFamilies, &processFamilies, &memoryFamilies, &socketFamilies, &predictionFamilies, &gateway.Families, &connections.Families, &kubernetes.Families,
+		&eventFamilies, &conductorFamilies, &replicaFamilies, &recoveryFamilies, &snapshotFamilies, &requestFamilies, &buildFamilies, &processFamilies, &memoryFamilies, &socketFamilies, &predictionFamilies, &gateway.Families, &connections.Families, &kubernetes.Families, &engineFamilies, &saturationFamilies, &descriptionFamilies,
 	}
 	if aliases {
 		lists = []*metrics.Families{&indexerFamilies, &indexerRequestFamilies}

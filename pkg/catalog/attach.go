@@ -90,6 +90,9 @@ func (c *Catalog) desiredLocked(m *member, r *Record) (*Attachment, error) {
 		a.Streams = append(a.Streams, stream)
 	}
 	a.setRanks(ranks)
+	if err := a.setLoads(r, c.settings.Endpoints); err != nil {
+		return nil, err
+	}
 	if c.settings.CheckScope != nil {
 		if err := c.settings.CheckScope(r.Scope); err != nil {
 			return nil, err
@@ -268,5 +271,6 @@ func adds(before, after *Attachment) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(after.Streams, func(st Stream) bool { return !slices.Contains(before.Streams, st) })
+	return slices.ContainsFunc(after.Streams, func(st Stream) bool { return !slices.Contains(before.Streams, st) }) ||
+		slices.ContainsFunc(after.Loads, func(st LoadStream) bool { return !slices.Contains(before.Loads, st) })
 }

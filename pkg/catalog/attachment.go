@@ -44,6 +44,10 @@ type Attachment struct {
 	// nothing else: no streams, no blocks, never chosen.
 	Tracked bool
 	Streams []Stream // by data-parallel rank; empty when KV events are off
+	// Loads are the load streams, by data-parallel rank, of ranks that are candidates.
+	Loads []LoadStream
+	// Pages are the pages of metrics from which loads of candidates are read.
+	Pages []LoadPage
 
 	// runs has the ranks, by data-parallel rank. Runs save memory: a worker may have
 	// thousands of ranks, most of them never used.
@@ -120,7 +124,8 @@ func (a *Attachment) equal(b *Attachment) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	return a.Worker == b.Worker && a.compatible(b) && slices.Equal(a.runs, b.runs) && slices.Equal(a.Streams, b.Streams)
+	return a.Worker == b.Worker && a.compatible(b) && slices.Equal(a.runs, b.runs) && slices.Equal(a.Streams, b.Streams) &&
+		slices.Equal(a.Loads, b.Loads) && slices.Equal(a.Pages, b.Pages)
 }
 
 // Rank finds a rank; a may be nil.
@@ -145,7 +150,7 @@ func (a *Attachment) Rank(dp uint32) (AttachedRank, bool) {
 }
 
 // filter returns the part of a with the ranks for which keep is true and those
-// of their streams for which stream is true; nil if no rank is left. keep may
+// of their event streams for which stream is true; nil if no rank is left. keep may
 // change the rank that it is given.
 func (a *Attachment) filter(keep func(*AttachedRank) bool, stream func(Stream) bool) *Attachment {
 	part := *a
@@ -165,6 +170,7 @@ func (a *Attachment) filter(keep func(*AttachedRank) bool, stream func(Stream) b
 			part.Streams = append(part.Streams, s)
 		}
 	}
+	part.keepLoads(func(LoadStream) bool { return true })
 	return &part
 }
 
@@ -175,11 +181,18 @@ func (a *Attachment) retained(r *Record, kvEvents bool) *Attachment {
 	if a == nil || a.Scope != r.Scope || a.BlockSize != r.blockSize() {
 		return nil
 	}
-	return a.filter(func(k *AttachedRank) bool {
+	part := a.filter(func(k *AttachedRank) bool {
 		k.Candidate = k.Candidate && r.HasRank(k.DP)
 		_, named := r.KVEventsEndpoints[k.DP]
 		return r.HasRank(k.DP) || kvEvents && named
 	}, func(s Stream) bool { return r.eventEndpoint(s.DP) != "" })
+	if part != nil {
+		part.keepLoads(func(s LoadStream) bool { return r.loadEndpoint(s.DP) != "" })
+		if r.LoadMetrics == nil {
+			part.Pages = nil
+		}
+	}
+	return part
 }
 
 // intersect returns the part of a whose ranks are also in b, which may be nil.
@@ -200,7 +213,7 @@ func (a *Attachment) union(b *Attachment) *Attachment {
 	}
 	both := *b
 	ranks := b.Ranks()
-	both.Streams = slices.Clone(b.Streams)
+	both.Streams, both.Loads = slices.Clone(b.Streams), slices.Clone(b.Loads)
 	for i := range ranks {
 		if old, ok := a.Rank(ranks[i].DP); ok {
 			ranks[i].Candidate = ranks[i].Candidate || old.Candidate
@@ -219,6 +232,12 @@ func (a *Attachment) union(b *Attachment) *Attachment {
 	slices.SortFunc(ranks, func(r, s AttachedRank) int { return cmp.Compare(r.DP, s.DP) })
 	both.setRanks(ranks)
 	slices.SortFunc(both.Streams, func(r, s Stream) int { return cmp.Compare(r.DP, s.DP) })
+	for _, s := range a.Loads {
+		if _, in := b.Rank(s.DP); !in {
+			both.Loads = append(both.Loads, s)
+		}
+	}
+	slices.SortFunc(both.Loads, func(r, s LoadStream) int { return cmp.Compare(r.DP, s.DP) })
 	return &both
 }
 

@@ -105,13 +105,14 @@ func (c *Catalog) PutIn(own ScopeFilter, r Record) (*Worker, error) {
 	if c.mu.closed {
 		return nil, ErrShuttingDown
 	}
+	m := c.mu.members[r.ID]
+	r = r.described(m)
 	if err := r.check(); err != nil {
 		return nil, err
 	}
 	if c.mu.tracked[trackedKey{r.Scope, r.ID}] != nil {
 		return nil, &ExistsError{ID: r.ID, Scope: r.Scope}
 	}
-	m := c.mu.members[r.ID]
 	if m != nil && !m.worker.Scope.Matches(own.Model, own.Tenant) {
 		return nil, &ExistsError{ID: r.ID, Scope: r.Scope}
 	}
@@ -152,7 +153,7 @@ func (c *Catalog) PatchIn(own ScopeFilter, id uint64, p Patch) (*Worker, error) 
 	if err := SourceAPI.checkOwner(m); err != nil {
 		return nil, err
 	}
-	r := p.apply(m.worker.Record)
+	r := p.apply(m.worker.asGiven()).describedAnew(m)
 	if err := r.check(); err != nil {
 		return nil, err
 	}

@@ -266,6 +266,7 @@ func TestPatchFields(t *testing.T) {
 		TopologyDomains: map[string]string{"zone": "z"}, KVTransferDomain: new("d"),
 		KVTransferEnforcement: new("required"), KVTransferPreferredWeight: new(float32(0.5)),
 		Role: new("decode"), RankEndpoints: map[uint32]string{3: "https://h/p"}, Adapters: []string{"m", "l", "m"},
+		LoadEndpoint: new("tcp://h:5"), LoadEndpoints: map[uint32]string{3: "tcp://h:6"}, LoadMetrics: &catalog.LoadMetrics{URL: new("http://h/m")},
 	}
 	want := catalog.Record{
 		ID: 1, Scope: m1, Endpoint: full.Endpoint, KVEventsEndpoint: full.KVEventsEndpoint, KVEventsEndpoints: full.KVEventsEndpoints,
@@ -275,6 +276,7 @@ func TestPatchFields(t *testing.T) {
 		TopologyDomains: full.TopologyDomains, KVTransferDomain: full.KVTransferDomain,
 		KVTransferEnforcement: full.KVTransferEnforcement, KVTransferPreferredWeight: full.KVTransferPreferredWeight,
 		Role: full.Role, RankEndpoints: full.RankEndpoints, Adapters: []string{"l", "m"},
+		LoadEndpoint: full.LoadEndpoint, LoadEndpoints: full.LoadEndpoints, LoadMetrics: full.LoadMetrics,
 	}
 	c, _ := newWorld(t, events)
 	put(t, c, record(1))
@@ -288,9 +290,9 @@ func TestPatchFields(t *testing.T) {
 	w = patch(t, c, 1, catalog.Patch{
 		Taints: []string{}, TopologyDomains: map[string]string{},
 		KVEventsEndpoints: map[uint32]string{}, ReplayEndpoints: map[uint32]string{},
-		RankEndpoints: map[uint32]string{}, Adapters: []string{},
+		RankEndpoints: map[uint32]string{}, Adapters: []string{}, LoadEndpoints: map[uint32]string{},
 	})
-	if n := len(w.RankEndpoints) + len(w.Adapters) + len(w.Taints) + len(w.TopologyDomains) + len(w.KVEventsEndpoints) + len(w.ReplayEndpoints); n > 0 {
+	if n := len(w.LoadEndpoints) + len(w.RankEndpoints) + len(w.Adapters) + len(w.Taints) + len(w.TopologyDomains) + len(w.KVEventsEndpoints) + len(w.ReplayEndpoints); n > 0 {
 		t.Errorf("%d entries left after clearing all collections", n)
 	}
 	equal(t, "upsert replaces the whole record", put(t, c, record(1)).Record, record(1))

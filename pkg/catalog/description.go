@@ -1,6 +1,17 @@
 package catalog
 
-// Description is what an engine says of itself. Zero values are not known.
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Description is what an engine says of itself. Zero values are not known. It never changes.
 type Description struct {
 	Engine  string // EngineSGLang, EngineVLLM, or "" for another one
 	Version string
@@ -41,9 +52,450 @@ const (
 	FieldBlockSize           = "block_size"
 	FieldStartRank           = "data_parallel_start_rank"
 	FieldSize                = "data_parallel_size"
+	FieldKVEventsEndpoint    = "kv_events_endpoint"
 	FieldKVEventsEndpoints   = "kv_events_endpoints"
+	FieldReplayEndpoint      = "replay_endpoint"
 	FieldReplayEndpoints     = "replay_endpoints"
+	FieldLoadEndpoint        = "load_endpoint"
 	FieldLoadEndpoints       = "load_endpoints"
 	FieldTotalKVBlocks       = "total_kv_blocks"
 	FieldMaxNumBatchedTokens = "max_num_batched_tokens"
 )
+
+// Describe is the wish that the engine at a record's Endpoint fills in what the record leaves
+// out, and what has come of it.
+type Describe struct {
+	// Engine is the kind of engine, EngineSGLang or EngineVLLM; "": whichever answers. Only of a
+	// named engine anything is assumed that it does not tell.
+	Engine string `json:",omitempty"`
+	// Model: the model is the engine's, too. Until it is known it is DefaultName.
+	Model bool `json:",omitempty"`
+
+	// Told is what the engine has said, nil before it has said anything.
+	Told *Description `json:",omitempty"`
+	// Fault is why the worker is incomplete whatever its record has: the engine has not answered
+	// yet, or contradicts what it said; "" if neither is so.
+	Fault string `json:",omitempty"`
+	// Filled says which members of the record are the engine's, and where they come from. A
+	// record that is registered needs not have it.
+	Filled map[string]string `json:",omitempty"`
+}
+
+// NotAsked is the Fault of a worker whose engine has not been asked yet.
+const NotAsked = "the engine has not been asked yet"
+
+// errNoEndpoint refuses a record that is to be described by nobody.
+var errNoEndpoint = &InvalidError{"describe needs an endpoint: the engine's http:// or https:// URL"}
+
+// check returns an error for a wish that can never be met.
+func (d *Describe) check(endpoint *string) error {
+	if d == nil {
+		return nil
+	}
+	if d.Engine != "" && d.Engine != EngineSGLang && d.Engine != EngineVLLM {
+		return &InvalidError{fmt.Sprintf("describe %q is not true, %q or %q", Clip(d.Engine), EngineVLLM, EngineSGLang)}
+	}
+	if endpoint == nil {
+		return errNoEndpoint
+	}
+	if _, err := NormalURL(*endpoint); err != nil {
+		return &InvalidError{"endpoint " + err.Error()}
+	}
+	return nil
+}
+
+// CheckDescribe returns an *InvalidError if no engine can describe the record.
+func (r *Record) CheckDescribe() error { return r.Describe.check(r.Endpoint) }
+
+// sameWish reports whether the same is asked of the same kind of engine.
+func (d *Describe) sameWish(o *Describe) bool {
+	return d == nil && o == nil || d != nil && o != nil && d.Engine == o.Engine && d.Model == o.Model
+}
+
+// asksSame reports whether both records are described by the same engine.
+func (r *Record) asksSame(o *Record) bool {
+	return r.Describe != nil && r.Describe.sameWish(o.Describe) && equalPointers(r.Endpoint, o.Endpoint)
+}
+
+// asGiven returns the record without what its engine has filled in.
+func (r Record) asGiven() Record {
+	if r.Describe == nil {
+		return r
+	}
+	for field := range r.Describe.Filled {
+		switch field {
+		case FieldModel:
+			r.Scope.Model = DefaultName
+		case FieldAdapters:
+			r.Adapters = nil
+		case FieldBlockSize:
+			r.BlockSize = nil
+		case FieldStartRank:
+			r.StartRank = nil
+		case FieldSize:
+			r.Size = nil
+		case FieldKVEventsEndpoint:
+			r.KVEventsEndpoint = nil
+		case FieldKVEventsEndpoints:
+			r.KVEventsEndpoints = nil
+		case FieldReplayEndpoint:
+			r.ReplayEndpoint = nil
+		case FieldReplayEndpoints:
+			r.ReplayEndpoints = nil
+		case FieldLoadEndpoint:
+			r.LoadEndpoint = nil
+		case FieldLoadEndpoints:
+			r.LoadEndpoints = nil
+		}
+	}
+	d := *r.Describe
+	d.Filled = nil
+	r.Describe = &d
+	return r
+}
+
+// described returns the record with what its engine has said: to the caller, else to the
+// worker m, which may be nil.
+func (r Record) described(m *member) Record {
+	if r.Describe == nil {
+		return r
+	}
+	r = r.asGiven()
+	d := r.Describe // a copy
+	if d.Told == nil && d.Fault == "" {
+		d.Fault = NotAsked
+		if m != nil && m.worker != nil && r.asksSame(&m.worker.Record) {
+			d.Told, d.Fault = m.worker.Describe.Told, m.worker.Describe.Fault
+		}
+	}
+	r.fill()
+	return r
+}
+
+// describedAnew is described for a record that was changed since its engine has said anything.
+func (r Record) describedAnew(m *member) Record {
+	if r.Describe != nil {
+		d := *r.Describe
+		d.Told, d.Fault = nil, ""
+		r.Describe = &d
+	}
+	return r.described(m)
+}
+
+// describedLocked is Record.described for the records of a set.
+func (c *Catalog) describedLocked(records []Record) []Record {
+	if !slices.ContainsFunc(records, func(r Record) bool { return r.Describe != nil }) {
+		return records
+	}
+	records = slices.Clone(records)
+	for i := range records {
+		records[i] = records[i].described(c.mu.members[records[i].ID])
+	}
+	return records
+}
+
+// fill fills in what the record, which is as given, leaves out.
+func (r *Record) fill() {
+	d := r.Describe
+	t := d.Told
+	if t == nil {
+		return
+	}
+	d.Filled = make(map[string]string)
+	filled := func(field, from string) { d.Filled[field] = from }
+	if d.Model && t.Model != "" {
+		r.Scope.Model = t.Model
+		filled(FieldModel, t.From[FieldModel])
+	}
+	if r.Adapters == nil && len(t.Adapters) > 0 {
+		r.Adapters = t.Adapters
+		filled(FieldAdapters, t.From[FieldAdapters])
+	}
+	if r.BlockSize == nil && t.BlockSize > 0 {
+		r.BlockSize = &t.BlockSize
+		filled(FieldBlockSize, t.From[FieldBlockSize])
+	}
+	if r.Size == nil && t.Size > 0 {
+		if r.StartRank == nil && t.StartRank > 0 {
+			r.StartRank = &t.StartRank
+			filled(FieldStartRank, t.From[FieldStartRank])
+		}
+		r.Size = &t.Size
+		filled(FieldSize, t.From[FieldSize])
+	}
+	r.fillEndpoints(t.KVEventsEndpoints, &r.KVEventsEndpoint, &r.KVEventsEndpoints, t.From[FieldKVEventsEndpoints], FieldKVEventsEndpoint, FieldKVEventsEndpoints)
+	r.fillEndpoints(t.ReplayEndpoints, &r.ReplayEndpoint, &r.ReplayEndpoints, t.From[FieldReplayEndpoints], FieldReplayEndpoint, FieldReplayEndpoints)
+	r.fillEndpoints(t.LoadEndpoints, &r.LoadEndpoint, &r.LoadEndpoints, t.From[FieldLoadEndpoints], FieldLoadEndpoint, FieldLoadEndpoints)
+}
+
+// fillEndpoints fills in the endpoints of the record's own ranks: as one for a single rank, else
+// by rank. An endpoint that is given for the first of several ranks stands for the others, whose
+// ports follow it.
+func (r *Record) fillEndpoints(told map[uint32]string, one **string, byRank *map[uint32]string, from, oneField, byRankField string) {
+	if len(*byRank) > 0 {
+		return
+	}
+	if *one != nil {
+		if r.RankCount() < 2 {
+			return
+		}
+		if told = following(**one, r.FirstRank(), r.RankCount()); told == nil {
+			return
+		}
+		from = oneField
+	}
+	own := make(map[uint32]string)
+	for dp := range r.ranks() {
+		if at, known := told[dp]; known {
+			own[dp] = at
+		}
+	}
+	switch at, single := own[r.FirstRank()]; {
+	case len(own) == 0:
+	case single && r.RankCount() == 1:
+		*one = &at
+		r.Describe.Filled[oneField] = from
+	default:
+		*byRank = own
+		r.Describe.Filled[byRankField] = from
+	}
+}
+
+// following returns the endpoints of n ranks from first on, whose ports begin with that of a TCP
+// endpoint; nil if there are no such ports.
+func following(endpoint string, first, n uint32) map[uint32]string {
+	e, err := ParseEndpoint(endpoint)
+	if err != nil || e.Scheme != "tcp" || uint64(e.Port)+uint64(n)-1 > 65535 {
+		return nil
+	}
+	byRank := make(map[uint32]string, n)
+	for i := range n {
+		byRank[first+i] = "tcp://" + net.JoinHostPort(e.Host, strconv.FormatUint(uint64(e.Port)+uint64(i), 10))
+	}
+	return byRank
+}
+
+// reasons returns why the record is incomplete as far as its engine is concerned.
+func (d *Describe) reasons(r *Record, s *Settings) []string {
+	if d.Fault != "" {
+		return []string{d.Fault}
+	}
+	if d.Told != nil {
+		if err := r.lacking(s); err != nil {
+			return []string{err.Error()}
+		}
+	}
+	return nil
+}
+
+// lacking returns why what the record still needs of its engine is not known, nil if it needs
+// nothing more.
+func (r *Record) lacking(s *Settings) error {
+	t := r.Describe.Told
+	var why []string
+	need := func(field string) {
+		if text := t.Unknown[field]; text != "" && !slices.Contains(why, text) {
+			why = append(why, text)
+		}
+	}
+	if r.Describe.Model && t.Model == "" {
+		need(FieldModel)
+		if why == nil {
+			why = append(why, "the engine does not tell its model")
+		}
+	}
+	if r.blockSize() == 0 {
+		need(FieldBlockSize)
+	}
+	if s.KVEvents {
+		for dp := range r.ranks() {
+			if r.eventEndpoint(dp) == "" {
+				need(FieldKVEventsEndpoints)
+				break
+			}
+		}
+	}
+	if why == nil {
+		return nil
+	}
+	return errors.New(strings.Join(why, "; "))
+}
+
+// Lacking returns why a record with a Description would not be complete by it, nil if it would.
+func (c *Catalog) Lacking(r Record) error {
+	r = r.described(nil)
+	return r.lacking(&c.settings)
+}
+
+// Describe tells the catalog what the engine of a worker says of itself; told is nil if it says
+// nothing, and fault is why. w is the worker as it was when its engine was asked: if it is now
+// described by another engine, or is gone, nothing is done. Whether the worker has changed is
+// returned with the worker.
+//
+// Values that are known stay when the engine does not answer. If it has another model or block
+// size than the record has from it, the worker becomes incomplete, and stays as it is otherwise:
+// its blocks would not be those that requests are looked up by.
+func (c *Catalog) Describe(w *Worker, told *Description, fault string) (now *Worker, changed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.mu.members[w.ID]
+	if c.mu.closed || m == nil || !m.worker.asksSame(&w.Record) {
+		return nil, false
+	}
+	was := m.worker.Describe
+	if told == nil && (was.Told != nil || fault == was.Fault) {
+		return m.worker, false
+	}
+	r := m.worker.asGiven()
+	r.Describe.Told, r.Describe.Fault = was.Told, fault
+	if told != nil {
+		r.Describe.Fault = was.otherwise(told)
+	}
+	if r.Describe.Fault == "" {
+		r.Describe.Told = told.orElse(was.Told)
+	}
+	r.fill()
+	if err := c.checkDescribedLocked(m, &r); err != nil {
+		r = r.asGiven()
+		r.Describe.Told, r.Describe.Fault = nil, err.Error()
+	}
+	if r.Describe.Fault == was.Fault && m.worker.equal(&r) && r.Describe.Told.equal(was.Told) {
+		return m.worker, false
+	}
+	if m.worker.Scope != r.Scope {
+		c.unholdWorkerLocked(m.worker.Scope, r.ID)
+	}
+	return c.updateLocked(m, r), true
+}
+
+// checkDescribedLocked returns why the catalog cannot have the record of a member, which the
+// engine has filled in.
+func (c *Catalog) checkDescribedLocked(m *member, r *Record) error {
+	if err := r.check(); err != nil {
+		return err
+	}
+	if c.mu.tracked[trackedKey{r.Scope, r.ID}] != nil {
+		return &ExistsError{ID: r.ID, Scope: r.Scope}
+	}
+	return c.checkRoomForLocked(r, m)
+}
+
+// otherwise returns how an engine contradicts what a worker has from it, "" if it does not.
+func (d *Describe) otherwise(told *Description) string {
+	var why []string
+	if _, has := d.Filled[FieldModel]; has && told.Model != "" && told.Model != d.Told.Model {
+		why = append(why, fmt.Sprintf("model %q, not %q", Clip(told.Model), Clip(d.Told.Model)))
+	}
+	if _, has := d.Filled[FieldBlockSize]; has && told.BlockSize != 0 && told.BlockSize != d.Told.BlockSize {
+		why = append(why, fmt.Sprintf("block_size %d, not %d", told.BlockSize, d.Told.BlockSize))
+	}
+	if why == nil {
+		return ""
+	}
+	return "the engine now has " + strings.Join(why, " and ") + ": register the worker again"
+}
+
+// orElse returns the description with the values of an earlier one where the engine did not
+// answer.
+func (t *Description) orElse(before *Description) *Description {
+	if before == nil || !t.Unanswered {
+		return t
+	}
+	all := *t
+	all.From, all.Unknown = maps.Clone(t.From), maps.Clone(t.Unknown)
+	from := func(fields ...string) {
+		for _, f := range fields {
+			if origin, known := before.From[f]; known {
+				all.From[f] = origin
+			}
+			delete(all.Unknown, f)
+		}
+	}
+	if all.Model == "" {
+		all.Model = before.Model
+		from(FieldModel)
+	}
+	if all.Adapters == nil {
+		all.Adapters = before.Adapters
+		from(FieldAdapters)
+	}
+	if all.BlockSize == 0 {
+		all.BlockSize = before.BlockSize
+		from(FieldBlockSize)
+	}
+	if all.Size == 0 {
+		all.StartRank, all.Size = before.StartRank, before.Size
+		from(FieldStartRank, FieldSize)
+	}
+	if all.TotalKVBlocks == 0 {
+		all.TotalKVBlocks = before.TotalKVBlocks
+		from(FieldTotalKVBlocks)
+	}
+	if len(all.KVEventsEndpoints) < len(before.KVEventsEndpoints) {
+		all.KVEventsEndpoints, all.ReplayEndpoints, all.LoadEndpoints = before.KVEventsEndpoints, before.ReplayEndpoints, before.LoadEndpoints
+		from(FieldKVEventsEndpoints, FieldReplayEndpoints, FieldLoadEndpoints)
+	}
+	return &all
+}
+
+// equal reports whether two descriptions, which may be nil, say the same.
+func (t *Description) equal(o *Description) bool {
+	if t == nil || o == nil {
+		return t == o
+	}
+	return t.Engine == o.Engine && t.Version == o.Version && t.Model == o.Model && slices.Equal(t.Adapters, o.Adapters) &&
+		t.BlockSize == o.BlockSize && t.StartRank == o.StartRank && t.Size == o.Size &&
+		maps.Equal(t.KVEventsEndpoints, o.KVEventsEndpoints) && maps.Equal(t.ReplayEndpoints, o.ReplayEndpoints) &&
+		maps.Equal(t.LoadEndpoints, o.LoadEndpoints) &&
+		t.TotalKVBlocks == o.TotalKVBlocks && t.MaxNumBatchedTokens == o.MaxNumBatchedTokens &&
+		maps.Equal(t.From, o.From) && maps.Equal(t.Unknown, o.Unknown)
+}
+
+// KVBlocks returns the capacity of each rank's device in blocks, as the record has it, else as
+// the engine says. It is for thresholds: what the engine says does not bound copies or predicted
+// caches.
+func (r *Record) KVBlocks() (n uint64, known bool) {
+	return recordedOr(r, r.TotalKVBlocks, func(t *Description) uint64 { return t.TotalKVBlocks })
+}
+
+// BatchTokens is KVBlocks for the tokens that one step of the engine may compute.
+func (r *Record) BatchTokens() (n uint64, known bool) {
+	return recordedOr(r, r.MaxNumBatchedTokens, func(t *Description) uint64 { return t.MaxNumBatchedTokens })
+}
+
+// recordedOr returns what the record has, else what its engine has told, if that is not 0.
+func recordedOr(r *Record, recorded *uint64, told func(*Description) uint64) (n uint64, known bool) {
+	switch {
+	case recorded != nil:
+		return *recorded, true
+	case r.Describe != nil && r.Describe.Told != nil:
+		n = told(r.Describe.Told)
+	}
+	return n, n > 0
+}
+
+// NormalURL returns the form of an engine's URL of which its worker's id is made: scheme and host
+// in small letters, without the scheme's own port, and without a slash at the end.
+func NormalURL(text string) (string, error) {
+	if why := badURL(text); why != "" {
+		return "", fmt.Errorf("`%s` %s", Clip(text), why)
+	}
+	u, err := url.Parse(text)
+	if err != nil {
+		return "", err
+	}
+	host, port := strings.ToLower(u.Hostname()), u.Port()
+	if n, err := strconv.ParseUint(port, 10, 16); port != "" && (err != nil || n == 0) {
+		return "", fmt.Errorf("`%s` has a port that is not in [1, 65535]", Clip(text))
+	}
+	if u.Scheme == "http" && port == "80" || u.Scheme == "https" && port == "443" {
+		port = ""
+	}
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	if port != "" {
+		host += ":" + port
+	}
+	return u.Scheme + "://" + host + strings.TrimRight(u.EscapedPath(), "/"), nil
+}

@@ -10,7 +10,7 @@ import (
 type Limits struct {
 	Workers int
 	Ranks   int
-	Streams int // KV event streams; a catalog that does not follow them counts none
+	Streams int // streams of KV events, unless the catalog does not follow them, and of loads
 	Scopes  int // with at least one worker, or with a held rank
 }
 
@@ -61,6 +61,13 @@ func (r *Record) checkTexts() error {
 	}
 	for e := range maps.Values(r.ReplayEndpoints) {
 		c.text("replay_endpoints", e, maxEndpoint)
+	}
+	c.optional("load_endpoint", r.LoadEndpoint, maxEndpoint)
+	for e := range maps.Values(r.LoadEndpoints) {
+		c.text("load_endpoints", e, maxEndpoint)
+	}
+	if r.LoadMetrics != nil {
+		c.optional("load_metrics.url", r.LoadMetrics.URL, maxEndpoint)
 	}
 	for e := range maps.Values(r.RankEndpoints) {
 		c.text("rank_endpoints", e, maxEndpoint)
@@ -117,14 +124,17 @@ func (r *Record) ranksNamed() int {
 	return n
 }
 
-// streamsNamed returns how many event streams the record names.
+// streamsNamed returns how many streams the record names.
 func (r *Record) streamsNamed(s Settings) int {
-	switch {
-	case !s.KVEvents:
-		return 0
-	case len(r.KVEventsEndpoints) > 0:
-		return len(r.KVEventsEndpoints)
-	case r.eventEndpoint(r.FirstRank()) != "":
+	n := max(len(r.LoadEndpoints), countIf(r.loadEndpoint(r.FirstRank()) != ""))
+	if s.KVEvents {
+		n += max(len(r.KVEventsEndpoints), countIf(r.eventEndpoint(r.FirstRank()) != ""))
+	}
+	return n
+}
+
+func countIf(is bool) int {
+	if is {
 		return 1
 	}
 	return 0

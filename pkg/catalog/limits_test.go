@@ -54,6 +54,9 @@ func TestTextLimits(t *testing.T) {
 		"event endpoints":     {catalog.Patch{KVEventsEndpoints: map[uint32]string{0: "x", 1: text(4097)}}, catalog.LimitText},
 		"replay endpoint":     {catalog.Patch{ReplayEndpoint: new(text(4097))}, catalog.LimitText},
 		"replay endpoints":    {catalog.Patch{ReplayEndpoints: map[uint32]string{7: text(4097)}}, catalog.LimitText},
+		"load endpoint":       {catalog.Patch{LoadEndpoint: new(text(4097))}, catalog.LimitText},
+		"load endpoints":      {catalog.Patch{LoadEndpoints: map[uint32]string{0: text(4097)}}, catalog.LimitText},
+		"load metrics":        {catalog.Patch{LoadMetrics: &catalog.LoadMetrics{URL: new("http://" + text(4097))}}, catalog.LimitText},
 		"stable routing id":   {catalog.Patch{StableRoutingID: new(text(1025))}, catalog.LimitText},
 		"kv transfer domain":  {catalog.Patch{KVTransferDomain: new(text(1025))}, catalog.LimitText},
 		"taint":               {catalog.Patch{Taints: []string{text(1025)}}, catalog.LimitText},
@@ -76,7 +79,7 @@ func TestTextLimits(t *testing.T) {
 				ID: 2, Scope: m1, Endpoint: p.Endpoint, KVEventsEndpoint: p.KVEventsEndpoint, KVEventsEndpoints: p.KVEventsEndpoints,
 				ReplayEndpoint: p.ReplayEndpoint, ReplayEndpoints: p.ReplayEndpoints, StableRoutingID: p.StableRoutingID,
 				Taints: p.Taints, TopologyDomains: p.TopologyDomains, KVTransferDomain: p.KVTransferDomain,
-				RankEndpoints: p.RankEndpoints, Adapters: p.Adapters,
+				RankEndpoints: p.RankEndpoints, Adapters: p.Adapters, LoadEndpoint: p.LoadEndpoint, LoadEndpoints: p.LoadEndpoints, LoadMetrics: p.LoadMetrics,
 			}
 			_, err = c.Put(whole)
 			equal(t, "Put", refused(t, err), tt.want)

@@ -71,6 +71,11 @@ func endpointKey(endpoint string) string {
 	if err != nil || u.Host == "" {
 		return strings.ToLower(endpoint)
 	}
+	return strings.ToLower(hostAndPort(u)) + strings.TrimRight(u.Path, "/")
+}
+
+// hostAndPort returns the host of a URL and its port, which may be that of the scheme.
+func hostAndPort(u *url.URL) string {
 	port := u.Port()
 	switch {
 	case port != "":
@@ -79,5 +84,5 @@ func endpointKey(endpoint string) string {
 	default:
 		port = "80"
 	}
-	return strings.ToLower(net.JoinHostPort(u.Hostname(), port)) + strings.TrimRight(u.Path, "/")
+	return net.JoinHostPort(u.Hostname(), port)
 }

@@ -94,6 +94,7 @@ func (c *Catalog) Reconcile(set Set) (Difference, error) {
 	if c.mu.closed {
 		return Difference{}, ErrShuttingDown
 	}
+	set.Records = c.describedLocked(set.Records)
 	var excluded []EntryError
 	check := NewSetCheck(set.Scope)
 	if set.Kind.Discovered() {

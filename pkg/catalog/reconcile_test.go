@@ -389,6 +389,15 @@ func TestEveryFieldCounts(t *testing.T) {
 		if r.RankEndpoints != nil {
 			r.RankEndpoints = map[uint32]string{0: "http://h"}
 		}
+		if r.Describe != nil {
+			r.Describe, r.Endpoint = new(catalog.Describe), new("http://h")
+		}
+		if r.LoadEndpoints != nil {
+			r.LoadEndpoints = map[uint32]string{0: "tcp://h:1"}
+		}
+		if r.LoadMetrics != nil {
+			r.LoadMetrics = &catalog.LoadMetrics{IntervalSeconds: new(1.5)}
+		}
 		equal(t, f.Name+" is set", reconcile(t, c, r), catalog.Difference{Changed: []uint64{1}})
 		equal(t, f.Name+" stays", reconcile(t, c, r), catalog.Difference{Unchanged: 1})
 	}

@@ -27,7 +27,10 @@ type Record struct {
 	// record of the worker is replaced.
 	Drain *Drain `json:",omitempty"`
 
-	Endpoint          *string // where requests go; opaque to this service
+	// Describe, if set, has the engine fill in what the record leaves out.
+	Describe *Describe `json:",omitempty"`
+
+	Endpoint          *string // where requests go; opaque to this service unless Describe is set
 	KVEventsEndpoint  *string // event stream of a worker with a single rank
 	KVEventsEndpoints map[uint32]string
 	ReplayEndpoint    *string // of every rank that is not in ReplayEndpoints
@@ -38,6 +41,11 @@ type Record struct {
 	KVEventCopies     *string // CountCopies or SetCopies; unset is CountCopies
 	// KVEventRank says whose rank events are of: RankOfBatch or RankOfStream; "" is the former.
 	KVEventRank string `json:",omitempty"`
+
+	// LoadEndpoint is the load stream of a worker with a single rank; an empty endpoint is none.
+	LoadEndpoint  *string           `json:",omitzero"`
+	LoadEndpoints map[uint32]string `json:",omitzero"` // by rank; takes precedence
+	LoadMetrics   *LoadMetrics      `json:",omitzero"` // unset: the engine's metrics are not read
 
 	BlockSize           *uint32 // tokens
 	StartRank           *uint32 // data_parallel_start_rank; unset is 0
@@ -104,6 +112,10 @@ type Patch struct {
 	ReplayEndpoints   map[uint32]string
 	KVEventCopies     *string
 
+	LoadEndpoint  *string
+	LoadEndpoints map[uint32]string
+	LoadMetrics   *LoadMetrics // replaces the old one as a whole
+
 	BlockSize           *uint32
 	StartRank           *uint32
 	Size                *uint32
@@ -134,6 +146,9 @@ func (p *Patch) apply(r Record) Record {
 	set(&r.ReplayEndpoint, p.ReplayEndpoint)
 	setMap(&r.ReplayEndpoints, p.ReplayEndpoints)
 	set(&r.KVEventCopies, p.KVEventCopies)
+	set(&r.LoadEndpoint, p.LoadEndpoint)
+	setMap(&r.LoadEndpoints, p.LoadEndpoints)
+	set(&r.LoadMetrics, p.LoadMetrics)
 	set(&r.BlockSize, p.BlockSize)
 	set(&r.StartRank, p.StartRank)
 	set(&r.Size, p.Size)
@@ -212,7 +227,13 @@ func (r *Record) check() error {
 	if k := r.KVEventRank; k != "" && k != RankOfBatch && k != RankOfStream {
 		return &InvalidError{fmt.Sprintf("kv_event_rank %q is neither %q nor %q", Clip(k), RankOfBatch, RankOfStream)}
 	}
+	if err := r.checkLoad(); err != nil {
+		return err
+	}
 	if err := r.checkServing(); err != nil {
+		return err
+	}
+	if err := r.Describe.check(r.Endpoint); err != nil {
 		return err
 	}
 	if err := r.Scope.check(); err != nil {
@@ -278,7 +299,7 @@ func (r *Record) normalize() {
 // equal reports whether two normalized records are the same, apart from their
 // sources and from Drain. An empty list or map is the same as none.
 func (r *Record) equal(o *Record) bool {
-	return r.ID == o.ID && r.Scope == o.Scope && r.Draining == o.Draining && slices.Equal(r.Faults, o.Faults) &&
+	return r.ID == o.ID && r.Scope == o.Scope && r.Draining == o.Draining && slices.Equal(r.Faults, o.Faults) && r.Describe.sameWish(o.Describe) &&
 		equalPointers(r.Endpoint, o.Endpoint) &&
 		equalPointers(r.KVEventsEndpoint, o.KVEventsEndpoint) &&
 		maps.Equal(r.KVEventsEndpoints, o.KVEventsEndpoints) &&
@@ -286,6 +307,9 @@ func (r *Record) equal(o *Record) bool {
 		maps.Equal(r.ReplayEndpoints, o.ReplayEndpoints) &&
 		equalPointers(r.KVEventsServerKey, o.KVEventsServerKey) &&
 		equalPointers(r.KVEventCopies, o.KVEventCopies) && r.KVEventRank == o.KVEventRank &&
+		equalPointers(r.LoadEndpoint, o.LoadEndpoint) &&
+		maps.Equal(r.LoadEndpoints, o.LoadEndpoints) &&
+		r.LoadMetrics.equal(o.LoadMetrics) &&
 		equalPointers(r.BlockSize, o.BlockSize) &&
 		equalPointers(r.StartRank, o.StartRank) &&
 		equalPointers(r.Size, o.Size) &&
@@ -319,6 +343,9 @@ const (
 // the texts of the contract (dynamo-kv-router 1.3.1).
 func (r *Record) missing(s Settings) []string {
 	why := slices.Clone(r.Faults)
+	if r.Describe != nil {
+		why = append(why, r.Describe.reasons(r, &s)...)
+	}
 	if r.Address() == "" {
 		why = append(why, "endpoint is required")
 	}
@@ -337,6 +364,9 @@ func (r *Record) missing(s Settings) []string {
 				why = append(why, fmt.Sprintf("kv_events endpoint is required for dp_rank %d", dp))
 			}
 		}
+	}
+	if r.LoadEndpoint != nil && *r.LoadEndpoint != "" && len(r.LoadEndpoints) == 0 && r.RankCount() > 1 {
+		why = append(why, "load_endpoint is for a worker with one rank: load_endpoints is required")
 	}
 	if key := r.KVEventsServerKey; key != nil && *key != "" {
 		why = append(why, ServerKeyField+": "+NoServerKey)

@@ -175,8 +175,8 @@ func TestSourcesProperty(t *testing.T) {
 		}
 		for range 40 {
 			id, kind := rnd.Uint64N(6), catalog.SourceKinds[rnd.IntN(3)]
-			switch op := rnd.IntN(4); {
-			case op == 0:
+			switch rnd.IntN(4) {
+			case 0:
 				_, err := c.Put(record(id))
 				if (err == nil) != mine(id, catalog.SourceAPI) {
 					t.Fatalf("seed %d: Put(%d): %v", seed, id, err)
@@ -184,7 +184,7 @@ func TestSourcesProperty(t *testing.T) {
 				if err == nil {
 					owner[id] = "api"
 				}
-			case op == 1:
+			case 1:
 				_, known := owner[id]
 				_, err := c.Delete(id)
 				if (err == nil) != (known && mine(id, catalog.SourceAPI)) {

@@ -51,13 +51,14 @@ type ExplainedRank struct {
 		Host   uint64 `json:"host"`
 		Disk   uint64 `json:"disk"`
 	} `json:"cached_tokens"`
-	UncachedTokens   uint64  `json:"uncached_tokens"`
-	ActiveRequests   uint32  `json:"active_requests"`
-	PredictedWait    float64 `json:"predicted_wait_seconds"`
-	PredictedPrefill float64 `json:"predicted_prefill_seconds"`
-	PredictedDelay   float64 `json:"predicted_delay_seconds"`
-	SpeedFactor      float64 `json:"speed_factor"` // the rank's time relative to its fleet's
-	Source           string  `json:"source"`       // learned, default or fallback
+	UncachedTokens   uint64       `json:"uncached_tokens"`
+	ActiveRequests   uint32       `json:"active_requests"`
+	Foreign          *ForeignLoad `json:"foreign"` // load beside the reservations; nil: none
+	PredictedWait    float64      `json:"predicted_wait_seconds"`
+	PredictedPrefill float64      `json:"predicted_prefill_seconds"`
+	PredictedDelay   float64      `json:"predicted_delay_seconds"`
+	SpeedFactor      float64      `json:"speed_factor"` // the rank's time relative to its fleet's
+	Source           string       `json:"source"`       // learned, default or fallback
 }
 
 // ExcludedRank is a rank that could not be chosen.

@@ -174,6 +174,9 @@ type Worker struct {
 	Model        string  `json:"model_name,omitempty"`
 	RoutingGroup string  `json:"routing_group,omitempty"`
 	Endpoint     *string `json:"endpoint,omitempty"`
+	// Describe has the engine at Endpoint fill in what is unset: true, or its kind, "vllm" or
+	// "sglang"; nil: it is not asked.
+	Describe any `json:"describe,omitempty"`
 
 	KVEventsEndpoint  *string           `json:"kv_events_endpoint,omitempty"`
 	KVEventsEndpoints map[uint32]string `json:"kv_events_endpoints,omitzero"`
@@ -182,6 +185,12 @@ type Worker struct {
 	KVEventCopies     *string           `json:"kv_event_copies,omitempty"` // count or set; unset is count
 	// AttentionChunkSize is the chunk size of chunked local attention, in tokens.
 	AttentionChunkSize *uint64 `json:"attention_chunk_size,omitempty"`
+
+	// Where the load of the engine is read: the load stream of a worker with one rank, those of the
+	// ranks, and the page with the engine's metrics; nil: it is not read.
+	LoadEndpoint  *string           `json:"load_endpoint,omitempty"`
+	LoadEndpoints map[uint32]string `json:"load_endpoints,omitzero"`
+	LoadMetrics   *LoadMetrics      `json:"load_metrics,omitempty"`
 
 	BlockSize           *uint32 `json:"block_size,omitempty"`
 	StartRank           *uint32 `json:"data_parallel_start_rank,omitempty"`
@@ -206,8 +215,25 @@ type Worker struct {
 	// Set in answers only.
 	Lifecycle             string        `json:"lifecycle,omitempty"` // schedulable, draining, incomplete, …
 	NotSchedulableReasons []string      `json:"not_schedulable_reasons,omitempty"`
-	Source                *WorkerSource `json:"source,omitempty"` // nil: the API
-	Drain                 *WorkerDrain  `json:"drain,omitempty"`  // nil: no operator drains it
+	Source                *WorkerSource `json:"source,omitempty"`    // nil: the API
+	Drain                 *WorkerDrain  `json:"drain,omitempty"`     // nil: no operator drains it
+	Described             *Described    `json:"described,omitempty"` // what its engine has said, nil before it has
+}
+
+// Described is what a worker's engine says of itself.
+type Described struct {
+	Engine              string  `json:"engine,omitempty"` // vllm or sglang
+	Version             string  `json:"version,omitempty"`
+	TotalKVBlocks       *uint64 `json:"total_kv_blocks,omitempty"`
+	MaxNumBatchedTokens *uint64 `json:"max_num_batched_tokens,omitempty"`
+	// From says where members of the record come from: a path of the engine, or "default".
+	From map[string]string `json:"from"`
+}
+
+// LoadMetrics says where an engine's metrics are, and how often they are read.
+type LoadMetrics struct {
+	URL             *string  `json:"url,omitempty"`              // unset is /metrics below the worker's endpoint
+	IntervalSeconds *float64 `json:"interval_seconds,omitempty"` // 0.25 to 3600; unset is 2
 }
 
 // WorkerSource is where a worker's record comes from. Namespace and what follows is set of
@@ -259,6 +285,31 @@ type RankLoad struct {
 	PrefillTokens  uint64 `json:"potential_prefill_tokens"`
 	DecodeBlocks   uint64 `json:"potential_decode_blocks"`
 	ActiveRequests uint64 `json:"active_requests"`
+	// Reported is what the rank's engine says of its load; nil: it has no source. Foreign is what
+	// counts as its load beside the reservations. Both are of present loads only.
+	Reported *ReportedLoad `json:"reported"`
+	Foreign  *ForeignLoad  `json:"foreign"`
+}
+
+// ReportedLoad is what an engine says of the load of a rank. Numbers that it does not say are nil.
+type ReportedLoad struct {
+	Source                string  `json:"source"` // push, scrape or told
+	AgeSeconds            float64 `json:"age_seconds"`
+	Stale                 bool    `json:"stale"` // too old to count
+	State                 string  `json:"state"` // by its signs of life: alive, stalled or silent
+	Running               *uint64 `json:"running"`
+	Waiting               *uint64 `json:"waiting"`
+	KVTokensUsed          *uint64 `json:"kv_tokens_used"`
+	KVTokensTotal         *uint64 `json:"kv_tokens_total"`
+	WaitingUncachedTokens *uint64 `json:"waiting_uncached_tokens"`
+	MaxRunning            *uint64 `json:"max_running"`
+}
+
+// ForeignLoad is load of a rank that is not booked.
+type ForeignLoad struct {
+	Requests      uint64 `json:"requests"`
+	PrefillTokens uint64 `json:"prefill_tokens"`
+	Blocks        uint64 `json:"blocks"`
 }
 
 // ProjectRequest is a prompt for PotentialLoads or OverlapScores.

@@ -108,7 +108,7 @@ func (s *Space) settle(slot uint32) {
 			a.entries.Add(now.entries - was.entries)
 		}
 	}
-	if bytes := s.mem.bytes.Load() + s.account.mapBytes; bytes != s.account.bytes {
+	if bytes := s.mem.Bytes() + s.account.mapBytes; bytes != s.account.bytes {
 		a.bytes.Add(bytes - s.account.bytes)
 		s.account.bytes = bytes
 	}

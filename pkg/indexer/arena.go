@@ -1,6 +1,10 @@
 package indexer
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"github.com/select-service/select-service/internal/container/offheap"
+)
 
 // A cell is one block: its number is its address for life. The cells of a run
 // are neighbours in one segment, so that a run is compared as one array and
@@ -32,7 +36,7 @@ type segment struct {
 // arena allocates extents of cells with boundary tags: free neighbours are
 // merged into one extent, and a segment without used cells is freed.
 type arena struct {
-	mem      *flatMemory
+	mem      *offheap.Memory
 	segments []segment
 	spare    []uint32 // numbers of freed segments
 	released uint64   // times that cells were freed
@@ -141,9 +145,9 @@ func (a *arena) grow(n uint32) (off, size uint32) {
 		size = smallCells
 	}
 	seg := segment{
-		local: makeFlat[uint64](a.mem, int(size)),
-		name:  makeFlat[uint64](a.mem, int(size)),
-		node:  makeFlat[uint32](a.mem, int(size)),
+		local: offheap.Make[uint64](a.mem, int(size)),
+		name:  offheap.Make[uint64](a.mem, int(size)),
+		node:  offheap.Make[uint32](a.mem, int(size)),
 	}
 	var no uint32
 	if l := len(a.spare); l > 0 {
@@ -214,9 +218,9 @@ func (a *arena) freeSegment(no uint32) {
 		a.unlist(no<<segmentBits+i, size)
 		i += size
 	}
-	freeFlat(a.mem, s.local)
-	freeFlat(a.mem, s.name)
-	freeFlat(a.mem, s.node)
+	offheap.Free(a.mem, s.local)
+	offheap.Free(a.mem, s.name)
+	offheap.Free(a.mem, s.node)
 	*s = segment{}
 	a.spare = append(a.spare, no)
 	if len(a.spare) == len(a.segments) {

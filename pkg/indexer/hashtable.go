@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/select-service/select-service/internal/container/keyhash"
+	"github.com/select-service/select-service/internal/container/offheap"
 )
 
 // handleTable is an open-addressing multimap from a 32-bit tag to a 32-bit
@@ -12,7 +13,7 @@ import (
 // else; handle 0 marks an empty slot. It grows by half, not by two: it is a
 // third of the index's memory, and would be half empty half of the time.
 type handleTable struct {
-	mem   *flatMemory
+	mem   *offheap.Memory
 	slots []uint64
 	n     int
 	skip  uint8 // number of upper bits that are equal in all tags of this table
@@ -82,7 +83,7 @@ func (t *handleTable) remove(tag, handle uint32) {
 	hole := t.find(tag, handle)
 	t.n--
 	if t.n == 0 {
-		freeFlat(t.mem, t.slots)
+		offheap.Free(t.mem, t.slots)
 		t.slots = nil
 		return
 	}
@@ -101,13 +102,13 @@ func (t *handleTable) remove(tag, handle uint32) {
 
 func (t *handleTable) resize(n int) {
 	old := t.slots
-	t.slots = makeFlat[uint64](t.mem, n)
+	t.slots = offheap.Make[uint64](t.mem, n)
 	for _, w := range old {
 		if w != 0 {
 			t.put(w)
 		}
 	}
-	freeFlat(t.mem, old)
+	offheap.Free(t.mem, old)
 }
 
 // A cellTable has shards, so that growing one of them holds the lock only for a
@@ -123,7 +124,7 @@ type cellTable struct {
 	key    keyhash.Key
 }
 
-func (t *cellTable) init(m *flatMemory) {
+func (t *cellTable) init(m *offheap.Memory) {
 	for i := range t.shards {
 		t.shards[i].mem, t.shards[i].skip = m, tableShardBits
 	}

@@ -1,6 +1,10 @@
 package indexer
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"github.com/select-service/select-service/internal/container/offheap"
+)
 
 // holderSet is the set of slots that hold a run in one tier: none, one slot
 // (most runs have a single holder), or the number of a set in the Space's slab.
@@ -16,7 +20,7 @@ func onlyHolder(slot uint32) holderSet { return single | holderSet(slot) }
 
 // holderSets is a slab of bit sets, each words wide, over slots.
 type holderSets struct {
-	mem   *flatMemory
+	mem   *offheap.Memory
 	words uint32   // 64 slots each
 	bits  []uint64 // set h occupies bits[h*words : (h+1)*words]; set 0 is not used
 	next  uint32   // first set never used
@@ -40,11 +44,11 @@ func (s *holderSets) widen(n uint32) {
 	if len(old) == 0 {
 		return
 	}
-	s.bits = makeFlat[uint64](s.mem, len(old)/int(oldWords)*int(words))
+	s.bits = offheap.Make[uint64](s.mem, len(old)/int(oldWords)*int(words))
 	for h := uint32(1); h < s.next; h++ {
 		copy(s.bits[h*words:], old[h*oldWords:(h+1)*oldWords])
 	}
-	freeFlat(s.mem, old)
+	offheap.Free(s.mem, old)
 }
 
 // alloc returns an empty set.
@@ -59,9 +63,9 @@ func (s *holderSets) alloc() holderSet {
 		s.next = 1
 	}
 	if need := (s.next + 1) * s.words; uint32(len(s.bits)) < need {
-		grown := makeFlat[uint64](s.mem, max(2*len(s.bits), int(64*s.words)))
+		grown := offheap.Make[uint64](s.mem, max(2*len(s.bits), int(64*s.words)))
 		copy(grown, s.bits)
-		freeFlat(s.mem, s.bits)
+		offheap.Free(s.mem, s.bits)
 		s.bits = grown
 	}
 	s.next++
@@ -74,7 +78,7 @@ func (s *holderSets) release(h holderSet) {
 	}
 	s.free = append(s.free, uint32(h))
 	if len(s.free) == int(s.next-1) { // no set is in use
-		freeFlat(s.mem, s.bits)
+		offheap.Free(s.mem, s.bits)
 		s.bits, s.free, s.next = nil, nil, 0
 	}
 }

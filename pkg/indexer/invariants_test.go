@@ -13,7 +13,7 @@ import (
 func (s *Space) check() error {
 	t := &s.tree
 	if t.live == 0 {
-		if b := s.mem.bytes.Load(); b != s.rings() {
+		if b := s.mem.Bytes(); b != s.rings() {
 			return fmt.Errorf("empty tree holds %d bytes", b-s.rings())
 		}
 		return s.checkAliasIndex()

@@ -1,6 +1,10 @@
 package indexer
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"github.com/select-service/select-service/internal/container/offheap"
+)
 
 // Removal says that a block left a slot and tier: by a removed event, or because
 // the slot, or its stream, was cleared.
@@ -27,13 +31,13 @@ type removal struct {
 	cleared bool
 }
 
-func (l *removalLog) add(m *flatMemory, e removal) {
+func (l *removalLog) add(m *offheap.Memory, e removal) {
 	l.reserve(m, maxRemovalLog)
 	l.push(e)
 }
 
 // forget drops what is remembered of a slot: it may become another rank's.
-func (l *removalLog) forget(m *flatMemory, slot uint32) {
+func (l *removalLog) forget(m *offheap.Memory, slot uint32) {
 	var rest removalLog
 	for i := range l.n {
 		if e := l.rows[l.position(i)]; e.by.slot() != slot {
@@ -118,14 +122,14 @@ const minRing = 64
 // reserve makes room for one more entry if the ring has fewer than limit, a power
 // of two. It reports whether entries have moved: the i-th, oldest first, is then
 // at position i.
-func (r *ring[T]) reserve(m *flatMemory, limit int) (moved bool) {
+func (r *ring[T]) reserve(m *offheap.Memory, limit int) (moved bool) {
 	if r.n < len(r.rows) || r.n >= limit {
 		return false
 	}
-	grown := makeFlat[T](m, min(max(minRing, 2*len(r.rows)), limit))
+	grown := offheap.Make[T](m, min(max(minRing, 2*len(r.rows)), limit))
 	k := copy(grown, r.rows[r.head:])
 	copy(grown[k:], r.rows[:r.head])
-	freeFlat(m, r.rows)
+	offheap.Free(m, r.rows)
 	r.rows, r.head = grown, r.n
 	return true
 }
@@ -146,7 +150,7 @@ func (r *ring[T]) position(i int) int { return (r.head - r.n + i) & (len(r.rows)
 func (r *ring[T]) full() bool { return r.n == len(r.rows) }
 
 // free gives the memory back; the ring is then empty.
-func (r *ring[T]) free(m *flatMemory) {
-	freeFlat(m, r.rows)
+func (r *ring[T]) free(m *offheap.Memory) {
+	offheap.Free(m, r.rows)
 	*r = ring[T]{}
 }

@@ -3,6 +3,7 @@ package indexer
 import (
 	"slices"
 
+	"github.com/select-service/select-service/internal/container/offheap"
 	"github.com/select-service/select-service/pkg/hashing"
 )
 
@@ -60,7 +61,7 @@ func (r *removedBlocks) limit() int {
 	return maxRemoved
 }
 
-func (r *removedBlocks) add(m *flatMemory, b removedBlock) {
+func (r *removedBlocks) add(m *offheap.Memory, b removedBlock) {
 	r.addRest(m, b.removedRest)
 	moved := r.reserve(m, r.limit())
 	if r.byName == nil {
@@ -82,13 +83,13 @@ func (r *removedBlocks) add(m *flatMemory, b removedBlock) {
 // addRest is add for the rest of a block. It must be called before the row is added:
 // then both rings have the same size and position, so that they grow and overwrite in
 // step.
-func (r *removedBlocks) addRest(m *flatMemory, b removedRest) {
+func (r *removedBlocks) addRest(m *offheap.Memory, b removedRest) {
 	switch {
 	case r.rest.rows != nil:
 	case b == usualRest:
 		return
 	default:
-		r.rest = ring[removedRest]{rows: makeFlat[removedRest](m, len(r.rows)), head: r.head, n: r.n}
+		r.rest = ring[removedRest]{rows: offheap.Make[removedRest](m, len(r.rows)), head: r.head, n: r.n}
 		for i := range r.rest.rows {
 			r.rest.rows[i] = usualRest
 		}
@@ -127,7 +128,7 @@ func (r *removedBlocks) find(name uint64) (b removedBlock, ok bool) {
 }
 
 // clear forgets the blocks. byName stays in use if it was.
-func (r *removedBlocks) clear(m *flatMemory) {
+func (r *removedBlocks) clear(m *offheap.Memory) {
 	r.free(m)
 	r.rest.free(m)
 	inUse := r.byName != nil

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/select-service/select-service/internal/container/offheap"
 	"github.com/select-service/select-service/pkg/hashing"
 )
 
@@ -14,7 +15,7 @@ import (
 func TestRemovedBlocksAgainstModel(t *testing.T) {
 	for seed := range uint64(40) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
-		var m flatMemory
+		var m offheap.Memory
 		var r removedBlocks
 		var model []removedBlock // the oldest first
 		looks := int(rnd.Uint64N(12_000))
@@ -27,7 +28,7 @@ func TestRemovedBlocksAgainstModel(t *testing.T) {
 			if rnd.IntN(5_000) == 0 {
 				r.clear(&m)
 				model = nil
-				if got := m.bytes.Load(); got != 0 {
+				if got := m.Bytes(); got != 0 {
 					t.Fatalf("%d bytes after a clear", got)
 				}
 				seeded = i + int(rnd.Uint64N(12_000))
@@ -39,8 +40,8 @@ func TestRemovedBlocksAgainstModel(t *testing.T) {
 			r.add(&m, b)
 			model = append(model, b)
 			model = model[max(0, len(model)-r.limit()):]
-			if want := int64(len(r.rows)) * int64(unsafe.Sizeof(removedRow{})); i < seeded && m.bytes.Load() != want {
-				t.Fatalf("%d bytes without a seed, want %d", m.bytes.Load(), want)
+			if want := int64(len(r.rows)) * int64(unsafe.Sizeof(removedRow{})); i < seeded && m.Bytes() != want {
+				t.Fatalf("%d bytes without a seed, want %d", m.Bytes(), want)
 			}
 		}
 		r.indexByName()
@@ -55,7 +56,7 @@ func TestRemovedBlocksAgainstModel(t *testing.T) {
 			}
 		}
 		r.clear(&m)
-		if got := m.bytes.Load(); got != 0 {
+		if got := m.Bytes(); got != 0 {
 			t.Fatalf("%d bytes at the end", got)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/select-service/select-service/internal/container/keyhash"
+	"github.com/select-service/select-service/internal/container/offheap"
 	"github.com/select-service/select-service/pkg/hashing"
 )
 
@@ -19,7 +20,7 @@ type Space struct {
 	// query; longer operations release it about every millisecond.
 	mu         sync.RWMutex
 	keyed      atomic.Bool // see ShowKeys
-	mem        flatMemory
+	mem        offheap.Memory
 	tree       tree
 	ranks      []rank   // by slot
 	clearing   []uint64 // bit set of slots that are being cleared
@@ -140,7 +141,7 @@ type Stats struct {
 func (s *Space) Stats() Stats {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	st := Stats{Blocks: s.blocks, Runs: s.tree.live, Bytes: s.mem.bytes.Load()}
+	st := Stats{Blocks: s.blocks, Runs: s.tree.live, Bytes: s.mem.Bytes()}
 	for i := range s.tree.byName.shards {
 		st.Unique += s.tree.byName.shards[i].n
 	}

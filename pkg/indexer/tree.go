@@ -2,6 +2,7 @@ package indexer
 
 import (
 	"github.com/select-service/select-service/internal/container/keyhash"
+	"github.com/select-service/select-service/internal/container/offheap"
 	"github.com/select-service/select-service/pkg/hashing"
 )
 
@@ -35,7 +36,7 @@ const root = 0
 
 // tree is the structure of the index without its lock; see Space.
 type tree struct {
-	mem      *flatMemory
+	mem      *offheap.Memory
 	cells    arena
 	pages    [][]node
 	free     []uint32    // node numbers
@@ -82,11 +83,11 @@ func (t *tree) page(id uint32) {
 		if no == 0 {
 			n = firstNodes
 		}
-		t.pages = append(t.pages, makeFlat[node](t.mem, n))
+		t.pages = append(t.pages, offheap.Make[node](t.mem, n))
 	case at == len(t.pages[no]):
-		bigger := makeFlat[node](t.mem, min(8*at, pageNodes))
+		bigger := offheap.Make[node](t.mem, min(8*at, pageNodes))
 		copy(bigger, t.pages[no])
-		freeFlat(t.mem, t.pages[no])
+		offheap.Free(t.mem, t.pages[no])
 		t.pages[no] = bigger
 	}
 }
@@ -311,7 +312,7 @@ func (t *tree) freeIfEmpty() {
 		return
 	}
 	for _, p := range t.pages {
-		freeFlat(t.mem, p)
+		offheap.Free(t.mem, p)
 	}
 	t.pages, t.free, t.next = nil, nil, 0
 }

@@ -314,6 +314,15 @@ func (s *Subscribers) Streams() []StreamStatus {
 	return status
 }
 
+// Stream returns the status of a rank's stream; ok is false if it has none.
+func (s *Subscribers) Stream(rank catalog.Rank) (status StreamStatus, ok bool) {
+	sub := s.find(rank)
+	if sub == nil {
+		return StreamStatus{}, false
+	}
+	return sub.status(), true
+}
+
 // Counters returns the counters that Subscribers were made with.
 func (s *Subscribers) Counters() *Counters { return s.counters }
 

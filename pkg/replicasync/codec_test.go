@@ -174,6 +174,7 @@ func TestDecodeRefuses(t *testing.T) {
 			i := bytes.Index(p, []byte("token_sequence")) + len("token_sequence")
 			return append(append(p[:i:i], 0xdd, 0xff, 0xff, 0xff, 0xff), 7)
 		}(), dropMalformed},
+		"a prefix":        {pack(t, envelope(adding(dict{"prefix": somePrefix(nil)}), dict{"sequence": 1})), dropMalformed},
 		"nested for ever": {append(append([]byte{0x81}, pack(t, "future")...), deep...), dropMalformed},
 	}
 	for name, tt := range tests {
@@ -186,6 +187,74 @@ func TestDecodeRefuses(t *testing.T) {
 				t.Errorf("%v counts as %v, want %v", err, got, tt.why)
 			}
 		})
+	}
+}
+
+// somePrefix is a prefix on the wire.
+func somePrefix(change dict) dict {
+	p := dict{"process": 1, "sequence": 2, "request_id": "a", "blocks": 20, "digest": uint64(math.MaxUint64)}
+	for k, v := range change {
+		if p[k] = v; v == nil {
+			delete(p, k)
+		}
+	}
+	return p
+}
+
+// TestPrefixRefuses proves what TopicReservations takes.
+func TestPrefixRefuses(t *testing.T) {
+	for name, tt := range map[string]struct {
+		prefix any
+		more   dict
+		why    reason
+	}{
+		"good":            {somePrefix(nil), nil, applied},
+		"none":            {nil, nil, dropMalformed},
+		"no number":       {somePrefix(nil), dict{"sequence": nil}, dropMalformed},
+		"of process 0":    {somePrefix(dict{"process": 0}), nil, dropMalformed},
+		"of number 0":     {somePrefix(dict{"sequence": 0}), nil, dropMalformed},
+		"without blocks":  {somePrefix(dict{"blocks": 0}), nil, dropMalformed},
+		"without an id":   {somePrefix(dict{"request_id": nil}), nil, dropMalformed},
+		"without digest":  {somePrefix(dict{"digest": nil}), nil, dropMalformed},
+		"too many blocks": {somePrefix(dict{"blocks": maxHashes + 1}), nil, dropMalformed},
+		"and one more":    {somePrefix(dict{"blocks": maxHashes}), nil, dropOversized},
+	} {
+		more := dict{"sequence": 9}
+		for k, v := range tt.more {
+			more[k] = v
+		}
+		_, err := newReader().reservation(pack(t, envelope(adding(dict{"token_sequence": list{7}, "prefix": tt.prefix}), more)))
+		why := applied
+		if err != nil {
+			why = reasonOfError(err)
+		}
+		if why != tt.why {
+			t.Errorf("%s: %v, want %v", name, err, tt.why)
+		}
+	}
+	if _, err := newReader().reservation(pack(t, envelope("Free", dict{"sequence": 1}))); !errors.Is(err, errTopic) {
+		t.Errorf("a free: %v", err)
+	}
+}
+
+// TestPrefixArrives proves that what is sent for an event with a prefix is that, and its whole list
+// on the topic of Dynamo.
+func TestPrefixArrives(t *testing.T) {
+	e := benchEvent()
+	e.origin = reservations.Origin{Process: e.sender, Sequence: e.sequence}
+	e.prefix = reservations.Prefix{Origin: reservations.Origin{Process: e.sender, Sequence: 5}, ID: "a", Blocks: 100}
+	enc, dec := newEncoder(), newReader()
+	whole, rest := *e, *e
+	whole.prefix = reservations.Prefix{}
+	rest.hashes = e.hashes[100:]
+	rest.prefix.Digest = reservations.DigestOf(e.hashes[:100])
+	got, err := dec.event(enc.event(e))
+	if diff := cmp.Diff(whole, got, cmp.AllowUnexported(event{})); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	got, err = dec.reservation(enc.reservation(e))
+	if diff := cmp.Diff(rest, got, cmp.AllowUnexported(event{})); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 }
 
@@ -370,6 +439,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add(newEncoder().announcement(announcement{process: 1, url: "http://h:1", sequence: 2, merged: 3, renewals: 4}))
 	f.Add(pack(f, envelope("Renew", dict{"sequence": 1, "origin_process": 2, "origin_sequence": 3})))
 	f.Add(pack(f, envelope(adding(dict{"token_sequence": list{7}}), dict{"sequence": 1, "lease_ms": 1500})))
+	f.Add(pack(f, envelope(adding(dict{"token_sequence": list{7}, "prefix": somePrefix(nil)}), dict{"sequence": 1})))
 	enc := newEncoder()
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		r := newReader()
@@ -383,10 +453,14 @@ func FuzzDecode(f *testing.F) {
 			decode = r.renewal
 			e, err = decode(payload)
 		}
+		if err != nil {
+			decode = r.reservation
+			e, err = decode(payload)
+		}
 		if err != nil || e.sequence == 0 {
 			return
 		}
-		again, err := decode(enc.event(&e))
+		again, err := decode(enc.encode(&e, e.prefix))
 		if err != nil {
 			t.Fatalf("%+v: %v", e, err)
 		}

@@ -23,6 +23,7 @@ type ledger interface {
 	Bind(process uint64, peer string)
 	Unbind(process uint64)
 	Reservations(after reservations.Cursor, limit int) (page []reservations.Reservation, next reservations.Cursor, more bool)
+	ListedReservations(after reservations.Cursor, limit int) (page []reservations.ListedReservation, next reservations.Cursor, more bool)
 	Ended() map[uint64]history.EndedSet
 }
 
@@ -127,6 +128,7 @@ func (c *core) onEvent(peer string, e *event, now time.Time) {
 		return
 	}
 	var s *sender
+	var what arrival
 	word := reservations.Relayed
 	orphan := false // its process is absent or unknown: other replicas may miss it
 	switch id := c.identities[e.sender]; {
@@ -147,7 +149,7 @@ func (c *core) onEvent(peer string, e *event, now time.Time) {
 			c.onRenewal(s, e, word, orphan)
 			return
 		}
-		switch c.noteNumber(s, &s.coverage, e.sequence) {
+		switch what = c.noteNumber(s, &s.coverage, e.sequence); what {
 		case jump:
 			return
 		case duplicate:
@@ -170,6 +172,9 @@ func (c *core) onEvent(peer string, e *event, now time.Time) {
 		c.refused = true
 	case why == dropFull:
 		c.noteFull(now)
+	case why == dropUnknownPrefix && what != duplicate:
+		s.lose(e.sequence)
+		c.countLost(s, 1)
 	case orphan && (why == applied || e.kind != booked):
 		c.countLearned(1)
 	}

@@ -60,6 +60,11 @@ func TestCoverage(t *testing.T) {
 					t.Fatalf("%d: %v, arrived before: %v", n, what, arrived[n])
 				}
 				arrived[n] = true
+				if what != duplicate && rnd.IntN(8) == 0 { // its prefix is not known
+					c.lose(n)
+					lost++
+					delete(arrived, n)
+				}
 			}
 			missing, seen, incomplete := uint64(0), uint64(0), false
 			for n := base; n <= high; n++ {
@@ -429,6 +434,36 @@ func TestFull(t *testing.T) {
 	}
 	if got := b.asks(fullDelay); got != nil {
 		t.Errorf("there was room: asks %v", got)
+	}
+}
+
+// TestUnknownPrefix proves that a reservation with a prefix that is not known here is a lost message:
+// its process's snapshot is asked for, as often as after other losses, and it may come again.
+func TestUnknownPrefix(t *testing.T) {
+	b := newBench(fixedScopes{benchScope: 16})
+	b.hear(2, 0, 0)
+	b.asks(0)
+	b.done(2, fetchResult{})
+	b.booked(2, 1)
+	e := &event{
+		kind: booked, sender: 2, sequence: 3, origin: reservations.Origin{Process: 2, Sequence: 3}, scope: benchScope,
+		blockSize: 16, id: "b", rank: benchRank, hashes: []uint64{7}, prefix: reservations.Prefix{
+			Origin: reservations.Origin{Process: 2, Sequence: 2}, ID: "a", Blocks: 1, Digest: reservations.DigestOf([]uint64{5}),
+		},
+	}
+	b.onEvent("tcp://p:1", e, b.now)
+	if lost, dropped := b.counts.lost.Load(), b.counts.dropped[dropUnknownPrefix].Load(); lost != 2 || dropped != 1 {
+		t.Errorf("%d lost, %d with an unknown prefix; want 2, 1", lost, dropped)
+	}
+	a := *e
+	a.sequence, a.origin.Sequence, a.id, a.hashes, a.prefix = 2, 2, "a", []uint64{5, 6}, reservations.Prefix{}
+	b.onEvent("tcp://p:1", &a, b.now)
+	if got := b.asks(fetchSpacing); !slices.Equal(got, []uint64{2}) {
+		t.Errorf("asks %v, want 2", got)
+	}
+	b.onEvent("tcp://p:1", e, b.now) // late
+	if h, ok := b.ledger.Find("b"); !ok || !slices.Equal(h.Hashes, []uint64{5, 7}) || b.counts.late.Load() != 2 {
+		t.Errorf("%+v, %d late", h, b.counts.late.Load())
 	}
 }
 

@@ -72,16 +72,29 @@ func (c *coverage) advanceTo(n uint64) (lost uint64) {
 	if first {
 		return 0
 	}
-	if len(c.missing) == maxMissing {
-		c.missing = slices.Delete(c.missing, 0, maxMissing/8)
-	}
+	c.forgetOldest()
 	c.missing = append(c.missing, history.Range{From: from, To: n})
 	return n - from + 1
 }
 
-// fill removes n from the missing numbers. It reports whether it was missing.
-func (c *coverage) fill(n uint64) bool {
-	i, found := slices.BinarySearchFunc(c.missing, n, func(r history.Range, n uint64) int {
+// forgetOldest makes room in missing.
+func (c *coverage) forgetOldest() {
+	if len(c.missing) == maxMissing {
+		c.missing = slices.Delete(c.missing, 0, maxMissing/8)
+	}
+}
+
+// lose records that n, which has arrived, counts as missing nevertheless.
+func (c *coverage) lose(n uint64) {
+	c.forgetOldest()
+	if i, found := c.find(n); !found {
+		c.missing = slices.Insert(c.missing, i, history.Range{From: n, To: n})
+	}
+}
+
+// find returns the index of the range in missing that has n, or where it would be.
+func (c *coverage) find(n uint64) (i int, found bool) {
+	return slices.BinarySearchFunc(c.missing, n, func(r history.Range, n uint64) int {
 		switch {
 		case r.To < n:
 			return -1
@@ -90,6 +103,11 @@ func (c *coverage) fill(n uint64) bool {
 		}
 		return 0
 	})
+}
+
+// fill removes n from the missing numbers. It reports whether it was missing.
+func (c *coverage) fill(n uint64) bool {
+	i, found := c.find(n)
 	if !found {
 		return false
 	}

@@ -45,7 +45,9 @@ var (
 	envelopeArray = envelopeFields[:4]
 	eventFields   = []string{"request_id", "worker", "data", "router_id", "lora_name"}
 	workerFields  = []string{"worker_id", "dp_rank"}
-	addFields     = []string{"token_sequence", "track_prefill_tokens", "expected_output_tokens", "prefill_load_hint"}
+	addFields     = []string{"token_sequence", "track_prefill_tokens", "expected_output_tokens", "prefill_load_hint", "prefix"}
+	addArray      = addFields[:4]
+	prefixFields  = []string{"process", "sequence", "request_id", "blocks", "digest"}
 	hintFields    = []string{"initial_effective_prefill_tokens", "expected_prefill_duration"}
 	durationField = []string{"secs", "nanos"}
 )
@@ -54,10 +56,26 @@ var (
 // dynamo-kv-router. What follows the message is ignored.
 func (r *reader) event(payload []byte) (event, error) {
 	e, err := r.envelope(payload)
-	if err == nil && e.kind == renewed {
+	if err == nil && (e.kind == renewed || e.prefix.Blocks > 0) {
 		err = errTopic
 	}
 	return e, err
+}
+
+// reservation decodes what a replica published on TopicReservations.
+func (r *reader) reservation(payload []byte) (event, error) {
+	e, err := r.envelope(payload)
+	switch {
+	case err != nil:
+		return event{}, err
+	case e.prefix.Blocks == 0:
+		return event{}, errTopic
+	case e.sequence == 0:
+		return event{}, errZeroSequence
+	case e.prefix.Blocks+len(e.hashes) > maxHashes:
+		return event{}, errOversized
+	}
+	return e, nil
 }
 
 // renewal decodes what a replica published on TopicLeases.
@@ -262,7 +280,11 @@ func (r *reader) variant() (kind, error) {
 // be nil.
 func (r *reader) bookedContent(e *event) error {
 	e.track = true
-	return r.fields(addFields, 0, func(name string) (err error) {
+	names := addFields
+	if r.IsArray() {
+		names = addArray
+	}
+	return r.fields(names, 0, func(name string) (err error) {
 		if name != "track_prefill_tokens" && r.Nil() {
 			return nil
 		}
@@ -277,9 +299,42 @@ func (r *reader) bookedContent(e *event) error {
 		case "prefill_load_hint":
 			e.hinted = true
 			e.prefillTokens, err = r.hint()
+		case "prefix":
+			e.prefix, err = r.prefix()
 		}
 		return err
 	})
+}
+
+func (r *reader) prefix() (p reservations.Prefix, err error) {
+	err = r.fields(prefixFields, len(prefixFields), func(name string) (err error) {
+		switch name {
+		case "process":
+			p.Origin.Process, err = r.uint(math.MaxUint64)
+		case "sequence":
+			p.Origin.Sequence, err = r.uint(maxSequence)
+		case "request_id":
+			p.ID, err = r.text()
+		case "blocks":
+			var n uint64
+			n, err = r.uint(maxHashes)
+			p.Blocks = int(n)
+		case "digest":
+			p.Digest, err = r.uint(math.MaxUint64)
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return reservations.Prefix{}, err
+	case p.Origin.Process == 0:
+		return reservations.Prefix{}, errZeroProcess
+	case p.Origin.Sequence == 0:
+		return reservations.Prefix{}, errZeroSequence
+	case p.Blocks == 0:
+		return reservations.Prefix{}, errors.New("prefix without blocks")
+	}
+	return p, nil
 }
 
 func (r *reader) hashes() ([]uint64, error) {

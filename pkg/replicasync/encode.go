@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/select-service/select-service/pkg/reservations"
 )
 
 // encoder writes messages into a buffer of its own. Use it from one goroutine.
@@ -43,8 +45,22 @@ func (e *encoder) uint(key string, v uint64) {
 	_ = e.enc.EncodeUint(v)
 }
 
-// event returns the message, valid until the next call.
-func (e *encoder) event(ev *event) []byte {
+// event returns the message for TopicEvents, TopicLeases and those of sessions, valid until the
+// next call. It lists all blocks.
+func (e *encoder) event(ev *event) []byte { return e.encode(ev, reservations.Prefix{}) }
+
+// reservation returns the message for TopicReservations, valid until the next call. The event has
+// a prefix and all blocks.
+func (e *encoder) reservation(ev *event) []byte {
+	p := ev.prefix
+	p.Digest = reservations.DigestOf(ev.hashes[:p.Blocks])
+	rest := *ev
+	rest.hashes = ev.hashes[p.Blocks:]
+	return e.encode(&rest, p)
+}
+
+// encode writes an event whose prompt is p and then its hashes.
+func (e *encoder) encode(ev *event, p reservations.Prefix) []byte {
 	e.reset()
 	if int(ev.kind) >= numSteps {
 		e.session(ev)
@@ -74,7 +90,7 @@ func (e *encoder) event(ev *event) []byte {
 	case booked:
 		e.fields(1)
 		e.key(variants[booked])
-		e.booked(ev)
+		e.booked(ev, p)
 	default:
 		e.text(variants[ev.kind])
 	}
@@ -92,8 +108,13 @@ func (e *encoder) event(ev *event) []byte {
 	return e.buf.Bytes()
 }
 
-func (e *encoder) booked(ev *event) {
-	e.fields(4)
+func (e *encoder) booked(ev *event, p reservations.Prefix) {
+	if p.Blocks == 0 {
+		e.fields(4)
+	} else {
+		e.fields(5)
+		e.prefix(p)
+	}
 	e.key("token_sequence")
 	_ = e.enc.EncodeArrayLen(len(ev.hashes))
 	for _, h := range ev.hashes {
@@ -113,6 +134,16 @@ func (e *encoder) booked(ev *event) {
 	e.fields(2)
 	e.uint("initial_effective_prefill_tokens", ev.prefillTokens)
 	e.null("expected_prefill_duration")
+}
+
+func (e *encoder) prefix(p reservations.Prefix) {
+	e.key("prefix")
+	e.fields(5)
+	e.uint("process", p.Origin.Process)
+	e.uint("sequence", p.Origin.Sequence)
+	e.string("request_id", p.ID)
+	e.uint("blocks", uint64(p.Blocks))
+	e.uint("digest", p.Digest)
 }
 
 // toMilliseconds rounds a positive duration up, so that no other replica has a

@@ -53,7 +53,10 @@ type event struct {
 
 	// The fields below are set for booked only.
 
-	perScope       bool
+	perScope bool
+	// prefix is how the prompt begins. hashes are all blocks in an event of this replica, and
+	// those after the prefix in one that was read.
+	prefix         reservations.Prefix
 	hashes         []uint64
 	track          bool
 	hinted         bool // prefillTokens is given
@@ -80,8 +83,8 @@ func (k kind) topic() string {
 func (e *event) reservation(peer string, word reservations.Word) reservations.Reservation {
 	b := reservations.Reservation{
 		Word: word, Peer: peer, Origin: e.origin, Scope: e.scope, ID: e.id, Rank: e.rank, PerScope: e.perScope,
-		Hashes: e.hashes, ExpectedOutput: e.expectedOutput, Lease: e.lease,
-		Prompt: promptOf(e.hashes, e.blockSize),
+		Prefix: e.prefix, Hashes: e.hashes, ExpectedOutput: e.expectedOutput, Lease: e.lease,
+		Prompt: promptOf(e.prefix.Blocks+len(e.hashes), e.blockSize),
 	}
 	if e.track && e.hinted && e.prefillTokens > 0 {
 		b.TrackPrefill, b.PrefillTokens = true, e.prefillTokens
@@ -91,9 +94,7 @@ func (e *event) reservation(peer string, word reservations.Word) reservations.Re
 
 // promptOf returns the length in tokens of the complete blocks of a prompt; an incomplete
 // last block is not sent between replicas.
-func promptOf(hashes []uint64, blockSize uint32) uint64 {
-	return uint64(len(hashes)) * uint64(blockSize)
-}
+func promptOf(blocks int, blockSize uint32) uint64 { return uint64(blocks) * uint64(blockSize) }
 
 // ref names the reservation that an event ends, completes or renews. word is the
 // sender's about its own reservations.
@@ -125,7 +126,7 @@ func localEvent(k kind, process uint64, e reservations.Event, blockSize uint32) 
 	if k != booked {
 		return out
 	}
-	out.perScope, out.hashes, out.expectedOutput = e.PerScope, e.Hashes, e.ExpectedOutput
+	out.perScope, out.prefix, out.hashes, out.expectedOutput = e.PerScope, e.Prefix, e.Hashes, e.ExpectedOutput
 	out.lease = e.Lease
 	out.prefillTokens = e.PrefillTokens
 	// As Dynamo's two services do it: the slot tracker tracks if there are tokens; the

@@ -35,6 +35,10 @@ func (p *inProcess) Publish(topic string, payload []byte) error {
 	return nil
 }
 
+func (p *inProcess) PublishEither(topic string, payload []byte, _ string, _ func() []byte) error {
+	return p.Publish(topic, payload)
+}
+
 func (p *inProcess) Follow(_ string, deliver func(string, []byte), status func(bool)) (func(), error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -45,7 +49,7 @@ func (p *inProcess) Follow(_ string, deliver func(string, []byte), status func(b
 
 func (p *inProcess) GetAnnounced(ctx context.Context, _, _ string) (io.ReadCloser, error) {
 	var page bytes.Buffer
-	err := p.peer.WriteSnapshot(ctx, &page, "", 0)
+	err := p.peer.WriteSnapshot(ctx, &page, replicasync.PageRequest{})
 	return io.NopCloser(&page), err
 }
 

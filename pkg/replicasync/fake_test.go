@@ -22,7 +22,8 @@ func (f fixedScopes) BlockSize(sc catalog.Scope) (uint32, bool) {
 // nowhere is a network without anybody.
 type nowhere struct{}
 
-func (nowhere) Publish(string, []byte) error { return nil }
+func (nowhere) Publish(string, []byte) error                              { return nil }
+func (nowhere) PublishEither(string, []byte, string, func() []byte) error { return nil }
 func (nowhere) Follow(string, func(string, []byte), func(bool)) (func(), error) {
 	return func() {}, nil
 }

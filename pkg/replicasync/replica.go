@@ -19,6 +19,10 @@ import (
 const (
 	// TopicEvents carries reservations and their ends, in Dynamo's form.
 	TopicEvents = "dynamo.slot-tracker.v1"
+	// TopicReservations carries reservations whose prompt begins like that of another one, which
+	// is named instead of these blocks, in a form like that of the events. It takes the place of
+	// TopicEvents at followers that subscribe to both.
+	TopicReservations = "select-service.reservation.v1"
 	// TopicAnnounce carries announcements, which only replicas of this service
 	// send and read.
 	TopicAnnounce = "select-service.replica.v1"
@@ -36,7 +40,7 @@ const (
 // Topics returns the topics of a replica, for a transport that has to subscribe to
 // each: those of sessions only if the replica shares sessions.
 func Topics(sessions bool) []string {
-	topics := []string{TopicEvents, TopicAnnounce, TopicLeases}
+	topics := []string{TopicReservations, TopicEvents, TopicAnnounce, TopicLeases}
 	if sessions {
 		topics = append(topics, TopicSessions, TopicSessionEnds)
 	}
@@ -65,6 +69,10 @@ type Transport interface {
 	// not keep the payload and never waits for a follower. The caller counts an
 	// error as a loss.
 	Publish(topic string, payload []byte) error
+	// PublishEither is Publish of a message that has two forms: payload for followers that
+	// subscribe to topic, and for those that subscribe only to the topic other what form
+	// returns, which is called only if there are any and may return nil for nothing.
+	PublishEither(topic string, payload []byte, other string, form func() []byte) error
 	// Follow delivers what peer, an endpoint, publishes, and reports whether it is
 	// connected. Both callbacks come from the transport's goroutine and do not
 	// block. The payload belongs to the callee.

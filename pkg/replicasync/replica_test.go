@@ -83,6 +83,10 @@ func (e end) Publish(topic string, payload []byte) error {
 	return nil
 }
 
+func (e end) PublishEither(topic string, payload []byte, _ string, _ func() []byte) error {
+	return e.Publish(topic, payload)
+}
+
 func (e end) Follow(peer string, deliver func(string, []byte), status func(bool)) (func(), error) {
 	if peer == "tcp://bad:1" {
 		return nil, errNetwork
@@ -115,12 +119,13 @@ func (e end) GetAnnounced(ctx context.Context, address, _ string) (io.ReadCloser
 	if r == nil || failing || u.Path != SnapshotPath {
 		return nil, errNetwork
 	}
-	limit, err := strconv.Atoi(u.Query().Get("limit"))
+	query := u.Query()
+	limit, err := strconv.Atoi(query.Get("limit"))
 	if err != nil {
 		return nil, err
 	}
 	var page bytes.Buffer
-	if err := r.WriteSnapshot(ctx, &page, u.Query().Get("after"), limit); err != nil {
+	if err := r.WriteSnapshot(ctx, &page, PageRequest{After: query.Get("after"), Limit: limit, Shared: query.Get("shared") == "true"}); err != nil {
 		return nil, err
 	}
 	return io.NopCloser(&page), nil
@@ -429,7 +434,7 @@ func TestOversizedEvent(t *testing.T) {
 	}
 	r.Booked(reservations.Event{Scope: benchScope, Hashes: hashes})
 	r.Booked(reservations.Event{ID: "the scope was removed"})
-	if r.publish(newEncoder(), r.outbox.take(make([]event, 0, 5))) {
+	if r.publish(newEncoder(), newEncoder(), r.outbox.take(make([]event, 0, 5))) {
 		t.Error("sent")
 	}
 	st := r.Stats()

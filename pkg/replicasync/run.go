@@ -41,7 +41,7 @@ func (r *Replica) close() {
 
 // send publishes the outbox, and an announcement every second.
 func (r *Replica) send(ctx context.Context) {
-	enc := newEncoder()
+	enc, full := newEncoder(), newEncoder()
 	buf := make([]event, 0, batch)
 	tick := time.NewTicker(announceEvery)
 	defer tick.Stop()
@@ -51,13 +51,13 @@ func (r *Replica) send(ctx context.Context) {
 	for {
 		ready := (<-chan struct{})(r.outbox.queue.ready)
 		if buf = r.outbox.take(buf); len(buf) > 0 {
-			r.publish(enc, buf)
+			r.publish(enc, full, buf)
 			clear(buf)
 			ready = alwaysReady // there may be more
 		}
 		select {
 		case <-ctx.Done():
-			r.sendRest(enc, buf)
+			r.sendRest(enc, full, buf)
 			return
 		case <-tick.C:
 			r.announce(enc)
@@ -78,33 +78,56 @@ var alwaysReady = func() <-chan struct{} {
 }()
 
 // sendRest publishes the events that still wait, until the first failure.
-func (r *Replica) sendRest(enc *encoder, buf []event) {
+func (r *Replica) sendRest(enc, full *encoder, buf []event) {
 	for {
 		if buf = r.outbox.take(buf); len(buf) == 0 {
 			return
 		}
-		if !r.publish(enc, buf) {
+		if !r.publish(enc, full, buf) {
 			return
 		}
 	}
 }
 
-// publish sends events in order. It returns false if the last one could not be sent.
-func (r *Replica) publish(enc *encoder, events []event) (ok bool) {
+// publish sends events in order. It returns false if the last one could not be sent. full is for
+// reservations with a prefix, for followers that do not know that.
+func (r *Replica) publish(enc, full *encoder, events []event) (ok bool) {
 	for i := range events {
 		e := &events[i]
-		payload := enc.event(e)
+		prefixed := e.prefix.Blocks > 0
+		var payload []byte
+		if prefixed {
+			payload = enc.reservation(e)
+		} else {
+			payload = enc.event(e)
+		}
 		if ok = len(payload) <= MaxPayload; !ok {
 			r.counts.drop(dropSendOversized)
 			continue
 		}
-		if ok = r.transport.Publish(e.kind.topic(), payload) == nil; !ok {
+		var err error
+		if prefixed {
+			err = r.transport.PublishEither(TopicReservations, payload, TopicEvents, func() []byte { return r.listed(full, e) })
+		} else {
+			err = r.transport.Publish(e.kind.topic(), payload)
+		}
+		if ok = err == nil; !ok {
 			r.counts.drop(dropSendFailed)
 			continue
 		}
 		r.counts.sent[e.kind].Add(1)
 	}
 	return ok
+}
+
+// listed returns the message with all blocks, or nil if that is too long.
+func (r *Replica) listed(enc *encoder, e *event) []byte {
+	payload := enc.event(e)
+	if len(payload) > MaxPayload {
+		r.counts.drop(dropSendOversized)
+		return nil
+	}
+	return payload
 }
 
 // announce publishes which numbers the events before it have used.
@@ -168,6 +191,8 @@ func (r *Replica) applyMessage(in *reader, endpoint, topic string, payload []byt
 		return
 	case TopicEvents:
 		e, err = in.event(payload)
+	case TopicReservations:
+		e, err = in.reservation(payload)
 	case TopicLeases:
 		e, err = in.renewal(payload)
 	case TopicAnnounce:

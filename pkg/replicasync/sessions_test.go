@@ -258,7 +258,7 @@ func TestSessionsInSnapshot(t *testing.T) {
 		p := &pageReader{sink: got}
 		for p.pages == 0 || p.more {
 			var page bytes.Buffer
-			if err := r.WriteSnapshot(t.Context(), &page, p.next, sessionsLimit); err != nil {
+			if err := r.WriteSnapshot(t.Context(), &page, PageRequest{After: p.next, Limit: sessionsLimit}); err != nil {
 				t.Fatal(err)
 			}
 			if err := p.page(&page); err != nil {
@@ -271,10 +271,10 @@ func TestSessionsInSnapshot(t *testing.T) {
 	}
 	r, _ := snapshotReplica(t, 1)
 	var page bytes.Buffer
-	if err := r.WriteSnapshot(t.Context(), &page, "", 0); err != nil || strings.Contains(page.String(), "sessions") {
+	if err := r.WriteSnapshot(t.Context(), &page, PageRequest{}); err != nil || strings.Contains(page.String(), "sessions") {
 		t.Errorf("%v, %s", err, page.String())
 	}
-	if err := r.WriteSnapshot(t.Context(), io.Discard, "sessions-x", 0); err == nil {
+	if err := r.WriteSnapshot(t.Context(), io.Discard, PageRequest{After: "sessions-x"}); err == nil {
 		t.Error("a broken cursor is taken")
 	}
 

@@ -107,7 +107,10 @@ func changed(change func(*changedLedger, *simNode)) func(ledger, *simNode) ledge
 	}
 }
 
-var nextCursor = regexp.MustCompile(`"next":"[^"]*"`)
+var (
+	nextCursor = regexp.MustCompile(`"next":"[^"]*"`)
+	likeBlocks = regexp.MustCompile(`"like_blocks":[0-9]+`)
+)
 
 var mutants = []mutant{
 	{name: "what a snapshot says has ended is ignored", rare: true, ledger: changed(func(c *changedLedger, _ *simNode) {
@@ -153,6 +156,23 @@ var mutants = []mutant{
 		c.renewed = func(reservations.Ref) (reservations.ApplyResult, bool) { return reservations.Applied, true }
 	})},
 	{name: "who lets a lease expire does not tell", rare: true, silentExpiry: true},
+	{name: "a reservation whose prefix is not known counts as heard", rare: true, ledger: changed(func(c *changedLedger, _ *simNode) {
+		c.booked = func(b reservations.Reservation) (reservations.ApplyResult, bool) {
+			return reservations.Known, b.Prefix.Blocks > 0 && !isLive(c.ledger, b.Prefix.Origin)
+		}
+	})},
+	{name: "the blocks of a prefix are not taken", ledger: changed(func(c *changedLedger, _ *simNode) {
+		c.booked = func(b reservations.Reservation) (reservations.ApplyResult, bool) {
+			if b.Prefix.Blocks == 0 {
+				return 0, false
+			}
+			b.Prefix = reservations.Prefix{}
+			return c.ApplyBooked(b), true
+		}
+	})},
+	{name: "common beginnings on a page are cut off", page: func(page []byte) []byte {
+		return likeBlocks.ReplaceAll(page, []byte(`"like_blocks":1`))
+	}},
 	{name: "renewals in a snapshot are ignored", rare: true, ledger: changed(func(c *changedLedger, _ *simNode) {
 		c.merge = func(b *reservations.Reservation) { b.Renewed = 0 }
 	})},

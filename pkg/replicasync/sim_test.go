@@ -65,10 +65,13 @@ func (w *simWorld) book(n *simNode) {
 	if w.rnd.IntN(3) == 0 {
 		id = "c" + strconv.Itoa(w.rnd.IntN(3))
 	}
-	hashes := make([]uint64, w.rnd.IntN(4))
-	chain := w.rnd.Uint64N(3)
+	hashes := make([]uint64, []int{0, 1, 2, 16, 17, 20, 33}[w.rnd.IntN(7)]) // a prefix has 16 blocks at least
+	chain, fork := w.rnd.Uint64N(3), 16*w.rnd.IntN(3)
 	for i := range hashes {
 		hashes[i] = 100*chain + uint64(i) + 1
+		if i >= fork {
+			hashes[i] += 1000 * uint64(fork+1)
+		}
 	}
 	req := reservations.Request{ID: id, PerScope: w.rnd.IntN(3) == 0, Hashes: hashes, TrackPrefill: true, Lease: simLeases[w.rnd.IntN(len(simLeases))]}
 	tokens := 1 + w.rnd.Uint64N(50)

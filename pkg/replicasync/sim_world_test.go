@@ -56,6 +56,7 @@ type simNode struct {
 	l       *reservations.Ledger
 	enc     *encoder
 	dec     *reader
+	early   bool // it is of a version that knows no prefixes
 	stalled bool // its sender stands still
 	check   time.Time
 	told    uint64 // merged, as it announced last
@@ -92,6 +93,7 @@ type simWorld struct {
 	delivered         int
 	jumps             int
 	dropped           int
+	prefixed, unknown int // reservations that were sent with a prefix, and copies that came where it is unknown
 	fault             error
 }
 
@@ -131,7 +133,7 @@ func newWorld(seed uint64, m *mutant, log *strings.Builder) *simWorld {
 	}
 	w.hostile = rnd.IntN(2) == 0
 	for i := range n {
-		node := &simNode{w: w, index: i, has: make(map[simRank]bool), enc: newEncoder(), dec: newReader()}
+		node := &simNode{w: w, index: i, has: make(map[simRank]bool), enc: newEncoder(), dec: newReader(), early: rnd.IntN(6) == 0}
 		for _, r := range simRanks {
 			node.has[r] = true
 		}
@@ -242,7 +244,25 @@ func (n *simNode) flush() {
 	buf := make([]event, 0, batch)
 	for buf = n.r.outbox.take(buf); len(buf) > 0; buf = n.r.outbox.take(buf) {
 		for i := range buf {
-			n.broadcast(buf[i].kind.topic(), bytes.Clone(n.enc.event(&buf[i])), true)
+			n.publish(&buf[i])
+		}
+	}
+}
+
+// publish sends an event in the form that each replica knows.
+func (n *simNode) publish(e *event) {
+	whole, prefixed := bytes.Clone(n.enc.event(e)), []byte(nil)
+	if e.prefix.Blocks > 0 {
+		n.w.prefixed++
+		prefixed = bytes.Clone(n.enc.reservation(e))
+	}
+	for _, to := range n.w.nodes {
+		switch {
+		case to == n:
+		case prefixed != nil && !to.early:
+			n.w.send(n.index, to, TopicReservations, prefixed, true)
+		default:
+			n.w.send(n.index, to, e.kind.topic(), whole, true)
 		}
 	}
 }
@@ -287,28 +307,45 @@ func (w *simWorld) send(from int, to *simNode, topic string, payload []byte, rep
 }
 
 func (n *simNode) deliver(from int, topic string, payload []byte) {
-	if topic != TopicAnnounce {
-		decode := n.dec.event
-		if topic == TopicLeases {
-			decode = n.dec.renewal
-		}
-		e, err := decode(payload)
-		if err != nil {
-			n.w.failf("message of node %d: %v", from, err)
-			return
-		}
-		if !n.silenced(from, e.sender) {
-			n.w.oracle.delivered(n, &e)
-		}
-		if m := n.w.mutant.event; m != nil {
-			if !m(n, &e) {
-				return
-			}
-			payload = bytes.Clone(newEncoder().event(&e))
-		}
+	if topic == TopicAnnounce {
+		n.r.applyMessage(n.dec, simPeer(from), topic, payload)
+	} else {
+		n.deliverEvent(from, topic, payload)
 	}
-	n.r.applyMessage(n.dec, simPeer(from), topic, payload)
 	n.look()
+}
+
+func (n *simNode) deliverEvent(from int, topic string, payload []byte) {
+	decode := n.dec.event
+	switch topic {
+	case TopicLeases:
+		decode = n.dec.renewal
+	case TopicReservations:
+		decode = n.dec.reservation
+	}
+	e, err := decode(payload)
+	if err != nil {
+		n.w.failf("message of node %d: %v", from, err)
+		return
+	}
+	heard := !n.silenced(from, e.sender)
+	unknown := n.r.counts.dropped[dropUnknownPrefix].Load()
+	changed := e
+	if m := n.w.mutant.event; m != nil && m(n, &changed) {
+		payload = bytes.Clone(newEncoder().encode(&changed, changed.prefix))
+	} else if m != nil {
+		payload = nil
+	}
+	if payload != nil {
+		n.r.applyMessage(n.dec, simPeer(from), topic, payload)
+	}
+	if n.r.counts.dropped[dropUnknownPrefix].Load() != unknown { // it is as if it was lost
+		n.w.unknown++
+		return
+	}
+	if heard {
+		n.w.oracle.delivered(n, &e)
+	}
 }
 
 func simPeer(node int) string { return fmt.Sprintf("tcp://host%d:5", node) }
@@ -394,7 +431,9 @@ func (f *simFetch) page() {
 			return
 		}
 		var page bytes.Buffer
-		if err := f.of.r.WriteSnapshot(context.Background(), &page, f.m.pages.next, f.n.r.opt.Page); err != nil {
+		if err := f.of.r.WriteSnapshot(context.Background(), &page, PageRequest{
+			After: f.m.pages.next, Limit: f.n.r.opt.Page, Shared: !f.n.early && !f.of.early,
+		}); err != nil {
 			w.failf("snapshot of node %d: %v", f.of.index, err)
 			return
 		}

@@ -47,6 +47,9 @@ type reservationJSON struct {
 	PrefillDone    bool     `json:"prefill_completed"`
 	ExpectedOutput *uint32  `json:"expected_output_tokens"`
 	Hashes         []uint64 `json:"sequence_hashes"`
+	// On a page with PageRequest.Shared only: see reservations.ListedReservation.
+	Like       int `json:"like,omitempty"`
+	LikeBlocks int `json:"like_blocks,omitempty"`
 }
 
 func toJSON(b *reservations.Reservation, blockSize uint32) reservationJSON {
@@ -90,7 +93,7 @@ func (j *reservationJSON) reservation(late time.Duration) (reservations.Reservat
 		Lease:    toDuration(j.LeaseMS),
 		Renewed:  toDuration(j.RenewedMS),
 		Hashes:   j.Hashes, ExpectedOutput: j.ExpectedOutput,
-		Prompt:        promptOf(j.Hashes, j.BlockSize),
+		Prompt:        promptOf(len(j.Hashes), j.BlockSize),
 		PrefillTokens: j.PrefillTokens, TrackPrefill: j.TrackPrefill, PrefillDone: j.PrefillDone,
 	}, nil
 }
@@ -201,11 +204,23 @@ func (p *pageWriter) member(i int, process uint64) {
 	p.text(`":`)
 }
 
+// PageRequest asks for a page of a snapshot.
+type PageRequest struct {
+	// After is the field next of the previous page, "" for the first page.
+	After string
+	// Limit is how many reservations the page has at most: 1,000 if it is not positive, never
+	// more than MaxPage.
+	Limit int
+	// Shared: prompts that begin alike have the common part once. Earlier versions do not ask
+	// for that, and do not know the parameter of the same name.
+	Shared bool
+}
+
 // WriteSnapshot writes one page of everything that this replica knows, as JSON: the
-// live reservations after the cursor, at most limit (1,000 if it is not positive,
-// never more than MaxPage). after is the field next of the previous page, "" for the
-// first page. If it is not a cursor, the error is ErrCursor and nothing is written.
-func (r *Replica) WriteSnapshot(ctx context.Context, w io.Writer, after string, limit int) error {
+// live reservations after the cursor. If After is not a cursor, the error is ErrCursor and
+// nothing is written.
+func (r *Replica) WriteSnapshot(ctx context.Context, w io.Writer, q PageRequest) error {
+	after, limit := q.After, q.Limit
 	if limit <= 0 {
 		limit = defaultPage
 	}
@@ -224,16 +239,27 @@ func (r *Replica) WriteSnapshot(ctx context.Context, w io.Writer, after string, 
 		h.ended = r.core.ledger.Ended()
 		h.freed = r.freedNames()
 	}
-	var page []reservations.Reservation
+	var page []reservations.ListedReservation
 	var next reservations.Cursor
 	more := false
-	if !onlySessions {
-		page, next, more = r.core.ledger.Reservations(cursor, limit)
+	switch {
+	case onlySessions:
+	case q.Shared:
+		page, next, more = r.core.ledger.ListedReservations(cursor, limit)
+	default:
+		var whole []reservations.Reservation
+		whole, next, more = r.core.ledger.Reservations(cursor, limit)
+		for _, b := range whole {
+			page = append(page, reservations.ListedReservation{Reservation: b})
+		}
 	}
 	r.counts.snapshotsServed.Add(1)
 
 	p := &pageWriter{w: bufio.NewWriter(w)}
 	p.head(&h, after == "")
+	if q.Shared {
+		p.text(`,"shared":true`)
+	}
 	if err := p.writeReservations(ctx, page, r.scopes); err != nil {
 		return err
 	}
@@ -279,18 +305,25 @@ func (r *Replica) freedNames() map[uint64][]history.Name {
 
 // writeReservations writes the reservations of a page, except those whose scope is no
 // longer in the catalog.
-func (p *pageWriter) writeReservations(ctx context.Context, page []reservations.Reservation, scopes Scopes) error {
+func (p *pageWriter) writeReservations(ctx context.Context, page []reservations.ListedReservation, scopes Scopes) error {
 	p.text(`,"bookings":[`)
 	n := 0
+	written := make([]int, len(page)) // the index of each among those that are written; -1: it is not
 	for i := range page {
 		if err := cmp.Or(ctx.Err(), p.failed()); err != nil {
 			return err
 		}
+		written[i] = -1
 		size, known := scopes.BlockSize(page[i].Scope)
-		if !known {
+		if !known || page[i].Blocks > 0 && written[page[i].Like] < 0 { // the scope was gone a moment ago
 			continue
 		}
-		line, err := json.Marshal(toJSON(&page[i], size))
+		j := toJSON(&page[i].Reservation, size)
+		if page[i].Blocks > 0 {
+			j.Like, j.LikeBlocks = written[page[i].Like], page[i].Blocks
+		}
+		written[i] = n
+		line, err := json.Marshal(j)
 		if err != nil {
 			return fmt.Errorf("reservation: %w", err)
 		}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -54,6 +55,11 @@ type pageReader struct {
 	reservations, sessions, ranges, pages int
 
 	assumed map[uint64]uint64 // of this page; nil: the peer does not say
+	shared  bool              // this page has common beginnings once
+	prompts []listedPrompt    // of its reservations
+	whole   []uint64          // scratch: a prompt that was put together
+	work    int               // what that has cost on this page, in hashes and steps
+	charged int64             // bytes of prompts on the account
 	pair    []uint64
 	batch   []history.Range
 	names   []history.Name
@@ -62,6 +68,22 @@ type pageReader struct {
 	next    string // the cursor at the end of the page
 	more    bool
 }
+
+// listedPrompt is a prompt as a page lists it: it begins with the first likeBlocks hashes of the
+// prompt like.
+type listedPrompt struct {
+	like, likeBlocks int
+	hashes           []uint64
+}
+
+func (x *listedPrompt) blocks() int { return x.likeBlocks + len(x.hashes) }
+
+const (
+	// maxWork bounds pageReader.work: 10,000 prompts of 26,000 blocks.
+	maxWork = 1 << 28
+	// promptBytes is what a listedPrompt takes beside its hashes.
+	promptBytes = 64
+)
 
 // boundedReader fails when one value takes too many bytes.
 type boundedReader struct {
@@ -113,9 +135,10 @@ func (p *pageReader) page(r io.Reader) error {
 	}
 	p.src = boundedReader{r: r, account: p.account}
 	defer p.src.release()
+	defer p.forgetPrompts()
 	p.dec = json.NewDecoder(&p.src)
 	before := p.next
-	p.next, p.more, p.assumed = "", false, nil
+	p.next, p.more, p.assumed, p.shared = "", false, nil, false
 	if err := p.read(); err != nil {
 		return fmt.Errorf("%w: %w", errSnapshot, err)
 	}
@@ -186,6 +209,8 @@ func (p *pageReader) readKey(key string, k *pageKeys) error {
 		return p.seen()
 	case "assumed":
 		return p.readAssumed(k.have["ended"])
+	case "shared":
+		return p.value(&p.shared)
 	case "next":
 		return p.cursor()
 	case "ended", "leases_ended", "freed", "bookings", "sessions":
@@ -359,10 +384,56 @@ func (p *pageReader) reservation() error {
 		return errOversized
 	}
 	var b reservationJSON
-	if err := p.value(&b); err != nil {
+	err := p.value(&b)
+	if err == nil && p.shared {
+		b.Hashes, err = p.prompt(&b)
+	}
+	if err != nil {
 		return err
 	}
 	return p.sink.onReservation(&b)
+}
+
+// prompt returns all hashes of a reservation, valid until the next call, and keeps what it lists
+// of them for later ones.
+func (p *pageReader) prompt(b *reservationJSON) ([]uint64, error) {
+	x := listedPrompt{b.Like, b.LikeBlocks, b.Hashes}
+	switch {
+	case x.likeBlocks < 0 || x.likeBlocks > 0 && (x.like < 0 || x.like >= len(p.prompts) || x.likeBlocks > p.prompts[x.like].blocks()):
+		return nil, errors.New("is like none on the page")
+	case x.blocks() > maxHashes:
+		return nil, errOversized
+	}
+	bytes := int64(8*len(x.hashes) + promptBytes)
+	if !p.account.Reserve(bytes) {
+		return nil, errNoMemory
+	}
+	p.charged += bytes
+	p.prompts = append(p.prompts, x)
+	if x.likeBlocks == 0 {
+		return x.hashes, nil
+	}
+	if p.work += x.blocks(); p.work > maxWork {
+		return nil, errOversized
+	}
+	p.whole = slices.Grow(p.whole[:0], x.blocks())[:x.blocks()]
+	for to := p.whole; ; {
+		copy(to[x.likeBlocks:], x.hashes)
+		if to = to[:x.likeBlocks]; len(to) == 0 {
+			return p.whole, nil
+		}
+		for x = p.prompts[x.like]; x.likeBlocks >= len(to); x = p.prompts[x.like] { // it adds nothing
+			if p.work++; p.work > maxWork {
+				return nil, errOversized
+			}
+		}
+	}
+}
+
+// forgetPrompts is called at the end of a page.
+func (p *pageReader) forgetPrompts() {
+	p.account.Release(p.charged)
+	p.prompts, p.whole, p.work, p.charged = nil, nil, 0, 0
 }
 
 func (p *pageReader) session() error {
@@ -527,7 +598,7 @@ func (m *snapshotMerge) failed(err error) fetchResult {
 
 // pageURL is the address of the next page.
 func (m *snapshotMerge) pageURL(limit int) string {
-	u := m.request.url + SnapshotPath + "?limit=" + strconv.Itoa(limit)
+	u := m.request.url + SnapshotPath + "?shared=true&limit=" + strconv.Itoa(limit)
 	if m.pages.more {
 		u += "&after=" + url.QueryEscape(m.pages.next)
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/reservations/history"
 )
@@ -59,6 +61,7 @@ func (h *recordedSnapshot) onSession(j *sessionJSON) error {
 
 func (h *recordedSnapshot) onReservation(j *reservationJSON) error {
 	b, err := j.reservation(0)
+	b.Hashes = slices.Clone(b.Hashes)
 	h.reservations = append(h.reservations, b)
 	return err
 }
@@ -71,7 +74,7 @@ func remoteReservation(i uint64) reservations.Reservation {
 		Origin: reservations.Origin{Process: math.MaxUint64 - i%3, Sequence: i}, // 0: does not count
 		Scope:  catalog.Scope{Model: "m \"\u2028\x00<", Tenant: "t"}, ID: fmt.Sprint("r", i),
 		Rank: catalog.Rank{Worker: math.MaxUint64, DP: 3}, PerScope: i%2 == 0,
-		Hashes: []uint64{math.MaxUint64 - i, 2}, PrefillTokens: i, TrackPrefill: i > 0, PrefillDone: i%4 == 1,
+		Hashes: append([]uint64{1, 2, 3}[:i%4:i%4], math.MaxUint64-i, 99), PrefillTokens: i, TrackPrefill: i > 0, PrefillDone: i%4 == 1,
 		ExpectedOutput: &output, Age: time.Duration(i) * time.Second,
 	}
 }
@@ -106,16 +109,20 @@ func TestSnapshotRoundTrip(t *testing.T) {
 	r.Renewed(reservations.Event{Scope: remoteReservation(0).Scope})
 	r.Renewed(reservations.Event{Scope: remoteReservation(0).Scope})
 	r.Booked(reservations.Event{Scope: remoteReservation(0).Scope})
-	for _, limit := range []int{1, 7, n, n + 1, 0} {
+	for i, limit := range []int{1, 7, n, n + 1, 0, 1, 7, n} {
+		shared := i > 4
 		got := &recordedSnapshot{}
 		p := &pageReader{sink: got}
 		for p.pages == 0 || p.more {
 			var page bytes.Buffer
-			if err := r.WriteSnapshot(t.Context(), &page, p.next, limit); err != nil {
+			if err := r.WriteSnapshot(t.Context(), &page, PageRequest{After: p.next, Limit: limit, Shared: shared}); err != nil {
 				t.Fatal(err)
 			}
 			if !json.Valid(page.Bytes()) {
 				t.Fatalf("not JSON: %s", &page)
+			}
+			if like := strings.Contains(page.String(), `"like_blocks"`); like != (shared && limit > 1 && strings.Contains(page.String(), "request_id")) {
+				t.Errorf("limit %d, shared %v: common beginnings once: %v", limit, shared, like)
 			}
 			if first := p.pages == 0; strings.Contains(page.String(), `"ended"`) != first {
 				t.Errorf("page %d: ended is there: %v", p.pages+1, !first)
@@ -145,15 +152,15 @@ func TestSnapshotRoundTrip(t *testing.T) {
 func TestSnapshotPages(t *testing.T) {
 	r, _ := snapshotReplica(t, 3)
 	var page bytes.Buffer
-	if err := r.WriteSnapshot(t.Context(), &page, "nonsense", 5); !errors.Is(err, ErrCursor) || page.Len() > 0 {
+	if err := r.WriteSnapshot(t.Context(), &page, PageRequest{After: "nonsense", Limit: 5}); !errors.Is(err, ErrCursor) || page.Len() > 0 {
 		t.Errorf("%v after %d bytes, want ErrCursor after none", err, page.Len())
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := r.WriteSnapshot(ctx, &page, "", 5); !errors.Is(err, context.Canceled) {
+	if err := r.WriteSnapshot(ctx, &page, PageRequest{Limit: 5}); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v, want Canceled", err)
 	}
-	if err := r.WriteSnapshot(t.Context(), failingWriter{}, "", 5); !errors.Is(err, errWriter) {
+	if err := r.WriteSnapshot(t.Context(), failingWriter{}, PageRequest{Limit: 5}); !errors.Is(err, errWriter) {
 		t.Errorf("%v, want the writer's error", err)
 	}
 }
@@ -171,7 +178,7 @@ func TestSnapshotWithoutScope(t *testing.T) {
 	r.scopes = fixedScopes{}
 	got := &recordedSnapshot{}
 	var page bytes.Buffer
-	if err := r.WriteSnapshot(t.Context(), &page, "", 5); err != nil {
+	if err := r.WriteSnapshot(t.Context(), &page, PageRequest{Limit: 5}); err != nil {
 		t.Fatal(err)
 	}
 	if err := (&pageReader{sink: got}).page(&page); err != nil || len(got.reservations) > 0 {
@@ -181,6 +188,54 @@ func TestSnapshotWithoutScope(t *testing.T) {
 
 const goodPage = `{"process_id":1,"sequence":2,"renewals":3,"seen":{"3":4},"assumed":{"5":0},"ended":{"5":[[1,2],[4,4]]},"future":[{"a":1}],"bookings":[` +
 	`{"origin_process":9,"origin_sequence":8,"model_name":"m","tenant_id":"t","block_size":16,"request_id":"r","worker_id":1,"dp_rank":0,"age_ms":5,"sequence_hashes":[1]}],"next":null}`
+
+// TestReadPrompts proves how prompts that are like others on the page are put together, and what
+// is refused of them.
+func TestReadPrompts(t *testing.T) {
+	page := func(prompts ...string) string {
+		var list []string
+		for _, p := range prompts {
+			list = append(list, `{"origin_process":9,"origin_sequence":8,"block_size":16,`+p+`}`)
+		}
+		return `{"process_id":1,"sequence":2,"shared":true,"bookings":[` + strings.Join(list, ",") + `],"next":null}`
+	}
+	const first = `"sequence_hashes":[1,2,3]`
+	for _, tt := range []struct {
+		page string
+		want [][]uint64 // nil: refused
+	}{
+		{page(first, `"like_blocks":2,"sequence_hashes":[4]`, `"like":1,"like_blocks":1,"sequence_hashes":[5]`, `"like":2,"like_blocks":2,"sequence_hashes":[]`,
+			`"like":1,"like_blocks":3,"sequence_hashes":[6]`), [][]uint64{{1, 2, 3}, {1, 2, 4}, {1, 5}, {1, 5}, {1, 2, 4, 6}}},
+		{page(first, `"like_blocks":4,"sequence_hashes":[4]`), nil},
+		{page(first, `"like_blocks":-1,"sequence_hashes":[4]`), nil},
+		{page(first, `"like":1,"like_blocks":1,"sequence_hashes":[4]`), nil},
+		{page(first, `"like":-1,"like_blocks":1,"sequence_hashes":[4]`), nil},
+	} {
+		got := &recordedSnapshot{}
+		account := memory.NewAccount("x", 1<<20)
+		err := (&pageReader{sink: got, account: account}).page(strings.NewReader(tt.page))
+		if (err == nil) != (tt.want != nil) || account.Used() != 0 {
+			t.Errorf("%s: %v, %d on the account", tt.page, err, account.Used())
+		}
+		for i := range tt.want {
+			if !slices.Equal(got.reservations[i].Hashes, tt.want[i]) {
+				t.Errorf("%d: %v, want %v", i, got.reservations[i].Hashes, tt.want[i])
+			}
+		}
+	}
+	small := memory.NewAccount("x", 100)
+	if err := (&pageReader{sink: &recordedSnapshot{}, account: small}).page(strings.NewReader(page(first, first))); !errors.Is(err, errNoMemory) {
+		t.Errorf("without memory: %v", err)
+	}
+	many := make([]string, 25_000) // each is like the one before
+	for i := range many {
+		many[i] = fmt.Sprintf(`"like":%d,"like_blocks":1,"sequence_hashes":[]`, i-1)
+	}
+	many[0] = `"sequence_hashes":[1]`
+	if err := (&pageReader{sink: &recordedSnapshot{}}).page(strings.NewReader(page(many...))); !errors.Is(err, errOversized) {
+		t.Errorf("much work: %v", err)
+	}
+}
 
 // TestReadRefuses proves that a page is taken as a whole or not at all.
 func TestReadRefuses(t *testing.T) {
@@ -288,7 +343,7 @@ func TestMergeFetchesPages(t *testing.T) {
 	if f.err != nil || f.sequence != 2 || f.renewals != 3 || !f.refused {
 		t.Errorf("%+v; want numbers 2 and 3, and a refused reservation", f)
 	}
-	want := []string{"http://p:1/replica_sync/snapshot?limit=1000", "http://p:1/replica_sync/snapshot?limit=1000&after=a+b"}
+	want := []string{"http://p:1/replica_sync/snapshot?shared=true&limit=1000", "http://p:1/replica_sync/snapshot?shared=true&limit=1000&after=a+b"}
 	if diff := cmp.Diff(want, web.asked); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -378,7 +433,7 @@ func (s *steps) Read(p []byte) (int, error) {
 func FuzzReadSnapshot(f *testing.F) {
 	r, _ := snapshotReplica(f, 5)
 	var page bytes.Buffer
-	if err := r.WriteSnapshot(f.Context(), &page, "", 3); err != nil {
+	if err := r.WriteSnapshot(f.Context(), &page, PageRequest{Limit: 3}); err != nil {
 		f.Fatal(err)
 	}
 	f.Add(page.Bytes())

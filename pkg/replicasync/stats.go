@@ -117,6 +117,8 @@ const (
 	dropForeign   // in the name of a process for which another endpoint speaks
 	dropJump      // numbers beyond what the process's snapshot confirms
 	dropProcesses // too many processes at one endpoint
+	// A reservation whose prefix is not known here. Its number counts as lost.
+	dropUnknownPrefix
 
 	// Own events that were not sent. Their numbers are used up.
 
@@ -147,6 +149,7 @@ var reasonTexts = [numReasons]string{
 	dropForeign:       "foreign",
 	dropJump:          "jump",
 	dropProcesses:     "too_many_processes",
+	dropUnknownPrefix: "unknown_prefix",
 	dropSendQueueFull: "send_queue_full",
 	dropSendOversized: "send_oversized",
 	dropSendFailed:    "send_failed",
@@ -174,6 +177,8 @@ func reasonOf(v reservations.ApplyResult) reason {
 		return dropWrongRank
 	case reservations.Full:
 		return dropFull
+	case reservations.UnknownPrefix:
+		return dropUnknownPrefix
 	}
 	return dropUnknownID
 }

@@ -22,7 +22,7 @@ import (
 // PrefillComplete takes the reservation's prefill tokens off its rank, and renews
 // its lease if it has one. Repeating it is not an error. ErrNotFound if no live
 // reservation has the id.
-func (l *Ledger) PrefillComplete(id string) error { return l.withEntry(id, nil, l.prefillComplete) }
+func (l *Ledger) PrefillComplete(id string) error { return l.withEntry(id, nil, l.prefillReported) }
 
 // PrefillInferred is PrefillComplete for a caller that infers the end of the prefill
 // without a report of it. A PrefillObserver gets Unreported, as for output before a
@@ -36,7 +36,7 @@ func (l *Ledger) PrefillInferred(id string) error {
 
 // PrefillCompleteIn is PrefillComplete among the reservations of one scope.
 func (l *Ledger) PrefillCompleteIn(sc catalog.Scope, id string) error {
-	return l.withEntryIn(sc, id, l.prefillComplete)
+	return l.withEntryIn(sc, id, l.prefillReported)
 }
 
 // OutputBlock adds one generated block to the reservation. With a fraction, in [0, 1],
@@ -86,7 +86,12 @@ func (l *Ledger) FreeIn(sc catalog.Scope, id string) error {
 	return err
 }
 
-// prefillComplete and free need the lock of r's scope.
+// prefillReported, prefillComplete and free need the lock of r's scope.
+func (l *Ledger) prefillReported(r *entry) {
+	r.scope.loads[r.slot].signs++
+	l.prefillComplete(r)
+}
+
 func (l *Ledger) prefillComplete(r *entry) {
 	r.scope.observeCompletion(r)
 	r.scope.endPrefill(r)

@@ -103,6 +103,7 @@ type load struct {
 	decayed uint64   // how many of these blocks have a deficit
 	held    []*entry
 	queue   *queue // nil: none is kept
+	signs   uint64 // see View.Signs
 }
 
 // reweigh accounts for n blocks whose deficit changes.

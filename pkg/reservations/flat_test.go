@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/container/keyhash"
+	"github.com/select-service/select-service/internal/container/offheap"
 	"github.com/select-service/select-service/internal/container/slotset"
 )
 
@@ -77,7 +78,7 @@ func TestFlatTrim(t *testing.T) {
 // while all are widened and while empty chunks are given back.
 func TestWordArena(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
-	sets, want := wordArena{words: 1}, make(map[uint32]uint32) // set: only member
+	sets, want := wordArena{mem: new(offheap.Memory), words: 1}, make(map[uint32]uint32) // set: only member
 	for step := range 20_000 {
 		grow := step/2_500%2 == 0
 		if len(want) == 0 || rnd.IntN(10) < 7 == grow {

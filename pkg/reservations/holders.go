@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/select-service/select-service/internal/container/keyhash"
+	"github.com/select-service/select-service/internal/container/offheap"
 	"github.com/select-service/select-service/internal/container/slotset"
 )
 
@@ -27,8 +28,8 @@ type holders struct {
 	sets  wordArena
 }
 
-func newHolders() holders {
-	return holders{pairs: flat{key: keyhash.New()}, sets: wordArena{words: 1}}
+func newHolders(mem *offheap.Memory) holders {
+	return holders{pairs: flat{key: keyhash.New()}, sets: wordArena{mem: mem, words: 1}}
 }
 
 const (
@@ -82,6 +83,25 @@ func (h *holders) spill(e *owners, owner, deficit, holders uint32) {
 	p, _ := h.pairs.put(pairKey(set, owner))
 	p.a, p.b = deficit, holders
 	e.a, e.b = set|spilled, 1
+}
+
+// has reports whether slot is an owner.
+func (h *holders) has(e *owners, slot uint32) bool {
+	switch {
+	case e.none():
+		return false
+	case e.a&spilled != 0:
+		return slotset.Set(h.sets.get(e.a & ownerMask)).Has(slot)
+	}
+	return e.a&ownerMask == slot
+}
+
+// any returns an owner; there must be one.
+func (h *holders) any(e *owners) uint32 {
+	if e.a&spilled != 0 {
+		return firstBit(h.sets.get(e.a & ownerMask))
+	}
+	return e.a & ownerMask
 }
 
 // release removes one holder on slot, which must have one. last reports whether it was the
@@ -209,7 +229,7 @@ func (h *holders) forget(e *owners) {
 // reset gives all memory back. To be called only when nothing is held.
 func (h *holders) reset() {
 	h.pairs.reset()
-	h.sets = wordArena{words: h.sets.words}
+	h.sets.reset()
 }
 
 // setsPerChunk is how many sets are allocated at once.
@@ -219,6 +239,7 @@ const setsPerChunk = 256
 // dense numbers. Memory moves in chunks: no pointer per set, and a chunk whose
 // sets are all free is given back by trim.
 type wordArena struct {
+	mem    *offheap.Memory
 	words  int // 64-bit words per set
 	chunks []setChunk
 	live   int // sets
@@ -228,7 +249,7 @@ type wordArena struct {
 }
 
 type setChunk struct {
-	bits []uint64 // setsPerChunk sets; nil when given back
+	bits []uint64 // setsPerChunk sets, see wordArena.newBits; nil when given back
 	live int
 	used int // sets [0, used) were handed out at least once
 	// free is 1 + the first set in the list of returned ones, 0 for none; the first
@@ -252,7 +273,7 @@ func (o *wordArena) alloc() uint32 {
 	}
 	c := &o.chunks[o.lowest]
 	if c.bits == nil {
-		*c = setChunk{bits: make([]uint64, setsPerChunk*o.words)}
+		*c = setChunk{bits: o.newBits(o.lowest, o.words)}
 	}
 	c.live++
 	o.live++
@@ -265,6 +286,21 @@ func (o *wordArena) alloc() uint32 {
 	}
 	clear(c.bits[i*o.words : (i+1)*o.words])
 	return uint32(o.lowest*setsPerChunk + i)
+}
+
+// newBits returns the memory of chunk n. That of the first one is on the collector's heap, so that
+// a ledger of few blocks, which may be one of many, leaves nothing behind when it is dropped.
+func (o *wordArena) newBits(n, words int) []uint64 {
+	if n == 0 {
+		return make([]uint64, setsPerChunk*words)
+	}
+	return offheap.Make[uint64](o.mem, setsPerChunk*words)
+}
+
+func (o *wordArena) freeBits(n int, bits []uint64) {
+	if n > 0 {
+		offheap.Free(o.mem, bits)
+	}
 }
 
 // release returns a set to the arena.
@@ -288,10 +324,11 @@ func (o *wordArena) widen(words int) {
 		if c.bits == nil {
 			continue
 		}
-		wide := make([]uint64, setsPerChunk*words)
+		wide := o.newBits(n, words)
 		for i := range c.used {
 			copy(wide[i*words:], c.bits[i*o.words:(i+1)*o.words])
 		}
+		o.freeBits(n, c.bits)
 		c.bits = wide
 	}
 	o.words = words
@@ -301,6 +338,7 @@ func (o *wordArena) widen(words int) {
 func (o *wordArena) trim() {
 	for n := range o.chunks {
 		if c := &o.chunks[n]; c.live == 0 {
+			o.freeBits(n, c.bits)
 			*c = setChunk{}
 		}
 	}
@@ -310,6 +348,14 @@ func (o *wordArena) trim() {
 	}
 	o.chunks = o.chunks[:end]
 	o.lowest = min(o.lowest, end)
+}
+
+// reset gives all memory back.
+func (o *wordArena) reset() {
+	for n := range o.chunks {
+		o.freeBits(n, o.chunks[n].bits)
+	}
+	*o = wordArena{mem: o.mem, words: o.words}
 }
 
 func setBit(set []uint64, slot uint32)   { set[slot/64] |= 1 << (slot % 64) }

@@ -27,7 +27,7 @@ func (l *leading) find(b *prefixes, hashes []uint64, slots int) (m match) {
 	l.depths.Take(lo, l.matching[lo:hi])
 	for {
 		before := m.n
-		if m, more = b.step(m, hashes); !more {
+		if m, more = b.step(m, hashes[m.n:]); !more {
 			break
 		}
 		if l.intersect(h, &b.nodes[m.node].owners, lo, hi) {

@@ -131,7 +131,9 @@ type Ledger struct {
 	now     func() time.Time
 	start   time.Time // deadlines are durations since then
 	obs     Observer
-	ids     *ids
+	// observed: obs is not the one that does nothing.
+	observed bool
+	ids      *ids
 	// Reservations that are no longer live: numbered and unnumbered ones of other
 	// processes, and own ones that expired. named has what processes other than the
 	// one that accepted a numbered reservation have reported about it.
@@ -174,7 +176,8 @@ type counters struct {
 // accepts from those of all other replicas; a program must choose a new one at every
 // start.
 func New(process uint64, now func() time.Time, obs Observer) *Ledger {
-	if obs == nil {
+	observed := obs != nil
+	if !observed {
 		obs = noObserver{}
 	}
 	return &Ledger{
@@ -182,6 +185,7 @@ func New(process uint64, now func() time.Time, obs Observer) *Ledger {
 		now:        now,
 		start:      now(),
 		obs:        obs,
+		observed:   observed,
 		ids:        newIDs(),
 		numbered:   history.NewNumbered(process),
 		named:      history.NewNamed(),
@@ -353,6 +357,7 @@ func (l *Ledger) dropIfEmpty(s *scope) {
 	defer s.mu.Unlock()
 	if s.ranks.Len() == 0 && !s.dropped {
 		s.dropped = true
+		s.blocks.free()
 		delete(l.scopes, s.name)
 	}
 }
@@ -397,6 +402,7 @@ type Event struct {
 	PerScope bool
 
 	Hashes         []uint64 // as in the Request; read only
+	Prefix         Prefix   // of Hashes, the zero one if there is none
 	PrefillTokens  uint64   // as in the Placement, whether tracked or not
 	TrackPrefill   bool
 	ExpectedOutput *uint32

@@ -238,7 +238,7 @@ func TestAccountIsReal(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		grown := heapInUse() - before
+		grown := heapInUse() - before + l.scope(catalog.Scope{}).blocks.chunks.mem.Outside()
 		used := account.Used()
 		t.Logf("%d live, %d + %d blocks: %d bytes on the account, %d in use", c.live, c.shared, c.own, used, grown)
 		if most := int64(c.live*(1536+blockBytes*c.own) + blockBytes*c.shared + 4096); used > most {

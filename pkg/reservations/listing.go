@@ -68,34 +68,67 @@ const blocksPerLock = 1 << 16
 // further ones after next. A walk over all pages contains every reservation that is
 // live during the whole walk, and none twice. Hashes are copies.
 func (l *Ledger) Reservations(after Cursor, limit int) (page []Reservation, next Cursor, more bool) {
+	next, more = l.list(after, limit, allHashes, func(x *listed, at time.Duration) { page = append(page, x.reservation(at)) })
+	return page, next, more
+}
+
+// ListedReservation is a Reservation on a page whose prompts have their common beginnings once.
+type ListedReservation struct {
+	Reservation
+	// Like is the index of an earlier one on the page, if Blocks is not 0: the prompt begins
+	// with the first Blocks hashes of that one's, and Hashes are those after them.
+	Like, Blocks int
+}
+
+// ListedReservations is Reservations with common beginnings once, or a few times on a long page.
+func (l *Ledger) ListedReservations(after Cursor, limit int) (page []ListedReservation, next Cursor, more bool) {
+	next, more = l.list(after, limit, newHashes, func(x *listed, at time.Duration) {
+		page = append(page, ListedReservation{x.reservation(at), x.like, x.blocks})
+	})
+	return page, next, more
+}
+
+// list is Reservations; it calls add for each one.
+func (l *Ledger) list(after Cursor, limit int, wanted hashesWanted, add func(x *listed, at time.Duration)) (next Cursor, more bool) {
 	if after.process != l.process {
 		after = Cursor{}
 	}
 	limit = max(limit, 1)
 	next, next.process = after, l.process
 	var buf []listed
-	at := l.at()
+	at, n := l.at(), 0
 	for _, s := range l.scopesFrom(after.scope) {
 		if s.number != next.scope {
 			next.scope, next.serial = s.number, 0
 		}
 		for more := true; more; {
-			buf, next.serial, more = s.list(buf[:0], next.serial, limit-len(page), true)
-			for _, x := range buf {
-				page = append(page, x.reservation(at))
+			buf, next.serial, more = s.list(buf[:0], next.serial, limit-n, wanted)
+			for i := range buf {
+				buf[i].like += n
+				add(&buf[i], at)
 			}
-			if len(page) == limit {
-				return page, next, true
+			if n += len(buf); n == limit {
+				return next, true
 			}
 		}
 	}
-	return page, next, false
+	return next, false
 }
+
+// hashesWanted says which hashes a walk over reservations reads.
+type hashesWanted uint8
+
+const (
+	noHashes hashesWanted = iota
+	allHashes
+	newHashes // see ListedReservation
+)
 
 // listed is a reservation with its variable part at one moment.
 type listed struct {
 	*entry
 	hashes                   []uint64 // nil unless wanted
+	like, blocks             int      // as in ListedReservation, within one call of scope.list
 	prefillDone              bool
 	accepted, lease, renewed time.Duration
 }
@@ -127,27 +160,51 @@ func (x *listed) reservation(at time.Duration) Reservation {
 	}
 }
 
-// list appends to buf at most limit live reservations after a serial, with their hashes if
-// these are wanted. It may stop
+// list appends to buf, which is empty, at most limit live reservations after a serial, with the
+// hashes that are wanted. It may stop
 // early: last is the serial that it reached, more reports whether records are left.
-func (s *scope) list(buf []listed, serial uint64, limit int, hashes bool) (found []listed, last uint64, more bool) {
+func (s *scope) list(buf []listed, serial uint64, limit int, wanted hashesWanted) (found []listed, last uint64, more bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
+	var runs map[uint32]int // the runs that have been listed, with the index of a reservation of each
 	i, end, blocks := s.entries.after(serial), 0, 0
 	for end = min(i+recordsPerLock, len(s.entries.records)); i < end && limit > 0 && blocks < blocksPerLock; i++ {
 		x := s.entries.records[i]
 		serial = x.serial
 		if r := x.entry; r != nil {
 			x := r.list()
-			if hashes {
+			switch wanted {
+			case noHashes:
+			case allHashes:
 				x.hashes = s.hashes(r)
-				blocks += len(x.hashes)
+			case newHashes:
+				if runs == nil {
+					runs = make(map[uint32]int)
+				}
+				s.listNew(&x, runs, len(buf))
 			}
+			blocks += len(x.hashes)
 			buf = append(buf, x)
 			limit--
 		}
 	}
 	return buf, serial, i < len(s.entries.records)
+}
+
+// listNew lists the prompt of x, which is the reservation of that index, but for what it shares
+// with earlier ones.
+func (s *scope) listNew(x *listed, runs map[uint32]int, index int) {
+	b := &s.blocks
+	x.blocks = int(x.entry.blocks)
+	for id := x.tail; id != 0; id = b.nodes[id].parent {
+		if like, found := runs[id]; found {
+			x.like = like
+			break
+		}
+		runs[id] = index
+		x.blocks -= int(b.nodes[id].n)
+	}
+	x.hashes = b.appendAfter(nil, s.match(x.entry), x.blocks)
 }
 
 // eachListed calls f, without a lock, with lists of reservations of one scope each.
@@ -158,7 +215,7 @@ func (l *Ledger) eachListed(f func(*scope, []listed)) {
 	for _, s := range l.scopesFrom(0) {
 		serial := uint64(0)
 		for more := true; more; {
-			buf, serial, more = s.list(buf[:0], serial, recordsPerLock, false)
+			buf, serial, more = s.list(buf[:0], serial, recordsPerLock, noHashes)
 			f(s, buf)
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"math/bits"
 )
 
-// LoadOrder orders ranks by a weighted sum of their loads. The weights are not negative.
+// LoadOrder orders ranks by a weighted sum of their loads, foreign load included. The weights are not negative.
 type LoadOrder struct {
 	Token   float64 // per token of unfinished prefill
 	Block   float64 // per active block
@@ -48,7 +48,7 @@ func (s *scope) keepOrder(o LoadOrder) {
 	n := (max(s.slots, 1) + 63) / 64
 	s.order = &loadSums{order: o, sums: make([]float64, 64*n), words: make([]wordSums, n)}
 	for slot := range s.ranks.All() {
-		s.order.sums[slot] = o.sum(s.loadOf(slot))
+		s.order.sums[slot] = o.sum(s.totalOf(slot))
 		s.order.words[slot/64].ranks |= 1 << (slot % 64)
 	}
 	for w := range s.order.words {
@@ -73,7 +73,7 @@ func (s *scope) reorder(slot uint32) {
 	w.ranks &^= 1 << (slot % 64)
 	if _, known := s.ranks.Rank(slot); known {
 		w.ranks |= 1 << (slot % 64)
-		t.sums[slot] = t.order.sum(s.loadOf(slot))
+		t.sums[slot] = t.order.sum(s.totalOf(slot))
 	}
 	s.describe(int(slot / 64))
 }
@@ -89,7 +89,7 @@ func (s *scope) describe(word int) {
 		switch sum := t.sums[slot]; {
 		case d.equal == 0 || sum < d.least:
 			d.next, d.least, d.equal, first = d.least, sum, bit, slot
-		case sum == d.least && s.loadOf(slot) == s.loadOf(first):
+		case sum == d.least && s.totalOf(slot) == s.totalOf(first):
 			d.equal |= bit
 		case sum < d.next:
 			d.next = sum
@@ -196,12 +196,12 @@ func (v *View) same(l *LeastLoad, word int, in uint64) (same uint64) {
 	if w.least > l.Sum {
 		return 0
 	}
-	load := v.scope.loadOf(l.Slot)
-	if first := uint32(word*64 + bits.TrailingZeros64(w.equal)); w.equal != 0 && v.scope.loadOf(first) == load {
+	load := v.scope.totalOf(l.Slot)
+	if first := uint32(word*64 + bits.TrailingZeros64(w.equal)); w.equal != 0 && v.scope.totalOf(first) == load {
 		return in & w.equal
 	}
 	for m := in; m != 0; m &= m - 1 {
-		if slot := uint32(word*64 + bits.TrailingZeros64(m)); t.sums[slot] == l.Sum && v.scope.loadOf(slot) == load {
+		if slot := uint32(word*64 + bits.TrailingZeros64(m)); t.sums[slot] == l.Sum && v.scope.totalOf(slot) == load {
 			same |= m & -m
 		}
 	}

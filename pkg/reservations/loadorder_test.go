@@ -12,7 +12,7 @@ import (
 )
 
 // TestLoadOrder: over random histories, the description of the ranks of any set of slots
-// is that of a list of their loads.
+// is that of a list of their loads and foreign loads.
 func TestLoadOrder(t *testing.T) {
 	orders := []LoadOrder{{Token: 1. / 16, Block: 1}, {Block: 1, Request: 0.1}, {Request: 1}, {Token: 1. / 24, Block: 1, Request: 0.3}, {Token: math.MaxFloat64, Block: 1}}
 	for seed := range uint64(200) {
@@ -23,7 +23,9 @@ func TestLoadOrder(t *testing.T) {
 		for step := range 300 {
 			slot := r.Uint32N(n)
 			rank := catalog.Rank{Worker: uint64(slot)}
-			switch r.IntN(8) {
+			switch r.IntN(9) {
+			case 8:
+				l.SetEngineLoads(testScope, drawnLoads(r, n, tokens))
 			case 0:
 				l.RemoveRank(testScope, slot)
 			case 1, 2:
@@ -53,6 +55,17 @@ func TestLoadOrder(t *testing.T) {
 	}
 }
 
+// drawnLoads draws what the engines of up to four ranks say.
+func drawnLoads(r *rand.Rand, slots uint32, tokens uint64) (loads []RankEngineLoad) {
+	for range 1 + r.IntN(4) {
+		slot := r.Uint32N(slots)
+		loads = append(loads, RankEngineLoad{slot, catalog.Rank{Worker: uint64(slot)}, EngineLoad{
+			Foreign: Foreign{Requests: r.Uint32N(3), PrefillTokens: 16 * r.Uint64N(tokens), Blocks: r.Uint64N(4)},
+		}})
+	}
+	return loads
+}
+
 func checkOrder(t *testing.T, l *Ledger, order LoadOrder, r *rand.Rand) {
 	set := make([]uint64, r.IntN(4))
 	for i := range set {
@@ -67,8 +80,8 @@ func checkOrder(t *testing.T, l *Ledger, order LoadOrder, r *rand.Rand) {
 		least, most := math.Inf(1), math.Inf(-1)
 		for slot := range uint32(v.Slots()) {
 			if v.Known(slot, catalog.Rank{Worker: uint64(slot)}) && int(slot/64) < len(set) && set[slot/64]>>(slot%64)&1 == 1 {
-				loads[slot] = v.Load(slot)
-				least, most = min(least, order.sum(v.Load(slot))), max(most, order.sum(v.Load(slot)))
+				loads[slot] = v.Total(slot)
+				least, most = min(least, order.sum(v.Total(slot))), max(most, order.sum(v.Total(slot)))
 			}
 		}
 		if got.Any != (len(loads) > 0) {

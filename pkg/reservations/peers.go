@@ -55,7 +55,7 @@ func (m *room) takeFrom(r *entry, from source) (displaced []*entry, ok bool) {
 
 	most := int64(m.limits.Reservations)
 	tooMany := m.live.Add(1) > most-most/remoteShare && most > 0
-	noMemory := account != nil && account.Used() > account.Limit()-account.Limit()/remoteShare || !account.TryReserve(bytes)
+	noMemory := m.memoryUsedUp() || !account.TryReserve(bytes)
 	switch {
 	case noMemory:
 		displaced = p.giveWay(share, (*peerShare).memory, int64(r.charge))
@@ -80,6 +80,19 @@ func (m *room) takeFrom(r *entry, from source) (displaced []*entry, ok bool) {
 	share.add(r)
 	p.bySource[from] = share
 	return displaced, true
+}
+
+// memoryUsedUp reports whether no memory is left for reservations of other processes unless some
+// are displaced.
+func (m *room) memoryUsedUp() bool {
+	account := m.limits.Memory
+	return account != nil && account.Used() > account.Limit()-account.Limit()/remoteShare
+}
+
+// usedUp is memoryUsedUp for memory and number.
+func (m *room) usedUp() bool {
+	most := int64(m.limits.Reservations)
+	return m.memoryUsedUp() || most > 0 && m.live.Load() >= most-most/remoteShare
 }
 
 // chargesOf returns the sum of the charges in bytes.

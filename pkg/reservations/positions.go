@@ -1,12 +1,16 @@
 package reservations
 
-import "github.com/select-service/select-service/internal/container/keyhash"
+import (
+	"github.com/select-service/select-service/internal/container/keyhash"
+	"github.com/select-service/select-service/internal/container/offheap"
+)
 
 // positions finds where in the arena of a prefixes a hash stands. It stores no hashes: a cell
 // is a tag and a position in one word, so that growing and shifting read nothing else. Like
 // flat it is divided into segments that grow one by one. They grow by a third, not to twice
 // their size: a full segment takes 11 bytes a block and a new one 15.
 type positions struct {
+	mem  *offheap.Memory
 	key  keyhash.Key
 	segs *[segments]cells // nil while nothing was ever stored
 	live int
@@ -100,7 +104,7 @@ func (t *positions) find(hash uint64, in *wordArena) uint32 {
 func (t *positions) putNew(hash, sum uint64, at uint32, in *wordArena) bool {
 	c, tag := &t.segs[sum>>(64-segmentBits)], tagOf(sum)
 	if 4*(c.live+1) > 3*len(c.words) {
-		c.resize(max(minCells, len(c.words)*4/3))
+		c.resize(t.mem, max(minCells, len(c.words)*4/3))
 	}
 	i := c.home(tag)
 	for ; c.words[i] != 0; i = c.next(i) {
@@ -145,14 +149,15 @@ func (t *positions) remove(sum uint64, at uint32) {
 	c.words[hole] = 0
 }
 
-func (c *cells) resize(n int) {
+func (c *cells) resize(mem *offheap.Memory, n int) {
 	old := c.words
-	c.words = make([]uint64, n)
+	c.words = offheap.Make[uint64](mem, n)
 	for _, w := range old {
 		if w != 0 {
 			c.put(w)
 		}
 	}
+	offheap.Free(mem, old)
 }
 
 // trim gives back the spare memory of segment i.
@@ -162,11 +167,19 @@ func (t *positions) trim(i int) {
 	}
 	switch c := &t.segs[i]; {
 	case c.live == 0:
+		offheap.Free(t.mem, c.words)
 		c.words = nil
 	case 3*c.live < len(c.words) && len(c.words) > minCells:
-		c.resize(max(minCells, 2*c.live))
+		c.resize(t.mem, max(minCells, 2*c.live))
 	}
 }
 
 // reset gives all memory back.
-func (t *positions) reset() { t.segs, t.live = nil, 0 }
+func (t *positions) reset() {
+	if t.segs != nil {
+		for i := range t.segs {
+			offheap.Free(t.mem, t.segs[i].words)
+		}
+	}
+	t.segs, t.live = nil, 0
+}

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/select-service/select-service/internal/container/keyhash"
+	"github.com/select-service/select-service/internal/container/offheap"
 )
 
 // prefixes holds the active prompts of a scope as a prefix tree. A node is a run of blocks with
@@ -78,10 +79,11 @@ func (b *prefixes) hashesOf(chunk uint32) []uint64 {
 }
 
 func newPrefixes() prefixes {
+	mem := new(offheap.Memory)
 	b := prefixes{
-		chunks:    wordArena{words: chunkWords},
-		positions: positions{key: keyhash.New()},
-		holders:   newHolders(),
+		chunks:    wordArena{mem: mem, words: chunkWords},
+		positions: positions{mem: mem, key: keyhash.New()},
+		holders:   newHolders(mem),
 		mixed:     flat{key: keyhash.New()},
 	}
 	b.reset()
@@ -111,31 +113,42 @@ func (b *prefixes) child(parent uint32, hash uint64) uint32 {
 	return b.children[childKey{parent, hash}]
 }
 
-// step continues m by one node. It is false if the prompt goes no further.
-func (b *prefixes) step(m match, hashes []uint64) (match, bool) {
-	if m.n == len(hashes) || m.at != b.nodes[m.node].n {
+// step continues m by one node; rest are the prompt's blocks after m. It is false if the prompt
+// goes no further.
+func (b *prefixes) step(m match, rest []uint64) (match, bool) {
+	if len(rest) == 0 || m.at != b.nodes[m.node].n {
 		return m, false
 	}
-	id := b.child(m.node, hashes[m.n])
+	id := b.child(m.node, rest[0])
 	if id == 0 {
 		return m, false
 	}
-	at := b.common(&b.nodes[id], hashes[m.n:])
+	at := b.common(&b.nodes[id], 0, rest)
 	return match{id, at, m.n + int(at)}, true
 }
 
-// walk follows a prompt as far as it goes.
-func (b *prefixes) walk(hashes []uint64) (m match) {
+// walk follows a prompt from m on as far as it goes; rest are its blocks after m.
+func (b *prefixes) walk(m match, rest []uint64) match {
+	begin := m.n
+	if nd := &b.nodes[m.node]; m.at < nd.n {
+		k := b.common(nd, m.at, rest)
+		m.at, m.n = m.at+k, m.n+int(k)
+	}
 	for more := true; more; {
-		m, more = b.step(m, hashes)
+		m, more = b.step(m, rest[m.n-begin:])
 	}
 	return m
 }
 
-// common returns how many blocks of a node the hashes begin with.
-func (b *prefixes) common(nd *node, hashes []uint64) (n uint32) {
+// common returns how many blocks of a node, from block at on, the hashes begin with.
+func (b *prefixes) common(nd *node, at uint32, hashes []uint64) (n uint32) {
 	for chunk := nd.first; chunk != 0 && len(hashes) > 0; chunk = b.next(chunk) {
 		run := b.hashesOf(chunk)
+		if int(at) >= len(run) {
+			at -= uint32(len(run))
+			continue
+		}
+		run, at = run[at:], 0
 		k := min(len(run), len(hashes))
 		if !slices.Equal(run[:k], hashes[:k]) {
 			for i := 0; run[i] == hashes[i]; i++ {
@@ -149,22 +162,22 @@ func (b *prefixes) common(nd *node, hashes []uint64) (n uint32) {
 	return n
 }
 
-// hold adds one holder on slot to a prompt's blocks, of which m is the walk. tail, the node in
-// which the prompt ends, names it from now on; fresh is the number of its blocks that are new
-// on slot. Nothing changes, and ok is false, if a hash would be in the tree twice or is mixed:
-// see holdMixed.
-func (b *prefixes) hold(hashes []uint64, m match, slot uint32) (tail uint32, fresh uint64, ok bool) {
-	first, last, ok := b.store(hashes[m.n:])
+// hold adds one holder on slot to a prompt's blocks, of which m is the walk; rest are those after
+// it. tail, the node in which the prompt ends, names it from now on; fresh is the number of its
+// blocks that are new on slot. Nothing changes, and ok is false, if a hash would be in the tree
+// twice or is mixed: see holdMixed.
+func (b *prefixes) hold(rest []uint64, m match, slot uint32) (tail uint32, fresh uint64, ok bool) {
+	first, last, ok := b.store(rest)
 	if !ok {
 		return 0, 0, false
 	}
-	tail = b.grow(m, first, last, uint32(len(hashes)-m.n), 0)
+	tail = b.grow(m, first, last, uint32(len(rest)), 0)
 	return tail, b.count(tail, slot), true
 }
 
 // holdMixed is hold for a prompt without repeats that has mixed hashes, or makes some mixed.
 func (b *prefixes) holdMixed(hashes []uint64, slot uint32) (tail uint32, fresh uint64) {
-	m := b.walk(hashes)
+	m := b.walk(match{}, hashes)
 	if b.nodes[m.node].n != m.at { // first: the rest of the node may have some of these hashes
 		m.node = b.split(m.node, m.at)
 	}
@@ -545,16 +558,53 @@ func (b *prefixes) decay(tail, slot, deficit uint32, changed func(n uint64, form
 	}
 }
 
-// list returns the n hashes of a prompt that ends in tail.
-func (b *prefixes) list(tail uint32, n int) []uint64 {
-	out := make([]uint64, n)
-	for id := tail; id != 0; id = b.nodes[id].parent {
-		nd := &b.nodes[id]
-		n -= int(nd.n)
-		at := n
-		for chunk := nd.first; chunk != 0; chunk = b.next(chunk) {
-			at += copy(out[at:], b.hashesOf(chunk))
+// end returns the match of a whole prompt, of n blocks, that ends in tail.
+func (b *prefixes) end(tail uint32, n int) match { return match{tail, b.nodes[tail].n, n} }
+
+// at returns the match of the first n blocks, at least one, of a prompt whose match is m.
+func (b *prefixes) at(m match, n int) match {
+	for m.n-int(m.at) >= n {
+		m.n -= int(m.at)
+		m.node = b.nodes[m.node].parent
+		m.at = b.nodes[m.node].n
+	}
+	return match{m.node, m.at - uint32(m.n-n), n}
+}
+
+// passes reports whether a prompt that ends in tail has the blocks of a node. It looks at a
+// bounded number of runs.
+func (b *prefixes) passes(tail, id uint32) bool {
+	for range maxRuns {
+		switch tail {
+		case id:
+			return true
+		case 0:
+			return false
 		}
+		tail = b.nodes[tail].parent
+	}
+	return false
+}
+
+// maxRuns is how many runs of a prompt passes looks at.
+const maxRuns = 64
+
+// list returns the hashes up to m.
+func (b *prefixes) list(m match) []uint64 { return b.appendAfter(nil, m, 0) }
+
+// appendAfter appends the hashes of the nodes up to m whose blocks are after the first n of the
+// prompt; n is at the end of a node.
+func (b *prefixes) appendAfter(out []uint64, m match, n int) []uint64 {
+	begin := len(out)
+	out = slices.Grow(out, m.n-n)[:begin+m.n-n]
+	for m.n > n {
+		m.n -= int(m.at)
+		to := out[begin+m.n-n:][:m.at]
+		for chunk := b.nodes[m.node].first; len(to) > 0; chunk = b.next(chunk) {
+			to = to[copy(to, b.hashesOf(chunk)):]
+		}
+		m.node = b.nodes[m.node].parent
+		m.at = b.nodes[m.node].n
 	}
 	return out
 }
@@ -584,12 +634,17 @@ func (b *prefixes) idle() bool { return b.nodes[0].children == 0 }
 
 // reset gives all memory back; only when idle.
 func (b *prefixes) reset() {
+	b.free()
+	b.chunks.alloc() // chunk 0 is never used, so that position 0 does not exist
+}
+
+// free is reset for a tree in which nothing will be held again.
+func (b *prefixes) free() {
 	b.nodes, b.freeNodes, b.children = make([]node, 1), nil, nil
 	b.positions.reset()
 	b.holders.reset()
 	b.mixed.reset()
-	b.chunks = wordArena{words: chunkWords}
-	b.chunks.alloc() // chunk 0 is never used, so that position 0 does not exist
+	b.chunks.reset()
 }
 
 // trim gives back the spare memory of part i, which is below segments.

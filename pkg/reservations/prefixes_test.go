@@ -115,9 +115,21 @@ func (r *prefixesRun) prompt() []uint64 {
 	return out
 }
 
+// holdChain is hold from the root, or from a place on the prompt's way.
+func (r *prefixesRun) holdChain(hashes []uint64, slot uint32) (tail uint32, fresh uint64, ok bool) {
+	m := r.b.walk(match{}, hashes)
+	if m.n > 0 {
+		from := r.b.at(m, 1+r.rnd.IntN(m.n))
+		if again := r.b.walk(from, hashes[from.n:]); again != m {
+			panic("a walk from the middle ends elsewhere")
+		}
+	}
+	return r.b.hold(hashes[m.n:], m, slot)
+}
+
 func (r *prefixesRun) hold() {
 	hashes, slot := r.prompt(), []uint32{0, 1, 2, 3, 64, 130}[r.rnd.IntN(6)]
-	tail, fresh, ok := r.b.hold(hashes, r.b.walk(hashes), slot)
+	tail, fresh, ok := r.holdChain(hashes, slot)
 	if !ok {
 		hashes = distinct(hashes)
 		tail, fresh = r.b.holdMixed(hashes, slot)
@@ -170,7 +182,7 @@ func (r *prefixesRun) compare(t *testing.T) {
 	}
 	blocks := make(map[uint32]map[uint64]bool)
 	for _, x := range r.live {
-		if got := r.b.list(x.tail, len(x.hashes)); !slices.Equal(got, x.hashes) {
+		if got := r.b.list(r.b.end(x.tail, len(x.hashes))); !slices.Equal(got, x.hashes) {
 			t.Fatalf("a prompt is %v, not %v", got, x.hashes)
 		}
 		if blocks[x.slot] == nil {
@@ -186,8 +198,8 @@ func (r *prefixesRun) compare(t *testing.T) {
 	}
 	prompt := r.prompt()
 	var l leading
-	if m := l.find(&r.b, prompt, 131); m != r.b.walk(prompt) {
-		t.Fatalf("two walks: %v and %v", m, r.b.walk(prompt))
+	if m := l.find(&r.b, prompt, 131); m != r.b.walk(match{}, prompt) {
+		t.Fatalf("two walks: %v and %v", m, r.b.walk(match{}, prompt))
 	}
 	for slot := range uint32(131) {
 		if r.blocks[slot] != uint64(len(blocks[slot])) || r.sum[slot] != sum[slot] {

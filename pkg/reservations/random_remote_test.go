@@ -105,10 +105,32 @@ func (h *randomRun) deliver(m message) {
 	}
 	if h.next(2) == 0 {
 		b.Renewed = time.Duration(h.next(16)) * b.Age / 15
-		h.sameResult("merged", b, h.led.MergeReservation(b), h.model.apply(b, true))
+		h.sameResult("merged", b, h.led.MergeReservation(h.prefixed(b)), h.model.apply(b, true))
 		return
 	}
-	h.sameResult("booked", b, h.led.ApplyBooked(b), h.model.apply(b, false))
+	h.sameResult("booked", b, h.led.ApplyBooked(h.prefixed(b)), h.model.apply(b, false))
+}
+
+// prefixed sometimes says the same of a prompt by a prefix.
+func (h *randomRun) prefixed(b Reservation) Reservation {
+	if len(h.model.live) == 0 {
+		return b
+	}
+	o := h.model.live[h.next(len(h.model.live))]
+	if o.scope != b.Scope || !o.origin.Numbered() || h.model.now > o.deadline() {
+		return b
+	}
+	n := 0
+	for n < min(len(b.Hashes), len(o.chain)) && b.Hashes[n] == o.chain[n] {
+		n++
+	}
+	if n == 0 {
+		return b
+	}
+	n = 1 + h.next(n)
+	b.Prefix = Prefix{Origin: o.origin, ID: o.id, Blocks: n, Digest: DigestOf(b.Hashes[:n])}
+	b.Hashes = b.Hashes[n:]
+	return b
 }
 
 // ref names a reservation, live or not, of whatever process.
@@ -169,6 +191,7 @@ func (h *randomRun) compareReservations() {
 		}
 		got = append(got, page...)
 	}
+	h.compareListed(got, limit)
 	for _, b := range h.model.live {
 		line := Reservation{
 			Origin: b.origin, Scope: b.scope, ID: b.id, Rank: b.rank, PerScope: b.perScope, Hashes: b.chain,
@@ -187,6 +210,28 @@ func (h *randomRun) compareReservations() {
 	slices.SortFunc(want, byName)
 	if d := gocmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" {
 		h.Fatalf("reservations: -model +ledger\n%s", d)
+	}
+}
+
+// compareListed proves that pages with common beginnings once are of the same reservations.
+func (h *randomRun) compareListed(want []Reservation, limit int) {
+	h.Helper()
+	var got []Reservation
+	var at Cursor
+	for more := true; more; {
+		var page []ListedReservation
+		page, at, more = h.led.ListedReservations(at, limit)
+		for i := range page {
+			b := page[i].Reservation
+			if n := page[i].Blocks; n > 0 {
+				b.Hashes = append(slices.Clone(page[page[i].Like].Hashes[:n]), b.Hashes...)
+				page[i].Hashes = b.Hashes
+			}
+			got = append(got, b)
+		}
+	}
+	if d := gocmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" {
+		h.Fatalf("pages with common beginnings once: -whole +these\n%s", d)
 	}
 }
 

@@ -58,7 +58,8 @@ type Reservation struct {
 	ID             string
 	Rank           catalog.Rank
 	PerScope       bool     // as in the Request
-	Hashes         []uint64 // its distinct prompt blocks; the ledger copies what is new
+	Prefix         Prefix   // how the prompt begins; input only
+	Hashes         []uint64 // its distinct prompt blocks after Prefix; the ledger copies what is new
 	PrefillTokens  uint64
 	Prompt         uint64 // as in the Request; input only: Ledger.Reservations leaves it 0
 	TrackPrefill   bool
@@ -150,11 +151,14 @@ const (
 	// the ledger's limits leave no room (see Limits) and no peer has a larger share
 	// than this one. Once there is room, the next snapshot brings the reservation.
 	Full
+	// UnknownPrefix: the reservation that Prefix names is not live here, or has other
+	// blocks. It is as if the message had been lost.
+	UnknownPrefix
 )
 
 var applyResults = [...]string{
 	"applied", "updated", "known", "ended", "stale",
-	"unknown_scope", "unknown_rank", "wrong_rank", "unknown_id", "full",
+	"unknown_scope", "unknown_rank", "wrong_rank", "unknown_id", "full", "unknown_prefix",
 }
 
 // String returns the name in snake case.
@@ -346,7 +350,11 @@ func (s *scope) apply(b *Reservation, snapshot bool) (v ApplyResult, displaced [
 	live, any := l.ids.byOrigin(b.Origin, s, b.ID)
 	switch {
 	case live != nil && live.relayed && b.Word == OwnWord:
-		if v, same := s.confirm(live, b, at); same {
+		start, ok := s.locate(b)
+		if !ok {
+			return UnknownPrefix, nil
+		}
+		if v, same := s.confirm(live, b, start, at); same {
 			return v, nil
 		}
 		s.end(live, history.Replaced)
@@ -371,6 +379,10 @@ func (s *scope) apply(b *Reservation, snapshot bool) (v ApplyResult, displaced [
 	if !ok {
 		return UnknownRank, nil
 	}
+	start, ok := s.locate(b)
+	if !ok {
+		return s.withoutPrefix(b), nil
+	}
 	r := b.entry(s, slot, lease, deadline)
 	if numbered {
 		var standing history.Standing
@@ -380,8 +392,9 @@ func (s *scope) apply(b *Reservation, snapshot bool) (v ApplyResult, displaced [
 		}
 	}
 	known := unnumberedEvent && any
-	m := s.blocks.walk(b.Hashes)
-	r.fresh = uint32(len(b.Hashes) - m.n)
+	m := s.blocks.walk(start, b.Hashes)
+	rest := b.Hashes[m.n-start.n:]
+	r.fresh = uint32(len(rest))
 	if !ended && !known {
 		if displaced, ok = l.room.takeFrom(r, source{b.Peer, b.OfOthers}); !ok {
 			if numbered && !r.relayed {
@@ -400,11 +413,25 @@ func (s *scope) apply(b *Reservation, snapshot bool) (v ApplyResult, displaced [
 		return Known, nil
 	}
 	r.prefillDone = b.PrefillDone || completed
-	s.enterRemote(r, b.Hashes, m, b.Prompt)
+	s.enterRemote(r, rest, m, b.Prompt)
 	if !snapshot {
 		s.observeBooked(r)
 	}
 	return Applied, displaced
+}
+
+// withoutPrefix returns the result for a reservation that could be live but for its prefix, which
+// is not known here.
+func (s *scope) withoutPrefix(b *Reservation) ApplyResult {
+	l := s.ledger
+	standing, _ := l.numbered.Standing(b.Origin, false)
+	switch {
+	case standing == history.HasEnded, l.named.Of(b.name())&(history.NoteFreed|history.NoteRankRemoved) != 0:
+		return Ended
+	case l.room.usedUp(): // perhaps for want of room
+		return Full
+	}
+	return UnknownPrefix
 }
 
 // endDisplaced ends a reservation whose room was given to another one, unless it has ended. It
@@ -422,11 +449,11 @@ func (s *scope) endDisplaced(r *entry) (left int64) {
 }
 
 // confirm updates a live reservation that only others had reported, because its own
-// process now reports it. same is false, and nothing changes, if the two reports differ
-// or the reservation may not be live.
-func (s *scope) confirm(r *entry, b *Reservation, at time.Duration) (v ApplyResult, same bool) {
+// process now reports it; start is where its prefix ends. same is false, and nothing changes, if
+// the two reports differ or the reservation may not be live.
+func (s *scope) confirm(r *entry, b *Reservation, start match, at time.Duration) (v ApplyResult, same bool) {
 	if r.rank != b.Rank || r.tokens != b.PrefillTokens || r.track != b.TrackPrefill || r.perScope != b.PerScope ||
-		(r.lease != nil) != (b.Lease > 0) || !slices.Equal(s.hashes(r), distinct(b.Hashes)) {
+		(r.lease != nil) != (b.Lease > 0) || !slices.Equal(s.hashes(r), distinct(append(s.blocks.list(start), b.Hashes...))) {
 		return 0, false
 	}
 	standing, completed := s.ledger.admit(b, at, r.lease != nil)
@@ -480,9 +507,9 @@ func (b *Reservation) entry(s *scope, slot uint32, x *lease, deadline time.Durat
 
 // enterRemote enters a reservation of another process. Room must have been taken for it,
 // and admit must have been called if it has a number.
-func (s *scope) enterRemote(r *entry, hashes []uint64, m match, prompt uint64) {
+func (s *scope) enterRemote(r *entry, rest []uint64, m match, prompt uint64) {
 	s.ledger.ids.enter(r)
-	s.add(r, hashes, m, 0, prompt)
+	s.add(r, rest, m, 0, prompt)
 	if r.relayed {
 		s.ledger.relayed.Add(1)
 	}

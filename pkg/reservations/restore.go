@@ -36,8 +36,9 @@ func (l *Ledger) Restore(b Reservation) ApplyResult {
 	if r.deadline <= at {
 		return Stale
 	}
-	m := s.blocks.walk(b.Hashes)
-	r.fresh = uint32(len(b.Hashes) - m.n)
+	m := s.blocks.walk(match{}, b.Hashes)
+	rest := b.Hashes[m.n:]
+	r.fresh = uint32(len(rest))
 	var ok bool
 	if r.slot, ok = s.ranks.Slot(b.Rank); !ok {
 		return UnknownRank
@@ -51,7 +52,7 @@ func (l *Ledger) Restore(b Reservation) ApplyResult {
 		return Full
 	}
 	r.origin.Sequence = l.assignSequence(0)
-	s.add(r, b.Hashes, m, 0, b.Prompt)
+	s.add(r, rest, m, 0, b.Prompt)
 	l.counts.booked.Add(1)
 	return Applied
 }

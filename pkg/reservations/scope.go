@@ -30,6 +30,7 @@ type scope struct {
 	pendingRenewals pendingRenewals
 	entries         entryLog
 	trimmed         time.Duration // when memory was last given back
+	hashBuf         []uint64      // scratch
 
 	// slots is above every slot that has had a rank. loads and shown are indexed by
 	// slot and have the same length, which reaches the highest slot that has had a
@@ -38,7 +39,9 @@ type scope struct {
 	slots int
 	loads []*load // nil: nothing was ever booked
 	shown []SlotLoad
-	order *loadSums // of shown; nil: no view has wanted one
+	// engines is what the engines say, by slot; shorter than slots where none has spoken.
+	engines []EngineLoad
+	order   *loadSums // of shown and engines; nil: no view has wanted one
 
 	// registrations has the number of each slot's registration, see View.Registration.
 	registrations []uint64
@@ -98,6 +101,7 @@ func (s *scope) removeRank(slot uint32) (freed int, empty bool) {
 // clearSlot ends all reservations of a slot and makes it unknown.
 func (s *scope) clearSlot(slot uint32) (freed int) {
 	s.ranks.Release(slot)
+	s.clearEngineLoad(slot)
 	if s.order != nil {
 		s.reorder(slot)
 	}
@@ -163,12 +167,13 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 	if !s.holds(p.Slot, p.Rank) {
 		return Placement{}, nil, ErrUnknownRank
 	}
+	rest := req.Hashes[m.n:]
 	r := &entry{
 		id:       req.ID,
 		scope:    s,
 		slot:     p.Slot,
 		rank:     p.Rank,
-		fresh:    uint32(len(req.Hashes) - m.n),
+		fresh:    uint32(len(rest)),
 		origin:   Origin{Process: l.process},
 		perScope: req.PerScope,
 		track:    req.TrackPrefill,
@@ -188,27 +193,34 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 		l.ids.release(r)
 		return Placement{}, nil, err
 	}
-	s.add(r, req.Hashes, m, p.Uncached, req.Prompt)
+	var prefix Prefix
+	if l.observed {
+		prefix = s.prefix(m, r.slot)
+	}
+	s.add(r, rest, m, p.Uncached, req.Prompt)
 	s.observeBooked(r)
 	r.callerState = req.CallerState
 	l.counts.booked.Add(1)
 	e := r.event()
+	e.Prefix = prefix
 	e.Hashes, e.PrefillTokens, e.TrackPrefill, e.ExpectedOutput = req.Hashes, p.PrefillTokens, req.TrackPrefill, req.ExpectedOutput
 	e.Lease = max(req.Lease, 0)
 	r.origin.Sequence = l.assignSequence(l.obs.Booked(e))
 	return p, nil, nil
 }
 
-// add puts the load of a new reservation on its rank. m is the walk of its hashes. uncached and
-// prompt are for the rank's queue, 0 if they are not known.
-func (s *scope) add(r *entry, hashes []uint64, m match, uncached, prompt uint64) {
+// add puts the load of a new reservation on its rank. m is the walk of its hashes, rest are those
+// after it. uncached and prompt are for the rank's queue, 0 if they are not known.
+func (s *scope) add(r *entry, rest []uint64, m match, uncached, prompt uint64) {
 	l := s.load(r.slot)
-	tail, fresh, ok := s.blocks.hold(hashes, m, r.slot)
+	n := m.n + len(rest)
+	tail, fresh, ok := s.blocks.hold(rest, m, r.slot)
 	if !ok { // not a chain of blocks
-		hashes = distinct(hashes)
+		hashes := distinct(append(s.blocks.list(m), rest...))
+		n = len(hashes)
 		tail, fresh = s.blocks.holdMixed(hashes, r.slot)
 	}
-	r.tail, r.blocks = tail, uint32(len(hashes))
+	r.tail, r.blocks = tail, uint32(n)
 	s.settle(r.chargedBlocks())
 	l.blocks += fresh
 	l.prefill.add(r.countedTokens())
@@ -237,7 +249,10 @@ func (s *scope) release(r *entry) {
 
 // hashes returns the distinct prompt blocks of a live reservation. It needs s.mu, at least for
 // reading.
-func (s *scope) hashes(r *entry) []uint64 { return s.blocks.list(r.tail, int(r.blocks)) }
+func (s *scope) hashes(r *entry) []uint64 { return s.blocks.list(s.match(r)) }
+
+// match returns where the prompt of a live reservation ends. It needs s.mu, at least for reading.
+func (s *scope) match(r *entry) match { return s.blocks.end(r.tail, int(r.blocks)) }
 
 // end takes the whole load of a reservation off its rank, frees its id, and records
 // the end in the history. It needs s.mu.
@@ -283,6 +298,7 @@ func (s *scope) endPrefill(r *entry) {
 // blocks that r alone holds.
 func (s *scope) addOutput(r *entry, fraction *float64) {
 	l := s.loads[r.slot]
+	l.signs++
 	l.blocks++
 	r.fullOutput++
 	if fraction != nil {

@@ -99,8 +99,10 @@ func (s *sender) close() error {
 }
 
 func (s *sender) snapshot(w http.ResponseWriter, r *http.Request) {
-	limit, _ := strconv.Atoi(r.URL.Query().Get("limit")) // 0: its default
-	if err := s.replica.WriteSnapshot(r.Context(), w, r.URL.Query().Get("after"), limit); err != nil {
+	query := r.URL.Query()
+	limit, _ := strconv.Atoi(query.Get("limit")) // 0: its default
+	q := replicasync.PageRequest{After: query.Get("after"), Limit: limit, Shared: query.Get("shared") == "true"}
+	if err := s.replica.WriteSnapshot(r.Context(), w, q); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 	}
 }

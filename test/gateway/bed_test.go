@@ -41,6 +41,7 @@ const (
 type setup struct {
 	engines   int
 	ranks     int // of each engine
+	firstRank int // of each engine: its own frontend counts from 0 all the same
 	adapters  []string
 	ports     bool              // the engines are the ranks of one worker, each with a port of its own
 	service   []string          // more flags of the service
@@ -69,7 +70,7 @@ func lay(t *testing.T, s setup) *bed {
 	}
 	b := &bed{t: t, gateway: e2e.FreePort(t)}
 	for i := range max(s.engines, 2) {
-		first := 0
+		first := s.firstRank
 		if s.ports {
 			first = i
 		}
@@ -243,12 +244,32 @@ func (b *bed) awaitMetric(name string, want float64) {
 // warm makes one engine cache a prompt, and waits until the picker knows.
 func (b *bed) warm(e *backend, path string, body object) {
 	b.t.Helper()
-	a, err := e2e.Call(b.t.Context(), http.DefaultClient, http.MethodPost, "http://"+e.address+path, body)
+	b.warmAt(http.DefaultClient, e, path, body)
+}
+
+// warmRank is warm for a rank of the engine, counted from 0.
+func (b *bed) warmRank(e *backend, rank int, path string, body object) {
+	b.t.Helper()
+	b.warmAt(&http.Client{Transport: toRank(rank)}, e, path, body)
+}
+
+func (b *bed) warmAt(client *http.Client, e *backend, path string, body object) {
+	b.t.Helper()
+	a, err := e2e.Call(b.t.Context(), client, http.MethodPost, "http://"+e.address+path, body)
 	if err != nil || a.Status != http.StatusOK {
 		b.t.Fatalf("engine %s: %v, %v", e.name, a, err)
 	}
 	e.takeSeen()
 	b.known()
+}
+
+// toRank sends requests to a rank behind an engine's port.
+type toRank int
+
+func (rank toRank) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set(rankHeader, strconv.Itoa(int(rank)))
+	return http.DefaultTransport.RoundTrip(r)
 }
 
 // known waits until the picker knows all that the engines have cached.

@@ -13,6 +13,9 @@ import (
 	"github.com/select-service/select-service/test/e2e"
 )
 
+// The headers that name the ranks of both legs.
+const rankHeader, prefillRankHeader = "X-Data-Parallel-Rank", "X-Prefiller-Data-Parallel-Rank"
+
 var errNotYet = errors.New("not yet")
 
 func tokenize(text string) []uint32 { return tokenizer.Encode(text, false) }
@@ -262,7 +265,7 @@ func ownHeaders(t *testing.T) {
 	b := lay(t, setup{engines: 1}) // no other one that could be a fallback
 	foreign := []string{
 		destination, "192.0.2.1:8000", "X-Gateway-Destination-Endpoint-Served", "192.0.2.1:8000",
-		"X-Prefiller-Host-Port", "192.0.2.1:8000", "X-Data-Parallel-Rank", "7", "X-Gateway-Model-Name-Rewrite", "x",
+		"X-Prefiller-Host-Port", "192.0.2.1:8000", rankHeader, "7", "X-Gateway-Model-Name-Rewrite", "x",
 		"X-Gateway-Inference-Objective", "x", "X-Gateway-Inference-Fairness-Id", "x", "X-Gateway-Destination-Endpoint-Subset", "192.0.2.1:8000",
 	}
 	for _, method := range []string{http.MethodPost, http.MethodGet} {
@@ -295,7 +298,7 @@ func ranksByHeader(t *testing.T) {
 		r := b.begin(chats, chat(words(uint32(20+i), 100), streamed))
 		defer func() { _, _ = r.rest() }()
 		_, got := only(t, b.engines)
-		rank := got.header.Get("X-Data-Parallel-Rank")
+		rank := got.header.Get(rankHeader)
 		n, err := strconv.Atoi(rank)
 		if err != nil || met[rank] {
 			t.Fatalf("rank %q, after %v", rank, met)
@@ -305,6 +308,32 @@ func ranksByHeader(t *testing.T) {
 	}
 	e.speed(t, hasty)
 	b.idle()
+}
+
+// localRanks: an engine whose ranks are 2 and 3 is told 0 and 1, as its own frontend numbers them
+// and refuses others; by its record, or because that is the default for such an engine.
+func localRanks(t *testing.T) {
+	b := lay(t, setup{ranks: 2, firstRank: 2, worker: func(worker int, record object) {
+		record["data_parallel_start_rank"] = 2
+		if worker == 1 {
+			record["rank_header"] = "local"
+		}
+	}})
+	for rank := range 2 {
+		for i, e := range b.engines {
+			prompt := words(uint32(90+10*i+rank), 200)
+			b.warmRank(e, rank, chats, chat(prompt))
+			e.speed(t, still)
+			r := b.begin(chats, chat(prompt, streamed), rankHeader, "1")
+			if at, got := only(t, b.engines); at != e || got.header.Get(rankHeader) != strconv.Itoa(rank) {
+				t.Errorf("rank %d of engine %s: %s got %v", rank, e.name, at.name, got.header)
+			}
+			b.awaitLoad(i+1, 2+rank, "is booked", func(l e2e.Load) bool { return l.Requests == 1 && l.Prefill < 100 })
+			e.speed(t, hasty)
+			r.end(t)
+			b.idle()
+		}
+	}
 }
 
 // ranksByPort: each rank has a port of its own, which is how the engine is told.
@@ -318,7 +347,7 @@ func ranksByPort(t *testing.T) {
 		b.engines[rank].speed(t, still)
 		r := b.begin(chats, chat(prompt, streamed))
 		at, got := only(t, b.engines)
-		if at != b.engines[rank] || got.header.Get("X-Data-Parallel-Rank") != "" {
+		if at != b.engines[rank] || got.header.Get(rankHeader) != "" {
 			t.Errorf("rank %d: %s answers, with %v", rank, at.name, got.header)
 		}
 		b.awaitLoad(1, rank, "is booked", func(l e2e.Load) bool { return l.Requests == 1 })

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -185,6 +186,53 @@ func prefillAndDecode(t *testing.T) {
 		t.Errorf("%s got %v", at.name, got.header)
 	}
 	b.idle()
+}
+
+// prefillRank: a sidecar that obeys is told the rank with the prompt's blocks, which is booked, beside
+// the decode's; one that does not forwards a rank to both engines, so that it is told none, and
+// what any rank of the prefill worker has to compute at most is booked on its least loaded one.
+func prefillRank(t *testing.T) {
+	roles := []string{"", "prefill", "decode"}
+	for name, obeys := range map[string]bool{"obeys": true, "forwards": false} {
+		t.Run(name, func(t *testing.T) {
+			b := lay(t, setup{ranks: 2, worker: func(worker int, record object) {
+				record["role"] = roles[worker]
+				if worker == 2 && obeys {
+					record["prefill_rank_header"] = true
+				}
+			}})
+			prefill, decode := b.engines[0], b.engines[1]
+			prompt := words(83, 200)
+			b.warmRank(prefill, 1, chats, chat(prompt))
+			decode.speed(t, still)
+			r := b.begin(chats, chat(prompt, streamed), rankHeader, "1", prefillRankHeader, "0")
+			at, got := only(t, b.engines)
+			if at != decode || got.header.Get("X-Prefiller-Host-Port") != prefill.address {
+				t.Errorf("%s got %v", at.name, got.header)
+			}
+			rank, own := got.header[prefillRankHeader], got.header[rankHeader]
+			if obeys {
+				if !slices.Equal(rank, []string{"1"}) || len(own) != 1 {
+					t.Errorf("the sidecar is told %q for the prefill, %q for itself", rank, own)
+				}
+				b.awaitLoad(1, 1, "prefills the rest", func(l e2e.Load) bool { return l.Requests == 1 && l.Prefill < 100 })
+			} else {
+				if rank != nil || own != nil {
+					t.Errorf("the sidecar is told %q for the prefill, %q for itself", rank, own)
+				}
+				e2e.Eventually(t, "a rank prefills everything", func() error {
+					all, err := b.loads(b.picker)
+					if sum := all[[2]int{1, 0}].Prefill + all[[2]int{1, 1}].Prefill; err != nil || sum < 200 {
+						return fmt.Errorf("%+v, %w", all, err)
+					}
+					return nil
+				})
+			}
+			decode.speed(t, hasty)
+			r.end(t)
+			b.idle()
+		})
+	}
 }
 
 // dynamoReplica: a selection service of Dynamo shares the bookings. What the picker

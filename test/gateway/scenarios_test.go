@@ -37,6 +37,7 @@ var scenarios = []struct {
 	{"headers of the picker", false, ownHeaders},
 	{"ranks by header", true, ranksByHeader},
 	{"ranks by port", false, ranksByPort},
+	{"local ranks by header", false, localRanks},
 
 	// What is booked, and for how long.
 	{"a streamed answer", true, streamedAnswer},
@@ -61,6 +62,7 @@ var scenarios = []struct {
 	{"no picker", false, noPicker},
 	{"a picker stops", false, pickerStops},
 	{"prefill and decode", false, prefillAndDecode},
+	{"the rank that prefills", false, prefillRank},
 	{"a replica of Dynamo", false, dynamoReplica},
 }
 

@@ -31,7 +31,7 @@ CONTRACTS = {
 }
 
 # Requests that may take away what the others need come last.
-CATALOG = r"^(putWorker|reconcileWorkers|patchWorker|deleteWorker)(V\d+)?$"
+CATALOG = r"^(putWorker|reconcileWorkers|patchWorker|deleteWorker|drainWorker|undrainWorker)(V\d+)?$"
 
 # Requests go to this machine only: a proxy of the environment is not for them.
 _http = urllib.request.build_opener(urllib.request.ProxyHandler({}))

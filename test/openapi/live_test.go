@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -161,7 +162,8 @@ func (s *server) warm(t *testing.T, prefix, group string) []exchange {
 		`{"worker_id":%s,"model_name":"m","%s":"g","endpoint":"http://w","block_size":4,"kv_events_endpoints":{"0":"%s"},`+
 			`"total_kv_blocks":100,"max_num_batched_tokens":1000,"taints":["a"],"topology_domains":{"zone":"z"},`+
 			`"kv_transfer_domain":"d","kv_transfer_enforcement":"preferred","kv_transfer_preferred_weight":0.5,"stable_routing_id":"w","is_eagle":false,`+
-			`"role":"decode","rank_endpoints":{"0":"http://w:1"},"rank_header":"local","prefill_rank_header":true,"adapters":["l"]}`,
+			`"role":"decode","rank_endpoints":{"0":"http://w:1"},"rank_header":"local","prefill_rank_header":true,"adapters":["l"],`+
+			`"load_endpoint":"","load_endpoints":{"0":"tcp://127.0.0.1:1"},"load_metrics":{"url":"http://127.0.0.1:1/m","interval_seconds":60}}`,
 		big, group, s.publisher.Endpoint), 201})
 	scores := step{"POST", prefix + "/overlap_scores", fmt.Sprintf(`{"model_name":"m","%s":"g",%s}`, group, prompt), 200}
 	e2e.Eventually(t, "the block is indexed", func() error {
@@ -177,7 +179,25 @@ func (s *server) warm(t *testing.T, prefix, group string) []exchange {
 		}
 		return nil
 	})
-	return []exchange{said}
+	engine := httptest.NewServer(http.HandlerFunc(describeEngine))
+	defer engine.Close()
+	described := s.selection.call(t, step{"POST", prefix + "/workers", fmt.Sprintf(
+		`{"worker_id":5,"%s":"d","endpoint":"%s","describe":"sglang","total_kv_blocks":9,"max_num_batched_tokens":9}`, group, engine.URL), 201})
+	s.selection.call(t, step{"DELETE", prefix + "/workers/5", "", 200})
+	return []exchange{said, described}
+}
+
+// describeEngine is an SGLang server that describes itself.
+func describeEngine(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/v1/models":
+		_, _ = io.WriteString(w, `{"data":[{"id":"d"},{"id":"l","parent":"d"}]}`)
+	case "/server_info":
+		_, _ = io.WriteString(w, `{"version":"0.5.23","page_size":4,"max_total_num_tokens":400,"max_prefill_tokens":8,"kv_events":{"publisher":"zmq",`+
+			`"endpoint_host":"*","endpoint_port_base":1,"block_size":4,"dp_size":1}}`)
+	default:
+		http.NotFound(w, r)
+	}
 }
 
 // TestAnswers proves that what a server says is described, and what it accepts

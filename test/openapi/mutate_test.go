@@ -20,7 +20,7 @@ type mutant struct {
 
 // optional are members that may be left out, by the end of their path.
 var optional = []string{
-	".kv_events_endpoints", ".replay_endpoints", ".rank_endpoints", ".role", ".rank_header", ".prefill_rank_header", ".local_dp_rank", ".adapters", ".not_schedulable_reasons", ".recovery", ".peer", // workers, readiness
+	".kv_events_endpoints", ".replay_endpoints", ".load_endpoint", ".load_endpoints", ".load_metrics", "load_metrics.url", "load_metrics.interval_seconds", ".rank_endpoints", ".describe", ".described", "described.engine", "described.version", "described.total_kv_blocks", "described.max_num_batched_tokens", ".role", ".rank_header", ".prefill_rank_header", ".local_dp_rank", ".adapters", ".not_schedulable_reasons", ".source", ".drain", ".deadline", ".recovery", ".peer", // workers, readiness
 	".lease_seconds", ".retry_after", ".decode_busy", ".worker_load", "worker_load.total_kv_blocks", ".prefill_busy", // selections
 	".explanation", ".refusal", ".policy_type", "decisions[].selection_id", "decisions[].reservation_id", // explanations
 	"services[].replay_endpoint", ".field", // publishers, errors
@@ -29,7 +29,7 @@ var optional = []string{
 
 // dataMaps are members whose own members are data, each of which may be missing.
 var dataMaps = []string{
-	".dp", ".DP", ".kv_events_endpoints", ".replay_endpoints", ".rank_endpoints", ".topology_domains", ".blocks", ".unused_events", // of workers and publishers
+	".dp", ".DP", ".kv_events_endpoints", ".replay_endpoints", ".load_endpoints", ".rank_endpoints", "described.from", ".topology_domains", ".blocks", ".unused_events", // of workers and publishers
 	".seen", ".assumed", ".freed", ".ended", ".leases_ended", // snapshots
 	"/dump", "/query", "/query.default", "/query_by_hash", "/query_by_hash.default", // whole answers
 }

@@ -170,7 +170,10 @@ func (v *Validator) Request(method, target string, header http.Header, body []by
 	if op.body == nil {
 		return nil // any body is ignored
 	}
-	_, at := v.doc.resolve(op.body, op.pointer.at("requestBody"))
+	described, at := v.doc.resolve(op.body, op.pointer.at("requestBody"))
+	if required, _ := described["required"].(bool); !required && len(body) == 0 {
+		return nil
+	}
 	if media, err := mediaType(header); err == nil && media == "application/msgpack" {
 		return nil
 	}

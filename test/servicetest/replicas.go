@@ -123,6 +123,11 @@ func (n endpointOf) Publish(topic string, payload []byte) error {
 	return nil
 }
 
+// PublishEither implements replicasync.Transport: all followers know all topics.
+func (n endpointOf) PublishEither(topic string, payload []byte, _ string, _ func() []byte) error {
+	return n.Publish(topic, payload)
+}
+
 // Follow implements replicasync.Transport.
 func (n endpointOf) Follow(peer string, deliver func(string, []byte), status func(bool)) (func(), error) {
 	if peer == "tcp://*:1" {
@@ -156,11 +161,12 @@ func (n endpointOf) GetAnnounced(ctx context.Context, address, _ string) (io.Rea
 	if w == nil || silent || u.Path != replicasync.SnapshotPath {
 		return nil, fmt.Errorf("nothing is at %s", address)
 	}
-	limit, err := strconv.Atoi(u.Query().Get("limit"))
+	query := u.Query()
+	limit, err := strconv.Atoi(query.Get("limit"))
 	if err != nil {
 		return nil, err
 	}
 	var page bytes.Buffer
-	err = w.WriteSnapshot(ctx, &page, u.Query().Get("after"), limit)
+	err = w.WriteSnapshot(ctx, &page, replicasync.PageRequest{After: query.Get("after"), Limit: limit, Shared: query.Get("shared") == "true"})
 	return io.NopCloser(&page), err
 }

@@ -64,7 +64,8 @@ def test_catalog(make: MakeClient, fleet: Server, dialect: str) -> None:
     assert client.list_workers(tenant="nobody") == []
     assert client.drain_worker(TOP)["drain"] == {}
     drained = client.drain_worker(TOP, deadline_seconds=600)
-    assert drained["lifecycle"] == "draining" and drained["drain"]["deadline"] > "2026"
+    assert drained["lifecycle"] == "draining"
+    assert "T" in drained["drain"]["deadline"]
     assert drained["not_schedulable_reasons"] == ["drained over the API"]
     assert "drain" not in client.undrain_worker(TOP)
     assert client.delete_worker(TOP)["lifecycle"] == "unschedulable"

@@ -57,6 +57,21 @@ func DefaultAgents() Agents {
 	}
 }
 
+// LongAgents is a population with contexts of 50,000 to 200,000 tokens, nearly all of which the
+// request before has sent: agents that read large files, with sub-agents on the same context, and
+// without lookups. It needs engines, or a fleet, that hold such contexts.
+func LongAgents() Agents {
+	a := DefaultAgents()
+	a.Kinds, a.PromptMin, a.PromptMax = 5, 35_000, 50_000
+	a.Task = Length{Median: 15_000, Sigma: 0.4, Max: 40_000}
+	a.Call = Length{Median: 150, Sigma: 0.7, Max: 1500}
+	a.Result = Length{Median: 1500, Sigma: 1, Max: 20_000}
+	a.MoreSteps, a.MaxSteps = 0.95, 40
+	a.Compact, a.Summary = 180_000, Length{Median: 4000, Sigma: 0.3, Max: 8000}
+	a.Lookups = 0
+	return a
+}
+
 // minTool is the shortest time in seconds between an answer and the request with the tool's
 // result. It also covers the time to the first token.
 const minTool = 1

@@ -93,6 +93,31 @@ func TestAgentsShape(t *testing.T) {
 	}
 }
 
+// TestLongAgentsShape proves that long contexts are nearly all of what was sent before.
+func TestLongAgentsShape(t *testing.T) {
+	const block = 64
+	seen := make(map[string]bool) // all beginnings, by their last block: texts do not repeat
+	long, blocks, known := 0, 0, 0
+	requests := LongAgents().Generate(1, 300)
+	for _, r := range requests {
+		if n := len(r.Prompt); n >= 50_000 && n <= 205_000 {
+			long++
+		}
+		for at := block; at <= len(r.Prompt); at += block {
+			k := key(r.Prompt[at-block : at])
+			blocks++
+			if seen[k] {
+				known++
+			}
+			seen[k] = true
+		}
+	}
+	if 10*long < 8*len(requests) || 10*known < 9*blocks {
+		t.Errorf("%d of %d requests are long, %d of %d blocks were sent before", long, len(requests), known, blocks)
+	}
+	t.Logf("%d of %d requests are long, %d of %d blocks were sent before", long, len(requests), known, blocks)
+}
+
 // TestFewerIsThePrefix proves that a shorter run plays the first requests of a
 // longer one.
 func TestFewerIsThePrefix(t *testing.T) {

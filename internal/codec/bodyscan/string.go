@@ -35,6 +35,9 @@ func (s *Scanner) Variant(names ...string) string {
 	return ""
 }
 
+// IsText reports whether the next value is a string.
+func (s *Scanner) IsText() bool { return s.err == nil && s.kind() == text }
+
 // Text reads a string without copying it, unless it has JSON escapes. The bytes are valid until
 // the next string is read.
 func (s *Scanner) Text() []byte {

@@ -66,7 +66,7 @@ func (sd *ScopeDiagnoser) Diagnose(req *DiagnoseRequest, maxBlocks int) (*conduc
 	d.Show(d.local, hashing.AppendSequence(nil, d.local), maxBlocks)
 	d.examine()
 	d.findScope(sd.streams != nil)
-	d.FindUnidentified(scope.Index)
+	d.FindKeys(scope.Index)
 	if sd.streams != nil && scope.Index.Stats().Unique == 0 {
 		d.findUnused(sd.streams.Tally())
 	}

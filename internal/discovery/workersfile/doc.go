@@ -8,6 +8,7 @@
 //	    endpoint: http://worker-1:8000
 //	    block_size: 16
 //	    drain: true        # optional, only in a file: it gets no new work
+//	engines: [http://worker-2:8000] # those that describe themselves, see enginelist
 //
 // It is read strictly: unknown keys, values of another type, YAML aliases and files without the
 // key workers are faults, and so is every entry that no catalog would accept. All faults are

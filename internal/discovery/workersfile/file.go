@@ -10,6 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/select-service/select-service/internal/codec/yamlread"
+	"github.com/select-service/select-service/internal/discovery/enginelist"
 	"github.com/select-service/select-service/internal/transport/filewatch"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -22,17 +23,19 @@ type File struct {
 	// Scope is the scope of the set: only workers of matching scopes are replaced.
 	Scope   catalog.ScopeFilter
 	Records []catalog.Record
-	lines   []int // line of each record
+	lines   []int    // line of each record
+	engines []string // of another list
 	sum     [sha256.Size]byte
 }
 
-// Load reads a file once. The error names every fault with its line, in one line.
-func Load(path string) (*File, error) {
+// Load reads a file once. engines are listed elsewhere: they belong to the set of any file at the
+// path (see enginelist). The error names every fault with its line, in one line.
+func Load(path string, engines ...string) (*File, error) {
 	content, err := filewatch.Read(path, MaxSize)
 	if err != nil {
 		return nil, err
 	}
-	return decode(path, content)
+	return decode(path, content, engines...)
 }
 
 // set returns the workers of the file.
@@ -61,13 +64,13 @@ func parse(content []byte) (*yaml.Node, error) {
 }
 
 // decode reads the content of a file.
-func decode(path string, content []byte) (*File, error) {
+func decode(path string, content []byte, engines ...string) (*File, error) {
 	root, err := parse(content)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	r := &yamlread.Reader{Format: describe, MaxFaults: maxFaults}
-	f := &File{sum: sha256.Sum256(content)}
+	f := &File{engines: engines, sum: sha256.Sum256(content)}
 	f.read(r, root)
 	if err := joinFaults(r); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -79,7 +82,7 @@ var errNoWorkers = errors.New("the key workers is missing")
 
 // read fills in the file from its root; faults are recorded in r.
 func (f *File) read(r *yamlread.Reader, root *yaml.Node) {
-	var workers *yaml.Node
+	var workers, engines *yaml.Node
 	var tenantKey string
 	for key, value := range r.Pairs("", root) {
 		switch key.Name {
@@ -93,29 +96,62 @@ func (f *File) read(r *yamlread.Reader, root *yaml.Node) {
 			tenantKey, f.Scope.Tenant = key.Name, tenant
 		case "workers":
 			workers = value
+		case "engines":
+			engines = value
 		default:
 			r.Fault(key.Path, key.Node, yamlread.ErrUnknownKey)
 		}
 	}
-	if workers == nil {
+	if workers == nil && engines == nil {
 		if root.Kind == yaml.MappingNode {
 			r.Fault("", root, errNoWorkers)
 		}
 		return
 	}
 	set := catalog.NewSetCheck(f.Scope)
-	for path, n := range r.List("workers", workers) { // null is not a list: an empty set is []
-		before := r.Count()
-		w := readWorker(r, path, n, f.Scope)
-		w.Source.Kind = catalog.SourceFile
-		if r.Count() == before { // no fault in the entry itself
-			if err := set.Add(&w); err != nil {
+	add := func(w catalog.Record, line int) error {
+		f.Records = append(f.Records, w)
+		f.lines = append(f.lines, line)
+		return set.Add(&w)
+	}
+	if workers != nil {
+		for path, n := range r.List("workers", workers) { // null is not a list: an empty set is []
+			before := r.Count()
+			w := readWorker(r, path, n, f.Scope)
+			w.Source.Kind = catalog.SourceFile
+			if r.Count() > before { // a fault in the entry itself
+				continue
+			}
+			if err := add(w, n.Line); err != nil {
 				r.Fault(path, n, err)
 			}
 		}
-		f.Records = append(f.Records, w)
-		f.lines = append(f.lines, n.Line)
 	}
+	if engines != nil {
+		for path, n := range r.List("engines", engines) {
+			entry, err := text(n)
+			if err == nil {
+				err = f.addEngine(entry, n.Line, add)
+			}
+			if err != nil {
+				r.Fault(path, n, err)
+			}
+		}
+	}
+	for _, entry := range f.engines {
+		if err := f.addEngine(entry, root.Line, add); err != nil {
+			r.Fault("engines", root, err)
+		}
+	}
+}
+
+// addEngine adds the worker of an engine that is listed by its URL.
+func (f *File) addEngine(entry string, line int, add func(catalog.Record, int) error) error {
+	w, err := enginelist.Record(entry, f.Scope)
+	if err != nil {
+		return err
+	}
+	return add(w, line)
 }
 
 // maxFaults bounds the reported faults of one file.

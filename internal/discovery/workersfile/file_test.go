@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/select-service/select-service/internal/discovery/workerid"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -26,6 +27,9 @@ workers:
       1: tcp://w:6
     kv_events_server_key: ~
     kv_event_copies: set
+    load_endpoint: tcp://w:8
+    load_endpoints: {1: "tcp://w:9"}
+    load_metrics: {url: "http://w:10/m", interval_seconds: 1.5}
     block_size: 16
     data_parallel_start_rank: 0
     data_parallel_size: 2
@@ -56,6 +60,9 @@ var all = []catalog.Record{{
 	ReplayEndpoint:    new("tcp://w:5"),
 	ReplayEndpoints:   map[uint32]string{1: "tcp://w:6"},
 	KVEventCopies:     new("set"),
+	LoadEndpoint:      new("tcp://w:8"),
+	LoadEndpoints:     map[uint32]string{1: "tcp://w:9"},
+	LoadMetrics:       &catalog.LoadMetrics{URL: new("http://w:10/m"), IntervalSeconds: new(1.5)},
 	BlockSize:         new(uint32(16)), StartRank: new(uint32(0)), Size: new(uint32(2)),
 	MaxNumBatchedTokens: new(uint64(8192)), TotalKVBlocks: new(uint64(1000)), AttentionChunkSize: new(uint64(8192)),
 	StableRoutingID: new("r"), IsEagle: new(true), Taints: []string{"b", "a"},
@@ -73,6 +80,7 @@ func TestDecode(t *testing.T) {
 		{"worker_id":18446744073709551615,"endpoint":"http://w:1","kv_events_endpoint":"tcp://w:2",
 		"kv_events_endpoints":{"0":"tcp://w:3","1":"tcp://w:4"},"replay_endpoint":"tcp://w:5","replay_endpoints":{"1":"tcp://w:6"},
 		"kv_events_server_key":null,"kv_event_copies":"set",
+		"load_endpoint":"tcp://w:8","load_endpoints":{"1":"tcp://w:9"},"load_metrics":{"url":"http://w:10/m","interval_seconds":1.5},
 		"block_size":16,"data_parallel_start_rank":0,"data_parallel_size":2,"max_num_batched_tokens":8192,"total_kv_blocks":1000,"attention_chunk_size":8192,
 		"stable_routing_id":"r","is_eagle":true,"role":"prefill","rank_endpoints":{"1":"http://w:7"},"rank_header":"local","prefill_rank_header":true,"adapters":["m","l"],"taints":["b","a"],"topology_domains":{"zone":"z"},"kv_transfer_domain":"d",
 		"kv_transfer_enforcement":"preferred","kv_transfer_preferred_weight":5e-1,"drain":true},
@@ -93,6 +101,25 @@ func TestDecode(t *testing.T) {
 		"half a scope": {
 			"tenant_id: b\nworkers: [{worker_id: 1, model_name: a}]",
 			File{Scope: catalog.ScopeFilter{Tenant: new("b")}, Records: other(catalog.Scope{Model: "a", Tenant: "b"})},
+		},
+		"described": {
+			"workers: [{worker_id: 1, endpoint: http://w, describe: true}, {worker_id: 2, endpoint: http://w, model_name: m, describe: vllm}, {worker_id: 3, describe: false}]",
+			File{Records: []catalog.Record{
+				{ID: 1, Scope: byDefault, Source: fromFile, Endpoint: new("http://w"), Describe: &catalog.Describe{Model: true}},
+				{ID: 2, Scope: catalog.Scope{Model: "m", Tenant: "default"}, Source: fromFile, Endpoint: new("http://w"), Describe: &catalog.Describe{Engine: "vllm"}},
+				{ID: 3, Scope: byDefault, Source: fromFile},
+			}},
+		},
+		"engines": {
+			"engines: [http://w-1:8000, vllm=http://w-2]", File{Records: []catalog.Record{
+				{ID: workerid.Of("http://w-1:8000"), Scope: byDefault, Source: fromFile, Endpoint: new("http://w-1:8000"), Describe: &catalog.Describe{Model: true}},
+				{ID: workerid.Of("http://w-2"), Scope: byDefault, Source: fromFile, Endpoint: new("http://w-2"), Describe: &catalog.Describe{Engine: "vllm", Model: true}},
+			}},
+		},
+		"engines of one model": {
+			"{model_name: m, engines: [http://w], workers: []}", File{Scope: catalog.ScopeFilter{Model: new("m")}, Records: []catalog.Record{
+				{ID: workerid.Of("http://w"), Scope: catalog.Scope{Model: "m", Tenant: "default"}, Source: fromFile, Endpoint: new("http://w"), Describe: new(catalog.Describe)},
+			}},
 		},
 		"quoted number": {
 			`{"model_name": "7", "workers": []}`, File{Scope: catalog.ScopeFilter{Model: new("7")}},
@@ -158,12 +185,20 @@ func TestFaults(t *testing.T) {
 		"list of numbers":    {w + "taints: [1]", "f: workers[0].taints (line 3): want a list of strings"},
 		"rank":               {w + "replay_endpoints: {x: y}", "f: workers[0].replay_endpoints (line 3): want ranks with strings"},
 		"rank twice":         {w + "replay_endpoints: {1: y, \"1\": y}", "f: workers[0].replay_endpoints (line 3): 1 is given twice"},
+		"metrics":            {w + "load_metrics: true", "f: workers[0].load_metrics (line 3): want a map of url and interval_seconds, both optional"},
+		"metrics misspelt":   {w + "load_metrics: {interval: 1}", "f: workers[0].load_metrics (line 3): want a map of url and interval_seconds, both optional"},
+		"metrics too often":  {w + "load_metrics: {interval_seconds: 0.1}", "f: workers[0] (line 2): load_metrics.interval_seconds 0.1 is not in [0.25, 3600]"},
 		"an alias":           {"workers:\n- &a {worker_id: 1}\n- *a", "f: workers[1] (line 3): aliases are not supported"},
 		"a merge":            {"workers:\n- &a {worker_id: 1}\n- {<<: *a, worker_id: 2}", "f: workers[1].<< (line 3): merge keys are not supported"},
 		"an aliased text":    {"model_name: &a m\ntenant_id: *a\nworkers: []", "f: tenant_id (line 2): aliases are not supported"},
 		"ranks":              {w + "data_parallel_size: 5000", "f: workers[0] (line 2): data_parallel_size 5000 exceeds the maximum 4096"},
 		"long name":          {w + "tenant_id: " + strings.Repeat("x", 1025), "f: workers[0] (line 2): tenant_id has 1025 bytes, the maximum is 1024"},
 		"id twice":           {w + "model_name: m\n- worker_id: 1", "f: workers[1] (line 4): worker_id 1 is given twice"},
+		"describe":           {w + "describe: trt", "f: workers[0].describe (line 3): want true, vllm or sglang"},
+		"described by none":  {w + "describe: true", "f: workers[0] (line 2): describe needs an endpoint: the engine's http:// or https:// URL"},
+		"engine":             {"engines: [w]", "f: engines[0] (line 1): `w` is not an http:// or https:// URL"},
+		"engine is no text":  {"engines: [7]", "f: engines[0] (line 1): " + errText.Error()},
+		"engine twice":       {"engines: [http://w, vllm=http://w/]", fmt.Sprintf("f: engines[1] (line 1): worker_id %d is given twice", workerid.Of("http://w"))},
 		"several entries": {
 			w + "data_parallel_size: 5000\n- {}\n- worker_id: 2\n- worker_id: 2",
 			"f: workers[0] (line 2): data_parallel_size 5000 exceeds the maximum 4096; workers[1] (line 4): worker_id is missing; " +
@@ -212,7 +247,7 @@ func TestLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused := fmt.Errorf("wrapped: %w", &catalog.EntryError{Index: 1, Err: errors.New("why")})
-	if got := f.Locate(refused).Error(); got != "workers[1] (line 33): why" {
+	if got := f.Locate(refused).Error(); got != "workers[1] (line 36): why" {
 		t.Errorf("Locate: %s", got)
 	}
 }
@@ -238,3 +273,8 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+var (
+	byDefault = catalog.Scope{Model: "default", Tenant: "default"}
+	fromFile  = catalog.Source{Kind: catalog.SourceFile}
+)

@@ -165,7 +165,7 @@ func (w *Watcher) look() {
 			w.fail(now.fault)
 			return
 		}
-		file, err := decode(w.path, content)
+		file, err := decode(w.path, content, w.first.engines...)
 		if err != nil {
 			w.fail(err.Error())
 			return

@@ -39,6 +39,7 @@ func required[V any](of func(*catalog.Record) *V, value read[V]) field {
 // fields are the keys of a worker except the names of its scope.
 var fields = map[string]field{
 	"worker_id":                    required(func(w *catalog.Record) *uint64 { return &w.ID }, u64),
+	"describe":                     wish,
 	"endpoint":                     optional(func(w *catalog.Record) **string { return &w.Endpoint }, text),
 	"kv_events_endpoint":           optional(func(w *catalog.Record) **string { return &w.KVEventsEndpoint }, text),
 	"kv_events_endpoints":          required(func(w *catalog.Record) *map[uint32]string { return &w.KVEventsEndpoints }, byRank),
@@ -47,6 +48,9 @@ var fields = map[string]field{
 	catalog.ServerKeyField:         removedServerKey,
 	"drain":                        drain,
 	"kv_event_copies":              optional(func(w *catalog.Record) **string { return &w.KVEventCopies }, copies),
+	"load_endpoint":                optional(func(w *catalog.Record) **string { return &w.LoadEndpoint }, text),
+	"load_endpoints":               required(func(w *catalog.Record) *map[uint32]string { return &w.LoadEndpoints }, byRank),
+	"load_metrics":                 optional(func(w *catalog.Record) **catalog.LoadMetrics { return &w.LoadMetrics }, loadMetrics),
 	"block_size":                   optional(func(w *catalog.Record) **uint32 { return &w.BlockSize }, u32),
 	"data_parallel_start_rank":     optional(func(w *catalog.Record) **uint32 { return &w.StartRank }, u32),
 	"data_parallel_size":           optional(func(w *catalog.Record) **uint32 { return &w.Size }, u32),
@@ -124,7 +128,29 @@ func readWorker(r *yamlread.Reader, path string, n *yaml.Node, set catalog.Scope
 		Model:  *cmp.Or(model, set.Model, new(catalog.DefaultName)),
 		Tenant: *cmp.Or(tenant, group, set.Tenant, new(catalog.DefaultName)),
 	}
+	if w.Describe != nil {
+		w.Describe.Model = w.Scope.Model == catalog.DefaultName && set.Model == nil
+	}
 	return w
+}
+
+// wish reads whether the engine fills in what a record leaves out: true, or the engine's kind.
+func wish(n *yaml.Node, w *catalog.Record) error {
+	if yamlread.IsNull(n) {
+		return nil
+	}
+	if yes, err := boolean(n); err == nil {
+		if yes {
+			w.Describe = new(catalog.Describe)
+		}
+		return nil
+	}
+	engine, err := text(n)
+	if err != nil || engine != catalog.EngineVLLM && engine != catalog.EngineSGLang {
+		return errDescribe
+	}
+	w.Describe = &catalog.Describe{Engine: engine}
+	return nil
 }
 
 // readName reads a name of a scope; nil on a fault.
@@ -156,8 +182,10 @@ var (
 	errByRank     = errors.New("want ranks with strings")
 	errRequired   = errors.New("want required or preferred")
 	errCopies     = errors.New("want count or set")
+	errDescribe   = errors.New("want true, vllm or sglang")
 	errRole       = errors.New("want prefill or decode")
 	errRankHeader = errors.New("want local, global or none")
+	errMetrics    = errors.New("want a map of url and interval_seconds, both optional")
 	errServerKey  = errors.New(catalog.NoServerKey)
 	errNoID       = errors.New("worker_id is missing")
 )
@@ -229,14 +257,43 @@ func unsigned(n *yaml.Node, bits int) (uint64, error) {
 }
 
 func float(n *yaml.Node) (float32, error) {
+	v, err := number(n, 32)
+	return float32(v), err
+}
+
+func number(n *yaml.Node, bits int) (float64, error) {
 	if n.Kind != yaml.ScalarNode || n.Tag != "!!float" && n.Tag != "!!int" {
 		return 0, errFloat
 	}
-	v, err := strconv.ParseFloat(n.Value, 32)
+	v, err := strconv.ParseFloat(n.Value, bits)
 	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
 		return 0, errFloat
 	}
-	return float32(v), nil
+	return v, nil
+}
+
+func loadMetrics(n *yaml.Node) (m catalog.LoadMetrics, err error) {
+	if n.Kind != yaml.MappingNode {
+		return m, errMetrics
+	}
+	for i := 0; i+1 < len(n.Content) && err == nil; i += 2 {
+		key, value := n.Content[i].Value, n.Content[i+1]
+		switch {
+		case key == "url" && m.URL == nil:
+			if !yamlread.IsNull(value) {
+				m.URL = new(string)
+				*m.URL, err = text(value)
+			}
+		case key == "interval_seconds" && m.IntervalSeconds == nil:
+			if !yamlread.IsNull(value) {
+				m.IntervalSeconds = new(float64)
+				*m.IntervalSeconds, err = number(value, 64)
+			}
+		default:
+			err = errMetrics
+		}
+	}
+	return m, err
 }
 
 func list(n *yaml.Node) ([]string, error) {

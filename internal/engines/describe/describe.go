@@ -14,40 +14,12 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// NormalURL returns the form of an engine's URL of which its worker's id is made: scheme and host
-// in small letters, without the scheme's own port, and without a slash at the end.
-func NormalURL(text string) (string, error) {
-	u, err := url.Parse(text)
-	switch {
-	case err != nil || u.Scheme != "http" && u.Scheme != "https":
-		return "", fmt.Errorf("`%s` is not an http:// or https:// URL", catalog.Clip(text))
-	case u.Hostname() == "":
-		return "", fmt.Errorf("`%s` has no host", catalog.Clip(text))
-	case u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
-		return "", fmt.Errorf("`%s` may have no more than a scheme, a host, a port and a path", catalog.Clip(text))
-	}
-	host, port := strings.ToLower(u.Hostname()), u.Port()
-	if n, err := strconv.ParseUint(port, 10, 16); port != "" && (err != nil || n == 0) {
-		return "", fmt.Errorf("`%s` has a port that is not in [1, 65535]", catalog.Clip(text))
-	}
-	if u.Scheme == "http" && port == "80" || u.Scheme == "https" && port == "443" {
-		port = ""
-	}
-	if strings.Contains(host, ":") {
-		host = "[" + host + "]"
-	}
-	if port != "" {
-		host += ":" + port
-	}
-	return u.Scheme + "://" + host + strings.TrimRight(u.EscapedPath(), "/"), nil
-}
-
 // Describe asks the engine at a URL. engine is its kind, or "" to find out: then nothing is
 // assumed that an engine does not tell. Without an error the engine has answered, though not
 // perhaps to every question: see the description's Unknown and Unanswered. An error is an *Error,
 // or says what is wrong with the URL.
 func (c *Client) Describe(ctx context.Context, text, engine string) (*catalog.Description, error) {
-	base, err := NormalURL(text)
+	base, err := catalog.NormalURL(text)
 	if err != nil {
 		return nil, err
 	}
@@ -58,20 +30,31 @@ func (c *Client) Describe(ctx context.Context, text, engine string) (*catalog.De
 	q := &question{Client: c, ctx: ctx, base: base, host: u.Hostname()}
 	q.told = &catalog.Description{Engine: engine, From: make(map[string]string), Unknown: make(map[string]string)}
 	if engine == catalog.EngineVLLM {
-		return q.told, q.vllm(true)
+		err = q.vllm(true)
+	} else {
+		err = q.sglangOrOther()
 	}
+	if err != nil {
+		return nil, err
+	}
+	return q.told, nil
+}
+
+// sglangOrOther finds out whether the engine is SGLang, and asks it accordingly.
+func (q *question) sglangOrOther() error {
 	info, path, err := q.info()
+	named := q.told.Engine == catalog.EngineSGLang
 	switch {
 	case err == nil && info.isSGLang():
 		q.told.Engine = catalog.EngineSGLang
 		q.sglang(info, path)
-		return q.told, nil
-	case engine == catalog.EngineSGLang && err == nil:
-		return nil, notUnderstood(base, path, errors.New("it is not the server information of SGLang"))
-	case engine == "" && (err == nil || statusOf(err) == http.StatusNotFound):
-		return q.told, q.vllm(false)
+		return nil
+	case err == nil && named:
+		return notUnderstood(q.base, path, errors.New("it is not the server information of SGLang"))
+	case err == nil, statusOf(err) == http.StatusNotFound && !named:
+		return q.vllm(false)
 	}
-	return nil, err
+	return err
 }
 
 // question is one Describe.

@@ -220,7 +220,7 @@ func TestDescribe(t *testing.T) {
 			at := engine(t, row.engine)
 			got, err := client(t).Describe(t.Context(), at, row.kind)
 			if row.err != "" {
-				if text := strings.ReplaceAll(fmt.Sprint(err), at, ""); text != row.err {
+				if text := strings.ReplaceAll(fmt.Sprint(err), at, ""); text != row.err || got != nil {
 					t.Errorf("error %s\nwant  %s", text, row.err)
 				}
 				return
@@ -442,32 +442,6 @@ func TestAllowed(t *testing.T) {
 		var e *describe.Error
 		if !errors.As(err, &e) || e.Away || !strings.HasSuffix(err.Error(), row.want) || asked.Load() != before {
 			t.Errorf("%v %s: %v, want %s", row.rules, row.url, err, row.want)
-		}
-	}
-}
-
-// TestNormalURL proves that URLs of the same place have the same form.
-func TestNormalURL(t *testing.T) {
-	for text, want := range map[string]string{
-		"http://GPU-1:8000":      "http://gpu-1:8000",
-		"HTTP://gpu-1:8000/":     "http://gpu-1:8000",
-		"http://gpu-1:80":        "http://gpu-1",
-		"https://gpu-1:443/a/":   "https://gpu-1/a",
-		"https://gpu-1:80":       "https://gpu-1:80",
-		"http://[FD00::1]:8000/": "http://[fd00::1]:8000",
-		"tcp://gpu-1:8000":       "`tcp://gpu-1:8000` is not an http:// or https:// URL",
-		"gpu-1:8000":             "`gpu-1:8000` is not an http:// or https:// URL",
-		"http://:8000":           "`http://:8000` has no host",
-		"http://gpu-1:70000":     "`http://gpu-1:70000` has a port that is not in [1, 65535]",
-		"http://a:b@gpu-1":       "`http://a:b@gpu-1` may have no more than a scheme, a host, a port and a path",
-		"http://gpu-1?x":         "`http://gpu-1?x` may have no more than a scheme, a host, a port and a path",
-	} {
-		got, err := describe.NormalURL(text)
-		if err != nil {
-			got = err.Error()
-		}
-		if got != want {
-			t.Errorf("%s: %s, want %s", text, got, want)
 		}
 	}
 }

@@ -58,6 +58,9 @@ type Registry struct {
 	// states is copied on write; writers hold mu.
 	states atomic.Pointer[map[catalog.Scope]*State]
 
+	unservedMu sync.Mutex // guards unserved; innermost
+	unserved   map[catalog.Scope]*Traffic
+
 	// mu guards writes of states, State.served of every state, and the fields below. It is
 	// innermost, beside the locks of the packages that this one calls.
 	mu    sync.Mutex
@@ -210,6 +213,7 @@ func (r *Registry) open(sc catalog.Scope, blockSize uint32) *State {
 		state = &State{
 			BlockSize: blockSize,
 			Seeds:     new(SeedNames),
+			Traffic:   new(Traffic),
 			Policies:  r.settings.Policies.NewScope(sc, r.settings.Learners),
 			held:      make(map[uint32]catalog.Rank),
 		}

@@ -21,6 +21,7 @@ type State struct {
 	Space     *indexer.Space // the index of the engines' events; writers must go through Gate
 	Gate      *recovery.Gate
 	Queue     *waitqueue.Queue
+	Traffic   *Traffic
 	Seeds     *SeedNames // adapters of the space's blocks
 	// Policies choose the ranks; nil: the built-in cost function alone.
 	Policies *policies.Scope

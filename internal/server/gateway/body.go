@@ -5,7 +5,7 @@ import (
 )
 
 // body is the body of a request while its engine is chosen. Its memory is reserved from
-// accounts of --max-memory. Bodies up to budget.SmallBody have an account of their own, so that
+// accounts of --max-memory. Bodies up to memory.SmallBody have an account of their own, so that
 // large ones cannot crowd them out.
 type body struct {
 	bytes    []byte

@@ -97,6 +97,7 @@ type booking struct {
 	// output is how many tokens the engine has generated, outputBlocks how many blocks of them
 	// were reported to the ledger.
 	output, outputBlocks uint64
+	signed               time.Time // when answering last had an effect
 	timer                *time.Timer
 	stopWatches          []func() // end the watches for stored prompts
 }
@@ -207,6 +208,21 @@ func (b *booking) locatedAt(l *leg, endpoint string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	l.endpoint = endpoint
+}
+
+// signEvery bounds how often the bytes of one answer are reported as a sign of life.
+const signEvery = 100 * time.Millisecond
+
+// answering reports that bytes of the answer have come.
+func (b *booking) answering() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	if b.freed || b.answer.id == "" || now.Sub(b.signed) < signEvery {
+		return
+	}
+	b.signed = now
+	b.all.api.Answering(b.scope, b.answer.selection.Rank)
 }
 
 // maxGenerated bounds the output that is counted for a request, in tokens. The count may be

@@ -359,6 +359,7 @@ func (x *exchange) follow(piece []byte) {
 	if r == nil || len(piece) == 0 {
 		return
 	}
+	x.booking.answering()
 	started := r.Started()
 	r.Write(piece)
 	if !started && r.Started() {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/select-service/select-service/internal/server/access"
@@ -64,9 +65,16 @@ func (m *models) lookUp(name string) (target, bool) {
 		return target{}, false
 	}
 	for _, t := range all {
-		if p := m.pool(t.scope); p != nil && p.adapters[name] {
-			t.lora = name
-			return t, true
+		p := m.pool(t.scope)
+		if p == nil {
+			continue
+		}
+		ofModel, _ := strings.CutPrefix(name, t.base+":") // SGLang's form
+		for _, adapter := range []string{name, strings.TrimSpace(ofModel)} {
+			if p.adapters[adapter] {
+				t.lora = adapter
+				return t, true
+			}
 		}
 	}
 	return target{}, false
@@ -163,7 +171,7 @@ type filter struct {
 	without   []uint64 // ids of workers whose address is unknown
 }
 
-// eligible implements selecting.Eligible. A rank whose host name was never looked up is in no
+// eligible implements selection.Eligible. A rank whose host name was never looked up is in no
 // subset.
 func (f *filter) eligible(snap *catalog.Snapshot) func(catalog.Entry) bool {
 	if f.key() == "" && !f.models.poolOf(snap).prefills {

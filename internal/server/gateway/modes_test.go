@@ -80,8 +80,9 @@ func TestDecodeFull(t *testing.T) {
 	e.close()
 }
 
-// TestAdapter: the name of an adapter is a model; its blocks are its own, and only engines that
-// have it get its requests.
+// TestAdapter: the name of an adapter is a model, alone or behind its model's, and SGLang's lora_path
+// names one where the model does not; its blocks are its own, and only engines that have it get its
+// requests.
 func TestAdapter(t *testing.T) {
 	w := start(t)
 	w.put(1, 1)
@@ -93,11 +94,35 @@ func TestAdapter(t *testing.T) {
 	engine.Publish(0, engine.Stored(ids, servicetest.BlockSize, servicetest.Dict{"lora_name": "poet"}))
 	w.Settle()
 	text := strings.Replace(chat(ids, ""), `"m"`, `"poet"`, 1)
-	e, p := w.post(chatPath, text)
-	if p.destination != at(3) || p.body != text {
-		t.Errorf("answered %+v", p)
+	for path, bodies := range map[string][]string{
+		chatPath: {
+			text,
+			chat(ids, `,"lora_path":"poet"`),
+			strings.Replace(chat(ids, ""), `"m"`, `"m:poet"`, 1),
+			strings.Replace(chat(ids, `,"lora_path":"other"`), `"m"`, `"m:poet"`, 1),
+		},
+		completionsPath: {`{"model":"m","prompt":[` + idsOf(ids) + `],"lora_path":["poet"]}`},
+		"/generate":     {`{"input_ids":` + idsOf(ids) + `,"lora_path":"poet"}`},
+	} {
+		for _, body := range bodies {
+			e, p := w.post(path, body)
+			if p.destination != at(3) || p.body != body {
+				t.Errorf("%s: answered %+v", body, p)
+			}
+			w.wantLoads("1/0: 0 0 0; 2/0: 0 0 0; 3/0: 0 4 1")
+			e.close()
+			w.wantLoads("1/0: 0 0 0; 2/0: 0 0 0; 3/0: 0 0 0")
+		}
 	}
-	w.wantLoads("1/0: 0 0 0; 2/0: 0 0 0; 3/0: 0 4 1")
+	e, p := w.post("/encode", `{"text":"x","lora_path":"poet"}`) // by load, but not on worker 1
+	if p.destination == at(1) {
+		t.Errorf("a text for the adapter: %+v", p)
+	}
+	e.close()
+	e, p = w.post(chatPath, chat(ids, `,"lora_path":"unknown"`)) // for the engine to say
+	if p.status != 0 || !strings.Contains(w.loads(), ": 16 4 1") {
+		t.Errorf("an adapter that no worker lists: %+v, loads %s", p, w.loads())
+	}
 	e.close()
 	w.Remove(3)
 	if _, p = w.post(chatPath, text); p.destination != at(2) {

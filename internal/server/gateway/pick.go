@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,6 +54,7 @@ type request struct {
 	text       []byte
 	salt       string
 	engineSalt string // the salt as the engine gets it
+	lora       string // name of the adapter; "": none
 	// streams: the engine will answer with events, and the first one completes the prefill.
 	streams bool
 	// fallbacks is how many further destinations the gateway accepts.
@@ -113,7 +115,16 @@ func (r *request) read() *problem {
 	if r.pool = r.models.pool(r.target.scope); r.pool == nil {
 		return errNoEndpoint(nil)
 	}
+	r.readAdapter()
 	return nil
+}
+
+// readAdapter takes the adapter that the body names beside a model without one. Only workers that
+// have it are eligible; if none says so, the engine knows whether it is loaded.
+func (r *request) readAdapter() {
+	if r.lora = cmp.Or(r.target.lora, r.body.Adapter); r.pool.adapters[r.lora] {
+		r.target.lora = r.lora
+	}
 }
 
 // noSuchModel is the answer for a model that is not served. Without any worker it is not known
@@ -150,7 +161,7 @@ func (r *request) findEligible(ctx context.Context) *problem {
 	return nil
 }
 
-// selection returns the request to package selecting, for one leg: the prefill or the decode.
+// selection returns the request to package selection, for one leg: the prefill or the decode.
 func (r *request) selection(prefill bool) *selection.SelectRequest {
 	f := r.filter(prefill)
 	req := &selection.SelectRequest{
@@ -431,6 +442,7 @@ func (r *request) pickOther(ctx context.Context) (*placement, *problem) {
 
 // placeOther places a request of another route in the target's scope.
 func (r *request) placeOther(ctx context.Context) (*placement, *problem) {
+	r.readAdapter()
 	if bad := r.findEligible(ctx); bad != nil {
 		return nil, bad
 	}
@@ -440,7 +452,7 @@ func (r *request) placeOther(ctx context.Context) (*placement, *problem) {
 	}
 	r.streams, r.alone = r.body.Stream, true
 	r.prompt = selection.Prompt{
-		TokenIDs: r.truncation().Cut(r.body.Tokens, r.kept()), HasTokenIDs: true, LoRA: r.target.lora, CacheSalt: r.salt,
+		TokenIDs: r.truncation().Cut(r.body.Tokens, r.kept()), HasTokenIDs: true, LoRA: r.lora, CacheSalt: r.salt,
 	}
 	place, bad := r.book(ctx)
 	if bad == nil {

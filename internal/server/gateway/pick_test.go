@@ -334,6 +334,47 @@ func TestSalt(t *testing.T) {
 	}
 }
 
+// TestExtraKey: SGLang caches a prompt under its extra_key too, which events do not tell: such a
+// prompt finds no cached block, and shares what runs with prompts of the same key and salt only.
+func TestExtraKey(t *testing.T) {
+	w := start(t)
+	w.put(1, 1)
+	ids := servicetest.Prompt(7, 16)
+	w.cache(1, ids)
+	first, p := w.post(chatPath, chat(ids, `,"extra_key":"x","cache_salt":"s"`))
+	w.wantLoads("1/0: 16 4 1")
+	if !strings.Contains(p.body, `"extra_key":"x","cache_salt":"s"`) {
+		t.Errorf("the engine gets %s", p.body)
+	}
+	for body, blocks := range map[string]int{
+		`,"extra_key":"x","cache_salt":"s"`:            4,
+		`,"extra_key":"x","nvext":{"cache_salt":"s"}`:  4,
+		`,"extra_key":"x","cache_salt":"t"`:            8,
+		`,"extra_key":"x"`:                             8,
+		`,"extra_key":"y","cache_salt":"s"`:            8,
+		`,"extra_key":"s","cache_salt":"x"`:            8,
+		`,"extra_key":"","cache_salt":"s"`:             8,
+		`,"cache_salt":"s"`:                            8,
+		`,"extra_key":"x\u0000","cache_salt":"s"`:      8,
+		`,"extra_key":["x"],"cache_salt":"s","n":null`: 4,
+	} {
+		e, _ := w.post(chatPath, chat(ids, body))
+		w.wantLoads(fmt.Sprintf("1/0: 32 %d 2", blocks))
+		e.close()
+		w.wantLoads("1/0: 16 4 1")
+	}
+	for body, want := range map[string]string{
+		`{"input_ids":` + idsOf(ids) + `,"extra_key":"x","cache_salt":"s"}`: "1/0: 32 4 2",
+		`{"input_ids":` + idsOf(ids) + `}`:                                  "1/0: 16 8 2",
+	} {
+		e, _ := w.post("/generate", body)
+		w.wantLoads(want)
+		e.close()
+		w.wantLoads("1/0: 16 4 1")
+	}
+	first.close()
+}
+
 // TestRanks: an engine with several ranks is told the one that was chosen.
 func TestRanks(t *testing.T) {
 	w := start(t)

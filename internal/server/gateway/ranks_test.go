@@ -1,9 +1,13 @@
 package gateway_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
+	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection/admission"
+	"github.com/select-service/select-service/internal/server/gateway"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/servicetest"
 )
@@ -146,4 +150,36 @@ func TestMixedSidecars(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestPrefillerLeaves: a request waits for a decode worker whose sidecar does not obey, while the
+// prefill is booked for one that does; if the only prefill worker has left by then, the decode
+// worker prefills, and the prompt is booked there.
+func TestPrefillerLeaves(t *testing.T) {
+	w := start(t, func(c *node.Config, _ *gateway.Config) { c.Admission = admission.Config{Threshold: new(0.5)} })
+	full := func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(16)) }
+	w.put(1, 1, role("prefill"))
+	w.put(2, 1, role("decode"), obeys, full)
+	w.put(3, 1, role("decode"), full)
+	w.Burden("two", 2, 0, 4, 16)
+	w.Burden("three", 3, 0, 4, 16)
+	e := w.open()
+	e.request(chatPath, false)
+	e.body(chat(servicetest.Prompt(1, 16), `,"stream":true`), true)
+	w.wantLoads("1/0: 16 4 1; 2/0: 16 4 1; 3/0: 16 4 1")
+	await(t, func() string {
+		if n := w.Loads(nil, nil)[0].PendingCount; n != 1 {
+			return fmt.Sprintf("%d requests wait", n)
+		}
+		return ""
+	})
+	w.Remove(1)
+	if err := w.Free("three"); err != nil {
+		t.Fatal(err)
+	}
+	if p := e.placement(true, false); p.destination != at(3) || p.headers[prefiller] != "" || p.headers[prefillRank] != "" {
+		t.Errorf("%+v", p)
+	}
+	w.wantLoads("2/0: 16 4 1; 3/0: 16 4 1")
+	e.close()
 }

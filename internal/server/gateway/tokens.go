@@ -20,7 +20,7 @@ import (
 // the prompt is placed by load. A prompt that the engine shortens is shortened before it is looked
 // up and booked.
 func (r *request) tokenize(ctx context.Context) *problem {
-	r.prompt = selection.Prompt{LoRA: r.target.lora, CacheSalt: r.salt}
+	r.prompt = selection.Prompt{LoRA: r.lora, CacheSalt: r.salt}
 	switch {
 	case r.body.Prompts > 1: // a batch: its prompts have no common prefix to look up
 		r.placeByLoad()
@@ -102,7 +102,7 @@ func (r *request) holdTokens() *problem {
 	return nil
 }
 
-// ReleaseText implements selecting.TextHolder. It drops the tokens of a request that waits: its
+// ReleaseText implements selection.TextHolder. It drops the tokens of a request that waits: its
 // hashes are enough.
 func (r *request) ReleaseText() {
 	r.serving.Release(r.held)

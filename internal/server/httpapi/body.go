@@ -47,7 +47,7 @@ type body[T any] struct {
 	answered atomic.Int64  // length of the last such answer in bytes, an estimate for the next
 }
 
-// textHolder holds the memory of a request's text, see selecting.TextHolder.
+// textHolder holds the memory of a request's text, see selection.TextHolder.
 type textHolder interface{ ReleaseText() }
 
 // exchange has the pooled memory that one request with a body uses.

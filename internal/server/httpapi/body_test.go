@@ -341,6 +341,7 @@ func TestWorkerBodies(t *testing.T) {
 	f := &fake{worker: &catalog.Worker{}}
 	h := newHandler(f)
 	settings := `"endpoint":"e","kv_events_endpoint":"k","kv_events_endpoints":{"0":"a","4294967295":"b"},"replay_endpoint":"r","replay_endpoints":{"7":"c"},"kv_event_copies":"count",
+		"load_endpoint":"o","load_endpoints":{"1":"p"},"load_metrics":{"url":"http://m","interval_seconds":0.3},
 		"block_size":16,"data_parallel_start_rank":1,"data_parallel_size":0,"max_num_batched_tokens":18446744073709551615,"total_kv_blocks":5,"attention_chunk_size":6,
 		"role":"prefill","rank_endpoints":{"1":"http://r"},"rank_header":"none","prefill_rank_header":true,"adapters":["l","a"],
 		"stable_routing_id":"s","is_eagle":false,"taints":["b","a","b"],"topology_domains":{"zone":"z"},"kv_transfer_domain":"zone",
@@ -348,6 +349,7 @@ func TestWorkerBodies(t *testing.T) {
 	want := catalog.Patch{
 		Endpoint: ptr("e"), KVEventsEndpoint: ptr("k"), KVEventsEndpoints: map[uint32]string{0: "a", 1<<32 - 1: "b"},
 		ReplayEndpoint: ptr("r"), ReplayEndpoints: map[uint32]string{7: "c"}, KVEventCopies: ptr("count"),
+		LoadEndpoint: ptr("o"), LoadEndpoints: map[uint32]string{1: "p"}, LoadMetrics: &catalog.LoadMetrics{URL: ptr("http://m"), IntervalSeconds: ptr(0.3)},
 		BlockSize: ptr[uint32](16), StartRank: ptr[uint32](1), Size: ptr[uint32](0), MaxNumBatchedTokens: ptr[uint64](1<<64 - 1), TotalKVBlocks: ptr[uint64](5), AttentionChunkSize: ptr[uint64](6),
 		Role: ptr("prefill"), RankEndpoints: map[uint32]string{1: "http://r"}, RankHeader: ptr("none"), PrefillRankHeader: ptr(true), Adapters: []string{"l", "a"},
 		StableRoutingID: ptr("s"), IsEagle: ptr(false), Taints: []string{"b", "a", "b"}, TopologyDomains: map[string]string{"zone": "z"},
@@ -357,10 +359,10 @@ func TestWorkerBodies(t *testing.T) {
 		t.Fatalf("%d for worker %d: %s", w.Code, f.workerID, w.Body)
 	}
 	equal(t, "patch", f.patch, want)
-	if w := call(t, h, "POST", "/workers", `{"worker_id":18446744073709551615,"model_name":"m","tenant_id":"",`+settings, nil); w.Code != 201 {
+	if w := call(t, h, "POST", "/workers", `{"worker_id":18446744073709551615,"model_name":"m","tenant_id":"","describe":"vllm",`+settings, nil); w.Code != 201 {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
-	registered := workerBody{id: 1<<64 - 1, scope: catalog.Scope{Model: "m"}, settings: want}
+	registered := workerBody{id: 1<<64 - 1, scope: catalog.Scope{Model: "m"}, settings: want, wish: &catalog.Describe{Engine: "vllm"}}
 	equal(t, "registration", f.record, registered.record())
 	if v := reflect.ValueOf(f.record); !v.IsZero() {
 		for i := range v.NumField() {
@@ -371,19 +373,19 @@ func TestWorkerBodies(t *testing.T) {
 		}
 	}
 
-	nulls := `"endpoint":null,"kv_events_server_key":null,"kv_event_copies":null,"kv_events_endpoint":null,"replay_endpoint":null,"block_size":null,"data_parallel_start_rank":null,"data_parallel_size":null,
+	nulls := `"load_endpoint":null,"load_metrics":null,"endpoint":null,"kv_events_server_key":null,"kv_event_copies":null,"kv_events_endpoint":null,"replay_endpoint":null,"block_size":null,"data_parallel_start_rank":null,"data_parallel_size":null,
 		"max_num_batched_tokens":null,"total_kv_blocks":null,"attention_chunk_size":null,"stable_routing_id":null,"is_eagle":null,"role":null,"rank_header":null,"prefill_rank_header":null,"kv_transfer_domain":null,
 		"kv_transfer_enforcement":null,"kv_transfer_preferred_weight":null}`
 	call(t, h, "POST", "/workers", `{"worker_id":1,`+nulls, nil)
 	equal(t, "nulls", f.record, catalog.Record{ID: 1, Scope: defaultScope})
-	for _, body := range []string{`{}`, `{` + nulls, `{"taints":null,"topology_domains":null,"kv_events_endpoints":null,"replay_endpoints":null,"rank_endpoints":null,"adapters":null}`} {
+	for _, body := range []string{`{}`, `{` + nulls, `{"taints":null,"topology_domains":null,"kv_events_endpoints":null,"replay_endpoints":null,"load_endpoints":null,"rank_endpoints":null,"adapters":null}`} {
 		call(t, h, "PATCH", "/workers/1", body, nil)
 		if !reflect.ValueOf(f.patch).IsZero() {
 			t.Errorf("%s patches %+v", body, f.patch)
 		}
 	}
-	call(t, h, "PATCH", "/workers/1", `{"taints":[],"topology_domains":{},"kv_events_endpoints":{},"replay_endpoints":{},"rank_endpoints":{},"adapters":[]}`, nil)
-	if p := f.patch; p.RankEndpoints == nil || p.Adapters == nil || p.Taints == nil || p.TopologyDomains == nil || p.KVEventsEndpoints == nil || p.ReplayEndpoints == nil {
+	call(t, h, "PATCH", "/workers/1", `{"taints":[],"topology_domains":{},"kv_events_endpoints":{},"replay_endpoints":{},"load_endpoints":{},"load_metrics":{"url":null},"rank_endpoints":{},"adapters":[]}`, nil)
+	if p := f.patch; p.LoadEndpoints == nil || p.LoadMetrics == nil || p.RankEndpoints == nil || p.Adapters == nil || p.Taints == nil || p.TopologyDomains == nil || p.KVEventsEndpoints == nil || p.ReplayEndpoints == nil {
 		t.Errorf("empty lists and maps must replace: %+v", p)
 	}
 }

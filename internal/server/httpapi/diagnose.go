@@ -91,6 +91,9 @@ func (d dialect) appendDiagnosis(out []byte, x *conductor.Diagnosis) []byte {
 	out = appendStringField(out, "cache_salt", x.Salt)
 	out = appendUintField(out, "hash_seed", x.HashSeed)
 	out = appendBoolField(out, "registered", x.Registered)
+	if x.KeysShown {
+		out = appendBoolField(out, "keys_shown", true)
+	}
 	out = appendUintField(out, "num_blocks", uint64(x.NumBlocks))
 	out = append(appendKey(out, "blocks"), '[')
 	for i := range x.Blocks {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
 )
 
 // explainer explains choices, hypothetical and past ones. It must not keep the request after
@@ -104,6 +105,9 @@ func appendReasons(out []byte, x *selection.Explanation) []byte {
 	} else {
 		out = appendNull(out, "chosen")
 	}
+	if x.Warmup {
+		out = appendBoolField(out, "warmup", true)
+	}
 	if x.Refusal != "" {
 		out = appendStringField(out, "refusal", x.Refusal)
 	}
@@ -146,6 +150,9 @@ func appendCandidate(out []byte, r selection.ExplainedRank) []byte {
 	out = append(appendUintField(out, "disk", r.Disk), '}')
 	out = appendUintField(out, "uncached_tokens", r.Uncached)
 	out = appendUintField(out, "active_requests", r.Requests)
+	if r.Foreign != (reservations.Foreign{}) {
+		out = appendForeign(out, r.Foreign)
+	}
 	out = appendFloatField(out, "predicted_wait_seconds", r.Predicted.Wait)
 	out = appendFloatField(out, "predicted_prefill_seconds", r.Predicted.Prefill)
 	out = appendFloatField(out, "predicted_delay_seconds", r.Predicted.Delay)

@@ -10,6 +10,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/replicasync"
 )
 
 // fake is a Service that answers with what a test gave it and remembers what it
@@ -26,6 +27,7 @@ type fake struct {
 	workerID    uint64
 	worker      *catalog.Worker
 	workers     []*catalog.Worker
+	excluded    []selection.ExcludedRank
 	ready       bool
 	model       *string
 	tenant      *string
@@ -52,8 +54,7 @@ type fake struct {
 
 	recovery   *node.RecoveryStatus
 	recovering bool
-	after      string
-	limit      int
+	page       replicasync.PageRequest
 
 	slotsWorker  node.SlotsWorker
 	slotsWorkers []node.SlotsWorker
@@ -83,6 +84,10 @@ func (f *fake) called() error {
 func (f *fake) PutWorkerIn(_ catalog.ScopeFilter, r catalog.Record) (*catalog.Worker, error) {
 	f.record = r
 	return f.worker, f.called()
+}
+
+func (f *fake) DescribeWorkerIn(_ context.Context, own catalog.ScopeFilter, r catalog.Record) (*catalog.Worker, error) {
+	return f.PutWorkerIn(own, r)
 }
 
 func (f *fake) PatchWorkerIn(_ catalog.ScopeFilter, id uint64, p catalog.Patch) (*catalog.Worker, error) {
@@ -119,6 +124,8 @@ func (f *fake) Workers(model, tenant *string) []*catalog.Worker {
 	_ = f.called()
 	return f.workers
 }
+
+func (f *fake) Excluded(*catalog.Worker) []selection.ExcludedRank { return f.excluded }
 
 func (f *fake) Ready() (bool, int, []*catalog.Worker) {
 	_ = f.called()
@@ -228,8 +235,8 @@ func (f *fake) DeregisterPeer(endpoint string) error {
 	return f.called()
 }
 
-func (f *fake) WriteSnapshot(ctx context.Context, w io.Writer, after string, limit int) error {
-	f.after, f.limit = after, limit
+func (f *fake) WriteSnapshot(ctx context.Context, w io.Writer, q replicasync.PageRequest) error {
+	f.page = q
 	return f.Dump(ctx, w, f.form)
 }
 

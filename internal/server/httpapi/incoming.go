@@ -39,7 +39,7 @@ var incomings = sync.Pool{New: func() any { return new(incoming) }}
 // buffer is memory for a body longer than untracked.
 type buffer struct{ bytes []byte }
 
-// buffers pools buffers by size: budget.SmallBody times 2^i, up to maxPooled.
+// buffers pools buffers by size: memory.SmallBody times 2^i, up to maxPooled.
 var buffers [5]sync.Pool
 
 // pooledAs returns the index in buffers for n bytes, and false if buffers of that size are not

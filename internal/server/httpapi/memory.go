@@ -16,9 +16,9 @@ import (
 
 // Memory is the memory that the requests of all listeners share. A nil Memory has no limits.
 type Memory struct {
-	requests holders         // bodies and answers up to budget.SmallBody
+	requests holders         // bodies and answers up to memory.SmallBody
 	bodies   holders         // larger bodies
-	answers  holders         // answers above budget.SmallBody
+	answers  holders         // answers above memory.SmallBody
 	waiting  *memory.Account // the rest of batches while one of their requests waits
 
 	// serving accounts for what large bodies are parsed into. gate bounds with it how many are

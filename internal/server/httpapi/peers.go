@@ -26,9 +26,8 @@ type peerSet interface {
 
 // snapshotSource writes the live reservations for other replicas.
 type snapshotSource interface {
-	// WriteSnapshot writes one page as JSON: at most limit reservations (0: the default) after
-	// the cursor of the page before, which is empty for the first page.
-	WriteSnapshot(ctx context.Context, w io.Writer, after string, limit int) error
+	// WriteSnapshot writes one page as JSON.
+	WriteSnapshot(ctx context.Context, w io.Writer, q replicasync.PageRequest) error
 }
 
 // replicaService has the use cases behind the routes for replicas.
@@ -79,40 +78,49 @@ type snapshotRoutes struct {
 }
 
 func (r snapshotRoutes) page(c *gin.Context) {
-	after, limit, err := snapshotQuery(c.Request)
+	q, err := snapshotQuery(c.Request)
 	if err != nil {
 		r.api.fail(c, nil, err)
 		return
 	}
 	r.api.stream(c, r.api.snapshots, bodyscan.JSON, func(ctx context.Context, w io.Writer) error {
-		return r.svc.WriteSnapshot(ctx, w, after, limit)
+		return r.svc.WriteSnapshot(ctx, w, q)
 	})
 }
 
-func snapshotQuery(r *http.Request) (after string, limit int, err error) {
-	var cursor, bound *string
+func snapshotQuery(r *http.Request) (q replicasync.PageRequest, err error) {
+	var cursor, bound, shared *string
 	err = readQuery(r, func(key string) **string {
 		switch key {
 		case "after":
 			return &cursor
 		case "limit":
 			return &bound
+		case "shared":
+			return &shared
 		}
 		return nil
 	})
 	if err != nil {
-		return "", 0, err
+		return q, err
 	}
 	if cursor != nil {
-		after = *cursor
+		q.After = *cursor
 	}
 	if bound != nil {
-		if limit, err = strconv.Atoi(*bound); err != nil || limit < 1 || limit > replicasync.MaxPage {
-			return "", 0, errSnapshotLimit
+		if q.Limit, err = strconv.Atoi(*bound); err != nil || q.Limit < 1 || q.Limit > replicasync.MaxPage {
+			return q, errSnapshotLimit
 		}
 	}
-	return after, limit, nil
+	if shared != nil {
+		if q.Shared = *shared == "true"; !q.Shared && *shared != "false" {
+			return q, errSnapshotShared
+		}
+	}
+	return q, nil
 }
+
+var errSnapshotShared = badRequest(queryPrefix + "shared: expected true or false")
 
 var errSnapshotLimit = badRequest(queryPrefix + "limit: expected an integer from 1 to " + strconv.Itoa(replicasync.MaxPage))
 

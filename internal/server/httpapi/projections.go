@@ -4,9 +4,12 @@ import (
 	"net/http"
 
 	"github.com/select-service/select-service/internal/codec/bodyscan"
+	"github.com/select-service/select-service/internal/engines/load"
+	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
 )
 
 // projector returns the overlap and load of a prompt on every rank, without choosing
@@ -68,7 +71,46 @@ func appendRankLoad(out []byte, l selection.RankLoad) []byte {
 	out = appendUintField(out, "potential_prefill_tokens", l.PrefillTokens)
 	out = appendUintField(out, "potential_decode_blocks", l.DecodeBlocks)
 	out = appendUintField(out, "active_requests", l.Requests)
+	if l.Reported != nil {
+		out = appendReported(out, l.Reported)
+	}
+	if l.Foreign != nil {
+		out = appendForeign(out, *l.Foreign)
+	}
 	return append(out, '}')
+}
+
+// appendReported appends what an engine says of its load, without what it does not know.
+func appendReported(out []byte, st *reports.Status) []byte {
+	out = append(appendKey(out, "reported"), '{')
+	out = appendStringField(out, "source", st.Source.String())
+	out = appendFloatField(out, "age_seconds", st.Age.Seconds())
+	out = appendBoolField(out, "stale", st.Stale)
+	out = appendStringField(out, "state", st.State.String())
+	for _, x := range []struct {
+		name string
+		load.Amount
+	}{
+		{"running", st.Running},
+		{"waiting", st.Waiting},
+		{"kv_tokens_used", st.KVTokensUsed},
+		{"kv_tokens_total", st.KVTokensTotal},
+		{"waiting_uncached_tokens", st.WaitingUncachedTokens},
+		{"max_running", st.MaxRunning},
+	} {
+		if n, known := x.Get(); known {
+			out = appendUintField(out, x.name, n)
+		}
+	}
+	return append(out, '}')
+}
+
+// appendForeign appends load that is not booked.
+func appendForeign(out []byte, f reservations.Foreign) []byte {
+	out = append(appendKey(out, "foreign"), '{')
+	out = appendUintField(out, "requests", uint64(f.Requests))
+	out = appendUintField(out, "prefill_tokens", f.PrefillTokens)
+	return append(appendUintField(out, "blocks", f.Blocks), '}')
 }
 
 // noSharedCache is the contract's description of a cache shared by all workers, which this

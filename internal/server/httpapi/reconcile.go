@@ -129,7 +129,11 @@ func (b *reconcileBody) resolveScopes() (catalog.ScopeFilter, error) {
 			return catalog.ScopeFilter{}, err
 		}
 	}
-	return b.filter(), nil
+	f := b.filter()
+	for i := range b.workers {
+		takeModel(&b.workers[i], f)
+	}
+	return f, nil
 }
 
 // filter returns the scopes whose workers are replaced.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/pkg/replicasync"
 )
 
 // TestSnapshotQuery: a page's bounds reach the service, bad ones do not.
@@ -16,13 +17,15 @@ func TestSnapshotQuery(t *testing.T) {
 	f := &fake{dump: `{"bookings":[]}`}
 	h := newHandler(f)
 	for query, want := range map[string]struct {
-		after string
-		limit int
+		page  replicasync.PageRequest
 		fault string
 	}{
-		"":                              {"", 0, ""},
-		"?after=&limit=1&x=1&x=2":       {"", 1, ""},
-		"?limit=10000&after=a%2Fb%20+c": {"a/b  c", 10_000, ""},
+		"":                              {},
+		"?after=&limit=1&x=1&x=2":       {page: replicasync.PageRequest{Limit: 1}},
+		"?limit=10000&after=a%2Fb%20+c": {page: replicasync.PageRequest{After: "a/b  c", Limit: 10_000}},
+		"?shared=true":                  {page: replicasync.PageRequest{Shared: true}},
+		"?shared=false":                 {},
+		"?shared=1":                     {fault: "Failed to deserialize query string: shared: expected true or false"},
 		"?limit=0":                      {fault: badLimit},
 		"?limit=10001":                  {fault: badLimit},
 		"?limit=":                       {fault: badLimit},
@@ -31,10 +34,10 @@ func TestSnapshotQuery(t *testing.T) {
 		"?limit=1&limit=1":              {fault: "Failed to deserialize query string: duplicate field `limit`"},
 		"?after=a&after=b":              {fault: "Failed to deserialize query string: duplicate field `after`"},
 	} {
-		f.after, f.limit = "untouched", -1
+		f.page = replicasync.PageRequest{Limit: -1}
 		w := call(t, h, "GET", "/replica_sync/snapshot"+query, "", nil)
 		if want.fault != "" {
-			if w.Code != 400 || errorText(t, w) != want.fault || f.limit != -1 {
+			if w.Code != 400 || errorText(t, w) != want.fault || f.page.Limit != -1 {
 				t.Errorf("%s: %d %s", query, w.Code, w.Body)
 			}
 			continue
@@ -42,8 +45,8 @@ func TestSnapshotQuery(t *testing.T) {
 		if w.Code != 200 || w.Body.String() != f.dump || w.Header().Get("Content-Type") != "application/json" {
 			t.Errorf("%s: %d %s", query, w.Code, w.Body)
 		}
-		if f.after != want.after || f.limit != want.limit {
-			t.Errorf("%s: after %q, limit %d", query, f.after, f.limit)
+		if f.page != want.page {
+			t.Errorf("%s: %+v", query, f.page)
 		}
 	}
 	refused := newHandler(&fake{err: &contract.Error{Kind: contract.Conflict, Text: "replica sync is disabled"}})

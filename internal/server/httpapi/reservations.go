@@ -111,7 +111,7 @@ type reserveBody struct {
 	text    textHolder
 }
 
-// ReleaseText implements selecting.TextHolder for a pending selection, whose prompt is ignored.
+// ReleaseText implements selection.TextHolder for a pending selection, whose prompt is ignored.
 func (b *reserveBody) ReleaseText() {
 	b.req.Prompt, b.routing = selection.Prompt{}, selection.Routing{}
 	b.text.ReleaseText()

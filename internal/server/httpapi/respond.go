@@ -128,7 +128,7 @@ func (a api) checked(check func(request) error, e endpoint) endpoint {
 }
 
 func workerID(c request) error {
-	_, err := pathUint64(c, "worker_id")
+	_, err := pathWorkerID(c)
 	return err
 }
 
@@ -150,9 +150,9 @@ func pathValue(c request, name string) (string, error) {
 	return v, contract.CheckText(name, v)
 }
 
-// pathUint64 is pathValue for numbers.
-func pathUint64(c request, name string) (uint64, error) {
-	v, err := pathValue(c, name)
+// pathWorkerID is pathValue for the number of a worker.
+func pathWorkerID(c request) (uint64, error) {
+	v, err := pathValue(c, "worker_id")
 	if err != nil {
 		return 0, err
 	}

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"maps"
 	"net/http"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/select-service/select-service/internal/codec/bodyscan"
 	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -20,6 +22,8 @@ import (
 type workerCatalog interface {
 	// PutWorkerIn and the methods below treat workers of scopes that do not match own as unknown.
 	PutWorkerIn(own catalog.ScopeFilter, r catalog.Record) (*catalog.Worker, error)
+	// DescribeWorkerIn is PutWorkerIn for a worker whose engine is asked first.
+	DescribeWorkerIn(ctx context.Context, own catalog.ScopeFilter, r catalog.Record) (*catalog.Worker, error)
 	PatchWorkerIn(own catalog.ScopeFilter, id uint64, patch catalog.Patch) (*catalog.Worker, error)
 	DeleteWorkerIn(own catalog.ScopeFilter, id uint64) (*catalog.Worker, error)
 	// DrainWorkerIn makes a worker drain; one of the API is removed at the latest within that
@@ -28,6 +32,9 @@ type workerCatalog interface {
 	UndrainWorkerIn(own catalog.ScopeFilter, id uint64) (*catalog.Worker, error)
 	// Workers lists the workers by model, tenant and id.
 	Workers(model, tenant *string) []*catalog.Worker
+	// Excluded lists the ranks of a worker that get no new requests because their engines give
+	// no sign of life.
+	Excluded(*catalog.Worker) []selection.ExcludedRank
 	// Ready counts the schedulable workers and lists all.
 	Ready() (ready bool, schedulable int, workers []*catalog.Worker)
 	// Recovery returns the progress of the recovery from peers; configured is false if
@@ -43,7 +50,15 @@ type workerRoutes struct {
 
 func (r workerRoutes) put(c request, b *workerBody, out []byte) (int, []byte, error) {
 	c.about(*b)
-	w, err := r.svc.PutWorkerIn(c.who.Scope(), b.record())
+	own, record := c.who.Scope(), b.record()
+	var w *catalog.Worker
+	var err error
+	if record.Describe == nil {
+		w, err = r.svc.PutWorkerIn(own, record)
+	} else {
+		takeModel(&record, own)
+		w, err = r.svc.DescribeWorkerIn(c.Request.Context(), own, record)
+	}
 	if err != nil {
 		return 0, nil, err
 	}
@@ -51,54 +66,36 @@ func (r workerRoutes) put(c request, b *workerBody, out []byte) (int, []byte, er
 }
 
 func (r workerRoutes) patch(c request, b *catalog.Patch, out []byte) (int, []byte, error) {
-	id, err := pathUint64(c, "worker_id")
-	if err != nil {
-		return 0, nil, err
-	}
-	w, err := r.svc.PatchWorkerIn(c.who.Scope(), id, *b)
-	if err != nil {
-		return 0, nil, err
-	}
-	c.about(changedWorker{w})
-	return http.StatusOK, r.d.appendWorker(out, w), nil
+	return r.change(c, out, func(own catalog.ScopeFilter, id uint64) (*catalog.Worker, error) {
+		return r.svc.PatchWorkerIn(own, id, *b)
+	})
 }
 
 func (r workerRoutes) remove(c request, out []byte) (int, []byte, error) {
-	id, err := pathUint64(c, "worker_id")
-	if err != nil {
-		return 0, nil, err
-	}
-	w, err := r.svc.DeleteWorkerIn(c.who.Scope(), id)
-	if err != nil {
-		return 0, nil, err
-	}
-	c.about(changedWorker{w})
-	return http.StatusOK, r.d.appendWorker(out, w), nil
+	return r.change(c, out, r.svc.DeleteWorkerIn)
 }
 
 func (r workerRoutes) drain(c request, b *drainBody, out []byte) (int, []byte, error) {
-	id, err := pathUint64(c, "worker_id")
-	if err != nil {
-		return 0, nil, err
-	}
 	within, err := b.within()
 	if err != nil {
 		return 0, nil, err
 	}
-	w, err := r.svc.DrainWorkerIn(c.who.Scope(), id, within)
-	if err != nil {
-		return 0, nil, err
-	}
-	c.about(changedWorker{w})
-	return http.StatusOK, r.d.appendWorker(out, w), nil
+	return r.change(c, out, func(own catalog.ScopeFilter, id uint64) (*catalog.Worker, error) {
+		return r.svc.DrainWorkerIn(own, id, within)
+	})
 }
 
 func (r workerRoutes) undrain(c request, out []byte) (int, []byte, error) {
-	id, err := pathUint64(c, "worker_id")
+	return r.change(c, out, r.svc.UndrainWorkerIn)
+}
+
+// change changes the worker of the path and answers with its record.
+func (r workerRoutes) change(c request, out []byte, change func(own catalog.ScopeFilter, id uint64) (*catalog.Worker, error)) (int, []byte, error) {
+	id, err := pathWorkerID(c)
 	if err != nil {
 		return 0, nil, err
 	}
-	w, err := r.svc.UndrainWorkerIn(c.who.Scope(), id)
+	w, err := change(c.who.Scope(), id)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -137,7 +134,21 @@ var drainShape = bodyscan.NewObject(
 )
 
 func (r workerRoutes) list(f catalog.ScopeFilter, out []byte) []byte {
-	return appendList(out, r.svc.Workers(f.Model, f.Tenant), r.d.appendWorker)
+	return appendList(out, r.svc.Workers(f.Model, f.Tenant), r.appendWorkerNow)
+}
+
+// appendWorkerNow appends a worker's record with its ranks that give no sign of life.
+func (r workerRoutes) appendWorkerNow(out []byte, w *catalog.Worker) []byte {
+	out = r.d.appendWorker(out, w)
+	excluded := r.svc.Excluded(w)
+	if len(excluded) == 0 {
+		return out
+	}
+	out = appendList(appendKey(out[:len(out)-1], "excluded"), excluded, func(out []byte, e selection.ExcludedRank) []byte {
+		out = appendUintField(append(out, '{'), "dp_rank", e.Rank.DP)
+		return append(appendStringField(out, "reason", string(e.Why)), '}')
+	})
+	return append(out, '}')
 }
 
 // ready needs no token, since probes have none. The list of workers, and the peer that the
@@ -155,7 +166,7 @@ func (r workerRoutes) ready(c request, out []byte) (int, []byte, error) {
 	out = append(out, '{')
 	out = appendBoolField(out, "ready", ready)
 	out = appendUintField(out, "schedulable_workers", uint64(schedulable))
-	out = appendList(appendKey(out, "workers"), workers, r.d.appendWorker)
+	out = appendList(appendKey(out, "workers"), workers, r.appendWorkerNow)
 	if recovery, configured := r.svc.Recovery(); configured { // decision S6
 		if !reads || c.who.Scoped() {
 			recovery.Peer = ""
@@ -190,6 +201,15 @@ type workerBody struct {
 	id       uint64
 	scope    catalog.Scope
 	settings catalog.Patch
+	wish     *catalog.Describe // nil: the engine is not asked
+}
+
+// takeModel lets the engine of a described worker name its model, if the record does not. Who may
+// register workers of one model only, in a set or at all, names it.
+func takeModel(r *catalog.Record, within catalog.ScopeFilter) {
+	if d := r.Describe; d != nil {
+		d.Model = r.Scope.Model == catalog.DefaultName && within.Model == nil
+	}
 }
 
 // record returns the whole record: members that the body leaves out are unset.
@@ -198,12 +218,16 @@ func (b *workerBody) record() catalog.Record {
 	return catalog.Record{
 		ID:                        b.id,
 		Scope:                     b.scope,
+		Describe:                  b.wish,
 		Endpoint:                  p.Endpoint,
 		KVEventsEndpoint:          p.KVEventsEndpoint,
 		KVEventsEndpoints:         p.KVEventsEndpoints,
 		ReplayEndpoint:            p.ReplayEndpoint,
 		ReplayEndpoints:           p.ReplayEndpoints,
 		KVEventCopies:             p.KVEventCopies,
+		LoadEndpoint:              p.LoadEndpoint,
+		LoadEndpoints:             p.LoadEndpoints,
+		LoadMetrics:               p.LoadMetrics,
 		BlockSize:                 p.BlockSize,
 		StartRank:                 p.StartRank,
 		Size:                      p.Size,
@@ -257,10 +281,23 @@ func describeWorker(e *zerolog.Event, id uint64, sc catalog.Scope, endpoint *str
 	}
 }
 
+// readDescribe reads whether the engine fills in what a record leaves out: true, or the engine's
+// kind.
+func readDescribe(s *bodyscan.Scanner, b *workerBody) {
+	switch {
+	case s.Null():
+	case s.IsText():
+		b.wish = &catalog.Describe{Engine: s.Variant(catalog.EngineVLLM, catalog.EngineSGLang)}
+	case s.Bool():
+		b.wish = new(catalog.Describe)
+	}
+}
+
 // newWorkerShape is the shape of POST /workers.
 func newWorkerShape(d dialect) *bodyscan.Object[workerBody] {
 	fields := settingsFields(func(b *workerBody) *catalog.Patch { return &b.settings }, false)
 	fields = append(fields, scopeFields(d, func(b *workerBody) *catalog.Scope { return &b.scope })...)
+	fields = append(fields, bodyscan.Field[workerBody]{Name: "describe", Read: readDescribe})
 	return bodyscan.NewObject(append(fields, required("worker_id", func(b *workerBody) *uint64 { return &b.id }, (*bodyscan.Scanner).Uint64))...)
 }
 
@@ -291,6 +328,7 @@ func settingsFields[T any](of func(*T) *catalog.Patch, patch bool) []bodyscan.Fi
 		text("endpoint", func(p *catalog.Patch) **string { return &p.Endpoint }),
 		text("kv_events_endpoint", func(p *catalog.Patch) **string { return &p.KVEventsEndpoint }),
 		text("replay_endpoint", func(p *catalog.Patch) **string { return &p.ReplayEndpoint }),
+		text("load_endpoint", func(p *catalog.Patch) **string { return &p.LoadEndpoint }),
 		removedServerKey[T](),
 		text("stable_routing_id", func(p *catalog.Patch) **string { return &p.StableRoutingID }),
 		text("kv_transfer_domain", func(p *catalog.Patch) **string { return &p.KVTransferDomain }),
@@ -302,6 +340,7 @@ func settingsFields[T any](of func(*T) *catalog.Patch, patch bool) []bodyscan.Fi
 		u64("attention_chunk_size", func(p *catalog.Patch) **uint64 { return &p.AttentionChunkSize }),
 		settingField("is_eagle", of, func(p *catalog.Patch) **bool { return &p.IsEagle }, (*bodyscan.Scanner).Bool),
 		settingField("kv_event_copies", of, func(p *catalog.Patch) **string { return &p.KVEventCopies }, readCopies),
+		settingField("load_metrics", of, func(p *catalog.Patch) **catalog.LoadMetrics { return &p.LoadMetrics }, readLoadMetrics),
 		settingField("role", of, func(p *catalog.Patch) **string { return &p.Role }, readRole),
 		settingField("rank_header", of, func(p *catalog.Patch) **string { return &p.RankHeader }, readRankHeader),
 		settingField("prefill_rank_header", of, func(p *catalog.Patch) **bool { return &p.PrefillRankHeader }, (*bodyscan.Scanner).Bool),
@@ -309,6 +348,7 @@ func settingsFields[T any](of func(*T) *catalog.Patch, patch bool) []bodyscan.Fi
 		settingField("kv_transfer_preferred_weight", of, func(p *catalog.Patch) **float32 { return &p.KVTransferPreferredWeight }, (*bodyscan.Scanner).Float32),
 		collection("kv_events_endpoints", func(s *bodyscan.Scanner, p *catalog.Patch) { p.KVEventsEndpoints = readByRank(s) }),
 		collection("replay_endpoints", func(s *bodyscan.Scanner, p *catalog.Patch) { p.ReplayEndpoints = readByRank(s) }),
+		collection("load_endpoints", func(s *bodyscan.Scanner, p *catalog.Patch) { p.LoadEndpoints = readByRank(s) }),
 		collection("rank_endpoints", func(s *bodyscan.Scanner, p *catalog.Patch) { p.RankEndpoints = readByRank(s) }),
 		collection("adapters", func(s *bodyscan.Scanner, p *catalog.Patch) { p.Adapters = appendStrings(s, []string{}) }),
 		collection("taints", func(s *bodyscan.Scanner, p *catalog.Patch) { p.Taints = appendStrings(s, []string{}) }),
@@ -346,6 +386,16 @@ func readRole(s *bodyscan.Scanner) string {
 func readRankHeader(s *bodyscan.Scanner) string {
 	return s.Variant(catalog.RankLocal, catalog.RankGlobal, catalog.RankNone)
 }
+
+func readLoadMetrics(s *bodyscan.Scanner) (m catalog.LoadMetrics) {
+	loadMetricsShape.Read(s, &m)
+	return m
+}
+
+var loadMetricsShape = bodyscan.NewObject(
+	optional("url", func(m *catalog.LoadMetrics) **string { return &m.URL }, readText),
+	optional("interval_seconds", func(m *catalog.LoadMetrics) **float64 { return &m.IntervalSeconds }, (*bodyscan.Scanner).Float64),
+)
 
 func readByRank(s *bodyscan.Scanner) map[uint32]string {
 	m := make(map[uint32]string)
@@ -386,6 +436,7 @@ func (d dialect) appendWorker(out []byte, w *catalog.Worker) []byte {
 	if w.AttentionChunkSize != nil { // nor this
 		out = appendUintField(out, "attention_chunk_size", *w.AttentionChunkSize)
 	}
+	out = appendLoadSources(out, w)
 	out = appendServing(out, w)
 	out = appendOptUint(out, "block_size", w.BlockSize)
 	out = appendOptUint(out, "data_parallel_start_rank", w.StartRank)
@@ -399,10 +450,50 @@ func (d dialect) appendWorker(out []byte, w *catalog.Worker) []byte {
 	out = appendOptString(out, "kv_transfer_domain", w.KVTransferDomain)
 	out = appendOptString(out, "kv_transfer_enforcement", w.KVTransferEnforcement)
 	out = appendOptFloat32(out, "kv_transfer_preferred_weight", w.KVTransferPreferredWeight)
+	out = appendDescription(out, w)
 	if reasons := w.Explain(); len(reasons) > 0 {
 		out = d.appendReasons(out, w, reasons)
 	}
 	return append(out, '}')
+}
+
+// appendDescription appends what the engine has filled in and where that comes from, unless the
+// worker is not described.
+func appendDescription(out []byte, w *catalog.Worker) []byte {
+	d := w.Describe
+	if d == nil {
+		return out
+	}
+	if d.Engine == "" {
+		out = appendBoolField(out, "describe", true)
+	} else {
+		out = appendStringField(out, "describe", d.Engine)
+	}
+	if d.Told == nil {
+		return out
+	}
+	out = append(appendKey(out, "described"), '{')
+	if d.Told.Engine != "" {
+		out = appendStringField(out, "engine", d.Told.Engine)
+	}
+	if d.Told.Version != "" {
+		out = appendStringField(out, "version", d.Told.Version)
+	}
+	for _, c := range [...]struct {
+		name string
+		n    uint64
+	}{{catalog.FieldTotalKVBlocks, d.Told.TotalKVBlocks}, {catalog.FieldMaxNumBatchedTokens, d.Told.MaxNumBatchedTokens}} {
+		if c.n > 0 {
+			out = appendUintField(out, c.name, c.n)
+		}
+	}
+	from := maps.Clone(d.Filled)
+	for _, field := range [...]string{catalog.FieldTotalKVBlocks, catalog.FieldMaxNumBatchedTokens} {
+		if origin := d.Told.From[field]; origin != "" {
+			from[field] = origin
+		}
+	}
+	return append(appendStringMap(out, "from", from), '}')
 }
 
 // appendSource appends where the record comes from, unless that is the API (decision W1).
@@ -419,6 +510,27 @@ func appendSource(out []byte, w *catalog.Worker) []byte {
 		if m.text != "" {
 			out = appendStringField(out, m.name, m.text)
 		}
+	}
+	return append(out, '}')
+}
+
+// appendLoadSources appends where the load of the worker's engine is read; Dynamo's records have
+// none of these members.
+func appendLoadSources(out []byte, w *catalog.Worker) []byte {
+	if w.LoadEndpoint != nil {
+		out = appendStringField(out, "load_endpoint", *w.LoadEndpoint)
+	}
+	out = appendByRank(out, "load_endpoints", w.LoadEndpoints)
+	m := w.LoadMetrics
+	if m == nil {
+		return out
+	}
+	out = append(appendKey(out, "load_metrics"), '{')
+	if m.URL != nil {
+		out = appendStringField(out, "url", *m.URL)
+	}
+	if m.IntervalSeconds != nil {
+		out = appendFloat(appendKey(out, "interval_seconds"), *m.IntervalSeconds, 64)
 	}
 	return append(out, '}')
 }

@@ -79,11 +79,26 @@ func (m *Mesh) Open() error {
 // Publish sends a message to every following peer, in the order of the calls. It copies the
 // payload and does not block: a peer whose queue is full misses the message.
 func (m *Mesh) Publish(topic string, payload []byte) error {
-	i := slices.Index(m.kind.topics, topic)
-	switch {
-	case i < 0:
-		return fmt.Errorf("publish: the mesh has no topic %q", topic)
-	case len(payload) > MeshMaxMessage:
+	return m.publish(payload, func(p *publisher) { p.publish(m.topic(topic), payload) }, topic)
+}
+
+// PublishEither is Publish of a message in two forms: a peer that has subscribed to topic gets
+// payload, one that has subscribed to the topic other only, or to both by an empty prefix, what
+// form returns. form is called, without waiting, if there is one, and may return nil for nothing.
+func (m *Mesh) PublishEither(topic string, payload []byte, other string, form func() []byte) error {
+	return m.publish(payload, func(p *publisher) {
+		p.publishEither(m.topic(topic), payload, m.topic(other), form)
+	}, topic, other)
+}
+
+// publish checks what is to be published, and does it.
+func (m *Mesh) publish(payload []byte, do func(*publisher), topics ...string) error {
+	for _, topic := range topics {
+		if m.topic(topic) < 0 {
+			return fmt.Errorf("publish: the mesh has no topic %q", topic)
+		}
+	}
+	if len(payload) > MeshMaxMessage {
 		return fmt.Errorf("publish: %w", ErrTooLarge)
 	}
 	// Taking the lock fixes the order of messages.
@@ -92,9 +107,12 @@ func (m *Mesh) Publish(topic string, payload []byte) error {
 	if m.publisher == nil || m.publisher.acceptor.ctx.Err() != nil {
 		return fmt.Errorf("publish: %w", ErrStopped)
 	}
-	m.publisher.publish(i, payload)
+	do(m.publisher)
 	return nil
 }
+
+// topic returns the index of a topic, or a negative number.
+func (m *Mesh) topic(name string) int { return slices.Index(m.kind.topics, name) }
 
 // Follow connects to the publisher of a peer and calls deliver with every message of the mesh's
 // topics; deliver then owns the payload. status is called with true for every connection and

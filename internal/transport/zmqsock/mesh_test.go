@@ -259,3 +259,67 @@ func BenchmarkMesh(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
 }
+
+// A peer gets a message of two forms once: as one of the topic that it has chosen, else as the
+// other one. That one is made only if a peer needs it. Whoever subscribes to everything does not
+// know the first.
+func TestMeshPublishesEither(t *testing.T) {
+	h := start(t, zmqsock.DefaultOptions())
+	endpoint := zmqtest.FreeEndpoint(t)
+	const short = "short.v1"
+	known := []string{topics[0], short}
+	m := zmqsock.NewMesh(h, endpoint, known)
+	zmqtest.Rebind(t, m.Open)
+	made := 0
+	either := func(payload string) {
+		t.Helper()
+		err := m.PublishEither(short, []byte("short "+payload), topics[0], func() []byte {
+			made++
+			return []byte("long " + payload)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	heard := func(subscribed []string) (l *zmqtest.Log, stop func()) {
+		l = zmqtest.NewLog()
+		other := zmqsock.NewMesh(h, zmqtest.FreeEndpoint(t), subscribed)
+		stop, err := other.Follow(endpoint, func(topic string, payload []byte) { l.Add(topic + " " + string(payload)) }, l.Status)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l, stop
+	}
+	both, stop := heard(known)
+	defer stop()
+	until(t, m, "begin", both)
+	either("1")
+	both.Await(t, "the short form", zmqtest.Has(short+" short 1"))
+	if made != 0 {
+		t.Error("the long form was made for nobody")
+	}
+	one, stop := heard(known[:1])
+	defer stop()
+	until(t, m, "begin", one)
+	either("2")
+	one.Await(t, "the long form", zmqtest.Has(topics[0]+" long 2"))
+	both.Await(t, "the short form", zmqtest.Has(short+" short 2"))
+
+	all, stop := heard(append([]string{""}, known...))
+	defer stop()
+	until(t, m, "begin", all)
+	either("3")
+	either("4")
+	all.Await(t, "the long form", zmqtest.Has(topics[0]+" long 4"))
+	for _, l := range []*zmqtest.Log{both, one, all} {
+		n := 0
+		for _, line := range l.Snapshot() {
+			if strings.HasSuffix(line, " 3") {
+				n++
+			}
+		}
+		if n != 1 {
+			t.Errorf("heard %q, one message %d times", l.Snapshot(), n)
+		}
+	}
+}

@@ -137,16 +137,48 @@ type subscriber struct {
 	gone       bool
 }
 
+// wantsAll reports whether it has subscribed to whatever there is. It does not know the topics.
+func (s *subscriber) wantsAll() bool { return s.subscribed[""] > 0 }
+
 // publish puts a message into the queue of every subscriber that wants it. The payload is copied.
 func (p *publisher) publish(topic int, payload []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sent.Add(1)
+	p.publishLocked(topic, payload, func(s *subscriber) bool { return s.wants[topic] })
+}
+
+// publishEither is publish of payload to the subscribers that have chosen topic, and of what form
+// returns to the others that want the topic other. form is called without the lock.
+func (p *publisher) publishEither(topic int, payload []byte, other int, form func() []byte) {
+	chosen := func(s *subscriber) bool { return s.wants[topic] && !s.wantsAll() }
+	left := func(s *subscriber) bool { return s.wants[other] && !chosen(s) }
+	p.mu.Lock()
+	p.sent.Add(1)
+	p.publishLocked(topic, payload, chosen)
+	wanted := false
+	for s := range p.subscribers {
+		wanted = wanted || left(s)
+	}
+	p.mu.Unlock()
+	if !wanted {
+		return
+	}
+	if payload = form(); payload == nil || len(payload) > MeshMaxMessage {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.publishLocked(other, payload, left)
+}
+
+// publishLocked puts a message into the queue of every subscriber for which wants is true.
+func (p *publisher) publishLocked(topic int, payload []byte, wants func(*subscriber) bool) {
 	size := int64(len(p.topics[topic]) + len(payload) + zmtp.MessageOverhead)
 	receivers := p.receivers[:0]
 	for s := range p.subscribers {
 		switch {
-		case s.gone || !s.wants[topic]:
+		case s.gone || !wants(s):
 		case len(s.queue) > 0 && (len(s.queue) == queueMessages || s.bytes+size > queueBytes):
 			p.dropped.Add(1)
 		default:

@@ -50,6 +50,8 @@ type Queue struct {
 	Late bool
 	// Ahead is the work of requests that are held for the rank, in seconds.
 	Ahead float64
+	// Foreign is the work of the rank's engine that is not booked and waits, in seconds.
+	Foreign float64
 }
 
 // A rank is stalled if its oldest prefill takes longer than stallFactor times its
@@ -74,10 +76,20 @@ func (q *Queue) speed() float64 {
 // rank's times if it is stalled, else 1.
 func (p *Parameters) Wait(q *Queue) (wait, stall float64) {
 	wait, stall = p.booked(q)
-	return wait + q.Ahead, stall
+	return wait + q.Ahead + q.Foreign, stall
 }
 
-// booked is Wait for the reservations alone, without q.Ahead.
+// Foreign returns the seconds that a rank of speed 1 takes for the prefills of n requests that
+// have to compute the given number of tokens together, and nothing of which is cached.
+func (p *Parameters) Foreign(n, tokens float64) float64 {
+	if tokens == 0 {
+		return n * p.Base
+	}
+	n = max(n, 1)
+	return n * p.Prefill(tokens/n, tokens/n)
+}
+
+// booked is Wait for the reservations alone, without q.Ahead and q.Foreign.
 func (p *Parameters) booked(q *Queue) (wait, stall float64) {
 	if q.Prefills == 0 {
 		return 0, 1

@@ -167,6 +167,21 @@ func (s *rankState) publish() {
 	s.speed.Store(math.Float64bits(speed))
 }
 
+// Measured records the prefill rate in tokens per second that the engine of a rank has measured
+// itself. The rank is assumed to have the speed that follows from it until samples of its own
+// prefills tell more.
+func (l *Learner) Measured(slot uint32, r catalog.Rank, rate float64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.state(slot, r)
+	if s.sampled || s.late.Load() || !(rate > 0) {
+		return
+	}
+	m := min(max(1/(rate*l.model.Load().PerToken), minSpeed), maxSpeed)
+	s.ratio = ratio{Observed: m * priorTime, Predicted: priorTime}
+	s.publish()
+}
+
 // Booked records a reservation, of this process or another replica. tokens is the number
 // of tokens to compute, prompt that of the whole prompt.
 func (l *Learner) Booked(at time.Duration, slot uint32, r catalog.Rank, tokens, prompt uint64) {

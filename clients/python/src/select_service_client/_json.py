@@ -113,5 +113,6 @@ _CONVERT: dict[str, Any] = {
     "seq_hashes": _integers,
     "kv_events_endpoints": by_rank,
     "replay_endpoints": by_rank,
+    "load_endpoints": by_rank,
     "workers": _workers,
 }

@@ -25,6 +25,13 @@ class Scope(TypedDict, total=False):
     routing_group: str
 
 
+class LoadMetrics(TypedDict, total=False):
+    """Where an engine's metrics are, and how often they are read."""
+
+    url: str
+    interval_seconds: float
+
+
 class WorkerSettings(TypedDict, total=False):
     """The members of a worker's record that PATCH can change."""
 
@@ -35,6 +42,9 @@ class WorkerSettings(TypedDict, total=False):
     replay_endpoint: str | None
     replay_endpoints: Mapping[int, str] | Mapping[str, str] | None
     kv_event_copies: Literal["count", "set"] | None
+    load_endpoint: str | None
+    load_endpoints: Mapping[int, str] | Mapping[str, str] | None
+    load_metrics: LoadMetrics | None
     attention_chunk_size: int | None
     data_parallel_start_rank: int | None
     data_parallel_size: int | None
@@ -55,9 +65,25 @@ class WorkerSettings(TypedDict, total=False):
 
 
 class WorkerRequest(Scope, WorkerSettings, total=False):
-    """A worker as it is registered."""
+    """A worker as it is registered. With describe its engine fills in what it leaves out."""
 
     worker_id: Required[int]
+    describe: bool | Literal["vllm", "sglang"] | None
+
+
+# What a worker's engine says of itself. "from" says where members of the record come from: a
+# path of the engine, or "default".
+Described = TypedDict(
+    "Described",
+    {
+        "engine": Literal["vllm", "sglang"],
+        "version": str,
+        "total_kv_blocks": int,
+        "max_num_batched_tokens": int,
+        "from": Required[dict[str, str]],
+    },
+    total=False,
+)
 
 
 class WorkerSource(TypedDict, total=False):
@@ -87,6 +113,8 @@ class Worker(TypedDict, total=False):
     not_schedulable_reasons: list[str]
     source: WorkerSource
     drain: WorkerDrain
+    describe: Literal[True, "vllm", "sglang"]
+    described: Described
     endpoint: str | None
     block_size: int | None
     kv_events_endpoint: str | None
@@ -94,6 +122,9 @@ class Worker(TypedDict, total=False):
     replay_endpoint: str | None
     replay_endpoints: dict[str, str]
     kv_event_copies: Literal["count", "set"]
+    load_endpoint: str
+    load_endpoints: dict[str, str]
+    load_metrics: LoadMetrics
     attention_chunk_size: int
     data_parallel_start_rank: int | None
     data_parallel_size: int | None
@@ -283,14 +314,24 @@ class Selection(Reservation, total=False):
     local_dp_rank: int
 
 
-class RankLoad(TypedDict):
+class ForeignLoad(TypedDict):
+    """Load of a rank that is not booked."""
+
+    requests: int
+    prefill_tokens: int
+    blocks: int
+
+
+class RankLoad(TypedDict, total=False):
     """The load of a rank."""
 
-    worker_id: int
-    dp_rank: int
-    potential_prefill_tokens: int
-    potential_decode_blocks: int
-    active_requests: int
+    worker_id: Required[int]
+    dp_rank: Required[int]
+    potential_prefill_tokens: Required[int]
+    potential_decode_blocks: Required[int]
+    active_requests: Required[int]
+    reported: dict[str, Any]
+    foreign: ForeignLoad
 
 
 class ScopeLoads(TypedDict, total=False):

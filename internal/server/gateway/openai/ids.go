@@ -14,7 +14,7 @@ func idFields() []bodyscan.Field[Request] {
 	for _, name := range []string{
 		"features", "content_parts", "prompt_embeds",
 		"image_data", "video_data", "audio_data", "input_embeds", "embed_overrides", "positional_embed_overrides",
-		"session_params", "extra_key", "lora_path",
+		"session_params",
 	} {
 		fields = append(fields, field(name, readElsewhere))
 	}
@@ -35,15 +35,6 @@ func readIDs(m member) func(*bodyscan.Scanner, *Request) {
 			r.members[m] = span{start, s.Offset()}
 		}
 	}
-}
-
-// readPlainSalt reads the salt of another route. SGLang takes a list of them too, for a batch.
-func readPlainSalt(s *bodyscan.Scanner, r *Request) {
-	if s.Next() == '"' {
-		readSalt(s, r)
-		return
-	}
-	readElsewhere(s, r)
 }
 
 // HasPromptIDs reports whether PromptIDs may have token ids.

@@ -15,6 +15,7 @@ func TestPromptIDs(t *testing.T) {
 		` {"input_ids": [ 1 , 4294967295 ], "stream":true, "lora_path":null}`:                        {1, 4294967295},
 		"\xef\xbb\xbf" + `{"prompt_token_ids":[7]}`:                                                  {7},
 		`{"model":"m","input":[5,6]}`:                                                                {5, 6},
+		`{"input_ids":[[3]],"lora_path":["a"],"extra_key":["b"],"cache_salt":["c"]}`:                 {3},
 		`{"input_ids":[[8,9]]}`:                                                                      {8, 9},
 		`{"prompt":[1]}`:                                                                             {1},
 		`{"prompt":"1","token_ids":[2]}`:                                                             {2},
@@ -32,8 +33,6 @@ func TestPromptIDs(t *testing.T) {
 		`{"token_ids":[1],"input_ids":[1]}`:             nil,
 		`{"token_ids":[1],"features":{"mm_hashes":{}}}`: nil,
 		`{"input_ids":[1],"image_data":"x"}`:            nil,
-		`{"input_ids":[1],"lora_path":"a"}`:             nil,
-		`{"input_ids":[1],"cache_salt":["a"]}`:          nil,
 		`{"input_ids":[1],"session_params":{"id":"s"}}`: nil,
 		`{"query":"q","documents":["d"]}`:               nil,
 		`{"tokens":[1,2]}`:                              nil, // /detokenize computes nothing

@@ -3,6 +3,7 @@ package openai
 import (
 	"bytes"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 
@@ -21,6 +22,9 @@ type Request struct {
 	Hints                Hints
 	// Salt is the cache salt of the body, trimmed; empty: none. See CacheSalt.
 	Salt string
+	// ExtraKey and Adapter are SGLang's extra_key, a second salt, and lora_path, the adapter of a
+	// request whose model names none; empty: none. Other engines ignore both.
+	ExtraKey, Adapter string
 	// MaxTokens is the client's limit on generated tokens; 0: none given.
 	MaxTokens uint32
 
@@ -124,22 +128,17 @@ func ParseRequest(kind Kind, body []byte) (*Request, error) {
 
 // shapes describes the bodies of the kinds. Members not listed are skipped.
 var shapes = [...]*bodyscan.Object[Request]{
-	Other: bodyscan.NewObject(append(
-		idFields(),
+	Other: bodyscan.NewObject(slices.Concat(idFields(), truncation(), []bodyscan.Field[Request]{
 		placed("model", memberModel, readModel),
-		placed("cache_salt", memberSalt, readPlainSalt),
+		placed("cache_salt", memberSalt, firstOf(readSalt)),
+		extraKey, adapter,
 		field("stream", func(s *bodyscan.Scanner, r *Request) { r.Stream = readFlag(s) }),
-		placed("truncate_prompt_tokens", memberTruncateTokens, skip),
-		placed("truncation_side", memberTruncationSide, skip),
-	)...),
-	Chat: bodyscan.NewObject(append(
-		fields(),
+	})...),
+	Chat: bodyscan.NewObject(slices.Concat(fields(readSalt), truncation(), []bodyscan.Field[Request]{
 		placed("messages", memberMessages, readMessages),
 		placed("tools", memberTools, readSize),
 		placed("max_completion_tokens", memberMaxCompletionTokens, readLimit),
 		placed("max_tokens", memberMaxTokens, readLimit),
-		placed("truncate_prompt_tokens", memberTruncateTokens, skip),
-		placed("truncation_side", memberTruncationSide, skip),
 		placed("echo", memberEcho, skip),
 		placed("kv_transfer_params", memberTransfer, skip),
 		placed("chat_template", memberTemplate, skip),
@@ -149,21 +148,20 @@ var shapes = [...]*bodyscan.Object[Request]{
 		placed("add_generation_prompt", memberAddGeneration, skip),
 		placed("continue_final_message", memberContinueFinal, skip),
 		placed("add_special_tokens", memberAddSpecial, skip),
+		extraKey, adapter,
 		field("session_params", readElsewhere),
-	)...),
-	Completions: bodyscan.NewObject(append(
-		fields(),
+	})...),
+	Completions: bodyscan.NewObject(slices.Concat(fields(firstOf(readSalt)), truncation(), []bodyscan.Field[Request]{
 		placed("prompt", memberPrompt, readPrompts),
 		field("prompt_embeds", readElsewhere),
 		placed("suffix", memberSuffix, skip),
 		placed("max_tokens", memberMaxTokens, readLimit),
-		placed("truncate_prompt_tokens", memberTruncateTokens, skip),
-		placed("truncation_side", memberTruncationSide, skip),
 		placed("add_special_tokens", memberAddSpecial, skip),
+		extraKey, adapter,
 		field("session_params", readElsewhere),
-	)...),
+	})...),
 	Responses: bodyscan.NewObject(append(
-		fields(),
+		fields(readSalt),
 		placed("input", memberInput, readInput),
 		placed("instructions", memberInstructions, readSize),
 		placed("tools", memberTools, readSize),
@@ -175,9 +173,10 @@ var shapes = [...]*bodyscan.Object[Request]{
 		placed("max_output_tokens", memberMaxTokens, readLimit),
 		placed("truncation", memberTruncation, skip),
 		placed("kv_transfer_params", memberTransfer, skip),
+		extraKey,
 	)...),
 	Messages: bodyscan.NewObject(append(
-		fields(),
+		fields(readSalt),
 		placed("messages", memberMessages, readMessages),
 		placed("system", memberSystem, readSystem),
 		placed("tools", memberTools, readSize),
@@ -189,14 +188,28 @@ var shapes = [...]*bodyscan.Object[Request]{
 	)...),
 }
 
-// fields returns the members that all kinds with a prompt share.
-func fields() []bodyscan.Field[Request] {
+// The members of SGLang that separate caches beside the salt.
+var (
+	extraKey = field("extra_key", firstOf(textOf(func(r *Request) *string { return &r.ExtraKey })))
+	adapter  = field("lora_path", firstOf(textOf(func(r *Request) *string { return &r.Adapter })))
+)
+
+// fields returns the members that all kinds with a prompt share; salt reads cache_salt.
+func fields(salt func(*bodyscan.Scanner, *Request)) []bodyscan.Field[Request] {
 	return []bodyscan.Field[Request]{
 		placed("model", memberModel, readModel),
-		placed("cache_salt", memberSalt, readSalt),
+		placed("cache_salt", memberSalt, salt),
 		field("stream", func(s *bodyscan.Scanner, r *Request) { r.Stream = readFlag(s) }),
 		field("stream_options", readIfObject(streamOptions)),
 		field("nvext", orNull(extension.Read)),
+	}
+}
+
+// truncation returns the members that shorten the prompt of any kind but Responses and Messages.
+func truncation() []bodyscan.Field[Request] {
+	return []bodyscan.Field[Request]{
+		placed("truncate_prompt_tokens", memberTruncateTokens, skip),
+		placed("truncation_side", memberTruncationSide, skip),
 	}
 }
 
@@ -272,6 +285,36 @@ func readSalt(s *bodyscan.Scanner, r *Request) {
 	}
 	if salt := strings.TrimSpace(s.String()); r.Salt == "" {
 		r.Salt = salt // nvext.cache_salt takes precedence
+	}
+}
+
+// textOf reads a text into a field. What is no text is ignored: the engine that has the member
+// refuses it.
+func textOf(field func(*Request) *string) func(*bodyscan.Scanner, *Request) {
+	return func(s *bodyscan.Scanner, r *Request) {
+		if s.Next() == '"' {
+			*field(r) = s.String()
+			return
+		}
+		s.Skip()
+	}
+}
+
+// firstOf reads a member of which SGLang takes a list too, with a value for each prompt of a
+// batch. Only that of the first prompt is needed: a batch of several is placed by load.
+func firstOf(read func(*bodyscan.Scanner, *Request)) func(*bodyscan.Scanner, *Request) {
+	return func(s *bodyscan.Scanner, r *Request) {
+		if s.Next() != '[' {
+			read(s, r)
+			return
+		}
+		for i := range s.Array() {
+			if i == 0 {
+				read(s, r)
+			} else {
+				s.Skip()
+			}
+		}
 	}
 }
 

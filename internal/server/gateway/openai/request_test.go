@@ -55,6 +55,10 @@ func TestParseRequest(t *testing.T) {
 			Request{Model: "m", Prompts: 1},
 		},
 		"the smaller limit": {Chat, `{"max_tokens":9,"max_completion_tokens":99999999999}`, Request{MaxTokens: 9}},
+		"SGLang's keys":     {Chat, `{"extra_key":"x","lora_path":"l","cache_salt":"s"}`, Request{ExtraKey: "x", Adapter: "l", Salt: "s"}},
+		"keys of a batch":   {Completions, `{"extra_key":["x","y"],"lora_path":[null,"l"],"cache_salt":["s","t"]}`, Request{ExtraKey: "x", Salt: "s"}},
+		"keys of no type":   {Chat, `{"extra_key":null,"lora_path":7}`, Request{}},
+		"a response's keys": {Responses, `{"extra_key":"x","lora_path":"l"}`, Request{ExtraKey: "x"}},
 		"salt of the body":  {Chat, `{"nvext":{"cache_salt":"  "},"cache_salt":" b\n"}`, Request{Salt: "b"}},
 		"parts": {
 			Chat, `{"messages":[{"content":[{"type":"text","text":"ab"},"cd",{"text":"e"}]},{"content":[{"type":"refusal","refusal":"f"}]}]}`,

@@ -39,7 +39,7 @@ type Options struct {
 	Protocol    Protocol
 	Timeout     time.Duration // for a prompt's tokens, second tries included
 	MaxResponse int64         // bytes of an answer
-	// Memory is the account of answers above budget.SmallBody while they are read; nil: no
+	// Memory is the account of answers above memory.SmallBody while they are read; nil: no
 	// limit.
 	Memory *memory.Account
 }
@@ -248,7 +248,7 @@ var (
 	errNoMemory = errors.New("no memory for the answer")
 )
 
-// buffers is for answers up to budget.SmallBody, which nearly all are.
+// buffers is for answers up to memory.SmallBody, which nearly all are.
 var buffers = sync.Pool{New: func() any { return new([memory.SmallBody]byte) }}
 
 // text reads the body of an answer. The caller must call free once, also after an error.

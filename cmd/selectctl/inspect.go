@@ -1,0 +1,316 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/select-service/select-service/pkg/client"
+)
+
+// promptFlags describe a prompt.
+type promptFlags struct {
+	model, group, tokens, lora, salt string
+}
+
+func (p *promptFlags) register(flags *pflag.FlagSet) {
+	flags.StringVarP(&p.model, "model", "m", "", "model (the default: default)")
+	flags.StringVarP(&p.group, "group", "g", "", "routing group (the default: default)")
+	flags.StringVarP(&p.tokens, "tokens", "t", "", "token ids with commas or spaces; @FILE or - (standard input) for many")
+	flags.StringVar(&p.lora, "lora", "", "LoRA adapter of the prompt")
+	flags.StringVar(&p.salt, "salt", "", "cache salt of the prompt")
+}
+
+// prompt reads the tokens.
+func (p *promptFlags) prompt(in io.Reader) (client.Prompt, error) {
+	var source io.Reader = strings.NewReader(p.tokens)
+	switch name, isFile := strings.CutPrefix(p.tokens, "@"); {
+	case p.tokens == "":
+		return client.Prompt{}, usageError{fmt.Errorf("which prompt? --tokens 1,2,3 or --tokens @FILE")}
+	case p.tokens == "-":
+		source = in
+	case isFile:
+		f, err := os.Open(name)
+		if err != nil {
+			return client.Prompt{}, fmt.Errorf("read tokens: %w", err)
+		}
+		defer f.Close()
+		source = f
+	}
+	prompt := client.Prompt{TokenIDs: []uint32{}, LoRA: p.lora, CacheSalt: p.salt}
+	words := bufio.NewScanner(source)
+	words.Buffer(make([]byte, 0, 4096), 1<<20)
+	words.Split(splitTokens)
+	for words.Scan() {
+		id, err := strconv.ParseUint(words.Text(), 10, 32)
+		if err != nil {
+			return client.Prompt{}, usageError{fmt.Errorf("token %d: %q is not a token id", len(prompt.TokenIDs), words.Text())}
+		}
+		prompt.TokenIDs = append(prompt.TokenIDs, uint32(id))
+	}
+	if err := words.Err(); err != nil {
+		return client.Prompt{}, fmt.Errorf("read tokens: %w", err)
+	}
+	return prompt, nil
+}
+
+// splitTokens splits at spaces, commas and the brackets of a JSON array.
+func splitTokens(data []byte, atEOF bool) (advance int, token []byte, err error) {
+	isGap := func(b byte) bool { return strings.IndexByte(" \t\r\n,[]", b) >= 0 }
+	start := 0
+	for start < len(data) && isGap(data[start]) {
+		start++
+	}
+	for i := start; i < len(data); i++ {
+		if isGap(data[i]) {
+			return i + 1, data[start:i], nil
+		}
+	}
+	if atEOF && start < len(data) {
+		return len(data), data[start:], nil
+	}
+	return start, nil, nil
+}
+
+func (a *app) overlap() *cobra.Command {
+	var p promptFlags
+	cmd := &cobra.Command{
+		Use: "overlap --tokens …", Short: "how much of a prompt each rank has cached, in blocks by tier",
+		Example: "  selectctl overlap -m llama -t @prompt.txt",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			prompt, err := p.prompt(a.in)
+			if err != nil {
+				return err
+			}
+			scores, err := a.service.OverlapScores(cmd.Context(), client.ProjectRequest{Model: p.model, RoutingGroup: p.group, Prompt: prompt})
+			if err != nil {
+				return err
+			}
+			t := &table{columns: []string{"WORKER", "RANK", "DEVICE", "HOST", "DISK", "OF", ""}}
+			for _, w := range scores.Workers {
+				t.add(w.Worker, w.DPRank, w.Device, w.Host, w.Disk, scores.NumBlocks, bar(float64(w.Disk), float64(scores.NumBlocks)))
+			}
+			return a.show(scores, t)
+		},
+	}
+	p.register(cmd.Flags())
+	return cmd
+}
+
+// barWidth is the length of a full bar, in characters.
+const barWidth = 20
+
+// bar draws part of whole.
+func bar(part, whole float64) string {
+	if whole <= 0 {
+		return ""
+	}
+	n := int(barWidth*min(1, max(0, part/whole)) + 0.5)
+	return strings.Repeat("#", n) + strings.Repeat(".", barWidth-n)
+}
+
+func (a *app) explain() *cobra.Command {
+	var p promptFlags
+	cmd := &cobra.Command{
+		Use: "explain --tokens …", Short: "which rank a prompt would get and why; nothing is booked",
+		Example: "  selectctl explain -m llama -t @prompt.txt",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			prompt, err := p.prompt(a.in)
+			if err != nil {
+				return err
+			}
+			e, err := a.service.Explain(cmd.Context(), client.SelectRequest{Model: p.model, RoutingGroup: p.group, Prompt: prompt})
+			if err != nil {
+				return err
+			}
+			if f := a.options.format; f == "table" || f == "wide" {
+				fmt.Fprintln(a.out, verdict(&e))
+			}
+			return a.show(e, explanationTable(&e))
+		},
+	}
+	p.register(cmd.Flags())
+	return cmd
+}
+
+// verdict says in a sentence what was chosen.
+func verdict(e *client.Explanation) string {
+	if e.Chosen == nil {
+		return fmt.Sprintf("no rank: %s (policy %s, %d tokens)", e.Refusal, e.Policy, e.ISLTokens)
+	}
+	margin := ""
+	costs := make([]float64, len(e.Candidates))
+	unit := ""
+	for i, c := range e.Candidates {
+		costs[i], unit = c.Cost, c.Unit
+	}
+	slices.Sort(costs)
+	if len(costs) > 1 {
+		margin = fmt.Sprintf(", %.4g %s ahead of the next", costs[1]-costs[0], unit)
+	}
+	return fmt.Sprintf("worker %d rank %d%s (policy %s, %d tokens)", e.Chosen.Worker, e.Chosen.DPRank, margin, e.Policy, e.ISLTokens)
+}
+
+func explanationTable(e *client.Explanation) *table {
+	t := &table{columns: []string{"", "WORKER", "RANK", "COST", "UNIT", "CACHED", "UNCACHED", "REQUESTS", "WAIT", "PREFILL", "DELAY", "DECODE", "SPEED"}, wide: 5}
+	candidates := slices.Clone(e.Candidates)
+	slices.SortStableFunc(candidates, func(x, y client.ExplainedRank) int { return cmp.Compare(x.Cost, y.Cost) })
+	for _, c := range candidates {
+		mark := " "
+		if e.Chosen != nil && c.Worker == e.Chosen.Worker && c.DPRank == e.Chosen.DPRank {
+			mark = "*"
+		}
+		cached := c.CachedTokens.Device + c.CachedTokens.Host + c.CachedTokens.Disk
+		t.add(mark, c.Worker, c.DPRank, fmt.Sprintf("%.4g", c.Cost), c.Unit, cached, c.UncachedTokens, c.ActiveRequests,
+			fmt.Sprintf("%.4g", c.Terms.Wait), fmt.Sprintf("%.4g", c.Terms.Prefill), fmt.Sprintf("%.4g", c.Terms.Delay), fmt.Sprintf("%.4g", c.Terms.Decode), fmt.Sprintf("%.3g", c.SpeedFactor))
+	}
+	for _, x := range e.Excluded {
+		t.add("x", x.Worker, x.DPRank, x.Reason)
+	}
+	return t
+}
+
+func (a *app) decisions() *cobra.Command {
+	var (
+		scope  scopeFlags
+		follow bool
+	)
+	cmd := &cobra.Command{
+		Use: "decisions", Short: "recent choices, the newest last, with predicted and observed time to first token",
+		Example: "  selectctl decisions -m llama\n  selectctl decisions -f",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			since := time.Time{}
+			for {
+				all, err := a.service.Decisions(cmd.Context(), scope.scope())
+				if err != nil {
+					return err
+				}
+				slices.SortStableFunc(all, func(x, y client.Decision) int { return x.Time.Compare(y.Time) })
+				fresh := slices.DeleteFunc(all, func(d client.Decision) bool { return !d.Time.After(since) })
+				first := since.IsZero()
+				if len(fresh) > 0 {
+					since = fresh[len(fresh)-1].Time
+				}
+				if first || len(fresh) > 0 {
+					if err := a.show(fresh, decisionTable(fresh)); err != nil {
+						return err
+					}
+				}
+				if !follow {
+					return nil
+				}
+				if err := sleep(cmd.Context(), time.Second); err != nil {
+					return err
+				}
+			}
+		},
+	}
+	scope.register(cmd.Flags())
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with the choices that come")
+	return cmd
+}
+
+func decisionTable(all []client.Decision) *table {
+	t := &table{columns: []string{"TIME", "MODEL", "WORKER", "RANK", "TOKENS", "CACHED BLOCKS", "FOREGONE", "PREDICTED", "TTFT", "STATE", "ID", "POLICY"}, wide: 2}
+	for i := range all {
+		d := &all[i]
+		worker, rank := "", ""
+		if d.Chosen != nil {
+			worker, rank = fmt.Sprint(d.Chosen.Worker), fmt.Sprint(d.Chosen.DPRank)
+		}
+		ttft := ""
+		if d.Outcome.TTFT != nil {
+			ttft = fmt.Sprintf("%.3f s", *d.Outcome.TTFT)
+		}
+		t.add(d.Time.Local().Format("15:04:05.000"), d.Model, worker, rank, d.ISLTokens, d.CachedBlocks, d.CachedBlocksForegone,
+			fmt.Sprintf("%.3f s", d.PredictedTTFT), ttft, d.Outcome.State, cmp.Or(d.Reservation, d.ID), d.Policy)
+	}
+	return t
+}
+
+func (a *app) top() *cobra.Command {
+	var (
+		scope scopeFlags
+		every time.Duration
+		once  bool
+	)
+	cmd := &cobra.Command{
+		Use: "top", Short: "the load of every rank, renewed each second, the busiest first",
+		Example: "  selectctl top -m llama\n  selectctl top --once",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			live := !once && isTerminal(a.out)
+			for {
+				loads, err := a.service.Loads(cmd.Context(), scope.scope())
+				if err != nil {
+					return err
+				}
+				if live {
+					fmt.Fprintf(a.out, "\x1b[H\x1b[2J%s  %s\n", a.options.URL, time.Now().Format(time.TimeOnly))
+				}
+				if err := a.show(loads, loadTable(loads)); err != nil || once || !live {
+					return err
+				}
+				if err := sleep(cmd.Context(), every); err != nil {
+					return err
+				}
+			}
+		},
+	}
+	scope.register(cmd.Flags())
+	cmd.Flags().DurationVar(&every, "every", time.Second, "how often")
+	cmd.Flags().BoolVar(&once, "once", false, "show it once; so it is if the output is no terminal")
+	return cmd
+}
+
+func loadTable(all []client.ScopeLoads) *table {
+	t := &table{columns: []string{"MODEL", "GROUP", "WORKER", "RANK", "REQUESTS", "BLOCKS", "PREFILL TOKENS", ""}}
+	for _, s := range all {
+		most := uint64(1)
+		rows := slices.Clone(s.Loads)
+		for _, l := range rows {
+			most = max(most, l.DecodeBlocks)
+		}
+		slices.SortStableFunc(rows, func(x, y client.RankLoad) int {
+			return cmp.Or(cmp.Compare(y.PrefillTokens, x.PrefillTokens), cmp.Compare(y.DecodeBlocks, x.DecodeBlocks))
+		})
+		for _, l := range rows {
+			t.add(s.Model, s.RoutingGroup, l.Worker, l.DPRank, l.ActiveRequests, l.DecodeBlocks, l.PrefillTokens, bar(float64(l.DecodeBlocks), float64(most)))
+		}
+		if s.PendingCount > 0 {
+			t.add(s.Model, s.RoutingGroup, "waiting", "", s.PendingCount, "", s.PendingISLTokens, "")
+		}
+	}
+	return t
+}
+
+// sleep waits, or returns the context's error.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// isTerminal reports whether out is one.
+func isTerminal(out io.Writer) bool {
+	f, ok := out.(*os.File)
+	if !ok {
+		return false
+	}
+	st, err := f.Stat()
+	return err == nil && st.Mode()&os.ModeCharDevice != 0
+}

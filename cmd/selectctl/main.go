@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/select-service/select-service/pkg/client"
+)
+
+// Exit codes.
+const (
+	exitOK = iota
+	exitFailed
+	exitUsage
+	exitNotReady
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// app is one call of the program.
+type app struct {
+	in       io.Reader
+	out, err io.Writer
+	options  options
+	service  *client.Client
+}
+
+// usageError is a mistake in the command line.
+type usageError struct{ error }
+
+func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
+	a := &app{in: in, out: out, err: errs}
+	root := a.root()
+	root.SetArgs(args)
+	root.SetIn(in)
+	root.SetOut(out)
+	root.SetErr(errs)
+	cmd, err := root.ExecuteContextC(ctx)
+	if a.service != nil {
+		_ = a.service.Close() // it is idle
+	}
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, new(usageError)):
+		fmt.Fprintf(errs, "selectctl: %v\nsee '%s --help'\n", err, cmd.CommandPath())
+		return exitUsage
+	case errors.Is(err, errNotReady):
+		fmt.Fprintln(errs, "selectctl:", err)
+		return exitNotReady
+	case errors.Is(err, context.Canceled) && ctx.Err() != nil: // interrupted, the way to end --watch
+		return exitOK
+	}
+	fmt.Fprintln(errs, "selectctl:", advise(err, a.options.URL))
+	return exitFailed
+}
+
+// advise adds to an error what its reader can do about it.
+func advise(err error, url string) string {
+	failed, ok := errors.AsType[*client.Error](err)
+	switch {
+	case ok && failed.Status == http.StatusUnauthorized:
+		return err.Error() + "\nthe service wants a token: --token-file FILE, or SELECT_SERVICE_TOKEN"
+	case ok && failed.Status == http.StatusForbidden:
+		return err.Error() + "\nthe token's role does not allow this: docs/security.md has the roles"
+	case ok:
+		return err.Error()
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, os.ErrNotExist) && strings.HasPrefix(url, "unix:"):
+		return err.Error() + "\nnothing listens there: is the service running, and is --url right?"
+	}
+	return err.Error()
+}
+
+const long = `selectctl shows what a running select-service knows and why it chose as it did,
+and changes its workers and thresholds.
+
+Where the service is: --url, else $SELECT_SERVICE_URL, else the context (--context,
+else current_context) of ~/.config/selectctl/config.yaml, else http://127.0.0.1:8092.
+
+Exit codes: 0 done, 1 failed, 2 wrong command line, 3 the service is not ready.`
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use: "selectctl", Short: "look at a running select-service, and operate it", Long: long,
+		SilenceUsage: true, SilenceErrors: true, Version: version(), Args: cobra.ArbitraryArgs,
+		SuggestionsMinimumDistance: 2,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Name() == "completion" || cmd.Parent() != nil && cmd.Parent().Name() == "completion" || cmd.Name() == "help" {
+				return nil
+			}
+			return a.connect(cmd)
+		},
+	}
+	root.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return cmd.Help()
+		}
+		text := fmt.Sprintf("there is no command %q", args[0])
+		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+			text += "; did you mean " + strings.Join(near, " or ") + "?"
+		}
+		return usageError{errors.New(text)}
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	a.options.register(root.PersistentFlags())
+	root.AddCommand(a.status(), a.top(), a.workers(), a.overlap(), a.explain(), a.decisions(), a.replicas(), a.thresholds(), a.dump(), a.bench())
+	for _, cmd := range root.Commands() {
+		checkArgs(cmd)
+	}
+	return root
+}
+
+// checkArgs has errors about arguments counted as mistakes in the command line.
+func checkArgs(cmd *cobra.Command) {
+	check := cmd.Args
+	if check == nil {
+		check = cobra.NoArgs
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return usageError{err}
+		}
+		return nil
+	}
+	for _, sub := range cmd.Commands() {
+		checkArgs(sub)
+	}
+	if cmd.HasSubCommands() && cmd.RunE == nil {
+		cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+			return usageError{fmt.Errorf("%s needs a subcommand", cmd.CommandPath())}
+		}
+	}
+}

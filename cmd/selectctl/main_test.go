@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/select-service/select-service/test/e2e"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the golden file")
+
+func TestMain(m *testing.M) { e2e.Main(m) }
+
+// start starts a service without workers and returns its URL.
+func start(t *testing.T) string {
+	t.Helper()
+	port := strconv.Itoa(e2e.FreePort(t))
+	url := "http://127.0.0.1:" + port
+	e2e.Start(t, e2e.Options{Command: []string{e2e.Binary(t), "--port", port, "--use-kv-events=false"}})
+	e2e.Eventually(t, "the service answers", func() error {
+		_, err := e2e.Call(t.Context(), http.DefaultClient, http.MethodGet, url+"/health", nil)
+		return err
+	})
+	return url
+}
+
+// varying are the parts of answers that differ from run to run.
+var varying = []struct {
+	pattern *regexp.Regexp
+	with    string
+}{
+	{regexp.MustCompile(`\d\d:\d\d:\d\d\.\d{3}`), "TIME"},
+	{regexp.MustCompile(`"time": "[^"]*"`), `"time": "TIME"`},
+	{regexp.MustCompile(`127\.0\.0\.1:\d+`), "SERVICE"},
+}
+
+// TestCommands plays command lines on a running service and compares what they write, with
+// their exit codes, with a golden file (-rewrite writes it).
+func TestCommands(t *testing.T) {
+	t.Setenv("SELECT_SERVICE_URL", start(t))
+	lines, err := os.ReadFile("testdata/commands.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got strings.Builder
+	for line := range strings.Lines(string(lines)) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		command, stdin, _ := strings.Cut(line, " <<< ")
+		var out bytes.Buffer
+		code := run(t.Context(), strings.Fields(command), strings.NewReader(stdin), &out, &out)
+		text := out.String()
+		for _, v := range varying {
+			text = v.pattern.ReplaceAllString(text, v.with)
+		}
+		fmt.Fprintf(&got, "$ selectctl %s\n%s", line, text)
+		if code != 0 {
+			fmt.Fprintf(&got, "exit code %d\n", code)
+		}
+		got.WriteString("\n")
+	}
+	golden := filepath.Join("testdata", "commands.golden")
+	if *rewrite {
+		if err := os.WriteFile(golden, []byte(got.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.String() != string(want) {
+		t.Errorf("the answers differ from %s (-rewrite writes it):\n%s", golden, got.String())
+	}
+}
+
+// TestBench: calls are counted, and the first failure is the program's.
+func TestBench(t *testing.T) {
+	service := start(t)
+	var out, errs bytes.Buffer
+	code := run(t.Context(), []string{"bench", "--url", service, "--for", "50ms", "-o", "json"}, nil, &out, &errs)
+	if code != exitFailed || !strings.Contains(errs.String(), "no schedulable workers") {
+		t.Errorf("without a worker bench ended with %d: %s", code, errs.String())
+	}
+}
+
+// TestContexts: the service is the one of the command line, else of the environment, else of the
+// chosen context.
+func TestContexts(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("XDG_CONFIG_HOME", home)
+	t.Setenv("SELECT_SERVICE_URL", "")
+	write := func(text string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Join(home, "selectctl"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(home, "selectctl", "config.yaml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	urlOf := func(args ...string) string {
+		t.Helper()
+		a := &app{}
+		root := a.root()
+		if err := root.ParseFlags(args); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.connect(root); err != nil {
+			return err.Error()
+		}
+		defer a.service.Close()
+		return a.options.URL
+	}
+	want := func(got, want string) {
+		t.Helper()
+		if !strings.Contains(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	want(urlOf(), defaultURL)
+	write("current_context: a\ncontexts:\n  a: {url: 'http://a:1'}\n  b: {url: 'https://b:2'}\n")
+	want(urlOf(), "http://a:1")
+	want(urlOf("--context", "b"), "https://b:2")
+	want(urlOf("--context", "c"), `no context "c"`)
+	want(urlOf("--url", "http://c:3"), "http://c:3")
+	t.Setenv("SELECT_SERVICE_URL", "http://d:4")
+	want(urlOf(), "http://d:4")
+	want(urlOf("--context", "b"), "https://b:2")
+	write("contexts: {a: {uri: x}}")
+	want(urlOf("--context", "a"), "field uri not found")
+}

@@ -1,0 +1,411 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/select-service/select-service/pkg/client"
+)
+
+// scopeFlags limit a command to a model, a routing group or both.
+type scopeFlags struct{ model, group string }
+
+func (s *scopeFlags) register(flags *pflag.FlagSet) {
+	flags.StringVarP(&s.model, "model", "m", "", "model (the default: all)")
+	flags.StringVarP(&s.group, "group", "g", "", "routing group (the default: all)")
+}
+
+func (s *scopeFlags) scope() (sc client.Scope) {
+	if s.model != "" {
+		sc.Model = &s.model
+	}
+	if s.group != "" {
+		sc.RoutingGroup = &s.group
+	}
+	return sc
+}
+
+func (a *app) workers() *cobra.Command {
+	cmd := &cobra.Command{Use: "workers", Aliases: []string{"worker", "w"}, Short: "list, add, change and remove workers"}
+	cmd.AddCommand(a.listWorkers(), a.getWorker(), a.addWorker(), a.drainWorker(), a.undrainWorker(), a.removeWorkers(), a.applyWorkers())
+	return cmd
+}
+
+func (a *app) listWorkers() *cobra.Command {
+	var scope scopeFlags
+	cmd := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "all workers, with their state",
+		Example: "  selectctl workers list -m llama\n  selectctl workers list -o name",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			all, err := a.service.Workers(cmd.Context(), scope.scope())
+			if err != nil {
+				return err
+			}
+			return a.show(all, workerTable(all))
+		},
+	}
+	scope.register(cmd.Flags())
+	return cmd
+}
+
+func workerTable(all []client.Worker) *table {
+	t := &table{columns: []string{"WORKER", "MODEL", "GROUP", "STATE", "RANKS", "BLOCK SIZE", "ENDPOINT", "SOURCE", "KV EVENTS", "REASONS"}, wide: 3}
+	for _, w := range all {
+		size := uint32(1)
+		if w.Size != nil {
+			size = *w.Size
+		}
+		events := value(w.KVEventsEndpoint)
+		if n := len(w.KVEventsEndpoints); n > 0 {
+			events = fmt.Sprintf("of %d ranks", n)
+		}
+		source := "api"
+		if w.Source != nil {
+			source = w.Source.Kind
+		}
+		t.add(w.ID, w.Model, w.RoutingGroup, w.Lifecycle, size, value(w.BlockSize), value(w.Endpoint), source, events, strings.Join(w.NotSchedulableReasons, "; "))
+		t.names = append(t.names, fmt.Sprintf("worker/%d", w.ID))
+	}
+	return t
+}
+
+// workerIDs reads arguments such as 7 or worker/7, as -o name writes them.
+func workerIDs(args []string) ([]uint64, error) {
+	ids := make([]uint64, len(args))
+	for i, arg := range args {
+		id, err := strconv.ParseUint(strings.TrimPrefix(arg, "worker/"), 10, 64)
+		if err != nil {
+			return nil, usageError{fmt.Errorf("%q is not the id of a worker", arg)}
+		}
+		ids[i] = id
+	}
+	return ids, nil
+}
+
+func (a *app) getWorker() *cobra.Command {
+	return &cobra.Command{
+		Use: "get ID", Short: "one worker's whole record", Args: cobra.ExactArgs(1),
+		Example: "  selectctl workers get 7 -o yaml",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ids, err := workerIDs(args)
+			if err != nil {
+				return err
+			}
+			all, err := a.service.Workers(cmd.Context(), client.Scope{})
+			if err != nil {
+				return err
+			}
+			i := slices.IndexFunc(all, func(w client.Worker) bool { return w.ID == ids[0] })
+			if i < 0 {
+				return fmt.Errorf("there is no worker %d; 'selectctl workers list' has those that there are", ids[0])
+			}
+			return a.show(all[i], workerTable(all[i:i+1]))
+		},
+	}
+}
+
+func (a *app) addWorker() *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use: "add -f FILE", Short: "register the workers of a file, beside those that there are",
+		Long:    "Registers each worker of a YAML or JSON file (- is standard input): one record, a list of records,\nor an object with the list as \"workers\". The members are those of POST /workers.",
+		Example: "  selectctl workers add -f worker.yaml",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			records, err := a.readWorkers(file)
+			if err != nil {
+				return err
+			}
+			var added []client.Worker
+			for _, w := range records {
+				got, err := a.service.PutWorker(cmd.Context(), w)
+				if err != nil {
+					return fmt.Errorf("worker %d: %w", w.ID, err)
+				}
+				added = append(added, got)
+			}
+			return a.show(added, workerTable(added))
+		},
+	}
+	cmd.Flags().StringVarP(&file, "file", "f", "", "file with the records")
+	_ = cmd.MarkFlagRequired("file") // it is defined above
+	return cmd
+}
+
+func (a *app) drainWorker() *cobra.Command {
+	var within time.Duration
+	cmd := &cobra.Command{
+		Use: "drain ID", Short: "give a worker no new work; what it has goes on", Args: cobra.ExactArgs(1),
+		Long:    "Gives a worker no new work. What it has goes on. A worker that was registered over the API is\nremoved once it is empty, and at the latest after --within; others are their source's to remove.",
+		Example: "  selectctl workers drain 7 --within 5m",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.changeWorker(args, func(id uint64) (client.Worker, error) { return a.service.DrainWorker(cmd.Context(), id, within) })
+		},
+	}
+	cmd.Flags().DurationVar(&within, "within", 0, "remove it then, empty or not; 0: once it is empty")
+	return cmd
+}
+
+func (a *app) undrainWorker() *cobra.Command {
+	return &cobra.Command{
+		Use: "undrain ID", Short: "take drain back", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.changeWorker(args, func(id uint64) (client.Worker, error) { return a.service.UndrainWorker(cmd.Context(), id) })
+		},
+	}
+}
+
+// changeWorker changes the worker that the argument names, and shows it.
+func (a *app) changeWorker(args []string, change func(id uint64) (client.Worker, error)) error {
+	ids, err := workerIDs(args)
+	if err != nil {
+		return err
+	}
+	w, err := change(ids[0])
+	if err != nil {
+		return err
+	}
+	return a.show(w, workerTable([]client.Worker{w}))
+}
+
+func (a *app) removeWorkers() *cobra.Command {
+	return &cobra.Command{
+		Use: "rm ID…", Short: "remove workers, with their blocks and reservations", Args: cobra.MinimumNArgs(1),
+		Example: "  selectctl workers rm 7 8",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ids, err := workerIDs(args)
+			if err != nil {
+				return err
+			}
+			for _, id := range ids {
+				if err := a.service.DeleteWorker(cmd.Context(), id); err != nil {
+					return fmt.Errorf("worker %d: %w", id, err)
+				}
+				fmt.Fprintf(a.out, "worker/%d removed\n", id)
+			}
+			return nil
+		},
+	}
+}
+
+func (a *app) applyWorkers() *cobra.Command {
+	var (
+		file  string
+		scope scopeFlags
+	)
+	cmd := &cobra.Command{
+		Use: "apply -f FILE", Short: "make the workers those of a file: add, change and remove",
+		Long:    "Makes the workers of the model and routing group (of all, without these options) those of\nthe file: PUT /workers. Workers that the file does not have are removed.",
+		Example: "  selectctl workers apply -f workers.yaml -m llama",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			records, err := a.readWorkers(file)
+			if err != nil {
+				return err
+			}
+			diff, err := a.service.ReplaceWorkers(cmd.Context(), scope.scope(), records)
+			if err != nil {
+				return err
+			}
+			t := &table{columns: []string{"WORKER", "CHANGE"}}
+			for _, c := range []struct {
+				ids  []uint64
+				what string
+			}{{diff.Added, "added"}, {diff.Changed, "changed"}, {diff.Removed, "removed"}} {
+				for _, id := range c.ids {
+					t.add(id, c.what)
+					t.names = append(t.names, fmt.Sprintf("worker/%d", id))
+				}
+			}
+			if f := a.options.format; f == "table" || f == "wide" {
+				fmt.Fprintf(a.out, "%d added, %d changed, %d removed, %d unchanged\n", len(diff.Added), len(diff.Changed), len(diff.Removed), diff.Unchanged)
+				if len(t.rows) == 0 {
+					return nil
+				}
+			}
+			return a.show(diff, t)
+		},
+	}
+	cmd.Flags().StringVarP(&file, "file", "f", "", "file with the records")
+	_ = cmd.MarkFlagRequired("file") // it is defined above
+	scope.register(cmd.Flags())
+	return cmd
+}
+
+// readWorkers reads records from a YAML or JSON file, or from standard input for "-".
+func (a *app) readWorkers(name string) ([]client.Worker, error) {
+	var (
+		text []byte
+		err  error
+	)
+	if name == "-" {
+		text, err = io.ReadAll(a.in)
+	} else {
+		text, err = os.ReadFile(name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read workers: %w", err)
+	}
+	var generic any
+	if err := yaml.Unmarshal(text, &generic); err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	if object, ok := generic.(map[string]any); ok {
+		if list, ok := object["workers"]; ok && len(object) == 1 {
+			generic = list
+		} else {
+			generic = []any{object}
+		}
+	}
+	asJSON, err := json.Marshal(generic)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	decoder := json.NewDecoder(strings.NewReader(string(asJSON)))
+	decoder.DisallowUnknownFields()
+	var records []client.Worker
+	if err := decoder.Decode(&records); err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	return records, nil
+}
+
+func (a *app) thresholds() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "thresholds", Short: "the busy thresholds of the models",
+		Example: "  selectctl thresholds\n  selectctl thresholds set llama --decode-blocks 0.9",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			all, err := a.service.BusyThresholds(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return a.show(all, thresholdTable(all))
+		},
+	}
+	cmd.AddCommand(a.setThresholds(), a.unsetThresholds())
+	return cmd
+}
+
+func thresholdTable(all []client.Thresholds) *table {
+	slices.SortFunc(all, func(x, y client.Thresholds) int { return cmp.Compare(x.Model, y.Model) })
+	t := &table{columns: []string{"MODEL", "DECODE BLOCKS", "PREFILL TOKENS", "PREFILL FRACTION"}, names: []string{}}
+	for _, th := range all {
+		t.add(th.Model, value(th.DecodeBlocks), value(th.PrefillTokens), value(th.PrefillFraction))
+		t.names = append(t.names, th.Model)
+	}
+	return t
+}
+
+func (a *app) setThresholds() *cobra.Command {
+	var (
+		decode, fraction float64
+		tokens           uint64
+	)
+	cmd := &cobra.Command{
+		Use: "set MODEL", Short: "set a model's busy thresholds", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			th := client.Thresholds{Model: args[0]}
+			if cmd.Flags().Changed("decode-blocks") {
+				th.DecodeBlocks = &decode
+			}
+			if cmd.Flags().Changed("prefill-tokens") {
+				th.PrefillTokens = &tokens
+			}
+			if cmd.Flags().Changed("prefill-fraction") {
+				th.PrefillFraction = &fraction
+			}
+			got, err := a.service.SetBusyThresholds(cmd.Context(), th)
+			if err != nil {
+				return err
+			}
+			return a.show(got, thresholdTable([]client.Thresholds{got}))
+		},
+	}
+	cmd.Flags().Float64Var(&decode, "decode-blocks", 0, "share of a rank's blocks, 0 to 1")
+	cmd.Flags().Uint64Var(&tokens, "prefill-tokens", 0, "prompt tokens to compute")
+	cmd.Flags().Float64Var(&fraction, "prefill-fraction", 0, "the same, as a multiple of max_num_batched_tokens")
+	return cmd
+}
+
+func (a *app) unsetThresholds() *cobra.Command {
+	return &cobra.Command{
+		Use: "unset MODEL", Short: "remove a model's busy thresholds", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := a.service.UnsetBusyThresholds(cmd.Context(), args[0]); err != nil {
+				return err
+			}
+			fmt.Fprintf(a.out, "%s has no thresholds\n", args[0])
+			return nil
+		},
+	}
+}
+
+func (a *app) replicas() *cobra.Command {
+	return &cobra.Command{
+		Use: "replicas", Short: "the peers with which reservations are shared",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			peers, err := a.service.Peers(cmd.Context())
+			if err != nil {
+				return err
+			}
+			t := &table{columns: []string{"PEER"}, names: peers}
+			for _, p := range peers {
+				t.add(p)
+			}
+			return a.show(peers, t)
+		},
+	}
+}
+
+func (a *app) dump() *cobra.Command {
+	return &cobra.Command{
+		Use: "dump", Short: "the whole index as JSON, as other replicas read it at their start",
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			body, err := a.service.Dump(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer func() { err = cmp.Or(err, body.Close()) }()
+			_, err = io.Copy(a.out, body)
+			return err
+		},
+	}
+}
+
+// errNotReady is a service that cannot serve requests.
+var errNotReady = fmt.Errorf("the service is not ready")
+
+func (a *app) status() *cobra.Command {
+	return &cobra.Command{
+		Use: "status", Short: "is the service ready, and which workers are not schedulable (exit code 3: not ready)",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ready, err := a.service.Ready(cmd.Context())
+			if err != nil {
+				return err
+			}
+			t := workerTable(slices.DeleteFunc(slices.Clone(ready.Workers), func(w client.Worker) bool { return w.Lifecycle == "schedulable" }))
+			t.wide = 0
+			if f := a.options.format; f == "table" || f == "wide" {
+				fmt.Fprintf(a.out, "ready: %t, %d of %d workers schedulable\n", ready.Ready, ready.SchedulableWorkers, len(ready.Workers))
+				if len(t.rows) > 0 {
+					err = t.write(a.out, true)
+				}
+			} else {
+				err = a.show(ready, t)
+			}
+			if err == nil && !ready.Ready {
+				err = errNotReady
+			}
+			return err
+		},
+	}
+}

@@ -1,0 +1,56 @@
+// Package offheap hands out memory for arrays without pointers, of which large ones live outside
+// the collector's heap: the collector would not scan them, but would let the heap grow to twice
+// their size before it ran.
+package offheap
+
+import (
+	"sync/atomic"
+	"unsafe"
+)
+
+// Memory counts what it hands out, so that the bytes of a structure are known exactly. The zero
+// Memory is ready.
+type Memory struct {
+	bytes, outside atomic.Int64
+}
+
+// Bytes returns how much is handed out.
+func (m *Memory) Bytes() int64 { return m.bytes.Load() }
+
+// Outside returns the part of Bytes that is outside the collector's heap.
+func (m *Memory) Outside() int64 { return m.outside.Load() }
+
+// mapAbove is the size in bytes from which a piece gets its own mapping. Smaller pieces
+// are on the heap: a table that grows to this size leaves about three times as much
+// behind for the next collection, in each shard of a cellTable. A mapping is given back
+// at once, but wastes half a page on average, and the system limits their number.
+const mapAbove = 16 << 10
+
+// Make returns n zeros. T has no pointers. They must be given to Free, or may never be given back.
+func Make[T any](m *Memory, n int) []T {
+	if n == 0 {
+		return nil
+	}
+	var zero T
+	size := n * int(unsafe.Sizeof(zero))
+	m.bytes.Add(int64(size))
+	if !maps || size < mapAbove {
+		return make([]T, n)
+	}
+	m.outside.Add(int64(size))
+	b := mapBytes(size)
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), n)
+}
+
+// Free frees a piece from Make; s must not be used afterwards.
+func Free[T any](m *Memory, s []T) {
+	if len(s) == 0 {
+		return
+	}
+	size := len(s) * int(unsafe.Sizeof(s[0]))
+	m.bytes.Add(-int64(size))
+	if maps && size >= mapAbove {
+		m.outside.Add(-int64(size))
+		unmapBytes(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), size))
+	}
+}

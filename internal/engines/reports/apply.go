@@ -1,0 +1,156 @@
+package reports
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/select-service/select-service/internal/engines/load"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
+)
+
+// apply tells the ledger what the reports say now, where it is not what the ledger knows. It
+// returns false if there is no report any more.
+func (t *Table) apply() (any bool) {
+	now := t.config.Now()
+	lowered := false
+	t.mu.Lock()
+	for sc, s := range t.scopes {
+		snap := t.catalog.Snapshot(sc)
+		if snap == nil {
+			t.exclusionsChanged = true
+			delete(t.scopes, sc) // the ledger has forgotten the ranks
+			continue
+		}
+		t.clean(s, snap)
+		loads := t.loads(s, snap, now)
+		var changed []reservations.RankEngineLoad
+		t.ledger.Look(sc, nil, func(v *reservations.View) {
+			for i := range loads {
+				l := &loads[i]
+				known := reservations.EngineLoad{}
+				if said := v.Engine(l.Slot); said != nil {
+					known = *said
+				}
+				if differs(&known, &l.EngineLoad, uint64(snap.BlockSize)) && v.Known(l.Slot, l.Rank) {
+					changed = append(changed, *l)
+					lowered = lowered || lower(&known, &l.EngineLoad)
+				}
+			}
+		})
+		t.ledger.SetEngineLoads(sc, changed)
+		t.watch(s, snap, now)
+		if len(s.ranks) == 0 {
+			delete(t.scopes, sc)
+		}
+	}
+	if t.exclusionsChanged {
+		t.publishExclusions()
+		lowered = true
+	}
+	any = len(t.scopes) > 0
+	if !any {
+		clear(t.of)
+	}
+	t.mu.Unlock()
+	if lowered && t.config.Changed != nil {
+		t.config.Changed()
+	}
+	return any
+}
+
+// clean drops the ranks that have left.
+func (t *Table) clean(s *scope, snap *catalog.Snapshot) {
+	if s.snapshot == snap {
+		return
+	}
+	s.snapshot = snap
+	for of := range s.ranks {
+		if _, ok := snap.Entry(of); !ok {
+			t.drop(s, of)
+			delete(t.of, of.Worker)
+		}
+	}
+}
+
+// loads returns what the reports say of every rank of a scope. A part of the foreign load counts
+// if at least half of the ranks have a fresh report that knows it; then the others are taken to
+// have the median, so that no rank becomes attractive because its engine is not heard.
+func (t *Table) loads(s *scope, snap *catalog.Snapshot, now time.Time) []reservations.RankEngineLoad {
+	all := make([]reservations.RankEngineLoad, 0, snap.NumRanks)
+	fresh := make([]*heard, snap.NumRanks)
+	var known [numParts][]uint64
+	for i, e := range snap.Ranks() {
+		of := reservations.RankEngineLoad{Slot: e.Slot, Rank: e.Rank}
+		if r := s.ranks[e.Rank]; r != nil {
+			of.TotalBlocks = r.blocks
+			fresh[i] = t.fresh(r, now)
+		}
+		if h := fresh[i]; h != nil {
+			of.Reported, of.MaxRequests = h.reported(snap.BlockSize), clamp(h.MaxRunning.Or(0))
+			for p, amount := range h.foreign {
+				if n, ok := amount.Get(); ok {
+					known[p] = append(known[p], n)
+				}
+			}
+		}
+		all = append(all, of)
+	}
+	var counts [numParts]bool
+	var median [numParts]uint64
+	for p, values := range known {
+		n := len(values)
+		if counts[p] = n > 0 && 2*n >= snap.NumRanks; counts[p] && n < snap.NumRanks {
+			slices.Sort(values)
+			median[p] = values[(n-1)/2]
+		}
+	}
+	for i := range all {
+		amount := median
+		if h := fresh[i]; h != nil {
+			for p := range amount {
+				amount[p] = h.foreign[p].Or(median[p])
+			}
+		}
+		for p := range amount {
+			if !counts[p] {
+				amount[p] = 0
+			}
+		}
+		all[i].Foreign = reservations.Foreign{
+			Requests: clamp(amount[requests]), Waiting: clamp(min(amount[waiting], amount[requests])),
+			PrefillTokens: amount[prefillTokens], Blocks: amount[blocks],
+		}
+	}
+	return all
+}
+
+// reported returns all that the engine has by its report, 0 for what is unknown.
+func (h *heard) reported(blockSize uint32) reservations.SlotLoad {
+	return reservations.SlotLoad{
+		PrefillTokens: h.WaitingUncachedTokens.Or(0),
+		Blocks:        inBlocks(h.KVTokensUsed.Or(0), blockSize),
+		Requests:      clamp(h.Running.Or(0) + h.Waiting.Or(0)),
+	}
+}
+
+func clamp(n uint64) uint32 { return uint32(min(n, math.MaxUint32)) }
+
+// differs reports whether an engine's load has changed by a request or a block.
+func differs(a, b *reservations.EngineLoad, blockSize uint64) bool {
+	tokens := func(a, b uint64) bool { return max(a, b)-min(a, b) >= blockSize || (a == 0) != (b == 0) }
+	return a.Foreign.Requests != b.Foreign.Requests || a.Foreign.Waiting != b.Foreign.Waiting ||
+		a.Foreign.Blocks != b.Foreign.Blocks || tokens(a.Foreign.PrefillTokens, b.Foreign.PrefillTokens) ||
+		a.Reported.Requests != b.Reported.Requests || a.Reported.Blocks != b.Reported.Blocks ||
+		tokens(a.Reported.PrefillTokens, b.Reported.PrefillTokens) || a.TotalBlocks != b.TotalBlocks || a.MaxRequests != b.MaxRequests
+}
+
+// lower reports whether some part of the load went down.
+func lower(from, to *reservations.EngineLoad) bool {
+	return to.Foreign.Requests < from.Foreign.Requests || to.Foreign.Blocks < from.Foreign.Blocks ||
+		to.Foreign.PrefillTokens < from.Foreign.PrefillTokens || to.Reported.Requests < from.Reported.Requests ||
+		to.Reported.Blocks < from.Reported.Blocks || to.Reported.PrefillTokens < from.Reported.PrefillTokens
+}
+
+var _ load.Sink = (*Table)(nil)

@@ -1,0 +1,291 @@
+package reports
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/select-service/select-service/internal/engines/load"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
+)
+
+// State is what the signs of life of a rank say. Signs are KV events, reports that differ from the
+// last, completed prefills, generated blocks, and bytes of answers through the gateway.
+type State uint8
+
+// The states. A rank that is not Alive gets no new requests but a trial from time to time.
+const (
+	Alive State = iota
+	// Stalled: the engine has unfinished work by its own word, and gives no sign.
+	Stalled
+	// Silent: a source that used to speak does not, and there is no other sign.
+	Silent
+	numStates
+)
+
+// String returns the state as answers, metrics and the log name it.
+func (s State) String() string { return [...]string{"alive", "stalled", "silent"}[s] }
+
+const (
+	// DefaultStalledAfter is how long a rank with unfinished work may give no sign.
+	DefaultStalledAfter = 3 * time.Second
+	// silentAfter is how long a source may be quiet.
+	silentAfter = 15 * time.Second
+	// trialEvery is how often a rank that is not alive gets a request.
+	trialEvery = 10 * time.Second
+	// firstTokens is how many times its predicted time the oldest prefill may take.
+	firstTokens = 4
+	// leastBusy is the busy time from which on a measured rate of prefills is used.
+	leastBusy = time.Second
+)
+
+// life has the signs of life of one rank.
+type life struct {
+	signs    uint64    // count of the ledger's and the events' signs when last looked at
+	seen     bool      // signs has been read
+	signed   bool      // there was a sign since the last look
+	last     time.Time // of the last sign
+	excluded *Exclusion
+}
+
+// Exclusion says that a rank is not alive.
+type Exclusion struct {
+	State State
+	trial atomic.Int64 // when the next request may try it, in Unix nanoseconds
+}
+
+// Due reports whether the rank may be tried now.
+func (x *Exclusion) Due(now time.Time) bool { return x.trial.Load() <= now.UnixNano() }
+
+// Try takes the trial that is due; false if another request has taken it.
+func (x *Exclusion) Try(now time.Time) bool {
+	due := x.trial.Load()
+	return due <= now.UnixNano() && x.trial.CompareAndSwap(due, now.Add(trialEvery).UnixNano())
+}
+
+// Exclusions has the ranks of one scope that are not alive. It never changes; nil has none.
+type Exclusions map[catalog.Rank]*Exclusion
+
+// Excluded returns the ranks of a scope that are not alive. It takes no lock.
+func (t *Table) Excluded(sc catalog.Scope) Exclusions {
+	all := t.excluded.Load()
+	if all == nil {
+		return nil
+	}
+	return (*all)[sc]
+}
+
+// NoteAllExcluded counts a choice in which all eligible ranks were not alive, so that none was
+// excluded.
+func (t *Table) NoteAllExcluded() { t.allExcluded.Add(1) }
+
+// Sign notes a sign of life of a rank.
+func (t *Table) Sign(sc catalog.Scope, of catalog.Rank) {
+	if !t.used.Load() {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.scopes[sc]; s != nil && s.ranks[of] != nil {
+		s.ranks[of].life.signed = true
+	}
+}
+
+// watch judges the signs of life of a scope's ranks. It needs t.mu.
+func (t *Table) watch(s *scope, snap *catalog.Snapshot, now time.Time) {
+	if t.config.StalledAfter <= 0 {
+		return
+	}
+	type judged struct {
+		catalog.Entry
+		*rank
+		state State
+	}
+	var changed []judged
+	t.ledger.Look(snap.Scope, nil, func(v *reservations.View) {
+		for of, r := range s.ranks {
+			e, ok := snap.Entry(of)
+			if !ok {
+				continue
+			}
+			if signs := v.Signs(e.Slot) + t.events(of); signs != r.life.signs {
+				r.life.signed = r.life.signed || r.life.seen
+				r.life.signs = signs
+			}
+			r.life.seen = true
+			if r.life.signed {
+				r.life.last = now
+			}
+			if state := t.judge(v, e, r, now); state != r.state() {
+				changed = append(changed, judged{e, r, state})
+			}
+			r.life.signed = false
+		}
+	})
+	for _, x := range changed {
+		t.become(snap.Scope, x.Entry, x.rank, x.state, now)
+	}
+}
+
+// judge returns the state of a rank, which does not become Alive without a sign or a report.
+func (t *Table) judge(v *reservations.View, e catalog.Entry, r *rank, now time.Time) State {
+	switch silent, was := t.isSilent(r, now), r.state(); {
+	case r.life.signed:
+		return Alive
+	case silent:
+		return Silent
+	case was == Stalled:
+		return Stalled
+	}
+	limit, works := t.patience(r)
+	since := now.Sub(r.life.last)
+	if !works || since < limit || since < firstTokens*t.firstToken(v, e, r) {
+		return Alive
+	}
+	return Stalled
+}
+
+func (r *rank) state() State {
+	if x := r.life.excluded; x != nil {
+		return x.State
+	}
+	return Alive
+}
+
+func (t *Table) events(of catalog.Rank) uint64 {
+	if t.config.Events == nil {
+		return 0
+	}
+	return t.config.Events(of)
+}
+
+// patience returns for how long the rank may give no sign, without regard to its prefills.
+// works is false if no source that beats shows unfinished work.
+func (t *Table) patience(r *rank) (limit time.Duration, works bool) {
+	limit = t.config.StalledAfter
+	var last *heard
+	for i := range r.by {
+		if h := &r.by[i]; h.beats() && (last == nil || h.at.After(last.at)) {
+			last = h
+		}
+	}
+	if last == nil || last.Running.Or(0)+last.Waiting.Or(0) == 0 {
+		return 0, false
+	}
+	return max(limit, quiet(last.Interval)), true
+}
+
+// beats reports whether the source has promised to speak again.
+func (h *heard) beats() bool { return !h.at.IsZero() && h.Interval > 0 }
+
+// isSilent reports whether the rank's sources have spoken and do not, and nothing else is heard.
+func (t *Table) isSilent(r *rank, now time.Time) bool {
+	beats := false
+	for i := range r.by {
+		h := &r.by[i]
+		if !h.beats() {
+			continue
+		}
+		beats = true
+		if limit := max(silentAfter, quiet(h.Interval)); now.Sub(h.at) < limit || now.Sub(r.life.last) < limit {
+			return false
+		}
+	}
+	return beats
+}
+
+// firstToken returns how long the oldest unfinished prefill of a rank should take.
+func (t *Table) firstToken(v *reservations.View, e catalog.Entry, r *rank) time.Duration {
+	predicted := 0.0
+	if t.config.FirstToken != nil {
+		predicted = t.config.FirstToken(v, e)
+	}
+	if rate := r.prefill.rate(); rate > 0 {
+		tokens := float64(v.Queue(e.Slot).HeadTokens)
+		if tokens == 0 {
+			tokens = float64(v.Greater(e.Slot).PrefillTokens)
+		}
+		predicted = max(predicted, tokens/rate)
+	}
+	return time.Duration(min(predicted, time.Hour.Seconds()) * float64(time.Second))
+}
+
+// become changes the state of a rank to another one.
+func (t *Table) become(sc catalog.Scope, e catalog.Entry, r *rank, state State, now time.Time) {
+	was := r.state()
+	t.exclusionsChanged = true
+	text, event := "engine gives signs of life again", t.config.Log.Info()
+	if state == Alive {
+		r.life.excluded = nil
+	} else {
+		t.becameExcluded[state]++
+		text, event = "engine gives no sign of life: it gets no new requests", t.config.Log.Warn()
+		x := &Exclusion{State: state}
+		x.trial.Store(now.Add(trialEvery).UnixNano())
+		if was != Alive {
+			x.trial.Store(r.life.excluded.trial.Load())
+		}
+		r.life.excluded = x
+	}
+	event.Str("model", catalog.Clip(sc.Model)).Str("tenant", catalog.Clip(sc.Tenant)).
+		Uint64("worker_id", e.Rank.Worker).Uint32("dp_rank", e.Rank.DP).Stringer("state", state).Msg(text)
+}
+
+// publishExclusions shows the ranks that are not alive to choices. It needs t.mu.
+func (t *Table) publishExclusions() {
+	var all map[catalog.Scope]Exclusions
+	for sc, s := range t.scopes {
+		for of, r := range s.ranks {
+			if r.life.excluded == nil {
+				continue
+			}
+			if all == nil {
+				all = make(map[catalog.Scope]Exclusions)
+			}
+			if all[sc] == nil {
+				all[sc] = make(Exclusions)
+			}
+			all[sc][of] = r.life.excluded
+		}
+	}
+	t.exclusionsChanged = false
+	if all == nil {
+		t.excluded.Store(nil)
+		return
+	}
+	t.excluded.Store(&all)
+}
+
+// prefill is what an engine has prefilled since it started, or since it was first heard.
+type prefill struct {
+	tokens, micros         uint64 // since then
+	lastTokens, lastMicros uint64 // as last reported
+	heard                  bool
+}
+
+// add takes a report. Numbers that have fallen are those of an engine that has restarted.
+func (p *prefill) add(r *load.Report) (grew bool) {
+	tokens, known := r.PrefillTokens.Get()
+	micros, timed := r.PrefillBusyMicros.Get()
+	if !known || !timed {
+		return false
+	}
+	switch {
+	case !p.heard || tokens < p.lastTokens || micros < p.lastMicros:
+		*p = prefill{heard: true}
+	default:
+		grew = micros > p.lastMicros
+		p.tokens += tokens - p.lastTokens
+		p.micros += micros - p.lastMicros
+	}
+	p.lastTokens, p.lastMicros = tokens, micros
+	return grew
+}
+
+// rate returns the measured tokens per second, 0 if it is not measured for long enough.
+func (p *prefill) rate() float64 {
+	if time.Duration(p.micros)*time.Microsecond < leastBusy {
+		return 0
+	}
+	return float64(p.tokens) / (float64(p.micros) / 1e6)
+}

@@ -1,0 +1,256 @@
+package node_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/select-service/select-service/internal/engines/describe"
+	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/servicetest"
+)
+
+var (
+	errAway = &describe.Error{URL: "http://e/v1/models", Away: true, Err: errors.New("connection refused")}
+	errHTML = &describe.Error{URL: "http://e/v1/models", Status: 200, Err: errors.New("it is a page")}
+)
+
+// engines answers questions as the test says, and notes when they come.
+type engines struct {
+	mu    sync.Mutex // guards the fields
+	told  *catalog.Description
+	err   error
+	asked []time.Duration // since start
+	start time.Time
+}
+
+func (e *engines) ask(context.Context, string, string) (*catalog.Description, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.asked = append(e.asked, time.Since(e.start).Round(time.Second))
+	if e.err != nil {
+		return nil, e.err
+	}
+	return e.told, nil
+}
+
+func (e *engines) say(told *catalog.Description, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.told, e.err = told, err
+}
+
+func (e *engines) times() []time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := e.asked
+	e.asked = nil
+	return all
+}
+
+// says is a whole description.
+func says(blockSize uint32) *catalog.Description {
+	return &catalog.Description{
+		Engine: "vllm", Model: "m", BlockSize: blockSize, Size: 1, TotalKVBlocks: 100,
+		KVEventsEndpoints: map[uint32]string{0: "tcp://e:5557"},
+		From:              map[string]string{"model_name": "x", "block_size": "x", "data_parallel_size": "x", "kv_events_endpoints": "x"},
+		Unknown:           map[string]string{},
+	}
+}
+
+// described is a record with nothing but a URL.
+func described(id uint64, change ...func(*catalog.Record)) catalog.Record {
+	r := catalog.Record{
+		ID: id, Scope: catalog.Scope{Model: "default", Tenant: "t"}, Endpoint: new(fmt.Sprintf("http://e-%d", id)), Describe: &catalog.Describe{Model: true},
+	}
+	for _, f := range change {
+		f(&r)
+	}
+	return r
+}
+
+// startAsking runs a service whose engines are e, in a synctest bubble.
+func startAsking(t *testing.T, e *engines) *world {
+	e.start = time.Now()
+	return start(t, func(c *node.Config) { c.Ask = e.ask })
+}
+
+func (w *world) lifecycle(id uint64) string {
+	for _, k := range w.Workers(nil, nil) {
+		if k.ID == id {
+			return k.Lifecycle + " " + strings.Join(k.Explain()[:min(1, len(k.Explain()))], "; ")
+		}
+	}
+	return "absent"
+}
+
+// TestAskedUntilItAnswers proves when an engine is asked: at once, after 1 to 30 s while it does
+// not answer, every minute when it does, and when its stream connects.
+func TestAskedUntilItAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &engines{err: errAway}
+		w := startAsking(t, e)
+		if _, err := w.ReplaceWorkers(catalog.Set{Kind: catalog.SourceFile, Records: []catalog.Record{described(1)}}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(91500 * time.Millisecond)
+		synctest.Wait()
+		if got := fmt.Sprint(e.times()); got != "[0s 1s 3s 7s 15s 31s 1m1s 1m31s]" {
+			t.Errorf("away: asked after %s", got)
+		}
+		if got := w.lifecycle(1); got != "incomplete GET http://e/v1/models: connection refused" {
+			t.Errorf("away: %s", got)
+		}
+		e.say(says(4), nil)
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if got := w.lifecycle(1); got != "schedulable " || len(e.times()) != 1 {
+			t.Errorf("there: %s", got)
+		}
+		time.Sleep(3 * 67 * time.Second)
+		synctest.Wait()
+		if n := len(e.times()); n < 3 || n > 4 {
+			t.Errorf("asked %d times in 201 s", n)
+		}
+		for range 3 {
+			w.Net.At("tcp://e:5557").Status(true)
+		}
+		synctest.Wait()
+		if n := len(e.times()); n < 1 || n > 3 {
+			t.Errorf("its stream has connected: asked %d times", n)
+		}
+		e.say(nil, errAway)
+		w.Net.At("tcp://e:5557").Status(true)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if n, got := len(e.times()), w.lifecycle(1); n < 4 || got != "schedulable " {
+			t.Errorf("away again: asked %d times, %s", n, got)
+		}
+		e.say(says(8), nil)
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if got := w.lifecycle(1); got != "incomplete the engine now has block_size 8, not 4: register the worker again" {
+			t.Errorf("another block size: %s", got)
+		}
+		if r, err := w.DescribeWorkerIn(t.Context(), catalog.ScopeFilter{}, described(1)); err != nil || r.Lifecycle != catalog.Schedulable || *r.BlockSize != 8 {
+			t.Errorf("registered again: %+v, %v", r, err)
+		}
+		if _, err := w.DeleteWorker(1); err != nil {
+			t.Error(err)
+		}
+		e.times()
+		time.Sleep(5 * time.Minute)
+		if n := len(e.times()); n > 0 {
+			t.Errorf("asked %d times after its worker has gone", n)
+		}
+	})
+}
+
+// TestDescribeWorker proves what a registration answers that asks the engine first.
+func TestDescribeWorker(t *testing.T) {
+	const refused = "the engine at http://e-1 does not describe worker 1: "
+	noSockets := says(4)
+	noSockets.KVEventsEndpoints, noSockets.Unknown = nil, map[string]string{"kv_events_endpoints": "it has none"}
+	busy := *noSockets
+	busy.Unanswered = true
+	for name, row := range map[string]struct {
+		told    *catalog.Description
+		err     error
+		record  catalog.Record
+		want    string // lifecycle
+		refusal string
+	}{
+		"whole":           {told: says(4), record: described(1), want: "schedulable "},
+		"away":            {err: errAway, record: described(1), want: "incomplete GET http://e/v1/models: connection refused"},
+		"a page":          {err: errHTML, record: described(1), refusal: refused + "GET http://e/v1/models: it is a page"},
+		"no sockets":      {told: noSockets, record: described(1), refusal: refused + "it has none"},
+		"too busy":        {told: &busy, record: described(1), want: "incomplete it has none"},
+		"its own sockets": {told: noSockets, record: described(1, func(r *catalog.Record) { r.KVEventsEndpoint = new("tcp://e:1") }), want: "schedulable "},
+		"nobody to ask": {told: says(4), record: described(1, func(r *catalog.Record) { r.Endpoint = nil }),
+			refusal: "describe needs an endpoint: the engine's http:// or https:// URL"},
+		"a forbidden socket": {told: says(4), record: described(1, func(r *catalog.Record) { r.KVEventsEndpoint = new("inproc://x") }),
+			want: "incomplete reconciliation failed: invalid kv_events endpoint for worker 1 dp_rank 0: invalid ZMQ endpoint `inproc://x`: unsupported scheme `inproc`"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := startAsking(t, &engines{told: row.told, err: row.err})
+				_, err := w.DescribeWorkerIn(t.Context(), catalog.ScopeFilter{}, row.record)
+				if row.refusal != "" {
+					servicetest.WantError(t, err, contract.BadRequest, row.refusal)
+					if got := w.lifecycle(1); got != "absent" {
+						t.Errorf("refused, but %s", got)
+					}
+				} else if got := w.lifecycle(1); err != nil || got != row.want {
+					t.Errorf("%s, %v, want %s", got, err, row.want)
+				}
+			})
+		})
+	}
+	w := start(t)
+	_, err := w.DescribeWorkerIn(t.Context(), catalog.ScopeFilter{}, described(1))
+	servicetest.WantError(t, err, contract.BadRequest, "this process does not ask engines: register without describe")
+}
+
+// TestManyEngines proves that all of many engines are asked, few at a time.
+func TestManyEngines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		now, most, all := 0, 0, 0
+		w := start(t, eventsOff, func(c *node.Config) {
+			c.Ask = func(context.Context, string, string) (*catalog.Description, error) {
+				mu.Lock()
+				now++
+				all++
+				most = max(most, now)
+				mu.Unlock()
+				time.Sleep(time.Second)
+				mu.Lock()
+				now--
+				mu.Unlock()
+				return says(4), nil
+			}
+		})
+		var set catalog.Set
+		for id := range uint64(100) {
+			set.Records = append(set.Records, described(id))
+		}
+		if _, err := w.ReplaceWorkers(set); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if _, n, _ := w.Ready(); n != 100 || all != 100 || most != 16 {
+			t.Errorf("%d schedulable, asked %d, %d at a time", n, all, most)
+		}
+	})
+}
+
+// TestCapacityDiffers proves that a record that is not as its engine says counts, with one warning.
+func TestCapacityDiffers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := startAsking(t, &engines{told: says(4)})
+		for id, blocks := range []uint64{100, 105, 106} {
+			if _, err := w.PutWorker(described(uint64(id), func(r *catalog.Record) { r.TotalKVBlocks = &blocks })); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		var warned []string
+		for _, line := range w.Log.Take(t) {
+			if strings.Contains(line, "the record counts") {
+				warned = append(warned, line)
+			}
+		}
+		if len(warned) != 1 || !strings.Contains(warned[0], "106") {
+			t.Errorf("%q", warned)
+		}
+	})
+}

@@ -1,0 +1,133 @@
+package selection
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/select-service/select-service/internal/selection/scopes"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
+)
+
+// New and emptied ranks have nothing cached, so that a cost that counts cached blocks rarely
+// chooses them. With Config.WarmupShare they get a part of the requests for which the caches matter
+// little.
+
+// warmup knows which ranks are new or emptied.
+type warmup struct {
+	share   float64
+	newFor  time.Duration
+	ranks   atomic.Pointer[map[catalog.Scope][]catalog.Rank] // sorted; without scopes all of whose ranks are; nil: none
+	mu      sync.Mutex                                       // guards the field below
+	started map[catalog.Scope]map[uint64]time.Time           // when a registration of a rank was first seen
+}
+
+// look finds the new and emptied ranks. It is to be called about every second.
+func (w *warmup) look(c *catalog.Catalog, r *scopes.Registry, l *reservations.Ledger, now time.Time) {
+	if w.share <= 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all, started := make(map[catalog.Scope][]catalog.Rank), make(map[catalog.Scope]map[uint64]time.Time)
+	for _, snap := range c.Snapshots() {
+		state := r.Of(snap.Scope)
+		if state == nil || snap.NumRanks < 2 {
+			continue
+		}
+		seen := make(map[uint64]time.Time, snap.NumRanks)
+		started[snap.Scope] = seen
+		device := state.Space.DeviceBlocks(nil)
+		var warm []catalog.Rank
+		var full []float64 // how full the caches are, of the ranks whose capacity is known
+		filled := make([]float64, snap.NumRanks)
+		l.Look(snap.Scope, nil, func(v *reservations.View) {
+			for i, e := range snap.Ranks() {
+				filled[i] = -1
+				id := v.Registration(e.Slot)
+				at, ok := w.started[snap.Scope][id]
+				if !ok {
+					at = now
+				}
+				seen[id] = at
+				if now.Sub(at) < w.newFor {
+					warm = append(warm, e.Rank)
+				}
+				total := CapacityOf(e.Worker).KVBlocks
+				if total == 0 {
+					total = totalBlocks(v, e.Slot)
+				}
+				if total > 0 && int(e.Slot) < len(device) {
+					filled[i] = float64(device[e.Slot]) / float64(total)
+					full = append(full, filled[i])
+				}
+			}
+		})
+		if len(full) > 0 {
+			slices.Sort(full)
+			half := full[(len(full)-1)/2] / 2
+			for i, e := range snap.Ranks() {
+				if filled[i] >= 0 && filled[i] < half && !slices.Contains(warm, e.Rank) {
+					warm = append(warm, e.Rank)
+				}
+			}
+		}
+		if n := len(warm); n > 0 && n < snap.NumRanks {
+			slices.SortFunc(warm, catalog.Rank.Compare)
+			all[snap.Scope] = warm
+		}
+	}
+	w.started = started
+	if len(all) == 0 {
+		w.ranks.Store(nil)
+		return
+	}
+	w.ranks.Store(&all)
+}
+
+// of returns the new and emptied ranks of a scope.
+func (w *warmup) of(sc catalog.Scope) []catalog.Rank {
+	all := w.ranks.Load()
+	if all == nil {
+		return nil
+	}
+	return (*all)[sc]
+}
+
+// pickToWarm chooses, for the share of requests of which no rank has more than a quarter cached,
+// the least loaded of the new and emptied ranks with fewer requests than the scope's median. ok is
+// false if the policy is to choose. The costs of all ranks have been computed if ok.
+func (c *selection) pickToWarm(ranks []catalog.Entry, v *reservations.View) (i int, ok bool) {
+	c.warmed = false
+	warm := c.api.warmup.of(c.request.Scope)
+	if warm == nil || c.request.Pinned != nil || c.request.Target != nil || c.request.Advisory || c.request.ExplainOnly ||
+		len(ranks) < 2 || rand.Float64() >= c.api.warmup.share || 4*c.mostCached() > uint64(c.size.Blocks) {
+		return 0, false
+	}
+	median := medianRequests(c.snapshot.Ranks(), v)
+	var few []catalog.Entry
+	for _, e := range ranks {
+		if _, is := slices.BinarySearchFunc(warm, e.Rank, catalog.Rank.Compare); is && v.Known(e.Slot, e.Rank) && v.Total(e.Slot).Requests < median {
+			few = append(few, e)
+		}
+	}
+	if len(few) == 0 {
+		return 0, false
+	}
+	c.score(ranks, v)
+	c.warmed = true
+	return indexRank(ranks, few[leastLoaded(few, c.snapshot.BlockSize, v, nil)].Rank), true
+}
+
+// medianRequests returns the median of the ranks' active requests, the lower one of two.
+func medianRequests(ranks []catalog.Entry, v *reservations.View) uint32 {
+	all := make([]uint32, 0, len(ranks))
+	for _, e := range ranks {
+		all = append(all, v.Total(e.Slot).Requests)
+	}
+	slices.Sort(all)
+	return all[(len(all)-1)/2]
+}
