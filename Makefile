@@ -234,6 +234,10 @@ test-vllm: build ## what is predicted is what two vLLM engines on the CPU then f
 test-peers: build ## run the service beside Dynamo's releases (ARGS to choose)
 	scripts/test-peers.sh $(ARGS)
 
+.PHONY: test-kube
+test-kube: ## workers as pods, over a stand-in of an API server, at full length
+	$(GO) test -race ./internal/discovery/kubernetes/... ./test/kube
+
 .PHONY: test-gateway test-gateway-short
 test-gateway: build setup ## a real Envoy between clients and simulated engines (ARGS to choose; 15 minutes)
 	GO='$(GO)' scripts/test-gateway.sh $(ARGS)

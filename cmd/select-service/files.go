@@ -35,6 +35,7 @@ type files struct {
 	engineToken  *fetch.Token
 	curve        *curve.KeyPair // of the replicas
 	tokens       *access.Guard
+	cluster      *cluster // set by run
 }
 
 // readFiles reads the files; a faulty file is a fault of the configuration.

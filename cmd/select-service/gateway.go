@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/select-service/select-service/internal/config"
-	"github.com/select-service/select-service/internal/discovery"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/server/connections"
@@ -28,6 +27,7 @@ import (
 // endpointPicker is the gateway's listener and server. Without a port it does nothing.
 type endpointPicker struct {
 	socket  net.Listener // nil: no port
+	probes  net.Listener // of the health service alone; nil: no port
 	tls     *tls.Config  // nil: h2c
 	exposed string       // what anyone on the network could do, see listener.openness
 
@@ -60,6 +60,14 @@ func listenPicker(ctx context.Context, conf config.Config, secure *certs.Side) (
 	if p.socket, err = (&net.ListenConfig{}).Listen(ctx, "tcp", address); err != nil {
 		return nil, fmt.Errorf("listen on %s (--gateway-port): %w", address, err)
 	}
+	if conf.Gateway.HealthPort == 0 {
+		return p, nil
+	}
+	address = net.JoinHostPort(conf.Server.Host(), strconv.Itoa(int(conf.Gateway.HealthPort)))
+	if p.probes, err = (&net.ListenConfig{}).Listen(ctx, "tcp", address); err != nil {
+		p.close()
+		return nil, fmt.Errorf("listen on %s (--gateway-health-port): %w", address, err)
+	}
 	return p, nil
 }
 
@@ -68,11 +76,13 @@ func (p *endpointPicker) close() {
 	if p.socket != nil {
 		_ = p.socket.Close() // not served yet
 	}
+	if p.probes != nil {
+		_ = p.probes.Close()
+	}
 }
 
-// build creates the endpoint picker over a service, whose workers come from the sources of
-// found.
-func (p *endpointPicker) build(conf config.Gateway, svc *node.Service, found *discovery.Manager, guard *access.Guard, budget *memory.Budget, log zerolog.Logger) {
+// build creates the endpoint picker over a service; listed reports whether its workers are known.
+func (p *endpointPicker) build(conf config.Gateway, svc *node.Service, listed func() bool, guard *access.Guard, budget *memory.Budget, log zerolog.Logger) {
 	if p.socket == nil {
 		return
 	}
@@ -88,7 +98,7 @@ func (p *endpointPicker) build(conf config.Gateway, svc *node.Service, found *di
 		Tokenizer: p.tokens, LoadOnly: conf.Tokenizer.OnFailure == config.OnFailureLoadOnly, SaltTag: conf.SaltTag,
 		MaxStreams: conf.MaxStreams, MaxBody: conf.MaxBody, PickTimeout: conf.PickTimeout, Lease: conf.Lease,
 		Guard: guard, TLS: p.tls, Memory: budget, Metrics: p.metrics, Log: log,
-	}, gateway.Service{Selecting: svc.API, Catalog: svc.Catalog(), Ready: func() bool { return svc.Settled() && found.Listed() }})
+	}, gateway.Service{Selecting: svc.API, Catalog: svc.Catalog(), Ready: func() bool { return svc.Settled() && listed() }})
 }
 
 // serve starts the endpoint picker in g. Its background work ends with ctx; stop ends the server.
@@ -106,6 +116,10 @@ func (p *endpointPicker) serve(ctx context.Context, g *errgroup.Group, open *con
 	log.Info().Str("version", version()).Stringer("address", p.socket.Addr()).Str("contract", "gateway").
 		Str("scheme", scheme).Int("pid", os.Getpid()).Msg("listening")
 	g.Go(func() error { return p.server.Serve(open.Counted(p.socket)) })
+	if p.probes != nil {
+		log.Info().Stringer("address", p.probes.Addr()).Str("contract", "gateway health").Msg("listening")
+		g.Go(func() error { return p.server.ServeHealth(open.Counted(p.probes)) })
+	}
 	g.Go(func() error { return p.server.Run(ctx) })
 }
 

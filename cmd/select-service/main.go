@@ -72,12 +72,18 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		if _, err := readFiles(conf); err != nil {
 			return err
 		}
+		if _, err := readCluster(conf, getenv); err != nil {
+			return err
+		}
 		m := newMemory(conf.Limits, getenv, zerolog.Nop())
 		_, err = fmt.Fprintf(stdout, "configuration is valid\nmemory limit %d bytes (%s)\n", m.budget.Total(), m.source)
 		return err
 	}
 	read, err := readFiles(conf)
 	if err != nil {
+		return err
+	}
+	if read.cluster, err = readCluster(conf, getenv); err != nil {
 		return err
 	}
 	return serve(ctx, conf, read, getenv, stderr)

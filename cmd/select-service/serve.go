@@ -15,6 +15,7 @@ import (
 
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/discovery"
+	"github.com/select-service/select-service/internal/discovery/kubernetes"
 	"github.com/select-service/select-service/internal/discovery/workersfile"
 	"github.com/select-service/select-service/internal/engines/describe"
 	"github.com/select-service/select-service/internal/node"
@@ -73,11 +74,21 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	}
 	engines := describe.New(read.describe(conf.Access.Endpoints()))
 	defer engines.Close()
+	var pods *kubernetes.Discovery
+	if conf.Server.AdvertiseURL == "" {
+		conf.Server.AdvertiseURL = read.cluster.advertise(conf)
+	}
 	settings := serviceConfig(conf, others, bound, mem.budget)
 	if !conf.SlotsOnly {
 		settings.Ask = engines.Describe
 	}
 	settings.Scrape = read.scrape()
+	if read.cluster != nil {
+		settings.Discovers = []catalog.SourceKind{catalog.SourceKubernetes}
+		if read.cluster.peers != "" {
+			settings.Recovery.Find = func(ctx context.Context) []string { return pods.ServingPeers(ctx) }
+		}
+	}
 	svc = node.New(settings, streams, log)
 	state := node.NewState(svc, data, conf.Data.SnapshotInterval)
 	var file *workersfile.Watcher
@@ -86,11 +97,15 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		file = workersfile.NewWatcher(conf.Workers.File, read.workers, log)
 		sources = append(sources, file)
 	}
+	pods = read.cluster.discovery(conf, svc, engines, getenv, log)
+	if pods != nil {
+		sources = append(sources, pods)
+	}
 	if read.engines != nil {
 		sources = append(sources, read.engines)
 	}
 	found := discovery.NewManager(svc.ReplaceWorkers, sources...)
-	picks.build(conf.Gateway, svc, found, read.tokens, mem.budget, log)
+	picks.build(conf.Gateway, svc, found.Listed, read.tokens, mem.budget, log)
 
 	// Start: sockets, replicas, the service, its workers, HTTP. The first part to
 	// fail stops the rest.
@@ -118,8 +133,8 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	read.follow(work, parts, log, file)
 	open := newConnections(conf.Limits, mem.budget, log)
 	picks.serve(work, parts, open, log)
-	bound.serve(parts, handlers(conf, svc, read.tokens, mem.budget, stopping.Done(), log, append(picks.collectors(), //nolint:contextcheck // requests have contexts of their own
-		telemetry.Memory{Budget: mem.budget}, telemetry.Sockets{Refused: hub.Refused, Behind: others.behind()}, telemetry.WorkersFile{Watcher: file}, state.Collector(), open, telemetry.Process{
+	bound.serve(parts, handlers(conf, svc, pods, read.tokens, mem.budget, stopping.Done(), log, append(picks.collectors(), //nolint:contextcheck // requests have contexts of their own
+		telemetry.Memory{Budget: mem.budget}, telemetry.Sockets{Refused: hub.Refused, Behind: others.behind()}, telemetry.WorkersFile{Watcher: file}, pods.Collector(svc.Catalog()), state.Collector(), open, telemetry.Process{
 			LogLinesDropped: out.Dropped, Certificate: read.certificates, PeerCertificate: read.peers,
 		})...), open, log)
 
@@ -160,7 +175,7 @@ func start(parts *errgroup.Group, run func() error) <-chan struct{} {
 // handlers returns a function that creates the handler of a listener. The selection listener's
 // metrics include the requests of all listeners, and the other collectors. The slot tracker
 // alone has no metrics, so its requests are not counted.
-func handlers(conf config.Config, svc *node.Service, guard *access.Guard, budget *memory.Budget, stopping <-chan struct{}, log zerolog.Logger, others ...prometheus.Collector) func(*listener) http.Handler {
+func handlers(conf config.Config, svc *node.Service, pods *kubernetes.Discovery, guard *access.Guard, budget *memory.Budget, stopping <-chan struct{}, log zerolog.Logger, others ...prometheus.Collector) func(*listener) http.Handler {
 	requests := telemetry.NewRequests()
 	bodies := httpapi.NewMemory(budget, stopping)
 	others = append(others, requests)
@@ -189,6 +204,7 @@ func handlers(conf config.Config, svc *node.Service, guard *access.Guard, budget
 		}
 		opt.Metrics = telemetry.Handler(version(), collectors...)
 		opt.RetryAfter = conf.Overload.RetryAfter
+		opt.Kubernetes = pods
 		return httpapi.New(svc, svc.Conductor(), opt)
 	}
 }

@@ -38,7 +38,7 @@ var mayImport = map[string][]string{
 	"internal/codec/yamlread":           {},
 	"internal/conductor":                {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
 	"internal/conductor/conductorapi":   {"internal/conductor", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
-	"internal/config":                   {"internal/discovery/enginelist", "internal/selection/admission", "internal/selection/overload", "internal/selection/pending", "internal/selection/policies", "pkg/..."},
+	"internal/config":                   {"internal/discovery/enginelist", "internal/discovery/kubernetes/mapping", "internal/selection/admission", "internal/selection/overload", "internal/selection/pending", "internal/selection/policies", "pkg/..."},
 	"internal/container":                {},
 	"internal/container/hashset":        {},
 	"internal/container/keyhash":        {},
@@ -88,6 +88,11 @@ var mayImport = map[string][]string{
 	"test/kvpub":                        {"internal/transport/zmqsock"},
 	"test/servicetest":                  {"internal/...", "pkg/..."},
 	"test/zmqtest":                      {"pkg/kvevents"},
+
+	"internal/discovery/kubernetes":         {"internal/discovery", "internal/discovery/kubernetes/mapping", "internal/telemetry/metrics", "pkg/catalog"},
+	"internal/discovery/kubernetes/mapping": {"internal/discovery/workerid", "pkg/catalog"},
+
+	"test/kubetest": {},
 
 	"scripts/dist": {},
 	"scripts/sbom": {},

@@ -23,11 +23,13 @@ type Config struct {
 	// Server.SlotsPort, without the selection service's listener.
 	SlotsOnly bool
 
-	Server   Server
-	TLS      TLS
-	Gateway  Gateway
-	Workers  Workers
-	KVEvents KVEvents
+	Server  Server
+	TLS     TLS
+	Gateway Gateway
+	Workers Workers
+	// Kubernetes finds workers as pods.
+	Kubernetes Kubernetes
+	KVEvents   KVEvents
 	// Router holds the weights of the cost function, the softmax temperature
 	// and whether prefill tokens are tracked; requests may override some.
 	Router          selector.Weights
@@ -260,6 +262,8 @@ type Replicas struct {
 	Hosts []string
 
 	SyncPeers []string // ZMQ endpoints of the peers' reservations, no duplicates
+	// KubePeerService is the Service whose endpoints are the replicas; empty: none.
+	KubePeerService string
 }
 
 // Publish returns the ZMQ endpoint to bind for this replica's own reservations, empty for none:
@@ -356,7 +360,7 @@ const MaxThreads = 1024
 func Default() Config {
 	return Config{
 		Server:  Server{Listen: []string{"0.0.0.0"}, Port: 8092, Contract: Contract13},
-		Gateway: defaultGateway(),
+		Gateway: defaultGateway(), Kubernetes: defaultKubernetes(),
 		KVEvents: KVEvents{
 			Enabled: true, Threads: 4, ApproximateTTL: 120 * time.Second, ApproximatePolicy: PolicyTTL, HybridExact: true,
 		},

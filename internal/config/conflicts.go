@@ -53,6 +53,7 @@ const (
 	keySlotsPort      = "server.slots_port"
 	keyConductorPort  = "server.conductor_port"
 	keyGatewayPort    = "gateway.port"
+	keyHealthPort     = "gateway.health_port"
 	keyGatewayModels  = "gateway.models"
 	keyTokenizerURL   = "gateway.tokenizer_url"
 	keyTokenizer      = "gateway.tokenizer_protocol"
@@ -79,7 +80,7 @@ const (
 
 // conflicts checks the settings that depend on one another (decision D19).
 func (c Config) conflicts() []conflict {
-	found := slices.Concat(c.portConflicts(), c.socketConflicts(), c.TLS.conflicts(), c.Gateway.conflicts())
+	found := slices.Concat(c.portConflicts(), c.socketConflicts(), c.TLS.conflicts(), c.Gateway.conflicts(), c.Kubernetes.conflicts())
 	if err := selector.CheckWeight(c.Router.OverlapCredit, selector.MaxCredit13); err != nil && c.Server.Contract != Contract16 {
 		found = append(found, conflict{keyCredit, []string{keyContract}, fmt.Errorf("%w (--contract=1.6 allows more)", err)})
 	}
@@ -220,8 +221,31 @@ func (c Config) portConflicts() (found []conflict) {
 			})
 		}
 	}
+	if h := c.Gateway.HealthPort; h != 0 {
+		for _, other := range []struct {
+			key, flag string
+			port      uint16
+		}{
+			{keyGatewayPort, "--gateway-port", c.Gateway.Port}, {keyPort, "--port", s.Port}, {keySlotsPort, "--slots-port", s.SlotsPort},
+			{keyConductorPort, "--conductor-port", s.ConductorPort},
+		} {
+			if h == other.port {
+				found = append(found, conflict{
+					keyHealthPort,
+					[]string{other.key},
+					fmt.Errorf("port %d is that of %s; give the gateway's health service another one", h, other.flag),
+				})
+			}
+		}
+		if c.Gateway.Port == 0 {
+			found = append(found, conflict{keyHealthPort, []string{keyGatewayPort}, errHealthOfNothing})
+		}
+	}
 	return found
 }
+
+// errHealthOfNothing refuses a health port without a gateway.
+var errHealthOfNothing = errors.New("needs --gateway-port, whose health it tells")
 
 // conflicts refuses a name for two models, and engines as SGLang's renderer.
 func (g Gateway) conflicts() (found []conflict) {
@@ -267,6 +291,8 @@ func (c Config) portTaken(endpoint string) (key string, err error) {
 		return keyConductorPort, fmt.Errorf("port %d is the HTTP port of the Conductor API (--conductor-port); replica sync needs another one", e.Port)
 	case e.Port == c.Gateway.Port:
 		return keyGatewayPort, fmt.Errorf("port %d is that of the gateway (--gateway-port); replica sync needs another one", e.Port)
+	case e.Port == c.Gateway.HealthPort:
+		return keyHealthPort, fmt.Errorf("port %d is that of the gateway's health service (--gateway-health-port); replica sync needs another one", e.Port)
 	case e.Port == c.Server.Port && !c.SlotsOnly:
 		return keyPort, fmt.Errorf("port %d is the HTTP port (--port); replica sync needs another one", e.Port)
 	}

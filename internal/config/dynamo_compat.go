@@ -30,7 +30,6 @@ var dynamoCompat = []option{
 	inert("DYN_ROUTER_TRACKING_KEY_ID", func() value { return text(new(string)) }),
 	inert("DYN_ROUTER_PREFILL_POLICY", func() value { return text(new(string)) }),
 	inert("DYN_ROUTER_DECODE_POLICY", func() value { return text(new(string)) }),
-	inert("DYN_KV_CACHE_BLOCK_SIZE", func() value { return integer(new(int), 0, math.MaxInt32) }),
 	inert("DYN_USE_REMOTE_INDEXER", func() value { return boolean(new(bool)) }),
 	inert("DYN_SHARED_CACHE_TYPE", func() value { return choice(new(string), "none", "hicache") }),
 	inert("DYN_SHARED_CACHE_MULTIPLIER", func() value { return fraction(new(float64)) }),
@@ -47,23 +46,12 @@ func inert(name string, scratch func() value) option {
 	}
 }
 
-// dynamoPicker are variables of Dynamo's endpoint picker that this service cannot follow,
-// because its workers are registered, not discovered in Kubernetes. Such a variable stops the
-// start, since the picker would not do what the variable says.
+// dynamoPicker are variables of Dynamo's endpoint picker that this service cannot follow. Such a
+// variable stops the start, since the picker would not do what the variable says.
 var dynamoPicker = []option{
 	refused("DYN_EPP_MODE", "there is only the mode standalone", "standalone"),
 	refused("DYN_EPP_TOPOLOGY_MODE", "give workers a role (prefill or decode) instead", "aggregated"),
-	refused("DYN_EPP_WORKER_ROLE_LABEL", "give workers a role (prefill or decode) instead"),
-	refused("DYN_EPP_INFERENCE_POOL_NAME", "workers are not found in an InferencePool: register them (POST /workers, --workers-file)"),
-	refused("DYN_EPP_PREFILL_INFERENCE_POOL_NAME", "register the workers of both pools, with their role (prefill or decode)"),
-	refused("DYN_KUBE_DISCOVERY_MODE", "workers are not found in Kubernetes: register them (POST /workers, --workers-file)", "pod"),
-	refused("DYN_EPP_PEER_SERVICE", "replicas are not found in Kubernetes: name them with --replica-sync-peers"),
-	refused("DYN_EPP_KV_EVENT_PORT", "give workers their kv_events_endpoint"),
-	refused("DYN_EPP_KV_EVENT_REPLAY_PORT", "give workers their replay_endpoint"),
-	refused("DYN_EPP_DATA_PARALLEL_SIZE", "give workers their data_parallel_size", "1"),
-	refused("DYN_EPP_DATA_PARALLEL_STRIDE", "give workers an endpoint for each rank (kv_events_endpoints)"),
-	refused("DYN_EPP_TOTAL_KV_BLOCKS", "give workers their total_kv_blocks"),
-	refused("DYN_EPP_MAX_NUM_BATCHED_TOKENS", "give workers their max_num_batched_tokens"),
+	refused("DYN_KUBE_DISCOVERY_MODE", "workers are the pods, not their containers", "pod"),
 	refused("DYN_EPP_PREFILL_MAX_NUM_BATCHED_TOKENS", "give workers their max_num_batched_tokens"),
 	refused("DYN_EPP_DECODE_MAX_NUM_BATCHED_TOKENS", "give workers their max_num_batched_tokens"),
 	refused("DYN_EPP_METRICS_PORT", "metrics are at /metrics of --port", "0"),

@@ -73,7 +73,7 @@ func parseFile(content []byte) (entries []entry, faults []error) {
 				r.Fault(key.Path, key.Node, cmp.Or(removed, yamlread.ErrUnknownKey))
 				continue
 			}
-			text, err := scalarText(value)
+			text, err := valueText(key.Path, value)
 			if err != nil {
 				r.Fault(key.Path, key.Node, err)
 				continue
@@ -88,6 +88,16 @@ var (
 	errNotPlain = errors.New("want one value")
 	errNotList  = errors.New("want a list of plain values")
 )
+
+// valueText returns the value of a key as text. That of kubernetes.pools has more than plain values:
+// it stays YAML.
+func valueText(key string, node *yaml.Node) (string, error) {
+	if key != keyKubePools || node.Kind != yaml.SequenceNode {
+		return scalarText(node)
+	}
+	text, err := yaml.Marshal(node)
+	return string(text), err
+}
 
 // scalarText returns a value as text: a list is joined with commas, null is empty. Aliases are
 // refused: the file has no use for them.

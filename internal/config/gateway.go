@@ -13,6 +13,8 @@ import (
 // Gateway configures the endpoint picker for Envoy.
 type Gateway struct {
 	Port uint16 // of the gRPC listener; 0 is none
+	// HealthPort is that of a listener in plain text with the health service alone; 0 is none.
+	HealthPort uint16
 	// Models maps model names of requests to scopes, each element NAME=MODEL@TENANT, see Names;
 	// nil: every model of the tenant default has its own name.
 	Models     []string
@@ -137,6 +139,12 @@ var gatewaySettings = []option{
 		bind: func(c *Config) value { return integer(&c.Gateway.Port, 0, math.MaxUint16) },
 		help: "Port of the gRPC listener for Envoy's ext_proc filter, with its health service; 9002 is usual, 0 is " +
 			"none. It speaks TLS with --tls-cert or --gateway-self-signed, else HTTP/2 without (h2c).",
+	},
+	{
+		key: "gateway.health_port", flag: "gateway-health-port", env: []string{"SELECT_SERVICE_GATEWAY_HEALTH_PORT"}, hint: "PORT",
+		bind: func(c *Config) value { return integer(&c.Gateway.HealthPort, 0, math.MaxUint16) },
+		help: "Port of a gRPC listener without TLS that has the gateway's health service alone; 9003 is usual, 0 is none. For probes of " +
+			"Kubernetes, which speak no TLS, and load balancers that check another port.",
 	},
 	{
 		key: "gateway.models", flag: "gateway-model", env: []string{"SELECT_SERVICE_GATEWAY_MODELS", "DYN_MODEL_NAME"}, hint: "NAME=MODEL[@TENANT]",

@@ -87,10 +87,7 @@ func TestNoDrainDelay(t *testing.T) {
 // something else, or nothing, stops the start and says what to do instead.
 func TestDynamoPickerRefused(t *testing.T) {
 	for name, value := range map[string]string{
-		"DYN_EPP_MODE": "dynamo", "DYN_EPP_TOPOLOGY_MODE": "disaggregated", "DYN_EPP_WORKER_ROLE_LABEL": "nvidia.com/role",
-		"DYN_EPP_INFERENCE_POOL_NAME": "pool", "DYN_EPP_PREFILL_INFERENCE_POOL_NAME": "pool", "DYN_EPP_PEER_SERVICE": "peers",
-		"DYN_EPP_KV_EVENT_PORT": "5557", "DYN_EPP_KV_EVENT_REPLAY_PORT": "5558", "DYN_EPP_DATA_PARALLEL_SIZE": "2", "DYN_EPP_DATA_PARALLEL_STRIDE": "1",
-		"DYN_EPP_TOTAL_KV_BLOCKS": "1", "DYN_EPP_MAX_NUM_BATCHED_TOKENS": "1", "DYN_EPP_PREFILL_MAX_NUM_BATCHED_TOKENS": "1",
+		"DYN_EPP_MODE": "dynamo", "DYN_EPP_TOPOLOGY_MODE": "disaggregated", "DYN_KUBE_DISCOVERY_MODE": "container", "DYN_EPP_PREFILL_MAX_NUM_BATCHED_TOKENS": "1",
 		"DYN_EPP_DECODE_MAX_NUM_BATCHED_TOKENS": "1", "DYN_EPP_METRICS_PORT": "9090", "DYN_EPP_PROBE_PORT": "1",
 		"DYN_EPP_TOKENIZER_PROTOCOL": "other", "DYN_EPP_TOKENIZATION_TIMEOUT_MS": "0", "DYN_SECURE_SERVING": "perhaps",
 		"DYN_EPP_GRACEFUL_SHUTDOWN_PROPAGATION_SECS": "0.5", "DYN_METADATA_HEADER": "a b", "DYN_EPP_TOKENIZER_SERVICE_URL": "renderer:8000",
@@ -99,5 +96,7 @@ func TestDynamoPickerRefused(t *testing.T) {
 	}
 	mustFail(t, setup{args: []string{"--tokenizer-protocol", "sglang-renderer"}}, "--tokenizer-protocol")
 	mustFail(t, setup{args: []string{"--gateway-port", "8092"}}, "--gateway-port")
+	mustFail(t, setup{args: []string{"--gateway-port", "9002", "--gateway-health-port", "9002"}}, "--gateway-health-port")
+	mustFail(t, setup{args: []string{"--gateway-health-port", "9003"}}, "--gateway-health-port")
 	mustFail(t, setup{args: []string{"--gateway-port", "9002", "--replica-sync-port", "9002"}}, "--replica-sync-port")
 }

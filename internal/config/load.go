@@ -36,6 +36,8 @@ func Load(args []string, getenv func(string) string, readFile func(string) ([]by
 	}
 	l.applyEnvironment(getenv)
 	l.applyFlags(line.given)
+	l.takeModelName()
+	l.takePeerPort()
 	l.readPolicy()
 	l.checkConflicts()
 	l.resolvePolicies()

@@ -92,6 +92,7 @@ var groups = []struct{ name, title string }{
 	{"tls", "TLS: certificates of the HTTP listeners, and of reads from other replicas"},
 	{"gateway", "Gateway: the endpoint picker for Envoy (ext_proc)"},
 	{"workers", "Workers"},
+	{"kubernetes", "Kubernetes: workers that are found as pods"},
 	{"kv_events", "KV events"},
 	{"router", "Router: the cost of a worker and the choice among them"},
 	{"queue", "Queue: requests that wait while every eligible rank is busy"},
@@ -110,7 +111,7 @@ var groups = []struct{ name, title string }{
 
 // options has everything that can be set: the settings, and the variables of Dynamo's router
 // that a shared environment may have.
-var options = slices.Concat(settings, gatewaySettings, dynamoCompat, dynamoPicker)
+var options = slices.Concat(settings, gatewaySettings, kubernetesSettings, dynamoCompat, dynamoPicker)
 
 // settings lists every setting, group by group. The DYN_ names and their
 // defaults are those of dynamo-kv-router 1.3.1, or of 1.6.1 where 1.3.1 has none.
@@ -547,6 +548,12 @@ var settings = []option{
 		bind:      func(c *Config) value { return list(&c.Replicas.SyncPeers, replicaEndpoint) },
 		help: "ZMQ endpoints (tcp://host:port) on which the other replicas publish their reservations; needs an " +
 			"endpoint of our own.",
+	},
+	{
+		key: "replicas.kube_peer_service", flag: "kube-peer-service", env: []string{"SELECT_SERVICE_KUBE_PEER_SERVICE", "DYN_EPP_PEER_SERVICE"}, hint: "NAME",
+		bind: func(c *Config) value { return checkedText(&c.Replicas.KubePeerService, kubeName) },
+		help: "Service whose EndpointSlices have the other replicas; their reservations are followed, and the index is read from one of them at " +
+			"start. Needs POD_IP. --replica-sync-port is then 9092 unless it is given.",
 	},
 	{
 		key: "replicas.hosts", flag: "replica-hosts", env: []string{"SELECT_SERVICE_REPLICA_HOSTS"}, hint: "HOST,...",

@@ -18,6 +18,10 @@ type Source interface {
 	Run(ctx context.Context, apply Apply) error
 }
 
+// Lister is a Source that says itself whether its workers are known: one of several parts may
+// never be.
+type Lister interface{ Listed() bool }
+
 // Apply replaces the workers of a source by a set, whose Kind it fills in. An error means that
 // nothing has changed (see catalog.Catalog.Reconcile); the source tries again later.
 type Apply func(set catalog.Set) (catalog.Difference, error)
@@ -65,7 +69,11 @@ func (m *Manager) Run(ctx context.Context) error {
 // applied.
 func (m *Manager) Listed() bool {
 	for _, s := range m.sources {
-		if !s.listed.Load() {
+		if l, ok := s.Source.(Lister); ok {
+			if !l.Listed() {
+				return false
+			}
+		} else if !s.listed.Load() {
 			return false
 		}
 	}

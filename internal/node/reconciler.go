@@ -294,9 +294,9 @@ func (w *attachedWorker) stream(worker uint64, st catalog.Stream, hybridExact bo
 	groups := kvevents.GroupRule{Exact: hybridExact, ChunkSize: st.AttentionChunkSize}
 	if was := streamOf(w.streams, st.DP); was != nil && was.Endpoint == st.Endpoint {
 		applier := was.Applier.(*kvevents.IndexApplier)
-		if applier.Copies != copies || applier.Groups != groups {
+		if applier.Copies != copies || applier.Groups != groups || applier.OwnRank != st.OwnRank {
 			renewed := *applier
-			renewed.Copies, renewed.Groups = copies, groups
+			renewed.Copies, renewed.Groups, renewed.OwnRank = copies, groups, st.OwnRank
 			applier = &renewed
 		}
 		c.Applier = applier
@@ -309,6 +309,7 @@ func (w *attachedWorker) stream(worker uint64, st catalog.Stream, hybridExact bo
 			Slot:      st.Slot,
 			Copies:    copies,
 			Groups:    groups,
+			OwnRank:   st.OwnRank,
 		}
 	}
 	return c

@@ -21,6 +21,8 @@ import (
 // KV events, it starts empty.
 type RecoveryConfig struct {
 	Peers []string // base URLs, asked in order
+	// Find returns further peers, asked after those; nil: there are none. It is called once.
+	Find  func(ctx context.Context) []string
 	Fetch recovery.Fetcher
 	// Deadline is how long Ready waits for the recovery and for the reservations of other
 	// replicas. The recovery itself continues.
@@ -106,7 +108,7 @@ type indexRecovery struct {
 
 // recovers reports whether the index is recovered from peers at the start.
 func (c *Config) recovers() bool {
-	return len(c.Recovery.Peers) > 0 && c.Recovery.Fetch != nil && c.KVEvents
+	return (len(c.Recovery.Peers) > 0 || c.Recovery.Find != nil) && c.Recovery.Fetch != nil && c.KVEvents
 }
 
 // newRecovery returns the recovery for Run, nil if none is configured.
@@ -253,7 +255,11 @@ func (r *indexRecovery) become(stage RecoveryStage, complete bool) bool {
 // have not registered.
 func (r *indexRecovery) run(ctx context.Context) error {
 	begin := time.Now()
-	sum := recovery.Recover(ctx, r.config.Peers, r.config.Fetch, recoveryTarget{r}, recovery.Options{}, recoveryObserver{r})
+	peers := r.config.Peers
+	if r.config.Find != nil {
+		peers = append(slices.Clone(peers), r.config.Find(ctx)...)
+	}
+	sum := recovery.Recover(ctx, peers, r.config.Fetch, recoveryTarget{r}, recovery.Options{}, recoveryObserver{r})
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -261,7 +267,9 @@ func (r *indexRecovery) run(ctx context.Context) error {
 	stage := RecoveryApplied
 	if sum.Answered == 0 {
 		stage = RecoveryEmpty
-		r.log.Warn().Strs("peers", r.config.Peers).Msg("no peer gave a dump: the index starts empty")
+		if len(peers) > 0 {
+			r.log.Warn().Strs("peers", peers).Msg("no peer gave a dump: the index starts empty")
+		}
 	}
 	r.become(stage, sum.Complete)
 	close(r.over)

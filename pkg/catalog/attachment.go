@@ -106,6 +106,8 @@ type Stream struct {
 	Replay   string // checked; "" for none
 	// CountCopies: the events announce each copy of a block; see the constant.
 	CountCopies bool
+	// OwnRank: the events are of DP, whatever rank their batches state.
+	OwnRank bool
 	// TotalKVBlocks is the capacity of the rank's device in blocks, 0 if it is not known.
 	TotalKVBlocks uint64
 	// AttentionChunkSize is in tokens, 0 if it is not known.

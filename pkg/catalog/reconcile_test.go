@@ -377,6 +377,9 @@ func TestEveryFieldCounts(t *testing.T) {
 		if r.KVEventCopies != nil {
 			r.KVEventCopies = new(catalog.SetCopies)
 		}
+		if r.KVEventRank != "" {
+			r.KVEventRank = catalog.RankOfStream
+		}
 		if r.Role != nil {
 			r.Role = new(catalog.RoleDecode)
 		}

@@ -21,6 +21,8 @@ type Record struct {
 	Source Source `json:",omitzero"`
 	// Draining is why the worker's source wants no new work for it, "" if it does.
 	Draining string `json:",omitempty"`
+	// Faults says what the worker's source finds wrong with it. With any it is incomplete.
+	Faults []string `json:",omitempty"`
 	// Drain is set while an operator drains the worker: see Catalog.Drain. It stays when the
 	// record of the worker is replaced.
 	Drain *Drain `json:",omitempty"`
@@ -37,6 +39,8 @@ type Record struct {
 	// release saved. Such a worker is incomplete: its streams must not be followed in plain.
 	KVEventsServerKey *string
 	KVEventCopies     *string // CountCopies or SetCopies; unset is CountCopies
+	// KVEventRank says whose rank events are of: RankOfBatch or RankOfStream; "" is the former.
+	KVEventRank string `json:",omitempty"`
 
 	// LoadEndpoint is the load stream of a worker with a single rank; an empty endpoint is none.
 	LoadEndpoint  *string           `json:",omitzero"`
@@ -80,6 +84,15 @@ const (
 	CountCopies = "count"
 	// SetCopies: the event repeats what is known. One removal ends the block.
 	SetCopies = "set"
+)
+
+// Values of Record.KVEventRank.
+const (
+	// RankOfBatch: a batch that states a rank is of that rank of the worker.
+	RankOfBatch = "batch"
+	// RankOfStream: all events of a stream are of the rank whose endpoint it has. Engines that
+	// know nothing of one another all state rank 0.
+	RankOfStream = "stream"
 )
 
 // Values of Record.Role: the phase of a request that the worker serves where prefill and
@@ -211,6 +224,9 @@ func (r *Record) check() error {
 	if c := r.KVEventCopies; c != nil && *c != CountCopies && *c != SetCopies {
 		return &InvalidError{fmt.Sprintf("kv_event_copies %q is neither %q nor %q", Clip(*c), CountCopies, SetCopies)}
 	}
+	if k := r.KVEventRank; k != "" && k != RankOfBatch && k != RankOfStream {
+		return &InvalidError{fmt.Sprintf("kv_event_rank %q is neither %q nor %q", Clip(k), RankOfBatch, RankOfStream)}
+	}
 	if err := r.checkLoad(); err != nil {
 		return err
 	}
@@ -283,14 +299,14 @@ func (r *Record) normalize() {
 // equal reports whether two normalized records are the same, apart from their
 // sources and from Drain. An empty list or map is the same as none.
 func (r *Record) equal(o *Record) bool {
-	return r.ID == o.ID && r.Scope == o.Scope && r.Draining == o.Draining && r.Describe.sameWish(o.Describe) &&
+	return r.ID == o.ID && r.Scope == o.Scope && r.Draining == o.Draining && slices.Equal(r.Faults, o.Faults) && r.Describe.sameWish(o.Describe) &&
 		equalPointers(r.Endpoint, o.Endpoint) &&
 		equalPointers(r.KVEventsEndpoint, o.KVEventsEndpoint) &&
 		maps.Equal(r.KVEventsEndpoints, o.KVEventsEndpoints) &&
 		equalPointers(r.ReplayEndpoint, o.ReplayEndpoint) &&
 		maps.Equal(r.ReplayEndpoints, o.ReplayEndpoints) &&
 		equalPointers(r.KVEventsServerKey, o.KVEventsServerKey) &&
-		equalPointers(r.KVEventCopies, o.KVEventCopies) &&
+		equalPointers(r.KVEventCopies, o.KVEventCopies) && r.KVEventRank == o.KVEventRank &&
 		equalPointers(r.LoadEndpoint, o.LoadEndpoint) &&
 		maps.Equal(r.LoadEndpoints, o.LoadEndpoints) &&
 		r.LoadMetrics.equal(o.LoadMetrics) &&
@@ -326,9 +342,9 @@ const (
 // missing returns the reasons why the record is incomplete, in the order and with
 // the texts of the contract (dynamo-kv-router 1.3.1).
 func (r *Record) missing(s Settings) []string {
-	var why []string
+	why := slices.Clone(r.Faults)
 	if r.Describe != nil {
-		why = r.Describe.reasons(r, &s)
+		why = append(why, r.Describe.reasons(r, &s)...)
 	}
 	if r.Address() == "" {
 		why = append(why, "endpoint is required")
@@ -428,7 +444,7 @@ func (r *Record) replayEndpoint(dp uint32) (endpoint string, given bool) {
 
 // stream returns the checked event stream of a rank; the slot stays 0.
 func (r *Record) stream(dp uint32, policy EndpointPolicy) (Stream, error) {
-	s := Stream{DP: dp, Endpoint: r.eventEndpoint(dp), CountCopies: r.countsCopies()}
+	s := Stream{DP: dp, Endpoint: r.eventEndpoint(dp), CountCopies: r.countsCopies(), OwnRank: r.KVEventRank == RankOfStream}
 	if r.TotalKVBlocks != nil {
 		s.TotalKVBlocks = *r.TotalKVBlocks
 	}

@@ -196,6 +196,21 @@ func TestRanks(t *testing.T) {
 	}
 }
 
+// TestOwnRank shows that the stream's rank counts where engines that know nothing of one another all
+// state the same.
+func TestOwnRank(t *testing.T) {
+	rec, clearAll := newRecorder(), list{"AllBlocksCleared"}
+	a := kvevents.IndexApplier{Converter: kvevents.NewConverter(plain4, 3, twoRanks), Index: rec, OwnRank: true}
+	for _, stated := range []any{nil, 0, 9} {
+		if err := a.Apply(pack(t, list{1.5, list{clearAll}, stated}), new(kvevents.Workspace)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := []string{"clear slot=13", "clear slot=13", "clear slot=13"}; !slices.Equal(rec.calls, want) {
+		t.Errorf("calls %v, want %v", rec.calls, want)
+	}
+}
+
 // TestSparse shows that the blocks of a main attention group are placed only by events
 // with one hash for each block of their tokens. Without a group the complete blocks
 // count, as in dynamo-kv-router 1.6.1.

@@ -47,12 +47,17 @@ type IndexApplier struct {
 	Slot      uint32 // of the stream's rank
 	Copies    CopyRule
 	Groups    GroupRule
+	// OwnRank: batches are of the rank that the stream was registered for, whatever they state.
+	OwnRank bool
 }
 
 // Apply decodes a batch, converts its events and applies them.
 func (a *IndexApplier) Apply(payload []byte, w *Workspace) error {
 	if err := w.Decoder.Decode(payload, &w.Batch); err != nil {
 		return err
+	}
+	if a.OwnRank {
+		w.Batch.HasRank = false
 	}
 	a.Converter.CountCopies(a.Copies, a.Index)
 	a.Converter.Groups = a.Groups

@@ -42,6 +42,7 @@ func TestDashboard(t *testing.T) {
 	want := []string{
 		"Overview", "Requests", "Decisions", "Overload", "Load per rank", "KV events", "Index",
 		"Replicas and recovery", "Conductor", "Process", "Limits", "State on disk", "Policies", "Gateway",
+		"Engines' own load", "Kubernetes",
 	}
 	if !slices.Equal(rows, want) {
 		t.Errorf("rows %q, want %q", rows, want)

@@ -15,7 +15,10 @@ const runbook = "https://github.com/select-service/select-service/blob/main/docs
 // do and where that is written, and that every name in an expression is a metric.
 func TestRules(t *testing.T) {
 	known := series(t)
-	page := strings.ToLower(string(read(t, "docs", "runbook.md")))
+	pages := map[string]string{}
+	for _, name := range []string{"runbook", "kubernetes-runbook"} {
+		pages[name] = strings.ToLower(string(read(t, "docs", name+".md")))
+	}
 	for _, r := range readRules(t) {
 		for _, name := range metrics(r.Expr) {
 			if !known[name] {
@@ -35,11 +38,15 @@ func TestRules(t *testing.T) {
 			t.Errorf("%s does not say what to do", r.Alert)
 		}
 		anchor := strings.ToLower(r.Alert)
-		if r.Annotations["runbook_url"] != runbook+anchor {
+		name := "runbook"
+		if strings.HasPrefix(r.Alert, "Kubernetes") {
+			name = "kubernetes-runbook"
+		}
+		if r.Annotations["runbook_url"] != strings.Replace(runbook, "/runbook.md", "/"+name+".md", 1)+anchor {
 			t.Errorf("%s links to %s", r.Alert, r.Annotations["runbook_url"])
 		}
-		if !regexp.MustCompile(`(?m)^#+ ` + anchor + `$`).MatchString(page) {
-			t.Errorf("docs/runbook.md has no section %s", r.Alert)
+		if !regexp.MustCompile(`(?m)^#+ ` + anchor + `$`).MatchString(pages[name]) {
+			t.Errorf("docs/%s.md has no section %s", name, r.Alert)
 		}
 	}
 }

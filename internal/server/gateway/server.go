@@ -87,6 +87,7 @@ type Server struct {
 	admitted     atomic.Int64 // requests under way that were not refused for MaxStreams
 	grpc         *grpc.Server
 	health       *health.Server
+	probes       *grpc.Server // of the health service alone, in plain text
 	draining     atomic.Bool
 	warnedNoBody atomic.Bool // warnNoResponseBody has logged
 }
@@ -112,6 +113,11 @@ const (
 	stopEvery = 10 * time.Millisecond
 	// handshake bounds the time of a connection's handshakes (TLS and HTTP/2).
 	handshake = 10 * time.Second
+	// Bounds of probes: a message in bytes, the calls of a connection, and how long one without
+	// calls stays open.
+	maxProbe  = 4 << 10
+	maxProbes = 16
+	idleProbe = 2 * time.Minute
 	// A connection without messages for idlePing is pinged, and closed without an answer within
 	// pingTimeout: the requests of a gateway that has gone must not stay booked.
 	idlePing    = 30 * time.Second
@@ -142,6 +148,11 @@ func New(config Config, svc Service) *Server {
 	s.grpc = grpc.NewServer(options...)
 	extproc.RegisterExternalProcessorServer(s.grpc, s)
 	healthpb.RegisterHealthServer(s.grpc, s.health)
+	s.probes = grpc.NewServer(
+		grpc.MaxRecvMsgSize(maxProbe), grpc.ConnectionTimeout(handshake), grpc.MaxConcurrentStreams(maxProbes),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: idlePing, Timeout: pingTimeout, MaxConnectionIdle: idleProbe}),
+	)
+	healthpb.RegisterHealthServer(s.probes, s.health)
 	s.updateHealth()
 	return s
 }
@@ -150,6 +161,15 @@ func New(config Config, svc Service) *Server {
 func (s *Server) Serve(l net.Listener) error {
 	if err := s.grpc.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("serve ext_proc on %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+// ServeHealth serves the health service alone, in plain text and for anyone, until Stop: probes of
+// Kubernetes speak no TLS and have no token.
+func (s *Server) ServeHealth(l net.Listener) error {
+	if err := s.probes.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serve health on %s: %w", l.Addr(), err)
 	}
 	return nil
 }
@@ -224,6 +244,7 @@ func (s *Server) Stop(ctx context.Context, delay, timeout time.Duration) {
 		}
 	}
 	s.grpc.Stop()
+	s.probes.Stop()
 	ended.Wait()
 }
 

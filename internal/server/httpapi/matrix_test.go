@@ -48,6 +48,7 @@ var wanted = map[string]struct{ role, scoped string }{
 	"POST /conductor/query_by_hash":           {"read", `{"model":"m","tenant_id":%q,"block_size":1,"seq_hashes":[1]}`},
 	"POST /conductor/diagnose":                {"read", `{"model":"m","tenant_id":%q,"block_size":1,"token_ids":[1]}`},
 	"GET /openapi.yaml":                       {"read", "-"},
+	"GET /kubernetes":                         {"read", ""},
 	"POST /select":                            {"call", `{"tenant_id":%q,"token_ids":[1]}`},
 	"POST /select_batch":                      {"call", `{"requests":[]}`}, // TestBatchScopes
 	"POST /select_and_reserve":                {"call", `{"tenant_id":%q,"token_ids":[1]}`},

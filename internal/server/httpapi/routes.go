@@ -61,9 +61,19 @@ type Options struct {
 	MaxWorkers int
 	// Part says which of the contract's routes the listener has.
 	Part Part
+	// Kubernetes is the discovery of workers in Kubernetes.
+	Kubernetes ClusterStatus
 	// RetryAfter is the Retry-After header of requests refused for overload, rounded up to
 	// seconds; 0: no header. No other answer has it.
 	RetryAfter time.Duration
+}
+
+// ClusterStatus says what discovery in Kubernetes knows.
+type ClusterStatus interface {
+	// StatusJSON returns the answer of GET /kubernetes.
+	StatusJSON() []byte
+	// ReadyJSON returns the member kubernetes of GET /ready, nil if discovery is off.
+	ReadyJSON() []byte
 }
 
 // New returns the handler of the selection contract, with the Conductor's routes
@@ -131,7 +141,7 @@ func bareEngine(opt Options, render renderer) engine {
 	a := api{
 		log: opt.Log, dialect: dialect(opt.Contract), render: render, requests: opt.Requests, memory: opt.Memory,
 		access: opt.Access, hosts: opt.Hosts, part: opt.Part, audit: access.NewAudit(opt.Log), dumps: opt.Dumps, snapshots: opt.Snapshots,
-		maxWorkers: opt.MaxWorkers,
+		maxWorkers: opt.MaxWorkers, kubernetes: opt.Kubernetes,
 	}
 	if opt.RetryAfter > 0 {
 		a.retryAfter = strconv.FormatInt(int64((opt.RetryAfter+time.Second-1)/time.Second), 10)
@@ -150,6 +160,13 @@ func newEngine(svc Service, conductor ConductorAPI, opt Options) engine {
 	conductorRoutes{conductor}.addTo(e.routes.under(conductorPrefix, a))
 	document := openapi.Document(opt.Contract.String())
 	e.routes.get(access.Read, "/openapi.yaml", anyScope(plain(func(c *gin.Context) { c.Data(http.StatusOK, "application/yaml", document) })))
+	e.routes.get(access.Read, "/kubernetes", plain(func(c *gin.Context) {
+		status := []byte(`{"enabled":false}`)
+		if opt.Kubernetes != nil {
+			status = opt.Kubernetes.StatusJSON()
+		}
+		c.Data(http.StatusOK, "application/json", status)
+	}))
 	if opt.Metrics != nil {
 		e.routes.get(access.Metrics, "/metrics", plain(gin.WrapH(opt.Metrics)))
 	}
@@ -159,7 +176,7 @@ func newEngine(svc Service, conductor ConductorAPI, opt Options) engine {
 // addSelection registers the routes of the selection service in one dialect.
 func addSelection(r router, svc Service) {
 	a := r.api
-	workers := workerRoutes{svc, a.dialect}
+	workers := workerRoutes{svc, a.dialect, a.kubernetes}
 	r.post(access.Operate, "/workers", withBody(a, newWorkerBody(a.dialect), workers.put))
 	sets := reconcileRoutes{svc, a.dialect}
 	r.add(http.MethodPut, access.Operate, "/workers", a.checked(sets.checkAllowed, withBody(a, newReconcileBody(a.dialect, a.maxWorkers), sets.put)))

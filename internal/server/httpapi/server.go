@@ -61,6 +61,7 @@ type api struct {
 	dumps      *Readers
 	snapshots  *Readers
 	maxWorkers int
+	kubernetes ClusterStatus // nil: there is none
 }
 
 // RequestObserver sees every request of a listener, from any goroutine. It is on the

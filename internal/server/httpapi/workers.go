@@ -43,8 +43,9 @@ type workerCatalog interface {
 }
 
 type workerRoutes struct {
-	svc workerCatalog
-	d   dialect
+	svc        workerCatalog
+	d          dialect
+	kubernetes ClusterStatus // nil: there is none
 }
 
 func (r workerRoutes) put(c request, b *workerBody, out []byte) (int, []byte, error) {
@@ -171,6 +172,11 @@ func (r workerRoutes) ready(c request, out []byte) (int, []byte, error) {
 			recovery.Peer = ""
 		}
 		out = appendRecovery(appendKey(out, "recovery"), recovery)
+	}
+	if r.kubernetes != nil {
+		if text := r.kubernetes.ReadyJSON(); text != nil && reads && !c.who.Scoped() {
+			out = append(appendKey(out, "kubernetes"), text...)
+		}
 	}
 	return status, append(out, '}'), nil
 }

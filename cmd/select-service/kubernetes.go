@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/rs/zerolog"
+
+	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/internal/discovery/kubernetes"
+	"github.com/select-service/select-service/internal/discovery/kubernetes/mapping"
+	"github.com/select-service/select-service/internal/engines/describe"
+	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// namespaceFile has the namespace of a pod's ServiceAccount.
+const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+// cluster is what the configuration says of Kubernetes; nil: nothing of it is used.
+type cluster struct {
+	client  *kubernetes.Client
+	home    string // the namespace of this process
+	podIP   netip.Addr
+	entries []mapping.Entry
+	peers   string // the Service of the replicas, "" for none
+	engines *describe.Client
+}
+
+var errNoPodIP = errors.New("--kube-peer-service: POD_IP is not set: give the pod its status.podIP as an environment variable")
+
+// readCluster checks what the configuration says of Kubernetes, without asking the API server.
+// An error is a fault of the configuration.
+func readCluster(conf config.Config, getenv func(string) string) (*cluster, error) {
+	k := conf.Kubernetes
+	if conf.SlotsOnly || !k.Enabled() && conf.Replicas.KubePeerService == "" {
+		return nil, nil
+	}
+	c := &cluster{home: getenv("POD_NAMESPACE"), peers: conf.Replicas.KubePeerService}
+	if c.home == "" {
+		content, _ := os.ReadFile(namespaceFile) // missing outside of clusters
+		c.home = strings.TrimSpace(string(content))
+	}
+	var faults []error
+	add := func(err error) {
+		if err != nil {
+			faults = append(faults, err)
+		}
+	}
+	var err error
+	c.entries, err = k.Entries(c.home)
+	add(err)
+	if c.home == "" { // a process outside of clusters is at home where its workers are
+		c.home = k.Named.Namespace
+		if c.home == "" && len(c.entries) > 0 {
+			c.home = c.entries[0].Namespace
+		}
+	}
+	if ip := getenv("POD_IP"); ip != "" {
+		c.podIP, err = netip.ParseAddr(ip)
+		add(err)
+	} else if c.peers != "" {
+		add(errNoPodIP)
+	}
+	c.client, err = kubernetes.Dial(k.Kubeconfig)
+	add(err)
+	if len(faults) > 0 {
+		return nil, &config.InvalidError{Faults: faults}
+	}
+	return c, nil
+}
+
+// allowLoopback is for tests: pods may have addresses of the loopback.
+const allowLoopback = "SELECT_SERVICE_KUBE_ALLOW_LOOPBACK"
+
+// discovery returns the discovery of workers and replicas, nil if neither is configured.
+func (c *cluster) discovery(conf config.Config, svc *node.Service, engines *describe.Client, getenv func(string) string, log zerolog.Logger) *kubernetes.Discovery {
+	if c == nil {
+		return nil
+	}
+	c.engines = engines
+	return kubernetes.New(kubernetes.Config{
+		Settings: mapping.Settings{
+			Home: c.home, AnnotationPrefix: conf.Kubernetes.AnnotationPrefix, KVEvents: conf.KVEvents.Enabled,
+			AllowLoopback: getenv(allowLoopback) == "true",
+		},
+		Entries: c.entries, IPv6: c.podIP.Is6() && !c.podIP.Is4In6(), Ask: c.ask, Peers: c.replicas(conf, svc), Log: log,
+	}, c.client)
+}
+
+// replicas says how the other replicas are found, nil if they are not.
+func (c *cluster) replicas(conf config.Config, svc *node.Service) *kubernetes.PeersConfig {
+	if c.peers == "" {
+		return nil
+	}
+	e, _ := catalog.ParseEndpoint(conf.Replicas.Publish()) // config has checked it
+	return &kubernetes.PeersConfig{
+		Service: c.peers, Namespace: c.home, Self: c.podIP, SyncPort: e.Port, HTTPPort: conf.Server.Port, Scheme: schemeOf(conf),
+		Follow: svc.RegisterPeer, Unfollow: svc.DeregisterPeer,
+	}
+}
+
+// advertise returns the base URL of this replica for others, "" if it is not found in Kubernetes.
+func (c *cluster) advertise(conf config.Config) string {
+	if c == nil || c.peers == "" {
+		return ""
+	}
+	return schemeOf(conf) + "://" + net.JoinHostPort(c.podIP.String(), strconv.Itoa(int(conf.Server.Port)))
+}
+
+func schemeOf(conf config.Config) string {
+	if conf.TLS.Cert != "" {
+		return "https"
+	}
+	return "http"
+}
+
+// ask asks an engine for what its pod does not say.
+func (c *cluster) ask(ctx context.Context, url string) (mapping.Answer, error) {
+	d, err := c.engines.Describe(ctx, url, "")
+	if err != nil {
+		return mapping.Answer{}, err
+	}
+	return kubernetes.AnswerOf(d), nil
+}

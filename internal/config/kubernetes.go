@@ -1,0 +1,496 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/select-service/select-service/internal/codec/yamlread"
+	"github.com/select-service/select-service/internal/discovery/kubernetes/mapping"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// Kubernetes configures the discovery of workers. It is on with any source of pods.
+type Kubernetes struct {
+	Kubeconfig string // path; empty: the API server of the cluster that the process runs in
+	// AnnotationPrefix begins the names of the annotations of pods that are read.
+	AnnotationPrefix string
+	// Named has the sources that flags and environment name, and the settings of all sources
+	// that do not have their own.
+	Named KubePool
+	// Pools are further sources, each the given keys of a KubePool; see Entries.
+	Pools []map[string]string
+}
+
+// KubePool are sources of pods with the same settings.
+type KubePool struct {
+	InferencePools []string
+	PrefillPools   []string // whose pods have the role prefill
+	Services       []string
+	Selectors      []string
+	Namespace      string // empty: that of the process
+	TargetPorts    []string
+
+	Model, Tenant       string
+	BlockSize           int // 0: asked
+	TotalKVBlocks       int
+	MaxNumBatchedTokens int
+	KVEventsPort        uint16
+	KVReplayPort        uint16
+	PortStride          uint16
+	DataParallelSize    int // 0: asked
+	RankHeader          string
+	RoleLabels          []string // "none": no label
+	Role                string
+	Scheme              string
+	Ask                 bool
+	NotReadyGrace       time.Duration
+}
+
+// maxKubeSources bounds the sources.
+const maxKubeSources = 64
+
+// noLabel as the only role label reads the role from no label.
+const noLabel = "none"
+
+func defaultKubernetes() Kubernetes {
+	return Kubernetes{AnnotationPrefix: mapping.DefaultAnnotationPrefix, Named: KubePool{
+		Tenant: catalog.DefaultName, PortStride: 1, RoleLabels: []string{mapping.RoleLabelLLMD, mapping.RoleLabelDynamo},
+		Scheme: "http", Ask: true, NotReadyGrace: mapping.DefaultGrace,
+	}}
+}
+
+// Enabled reports whether there is a source of pods.
+func (k Kubernetes) Enabled() bool { return k.Named.sources() > 0 || len(k.Pools) > 0 }
+
+func (p *KubePool) sources() int {
+	return len(p.InferencePools) + len(p.PrefillPools) + len(p.Services) + len(p.Selectors)
+}
+
+// Entries returns the sources. home is the namespace of those that name none, "" if it is not
+// known. Every fault is an error of its own.
+func (k Kubernetes) Entries(home string) ([]mapping.Entry, error) {
+	var all []mapping.Entry
+	var faults []error
+	add := func(where string, p *KubePool) {
+		entries, err := p.entries(home)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", where, err))
+		}
+		all = append(all, entries...)
+	}
+	if k.Named.sources() > 0 {
+		add("kubernetes", &k.Named)
+	}
+	for i, given := range k.Pools {
+		where := fmt.Sprintf("kubernetes.pools[%d]", i)
+		p, err := k.pool(given)
+		if err != nil {
+			faults = append(faults, faultsOf(where, err)...)
+			continue
+		}
+		if n := p.sources(); n != 1 {
+			faults = append(faults, fmt.Errorf("%s: want exactly one of inference_pool, service and selector, it has %d", where, n))
+			continue
+		}
+		add(where, p)
+	}
+	if len(all) > maxKubeSources {
+		faults = append(faults, fmt.Errorf("kubernetes: %d sources, the maximum is %d", len(all), maxKubeSources))
+	}
+	return all, errors.Join(faults...)
+}
+
+// pool returns an entry of Pools: what it gives, and else the settings of Named.
+func (k Kubernetes) pool(given map[string]string) (*KubePool, error) {
+	scratch := Config{Kubernetes: k}
+	p := &scratch.Kubernetes.Named
+	p.InferencePools, p.PrefillPools, p.Services, p.Selectors = nil, nil, nil, nil
+	var faults []error
+	byKey := optionsByKey()
+	for _, key := range slices.Sorted(mapKeys(given)) {
+		text := given[key]
+		o, known := byKey[kubernetesGroup+"."+key]
+		switch {
+		case !known || !ofPool[key]:
+			faults = append(faults, fmt.Errorf("%s: %w", key, yamlread.ErrUnknownKey))
+			continue
+		case text == "" && key == "role_label":
+			text = noLabel
+		case text == "":
+			continue
+		}
+		if err := o.bind(&scratch).set(text); err != nil {
+			faults = append(faults, faultsOf(key, err)...)
+		}
+	}
+	return p, errors.Join(faults...)
+}
+
+func mapKeys(m map[string]string) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for key := range m {
+			if !yield(key) {
+				return
+			}
+		}
+	}
+}
+
+func (p *KubePool) entries(home string) ([]mapping.Entry, error) {
+	e := mapping.Entry{
+		Namespace: cmp.Or(p.Namespace, home), Model: p.Model, Tenant: p.Tenant, BlockSize: uint32(p.BlockSize),
+		TotalKVBlocks: uint64(p.TotalKVBlocks), MaxNumBatchedTokens: uint64(p.MaxNumBatchedTokens),
+		KVEventsPort: p.KVEventsPort, KVReplayPort: p.KVReplayPort, PortStride: p.PortStride,
+		DataParallelSize: uint32(p.DataParallelSize), RankHeader: p.RankHeader, RoleLabels: p.RoleLabels, Role: p.Role,
+		Scheme: p.Scheme, Ask: p.Ask, NotReadyGrace: p.NotReadyGrace,
+	}
+	if slices.Equal(p.RoleLabels, []string{noLabel}) {
+		e.RoleLabels = nil
+	}
+	for _, text := range p.TargetPorts {
+		n, _ := strconv.ParseUint(text, 10, 16) // checked when it was read
+		e.TargetPorts = append(e.TargetPorts, uint16(n))
+	}
+	var faults []error
+	if e.Namespace == "" {
+		faults = append(faults, errors.New("namespace: none is given, and this process is in no cluster"))
+	}
+	if len(p.Selectors) > 0 && len(e.TargetPorts) == 0 {
+		faults = append(faults, errors.New("target_ports: a selector needs them"))
+	}
+	if len(p.InferencePools)+len(p.PrefillPools) > 0 && len(p.Services)+len(p.Selectors) == 0 && len(e.TargetPorts) > 0 {
+		faults = append(faults, errors.New("target_ports: an InferencePool has its own"))
+	}
+	var all []mapping.Entry
+	of := func(kind mapping.Kind, names []string, role string) {
+		for _, name := range names {
+			one := e
+			one.Kind, one.Name, one.Role = kind, name, cmp.Or(role, e.Role)
+			if kind == mapping.InferencePool {
+				one.TargetPorts = nil
+			}
+			all = append(all, one)
+		}
+	}
+	of(mapping.InferencePool, p.InferencePools, "")
+	of(mapping.InferencePool, p.PrefillPools, catalog.RolePrefill)
+	of(mapping.Service, p.Services, "")
+	of(mapping.Selector, p.Selectors, "")
+	return all, errors.Join(faults...)
+}
+
+// conflicts refuses sources that are not complete. Their namespace is checked where it is known.
+func (k Kubernetes) conflicts() (found []conflict) {
+	key := keyKubePools
+	for _, named := range []struct {
+		n   int
+		key string
+	}{
+		{len(k.Named.Selectors), "selector"}, {len(k.Named.Services), "service"}, {len(k.Named.PrefillPools), "prefill_inference_pool"},
+		{len(k.Named.InferencePools), "inference_pool"},
+	} {
+		if named.n > 0 {
+			key = kubernetesGroup + "." + named.key
+		}
+	}
+	_, err := k.Entries("-")
+	var joined interface{ Unwrap() []error }
+	if errors.As(err, &joined) {
+		for _, fault := range joined.Unwrap() {
+			found = append(found, conflict{key, nil, fault})
+		}
+	}
+	return found
+}
+
+const (
+	kubernetesGroup = "kubernetes"
+	keyKubePools    = "kubernetes.pools"
+)
+
+// poolList is a list of mappings, in YAML.
+func poolList(field *[]map[string]string) value {
+	return typed[[]map[string]string]{
+		field: field,
+		parse: func(text string) ([]map[string]string, error) {
+			root, err := yamlread.Root([]byte(text))
+			if err != nil {
+				return nil, err
+			}
+			if root == nil || root.Kind != yaml.SequenceNode {
+				return nil, errPools
+			}
+			var r yamlread.Reader
+			pools := make([]map[string]string, 0, len(root.Content))
+			for path, node := range r.List("", root) {
+				pool := make(map[string]string)
+				for key, value := range r.Pairs(path, node) {
+					text, err := scalarText(value)
+					if err != nil {
+						r.Fault(key.Path, key.Node, err)
+					}
+					pool[key.Name] = text
+				}
+				pools = append(pools, pool)
+			}
+			return pools, errors.Join(r.Faults()...)
+		},
+		render: func(pools []map[string]string) any {
+			if pools == nil {
+				return []map[string]string{}
+			}
+			return pools
+		},
+	}
+}
+
+var errPools = errors.New("want a list of mappings")
+
+// kubeName is a name of an object.
+func kubeName(s string) (string, error) {
+	for _, c := range s {
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' && c != '.' {
+			return "", fmt.Errorf("%q is not the name of an object", s)
+		}
+	}
+	if len(s) > 253 {
+		return "", fmt.Errorf("%q is too long", catalog.Clip(s))
+	}
+	return s, nil
+}
+
+// onOneLine shows a list as one text with commas.
+func onOneLine(v value) value {
+	l := v.(typed[[]string])
+	l.render = func(items []string) any { return strings.Join(items, ",") }
+	return l
+}
+
+// labelKey is the key of a label.
+func labelKey(s string) (string, error) {
+	if s == "" || len(s) > 317 || strings.ContainsAny(s, " =!,") {
+		return "", fmt.Errorf("%q is not the key of a label", catalog.Clip(s))
+	}
+	return s, nil
+}
+
+func targetPort(s string) (string, error) {
+	n, err := strconv.ParseUint(s, 10, 16)
+	if err != nil || n == 0 {
+		return "", fmt.Errorf("%q is not a port", s)
+	}
+	return strconv.FormatUint(n, 10), nil
+}
+
+// selectors are label selectors, separated by semicolons: a selector has commas.
+func selectors(field *[]string) value {
+	v := list(field, nil).(typed[[]string])
+	v.verify = nil
+	v.parse = func(text string) ([]string, error) {
+		var all []string
+		for one := range strings.SplitSeq(text, ";") {
+			one = strings.TrimSpace(one)
+			if one == "" || slices.Contains(all, one) {
+				continue
+			}
+			if _, err := mapping.ParseSelector(one); err != nil {
+				return nil, fmt.Errorf("%q is not a label selector: %w", catalog.Clip(one), err)
+			}
+			all = append(all, one)
+		}
+		return all, nil
+	}
+	v.render = func(all []string) any { return strings.Join(all, ";") }
+	return v
+}
+
+// prefix ends in a slash.
+func annotationPrefix(s string) (string, error) {
+	if len(s) > 253 || strings.ContainsAny(strings.TrimSuffix(s, "/"), "/ ") {
+		return "", fmt.Errorf("%q is not the prefix of annotations", catalog.Clip(s))
+	}
+	return strings.TrimSuffix(s, "/") + "/", nil
+}
+
+// optionalChoice is one of a few words, or nothing.
+func optionalChoice(field *string, words ...string) value {
+	v := choice(field, append([]string{""}, words...)...).(typed[string])
+	v.render = func(s string) any {
+		if s == "" {
+			return nil
+		}
+		return s
+	}
+	return v
+}
+
+// ofPool are the keys that an entry of kubernetes.pools may have.
+var ofPool = map[string]bool{
+	"inference_pool": true, "service": true, "selector": true, "namespace": true, "target_ports": true, "model": true, "tenant": true,
+	"block_size": true, "total_kv_blocks": true, "max_num_batched_tokens": true, "kv_events_port": true, "kv_replay_port": true,
+	"port_stride": true, "data_parallel_size": true, "rank_header": true, "role_label": true, "role": true, "scheme": true, "ask": true,
+	"not_ready_grace": true,
+}
+
+var kubernetesSettings = []option{
+	{
+		key: "kubernetes.inference_pool", flag: "kube-inference-pool", env: []string{"SELECT_SERVICE_KUBE_INFERENCE_POOL", "DYN_EPP_INFERENCE_POOL_NAME"}, hint: "NAME",
+		repeats: true,
+		bind:    func(c *Config) value { return list(&c.Kubernetes.Named.InferencePools, kubeName) },
+		help: "InferencePool (inference.networking.k8s.io/v1) whose pods are the workers; it may be given several times. " +
+			"This and the next two switch discovery on: docs/kubernetes.md.",
+	},
+	{
+		key: "kubernetes.service", flag: "kube-service", env: []string{"SELECT_SERVICE_KUBE_SERVICE"}, hint: "NAME",
+		repeats: true,
+		bind:    func(c *Config) value { return list(&c.Kubernetes.Named.Services, kubeName) },
+		help:    "Service whose EndpointSlices have the workers, for clusters without InferencePools; it may be given several times.",
+	},
+	{
+		key: "kubernetes.selector", flag: "kube-selector", env: []string{"SELECT_SERVICE_KUBE_SELECTOR"}, hint: "LABELS",
+		bind: func(c *Config) value { return selectors(&c.Kubernetes.Named.Selectors) },
+		help: "Label selector of the pods that are the workers, such as app=vllm,stage=live; several are separated by semicolons. Needs --kube-target-port.",
+	},
+	{
+		key: "kubernetes.prefill_inference_pool", flag: "kube-prefill-inference-pool", env: []string{"SELECT_SERVICE_KUBE_PREFILL_INFERENCE_POOL", "DYN_EPP_PREFILL_INFERENCE_POOL_NAME"}, hint: "NAME",
+		repeats: true,
+		bind:    func(c *Config) value { return list(&c.Kubernetes.Named.PrefillPools, kubeName) },
+		help:    "InferencePool whose pods have the role prefill, whatever their labels say.",
+	},
+	{
+		key: "kubernetes.pools", flag: "kube-pools", env: []string{"SELECT_SERVICE_KUBE_POOLS"}, hint: "YAML",
+		bind: func(c *Config) value { return poolList(&c.Kubernetes.Pools) },
+		help: "Further sources with settings of their own: a list of mappings with one of inference_pool, service and selector, and keys of this group " +
+			"from namespace to not_ready_grace, whose values here are the defaults.",
+	},
+	{
+		key: "kubernetes.kubeconfig", flag: "kubeconfig", env: []string{"SELECT_SERVICE_KUBE_KUBECONFIG"}, hint: "FILE",
+		bind: func(c *Config) value { return text(&c.Kubernetes.Kubeconfig) },
+		help: "Kubeconfig with the API server and a token, tokenFile or client certificate for it; exec and auth-provider are refused. By default the " +
+			"ServiceAccount of the pod. KUBECONFIG is not read.",
+	},
+	{
+		key: "kubernetes.annotation_prefix", flag: "kube-annotation-prefix", env: []string{"SELECT_SERVICE_KUBE_ANNOTATION_PREFIX"}, hint: "PREFIX",
+		bind: func(c *Config) value { return checkedText(&c.Kubernetes.AnnotationPrefix, annotationPrefix) },
+		help: "Prefix of the annotations of pods that are read.",
+	},
+	{
+		key: "kubernetes.namespace", flag: "kube-namespace", env: []string{"SELECT_SERVICE_KUBE_NAMESPACE", "POD_NAMESPACE"}, hint: "NAME",
+		bind: func(c *Config) value { return checkedText(&c.Kubernetes.Named.Namespace, kubeName) },
+		help: "Namespace of the sources; by default that of the ServiceAccount.",
+	},
+	{
+		key: "kubernetes.target_ports", flag: "kube-target-port", env: []string{"SELECT_SERVICE_KUBE_TARGET_PORTS"}, hint: "PORT",
+		repeats: true,
+		bind:    func(c *Config) value { return list(&c.Kubernetes.Named.TargetPorts, targetPort) },
+		help:    "Ports of the engines' HTTP servers: each is a worker. An InferencePool has its own; of a Service they replace those of its slices.",
+	},
+	{
+		key: "kubernetes.model", flag: "kube-model", env: []string{"SELECT_SERVICE_KUBE_MODEL"}, hint: "NAME",
+		bind: func(c *Config) value { return text(&c.Kubernetes.Named.Model) },
+		help: "Model of the pods; by default the engines are asked. With one source and DYN_MODEL_NAME it is that.",
+	},
+	{
+		key: "kubernetes.tenant", flag: "kube-tenant", env: []string{"SELECT_SERVICE_KUBE_TENANT"}, hint: "NAME",
+		bind: func(c *Config) value { return text(&c.Kubernetes.Named.Tenant) },
+		help: "Tenant of the pods, which they cannot choose themselves.",
+	},
+	{
+		key: "kubernetes.block_size", flag: "kube-block-size", env: []string{"SELECT_SERVICE_KUBE_BLOCK_SIZE", "DYN_KV_CACHE_BLOCK_SIZE"}, hint: "N",
+		bind: func(c *Config) value { return integer(&c.Kubernetes.Named.BlockSize, 0, math.MaxUint32) },
+		help: "Block size in tokens; 0 asks the engines.",
+	},
+	{
+		key: "kubernetes.total_kv_blocks", flag: "kube-total-kv-blocks", env: []string{"SELECT_SERVICE_KUBE_TOTAL_KV_BLOCKS", "DYN_EPP_TOTAL_KV_BLOCKS"}, hint: "N",
+		bind: func(c *Config) value { return integer(&c.Kubernetes.Named.TotalKVBlocks, 0, math.MaxInt64) },
+		help: "Blocks of each rank's cache; 0 asks the engines.",
+	},
+	{
+		key: "kubernetes.max_num_batched_tokens", flag: "kube-max-num-batched-tokens", env: []string{"SELECT_SERVICE_KUBE_MAX_NUM_BATCHED_TOKENS", "DYN_EPP_MAX_NUM_BATCHED_TOKENS"}, hint: "N",
+		bind: func(c *Config) value { return integer(&c.Kubernetes.Named.MaxNumBatchedTokens, 0, math.MaxInt64) },
+		help: "Tokens that a step of the engines may compute, which the wait queue needs; 0 is not known.",
+	},
+	{
+		key: "kubernetes.kv_events_port", flag: "kube-kv-events-port", env: []string{"SELECT_SERVICE_KUBE_KV_EVENTS_PORT", "DYN_EPP_KV_EVENT_PORT"}, hint: "PORT",
+		bind: func(c *Config) value { return integer(&c.Kubernetes.Named.KVEventsPort, 0, math.MaxUint16) },
+		help: "Port of the KV events of rank 0 in pods without a container port named kv-events; 0 is what the engine says, else 5557.",
+	},
+	{
+		key: "kubernetes.kv_replay_port", flag: "kube-kv-replay-port", env: []string{"SELECT_SERVICE_KUBE_KV_REPLAY_PORT", "DYN_EPP_KV_EVENT_REPLAY_PORT"}, hint: "PORT",
+		bind: func(c *Config) value { return integer(&c.Kubernetes.Named.KVReplayPort, 0, math.MaxUint16) },
+		help: "The same for replays, kv-replay; 0 is what the engine says, else none.",
+	},
+	{
+		key: "kubernetes.port_stride", flag: "kube-port-stride", env: []string{"SELECT_SERVICE_KUBE_PORT_STRIDE", "DYN_EPP_DATA_PARALLEL_STRIDE"}, hint: "N",
+		bind: func(c *Config) value { return integer(&c.Kubernetes.Named.PortStride, 1, math.MaxUint16) },
+		help: "Distance of the ports of neighbouring ranks.",
+	},
+	{
+		key: "kubernetes.data_parallel_size", flag: "kube-data-parallel-size", env: []string{"SELECT_SERVICE_KUBE_DATA_PARALLEL_SIZE", "DYN_EPP_DATA_PARALLEL_SIZE"}, hint: "N",
+		bind: func(c *Config) value { return integer(&c.Kubernetes.Named.DataParallelSize, 0, catalog.MaxRanks) },
+		help: "Data-parallel ranks behind each target port; 0 is what the engine says, else 1.",
+	},
+	{
+		key: "kubernetes.rank_header", flag: "kube-rank-header", env: []string{"SELECT_SERVICE_KUBE_RANK_HEADER"}, hint: "local|global|none",
+		bind: func(c *Config) value {
+			return optionalChoice(&c.Kubernetes.Named.RankHeader, catalog.RankLocal, catalog.RankGlobal, catalog.RankNone)
+		},
+		help: "How engines are told the rank of a request, as rank_header of a record.",
+	},
+	{
+		key: "kubernetes.role_label", flag: "kube-role-label", env: []string{"SELECT_SERVICE_KUBE_ROLE_LABEL", "DYN_EPP_WORKER_ROLE_LABEL"}, hint: "LABEL,...",
+		bind: func(c *Config) value { return onOneLine(list(&c.Kubernetes.Named.RoleLabels, labelKey)) },
+		help: "Labels of pods that say their role, the first one that a pod has counts; none reads no label.",
+	},
+	{
+		key: "kubernetes.role", flag: "kube-role", env: []string{"SELECT_SERVICE_KUBE_ROLE"}, hint: "prefill|decode",
+		bind: func(c *Config) value {
+			return optionalChoice(&c.Kubernetes.Named.Role, catalog.RolePrefill, catalog.RoleDecode)
+		},
+		help: "Role of all pods, whatever their labels say.",
+	},
+	{
+		key: "kubernetes.scheme", flag: "kube-scheme", env: []string{"SELECT_SERVICE_KUBE_SCHEME"}, hint: "http|https",
+		bind: func(c *Config) value { return choice(&c.Kubernetes.Named.Scheme, "http", "https") },
+		help: "Scheme of the engines' HTTP servers.",
+	},
+	{
+		key: "kubernetes.ask", flag: "kube-ask", env: []string{"SELECT_SERVICE_KUBE_ASK"},
+		bind: func(c *Config) value { return boolean(&c.Kubernetes.Named.Ask) },
+		help: "Ask the engines of ready pods for the model, adapters, block size and blocks that nobody gives. Off, model and block size must be given.",
+	},
+	{
+		key: "kubernetes.not_ready_grace", flag: "kube-not-ready-grace", env: []string{"SELECT_SERVICE_KUBE_NOT_READY_GRACE"}, hint: "DURATION",
+		bind: func(c *Config) value { return delay(&c.Kubernetes.Named.NotReadyGrace) },
+		help: "How long a pod that is not ready, or has left its source, keeps its blocks and bookings, without new requests; 0 drops them at once, as Dynamo does.",
+	},
+}
+
+// takeModelName makes DYN_MODEL_NAME the model of the only source.
+func (l *loader) takeModelName() {
+	k := &l.conf.Kubernetes
+	if k.Named.sources() != 1 || len(k.Pools) > 0 || k.Named.Model != "" || l.source[keyGatewayModels] != "DYN_MODEL_NAME" || len(l.conf.Gateway.Models) != 1 {
+		return
+	}
+	if _, sc, err := parseGatewayModel(l.conf.Gateway.Models[0]); err == nil {
+		k.Named.Model = sc.Model
+	}
+}
+
+// peerPort is the replica sync port if replicas are found in Kubernetes, as Dynamo's.
+const peerPort = 9092
+
+// takePeerPort gives replicas that are found in Kubernetes the port of the reservations.
+func (l *loader) takePeerPort() {
+	if r := &l.conf.Replicas; r.KubePeerService != "" && r.Publish() == "" {
+		r.SyncPort = peerPort
+	}
+}

@@ -1,0 +1,120 @@
+package config_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/internal/discovery/kubernetes/mapping"
+)
+
+func entries(t *testing.T, s setup) []mapping.Entry {
+	t.Helper()
+	all, err := s.mustLoad(t).Kubernetes.Entries("home")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// kubeEntry is an entry with the defaults.
+func kubeEntry(change func(*mapping.Entry)) mapping.Entry {
+	e := mapping.Entry{
+		Kind: mapping.InferencePool, Name: "llm", Namespace: "home", Tenant: "default", PortStride: 1, Scheme: "http", Ask: true,
+		RoleLabels: []string{"llm-d.ai/role", "nvidia.com/role"}, NotReadyGrace: 5 * time.Minute,
+	}
+	change(&e)
+	return e
+}
+
+// TestKubernetesEntries: flags, variables, those of Dynamo, and entries of the file, which have
+// the section's values unless they give their own.
+func TestKubernetesEntries(t *testing.T) {
+	same := func(*mapping.Entry) {}
+	for name, tc := range map[string]struct {
+		setup setup
+		want  []mapping.Entry
+	}{
+		"none": {},
+		"flags": {
+			setup{args: []string{"--kube-inference-pool", "llm", "--kube-inference-pool=b", "--kube-model", "m", "--kube-not-ready-grace", "0"}},
+			[]mapping.Entry{
+				kubeEntry(func(e *mapping.Entry) { e.Model, e.NotReadyGrace = "m", 0 }),
+				kubeEntry(func(e *mapping.Entry) { e.Name, e.Model, e.NotReadyGrace = "b", "m", 0 }),
+			},
+		},
+		"a selector": {
+			setup{args: []string{"--kube-selector", "app=vllm,stage in (a,b)", "--kube-target-port", "8000", "--kube-target-port", "8001"}},
+			[]mapping.Entry{kubeEntry(func(e *mapping.Entry) {
+				e.Kind, e.Name, e.TargetPorts = mapping.Selector, "app=vllm,stage in (a,b)", []uint16{8000, 8001}
+			})},
+		},
+		"of Dynamo": {
+			setup{env: map[string]string{
+				"DYN_EPP_INFERENCE_POOL_NAME": "llm", "POD_NAMESPACE": "dynamo", "DYN_MODEL_NAME": "m", "DYN_KV_CACHE_BLOCK_SIZE": "64",
+				"DYN_EPP_TOTAL_KV_BLOCKS": "9", "DYN_EPP_MAX_NUM_BATCHED_TOKENS": "8", "DYN_EPP_KV_EVENT_PORT": "1", "DYN_EPP_KV_EVENT_REPLAY_PORT": "2",
+				"DYN_EPP_DATA_PARALLEL_STRIDE": "3", "DYN_EPP_DATA_PARALLEL_SIZE": "4", "DYN_EPP_WORKER_ROLE_LABEL": "x",
+			}},
+			[]mapping.Entry{kubeEntry(func(e *mapping.Entry) {
+				e.Namespace, e.Model, e.BlockSize, e.TotalKVBlocks, e.MaxNumBatchedTokens = "dynamo", "m", 64, 9, 8
+				e.KVEventsPort, e.KVReplayPort, e.PortStride, e.DataParallelSize, e.RoleLabels = 1, 2, 3, 4, []string{"x"}
+			})},
+		},
+		"two pools of Dynamo": {
+			setup{env: map[string]string{"DYN_EPP_INFERENCE_POOL_NAME": "llm", "DYN_EPP_PREFILL_INFERENCE_POOL_NAME": "p", "DYN_MODEL_NAME": "m"}},
+			[]mapping.Entry{kubeEntry(same), kubeEntry(func(e *mapping.Entry) { e.Name, e.Role = "p", "prefill" })},
+		},
+		"the file": {
+			setup{args: []string{"--config", "f"}, files: map[string]string{"f": "kubernetes:\n  namespace: n\n  block_size: 16\n  pools:\n  - inference_pool: llm\n  - {selector: 'a=b,c=d', target_ports: [1, 2], block_size: 32, role_label: '', ask: no}\n" +
+				"  - {service: s, namespace: o, role: decode}\n"}},
+			[]mapping.Entry{
+				kubeEntry(func(e *mapping.Entry) { e.Namespace, e.BlockSize = "n", 16 }),
+				kubeEntry(func(e *mapping.Entry) {
+					e.Kind, e.Name, e.Namespace, e.BlockSize, e.TargetPorts, e.RoleLabels, e.Ask = mapping.Selector, "a=b,c=d", "n", 32, []uint16{1, 2}, nil, false
+				}),
+				kubeEntry(func(e *mapping.Entry) {
+					e.Kind, e.Name, e.Namespace, e.BlockSize, e.Role = mapping.Service, "s", "o", 16, "decode"
+				}),
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if d := cmp.Diff(tc.want, entries(t, tc.setup)); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+// TestKubernetesFaults: what cannot be meant stops the start.
+func TestKubernetesFaults(t *testing.T) {
+	for _, args := range []string{
+		"--kube-selector app=vllm", "--kube-selector =;a --kube-target-port 1", "--kube-inference-pool llm --kube-target-port 8000",
+		"--kube-target-port 0", "--kube-role both", "--kube-block-size -1", "--kube-inference-pool A_b", "--kube-annotation-prefix a/b/",
+		"--kube-pools {}", "--kube-pools [{}]", "--kube-pools [{inference_pool:1}]", "--kube-pools [{service:a,selector:b=c}]",
+	} {
+		fields := strings.Fields(args)
+		if strings.HasPrefix(args, "--kube-pools") {
+			fields[1] = strings.ReplaceAll(fields[1], ":", ": ")
+		}
+		if args == "--kube-pools [{inference_pool:1}]" {
+			fields[1] = "[{inference_pool: a, kubeconfig: b}]"
+		}
+		mustFail(t, setup{args: fields}, fields[0])
+	}
+	if _, err := (setup{args: []string{"--kube-service", "s"}}).mustLoad(t).Kubernetes.Entries(""); err == nil {
+		t.Error("no namespace is no fault")
+	}
+}
+
+// TestPeerService: replicas that are found need a port for their reservations, Dynamo's.
+func TestPeerService(t *testing.T) {
+	conf := setup{env: map[string]string{"DYN_EPP_PEER_SERVICE": "peers"}}.mustLoad(t)
+	if conf.Replicas.KubePeerService != "peers" || conf.Replicas.Publish() != "tcp://*:9092" {
+		t.Errorf("%+v", conf.Replicas)
+	}
+	var _ config.Config = conf
+}

@@ -1,0 +1,250 @@
+package kubernetes
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+const (
+	// A connection without messages for pingAfter is pinged, and given up without an answer
+	// within pingTimeout, so that a server that hangs is noticed within their sum.
+	pingAfter   = 15 * time.Second
+	pingTimeout = 10 * time.Second
+	// dialTimeout bounds a connection's start, headerTimeout the time to the head of an answer.
+	dialTimeout   = 10 * time.Second
+	headerTimeout = 30 * time.Second
+	// maxEvent bounds an object of a watch in bytes; an API server stores no object of that size.
+	maxEvent = 4 << 20
+	// maxPage bounds the answer to a LIST of pageSize objects, in bytes.
+	maxPage  = 256 << 20
+	pageSize = 500
+)
+
+// groupPools is the API group of InferencePools.
+var groupPools = schema.GroupVersion{Group: "inference.networking.k8s.io", Version: "v1"}
+
+// Client reaches an API server.
+type Client struct {
+	server string
+	core   rest.Interface // pods
+	slices rest.Interface // EndpointSlices
+	pools  rest.Interface // InferencePools
+}
+
+// Dial returns a client of the API server that a kubeconfig file names; "" is the one of the
+// cluster that the process runs in. It does not connect. The credentials may be a token, a file
+// with one, which is read again when it changes, or a client certificate.
+func Dial(kubeconfig string) (*Client, error) {
+	config, err := restConfig(kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	tlsConfig, err := rest.TLSConfigFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("certificates of the API server: %w", err)
+	}
+	var base http.RoundTripper = &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		TLSClientConfig:     tlsConfig,
+		TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: headerTimeout,
+		ForceAttemptHTTP2: true, IdleConnTimeout: 90 * time.Second,
+		HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+	}
+	if config.BearerTokenFile != "" {
+		base = &tokenFile{path: config.BearerTokenFile, next: base}
+		config.BearerToken, config.BearerTokenFile = "", ""
+	}
+	wrapped, err := rest.HTTPWrappersForConfig(config, bounded{base})
+	if err != nil {
+		return nil, fmt.Errorf("credentials for the API server: %w", err)
+	}
+	httpClient := &http.Client{Transport: wrapped}
+	c := &Client{server: config.Host}
+	scheme := runtime.NewScheme()
+	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Pod{}, &corev1.PodList{})
+	scheme.AddKnownTypes(discoveryv1.SchemeGroupVersion, &discoveryv1.EndpointSlice{}, &discoveryv1.EndpointSliceList{})
+	scheme.AddKnownTypeWithName(groupPools.WithKind("InferencePool"), &inferencePool{})
+	scheme.AddKnownTypeWithName(groupPools.WithKind("InferencePoolList"), &inferencePoolList{})
+	for _, gv := range []schema.GroupVersion{corev1.SchemeGroupVersion, discoveryv1.SchemeGroupVersion, groupPools} {
+		metav1.AddToGroupVersion(scheme, gv)
+	}
+	codecs := serializer.NewCodecFactory(scheme).WithoutConversion()
+	for _, part := range []struct {
+		to   *rest.Interface
+		path string
+		gv   schema.GroupVersion
+	}{{&c.core, "/api", corev1.SchemeGroupVersion}, {&c.slices, "/apis", discoveryv1.SchemeGroupVersion}, {&c.pools, "/apis", groupPools}} {
+		of := *config
+		of.APIPath, of.GroupVersion, of.NegotiatedSerializer = part.path, &part.gv, codecs
+		if *part.to, err = rest.RESTClientForConfigAndClient(&of, httpClient); err != nil {
+			return nil, fmt.Errorf("API server %s: %w", config.Host, err)
+		}
+	}
+	return c, nil
+}
+
+// errNoCluster is the fault of a process outside a cluster that is not told an API server.
+var errNoCluster = errors.New("this process is not in a cluster, and no --kubeconfig names an API server")
+
+func restConfig(path string) (*rest.Config, error) {
+	config, err := inCluster(path)
+	if err != nil {
+		return nil, err
+	}
+	config.UserAgent = "select-service"
+	config.QPS = -1 // a watch or two for each entry need no limit
+	return config, nil
+}
+
+func inCluster(path string) (*rest.Config, error) {
+	if path == "" {
+		config, err := rest.InClusterConfig()
+		if errors.Is(err, rest.ErrNotInCluster) {
+			err = errNoCluster
+		}
+		return config, err
+	}
+	file, err := clientcmd.LoadFromFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig %s: %w", path, err)
+	}
+	context := file.Contexts[file.CurrentContext]
+	if context == nil {
+		return nil, fmt.Errorf("kubeconfig %s: the current context %q is missing", path, file.CurrentContext)
+	}
+	if user := file.AuthInfos[context.AuthInfo]; user != nil {
+		switch {
+		case user.Exec != nil:
+			return nil, fmt.Errorf("kubeconfig %s: user %q: exec is not supported: give a token, a tokenFile or a client certificate", path, context.AuthInfo)
+		case user.AuthProvider != nil:
+			return nil, fmt.Errorf("kubeconfig %s: user %q: auth-provider is not supported: give a token, a tokenFile or a client certificate", path, context.AuthInfo)
+		}
+	}
+	if err := clientcmd.ResolveLocalPaths(file); err != nil {
+		return nil, fmt.Errorf("kubeconfig %s: %w", path, err)
+	}
+	config, err := clientcmd.NewDefaultClientConfig(*file, nil).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig %s: %w", path, err)
+	}
+	return config, nil
+}
+
+// CheckKubeconfig returns what is wrong with a kubeconfig file, without asking its API server.
+func CheckKubeconfig(path string) error {
+	if path == "" {
+		return nil
+	}
+	_, err := restConfig(path)
+	return err
+}
+
+// tokenFile adds the token of a file to requests. It reads the file when its status has changed,
+// since the kubelet replaces it, and after an answer of 401.
+type tokenFile struct {
+	path string
+	next http.RoundTripper
+
+	mu    sync.Mutex // guards the fields below
+	token string
+	read  os.FileInfo // the status at the last read; nil: to be read
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *tokenFile) RoundTrip(r *http.Request) (*http.Response, error) {
+	token, err := t.current()
+	if err != nil {
+		return nil, err
+	}
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+token)
+	resp, err := t.next.RoundTrip(r)
+	if err == nil && resp.StatusCode == http.StatusUnauthorized {
+		t.mu.Lock()
+		t.read = nil
+		t.mu.Unlock()
+	}
+	return resp, err
+}
+
+// maxToken bounds the file with a token, in bytes.
+const maxToken = 1 << 20
+
+func (t *tokenFile) current() (string, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now, err := os.Stat(t.path)
+	if err == nil && t.read != nil && os.SameFile(t.read, now) && t.read.Size() == now.Size() && t.read.ModTime().Equal(now.ModTime()) {
+		return t.token, nil
+	}
+	f, err := os.Open(t.path)
+	if err != nil {
+		return "", fmt.Errorf("token for the API server: %w", err)
+	}
+	defer f.Close()
+	content, err := io.ReadAll(io.LimitReader(f, maxToken))
+	if err != nil {
+		return "", fmt.Errorf("token for the API server: %w", err)
+	}
+	t.token, t.read = strings.TrimSpace(string(content)), now
+	return t.token, nil
+}
+
+// bounded bounds what is read of answers: a page of a LIST, and each event of a watch.
+type bounded struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := b.next.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	limit := &limitedBody{ReadCloser: resp.Body, most: maxPage}
+	if watch := r.URL.Query().Get("watch"); watch == "1" || watch == "true" {
+		limit.most, limit.lines = maxEvent, true
+	}
+	resp.Body = limit
+	return resp, nil
+}
+
+// errTooLarge ends an answer that is, or has an event, larger than is read.
+var errTooLarge = errors.New("the object is too large")
+
+// limitedBody fails after most bytes; of a watch, after so many without the end of a line.
+type limitedBody struct {
+	io.ReadCloser
+	most, n int
+	lines   bool
+}
+
+// Read implements io.Reader.
+func (l *limitedBody) Read(p []byte) (int, error) {
+	n, err := l.ReadCloser.Read(p)
+	if i := bytes.LastIndexByte(p[:n], '\n'); l.lines && i >= 0 {
+		l.n = n - i - 1
+	} else {
+		l.n += n
+	}
+	if l.n > l.most {
+		return 0, errTooLarge
+	}
+	return n, err
+}

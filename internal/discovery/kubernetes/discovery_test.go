@@ -1,0 +1,304 @@
+package kubernetes_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/select-service/select-service/internal/discovery/kubernetes"
+	"github.com/select-service/select-service/internal/discovery/kubernetes/mapping"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/kubetest"
+)
+
+// threePods is a pool with three ready pods.
+func threePods(t *testing.T) *kubetest.Server {
+	api := kubetest.New(t)
+	api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", 8000))
+	for i := range 3 {
+		api.Put("pods", kubetest.Pod("llm", fmt.Sprint("vllm-", i), fmt.Sprint("10.0.0.", i+1)))
+	}
+	return api
+}
+
+// TestPool: the pods of a pool become workers with the known ids (scenarios 1 to 4).
+func TestPool(t *testing.T) {
+	t.Parallel()
+	api := threePods(t)
+	api.Put("pods", kubetest.Pod("llm", "other", "10.0.0.9", kubetest.Labels("app", "other")))
+	w := start(t, api, pool())
+	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
+	if x := w.worker("vllm-0"); x.ID != 1943803597606491 || *x.Endpoint != "http://10.0.0.1:8000" || *x.KVEventsEndpoint != "tcp://10.0.0.1:5557" ||
+		x.Source != (catalog.Source{Kind: "kubernetes", Namespace: "llm", Pod: "vllm-0", UID: "vllm-0-uid", Pool: "llm"}) {
+		t.Errorf("worker %+v", x.Record)
+	}
+	if !w.d.Listed() {
+		t.Error("not ready")
+	}
+	api.Put("pods", kubetest.Pod("llm", "vllm-3", "10.0.0.4", kubetest.Ready(false)))
+	w.await("one waits", func() bool { return w.d.Status().Sources[0].Waiting == 1 })
+	api.Put("pods", kubetest.Pod("llm", "vllm-3", "10.0.0.4", kubetest.Ports(map[string]int{"kv-events": 6000, "kv-replay": 6100})))
+	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable", "vllm-3:8000 schedulable")
+	if x := w.worker("vllm-3"); *x.KVEventsEndpoint != "tcp://10.0.0.4:6000" || *x.ReplayEndpoint != "tcp://10.0.0.4:6100" {
+		t.Errorf("named ports: %s, %s", *x.KVEventsEndpoint, *x.ReplayEndpoint)
+	}
+	api.Put("pods", kubetest.Pod("llm", "vllm-3", "10.0.0.4", kubetest.Ready(false)))
+	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable", "vllm-3:8000 draining: pod llm/vllm-3 is not ready")
+	api.Put("pods", kubetest.Pod("llm", "vllm-3", "10.0.0.4"))
+	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable", "vllm-3:8000 schedulable")
+	w.lostNone()
+}
+
+// TestEnds: how pods end, and what they keep until then (scenarios 5 to 9).
+func TestEnds(t *testing.T) {
+	t.Parallel()
+	api := threePods(t)
+	w := start(t, api, pool())
+	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
+	// A graceful end.
+	future := time.Now().Add(30 * time.Second)
+	api.Put("pods", kubetest.Pod("llm", "vllm-0", "10.0.0.1", kubetest.Deleted(future)))
+	w.has("vllm-0:8000 draining: pod llm/vllm-0 is terminating", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
+	api.Delete("pods", "llm", "vllm-0")
+	w.has("vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
+	// A label taken away and given back.
+	api.Put("pods", kubetest.Pod("llm", "vllm-1", "10.0.0.2", kubetest.Labels("app", "debug")))
+	w.has("vllm-1:8000 draining: pod llm/vllm-1 left pool llm", "vllm-2:8000 schedulable")
+	api.Put("pods", kubetest.Pod("llm", "vllm-1", "10.0.0.2"))
+	w.has("vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
+	if w.removals(w.worker("vllm-1").ID) > 0 {
+		t.Error("the worker was removed in between")
+	}
+	// A dead node.
+	api.Put("pods", kubetest.Pod("llm", "vllm-1", "10.0.0.2", kubetest.Deleted(time.Now().Add(-time.Minute))))
+	w.has("vllm-2:8000 schedulable")
+	// Another pod under the same name.
+	id := w.worker("vllm-2").ID
+	api.Put("pods", kubetest.Pod("llm", "vllm-2", "10.0.0.3", kubetest.UID("another")))
+	w.await("another pod", func() bool { return w.worker("vllm-2").Source.UID == "another" })
+	w.await("the worker of the dead pod is removed", func() bool { return w.removals(id) == 1 })
+	api.Put("pods", kubetest.Pod("llm", "vllm-2", "10.0.0.3", kubetest.UID("another"), kubetest.Annotations("select-service/cordoned", "true")))
+	w.has("vllm-2:8000 draining: pod llm/vllm-2 is cordoned")
+	api.Put("pods", kubetest.Pod("llm", "vllm-2", "10.0.0.3", kubetest.UID("another"), kubetest.Phase("Failed")))
+	w.has()
+}
+
+// TestUnseenRecreation: what happened while the watch was cut is found in the next list: a pod
+// that is gone, and one that has another UID (scenario 9).
+func TestUnseenRecreation(t *testing.T) {
+	t.Parallel()
+	api := threePods(t)
+	w := start(t, api, pool())
+	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
+	id := w.worker("vllm-0").ID
+	api.Answer(func(rw http.ResponseWriter, _ *http.Request) bool {
+		kubetest.Fail(rw, http.StatusServiceUnavailable, "ServiceUnavailable", "away")
+		return true
+	})
+	api.CutWatches()
+	w.await("failures", func() bool { return w.d.Status().Sources[0].Error != "" })
+	api.Put("pods", kubetest.Pod("llm", "vllm-0", "10.0.0.8", kubetest.UID("another")))
+	api.Delete("pods", "llm", "vllm-1")
+	api.Compact()
+	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
+	api.Answer(nil)
+	w.has("vllm-0:8000 schedulable", "vllm-2:8000 schedulable")
+	w.await("another pod", func() bool { return w.worker("vllm-0").Source.UID == "another" })
+	w.await("the worker of the dead pod is removed", func() bool { return w.removals(id) == 1 })
+}
+
+// TestPoolEdited: selector, ports and existence of the pool follow (scenarios 10, 11, 13).
+func TestPoolEdited(t *testing.T) {
+	t.Parallel()
+	api := threePods(t)
+	api.Put("pods", kubetest.Pod("llm", "new-0", "10.0.0.7", kubetest.Labels("app", "new")))
+	w := start(t, api, pool())
+	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
+	left := func(i int) string { return fmt.Sprintf("vllm-%d:8000 draining: pod llm/vllm-%d left pool llm", i, i) }
+	api.Put("inferencepools", kubetest.Pool("llm", "llm", "new", 8000))
+	w.has(left(0), left(1), left(2), "new-0:8000 schedulable")
+	api.Put("inferencepools", kubetest.Pool("llm", "llm", "new", 8000, 8001))
+	w.has(left(0), left(1), left(2), "new-0:8000 schedulable", "new-0:8001 schedulable")
+	api.Put("inferencepools", kubetest.Pool("llm", "llm", "new", 9000))
+	w.await("the port follows", func() bool {
+		lines := strings.Join(w.workers(), "\n")
+		return strings.Contains(lines, "new-0:9000 schedulable") && strings.Contains(lines, "new-0:8001 draining: port 8001 of pod llm/new-0 left pool llm")
+	})
+	api.Delete("inferencepools", "llm", "llm")
+	w.state(0, kubernetes.Missing)
+	w.await("all drain", func() bool { return w.catalog.CountSchedulable() == 0 && w.d.Status().Sources[0].Draining == 4 })
+	if w.d.Listed() {
+		t.Error("ready without a pool")
+	}
+	api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", 8000))
+	w.await("the pool is back", func() bool { return w.catalog.CountSchedulable() == 3 && w.d.Listed() })
+	api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm"))
+	w.state(0, kubernetes.Invalid)
+	w.lostNone()
+}
+
+// TestGrace: without grace a pod that is not ready loses everything at once (scenario 5).
+func TestGrace(t *testing.T) {
+	t.Parallel()
+	api := threePods(t)
+	w := start(t, api, pool(func(e *mapping.Entry) { e.NotReadyGrace = 0 }))
+	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
+	api.Put("pods", kubetest.Pod("llm", "vllm-0", "10.0.0.1", kubetest.Ready(false)))
+	api.Put("pods", kubetest.Pod("llm", "vllm-1", "10.0.0.2", kubetest.Labels("app", "debug")))
+	w.has("vllm-2:8000 schedulable")
+}
+
+// TestPorts: several ports and active-ports (scenario 14), and a malformed annotation that
+// spoils its own pod only (18).
+func TestPorts(t *testing.T) {
+	t.Parallel()
+	api := kubetest.New(t)
+	api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", 8000, 8001))
+	api.Put("pods", kubetest.Pod("llm", "a", "10.0.0.1"))
+	api.Put("pods", kubetest.Pod("llm", "b", "10.0.0.2", kubetest.Annotations("llm-d.ai/active-ports", "8001")))
+	api.Put("pods", kubetest.Pod("llm", "c", "10.0.0.3", kubetest.Annotations("select-service/block-size", "x", "llm-d.ai/active-ports", "8000")))
+	api.Put("pods", kubetest.Pod("llm", "lo", "127.0.0.1"))
+	w := start(t, api, pool())
+	w.has("a:8000 schedulable", "a:8001 schedulable", "b:8001 schedulable",
+		`c:8000 incomplete: annotation select-service/block-size: "x" is not a number from 1 to 4294967295`)
+	st := w.d.Status()
+	if len(st.Excluded) != 1 || st.Excluded[0].Pod != "llm/lo" || st.Excluded[0].Reason != "bad_ip" {
+		t.Errorf("excluded %+v", st.Excluded)
+	}
+	if p := st.Sources[0].Pods; p != (kubernetes.Pods{Selected: 4, Schedulable: 2, Incomplete: 1, Excluded: 1}) {
+		t.Errorf("counts %+v", p)
+	}
+}
+
+// TestAsked: what nobody has configured is asked of the engine; later failures change nothing
+// (scenario 17).
+func TestAsked(t *testing.T) {
+	t.Parallel()
+	api := kubetest.New(t)
+	api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", 8000))
+	api.Put("pods", kubetest.Pod("llm", "a", "10.0.0.1"))
+	w := start(t, api, pool(func(e *mapping.Entry) { e.Ask, e.Model, e.BlockSize = true, "", 0 }))
+	w.await("the reason", func() bool {
+		lines := w.workers()
+		return len(lines) == 1 && strings.HasPrefix(lines[0], "a:8000 incomplete: GET http://10.0.0.1:8000/v1/models: connection refused")
+	})
+	w.says("http://10.0.0.1:8000", mapping.Answer{Model: "x", Adapters: []string{"l"}, BlockSize: 32, TotalKVBlocks: 7})
+	w.has("a:8000 schedulable")
+	if x := w.worker("a"); x.Scope.Model != "x" || *x.BlockSize != 32 || len(x.Adapters) != 1 || *x.TotalKVBlocks != 100 {
+		t.Errorf("worker %+v", x.Record)
+	}
+	w.mu.Lock()
+	delete(w.engines, "http://10.0.0.1:8000")
+	asked := w.asked["http://10.0.0.1:8000"]
+	w.mu.Unlock()
+	api.Put("pods", kubetest.Pod("llm", "a", "10.0.0.1", kubetest.Ready(false)))
+	w.has("a:8000 draining: pod llm/a is not ready")
+	api.Put("pods", kubetest.Pod("llm", "a", "10.0.0.1"))
+	w.await("asked again", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.asked["http://10.0.0.1:8000"] > asked
+	})
+	w.has("a:8000 schedulable")
+}
+
+// TestTaken: an id that the API has first is not discovered until it is free, and the API may not
+// change a pod's worker (scenario 19).
+func TestTaken(t *testing.T) {
+	t.Parallel()
+	api := threePods(t)
+	w := start(t, kubetest.New(t), pool())
+	if _, err := w.catalog.Put(catalog.Record{ID: 1943803597606491, Scope: catalog.Scope{Model: "other", Tenant: "default"}}); err != nil {
+		t.Fatal(err)
+	}
+	w.api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", 8000))
+	for i := range 3 {
+		w.api.Put("pods", api.Get("pods", "llm", fmt.Sprint("vllm-", i)))
+	}
+	w.await("two and one excluded", func() bool {
+		st := w.d.Status()
+		return w.catalog.CountSchedulable() == 2 && len(st.Excluded) == 1 && st.Excluded[0].Reason == "id_taken"
+	})
+	if _, err := w.catalog.Delete(1943803597606491); err != nil {
+		t.Fatal(err)
+	}
+	w.await("taken over", func() bool { return w.catalog.CountSchedulable() == 3 && len(w.d.Status().Excluded) == 0 })
+	if _, err := w.catalog.Put(catalog.Record{ID: 1943803597606491}); err == nil || err.Error() != "worker 1943803597606491 is managed by Kubernetes (pod llm/vllm-0)" {
+		t.Errorf("Put = %v", err)
+	}
+}
+
+// TestTwoEntries: a pod of two entries is the first one's; equal names in two namespaces are two
+// workers (scenario 20); a denied source does not keep the other from serving.
+func TestTwoEntries(t *testing.T) {
+	t.Parallel()
+	api := threePods(t)
+	api.Put("pods", kubetest.Pod("far", "vllm-0", "10.0.1.1"))
+	api.Answer(func(rw http.ResponseWriter, r *http.Request) bool {
+		if strings.Contains(r.URL.Path, "/namespaces/denied/") {
+			kubetest.Fail(rw, http.StatusForbidden, "Forbidden", "pods is forbidden")
+			return true
+		}
+		return false
+	})
+	selector := func(namespace string) mapping.Entry {
+		return pool(func(e *mapping.Entry) {
+			e.Kind, e.Name, e.Namespace, e.TargetPorts = mapping.Selector, "app=vllm", namespace, []uint16{8000}
+		})
+	}
+	w := start(t, api, pool(), selector("llm"), selector("far"), selector("denied"))
+	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable", "vllm-0:8000 schedulable")
+	w.await("duplicates", func() bool { return w.d.ExcludedBy()["duplicate"] == 3 })
+	w.state(3, kubernetes.Forbidden)
+	if why := w.d.Status().Sources[3].Error; !strings.Contains(why, `lacks the rule {apiGroups: [""], resources: [pods], verbs: [get, list, watch]} in the namespace denied`) {
+		t.Errorf("error %q", why)
+	}
+}
+
+// TestMissing: without the CRD the source is missing, and ready means that the others are
+// (scenario 12).
+func TestMissing(t *testing.T) {
+	t.Parallel()
+	api := kubetest.New(t)
+	api.Answer(func(rw http.ResponseWriter, r *http.Request) bool {
+		if strings.Contains(r.URL.Path, "inferencepools") {
+			http.Error(rw, "404 page not found", http.StatusNotFound)
+			return true
+		}
+		return false
+	})
+	w := start(t, api, pool())
+	w.state(0, kubernetes.Missing)
+	if w.d.Listed() {
+		t.Error("ready without a pool")
+	}
+}
+
+// TestService: endpoints of slices, without a pool (scenario 29).
+func TestService(t *testing.T) {
+	t.Parallel()
+	api := kubetest.New(t)
+	serving := kubetest.Object{"ready": true, "serving": true, "terminating": false}
+	unready := kubetest.Object{"ready": true, "serving": false, "terminating": false} // publishNotReadyAddresses
+	ending := kubetest.Object{"ready": true, "serving": true, "terminating": true}
+	ports := map[string]int{"http": 8000, "kv-events": 6000, "a": 1}
+	put := func(name string, endpoints ...kubetest.Object) {
+		api.Put("endpointslices", kubetest.Slice("llm", name, "engines", "IPv4", ports, endpoints...))
+	}
+	put("one", kubetest.Endpoint("llm", "a", "10.0.0.1", serving), kubetest.Endpoint("llm", "b", "10.0.0.2", unready), kubetest.Endpoint("llm", "", "10.0.0.3", serving))
+	api.Put("endpointslices", kubetest.Slice("llm", "six", "engines", "IPv6", ports, kubetest.Endpoint("llm", "z", "fd00::1", serving)))
+	w := start(t, api, pool(func(e *mapping.Entry) { e.Kind, e.Name = mapping.Service, "engines" }))
+	w.has("a:8000 schedulable", ":8000 schedulable")
+	if x := w.worker("a"); *x.KVEventsEndpoint != "tcp://10.0.0.1:6000" || x.Source.UID != "a-uid" {
+		t.Errorf("worker %+v", x.Record)
+	}
+	put("two", kubetest.Endpoint("llm", "a", "10.0.0.1", unready)) // newer than one
+	w.has("a:8000 draining: pod llm/a is not ready", ":8000 schedulable")
+	put("two", kubetest.Endpoint("llm", "a", "10.0.0.1", ending))
+	w.has("a:8000 draining: pod llm/a is terminating", ":8000 schedulable")
+	api.Delete("endpointslices", "llm", "two")
+	put("one", kubetest.Endpoint("llm", "", "10.0.0.3", serving))
+	w.has(":8000 schedulable")
+}

@@ -1,0 +1,507 @@
+package kubernetes
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+)
+
+// State says how far discovery knows what a source has.
+type State string
+
+// The states of a source.
+const (
+	Syncing      State = "syncing" // not listed yet
+	Synced       State = "synced"
+	Missing      State = "missing" // the resource, its namespace or the pool does not exist
+	Invalid      State = "invalid" // the pool has no selector or no port
+	Forbidden    State = "forbidden"
+	Unauthorized State = "unauthorized"
+	Unreachable  State = "unreachable"
+)
+
+const (
+	// backoffFirst and backoffMost bound the wait after failures in a row, which doubles and is
+	// spread by half. A refused connection costs the server nothing, so it is tried more often.
+	backoffFirst   = 250 * time.Millisecond
+	backoffMost    = 30 * time.Second
+	backoffRefused = 3 * time.Second
+	// backoffMissing is the wait while the resource does not exist.
+	backoffMissing = 30 * time.Second
+	// failuresToList is how many watches in a row fail until the objects are listed again. Refused
+	// connections do not count.
+	failuresToList = 5
+	// silentAfter is how long a watch may be silent: servers send bookmarks about once a minute.
+	silentAfter = 150 * time.Second
+	// livedLong is how long a watch without messages lives that has not failed.
+	livedLong = time.Second
+)
+
+// sink takes what a follower learns. Its calls come one after the other.
+type sink[T any] interface {
+	// replace has all objects; those whose object is too large are named in keep.
+	replace(all []T, keep map[string]bool)
+	set(T)
+	remove(T)
+}
+
+// follower lists and watches one kind of object and tells a sink. It is what client-go's reflector
+// needs of a resource, and adds what the reflector does not say: states, a wait by the kind of
+// failure, and bounds.
+type follower[T any] struct {
+	client    rest.Interface
+	resource  string // pods
+	group     string // "" of pods
+	namespace string
+	labels    string // the selector
+	fields    string
+	list      func() runtime.Object // an empty list to decode into
+	convert   func(runtime.Object) (page *objects[T], one *object[T])
+	sink      sink[T]
+	counts    *Counters
+	changed   func() // the state has changed
+
+	mu       sync.Mutex // guards the fields below
+	state    State
+	since    time.Time
+	problem  string    // the last failure, "" after a success
+	failures int       // in a row
+	kind     failure   // of the last of them
+	due      time.Time // when the next request may be made
+	message  time.Time // of the last message
+	listed   bool
+	cause    string // of the next LIST
+}
+
+// failure is a kind of failure.
+type failure uint8
+
+const (
+	noFailure failure = iota
+	refused           // connection
+	broken            // other failures of connections and servers
+	throttled
+	forbidden
+	unauthorized
+	missing
+	expired
+	unreadable
+)
+
+// failureOf returns the kind of an error of client-go.
+func failureOf(err error) failure {
+	switch {
+	case err == nil:
+		return noFailure
+	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err):
+		return expired
+	case apierrors.IsForbidden(err):
+		return forbidden
+	case apierrors.IsUnauthorized(err):
+		return unauthorized
+	case apierrors.IsTooManyRequests(err):
+		return throttled
+	case apierrors.IsNotFound(err):
+		return missing
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return refused
+	case strings.Contains(err.Error(), errTooLarge.Error()) || strings.Contains(err.Error(), "decode"):
+		return unreadable
+	}
+	return broken
+}
+
+// start sets the state at the begin.
+func (f *follower[T]) start(now time.Time) *follower[T] {
+	f.state, f.since, f.cause = Syncing, now, "start"
+	return f
+}
+
+// String is the kind as a label of metrics.
+func (k failure) String() string {
+	return [...]string{"none", "refused", "broken", "throttled", "forbidden", "unauthorized", "missing", "expired", "unreadable"}[k]
+}
+
+// run lists and watches until ctx ends.
+func (f *follower[T]) run(ctx context.Context) {
+	r := cache.NewReflectorWithOptions(f, nil, (*store[T])(f), cache.ReflectorOptions{
+		Name: f.resource, TypeDescription: f.resource,
+		// The waits are in pause, which knows the failures.
+		Backoff: &wait.Backoff{Duration: time.Millisecond, Factor: 1, Steps: 1},
+	})
+	r.WatchListPageSize = pageSize
+	r.RunWithContext(ctx)
+}
+
+// IsWatchListSemanticsUnSupported makes the reflector LIST: streamed lists need a server of 1.34
+// or newer.
+func (f *follower[T]) IsWatchListSemanticsUnSupported() bool { return true }
+
+// List implements cache.ListerWatcher.
+func (f *follower[T]) List(o metav1.ListOptions) (runtime.Object, error) {
+	return f.ListWithContext(context.Background(), o)
+}
+
+// Watch implements cache.ListerWatcher.
+func (f *follower[T]) Watch(o metav1.ListOptions) (watch.Interface, error) {
+	return f.WatchWithContext(context.Background(), o)
+}
+
+func (f *follower[T]) request() *rest.Request {
+	r := f.client.Get().Namespace(f.namespace).Resource(f.resource).MaxRetries(0)
+	if f.labels != "" {
+		r = r.Param("labelSelector", f.labels)
+	}
+	if f.fields != "" {
+		r = r.Param("fieldSelector", f.fields)
+	}
+	return r
+}
+
+// ListWithContext implements cache.ListerWithContext: a page of the newest state.
+func (f *follower[T]) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	if o.Continue == "" {
+		if err := f.pause(ctx); err != nil {
+			return nil, err
+		}
+		f.counts.list(f.resource, f.takeCause())
+	}
+	r := f.request()
+	if o.Limit > 0 {
+		r = r.Param("limit", fmt.Sprint(o.Limit))
+	}
+	if o.Continue != "" {
+		r = r.Param("continue", o.Continue)
+	}
+	page := f.list()
+	err := r.Do(ctx).Into(page)
+	f.counts.request(f.resource, "list", err)
+	if err != nil {
+		f.failed(err, failureOf(err))
+		return nil, fmt.Errorf("list %s: %w", f.resource, err)
+	}
+	f.heard()
+	kept, _ := f.convert(page)
+	return kept, nil
+}
+
+// WatchWithContext implements cache.WatcherWithContext. After a failure it tries again by itself,
+// until the objects have to be listed.
+func (f *follower[T]) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	for {
+		if err := f.pause(ctx); err != nil {
+			return nil, err
+		}
+		r := f.request().Param("watch", "1").Param("allowWatchBookmarks", "true").Param("resourceVersion", o.ResourceVersion)
+		if o.TimeoutSeconds != nil {
+			r = r.Param("timeoutSeconds", fmt.Sprint(*o.TimeoutSeconds))
+		}
+		begun := time.Now()
+		w, err := r.Watch(ctx)
+		f.counts.request(f.resource, "watch", err)
+		if err == nil {
+			f.become(Synced, "")
+			return f.newStream(ctx, w, begun), nil
+		}
+		kind := failureOf(err)
+		if f.failed(err, kind) {
+			return nil, fmt.Errorf("watch %s: %w", f.resource, err)
+		}
+	}
+}
+
+// pause waits until the next request may be made.
+func (f *follower[T]) pause(ctx context.Context) error {
+	f.mu.Lock()
+	wait := time.Until(f.due)
+	f.mu.Unlock()
+	if wait <= 0 {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+// failed records a failure, and reports whether the objects have to be listed.
+func (f *follower[T]) failed(err error, kind failure) (list bool) {
+	if errors.Is(err, context.Canceled) {
+		return true
+	}
+	f.mu.Lock()
+	if kind != f.kind && (kind == refused || f.kind == refused) {
+		f.failures = 0 // the server answers again, or is away
+	}
+	f.kind = kind
+	f.failures++
+	f.problem = err.Error()
+	wait := backoffFirst << min(f.failures-1, 10)
+	most := backoffMost
+	switch kind {
+	case refused:
+		most = backoffRefused
+	case missing:
+		wait = backoffMissing
+	case expired:
+		if f.failures == 1 {
+			most = 0
+		}
+	}
+	wait = min(wait, most)
+	wait = wait/2 + time.Duration(rand.Int64N(int64(wait)+1)) // ± 50 %
+	if kind == missing {
+		wait = min(wait, backoffMissing)
+	}
+	if after, told := apierrors.SuggestsClientDelay(err); told {
+		wait = max(wait, time.Duration(after)*time.Second)
+	}
+	f.due = time.Now().Add(wait)
+	list = kind == expired || kind == unreadable || kind != refused && f.failures >= failuresToList
+	if list {
+		f.cause = kind.String()
+	}
+	state, known := f.state, f.listed
+	f.mu.Unlock()
+	switch kind {
+	case forbidden:
+		state = Forbidden
+	case unauthorized:
+		state = Unauthorized
+	case missing:
+		state = Missing
+	case refused, broken, throttled, unreadable:
+		if !known {
+			state = Unreachable
+		}
+	}
+	f.become(state, f.explain(err, kind))
+	return list
+}
+
+// explain returns a failure in the words of an operator.
+func (f *follower[T]) explain(err error, kind failure) string {
+	rule := fmt.Sprintf(`{apiGroups: [%q], resources: [%s], verbs: [get, list, watch]}`, f.group, f.resource)
+	switch kind {
+	case forbidden:
+		return fmt.Sprintf("%v: the Role of the ServiceAccount lacks the rule %s in the namespace %s", err, rule, f.namespace)
+	case missing:
+		return fmt.Sprintf("%v: the API server does not know %s, or the namespace %s does not exist", err, strings.Trim(f.resource+"."+f.group, "."), f.namespace)
+	}
+	return err.Error()
+}
+
+// heard notes a message of the server.
+func (f *follower[T]) heard() {
+	f.mu.Lock()
+	f.message, f.failures, f.kind, f.due = time.Now(), 0, noFailure, time.Time{}
+	f.mu.Unlock()
+}
+
+// become sets the state and the problem.
+func (f *follower[T]) become(s State, problem string) {
+	f.mu.Lock()
+	if s == Synced && !f.listed {
+		s = f.state
+	}
+	same := s == f.state && problem == f.problem
+	if s != f.state {
+		f.state, f.since = s, time.Now()
+	}
+	f.problem = problem
+	f.mu.Unlock()
+	if !same || problem != "" {
+		f.changed()
+	}
+}
+
+func (f *follower[T]) takeCause() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	cause := f.cause
+	f.cause = "ended" // unless a failure says otherwise
+	return cause
+}
+
+// status is what a follower shows.
+type status struct {
+	State   State
+	Since   time.Time
+	Problem string
+	Message time.Time // zero: none yet
+	Listed  bool
+}
+
+func (f *follower[T]) status() status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return status{f.state, f.since, f.problem, f.message, f.listed}
+}
+
+// store passes what the reflector finds to the sink. It implements cache.ReflectorStore.
+type store[T any] follower[T]
+
+func (s *store[T]) follower() *follower[T] { return (*follower[T])(s) }
+
+// Add implements cache.ReflectorStore.
+func (s *store[T]) Add(o any) error { return s.Update(o) }
+
+// Update implements cache.ReflectorStore.
+func (s *store[T]) Update(o any) error {
+	if one, ok := o.(*object[T]); ok && !one.tooLarge {
+		s.sink.set(one.value)
+	}
+	return nil
+}
+
+// Delete implements cache.ReflectorStore.
+func (s *store[T]) Delete(o any) error {
+	if one, ok := o.(*object[T]); ok && !one.tooLarge {
+		s.sink.remove(one.value)
+	}
+	return nil
+}
+
+// Replace implements cache.ReflectorStore.
+func (s *store[T]) Replace(all []any, _ string) error {
+	f := s.follower()
+	kept := make([]T, 0, len(all))
+	var keep map[string]bool
+	for _, o := range all {
+		one, ok := o.(*object[T])
+		switch {
+		case !ok:
+		case one.tooLarge:
+			f.counts.unread(f.resource)
+			if keep == nil {
+				keep = make(map[string]bool)
+			}
+			keep[one.Namespace+"/"+one.Name] = true
+		default:
+			kept = append(kept, one.value)
+		}
+	}
+	f.sink.replace(kept, keep)
+	f.mu.Lock()
+	f.listed = true
+	f.mu.Unlock()
+	f.become(Synced, "")
+	return nil
+}
+
+// Resync implements cache.ReflectorStore; nothing is to be done.
+func (s *store[T]) Resync() error { return nil }
+
+// stream is a watch whose objects are converted, and whose errors are recorded. Those after which
+// the watch may go on where it was become its end.
+type stream[T any] struct {
+	f     *follower[T]
+	from  watch.Interface
+	out   chan watch.Event
+	ended context.CancelFunc
+}
+
+func (f *follower[T]) newStream(ctx context.Context, from watch.Interface, begun time.Time) *stream[T] {
+	ctx, cancel := context.WithCancel(ctx)
+	s := &stream[T]{f: f, from: from, out: make(chan watch.Event), ended: cancel}
+	go s.pass(ctx, begun)
+	return s
+}
+
+// ResultChan implements watch.Interface.
+func (s *stream[T]) ResultChan() <-chan watch.Event { return s.out }
+
+// Stop implements watch.Interface.
+func (s *stream[T]) Stop() { s.ended() }
+
+// pass passes events on until one of the watches ends.
+func (s *stream[T]) pass(ctx context.Context, begun time.Time) {
+	defer close(s.out)
+	defer s.from.Stop()
+	quiet := time.NewTimer(silentAfter)
+	defer quiet.Stop()
+	lived := false
+	for {
+		var e watch.Event
+		var open bool
+		select {
+		case <-ctx.Done():
+			return
+		case <-quiet.C:
+			s.f.silent()
+			return
+		case e, open = <-s.from.ResultChan():
+		}
+		switch {
+		case !open:
+			if lived || time.Since(begun) >= livedLong {
+				s.f.heard() // an end is no failure
+			}
+			s.f.failed(errEnded, broken)
+			return
+		case e.Type == watch.Error:
+			err := apierrors.FromObject(e.Object)
+			kind := failureOf(err)
+			s.f.counts.event(s.f.resource, "error")
+			if kind == unreadable {
+				s.f.counts.unread(s.f.resource)
+			}
+			if !s.f.failed(err, kind) {
+				return // go on from the last version
+			}
+		default:
+			lived = true
+			s.f.heard()
+			quiet.Reset(silentAfter)
+			s.f.counts.event(s.f.resource, strings.ToLower(string(e.Type)))
+			_, one := s.f.convert(e.Object)
+			if one == nil {
+				continue
+			}
+			if one.tooLarge {
+				s.f.counts.unread(s.f.resource)
+			}
+			e.Object = one
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case s.out <- e:
+		}
+	}
+}
+
+// errEnded is the end of a watch.
+var errEnded = errors.New("the watch has ended")
+
+// silent records that a watch has been silent for too long.
+func (f *follower[T]) silent() {
+	f.failed(fmt.Errorf("no message for %v", silentAfter), broken)
+	f.become(Unreachable, fmt.Sprintf("no message for %v", silentAfter))
+}
+
+// check makes a source without messages unreachable.
+func (f *follower[T]) check(now time.Time) {
+	st := f.status()
+	if st.State == Synced && !st.Message.IsZero() && now.Sub(st.Message) > silentAfter {
+		f.become(Unreachable, cmp.Or(st.Problem, fmt.Sprintf("no message for %v", silentAfter)))
+	}
+}

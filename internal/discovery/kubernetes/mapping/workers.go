@@ -1,0 +1,294 @@
+package mapping
+
+import (
+	"fmt"
+	"math"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/select-service/select-service/internal/discovery/workerid"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// Answer is what an engine has said of itself. The zero value is that of an engine that has not
+// answered.
+type Answer struct {
+	// Problem says why the engine has given less than was asked, "" if it has given all.
+	Problem string
+
+	Model         string
+	Adapters      []string
+	BlockSize     uint32
+	TotalKVBlocks uint64
+	Ranks         uint32
+	// EventsPort and ReplayPort are those of the engine's first rank, 0 if it does not say.
+	EventsPort, ReplayPort uint16
+}
+
+// Worker is a worker that a pod is.
+type Worker struct {
+	Record catalog.Record
+	Port   uint16
+	// Reasons says why the worker is incomplete, apart from what its record lacks.
+	Reasons []string
+	// Ask: the engine can say something that is not given.
+	Ask bool
+}
+
+// Reasons why a pod has no workers. They are labels of metrics.
+const (
+	ExcludedRole      = "role"      // it encodes
+	ExcludedIP        = "bad_ip"    // nobody may connect to its address
+	ExcludedDuplicate = "duplicate" // an earlier entry has it
+	ExcludedTaken     = "id_taken"  // another owner, or an older pod, has its id
+	ExcludedLimit     = "limit"     // there are too many
+)
+
+// Mapped is what a pod means.
+type Mapped struct {
+	Workers []Worker
+	// Excluded is one of the constants if the pod has no workers, "" otherwise; Why is the text.
+	Excluded, Why string
+	// Cordoned: the pod's annotation asks for no new requests.
+	Cordoned bool
+	// Unknown are annotations with the prefix that have no meaning.
+	Unknown []string
+}
+
+// Map returns the workers of a pod, in the order of the ports, whatever its state is. answers
+// returns what the engine at a port has said.
+func Map(p *Pod, pool *Pool, e *Entry, s *Settings, answers func(port uint16) Answer) Mapped {
+	a := annotations{pod: p, prefix: s.AnnotationPrefix}
+	m := Mapped{Cordoned: a.flag("cordoned"), Unknown: a.unknown()}
+	if why := badIP(p.IP, s.AllowLoopback); why != "" {
+		m.Excluded, m.Why = ExcludedIP, fmt.Sprintf("the address %s %s", catalog.Clip(p.IP), why)
+		return m
+	}
+	role, serves := a.role(e)
+	if !serves {
+		m.Excluded, m.Why = ExcludedRole, "its role is encode"
+		return m
+	}
+	size := first(uint32(a.number("data-parallel-size", catalog.MaxRanks)), e.DataParallelSize)
+	g := given{
+		model: a.text("model"), adapters: a.list("adapters"), taints: a.list("taints"), role: role, size: size,
+		blockSize:  uint32(a.number("block-size", math.MaxUint32)),
+		blocks:     a.number("total-kv-blocks", math.MaxInt64),
+		batched:    a.number("max-num-batched-tokens", math.MaxInt64),
+		events:     uint16(a.number("kv-events-port", math.MaxUint16)),
+		replay:     uint16(a.number("kv-replay-port", math.MaxUint16)),
+		rankHeader: a.rankHeader(),
+	}
+	active := a.activePorts(pool.Ports)
+	for i, port := range pool.Ports {
+		if !active(port) {
+			continue
+		}
+		w := g.worker(p, pool, e, s, i, answers(port))
+		w.Reasons = slices.Concat(a.faults, w.Reasons)
+		m.Workers = append(m.Workers, w)
+	}
+	return m
+}
+
+// given is what a pod's annotations and labels say, for each of its workers.
+type given struct {
+	model            string
+	adapters, taints []string
+	role             *string
+	size             uint32 // ranks behind each port, 0: not given
+	blockSize        uint32
+	blocks, batched  uint64
+	events, replay   uint16
+	rankHeader       string
+}
+
+// worker returns the worker behind the i-th target port.
+func (g given) worker(p *Pod, pool *Pool, e *Entry, s *Settings, i int, said Answer) Worker {
+	port := pool.Ports[i]
+	g.size = first(g.size, min(said.Ranks, catalog.MaxRanks), 1)
+	name := p.Name
+	switch {
+	case name == "":
+		name = net.JoinHostPort(p.IP, strconv.Itoa(int(port)))
+	default:
+		if p.Namespace != s.Home {
+			name = p.Namespace + "/" + name
+		}
+		if i > 0 {
+			name += ":" + strconv.Itoa(int(port))
+		}
+	}
+	url := e.Scheme + "://" + net.JoinHostPort(p.IP, strconv.Itoa(int(port)))
+	w := Worker{Port: port, Record: catalog.Record{
+		ID:              workerid.Of(name),
+		Scope:           catalog.Scope{Model: first(g.model, e.Model, said.Model), Tenant: e.Tenant},
+		Endpoint:        &url,
+		BlockSize:       some(first(g.blockSize, e.BlockSize, said.BlockSize)),
+		TotalKVBlocks:   some(first(g.blocks, e.TotalKVBlocks, said.TotalKVBlocks)),
+		Role:            g.role,
+		StableRoutingID: some(p.Name),
+		Adapters:        g.adapters, Taints: g.taints,
+		MaxNumBatchedTokens: some(first(g.batched, e.MaxNumBatchedTokens)),
+		RankHeader:          some(first(g.rankHeader, e.RankHeader)),
+	}}
+	r := &w.Record
+	if g.adapters == nil {
+		r.Adapters = said.Adapters
+	}
+	g.setRanks(r, uint32(i))
+	for _, domain := range [...]struct{ name, label string }{{"zone", LabelZone}, {"region", LabelRegion}} {
+		if value := p.Labels[domain.label]; value != "" {
+			if r.TopologyDomains == nil {
+				r.TopologyDomains = make(map[string]string, 2)
+			}
+			r.TopologyDomains[domain.name] = value
+		}
+	}
+	if s.KVEvents {
+		g.setEvents(&w, p, e, said)
+	}
+	g.setAsked(&w, pool, e, said)
+	return w
+}
+
+// setRanks gives the worker of the i-th port its ranks. Frontends behind several ports know
+// nothing of one another, so they are not told the ranks of the pod.
+func (g *given) setRanks(r *catalog.Record, i uint32) {
+	if g.size != 1 {
+		r.Size = &g.size
+	}
+	if i == 0 {
+		return
+	}
+	r.StartRank = some(i * g.size)
+	if r.RankHeader == nil {
+		r.RankHeader = new(catalog.RankNone)
+		if g.size > 1 {
+			r.RankHeader = new(catalog.RankLocal)
+		}
+	}
+}
+
+// setEvents gives the worker the endpoints of its ranks' events and replays.
+func (g *given) setEvents(w *Worker, p *Pod, e *Entry, said Answer) {
+	r := &w.Record
+	stride := max(1, uint32(e.PortStride))
+	// endpoints returns the endpoint of each rank from the port of the pod's first rank, or from
+	// that of the worker's first rank.
+	endpoints := func(what string, ofPod, ofWorker uint16) map[uint32]string {
+		base, from := uint32(ofPod), uint32(0)
+		if base == 0 {
+			base, from = uint32(ofWorker), r.FirstRank()
+		}
+		if base == 0 {
+			return nil
+		}
+		all := make(map[uint32]string, g.size)
+		for dp := r.FirstRank(); dp < r.FirstRank()+g.size; dp++ {
+			port := uint64(base) + uint64(dp-from)*uint64(stride)
+			if port > math.MaxUint16 {
+				w.Reasons = append(w.Reasons, fmt.Sprintf("the port of the %s of rank %d would be %d", what, dp, port))
+				return nil
+			}
+			all[dp] = "tcp://" + net.JoinHostPort(p.IP, strconv.FormatUint(port, 10))
+		}
+		return all
+	}
+	events := first(g.events, p.Ports[PortEvents], e.KVEventsPort)
+	if events == 0 && said.EventsPort == 0 {
+		events = DefaultEventsPort
+	}
+	r.KVEventRank = catalog.RankOfStream
+	r.KVEventsEndpoint, r.KVEventsEndpoints = single(endpoints("events", events, said.EventsPort))
+	replay := first(g.replay, p.Ports[PortReplay], e.KVReplayPort)
+	r.ReplayEndpoint, r.ReplayEndpoints = single(endpoints("replays", replay, said.ReplayPort))
+}
+
+// single returns the only endpoint of a map, or the map.
+func single(all map[uint32]string) (*string, map[uint32]string) {
+	if len(all) != 1 {
+		return nil, all
+	}
+	for _, endpoint := range all {
+		return &endpoint, nil
+	}
+	return nil, nil
+}
+
+// setAsked says what the worker lacks that its engine could say, and why it does not.
+func (g *given) setAsked(w *Worker, pool *Pool, e *Entry, said Answer) {
+	r := &w.Record
+	noModel := r.Scope.Model == ""
+	if noModel {
+		r.Scope.Model = catalog.DefaultName
+	}
+	noBlockSize := r.BlockSize == nil
+	asks := e.Ask && !pool.H2C
+	known := first(g.model, e.Model) != "" && g.adapters != nil && first(g.blockSize, e.BlockSize) != 0 && first(g.blocks, e.TotalKVBlocks) != 0
+	w.Ask = asks && !known
+	switch {
+	case !noModel && !noBlockSize:
+	case asks && said.Problem != "":
+		w.Reasons = append(w.Reasons, said.Problem)
+	case asks:
+		w.Reasons = append(w.Reasons, "the engine has not answered yet")
+	case noModel && pool.H2C:
+		w.Reasons = append(w.Reasons, "no model is configured, and engines that speak h2c are not asked")
+	case noModel:
+		w.Reasons = append(w.Reasons, "no model is configured, and engines are not asked")
+	}
+}
+
+// first returns the first value that is given.
+func first[T comparable](values ...T) T {
+	var none T
+	for _, v := range values {
+		if v != none {
+			return v
+		}
+	}
+	return none
+}
+
+// some returns a value that is given, else nil.
+func some[T comparable](v T) *T {
+	var none T
+	if v == none {
+		return nil
+	}
+	return &v
+}
+
+// trimmedList splits a list with commas.
+func trimmedList(text string) []string {
+	items := []string{}
+	for item := range strings.SplitSeq(text, ",") {
+		if item = strings.TrimSpace(item); item != "" {
+			items = append(items, item)
+		}
+	}
+	return items
+}
+
+// Or returns the answer, with what it lacks from an earlier one.
+func (a Answer) Or(before Answer) Answer {
+	a.Model = first(a.Model, before.Model)
+	if a.Adapters == nil {
+		a.Adapters = before.Adapters
+	}
+	a.BlockSize = first(a.BlockSize, before.BlockSize)
+	a.TotalKVBlocks = first(a.TotalKVBlocks, before.TotalKVBlocks)
+	a.Ranks = first(a.Ranks, before.Ranks)
+	a.EventsPort = first(a.EventsPort, before.EventsPort)
+	a.ReplayPort = first(a.ReplayPort, before.ReplayPort)
+	return a
+}
+
+// Equal reports whether two answers say the same.
+func (a Answer) Equal(b Answer) bool {
+	return a.Problem == b.Problem && a.Model == b.Model && slices.Equal(a.Adapters, b.Adapters) && a.BlockSize == b.BlockSize &&
+		a.TotalKVBlocks == b.TotalKVBlocks && a.Ranks == b.Ranks && a.EventsPort == b.EventsPort && a.ReplayPort == b.ReplayPort
+}

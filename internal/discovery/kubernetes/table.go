@@ -1,0 +1,214 @@
+package kubernetes
+
+import (
+	"cmp"
+	"maps"
+	"strconv"
+	"time"
+
+	"github.com/select-service/select-service/internal/discovery/kubernetes/mapping"
+)
+
+// table has the pods of a source with what happened to them. It is what the API server says,
+// and what it no longer says but is kept for a while. It is not safe for concurrent use.
+type table struct {
+	grace time.Duration
+	pods  map[string]*tracked // by mapping.Pod.Key
+	// gone has the versions of pods that were deleted, until the next replace: an event of an
+	// older version came late.
+	gone map[string]string
+}
+
+// tracked is a pod of a table.
+type tracked struct {
+	pod *mapping.Pod
+	// target, if it is not 0, is the target port of the pod alone (of a slice); noTarget: its
+	// slice has none.
+	target   uint16
+	noTarget bool
+	pool     mapping.Pool // the target ports at the last plan while it was the source's
+
+	everReady bool
+	readyTurn uint64    // how often it has become ready
+	notReady  time.Time // since when it is not ready; zero: it is
+	left      time.Time // since when the source no longer has it; zero: it has
+	warned    bool      // of annotations
+}
+
+const (
+	// maxTracked bounds the pods of a table, also those without workers.
+	maxTracked = 65_536
+	// deadAfter is how long after its deletionTimestamp a pod counts as gone even if the API
+	// server has it still: its node has died.
+	deadAfter = time.Minute
+)
+
+func newTable(grace time.Duration) *table {
+	return &table{grace: grace, pods: make(map[string]*tracked), gone: make(map[string]string)}
+}
+
+// set takes a pod's state, and reports whether it says anything new.
+func (t *table) set(p *mapping.Pod, now time.Time) (changed bool) {
+	key := p.Key()
+	old := t.pods[key]
+	if version, was := t.gone[key]; was && compareVersions(p.Version, version) <= 0 {
+		return false
+	}
+	if old != nil && old.pod.UID == p.UID && compareVersions(p.Version, old.pod.Version) < 0 {
+		return false
+	}
+	if old == nil && len(t.pods) >= maxTracked {
+		return false
+	}
+	next := &tracked{pod: p}
+	if old != nil && old.pod.UID == p.UID {
+		*next = *old
+		next.pod, next.left = p, zero
+		if old.pod.Same(p) {
+			t.pods[key] = next
+			return !old.left.IsZero()
+		}
+	}
+	switch {
+	case p.Ready && !(next.everReady && next.notReady.IsZero()):
+		next.everReady, next.notReady = true, zero
+		next.readyTurn++
+	case p.Ready && old != nil && old.pod.Restarts != p.Restarts:
+		next.readyTurn++ // a new engine behind the same pod
+	case !p.Ready && next.notReady.IsZero():
+		next.notReady = now
+	}
+	t.pods[key] = next
+	return true
+}
+
+// remove takes the end of a pod: if it was not being deleted, the source only has it no more.
+func (t *table) remove(p *mapping.Pod, now time.Time) {
+	key := p.Key()
+	old := t.pods[key]
+	if old == nil || old.pod.UID != p.UID {
+		return
+	}
+	if len(t.gone) < maxTracked {
+		t.gone[key] = p.Version
+	}
+	if p.Deleted.IsZero() && !p.Terminating && !p.Ended {
+		t.leave(key, now)
+		return
+	}
+	delete(t.pods, key)
+}
+
+// leave notes that the source no longer has a pod.
+func (t *table) leave(key string, now time.Time) {
+	old := t.pods[key]
+	switch {
+	case !old.left.IsZero():
+	case !old.everReady, t.grace == 0:
+		delete(t.pods, key)
+	default:
+		next := *old
+		next.left = now
+		t.pods[key] = &next
+	}
+}
+
+// leaveAll notes that the source has no pods any more.
+func (t *table) leaveAll(now time.Time) {
+	clear(t.gone)
+	for key := range t.pods {
+		t.leave(key, now)
+	}
+}
+
+// replace takes all pods. Those that are not among them, nor in keep, are gone, or have left if
+// another set of pods is listed than before. It ends the time of those that have left already.
+func (t *table) replace(all []*mapping.Pod, keep map[string]bool, another bool, now time.Time) {
+	clear(t.gone)
+	present := make(map[string]bool, len(all))
+	for _, p := range all {
+		present[p.Key()] = true
+		if old := t.pods[p.Key()]; old != nil && old.pod.UID == p.UID && compareVersions(p.Version, old.pod.Version) < 0 {
+			old.pod.Version = "" // the list is the truth
+		}
+		t.set(p, now)
+	}
+	for key, old := range t.pods {
+		switch {
+		case present[key] || keep[key]:
+		case another || !old.left.IsZero():
+			t.leave(key, now)
+		default:
+			delete(t.pods, key)
+		}
+	}
+}
+
+// compareVersions compares resource versions, which are decimal numbers of any length. Those
+// that are none are equal to all.
+func compareVersions(a, b string) int {
+	if _, err := strconv.ParseUint(a, 10, 64); err != nil {
+		return 0
+	}
+	if _, err := strconv.ParseUint(b, 10, 64); err != nil {
+		return 0
+	}
+	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
+}
+
+// phase is what a pod is to the catalog.
+type phase uint8
+
+const (
+	absent   phase = iota // it has no worker
+	waiting               // not yet
+	draining              // it keeps what it has
+	serving
+)
+
+// judge returns what a pod is to the catalog at a moment, why it drains, and when that may change
+// without an event; zero: never. where names its source.
+func (t *table) judge(tr *tracked, cordoned bool, where string, now time.Time) (ph phase, why string, until time.Time) {
+	p := tr.pod
+	of := "pod " + p.Full()
+	if p.Name == "" {
+		of = "endpoint " + p.IP
+	}
+	ends := func(at time.Time, why string) (phase, string, time.Time) {
+		if !now.Before(at) {
+			return absent, "", zero
+		}
+		return draining, of + why, at
+	}
+	switch {
+	case p.Ended:
+		return absent, "", zero
+	case !tr.left.IsZero():
+		return ends(tr.left.Add(t.grace), " left "+where)
+	case !tr.everReady || p.IP == "":
+		if !p.Deleted.IsZero() || p.Terminating {
+			return absent, "", zero
+		}
+		return waiting, "", zero
+	case !p.Deleted.IsZero():
+		return ends(p.Deleted.Add(deadAfter), " is terminating")
+	case p.Terminating:
+		return draining, of + " is terminating", zero
+	case !p.Ready:
+		ph, why, until = ends(tr.notReady.Add(t.grace), " is not ready")
+		if ph == absent {
+			ph = waiting
+		}
+		return ph, why, until
+	case cordoned:
+		return draining, of + " is cordoned", zero
+	}
+	return serving, "", zero
+}
+
+// forget drops pods whose time is over.
+func (t *table) forget(now time.Time) {
+	maps.DeleteFunc(t.pods, func(_ string, tr *tracked) bool {
+		return !tr.left.IsZero() && !now.Before(tr.left.Add(t.grace))
+	})
+}
