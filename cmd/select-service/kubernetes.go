@@ -67,12 +67,21 @@ func readCluster(conf config.Config, getenv func(string) string) (*cluster, erro
 	} else if c.peers != "" {
 		add(errNoPodIP)
 	}
-	c.client, err = kubernetes.Dial(k.Kubeconfig)
-	add(err)
 	if len(faults) > 0 {
 		return nil, &config.InvalidError{Faults: faults}
 	}
 	return c, nil
+}
+
+// connect reads how the API server is reached; it asks nothing yet.
+func (c *cluster) connect(kubeconfig string) (err error) {
+	if c == nil {
+		return nil
+	}
+	if c.client, err = kubernetes.Dial(kubeconfig); err != nil {
+		return &config.InvalidError{Faults: []error{err}}
+	}
+	return nil
 }
 
 // allowLoopback is for tests: pods may have addresses of the loopback.

@@ -72,7 +72,11 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		if _, err := readFiles(conf); err != nil {
 			return err
 		}
-		if _, err := readCluster(conf, getenv); err != nil {
+		in, err := readCluster(conf, getenv)
+		if err == nil && conf.Kubernetes.Kubeconfig != "" { // a configuration is also checked outside of its cluster
+			err = in.connect(conf.Kubernetes.Kubeconfig)
+		}
+		if err != nil {
 			return err
 		}
 		m := newMemory(conf.Limits, getenv, zerolog.Nop())
@@ -84,6 +88,9 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		return err
 	}
 	if read.cluster, err = readCluster(conf, getenv); err != nil {
+		return err
+	}
+	if err := read.cluster.connect(conf.Kubernetes.Kubeconfig); err != nil {
 		return err
 	}
 	return serve(ctx, conf, read, getenv, stderr)

@@ -43,7 +43,7 @@ type usageError struct{ error }
 
 func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
 	a := &app{in: in, out: out, err: errs}
-	root := a.root()
+	root := a.root() //nolint:contextcheck // commands have the context of ExecuteContext
 	root.SetArgs(args)
 	root.SetIn(in)
 	root.SetOut(out)

@@ -1,3 +1,3 @@
-// Package arch has the tests of the project's structure: which package may import which, what the
-// core must not touch, and how large a file may grow. docs/ARCHITECTURE.md explains the structure.
+// Package arch has the tests of the project's structure: which package may import which, and
+// what the core must not touch. docs/ARCHITECTURE.md explains the structure.
 package arch

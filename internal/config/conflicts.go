@@ -226,7 +226,9 @@ func (c Config) portConflicts() (found []conflict) {
 			key, flag string
 			port      uint16
 		}{
-			{keyGatewayPort, "--gateway-port", c.Gateway.Port}, {keyPort, "--port", s.Port}, {keySlotsPort, "--slots-port", s.SlotsPort},
+			{keyGatewayPort, "--gateway-port", c.Gateway.Port},
+			{keyPort, "--port", s.Port},
+			{keySlotsPort, "--slots-port", s.SlotsPort},
 			{keyConductorPort, "--conductor-port", s.ConductorPort},
 		} {
 			if h == other.port {

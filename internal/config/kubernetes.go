@@ -194,7 +194,9 @@ func (k Kubernetes) conflicts() (found []conflict) {
 		n   int
 		key string
 	}{
-		{len(k.Named.Selectors), "selector"}, {len(k.Named.Services), "service"}, {len(k.Named.PrefillPools), "prefill_inference_pool"},
+		{len(k.Named.Selectors), "selector"},
+		{len(k.Named.Services), "service"},
+		{len(k.Named.PrefillPools), "prefill_inference_pool"},
 		{len(k.Named.InferencePools), "inference_pool"},
 	} {
 		if named.n > 0 {

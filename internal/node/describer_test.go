@@ -173,10 +173,14 @@ func TestDescribeWorker(t *testing.T) {
 		"no sockets":      {told: noSockets, record: described(1), refusal: refused + "it has none"},
 		"too busy":        {told: &busy, record: described(1), want: "incomplete it has none"},
 		"its own sockets": {told: noSockets, record: described(1, func(r *catalog.Record) { r.KVEventsEndpoint = new("tcp://e:1") }), want: "schedulable "},
-		"nobody to ask": {told: says(4), record: described(1, func(r *catalog.Record) { r.Endpoint = nil }),
-			refusal: "describe needs an endpoint: the engine's http:// or https:// URL"},
-		"a forbidden socket": {told: says(4), record: described(1, func(r *catalog.Record) { r.KVEventsEndpoint = new("inproc://x") }),
-			want: "incomplete reconciliation failed: invalid kv_events endpoint for worker 1 dp_rank 0: invalid ZMQ endpoint `inproc://x`: unsupported scheme `inproc`"},
+		"nobody to ask": {
+			told: says(4), record: described(1, func(r *catalog.Record) { r.Endpoint = nil }),
+			refusal: "describe needs an endpoint: the engine's http:// or https:// URL",
+		},
+		"a forbidden socket": {
+			told: says(4), record: described(1, func(r *catalog.Record) { r.KVEventsEndpoint = new("inproc://x") }),
+			want: "incomplete reconciliation failed: invalid kv_events endpoint for worker 1 dp_rank 0: invalid ZMQ endpoint `inproc://x`: unsupported scheme `inproc`",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

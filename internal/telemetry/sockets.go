@@ -1,10 +1,10 @@
 package telemetry
 
 import (
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/select-service/select-service/internal/telemetry/metrics"
 )
-
-import "github.com/prometheus/client_golang/prometheus"
 
 var (
 	socketFamilies metrics.Families

@@ -87,8 +87,10 @@ func TestFilledIn(t *testing.T) {
 		"adapters of its own":     {asked(func(r *catalog.Record) { r.Adapters = []string{"x"} }), told(1), strings.Replace(single, "sql", "x", 1)},
 		"no adapters":             {asked(func(r *catalog.Record) { r.Adapters = []string{} }), told(1), strings.TrimSuffix(single, " adapters [sql]")},
 		"sockets of its own":      {asked(func(r *catalog.Record) { r.KVEventsEndpoint = new("tcp://other:1") }), told(1), strings.Replace(single, "gpu-1:5557", "other:1", 1)},
-		"the first of several ranks": {asked(func(r *catalog.Record) { r.KVEventsEndpoint = new("tcp://other:1") }), told(2),
-			"schedulable m1 blocks of 4 ranks 0+2 events tcp://other:1 events map[0:tcp://other:1 1:tcp://other:2]" + double[strings.Index(double, " replays"):]},
+		"the first of several ranks": {
+			asked(func(r *catalog.Record) { r.KVEventsEndpoint = new("tcp://other:1") }), told(2),
+			"schedulable m1 blocks of 4 ranks 0+2 events tcp://other:1 events map[0:tcp://other:1 1:tcp://other:2]" + double[strings.Index(double, " replays"):],
+		},
 		"load reports": {asked(), told(1, func(d *catalog.Description) {
 			d.LoadEndpoints, d.From["load_endpoints"] = map[uint32]string{0: "tcp://gpu-1:7557"}, "/info"
 		}), single + " load tcp://gpu-1:7557"},
@@ -99,10 +101,14 @@ func TestFilledIn(t *testing.T) {
 		"the last of several engines": {asked(), told(0, func(d *catalog.Description) {
 			d.StartRank, d.Size, d.KVEventsEndpoints[3] = 3, 1, "tcp://gpu-1:5560"
 		}), "schedulable m1 blocks of 4 ranks 3+1 events tcp://gpu-1:5560 adapters [sql]"},
-		"no sockets": {asked(), told(0, func(d *catalog.Description) { d.Unknown["kv_events_endpoints"] = "says nothing" }),
-			"incomplete m1 blocks of 4 ranks 0+1 adapters [sql]; says nothing; kv_events endpoint is required for dp_rank 0"},
-		"no model": {asked(), told(1, func(d *catalog.Description) { d.Model = "" }),
-			strings.Replace(strings.Replace(single, "schedulable", "incomplete", 1), "m1", "default", 1) + "; the engine does not tell its model"},
+		"no sockets": {
+			asked(), told(0, func(d *catalog.Description) { d.Unknown["kv_events_endpoints"] = "says nothing" }),
+			"incomplete m1 blocks of 4 ranks 0+1 adapters [sql]; says nothing; kv_events endpoint is required for dp_rank 0",
+		},
+		"no model": {
+			asked(), told(1, func(d *catalog.Description) { d.Model = "" }),
+			strings.Replace(strings.Replace(single, "schedulable", "incomplete", 1), "m1", "default", 1) + "; the engine does not tell its model",
+		},
 		"ranks elsewhere": {asked(), told(2, func(d *catalog.Description) {
 			delete(d.KVEventsEndpoints, 1)
 			d.Unknown["kv_events_endpoints"] = "1 is elsewhere"

@@ -62,8 +62,8 @@ func TestPrefixOfABooking(t *testing.T) {
 		{"repeats", 0, append(chainOf(1, 50, 60), 1, 2), "a", 60},
 	} {
 		bookOn(t, l, testScope, tt.id, tt.slot, tt.hashes)
-		p := seen.Event.Prefix
-		if p.ID != tt.like || p.Blocks != tt.blocks || !slices.Equal(seen.Event.Hashes, tt.hashes) {
+		p := seen.Prefix
+		if p.ID != tt.like || p.Blocks != tt.blocks || !slices.Equal(seen.Hashes, tt.hashes) {
 			t.Errorf("%s: prefix %+v, want %d blocks of %q", tt.id, p, tt.blocks, tt.like)
 		}
 		h, _ := l.Find(tt.id)

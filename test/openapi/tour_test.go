@@ -75,6 +75,9 @@ func selectionTour(dialect, endpoint string) []step {
 		{"POST", "/select_and_reserve", "{" + booking("r1") + `,"if_exists":"return"}`, 200},
 		{"POST", "/select_and_reserve", "{" + booking("r2") + `,"lease_seconds":0}`, 400},
 		{"POST", "/reservations", "{" + explicit("r3") + `,"lease_seconds":60}`, 201},
+		{"PUT", "/workers/" + big + "/load", `{"ranks":{"0":{"running":1,"kv_tokens_used":16}}}`, 200},
+		{"PUT", "/workers/" + big + "/load", `{"ranks":{"9":{}}}`, 404},
+		{"PUT", "/workers/" + big + "/load", `{"ranks":{"0":{"running":-1}}}`, 422},
 		{"POST", "/workers/" + big + "/drain", "", 200}, // it stays: something is booked there
 		{"POST", "/workers/" + big + "/drain", `{"deadline_seconds":600.5}`, 200},
 		{"DELETE", "/workers/" + big + "/drain", "", 200},

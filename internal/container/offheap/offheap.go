@@ -39,7 +39,7 @@ func Make[T any](m *Memory, n int) []T {
 	}
 	m.outside.Add(int64(size))
 	b := mapBytes(size)
-	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), n)
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), n) //nolint:gosec // b has n of them
 }
 
 // Free frees a piece from Make; s must not be used afterwards.
@@ -51,6 +51,6 @@ func Free[T any](m *Memory, s []T) {
 	m.bytes.Add(-int64(size))
 	if maps && size >= mapAbove {
 		m.outside.Add(-int64(size))
-		unmapBytes(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), size))
+		unmapBytes(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), size)) //nolint:gosec // as Make mapped it
 	}
 }

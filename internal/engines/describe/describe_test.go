@@ -181,13 +181,17 @@ func TestDescribe(t *testing.T) {
 		"vLLM":               {vllm, "", unnamed, ""},
 		"vLLM, by name":      {vllm, "vllm", named, ""},
 		"vLLM of developers": {vllm.with(answers{"/server_info": `{"vllm_config":"x"}`}), "", unnamed, ""},
-		"vLLM with ranks": {vllm.with(answers{"/metrics": strings.Replace(metrics, "} 1.0", "} 1.0\n"+`vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="1000"} 1.0`, 1)}), "vllm",
-			change(named, func(d *catalog.Description) { d.Size, d.TotalKVBlocks, d.KVEventsEndpoints = 2, 500, events }), ""},
-		"vLLM, rank 3 of others": {vllm.with(answers{"/metrics": strings.Replace(metrics, `engine="0"`, `engine="3"`, 1)}), "vllm",
+		"vLLM with ranks": {
+			vllm.with(answers{"/metrics": strings.Replace(metrics, "} 1.0", "} 1.0\n"+`vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="1000"} 1.0`, 1)}), "vllm",
+			change(named, func(d *catalog.Description) { d.Size, d.TotalKVBlocks, d.KVEventsEndpoints = 2, 500, events }), "",
+		},
+		"vLLM, rank 3 of others": {
+			vllm.with(answers{"/metrics": strings.Replace(metrics, `engine="0"`, `engine="3"`, 1)}), "vllm",
 			change(named, func(d *catalog.Description) {
 				d.StartRank, d.KVEventsEndpoints = 3, map[uint32]string{3: "tcp://127.0.0.1:5560"}
 				d.From["data_parallel_start_rank"] = "/metrics"
-			}), ""},
+			}), "",
+		},
 		"vLLM tells its sockets": {
 			vllm.with(answers{"/kv_event_sources": `{"0":{"endpoint":"tcp://*:6000","replay_endpoint":"tcp://*:6001","publisher":"zmq"}}`}), "",
 			change(named, func(d *catalog.Description) {
@@ -249,11 +253,13 @@ func TestMetrics(t *testing.T) {
 		"vLLM":                        {other + metrics + other, describe.Cache{BlockSize: 16, Blocks: 1000, Ranks: 1}, ""},
 		"vLLM before labels of ranks": {`vllm:cache_config_info{block_size="32",num_gpu_blocks="None"} 1`, describe.Cache{BlockSize: 32, Ranks: 1}, ""},
 		"vLLM disagrees": {
-			"vllm:cache_config_info{block_size=\"16\",engine=\"0\"} 1\nvllm:cache_config_info{block_size=\"32\",engine=\"1\"} 1\n", describe.Cache{},
+			"vllm:cache_config_info{block_size=\"16\",engine=\"0\"} 1\nvllm:cache_config_info{block_size=\"32\",engine=\"1\"} 1\n",
+			describe.Cache{},
 			`series of vllm:cache_config_info disagree: "16" and "32"`,
 		},
 		"vLLM with a gap": {
-			"vllm:cache_config_info{block_size=\"16\",engine=\"0\"} 1\nvllm:cache_config_info{block_size=\"16\",engine=\"2\"} 1\n", describe.Cache{},
+			"vllm:cache_config_info{block_size=\"16\",engine=\"0\"} 1\nvllm:cache_config_info{block_size=\"16\",engine=\"2\"} 1\n",
+			describe.Cache{},
 			"the engine labels of vllm:cache_config_info are not up to 4096 ranks in a row: 0 to 2",
 		},
 		"vLLM, no number":    {`vllm:cache_config_info{block_size="None",engine="0"} 1`, describe.Cache{}, `the block size "None" of vllm:cache_config_info is not a number from 1 to 4294967295`},

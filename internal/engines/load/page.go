@@ -135,8 +135,8 @@ func usedLines(body *bufio.Reader, most int) (lines []byte, err error) {
 			}
 			lines = append(lines, line...)
 		}
-		if err != nil {
-			return append(lines, '\n'), nil
+		if err != nil { // the end of the page
+			return append(lines, '\n'), nil //nolint:nilerr // io.EOF
 		}
 	}
 }

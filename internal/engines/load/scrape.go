@@ -266,7 +266,7 @@ func (s *Scraper) scrape(ctx context.Context, p *page) ScrapeResult {
 	defer context.AfterFunc(ctx, p.of.cancel)() // the target ends with Run
 	ctx, cancel := context.WithTimeout(p.of.ctx, s.patience)
 	defer cancel()
-	reports, err := s.read(ctx, &p.LoadPage)
+	reports, err := s.read(ctx, &p.LoadPage) //nolint:contextcheck // the target has a context of its own
 	if err != nil {
 		return resultOf(err)
 	}

@@ -4,6 +4,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/select-service/select-service/internal/engines/load"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -214,12 +216,12 @@ func (t *Table) firstToken(v *reservations.View, e catalog.Entry, r *rank) time.
 func (t *Table) become(sc catalog.Scope, e catalog.Entry, r *rank, state State, now time.Time) {
 	was := r.state()
 	t.exclusionsChanged = true
-	text, event := "engine gives signs of life again", t.config.Log.Info()
+	text, level := "engine gives signs of life again", zerolog.InfoLevel
 	if state == Alive {
 		r.life.excluded = nil
 	} else {
 		t.becameExcluded[state]++
-		text, event = "engine gives no sign of life: it gets no new requests", t.config.Log.Warn()
+		text, level = "engine gives no sign of life: it gets no new requests", zerolog.WarnLevel
 		x := &Exclusion{State: state}
 		x.trial.Store(now.Add(trialEvery).UnixNano())
 		if was != Alive {
@@ -227,7 +229,7 @@ func (t *Table) become(sc catalog.Scope, e catalog.Entry, r *rank, state State, 
 		}
 		r.life.excluded = x
 	}
-	event.Str("model", catalog.Clip(sc.Model)).Str("tenant", catalog.Clip(sc.Tenant)).
+	t.config.Log.WithLevel(level).Str("model", catalog.Clip(sc.Model)).Str("tenant", catalog.Clip(sc.Tenant)).
 		Uint64("worker_id", e.Rank.Worker).Uint32("dp_rank", e.Rank.DP).Stringer("state", state).Msg(text)
 }
 

@@ -51,7 +51,7 @@ func TestLoadBody(t *testing.T) {
 		`{"ranks":{"0":{"running":"1"}}}`:                           {422, "expected an unsigned 64-bit integer"},
 		`{"ranks":{"0":{"running":1e30}}}`:                          {422, "running: "},
 		`{"ranks":{"0":{"running":281474976710657}}}`:               {422, "is 281474976710657, the maximum is 281474976710656"},
-		`{"ranks":{"0":{"runing":1}}}`:                              {400, "unknown field, expected `running`, `waiting`, `kv_tokens_used`, `kv_tokens_total`, `waiting_uncached_tokens` or `max_running`"},
+		`{"ranks":{"0":{"runs":1}}}`:                                {400, "unknown field, expected `running`, `waiting`, `kv_tokens_used`, `kv_tokens_total`, `waiting_uncached_tokens` or `max_running`"},
 		`{"ranks":{},"interval":1}`:                                 {400, "unknown field, expected `ranks`"},
 		`{"ranks":{"0":{"running":1,"running":2}}}`:                 {422, "duplicate field `running`"},
 		`{"ranks":{"x":{}}}`:                                        {400, "member name is not a number"},

@@ -30,7 +30,9 @@ func Example() {
 	fmt.Println(len(streams.Streams()), "stream:", err)
 
 	stop()
-	<-sockets
+	if err := <-sockets; err != nil {
+		fmt.Println(err)
+	}
 	// Output:
 	// 1 stream: <nil>
 }

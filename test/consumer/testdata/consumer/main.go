@@ -63,6 +63,9 @@ func (a *applier) Replayed() {}
 type silent struct{}
 
 func (silent) Publish(string, []byte) error { return nil }
+func (silent) PublishEither(string, []byte, string, func() []byte) error {
+	return nil
+}
 func (silent) Follow(string, func(string, []byte), func(bool)) (func(), error) {
 	return func() {}, nil
 }
