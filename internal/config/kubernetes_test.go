@@ -7,7 +7,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/discovery/kubernetes/mapping"
 )
 
@@ -116,5 +115,4 @@ func TestPeerService(t *testing.T) {
 	if conf.Replicas.KubePeerService != "peers" || conf.Replicas.Publish() != "tcp://*:9092" {
 		t.Errorf("%+v", conf.Replicas)
 	}
-	var _ config.Config = conf
 }

@@ -74,7 +74,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		seen[pool] = true
 		for state, n := range map[string]int{
-			"schedulable": s.Schedulable, "draining": s.Draining, "incomplete": s.Incomplete, "waiting": s.Waiting, "excluded": s.Pods.Excluded,
+			"schedulable": s.Schedulable, "draining": s.Draining, "incomplete": s.Incomplete, "waiting": s.Waiting, "excluded": s.Excluded,
 		} {
 			metrics.Send(ch, podsByState, n, pool, state)
 		}

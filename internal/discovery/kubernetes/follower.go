@@ -420,7 +420,7 @@ type stream[T any] struct {
 }
 
 func (f *follower[T]) newStream(ctx context.Context, from watch.Interface, begun time.Time) *stream[T] {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(ctx) //nolint:gosec // Stop calls it
 	s := &stream[T]{f: f, from: from, out: make(chan watch.Event), ended: cancel}
 	go s.pass(ctx, begun)
 	return s

@@ -47,18 +47,18 @@ func newTable(grace time.Duration) *table {
 	return &table{grace: grace, pods: make(map[string]*tracked), gone: make(map[string]string)}
 }
 
-// set takes a pod's state, and reports whether it says anything new.
-func (t *table) set(p *mapping.Pod, now time.Time) (changed bool) {
+// set takes a pod's state, unless it is older than what is known.
+func (t *table) set(p *mapping.Pod, now time.Time) {
 	key := p.Key()
 	old := t.pods[key]
 	if version, was := t.gone[key]; was && compareVersions(p.Version, version) <= 0 {
-		return false
+		return
 	}
 	if old != nil && old.pod.UID == p.UID && compareVersions(p.Version, old.pod.Version) < 0 {
-		return false
+		return
 	}
 	if old == nil && len(t.pods) >= maxTracked {
-		return false
+		return
 	}
 	next := &tracked{pod: p}
 	if old != nil && old.pod.UID == p.UID {
@@ -66,11 +66,11 @@ func (t *table) set(p *mapping.Pod, now time.Time) (changed bool) {
 		next.pod, next.left = p, zero
 		if old.pod.Same(p) {
 			t.pods[key] = next
-			return !old.left.IsZero()
+			return
 		}
 	}
 	switch {
-	case p.Ready && !(next.everReady && next.notReady.IsZero()):
+	case p.Ready && (!next.everReady || !next.notReady.IsZero()):
 		next.everReady, next.notReady = true, zero
 		next.readyTurn++
 	case p.Ready && old != nil && old.pod.Restarts != p.Restarts:
@@ -79,7 +79,6 @@ func (t *table) set(p *mapping.Pod, now time.Time) (changed bool) {
 		next.notReady = now
 	}
 	t.pods[key] = next
-	return true
 }
 
 // remove takes the end of a pod: if it was not being deleted, the source only has it no more.

@@ -145,7 +145,7 @@ func (a *annotations) roleOf(what, text string) (role *string, serves bool) {
 
 // activePorts returns which target ports the pod has. Of a list that is wrong it has all, as
 // incomplete workers.
-func (a *annotations) activePorts(ports []uint16) func(uint16) bool {
+func (a *annotations) activePorts() func(uint16) bool {
 	every := func(uint16) bool { return true }
 	for _, key := range activePorts {
 		text, given := a.value(key)

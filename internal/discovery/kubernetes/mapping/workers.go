@@ -81,7 +81,7 @@ func Map(p *Pod, pool *Pool, e *Entry, s *Settings, answers func(port uint16) An
 		replay:     uint16(a.number("kv-replay-port", math.MaxUint16)),
 		rankHeader: a.rankHeader(),
 	}
-	active := a.activePorts(pool.Ports)
+	active := a.activePorts()
 	for i, port := range pool.Ports {
 		if !active(port) {
 			continue
@@ -110,10 +110,9 @@ func (g given) worker(p *Pod, pool *Pool, e *Entry, s *Settings, i int, said Ans
 	port := pool.Ports[i]
 	g.size = first(g.size, min(said.Ranks, catalog.MaxRanks), 1)
 	name := p.Name
-	switch {
-	case name == "":
+	if name == "" {
 		name = net.JoinHostPort(p.IP, strconv.Itoa(int(port)))
-	default:
+	} else {
 		if p.Namespace != s.Home {
 			name = p.Namespace + "/" + name
 		}
