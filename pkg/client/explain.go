@@ -113,6 +113,13 @@ func (c *Client) Decisions(ctx context.Context, scope Scope) ([]Decision, error)
 	return list, err
 }
 
+// Kubernetes returns what discovery in Kubernetes knows, as JSON; see the OpenAPI document.
+func (c *Client) Kubernetes(ctx context.Context) (json.RawMessage, error) {
+	var answer json.RawMessage
+	err := c.do(ctx, call{method: http.MethodGet, path: "/kubernetes", repeatable: true}, &answer)
+	return answer, err
+}
+
 // Policies returns which policy decides in each scope, and what it has learned, as JSON;
 // see the OpenAPI document.
 func (c *Client) Policies(ctx context.Context, scope Scope) (json.RawMessage, error) {

@@ -60,9 +60,10 @@ var routes = map[string]func(ctx context.Context, c *client.Client) error{
 	"overlapScores": func(ctx context.Context, c *client.Client) error {
 		return only(c.OverlapScores(ctx, client.ProjectRequest{}))
 	},
-	"explain":   func(ctx context.Context, c *client.Client) error { return only(c.Explain(ctx, client.SelectRequest{})) },
-	"decisions": func(ctx context.Context, c *client.Client) error { return only(c.Decisions(ctx, client.Scope{})) },
-	"policies":  func(ctx context.Context, c *client.Client) error { return only(c.Policies(ctx, client.Scope{})) },
+	"explain":    func(ctx context.Context, c *client.Client) error { return only(c.Explain(ctx, client.SelectRequest{})) },
+	"decisions":  func(ctx context.Context, c *client.Client) error { return only(c.Decisions(ctx, client.Scope{})) },
+	"kubernetes": func(ctx context.Context, c *client.Client) error { return only(c.Kubernetes(ctx)) },
+	"policies":   func(ctx context.Context, c *client.Client) error { return only(c.Policies(ctx, client.Scope{})) },
 	"diagnose": func(ctx context.Context, c *client.Client) error {
 		return only(c.Diagnose(ctx, client.DiagnoseRequest{}))
 	},

@@ -217,6 +217,7 @@ def test_explanations(make: MakeClient, fleet: Server, dialect: str) -> None:
     assert kept["outcome"]["state"] == "freed"
     assert kept["outcome"]["ttft_seconds"] > 0
     assert [scope["policy"] for scope in client.policies()] == ["default"]
+    assert client.kubernetes() == {"enabled": False}
 
 
 def test_thresholds(make: MakeClient, fleet: Server) -> None:

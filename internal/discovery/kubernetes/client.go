@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 )
 
 const (
@@ -48,10 +49,14 @@ type Client struct {
 	pools  rest.Interface // InferencePools
 }
 
+// silence ends client-go's own log: what it would say is in the states of sources.
+var silence = sync.OnceFunc(func() { klog.SetLogger(klog.Logger{}) })
+
 // Dial returns a client of the API server that a kubeconfig file names; "" is the one of the
 // cluster that the process runs in. It does not connect. The credentials may be a token, a file
 // with one, which is read again when it changes, or a client certificate.
 func Dial(kubeconfig string) (*Client, error) {
+	silence() // before client-go is first used
 	config, err := restConfig(kubeconfig)
 	if err != nil {
 		return nil, err

@@ -10,7 +10,6 @@ import (
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
-	"k8s.io/klog/v2"
 
 	"github.com/select-service/select-service/internal/discovery"
 	"github.com/select-service/select-service/internal/discovery/kubernetes/mapping"
@@ -76,12 +75,8 @@ type logged struct {
 	at   time.Time
 }
 
-// silence ends client-go's own log: what it would say is in the states of sources.
-var silence = sync.OnceFunc(func() { klog.SetLogger(klog.Logger{}) })
-
 // New returns discovery over an API server. Nothing runs until Run.
 func New(config Config, client *Client) *Discovery {
-	silence()
 	d := &Discovery{
 		config: config, client: client, counts: newCounters(), log: config.Log,
 		applied: metrics.NewHistogram(applyBounds), wake: make(chan struct{}, 1), logged: make(map[string]logged),

@@ -434,8 +434,10 @@ func TestAwaitedStreams(t *testing.T) {
 		c := s.dialRaw(t, "10.0.0.1")
 		for _, id := range []uint32{1, 3, 5} {
 			c.send(headersFrame, endHeaders, id, postWait)
+			synctest.Wait()
 		}
 		c.send(dataFrame, endStream, 3, "a body")
+		synctest.Wait()
 		c.send(headersFrame, endStream|endHeaders, 7, getRoot)
 		if ok, refused, reset := c.answers(); ok != 0 || refused != 1 || reset != 0 {
 			t.Errorf("at once: %d %d %d", ok, refused, reset)

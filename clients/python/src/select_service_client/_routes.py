@@ -216,6 +216,12 @@ class SelectionRoutes(Caller):
         return core.call(core.request("GET", "/policies", query=query))
 
     @operation
+    def kubernetes(self) -> Plan[dict[str, Any]]:
+        """What discovery in Kubernetes knows."""
+        core = self._core
+        return core.call(core.request("GET", "/kubernetes"))
+
+    @operation
     def overlap_scores(self, **request: Unpack[PromptRequest]) -> Plan[OverlapScores]:
         """How much of a prompt every rank has cached."""
         core = self._core
