@@ -116,7 +116,7 @@ func (c *Client) Decisions(ctx context.Context, scope Scope) ([]Decision, error)
 // Kubernetes returns what discovery in Kubernetes knows, as JSON; see the OpenAPI document.
 func (c *Client) Kubernetes(ctx context.Context) (json.RawMessage, error) {
 	var answer json.RawMessage
-	err := c.do(ctx, call{method: http.MethodGet, path: "/kubernetes", repeatable: true}, &answer)
+	err := c.do(ctx, call{method: http.MethodGet, path: "/kubernetes", noDialect: true, repeatable: true}, &answer)
 	return answer, err
 }
 

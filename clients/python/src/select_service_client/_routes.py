@@ -219,7 +219,7 @@ class SelectionRoutes(Caller):
     def kubernetes(self) -> Plan[dict[str, Any]]:
         """What discovery in Kubernetes knows."""
         core = self._core
-        return core.call(core.request("GET", "/kubernetes"))
+        return core.call(core.request("GET", "/kubernetes", prefixed=False))
 
     @operation
     def overlap_scores(self, **request: Unpack[PromptRequest]) -> Plan[OverlapScores]:
