@@ -15,6 +15,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
+	"github.com/select-service/select-service/pkg/replicasync"
 	"github.com/select-service/select-service/test/e2e"
 	"github.com/select-service/select-service/test/zmqtest"
 )
@@ -68,7 +69,7 @@ func newRogue(t *testing.T, args ...string) *rogue {
 	h.book(20)
 	h.agree("before the attack")
 	h.pair.replicas[0].Must(t, http.StatusCreated, "POST", "/replica_sync/register_peer", e2e.Object{"endpoint": h.pub.Endpoint}, nil)
-	h.pub.Subscribers(3)
+	h.pub.Subscribers(len(replicasync.Topics(false)))
 	h.first = time.Now()
 	return h
 }
@@ -346,7 +347,7 @@ func TestDrippingPeers(t *testing.T) {
 		p := zmqtest.NewPublisher(t, "tcp://127.0.0.1:*")
 		t.Cleanup(p.Close)
 		h.pair.replicas[0].Must(t, http.StatusCreated, "POST", "/replica_sync/register_peer", e2e.Object{"endpoint": p.Endpoint}, nil)
-		p.Subscribers(3)
+		p.Subscribers(len(replicasync.Topics(false)))
 		payload, err := msgpack.Marshal(message{"process_id": uint64(1000 + i), "url": drip.URL, "sequence": 0, "merged": 0, "renewals": 0})
 		if err != nil {
 			t.Fatal(err)
@@ -392,7 +393,7 @@ func TestPeersFillTheLedger(t *testing.T) {
 		p := zmqtest.NewPublisher(t, "tcp://127.0.0.1:*")
 		t.Cleanup(p.Close)
 		h.pair.replicas[0].Must(t, http.StatusCreated, "POST", "/replica_sync/register_peer", e2e.Object{"endpoint": p.Endpoint}, nil)
-		p.Subscribers(3)
+		p.Subscribers(len(replicasync.Topics(false)))
 		hostile = append(hostile, p)
 	}
 	fill()
