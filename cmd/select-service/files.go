@@ -13,6 +13,7 @@ import (
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/discovery/enginelist"
 	"github.com/select-service/select-service/internal/discovery/workersfile"
+	"github.com/select-service/select-service/internal/engines"
 	"github.com/select-service/select-service/internal/engines/describe"
 	"github.com/select-service/select-service/internal/engines/load"
 	"github.com/select-service/select-service/internal/server/access"
@@ -124,12 +125,12 @@ func (f files) follow(ctx context.Context, g *errgroup.Group, log zerolog.Logger
 
 // describe returns how engines are asked to describe themselves.
 func (f files) describe(endpoints catalog.EndpointPolicy) describe.Options {
-	return describe.Options{Endpoints: endpoints, Certificates: f.engineCerts, Token: f.engineTokenText()}
+	return describe.Options{Dialer: engines.Dialer{Endpoints: endpoints, Certificates: f.engineCerts}, Token: f.engineTokenText()}
 }
 
 // scrape returns how the metrics of engines are read.
 func (f files) scrape() load.ScrapeOptions {
-	return load.ScrapeOptions{Certificates: f.engineCerts, Token: f.engineTokenText()}
+	return load.ScrapeOptions{Dialer: engines.Dialer{Certificates: f.engineCerts}, Token: f.engineTokenText()}
 }
 
 // engineTokenText returns what gives the current token for engines; nil: none is configured.

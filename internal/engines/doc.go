@@ -1,2 +1,3 @@
-// Package engines has below it what engines say of themselves: load, reports of their load.
+// Package engines connects to the HTTP servers of engines. Below it is what engines say of
+// themselves: their description, their load, and the use of its reports.
 package engines

@@ -2,19 +2,16 @@ package describe
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"strings"
-	"syscall"
 	"time"
 
-	"github.com/select-service/select-service/internal/transport/certs"
+	"github.com/select-service/select-service/internal/engines"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -29,11 +26,7 @@ const (
 	longError    = 1 << 10         // bytes: a longer error is shortened
 )
 
-var (
-	errNotAllowed = errors.New("not among the allowed endpoints (--allow-endpoints)")
-	errLinkLocal  = errors.New("link-local and multicast addresses are not asked")
-	errTooLong    = errors.New("the answer is too long")
-)
+var errTooLong = errors.New("the answer is too long")
 
 // Error says why an engine did not answer a question.
 type Error struct {
@@ -53,12 +46,7 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // Options configure a Client.
 type Options struct {
-	// Endpoints is the policy for the sockets of engines. Engines at other addresses are not
-	// asked either; the ports of its rules do not matter.
-	Endpoints catalog.EndpointPolicy
-	// Certificates are for engines behind https; nil: the system's authorities are trusted, and
-	// nothing is shown.
-	Certificates *certs.Side
+	engines.Dialer
 	// Token is sent as a bearer token; nil: none is.
 	Token func() string
 }
@@ -76,8 +64,8 @@ func New(options Options) *Client {
 	c := &Client{options: options, turns: make(chan struct{}, atATime)}
 	c.http = http.Client{
 		Transport: &http.Transport{
-			DialContext:            c.dial,
-			DialTLSContext:         c.dialTLS,
+			DialContext:            options.Dial,
+			DialTLSContext:         options.DialTLS,
 			DisableCompression:     true,
 			MaxIdleConnsPerHost:    1,
 			IdleConnTimeout:        patience,
@@ -90,48 +78,6 @@ func New(options Options) *Client {
 
 // Close closes the idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
-
-func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return nil, err
-	}
-	var d net.Dialer
-	if !c.options.Endpoints.AllowsName(host) {
-		d.Control = c.checkAddress
-	}
-	return d.DialContext(ctx, network, address)
-}
-
-func (c *Client) dialTLS(ctx context.Context, network, address string) (net.Conn, error) {
-	raw, err := c.dial(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	host, _, _ := net.SplitHostPort(address) // dial has checked it
-	conn := tls.Client(raw, c.options.Certificates.Client(host))
-	if err := conn.HandshakeContext(ctx); err != nil {
-		_ = raw.Close() // the handshake's error says more
-		return nil, err
-	}
-	return conn, nil
-}
-
-// checkAddress refuses an address before a connection to it is opened.
-func (c *Client) checkAddress(_, address string, _ syscall.RawConn) error {
-	at, err := netip.ParseAddrPort(address)
-	if err != nil {
-		return err
-	}
-	addr := at.Addr().Unmap()
-	switch {
-	case !c.options.Endpoints.AllowsAddress(addr.WithZone(""), 0):
-		return fmt.Errorf("%s is %w", addr, errNotAllowed)
-	case addr.IsLinkLocalUnicast(), addr.IsMulticast(): // where clouds serve credentials
-		return fmt.Errorf("%s: %w", addr, errLinkLocal)
-	}
-	return nil
-}
 
 // join returns the URL of a path of the engine at a URL.
 func join(base, path string) string { return strings.TrimRight(base, "/") + path }
@@ -198,10 +144,11 @@ func cause(ctx context.Context, err error) error {
 
 // isAway reports whether the same question may be answered later without anybody's doing.
 func isAway(status int, err error) bool {
+	_, refused := errors.AsType[*engines.AddressError](err)
 	switch {
 	case status == http.StatusRequestTimeout, status == http.StatusTooManyRequests, status >= 500:
 		return true
-	case errors.Is(err, errNotAllowed), errors.Is(err, errLinkLocal):
+	case refused:
 		return false
 	}
 	var broken net.Error

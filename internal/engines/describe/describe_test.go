@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/select-service/select-service/internal/engines"
 	"github.com/select-service/select-service/internal/engines/describe"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -435,7 +436,7 @@ func TestAllowed(t *testing.T) {
 			}
 			policy.Allowed = append(policy.Allowed, rule)
 		}
-		c := describe.New(describe.Options{Endpoints: policy})
+		c := describe.New(describe.Options{Dialer: engines.Dialer{Endpoints: policy}})
 		before := asked.Load()
 		_, err := c.Models(t.Context(), row.url)
 		c.Close()

@@ -4,19 +4,15 @@ import (
 	"bufio"
 	"container/heap"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http"
-	"net/netip"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
-	"github.com/select-service/select-service/internal/transport/certs"
+	"github.com/select-service/select-service/internal/engines"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -35,11 +31,7 @@ const (
 
 // ScrapeOptions are what a Scraper presents to engines and requires of them.
 type ScrapeOptions struct {
-	// Endpoints is the policy for the addresses of engines; the ports of its rules do not matter.
-	Endpoints catalog.EndpointPolicy
-	// Certificates are for https URLs; nil: the system's authorities are trusted, and nothing is
-	// presented.
-	Certificates *certs.Side
+	engines.Dialer
 	// Token is sent as a bearer token; nil: none is.
 	Token func() string
 }
@@ -97,7 +89,7 @@ func NewScraper(options ScrapeOptions, sink Sink, counters *Counters) *Scraper {
 	s.buffers.New = func() any { return bufio.NewReaderSize(nil, maxLine) }
 	s.http = &http.Client{
 		Transport: &http.Transport{
-			DialContext: s.dial, DialTLSContext: s.dialTLS, DisableCompression: true,
+			DialContext: options.Dial, DialTLSContext: options.DialTLS, DisableCompression: true,
 			MaxIdleConnsPerHost: 1, IdleConnTimeout: keptFor, MaxResponseHeaderBytes: maxHeader,
 		},
 		CheckRedirect: sameHost,
@@ -289,13 +281,11 @@ type statusError int
 
 func (e statusError) Error() string { return fmt.Sprintf("status %d", int(e)) }
 
-var (
-	errRedirect   = errors.New("redirect to another host")
-	errNotAllowed = errors.New("not among the allowed endpoints (--allow-endpoints)")
-)
+var errRedirect = errors.New("redirect to another host")
 
 func resultOf(err error) ScrapeResult {
 	_, status := errors.AsType[statusError](err)
+	_, refused := errors.AsType[*engines.AddressError](err)
 	switch {
 	case status:
 		return ScrapeStatus
@@ -305,7 +295,7 @@ func resultOf(err error) ScrapeResult {
 		return ScrapeUseless
 	case errors.Is(err, errRedirect):
 		return ScrapeRedirect
-	case errors.Is(err, errNotAllowed):
+	case refused:
 		return ScrapeRefused
 	case errors.Is(err, context.DeadlineExceeded):
 		return ScrapeTimeout
@@ -349,47 +339,6 @@ func sameHost(req *http.Request, via []*http.Request) error {
 		return errRedirect
 	}
 	return nil
-}
-
-// dial connects to an engine.
-func (s *Scraper) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return nil, err
-	}
-	var d net.Dialer
-	if !s.options.Endpoints.AllowsName(host) {
-		d.Control = s.checkAddress
-	}
-	return d.DialContext(ctx, network, address)
-}
-
-// checkAddress refuses an address before a connection to it is opened. Clouds serve credentials at
-// link-local ones.
-func (s *Scraper) checkAddress(_, address string, _ syscall.RawConn) error {
-	at, err := netip.ParseAddrPort(address)
-	if err != nil {
-		return err
-	}
-	addr := at.Addr().Unmap().WithZone("")
-	if !s.options.Endpoints.AllowsAddress(addr, 0) || addr.IsLinkLocalUnicast() || addr.IsMulticast() {
-		return fmt.Errorf("%s: %w", addr, errNotAllowed)
-	}
-	return nil
-}
-
-func (s *Scraper) dialTLS(ctx context.Context, network, address string) (net.Conn, error) {
-	raw, err := s.dial(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	host, _, _ := net.SplitHostPort(address) // dial has checked it
-	conn := tls.Client(raw, s.options.Certificates.Client(host))
-	if err := conn.HandshakeContext(ctx); err != nil {
-		_ = raw.Close()
-		return nil, err
-	}
-	return conn, nil
 }
 
 // pageHeap has pages, the one that is due first at 0.
