@@ -16,13 +16,15 @@ VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 LDFLAGS  := -s -w -X main.release=$(VERSION)
 # nomsgpack is gin's own tag: without its MessagePack binding, which this service
 # does not use, the program is 6 MB (28 %) smaller. grpcnotrace is grpc-go's: its
-# tracing pages keep the linker from leaving out what nobody calls, 9 MB.
-TAGS     := nomsgpack,grpcnotrace
+# tracing pages keep the linker from leaving out what nobody calls, 9 MB. netgo and
+# osusergo leave cgo out of the standard library.
+TAGS     := nomsgpack,grpcnotrace,netgo,osusergo
 PKG      ?= ./...
 SHORT    ?= -short
 RACE     ?= -race
 LOAD     ?= 20
 FUZZTIME ?= 30s
+FUZZGUIDE ?= all
 BENCH    ?= .
 COUNT    ?= 1
 
@@ -38,7 +40,11 @@ NFPM        := $(TOOLS)/nfpm-v2.45.2
 PROGRAMS := select-service selectctl
 IMAGE    ?= ghcr.io/select-service/select-service
 
+# Programs, tests and tools are built alike, so that Go compiles a package once with and
+# once without the race detector: with these tags, what needs C and what does not share
+# all else. Vetting is make lint's.
 export CGO_ENABLED := 1
+export GOFLAGS := $(GOFLAGS) -trimpath -vet=off -tags=$(TAGS)
 
 .PHONY: help
 help: ## list the targets
@@ -56,7 +62,7 @@ endif
 
 .PHONY: build
 build: ## build bin/select-service and bin/selectctl; they need no C (ZMQ=libzmq: with libzmq, not bounded as ours)
-	CGO_ENABLED=$(if $(filter libzmq,$(ZMQ)),1,0) $(GO) build -trimpath -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o $(BIN)/ $(PROGRAMS:%=./cmd/%)
+	CGO_ENABLED=$(if $(filter libzmq,$(ZMQ)),1,0) $(GO) build -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o $(BIN)/ $(PROGRAMS:%=./cmd/%)
 
 # SHORT is the one switch between the rings: with -short, tests shorten their
 # random histories and leave out the largest sizes. The tests of the built program
@@ -69,7 +75,7 @@ test test-busy: export GORACE := atexit_sleep_ms=0
 
 .PHONY: test
 test: test-program ## ring 1: every test, short, with the race detector (PKG, SHORT=, RACE= to change that)
-	$(GO) test $(RACE) $(SHORT) -p 4 -vet=off -shuffle=on -timeout 60m $(PKG)
+	$(GO) test $(RACE) $(SHORT) -p 4 -shuffle=on -timeout 60m $(PKG)
 
 .PHONY: test-program
 test-program: setup
@@ -169,7 +175,7 @@ fmt: $(GOLANGCI) ## format the sources
 
 .PHONY: fuzz
 fuzz: setup ## run every fuzz target for FUZZTIME (30s)
-	GO='$(GO)' scripts/fuzz.sh $(FUZZTIME)
+	GO='$(GO)' scripts/fuzz.sh $(FUZZTIME) $(FUZZGUIDE)
 
 .PHONY: bench
 bench: setup ## run the benchmarks that match BENCH (all), COUNT (1) times, into bin/bench.txt (for benchstat)

@@ -2,9 +2,12 @@
 # Runs every fuzz target of the module for the given time (30s). Go fuzzes one
 # target per call; the test program of a folder is built once for all of its own.
 # All targets run even if one fails; the end names the failed.
+#
+# New inputs are those that reach new code: of all packages, or, if the second argument
+# is "own", of this module's, where the others need not be compiled once more for it.
 set -euo pipefail
 
-time=${1:-30s}
+time=${1:-30s} guide=${2:-all}
 go=${GO:-go}
 cd "$(dirname "$0")/.."
 scratch=$(mktemp -d)
@@ -12,6 +15,11 @@ trap 'rm -rf "$scratch"' EXIT
 log=$scratch/log
 cache=$("$go" env GOCACHE)/fuzz
 module=$("$go" list -m)
+case $guide in
+all) instrument=(-fuzz Fuzz) ;;
+own) instrument=(-gcflags "$module/...=-d=libfuzzer") ;; # as -fuzz does for all
+*) echo "fuzz: $guide is neither all nor own" >&2; exit 2 ;;
+esac
 
 targets() { # "./folder Name", one per line
   "$go" list -f '{{range .TestGoFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}{{range .XTestGoFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}' ./... |
@@ -21,7 +29,7 @@ targets() { # "./folder Name", one per line
 
 build() { # folder
   built=$scratch/${1//\//_}.test
-  [ -x "$built" ] || "$go" test -c -fuzz Fuzz -o "$built" "$1" </dev/null
+  [ -x "$built" ] || "$go" test -c "${instrument[@]}" -o "$built" "$1" </dev/null
 }
 
 # New inputs go where go test puts them: failing ones below the folder's
