@@ -19,7 +19,7 @@ if [ "${1:-}" = --all ]; then
 fi
 [ -x "$binary" ] || { printf 'test-engines: %s is missing: make build\n' "$binary" >&2; exit 1; }
 
-python=$(scripts/venv.sh -r "$tests/requirements.txt")
+python=$(scripts/venv.sh -r test/requirements.txt)
 options=()
 for release in "${releases[@]}"; do
   options+=(--wheel "$(scripts/wheel.sh "$python" "$release")")

@@ -8,7 +8,7 @@ set -euo pipefail
 releases=(vllm==0.33.0 sglang==0.5.23)
 
 cd "$(dirname "$0")/.."
-python=$(scripts/venv.sh -r test/oracle/requirements.txt)
+python=$(scripts/venv.sh -r test/requirements.txt)
 
 # newest NAME: the newest release, without pre-releases.
 newest() {

@@ -26,7 +26,7 @@ else
   options=(--command "[\"$binary\", \"--listen\", \"127.0.0.1\"]")
 fi
 
-python=$(scripts/venv.sh -r test/oracle/requirements.txt)
+python=$(scripts/venv.sh -r test/requirements.txt)
 for release in "${releases[@]}"; do
   options+=(--wheel "$(scripts/wheel.sh "$python" "$release")")
 done

@@ -26,5 +26,5 @@ for release in "${releases[@]}"; do
   peer=$(scripts/venv.sh "ai-dynamo-runtime==$release")
   options+=(--peer "$release=$peer")
 done
-python=$(scripts/venv.sh -r "$tests/requirements.txt")
+python=$(scripts/venv.sh -r test/requirements.txt)
 PYTHONDONTWRITEBYTECODE=1 exec "$python" -m pytest -q "$tests" --service "$binary" "${options[@]}" "$@"

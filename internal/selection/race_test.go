@@ -1,5 +1,0 @@
-//go:build race
-
-package selection_test
-
-const raceEnabled = true

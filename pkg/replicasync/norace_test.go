@@ -1,5 +1,0 @@
-//go:build !race
-
-package replicasync
-
-const raceEnabled = false
