@@ -65,7 +65,7 @@ build: ## build bin/select-service and bin/selectctl; they need no C (ZMQ=libzmq
 	CGO_ENABLED=$(if $(filter libzmq,$(ZMQ)),1,0) $(GO) build -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o $(BIN)/ $(PROGRAMS:%=./cmd/%)
 
 # SHORT is the one switch between the rings: with -short, tests shorten their
-# random histories and leave out the largest sizes. The tests of the built program
+# random histories (test/length) and leave out the largest sizes. The tests of the built program
 # share one build, which has the race detector as they do; they wait more than they
 # compute, so four packages are tested at the same time. A program with the race
 # detector sleeps for a second before it ends, unless it is told not to, and the tests
@@ -76,6 +76,15 @@ test test-busy: export GORACE := atexit_sleep_ms=0
 .PHONY: test
 test: test-program ## ring 1: every test, short, with the race detector (PKG, SHORT=, RACE= to change that)
 	$(GO) test $(RACE) $(SHORT) -p 4 -shuffle=on -timeout 60m $(PKG)
+
+.PHONY: test-sequential
+test-sequential: setup ## what ring 1 shortens for the race detector (test/length), without it
+	$(GO) test $(SHORT) -shuffle=on $$(grep -rlF '/test/length"' --include='*_test.go' . | xargs dirname | sort -u)
+
+# All of ring 1 has both.
+ifeq ($(PKG) $(SHORT) $(RACE),./... -short -race)
+test: test-sequential
+endif
 
 .PHONY: test-program
 test-program: setup
@@ -151,7 +160,7 @@ chart: ## dist/: the Helm chart
 	$(release) chart
 
 .PHONY: test-image
-test-image: ## the image of this machine's architecture, run as on a node (runc, as root)
+test-image: setup ## the image of this machine's architecture, run as on a node (runc, as root)
 	scripts/setup.sh --programs runc
 	rm -rf $(BIN)/test/dist
 	DIST=$(BIN)/test/dist ARCHITECTURES=$$($(GO) env GOARCH) $(release) image >/dev/null

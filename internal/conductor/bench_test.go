@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/pkg/hashing"
+	"github.com/select-service/select-service/test/length"
 )
 
 // benchWorld has 64 instances that share a system prompt of 1,024 tokens; each
@@ -116,7 +117,7 @@ func benchApply(b *testing.B, events ...event) {
 // TestQueryAllocates: a query on warm memory allocates a handful of times,
 // however long the prompt is.
 func TestQueryAllocates(t *testing.T) {
-	if raceEnabled {
+	if length.Race {
 		t.Skip("pools are not kept under the race detector")
 	}
 	w := newWorld(t)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/pkg/kvevents"
+	"github.com/select-service/select-service/test/length"
 )
 
 // TestOwnerBound: one publisher cannot bring up owners without end; what is beyond
@@ -36,6 +37,7 @@ func TestOwnerBound(t *testing.T) {
 // TestStreamBound: a publisher has so many event-id streams and no more; events
 // without a number need none.
 func TestStreamBound(t *testing.T) {
+	length.Sequential(t)
 	w := newWorld(t)
 	p := w.add(base("i", 0))
 	h := rolling(prompt(1, 1))
@@ -85,6 +87,7 @@ func TestNamespaceBound(t *testing.T) {
 // TestNameBytes: the texts of identities that only events state are bounded in all, and
 // there is room again for those that are gone.
 func TestNameBytes(t *testing.T) {
+	length.Sequential(t)
 	w := newWorld(t)
 	p := w.add(base("i", 0))
 	h := rolling(prompt(1, 1))

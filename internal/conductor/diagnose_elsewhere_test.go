@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/select-service/select-service/test/length"
 )
 
 // TestDiagnoseElsewhere proves that the other identities of tenant and model
@@ -98,6 +100,7 @@ func TestDiagnoseNameless(t *testing.T) {
 // TestDiagnoseBounds proves that an answer stays small whatever is asked and
 // registered, and says that something is left out.
 func TestDiagnoseBounds(t *testing.T) {
+	length.Sequential(t)
 	w := newWorld(t)
 	const instances, depth = 20, 4200
 	p := prompt(1, depth)

@@ -11,6 +11,7 @@ import (
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/test/length"
 )
 
 // ward is the naive model of what a diagnosis is to find: who holds which block
@@ -234,6 +235,7 @@ func (w *ward) check(t *testing.T, space *indexer.Space, chain int, sequence boo
 // TestExamineBounds proves that owners, ranks and the search for reasons are
 // bounded, and that it is said when a bound is reached.
 func TestExamineBounds(t *testing.T) {
+	length.Sequential(t)
 	space := indexer.New()
 	local := []uint64{1, 2}
 	places := conductor.NaturalMedia(0)

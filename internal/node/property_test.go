@@ -12,6 +12,7 @@ import (
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/length"
 )
 
 // reservation is what a client remembers of one.
@@ -35,10 +36,7 @@ type history struct {
 // of the live reservations, a chosen rank was eligible, and the reservations that
 // went are those whose rank went.
 func TestRandomHistories(t *testing.T) {
-	seeds := uint64(20)
-	if testing.Short() {
-		seeds = 5
-	}
+	seeds := uint64(length.Of(20, 5, 2))
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			h := &history{world: start(t, eventsOff), rnd: rand.New(rand.NewPCG(seed, 1)), live: map[string]reservation{}}

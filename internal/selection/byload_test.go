@@ -15,15 +15,16 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
+	"github.com/select-service/select-service/test/length"
 )
 
 // TestChoiceByLoad: over random histories of loads, foreign loads, caches, workers and requests the
 // choice by the order of loads is one of the ranks that cost least when all are looked at,
 // and each of these is chosen equally often.
 func TestChoiceByLoad(t *testing.T) {
-	choices := 1_000_000
-	if testing.Short() || raceEnabled {
-		choices = 20_000
+	choices := length.Of(1_000_000, 20_000, 10_000)
+	if length.Race {
+		choices = min(choices, 20_000)
 	}
 	weights := func(change func(*selector.Weights)) func(*node.Config) {
 		return func(c *node.Config) { change(&c.Weights) }

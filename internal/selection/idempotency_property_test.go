@@ -14,6 +14,7 @@ import (
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/length"
 )
 
 // known is what the model knows of a live reservation.
@@ -42,7 +43,7 @@ const lifetime = 20*time.Second + time.Second/2
 // answer again or a conflict as a naive model says; what lives is what was neither
 // freed nor too old nor on a worker that left, and in the end nothing does.
 func TestRandomRetries(t *testing.T) {
-	for seed := range uint64(30) {
+	for seed := range uint64(length.Of(30, 30, 9)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				change := func(c *node.Config) { c.ReservationLifetime = lifetime }

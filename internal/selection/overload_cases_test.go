@@ -13,6 +13,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
+	"github.com/select-service/select-service/test/length"
 )
 
 // rejectionCase is an entry of the decision table.
@@ -49,6 +50,7 @@ type rejectionCase struct {
 // TestRejectionCases plays the decision table of the contract against loads that
 // are booked: the answer in every way of asking, and which ranks are chosen of.
 func TestRejectionCases(t *testing.T) {
+	length.Sequential(t)
 	content, err := os.ReadFile("../../testdata/rejection_cases.json")
 	if err != nil {
 		t.Fatal(err)

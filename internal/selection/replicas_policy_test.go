@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/test/length"
 	"github.com/select-service/select-service/test/servicetest"
 )
 
@@ -37,7 +38,7 @@ func TestReplicasDoNotOscillate(t *testing.T) {
 
 				counts := make([]int, workers)
 				widest := 0
-				for i := range 200 {
+				for i := range length.Of(200, 200, 60) {
 					for j, w := range replicas {
 						req := ask(prompt(uint32(2*i+j), 2400))
 						req.ReservationID = new(fmt.Sprint(i, w))

@@ -16,6 +16,7 @@ import (
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/length"
 	"github.com/select-service/select-service/test/servicetest"
 )
 
@@ -91,6 +92,7 @@ func TestRankMetrics(t *testing.T) {
 // TestManyRanks: 4,096 ranks have series, in order of model, tenant, worker and
 // rank; the others are counted.
 func TestManyRanks(t *testing.T) {
+	length.Sequential(t)
 	w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(9))}))
 	w.Put(record(2, 4090))
 	w.Put(record(1, 10, ofModel("n")))

@@ -11,6 +11,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/length"
 )
 
 // TestTasks: selections count as issued and rejected by model and endpoint
@@ -203,6 +204,7 @@ func TestSeriesEndWithTheirModel(t *testing.T) {
 // TestManyModels: 1,024 models have series of their own. Those of models that are
 // gone give way; while none is, further models count among the others.
 func TestManyModels(t *testing.T) {
+	length.Sequential(t)
 	const most = 1024
 	w := start(t, eventsOff)
 	name := func(i int) string { return fmt.Sprintf("m%04d", i) }

@@ -13,6 +13,7 @@ import (
 	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
+	"github.com/select-service/select-service/test/length"
 )
 
 // TestWorkerMetrics: the workers of each model by lifecycle; what no model has is
@@ -90,6 +91,7 @@ func TestUnjudged(t *testing.T) {
 // TestManyThresholds: models that are too many for counts of their own have their
 // workers among the others, and their thresholds under their names.
 func TestManyThresholds(t *testing.T) {
+	length.Sequential(t)
 	w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(9))}))
 	const models = 1026
 	for i := range models {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/length"
 )
 
 // print prints what the catalog shows, and what the Reconciler was told, in the
@@ -162,10 +163,8 @@ func randomPatch(rnd *rand.Rand) catalog.Patch {
 // reasons, ranks, streams and held ranks; snapshots equal the ones made from
 // scratch; and the world has checked every call.
 func TestAgainstModel(t *testing.T) {
-	steps := 10_000
-	if testing.Short() {
-		steps = 1_000
-	}
+	length.Sequential(t)
+	steps := length.Of(10_000, 1_000, 0)
 	rnd := rand.New(rand.NewPCG(1, 2))
 	var sum tally
 	for history := range steps / 100 {

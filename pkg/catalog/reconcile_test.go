@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/length"
 )
 
 func reconcile(t *testing.T, c *catalog.Catalog, records ...catalog.Record) catalog.Difference {
@@ -231,10 +232,7 @@ func TestAddressIsHandedOn(t *testing.T) {
 // TestReconcileIsSequence: sets whose workers do not contradict each other lead to
 // the same end as a Delete and a Put for each worker.
 func TestReconcileIsSequence(t *testing.T) {
-	histories := 40
-	if testing.Short() {
-		histories = 12
-	}
+	histories := length.Of(40, 12, 4)
 	rnd := rand.New(rand.NewPCG(3, 4))
 	for history := range histories {
 		at, one := newWorld(t, eventsOff)

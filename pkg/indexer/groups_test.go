@@ -7,6 +7,7 @@ import (
 
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/indexer/hybrid"
+	"github.com/select-service/select-service/test/length"
 )
 
 const mainSize = 16 // tokens of a block of the main group
@@ -91,10 +92,7 @@ func prompt(n int) (local []uint64) {
 
 // histories is how many random histories of 400 steps are played.
 func histories() int {
-	if testing.Short() {
-		return 60
-	}
-	return 300
+	return length.Of(300, 60, 10)
 }
 
 // TestGroupsAgainstEngines plays random histories of several ranks, which name blocks

@@ -8,6 +8,7 @@ import (
 
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/test/length"
 )
 
 // script plays a history that is written in bytes to the index and to the
@@ -245,13 +246,7 @@ func (s *script) check() {
 // TestHistories proves exactness for long random histories with salts and many
 // ranks that come and go, new ranks in old slots with names of their own.
 func TestHistories(t *testing.T) {
-	bytes := 15_000
-	switch {
-	case testing.Short() && raceEnabled: // one goroutine has no races
-		bytes = 1_500
-	case testing.Short():
-		bytes = 3_000
-	}
+	bytes := length.Of(15_000, 3_000, 1_500)
 	for mode := range byte(8) {
 		for _, slots := range []uint32{2, 9, 70, 200} {
 			t.Run(fmt.Sprintf("mode=%d/slots=%d", mode, slots), func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/test/length"
 )
 
 // longChain is more than two segments of cells.
@@ -92,10 +93,7 @@ func removeLong(t *testing.T, s *indexer.Space, slot uint32, gone []uint64, left
 	if st := s.Stats(); st.Unique != longChain || st.Runs > 10 {
 		t.Errorf("%d blocks in %d runs", st.Unique, st.Runs)
 	}
-	k, step := 0, 4_999
-	if testing.Short() {
-		step = 9_999
-	}
+	k, step := 0, length.Of(4_999, 9_999, 29_999)
 	for part := range slices.Chunk(gone, step) {
 		if removed, unknown := s.Remove(slot, indexer.Device, part); removed != len(part) || unknown != 0 {
 			t.Errorf("removed %d, unknown %d", removed, unknown)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/test/length"
 )
 
 // tierWalk follows one slot through the tiers of a Match.
@@ -31,14 +32,14 @@ func tierWalk(held []map[[2]uint32]bool, slot uint32) (device, host, disk uint32
 func TestMatchLocal(t *testing.T) {
 	for seed := range uint64(6) {
 		h := newHistory(rand.New(rand.NewPCG(seed, 6)), []uint32{2, 70, 130}[seed%3], seed%2 == 0)
-		for range 1500 {
+		for range length.Of(1500, 1500, 300) {
 			h.step(t)
 		}
 		if seed >= 3 {
 			h.space.Hide(1)
 		}
 		var m, byHash indexer.Match
-		for range 500 {
+		for range length.Of(500, 500, 100) {
 			locals := h.chain(1 + h.rnd.IntN(30))
 			h.space.Overlap(locals, &h.o)
 			h.space.Match(locals, &m)
@@ -109,7 +110,7 @@ func TestMatchIsUsedAgain(t *testing.T) {
 			t.Errorf("block %d: %d holders", i, n)
 		}
 	}
-	if n := testing.AllocsPerRun(10, func() { s.Match(chain, &m) }); n != 0 && !raceEnabled {
+	if n := testing.AllocsPerRun(10, func() { s.Match(chain, &m) }); n != 0 && !length.Race {
 		t.Errorf("%v allocations", n)
 	}
 	s.Match(chain[:1], &m)

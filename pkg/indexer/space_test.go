@@ -9,6 +9,7 @@ import (
 
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/test/length"
 )
 
 // An event without blocks leaves nothing behind.
@@ -158,7 +159,7 @@ func TestClearBesideStores(t *testing.T) {
 // thousands: below 24 KiB with 4 blocks, of which one came and went, below 8 KiB
 // when it is new.
 func TestSmallSpaces(t *testing.T) {
-	if raceEnabled {
+	if length.Race {
 		t.Skip("the race detector takes memory of its own")
 	}
 	local := number(1, 4)
@@ -200,7 +201,7 @@ func TestSmallSpaces(t *testing.T) {
 // TestGrowthLeavesLittleOnTheHeap: an index that grows leaves outgrown tables on the
 // collector's heap only as long as they are small.
 func TestGrowthLeavesLittleOnTheHeap(t *testing.T) {
-	if raceEnabled {
+	if length.Race {
 		t.Skip("all memory comes from the heap then")
 	}
 	const blocks, limit = 500_000, 4 << 20 // bytes in all, with what is still in use

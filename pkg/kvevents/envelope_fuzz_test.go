@@ -11,6 +11,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/select-service/select-service/pkg/kvevents"
+	"github.com/select-service/select-service/test/length"
 )
 
 // field is one key of a map with the value that goes there.
@@ -224,10 +225,7 @@ func FuzzEnvelope(f *testing.F) {
 
 // TestDraftedEnvelopes runs a share of what FuzzEnvelope looks for every time.
 func TestDraftedEnvelopes(t *testing.T) {
-	drafts := 3000
-	if testing.Short() {
-		drafts = 1000
-	}
+	drafts := length.Of(3000, 1000, 200)
 	rnd := rand.New(rand.NewPCG(5, 6))
 	for range drafts {
 		program := make([]byte, rnd.IntN(120))

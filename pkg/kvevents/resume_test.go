@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/select-service/select-service/test/length"
 )
 
 // TestResume: what proves and what refutes that the engine of a checkpoint is still
@@ -128,10 +130,7 @@ type savedStream struct {
 // events go on, and another one resumes them after the engine has gone on, or was
 // replaced. Once all is delivered, no copy is claimed that the engine does not have.
 func TestResumeAgainstModel(t *testing.T) {
-	worlds := 6000
-	if testing.Short() {
-		worlds = 300
-	}
+	worlds := length.Of(6000, 300, 80)
 	restored := 0
 	for seed := range uint64(worlds) {
 		w := newWorld(seed)

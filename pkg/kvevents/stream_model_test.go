@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/select-service/select-service/test/length"
 )
 
 // world is a publisher, a lossy way to the stream and the stream itself. The
@@ -307,10 +309,7 @@ func (w *world) settle() {
 // copies, and if the ring
 // was trimmed there are no more of them, unless the stream calls itself stale.
 func TestStreamAgainstModel(t *testing.T) {
-	worlds := 4000
-	if testing.Short() {
-		worlds = 200
-	}
+	worlds := length.Of(4000, 200, 60)
 	for seed := range uint64(worlds) {
 		w := newWorld(seed)
 		for range 300 {
@@ -344,10 +343,7 @@ func TestStreamAgainstModel(t *testing.T) {
 // a live message meanwhile. Once it can be had the blocks are the engine's, and
 // no further connection or live message is needed.
 func TestBrokenReplaysAgainstModel(t *testing.T) {
-	worlds := uint64(2000)
-	if testing.Short() {
-		worlds = 500
-	}
+	worlds := uint64(length.Of(2000, 500, 150))
 	for seed := range worlds {
 		w := newWorld(seed)
 		if w.loss = 0; w.ringSize < 1000 {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/test/length"
 )
 
 // naive is what a recovery must come to: the dump first, then all live events. It
@@ -175,10 +176,7 @@ func TestAnyOrderCounted(t *testing.T) { anyOrder(t, true) }
 
 func anyOrder(t *testing.T, counted bool) {
 	t.Helper()
-	runs := 1000
-	if testing.Short() {
-		runs = 500
-	}
+	runs := length.Of(1000, 500, 100)
 	for seed := range uint64(runs) {
 		h := &history{rnd: rand.New(rand.NewPCG(seed, 1)), model: naive{}, world: newWorldScope(), counted: counted}
 		for worker := range uint64(workers) {

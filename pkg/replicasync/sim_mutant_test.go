@@ -6,6 +6,7 @@ import (
 
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/reservations/history"
+	"github.com/select-service/select-service/test/length"
 )
 
 // mutant is a planted bug; the zero mutant is none.
@@ -183,9 +184,7 @@ var mutants = []mutant{
 // many; with -short only the common ones are looked for, and none with the race
 // detector.
 func TestSimulationFindsMutants(t *testing.T) {
-	if raceEnabled && testing.Short() {
-		t.Skip("a simulation is one goroutine")
-	}
+	length.Sequential(t)
 	for i := range mutants {
 		m := &mutants[i]
 		t.Run(m.name, func(t *testing.T) {

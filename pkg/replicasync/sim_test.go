@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/test/length"
 )
 
 // settleWithin is how long after the network is healed all replicas must agree.
@@ -330,13 +331,7 @@ func simRuns(t *testing.T) int {
 		}
 		return n
 	}
-	switch {
-	case testing.Short() && raceEnabled:
-		return simRunsByDefault / 50
-	case testing.Short():
-		return simRunsByDefault / 20
-	}
-	return simRunsByDefault
+	return length.Of(simRunsByDefault, simRunsByDefault/20, simRunsByDefault/50)
 }
 
 // TestSimulation proves that replicas agree with each other and with the oracle

@@ -14,6 +14,7 @@ import (
 
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations/history"
+	"github.com/select-service/select-service/test/length"
 )
 
 // TestConvergence proves for random operations on several replicas, with events
@@ -22,10 +23,7 @@ import (
 // it ever heard of, less what it ever heard to have ended), and that all agree
 // after they have exchanged their snapshots.
 func TestConvergence(t *testing.T) {
-	seeds := uint64(40)
-	if testing.Short() {
-		seeds = 16
-	}
+	seeds := uint64(length.Of(40, 16, 4))
 	for seed := range seeds {
 		converge(t, seed)
 	}

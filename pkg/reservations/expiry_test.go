@@ -8,6 +8,7 @@ import (
 
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations/history"
+	"github.com/select-service/select-service/test/length"
 )
 
 // TestExpireIn proves that all stale reservations of the scope end, however many,
@@ -104,6 +105,7 @@ func TestLate(t *testing.T) {
 // TestLateIsBounded proves that of any number of expired reservations the newest
 // 65,536 are remembered.
 func TestLateIsBounded(t *testing.T) {
+	length.Sequential(t)
 	const remembered, more = 1 << 16, 100
 	l, clock := withRanks(1, nil)
 	for i := range remembered + more {

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/length"
 )
 
 var testScope = catalog.Scope{Model: "m", Tenant: "t"}
@@ -332,6 +333,7 @@ func heapInUse() int64 {
 
 // TestIDsShrink proves that the id maps follow the number of live ids down.
 func TestIDsShrink(t *testing.T) {
+	length.Sequential(t)
 	x, all := newIDs(), make([]*entry, 200_000)
 	for i := range all {
 		all[i] = &entry{id: fmt.Sprint(i)}

@@ -9,13 +9,14 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/length"
 )
 
 // TestLoadOrder: over random histories, the description of the ranks of any set of slots
 // is that of a list of their loads and foreign loads.
 func TestLoadOrder(t *testing.T) {
 	orders := []LoadOrder{{Token: 1. / 16, Block: 1}, {Block: 1, Request: 0.1}, {Request: 1}, {Token: 1. / 24, Block: 1, Request: 0.3}, {Token: math.MaxFloat64, Block: 1}}
-	for seed := range uint64(200) {
+	for seed := range uint64(length.Of(200, 200, 40)) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		l, order := New(1, newFakeClock().now, nil), orders[seed%uint64(len(orders))]
 		n, tokens := 1+r.Uint32N(150), []uint64{1, 4, math.MaxUint64}[r.IntN(3)]

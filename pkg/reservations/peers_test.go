@@ -10,6 +10,7 @@ import (
 
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
+	"github.com/select-service/select-service/test/length"
 )
 
 // peersModel says what a ledger must hold of each source, and of its own callers ("").
@@ -128,7 +129,7 @@ func TestPeersAgainstModel(t *testing.T) {
 		"both":   func() Limits { return Limits{Reservations: 41, Memory: memory.NewAccount("ledger", 50_000)} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			for seed := range uint64(4) {
+			for seed := range uint64(length.Of(4, 4, 1)) {
 				r := rand.New(rand.NewPCG(seed, 15))
 				l, _ := limited(limits())
 				l.numbered.SetMemory(nil) // what has ended is not the model's affair

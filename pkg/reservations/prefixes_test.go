@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/select-service/select-service/test/length"
 )
 
 // check returns what is wrong with the tree.
@@ -223,10 +225,7 @@ func (r *prefixesRun) compare(t *testing.T) {
 // histories in which runs are divided and joined, also inside a chunk, and in which hashes are
 // mixed and cease to be; that each prompt can be read back; and that nothing is left at the end.
 func TestPrefixes(t *testing.T) {
-	seeds := uint64(6)
-	if testing.Short() {
-		seeds = 2
-	}
+	seeds := uint64(length.Of(6, 2, 1))
 	for seed := range seeds {
 		r := &prefixesRun{
 			rnd: rand.New(rand.NewPCG(seed, 1)), b: newPrefixes(),

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/length"
 )
 
 // tape turns bytes into decisions; it ends when they are used up.
@@ -353,10 +354,7 @@ func (h *randomRun) checkEmptied() {
 // TestHistories proves that for long random histories every answer equals the
 // naive model's, and that nothing is left when all ranks are removed.
 func TestHistories(t *testing.T) {
-	seeds := uint64(8)
-	if testing.Short() {
-		seeds = 3
-	}
+	seeds := uint64(length.Of(8, 3, 1))
 	for seed := range seeds {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			rnd := rand.NewChaCha8([32]byte{byte(seed)})

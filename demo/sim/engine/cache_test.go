@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/select-service/select-service/test/length"
 )
 
 const (
@@ -173,7 +175,7 @@ type open struct {
 // and refusals agree, that nothing outgrows the capacity, and that the published
 // events alone rebuild the contents exactly, without ever orphaning a block.
 func TestCacheAgainstModel(t *testing.T) {
-	for seed := range uint64(30) {
+	for seed := range uint64(length.Of(30, 30, 6)) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 1))
 			cache := NewCache(testBlock, testCapacity, seed)

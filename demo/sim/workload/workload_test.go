@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/select-service/select-service/test/length"
 )
 
 func digest(requests []Request) uint64 {
@@ -35,6 +37,7 @@ func digest(requests []Request) uint64 {
 // TestGenerateIsDeterministic proves that a seed names one workload, today and
 // tomorrow: figures in docs/demo.md were made with these.
 func TestGenerateIsDeterministic(t *testing.T) {
+	length.Sequential(t)
 	for seed, want := range map[uint64]uint64{
 		1: 0xaa2613515cdd52be, 2: 0x27464623238ec72e, 3: 0xb3558261afcbb7f8,
 	} {
@@ -50,6 +53,7 @@ func TestGenerateIsDeterministic(t *testing.T) {
 
 // TestAgentsAreDeterministic is the same for the other population.
 func TestAgentsAreDeterministic(t *testing.T) {
+	length.Sequential(t)
 	all := DefaultAgents().Generate(1, 600)
 	if got, want := digest(all), uint64(0x5016664538882446); got != want {
 		t.Errorf("digest %#x, want %#x: the workload has changed", got, want)
@@ -63,6 +67,7 @@ func TestAgentsAreDeterministic(t *testing.T) {
 // long context, contexts that grow step by step and are cut back, and lookups whose
 // documents others ask for too.
 func TestAgentsShape(t *testing.T) {
+	length.Sequential(t)
 	a := DefaultAgents()
 	requests := a.Generate(1, 600)
 	heads, together, grown := map[string]int{}, 0, 0
@@ -95,6 +100,7 @@ func TestAgentsShape(t *testing.T) {
 
 // TestLongAgentsShape proves that long contexts are nearly all of what was sent before.
 func TestLongAgentsShape(t *testing.T) {
+	length.Sequential(t)
 	const block = 64
 	seen := make(map[string]bool) // all beginnings, by their last block: texts do not repeat
 	long, blocks, known := 0, 0, 0

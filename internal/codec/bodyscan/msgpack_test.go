@@ -13,6 +13,7 @@ import (
 	peer "github.com/vmihailenco/msgpack/v5"
 
 	"github.com/select-service/select-service/internal/codec/msgpack"
+	"github.com/select-service/select-service/test/length"
 )
 
 // packed decodes a msgpack document.
@@ -60,6 +61,7 @@ func checkTranscoded(t *testing.T, text string) {
 
 // TestTranscoded: every kind of member, and every kind of value where another is due.
 func TestTranscoded(t *testing.T) {
+	length.Sequential(t)
 	values := []string{
 		`null`, `true`, `false`, `0`, `127`, `128`, `255`, `256`, `65535`, `65536`, `4294967295`, `4294967296`, `18446744073709551615`,
 		`-1`, `-32`, `-33`, `-128`, `-129`, `-32769`, `-2147483649`, `-9223372036854775808`, `1.5`, `1e3`, `0.1`, `1e300`, `""`, `"é\n\u0000"`, `"1"`,

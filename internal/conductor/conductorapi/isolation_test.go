@@ -11,6 +11,7 @@ import (
 
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/pkg/hashing"
+	"github.com/select-service/select-service/test/length"
 	"github.com/select-service/select-service/test/servicetest"
 )
 
@@ -293,7 +294,7 @@ func TestNothingLeaks(t *testing.T) {
 				world: start(t), rnd: rand.New(rand.NewPCG(seed, 6)),
 				identities: combinations(), sent: map[string]uint64{}, matched: map[conductor.Identity]int{},
 			}
-			for range 400 {
+			for range length.Of(400, 400, 100) {
 				w.step()
 				w.check(randomPrompt(w.rnd))
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
+	"github.com/select-service/select-service/test/length"
 	"github.com/select-service/select-service/test/servicetest"
 )
 
@@ -226,10 +227,7 @@ func (m *mirror) check() {
 // worker and to a Conductor instance; one naive model says what /overlap_scores,
 // /query and /query_by_hash have to answer.
 func TestBothContractsKeepTheSameBooks(t *testing.T) {
-	seeds := uint64(12)
-	if testing.Short() {
-		seeds = 3
-	}
+	seeds := uint64(length.Of(12, 3, 1))
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			m := newMirror(t, seed, 3, 2, false)
@@ -245,10 +243,7 @@ func TestBothContractsKeepTheSameBooks(t *testing.T) {
 // instance has one rank, the tiers' sum of /overlap_scores is /query's
 // longest_matched.
 func TestContractsAgreeWithoutHoles(t *testing.T) {
-	seeds := uint64(6)
-	if testing.Short() {
-		seeds = 2
-	}
+	seeds := uint64(length.Of(6, 2, 1))
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			m := newMirror(t, seed, 4, 1, true)

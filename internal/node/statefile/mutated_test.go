@@ -14,6 +14,7 @@ import (
 	"github.com/select-service/select-service/internal/container/hashset"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/test/length"
 )
 
 // mutate damages a file. Some of the ways keep its sections whole, or their checksums
@@ -133,10 +134,7 @@ func seal(b []byte, all bool) {
 
 // TestMutated: of 10,000 damaged files each is refused, or has what was written.
 func TestMutated(t *testing.T) {
-	files := 10_000
-	if testing.Short() {
-		files = 1000
-	}
+	files := length.Of(10_000, 1000, 250)
 	good, want := file(t), example()
 	dir := t.TempDir()
 	reasons := make(map[Reason]int)
@@ -212,10 +210,7 @@ func use(f *File) {
 
 // TestForged: files that say anything under right checksums never crash.
 func TestForged(t *testing.T) {
-	files := 4000
-	if testing.Short() {
-		files = 500
-	}
+	files := length.Of(4000, 500, 100)
 	good := file(t)
 	dir := t.TempDir()
 	taken := 0

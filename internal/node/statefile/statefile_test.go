@@ -16,6 +16,7 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/kvevents"
 	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/test/length"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write golden files")
@@ -230,6 +231,7 @@ func TestAge(t *testing.T) {
 
 // TestTooLarge: what does not fit is left out, and the file is good.
 func TestTooLarge(t *testing.T) {
+	length.Sequential(t)
 	var out bytes.Buffer
 	w, err := newWriter(&out, header{written: written})
 	if err != nil {
@@ -255,6 +257,7 @@ func TestTooLarge(t *testing.T) {
 // TestManyRanks: the blocks that wait to be written stay bounded, whatever their
 // ranks.
 func TestManyRanks(t *testing.T) {
+	length.Sequential(t)
 	var out bytes.Buffer
 	w, err := newWriter(&out, header{written: written})
 	if err != nil {

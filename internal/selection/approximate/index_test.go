@@ -12,6 +12,7 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/pkg/recovery"
+	"github.com/select-service/select-service/test/length"
 )
 
 // fixture is an index with one scope, on a clock of its own.
@@ -369,7 +370,7 @@ func (f *fixture) second() uint64 {
 // that come and go against a map of prefixes with the time of their last
 // reservation.
 func TestAgainstNaive(t *testing.T) {
-	for seed := range uint64(150) {
+	for seed := range uint64(length.Of(150, 150, 30)) {
 		r := rand.New(rand.NewPCG(seed, 11))
 		f := newFixture(t, 1<<20)
 		const slots = 3
@@ -444,7 +445,7 @@ func TestAgainstNaive(t *testing.T) {
 // is there as far as there was room beside what was booked in the same second,
 // and no block is without its parent.
 func TestEvictionOrder(t *testing.T) {
-	for seed := range uint64(100) {
+	for seed := range uint64(length.Of(100, 100, 30)) {
 		r := rand.New(rand.NewPCG(seed, 12))
 		f := newFixture(t, 1+r.IntN(25))
 		for slot := range uint32(3) {

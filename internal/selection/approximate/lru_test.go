@@ -9,6 +9,7 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/memory"
+	"github.com/select-service/select-service/test/length"
 )
 
 // sized is an entry whose worker says how many blocks a rank has room for.
@@ -147,7 +148,7 @@ type naiveLease struct {
 // TestLeasesAgainstNaive plays reservations that run and end, output, ranks that come
 // and go and capacities that change against a map that is searched.
 func TestLeasesAgainstNaive(t *testing.T) {
-	for seed := range uint64(150) {
+	for seed := range uint64(length.Of(150, 150, 30)) {
 		r := rand.New(rand.NewPCG(seed, 13))
 		f := newFixture(t, 1<<20)
 		const slots = 2

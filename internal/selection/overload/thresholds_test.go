@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/test/length"
 )
 
 func blocks(share float64) overload.Thresholds {
@@ -106,7 +107,7 @@ func TestExceededExactly(t *testing.T) {
 		}
 		return new(big.Rat).SetUint64(load).Cmp(limit) > 0
 	}
-	for range 100_000 {
+	for range length.Of(100_000, 100_000, 20_000) {
 		limits := overload.Thresholds{DecodeBlocks: quarters(5), PrefillTokens: pick(30), PrefillFraction: quarters(9)}
 		load := overload.Load{Blocks: rnd.Uint64N(30), Prefill: rnd.Uint64N(30)}
 		capacity := overload.Capacity{KVBlocks: rnd.Uint64N(30), BatchedTokens: rnd.Uint64N(15)}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/selection/pending"
+	"github.com/select-service/select-service/test/length"
 )
 
 // naive is a store as a list of what was put, the oldest first.
@@ -57,7 +58,7 @@ func (n *naive) live() (live []*naiveEntry) {
 // bytes is checked by itself: the store never says more, and evicts the oldest
 // only when it has to.
 func TestAgainstNaive(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range uint64(length.Of(300, 300, 60)) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		limits := pending.Limits{TTL: time.Duration(1+r.IntN(20)) * time.Second, Entries: 1 + r.IntN(6), Bytes: 1 << 20}
 		s, clock := newStore(limits)

@@ -21,6 +21,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
+	"github.com/select-service/select-service/test/length"
 )
 
 // picky answers selections by what they ask for, and refuses some.
@@ -65,7 +66,7 @@ func resultsOf(t *testing.T, answer []byte) []batchResult {
 func TestBatch(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(5, 6))
 	h := New(picky{}, nil, Options{Log: zerolog.Nop(), RetryAfter: 7 * time.Second})
-	for range 200 {
+	for range length.Of(200, 200, 30) {
 		prefix := []string{"", "/v1.3", "/v1.6"}[rnd.IntN(3)]
 		var names, bodies, elements []string
 		for range rnd.IntN(20) {

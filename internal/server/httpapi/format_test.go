@@ -20,6 +20,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
+	"github.com/select-service/select-service/test/length"
 )
 
 var packedType = http.Header{"Content-Type": {"application/msgpack"}}
@@ -96,7 +97,7 @@ func TestFormats(t *testing.T) {
 	}
 	f := &fake{}
 	h := New(f, f.conductor(), Options{Log: zerolog.Nop(), Memory: NewMemory(memory.New(1<<30), nil)})
-	for i := range 2000 {
+	for i := range length.Of(2000, 2000, 300) {
 		*f = fake{selection: chosen, scores: selection.OverlapScores{BlockSize: 16, NumBlocks: 9, Rows: rows}}
 		if rnd.IntN(8) == 0 {
 			f.err = contract.Errorf(contract.Conflict, "%s", "taken by \"ü\"\n")

@@ -25,6 +25,7 @@ import (
 	"github.com/select-service/select-service/internal/codec/msgpack"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/pkg/memory"
+	"github.com/select-service/select-service/test/length"
 )
 
 // purse is the memory of a test, with a budget of 64 MiB: 5 MiB for large bodies,
@@ -492,6 +493,7 @@ func TestForgoneBody(t *testing.T) {
 // TestPackedElements: what is made of an array of which each element is a byte takes no
 // more than its turn to be served is charged.
 func TestPackedElements(t *testing.T) {
+	length.Sequential(t)
 	const n = 1_100_000
 	for name, c := range map[string]struct {
 		element byte

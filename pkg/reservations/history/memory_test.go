@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/pkg/memory"
+	"github.com/select-service/select-service/test/length"
 )
 
 // TestMemoryAgainstUnbounded: whatever peers say, the histories take no more than their
@@ -14,6 +15,7 @@ import (
 // anything else, and a peer that takes less than an equal part is answered as by a
 // memory without bound.
 func TestMemoryAgainstUnbounded(t *testing.T) {
+	length.Sequential(t)
 	const peers, honest = 4, uint64(9) // the honest peer's process
 	for seed := range uint64(3) {
 		r := rand.New(rand.NewPCG(seed, 15))
@@ -139,6 +141,7 @@ func TestHostileNumbers(t *testing.T) {
 // TestToldBounded: Ended returns a bounded number of ranges, even if a process has ended
 // every other number.
 func TestToldBounded(t *testing.T) {
+	length.Sequential(t)
 	n := NewNumbered(1)
 	for process := range uint64(4) {
 		for number := uint64(1); number < 3*maxEndedRanges; number += 2 {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/select-service/select-service/test/length"
 )
 
 // TestWindow proves that what lies far behind the latest number of a process
@@ -116,6 +118,7 @@ func TestWideLeaseEnds(t *testing.T) {
 // TestEndedLeasesBounded proves that of any number of ended long leases those are
 // remembered that matter longest.
 func TestEndedLeasesBounded(t *testing.T) {
+	length.Sequential(t)
 	c := make(endedLeases)
 	const added = maxEndedLeases * 3 / 2
 	for number := range uint64(added) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/length"
 )
 
 // engines completes prefills one after the other on ranks of known coefficients.
@@ -190,6 +191,7 @@ func adversary(rnd *rand.Rand) (tokens, prompt uint64, took time.Duration) {
 }
 
 func TestAdversarialSamplesDoNotExplode(t *testing.T) {
+	length.Sequential(t)
 	for seed := range uint64(50) {
 		l := NewLearner()
 		rnd := rand.New(rand.NewPCG(seed, 2))
