@@ -243,8 +243,12 @@ type Overload struct {
 	RetryAfter time.Duration
 }
 
-// maxRetryAfter bounds Overload.RetryAfter. A higher value is surely a mistake.
-const maxRetryAfter = 24 * time.Hour
+// maxRetryAfter bounds Overload.RetryAfter. A higher value is surely a mistake. maxSessionTTL bounds
+// Selections.SessionTTL, as in dynamo-kv-router 1.6.1.
+const (
+	maxRetryAfter = 24 * time.Hour
+	maxSessionTTL = 31_536_000 * time.Second
+)
 
 // Replicas names the other replicas and says how to work with them.
 type Replicas struct {

@@ -184,7 +184,7 @@ var gatewaySettings = []option{
 	},
 	{
 		env:  []string{"DYN_EPP_GRACEFUL_SHUTDOWN_PROPAGATION_SECS"},
-		bind: func(c *Config) value { return wholeSeconds(&c.Gateway.DrainDelay, maxDuration) },
+		bind: func(c *Config) value { return whole(&c.Gateway.DrainDelay, time.Second, 0, maxDuration) },
 		help: "The same as SELECT_SERVICE_GATEWAY_DRAIN_DELAY, in whole seconds.",
 	},
 	{
@@ -201,7 +201,7 @@ var gatewaySettings = []option{
 	},
 	{
 		key: "gateway.retry_after_secs", flag: "gateway-retry-after-secs", also: []string{"DYN_EPP_SHED_RETRY_AFTER_SECS"}, hint: "SECONDS",
-		bind: func(c *Config) value { return wholeSeconds(&c.Gateway.RetryAfter, maxRetryAfter) },
+		bind: func(c *Config) value { return whole(&c.Gateway.RetryAfter, time.Second, 0, maxRetryAfter) },
 		help: "Retry-After header of requests through the gateway that are refused because there is no room for them; " +
 			"0 sends none.",
 	},
@@ -237,8 +237,10 @@ var gatewaySettings = []option{
 			"places them by load, without the caches.",
 	},
 	{
-		env:  []string{"DYN_EPP_TOKENIZATION_TIMEOUT_MS"},
-		bind: func(c *Config) value { return milliseconds(&c.Gateway.Tokenizer.Timeout) },
+		env: []string{"DYN_EPP_TOKENIZATION_TIMEOUT_MS"},
+		bind: func(c *Config) value {
+			return whole(&c.Gateway.Tokenizer.Timeout, time.Millisecond, time.Millisecond, maxDuration)
+		},
 		help: "The same as SELECT_SERVICE_TOKENIZER_TIMEOUT, in milliseconds.",
 	},
 	{

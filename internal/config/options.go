@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/select-service/select-service/internal/discovery/enginelist"
 )
@@ -293,7 +294,7 @@ var settings = []option{
 	},
 	{
 		key: "kv_events.approximate_ttl_secs", flag: "router-ttl-secs", hint: "SECONDS",
-		bind: func(c *Config) value { return bounded(&c.KVEvents.ApproximateTTL, maxDuration) },
+		bind: func(c *Config) value { return seconds(&c.KVEvents.ApproximateTTL) },
 		help: "With the 1.6 contract and without KV events a prompt that was booked on a rank counts as " +
 			"cached there this long, 30 days at most; 0 predicts nothing. Set it to about what the engines' caches hold.",
 	},
@@ -305,7 +306,7 @@ var settings = []option{
 	},
 	{
 		key: "kv_events.predicted_ttl_secs", flag: "router-predicted-ttl-secs", hint: "SECONDS",
-		bind: func(c *Config) value { return optionalBounded(&c.KVEvents.PredictedTTL, maxDuration) },
+		bind: func(c *Config) value { return optionalSeconds(&c.KVEvents.PredictedTTL) },
 		help: "With KV events a prompt that was booked on a rank counts as cached there this long even before the " +
 			"first event of it, 30 days at most. Set it for bursts of requests with a new prefix, to about the time " +
 			"from a reservation to its events.",
@@ -388,21 +389,21 @@ var settings = []option{
 	},
 	{
 		key: "queue.overlap_refresh_after_secs", flag: "router-overlap-refresh-after-secs", hint: "SECONDS",
-		bind: func(c *Config) value { return seconds(&c.Queue.OverlapRefreshAfter) },
+		bind: func(c *Config) value { return anySeconds(&c.Queue.OverlapRefreshAfter) },
 		help: "A request that waited this long is matched with the caches again when it is admitted; " +
 			"0 or less never does. Lower it where caches turn over quickly.",
 	},
 
 	{
 		key: "selections.session_affinity_ttl_secs", flag: "session-affinity-ttl-secs", hint: "SECONDS",
-		bind: func(c *Config) value { return sessionTTL(&c.Selections.SessionTTL) },
+		bind: func(c *Config) value { return whole(&c.Selections.SessionTTL, time.Second, 0, maxSessionTTL) },
 		help: "Requests with the same session_id go to the same rank until the session was idle for so long, " +
 			"1 to 31536000; 0 is off. Set it for conversations that engines should keep. Replicas " +
 			"that share reservations share it.",
 	},
 	{
 		key: "selections.cache_ttl_secs", flag: "selection-cache-ttl-secs", hint: "SECONDS",
-		bind: func(c *Config) value { return bounded(&c.Selections.Kept.TTL, maxDuration) },
+		bind: func(c *Config) value { return seconds(&c.Selections.Kept.TTL) },
 		help: "How long a /select with a selection_id can be booked by that id alone, 30 days at most; 0 keeps none.",
 	},
 	{
@@ -436,7 +437,7 @@ var settings = []option{
 
 	{
 		key: "reservations.lifetime_secs", flag: "active-request-expiry-secs", env: []string{"DYN_ROUTER_ACTIVE_REQUEST_EXPIRY_SECS"}, hint: "SECONDS", slots: asVariable,
-		bind: func(c *Config) value { return positiveSeconds(&c.Reservations.Lifetime) },
+		bind: func(c *Config) value { return whole(&c.Reservations.Lifetime, time.Second, time.Second, maxDuration) },
 		help: "A reservation without a lease ends by itself after so long, as its caller must have gone. Raise it " +
 			"where answers take longer; replicas should agree on it.",
 	},
@@ -468,7 +469,7 @@ var settings = []option{
 	},
 	{
 		key: "engines.warmup_seconds", flag: "warmup-seconds", hint: "SECONDS",
-		bind: func(c *Config) value { return positiveSeconds(&c.Engines.Warmup) },
+		bind: func(c *Config) value { return whole(&c.Engines.Warmup, time.Second, time.Second, maxDuration) },
 		help: "How long a rank counts as new for that.",
 	},
 
@@ -494,7 +495,7 @@ var settings = []option{
 	},
 	{
 		key: "overload.retry_after_secs", flag: "overload-retry-after-secs", hint: "SECONDS",
-		bind: func(c *Config) value { return wholeSeconds(&c.Overload.RetryAfter, maxRetryAfter) },
+		bind: func(c *Config) value { return whole(&c.Overload.RetryAfter, time.Second, 0, maxRetryAfter) },
 		help: "Retry-After header of those refusals; 0 sends none. Set it for clients and proxies that " +
 			"heed it and have no back-off of their own.",
 	},

@@ -217,90 +217,36 @@ func inRange(v, low, high int64) error {
 	return nil
 }
 
-// wholeSeconds is a duration from 0 to most in whole seconds.
-func wholeSeconds(field *time.Duration, most time.Duration) value {
-	high := int(most / time.Second)
+// maxDuration bounds every duration of the configuration. A higher value is surely a mistake.
+const maxDuration = 30 * 24 * time.Hour
+
+// whole is a duration from low to high, written as a whole number of units.
+func whole(field *time.Duration, unit, low, high time.Duration) value {
+	from, to := int(low/unit), int(high/unit)
 	return typed[time.Duration]{
 		field: field,
 		parse: func(text string) (time.Duration, error) {
-			n, err := parseInteger(text, 0, high)
-			return time.Duration(n) * time.Second, err
+			n, err := parseInteger(text, from, to)
+			return time.Duration(n) * unit, err
 		},
 		verify: func(d time.Duration) error {
-			if d < 0 || d > most || d%time.Second != 0 {
-				return fmt.Errorf("%v is not in [0, %d] whole seconds", d, high)
+			if d%unit != 0 {
+				return fmt.Errorf("%v is no multiple of %v", d, unit)
 			}
-			return nil
+			return inRange(int64(d/unit), int64(from), int64(to))
 		},
-		render: func(d time.Duration) any { return int(d / time.Second) },
+		render: func(d time.Duration) any { return int(d / unit) },
 	}
 }
 
-// positiveSeconds is a duration of at least a second in whole seconds.
-func positiveSeconds(field *time.Duration) value {
-	v := wholeSeconds(field, maxDuration).(typed[time.Duration])
-	within := v.verify
-	v.verify = func(d time.Duration) error {
-		if err := within(d); err != nil || d >= time.Second {
-			return err
-		}
-		return fmt.Errorf("%d is not in [1, %d]", d/time.Second, maxDuration/time.Second)
-	}
-	return v
-}
-
-// milliseconds is a duration of at least one in whole milliseconds.
-func milliseconds(field *time.Duration) value {
-	return typed[time.Duration]{
-		field: field,
-		parse: func(text string) (time.Duration, error) {
-			n, err := parseInteger(text, 1, int(maxDuration/time.Millisecond))
-			return time.Duration(n) * time.Millisecond, err
-		},
-	}
-}
-
-// sessionTTL is off or 1 to 31,536,000 s (dynamo-kv-router 1.6.1).
-func sessionTTL(field *time.Duration) value { return wholeSeconds(field, 31_536_000*time.Second) }
-
-// seconds is a duration in seconds with millisecond precision; 0 or less is off.
+// seconds is a duration from 0, which is off, to maxDuration, in seconds with millisecond precision.
 func seconds(field *time.Duration) value {
-	return typed[time.Duration]{
-		field: field,
-		parse: func(text string) (time.Duration, error) {
-			v, err := parseFloat(text)
-			if err != nil || v <= 0 {
-				return 0, err
-			}
-			const most = float64(math.MaxInt64 / time.Millisecond)
-			return time.Duration(min(max(math.Round(v*1000), 1), most)) * time.Millisecond, nil
-		},
-		render: func(d time.Duration) any { return d.Seconds() },
-	}
+	return typed[time.Duration]{field: field, parse: parseSeconds, render: func(d time.Duration) any { return d.Seconds() }}
 }
 
-// bounded is a duration in seconds with millisecond precision, from 0, which is
-// off, to most.
-func bounded(field *time.Duration, most time.Duration) value {
-	v := seconds(field).(typed[time.Duration])
-	convert := v.parse
-	v.parse = func(text string) (time.Duration, error) {
-		n, err := parseFloat(text)
-		if err == nil && (n < 0 || n > most.Seconds()) {
-			err = fmt.Errorf("%s is not in [0, %.0f] seconds", text, most.Seconds())
-		}
-		if err != nil {
-			return 0, err
-		}
-		return convert(text)
-	}
-	return v
-}
-
-// optionalBounded is a duration as bounded has it, or "none". 0 is a duration.
-func optionalBounded(field **time.Duration, most time.Duration) value {
-	var d time.Duration
-	v := optional(field, bounded(&d, most).(typed[time.Duration]).parse, nil).(typed[*time.Duration])
+// optionalSeconds is a duration as seconds has it, or "none". 0 is a duration.
+func optionalSeconds(field **time.Duration) value {
+	v := optional(field, parseSeconds, nil).(typed[*time.Duration])
 	v.render = func(d *time.Duration) any {
 		if d == nil {
 			return nil
@@ -310,8 +256,35 @@ func optionalBounded(field **time.Duration, most time.Duration) value {
 	return v
 }
 
-// maxDuration bounds every duration of the configuration. A higher value is surely a mistake.
-const maxDuration = 30 * 24 * time.Hour
+func parseSeconds(text string) (time.Duration, error) {
+	n, err := parseFloat(text)
+	if err == nil && (n < 0 || n > maxDuration.Seconds()) {
+		err = fmt.Errorf("%s is not in [0, %.0f] seconds", text, maxDuration.Seconds())
+	}
+	if err != nil {
+		return 0, err
+	}
+	return toMilliseconds(n), nil
+}
+
+// anySeconds is seconds without bounds: less than 0 is off, too.
+func anySeconds(field *time.Duration) value {
+	v := seconds(field).(typed[time.Duration])
+	v.parse = func(text string) (time.Duration, error) {
+		n, err := parseFloat(text)
+		return toMilliseconds(n), err
+	}
+	return v
+}
+
+// toMilliseconds rounds seconds, those above 0 to at least a millisecond.
+func toMilliseconds(seconds float64) time.Duration {
+	if seconds <= 0 {
+		return 0
+	}
+	const most = float64(math.MaxInt64 / time.Millisecond)
+	return time.Duration(min(max(math.Round(seconds*1000), 1), most)) * time.Millisecond
+}
 
 // duration is a positive duration such as 30s or 1h30m; a bare number is seconds.
 func duration(field *time.Duration) value {
