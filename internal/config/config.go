@@ -395,23 +395,5 @@ func DefaultSlots() Config {
 	return conf
 }
 
-// Validate checks every value and reports all faults at once, each by its file
-// key. What Load returns is valid already.
-func (c Config) Validate() error {
-	var faults []error
-	for _, o := range options {
-		if o.key == "" {
-			continue
-		}
-		if err := o.bind(&c).check(); err != nil {
-			faults = append(faults, faultsOf(o.key, err)...)
-		}
-	}
-	for _, f := range c.conflicts() {
-		faults = append(faults, fmt.Errorf("%s: %w", f.key, f.err))
-	}
-	return invalid(faults)
-}
-
 // Warnings lists remarks on a valid configuration: settings without effect, and deprecated names.
 func (c Config) Warnings() []string { return c.notes }

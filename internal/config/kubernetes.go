@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -35,23 +35,10 @@ type KubePool struct {
 	PrefillPools   []string // whose pods have the role prefill
 	Services       []string
 	Selectors      []string
-	Namespace      string // empty: that of the process
-	TargetPorts    []string
 
-	Model, Tenant       string
-	BlockSize           int // 0: asked
-	TotalKVBlocks       int
-	MaxNumBatchedTokens int
-	KVEventsPort        uint16
-	KVReplayPort        uint16
-	PortStride          uint16
-	DataParallelSize    int // 0: asked
-	RankHeader          string
-	RoleLabels          []string // "none": no label
-	Role                string
-	Scheme              string
-	Ask                 bool
-	NotReadyGrace       time.Duration
+	// Entry has the settings; its Kind and Name are not used. An empty Namespace is that of the
+	// process, the only role label "none" is none.
+	mapping.Entry
 }
 
 // maxKubeSources bounds the sources.
@@ -61,10 +48,10 @@ const maxKubeSources = 64
 const noLabel = "none"
 
 func defaultKubernetes() Kubernetes {
-	return Kubernetes{AnnotationPrefix: mapping.DefaultAnnotationPrefix, Named: KubePool{
+	return Kubernetes{AnnotationPrefix: mapping.DefaultAnnotationPrefix, Named: KubePool{Entry: mapping.Entry{
 		Tenant: catalog.DefaultName, PortStride: 1, RoleLabels: []string{mapping.RoleLabelLLMD, mapping.RoleLabelDynamo},
 		Scheme: "http", Ask: true, NotReadyGrace: mapping.DefaultGrace,
-	}}
+	}}}
 }
 
 // Enabled reports whether there is a source of pods.
@@ -115,7 +102,7 @@ func (k Kubernetes) pool(given map[string]string) (*KubePool, error) {
 	p.InferencePools, p.PrefillPools, p.Services, p.Selectors = nil, nil, nil, nil
 	var faults []error
 	byKey := optionsByKey()
-	for _, key := range slices.Sorted(mapKeys(given)) {
+	for _, key := range slices.Sorted(maps.Keys(given)) {
 		text := given[key]
 		o, known := byKey[kubernetesGroup+"."+key]
 		switch {
@@ -134,30 +121,11 @@ func (k Kubernetes) pool(given map[string]string) (*KubePool, error) {
 	return p, errors.Join(faults...)
 }
 
-func mapKeys(m map[string]string) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for key := range m {
-			if !yield(key) {
-				return
-			}
-		}
-	}
-}
-
 func (p *KubePool) entries(home string) ([]mapping.Entry, error) {
-	e := mapping.Entry{
-		Namespace: cmp.Or(p.Namespace, home), Model: p.Model, Tenant: p.Tenant, BlockSize: uint32(p.BlockSize),
-		TotalKVBlocks: uint64(p.TotalKVBlocks), MaxNumBatchedTokens: uint64(p.MaxNumBatchedTokens),
-		KVEventsPort: p.KVEventsPort, KVReplayPort: p.KVReplayPort, PortStride: p.PortStride,
-		DataParallelSize: uint32(p.DataParallelSize), RankHeader: p.RankHeader, RoleLabels: p.RoleLabels, Role: p.Role,
-		Scheme: p.Scheme, Ask: p.Ask, NotReadyGrace: p.NotReadyGrace,
-	}
-	if slices.Equal(p.RoleLabels, []string{noLabel}) {
+	e := p.Entry
+	e.Namespace = cmp.Or(e.Namespace, home)
+	if slices.Equal(e.RoleLabels, []string{noLabel}) {
 		e.RoleLabels = nil
-	}
-	for _, text := range p.TargetPorts {
-		n, _ := strconv.ParseUint(text, 10, 16) // checked when it was read
-		e.TargetPorts = append(e.TargetPorts, uint16(n))
 	}
 	var faults []error
 	if e.Namespace == "" {
@@ -269,11 +237,11 @@ func kubeName(s string) (string, error) {
 	return s, nil
 }
 
-// onOneLine shows a list as one text with commas.
-func onOneLine(v value) value {
-	l := v.(typed[[]string])
-	l.render = func(items []string) any { return strings.Join(items, ",") }
-	return l
+// roleLabels are keys of labels, shown as one text.
+func roleLabels(field *[]string) value {
+	v := separated(field, ",", labelKey)
+	v.render = func(items []string) any { return strings.Join(items, ",") }
+	return v
 }
 
 // labelKey is the key of a label.
@@ -284,32 +252,22 @@ func labelKey(s string) (string, error) {
 	return s, nil
 }
 
-func targetPort(s string) (string, error) {
+func targetPort(s string) (uint16, error) {
 	n, err := strconv.ParseUint(s, 10, 16)
 	if err != nil || n == 0 {
-		return "", fmt.Errorf("%q is not a port", s)
+		return 0, fmt.Errorf("%q is not a port", s)
 	}
-	return strconv.FormatUint(n, 10), nil
+	return uint16(n), nil
 }
 
 // selectors are label selectors, separated by semicolons: a selector has commas.
 func selectors(field *[]string) value {
-	v := list(field, nil).(typed[[]string])
-	v.verify = nil
-	v.parse = func(text string) ([]string, error) {
-		var all []string
-		for one := range strings.SplitSeq(text, ";") {
-			one = strings.TrimSpace(one)
-			if one == "" || slices.Contains(all, one) {
-				continue
-			}
-			if _, err := mapping.ParseSelector(one); err != nil {
-				return nil, fmt.Errorf("%q is not a label selector: %w", catalog.Clip(one), err)
-			}
-			all = append(all, one)
+	v := separated(field, ";", func(s string) (string, error) {
+		if _, err := mapping.ParseSelector(s); err != nil {
+			return "", fmt.Errorf("%q is not a label selector: %w", catalog.Clip(s), err)
 		}
-		return all, nil
-	}
+		return s, nil
+	})
 	v.render = func(all []string) any { return strings.Join(all, ";") }
 	return v
 }
@@ -320,18 +278,6 @@ func annotationPrefix(s string) (string, error) {
 		return "", fmt.Errorf("%q is not the prefix of annotations", catalog.Clip(s))
 	}
 	return strings.TrimSuffix(s, "/") + "/", nil
-}
-
-// optionalChoice is one of a few words, or nothing.
-func optionalChoice(field *string, words ...string) value {
-	v := choice(field, append([]string{""}, words...)...).(typed[string])
-	v.render = func(s string) any {
-		if s == "" {
-			return nil
-		}
-		return s
-	}
-	return v
 }
 
 // ofPool are the keys that an entry of kubernetes.pools may have.
@@ -439,19 +385,19 @@ var kubernetesSettings = []option{
 	{
 		key: "kubernetes.rank_header", flag: "kube-rank-header", hint: "local|global|none",
 		bind: func(c *Config) value {
-			return optionalChoice(&c.Kubernetes.Named.RankHeader, catalog.RankLocal, catalog.RankGlobal, catalog.RankNone)
+			return checkedText(&c.Kubernetes.Named.RankHeader, oneOf(catalog.RankLocal, catalog.RankGlobal, catalog.RankNone))
 		},
 		help: "How engines are told the rank of a request, as rank_header of a record.",
 	},
 	{
 		key: "kubernetes.role_label", flag: "kube-role-label", also: []string{"DYN_EPP_WORKER_ROLE_LABEL"}, hint: "LABEL,...",
-		bind: func(c *Config) value { return onOneLine(list(&c.Kubernetes.Named.RoleLabels, labelKey)) },
+		bind: func(c *Config) value { return roleLabels(&c.Kubernetes.Named.RoleLabels) },
 		help: "Labels of pods that say their role, the first one that a pod has counts; none reads no label.",
 	},
 	{
 		key: "kubernetes.role", flag: "kube-role", hint: "prefill|decode",
 		bind: func(c *Config) value {
-			return optionalChoice(&c.Kubernetes.Named.Role, catalog.RolePrefill, catalog.RoleDecode)
+			return checkedText(&c.Kubernetes.Named.Role, oneOf(catalog.RolePrefill, catalog.RoleDecode))
 		},
 		help: "Role of all pods, whatever their labels say.",
 	},
