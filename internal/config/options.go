@@ -161,6 +161,18 @@ var settings = []option{
 			"process works on.",
 	},
 	{
+		key: "server.ui", flag: "ui", env: []string{"SELECT_SERVICE_UI"}, hint: "on|off",
+		bind: func(c *Config) value { return boolean(&c.Server.UI) },
+		help: "The operators' page, at /ui/ of the HTTP listener, or of --admin-listen where that is set. Its files are " +
+			"public; what it shows, it reads with the caller's token. Off, there is none.",
+	},
+	{
+		key: "server.ui_base", flag: "ui-base", env: []string{"SELECT_SERVICE_UI_BASE"}, hint: "PATH",
+		bind: func(c *Config) value { return pathPrefix(&c.Server.UIBase) },
+		help: "Path below which a proxy shows the service, such as /select-service. Set it where that is not the root; " +
+			"the proxy may cut it or pass it on.",
+	},
+	{
 		key: "server.contract", flag: "contract", env: []string{"SELECT_SERVICE_CONTRACT"}, hint: "1.3|1.6",
 		slotsEnv: true,
 		bind:     func(c *Config) value { return choice(&c.Server.Contract, Contract13, Contract16) },
