@@ -44,9 +44,11 @@ type KubePool struct {
 	MaxNumBatchedTokens int
 	KVEventsPort        uint16
 	KVReplayPort        uint16
+	KVLoadPort          uint16
 	PortStride          uint16
 	DataParallelSize    int // 0: asked
 	RankHeader          string
+	LoadMetrics         bool
 	RoleLabels          []string // "none": no label
 	Role                string
 	Scheme              string
@@ -148,7 +150,7 @@ func (p *KubePool) entries(home string) ([]mapping.Entry, error) {
 	e := mapping.Entry{
 		Namespace: cmp.Or(p.Namespace, home), Model: p.Model, Tenant: p.Tenant, BlockSize: uint32(p.BlockSize),
 		TotalKVBlocks: uint64(p.TotalKVBlocks), MaxNumBatchedTokens: uint64(p.MaxNumBatchedTokens),
-		KVEventsPort: p.KVEventsPort, KVReplayPort: p.KVReplayPort, PortStride: p.PortStride,
+		KVEventsPort: p.KVEventsPort, KVReplayPort: p.KVReplayPort, KVLoadPort: p.KVLoadPort, LoadMetrics: p.LoadMetrics, PortStride: p.PortStride,
 		DataParallelSize: uint32(p.DataParallelSize), RankHeader: p.RankHeader, RoleLabels: p.RoleLabels, Role: p.Role,
 		Scheme: p.Scheme, Ask: p.Ask, NotReadyGrace: p.NotReadyGrace,
 	}
@@ -337,8 +339,8 @@ func optionalChoice(field *string, words ...string) value {
 // ofPool are the keys that an entry of kubernetes.pools may have.
 var ofPool = map[string]bool{
 	"inference_pool": true, "service": true, "selector": true, "namespace": true, "target_ports": true, "model": true, "tenant": true,
-	"block_size": true, "total_kv_blocks": true, "max_num_batched_tokens": true, "kv_events_port": true, "kv_replay_port": true,
-	"port_stride": true, "data_parallel_size": true, "rank_header": true, "role_label": true, "role": true, "scheme": true, "ask": true,
+	"block_size": true, "total_kv_blocks": true, "max_num_batched_tokens": true, "kv_events_port": true, "kv_replay_port": true, "kv_load_port": true,
+	"port_stride": true, "data_parallel_size": true, "rank_header": true, "load_metrics": true, "role_label": true, "role": true, "scheme": true, "ask": true,
 	"not_ready_grace": true,
 }
 
@@ -429,6 +431,16 @@ var kubernetesSettings = []option{
 		key: "kubernetes.kv_replay_port", flag: "kube-kv-replay-port", env: []string{"SELECT_SERVICE_KUBE_KV_REPLAY_PORT", "DYN_EPP_KV_EVENT_REPLAY_PORT"}, hint: "PORT",
 		bind: func(c *Config) value { return integer(&c.Kubernetes.Named.KVReplayPort, 0, math.MaxUint16) },
 		help: "The same for replays, kv-replay; 0 is what the engine says, else none.",
+	},
+	{
+		key: "kubernetes.kv_load_port", flag: "kube-kv-load-port", env: []string{"SELECT_SERVICE_KUBE_KV_LOAD_PORT"}, hint: "PORT",
+		bind: func(c *Config) value { return integer(&c.Kubernetes.Named.KVLoadPort, 0, math.MaxUint16) },
+		help: "The same for the load that SGLang publishes, kv-load; 0 is what the engine says, else none.",
+	},
+	{
+		key: "kubernetes.load_metrics", flag: "kube-load-metrics", env: []string{"SELECT_SERVICE_KUBE_LOAD_METRICS"},
+		bind: func(c *Config) value { return boolean(&c.Kubernetes.Named.LoadMetrics) },
+		help: "Read the load of engines from /metrics at their target ports, as load_metrics of a record.",
 	},
 	{
 		key: "kubernetes.port_stride", flag: "kube-port-stride", env: []string{"SELECT_SERVICE_KUBE_PORT_STRIDE", "DYN_EPP_DATA_PARALLEL_STRIDE"}, hint: "N",

@@ -81,7 +81,7 @@ func TestFaultsOfWatches(t *testing.T) {
 	for name, fault := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			api := threePods(t)
+			api := withThreePods(kubetest.New(t))
 			w := start(t, api, pool())
 			w.await("three workers", func() bool { return w.catalog.CountSchedulable() == 3 })
 			done := make(chan struct{})
@@ -167,7 +167,7 @@ func TestPagesAndLateEvents(t *testing.T) {
 // 401 (scenario 25).
 func TestToken(t *testing.T) {
 	t.Parallel()
-	api := threePods(t)
+	api := withThreePods(kubetest.New(t))
 	path := filepath.Join(t.TempDir(), "token")
 	write := func(text string) {
 		if err := os.WriteFile(path+".new", []byte(text+"\n"), 0o600); err != nil {

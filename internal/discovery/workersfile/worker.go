@@ -48,6 +48,7 @@ var fields = map[string]field{
 	catalog.ServerKeyField:         removedServerKey,
 	"drain":                        drain,
 	"kv_event_copies":              optional(func(w *catalog.Record) **string { return &w.KVEventCopies }, copies),
+	"kv_event_rank":                optional(func(w *catalog.Record) **string { return &w.KVEventRank }, eventRank),
 	"load_endpoint":                optional(func(w *catalog.Record) **string { return &w.LoadEndpoint }, text),
 	"load_endpoints":               required(func(w *catalog.Record) *map[uint32]string { return &w.LoadEndpoints }, byRank),
 	"load_metrics":                 optional(func(w *catalog.Record) **catalog.LoadMetrics { return &w.LoadMetrics }, loadMetrics),
@@ -182,6 +183,7 @@ var (
 	errByRank     = errors.New("want ranks with strings")
 	errRequired   = errors.New("want required or preferred")
 	errCopies     = errors.New("want count or set")
+	errEventRank  = errors.New("want batch or stream")
 	errDescribe   = errors.New("want true, vllm or sglang")
 	errRole       = errors.New("want prefill or decode")
 	errRankHeader = errors.New("want local, global or none")
@@ -209,6 +211,14 @@ func copies(n *yaml.Node) (string, error) {
 	v, err := text(n)
 	if err == nil && v != catalog.CountCopies && v != catalog.SetCopies {
 		err = errCopies
+	}
+	return v, err
+}
+
+func eventRank(n *yaml.Node) (string, error) {
+	v, err := text(n)
+	if err == nil && v != catalog.RankOfBatch && v != catalog.RankOfStream {
+		err = errEventRank
 	}
 	return v, err
 }
