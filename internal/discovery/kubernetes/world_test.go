@@ -62,8 +62,12 @@ func start(t *testing.T, api kubetest.API, entries ...mapping.Entry) *world {
 func startWith(t *testing.T, api kubetest.API, client *kubernetes.Client, entries ...mapping.Entry) *world {
 	t.Helper()
 	return startConfig(t, api, client, kubernetes.Config{
-		Settings: mapping.Settings{Home: "llm", AnnotationPrefix: mapping.DefaultAnnotationPrefix, KVEvents: true}, Entries: entries,
+		Settings: settings(), Entries: entries,
 	})
+}
+
+func settings() mapping.Settings {
+	return mapping.Settings{Home: "llm", AnnotationPrefix: mapping.DefaultAnnotationPrefix, KVEvents: true}
 }
 
 func startConfig(t *testing.T, api kubetest.API, client *kubernetes.Client, config kubernetes.Config) *world {
