@@ -366,7 +366,7 @@ func (d *Discovery) planPod(p *plan, r row, own bool, ids map[uint64]string, pod
 		return
 	}
 	pool := s.ports(tr)
-	answers := func(port uint16) mapping.Answer { return d.asks.answer(tr.pod.UID, tr.pod.IP, port) }
+	answers := func(port uint16) mapping.Answer { return d.asks.answer(tr.pod, port) }
 	m := mapping.Map(tr.pod, &pool, &s.entry, &d.config.Settings, answers)
 	d.warn(tr, m.Unknown)
 	if m.Excluded != "" {
@@ -405,7 +405,7 @@ func (d *Discovery) planPod(p *plan, r row, own bool, ids map[uint64]string, pod
 		of.complete = of.complete && len(w.Reasons) == 0
 		if w.Ask && ph == serving {
 			p.asks = append(p.asks, ask{
-				key: askKey{tr.pod.UID, tr.pod.IP, w.Port}, url: *w.Record.Endpoint, turn: tr.readyTurn,
+				key: keyOf(tr.pod, w.Port), url: *w.Record.Endpoint, turn: tr.readyTurn,
 			})
 		}
 		add(w, why)
