@@ -36,8 +36,12 @@ build() {
 
 TEST_KUBE_API=${KUBEBUILDER_ASSETS:-$(build)}
 export TEST_KUBE_API
+python=$(scripts/venv.sh -r test/gateway/requirements.txt)
+export GATEWAY_ENVOY=${GATEWAY_ENVOY:-$(dirname "$python")/envoy}
 inside=()
 if ((EUID == 0)) && unshare --net true 2>/dev/null; then
   inside=(-exec "unshare --net $PWD/scripts/in-namespace.sh")
 fi
-exec "$go" test -count=1 -timeout 40m -p 1 "${inside[@]}" "${@:--v}" ./internal/discovery/kubernetes ./test/kube ./test/chart
+exec "$go" test -count=1 -timeout 40m -p 1 "${inside[@]}" \
+  -run 'TestPool|TestTwoPools|TestEnds|TestUnseen|TestOutage|TestFrozen|TestMissing|TestService|TestThousandPods|TestLife|TestPods|TestReplicas|TestInstall|TestRollingUpdate' \
+  "${@:--v}" ./internal/discovery/kubernetes ./test/kube ./test/chart ./test/gateway

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -82,34 +83,11 @@ func TestRollingUpdate(t *testing.T) {
 	b.picker = e2e.Serve(t, map[string]string{"SELECT_SERVICE_KUBE_ALLOW_LOOPBACK": "true"}, "--gateway-port", strconv.Itoa(b.gateway),
 		"--kubeconfig", api.Kubeconfig(t), "--kube-namespace", "llm", "--kube-inference-pool", "llm", "--kube-block-size", strconv.Itoa(blockSize))
 	b.awaitSchedulable(pods)
-	b.envoy = startEnvoy(t, b.gateway, listed)
+	b.envoy = startEnvoy(t, b.gateway, listed, patient)
 
-	var requests sync.WaitGroup
-	var sent atomic.Int64
-	var failed failures
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	requests.Go(func() {
-		tick := time.NewTicker(time.Second / time.Duration(rate))
-		defer tick.Stop()
-		for ctx.Err() == nil {
-			n := uint32(sent.Add(1))
-			requests.Go(func() {
-				a, err := b.send(t.Context(), http.MethodPost, chats, chat(words(n%20, 200), streamed, object{"max_tokens": 20}))
-				if err == nil && (a.status != http.StatusOK || !strings.HasSuffix(strings.TrimSpace(a.body), "data: [DONE]")) {
-					err = fmt.Errorf("%v", a)
-				}
-				if err != nil {
-					failed.add(err)
-				}
-			})
-			select {
-			case <-ctx.Done():
-			case <-tick.C:
-			}
-		}
-	})
-
+	traffic := b.flow(ctx, rate)
 	var ending sync.WaitGroup
 	ended := make(chan *podEngine, pods)
 	var worst time.Duration
@@ -146,15 +124,99 @@ func TestRollingUpdate(t *testing.T) {
 	ending.Wait()
 	remove()
 	stop()
-	requests.Wait()
-	t.Logf("%d requests while %d pods were replaced; the last pick of an ending pod came after %v", sent.Load(), pods, worst)
-	if len(failed.by) > 0 {
-		t.Errorf("failed: %v", failed.by)
-	}
+	t.Logf("%d requests while %d pods were replaced; the last pick of an ending pod came after %v", traffic.ended(), pods, worst)
 	if worst > time.Second && (e2e.Alone() || worst > engineEnds) {
 		t.Errorf("a pod was picked %v after it had begun to end", worst)
 	}
 	b.idle()
+}
+
+// flow are requests that come one after the other, however long the answers take.
+type flow struct {
+	b      *bed
+	all    sync.WaitGroup
+	sent   atomic.Int64
+	failed failures
+}
+
+// flow sends so many requests a second until ctx ends.
+func (b *bed) flow(ctx context.Context, rate int) *flow {
+	f := &flow{b: b}
+	f.all.Go(func() {
+		tick := time.NewTicker(time.Second / time.Duration(rate))
+		defer tick.Stop()
+		for ctx.Err() == nil {
+			n := uint32(f.sent.Add(1))
+			f.all.Go(func() {
+				a, err := b.send(b.t.Context(), http.MethodPost, chats, chat(words(n%20, 200), streamed, object{"max_tokens": 20}))
+				if err == nil && (a.status != http.StatusOK || !strings.HasSuffix(strings.TrimSpace(a.body), "data: [DONE]")) {
+					err = fmt.Errorf("%v", a)
+				}
+				if err != nil {
+					f.failed.add(err)
+				}
+			})
+			select {
+			case <-ctx.Done():
+			case <-tick.C:
+			}
+		}
+	})
+	return f
+}
+
+// ended waits for the last answers, all of which must be whole, and returns how many there were.
+func (f *flow) ended() int64 {
+	f.b.t.Helper()
+	f.all.Wait()
+	if len(f.failed.by) > 0 {
+		f.b.t.Errorf("failed: %v", f.failed.by)
+	}
+	return f.sent.Load()
+}
+
+// patient lets the picker take its time to say that it is well, as on a busy machine.
+func patient(c config) {
+	objectAt(c.cluster("picker"), "health_checks", 0)["timeout"] = "20s"
+}
+
+// replaced: of two pickers behind Envoy one is told to stop while requests come, as a rolling update
+// of the chart's Deployment does: it says that it is not ready, waits until that is known, and then
+// ends with its last answer (scenario 38).
+func replaced(t *testing.T) {
+	delay, rate := "5s", 50
+	if testing.Short() {
+		delay, rate = "3s", 20
+	}
+	flags := []string{"--gateway-drain-delay", delay, "--gateway-drain-timeout", "115s"}
+	port := e2e.FreePort(t)
+	b := lay(t, setup{service: flags, envoy: []edit{patient, func(c config) {
+		endpoints := objectAt(c.cluster("picker"), "load_assignment", "endpoints", 0)
+		endpoints["lb_endpoints"] = append(endpoints["lb_endpoints"].([]any),
+			object{"endpoint": object{"address": object{"socket_address": object{"address": "127.0.0.1", "port_value": port}}}})
+	}}})
+	second := e2e.Serve(t, nil, append([]string{"--gateway-port", strconv.Itoa(port)}, flags...)...)
+	b.register(second)
+	e2e.Eventually(t, "both pickers get requests", func() error {
+		b.post(http.StatusOK, chats, chat("Hello"))
+		if n, err := second.Sum(t.Context(), `select_service_gateway_requests_total{outcome="booked"}`); err != nil || n == 0 || b.placed() == 0 {
+			return fmt.Errorf("%v, %w", n, err)
+		}
+		return nil
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	traffic := b.flow(ctx, rate)
+	pause(ctx, time.Second)
+	if err := b.picker.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code, ended := b.picker.Wait(e2e.Patience); !ended || code != 0 {
+		t.Errorf("the picker: code %d, ended: %t", code, ended)
+	}
+	pause(ctx, time.Second)
+	stop()
+	t.Logf("%d requests", traffic.ended())
 }
 
 // awaitSchedulable waits until so many pods get requests.

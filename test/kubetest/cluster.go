@@ -24,7 +24,7 @@ import (
 	"testing"
 	"time"
 
-	"sigs.k8s.io/yaml"
+	"go.yaml.in/yaml/v3"
 )
 
 // Cluster is a real kube-apiserver with etcd, without kubelets and controllers. It has the
@@ -125,9 +125,9 @@ func (c *Cluster) Install(present bool) {
 		c.call(http.MethodDelete, crds+"/inferencepools.inference.networking.k8s.io", nil)
 		return
 	}
-	text, err := yaml.YAMLToJSON(poolDefinition)
-	c.must(err)
-	c.call(http.MethodPost, crds, json.RawMessage(text))
+	var definition Object
+	c.must(yaml.Unmarshal(poolDefinition, &definition))
+	c.call(http.MethodPost, crds, definition)
 	c.await("InferencePools are served", func() bool {
 		status, _ := c.request(http.MethodGet, pathOf("inferencepools", "llm", ""), nil)
 		return status == http.StatusOK
