@@ -214,6 +214,10 @@ func (r *Registry) open(sc catalog.Scope, blockSize uint32) *State {
 			BlockSize: blockSize,
 			Seeds:     new(SeedNames),
 			Traffic:   new(Traffic),
+			Hits:      new(Hits),
+
+			FirstTokens: new(FirstTokens),
+
 			Policies:  r.settings.Policies.NewScope(sc, r.settings.Learners),
 			held:      make(map[uint32]catalog.Rank),
 		}
