@@ -105,7 +105,7 @@ type delivery struct {
 	applied bool       // a batch was applied in this turn
 	// mixed: a batch was of another rank, or had standard envelopes. Then a clear by
 	// one engine does not repair a loss, which may have been about other blocks.
-	mixed  bool
+	mixed bool
 	// dropped and droppedWhy are those of StreamCounts.
 	dropped    uint64
 	droppedWhy Reason

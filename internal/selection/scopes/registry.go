@@ -218,8 +218,8 @@ func (r *Registry) open(sc catalog.Scope, blockSize uint32) *State {
 
 			FirstTokens: new(FirstTokens),
 
-			Policies:  r.settings.Policies.NewScope(sc, r.settings.Learners),
-			held:      make(map[uint32]catalog.Rank),
+			Policies: r.settings.Policies.NewScope(sc, r.settings.Learners),
+			held:     make(map[uint32]catalog.Rank),
 		}
 		state.Queue = r.newQueue(sc, state.Policies)
 		r.initIndexLocked(sc, state)

@@ -25,7 +25,7 @@ type State struct {
 	Hits      *Hits
 	// FirstTokens has what the kept decisions of the scope have predicted and observed.
 	FirstTokens *FirstTokens
-	Seeds     *SeedNames // adapters of the space's blocks
+	Seeds       *SeedNames // adapters of the space's blocks
 	// Policies choose the ranks; nil: the built-in cost function alone.
 	Policies *policies.Scope
 
