@@ -20,7 +20,9 @@ const axis = (size: number, format?: (v: number) => string): uPlot.Axis => ({
   ...(format ? { values: (_: uPlot, splits: number[]) => splits.map((v) => (v === null ? "" : format(v))) } : {}),
 });
 
-/** The size of an element's content, followed. */
+const hour = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
+
+/** Keeps a picture as wide as its box. */
 function keepWidth(box: HTMLElement, plot: uPlot): () => void {
   const observer = new ResizeObserver(() => plot.setSize({ width: box.clientWidth, height: plot.height }));
   observer.observe(box);
@@ -48,7 +50,7 @@ export function TimeChart(props: { end: string; interval: number; lines: Line[];
         width: box.current.clientWidth, height: props.height ?? 160, legend: { show: false }, cursor: { show: false },
         padding: [8, 12, 0, 0],
         scales: { y: { range: (_u, _min, max) => [0, max > 0 ? max * 1.08 : 1] } },
-        axes: [axis(26), axis(52, format)],
+        axes: [{ ...axis(26, (v) => hour.format(v * 1000)), space: 64 }, axis(52, format)],
         series: [
           {},
           ...order.map((i): uPlot.Series => {
@@ -86,7 +88,7 @@ export function Scatter(props: { points: [number, number][]; format: (v: number)
         width: box.current.clientWidth, height: 300, legend: { show: false }, cursor: { show: false }, padding: [10, 14, 0, 0],
         scales: { x: scale, y: scale },
         axes: [
-          { ...axis(44, format), label: props.xName, labelSize: 16, labelFont: "11px system-ui, sans-serif", space: 60 },
+          { ...axis(24, format), label: props.xName, labelSize: 18, labelFont: "11px system-ui, sans-serif", space: 60 },
           { ...axis(56, format), label: props.yName, labelSize: 16, labelFont: "11px system-ui, sans-serif" },
         ],
         series: [

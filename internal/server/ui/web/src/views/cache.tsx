@@ -111,7 +111,7 @@ function Icicle(props: { data: Prefixes }) {
             const label = w > 110 ? `${count(b.node.blocks)} blocks × ${count(b.node.holders)}` : w > 44 ? `${count(b.node.blocks)}×${count(b.node.holders)}` : "";
             return (
               <g key={b.node.id} class={"box " + step(b.node.holders, most)} role="button" tabIndex={w >= 12 ? 0 : -1}
-                aria-label={`${nameOf(b.node)}, held by ${plural(b.node.holders, "rank")}`}
+                aria-label={`${label ? label + ", " : ""}${nameOf(b.node)}, held by ${plural(b.node.holders, "rank")}`}
                 onClick={() => zoom(b.node === top ? (b.node.parent === null ? null : byID.get(b.node.parent) ?? null) : b.node)}
                 onKeyDown={(e: KeyboardEvent) => { if (e.key === "Enter" || e.key === " ") { e.preventDefault(); zoom(b.node); } }}
                 onMouseEnter={() => setOver(b.node)} onFocus={() => setOver(b.node)}>

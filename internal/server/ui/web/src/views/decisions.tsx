@@ -67,7 +67,7 @@ export function DecisionsView() {
             <tbody role="rowgroup">
               {shown.slice(0, most).map((d) => (
                 <tr role="row" key={d.time} class="row" onClick={() => { location.hash = address("why", { decision: d.time }); }}>
-                  <th role="rowheader" scope="row"><a href={address("why", { decision: d.time })} onClick={(e: MouseEvent) => e.stopPropagation()} aria-label={`Why, at ${clock(d.time)}`}>{clock(d.time)}</a></th>
+                  <th role="rowheader" scope="row"><a href={address("why", { decision: d.time })} onClick={(e: MouseEvent) => e.stopPropagation()}>{clock(d.time)}</a></th>
                   <td role="cell">{d.model_name}{d.routing_group !== "default" && <span class="dim"> / {d.routing_group}</span>}</td>
                   <td role="cell">{d.chosen ? rankShort(d.chosen) : <span class="warn">{d.refusal ?? "none"}</span>}</td>
                   <td role="cell" class="num"><span class="label">Tokens</span> {count(d.isl_tokens)}</td>

@@ -30,7 +30,7 @@ export function DoctorView() {
             <ul class="checks">
               {data.checks.map((c) => (
                 <li key={c.check} class={"is-" + c.result}>
-                  <span class="badge">{{ ok: "ok", finding: "finding", not_applicable: "does not apply" }[c.result]}</span> {c.title}
+                  <span class="badge">{{ ok: "ok", finding: "finding", not_applicable: "n/a" }[c.result]}</span> {c.title}
                 </li>
               ))}
             </ul>

@@ -7,7 +7,7 @@ import type { Candidate, Explanation } from "../types";
 
 void Fragment;
 
-const termNames = { wait: "wait in the queue", prefill: "prefill", delay: "delay of others", decode: "decode load", taint: "taints" } as const;
+const termNames = { wait: "wait", prefill: "prefill", delay: "delay of others", decode: "decode load", taint: "taints" } as const;
 const tierNames = { device: "device", host: "host memory", disk: "disk or external" } as const;
 
 /** Why a rank cannot be chosen, in words. */
@@ -80,7 +80,7 @@ function verdict(x: Explanation, sorted: Candidate[]): string {
     const saved = (others.get(term) ?? 0) - value;
     if (saved > gain) [most, gain] = [termNames[term], saved];
   }
-  return `${Name} wins at ${cost}, ${decimal(by)} (${percent(by / Math.max(next.cost, 1e-9))}) below ${rankName(next)}` + (most ? `, most of it ${most}.` : ".");
+  return `${Name} wins at ${cost}, ${decimal(by)} (${percent(by / Math.max(next.cost, 1e-9))}) below ${rankName(next)}` + (most ? `, mainly by less ${most}.` : ".");
 }
 
 /** Why a rank was chosen, or would be. */
@@ -150,7 +150,7 @@ export function ExplanationPanel(props: { x: Explanation; past: boolean }) {
               <tbody>
                 {x.shadows.map((s) => (
                   <tr key={s.policy}>
-                    <th scope="row">{s.policy}</th><td>{rankShort(s)}{s.same ? <span class="dim"> the same</span> : <span class="badge warn">another</span>}</td>
+                    <th scope="row">{s.policy}</th><td>{rankShort(s)}{s.same ? <span class="dim"> the same</span> : <> <span class="badge warn">another</span></>}</td>
                     <td class="num">{decimal(s.cost_foregone)}</td><td class="num">{seconds(s.ttft_foregone_seconds)}</td>
                   </tr>
                 ))}

@@ -154,7 +154,7 @@ function Totals(props: { all: Fleet }) {
     <div class="tile">
       <dt>{title}</dt>
       <dd><b>{value}</b> <span>{unit}</span></dd>
-      {values && <Spark values={values} size={samples} label={`${title} over the last minute`} />}
+      {values && <dd><Spark values={values} size={samples} label={`${title} over the last minute`} /></dd>}
     </div>
   );
   return (
@@ -208,9 +208,9 @@ function FleetRow(props: { r: Line; all: Fleet; index: number; single: boolean; 
   const stream = r.stream === "stale" ? "stale" : r.stream && r.stream !== "live" ? r.stream : r.lag ? count(r.lag) + " behind" : r.lost ? count(r.lost) + " lost" : r.stream === "live" ? "live" : "–";
   return (
     <tr role="row" aria-rowindex={props.index} class={"row is-" + r.state} onClick={open}>
-      <td role="cell" class="c-trouble"><StateMark state={r.state} />{r.reason && <span class="reason" title={r.reason}>{r.reason}</span>}</td>
+      <td role="cell" class="c-trouble"><div class="status"><StateMark state={r.state} />{r.reason && <span class="reason" title={r.reason}>{r.reason}</span>}</div></td>
       <th role="rowheader" scope="row" class="c-rank">
-        <button type="button" class="link" onClick={(e: MouseEvent) => { e.stopPropagation(); open(); }} aria-label={folded ? `worker ${r.worker_id}` : `worker ${r.worker_id} rank ${r.dp_rank}`}>
+        <button type="button" class="link" onClick={(e: MouseEvent) => { e.stopPropagation(); open(); }}>
           {folded ? r.worker_id : rankShort(r)}
         </button>
         {folded && r.ranks > 1 && <span class="dim"> {r.ranks} ranks</span>}
