@@ -112,7 +112,8 @@ func TestAccountFairness(t *testing.T) {
 // TestAccountNewcomer: whatever number of ranks store without end, in Spaces of their own or
 // in one, a rank that has nothing yet finds room.
 func TestAccountNewcomer(t *testing.T) {
-	for _, ranks := range []uint32{8, 1, 2, 64}[:length.Of(4, 4, 1)] {
+	length.Sequential(t)
+	for _, ranks := range []uint32{1, 2, 8, 64} {
 		for _, together := range []bool{false, true} {
 			account, bytes := newAccount(32 << 20)
 			spaces := make([]*indexer.Space, ranks)

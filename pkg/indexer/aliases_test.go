@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/test/length"
 )
 
 // renamed announces the chain by tokens under names of another engine's.
@@ -259,6 +260,7 @@ func TestMemoryOfOneNameTwice(t *testing.T) {
 
 // Long events are dealt with in parts also where all comes out of memory.
 func TestLongMove(t *testing.T) {
+	length.Sequential(t)
 	const n = 10_000
 	s := newNamespace(n)
 	s.tokens(0, n)

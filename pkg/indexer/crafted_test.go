@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/test/length"
 )
 
 // TestCraftedHashes: an engine knows the numbers of the nodes that its blocks become,
@@ -35,6 +36,7 @@ func TestCraftedHashes(t *testing.T) {
 // look-up of the name pass them all, whether it keeps the blocks under other names, or
 // they stay in the tree because of a block below them.
 func TestOneName(t *testing.T) {
+	length.Sequential(t)
 	const n = 2000
 	for name, step := range map[string]func(s *indexer.Space, i uint64){
 		"kept under other names": func(s *indexer.Space, i uint64) {

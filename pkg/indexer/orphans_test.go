@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/test/length"
 )
 
 // depths asks for one rank's overlap.
@@ -65,6 +66,7 @@ func TestOrphanJoinsInItsTier(t *testing.T) {
 // TestOrphansAreBounded proves decision K13: 65,536 a rank, the oldest go first,
 // also when some were removed, or announced again, meanwhile.
 func TestOrphansAreBounded(t *testing.T) {
+	length.Sequential(t)
 	const limit = 65536
 	s := indexer.New()
 	names := number(1, limit+3)

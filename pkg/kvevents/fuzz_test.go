@@ -63,6 +63,7 @@ func FuzzDecode(f *testing.F) {
 // TestAllocationIsBounded holds the worst messages that we know against the
 // bound: lengths that are not there, and the most memory per byte that is.
 func TestAllocationIsBounded(t *testing.T) {
+	length.Sequential(t)
 	const many = 1 << 16
 	header := func(n int) []byte {
 		return []byte{0x92, 0x00, 0xdd, byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}

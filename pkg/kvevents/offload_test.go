@@ -10,6 +10,7 @@ import (
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/kvevents"
+	"github.com/select-service/select-service/test/length"
 )
 
 // offloadWorld feeds a converter with map events as a stream does.
@@ -245,6 +246,7 @@ func TestCopiesOfHybridModels(t *testing.T) {
 // evictions and clears, of which every key has been shown, each rank's overlap is what a
 // model that knows blocks by the engine's name says.
 func TestCopiesAgainstModel(t *testing.T) {
+	length.Sequential(t)
 	const names, salts, depth = 12, 3, 4
 	salt := func(name int) string { return []string{"", "s1", "s2"}[name/depth] }
 	tokens := []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}
@@ -326,6 +328,7 @@ func TestCopiesAgainstModel(t *testing.T) {
 // TestRemovedMemoryOfCopies: the large memory of removed blocks is used once keys were
 // shown, and only by ranks with copies that lack keys.
 func TestRemovedMemoryOfCopies(t *testing.T) {
+	length.Sequential(t)
 	for _, shown := range []bool{false, true} {
 		t.Run(fmt.Sprint(shown), func(t *testing.T) {
 			w := newOffloadWorld(t)
