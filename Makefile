@@ -70,15 +70,15 @@ build: ## build bin/select-service and bin/selectctl; they need no C (ZMQ=libzmq
 # compute, so four packages are tested at the same time. A program with the race
 # detector sleeps for a second before it ends, unless it is told not to, and the tests
 # end hundreds. Vetting is make lint's.
-test test-busy: export SELECT_SERVICE_BIN := $(CURDIR)/$(BIN)/test/select-service
-test test-busy: export GORACE := atexit_sleep_ms=0
+test test-sequential test-busy: export SELECT_SERVICE_BIN := $(CURDIR)/$(BIN)/test/select-service
+test test-sequential test-busy: export GORACE := atexit_sleep_ms=0
 
 .PHONY: test
 test: test-program ## ring 1: every test, short, with the race detector (PKG, SHORT=, RACE= to change that)
 	$(GO) test $(RACE) $(SHORT) -p 4 -shuffle=on -timeout 60m $(PKG)
 
 .PHONY: test-sequential
-test-sequential: setup ## what ring 1 shortens for the race detector (test/length), without it
+test-sequential: test-program ## what ring 1 shortens for the race detector (test/length), without it
 	$(GO) test $(SHORT) -shuffle=on $$(grep -rlF '/test/length"' --include='*_test.go' . | xargs dirname | sort -u)
 
 # All of ring 1 has both.
