@@ -4,6 +4,7 @@
 package offheap
 
 import (
+	"sync"
 	"sync/atomic"
 	"unsafe"
 )
@@ -12,6 +13,9 @@ import (
 // Memory is ready.
 type Memory struct {
 	bytes, outside atomic.Int64
+
+	mu       sync.Mutex    // guards mappings; innermost
+	mappings map[*byte]int // pieces outside the heap: where they begin, and their bytes
 }
 
 // Bytes returns how much is handed out.
@@ -26,7 +30,20 @@ func (m *Memory) Outside() int64 { return m.outside.Load() }
 // at once, but wastes half a page on average, and the system limits their number.
 const mapAbove = 16 << 10
 
-// Make returns n zeros. T has no pointers. They must be given to Free, or may never be given back.
+// Close gives back every piece that is outside the collector's heap. None may be used afterwards. It
+// is for the cleanup (runtime.AddCleanup) of the structure that uses the pieces: nothing gives them
+// back only because they are unreachable.
+func (m *Memory) Close() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for start, size := range m.mappings {
+		unmapBytes(unsafe.Slice(start, size)) //nolint:gosec // as Make mapped it
+	}
+	m.bytes.Add(-m.outside.Swap(0))
+	m.mappings = nil
+}
+
+// Make returns n zeros. T has no pointers. They must be given to Free, or wait for Close.
 func Make[T any](m *Memory, n int) []T {
 	if n == 0 {
 		return nil
@@ -39,6 +56,12 @@ func Make[T any](m *Memory, n int) []T {
 	}
 	m.outside.Add(int64(size))
 	b := mapBytes(size)
+	m.mu.Lock()
+	if m.mappings == nil {
+		m.mappings = make(map[*byte]int)
+	}
+	m.mappings[unsafe.SliceData(b)] = size
+	m.mu.Unlock()
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), n) //nolint:gosec // b has n of them
 }
 
@@ -51,6 +74,10 @@ func Free[T any](m *Memory, s []T) {
 	m.bytes.Add(-int64(size))
 	if maps && size >= mapAbove {
 		m.outside.Add(-int64(size))
-		unmapBytes(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), size)) //nolint:gosec // as Make mapped it
+		start := (*byte)(unsafe.Pointer(unsafe.SliceData(s)))
+		m.mu.Lock()
+		delete(m.mappings, start)
+		m.mu.Unlock()
+		unmapBytes(unsafe.Slice(start, size)) //nolint:gosec // as Make mapped it
 	}
 }
