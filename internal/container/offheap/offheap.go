@@ -24,6 +24,12 @@ func (m *Memory) Bytes() int64 { return m.bytes.Load() }
 // Outside returns the part of Bytes that is outside the collector's heap.
 func (m *Memory) Outside() int64 { return m.outside.Load() }
 
+// mapped is what all Memory of the process has outside the collector's heap.
+var mapped atomic.Int64
+
+// Mapped returns how many bytes are outside the collector's heap, in the whole process.
+func Mapped() int64 { return mapped.Load() }
+
 // mapAbove is the size in bytes from which a piece gets its own mapping. Smaller pieces
 // are on the heap: a table that grows to this size leaves about three times as much
 // behind for the next collection, in each shard of a cellTable. A mapping is given back
@@ -39,7 +45,9 @@ func (m *Memory) Close() {
 	for start, size := range m.mappings {
 		unmapBytes(unsafe.Slice(start, size)) //nolint:gosec // as Make mapped it
 	}
-	m.bytes.Add(-m.outside.Swap(0))
+	outside := m.outside.Swap(0)
+	m.bytes.Add(-outside)
+	mapped.Add(-outside)
 	m.mappings = nil
 }
 
@@ -55,6 +63,7 @@ func Make[T any](m *Memory, n int) []T {
 		return make([]T, n)
 	}
 	m.outside.Add(int64(size))
+	mapped.Add(int64(size))
 	b := mapBytes(size)
 	m.mu.Lock()
 	if m.mappings == nil {
@@ -74,6 +83,7 @@ func Free[T any](m *Memory, s []T) {
 	m.bytes.Add(-int64(size))
 	if maps && size >= mapAbove {
 		m.outside.Add(-int64(size))
+		mapped.Add(-int64(size))
 		start := (*byte)(unsafe.Pointer(unsafe.SliceData(s)))
 		m.mu.Lock()
 		delete(m.mappings, start)
