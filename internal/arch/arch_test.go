@@ -73,7 +73,7 @@ var mayImport = map[string][]string{
 	"internal/server/gateway/counts":    {},
 	"internal/server/gateway/openai":    {},
 	"internal/server/gateway/tokenizer": {"internal/server/gateway/openai"},
-	"internal/server/httpapi":           {"api", "internal/engines/load", "internal/engines/reports", "internal/server/access", "internal/server/fleet", "internal/server/ui", "internal/conductor", "internal/conductor/conductorapi", "internal/selection/overload", "internal/selection", "internal/node", "pkg/..."},
+	"internal/server/httpapi":           {"api", "internal/engines/load", "internal/engines/reports", "internal/container/offheap", "internal/server/access", "internal/server/fleet", "internal/server/ui", "internal/conductor", "internal/conductor/conductorapi", "internal/selection/overload", "internal/selection", "internal/node", "pkg/..."},
 	"internal/server/ui":                {},
 	"internal/telemetry":                {"internal/transport/certs", "internal/conductor", "internal/selection/counts", "internal/conductor/conductorapi", "internal/selection/overload", "internal/selection/policies", "internal/selection/scopes", "internal/discovery/workersfile", "pkg/..."},
 	"internal/telemetry/logwriter":      {},

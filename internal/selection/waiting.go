@@ -278,8 +278,9 @@ var hashListPool = sync.Pool{New: func() any { return new(hashLists) }}
 
 // The memory of a waiting request besides its hashes and lists, in bytes.
 const (
-	// keptOverhead covers its goroutine, its connection, the selection and maxKeptTokens tokens.
-	keptOverhead = 24 << 10
+	// keptOverhead covers its goroutine, its connection with buffers and the selection, as
+	// TestAccountsAreReal measures them, and maxKeptTokens tokens.
+	keptOverhead = 44 << 10
 	// maxKeptTokens is how many tokens a prompt may have to keep them, so that it can be hashed
 	// again if the block size changes.
 	maxKeptTokens = 2048

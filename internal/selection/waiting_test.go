@@ -433,7 +433,7 @@ func TestWaitingMemory(t *testing.T) {
 				t.Errorf("waits: %t, text released %d times", c.waits(), c.text.released.Load())
 			}
 		}
-		if n := account.Used(); n < 4*16*blocks || n > 4*(16*blocks+32<<10) {
+		if n := account.Used(); n < 4*16*blocks || n > 4*(16*blocks+48<<10) {
 			t.Errorf("%d bytes are taken", n)
 		}
 		gone.cancel()
@@ -463,7 +463,7 @@ func TestWaitingMemory(t *testing.T) {
 // pending selection take memory only for what is new; each is booked as it was, also when that
 // reservation has ended meanwhile, and when the workers have changed.
 func TestWaitingShares(t *testing.T) {
-	const shared, own = 2000, 50
+	const shared, own, keptOverhead = 2000, 50, 44 << 10
 	tokens := func(n uint32) []uint32 {
 		return append(prompt(1, shared*blockSize), prompt(1<<20+n<<10, own*blockSize)...)
 	}
@@ -501,7 +501,7 @@ func TestWaitingShares(t *testing.T) {
 		if !calls[0].waits() || !calls[1].waits() {
 			t.Fatal("they do not wait")
 		}
-		if n := account.Used(); n > 2*(24<<10+2<<10+16*own) {
+		if n := account.Used(); n > 2*(keptOverhead+2<<10+16*own) {
 			t.Errorf("two that wait take %d bytes", n)
 		}
 		if err := w.Free("long"); err != nil {
@@ -530,7 +530,7 @@ func TestWaitingShares(t *testing.T) {
 func TestWaitingMemoryFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var account *memory.Account
-		w := busy(t, waiting(1<<20), func(c *node.Config) { account = c.Memory.Account(memory.Waiting) }, sessions)
+		w := busy(t, waiting(2<<20), func(c *node.Config) { account = c.Memory.Account(memory.Waiting) }, sessions)
 		first := w.call("a", prompt(1, 8), of("s"))
 		if !first.waits() {
 			t.Fatal(first.err)

@@ -413,14 +413,20 @@ func (r *reader) wide() (n uint64, ok bool) {
 }
 
 func (r *reader) text() (string, error) {
+	text, err := r.utf8()
+	return string(text), err
+}
+
+// utf8 is text without a copy: the bytes are those of the message.
+func (r *reader) utf8() ([]byte, error) {
 	text, ok := r.Text()
 	if !ok {
-		return "", errors.New("want a string")
+		return nil, errors.New("want a string")
 	}
 	if !utf8.Valid(text) {
-		return "", errors.New("string is not UTF-8")
+		return nil, errors.New("string is not UTF-8")
 	}
-	return string(text), nil
+	return text, nil
 }
 
 func (r *reader) bool() (bool, error) {
@@ -506,11 +512,11 @@ func (r *reader) keyed(names []string, read func(i int) error) error {
 		return errors.New("want a whole map or array")
 	}
 	for range n {
-		key, err := r.text()
+		key, err := r.utf8()
 		if err != nil {
 			return fmt.Errorf("key: %w", err)
 		}
-		if i := slices.Index(names, key); i >= 0 {
+		if i := slices.IndexFunc(names, func(name string) bool { return name == string(key) }); i >= 0 {
 			err = read(i)
 		} else {
 			err = r.skip()

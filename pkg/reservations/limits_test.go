@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/select-service/select-service/internal/container/offheap"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/test/length"
@@ -249,5 +250,23 @@ func TestAccountIsReal(t *testing.T) {
 			t.Errorf("%d live, %d + %d blocks: %d bytes on the account, %d in use", c.live, c.shared, c.own, used, grown)
 		}
 		runtime.KeepAlive(l)
+	}
+}
+
+// TestDroppedLedger proves that a ledger which is dropped with live reservations leaves no memory
+// outside the collector's heap behind.
+func TestDroppedLedger(t *testing.T) {
+	mem := func() *offheap.Memory {
+		l := New(1, time.Now, nil)
+		l.PutRank(catalog.Scope{}, 0, catalog.Rank{})
+		req := Request{ID: "a", Hashes: chain(1<<16, func(i int) uint64 { return uint64(i) })}
+		if _, err := l.Book(catalog.Scope{}, req, func(*View) (Placement, error) { return Placement{}, nil }); err != nil {
+			t.Fatal(err)
+		}
+		return l.scope(catalog.Scope{}).blocks.chunks.mem
+	}()
+	for mem.Outside() > 0 { // or the test's time is over
+		runtime.GC()
+		runtime.Gosched()
 	}
 }

@@ -78,7 +78,7 @@ func (p *Pin) Blocks() int { return int(p.blocks) + len(p.sequence) }
 
 // Bytes returns what the pin takes itself, in bytes, without what it shares.
 func (p *Pin) Bytes() int {
-	return int(unsafe.Sizeof(*p)) + 8*(len(p.local)+len(p.sequence))
+	return int(unsafe.Sizeof(*p)) + 8*(len(p.local)+cap(p.sequence))
 }
 
 // Unpin ends the pin.

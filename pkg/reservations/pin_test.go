@@ -48,7 +48,7 @@ func TestPin(t *testing.T) {
 		if got := l.Loads(sc); !slices.Equal(got, loads) {
 			t.Errorf("%s: loads %v, then %v", c.name, loads, got)
 		}
-		if pin.Blocks() != c.of || pin.Bytes() > 128+8*c.copied {
+		if pin.Blocks() != c.of || pin.Bytes() > 128+9*c.copied {
 			t.Errorf("%s: %d blocks, %d bytes", c.name, pin.Blocks(), pin.Bytes())
 		}
 		check := func(when string) {

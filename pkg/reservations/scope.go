@@ -2,11 +2,13 @@ package reservations
 
 import (
 	"container/heap"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/select-service/select-service/internal/container/offheap"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations/history"
 )
@@ -60,6 +62,8 @@ func newScope(l *Ledger, name catalog.Scope, number uint64) *scope {
 	if l.observePrefills != nil {
 		s.prefills = l.observePrefills(name)
 	}
+	// All use of the memory is under s.mu, so that s is reachable until it ends.
+	runtime.AddCleanup(s, (*offheap.Memory).Close, s.blocks.chunks.mem)
 	return s
 }
 

@@ -7,7 +7,7 @@ import (
 )
 
 // TestMemory proves that pieces of all sizes are zeros that can be written, also where others were
-// before, and that what is handed out is counted.
+// before, and that what is handed out is counted; Close gives back all that is outside.
 func TestMemory(t *testing.T) {
 	var m offheap.Memory
 	if offheap.Make[uint64](&m, 0) != nil || m.Bytes() != 0 {
@@ -38,5 +38,10 @@ func TestMemory(t *testing.T) {
 		if m.Bytes() != 0 || m.Outside() != 0 {
 			t.Errorf("%d bytes, %d outside are left", m.Bytes(), m.Outside())
 		}
+	}
+	offheap.Make[uint64](&m, 1<<20)
+	onHeap := m.Bytes() - m.Outside()
+	if m.Close(); m.Bytes() != onHeap || m.Outside() != 0 {
+		t.Errorf("%d bytes, %d outside are left by Close", m.Bytes(), m.Outside())
 	}
 }

@@ -99,7 +99,7 @@ func (s *Store) Put(id string, sel Selection) {
 }
 
 // overhead is the approximate memory of an entry in bytes, besides its strings and its pin.
-const overhead = 384
+const overhead = 576
 
 func size(k key, sel Selection) int {
 	return overhead + len(k.id) + len(k.scope.Model) + len(k.scope.Tenant) + len(sel.Session) + sel.Prompt.Bytes()

@@ -4,9 +4,11 @@ import (
 	"expvar"
 	"net/http"
 	"net/http/pprof"
+	"sync"
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/select-service/select-service/internal/container/offheap"
 	"github.com/select-service/select-service/internal/server/access"
 )
 
@@ -14,7 +16,13 @@ import (
 // /debug/pprof/ and its variables at /debug/vars. No other listener has them.
 func NewDebug(opt Options) http.Handler { return newDebugEngine(opt) }
 
+// publishOutside publishes the memory outside the collector's heap, which memstats does not have.
+var publishOutside = sync.OnceFunc(func() {
+	expvar.Publish("outside_heap_bytes", expvar.Func(func() any { return offheap.Mapped() }))
+})
+
 func newDebugEngine(opt Options) engine {
+	publishOutside()
 	e := bareEngine(opt, renderSelection)
 	e.routes.get(access.Operate, "/debug/vars", plain(gin.WrapH(expvar.Handler())))
 	e.routes.get(access.Operate, "/debug/pprof/*profile", plain(profile))
