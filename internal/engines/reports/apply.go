@@ -24,22 +24,9 @@ func (t *Table) apply() (any bool) {
 			continue
 		}
 		t.clean(s, snap)
-		loads := t.loads(s, snap, now)
-		var changed []reservations.RankEngineLoad
-		t.ledger.Look(sc, nil, func(v *reservations.View) {
-			for i := range loads {
-				l := &loads[i]
-				known := reservations.EngineLoad{}
-				if said := v.Engine(l.Slot); said != nil {
-					known = *said
-				}
-				if differs(&known, &l.EngineLoad, uint64(snap.BlockSize)) && v.Known(l.Slot, l.Rank) {
-					changed = append(changed, *l)
-					lowered = lowered || lower(&known, &l.EngineLoad)
-				}
-			}
-		})
-		t.ledger.SetEngineLoads(sc, changed)
+		if s.reported {
+			lowered = t.tell(s, snap, now) || lowered
+		}
 		t.watch(s, snap, now)
 		if len(s.ranks) == 0 {
 			delete(t.scopes, sc)
@@ -58,6 +45,31 @@ func (t *Table) apply() (any bool) {
 		t.config.Changed()
 	}
 	return any
+}
+
+// tell tells the ledger what has changed in a scope, and reports whether some load went down.
+func (t *Table) tell(s *scope, snap *catalog.Snapshot, now time.Time) (lowered bool) {
+	loads := t.loads(s, snap, now)
+	var changed []reservations.RankEngineLoad
+	t.ledger.Look(snap.Scope, nil, func(v *reservations.View) {
+		for i := range loads {
+			l := &loads[i]
+			known := reservations.EngineLoad{}
+			if said := v.Engine(l.Slot); said != nil {
+				known = *said
+			}
+			if differs(&known, &l.EngineLoad, uint64(snap.BlockSize)) && v.Known(l.Slot, l.Rank) {
+				changed = append(changed, *l)
+				lowered = lowered || lower(&known, &l.EngineLoad)
+			}
+		}
+	})
+	t.ledger.SetEngineLoads(snap.Scope, changed)
+	s.reported = false
+	for _, r := range s.ranks {
+		s.reported = s.reported || r.latest() != nil
+	}
+	return lowered
 }
 
 // clean drops the ranks that have left.
