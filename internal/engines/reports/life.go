@@ -134,13 +134,14 @@ func (t *Table) watch(s *scope, snap *catalog.Snapshot, now time.Time) {
 		state State
 	}
 	var changed []judged
+	var gone []catalog.Rank // nothing is kept of them
 	t.ledger.Look(snap.Scope, nil, func(v *reservations.View) {
-		for of, r := range s.ranks {
-			e, ok := snap.Entry(of)
-			if !ok {
+		for i, r := range s.ordered() {
+			if r == nil {
 				continue
 			}
-			if signs := v.Signs(e.Slot) + t.events(of); signs != r.life.signs {
+			e := snap.Ranks()[i]
+			if signs := v.Signs(e.Slot) + t.events(e.Rank); signs != r.life.signs {
 				r.life.signed = r.life.signed || r.life.seen
 				r.life.signs = signs
 			}
@@ -153,10 +154,13 @@ func (t *Table) watch(s *scope, snap *catalog.Snapshot, now time.Time) {
 			}
 			r.life.signed = false
 			if r.awaited == 0 && r.latest() == nil && r.state() == Alive {
-				delete(s.ranks, of)
+				gone = append(gone, e.Rank)
 			}
 		}
 	})
+	for _, of := range gone {
+		t.drop(s, of)
+	}
 	for _, x := range changed {
 		t.become(snap.Scope, x.Entry, x.rank, x.state, now)
 	}

@@ -67,6 +67,9 @@ type Table struct {
 	of     map[uint64]catalog.Scope // by worker id: where its ranks were found last
 	unused uint64                   // reports of ranks that were not attached
 
+	loadsOf []reservations.RankEngineLoad // memory of loads, of one call
+	freshOf []*heard
+
 	exclusionsChanged bool // since they were published
 	becameExcluded    [numStates]uint64
 }
@@ -75,6 +78,7 @@ type Table struct {
 type scope struct {
 	ranks    map[catalog.Rank]*rank
 	snapshot *catalog.Snapshot // by which ranks was last cleaned
+	order    []*rank           // ranks in the order of those of snapshot, nil for one that is not in ranks; nil: to be made
 	reported bool              // there are reports, or the ledger knows of some that were there
 }
 
@@ -160,7 +164,7 @@ func (t *Table) rank(sc catalog.Scope, of catalog.Rank) *rank {
 	r := s.ranks[of]
 	if r == nil {
 		r = new(rank)
-		s.ranks[of] = r
+		s.ranks[of], s.order = r, nil
 	}
 	return r
 }
@@ -184,6 +188,18 @@ func (t *Table) Remove(of catalog.Rank, source load.Source) {
 func (t *Table) drop(s *scope, of catalog.Rank) {
 	t.exclusionsChanged = t.exclusionsChanged || s.ranks[of].life.excluded != nil
 	delete(s.ranks, of)
+	s.order = nil
+}
+
+// ordered returns order.
+func (s *scope) ordered() []*rank {
+	if s.order == nil {
+		s.order = make([]*rank, s.snapshot.NumRanks)
+		for i, e := range s.snapshot.Ranks() {
+			s.order[i] = s.ranks[e.Rank]
+		}
+	}
+	return s.order
 }
 
 // find returns the schedulable rank with its scope.
