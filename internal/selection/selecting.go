@@ -186,6 +186,12 @@ func (a *API) PrefillInferred(id string) error {
 // Answering notes that bytes of an answer of a rank have come, which is a sign of its life.
 func (a *API) Answering(sc catalog.Scope, of catalog.Rank) { a.reports.Sign(sc, of) }
 
+// Await notes that the first byte of a streamed answer of a rank is awaited, see reports.Table.Await.
+func (a *API) Await(sc catalog.Scope, of catalog.Rank) { a.reports.Await(sc, of) }
+
+// Awaited ends Await; came says that the byte has come.
+func (a *API) Awaited(sc catalog.Scope, of catalog.Rank, came bool) { a.reports.Awaited(sc, of, came) }
+
 // OutputBlock adds one generated block to a reservation; decay, if given, is
 // the weight of the blocks that only this reservation holds from now on.
 func (a *API) OutputBlock(id string, decay *float64) error {

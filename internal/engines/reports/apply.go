@@ -24,22 +24,9 @@ func (t *Table) apply() (any bool) {
 			continue
 		}
 		t.clean(s, snap)
-		loads := t.loads(s, snap, now)
-		var changed []reservations.RankEngineLoad
-		t.ledger.Look(sc, nil, func(v *reservations.View) {
-			for i := range loads {
-				l := &loads[i]
-				known := reservations.EngineLoad{}
-				if said := v.Engine(l.Slot); said != nil {
-					known = *said
-				}
-				if differs(&known, &l.EngineLoad, uint64(snap.BlockSize)) && v.Known(l.Slot, l.Rank) {
-					changed = append(changed, *l)
-					lowered = lowered || lower(&known, &l.EngineLoad)
-				}
-			}
-		})
-		t.ledger.SetEngineLoads(sc, changed)
+		if s.reported {
+			lowered = t.tell(s, snap, now) || lowered
+		}
 		t.watch(s, snap, now)
 		if len(s.ranks) == 0 {
 			delete(t.scopes, sc)
@@ -60,12 +47,37 @@ func (t *Table) apply() (any bool) {
 	return any
 }
 
+// tell tells the ledger what has changed in a scope, and reports whether some load went down.
+func (t *Table) tell(s *scope, snap *catalog.Snapshot, now time.Time) (lowered bool) {
+	loads := t.loads(s, snap, now)
+	var changed []reservations.RankEngineLoad
+	t.ledger.Look(snap.Scope, nil, func(v *reservations.View) {
+		for i := range loads {
+			l := &loads[i]
+			known := reservations.EngineLoad{}
+			if said := v.Engine(l.Slot); said != nil {
+				known = *said
+			}
+			if differs(&known, &l.EngineLoad, uint64(snap.BlockSize)) && v.Known(l.Slot, l.Rank) {
+				changed = append(changed, *l)
+				lowered = lowered || lower(&known, &l.EngineLoad)
+			}
+		}
+	})
+	t.ledger.SetEngineLoads(snap.Scope, changed)
+	s.reported = false
+	for _, r := range s.ranks {
+		s.reported = s.reported || r.latest() != nil
+	}
+	return lowered
+}
+
 // clean drops the ranks that have left.
 func (t *Table) clean(s *scope, snap *catalog.Snapshot) {
 	if s.snapshot == snap {
 		return
 	}
-	s.snapshot = snap
+	s.snapshot, s.order = snap, nil
 	for of := range s.ranks {
 		if _, ok := snap.Entry(of); !ok {
 			t.drop(s, of)
@@ -76,34 +88,35 @@ func (t *Table) clean(s *scope, snap *catalog.Snapshot) {
 
 // loads returns what the reports say of every rank of a scope. A part of the foreign load counts
 // if at least half of the ranks have a fresh report that knows it; then the others are taken to
-// have the median, so that no rank becomes attractive because its engine is not heard.
+// have the median, so that no rank becomes attractive because its engine is not heard. The slice is
+// valid until the next call.
 func (t *Table) loads(s *scope, snap *catalog.Snapshot, now time.Time) []reservations.RankEngineLoad {
-	all := make([]reservations.RankEngineLoad, 0, snap.NumRanks)
-	fresh := make([]*heard, snap.NumRanks)
-	var known [numParts][]uint64
-	for i, e := range snap.Ranks() {
+	all, fresh := t.loadsOf[:0], t.freshOf[:0]
+	var known [numParts]int
+	for i, r := range s.ordered() {
+		e := &snap.Ranks()[i]
 		of := reservations.RankEngineLoad{Slot: e.Slot, Rank: e.Rank}
-		if r := s.ranks[e.Rank]; r != nil {
+		var h *heard
+		if r != nil {
 			of.TotalBlocks = r.blocks
-			fresh[i] = t.fresh(r, now)
+			h = t.fresh(r, now)
 		}
-		if h := fresh[i]; h != nil {
+		if h != nil {
 			of.Reported, of.MaxRequests = h.reported(snap.BlockSize), clamp(h.MaxRunning.Or(0))
 			for p, amount := range h.foreign {
-				if n, ok := amount.Get(); ok {
-					known[p] = append(known[p], n)
+				if _, ok := amount.Get(); ok {
+					known[p]++
 				}
 			}
 		}
-		all = append(all, of)
+		all, fresh = append(all, of), append(fresh, h)
 	}
+	t.loadsOf, t.freshOf = all, fresh
 	var counts [numParts]bool
 	var median [numParts]uint64
-	for p, values := range known {
-		n := len(values)
+	for p, n := range known {
 		if counts[p] = n > 0 && 2*n >= snap.NumRanks; counts[p] && n < snap.NumRanks {
-			slices.Sort(values)
-			median[p] = values[(n-1)/2]
+			median[p] = medianOf(fresh, p)
 		}
 	}
 	for i := range all {
@@ -124,6 +137,21 @@ func (t *Table) loads(s *scope, snap *catalog.Snapshot, now time.Time) []reserva
 		}
 	}
 	return all
+}
+
+// medianOf returns the median of a part of the foreign load where it is known.
+func medianOf(fresh []*heard, part int) uint64 {
+	values := make([]uint64, 0, len(fresh))
+	for _, h := range fresh {
+		if h == nil {
+			continue
+		}
+		if n, ok := h.foreign[part].Get(); ok {
+			values = append(values, n)
+		}
+	}
+	slices.Sort(values)
+	return values[(len(values)-1)/2]
 }
 
 // reported returns all that the engine has by its report, 0 for what is unknown.

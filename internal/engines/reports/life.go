@@ -18,7 +18,8 @@ type State uint8
 // The states. A rank that is not Alive gets no new requests but a trial from time to time.
 const (
 	Alive State = iota
-	// Stalled: the engine has unfinished work by its own word, and gives no sign.
+	// Stalled: the engine has unfinished work, by its own word or because streamed answers of it
+	// are awaited, and gives no sign.
 	Stalled
 	// Silent: a source that used to speak does not, and there is no other sign.
 	Silent
@@ -93,6 +94,35 @@ func (t *Table) Sign(sc catalog.Scope, of catalog.Rank) {
 	}
 }
 
+// Await notes that the first byte of a streamed answer of a rank is awaited, which is unfinished work
+// of its engine. Each call is followed by one of Awaited.
+func (t *Table) Await(sc catalog.Scope, of catalog.Rank) {
+	if t.config.StalledAfter <= 0 {
+		return
+	}
+	now := t.config.Now()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.rank(sc, of)
+	if r.awaited++; r.awaited == 1 && r.state() == Alive {
+		r.life.last = now // it may have been idle
+	}
+}
+
+// Awaited notes that an answer of a rank is not awaited any more. came: it has begun, which is a sign
+// of life.
+func (t *Table) Awaited(sc catalog.Scope, of catalog.Rank, came bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.scopes[sc]
+	if s == nil || s.ranks[of] == nil {
+		return // it has left
+	}
+	r := s.ranks[of]
+	r.awaited = max(0, r.awaited-1) // less, if it is another registration
+	r.life.signed = r.life.signed || came
+}
+
 // watch judges the signs of life of a scope's ranks. It needs t.mu.
 func (t *Table) watch(s *scope, snap *catalog.Snapshot, now time.Time) {
 	if t.config.StalledAfter <= 0 {
@@ -104,13 +134,14 @@ func (t *Table) watch(s *scope, snap *catalog.Snapshot, now time.Time) {
 		state State
 	}
 	var changed []judged
+	var gone []catalog.Rank // nothing is kept of them
 	t.ledger.Look(snap.Scope, nil, func(v *reservations.View) {
-		for of, r := range s.ranks {
-			e, ok := snap.Entry(of)
-			if !ok {
+		for i, r := range s.ordered() {
+			if r == nil {
 				continue
 			}
-			if signs := v.Signs(e.Slot) + t.events(of); signs != r.life.signs {
+			e := snap.Ranks()[i]
+			if signs := v.Signs(e.Slot) + t.events(e.Rank); signs != r.life.signs {
 				r.life.signed = r.life.signed || r.life.seen
 				r.life.signs = signs
 			}
@@ -122,8 +153,14 @@ func (t *Table) watch(s *scope, snap *catalog.Snapshot, now time.Time) {
 				changed = append(changed, judged{e, r, state})
 			}
 			r.life.signed = false
+			if r.awaited == 0 && r.latest() == nil && r.state() == Alive {
+				gone = append(gone, e.Rank)
+			}
 		}
 	})
+	for _, of := range gone {
+		t.drop(s, of)
+	}
 	for _, x := range changed {
 		t.become(snap.Scope, x.Entry, x.rank, x.state, now)
 	}
@@ -162,7 +199,7 @@ func (t *Table) events(of catalog.Rank) uint64 {
 }
 
 // patience returns for how long the rank may give no sign, without regard to its prefills.
-// works is false if no source that beats shows unfinished work.
+// works is false if neither a source that beats nor an awaited answer shows unfinished work.
 func (t *Table) patience(r *rank) (limit time.Duration, works bool) {
 	limit = t.config.StalledAfter
 	var last *heard
@@ -171,10 +208,10 @@ func (t *Table) patience(r *rank) (limit time.Duration, works bool) {
 			last = h
 		}
 	}
-	if last == nil || last.Running.Or(0)+last.Waiting.Or(0) == 0 {
-		return 0, false
+	if last != nil && last.Running.Or(0)+last.Waiting.Or(0) > 0 {
+		return max(limit, quiet(last.Interval)), true
 	}
-	return max(limit, quiet(last.Interval)), true
+	return limit, r.awaited > 0
 }
 
 // beats reports whether the source has promised to speak again.

@@ -142,6 +142,51 @@ func TestSilent(t *testing.T) {
 	})
 }
 
+// TestAwaited: an engine that says nothing of itself is stalled if the first byte of a streamed answer
+// of it is awaited for too long, though not while other signs come, until the next sign; where it
+// has none, no load is told of it.
+func TestAwaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, 2)
+		await := func(id uint64) { w.Await(servicetest.Scope, rank(id)) }
+		w.Burden("a", 1, 0, 1, 1)
+		pass(time.Minute)
+		await(0)
+		await(0)
+		await(1)
+		for range 5 {
+			pass(time.Second)
+			_ = w.OutputBlock("a", nil)
+		}
+		w.wantExcluded(0, selection.Stalled)
+		w.wantExcluded(1, "")
+		if row := w.row(0); row.Reported != nil || row.Foreign != nil {
+			t.Errorf("%+v", row)
+		}
+		w.Awaited(servicetest.Scope, rank(0), false) // its client gives up
+		w.Awaited(servicetest.Scope, rank(0), false)
+		pass(time.Second)
+		w.wantExcluded(0, selection.Stalled)
+		await(0)
+		pass(time.Second)
+		w.wantExcluded(0, selection.Stalled)
+		w.Awaited(servicetest.Scope, rank(0), true)
+		pass(time.Second)
+		w.wantExcluded(0, "")
+		pass(time.Minute) // nothing is awaited
+		w.wantExcluded(0, "")
+		w.Awaited(servicetest.Scope, rank(1), true)
+		w.Awaited(servicetest.Scope, rank(1), true) // of an earlier registration
+		await(1)
+		w.Remove(1)
+		pass(time.Second)
+		w.Awaited(servicetest.Scope, rank(1), true)
+		w.Put(servicetest.Record(1, 1))
+		pass(5 * time.Second)
+		w.wantExcluded(1, "")
+	})
+}
+
 // TestAllStalled: if no eligible rank gives a sign of life, none is excluded.
 func TestAllStalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

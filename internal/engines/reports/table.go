@@ -67,19 +67,25 @@ type Table struct {
 	of     map[uint64]catalog.Scope // by worker id: where its ranks were found last
 	unused uint64                   // reports of ranks that were not attached
 
+	loadsOf []reservations.RankEngineLoad // memory of loads, of one call
+	freshOf []*heard
+
 	exclusionsChanged bool // since they were published
 	becameExcluded    [numStates]uint64
 }
 
-// scope has the ranks of a scope that have reported.
+// scope has the ranks of a scope that have reported, or whose answers are awaited.
 type scope struct {
 	ranks    map[catalog.Rank]*rank
 	snapshot *catalog.Snapshot // by which ranks was last cleaned
+	order    []*rank           // ranks in the order of those of snapshot, nil for one that is not in ranks; nil: to be made
+	reported bool              // there are reports, or the ledger knows of some that were there
 }
 
-// rank has what the sources of one rank have said.
+// rank has what the sources of one rank have said, and the signs of its life.
 type rank struct {
 	by      [load.Sources]heard
+	awaited int    // streamed answers of which no byte has come; see Await
 	blocks  uint64 // room for, by the latest report that says it; 0: unknown
 	warned  bool   // that the record has another number of blocks
 	life    life
@@ -128,19 +134,8 @@ func (t *Table) Report(of catalog.Rank, report load.Report, at time.Time) {
 		t.unused++
 		return
 	}
-	t.of[of.Worker] = snap.Scope
-	s := t.scopes[snap.Scope]
-	if s == nil {
-		s = &scope{ranks: make(map[catalog.Rank]*rank)}
-		t.scopes[snap.Scope] = s
-		t.used.Store(true)
-		t.wake()
-	}
-	r := s.ranks[of]
-	if r == nil {
-		r = new(rank)
-		s.ranks[of] = r
-	}
+	r := t.rank(snap.Scope, of)
+	t.scopes[snap.Scope].reported = true
 	if was := &r.by[report.Source]; was.at.IsZero() || was.Report != report {
 		r.life.last, r.life.signed = at, true
 	}
@@ -156,6 +151,24 @@ func (t *Table) Report(of catalog.Rank, report load.Report, at time.Time) {
 	}
 }
 
+// rank returns what is kept of a rank. It needs t.mu.
+func (t *Table) rank(sc catalog.Scope, of catalog.Rank) *rank {
+	t.of[of.Worker] = sc
+	s := t.scopes[sc]
+	if s == nil {
+		s = &scope{ranks: make(map[catalog.Rank]*rank)}
+		t.scopes[sc] = s
+		t.used.Store(true)
+		t.wake()
+	}
+	r := s.ranks[of]
+	if r == nil {
+		r = new(rank)
+		s.ranks[of], s.order = r, nil
+	}
+	return r
+}
+
 // Remove implements load.Sink.
 func (t *Table) Remove(of catalog.Rank, source load.Source) {
 	t.mu.Lock()
@@ -166,7 +179,7 @@ func (t *Table) Remove(of catalog.Rank, source load.Source) {
 	}
 	r := s.ranks[of]
 	r.by[source] = heard{}
-	if r.latest() == nil {
+	if r.latest() == nil && r.awaited == 0 {
 		t.drop(s, of)
 	}
 }
@@ -175,6 +188,18 @@ func (t *Table) Remove(of catalog.Rank, source load.Source) {
 func (t *Table) drop(s *scope, of catalog.Rank) {
 	t.exclusionsChanged = t.exclusionsChanged || s.ranks[of].life.excluded != nil
 	delete(s.ranks, of)
+	s.order = nil
+}
+
+// ordered returns order.
+func (s *scope) ordered() []*rank {
+	if s.order == nil {
+		s.order = make([]*rank, s.snapshot.NumRanks)
+		for i, e := range s.snapshot.Ranks() {
+			s.order[i] = s.ranks[e.Rank]
+		}
+	}
+	return s.order
 }
 
 // find returns the schedulable rank with its scope.
@@ -289,7 +314,7 @@ func (t *Table) Status(sc catalog.Scope, of catalog.Rank) (st Status, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.scopes[sc]
-	if s == nil || s.ranks[of] == nil {
+	if s == nil || s.ranks[of] == nil || s.ranks[of].latest() == nil {
 		return st, false
 	}
 	h := t.fresh(s.ranks[of], now)
@@ -317,9 +342,10 @@ func (t *Table) Counts() (n Counts) {
 	defer t.mu.Unlock()
 	for _, s := range t.scopes {
 		for _, r := range s.ranks {
-			if t.fresh(r, now) != nil {
+			switch {
+			case t.fresh(r, now) != nil:
 				n.Fresh++
-			} else {
+			case r.latest() != nil:
 				n.Stale++
 			}
 			n.Excluded[r.state()]++

@@ -98,8 +98,10 @@ type booking struct {
 	// were reported to the ledger.
 	output, outputBlocks uint64
 	signed               time.Time // when answering last had an effect
-	timer                *time.Timer
-	stopWatches          []func() // end the watches for stored prompts
+	// awaited is the rank of which the first byte of a streamed answer is awaited; nil: of none.
+	awaited     *catalog.Rank
+	timer       *time.Timer
+	stopWatches []func() // end the watches for stored prompts
 }
 
 // leg is a reservation of a request, on the rank that answers or on the one that prefills.
@@ -217,12 +219,36 @@ const signEvery = 100 * time.Millisecond
 func (b *booking) answering() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.awaitedLocked(true)
 	now := time.Now()
 	if b.freed || b.answer.id == "" || now.Sub(b.signed) < signEvery {
 		return
 	}
 	b.signed = now
 	b.all.api.Answering(b.scope, b.answer.selection.Rank)
+}
+
+// await notes that the answer is a stream whose first byte is awaited. If another rank prefills, that
+// may be the one that does not go on, so that nothing is noted.
+func (b *booking) await() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.freed && b.answer.id != "" && b.prefill.id == "" {
+		b.awaitLocked()
+	}
+}
+
+func (b *booking) awaitLocked() {
+	b.awaited = new(b.answer.selection.Rank)
+	b.all.api.Await(b.scope, *b.awaited)
+}
+
+// awaitedLocked ends the wait for the first byte, if there is one.
+func (b *booking) awaitedLocked(came bool) {
+	if b.awaited != nil {
+		b.all.api.Awaited(b.scope, *b.awaited, came)
+		b.awaited = nil
+	}
 }
 
 // maxGenerated bounds the output that is counted for a request, in tokens. The count may be
@@ -283,6 +309,10 @@ func (b *booking) move(to catalog.Rank, endpoint string) error {
 		return err
 	}
 	_ = b.all.api.Free(former.id)
+	if b.awaited != nil {
+		b.awaitedLocked(false)
+		b.awaitLocked()
+	}
 	b.answer.endpoint = endpoint
 	b.answer.selection.Overlap.DP = nil
 	return nil
@@ -346,6 +376,7 @@ func (b *booking) free() {
 		_ = b.all.api.Free(b.answer.id)
 	}
 	b.freed = true
+	b.awaitedLocked(false)
 	b.mu.Unlock()
 	b.all.mu.Lock()
 	delete(b.all.live, b)

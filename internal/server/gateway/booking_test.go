@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/server/gateway"
 	"github.com/select-service/select-service/internal/server/gateway/counts"
@@ -229,4 +231,53 @@ func TestWorkerFlaps(t *testing.T) {
 	w.wantLoads("1/0: 0 6 1; 2/0: 0 0 0")
 	e.close()
 	w.wantLoads("1/0: 0 0 0; 2/0: 0 0 0")
+}
+
+// TestAwaited: a rank of which the first byte of a streamed answer is awaited for too long gets no new
+// requests until it comes. One that answers in one piece is not meant.
+func TestAwaited(t *testing.T) {
+	w := start(t, func(c *node.Config, _ *gateway.Config) { c.StalledAfter = 200 * time.Millisecond })
+	w.put(1, 1)
+	w.put(2, 1)
+	ids, others := servicetest.Prompt(1, 16), servicetest.Prompt(2, 16)
+	w.cache(1, ids)
+	w.cache(2, others)
+	wantExcluded := func(want ...uint64) {
+		t.Helper()
+		await(t, func() string {
+			x, err := w.Explain(t.Context(), &selection.SelectRequest{Scope: servicetest.Scope, Prompt: servicetest.Hashes(ids)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []uint64
+			for _, e := range x.Excluded {
+				if e.Why == selection.Stalled {
+					got = append(got, e.Rank.Worker)
+				}
+			}
+			if !slices.Equal(got, want) {
+				return fmt.Sprintf("%v are stalled, want %v", got, want)
+			}
+			return ""
+		})
+	}
+	whole, p := w.post(chatPath, chat(others, ""))
+	if p.destination != at(2) {
+		t.Fatalf("the first request has destinations %q", p.destination)
+	}
+	streamed, p := w.post(chatPath, chat(ids, `,"stream":true`))
+	if p.destination != at(1) {
+		t.Fatalf("the second request has destinations %q", p.destination)
+	}
+	wantExcluded(1)
+	third, p := w.post(chatPath, chat(ids, `,"stream":true`))
+	if p.destination != at(2) {
+		t.Errorf("the third request has destinations %q", p.destination)
+	}
+	third.close()
+	streamed.response(200, sse, false)
+	streamed.chunk(event("a"), false)
+	wantExcluded()
+	streamed.close()
+	whole.close()
 }

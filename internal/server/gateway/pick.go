@@ -269,6 +269,9 @@ func (r *request) bookOnce(ctx context.Context) (*placement, *problem) {
 	}
 	if place.booking != nil {
 		b.start()
+		if r.streams {
+			b.await()
+		}
 	}
 	return place, nil
 }
