@@ -261,7 +261,7 @@ func (c *Cluster) Start() {
 		"--cert-dir", filepath.Join(c.dir, "certs"), "--service-cluster-ip-range", "10.0.0.0/24", "--endpoint-reconciler-type", "none",
 		"--service-account-issuer", "https://kubernetes.default.svc", "--service-account-key-file", key, "--service-account-signing-key-file", key,
 		"--token-auth-file", filepath.Join(c.dir, "tokens.csv"), "--authorization-mode", "RBAC",
-		"--disable-admission-plugins", "ServiceAccount", "--profiling=false", "--v", "0")
+		"--disable-admission-plugins", "ServiceAccount", "--allow-privileged", "--profiling=false", "--v", "0")
 	c.await("the API server is ready", func() bool {
 		if c.client == nil {
 			c.client = c.newClient()
