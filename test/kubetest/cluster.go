@@ -210,7 +210,7 @@ func (c *Cluster) putPod(namespace, name string, o Object) {
 	if before == nil || !reflect.DeepEqual(before["status"], o["status"]) {
 		status := without(o["status"].(Object))
 		status["podIPs"] = []Object{{"ip": status["podIP"]}}
-		c.call(http.MethodPut, at+"/status", Object{"metadata": Object{"name": name, "namespace": namespace}, "status": status})
+		c.call(http.MethodPatch, at+"/status", Object{"status": status}) // a PUT would take the labels away
 	}
 	if ends {
 		c.call(http.MethodDelete, fmt.Sprintf("%s?gracePeriodSeconds=%d", at, int(math.Ceil(grace.Seconds()))), nil)
@@ -261,7 +261,7 @@ func (c *Cluster) Start() {
 		"--cert-dir", filepath.Join(c.dir, "certs"), "--service-cluster-ip-range", "10.0.0.0/24", "--endpoint-reconciler-type", "none",
 		"--service-account-issuer", "https://kubernetes.default.svc", "--service-account-key-file", key, "--service-account-signing-key-file", key,
 		"--token-auth-file", filepath.Join(c.dir, "tokens.csv"), "--authorization-mode", "RBAC",
-		"--disable-admission-plugins", "ServiceAccount", "--profiling=false", "--v", "0")
+		"--disable-admission-plugins", "ServiceAccount", "--allow-privileged", "--profiling=false", "--v", "0")
 	c.await("the API server is ready", func() bool {
 		if c.client == nil {
 			c.client = c.newClient()
@@ -334,6 +334,9 @@ func (c *Cluster) request(method, path string, body any) (status int, answer Obj
 	c.must(err)
 	req.Header.Set("Authorization", "Bearer "+c.admin)
 	req.Header.Set("Content-Type", "application/json")
+	if method == http.MethodPatch {
+		req.Header.Set("Content-Type", "application/merge-patch+json")
+	}
 	resp, err := c.client.Do(req)
 	if err != nil {
 		return 0, Object{"message": err.Error()}

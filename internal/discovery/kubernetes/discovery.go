@@ -298,7 +298,7 @@ func (r *planned) exclude(p *plan, reason, why string) {
 
 func (p *plan) exclude(r row, reason, why string) {
 	p.counts[r.s].Excluded++
-	p.excluded = append(p.excluded, Excluded{Source: r.s.entry.Name, Pod: r.tr.pod.Full(), Reason: reason, Why: why})
+	p.excluded = append(p.excluded, Excluded{Source: r.s.entry.Name, Pod: r.tr.key, Reason: reason, Why: why})
 }
 
 // until makes the plan void at a moment.
@@ -337,7 +337,7 @@ func (d *Discovery) plan(now time.Time) *plan {
 	ids := make(map[uint64]string, len(rows))
 	pods := 0
 	for _, r := range rows {
-		d.planPod(p, r, owner[r.tr.pod.Key()] == r.s, ids, &pods, now)
+		d.planPod(p, r, owner[r.tr.key] == r.s, ids, &pods, now)
 	}
 	return p
 }
@@ -355,7 +355,7 @@ func (d *Discovery) planPod(p *plan, r row, own bool, ids map[uint64]string, pod
 		}
 		return
 	}
-	p.named[tr.pod.Full()] = true
+	p.named[tr.key] = true
 	ph, why, until := s.table.judge(tr, false, s.where, now)
 	p.until(until)
 	switch ph {
@@ -385,13 +385,13 @@ func (d *Discovery) planPod(p *plan, r row, own bool, ids map[uint64]string, pod
 	}
 	of := &planned{row: r, phase: ph, complete: true}
 	for i := range m.Workers {
-		if taken, is := ids[m.Workers[i].Record.ID]; is && taken != tr.pod.Full() {
+		if taken, is := ids[m.Workers[i].Record.ID]; is && taken != tr.key {
 			p.exclude(r, mapping.ExcludedTaken, fmt.Sprintf("the pod %s has its worker id %d", taken, m.Workers[i].Record.ID))
 			return
 		}
 	}
 	add := func(w *mapping.Worker, why string) {
-		ids[w.Record.ID] = tr.pod.Full()
+		ids[w.Record.ID] = tr.key
 		w.Record.Draining = why
 		w.Record.Faults = w.Reasons
 		w.Record.Source = catalog.Source{

@@ -35,16 +35,19 @@ func TestPool(t *testing.T) {
 	if !w.d.Listed() {
 		t.Error("not ready")
 	}
-	api.Put("pods", kubetest.Pod("llm", "vllm-3", "10.0.0.4", kubetest.Ready(false)))
+	with := func(change ...func(kubetest.Object)) kubetest.Object {
+		return kubetest.Pod("llm", "vllm-3", "10.0.0.4", append(change, kubetest.Ports(map[string]int{"kv-events": 6000, "kv-replay": 6100}))...)
+	}
+	api.Put("pods", with(kubetest.Ready(false)))
 	w.await("one waits", func() bool { return w.d.Status().Sources[0].Waiting == 1 })
-	api.Put("pods", kubetest.Pod("llm", "vllm-3", "10.0.0.4", kubetest.Ports(map[string]int{"kv-events": 6000, "kv-replay": 6100})))
+	api.Put("pods", with())
 	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable", "vllm-3:8000 schedulable")
 	if x := w.worker("vllm-3"); *x.KVEventsEndpoint != "tcp://10.0.0.4:6000" || *x.ReplayEndpoint != "tcp://10.0.0.4:6100" {
 		t.Errorf("named ports: %s, %s", *x.KVEventsEndpoint, *x.ReplayEndpoint)
 	}
-	api.Put("pods", kubetest.Pod("llm", "vllm-3", "10.0.0.4", kubetest.Ready(false)))
+	api.Put("pods", with(kubetest.Ready(false)))
 	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable", "vllm-3:8000 draining: pod llm/vllm-3 is not ready")
-	api.Put("pods", kubetest.Pod("llm", "vllm-3", "10.0.0.4"))
+	api.Put("pods", with())
 	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable", "vllm-3:8000 schedulable")
 	w.lostNone()
 }

@@ -1,7 +1,6 @@
 package kubernetes
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -359,5 +358,11 @@ func (s *source) ports(tr *tracked) mapping.Pool {
 
 // order sorts pods over all sources, the oldest first.
 func order(a, b row) int {
-	return cmp.Or(a.tr.pod.Created.Compare(b.tr.pod.Created), strings.Compare(a.tr.pod.UID, b.tr.pod.UID), strings.Compare(a.tr.pod.Key(), b.tr.pod.Key()))
+	if c := a.tr.pod.Created.Compare(b.tr.pod.Created); c != 0 {
+		return c
+	}
+	if c := strings.Compare(a.tr.pod.UID, b.tr.pod.UID); c != 0 {
+		return c
+	}
+	return strings.Compare(a.tr.key, b.tr.key)
 }

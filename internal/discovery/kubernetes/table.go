@@ -22,6 +22,7 @@ type table struct {
 // tracked is a pod of a table.
 type tracked struct {
 	pod *mapping.Pod
+	key string // of pod
 	// target, if it is not 0, is the target port of the pod alone (of a slice); noTarget: its
 	// slice has none.
 	target   uint16
@@ -60,7 +61,7 @@ func (t *table) set(p *mapping.Pod, now time.Time) {
 	if old == nil && len(t.pods) >= maxTracked {
 		return
 	}
-	next := &tracked{pod: p}
+	next := &tracked{pod: p, key: key}
 	if old != nil && old.pod.UID == p.UID {
 		*next = *old
 		next.pod, next.left = p, zero
@@ -169,15 +170,17 @@ const (
 // without an event; zero: never. where names its source.
 func (t *table) judge(tr *tracked, cordoned bool, where string, now time.Time) (ph phase, why string, until time.Time) {
 	p := tr.pod
-	of := "pod " + p.Full()
-	if p.Name == "" {
-		of = "endpoint " + p.IP
+	drains := func(why string) string {
+		if p.Name == "" {
+			return "endpoint " + p.IP + why
+		}
+		return "pod " + tr.key + why
 	}
 	ends := func(at time.Time, why string) (phase, string, time.Time) {
 		if !now.Before(at) {
 			return absent, "", zero
 		}
-		return draining, of + why, at
+		return draining, drains(why), at
 	}
 	switch {
 	case p.Ended:
@@ -192,7 +195,7 @@ func (t *table) judge(tr *tracked, cordoned bool, where string, now time.Time) (
 	case !p.Deleted.IsZero():
 		return ends(p.Deleted.Add(deadAfter), " is terminating")
 	case p.Terminating:
-		return draining, of + " is terminating", zero
+		return draining, drains(" is terminating"), zero
 	case !p.Ready:
 		ph, why, until = ends(tr.notReady.Add(t.grace), " is not ready")
 		if ph == absent {
@@ -200,7 +203,7 @@ func (t *table) judge(tr *tracked, cordoned bool, where string, now time.Time) (
 		}
 		return ph, why, until
 	case cordoned:
-		return draining, of + " is cordoned", zero
+		return draining, drains(" is cordoned"), zero
 	}
 	return serving, "", zero
 }
