@@ -11,6 +11,7 @@ import (
 	openapi "github.com/select-service/select-service/api"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/server/access"
+	"github.com/select-service/select-service/internal/server/replicas"
 	"github.com/select-service/select-service/internal/server/ui"
 )
 
@@ -179,6 +180,11 @@ func newEngine(svc Service, conductor ConductorAPI, opt Options) engine {
 	if e.routes.api.page {
 		e.addPage(opt.Page)
 	}
+	status := a.serve(routeNotFound)
+	if opt.Operators.Replicas != nil {
+		status = a.serve(operatorRoutes{opt.Operators, a.dialect}.status)
+	}
+	e.routes.get(access.Peer, replicas.Path, status)
 	if opt.Metrics != nil {
 		e.routes.get(access.Metrics, "/metrics", plain(gin.WrapH(opt.Metrics)))
 	}
