@@ -98,7 +98,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		file = workersfile.NewWatcher(conf.Workers.File, read.workers, log)
 		sources = append(sources, file)
 	}
-	pods = read.cluster.discovery(conf, svc, engines, getenv, log)
+	pods = read.cluster.discovery(conf, svc, engines, mem.budget.Account(memory.Bodies), getenv, log)
 	if pods != nil {
 		sources = append(sources, pods)
 	}

@@ -73,7 +73,11 @@ func (a *app) writeExamination(x *client.Examination, all bool) {
 			}
 		}
 	}
-	fmt.Fprintf(a.out, "%d findings; %d checks found nothing, %d had nothing to look at\n", len(x.Findings), ok, idle)
+	findings := "findings"
+	if len(x.Findings) == 1 {
+		findings = "finding"
+	}
+	fmt.Fprintf(a.out, "%d %s; %d checks found nothing, %d had nothing to look at\n", len(x.Findings), findings, ok, idle)
 }
 
 func (a *app) prefixes() *cobra.Command {

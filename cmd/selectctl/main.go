@@ -56,7 +56,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 	switch {
 	case err == nil:
 		return exitOK
-	case errors.As(err, new(usageError)):
+	case errors.As(err, new(usageError)), strings.HasPrefix(err.Error(), "required flag(s)"): // cobra has no type for that
 		fmt.Fprintf(errs, "selectctl: %v\nsee '%s --help'\n", err, cmd.CommandPath())
 		return exitUsage
 	case errors.Is(err, errNotReady):

@@ -1,8 +1,12 @@
 package doctor_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"strings"
@@ -12,7 +16,9 @@ import (
 
 	"github.com/select-service/select-service/internal/engines/load"
 	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/internal/server/doctor"
+	"github.com/select-service/select-service/internal/server/replicas"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/test/servicetest"
@@ -37,6 +43,76 @@ func findings(w *servicetest.World, gateway doctor.Gateway, of catalog.ScopeFilt
 		out = append(out, fmt.Sprintf("%s: %s", f.Check, f.Sentence))
 	}
 	return strings.Join(out, "\n")
+}
+
+// getter serves the statuses of replicas, by URL.
+type getter map[string]func() *replicas.Status
+
+func (g getter) GetAnnounced(_ context.Context, url, _ string) (io.ReadCloser, error) {
+	of := g[url]
+	if of == nil {
+		return nil, errors.New("connection refused")
+	}
+	text, err := json.Marshal(of())
+	return io.NopCloser(bytes.NewReader(text)), err
+}
+
+// TestReplicas: replicas that agree have no finding; each difference has its own, and so has one
+// that cannot be read.
+func TestReplicas(t *testing.T) {
+	for name, tt := range map[string]struct {
+		provoke func(a *servicetest.World, b *replicas.Status)
+		want    string
+	}{
+		"agree": {},
+		"clock": {provoke: func(_ *servicetest.World, b *replicas.Status) { b.Time = b.Time.Add(-3 * time.Second) },
+			want: "peer_clock: The clock of the replica at tcp://b:1 is 3.0 s apart from this one's."},
+		"thresholds": {provoke: func(a *servicetest.World, _ *replicas.Status) { a.SetBusy(overload.Thresholds{DecodeBlocks: new(0.5)}) },
+			want: `peer_thresholds: The replica at tcp://b:1 has other busy thresholds for model "m".`},
+		"weights": {provoke: func(_ *servicetest.World, b *replicas.Status) { b.Settings = "others" },
+			want: "peer_policies: The replica at tcp://b:1 chooses by other rules."},
+		"policy": {provoke: func(_ *servicetest.World, b *replicas.Status) { b.Loads[0].Policy = "other" },
+			want: "peer_policies: The replica at tcp://b:1 chooses by other rules."},
+		"loads": {provoke: func(_ *servicetest.World, b *replicas.Status) { b.Loads[0].Requests += 20 },
+			want: `peer_loads: The replica at tcp://b:1 counts 20 requests with 0 blocks of model "m", this one 0 with 0.`},
+		"a few on their way": {provoke: func(_ *servicetest.World, b *replicas.Status) { b.Loads[0].Requests += 8 }},
+		"unreachable": {provoke: func(_ *servicetest.World, b *replicas.Status) { *b = replicas.Status{} },
+			want: "peer_unreachable: The replica at tcp://b:1 does not tell its state: connection refused."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				mesh := servicetest.NewMesh()
+				a, b := mesh.Start(t, "a", servicetest.EventsOff), mesh.Start(t, "b", servicetest.EventsOff)
+				a.Put(servicetest.Record(1, 1))
+				b.Put(servicetest.Record(1, 1))
+				mesh.Connect(t, "a", "b")
+				time.Sleep(10 * time.Second)
+				change := tt.provoke
+				if change == nil {
+					change = func(*servicetest.World, *replicas.Status) {}
+				}
+				status := func() *replicas.Status {
+					return replicas.New(replicas.Config{Process: b.Parts().Process}, b, nil, nil, time.Now).Status()
+				}
+				from := getter{"http://b/replica_sync/status": func() *replicas.Status {
+					st := status()
+					change(a, st)
+					return st
+				}}
+				if name == "unreachable" {
+					from = nil
+				}
+				peers := replicas.New(replicas.Config{Process: a.Parts().Process}, a, a.Parts().Replica, from, time.Now)
+				var got []string
+				for _, f := range doctor.New(a.Parts(), peers, nil, time.Now).Examine(t.Context(), catalog.ScopeFilter{}, true).Findings {
+					got = append(got, fmt.Sprintf("%s: %s", f.Check, f.Sentence))
+				}
+				if strings.Join(got, "\n") != tt.want {
+					t.Errorf("found\n%s\nwant\n%s", strings.Join(got, "\n"), tt.want)
+				}
+			})
+		})
+	}
 }
 
 // live is a worker of one rank whose stream is connected, with its engine.
@@ -79,6 +155,13 @@ func TestFindings(t *testing.T) {
 		"undecodable": {provoke: func(w *servicetest.World) {
 			live(w, 1).Deliver([]byte("nonsense"))
 		}, want: "undecodable_events: 1 messages of the KV event stream of worker 1 rank 0 could not be read."},
+		"lost without a replay endpoint": {provoke: func(w *servicetest.World) {
+			e := live(w, 1)
+			e.Publish(0, e.Stored(servicetest.Prompt(1, 8), servicetest.BlockSize, nil))
+			e.Seq += 3
+			e.Publish(0, e.Stored(servicetest.Prompt(2, 8), servicetest.BlockSize, nil))
+		}, want: "stream_stale: The KV event stream of worker 1 rank 0 is stale: 3 messages are lost, and its cached blocks may be wrong.\n" +
+			"no_replay: The KV event stream of worker 1 rank 0 has lost 3 messages, and nothing could bring them back: it has no replay endpoint."},
 		"disconnected": {provoke: func(w *servicetest.World) {
 			w.Put(servicetest.Record(1, 1))
 		}, want: "stream_down: The KV event stream of worker 1 rank 0 is not connected: nobody publishes at tcp://worker-1:5000."},

@@ -24,7 +24,7 @@ func (x *examination) workers() {
 		f := Finding{Check: WorkerIncomplete, Severity: Error, Scope: &w.Scope, Worker: &w.ID, Remedy: "Complete the worker's record, or delete it."}
 		what := "cannot be chosen"
 		switch {
-		case strings.Contains(why, "block_size") || strings.Contains(why, "block size"):
+		case strings.Contains(why, "block_size mismatch"), strings.Contains(why, "block_size ") && strings.Contains(why, ", not "):
 			f.Check, what = BlockSize, "has another block size and cannot be chosen"
 			f.Remedy = "Start all engines of the model with the same block size, and write that into the records."
 		case strings.Contains(why, "model \""):
