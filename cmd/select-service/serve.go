@@ -107,8 +107,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		sources = append(sources, read.engines)
 	}
 	found := discovery.NewManager(svc.ReplaceWorkers, sources...)
-	operators := httpapi.Operators{Fleet: fleet.New(svc.Parts(), httpapi.AppendFleetRow, time.Now)}
-	operators.History = fleet.NewHistory(operators.Fleet, historyLimit(mem.budget))
+	operators := newOperators(svc, mem.budget)
 	picks.build(conf.Gateway, svc, found.Listed, read.tokens, mem.budget, log)
 
 	// Start: sockets, replicas, the service, its workers, HTTP. The first part to
@@ -161,6 +160,14 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	err = cmp.Or(parts.Wait(), shutdownErr)
 	log.Info().Err(err).Msg("stopped")
 	return err
+}
+
+// newOperators returns what operators are shown of the service. The history has to be run.
+func newOperators(svc *node.Service, budget *memory.Budget) httpapi.Operators {
+	view := fleet.New(svc.Parts(), httpapi.AppendFleetRow, time.Now)
+	return httpapi.Operators{
+		Fleet: view, History: fleet.NewHistory(view, historyLimit(budget)), Prefixes: fleet.NewPrefixes(svc.Parts(), time.Now),
+	}
 }
 
 // historyLimit returns the bytes that the history of the fleet may take: all that it ever takes,
@@ -222,7 +229,7 @@ func handlers(conf config.Config, svc *node.Service, operators httpapi.Operators
 		}
 		opt.Metrics = telemetry.Handler(version(), collectors...)
 		opt.RetryAfter = conf.Overload.RetryAfter
-		opt.Kubernetes, opt.Page, opt.Operators = pods, page, operators
+		opt.Kubernetes, opt.Operators, opt.Page = pods, operators, page
 		return httpapi.New(svc, svc.Conductor(), opt)
 	}
 }

@@ -61,7 +61,7 @@ var mayImport = map[string][]string{
 	"internal/selection/contract":       {"internal/selection/overload", "pkg/catalog", "pkg/reservations"},
 	"internal/selection/counts":         {"internal/selection/overload", "pkg/catalog", "pkg/selector"},
 	"internal/selection/overload":       {},
-	"internal/selection/pending":        {"pkg/catalog"},
+	"internal/selection/pending":        {"pkg/catalog", "pkg/reservations"},
 	"internal/selection/policies":       {"pkg/catalog", "pkg/selector/..."},
 	"internal/selection/scopes":         {"internal/selection/admission", "internal/selection/approximate", "internal/selection/policies", "internal/selection/waitqueue", "pkg/..."},
 	"internal/selection/waitqueue":      {"internal/selection/admission"},

@@ -299,6 +299,7 @@ func (c *selection) findOverlap() {
 // Run implements waitqueue.Request: it chooses by the current loads and, with reserve, books
 // the choice in the same step.
 func (c *selection) Run() error {
+	c.loadHashes()
 	if !c.reserve {
 		var err error
 		c.api.ledger.Look(c.request.Scope, c.sequence, func(v *reservations.View) { err = c.choose(v) })

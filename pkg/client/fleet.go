@@ -162,3 +162,46 @@ func seconds(d time.Duration) string {
 	}
 	return strconv.FormatInt(int64(d/time.Second), 10)
 }
+
+// Prefixes are the prefixes of a scope with the most blocks times holders, as a tree.
+type Prefixes struct {
+	Model        string       `json:"model_name"`
+	RoutingGroup string       `json:"routing_group"`
+	Time         time.Time    `json:"time"`
+	BlockSize    uint32       `json:"block_size"`    // tokens; 0: the scope has no workers
+	UniqueBlocks uint64       `json:"unique_blocks"` // of the whole index
+	HeldBlocks   uint64       `json:"held_blocks"`   // the same, each rank's copy in each tier counted
+	Nodes        []PrefixNode `json:"nodes"`         // parents first
+	Walked       uint64       `json:"walked"`        // runs looked at
+	Truncated    bool         `json:"truncated"`     // there are more runs than are looked at
+}
+
+// PrefixNode is a run of blocks with the same holders.
+type PrefixNode struct {
+	ID            int               `json:"id"`     // position in the list
+	Parent        *int              `json:"parent"` // nil: its prompts begin with it
+	Depth         uint32            `json:"depth"`  // blocks before it
+	Blocks        uint32            `json:"blocks"`
+	Holders       uint32            `json:"holders"` // ranks
+	Held          uint64            `json:"held"`    // blocks times holders
+	SubtreeBlocks uint64            `json:"subtree_blocks"`
+	SubtreeHeld   uint64            `json:"subtree_held"`
+	Tiers         map[string]uint64 `json:"tiers"`      // holders by tier
+	Ranks         []Rank            `json:"ranks"`      // some of the holders
+	BlockHash     *int64            `json:"block_hash"` // local hash of the first block; nil: it has left
+	LoRA          *string           `json:"lora_name"`  // where known, of nodes without a parent
+	Salted        bool              `json:"salted"`
+	Hottest       int               `json:"hottest"` // place among the hottest, from 1; 0: before one of them
+}
+
+// Prefixes returns at most limit of the hottest prefixes of a scope, and those before them; a limit
+// of 0 is the service's. Names that the scope lacks are "default".
+func (c *Client) Prefixes(ctx context.Context, scope Scope, limit int) (Prefixes, error) {
+	text := ""
+	if limit > 0 {
+		text = strconv.Itoa(limit)
+	}
+	var p Prefixes
+	err := c.do(ctx, call{method: http.MethodGet, path: "/index/prefixes" + scope.queryWith("limit", text), repeatable: true}, &p)
+	return p, err
+}

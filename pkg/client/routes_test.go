@@ -65,6 +65,7 @@ var routes = map[string]func(ctx context.Context, c *client.Client) error{
 	"kubernetes": func(ctx context.Context, c *client.Client) error { return only(c.Kubernetes(ctx)) },
 	"fleet":      func(ctx context.Context, c *client.Client) error { return only(c.Fleet(ctx, client.Scope{}, "")) },
 	"history":    func(ctx context.Context, c *client.Client) error { return only(c.History(ctx, client.Scope{}, 0)) },
+	"prefixes":   func(ctx context.Context, c *client.Client) error { return only(c.Prefixes(ctx, client.Scope{}, 0)) },
 	"policies":   func(ctx context.Context, c *client.Client) error { return only(c.Policies(ctx, client.Scope{})) },
 	"diagnose": func(ctx context.Context, c *client.Client) error {
 		return only(c.Diagnose(ctx, client.DiagnoseRequest{}))

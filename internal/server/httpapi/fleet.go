@@ -9,13 +9,15 @@ import (
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/server/fleet"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
 // Operators has what the routes for operators show; where a part is nil, its route does not exist.
 type Operators struct {
-	Fleet   *fleet.View
-	History *fleet.History
+	Fleet    *fleet.View
+	History  *fleet.History
+	Prefixes *fleet.Prefixes
 }
 
 type operatorRoutes struct {
@@ -33,6 +35,7 @@ func (o operatorRoutes) addTo(r router) {
 	}
 	add(o.Fleet != nil, "/fleet", a.narrowed(o.fleet))
 	add(o.History != nil, "/history", a.narrowed(o.history))
+	add(o.Prefixes != nil, "/index/prefixes", a.narrowed(o.prefixes))
 }
 
 // narrowed returns an endpoint whose query may have a filter, which is narrowed to the caller's
@@ -277,5 +280,68 @@ func (d dialect) appendSeries(out []byte, s fleet.Series) []byte {
 			return appendFloat(out, float64(v), 32)
 		})
 	}
+	return append(out, '}')
+}
+
+// defaultPrefixes is how many prefixes are listed if the query does not say.
+const defaultPrefixes = 100
+
+func (o operatorRoutes) prefixes(c request, f catalog.ScopeFilter, out []byte) ([]byte, error) {
+	limit, err := queryUint(c.Request, "limit", 1, fleet.MaxPrefixes, defaultPrefixes)
+	if err != nil {
+		return nil, err
+	}
+	sc := catalog.Scope{Model: catalog.DefaultName, Tenant: catalog.DefaultName}
+	if f.Model != nil {
+		sc.Model = *f.Model
+	}
+	if f.Tenant != nil {
+		sc.Tenant = *f.Tenant
+	}
+	return o.d.appendHottest(out, o.Prefixes.Hottest(sc, int(limit))), nil
+}
+
+func (d dialect) appendHottest(out []byte, h *fleet.Hottest) []byte {
+	out = d.appendScope(append(out, '{'), h.Scope)
+	out = appendTime(out, "time", h.Time)
+	out = appendCount(out, "block_size", uint64(h.BlockSize))
+	out = appendUintField(out, "unique_blocks", uint64(h.UniqueBlocks))
+	out = appendUintField(out, "held_blocks", uint64(h.HeldBlocks))
+	out = append(appendKey(out, "nodes"), '[')
+	for i := range h.Runs {
+		out = appendHotRun(appendComma(out, '['), i, &h.Runs[i])
+	}
+	out = append(out, ']')
+	out = appendUintField(out, "walked", uint64(h.Walked))
+	return append(appendBoolField(out, "truncated", h.Truncated), '}')
+}
+
+func appendHotRun(out []byte, i int, r *fleet.HotRun) []byte {
+	out = appendUintField(append(out, '{'), "id", uint64(i))
+	if r.Parent < 0 {
+		out = appendNull(out, "parent")
+	} else {
+		out = appendUintField(out, "parent", uint64(r.Parent))
+	}
+	out = appendUintField(out, "depth", r.Depth)
+	out = appendUintField(out, "blocks", r.Blocks)
+	out = appendUintField(out, "holders", r.Holders)
+	out = appendUintField(out, "held", uint64(r.Blocks)*uint64(r.Holders))
+	out = appendUintField(out, "subtree_blocks", r.SubtreeBlocks)
+	out = appendUintField(out, "subtree_held", r.SubtreeHeld)
+	out = append(appendKey(out, "tiers"), '{')
+	for tier, n := range r.Tiers {
+		out = appendCount(out, indexer.Tier(tier).String(), uint64(n))
+	}
+	out = appendList(appendKey(append(out, '}'), "ranks"), r.Ranks, func(out []byte, of catalog.Rank) []byte {
+		return append(appendRank(append(out, '{'), of), '}')
+	})
+	if r.Known {
+		out = appendHash(appendKey(out, "block_hash"), r.Local)
+	}
+	if r.KeysKnown {
+		out = appendBoolField(appendStringField(out, "lora_name", r.LoRA), "salted", r.Salted)
+	}
+	out = appendCount(out, "hottest", uint64(r.Place))
 	return append(out, '}')
 }

@@ -34,6 +34,7 @@ var wanted = map[string]struct{ role, scoped string }{
 	"GET /policies":                           {"read", "-"},
 	"GET /fleet":                              {"read", "-"},
 	"GET /history":                            {"read", "-"},
+	"GET /index/prefixes":                     {"read", "-"},
 	"GET /busy_threshold":                     {"read", ""},
 	"GET /decisions":                          {"read", "-"},
 	"POST /explain":                           {"read", `{"tenant_id":%q,"token_ids":[1]}`},

@@ -239,6 +239,15 @@ class SelectionRoutes(Caller):
         return core.call(core.request("GET", "/history", query=query))
 
     @operation
+    def prefixes(
+        self, *, limit: int | None = None, model_name: str | None = None, tenant: str | None = None
+    ) -> Plan[dict[str, Any]]:
+        """The prefixes of a scope with the most blocks times holders, as a tree."""
+        core = self._core
+        query: dict[str, Any] = filters(core, model_name, tenant) | {"limit": limit}
+        return core.call(core.request("GET", "/index/prefixes", query=query))
+
+    @operation
     def kubernetes(self) -> Plan[dict[str, Any]]:
         """What discovery in Kubernetes knows."""
         core = self._core
