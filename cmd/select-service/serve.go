@@ -99,7 +99,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		file = workersfile.NewWatcher(conf.Workers.File, read.workers, log)
 		sources = append(sources, file)
 	}
-	pods = read.cluster.discovery(conf, svc, engines, getenv, log)
+	pods = read.cluster.discovery(conf, svc, engines, mem.budget.Account(memory.Bodies), getenv, log)
 	if pods != nil {
 		sources = append(sources, pods)
 	}
@@ -229,7 +229,11 @@ func handlers(conf config.Config, svc *node.Service, operators httpapi.Operators
 		}
 		opt.Metrics = telemetry.Handler(version(), collectors...)
 		opt.RetryAfter = conf.Overload.RetryAfter
+<<<<<<< HEAD
 		opt.Kubernetes, opt.Operators, opt.Page = pods, operators, page
+=======
+		opt.Kubernetes, opt.Page, opt.Operators = pods, page, operators
+>>>>>>> main
 		return httpapi.New(svc, svc.Conductor(), opt)
 	}
 }

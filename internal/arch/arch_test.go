@@ -91,7 +91,7 @@ var mayImport = map[string][]string{
 	"test/servicetest":                  {"internal/...", "pkg/..."},
 	"test/zmqtest":                      {"pkg/kvevents"},
 
-	"internal/discovery/kubernetes":         {"internal/discovery", "internal/discovery/kubernetes/mapping", "internal/telemetry/metrics", "pkg/catalog"},
+	"internal/discovery/kubernetes":         {"internal/discovery", "internal/discovery/kubernetes/mapping", "internal/telemetry/metrics", "pkg/catalog", "pkg/memory"},
 	"internal/discovery/kubernetes/mapping": {"internal/discovery/workerid", "pkg/catalog"},
 
 	"test/kubetest": {},

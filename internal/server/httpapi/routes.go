@@ -64,11 +64,11 @@ type Options struct {
 	Part Part
 	// Kubernetes is the discovery of workers in Kubernetes.
 	Kubernetes ClusterStatus
-	// Operators has what the routes for operators show.
-	Operators Operators
 	// Page is the operators' page; nil: none. Where an admin listener has the operators' routes,
 	// only that one shows it.
 	Page *ui.Page
+	// Operators has what the routes for operators show.
+	Operators Operators
 	// RetryAfter is the Retry-After header of requests refused for overload, rounded up to
 	// seconds; 0: no header. No other answer has it.
 	RetryAfter time.Duration
