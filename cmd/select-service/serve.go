@@ -229,11 +229,7 @@ func handlers(conf config.Config, svc *node.Service, operators httpapi.Operators
 		}
 		opt.Metrics = telemetry.Handler(version(), collectors...)
 		opt.RetryAfter = conf.Overload.RetryAfter
-<<<<<<< HEAD
-		opt.Kubernetes, opt.Operators, opt.Page = pods, operators, page
-=======
 		opt.Kubernetes, opt.Page, opt.Operators = pods, page, operators
->>>>>>> main
 		return httpapi.New(svc, svc.Conductor(), opt)
 	}
 }

@@ -265,7 +265,7 @@ function RankPanel(props: { worker: string; rank: string | null; scope: string |
     ["Hit rate", percent(r.hit_rate) + (r.hit_rate === undefined ? "" : " of the prompts it got in the last 30 s")],
     ["Events", r.stream ? `${r.stream}, ${count(r.lag ?? 0)} messages behind, ${count(r.lost ?? 0)} lost` : "none"],
     ["The engine says", r.reported ? `${count(r.reported.running)} running, ${count(r.reported.waiting)} waiting, ${count(r.reported.kv_blocks_used)} of ${count(r.reported.kv_blocks_total)} blocks used; ` +
-      `${r.reported.age_seconds} s old (${r.reported.source})${r.reported.stale ? ", too old to count" : ""}` : "nothing of its load"],
+      { push: "its load stream", scrape: "its metrics", told: "PUT /workers/{id}/load" }[r.reported.source]  + (r.reported.stale ? `; too old to count${r.reported.last ? ", of " + clock(r.reported.last) : ""}` : "") : "nothing of its load"],
     ["Beside our bookings", r.foreign ? `${count(r.foreign.requests)} requests, ${count(r.foreign.blocks)} blocks, ${count(r.foreign.prefill_tokens)} prefill tokens` : "nothing"],
   ];
   const done = async (method: string, path: string, body?: unknown) => { await call(method, path, body); };
