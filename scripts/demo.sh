@@ -58,9 +58,11 @@ engines; each takes about 20 seconds. Ctrl-C stops it.
 To watch it in a browser: $target/ui/
 
 TEXT
-bin/sim-player --target "$target" --engines "$engines" "${player_args[@]}"
+code=0
+bin/sim-player --target "$target" --engines "$engines" "${player_args[@]}" || code=$?
 if [[ $keep ]]; then
 	printf '\nThe service and its engines go on: %s/ui/\nCtrl-C stops them.\n' "$target"
 	trap exit INT TERM
 	wait || true
 fi
+exit $code

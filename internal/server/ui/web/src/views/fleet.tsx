@@ -219,7 +219,7 @@ function FleetRow(props: { r: Line; all: Fleet; index: number; single: boolean; 
       <td role="cell" class="c-requests num"><span class="label">Requests</span> {count(r.requests ?? 0)}
         {told?.running !== undefined && <span class="dim" title={`The engine says: ${told.running} running, ${told.waiting ?? "?"} waiting`}> / {count(told.running)}{told.waiting ? "+" + count(told.waiting) : ""}</span>}
       </td>
-      <td role="cell" class="c-blocks"><span class="label">KV blocks</span>
+      <td role="cell" class="c-blocks"><span class="label">KV</span>
         <Bar parts={[{ from: 0, to: blocks ?? 0, kind: (blocks ?? 0) > 0.9 ? "full" : "booked" }]} marks={toldBlocks === undefined ? [] : [toldBlocks]} />
         <span class="num">{count(r.active_blocks ?? 0)}{blocks !== undefined && <span class="dim"> {percent(blocks)}</span>}</span>
       </td>
