@@ -16,7 +16,7 @@ func TestDemo(t *testing.T) {
 		"cache": {"#/cache", "Hottest prefixes"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := open(t, base, view.hash, 1440, 900, false)
+			p := open(t, base, view.hash, 1200, 720, false)
 			p.says(view.says)
 			p.shoot("demo-"+name, false)
 		})

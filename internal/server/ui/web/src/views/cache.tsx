@@ -22,6 +22,9 @@ interface Box {
   level: number;
 }
 
+/** The most levels that are drawn: what is deeper is seen by zooming. */
+const deepest = 10;
+
 /** Lays out what is below a node (null: everything) by the blocks held. */
 function layout(nodes: PrefixNode[], top: PrefixNode | null): { boxes: Box[]; levels: number } {
   const children = new Map<number | null, PrefixNode[]>();
@@ -29,6 +32,7 @@ function layout(nodes: PrefixNode[], top: PrefixNode | null): { boxes: Box[]; le
   const boxes: Box[] = [];
   let levels = 0;
   const place = (n: PrefixNode, from: number, to: number, level: number) => {
+    if (level >= deepest) return;
     boxes.push({ node: n, from, to, level });
     levels = Math.max(levels, level + 1);
     inside(children.get(n.id) ?? [], from, to, n.subtree_held, level + 1);

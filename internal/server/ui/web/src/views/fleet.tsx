@@ -224,7 +224,7 @@ function FleetRow(props: { r: Line; all: Fleet; index: number; single: boolean; 
         <span class="num">{count(r.active_blocks ?? 0)}{blocks !== undefined && <span class="dim"> {percent(blocks)}</span>}</span>
       </td>
       <td role="cell" class="c-prefill"><span class="label">Prefill</span>
-        <Bar parts={[{ from: 0, to: prefill ?? 0, kind: (prefill ?? 0) > 1 ? "full" : "prefill" }]} />
+        <Bar parts={[{ from: 0, to: prefill ?? 0, kind: "prefill" }]} />
         <span class="num">{count(r.prefill_tokens ?? 0)}</span>
       </td>
       <td role="cell" class="c-cached num"><span class="label">Cached</span> {count(r.cached_blocks)}</td>
