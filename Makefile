@@ -249,6 +249,13 @@ test-vllm: build ## what is predicted is what two vLLM engines on the CPU then f
 test-peers: build ## run the service beside Dynamo's releases (ARGS to choose)
 	scripts/test-peers.sh $(ARGS)
 
+# Chromium is Debian's. axe-core, which looks for what keeps people out, is npm's, by its hash.
+.PHONY: test-ui test-ui-short
+test-ui: build ## look at the page in Chromium: every view, screenshots in bin/ui
+	SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service scripts/test-ui.sh
+test-ui-short: build ## a few of its views, if there is a Chromium
+	SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service scripts/test-ui.sh -short
+
 .PHONY: test-kube
 test-kube: setup ## workers as pods, over a stand-in of an API server, at full length
 	$(GO) test -race ./internal/discovery/kubernetes/... ./test/kube

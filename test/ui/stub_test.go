@@ -60,7 +60,7 @@ func (s *stub) row(i, poll int) object {
 		"worker_id": 1 + i/8, "dp_rank": i % 8, "scope": 1 + (i/8)%3, "source": "kubernetes", "state": "ready", "stream": "live",
 		"requests": int(load * 40), "prefilling": int(load * 4), "active_blocks": int(load * 9000), "prefill_tokens": int(load * 9000 * noise(i+poll)),
 		"cached_blocks": 4000 + int(noise(i)*5000), "total_blocks": 9000, "max_batched_tokens": 8192, "hit_rate": 0.3 + 0.6*noise(3*i),
-		"reported": object{"source": "stream", "age_seconds": 1, "stale": false, "running": int(load * 42), "waiting": int(load * 3), "kv_blocks_used": int(load * 9300), "kv_blocks_total": 9000},
+		"reported": object{"source": "push", "running": int(load * 42), "waiting": int(load * 3), "kv_blocks_used": int(load * 9300), "kv_blocks_total": 9000},
 	}
 	switch {
 	case i == 11:
@@ -189,8 +189,8 @@ func (s *stub) prefixes(*http.Request) any {
 		for i := range min(holders, 16) {
 			ranks = append(ranks, object{"worker_id": 1 + i, "dp_rank": 0})
 		}
-		node := object{"id": id, "parent": parent, "depth": depth, "blocks": blocks, "holders": holders, "held": blocks * holders, "hash": fmt.Sprintf("%016x", 0x9e3779b97f4a7c15*uint64(id+1)),
-			"tiers": object{"device": holders, "host": holders / 3}, "ranks": ranks, "hottest": id + 1}
+		node := object{"id": id, "parent": parent, "depth": depth, "blocks": blocks, "holders": holders, "held": blocks * holders, "block_hash": int64(0x9e3779b97f4a7c15 * uint64(id+1)),
+			"tiers": object{"device": holders, "host_pinned": holders / 3}, "ranks": ranks, "hottest": id + 1}
 		nodes = append(nodes, node)
 		held := blocks * holders
 		if level < 4 {

@@ -25,7 +25,7 @@ export class Failure extends Error {
 
 /** Numbers above 2^53 would lose digits: ids that long become texts. */
 function parse(text: string): unknown {
-  return JSON.parse(text.replace(/("worker_id":)(\d{16,})/g, '$1"$2"'));
+  return JSON.parse(text.replace(/("(?:worker_id|block_hash)":\s*)(-?\d{16,})/g, '$1"$2"'));
 }
 
 export async function call<T>(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<T> {

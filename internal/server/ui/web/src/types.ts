@@ -26,8 +26,8 @@ export interface Row extends Rank {
   hit_rate?: number;
   reported?: {
     source: string;
-    age_seconds: number;
-    stale: boolean;
+    stale?: boolean;
+    last?: string; // when it came, if it is stale
     running?: number;
     waiting?: number;
     kv_blocks_used?: number;
@@ -161,9 +161,9 @@ export interface PrefixNode {
   held: number;
   subtree_blocks: number;
   subtree_held: number;
-  tiers: Partial<Record<"device" | "host" | "disk" | "external", number>>;
+  tiers: Partial<Record<"device" | "host_pinned" | "disk" | "external", number>>;
   ranks: Rank[];
-  hash: string;
+  block_hash?: WorkerID; // of its first block
   lora_name?: string;
   salted?: boolean;
   hottest?: number;

@@ -12,6 +12,7 @@ import type { History, PrefixNode, Prefixes } from "../types";
 void Fragment;
 
 const tiers = [["device", "device"], ["host", "host memory"], ["disk", "disk"], ["external", "external"]] as const;
+const held = (n: PrefixNode, tier: (typeof tiers)[number][0]) => n.tiers[tier === "host" ? "host_pinned" : tier];
 
 /** A node of the picture: from and to as fractions of the width, at a level below the root of the view. */
 interface Box {
@@ -21,6 +22,9 @@ interface Box {
   level: number;
 }
 
+/** The most levels that are drawn: what is deeper is seen by zooming. */
+const deepest = 10;
+
 /** Lays out what is below a node (null: everything) by the blocks held. */
 function layout(nodes: PrefixNode[], top: PrefixNode | null): { boxes: Box[]; levels: number } {
   const children = new Map<number | null, PrefixNode[]>();
@@ -28,6 +32,7 @@ function layout(nodes: PrefixNode[], top: PrefixNode | null): { boxes: Box[]; le
   const boxes: Box[] = [];
   let levels = 0;
   const place = (n: PrefixNode, from: number, to: number, level: number) => {
+    if (level >= deepest) return;
     boxes.push({ node: n, from, to, level });
     levels = Math.max(levels, level + 1);
     inside(children.get(n.id) ?? [], from, to, n.subtree_held, level + 1);
@@ -48,6 +53,17 @@ function layout(nodes: PrefixNode[], top: PrefixNode | null): { boxes: Box[]; le
 
 /** One of five steps of a colour: how many of the ranks hold it. */
 const step = (holders: number, most: number) => "hold-" + Math.min(4, Math.floor((4.999 * Math.log(holders + 1)) / Math.log(most + 1)));
+
+/** What names each prefix in the address: where it begins, and its first block. */
+function placesOf(nodes: PrefixNode[]): Map<PrefixNode, string> {
+  const places = new Map<PrefixNode, string>(), taken = new Map<string, number>();
+  for (const n of nodes) {
+    const place = `${n.depth}.${n.block_hash ?? ""}`, twins = taken.get(place) ?? 0;
+    taken.set(place, twins + 1);
+    places.set(n, twins ? `${place}.${twins}` : place);
+  }
+  return places;
+}
 
 const nameOf = (n: PrefixNode) => `blocks ${count(n.depth + 1)} to ${count(n.depth + n.blocks)}` + (n.lora_name ? ` of ${n.lora_name}` : "");
 
@@ -84,14 +100,15 @@ function Icicle(props: { data: Prefixes }) {
   const narrow = useNarrow();
   const [over, setOver] = useState<PrefixNode | null>(null);
   const at = query.get("at");
-  const top = data.nodes.find((n) => n.hash === at) ?? null;
+  const places = useMemo(() => placesOf(data.nodes), [data]);
+  const top = data.nodes.find((n) => places.get(n) === at) ?? null;
   const { boxes, levels } = useMemo(() => layout(data.nodes, top), [data, top]);
   const byID = useMemo(() => new Map(data.nodes.map((n) => [n.id, n])), [data]);
   const most = Math.max(...data.nodes.map((n) => n.holders), 1);
   const path: PrefixNode[] = [];
   for (let n = top; n; n = n.parent === null ? null : (byID.get(n.parent) ?? null)) path.unshift(n);
   const width = narrow ? 360 : 1200, height = 30;
-  const zoom = (n: PrefixNode | null) => change({ at: n?.hash ?? null }, true);
+  const zoom = (n: PrefixNode | null) => change({ at: n && (places.get(n) ?? null) }, true);
   const hottest = [...data.nodes].filter((n) => n.hottest).sort((a, b) => a.hottest! - b.hottest!).slice(0, 25);
   const about = over ?? top;
   return (
@@ -137,7 +154,7 @@ function Icicle(props: { data: Prefixes }) {
                 <th role="rowheader" scope="row"><button type="button" class="link" onClick={() => { zoom(n); window.scrollTo(0, 0); }}>{nameOf(n)}</button>{n.salted && <span class="dim"> salted</span>}</th>
                 <td role="cell" class="num"><span class="label">Blocks</span> {count(n.blocks)}</td><td role="cell" class="num"><span class="label">Holders</span> {count(n.holders)}</td><td role="cell" class="num"><span class="label">Held</span> {count(n.held)}</td>
                 <td role="cell"><Holders n={n} /></td>
-                <td role="cell" class="dim">{tiers.filter(([t]) => n.tiers[t]).map(([t, name]) => `${name} ${count(n.tiers[t])}`).join(", ")}</td>
+                <td role="cell" class="dim">{tiers.filter(([t]) => held(n, t)).map(([t, name]) => `${name} ${count(held(n, t))}`).join(", ")}</td>
               </tr>
             ))}
           </tbody>

@@ -219,12 +219,12 @@ function FleetRow(props: { r: Line; all: Fleet; index: number; single: boolean; 
       <td role="cell" class="c-requests num"><span class="label">Requests</span> {count(r.requests ?? 0)}
         {told?.running !== undefined && <span class="dim" title={`The engine says: ${told.running} running, ${told.waiting ?? "?"} waiting`}> / {count(told.running)}{told.waiting ? "+" + count(told.waiting) : ""}</span>}
       </td>
-      <td role="cell" class="c-blocks"><span class="label">KV blocks</span>
+      <td role="cell" class="c-blocks"><span class="label">KV</span>
         <Bar parts={[{ from: 0, to: blocks ?? 0, kind: (blocks ?? 0) > 0.9 ? "full" : "booked" }]} marks={toldBlocks === undefined ? [] : [toldBlocks]} />
         <span class="num">{count(r.active_blocks ?? 0)}{blocks !== undefined && <span class="dim"> {percent(blocks)}</span>}</span>
       </td>
       <td role="cell" class="c-prefill"><span class="label">Prefill</span>
-        <Bar parts={[{ from: 0, to: prefill ?? 0, kind: (prefill ?? 0) > 1 ? "full" : "prefill" }]} />
+        <Bar parts={[{ from: 0, to: prefill ?? 0, kind: "prefill" }]} />
         <span class="num">{count(r.prefill_tokens ?? 0)}</span>
       </td>
       <td role="cell" class="c-cached num"><span class="label">Cached</span> {count(r.cached_blocks)}</td>
@@ -265,7 +265,7 @@ function RankPanel(props: { worker: string; rank: string | null; scope: string |
     ["Hit rate", percent(r.hit_rate) + (r.hit_rate === undefined ? "" : " of the prompts it got in the last 30 s")],
     ["Events", r.stream ? `${r.stream}, ${count(r.lag ?? 0)} messages behind, ${count(r.lost ?? 0)} lost` : "none"],
     ["The engine says", r.reported ? `${count(r.reported.running)} running, ${count(r.reported.waiting)} waiting, ${count(r.reported.kv_blocks_used)} of ${count(r.reported.kv_blocks_total)} blocks used; ` +
-      `${r.reported.age_seconds} s old (${r.reported.source})${r.reported.stale ? ", too old to count" : ""}` : "nothing of its load"],
+      { push: "its load stream", scrape: "its metrics", told: "PUT /workers/{id}/load" }[r.reported.source]  + (r.reported.stale ? `; too old to count${r.reported.last ? ", of " + clock(r.reported.last) : ""}` : "") : "nothing of its load"],
     ["Beside our bookings", r.foreign ? `${count(r.foreign.requests)} requests, ${count(r.foreign.blocks)} blocks, ${count(r.foreign.prefill_tokens)} prefill tokens` : "nothing"],
   ];
   const done = async (method: string, path: string, body?: unknown) => { await call(method, path, body); };

@@ -1,0 +1,133 @@
+package ui
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// register adds a worker to a service, with the token of its operator if there is one.
+func register(t *testing.T, base string, id int, token string) {
+	t.Helper()
+	body := fmt.Sprintf(`{"worker_id": %d, "model_name": "llama", "endpoint": "http://127.0.0.1:1", "block_size": 16, "total_kv_blocks": 100}`, id)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+"/workers", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if text, _ := io.ReadAll(resp.Body); resp.StatusCode >= 300 {
+		t.Fatalf("%d %s", resp.StatusCode, text)
+	}
+}
+
+// newToken writes a tokens file with one token of a role, and returns both.
+func newToken(t *testing.T, role string) (file, token string) {
+	t.Helper()
+	program := os.Getenv("SELECT_SERVICE_BIN")
+	if program == "" {
+		program = "../../bin/select-service"
+	}
+	out, err := exec.CommandContext(t.Context(), program, "token", "new", "--name", "somebody", "--roles", role).Output()
+	if err != nil {
+		t.Skip(err)
+	}
+	token, entry, _ := strings.Cut(string(out), "\n")
+	token = regexp.MustCompile(`\S+$`).FindString(strings.TrimSpace(token))
+	file = filepath.Join(t.TempDir(), "tokens.yaml")
+	if err := os.WriteFile(file, []byte("tokens:\n"+entry), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file, token
+}
+
+const typeToken = `(() => { const box = document.querySelector("dialog input"); box.value = %q; box.dispatchEvent(new Event("input", {bubbles: true})); })()`
+
+// TestLogin: with tokens on, the page asks for one, refuses a wrong one, and shows the data with the
+// right one, which is nowhere but in memory: a page that is loaded again asks again.
+func TestLogin(t *testing.T) {
+	file, token := newToken(t, "operate")
+	base, _ := start(t, "--tokens-file", file)
+	register(t, base, 1, token)
+	p := open(t, base, "", 1440, 900, false)
+	p.expects("401")
+	p.says("asks for a token")
+	p.audit("login")
+	p.shoot("login", false)
+	p.await(`document.querySelector("dialog input") !== null`)
+	p.is(fmt.Sprintf(typeToken, "wrong"))
+	p.press("Sign in")
+	p.says("not valid")
+	p.is(fmt.Sprintf(typeToken, token))
+	p.press("Sign in")
+	p.says("1 · 0")
+	if kept := p.is(`JSON.stringify(localStorage) + JSON.stringify(sessionStorage) + document.cookie + location.href`).(string); strings.Contains(kept, token) {
+		t.Errorf("the token is kept: %s", kept)
+	}
+	p.is(`location.reload()`)
+	p.says("asks for a token")
+}
+
+// TestDrain: an operator drains a worker, after a question that names it; the page is behind a proxy that shows the service below a path.
+func TestDrain(t *testing.T) {
+	service, _ := start(t, "--ui-base", "/ops", "--use-kv-events=false")
+	at, err := url.Parse(service)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inner := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(at); r.Out.Host = r.In.Host }}
+	for id, h := range map[int]http.Handler{7: http.StripPrefix("/ops", inner), 8: inner} { // a proxy that cuts the path, one that passes it on
+		t.Run(fmt.Sprint("worker ", id), func(t *testing.T) {
+			worker := fmt.Sprint("worker ", id)
+			mux := http.NewServeMux()
+			mux.Handle("/ops/", h)
+			proxy := httptest.NewServer(mux)
+			defer proxy.Close()
+			register(t, service, id, "")
+			p := open(t, proxy.URL+"/ops", fmt.Sprint("#/fleet?worker=", id), 1440, 900, false)
+			p.press("Drain …")
+			p.says("Drain " + worker + "?")
+			p.shoot("drain", false)
+			p.audit("drain")
+			p.press("Drain " + worker)
+			p.await(`!document.querySelector("dialog.confirm")`)
+			p.await(`document.body.innerText.includes("Take the drain back …") || document.body.innerText.includes("no such worker")`)
+		})
+	}
+}
+
+// TestRestart: a page stays while its service is away, says so, and goes on when it is back.
+func TestRestart(t *testing.T) {
+	base, stop := start(t)
+	register(t, base, 1, "")
+	p := open(t, base, "", 1440, 900, false)
+	p.expects("ERR_CONNECTION")
+	p.expects("ERR_EMPTY_RESPONSE")
+	p.says("1 · 0")
+	stop()
+	p.says("does not answer")
+	if text := p.text(); !strings.Contains(text, "1 · 0") {
+		t.Errorf("what was known has gone: %s", text)
+	}
+	p.shoot("lost", false)
+	port := base[strings.LastIndex(base, ":")+1:]
+	base, _ = start(t, "--port", port)
+	register(t, base, 2, "")
+	p.await(`!document.body.innerText.includes("does not answer") && [...document.querySelectorAll("tbody .link")].map((e) => e.innerText).join() === "2 · 0"`)
+}
