@@ -12,18 +12,18 @@ import (
 func (s *subscription) askReplay() {
 	s.asks++
 	ask := replayAsk{s, s.asks}
-	if wait := s.pace.next(time.Now()); wait > 0 {
+	if wait := s.limiter.next(time.Now()); wait > 0 {
 		time.AfterFunc(wait, func() { s.subs.replays.acquire(ask) })
 		return
 	}
 	s.subs.replays.acquire(ask)
 }
 
-// pace limits the rate at which a stream asks for replays, whatever the cause: gaps,
+// askLimiter limits the rate at which a stream asks for replays, whatever the cause: gaps,
 // restarts and connections all are under the control of its engine. It allows a burst of
 // askBurst, then one ask per askInterval. After an ask that brought nothing the next one
 // waits firstBackOff, then twice as long each time, up to longestBackOff.
-type pace struct {
+type askLimiter struct {
 	spent   time.Duration // the used part of askBurst*askInterval, at the time of the last ask
 	last    time.Time     // the last ask; zero: none
 	backOff time.Duration // from the last ask to the next; 0 after progress
@@ -37,7 +37,7 @@ const (
 )
 
 // next returns how long an ask that is wanted now has to wait.
-func (p *pace) next(now time.Time) (wait time.Duration) {
+func (p *askLimiter) next(now time.Time) (wait time.Duration) {
 	p.spent = max(p.spent-now.Sub(p.last), 0)
 	if p.spent > (askBurst-1)*askInterval {
 		wait = p.spent - (askBurst-1)*askInterval
@@ -50,7 +50,7 @@ func (p *pace) next(now time.Time) (wait time.Duration) {
 }
 
 // progress ends the back-off, because a replay has brought something.
-func (p *pace) progress() { p.backOff = 0 }
+func (p *askLimiter) progress() { p.backOff = 0 }
 
 // openReplay begins the replay for which a slot was granted, or gives the slot back if
 // the ask is no longer the newest one.

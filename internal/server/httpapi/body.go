@@ -34,7 +34,7 @@ type body[T any] struct {
 	reset          func(*T)             // empties a T and sets its defaults; may keep its slices
 	size           func(*T) int         // bytes that an empty T still holds
 	limit          int                  // bytes of the longest text, inclusive
-	lend           func(*T, textHolder) // gives the request its textHolder; nil: it needs none
+	attach         func(*T, textHolder) // gives the request its textHolder; nil: it needs none
 	anyContentType bool                 // the Content-Type is not checked
 	mayBeMissing   bool                 // a request without a body is one with {}
 	// within returns an error if the request is outside the caller's scope; nil: callers with a
@@ -135,8 +135,8 @@ func (b *body[T]) read(c *gin.Context, in *incoming) (*exchange[T], error) {
 	}
 	x := b.pool.Get().(*exchange[T])
 	x.in = in
-	if b.lend != nil {
-		b.lend(&x.req, x)
+	if b.attach != nil {
+		b.attach(&x.req, x)
 	}
 	if missing {
 		return x, nil

@@ -201,8 +201,8 @@ func (s *holders) leaveQueueLocked(w *waiter) {
 	s.waiting.Add(-1)
 }
 
-// awaitClient marks that the request waits for its client from now on, which may be cut off.
-func (h *holder) awaitClient(client http.ResponseWriter) {
+// beginWait marks that the request waits for its client from now on, which may be cut off.
+func (h *holder) beginWait(client http.ResponseWriter) {
 	s := h.of
 	if s == nil || h.listed || s.account.Used() <= s.unlisted {
 		return
@@ -213,13 +213,13 @@ func (h *holder) awaitClient(client http.ResponseWriter) {
 	h.element = s.stalled.PushBack(h)
 }
 
-// awaitReader is awaitClient for a client that is to read. The holder must not be listed.
-func (h *holder) awaitReader(client http.ResponseWriter) {
+// beginWaitForReader is beginWait for a client that is to read. The holder must not be listed.
+func (h *holder) beginWaitForReader(client http.ResponseWriter) {
 	if h.of == nil {
 		return // its next client, if it gets memory again, may have to send
 	}
 	h.reads = true
-	h.awaitClient(client)
+	h.beginWait(client)
 }
 
 // progressed records that the client has made progress.

@@ -129,7 +129,7 @@ func newReserveBody(d dialect) *body[reserveBody] {
 		},
 		func(b *reserveBody) int { return b.promptBody().size() }).
 		keepsTo(inScope(func(b *reserveBody) *catalog.Scope { return &b.req.Scope }))
-	b.lend = func(r *reserveBody, text textHolder) { r.text = text }
+	b.attach = func(r *reserveBody, text textHolder) { r.text = text }
 	return b
 }
 
