@@ -216,9 +216,9 @@ type crowded struct {
 	memory *Memory
 }
 
-func (s crowded) Select(_ context.Context, req *selection.SelectRequest, _ bool) (selection.Selection, error) {
+func (c crowded) Select(_ context.Context, req *selection.SelectRequest, _ bool) (selection.Selection, error) {
 	req.Text.ReleaseText()
-	s.memory.gate.TryAcquire(s.memory.width)
+	c.memory.gate.TryAcquire(c.memory.width)
 	return selection.Selection{}, nil
 }
 

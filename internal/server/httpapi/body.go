@@ -59,10 +59,10 @@ type exchange[T any] struct {
 }
 
 // ReleaseText frees the text of a request that has to wait. The values read from it stay.
-func (x *exchange[T]) ReleaseText() {
-	x.scan.Reset(bodyscan.JSON, nil)
-	x.in.drop()
-	x.in.close()
+func (e *exchange[T]) ReleaseText() {
+	e.scan.Reset(bodyscan.JSON, nil)
+	e.in.drop()
+	e.in.close()
 }
 
 // newBody describes bodies of the given shape. A nil reset zeroes the T; a nil size

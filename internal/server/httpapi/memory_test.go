@@ -39,14 +39,14 @@ func newTestMemory() testMemory {
 	return testMemory{NewMemory(b, nil), b}
 }
 
-func (p testMemory) in(o *Options) { o.Memory = p.Memory }
+func (m testMemory) in(o *Options) { o.Memory = m.Memory }
 
 // empty waits until every account is empty.
-func (p testMemory) empty(t *testing.T) {
+func (m testMemory) empty(t *testing.T) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // the answer is there before the handler ends
 		left := ""
-		for _, a := range p.budget.Accounts() {
+		for _, a := range m.budget.Accounts() {
 			if a.Used() != 0 {
 				left += fmt.Sprintf(" %s %d", a.Name(), a.Used())
 			}
@@ -270,8 +270,8 @@ type turns struct {
 	enter func()
 }
 
-func (f *turns) Select(context.Context, *selection.SelectRequest, bool) (selection.Selection, error) {
-	f.enter()
+func (t *turns) Select(context.Context, *selection.SelectRequest, bool) (selection.Selection, error) {
+	t.enter()
 	return selection.Selection{}, nil
 }
 
@@ -615,16 +615,16 @@ type unread struct {
 	once *sync.Once
 }
 
-func (w unread) leave() { w.once.Do(func() { close(w.end) }) }
+func (u unread) leave() { u.once.Do(func() { close(u.end) }) }
 
-func (w unread) Write([]byte) (int, error) {
-	<-w.end
+func (u unread) Write([]byte) (int, error) {
+	<-u.end
 	return 0, io.ErrClosedPipe
 }
 
-func (w unread) SetWriteDeadline(t time.Time) error {
+func (u unread) SetWriteDeadline(t time.Time) error {
 	if !t.IsZero() {
-		w.leave()
+		u.leave()
 	}
 	return nil
 }
@@ -635,8 +635,8 @@ type ranks struct {
 	loads []selection.RankLoad
 }
 
-func (s ranks) PotentialLoads(*selection.ProjectRequest) ([]selection.RankLoad, error) {
-	return s.loads, nil
+func (r ranks) PotentialLoads(*selection.ProjectRequest) ([]selection.RankLoad, error) {
+	return r.loads, nil
 }
 
 // TestSmallAnswers: answers that are longer than the buffer of a connection are bounded while

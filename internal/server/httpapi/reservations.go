@@ -177,12 +177,12 @@ type bookingOptions struct {
 }
 
 // lease returns the lifetime of the reservation without renewal, 0 for the configured one.
-func (s *bookingOptions) lease() (time.Duration, error) {
+func (b *bookingOptions) lease() (time.Duration, error) {
 	switch {
-	case !s.leased:
+	case !b.leased:
 		return 0, nil
-	case s.seconds >= minLease && s.seconds <= maxLease:
-		return time.Duration(math.Round(s.seconds * float64(time.Second))), nil
+	case b.seconds >= minLease && b.seconds <= maxLease:
+		return time.Duration(math.Round(b.seconds * float64(time.Second))), nil
 	}
 	return 0, errLease
 }
