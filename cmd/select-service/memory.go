@@ -26,15 +26,15 @@ const (
 type memoryLimit struct {
 	budget *memory.Budget
 	source string // origin of the budget: a setting, "cgroup" or "machine"
-	// follows: this process sets the runtime's memory limit, unless GOMEMLIMIT does. paces: it
+	// setsLimit: this process sets the runtime's memory limit, unless GOMEMLIMIT does. setsGC: it
 	// sets the collector's pace, unless GOGC does.
-	follows, paces bool
-	log            zerolog.Logger
+	setsLimit, setsGC bool
+	log               zerolog.Logger
 }
 
 // newMemory returns the budget of the configuration, else one derived from the available memory.
 func newMemory(limits config.Limits, getenv func(string) string, log zerolog.Logger) *memoryLimit {
-	m := &memoryLimit{source: "--max-memory", follows: getenv("GOMEMLIMIT") == "", paces: getenv("GOGC") == "", log: log}
+	m := &memoryLimit{source: "--max-memory", setsLimit: getenv("GOMEMLIMIT") == "", setsGC: getenv("GOGC") == "", log: log}
 	total, available := limits.MaxMemory, memory.FindAvailable()
 	if total == 0 {
 		total, m.source = available.Default(), available.Source
@@ -49,11 +49,11 @@ func newMemory(limits config.Limits, getenv func(string) string, log zerolog.Log
 
 // apply configures the collector, and logs the settings.
 func (m *memoryLimit) apply(getenv func(string) string) {
-	if m.paces {
+	if m.setsGC {
 		debug.SetGCPercent(gcPercent)
 	}
 	line := m.log.Info().Int64("max_memory", m.budget.Total()).Str("source", m.source)
-	if m.follows {
+	if m.setsLimit {
 		debug.SetMemoryLimit(m.limit())
 	} else {
 		line.Str("gomemlimit", getenv("GOMEMLIMIT")) // already applied by the runtime
@@ -94,12 +94,12 @@ func (m *memoryLimit) keep(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case now := <-every.C:
-			if l := m.limit(); m.follows && l != limit {
+			if l := m.limit(); m.setsLimit && l != limit {
 				debug.SetMemoryLimit(l)
 				limit = l
 			}
 			h := readHeap()
-			if p := pace(h.live); m.paces && p != percent {
+			if p := gcPercentFor(h.live); m.setsGC && p != percent {
 				debug.SetGCPercent(p)
 				percent = p
 			}
@@ -115,9 +115,9 @@ func (m *memoryLimit) keep(ctx context.Context) error {
 	}
 }
 
-// pace returns the percentage (as GOGC) by which the heap may grow, for the given live memory
+// gcPercentFor returns the percentage (as GOGC) by which the heap may grow, for the given live memory
 // in bytes.
-func pace(live int64) int {
+func gcPercentFor(live int64) int {
 	const step = 25 // so that it does not change all the time
 	return int(min(max(100*gcGarbage/max(live, 1), 100), gcPercent)) / step * step
 }

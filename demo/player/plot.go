@@ -220,11 +220,11 @@ type panel struct {
 	x, y axis
 }
 
-func (at panel) px(v float64) float64 {
-	return marginLeft + at.x.share(v)*(plotWidth-marginLeft-marginRight)
+func (p panel) px(v float64) float64 {
+	return marginLeft + p.x.share(v)*(plotWidth-marginLeft-marginRight)
 }
 
-func (at panel) py(v float64) float64 { return float64(at.top) + (1-at.y.share(v))*panelHeight }
+func (p panel) py(v float64) float64 { return float64(p.top) + (1-p.y.share(v))*panelHeight }
 
 // axis maps values from lo to hi to 0..1. With log, both must be above 0.
 type axis struct {

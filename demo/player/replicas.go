@@ -45,29 +45,29 @@ func newReplicas(targets []string, s selection) *replicas {
 
 // join registers the engines with every replica, waits until all of them have
 // subscribed to each engine, and watches the replicas until leave.
-func (f *replicas) join(ctx context.Context, engines []engineClient, infos []simapi.Info) error {
-	f.engines, f.infos = engines, infos
+func (re *replicas) join(ctx context.Context, engines []engineClient, infos []simapi.Info) error {
+	re.engines, re.infos = engines, infos
 	ctx, cancel := context.WithCancel(ctx)
 	var watch sync.WaitGroup
-	f.stop = func() { cancel(); watch.Wait() }
-	for _, r := range f.each {
-		if err := f.register(ctx, r); err != nil {
+	re.stop = func() { cancel(); watch.Wait() }
+	for _, r := range re.each {
+		if err := re.register(ctx, r); err != nil {
 			return err
 		}
 		r.up.Store(true)
 	}
 	for _, e := range engines {
-		if err := e.awaitSubscribers(ctx, len(f.each)); err != nil {
+		if err := e.awaitSubscribers(ctx, len(re.each)); err != nil {
 			return err
 		}
 	}
-	watch.Go(func() { f.watch(ctx) })
+	watch.Go(func() { re.watch(ctx) })
 	return nil
 }
 
-func (f *replicas) register(ctx context.Context, r *replica) error {
-	for i, e := range f.engines {
-		if err := r.register(ctx, i+1, e.url, f.infos[i]); err != nil {
+func (re *replicas) register(ctx context.Context, r *replica) error {
+	for i, e := range re.engines {
+		if err := r.register(ctx, i+1, e.url, re.infos[i]); err != nil {
 			return err
 		}
 	}
@@ -76,10 +76,10 @@ func (f *replicas) register(ctx context.Context, r *replica) error {
 
 // watch marks replicas that are down as up again once all engines are registered
 // with them and they report that they are ready.
-func (f *replicas) watch(ctx context.Context) {
+func (re *replicas) watch(ctx context.Context) {
 	for {
-		for _, r := range f.each {
-			if r.up.Load() || f.register(ctx, r) != nil {
+		for _, r := range re.each {
+			if r.up.Load() || re.register(ctx, r) != nil {
 				continue
 			}
 			r.up.Store(call(ctx, http.MethodGet, r.url+"/ready", nil, nil) == nil)
@@ -96,10 +96,10 @@ func (f *replicas) watch(ctx context.Context) {
 const returnWait = 30 * time.Second
 
 // awaitUp waits until all replicas are up.
-func (f *replicas) awaitUp(ctx context.Context) error {
+func (re *replicas) awaitUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, returnWait)
 	defer cancel()
-	for i, r := range f.each {
+	for i, r := range re.each {
 		for !r.up.Load() {
 			select {
 			case <-ctx.Done():
@@ -112,25 +112,25 @@ func (f *replicas) awaitUp(ctx context.Context) error {
 }
 
 // leave unregisters the engines from the replicas, even after an interrupt.
-func (f *replicas) leave(ctx context.Context) {
-	f.stop()
+func (re *replicas) leave(ctx context.Context) {
+	re.stop()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	for _, r := range f.each {
-		for i := range f.engines {
+	for _, r := range re.each {
+		for i := range re.engines {
 			_ = r.unregister(ctx, i+1) // fails if the service has ended
 		}
 	}
 }
 
 // inTurn returns the replicas to try, in order: those that are up, or else all.
-func (f *replicas) inTurn() []int {
-	first := int(f.turn.Add(1) % uint64(len(f.each)))
+func (re *replicas) inTurn() []int {
+	first := int(re.turn.Add(1) % uint64(len(re.each)))
 	var up, all []int
-	for i := range f.each {
-		n := (first + i) % len(f.each)
+	for i := range re.each {
+		n := (first + i) % len(re.each)
 		all = append(all, n)
-		if f.each[n].up.Load() {
+		if re.each[n].up.Load() {
 			up = append(up, n)
 		}
 	}
@@ -140,35 +140,35 @@ func (f *replicas) inTurn() []int {
 	return up
 }
 
-func (f *replicas) place(ctx context.Context, r *workload.Request) (placement, error) {
+func (re *replicas) place(ctx context.Context, r *workload.Request) (placement, error) {
 	var errs []error
-	for _, i := range f.inTurn() {
+	for _, i := range re.inTurn() {
 		if len(errs) > 0 { // a replica that failed may have booked it
-			_ = f.each[i].free(ctx, r)
+			_ = re.each[i].free(ctx, r)
 		}
-		at, err := f.each[i].place(ctx, r)
+		at, err := re.each[i].place(ctx, r)
 		if !unavailable(ctx, err) {
 			at.replica = i
 			return at, err
 		}
-		f.each[i].up.Store(false)
+		re.each[i].up.Store(false)
 		errs = append(errs, err)
 	}
 	return placement{}, errors.Join(errs...)
 }
 
 // report reports to the replica that booked, or to another one if that is down.
-func (f *replicas) report(ctx context.Context, r *workload.Request, at placement, step simapi.Step) error {
-	err := f.each[at.replica].report(ctx, r, at, step)
+func (re *replicas) report(ctx context.Context, r *workload.Request, at placement, step simapi.Step) error {
+	err := re.each[at.replica].report(ctx, r, at, step)
 	if !unavailable(ctx, err) {
 		return err
 	}
-	f.each[at.replica].up.Store(false)
-	for _, i := range f.inTurn() {
+	re.each[at.replica].up.Store(false)
+	for _, i := range re.inTurn() {
 		if i == at.replica {
 			continue
 		}
-		if again := f.each[i].report(ctx, r, at, step); !unavailable(ctx, again) {
+		if again := re.each[i].report(ctx, r, at, step); !unavailable(ctx, again) {
 			return again
 		}
 	}
@@ -188,10 +188,10 @@ func unavailable(ctx context.Context, err error) bool {
 const emptyWait = 5 * time.Second
 
 // checkEmpty returns an error if a replica is down after a play, or still has reservations.
-func (f *replicas) checkEmpty(ctx context.Context) error {
+func (re *replicas) checkEmpty(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, emptyWait)
 	defer cancel()
-	for i, r := range f.each {
+	for i, r := range re.each {
 		for {
 			n, err := r.reservations(ctx)
 			if err == nil && n == 0 {

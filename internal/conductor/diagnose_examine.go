@@ -143,8 +143,8 @@ func (e *Examination) Best() (blocks int, instances []string) {
 }
 
 // holds reports whether the slot and tier hold a step's blocks.
-func (p *MediumSlot) holds(step *indexer.Step) bool {
-	return contains(step.Holders[p.Tier], p.Slot)
+func (m *MediumSlot) holds(step *indexer.Step) bool {
+	return contains(step.Holders[m.Tier], m.Slot)
 }
 
 // owners lists the owners that hold the blocks of a step.

@@ -63,9 +63,9 @@ type unconfirmed struct {
 	next   int // guarded by Publisher.mu
 }
 
-func (c *unconfirmed) add(hash uint64) {
-	c.hashes[c.next%maxUnconfirmed].Store(hash)
-	c.next++
+func (u *unconfirmed) add(hash uint64) {
+	u.hashes[u.next%maxUnconfirmed].Store(hash)
+	u.next++
 }
 
 // confirmHashes confirms or refutes hashes of a publisher of which nothing was known when they

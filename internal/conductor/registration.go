@@ -58,9 +58,9 @@ type Registration struct {
 }
 
 // key returns the registration without its body.
-func (g Registration) key() Registration {
-	g.Replay, g.HashSeed = "", 0
-	return g
+func (r Registration) key() Registration {
+	r.Replay, r.HashSeed = "", 0
+	return r
 }
 
 // Filter selects registrations; nil fields match all.

@@ -26,22 +26,22 @@ type typed[T any] struct {
 	render func(T) any             // nil: as it is
 }
 
-func (v typed[T]) set(text string) error {
-	parsed, err := v.parse(text)
+func (t typed[T]) set(text string) error {
+	parsed, err := t.parse(text)
 	if err == nil {
-		*v.field = parsed
+		*t.field = parsed
 	}
 	return err
 }
 
-func (v typed[T]) show() any {
-	if v.render == nil {
-		return *v.field
+func (t typed[T]) show() any {
+	if t.render == nil {
+		return *t.field
 	}
-	return v.render(*v.field)
+	return t.render(*t.field)
 }
 
-func (v typed[T]) pointer() any { return v.field }
+func (t typed[T]) pointer() any { return t.field }
 
 // checked is parse for what check accepts.
 func checked[T any](parse func(string) (T, error), check func(T) error) func(string) (T, error) {

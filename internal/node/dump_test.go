@@ -163,7 +163,7 @@ func TestDumpFails(t *testing.T) {
 // writer is a function as an io.Writer.
 type writer func(p []byte) (int, error)
 
-func (f writer) Write(p []byte) (int, error) { return f(p) }
+func (w writer) Write(p []byte) (int, error) { return w(p) }
 
 // TestDumpWhileRanksChange: a rank that leaves while the index is dumped may be
 // in the dump in part, but what the next owner of its slot stores is never shown

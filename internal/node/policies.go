@@ -46,9 +46,9 @@ type learning struct {
 }
 
 // Policies lists the policies of the matching scopes, by model and tenant.
-func (s *learning) Policies(of catalog.ScopeFilter) []ScopePolicy {
+func (le *learning) Policies(of catalog.ScopeFilter) []ScopePolicy {
 	var all []ScopePolicy
-	for sc, state := range s.scopes.All() {
+	for sc, state := range le.scopes.All() {
 		if !sc.Matches(of.Model, of.Tenant) {
 			continue
 		}
@@ -59,7 +59,7 @@ func (s *learning) Policies(of catalog.ScopeFilter) []ScopePolicy {
 				p.Shadow = append(p.Shadow, shadow.Name)
 			}
 			if x.Learner != nil {
-				p.Learned = s.learned(sc, x.Learner)
+				p.Learned = le.learned(sc, x.Learner)
 			}
 		}
 		all = append(all, p)
@@ -68,10 +68,10 @@ func (s *learning) Policies(of catalog.ScopeFilter) []ScopePolicy {
 	return all
 }
 
-func (s *learning) learned(sc catalog.Scope, l *ttft.Learner) *LearnedPrefills {
+func (le *learning) learned(sc catalog.Scope, l *ttft.Learner) *LearnedPrefills {
 	m := l.Model()
-	known := &LearnedPrefills{Parameters: m.Parameters, Samples: l.Samples(), Flow: m.Flow(s.ledger.Now()), Rails: l.States()}
-	s.eachQueue(sc, l, func(e catalog.Entry, q ttft.Queue) {
+	known := &LearnedPrefills{Parameters: m.Parameters, Samples: l.Samples(), Flow: m.Flow(le.ledger.Now()), Rails: l.States()}
+	le.eachQueue(sc, l, func(e catalog.Entry, q ttft.Queue) {
 		wait, _ := m.Wait(&q)
 		known.Ranks = append(known.Ranks, RankQueue{e.Rank, q, wait})
 	})
@@ -80,12 +80,12 @@ func (s *learning) learned(sc catalog.Scope, l *ttft.Learner) *LearnedPrefills {
 
 // eachQueue calls f for every rank of a scope that the ledger knows, under the lock of
 // the scope's ledger.
-func (s *learning) eachQueue(sc catalog.Scope, l *ttft.Learner, f func(catalog.Entry, ttft.Queue)) {
-	snap := s.catalog.Snapshot(sc)
+func (le *learning) eachQueue(sc catalog.Scope, l *ttft.Learner, f func(catalog.Entry, ttft.Queue)) {
+	snap := le.catalog.Snapshot(sc)
 	if snap == nil {
 		return
 	}
-	s.ledger.Look(sc, nil, func(v *reservations.View) {
+	le.ledger.Look(sc, nil, func(v *reservations.View) {
 		for _, e := range snap.Ranks() {
 			if v.Known(e.Slot, e.Rank) {
 				f(e, selection.QueueOf(v, e, l))
@@ -106,17 +106,17 @@ func observePrefills(ledger *reservations.Ledger, learners *policies.Learners) {
 
 // sweep lets the learners process samples that have waited long enough, checks for
 // stalled ranks, and logs which guard rails have engaged or ended.
-func (s *learning) sweep() {
-	s.learners.Forget(func(sc catalog.Scope) bool { return s.scopes.Of(sc) != nil })
-	for sc, l := range s.learners.All() {
-		l.Settle(s.ledger.Now())
+func (le *learning) sweep() {
+	le.learners.Forget(func(sc catalog.Scope) bool { return le.scopes.Of(sc) != nil })
+	for sc, l := range le.learners.All() {
+		l.Settle(le.ledger.Now())
 		model := l.Model()
-		s.eachQueue(sc, l, func(e catalog.Entry, q ttft.Queue) {
+		le.eachQueue(sc, l, func(e catalog.Entry, q ttft.Queue) {
 			_, stall := model.Wait(&q)
 			l.Watch(e.Slot, e.Rank, stall > 1)
 		})
 		for _, c := range l.Changes() {
-			logRail(s.log, sc, c)
+			logRail(le.log, sc, c)
 		}
 	}
 }

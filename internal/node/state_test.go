@@ -53,7 +53,7 @@ func startAt(t testing.TB, path string, change ...func(*node.Config)) *stateful 
 }
 
 // states is how many ranks of the snapshot are in a state.
-func (w *stateful) states(name string) uint64 { return w.state.Collector().Read().Ranks[name] }
+func (s *stateful) states(name string) uint64 { return s.state.Collector().Read().Ranks[name] }
 
 // TestStateNotProved: blocks of a snapshot stay away where the worker is another one
 // meanwhile, or where peers give the index.

@@ -28,11 +28,11 @@ type Decisions struct {
 func (Decisions) Describe(ch chan<- *prometheus.Desc) { decisionFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector.
-func (c Decisions) Collect(ch chan<- prometheus.Metric) {
-	metrics.SendHistogram(ch, ttftErrors, c.Errors)
+func (d Decisions) Collect(ch chan<- prometheus.Metric) {
+	metrics.SendHistogram(ch, ttftErrors, d.Errors)
 	type key struct{ model, policy, shadow string }
 	sums := map[key]policies.ShadowStats{}
-	for sc, state := range c.Registry.All() {
+	for sc, state := range d.Registry.All() {
 		if state.Policies == nil {
 			continue
 		}

@@ -22,6 +22,6 @@ type Descriptions struct {
 func (Descriptions) Describe(ch chan<- *prometheus.Desc) { descriptionFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector.
-func (c Descriptions) Collect(ch chan<- prometheus.Metric) {
-	sendByName(ch, engineQuestions, c.Asked())
+func (d Descriptions) Collect(ch chan<- prometheus.Metric) {
+	sendByName(ch, engineQuestions, d.Asked())
 }

@@ -52,20 +52,20 @@ type DynamoIndexer struct {
 func (DynamoIndexer) Describe(ch chan<- *prometheus.Desc) { indexerFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector.
-func (c DynamoIndexer) Collect(ch chan<- prometheus.Metric) {
-	counts := c.Conductor.Counts()
-	metrics.Send(ch, indexerModels, len(c.Scopes.All())+counts.Spaces)
+func (d DynamoIndexer) Collect(ch chan<- prometheus.Metric) {
+	counts := d.Conductor.Counts()
+	metrics.Send(ch, indexerModels, len(d.Scopes.All())+counts.Spaces)
 	workers := counts.Publishers
-	for _, w := range c.Catalog.List(nil, nil) {
+	for _, w := range d.Catalog.List(nil, nil) {
 		workers += metrics.OneIf(!w.Tracked)
 	}
 	metrics.Send(ch, indexerWorkers, workers)
-	c.sendListeners(ch)
-	c.sendEvents(ch)
+	d.sendListeners(ch)
+	d.sendEvents(ch)
 }
 
-func (c DynamoIndexer) sendListeners(ch chan<- prometheus.Metric) {
-	streams := c.Streams.states()
+func (d DynamoIndexer) sendListeners(ch chan<- prometheus.Metric) {
+	streams := d.Streams.states()
 	all := 0
 	for _, n := range streams {
 		all += n
@@ -100,8 +100,8 @@ func indexerStatus(r kvevents.Reason) (status string, counts bool) {
 }
 
 // sendEvents sends the events by dynamo.indexer's way of counting.
-func (c DynamoIndexer) sendEvents(ch chan<- prometheus.Metric) {
-	tally := c.Streams.tally()
+func (d DynamoIndexer) sendEvents(ch chan<- prometheus.Metric) {
+	tally := d.Streams.tally()
 	for _, kind := range []kvevents.Kind{kvevents.Stored, kvevents.Removed, kvevents.Cleared} {
 		byStatus := make(map[string]uint64)
 		for tier := range tally.Events[kind] {
@@ -132,9 +132,9 @@ func (DynamoIndexerRequests) Describe(ch chan<- *prometheus.Desc) {
 }
 
 // Collect implements prometheus.Collector.
-func (c DynamoIndexerRequests) Collect(ch chan<- prometheus.Metric) {
+func (d DynamoIndexerRequests) Collect(ch chan<- prometheus.Metric) {
 	routes := make(map[string]*indexerAnswers)
-	for _, l := range c.Requests.all() {
+	for _, l := range d.Requests.all() {
 		for e, a := range *l.routes.Load() {
 			if route, ok := indexerRoute(l.name, e.route); ok {
 				if routes[route] == nil {
@@ -173,22 +173,22 @@ func newIndexerAnswers() *indexerAnswers {
 	}
 }
 
-func (sum *indexerAnswers) add(method string, a *answers) {
+func (i *indexerAnswers) add(method string, a *answers) {
 	for code, n := range a.codes() {
-		sum.byMethod[method] += n
+		i.byMethod[method] += n
 		if class := code[:1]; class == "4" || class == "5" {
-			sum.byClass[class+"xx"] += n
+			i.byClass[class+"xx"] += n
 		}
 	}
-	sum.took.Add(a.took)
+	i.took.Add(a.took)
 }
 
-func (sum *indexerAnswers) send(ch chan<- prometheus.Metric, route string) {
-	metrics.SendHistogram(ch, indexerDuration, sum.took, route)
-	for method, n := range sum.byMethod {
+func (i *indexerAnswers) send(ch chan<- prometheus.Metric, route string) {
+	metrics.SendHistogram(ch, indexerDuration, i.took, route)
+	for method, n := range i.byMethod {
 		metrics.Send(ch, indexerRequests, n, route, method)
 	}
-	for class, n := range sum.byClass {
+	for class, n := range i.byClass {
 		metrics.Send(ch, indexerErrors, n, route, class)
 	}
 }

@@ -34,8 +34,8 @@ type Engines struct{ Counts func() EngineCounts }
 func (Engines) Describe(ch chan<- *prometheus.Desc) { engineFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector.
-func (c Engines) Collect(ch chan<- prometheus.Metric) {
-	n := c.Counts()
+func (e Engines) Collect(ch chan<- prometheus.Metric) {
+	n := e.Counts()
 	metrics.Send(ch, enginesReporting, n.Fresh, "fresh")
 	metrics.Send(ch, enginesReporting, n.Stale, "stale")
 	metrics.Send(ch, enginesExcluded, n.Stalled, "stalled")
@@ -67,8 +67,8 @@ type Saturations struct{ All iter.Seq[Saturation] }
 func (Saturations) Describe(ch chan<- *prometheus.Desc) { saturationFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector.
-func (c Saturations) Collect(ch chan<- prometheus.Metric) {
-	for x := range c.All {
+func (s Saturations) Collect(ch chan<- prometheus.Metric) {
+	for x := range s.All {
 		metrics.Send(ch, scopeSaturation, x.Ratio, x.Scope.Model, x.Scope.Tenant)
 		metrics.Send(ch, scopeWait, x.Wait, x.Scope.Model, x.Scope.Tenant)
 		metrics.Send(ch, scopeRefused, x.Refused, x.Scope.Model, x.Scope.Tenant)

@@ -60,13 +60,13 @@ type Events struct {
 func (Events) Describe(ch chan<- *prometheus.Desc) { eventFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector.
-func (c Events) Collect(ch chan<- prometheus.Metric) {
-	sendMessages(ch, c.Streams.Workers.Counters()) // of the publishers' streams, too
-	for state, n := range c.Streams.states() {
+func (e Events) Collect(ch chan<- prometheus.Metric) {
+	sendMessages(ch, e.Streams.Workers.Counters()) // of the publishers' streams, too
+	for state, n := range e.Streams.states() {
 		metrics.Send(ch, kvStreams, n, kvevents.StreamState(state).String())
 	}
-	metrics.SendHistogram(ch, kvEventLag, c.Lag)
-	tally := c.Streams.tally()
+	metrics.SendHistogram(ch, kvEventLag, e.Lag)
+	tally := e.Streams.tally()
 	sendEvents(ch, &tally)
 	sendBlocks(ch, &tally)
 	metrics.Send(ch, kvCopiesAsSet, tally.CopiesAsSet)

@@ -23,9 +23,9 @@ type Memory struct{ Budget *memory.Budget }
 func (Memory) Describe(ch chan<- *prometheus.Desc) { memoryFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector.
-func (c Memory) Collect(ch chan<- prometheus.Metric) {
-	metrics.Send(ch, memoryLimit, c.Budget.Total())
-	for _, a := range c.Budget.Accounts() {
+func (m Memory) Collect(ch chan<- prometheus.Metric) {
+	metrics.Send(ch, memoryLimit, m.Budget.Total())
+	for _, a := range m.Budget.Accounts() {
 		metrics.Send(ch, accountBytes, a.Used(), a.Name())
 		metrics.Send(ch, accountLimit, a.Limit(), a.Name())
 		metrics.Send(ch, memoryRefused, a.Refused(), a.Name())

@@ -54,9 +54,9 @@ func (Ranks) Describe(ch chan<- *prometheus.Desc) { rankFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector. It goes through the ranks in order of
 // scope, worker and rank, and reads the ledger and the index once for each scope.
-func (c Ranks) Collect(ch chan<- prometheus.Metric) {
-	r := rankList{Ranks: c}
-	for _, snap := range c.Catalog.Snapshots() {
+func (ranks Ranks) Collect(ch chan<- prometheus.Metric) {
+	r := rankList{Ranks: ranks}
+	for _, snap := range ranks.Catalog.Snapshots() {
 		r.read(snap)
 		r.send(ch)
 	}

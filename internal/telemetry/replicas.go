@@ -32,13 +32,13 @@ type Replicas struct {
 func (Replicas) Describe(ch chan<- *prometheus.Desc) { replicaFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector.
-func (c Replicas) Collect(ch chan<- prometheus.Metric) {
-	st := c.Replica.Stats()
+func (r Replicas) Collect(ch chan<- prometheus.Metric) {
+	st := r.Replica.Stats()
 	sendByName(ch, replicaSent, st.Sent)
 	sendByName(ch, replicaReceived, st.Received)
 	sendByName(ch, replicaDropped, st.Dropped)
-	if c.Malformed != nil {
-		metrics.Send(ch, replicaDropped, c.Malformed(), "frames")
+	if r.Malformed != nil {
+		metrics.Send(ch, replicaDropped, r.Malformed(), "frames")
 	}
 	metrics.Send(ch, replicaLate, st.Late)
 	metrics.Send(ch, replicaLost, st.Lost)
@@ -77,9 +77,9 @@ type Recovery struct {
 func (Recovery) Describe(ch chan<- *prometheus.Desc) { recoveryFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector.
-func (c Recovery) Collect(ch chan<- prometheus.Metric) {
-	present, report := c.Progress()
-	for _, stage := range c.Stages {
+func (r Recovery) Collect(ch chan<- prometheus.Metric) {
+	present, report := r.Progress()
+	for _, stage := range r.Stages {
 		metrics.Send(ch, recoveryStage, metrics.OneIf(stage == present), stage)
 	}
 	metrics.Send(ch, recoveryEntries, report.Events)

@@ -32,11 +32,11 @@ type Scopes struct{ Registry *scopes.Registry }
 func (Scopes) Describe(ch chan<- *prometheus.Desc) { scopeFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector.
-func (c Scopes) Collect(ch chan<- prometheus.Metric) {
+func (s Scopes) Collect(ch chan<- prometheus.Metric) {
 	var index indexer.Stats
 	var requests int
 	var tokens uint64
-	for _, state := range c.Registry.All() {
+	for _, state := range s.Registry.All() {
 		st := state.Space.Stats()
 		for t, n := range st.Blocks {
 			index.Blocks[t] += n
@@ -54,7 +54,7 @@ func (c Scopes) Collect(ch chan<- prometheus.Metric) {
 	metrics.Send(ch, indexOrphans, index.Orphans)
 	metrics.Send(ch, indexCopies, index.Copies)
 	metrics.Send(ch, indexBytes, index.Bytes)
-	hybrid := c.Registry.Hybrid()
+	hybrid := s.Registry.Hybrid()
 	metrics.Send(ch, hybridPrefixes, hybrid.Whole.Load(), "whole")
 	metrics.Send(ch, hybridPrefixes, hybrid.Shortened.Load(), "shortened")
 	metrics.Send(ch, hybridBlocks, hybrid.Blocks.Load())
@@ -81,8 +81,8 @@ type Reservations struct {
 func (Reservations) Describe(ch chan<- *prometheus.Desc) { reservationFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector.
-func (c Reservations) Collect(ch chan<- prometheus.Metric) {
-	st := c.Ledger.Stats()
+func (r Reservations) Collect(ch chan<- prometheus.Metric) {
+	st := r.Ledger.Stats()
 	metrics.Send(ch, reservationsLive, st.Live)
 	metrics.Send(ch, reservationEvents, st.Booked, "booked")
 	metrics.Send(ch, reservationEvents, st.Freed, "freed")
@@ -91,7 +91,7 @@ func (c Reservations) Collect(ch chan<- prometheus.Metric) {
 	metrics.Send(ch, reservationEvents, st.Dropped, "dropped")
 	metrics.Send(ch, reservationEvents, st.Displaced, "displaced")
 	metrics.Send(ch, reservationEvents, st.Late, "freed_late")
-	for kind, n := range c.Remembered {
+	for kind, n := range r.Remembered {
 		metrics.Send(ch, rememberedEntries, n, kind)
 	}
 }

@@ -35,11 +35,11 @@ type Snapshots struct{ Read func() SnapshotStats }
 func (Snapshots) Describe(ch chan<- *prometheus.Desc) { snapshotFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector.
-func (c Snapshots) Collect(ch chan<- prometheus.Metric) {
-	if c.Read == nil {
+func (s Snapshots) Collect(ch chan<- prometheus.Metric) {
+	if s.Read == nil {
 		return
 	}
-	st := c.Read()
+	st := s.Read()
 	if st.Written {
 		metrics.Send(ch, snapshotAge, st.Age.Seconds())
 		metrics.Send(ch, snapshotBytes, st.Bytes)

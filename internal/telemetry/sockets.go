@@ -23,11 +23,11 @@ type Sockets struct {
 func (Sockets) Describe(ch chan<- *prometheus.Desc) { socketFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector.
-func (c Sockets) Collect(ch chan<- prometheus.Metric) {
-	for reason, n := range c.Refused() {
+func (s Sockets) Collect(ch chan<- prometheus.Metric) {
+	for reason, n := range s.Refused() {
 		metrics.Send(ch, streamRefused, n, reason)
 	}
-	if c.Behind != nil {
-		metrics.Send(ch, replicaBehind, c.Behind())
+	if s.Behind != nil {
+		metrics.Send(ch, replicaBehind, s.Behind())
 	}
 }

@@ -37,9 +37,9 @@ type Predictions struct {
 func (Predictions) Describe(ch chan<- *prometheus.Desc) { predictionFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector.
-func (c Predictions) Collect(ch chan<- prometheus.Metric) {
+func (p Predictions) Collect(ch chan<- prometheus.Metric) {
 	listed := 0
-	learners := c.Learners()
+	learners := p.Learners()
 	for _, sc := range slices.SortedFunc(maps.Keys(learners), catalog.Scope.Compare) {
 		l := learners[sc]
 		m := l.Model()
@@ -51,7 +51,7 @@ func (c Predictions) Collect(ch chan<- prometheus.Metric) {
 			metrics.Send(ch, ttftRails, engaged(&r), sc.Model, sc.Tenant, r.Rail.String())
 			metrics.Send(ch, ttftEngagements, r.Engagements, sc.Model, sc.Tenant, r.Rail.String())
 		}
-		snap := c.Catalog.Snapshot(sc)
+		snap := p.Catalog.Snapshot(sc)
 		for _, r := range l.Speeds() {
 			if snap == nil || listed == maxListedRanks {
 				break

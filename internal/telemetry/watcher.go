@@ -304,22 +304,22 @@ type example struct {
 }
 
 // MarshalZerologObject writes the fields.
-func (x example) MarshalZerologObject(e *zerolog.Event) {
-	e.EmbedObject(x.stream).Str(x.key, catalog.Clip(x.text))
+func (ex example) MarshalZerologObject(e *zerolog.Event) {
+	e.EmbedObject(ex.stream).Str(ex.key, catalog.Clip(ex.text))
 }
 
 type examples []example
 
 // MarshalZerologObject writes the examples, if there are any.
-func (x examples) MarshalZerologObject(e *zerolog.Event) {
-	if len(x) > 0 {
-		e.Array("examples", x)
+func (ex examples) MarshalZerologObject(e *zerolog.Event) {
+	if len(ex) > 0 {
+		e.Array("examples", ex)
 	}
 }
 
 // MarshalZerologArray writes each.
-func (x examples) MarshalZerologArray(a *zerolog.Array) {
-	for _, one := range x {
+func (ex examples) MarshalZerologArray(a *zerolog.Array) {
+	for _, one := range ex {
 		a.Object(one)
 	}
 }

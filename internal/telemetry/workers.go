@@ -35,11 +35,11 @@ type Workers struct {
 func (Workers) Describe(ch chan<- *prometheus.Desc) { workerFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector.
-func (c Workers) Collect(ch chan<- prometheus.Metric) {
-	ready, _, all := c.Ready()
+func (wo Workers) Collect(ch chan<- prometheus.Metric) {
+	ready, _, all := wo.Ready()
 	workers := all
 	metrics.Send(ch, serviceReady, metrics.OneIf(ready))
-	own := c.Selections.Models()
+	own := wo.Selections.Models()
 	var others lifecycles
 	for models := 0; len(workers) > 0; models++ {
 		var of []*catalog.Worker
@@ -53,7 +53,7 @@ func (c Workers) Collect(ch chan<- prometheus.Metric) {
 			others.add(of)
 		}
 		if models < overload.MaxModels {
-			c.sendThresholds(ch, model, c.Thresholds.Of(model), of)
+			wo.sendThresholds(ch, model, wo.Thresholds.Of(model), of)
 		}
 	}
 	sendSources(ch, all)
@@ -108,10 +108,10 @@ func sendSources(ch chan<- prometheus.Metric, workers []*catalog.Worker) {
 
 // sendThresholds sends the thresholds of a model that are set, and the number of workers without
 // the limit that a threshold is a share of: such a worker is never busy by that threshold.
-func (c Workers) sendThresholds(ch chan<- prometheus.Metric, model string, t *overload.Thresholds, workers []*catalog.Worker) {
+func (wo Workers) sendThresholds(ch chan<- prometheus.Metric, model string, t *overload.Thresholds, workers []*catalog.Worker) {
 	if v := t.DecodeBlocks; v != nil {
 		metrics.Send(ch, busyThreshold, *v, model, overload.DecodeBlocks.String())
-		unjudged := c.without(workers, func(c overload.Capacity) uint64 { return c.KVBlocks })
+		unjudged := wo.without(workers, func(c overload.Capacity) uint64 { return c.KVBlocks })
 		metrics.Send(ch, workersUnjudged, unjudged, model, overload.DecodeBlocks.String())
 	}
 	if v := t.PrefillTokens; v != nil {
@@ -119,15 +119,15 @@ func (c Workers) sendThresholds(ch chan<- prometheus.Metric, model string, t *ov
 	}
 	if v := t.PrefillFraction; v != nil {
 		metrics.Send(ch, busyThreshold, *v, model, overload.PrefillFraction.String())
-		unjudged := c.without(workers, func(c overload.Capacity) uint64 { return c.BatchedTokens })
+		unjudged := wo.without(workers, func(c overload.Capacity) uint64 { return c.BatchedTokens })
 		metrics.Send(ch, workersUnjudged, unjudged, model, overload.PrefillFraction.String())
 	}
 }
 
 // without counts the selectable workers whose limit is unknown.
-func (c Workers) without(workers []*catalog.Worker, limit func(overload.Capacity) uint64) (n int) {
+func (wo Workers) without(workers []*catalog.Worker, limit func(overload.Capacity) uint64) (n int) {
 	for _, w := range workers {
-		if w.Lifecycle == catalog.Schedulable && limit(c.Capacity(w)) == 0 {
+		if w.Lifecycle == catalog.Schedulable && limit(wo.Capacity(w)) == 0 {
 			n++
 		}
 	}
@@ -148,11 +148,11 @@ type WorkersFile struct{ Watcher *workersfile.Watcher }
 func (WorkersFile) Describe(ch chan<- *prometheus.Desc) { workersFileFamilies.Describe(ch) }
 
 // Collect implements prometheus.Collector.
-func (c WorkersFile) Collect(ch chan<- prometheus.Metric) {
-	if c.Watcher == nil {
+func (w WorkersFile) Collect(ch chan<- prometheus.Metric) {
+	if w.Watcher == nil {
 		return
 	}
-	st := c.Watcher.Stats()
+	st := w.Watcher.Stats()
 	metrics.Send(ch, workersFileChanges, st.Applied, "applied")
 	metrics.Send(ch, workersFileChanges, st.Failed, "failed")
 	metrics.Send(ch, workersFileStale, metrics.OneIf(st.Stale))

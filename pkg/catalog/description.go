@@ -414,12 +414,12 @@ func (d *Describe) otherwise(told *Description) string {
 
 // orElse returns the description with the values of an earlier one where the engine did not
 // answer.
-func (t *Description) orElse(before *Description) *Description {
-	if before == nil || !t.Unanswered {
-		return t
+func (d *Description) orElse(before *Description) *Description {
+	if before == nil || !d.Unanswered {
+		return d
 	}
-	all := *t
-	all.From, all.Unknown = maps.Clone(t.From), maps.Clone(t.Unknown)
+	all := *d
+	all.From, all.Unknown = maps.Clone(d.From), maps.Clone(d.Unknown)
 	from := func(fields ...string) {
 		for _, f := range fields {
 			if origin, known := before.From[f]; known {
@@ -456,16 +456,16 @@ func (t *Description) orElse(before *Description) *Description {
 }
 
 // equal reports whether two descriptions, which may be nil, say the same.
-func (t *Description) equal(o *Description) bool {
-	if t == nil || o == nil {
-		return t == o
+func (d *Description) equal(o *Description) bool {
+	if d == nil || o == nil {
+		return d == o
 	}
-	return t.Engine == o.Engine && t.Version == o.Version && t.Model == o.Model && slices.Equal(t.Adapters, o.Adapters) &&
-		t.BlockSize == o.BlockSize && t.StartRank == o.StartRank && t.Size == o.Size &&
-		maps.Equal(t.KVEventsEndpoints, o.KVEventsEndpoints) && maps.Equal(t.ReplayEndpoints, o.ReplayEndpoints) &&
-		maps.Equal(t.LoadEndpoints, o.LoadEndpoints) && t.Role == o.Role && t.Eagle == o.Eagle &&
-		t.TotalKVBlocks == o.TotalKVBlocks && t.MaxNumBatchedTokens == o.MaxNumBatchedTokens &&
-		maps.Equal(t.From, o.From) && maps.Equal(t.Unknown, o.Unknown)
+	return d.Engine == o.Engine && d.Version == o.Version && d.Model == o.Model && slices.Equal(d.Adapters, o.Adapters) &&
+		d.BlockSize == o.BlockSize && d.StartRank == o.StartRank && d.Size == o.Size &&
+		maps.Equal(d.KVEventsEndpoints, o.KVEventsEndpoints) && maps.Equal(d.ReplayEndpoints, o.ReplayEndpoints) &&
+		maps.Equal(d.LoadEndpoints, o.LoadEndpoints) && d.Role == o.Role && d.Eagle == o.Eagle &&
+		d.TotalKVBlocks == o.TotalKVBlocks && d.MaxNumBatchedTokens == o.MaxNumBatchedTokens &&
+		maps.Equal(d.From, o.From) && maps.Equal(d.Unknown, o.Unknown)
 }
 
 // KVBlocks returns the capacity of each rank's device in blocks, as the record has it, else as

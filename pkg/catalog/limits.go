@@ -161,39 +161,39 @@ func (c *Catalog) roomLocked(stays func(*member) bool) *room {
 	return t
 }
 
-func (t *room) add(r *Record) {
-	t.workers++
-	t.ranks += r.ranksNamed()
-	t.streams += r.streamsNamed(*t.settings)
-	t.scopes[r.Scope] = struct{}{}
+func (ro *room) add(r *Record) {
+	ro.workers++
+	ro.ranks += r.ranksNamed()
+	ro.streams += r.streamsNamed(*ro.settings)
+	ro.scopes[r.Scope] = struct{}{}
 }
 
 // take adds a record if the limits have room for it. The error is a *LimitError.
-func (t *room) take(r *Record) error {
-	before := *t
-	_, known := t.scopes[r.Scope]
-	t.add(r)
-	err := t.exceeded()
+func (ro *room) take(r *Record) error {
+	before := *ro
+	_, known := ro.scopes[r.Scope]
+	ro.add(r)
+	err := ro.exceeded()
 	if err != nil {
-		*t = before
+		*ro = before
 		if !known {
-			delete(t.scopes, r.Scope)
+			delete(ro.scopes, r.Scope)
 		}
 	}
 	return err
 }
 
 // exceeded returns a *LimitError if more is counted than the limits allow.
-func (t *room) exceeded() error {
-	limits := &t.settings.Limits
+func (ro *room) exceeded() error {
+	limits := &ro.settings.Limits
 	switch {
-	case limits.Workers > 0 && t.workers > limits.Workers:
+	case limits.Workers > 0 && ro.workers > limits.Workers:
 		return tooMany(LimitWorkers, limits.Workers)
-	case limits.Ranks > 0 && t.ranks > limits.Ranks:
+	case limits.Ranks > 0 && ro.ranks > limits.Ranks:
 		return tooMany(LimitRanks, limits.Ranks)
-	case limits.Streams > 0 && t.streams > limits.Streams:
+	case limits.Streams > 0 && ro.streams > limits.Streams:
 		return tooMany(LimitStreams, limits.Streams)
-	case limits.Scopes > 0 && len(t.scopes) > limits.Scopes:
+	case limits.Scopes > 0 && len(ro.scopes) > limits.Scopes:
 		return tooMany(LimitModels, limits.Scopes)
 	}
 	return nil

@@ -191,13 +191,13 @@ type connTrace struct {
 	asked, got atomic.Bool
 }
 
-func (p *connTrace) trace() *httptrace.ClientTrace {
+func (c *connTrace) trace() *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{
-		GetConn: func(string) { p.asked.Store(true) },
-		GotConn: func(httptrace.GotConnInfo) { p.got.Store(true) },
+		GetConn: func(string) { c.asked.Store(true) },
+		GotConn: func(httptrace.GotConnInfo) { c.got.Store(true) },
 	}
 }
 
 // unsent reports whether the service cannot have seen the request. It is false with a
 // transport that does not support httptrace.
-func (p *connTrace) unsent() bool { return p.asked.Load() && !p.got.Load() }
+func (c *connTrace) unsent() bool { return c.asked.Load() && !c.got.Load() }

@@ -24,16 +24,16 @@ const maxFreed = 4096
 
 // acquire waits for the turn of a call about id. release ends the turn and must be called.
 // If ctx ends first, its error is returned, and release must not be called.
-func (t *callOrder) acquire(ctx context.Context, id string) (release func(), err error) {
+func (c *callOrder) acquire(ctx context.Context, id string) (release func(), err error) {
 	own := make(chan struct{})
-	t.mu.Lock()
-	if t.queues == nil {
-		t.queues = make(map[string][]chan struct{})
+	c.mu.Lock()
+	if c.queues == nil {
+		c.queues = make(map[string][]chan struct{})
 	}
-	queue := append(t.queues[id], own)
-	t.queues[id] = queue
-	t.mu.Unlock()
-	release = func() { t.leave(id, own) }
+	queue := append(c.queues[id], own)
+	c.queues[id] = queue
+	c.mu.Unlock()
+	release = func() { c.leave(id, own) }
 	if len(queue) == 1 {
 		return release, nil
 	}
@@ -47,51 +47,51 @@ func (t *callOrder) acquire(ctx context.Context, id string) (release func(), err
 }
 
 // leave removes a call from the queue of its id.
-func (t *callOrder) leave(id string, own chan struct{}) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	queue := t.queues[id]
+func (c *callOrder) leave(id string, own chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	queue := c.queues[id]
 	at := slices.Index(queue, own)
 	queue = slices.Delete(queue, at, at+1)
 	switch {
 	case len(queue) == 0:
-		delete(t.queues, id)
+		delete(c.queues, id)
 		return
 	case at == 0:
 		close(queue[0])
 	}
-	t.queues[id] = queue
+	c.queues[id] = queue
 }
 
 // markFreed records that a reservation was freed through this client.
-func (t *callOrder) markFreed(id string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if _, known := t.freed[id]; known {
+func (c *callOrder) markFreed(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, known := c.freed[id]; known {
 		return
 	}
-	if t.freed == nil {
-		t.freed = make(map[string]int)
-		t.order = make([]string, maxFreed)
+	if c.freed == nil {
+		c.freed = make(map[string]int)
+		c.order = make([]string, maxFreed)
 	}
-	delete(t.freed, t.order[t.next])
-	t.freed[id], t.order[t.next] = t.next, id
-	t.next = (t.next + 1) % maxFreed
+	delete(c.freed, c.order[c.next])
+	c.freed[id], c.order[c.next] = c.next, id
+	c.next = (c.next + 1) % maxFreed
 }
 
 // markBooked removes an id from those that were freed: it is in use again.
-func (t *callOrder) markBooked(id string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if at, known := t.freed[id]; known {
-		delete(t.freed, id)
-		t.order[at] = ""
+func (c *callOrder) markBooked(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if at, known := c.freed[id]; known {
+		delete(c.freed, id)
+		c.order[at] = ""
 	}
 }
 
-func (t *callOrder) wasFreed(id string) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	_, ok := t.freed[id]
+func (c *callOrder) wasFreed(id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.freed[id]
 	return ok
 }

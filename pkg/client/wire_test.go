@@ -353,7 +353,7 @@ func TestPrefix(t *testing.T) {
 
 type roundTripper func(*http.Request) (*http.Response, error)
 
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+func (t roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
 
 // TestSelectBatch: each request has its answer, in both formats, and the prompts stay the
 // caller's.

@@ -397,49 +397,49 @@ type aliasedBlock struct {
 	cell, count uint32
 }
 
-func (n *aliasIndex) add(name uint64, cell uint32) {
-	first, ok := n.first[name]
+func (a *aliasIndex) add(name uint64, cell uint32) {
+	first, ok := a.first[name]
 	switch {
 	case !ok:
-		if n.first == nil {
-			n.first = make(map[uint64]aliasedBlock)
+		if a.first == nil {
+			a.first = make(map[uint64]aliasedBlock)
 		}
 		first.cell = cell
 		fallthrough
 	case first.cell == cell:
 		first.count++
-		n.first[name] = first
+		a.first[name] = first
 		return
 	}
-	more := n.more[name]
+	more := a.more[name]
 	for i := range more {
 		if more[i].cell == cell {
 			more[i].count++
 			return
 		}
 	}
-	if n.more == nil {
-		n.more = make(map[uint64][]aliasedBlock)
+	if a.more == nil {
+		a.more = make(map[uint64][]aliasedBlock)
 	}
-	n.more[name] = append(more, aliasedBlock{cell, 1})
+	a.more[name] = append(more, aliasedBlock{cell, 1})
 }
 
-func (n *aliasIndex) remove(name uint64, cell uint32) {
-	first := n.first[name]
-	more := n.more[name]
+func (a *aliasIndex) remove(name uint64, cell uint32) {
+	first := a.first[name]
+	more := a.more[name]
 	if first.cell == cell {
 		if first.count--; first.count > 0 {
-			n.first[name] = first
+			a.first[name] = first
 			return
 		}
 		if len(more) == 0 {
-			if delete(n.first, name); len(n.first) == 0 {
-				*n = aliasIndex{}
+			if delete(a.first, name); len(a.first) == 0 {
+				*a = aliasIndex{}
 			}
 			return
 		}
-		n.first[name] = more[len(more)-1]
-		n.shorten(name, more[:len(more)-1])
+		a.first[name] = more[len(more)-1]
+		a.shorten(name, more[:len(more)-1])
 		return
 	}
 	for i := range more {
@@ -448,20 +448,20 @@ func (n *aliasIndex) remove(name uint64, cell uint32) {
 		}
 		if more[i].count--; more[i].count == 0 {
 			more[i] = more[len(more)-1]
-			n.shorten(name, more[:len(more)-1])
+			a.shorten(name, more[:len(more)-1])
 		}
 		return
 	}
 }
 
 // shorten replaces the further blocks of a name by fewer.
-func (n *aliasIndex) shorten(name uint64, more []aliasedBlock) {
+func (a *aliasIndex) shorten(name uint64, more []aliasedBlock) {
 	if len(more) > 0 {
-		n.more[name] = more
+		a.more[name] = more
 		return
 	}
-	if delete(n.more, name); len(n.more) == 0 {
-		n.more = nil
+	if delete(a.more, name); len(a.more) == 0 {
+		a.more = nil
 	}
 }
 

@@ -54,8 +54,8 @@ func (t *tree) isUnidentified(nd *node) bool {
 }
 
 // fits reports whether blocks with this seed may be those of an event.
-func (ev *Store) fits(seed uint64) bool {
-	return ev.Fits == nil || seed == Unidentified || ev.Fits(seed)
+func (s *Store) fits(seed uint64) bool {
+	return s.Fits == nil || seed == Unidentified || s.Fits(seed)
 }
 
 // storeNames applies a store whose blocks are known by their names only.

@@ -93,7 +93,7 @@ func (a *IndexApplier) Clear() {
 }
 
 // delivery is the output of a stream: it gives the batches to an Applier and
-// evaluates the outcome. Its subscription's turning guards it.
+// evaluates the outcome. Its subscription's turnMu guards it.
 type delivery struct {
 	rank    catalog.Rank
 	samples *samples

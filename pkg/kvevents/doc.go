@@ -40,7 +40,7 @@
 //
 // # Locks
 //
-// Subscribers.registering comes before a subscription's turning, which comes before
+// Subscribers.registering comes before a subscription's turnMu, which comes before
 // its mu. Subscribers.mu and tallying, the mu of a worker and that of the replay
 // slots are innermost: nothing is locked or called while one of them is held.
 package kvevents

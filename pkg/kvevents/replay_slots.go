@@ -12,18 +12,18 @@ import (
 func (s *subscription) askReplay() {
 	s.asks++
 	ask := replayAsk{s, s.asks}
-	if wait := s.pace.next(time.Now()); wait > 0 {
+	if wait := s.limiter.next(time.Now()); wait > 0 {
 		time.AfterFunc(wait, func() { s.subs.replays.acquire(ask) })
 		return
 	}
 	s.subs.replays.acquire(ask)
 }
 
-// pace limits the rate at which a stream asks for replays, whatever the cause: gaps,
+// askLimiter limits the rate at which a stream asks for replays, whatever the cause: gaps,
 // restarts and connections all are under the control of its engine. It allows a burst of
 // askBurst, then one ask per askInterval. After an ask that brought nothing the next one
 // waits firstBackOff, then twice as long each time, up to longestBackOff.
-type pace struct {
+type askLimiter struct {
 	spent   time.Duration // the used part of askBurst*askInterval, at the time of the last ask
 	last    time.Time     // the last ask; zero: none
 	backOff time.Duration // from the last ask to the next; 0 after progress
@@ -37,20 +37,20 @@ const (
 )
 
 // next returns how long an ask that is wanted now has to wait.
-func (p *pace) next(now time.Time) (wait time.Duration) {
-	p.spent = max(p.spent-now.Sub(p.last), 0)
-	if p.spent > (askBurst-1)*askInterval {
-		wait = p.spent - (askBurst-1)*askInterval
+func (a *askLimiter) next(now time.Time) (wait time.Duration) {
+	a.spent = max(a.spent-now.Sub(a.last), 0)
+	if a.spent > (askBurst-1)*askInterval {
+		wait = a.spent - (askBurst-1)*askInterval
 	}
-	wait = max(wait, p.last.Add(p.backOff).Sub(now))
-	p.spent = max(p.spent-wait, 0) + askInterval
-	p.last = now.Add(wait)
-	p.backOff = min(max(2*p.backOff, firstBackOff), longestBackOff)
+	wait = max(wait, a.last.Add(a.backOff).Sub(now))
+	a.spent = max(a.spent-wait, 0) + askInterval
+	a.last = now.Add(wait)
+	a.backOff = min(max(2*a.backOff, firstBackOff), longestBackOff)
 	return wait
 }
 
 // progress ends the back-off, because a replay has brought something.
-func (p *pace) progress() { p.backOff = 0 }
+func (a *askLimiter) progress() { a.backOff = 0 }
 
 // openReplay begins the replay for which a slot was granted, or gives the slot back if
 // the ask is no longer the newest one.

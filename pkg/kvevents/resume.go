@@ -249,8 +249,8 @@ func (a *IndexApplier) learn(salted bool, groups []GroupKind) {
 // checkpoint returns where the subscription's stream stands; ok is false also if
 // batches have changed blocks of other ranks, or may have.
 func (s *subscription) checkpoint() (c Checkpoint, ok bool) {
-	s.turning.Lock()
-	defer s.turning.Unlock()
+	s.turnMu.Lock()
+	defer s.turnMu.Unlock()
 	if s.delivery.mixed || s.following == nil {
 		return Checkpoint{}, false
 	}
@@ -293,21 +293,21 @@ func (s *Subscribers) Unbroken(r catalog.Rank, c Checkpoint) bool {
 	if sub == nil {
 		return false
 	}
-	sub.turning.Lock()
-	defer sub.turning.Unlock()
+	sub.turnMu.Lock()
+	defer sub.turnMu.Unlock()
 	return !sub.delivery.mixed && sub.following != nil && sub.stream.breaks == c.breaks && sub.endpoint == c.Endpoint
 }
 
 func (s *subscription) isMixed() bool {
-	s.turning.Lock()
-	defer s.turning.Unlock()
+	s.turnMu.Lock()
+	defer s.turnMu.Unlock()
 	return s.delivery.mixed
 }
 
 // resume lets the stream continue from a checkpoint. It must be called before open.
 func (s *subscription) resume(r *Resume) {
-	s.turning.Lock()
-	defer s.turning.Unlock()
+	s.turnMu.Lock()
+	defer s.turnMu.Unlock()
 	s.delivery.resume = r
 	s.follow()
 	s.stream.resume(&r.From)

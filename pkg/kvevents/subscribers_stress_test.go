@@ -111,7 +111,7 @@ func (e *engines) step() {
 	}
 }
 
-func (g *engine) frames(seq uint64) [][]byte {
+func (e *engine) frames(seq uint64) [][]byte {
 	return [][]byte{nil, seqFrame(seq), seqFrame(seq)}
 }
 

@@ -29,43 +29,43 @@ type journal struct {
 
 func newJournal() *journal { return &journal{change: make(chan struct{}, 1)} }
 
-func (s *journal) Apply(payload []byte, _ *kvevents.Workspace) error {
-	if s.slow != nil {
-		<-s.slow
+func (j *journal) Apply(payload []byte, _ *kvevents.Workspace) error {
+	if j.slow != nil {
+		<-j.slow
 	}
-	s.add(string(payload))
+	j.add(string(payload))
 	return nil
 }
 
-func (s *journal) Clear() { s.add("clear") }
+func (j *journal) Clear() { j.add("clear") }
 
-func (s *journal) Replayed() {}
+func (j *journal) Replayed() {}
 
-func (s *journal) add(what string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.got = append(s.got, what)
+func (j *journal) add(what string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.got = append(j.got, what)
 	select {
-	case s.change <- struct{}{}:
+	case j.change <- struct{}{}:
 	default:
 	}
 }
 
-func (s *journal) snapshot() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.got)
+func (j *journal) snapshot() []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Clone(j.got)
 }
 
 // await waits until exactly want has been applied.
-func (s *journal) await(t testing.TB, want ...string) {
+func (j *journal) await(t testing.TB, want ...string) {
 	t.Helper()
 	timeout := time.After(zmqtest.Patience)
-	for !slices.Equal(s.snapshot(), want) {
+	for !slices.Equal(j.snapshot(), want) {
 		select {
-		case <-s.change:
+		case <-j.change:
 		case <-timeout:
-			t.Fatalf("applied %.200q, want %.200q", s.snapshot(), want)
+			t.Fatalf("applied %.200q, want %.200q", j.snapshot(), want)
 		}
 	}
 }

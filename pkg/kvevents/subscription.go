@@ -54,9 +54,9 @@ type subscription struct {
 
 	inbox
 
-	// turning guards what follows. It is held while the stream runs, and is taken
+	// turnMu guards what follows. It is held while the stream runs, and is taken
 	// before mu.
-	turning  sync.Mutex
+	turnMu   sync.Mutex
 	delivery delivery // the stream's output
 	server   string   // the replay server's endpoint, "" for none
 	breaks   uint64   // the stream's at its beginning
@@ -72,7 +72,7 @@ type following struct {
 	held     int64       // bytes of Config.Replay reserved for what the stream holds
 	asks     uint64      // the number of the newest ask for a replay
 	slot     *replaySlot // of the replay that runs; nil: none does
-	pace     pace        // of the asks
+	limiter  askLimiter  // of the asks
 	deadline *time.Timer // nil if the stream waits for nothing
 	ringsAt  time.Time   // the time at which deadline rings
 }
@@ -127,7 +127,7 @@ func newSubscription(s *Subscribers, c StreamConfig, number uint64) *subscriptio
 	}
 }
 
-// follow creates the stream if there is none yet. turning must be held.
+// follow creates the stream if there is none yet. turnMu must be held.
 func (s *subscription) follow() {
 	if s.following != nil {
 		return
@@ -180,11 +180,11 @@ func (s *subscription) onOffer(frames [][]byte, received time.Time) bool {
 		return true
 	}
 	m.borrowed, m.size = true, int64(len(m.payload)+itemOverhead)
-	w := s.subs.turns.lend()
+	w := s.subs.turns.acquire()
 	if w == nil {
 		return false
 	}
-	defer s.subs.turns.giveBack(w)
+	defer s.subs.turns.release(w)
 	it := item{kind: liveItem, message: m}
 	s.mu.Lock()
 	if s.queued || s.closed {
@@ -195,8 +195,8 @@ func (s *subscription) onOffer(frames [][]byte, received time.Time) bool {
 	s.pending.add(&it)
 	s.mu.Unlock()
 
-	s.turning.Lock()
-	defer s.turning.Unlock()
+	s.turnMu.Lock()
+	defer s.turnMu.Unlock()
 	s.follow()
 	now := s.beginTurn(w)
 	s.handle(&it, now)
@@ -273,8 +273,8 @@ func (s *subscription) answersFullLocked(part int) bool {
 
 // turn handles one turn's share of the inbox.
 func (s *subscription) turn(w *Workspace) {
-	s.turning.Lock()
-	defer s.turning.Unlock()
+	s.turnMu.Lock()
+	defer s.turnMu.Unlock()
 	s.follow()
 	items := s.take()
 
@@ -307,7 +307,7 @@ func (s *subscription) turn(w *Workspace) {
 	s.leaveTurnLocked(done, answers)
 }
 
-// beginTurn and endTurn enclose what the stream does in a turn. turning must be held.
+// beginTurn and endTurn enclose what the stream does in a turn. turnMu must be held.
 func (s *subscription) beginTurn(w *Workspace) (now time.Time) {
 	s.delivery.work, s.delivery.applied = w, false
 	return time.Now()
@@ -408,7 +408,7 @@ func (s *subscription) handle(it *item, now time.Time) {
 			applied := s.stream.counts.Applied
 			s.stream.answer(it.message, it.kind == endItem, now)
 			if it.kind == answerItem && s.stream.counts.Applied > applied {
-				s.pace.progress()
+				s.limiter.progress()
 			}
 		}
 	case unreadableItem:
@@ -452,8 +452,8 @@ func (s *subscription) discard(items []item) {
 
 // update takes another configuration with the same endpoint.
 func (s *subscription) update(c StreamConfig) {
-	s.turning.Lock() // the old applier is out of use
-	defer s.turning.Unlock()
+	s.turnMu.Lock() // the old applier is out of use
+	defer s.turnMu.Unlock()
 	s.delivery.applier, s.delivery.shared = c.Applier, c.SharedReplay
 	switch {
 	case c.Replay == s.server:
@@ -475,8 +475,8 @@ func (s *subscription) close() {
 	s.subs.source.Close(s.live.id)
 	s.discard(items)
 
-	s.turning.Lock()
-	defer s.turning.Unlock()
+	s.turnMu.Lock()
+	defer s.turnMu.Unlock()
 	if s.following == nil {
 		return
 	}

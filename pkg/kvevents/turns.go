@@ -25,19 +25,19 @@ type turns struct {
 	mu    sync.Mutex
 	queue []*subscription
 	head  int          // of queue
-	free  []*Workspace // workspaces that can be lent
-	lent  int          // number of workspaces that are lent
+	free  []*Workspace // workspaces that nobody uses
+	inUse int          // number of workspaces in use
 }
 
-// lend returns a workspace for applying a message without a turn. It returns nil if streams
-// wait for their turns, or if as many workspaces are lent as there are workers.
-func (t *turns) lend() *Workspace {
+// acquire returns a workspace for applying a message without a turn. It returns nil if streams
+// wait for their turns, or if as many workspaces are in use as there are workers.
+func (t *turns) acquire() *Workspace {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.head < len(t.queue) || t.lent == cap(t.wake) {
+	if t.head < len(t.queue) || t.inUse == cap(t.wake) {
 		return nil
 	}
-	t.lent++
+	t.inUse++
 	if n := len(t.free); n > 0 {
 		w := t.free[n-1]
 		t.free = t.free[:n-1]
@@ -46,11 +46,11 @@ func (t *turns) lend() *Workspace {
 	return new(Workspace)
 }
 
-// giveBack takes back what lend has returned.
-func (t *turns) giveBack(w *Workspace) {
+// release takes back what acquire has returned.
+func (t *turns) release(w *Workspace) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.lent--
+	t.inUse--
 	t.free = append(t.free, w)
 }
 

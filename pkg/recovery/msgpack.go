@@ -31,49 +31,49 @@ func appendWords(text []byte, words []uint64) []byte {
 }
 
 // packScope is Scope in msgpack.
-func (d *Writer) packScope(ctx context.Context, s Source) error {
-	d.key, d.blockSize, d.keysShown = s.Scope.Model+":"+s.Scope.Tenant, s.BlockSize, s.KeysShown
-	first := d.event
+func (w *Writer) packScope(ctx context.Context, s Source) error {
+	w.key, w.blockSize, w.keysShown = s.Scope.Model+":"+s.Scope.Tenant, s.BlockSize, s.KeysShown
+	first := w.event
 	for run := range s.Runs {
-		if d.writeRun(ctx, &s, run, first); d.err != nil {
-			return d.err
+		if w.writeRun(ctx, &s, run, first); w.err != nil {
+			return w.err
 		}
 	}
-	if d.events > 0 || d.event == first { // a scope without events has one map
-		d.flushPart()
+	if w.events > 0 || w.event == first { // a scope without events has one map
+		w.flushPart()
 	}
-	return d.err
+	return w.err
 }
 
 // packStored is writeStored in msgpack.
-func (d *Writer) packStored(r catalog.Rank, t indexer.Tier, parent uint64, hasParent bool, seed uint64) {
-	text := func(s string) { d.chunk = msgpack.AppendText(d.chunk, s) }
-	length := func(n int) { d.chunk = msgpack.AppendMapLen(d.chunk, n) }
+func (w *Writer) packStored(r catalog.Rank, t indexer.Tier, parent uint64, hasParent bool, seed uint64) {
+	text := func(s string) { w.chunk = msgpack.AppendText(w.chunk, s) }
+	length := func(n int) { w.chunk = msgpack.AppendMapLen(w.chunk, n) }
 	number := func(name string, v uint64) {
 		text(name)
-		d.chunk = msgpack.AppendUint(d.chunk, v)
+		w.chunk = msgpack.AppendUint(w.chunk, v)
 	}
 	null := func(name string) {
 		text(name)
-		d.chunk = msgpack.AppendNil(d.chunk)
+		w.chunk = msgpack.AppendNil(w.chunk)
 	}
 	members := 3
-	if d.ResidencyDomain {
+	if w.ResidencyDomain {
 		members++
 	}
 	length(members)
 	number("worker_id", r.Worker)
 	text("storage_tier")
 	text(t.String())
-	if d.ResidencyDomain {
+	if w.ResidencyDomain {
 		text("residency_domain")
 		text("worker")
 	}
 	text("event")
 	length(3)
-	number("event_id", d.event)
-	d.event++
-	d.events++
+	number("event_id", w.event)
+	w.event++
+	w.events++
 	number("dp_rank", uint64(r.DP))
 	text("data")
 	length(1)
@@ -91,28 +91,28 @@ func (d *Writer) packStored(r catalog.Rank, t indexer.Tier, parent uint64, hasPa
 	if seed != hashing.Seed {
 		number("seed", seed)
 	}
-	d.chunk = append(d.chunk, d.blocks...)
+	w.chunk = append(w.chunk, w.blocks...)
 }
 
 // flushPart writes the events of the chunk as one map.
-func (d *Writer) flushPart() {
-	if d.err != nil {
+func (w *Writer) flushPart() {
+	if w.err != nil {
 		return
 	}
-	d.head = msgpack.AppendText(msgpack.AppendMapLen(d.head[:0], 1), d.key)
+	w.head = msgpack.AppendText(msgpack.AppendMapLen(w.head[:0], 1), w.key)
 	members := 2
-	if d.keysShown {
+	if w.keysShown {
 		members++
 	}
-	d.head = msgpack.AppendText(msgpack.AppendMapLen(d.head, members), "block_size")
-	d.head = msgpack.AppendUint(d.head, uint64(d.blockSize))
-	if d.keysShown {
-		d.head = msgpack.AppendBool(msgpack.AppendText(d.head, "keys_shown"), true)
+	w.head = msgpack.AppendText(msgpack.AppendMapLen(w.head, members), "block_size")
+	w.head = msgpack.AppendUint(w.head, uint64(w.blockSize))
+	if w.keysShown {
+		w.head = msgpack.AppendBool(msgpack.AppendText(w.head, "keys_shown"), true)
 	}
-	d.head = msgpack.AppendText(d.head, "events")
-	d.head = msgpack.AppendArrayLen(d.head, d.events)
-	if _, d.err = d.w.Write(d.head); d.err == nil && len(d.chunk) > 0 {
-		_, d.err = d.w.Write(d.chunk)
+	w.head = msgpack.AppendText(w.head, "events")
+	w.head = msgpack.AppendArrayLen(w.head, w.events)
+	if _, w.err = w.w.Write(w.head); w.err == nil && len(w.chunk) > 0 {
+		_, w.err = w.w.Write(w.chunk)
 	}
-	d.chunk, d.events = d.chunk[:0], 0
+	w.chunk, w.events = w.chunk[:0], 0
 }

@@ -41,33 +41,33 @@ type orphan struct {
 }
 
 // reset removes all orphans.
-func (w *orphans) reset() { *w = orphans{limit: w.limit} }
+func (o *orphans) reset() { *o = orphans{limit: o.limit} }
 
 // put adds the blocks of an event. It returns how many were dropped for lack of room.
-func (w *orphans) put(r catalog.Rank, ev *indexer.Store, event uint64) (dropped int) {
-	if w.heads == nil {
-		w.rows, w.heads = make([]orphan, 1), make(map[parentKey]uint32)
+func (o *orphans) put(r catalog.Rank, ev *indexer.Store, event uint64) (dropped int) {
+	if o.heads == nil {
+		o.rows, o.heads = make([]orphan, 1), make(map[parentKey]uint32)
 	}
 	parent := ev.Parent
 	for i, name := range ev.EngineHashes {
-		if w.n == w.limit {
+		if o.n == o.limit {
 			return len(ev.EngineHashes) - i // without this block the rest has no parent
 		}
-		w.n++
+		o.n++
 		key := parentKey{parent, ev.Slot}
 		row := orphan{
 			rank: r, name: name, local: ev.Local[i], seed: ev.Seed, seedKnown: ev.SeedKnown,
-			event: event, next: w.heads[key], tier: ev.Tier,
+			event: event, next: o.heads[key], tier: ev.Tier,
 		}
-		id := w.free
+		id := o.free
 		if id != 0 {
-			w.free = w.rows[id].next
-			w.rows[id] = row
+			o.free = o.rows[id].next
+			o.rows[id] = row
 		} else {
-			id = uint32(len(w.rows))
-			w.rows = append(w.rows, row)
+			id = uint32(len(o.rows))
+			o.rows = append(o.rows, row)
 		}
-		w.heads[key] = id
+		o.heads[key] = id
 		parent = name
 	}
 	return 0
@@ -75,64 +75,64 @@ func (w *orphans) put(r catalog.Rank, ev *indexer.Store, event uint64) (dropped 
 
 // take removes and returns one orphan of a parent. Orphans that later events of
 // the dump removed are dropped.
-func (w *orphans) take(slot uint32, parent uint64) (b orphan, ok bool) {
+func (o *orphans) take(slot uint32, parent uint64) (b orphan, ok bool) {
 	key := parentKey{parent, slot}
-	for id := w.heads[key]; id != 0; {
-		b = w.rows[id]
-		w.rows[id] = orphan{next: w.free}
-		w.free = id
-		w.n--
-		if b.event > w.cleared[slot] && b.event > w.removed[removalKey{b.name, slot, b.tier}] {
-			w.setHead(key, b.next)
+	for id := o.heads[key]; id != 0; {
+		b = o.rows[id]
+		o.rows[id] = orphan{next: o.free}
+		o.free = id
+		o.n--
+		if b.event > o.cleared[slot] && b.event > o.removed[removalKey{b.name, slot, b.tier}] {
+			o.setHead(key, b.next)
 			return b, true
 		}
 		id = b.next
-		w.setHead(key, id)
+		o.setHead(key, id)
 	}
 	return orphan{}, false
 }
 
-func (w *orphans) setHead(key parentKey, id uint32) {
+func (o *orphans) setHead(key parentKey, id uint32) {
 	if id == 0 {
-		delete(w.heads, key)
+		delete(o.heads, key)
 	} else {
-		w.heads[key] = id
+		o.heads[key] = id
 	}
 }
 
 // remove records that the dump removes blocks. It returns false if there is no room
 // for that: then it is unknown which orphans are still valid.
-func (w *orphans) remove(slot uint32, t indexer.Tier, names []uint64, event uint64) bool {
-	if w.n == 0 {
+func (o *orphans) remove(slot uint32, t indexer.Tier, names []uint64, event uint64) bool {
+	if o.n == 0 {
 		return true
 	}
-	if len(w.removed)+len(names) > w.limit {
+	if len(o.removed)+len(names) > o.limit {
 		return false
 	}
-	if w.removed == nil {
-		w.removed = make(map[removalKey]uint64)
+	if o.removed == nil {
+		o.removed = make(map[removalKey]uint64)
 	}
 	for _, name := range names {
-		w.removed[removalKey{name, slot, t}] = event
+		o.removed[removalKey{name, slot, t}] = event
 	}
 	return true
 }
 
 // clear records that the dump clears a rank.
-func (w *orphans) clear(slot uint32, event uint64) {
-	if w.n == 0 {
+func (o *orphans) clear(slot uint32, event uint64) {
+	if o.n == 0 {
 		return
 	}
-	if w.cleared == nil {
-		w.cleared = make(map[uint32]uint64)
+	if o.cleared == nil {
+		o.cleared = make(map[uint32]uint64)
 	}
-	w.cleared[slot] = event
+	o.cleared[slot] = event
 }
 
 // parents lists the parents that have orphans.
-func (w *orphans) parents() []parentKey {
-	keys := make([]parentKey, 0, len(w.heads))
-	for key := range w.heads {
+func (o *orphans) parents() []parentKey {
+	keys := make([]parentKey, 0, len(o.heads))
+	for key := range o.heads {
 		keys = append(keys, key)
 	}
 	return keys

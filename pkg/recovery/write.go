@@ -71,53 +71,53 @@ func NewMsgpackWriter(w io.Writer) *Writer { return &Writer{w: w, msgpack: true}
 
 // Scope writes one scope. It reads the scope's runs to the end, or to the first error
 // of w or ctx. It returns that error, as does every later call.
-func (d *Writer) Scope(ctx context.Context, s Source) error {
-	if d.msgpack {
-		return d.packScope(ctx, s)
+func (w *Writer) Scope(ctx context.Context, s Source) error {
+	if w.msgpack {
+		return w.packScope(ctx, s)
 	}
-	if d.started {
-		d.text(",")
+	if w.started {
+		w.text(",")
 	}
-	d.started = true
+	w.started = true
 	key, _ := json.Marshal(s.Scope.Model + ":" + s.Scope.Tenant) // cannot fail for a string
-	d.chunk = append(d.chunk, key...)
-	d.text(`:{"block_size":`)
-	d.uint(uint64(s.BlockSize))
+	w.chunk = append(w.chunk, key...)
+	w.text(`:{"block_size":`)
+	w.uint(uint64(s.BlockSize))
 	if s.KeysShown {
-		d.text(`,"keys_shown":true`)
+		w.text(`,"keys_shown":true`)
 	}
-	d.text(`,"events":[`)
-	first := d.event
+	w.text(`,"events":[`)
+	first := w.event
 	for run := range s.Runs {
-		if d.writeRun(ctx, &s, run, first); d.err != nil {
-			return d.err
+		if w.writeRun(ctx, &s, run, first); w.err != nil {
+			return w.err
 		}
 	}
-	d.text("]}")
-	return d.err
+	w.text("]}")
+	return w.err
 }
 
 // Close writes the rest and the end of the dump. It returns the first error. It does
 // not close the io.Writer.
-func (d *Writer) Close() error {
-	if d.msgpack {
-		return d.err
+func (w *Writer) Close() error {
+	if w.msgpack {
+		return w.err
 	}
-	d.text("}")
-	d.flush()
-	return d.err
+	w.text("}")
+	w.flush()
+	return w.err
 }
 
 // writeRun writes the events of a run. It writes each part of the run for all ranks in
 // turn, so that the blocks are encoded only once.
-func (d *Writer) writeRun(ctx context.Context, s *Source, run *indexer.Run, first uint64) {
+func (w *Writer) writeRun(ctx context.Context, s *Source, run *indexer.Run, first uint64) {
 	parent, hasParent := run.Parent, run.HasParent
 	for at := 0; at < len(run.EngineHashes); at += eventBlocks {
 		end := min(at+eventBlocks, len(run.EngineHashes))
-		if d.msgpack {
-			d.blocks = appendPackedBlocks(d.blocks[:0], run.EngineHashes[at:end], run.Local[at:end])
+		if w.msgpack {
+			w.blocks = appendPackedBlocks(w.blocks[:0], run.EngineHashes[at:end], run.Local[at:end])
 		} else {
-			d.blocks = appendBlocks(d.blocks[:0], run.EngineHashes[at:end], run.Local[at:end])
+			w.blocks = appendBlocks(w.blocks[:0], run.EngineHashes[at:end], run.Local[at:end])
 		}
 		for tier, slots := range run.Slots {
 			for _, slot := range slots {
@@ -125,15 +125,15 @@ func (d *Writer) writeRun(ctx context.Context, s *Source, run *indexer.Run, firs
 				if !ok {
 					continue
 				}
-				if d.msgpack {
-					d.packStored(rank, indexer.Tier(tier), parent, hasParent, run.Seed)
+				if w.msgpack {
+					w.packStored(rank, indexer.Tier(tier), parent, hasParent, run.Seed)
 				} else {
-					if d.event > first {
-						d.text(",")
+					if w.event > first {
+						w.text(",")
 					}
-					d.writeStored(rank, indexer.Tier(tier), parent, hasParent, run.Seed)
+					w.writeStored(rank, indexer.Tier(tier), parent, hasParent, run.Seed)
 				}
-				if len(d.chunk) >= chunkBytes && !d.flushIn(ctx) {
+				if len(w.chunk) >= chunkBytes && !w.flushIn(ctx) {
 					return
 				}
 			}
@@ -143,34 +143,34 @@ func (d *Writer) writeRun(ctx context.Context, s *Source, run *indexer.Run, firs
 }
 
 // writeStored writes the event that a rank holds d.blocks in a tier.
-func (d *Writer) writeStored(r catalog.Rank, t indexer.Tier, parent uint64, hasParent bool, seed uint64) {
-	d.text(`{"worker_id":`)
-	d.uint(r.Worker)
-	d.text(`,"storage_tier":"`)
-	d.text(t.String())
-	d.text(`",`)
-	if d.ResidencyDomain {
-		d.text(`"residency_domain":"worker",`)
+func (w *Writer) writeStored(r catalog.Rank, t indexer.Tier, parent uint64, hasParent bool, seed uint64) {
+	w.text(`{"worker_id":`)
+	w.uint(r.Worker)
+	w.text(`,"storage_tier":"`)
+	w.text(t.String())
+	w.text(`",`)
+	if w.ResidencyDomain {
+		w.text(`"residency_domain":"worker",`)
 	}
-	d.text(`"event":{"event_id":`)
-	d.uint(d.event)
-	d.event++
-	d.text(`,"dp_rank":`)
-	d.uint(uint64(r.DP))
-	d.text(`,"data":{"stored":{"parent_hash":`)
+	w.text(`"event":{"event_id":`)
+	w.uint(w.event)
+	w.event++
+	w.text(`,"dp_rank":`)
+	w.uint(uint64(r.DP))
+	w.text(`,"data":{"stored":{"parent_hash":`)
 	if hasParent {
-		d.uint(parent)
+		w.uint(parent)
 	} else {
-		d.text("null")
+		w.text("null")
 	}
-	d.text(`,"start_position":null`)
+	w.text(`,"start_position":null`)
 	if seed != hashing.Seed {
-		d.text(`,"seed":`)
-		d.uint(seed)
+		w.text(`,"seed":`)
+		w.uint(seed)
 	}
-	d.text(`,"blocks":[`)
-	d.chunk = append(d.chunk, d.blocks...)
-	d.text("]}}}}")
+	w.text(`,"blocks":[`)
+	w.chunk = append(w.chunk, w.blocks...)
+	w.text("]}}}}")
 }
 
 func appendBlocks(text []byte, names, local []uint64) []byte {
@@ -187,27 +187,27 @@ func appendBlocks(text []byte, names, local []uint64) []byte {
 	return text
 }
 
-func (d *Writer) text(s string) { d.chunk = append(d.chunk, s...) }
+func (w *Writer) text(s string) { w.chunk = append(w.chunk, s...) }
 
-func (d *Writer) uint(v uint64) { d.chunk = strconv.AppendUint(d.chunk, v, 10) }
+func (w *Writer) uint(v uint64) { w.chunk = strconv.AppendUint(w.chunk, v, 10) }
 
 // flushIn writes the chunk unless something has failed or ctx is done, and
 // reports whether to continue.
-func (d *Writer) flushIn(ctx context.Context) bool {
-	if d.err == nil {
-		d.err = ctx.Err()
+func (w *Writer) flushIn(ctx context.Context) bool {
+	if w.err == nil {
+		w.err = ctx.Err()
 	}
-	if d.msgpack {
-		d.flushPart()
+	if w.msgpack {
+		w.flushPart()
 	} else {
-		d.flush()
+		w.flush()
 	}
-	return d.err == nil
+	return w.err == nil
 }
 
-func (d *Writer) flush() {
-	if d.err == nil {
-		_, d.err = d.w.Write(d.chunk)
+func (w *Writer) flush() {
+	if w.err == nil {
+		_, w.err = w.w.Write(w.chunk)
 	}
-	d.chunk = d.chunk[:0]
+	w.chunk = w.chunk[:0]
 }

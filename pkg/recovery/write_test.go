@@ -158,7 +158,7 @@ func TestWriteParts(t *testing.T) {
 
 type writer func(p []byte) (int, error)
 
-func (f writer) Write(p []byte) (int, error) { return f(p) }
+func (w writer) Write(p []byte) (int, error) { return w(p) }
 
 // TestWriteFails proves that the first error, of the writer or of the context,
 // ends the reading of the runs, that nothing is written after it, and that it

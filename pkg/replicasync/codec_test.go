@@ -360,7 +360,7 @@ func TestReservationOfHint(t *testing.T) {
 		{event{track: true}, 0},
 		{event{track: true, hinted: true}, 0},
 	} {
-		if b := tt.e.reservation("", reservations.OwnWord); b.PrefillTokens != tt.want || b.TrackPrefill != (tt.want > 0) {
+		if b := tt.e.reservation("", reservations.ByOwner); b.PrefillTokens != tt.want || b.TrackPrefill != (tt.want > 0) {
 			t.Errorf("%+v books %d, %v", tt.e, b.PrefillTokens, b.TrackPrefill)
 		}
 	}

@@ -129,7 +129,7 @@ func (c *core) onEvent(peer string, e *event, now time.Time) {
 	}
 	var s *sender
 	var what arrival
-	word := reservations.Relayed
+	authority := reservations.Relayed
 	orphan := false // its process is absent or unknown: other replicas may miss it
 	switch id := c.identities[e.sender]; {
 	case id.hasConfirmed() && (e.sequence == 0 || !id.confirmedAt(peer)):
@@ -143,24 +143,24 @@ func (c *core) onEvent(peer string, e *event, now time.Time) {
 			c.counts.drop(dropProcesses)
 			return
 		}
-		word = c.wordOf(s)
+		authority = c.authorityOf(s)
 		orphan = s.absent || s.url == ""
 		if e.kind == renewed {
-			c.onRenewal(s, e, word, orphan)
+			c.onRenewal(s, e, authority, orphan)
 			return
 		}
 		switch what = c.noteNumber(s, &s.coverage, e.sequence); what {
 		case jump:
 			return
 		case duplicate:
-			if s.confirmed && !s.absent && word != reservations.OwnWord { // another endpoint speaks for the process, too
+			if s.confirmed && !s.absent && authority != reservations.ByOwner { // another endpoint speaks for the process, too
 				c.counts.drop(dropForeign)
 				return
 			}
 		case fresh, late:
 		}
 	}
-	why := c.applyToLedger(peer, e, word)
+	why := c.applyToLedger(peer, e, authority)
 	if why != applied {
 		c.counts.drop(why)
 	}
@@ -182,11 +182,11 @@ func (c *core) onEvent(peer string, e *event, now time.Time) {
 
 // onRenewal applies the renewal of a lease. A renewal counts from its arrival, so that a
 // repeated one must be ignored.
-func (c *core) onRenewal(s *sender, e *event, word reservations.Word, orphan bool) {
+func (c *core) onRenewal(s *sender, e *event, authority reservations.Authority, orphan bool) {
 	if what := c.noteNumber(s, &s.renewals, e.sequence); what == duplicate || what == jump {
 		return
 	}
-	switch why := c.applyToLedger(s.peer, e, word); {
+	switch why := c.applyToLedger(s.peer, e, authority); {
 	case why != applied:
 		c.counts.drop(why)
 		// The sender has a reservation that this replica lacks.
@@ -248,13 +248,13 @@ func (c *core) countLost(s *sender, n uint64) {
 }
 
 // applyToLedger applies an event of a peer and returns applied, or the reason why it had
-// no effect. word is the sender's about its own reservations.
-func (c *core) applyToLedger(peer string, e *event, word reservations.Word) reason {
+// no effect. authority is the sender's about its own reservations.
+func (c *core) applyToLedger(peer string, e *event, authority reservations.Authority) reason {
 	size, known := c.scopes.BlockSize(e.scope)
 	fits := known && size == e.blockSize
 	switch {
 	case fits && e.kind == booked:
-		return reasonOf(c.ledger.ApplyBooked(e.reservation(peer, word)))
+		return reasonOf(c.ledger.ApplyBooked(e.reservation(peer, authority)))
 	case !fits && (e.kind == booked || e.kind == renewed || e.origin.Sequence == 0):
 		if !known {
 			return dropUnknownScope
@@ -265,11 +265,11 @@ func (c *core) applyToLedger(peer string, e *event, word reservations.Word) reas
 	// taken here, because it may be taken later.
 	switch e.kind {
 	case freed:
-		return reasonOf(c.ledger.ApplyFreed(e.ref(word)))
+		return reasonOf(c.ledger.ApplyFreed(e.ref(authority)))
 	case renewed:
-		return reasonOf(c.ledger.ApplyRenewed(e.ref(word)))
+		return reasonOf(c.ledger.ApplyRenewed(e.ref(authority)))
 	}
-	return reasonOf(c.ledger.ApplyPrefillCompleted(e.ref(word)))
+	return reasonOf(c.ledger.ApplyPrefillCompleted(e.ref(authority)))
 }
 
 // onAnnouncement handles a replica's announcement.

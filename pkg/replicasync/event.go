@@ -78,11 +78,11 @@ func (k kind) topic() string {
 	return TopicEvents
 }
 
-// reservation returns the reservation of a booked event that came from peer. word is the
+// reservation returns the reservation of a booked event that came from peer. authority is the
 // sender's.
-func (e *event) reservation(peer string, word reservations.Word) reservations.Reservation {
+func (e *event) reservation(peer string, authority reservations.Authority) reservations.Reservation {
 	b := reservations.Reservation{
-		Word: word, Peer: peer, Origin: e.origin, Scope: e.scope, ID: e.id, Rank: e.rank, PerScope: e.perScope,
+		Authority: authority, Peer: peer, Origin: e.origin, Scope: e.scope, ID: e.id, Rank: e.rank, PerScope: e.perScope,
 		Prefix: e.prefix, Hashes: e.hashes, ExpectedOutput: e.expectedOutput, Lease: e.lease,
 		Prompt: promptOf(e.prefix.Blocks+len(e.hashes), e.blockSize),
 	}
@@ -96,18 +96,18 @@ func (e *event) reservation(peer string, word reservations.Word) reservations.Re
 // last block is not sent between replicas.
 func promptOf(blocks int, blockSize uint32) uint64 { return uint64(blocks) * uint64(blockSize) }
 
-// ref names the reservation that an event ends, completes or renews. word is the
+// ref names the reservation that an event ends, completes or renews. authority is the
 // sender's about its own reservations.
-func (e *event) ref(word reservations.Word) reservations.Ref {
-	ref := reservations.Ref{Origin: e.origin, Scope: e.scope, ID: e.id, Rank: e.rank, Sender: e.sender, Word: reservations.Relayed}
-	if word != reservations.OwnWord {
+func (e *event) ref(authority reservations.Authority) reservations.Ref {
+	ref := reservations.Ref{Origin: e.origin, Scope: e.scope, ID: e.id, Rank: e.rank, Sender: e.sender, Authority: reservations.Relayed}
+	if authority != reservations.ByOwner {
 		return ref
 	}
 	if e.kind != renewed {
 		ref.Event = reservations.Origin{Process: e.sender, Sequence: e.sequence}
 	}
 	if e.origin.Process == e.sender {
-		ref.Word = reservations.OwnWord
+		ref.Authority = reservations.ByOwner
 	}
 	return ref
 }

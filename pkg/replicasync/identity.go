@@ -15,8 +15,8 @@ import (
 // impostor can neither speak for the process nor silence it, whichever came first.
 type identity struct {
 	senders []*sender // one per endpoint
-	// speaker is the one endpoint whose word about the process's numbers the ledger
-	// takes, "" if there is none.
+	// speaker is the one endpoint whose statements about the process's numbers the ledger
+	// believes, "" if there is none.
 	speaker string
 }
 
@@ -208,23 +208,23 @@ func (c *core) unbind(process uint64, id *identity) {
 	c.wantAll()
 }
 
-// wordOf returns how far a sender is believed about its own reservations.
-func (c *core) wordOf(s *sender) reservations.Word {
+// authorityOf returns how far a sender is believed about its own reservations.
+func (c *core) authorityOf(s *sender) reservations.Authority {
 	if s != nil && s.confirmed && !s.absent && c.identities[s.process].speaker == s.peer {
-		return reservations.OwnWord
+		return reservations.ByOwner
 	}
 	return reservations.Relayed
 }
 
-// wordAbout returns how far the snapshot of a fetch is believed about the reservations of a
+// authorityAbout returns how far the snapshot of a fetch is believed about the reservations of a
 // process.
-func (c *core) wordAbout(q fetchRequest, process uint64) reservations.Word {
+func (c *core) authorityAbout(q fetchRequest, process uint64) reservations.Authority {
 	id := c.identities[process]
 	switch {
 	case process == q.process:
-		return c.wordOf(id.at(q.peer))
+		return c.authorityOf(id.at(q.peer))
 	case process == c.process || id.speaks():
-		return reservations.Aside
+		return reservations.Supplementary
 	}
 	return reservations.Relayed
 }

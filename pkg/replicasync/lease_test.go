@@ -87,7 +87,7 @@ func TestRenewalOfMissing(t *testing.T) {
 	}{
 		"missing":    {func(*bench, *event) {}, true},
 		"lapsed":     {func(b *bench, _ *event) { b.lease(1); b.now = b.now.Add(31 * time.Second); b.ledger.Expire() }, true},
-		"ended":      {func(b *bench, e *event) { b.lease(1); b.ledger.ApplyFreed(e.ref(reservations.OwnWord)) }, false},
+		"ended":      {func(b *bench, e *event) { b.lease(1); b.ledger.ApplyFreed(e.ref(reservations.ByOwner)) }, false},
 		"no rank":    {func(_ *bench, e *event) { e.rank.Worker = 99 }, false},
 		"no scope":   {func(_ *bench, e *event) { e.scope.Model = "other" }, false},
 		"own":        {func(_ *bench, e *event) { e.origin.Process = 1 }, false},

@@ -172,7 +172,7 @@ func TestDispute(t *testing.T) {
 			show(impostor, maxSequence)
 		}
 		q := fetchRequest{process: 2, peer: impostor}
-		if got := b.wordAbout(q, 2); got != reservations.Relayed {
+		if got := b.authorityAbout(q, 2); got != reservations.Relayed {
 			t.Errorf("%s first: the impostor is believed: %v", first, got)
 		}
 		b.onEvent(impostor, &event{
@@ -187,7 +187,7 @@ func TestDispute(t *testing.T) {
 			t.Errorf("%s first: %d live during the dispute, want 2", first, n)
 		}
 		b.forgetPeer(impostor)
-		if got := b.wordAbout(fetchRequest{process: 2, peer: honest}, 2); got != reservations.OwnWord {
+		if got := b.authorityAbout(fetchRequest{process: 2, peer: honest}, 2); got != reservations.ByOwner {
 			t.Errorf("%s first: the process itself is not believed afterwards: %v", first, got)
 		}
 		b.booked(2, 13)
@@ -217,7 +217,7 @@ func TestImpostorFirst(t *testing.T) {
 	told := func(peer string, teller uint64) (live uint64) { // the snapshot of a peer has all three
 		for n := range uint64(3) {
 			b.ledger.MergeReservation(reservations.Reservation{
-				Word: b.wordAbout(fetchRequest{process: teller, peer: peer}, 2), Peer: peer, Origin: reservations.Origin{Process: 2, Sequence: 1 + n},
+				Authority: b.authorityAbout(fetchRequest{process: teller, peer: peer}, 2), Peer: peer, Origin: reservations.Origin{Process: 2, Sequence: 1 + n},
 				Scope: benchScope, ID: fmt.Sprint(n), Rank: benchRank,
 			})
 		}

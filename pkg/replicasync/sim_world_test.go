@@ -465,7 +465,7 @@ func (f *simFetch) read(text []byte, known knowledge) {
 	err := f.m.pages.page(bytes.NewReader(text))
 	f.noteSpeakers()
 	if f.m.pages.pages == 1 {
-		f.own = f.n.r.core.wordAbout(f.m.request, f.m.request.process) == reservations.OwnWord
+		f.own = f.n.r.core.authorityAbout(f.m.request, f.m.request.process) == reservations.ByOwner
 	}
 	if err == nil && f.m.unfinished() {
 		f.page()

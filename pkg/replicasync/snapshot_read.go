@@ -621,11 +621,11 @@ func (m *snapshotMerge) onHead(process, sequence uint64) error {
 	return m.replica.core.confirm(m.request, sequence)
 }
 
-// word returns how far the snapshot is believed about the reservations of a process.
-func (m *snapshotMerge) word(process uint64) reservations.Word {
+// authority returns how far the snapshot is believed about the reservations of a process.
+func (m *snapshotMerge) authority(process uint64) reservations.Authority {
 	m.replica.coreMu.Lock()
 	defer m.replica.coreMu.Unlock()
-	return m.replica.core.wordAbout(m.request, process)
+	return m.replica.core.authorityAbout(m.request, process)
 }
 
 // learned counts n changes of the ledger by the snapshot.
@@ -647,7 +647,7 @@ func (m *snapshotMerge) onRenewals(sequence uint64) {
 // It ignores what the snapshot says about the numbers of other processes: these report
 // for themselves, and single ends come by name.
 func (m *snapshotMerge) onEnded(process uint64, ended history.EndedSet) {
-	if m.word(process) != reservations.OwnWord {
+	if m.authority(process) != reservations.ByOwner {
 		return
 	}
 	ended.Ranges, ended.Leases = m.upTo(ended.Ranges), m.upTo(ended.Leases)
@@ -692,8 +692,8 @@ func (m *snapshotMerge) onReservation(j *reservationJSON) error {
 	case size != j.BlockSize:
 		return nil
 	}
-	b.Word, b.Peer, b.OfOthers = m.word(b.Origin.Process), m.request.peer, b.Origin.Process != m.request.process
-	if b.Word == reservations.OwnWord && b.Origin.Sequence > m.result.sequence+maxJump {
+	b.Authority, b.Peer, b.OfOthers = m.authority(b.Origin.Process), m.request.peer, b.Origin.Process != m.request.process
+	if b.Authority == reservations.ByOwner && b.Origin.Sequence > m.result.sequence+maxJump {
 		m.replica.counts.drop(dropJump)
 		return nil
 	}

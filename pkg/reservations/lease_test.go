@@ -344,7 +344,7 @@ func TestLyingRenewals(t *testing.T) {
 	clock.advance(10 * time.Second)
 	page, _, _ := l.Reservations(Cursor{}, 10)
 	for _, b := range page {
-		b.Word, b.Age, b.Renewed = Aside, 1<<60, 1<<60
+		b.Authority, b.Age, b.Renewed = Supplementary, 1<<60, 1<<60
 		wantResult(t, "a lie about "+b.ID, l.MergeReservation(b), Known)
 	}
 	clock.advance(20*time.Second + 1)

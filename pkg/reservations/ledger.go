@@ -122,10 +122,10 @@ type Stats struct {
 // later one may be taken while an earlier one is held, never the reverse; no two of
 // the same kind, and no two of the last group, at a time.
 //
-// Whether a reservation of another process may become live is looked up, and the
-// reservation is entered, under one hold of its scope's lock. The end of a reservation
-// is recorded in the history under this lock too, or before taking it to look for the
-// reservation. An end therefore never falls between look-up and entry.
+// A reservation of another process is entered in two steps under one hold of its scope's
+// lock: the history says whether it may become live, then it is added. Whoever ends a
+// reservation writes this to the history under the same lock, or before taking it. So no
+// end is missed between the two steps.
 type Ledger struct {
 	process uint64
 	now     func() time.Time

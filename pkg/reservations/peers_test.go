@@ -161,7 +161,7 @@ func TestPeersAgainstModel(t *testing.T) {
 							b.Hashes[j] = r.Uint64()
 						}
 						if r.IntN(3) == 0 {
-							b.Word, b.OfOthers, b.Origin.Process = Relayed, r.IntN(2) == 0, uint64(20+i)
+							b.Authority, b.OfOthers, b.Origin.Process = Relayed, r.IntN(2) == 0, uint64(20+i)
 						}
 						if old, ok := anyOf(r, said); ok && r.IntN(4) == 0 && m.held[sourceOf(&old)][old.ID] == 0 {
 							b = old // again, as a snapshot brings it
@@ -309,7 +309,7 @@ func TestNewcomer(t *testing.T) {
 // that has told of it, also when that is in doubt again.
 func TestToldAgain(t *testing.T) {
 	l, _ := limited(Limits{Reservations: 8})
-	b := Reservation{Peer: "other", OfOthers: true, Word: Relayed, Origin: Origin{Process: 2, Sequence: 1}, ID: "x"}
+	b := Reservation{Peer: "other", OfOthers: true, Authority: Relayed, Origin: Origin{Process: 2, Sequence: 1}, ID: "x"}
 	only := func(in source) {
 		t.Helper()
 		by := l.room.peers.bySource
@@ -319,14 +319,14 @@ func TestToldAgain(t *testing.T) {
 	}
 	l.MergeReservation(b)
 	only(source{peer: "other", others: true})
-	b.Peer, b.OfOthers, b.Word = "own", false, OwnWord
+	b.Peer, b.OfOthers, b.Authority = "own", false, ByOwner
 	l.ApplyBooked(b)
 	only(source{peer: "own"})
 	l.Unbind(2)
 	only(source{peer: "own"})
 	l.ApplyBooked(b)
 	only(source{peer: "own"})
-	l.ApplyFreed(Ref{Origin: b.Origin, ID: "x", Word: OwnWord, Sender: 2})
+	l.ApplyFreed(Ref{Origin: b.Origin, ID: "x", Authority: ByOwner, Sender: 2})
 	if n := len(l.room.peers.bySource); n != 0 || l.room.live.Load() != 0 {
 		t.Errorf("%d shares, %d live", n, l.room.live.Load())
 	}
@@ -336,13 +336,13 @@ func TestToldAgain(t *testing.T) {
 // peer's own process, which it is disputed to be.
 func TestDisputedKeepsRoom(t *testing.T) {
 	l, _ := limited(Limits{Reservations: 16}) // 12 for peers
-	tell := func(process, n uint64, word Word, others bool) ApplyResult {
+	tell := func(process, n uint64, authority Authority, others bool) ApplyResult {
 		return l.MergeReservation(Reservation{
-			Peer: "a", OfOthers: others, Word: word, Origin: Origin{Process: process, Sequence: n}, ID: fmt.Sprint(process, "-", n),
+			Peer: "a", OfOthers: others, Authority: authority, Origin: Origin{Process: process, Sequence: n}, ID: fmt.Sprint(process, "-", n),
 		})
 	}
 	for n := range uint64(4) {
-		tell(2, 1+n, OwnWord, false)
+		tell(2, 1+n, ByOwner, false)
 	}
 	l.Unbind(2)
 	for n := range uint64(20) {

@@ -72,11 +72,11 @@ func (s *scope) locate(b *Reservation) (m match, ok bool) {
 		return match{}, true
 	}
 	r, _ := s.ledger.ids.byOrigin(p.Origin, s, p.ID)
-	if r == nil || p.Blocks <= 0 || p.Blocks > int(r.blocks) || r.relayed && b.Word == OwnWord {
+	if r == nil || p.Blocks <= 0 || p.Blocks > int(r.blocks) || r.relayed && b.Authority == ByOwner {
 		return match{}, false
 	}
 	m = s.blocks.at(s.match(r), p.Blocks)
-	if b.Word == OwnWord && p.Origin.Process == b.Origin.Process {
+	if b.Authority == ByOwner && p.Origin.Process == b.Origin.Process {
 		return m, true
 	}
 	s.hashBuf = s.blocks.appendAfter(s.hashBuf[:0], m, 0)

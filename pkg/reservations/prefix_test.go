@@ -85,7 +85,7 @@ func TestUnknownPrefix(t *testing.T) {
 	chain := chainOf(1, 0, 40)
 	first := Reservation{Origin: Origin{Process: 7, Sequence: 1}, Scope: testScope, ID: "first", Rank: catalog.Rank{Worker: 0}, Hashes: chain}
 	relayed := first
-	relayed.Word, relayed.Origin, relayed.ID = Relayed, Origin{Process: 8, Sequence: 1}, "relayed"
+	relayed.Authority, relayed.Origin, relayed.ID = Relayed, Origin{Process: 8, Sequence: 1}, "relayed"
 	for _, b := range []Reservation{first, relayed} {
 		if v := l.ApplyBooked(b); v != Applied {
 			t.Fatal(v)
@@ -101,11 +101,11 @@ func TestUnknownPrefix(t *testing.T) {
 		{"of another id", func(b *Reservation) { b.Prefix.ID = "x" }, UnknownPrefix},
 		{"too long", func(b *Reservation) { b.Prefix.Blocks = 41 }, UnknownPrefix},
 		{"empty", func(b *Reservation) { b.Prefix.Blocks = 0 }, UnknownPrefix},
-		{"other blocks", func(b *Reservation) { b.Word, b.Prefix.Digest = Relayed, b.Prefix.Digest+1 }, UnknownPrefix},
+		{"other blocks", func(b *Reservation) { b.Authority, b.Prefix.Digest = Relayed, b.Prefix.Digest+1 }, UnknownPrefix},
 		{"other blocks of another process", func(b *Reservation) { b.Origin.Process, b.Prefix.Digest = 9, 1 }, UnknownPrefix},
 		{"told by others", func(b *Reservation) { b.Prefix.Origin, b.Prefix.ID = relayed.Origin, relayed.ID }, UnknownPrefix},
 		{"told by others as this is", func(b *Reservation) {
-			b.Prefix.Origin, b.Prefix.ID, b.Word, b.Origin.Sequence = relayed.Origin, relayed.ID, Relayed, 101
+			b.Prefix.Origin, b.Prefix.ID, b.Authority, b.Origin.Sequence = relayed.Origin, relayed.ID, Relayed, 101
 		}, Applied},
 		{"live", func(b *Reservation) { b.Origin, b.ID, b.Prefix.Blocks = first.Origin, first.ID, 41 }, Known},
 		{"unknown rank", func(b *Reservation) { b.Rank.Worker, b.Prefix.Blocks = 99, 41 }, UnknownRank},
@@ -124,8 +124,8 @@ func TestUnknownPrefix(t *testing.T) {
 			t.Errorf("%s: %v, want %v", tt.name, v, tt.want)
 		}
 		if v == Applied {
-			l.ApplyFreed(Ref{Origin: b.Origin, Scope: testScope, ID: b.ID, Rank: b.Rank, Sender: 7, Word: b.Word})
-			if b.Word == OwnWord {
+			l.ApplyFreed(Ref{Origin: b.Origin, Scope: testScope, ID: b.ID, Rank: b.Rank, Sender: 7, Authority: b.Authority})
+			if b.Authority == ByOwner {
 				continue
 			}
 		}

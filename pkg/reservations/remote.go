@@ -11,26 +11,26 @@ import (
 // Origin names a reservation over all replicas: see history.Origin.
 type Origin = history.Origin
 
-// Word says whose statement about a numbered reservation a message is, and so how far
-// it is believed.
+// Authority says who makes a statement about a numbered reservation. It decides how much of the
+// statement is believed.
 //
 // A process is believed everything about the reservations that it has accepted, single
-// or by ranges of numbers. Others are believed two things: single steps of a reservation
-// that they can name in full, because a caller may complete, renew and free it at any
+// or by ranges of numbers. Other processes are believed two things: single steps of a
+// reservation that they can name in full, because a caller may complete, renew and free it at any
 // replica; and the live reservations of a process that is gone. Nothing else that they
 // say ends, changes or shortens a reservation.
-type Word uint8
+type Authority uint8
 
-// The words.
+// The authorities.
 const (
-	// OwnWord: the sender is known to be the process that accepted the reservation.
-	OwnWord Word = iota
+	// ByOwner: the sender is known to be the process that accepted the reservation.
+	ByOwner Authority = iota
 	// Relayed: the sender is another process, or it is not known to be the one that it
 	// says it is. The reservation may become live; its own process may replace it.
 	Relayed
-	// Aside: the sender is another process, while the reservation's own process speaks
+	// Supplementary: the sender is another process, while the reservation's own process speaks
 	// for itself. The message can add to a live reservation, but not make one live.
-	Aside
+	Supplementary
 )
 
 // Reservation is a live reservation as replicas describe it to each other.
@@ -46,7 +46,7 @@ const (
 // rank may be missing for a reason of its own. Replicas agree on prompt blocks, prefill tokens and requests;
 // output blocks stay local.
 type Reservation struct {
-	Word Word
+	Authority Authority
 	// Peer is the endpoint that reported it, "" if it does not matter. The room that
 	// reservations take is counted per Peer and OfOthers; see Limits.
 	Peer string
@@ -103,11 +103,11 @@ type Ref struct {
 	// does not number its events or is not known to be who it says. No reservation has
 	// this number; recording it keeps Ended short and has no other effect.
 	Event Origin
-	// Word is the sender's about the reservation; Sender is its process. For a numbered
+	// Authority is the sender's about the reservation; Sender is its process. For a numbered
 	// reservation that is not the sender's own, scope, id and rank must be right too,
 	// else the event has no effect.
-	Word   Word
-	Sender uint64
+	Authority Authority
+	Sender    uint64
 }
 
 func (f *Ref) name() history.Name {
@@ -169,8 +169,8 @@ func (v ApplyResult) String() string {
 	return "invalid"
 }
 
-// resultOf returns the result for a reservation that is not live, by its standing.
-func resultOf(s history.Standing) ApplyResult {
+// resultOf returns the result for a reservation that is not live, by the verdict on it.
+func resultOf(s history.Verdict) ApplyResult {
 	switch s {
 	case history.HasEnded:
 		return Ended
@@ -235,13 +235,13 @@ func (l *Ledger) noteStep(ref *Ref, what history.Note, at time.Duration) (ended 
 	case !ref.Origin.Numbered():
 		l.numbered.Skip(ref.Event, at)
 		return false
-	case ref.Word == OwnWord && what == history.NoteFreed:
+	case ref.Authority == ByOwner && what == history.NoteFreed:
 		return l.numbered.End(ref.Origin, ref.Event, at)
-	case ref.Word == OwnWord:
+	case ref.Authority == ByOwner:
 		return l.numbered.Complete(ref.Origin, ref.Event, at)
 	}
 	l.numbered.Skip(ref.Event, at)
-	if standing, _ := l.numbered.Standing(ref.Origin, false); standing == history.HasEnded {
+	if verdict, _ := l.numbered.Verdict(ref.Origin, false); verdict == history.HasEnded {
 		return true
 	}
 	name := ref.name()
@@ -300,7 +300,7 @@ func (l *Ledger) find(ref Ref, f func(*scope, *entry, ApplyResult) ApplyResult) 
 	defer s.mu.Unlock()
 	if ref.Origin.Numbered() {
 		r, _ := l.ids.byOrigin(ref.Origin, s, ref.ID)
-		if r != nil && ref.Word != OwnWord && r.rank != ref.Rank {
+		if r != nil && ref.Authority != ByOwner && r.rank != ref.Rank {
 			return f(s, nil, WrongRank)
 		}
 		return f(s, r, UnknownID)
@@ -349,7 +349,7 @@ func (s *scope) apply(b *Reservation, snapshot bool) (v ApplyResult, displaced [
 	}
 	live, any := l.ids.byOrigin(b.Origin, s, b.ID)
 	switch {
-	case live != nil && live.relayed && b.Word == OwnWord:
+	case live != nil && live.relayed && b.Authority == ByOwner:
 		start, ok := s.locate(b)
 		if !ok {
 			return UnknownPrefix, nil
@@ -368,7 +368,7 @@ func (s *scope) apply(b *Reservation, snapshot bool) (v ApplyResult, displaced [
 	switch {
 	case b.Origin.Process == l.process: // it is not live, so it has ended
 		return Ended, nil
-	case b.Word == Aside:
+	case b.Authority == Supplementary:
 		return UnknownID, nil
 	}
 	lease, deadline := s.terms(b, at)
@@ -385,10 +385,10 @@ func (s *scope) apply(b *Reservation, snapshot bool) (v ApplyResult, displaced [
 	}
 	r := b.entry(s, slot, lease, deadline)
 	if numbered {
-		var standing history.Standing
-		standing, completed = l.admit(b, at, snapshot && lease != nil)
-		if standing != history.MayLive {
-			return resultOf(standing), nil
+		var verdict history.Verdict
+		verdict, completed = l.admit(b, at, snapshot && lease != nil)
+		if verdict != history.MayLive {
+			return resultOf(verdict), nil
 		}
 	}
 	known := unnumberedEvent && any
@@ -424,9 +424,9 @@ func (s *scope) apply(b *Reservation, snapshot bool) (v ApplyResult, displaced [
 // is not known here.
 func (s *scope) withoutPrefix(b *Reservation) ApplyResult {
 	l := s.ledger
-	standing, _ := l.numbered.Standing(b.Origin, false)
+	verdict, _ := l.numbered.Verdict(b.Origin, false)
 	switch {
-	case standing == history.HasEnded, l.named.Of(b.name())&(history.NoteFreed|history.NoteRankRemoved) != 0:
+	case verdict == history.HasEnded, l.named.Of(b.name())&(history.NoteFreed|history.NoteRankRemoved) != 0:
 		return Ended
 	case l.room.usedUp(): // perhaps for want of room
 		return Full
@@ -456,8 +456,8 @@ func (s *scope) confirm(r *entry, b *Reservation, start match, at time.Duration)
 		(r.lease != nil) != (b.Lease > 0) || !slices.Equal(s.hashes(r), distinct(append(s.blocks.list(start), b.Hashes...))) {
 		return 0, false
 	}
-	standing, completed := s.ledger.admit(b, at, r.lease != nil)
-	if standing != history.MayLive {
+	verdict, completed := s.ledger.admit(b, at, r.lease != nil)
+	if verdict != history.MayLive {
 		return 0, false
 	}
 	r.relayed = false
@@ -472,17 +472,17 @@ func (s *scope) confirm(r *entry, b *Reservation, start match, at time.Duration)
 // admit decides whether a numbered reservation may become live, and whether its prefill
 // is known to be complete. renewed: its lease is known to run. If b is its own process's
 // word and may live, the history counts it as live.
-func (l *Ledger) admit(b *Reservation, at time.Duration, renewed bool) (s history.Standing, completed bool) {
+func (l *Ledger) admit(b *Reservation, at time.Duration, renewed bool) (s history.Verdict, completed bool) {
 	notes := l.named.Of(b.name())
 	switch {
 	case notes&(history.NoteFreed|history.NoteRankRemoved) != 0:
 		return history.HasEnded, false
 	case notes&history.NoteLeaseExpired != 0 && !renewed:
 		return history.HasEnded, false
-	case b.Word == OwnWord:
+	case b.Authority == ByOwner:
 		s, completed = l.numbered.Admit(b.Origin, at, renewed)
 	default:
-		s, completed = l.numbered.Standing(b.Origin, renewed)
+		s, completed = l.numbered.Verdict(b.Origin, renewed)
 	}
 	return s, completed || notes&history.NoteCompleted != 0
 }
@@ -499,7 +499,7 @@ func (b *Reservation) entry(s *scope, slot uint32, x *lease, deadline time.Durat
 		origin:   b.Origin,
 		perScope: b.PerScope,
 		track:    b.TrackPrefill,
-		relayed:  b.Origin.Numbered() && b.Word != OwnWord,
+		relayed:  b.Origin.Numbered() && b.Authority != ByOwner,
 		deadline: deadline,
 		lease:    x,
 	}
@@ -535,9 +535,9 @@ func (s *scope) terms(b *Reservation, at time.Duration) (x *lease, deadline time
 func (s *scope) join(r *entry, b *Reservation, at time.Duration) ApplyResult {
 	accepted := at - max(b.Age, 0)
 	own := r.origin.Process == s.ledger.process
-	trusted := b.Word == OwnWord
+	trusted := b.Authority == ByOwner
 	switch x := r.lease; {
-	case b.Word != OwnWord && r.rank != b.Rank: // b names another reservation
+	case b.Authority != ByOwner && r.rank != b.Rank: // b names another reservation
 		return Known
 	case !trusted && x != nil: // its age is not believed, so a renewal counts up to now at the latest
 		x.renewedElsewhere = max(x.renewedElsewhere, min(b.renewed(), at-x.accepted))
@@ -654,8 +654,8 @@ func (l *Ledger) MergeFreed(reporter uint64, names []history.Name) (freed int, f
 	ends := make(map[Origin][]uint64, len(names)) // name hashes; of one origin's at most one is right
 	for _, name := range names {
 		if name.Origin.Process != l.process {
-			standing, _ := l.numbered.Standing(name.Origin, false)
-			if standing == history.HasEnded || !l.named.Add(reporter, name, history.NoteFreed, at+l.keepNotes()) {
+			verdict, _ := l.numbered.Verdict(name.Origin, false)
+			if verdict == history.HasEnded || !l.named.Add(reporter, name, history.NoteFreed, at+l.keepNotes()) {
 				continue
 			}
 			fresh = append(fresh, name)

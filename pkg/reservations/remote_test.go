@@ -440,7 +440,7 @@ func TestCompletedBeforeRelayed(t *testing.T) {
 	l, _ := withRanks(1, nil)
 	b := remote(2, 7, "x")
 	wantResult(t, "completed", l.ApplyPrefillCompleted(refTo(b)), UnknownID)
-	b.Word = Relayed
+	b.Authority = Relayed
 	wantResult(t, "relayed", l.MergeReservation(b), Applied)
 	wantLoad(t, l, 0, 2, 1)
 }

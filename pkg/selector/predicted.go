@@ -40,54 +40,54 @@ func (w Weights) ToCompute(p Prompt, c *Candidate) uint64 {
 }
 
 // fallback reports whether Dynamo's cost is used.
-func (f *PredictedTTFT) fallback(d *Decision) bool {
+func (p *PredictedTTFT) fallback(d *Decision) bool {
 	return d.Model.Fallback || !d.Weights.TrackPrefill
 }
 
 // dynamoCost returns Dynamo's cost function with the policy's own weights.
-func (f *PredictedTTFT) dynamoCost() CostFunction { return CostFunction{Own: &f.Own} }
+func (p *PredictedTTFT) dynamoCost() CostFunction { return CostFunction{Own: &p.Own} }
 
 // cost returns the cost of candidate i, without its taint factor.
-func (f *PredictedTTFT) cost(d *Decision, i int) ttft.Cost {
+func (p *PredictedTTFT) cost(d *Decision, i int) ttft.Cost {
 	var q *Queue
 	if i < len(d.Queues) {
 		q = &d.Queues[i]
 	} else {
 		q = &Queue{}
 	}
-	u := f.Own.ToCompute(d.Prompt, &d.Candidates[i])
+	u := p.Own.ToCompute(d.Prompt, &d.Candidates[i])
 	return d.Model.Cost(float64(u), float64(d.Prompt.Tokens), q, d.Model.Crowding)
 }
 
 // Costs implements Policy. The unit is seconds, or blocks where Dynamo's cost is used.
-func (f *PredictedTTFT) Costs(d *Decision, dst []float64) []float64 {
-	if f.fallback(d) {
-		return f.dynamoCost().Costs(d, dst)
+func (p *PredictedTTFT) Costs(d *Decision, dst []float64) []float64 {
+	if p.fallback(d) {
+		return p.dynamoCost().Costs(d, dst)
 	}
 	dst = dst[:0]
 	for i := range d.Candidates {
-		c := f.cost(d, i)
+		c := p.cost(d, i)
 		dst = append(dst, min(c.Total()*d.Candidates[i].taint(), math.MaxFloat64))
 	}
 	return dst
 }
 
 // Temperature implements Policy.
-func (f *PredictedTTFT) Temperature(*Decision) float64 { return f.Own.Temperature }
+func (p *PredictedTTFT) Temperature(*Decision) float64 { return p.Own.Temperature }
 
 // Needs implements Policy.
-func (f *PredictedTTFT) Needs() Needs { return NeedQueues }
+func (p *PredictedTTFT) Needs() Needs { return NeedQueues }
 
 // Reasons implements Policy.
-func (f *PredictedTTFT) Reasons(d *Decision, i int) Reasons {
-	if f.fallback(d) {
-		r := f.dynamoCost().Reasons(d, i)
+func (p *PredictedTTFT) Reasons(d *Decision, i int) Reasons {
+	if p.fallback(d) {
+		r := p.dynamoCost().Reasons(d, i)
 		r.Source = Fallback
 		return r
 	}
 	r := d.ReasonsOf(i, "seconds")
-	c := f.cost(d, i)
-	r.Uncached = f.Own.ToCompute(d.Prompt, &d.Candidates[i])
+	c := p.cost(d, i)
+	r.Uncached = p.Own.ToCompute(d.Prompt, &d.Candidates[i])
 	r.Wait, r.Prefill, r.Delay, r.Decode, r.Speed = c.Wait, c.Prefill, c.Delay, c.Decode, c.Speed
 	if d.Model.Learned {
 		r.Source = Learned

@@ -97,8 +97,8 @@ type probe struct {
 	} `yaml:"grpc"`
 }
 
-func (c *probe) is(service string) bool {
-	return c != nil && c.GRPC.Port == 9003 && c.GRPC.Service == service
+func (p *probe) is(service string) bool {
+	return p != nil && p.GRPC.Port == 9003 && p.GRPC.Service == service
 }
 
 // objects reads a file of Kubernetes objects.

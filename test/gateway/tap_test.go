@@ -28,19 +28,19 @@ type tap struct {
 }
 
 // listen begins to forward to a port of the picker and returns its own.
-func (p *tap) listen(t *testing.T, picker int) int {
+func (ta *tap) listen(t *testing.T, picker int) int {
 	t.Helper()
 	conn, err := grpc.NewClient(fmt.Sprintf("127.0.0.1:%d", picker), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.to = extprocv3.NewExternalProcessorClient(conn)
+	ta.to = extprocv3.NewExternalProcessorClient(conn)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	srv := grpc.NewServer()
-	extprocv3.RegisterExternalProcessorServer(srv, p)
+	extprocv3.RegisterExternalProcessorServer(srv, ta)
 	healthy := health.NewServer()
 	healthy.SetServingStatus(extprocv3.ExternalProcessor_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
 	healthv1.RegisterHealthServer(srv, healthy)
@@ -53,8 +53,8 @@ func (p *tap) listen(t *testing.T, picker int) int {
 }
 
 // Process forwards the messages of a request both ways.
-func (p *tap) Process(down extprocv3.ExternalProcessor_ProcessServer) error {
-	up, err := p.to.Process(down.Context())
+func (ta *tap) Process(down extprocv3.ExternalProcessor_ProcessServer) error {
+	up, err := ta.to.Process(down.Context())
 	if err != nil {
 		return err
 	}
@@ -75,9 +75,9 @@ func (p *tap) Process(down extprocv3.ExternalProcessor_ProcessServer) error {
 		if err != nil {
 			return err
 		}
-		p.note(m)
-		if p.before != nil {
-			p.before(m)
+		ta.note(m)
+		if ta.before != nil {
+			ta.before(m)
 		}
 		if err := down.Send(m); err != nil {
 			return err
@@ -85,18 +85,18 @@ func (p *tap) Process(down extprocv3.ExternalProcessor_ProcessServer) error {
 	}
 }
 
-func (p *tap) note(m *extprocv3.ProcessingResponse) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (ta *tap) note(m *extprocv3.ProcessingResponse) {
+	ta.mu.Lock()
+	defer ta.mu.Unlock()
 	for _, body := range []*extprocv3.BodyResponse{m.GetRequestBody(), m.GetResponseBody()} {
 		piece := body.GetResponse().GetBodyMutation().GetStreamedResponse().GetBody()
-		p.piece = max(p.piece, len(piece))
+		ta.piece = max(ta.piece, len(piece))
 	}
 }
 
 // longest is the length of the longest piece of a body that the picker has sent.
-func (p *tap) longest() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.piece
+func (ta *tap) longest() int {
+	ta.mu.Lock()
+	defer ta.mu.Unlock()
+	return ta.piece
 }

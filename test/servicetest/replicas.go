@@ -109,13 +109,13 @@ type endpointOf struct {
 }
 
 // Publish implements replicasync.Transport.
-func (n endpointOf) Publish(topic string, payload []byte) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, deliver := range n.followers[n.endpoint] {
+func (e endpointOf) Publish(topic string, payload []byte) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, deliver := range e.followers[e.endpoint] {
 		message := bytes.Clone(payload)
-		if n.Delay > 0 {
-			time.AfterFunc(n.Delay, func() { deliver(topic, message) })
+		if e.Delay > 0 {
+			time.AfterFunc(e.Delay, func() { deliver(topic, message) })
 			continue
 		}
 		deliver(topic, message)
@@ -124,40 +124,40 @@ func (n endpointOf) Publish(topic string, payload []byte) error {
 }
 
 // PublishEither implements replicasync.Transport: all followers know all topics.
-func (n endpointOf) PublishEither(topic string, payload []byte, _ string, _ func() []byte) error {
-	return n.Publish(topic, payload)
+func (e endpointOf) PublishEither(topic string, payload []byte, _ string, _ func() []byte) error {
+	return e.Publish(topic, payload)
 }
 
 // Follow implements replicasync.Transport.
-func (n endpointOf) Follow(peer string, deliver func(string, []byte), status func(bool)) (func(), error) {
+func (e endpointOf) Follow(peer string, deliver func(string, []byte), status func(bool)) (func(), error) {
 	if peer == "tcp://*:1" {
 		return nil, ErrWildcard
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.followers[peer] == nil {
-		n.followers[peer] = make(map[int]func(string, []byte))
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.followers[peer] == nil {
+		e.followers[peer] = make(map[int]func(string, []byte))
 	}
-	n.next++
-	id := n.next
-	n.followers[peer][id] = deliver
+	e.next++
+	id := e.next
+	e.followers[peer][id] = deliver
 	status(true)
 	return func() {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		delete(n.followers[peer], id)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		delete(e.followers[peer], id)
 	}, nil
 }
 
 // GetAnnounced returns a page of the snapshot at an address.
-func (n endpointOf) GetAnnounced(ctx context.Context, address, _ string) (io.ReadCloser, error) {
+func (e endpointOf) GetAnnounced(ctx context.Context, address, _ string) (io.ReadCloser, error) {
 	u, err := url.Parse(address)
 	if err != nil {
 		return nil, err
 	}
-	n.mu.Lock()
-	w, silent := n.replicas[u.Host], n.silent[u.Host]
-	n.mu.Unlock()
+	e.mu.Lock()
+	w, silent := e.replicas[u.Host], e.silent[u.Host]
+	e.mu.Unlock()
 	if w == nil || silent || u.Path != replicasync.SnapshotPath {
 		return nil, fmt.Errorf("nothing is at %s", address)
 	}

@@ -122,29 +122,29 @@ func open(t *testing.T, base, hash string, width, height int64, dark bool) *tab 
 }
 
 // expects names a part of faults that the test provokes.
-func (p *tab) expects(part string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.expect = append(p.expect, part)
+func (tb *tab) expects(part string) {
+	tb.mu.Lock()
+	defer tb.mu.Unlock()
+	tb.expect = append(tb.expect, part)
 }
 
-func (p *tab) fault(text string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.faults = append(p.faults, text)
+func (tb *tab) fault(text string) {
+	tb.mu.Lock()
+	defer tb.mu.Unlock()
+	tb.faults = append(tb.faults, text)
 }
 
-func (p *tab) check() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (tb *tab) check() {
+	tb.mu.Lock()
+	defer tb.mu.Unlock()
 next:
-	for _, f := range p.faults {
-		for _, e := range p.expect {
+	for _, f := range tb.faults {
+		for _, e := range tb.expect {
 			if strings.Contains(f, e) {
 				continue next
 			}
 		}
-		p.t.Error(f)
+		tb.t.Error(f)
 	}
 }
 
@@ -161,91 +161,91 @@ func do[T any](p *tab, action chromedp.Action[T]) T {
 }
 
 // text is what the page says.
-func (p *tab) text() string {
-	ctx, cancel := context.WithTimeout(p.ctx, patience)
+func (tb *tab) text() string {
+	ctx, cancel := context.WithTimeout(tb.ctx, patience)
 	defer cancel()
 	text, _ := chromedp.Run(ctx, chromedp.Evaluate[string]("document.body.innerText"))
 	return text
 }
 
 // is evaluates an expression.
-func (p *tab) is(expression string) any {
-	p.t.Helper()
-	return do(p, chromedp.Evaluate[any](expression))
+func (tb *tab) is(expression string) any {
+	tb.t.Helper()
+	return do(tb, chromedp.Evaluate[any](expression))
 }
 
 // await waits until an expression is true.
-func (p *tab) await(expression string) {
-	p.t.Helper()
-	for end := time.Now().Add(patience); p.is("Boolean("+expression+")") != true; {
+func (tb *tab) await(expression string) {
+	tb.t.Helper()
+	for end := time.Now().Add(patience); tb.is("Boolean("+expression+")") != true; {
 		if time.Now().After(end) {
-			p.t.Fatalf("never true: %s; the page says: %.600s", expression, p.text())
+			tb.t.Fatalf("never true: %s; the page says: %.600s", expression, tb.text())
 		}
 		select {
-		case <-p.ctx.Done():
+		case <-tb.ctx.Done():
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }
 
 // says waits until the page has a text.
-func (p *tab) says(text string) {
-	p.t.Helper()
+func (tb *tab) says(text string) {
+	tb.t.Helper()
 	quoted, _ := json.Marshal(text)
-	p.await("document.body.innerText.includes(" + string(quoted) + ")")
+	tb.await("document.body.innerText.includes(" + string(quoted) + ")")
 }
 
 // press clicks the button or link with a text or a label, in the dialog on top if there is one.
-func (p *tab) press(name string) {
-	p.t.Helper()
+func (tb *tab) press(name string) {
+	tb.t.Helper()
 	quoted, _ := json.Marshal(name)
 	find := fmt.Sprintf(`((name) => {
 		const open = [...document.querySelectorAll("dialog[open]")].at(-1) ?? document;
 		return [...open.querySelectorAll("button, a, summary, [role=button]")].find((e) =>
 			!e.disabled && (e.innerText?.trim() === name || e.getAttribute("aria-label") === name));
 	})(%s)`, quoted)
-	p.await(find + " !== undefined")
-	p.is(find + ".click()")
+	tb.await(find + " !== undefined")
+	tb.is(find + ".click()")
 }
 
 // shoot keeps a screenshot of the window, or of the whole page.
-func (p *tab) shoot(name string, whole bool) {
-	p.t.Helper()
+func (tb *tab) shoot(name string, whole bool) {
+	tb.t.Helper()
 	action := chromedp.CaptureScreenshot()
 	if whole {
 		action = chromedp.FullScreenshot(100)
 	}
-	png := do(p, action)
+	png := do(tb, action)
 	dir := "../../bin/ui"
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		p.t.Fatal(err)
+		tb.t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644); err != nil {
-		p.t.Fatal(err)
+		tb.t.Fatal(err)
 	}
 }
 
 // audit has axe-core look for what keeps people out; what is serious or critical is a fault. Without
 // SELECT_SERVICE_AXE, its file, nothing is looked for.
-func (p *tab) audit(where string) {
-	p.t.Helper()
+func (tb *tab) audit(where string) {
+	tb.t.Helper()
 	path := os.Getenv("SELECT_SERVICE_AXE")
 	if path == "" {
 		return
 	}
 	code, err := os.ReadFile(path)
 	if err != nil {
-		p.t.Fatal(err)
+		tb.t.Fatal(err)
 	}
-	p.is(string(code) + ";0")
-	found := do(p, chromedp.Evaluate[string](`axe.run(document, {resultTypes: ["violations"]}).then((r) => r.violations
+	tb.is(string(code) + ";0")
+	found := do(tb, chromedp.Evaluate[string](`axe.run(document, {resultTypes: ["violations"]}).then((r) => r.violations
 		.map((v) => v.impact + " " + v.id + ": " + v.help + " " + v.nodes.slice(0, 3).map((n) => n.html.slice(0, 160) + " " + n.failureSummary.replaceAll("\n", " ")).join(" | ")).join("\n"))`,
 		func(params *runtime.EvaluateParams) { params.AwaitPromise = new(true) }))
 	for line := range strings.Lines(found) {
 		if strings.HasPrefix(line, "serious") || strings.HasPrefix(line, "critical") {
-			p.t.Errorf("%s: %s", where, line)
+			tb.t.Errorf("%s: %s", where, line)
 		} else if strings.TrimSpace(line) != "" {
-			p.t.Logf("%s: %s", where, line)
+			tb.t.Logf("%s: %s", where, line)
 		}
 	}
 }

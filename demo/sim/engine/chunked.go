@@ -39,39 +39,39 @@ type answer struct {
 }
 
 // begin starts a step, unless one runs or there is nothing to compute.
-func (s *chunked) begin() []Update {
-	e := s.e
-	if s.running {
+func (c *chunked) begin() []Update {
+	e := c.e
+	if c.running {
 		return nil
 	}
-	s.began = e.now
-	if len(s.prefill)+len(s.answers) == 0 {
+	c.began = e.now
+	if len(c.prefill)+len(c.answers) == 0 {
 		if len(e.queue) == 0 {
 			return nil
 		}
-		s.began = max(e.now, e.queue[0].arrived)
+		c.began = max(e.now, e.queue[0].arrived)
 	}
-	ups := s.admit()
-	prompt, pairs := s.chunks()
-	s.end = e.clock.workAt(s.began) + stepTime(prompt, pairs, len(s.answers), s.context)
-	s.running = true
+	ups := c.admit()
+	prompt, pairs := c.chunks()
+	c.end = e.clock.workAt(c.began) + stepTime(prompt, pairs, len(c.answers), c.context)
+	c.running = true
 	return ups
 }
 
 // admit takes requests from the queue until their prompts fill the step.
-func (s *chunked) admit() []Update {
+func (c *chunked) admit() []Update {
 	var ups []Update
-	room := stepTokens - len(s.answers)
-	for _, p := range s.prefill {
+	room := stepTokens - len(c.answers)
+	for _, p := range c.prefill {
 		room -= len(p.Prompt) - p.at
 	}
-	for room > 0 && len(s.prefill)+len(s.answers) < stepRequests {
-		j, ok := s.e.admit(s.began)
+	for room > 0 && len(c.prefill)+len(c.answers) < stepRequests {
+		j, ok := c.e.admit(c.began)
 		if !ok {
 			break
 		}
-		ups = append(ups, Update{At: s.began, Events: s.e.cache.TakeEvents()})
-		s.prefill = append(s.prefill, &prefill{job: j, at: j.cached})
+		ups = append(ups, Update{At: c.began, Events: c.e.cache.TakeEvents()})
+		c.prefill = append(c.prefill, &prefill{job: j, at: j.cached})
 		room -= len(j.Prompt) - j.cached
 	}
 	return ups
@@ -79,9 +79,9 @@ func (s *chunked) admit() []Update {
 
 // chunks assigns the step's prompt tokens. It returns their number, and the sum over them of
 // the tokens before each.
-func (s *chunked) chunks() (tokens int, pairs float64) {
-	room := stepTokens - len(s.answers)
-	for _, p := range s.prefill {
+func (c *chunked) chunks() (tokens int, pairs float64) {
+	room := stepTokens - len(c.answers)
+	for _, p := range c.prefill {
 		p.chunk = max(0, min(room, len(p.Prompt)-p.at))
 		room -= p.chunk
 		tokens += p.chunk
@@ -90,61 +90,61 @@ func (s *chunked) chunks() (tokens int, pairs float64) {
 	return tokens, pairs
 }
 
-func (s *chunked) next() (work, bool) { return s.end, s.running }
+func (c *chunked) next() (work, bool) { return c.end, c.running }
 
-func (s *chunked) step() []Update {
-	s.running = false
-	return append(s.decode(), s.advance()...)
+func (c *chunked) step() []Update {
+	c.running = false
+	return append(c.decode(), c.advance()...)
 }
 
 // decode gives each answer its token.
-func (s *chunked) decode() []Update {
+func (c *chunked) decode() []Update {
 	var ups []Update
-	going := s.answers[:0]
-	for _, a := range s.answers {
+	going := c.answers[:0]
+	for _, a := range c.answers {
 		a.made++
-		s.context++
+		c.context++
 		if a.made == a.visible {
-			ups = append(ups, s.e.progress(a.job))
-			a.visible = s.e.visible(a.job)
+			ups = append(ups, c.e.progress(a.job))
+			a.visible = c.e.visible(a.job)
 		}
 		if a.made < len(a.Output) {
 			going = append(going, a)
 		} else {
-			s.context -= len(a.Prompt) + a.made - 1
+			c.context -= len(a.Prompt) + a.made - 1
 		}
 	}
-	clear(s.answers[len(going):])
-	s.answers = going
+	clear(c.answers[len(going):])
+	c.answers = going
 	return ups
 }
 
 // advance advances prompts by their chunks. Those at their end get their first token.
-func (s *chunked) advance() []Update {
+func (c *chunked) advance() []Update {
 	var ups []Update
 	computed := false
-	waiting := s.prefill[:0]
-	for _, p := range s.prefill {
+	waiting := c.prefill[:0]
+	for _, p := range c.prefill {
 		computed = computed || p.chunk > 0
 		if p.at += p.chunk; p.at < len(p.Prompt) {
 			waiting = append(waiting, p)
 			continue
 		}
-		ups = append(ups, s.e.firstToken(p.job))
+		ups = append(ups, c.e.firstToken(p.job))
 		if len(p.Output) == 1 {
-			ups = append(ups, s.e.progress(p.job))
+			ups = append(ups, c.e.progress(p.job))
 			continue
 		}
-		s.answers = append(s.answers, &answer{job: p.job, visible: s.e.visible(p.job)})
-		s.context += len(p.Prompt)
+		c.answers = append(c.answers, &answer{job: p.job, visible: c.e.visible(p.job)})
+		c.context += len(p.Prompt)
 	}
-	clear(s.prefill[len(waiting):])
-	s.prefill = waiting
+	clear(c.prefill[len(waiting):])
+	c.prefill = waiting
 	if computed {
-		s.e.totals.PrefillBusy += s.e.now - s.began
+		c.e.totals.PrefillBusy += c.e.now - c.began
 	}
 	return ups
 }
 
-func (s *chunked) prefilling() int { return len(s.prefill) }
-func (s *chunked) decoding() int   { return len(s.answers) }
+func (c *chunked) prefilling() int { return len(c.prefill) }
+func (c *chunked) decoding() int   { return len(c.answers) }

@@ -93,15 +93,15 @@ func (d *decode) before(o *decode) bool {
 	return d.order < o.order
 }
 
-func (h decodes) Len() int           { return len(h) }
-func (h decodes) Less(a, b int) bool { return h[a].before(h[b]) }
-func (h decodes) Swap(a, b int)      { h[a], h[b] = h[b], h[a] }
-func (h *decodes) Push(x any)        { *h = append(*h, x.(*decode)) }
+func (de decodes) Len() int           { return len(de) }
+func (de decodes) Less(a, b int) bool { return de[a].before(de[b]) }
+func (de decodes) Swap(a, b int)      { de[a], de[b] = de[b], de[a] }
+func (de *decodes) Push(x any)        { *de = append(*de, x.(*decode)) }
 
-func (h *decodes) Pop() any {
-	old := *h
+func (de *decodes) Pop() any {
+	old := *de
 	d := old[len(old)-1]
 	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
+	*de = old[:len(old)-1]
 	return d
 }

@@ -27,11 +27,11 @@ type tape struct {
 	closed    bool
 }
 
-func (p *tape) Publish([]byte)   { p.published.Add(1) }
-func (p *tape) Events() string   { return fmt.Sprint("events of start ", p.start) }
-func (p *tape) Replay() string   { return fmt.Sprint("replay of start ", p.start) }
-func (p *tape) Subscribers() int { return 1 }
-func (p *tape) Close() error     { p.closed = true; return nil }
+func (t *tape) Publish([]byte)   { t.published.Add(1) }
+func (t *tape) Events() string   { return fmt.Sprint("events of start ", t.start) }
+func (t *tape) Replay() string   { return fmt.Sprint("replay of start ", t.start) }
+func (t *tape) Subscribers() int { return 1 }
+func (t *tape) Close() error     { t.closed = true; return nil }
 
 type fixture struct {
 	*Node

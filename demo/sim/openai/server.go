@@ -159,7 +159,7 @@ type refusal struct {
 	kind, message string
 }
 
-func (e *refusal) Error() string { return e.message }
+func (r *refusal) Error() string { return r.message }
 
 func badRequest(format string, args ...any) error {
 	return &refusal{http.StatusBadRequest, "BadRequestError", fmt.Sprintf(format, args...)}

@@ -111,52 +111,52 @@ type agents struct {
 
 // task appends the requests of an agent that begins at time at with a context, and of the
 // sub-agents that it starts. It returns when the agent ends.
-func (g *agents) task(at time.Duration, context []uint32, mayBranch bool) time.Duration {
+func (a *agents) task(at time.Duration, context []uint32, mayBranch bool) time.Duration {
 	head, said := len(context), append([]uint32(nil), context...)
-	said = append(said, g.text(g.Task)...)
+	said = append(said, a.text(a.Task)...)
 	for step := 1; ; step++ {
-		call := g.text(g.Call)
-		g.all = append(g.all, Request{At: at, Prompt: said[:len(said):len(said)], Output: call})
+		call := a.text(a.Call)
+		a.all = append(a.all, Request{At: at, Prompt: said[:len(said):len(said)], Output: call})
 		said = append(said, call...)
-		at += seconds(float64(len(call))/g.AnswerRate + minTool + g.rnd.ExpFloat64()*g.ToolTime.Seconds())
-		if step == g.MaxSteps || g.rnd.Float64() >= g.MoreSteps {
+		at += seconds(float64(len(call))/a.AnswerRate + minTool + a.rnd.ExpFloat64()*a.ToolTime.Seconds())
+		if step == a.MaxSteps || a.rnd.Float64() >= a.MoreSteps {
 			return at
 		}
-		if mayBranch && g.rnd.Float64() < g.Branch {
-			at = g.branch(at, said)
+		if mayBranch && a.rnd.Float64() < a.Branch {
+			at = a.branch(at, said)
 		}
-		said = append(said, g.text(g.Result)...)
-		if len(said) > g.Compact && len(said) > 2*head {
-			said = append(append([]uint32(nil), context...), g.text(g.Summary)...)
+		said = append(said, a.text(a.Result)...)
+		if len(said) > a.Compact && len(said) > 2*head {
+			said = append(append([]uint32(nil), context...), a.text(a.Summary)...)
 		}
 	}
 }
 
 // branch starts several sub-agents at the same time on one context, and returns when the last
 // one ends.
-func (g *agents) branch(at time.Duration, context []uint32) time.Duration {
+func (a *agents) branch(at time.Duration, context []uint32) time.Duration {
 	end := at
-	sub := *g // their tasks are shorter
-	sub.Task, sub.MaxSteps = g.Question, 4
-	for range 2 + g.rnd.IntN(g.Branches-1) {
+	sub := *a // their tasks are shorter
+	sub.Task, sub.MaxSteps = a.Question, 4
+	for range 2 + a.rnd.IntN(a.Branches-1) {
 		end = max(end, sub.task(at, context, false))
 	}
-	g.all, g.texts = sub.all, sub.texts
+	a.all, a.texts = sub.all, sub.texts
 	return end
 }
 
 // lookups appends the lookups of a task, spread over the time of a task.
-func (g *agents) lookups(at time.Duration) {
-	for range int(g.Lookups + g.rnd.Float64()) {
-		prompt := append([]uint32(nil), g.documents[zipf(g.rnd, g.Documents)]...)
-		prompt = append(prompt, g.documents[zipf(g.rnd, g.Documents)]...)
-		prompt = append(prompt, g.text(g.Question)...)
-		g.all = append(g.all, Request{At: at + seconds(g.rnd.Float64()*30), Prompt: prompt, Output: g.text(g.Answer)})
+func (a *agents) lookups(at time.Duration) {
+	for range int(a.Lookups + a.rnd.Float64()) {
+		prompt := append([]uint32(nil), a.documents[zipf(a.rnd, a.Documents)]...)
+		prompt = append(prompt, a.documents[zipf(a.rnd, a.Documents)]...)
+		prompt = append(prompt, a.text(a.Question)...)
+		a.all = append(a.all, Request{At: at + seconds(a.rnd.Float64()*30), Prompt: prompt, Output: a.text(a.Answer)})
 	}
 }
 
 // text returns new text of a random length.
-func (g *agents) text(l Length) []uint32 {
-	g.texts++
-	return text(l.draw(g.rnd), g.seed, agentText, g.texts)
+func (a *agents) text(l Length) []uint32 {
+	a.texts++
+	return text(l.draw(a.rnd), a.seed, agentText, a.texts)
 }

@@ -63,39 +63,39 @@ const (
 	numberOfKind = iota
 )
 
-func (w *isolated) register() {
-	id := w.identities[w.rnd.IntN(len(w.identities))]
-	kind := publisherKind(w.rnd.IntN(numberOfKind))
+func (is *isolated) register() {
+	id := is.identities[is.rnd.IntN(len(is.identities))]
+	kind := publisherKind(is.rnd.IntN(numberOfKind))
 	types := [numberOfKind]conductor.PublisherType{
 		engineKind: conductor.VLLM, hashedKind: conductor.Standard, tokensKind: conductor.Mooncake, bothKind: conductor.Standard,
 	}
-	name := fmt.Sprintf("p%d", w.next)
-	w.next++
+	name := fmt.Sprintf("p%d", is.next)
+	is.next++
 	p := &publisher{
 		kind:   kind,
-		Engine: w.Net.Engine("tcp://"+name+":5557", w.rnd.Uint64()),
+		Engine: is.Net.Engine("tcp://"+name+":5557", is.rnd.Uint64()),
 		Registration: conductor.Registration{
-			Type: types[kind], Identity: id, Instance: name, Rank: w.rnd.Uint32N(2),
+			Type: types[kind], Identity: id, Instance: name, Rank: is.rnd.Uint32N(2),
 			Endpoint: "tcp://" + name + ":5557", HashSeed: hashing.Seed,
 		},
 		eventIDs: map[string]uint64{},
 	}
-	if err := w.Conductor().Register(p.Registration); err != nil {
-		w.T.Fatal(err)
+	if err := is.Conductor().Register(p.Registration); err != nil {
+		is.T.Fatal(err)
 	}
-	w.publishers = append(w.publishers, p)
+	is.publishers = append(is.publishers, p)
 }
 
-func (w *isolated) unregister() {
-	i := w.rnd.IntN(len(w.publishers))
-	p := w.publishers[i]
-	w.publishers = slices.Delete(w.publishers, i, i+1)
-	removed, err := w.Conductor().Unregister(conductor.Filter{Instance: p.Instance, Tenant: p.Tenant})
+func (is *isolated) unregister() {
+	i := is.rnd.IntN(len(is.publishers))
+	p := is.publishers[i]
+	is.publishers = slices.Delete(is.publishers, i, i+1)
+	removed, err := is.Conductor().Unregister(conductor.Filter{Instance: p.Instance, Tenant: p.Tenant})
 	if err != nil || len(removed) != 1 {
-		w.T.Fatalf("unregistered %v: %v", removed, err)
+		is.T.Fatalf("unregistered %v: %v", removed, err)
 	}
-	delete(w.sent, p.Endpoint)
-	w.model.owners = slices.DeleteFunc(w.model.owners, func(o *cacheOwner) bool { return o.instance == p.Instance })
+	delete(is.sent, p.Endpoint)
+	is.model.owners = slices.DeleteFunc(is.model.owners, func(o *cacheOwner) bool { return o.instance == p.Instance })
 }
 
 func worldOf(id conductor.Identity) string {
@@ -126,10 +126,10 @@ func (p *publisher) names(id conductor.Identity, tokens []uint32) []uint64 {
 
 // target is an identity that the publisher's next event is about: its
 // registration's, or one that the event states.
-func (w *isolated) target(p *publisher) conductor.Identity {
+func (is *isolated) target(p *publisher) conductor.Identity {
 	id := p.Identity
-	other := w.identities[w.rnd.IntN(len(w.identities))]
-	if w.rnd.IntN(2) == 0 {
+	other := is.identities[is.rnd.IntN(len(is.identities))]
+	if is.rnd.IntN(2) == 0 {
 		return id
 	}
 	if id.LoRA == "" {
@@ -144,37 +144,37 @@ func (w *isolated) target(p *publisher) conductor.Identity {
 	return id
 }
 
-func (w *isolated) step() {
-	if len(w.publishers) < 4 || len(w.publishers) < 40 && w.rnd.IntN(12) == 0 {
-		w.register()
+func (is *isolated) step() {
+	if len(is.publishers) < 4 || len(is.publishers) < 40 && is.rnd.IntN(12) == 0 {
+		is.register()
 		return
 	}
-	if w.rnd.IntN(60) == 0 {
-		w.unregister()
+	if is.rnd.IntN(60) == 0 {
+		is.unregister()
 		return
 	}
-	p := w.publishers[w.rnd.IntN(len(w.publishers))]
-	w.event(p, w.target(p), randomPrompt(w.rnd), w.rnd.IntN(10))
+	p := is.publishers[is.rnd.IntN(len(is.publishers))]
+	is.event(p, is.target(p), randomPrompt(is.rnd), is.rnd.IntN(10))
 }
 
 // event publishes one event about a prompt and tells the model.
-func (w *isolated) event(p *publisher, id conductor.Identity, tokens []uint32, what int) {
+func (is *isolated) event(p *publisher, id conductor.Identity, tokens []uint32, what int) {
 	all := cut(worldOf(id), tokens, int(id.BlockSize))
 	if len(all) == 0 {
 		return
 	}
-	medium := engineMedia[w.rnd.IntN(len(engineMedia))]
+	medium := engineMedia[is.rnd.IntN(len(engineMedia))]
 	backend := ""
 	if p.kind != engineKind {
-		backend = fmt.Sprintf("store-%d", w.rnd.IntN(2))
+		backend = fmt.Sprintf("store-%d", is.rnd.IntN(2))
 	}
-	o := w.model.owner(p.Instance, p.Rank, backend)
-	from := w.rnd.IntN(len(all))
+	o := is.model.owner(p.Instance, p.Rank, backend)
+	from := is.rnd.IntN(len(all))
 	names := p.names(id, tokens)
 	var ev dict
 	switch {
 	case what == 0:
-		ev = w.clear(p, o, id, medium)
+		ev = is.clear(p, o, id, medium)
 	case what < 3:
 		ev = dict{"type": "BlockRemoved", "event_type": "removed", "block_hashes": names[from:], "medium": medium}
 		for _, c := range all[from:] {
@@ -184,7 +184,7 @@ func (w *isolated) event(p *publisher, id conductor.Identity, tokens []uint32, w
 		if p.kind == engineKind && id.Salt != p.Salt && from > 0 && !o.anywhere(all[from-1]) {
 			from = 0 // the salt of an orphan cannot be known
 		}
-		ev = w.stored(p, id, tokens, names, from)
+		ev = is.stored(p, id, tokens, names, from)
 		o.store(testMedia[medium], all, from, p.standard())
 	}
 	ev["medium"] = medium
@@ -192,12 +192,12 @@ func (w *isolated) event(p *publisher, id conductor.Identity, tokens []uint32, w
 		delete(ev, "event_type")
 		p.Publish(p.Rank, ev)
 	} else {
-		p.Publish(0, p.envelope(ev, id, backend, w.rnd.IntN(2) == 0))
+		p.Publish(0, p.envelope(ev, id, backend, is.rnd.IntN(2) == 0))
 	}
-	w.sent[p.Endpoint] = p.Seq
+	is.sent[p.Endpoint] = p.Seq
 }
 
-func (w *isolated) clear(p *publisher, o *cacheOwner, id conductor.Identity, medium string) dict {
+func (is *isolated) clear(p *publisher, o *cacheOwner, id conductor.Identity, medium string) dict {
 	if p.kind == engineKind {
 		o.clear("", "")
 		return cleared()
@@ -206,7 +206,7 @@ func (w *isolated) clear(p *publisher, o *cacheOwner, id conductor.Identity, med
 	return dict{"event_type": "cleared"}
 }
 
-func (w *isolated) stored(p *publisher, id conductor.Identity, tokens []uint32, names []uint64, from int) dict {
+func (is *isolated) stored(p *publisher, id conductor.Identity, tokens []uint32, names []uint64, from int) dict {
 	size := int(id.BlockSize)
 	ev := dict{"type": "BlockStored", "event_type": "stored", "block_hashes": names[from:], "block_size": id.BlockSize}
 	if from > 0 {
@@ -217,7 +217,7 @@ func (w *isolated) stored(p *publisher, id conductor.Identity, tokens []uint32, 
 	}
 	if p.kind == engineKind {
 		ev["extra_keys"] = make([]any, len(names)-from) // the event states all keys, whatever the medium
-		if id.LoRA != "" && (id.LoRA != p.LoRA || w.rnd.IntN(2) == 0) {
+		if id.LoRA != "" && (id.LoRA != p.LoRA || is.rnd.IntN(2) == 0) {
 			ev["lora_name"] = id.LoRA
 		}
 		if id.Salt != p.Salt && from == 0 {
@@ -225,7 +225,7 @@ func (w *isolated) stored(p *publisher, id conductor.Identity, tokens []uint32, 
 		}
 		return ev
 	}
-	if p.kind == hashedKind && w.rnd.IntN(2) == 0 {
+	if p.kind == hashedKind && is.rnd.IntN(2) == 0 {
 		delete(ev, "parent_block_hash") // known by its depth alone
 	}
 	ev["base_block_idx"] = from
@@ -263,18 +263,18 @@ func (p *publisher) envelope(ev dict, id conductor.Identity, backend string, ter
 }
 
 // check asks every combination for one prompt.
-func (w *isolated) check(tokens []uint32) {
-	w.T.Helper()
-	w.waitFor(w.sent)
-	for _, id := range w.identities {
+func (is *isolated) check(tokens []uint32) {
+	is.T.Helper()
+	is.waitFor(is.sent)
+	for _, id := range is.identities {
 		for _, byHash := range []bool{false, true} {
-			media, hits := w.conductorHits(id, tokens, byHash)
-			want := w.model.query(cut(worldOf(id), tokens, int(id.BlockSize)), int(id.BlockSize), media)
+			media, hits := is.conductorHits(id, tokens, byHash)
+			want := is.model.query(cut(worldOf(id), tokens, int(id.BlockSize)), int(id.BlockSize), media)
 			slices.SortFunc(want, func(a, b conductor.InstanceMatch) int { return cmp.Compare(a.Instance, b.Instance) })
 			if !reflect.DeepEqual(hits, want) {
-				w.T.Fatalf("%+v, prompt %v, by hash %t:\n got %+v\nwant %+v", id, tokens, byHash, hits, want)
+				is.T.Fatalf("%+v, prompt %v, by hash %t:\n got %+v\nwant %+v", id, tokens, byHash, hits, want)
 			}
-			w.matched[id] += len(hits)
+			is.matched[id] += len(hits)
 		}
 	}
 }
@@ -304,28 +304,28 @@ func TestNothingLeaks(t *testing.T) {
 }
 
 // control stores a prompt in every combination and finds it there.
-func (w *isolated) control() {
-	w.T.Helper()
-	for i := range w.identities {
-		w.next++
+func (is *isolated) control() {
+	is.T.Helper()
+	for i := range is.identities {
+		is.next++
 		name := fmt.Sprintf("control-%d", i)
 		p := &publisher{
-			kind: engineKind, Engine: w.Net.Engine("tcp://"+name+":5557", w.rnd.Uint64()),
-			Registration: conductor.Registration{Identity: w.identities[i], Instance: name, Endpoint: "tcp://" + name + ":5557", HashSeed: hashing.Seed},
+			kind: engineKind, Engine: is.Net.Engine("tcp://"+name+":5557", is.rnd.Uint64()),
+			Registration: conductor.Registration{Identity: is.identities[i], Instance: name, Endpoint: "tcp://" + name + ":5557", HashSeed: hashing.Seed},
 		}
-		if err := w.Conductor().Register(p.Registration); err != nil {
-			w.T.Fatal(err)
+		if err := is.Conductor().Register(p.Registration); err != nil {
+			is.T.Fatal(err)
 		}
-		w.event(p, p.Identity, prompt(7, 16), 9)
-		if from := w.model.owner(name, 0, ""); !from.anywhere(cut(worldOf(p.Identity), prompt(7, 16), int(p.BlockSize))[0]) {
-			w.event(p, p.Identity, prompt(7, int(p.BlockSize)), 9) // the first one began in the middle
+		is.event(p, p.Identity, prompt(7, 16), 9)
+		if from := is.model.owner(name, 0, ""); !from.anywhere(cut(worldOf(p.Identity), prompt(7, 16), int(p.BlockSize))[0]) {
+			is.event(p, p.Identity, prompt(7, int(p.BlockSize)), 9) // the first one began in the middle
 		}
 	}
-	clear(w.matched)
-	w.check(prompt(7, 16))
-	for _, id := range w.identities {
-		if w.matched[id] == 0 {
-			w.T.Errorf("%+v matches nothing", id)
+	clear(is.matched)
+	is.check(prompt(7, 16))
+	for _, id := range is.identities {
+		if is.matched[id] == 0 {
+			is.T.Errorf("%+v matches nothing", id)
 		}
 	}
 }

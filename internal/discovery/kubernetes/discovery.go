@@ -287,13 +287,13 @@ type planned struct {
 }
 
 // exclude takes a pod out of the counts of those with workers.
-func (r *planned) exclude(p *plan, reason, why string) {
-	if r.gone {
+func (pl *planned) exclude(p *plan, reason, why string) {
+	if pl.gone {
 		return
 	}
-	r.gone = true
-	p.counts[r.s].add(r.phase, r.complete, -1)
-	p.exclude(r.row, reason, why)
+	pl.gone = true
+	p.counts[pl.s].add(pl.phase, pl.complete, -1)
+	p.exclude(pl.row, reason, why)
 }
 
 func (p *plan) exclude(r row, reason, why string) {

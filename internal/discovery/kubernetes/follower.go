@@ -136,8 +136,8 @@ func (f *follower[T]) start(now time.Time) *follower[T] {
 }
 
 // String is the kind as a label of metrics.
-func (k failure) String() string {
-	return [...]string{"none", "refused", "broken", "throttled", "forbidden", "unauthorized", "missing", "expired", "unreadable"}[k]
+func (f failure) String() string {
+	return [...]string{"none", "refused", "broken", "throttled", "forbidden", "unauthorized", "missing", "expired", "unreadable"}[f]
 }
 
 // run lists and watches until ctx ends.

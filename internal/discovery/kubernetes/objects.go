@@ -89,7 +89,7 @@ type objects[T any] struct {
 }
 
 // DeepCopyObject implements runtime.Object.
-func (l *objects[T]) DeepCopyObject() runtime.Object { c := *l; return &c }
+func (o *objects[T]) DeepCopyObject() runtime.Object { c := *o; return &c }
 
 // pageOf converts the items of a page.
 func pageOf[I, T any](meta *metav1.ListMeta, items []I, convert func(*I) *object[T]) *objects[T] {

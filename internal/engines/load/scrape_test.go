@@ -27,7 +27,7 @@ const goodPage = "vllm:num_requests_running{engine=\"0\"} 3\n"
 // answering answers the requests of a Scraper.
 type answering func(*http.Request) (*http.Response, error)
 
-func (e answering) RoundTrip(r *http.Request) (*http.Response, error) { return e(r) }
+func (a answering) RoundTrip(r *http.Request) (*http.Response, error) { return a(r) }
 
 func answer(status int, text string) (*http.Response, error) {
 	return &http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader(text)), Header: make(http.Header)}, nil

@@ -58,12 +58,12 @@ type Exclusion struct {
 }
 
 // Due reports whether the rank may be tried now.
-func (x *Exclusion) Due(now time.Time) bool { return x.trial.Load() <= now.UnixNano() }
+func (e *Exclusion) Due(now time.Time) bool { return e.trial.Load() <= now.UnixNano() }
 
 // Try takes the trial that is due; false if another request has taken it.
-func (x *Exclusion) Try(now time.Time) bool {
-	due := x.trial.Load()
-	return due <= now.UnixNano() && x.trial.CompareAndSwap(due, now.Add(trialEvery).UnixNano())
+func (e *Exclusion) Try(now time.Time) bool {
+	due := e.trial.Load()
+	return due <= now.UnixNano() && e.trial.CompareAndSwap(due, now.Add(trialEvery).UnixNano())
 }
 
 // Exclusions has the ranks of one scope that are not alive. It never changes; nil has none.

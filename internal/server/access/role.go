@@ -40,12 +40,12 @@ var Grantable = []Role{Read, Call, Operate, Peer, Metrics}
 type roles uint8
 
 // with adds a role and those that it includes.
-func (s roles) with(r Role) roles {
-	s |= 1 << r
+func (ro roles) with(r Role) roles {
+	ro |= 1 << r
 	if r == Call || r == Operate {
-		return s.with(r - 1)
+		return ro.with(r - 1)
 	}
-	return s
+	return ro
 }
 
-func (s roles) has(r Role) bool { return s&(1<<r) != 0 }
+func (ro roles) has(r Role) bool { return ro&(1<<r) != 0 }

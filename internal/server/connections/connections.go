@@ -28,9 +28,8 @@ const (
 	// slower reader is cut off, because unread answers are held in memory.
 	progressWithin = 30 * time.Second
 	pieceBytes     = 256 << 10
-	// deadlineAge is how old a write deadline gets before it is moved, and how far ahead the
-	// socket's read deadline is set at most. Moving them at each call would cost a timer each
-	// time.
+	// A write deadline is moved once it is deadlineAge old, and the socket's read deadline is at
+	// most that far ahead: to move them at each call would cost a timer each time.
 	deadlineAge = 5 * time.Second
 	// freeHead is how many bytes the head of a request may take (on a new connection including
 	// a TLS handshake) before they are reserved from an account.

@@ -327,11 +327,11 @@ type interrupted struct {
 	during func()
 }
 
-func (c *interrupted) SetWriteDeadline(t time.Time) error {
-	if c.called.CompareAndSwap(false, true) {
-		c.during()
+func (i *interrupted) SetWriteDeadline(t time.Time) error {
+	if i.called.CompareAndSwap(false, true) {
+		i.during()
 	}
-	return c.Conn.SetWriteDeadline(t)
+	return i.Conn.SetWriteDeadline(t)
 }
 
 // TestCutOffDuringWrite: a reader who is cut off while the connection moves the write

@@ -51,17 +51,17 @@ type streams struct {
 	next http.Handler
 }
 
-func (h streams) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	heads, head := h.set.limits.Heads, headBytes(r)
+func (s streams) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	heads, head := s.set.limits.Heads, headBytes(r)
 	fits := head <= freeHead || heads.Reserve(head)
 	if fits && head > freeHead {
 		defer heads.Release(head)
 	}
 	switch {
 	case r.ProtoMajor >= 2:
-		h.serveStream(w, r, head, fits)
+		s.serveStream(w, r, head, fits)
 	case fits:
-		h.next.ServeHTTP(w, r)
+		s.next.ServeHTTP(w, r)
 	default:
 		w.Header().Set("Connection", "close")
 		w.Header().Set("Content-Type", "application/json")
@@ -74,21 +74,21 @@ func (h streams) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 const noMemory = `{"error":"no memory left for the head of this request: account heads of --max-memory is full"}`
 
 // serveStream serves a request of HTTP/2.
-func (h streams) serveStream(w http.ResponseWriter, r *http.Request, head int64, fits bool) {
+func (s streams) serveStream(w http.ResponseWriter, r *http.Request, head int64, fits bool) {
 	st := &stream{ResponseWriter: w, control: http.NewResponseController(w), of: r.Context().Value(connKey{}).(*conn)}
 	if head > freeHead && !st.of.keepHead(head) {
 		_ = st.of.Close()
 		return
 	}
-	if !fits || !h.set.begin(st) {
+	if !fits || !s.set.begin(st) {
 		forgetHead(r)
-		h.set.refuse(st)
+		s.set.refuse(st)
 		return
 	}
-	defer h.set.leave(st)
-	h.next.ServeHTTP(st, r)
+	defer s.set.leave(st)
+	s.next.ServeHTTP(st, r)
 	forgetHead(r)
-	h.set.finish(st)
+	s.set.finish(st)
 }
 
 // forgetHead drops the head of a request, so that its memory is not held while the answer waits
@@ -313,17 +313,17 @@ type stream struct {
 }
 
 // Unwrap is for http.ResponseController.
-func (w *stream) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (st *stream) Unwrap() http.ResponseWriter { return st.ResponseWriter }
 
 // Write writes in pieces of pieceBytes, and sets the write deadline before each.
-func (w *stream) Write(p []byte) (int, error) {
+func (st *stream) Write(p []byte) (int, error) {
 	written := 0
 	for {
 		piece := p[:min(len(p), pieceBytes)]
-		if !w.imposed.Load() {
-			_ = w.control.SetWriteDeadline(time.Now().Add(progressWithin))
+		if !st.imposed.Load() {
+			_ = st.control.SetWriteDeadline(time.Now().Add(progressWithin))
 		}
-		n, err := w.ResponseWriter.Write(piece)
+		n, err := st.ResponseWriter.Write(piece)
 		written += n
 		if p = p[n:]; err != nil || len(p) == 0 {
 			return written, err
@@ -333,29 +333,29 @@ func (w *stream) Write(p []byte) (int, error) {
 
 // SetWriteDeadline imposes a deadline; the zero time returns it to the writer's own rule. There
 // always is one, because the end of an answer is written after its handler has returned.
-func (w *stream) SetWriteDeadline(t time.Time) error {
-	w.imposed.Store(!t.IsZero())
+func (st *stream) SetWriteDeadline(t time.Time) error {
+	st.imposed.Store(!t.IsZero())
 	if t.IsZero() {
 		t = time.Now().Add(progressWithin)
 	}
-	return w.control.SetWriteDeadline(t)
+	return st.control.SetWriteDeadline(t)
 }
 
 // SetReadDeadline marks that the request's body is awaited; the zero time, that it no longer is.
-func (w *stream) SetReadDeadline(t time.Time) error {
-	s := w.of.set
+func (st *stream) SetReadDeadline(t time.Time) error {
+	s := st.of.set
 	s.mu.Lock()
 	if t.IsZero() {
-		s.bodyArrivedLocked(w)
-	} else if !w.waits {
-		w.waits, w.since = true, time.Now()
-		s.awaiting[w] = struct{}{}
-		w.of.serving--
-		w.of.awaiting++
+		s.bodyArrivedLocked(st)
+	} else if !st.waits {
+		st.waits, st.since = true, time.Now()
+		s.awaiting[st] = struct{}{}
+		st.of.serving--
+		st.of.awaiting++
 	}
-	w.of.choosePhaseLocked()
+	st.of.choosePhaseLocked()
 	s.mu.Unlock()
-	return w.control.SetReadDeadline(t)
+	return st.control.SetReadDeadline(t)
 }
 
 // bodyArrivedLocked marks that a request no longer awaits its body.

@@ -73,19 +73,19 @@ var errNoBody = errors.New("the request's body did not come")
 
 // run handles the stream's messages until the stream ends or fails. It frees the booking in
 // every case.
-func (x *exchange) run() error {
-	defer x.release()
+func (e *exchange) run() error {
+	defer e.release()
 	for {
-		m, err := x.receive()
+		m, err := e.receive()
 		switch {
 		case errors.Is(err, io.EOF):
 			return nil // the request or its client is gone
 		case errors.Is(err, errNoBody):
-			return x.refuse(errBodyTimeout(err))
+			return e.refuse(errBodyTimeout(err))
 		case err != nil:
 			return err
 		}
-		done, err := x.handle(m)
+		done, err := e.handle(m)
 		if err != nil || done {
 			return err
 		}
@@ -93,33 +93,33 @@ func (x *exchange) run() error {
 }
 
 // release frees the exchange's memory and booking. It may be called twice.
-func (x *exchange) release() {
-	x.body.release()
-	x.booking.free()
-	if x.admitted {
-		x.admitted = false
-		x.server.admitted.Add(-1)
+func (e *exchange) release() {
+	e.body.release()
+	e.booking.free()
+	if e.admitted {
+		e.admitted = false
+		e.server.admitted.Add(-1)
 	}
 }
 
 // receive returns the next message. It waits for a part of a request that is being read for
 // Config.PickTimeout; the error is then errNoBody.
-func (x *exchange) receive() (*extproc.ProcessingRequest, error) {
+func (e *exchange) receive() (*extproc.ProcessingRequest, error) {
 	var late <-chan time.Time
-	if x.phase == readingRequest {
-		patience := time.NewTimer(x.server.config.PickTimeout)
+	if e.phase == readingRequest {
+		patience := time.NewTimer(e.server.config.PickTimeout)
 		defer patience.Stop()
 		late = patience.C
-		if x.receivedAhead == nil {
-			x.receiveAhead(func(received) {})
+		if e.receivedAhead == nil {
+			e.receiveAhead(func(received) {})
 		}
 	}
-	if x.receivedAhead == nil {
-		return x.stream.Recv()
+	if e.receivedAhead == nil {
+		return e.stream.Recv()
 	}
 	select {
-	case r := <-x.receivedAhead:
-		x.receivedAhead = nil
+	case r := <-e.receivedAhead:
+		e.receivedAhead = nil
 		return r.message, r.err
 	case <-late:
 		return nil, errNoBody
@@ -129,83 +129,83 @@ func (x *exchange) receive() (*extproc.ProcessingRequest, error) {
 // receiveAhead receives the next message on a goroutine of its own, and calls came with it.
 // Nothing else interrupts Recv, and only Recv reports that the client has left. The goroutine
 // ends with the stream at the latest.
-func (x *exchange) receiveAhead(came func(received)) {
+func (e *exchange) receiveAhead(came func(received)) {
 	receivedAhead := make(chan received, 1)
-	x.receivedAhead = receivedAhead
+	e.receivedAhead = receivedAhead
 	go func() {
-		m, err := x.stream.Recv()
+		m, err := e.stream.Recv()
 		receivedAhead <- received{m, err}
 		came(received{m, err})
 	}()
 }
 
 // handle answers one message. done: the stream is to end.
-func (x *exchange) handle(m *extproc.ProcessingRequest) (done bool, err error) {
+func (e *exchange) handle(m *extproc.ProcessingRequest) (done bool, err error) {
 	switch r := m.GetRequest().(type) {
 	case *extproc.ProcessingRequest_RequestHeaders:
-		if x.phase == awaitingRequest {
-			return x.begin(m, r.RequestHeaders)
+		if e.phase == awaitingRequest {
+			return e.begin(m, r.RequestHeaders)
 		}
 	case *extproc.ProcessingRequest_RequestBody:
 		switch {
-		case x.phase == readingRequest:
-			return x.read(r.RequestBody)
-		case x.passing:
-			return false, x.passBody(r.RequestBody)
-		case x.phase >= relaying:
+		case e.phase == readingRequest:
+			return e.read(r.RequestBody)
+		case e.passing:
+			return false, e.passBody(r.RequestBody)
+		case e.phase >= relaying:
 			return false, nil // Envoy has answered the request itself, so the rest of its body is not needed
 		}
 	case *extproc.ProcessingRequest_RequestTrailers:
 		switch {
-		case x.phase == readingRequest:
-			return x.place(bodyThenTrailers)
-		case x.passing:
-			x.passing = false
-			return false, x.stream.Send(requestTrailers())
-		case x.phase >= relaying:
+		case e.phase == readingRequest:
+			return e.place(bodyThenTrailers)
+		case e.passing:
+			e.passing = false
+			return false, e.stream.Send(requestTrailers())
+		case e.phase >= relaying:
 			return false, nil
 		}
 	case *extproc.ProcessingRequest_ResponseHeaders:
 		// Response headers before the request's answer are those of Envoy's own response.
-		if x.phase == readingRequest || x.phase == awaitingResponse {
-			return false, x.relayHeaders(m, r.ResponseHeaders)
+		if e.phase == readingRequest || e.phase == awaitingResponse {
+			return false, e.relayHeaders(m, r.ResponseHeaders)
 		}
 	case *extproc.ProcessingRequest_ResponseBody:
-		if x.phase == relaying {
-			return false, x.relayBody(r.ResponseBody)
+		if e.phase == relaying {
+			return false, e.relayBody(r.ResponseBody)
 		}
 	case *extproc.ProcessingRequest_ResponseTrailers:
-		if x.phase == relaying {
-			x.endResponse()
-			return false, x.stream.Send(responseTrailers())
+		if e.phase == relaying {
+			e.endResponse()
+			return false, e.stream.Send(responseTrailers())
 		}
 	}
-	return true, status.Errorf(codes.InvalidArgument, "unexpected %T while %v", m.GetRequest(), x.phase)
+	return true, status.Errorf(codes.InvalidArgument, "unexpected %T while %v", m.GetRequest(), e.phase)
 }
 
 // begin handles the request's headers.
-func (x *exchange) begin(m *extproc.ProcessingRequest, h *extproc.HttpHeaders) (done bool, err error) {
-	x.phase = readingRequest
-	x.head = readHead(h.GetHeaders(), m.GetMetadataContext(), x.server.config.MetadataPrefix)
-	x.head.hasBody = !h.GetEndOfStream()
-	if err := x.checkModes(m.GetProtocolConfig()); err != nil {
-		if x.head.upgrade {
-			return true, x.refuse(errNoUpgrade(err))
+func (e *exchange) begin(m *extproc.ProcessingRequest, h *extproc.HttpHeaders) (done bool, err error) {
+	e.phase = readingRequest
+	e.head = readHead(h.GetHeaders(), m.GetMetadataContext(), e.server.config.MetadataPrefix)
+	e.head.hasBody = !h.GetEndOfStream()
+	if err := e.checkModes(m.GetProtocolConfig()); err != nil {
+		if e.head.upgrade {
+			return true, e.refuse(errNoUpgrade(err))
 		}
-		x.server.config.Metrics.Ended(counts.GatewayProtocol)
+		e.server.config.Metrics.Ended(counts.GatewayProtocol)
 		return true, err
 	}
-	if !x.admitted {
-		return true, x.refuse(errFull("overloaded", "The endpoint picker has too many requests under way."))
+	if !e.admitted {
+		return true, e.refuse(errFull("overloaded", "The endpoint picker has too many requests under way."))
 	}
-	if !x.server.relayed.Fits(0) {
-		return true, x.refuse(errNoMemory())
+	if !e.server.relayed.Fits(0) {
+		return true, e.refuse(errNoMemory())
 	}
 	switch {
 	case h.GetEndOfStream():
-		return x.place(headersOnly)
-	case x.head.upgrade:
-		return x.place(headersFirst)
+		return e.place(headersOnly)
+	case e.head.upgrade:
+		return e.place(headersFirst)
 	}
 	return false, nil
 }
@@ -213,19 +213,19 @@ func (x *exchange) begin(m *extproc.ProcessingRequest, h *extproc.HttpHeaders) (
 // checkModes fails unless the filter streams both bodies in full duplex. In every other mode
 // messages come in another order, and in the buffering modes Envoy and the picker would wait
 // for each other. The response's body may be left out (NONE).
-func (x *exchange) checkModes(c *extproc.ProtocolConfiguration) error {
+func (e *exchange) checkModes(c *extproc.ProtocolConfiguration) error {
 	if c == nil {
 		return nil // older Envoys do not report their modes
 	}
 	const duplex = filterv3.ProcessingMode_FULL_DUPLEX_STREAMED
 	request, response := c.GetRequestBodyMode(), c.GetResponseBodyMode()
 	if request == duplex && response == filterv3.ProcessingMode_NONE {
-		x.noResponseBody = true
-		x.server.warnNoResponseBody()
+		e.noResponseBody = true
+		e.server.warnNoResponseBody()
 		return nil
 	}
 	if request != duplex || response != duplex {
-		x.server.config.Log.Error().Stringer("request_body_mode", request).Stringer("response_body_mode", response).Str("gateway", x.peer).
+		e.server.config.Log.Error().Stringer("request_body_mode", request).Stringer("response_body_mode", response).Str("gateway", e.peer).
 			Msg("ext_proc filter refused: it needs processing_mode request_body_mode and response_body_mode FULL_DUPLEX_STREAMED, and both trailers SEND")
 		return status.Errorf(codes.FailedPrecondition,
 			"processing_mode has request_body_mode %v and response_body_mode %v; both must be FULL_DUPLEX_STREAMED", request, response)
@@ -234,12 +234,12 @@ func (x *exchange) checkModes(c *extproc.ProtocolConfiguration) error {
 }
 
 // read handles a chunk of the request's body.
-func (x *exchange) read(b *extproc.HttpBody) (done bool, err error) {
-	if bad := x.body.add(b.GetBody(), x.server.config.MaxBody); bad != nil {
-		return true, x.refuse(bad)
+func (e *exchange) read(b *extproc.HttpBody) (done bool, err error) {
+	if bad := e.body.add(b.GetBody(), e.server.config.MaxBody); bad != nil {
+		return true, e.refuse(bad)
 	}
 	if b.GetEndOfStream() {
-		return x.place(bodyThenEnd)
+		return e.place(bodyThenEnd)
 	}
 	return false, nil
 }
@@ -256,35 +256,35 @@ const (
 
 // place picks the engine of a request that has come in full, or of an upgrade, and answers its
 // parts in the order that Envoy expects: headers, body, trailers.
-func (x *exchange) place(has extent) (done bool, err error) {
+func (e *exchange) place(has extent) (done bool, err error) {
 	began := time.Now()
-	ctx, cancel := context.WithTimeoutCause(x.stream.Context(), x.server.config.PickTimeout, errPickTimeout)
+	ctx, cancel := context.WithTimeoutCause(e.stream.Context(), e.server.config.PickTimeout, errPickTimeout)
 	defer cancel()
-	x.receiveAhead(func(r received) {
+	e.receiveAhead(func(r received) {
 		if has != headersFirst || !isRequestPart(r.message) { // any other message before the answer means that the request is over
 			cancel()
 		}
 	})
-	p, bad := x.server.picker.pick(ctx, &x.head, x.body.bytes, x.caller, x.server.fallbacks.of(x.peer))
+	p, bad := e.server.picker.pick(ctx, &e.head, e.body.bytes, e.caller, e.server.fallbacks.of(e.peer))
 	if bad == errGone {
-		x.server.config.Metrics.Ended(counts.GatewayGone)
+		e.server.config.Metrics.Ended(counts.GatewayGone)
 		return false, nil // run handles the message that has come
 	}
 	if bad != nil {
-		return true, x.refuse(bad)
+		return true, e.refuse(bad)
 	}
-	x.booking = p.booking
-	x.server.config.Metrics.Placed(p.outcome, time.Since(began))
-	x.phase, x.passing = awaitingResponse, has == headersFirst
-	if err := x.stream.Send(headersPlaced(p)); err != nil || has <= headersFirst {
+	e.booking = p.booking
+	e.server.config.Metrics.Placed(p.outcome, time.Since(began))
+	e.phase, e.passing = awaitingResponse, has == headersFirst
+	if err := e.stream.Send(headersPlaced(p)); err != nil || has <= headersFirst {
 		return false, err
 	}
-	err = chunks(p.body, has == bodyThenEnd, func(piece []byte, end bool) error { return x.stream.Send(requestBody(piece, end)) })
-	x.body.release()
+	err = chunks(p.body, has == bodyThenEnd, func(piece []byte, end bool) error { return e.stream.Send(requestBody(piece, end)) })
+	e.body.release()
 	if err != nil || has == bodyThenEnd {
 		return false, err
 	}
-	return false, x.stream.Send(requestTrailers())
+	return false, e.stream.Send(requestTrailers())
 }
 
 // isRequestPart reports whether a message has a part of the request behind its headers.
@@ -293,73 +293,73 @@ func isRequestPart(m *extproc.ProcessingRequest) bool {
 }
 
 // refuse answers the client in the engine's place. The caller then ends the stream.
-func (x *exchange) refuse(p *problem) error {
-	x.server.config.Metrics.Ended(p.outcome)
+func (e *exchange) refuse(p *problem) error {
+	e.server.config.Metrics.Ended(p.outcome)
 	if p.err != nil {
-		x.server.config.Log.Debug().Int("status", p.status).Str("code", p.code).Err(p.err).Msg("request refused")
+		e.server.config.Log.Debug().Int("status", p.status).Str("code", p.code).Err(p.err).Msg("request refused")
 	}
-	x.release() // before the client knows, who may come again at once
-	return x.stream.Send(immediate(p, x.head.kind, x.server.config.RetryAfter))
+	e.release() // before the client knows, who may come again at once
+	return e.stream.Send(immediate(p, e.head.kind, e.server.config.RetryAfter))
 }
 
 // relayHeaders handles the response's headers.
-func (x *exchange) relayHeaders(m *extproc.ProcessingRequest, h *extproc.HttpHeaders) error {
-	x.body.release()
-	x.phase = relaying
+func (e *exchange) relayHeaders(m *extproc.ProcessingRequest, h *extproc.HttpHeaders) error {
+	e.body.release()
+	e.phase = relaying
 	head := readResponseHead(h.GetHeaders(), m.GetMetadataContext())
 	if head.served != "" {
-		x.server.served(x.peer, x.booking, head.served)
+		e.server.served(e.peer, e.booking, head.served)
 	}
-	if x.booking != nil && (x.head.kind != openai.Other || !x.booking.light) && head.status >= 200 && head.status < 300 {
-		x.response = openai.NewResponse(head.contentType, head.contentEncoding)
+	if e.booking != nil && (e.head.kind != openai.Other || !e.booking.light) && head.status >= 200 && head.status < 300 {
+		e.response = openai.NewResponse(head.contentType, head.contentEncoding)
 	}
 	if h.GetEndOfStream() {
-		x.endResponse()
+		e.endResponse()
 	}
-	return x.stream.Send(responseHeaders())
+	return e.stream.Send(responseHeaders())
 }
 
 // relayBody passes a chunk of the response on and parses it. The chunks up to the first token,
 // and the last one, are parsed before they are passed on: a client that has them may act at
 // once, and send its next request.
-func (x *exchange) relayBody(b *extproc.HttpBody) error {
+func (e *exchange) relayBody(b *extproc.HttpBody) error {
 	piece := b.GetBody()
-	before := b.GetEndOfStream() || x.response != nil && !x.response.Started()
+	before := b.GetEndOfStream() || e.response != nil && !e.response.Started()
 	if before {
-		x.follow(piece)
+		e.follow(piece)
 	}
 	if b.GetEndOfStream() {
-		x.endResponse()
+		e.endResponse()
 	}
-	err := x.pass(b, responseBody)
+	err := e.pass(b, responseBody)
 	if !before {
-		x.follow(piece)
+		e.follow(piece)
 	}
 	return err
 }
 
 // passBody passes a chunk of an upgraded request on.
-func (x *exchange) passBody(b *extproc.HttpBody) error {
-	x.passing = !b.GetEndOfStream()
-	return x.pass(b, requestBody)
+func (e *exchange) passBody(b *extproc.HttpBody) error {
+	e.passing = !b.GetEndOfStream()
+	return e.pass(b, requestBody)
 }
 
 // pass sends a chunk back as it came, in pieces that message makes messages of.
-func (x *exchange) pass(b *extproc.HttpBody, message func(piece []byte, end bool) *extproc.ProcessingResponse) error {
+func (e *exchange) pass(b *extproc.HttpBody, message func(piece []byte, end bool) *extproc.ProcessingResponse) error {
 	size := int64(len(b.GetBody()))
-	x.server.relayed.Add(size)
-	defer x.server.relayed.Add(-size)
-	return chunks([][]byte{b.GetBody()}, b.GetEndOfStream(), func(piece []byte, end bool) error { return x.stream.Send(message(piece, end)) })
+	e.server.relayed.Add(size)
+	defer e.server.relayed.Add(-size)
+	return chunks([][]byte{b.GetBody()}, b.GetEndOfStream(), func(piece []byte, end bool) error { return e.stream.Send(message(piece, end)) })
 }
 
 // follow reads from a chunk of the response whether the first token has come and how many
 // tokens there are.
-func (x *exchange) follow(piece []byte) {
-	r := x.response
+func (e *exchange) follow(piece []byte) {
+	r := e.response
 	if r == nil || len(piece) == 0 {
 		return
 	}
-	x.booking.answering()
+	e.booking.answering()
 	started := r.Started()
 	r.Write(piece)
 	if !started && r.Started() {
@@ -367,24 +367,24 @@ func (x *exchange) follow(piece []byte) {
 		if r.Streams() {
 			by = counts.PrefillByStream
 		}
-		x.booking.completePrefill(by)
+		e.booking.completePrefill(by)
 	}
 	if r.Streams() {
-		x.booking.generated(r.Tokens())
+		e.booking.generated(r.Tokens())
 	}
 }
 
 // endResponse frees the booking: the engine has finished.
-func (x *exchange) endResponse() {
-	x.phase = ended
-	if x.response != nil {
-		x.response.End()
-		u, said := x.response.Usage()
-		if predicted, ok := x.booking.predictedCached(); ok && said && u.HasCached {
-			x.server.config.Metrics.CachedTokens(u.Cached, predicted)
+func (e *exchange) endResponse() {
+	e.phase = ended
+	if e.response != nil {
+		e.response.End()
+		u, said := e.response.Usage()
+		if predicted, ok := e.booking.predictedCached(); ok && said && u.HasCached {
+			e.server.config.Metrics.CachedTokens(u.Cached, predicted)
 		}
-		x.response = nil
+		e.response = nil
 	}
-	x.release()
-	x.booking = nil
+	e.release()
+	e.booking = nil
 }

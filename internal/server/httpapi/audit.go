@@ -23,7 +23,7 @@ type subject interface {
 
 // about sets the subject of an operator's request; the last call counts. The line is written
 // after the request's body has been released, so a subject must not refer to the body.
-func (c request) about(s subject) { c.Set(subjectKey, s) }
+func (r request) about(s subject) { r.Set(subjectKey, s) }
 
 // audited runs an operator's request and writes its audit line.
 func (a api) audited(c *gin.Context, who *access.Caller, run func()) {

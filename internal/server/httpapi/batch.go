@@ -46,12 +46,12 @@ func (b *batchBody) ReleaseText() {
 	if b.next < len(b.requests) {
 		rest = in.text[b.requests[b.next].at-b.dropped:]
 	}
-	if in.memory == nil || 2*int64(len(rest)) > in.parked && in.parked > 0 { // at most when the text has halved: not a copy for each wait
+	if in.memory == nil || 2*int64(len(rest)) > in.waiting && in.waiting > 0 { // at most when the text has halved: not a copy for each wait
 		return
 	}
 	b.dropped += len(in.text) - len(rest)
 	b.exchange.scan.Reset(bodyscan.JSON, nil)
-	if !in.park(rest) {
+	if !in.keepEnd(rest) {
 		b.refused = errNoMemory(in.memory.waiting)
 	}
 }
@@ -154,7 +154,7 @@ func newBatchBody() *body[batchBody] {
 		resetSelectBody(&b.body)
 	}, func(b *batchBody) int { return selectBodySize(&b.body) + 32*cap(b.requests) }).
 		keepsTo(func(*access.Caller, *batchBody) error { return nil }) // serveOne checks the scope of each request
-	b.lend = func(b *batchBody, x textHolder) { b.exchange = x.(*exchange[batchBody]) }
+	b.attach = func(b *batchBody, x textHolder) { b.exchange = x.(*exchange[batchBody]) }
 	return b
 }
 

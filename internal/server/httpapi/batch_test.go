@@ -173,7 +173,7 @@ func (w waiting) Select(_ context.Context, req *selection.SelectRequest, _ bool)
 // TestBatchWaits: while a request of a batch waits, others have the memory for bodies and
 // their turn; those behind it are all there, and nothing is left in the accounts.
 func TestBatchWaits(t *testing.T) {
-	p := newPurse()
+	p := newTestMemory()
 	h := New(waiting{memory: p.Memory, t: t}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
 	var elements []string
 	for i := range 20 {
@@ -194,7 +194,7 @@ func TestBatchWaits(t *testing.T) {
 // TestBatchWaitsTooLong: where what is behind a request that waits does not fit into what may
 // wait, it is refused.
 func TestBatchWaitsTooLong(t *testing.T) {
-	p := newPurse()
+	p := newTestMemory()
 	all := p.waiting.Limit()
 	if !p.waiting.Reserve(all - 1000) {
 		t.Fatal("not empty")
@@ -217,9 +217,9 @@ type crowded struct {
 	memory *Memory
 }
 
-func (s crowded) Select(_ context.Context, req *selection.SelectRequest, _ bool) (selection.Selection, error) {
+func (c crowded) Select(_ context.Context, req *selection.SelectRequest, _ bool) (selection.Selection, error) {
 	req.Text.ReleaseText()
-	s.memory.gate.TryAcquire(s.memory.width)
+	c.memory.gate.TryAcquire(c.memory.width)
 	return selection.Selection{}, nil
 }
 
@@ -227,7 +227,7 @@ func (s crowded) Select(_ context.Context, req *selection.SelectRequest, _ bool)
 // of its requests.
 func TestBatchPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPurse()
+		p := newTestMemory()
 		h := New(crowded{memory: p.Memory}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
 		element := `{"select":{"token_ids":[` + strings.Repeat("1,", 10_000) + `1]}}`
 		begin := time.Now()

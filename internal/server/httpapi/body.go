@@ -34,7 +34,7 @@ type body[T any] struct {
 	reset          func(*T)             // empties a T and sets its defaults; may keep its slices
 	size           func(*T) int         // bytes that an empty T still holds
 	limit          int                  // bytes of the longest text, inclusive
-	lend           func(*T, textHolder) // gives the request its textHolder; nil: it needs none
+	attach         func(*T, textHolder) // gives the request its textHolder; nil: it needs none
 	anyContentType bool                 // the Content-Type is not checked
 	mayBeMissing   bool                 // a request without a body is one with {}
 	// within returns an error if the request is outside the caller's scope; nil: callers with a
@@ -59,10 +59,10 @@ type exchange[T any] struct {
 }
 
 // ReleaseText frees the text of a request that has to wait. The values read from it stay.
-func (x *exchange[T]) ReleaseText() {
-	x.scan.Reset(bodyscan.JSON, nil)
-	x.in.drop()
-	x.in.close()
+func (e *exchange[T]) ReleaseText() {
+	e.scan.Reset(bodyscan.JSON, nil)
+	e.in.drop()
+	e.in.close()
 }
 
 // newBody describes bodies of the given shape. A nil reset zeroes the T; a nil size
@@ -135,8 +135,8 @@ func (b *body[T]) read(c *gin.Context, in *incoming) (*exchange[T], error) {
 	}
 	x := b.pool.Get().(*exchange[T])
 	x.in = in
-	if b.lend != nil {
-		b.lend(&x.req, x)
+	if b.attach != nil {
+		b.attach(&x.req, x)
 	}
 	if missing {
 		return x, nil

@@ -101,10 +101,10 @@ type cleared struct {
 	which *string
 }
 
-func (x cleared) describe(e *zerolog.Event) {
-	e.Str("model", catalog.Clip(x.model))
-	if x.which != nil {
-		e.Str("threshold", catalog.Clip(*x.which))
+func (c cleared) describe(e *zerolog.Event) {
+	e.Str("model", catalog.Clip(c.model))
+	if c.which != nil {
+		e.Str("threshold", catalog.Clip(*c.which))
 	}
 }
 

@@ -40,18 +40,18 @@ const conductorPrefix = "/conductor"
 type conductorRoutes struct{ svc ConductorAPI }
 
 // addTo registers the routes, all of them relative to r.
-func (s conductorRoutes) addTo(r router) {
+func (routes conductorRoutes) addTo(r router) {
 	a := r.api
 	r.post(access.Operate, "/register", withBody(a, newConductorBody(registerShape, resetRegistration, nil).
-		keepsTo(func(who *access.Caller, b *registrationBody) error { return checkIdentity(who, &b.reg.Identity) }), s.register))
+		keepsTo(func(who *access.Caller, b *registrationBody) error { return checkIdentity(who, &b.reg.Identity) }), routes.register))
 	r.post(access.Operate, "/unregister", withBody(a, newConductorBody(unregisterShape, resetUnregistration, nil).
 		keepsTo(func(who *access.Caller, b *unregistrationBody) error {
 			return who.Covers(catalog.ScopeFilter{Model: b.by.Model, Tenant: &b.by.Tenant})
-		}), s.unregister))
-	r.post(access.Read, "/query", withBody(a, newQueryBody(queryShape), s.query))
-	r.post(access.Read, "/query_by_hash", withBody(a, newQueryBody(queryByHashShape), s.queryByHash))
-	r.post(access.Read, "/diagnose", withBody(a, newQueryBody(conductorDiagnoseShape), s.diagnose))
-	r.get(access.Read, "/services", anyScope(a.serve(s.services)))
+		}), routes.unregister))
+	r.post(access.Read, "/query", withBody(a, newQueryBody(queryShape), routes.query))
+	r.post(access.Read, "/query_by_hash", withBody(a, newQueryBody(queryByHashShape), routes.queryByHash))
+	r.post(access.Read, "/diagnose", withBody(a, newQueryBody(conductorDiagnoseShape), routes.diagnose))
+	r.get(access.Read, "/services", anyScope(a.serve(routes.services)))
 	r.get(access.Public, "/health", a.serve(health))
 }
 
@@ -63,11 +63,11 @@ func checkIdentity(who *access.Caller, i *conductor.Identity) error {
 	return nil
 }
 
-func (s conductorRoutes) register(c request, b *registrationBody, out []byte) (int, []byte, error) {
+func (routes conductorRoutes) register(c request, b *registrationBody, out []byte) (int, []byte, error) {
 	reg, err := b.registration()
 	c.about(publisher{reg})
 	if err == nil {
-		err = s.svc.Register(reg)
+		err = routes.svc.Register(reg)
 	}
 	if err != nil {
 		return 0, nil, err
@@ -77,13 +77,13 @@ func (s conductorRoutes) register(c request, b *registrationBody, out []byte) (i
 	return http.StatusOK, append(out, '}'), nil
 }
 
-func (s conductorRoutes) unregister(c request, b *unregistrationBody, out []byte) (int, []byte, error) {
+func (routes conductorRoutes) unregister(c request, b *unregistrationBody, out []byte) (int, []byte, error) {
 	c.about(withdrawn{b.by, 0})
 	f, err := b.filter()
 	if err != nil {
 		return 0, nil, err
 	}
-	removed, err := s.svc.Unregister(f)
+	removed, err := routes.svc.Unregister(f)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -93,39 +93,39 @@ func (s conductorRoutes) unregister(c request, b *unregistrationBody, out []byte
 	return http.StatusOK, append(out, '}'), nil
 }
 
-func (s conductorRoutes) query(_ request, b *queryBody, out []byte) (int, []byte, error) {
-	return s.answerQuery(b, "token_ids", out)
+func (routes conductorRoutes) query(_ request, b *queryBody, out []byte) (int, []byte, error) {
+	return routes.answerQuery(b, "token_ids", out)
 }
 
-func (s conductorRoutes) queryByHash(_ request, b *queryBody, out []byte) (int, []byte, error) {
-	return s.answerQuery(b, "seq_hashes", out)
+func (routes conductorRoutes) queryByHash(_ request, b *queryBody, out []byte) (int, []byte, error) {
+	return routes.answerQuery(b, "seq_hashes", out)
 }
 
-func (s conductorRoutes) answerQuery(b *queryBody, wanted string, out []byte) (int, []byte, error) {
+func (routes conductorRoutes) answerQuery(b *queryBody, wanted string, out []byte) (int, []byte, error) {
 	if err := b.resolve(wanted); err != nil {
 		return 0, nil, err
 	}
-	if err := s.svc.Query(&b.req, &b.answer); err != nil {
+	if err := routes.svc.Query(&b.req, &b.answer); err != nil {
 		return 0, nil, err
 	}
 	return http.StatusOK, appendHits(out, b.req.Tenant, &b.answer), nil
 }
 
-func (s conductorRoutes) diagnose(c request, b *queryBody, out []byte) (int, []byte, error) {
+func (routes conductorRoutes) diagnose(c request, b *queryBody, out []byte) (int, []byte, error) {
 	b.req.OwnScopeOnly = c.who.Scoped()
 	if err := b.resolve("token_ids"); err != nil {
 		return 0, nil, err
 	}
-	d, err := s.svc.Diagnose(&b.req, b.maxBlocks)
+	d, err := routes.svc.Diagnose(&b.req, b.maxBlocks)
 	if err != nil {
 		return 0, nil, err
 	}
 	return http.StatusOK, dialect13.appendDiagnosis(out, d), nil
 }
 
-func (s conductorRoutes) services(c request, out []byte) (int, []byte, error) {
+func (routes conductorRoutes) services(c request, out []byte) (int, []byte, error) {
 	own := c.who.Scope()
-	services := s.svc.Services()
+	services := routes.svc.Services()
 	if c.who.Scoped() {
 		services = slices.DeleteFunc(services, func(s conductorapi.Service) bool {
 			return !c.who.Sees(catalog.Scope{Model: s.Model, Tenant: s.Tenant})
@@ -133,7 +133,7 @@ func (s conductorRoutes) services(c request, out []byte) (int, []byte, error) {
 	}
 	out = append(out, '{')
 	out = appendList(appendKey(out, "services"), services, appendConductorService)
-	out = appendUintField(out, "selection_workers", s.svc.SelectionWorkers(own.Model, own.Tenant))
+	out = appendUintField(out, "selection_workers", routes.svc.SelectionWorkers(own.Model, own.Tenant))
 	return http.StatusOK, append(out, '}'), nil
 }
 

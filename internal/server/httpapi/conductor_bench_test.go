@@ -31,9 +31,9 @@ type answering struct {
 	answer conductor.Answer
 }
 
-func (s answering) Query(_ *conductor.Query, a *conductor.Answer) error {
-	a.Media = append(a.Media[:0], s.answer.Media...)
-	a.Instances = append(a.Instances[:0], s.answer.Instances...)
+func (an answering) Query(_ *conductor.Query, a *conductor.Answer) error {
+	a.Media = append(a.Media[:0], an.answer.Media...)
+	a.Instances = append(a.Instances[:0], an.answer.Instances...)
 	return nil
 }
 

@@ -68,32 +68,32 @@ type waiter struct {
 
 // take reserves n more bytes for h. If they do not fit, it waits for other requests to release
 // theirs. The errors are errNoMemory, also for a client that is cut off, and errClientGone.
-func (s *holders) take(ctx context.Context, h *holder, n int64) error {
-	if !h.listed && s.waiting.Load() == 0 && s.account.TryReserve(n) {
-		h.of, h.bytes = s, h.bytes+n
+func (ho *holders) take(ctx context.Context, h *holder, n int64) error {
+	if !h.listed && ho.waiting.Load() == 0 && ho.account.TryReserve(n) {
+		h.of, h.bytes = ho, h.bytes+n
 		return nil
 	}
-	s.mu.Lock()
+	ho.mu.Lock()
 	switch {
 	case h.listed && h.element == nil:
-		s.mu.Unlock()
-		return errNoMemory(s.account)
-	case s.queue.Len() == 0 && s.account.TryReserve(n):
-		h.of, h.bytes = s, h.bytes+n
-		s.mu.Unlock()
+		ho.mu.Unlock()
+		return errNoMemory(ho.account)
+	case ho.queue.Len() == 0 && ho.account.TryReserve(n):
+		h.of, h.bytes = ho, h.bytes+n
+		ho.mu.Unlock()
 		return nil
 	}
 	w := &waiter{holder: h, bytes: n, done: make(chan struct{})}
 	if h.bytes > 0 { // first: its memory is freed only when it can proceed
-		w.element = s.queue.PushFront(w)
+		w.element = ho.queue.PushFront(w)
 	} else {
-		w.element = s.queue.PushBack(w)
+		w.element = ho.queue.PushBack(w)
 	}
-	s.queued += n
-	s.waiting.Add(1)
+	ho.queued += n
+	ho.waiting.Add(1)
 	h.waits = w
-	s.lookLocked()
-	s.mu.Unlock()
+	ho.lookLocked()
+	ho.mu.Unlock()
 
 	late := time.NewTimer(holdersPatience)
 	defer late.Stop()
@@ -102,9 +102,9 @@ func (s *holders) take(ctx context.Context, h *holder, n int64) error {
 	case <-late.C:
 	case <-ctx.Done():
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.leaveQueueLocked(w)
+	ho.mu.Lock()
+	defer ho.mu.Unlock()
+	ho.leaveQueueLocked(w)
 	switch {
 	case w.granted:
 		return nil
@@ -112,97 +112,97 @@ func (s *holders) take(ctx context.Context, h *holder, n int64) error {
 		return errClientGone
 	case h.listed && h.element == nil: // cutOffLocked has counted the refusal
 	default:
-		s.account.CountRefusal()
+		ho.account.CountRefusal()
 	}
-	return errNoMemory(s.account)
+	return errNoMemory(ho.account)
 }
 
 // look serves the waiting requests, on a timer.
-func (s *holders) look() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.looking = false
-	s.lookLocked()
+func (ho *holders) look() {
+	ho.mu.Lock()
+	defer ho.mu.Unlock()
+	ho.looking = false
+	ho.lookLocked()
 }
 
 // lookLocked grants free memory to waiting requests, and cuts clients off for what is missing.
-func (s *holders) lookLocked() {
-	for w := s.nextLocked(); w != nil; w = s.nextLocked() {
+func (ho *holders) lookLocked() {
+	for w := ho.nextLocked(); w != nil; w = ho.nextLocked() {
 		w.granted = true
-		w.holder.of, w.holder.bytes = s, w.holder.bytes+w.bytes
+		w.holder.of, w.holder.bytes = ho, w.holder.bytes+w.bytes
 		w.holder.progressedLocked() // it was not the client that stalled
-		s.leaveQueueLocked(w)
+		ho.leaveQueueLocked(w)
 	}
-	if s.queue.Len() == 0 {
+	if ho.queue.Len() == 0 {
 		return
 	}
-	limit := s.account.Limit()
-	missing := s.queued + limit/holdersSpare - (limit - s.account.Used()) - s.leaving
-	for e := s.stalled.Front(); e != nil && missing > 0; e = s.stalled.Front() {
+	limit := ho.account.Limit()
+	missing := ho.queued + limit/holdersSpare - (limit - ho.account.Used()) - ho.leaving
+	for e := ho.stalled.Front(); e != nil && missing > 0; e = ho.stalled.Front() {
 		h := e.Value.(*holder)
-		if time.Since(h.since) < s.patience {
+		if time.Since(h.since) < ho.patience {
 			break
 		}
 		missing -= h.bytes
-		s.cutOffLocked(h)
+		ho.cutOffLocked(h)
 	}
-	if !s.looking {
-		s.looking = true
-		time.AfterFunc(holdersTick, s.look)
+	if !ho.looking {
+		ho.looking = true
+		time.AfterFunc(holdersTick, ho.look)
 	}
 }
 
 // nextLocked reserves the memory of the waiter whose turn it is and returns it; nil if none
 // waits or it does not fit. If the newest one's wish does not fit, the oldest gets its chance.
-func (s *holders) nextLocked() *waiter {
-	if s.queue.Len() == 0 {
+func (ho *holders) nextLocked() *waiter {
+	if ho.queue.Len() == 0 {
 		return nil
 	}
-	oldest, newest := s.queue.Front().Value.(*waiter), s.queue.Back().Value.(*waiter)
+	oldest, newest := ho.queue.Front().Value.(*waiter), ho.queue.Back().Value.(*waiter)
 	goesOn := oldest.holder.bytes > 0 // it goes first and uses up no turn
 	switch {
-	case !goesOn && s.newestNext && s.account.TryReserve(newest.bytes):
-		s.newestNext = false
+	case !goesOn && ho.newestNext && ho.account.TryReserve(newest.bytes):
+		ho.newestNext = false
 		return newest
-	case !s.account.TryReserve(oldest.bytes):
+	case !ho.account.TryReserve(oldest.bytes):
 		return nil
 	case !goesOn:
-		s.newestNext = true
+		ho.newestNext = true
 	}
 	return oldest
 }
 
 // cutOffLocked ends the wait for a client. The request releases its memory when it notices.
-func (s *holders) cutOffLocked(h *holder) {
-	s.stalled.Remove(h.element)
+func (ho *holders) cutOffLocked(h *holder) {
+	ho.stalled.Remove(h.element)
 	h.element = nil
-	s.leaving += h.bytes
-	s.account.CountRefusal()
+	ho.leaving += h.bytes
+	ho.account.CountRefusal()
 	if w := h.waits; w != nil {
-		s.leaveQueueLocked(w)
+		ho.leaveQueueLocked(w)
 		return
 	}
 	if h.reads {
 		stopWrite(h.client)
 	} else {
-		s.cut(h.client)
+		ho.cut(h.client)
 	}
 }
 
 // leaveQueueLocked ends a wait, granted or not.
-func (s *holders) leaveQueueLocked(w *waiter) {
+func (ho *holders) leaveQueueLocked(w *waiter) {
 	if w.element == nil {
 		return
 	}
-	s.queue.Remove(w.element)
+	ho.queue.Remove(w.element)
 	w.element, w.holder.waits = nil, nil
 	close(w.done)
-	s.queued -= w.bytes
-	s.waiting.Add(-1)
+	ho.queued -= w.bytes
+	ho.waiting.Add(-1)
 }
 
-// awaitClient marks that the request waits for its client from now on, which may be cut off.
-func (h *holder) awaitClient(client http.ResponseWriter) {
+// beginWait marks that the request waits for its client from now on, which may be cut off.
+func (h *holder) beginWait(client http.ResponseWriter) {
 	s := h.of
 	if s == nil || h.listed || s.account.Used() <= s.unlisted {
 		return
@@ -213,13 +213,13 @@ func (h *holder) awaitClient(client http.ResponseWriter) {
 	h.element = s.stalled.PushBack(h)
 }
 
-// awaitReader is awaitClient for a client that is to read. The holder must not be listed.
-func (h *holder) awaitReader(client http.ResponseWriter) {
+// beginWaitForReader is beginWait for a client that is to read. The holder must not be listed.
+func (h *holder) beginWaitForReader(client http.ResponseWriter) {
 	if h.of == nil {
 		return // its next client, if it gets memory again, may have to send
 	}
 	h.reads = true
-	h.awaitClient(client)
+	h.beginWait(client)
 }
 
 // progressed records that the client has made progress.

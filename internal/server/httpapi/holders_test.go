@@ -35,7 +35,7 @@ func (n *noted) hold(t *testing.T, bytes int64) *holder {
 	if err := n.take(t.Context(), h, bytes); err != nil {
 		t.Fatal(err)
 	}
-	h.awaitClient(httptest.NewRecorder())
+	h.beginWait(httptest.NewRecorder())
 	return h
 }
 
@@ -107,7 +107,7 @@ func TestNewestBesideThousands(t *testing.T) {
 				if i == 100 {
 					oldest = time.Since(begin)
 				}
-				h.awaitClient(client)
+				h.beginWait(client)
 				<-client.cut
 			})
 			synctest.Wait() // each comes after the one before
@@ -144,11 +144,11 @@ func TestReusedHolderSends(t *testing.T) {
 		client := &stopped{cut: make(chan struct{})}
 		s.cut = func(w http.ResponseWriter) { close(w.(*stopped).cut) }
 		var h, other holder
-		h.awaitReader(client)
+		h.beginWaitForReader(client)
 		if err := s.take(t.Context(), &h, 100); err != nil {
 			t.Fatal(err)
 		}
-		h.awaitClient(client)
+		h.beginWait(client)
 		go func() {
 			<-client.cut
 			h.release()
@@ -252,7 +252,7 @@ func TestHoldersUnderLoad(t *testing.T) {
 						mu.Unlock()
 						return
 					}
-					h.awaitClient(client)
+					h.beginWait(client)
 					select {
 					case <-client.cut:
 					case <-time.After(time.Duration(random.IntN(200)) * time.Millisecond):

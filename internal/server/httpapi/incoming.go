@@ -74,14 +74,14 @@ func (b *buffer) release() {
 // drop gives up the text without pooling its memory, which may still be in use.
 func (in *incoming) drop() { in.text, in.buffer = nil, nil }
 
-// park keeps only the end of the text while the request waits in a queue. Its memory is moved
+// keepEnd keeps only the end of the text while the request waits in a queue. Its memory is moved
 // from the account of bodies, which others need, to the account of waiting requests. It reports
 // whether that fits; if not, nothing is kept.
-func (in *incoming) park(end []byte) bool {
+func (in *incoming) keepEnd(end []byte) bool {
 	n, account := int64(len(end)), in.memory.waiting
 	fits := true
-	if in.parked > 0 {
-		account.Release(in.parked - n)
+	if in.waiting > 0 {
+		account.Release(in.waiting - n)
 	} else {
 		fits = account.Reserve(n)
 	}
@@ -90,7 +90,7 @@ func (in *incoming) park(end []byte) bool {
 	}
 	in.drop()
 	in.body.release()
-	in.text, in.parked = bytes.Clone(end), n
+	in.text, in.waiting = bytes.Clone(end), n
 	return fits
 }
 
@@ -199,7 +199,7 @@ func (in *incoming) reserveBody(c *gin.Context, n int64) (int64, error) {
 		in.body.release()
 		in.body = more
 	}
-	in.body.awaitClient(c.Writer)
+	in.body.beginWait(c.Writer)
 	return n, nil
 }
 

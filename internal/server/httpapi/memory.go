@@ -83,11 +83,11 @@ func errNoMemory(a *memory.Account) error {
 
 // allowance is the part of the accounts that one request holds. Its zero value holds nothing.
 type allowance struct {
-	memory *Memory
-	body   holder
-	answer holder
-	turn   int64 // bytes of Memory.gate and Memory.serving
-	parked int64 // bytes of Memory.waiting
+	memory  *Memory
+	body    holder
+	answer  holder
+	turn    int64 // bytes of Memory.gate and Memory.serving
+	waiting int64 // bytes of Memory.waiting
 
 	explains bool // it holds one of Memory.explaining
 }
@@ -215,8 +215,8 @@ func (a *allowance) send(ctx context.Context, w http.ResponseWriter, n int) erro
 	if err != nil || n <= untracked {
 		return err
 	}
-	a.body.awaitReader(w)
-	a.answer.awaitReader(w)
+	a.body.beginWaitForReader(w)
+	a.answer.beginWaitForReader(w)
 	return nil
 }
 
@@ -232,9 +232,9 @@ func (a *allowance) sent(w http.ResponseWriter) {
 func (a *allowance) closeRequest() {
 	a.body.release()
 	a.releaseTurn()
-	if a.parked > 0 {
-		a.memory.waiting.Release(a.parked)
-		a.parked = 0
+	if a.waiting > 0 {
+		a.memory.waiting.Release(a.waiting)
+		a.waiting = 0
 	}
 }
 

@@ -28,26 +28,26 @@ import (
 	"github.com/select-service/select-service/test/length"
 )
 
-// purse is the memory of a test, with a budget of 64 MiB: 5 MiB for large bodies,
+// testMemory is the memory of a test, with a budget of 64 MiB: 5 MiB for large bodies,
 // 2.5 MiB for small ones and for answers, 10 MiB to serve large ones.
-type purse struct {
+type testMemory struct {
 	*Memory
 	budget *memory.Budget
 }
 
-func newPurse() purse {
+func newTestMemory() testMemory {
 	b := memory.New(64 << 20)
-	return purse{NewMemory(b, nil), b}
+	return testMemory{NewMemory(b, nil), b}
 }
 
-func (p purse) in(o *Options) { o.Memory = p.Memory }
+func (m testMemory) in(o *Options) { o.Memory = m.Memory }
 
 // empty waits until every account is empty.
-func (p purse) empty(t *testing.T) {
+func (m testMemory) empty(t *testing.T) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // the answer is there before the handler ends
 		left := ""
-		for _, a := range p.budget.Accounts() {
+		for _, a := range m.budget.Accounts() {
 			if a.Used() != 0 {
 				left += fmt.Sprintf(" %s %d", a.Name(), a.Used())
 			}
@@ -67,7 +67,7 @@ func spaced(n int) string { return "{" + strings.Repeat(" ", n-2) + "}" }
 // TestAccountsEmpty: whatever becomes of a request, nothing of it is left in the
 // accounts.
 func TestAccountsEmpty(t *testing.T) {
-	p := newPurse()
+	p := newTestMemory()
 	const small, large = 50_000, 300_000
 	long := make([]selection.RankLoad, 3000)
 	base := start(t, &fake{loads: long}, p.in)
@@ -159,7 +159,7 @@ func TestAccountFull(t *testing.T) {
 			body    int
 			other   int // bytes that still have room
 		}{{memory.Bodies, large, small}, {memory.Requests, small, 1000}, {memory.Requests, small, large}, {memory.Answers, 1000, 0}} {
-			p := newPurse()
+			p := newTestMemory()
 			h := New(&fake{loads: make([]selection.RankLoad, 3000)}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
 			a := p.budget.Account(tt.account)
 			a.Reserve(a.Limit())
@@ -177,7 +177,7 @@ func TestAccountFull(t *testing.T) {
 				t.Errorf("%s: %d bytes are left", tt.account, a.Used())
 			}
 		}
-		p := newPurse()
+		p := newTestMemory()
 		h := New(&fake{}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
 		if w := handle(h, "/select", spaced(6<<20)); w.Code != 413 || !strings.Contains(w.Body.String(), "--max-memory (limit=") {
 			t.Errorf("a body above all memory: %d %s", w.Code, w.Body)
@@ -188,7 +188,7 @@ func TestAccountFull(t *testing.T) {
 // TestServingTaken: a large body is refused while the gateway has taken what serving it needs,
 // and its turn is another's.
 func TestServingTaken(t *testing.T) {
-	p := newPurse()
+	p := newTestMemory()
 	taken := p.serving.Limit()
 	p.serving.Reserve(taken)
 	a := allowance{memory: p.Memory}
@@ -207,7 +207,7 @@ func TestServingTaken(t *testing.T) {
 // TestMemoryComesBack: a request that finds no memory waits for what others give back.
 func TestMemoryComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPurse()
+		p := newTestMemory()
 		h := New(&fake{}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
 		a := p.budget.Account(memory.Bodies)
 		var all holder
@@ -228,7 +228,7 @@ func TestMemoryComesBack(t *testing.T) {
 // order, not for ever, and small ones need not wait.
 func TestLargeInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPurse()
+		p := newTestMemory()
 		var mu sync.Mutex
 		running := 0
 		leave := make(chan struct{})
@@ -271,15 +271,15 @@ type turns struct {
 	enter func()
 }
 
-func (f *turns) Select(context.Context, *selection.SelectRequest, bool) (selection.Selection, error) {
-	f.enter()
+func (t *turns) Select(context.Context, *selection.SelectRequest, bool) (selection.Selection, error) {
+	t.enter()
 	return selection.Selection{}, nil
 }
 
 // TestTextReleased: a request that waits holds neither its text nor a turn.
 func TestTextReleased(t *testing.T) {
-	p := newPurse()
-	h := New(releasing{t: t, purse: p}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
+	p := newTestMemory()
+	h := New(releasing{t: t, testMemory: p}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
 	for _, n := range []int{1000, 50_000, 1 << 20} {
 		if w := handle(h, "/select_and_reserve", spaced(n)); w.Code != 200 {
 			t.Errorf("%d %s", w.Code, w.Body)
@@ -291,7 +291,7 @@ func TestTextReleased(t *testing.T) {
 type releasing struct {
 	Service
 	t *testing.T
-	purse
+	testMemory
 }
 
 func (r releasing) Select(_ context.Context, req *selection.SelectRequest, _ bool) (selection.Selection, error) {
@@ -304,7 +304,7 @@ func (r releasing) Select(_ context.Context, req *selection.SelectRequest, _ boo
 // TestSlowGiveWay: who holds memory that others need, because the client sends or
 // reads slowly, is cut off.
 func TestSlowGiveWay(t *testing.T) {
-	p := newPurse()
+	p := newTestMemory()
 	p.bodies.patience, p.requests.patience, p.answers.patience = 0, 0, 0
 	base := start(t, &fake{loads: make([]selection.RankLoad, 100_000)}, p.in)
 	address := strings.TrimPrefix(base, "http://")
@@ -348,7 +348,7 @@ func TestSlowGiveWay(t *testing.T) {
 // TestSlowIsTold: the client that is cut off while it sends is told why at the end of
 // its body.
 func TestSlowIsTold(t *testing.T) {
-	p := newPurse()
+	p := newTestMemory()
 	p.bodies.patience = 0
 	base := start(t, &fake{}, p.in)
 	address := strings.TrimPrefix(base, "http://")
@@ -387,7 +387,7 @@ func TestSlowIsTold(t *testing.T) {
 // although others need what it has.
 func TestWaitsBeyondSmall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPurse()
+		p := newTestMemory()
 		h := New(&fake{}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
 		bodies, requests := p.bodies.account, p.requests.account
 		bodies.Reserve(bodies.Limit())
@@ -436,7 +436,7 @@ func TestWaitsBeyondSmall(t *testing.T) {
 // TestForgoneBodyHasItsTime: a body that is read on to nowhere has no more time than others.
 func TestForgoneBodyHasItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPurse()
+		p := newTestMemory()
 		h := New(&fake{}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
 		requests := p.requests.account
 		requests.Reserve(requests.Limit())
@@ -537,7 +537,7 @@ func (h *held) Write(p []byte) (int, error) {
 // TestPackedAnswers: a long answer in msgpack takes while it is written no more than the
 // same one in JSON.
 func TestPackedAnswers(t *testing.T) {
-	p := newPurse()
+	p := newTestMemory()
 	h := New(&fake{loads: make([]selection.RankLoad, 3000)}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
 	var taken [2]int64
 	for i, accept := range []string{"application/json", "application/msgpack"} {
@@ -581,7 +581,7 @@ func (s explainsSlowly) Select(_ context.Context, req *selection.SelectRequest, 
 // TestExplanations: few explanations are made at a time, while others are served.
 func TestExplanations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPurse()
+		p := newTestMemory()
 		s := explainsSlowly{at: new(atomic.Int64), proceed: make(chan struct{})}
 		h := New(s, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
 		const one = `{"explain":true}`
@@ -617,16 +617,16 @@ type unread struct {
 	once *sync.Once
 }
 
-func (w unread) leave() { w.once.Do(func() { close(w.end) }) }
+func (u unread) leave() { u.once.Do(func() { close(u.end) }) }
 
-func (w unread) Write([]byte) (int, error) {
-	<-w.end
+func (u unread) Write([]byte) (int, error) {
+	<-u.end
 	return 0, io.ErrClosedPipe
 }
 
-func (w unread) SetWriteDeadline(t time.Time) error {
+func (u unread) SetWriteDeadline(t time.Time) error {
 	if !t.IsZero() {
-		w.leave()
+		u.leave()
 	}
 	return nil
 }
@@ -637,8 +637,8 @@ type ranks struct {
 	loads []selection.RankLoad
 }
 
-func (s ranks) PotentialLoads(*selection.ProjectRequest) ([]selection.RankLoad, error) {
-	return s.loads, nil
+func (r ranks) PotentialLoads(*selection.ProjectRequest) ([]selection.RankLoad, error) {
+	return r.loads, nil
 }
 
 // TestSmallAnswers: answers that are longer than the buffer of a connection are bounded while
@@ -646,7 +646,7 @@ func (s ranks) PotentialLoads(*selection.ProjectRequest) ([]selection.RankLoad, 
 func TestSmallAnswers(t *testing.T) {
 	for _, body := range []string{spaced(100), spaced(8000), spaced(200_000)} {
 		synctest.Test(t, func(t *testing.T) {
-			p := newPurse()
+			p := newTestMemory()
 			h := New(ranks{loads: make([]selection.RankLoad, 500)}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
 			a := p.requests.account
 			if w := handle(h, "/potential_loads", body); w.Code != http.StatusOK || w.Body.Len() > memory.SmallBody || w.Body.Len() < memory.SmallBody/2 {

@@ -20,14 +20,14 @@ type promptBody struct {
 }
 
 // reset empties everything and sets the defaults, but keeps the memory of slices.
-func (q promptBody) reset() {
-	p, r := *q.prompt, *q.routing
+func (b promptBody) reset() {
+	p, r := *b.prompt, *b.routing
 	clear(p.MM) // keep the list, drop the blocks' own slices
 	clear(r.MM)
-	*q.scope = catalog.Scope{Model: catalog.DefaultName, Tenant: catalog.DefaultName}
-	*q.override = selector.Override{}
-	*q.routing = selection.Routing{TokenIDs: r.TokenIDs[:0], MM: r.MM[:0]}
-	*q.prompt = selection.Prompt{
+	*b.scope = catalog.Scope{Model: catalog.DefaultName, Tenant: catalog.DefaultName}
+	*b.override = selector.Override{}
+	*b.routing = selection.Routing{TokenIDs: r.TokenIDs[:0], MM: r.MM[:0]}
+	*b.prompt = selection.Prompt{
 		TokenIDs:       p.TokenIDs[:0],
 		MM:             p.MM[:0],
 		BlockHashes:    p.BlockHashes[:0],
@@ -36,8 +36,8 @@ func (q promptBody) reset() {
 }
 
 // size returns the bytes of memory that reset keeps.
-func (q promptBody) size() int {
-	p, r := q.prompt, q.routing
+func (b promptBody) size() int {
+	p, r := b.prompt, b.routing
 	return 4*(cap(p.TokenIDs)+cap(r.TokenIDs)) +
 		8*(cap(p.BlockHashes)+cap(p.SequenceHashes)) +
 		24*(cap(p.MM)+cap(r.MM))

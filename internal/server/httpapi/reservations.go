@@ -129,7 +129,7 @@ func newReserveBody(d dialect) *body[reserveBody] {
 		},
 		func(b *reserveBody) int { return b.promptBody().size() }).
 		keepsTo(inScope(func(b *reserveBody) *catalog.Scope { return &b.req.Scope }))
-	b.lend = func(r *reserveBody, text textHolder) { r.text = text }
+	b.attach = func(r *reserveBody, text textHolder) { r.text = text }
 	return b
 }
 
@@ -177,12 +177,12 @@ type bookingOptions struct {
 }
 
 // lease returns the lifetime of the reservation without renewal, 0 for the configured one.
-func (s *bookingOptions) lease() (time.Duration, error) {
+func (b *bookingOptions) lease() (time.Duration, error) {
 	switch {
-	case !s.leased:
+	case !b.leased:
 		return 0, nil
-	case s.seconds >= minLease && s.seconds <= maxLease:
-		return time.Duration(math.Round(s.seconds * float64(time.Second))), nil
+	case b.seconds >= minLease && b.seconds <= maxLease:
+		return time.Duration(math.Round(b.seconds * float64(time.Second))), nil
 	}
 	return 0, errLease
 }

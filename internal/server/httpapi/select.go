@@ -163,7 +163,7 @@ func (b *selectBody) promptBody() promptBody {
 
 func newSelectBody(shape *bodyscan.Object[selectBody]) *body[selectBody] {
 	b := newBody(shape, resetSelectBody, selectBodySize).keepsTo(inScope(func(b *selectBody) *catalog.Scope { return &b.req.Scope }))
-	b.lend = func(s *selectBody, text textHolder) { s.req.Text = text }
+	b.attach = func(s *selectBody, text textHolder) { s.req.Text = text }
 	b.wide, b.explains = func(s *selectBody) bool { return s.req.Explain }, true
 	return b
 }

@@ -96,13 +96,13 @@ func remote(conn net.Conn) netip.Addr {
 	return netip.Addr{}
 }
 
-func (c *accepted) run() {
-	a := c.acceptor
-	stop := context.AfterFunc(a.ctx, func() { _ = c.conn.Close() })
+func (ac *accepted) run() {
+	a := ac.acceptor
+	stop := context.AfterFunc(a.ctx, func() { _ = ac.conn.Close() })
 	defer stop()
-	err := a.serve(c)
-	_ = c.conn.Close()
-	if a.remove(c) {
+	err := a.serve(ac)
+	_ = ac.conn.Close()
+	if a.remove(ac) {
 		err = zmtp.Refuse(zmtp.TooManyConnections, "there are %d others", a.limit)
 	}
 	a.hub.count(a.listener.Addr().String(), err)
@@ -116,22 +116,22 @@ func (a *acceptor) add(c *accepted) {
 }
 
 // establish marks that the handshake is done.
-func (c *accepted) establish() {
-	a := c.acceptor
+func (ac *accepted) establish() {
+	a := ac.acceptor
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	c.stage, c.since = unused, time.Now()
+	ac.stage, ac.since = unused, time.Now()
 	a.displaceLocked(unused)
 }
 
 // used records a useful message of the connection.
-func (c *accepted) used() {
-	a := c.acceptor
+func (ac *accepted) used() {
+	a := ac.acceptor
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	c.lastMessage = time.Now()
-	if c.stage != useful {
-		c.stage = useful
+	ac.lastMessage = time.Now()
+	if ac.stage != useful {
+		ac.stage = useful
 		a.displaceLocked(useful)
 	}
 }

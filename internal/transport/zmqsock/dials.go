@@ -39,45 +39,45 @@ type dials struct {
 }
 
 // add queues an attempt of a dialer.
-func (q *dials) add(d *dialer) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+func (di *dials) add(d *dialer) {
+	di.mu.Lock()
+	defer di.mu.Unlock()
 	if d.dead {
-		d.turn = q.waitingDead.PushBack(d)
+		d.turn = di.waitingDead.PushBack(d)
 	} else {
-		d.turn = q.waiting.PushBack(d)
+		d.turn = di.waiting.PushBack(d)
 	}
-	q.startLocked()
+	di.startLocked()
 }
 
 // remove undoes add, and reports whether the attempt had not begun.
-func (q *dials) remove(d *dialer) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+func (di *dials) remove(d *dialer) bool {
+	di.mu.Lock()
+	defer di.mu.Unlock()
 	if d.turn == nil {
 		return false
 	}
-	q.waiting.Remove(d.turn) // no-op for the list that does not have it
-	q.waitingDead.Remove(d.turn)
+	di.waiting.Remove(d.turn) // no-op for the list that does not have it
+	di.waitingDead.Remove(d.turn)
 	d.turn = nil
 	return true
 }
 
 // done marks the end of an attempt, with a connection or without.
-func (q *dials) done(dead bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.running--
+func (di *dials) done(dead bool) {
+	di.mu.Lock()
+	defer di.mu.Unlock()
+	di.running--
 	if dead {
-		q.dead--
+		di.dead--
 	}
-	q.startLocked()
+	di.startLocked()
 }
 
 // startLocked starts the attempts for which there is room.
-func (q *dials) startLocked() {
-	for q.running < attemptsAtOnce {
-		d := q.takeLocked()
+func (di *dials) startLocked() {
+	for di.running < attemptsAtOnce {
+		d := di.takeLocked()
 		if d == nil {
 			return
 		}
@@ -85,22 +85,22 @@ func (q *dials) startLocked() {
 		if d.hub.start(func() { d.attempt(dead) }) != nil {
 			return // the hub has stopped
 		}
-		q.running++
+		di.running++
 		if dead {
-			q.dead++
+			di.dead++
 		}
 	}
 }
 
 // takeLocked returns the dialer whose turn it is, nil if there is none.
-func (q *dials) takeLocked() *dialer {
-	from, next := &q.waiting, q.waiting.Front()
-	if q.newestNext {
-		next = q.waiting.Back()
+func (di *dials) takeLocked() *dialer {
+	from, next := &di.waiting, di.waiting.Front()
+	if di.newestNext {
+		next = di.waiting.Back()
 	}
-	q.newestNext = !q.newestNext
-	if next == nil && q.dead < deadAtOnce && q.waitingDead.Len() > 0 && q.deadDueLocked() {
-		from, next = &q.waitingDead, q.waitingDead.Front()
+	di.newestNext = !di.newestNext
+	if next == nil && di.dead < deadAtOnce && di.waitingDead.Len() > 0 && di.deadDueLocked() {
+		from, next = &di.waitingDead, di.waitingDead.Front()
 	}
 	if next == nil {
 		return nil
@@ -112,25 +112,25 @@ func (q *dials) takeLocked() *dialer {
 
 // deadDueLocked reports whether it is time for an attempt to a dead address. If not, the
 // attempts go on with the next tick.
-func (q *dials) deadDueLocked() bool {
+func (di *dials) deadDueLocked() bool {
 	now := time.Now()
-	if now.Before(q.deadAt) {
-		if !q.ticking {
-			q.ticking = true
-			time.AfterFunc(deadTick, q.tick)
+	if now.Before(di.deadAt) {
+		if !di.ticking {
+			di.ticking = true
+			time.AfterFunc(deadTick, di.tick)
 		}
 		return false
 	}
-	if earliest := now.Add(-deadTick); q.deadAt.Before(earliest) {
-		q.deadAt = earliest
+	if earliest := now.Add(-deadTick); di.deadAt.Before(earliest) {
+		di.deadAt = earliest
 	}
-	q.deadAt = q.deadAt.Add(deadEvery)
+	di.deadAt = di.deadAt.Add(deadEvery)
 	return true
 }
 
-func (q *dials) tick() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.ticking = false
-	q.startLocked()
+func (di *dials) tick() {
+	di.mu.Lock()
+	defer di.mu.Unlock()
+	di.ticking = false
+	di.startLocked()
 }

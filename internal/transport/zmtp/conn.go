@@ -91,17 +91,17 @@ func (c *Conn) handshake() error {
 // exchange implements Exchange for a Conn.
 type exchange struct{ c *Conn }
 
-func (x exchange) Send(name string, data []byte) error {
+func (e exchange) Send(name string, data []byte) error {
 	body := AppendCommand(nil, name, data)
-	_, err := x.c.conn.Write(append(appendHeader(nil, FlagCommand, len(body)), body...))
+	_, err := e.c.conn.Write(append(appendHeader(nil, FlagCommand, len(body)), body...))
 	if err != nil {
 		return fmt.Errorf("zmtp handshake: %w", err)
 	}
 	return nil
 }
 
-func (x exchange) Receive() (name string, data []byte, err error) {
-	flags, length, err := x.c.in.header()
+func (e exchange) Receive() (name string, data []byte, err error) {
+	flags, length, err := e.c.in.header()
 	switch {
 	case err != nil:
 		return "", nil, err
@@ -111,7 +111,7 @@ func (x exchange) Receive() (name string, data []byte, err error) {
 		return "", nil, Refuse(BadHandshake, "a command of %d bytes", length)
 	}
 	body := make([]byte, length)
-	if err := x.c.in.full(body); err != nil {
+	if err := e.c.in.full(body); err != nil {
 		return "", nil, err
 	}
 	return ParseCommand(body)

@@ -13,8 +13,8 @@ func Example() {
 
 	memory.End(two, history.Origin{}, 0)
 	for _, o := range []history.Origin{one, two} {
-		standing, _ := memory.Admit(o, 0, false)
-		fmt.Println(o.Sequence, standing == history.MayLive)
+		verdict, _ := memory.Admit(o, 0, false)
+		fmt.Println(o.Sequence, verdict == history.MayLive)
 	}
 	memory.Leave(one, history.Freed)
 	fmt.Println(memory.Ended()[2].Ranges)

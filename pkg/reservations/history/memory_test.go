@@ -56,7 +56,7 @@ func TestMemoryAgainstUnbounded(t *testing.T) {
 						n.Leave(o, why)
 					}
 				}
-				if s, _ := free.Standing(o, false); s == HasEnded {
+				if s, _ := free.Verdict(o, false); s == HasEnded {
 					ended[o] = true
 				}
 			case op == 8 && o.Process != 2+honest:
@@ -85,13 +85,13 @@ func TestMemoryAgainstUnbounded(t *testing.T) {
 				t.Fatalf("step %d: %d bytes, %d counted, %d in the account of %d", step, sum, bounded.memory.used, account.Used(), account.Limit()/memoryShare)
 			}
 			probe := Origin{2 + honest, 1 + r.Uint64N(12<<pageShift)}
-			got, completed := bounded.Standing(probe, false)
-			if want, done := free.Standing(probe, false); got != want || completed != done {
+			got, completed := bounded.Verdict(probe, false)
+			if want, done := free.Verdict(probe, false); got != want || completed != done {
 				t.Fatalf("step %d: the honest peer's %d %v, completed %v; want %v, %v", step, probe.Sequence, got, completed, want, done)
 			}
 			if r.IntN(100) == 0 {
 				for o := range ended {
-					if s, _ := bounded.Standing(o, false); s != HasEnded {
+					if s, _ := bounded.Verdict(o, false); s != HasEnded {
 						t.Fatalf("step %d: %v %v", step, o, s)
 					}
 				}

@@ -67,13 +67,13 @@ func (e EndReason) String() string {
 	return "invalid"
 }
 
-// Standing says whether a reservation that is not live in the ledger may become live.
-type Standing uint8
+// Verdict says whether a reservation that is not live in the ledger may become live.
+type Verdict uint8
 
-// The standings.
+// The verdicts.
 const (
 	// MayLive: nothing is known against it.
-	MayLive Standing = iota
+	MayLive Verdict = iota
 	// HasEnded: it has ended, or was lost with its rank here.
 	HasEnded
 	// NoRoom: MaxProcesses other processes have live reservations, so that nothing
@@ -81,12 +81,12 @@ const (
 	NoRoom
 )
 
-var standings = [...]string{"may live", "has ended", "no room"}
+var verdicts = [...]string{"may live", "has ended", "no room"}
 
-// String returns the standing in words.
-func (s Standing) String() string {
-	if int(s) < len(standings) {
-		return standings[s]
+// String returns the verdict in words.
+func (s Verdict) String() string {
+	if int(s) < len(verdicts) {
+		return verdicts[s]
 	}
 	return "invalid"
 }
@@ -157,7 +157,7 @@ func (n *Numbered) SetLifetime(d time.Duration) { n.retention = max(minRetention
 // Admit decides whether a reservation of another process may become live, and
 // counts it as live if so. renewed: its lease is known to run. completed reports
 // whether its prefill is known to be complete.
-func (n *Numbered) Admit(o Origin, at time.Duration, renewed bool) (s Standing, completed bool) {
+func (n *Numbered) Admit(o Origin, at time.Duration, renewed bool) (s Verdict, completed bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	x := n.get(o.Process, at)
@@ -230,9 +230,9 @@ func (n *Numbered) LeaveLeased(o Origin, why EndReason, l Lease, at time.Duratio
 	}
 }
 
-// Missing returns the standing of a reservation that another replica reports as renewed
+// Missing returns the verdict on a reservation that another replica reports as renewed
 // and that is not live here.
-func (n *Numbered) Missing(o Origin) Standing {
+func (n *Numbered) Missing(o Origin) Verdict {
 	if o.Process == n.own {
 		return HasEnded
 	}
@@ -247,9 +247,9 @@ func (n *Numbered) Missing(o Origin) Standing {
 	return MayLive
 }
 
-// Standing is Admit without counting the reservation or changing anything. It does not
+// Verdict is Admit without counting the reservation or changing anything. It does not
 // return NoRoom.
-func (n *Numbered) Standing(o Origin, renewed bool) (s Standing, completed bool) {
+func (n *Numbered) Verdict(o Origin, renewed bool) (s Verdict, completed bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch x := n.byProcess[o.Process]; {

@@ -15,7 +15,7 @@ import (
 // counts as ended, and that memory follows the window.
 func TestWindow(t *testing.T) {
 	n := NewNumbered(1)
-	admit := func(what string, number uint64, want Standing) {
+	admit := func(what string, number uint64, want Verdict) {
 		t.Helper()
 		if got, _ := n.Admit(Origin{2, number}, 0, false); got != want {
 			t.Errorf("%s: %v, want %v", what, got, want)
@@ -133,12 +133,12 @@ func TestEndedLeasesBounded(t *testing.T) {
 	}
 }
 
-// TestTexts proves that every reason and standing has a text, and that other values
+// TestTexts proves that every reason and verdict has a text, and that other values
 // do not panic.
 func TestTexts(t *testing.T) {
 	for value, want := range map[fmt.Stringer]string{
 		Freed: "freed", RankRemoved: "rank removed", LeaseExpired: "lease expired", Displaced: "displaced", EndReason(9): "invalid",
-		MayLive: "may live", HasEnded: "has ended", NoRoom: "no room", Standing(9): "invalid",
+		MayLive: "may live", HasEnded: "has ended", NoRoom: "no room", Verdict(9): "invalid",
 	} {
 		if got := value.String(); got != want {
 			t.Errorf("%#v is %q, want %q", value, got, want)

@@ -15,7 +15,7 @@ func TestLeave(t *testing.T) {
 	lease := Lease{Accepted: 0, Longest: 20 * time.Second}
 	for name, tt := range map[string]struct {
 		leave          func(*Numbered, Origin)
-		event, renewed Standing
+		event, renewed Verdict
 		told           []Range // of the process
 	}{
 		"freed":         {func(n *Numbered, o Origin) { n.Leave(o, Freed) }, HasEnded, HasEnded, []Range{{7, 7}}},

@@ -36,13 +36,13 @@ func newCurveKeys(t *testing.T) (k curveKeys) {
 	return k
 }
 
-func (p *tap) endpoint() string { return "tcp://" + p.ln.Addr().String() }
+func (ta *tap) endpoint() string { return "tcp://" + ta.ln.Addr().String() }
 
-func (p *tap) has(texts ...string) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (ta *tap) has(texts ...string) error {
+	ta.mu.Lock()
+	defer ta.mu.Unlock()
 	for _, text := range texts {
-		if !strings.Contains(p.seen.String(), text) {
+		if !strings.Contains(ta.seen.String(), text) {
 			return fmt.Errorf("%q did not go through", text)
 		}
 	}
@@ -50,10 +50,10 @@ func (p *tap) has(texts ...string) error {
 }
 
 // hasAny returns nil once anything went through.
-func (p *tap) hasAny() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.seen.Len() == 0 {
+func (ta *tap) hasAny() error {
+	ta.mu.Lock()
+	defer ta.mu.Unlock()
+	if ta.seen.Len() == 0 {
 		return errors.New("nothing went through")
 	}
 	return nil

@@ -75,16 +75,16 @@ func newRogue(t *testing.T, args ...string) *rogue {
 }
 
 // snapshot returns who a replica is and which reservations it has.
-func (h *rogue) snapshot(replica int) (process uint64, ids map[string]bool) {
-	h.t.Helper()
-	h.polled[replica]++
+func (ro *rogue) snapshot(replica int) (process uint64, ids map[string]bool) {
+	ro.t.Helper()
+	ro.polled[replica]++
 	var page struct {
 		Process  uint64 `json:"process_id"`
 		Bookings []struct {
 			ID string `json:"request_id"`
 		} `json:"bookings"`
 	}
-	h.pair.replicas[replica].Must(h.t, http.StatusOK, "GET", "/replica_sync/snapshot?limit=10000", nil, &page)
+	ro.pair.replicas[replica].Must(ro.t, http.StatusOK, "GET", "/replica_sync/snapshot?limit=10000", nil, &page)
 	ids = make(map[string]bool)
 	for _, b := range page.Bookings {
 		ids[b.ID] = true
@@ -93,13 +93,13 @@ func (h *rogue) snapshot(replica int) (process uint64, ids map[string]bool) {
 }
 
 // book books n at each honest replica.
-func (h *rogue) book(n int) {
-	h.t.Helper()
+func (ro *rogue) book(n int) {
+	ro.t.Helper()
 	for range n {
-		for _, r := range h.pair.replicas {
-			id := fmt.Sprint("kept-", len(h.ids))
-			h.ids = append(h.ids, id)
-			r.Must(h.t, http.StatusCreated, "POST", "/reservations", e2e.Object{
+		for _, r := range ro.pair.replicas {
+			id := fmt.Sprint("kept-", len(ro.ids))
+			ro.ids = append(ro.ids, id)
+			r.Must(ro.t, http.StatusCreated, "POST", "/reservations", e2e.Object{
 				"reservation_id": id, "model_name": "m", "worker_id": 1, "dp_rank": 0,
 				"token_ids": make([]int, 64), "effective_prefill_tokens": 64,
 			}, nil)
@@ -108,32 +108,32 @@ func (h *rogue) book(n int) {
 }
 
 // agree waits until both replicas have all honest bookings.
-func (h *rogue) agree(when string) {
-	h.t.Helper()
-	e2e.Eventually(h.t, "both replicas have all bookings "+when, func() error {
-		for i := range h.pair.replicas {
-			_, have := h.snapshot(i)
+func (ro *rogue) agree(when string) {
+	ro.t.Helper()
+	e2e.Eventually(ro.t, "both replicas have all bookings "+when, func() error {
+		for i := range ro.pair.replicas {
+			_, have := ro.snapshot(i)
 			missing := 0
-			for _, id := range h.ids {
+			for _, id := range ro.ids {
 				if !have[id] {
 					missing++
 				}
 			}
 			if missing > 0 {
-				return fmt.Errorf("replica %d lacks %d of %d bookings", i, missing, len(h.ids))
+				return fmt.Errorf("replica %d lacks %d of %d bookings", i, missing, len(ro.ids))
 			}
 		}
 		return nil
 	})
 }
 
-func (h *rogue) send(topic string, m message) {
-	h.t.Helper()
+func (ro *rogue) send(topic string, m message) {
+	ro.t.Helper()
 	payload, err := msgpack.Marshal(m)
 	if err != nil {
-		h.t.Fatal(err)
+		ro.t.Fatal(err)
 	}
-	h.pub.Send([]byte(topic), payload)
+	ro.pub.Send([]byte(topic), payload)
 }
 
 // event is a message about a reservation in the name of a process.
@@ -155,20 +155,20 @@ func event(process, sequence uint64, id string, data any, more message) message 
 
 func add() message { return message{"AddRequest": message{"token_sequence": []uint64{1, 2, 3}}} }
 
-func (h *rogue) announce(process uint64, url string, sequence, merged uint64) {
-	h.t.Helper()
-	h.send(topicAnnounce, message{"process_id": process, "url": url, "sequence": sequence, "merged": merged, "renewals": sequence})
+func (ro *rogue) announce(process uint64, url string, sequence, merged uint64) {
+	ro.t.Helper()
+	ro.send(topicAnnounce, message{"process_id": process, "url": url, "sequence": sequence, "merged": merged, "renewals": sequence})
 }
 
 // heard waits until everything that was sent has been applied: a booking as Dynamo's
 // router makes it comes last.
-func (h *rogue) heard() {
-	h.t.Helper()
-	h.marked++
-	id := fmt.Sprint("marker-", h.marked)
-	h.send(topicEvents, event(4711, 0, id, add(), nil))
-	e2e.Eventually(h.t, "the messages are applied", func() error {
-		if _, have := h.snapshot(0); !have[id] {
+func (ro *rogue) heard() {
+	ro.t.Helper()
+	ro.marked++
+	id := fmt.Sprint("marker-", ro.marked)
+	ro.send(topicEvents, event(4711, 0, id, add(), nil))
+	e2e.Eventually(ro.t, "the messages are applied", func() error {
+		if _, have := ro.snapshot(0); !have[id] {
 			return fmt.Errorf("%s is not there", id)
 		}
 		return nil
@@ -176,13 +176,13 @@ func (h *rogue) heard() {
 }
 
 // read waits until the rogue peer's snapshot was asked for n more times.
-func (h *rogue) read(n int64, again func(i int)) {
-	h.t.Helper()
-	want, i := h.asked.Load()+n, 0
-	e2e.Eventually(h.t, "the rogue snapshot is read", func() error {
+func (ro *rogue) read(n int64, again func(i int)) {
+	ro.t.Helper()
+	want, i := ro.asked.Load()+n, 0
+	e2e.Eventually(ro.t, "the rogue snapshot is read", func() error {
 		i++
 		again(i)
-		if got := h.asked.Load(); got < want {
+		if got := ro.asked.Load(); got < want {
 			return fmt.Errorf("%d times, want %d", got, want)
 		}
 		return nil
@@ -190,9 +190,9 @@ func (h *rogue) read(n int64, again func(i int)) {
 }
 
 // lies is a snapshot of a process that says everything of all others has ended.
-func (h *rogue) lies(process uint64) *message {
+func (ro *rogue) lies(process uint64) *message {
 	all := [][2]uint64{{1, 1 << 61}}
-	key, own := fmt.Sprint(h.victim), fmt.Sprint(h.own)
+	key, own := fmt.Sprint(ro.victim), fmt.Sprint(ro.own)
 	return &message{
 		"process_id": process, "sequence": 60, "renewals": 60, "seen": message{key: uint64(1) << 61},
 		"assumed": message{key: 0, own: 0}, "ended": message{key: all, own: all}, "leases_ended": message{key: all, own: all},

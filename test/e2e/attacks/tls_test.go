@@ -223,27 +223,27 @@ func newTap(t *testing.T, to string) *tap {
 	return p
 }
 
-func (p *tap) pass(from, to net.Conn) {
-	_, _ = io.Copy(to, io.TeeReader(from, p))
+func (ta *tap) pass(from, to net.Conn) {
+	_, _ = io.Copy(to, io.TeeReader(from, ta))
 	_ = from.Close()
 	_ = to.Close()
 }
 
-func (p *tap) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.seen.Write(b)
+func (ta *tap) Write(b []byte) (int, error) {
+	ta.mu.Lock()
+	defer ta.mu.Unlock()
+	return ta.seen.Write(b)
 }
 
-func (p *tap) mustNotHave(t *testing.T, texts ...string) {
+func (ta *tap) mustNotHave(t *testing.T, texts ...string) {
 	t.Helper()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.seen.Len() == 0 {
+	ta.mu.Lock()
+	defer ta.mu.Unlock()
+	if ta.seen.Len() == 0 {
 		t.Error("nothing went through")
 	}
 	for _, text := range texts {
-		if strings.Contains(p.seen.String(), text) {
+		if strings.Contains(ta.seen.String(), text) {
 			t.Errorf("%q is on the wire", text)
 		}
 	}

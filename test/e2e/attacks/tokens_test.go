@@ -26,21 +26,21 @@ func newTokens(t *testing.T) *tokens {
 }
 
 // add makes a token with the program.
-func (f *tokens) add(t *testing.T, name string, args ...string) {
+func (to *tokens) add(t *testing.T, name string, args ...string) {
 	t.Helper()
 	out, err := exec.Command(e2e.Binary(t), append([]string{"token", "new", "--name", name}, args...)...).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
 	token, entry, _ := strings.Cut(string(out), "\n")
-	f.of[name] = token
-	f.entries = append(f.entries, entry)
-	f.write(t)
+	to.of[name] = token
+	to.entries = append(to.entries, entry)
+	to.write(t)
 }
 
-func (f *tokens) write(t *testing.T) {
+func (to *tokens) write(t *testing.T) {
 	t.Helper()
-	if err := os.WriteFile(f.path, []byte("tokens:\n"+strings.Join(f.entries, "")), 0o600); err != nil {
+	if err := os.WriteFile(to.path, []byte("tokens:\n"+strings.Join(to.entries, "")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }

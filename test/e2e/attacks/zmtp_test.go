@@ -70,14 +70,14 @@ func newHostile(kind string, volume, rounds int64, attack func(w io.Writer) erro
 }
 
 // play attacks on one connection.
-func (a *hostile) play(conn net.Conn) {
+func (h *hostile) play(conn net.Conn) {
 	defer func() { _ = conn.Close() }()
 	go func() { _, _ = io.Copy(io.Discard, conn) }()
-	if _, err := conn.Write(a.hello); err == nil {
-		_ = a.attack(counted{conn, a})
+	if _, err := conn.Write(h.hello); err == nil {
+		_ = h.attack(counted{conn, h})
 	}
-	if a.rounds.Add(-1) <= 0 {
-		a.once.Do(func() { close(a.used) })
+	if h.rounds.Add(-1) <= 0 {
+		h.once.Do(func() { close(h.used) })
 	}
 }
 
@@ -97,7 +97,7 @@ func (c counted) Write(p []byte) (int, error) {
 }
 
 // listen attacks whoever connects, and returns the endpoint.
-func (a *hostile) listen(t *testing.T) string {
+func (h *hostile) listen(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -113,7 +113,7 @@ func (a *hostile) listen(t *testing.T) string {
 			stop := t.Context()
 			conns.Go(func() {
 				go func() { <-stop.Done(); _ = conn.Close() }()
-				a.play(conn)
+				h.play(conn)
 			})
 		}
 	})
@@ -125,7 +125,7 @@ func (a *hostile) listen(t *testing.T) string {
 }
 
 // dial attacks a bound socket again and again, from several connections.
-func (a *hostile) dial(t *testing.T, port, connections int) {
+func (h *hostile) dial(t *testing.T, port, connections int) {
 	t.Helper()
 	var conns sync.WaitGroup
 	stop := t.Context()
@@ -135,10 +135,10 @@ func (a *hostile) dial(t *testing.T, port, connections int) {
 				conn, err := net.Dial("tcp", "127.0.0.1:"+strconv.Itoa(port))
 				if err == nil {
 					go func() { <-stop.Done(); _ = conn.Close() }()
-					a.play(conn)
+					h.play(conn)
 				}
 				select {
-				case <-a.used:
+				case <-h.used:
 					return
 				case <-stop.Done():
 				case <-time.After(10 * time.Millisecond):

@@ -32,8 +32,8 @@ const (
 
 var slow = engine.Config{BlockSize: blockSize, CacheBlocks: 1800, PrefillRate: 5500, DecodeRate: 64}
 
-// burstSpeedup is model seconds per second. What the machine needs for an answer
-// has to be short in model time.
+// burstSpeedup is how many model seconds pass in a second. It is small because the time that this
+// machine takes for an answer counts as model time, too.
 const burstSpeedup = 2
 
 const latencyProfile = "latency profile"

@@ -100,22 +100,22 @@ type object struct {
 }
 
 // model adds the model, unless it is empty.
-func (b *object) model(name string) {
+func (o *object) model(name string) {
 	if name != "" {
-		b.member("model", quoted(name))
+		o.member("model", quoted(name))
 	}
 }
 
-func (b *object) member(name string, value []byte) {
+func (o *object) member(name string, value []byte) {
 	head := `,"`
-	if b.pieces == nil {
+	if o.pieces == nil {
 		head = `{"`
 	}
-	b.pieces = append(b.pieces, []byte(head+name+`":`), value)
+	o.pieces = append(o.pieces, []byte(head+name+`":`), value)
 }
 
 // close returns the finished object. It must have a member.
-func (b *object) close() [][]byte { return append(b.pieces, []byte{'}'}) }
+func (o *object) close() [][]byte { return append(o.pieces, []byte{'}'}) }
 
 // copyTo copies a member's text from the request's body, unless it is missing or null.
 func (r *Request) copyTo(b *object, m member, name string) {

@@ -163,9 +163,9 @@ type call struct {
 	read func(text []byte) (answer, error)
 }
 
-func (q call) reader() io.ReadCloser {
-	readers := make([]io.Reader, len(q.body))
-	for i, piece := range q.body {
+func (c call) reader() io.ReadCloser {
+	readers := make([]io.Reader, len(c.body))
+	for i, piece := range c.body {
 		readers[i] = bytes.NewReader(piece)
 	}
 	return io.NopCloser(io.MultiReader(readers...))

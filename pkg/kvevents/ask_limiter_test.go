@@ -16,7 +16,7 @@ func TestPace(t *testing.T) {
 	const perSecond = askBurst + int(time.Second/askInterval)
 	for seed := range uint64(50) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
-		var p pace
+		var p askLimiter
 		now, progress := time.Unix(1000, 0), rnd.IntN(4) // 0: never, 3: always
 		var asked []time.Time
 		for range 500 {
