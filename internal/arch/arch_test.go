@@ -61,7 +61,7 @@ var mayImport = map[string][]string{
 	"internal/selection/contract":       {"internal/selection/overload", "pkg/catalog", "pkg/reservations"},
 	"internal/selection/counts":         {"internal/selection/overload", "pkg/catalog", "pkg/selector"},
 	"internal/selection/overload":       {},
-	"internal/selection/pending":        {"pkg/catalog"},
+	"internal/selection/pending":        {"pkg/catalog", "pkg/reservations"},
 	"internal/selection/policies":       {"pkg/catalog", "pkg/selector/..."},
 	"internal/selection/scopes":         {"internal/selection/admission", "internal/selection/approximate", "internal/selection/policies", "internal/selection/waitqueue", "pkg/..."},
 	"internal/selection/waitqueue":      {"internal/selection/admission"},
@@ -72,7 +72,8 @@ var mayImport = map[string][]string{
 	"internal/server/gateway/counts":    {},
 	"internal/server/gateway/openai":    {},
 	"internal/server/gateway/tokenizer": {"internal/server/gateway/openai"},
-	"internal/server/httpapi":           {"api", "internal/engines/load", "internal/engines/reports", "internal/server/access", "internal/conductor", "internal/conductor/conductorapi", "internal/selection/overload", "internal/selection", "internal/node", "pkg/..."},
+	"internal/server/httpapi":           {"api", "internal/engines/load", "internal/engines/reports", "internal/server/access", "internal/server/ui", "internal/conductor", "internal/conductor/conductorapi", "internal/selection/overload", "internal/selection", "internal/node", "pkg/..."},
+	"internal/server/ui":                {},
 	"internal/telemetry":                {"internal/transport/certs", "internal/conductor", "internal/selection/counts", "internal/conductor/conductorapi", "internal/selection/overload", "internal/selection/policies", "internal/selection/scopes", "internal/discovery/workersfile", "pkg/..."},
 	"internal/telemetry/logwriter":      {},
 	"internal/telemetry/metrics":        {},
@@ -89,7 +90,7 @@ var mayImport = map[string][]string{
 	"test/servicetest":                  {"internal/...", "pkg/..."},
 	"test/zmqtest":                      {"pkg/kvevents"},
 
-	"internal/discovery/kubernetes":         {"internal/discovery", "internal/discovery/kubernetes/mapping", "internal/telemetry/metrics", "pkg/catalog"},
+	"internal/discovery/kubernetes":         {"internal/discovery", "internal/discovery/kubernetes/mapping", "internal/telemetry/metrics", "pkg/catalog", "pkg/memory"},
 	"internal/discovery/kubernetes/mapping": {"internal/discovery/workerid", "pkg/catalog"},
 
 	"test/kubetest": {},

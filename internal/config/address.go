@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -25,12 +26,8 @@ const (
 // listenAt is a list of where to listen: at most one IP address, with or without
 // brackets, or host name, and any number of unix sockets.
 func listenAt(field *[]string) value {
-	v := list(field, listenAddress).(typed[[]string])
-	each := v.verify
-	v.verify = func(items []string) error {
-		if err := each(items); err != nil {
-			return err
-		}
+	v := separated(field, ",", listenAddress)
+	v.parse = checked(v.parse, func(items []string) error {
 		hosts := 0
 		for _, item := range items {
 			if !strings.HasPrefix(item, unixScheme) {
@@ -44,7 +41,7 @@ func listenAt(field *[]string) value {
 			return fmt.Errorf("%s: at most one may be an address; the others are unix:///path", strings.Join(items, ","))
 		}
 		return nil
-	}
+	})
 	v.render = func(items []string) any {
 		if len(items) == 1 {
 			return items[0]
@@ -109,12 +106,7 @@ func replicaPort(field *uint16) value {
 			}
 			return port, err
 		},
-		render: func(port uint16) any {
-			if port == 0 {
-				return nil
-			}
-			return port
-		},
+		render: orNil[uint16],
 	}
 }
 
@@ -139,6 +131,18 @@ func bindable(e catalog.Endpoint) error {
 
 // httpBase is the base URL of this service, empty for the default.
 func httpBase(field *string) value { return checkedText(field, httpURL) }
+
+// pathPrefix is an absolute path, normalised without trailing slash; / is none.
+func pathPrefix(field *string) value {
+	return checkedText(field, func(s string) (string, error) {
+		u, err := url.Parse(s)
+		cut := strings.TrimSuffix(s, "/")
+		if err != nil || u.EscapedPath() != s || u.Path != s || cut != "" && (cut[0] != '/' || path.Clean(cut) != cut) {
+			return "", fmt.Errorf("%q is not a path such as /select-service", s)
+		}
+		return cut, nil
+	})
+}
 
 // httpURL checks the base URL of a peer and cuts its trailing slash.
 func httpURL(s string) (string, error) {

@@ -78,6 +78,10 @@ type Server struct {
 	// AdminListen and DebugListen are the addresses, host:port, of separate listeners for the
 	// operators' routes and for profiles of the process; empty: none.
 	AdminListen, DebugListen string
+	// UI tells whether there is the operators' page, and UIBase below which path a proxy shows the
+	// service, without trailing slash; empty: at the root.
+	UI     bool
+	UIBase string
 	// Contract is the version of the selection contract, "1.3" or "1.6". It decides the
 	// behaviour of the process and the dialect of the routes without a version prefix.
 	Contract string
@@ -243,8 +247,12 @@ type Overload struct {
 	RetryAfter time.Duration
 }
 
-// maxRetryAfter bounds Overload.RetryAfter. A higher value is surely a mistake.
-const maxRetryAfter = 24 * time.Hour
+// maxRetryAfter bounds Overload.RetryAfter. A higher value is surely a mistake. maxSessionTTL bounds
+// Selections.SessionTTL, as in dynamo-kv-router 1.6.1.
+const (
+	maxRetryAfter = 24 * time.Hour
+	maxSessionTTL = 31_536_000 * time.Second
+)
 
 // Replicas names the other replicas and says how to work with them.
 type Replicas struct {
@@ -359,7 +367,7 @@ const MaxThreads = 1024
 // that only 1.6 has are as in dynamo-kv-router 1.6.1.
 func Default() Config {
 	return Config{
-		Server:  Server{Listen: []string{"0.0.0.0"}, Port: 8092, Contract: Contract13},
+		Server:  Server{Listen: []string{"0.0.0.0"}, Port: 8092, UI: true, Contract: Contract13},
 		Gateway: defaultGateway(), Kubernetes: defaultKubernetes(),
 		KVEvents: KVEvents{
 			Enabled: true, Threads: 4, ApproximateTTL: 120 * time.Second, ApproximatePolicy: PolicyTTL, HybridExact: true,
@@ -389,24 +397,6 @@ func DefaultSlots() Config {
 	conf.SlotsOnly = true
 	conf.Server.SlotsPort = 8091
 	return conf
-}
-
-// Validate checks every value and reports all faults at once, each by its file
-// key. What Load returns is valid already.
-func (c Config) Validate() error {
-	var faults []error
-	for _, o := range options {
-		if o.key == "" {
-			continue
-		}
-		if err := o.bind(&c).check(); err != nil {
-			faults = append(faults, faultsOf(o.key, err)...)
-		}
-	}
-	for _, f := range c.conflicts() {
-		faults = append(faults, fmt.Errorf("%s: %w", f.key, f.err))
-	}
-	return invalid(faults)
 }
 
 // Warnings lists remarks on a valid configuration: settings without effect, and deprecated names.

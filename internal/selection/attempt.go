@@ -113,6 +113,7 @@ func (a *API) newAttempt(req *SelectRequest, reserve bool) *attempt {
 func (a *attempt) end() {
 	a.session.release()
 	a.retry.end()
+	a.prompt.unpin()
 	a.wait.release(a.api)
 }
 
@@ -303,6 +304,7 @@ func (a *attempt) choose(v *reservations.View) error {
 
 // book chooses by the current loads and, with reserve, books the choice in the same step.
 func (a *attempt) book() (err error) {
+	a.prompt.load()
 	if !a.reserve {
 		a.api.ledger.Look(a.Scope, a.prompt.sequence, func(v *reservations.View) { err = a.choose(v) })
 		return err

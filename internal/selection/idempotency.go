@@ -65,8 +65,8 @@ func identityOf(sequence []uint64, tokens uint64) promptIdentity {
 // identity returns the identity of a prompt that was read.
 func (p *prompt) identity(of *Prompt) promptIdentity {
 	i := identityOf(p.sequence, p.size.Tokens)
-	if p.dropped {
-		i.rest, i.hasRest = p.rest, true
+	if p.pinned != nil {
+		i.rest, i.hasRest = p.rest, p.tokens
 	} else if _, _, i.hasRest = of.tokens(); i.hasRest {
 		i.rest = digestRest(of, len(p.sequence), int(p.size.BlockSize))
 	}

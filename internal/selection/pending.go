@@ -27,9 +27,13 @@ func (p *pendingSelections) save(a *attempt) {
 	if a.reserve || !req.Pending || req.SelectionID == nil {
 		return
 	}
+	local := a.prompt.local
+	if !a.api.config.Approximate { // only predictions need them
+		local = nil
+	}
 	s := pending.Selection{
 		Scope: req.Scope, Rank: a.result.Rank, BlockSize: snap.BlockSize, Eagle: snap.Eagle,
-		Local: a.prompt.local, Sequence: a.prompt.sequence,
+		Prompt: a.api.ledger.Pin(req.Scope, local, a.prompt.sequence),
 		Tokens: a.prompt.size.Tokens, Prefill: a.result.EffectivePrefillTokens,
 		TrackPrefill: a.weights.TrackPrefill, ExpectedOutput: req.ExpectedOutputTokens,
 	}
@@ -105,8 +109,8 @@ func errNotPending(req *PendingRequest) *contract.Error {
 	return none
 }
 
-// reservation returns the reservation of the selection, without its record, if its rank can still be
-// booked.
+// reservation returns the reservation of the selection, without its hashes and its record, if its
+// rank can still be booked.
 func (b *pendingBooking) reservation() (*newReservation, error) {
 	sel := &b.kept.Selection
 	snap, state, err := b.api.scopes.Bookable(sel.Scope)
@@ -122,11 +126,11 @@ func (b *pendingBooking) reservation() (*newReservation, error) {
 		return nil, contract.ScopeErrorf(contract.NotFound, sel.Scope, "schedulable worker %d (dp_rank %d) not found", sel.Rank.Worker, sel.Rank.DP)
 	}
 	return &newReservation{
-		scope: state, snapshot: snap, entry: e, local: sel.Local, prefill: sel.Prefill,
-		size: selector.Prompt{BlockSize: sel.BlockSize, Tokens: sel.Tokens, Blocks: len(sel.Sequence)},
+		scope: state, snapshot: snap, entry: e, prefill: sel.Prefill,
+		size: selector.Prompt{BlockSize: sel.BlockSize, Tokens: sel.Tokens, Blocks: sel.Prompt.Blocks()},
 		Request: reservations.Request{
 			ID: b.request.ID, Lease: b.request.Lease,
-			Hashes: sel.Sequence, TrackPrefill: sel.TrackPrefill, ExpectedOutput: sel.ExpectedOutput,
+			TrackPrefill: sel.TrackPrefill, ExpectedOutput: sel.ExpectedOutput,
 		},
 	}, nil
 }
@@ -204,7 +208,8 @@ func (b *pendingBooking) book(p *newReservation) (Reservation, error) {
 		used.Err = fmt.Errorf("used up: %w", scopes.ErrStale)
 		return Reservation{}, used
 	}
-	p.record = &idempotencyRecord{claim: b.claim, prompt: identityOf(sel.Sequence, sel.Tokens)}
+	p.local, p.Hashes = sel.Prompt.AppendTo(nil, nil)
+	p.record = &idempotencyRecord{claim: b.claim, prompt: identityOf(p.Hashes, sel.Tokens)}
 	r, err := a.book(p, b.request.IfExists)
 	if err == nil {
 		b.claim = nil // the reservation has it
@@ -213,11 +218,12 @@ func (b *pendingBooking) book(p *newReservation) (Reservation, error) {
 	return r, err
 }
 
-// end undoes claimSession, beginID and prepareWait.
+// end undoes claimSession, beginID and prepareWait, and releases the selection.
 func (b *pendingBooking) end() {
 	b.claim.Release()
 	if b.begun {
 		b.api.idempotency.inFlight.end(b.request.ID)
 	}
+	b.api.pending.store.Release(b.kept)
 	b.api.config.Waiting.Release(b.waiting)
 }

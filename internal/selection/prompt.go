@@ -9,6 +9,7 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
 )
 
@@ -23,15 +24,24 @@ type prompt struct {
 
 	localMem, sequenceMem []uint64
 
-	// dropped: the prompt came as tokens, which dropTokens has dropped. layout is how they were
-	// hashed, rest the digest of those in no complete block.
-	dropped bool
-	layout  hashing.Layout
-	rest    uint64
+	// pinned has the hashes of a long prompt that has waited (see pin); nil: they are in the lists
+	// above or the request's. loaded has a list of them while there is one.
+	pinned *reservations.Pin
+	loaded *hashLists
+	// tokens: the pinned prompt came as tokens. layout is how they were hashed, rest the digest of
+	// those in no complete block.
+	tokens bool
+	layout hashing.Layout
+	rest   uint64
 }
 
+// hashLists is the memory of the hashes of a prompt.
+type hashLists struct{ local, sequence []uint64 }
+
+var hashListPool = sync.Pool{New: func() any { return new(hashLists) }}
+
 // reset empties the prompt, but for its memory.
-func (p *prompt) reset() { p.local, p.sequence, p.dropped = nil, nil, false }
+func (p *prompt) reset() { p.local, p.sequence, p.tokens = nil, nil, false }
 
 // prompts has prompts of requests that are no attempts.
 var prompts = sync.Pool{New: func() any { return new(prompt) }}
@@ -52,13 +62,15 @@ func (p *prompt) recycle() {
 // waited: its hashes are of the old block size, and its tokens are gone.
 var errPromptGone = &contract.Error{Kind: contract.Unavailable, Text: "the block size of the workers changed while the request waited"}
 
-// read fills in the prompt for the workers of a scope, unless the request has waited and only its
-// hashes are left. Slices of the hash form are borrowed from the caller.
+// read fills in the prompt for the workers of a scope, unless it is pinned: then only its hashes
+// are left. Slices of the hash form are borrowed from the caller.
 func (p *prompt) read(of *Prompt, snap *catalog.Snapshot) error {
-	if p.dropped {
-		if of.layout(snap) != p.layout {
+	if p.pinned != nil {
+		if p.tokens && of.layout(snap) != p.layout {
 			return errPromptGone
 		}
+		p.load()
+		p.size.BlockSize = snap.BlockSize
 		return nil
 	}
 	if err := of.check(); err != nil {
@@ -109,21 +121,62 @@ func (p *prompt) cachedBlocks(slot uint32) uint64 {
 	return uint64(device) + uint64(host) + uint64(disk)
 }
 
-// dropTokens drops the tokens of a prompt that was read for the workers of snap: a waiting request
-// has the hashes only, unless there are few tokens.
-func (p *prompt) dropTokens(of *Prompt, snap *catalog.Snapshot) {
-	if tokens, _, ok := of.tokens(); p.dropped || !ok || len(tokens) <= maxKeptTokens {
-		return
+// isLong reports whether a prompt that was read has many tokens, or many blocks if only these are
+// known.
+func (p *prompt) isLong(of *Prompt) bool {
+	if tokens, _, ok := of.tokens(); ok {
+		return len(tokens) > maxKeptTokens
 	}
-	p.dropped, p.layout, p.rest = true, of.layout(snap), digestRest(of, len(p.sequence), int(p.size.BlockSize))
-	// Pooled memory is often larger than this prompt needs, and other requests can use it.
-	p.localMem, p.sequenceMem = slices.Clone(p.local), slices.Clone(p.sequence)
-	p.local, p.sequence = p.localMem, p.sequenceMem
-	of.TokenIDs, of.MM = nil, nil
+	return len(p.sequence) > maxKeptBlocks
+}
+
+// pin pins the hashes of a prompt that was read for the workers of snap in the ledger, and drops
+// them and what they were made from. It must be undone by unpin.
+func (p *prompt) pin(of *Prompt, snap *catalog.Snapshot, l *reservations.Ledger) {
+	if _, _, p.tokens = of.tokens(); p.tokens {
+		p.layout, p.rest = of.layout(snap), digestRest(of, len(p.sequence), int(p.size.BlockSize))
+	}
+	p.pinned = l.Pin(snap.Scope, p.local, p.sequence)
+	of.TokenIDs, of.MM, of.BlockHashes, of.SequenceHashes = nil, nil, nil, nil
 	if of.Routing != nil {
 		*of.Routing = Routing{}
 	}
 	of.Routing = nil
+	p.local, p.sequence, p.localMem, p.sequenceMem = nil, nil, nil, nil
+}
+
+// load lists the hashes of a pinned prompt, until unload.
+func (p *prompt) load() {
+	if p.pinned != nil && p.loaded == nil {
+		l := hashListPool.Get().(*hashLists)
+		l.local, l.sequence = p.pinned.AppendTo(l.local[:0], l.sequence[:0])
+		p.loaded, p.local, p.sequence = l, l.local, l.sequence
+	}
+}
+
+func (p *prompt) unload() {
+	if p.loaded != nil {
+		if cap(p.loaded.sequence) <= maxPooledBlocks {
+			hashListPool.Put(p.loaded)
+		}
+		p.loaded, p.local, p.sequence = nil, nil, nil
+	}
+}
+
+func (p *prompt) unpin() {
+	p.unload()
+	if p.pinned != nil {
+		p.pinned.Unpin()
+		p.pinned = nil
+	}
+}
+
+// bytes returns the memory of the prompt's hashes.
+func (p *prompt) bytes() int64 {
+	if p.pinned != nil {
+		return int64(p.pinned.Bytes())
+	}
+	return int64(8 * (len(p.local) + len(p.sequence)))
 }
 
 // layout returns how the prompt's tokens form blocks for the workers of a scope.

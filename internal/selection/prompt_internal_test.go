@@ -6,12 +6,13 @@ import (
 
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
+	"github.com/select-service/select-service/pkg/reservations"
 )
 
 // TestLongPromptOfAnotherBlockSize: the hashes of a prompt that waits say nothing about
 // blocks of another size.
 func TestLongPromptOfAnotherBlockSize(t *testing.T) {
-	p := prompt{dropped: true, layout: hashing.Layout{BlockSize: 16}}
+	p := prompt{pinned: new(reservations.Pin), tokens: true, layout: hashing.Layout{BlockSize: 16}}
 	if err := p.read(new(Prompt), &catalog.Snapshot{BlockSize: 16}); err != nil {
 		t.Errorf("same block size: %v", err)
 	}

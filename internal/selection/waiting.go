@@ -149,8 +149,12 @@ func (t *turn) CanRun(class *admission.Class) (free bool) {
 
 // CanRunNow implements waitqueue.Request.
 func (t *turn) CanRunNow(class *admission.Class) bool {
-	if !t.scope.isCurrent() && t.Refresh(0) != nil {
-		return true
+	if !t.scope.isCurrent() {
+		err := t.Refresh(0)
+		t.prompt.unload()
+		if err != nil {
+			return true
+		}
 	}
 	return t.CanRun(class)
 }
@@ -175,6 +179,7 @@ func (t *turn) Refresh(overlapAge time.Duration) error {
 		return err
 	}
 	if changed || t.wait.longerThan(overlapAge) {
+		t.prompt.load()
 		t.prompt.lookUp(t.scope.state, t.NoOverlap)
 	}
 	t.scope.expireStale()
@@ -216,7 +221,9 @@ func (t *turn) RunOrDelay(charged map[uint32]float64, force bool, overlapAge tim
 	t.choice.charged = charged
 	defer func() { t.choice.charged = nil }()
 	if !force {
+		t.prompt.load()
 		if delay := t.delay(); delay > 0 {
+			t.prompt.unload()
 			return delay, nil
 		}
 	}
@@ -256,8 +263,9 @@ func (t *turn) delay() (delay time.Duration) {
 	return delay
 }
 
-// A waiting request keeps the hashes of its prompt, but neither its text nor, if there
-// are many, its tokens.
+// A waiting request keeps the hashes of its prompt, but neither its text nor, if there are many, its
+// tokens. If they are many too, it keeps them where they are active in the ledger, and has a list
+// of them only while one is needed.
 
 // The memory of a waiting request besides its hashes and lists, in bytes.
 const (
@@ -266,6 +274,8 @@ const (
 	// maxKeptTokens is how many tokens a prompt may have to keep them, so that it can be hashed
 	// again if the block size changes.
 	maxKeptTokens = 2048
+	// maxKeptBlocks is how many blocks a prompt that came as hashes may have to keep its lists.
+	maxKeptBlocks = maxKeptTokens / 16
 	// waitPerRank is for each rank that it considers: a catalog entry, a candidate with its
 	// cost, and the overlap on three tiers.
 	waitPerRank = 160
@@ -282,18 +292,21 @@ func (a *attempt) prepareSessionWait() error {
 // prepareWait prepares an attempt whose prompt was read to wait in a class. The error says that
 // the account of waiting requests is full.
 func (a *attempt) prepareWait(class string) error {
-	n := int64(waitOverhead+waitPerRank*a.scope.snapshot.NumRanks+8*(len(a.prompt.local)+len(a.prompt.sequence))) + bytesOf(a.SelectRequest)
+	p, snap := &a.prompt, a.scope.snapshot
+	p.unload()
+	if p.pinned == nil && a.Text != nil && p.isLong(&a.request.Prompt) {
+		p.pin(&a.request.Prompt, snap, a.api.ledger)
+	}
+	n := int64(waitOverhead+waitPerRank*snap.NumRanks) + p.bytes() + bytesOf(a.SelectRequest)
 	if more := n - a.wait.reserved; more > 0 {
 		if err := a.api.reserveWaiting(more, class); err != nil {
 			return err
 		}
 		a.wait.reserved = n
 	}
-	if a.Text == nil {
-		return nil
+	if a.Text != nil {
+		a.Text.ReleaseText()
 	}
-	a.prompt.dropTokens(&a.request.Prompt, a.scope.snapshot)
-	a.Text.ReleaseText()
 	return nil
 }
 
