@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
@@ -45,8 +46,8 @@ func (c *diagnoser) lookElsewhere(own *namespace) {
 	}))
 	c.matchesElsewhere = len(found) > 0
 	slices.SortStableFunc(found, func(a, b probe) int { return cmp.Compare(b.tokens, a.tokens) })
-	if len(found) > MaxElsewhere {
-		found, c.Truncated = found[:MaxElsewhere], true
+	if len(found) > diagnose.MaxElsewhere {
+		found, c.Truncated = found[:diagnose.MaxElsewhere], true
 	}
 	for _, p := range found {
 		e, ok := c.matchUnder(p.ns)
@@ -157,8 +158,8 @@ func (c *diagnoser) headBySpace() func(*space) []uint64 {
 		rolling, ok := known[at]
 		if !ok {
 			head := *c.query
-			head.Tokens = head.Tokens[:min(uint64(len(head.Tokens)), ProbeBlocks*uint64(at.blockSize))]
-			head.Hashes = head.Hashes[:min(len(head.Hashes), ProbeBlocks)]
+			head.Tokens = head.Tokens[:min(uint64(len(head.Tokens)), diagnose.ProbeBlocks*uint64(at.blockSize))]
+			head.Hashes = head.Hashes[:min(len(head.Hashes), diagnose.ProbeBlocks)]
 			_, rolling = head.hashes(at.blockSize, at.seed)
 			known[at] = rolling
 		}
@@ -168,9 +169,9 @@ func (c *diagnoser) headBySpace() func(*space) []uint64 {
 
 // matchUnder follows the prompt under another identity. ok is false if the identity is no
 // longer in use, or no active publisher holds anything there.
-func (c *diagnoser) matchUnder(ns *namespace) (out Elsewhere, ok bool) {
+func (c *diagnoser) matchUnder(ns *namespace) (out diagnose.Elsewhere, ok bool) {
 	_, rolling := c.query.hashes(ns.key.BlockSize, ns.space.key.HashSeed)
-	e := Examination{Space: ns.space.index, Chain: ns.chain(rolling)}
+	e := diagnose.Examination{Space: ns.space.index, Chain: ns.chain(rolling)}
 	r := c.registry
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -179,7 +180,7 @@ func (c *diagnoser) matchUnder(ns *namespace) (out Elsewhere, ok bool) {
 	}
 	e.Subjects = ns.space.instances(c.query.Instance)
 	e.Follow(0)
-	out = Elsewhere{LoRA: &ns.key.LoRA, BlockSize: ns.key.BlockSize, Registered: len(ns.publishers) > 0}
+	out = diagnose.Elsewhere{LoRA: &ns.key.LoRA, BlockSize: ns.key.BlockSize, Registered: len(ns.publishers) > 0}
 	out.Matched, out.Instances = e.Best()
 	return out, out.Matched > 0
 }
