@@ -79,5 +79,7 @@ func countChoice(c *choice, m *counts.ModelSelections) {
 			high = cost
 		}
 	}
-	m.Chosen(c.prompt.cachedBlocks(c.chosen.Slot), c.mostCached(), uint64(c.prompt.size.Blocks), high-low)
+	cached, blocks := c.prompt.cachedBlocks(c.chosen.Slot), uint64(c.prompt.size.Blocks)
+	m.Chosen(cached, c.mostCached(), blocks, high-low)
+	c.scope.state.Hits.Note(c.chosen.Slot, cached, blocks)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -51,6 +52,8 @@ type Decision struct {
 	Cached, MostCached uint64
 	PredictedTTFT      float64 // seconds
 	Outcome            Outcome
+
+	times *scopes.FirstTokens // of the scope
 }
 
 // Outcome is what callers have reported about a choice since.
@@ -103,6 +106,7 @@ func (a *attempt) keepDecision() {
 	x := &Decision{
 		decided: c.decided(), At: c.sampled.at, Reserved: a.reserve,
 		Cached: a.prompt.cachedBlocks(c.chosen.Slot), MostCached: c.mostCached(),
+		times: c.scope.state.FirstTokens,
 	}
 	if id := a.SelectionID; id != nil {
 		x.SelectionID = strings.Clone(*id) // the request's string is borrowed
@@ -188,6 +192,7 @@ func (d *decisions) completed(id string) {
 	x.Outcome.TTFT = max(1, time.Since(x.At))
 	if x.PredictedTTFT > 0 {
 		d.errors.Observe(x.Outcome.TTFT.Seconds() / x.PredictedTTFT)
+		x.times.Note(x.Outcome.TTFT.Seconds(), x.PredictedTTFT)
 	}
 }
 
