@@ -36,9 +36,10 @@ var mayImport = map[string][]string{
 	"internal/codec/bodyscan":           {"internal/codec/msgpack"},
 	"internal/codec/msgpack":            {},
 	"internal/codec/yamlread":           {},
-	"internal/conductor":                {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
-	"internal/conductor/conductorapi":   {"internal/conductor", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
+	"internal/conductor":                {"internal/conductor/diagnose", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
+	"internal/conductor/conductorapi":   {"internal/conductor", "internal/conductor/diagnose", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
 	"internal/config":                   {"internal/discovery/enginelist", "internal/discovery/kubernetes/mapping", "internal/selection/admission", "internal/selection/overload", "internal/selection/pending", "internal/selection/policies", "pkg/..."},
+	"internal/conductor/diagnose":       {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
 	"internal/container":                {},
 	"internal/container/hashset":        {},
 	"internal/container/keyhash":        {},
@@ -68,14 +69,14 @@ var mayImport = map[string][]string{
 	"internal/server":                   {},
 	"internal/server/access":            {"internal/transport/clientnet", "internal/transport/filewatch", "pkg/catalog"},
 	"internal/server/connections":       {"pkg/memory", "internal/transport/clientnet"},
-	"internal/server/doctor":            {"internal/conductor", "internal/engines/reports", "internal/node", "internal/server/replicas", "pkg/..."},
+	"internal/server/doctor":            {"internal/conductor/diagnose", "internal/engines/reports", "internal/node", "internal/server/replicas", "pkg/..."},
 	"internal/server/replicas":          {"internal/node", "internal/selection", "pkg/..."},
 	"internal/server/fleet":             {"internal/engines/load", "internal/engines/reports", "internal/node", "internal/selection", "internal/selection/scopes", "pkg/..."},
 	"internal/server/gateway":           {"internal/server/access", "pkg/memory", "internal/server/gateway/counts", "internal/server/gateway/openai", "internal/server/gateway/tokenizer", "internal/selection", "pkg/catalog", "pkg/selector"},
 	"internal/server/gateway/counts":    {},
 	"internal/server/gateway/openai":    {},
 	"internal/server/gateway/tokenizer": {"internal/server/gateway/openai"},
-	"internal/server/httpapi":           {"api", "internal/container/offheap", "internal/engines/load", "internal/engines/reports", "internal/server/access", "internal/server/doctor", "internal/server/fleet", "internal/server/replicas", "internal/server/ui", "internal/conductor", "internal/conductor/conductorapi", "internal/selection/overload", "internal/selection", "internal/node", "pkg/..."},
+	"internal/server/httpapi":           {"api", "internal/container/offheap", "internal/engines/load", "internal/engines/reports", "internal/server/access", "internal/server/doctor", "internal/server/fleet", "internal/server/replicas", "internal/server/ui", "internal/conductor", "internal/conductor/conductorapi", "internal/conductor/diagnose", "internal/selection/overload", "internal/selection", "internal/node", "pkg/..."},
 	"internal/server/ui":                {},
 	"internal/telemetry":                {"internal/transport/certs", "internal/conductor", "internal/selection/counts", "internal/conductor/conductorapi", "internal/selection/overload", "internal/selection/policies", "internal/selection/scopes", "internal/discovery/workersfile", "pkg/..."},
 	"internal/telemetry/logwriter":      {},
@@ -138,7 +139,7 @@ var clockReaders = []string{"Now", "Since", "Until", "Sleep"}
 
 // withoutClock are the core packages that are told the time.
 var withoutClock = []string{
-	"internal/selection/admission", "internal/selection/affinity", "internal/selection/approximate", "internal/conductor", "internal/selection/overload", "internal/selection/pending",
+	"internal/selection/admission", "internal/selection/affinity", "internal/selection/approximate", "internal/conductor", "internal/conductor/diagnose", "internal/selection/overload", "internal/selection/pending",
 	"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/indexer/hybrid", "pkg/recovery", "pkg/reservations", "pkg/reservations/history", "pkg/selector", "pkg/selector/ttft",
 }
 

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/test/length"
 )
 
@@ -109,7 +110,7 @@ func TestDiagnoseBounds(t *testing.T) {
 		w.apply(w.add(base(fmt.Sprintf("i%02d", i), 0)), stored(rolling(p), "gpu", "token_ids", p))
 	}
 	for _, c := range []struct{ ask, shown int }{
-		{0, DefaultDiagnosedBlocks}, {-5, DefaultDiagnosedBlocks}, {1, 1}, {1 << 30, maxDiagnosedOwners / instances},
+		{0, diagnose.DefaultBlocks}, {-5, diagnose.DefaultBlocks}, {1, 1}, {1 << 30, diagnose.MaxOwners / instances},
 	} {
 		d := w.Diagnose(&Query{Identity: id, Tokens: p}, c.ask)
 		if len(d.Blocks) != c.shown || !d.Truncated || d.NumBlocks != depth || d.Ranks[7].Matched != depth {
@@ -117,23 +118,23 @@ func TestDiagnoseBounds(t *testing.T) {
 		}
 	}
 	d := w.Diagnose(&Query{Identity: id, Tokens: p, Instance: "i03"}, 1<<30)
-	if len(d.Blocks) != MaxDiagnosedBlocks {
+	if len(d.Blocks) != diagnose.MaxBlocks {
 		t.Errorf("%d blocks are shown", len(d.Blocks))
 	}
 
 	daemon := w.add(base("daemon", 0))
-	for i := range 3 * MaxElsewhere {
+	for i := range 3 * diagnose.MaxElsewhere {
 		blocks := 1 + i%7
 		w.apply(daemon, stored(rolling(p)[:blocks], "gpu", "token_ids", p[:4*blocks], "additional_salt", fmt.Sprintf("s%d", i)))
 	}
-	for i := range 2 * maxFindings {
+	for i := range 2 * diagnose.MaxFindings {
 		w.apply(w.add(base(fmt.Sprintf("u%03d", i), 0)), stored(from(uint64(1000*i+1), 1), "gpu"))
 	}
 	d = w.ask(id, p)
-	if len(d.Elsewhere) != MaxElsewhere || !d.Truncated || d.Elsewhere[0].Matched != 7 || d.Elsewhere[MaxElsewhere-1].Matched < 5 {
+	if len(d.Elsewhere) != diagnose.MaxElsewhere || !d.Truncated || d.Elsewhere[0].Matched != 7 || d.Elsewhere[diagnose.MaxElsewhere-1].Matched < 5 {
 		t.Errorf("%d identities elsewhere, from %d blocks to %d", len(d.Elsewhere), d.Elsewhere[0].Matched, d.Elsewhere[len(d.Elsewhere)-1].Matched)
 	}
-	if len(d.Findings) != maxFindings+1 || !d.found("further findings are left out") {
+	if len(d.Findings) != diagnose.MaxFindings+1 || !d.found("further findings are left out") {
 		t.Errorf("%d findings", len(d.Findings))
 	}
 }

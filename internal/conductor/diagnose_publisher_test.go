@@ -55,7 +55,7 @@ func TestDiagnoseNearby(t *testing.T) {
 		reg.Tenant, reg.Model = tenant, model
 		w.add(reg)
 	}
-	ask := func() *Diagnosis { return w.ask(base("", 0).Identity, prompt(1, 1)) }
+	ask := func() diagnosis { return w.ask(base("", 0).Identity, prompt(1, 1)) }
 	put("acme", "other")
 	if d := ask(); !d.found("nobody is registered for this tenant and model") || d.found("registered are") {
 		t.Errorf("findings are %q", d.Findings)
@@ -89,7 +89,7 @@ func TestDiagnoseInstance(t *testing.T) {
 	w.add(base("b", 0))
 	w.add(base("a", 0))
 	w.add(base("a", 1))
-	ask := func(instance string) *Diagnosis {
+	ask := func(instance string) diagnosis {
 		return w.Diagnose(&Query{Identity: id, Tokens: prompt(1, 1), Instance: instance}, 0)
 	}
 	ask("nope").wantFinding(t, `instance "nope" is not registered for this identity; registered are: "a", "b"`)

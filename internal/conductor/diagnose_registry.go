@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/kvevents"
@@ -17,7 +18,7 @@ const maxConfirmed = 256
 // diagnoser makes the diagnosis of one query. No lock is held all the time, so the answer may
 // reflect a part of concurrent changes.
 type diagnoser struct {
-	Diagnosis
+	diagnose.Diagnosis
 	registry         *Registry
 	query            *Query
 	publishers       []*Publisher // the publishers of the identity that the query asks about
@@ -29,10 +30,10 @@ type diagnoser struct {
 
 // Diagnose returns which instances hold each block of a prompt, where each rank's chain breaks
 // and why, and whether the prompt would match under another identity of the tenant and model.
-// It shows at most maxBlocks blocks, DefaultDiagnosedBlocks if that is not positive.
-func (r *Registry) Diagnose(q *Query, maxBlocks int) *Diagnosis {
+// It shows at most maxBlocks blocks, DefaultBlocks if that is not positive.
+func (r *Registry) Diagnose(q *Query, maxBlocks int) *diagnose.Diagnosis {
 	c := &diagnoser{registry: r, query: q}
-	c.Identity = q.Identity
+	c.Tenant, c.Model, c.LoRA, c.Salt, c.BlockSize = q.Tenant, q.Model, q.LoRA, q.Salt, q.BlockSize
 	r.noteKeys(q.Identity)
 	c.confirmHashes()
 	ns, e := c.match(maxBlocks)
@@ -77,33 +78,33 @@ func (ns *namespace) chain(rolling []uint64) []uint64 {
 
 // match follows the prompt in its namespace. ns is nil if the identity is not in use; e is nil
 // if the namespace is no longer in use.
-func (d *diagnoser) match(maxBlocks int) (ns *namespace, e *Examination) {
-	r := d.registry
-	d.HashSeed = hashing.Seed
-	if ns = r.lookup(d.Identity); ns != nil {
-		d.HashSeed = ns.space.key.HashSeed
+func (c *diagnoser) match(maxBlocks int) (ns *namespace, e *diagnose.Examination) {
+	r := c.registry
+	c.HashSeed = hashing.Seed
+	if ns = r.lookup(c.query.Identity); ns != nil {
+		c.HashSeed = ns.space.key.HashSeed
 	}
-	local, rolling := d.query.hashes(d.BlockSize, d.HashSeed)
-	d.Show(local, rolling, maxBlocks)
+	local, rolling := c.query.hashes(c.BlockSize, c.HashSeed)
+	c.Show(local, rolling, maxBlocks)
 	if ns == nil {
 		return nil, nil
 	}
-	e = &Examination{Space: ns.space.index, Chain: ns.chain(rolling), Local: local, Seed: ns.seed}
+	e = &diagnose.Examination{Space: ns.space.index, Chain: ns.chain(rolling), Local: local, Seed: ns.seed}
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if r.namespaces[ns.key] != ns {
 		return ns, nil
 	}
-	e.Subjects = ns.subjects(d.query.Instance)
-	e.Follow(len(d.Blocks))
-	d.matched = e.prefix.Blocks()
-	d.Registered = len(ns.publishers) > 0
+	e.Subjects = ns.subjects(c.query.Instance)
+	e.Follow(len(c.Blocks))
+	c.matched = e.Matched()
+	c.Registered = len(ns.publishers) > 0
 	for _, p := range ns.publishers {
-		if d.query.Instance == "" || p.Instance == d.query.Instance {
-			d.publishers = append(d.publishers, p)
+		if c.query.Instance == "" || p.Instance == c.query.Instance {
+			c.publishers = append(c.publishers, p)
 		}
-		if !slices.Contains(d.instances, p.Instance) && len(d.instances) <= maxNamed {
-			d.instances = append(d.instances, p.Instance)
+		if !slices.Contains(c.instances, p.Instance) && len(c.instances) <= maxNamed {
+			c.instances = append(c.instances, p.Instance)
 		}
 	}
 	return ns, e
@@ -111,10 +112,10 @@ func (d *diagnoser) match(maxBlocks int) (ns *namespace, e *Examination) {
 
 // confirmHashes determines the source of the hashes of the identity's publishers, if nothing
 // was known when they came: a prompt's tokens can confirm them too.
-func (d *diagnoser) confirmHashes() {
-	r := d.registry
+func (c *diagnoser) confirmHashes() {
+	r := c.registry
 	r.mu.RLock()
-	ns := r.namespaces[nsKey{Identity: d.Identity}]
+	ns := r.namespaces[nsKey{Identity: c.query.Identity}]
 	var publishers []*Publisher
 	if ns != nil {
 		publishers = slices.Clone(ns.publishers[:min(len(ns.publishers), maxConfirmed)])
@@ -124,10 +125,10 @@ func (d *diagnoser) confirmHashes() {
 		return
 	}
 	var known []uint64
-	if !d.query.ByHash {
-		q := *d.query
-		q.Tokens = q.Tokens[:min(uint64(len(q.Tokens)), uint64(d.BlockSize))]
-		_, known = q.hashes(d.BlockSize, ns.space.key.HashSeed)
+	if !c.query.ByHash {
+		q := *c.query
+		q.Tokens = q.Tokens[:min(uint64(len(q.Tokens)), uint64(c.BlockSize))]
+		_, known = q.hashes(c.BlockSize, ns.space.key.HashSeed)
 	}
 	for _, p := range publishers {
 		p.confirmHashes(known...)
@@ -136,12 +137,12 @@ func (d *diagnoser) confirmHashes() {
 
 // subjects lists the owners in a namespace's space; the publishers registered for the namespace
 // are marked as shown. The caller holds Registry.mu.
-func (ns *namespace) subjects(instance string) []Subject {
-	byOwner := make(map[CacheOwner]*Subject)
-	put := func(id CacheOwner, p *Publisher) *Subject {
+func (ns *namespace) subjects(instance string) []diagnose.Subject {
+	byOwner := make(map[diagnose.CacheOwner]*diagnose.Subject)
+	put := func(id diagnose.CacheOwner, p *Publisher) *diagnose.Subject {
 		s := byOwner[id]
 		if s == nil {
-			s = &Subject{CacheOwner: id}
+			s = &diagnose.Subject{CacheOwner: id}
 			byOwner[id] = s
 		}
 		s.Hashes = max(s.Hashes, p.hashSource()) // the worst of several
@@ -151,43 +152,43 @@ func (ns *namespace) subjects(instance string) []Subject {
 	present := make(map[*Publisher]bool)
 	for _, o := range ns.space.owners() {
 		if p := o.publisher; instance == "" || p.Instance == instance {
-			s := put(CacheOwner{p.Instance, o.rank, o.backend}, p)
+			s := put(diagnose.CacheOwner{Instance: p.Instance, Rank: o.rank, Backend: o.backend}, p)
 			s.Media = append(s.Media, o.mediumSlots...)
 			present[p] = present[p] || o.rank == p.Rank
 		}
 	}
 	for _, p := range ns.publishers { // publishers that have announced nothing yet
 		if (instance == "" || p.Instance == instance) && !present[p] {
-			put(CacheOwner{Instance: p.Instance, Rank: p.Rank}, p)
+			put(diagnose.CacheOwner{Instance: p.Instance, Rank: p.Rank}, p)
 		}
 	}
 	return ns.space.ordered(byOwner)
 }
 
 // ordered sorts subjects, and the media of each, into the order of answers.
-func (sp *space) ordered(byOwner map[CacheOwner]*Subject) []Subject {
-	subjects := make([]Subject, 0, len(byOwner))
+func (sp *space) ordered(byOwner map[diagnose.CacheOwner]*diagnose.Subject) []diagnose.Subject {
+	subjects := make([]diagnose.Subject, 0, len(byOwner))
 	for _, s := range byOwner {
-		slices.SortFunc(s.Media, func(a, b MediumSlot) int {
+		slices.SortFunc(s.Media, func(a, b diagnose.MediumSlot) int {
 			return cmp.Compare(slices.Index(sp.shown, a.Medium), slices.Index(sp.shown, b.Medium))
 		})
 		subjects = append(subjects, *s)
 	}
-	slices.SortFunc(subjects, func(a, b Subject) int { return a.Compare(b.CacheOwner) })
+	slices.SortFunc(subjects, func(a, b diagnose.Subject) int { return a.Compare(b.CacheOwner) })
 	return subjects
 }
 
 // instances lists the instances in a space, each with all that it has. The caller holds
 // Registry.mu.
-func (sp *space) instances(instance string) []Subject {
-	byOwner := make(map[CacheOwner]*Subject)
+func (sp *space) instances(instance string) []diagnose.Subject {
+	byOwner := make(map[diagnose.CacheOwner]*diagnose.Subject)
 	for _, o := range sp.owners() {
-		id := CacheOwner{Instance: o.publisher.Instance}
+		id := diagnose.CacheOwner{Instance: o.publisher.Instance}
 		if instance != "" && instance != id.Instance {
 			continue
 		}
 		if byOwner[id] == nil {
-			byOwner[id] = &Subject{CacheOwner: id}
+			byOwner[id] = &diagnose.Subject{CacheOwner: id}
 		}
 		byOwner[id].Media = append(byOwner[id].Media, o.mediumSlots...)
 	}
@@ -195,83 +196,84 @@ func (sp *space) instances(instance string) []Subject {
 }
 
 // find adds findings about the prompt, the identity and its publishers.
-func (d *diagnoser) find(ns *namespace) {
+func (c *diagnoser) find(ns *namespace) {
 	switch {
-	case d.NumBlocks > 0:
-	case d.query.ByHash:
-		d.Find("the prompt has no block")
+	case c.NumBlocks > 0:
+	case c.query.ByHash:
+		c.Find("the prompt has no block")
 	default:
-		d.Find(fmt.Sprintf("the prompt has fewer tokens than one block: %d of %d", len(d.query.Tokens), d.BlockSize))
+		c.Find(fmt.Sprintf("the prompt has fewer tokens than one block: %d of %d", len(c.query.Tokens), c.BlockSize))
 	}
 	if ns == nil {
-		d.Find("nobody is registered for this identity and no event has named it: no blocks indexed for this identity")
+		c.Find("nobody is registered for this identity and no event has named it: no blocks indexed for this identity")
 		return
 	}
 	if !ns.space.index.HasSeed(ns.seed) {
-		d.Find("no blocks indexed for this identity")
+		c.Find("no blocks indexed for this identity")
 	}
-	if !d.Registered {
-		d.Find("nobody is registered for this identity: its blocks come from events alone")
+	if !c.Registered {
+		c.Find("nobody is registered for this identity: its blocks come from events alone")
 	}
-	d.findInstance()
-	for _, p := range d.publishers {
-		if len(d.Findings) > maxFindings {
+	c.findInstance()
+	for _, p := range c.publishers {
+		if len(c.Findings) > diagnose.MaxFindings {
 			break
 		}
-		d.findPublisher(p)
+		c.findPublisher(p)
 	}
-	if d.query.ByHash {
-		d.findHashes(ns)
+	if c.query.ByHash {
+		c.findHashes(ns)
 	}
 }
 
 // findInstance adds a finding about who is registered for the identity, if the instance
 // asked about is not.
-func (d *diagnoser) findInstance() {
-	if !d.Registered || len(d.publishers) > 0 {
+func (c *diagnoser) findInstance() {
+	if !c.Registered || len(c.publishers) > 0 {
 		return
 	}
-	names := make([]string, 0, len(d.instances))
-	for _, name := range d.instances[:min(len(d.instances), maxNamed)] {
+	names := make([]string, 0, len(c.instances))
+	for _, name := range c.instances[:min(len(c.instances), maxNamed)] {
 		names = append(names, fmt.Sprintf("%q", name))
 	}
 	slices.Sort(names)
-	if len(d.instances) > maxNamed {
+	if len(c.instances) > maxNamed {
 		names = append(names, "and others")
 	}
-	d.Find(fmt.Sprintf("instance %q is not registered for this identity; registered are: %s", d.query.Instance, strings.Join(names, ", ")))
+	c.Find(fmt.Sprintf("instance %q is not registered for this identity; registered are: %s", c.query.Instance, strings.Join(names, ", ")))
 }
 
 // findFirst adds a finding if no owner has, or had, the first block although other blocks are
 // announced for the identity.
-func (d *diagnoser) findFirst(ns *namespace, e *Examination) {
-	if d.NumBlocks == 0 || d.matched > 0 || d.matchesElsewhere || !ns.space.index.HasSeed(ns.seed) {
+func (c *diagnoser) findFirst(ns *namespace, e *diagnose.Examination) {
+	if c.NumBlocks == 0 || c.matched > 0 || c.matchesElsewhere || !ns.space.index.HasSeed(ns.seed) {
 		return
 	}
-	var b breakSite
-	if e.look(&b); len(b.removed) > 0 || len(b.waiting) > 0 {
+	if e.Explains(0) {
 		return
 	}
 	switch {
-	case d.query.ByHash:
-		d.Find("block 0 is held by nobody under any LoRA or salt of this tenant, model and block size: unless nobody has cached this prompt, " +
+	case c.query.ByHash:
+		c.Find("block 0 is held by nobody under any LoRA or salt of this tenant, model and block size: unless nobody has cached this prompt, " +
 			"the hashes are not those of what is announced (other tokens, another hash seed, an engine's own names)")
-	case slices.ContainsFunc(e.Subjects, func(s Subject) bool { return s.Hashes != HashesNone && s.Hashes != HashesUnverified }):
-		d.Find("block 0 is held by nobody under any LoRA, salt or block size of this tenant and model: unless nobody has cached this prompt, " +
+	case slices.ContainsFunc(e.Subjects, func(s diagnose.Subject) bool {
+		return s.Hashes != diagnose.HashesNone && s.Hashes != diagnose.HashesUnverified
+	}):
+		c.Find("block 0 is held by nobody under any LoRA, salt or block size of this tenant and model: unless nobody has cached this prompt, " +
 			"the tokens differ from those that engines have announced (tokenizer, chat template, a token in front), or the hash seed does")
 	}
 }
 
 // findHashes adds findings about the hashes of the query. A prompt of one block has the same
 // local and rolling hash.
-func (d *diagnoser) findHashes(ns *namespace) {
-	if d.HashSeed != hashing.Seed {
-		d.Find(fmt.Sprintf("the blocks of this identity are hashed with seed %d: hashes made with another seed match nothing", d.HashSeed))
+func (c *diagnoser) findHashes(ns *namespace) {
+	if c.HashSeed != hashing.Seed {
+		c.Find(fmt.Sprintf("the blocks of this identity are hashed with seed %d: hashes made with another seed match nothing", c.HashSeed))
 	}
 	var m indexer.Match
-	ns.space.index.Match(ns.chain(hashing.AppendSequenceSeed(nil, d.query.Hashes, d.HashSeed)), &m)
-	if n := m.Blocks(); n > d.matched {
-		d.Find(fmt.Sprintf("the hashes are local block hashes, not rolling sequence hashes: as such they would match %s", count(n, "block")))
+	ns.space.index.Match(ns.chain(hashing.AppendSequenceSeed(nil, c.query.Hashes, c.HashSeed)), &m)
+	if n := m.Blocks(); n > c.matched {
+		c.Find(fmt.Sprintf("the hashes are local block hashes, not rolling sequence hashes: as such they would match %s", diagnose.Count(n, "block")))
 	}
 }
 
@@ -279,49 +281,49 @@ func (d *diagnoser) findHashes(ns *namespace) {
 const maxOthers = 4
 
 // findPublisher adds findings about a publisher's events and hashes.
-func (d *diagnoser) findPublisher(p *Publisher) {
-	who := CacheOwner{Instance: p.Instance, Rank: p.Rank}
+func (c *diagnoser) findPublisher(p *Publisher) {
+	who := diagnose.CacheOwner{Instance: p.Instance, Rank: p.Rank}
 	if n := p.counts[undecodable].Load(); n > 0 {
-		d.Find(fmt.Sprintf("%s: %s could not be read: not KV events, or in a form that is not known", who, count(n, "message")))
+		c.Find(fmt.Sprintf("%s: %s could not be read: not KV events, or in a form that is not known", who, diagnose.Count(n, "message")))
 	}
 	source := p.hashSource()
-	if source == HashesNone {
-		d.findNothing(p, who)
+	if source == diagnose.HashesNone {
+		c.findNothing(p, who)
 	} else {
 		if text := p.unused.describe(&p.Registration, false); text != "" {
-			d.Find(fmt.Sprintf("%s: %s", who, text))
+			c.Find(fmt.Sprintf("%s: %s", who, text))
 		}
 		if others := p.statedIdentities(); len(others) > 0 {
-			d.Find(fmt.Sprintf("%s: none of its events is for the registered identity: they name %s", who, strings.Join(others, "; ")))
+			c.Find(fmt.Sprintf("%s: none of its events is for the registered identity: they name %s", who, strings.Join(others, "; ")))
 		}
 	}
 	switch source {
-	case HashesUnverified:
-		if slices.ContainsFunc(d.Ranks, func(r DiagnosedRank) bool { return r.Instance == p.Instance && r.Matched > 0 }) {
+	case diagnose.HashesUnverified:
+		if slices.ContainsFunc(c.Ranks, func(r diagnose.Rank) bool { return r.Instance == p.Instance && r.Matched > 0 }) {
 			break // they match
 		}
-		d.Find(fmt.Sprintf("%s: hashes come without tokens and none is confirmed by tokens: they match only if they are XXH3-64 with seed %d", who, p.HashSeed))
-	case HashesOwn:
-		d.Find(fmt.Sprintf("%s: hashes are the engine's own, not XXH3-64 with seed %d: what comes without tokens matches only where the same block has come with tokens", who, p.HashSeed))
+		c.Find(fmt.Sprintf("%s: hashes come without tokens and none is confirmed by tokens: they match only if they are XXH3-64 with seed %d", who, p.HashSeed))
+	case diagnose.HashesOwn:
+		c.Find(fmt.Sprintf("%s: hashes are the engine's own, not XXH3-64 with seed %d: what comes without tokens matches only where the same block has come with tokens", who, p.HashSeed))
 	}
 	if p.stale.Load() > 0 {
-		d.Find(fmt.Sprintf("%s: events are missing since the last clear (%d so far): some blocks may be missing, others long gone", who, p.counts[missed].Load()))
+		c.Find(fmt.Sprintf("%s: events are missing since the last clear (%d so far): some blocks may be missing, others long gone", who, p.counts[missed].Load()))
 	}
 }
 
 // findNothing adds a finding about why none of a publisher's blocks was used.
-func (d *diagnoser) findNothing(p *Publisher, who CacheOwner) {
+func (c *diagnoser) findNothing(p *Publisher, who diagnose.CacheOwner) {
 	text := p.unused.describe(&p.Registration, true)
 	named := p.counts[unresolved].Load()
 	if text != "" {
-		d.Find(fmt.Sprintf("%s: %s", who, text))
+		c.Find(fmt.Sprintf("%s: %s", who, text))
 	}
 	if named > 0 {
-		d.Find(fmt.Sprintf("%s: %s came without tokens, under names that have never come with tokens: "+
-			"the stream began too late or lost events", who, count(named, "block")))
+		c.Find(fmt.Sprintf("%s: %s came without tokens, under names that have never come with tokens: "+
+			"the stream began too late or lost events", who, diagnose.Count(named, "block")))
 	}
 	if text == "" && named == 0 && p.counts[undecodable].Load() == 0 {
-		d.Find(fmt.Sprintf("%s: no blocks have been announced yet on %s", who, p.Endpoint))
+		c.Find(fmt.Sprintf("%s: no blocks have been announced yet on %s", who, p.Endpoint))
 	}
 }
 
@@ -342,21 +344,21 @@ func (p *Publisher) statedIdentities() []string {
 }
 
 // differenceOf returns how an identity differs from the registered one, in words.
-func (r *Registration) differenceOf(key *nsKey) string {
+func (g *Registration) differenceOf(key *nsKey) string {
 	var parts []string
-	if key.Tenant != r.Tenant {
+	if key.Tenant != g.Tenant {
 		parts = append(parts, fmt.Sprintf("tenant %q", key.Tenant))
 	}
-	if key.Model != r.Model {
+	if key.Model != g.Model {
 		parts = append(parts, fmt.Sprintf("model %q", key.Model))
 	}
-	if key.BlockSize != r.BlockSize {
+	if key.BlockSize != g.BlockSize {
 		parts = append(parts, fmt.Sprintf("block_size %d", key.BlockSize))
 	}
-	if key.LoRA != r.LoRA {
+	if key.LoRA != g.LoRA {
 		parts = append(parts, fmt.Sprintf("lora_name %q", key.LoRA))
 	}
-	if key.Salt != r.Salt || key.innerSalt != "" {
+	if key.Salt != g.Salt || key.innerSalt != "" {
 		parts = append(parts, "another cache_salt, which is not shown")
 	}
 	return strings.Join(parts, " and ")
@@ -405,5 +407,5 @@ func (u *unused) describe(reg *Registration, all bool) string {
 	if sum == 1 {
 		verb = "was"
 	}
-	return fmt.Sprintf("%s %s not used: %s", count(sum, "event"), verb, strings.Join(parts, ", "))
+	return fmt.Sprintf("%s %s not used: %s", diagnose.Count(sum, "event"), verb, strings.Join(parts, ", "))
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/kvevents"
 )
@@ -285,7 +286,7 @@ func TestHashSeed(t *testing.T) {
 	if a.Instances[0].Longest != 0 {
 		t.Errorf("another seed's hashes matched: %s", a.text())
 	}
-	if st := p.Status(); st.Confirmed != 2 || st.Hashes != HashesStandard {
+	if st := p.Status(); st.Confirmed != 2 || st.Hashes != diagnose.HashesStandard {
 		t.Errorf("Status = %+v", st)
 	}
 }

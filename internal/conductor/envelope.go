@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/kvevents"
@@ -184,7 +185,7 @@ func (p *Publisher) fold(hashes []uint64, ns *namespace) {
 }
 
 // checkBase counts an event whose base index is not the depth of its first block.
-func (p *Publisher) checkBase(ev *kvevents.Event, m *member, s *MediumSlot) {
+func (p *Publisher) checkBase(ev *kvevents.Event, m *member, s *diagnose.MediumSlot) {
 	if !ev.Envelope.HasBase {
 		return
 	}
@@ -230,7 +231,7 @@ func (p *Publisher) storeEnvelope(ev *kvevents.Event, dp uint32, n *[kvevents.Nu
 	return kvevents.Applied
 }
 
-func (p *Publisher) storeTokens(ev *kvevents.Event, m *member, s *MediumSlot, n *[kvevents.NumBlockOutcomes]uint64) {
+func (p *Publisher) storeTokens(ev *kvevents.Event, m *member, s *diagnose.MediumSlot, n *[kvevents.NumBlockOutcomes]uint64) {
 	p.hash(m.ns.space, ev, n)
 	p.counts.add(fromTokens, uint64(len(p.folded)))
 	if ev.HasParent && p.isStandardChain(ev, m) {
@@ -269,7 +270,7 @@ func (p *Publisher) isStandardChain(ev *kvevents.Event, m *member) bool {
 	return slices.Equal(chain[1:], ev.Hashes)
 }
 
-func (p *Publisher) storeHashes(ev *kvevents.Event, m *member, s *MediumSlot, n *[kvevents.NumBlockOutcomes]uint64) indexer.SequenceOutcome {
+func (p *Publisher) storeHashes(ev *kvevents.Event, m *member, s *diagnose.MediumSlot, n *[kvevents.NumBlockOutcomes]uint64) indexer.SequenceOutcome {
 	env := ev.Envelope
 	p.hashed = indexer.SequenceStore{
 		Slot: s.Slot, Tier: s.Tier, Seed: m.ns.seed,

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/kvevents"
 )
@@ -106,13 +107,13 @@ func TestForeignHashes(t *testing.T) {
 	}
 	w.apply(p, removed([]uint64{778}, "gpu"))
 	w.want(p.Identity, tokens, "i 4 GPU=4 0:4")
-	if st := p.Status(); st.Hashes != HashesTokens || st.TokenBlocks != 3 {
+	if st := p.Status(); st.Hashes != diagnose.HashesTokens || st.TokenBlocks != 3 {
 		t.Errorf("Status = %+v", st)
 	}
 	// Without tokens such names are not hashes of the standard.
 	w.apply(p, stored([]uint64{779, 780}, "cpu", "base_block_idx", 2))
-	if st := p.Status(); st.Hashes != HashesOwn {
-		t.Errorf("hashes are %v, want %v", st.Hashes, HashesOwn)
+	if st := p.Status(); st.Hashes != diagnose.HashesOwn {
+		t.Errorf("hashes are %v, want %v", st.Hashes, diagnose.HashesOwn)
 	}
 }
 
@@ -197,7 +198,7 @@ func TestParentOfAnotherOwner(t *testing.T) {
 				}
 				w.wantReasons(nil)
 				w.want(publishers[0].Identity, tokens, tc.want)
-				if st := publishers[1].Status(); st.Hashes != HashesTokens || st.TokenBlocks != 2 || st.Unverified != 0 || st.BaseMismatches != 0 {
+				if st := publishers[1].Status(); st.Hashes != diagnose.HashesTokens || st.TokenBlocks != 2 || st.Unverified != 0 || st.BaseMismatches != 0 {
 					t.Errorf("Status = %+v", st)
 				}
 				w.apply(publishers[1], removed(tc.names, "cpu"))
@@ -282,7 +283,7 @@ func TestConnectorHash(t *testing.T) {
 	w.want(e.Identity, tokens, "i 12 GPU=12 CPU=4 0:12")
 	w.apply(e, engineRemoved([]uint64{22}, "GPU"))
 	w.want(e.Identity, tokens, "i 12 GPU=8 CPU=4 0:12")
-	if st := m.Status(); st.Hashes != HashesOwn || st.Resolved != 1 {
+	if st := m.Status(); st.Hashes != diagnose.HashesOwn || st.Resolved != 1 {
 		t.Errorf("Status = %+v", st)
 	}
 	w.apply(m, removed([]uint64{900}, "cpu", "connector_block_hash", "ffff0000000000000016"))

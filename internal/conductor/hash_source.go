@@ -3,53 +3,29 @@ package conductor
 import (
 	"sync/atomic"
 
+	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
-// HashSource is the origin of the hashes of a publisher's blocks.
-type HashSource uint8
-
-// The sources.
-const (
-	HashesNone       HashSource = iota // no blocks yet
-	HashesTokens                       // computed here from tokens
-	HashesStandard                     // the publisher's, confirmed by blocks known from tokens
-	HashesUnverified                   // the publisher's, not confirmed to be the standard's
-	HashesOwn                          // the engine's own, different from the standard's
-)
-
-var hashSourceNames = [...]string{
-	HashesNone: "none", HashesTokens: "tokens", HashesStandard: "standard",
-	HashesUnverified: "unverified", HashesOwn: "own",
-}
-
-// String gives the source's name on the wire.
-func (h HashSource) String() string {
-	if int(h) < len(hashSourceNames) {
-		return hashSourceNames[h]
-	}
-	return "unknown"
-}
-
 // hashSource judges by how the publisher's hashes compare with blocks known from tokens, and by
 // the first blocks that it announced with tokens.
-func (p *Publisher) hashSource() HashSource {
+func (p *Publisher) hashSource() diagnose.HashSource {
 	c := &p.counts
 	yes, no := c[confirmed].Load(), c[resolved].Load()
 	switch {
 	case yes+no+c[unverified].Load() > 0:
 	case c[fromTokens].Load() > 0:
-		return HashesTokens
+		return diagnose.HashesTokens
 	default:
-		return HashesNone
+		return diagnose.HashesNone
 	}
 	switch own := p.tokenEvidence.Load(); {
 	case no > 0 || own == evidenceOwn:
-		return HashesOwn
+		return diagnose.HashesOwn
 	case yes > 0 || own == evidenceStandard:
-		return HashesStandard
+		return diagnose.HashesStandard
 	}
-	return HashesUnverified
+	return diagnose.HashesUnverified
 }
 
 // maxUnconfirmed is how many hashes of a publisher are kept for later confirmation.
@@ -71,7 +47,7 @@ func (u *unconfirmed) add(hash uint64) {
 // confirmHashes confirms or refutes hashes of a publisher of which nothing was known when they
 // came. known has rolling hashes of prompts' first blocks, computed from tokens.
 func (p *Publisher) confirmHashes(known ...uint64) {
-	if p.tokenEvidence.Load() != evidenceNone || p.hashSource() != HashesUnverified {
+	if p.tokenEvidence.Load() != evidenceNone || p.hashSource() != diagnose.HashesUnverified {
 		return
 	}
 	r := p.registry
@@ -114,7 +90,7 @@ func (p *Publisher) holders(hash uint64, m *indexer.Match) (own, tokens bool) {
 	for n := range holders(sp, &m.Steps[0]) {
 		by := sp.slots[n].owner.publisher
 		own = own || by == p
-		tokens = tokens || by.hashSource() == HashesTokens
+		tokens = tokens || by.hashSource() == diagnose.HashesTokens
 	}
 	return own, tokens
 }

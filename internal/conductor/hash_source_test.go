@@ -1,6 +1,10 @@
 package conductor
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/select-service/select-service/internal/conductor/diagnose"
+)
 
 // TestClaimsAreSettled proves that hashes that nothing confirmed when they came
 // are called what tokens that come later show them to be: announced, or asked
@@ -16,47 +20,47 @@ func TestClaimsAreSettled(t *testing.T) {
 	for name, c := range map[string]struct {
 		hashes []uint64
 		then   func(w *world, daemon *Publisher)
-		want   HashSource
+		want   diagnose.HashSource
 	}{
-		"standard, nothing more": {rolling(p), func(*world, *Publisher) {}, HashesUnverified},
+		"standard, nothing more": {rolling(p), func(*world, *Publisher) {}, diagnose.HashesUnverified},
 		"standard, then tokens": {rolling(p), func(w *world, _ *Publisher) {
 			engine(w, engineStored(own, nil, p, "GPU"))
-		}, HashesStandard},
+		}, diagnose.HashesStandard},
 		"standard, then tokens of another prompt": {rolling(p), func(w *world, _ *Publisher) {
 			engine(w, engineStored(own, nil, other, "GPU"))
-		}, HashesUnverified},
+		}, diagnose.HashesUnverified},
 		"own, then tokens": {own, func(w *world, _ *Publisher) {
 			engine(w, engineStored(own, nil, p, "GPU"))
-		}, HashesOwn},
+		}, diagnose.HashesOwn},
 		"own, then tokens of other names": {own, func(w *world, _ *Publisher) {
 			engine(w, engineStored(from(1, 4), nil, p, "GPU"))
-		}, HashesUnverified},
+		}, diagnose.HashesUnverified},
 		"standard, then gone": {rolling(p), func(w *world, daemon *Publisher) {
 			w.apply(daemon, removed(rolling(p), "gpu"))
 			engine(w, engineStored(own, nil, p, "GPU"))
-		}, HashesUnverified},
+		}, diagnose.HashesUnverified},
 		"own, then gone": {own, func(w *world, daemon *Publisher) {
 			w.apply(daemon, removed(own, "gpu"))
 			engine(w, engineStored(own, nil, p, "GPU"))
-		}, HashesUnverified},
+		}, diagnose.HashesUnverified},
 		"standard, then other hashes": {rolling(p), func(w *world, _ *Publisher) {
 			w.apply(w.add(base("second", 0)), stored(rolling(p), "gpu"))
-		}, HashesUnverified},
+		}, diagnose.HashesUnverified},
 		"standard, asked with tokens": {rolling(p), func(w *world, daemon *Publisher) {
 			w.ask(daemon.Identity, p)
-		}, HashesStandard},
+		}, diagnose.HashesStandard},
 		"standard, asked by hash": {rolling(p), func(w *world, daemon *Publisher) {
 			w.Diagnose(&Query{Identity: daemon.Identity, Hashes: rolling(p), ByHash: true}, 0)
-		}, HashesUnverified},
+		}, diagnose.HashesUnverified},
 		"own, asked with tokens": {own, func(w *world, daemon *Publisher) {
 			w.ask(daemon.Identity, p)
-		}, HashesUnverified},
+		}, diagnose.HashesUnverified},
 		"one of many": {rolling(p), func(w *world, daemon *Publisher) {
 			for i := range maxUnconfirmed - 1 {
 				w.apply(daemon, stored(from(uint64(5000+10*i), 4), "gpu"))
 			}
 			engine(w, engineStored(own, nil, p, "GPU"))
-		}, HashesStandard},
+		}, diagnose.HashesStandard},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -85,7 +89,7 @@ func TestClaimsStaySettled(t *testing.T) {
 	wantText(t, "ranks", d.rows(), "instance daemon rank 0 backend cache: 2, standard\ninstance engine rank 0: 2, tokens\n")
 	w.apply(engine, event{"type": "AllBlocksCleared"})
 	w.apply(daemon, removed(rolling(p), "gpu"))
-	if got := daemon.Status().Hashes; got != HashesStandard {
+	if got := daemon.Status().Hashes; got != diagnose.HashesStandard {
 		t.Errorf("hashes are %s", got)
 	}
 }

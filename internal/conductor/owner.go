@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/kvevents"
 )
@@ -27,8 +28,8 @@ type owner struct {
 	rank      uint32
 
 	slots       []uint32
-	mediumSlots []MediumSlot // one per medium
-	members     int          // number of namespaces that it has stored in
+	mediumSlots []diagnose.MediumSlot // one per medium
+	members     int                   // number of namespaces that it has stored in
 }
 
 // member is an owner in one namespace.
@@ -49,7 +50,7 @@ type memberKey struct {
 // of its own.
 func mediumOf(ev *kvevents.Event) (name string, natural bool) {
 	if ev.TierKnown {
-		return tierMedia[ev.Tier], true
+		return diagnose.Media[ev.Tier], true
 	}
 	return ev.Medium, false
 }
@@ -80,7 +81,7 @@ var tierOrder = [indexer.NumTiers]indexer.Tier{indexer.Device, indexer.External,
 // addMediumSlot assigns a slot and tier to a new medium: its own tier in the first slot if that
 // is free, else the first free tier. number is the medium's number in the space.
 func (o *owner) addMediumSlot(name string, natural bool, tier indexer.Tier, number uint8) int {
-	s := MediumSlot{Medium: name}
+	s := diagnose.MediumSlot{Medium: name}
 	s.Slot, s.Tier = o.freeTier(natural, tier)
 	o.space.slots[s.Slot].media[s.Tier] = number
 	o.mediumSlots = append(o.mediumSlots, s)

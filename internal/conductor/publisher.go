@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/kvevents"
 )
@@ -269,7 +270,7 @@ func blocksOf(ev *kvevents.Event, t *kvevents.Tally) *[kvevents.NumBlockOutcomes
 }
 
 // remove removes blocks, by their hashes in the index, from a medium of an owner.
-func (p *Publisher) remove(o *owner, s *MediumSlot, names []uint64, n *[kvevents.NumBlockOutcomes]uint64) {
+func (p *Publisher) remove(o *owner, s *diagnose.MediumSlot, names []uint64, n *[kvevents.NumBlockOutcomes]uint64) {
 	removed, unknown := o.space.index.Remove(s.Slot, s.Tier, names)
 	n[kvevents.BlocksRemoved] += uint64(removed)
 	n[kvevents.BlocksUnknown] += uint64(unknown)

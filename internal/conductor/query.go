@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/select-service/select-service/internal/conductor/diagnose"
+	"github.com/select-service/select-service/internal/container/slotset"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
 )
@@ -393,7 +395,7 @@ func (a *Answer) AddRanks(instance string, ranks []Holder, m *indexer.Match, blo
 		for k, r := range ranks {
 			has := false
 			for t := range step.Holders {
-				if contains(step.Holders[t], r.Slot) {
+				if slotset.Set(step.Holders[t]).Has(r.Slot) {
 					held[t], has = true, true
 				}
 			}
@@ -408,14 +410,10 @@ func (a *Answer) AddRanks(instance string, ranks []Holder, m *indexer.Match, blo
 		im.Longest += tokens
 		for t, has := range held {
 			if has {
-				c := a.column(tierMedia[t])
+				c := a.column(diagnose.Media[t])
 				im.Media[c] += tokens
 			}
 		}
 	}
 	im.sortRanks()
-}
-
-func contains(set []uint64, slot uint32) bool {
-	return int(slot/64) < len(set) && set[slot/64]>>(slot%64)&1 == 1
 }

@@ -3,6 +3,8 @@ package conductor
 import (
 	"strings"
 	"testing"
+
+	"github.com/select-service/select-service/internal/conductor/diagnose"
 )
 
 // TestTypeNames: types are read in any case and written as the API names them.
@@ -33,19 +35,19 @@ func TestHashSources(t *testing.T) {
 	withTokens := func(names []uint64) event { return stored(names, "gpu", "token_ids", tokens) }
 	tests := map[string]struct {
 		events []event
-		want   HashSource
+		want   diagnose.HashSource
 		name   string
 	}{
-		"nothing":             {nil, HashesNone, "none"},
-		"removals":            {[]event{removed(h, "gpu")}, HashesNone, "none"},
-		"engine":              {[]event{engineStored([]uint64{1}, nil, tokens[:4], "GPU")}, HashesTokens, "tokens"},
-		"tokens":              {[]event{withTokens(from(1, 4))}, HashesTokens, "tokens"},
-		"hashes alone":        {[]event{stored(h, "gpu")}, HashesUnverified, "unverified"},
-		"confirmed":           {[]event{engineStored(from(1, 4), nil, tokens, "GPU"), stored(h, "cpu")}, HashesStandard, "standard"},
-		"standard with both":  {[]event{withTokens(h), stored(rolling(prompt(2, 1)), "cpu")}, HashesStandard, "standard"},
-		"an engine's names":   {[]event{engineStored(from(1, 4), nil, tokens, "GPU"), stored(from(1, 2), "cpu")}, HashesOwn, "own"},
-		"own names, refuted":  {[]event{withTokens(from(1, 4)), stored(from(100, 4), "cpu")}, HashesOwn, "own"},
-		"unverified, refuted": {[]event{stored(from(100, 4), "cpu"), withTokens(from(1, 4))}, HashesOwn, "own"},
+		"nothing":             {nil, diagnose.HashesNone, "none"},
+		"removals":            {[]event{removed(h, "gpu")}, diagnose.HashesNone, "none"},
+		"engine":              {[]event{engineStored([]uint64{1}, nil, tokens[:4], "GPU")}, diagnose.HashesTokens, "tokens"},
+		"tokens":              {[]event{withTokens(from(1, 4))}, diagnose.HashesTokens, "tokens"},
+		"hashes alone":        {[]event{stored(h, "gpu")}, diagnose.HashesUnverified, "unverified"},
+		"confirmed":           {[]event{engineStored(from(1, 4), nil, tokens, "GPU"), stored(h, "cpu")}, diagnose.HashesStandard, "standard"},
+		"standard with both":  {[]event{withTokens(h), stored(rolling(prompt(2, 1)), "cpu")}, diagnose.HashesStandard, "standard"},
+		"an engine's names":   {[]event{engineStored(from(1, 4), nil, tokens, "GPU"), stored(from(1, 2), "cpu")}, diagnose.HashesOwn, "own"},
+		"own names, refuted":  {[]event{withTokens(from(1, 4)), stored(from(100, 4), "cpu")}, diagnose.HashesOwn, "own"},
+		"unverified, refuted": {[]event{stored(from(100, 4), "cpu"), withTokens(from(1, 4))}, diagnose.HashesOwn, "own"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

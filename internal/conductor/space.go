@@ -88,11 +88,6 @@ type namespace struct {
 // The media that every answer shows.
 var naturalMedia = []string{"GPU", "CPU", "DISK"}
 
-// tierMedia are the names of the media with a tier of their own, by tier.
-var tierMedia = [indexer.NumTiers]string{
-	indexer.Device: "GPU", indexer.Host: "CPU", indexer.Disk: "DISK", indexer.External: "EXTERNAL",
-}
-
 func newSpace(key spaceKey) *space {
 	sp := &space{
 		key: key, index: indexer.NewSequence(key.HashSeed),

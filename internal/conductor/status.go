@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
@@ -59,7 +60,7 @@ type Status struct {
 
 	// Hashes is the origin of the publisher's hashes. The counters below are of blocks with
 	// tokens, and of envelope blocks without tokens.
-	Hashes      HashSource
+	Hashes      diagnose.HashSource
 	TokenBlocks uint64
 	Confirmed   uint64 // blocks confirmed by blocks known from tokens
 	Resolved    uint64 // blocks whose engine hash is that of a block known from tokens

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/select-service/select-service/internal/conductor/conductorapi"
+	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/overload"
@@ -32,7 +32,7 @@ func TestLongNames(t *testing.T) {
 	req.Scope = sc
 	_, err = w.Select(context.Background(), req, true)
 	wantError(t, err, contract.Unavailable, "no schedulable workers for "+both)
-	_, err = w.Diagnose(&conductorapi.DiagnoseRequest{Scope: sc}, 0)
+	_, err = w.Diagnose(&diagnose.Request{Scope: sc}, 0)
 	wantError(t, err, contract.Unavailable, "no schedulable workers for "+both)
 	wantError(t, w.SlotsAdd(&node.SlotsReservation{Scope: sc}), contract.NotFound, "no slot tracker for "+both)
 	wantError(t, w.SlotsUnregister(sc, 3), contract.NotFound, "worker 3 not found for "+both)

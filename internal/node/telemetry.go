@@ -3,8 +3,7 @@ package node
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/select-service/select-service/internal/conductor"
-	"github.com/select-service/select-service/internal/conductor/conductorapi"
+	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/internal/engines/load"
 	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/internal/selection"
@@ -107,9 +106,9 @@ type selectionView struct{ *Service }
 func (s selectionView) Closing() bool { return s.scopes.Closing() }
 
 // Scope implements conductorapi.Selection.
-func (s selectionView) Scope(sc catalog.Scope) conductorapi.ScopeView {
+func (s selectionView) Scope(sc catalog.Scope) diagnose.ScopeView {
 	state := s.scopes.Of(sc) // before the snapshot; see scopes.Registry.Schedulable
-	v := conductorapi.ScopeView{Snapshot: s.catalog.Snapshot(sc)}
+	v := diagnose.ScopeView{Snapshot: s.catalog.Snapshot(sc)}
 	if state != nil && v.Snapshot != nil && state.BlockSize == v.BlockSize {
 		v.Index, v.Seeds, v.State = state.Space, state.Seeds, state
 	}
@@ -125,11 +124,11 @@ func (s selectionView) Unavailable(sc catalog.Scope) error {
 }
 
 // Diagnose returns where a prompt's match on the workers of a scope breaks, and why; see
-// conductorapi.ScopeDiagnoser.
-func (s *Service) Diagnose(req *conductorapi.DiagnoseRequest, maxBlocks int) (*conductor.Diagnosis, error) {
+// diagnose.Scopes.
+func (s *Service) Diagnose(req *diagnose.Request, maxBlocks int) (*diagnose.Diagnosis, error) {
 	var streams *kvevents.Subscribers
 	if s.config.KVEvents {
 		streams = s.streams.Subscribers
 	}
-	return conductorapi.NewScopeDiagnoser(selectionView{s}, streams).Diagnose(req, maxBlocks)
+	return diagnose.NewScopes(selectionView{s}, streams).Diagnose(req, maxBlocks)
 }

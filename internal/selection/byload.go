@@ -42,7 +42,7 @@ type loadGroup struct {
 // mayPickByLoad reports whether pickByLoad may choose among ranks: they are all ranks of a wide
 // scope, and no taint distinguishes them.
 func (c *choice) mayPickByLoad(ranks []catalog.Entry) bool {
-	return len(ranks) >= wideScope && len(ranks) == c.snapshot.NumRanks && len(c.request.PreferredTaints) == 0
+	return len(ranks) >= wideScope && len(ranks) == c.scope.snapshot.NumRanks && len(c.request.PreferredTaints) == 0
 }
 
 // pickByLoad chooses among the ranks that mayPickByLoad was asked about. It fills in the ranks
@@ -51,7 +51,7 @@ func (c *choice) mayPickByLoad(ranks []catalog.Entry) bool {
 func (c *choice) pickByLoad(v *reservations.View) (i int, ok bool) {
 	b := &c.byLoad
 	b.scored, b.counts, b.groups = b.scored[:0], b.counts[:0], b.groups[:0]
-	if !c.addGroups(v) || len(b.scored) > c.snapshot.NumRanks/2 {
+	if !b.addGroups(c, v) || len(b.scored) > c.scope.snapshot.NumRanks/2 {
 		return 0, false
 	}
 	c.score(b.scored, v)
@@ -66,8 +66,8 @@ func (c *choice) pickByLoad(v *reservations.View) (i int, ok bool) {
 	}
 	for g := range b.groups {
 		if of := &b.groups[g]; of.at == i {
-			b.scored[i] = c.snapshot.BySlot(v.Equal(&of.least, of.set, nth))
-			if c.candidates[i] = candidate(b.scored[i], &c.overlap, v); !c.candidates[i].Known {
+			b.scored[i] = c.scope.snapshot.BySlot(v.Equal(&of.least, of.set, nth))
+			if c.candidates[i] = candidate(b.scored[i], &c.prompt.overlap, v); !c.candidates[i].Known {
 				return 0, false
 			}
 		}
@@ -77,19 +77,18 @@ func (c *choice) pickByLoad(v *reservations.View) (i int, ok bool) {
 
 // addGroups fills in scored: the best ranks of every class, and all ranks in no class. It
 // returns false if the ledger or the policy cannot order ranks by load.
-func (c *choice) addGroups(v *reservations.View) bool {
-	b := &c.byLoad
-	candidates := c.snapshot.CandidateSlots()
+func (b *byLoad) addGroups(c *choice, v *reservations.View) bool {
+	candidates := c.scope.snapshot.CandidateSlots()
 	words := min(len(candidates), (v.Slots()+63)/64)
 	b.sets = slices.Grow(b.sets[:0], words)
 	rest := b.sets[:words]
 	copy(rest, candidates)
 	b.sets = rest
-	for x := range c.overlap.Classes() {
+	for x := range c.prompt.overlap.Classes() {
 		for y := range v.Classes() {
 			from, n := len(b.sets), 0
 			for w := range words {
-				set := candidates[w] & c.overlap.ClassSlots(x, w) & v.ClassSlots(y, w)
+				set := candidates[w] & c.prompt.overlap.ClassSlots(x, w) & v.ClassSlots(y, w)
 				n += bits.OnesCount64(set)
 				b.sets = append(b.sets, set)
 			}
@@ -101,15 +100,15 @@ func (c *choice) addGroups(v *reservations.View) bool {
 			for w := range words {
 				b.sets[w] &^= set[w]
 			}
-			b.sample = selector.Candidate{Device: c.overlap.Class(x), Shared: v.Class(y), Known: true}
-			if !c.addGroup(set, v) {
+			b.sample = selector.Candidate{Device: c.prompt.overlap.Class(x), Shared: v.Class(y), Known: true}
+			if !b.addGroup(c, set, v) {
 				return false
 			}
 		}
 	}
 	for w := range words {
 		for set := b.sets[w]; set != 0; set &= set - 1 {
-			b.add(c.snapshot.BySlot(uint32(w*64+bits.TrailingZeros64(set))), 1)
+			b.add(c.scope.snapshot.BySlot(uint32(w*64+bits.TrailingZeros64(set))), 1)
 		}
 	}
 	return true
@@ -121,8 +120,7 @@ func (b *byLoad) add(e catalog.Entry, count int) {
 
 // addGroup adds the least loaded ranks of a group, whose ranks have in common what sample has.
 // One rank stands for all that carry the same load.
-func (c *choice) addGroup(set []uint64, v *reservations.View) bool {
-	b := &c.byLoad
+func (b *byLoad) addGroup(c *choice, set []uint64, v *reservations.View) bool {
 	order, ok := c.loadOrder()
 	if !ok {
 		return false
@@ -137,26 +135,26 @@ func (c *choice) addGroup(set []uint64, v *reservations.View) bool {
 	equal, near := v.Near(&least, order.Limit(least.Sum), set, b.slots[:0])
 	b.slots = near
 	b.groups = append(b.groups, loadGroup{set: set, least: least, at: len(b.scored)})
-	b.add(c.snapshot.BySlot(least.Slot), equal)
+	b.add(c.scope.snapshot.BySlot(least.Slot), equal)
 	for _, slot := range near {
-		b.add(c.snapshot.BySlot(slot), 1)
+		b.add(c.scope.snapshot.BySlot(slot), 1)
 	}
 	// The most loaded rank, for the spread of the costs. If costs are cut off at 0, another
 	// rank may cost more.
-	b.add(c.snapshot.BySlot(least.MostSlot), 0)
+	b.add(c.scope.snapshot.BySlot(least.MostSlot), 0)
 	return true
 }
 
 // loadOrder returns the policy's order by load of ranks that have the same blocks of the prompt.
 func (c *choice) loadOrder() (selector.LoadOrder, bool) {
 	var policy selector.Policy = selector.CostFunction{}
-	if p := c.scope.Policies; p != nil {
+	if p := c.scope.state.Policies; p != nil {
 		policy = p.Policy
 	}
 	ordered, is := policy.(selector.LoadOrdered)
 	if !is {
 		return selector.LoadOrder{}, false
 	}
-	c.decision = selector.Decision{Prompt: c.size, Weights: c.weights}
+	c.decision = selector.Decision{Prompt: c.prompt.size, Weights: c.weights}
 	return ordered.LoadOrder(&c.decision, &c.byLoad.sample)
 }

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/select-service/select-service/internal/engines/reports"
-	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -14,37 +12,70 @@ import (
 	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
-// choice is the decision of one selection: which of the ranks that may take the request gets it.
-// Its methods score ranks, pick one and explain the result; they change nothing that
-// other requests see.
+// choice is the decision of one attempt: which of the ranks that may take the request gets it.
+// Its methods score ranks, pick one and explain the result. They change nothing that other
+// requests see, but for what policies learn of a decision.
 type choice struct {
-	*query
-	request *SelectRequest // borrowed until Select returns
-	filter  selector.Filter
-	weights selector.Weights
-	workers
+	*request
+	scope  *scope
+	prompt *prompt
+
 	chosen   catalog.Entry
 	uncached uint64 // tokens that the chosen rank has to compute, for its queue; 0: the answer's EffectivePrefillTokens
-	limited  bool   // free lists the ranks that the thresholds left
 	warmed   bool   // a new or emptied rank was chosen for that reason
-	// silent has the ranks of the scope that give no sign of life, if they are therefore not among
-	// the ranks that may be chosen; nil: none.
-	silent reports.Exclusions
-	// charged is the predicted work of requests that are held before this one, in seconds by slot.
+	sampled  sampled
+	// charged is the predicted work of requests that are delayed before this one, in seconds by slot.
 	charged map[uint32]float64
+
+	candidates []selector.Candidate
+	costs      []float64
+	foreign    []reservations.Foreign // of the candidates, if an engine of the scope reports
+	queues     []selector.Queue       // queues of the candidates, if the policy needs them
+	decision   selector.Decision      // the policy's input, if a policy is configured
+	scored     []catalog.Entry        // ranks of the candidates once one is chosen: a part of scope.eligible or scope.free; nil: in byLoad.scored
+	byLoad     byLoad
+	shadows    []ShadowChoice
 }
 
-// workers is the state of the scope that a selection is judged by.
-type workers struct {
-	scope    *scopes.State
-	snapshot *catalog.Snapshot
+// reset empties the choice, but for its memory.
+func (c *choice) reset() {
+	clear(c.byLoad.scored)
+	c.chosen, c.uncached, c.warmed, c.sampled, c.charged = catalog.Entry{}, 0, false, sampled{}, nil
+	c.foreign, c.scored, c.shadows = c.foreign[:0], nil, c.shadows[:0]
+}
+
+// pick chooses among ranks. It returns the ranks that were scored, and the index of the chosen
+// one.
+func (c *choice) pick(ranks []catalog.Entry, v *reservations.View) (scored []catalog.Entry, i int) {
+	c.byLoad.used = false
+	if c.request.ByLoad {
+		return ranks, c.pickLeastLoaded(ranks, v)
+	}
+	if i, warmed := c.pickToWarm(ranks, v); warmed {
+		return ranks, i
+	}
+	if c.mayPickByLoad(ranks) && !c.needsAllCosts() {
+		if i, c.byLoad.used = c.pickByLoad(v); c.byLoad.used {
+			return c.byLoad.scored, i
+		}
+	}
+	c.score(ranks, v)
+	return ranks, c.leastLoaded(ranks, selector.Pick(c.costs, c.temperature(), selector.Global()))
+}
+
+// needsAllCosts reports whether the costs of all ranks are wanted: for an explanation,
+// fallbacks, shadow policies, or a decision that is kept.
+func (c *choice) needsAllCosts() bool {
+	p, req := c.scope.state.Policies, c.request
+	return req.SharesFrontend != nil || req.Explain || req.ExplainOnly || req.Fallbacks > 0 ||
+		p != nil && len(p.Shadows()) > 0 || c.sampled.is(c.scope)
 }
 
 // score fills in the candidates of the ranks and computes their costs.
 func (c *choice) score(ranks []catalog.Entry, v *reservations.View) {
 	c.candidates = c.candidates[:0]
 	for _, e := range ranks {
-		cand := candidate(e, &c.overlap, v)
+		cand := candidate(e, &c.prompt.overlap, v)
 		if prefer := c.request.PreferredTaints; len(prefer) > 0 && c.request.Pinned == nil {
 			cand.Taint = selector.TaintFactor(prefer, e.Worker.HasTaint)
 		}
@@ -73,13 +104,13 @@ func (c *choice) noteForeign(ranks []catalog.Entry, v *reservations.View) {
 // share the frontend of e.
 func (c *choice) worstOverlap(e catalog.Entry) (device, host, disk uint32) {
 	most, first := uint64(0), true
-	for _, other := range c.snapshot.RanksOf(e.Rank.Worker) {
+	for _, other := range c.scope.snapshot.RanksOf(e.Rank.Worker) {
 		if !c.request.SharesFrontend(other) {
 			continue
 		}
 		var of selector.Candidate
-		of.Device, of.Host, of.Disk = c.overlap.At(other.Slot)
-		if left := c.weights.ToCompute(c.size, &of); first || left > most {
+		of.Device, of.Host, of.Disk = c.prompt.overlap.At(other.Slot)
+		if left := c.weights.ToCompute(c.prompt.size, &of); first || left > most {
 			most, first = left, false
 			device, host, disk = of.Device, of.Host, of.Disk
 		}
@@ -94,7 +125,7 @@ func (c *choice) leastLoaded(ranks []catalog.Entry, i int) int {
 		return i
 	}
 	load := func(i int) uint64 {
-		return c.candidates[i].Prefill + c.candidates[i].Active*uint64(c.snapshot.BlockSize)
+		return c.candidates[i].Prefill + c.candidates[i].Active*uint64(c.scope.snapshot.BlockSize)
 	}
 	for j, e := range ranks {
 		if e.Rank.Worker == ranks[i].Rank.Worker && shares(e) &&
@@ -118,16 +149,16 @@ func candidate(e catalog.Entry, o *indexer.Overlap, v *reservations.View) select
 
 // costsOf computes the costs of the candidates, one for each of ranks, by the scope's policy.
 func (c *choice) costsOf(ranks []catalog.Entry, v *reservations.View) {
-	p := c.scope.Policies
+	p := c.scope.state.Policies
 	if p == nil {
-		c.costs = c.weights.Costs(c.size, c.candidates, c.costs)
+		c.costs = c.weights.Costs(c.prompt.size, c.candidates, c.costs)
 		return
 	}
-	c.decision = selector.Decision{Prompt: c.size, Candidates: c.candidates, Weights: c.weights}
+	c.decision = selector.Decision{Prompt: c.prompt.size, Candidates: c.candidates, Weights: c.weights}
 	if p.Learner != nil {
 		c.addQueues(ranks, v, p.Learner)
 	}
-	c.costs = p.Costs(&c.decision, c.sequence, c.costs)
+	c.costs = p.Costs(&c.decision, c.prompt.sequence, c.costs)
 }
 
 // addQueues adds to the decision the work that the ranks still have to compute, and the learned
@@ -147,7 +178,7 @@ func (c *choice) addQueues(ranks []catalog.Entry, v *reservations.View, l *ttft.
 	c.decision.Queues = c.queues
 	c.decision.Model = selector.Model{
 		Parameters: m.Parameters,
-		Crowding:   m.Flow(v.Now()).Crowding(c.snapshot.NumRanks),
+		Crowding:   m.Flow(v.Now()).Crowding(c.scope.snapshot.NumRanks),
 		Fallback:   m.Fallback,
 	}
 }
@@ -178,7 +209,7 @@ func QueueOf(v *reservations.View, e catalog.Entry, l *ttft.Learner) selector.Qu
 
 // temperature returns the temperature of the choice.
 func (c *choice) temperature() float64 {
-	if p := c.scope.Policies; p != nil {
+	if p := c.scope.state.Policies; p != nil {
 		return p.Policy.Temperature(&c.decision)
 	}
 	return c.weights.Temperature
@@ -187,7 +218,7 @@ func (c *choice) temperature() float64 {
 // noteDecided informs the policy of its decision. A choice from one rank, and one that is only
 // asked for, are no decisions.
 func (c *choice) noteDecided() {
-	if p := c.scope.Policies; p != nil && len(c.candidates) > 1 && !c.request.Advisory && !c.request.ExplainOnly {
+	if p := c.scope.state.Policies; p != nil && len(c.candidates) > 1 && !c.request.Advisory && !c.request.ExplainOnly {
 		p.Decided(&c.decision)
 	}
 }
@@ -195,7 +226,7 @@ func (c *choice) noteDecided() {
 // toCompute returns how many tokens of the prompt candidate i has to compute, for the queues of
 // predictions; 0 if no policy uses them.
 func (c *choice) toCompute(i int) uint64 {
-	if p := c.scope.Policies; p != nil && p.Learner != nil {
+	if p := c.scope.state.Policies; p != nil && p.Learner != nil {
 		return p.ToCompute(&c.decision, i)
 	}
 	return 0
@@ -205,7 +236,7 @@ func (c *choice) toCompute(i int) uint64 {
 // It is 0 if the policy predicts none, has learned too little, or callers report the ends
 // of prefills too late.
 func (c *choice) predictedTTFT(i int) time.Duration {
-	p := c.scope.Policies
+	p := c.scope.state.Policies
 	if p == nil || i >= len(c.queues) || !c.weights.TrackPrefill {
 		return 0
 	}
@@ -217,13 +248,6 @@ func (c *choice) predictedTTFT(i int) time.Duration {
 	}
 	cost := predict(&c.decision, i)
 	return time.Duration((cost.Wait + cost.Prefill) * float64(time.Second))
-}
-
-// ignoresTarget reports whether the scope's policy ignores affinity targets and decides among
-// all ranks.
-func (c *choice) ignoresTarget() bool {
-	p := c.scope.Policies
-	return p != nil && p.Policy.Needs().Has(selector.IgnoresTarget)
 }
 
 // nextBest lists up to n further ranks, the cheapest first, at most one of each worker and
@@ -246,20 +270,14 @@ func (c *choice) nextBest(n int) (next []catalog.Rank) {
 	return next
 }
 
-// cachedBlocks returns how many leading blocks of the prompt the rank has on all tiers together.
-func (c *choice) cachedBlocks(slot uint32) uint64 {
-	device, host, disk := c.overlap.At(slot)
-	return uint64(device) + uint64(host) + uint64(disk)
-}
-
-// mostCached returns the highest cachedBlocks of the eligible ranks.
+// mostCached returns the highest prompt.cachedBlocks of the eligible ranks.
 func (c *choice) mostCached() (most uint64) {
-	ranks := c.eligible
+	ranks := c.scope.eligible
 	if c.byLoad.used {
 		ranks = c.byLoad.scored
 	}
 	for i := range ranks {
-		most = max(most, c.cachedBlocks(ranks[i].Slot))
+		most = max(most, c.prompt.cachedBlocks(ranks[i].Slot))
 	}
 	return most
 }

@@ -2,6 +2,7 @@ package selection
 
 import (
 	"hash/maphash"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -82,10 +83,42 @@ func (d *decisions) due(now time.Time, ranks int) bool {
 	return true
 }
 
-// keepTime is when a selection decided, if the decision is kept.
-type keepTime struct {
+// sampled says whether an attempt's decision is among those that are kept.
+type sampled struct {
 	asked bool
-	at    time.Time // zero: not kept
+	at    time.Time // of the decision; zero: it is not kept
+}
+
+// is reports whether the decision about a request is to be kept. It asks once.
+func (s *sampled) is(of *scope) bool {
+	if d := &of.api.decisions; !s.asked && d.limit > 0 && !of.Advisory && !of.ExplainOnly {
+		if now := time.Now(); d.due(now, of.snapshot.NumRanks) {
+			s.at = now
+		}
+	}
+	s.asked = true
+	return !s.at.IsZero()
+}
+
+// keepDecision keeps the decision of the attempt.
+func (a *attempt) keepDecision() {
+	c := &a.choice
+	x := &Decision{
+		decided: c.decided(), At: c.sampled.at, Reserved: a.reserve,
+		Cached: a.prompt.cachedBlocks(c.chosen.Slot), MostCached: c.mostCached(),
+		times: c.scope.state.FirstTokens,
+	}
+	if id := a.SelectionID; id != nil {
+		x.SelectionID = strings.Clone(*id) // the request's string is borrowed
+	}
+	if a.reserve {
+		x.ReservationID = strings.Clone(a.retry.id)
+	}
+	if x.chosen >= 0 {
+		p := predict(&x.decision, x.chosen)
+		x.PredictedTTFT = p.Wait + p.Prefill
+	}
+	a.api.decisions.keep(x)
 }
 
 func (d *decisions) keep(x *Decision) {
@@ -110,7 +143,7 @@ func (d *decisions) keep(x *Decision) {
 	}
 	d.mu.Unlock()
 	if id != "" {
-		d.place(id).Store(x)
+		d.latest(id).Store(x)
 	}
 }
 
@@ -129,7 +162,7 @@ func (d *Decision) size() int64 {
 		int64(len(d.shadows))*int64(unsafe.Sizeof(ShadowChoice{})) + int64(len(d.SelectionID)+len(d.ReservationID))
 }
 
-func (d *decisions) place(id string) *atomic.Pointer[Decision] {
+func (d *decisions) latest(id string) *atomic.Pointer[Decision] {
 	return &d.byID[maphash.String(d.seed, id)%decisionIDs]
 }
 
@@ -138,7 +171,7 @@ func (d *decisions) of(id string) *Decision {
 	if d.limit == 0 {
 		return nil
 	}
-	x := d.place(id).Load()
+	x := d.latest(id).Load()
 	if x == nil || x.ReservationID != id && (x.Reserved || x.SelectionID != id) {
 		return nil
 	}

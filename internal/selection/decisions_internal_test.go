@@ -5,6 +5,7 @@ import (
 	"hash/maphash"
 	"testing"
 
+	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -18,6 +19,7 @@ func TestDecisionsMemory(t *testing.T) {
 		d.keep(&Decision{
 			decided:       &decided{ranks: make([]catalog.Rank, ranks)},
 			ReservationID: fmt.Sprint(i), Reserved: true, PredictedTTFT: 1,
+			times: new(scopes.FirstTokens),
 		})
 	}
 	var reachable int64

@@ -3,6 +3,6 @@
 // the ledger and the cost function with the state that spans requests: idempotency, sessions,
 // pending selections. It knows no protocol.
 //
-// To read the steps of a request, start with selection.serve; for the decision, with
-// selection.choose.
+// To read the steps of a request, start with attempt.serve; for the decision, with
+// attempt.choose.
 package selection

@@ -81,7 +81,7 @@ type ShadowChoice struct {
 	CostForegone, TTFTForegone float64
 }
 
-// decided is a choice and the data that it was based on. It shares no memory with its selection.
+// decided is a choice and the data that it was based on. It shares no memory with its attempt.
 type decided struct {
 	scope    catalog.Scope
 	policy   *policies.Instance // nil: the built-in one
@@ -97,11 +97,16 @@ type decided struct {
 
 // decided returns a copy of the choice of c and its data.
 func (c *choice) decided() *decided {
-	d := &decided{
-		scope: c.snapshot.Scope, decision: *c.facts(), chosen: -1,
-		excluded: c.excluded(), shadows: slices.Clone(c.shadows), warmed: c.warmed,
+	if len(c.scored) == 0 {
+		c.decision = selector.Decision{Prompt: c.prompt.size, Weights: c.weights}
+	} else if c.scope.state.Policies == nil {
+		c.decision = selector.Decision{Prompt: c.prompt.size, Candidates: c.candidates, Weights: c.weights}
 	}
-	if p := c.scope.Policies; p != nil {
+	d := &decided{
+		scope: c.scope.snapshot.Scope, decision: c.decision, chosen: -1,
+		excluded: c.scope.excluded(c.scored), shadows: slices.Clone(c.shadows), warmed: c.warmed,
+	}
+	if p := c.scope.state.Policies; p != nil {
 		d.policy = p.Instance
 	}
 	d.decision.Candidates, d.decision.Queues = slices.Clone(c.decision.Candidates), slices.Clone(c.decision.Queues)
@@ -116,54 +121,6 @@ func (c *choice) decided() *decided {
 		}
 	}
 	return d
-}
-
-// facts returns the data that the choice among the scored ranks was based on.
-func (c *choice) facts() *selector.Decision {
-	if len(c.scored) == 0 {
-		c.decision = selector.Decision{Prompt: c.size, Weights: c.weights}
-	} else if c.scope.Policies == nil {
-		c.decision = selector.Decision{Prompt: c.size, Candidates: c.candidates, Weights: c.weights}
-	}
-	return &c.decision
-}
-
-// excluded lists the ranks of the scope that could not be chosen, or nil.
-func (c *choice) excluded() (list []ExcludedRank) {
-	known := c.snapshot.Known()
-	if len(known) == len(c.scored) {
-		return nil
-	}
-	for _, e := range known {
-		if indexRank(c.scored, e.Rank) < 0 {
-			list = append(list, ExcludedRank{e.Rank, c.exclusion(e)})
-		}
-	}
-	return list
-}
-
-// exclusion returns why a rank is not among the candidates.
-func (c *choice) exclusion(e catalog.Entry) Exclusion {
-	target := c.request.Target
-	switch {
-	case !c.snapshot.IsCandidate(e) && e.Worker.Lifecycle == catalog.Draining:
-		return Draining
-	case !c.snapshot.IsCandidate(e):
-		return Unschedulable
-	case !c.filter.Allows(e.Rank.Worker):
-		return NotAllowed
-	case !c.filter.Eligible(e.Rank.Worker, e.Worker.HasTaint):
-		return MissingTaint
-	case c.request.Pinned != nil && *c.request.Pinned != e.Rank:
-		return NotPinned
-	case target != nil && indexRank(c.eligible, e.Rank) < 0:
-		return NotTarget
-	case c.silent[e.Rank] != nil && indexRank(c.responding, e.Rank) < 0:
-		return Exclusion(c.silent[e.Rank].State.String())
-	case len(c.scored) == 0, c.limited && indexRank(c.free, e.Rank) < 0:
-		return Overloaded
-	}
-	return NotOfSession
 }
 
 // explain returns the explanation of the decision.
@@ -189,23 +146,6 @@ func (d *decided) explain() *Explanation {
 	return x
 }
 
-// addHeaders adds to an explanation how the ranks' workers want to be told them.
-func (c *selection) addHeaders(x *Explanation) *Explanation {
-	of := func(r catalog.Rank) (h RankHeader) {
-		if w, ok := c.snapshot.Worker(r.Worker); ok {
-			h = RankHeader{Form: c.api.catalog.RankHeader(w), Local: w.LocalRank(r.DP)}
-		}
-		return h
-	}
-	for i := range x.Candidates {
-		x.Candidates[i].Header = of(x.Candidates[i].Rank)
-	}
-	if x.Chosen != nil {
-		x.ChosenHeader = of(*x.Chosen)
-	}
-	return x
-}
-
 // predict returns the predicted times of the prompt on candidate i, in seconds. Without a
 // learned model it uses the default one, and takes the rank's prefill tokens as its queue.
 func predict(d *selector.Decision, i int) ttft.Cost {
@@ -226,7 +166,7 @@ func predict(d *selector.Decision, i int) ttft.Cost {
 // It runs after the choice, outside all locks.
 func (c *choice) evaluateShadows() {
 	c.shadows = c.shadows[:0]
-	p := c.scope.Policies
+	p := c.scope.state.Policies
 	if p == nil || len(p.Shadows()) == 0 || len(c.scored) == 0 {
 		return
 	}
@@ -235,7 +175,7 @@ func (c *choice) evaluateShadows() {
 	var costs []float64
 	for _, shadow := range p.Shadows() {
 		d := c.decision
-		costs = shadow.Costs(&d, c.sequence, costs)
+		costs = shadow.Costs(&d, c.prompt.sequence, costs)
 		i := selector.Pick(costs, 0, selector.Global())
 		other := predict(&d, i)
 		s := ShadowChoice{

@@ -11,23 +11,22 @@ import (
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
+var _ waitqueue.Delayable = (*turn)(nil)
+
 // SelectDuring is Select, stopped between its look at the workers and its choice:
 // there change runs. stale is what became of the selection on what it had looked
 // at; the answer and err are those of the next attempt.
 func (a *API) SelectDuring(ctx context.Context, req *SelectRequest, reserve bool, change func()) (stale error, answer Selection, err error) {
-	c := a.newSelection(req, reserve)
-	defer c.recycle()
-	if err := c.findWorkers(); err != nil {
-		return nil, Selection{}, err
-	}
+	c := a.newAttempt(req, reserve)
+	defer c.end()
 	if err := c.admit(ctx); err != nil {
 		return nil, Selection{}, err
 	}
-	if err := c.lookUpOverlap(); err != nil {
+	if err := c.lookUp(); err != nil {
 		return nil, Selection{}, err
 	}
 	change()
-	stale = c.runOrWait(ctx)
+	stale = c.bookInTurn(ctx)
 	err = c.serve(ctx)
 	return stale, c.result, err
 }
@@ -60,13 +59,13 @@ type Choice struct {
 
 // Choose chooses without booking. With all, every rank is looked at.
 func (a *API) Choose(req *SelectRequest, all bool) (x Choice, err error) {
-	c := a.newSelection(req, false)
-	defer c.recycle()
-	c.due.asked = true // it is not kept
 	of := *req
 	of.ExplainOnly = all
-	c.request = &of
-	if err := c.serve(context.Background()); err != nil {
+	attempt := a.newAttempt(&of, false)
+	defer attempt.end()
+	c := &attempt.choice
+	c.sampled.asked = true // it is not kept
+	if err := attempt.serve(context.Background()); err != nil {
 		return x, err
 	}
 	x.Rank, x.ByLoad, x.Most = c.chosen.Rank, c.byLoad.used, c.mostCached()

@@ -62,11 +62,13 @@ func identityOf(sequence []uint64, tokens uint64) promptIdentity {
 	return promptIdentity{blocks: len(sequence), sequence: h.Sum64(), tokens: tokens}
 }
 
-// identify returns the identity of the prompt that q has read.
-func (q *query) identify(p *Prompt) promptIdentity {
-	i := identityOf(q.sequence, q.size.Tokens)
-	if _, _, i.hasRest = p.tokens(); i.hasRest {
-		i.rest = digestRest(p, len(q.sequence), int(q.size.BlockSize))
+// identity returns the identity of a prompt that was read.
+func (p *prompt) identity(of *Prompt) promptIdentity {
+	i := identityOf(p.sequence, p.size.Tokens)
+	if p.pinned != nil {
+		i.rest, i.hasRest = p.rest, p.tokens
+	} else if _, _, i.hasRest = of.tokens(); i.hasRest {
+		i.rest = digestRest(of, len(p.sequence), int(p.size.BlockSize))
 	}
 	return i
 }
@@ -111,19 +113,19 @@ func (i *promptIdentity) same(o *promptIdentity) bool {
 
 // sameBlocks reports whether a prompt's hashes are those of a reservation. The ledger
 // keeps each hash once.
-func sameBlocks(sequence, held []uint64) bool {
-	if len(sequence) == len(held) {
-		return slices.Equal(sequence, held)
+func sameBlocks(sequence, booked []uint64) bool {
+	if len(sequence) == len(booked) {
+		return slices.Equal(sequence, booked)
 	}
-	seen := make(map[uint64]struct{}, len(held))
-	distinct := make([]uint64, 0, len(held))
+	seen := make(map[uint64]struct{}, len(booked))
+	distinct := make([]uint64, 0, len(booked))
 	for _, h := range sequence {
 		if _, ok := seen[h]; !ok {
 			seen[h] = struct{}{}
 			distinct = append(distinct, h)
 		}
 	}
-	return slices.Equal(distinct, held)
+	return slices.Equal(distinct, booked)
 }
 
 // errIDExists is the error for an id that a live reservation has. If its caller wants the first
@@ -155,7 +157,7 @@ type idRequest struct {
 	filter *selector.Filter // nil: any worker will do
 	// prompt reads the request's prompt in the block size of the scope's workers. It is nil if
 	// the request books a pending selection: such a request has no prompt, only the id. The
-	// sequence hashes are lent.
+	// sequence hashes are borrowed.
 	prompt func(*catalog.Snapshot) (identity promptIdentity, sequence []uint64, err error)
 }
 
@@ -201,7 +203,7 @@ func (i *idempotency) findExisting(q *idRequest) (*existingReservation, error) {
 		e.endpoint = endpointOf(snap, live.Rank)
 	case local:
 		var over <-chan struct{}
-		same, over = i.answers.replay(record, func() bool {
+		same, over = i.answers.repeat(record, func() bool {
 			if q.prompt != nil && !record.prompt.same(&asked) {
 				return false
 			}
@@ -266,10 +268,10 @@ func endpointOf(snap *catalog.Snapshot, r catalog.Rank) string {
 }
 
 // idempotencyRecord belongs to a live reservation: it has the first answer, and the
-// reservation's holds on a session and on its rank's blocks.
+// reservation's claim on a session and lease of its rank's blocks.
 type idempotencyRecord struct {
 	answers *answerCache
-	hold    *affinity.Hold // nil: no session
+	claim   *affinity.Claim // nil: no session
 	lease   *approximate.Lease
 
 	// The answer and what identifies the request. Set before the reservation can be found, and
@@ -282,7 +284,7 @@ type idempotencyRecord struct {
 
 	// The fields below are guarded by answers.mu.
 	state        recordState
-	replayed     bool               // a retry got the answer
+	repeated     bool               // a retry got the answer
 	older, newer *idempotencyRecord // in the cache, while state is recordCached
 	cancelled    chan struct{}      // not nil: the reservation is being cancelled; closed when it has ended
 }
@@ -312,7 +314,7 @@ func (r *idempotencyRecord) setAnswer(answer *Selection) {
 	r.selection.ReservationID = &r.id
 	r.selection.SequenceHashes = nil // the ledger has them
 	if answer.SelectionID != nil {
-		r.selection.SelectionID = new(*answer.SelectionID) // the request's is lent
+		r.selection.SelectionID = new(*answer.SelectionID) // the request's is borrowed
 	}
 }
 
@@ -329,7 +331,7 @@ func (r *idempotencyRecord) size() int64 {
 // ReservationEnded implements reservations.CallerState.
 func (r *idempotencyRecord) ReservationEnded() {
 	r.answers.end(r)
-	r.hold.Release()
+	r.claim.Release()
 	r.lease.End()
 }
 
@@ -417,11 +419,11 @@ func (f *answerCache) unlinkLocked(r *idempotencyRecord) {
 	f.bytes -= r.size()
 }
 
-// replay calls read on the answer of a reservation, if it is cached, and returns its result.
+// repeat calls read on the answer of a reservation, if it is cached, and returns its result.
 // After read returned true, which gives a retry the answer, the reservation cannot be
 // cancelled. If the reservation is being cancelled or has ended, read is not called, and over
 // is closed once the reservation has ended.
-func (f *answerCache) replay(r *idempotencyRecord, read func() bool) (replayed bool, over <-chan struct{}) {
+func (f *answerCache) repeat(r *idempotencyRecord, read func() bool) (repeated bool, over <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
@@ -432,18 +434,18 @@ func (f *answerCache) replay(r *idempotencyRecord, read func() bool) (replayed b
 	case r.cancelled != nil:
 		return false, r.cancelled
 	}
-	replayed = read()
-	r.replayed = r.replayed || replayed
-	return replayed, nil
+	repeated = read()
+	r.repeated = r.repeated || repeated
+	return repeated, nil
 }
 
-// cancel keeps an answer from being replayed, because its caller has gone and the reservation
+// cancel keeps an answer from being repeated, because its caller has gone and the reservation
 // is about to be ended. It returns false if a retry has got the answer: the reservation then
 // belongs to the retry.
 func (f *answerCache) cancel(r *idempotencyRecord) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if r.replayed {
+	if r.repeated {
 		return false
 	}
 	if r.state == recordNew || r.state == recordCached {
@@ -464,12 +466,12 @@ func (f *answerCache) count() (n int, bytes int64) {
 // The zero value is empty.
 type inFlightIDs struct {
 	mu  sync.Mutex     // guards ids; innermost
-	ids map[string]int // how many requests have claimed the id
+	ids map[string]int // how many requests have added the id
 }
 
-// claim claims an id until release, and reports whether it did. Unless shared, it fails if
-// another request has the id.
-func (f *inFlightIDs) claim(id string, shared bool) bool {
+// begin adds an id until end, and reports whether it did. Unless shared, it fails if another
+// request has added the id.
+func (f *inFlightIDs) begin(id string, shared bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.ids[id] > 0 && !shared {
@@ -482,7 +484,7 @@ func (f *inFlightIDs) claim(id string, shared bool) bool {
 	return true
 }
 
-func (f *inFlightIDs) release(id string) {
+func (f *inFlightIDs) end(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.ids[id]--; f.ids[id] == 0 {

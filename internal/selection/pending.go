@@ -22,20 +22,20 @@ type pendingSelections struct {
 }
 
 // save keeps the selection, if the request asks for it.
-func (p *pendingSelections) save(c *selection) {
-	req := c.request
-	if c.reserve || !req.Pending || req.SelectionID == nil {
+func (p *pendingSelections) save(a *attempt) {
+	req, snap := &a.request, a.scope.snapshot
+	if a.reserve || !req.Pending || req.SelectionID == nil {
 		return
 	}
-	local := c.local
-	if !c.api.config.Approximate { // only predictions need them
+	local := a.prompt.local
+	if !a.api.config.Approximate { // only predictions need them
 		local = nil
 	}
 	s := pending.Selection{
-		Scope: req.Scope, Rank: c.result.Rank, BlockSize: c.snapshot.BlockSize, Eagle: c.snapshot.Eagle,
-		Prompt: c.api.ledger.Pin(req.Scope, local, c.sequence),
-		Tokens: c.size.Tokens, Prefill: c.result.EffectivePrefillTokens,
-		TrackPrefill: c.weights.TrackPrefill, ExpectedOutput: req.ExpectedOutputTokens,
+		Scope: req.Scope, Rank: a.result.Rank, BlockSize: snap.BlockSize, Eagle: snap.Eagle,
+		Prompt: a.api.ledger.Pin(req.Scope, local, a.prompt.sequence),
+		Tokens: a.prompt.size.Tokens, Prefill: a.result.EffectivePrefillTokens,
+		TrackPrefill: a.weights.TrackPrefill, ExpectedOutput: req.ExpectedOutputTokens,
 	}
 	if req.Pinned == nil && req.Target == nil {
 		s.Session = req.Session
@@ -47,10 +47,10 @@ func (p *pendingSelections) save(c *selection) {
 type pendingBooking struct {
 	api     *API
 	request *PendingRequest
-	kept    *pending.Kept  // nil: not found
-	hold    *affinity.Hold // of the selection's session; nil: not acquired, or no session
-	claimed bool           // claimID has claimed the id
-	waiting int64          // bytes reserved from Config.Waiting
+	kept    *pending.Kept   // nil: not found
+	claim   *affinity.Claim // of the selection's session; nil: not claimed, no session, or the reservation has it
+	begun   bool            // beginID has marked the id as in flight
+	waiting int64           // bytes reserved from Config.Waiting
 }
 
 // ReservePending books the selection that Select has kept under an id. The first success uses
@@ -60,22 +60,15 @@ type pendingBooking struct {
 // decides where the selection's session is bound.
 func (a *API) ReservePending(ctx context.Context, req *PendingRequest) (r Reservation, err error) {
 	b := pendingBooking{api: a, request: req}
-	booked := false
-	defer func() {
-		if !booked { // also after a panic: other requests may wait for the session
-			b.hold.Release()
-		}
-		b.release()
-	}()
+	defer b.end() // also after a panic: other requests may wait for the session
 	err = untilFresh(func() (err error) {
 		r, err = b.serve(ctx)
 		return err
 	})
-	booked = err == nil && !r.Repeated // from now on the reservation owns the hold
 	return r, err
 }
 
-// serve books the selection step by step: find, replay, check, join the session, book. It ends
+// serve books the selection step by step: find, repeat, check, claim the session, book. It ends
 // with the first step that fails. ReservePending runs it again on scopes.ErrStale.
 func (b *pendingBooking) serve(ctx context.Context) (Reservation, error) {
 	a, req := b.api, b.request
@@ -86,7 +79,7 @@ func (b *pendingBooking) serve(ctx context.Context) (Reservation, error) {
 	}
 	// A retry gets the first reservation; an id of another request is a conflict.
 	if req.IfExists == ReturnFirst {
-		if r, replayed, err := a.replayReservation(&idRequest{id: req.ID, scope: req.Scope}); replayed || err != nil {
+		if r, repeated, err := a.repeatReservation(&idRequest{id: req.ID, scope: req.Scope}); repeated || err != nil {
 			return r, err
 		}
 	}
@@ -94,16 +87,16 @@ func (b *pendingBooking) serve(ctx context.Context) (Reservation, error) {
 	if b.kept == nil || a.pending.store.Spent(b.kept) {
 		return Reservation{}, errNotPending(req)
 	}
-	p, err := b.place()
+	p, err := b.reservation()
 	if err != nil {
 		return Reservation{}, err
 	}
-	if err := b.claimID(); err != nil {
+	if err := b.beginID(); err != nil {
 		return Reservation{}, err
 	}
-	// Join the session, before the load is booked: the request that decides may wait for the
+	// Claim the session, before the load is booked: the request that decides may wait for the
 	// same rank. Errors: bound elsewhere, client gone, no memory to wait.
-	if err := b.joinSession(ctx, p.snapshot); err != nil {
+	if err := b.claimSession(ctx, p.snapshot); err != nil {
 		return Reservation{}, err
 	}
 	// Book it. Errors: used up meanwhile, id in use, rank gone.
@@ -116,9 +109,9 @@ func errNotPending(req *PendingRequest) *contract.Error {
 	return none
 }
 
-// place returns the placement of the selection, without its hashes and its record, if its rank can
-// still be booked.
-func (b *pendingBooking) place() (*placement, error) {
+// reservation returns the reservation of the selection, without its hashes and its record, if its
+// rank can still be booked.
+func (b *pendingBooking) reservation() (*newReservation, error) {
 	sel := &b.kept.Selection
 	snap, state, err := b.api.scopes.Bookable(sel.Scope)
 	if err != nil {
@@ -132,7 +125,7 @@ func (b *pendingBooking) place() (*placement, error) {
 	if !ok {
 		return nil, contract.ScopeErrorf(contract.NotFound, sel.Scope, "schedulable worker %d (dp_rank %d) not found", sel.Rank.Worker, sel.Rank.DP)
 	}
-	return &placement{
+	return &newReservation{
 		scope: state, snapshot: snap, entry: e, prefill: sel.Prefill,
 		size: selector.Prompt{BlockSize: sel.BlockSize, Tokens: sel.Tokens, Blocks: sel.Prompt.Blocks()},
 		Request: reservations.Request{
@@ -142,45 +135,50 @@ func (b *pendingBooking) place() (*placement, error) {
 	}, nil
 }
 
-// claimID claims the request's id until release, as selection.claimID does, and fails if the id
+// beginID marks the request's id as in flight until end, as retry.begin does, and fails if the id
 // is in use.
-func (b *pendingBooking) claimID() error {
+func (b *pendingBooking) beginID() error {
 	req, ids := b.request, &b.api.idempotency
 	if exists := ids.conflict(req.ID, req.Scope); exists != nil { // before the session is changed
 		return errIDExists(exists.Error(), req.IfExists, exists)
 	}
-	if req.Detailed && !b.claimed {
-		if b.claimed = ids.inFlight.claim(req.ID, req.IfExists == ReturnFirst); !b.claimed {
+	if req.Detailed && !b.begun {
+		if b.begun = ids.inFlight.begin(req.ID, req.IfExists == ReturnFirst); !b.begun {
 			return errIDInFlight(req.ID)
 		}
 	}
 	return nil
 }
 
-// joinSession acquires the selection's session, and may wait for it as acquireSession does. A
+// claimSession claims the selection's session, and may wait for it as an attempt does. A
 // binding to another rank ends; if that could be used, the request fails.
-func (b *pendingBooking) joinSession(ctx context.Context, snap *catalog.Snapshot) (err error) {
+func (b *pendingBooking) claimSession(ctx context.Context, snap *catalog.Snapshot) (err error) {
 	s, session, chosen := &b.api.sessions, b.kept.Session, b.kept.Rank
 	if s.Table == nil || session == "" {
 		return nil
 	}
-	if b.hold == nil {
-		b.hold, err = s.acquire(ctx, affinity.Key{Scope: snap.Scope, Session: session}, b.prepareWait)
-		if err != nil {
+	if b.claim == nil {
+		var wait *affinity.Wait
+		if b.claim, wait = s.Claim(affinity.Key{Scope: snap.Scope, Session: session}); wait != nil {
+			if err := b.prepareWait(); err != nil {
+				wait.Leave()
+				return err
+			}
+			b.claim, err = s.await(ctx, wait)
 			return err
 		}
 	}
-	bound, ok := b.hold.Rank()
+	bound, ok := b.claim.Rank()
 	if !ok || bound == chosen {
 		return nil
 	}
-	b.hold.Drop()
+	b.claim.Drop()
 	if !s.isUnschedulable(bound, snap) {
 		b.api.pending.store.Spend(b.kept)
 		return errSessionBound(session, bound, chosen)
 	}
-	b.hold.Release() // another request may decide already: join again
-	b.hold = nil
+	b.claim.Release() // another request may decide already: claim it again
+	b.claim = nil
 	return errSessionMoved
 }
 
@@ -188,7 +186,7 @@ func (b *pendingBooking) joinSession(ctx context.Context, snap *catalog.Snapshot
 // its text. The error says that the account of waiting requests is full.
 func (b *pendingBooking) prepareWait() error {
 	if b.waiting == 0 {
-		n := int64(keptOverhead + b.kept.Bytes())
+		n := int64(waitOverhead + b.kept.Bytes())
 		if err := b.api.reserveWaiting(n, ""); err != nil {
 			return err
 		}
@@ -201,7 +199,7 @@ func (b *pendingBooking) prepareWait() error {
 }
 
 // book books the selection, unless another request has.
-func (b *pendingBooking) book(p *placement) (Reservation, error) {
+func (b *pendingBooking) book(p *newReservation) (Reservation, error) {
 	a, sel := b.api, &b.kept.Selection
 	a.pending.mu.Lock()
 	defer a.pending.mu.Unlock()
@@ -211,18 +209,20 @@ func (b *pendingBooking) book(p *placement) (Reservation, error) {
 		return Reservation{}, used
 	}
 	p.local, p.Hashes = sel.Prompt.AppendTo(nil, nil)
-	p.record = &idempotencyRecord{hold: b.hold, prompt: identityOf(p.Hashes, sel.Tokens)}
+	p.record = &idempotencyRecord{claim: b.claim, prompt: identityOf(p.Hashes, sel.Tokens)}
 	r, err := a.book(p, b.request.IfExists)
 	if err == nil {
+		b.claim = nil // the reservation has it
 		a.pending.store.Spend(b.kept)
 	}
 	return r, err
 }
 
-// release undoes claimID and prepareWait, and releases the selection.
-func (b *pendingBooking) release() {
-	if b.claimed {
-		b.api.idempotency.inFlight.release(b.request.ID)
+// end undoes claimSession, beginID and prepareWait, and releases the selection.
+func (b *pendingBooking) end() {
+	b.claim.Release()
+	if b.begun {
+		b.api.idempotency.inFlight.end(b.request.ID)
 	}
 	b.api.pending.store.Release(b.kept)
 	b.api.config.Waiting.Release(b.waiting)

@@ -33,13 +33,15 @@ type LoadRequest struct {
 // ReservationID, Scope, Rank, Endpoint, Fallbacks, Registration and Lease are set. Without an
 // eligible rank the error has selector.ErrNoEndpoints.
 func (a *API) PlaceByLoad(req *LoadRequest) (sel Selection, err error) {
-	for range maxAttempts {
-		if sel, err = a.placeByLoad(req); !errors.Is(err, scopes.ErrStale) {
-			return sel, err
-		}
+	err = untilFresh(func() (err error) {
+		sel, err = a.placeByLoad(req)
+		return err
+	})
+	if errors.Is(err, scopes.ErrStale) {
+		sel.Registration = 0
+		return sel, nil // its worker is about to leave, which the request finds out by itself
 	}
-	sel.Registration = 0
-	return sel, nil // its worker is about to leave, which the request finds out by itself
+	return sel, err
 }
 
 func (a *API) placeByLoad(req *LoadRequest) (Selection, error) {
@@ -85,7 +87,7 @@ func (a *API) placeByLoad(req *LoadRequest) (Selection, error) {
 	r := reservations.Request{ID: uuid.NewString(), Lease: req.Lease}
 	_, err = a.ledger.Book(req.Scope, r, func(v *reservations.View) (reservations.Placement, error) {
 		e := choose(v)
-		if state.Gone() { // see selection.choose
+		if state.Gone() { // see attempt.choose
 			return reservations.Placement{}, scopes.ErrStale
 		}
 		if x := excluded[e.Rank]; x != nil {
@@ -140,8 +142,8 @@ func leastLoaded(ranks []catalog.Entry, blockSize uint32, v *reservations.View, 
 func (c *choice) pickLeastLoaded(ranks []catalog.Entry, v *reservations.View) int {
 	c.candidates, c.costs = c.candidates[:0], c.costs[:0]
 	for _, e := range ranks {
-		c.candidates = append(c.candidates, candidate(e, &c.overlap, v))
+		c.candidates = append(c.candidates, candidate(e, &c.prompt.overlap, v))
 		c.costs = append(c.costs, float64(c.candidates[len(c.candidates)-1].Requests))
 	}
-	return leastLoaded(ranks, c.snapshot.BlockSize, v, nil)
+	return leastLoaded(ranks, c.scope.snapshot.BlockSize, v, nil)
 }

@@ -10,22 +10,22 @@ import (
 // PotentialLoads returns what every schedulable rank would carry with the
 // prompt booked on it.
 func (a *API) PotentialLoads(req *ProjectRequest) ([]RankLoad, error) {
-	q := newQuery()
-	defer q.recycle()
-	snap, weights, err := a.project(q, req)
+	p := newPrompt()
+	defer p.recycle()
+	snap, weights, err := a.project(p, req)
 	if err != nil {
 		return nil, err
 	}
 	rows := make([]RankLoad, 0, snap.NumRanks)
-	a.ledger.Look(req.Scope, q.sequence, func(v *reservations.View) {
+	a.ledger.Look(req.Scope, p.sequence, func(v *reservations.View) {
 		for _, e := range snap.Ranks() {
-			c := candidate(e, &q.overlap, v)
+			c := candidate(e, &p.overlap, v)
 			booked := v.Load(e.Slot) // without foreign load: this is what the ledger would show
 			c.Prefill, c.Active, c.Requests = booked.PrefillTokens, booked.Blocks, booked.Requests
 			row := RankLoad{
 				Rank:          e.Rank,
-				PrefillTokens: weights.PotentialPrefill(q.size, &c),
-				DecodeBlocks:  selector.PotentialDecode(q.size, &c),
+				PrefillTokens: weights.PotentialPrefill(p.size, &c),
+				DecodeBlocks:  selector.PotentialDecode(p.size, &c),
 			}
 			if c.Known {
 				row.Requests = uint64(c.Requests)
@@ -38,16 +38,16 @@ func (a *API) PotentialLoads(req *ProjectRequest) ([]RankLoad, error) {
 
 // OverlapScores returns how much of the prompt each rank holds, tier by tier.
 func (a *API) OverlapScores(req *ProjectRequest) (OverlapScores, error) {
-	q := newQuery()
-	defer q.recycle()
-	snap, weights, err := a.project(q, req)
+	p := newPrompt()
+	defer p.recycle()
+	snap, weights, err := a.project(p, req)
 	if err != nil {
 		return OverlapScores{}, err
 	}
-	out := OverlapScores{BlockSize: snap.BlockSize, NumBlocks: q.size.Blocks, Rows: make([]OverlapRow, 0, len(snap.Known()))}
+	out := OverlapScores{BlockSize: snap.BlockSize, NumBlocks: p.size.Blocks, Rows: make([]OverlapRow, 0, len(snap.Known()))}
 	for _, e := range snap.Known() {
 		var c selector.Candidate
-		c.Device, c.Host, c.Disk = q.overlap.At(e.Slot)
+		c.Device, c.Host, c.Disk = p.overlap.At(e.Slot)
 		if c.Device+c.Host+c.Disk == 0 && !snap.IsCandidate(e) {
 			continue
 		}
@@ -57,7 +57,7 @@ func (a *API) OverlapScores(req *ProjectRequest) (OverlapScores, error) {
 }
 
 // project reads a prompt and looks up its overlap, for an answer that books nothing.
-func (a *API) project(q *query, req *ProjectRequest) (*catalog.Snapshot, selector.Weights, error) {
+func (a *API) project(p *prompt, req *ProjectRequest) (*catalog.Snapshot, selector.Weights, error) {
 	snap, state, err := a.scopes.Schedulable(req.Scope)
 	if err != nil {
 		return nil, selector.Weights{}, err
@@ -66,10 +66,10 @@ func (a *API) project(q *query, req *ProjectRequest) (*catalog.Snapshot, selecto
 	if err != nil {
 		return nil, weights, &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
 	}
-	if err := q.read(&req.Prompt, snap); err != nil {
+	if err := p.read(&req.Prompt, snap); err != nil {
 		return nil, weights, err
 	}
 	req.Prompt.noteKeys(state.Space)
-	state.Overlap(q.local, &q.overlap, &q.predicted)
+	p.lookUp(state, false)
 	return snap, weights, nil
 }

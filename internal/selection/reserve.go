@@ -23,28 +23,28 @@ func (a *API) Reserve(req *ReserveRequest) (r Reservation, err error) {
 	return r, err
 }
 
-// reserve makes a reservation on a rank that the caller chose, step by step: replay,
+// reserve makes a reservation on a rank that the caller chose, step by step: repeat,
 // read, find the rank, book. It ends with the first step that fails. Reserve runs it
 // again on scopes.ErrStale.
 func (a *API) reserve(req *ReserveRequest) (Reservation, error) {
-	q := newQuery()
+	q := newPrompt()
 	defer q.recycle()
 	// A retry gets the first reservation; an id of another request is a conflict.
 	if req.IfExists == ReturnFirst {
-		r, replayed, err := a.replayReservation(&idRequest{
+		r, repeated, err := a.repeatReservation(&idRequest{
 			id: req.ID, scope: req.Scope, rank: &req.Rank,
 			prompt: func(snap *catalog.Snapshot) (promptIdentity, []uint64, error) {
 				err := q.readReserve(&req.Prompt, snap)
-				return q.identify(&req.Prompt), q.sequence, err
+				return q.identity(&req.Prompt), q.sequence, err
 			},
 		})
-		if replayed || err != nil {
+		if repeated || err != nil {
 			return r, err
 		}
 	}
 	// Read the request. Errors: not ready, invalid.
-	var p placement
-	if err := a.readPlacement(req, q, &p); err != nil {
+	var p newReservation
+	if err := a.readReservation(req, q, &p); err != nil {
 		return Reservation{}, err
 	}
 	// Find the rank. Errors: worker or rank unknown, id in use.
@@ -53,13 +53,13 @@ func (a *API) reserve(req *ReserveRequest) (Reservation, error) {
 		return Reservation{}, err
 	}
 	// Book it. Errors: id in use, rank gone.
-	release, err := a.claimID(req)
+	end, err := a.beginID(req)
 	if err != nil {
 		return Reservation{}, err
 	}
-	defer release()
+	defer end()
 	p.ID, p.Lease, p.Hashes = req.ID, req.Lease, slices.Clone(q.sequence)
-	p.record = &idempotencyRecord{prompt: q.identify(&req.Prompt)}
+	p.record = &idempotencyRecord{prompt: q.identity(&req.Prompt)}
 	return a.book(&p, req.IfExists)
 }
 
@@ -67,10 +67,10 @@ func (a *API) reserve(req *ReserveRequest) (Reservation, error) {
 // its rank has left and come back. It returns the rank's registration. The error has
 // ErrStillRegistered if the rank has not left since the request was booked there.
 func (a *API) Rebook(req *Rebooking) (registration uint64, err error) {
-	registration, err = a.rebook(req)
-	for n := 1; n < maxAttempts && errors.Is(err, scopes.ErrStale); n++ {
+	err = untilFresh(func() (err error) {
 		registration, err = a.rebook(req)
-	}
+		return err
+	})
 	return registration, err
 }
 
@@ -92,7 +92,7 @@ func (a *API) rebook(req *Rebooking) (registration uint64, err error) {
 	if snap.BlockSize != sel.BlockSize {
 		hashes = nil // of blocks of another size
 	}
-	p := placement{scope: state, snapshot: snap, entry: e, prefill: sel.EffectivePrefillTokens, after: req.After}
+	p := newReservation{scope: state, snapshot: snap, entry: e, prefill: sel.EffectivePrefillTokens, after: req.After}
 	p.size = selector.Prompt{BlockSize: snap.BlockSize, Tokens: sel.ISLTokens, Blocks: len(hashes)}
 	p.Request = reservations.Request{
 		ID: req.ID, Lease: req.Lease, Hashes: hashes,
@@ -103,9 +103,9 @@ func (a *API) rebook(req *Rebooking) (registration uint64, err error) {
 	return p.registration, err
 }
 
-// readPlacement reads the prompt into q, and fills in all of p but the rank, the hashes, the
+// readReservation reads the prompt into q, and fills in all of p but the rank, the hashes, the
 // record and what the request names.
-func (a *API) readPlacement(req *ReserveRequest, q *query, p *placement) (err error) {
+func (a *API) readReservation(req *ReserveRequest, q *prompt, p *newReservation) (err error) {
 	if p.snapshot, p.scope, err = a.scopes.Bookable(req.Scope); err != nil {
 		return err
 	}
@@ -122,9 +122,9 @@ func (a *API) readPlacement(req *ReserveRequest, q *query, p *placement) (err er
 	return err
 }
 
-// replayReservation answers a request that is a retry of an earlier one; replayed reports
+// repeatReservation answers a request that is a retry of an earlier one; repeated reports
 // whether it is. It is an error if the id is another request's.
-func (a *API) replayReservation(q *idRequest) (r Reservation, replayed bool, err error) {
+func (a *API) repeatReservation(q *idRequest) (r Reservation, repeated bool, err error) {
 	first, err := a.idempotency.findExisting(q)
 	if err != nil || first == nil {
 		return Reservation{}, false, asConflict(err, error.Error)
@@ -134,16 +134,16 @@ func (a *API) replayReservation(q *idRequest) (r Reservation, replayed bool, err
 	}, true, nil
 }
 
-// claimID claims the request's id as selection.claimID does, until release is called. It fails
+// beginID marks the request's id as in flight, as retry.begin does, until end is called. It fails
 // if another request has the id.
-func (a *API) claimID(req *ReserveRequest) (release func(), err error) {
+func (a *API) beginID(req *ReserveRequest) (end func(), err error) {
 	if !req.Detailed || req.IfExists != Refuse {
 		return func() {}, nil
 	}
-	if !a.idempotency.inFlight.claim(req.ID, false) {
+	if !a.idempotency.inFlight.begin(req.ID, false) {
 		return nil, errIDInFlight(req.ID)
 	}
-	return func() { a.idempotency.inFlight.release(req.ID) }, nil
+	return func() { a.idempotency.inFlight.end(req.ID) }, nil
 }
 
 // prefill returns the prefill tokens to book for a prompt of the given length, and whether
@@ -186,11 +186,11 @@ func (a *API) findRank(req *ReserveRequest, snap *catalog.Snapshot) (catalog.Ent
 	if exists := a.idempotency.conflict(req.ID, req.Scope); exists != nil {
 		return e, errIDExists(exists.Error(), Refuse, exists)
 	}
-	release, err := a.claimID(req)
+	end, err := a.beginID(req)
 	if err != nil {
 		return e, err
 	}
-	release()
+	end()
 	return e, errUnknownRank(snap, req.Rank)
 }
 
@@ -203,9 +203,9 @@ func errUnknownRank(snap *catalog.Snapshot, r catalog.Rank) *contract.Error {
 	return contract.Errorf(contract.NotFound, "Worker %s not found", r)
 }
 
-// placement is a reservation to be made on a rank that was chosen before. The ledger keeps its
+// newReservation is a reservation to be made on a rank that was chosen before. The ledger keeps its
 // Hashes.
-type placement struct {
+type newReservation struct {
 	reservations.Request
 	scope    *scopes.State
 	snapshot *catalog.Snapshot
@@ -220,7 +220,7 @@ type placement struct {
 }
 
 // book makes a reservation, and completes its record. wanted says how to treat an id that exists.
-func (a *API) book(p *placement, wanted IfExists) (Reservation, error) {
+func (a *API) book(p *newReservation, wanted IfExists) (Reservation, error) {
 	e := p.entry
 	r := Reservation{ID: p.ID, Scope: p.snapshot.Scope, Rank: e.Rank, Endpoint: e.Worker.Address(), Lease: p.Lease}
 	p.record.lease = p.scope.NewLease()
@@ -228,7 +228,7 @@ func (a *API) book(p *placement, wanted IfExists) (Reservation, error) {
 	p.CallerState = p.record
 	p.Prompt = p.size.Tokens
 	_, err := a.ledger.Book(r.Scope, p.Request, func(v *reservations.View) (reservations.Placement, error) {
-		if p.scope.Gone() { // see selection.choose
+		if p.scope.Gone() { // see attempt.choose
 			return reservations.Placement{}, scopes.ErrStale
 		}
 		if p.registration = v.Registration(e.Slot); p.after != 0 && p.registration == p.after {
@@ -260,7 +260,7 @@ func (a *API) booked(r *idempotencyRecord, scope *scopes.State, e catalog.Entry,
 	var lease *approximate.Lease
 	if r != nil {
 		lease = r.lease
-		r.hold.Bind(e.Rank)
+		r.claim.Bind(e.Rank)
 		a.idempotency.answers.add(r)
 		a.idempotency.waiters.wake(r.id)
 	}

@@ -2,7 +2,6 @@ package selection
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/select-service/select-service/internal/selection/affinity"
@@ -24,47 +23,81 @@ type sessions struct {
 	catalog         *catalog.Catalog
 }
 
-// session returns the request's session, "" if it has no effect: a request with a pinned
+// session is an attempt's use of the session that its request names.
+type session struct {
+	*request
+	scope *scope
+	claim *affinity.Claim // nil: no session, not claimed yet, or the reservation has it
+}
+
+// name returns the name of the request's session, "" if it has no effect: a request with a pinned
 // worker or an affinity target names its rank itself.
-func (c *selection) session() string {
-	if c.api.sessions.Table == nil || c.request.Pinned != nil || c.request.Target != nil {
+func (s *session) name() string {
+	if s.api.sessions.Table == nil || s.Pinned != nil || s.Target != nil {
 		return ""
 	}
-	return c.request.Session
+	return s.Session
 }
 
-// sessionKey returns the session's key. It has the snapshot's strings for the scope, since the
+// key returns the session's key. It has the snapshot's strings for the scope, since the
 // request's own would be kept once per session.
-func (c *selection) sessionKey() affinity.Key {
-	return affinity.Key{Scope: c.snapshot.Scope, Session: c.request.Session}
+func (s *session) key() affinity.Key {
+	return affinity.Key{Scope: s.scope.snapshot.Scope, Session: s.Session}
 }
 
-// checkSession refuses names that are too long. For a reservation it also ends a binding to a
-// rank that is not schedulable, even if the request is refused later.
-func (c *selection) checkSession(ctx context.Context) error {
-	name := c.session()
+// check refuses names that are too long. stale reports whether a reservation has to claim the
+// session before anything else is checked, because it is bound to a rank that is not schedulable.
+func (s *session) check() (stale bool, err error) {
+	name := s.name()
 	if len(name) > affinity.MaxSession {
-		return contract.Errorf(contract.BadRequest, "session affinity ID must not exceed %d bytes", affinity.MaxSession)
+		return false, contract.Errorf(contract.BadRequest, "session affinity ID must not exceed %d bytes", affinity.MaxSession)
 	}
-	if name == "" || !c.reserve {
-		return nil
+	if name == "" || !s.reserve {
+		return false, nil
 	}
-	if c.hold == nil && !c.unschedulable(c.api.sessions.Lookup(c.sessionKey())) {
-		return nil
+	if s.claim != nil {
+		return true, nil
 	}
-	if err := c.acquireSession(ctx); err != nil {
-		return err
-	}
-	if c.unschedulable(c.hold.Rank()) {
-		c.hold.Drop()
-	}
-	return nil
+	bound, ok := s.api.sessions.Lookup(s.key())
+	return ok && s.unschedulable(bound), nil
 }
 
-// unschedulable reports whether a session is bound (ok) to a rank that is not schedulable.
-func (c *selection) unschedulable(bound catalog.Rank, ok bool) bool {
-	return ok && c.api.sessions.isUnschedulable(bound, c.snapshot)
+// dropUnschedulable ends the binding if it is to a rank that is not schedulable.
+func (s *session) dropUnschedulable() {
+	if bound, ok := s.claim.Rank(); ok && s.unschedulable(bound) {
+		s.claim.Drop()
+	}
 }
+
+// unschedulable reports whether a bound rank is not schedulable.
+func (s *session) unschedulable(bound catalog.Rank) bool {
+	return s.api.sessions.isUnschedulable(bound, s.scope.snapshot)
+}
+
+// begin claims the session for a reservation. wait is not nil if another first request of the
+// session is being served: then await has the claim.
+func (s *session) begin() (wait *affinity.Wait) {
+	if !s.reserve || s.claim != nil || s.name() == "" {
+		return nil
+	}
+	s.claim, wait = s.api.sessions.Claim(s.key())
+	return wait
+}
+
+// await waits for the session, see sessions.await.
+func (s *session) await(ctx context.Context, w *affinity.Wait) (err error) {
+	s.claim, err = s.api.sessions.await(ctx, w)
+	return err
+}
+
+// release ends the claim. The time that an idle session is kept restarts.
+func (s *session) release() {
+	s.claim.Release()
+	s.claim = nil
+}
+
+// handOver leaves the claim to the reservation, whose record has it.
+func (s *session) handOver() { s.claim = nil }
 
 // isUnschedulable reports whether a rank is not schedulable. A session may be bound to a rank
 // newer than the snapshot, so it checks the catalog too.
@@ -84,76 +117,58 @@ func (s *sessions) isUnschedulable(r catalog.Rank, snap *catalog.Snapshot) bool 
 // bound, or whose session is bound to a worker newer than its snapshot.
 var errSessionMoved = &contract.Error{Kind: contract.Unavailable, Text: "workers changed while the session was bound", Err: scopes.ErrStale}
 
-// acquireSession acquires the session for the reservation, see sessions.acquire.
-func (c *selection) acquireSession(ctx context.Context) (err error) {
-	if !c.reserve || c.hold != nil || c.session() == "" {
-		return nil
-	}
-	c.hold, err = c.api.sessions.acquire(ctx, c.sessionKey(), func() error {
-		if err := c.readPrompt(c.snapshot); err != nil {
-			return err
-		}
-		return c.keepHashes(c.request.PolicyClass)
-	})
-	return err
-}
-
-// acquire acquires a session for a reservation. It waits while another first request of the
-// session is being served; beforeWait is called before that, and may refuse it. Afterwards
-// workers, load and limits may have changed, and a reservation that the request repeats may
-// exist, so the error is errSessionMoved, beside the hold, and the request runs again.
-func (s *sessions) acquire(ctx context.Context, k affinity.Key, beforeWait func() error) (*affinity.Hold, error) {
-	hold, err := s.Acquire(ctx, k, beforeWait)
-	switch {
-	case err == nil && hold.Waited():
-		return hold, errSessionMoved
-	case err != nil && errors.Is(err, ctx.Err()):
+// await waits for the claim of a session that another request is deciding on. Afterwards workers,
+// load and limits may have changed, and a reservation that the request repeats may exist, so the
+// error is errSessionMoved, beside the claim, and the request runs again.
+func (s *sessions) await(ctx context.Context, w *affinity.Wait) (*affinity.Claim, error) {
+	claim, err := w.Await(ctx)
+	if err != nil {
 		return nil, errClientGone(err)
 	}
-	return hold, err
+	return claim, errSessionMoved
 }
 
 // maxMoves bounds how often a binding that changes meanwhile is checked again.
 const maxMoves = 4
 
-// applySession narrows the ranks to the one that the session is bound to. It runs under the
+// narrow narrows the ranks to the one that the session is bound to. It runs under the
 // ledger's lock. excluded is the bound rank if the request's filter excludes it: then
 // nothing may be booked.
-func (c *selection) applySession(ranks []catalog.Entry) (narrowed []catalog.Entry, excluded *catalog.Rank, err error) {
-	if c.session() == "" {
+func (s *session) narrow(ranks []catalog.Entry) (narrowed []catalog.Entry, excluded *catalog.Rank, err error) {
+	if s.name() == "" {
 		return ranks, nil, nil
 	}
 	for range maxMoves {
-		bound, ok := c.bound()
+		bound, ok := s.bound()
 		if !ok {
 			return ranks, nil, nil
 		}
 		if i := indexRank(ranks, bound); i >= 0 {
 			return ranks[i : i+1], nil, nil
 		}
-		if !c.reserve {
+		if !s.reserve {
 			return ranks, nil, nil
 		}
-		_, found := c.snapshot.Entry(bound)
-		switch excluded := found && indexRank(c.eligible, bound) < 0; {
-		case excluded && c.request.SoftSession:
+		_, found := s.scope.snapshot.Entry(bound)
+		switch excluded := found && indexRank(s.scope.eligible, bound) < 0; {
+		case excluded && s.SoftSession:
 			return ranks, nil, nil
 		case excluded:
 			return ranks, &bound, nil
-		case !found && !c.unschedulable(bound, true):
+		case !found && !s.unschedulable(bound):
 			return nil, nil, errSessionMoved
 		}
-		c.hold.Drop()
+		s.claim.Drop()
 	}
 	return ranks, nil, nil
 }
 
 // bound returns the rank that the session is bound to.
-func (c *selection) bound() (catalog.Rank, bool) {
-	if c.reserve {
-		return c.hold.Rank()
+func (s *session) bound() (catalog.Rank, bool) {
+	if s.reserve {
+		return s.claim.Rank()
 	}
-	return c.api.sessions.Lookup(c.sessionKey())
+	return s.api.sessions.Lookup(s.key())
 }
 
 func indexRank(ranks []catalog.Entry, r catalog.Rank) int {

@@ -100,14 +100,14 @@ func (w *warmup) of(sc catalog.Scope) []catalog.Rank {
 // pickToWarm chooses, for the share of requests of which no rank has more than a quarter cached,
 // the least loaded of the new and emptied ranks with fewer requests than the scope's median. ok is
 // false if the policy is to choose. The costs of all ranks have been computed if ok.
-func (c *selection) pickToWarm(ranks []catalog.Entry, v *reservations.View) (i int, ok bool) {
+func (c *choice) pickToWarm(ranks []catalog.Entry, v *reservations.View) (i int, ok bool) {
 	c.warmed = false
 	warm := c.api.warmup.of(c.request.Scope)
 	if warm == nil || c.request.Pinned != nil || c.request.Target != nil || c.request.Advisory || c.request.ExplainOnly ||
-		len(ranks) < 2 || rand.Float64() >= c.api.warmup.share || 4*c.mostCached() > uint64(c.size.Blocks) {
+		len(ranks) < 2 || rand.Float64() >= c.api.warmup.share || 4*c.mostCached() > uint64(c.prompt.size.Blocks) {
 		return 0, false
 	}
-	median := medianRequests(c.snapshot.Ranks(), v)
+	median := medianRequests(c.scope.snapshot.Ranks(), v)
 	var few []catalog.Entry
 	for _, e := range ranks {
 		if _, is := slices.BinarySearchFunc(warm, e.Rank, catalog.Rank.Compare); is && v.Known(e.Slot, e.Rank) && v.Total(e.Slot).Requests < median {
@@ -119,7 +119,7 @@ func (c *selection) pickToWarm(ranks []catalog.Entry, v *reservations.View) (i i
 	}
 	c.score(ranks, v)
 	c.warmed = true
-	return indexRank(ranks, few[leastLoaded(few, c.snapshot.BlockSize, v, nil)].Rank), true
+	return indexRank(ranks, few[leastLoaded(few, c.scope.snapshot.BlockSize, v, nil)].Rank), true
 }
 
 // medianRequests returns the median of the ranks' active requests, the lower one of two.

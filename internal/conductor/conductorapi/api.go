@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/select-service/select-service/internal/conductor"
+	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
@@ -22,31 +22,9 @@ type Selection interface {
 	// Closing reports whether the service is shutting down: it accepts no new work.
 	Closing() bool
 	// Scope returns the workers and the index of a scope.
-	Scope(sc catalog.Scope) ScopeView
-	// Unavailable returns why a scope cannot serve requests. It is never nil.
-	Unavailable(sc catalog.Scope) error
+	Scope(sc catalog.Scope) diagnose.ScopeView
 	// Workers lists the workers of all contracts; nil matches all names.
 	Workers(model, tenant *string) []*catalog.Worker
-}
-
-// ScopeView is a scope of the selection service at one moment.
-type ScopeView struct {
-	// Snapshot has the scope's workers, nil if there are none.
-	*catalog.Snapshot
-	// Index has the blocks of the scope's ranks by the slots of Snapshot, nil if no worker is
-	// attached. Events keep changing it.
-	Index *indexer.Space
-	Seeds SeedLookup // adapters and salts of the index's seeds
-	// State.Gone becomes true when the scope has lost all workers. Blocks read from the index
-	// while it was false belong to the ranks of Snapshot.
-	State interface{ Gone() bool }
-}
-
-// SeedLookup returns the adapter and salt from which a block seed of an index is made.
-type SeedLookup interface {
-	// SeedName returns the adapter of a seed and whether there is a salt; ok is
-	// false if no event has named them.
-	SeedName(seed uint64) (lora string, salted, ok bool)
 }
 
 // API is the Conductor API of one process. Its publishers are registered one by one, and have

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 
 	"github.com/select-service/select-service/internal/conductor"
-	"github.com/select-service/select-service/internal/conductor/conductorapi"
+	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
@@ -36,11 +36,11 @@ func TestDiagnoseStreams(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, c := range []struct {
-				*conductor.Diagnosis
+				*diagnose.Diagnosis
 				who, endpoint string
 			}{
 				{of, "instance i rank 0: ", r.Endpoint},
-				{w.diagnose(conductorapi.DiagnoseRequest{Tokens: p}, 0), "instance 1 rank 0: ", endpoint(1, 0)},
+				{w.diagnose(diagnose.Request{Tokens: p}, 0), "instance 1 rank 0: ", endpoint(1, 0)},
 			} {
 				if text != "" {
 					wantFinding(t, c.Diagnosis, c.who+strings.ReplaceAll(text, "ENDPOINT", c.endpoint))
@@ -134,7 +134,7 @@ func TestDiagnoseUnused(t *testing.T) {
 	w.Put(record(1, 1))
 	e := w.Engine(1, 0)
 	e.Publish(0, e.Stored(prompt(1, 16), 8, nil), e.Stored(prompt(2, 16), 8, nil))
-	d := w.diagnose(conductorapi.DiagnoseRequest{Tokens: prompt(1, 16)}, 0)
+	d := w.diagnose(diagnose.Request{Tokens: prompt(1, 16)}, 0)
 	wantFinding(t, d, "no blocks indexed for this model and tenant")
 	wantFinding(t, d, "events that were not used, of the workers of all models and tenants: 2 block_size_mismatch")
 }

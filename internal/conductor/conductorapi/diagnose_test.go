@@ -8,13 +8,13 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/conductor"
-	"github.com/select-service/select-service/internal/conductor/conductorapi"
+	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/hashing"
 )
 
 // diagnose asks the doctor about a prompt once all events are applied.
-func (w *world) diagnose(req conductorapi.DiagnoseRequest, maxBlocks int) *conductor.Diagnosis {
+func (w *world) diagnose(req diagnose.Request, maxBlocks int) *diagnose.Diagnosis {
 	w.T.Helper()
 	w.Settle()
 	req.Scope = scope
@@ -26,7 +26,7 @@ func (w *world) diagnose(req conductorapi.DiagnoseRequest, maxBlocks int) *condu
 }
 
 // chains renders the ranks of a diagnosis: "1/0:2 at 2 evicted [GPU]".
-func chains(d *conductor.Diagnosis) string {
+func chains(d *diagnose.Diagnosis) string {
 	var rows []string
 	for _, r := range d.Ranks {
 		row := fmt.Sprintf("%s/%d:%d", r.Instance, r.Rank, r.Matched)
@@ -42,7 +42,7 @@ func chains(d *conductor.Diagnosis) string {
 }
 
 // holders renders the owners of the blocks of a diagnosis: "1/0 GPU|-".
-func holders(d *conductor.Diagnosis) string {
+func holders(d *diagnose.Diagnosis) string {
 	var blocks []string
 	for _, b := range d.Blocks {
 		var owners []string
@@ -59,7 +59,7 @@ func holders(d *conductor.Diagnosis) string {
 
 // others renders the identities under which a prompt matches elsewhere; "?" is
 // what is not known or not shown.
-func others(d *conductor.Diagnosis) string {
+func others(d *diagnose.Diagnosis) string {
 	text := func(s *string) string {
 		if s == nil {
 			return "?"
@@ -80,7 +80,7 @@ func wantText(t testing.TB, what, got, want string) {
 	}
 }
 
-func wantFinding(t testing.TB, d *conductor.Diagnosis, want string) {
+func wantFinding(t testing.TB, d *diagnose.Diagnosis, want string) {
 	t.Helper()
 	if !slices.ContainsFunc(d.Findings, func(f string) bool { return strings.Contains(f, want) }) {
 		t.Errorf("no finding has %q: %q", want, d.Findings)
@@ -100,7 +100,7 @@ func TestDiagnoseBreaks(t *testing.T) {
 	b.Publish(1, b.Stored(p, blockSize, nil), cleared())
 	c.Publish(0, c.Stored(p, blockSize, dict{"parent_block_hash": 99}))
 
-	d := w.diagnose(conductorapi.DiagnoseRequest{Tokens: p}, 0)
+	d := w.diagnose(diagnose.Request{Tokens: p}, 0)
 	wantText(t, "chains", chains(d), "1/0:2 at 2 evicted [GPU], 1/1:0 at 0 cleared [GPU], 2/0:0 at 0 unknown_parent, 10/0:0 at 0 absent")
 	wantText(t, "owners", holders(d), "1/0 GPU,1/0 CPU|1/0 GPU,1/0 CPU|-|1/0 GPU")
 	local, rolling := local(p, blockSize), sequence(p, blockSize)
@@ -113,15 +113,15 @@ func TestDiagnoseBreaks(t *testing.T) {
 		t.Errorf("the frame is %+v", d)
 	}
 	for _, r := range d.Ranks {
-		if want := r.Instance == "1" && r.Rank == 0; (r.Hashes == conductor.HashesTokens) != want {
+		if want := r.Instance == "1" && r.Rank == 0; (r.Hashes == diagnose.HashesTokens) != want {
 			t.Errorf("%s has hashes %s", r.CacheOwner, r.Hashes)
 		}
 	}
 
-	d = w.diagnose(conductorapi.DiagnoseRequest{Tokens: prompt(2, 16)}, 0)
+	d = w.diagnose(diagnose.Request{Tokens: prompt(2, 16)}, 0)
 	wantText(t, "another prompt", chains(d), "1/0:0 at 0 absent, 1/1:0 at 0 absent, 2/0:0 at 0 absent, 10/0:0 at 0 absent")
 
-	d = w.diagnose(conductorapi.DiagnoseRequest{Tokens: p[:8]}, 0)
+	d = w.diagnose(diagnose.Request{Tokens: p[:8]}, 0)
 	wantText(t, "a prompt held as a whole", chains(d)[:5], "1/0:2")
 	if d.Ranks[0].Break != nil {
 		t.Errorf("a chain without a break has %+v", d.Ranks[0].Break)
@@ -140,7 +140,7 @@ func TestDiagnoseLateStream(t *testing.T) {
 		"type": "BlockStored", "block_hashes": names[2:], "parent_block_hash": names[1],
 		"token_ids": p[8:], "block_size": blockSize, "medium": "GPU",
 	})
-	d := w.diagnose(conductorapi.DiagnoseRequest{Tokens: p}, 0)
+	d := w.diagnose(diagnose.Request{Tokens: p}, 0)
 	wantText(t, "chains", chains(d), "1/0:0 at 0 absent")
 	wantFinding(t, d, "instance 1 rank 0: block 3 is held back")
 }
@@ -159,7 +159,7 @@ func TestDiagnoseElsewhere(t *testing.T) {
 		a.Stored(p, blockSize, dict{"lora_name": "sql", "cache_salt": secret, "block_hashes": []uint64{1, 2, 3, 4}}))
 	b.Publish(0, b.Stored(p[:12], blockSize, dict{"lora_name": "sql"}), b.Stored(p[:4], blockSize, dict{"block_hashes": []uint64{9}}))
 
-	d := w.diagnose(conductorapi.DiagnoseRequest{Tokens: p}, 0)
+	d := w.diagnose(diagnose.Request{Tokens: p}, 0)
 	wantText(t, "from the base model", others(d), `"sql" ?: 4 [1], "sql" "": 3 [1 2]`)
 	wantFinding(t, d, `would match 3 blocks under lora_name "sql"`)
 	wantFinding(t, d, `would match 4 blocks under lora_name "sql" and another cache_salt, which is not shown`)
@@ -167,14 +167,14 @@ func TestDiagnoseElsewhere(t *testing.T) {
 		t.Errorf("the salt is shown: %s", text)
 	}
 
-	d = w.diagnose(conductorapi.DiagnoseRequest{Tokens: p, LoRA: "sql", Salt: secret}, 0)
+	d = w.diagnose(diagnose.Request{Tokens: p, LoRA: "sql", Salt: secret}, 0)
 	wantText(t, "from the salt", others(d), `"sql" "": 3 [1 2], "" "": 1 [2]`)
 	wantText(t, "chains", chains(d), "1/0:4, 2/0:0 at 0 absent")
 	if slices.ContainsFunc(d.Findings, func(f string) bool { return strings.Contains(f, "would match") }) {
 		t.Errorf("shorter matches are no finding: %q", d.Findings)
 	}
 
-	d = w.diagnose(conductorapi.DiagnoseRequest{Tokens: p, LoRA: "other"}, 0)
+	d = w.diagnose(diagnose.Request{Tokens: p, LoRA: "other"}, 0)
 	wantFinding(t, d, "no blocks indexed for this lora_name and cache_salt")
 	wantFinding(t, d, `would match 1 block under the base model (no lora_name)`)
 }
@@ -188,12 +188,12 @@ func TestDiagnoseHashes(t *testing.T) {
 	w.Net.At(endpoint(1, 0)).Connect()
 	e := w.Engine(1, 0)
 	e.Publish(0, e.Stored(p[:12], blockSize, nil))
-	d := w.diagnose(conductorapi.DiagnoseRequest{ByHash: true, LocalHashes: local(p, blockSize)}, 0)
+	d := w.diagnose(diagnose.Request{ByHash: true, LocalHashes: local(p, blockSize)}, 0)
 	wantText(t, "chains", chains(d), "1/0:3 at 3 absent")
 	if len(d.Findings) != 0 {
 		t.Errorf("findings are %q", d.Findings)
 	}
-	d = w.diagnose(conductorapi.DiagnoseRequest{ByHash: true, LocalHashes: sequence(p, blockSize)}, 0)
+	d = w.diagnose(diagnose.Request{ByHash: true, LocalHashes: sequence(p, blockSize)}, 0)
 	wantText(t, "chains of rolling hashes", chains(d), "1/0:1 at 1 absent")
 	wantFinding(t, d, "as such they would match 3 blocks")
 }
@@ -202,24 +202,24 @@ func TestDiagnoseHashes(t *testing.T) {
 // scope without workers, and a long prompt.
 func TestDiagnoseEdges(t *testing.T) {
 	w := start(t)
-	_, err := w.Diagnose(&conductorapi.DiagnoseRequest{Scope: scope}, 0)
+	_, err := w.Diagnose(&diagnose.Request{Scope: scope}, 0)
 	wantError(t, err, contract.Unavailable, "no schedulable workers are available")
 	w.Put(record(1, 1))
 
-	d := w.diagnose(conductorapi.DiagnoseRequest{Tokens: prompt(1, 3)}, 0)
+	d := w.diagnose(diagnose.Request{Tokens: prompt(1, 3)}, 0)
 	wantText(t, "chains", chains(d), "1/0:0")
 	wantFinding(t, d, "fewer tokens than one block: 3 of 4")
 	wantFinding(t, d, "no blocks indexed for this model and tenant")
-	d = w.diagnose(conductorapi.DiagnoseRequest{ByHash: true}, 0)
+	d = w.diagnose(diagnose.Request{ByHash: true}, 0)
 	wantFinding(t, d, "the prompt has no block")
 
 	long := prompt(1, 5000*blockSize)
 	e := w.Engine(1, 0)
 	e.Publish(0, e.Stored(long, blockSize, nil))
 	for _, c := range []struct{ ask, show int }{
-		{0, conductor.DefaultDiagnosedBlocks}, {-1, conductor.DefaultDiagnosedBlocks}, {3, 3}, {1 << 30, conductor.MaxDiagnosedBlocks},
+		{0, diagnose.DefaultBlocks}, {-1, diagnose.DefaultBlocks}, {3, 3}, {1 << 30, diagnose.MaxBlocks},
 	} {
-		d := w.diagnose(conductorapi.DiagnoseRequest{Tokens: long}, c.ask)
+		d := w.diagnose(diagnose.Request{Tokens: long}, c.ask)
 		if len(d.Blocks) != c.show || !d.Truncated || d.NumBlocks != 5000 || d.Ranks[0].Matched != 5000 {
 			t.Errorf("max_blocks %d: %d blocks of %d are shown, truncated %v, %d match",
 				c.ask, len(d.Blocks), d.NumBlocks, d.Truncated, d.Ranks[0].Matched)
@@ -237,11 +237,11 @@ func TestDiagnoseManySeeds(t *testing.T) {
 	for i := range uint64(5000) {
 		e.Publish(0, e.Stored(p, blockSize, dict{"cache_salt": fmt.Sprintf("c%d", i), "block_hashes": []uint64{1 + i}}))
 	}
-	d := w.diagnose(conductorapi.DiagnoseRequest{Tokens: p}, 0)
-	if len(d.Elsewhere) != conductor.MaxElsewhere || !d.Truncated {
+	d := w.diagnose(diagnose.Request{Tokens: p}, 0)
+	if len(d.Elsewhere) != diagnose.MaxElsewhere || !d.Truncated {
 		t.Errorf("%d other identities, truncated %v", len(d.Elsewhere), d.Truncated)
 	}
-	if n := len(d.Findings); n > conductor.MaxElsewhere+2 {
+	if n := len(d.Findings); n > diagnose.MaxElsewhere+2 {
 		t.Errorf("%d findings", n)
 	}
 }
@@ -250,7 +250,7 @@ func TestDiagnoseManySeeds(t *testing.T) {
 func TestDiagnoseEventsOff(t *testing.T) {
 	w := start(t, eventsOff)
 	w.Put(record(1, 1))
-	wantFinding(t, w.diagnose(conductorapi.DiagnoseRequest{Tokens: prompt(1, 16)}, 0), "KV events are off")
+	wantFinding(t, w.diagnose(diagnose.Request{Tokens: prompt(1, 16)}, 0), "KV events are off")
 }
 
 // TestConductorDiagnose proves that events that came over a stream are in the
@@ -267,7 +267,7 @@ func TestConductorDiagnose(t *testing.T) {
 	if err := w.Conductor().Streams().Barrier(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	ask := func(q conductor.Query) *conductor.Diagnosis {
+	ask := func(q conductor.Query) *diagnose.Diagnosis {
 		t.Helper()
 		d, err := w.Conductor().Diagnose(&q, 2)
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/select-service/select-service/internal/conductor"
+	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
@@ -34,9 +35,9 @@ func (a *API) Query(req *conductor.Query, answer *conductor.Answer) error {
 // scopeOf returns the selection scope with the blocks of an identity. It answers only for the
 // base model without a salt (decision C7): a scope's index has blocks with adapters and salts
 // too, but under hashes that only prompts with these have.
-func (a *API) scopeOf(id conductor.Identity) (ScopeView, bool) {
+func (a *API) scopeOf(id conductor.Identity) (diagnose.ScopeView, bool) {
 	if id.LoRA != "" || id.Salt != "" {
-		return ScopeView{}, false
+		return diagnose.ScopeView{}, false
 	}
 	scope := a.selection.Scope(catalog.Scope{Model: id.Model, Tenant: id.Tenant})
 	return scope, scope.Index != nil && scope.BlockSize == id.BlockSize
@@ -53,7 +54,7 @@ var walks = sync.Pool{New: func() any { return new(walk) }}
 
 // addWorkers adds a scope's workers to an answer. A publisher's instance of the same name takes
 // precedence.
-func addWorkers(req *conductor.Query, a *conductor.Answer, scope ScopeView) {
+func addWorkers(req *conductor.Query, a *conductor.Answer, scope diagnose.ScopeView) {
 	known := ranksOf(scope.Snapshot, req.Instance)
 	if len(known) == 0 {
 		return
@@ -91,7 +92,7 @@ func ranksOf(snap *catalog.Snapshot, instance string) []catalog.Entry {
 }
 
 // follow looks up the prompt in the scope's index.
-func (w *walk) follow(req *conductor.Query, scope ScopeView) {
+func (w *walk) follow(req *conductor.Query, scope diagnose.ScopeView) {
 	if req.ByHash {
 		scope.Index.MatchSequence(req.Hashes, &w.match)
 		return

@@ -176,15 +176,15 @@ func history(r *rig, rnd *rand.Rand, seed uint64) {
 			switch op {
 			case 6:
 				model.book(q, worker)
-				q.w.hold.Bind(rank(worker))
+				q.w.claim.Bind(rank(worker))
 				what = "bind"
 			case 7:
 				model.drop(q)
-				q.w.hold.Drop()
+				q.w.claim.Drop()
 				what = "drop"
 			case 8:
 				finish(q)
-				q.w.hold.Release()
+				q.w.claim.Release()
 				what = "release"
 			}
 		}
@@ -200,7 +200,7 @@ func history(r *rig, rnd *rand.Rand, seed uint64) {
 			if !q.w.done {
 				continue
 			}
-			if got, bound := q.w.hold.Rank(); got.Worker != model.holds(q) || bound != (model.holds(q) != 0) {
+			if got, bound := q.w.claim.Rank(); got.Worker != model.holds(q) || bound != (model.holds(q) != 0) {
 				r.t.Fatalf("seed %d step %d (%s): request %d is of %d, want %d", seed, step, what, i, got.Worker, model.holds(q))
 			}
 		}
@@ -214,7 +214,7 @@ func history(r *rig, rnd *rand.Rand, seed uint64) {
 	for len(open) > 0 {
 		q := pick(false)
 		finish(q)
-		q.w.hold.Release()
+		q.w.claim.Release()
 		synctest.Wait()
 	}
 	time.Sleep(ttl)

@@ -96,12 +96,12 @@ func TestApplyAgainstNaive(t *testing.T) {
 				now, idle time.Duration // idle: since when it is not used
 				worker    uint64        // 0: vacant
 				version   affinity.Version
-				deciding  *affinity.Hold
-				holds     []*affinity.Hold // of the binding
-				stale     []*affinity.Hold // of earlier ones
+				deciding  *affinity.Claim
+				claims    []*affinity.Claim // of the binding
+				stale     []*affinity.Claim // of earlier ones
 				next      = first
 			)
-			expired := func() bool { return len(holds) == 0 && now-idle >= ttl }
+			expired := func() bool { return len(claims) == 0 && now-idle >= ttl }
 			for step := range 150 {
 				if worker != 0 && expired() {
 					worker = 0
@@ -117,7 +117,7 @@ func TestApplyAgainstNaive(t *testing.T) {
 					}
 					h := r.acquire("s")
 					if worker != 0 {
-						holds = append(holds, h)
+						claims = append(claims, h)
 					} else {
 						deciding = h
 					}
@@ -128,14 +128,14 @@ func TestApplyAgainstNaive(t *testing.T) {
 					worker, version = 1+rnd.Uint64N(3), affinity.Version{Sequence: next, Writer: 1}
 					next++
 					deciding.Bind(rank(worker))
-					holds, deciding = []*affinity.Hold{deciding}, nil
+					claims, deciding = []*affinity.Claim{deciding}, nil
 				case 3:
 					if len(stale) > 0 {
 						stale[0].Release()
 						stale = stale[1:]
-					} else if len(holds) > 0 {
-						holds[0].Release()
-						holds, idle = holds[1:], now
+					} else if len(claims) > 0 {
+						claims[0].Release()
+						claims, idle = claims[1:], now
 					}
 				case 4:
 					b := binding("s", 1+rnd.Uint64N(3), first+rnd.Uint64N(20), rnd.Uint64N(3))
@@ -144,7 +144,7 @@ func TestApplyAgainstNaive(t *testing.T) {
 					want := affinity.Ignored
 					if worker != 0 && b.Compare(version) >= 0 {
 						worker, want = 0, affinity.Applied
-						holds, stale = nil, append(stale, holds...)
+						claims, stale = nil, append(stale, claims...)
 					}
 					if got != want {
 						t.Fatalf("seed %d step %d: unbound %v: %d, want %d", seed, step, b, got, want)
@@ -164,7 +164,7 @@ func TestApplyAgainstNaive(t *testing.T) {
 						version, idle = b.Version, max(idle, now-b.Idle)
 					case worker != b.Rank.Worker && greater > 0:
 						worker, version, idle = b.Rank.Worker, b.Version, now-b.Idle
-						holds, stale = nil, append(stale, holds...)
+						claims, stale = nil, append(stale, claims...)
 					default:
 						want = affinity.Ignored
 					}
@@ -180,7 +180,7 @@ func TestApplyAgainstNaive(t *testing.T) {
 					t.Fatalf("seed %d step %d: bound to %d, want %d", seed, step, got.Worker, want)
 				}
 			}
-			for _, h := range append(append(holds, stale...), deciding) {
+			for _, h := range append(append(claims, stale...), deciding) {
 				h.Release()
 			}
 			time.Sleep(ttl)
@@ -224,7 +224,7 @@ func TestPeersMakeRoom(t *testing.T) {
 		}
 		r.wantLen(6)
 		r.want("calm0", 2)
-		if h, err := r.Acquire(t.Context(), key("own5"), nil); h != nil || err != nil {
+		if h, err := r.Acquire(t.Context(), key("own5")); h != nil || err != nil {
 			t.Errorf("a full table: %v, %v", h, err)
 		}
 		if got := r.Apply("calm", binding("new", 1, 5, 9)); got != affinity.Full {
@@ -236,7 +236,7 @@ func TestPeersMakeRoom(t *testing.T) {
 	play(t, 100, func(r *rig) {
 		r.LimitBytes(1 << 10)
 		r.acquire("one").Bind(rank(1))
-		if h, err := r.Acquire(t.Context(), key("two"), nil); h != nil || err != nil {
+		if h, err := r.Acquire(t.Context(), key("two")); h != nil || err != nil {
 			t.Errorf("beyond the bytes: %v, %v", h, err)
 		}
 		if n := r.Bytes(); n > 1<<10 || n == 0 {
@@ -308,7 +308,7 @@ func TestReplicasAgree(t *testing.T) {
 				tables[i].Share(uint64(i), gather{&sent})
 			}
 			for range 20 {
-				h, err := tables[rnd.IntN(3)].Acquire(t.Context(), key(fmt.Sprint(rnd.IntN(3))), nil)
+				h, err := tables[rnd.IntN(3)].Acquire(t.Context(), key(fmt.Sprint(rnd.IntN(3))))
 				if err != nil {
 					t.Fatal(err)
 				}

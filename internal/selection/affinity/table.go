@@ -40,13 +40,13 @@ type Table struct {
 	writer   uint64    // the writer in this process's versions
 	shared   Publisher // nil: sessions are not shared
 
-	// mu guards the fields below and the state of sessions and holds. It is held briefly,
+	// mu guards the fields below and the state of sessions and claims. It is held briefly,
 	// except if many requests wait for one session, many sessions expire, or a page of them is
 	// read. The publisher is called under it.
 	mu       sync.Mutex
 	sessions map[Key]*session
 	arrivals arrivals  // the same sessions in order of arrival
-	idle     list.List // of *session: bound and not held, the longest idle first
+	idle     list.List // of *session: bound and not claimed, the longest idle first
 	// foreign has, by peer, the idle sessions that came from peers and have not been used here.
 	// Those from a snapshot may stand behind younger ones.
 	foreign  map[string]*list.List
@@ -60,23 +60,23 @@ type Table struct {
 // longer in the table has no effect.
 type session struct {
 	key     Key
-	decider *Hold     // nil: it is bound
-	waiting list.List // of *waiter: requests waiting for the decision, in order
+	decider *Claim    // nil: it is bound
+	waiting list.List // of *Wait: requests waiting for the decision, in order
 	rank    catalog.Rank
 	version Version       // if bound
-	holds   int           // if bound
-	idle    *list.Element // nil: held, or not bound
+	claims  int           // if bound
+	idle    *list.Element // nil: claimed, or not bound
 	since   time.Time     // start of the idle time
 	peer    string        // the peer it came from; "": used here
 	serial  uint64        // serial number, in order of arrival
 }
 
-// waiter waits for the decision about a session. It gets its hold when the decision has been
-// made, or when it must decide itself.
-type waiter struct {
-	hold  *Hold
+// Wait waits for the decision about a session. It has its claim when the decision has been made, or
+// when it must decide itself.
+type Wait struct {
+	claim *Claim
 	ready chan struct{}
-	// in is the session whose list has the waiter, as element, until it is ready.
+	// in is the session whose list has the wait, as element, until it is ready.
 	in      *session
 	element *list.Element
 }
@@ -106,62 +106,49 @@ func (t *Table) Lookup(k Key) (catalog.Rank, bool) {
 	return s.rank, true
 }
 
-// Acquire returns a hold on a session for a request. The first request of a session gets a hold
-// without a rank and decides where the session is bound; other requests wait until it has, or
-// until they become the first. The hold must be released. It is nil, and the session has no
-// effect on the request, if the table is full or too many requests wait. The error is ctx's, or
-// that of beforeWait (may be nil), which is called if the request has to wait.
-func (t *Table) Acquire(ctx context.Context, k Key, beforeWait func() error) (*Hold, error) {
-	h := &Hold{table: t, key: k}
-	w, full := t.enter(h)
+// Claim claims a session for a request. The first request of a session gets a claim without a rank
+// and decides where the session is bound; another one, until that is decided, gets a Wait instead.
+// The claim must be released. Both are nil, and the session has no effect on the request, if the
+// table is full or too many requests wait.
+func (t *Table) Claim(k Key) (*Claim, *Wait) {
+	c := &Claim{table: t, key: k}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.currentLocked(k)
 	switch {
-	case full:
-		return nil, nil
-	case w == nil:
-		return h, nil
-	}
-	if beforeWait != nil {
-		if err := beforeWait(); err != nil {
-			t.leave(w)
-			return nil, err
+	case s == nil:
+		if s = t.addLocked(k, ""); s == nil {
+			return nil, nil
 		}
+		c.session, s.decider = s, c
+	case s.decider == nil:
+		c.joinLocked(s)
+	case s.waiting.Len() >= t.maxSessionWaiting || t.waiting >= t.maxWaiting:
+		return nil, nil
+	default:
+		t.waiting++
+		w := &Wait{claim: c, ready: make(chan struct{}), in: s}
+		w.element = s.waiting.PushBack(w)
+		return nil, w
 	}
+	return c, nil
+}
+
+// Await waits until the session is bound, or the request is the one to decide, and returns its
+// claim, which must be released. The error is ctx's. Await or Leave must be called, once.
+func (w *Wait) Await(ctx context.Context) (*Claim, error) {
 	select {
 	case <-w.ready:
-		h.waited = true
-		return h, nil
+		return w.claim, nil
 	case <-ctx.Done():
-		t.leave(w)
+		w.Leave()
 		return nil, ctx.Err()
 	}
 }
 
-// enter attaches the hold to its session, or returns a waiter for it; full: there is room for
-// neither.
-func (t *Table) enter(h *Hold) (w *waiter, full bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s := t.currentLocked(h.key)
-	switch {
-	case s == nil:
-		if s = t.addLocked(h.key, ""); s == nil {
-			return nil, true
-		}
-		h.session, s.decider = s, h
-	case s.decider == nil:
-		h.holdLocked(s)
-	case s.waiting.Len() >= t.maxSessionWaiting || t.waiting >= t.maxWaiting:
-		return nil, true
-	default:
-		t.waiting++
-		w = &waiter{hold: h, ready: make(chan struct{}), in: s}
-		w.element = s.waiting.PushBack(w)
-	}
-	return w, false
-}
-
-// leave ends a wait, which may have ended already.
-func (t *Table) leave(w *waiter) {
+// Leave ends the wait, which may have ended already.
+func (w *Wait) Leave() {
+	t := w.claim.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if w.in != nil {
@@ -169,7 +156,7 @@ func (t *Table) leave(w *waiter) {
 		t.waiting--
 		return
 	}
-	w.hold.releaseLocked()
+	w.claim.releaseLocked()
 }
 
 // Sweep drops the sessions that have been idle for too long.
@@ -277,7 +264,7 @@ func (k *Key) size() int64 {
 	return int64(session + len(k.Session))
 }
 
-// idleLocked marks that a session has no holds any more.
+// idleLocked marks that a session has no claims any more.
 func (t *Table) idleLocked(s *session, since time.Time) {
 	idle := &t.idle
 	if s.peer != "" {
@@ -311,21 +298,21 @@ func (t *Table) removeLocked(s *session) {
 	t.bytes -= s.key.size()
 }
 
-// bindLocked binds a session. The requests that waited get holds on it.
+// bindLocked binds a session. The requests that waited get claims on it.
 func (t *Table) bindLocked(s *session, r catalog.Rank) {
 	s.rank, s.version, s.decider = r, t.nextVersionLocked(), nil
 	for s.waiting.Len() > 0 {
-		t.wakeLocked(s).holdLocked(s)
+		t.wakeLocked(s).joinLocked(s)
 	}
 }
 
-// wakeLocked ends the wait of the next waiter, and returns its hold for the caller to fill in.
-func (t *Table) wakeLocked(s *session) *Hold {
-	w := s.waiting.Remove(s.waiting.Front()).(*waiter)
+// wakeLocked ends the wait of the next waiter, and returns its claim for the caller to fill in.
+func (t *Table) wakeLocked(s *session) *Claim {
+	w := s.waiting.Remove(s.waiting.Front()).(*Wait)
 	t.waiting--
 	w.in = nil
 	close(w.ready)
-	return w.hold
+	return w.claim
 }
 
 // boundLocked returns the bound session of a key, and binds it to r if it was not bound. It is

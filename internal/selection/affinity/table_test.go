@@ -38,9 +38,9 @@ func play(t *testing.T, max int, test func(*rig)) {
 	})
 }
 
-func (r *rig) acquire(session string) *affinity.Hold {
+func (r *rig) acquire(session string) *affinity.Claim {
 	r.t.Helper()
-	h, err := r.Acquire(r.t.Context(), key(session), nil)
+	h, err := r.Acquire(r.t.Context(), key(session))
 	if err != nil || h == nil {
 		r.t.Fatalf("Acquire(%s): %v, %v", session, h, err)
 	}
@@ -55,10 +55,10 @@ func (r *rig) want(session string, worker uint64) {
 	}
 }
 
-func (r *rig) wantHold(h *affinity.Hold, worker uint64) {
+func (r *rig) wantClaim(h *affinity.Claim, worker uint64) {
 	r.t.Helper()
 	if got, bound := h.Rank(); got.Worker != worker || bound != (worker != 0) {
-		r.t.Errorf("the hold is of %d (%t), want %d", got.Worker, bound, worker)
+		r.t.Errorf("the claim is of %d (%t), want %d", got.Worker, bound, worker)
 	}
 }
 
@@ -71,7 +71,7 @@ func (r *rig) wantLen(n int) {
 
 // waiter is an Acquire on its way.
 type waiter struct {
-	hold   *affinity.Hold
+	claim  *affinity.Claim
 	err    error
 	done   bool
 	cancel context.CancelFunc
@@ -97,7 +97,7 @@ func (r *rig) crowd(session string, n int) []*waiter {
 		w := &waiter{cancel: cancel}
 		all[i] = w
 		go func() {
-			w.hold, w.err = r.Acquire(ctx, key(session), nil)
+			w.claim, w.err = r.Acquire(ctx, key(session))
 			w.done = true
 		}()
 	}
@@ -105,14 +105,14 @@ func (r *rig) crowd(session string, n int) []*waiter {
 	return all
 }
 
-// come checks that a wait is over and returns the hold.
-func (r *rig) come(w *waiter) *affinity.Hold {
+// come checks that a wait is over and returns the claim.
+func (r *rig) come(w *waiter) *affinity.Claim {
 	r.t.Helper()
 	synctest.Wait()
-	if !w.done || w.err != nil || w.hold == nil {
-		r.t.Fatalf("done %t, %v, %v", w.done, w.hold, w.err)
+	if !w.done || w.err != nil || w.claim == nil {
+		r.t.Fatalf("done %t, %v, %v", w.done, w.claim, w.err)
 	}
-	return w.hold
+	return w.claim
 }
 
 // TestBinding: the first request decides, later ones follow it, and the time for
@@ -120,18 +120,18 @@ func (r *rig) come(w *waiter) *affinity.Hold {
 func TestBinding(t *testing.T) {
 	play(t, 10, func(r *rig) {
 		first := r.acquire("a")
-		r.wantHold(first, 0)
+		r.wantClaim(first, 0)
 		r.want("a", 0)
 		first.Bind(rank(1))
-		r.wantHold(first, 1)
+		r.wantClaim(first, 1)
 		r.want("a", 1)
 		r.want("b", 0)
 		time.Sleep(100 * ttl) // a reservation may live as long as it likes
 		r.Sweep()
 		second := r.acquire("a")
-		r.wantHold(second, 1)
+		r.wantClaim(second, 1)
 		second.Bind(rank(7)) // of no account: it is for the table to say
-		r.wantHold(second, 1)
+		r.wantClaim(second, 1)
 		first.Release()
 		time.Sleep(2 * ttl)
 		r.want("a", 1)
@@ -141,13 +141,13 @@ func TestBinding(t *testing.T) {
 		time.Sleep(ttl - 1)
 		r.want("a", 1)
 		third := r.acquire("a")
-		r.wantHold(third, 1)
+		r.wantClaim(third, 1)
 		third.Release() // begins the time again, although nothing was booked
 		time.Sleep(ttl - 1)
 		r.want("a", 1) // does not
 		time.Sleep(time.Nanosecond)
 		r.want("a", 0)
-		r.wantHold(r.acquire("a"), 0)
+		r.wantClaim(r.acquire("a"), 0)
 	})
 }
 
@@ -159,11 +159,11 @@ func TestScopes(t *testing.T) {
 		if _, bound := r.Lookup(other); bound {
 			t.Error("bound in another scope")
 		}
-		h, err := r.Acquire(r.t.Context(), other, nil)
+		h, err := r.Acquire(r.t.Context(), other)
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.wantHold(h, 0)
+		r.wantClaim(h, 0)
 	})
 }
 
@@ -174,14 +174,14 @@ func TestFirstRequests(t *testing.T) {
 		first := r.acquire("a")
 		a, b := r.wait("a"), r.wait("a")
 		first.Bind(rank(1))
-		r.wantHold(r.come(a), 1)
-		r.wantHold(r.come(b), 1)
+		r.wantClaim(r.come(a), 1)
+		r.wantClaim(r.come(b), 1)
 		first.Release()
-		a.hold.Release()
+		a.claim.Release()
 		time.Sleep(2 * ttl)
 		r.Sweep()
-		r.want("a", 1) // b holds it
-		b.hold.Release()
+		r.want("a", 1) // b uses it
+		b.claim.Release()
 		time.Sleep(ttl)
 		r.Sweep()
 		r.wantLen(0)
@@ -195,18 +195,18 @@ func TestFirstFails(t *testing.T) {
 		first := r.acquire("a")
 		a, b, c := r.wait("a"), r.wait("a"), r.wait("a")
 		first.Release()
-		r.wantHold(r.come(a), 0)
+		r.wantClaim(r.come(a), 0)
 		if b.done || c.done {
 			t.Fatal("several decide")
 		}
 		b.cancel()
 		synctest.Wait()
-		if !b.done || !errors.Is(b.err, context.Canceled) || b.hold != nil {
-			t.Fatalf("cancelled: %v, %v", b.hold, b.err)
+		if !b.done || !errors.Is(b.err, context.Canceled) || b.claim != nil {
+			t.Fatalf("cancelled: %v, %v", b.claim, b.err)
 		}
-		a.hold.Release()
-		r.wantHold(r.come(c), 0)
-		c.hold.Release()
+		a.claim.Release()
+		r.wantClaim(r.come(c), 0)
+		c.claim.Release()
 		r.wantLen(0)
 	})
 }
@@ -217,11 +217,11 @@ func TestCancelled(t *testing.T) {
 	play(t, 10, func(r *rig) {
 		ended, cancel := context.WithCancel(r.t.Context())
 		cancel()
-		first, err := r.Acquire(ended, key("a"), nil)
+		first, err := r.Acquire(ended, key("a"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if h, err := r.Acquire(ended, key("a"), nil); h != nil || !errors.Is(err, context.Canceled) {
+		if h, err := r.Acquire(ended, key("a")); h != nil || !errors.Is(err, context.Canceled) {
 			t.Errorf("%v, %v", h, err)
 		}
 		first.Bind(rank(1))
@@ -245,7 +245,7 @@ func TestCancelledLate(t *testing.T) {
 			first.Release()
 			w.cancel()
 			synctest.Wait()
-			w.hold.Release()
+			w.claim.Release()
 			time.Sleep(ttl)
 			r.Sweep()
 			r.wantLen(0)
@@ -253,7 +253,7 @@ func TestCancelledLate(t *testing.T) {
 	})
 }
 
-// TestDrop: one of several holders finds the rank of no use. It decides again,
+// TestDrop: one of several claims finds the rank of no use. It decides again,
 // others that find the same wait for no one, and what ends of the old binding
 // does not touch the new one.
 func TestDrop(t *testing.T) {
@@ -262,27 +262,27 @@ func TestDrop(t *testing.T) {
 		old.Bind(rank(1))
 		x, y, z := r.acquire("a"), r.acquire("a"), r.acquire("a")
 		x.Drop()
-		r.wantHold(x, 0)
+		r.wantClaim(x, 0)
 		r.want("a", 0)
 		late := r.wait("a")
 		y.Drop()
-		r.wantHold(y, 0)
+		r.wantClaim(y, 0)
 		y.Bind(rank(2)) // comes first, so it decides
-		r.wantHold(r.come(late), 2)
+		r.wantClaim(r.come(late), 2)
 		x.Bind(rank(3))
-		r.wantHold(x, 0) // its reservation is of no session
+		r.wantClaim(x, 0) // its reservation is of no session
 		r.want("a", 2)
 		z.Drop() // finds another rank than the one it was of
-		r.wantHold(z, 2)
-		for _, h := range []*affinity.Hold{old, x, y, late.hold} {
+		r.wantClaim(z, 2)
+		for _, h := range []*affinity.Claim{old, x, y, late.claim} {
 			h.Release()
 		}
 		time.Sleep(2 * ttl)
 		r.want("a", 2)
 		z.Release()
-		z.Drop() // a released hold does nothing
+		z.Drop() // a released claim does nothing
 		z.Bind(rank(9))
-		r.wantHold(z, 0)
+		r.wantClaim(z, 0)
 		r.want("a", 2)
 		time.Sleep(ttl)
 		r.want("a", 0)
@@ -300,7 +300,7 @@ func TestDropThenFail(t *testing.T) {
 		x.Release()
 		r.wantLen(0)
 		y.Drop()
-		r.wantHold(y, 0)
+		r.wantClaim(y, 0)
 		y.Bind(rank(2))
 		r.want("a", 2)
 
@@ -324,7 +324,7 @@ func TestFull(t *testing.T) {
 		a.Bind(rank(1))
 		r.acquire("b").Bind(rank(2))
 		for range 2 {
-			h, err := r.Acquire(r.t.Context(), key("c"), nil)
+			h, err := r.Acquire(r.t.Context(), key("c"))
 			if h != nil || err != nil {
 				t.Fatalf("%v, %v", h, err)
 			}
@@ -333,7 +333,7 @@ func TestFull(t *testing.T) {
 		a.Release()
 		time.Sleep(ttl)
 		c := r.acquire("c") // without a Sweep
-		r.wantHold(c, 0)
+		r.wantClaim(c, 0)
 		r.wantLen(2)
 		c.Bind(rank(3))
 	})
@@ -346,7 +346,7 @@ func TestTooManyWait(t *testing.T) {
 	play(t, all, func(r *rig) {
 		r.LimitWaiting(all, each)
 		r.wantWaiting(0)
-		var first []*affinity.Hold
+		var first []*affinity.Claim
 		var waiting []*waiter
 		for i := range all / each {
 			name := fmt.Sprint("s", i)
@@ -363,7 +363,7 @@ func TestTooManyWait(t *testing.T) {
 		late := r.wait("one more")
 		r.wantRefused("s0")
 		other.Bind(rank(1))
-		r.wantHold(r.come(late), 1)
+		r.wantClaim(r.come(late), 1)
 		r.wantWaiting(all - 1)
 		first[1].Release() // the next one decides
 		r.wantWaiting(all - 2)
@@ -382,8 +382,8 @@ func TestTooManyWait(t *testing.T) {
 // wantRefused checks that no one else can wait for a session.
 func (r *rig) wantRefused(session string) {
 	r.t.Helper()
-	if w := r.begin(session); !w.done || w.hold != nil || w.err != nil {
-		r.t.Errorf("%s: done %t, %v, %v", session, w.done, w.hold, w.err)
+	if w := r.begin(session); !w.done || w.claim != nil || w.err != nil {
+		r.t.Errorf("%s: done %t, %v, %v", session, w.done, w.claim, w.err)
 	}
 }
 
@@ -394,25 +394,13 @@ func (r *rig) wantWaiting(n int) {
 	}
 }
 
-// TestWaited: a hold reports whether it was waited for.
-func TestWaited(t *testing.T) {
-	play(t, 1, func(r *rig) {
-		first := r.acquire("a")
-		second := r.wait("a")
-		first.Bind(rank(1))
-		if first.Waited() || !r.come(second).Waited() || r.acquire("a").Waited() {
-			t.Error("only the second one has")
-		}
-	})
-}
-
 // TestNil: a request without a session need not ask whether it has one.
 func TestNil(t *testing.T) {
-	var h *affinity.Hold
+	var h *affinity.Claim
 	h.Drop()
 	h.Bind(rank(1))
-	if _, bound := h.Rank(); bound || h.Waited() {
-		t.Error("bound, or waited for")
+	if _, bound := h.Rank(); bound {
+		t.Error("bound")
 	}
 	h.Release()
 }
@@ -428,7 +416,7 @@ func TestCrowd(t *testing.T) {
 				ctx, cancel := context.WithTimeout(r.t.Context(), time.Duration(i%7+1)*time.Millisecond)
 				defer cancel()
 				k := key(fmt.Sprint(i % 5))
-				h, err := r.Acquire(ctx, k, nil)
+				h, err := r.Acquire(ctx, k)
 				if err != nil {
 					return
 				}

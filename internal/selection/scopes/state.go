@@ -63,34 +63,14 @@ func (s *State) Overlap(local []uint64, o, scratch *indexer.Overlap) {
 
 // Events returns the index for engine events to write.
 func (s *State) Events() kvevents.Index {
-	var index recoveredIndex = s.Gate
+	if s.predicted == nil && s.stored == nil {
+		return s.Gate
+	}
+	o := observer{Gate: s.Gate, watches: s.stored}
 	if s.predicted != nil {
-		index = clearingIndex{s.Gate, s.approximate}
+		o.predictions = s.approximate
 	}
-	if s.stored != nil {
-		return watchedIndex{index, s.stored}
-	}
-	return index
-}
-
-// recoveredIndex is an index that may hold blocks from dumps.
-type recoveredIndex interface {
-	kvevents.Index
-	// Replayed says that the stores that follow replace the blocks that a dump brought for a rank.
-	Replayed(slot uint32)
-}
-
-// clearingIndex clears the predictions of a rank together with its blocks: a rank that cleared
-// its cache or restarted has lost them too.
-type clearingIndex struct {
-	*recovery.Gate
-	predictions *approximate.Scope
-}
-
-// Clear implements kvevents.Index.
-func (i clearingIndex) Clear(slot uint32) {
-	i.Gate.Clear(slot)
-	i.predictions.Clear(slot)
+	return o
 }
 
 // AssignSlot assigns a slot of the index to a rank. It does nothing if the rank already has it.

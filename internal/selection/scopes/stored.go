@@ -42,6 +42,9 @@ func (s *State) WatchStored(e catalog.Entry, local []uint64, stored func()) (sto
 	return func() { s.stored.remove(w) }
 }
 
+// any reports whether prompts are being watched. t may be nil.
+func (t *storedWatches) any() bool { return t != nil && t.count.Load() > 0 }
+
 func (t *storedWatches) add(w *storedWatch) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -109,28 +112,4 @@ func (t *storedWatches) notifyIfComplete(w *storedWatch) {
 	if t.complete(w.slot, w.local) && t.remove(w) {
 		w.stored()
 	}
-}
-
-// watchedIndex is an index whose stored blocks are checked against the watches.
-type watchedIndex struct {
-	recoveredIndex
-	watches *storedWatches
-}
-
-// Store implements kvevents.Index.
-func (i watchedIndex) Store(ev *indexer.Store) indexer.Outcome {
-	out := i.recoveredIndex.Store(ev)
-	if ev.Tier == indexer.Device && i.watches.count.Load() > 0 {
-		i.watches.noteStored(ev)
-	}
-	return out
-}
-
-// StoreInGroup implements kvevents.Index. The group may be the last one that stores a prompt.
-func (i watchedIndex) StoreInGroup(ev *indexer.GroupStore) bool {
-	noted := i.recoveredIndex.StoreInGroup(ev)
-	if !ev.Main && i.watches.count.Load() > 0 {
-		i.watches.noteGroup(ev.Slot)
-	}
-	return noted
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/select-service/select-service/internal/conductor"
+	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/kvevents"
@@ -139,7 +139,7 @@ func (x *examination) publishers() {
 		}
 		x.looked(HashSeeds, UndecodableEvents)
 		st := p.Status()
-		if st.Hashes == conductor.HashesOwn {
+		if st.Hashes == diagnose.HashesOwn {
 			x.find(Finding{
 				Check: HashSeeds, Severity: Warning, Scope: &sc, Peer: p.Instance, Remedy: "Register the publisher with the engine's hash seed.",
 				Sentence: fmt.Sprintf("The hashes of publisher %q rank %d are the engine's own, not XXH3-64 with seed %d: blocks without tokens match nothing.",

@@ -11,6 +11,7 @@ import (
 	"github.com/select-service/select-service/internal/codec/bodyscan"
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/conductor/conductorapi"
+	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
@@ -31,7 +32,7 @@ type ConductorAPI interface {
 	// any. Answers include it.
 	SelectionWorkers(model, tenant *string) uint64
 	// Diagnose examines the first maxBlocks blocks of a prompt.
-	Diagnose(req *conductor.Query, maxBlocks int) (*conductor.Diagnosis, error)
+	Diagnose(req *conductor.Query, maxBlocks int) (*diagnose.Diagnosis, error)
 }
 
 // conductorPrefix is the prefix of the Conductor's routes on the selection service.
@@ -306,7 +307,7 @@ func resetQuery(b *queryBody) {
 			Tokens:   b.req.Tokens[:0],
 			Hashes:   b.req.Hashes[:0],
 		},
-		maxBlocks: conductor.DefaultDiagnosedBlocks,
+		maxBlocks: diagnose.DefaultBlocks,
 		answer:    b.answer,
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/conductor/conductorapi"
+	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/kvevents"
@@ -43,7 +44,7 @@ func TestConductorAnswers(t *testing.T) {
 		{Registration: full, State: kvevents.Live, Last: maxU64, HasLast: true, Lost: 15, Restarts: 16, Status: conductor.Status{
 			Blocks:      []conductor.MediumBlocks{{Medium: "GPU", Blocks: 1}, {Medium: "CPU", Blocks: 2}, {Medium: "DISK", Blocks: 3}, {Medium: `N"PU`, Blocks: 4}},
 			LastEventID: maxU64, HasEventID: true, Streams: 5, EventGaps: 6, EventsMissed: 7, LateEvents: 8, Restarts: 9, BaseMismatches: 10,
-			Stale: true, Hashes: conductor.HashesOwn, TokenBlocks: 11, Confirmed: 12, Resolved: 13, Unverified: 14,
+			Stale: true, Hashes: diagnose.HashesOwn, TokenBlocks: 11, Confirmed: 12, Resolved: 13, Unverified: 14,
 			Undecodable: 17, Unused: []conductor.UnusedEvents{{Reason: kvevents.UnknownRank, Events: maxU64}, {Reason: kvevents.BlockSizeMismatch, Events: 18}},
 		}},
 		{Registration: bare},
@@ -94,23 +95,23 @@ func TestHitsAreUnique(t *testing.T) {
 }
 
 // diagnosis has every kind of row.
-func diagnosis() conductor.Diagnosis {
-	engine := conductor.CacheOwner{Instance: "i", Rank: maxU32}
-	daemon := conductor.CacheOwner{Instance: "i", Rank: 1, Backend: `daemon"0`}
+func diagnosis() diagnose.Diagnosis {
+	engine := diagnose.CacheOwner{Instance: "i", Rank: maxU32}
+	daemon := diagnose.CacheOwner{Instance: "i", Rank: 1, Backend: `daemon"0`}
 	lora, salt, none := "l", "s", ""
-	return conductor.Diagnosis{
-		Identity: conductor.Identity{Tenant: "t", Model: "m", LoRA: "l", Salt: "s", BlockSize: 64}, HashSeed: maxU64, Registered: true,
+	return diagnose.Diagnosis{
+		Tenant: "t", Model: "m", LoRA: "l", Salt: "s", BlockSize: 64, HashSeed: maxU64, Registered: true,
 		NumBlocks: math.MaxInt32, Truncated: true,
-		Blocks: []conductor.DiagnosedBlock{
-			{Local: maxU64, HasLocal: true, Sequence: maxU64, Owners: []conductor.BlockOwner{{CacheOwner: engine, Medium: "GPU"}, {CacheOwner: daemon, Medium: "DISK"}}},
+		Blocks: []diagnose.Block{
+			{Local: maxU64, HasLocal: true, Sequence: maxU64, Owners: []diagnose.BlockOwner{{CacheOwner: engine, Medium: "GPU"}, {CacheOwner: daemon, Medium: "DISK"}}},
 			{Sequence: 1 << 63},
 		},
-		Ranks: []conductor.DiagnosedRank{
-			{CacheOwner: engine, Matched: 2, Hashes: conductor.HashesTokens},
-			{CacheOwner: daemon, Matched: 1, Break: &conductor.Break{Index: 1, Reason: conductor.BreakEvicted, Media: []string{"GPU", "DISK"}}},
-			{CacheOwner: daemon, Break: &conductor.Break{Reason: conductor.BreakUnverified}},
+		Ranks: []diagnose.Rank{
+			{CacheOwner: engine, Matched: 2, Hashes: diagnose.HashesTokens},
+			{CacheOwner: daemon, Matched: 1, Break: &diagnose.Break{Index: 1, Reason: diagnose.BreakEvicted, Media: []string{"GPU", "DISK"}}},
+			{CacheOwner: daemon, Break: &diagnose.Break{Reason: diagnose.BreakUnverified}},
 		},
-		Elsewhere: []conductor.Elsewhere{
+		Elsewhere: []diagnose.Elsewhere{
 			{LoRA: &lora, Salt: &salt, BlockSize: 16, Registered: true, Matched: 8, Instances: []string{"i", "j"}},
 			{LoRA: &none, BlockSize: 64},
 			{Salt: &none, BlockSize: 64},
@@ -126,21 +127,21 @@ func TestSelectionDiagnose(t *testing.T) {
 	h := newHandler(f)
 	for _, tc := range []struct {
 		body string
-		want conductorapi.DiagnoseRequest
+		want diagnose.Request
 		max  int
 	}{
 		{
 			`{"model_name":"m","tenant_id":"t","token_ids":[1,4294967295],"lora_name":"l","cache_salt":"s","max_blocks":4096,"x":1}`,
-			conductorapi.DiagnoseRequest{Scope: catalog.Scope{Model: "m", Tenant: "t"}, Tokens: []uint32{1, maxU32}, LoRA: "l", Salt: "s"},
+			diagnose.Request{Scope: catalog.Scope{Model: "m", Tenant: "t"}, Tokens: []uint32{1, maxU32}, LoRA: "l", Salt: "s"},
 			4096,
 		},
-		{`{"block_hashes":[-1,7]}`, conductorapi.DiagnoseRequest{Scope: defaultScope, LocalHashes: []uint64{maxU64, 7}, ByHash: true}, 256},
+		{`{"block_hashes":[-1,7]}`, diagnose.Request{Scope: defaultScope, LocalHashes: []uint64{maxU64, 7}, ByHash: true}, 256},
 		{
 			`{"block_hashes":[],"token_ids":null,"lora_name":null,"cache_salt":null,"max_blocks":null}`,
-			conductorapi.DiagnoseRequest{Scope: defaultScope, ByHash: true},
+			diagnose.Request{Scope: defaultScope, ByHash: true},
 			256,
 		},
-		{`{"block_hashes":[7],"token_ids":[1]}`, conductorapi.DiagnoseRequest{Scope: defaultScope, Tokens: []uint32{1}, LocalHashes: []uint64{7}}, 256},
+		{`{"block_hashes":[7],"token_ids":[1]}`, diagnose.Request{Scope: defaultScope, Tokens: []uint32{1}, LocalHashes: []uint64{7}}, 256},
 	} {
 		w := call(t, h, "POST", "/diagnose", tc.body, nil)
 		if w.Code != 200 || f.maxBlocks != tc.max {

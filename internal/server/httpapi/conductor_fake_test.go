@@ -8,6 +8,7 @@ import (
 
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/conductor/conductorapi"
+	"github.com/select-service/select-service/internal/conductor/diagnose"
 )
 
 // conductorFake is a fake's share of the Conductor contract and of the doctor.
@@ -19,9 +20,9 @@ type conductorFake struct {
 	answer           conductor.Answer
 	services         []conductorapi.Service
 	selectionWorkers uint64
-	diagnosed        conductorapi.DiagnoseRequest // a copy, with the lists
+	diagnosed        diagnose.Request // a copy, with the lists
 	maxBlocks        int
-	diagnosis        conductor.Diagnosis
+	diagnosis        diagnose.Diagnosis
 }
 
 // fakeConductor is the fake as the Conductor's routes see it.
@@ -52,14 +53,14 @@ func (f fakeConductor) Services() []conductorapi.Service {
 	return f.services
 }
 
-func (f fakeConductor) Diagnose(req *conductor.Query, maxBlocks int) (*conductor.Diagnosis, error) {
+func (f fakeConductor) Diagnose(req *conductor.Query, maxBlocks int) (*diagnose.Diagnosis, error) {
 	f.maxBlocks = maxBlocks
 	f.asked = *req
 	f.asked.Tokens, f.asked.Hashes = slices.Clone(req.Tokens), slices.Clone(req.Hashes)
 	return &f.diagnosis, f.called()
 }
 
-func (f *fake) Diagnose(req *conductorapi.DiagnoseRequest, maxBlocks int) (*conductor.Diagnosis, error) {
+func (f *fake) Diagnose(req *diagnose.Request, maxBlocks int) (*diagnose.Diagnosis, error) {
 	f.maxBlocks = maxBlocks
 	f.diagnosed = *req
 	f.diagnosed.Tokens, f.diagnosed.LocalHashes = slices.Clone(req.Tokens), slices.Clone(req.LocalHashes)

@@ -4,8 +4,7 @@ import (
 	"net/http"
 
 	"github.com/select-service/select-service/internal/codec/bodyscan"
-	"github.com/select-service/select-service/internal/conductor"
-	"github.com/select-service/select-service/internal/conductor/conductorapi"
+	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -13,7 +12,7 @@ import (
 // workers. It must not keep the request after the call.
 type diagnoser interface {
 	// Diagnose looks at the first maxBlocks blocks of the prompt.
-	Diagnose(req *conductorapi.DiagnoseRequest, maxBlocks int) (*conductor.Diagnosis, error)
+	Diagnose(req *diagnose.Request, maxBlocks int) (*diagnose.Diagnosis, error)
 }
 
 type diagnoseRoutes struct {
@@ -38,7 +37,7 @@ var errNoPrompt = badRequest("token_ids or block_hashes is required")
 
 // diagnoseBody is the body of /diagnose on the selection service.
 type diagnoseBody struct {
-	req                  conductorapi.DiagnoseRequest
+	req                  diagnose.Request
 	hasTokens, hasHashes bool
 	maxBlocks            int
 }
@@ -51,12 +50,12 @@ func newDiagnoseBody(d dialect) *body[diagnoseBody] {
 
 func resetDiagnose(b *diagnoseBody) {
 	*b = diagnoseBody{
-		req: conductorapi.DiagnoseRequest{
+		req: diagnose.Request{
 			Scope:       catalog.Scope{Model: catalog.DefaultName, Tenant: catalog.DefaultName},
 			Tokens:      b.req.Tokens[:0],
 			LocalHashes: b.req.LocalHashes[:0],
 		},
-		maxBlocks: conductor.DefaultDiagnosedBlocks,
+		maxBlocks: diagnose.DefaultBlocks,
 	}
 }
 
@@ -79,10 +78,10 @@ func newDiagnoseShape(d dialect) *bodyscan.Object[diagnoseBody] {
 }
 
 func readMaxBlocks(s *bodyscan.Scanner) int {
-	return int(readRange(s, 1, conductor.MaxDiagnosedBlocks))
+	return int(readRange(s, 1, diagnose.MaxBlocks))
 }
 
-func (d dialect) appendDiagnosis(out []byte, x *conductor.Diagnosis) []byte {
+func (d dialect) appendDiagnosis(out []byte, x *diagnose.Diagnosis) []byte {
 	out = append(out, '{')
 	out = appendStringField(out, "model", x.Model)
 	out = appendStringField(out, d.tenantKey(), x.Tenant)
@@ -110,7 +109,7 @@ func (d dialect) appendDiagnosis(out []byte, x *conductor.Diagnosis) []byte {
 	return append(out, '}')
 }
 
-func appendDiagnosedBlock(out []byte, index uint64, b *conductor.DiagnosedBlock) []byte {
+func appendDiagnosedBlock(out []byte, index uint64, b *diagnose.Block) []byte {
 	out = append(out, '{')
 	out = appendUintField(out, "index", index)
 	out = appendUintIf(out, "local_hash", b.Local, b.HasLocal)
@@ -119,19 +118,19 @@ func appendDiagnosedBlock(out []byte, index uint64, b *conductor.DiagnosedBlock)
 	return append(out, '}')
 }
 
-func appendBlockOwner(out []byte, o conductor.BlockOwner) []byte {
+func appendBlockOwner(out []byte, o diagnose.BlockOwner) []byte {
 	out = appendCacheOwner(append(out, '{'), o.CacheOwner)
 	out = appendStringField(out, "medium", o.Medium)
 	return append(out, '}')
 }
 
-func appendCacheOwner(out []byte, o conductor.CacheOwner) []byte {
+func appendCacheOwner(out []byte, o diagnose.CacheOwner) []byte {
 	out = appendStringField(out, "instance_id", o.Instance)
 	out = appendUintField(out, "dp_rank", o.Rank)
 	return appendStringField(out, "backend_id", o.Backend)
 }
 
-func appendDiagnosedRank(out []byte, r conductor.DiagnosedRank) []byte {
+func appendDiagnosedRank(out []byte, r diagnose.Rank) []byte {
 	out = appendCacheOwner(append(out, '{'), r.CacheOwner)
 	out = appendUintField(out, "matched_blocks", uint64(r.Matched))
 	if b := r.Break; b == nil {
@@ -147,7 +146,7 @@ func appendDiagnosedRank(out []byte, r conductor.DiagnosedRank) []byte {
 	return append(out, '}')
 }
 
-func appendElsewhere(out []byte, e conductor.Elsewhere) []byte {
+func appendElsewhere(out []byte, e diagnose.Elsewhere) []byte {
 	out = append(out, '{')
 	out = appendOptString(out, "lora_name", e.LoRA)
 	out = appendOptString(out, "cache_salt", e.Salt)

@@ -14,10 +14,9 @@ import (
 // of that moment, without those that it saw before.
 func TestDropOverloadedTwice(t *testing.T) {
 	busy := overload.NewTable(overload.Thresholds{PrefillTokens: new(uint64)}, func(string) bool { return true })
-	c := selection{
-		choice: choice{query: new(query), request: new(SelectRequest)},
-		api:    &API{thresholds: thresholds{busy: busy}, reports: new(reports.Table)},
-	}
+	c := scope{request: &request{
+		SelectRequest: new(SelectRequest), api: &API{thresholds: thresholds{busy: busy}, reports: new(reports.Table)},
+	}}
 	for id := range uint64(2) {
 		c.eligible = []catalog.Entry{{Rank: catalog.Rank{Worker: id}, Worker: new(catalog.Worker)}}
 		ranks, err := c.dropOverloaded(new(reservations.View))

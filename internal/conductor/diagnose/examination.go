@@ -1,29 +1,30 @@
-package conductor
+package diagnose
 
 import (
 	"cmp"
 	"fmt"
 	"slices"
 
+	"github.com/select-service/select-service/internal/container/slotset"
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
 // Bounds of a diagnosis.
 const (
-	// DefaultDiagnosedBlocks and MaxDiagnosedBlocks bound the blocks that are shown. Chains are
+	// DefaultBlocks and MaxBlocks bound the blocks that are shown. Chains are
 	// followed to their ends all the same.
-	DefaultDiagnosedBlocks = 256
-	MaxDiagnosedBlocks     = 4096
-	// maxDiagnosedOwners bounds the owners that are shown, summed over all blocks.
-	maxDiagnosedOwners = 1 << 16
+	DefaultBlocks = 256
+	MaxBlocks     = 4096
+	// MaxOwners bounds the owners that are shown, summed over all blocks.
+	MaxOwners = 1 << 16
 	// MaxElsewhere bounds the other identities that are followed.
 	MaxElsewhere = 64
 	// ProbeBlocks is how many blocks are followed under each identity to find the best ones.
 	ProbeBlocks = 16
 	// maxElsewhereInstances bounds the instances that are named for one identity.
 	maxElsewhereInstances = 64
-	// maxDiagnosedRanks bounds the ranks that are shown.
-	maxDiagnosedRanks = 4096
+	// maxRanks bounds the ranks that are shown.
+	maxRanks = 4096
 	// maxLooks bounds the lookups of removals and orphans that explain breaks. Each break site
 	// costs siteLooks, and one more for each orphan.
 	maxLooks  = 1 << 26
@@ -63,11 +64,16 @@ type MediumSlot struct {
 	Medium string
 }
 
+// Media are the names of the media with a tier of their own, by tier.
+var Media = [indexer.NumTiers]string{
+	indexer.Device: "GPU", indexer.Host: "CPU", indexer.Disk: "DISK", indexer.External: "EXTERNAL",
+}
+
 // NaturalMedia lists the natural media of an owner of one slot.
 func NaturalMedia(slot uint32) []MediumSlot {
 	media := make([]MediumSlot, indexer.NumTiers)
 	for t := range media {
-		media[t] = MediumSlot{Slot: slot, Tier: indexer.Tier(t), Medium: tierMedia[t]}
+		media[t] = MediumSlot{Slot: slot, Tier: indexer.Tier(t), Medium: Media[t]}
 	}
 	return media
 }
@@ -85,15 +91,15 @@ func (o CacheOwner) String() string {
 	return fmt.Sprintf("instance %s rank %d backend %s", o.Instance, o.Rank, o.Backend)
 }
 
-// Show fills in the first blocks of the prompt: at most maxBlocks (DefaultDiagnosedBlocks if
-// not positive) and at most MaxDiagnosedBlocks. local is nil if the local hashes are unknown.
+// Show fills in the first blocks of the prompt: at most maxBlocks (DefaultBlocks if
+// not positive) and at most MaxBlocks. local is nil if the local hashes are unknown.
 func (d *Diagnosis) Show(local, rolling []uint64, maxBlocks int) {
 	if maxBlocks <= 0 {
-		maxBlocks = DefaultDiagnosedBlocks
+		maxBlocks = DefaultBlocks
 	}
-	n := min(len(rolling), maxBlocks, MaxDiagnosedBlocks)
+	n := min(len(rolling), maxBlocks, MaxBlocks)
 	d.NumBlocks, d.Truncated = len(rolling), n < len(rolling)
-	d.Blocks = make([]DiagnosedBlock, n)
+	d.Blocks = make([]Block, n)
 	for i := range d.Blocks {
 		d.Blocks[i].Sequence = rolling[i]
 		if local != nil {
@@ -110,6 +116,17 @@ func (e *Examination) Follow(blocks int) {
 	e.Space.Match(e.Chain[:min(blocks, len(e.Chain))], &e.shown)
 }
 
+// Matched returns how many leading blocks anybody holds, examined or not.
+func (e *Examination) Matched() int { return e.prefix.Blocks() }
+
+// Explains reports whether a block that nobody holds is known to have been held, or to be held
+// back.
+func (e *Examination) Explains(block int) bool {
+	b := breakSite{index: block}
+	e.look(&b)
+	return len(b.removed) > 0 || len(b.waiting) > 0
+}
+
 // Examine fills in the owners of d's blocks, and d's ranks, from the walk of Follow.
 func (d *Diagnosis) Examine(e *Examination) {
 	d.ownAll(e)
@@ -124,7 +141,7 @@ func (d *Diagnosis) FindKeys(index *indexer.Space) {
 	d.KeysShown = d.KeysShown || index.KeysShown()
 	if n := index.Unidentified(); n > 0 {
 		d.Find(fmt.Sprintf("%s of this model and tenant never match: a medium other than the device has them without "+
-			"salt and extra_keys, under names that the rank had not announced before, and salts, adapters or other keys are in use", count(uint64(n), "block")))
+			"salt and extra_keys, under names that the rank had not announced before, and salts, adapters or other keys are in use", Count(uint64(n), "block")))
 	}
 }
 
@@ -143,8 +160,8 @@ func (e *Examination) Best() (blocks int, instances []string) {
 }
 
 // holds reports whether the slot and tier hold a step's blocks.
-func (m *MediumSlot) holds(step *indexer.Step) bool {
-	return contains(step.Holders[m.Tier], m.Slot)
+func (p *MediumSlot) holds(step *indexer.Step) bool {
+	return slotset.Set(step.Holders[p.Tier]).Has(p.Slot)
 }
 
 // owners lists the owners that hold the blocks of a step.
@@ -186,9 +203,9 @@ func (s *Subject) holds(step *indexer.Step) bool {
 	return false
 }
 
-// ownAll fills in the owners of the shown blocks, up to maxDiagnosedOwners.
+// ownAll fills in the owners of the shown blocks, up to MaxOwners.
 func (d *Diagnosis) ownAll(e *Examination) {
-	depth, budget := 0, maxDiagnosedOwners
+	depth, budget := 0, MaxOwners
 	for i := range e.shown.Steps {
 		step := &e.shown.Steps[i]
 		rows := e.owners(step)
@@ -214,7 +231,7 @@ func (d *Diagnosis) breaks(e *Examination) {
 	looks, cost := maxLooks, siteLooks+e.Space.Stats().Orphans
 	for i := range e.Subjects {
 		s := &e.Subjects[i]
-		r := DiagnosedRank{CacheOwner: s.CacheOwner, Matched: s.matched, Hashes: s.Hashes}
+		r := Rank{CacheOwner: s.CacheOwner, Matched: s.matched, Hashes: s.Hashes}
 		if s.matched < len(e.Chain) {
 			b := sites[s.matched]
 			if b == nil {
@@ -230,7 +247,7 @@ func (d *Diagnosis) breaks(e *Examination) {
 		if !s.Shown && !s.owns && !r.known() {
 			continue
 		}
-		if len(d.Ranks) == maxDiagnosedRanks {
+		if len(d.Ranks) == maxRanks {
 			d.Truncated = true
 			break
 		}
@@ -242,7 +259,7 @@ func (d *Diagnosis) breaks(e *Examination) {
 }
 
 // known reports whether the owner has, or had, any of the prompt.
-func (r *DiagnosedRank) known() bool {
+func (r *Rank) known() bool {
 	return r.Matched > 0 || r.Break != nil && r.Break.Reason != BreakAbsent && r.Break.Reason != BreakUnverified
 }
 

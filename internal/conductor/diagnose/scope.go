@@ -1,4 +1,4 @@
-package conductorapi
+package diagnose
 
 import (
 	"cmp"
@@ -7,16 +7,15 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
-// DiagnoseRequest asks for the diagnosis of a prompt in a selection scope. Its slices are
+// Request asks for the diagnosis of a prompt in a selection scope. Its slices are
 // borrowed.
-type DiagnoseRequest struct {
+type Request struct {
 	Scope  catalog.Scope
 	Tokens []uint32
 	// LocalHashes has the prompt's local hashes if ByHash; they include LoRA and salt.
@@ -27,24 +26,54 @@ type DiagnoseRequest struct {
 	OwnScopeOnly bool
 }
 
-// ScopeDiagnoser diagnoses prompts on the selection service's workers. Its answer has the form
-// of API.Diagnose: an instance is a worker's decimal id, and the hash seed is that of the local
+// Selection is the part of the selection service that Scopes reads.
+type Selection interface {
+	// Closing reports whether the service is shutting down: it accepts no new work.
+	Closing() bool
+	// Scope returns the workers and the index of a scope.
+	Scope(sc catalog.Scope) ScopeView
+	// Unavailable returns why a scope cannot serve requests. It is never nil.
+	Unavailable(sc catalog.Scope) error
+}
+
+// ScopeView is a scope of the selection service at one moment.
+type ScopeView struct {
+	// Snapshot has the scope's workers, nil if there are none.
+	*catalog.Snapshot
+	// Index has the blocks of the scope's ranks by the slots of Snapshot, nil if no worker is
+	// attached. Events keep changing it.
+	Index *indexer.Space
+	Seeds SeedLookup // adapters and salts of the index's seeds
+	// State.Gone becomes true when the scope has lost all workers. Blocks read from the index
+	// while it was false belong to the ranks of Snapshot.
+	State interface{ Gone() bool }
+}
+
+// SeedLookup returns the adapter and salt from which a block seed of an index is made.
+type SeedLookup interface {
+	// SeedName returns the adapter of a seed and whether there is a salt; ok is
+	// false if no event has named them.
+	SeedName(seed uint64) (lora string, salted, ok bool)
+}
+
+// Scopes diagnoses prompts on the selection service's workers. Its answer has the form
+// of the Conductor's: an instance is a worker's decimal id, and the hash seed is that of the local
 // hashes, which includes LoRA and salt.
-type ScopeDiagnoser struct {
+type Scopes struct {
 	selection Selection
 	streams   *kvevents.Subscribers // of the workers; nil if KV events are off
 }
 
-// NewScopeDiagnoser returns a diagnoser. streams are those of the workers, nil if
+// NewScopes returns a diagnoser. streams are those of the workers, nil if
 // KV events are off.
-func NewScopeDiagnoser(selection Selection, streams *kvevents.Subscribers) *ScopeDiagnoser {
-	return &ScopeDiagnoser{selection: selection, streams: streams}
+func NewScopes(selection Selection, streams *kvevents.Subscribers) *Scopes {
+	return &Scopes{selection: selection, streams: streams}
 }
 
 // scopeDiagnosis makes the diagnosis of one prompt in one scope.
 type scopeDiagnosis struct {
-	*conductor.Diagnosis
-	req    *DiagnoseRequest
+	*Diagnosis
+	req    *Request
 	scope  ScopeView
 	layout hashing.Layout
 	local  []uint64
@@ -53,8 +82,8 @@ type scopeDiagnosis struct {
 
 // Diagnose returns which of the scope's ranks hold each block of a prompt, where each rank's
 // chain breaks and why, and whether the prompt would match under another LoRA or salt. It shows
-// at most maxBlocks blocks; 0: conductor.DefaultDiagnosedBlocks.
-func (sd *ScopeDiagnoser) Diagnose(req *DiagnoseRequest, maxBlocks int) (*conductor.Diagnosis, error) {
+// at most maxBlocks blocks; 0: DefaultBlocks.
+func (sd *Scopes) Diagnose(req *Request, maxBlocks int) (*Diagnosis, error) {
 	scope := sd.selection.Scope(req.Scope)
 	if scope.Index == nil || sd.selection.Closing() {
 		return nil, sd.selection.Unavailable(req.Scope)
@@ -77,17 +106,15 @@ func (sd *ScopeDiagnoser) Diagnose(req *DiagnoseRequest, maxBlocks int) (*conduc
 	}
 	d.FindElsewhere()
 	if sd.streams != nil {
-		findStreams(d.Diagnosis, sd.streams.Streams(), d.owner)
+		d.FindStreams(sd.streams.Streams(), d.owner)
 	}
 	return d.Diagnosis, nil
 }
 
-func newScopeDiagnosis(req *DiagnoseRequest, scope ScopeView) *scopeDiagnosis {
+func newScopeDiagnosis(req *Request, scope ScopeView) *scopeDiagnosis {
 	d := &scopeDiagnosis{
-		Diagnosis: &conductor.Diagnosis{
-			Identity: conductor.Identity{
-				Tenant: req.Scope.Tenant, Model: req.Scope.Model, LoRA: req.LoRA, Salt: req.Salt, BlockSize: scope.BlockSize,
-			},
+		Diagnosis: &Diagnosis{
+			Tenant: req.Scope.Tenant, Model: req.Scope.Model, LoRA: req.LoRA, Salt: req.Salt, BlockSize: scope.BlockSize,
 			HashSeed:   hashing.LocalSeed(req.LoRA, req.Salt),
 			Registered: scope.NumRanks > 0,
 		},
@@ -103,29 +130,29 @@ func newScopeDiagnosis(req *DiagnoseRequest, scope ScopeView) *scopeDiagnosis {
 
 // examine follows the prompt for every rank of the scope.
 func (d *scopeDiagnosis) examine() {
-	subjects := make([]conductor.Subject, 0, len(d.scope.Known()))
+	subjects := make([]Subject, 0, len(d.scope.Known()))
 	for _, e := range d.scope.Known() {
-		subject := conductor.Subject{
-			CacheOwner: conductor.CacheOwner{Instance: strconv.FormatUint(e.Worker.ID, 10), Rank: e.DP},
-			Hashes:     conductor.HashesNone,
-			Media:      conductor.NaturalMedia(e.Slot),
+		subject := Subject{
+			CacheOwner: CacheOwner{Instance: strconv.FormatUint(e.Worker.ID, 10), Rank: e.DP},
+			Hashes:     HashesNone,
+			Media:      NaturalMedia(e.Slot),
 			Shown:      d.scope.IsCandidate(e),
 		}
 		if d.scope.Index.Held(e.Slot) != [indexer.NumTiers]int{} {
-			subject.Hashes = conductor.HashesTokens
+			subject.Hashes = HashesTokens
 		}
 		subjects = append(subjects, subject)
 	}
-	e := conductor.Examination{Space: d.scope.Index, Chain: d.local, Local: d.local, Subjects: subjects}
+	e := Examination{Space: d.scope.Index, Chain: d.local, Local: d.local, Subjects: subjects}
 	e.Follow(len(d.Blocks))
 	d.Examine(&e)
 }
 
 // owner returns a rank of the scope as an owner; ok is false if it is no candidate.
-func (d *scopeDiagnosis) owner(rank catalog.Rank) (who conductor.CacheOwner, ok bool) {
+func (d *scopeDiagnosis) owner(rank catalog.Rank) (who CacheOwner, ok bool) {
 	for _, e := range d.scope.Known() {
 		if e.Rank == rank && d.scope.IsCandidate(e) {
-			return conductor.CacheOwner{Instance: strconv.FormatUint(rank.Worker, 10), Rank: rank.DP}, true
+			return CacheOwner{Instance: strconv.FormatUint(rank.Worker, 10), Rank: rank.DP}, true
 		}
 	}
 	return who, false
@@ -188,7 +215,7 @@ func (d *scopeDiagnosis) lookElsewhere() {
 	if d.NumBlocks == 0 {
 		return
 	}
-	head := d.req.Tokens[:min(len(d.req.Tokens), conductor.ProbeBlocks*d.layout.BlockSize+1)]
+	head := d.req.Tokens[:min(len(d.req.Tokens), ProbeBlocks*d.layout.BlockSize+1)]
 	type probe struct {
 		seed   uint64
 		blocks int
@@ -207,8 +234,8 @@ func (d *scopeDiagnosis) lookElsewhere() {
 	slices.SortFunc(found, func(a, b probe) int {
 		return cmp.Or(cmp.Compare(b.blocks, a.blocks), cmp.Compare(a.seed, b.seed))
 	})
-	if len(found) > conductor.MaxElsewhere {
-		found, d.Truncated = found[:conductor.MaxElsewhere], true
+	if len(found) > MaxElsewhere {
+		found, d.Truncated = found[:MaxElsewhere], true
 	}
 	for _, p := range found {
 		if e := d.underSeed(p.seed); e.Matched > 0 {
@@ -219,14 +246,14 @@ func (d *scopeDiagnosis) lookElsewhere() {
 }
 
 // underSeed follows the prompt under another block seed.
-func (d *scopeDiagnosis) underSeed(seed uint64) conductor.Elsewhere {
-	e := conductor.Examination{
+func (d *scopeDiagnosis) underSeed(seed uint64) Elsewhere {
+	e := Examination{
 		Space:    d.scope.Index,
 		Chain:    d.layout.AppendLocal(nil, d.req.Tokens, seed, nil),
 		Subjects: d.workers(),
 	}
 	e.Follow(0)
-	out := conductor.Elsewhere{BlockSize: d.BlockSize, Registered: d.Registered}
+	out := Elsewhere{BlockSize: d.BlockSize, Registered: d.Registered}
 	out.Matched, out.Instances = e.Best()
 	if lora, salted, ok := d.scope.Seeds.SeedName(seed); ok {
 		out.LoRA = &lora
@@ -238,15 +265,15 @@ func (d *scopeDiagnosis) underSeed(seed uint64) conductor.Elsewhere {
 }
 
 // workers lists the scope's workers, each with all its ranks.
-func (d *scopeDiagnosis) workers() []conductor.Subject {
-	var all []conductor.Subject
+func (d *scopeDiagnosis) workers() []Subject {
+	var all []Subject
 	for i, e := range d.scope.Known() {
 		if i == 0 || e.Rank.Worker != d.scope.Known()[i-1].Rank.Worker {
 			id := strconv.FormatUint(e.Rank.Worker, 10)
-			all = append(all, conductor.Subject{CacheOwner: conductor.CacheOwner{Instance: id}})
+			all = append(all, Subject{CacheOwner: CacheOwner{Instance: id}})
 		}
 		last := &all[len(all)-1]
-		last.Media = append(last.Media, conductor.NaturalMedia(e.Slot)...)
+		last.Media = append(last.Media, NaturalMedia(e.Slot)...)
 	}
 	return all
 }

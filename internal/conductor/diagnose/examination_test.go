@@ -1,4 +1,4 @@
-package conductor_test
+package diagnose_test
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/select-service/select-service/internal/conductor"
+	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/test/length"
@@ -176,7 +176,7 @@ func (w *ward) step(r *rand.Rand, space *indexer.Space) {
 
 func (w *ward) check(t *testing.T, space *indexer.Space, chain int, sequence bool) {
 	t.Helper()
-	e := conductor.Examination{Space: space}
+	e := diagnose.Examination{Space: space}
 	for i := range wardBlocks {
 		e.Local = append(e.Local, wardLocal(chain, i))
 	}
@@ -188,13 +188,13 @@ func (w *ward) check(t *testing.T, space *indexer.Space, chain int, sequence boo
 		}
 	}
 	for slot := range uint32(wardSlots) {
-		s := conductor.Subject{CacheOwner: conductor.CacheOwner{Instance: "i", Rank: slot}, Shown: true, Hashes: conductor.HashesTokens}
+		s := diagnose.Subject{CacheOwner: diagnose.CacheOwner{Instance: "i", Rank: slot}, Shown: true, Hashes: diagnose.HashesTokens}
 		for tier := range indexer.Tier(indexer.NumTiers) {
-			s.Media = append(s.Media, conductor.MediumSlot{Slot: slot, Tier: tier, Medium: tier.String()})
+			s.Media = append(s.Media, diagnose.MediumSlot{Slot: slot, Tier: tier, Medium: tier.String()})
 		}
 		e.Subjects = append(e.Subjects, s)
 	}
-	var d conductor.Diagnosis
+	var d diagnose.Diagnosis
 	d.Show(e.Local, rolling, 0)
 	e.Follow(len(d.Blocks))
 	d.Examine(&e)
@@ -238,15 +238,15 @@ func TestExamineBounds(t *testing.T) {
 	length.Sequential(t)
 	space := indexer.New()
 	local := []uint64{1, 2}
-	places := conductor.NaturalMedia(0)
+	places := diagnose.NaturalMedia(0)
 	for _, p := range places {
 		space.Store(&indexer.Store{Tier: p.Tier, EngineHashes: local, Local: local, Seed: hashing.Seed, SeedKnown: true})
 	}
-	e := conductor.Examination{Space: space, Chain: local, Local: local}
+	e := diagnose.Examination{Space: space, Chain: local, Local: local}
 	for i := range uint32(20000) {
-		e.Subjects = append(e.Subjects, conductor.Subject{CacheOwner: conductor.CacheOwner{Rank: i}, Media: places, Shown: true})
+		e.Subjects = append(e.Subjects, diagnose.Subject{CacheOwner: diagnose.CacheOwner{Rank: i}, Media: places, Shown: true})
 	}
-	var d conductor.Diagnosis
+	var d diagnose.Diagnosis
 	d.Show(local, local, 0)
 	e.Follow(len(d.Blocks))
 	d.Examine(&e)
@@ -259,18 +259,18 @@ func TestExamineBounds(t *testing.T) {
 	for i := range chain {
 		chain[i] = uint64(1000 + i)
 	}
-	e = conductor.Examination{Space: indexer.New(), Chain: chain, Local: chain}
+	e = diagnose.Examination{Space: indexer.New(), Chain: chain, Local: chain}
 	for slot := range uint32(sites) {
 		held := chain[:slot]
 		e.Space.Store(&indexer.Store{Slot: slot, EngineHashes: held, Local: held, Seed: hashing.Seed, SeedKnown: true})
-		e.Subjects = append(e.Subjects, conductor.Subject{CacheOwner: conductor.CacheOwner{Rank: slot}, Media: conductor.NaturalMedia(slot), Shown: true})
+		e.Subjects = append(e.Subjects, diagnose.Subject{CacheOwner: diagnose.CacheOwner{Rank: slot}, Media: diagnose.NaturalMedia(slot), Shown: true})
 	}
-	d = conductor.Diagnosis{}
+	d = diagnose.Diagnosis{}
 	d.Show(chain, chain, 0)
 	e.Follow(len(d.Blocks))
 	d.Examine(&e)
 	for slot, r := range d.Ranks {
-		if r.Matched != slot || r.Break == nil || r.Break.Reason != conductor.BreakAbsent {
+		if r.Matched != slot || r.Break == nil || r.Break.Reason != diagnose.BreakAbsent {
 			t.Fatalf("rank %d: %+v", slot, r)
 		}
 	}

@@ -1,4 +1,4 @@
-package conductor
+package diagnose
 
 import (
 	"cmp"
@@ -10,24 +10,26 @@ import (
 // Diagnosis has, for every block of a prompt, the owners that hold it; for every rank, where
 // its chain breaks and why; and the other identities under which the prompt would match.
 type Diagnosis struct {
-	Identity          // identity of the query
-	HashSeed   uint64 // hash seed of the blocks that the query is compared with
-	Registered bool   // a publisher is registered for the identity
+	// What the query asks about: LoRA is an adapter name, "" the base model; Salt "" is none.
+	Tenant, Model, LoRA, Salt string
+	BlockSize                 uint32 // tokens
+	HashSeed                  uint64 // hash seed of the blocks that the query is compared with
+	Registered                bool   // a publisher is registered for the identity
 	// KeysShown: salts, adapters or other keys were seen in the scope, so that copies without keys
 	// are not matched by their tokens.
 	KeysShown bool
 	// NumBlocks counts the prompt's complete blocks; Blocks has the first of them. Truncated:
 	// some blocks, owners, ranks or identities are left out.
 	NumBlocks int
-	Blocks    []DiagnosedBlock
+	Blocks    []Block
 	Truncated bool
-	Ranks     []DiagnosedRank // by instance (selection: by worker), rank and backend
-	Elsewhere []Elsewhere     // other identities with a match, the longest prefix first
-	Findings  []string        // plain sentences for operators
+	Ranks     []Rank      // by instance (selection: by worker), rank and backend
+	Elsewhere []Elsewhere // other identities with a match, the longest prefix first
+	Findings  []string    // plain sentences for operators
 }
 
-// DiagnosedBlock is one block of the prompt; its position in the list is its index.
-type DiagnosedBlock struct {
+// Block is one block of the prompt; its position in the list is its index.
+type Block struct {
 	Local    uint64 // XXH3-64 of its tokens
 	HasLocal bool   // false: the query came as rolling hashes
 	Sequence uint64 // rolling hash
@@ -47,8 +49,8 @@ type BlockOwner struct {
 	Medium string
 }
 
-// DiagnosedRank is how much of the prompt one owner holds.
-type DiagnosedRank struct {
+// Rank is how much of the prompt one owner holds.
+type Rank struct {
 	CacheOwner
 	Matched int    // leading blocks that it holds in some medium
 	Break   *Break // nil: it holds the whole prompt
@@ -101,16 +103,16 @@ type Elsewhere struct {
 	Instances  []string // instances that hold the first block; at most 64
 }
 
-// maxFindings bounds the sentences of a diagnosis.
-const maxFindings = 64
+// MaxFindings bounds the sentences of a diagnosis.
+const MaxFindings = 64
 
-// Find adds a finding. Findings beyond maxFindings are replaced by a note that there are more.
+// Find adds a finding. Findings beyond MaxFindings are replaced by a note that there are more.
 func (d *Diagnosis) Find(text string) {
 	switch n := len(d.Findings); {
 	case slices.Contains(d.Findings, text):
-	case n < maxFindings:
+	case n < MaxFindings:
 		d.Findings = append(d.Findings, text)
-	case n == maxFindings:
+	case n == MaxFindings:
 		d.Findings = append(d.Findings, "further findings are left out")
 	}
 }
@@ -124,7 +126,7 @@ func (d *Diagnosis) FindElsewhere() {
 	}
 	for _, e := range d.Elsewhere {
 		if e.tokens() > best {
-			d.Find(fmt.Sprintf("would match %s under %s", count(e.Matched, "block"), d.difference(&e)))
+			d.Find(fmt.Sprintf("would match %s under %s", Count(e.Matched, "block"), d.difference(&e)))
 		}
 	}
 }
@@ -155,8 +157,8 @@ func (d *Diagnosis) difference(e *Elsewhere) string {
 	return strings.Join(parts, " and ")
 }
 
-// count returns a number with its noun, in the plural if needed.
-func count[N int | uint64](n N, what string) string {
+// Count returns a number with its noun, in the plural if needed.
+func Count[N int | uint64](n N, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}

@@ -1,0 +1,61 @@
+package selection
+
+import (
+	"cmp"
+
+	"github.com/select-service/select-service/internal/selection/admission"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/pkg/selector"
+)
+
+// selection returns the answer for the chosen rank and its candidate.
+func (c *choice) selection(cand *selector.Candidate, v *reservations.View) (r Selection) {
+	e := c.chosen
+	r = Selection{
+		SelectionID:            c.request.SelectionID,
+		Scope:                  c.request.Scope,
+		Rank:                   e.Rank,
+		Endpoint:               e.Worker.Address(),
+		BlockSize:              c.scope.snapshot.BlockSize,
+		EffectivePrefillTokens: c.weights.EffectivePrefill(c.prompt.size, cand),
+		PotentialDecodeBlocks:  selector.PotentialDecode(c.prompt.size, cand) + c.prompt.size.Partial(),
+	}
+	if t := c.api.config.DecodeBusy; t != nil {
+		total, known := e.Worker.KVBlocks()
+		if !known {
+			total = totalBlocks(v, e.Slot)
+		}
+		if known || total > 0 {
+			r.DecodeBusy = new(float64(r.PotentialDecodeBlocks) > *t*float64(total))
+		}
+	}
+	if c.request.Advisory {
+		r.WorkerLoad = workerLoad(e.Worker, cand, c.api.config.PrefillBusy)
+	}
+	var sum selector.Summary
+	ranks := c.scope.snapshot.RanksOf(e.Rank.Worker)
+	r.Overlap.DP = make([]RankTokens, 0, len(ranks))
+	for _, rank := range ranks {
+		var of selector.Candidate
+		of.Device, of.Host, of.Disk = c.prompt.overlap.At(rank.Slot)
+		sum.Add(c.prompt.size, &of)
+		r.Overlap.DP = append(r.Overlap.DP, RankTokens{DP: rank.DP, Tokens: selector.DeviceTokens(c.prompt.size, &of)})
+	}
+	r.Overlap.LongestMatched, r.Overlap.GPU, r.Overlap.CPU, r.Overlap.Disk = sum.Longest, sum.GPU, sum.CPU, sum.Disk
+	return r
+}
+
+// workerLoad returns the current load of a chosen rank of w. A rank whose prefills exceed the
+// fraction busy (nil: none) of its batch is busy.
+func workerLoad(w *catalog.Worker, cand *selector.Candidate, busy *float64) *WorkerLoad {
+	load := &WorkerLoad{
+		ActivePrefillTokens:  cand.Prefill,
+		PrefillTokenCapacity: cmp.Or(batchLimit(w), admission.DefaultMaxBatchedTokens),
+		TotalKVBlocks:        w.TotalKVBlocks,
+	}
+	if busy != nil {
+		load.PrefillBusy = new(float64(cand.Prefill) > *busy*float64(load.PrefillTokenCapacity))
+	}
+	return load
+}
