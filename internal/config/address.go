@@ -25,12 +25,8 @@ const (
 // listenAt is a list of where to listen: at most one IP address, with or without
 // brackets, or host name, and any number of unix sockets.
 func listenAt(field *[]string) value {
-	v := list(field, listenAddress).(typed[[]string])
-	each := v.verify
-	v.verify = func(items []string) error {
-		if err := each(items); err != nil {
-			return err
-		}
+	v := separated(field, ",", listenAddress)
+	v.parse = checked(v.parse, func(items []string) error {
 		hosts := 0
 		for _, item := range items {
 			if !strings.HasPrefix(item, unixScheme) {
@@ -44,7 +40,7 @@ func listenAt(field *[]string) value {
 			return fmt.Errorf("%s: at most one may be an address; the others are unix:///path", strings.Join(items, ","))
 		}
 		return nil
-	}
+	})
 	v.render = func(items []string) any {
 		if len(items) == 1 {
 			return items[0]
@@ -109,12 +105,7 @@ func replicaPort(field *uint16) value {
 			}
 			return port, err
 		},
-		render: func(port uint16) any {
-			if port == 0 {
-				return nil
-			}
-			return port
-		},
+		render: orNil[uint16],
 	}
 }
 

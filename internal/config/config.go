@@ -243,8 +243,12 @@ type Overload struct {
 	RetryAfter time.Duration
 }
 
-// maxRetryAfter bounds Overload.RetryAfter. A higher value is surely a mistake.
-const maxRetryAfter = 24 * time.Hour
+// maxRetryAfter bounds Overload.RetryAfter. A higher value is surely a mistake. maxSessionTTL bounds
+// Selections.SessionTTL, as in dynamo-kv-router 1.6.1.
+const (
+	maxRetryAfter = 24 * time.Hour
+	maxSessionTTL = 31_536_000 * time.Second
+)
 
 // Replicas names the other replicas and says how to work with them.
 type Replicas struct {
@@ -389,24 +393,6 @@ func DefaultSlots() Config {
 	conf.SlotsOnly = true
 	conf.Server.SlotsPort = 8091
 	return conf
-}
-
-// Validate checks every value and reports all faults at once, each by its file
-// key. What Load returns is valid already.
-func (c Config) Validate() error {
-	var faults []error
-	for _, o := range options {
-		if o.key == "" {
-			continue
-		}
-		if err := o.bind(&c).check(); err != nil {
-			faults = append(faults, faultsOf(o.key, err)...)
-		}
-	}
-	for _, f := range c.conflicts() {
-		faults = append(faults, fmt.Errorf("%s: %w", f.key, f.err))
-	}
-	return invalid(faults)
 }
 
 // Warnings lists remarks on a valid configuration: settings without effect, and deprecated names.

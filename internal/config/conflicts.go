@@ -99,13 +99,6 @@ func (c Config) conflicts() []conflict {
 				r.SyncBind, r.SyncPort, spelled),
 		})
 	}
-	for _, pub := range []struct{ key, endpoint string }{
-		{keySyncPort, Replicas{SyncPort: r.SyncPort}.Publish()}, {keyBind, r.SyncBind},
-	} {
-		if key, err := c.portTaken(pub.endpoint); err != nil {
-			found = append(found, conflict{pub.key, []string{key}, err})
-		}
-	}
 	switch {
 	case r.Publish() != "":
 	case len(r.SyncPeers) > 0:
@@ -181,67 +174,54 @@ func (c Config) socketConflicts() (found []conflict) {
 	return found
 }
 
-// portConflicts refuses two HTTP listeners on one port.
-func (c Config) portConflicts() (found []conflict) {
+// listener is a listener with a port of its own.
+type listener struct {
+	key, flag, name string
+	port            uint16 // 0: a free one, or no listener
+}
+
+// listeners are those of the HTTP host, the first ones first in right of a port.
+func (c Config) listeners() []listener {
 	s := c.Server
-	if c.SlotsOnly || s.Host() == "" {
-		return nil // one listener
+	switch {
+	case s.Host() == "":
+		return nil // only unix sockets
+	case c.SlotsOnly:
+		return []listener{{keySlotsPort, "--port", "the slot tracker", s.SlotsPort}}
 	}
-	if s.SlotsPort != 0 && s.SlotsPort == s.Port {
-		found = append(found, conflict{
-			keySlotsPort,
-			[]string{keyPort},
-			fmt.Errorf("port %d is the port of the selection service (--port); give the slot tracker another one", s.Port),
-		})
+	return []listener{
+		{keyPort, "--port", "the selection service", s.Port},
+		{keySlotsPort, "--slots-port", "the slot tracker", s.SlotsPort},
+		{keyConductorPort, "--conductor-port", "the Conductor API", s.ConductorPort},
+		{keyGatewayPort, "--gateway-port", "the gateway", c.Gateway.Port},
+		{keyHealthPort, "--gateway-health-port", "the gateway's health service", c.Gateway.HealthPort},
 	}
-	switch s.ConductorPort {
-	case 0:
-	case s.Port:
-		found = append(found, conflict{
-			keyConductorPort,
-			[]string{keyPort},
-			fmt.Errorf("port %d is the port of the selection service (--port); give the Conductor API another one", s.Port),
-		})
-	case s.SlotsPort:
-		found = append(found, conflict{
-			keyConductorPort,
-			[]string{keySlotsPort},
-			fmt.Errorf("port %d is the port of the slot tracker (--slots-port); give the Conductor API another one", s.SlotsPort),
-		})
+}
+
+// portConflicts refuses two listeners on one port, also on different interfaces: ZMQ would bind
+// its publisher beside an HTTP listener, or the start would fail with "address in use" without
+// naming the setting.
+func (c Config) portConflicts() (found []conflict) {
+	all := c.listeners()
+	for _, pub := range []struct{ key, endpoint string }{
+		{keySyncPort, Replicas{SyncPort: c.Replicas.SyncPort}.Publish()}, {keyBind, c.Replicas.SyncBind},
+	} {
+		e, _ := catalog.ParseEndpoint(pub.endpoint) // a bad one has its own fault
+		all = append(all, listener{key: pub.key, name: "replica sync", port: e.Port})
 	}
-	for _, other := range []struct {
-		key, flag string
-		port      uint16
-	}{{keyPort, "--port", s.Port}, {keySlotsPort, "--slots-port", s.SlotsPort}, {keyConductorPort, "--conductor-port", s.ConductorPort}} {
-		if port := c.Gateway.Port; port != 0 && port == other.port {
+	for i, l := range all {
+		other := slices.IndexFunc(all, func(o listener) bool { return o.port == l.port })
+		if l.port != 0 && other < i && all[other].flag != "" {
+			o := all[other]
 			found = append(found, conflict{
-				keyGatewayPort,
-				[]string{other.key},
-				fmt.Errorf("port %d is that of %s; give the gateway another one", port, other.flag),
+				l.key,
+				[]string{o.key},
+				fmt.Errorf("port %d is that of %s (%s); give %s another one", l.port, o.name, o.flag, l.name),
 			})
 		}
 	}
-	if h := c.Gateway.HealthPort; h != 0 {
-		for _, other := range []struct {
-			key, flag string
-			port      uint16
-		}{
-			{keyGatewayPort, "--gateway-port", c.Gateway.Port},
-			{keyPort, "--port", s.Port},
-			{keySlotsPort, "--slots-port", s.SlotsPort},
-			{keyConductorPort, "--conductor-port", s.ConductorPort},
-		} {
-			if h == other.port {
-				found = append(found, conflict{
-					keyHealthPort,
-					[]string{other.key},
-					fmt.Errorf("port %d is that of %s; give the gateway's health service another one", h, other.flag),
-				})
-			}
-		}
-		if c.Gateway.Port == 0 {
-			found = append(found, conflict{keyHealthPort, []string{keyGatewayPort}, errHealthOfNothing})
-		}
+	if c.Gateway.HealthPort != 0 && c.Gateway.Port == 0 {
+		found = append(found, conflict{keyHealthPort, []string{keyGatewayPort}, errHealthOfNothing})
 	}
 	return found
 }
@@ -276,29 +256,6 @@ func (c Config) peersUnbound() error {
 		return errPeersWithoutBind
 	}
 	return errPeersWithoutPort
-}
-
-// portTaken refuses a PUB endpoint on the port of an HTTP listener, on any interface. ZMQ
-// would bind it beside the listener, or the start would fail with "address in use" without
-// naming the setting.
-func (c Config) portTaken(endpoint string) (key string, err error) {
-	e, _ := catalog.ParseEndpoint(endpoint) // a bad one has its own fault
-	switch {
-	case e.Port == 0:
-	case e.Port == c.Server.SlotsPort && c.SlotsOnly:
-		return keySlotsPort, fmt.Errorf("port %d is the HTTP port (--port); replica sync needs another one", e.Port)
-	case e.Port == c.Server.SlotsPort:
-		return keySlotsPort, fmt.Errorf("port %d is the HTTP port of the slot tracker (--slots-port); replica sync needs another one", e.Port)
-	case e.Port == c.Server.ConductorPort:
-		return keyConductorPort, fmt.Errorf("port %d is the HTTP port of the Conductor API (--conductor-port); replica sync needs another one", e.Port)
-	case e.Port == c.Gateway.Port:
-		return keyGatewayPort, fmt.Errorf("port %d is that of the gateway (--gateway-port); replica sync needs another one", e.Port)
-	case e.Port == c.Gateway.HealthPort:
-		return keyHealthPort, fmt.Errorf("port %d is that of the gateway's health service (--gateway-health-port); replica sync needs another one", e.Port)
-	case e.Port == c.Server.Port && !c.SlotsOnly:
-		return keyPort, fmt.Errorf("port %d is the HTTP port (--port); replica sync needs another one", e.Port)
-	}
-	return "", nil
 }
 
 // checkConflicts adds the conflicts to the faults, except those that follow from a setting with

@@ -110,31 +110,31 @@ func TestConflicts(t *testing.T) {
 		},
 		"replica sync on the HTTP port": {
 			setup{args: []string{"--replica-sync-port=8092"}},
-			"--replica-sync-port: port 8092 is the HTTP port (--port); replica sync needs another one",
+			"--replica-sync-port: port 8092 is that of the selection service (--port); give replica sync another one",
 		},
 		"replica sync on the HTTP port, whatever the interface": {
 			setup{args: []string{"--port=7000", "--replica-sync-bind=tcp://10.0.0.1:7000"}},
-			"--replica-sync-bind: port 7000 is the HTTP port (--port); replica sync needs another one",
+			"--replica-sync-bind: port 7000 is that of the selection service (--port); give replica sync another one",
 		},
 		"replica sync on the slot tracker's port": {
 			setup{args: []string{"--slots-port=8091"}, env: map[string]string{"SELECT_SERVICE_REPLICA_SYNC_BIND": "tcp://*:8091"}},
-			"SELECT_SERVICE_REPLICA_SYNC_BIND: port 8091 is the HTTP port of the slot tracker (--slots-port); replica sync needs another one",
+			"SELECT_SERVICE_REPLICA_SYNC_BIND: port 8091 is that of the slot tracker (--slots-port); give replica sync another one",
 		},
 		"replica sync of the slot tracker on its port": {
 			setup{args: []string{"slots", "--replica-sync-bind=tcp://*:8091"}},
-			"--replica-sync-bind: port 8091 is the HTTP port (--port); replica sync needs another one",
+			"--replica-sync-bind: port 8091 is that of the slot tracker (--port); give replica sync another one",
 		},
 		"replica sync on the Conductor's port": {
 			setup{args: []string{"--conductor-port=13333", "--replica-sync-port=13333"}},
-			"--replica-sync-port: port 13333 is the HTTP port of the Conductor API (--conductor-port); replica sync needs another one",
+			"--replica-sync-port: port 13333 is that of the Conductor API (--conductor-port); give replica sync another one",
 		},
 		"the Conductor on the port of the selection service": {
 			setup{args: []string{"--conductor-port=8092"}},
-			"--conductor-port: port 8092 is the port of the selection service (--port); give the Conductor API another one",
+			"--conductor-port: port 8092 is that of the selection service (--port); give the Conductor API another one",
 		},
 		"the Conductor on the slot tracker's port": {
 			setup{args: []string{"--conductor-port=7", "--slots-port=7"}},
-			"--conductor-port: port 7 is the port of the slot tracker (--slots-port); give the Conductor API another one",
+			"--conductor-port: port 7 is that of the slot tracker (--slots-port); give the Conductor API another one",
 		},
 		"capacities beside events": {
 			setup{args: []string{"--router-approximate-cache-policy=lru"}},
@@ -150,7 +150,7 @@ func TestConflicts(t *testing.T) {
 		},
 		"two listeners on one port": {
 			setup{args: []string{"--slots-port=8092"}},
-			"--slots-port: port 8092 is the port of the selection service (--port); give the slot tracker another one",
+			"--slots-port: port 8092 is that of the selection service (--port); give the slot tracker another one",
 		},
 	}
 	for name, tc := range tests {
@@ -166,8 +166,8 @@ func TestConflicts(t *testing.T) {
 func TestThreeListenersOnOnePort(t *testing.T) {
 	_, err := setup{args: []string{"--conductor-port=8092", "--slots-port=8092"}}.load()
 	const want = `invalid configuration, 2 faults:
-  --slots-port: port 8092 is the port of the selection service (--port); give the slot tracker another one
-  --conductor-port: port 8092 is the port of the selection service (--port); give the Conductor API another one`
+  --slots-port: port 8092 is that of the selection service (--port); give the slot tracker another one
+  --conductor-port: port 8092 is that of the selection service (--port); give the Conductor API another one`
 	if err == nil || err.Error() != want {
 		t.Errorf("Load = %v, want %s", err, want)
 	}

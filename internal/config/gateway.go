@@ -135,98 +135,95 @@ const (
 
 var gatewaySettings = []option{
 	{
-		key: "gateway.port", flag: "gateway-port", env: []string{"SELECT_SERVICE_GATEWAY_PORT"}, hint: "PORT",
+		key: "gateway.port", flag: "gateway-port", hint: "PORT",
 		bind: func(c *Config) value { return integer(&c.Gateway.Port, 0, math.MaxUint16) },
 		help: "Port of the gRPC listener for Envoy's ext_proc filter, with its health service; 9002 is usual, 0 is " +
 			"none. It speaks TLS with --tls-cert or --gateway-self-signed, else HTTP/2 without (h2c).",
 	},
 	{
-		key: "gateway.health_port", flag: "gateway-health-port", env: []string{"SELECT_SERVICE_GATEWAY_HEALTH_PORT"}, hint: "PORT",
+		key: "gateway.health_port", flag: "gateway-health-port", hint: "PORT",
 		bind: func(c *Config) value { return integer(&c.Gateway.HealthPort, 0, math.MaxUint16) },
 		help: "Port of a gRPC listener without TLS that has the gateway's health service alone; 9003 is usual, 0 is none. For probes of " +
 			"Kubernetes, which speak no TLS, and load balancers that check another port.",
 	},
 	{
-		key: "gateway.models", flag: "gateway-model", env: []string{"SELECT_SERVICE_GATEWAY_MODELS", "DYN_MODEL_NAME"}, hint: "NAME=MODEL[@TENANT]",
-		repeats: true,
-		bind:    func(c *Config) value { return list(&c.Gateway.Models, gatewayModel) },
+		key: "gateway.models", flag: "gateway-model", env: []string{"SELECT_SERVICE_GATEWAY_MODELS", "DYN_MODEL_NAME"}, hint: "NAME=MODEL[@TENANT]", repeats: true,
+		bind: func(c *Config) value { return list(&c.Gateway.Models, gatewayModel) },
 		help: "Name of a model in requests through the gateway, and the model and tenant of its workers; it may be " +
 			"given several times, and other names are answered with 404. Without it every model of the tenant " +
 			"default is served under its own name.",
 	},
 	{
-		key: "gateway.self_signed", flag: "gateway-self-signed", env: []string{"SELECT_SERVICE_GATEWAY_SELF_SIGNED", "DYN_SECURE_SERVING"},
+		key: "gateway.self_signed", flag: "gateway-self-signed", also: []string{"DYN_SECURE_SERVING"},
 		bind: func(c *Config) value { return boolean(&c.Gateway.SelfSigned) },
 		help: "Without --tls-cert, TLS on the gateway's listener with a certificate for localhost that is made at " +
 			"every start. For gateways that want TLS and do not verify it.",
 	},
 	{
-		key: "gateway.max_streams", flag: "gateway-max-streams", env: []string{"SELECT_SERVICE_GATEWAY_MAX_STREAMS", "DYN_EPP_MAX_INFLIGHT_REQUESTS"}, hint: "N",
+		key: "gateway.max_streams", flag: "gateway-max-streams", also: []string{"DYN_EPP_MAX_INFLIGHT_REQUESTS"}, hint: "N",
 		bind: func(c *Config) value { return integer(&c.Gateway.MaxStreams, 1, maxGatewayStreams) },
 		help: "Most requests under way through the gateway, answers being streamed included; further ones are " +
 			"answered with 503 and Retry-After. Each takes about 100 KiB at its peak, and what its body needs.",
 	},
 	{
-		key: "gateway.max_body", flag: "gateway-max-body", env: []string{"SELECT_SERVICE_GATEWAY_MAX_BODY"}, hint: "BYTES",
+		key: "gateway.max_body", flag: "gateway-max-body", hint: "BYTES",
 		bind: func(c *Config) value { return integer(&c.Gateway.MaxBody, 1, maxGatewayBody) },
 		help: "Longest body of a request through the gateway; a longer one is answered with 413.",
 	},
 	{
-		key: "gateway.pick_timeout", flag: "gateway-pick-timeout", env: []string{"SELECT_SERVICE_GATEWAY_PICK_TIMEOUT"}, hint: "DURATION",
+		key: "gateway.pick_timeout", flag: "gateway-pick-timeout", hint: "DURATION",
 		bind: func(c *Config) value { return duration(&c.Gateway.PickTimeout) },
 		help: "How long a request through the gateway may wait for its worker, tokenization and wait queue " +
 			"together; then it is answered with 429. Envoy's own message_timeout does not count here.",
 	},
 	{
-		key: "gateway.lease", flag: "gateway-lease", env: []string{"SELECT_SERVICE_GATEWAY_LEASE"}, hint: "DURATION",
+		key: "gateway.lease", flag: "gateway-lease", hint: "DURATION",
 		bind: func(c *Config) value { return duration(&c.Gateway.Lease) },
 		help: "Lease of the gateway's bookings, renewed three times in it while their requests are under way. When a " +
 			"replica dies its bookings end at the others a little later than this.",
 	},
 	{
 		env:  []string{"DYN_EPP_GRACEFUL_SHUTDOWN_PROPAGATION_SECS"},
-		bind: func(c *Config) value { return wholeSeconds(&c.Gateway.DrainDelay, maxDuration) },
+		bind: func(c *Config) value { return whole(&c.Gateway.DrainDelay, time.Second, 0, maxDuration) },
 		help: "The same as SELECT_SERVICE_GATEWAY_DRAIN_DELAY, in whole seconds.",
 	},
 	{
-		key: "gateway.drain_delay", flag: "gateway-drain-delay", env: []string{"SELECT_SERVICE_GATEWAY_DRAIN_DELAY"}, hint: "DURATION",
+		key: "gateway.drain_delay", flag: "gateway-drain-delay", hint: "DURATION",
 		bind: func(c *Config) value { return delay(&c.Gateway.DrainDelay) },
 		help: "With a gateway port: how long the process goes on after the signal to stop, with health NOT_SERVING, so " +
 			"that gateways learn of it; 0 stops at once.",
 	},
 	{
-		key: "gateway.drain_timeout", flag: "gateway-drain-timeout", env: []string{"SELECT_SERVICE_GATEWAY_DRAIN_TIMEOUT"}, hint: "DURATION",
+		key: "gateway.drain_timeout", flag: "gateway-drain-timeout", hint: "DURATION",
 		bind: func(c *Config) value { return duration(&c.Gateway.DrainTimeout) },
 		help: "How long requests under way through the gateway may then take to end. Set it to the longest answer " +
 			"that should not be cut, and the grace of the process manager above the sum of both.",
 	},
 	{
-		key: "gateway.retry_after_secs", flag: "gateway-retry-after-secs",
-		env: []string{"SELECT_SERVICE_GATEWAY_RETRY_AFTER_SECS", "DYN_EPP_SHED_RETRY_AFTER_SECS"}, hint: "SECONDS",
-		bind: func(c *Config) value { return wholeSeconds(&c.Gateway.RetryAfter, maxRetryAfter) },
+		key: "gateway.retry_after_secs", flag: "gateway-retry-after-secs", also: []string{"DYN_EPP_SHED_RETRY_AFTER_SECS"}, hint: "SECONDS",
+		bind: func(c *Config) value { return whole(&c.Gateway.RetryAfter, time.Second, 0, maxRetryAfter) },
 		help: "Retry-After header of requests through the gateway that are refused because there is no room for them; " +
 			"0 sends none.",
 	},
 	{
-		key: "gateway.metadata_prefix", flag: "gateway-metadata-prefix",
-		env: []string{"SELECT_SERVICE_GATEWAY_METADATA_PREFIX", "DYN_METADATA_HEADER"}, hint: "PREFIX",
+		key: "gateway.metadata_prefix", flag: "gateway-metadata-prefix", also: []string{"DYN_METADATA_HEADER"}, hint: "PREFIX",
 		bind: func(c *Config) value { return checkedText(&c.Gateway.MetadataPrefix, headerPrefix) },
 		help: "What comes before policy-class in the name of the header with a request's class in the wait queue.",
 	},
 	{
-		key: "gateway.salt_tag", flag: "gateway-salt-tag", env: []string{"SELECT_SERVICE_GATEWAY_SALT_TAG"},
+		key: "gateway.salt_tag", flag: "gateway-salt-tag",
 		bind: func(c *Config) value { return boolean(&c.Gateway.SaltTag) },
 		help: "Give engines cache salts as Dynamo does, with \"dynamo-cache-salt:\" before them. Set it where workers " +
 			"of Dynamo share caches with these; it takes 18 of the 128 characters that vLLM allows.",
 	},
 	{
-		key: "gateway.tokenizer_url", flag: "tokenizer-url", env: []string{"SELECT_SERVICE_TOKENIZER_URL", "DYN_EPP_TOKENIZER_SERVICE_URL"}, hint: "URL|worker",
+		key: "gateway.tokenizer_url", flag: "tokenizer-url", also: []string{"DYN_EPP_TOKENIZER_SERVICE_URL"}, hint: "URL|worker",
 		bind: func(c *Config) value { return checkedText(&c.Gateway.Tokenizer.URL, tokenizerURL) },
 		help: "Base URL of the tokenizer service that gives the gateway token ids; worker asks a live engine of the " +
 			"request's model.",
 	},
 	{
-		key: "gateway.tokenizer_protocol", flag: "tokenizer-protocol", env: []string{"SELECT_SERVICE_TOKENIZER_PROTOCOL", "DYN_EPP_TOKENIZER_PROTOCOL"}, hint: "NAME",
+		key: "gateway.tokenizer_protocol", flag: "tokenizer-protocol", also: []string{"DYN_EPP_TOKENIZER_PROTOCOL"}, hint: "NAME",
 		bind: func(c *Config) value {
 			return choice(&c.Gateway.Tokenizer.Protocol, ProtocolVLLMRender, ProtocolSGLangRenderer, ProtocolVLLMTokenize, ProtocolNone)
 		},
@@ -234,23 +231,25 @@ var gatewaySettings = []option{
 			"none, which asks nobody and places by load alone.",
 	},
 	{
-		key: "gateway.tokenizer_on_failure", flag: "tokenizer-on-failure", env: []string{"SELECT_SERVICE_TOKENIZER_ON_FAILURE"}, hint: "fail|load-only",
+		key: "gateway.tokenizer_on_failure", flag: "tokenizer-on-failure", hint: "fail|load-only",
 		bind: func(c *Config) value { return choice(&c.Gateway.Tokenizer.OnFailure, OnFailureFail, OnFailureLoadOnly) },
 		help: "What happens to requests while the tokenizer fails: fail answers them with 502, 503 or 504, load-only " +
 			"places them by load, without the caches.",
 	},
 	{
-		env:  []string{"DYN_EPP_TOKENIZATION_TIMEOUT_MS"},
-		bind: func(c *Config) value { return milliseconds(&c.Gateway.Tokenizer.Timeout) },
+		env: []string{"DYN_EPP_TOKENIZATION_TIMEOUT_MS"},
+		bind: func(c *Config) value {
+			return whole(&c.Gateway.Tokenizer.Timeout, time.Millisecond, time.Millisecond, maxDuration)
+		},
 		help: "The same as SELECT_SERVICE_TOKENIZER_TIMEOUT, in milliseconds.",
 	},
 	{
-		key: "gateway.tokenizer_timeout", flag: "tokenizer-timeout", env: []string{"SELECT_SERVICE_TOKENIZER_TIMEOUT"}, hint: "DURATION",
+		key: "gateway.tokenizer_timeout", flag: "tokenizer-timeout", hint: "DURATION",
 		bind: func(c *Config) value { return duration(&c.Gateway.Tokenizer.Timeout) },
 		help: "How long the tokenizer may take for one request.",
 	},
 	{
-		key: "gateway.tokenizer_max_answer", flag: "tokenizer-max-answer", env: []string{"SELECT_SERVICE_TOKENIZER_MAX_ANSWER", "DYN_EPP_TOKENIZER_MAX_RESPONSE_BYTES"}, hint: "BYTES",
+		key: "gateway.tokenizer_max_answer", flag: "tokenizer-max-answer", also: []string{"DYN_EPP_TOKENIZER_MAX_RESPONSE_BYTES"}, hint: "BYTES",
 		bind: func(c *Config) value { return integer(&c.Gateway.Tokenizer.MaxAnswer, 1, maxGatewayBody) },
 		help: "Longest answer that is read from the tokenizer.",
 	},

@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -35,23 +35,10 @@ type KubePool struct {
 	PrefillPools   []string // whose pods have the role prefill
 	Services       []string
 	Selectors      []string
-	Namespace      string // empty: that of the process
-	TargetPorts    []string
 
-	Model, Tenant       string
-	BlockSize           int // 0: asked
-	TotalKVBlocks       int
-	MaxNumBatchedTokens int
-	KVEventsPort        uint16
-	KVReplayPort        uint16
-	PortStride          uint16
-	DataParallelSize    int // 0: asked
-	RankHeader          string
-	RoleLabels          []string // "none": no label
-	Role                string
-	Scheme              string
-	Ask                 bool
-	NotReadyGrace       time.Duration
+	// Entry has the settings; its Kind and Name are not used. An empty Namespace is that of the
+	// process, the only role label "none" is none.
+	mapping.Entry
 }
 
 // maxKubeSources bounds the sources.
@@ -61,10 +48,10 @@ const maxKubeSources = 64
 const noLabel = "none"
 
 func defaultKubernetes() Kubernetes {
-	return Kubernetes{AnnotationPrefix: mapping.DefaultAnnotationPrefix, Named: KubePool{
+	return Kubernetes{AnnotationPrefix: mapping.DefaultAnnotationPrefix, Named: KubePool{Entry: mapping.Entry{
 		Tenant: catalog.DefaultName, PortStride: 1, RoleLabels: []string{mapping.RoleLabelLLMD, mapping.RoleLabelDynamo},
 		Scheme: "http", Ask: true, NotReadyGrace: mapping.DefaultGrace,
-	}}
+	}}}
 }
 
 // Enabled reports whether there is a source of pods.
@@ -115,7 +102,7 @@ func (k Kubernetes) pool(given map[string]string) (*KubePool, error) {
 	p.InferencePools, p.PrefillPools, p.Services, p.Selectors = nil, nil, nil, nil
 	var faults []error
 	byKey := optionsByKey()
-	for _, key := range slices.Sorted(mapKeys(given)) {
+	for _, key := range slices.Sorted(maps.Keys(given)) {
 		text := given[key]
 		o, known := byKey[kubernetesGroup+"."+key]
 		switch {
@@ -134,30 +121,11 @@ func (k Kubernetes) pool(given map[string]string) (*KubePool, error) {
 	return p, errors.Join(faults...)
 }
 
-func mapKeys(m map[string]string) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for key := range m {
-			if !yield(key) {
-				return
-			}
-		}
-	}
-}
-
 func (p *KubePool) entries(home string) ([]mapping.Entry, error) {
-	e := mapping.Entry{
-		Namespace: cmp.Or(p.Namespace, home), Model: p.Model, Tenant: p.Tenant, BlockSize: uint32(p.BlockSize),
-		TotalKVBlocks: uint64(p.TotalKVBlocks), MaxNumBatchedTokens: uint64(p.MaxNumBatchedTokens),
-		KVEventsPort: p.KVEventsPort, KVReplayPort: p.KVReplayPort, PortStride: p.PortStride,
-		DataParallelSize: uint32(p.DataParallelSize), RankHeader: p.RankHeader, RoleLabels: p.RoleLabels, Role: p.Role,
-		Scheme: p.Scheme, Ask: p.Ask, NotReadyGrace: p.NotReadyGrace,
-	}
-	if slices.Equal(p.RoleLabels, []string{noLabel}) {
+	e := p.Entry
+	e.Namespace = cmp.Or(e.Namespace, home)
+	if slices.Equal(e.RoleLabels, []string{noLabel}) {
 		e.RoleLabels = nil
-	}
-	for _, text := range p.TargetPorts {
-		n, _ := strconv.ParseUint(text, 10, 16) // checked when it was read
-		e.TargetPorts = append(e.TargetPorts, uint16(n))
 	}
 	var faults []error
 	if e.Namespace == "" {
@@ -269,11 +237,11 @@ func kubeName(s string) (string, error) {
 	return s, nil
 }
 
-// onOneLine shows a list as one text with commas.
-func onOneLine(v value) value {
-	l := v.(typed[[]string])
-	l.render = func(items []string) any { return strings.Join(items, ",") }
-	return l
+// roleLabels are keys of labels, shown as one text.
+func roleLabels(field *[]string) value {
+	v := separated(field, ",", labelKey)
+	v.render = func(items []string) any { return strings.Join(items, ",") }
+	return v
 }
 
 // labelKey is the key of a label.
@@ -284,32 +252,22 @@ func labelKey(s string) (string, error) {
 	return s, nil
 }
 
-func targetPort(s string) (string, error) {
+func targetPort(s string) (uint16, error) {
 	n, err := strconv.ParseUint(s, 10, 16)
 	if err != nil || n == 0 {
-		return "", fmt.Errorf("%q is not a port", s)
+		return 0, fmt.Errorf("%q is not a port", s)
 	}
-	return strconv.FormatUint(n, 10), nil
+	return uint16(n), nil
 }
 
 // selectors are label selectors, separated by semicolons: a selector has commas.
 func selectors(field *[]string) value {
-	v := list(field, nil).(typed[[]string])
-	v.verify = nil
-	v.parse = func(text string) ([]string, error) {
-		var all []string
-		for one := range strings.SplitSeq(text, ";") {
-			one = strings.TrimSpace(one)
-			if one == "" || slices.Contains(all, one) {
-				continue
-			}
-			if _, err := mapping.ParseSelector(one); err != nil {
-				return nil, fmt.Errorf("%q is not a label selector: %w", catalog.Clip(one), err)
-			}
-			all = append(all, one)
+	v := separated(field, ";", func(s string) (string, error) {
+		if _, err := mapping.ParseSelector(s); err != nil {
+			return "", fmt.Errorf("%q is not a label selector: %w", catalog.Clip(s), err)
 		}
-		return all, nil
-	}
+		return s, nil
+	})
 	v.render = func(all []string) any { return strings.Join(all, ";") }
 	return v
 }
@@ -322,18 +280,6 @@ func annotationPrefix(s string) (string, error) {
 	return strings.TrimSuffix(s, "/") + "/", nil
 }
 
-// optionalChoice is one of a few words, or nothing.
-func optionalChoice(field *string, words ...string) value {
-	v := choice(field, append([]string{""}, words...)...).(typed[string])
-	v.render = func(s string) any {
-		if s == "" {
-			return nil
-		}
-		return s
-	}
-	return v
-}
-
 // ofPool are the keys that an entry of kubernetes.pools may have.
 var ofPool = map[string]bool{
 	"inference_pool": true, "service": true, "selector": true, "namespace": true, "target_ports": true, "model": true, "tenant": true,
@@ -344,31 +290,28 @@ var ofPool = map[string]bool{
 
 var kubernetesSettings = []option{
 	{
-		key: "kubernetes.inference_pool", flag: "kube-inference-pool", env: []string{"SELECT_SERVICE_KUBE_INFERENCE_POOL", "DYN_EPP_INFERENCE_POOL_NAME"}, hint: "NAME",
-		repeats: true,
-		bind:    func(c *Config) value { return list(&c.Kubernetes.Named.InferencePools, kubeName) },
+		key: "kubernetes.inference_pool", flag: "kube-inference-pool", also: []string{"DYN_EPP_INFERENCE_POOL_NAME"}, hint: "NAME", repeats: true,
+		bind: func(c *Config) value { return list(&c.Kubernetes.Named.InferencePools, kubeName) },
 		help: "InferencePool (inference.networking.k8s.io/v1) whose pods are the workers; it may be given several times. " +
 			"This and the next two switch discovery on: docs/kubernetes.md.",
 	},
 	{
-		key: "kubernetes.service", flag: "kube-service", env: []string{"SELECT_SERVICE_KUBE_SERVICE"}, hint: "NAME",
-		repeats: true,
-		bind:    func(c *Config) value { return list(&c.Kubernetes.Named.Services, kubeName) },
-		help:    "Service whose EndpointSlices have the workers, for clusters without InferencePools; it may be given several times.",
+		key: "kubernetes.service", flag: "kube-service", hint: "NAME", repeats: true,
+		bind: func(c *Config) value { return list(&c.Kubernetes.Named.Services, kubeName) },
+		help: "Service whose EndpointSlices have the workers, for clusters without InferencePools; it may be given several times.",
 	},
 	{
-		key: "kubernetes.selector", flag: "kube-selector", env: []string{"SELECT_SERVICE_KUBE_SELECTOR"}, hint: "LABELS",
+		key: "kubernetes.selector", flag: "kube-selector", hint: "LABELS",
 		bind: func(c *Config) value { return selectors(&c.Kubernetes.Named.Selectors) },
 		help: "Label selector of the pods that are the workers, such as app=vllm,stage=live; several are separated by semicolons. Needs --kube-target-port.",
 	},
 	{
-		key: "kubernetes.prefill_inference_pool", flag: "kube-prefill-inference-pool", env: []string{"SELECT_SERVICE_KUBE_PREFILL_INFERENCE_POOL", "DYN_EPP_PREFILL_INFERENCE_POOL_NAME"}, hint: "NAME",
-		repeats: true,
-		bind:    func(c *Config) value { return list(&c.Kubernetes.Named.PrefillPools, kubeName) },
-		help:    "InferencePool whose pods have the role prefill, whatever their labels say.",
+		key: "kubernetes.prefill_inference_pool", flag: "kube-prefill-inference-pool", also: []string{"DYN_EPP_PREFILL_INFERENCE_POOL_NAME"}, hint: "NAME", repeats: true,
+		bind: func(c *Config) value { return list(&c.Kubernetes.Named.PrefillPools, kubeName) },
+		help: "InferencePool whose pods have the role prefill, whatever their labels say.",
 	},
 	{
-		key: "kubernetes.pools", flag: "kube-pools", env: []string{"SELECT_SERVICE_KUBE_POOLS"}, hint: "YAML",
+		key: "kubernetes.pools", flag: "kube-pools", hint: "YAML",
 		bind: func(c *Config) value { return poolList(&c.Kubernetes.Pools) },
 		help: "Further sources with settings of their own: a list of mappings with one of inference_pool, service and selector, and keys of this group " +
 			"from namespace to not_ready_grace, whose values here are the defaults.",
@@ -380,97 +323,96 @@ var kubernetesSettings = []option{
 			"ServiceAccount of the pod. KUBECONFIG is not read.",
 	},
 	{
-		key: "kubernetes.annotation_prefix", flag: "kube-annotation-prefix", env: []string{"SELECT_SERVICE_KUBE_ANNOTATION_PREFIX"}, hint: "PREFIX",
+		key: "kubernetes.annotation_prefix", flag: "kube-annotation-prefix", hint: "PREFIX",
 		bind: func(c *Config) value { return checkedText(&c.Kubernetes.AnnotationPrefix, annotationPrefix) },
 		help: "Prefix of the annotations of pods that are read.",
 	},
 	{
-		key: "kubernetes.namespace", flag: "kube-namespace", env: []string{"SELECT_SERVICE_KUBE_NAMESPACE", "POD_NAMESPACE"}, hint: "NAME",
+		key: "kubernetes.namespace", flag: "kube-namespace", also: []string{"POD_NAMESPACE"}, hint: "NAME",
 		bind: func(c *Config) value { return checkedText(&c.Kubernetes.Named.Namespace, kubeName) },
 		help: "Namespace of the sources; by default that of the ServiceAccount.",
 	},
 	{
-		key: "kubernetes.target_ports", flag: "kube-target-port", env: []string{"SELECT_SERVICE_KUBE_TARGET_PORTS"}, hint: "PORT",
-		repeats: true,
-		bind:    func(c *Config) value { return list(&c.Kubernetes.Named.TargetPorts, targetPort) },
-		help:    "Ports of the engines' HTTP servers: each is a worker. An InferencePool has its own; of a Service they replace those of its slices.",
+		key: "kubernetes.target_ports", flag: "kube-target-port", env: []string{"SELECT_SERVICE_KUBE_TARGET_PORTS"}, hint: "PORT", repeats: true,
+		bind: func(c *Config) value { return list(&c.Kubernetes.Named.TargetPorts, targetPort) },
+		help: "Ports of the engines' HTTP servers: each is a worker. An InferencePool has its own; of a Service they replace those of its slices.",
 	},
 	{
-		key: "kubernetes.model", flag: "kube-model", env: []string{"SELECT_SERVICE_KUBE_MODEL"}, hint: "NAME",
+		key: "kubernetes.model", flag: "kube-model", hint: "NAME",
 		bind: func(c *Config) value { return text(&c.Kubernetes.Named.Model) },
 		help: "Model of the pods; by default the engines are asked. With one source and DYN_MODEL_NAME it is that.",
 	},
 	{
-		key: "kubernetes.tenant", flag: "kube-tenant", env: []string{"SELECT_SERVICE_KUBE_TENANT"}, hint: "NAME",
+		key: "kubernetes.tenant", flag: "kube-tenant", hint: "NAME",
 		bind: func(c *Config) value { return text(&c.Kubernetes.Named.Tenant) },
 		help: "Tenant of the pods, which they cannot choose themselves.",
 	},
 	{
-		key: "kubernetes.block_size", flag: "kube-block-size", env: []string{"SELECT_SERVICE_KUBE_BLOCK_SIZE", "DYN_KV_CACHE_BLOCK_SIZE"}, hint: "N",
+		key: "kubernetes.block_size", flag: "kube-block-size", also: []string{"DYN_KV_CACHE_BLOCK_SIZE"}, hint: "N",
 		bind: func(c *Config) value { return integer(&c.Kubernetes.Named.BlockSize, 0, math.MaxUint32) },
 		help: "Block size in tokens; 0 asks the engines.",
 	},
 	{
-		key: "kubernetes.total_kv_blocks", flag: "kube-total-kv-blocks", env: []string{"SELECT_SERVICE_KUBE_TOTAL_KV_BLOCKS", "DYN_EPP_TOTAL_KV_BLOCKS"}, hint: "N",
+		key: "kubernetes.total_kv_blocks", flag: "kube-total-kv-blocks", also: []string{"DYN_EPP_TOTAL_KV_BLOCKS"}, hint: "N",
 		bind: func(c *Config) value { return integer(&c.Kubernetes.Named.TotalKVBlocks, 0, math.MaxInt64) },
 		help: "Blocks of each rank's cache; 0 asks the engines.",
 	},
 	{
-		key: "kubernetes.max_num_batched_tokens", flag: "kube-max-num-batched-tokens", env: []string{"SELECT_SERVICE_KUBE_MAX_NUM_BATCHED_TOKENS", "DYN_EPP_MAX_NUM_BATCHED_TOKENS"}, hint: "N",
+		key: "kubernetes.max_num_batched_tokens", flag: "kube-max-num-batched-tokens", also: []string{"DYN_EPP_MAX_NUM_BATCHED_TOKENS"}, hint: "N",
 		bind: func(c *Config) value { return integer(&c.Kubernetes.Named.MaxNumBatchedTokens, 0, math.MaxInt64) },
 		help: "Tokens that a step of the engines may compute, which the wait queue needs; 0 is not known.",
 	},
 	{
-		key: "kubernetes.kv_events_port", flag: "kube-kv-events-port", env: []string{"SELECT_SERVICE_KUBE_KV_EVENTS_PORT", "DYN_EPP_KV_EVENT_PORT"}, hint: "PORT",
+		key: "kubernetes.kv_events_port", flag: "kube-kv-events-port", also: []string{"DYN_EPP_KV_EVENT_PORT"}, hint: "PORT",
 		bind: func(c *Config) value { return integer(&c.Kubernetes.Named.KVEventsPort, 0, math.MaxUint16) },
 		help: "Port of the KV events of rank 0 in pods without a container port named kv-events; 0 is what the engine says, else 5557.",
 	},
 	{
-		key: "kubernetes.kv_replay_port", flag: "kube-kv-replay-port", env: []string{"SELECT_SERVICE_KUBE_KV_REPLAY_PORT", "DYN_EPP_KV_EVENT_REPLAY_PORT"}, hint: "PORT",
+		key: "kubernetes.kv_replay_port", flag: "kube-kv-replay-port", also: []string{"DYN_EPP_KV_EVENT_REPLAY_PORT"}, hint: "PORT",
 		bind: func(c *Config) value { return integer(&c.Kubernetes.Named.KVReplayPort, 0, math.MaxUint16) },
 		help: "The same for replays, kv-replay; 0 is what the engine says, else none.",
 	},
 	{
-		key: "kubernetes.port_stride", flag: "kube-port-stride", env: []string{"SELECT_SERVICE_KUBE_PORT_STRIDE", "DYN_EPP_DATA_PARALLEL_STRIDE"}, hint: "N",
+		key: "kubernetes.port_stride", flag: "kube-port-stride", also: []string{"DYN_EPP_DATA_PARALLEL_STRIDE"}, hint: "N",
 		bind: func(c *Config) value { return integer(&c.Kubernetes.Named.PortStride, 1, math.MaxUint16) },
 		help: "Distance of the ports of neighbouring ranks.",
 	},
 	{
-		key: "kubernetes.data_parallel_size", flag: "kube-data-parallel-size", env: []string{"SELECT_SERVICE_KUBE_DATA_PARALLEL_SIZE", "DYN_EPP_DATA_PARALLEL_SIZE"}, hint: "N",
+		key: "kubernetes.data_parallel_size", flag: "kube-data-parallel-size", also: []string{"DYN_EPP_DATA_PARALLEL_SIZE"}, hint: "N",
 		bind: func(c *Config) value { return integer(&c.Kubernetes.Named.DataParallelSize, 0, catalog.MaxRanks) },
 		help: "Data-parallel ranks behind each target port; 0 is what the engine says, else 1.",
 	},
 	{
-		key: "kubernetes.rank_header", flag: "kube-rank-header", env: []string{"SELECT_SERVICE_KUBE_RANK_HEADER"}, hint: "local|global|none",
+		key: "kubernetes.rank_header", flag: "kube-rank-header", hint: "local|global|none",
 		bind: func(c *Config) value {
-			return optionalChoice(&c.Kubernetes.Named.RankHeader, catalog.RankLocal, catalog.RankGlobal, catalog.RankNone)
+			return checkedText(&c.Kubernetes.Named.RankHeader, oneOf(catalog.RankLocal, catalog.RankGlobal, catalog.RankNone))
 		},
 		help: "How engines are told the rank of a request, as rank_header of a record.",
 	},
 	{
-		key: "kubernetes.role_label", flag: "kube-role-label", env: []string{"SELECT_SERVICE_KUBE_ROLE_LABEL", "DYN_EPP_WORKER_ROLE_LABEL"}, hint: "LABEL,...",
-		bind: func(c *Config) value { return onOneLine(list(&c.Kubernetes.Named.RoleLabels, labelKey)) },
+		key: "kubernetes.role_label", flag: "kube-role-label", also: []string{"DYN_EPP_WORKER_ROLE_LABEL"}, hint: "LABEL,...",
+		bind: func(c *Config) value { return roleLabels(&c.Kubernetes.Named.RoleLabels) },
 		help: "Labels of pods that say their role, the first one that a pod has counts; none reads no label.",
 	},
 	{
-		key: "kubernetes.role", flag: "kube-role", env: []string{"SELECT_SERVICE_KUBE_ROLE"}, hint: "prefill|decode",
+		key: "kubernetes.role", flag: "kube-role", hint: "prefill|decode",
 		bind: func(c *Config) value {
-			return optionalChoice(&c.Kubernetes.Named.Role, catalog.RolePrefill, catalog.RoleDecode)
+			return checkedText(&c.Kubernetes.Named.Role, oneOf(catalog.RolePrefill, catalog.RoleDecode))
 		},
 		help: "Role of all pods, whatever their labels say.",
 	},
 	{
-		key: "kubernetes.scheme", flag: "kube-scheme", env: []string{"SELECT_SERVICE_KUBE_SCHEME"}, hint: "http|https",
+		key: "kubernetes.scheme", flag: "kube-scheme", hint: "http|https",
 		bind: func(c *Config) value { return choice(&c.Kubernetes.Named.Scheme, "http", "https") },
 		help: "Scheme of the engines' HTTP servers.",
 	},
 	{
-		key: "kubernetes.ask", flag: "kube-ask", env: []string{"SELECT_SERVICE_KUBE_ASK"},
+		key: "kubernetes.ask", flag: "kube-ask",
 		bind: func(c *Config) value { return boolean(&c.Kubernetes.Named.Ask) },
 		help: "Ask the engines of ready pods for the model, adapters, block size and blocks that nobody gives. Off, model and block size must be given.",
 	},
 	{
-		key: "kubernetes.not_ready_grace", flag: "kube-not-ready-grace", env: []string{"SELECT_SERVICE_KUBE_NOT_READY_GRACE"}, hint: "DURATION",
+		key: "kubernetes.not_ready_grace", flag: "kube-not-ready-grace", hint: "DURATION",
 		bind: func(c *Config) value { return delay(&c.Kubernetes.Named.NotReadyGrace) },
 		help: "How long a pod that is not ready, or has left its source, keeps its blocks and bookings, without new requests; 0 drops them at once, as Dynamo does.",
 	},

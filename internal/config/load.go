@@ -114,8 +114,8 @@ func (l *loader) applyEnvironment(getenv func(string) string) {
 		return
 	}
 	for _, o := range removedOptions {
-		if getenv(o.env) != "" {
-			l.faults = append(l.faults, fault(o.env, o.err))
+		if name := variable(o.flag); getenv(name) != "" {
+			l.faults = append(l.faults, fault(name, o.err))
 		}
 	}
 }

@@ -121,40 +121,8 @@ func TestShippedFile(t *testing.T) {
 	}
 }
 
-func TestValidate(t *testing.T) {
-	if err := config.Default().Validate(); err != nil {
-		t.Errorf("Default is not valid: %v", err)
-	}
-	conf := config.Default()
-	conf.Server.Listen = []string{""}
-	conf.KVEvents.Threads = 0
-	conf.Router.Temperature = math.NaN()
-	conf.Router.Host = 2
-	conf.Queue.Threshold = new(-1.0)
-	conf.Overload.Thresholds = overload.Thresholds{DecodeBlocks: new(1.5), PrefillFraction: new(math.Inf(1))}
-	conf.Overload.RetryAfter = time.Millisecond
-	conf.Replicas.SyncPeers = []string{"tcp://a:1", "nope"}
-	conf.Replicas.RecoveryGrace = 0
-	conf.Server.AdvertiseURL = "h"
-	conf.Log.Format = ""
-	err := conf.Validate()
-	if err == nil {
-		t.Fatal("Validate accepted everything")
-	}
-	for _, key := range []string{
-		"server.listen", "kv_events.threads", "router.temperature", "router.host_cache_hit_weight",
-		"queue.threshold", "replicas.sync_peers: invalid", "replicas.sync_peers: --replica-sync-peers requires", "log.format",
-		"replicas.recovery_grace", "server.advertise_url",
-		"overload.active_decode_blocks_threshold", "overload.active_prefill_tokens_threshold_frac", "overload.retry_after_secs",
-	} {
-		if !strings.Contains(err.Error(), key) {
-			t.Errorf("%v\ndoes not mention %s", err, key)
-		}
-	}
-}
-
-// FuzzFile proves that no file makes the loader panic, that what it accepts is
-// valid, and that the accepted configuration survives being printed and read.
+// FuzzFile proves that no file makes the loader panic, and that the accepted configuration
+// survives being printed and read.
 func FuzzFile(f *testing.F) {
 	f.Add("kv_events: {enabled: off, threads: 2}\nrouter: {temperature: 0.5, track_prefill_tokens: no}")
 	f.Add("server: {port: 0, listen: '[::1]'}\nlog: ~")
@@ -167,9 +135,6 @@ func FuzzFile(f *testing.F) {
 		conf, err := fromFile(content).load()
 		if err != nil {
 			return
-		}
-		if err := conf.Validate(); err != nil {
-			t.Fatalf("Load accepted %q, Validate says %v", content, err)
 		}
 		again, err := fromFile(printed(t, conf)).load()
 		if err != nil {

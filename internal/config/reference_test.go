@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 )
@@ -18,8 +19,11 @@ func Reference() string {
 			for _, name := range o.env {
 				names += "<br>`" + name + "`"
 			}
-			if o.slotsFlag != "" || o.slotsEnv {
-				names += "<br>" + slotsNote(o)
+			switch o.slots {
+			case asFlag:
+				names += "<br>slots: `--" + cmp.Or(o.slotsFlag, o.flag) + "`"
+			case asVariable:
+				names += "<br>slots: environment"
 			}
 			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n",
 				strings.TrimPrefix(o.key, g.name+"."), names, showText(o.bind(&defaults).show()), cell(o.help))
@@ -27,7 +31,7 @@ func Reference() string {
 	}
 	b.WriteString("\n## Removed\n\nRefused at start, with the reason.\n\n| Key | Flag and environment | Reason |\n|---|---|---|\n")
 	for _, o := range removedOptions {
-		fmt.Fprintf(&b, "| `%s` | `--%s`<br>`%s` | %s |\n", o.key, o.flag, o.env, cell(o.err.Error()))
+		fmt.Fprintf(&b, "| `%s` | `--%s`<br>`%s` | %s |\n", o.key, o.flag, variable(o.flag), cell(o.err.Error()))
 	}
 	b.WriteString("\n## Environment only\n\nVariables of Dynamo's router that a shared environment may have.\n\n| Environment | Meaning |\n|---|---|\n")
 	inert := ""
@@ -41,14 +45,6 @@ func Reference() string {
 	}
 	fmt.Fprintf(&b, "| %s | Checked, without effect in this service. |\n", strings.TrimPrefix(inert, ", "))
 	return b.String()
-}
-
-// slotsNote is how the subcommand "slots" has an option.
-func slotsNote(o option) string {
-	if o.slotsFlag == "" {
-		return "slots: environment"
-	}
-	return "slots: `--" + o.slotsFlag + "`"
 }
 
 // cell is a text in a cell of a table.

@@ -5,8 +5,8 @@ import "errors"
 // removedOption is a setting of an earlier release. It is refused by name: the service would do
 // less than whoever sets it relies on.
 type removedOption struct {
-	key, flag, env string // as of an option
-	err            error
+	key, flag string // as of an option
+	err       error
 }
 
 var errEngineCurve = errors.New("encryption towards engines is gone, because no engine's publisher has it: " +
@@ -14,9 +14,9 @@ var errEngineCurve = errors.New("encryption towards engines is gone, because no 
 
 // removedOptions are those of the program; its subcommand "slots" has none.
 var removedOptions = []removedOption{
-	{"curve.secret_key_file", "zmq-curve-secret-key-file", "SELECT_SERVICE_ZMQ_CURVE_SECRET_KEY_FILE", errEngineCurve},
-	{"curve.engine_key_file", "zmq-curve-engine-key-file", "SELECT_SERVICE_ZMQ_CURVE_ENGINE_KEY_FILE", errEngineCurve},
-	{"curve.publisher_keys_file", "zmq-curve-publisher-keys-file", "SELECT_SERVICE_ZMQ_CURVE_PUBLISHER_KEYS_FILE", errEngineCurve},
+	{"curve.secret_key_file", "zmq-curve-secret-key-file", errEngineCurve},
+	{"curve.engine_key_file", "zmq-curve-engine-key-file", errEngineCurve},
+	{"curve.publisher_keys_file", "zmq-curve-publisher-keys-file", errEngineCurve},
 }
 
 // removedBy returns why a setting is refused whose name is the given one; nil: it never was one.

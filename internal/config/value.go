@@ -14,8 +14,7 @@ import (
 
 // value is one setting bound to its field. All sources use the same syntax.
 type value interface {
-	set(text string) error // parses and checks; on an error the field keeps its value
-	check() error          // checks the field as it stands
+	set(text string) error // on an error the field keeps its value
 	show() any             // the field in the syntax of the file; nil is unset
 	pointer() any          // the field itself
 }
@@ -23,30 +22,16 @@ type value interface {
 // typed is the value of a field of type T.
 type typed[T any] struct {
 	field  *T
-	parse  func(string) (T, error)
-	verify func(T) error // nil: every T is fine
-	render func(T) any   // nil: as it is
+	parse  func(string) (T, error) // with every check
+	render func(T) any             // nil: as it is
 }
 
 func (v typed[T]) set(text string) error {
 	parsed, err := v.parse(text)
-	if err != nil {
-		return err
+	if err == nil {
+		*v.field = parsed
 	}
-	if v.verify != nil {
-		if err := v.verify(parsed); err != nil {
-			return err
-		}
-	}
-	*v.field = parsed
-	return nil
-}
-
-func (v typed[T]) check() error {
-	if v.verify == nil {
-		return nil
-	}
-	return v.verify(*v.field)
+	return err
 }
 
 func (v typed[T]) show() any {
@@ -57,6 +42,25 @@ func (v typed[T]) show() any {
 }
 
 func (v typed[T]) pointer() any { return v.field }
+
+// checked is parse for what check accepts.
+func checked[T any](parse func(string) (T, error), check func(T) error) func(string) (T, error) {
+	return func(text string) (T, error) {
+		v, err := parse(text)
+		if err == nil {
+			err = check(v)
+		}
+		return v, err
+	}
+}
+
+// orNil shows the zero value as unset.
+func orNil[T comparable](v T) any {
+	if v == *new(T) {
+		return nil
+	}
+	return v
+}
 
 func boolean(field *bool) value { return typed[bool]{field: field, parse: parseBool} }
 
@@ -73,22 +77,22 @@ func parseBool(text string) (bool, error) {
 
 // number is a finite decimal of at least 0.
 func number(field *float64) value {
-	return typed[float64]{field: field, parse: parseFloat, verify: upTo(math.MaxFloat64)}
+	return typed[float64]{field: field, parse: checked(parseFloat, upTo(math.MaxFloat64))}
 }
 
 // fraction is a decimal from 0 to 1.
 func fraction(field *float64) value {
-	return typed[float64]{field: field, parse: parseFloat, verify: upTo(1)}
+	return typed[float64]{field: field, parse: checked(parseFloat, upTo(1))}
 }
 
 // optionalNumber is a number of at least 0, or "none".
 func optionalNumber(field **float64) value {
-	return optional(field, parseFloat, upTo(math.MaxFloat64))
+	return optional(field, checked(parseFloat, upTo(math.MaxFloat64)))
 }
 
-// optional is a value that parse reads and verify (nil: no check) accepts, or "none". With
-// "none" a flag can switch off what the environment or the file has set.
-func optional[T any](field **T, parse func(string) (T, error), verify func(T) error) value {
+// optional is a value that parse reads, or "none". With "none" a flag can switch off what the
+// environment or the file has set.
+func optional[T any](field **T, parse func(string) (T, error)) value {
 	return typed[*T]{
 		field: field,
 		parse: func(text string) (*T, error) {
@@ -97,12 +101,6 @@ func optional[T any](field **T, parse func(string) (T, error), verify func(T) er
 			}
 			v, err := parse(text)
 			return &v, err
-		},
-		verify: func(v *T) error {
-			if v == nil || verify == nil {
-				return nil
-			}
-			return verify(*v)
 		},
 		render: func(v *T) any {
 			if v == nil {
@@ -118,25 +116,25 @@ func optional[T any](field **T, parse func(string) (T, error), verify func(T) er
 
 // share is a decimal from 0 to 1, or "none".
 func share(field **float64) value {
-	return optional(field, parseReal, mustBe("between 0.0 and 1.0", upTo(1)))
+	return optional(field, checked(parseReal, mustBe("between 0.0 and 1.0", upTo(1))))
 }
 
 // multiple is a finite decimal of at least 0 (a multiple of a limit), or "none".
 func multiple(field **float64) value {
-	return optional(field, parseReal, mustBe("a finite value >= 0", upTo(math.MaxFloat64)))
+	return optional(field, checked(parseReal, mustBe("a finite value >= 0", upTo(math.MaxFloat64))))
 }
 
 // count is a whole number of 64 bits, or "none".
-func count(field **uint64) value { return optional(field, parseCount, nil) }
+func count(field **uint64) value { return optional(field, parseCount) }
 
 // mustBeError says what a value must be. It follows the name of the setting in messages.
 type mustBeError string
 
 func (e mustBeError) Error() string { return "must be " + string(e) }
 
-func mustBe(what string, verify func(float64) error) func(float64) error {
+func mustBe(what string, check func(float64) error) func(float64) error {
 	return func(v float64) error {
-		if verify(v) != nil {
+		if check(v) != nil {
 			return mustBeError(fmt.Sprintf("%s, got %v", what, v))
 		}
 		return nil
@@ -191,116 +189,45 @@ func upTo(high float64) func(float64) error {
 }
 
 // integer is a whole number from low to high.
-func integer[T ~int | ~uint16](field *T, low, high T) value {
-	return typed[T]{
-		field:  field,
-		parse:  func(text string) (T, error) { return parseInteger(text, low, high) },
-		verify: func(v T) error { return inRange(int64(v), int64(low), int64(high)) },
-	}
+func integer[T ~int | ~uint16 | ~uint32 | ~uint64](field *T, low, high T) value {
+	return typed[T]{field: field, parse: func(text string) (T, error) { return parseInteger(text, low, high) }}
 }
 
-func parseInteger[T ~int | ~uint16](text string, low, high T) (T, error) {
+func parseInteger[T ~int | ~uint16 | ~uint32 | ~uint64](text string, low, high T) (T, error) {
 	v, err := strconv.ParseInt(text, 10, 64)
 	if err != nil && !errors.Is(err, strconv.ErrRange) {
 		return 0, fmt.Errorf("%q is not a whole number", text)
 	}
-	if err != nil || inRange(v, int64(low), int64(high)) != nil {
+	if err != nil || v < int64(low) || v > int64(high) {
 		return 0, fmt.Errorf("%s is not in [%d, %d]", text, low, high) // the text as given
 	}
 	return T(v), nil
 }
 
-func inRange(v, low, high int64) error {
-	if v < low || v > high {
-		return fmt.Errorf("%d is not in [%d, %d]", v, low, high)
-	}
-	return nil
-}
+// maxDuration bounds every duration of the configuration. A higher value is surely a mistake.
+const maxDuration = 30 * 24 * time.Hour
 
-// wholeSeconds is a duration from 0 to most in whole seconds.
-func wholeSeconds(field *time.Duration, most time.Duration) value {
-	high := int(most / time.Second)
+// whole is a duration from low to high, written as a whole number of units.
+func whole(field *time.Duration, unit, low, high time.Duration) value {
+	from, to := int(low/unit), int(high/unit)
 	return typed[time.Duration]{
 		field: field,
 		parse: func(text string) (time.Duration, error) {
-			n, err := parseInteger(text, 0, high)
-			return time.Duration(n) * time.Second, err
+			n, err := parseInteger(text, from, to)
+			return time.Duration(n) * unit, err
 		},
-		verify: func(d time.Duration) error {
-			if d < 0 || d > most || d%time.Second != 0 {
-				return fmt.Errorf("%v is not in [0, %d] whole seconds", d, high)
-			}
-			return nil
-		},
-		render: func(d time.Duration) any { return int(d / time.Second) },
+		render: func(d time.Duration) any { return int(d / unit) },
 	}
 }
 
-// positiveSeconds is a duration of at least a second in whole seconds.
-func positiveSeconds(field *time.Duration) value {
-	v := wholeSeconds(field, maxDuration).(typed[time.Duration])
-	within := v.verify
-	v.verify = func(d time.Duration) error {
-		if err := within(d); err != nil || d >= time.Second {
-			return err
-		}
-		return fmt.Errorf("%d is not in [1, %d]", d/time.Second, maxDuration/time.Second)
-	}
-	return v
-}
-
-// milliseconds is a duration of at least one in whole milliseconds.
-func milliseconds(field *time.Duration) value {
-	return typed[time.Duration]{
-		field: field,
-		parse: func(text string) (time.Duration, error) {
-			n, err := parseInteger(text, 1, int(maxDuration/time.Millisecond))
-			return time.Duration(n) * time.Millisecond, err
-		},
-	}
-}
-
-// sessionTTL is off or 1 to 31,536,000 s (dynamo-kv-router 1.6.1).
-func sessionTTL(field *time.Duration) value { return wholeSeconds(field, 31_536_000*time.Second) }
-
-// seconds is a duration in seconds with millisecond precision; 0 or less is off.
+// seconds is a duration from 0, which is off, to maxDuration, in seconds with millisecond precision.
 func seconds(field *time.Duration) value {
-	return typed[time.Duration]{
-		field: field,
-		parse: func(text string) (time.Duration, error) {
-			v, err := parseFloat(text)
-			if err != nil || v <= 0 {
-				return 0, err
-			}
-			const most = float64(math.MaxInt64 / time.Millisecond)
-			return time.Duration(min(max(math.Round(v*1000), 1), most)) * time.Millisecond, nil
-		},
-		render: func(d time.Duration) any { return d.Seconds() },
-	}
+	return typed[time.Duration]{field: field, parse: parseSeconds, render: func(d time.Duration) any { return d.Seconds() }}
 }
 
-// bounded is a duration in seconds with millisecond precision, from 0, which is
-// off, to most.
-func bounded(field *time.Duration, most time.Duration) value {
-	v := seconds(field).(typed[time.Duration])
-	convert := v.parse
-	v.parse = func(text string) (time.Duration, error) {
-		n, err := parseFloat(text)
-		if err == nil && (n < 0 || n > most.Seconds()) {
-			err = fmt.Errorf("%s is not in [0, %.0f] seconds", text, most.Seconds())
-		}
-		if err != nil {
-			return 0, err
-		}
-		return convert(text)
-	}
-	return v
-}
-
-// optionalBounded is a duration as bounded has it, or "none". 0 is a duration.
-func optionalBounded(field **time.Duration, most time.Duration) value {
-	var d time.Duration
-	v := optional(field, bounded(&d, most).(typed[time.Duration]).parse, nil).(typed[*time.Duration])
+// optionalSeconds is a duration as seconds has it, or "none". 0 is a duration.
+func optionalSeconds(field **time.Duration) value {
+	v := optional(field, parseSeconds).(typed[*time.Duration])
 	v.render = func(d *time.Duration) any {
 		if d == nil {
 			return nil
@@ -310,53 +237,82 @@ func optionalBounded(field **time.Duration, most time.Duration) value {
 	return v
 }
 
-// maxDuration bounds every duration of the configuration. A higher value is surely a mistake.
-const maxDuration = 30 * 24 * time.Hour
+func parseSeconds(text string) (time.Duration, error) {
+	n, err := parseFloat(text)
+	if err == nil && (n < 0 || n > maxDuration.Seconds()) {
+		err = fmt.Errorf("%s is not in [0, %.0f] seconds", text, maxDuration.Seconds())
+	}
+	if err != nil {
+		return 0, err
+	}
+	return toMilliseconds(n), nil
+}
+
+// anySeconds is seconds without bounds: less than 0 is off, too.
+func anySeconds(field *time.Duration) value {
+	v := seconds(field).(typed[time.Duration])
+	v.parse = func(text string) (time.Duration, error) {
+		n, err := parseFloat(text)
+		return toMilliseconds(n), err
+	}
+	return v
+}
+
+// toMilliseconds rounds seconds, those above 0 to at least a millisecond.
+func toMilliseconds(seconds float64) time.Duration {
+	if seconds <= 0 {
+		return 0
+	}
+	const most = float64(math.MaxInt64 / time.Millisecond)
+	return time.Duration(min(max(math.Round(seconds*1000), 1), most)) * time.Millisecond
+}
 
 // duration is a positive duration such as 30s or 1h30m; a bare number is seconds.
 func duration(field *time.Duration) value {
-	return typed[time.Duration]{
-		field: field,
-		parse: func(text string) (time.Duration, error) {
-			if v, err := parseFloat(text); err == nil {
-				return time.Duration(min(v, maxDuration.Seconds()+1) * float64(time.Second)), nil
-			}
-			d, err := time.ParseDuration(text)
-			if err != nil {
-				return 0, fmt.Errorf("%q is not a duration such as 30s or 10m", text)
-			}
-			return d, nil
-		},
-		verify: func(d time.Duration) error {
-			if d <= 0 || d > maxDuration {
-				return fmt.Errorf("%v is not in (0, %v]", d, maxDuration)
-			}
-			return nil
-		},
-		render: func(d time.Duration) any {
-			s := d.String() // of 10m: 10m0s
-			if short, ok := strings.CutSuffix(s, "m0s"); ok {
-				s = short + "m"
-			}
-			if short, ok := strings.CutSuffix(s, "h0m"); ok {
-				s = short + "h"
-			}
-			return s
-		},
-	}
+	return typed[time.Duration]{field: field, parse: checked(parseDuration, positive), render: showDuration}
 }
 
 // delay is a duration that may be 0, which is none.
 func delay(field *time.Duration) value {
-	v := duration(field).(typed[time.Duration])
-	positive := v.verify
-	v.verify = func(d time.Duration) error {
-		if d == 0 {
-			return nil
-		}
-		return positive(d)
+	return typed[time.Duration]{
+		field: field,
+		parse: checked(parseDuration, func(d time.Duration) error {
+			if d == 0 {
+				return nil
+			}
+			return positive(d)
+		}),
+		render: showDuration,
 	}
-	return v
+}
+
+func parseDuration(text string) (time.Duration, error) {
+	if v, err := parseFloat(text); err == nil {
+		return time.Duration(min(v, maxDuration.Seconds()+1) * float64(time.Second)), nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a duration such as 30s or 10m", text)
+	}
+	return d, nil
+}
+
+func positive(d time.Duration) error {
+	if d <= 0 || d > maxDuration {
+		return fmt.Errorf("%v is not in (0, %v]", d, maxDuration)
+	}
+	return nil
+}
+
+func showDuration(d time.Duration) any {
+	s := d.String() // of 10m: 10m0s
+	if short, ok := strings.CutSuffix(s, "m0s"); ok {
+		s = short + "m"
+	}
+	if short, ok := strings.CutSuffix(s, "h0m"); ok {
+		s = short + "h"
+	}
+	return s
 }
 
 // memory is a number of bytes, at least minMemory, with or without a binary unit; 0
@@ -364,13 +320,12 @@ func delay(field *time.Duration) value {
 func memory(field *int64) value {
 	return typed[int64]{
 		field: field,
-		parse: parseBytes,
-		verify: func(n int64) error {
+		parse: checked(parseBytes, func(n int64) error {
 			if n != 0 && n < minMemory {
 				return fmt.Errorf("%s is less than %s", showBytes(n), showBytes(minMemory))
 			}
 			return nil
-		},
+		}),
 		render: func(n int64) any {
 			if n == 0 {
 				return nil
@@ -412,83 +367,62 @@ func showBytes(n int64) string {
 }
 
 // text is any string, empty for none.
-func text(field *string) value { return checkedText(field, nil) }
+func text(field *string) value {
+	return checkedText(field, func(s string) (string, error) { return s, nil })
+}
 
-// checkedText is a text that check accepts and may normalise; empty is none.
-func checkedText(field *string, check func(string) (string, error)) value {
-	parse := func(s string) (string, error) {
-		if s == "" || check == nil {
-			return s, nil
-		}
-		return check(s)
-	}
-	return typed[string]{
-		field: field,
-		parse: parse,
-		verify: func(s string) error {
-			_, err := parse(s)
-			return err
-		},
-		render: func(s string) any {
-			if s == "" {
-				return nil
-			}
-			return s
-		},
-	}
+// checkedText is a text that parse accepts and may normalise; empty is none.
+func checkedText(field *string, parse func(string) (string, error)) value {
+	return typed[string]{field: field, parse: parse, render: orNil[string]}
 }
 
 // choice is one of a few words, in lower case.
 func choice(field *string, words ...string) value {
-	return typed[string]{
-		field: field,
-		parse: func(s string) (string, error) { return s, nil },
-		verify: func(s string) error {
-			if !slices.Contains(words, s) {
-				return fmt.Errorf("%q is not one of %s", s, strings.Join(words, ", "))
-			}
-			return nil
-		},
+	return typed[string]{field: field, parse: oneOf(words...)}
+}
+
+// oneOf accepts one of a few words.
+func oneOf(words ...string) func(string) (string, error) {
+	return func(s string) (string, error) {
+		if !slices.Contains(words, s) {
+			return "", fmt.Errorf("%q is not one of %s", s, strings.Join(words, ", "))
+		}
+		return s, nil
 	}
 }
 
-// list is a comma-separated list without empty elements and duplicates. Every
-// bad element is a fault of its own.
-func list(field *[]string, element func(string) (string, error)) value {
-	clean := func(items []string) ([]string, error) {
-		var kept []string
-		var faults []error
-		for _, item := range items {
-			item, err := element(item)
-			switch {
-			case err != nil:
-				faults = append(faults, err)
-			case !slices.Contains(kept, item):
-				kept = append(kept, item)
-			}
-		}
-		return kept, errors.Join(faults...)
-	}
-	return typed[[]string]{
+// list is a comma-separated list without empty elements and duplicates.
+func list[T comparable](field *[]T, element func(string) (T, error)) value {
+	return separated(field, ",", element)
+}
+
+// separated is a list with another separator. Every bad element is a fault of its own.
+func separated[T comparable](field *[]T, by string, element func(string) (T, error)) typed[[]T] {
+	return typed[[]T]{
 		field: field,
-		parse: func(s string) ([]string, error) {
-			var items []string
-			for item := range strings.SplitSeq(s, ",") {
-				if item = strings.TrimSpace(item); item != "" {
+		parse: func(s string) ([]T, error) {
+			var items []T
+			var faults []error
+			for text := range strings.SplitSeq(s, by) {
+				if text = strings.TrimSpace(text); text == "" {
+					continue
+				}
+				item, err := element(text)
+				switch {
+				case err != nil:
+					faults = append(faults, err)
+				case !slices.Contains(items, item):
 					items = append(items, item)
 				}
 			}
-			return clean(items)
+			return items, errors.Join(faults...)
 		},
-		verify: func(items []string) error {
-			_, err := clean(items)
-			return err
-		},
-		render: func(items []string) any {
-			if items == nil {
-				return []string{} // "[]", not "null"
+		render: func(items []T) any {
+			texts := make([]string, len(items)) // "[]", not "null"
+			for i, item := range items {
+				texts[i] = fmt.Sprint(item)
 			}
-			return items
+			return texts
 		},
 	}
 }

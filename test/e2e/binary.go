@@ -15,9 +15,9 @@ import (
 const BinaryEnv = "SELECT_SERVICE_BIN"
 
 var (
-	// mu guards folder.
+	// mu guards folder, and is held while something is built into it.
 	mu     sync.Mutex
-	folder string // of the build, "" before it
+	folder string // of the builds, "" before the first
 )
 
 // Binary returns the path of the service, which it builds on the first call.
@@ -39,25 +39,33 @@ var build = sync.OnceValues(func() (string, error) {
 		}
 		return filepath.Abs(path)
 	}
+	return compile("select-service", buildFlags)
+})
+
+// compile builds a program of this module into the folder of the builds.
+func compile(name string, flags []string) (string, error) {
 	root, err := Root()
 	if err != nil {
 		return "", err
 	}
-	dir, err := os.MkdirTemp("", "select-service-")
-	if err != nil {
-		return "", fmt.Errorf("folder for the build: %w", err)
-	}
 	mu.Lock()
-	folder = dir
-	mu.Unlock()
-	path := filepath.Join(dir, "select-service")
-	cmd := exec.Command("go", slices.Concat([]string{"build"}, buildFlags, []string{"-o", path, "./cmd/select-service"})...)
+	defer mu.Unlock()
+	if folder == "" {
+		if folder, err = os.MkdirTemp("", "select-service-"); err != nil {
+			return "", fmt.Errorf("folder for the build: %w", err)
+		}
+	}
+	path := filepath.Join(folder, name)
+	cmd := exec.Command("go", slices.Concat([]string{"build"}, flags, []string{"-o", path, programs[name]})...)
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build the service: %w\n%s", err, out)
+		return "", fmt.Errorf("build %s: %w\n%s", name, err, out)
 	}
 	return path, nil
-})
+}
+
+// programs are the packages of programs.
+var programs = map[string]string{"select-service": "./cmd/select-service", "sim-engine": "./demo/engine"}
 
 // Main runs the tests of a package, and then Clean. The status of the process is
 // what package testing makes of the run.
@@ -66,7 +74,7 @@ func Main(m *testing.M) {
 	m.Run()
 }
 
-// Clean removes what Binary built.
+// Clean removes what was built.
 func Clean() {
 	mu.Lock()
 	defer mu.Unlock()

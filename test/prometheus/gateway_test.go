@@ -58,7 +58,7 @@ func startGateway(t *testing.T, engines []engine) *gateway {
 	for id, e := range engines {
 		g.must(http.StatusCreated, "POST", "/workers", object{
 			"worker_id": id + 1, "model_name": chatModel, "endpoint": fmt.Sprintf("http://127.0.0.1:%d", id+1), "block_size": blockSize,
-			"kv_events_endpoint": e.events, "replay_endpoint": e.replay,
+			"kv_events_endpoint": e.Events, "replay_endpoint": e.Replay,
 		})
 	}
 	conn, err := grpc.NewClient(fmt.Sprintf("127.0.0.1:%d", port), grpc.WithTransportCredentials(insecure.NewCredentials()))

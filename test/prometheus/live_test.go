@@ -75,13 +75,13 @@ func newTraffic(t *testing.T) *traffic {
 	tr.queue = start(t, "queue", ports[2], "--router-policy-config", policyFile(t), "--data-dir", t.TempDir(), "--snapshot-interval", "1s",
 		"--peer-cert", shown.Cert, "--peer-key", shown.Key)
 	for id, e := range tr.engines {
-		tr.first.register(id+1, model, e.events, e.replay)
+		tr.first.register(id+1, model, e.Events, e.Replay)
 	}
-	tr.queue.register(1, model, tr.engines[0].events, tr.engines[0].replay)
+	tr.queue.register(1, model, tr.engines[0].Events, tr.engines[0].Replay)
 	tr.first.register(9, noisy, tr.lossy.Endpoint, "")
 	tr.first.must(http.StatusOK, "POST", "/conductor/register", object{
 		"type": "vLLM", "modelname": model, "instance_id": "engine-1", "block_size": blockSize, "dp_rank": 0,
-		"endpoint": tr.engines[0].events, "replay_endpoint": tr.engines[0].replay,
+		"endpoint": tr.engines[0].Events, "replay_endpoint": tr.engines[0].Replay,
 	})
 	tr.gateway = startGateway(t, tr.engines)
 	tr.engines[0].subscribed(t, 4)
@@ -93,7 +93,7 @@ func newTraffic(t *testing.T) *traffic {
 	}
 	tr.second = start(t, "second", ports[1], append(replica(1), "--metrics-dynamo-aliases", "--indexer-peers", tr.first.url(""))...)
 	for id, e := range tr.engines {
-		tr.second.register(id+1, model, e.events, e.replay)
+		tr.second.register(id+1, model, e.Events, e.Replay)
 	}
 	tr.engines[1].subscribed(t, 3)
 	for _, s := range []*service{tr.first, tr.second} {

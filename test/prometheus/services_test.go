@@ -7,10 +7,8 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/select-service/select-service/demo/sim/simapi"
@@ -82,42 +80,17 @@ func (s *service) register(id int, model, events, replay string) {
 }
 
 // engine is a simulated engine.
-type engine struct{ url, events, replay string }
+type engine struct{ e2e.Engine }
 
 // startEngines starts simulated engines that are fast, with little memory, so
 // that they soon drop blocks.
-func startEngines(t *testing.T, n int) []engine {
+func startEngines(t *testing.T, n int) (all []engine) {
 	t.Helper()
-	root, err := e2e.Root()
-	if err != nil {
-		t.Fatal(err)
+	_, engines := e2e.Engines(t, n, "--block-size", strconv.Itoa(blockSize), "--cache-blocks", strconv.Itoa(kvBlocks), "--speedup", "100")
+	for _, e := range engines {
+		all = append(all, engine{e})
 	}
-	binary := filepath.Join(t.TempDir(), "sim-engine")
-	build := exec.Command("go", "build", "-o", binary, "./demo/engine")
-	build.Dir = root
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build sim-engine: %v\n%s", err, out)
-	}
-	p := e2e.Start(t, e2e.Options{Command: []string{
-		binary, "--engines", strconv.Itoa(n), "--block-size", strconv.Itoa(blockSize),
-		"--cache-blocks", strconv.Itoa(kvBlocks), "--speedup", "100",
-	}})
-	e2e.Eventually(t, "the engines are up", func() error {
-		if code, ended := p.Wait(0); ended {
-			t.Fatalf("sim-engine ended with code %d: %s", code, p.Output())
-		}
-		if !strings.Contains(p.Output(), "ready\n") {
-			return fmt.Errorf("its output is %q", p.Output())
-		}
-		return nil
-	})
-	var engines []engine
-	for line := range strings.Lines(p.Output()) {
-		if f := strings.Fields(line); len(f) == 7 { // engine 1 URL events EVENTS replay REPLAY
-			engines = append(engines, engine{f[2], f[4], f[6]})
-		}
-	}
-	return engines
+	return all
 }
 
 // subscribed waits until so many follow the engine's events.
@@ -125,7 +98,7 @@ func (e engine) subscribed(t *testing.T, n int) {
 	t.Helper()
 	e2e.Eventually(t, "the engine's events are followed", func() error {
 		var info simapi.Info
-		if err := get(e.url+simapi.PathInfo, &info); err != nil {
+		if err := get(e.URL+simapi.PathInfo, &info); err != nil {
 			return err
 		}
 		if info.Subscribers < n {
@@ -142,7 +115,7 @@ func (e engine) generate(t *testing.T, id string, prompt []uint32) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, err := client.Post(e.url+simapi.PathGenerate, "application/json", bytes.NewReader(body))
+	resp, err := client.Post(e.URL+simapi.PathGenerate, "application/json", bytes.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +128,7 @@ func (e engine) generate(t *testing.T, id string, prompt []uint32) {
 // clear drops the engine's cache.
 func (e engine) clear(t *testing.T) {
 	t.Helper()
-	resp, err := client.Post(e.url+simapi.PathClear, "application/json", nil)
+	resp, err := client.Post(e.URL+simapi.PathClear, "application/json", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,6 +36,10 @@ class VLLM:
         self._start()
 
     @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
     def record(self) -> dict:
         """What a worker's registration says of it."""
         return {

@@ -195,6 +195,9 @@ func (e *Engine) ClearCache() ([]Event, bool) {
 // CacheLen returns the number of full blocks in the cache.
 func (e *Engine) CacheLen() int { return e.cache.Len() }
 
+// Pinned returns the number of blocks that running requests hold.
+func (e *Engine) Pinned() int { return e.cache.Pinned() }
+
 // Waiting returns how many requests wait for prefill or are in it.
 func (e *Engine) Waiting() int { return len(e.queue) + e.sched.prefilling() }
 

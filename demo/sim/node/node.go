@@ -189,6 +189,20 @@ func (n *Node) Stats() simapi.Stats {
 	}
 }
 
+// Usage is what an engine has to do.
+type Usage struct {
+	Running, Waiting int // requests: decoding; in the prefill queue or in prefill
+	Blocks           int // of the cache that running requests hold
+}
+
+// Usage returns what the engine has to do now.
+func (n *Node) Usage() Usage {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.advanceLocked(n.modelNowLocked())
+	return Usage{Running: n.eng.Running(), Waiting: n.eng.Waiting(), Blocks: n.eng.Pinned()}
+}
+
 func (n *Node) bootLocked(speedup float64) error {
 	pub, err := n.opt.Publisher()
 	if err != nil {

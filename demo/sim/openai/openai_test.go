@@ -13,16 +13,19 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/select-service/select-service/demo/sim/engine"
 	"github.com/select-service/select-service/demo/sim/node"
 	"github.com/select-service/select-service/demo/sim/simapi"
+	"github.com/select-service/select-service/internal/engines/describe"
+	"github.com/select-service/select-service/pkg/catalog"
 )
 
-type silent struct{}
+type silent struct{ port int }
 
 func (silent) Publish([]byte)   {}
-func (silent) Events() string   { return "" }
+func (s silent) Events() string { return fmt.Sprintf("tcp://127.0.0.1:%d", s.port) }
 func (silent) Replay() string   { return "" }
 func (silent) Subscribers() int { return 0 }
 func (silent) Close() error     { return nil }
@@ -36,11 +39,11 @@ type server struct {
 func serve(t *testing.T) *server {
 	t.Helper()
 	opt := Options{Model: "m", Adapters: []string{"poet"}, Render: true}
-	for range 2 {
+	for rank := range 2 {
 		n, err := node.New(node.Options{
 			Engine:  engine.Config{BlockSize: 4, CacheBlocks: 64, PrefillRate: 1e9, DecodeRate: 1e9},
 			Speedup: 1, NewSeed: func() uint64 { return 1 },
-			Publisher: func() (node.Publisher, error) { return silent{}, nil },
+			Publisher: func() (node.Publisher, error) { return silent{7000 + rank}, nil },
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -282,6 +285,7 @@ func TestModels(t *testing.T) {
 		"/health":        `"ok"`,
 		"/info":          `"block_size":4`,
 		"/ranks/1/stats": `"requests":0`,
+		"/version":       `{"version":"0.33.0"}`,
 	} {
 		resp, err := http.Get(s.URL + path)
 		if err != nil {
@@ -290,6 +294,39 @@ func TestModels(t *testing.T) {
 		text, err := io.ReadAll(resp.Body)
 		if err = firstError(err, resp.Body.Close()); err != nil || resp.StatusCode != 200 || !strings.Contains(string(text), want) {
 			t.Errorf("GET %s: %d %s, %v", path, resp.StatusCode, text, err)
+		}
+	}
+}
+
+// TestDescription proves that the service learns of an engine, its sockets and its load as it does
+// from vLLM.
+func TestDescription(t *testing.T) {
+	s := serve(t)
+	client := describe.New(describe.Options{})
+	t.Cleanup(client.Close)
+	told, err := client.Describe(t.Context(), s.URL, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &catalog.Description{
+		Engine: "vllm", Version: "0.33.0", Model: "m", Adapters: []string{"poet"}, BlockSize: 4, Size: 2, TotalKVBlocks: 64,
+		KVEventsEndpoints: map[uint32]string{0: "tcp://127.0.0.1:7000", 1: "tcp://127.0.0.1:7001"},
+	}
+	if diff := cmp.Diff(want, told, cmpopts.IgnoreFields(catalog.Description{}, "From", "Unknown")); diff != "" || len(told.Unknown) > 0 {
+		t.Errorf("%s; unknown: %v", diff, told.Unknown)
+	}
+	resp, err := http.Get(s.URL + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	page, err := io.ReadAll(resp.Body)
+	for _, line := range []string{
+		`vllm:num_requests_running{engine="1",model_name="m"} 0`, `vllm:num_requests_waiting{engine="0",model_name="m"} 0`,
+		`vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0`,
+	} {
+		if err != nil || !strings.Contains(string(page), line+"\n") {
+			t.Errorf("the page has no %s: %v\n%s", line, err, page)
 		}
 	}
 }

@@ -1,5 +1,5 @@
 // Package openai serves the API of vLLM's server for a simulated engine: chat and text
-// completions, streamed or not, models and /tokenize, with data-parallel ranks behind one port.
+// completions, streamed or not, models, /tokenize, load and event sockets, with data-parallel ranks behind one port.
 // The engine's model decides when tokens come, package tokenizer which ones.
 package openai
 
@@ -57,6 +57,9 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle("/", s.opt.Ranks[0].Handler())
 	mux.HandleFunc("POST "+simapi.PathFaults, s.serveFaults)
 	mux.HandleFunc("GET /v1/models", s.serveModels)
+	mux.HandleFunc("GET /version", s.serveVersion)
+	mux.HandleFunc("GET /kv_event_sources", s.serveSources)
+	mux.HandleFunc("GET /metrics", s.serveMetrics)
 	mux.HandleFunc("POST /v1/chat/completions", s.serveChat)
 	mux.HandleFunc("POST /v1/completions", s.serveCompletion)
 	mux.HandleFunc("POST /tokenize", s.serveTokenize)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -110,8 +111,20 @@ func (r *Reader) Count() int { return len(r.faults) + r.omitted }
 // Faults returns the faults that were kept, in the order of the file.
 func (r *Reader) Faults() []error { return r.faults }
 
-// Omitted returns the number of faults beyond MaxFaults.
-func (r *Reader) Omitted() int { return r.omitted }
+// Err returns the faults in one line, nil if there are none.
+func (r *Reader) Err() error {
+	if r.Count() == 0 {
+		return nil
+	}
+	texts := make([]string, len(r.faults))
+	for i, fault := range r.faults {
+		texts[i] = fault.Error()
+	}
+	if r.omitted > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more faults", r.omitted))
+	}
+	return errors.New(strings.Join(texts, "; "))
+}
 
 // Key is a key of a mapping.
 type Key struct {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 
 	"go.yaml.in/yaml/v3"
 
@@ -72,7 +71,7 @@ func decode(path string, content []byte, engines ...string) (*File, error) {
 	r := &yamlread.Reader{Format: describe, MaxFaults: maxFaults}
 	f := &File{engines: engines, sum: sha256.Sum256(content)}
 	f.read(r, root)
-	if err := joinFaults(r); err != nil {
+	if err := r.Err(); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return f, nil
@@ -160,19 +159,4 @@ const maxFaults = 20
 // describe is yamlread.Describe with long paths shortened: a key may be as long as the file.
 func describe(path string, n *yaml.Node, what error) error {
 	return yamlread.Describe(catalog.Clip(path), n, what)
-}
-
-// joinFaults joins the faults of a file in one line, nil if there are none.
-func joinFaults(r *yamlread.Reader) error {
-	if r.Count() == 0 {
-		return nil
-	}
-	var texts []string
-	for _, f := range r.Faults() {
-		texts = append(texts, f.Error())
-	}
-	if more := r.Omitted(); more > 0 {
-		texts = append(texts, fmt.Sprintf("and %d more faults", more))
-	}
-	return errors.New(strings.Join(texts, "; "))
 }

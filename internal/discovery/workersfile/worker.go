@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -47,7 +48,7 @@ var fields = map[string]field{
 	"replay_endpoints":             required(func(w *catalog.Record) *map[uint32]string { return &w.ReplayEndpoints }, byRank),
 	catalog.ServerKeyField:         removedServerKey,
 	"drain":                        drain,
-	"kv_event_copies":              optional(func(w *catalog.Record) **string { return &w.KVEventCopies }, copies),
+	"kv_event_copies":              optional(func(w *catalog.Record) **string { return &w.KVEventCopies }, word(errCopies, catalog.CountCopies, catalog.SetCopies)),
 	"load_endpoint":                optional(func(w *catalog.Record) **string { return &w.LoadEndpoint }, text),
 	"load_endpoints":               required(func(w *catalog.Record) *map[uint32]string { return &w.LoadEndpoints }, byRank),
 	"load_metrics":                 optional(func(w *catalog.Record) **catalog.LoadMetrics { return &w.LoadMetrics }, loadMetrics),
@@ -59,15 +60,15 @@ var fields = map[string]field{
 	"attention_chunk_size":         optional(func(w *catalog.Record) **uint64 { return &w.AttentionChunkSize }, u64),
 	"stable_routing_id":            optional(func(w *catalog.Record) **string { return &w.StableRoutingID }, text),
 	"is_eagle":                     optional(func(w *catalog.Record) **bool { return &w.IsEagle }, boolean),
-	"role":                         optional(func(w *catalog.Record) **string { return &w.Role }, role),
+	"role":                         optional(func(w *catalog.Record) **string { return &w.Role }, word(errRole, catalog.RolePrefill, catalog.RoleDecode)),
 	"rank_endpoints":               required(func(w *catalog.Record) *map[uint32]string { return &w.RankEndpoints }, byRank),
-	"rank_header":                  optional(func(w *catalog.Record) **string { return &w.RankHeader }, rankHeader),
+	"rank_header":                  optional(func(w *catalog.Record) **string { return &w.RankHeader }, word(errRankHeader, catalog.RankLocal, catalog.RankGlobal, catalog.RankNone)),
 	"prefill_rank_header":          optional(func(w *catalog.Record) **bool { return &w.PrefillRankHeader }, boolean),
 	"adapters":                     required(func(w *catalog.Record) *[]string { return &w.Adapters }, list),
 	"taints":                       required(func(w *catalog.Record) *[]string { return &w.Taints }, list),
 	"topology_domains":             required(func(w *catalog.Record) *map[string]string { return &w.TopologyDomains }, byName),
 	"kv_transfer_domain":           optional(func(w *catalog.Record) **string { return &w.KVTransferDomain }, text),
-	"kv_transfer_enforcement":      optional(func(w *catalog.Record) **string { return &w.KVTransferEnforcement }, enforcement),
+	"kv_transfer_enforcement":      optional(func(w *catalog.Record) **string { return &w.KVTransferEnforcement }, word(errRequired, "required", "preferred")),
 	"kv_transfer_preferred_weight": optional(func(w *catalog.Record) **float32 { return &w.KVTransferPreferredWeight }, float),
 }
 
@@ -197,36 +198,15 @@ func text(n *yaml.Node) (string, error) {
 	return n.Value, nil
 }
 
-func enforcement(n *yaml.Node) (string, error) {
-	v, err := text(n)
-	if err == nil && v != "required" && v != "preferred" {
-		err = errRequired
+// word reads one of some strings; want has the error for another one.
+func word(want error, words ...string) read[string] {
+	return func(n *yaml.Node) (string, error) {
+		v, err := text(n)
+		if err == nil && !slices.Contains(words, v) {
+			err = want
+		}
+		return v, err
 	}
-	return v, err
-}
-
-func copies(n *yaml.Node) (string, error) {
-	v, err := text(n)
-	if err == nil && v != catalog.CountCopies && v != catalog.SetCopies {
-		err = errCopies
-	}
-	return v, err
-}
-
-func role(n *yaml.Node) (string, error) {
-	v, err := text(n)
-	if err == nil && v != catalog.RolePrefill && v != catalog.RoleDecode {
-		err = errRole
-	}
-	return v, err
-}
-
-func rankHeader(n *yaml.Node) (string, error) {
-	v, err := text(n)
-	if err == nil && v != catalog.RankLocal && v != catalog.RankGlobal && v != catalog.RankNone {
-		err = errRankHeader
-	}
-	return v, err
 }
 
 func boolean(n *yaml.Node) (bool, error) {

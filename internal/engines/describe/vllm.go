@@ -11,7 +11,7 @@ import (
 
 const (
 	versionPath = "/version"
-	sourcesPath = "/kv_event_sources" // from vLLM 0.33 on
+	sourcesPath = "/kv_event_sources" // from vLLM 0.32 on
 
 	defaultEventPort = 5557 // vLLM's own default
 )

@@ -113,37 +113,33 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestRecordedPages: what the engines' own code wrote of two ranks, all with the same load.
+// TestRecordedPages: what engines have written. The first two pages are by the metrics' own code of
+// two ranks with the same load; the last is of a vLLM server with more requests than its cache holds.
 func TestRecordedPages(t *testing.T) {
-	files, err := os.ReadDir("testdata/pages")
-	if err != nil {
-		t.Fatal(err)
+	of := func(running, waiting, used, total uint64) Report {
+		return scraped(func(r *Report) {
+			r.Running, r.Waiting, r.KVTokensUsed, r.KVTokensTotal = Known(running), Known(waiting), Known(used), Known(total)
+		})
 	}
-	for _, f := range files {
-		text, err := os.ReadFile("testdata/pages/" + f.Name())
+	ranks := func(total uint64) map[uint32]Report {
+		return map[uint32]Report{0: of(12, 3, total*23/32, total), 1: of(4, 0, total/4, total)}
+	}
+	for name, want := range map[string]map[uint32]Report{
+		"sglang-0.5.23":    ranks(8192),
+		"vllm-0.32.0":      ranks(64 * 32),
+		"vllm-0.32.0-busy": {0: of(6, 2, 1950, 64*32)}, // 20/21 of its blocks
+	} {
+		text, err := os.ReadFile("testdata/pages/" + name + ".txt")
 		if err != nil {
 			t.Fatal(err)
 		}
-		page := catalog.LoadPage{Ranks: 2, Interval: 2 * time.Second}
-		got, err := readPage(bufio.NewReaderSize(bytes.NewReader(text), maxLine), &page, func(why Reason) { t.Errorf("%s: dropped: %s", f.Name(), why) })
-		if err != nil {
-			t.Errorf("%s: %v", f.Name(), err)
-			continue
-		}
-		of := func(running, waiting, used, total uint64) Report {
-			return scraped(func(r *Report) {
-				r.Running, r.Waiting, r.KVTokensUsed, r.KVTokensTotal = Known(running), Known(waiting), Known(used), Known(total)
-			})
-		}
-		total := tokensOf[f.Name()]
-		if want := map[uint32]Report{0: of(12, 3, total*23/32, total), 1: of(4, 0, total/4, total)}; !maps.Equal(got, want) {
-			t.Errorf("%s: %+v, want %+v", f.Name(), got, want)
+		page := catalog.LoadPage{Ranks: uint32(len(want)), Interval: 2 * time.Second}
+		got, err := readPage(bufio.NewReaderSize(bytes.NewReader(text), maxLine), &page, func(why Reason) { t.Errorf("%s: dropped: %s", name, why) })
+		if err != nil || !maps.Equal(got, want) {
+			t.Errorf("%s: %+v (%v), want %+v", name, got, err, want)
 		}
 	}
 }
-
-// tokensOf has the room of a rank's KV cache on each recorded page.
-var tokensOf = map[string]uint64{"vllm-0.32.0.txt": 64 * 32, "sglang-0.5.23.txt": 8192}
 
 // FuzzPage: whatever a page says, no report has a number above MaxAmount or a foreign rank.
 func FuzzPage(f *testing.F) {

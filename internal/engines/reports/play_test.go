@@ -217,7 +217,7 @@ func TestLoadAroundTheService(t *testing.T) {
 			mean := func(of sourced) float64 {
 				sum := time.Duration(0)
 				for seed := range seeds {
-					sum += meanTTFT(t, length, seed, of, policy)
+					sum += meanTTFT(t, length, 1000+seed, of, policy)
 				}
 				return sum.Seconds() / float64(seeds)
 			}

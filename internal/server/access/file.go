@@ -37,15 +37,8 @@ func decode(path string, content []byte) (*directory, error) {
 		"tokens": func(path string, n *yaml.Node) { d.readTokens(r, path, n) },
 		"names":  func(path string, n *yaml.Node) { d.readNames(r, path, n) },
 	})
-	if faults := r.Faults(); len(faults) > 0 {
-		if n := r.Omitted(); n > 0 {
-			faults = append(faults, fmt.Errorf("and %d more", n))
-		}
-		texts := make([]string, len(faults))
-		for i, fault := range faults {
-			texts[i] = fault.Error()
-		}
-		return nil, fmt.Errorf("%s: %s", path, strings.Join(texts, "; "))
+	if err := r.Err(); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return d, nil
 }
