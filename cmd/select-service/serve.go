@@ -24,6 +24,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/server/httpapi"
+	"github.com/select-service/select-service/internal/server/ui"
 	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/internal/telemetry/logwriter"
 	"github.com/select-service/select-service/internal/transport/curve"
@@ -185,6 +186,10 @@ func handlers(conf config.Config, svc *node.Service, pods *kubernetes.Discovery,
 	}
 	dumps := httpapi.NewReaders(contract.LimitDumpReaders, conf.Limits.MaxDumpReaders, budget.Account(memory.Snapshots))
 	snapshots := httpapi.NewReaders(contract.LimitSnapshotReaders, conf.Limits.MaxSnapshotReaders, budget.Account(memory.Snapshots))
+	var page *ui.Page
+	if conf.Server.UI {
+		page = ui.New(conf.Server.UIBase)
+	}
 	return func(l *listener) http.Handler {
 		opt := httpapi.Options{
 			Dumps: dumps, Snapshots: snapshots, MaxWorkers: conf.Limits.MaxWorkers,
@@ -204,7 +209,7 @@ func handlers(conf config.Config, svc *node.Service, pods *kubernetes.Discovery,
 		}
 		opt.Metrics = telemetry.Handler(version(), collectors...)
 		opt.RetryAfter = conf.Overload.RetryAfter
-		opt.Kubernetes = pods
+		opt.Kubernetes, opt.Page = pods, page
 		return httpapi.New(svc, svc.Conductor(), opt)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -130,6 +131,18 @@ func bindable(e catalog.Endpoint) error {
 
 // httpBase is the base URL of this service, empty for the default.
 func httpBase(field *string) value { return checkedText(field, httpURL) }
+
+// pathPrefix is an absolute path, normalised without trailing slash; / is none.
+func pathPrefix(field *string) value {
+	return checkedText(field, func(s string) (string, error) {
+		u, err := url.Parse(s)
+		cut := strings.TrimSuffix(s, "/")
+		if err != nil || u.EscapedPath() != s || u.Path != s || cut != "" && (cut[0] != '/' || path.Clean(cut) != cut) {
+			return "", fmt.Errorf("%q is not a path such as /select-service", s)
+		}
+		return cut, nil
+	})
+}
 
 // httpURL checks the base URL of a peer and cuts its trailing slash.
 func httpURL(s string) (string, error) {

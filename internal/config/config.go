@@ -78,6 +78,10 @@ type Server struct {
 	// AdminListen and DebugListen are the addresses, host:port, of separate listeners for the
 	// operators' routes and for profiles of the process; empty: none.
 	AdminListen, DebugListen string
+	// UI tells whether there is the operators' page, and UIBase below which path a proxy shows the
+	// service, without trailing slash; empty: at the root.
+	UI     bool
+	UIBase string
 	// Contract is the version of the selection contract, "1.3" or "1.6". It decides the
 	// behaviour of the process and the dialect of the routes without a version prefix.
 	Contract string
@@ -363,7 +367,7 @@ const MaxThreads = 1024
 // that only 1.6 has are as in dynamo-kv-router 1.6.1.
 func Default() Config {
 	return Config{
-		Server:  Server{Listen: []string{"0.0.0.0"}, Port: 8092, Contract: Contract13},
+		Server:  Server{Listen: []string{"0.0.0.0"}, Port: 8092, UI: true, Contract: Contract13},
 		Gateway: defaultGateway(), Kubernetes: defaultKubernetes(),
 		KVEvents: KVEvents{
 			Enabled: true, Threads: 4, ApproximateTTL: 120 * time.Second, ApproximatePolicy: PolicyTTL, HybridExact: true,

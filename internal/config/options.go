@@ -195,6 +195,18 @@ var settings = []option{
 			"process works on.",
 	},
 	{
+		key: "server.ui", flag: "ui", hint: "on|off",
+		bind: func(c *Config) value { return boolean(&c.Server.UI) },
+		help: "The operators' page, at /ui/ of the HTTP listener, or of --admin-listen where that is set. Its files are " +
+			"public; what it shows, it reads with the caller's token. Off, there is none.",
+	},
+	{
+		key: "server.ui_base", flag: "ui-base", hint: "PATH",
+		bind: func(c *Config) value { return pathPrefix(&c.Server.UIBase) },
+		help: "Path below which a proxy shows the service, such as /select-service. Set it where that is not the root; " +
+			"the proxy may cut it or pass it on.",
+	},
+	{
 		key: "server.contract", flag: "contract", hint: "1.3|1.6", slots: asVariable,
 		bind: func(c *Config) value { return choice(&c.Server.Contract, Contract13, Contract16) },
 		help: "Contract of Dynamo's selection service to follow: how the process behaves, and the names and " +

@@ -59,7 +59,7 @@ func TestPrintDefault(t *testing.T) {
 func TestPrintReadsBack(t *testing.T) {
 	want := config.Default()
 	want.Server = config.Server{
-		Listen: []string{"::"}, Port: 0, SlotsPort: 8091, ConductorPort: 13333, Contract: config.Contract16, AdvertiseURL: "http://h:1/x",
+		Listen: []string{"::"}, Port: 0, SlotsPort: 8091, ConductorPort: 13333, Contract: config.Contract16, AdvertiseURL: "http://h:1/x", UIBase: "/x/y",
 	}
 	want.KVEvents = config.KVEvents{Threads: 1, ApproximateTTL: time.Millisecond, ApproximatePolicy: config.PolicyLRU}
 	want.Router.OverlapCredit, want.Router.ActiveRequests = 1.5, 0.5

@@ -9,13 +9,15 @@ import (
 
 // CheckOrigin refuses requests that a page of another site makes a browser send: those with an
 // Origin other than the scheme, host and port of the request itself (also "null"), and those
-// that Sec-Fetch-Site calls foreign, including links that were followed. The service has no
-// pages of its own, and programs send neither header.
+// that Sec-Fetch-Site calls foreign, including links that were followed; programs send
+// neither header.
 func CheckOrigin(r *http.Request) error {
-	if origins, sent := r.Header["Origin"]; sent && (len(origins) != 1 || !isOwn(origins[0], r)) {
+	sites := r.Header["Sec-Fetch-Site"]
+	vouched := len(sites) == 1 && sites[0] == "same-origin"
+	if origins, sent := r.Header["Origin"]; sent && (len(origins) != 1 || !isOwn(origins[0], r, vouched)) {
 		return errForeignOrigin
 	}
-	for _, site := range r.Header["Sec-Fetch-Site"] {
+	for _, site := range sites {
 		if site != "same-origin" && site != "none" {
 			return errForeignOrigin
 		}
@@ -27,10 +29,11 @@ var errForeignOrigin = &DeniedError{
 	Status: http.StatusForbidden, Code: "foreign_origin", Text: "requests of foreign sites are refused: Origin or Sec-Fetch-Site is not this service's",
 }
 
-// isOwn reports whether an origin is the request's own target.
-func isOwn(origin string, r *http.Request) bool {
+// isOwn reports whether an origin is the request's own target. If the browser vouches that it is
+// (vouched), it may be https where we see http: a proxy ends the TLS.
+func isOwn(origin string, r *http.Request, vouched bool) bool {
 	scheme, port := "http", "80"
-	if r.TLS != nil {
+	if r.TLS != nil || vouched && strings.HasPrefix(origin, "https://") {
 		scheme, port = "https", "443"
 	}
 	rest, ok := strings.CutPrefix(origin, scheme+"://")

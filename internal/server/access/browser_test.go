@@ -27,6 +27,11 @@ func TestCheckOrigin(t *testing.T) {
 		{"a:8092", false, []string{"Sec-Fetch-Site", "same-origin"}, false},
 		{"a:8092", false, []string{"Sec-Fetch-Site", "none"}, false},
 
+		{"a:8092", false, []string{"Origin", "https://a:8092", "Sec-Fetch-Site", "same-origin"}, false}, // a proxy ends the TLS
+		{"a", false, []string{"Origin", "https://a", "Sec-Fetch-Site", "same-origin"}, false},
+
+		{"a:8092", false, []string{"Origin", "https://b:8092", "Sec-Fetch-Site", "same-origin"}, true},
+		{"a:8092", true, []string{"Origin", "http://a:8092", "Sec-Fetch-Site", "same-origin"}, true},
 		{"a:8092", false, []string{"Origin", "null"}, true},
 		{"a:8092", false, []string{"Origin", ""}, true},
 		{"a:8092", false, []string{"Origin", "http://b:8092"}, true},

@@ -125,9 +125,13 @@ func (a api) unrouted(answer answerFunc) gin.HandlerFunc {
 	}
 }
 
-// defend refuses, on every path, requests that pages of foreign sites send.
+// defend refuses, on every path, requests that pages of foreign sites send. Links to our own page
+// may be followed from anywhere.
 func (a api) defend(c *gin.Context) {
-	err := access.CheckOrigin(c.Request)
+	var err error
+	if !a.page || !showsPage(c) {
+		err = access.CheckOrigin(c.Request)
+	}
 	if err == nil {
 		err = a.hosts.Check(c.Request)
 	}

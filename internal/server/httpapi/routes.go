@@ -11,6 +11,7 @@ import (
 	openapi "github.com/select-service/select-service/api"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/server/access"
+	"github.com/select-service/select-service/internal/server/ui"
 )
 
 // Service has the use cases behind the routes of the selection service, including the slot
@@ -63,6 +64,9 @@ type Options struct {
 	Part Part
 	// Kubernetes is the discovery of workers in Kubernetes.
 	Kubernetes ClusterStatus
+	// Page is the operators' page; nil: none. Where an admin listener has the operators' routes,
+	// only that one shows it.
+	Page *ui.Page
 	// RetryAfter is the Retry-After header of requests refused for overload, rounded up to
 	// seconds; 0: no header. No other answer has it.
 	RetryAfter time.Duration
@@ -79,7 +83,7 @@ type ClusterStatus interface {
 // New returns the handler of the selection contract, with the Conductor's routes
 // under /conductor.
 func New(svc Service, conductor ConductorAPI, opt Options) http.Handler {
-	return newEngine(svc, conductor, opt)
+	return opt.Page.Within(newEngine(svc, conductor, opt))
 }
 
 // NewSlots returns the handler of the slot tracker's own listener: its contract, and the routes
@@ -141,7 +145,7 @@ func bareEngine(opt Options, render renderer) engine {
 	a := api{
 		log: opt.Log, dialect: dialect(opt.Contract), render: render, requests: opt.Requests, memory: opt.Memory,
 		access: opt.Access, hosts: opt.Hosts, part: opt.Part, audit: access.NewAudit(opt.Log), dumps: opt.Dumps, snapshots: opt.Snapshots,
-		maxWorkers: opt.MaxWorkers, kubernetes: opt.Kubernetes,
+		maxWorkers: opt.MaxWorkers, kubernetes: opt.Kubernetes, page: opt.Page != nil && opt.Part != CallersRoutes,
 	}
 	if opt.RetryAfter > 0 {
 		a.retryAfter = strconv.FormatInt(int64((opt.RetryAfter+time.Second-1)/time.Second), 10)
@@ -167,6 +171,9 @@ func newEngine(svc Service, conductor ConductorAPI, opt Options) engine {
 		}
 		c.Data(http.StatusOK, "application/json", status)
 	}))
+	if e.routes.api.page {
+		e.addPage(opt.Page)
+	}
 	if opt.Metrics != nil {
 		e.routes.get(access.Metrics, "/metrics", plain(gin.WrapH(opt.Metrics)))
 	}
