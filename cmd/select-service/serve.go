@@ -69,16 +69,22 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	hub := zmqsock.New(limits)
 	streams, runSockets := newStreams(hub, limits, log)
 	var svc *node.Service
-	others := newReplicas(conf.Replicas, conf.Selections.SessionTTL > 0, hub, read, func() []string { return svc.Peers() })
+	if conf.Server.AdvertiseURL == "" {
+		conf.Server.AdvertiseURL = read.cluster.advertise(conf)
+	}
+	joined, err := newFleet(conf, baseURL(conf, bound), read.fleet, func() *node.Service { return svc }, log)
+	if err != nil {
+		bound.close()
+		picks.close()
+		return err
+	}
+	others := newReplicas(conf.Replicas, joined, conf.Selections.SessionTTL > 0, hub, read, func() []string { return svc.Peers() })
 	if read.curve != nil && others.mesh != nil {
 		log.Info().Bool("replicas", true).Msg("zmq connections encrypted with CURVE")
 	}
 	engines := describe.New(read.describe(conf.Access.Endpoints()))
 	defer engines.Close()
 	var pods *kubernetes.Discovery
-	if conf.Server.AdvertiseURL == "" {
-		conf.Server.AdvertiseURL = read.cluster.advertise(conf)
-	}
 	settings := serviceConfig(conf, others, bound, mem.budget)
 	if !conf.SlotsOnly {
 		settings.Ask = engines.Describe
@@ -125,6 +131,9 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		return errors.Join(err, parts.Wait())
 	}
 	state.Restore()
+	meeting, leave := context.WithCancel(base)
+	defer leave()
+	parts.Go(func() error { return joined.run(meeting) })
 	serviceEnded := start(parts, func() error { return svc.Run(work) })
 	parts.Go(func() error { return mem.keep(work) })
 	sourcesEnded := start(parts, func() error { return found.Run(work) })
@@ -152,6 +161,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	stopWork()
 	<-sourcesEnded
 	<-serviceEnded
+	leave()
 	others.close()
 	closeSockets()
 	err = cmp.Or(parts.Wait(), shutdownErr)
@@ -272,12 +282,13 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, budget 
 	if share := conf.Engines.WarmupShare; share != nil {
 		c.WarmupShare = *share
 	}
-	url := conf.Server.AdvertiseURL
-	if url == "" {
-		url = bound.baseURL(conf.Server.Host())
-	}
-	others.configure(&c, url, conf.Limits.MaxPeers)
+	others.configure(&c, baseURL(conf, bound), conf.Limits.MaxPeers)
 	return c
+}
+
+// baseURL returns the base URL of this process for other replicas.
+func baseURL(conf config.Config, bound listeners) string {
+	return cmp.Or(conf.Server.AdvertiseURL, bound.baseURL(conf.Server.Host()))
 }
 
 // contractOf returns the contract that the service follows.

@@ -5,6 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
+	"net"
+	"net/netip"
+	"net/url"
 	"slices"
 	"sync"
 	"time"
@@ -77,7 +80,7 @@ func (m *members) run(ctx context.Context) {
 
 func (m *members) hello() {
 	m.mu.Lock()
-	own := Member{Process: m.conn.config.Process, URL: m.conn.config.URL, Catalog: m.catalog}
+	own := Member{Process: m.conn.config.Process, URL: m.conn.url(), Catalog: m.catalog}
 	m.mu.Unlock()
 	text, err := json.Marshal(own)
 	if err == nil {
@@ -86,6 +89,22 @@ func (m *members) hello() {
 	if err != nil {
 		m.conn.unsent.Add(1) // the next one says the same
 	}
+}
+
+// url returns the base URL of this replica for others. The address at which the NATS server sees it
+// replaces an unspecified host.
+func (c *Conn) url() string {
+	u, err := url.Parse(c.config.URL)
+	if err != nil {
+		return c.config.URL
+	}
+	if addr, err := netip.ParseAddr(u.Hostname()); err != nil || !addr.IsUnspecified() {
+		return c.config.URL
+	}
+	if ip, err := c.nc.GetClientIP(); err == nil {
+		u.Host = net.JoinHostPort(ip.String(), u.Port())
+	}
+	return u.String()
 }
 
 // hear takes a replica's hello.
