@@ -235,8 +235,12 @@ test-peers: build ## run the service beside Dynamo's releases (ARGS to choose)
 	scripts/test-peers.sh $(ARGS)
 
 .PHONY: test-kube
-test-kube: ## workers as pods, over a stand-in of an API server, at full length
+test-kube: setup ## workers as pods, over a stand-in of an API server, at full length
 	$(GO) test -race ./internal/discovery/kubernetes/... ./test/kube
+
+.PHONY: test-kube-api
+test-kube-api: build setup $(HELM) ## the same, an update of 100 pods behind Envoy and the chart, on a real API server (built once, 12 minutes; ARGS)
+	GO='$(GO)' SELECT_SERVICE_HELM=$(CURDIR)/$(HELM) SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service scripts/test-kube-api.sh $(ARGS)
 
 .PHONY: test-gateway test-gateway-short
 test-gateway: build setup ## a real Envoy between clients and simulated engines (ARGS to choose; 15 minutes)

@@ -17,6 +17,7 @@ import (
 	"github.com/select-service/select-service/internal/engines/describe"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/memory"
 )
 
 // namespaceFile has the namespace of a pod's ServiceAccount.
@@ -88,7 +89,7 @@ func (c *cluster) connect(kubeconfig string) (err error) {
 const allowLoopback = "SELECT_SERVICE_KUBE_ALLOW_LOOPBACK"
 
 // discovery returns the discovery of workers and replicas, nil if neither is configured.
-func (c *cluster) discovery(conf config.Config, svc *node.Service, engines *describe.Client, getenv func(string) string, log zerolog.Logger) *kubernetes.Discovery {
+func (c *cluster) discovery(conf config.Config, svc *node.Service, engines *describe.Client, memory *memory.Account, getenv func(string) string, log zerolog.Logger) *kubernetes.Discovery {
 	if c == nil {
 		return nil
 	}
@@ -98,7 +99,7 @@ func (c *cluster) discovery(conf config.Config, svc *node.Service, engines *desc
 			Home: c.home, AnnotationPrefix: conf.Kubernetes.AnnotationPrefix, KVEvents: conf.KVEvents.Enabled,
 			AllowLoopback: getenv(allowLoopback) == "true",
 		},
-		Entries: c.entries, IPv6: c.podIP.Is6() && !c.podIP.Is4In6(), Ask: c.ask, Peers: c.replicas(conf, svc), Log: log,
+		Entries: c.entries, IPv6: c.podIP.Is6() && !c.podIP.Is4In6(), Ask: c.ask, Peers: c.replicas(conf, svc), Memory: memory, Log: log,
 	}, c.client)
 }
 

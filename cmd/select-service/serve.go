@@ -23,6 +23,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/server/access"
+	"github.com/select-service/select-service/internal/server/fleet"
 	"github.com/select-service/select-service/internal/server/httpapi"
 	"github.com/select-service/select-service/internal/server/ui"
 	"github.com/select-service/select-service/internal/telemetry"
@@ -104,7 +105,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		file = workersfile.NewWatcher(conf.Workers.File, read.workers, log)
 		sources = append(sources, file)
 	}
-	pods = read.cluster.discovery(conf, svc, engines, getenv, log)
+	pods = read.cluster.discovery(conf, svc, engines, mem.budget.Account(memory.Bodies), getenv, log)
 	if pods != nil {
 		sources = append(sources, pods)
 	}
@@ -112,6 +113,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		sources = append(sources, read.engines)
 	}
 	found := discovery.NewManager(svc.ReplaceWorkers, sources...)
+	operators := newOperators(svc, mem.budget)
 	picks.build(conf.Gateway, svc, found.Listed, read.tokens, mem.budget, log)
 
 	// Start: sockets, replicas, the service, its workers, HTTP. The first part to
@@ -136,6 +138,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	parts.Go(func() error { return joined.run(meeting) })
 	serviceEnded := start(parts, func() error { return svc.Run(work) })
 	parts.Go(func() error { return mem.keep(work) })
+	parts.Go(func() error { return operators.History.Run(work) })
 	sourcesEnded := start(parts, func() error { return found.Run(work) })
 	snapshots, stopSnapshots := context.WithCancel(base)
 	defer stopSnapshots()
@@ -143,7 +146,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	read.follow(work, parts, log, file)
 	open := newConnections(conf.Limits, mem.budget, log)
 	picks.serve(work, parts, open, log)
-	bound.serve(parts, handlers(conf, svc, pods, read.tokens, mem.budget, stopping.Done(), log, append(picks.collectors(), //nolint:contextcheck // requests have contexts of their own
+	bound.serve(parts, handlers(conf, svc, operators, pods, read.tokens, mem.budget, stopping.Done(), log, append(picks.collectors(), //nolint:contextcheck // requests have contexts of their own
 		telemetry.Memory{Budget: mem.budget}, telemetry.Sockets{Refused: hub.Refused, Behind: others.behind()}, telemetry.WorkersFile{Watcher: file}, pods.Collector(svc.Catalog()), state.Collector(), open, telemetry.Process{
 			LogLinesDropped: out.Dropped, Certificate: read.certificates, PeerCertificate: read.peers,
 		})...), open, log)
@@ -169,6 +172,23 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	return err
 }
 
+// newOperators returns what operators are shown of the service. The history has to be run.
+func newOperators(svc *node.Service, budget *memory.Budget) httpapi.Operators {
+	view := fleet.New(svc.Parts(), httpapi.AppendFleetRow, time.Now)
+	return httpapi.Operators{
+		Fleet: view, History: fleet.NewHistory(view, historyLimit(budget)), Prefixes: fleet.NewPrefixes(svc.Parts(), time.Now),
+	}
+}
+
+// historyLimit returns the bytes that the history of the fleet may take: all that it ever takes,
+// or a small part of a small budget. It is not one of the budget's accounts, which leave that part free.
+func historyLimit(b *memory.Budget) int64 {
+	if total := b.Total(); total > 0 {
+		return total / 32
+	}
+	return fleet.MaxHistory
+}
+
 // snapshotGrace is how long the last snapshot waits for requests under way. Requests of dead
 // clients would take all of grace and leave it no time.
 const snapshotGrace = grace / 3
@@ -186,7 +206,7 @@ func start(parts *errgroup.Group, run func() error) <-chan struct{} {
 // handlers returns a function that creates the handler of a listener. The selection listener's
 // metrics include the requests of all listeners, and the other collectors. The slot tracker
 // alone has no metrics, so its requests are not counted.
-func handlers(conf config.Config, svc *node.Service, pods *kubernetes.Discovery, guard *access.Guard, budget *memory.Budget, stopping <-chan struct{}, log zerolog.Logger, others ...prometheus.Collector) func(*listener) http.Handler {
+func handlers(conf config.Config, svc *node.Service, operators httpapi.Operators, pods *kubernetes.Discovery, guard *access.Guard, budget *memory.Budget, stopping <-chan struct{}, log zerolog.Logger, others ...prometheus.Collector) func(*listener) http.Handler {
 	requests := telemetry.NewRequests()
 	bodies := httpapi.NewMemory(budget, stopping)
 	others = append(others, requests)
@@ -219,7 +239,7 @@ func handlers(conf config.Config, svc *node.Service, pods *kubernetes.Discovery,
 		}
 		opt.Metrics = telemetry.Handler(version(), collectors...)
 		opt.RetryAfter = conf.Overload.RetryAfter
-		opt.Kubernetes, opt.Page = pods, page
+		opt.Kubernetes, opt.Page, opt.Operators = pods, page, operators
 		return httpapi.New(svc, svc.Conductor(), opt)
 	}
 }

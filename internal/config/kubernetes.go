@@ -283,8 +283,8 @@ func annotationPrefix(s string) (string, error) {
 // ofPool are the keys that an entry of kubernetes.pools may have.
 var ofPool = map[string]bool{
 	"inference_pool": true, "service": true, "selector": true, "namespace": true, "target_ports": true, "model": true, "tenant": true,
-	"block_size": true, "total_kv_blocks": true, "max_num_batched_tokens": true, "kv_events_port": true, "kv_replay_port": true,
-	"port_stride": true, "data_parallel_size": true, "rank_header": true, "role_label": true, "role": true, "scheme": true, "ask": true,
+	"block_size": true, "total_kv_blocks": true, "max_num_batched_tokens": true, "kv_events_port": true, "kv_replay_port": true, "kv_load_port": true,
+	"port_stride": true, "data_parallel_size": true, "rank_header": true, "load_metrics": true, "role_label": true, "role": true, "scheme": true, "ask": true,
 	"not_ready_grace": true,
 }
 
@@ -371,6 +371,16 @@ var kubernetesSettings = []option{
 		key: "kubernetes.kv_replay_port", flag: "kube-kv-replay-port", also: []string{"DYN_EPP_KV_EVENT_REPLAY_PORT"}, hint: "PORT",
 		bind: func(c *Config) value { return integer(&c.Kubernetes.Named.KVReplayPort, 0, math.MaxUint16) },
 		help: "The same for replays, kv-replay; 0 is what the engine says, else none.",
+	},
+	{
+		key: "kubernetes.kv_load_port", flag: "kube-kv-load-port", hint: "PORT",
+		bind: func(c *Config) value { return integer(&c.Kubernetes.Named.KVLoadPort, 0, math.MaxUint16) },
+		help: "The same for the load that SGLang publishes, kv-load; 0 is what the engine says, else none.",
+	},
+	{
+		key: "kubernetes.load_metrics", flag: "kube-load-metrics",
+		bind: func(c *Config) value { return boolean(&c.Kubernetes.Named.LoadMetrics) },
+		help: "Read the load of engines from /metrics at their target ports, as load_metrics of a record.",
 	},
 	{
 		key: "kubernetes.port_stride", flag: "kube-port-stride", also: []string{"DYN_EPP_DATA_PARALLEL_STRIDE"}, hint: "N",

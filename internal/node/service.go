@@ -167,6 +167,10 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	process := cmp.Or(config.Process, 1+rand.Uint64N(math.MaxUint64))
 	s.peers = &peers{endpoints: config.Endpoints}
 	s.ledger, s.replica = newLedger(process, &config, s, log)
+	predicts := config.approximate() || config.predictsBeside()
+	if predicts || config.Admission.Enabled() || config.Policies.Hold() {
+		s.ledger.KeepLocalHashes() // for requests that wait, and pending selections
+	}
 	if config.Policies != nil {
 		observePrefills(s.ledger, learners)
 	}
@@ -199,7 +203,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	s.reconciler.loads = s.loads
 	s.API = selection.New(selection.Config{
 		Weights:       config.Weights,
-		Approximate:   config.approximate() || config.predictsBeside(),
+		Approximate:   predicts,
 		ByCapacity:    config.approximate() && config.ApproximateLRU,
 		SessionTTL:    config.SessionTTL,
 		Pending:       config.Pending,

@@ -7,6 +7,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -50,6 +51,8 @@ type Decision struct {
 	Cached, MostCached uint64
 	PredictedTTFT      float64 // seconds
 	Outcome            Outcome
+
+	times *scopes.FirstTokens // of the scope
 }
 
 // Outcome is what callers have reported about a choice since.
@@ -156,6 +159,7 @@ func (d *decisions) completed(id string) {
 	x.Outcome.TTFT = max(1, time.Since(x.At))
 	if x.PredictedTTFT > 0 {
 		d.errors.Observe(x.Outcome.TTFT.Seconds() / x.PredictedTTFT)
+		x.times.Note(x.Outcome.TTFT.Seconds(), x.PredictedTTFT)
 	}
 }
 

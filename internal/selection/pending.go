@@ -27,9 +27,13 @@ func (p *pendingSelections) save(c *selection) {
 	if c.reserve || !req.Pending || req.SelectionID == nil {
 		return
 	}
+	local := c.local
+	if !c.api.config.Approximate { // only predictions need them
+		local = nil
+	}
 	s := pending.Selection{
 		Scope: req.Scope, Rank: c.result.Rank, BlockSize: c.snapshot.BlockSize, Eagle: c.snapshot.Eagle,
-		Local: c.local, Sequence: c.sequence,
+		Prompt: c.api.ledger.Pin(req.Scope, local, c.sequence),
 		Tokens: c.size.Tokens, Prefill: c.result.EffectivePrefillTokens,
 		TrackPrefill: c.weights.TrackPrefill, ExpectedOutput: req.ExpectedOutputTokens,
 	}
@@ -112,8 +116,8 @@ func errNotPending(req *PendingRequest) *contract.Error {
 	return none
 }
 
-// place returns the placement of the selection, without its record, if its rank can still be
-// booked.
+// place returns the placement of the selection, without its hashes and its record, if its rank can
+// still be booked.
 func (b *pendingBooking) place() (*placement, error) {
 	sel := &b.kept.Selection
 	snap, state, err := b.api.scopes.Bookable(sel.Scope)
@@ -129,11 +133,11 @@ func (b *pendingBooking) place() (*placement, error) {
 		return nil, contract.ScopeErrorf(contract.NotFound, sel.Scope, "schedulable worker %d (dp_rank %d) not found", sel.Rank.Worker, sel.Rank.DP)
 	}
 	return &placement{
-		scope: state, snapshot: snap, entry: e, local: sel.Local, prefill: sel.Prefill,
-		size: selector.Prompt{BlockSize: sel.BlockSize, Tokens: sel.Tokens, Blocks: len(sel.Sequence)},
+		scope: state, snapshot: snap, entry: e, prefill: sel.Prefill,
+		size: selector.Prompt{BlockSize: sel.BlockSize, Tokens: sel.Tokens, Blocks: sel.Prompt.Blocks()},
 		Request: reservations.Request{
 			ID: b.request.ID, Lease: b.request.Lease,
-			Hashes: sel.Sequence, TrackPrefill: sel.TrackPrefill, ExpectedOutput: sel.ExpectedOutput,
+			TrackPrefill: sel.TrackPrefill, ExpectedOutput: sel.ExpectedOutput,
 		},
 	}, nil
 }
@@ -206,7 +210,8 @@ func (b *pendingBooking) book(p *placement) (Reservation, error) {
 		used.Err = fmt.Errorf("used up: %w", scopes.ErrStale)
 		return Reservation{}, used
 	}
-	p.record = &idempotencyRecord{hold: b.hold, prompt: identityOf(sel.Sequence, sel.Tokens)}
+	p.local, p.Hashes = sel.Prompt.AppendTo(nil, nil)
+	p.record = &idempotencyRecord{hold: b.hold, prompt: identityOf(p.Hashes, sel.Tokens)}
 	r, err := a.book(p, b.request.IfExists)
 	if err == nil {
 		a.pending.store.Spend(b.kept)
@@ -214,10 +219,11 @@ func (b *pendingBooking) book(p *placement) (Reservation, error) {
 	return r, err
 }
 
-// release undoes claimID and prepareWait.
+// release undoes claimID and prepareWait, and releases the selection.
 func (b *pendingBooking) release() {
 	if b.claimed {
 		b.api.idempotency.inFlight.release(b.request.ID)
 	}
+	b.api.pending.store.Release(b.kept)
 	b.api.config.Waiting.Release(b.waiting)
 }

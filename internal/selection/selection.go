@@ -299,6 +299,7 @@ func (c *selection) findOverlap() {
 // Run implements waitqueue.Request: it chooses by the current loads and, with reserve, books
 // the choice in the same step.
 func (c *selection) Run() error {
+	c.loadHashes()
 	if !c.reserve {
 		var err error
 		c.api.ledger.Look(c.request.Scope, c.sequence, func(v *reservations.View) { err = c.choose(v) })
@@ -647,7 +648,11 @@ func (c *selection) countChoice() {
 			high = cost
 		}
 	}
-	c.counts.Chosen(c.cachedBlocks(c.chosen.Slot), c.mostCached(), uint64(c.size.Blocks), high-low)
+	cached, blocks := c.cachedBlocks(c.chosen.Slot), uint64(c.size.Blocks)
+	c.counts.Chosen(cached, c.mostCached(), blocks, high-low)
+	if c.scope != nil {
+		c.scope.Hits.Note(c.chosen.Slot, cached, blocks)
+	}
 }
 
 // audit runs after a choice: it evaluates shadows, keeps the decision if due, and explains it
@@ -678,7 +683,7 @@ func (c *selection) keepDecision() {
 	if !c.keepsDecision() {
 		return
 	}
-	x := &Decision{decided: c.decided(), At: c.due.at, Reserved: c.reserve, Cached: c.cachedBlocks(c.chosen.Slot), MostCached: c.mostCached()}
+	x := &Decision{decided: c.decided(), At: c.due.at, Reserved: c.reserve, Cached: c.cachedBlocks(c.chosen.Slot), MostCached: c.mostCached(), times: c.scope.FirstTokens}
 	if id := c.request.SelectionID; id != nil {
 		x.SelectionID = strings.Clone(*id) // the request's string is borrowed
 	}

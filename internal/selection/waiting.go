@@ -3,7 +3,7 @@ package selection
 import (
 	"context"
 	"errors"
-	"slices"
+	"sync"
 	"time"
 
 	"github.com/select-service/select-service/internal/selection/admission"
@@ -139,7 +139,9 @@ func (c *selection) CanRun(class *admission.Class) (free bool) {
 // CanRunNow implements waitqueue.Request.
 func (c *selection) CanRunNow(class *admission.Class) bool {
 	if snap := c.api.catalog.Snapshot(c.request.Scope); snap != c.snapshot {
-		if c.Refresh(0) != nil {
+		err := c.Refresh(0)
+		c.dropHashes()
+		if err != nil {
 			return true
 		}
 	}
@@ -169,6 +171,7 @@ func (c *selection) Refresh(overlapAge time.Duration) error {
 		return scopes.ErrGone
 	}
 	if c.waitedFor(overlapAge) || snap != c.snapshot {
+		c.loadHashes()
 		c.findOverlap()
 	}
 	c.snapshot = snap
@@ -208,7 +211,9 @@ func (c *selection) RunOrDelay(charged map[uint32]float64, force bool, overlapAg
 	c.charged = charged
 	defer func() { c.charged = nil }()
 	if !force {
+		c.loadHashes()
 		if delay := c.delayOf(); delay > 0 {
+			c.dropHashes()
 			return delay, nil
 		}
 	}
@@ -248,18 +253,28 @@ func (c *selection) delayOf() (delay time.Duration) {
 	return delay
 }
 
-// A waiting request keeps the hashes of its prompt, but neither its text nor, if there
-// are many, its tokens.
+// A waiting request keeps the hashes of its prompt, but neither its text nor, if there are many, its
+// tokens. If they are many too, it keeps them where they are active in the ledger, and has a list
+// of them only while one is needed.
 
 // kept is the state that a selection keeps while it waits.
 type kept struct {
 	bytes int64 // reserved from Config.Waiting
-	// detached: the prompt came as tokens, and these have been dropped. layout is how they were
-	// hashed, rest the digest of those in no complete block.
-	detached bool
-	layout   hashing.Layout
-	rest     uint64
+	// prompt has the hashes of a long prompt; nil: they are still in the selection or its request.
+	// loaded has a list of them while there is one.
+	prompt *reservations.Pin
+	loaded *hashLists
+	// tokens: the long prompt came as tokens. layout is how they were hashed, rest the digest of
+	// those in no complete block.
+	tokens bool
+	layout hashing.Layout
+	rest   uint64
 }
+
+// hashLists is the memory of the hashes of a prompt.
+type hashLists struct{ local, sequence []uint64 }
+
+var hashListPool = sync.Pool{New: func() any { return new(hashLists) }}
 
 // The memory of a waiting request besides its hashes and lists, in bytes.
 const (
@@ -268,6 +283,8 @@ const (
 	// maxKeptTokens is how many tokens a prompt may have to keep them, so that it can be hashed
 	// again if the block size changes.
 	maxKeptTokens = 2048
+	// maxKeptBlocks is how many blocks a prompt that came as hashes may have to keep its lists.
+	maxKeptBlocks = maxKeptTokens / 16
 	// keptPerRank is for each rank that it considers: a catalog entry, a candidate with its
 	// cost, and the overlap on three tiers.
 	keptPerRank = 160
@@ -284,7 +301,16 @@ func (c *selection) keepHashes(class string) error {
 		c.wait.kept = new(kept)
 	}
 	req, k := c.request, c.wait.kept
-	n := int64(keptOverhead + keptPerRank*c.snapshot.NumRanks + 8*(len(c.local)+len(c.sequence)) + 16*len(req.AllowedWorkers))
+	c.dropHashes()
+	if k.prompt == nil && req.Text != nil && c.hasLongPrompt() {
+		c.detachPrompt()
+	}
+	n := int64(keptOverhead + keptPerRank*c.snapshot.NumRanks + 16*len(req.AllowedWorkers))
+	if k.prompt != nil {
+		n += int64(k.prompt.Bytes())
+	} else {
+		n += int64(8 * (len(c.local) + len(c.sequence)))
+	}
 	for _, taint := range req.RequiredTaints {
 		n += int64(16 + 2*len(taint))
 	}
@@ -304,24 +330,51 @@ func (c *selection) keepHashes(class string) error {
 		}
 		k.bytes = n
 	}
-	if req.Text == nil {
-		return nil
+	if req.Text != nil {
+		req.Text.ReleaseText()
 	}
-	p := &req.Prompt
-	if tokens, _, ok := p.tokens(); ok && len(tokens) > maxKeptTokens && !k.detached {
-		k.layout, k.rest = p.layout(c.snapshot), digestRest(p, len(c.sequence), int(c.size.BlockSize))
-		k.detached = true
-		// Scratch memory is often larger than this prompt needs, and other requests can use it.
-		c.localMem, c.sequenceMem = slices.Clone(c.local), slices.Clone(c.sequence)
-		c.local, c.sequence = c.localMem, c.sequenceMem
-		p.TokenIDs, p.MM = nil, nil
-		if p.Routing != nil {
-			*p.Routing = Routing{}
-		}
-		p.Routing = nil
-	}
-	req.Text.ReleaseText()
 	return nil
+}
+
+// hasLongPrompt reports whether the prompt has many tokens, or many blocks if only these are known.
+func (c *selection) hasLongPrompt() bool {
+	if tokens, _, ok := c.request.Prompt.tokens(); ok {
+		return len(tokens) > maxKeptTokens
+	}
+	return len(c.sequence) > maxKeptBlocks
+}
+
+// detachPrompt pins the hashes of the prompt, and drops them and what they were made from.
+func (c *selection) detachPrompt() {
+	p, k := &c.request.Prompt, c.wait.kept
+	if _, _, k.tokens = p.tokens(); k.tokens {
+		k.layout, k.rest = p.layout(c.snapshot), digestRest(p, len(c.sequence), int(c.size.BlockSize))
+	}
+	k.prompt = c.api.ledger.Pin(c.request.Scope, c.local, c.sequence)
+	p.TokenIDs, p.MM, p.BlockHashes, p.SequenceHashes = nil, nil, nil, nil
+	if p.Routing != nil {
+		*p.Routing = Routing{}
+	}
+	p.Routing = nil
+	c.local, c.sequence, c.localMem, c.sequenceMem = nil, nil, nil, nil
+}
+
+// loadHashes lists the hashes of a prompt that is detached, until dropHashes.
+func (c *selection) loadHashes() {
+	if k := c.wait.kept; k != nil && k.prompt != nil && k.loaded == nil {
+		l := hashListPool.Get().(*hashLists)
+		l.local, l.sequence = k.prompt.AppendTo(l.local[:0], l.sequence[:0])
+		k.loaded, c.local, c.sequence = l, l.local, l.sequence
+	}
+}
+
+func (c *selection) dropHashes() {
+	if k := c.wait.kept; k != nil && k.loaded != nil {
+		if cap(k.loaded.sequence) <= maxPooledBlocks {
+			hashListPool.Put(k.loaded)
+		}
+		k.loaded, c.local, c.sequence = nil, nil, nil
+	}
 }
 
 // reserveWaiting reserves n bytes for a request that waits. The error, which names the class of
@@ -340,27 +393,36 @@ func (a *API) reserveWaiting(n int64, class string) error {
 // readPrompt reads the prompt for the workers of a scope, unless the request has waited and
 // only the hashes are left.
 func (c *selection) readPrompt(snap *catalog.Snapshot) error {
-	if k := c.wait.kept; k == nil || !k.detached {
+	k := c.wait.kept
+	switch {
+	case k == nil || k.prompt == nil:
 		return c.read(&c.request.Prompt, snap)
-	} else if c.request.Prompt.layout(snap) != k.layout {
+	case k.tokens && c.request.Prompt.layout(snap) != k.layout:
 		return errPromptGone
 	}
+	c.loadHashes()
+	c.size.BlockSize = snap.BlockSize
 	return nil
 }
 
 // identity is identify for a request that may have waited.
 func (c *selection) identity() promptIdentity {
-	if k := c.wait.kept; k != nil && k.detached {
+	if k := c.wait.kept; k != nil && k.prompt != nil {
 		i := identityOf(c.sequence, c.size.Tokens)
-		i.rest, i.hasRest = k.rest, true
+		i.rest, i.hasRest = k.rest, k.tokens
 		return i
 	}
 	return c.identify(&c.request.Prompt)
 }
 
-// releaseKept releases the memory reserved for waiting.
+// releaseKept releases what was kept and reserved for waiting.
 func (c *selection) releaseKept() {
 	if k := c.wait.kept; k != nil {
+		c.dropHashes()
+		if k.prompt != nil {
+			k.prompt.Unpin()
+			k.prompt = nil
+		}
 		c.api.config.Waiting.Release(k.bytes)
 		k.bytes = 0
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/memory"
 )
 
@@ -454,6 +455,72 @@ func TestWaitingMemory(t *testing.T) {
 		}
 		if c := w.call("served", other, again); c.err == nil {
 			t.Error("another prompt got the answer")
+		}
+	})
+}
+
+// TestWaitingShares: of a long prompt that begins like a live reservation's, a waiting request and a
+// pending selection take memory only for what is new; each is booked as it was, also when that
+// reservation has ended meanwhile, and when the workers have changed.
+func TestWaitingShares(t *testing.T) {
+	const shared, own = 2000, 50
+	tokens := func(n uint32) []uint32 {
+		return append(prompt(1, shared*blockSize), prompt(1<<20+n<<10, own*blockSize)...)
+	}
+	hashed := func(n uint32) func(*selection.SelectRequest) {
+		local := hashing.Layout{BlockSize: blockSize}.AppendLocal(nil, tokens(n), hashing.Seed, nil)
+		sequence := hashing.AppendSequence(nil, local)
+		return func(r *selection.SelectRequest) {
+			r.Prompt = selection.Prompt{
+				BlockHashes: local, HasBlockHashes: true, SequenceHashes: sequence, HasSequenceHashes: true,
+				ISLTokens: uint64(len(sequence) * blockSize), HasISLTokens: true,
+			}
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var account, remembered *memory.Account
+		w := start(t, eventsOff, queueing(0), keeping, waiting(256<<20), func(c *node.Config) {
+			account, remembered = c.Memory.Account(memory.Waiting), c.Memory.Account(memory.Remembered)
+		})
+		w.Put(record(1, 1))
+		w.Book("long", tokens(0))
+		complete := func(id string) {
+			if err := w.PrefillComplete(id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		complete("long")
+		w.Sweep()
+		before := remembered.Used()
+		w.selectPending("pending", tokens(3))
+		if w.Sweep(); remembered.Used()-before > 2<<10+16*own {
+			t.Errorf("a pending selection takes %d bytes", remembered.Used()-before)
+		}
+		w.Book("first", prompt(1<<30, blockSize))
+		calls := []*call{w.call("tokens", tokens(1)), w.call("hashes", nil, hashed(2))}
+		if !calls[0].waits() || !calls[1].waits() {
+			t.Fatal("they do not wait")
+		}
+		if n := account.Used(); n > 2*(24<<10+2<<10+16*own) {
+			t.Errorf("two that wait take %d bytes", n)
+		}
+		if err := w.Free("long"); err != nil {
+			t.Fatal(err)
+		}
+		w.WantLoad("1/0: 4 1 1, waiting: 2 with 16400")
+		w.Put(record(1, 1, func(r *catalog.Record) { r.Taints = []string{"other"} })) // look-ups of those that wait
+		complete("first")
+		calls[0].served(t)
+		w.WantLoad("1/0: 8200 2051 2, waiting: 1 with 8200")
+		complete("tokens")
+		calls[1].served(t)
+		if _, err := w.reservePending("pending"); err != nil {
+			t.Fatal(err)
+		}
+		w.WantLoad("1/0: 16400 2151 4")
+		synctest.Wait()
+		if n := account.Used(); n != 0 {
+			t.Errorf("%d bytes are left", n)
 		}
 	})
 }

@@ -206,19 +206,20 @@ func TestInvalid(t *testing.T) {
 		record catalog.Record
 		want   string
 	}{
-		"size":          {record(1, size(5000)), "data_parallel_size 5000 exceeds the maximum 4096"},
-		"range":         {record(1, start(1<<32-1), size(2)), "data_parallel range overflows u32: start=4294967295 size=2"},
-		"event streams": {record(1, streams(many)), "kv_events_endpoints has 4097 ranks, the maximum is 4096"},
-		"replays":       {record(1, replays(many)), "replay_endpoints has 4097 ranks, the maximum is 4096"},
-		"copies":        {record(1, func(r *catalog.Record) { r.KVEventCopies = new("sets") }), `kv_event_copies "sets" is neither "count" nor "set"`},
-		"role":          {record(1, func(r *catalog.Record) { r.Role = new("both") }), `role "both" is neither "prefill" nor "decode"`},
-		"rank header":   {record(1, rankHeader("rank")), `rank_header "rank" is not "local", "global" or "none"`},
-		"adapter":       {record(1, func(r *catalog.Record) { r.Adapters = []string{"a", ""} }), "adapters has an empty name"},
-		"rank servers":  {record(1, rankEndpoints(many)), "rank_endpoints has 4097 ranks, the maximum is 4096"},
-		"foreign rank":  {record(1, size(2), rankEndpoints(map[uint32]string{0: "http://h", 2: "http://i"})), "rank_endpoints names rank 2, which the worker does not have"},
-		"no URL":        {record(1, rankEndpoints(map[uint32]string{0: "h:1"})), "rank_endpoints of rank 0: `h:1` is not an http:// or https:// URL"},
-		"no host":       {record(1, rankEndpoints(map[uint32]string{0: "http://:1"})), "rank_endpoints of rank 0: `http://:1` has no host"},
-		"a user":        {record(1, rankEndpoints(map[uint32]string{0: "http://u@h"})), "rank_endpoints of rank 0: `http://u@h` may have no more than a scheme, a host, a port and a path"},
+		"size":           {record(1, size(5000)), "data_parallel_size 5000 exceeds the maximum 4096"},
+		"range":          {record(1, start(1<<32-1), size(2)), "data_parallel range overflows u32: start=4294967295 size=2"},
+		"event streams":  {record(1, streams(many)), "kv_events_endpoints has 4097 ranks, the maximum is 4096"},
+		"replays":        {record(1, replays(many)), "replay_endpoints has 4097 ranks, the maximum is 4096"},
+		"copies":         {record(1, func(r *catalog.Record) { r.KVEventCopies = new("sets") }), `kv_event_copies "sets" is neither "count" nor "set"`},
+		"rank of events": {record(1, func(r *catalog.Record) { r.KVEventRank = new("global") }), `kv_event_rank "global" is neither "batch" nor "stream"`},
+		"role":           {record(1, func(r *catalog.Record) { r.Role = new("both") }), `role "both" is neither "prefill" nor "decode"`},
+		"rank header":    {record(1, rankHeader("rank")), `rank_header "rank" is not "local", "global" or "none"`},
+		"adapter":        {record(1, func(r *catalog.Record) { r.Adapters = []string{"a", ""} }), "adapters has an empty name"},
+		"rank servers":   {record(1, rankEndpoints(many)), "rank_endpoints has 4097 ranks, the maximum is 4096"},
+		"foreign rank":   {record(1, size(2), rankEndpoints(map[uint32]string{0: "http://h", 2: "http://i"})), "rank_endpoints names rank 2, which the worker does not have"},
+		"no URL":         {record(1, rankEndpoints(map[uint32]string{0: "h:1"})), "rank_endpoints of rank 0: `h:1` is not an http:// or https:// URL"},
+		"no host":        {record(1, rankEndpoints(map[uint32]string{0: "http://:1"})), "rank_endpoints of rank 0: `http://:1` has no host"},
+		"a user":         {record(1, rankEndpoints(map[uint32]string{0: "http://u@h"})), "rank_endpoints of rank 0: `http://u@h` may have no more than a scheme, a host, a port and a path"},
 		"one server": {
 			record(1, size(2), rankEndpoints(map[uint32]string{0: "http://h", 1: "http://h"})),
 			"rank_endpoints has `http://h` for the ranks 0 and 1: leave ranks out that share the worker's endpoint",
@@ -238,8 +239,8 @@ func TestInvalid(t *testing.T) {
 			p := catalog.Patch{
 				StartRank: tc.record.StartRank, Size: tc.record.Size,
 				KVEventsEndpoints: tc.record.KVEventsEndpoints, ReplayEndpoints: tc.record.ReplayEndpoints,
-				KVEventCopies: tc.record.KVEventCopies,
-				Role:          tc.record.Role, RankEndpoints: tc.record.RankEndpoints, RankHeader: tc.record.RankHeader, Adapters: tc.record.Adapters,
+				KVEventCopies: tc.record.KVEventCopies, KVEventRank: tc.record.KVEventRank,
+				Role: tc.record.Role, RankEndpoints: tc.record.RankEndpoints, RankHeader: tc.record.RankHeader, Adapters: tc.record.Adapters,
 			}
 			if _, err := c.Patch(1, p); !errors.As(err, &invalid) || err.Error() != tc.want {
 				t.Errorf("Patch: %v, want %s", err, tc.want)
@@ -260,7 +261,7 @@ func TestInvalid(t *testing.T) {
 func TestPatchFields(t *testing.T) {
 	full := catalog.Patch{
 		Endpoint: new("http://n"), KVEventsEndpoint: new("tcp://h:1"), KVEventsEndpoints: map[uint32]string{3: "tcp://h:2"},
-		ReplayEndpoint: new("tcp://h:3"), ReplayEndpoints: map[uint32]string{3: "tcp://h:4"}, KVEventCopies: new("set"),
+		ReplayEndpoint: new("tcp://h:3"), ReplayEndpoints: map[uint32]string{3: "tcp://h:4"}, KVEventCopies: new("set"), KVEventRank: new("stream"),
 		BlockSize: new(uint32(16)), StartRank: new(uint32(3)), Size: new(uint32(1)), MaxNumBatchedTokens: new(uint64(5)),
 		TotalKVBlocks: new(uint64(6)), AttentionChunkSize: new(uint64(7)), StableRoutingID: new("s"), IsEagle: new(true), Taints: []string{"b", "a", "b"},
 		TopologyDomains: map[string]string{"zone": "z"}, KVTransferDomain: new("d"),
@@ -270,7 +271,7 @@ func TestPatchFields(t *testing.T) {
 	}
 	want := catalog.Record{
 		ID: 1, Scope: m1, Endpoint: full.Endpoint, KVEventsEndpoint: full.KVEventsEndpoint, KVEventsEndpoints: full.KVEventsEndpoints,
-		ReplayEndpoint: full.ReplayEndpoint, ReplayEndpoints: full.ReplayEndpoints, KVEventCopies: full.KVEventCopies,
+		ReplayEndpoint: full.ReplayEndpoint, ReplayEndpoints: full.ReplayEndpoints, KVEventCopies: full.KVEventCopies, KVEventRank: full.KVEventRank,
 		BlockSize: full.BlockSize, StartRank: full.StartRank, Size: full.Size, MaxNumBatchedTokens: full.MaxNumBatchedTokens,
 		TotalKVBlocks: full.TotalKVBlocks, AttentionChunkSize: full.AttentionChunkSize, StableRoutingID: full.StableRoutingID, IsEagle: full.IsEagle, Taints: []string{"a", "b"},
 		TopologyDomains: full.TopologyDomains, KVTransferDomain: full.KVTransferDomain,

@@ -23,6 +23,9 @@ type Description struct {
 	// Endpoints by rank: of KV events, of their replays and of load reports.
 	KVEventsEndpoints, ReplayEndpoints, LoadEndpoints map[uint32]string
 
+	Role  string // RolePrefill or RoleDecode, "" for both
+	Eagle bool   // its blocks look one token ahead
+
 	TotalKVBlocks       uint64 // capacity of each rank's device, in blocks
 	MaxNumBatchedTokens uint64 // tokens that one step of the engine may compute
 
@@ -58,6 +61,8 @@ const (
 	FieldReplayEndpoints     = "replay_endpoints"
 	FieldLoadEndpoint        = "load_endpoint"
 	FieldLoadEndpoints       = "load_endpoints"
+	FieldRole                = "role"
+	FieldEagle               = "is_eagle"
 	FieldTotalKVBlocks       = "total_kv_blocks"
 	FieldMaxNumBatchedTokens = "max_num_batched_tokens"
 )
@@ -146,6 +151,10 @@ func (r Record) asGiven() Record {
 			r.LoadEndpoint = nil
 		case FieldLoadEndpoints:
 			r.LoadEndpoints = nil
+		case FieldRole:
+			r.Role = nil
+		case FieldEagle:
+			r.IsEagle = nil
 		}
 	}
 	d := *r.Describe
@@ -222,6 +231,14 @@ func (r *Record) fill() {
 		}
 		r.Size = &t.Size
 		filled(FieldSize, t.From[FieldSize])
+	}
+	if r.Role == nil && t.Role != "" {
+		r.Role = &t.Role
+		filled(FieldRole, t.From[FieldRole])
+	}
+	if r.IsEagle == nil && t.Eagle {
+		r.IsEagle = &t.Eagle
+		filled(FieldEagle, t.From[FieldEagle])
 	}
 	r.fillEndpoints(t.KVEventsEndpoints, &r.KVEventsEndpoint, &r.KVEventsEndpoints, t.From[FieldKVEventsEndpoints], FieldKVEventsEndpoint, FieldKVEventsEndpoints)
 	r.fillEndpoints(t.ReplayEndpoints, &r.ReplayEndpoint, &r.ReplayEndpoints, t.From[FieldReplayEndpoints], FieldReplayEndpoint, FieldReplayEndpoints)
@@ -446,7 +463,7 @@ func (t *Description) equal(o *Description) bool {
 	return t.Engine == o.Engine && t.Version == o.Version && t.Model == o.Model && slices.Equal(t.Adapters, o.Adapters) &&
 		t.BlockSize == o.BlockSize && t.StartRank == o.StartRank && t.Size == o.Size &&
 		maps.Equal(t.KVEventsEndpoints, o.KVEventsEndpoints) && maps.Equal(t.ReplayEndpoints, o.ReplayEndpoints) &&
-		maps.Equal(t.LoadEndpoints, o.LoadEndpoints) &&
+		maps.Equal(t.LoadEndpoints, o.LoadEndpoints) && t.Role == o.Role && t.Eagle == o.Eagle &&
 		t.TotalKVBlocks == o.TotalKVBlocks && t.MaxNumBatchedTokens == o.MaxNumBatchedTokens &&
 		maps.Equal(t.From, o.From) && maps.Equal(t.Unknown, o.Unknown)
 }

@@ -65,6 +65,12 @@ func shown(w *catalog.Worker) string {
 	if w.LoadEndpoint != nil {
 		text += " load " + *w.LoadEndpoint
 	}
+	if w.Role != nil {
+		text += " role " + *w.Role
+	}
+	if w.IsEagle != nil {
+		text += fmt.Sprint(" eagle ", *w.IsEagle)
+	}
 	return strings.Join(append([]string{text}, w.Explain()...), "; ")
 }
 
@@ -94,6 +100,13 @@ func TestFilledIn(t *testing.T) {
 		"load reports": {asked(), told(1, func(d *catalog.Description) {
 			d.LoadEndpoints, d.From["load_endpoints"] = map[uint32]string{0: "tcp://gpu-1:7557"}, "/info"
 		}), single + " load tcp://gpu-1:7557"},
+		"role and eagle": {asked(), told(1, func(d *catalog.Description) {
+			d.Role, d.Eagle, d.From["role"], d.From["is_eagle"] = catalog.RolePrefill, true, "/info", "/info"
+		}), single + " role prefill eagle true"},
+		"role and eagle of its own": {
+			asked(func(r *catalog.Record) { r.Role, r.IsEagle = new(catalog.RoleDecode), new(false) }),
+			told(1, func(d *catalog.Description) { d.Role, d.Eagle = catalog.RolePrefill, true }), single + " role decode eagle false",
+		},
 		"some of the ranks": {
 			asked(func(r *catalog.Record) { r.StartRank, r.Size = new(uint32(1)), new(uint32(1)) }), told(2),
 			"schedulable m1 blocks of 4 ranks 1+1 events tcp://gpu-1:5558 replay tcp://gpu-1:6558 adapters [sql]",

@@ -377,8 +377,8 @@ func TestEveryFieldCounts(t *testing.T) {
 		if r.KVEventCopies != nil {
 			r.KVEventCopies = new(catalog.SetCopies)
 		}
-		if r.KVEventRank != "" {
-			r.KVEventRank = catalog.RankOfStream
+		if r.KVEventRank != nil {
+			r.KVEventRank = new(catalog.RankOfStream)
 		}
 		if r.Role != nil {
 			r.Role = new(catalog.RoleDecode)

@@ -39,8 +39,7 @@ type Record struct {
 	// release saved. Such a worker is incomplete: its streams must not be followed in plain.
 	KVEventsServerKey *string
 	KVEventCopies     *string // CountCopies or SetCopies; unset is CountCopies
-	// KVEventRank says whose rank events are of: RankOfBatch or RankOfStream; "" is the former.
-	KVEventRank string `json:",omitempty"`
+	KVEventRank       *string `json:",omitempty"` // RankOfBatch or RankOfStream; unset is RankOfBatch
 
 	// LoadEndpoint is the load stream of a worker with a single rank; an empty endpoint is none.
 	LoadEndpoint  *string           `json:",omitzero"`
@@ -111,6 +110,7 @@ type Patch struct {
 	ReplayEndpoint    *string
 	ReplayEndpoints   map[uint32]string
 	KVEventCopies     *string
+	KVEventRank       *string
 
 	LoadEndpoint  *string
 	LoadEndpoints map[uint32]string
@@ -146,6 +146,7 @@ func (p *Patch) apply(r Record) Record {
 	set(&r.ReplayEndpoint, p.ReplayEndpoint)
 	setMap(&r.ReplayEndpoints, p.ReplayEndpoints)
 	set(&r.KVEventCopies, p.KVEventCopies)
+	set(&r.KVEventRank, p.KVEventRank)
 	set(&r.LoadEndpoint, p.LoadEndpoint)
 	setMap(&r.LoadEndpoints, p.LoadEndpoints)
 	set(&r.LoadMetrics, p.LoadMetrics)
@@ -224,8 +225,8 @@ func (r *Record) check() error {
 	if c := r.KVEventCopies; c != nil && *c != CountCopies && *c != SetCopies {
 		return &InvalidError{fmt.Sprintf("kv_event_copies %q is neither %q nor %q", Clip(*c), CountCopies, SetCopies)}
 	}
-	if k := r.KVEventRank; k != "" && k != RankOfBatch && k != RankOfStream {
-		return &InvalidError{fmt.Sprintf("kv_event_rank %q is neither %q nor %q", Clip(k), RankOfBatch, RankOfStream)}
+	if k := r.KVEventRank; k != nil && *k != RankOfBatch && *k != RankOfStream {
+		return &InvalidError{fmt.Sprintf("kv_event_rank %q is neither %q nor %q", Clip(*k), RankOfBatch, RankOfStream)}
 	}
 	if err := r.checkLoad(); err != nil {
 		return err
@@ -306,7 +307,7 @@ func (r *Record) equal(o *Record) bool {
 		equalPointers(r.ReplayEndpoint, o.ReplayEndpoint) &&
 		maps.Equal(r.ReplayEndpoints, o.ReplayEndpoints) &&
 		equalPointers(r.KVEventsServerKey, o.KVEventsServerKey) &&
-		equalPointers(r.KVEventCopies, o.KVEventCopies) && r.KVEventRank == o.KVEventRank &&
+		equalPointers(r.KVEventCopies, o.KVEventCopies) && equalPointers(r.KVEventRank, o.KVEventRank) &&
 		equalPointers(r.LoadEndpoint, o.LoadEndpoint) &&
 		maps.Equal(r.LoadEndpoints, o.LoadEndpoints) &&
 		r.LoadMetrics.equal(o.LoadMetrics) &&
@@ -444,7 +445,7 @@ func (r *Record) replayEndpoint(dp uint32) (endpoint string, given bool) {
 
 // stream returns the checked event stream of a rank; the slot stays 0.
 func (r *Record) stream(dp uint32, policy EndpointPolicy) (Stream, error) {
-	s := Stream{DP: dp, Endpoint: r.eventEndpoint(dp), CountCopies: r.countsCopies(), OwnRank: r.KVEventRank == RankOfStream}
+	s := Stream{DP: dp, Endpoint: r.eventEndpoint(dp), CountCopies: r.countsCopies(), OwnRank: r.KVEventRank != nil && *r.KVEventRank == RankOfStream}
 	if r.TotalKVBlocks != nil {
 		s.TotalKVBlocks = *r.TotalKVBlocks
 	}

@@ -14,8 +14,14 @@ type Scope struct {
 	RoutingGroup *string `json:"routing_group,omitempty"`
 }
 
-func (s Scope) query() string {
+func (s Scope) query() string { return s.queryWith("", "") }
+
+// queryWith returns the query of the scope and one further value, unless that is empty.
+func (s Scope) queryWith(name, value string) string {
 	q := url.Values{}
+	if value != "" {
+		q.Set(name, value)
+	}
 	if s.Model != nil {
 		q.Set("model_name", *s.Model)
 	}

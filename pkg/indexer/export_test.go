@@ -52,3 +52,6 @@ func (s *Space) LongestSearch() (longest int) {
 
 // NextNode returns the number that the next node of the tree gets while none is free.
 func (s *Space) NextNode() uint32 { return s.tree.next }
+
+// HottestOf is Hottest with other bounds: of the runs, and of the work in one hold of the lock.
+func (s *Space) HottestOf(k, most, work int) ([]HotRun, int, bool) { return s.hottest(k, most, work) }

@@ -105,12 +105,14 @@ type delivery struct {
 	applied bool       // a batch was applied in this turn
 	// mixed: a batch was of another rank, or had standard envelopes. Then a clear by
 	// one engine does not repair a loss, which may have been about other blocks.
-	mixed  bool
-	resume *Resume // the checkpoint to resume from, until that is decided; nil: none
+	mixed bool
+	// dropped and droppedWhy are those of StreamCounts.
+	dropped    uint64
+	droppedWhy Reason
+	resume     *Resume // the checkpoint to resume from, until that is decided; nil: none
 }
 
 // apply implements output.
-
 func (d *delivery) apply(m message) (cleared bool, err error) {
 	d.applied = true
 	defer d.work.trim()
@@ -126,6 +128,8 @@ func (d *delivery) apply(m message) (cleared bool, err error) {
 	}
 	if b.outcome.unexpected != Applied {
 		d.samples.put(droppedEvent, d.rank, b.outcome.unexpected.String)
+		d.dropped += b.outcome.unexpectedEvents()
+		d.droppedWhy = b.outcome.unexpected
 	}
 	if b.outcome.repeats {
 		d.samples.put(copiesAsSet, d.rank, func() string { return "more copies of blocks than total_kv_blocks" })

@@ -269,6 +269,7 @@ func (s *stream) applyNext(m message) {
 	cleared, err := s.output.apply(m)
 	if err != nil {
 		s.counters.Undecodable.Add(1)
+		s.counts.Undecodable++
 	}
 	if cleared {
 		s.firstLost, s.unverifiedUpTo = position{}, position{}
@@ -480,4 +481,9 @@ type StreamCounts struct {
 	// one's result.
 	BadReplays uint64
 	BadReplay  ReplayResult
+	// Undecodable counts messages that could not be read. Dropped counts events that were not
+	// applied for a reason that is not Ordinary; DroppedWhy is the last one's.
+	Undecodable uint64
+	Dropped     uint64
+	DroppedWhy  Reason
 }

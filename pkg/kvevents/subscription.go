@@ -543,6 +543,7 @@ func (s *subscription) updateStatusLocked() {
 		s.shown = new(StreamStatus)
 	}
 	s.shown.State, s.shown.StreamCounts = s.stream.state(), s.stream.counts
+	s.shown.Dropped, s.shown.DroppedWhy = s.delivery.dropped, s.delivery.droppedWhy
 	s.shown.Last, s.shown.HasLast = s.stream.last, s.stream.started
 	s.shown.Held = s.stream.held.len()
 }

@@ -123,6 +123,16 @@ func (o *outcome) count(reason Reason) {
 	}
 }
 
+// unexpectedEvents counts the events that were dropped for reasons that are not Ordinary.
+func (o *outcome) unexpectedEvents() (n uint64) {
+	for reason := int(Applied) + 1; reason < NumReasons; reason++ {
+		if !Reason(reason).Ordinary() {
+			n += o.unused[reason]
+		}
+	}
+	return n
+}
+
 // Unused returns how many events of the batch the last Converter.Apply or
 // Converter.Each did not apply, by reason; nil if none. It is valid until the next
 // such call.

@@ -357,7 +357,9 @@ func (l *Ledger) dropIfEmpty(s *scope) {
 	defer s.mu.Unlock()
 	if s.ranks.Len() == 0 && !s.dropped {
 		s.dropped = true
-		s.blocks.free()
+		if s.pins == 0 {
+			s.blocks.free()
+		}
 		delete(l.scopes, s.name)
 	}
 }

@@ -52,9 +52,10 @@ const chargeUnit = 64
 // scope.settle corrects the account by the difference. So a run stays on the account until its
 // last holder ends, whichever that is.
 type room struct {
-	limits Limits
-	live   atomic.Int64
-	peers  peerShares
+	limits    Limits
+	keepLocal bool // see Ledger.KeepLocalHashes
+	live      atomic.Int64
+	peers     peerShares
 }
 
 // checkSize returns a *LimitError for a prompt that no reservation may have.
@@ -66,12 +67,18 @@ func (m *room) checkSize(blocks int) error {
 }
 
 // chargeOf returns what a reservation takes with r.fresh new blocks, in units of chargeUnit.
-func chargeOf(r *entry) uint32 {
-	return uint32((entryBytes + len(r.id) + blockBytes*int(r.fresh) + chargeUnit - 1) / chargeUnit)
+func (m *room) chargeOf(r *entry) uint32 {
+	return uint32((entryBytes + int64(len(r.id)) + m.chargedBlocks(r) + chargeUnit - 1) / chargeUnit)
 }
 
 // chargedBlocks returns the part of the charge that was for new blocks, in bytes.
-func (r *entry) chargedBlocks() int64 { return blockBytes * int64(r.fresh) }
+func (m *room) chargedBlocks(r *entry) int64 {
+	block := int64(blockBytes)
+	if m.keepLocal {
+		block += localBytes
+	}
+	return block * int64(r.fresh)
+}
 
 // take counts r, which a caller of this process books, or returns a *LimitError if
 // there is no room.
@@ -81,7 +88,7 @@ func (m *room) take(r *entry) error {
 		m.live.Add(-1)
 		return &LimitError{Limit: LimitReservations, Full: true, Reason: fmt.Sprintf("the limit of %d live reservations is reached", most)}
 	}
-	charge := chargeOf(r)
+	charge := m.chargeOf(r)
 	if !m.limits.Memory.Reserve(int64(charge) * chargeUnit) {
 		m.live.Add(-1)
 		return &LimitError{Limit: LimitMemory, Full: true, Reason: "the memory for live reservations is used up"}
@@ -94,11 +101,11 @@ func (m *room) take(r *entry) error {
 func (m *room) giveBack(r *entry) {
 	if r.inShare != nil && !m.peers.remove(r) {
 		// Another reservation has got its room (see peerShares.giveWay), the blocks included.
-		m.limits.Memory.Add(r.chargedBlocks())
+		m.limits.Memory.Add(m.chargedBlocks(r))
 		return
 	}
 	m.live.Add(-1)
-	m.limits.Memory.Release(int64(r.charge)*chargeUnit - r.chargedBlocks())
+	m.limits.Memory.Release(int64(r.charge)*chargeUnit - m.chargedBlocks(r))
 }
 
 // settle corrects the account by what the scope's tree takes now and did not take when it was

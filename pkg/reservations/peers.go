@@ -45,7 +45,7 @@ type sharePlace struct {
 // takeFrom makes room for r, which another replica has reported. The displaced reservations
 // no longer count; the caller must end them. ok is false if there is no room.
 func (m *room) takeFrom(r *entry, from source) (displaced []*entry, ok bool) {
-	r.charge = chargeOf(r)
+	r.charge = m.chargeOf(r)
 	account := m.limits.Memory
 	bytes := int64(r.charge) * chargeUnit
 	p := &m.peers

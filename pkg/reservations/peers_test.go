@@ -168,7 +168,7 @@ func TestPeersAgainstModel(t *testing.T) {
 						if r.IntN(8) == 0 {
 							b.Origin.Sequence = 0
 						}
-						charge := int64(chargeOf(&entry{id: b.ID, fresh: uint32(len(b.Hashes))}))
+						charge := int64(new(room).chargeOf(&entry{id: b.ID, fresh: uint32(len(b.Hashes))}))
 						v := l.MergeReservation(b)
 						gone := make(map[string]bool)
 						live := liveIDs(l)
@@ -205,7 +205,7 @@ func TestPeersAgainstModel(t *testing.T) {
 						last++
 						id := fmt.Sprint("own", last)
 						if _, err := l.Book(scopes[0], Request{ID: id}, func(*View) (Placement, error) { return Placement{}, nil }); err == nil {
-							m.held[""][id] = int64(chargeOf(&entry{id: id}))
+							m.held[""][id] = int64(new(room).chargeOf(&entry{id: id}))
 						}
 					case r.IntN(2) == 0:
 						for id := range m.held[""] {

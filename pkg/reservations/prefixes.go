@@ -1,6 +1,7 @@
 package reservations
 
 import (
+	"iter"
 	"slices"
 
 	"github.com/select-service/select-service/internal/container/keyhash"
@@ -18,6 +19,9 @@ import (
 // Callers may send sequences that no chain can produce, with one hash in several nodes. Such a
 // hash is mixed: it is in the table mixed instead of positions, with holders of its own, and
 // its nodes leave it out of what they count, until no reservation holds it any more.
+//
+// A prompt may be pinned: its nodes stay when no reservation holds them any more, for the sake of
+// their hashes. Such a node is detached: no walk finds it, and its hashes count as in no node.
 type prefixes struct {
 	nodes     []node // by number; node 0 is the root and has no blocks
 	freeNodes []uint32
@@ -39,7 +43,7 @@ type node struct {
 	first, last uint32 // chunks
 	n           uint32 // blocks
 	mixed       uint32 // the part of n that is mixed
-	ends        uint32 // reservations whose prompt ends with this run
+	ends        uint32 // reservations and pins whose prompt ends with this run
 	children    uint32
 	childrenXor uint32 // of their numbers: of a single child, its number
 }
@@ -51,7 +55,8 @@ type childKey struct {
 
 // A chunk is chunkWords words of the arena: the next chunk of the run (0: none) and, in the
 // upper half, the node; the number of hashes; the hashes. A position is the number of a word:
-// 32 bits are enough for 32 GiB of them.
+// 32 bits are enough for 32 GiB of them. If local hashes are kept too, they follow in chunkHashes
+// words more, 0 where they are not known.
 const (
 	chunkBits   = 5
 	chunkWords  = 1 << chunkBits
@@ -78,10 +83,23 @@ func (b *prefixes) hashesOf(chunk uint32) []uint64 {
 	return words[chunkHead : chunkHead+words[1]]
 }
 
-func newPrefixes() prefixes {
+// localsOf returns the local hashes of a chunk, if they are kept.
+func (b *prefixes) localsOf(chunk uint32) []uint64 {
+	words := b.chunks.get(chunk)
+	return words[chunkWords : chunkWords+words[1]]
+}
+
+// keepsLocal reports whether there is room for local hashes.
+func (b *prefixes) keepsLocal() bool { return b.chunks.words > chunkWords }
+
+func newPrefixes(keepLocal bool) prefixes {
 	mem := new(offheap.Memory)
+	words := chunkWords
+	if keepLocal {
+		words += chunkHashes
+	}
 	b := prefixes{
-		chunks:    wordArena{mem: mem, words: chunkWords},
+		chunks:    wordArena{mem: mem, words: words},
 		positions: positions{mem: mem, key: keyhash.New()},
 		holders:   newHolders(mem),
 		mixed:     flat{key: keyhash.New()},
@@ -251,16 +269,21 @@ func (b *prefixes) appendHash(first, last uint32, hash uint64) (newFirst, newLas
 
 // discard frees a list of chunks, and removes its hashes from positions.
 func (b *prefixes) discard(chunk uint32) {
-	var sums [ahead]uint64
 	for chunk != 0 {
-		run := b.hashesOf(chunk)
-		b.sink += b.positions.lookAhead(run, &sums)
-		for i := range run {
-			b.positions.remove(sums[i], positionIn(chunk, i))
-		}
+		b.forget(chunk)
 		next := b.next(chunk)
 		b.chunks.release(chunk)
 		chunk = next
+	}
+}
+
+// forget removes the hashes of a chunk from positions.
+func (b *prefixes) forget(chunk uint32) {
+	var sums [ahead]uint64
+	run := b.hashesOf(chunk)
+	b.sink += b.positions.lookAhead(run, &sums)
+	for i := range run {
+		b.positions.remove(sums[i], positionIn(chunk, i))
 	}
 }
 
@@ -346,17 +369,41 @@ func (b *prefixes) release(tail, slot uint32, last func(n uint64, deficit uint32
 		if nd.mixed > 0 {
 			b.releaseMixed(nd, slot, last)
 		}
-		if nd.none() {
-			b.remove(id)
-		} else {
+		switch {
+		case !nd.none():
 			b.rejoin(id)
+		case nd.ends == 0 && nd.children == 0:
+			b.detach(nd)
+			b.remove(id)
+		default: // pinned
+			b.detach(nd)
 		}
 		id = parent
 	}
 }
 
+// pin keeps the nodes of a prompt's blocks up to m until unpin is called with the result.
+func (b *prefixes) pin(m match) (tail uint32) { return b.grow(m, 0, 0, 0, 0) }
+
+// unpin undoes pin.
+func (b *prefixes) unpin(tail uint32) {
+	b.nodes[tail].ends--
+	id := tail
+	for nd := &b.nodes[id]; nd.none() && nd.ends == 0 && nd.children == 0; nd = &b.nodes[id] {
+		if id == 0 {
+			return
+		}
+		parent := nd.parent
+		b.remove(id)
+		id = parent
+	}
+	if id != 0 {
+		b.rejoin(id)
+	}
+}
+
 // releaseMixed is release for the mixed blocks of a node. If the node has no owner any more, the
-// positions of its other blocks are removed too.
+// positions of its other blocks are removed too, so that only detach's part in children is left.
 func (b *prefixes) releaseMixed(nd *node, slot uint32, last func(n uint64, deficit uint32)) {
 	for chunk := nd.first; chunk != 0; chunk = b.next(chunk) {
 		for i, hash := range b.hashesOf(chunk) {
@@ -378,18 +425,25 @@ func (b *prefixes) releaseMixed(nd *node, slot uint32, last func(n uint64, defic
 	}
 }
 
-// remove removes a node without owners.
+// detach makes that a node which has lost its last owner is not found any more.
+func (b *prefixes) detach(nd *node) {
+	if nd.mixed > 0 {
+		delete(b.children, childKey{nd.parent, b.hashesOf(nd.first)[0]})
+		nd.mixed = 0
+		return
+	}
+	for chunk := nd.first; chunk != 0; chunk = b.next(chunk) {
+		b.forget(chunk)
+	}
+}
+
+// remove removes a detached node without children in which no prompt ends.
 func (b *prefixes) remove(id uint32) {
 	nd := &b.nodes[id]
-	if nd.mixed == 0 {
-		b.discard(nd.first)
-	} else {
-		delete(b.children, childKey{nd.parent, b.hashesOf(nd.first)[0]})
-		for chunk := nd.first; chunk != 0; {
-			next := b.next(chunk)
-			b.chunks.release(chunk)
-			chunk = next
-		}
+	for chunk := nd.first; chunk != 0; {
+		next := b.next(chunk)
+		b.chunks.release(chunk)
+		chunk = next
 	}
 	b.blocks -= int(nd.n)
 	b.nodes[nd.parent].children--
@@ -416,6 +470,9 @@ func (b *prefixes) split(id, at uint32) (upper uint32) {
 		b.link(rest, b.next(chunk), id)
 		words := b.chunks.get(rest)
 		words[1] = uint64(copy(words[chunkHead:], moved))
+		if b.keepsLocal() {
+			copy(b.localsOf(rest), b.localsOf(chunk)[left:])
+		}
 		for i, hash := range moved {
 			b.movePosition(hash, positionIn(chunk, left+i), positionIn(rest, i))
 		}
@@ -464,6 +521,9 @@ func (b *prefixes) joinNext(nd *node, chunk uint32) {
 		into[1]++
 		b.movePosition(hash, positionIn(next, i), positionIn(chunk, at))
 	}
+	if b.keepsLocal() {
+		copy(b.localsOf(chunk)[int(into[1])-len(from):], b.localsOf(next))
+	}
 	b.link(chunk, b.next(next), b.nodeOf(chunk))
 	if nd.last == next {
 		nd.last = chunk
@@ -492,10 +552,11 @@ func (b *prefixes) setChild(parent uint32, hash uint64, id uint32) {
 }
 
 // rejoin undoes a split that nothing needs any more: it joins a node with its only child, if no
-// prompt ends between them and their blocks weigh the same. The child keeps its number.
+// prompt ends between them and their blocks weigh the same. The child keeps its number. Detached
+// nodes are not joined.
 func (b *prefixes) rejoin(id uint32) {
 	up := &b.nodes[id]
-	if up.ends != 0 || up.children != 1 {
+	if up.ends != 0 || up.children != 1 || up.none() {
 		return
 	}
 	child := up.childrenXor
@@ -595,13 +656,22 @@ func (b *prefixes) list(m match) []uint64 { return b.appendAfter(nil, m, 0) }
 // appendAfter appends the hashes of the nodes up to m whose blocks are after the first n of the
 // prompt; n is at the end of a node.
 func (b *prefixes) appendAfter(out []uint64, m match, n int) []uint64 {
+	return b.appendWords(out, m, n, b.hashesOf)
+}
+
+// appendLocals is appendAfter for the local hashes from the first block on.
+func (b *prefixes) appendLocals(out []uint64, m match) []uint64 {
+	return b.appendWords(out, m, 0, b.localsOf)
+}
+
+func (b *prefixes) appendWords(out []uint64, m match, n int, of func(chunk uint32) []uint64) []uint64 {
 	begin := len(out)
 	out = slices.Grow(out, m.n-n)[:begin+m.n-n]
 	for m.n > n {
 		m.n -= int(m.at)
 		to := out[begin+m.n-n:][:m.at]
 		for chunk := b.nodes[m.node].first; len(to) > 0; chunk = b.next(chunk) {
-			to = to[copy(to, b.hashesOf(chunk)):]
+			to = to[copy(to, of(chunk)):]
 		}
 		m.node = b.nodes[m.node].parent
 		m.at = b.nodes[m.node].n
@@ -609,9 +679,58 @@ func (b *prefixes) appendAfter(out []uint64, m match, n int) []uint64 {
 	return out
 }
 
+// learn enters the local hashes of a prompt's blocks up to m where they are not known yet. It
+// returns the first part of m, whose blocks have these local hashes then.
+func (b *prefixes) learn(m match, local []uint64) match {
+	agree := m.n
+	if zero := slices.Index(local[:m.n], 0); zero >= 0 { // which means unknown
+		agree = zero
+	}
+	for at, known := range b.locals(m) {
+		if slices.Equal(known, local[at:at+len(known)]) {
+			continue
+		}
+		for i, l := range known {
+			if l != 0 && l != local[at+i] {
+				agree = min(agree, at+i)
+			}
+		}
+	}
+	if agree == 0 {
+		return match{}
+	}
+	m = b.at(m, agree)
+	for at, known := range b.locals(m) {
+		copy(known, local[at:])
+	}
+	return m
+}
+
+// locals returns the local hashes of the blocks up to m, chunk by chunk, each with the number of
+// its first block. Nodes come in reverse order.
+func (b *prefixes) locals(m match) iter.Seq2[int, []uint64] {
+	return func(yield func(int, []uint64) bool) {
+		for m.n > 0 {
+			m.n -= int(m.at)
+			at, left := m.n, int(m.at)
+			for chunk := b.nodes[m.node].first; left > 0; chunk = b.next(chunk) {
+				part := b.localsOf(chunk)
+				part = part[:min(len(part), left)]
+				if !yield(at, part) {
+					return
+				}
+				at, left = at+len(part), left-len(part)
+			}
+			m.node = b.nodes[m.node].parent
+			m.at = b.nodes[m.node].n
+		}
+	}
+}
+
 // Estimates of what parts of a tree take, in bytes, with the spare room of the tables.
 const (
 	blockBytes = 24 // of a node: the hash, its part of a chunk, its position
+	localBytes = 8  // of a node, if local hashes are kept
 	pairBytes  = 56 // of the holders
 	mixedBytes = 56 // a mixed hash; its row in children too
 )
@@ -619,7 +738,11 @@ const (
 // bytes returns what the tree takes beside the nodes themselves, which are part of entryBytes.
 func (b *prefixes) bytes() int64 {
 	sets := b.holders.sets.live * 8 * b.holders.sets.words
-	return int64(blockBytes*b.blocks + pairBytes*b.holders.pairs.live + mixedBytes*(b.mixed.live+len(b.children)) + sets)
+	block := blockBytes
+	if b.keepsLocal() {
+		block += localBytes
+	}
+	return int64(block*b.blocks + pairBytes*b.holders.pairs.live + mixedBytes*(b.mixed.live+len(b.children)) + sets)
 }
 
 // widen makes room for that many slots.

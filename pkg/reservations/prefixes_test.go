@@ -13,7 +13,7 @@ func (b *prefixes) check() error {
 	mixedSeen := make(map[uint64]bool)
 	for id := range b.nodes {
 		nd := &b.nodes[id]
-		if id == 0 || nd.none() {
+		if id == 0 || nd.n == 0 {
 			continue
 		}
 		ends[nd.parent]++
@@ -29,6 +29,10 @@ func (b *prefixes) check() error {
 				n++
 				at := b.positions.find(hash, &b.chunks)
 				switch row := b.mixed.find(hash); {
+				case nd.none(): // detached
+					if at != 0 && b.nodeOf(at>>chunkBits) == uint32(id) {
+						return fmt.Errorf("hash %d of node %d, which is detached, has a position", hash, id)
+					}
 				case row != nil && at != 0:
 					return fmt.Errorf("hash %d is mixed and has a position", hash)
 				case row != nil:
@@ -48,8 +52,11 @@ func (b *prefixes) check() error {
 		if n != nd.n || mixed != nd.mixed || last != nd.last {
 			return fmt.Errorf("node %d has %d blocks, %d mixed, last chunk %d: %+v", id, n, mixed, last, nd)
 		}
-		if got := b.child(nd.parent, b.hashesOf(nd.first)[0]); got != uint32(id) {
+		switch got := b.child(nd.parent, b.hashesOf(nd.first)[0]); {
+		case !nd.none() && got != uint32(id):
 			return fmt.Errorf("node %d is found as %d", id, got)
+		case nd.none() && (got == uint32(id) || nd.ends == 0 && nd.children == 0):
+			return fmt.Errorf("node %d without owners is found, or nothing needs it", id)
 		}
 	}
 	for id := range b.nodes {
@@ -70,11 +77,18 @@ type held struct {
 	tail   uint32
 }
 
+// pinned is the beginning of a prompt that is pinned.
+type pinned struct {
+	hashes, local []uint64
+	tail          uint32
+}
+
 // prefixesRun plays a random history on a tree and on a list of prompts.
 type prefixesRun struct {
 	rnd     *rand.Rand
 	b       prefixes
 	live    []held
+	pinned  []pinned
 	deficit map[[2]uint64]uint32 // by slot and hash, of those that have one
 	blocks  map[uint32]uint64    // what the tree says that each slot holds
 	sum     map[uint32]uint64    // of deficits, likewise
@@ -166,6 +180,32 @@ func (r *prefixesRun) decay() {
 	}
 }
 
+// pin pins the beginning of a prompt that is active, or a part of it. A hash mostly has the same
+// local hash, but callers may say what they like.
+func (r *prefixesRun) pin() {
+	hashes := r.prompt()
+	m := r.b.walk(match{}, hashes)
+	if m.n == 0 {
+		return
+	}
+	m = r.b.at(m, 1+r.rnd.IntN(m.n))
+	local := make([]uint64, len(hashes))
+	for i, hash := range hashes {
+		if local[i] = ^hash; r.rnd.IntN(60) == 0 {
+			local[i] = r.rnd.Uint64N(2)
+		}
+	}
+	if m = r.b.learn(m, local); m.n > 0 {
+		r.pinned = append(r.pinned, pinned{hashes[:m.n], local[:m.n], r.b.pin(m)})
+	}
+}
+
+func (r *prefixesRun) unpin() {
+	i := r.rnd.IntN(len(r.pinned))
+	r.b.unpin(r.pinned[i].tail)
+	r.pinned = slices.Delete(r.pinned, i, i+1)
+}
+
 func (r *prefixesRun) holders(slot uint32, hash uint64) (n int) {
 	for _, x := range r.live {
 		if x.slot == slot && slices.Contains(x.hashes, hash) {
@@ -190,6 +230,12 @@ func (r *prefixesRun) compare(t *testing.T) {
 		}
 		for _, hash := range x.hashes {
 			blocks[x.slot][hash] = true
+		}
+	}
+	for _, x := range r.pinned {
+		m := r.b.end(x.tail, len(x.hashes))
+		if !slices.Equal(r.b.list(m), x.hashes) || !slices.Equal(r.b.appendLocals(nil, m), x.local) {
+			t.Fatalf("pinned %v with %v, not %v with %v", r.b.list(m), r.b.appendLocals(nil, m), x.hashes, x.local)
 		}
 	}
 	sum := make(map[uint32]uint64)
@@ -221,7 +267,8 @@ func (r *prefixesRun) compare(t *testing.T) {
 
 // TestPrefixes proves that a tree of runs says the same as a list of prompts does, for random
 // histories in which runs are divided and joined, also inside a chunk, and in which hashes are
-// mixed and cease to be; that each prompt can be read back; and that nothing is left at the end.
+// mixed and cease to be; that each prompt can be read back, and what is pinned of it also after
+// its end, without any effect on what is held; and that nothing is left at the end.
 func TestPrefixes(t *testing.T) {
 	seeds := uint64(6)
 	if testing.Short() {
@@ -229,12 +276,18 @@ func TestPrefixes(t *testing.T) {
 	}
 	for seed := range seeds {
 		r := &prefixesRun{
-			rnd: rand.New(rand.NewPCG(seed, 1)), b: newPrefixes(),
+			rnd: rand.New(rand.NewPCG(seed, 1)), b: newPrefixes(true),
 			deficit: make(map[[2]uint64]uint32), blocks: make(map[uint32]uint64), sum: make(map[uint32]uint64),
 		}
 		r.b.widen(131)
 		for step := range 400 {
 			grow := step/50%2 == 0
+			if r.rnd.IntN(3) == 0 {
+				r.pin()
+			}
+			if len(r.pinned) > 0 && r.rnd.IntN(4) == 0 {
+				r.unpin()
+			}
 			switch n := r.rnd.IntN(10); {
 			case len(r.live) == 0 || n < 3 || grow && n < 6:
 				r.hold()
@@ -250,6 +303,10 @@ func TestPrefixes(t *testing.T) {
 		}
 		for len(r.live) > 0 {
 			r.release()
+		}
+		r.compare(t)
+		for len(r.pinned) > 0 {
+			r.unpin()
 		}
 		r.compare(t)
 		if len(r.b.nodes) != 1+len(r.b.freeNodes) || r.b.holders.pairs.live != 0 || !r.b.idle() {

@@ -445,7 +445,7 @@ func (s *scope) endDisplaced(r *entry) (left int64) {
 	before := s.settled
 	s.end(r, history.Displaced)
 	s.ledger.counts.displaced.Add(1)
-	return r.chargedBlocks() - (before - s.settled)
+	return s.ledger.room.chargedBlocks(r) - (before - s.settled)
 }
 
 // confirm updates a live reservation that only others had reported, because its own

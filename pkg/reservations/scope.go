@@ -26,6 +26,7 @@ type scope struct {
 	ranks           catalog.SlotTable // the known ranks
 	blocks          prefixes
 	settled         int64 // bytes of blocks on the account
+	pins            int   // not unpinned yet; until then a dropped scope keeps blocks
 	deadlines       deadlines
 	pendingRenewals pendingRenewals
 	entries         entryLog
@@ -54,7 +55,7 @@ func newScope(l *Ledger, name catalog.Scope, number uint64) *scope {
 		ledger: l,
 		name:   name,
 		number: number,
-		blocks: newPrefixes(),
+		blocks: newPrefixes(l.room.keepLocal),
 	}
 	if l.observePrefills != nil {
 		s.prefills = l.observePrefills(name)
@@ -221,7 +222,7 @@ func (s *scope) add(r *entry, rest []uint64, m match, uncached, prompt uint64) {
 		tail, fresh = s.blocks.holdMixed(hashes, r.slot)
 	}
 	r.tail, r.blocks = tail, uint32(n)
-	s.settle(r.chargedBlocks())
+	s.settle(s.ledger.room.chargedBlocks(r))
 	l.blocks += fresh
 	l.prefill.add(r.countedTokens())
 	r.inRank = int32(len(l.held))

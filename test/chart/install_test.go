@@ -7,17 +7,21 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/select-service/select-service/test/kubetest"
 )
 
-// onServer runs helm against the API server of TEST_KUBECONFIG, or skips the test where
-// there is none.
-func onServer(t *testing.T, args ...string) []byte {
+// administrator returns a kubeconfig of a real API server, of TEST_KUBECONFIG or one that is
+// started. Where there is neither the test is skipped.
+func administrator(t *testing.T) string {
 	t.Helper()
-	kubeconfig := os.Getenv("TEST_KUBECONFIG")
-	if kubeconfig == "" {
-		t.Skip("TEST_KUBECONFIG names no API server")
+	if kubeconfig := os.Getenv("TEST_KUBECONFIG"); kubeconfig != "" {
+		return kubeconfig
 	}
-	return helm(t, append(args, "--kubeconfig", kubeconfig)...)
+	if os.Getenv(kubetest.BinariesEnv) == "" {
+		t.Skipf("neither TEST_KUBECONFIG nor %s leads to an API server", kubetest.BinariesEnv)
+	}
+	return kubetest.NewCluster(t).AdminKubeconfig()
 }
 
 // chartOf makes a chart of one object, which helm installs as it is.
@@ -49,6 +53,11 @@ func chartOf(t *testing.T, object any) string {
 // server has the CRD of InferencePool.
 func TestInstall(t *testing.T) {
 	const namespace = "chart-test"
+	kubeconfig := administrator(t)
+	onServer := func(t *testing.T, args ...string) []byte {
+		t.Helper()
+		return helm(t, append(args, "--kubeconfig", kubeconfig)...)
+	}
 	onServer(t, "install", "namespace", chartOf(t, map[string]any{
 		"apiVersion": "v1", "kind": "Namespace",
 		"metadata": map[string]any{"name": namespace, "labels": map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}},
@@ -87,7 +96,7 @@ func TestInstall(t *testing.T) {
 		security, _ := pod.Spec["containers"].([]any)[0].(map[string]any)["securityContext"].(map[string]any)
 		security["privileged"] = true
 		security["allowPrivilegeEscalation"] = true
-		if out, err := helmCommand(t, "install", "privileged", chartOf(t, object), "--namespace", namespace, "--kubeconfig", os.Getenv("TEST_KUBECONFIG")); err == nil ||
+		if out, err := helmCommand(t, "install", "privileged", chartOf(t, object), "--namespace", namespace, "--kubeconfig", kubeconfig); err == nil ||
 			!strings.Contains(string(out), "violates PodSecurity") {
 			t.Errorf("a privileged pod: %v\n%s", err, out)
 		}

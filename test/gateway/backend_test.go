@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/select-service/select-service/demo/sim/engine"
 	"github.com/select-service/select-service/demo/sim/node"
@@ -28,6 +29,7 @@ type backend struct {
 	address string // host:port
 
 	http *http.Server
+	end  func() // ends all of it
 
 	mu   sync.Mutex // guards what follows
 	seen []seen
@@ -45,6 +47,7 @@ type seen struct {
 	trailer http.Header
 	body    []byte // up to a MiB of it
 	length  int
+	at      time.Time         // when it had come
 	hash    [sha256.Size]byte // of the whole body
 }
 
@@ -59,21 +62,32 @@ func (s seen) field(name string) any {
 
 func newBackend(t *testing.T, name string, first, ranks int, adapters []string) *backend {
 	t.Helper()
+	return newBackendAt(t, "127.0.0.1:0", name, first, ranks, adapters)
+}
+
+// newBackendAt is newBackend at an address; port 0 is a free one.
+func newBackendAt(t *testing.T, address, name string, first, ranks int, adapters []string) *backend {
+	t.Helper()
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
 	b := &backend{name: name}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	t.Cleanup(func() {
+	b.end = sync.OnceFunc(func() {
 		_ = b.http.Close()
 		cancel()
 		running.Wait()
 	})
+	t.Cleanup(b.end)
 	b.first = first
 	for rank := first; rank < first+ranks; rank++ {
 		n, err := node.New(node.Options{
 			// A prompt of the tests takes a millisecond, a token ten.
 			Engine: engine.Config{BlockSize: blockSize, CacheBlocks: 16384, PrefillRate: 1e5, DecodeRate: 100, HashSeed: 1},
 			Rank:   uint32(rank), Speedup: 1, NewSeed: func() uint64 { return uint64(rank) + 1 },
-			Publisher: func() (node.Publisher, error) { return kvpub.Open(kvpub.Options{Bind: "127.0.0.1"}) },
+			Publisher: func() (node.Publisher, error) { return kvpub.Open(kvpub.Options{Bind: host}) },
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -82,7 +96,7 @@ func newBackend(t *testing.T, name string, first, ranks int, adapters []string) 
 		b.ranks = append(b.ranks, n)
 	}
 	b.Server = openai.New(openai.Options{Model: model, Adapters: adapters, Ranks: b.ranks})
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	ln, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +139,7 @@ func (b *backend) note(r *http.Request) {
 	if err != nil {
 		panic(http.ErrAbortHandler) // the client is gone
 	}
-	s := seen{path: r.URL.Path, header: r.Header.Clone(), trailer: r.Trailer.Clone(), length: len(body), body: body[:min(len(body), 1<<20)]}
+	s := seen{path: r.URL.Path, header: r.Header.Clone(), trailer: r.Trailer.Clone(), length: len(body), at: time.Now(), body: body[:min(len(body), 1<<20)]}
 	hash.Sum(s.hash[:0])
 	b.mu.Lock()
 	b.seen = append(b.seen, s)

@@ -61,6 +61,7 @@ var scenarios = []struct {
 	{"two replicas", false, twoReplicas},
 	{"no picker", false, noPicker},
 	{"a picker stops", false, pickerStops},
+	{"a picker of two is replaced", false, replaced},
 	{"prefill and decode", false, prefillAndDecode},
 	{"the rank that prefills", false, prefillRank},
 	{"a replica of Dynamo", false, dynamoReplica},

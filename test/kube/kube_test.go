@@ -6,10 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
-	"strings"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -22,9 +22,9 @@ import (
 
 func TestMain(m *testing.M) { e2e.Main(m) }
 
-// engine answers what discovery asks of a vLLM.
-func engine(t *testing.T, model string) int {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+// engineAt answers what discovery asks of a vLLM, at a port of all addresses.
+func engineAt(t *testing.T, model string) int {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/v1/models":
 			fmt.Fprintf(w, `{"object":"list","data":[{"id":%q,"parent":null},{"id":"lora","parent":%q}]}`, model, model)
@@ -34,14 +34,19 @@ func engine(t *testing.T, model string) int {
 			http.NotFound(w, r)
 		}
 	}))
+	_ = server.Listener.Close()
+	var err error
+	if server.Listener, err = net.Listen("tcp", ":0"); err != nil {
+		t.Fatal(err)
+	}
+	server.Start()
 	t.Cleanup(server.Close)
-	_, port, _ := strings.Cut(strings.TrimPrefix(server.URL, "http://"), ":")
-	n, _ := strconv.Atoi(port)
-	return n
+	return server.Listener.Addr().(*net.TCPAddr).Port
 }
 
 type worker struct {
 	ID        uint64            `json:"worker_id"`
+	Endpoint  string            `json:"endpoint"`
 	Model     string            `json:"model_name"`
 	Lifecycle string            `json:"lifecycle"`
 	Reasons   []string          `json:"reasons"`
@@ -88,7 +93,7 @@ func TestPods(t *testing.T) {
 		}
 	}
 	is(healthpb.HealthCheckResponse_NOT_SERVING)
-	api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", engine(t, "m")))
+	api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", engineAt(t, "m")))
 	api.Put("pods", kubetest.Pod("llm", "vllm-0", "127.0.0.1"))
 	api.Answer(nil)
 	var all []worker

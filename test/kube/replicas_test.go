@@ -15,7 +15,7 @@ import (
 // without waiting for each other's index, and share bookings (scenario 30).
 func TestReplicas(t *testing.T) {
 	api := kubetest.New(t)
-	api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", engine(t, "m")))
+	api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", engineAt(t, "m")))
 	api.Put("pods", kubetest.Pod("llm", "vllm-0", "127.0.0.1"))
 	port, sync := e2e.FreePort(t), e2e.FreePort(t)
 	starting := kubetest.Object{"ready": false, "serving": false}

@@ -3,13 +3,13 @@
 package kubetest
 
 import (
-	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
 	"log"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -27,7 +27,10 @@ type Object = map[string]any
 
 // Server is a stand-in of an API server.
 type Server struct {
-	http *httptest.Server
+	http   *httptest.Server
+	frozen sync.RWMutex // held while nothing is read or written
+	// freezes: Freeze holds frozen. Only the test uses it.
+	freezes bool
 
 	mu      sync.Mutex // guards the fields below
 	version int
@@ -42,6 +45,8 @@ type Server struct {
 	answer func(w http.ResponseWriter, r *http.Request) bool
 	seen   map[string]int // requests by resource and verb
 	tokens []string
+	// allowed: the account may read; installed: there are InferencePools.
+	allowed, installed bool
 }
 
 type change struct {
@@ -54,20 +59,113 @@ type change struct {
 
 // New starts a server that ends with the test.
 func New(t testing.TB) *Server {
-	s := &Server{version: 1, objects: make(map[string]map[string]Object), changed: make(chan struct{}), seen: make(map[string]int)}
-	s.http = httptest.NewUnstartedServer(s)
-	s.http.EnableHTTP2 = true
-	s.http.Config.ErrorLog = log.New(io.Discard, "", 0)
-	s.http.StartTLS()
+	s := &Server{
+		version: 1, objects: make(map[string]map[string]Object), changed: make(chan struct{}), seen: make(map[string]int),
+		allowed: true, installed: true,
+	}
+	s.serve("127.0.0.1:0")
 	t.Cleanup(func() {
-		s.CutWatches()
-		s.http.CloseClientConnections()
-		s.http.Close()
+		s.Thaw()
+		s.Kill()
 	})
 	return s
 }
 
-// Kubeconfig writes a kubeconfig for the server and returns its path.
+// serve starts to answer at an address. All servers have the same certificate.
+func (s *Server) serve(address string) {
+	ln, err := net.Listen("tcp", address)
+	if err != nil {
+		panic(fmt.Sprintf("stand-in of an API server: %v", err))
+	}
+	s.http = httptest.NewUnstartedServer(s)
+	_ = s.http.Listener.Close()
+	s.http.Listener = gatedListener{ln, &s.frozen}
+	s.http.EnableHTTP2 = true
+	s.http.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.http.StartTLS()
+}
+
+// Kill is part of API.
+func (s *Server) Kill() {
+	s.CutWatches()
+	s.http.CloseClientConnections()
+	s.http.Close()
+}
+
+// Start is part of API. A server that starts has nothing for watches of versions from before.
+func (s *Server) Start() {
+	s.Compact()
+	s.serve(s.http.Listener.Addr().String())
+}
+
+// Freeze is part of API.
+func (s *Server) Freeze() {
+	s.frozen.Lock()
+	s.freezes = true
+}
+
+// Thaw is part of API.
+func (s *Server) Thaw() {
+	if s.freezes {
+		s.freezes = false
+		s.frozen.Unlock()
+	}
+}
+
+// gatedListener accepts connections that hear nothing while a lock is held.
+type gatedListener struct {
+	net.Listener
+	gate *sync.RWMutex
+}
+
+// Accept implements net.Listener.
+func (l gatedListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	return gatedConn{conn, l.gate}, err
+}
+
+type gatedConn struct {
+	net.Conn
+	gate *sync.RWMutex
+}
+
+// Read implements net.Conn.
+func (c gatedConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.gate.RLock()
+	defer c.gate.RUnlock()
+	return n, err
+}
+
+// Write implements net.Conn.
+func (c gatedConn) Write(p []byte) (int, error) {
+	c.gate.RLock()
+	defer c.gate.RUnlock()
+	return c.Conn.Write(p)
+}
+
+// Allow is part of API.
+func (s *Server) Allow(allowed bool) {
+	s.mu.Lock()
+	s.allowed = allowed
+	s.mu.Unlock()
+}
+
+// Install is part of API.
+func (s *Server) Install(present bool) {
+	s.mu.Lock()
+	s.installed = present
+	for key, o := range s.objects["inferencepools"] {
+		if !present {
+			s.recordLocked("DELETED", "inferencepools", o, o)
+			delete(s.objects["inferencepools"], key)
+		}
+	}
+	s.mu.Unlock()
+	s.CutWatches()
+}
+
+// Kubeconfig is part of API.
 func (s *Server) Kubeconfig(t testing.TB) string {
 	return s.KubeconfigOf(t, "token: secret")
 }
@@ -76,9 +174,7 @@ func (s *Server) Kubeconfig(t testing.TB) string {
 func (s *Server) KubeconfigOf(t testing.TB, user string) string {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.http.Certificate().Raw})
-	text := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q, certificate-authority-data: %s}}]\nusers: [{name: u, user: {%s}}]\n"+
-		"contexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\n", s.http.URL, base64.StdEncoding.EncodeToString(authority), user)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(kubeconfig(s.http.URL, authority, user)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return path
@@ -121,7 +217,7 @@ func (s *Server) Compact() {
 	s.floor = s.version
 }
 
-// Put creates or replaces an object of a resource such as "pods".
+// Put is part of API.
 func (s *Server) Put(resource string, o Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +234,7 @@ func (s *Server) Put(resource string, o Object) {
 	s.objects[resource][key] = s.history[len(s.history)-1].object
 }
 
-// Delete removes an object as it is; its DELETED event has its last state.
+// Delete is part of API. The DELETED event has the object's last state.
 func (s *Server) Delete(resource, namespace, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,7 +245,7 @@ func (s *Server) Delete(resource, namespace, name string) {
 	}
 }
 
-// Get returns an object, nil if there is none.
+// Get is part of API.
 func (s *Server) Get(resource, namespace, name string) Object {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,7 +294,16 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.mu.Unlock()
 		return
 	}
+	allowed, installed := s.allowed, s.installed
 	s.mu.Unlock()
+	switch {
+	case !allowed:
+		Fail(w, http.StatusForbidden, "Forbidden", resource+" is forbidden")
+		return
+	case !installed && resource == "inferencepools":
+		http.Error(w, "404 page not found", http.StatusNotFound)
+		return
+	}
 	match := matcher(namespace, q.Get("labelSelector"), q.Get("fieldSelector"))
 	if verb == "watch" {
 		s.watch(w, r, resource, match)
@@ -418,7 +523,10 @@ func Pool(namespace, name, app string, ports ...int) Object {
 	}
 	return Object{
 		"metadata": Object{"namespace": namespace, "name": name, "uid": name + "-uid"},
-		"spec":     Object{"selector": Object{"matchLabels": Object{"app": app}}, "targetPorts": targets},
+		"spec": Object{
+			"selector": Object{"matchLabels": Object{"app": app}}, "targetPorts": targets,
+			"endpointPickerRef": Object{"name": "select-service", "port": Object{"number": 9002}},
+		},
 	}
 }
 

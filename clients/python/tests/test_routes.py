@@ -218,6 +218,12 @@ def test_explanations(make: MakeClient, fleet: Server, dialect: str) -> None:
     assert kept["outcome"]["ttft_seconds"] > 0
     assert [scope["policy"] for scope in client.policies()] == ["default"]
     assert client.kubernetes() == {"enabled": False}
+    view = client.fleet()
+    assert view["full"] and {row["worker_id"] for row in view["rows"]} >= {1, 2}
+    assert not client.fleet(since=view["version"], model_name="default")["full"]
+    assert client.prefixes(limit=5)["truncated"] is False
+    assert client.history(seconds=60)["interval_seconds"] == 5
+    assert client.history(worker_id=1)["interval_seconds"] == 60
 
 
 def test_thresholds(make: MakeClient, fleet: Server) -> None:

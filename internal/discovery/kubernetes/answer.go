@@ -15,6 +15,7 @@ func AnswerOf(d *catalog.Description) mapping.Answer {
 	a := mapping.Answer{
 		Model: d.Model, Adapters: d.Adapters, BlockSize: d.BlockSize, TotalKVBlocks: d.TotalKVBlocks, Ranks: d.Size,
 		EventsPort: firstPort(d.KVEventsEndpoints), ReplayPort: firstPort(d.ReplayEndpoints),
+		LoadPort: firstPort(d.LoadEndpoints),
 	}
 	// Only what the worker cannot do without is a problem.
 	switch {

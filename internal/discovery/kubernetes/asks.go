@@ -34,11 +34,14 @@ type asks struct {
 	timer   *time.Timer // of the next that is due; nil: none
 }
 
-// askKey is an engine: another pod, or another address, is another engine.
+// askKey is an engine: another pod is another engine. A pod's engine that has another address, or
+// restarted, is asked anew; until it answers, what it has said holds.
 type askKey struct {
-	uid, ip string
-	port    uint16
+	pod  string // UID, or the address of an endpoint without a pod
+	port uint16
 }
+
+func keyOf(p *mapping.Pod, port uint16) askKey { return askKey{cmp.Or(p.UID, p.IP), port} }
 
 // ask wants an engine to be asked. Another turn means that it became ready again.
 type ask struct {
@@ -61,10 +64,10 @@ type asked struct {
 func newAsks(d *Discovery) *asks { return &asks{d: d, engines: make(map[askKey]*asked)} }
 
 // answer returns what an engine has said.
-func (a *asks) answer(uid, ip string, port uint16) mapping.Answer {
+func (a *asks) answer(p *mapping.Pod, port uint16) mapping.Answer {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	e := a.engines[askKey{uid, ip, port}]
+	e := a.engines[keyOf(p, port)]
 	if e == nil {
 		return mapping.Answer{}
 	}
@@ -86,7 +89,7 @@ func (a *asks) want(all []ask, now time.Time) {
 		case e == nil:
 			e = &asked{ask: w, due: now}
 			a.engines[w.key] = e
-		case e.turn != w.turn:
+		case e.turn != w.turn || e.url != w.url:
 			e.due, e.failures = now, 0
 		}
 		e.ask, e.wanted = w, true
@@ -155,7 +158,7 @@ func (a *asks) run(ctx context.Context, e *asked, url string) {
 	asking, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	said, err := a.d.config.Ask(asking, url)
-	if a.heard(e, said, err) {
+	if a.heard(e, url, said, err) {
 		a.d.change(func() {}) // without a.mu: who plans holds the lock of Discovery and takes ours
 	}
 	a.mu.Lock()
@@ -163,12 +166,16 @@ func (a *asks) run(ctx context.Context, e *asked, url string) {
 	a.startLocked(time.Now())
 }
 
-// heard takes an answer, and reports whether it says anything new.
-func (a *asks) heard(e *asked, said mapping.Answer, err error) (changed bool) {
+// heard takes the answer at a URL, and reports whether it says anything new. The engine may have
+// moved meanwhile: then the answer is another's.
+func (a *asks) heard(e *asked, url string, said mapping.Answer, err error) (changed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.running--
 	e.busy = false
+	if e.url != url {
+		return false
+	}
 	now := time.Now()
 	before, wasProblem := e.said, e.problem
 	outcome := "ok"

@@ -21,6 +21,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
+
+	"github.com/select-service/select-service/pkg/memory"
 )
 
 const (
@@ -47,6 +49,7 @@ type Client struct {
 	core   rest.Interface // pods
 	slices rest.Interface // EndpointSlices
 	pools  rest.Interface // InferencePools
+	reads  *bounded
 }
 
 // silence ends client-go's own log: what it would say is in the states of sources.
@@ -77,12 +80,13 @@ func Dial(kubeconfig string) (*Client, error) {
 		base = &tokenFile{path: config.BearerTokenFile, next: base}
 		config.BearerToken, config.BearerTokenFile = "", ""
 	}
-	wrapped, err := rest.HTTPWrappersForConfig(config, bounded{base})
+	reads := &bounded{next: base}
+	wrapped, err := rest.HTTPWrappersForConfig(config, reads)
 	if err != nil {
 		return nil, fmt.Errorf("credentials for the API server: %w", err)
 	}
 	httpClient := &http.Client{Transport: wrapped}
-	c := &Client{server: config.Host}
+	c := &Client{server: config.Host, reads: reads}
 	scheme := runtime.NewScheme()
 	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Pod{}, &corev1.PodList{})
 	scheme.AddKnownTypes(discoveryv1.SchemeGroupVersion, &discoveryv1.EndpointSlice{}, &discoveryv1.EndpointSliceList{})
@@ -213,16 +217,20 @@ func (t *tokenFile) current() (string, error) {
 	return t.token, nil
 }
 
-// bounded bounds what is read of answers: a page of a LIST, and each event of a watch.
-type bounded struct{ next http.RoundTripper }
+// bounded bounds what is read of answers, a page of a LIST and each event of a watch, and counts it
+// until it has been read.
+type bounded struct {
+	next   http.RoundTripper
+	memory *memory.Account
+}
 
 // RoundTrip implements http.RoundTripper.
-func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+func (b *bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := b.next.RoundTrip(r)
 	if err != nil {
 		return nil, err
 	}
-	limit := &limitedBody{ReadCloser: resp.Body, most: maxPage}
+	limit := &limitedBody{ReadCloser: resp.Body, most: maxPage, memory: b.memory}
 	if watch := r.URL.Query().Get("watch"); watch == "1" || watch == "true" {
 		limit.most, limit.lines = maxEvent, true
 	}
@@ -230,26 +238,59 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// errTooLarge ends an answer that is, or has an event, larger than is read.
-var errTooLarge = errors.New("the object is too large")
+// errTooLarge ends an answer that is, or has an event, larger than is read, errMemory one for which
+// memory is short.
+var (
+	errTooLarge = errors.New("the object is too large")
+	errMemory   = errors.New("no memory is left for the answer (--max-memory)")
+)
 
 // limitedBody fails after most bytes; of a watch, after so many without the end of a line.
 type limitedBody struct {
 	io.ReadCloser
-	most, n int
-	lines   bool
+	most   int
+	lines  bool
+	memory *memory.Account
+
+	mu     sync.Mutex // guards the fields below: the end of a watch closes it while it is read
+	n      int        // bytes of the answer, or the line, so far; they are reserved
+	closed bool
 }
 
 // Read implements io.Reader.
 func (l *limitedBody) Read(p []byte) (int, error) {
 	n, err := l.ReadCloser.Read(p)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return n, err
+	}
+	held := l.n
 	if i := bytes.LastIndexByte(p[:n], '\n'); l.lines && i >= 0 {
 		l.n = n - i - 1
 	} else {
 		l.n += n
 	}
-	if l.n > l.most {
+	more := l.n - held
+	switch {
+	case l.n > l.most:
+		l.n = held
 		return 0, errTooLarge
+	case more < 0:
+		l.memory.Release(int64(-more))
+	case !l.memory.Reserve(int64(more)):
+		l.n = held
+		return 0, errMemory
 	}
 	return n, err
+}
+
+// Close implements io.Closer.
+func (l *limitedBody) Close() error {
+	l.mu.Lock()
+	l.closed = true
+	l.memory.Release(int64(l.n))
+	l.n = 0
+	l.mu.Unlock()
+	return l.ReadCloser.Close()
 }

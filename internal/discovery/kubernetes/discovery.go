@@ -15,6 +15,7 @@ import (
 	"github.com/select-service/select-service/internal/discovery/kubernetes/mapping"
 	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/memory"
 )
 
 // Config has what discovery is told.
@@ -28,7 +29,9 @@ type Config struct {
 	Ask func(ctx context.Context, url string) (mapping.Answer, error)
 	// Peers finds the other replicas; nil: they are not looked for.
 	Peers *PeersConfig
-	Log   zerolog.Logger
+	// Memory counts the answers of the API server while they are read; nil: nobody counts.
+	Memory *memory.Account
+	Log    zerolog.Logger
 }
 
 const (
@@ -81,6 +84,7 @@ func New(config Config, client *Client) *Discovery {
 		config: config, client: client, counts: newCounters(), log: config.Log,
 		applied: metrics.NewHistogram(applyBounds), wake: make(chan struct{}, 1), logged: make(map[string]logged),
 	}
+	client.reads.memory = config.Memory
 	d.asks = newAsks(d)
 	if config.Peers != nil {
 		d.peers = d.newPeers(*config.Peers)
@@ -362,7 +366,7 @@ func (d *Discovery) planPod(p *plan, r row, own bool, ids map[uint64]string, pod
 		return
 	}
 	pool := s.ports(tr)
-	answers := func(port uint16) mapping.Answer { return d.asks.answer(tr.pod.UID, tr.pod.IP, port) }
+	answers := func(port uint16) mapping.Answer { return d.asks.answer(tr.pod, port) }
 	m := mapping.Map(tr.pod, &pool, &s.entry, &d.config.Settings, answers)
 	d.warn(tr, m.Unknown)
 	if m.Excluded != "" {
@@ -401,7 +405,7 @@ func (d *Discovery) planPod(p *plan, r row, own bool, ids map[uint64]string, pod
 		of.complete = of.complete && len(w.Reasons) == 0
 		if w.Ask && ph == serving {
 			p.asks = append(p.asks, ask{
-				key: askKey{tr.pod.UID, tr.pod.IP, w.Port}, url: *w.Record.Endpoint, turn: tr.readyTurn,
+				key: keyOf(tr.pod, w.Port), url: *w.Record.Endpoint, turn: tr.readyTurn,
 			})
 		}
 		add(w, why)

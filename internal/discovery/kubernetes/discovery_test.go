@@ -13,9 +13,8 @@ import (
 	"github.com/select-service/select-service/test/kubetest"
 )
 
-// threePods is a pool with three ready pods.
-func threePods(t *testing.T) *kubetest.Server {
-	api := kubetest.New(t)
+// withThreePods adds a pool with three ready pods.
+func withThreePods[A kubetest.API](api A) A {
 	api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", 8000))
 	for i := range 3 {
 		api.Put("pods", kubetest.Pod("llm", fmt.Sprint("vllm-", i), fmt.Sprint("10.0.0.", i+1)))
@@ -25,13 +24,12 @@ func threePods(t *testing.T) *kubetest.Server {
 
 // TestPool: the pods of a pool become workers with the known ids (scenarios 1 to 4).
 func TestPool(t *testing.T) {
-	t.Parallel()
-	api := threePods(t)
+	api := withThreePods(kubetest.Any(t))
 	api.Put("pods", kubetest.Pod("llm", "other", "10.0.0.9", kubetest.Labels("app", "other")))
 	w := start(t, api, pool())
 	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
 	if x := w.worker("vllm-0"); x.ID != 1943803597606491 || *x.Endpoint != "http://10.0.0.1:8000" || *x.KVEventsEndpoint != "tcp://10.0.0.1:5557" ||
-		x.Source != (catalog.Source{Kind: "kubernetes", Namespace: "llm", Pod: "vllm-0", UID: "vllm-0-uid", Pool: "llm"}) {
+		x.Source != (catalog.Source{Kind: "kubernetes", Namespace: "llm", Pod: "vllm-0", UID: kubetest.UIDOf(api, "llm", "vllm-0"), Pool: "llm"}) {
 		t.Errorf("worker %+v", x.Record)
 	}
 	if !w.d.Listed() {
@@ -51,15 +49,13 @@ func TestPool(t *testing.T) {
 	w.lostNone()
 }
 
-// TestEnds: how pods end, and what they keep until then (scenarios 5 to 9).
+// TestEnds: how pods end, and what they keep until then (scenarios 6, 8, 9).
 func TestEnds(t *testing.T) {
-	t.Parallel()
-	api := threePods(t)
+	api := withThreePods(kubetest.Any(t))
 	w := start(t, api, pool())
 	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
 	// A graceful end.
-	future := time.Now().Add(30 * time.Second)
-	api.Put("pods", kubetest.Pod("llm", "vllm-0", "10.0.0.1", kubetest.Deleted(future)))
+	api.Put("pods", kubetest.Pod("llm", "vllm-0", "10.0.0.1", kubetest.Deleted(time.Now().Add(30*time.Second))))
 	w.has("vllm-0:8000 draining: pod llm/vllm-0 is terminating", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
 	api.Delete("pods", "llm", "vllm-0")
 	w.has("vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
@@ -71,48 +67,112 @@ func TestEnds(t *testing.T) {
 	if w.removals(w.worker("vllm-1").ID) > 0 {
 		t.Error("the worker was removed in between")
 	}
-	// A dead node.
-	api.Put("pods", kubetest.Pod("llm", "vllm-1", "10.0.0.2", kubetest.Deleted(time.Now().Add(-time.Minute))))
-	w.has("vllm-2:8000 schedulable")
 	// Another pod under the same name.
-	id := w.worker("vllm-2").ID
-	api.Put("pods", kubetest.Pod("llm", "vllm-2", "10.0.0.3", kubetest.UID("another")))
-	w.await("another pod", func() bool { return w.worker("vllm-2").Source.UID == "another" })
+	id, uid := w.worker("vllm-2").ID, kubetest.UIDOf(api, "llm", "vllm-2")
+	another := func(change ...func(kubetest.Object)) kubetest.Object {
+		return kubetest.Pod("llm", "vllm-2", "10.0.0.3", append(change, kubetest.UID("another"))...)
+	}
+	api.Put("pods", another())
+	w.has("vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
+	w.await("another pod", func() bool { x, ok := w.find("vllm-2"); return ok && x.Source.UID != uid })
 	w.await("the worker of the dead pod is removed", func() bool { return w.removals(id) == 1 })
-	api.Put("pods", kubetest.Pod("llm", "vllm-2", "10.0.0.3", kubetest.UID("another"), kubetest.Annotations("select-service/cordoned", "true")))
-	w.has("vllm-2:8000 draining: pod llm/vllm-2 is cordoned")
-	api.Put("pods", kubetest.Pod("llm", "vllm-2", "10.0.0.3", kubetest.UID("another"), kubetest.Phase("Failed")))
-	w.has()
+	api.Put("pods", another(kubetest.Annotations("select-service/cordoned", "true")))
+	w.has("vllm-1:8000 schedulable", "vllm-2:8000 draining: pod llm/vllm-2 is cordoned")
+	api.Put("pods", another(kubetest.Annotations("select-service/cordoned", "true"), kubetest.Phase("Failed")))
+	w.has("vllm-1:8000 schedulable")
 }
 
-// TestUnseenRecreation: what happened while the watch was cut is found in the next list: a pod
-// that is gone, and one that has another UID (scenario 9).
-func TestUnseenRecreation(t *testing.T) {
+// TestDeadNode: a pod whose node has died stays terminating for ever (scenario 7).
+func TestDeadNode(t *testing.T) {
 	t.Parallel()
-	api := threePods(t)
+	api := withThreePods(kubetest.New(t))
 	w := start(t, api, pool())
 	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
-	id := w.worker("vllm-0").ID
-	api.Answer(func(rw http.ResponseWriter, _ *http.Request) bool {
-		kubetest.Fail(rw, http.StatusServiceUnavailable, "ServiceUnavailable", "away")
-		return true
-	})
-	api.CutWatches()
-	w.await("failures", func() bool { return w.d.Status().Sources[0].Error != "" })
-	api.Put("pods", kubetest.Pod("llm", "vllm-0", "10.0.0.8", kubetest.UID("another")))
-	api.Delete("pods", "llm", "vllm-1")
-	api.Compact()
-	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
-	api.Answer(nil)
+	api.Put("pods", kubetest.Pod("llm", "vllm-1", "10.0.0.2", kubetest.Deleted(time.Now().Add(-time.Minute))))
 	w.has("vllm-0:8000 schedulable", "vllm-2:8000 schedulable")
-	w.await("another pod", func() bool { return w.worker("vllm-0").Source.UID == "another" })
-	w.await("the worker of the dead pod is removed", func() bool { return w.removals(id) == 1 })
 }
 
-// TestPoolEdited: selector, ports and existence of the pool follow (scenarios 10, 11, 13).
+// TestUnseen: what happened while discovery could not watch is found in the next list: a pod
+// that is gone, and one that has another UID. Until then, and while the server restarts or denies,
+// no worker is lost, and the error names the rule that is missing (scenarios 9, 22, 24).
+func TestUnseen(t *testing.T) {
+	api := withThreePods(kubetest.Any(t))
+	w := start(t, api, pool())
+	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
+	id, uid := w.worker("vllm-0").ID, kubetest.UIDOf(api, "llm", "vllm-0")
+	api.Allow(false)
+	api.Kill() // ends the watches
+	api.Start()
+	w.state(0, kubernetes.Forbidden)
+	why := w.d.Status().Sources[0].Error
+	if !strings.Contains(why, `lacks the rule {apiGroups: [""], resources: [pods], verbs: [get, list, watch]} in the namespace llm`) &&
+		!strings.Contains(why, `lacks the rule {apiGroups: ["inference.networking.k8s.io"], resources: [inferencepools], verbs: [get, list, watch]} in the namespace llm`) {
+		t.Errorf("error %q", why)
+	}
+	api.Put("pods", kubetest.Pod("llm", "vllm-0", "10.0.0.8", kubetest.UID("another")))
+	api.Delete("pods", "llm", "vllm-1")
+	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
+	w.lostNone()
+	api.Allow(true)
+	w.has("vllm-0:8000 schedulable", "vllm-2:8000 schedulable")
+	w.await("another pod", func() bool { x, ok := w.find("vllm-0"); return ok && x.Source.UID != uid })
+	w.await("the worker of the dead pod is removed", func() bool { return w.removals(id) == 1 })
+	w.state(0, kubernetes.Synced)
+}
+
+// TestOutage: while the API server is away its workers are served as before; what changes then is
+// applied soon after it answers again (scenario 21).
+func TestOutage(t *testing.T) {
+	api := withThreePods(kubetest.Any(t))
+	w := start(t, api, pool())
+	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
+	lasts := time.Minute
+	if testing.Short() {
+		lasts = time.Second
+	}
+	api.Kill()
+	for end := time.Now().Add(lasts); time.Now().Before(end); <-time.After(50 * time.Millisecond) {
+		if w.catalog.CountSchedulable() != 3 || !w.d.Listed() {
+			t.Fatalf("workers %q", w.workers())
+		}
+	}
+	api.Start()
+	back := time.Now()
+	api.Put("pods", kubetest.Pod("llm", "vllm-3", "10.0.0.4"))
+	api.Put("pods", kubetest.Pod("llm", "vllm-0", "10.0.0.1", kubetest.Ready(false)))
+	w.has("vllm-0:8000 draining: pod llm/vllm-0 is not ready", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable", "vllm-3:8000 schedulable")
+	t.Logf("applied %v after it answered", time.Since(back))
+	if late := time.Since(back); late > 5*time.Second && !testing.Short() {
+		t.Errorf("applied after %v, want 5 s", late)
+	}
+	w.lostNone()
+	w.state(0, kubernetes.Synced)
+}
+
+// TestFrozen: an API server that accepts and says nothing is noticed (scenario 23).
+func TestFrozen(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the pings of a connection take 25 s")
+	}
+	api := withThreePods(kubetest.Any(t))
+	w := start(t, api, pool())
+	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
+	api.Freeze()
+	begin := time.Now()
+	w.await("the failure", func() bool { return w.d.Status().Sources[0].Error != "" })
+	if after := time.Since(begin); after > 30*time.Second {
+		t.Errorf("noticed after %v, want 30 s", after)
+	}
+	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
+	api.Thaw()
+	api.Put("pods", kubetest.Pod("llm", "vllm-3", "10.0.0.4"))
+	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable", "vllm-3:8000 schedulable")
+	w.lostNone()
+}
+
+// TestPoolEdited: selector, ports and existence of the pool follow (scenarios 10, 11).
 func TestPoolEdited(t *testing.T) {
-	t.Parallel()
-	api := threePods(t)
+	api := withThreePods(kubetest.Any(t))
 	api.Put("pods", kubetest.Pod("llm", "new-0", "10.0.0.7", kubetest.Labels("app", "new")))
 	w := start(t, api, pool())
 	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
@@ -134,15 +194,45 @@ func TestPoolEdited(t *testing.T) {
 	}
 	api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", 8000))
 	w.await("the pool is back", func() bool { return w.catalog.CountSchedulable() == 3 && w.d.Listed() })
+	w.lostNone()
+}
+
+// TestInvalidPool: a pool without ports is as a deleted one. The definition of InferencePools
+// forbids them.
+func TestInvalidPool(t *testing.T) {
+	t.Parallel()
+	api := withThreePods(kubetest.New(t))
+	w := start(t, api, pool())
+	w.await("three workers", func() bool { return w.catalog.CountSchedulable() == 3 })
 	api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm"))
 	w.state(0, kubernetes.Invalid)
+	w.await("all drain", func() bool { return w.catalog.CountSchedulable() == 0 })
+	w.lostNone()
+}
+
+// TestTwoPools: of two pools with a model each, one may go without the other (scenario 13).
+func TestTwoPools(t *testing.T) {
+	api := withThreePods(kubetest.Any(t))
+	api.Put("inferencepools", kubetest.Pool("llm", "small", "sglang", 30000))
+	api.Put("pods", kubetest.Pod("llm", "sglang-0", "10.0.1.1", kubetest.Labels("app", "sglang")))
+	w := start(t, api, pool(), pool(func(e *mapping.Entry) { e.Name, e.Model = "small", "s" }))
+	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable", "sglang-0:30000 schedulable")
+	if m := w.worker("sglang-0").Scope.Model; m != "s" {
+		t.Errorf("model %q", m)
+	}
+	api.Delete("inferencepools", "llm", "small")
+	w.state(1, kubernetes.Missing)
+	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable", "sglang-0:30000 draining: pod llm/sglang-0 left pool small")
+	if !w.d.Listed() {
+		t.Error("not ready, although a pool is left")
+	}
 	w.lostNone()
 }
 
 // TestGrace: without grace a pod that is not ready loses everything at once (scenario 5).
 func TestGrace(t *testing.T) {
 	t.Parallel()
-	api := threePods(t)
+	api := withThreePods(kubetest.New(t))
 	w := start(t, api, pool(func(e *mapping.Entry) { e.NotReadyGrace = 0 }))
 	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
 	api.Put("pods", kubetest.Pod("llm", "vllm-0", "10.0.0.1", kubetest.Ready(false)))
@@ -208,7 +298,7 @@ func TestAsked(t *testing.T) {
 // change a pod's worker (scenario 19).
 func TestTaken(t *testing.T) {
 	t.Parallel()
-	api := threePods(t)
+	api := withThreePods(kubetest.New(t))
 	w := start(t, kubetest.New(t), pool())
 	if _, err := w.catalog.Put(catalog.Record{ID: 1943803597606491, Scope: catalog.Scope{Model: "other", Tenant: "default"}}); err != nil {
 		t.Fatal(err)
@@ -234,7 +324,7 @@ func TestTaken(t *testing.T) {
 // workers (scenario 20); a denied source does not keep the other from serving.
 func TestTwoEntries(t *testing.T) {
 	t.Parallel()
-	api := threePods(t)
+	api := withThreePods(kubetest.New(t))
 	api.Put("pods", kubetest.Pod("far", "vllm-0", "10.0.1.1"))
 	api.Answer(func(rw http.ResponseWriter, r *http.Request) bool {
 		if strings.Contains(r.URL.Path, "/namespaces/denied/") {
@@ -257,29 +347,32 @@ func TestTwoEntries(t *testing.T) {
 	}
 }
 
-// TestMissing: without the CRD the source is missing, and ready means that the others are
-// (scenario 12).
+// TestMissing: without the definition of InferencePools the source is missing. It and a pool are
+// found when they are there (scenario 12).
 func TestMissing(t *testing.T) {
-	t.Parallel()
-	api := kubetest.New(t)
-	api.Answer(func(rw http.ResponseWriter, r *http.Request) bool {
-		if strings.Contains(r.URL.Path, "inferencepools") {
-			http.Error(rw, "404 page not found", http.StatusNotFound)
-			return true
-		}
-		return false
-	})
+	api := kubetest.Any(t)
+	api.Install(false)
 	w := start(t, api, pool())
 	w.state(0, kubernetes.Missing)
 	if w.d.Listed() {
 		t.Error("ready without a pool")
 	}
+	if testing.Short() {
+		return // it looks again after 30 s
+	}
+	begin := time.Now()
+	api.Install(true)
+	withThreePods(api)
+	w.state(0, kubernetes.Synced)
+	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
+	if after := time.Since(begin); after > 35*time.Second {
+		t.Errorf("found after %v, want 35 s", after)
+	}
 }
 
 // TestService: endpoints of slices, without a pool (scenario 29).
 func TestService(t *testing.T) {
-	t.Parallel()
-	api := kubetest.New(t)
+	api := kubetest.Any(t)
 	serving := kubetest.Object{"ready": true, "serving": true, "terminating": false}
 	unready := kubetest.Object{"ready": true, "serving": false, "terminating": false} // publishNotReadyAddresses
 	ending := kubetest.Object{"ready": true, "serving": true, "terminating": true}

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -73,7 +74,8 @@ type follower[T any] struct {
 	convert   func(runtime.Object) (page *objects[T], one *object[T])
 	sink      sink[T]
 	counts    *Counters
-	changed   func() // the state has changed
+	changed   func()       // the state has changed
+	page      atomic.Int64 // objects of a page: pageSize, fewer where one could not be read
 
 	mu       sync.Mutex // guards the fields below
 	state    State
@@ -119,7 +121,8 @@ func failureOf(err error) failure {
 		return missing
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return refused
-	case strings.Contains(err.Error(), errTooLarge.Error()) || strings.Contains(err.Error(), "decode"):
+	case strings.Contains(err.Error(), errTooLarge.Error()) || strings.Contains(err.Error(), errMemory.Error()) ||
+		strings.Contains(err.Error(), "decode"):
 		return unreadable
 	}
 	return broken
@@ -128,6 +131,7 @@ func failureOf(err error) failure {
 // start sets the state at the begin.
 func (f *follower[T]) start(now time.Time) *follower[T] {
 	f.state, f.since, f.cause = Syncing, now, "start"
+	f.page.Store(pageSize)
 	return f
 }
 
@@ -182,7 +186,7 @@ func (f *follower[T]) ListWithContext(ctx context.Context, o metav1.ListOptions)
 	}
 	r := f.request()
 	if o.Limit > 0 {
-		r = r.Param("limit", fmt.Sprint(o.Limit))
+		r = r.Param("limit", fmt.Sprint(min(o.Limit, f.page.Load())))
 	}
 	if o.Continue != "" {
 		r = r.Param("continue", o.Continue)
@@ -191,7 +195,11 @@ func (f *follower[T]) ListWithContext(ctx context.Context, o metav1.ListOptions)
 	err := r.Do(ctx).Into(page)
 	f.counts.request(f.resource, "list", err)
 	if err != nil {
-		f.failed(err, failureOf(err))
+		kind := failureOf(err)
+		if kind == unreadable {
+			f.page.Store(max(f.page.Load()/4, 1))
+		}
+		f.failed(err, kind)
 		return nil, fmt.Errorf("list %s: %w", f.resource, err)
 	}
 	f.heard()

@@ -15,7 +15,7 @@ func TestThousandPods(t *testing.T) {
 		t.Skip("takes long under the race detector")
 	}
 	const pods = 1000
-	api := kubetest.New(t)
+	api := kubetest.Any(t)
 	at := func(i int) string { return fmt.Sprintf("10.1.%d.%d", i/250, i%250+1) }
 	for i := range pods {
 		api.Put("pods", kubetest.Pod("llm", fmt.Sprint("p-", i), at(i)))

@@ -17,6 +17,7 @@ import (
 	"github.com/select-service/select-service/internal/discovery/kubernetes"
 	"github.com/select-service/select-service/internal/discovery/kubernetes/mapping"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/test/kubetest"
 )
 
@@ -81,7 +82,7 @@ func TestFaultsOfWatches(t *testing.T) {
 	for name, fault := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			api := threePods(t)
+			api := withThreePods(kubetest.New(t))
 			w := start(t, api, pool())
 			w.await("three workers", func() bool { return w.catalog.CountSchedulable() == 3 })
 			done := make(chan struct{})
@@ -163,11 +164,36 @@ func TestPagesAndLateEvents(t *testing.T) {
 	w.await("the last", func() bool { return w.catalog.CountSchedulable() == many+1 })
 }
 
+// TestMemory: answers count while they are read. Where a page is too much, pages become smaller, and
+// nothing is lost.
+func TestMemory(t *testing.T) {
+	t.Parallel()
+	api := kubetest.New(t)
+	api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", 8000))
+	const pods = 300 // about 100 KB
+	for i := range pods {
+		api.Put("pods", kubetest.Pod("llm", fmt.Sprint("p-", i), fmt.Sprintf("10.1.%d.%d", i/250, i%250+1)))
+	}
+	client, err := kubernetes.Dial(api.Kubeconfig(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	account := memory.NewAccount(memory.Bodies, 64<<10)
+	w := startConfig(t, api, client, kubernetes.Config{Settings: settings(), Entries: []mapping.Entry{pool()}, Memory: account})
+	w.await("all pods", func() bool { return w.catalog.CountSchedulable() == pods })
+	if account.Refused() == 0 {
+		t.Error("a page fitted that should not")
+	}
+	api.Put("pods", kubetest.Pod("llm", "last", "10.2.0.1"))
+	w.await("an event", func() bool { return w.catalog.CountSchedulable() == pods+1 })
+	w.await("nothing is held", func() bool { return account.Used() == 0 })
+}
+
 // TestToken: a token file that is replaced is used by the next request, and read again after a
 // 401 (scenario 25).
 func TestToken(t *testing.T) {
 	t.Parallel()
-	api := threePods(t)
+	api := withThreePods(kubetest.New(t))
 	path := filepath.Join(t.TempDir(), "token")
 	write := func(text string) {
 		if err := os.WriteFile(path+".new", []byte(text+"\n"), 0o600); err != nil {

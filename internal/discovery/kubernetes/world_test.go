@@ -20,7 +20,7 @@ import (
 // world is discovery over a stand-in of an API server, with a catalog.
 type world struct {
 	t       *testing.T
-	api     *kubetest.Server
+	api     kubetest.API
 	catalog *catalog.Catalog
 	d       *kubernetes.Discovery
 
@@ -50,7 +50,7 @@ func pool(change ...func(*mapping.Entry)) mapping.Entry {
 }
 
 // start runs discovery until the end of the test.
-func start(t *testing.T, api *kubetest.Server, entries ...mapping.Entry) *world {
+func start(t *testing.T, api kubetest.API, entries ...mapping.Entry) *world {
 	t.Helper()
 	client, err := kubernetes.Dial(api.Kubeconfig(t))
 	if err != nil {
@@ -59,14 +59,18 @@ func start(t *testing.T, api *kubetest.Server, entries ...mapping.Entry) *world 
 	return startWith(t, api, client, entries...)
 }
 
-func startWith(t *testing.T, api *kubetest.Server, client *kubernetes.Client, entries ...mapping.Entry) *world {
+func startWith(t *testing.T, api kubetest.API, client *kubernetes.Client, entries ...mapping.Entry) *world {
 	t.Helper()
 	return startConfig(t, api, client, kubernetes.Config{
-		Settings: mapping.Settings{Home: "llm", AnnotationPrefix: mapping.DefaultAnnotationPrefix, KVEvents: true}, Entries: entries,
+		Settings: settings(), Entries: entries,
 	})
 }
 
-func startConfig(t *testing.T, api *kubetest.Server, client *kubernetes.Client, config kubernetes.Config) *world {
+func settings() mapping.Settings {
+	return mapping.Settings{Home: "llm", AnnotationPrefix: mapping.DefaultAnnotationPrefix, KVEvents: true}
+}
+
+func startConfig(t *testing.T, api kubetest.API, client *kubernetes.Client, config kubernetes.Config) *world {
 	t.Helper()
 	w := &world{
 		t: t, api: api, engines: make(map[string]mapping.Answer), asked: make(map[string]int), removed: make(map[uint64]int),
@@ -132,10 +136,14 @@ func (w *world) says(url string, said mapping.Answer) {
 	w.engines[url] = said
 }
 
+// patience is how long a condition is awaited: a definition of a resource that is missing is looked
+// for every 30 s.
+const patience = time.Minute
+
 // await waits until a condition holds.
 func (w *world) await(what string, holds func() bool) {
 	w.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(patience)
 	for !holds() {
 		if time.Now().After(deadline) {
 			w.t.Fatalf("waited in vain: %s\nworkers:\n%s\nstatus: %+v", what, strings.Join(w.workers(), "\n"), w.d.Status())
@@ -181,13 +189,21 @@ func (w *world) has(want ...string) {
 // worker returns a pod's only worker.
 func (w *world) worker(pod string) *catalog.Worker {
 	w.t.Helper()
+	x, ok := w.find(pod)
+	if !ok {
+		w.t.Fatalf("no worker of pod %s", pod)
+	}
+	return x
+}
+
+// find returns a pod's worker, if it has one.
+func (w *world) find(pod string) (*catalog.Worker, bool) {
 	for _, x := range w.catalog.List(nil, nil) {
 		if x.Source.Pod == pod {
-			return x
+			return x, true
 		}
 	}
-	w.t.Fatalf("no worker of pod %s", pod)
-	return nil
+	return nil, false
 }
 
 // state waits for a state of the i-th source.

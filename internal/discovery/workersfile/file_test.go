@@ -27,6 +27,7 @@ workers:
       1: tcp://w:6
     kv_events_server_key: ~
     kv_event_copies: set
+    kv_event_rank: stream
     load_endpoint: tcp://w:8
     load_endpoints: {1: "tcp://w:9"}
     load_metrics: {url: "http://w:10/m", interval_seconds: 1.5}
@@ -60,6 +61,7 @@ var all = []catalog.Record{{
 	ReplayEndpoint:    new("tcp://w:5"),
 	ReplayEndpoints:   map[uint32]string{1: "tcp://w:6"},
 	KVEventCopies:     new("set"),
+	KVEventRank:       new("stream"),
 	LoadEndpoint:      new("tcp://w:8"),
 	LoadEndpoints:     map[uint32]string{1: "tcp://w:9"},
 	LoadMetrics:       &catalog.LoadMetrics{URL: new("http://w:10/m"), IntervalSeconds: new(1.5)},
@@ -79,7 +81,7 @@ func TestDecode(t *testing.T) {
 	body := `{"workers":[
 		{"worker_id":18446744073709551615,"endpoint":"http://w:1","kv_events_endpoint":"tcp://w:2",
 		"kv_events_endpoints":{"0":"tcp://w:3","1":"tcp://w:4"},"replay_endpoint":"tcp://w:5","replay_endpoints":{"1":"tcp://w:6"},
-		"kv_events_server_key":null,"kv_event_copies":"set",
+		"kv_events_server_key":null,"kv_event_copies":"set","kv_event_rank":"stream",
 		"load_endpoint":"tcp://w:8","load_endpoints":{"1":"tcp://w:9"},"load_metrics":{"url":"http://w:10/m","interval_seconds":1.5},
 		"block_size":16,"data_parallel_start_rank":0,"data_parallel_size":2,"max_num_batched_tokens":8192,"total_kv_blocks":1000,"attention_chunk_size":8192,
 		"stable_routing_id":"r","is_eagle":true,"role":"prefill","rank_endpoints":{"1":"http://w:7"},"rank_header":"local","prefill_rank_header":true,"adapters":["m","l"],"taints":["b","a"],"topology_domains":{"zone":"z"},"kv_transfer_domain":"d",
@@ -178,6 +180,7 @@ func TestFaults(t *testing.T) {
 		"not a number":       {w + "kv_transfer_preferred_weight: .nan", "f: workers[0].kv_transfer_preferred_weight (line 3): want a number"},
 		"enforcement":        {w + "kv_transfer_enforcement: x", "f: workers[0].kv_transfer_enforcement (line 3): want required or preferred"},
 		"copies":             {w + "kv_event_copies: x", "f: workers[0].kv_event_copies (line 3): want count or set"},
+		"rank of events":     {w + "kv_event_rank: x", "f: workers[0].kv_event_rank (line 3): want batch or stream"},
 		"role":               {w + "role: both", "f: workers[0].role (line 3): want prefill or decode"},
 		"rank header":        {w + "rank_header: 0", "f: workers[0].rank_header (line 3): " + errText.Error()},
 		"rank headers":       {w + "rank_header: own\n  prefill_rank_header: 1", "f: workers[0].rank_header (line 3): want local, global or none; workers[0].prefill_rank_header (line 4): want true or false"},
@@ -247,7 +250,7 @@ func TestLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused := fmt.Errorf("wrapped: %w", &catalog.EntryError{Index: 1, Err: errors.New("why")})
-	if got := f.Locate(refused).Error(); got != "workers[1] (line 36): why" {
+	if got := f.Locate(refused).Error(); got != "workers[1] (line 37): why" {
 		t.Errorf("Locate: %s", got)
 	}
 }

@@ -49,6 +49,7 @@ var fields = map[string]field{
 	catalog.ServerKeyField:         removedServerKey,
 	"drain":                        drain,
 	"kv_event_copies":              optional(func(w *catalog.Record) **string { return &w.KVEventCopies }, word(errCopies, catalog.CountCopies, catalog.SetCopies)),
+	"kv_event_rank":                optional(func(w *catalog.Record) **string { return &w.KVEventRank }, word(errEventRank, catalog.RankOfBatch, catalog.RankOfStream)),
 	"load_endpoint":                optional(func(w *catalog.Record) **string { return &w.LoadEndpoint }, text),
 	"load_endpoints":               required(func(w *catalog.Record) *map[uint32]string { return &w.LoadEndpoints }, byRank),
 	"load_metrics":                 optional(func(w *catalog.Record) **catalog.LoadMetrics { return &w.LoadMetrics }, loadMetrics),
@@ -183,6 +184,7 @@ var (
 	errByRank     = errors.New("want ranks with strings")
 	errRequired   = errors.New("want required or preferred")
 	errCopies     = errors.New("want count or set")
+	errEventRank  = errors.New("want batch or stream")
 	errDescribe   = errors.New("want true, vllm or sglang")
 	errRole       = errors.New("want prefill or decode")
 	errRankHeader = errors.New("want local, global or none")

@@ -159,13 +159,17 @@ func TestDescribe(t *testing.T) {
 			d.LoadEndpoints = map[uint32]string{0: "tcp://127.0.0.1:5561"}
 			d.Unknown["kv_events_endpoints"] = "the ranks from 1 on are on other nodes of the engine"
 		}), ""},
-		"a foreign host":      {info(`"*"`, `"10.0.0.9"`), "", hostile(`the engine names sockets on "10.0.0.9", which is not the host of its URL`), ""},
-		"a foreign name":      {info(`"*"`, `"127.0.0.1.evil"`), "", hostile(`the engine names sockets on "127.0.0.1.evil", which is not the host of its URL`), ""},
-		"ports past the last": {info(`5557`, `65535`), "", hostile("the ports from 65535 on for the ranks 0 to 1 are not in [1, 65535]"), ""},
-		"port 0":              {info(`5557`, `0`), "", hostile("the ports from 0 on for the ranks 0 to 1 are not in [1, 65535]"), ""},
-		"a negative port":     {info(`5557`, `-1`), "", hostile("kv_events: json: cannot unmarshal number -1 into Go struct field kvEvents.endpoint_port_base of type uint32"), ""},
-		"another publisher":   {info(`"zmq"`, `"nats"`), "", hostile(`its publisher of KV events is "nats", not zmq`), ""},
-		"no block size":       {info(`"block_size":64`, `"block_size":0`), "", hostile("its KV events have the block size 0"), ""},
+		"one that prefills, with EAGLE": {info(`"nnodes":1`, `"disaggregation_mode":"prefill","speculative_algorithm":"EAGLE3","nnodes":1`), "", change(whole, func(d *catalog.Description) {
+			d.Role, d.Eagle, d.From["role"], d.From["is_eagle"] = catalog.RolePrefill, true, "/server_info", "/server_info"
+		}), ""},
+		"one of both roles, with n-grams": {info(`"nnodes":1`, `"disaggregation_mode":"null","speculative_algorithm":"NGRAM","nnodes":1`), "", whole, ""},
+		"a foreign host":                  {info(`"*"`, `"10.0.0.9"`), "", hostile(`the engine names sockets on "10.0.0.9", which is not the host of its URL`), ""},
+		"a foreign name":                  {info(`"*"`, `"127.0.0.1.evil"`), "", hostile(`the engine names sockets on "127.0.0.1.evil", which is not the host of its URL`), ""},
+		"ports past the last":             {info(`5557`, `65535`), "", hostile("the ports from 65535 on for the ranks 0 to 1 are not in [1, 65535]"), ""},
+		"port 0":                          {info(`5557`, `0`), "", hostile("the ports from 0 on for the ranks 0 to 1 are not in [1, 65535]"), ""},
+		"a negative port":                 {info(`5557`, `-1`), "", hostile("kv_events: json: cannot unmarshal number -1 into Go struct field kvEvents.endpoint_port_base of type uint32"), ""},
+		"another publisher":               {info(`"zmq"`, `"nats"`), "", hostile(`its publisher of KV events is "nats", not zmq`), ""},
+		"no block size":                   {info(`"block_size":64`, `"block_size":0`), "", hostile("its KV events have the block size 0"), ""},
 		"a foreign replay": {info(`"replay_endpoint_port_base":5559`, `"replay_endpoint_port_base":0`), "", change(whole, func(d *catalog.Description) {
 			d.ReplayEndpoints = nil
 			delete(d.From, "replay_endpoints")

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -25,6 +27,9 @@ type serverInfo struct {
 	AttentionDP   bool    `json:"enable_dp_attention"`
 	Tokens        *uint64 `json:"max_total_num_tokens"` // capacity of one rank's cache
 	PrefillTokens *uint64 `json:"max_prefill_tokens"`
+	// Disaggregation is null, prefill or decode, as a word.
+	Disaggregation string `json:"disaggregation_mode"`
+	Speculation    string `json:"speculative_algorithm"`
 	// KVEvents is a kvEvents; null: the engine publishes none.
 	KVEvents json.RawMessage `json:"kv_events"`
 }
@@ -76,11 +81,21 @@ func (q *question) sglang(info serverInfo, path string) {
 		q.told.TotalKVBlocks = *info.Tokens / uint64(*info.PageSize)
 		q.set(catalog.FieldTotalKVBlocks, path)
 	}
+	if mode := info.Disaggregation; mode == catalog.RolePrefill || mode == catalog.RoleDecode {
+		q.told.Role = mode
+		q.set(catalog.FieldRole, path)
+	}
+	if q.told.Eagle = slices.Contains(eagle, strings.ToUpper(info.Speculation)); q.told.Eagle {
+		q.set(catalog.FieldEagle, path)
+	}
 	if info.PrefillTokens != nil && *info.PrefillTokens > 0 {
 		q.told.MaxNumBatchedTokens = *info.PrefillTokens
 		q.set(catalog.FieldMaxNumBatchedTokens, path)
 	}
 }
+
+// eagle are the algorithms of speculation for which SGLang's radix cache has keys of two tokens.
+var eagle = []string{"EAGLE", "EAGLE3", "NEXTN", "FROZEN_KV_MTP"}
 
 // sockets reads block size, ranks and endpoints from what the engine says of its publishers.
 func (q *question) sockets(info serverInfo, path string) error {

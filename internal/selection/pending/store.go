@@ -2,11 +2,11 @@ package pending
 
 import (
 	"container/list"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
 )
 
 // Limits bounds a Store. If one of them is 0, it keeps nothing.
@@ -28,13 +28,13 @@ type Selection struct {
 	// BlockSize (in tokens) and Eagle are the scope's; the hashes depend on them.
 	BlockSize uint32
 	Eagle     bool
-	// Local and Sequence are the hashes of the prompt's complete blocks.
-	Local, Sequence []uint64
-	Tokens          uint64 // length of the prompt in tokens
-	Prefill         uint64 // tokens of the prompt that the cache does not credit
-	TrackPrefill    bool
-	ExpectedOutput  *uint32 // tokens; nil: unknown
-	Session         string  // "": none
+	// Prompt has the hashes of the complete blocks.
+	Prompt         *reservations.Pin
+	Tokens         uint64 // length of the prompt in tokens
+	Prefill        uint64 // tokens of the prompt that the cache does not credit
+	TrackPrefill   bool
+	ExpectedOutput *uint32 // tokens; nil: unknown
+	Session        string  // "": none
 }
 
 // Store keeps selections until they are booked. It is safe for concurrent use.
@@ -47,6 +47,7 @@ type Store struct {
 	entries map[key]*list.Element // of order
 	order   list.List             // of *Kept: the oldest first
 	bytes   int
+	unpin   []*reservations.Pin // of dropped selections, to be unpinned once mu is released
 }
 
 // key identifies a selection. Its id is chosen by its caller, so each scope has its own ids.
@@ -56,13 +57,16 @@ type key struct {
 }
 
 // Kept is a selection that a Store keeps, or has kept. Who has got it may still book it after
-// the store has dropped it.
+// the store has dropped it, until it calls Release.
 type Kept struct {
 	Selection // must not be changed
 	key       key
 	since     time.Time // when it was put
 	bytes     int
-	spent     bool // guarded by Store.mu
+
+	// The fields below are guarded by Store.mu.
+	spent bool
+	users int // who must call Release, and the store while it keeps it
 }
 
 // Bytes returns the approximate memory of the selection.
@@ -74,20 +78,15 @@ func New(limits Limits, now func() time.Time) *Store {
 }
 
 // Put keeps a selection under an id, in place of the previous one. Old selections make room. A
-// selection larger than the whole store is not kept. The hashes are copied.
+// selection larger than the whole store is not kept. The store will unpin the prompt.
 func (s *Store) Put(id string, sel Selection) {
 	k := key{sel.Scope, id}
-	e := &Kept{Selection: sel, key: k, bytes: size(k, sel)}
-	fits := e.bytes <= s.limits.Bytes && s.limits.Entries > 0 && s.limits.TTL > 0
-	if fits {
-		hashes := slices.Concat(sel.Local, sel.Sequence)
-		n := len(sel.Local)
-		e.Local, e.Sequence = hashes[:n:n], hashes[n:len(hashes):len(hashes)]
-	}
+	e := &Kept{Selection: sel, key: k, bytes: size(k, sel), users: 1}
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
 	s.dropLocked(k)
-	if !fits {
+	if e.bytes > s.limits.Bytes || s.limits.Entries <= 0 || s.limits.TTL <= 0 {
+		s.releaseLocked(e)
 		return
 	}
 	e.since = s.now()
@@ -99,18 +98,18 @@ func (s *Store) Put(id string, sel Selection) {
 	s.bytes += e.bytes
 }
 
-// overhead is the approximate memory of an entry in bytes, besides its hashes and strings.
+// overhead is the approximate memory of an entry in bytes, besides its strings and its pin.
 const overhead = 384
 
 func size(k key, sel Selection) int {
-	return overhead + len(k.id) + len(k.scope.Model) + len(k.scope.Tenant) + len(sel.Session) +
-		8*(len(sel.Local)+len(sel.Sequence))
+	return overhead + len(k.id) + len(k.scope.Model) + len(k.scope.Tenant) + len(sel.Session) + sel.Prompt.Bytes()
 }
 
-// Get returns the selection that is kept under an id, nil if there is none.
+// Get returns the selection that is kept under an id, nil if there is none. The caller must call
+// Release.
 func (s *Store) Get(scope catalog.Scope, id string) *Kept {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
 	el := s.entries[key{scope, id}]
 	if el == nil {
 		return nil
@@ -120,13 +119,40 @@ func (s *Store) Get(scope catalog.Scope, id string) *Kept {
 		s.removeLocked(el)
 		return nil
 	}
+	k.users++
 	return k
+}
+
+// Release ends the use of a selection that Get has returned; nil is none.
+func (s *Store) Release(k *Kept) {
+	if k == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.unlock()
+	s.releaseLocked(k)
+}
+
+func (s *Store) releaseLocked(k *Kept) {
+	if k.users--; k.users == 0 {
+		s.unpin = append(s.unpin, k.Prompt)
+	}
+}
+
+// unlock releases mu, and then unpins the prompts that nobody uses any more, which takes locks of the ledger.
+func (s *Store) unlock() {
+	unpin := s.unpin
+	s.unpin = nil
+	s.mu.Unlock()
+	for _, p := range unpin {
+		p.Unpin()
+	}
 }
 
 // Spend ends a selection that was booked, or never can be. A newer one under its id stays.
 func (s *Store) Spend(k *Kept) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
 	k.spent = true
 	if el := s.entries[k.key]; el != nil && el.Value.(*Kept) == k {
 		s.removeLocked(el)
@@ -143,14 +169,14 @@ func (s *Store) Spent(k *Kept) bool {
 // Drop drops the selection under an id.
 func (s *Store) Drop(scope catalog.Scope, id string) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
 	s.dropLocked(key{scope, id})
 }
 
 // Sweep drops expired selections.
 func (s *Store) Sweep() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
 	s.sweepLocked(s.now())
 }
 
@@ -181,4 +207,5 @@ func (s *Store) removeLocked(el *list.Element) {
 	k := s.order.Remove(el).(*Kept)
 	delete(s.entries, k.key)
 	s.bytes -= k.bytes
+	s.releaseLocked(k)
 }

@@ -2,15 +2,21 @@ package pending_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/select-service/select-service/internal/selection/pending"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/memory"
+	"github.com/select-service/select-service/pkg/reservations"
 )
 
-var scope = catalog.Scope{Model: "m", Tenant: "t"}
+var (
+	scope  = catalog.Scope{Model: "m", Tenant: "t"}
+	ledger = reservations.New(1, time.Now, nil) // without active prompts
+)
 
 // clock is what a store under test takes the time from.
 type clock struct{ time time.Time }
@@ -28,14 +34,54 @@ func newStore(limits pending.Limits) (*pending.Store, *clock) {
 func of(worker uint64, n int) pending.Selection {
 	return pending.Selection{
 		Scope: scope, Rank: catalog.Rank{Worker: worker, DP: 1},
-		Local: make([]uint64, n), Sequence: make([]uint64, n),
+		Prompt: ledger.Pin(scope, make([]uint64, n), make([]uint64, n)),
 		Tokens: uint64(n) * 4,
+	}
+}
+
+// TestUnpins proves that a selection keeps its prompt until the store and everybody who has got it
+// need it no more, however it leaves the store, and no longer.
+func TestUnpins(t *testing.T) {
+	chain := make([]uint64, 100)
+	for i := range chain {
+		chain[i] = uint64(i) + 1
+	}
+	for name, leave := range map[string]func(*pending.Store, *pending.Kept, *clock){
+		"spent":    func(s *pending.Store, k *pending.Kept, _ *clock) { s.Spend(k) },
+		"dropped":  func(s *pending.Store, _ *pending.Kept, _ *clock) { s.Drop(scope, "a") },
+		"replaced": func(s *pending.Store, _ *pending.Kept, _ *clock) { s.Put("a", of(2, 1)) },
+		"evicted":  func(s *pending.Store, _ *pending.Kept, _ *clock) { s.Put("b", of(2, 1)) },
+		"swept":    func(s *pending.Store, _ *pending.Kept, c *clock) { c.pass(time.Hour); s.Sweep() },
+	} {
+		account := memory.NewAccount("ledger", 1<<20)
+		l := reservations.New(1, time.Now, nil)
+		l.SetLimits(reservations.Limits{Memory: account})
+		rank := catalog.Rank{Worker: 1}
+		l.PutRank(scope, 0, rank)
+		if _, err := l.Book(scope, reservations.Request{ID: "r", Hashes: chain}, func(*reservations.View) (reservations.Placement, error) {
+			return reservations.Placement{Rank: rank}, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		s, clock := newStore(pending.Limits{TTL: time.Minute, Entries: 1, Bytes: 1 << 20})
+		s.Put("a", pending.Selection{Scope: scope, Prompt: l.Pin(scope, nil, chain)})
+		_ = l.Free("r")
+		k := s.Get(scope, "a")
+		leave(s, k, clock)
+		if _, got := k.Prompt.AppendTo(nil, nil); !slices.Equal(got, chain) {
+			t.Errorf("%s: the prompt is gone while it is used", name)
+		}
+		s.Release(k)
+		if used := account.Used(); used != 0 {
+			t.Errorf("%s: %d bytes are left in the ledger", name, used)
+		}
 	}
 }
 
 // worker is that of the selection that is kept under an id, 0 if there is none.
 func worker(s *pending.Store, id string) uint64 {
 	k := s.Get(scope, id)
+	defer s.Release(k)
 	if k == nil {
 		return 0
 	}
@@ -55,7 +101,7 @@ func TestKeeps(t *testing.T) {
 	s, _ := newStore(pending.DefaultLimits())
 	local, sequence := []uint64{1, 2}, []uint64{1, 9}
 	s.Put("a", pending.Selection{
-		Scope: scope, Rank: catalog.Rank{Worker: 1<<64 - 1, DP: 3}, Local: local, Sequence: sequence,
+		Scope: scope, Rank: catalog.Rank{Worker: 1<<64 - 1, DP: 3}, Prompt: ledger.Pin(scope, local, sequence),
 		Tokens: 11, Prefill: 7, TrackPrefill: true, ExpectedOutput: new(uint32(5)), Session: "s",
 	})
 	clear(local)
@@ -66,7 +112,8 @@ func TestKeeps(t *testing.T) {
 		}
 	}
 	got := s.Get(scope, "a")
-	if text := fmt.Sprintf("%v %v %v %v %d %d %t %d %s", got.Scope, got.Rank, got.Local, got.Sequence,
+	local, sequence = got.Prompt.AppendTo(nil, nil)
+	if text := fmt.Sprintf("%v %v %v %v %d %d %t %d %s", got.Scope, got.Rank, local, sequence,
 		got.Tokens, got.Prefill, got.TrackPrefill, *got.ExpectedOutput, got.Session); text != fmt.Sprintf(
 		"%v %v [1 2] [1 9] 11 7 true 5 s", scope, catalog.Rank{Worker: 1<<64 - 1, DP: 3}) {
 		t.Error(text)

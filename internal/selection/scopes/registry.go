@@ -214,8 +214,12 @@ func (r *Registry) open(sc catalog.Scope, blockSize uint32) *State {
 			BlockSize: blockSize,
 			Seeds:     new(SeedNames),
 			Traffic:   new(Traffic),
-			Policies:  r.settings.Policies.NewScope(sc, r.settings.Learners),
-			held:      make(map[uint32]catalog.Rank),
+			Hits:      new(Hits),
+
+			FirstTokens: new(FirstTokens),
+
+			Policies: r.settings.Policies.NewScope(sc, r.settings.Learners),
+			held:     make(map[uint32]catalog.Rank),
 		}
 		state.Queue = r.newQueue(sc, state.Policies)
 		r.initIndexLocked(sc, state)

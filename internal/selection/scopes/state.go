@@ -22,7 +22,10 @@ type State struct {
 	Gate      *recovery.Gate
 	Queue     *waitqueue.Queue
 	Traffic   *Traffic
-	Seeds     *SeedNames // adapters of the space's blocks
+	Hits      *Hits
+	// FirstTokens has what the kept decisions of the scope have predicted and observed.
+	FirstTokens *FirstTokens
+	Seeds       *SeedNames // adapters of the space's blocks
 	// Policies choose the ranks; nil: the built-in cost function alone.
 	Policies *policies.Scope
 

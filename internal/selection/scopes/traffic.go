@@ -31,6 +31,9 @@ func (t *Traffic) Note(refused bool) {
 	}
 }
 
+// Total returns the selections since the scope got its first worker.
+func (t *Traffic) Total() (requests, refused uint64) { return t.requests.Load(), t.refused.Load() }
+
 // Recent returns the selections of the last 30 s.
 func (t *Traffic) Recent() (requests, refused uint64) {
 	t.mu.Lock()

@@ -32,6 +32,9 @@ var wanted = map[string]struct{ role, scoped string }{
 	"GET /workers":                            {"read", "-"},
 	"GET /loads":                              {"read", "-"},
 	"GET /policies":                           {"read", "-"},
+	"GET /fleet":                              {"read", "-"},
+	"GET /history":                            {"read", "-"},
+	"GET /index/prefixes":                     {"read", "-"},
 	"GET /busy_threshold":                     {"read", ""},
 	"GET /decisions":                          {"read", "-"},
 	"POST /explain":                           {"read", `{"tenant_id":%q,"token_ids":[1]}`},
@@ -133,6 +136,7 @@ type onListener struct {
 func listenersOf(svc *fake, opt Options) []onListener {
 	withMetrics := opt
 	withMetrics.Metrics = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	withMetrics.Operators = newOperators()
 	return []onListener{
 		{"selection", newEngine(svc, svc.conductor(), withMetrics), func(p string) string { return p }},
 		{"slots", newSlotsEngine(svc, opt), func(p string) string {

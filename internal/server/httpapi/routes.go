@@ -67,6 +67,8 @@ type Options struct {
 	// Page is the operators' page; nil: none. Where an admin listener has the operators' routes,
 	// only that one shows it.
 	Page *ui.Page
+	// Operators has what the routes for operators show.
+	Operators Operators
 	// RetryAfter is the Retry-After header of requests refused for overload, rounded up to
 	// seconds; 0: no header. No other answer has it.
 	RetryAfter time.Duration
@@ -158,7 +160,10 @@ func bareEngine(opt Options, render renderer) engine {
 
 func newEngine(svc Service, conductor ConductorAPI, opt Options) engine {
 	e := bareEngine(opt, renderUnder(conductorPrefix+"/", renderConductor, renderSelection))
-	e.inDialects(func(r router) { addSelection(r, svc) })
+	e.inDialects(func(r router) {
+		addSelection(r, svc)
+		operatorRoutes{opt.Operators, r.api.dialect}.addTo(r)
+	})
 	a := e.routes.api
 	a.dialect = dialect13 // the Conductor has no dialects
 	conductorRoutes{conductor}.addTo(e.routes.under(conductorPrefix, a))

@@ -225,6 +225,7 @@ func (b *workerBody) record() catalog.Record {
 		ReplayEndpoint:            p.ReplayEndpoint,
 		ReplayEndpoints:           p.ReplayEndpoints,
 		KVEventCopies:             p.KVEventCopies,
+		KVEventRank:               p.KVEventRank,
 		LoadEndpoint:              p.LoadEndpoint,
 		LoadEndpoints:             p.LoadEndpoints,
 		LoadMetrics:               p.LoadMetrics,
@@ -340,6 +341,7 @@ func settingsFields[T any](of func(*T) *catalog.Patch, patch bool) []bodyscan.Fi
 		u64("attention_chunk_size", func(p *catalog.Patch) **uint64 { return &p.AttentionChunkSize }),
 		settingField("is_eagle", of, func(p *catalog.Patch) **bool { return &p.IsEagle }, (*bodyscan.Scanner).Bool),
 		settingField("kv_event_copies", of, func(p *catalog.Patch) **string { return &p.KVEventCopies }, readCopies),
+		settingField("kv_event_rank", of, func(p *catalog.Patch) **string { return &p.KVEventRank }, readEventRank),
 		settingField("load_metrics", of, func(p *catalog.Patch) **catalog.LoadMetrics { return &p.LoadMetrics }, readLoadMetrics),
 		settingField("role", of, func(p *catalog.Patch) **string { return &p.Role }, readRole),
 		settingField("rank_header", of, func(p *catalog.Patch) **string { return &p.RankHeader }, readRankHeader),
@@ -377,6 +379,10 @@ func readEnforcement(s *bodyscan.Scanner) string {
 
 func readCopies(s *bodyscan.Scanner) string {
 	return s.Variant(catalog.CountCopies, catalog.SetCopies)
+}
+
+func readEventRank(s *bodyscan.Scanner) string {
+	return s.Variant(catalog.RankOfBatch, catalog.RankOfStream)
 }
 
 func readRole(s *bodyscan.Scanner) string {
@@ -432,6 +438,9 @@ func (d dialect) appendWorker(out []byte, w *catalog.Worker) []byte {
 	out = appendByRank(out, "replay_endpoints", w.ReplayEndpoints)
 	if w.KVEventCopies != nil { // no member of Dynamo's records
 		out = appendStringField(out, "kv_event_copies", *w.KVEventCopies)
+	}
+	if w.KVEventRank != nil { // nor this
+		out = appendStringField(out, "kv_event_rank", *w.KVEventRank)
 	}
 	if w.AttentionChunkSize != nil { // nor this
 		out = appendUintField(out, "attention_chunk_size", *w.AttentionChunkSize)

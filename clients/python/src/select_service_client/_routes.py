@@ -216,6 +216,38 @@ class SelectionRoutes(Caller):
         return core.call(core.request("GET", "/policies", query=query))
 
     @operation
+    def fleet(
+        self, *, since: str | None = None, model_name: str | None = None, tenant: str | None = None
+    ) -> Plan[dict[str, Any]]:
+        """Every rank at a glance; since the version of an earlier answer, what has changed."""
+        core = self._core
+        query = filters(core, model_name, tenant) | {"since": since}
+        return core.call(core.request("GET", "/fleet", query=query))
+
+    @operation
+    def history(
+        self,
+        *,
+        worker_id: int | None = None,
+        seconds: int | None = None,
+        model_name: str | None = None,
+        tenant: str | None = None,
+    ) -> Plan[dict[str, Any]]:
+        """The last hour of the scopes, or of one worker's ranks."""
+        core = self._core
+        query: dict[str, Any] = filters(core, model_name, tenant) | {"worker_id": worker_id, "seconds": seconds}
+        return core.call(core.request("GET", "/history", query=query))
+
+    @operation
+    def prefixes(
+        self, *, limit: int | None = None, model_name: str | None = None, tenant: str | None = None
+    ) -> Plan[dict[str, Any]]:
+        """The prefixes of a scope with the most blocks times holders, as a tree."""
+        core = self._core
+        query: dict[str, Any] = filters(core, model_name, tenant) | {"limit": limit}
+        return core.call(core.request("GET", "/index/prefixes", query=query))
+
+    @operation
     def kubernetes(self) -> Plan[dict[str, Any]]:
         """What discovery in Kubernetes knows."""
         core = self._core

@@ -23,7 +23,7 @@ type annotations struct {
 // known are the names of annotations that have a meaning.
 var known = []string{
 	"model", "adapters", "block-size", "kv-events-port", "kv-replay-port", "data-parallel-size", "total-kv-blocks",
-	"max-num-batched-tokens", "role", "taints", "cordoned", "rank-header",
+	"max-num-batched-tokens", "role", "taints", "cordoned", "rank-header", "kv-load-port", "load-metrics",
 }
 
 // unknown returns the annotations with the prefix that are not known, in order.
@@ -75,15 +75,16 @@ func (a *annotations) number(name string, most uint64) uint64 {
 	return n
 }
 
-// flag returns a boolean, false if it is not given or wrong.
-func (a *annotations) flag(name string) bool {
+// flag returns a boolean, or what holds if it is not given or wrong.
+func (a *annotations) flag(name string, otherwise bool) bool {
 	text, given := a.value(a.prefix + name)
 	if !given {
-		return false
+		return otherwise
 	}
 	v, err := strconv.ParseBool(text)
 	if err != nil {
 		a.fault(a.prefix+name, "%q is neither true nor false", catalog.Clip(text))
+		return otherwise
 	}
 	return v
 }

@@ -33,9 +33,12 @@ type Entry struct {
 	MaxNumBatchedTokens uint64
 	KVEventsPort        uint16 // of rank 0
 	KVReplayPort        uint16
+	KVLoadPort          uint16
 	PortStride          uint16 // between the ports of neighbouring ranks; 0 is 1
 	DataParallelSize    uint32 // ranks behind each target port; 0 is 1
 	RankHeader          string
+	// LoadMetrics: the engines' load is read from their metrics.
+	LoadMetrics bool
 
 	// RoleLabels are the labels that may say a pod's role, the first one that it has counts; Role
 	// fixes the role of all pods.

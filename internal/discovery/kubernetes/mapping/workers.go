@@ -23,8 +23,9 @@ type Answer struct {
 	BlockSize     uint32
 	TotalKVBlocks uint64
 	Ranks         uint32
-	// EventsPort and ReplayPort are those of the engine's first rank, 0 if it does not say.
-	EventsPort, ReplayPort uint16
+	// EventsPort, ReplayPort and LoadPort are those of the engine's first rank, 0 if it does not
+	// say.
+	EventsPort, ReplayPort, LoadPort uint16
 }
 
 // Worker is a worker that a pod is.
@@ -61,7 +62,7 @@ type Mapped struct {
 // returns what the engine at a port has said.
 func Map(p *Pod, pool *Pool, e *Entry, s *Settings, answers func(port uint16) Answer) Mapped {
 	a := annotations{pod: p, prefix: s.AnnotationPrefix}
-	m := Mapped{Cordoned: a.flag("cordoned"), Unknown: a.unknown()}
+	m := Mapped{Cordoned: a.flag("cordoned", false), Unknown: a.unknown()}
 	if why := badIP(p.IP, s.AllowLoopback); why != "" {
 		m.Excluded, m.Why = ExcludedIP, fmt.Sprintf("the address %s %s", catalog.Clip(p.IP), why)
 		return m
@@ -79,6 +80,8 @@ func Map(p *Pod, pool *Pool, e *Entry, s *Settings, answers func(port uint16) An
 		batched:    a.number("max-num-batched-tokens", math.MaxInt64),
 		events:     uint16(a.number("kv-events-port", math.MaxUint16)),
 		replay:     uint16(a.number("kv-replay-port", math.MaxUint16)),
+		load:       uint16(a.number("kv-load-port", math.MaxUint16)),
+		metrics:    a.flag("load-metrics", e.LoadMetrics),
 		rankHeader: a.rankHeader(),
 	}
 	active := a.activePorts()
@@ -102,6 +105,8 @@ type given struct {
 	blockSize        uint32
 	blocks, batched  uint64
 	events, replay   uint16
+	load             uint16
+	metrics          bool // the load is read from the engine's metrics
 	rankHeader       string
 }
 
@@ -149,6 +154,10 @@ func (g given) worker(p *Pod, pool *Pool, e *Entry, s *Settings, i int, said Ans
 	if s.KVEvents {
 		g.setEvents(&w, p, e, said)
 	}
+	r.LoadEndpoint, r.LoadEndpoints = single(g.endpoints(&w, p, e, "load reports", first(g.load, p.Ports[PortLoad], e.KVLoadPort), said.LoadPort))
+	if g.metrics {
+		r.LoadMetrics = new(catalog.LoadMetrics)
+	}
 	g.setAsked(&w, pool, e, said)
 	return w
 }
@@ -174,36 +183,38 @@ func (g *given) setRanks(r *catalog.Record, i uint32) {
 // setEvents gives the worker the endpoints of its ranks' events and replays.
 func (g *given) setEvents(w *Worker, p *Pod, e *Entry, said Answer) {
 	r := &w.Record
-	stride := max(1, uint32(e.PortStride))
-	// endpoints returns the endpoint of each rank from the port of the pod's first rank, or from
-	// that of the worker's first rank.
-	endpoints := func(what string, ofPod, ofWorker uint16) map[uint32]string {
-		base, from := uint32(ofPod), uint32(0)
-		if base == 0 {
-			base, from = uint32(ofWorker), r.FirstRank()
-		}
-		if base == 0 {
-			return nil
-		}
-		all := make(map[uint32]string, g.size)
-		for dp := r.FirstRank(); dp < r.FirstRank()+g.size; dp++ {
-			port := uint64(base) + uint64(dp-from)*uint64(stride)
-			if port > math.MaxUint16 {
-				w.Reasons = append(w.Reasons, fmt.Sprintf("the port of the %s of rank %d would be %d", what, dp, port))
-				return nil
-			}
-			all[dp] = "tcp://" + net.JoinHostPort(p.IP, strconv.FormatUint(port, 10))
-		}
-		return all
-	}
 	events := first(g.events, p.Ports[PortEvents], e.KVEventsPort)
 	if events == 0 && said.EventsPort == 0 {
 		events = DefaultEventsPort
 	}
-	r.KVEventRank = catalog.RankOfStream
-	r.KVEventsEndpoint, r.KVEventsEndpoints = single(endpoints("events", events, said.EventsPort))
+	r.KVEventRank = new(catalog.RankOfStream)
+	r.KVEventsEndpoint, r.KVEventsEndpoints = single(g.endpoints(w, p, e, "events", events, said.EventsPort))
 	replay := first(g.replay, p.Ports[PortReplay], e.KVReplayPort)
-	r.ReplayEndpoint, r.ReplayEndpoints = single(endpoints("replays", replay, said.ReplayPort))
+	r.ReplayEndpoint, r.ReplayEndpoints = single(g.endpoints(w, p, e, "replays", replay, said.ReplayPort))
+}
+
+// endpoints returns the ZMQ endpoint of each rank of the worker from the port of the pod's first
+// rank, else from that of the worker's first rank; nil if both are 0. what names them.
+func (g *given) endpoints(w *Worker, p *Pod, e *Entry, what string, ofPod, ofWorker uint16) map[uint32]string {
+	r := &w.Record
+	stride := max(1, uint32(e.PortStride))
+	base, from := uint32(ofPod), uint32(0)
+	if base == 0 {
+		base, from = uint32(ofWorker), r.FirstRank()
+	}
+	if base == 0 {
+		return nil
+	}
+	all := make(map[uint32]string, g.size)
+	for dp := r.FirstRank(); dp < r.FirstRank()+g.size; dp++ {
+		port := uint64(base) + uint64(dp-from)*uint64(stride)
+		if port > math.MaxUint16 {
+			w.Reasons = append(w.Reasons, fmt.Sprintf("the port of the %s of rank %d would be %d", what, dp, port))
+			return nil
+		}
+		all[dp] = "tcp://" + net.JoinHostPort(p.IP, strconv.FormatUint(port, 10))
+	}
+	return all
 }
 
 // single returns the only endpoint of a map, or the map.
@@ -283,11 +294,12 @@ func (a Answer) Or(before Answer) Answer {
 	a.Ranks = first(a.Ranks, before.Ranks)
 	a.EventsPort = first(a.EventsPort, before.EventsPort)
 	a.ReplayPort = first(a.ReplayPort, before.ReplayPort)
+	a.LoadPort = first(a.LoadPort, before.LoadPort)
 	return a
 }
 
 // Equal reports whether two answers say the same.
 func (a Answer) Equal(b Answer) bool {
 	return a.Problem == b.Problem && a.Model == b.Model && slices.Equal(a.Adapters, b.Adapters) && a.BlockSize == b.BlockSize &&
-		a.TotalKVBlocks == b.TotalKVBlocks && a.Ranks == b.Ranks && a.EventsPort == b.EventsPort && a.ReplayPort == b.ReplayPort
+		a.TotalKVBlocks == b.TotalKVBlocks && a.Ranks == b.Ranks && a.EventsPort == b.EventsPort && a.ReplayPort == b.ReplayPort && a.LoadPort == b.LoadPort
 }

@@ -57,6 +57,9 @@ func show(w mapping.Worker) string {
 	add("events", r.KVEventsEndpoints != nil, func() any { return r.KVEventsEndpoints })
 	add("replay", r.ReplayEndpoint != nil, func() any { return *r.ReplayEndpoint })
 	add("replay", r.ReplayEndpoints != nil, func() any { return r.ReplayEndpoints })
+	add("load", r.LoadEndpoint != nil, func() any { return *r.LoadEndpoint })
+	add("load", r.LoadEndpoints != nil, func() any { return r.LoadEndpoints })
+	add("metrics", r.LoadMetrics != nil, func() any { return true })
 	add("adapters", r.Adapters != nil, func() any { return r.Adapters })
 	add("taints", r.Taints != nil, func() any { return r.Taints })
 	add("domains", r.TopologyDomains != nil, func() any { return r.TopologyDomains })
@@ -112,6 +115,26 @@ func TestMap(t *testing.T) {
 			pod:  pod(nil),
 			said: mapping.Answer{EventsPort: 9000, ReplayPort: 9100},
 			want: []string{plain + " events=tcp://10.0.0.1:9000 replay=tcp://10.0.0.1:9100"},
+		},
+		"load by container port, of two ranks": {
+			pod:   pod(func(p *mapping.Pod) { p.Ports = map[string]uint16{"kv-load": 6200} }),
+			entry: func(e *mapping.Entry) { e.DataParallelSize, e.KVLoadPort = 2, 7200 },
+			said:  mapping.Answer{LoadPort: 9200},
+			want: []string{plain + " ranks=0+2 events=map[0:tcp://10.0.0.1:5557 1:tcp://10.0.0.1:5558]" +
+				" load=map[0:tcp://10.0.0.1:6200 1:tcp://10.0.0.1:6201]"},
+		},
+		"load by entry": {
+			pod: pod(nil), entry: func(e *mapping.Entry) { e.KVLoadPort, e.LoadMetrics = 7200, true }, said: mapping.Answer{LoadPort: 9200},
+			want: []string{plain + " events=tcp://10.0.0.1:5557 load=tcp://10.0.0.1:7200 metrics=true"},
+		},
+		"load by annotation": {
+			pod:   annotated("select-service/kv-load-port", "5200", "select-service/load-metrics", "false"),
+			entry: func(e *mapping.Entry) { e.KVLoadPort, e.LoadMetrics = 7200, true },
+			want:  []string{plain + " events=tcp://10.0.0.1:5557 load=tcp://10.0.0.1:5200"},
+		},
+		"load as the engine says": {
+			pod: pod(nil), said: mapping.Answer{LoadPort: 9200},
+			want: []string{plain + " events=tcp://10.0.0.1:5557 load=tcp://10.0.0.1:9200"},
 		},
 		"two ports": {
 			pod: pod(nil), ports: []uint16{8000, 8001},

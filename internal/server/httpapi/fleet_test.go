@@ -1,0 +1,106 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/server/fleet"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/servicetest"
+)
+
+// newOperators are the views of a service without workers that does not run.
+func newOperators() Operators { return operatorsOf(node.New(node.Config{}, nil, zerolog.Nop())) }
+
+func operatorsOf(svc *node.Service) Operators {
+	v := fleet.New(svc.Parts(), AppendFleetRow, time.Now)
+	return Operators{Fleet: v, History: fleet.NewHistory(v, fleet.MaxHistory), Prefixes: fleet.NewPrefixes(svc.Parts(), time.Now)}
+}
+
+// TestFleet: the whole answer in both dialects, the difference to it, and what a token of one
+// tenant gets.
+func TestFleet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := servicetest.Start(t)
+		w.Put(servicetest.Record(1, 1, servicetest.Total(10)))
+		w.Put(servicetest.Record(2, 1, func(r *catalog.Record) { r.Scope.Tenant = "own" }))
+		if _, err := w.DrainWorkerIn(catalog.ScopeFilter{}, 2, new(time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		w.Burden("r", 1, 0, 3, 4)
+		h := New(w.Service, w.Conductor(), Options{Log: zerolog.Nop(), Operators: operatorsOf(w.Service), Access: guardOf(t)})
+		get := func(target, token string) (answer map[string]any) {
+			t.Helper()
+			got := ask(h, "GET", target, token, "")
+			if err := json.Unmarshal(got.Body.Bytes(), &answer); err != nil || got.Code != 200 {
+				t.Fatalf("%s: %d %s", target, got.Code, got.Body)
+			}
+			return answer
+		}
+		text := func(v any) string {
+			b, _ := json.Marshal(v)
+			return string(b)
+		}
+		all := get("/v1.6/fleet", "read")
+		const rows = `[{"active_blocks":3,"dp_rank":0,"max_batched_tokens":100,"prefill_tokens":4,"requests":1,"scope":2,"source":"api","state":"ready","stream":"connecting","total_blocks":10,"worker_id":1}]`
+		if got := get("/fleet?tenant_id=t", "read"); text(got["rows"]) != rows {
+			t.Errorf("rows %s", text(got["rows"]))
+		}
+		if got := text(all["scopes"]); !strings.Contains(got, `"routing_group":"own"`) || strings.Contains(got, "tenant_id") {
+			t.Errorf("scopes %s", got)
+		}
+		if got := text(get("/v1.3/fleet", "read")["scopes"]); !strings.Contains(got, `"tenant_id":"own"`) {
+			t.Errorf("scopes %s", got)
+		}
+		if got := get("/fleet", "own-read"); len(got["rows"].([]any)) != 1 || !strings.Contains(text(got["rows"]), `"drain":{"deadline":"`) || text(got["totals"].(map[string]any)["ranks"]) != "1" {
+			t.Errorf("a token of one tenant gets %s", text(got))
+		}
+		if got := get("/fleet?since="+all["version"].(string), "read"); got["full"] != false || len(got["rows"].([]any)) != 0 {
+			t.Errorf("without a change: %s", text(got))
+		}
+		if got := ask(h, "GET", "/fleet?tenant_id=t", "own-read", ""); got.Code != 403 {
+			t.Errorf("another tenant: %d", got.Code)
+		}
+		for target, want := range map[string]int{"/history": 200, "/history?worker_id=1": 200, "/history?seconds=4": 400, "/history?seconds=3601": 400, "/history?worker_id=x": 400, "/fleet?since=a&since=b": 400,
+			"/index/prefixes?limit=0": 400, "/index/prefixes?limit=1001": 400, "/index/prefixes?tenant_id=x": 200} {
+			if got := ask(h, "GET", target, "read", ""); got.Code != want {
+				t.Errorf("%s: %d %s", target, got.Code, got.Body)
+			}
+		}
+	})
+}
+
+// TestPrefixes: the tree of what is cached, with who holds it; the model and tenant of a token are
+// those that are shown.
+func TestPrefixes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := servicetest.Start(t)
+		w.Put(servicetest.Record(1, 1))
+		w.Put(servicetest.Record(2, 1))
+		tokens := servicetest.Prompt(1, 16)
+		for id, n := range map[uint64]int{1: 16, 2: 8} {
+			e := w.Engine(id, 0)
+			e.Publish(0, e.Stored(tokens[:n], servicetest.BlockSize, nil))
+		}
+		w.Settle()
+		h := New(w.Service, w.Conductor(), Options{Log: zerolog.Nop(), Operators: operatorsOf(w.Service)})
+		got := ask(h, "GET", "/v1.6/index/prefixes?model_name=m&routing_group=t&limit=1", "", "").Body.String()
+		_, rest, _ := strings.Cut(got, `"block_size":`)
+		hash := regexp.MustCompile(`"block_hash":-?\d+`)
+		want := `4,"unique_blocks":4,"held_blocks":6,"nodes":[{"id":0,"parent":null,"depth":0,"blocks":2,"holders":2,"held":4,"subtree_blocks":4,"subtree_held":6,` +
+			`"tiers":{"device":2},"ranks":[{"worker_id":1,"dp_rank":0},{"worker_id":2,"dp_rank":0}],HASH,"lora_name":"","salted":false,"hottest":1}],"walked":2,"truncated":false}`
+		if rest = hash.ReplaceAllString(rest, "HASH"); rest != want {
+			t.Errorf("%s\nwant %s", rest, want)
+		}
+		if got := ask(h, "GET", "/index/prefixes", "", "").Body.String(); !strings.Contains(got, `"nodes":[]`) {
+			t.Errorf("the default scope: %s", got)
+		}
+	})
+}

@@ -1,0 +1,92 @@
+import { call, poll, token } from "./api";
+import { Store } from "./store";
+import type { FleetAnswer, Row, Scope, Totals } from "./types";
+
+/** What is known of the fleet. */
+export interface Fleet {
+  rows: Row[];
+  scopes: Map<number, Scope>;
+  totals: Totals | null;
+  roles: string[] | undefined;
+  truncated: boolean;
+  at: number; // when it was read
+}
+
+/** Samples of the last minute, the newest last; null: unknown. */
+export interface Minute {
+  requests: (number | null)[];
+  waiting: (number | null)[];
+  rate: (number | null)[]; // selections per second
+  hit: (number | null)[];
+  blocks: (number | null)[];
+}
+
+export const samples = 60;
+
+const nothing: Fleet = { rows: [], scopes: new Map(), totals: null, roles: undefined, truncated: false, at: 0 };
+export const fleet = new Store<Fleet>(nothing);
+export const minute = new Store<Minute>({ requests: [], waiting: [], rate: [], hit: [], blocks: [] });
+
+let version = "";
+const known = new Map<string, Row>();
+const keyOf = (r: { scope: number; worker_id: unknown; dp_rank: number }) => `${r.scope}/${r.worker_id}/${r.dp_rank}`;
+
+/** Takes an answer of /fleet: the whole or what has changed. */
+function take(answer: FleetAnswer) {
+  const last = fleet.value;
+  const scopes = answer.full ? new Map<number, Scope>() : new Map(last.scopes);
+  if (answer.full) known.clear();
+  for (const s of answer.scopes) scopes.set(s.scope, s);
+  for (const s of answer.removed_scopes ?? []) scopes.delete(s);
+  for (const r of answer.rows) known.set(keyOf(r), r);
+  for (const r of answer.removed ?? []) known.delete(keyOf(r));
+  version = answer.version;
+  const now = Date.now();
+  sample(last, answer.totals, now);
+  fleet.set({ rows: [...known.values()], scopes, totals: answer.totals, roles: answer.roles, truncated: answer.truncated, at: now });
+}
+
+/** Adds one sample to the last minute, at most once a second or so. */
+function sample(last: Fleet, t: Totals, now: number) {
+  const before = last.totals;
+  const took = (now - last.at) / 1000;
+  if (before && took < 0.5) return;
+  const fresh = before && t.selections >= before.selections && took < 10;
+  const prompts = fresh ? t.prompt_blocks - before.prompt_blocks : 0;
+  const m = minute.value;
+  const add = (list: (number | null)[], v: number | null) => [...list, v].slice(-samples);
+  minute.set({
+    requests: add(m.requests, t.requests),
+    waiting: add(m.waiting, t.queued + t.waiting),
+    rate: add(m.rate, fresh ? (t.selections - before.selections) / took : null),
+    hit: add(m.hit, prompts > 0 && before ? (t.cached_blocks - before.cached_blocks) / prompts : null),
+    blocks: add(m.blocks, t.active_blocks),
+  });
+}
+
+/** Reads the fleet every so many milliseconds until the returned function is called. */
+export function followFleet(every: number): () => void {
+  return poll(async (signal) => {
+    take(await call<FleetAnswer>("GET", "/fleet" + (version ? "?since=" + encodeURIComponent(version) : ""), undefined, signal));
+  }, every);
+}
+
+// Another caller may see another fleet.
+token.follow(() => {
+  version = "";
+  known.clear();
+  fleet.set(nothing);
+});
+
+/** Whether this caller may change something. */
+export const mayOperate = (f: Fleet) => (f.roles ? f.roles.includes("operate") : token.value === null && f.totals !== null);
+
+/** The names of models and routing groups. */
+export function names(f: Fleet): { models: string[]; groups: string[] } {
+  const models = new Set<string>(), groups = new Set<string>();
+  for (const s of f.scopes.values()) {
+    models.add(s.model_name);
+    groups.add(s.routing_group);
+  }
+  return { models: [...models].sort(), groups: [...groups].sort() };
+}

@@ -1,0 +1,127 @@
+import { h, Fragment } from "preact";
+import { useState } from "preact/hooks";
+import { call, Failure, usePoll } from "../api";
+import { fleet, names } from "../fleet";
+import { clock, count, percent, plural, rankShort } from "../format";
+import { Choice, Empty, Fault, Loading } from "../parts";
+import { address, change, useRoute } from "../route";
+import { useStore } from "../store";
+import type { Decision, Explanation } from "../types";
+import { ExplanationPanel } from "./explanation";
+import { OutcomeText } from "./decisions";
+
+void Fragment;
+
+/** Token ids as people paste them: a JSON list, or numbers with anything between. Null: something else. */
+export function tokensOf(text: string): number[] | null {
+  const words = text.replace(/[[\],;]/g, " ").split(/\s+/).filter(Boolean);
+  const ids = words.map(Number);
+  return ids.every((n, i) => /^\d+$/.test(words[i]!) && n < 2 ** 32) ? ids : null;
+}
+
+export function WhyView() {
+  const { query } = useRoute();
+  const at = query.get("decision");
+  return (
+    <>
+      <h1>Why a request goes where it goes</h1>
+      <div class="tabs" role="group" aria-label="What to explain">
+        <a href={address("why")} aria-current={at === null ? "true" : undefined}>A prompt, now</a>
+        <a href={address("why", { decision: at ?? "last" })} aria-current={at !== null ? "true" : undefined}>A decision that was made</a>
+      </div>
+      {at === null ? <Ask /> : <Past at={at} />}
+    </>
+  );
+}
+
+/** Explains what would be chosen for a prompt. It stays in this page: the address does not have it. */
+function Ask() {
+  const all = useStore(fleet);
+  const { query } = useRoute();
+  const { models, groups } = names(all);
+  const model = query.get("model") ?? models[0] ?? "", group = query.get("group") ?? (groups.includes("default") ? "default" : groups[0]) ?? "";
+  const [text, setText] = useState("");
+  const [lora, setLora] = useState("");
+  const [answer, setAnswer] = useState<Explanation | null>(null);
+  const [failure, setFailure] = useState<Failure | null>(null);
+  const [busy, setBusy] = useState(false);
+  const tokens = tokensOf(text);
+  const explain = async (e: Event) => {
+    e.preventDefault();
+    if (!tokens) return;
+    setBusy(true);
+    setFailure(null);
+    try {
+      setAnswer(await call<Explanation>("POST", "/explain", {
+        ...(model && { model_name: model }), ...(group && { routing_group: group }), ...(lora && { lora_name: lora }), token_ids: tokens,
+      }));
+    } catch (e) {
+      if (e instanceof Failure) {
+        setFailure(e);
+        setAnswer(null);
+      } else throw e;
+    } finally {
+      setBusy(false);
+    }
+  };
+  return (
+    <>
+      <form class="ask" onSubmit={explain}>
+        <label class="field">
+          <span>Token ids of the prompt {tokens ? <span class="dim">{plural(tokens.length, "token")}</span> : <strong class="warn">numbers only, such as 1, 2, 3</strong>}</span>
+          <textarea rows={3} spellcheck={false} placeholder="[128000, 9906, 1917, …]" value={text} aria-invalid={!tokens} onInput={(e) => setText(e.currentTarget.value)} />
+        </label>
+        <div class="filters">
+          <Choice label="Model" value={model} names={models} pick={(v) => change({ model: v })} />
+          {groups.length > 1 && <Choice label="Tenant" value={group} names={groups} pick={(v) => change({ group: v })} />}
+          <label class="field"><span>LoRA adapter</span><input value={lora} placeholder="none" onInput={(e) => setLora(e.currentTarget.value.trim())} /></label>
+          <button type="submit" class="primary" disabled={!tokens || busy}>{busy ? "…" : "Explain"}</button>
+        </div>
+      </form>
+      {failure && <Fault failure={failure} what="the explanation" />}
+      {answer ? <ExplanationPanel x={answer} past={false} /> : !failure && (
+        <Empty title="Paste a prompt's token ids, or leave them out to see the choice by load alone.">
+          Nothing is booked, kept or counted. Or look at <a href={address("why", { decision: "last" })}>the last decision</a>.
+        </Empty>
+      )}
+    </>
+  );
+}
+
+/** Explains one of the decisions that the service remembers, by its time. */
+function Past(props: { at: string }) {
+  const { data, failure } = usePoll<Decision[]>("/decisions", 5000);
+  const [kept, setKept] = useState<Decision | null>(null); // it stays when newer ones push it out
+  const found = props.at === "last" ? data?.[0] : data?.find((d) => d.time === props.at || d.selection_id === props.at);
+  if (found && found !== kept && (kept?.time !== found.time || kept.outcome.state !== found.outcome.state)) setKept(found);
+  const x = found ?? (kept && (props.at === "last" || kept.time === props.at || kept.selection_id === props.at) ? kept : null);
+  if (failure && !data) return <Fault failure={failure} what="the decisions" />;
+  if (!data) return <Loading what="the decisions" />;
+  if (data.length === 0) return <Empty title="No decision has been made yet." />;
+  return (
+    <>
+      <div class="filters">
+        <label class="field grow">
+          <span>Decision</span>
+          <select value={x?.time ?? ""} onChange={(e) => change({ decision: e.currentTarget.value }, true)}>
+            {!x && <option value="">choose one</option>}
+            {x && !data.some((d) => d.time === x.time) && <option value={x.time}>{clock(x.time)}, no longer remembered</option>}
+            {data.slice(0, 200).map((d) => (
+              <option key={d.time} value={d.time}>{clock(d.time)}  {d.model_name}, {count(d.isl_tokens)} tokens → {d.chosen ? rankShort(d.chosen) : "nowhere"}</option>
+            ))}
+          </select>
+        </label>
+        <a class="button" href={address("decisions")}>All decisions</a>
+      </div>
+      {x ? (
+        <>
+          <p class="note">
+            {clock(x.time)}{x.selection_id && <>, request <code>{x.selection_id}</code></>}: {percent((x.cached_blocks * x.block_size) / Math.max(x.isl_tokens, 1))} cached there,
+            {" "}{x.cached_blocks_foregone ? plural(x.cached_blocks_foregone, "cached block") + " elsewhere foregone" : "no rank had more"}. <OutcomeText d={x} />
+          </p>
+          <ExplanationPanel x={x} past />
+        </>
+      ) : <Empty title="This decision is no longer remembered.">The service keeps the most recent ones only.</Empty>}
+    </>
+  );
+}

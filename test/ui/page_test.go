@@ -1,0 +1,63 @@
+package ui
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// shots are the views with what they must say once they are drawn.
+var shots = []struct{ name, hash, says string }{
+	{"fleet", "#/fleet", "no sign of life"},
+	{"why", "#/why?decision=last", "candidates"},
+	{"ask", "#/why", "Token ids"},
+	{"decisions", "#/decisions", "Share of each worker"},
+	{"cache", "#/cache", "Hottest prefixes"},
+	{"doctor", "#/doctor", "has made no progress"},
+	{"replicas", "#/replicas", "Loads that differ"},
+	{"rank", "#/fleet?worker=3&rank=3&scope=3", "The engine says"},
+}
+
+// TestLook shows every view in both colours, on a laptop and on a phone, for people to look at. No
+// view is wider than its window, none has a serious finding of axe-core, a fault on the console, or
+// a request elsewhere.
+func TestLook(t *testing.T) {
+	service, _ := start(t)
+	base := newStub(t, service, 1000)
+	for _, width := range []int64{1440, 390} {
+		for _, dark := range []bool{false, true} {
+			if testing.Short() && (width == 390) != dark {
+				continue
+			}
+			for _, s := range shots {
+				name := fmt.Sprintf("%s-%d-%s", s.name, width, map[bool]string{false: "light", true: "dark"}[dark])
+				t.Run(name, func(t *testing.T) {
+					p := open(t, base, s.hash, width, 900, dark)
+					p.says(s.says)
+					if wide := p.is("document.documentElement.scrollWidth - document.documentElement.clientWidth"); wide.(float64) > 0 {
+						t.Errorf("the page is %v px wider than its window", wide)
+					}
+					p.shoot(name, false)
+					p.audit(name)
+				})
+			}
+		}
+	}
+}
+
+// TestFleet filters, sorts, folds and scrolls 8,000 ranks by the controls; each is in the address.
+func TestFleet(t *testing.T) {
+	service, _ := start(t)
+	p := open(t, newStub(t, service, 1000), "", 1440, 900, false)
+	p.says("no sign of life")
+	first := `document.querySelector("tbody .row").innerText`
+	if text := p.is(first).(string); !strings.Contains(text, "silent") {
+		t.Errorf("the first row is %q, not the most troubled rank", text)
+	}
+	if rows := p.is(`document.querySelectorAll("tbody .row").length`).(float64); rows > 100 {
+		t.Errorf("%v rows are drawn", rows)
+	}
+	p.is(`window.scrollTo(0, document.body.scrollHeight)`)
+	p.await(`[...document.querySelectorAll("tbody .row")].at(-1).getAttribute("aria-rowindex") === "8001"`)
+	p.is(`window.scrollTo(0, 0)`)
+}
