@@ -22,21 +22,21 @@ import (
 	"github.com/select-service/select-service/pkg/replicasync"
 )
 
-// fleet is this replica's part in a fleet; nil: it is of none.
-type fleet struct {
+// member is this replica's part in a fleet; nil: it is of none.
+type member struct {
 	conf    config.Fleet
 	process uint64
 	conn    *nats.Conn
 	service func() *node.Service
 }
 
-// newFleet prepares the connection to a fleet's NATS. service returns the service, once run is
+// newMember prepares the connection to a fleet's NATS. service returns the service, once run is
 // called.
-func newFleet(conf config.Config, url string, certificates *certs.Side, service func() *node.Service, log zerolog.Logger) (*fleet, error) {
+func newMember(conf config.Config, url string, certificates *certs.Side, service func() *node.Service, log zerolog.Logger) (*member, error) {
 	if !conf.Fleet.Enabled() {
 		return nil, nil
 	}
-	f := &fleet{conf: conf.Fleet, process: 1 + rand.Uint64N(math.MaxUint64), service: service}
+	f := &member{conf: conf.Fleet, process: 1 + rand.Uint64N(math.MaxUint64), service: service}
 	name := conf.Fleet.Replica
 	if name == "" {
 		host, err := os.Hostname()
@@ -70,11 +70,19 @@ func newFleet(conf config.Config, url string, certificates *certs.Side, service 
 	return f, nil
 }
 
+// status returns the connection; nil: there is none.
+func (f *member) status() *nats.Conn {
+	if f == nil {
+		return nil
+	}
+	return f.conn
+}
+
 // usesMesh reports whether reservations are shared over ZMQ.
-func (f *fleet) usesMesh() bool { return f == nil || f.conf.Mesh() }
+func (f *member) usesMesh() bool { return f == nil || f.conf.Mesh() }
 
 // urls returns the base URLs of the fleet's replicas.
-func (f *fleet) urls() (all []string) {
+func (f *member) urls() (all []string) {
 	if f == nil {
 		return nil
 	}
@@ -85,7 +93,7 @@ func (f *fleet) urls() (all []string) {
 }
 
 // configure adds what the fleet gives to the service's configuration.
-func (f *fleet) configure(c *node.Config, r replicas, url string, maxPeers int) {
+func (f *member) configure(c *node.Config, r replicas, url string, maxPeers int) {
 	if f == nil {
 		return
 	}
@@ -106,7 +114,7 @@ func (f *fleet) configure(c *node.Config, r replicas, url string, maxPeers int) 
 }
 
 // run takes part in the fleet until ctx ends.
-func (f *fleet) run(ctx context.Context) error {
+func (f *member) run(ctx context.Context) error {
 	if f == nil {
 		return nil
 	}
@@ -117,7 +125,7 @@ func (f *fleet) run(ctx context.Context) error {
 var errUnknownQuestion = errors.New("unknown path")
 
 // answer answers the requests of other replicas.
-func (f *fleet) answer(ctx context.Context, w io.Writer, u *url.URL) error {
+func (f *member) answer(ctx context.Context, w io.Writer, u *url.URL) error {
 	if u.Path != replicasync.SnapshotPath {
 		return errUnknownQuestion
 	}

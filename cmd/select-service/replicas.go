@@ -26,14 +26,14 @@ const snapshotIdle = 3 * time.Second
 type replicas struct {
 	conf      config.Replicas
 	mesh      *zmqsock.Mesh // nil: reservations are not shared over ZMQ
-	fleet     *fleet        // nil: this replica is of no fleet
+	fleet     *member       // nil: this replica is of no fleet
 	dumps     *fetch.Client
 	snapshots *fetch.Client
 }
 
 // newReplicas prepares the connections. followed returns the endpoints of the replicas whose
 // reservations are followed. sessions: sessions are shared too.
-func newReplicas(conf config.Replicas, in *fleet, sessions bool, hub *zmqsock.Hub, read files, followed func() []string) replicas {
+func newReplicas(conf config.Replicas, in *member, sessions bool, hub *zmqsock.Hub, read files, followed func() []string) replicas {
 	who := fetch.Identity{Certificates: read.peers, Token: read.peerToken, Trusted: func(u *url.URL) bool {
 		return isPeer(u, slices.Concat(conf.IndexerPeers, in.urls()), followed())
 	}, Hosts: conf.Hosts}

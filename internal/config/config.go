@@ -30,8 +30,8 @@ type Config struct {
 	// Kubernetes finds workers as pods.
 	Kubernetes Kubernetes
 	// Fleet is where the replicas of a fleet meet over NATS.
-	Fleet Fleet
-	KVEvents   KVEvents
+	Fleet    Fleet
+	KVEvents KVEvents
 	// Router holds the weights of the cost function, the softmax temperature
 	// and whether prefill tokens are tracked; requests may override some.
 	Router          selector.Weights

@@ -17,8 +17,6 @@ type Fleet struct {
 	// Credentials is the file with a NATS user's JWT and seed, empty for none.
 	Credentials   string
 	CA, Cert, Key string // files of the connection's TLS
-	// Required: the start waits for the fleet's catalog instead of using a cached one.
-	Required bool
 }
 
 // How the replicas of a fleet share reservations.
@@ -70,7 +68,7 @@ var fleetSettings = []option{
 		key: keyFleet, flag: "fleet", hint: "URL,...", slots: notInSlots,
 		bind: func(c *Config) value { return list(&c.Fleet.Servers, fleetServer) },
 		help: "NATS servers (nats://host:port or tls://host:port) over which the replicas of a fleet find each other and " +
-			"share reservations and workers. --replica-sync-peers and --indexer-peers are not needed then. " +
+			"share reservations. --replica-sync-peers and --indexer-peers are not needed then. " +
 			"Worth it from about five replicas on; see docs/fleet.md.",
 	},
 	{
@@ -110,11 +108,5 @@ var fleetSettings = []option{
 		key: "fleet.key", flag: "fleet-key", hint: "FILE", slots: notInSlots,
 		bind: func(c *Config) value { return text(&c.Fleet.Key) },
 		help: "Key (PEM) of --fleet-cert.",
-	},
-	{
-		key: "fleet.required", flag: "fleet-required", hint: "true|false", slots: notInSlots,
-		bind: func(c *Config) value { return boolean(&c.Fleet.Required) },
-		help: "Wait at start, not ready, until the fleet's catalog of workers was read. By default a replica whose NATS is " +
-			"away starts with the catalog that it has cached in --data-dir, and without workers if there is none.",
 	},
 }

@@ -92,7 +92,9 @@ func (p *peers) FollowMember(endpoint string) error {
 }
 
 // UnfollowMember undoes FollowMember. The reservations of the replica stay.
-func (p *peers) UnfollowMember(endpoint string) error { return peerError(p.replica.Deregister(endpoint)) }
+func (p *peers) UnfollowMember(endpoint string) error {
+	return peerError(p.replica.Deregister(endpoint))
+}
 
 func peerError(err error) error {
 	switch {

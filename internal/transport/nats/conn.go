@@ -105,10 +105,11 @@ type Conn struct {
 	answer atomic.Pointer[Answer]
 
 	// mu guards the fields below.
-	mu    sync.Mutex
-	state State
-	fault string
-	since time.Time // of state
+	mu     sync.Mutex
+	state  State
+	fault  string
+	since  time.Time // of state
+	server string    // URL of the last server that was connected, without credentials
 }
 
 const (
@@ -151,8 +152,8 @@ func Dial(config Config) (*Conn, error) {
 			return nil, fmt.Errorf("credentials: %w", err)
 		}
 	}
-	opts.ConnectedCB = func(*nats.Conn) { c.become(Connected, nil) }
-	opts.ReconnectedCB = func(*nats.Conn) { c.become(Connected, nil) }
+	connected := func(nc *nats.Conn) { c.connected(nc.ConnectedUrlRedacted()) }
+	opts.ConnectedCB, opts.ReconnectedCB = connected, connected
 	opts.ReconnectErrCB = func(_ *nats.Conn, err error) { c.notConnected(err) }
 	opts.DisconnectedErrCB = func(_ *nats.Conn, err error) { c.notConnected(err) }
 	opts.ClosedCB = func(*nats.Conn) { c.become(Closed, nil) }
@@ -164,7 +165,7 @@ func Dial(config Config) (*Conn, error) {
 	}
 	c.nc = nc
 	if nc.IsConnected() { // before ConnectedCB, which comes from another goroutine
-		c.become(Connected, nil)
+		connected(nc)
 	}
 	return c, nil
 }
@@ -201,6 +202,14 @@ func (c *Conn) Run(ctx context.Context) error {
 // subject returns the subject of what this replica publishes.
 func (c *Conn) subject(rest string) string { return c.prefix + c.config.Replica + "." + rest }
 
+// connected: the connection to a server was made.
+func (c *Conn) connected(server string) {
+	c.mu.Lock()
+	c.server = server
+	c.mu.Unlock()
+	c.become(Connected, nil)
+}
+
 // become changes the state, and tells those that follow.
 func (c *Conn) become(s State, err error) {
 	c.mu.Lock()
@@ -217,15 +226,16 @@ func (c *Conn) become(s State, err error) {
 	if err != nil {
 		c.fault = err.Error()
 	}
+	server := c.server
 	c.mu.Unlock()
 	if !changed {
 		return
 	}
-	switch line := c.config.Log.Info(); s {
+	switch s {
 	case Connected:
-		line.Str("server", c.server()).Msg("connected to the fleet's NATS")
+		c.config.Log.Info().Str("server", server).Msg("connected to the fleet's NATS")
 	case LameDuck:
-		c.config.Log.Warn().Str("server", c.server()).Msg("the fleet's NATS server is about to stop; another one is looked for")
+		c.config.Log.Warn().Str("server", server).Msg("the fleet's NATS server is about to stop; another one is looked for")
 	case Away, Refused:
 		c.config.Log.Warn().Err(err).Stringer("state", s).Msg("the fleet's NATS is away; selections go on")
 	case Connecting, Closed:
@@ -263,20 +273,11 @@ func (c *Conn) fail(err error) {
 	}
 }
 
-// server returns the URL of the connected server.
-func (c *Conn) server() string {
-	if c.nc == nil {
-		return ""
-	}
-	return c.nc.ConnectedUrlRedacted()
-}
-
 // Status returns the state of the connection.
 func (c *Conn) Status() Status {
 	c.mu.Lock()
-	st := Status{State: c.state, Fault: c.fault}
+	st := Status{State: c.state, Fault: c.fault, Server: c.server}
 	c.mu.Unlock()
-	st.Server = c.server()
 	st.Reconnects = c.nc.Stats().Reconnects
 	st.Dropped = c.in.dropped()
 	st.Unsent, st.Malformed = c.unsent.Load(), c.malformed.Load()
@@ -297,6 +298,3 @@ func (c *Conn) settled() bool {
 	defer c.mu.Unlock()
 	return (c.state == Connected || c.state == LameDuck) && time.Since(c.since) >= settleTime
 }
-
-// NATS returns the connection itself, for the catalog of the fleet.
-func (c *Conn) NATS() *nats.Conn { return c.nc }

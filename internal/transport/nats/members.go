@@ -17,13 +17,11 @@ import (
 
 // Member is another replica of the fleet, as it has said itself.
 type Member struct {
-	Name    string `json:"-"`
-	Process uint64 `json:"process"`
-	URL     string `json:"url"`
-	// Catalog is the revision of the fleet's catalog that the replica has applied, 0 for none.
-	Catalog uint64    `json:"catalog"`
+	Name    string    `json:"-"`
+	Process uint64    `json:"process"`
+	URL     string    `json:"url"`
 	Heard   time.Time `json:"-"`
-	// Live: it has spoken within liveFor, or cannot be heard now.
+	// Live: it has spoken within liveFor, or this process is cut off from the fleet.
 	Live bool `json:"-"`
 }
 
@@ -44,17 +42,15 @@ type members struct {
 	wake  chan struct{} // a hello is due at once; capacity 1
 	fresh chan string   // names that are to be followed
 
-	mu      sync.Mutex // guards the fields below
-	catalog uint64
-	known   map[string]*Member
-	double  uint64        // hellos of other processes with the name of this one
-	changed chan struct{} // closed, and replaced, when a member has said something new
+	mu     sync.Mutex // guards the fields below
+	known  map[string]*Member
+	double uint64 // hellos of other processes with the name of this one
 }
 
 func newMembers(c *Conn) *members {
 	return &members{
 		conn: c, wake: make(chan struct{}, 1), fresh: make(chan string, maxMembers),
-		known: make(map[string]*Member), changed: make(chan struct{}),
+		known: make(map[string]*Member),
 	}
 }
 
@@ -79,10 +75,7 @@ func (m *members) run(ctx context.Context) {
 }
 
 func (m *members) hello() {
-	m.mu.Lock()
-	own := Member{Process: m.conn.config.Process, URL: m.conn.url(), Catalog: m.catalog}
-	m.mu.Unlock()
-	text, err := json.Marshal(own)
+	text, err := json.Marshal(Member{Process: m.conn.config.Process, URL: m.conn.url()})
 	if err == nil {
 		err = m.conn.nc.Publish(m.conn.subject("hello"), text)
 	}
@@ -129,10 +122,6 @@ func (m *members) hear(msg *nats.Msg) {
 		m.fresh <- said.Name // has room for all
 	}
 	m.known[said.Name] = &said
-	if before == nil || before.Process != said.Process || before.Catalog != said.Catalog {
-		close(m.changed)
-		m.changed = make(chan struct{})
-	}
 	if before == nil || before.Process != said.Process {
 		m.sayNow()
 	}
@@ -194,39 +183,6 @@ func (c *Conn) Members() []Member {
 	}
 	slices.SortFunc(list, func(a, b Member) int { return cmp.Compare(a.Name, b.Name) })
 	return list
-}
-
-// SetCatalog says in the next hello, which comes at once, which revision of the fleet's catalog this
-// replica has applied.
-func (c *Conn) SetCatalog(revision uint64) {
-	c.roll.mu.Lock()
-	c.roll.catalog = revision
-	c.roll.mu.Unlock()
-	c.roll.sayNow()
-}
-
-// AwaitCatalog waits until all live replicas have applied a revision of the fleet's catalog, or ctx
-// ends. It returns the names of those that have not.
-func (c *Conn) AwaitCatalog(ctx context.Context, revision uint64) (behind []string) {
-	for {
-		c.roll.mu.Lock()
-		changed := c.roll.changed
-		c.roll.mu.Unlock()
-		behind = nil
-		for _, k := range c.Members() {
-			if k.Live && k.Catalog < revision {
-				behind = append(behind, k.Name)
-			}
-		}
-		if len(behind) == 0 {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return behind
-		case <-changed:
-		}
-	}
 }
 
 // Peers returns the base URLs of the other replicas. It waits for the first hellos, at most until
