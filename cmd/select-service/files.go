@@ -35,6 +35,7 @@ type files struct {
 	engineCerts  *certs.Side // of reads from engines
 	engineToken  *fetch.Token
 	curve        *curve.KeyPair // of the replicas
+	fleet        *certs.Side    // of the connection to the fleet's NATS
 	tokens       *access.Guard
 	cluster      *cluster // set by run
 }
@@ -76,6 +77,10 @@ func readFiles(conf config.Config) (files, error) {
 			return err
 		},
 		func() (err error) {
+			f.fleet, err = certs.Load("certificates of the fleet", certs.Files{Cert: conf.Fleet.Cert, Key: conf.Fleet.Key, CA: conf.Fleet.CA})
+			return err
+		},
+		func() (err error) {
 			f.engineToken, err = fetch.LoadToken("token for engines", conf.Engines.TokenFile)
 			return err
 		},
@@ -99,7 +104,7 @@ func readFiles(conf config.Config) (files, error) {
 // follow reads the files again when they change, and on SIGHUP all of them and those of
 // others, until ctx ends.
 func (f files) follow(ctx context.Context, g *errgroup.Group, log zerolog.Logger, others ...interface{ Reload() }) {
-	watched := []*filewatch.Watcher{f.certificates.Watcher(), f.peers.Watcher(), f.peerToken.Watcher(), f.engineCerts.Watcher(), f.engineToken.Watcher(), f.tokens.Watcher()}
+	watched := []*filewatch.Watcher{f.certificates.Watcher(), f.peers.Watcher(), f.peerToken.Watcher(), f.engineCerts.Watcher(), f.fleet.Watcher(), f.engineToken.Watcher(), f.tokens.Watcher()}
 	for _, w := range watched {
 		g.Go(func() error { return w.Run(ctx, log) })
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -24,24 +25,25 @@ const snapshotIdle = 3 * time.Second
 // replicas has the connections from this process to other replicas.
 type replicas struct {
 	conf      config.Replicas
-	mesh      *zmqsock.Mesh // nil: reservations are not shared
+	mesh      *zmqsock.Mesh // nil: reservations are not shared over ZMQ
+	fleet     *member       // nil: this replica is of no fleet
 	dumps     *fetch.Client
 	snapshots *fetch.Client
 }
 
 // newReplicas prepares the connections. followed returns the endpoints of the replicas whose
 // reservations are followed. sessions: sessions are shared too.
-func newReplicas(conf config.Replicas, sessions bool, hub *zmqsock.Hub, read files, followed func() []string) replicas {
+func newReplicas(conf config.Replicas, in *member, sessions bool, hub *zmqsock.Hub, read files, followed func() []string) replicas {
 	who := fetch.Identity{Certificates: read.peers, Token: read.peerToken, Trusted: func(u *url.URL) bool {
-		return isPeer(u, conf.IndexerPeers, followed())
+		return isPeer(u, slices.Concat(conf.IndexerPeers, in.urls()), followed())
 	}, Hosts: conf.Hosts}
 	for _, text := range conf.IndexerPeers {
 		if u, err := url.Parse(text); err == nil {
 			who.Hosts = append(who.Hosts, u.Hostname())
 		}
 	}
-	r := replicas{conf: conf, dumps: fetch.New(dumpIdle, who), snapshots: fetch.New(snapshotIdle, who)}
-	if endpoint := conf.Publish(); endpoint != "" {
+	r := replicas{conf: conf, fleet: in, dumps: fetch.New(dumpIdle, who), snapshots: fetch.New(snapshotIdle, who)}
+	if endpoint := conf.Publish(); endpoint != "" && in.usesMesh() {
 		r.mesh = zmqsock.NewMesh(hub, endpoint, replicasync.Topics(sessions))
 	}
 	return r
@@ -83,6 +85,7 @@ func (r replicas) configure(c *node.Config, url string, maxPeers int) {
 			MaxPeers:   maxPeers,
 		}
 	}
+	r.fleet.configure(c, r, url, maxPeers)
 }
 
 // behind returns a function that counts the messages that slow replicas missed; nil

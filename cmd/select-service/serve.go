@@ -28,6 +28,7 @@ import (
 	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/internal/telemetry/logwriter"
 	"github.com/select-service/select-service/internal/transport/curve"
+	"github.com/select-service/select-service/internal/transport/nats"
 	"github.com/select-service/select-service/internal/transport/zmqsock"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
@@ -69,16 +70,22 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	hub := zmqsock.New(limits)
 	streams, runSockets := newStreams(hub, limits, log)
 	var svc *node.Service
-	others := newReplicas(conf.Replicas, conf.Selections.SessionTTL > 0, hub, read, func() []string { return svc.Peers() })
+	if conf.Server.AdvertiseURL == "" {
+		conf.Server.AdvertiseURL = read.cluster.advertise(conf)
+	}
+	joined, err := newMember(conf, baseURL(conf, bound), read.fleet, func() *node.Service { return svc }, log)
+	if err != nil {
+		bound.close()
+		picks.close()
+		return err
+	}
+	others := newReplicas(conf.Replicas, joined, conf.Selections.SessionTTL > 0, hub, read, func() []string { return svc.Peers() })
 	if read.curve != nil && others.mesh != nil {
 		log.Info().Bool("replicas", true).Msg("zmq connections encrypted with CURVE")
 	}
 	engines := describe.New(read.describe(conf.Access.Endpoints()))
 	defer engines.Close()
 	var pods *kubernetes.Discovery
-	if conf.Server.AdvertiseURL == "" {
-		conf.Server.AdvertiseURL = read.cluster.advertise(conf)
-	}
 	settings := serviceConfig(conf, others, bound, mem.budget)
 	if !conf.SlotsOnly {
 		settings.Ask = engines.Describe
@@ -126,6 +133,9 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		return errors.Join(err, parts.Wait())
 	}
 	state.Restore()
+	meeting, leave := context.WithCancel(base)
+	defer leave()
+	parts.Go(func() error { return joined.run(meeting) })
 	serviceEnded := start(parts, func() error { return svc.Run(work) })
 	parts.Go(func() error { return mem.keep(work) })
 	parts.Go(func() error { return operators.History.Run(work) })
@@ -136,7 +146,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	read.follow(work, parts, log, file)
 	open := newConnections(conf.Limits, mem.budget, log)
 	picks.serve(work, parts, open, log)
-	bound.serve(parts, handlers(conf, svc, operators, pods, read.tokens, mem.budget, stopping.Done(), log, append(picks.collectors(), //nolint:contextcheck // requests have contexts of their own
+	bound.serve(parts, handlers(conf, svc, operators, pods, joined.status(), read.tokens, mem.budget, stopping.Done(), log, append(picks.collectors(), //nolint:contextcheck // requests have contexts of their own
 		telemetry.Memory{Budget: mem.budget}, telemetry.Sockets{Refused: hub.Refused, Behind: others.behind()}, telemetry.WorkersFile{Watcher: file}, pods.Collector(svc.Catalog()), state.Collector(), open, telemetry.Process{
 			LogLinesDropped: out.Dropped, Certificate: read.certificates, PeerCertificate: read.peers,
 		})...), open, log)
@@ -154,6 +164,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	stopWork()
 	<-sourcesEnded
 	<-serviceEnded
+	leave()
 	others.close()
 	closeSockets()
 	err = cmp.Or(parts.Wait(), shutdownErr)
@@ -178,10 +189,10 @@ func start(parts *errgroup.Group, run func() error) <-chan struct{} {
 // handlers returns a function that creates the handler of a listener. The selection listener's
 // metrics include the requests of all listeners, and the other collectors. The slot tracker
 // alone has no metrics, so its requests are not counted.
-func handlers(conf config.Config, svc *node.Service, operators httpapi.Operators, pods *kubernetes.Discovery, guard *access.Guard, budget *memory.Budget, stopping <-chan struct{}, log zerolog.Logger, others ...prometheus.Collector) func(*listener) http.Handler {
+func handlers(conf config.Config, svc *node.Service, operators httpapi.Operators, pods *kubernetes.Discovery, meeting *nats.Conn, guard *access.Guard, budget *memory.Budget, stopping <-chan struct{}, log zerolog.Logger, others ...prometheus.Collector) func(*listener) http.Handler {
 	requests := telemetry.NewRequests()
 	bodies := httpapi.NewMemory(budget, stopping)
-	others = append(others, requests)
+	others = append(others, requests, nats.Collector{Conn: meeting})
 	collectors := append(svc.Collectors(conf.Metrics.DynamoAliases), others...)
 	if conf.Metrics.DynamoAliases {
 		collectors = append(collectors, telemetry.DynamoIndexerRequests{Requests: requests})
@@ -211,7 +222,7 @@ func handlers(conf config.Config, svc *node.Service, operators httpapi.Operators
 		}
 		opt.Metrics = telemetry.Handler(version(), collectors...)
 		opt.RetryAfter = conf.Overload.RetryAfter
-		opt.Kubernetes, opt.Operators, opt.Page = pods, operators, page
+		opt.Kubernetes, opt.Fleet, opt.Page, opt.Operators = pods, meeting, page, operators
 		return httpapi.New(svc, svc.Conductor(), opt)
 	}
 }
@@ -274,12 +285,13 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, budget 
 	if share := conf.Engines.WarmupShare; share != nil {
 		c.WarmupShare = *share
 	}
-	url := conf.Server.AdvertiseURL
-	if url == "" {
-		url = bound.baseURL(conf.Server.Host())
-	}
-	others.configure(&c, url, conf.Limits.MaxPeers)
+	others.configure(&c, baseURL(conf, bound), conf.Limits.MaxPeers)
 	return c
+}
+
+// baseURL returns the base URL of this process for other replicas.
+func baseURL(conf config.Config, bound listeners) string {
+	return cmp.Or(conf.Server.AdvertiseURL, bound.baseURL(conf.Server.Host()))
 }
 
 // contractOf returns the contract that the service follows.

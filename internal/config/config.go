@@ -29,7 +29,9 @@ type Config struct {
 	Workers Workers
 	// Kubernetes finds workers as pods.
 	Kubernetes Kubernetes
-	KVEvents   KVEvents
+	// Fleet is where the replicas of a fleet meet over NATS.
+	Fleet    Fleet
+	KVEvents KVEvents
 	// Router holds the weights of the cost function, the softmax temperature
 	// and whether prefill tokens are tracked; requests may override some.
 	Router          selector.Weights
@@ -369,6 +371,7 @@ func Default() Config {
 	return Config{
 		Server:  Server{Listen: []string{"0.0.0.0"}, Port: 8092, UI: true, Contract: Contract13},
 		Gateway: defaultGateway(), Kubernetes: defaultKubernetes(),
+		Fleet: Fleet{Name: "default", Bookings: BookingsNATS},
 		KVEvents: KVEvents{
 			Enabled: true, Threads: 4, ApproximateTTL: 120 * time.Second, ApproximatePolicy: PolicyTTL, HybridExact: true,
 		},

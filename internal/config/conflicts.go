@@ -80,7 +80,7 @@ const (
 
 // conflicts checks the settings that depend on one another (decision D19).
 func (c Config) conflicts() []conflict {
-	found := slices.Concat(c.portConflicts(), c.socketConflicts(), c.TLS.conflicts(), c.Gateway.conflicts(), c.Kubernetes.conflicts())
+	found := slices.Concat(c.portConflicts(), c.socketConflicts(), c.TLS.conflicts(), c.Gateway.conflicts(), c.Kubernetes.conflicts(), c.Fleet.conflicts(c.Replicas))
 	if err := selector.CheckWeight(c.Router.OverlapCredit, selector.MaxCredit13); err != nil && c.Server.Contract != Contract16 {
 		found = append(found, conflict{keyCredit, []string{keyContract}, fmt.Errorf("%w (--contract=1.6 allows more)", err)})
 	}
@@ -106,8 +106,8 @@ func (c Config) conflicts() []conflict {
 	case r.SyncAdvertise != "":
 		found = append(found, conflict{keyAdvertise, []string{keySyncPort, keyBind}, errAdvertiseUnbound})
 	}
-	if c.Data.Dir != "" && r.Publish() != "" {
-		found = append(found, conflict{keyData, []string{keySyncPort, keyBind}, errDataReplicated})
+	if c.Data.Dir != "" && (r.Publish() != "" || c.Fleet.Enabled()) {
+		found = append(found, conflict{keyData, []string{keySyncPort, keyBind, keyFleet}, errDataReplicated})
 	}
 	if c.TLS.PeerCA != "" || c.TLS.PeerCert != "" {
 		for _, peer := range r.IndexerPeers {

@@ -138,6 +138,7 @@ var groups = []struct{ name, title string }{
 	{"engines", "Engines: their reported load, their signs of life"},
 	{"overload", "Overload: requests refused while every eligible worker is busy"},
 	{"replicas", "Replicas: reservations that are shared, and the index at start"},
+	{"fleet", "Fleet: replicas that meet over NATS"},
 	{"access", "Access: who may ask for what"},
 	{"data", "Data: state on disk, for a replica without others"},
 	{"curve", "CURVE: reservations between replicas that are encrypted and authenticated"},
@@ -148,7 +149,7 @@ var groups = []struct{ name, title string }{
 
 // options has everything that can be set: the settings, and the variables of Dynamo's router
 // that a shared environment may have.
-var options = named(slices.Concat(settings, gatewaySettings, kubernetesSettings, dynamoCompat, dynamoPicker))
+var options = named(slices.Concat(settings, gatewaySettings, kubernetesSettings, fleetSettings, dynamoCompat, dynamoPicker))
 
 // settings lists every setting, group by group. The DYN_ names and their
 // defaults are those of dynamo-kv-router 1.3.1, or of 1.6.1 where 1.3.1 has none.

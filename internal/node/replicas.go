@@ -26,6 +26,9 @@ type Replication struct {
 	// Malformed, if set, returns how many received messages the transport could not parse.
 	Malformed func() uint64
 	Fetch     replicasync.Fetcher
+	// Speaker and Reachable are those of replicasync.Options; nil where all peers are ZMQ endpoints.
+	Speaker   func(announced, peer string) (replicasync.Speaker, error)
+	Reachable func(peer string) bool
 	// MaxPeers bounds the peers; 0 is the default of package replicasync.
 	MaxPeers int
 }
@@ -42,6 +45,7 @@ func newLedger(process uint64, config *Config, scopes replicasync.Scopes, log ze
 	}
 	replica := replicasync.New(replicasync.Options{
 		Process: process, URL: r.URL, Watcher: replicaLog{log}, MaxPeers: r.MaxPeers,
+		Speaker: r.Speaker, Reachable: r.Reachable,
 		Queues: config.Memory.Account(memory.Replication), Snapshots: config.Memory.Account(memory.Snapshots),
 	}, scopes, r.Transport, r.Fetch, time.Now)
 	ledger := reservations.New(process, time.Now, replica)
@@ -79,6 +83,17 @@ func (p *peers) RegisterPeer(endpoint string) (added bool, err error) {
 	}
 	added, err = p.replica.Register(endpoint)
 	return added, peerError(err)
+}
+
+// FollowMember starts following a replica that the transport itself has found, and vouches for.
+func (p *peers) FollowMember(endpoint string) error {
+	_, err := p.replica.Register(endpoint)
+	return peerError(err)
+}
+
+// UnfollowMember undoes FollowMember. The reservations of the replica stay.
+func (p *peers) UnfollowMember(endpoint string) error {
+	return peerError(p.replica.Deregister(endpoint))
 }
 
 func peerError(err error) error {

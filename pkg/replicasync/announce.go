@@ -71,33 +71,47 @@ func (r *reader) announcement(payload []byte) (announcement, error) {
 	return a, nil
 }
 
-// reachable returns the base URL at which this replica reaches the one that announced a
-// URL, in a canonical form, and the host of peer, the endpoint at which it is followed.
-// That host replaces an unspecified one in the URL.
-func reachable(announced, peer string) (base, at string, err error) {
+// Speaker is what the transport knows of the replica that publishes at an endpoint: where its
+// snapshot is read, which confirms who it is, and what that is worth.
+type Speaker struct {
+	// Base is the base URL of the replica, in a canonical form, for the Fetcher.
+	Base string
+	// Host is the host of the endpoint, for the Fetcher; "" if it has none.
+	Host string
+	// Authenticated: the transport lets only the replica itself publish at the endpoint and
+	// answer at Base. Such an endpoint outranks one that shows no more than that its host has
+	// the process's snapshot.
+	Authenticated bool
+}
+
+// EndpointSpeaker is the Speaker of a transport whose endpoints are addresses, such as
+// tcp://host:port. The host of peer, the endpoint, replaces an unspecified one in the URL that
+// was announced there.
+func EndpointSpeaker(announced, peer string) (Speaker, error) {
 	u, err := url.Parse(announced)
 	switch {
 	case err != nil:
-		return "", "", err
+		return Speaker{}, err
 	case u.Scheme != "http" && u.Scheme != "https":
-		return "", "", fmt.Errorf("announced URL %q is not HTTP", announced)
+		return Speaker{}, fmt.Errorf("announced URL %q is not HTTP", announced)
 	case u.Opaque != "" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
-		return "", "", fmt.Errorf("announced URL %q is no base URL", announced)
+		return Speaker{}, fmt.Errorf("announced URL %q is no base URL", announced)
 	}
 	u.Path = strings.TrimRight(u.Path, "/")
 	host := u.Hostname()
 	addr, _ := netip.ParseAddr(host)
 	unspecified := host == "" || addr.IsUnspecified()
 	e, err := catalog.ParseEndpoint(peer)
+	var at string // the host of the endpoint
 	switch {
 	case err != nil:
-		return "", "", err
+		return Speaker{}, err
 	case e.Scheme != "tcp": // ipc, inproc: the same machine
 		at = "127.0.0.1"
 	case !e.Wildcard:
 		at = e.Host
 	case unspecified:
-		return "", "", errors.New("peer has no host")
+		return Speaker{}, errors.New("peer has no host")
 	}
 	name := strings.TrimSuffix(strings.ToLower(host), ".")
 	switch {
@@ -113,5 +127,5 @@ func reachable(announced, peer string) (base, at string, err error) {
 	} else {
 		u.Host = name
 	}
-	return u.String(), at, nil
+	return Speaker{Base: u.String(), Host: at}, nil
 }

@@ -416,7 +416,8 @@ func TestReachable(t *testing.T) {
 		{"http://h:1?x=y", "tcp://p:2", ""},
 		{"http://[", "tcp://p:2", ""},
 	} {
-		got, _, err := reachable(tt.url, tt.peer)
+		speaker, err := EndpointSpeaker(tt.url, tt.peer)
+		got := speaker.Base
 		if got != tt.want || (err == nil) != (tt.want != "") {
 			t.Errorf("%s at %s: %q, %v; want %q", tt.url, tt.peer, got, err, tt.want)
 		}

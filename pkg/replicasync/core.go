@@ -35,6 +35,7 @@ type core struct {
 	scopes  Scopes
 	counts  *counters
 	freed   *freedLog
+	speaker func(announced, peer string) (Speaker, error)
 
 	identities map[uint64]*identity // by process, of replicas that number their events
 	endpoints  map[string]*endpoint // by endpoint, of their senders
@@ -55,9 +56,11 @@ type core struct {
 type sender struct {
 	process   uint64
 	peer      string    // the endpoint at which its messages come
-	url       string    // base URL; "" before its first announcement
-	host      string    // of the endpoint
+	url       string    // Speaker.Base; "" before its first announcement
+	host      string    // Speaker.Host
 	confirmed bool      // the snapshot at url is that of the process
+	// authenticated is Speaker.Authenticated.
+	authenticated bool
 	coverage            // of its events
 	renewals  coverage  // of its renewals
 	claimed   uint64    // the highest number of an event in its messages and announcements
@@ -115,7 +118,7 @@ const (
 
 func newCore(process uint64, l ledger, scopes Scopes, counts *counters) *core {
 	return &core{
-		process: process, ledger: l, scopes: scopes, counts: counts, freed: newFreedLog(),
+		process: process, ledger: l, scopes: scopes, counts: counts, freed: newFreedLog(), speaker: EndpointSpeaker,
 		identities: make(map[uint64]*identity), endpoints: make(map[string]*endpoint), fetched: make(map[string]time.Time),
 	}
 }
@@ -279,7 +282,7 @@ func (c *core) onAnnouncement(peer string, a announcement, now time.Time) {
 		c.counts.drop(dropOwn)
 		return
 	}
-	base, host, err := reachable(a.url, peer)
+	speaker, err := c.speaker(a.url, peer)
 	if err != nil {
 		c.counts.drop(dropMalformed)
 		return
@@ -296,11 +299,12 @@ func (c *core) onAnnouncement(peer string, a announcement, now time.Time) {
 	if s.absent && now.Sub(s.replaced) > lateAfterEnd {
 		s.becomePresent()
 	}
-	if s.url != "" && s.url != base { // the new URL has to be confirmed
+	if s.url != "" && s.url != speaker.Base { // the new URL has to be confirmed
 		s.confirmed, s.wanted = false, true
 	}
 	s.wanted = s.wanted || a.merged > s.merged
-	s.url, s.host, s.merged, s.claimed = base, host, max(s.merged, a.merged), max(s.claimed, a.sequence)
+	s.url, s.host, s.authenticated = speaker.Base, speaker.Host, speaker.Authenticated
+	s.merged, s.claimed = max(s.merged, a.merged), max(s.claimed, a.sequence)
 	c.settle(a.process)
 	c.advance(s, &s.coverage, a.sequence)
 	c.advance(s, &s.renewals, a.renewals)
@@ -457,6 +461,18 @@ func (c *core) findAbsent(now time.Time) {
 			c.forget(s)
 		case unheard > silentAfter:
 			c.becomeAbsent(s)
+		}
+	}
+}
+
+// excuse says that silence at the endpoints which reachable does not report means nothing: this
+// process itself is cut off from them.
+func (c *core) excuse(reachable func(peer string) bool, now time.Time) {
+	for _, id := range c.identities {
+		for _, s := range id.senders {
+			if !s.absent && !reachable(s.peer) {
+				s.lastHeard = now
+			}
 		}
 	}
 }

@@ -353,6 +353,54 @@ func TestURLOfAnother(t *testing.T) {
 	}
 }
 
+// TestAuthenticatedSpeaker proves that of the endpoints that are confirmed for a process, the one
+// at which the transport authenticates it speaks for it, whichever was first; and that two of the
+// same kind leave it without a speaker.
+func TestAuthenticatedSpeaker(t *testing.T) {
+	const own, mesh, other = "nats://a", "tcp://p:1", "tcp://q:1"
+	for _, order := range [][]string{{own, mesh}, {mesh, own}, {mesh, own, other}, {other, mesh}} {
+		b := newBench(fixedScopes{benchScope: 16})
+		b.speaker = func(announced, peer string) (Speaker, error) {
+			if peer == own {
+				return Speaker{Base: own, Authenticated: true}, nil
+			}
+			return EndpointSpeaker(announced, peer)
+		}
+		for _, peer := range order {
+			b.onAnnouncement(peer, announcement{process: 2, url: "http://0.0.0.0:2", sequence: 1}, b.now)
+			b.asks(time.Minute / 60)
+			b.done(2, fetchResult{sequence: 1})
+		}
+		want := ""
+		if slices.Contains(order, own) {
+			want = own
+		}
+		if got := b.identities[2].speaker; got != want {
+			t.Errorf("announced at %v: %q speaks, want %q", order, got, want)
+		}
+	}
+}
+
+// TestCutOff proves that nobody becomes absent by being silent while this process is cut off from
+// its endpoint, and that the silence counts from the return on.
+func TestCutOff(t *testing.T) {
+	b := newBench(fixedScopes{benchScope: 16})
+	b.hear(2, 0, 0)
+	absent := func() bool { return b.identities[2].at("tcp://p:1").absent }
+	for range 30 {
+		b.excuse(func(string) bool { return false }, b.now)
+		b.asks(silentAfter)
+	}
+	if absent() {
+		t.Error("absent, although nothing could be heard")
+	}
+	b.excuse(func(string) bool { return true }, b.now)
+	b.asks(silentAfter + time.Second)
+	if !absent() {
+		t.Error("present, although silent since the return")
+	}
+}
+
 // TestManyURLsOfOne proves that an endpoint has no more snapshots read because it tells of
 // many processes, each at a URL of its own.
 func TestManyURLsOfOne(t *testing.T) {

@@ -12,7 +12,8 @@ import (
 // which is read from the endpoint's own host, is that of the process. While one endpoint
 // is confirmed, messages in the process's name from other endpoints are refused. If
 // several are confirmed, each is believed only as much as any peer about any process: an
-// impostor can neither speak for the process nor silence it, whichever came first.
+// impostor can neither speak for the process nor silence it, whichever came first. A confirmed
+// endpoint at which the transport authenticates the replica outranks those at which it does not.
 type identity struct {
 	senders []*sender // one per endpoint
 	// speaker is the one endpoint whose statements about the process's numbers the ledger
@@ -179,7 +180,11 @@ func (c *core) settle(process uint64) {
 	var only *sender
 	n := 0
 	for _, s := range id.senders {
-		if s.confirmed {
+		switch {
+		case !s.confirmed, only != nil && only.authenticated && !s.authenticated:
+		case only != nil && s.authenticated && !only.authenticated:
+			only, n = s, 1
+		default:
 			only = s
 			n++
 		}

@@ -117,6 +117,12 @@ type Options struct {
 	URL string
 	// Watcher may be nil.
 	Watcher Watcher
+	// Speaker returns what the transport knows of the replica that has announced a URL at an
+	// endpoint; nil: EndpointSpeaker.
+	Speaker func(announced, peer string) (Speaker, error)
+	// Reachable reports whether what is published at an endpoint can reach this process at
+	// all. If not, the replica there is not absent because it is silent. Nil: it always can.
+	Reachable func(peer string) bool
 
 	// SendQueue bounds the events that wait to be published (default 100,000, as in
 	// dynamo-kv-router). When it is full the newest event is dropped.
@@ -231,7 +237,12 @@ var _ reservations.Observer = (*Replica)(nil)
 // before any other method.
 func (r *Replica) Attach(l *reservations.Ledger) { r.attach(l) }
 
-func (r *Replica) attach(l ledger) { r.core = newCore(r.opt.Process, l, r.scopes, &r.counts) }
+func (r *Replica) attach(l ledger) {
+	r.core = newCore(r.opt.Process, l, r.scopes, &r.counts)
+	if r.opt.Speaker != nil {
+		r.core.speaker = r.opt.Speaker
+	}
+}
 
 // Register follows a peer; added is false if it is followed already. Errors are
 // ErrStopped once Run has ended, ErrTooManyPeers, and those of the transport.

@@ -252,6 +252,9 @@ func (r *Replica) dueNow() ([]fetchRequest, time.Duration) {
 	if r.newRanks.Swap(false) {
 		r.core.onRanksAdded(now)
 	}
+	if r.opt.Reachable != nil {
+		r.core.excuse(r.opt.Reachable, now)
+	}
 	requests, next := r.core.due(now)
 	return requests, max(time.Millisecond, next.Sub(now))
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/url"
 	"slices"
 	"strconv"
 	"time"
@@ -214,6 +215,13 @@ type PageRequest struct {
 	// Shared: prompts that begin alike have the common part once. Earlier versions do not ask
 	// for that, and do not know the parameter of the same name.
 	Shared bool
+}
+
+// PageOf returns the page that the query of a request asks for. What is not understood is as if it
+// were not given.
+func PageOf(query url.Values) PageRequest {
+	limit, _ := strconv.Atoi(query.Get("limit"))
+	return PageRequest{After: query.Get("after"), Limit: limit, Shared: query.Get("shared") == "true"}
 }
 
 // WriteSnapshot writes one page of everything that this replica knows, as JSON: the

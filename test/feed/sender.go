@@ -99,10 +99,7 @@ func (s *sender) close() error {
 }
 
 func (s *sender) snapshot(w http.ResponseWriter, r *http.Request) {
-	query := r.URL.Query()
-	limit, _ := strconv.Atoi(query.Get("limit")) // 0: its default
-	q := replicasync.PageRequest{After: query.Get("after"), Limit: limit, Shared: query.Get("shared") == "true"}
-	if err := s.replica.WriteSnapshot(r.Context(), w, q); err != nil {
+	if err := s.replica.WriteSnapshot(r.Context(), w, replicasync.PageOf(r.URL.Query())); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 	}
 }

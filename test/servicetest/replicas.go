@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -161,12 +160,7 @@ func (e endpointOf) GetAnnounced(ctx context.Context, address, _ string) (io.Rea
 	if w == nil || silent || u.Path != replicasync.SnapshotPath {
 		return nil, fmt.Errorf("nothing is at %s", address)
 	}
-	query := u.Query()
-	limit, err := strconv.Atoi(query.Get("limit"))
-	if err != nil {
-		return nil, err
-	}
 	var page bytes.Buffer
-	err = w.WriteSnapshot(ctx, &page, replicasync.PageRequest{After: query.Get("after"), Limit: limit, Shared: query.Get("shared") == "true"})
+	err = w.WriteSnapshot(ctx, &page, replicasync.PageOf(u.Query()))
 	return io.NopCloser(&page), err
 }

@@ -67,6 +67,8 @@ type Options struct {
 	Kubernetes ClusterStatus
 	// Operators has what the routes for operators show.
 	Operators Operators
+	// Fleet is this replica's connection to its fleet.
+	Fleet FleetStatus
 	// Page is the operators' page; nil: none. Where an admin listener has the operators' routes,
 	// only that one shows it.
 	Page *ui.Page
@@ -80,6 +82,12 @@ type ClusterStatus interface {
 	// StatusJSON returns the answer of GET /kubernetes.
 	StatusJSON() []byte
 	// ReadyJSON returns the member kubernetes of GET /ready, nil if discovery is off.
+	ReadyJSON() []byte
+}
+
+// FleetStatus is what is shown of a fleet.
+type FleetStatus interface {
+	// ReadyJSON returns the member fleet of GET /ready, nil if there is no fleet.
 	ReadyJSON() []byte
 }
 
@@ -148,7 +156,7 @@ func bareEngine(opt Options, render renderer) engine {
 	a := api{
 		log: opt.Log, dialect: dialect(opt.Contract), render: render, requests: opt.Requests, memory: opt.Memory,
 		access: opt.Access, hosts: opt.Hosts, part: opt.Part, audit: access.NewAudit(opt.Log), dumps: opt.Dumps, snapshots: opt.Snapshots,
-		maxWorkers: opt.MaxWorkers, kubernetes: opt.Kubernetes, page: opt.Page != nil && opt.Part != CallersRoutes,
+		maxWorkers: opt.MaxWorkers, kubernetes: opt.Kubernetes, fleet: opt.Fleet, page: opt.Page != nil && opt.Part != CallersRoutes,
 	}
 	if opt.RetryAfter > 0 {
 		a.retryAfter = strconv.FormatInt(int64((opt.RetryAfter+time.Second-1)/time.Second), 10)
@@ -194,7 +202,7 @@ func newEngine(svc Service, conductor ConductorAPI, opt Options) engine {
 // addSelection registers the routes of the selection service in one dialect.
 func addSelection(r router, svc Service) {
 	a := r.api
-	workers := workerRoutes{svc, a.dialect, a.kubernetes}
+	workers := workerRoutes{svc, a.dialect, a.kubernetes, a.fleet}
 	r.post(access.Operate, "/workers", withBody(a, newWorkerBody(a.dialect), workers.put))
 	sets := reconcileRoutes{svc, a.dialect}
 	r.add(http.MethodPut, access.Operate, "/workers", a.checked(sets.checkAllowed, withBody(a, newReconcileBody(a.dialect, a.maxWorkers), sets.put)))

@@ -62,7 +62,8 @@ type api struct {
 	snapshots  *Readers
 	maxWorkers int
 	kubernetes ClusterStatus // nil: there is none
-	page       bool          // the listener has the operators' page
+	fleet      FleetStatus
+	page       bool // the listener has the operators' page
 }
 
 // RequestObserver sees every request of a listener, from any goroutine. It is on the

@@ -46,6 +46,7 @@ type workerRoutes struct {
 	svc        workerCatalog
 	d          dialect
 	kubernetes ClusterStatus // nil: there is none
+	fleet      FleetStatus   // nil: there is none
 }
 
 func (r workerRoutes) put(c request, b *workerBody, out []byte) (int, []byte, error) {
@@ -176,6 +177,11 @@ func (r workerRoutes) ready(c request, out []byte) (int, []byte, error) {
 	if r.kubernetes != nil {
 		if text := r.kubernetes.ReadyJSON(); text != nil && reads && !c.who.Scoped() {
 			out = append(appendKey(out, "kubernetes"), text...)
+		}
+	}
+	if r.fleet != nil && reads && !c.who.Scoped() {
+		if text := r.fleet.ReadyJSON(); text != nil {
+			out = append(appendKey(out, "fleet"), text...)
 		}
 	}
 	return status, append(out, '}'), nil

@@ -11,6 +11,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/select-service/select-service/test/e2e"
+	"github.com/select-service/select-service/test/natstest"
 	"github.com/select-service/select-service/test/zmqtest"
 )
 
@@ -26,13 +27,30 @@ const (
 // When it says that it is ready it has the index of its peers, to the block, and
 // their loads; and it completes and frees what its former self has booked.
 func TestKilledReplicaComesBackWarm(t *testing.T) {
-	f := newFleet(t, options{direct: true, args: func(urls []string, own int) []string {
-		var peers []string
-		for i := 1; i < fleetSize; i++ {
-			peers = append(peers, urls[(own+i)%fleetSize])
-		}
-		return []string{"--indexer-peers", strings.Join(peers, ",")}
-	}})
+	t.Run("mesh", func(t *testing.T) {
+		killedComesBackWarm(t, options{direct: true, args: func(urls []string, own int) []string {
+			var peers []string
+			for i := 1; i < fleetSize; i++ {
+				peers = append(peers, urls[(own+i)%fleetSize])
+			}
+			return []string{"--indexer-peers", strings.Join(peers, ",")}
+		}}, func(*traffic) {})
+	})
+	// The replicas are told one NATS server, which is killed, too, under load, and comes back.
+	t.Run("nats", func(t *testing.T) {
+		server := natstest.Start(t)
+		killedComesBackWarm(t, options{direct: true, nats: server.URL}, func(tr *traffic) {
+			server.Kill(t)
+			tr.goOn(callsBetween)
+			server.Restart(t)
+			tr.goOn(callsBetween)
+		})
+	})
+}
+
+// killedComesBackWarm also calls trouble under load.
+func killedComesBackWarm(t *testing.T, opt options, trouble func(*traffic)) {
+	f := newFleet(t, opt)
 	engines := newEngines(t)
 	for _, r := range f.replicas {
 		engines.register(r)
@@ -49,6 +67,7 @@ func TestKilledReplicaComesBackWarm(t *testing.T) {
 	tr.plain = true
 	tr.start(1)
 	tr.goOn(callsBetween)
+	trouble(tr)
 	tr.quietly(func() { f.settle(tr.ledger, false) }) // little shall be in doubt
 	tr.goOn(callsBetween)
 	const victim = 1

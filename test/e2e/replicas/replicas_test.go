@@ -51,7 +51,9 @@ type options struct {
 	// direct leaves the forwarders out.
 	direct bool
 	seed   uint64
-	env    map[string]string
+	// nats is the URL of the server over which the replicas meet; "": each is told the others.
+	nats string
+	env  map[string]string
 	// args are more arguments of each replica; urls are those of all.
 	args func(urls []string, own int) []string
 }
@@ -87,6 +89,12 @@ func newFleet(t *testing.T, opt options) *fleet {
 			e2e.Binary(t), "--port", ports[i],
 			"--replica-sync-port", publishers[i][strings.LastIndexByte(publishers[i], ':')+1:],
 			"--replica-sync-peers", strings.Join(peers, ","), "--advertise-url", r.gate.URL(),
+		}
+		if opt.nats != "" {
+			command = []string{
+				e2e.Binary(t), "--port", ports[i], "--advertise-url", r.gate.URL(),
+				"--fleet", opt.nats, "--fleet-replica", fmt.Sprintf("r%d", i),
+			}
 		}
 		if opt.args != nil {
 			command = append(command, opt.args(urls, i)...)

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/rs/zerolog"
+
+	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/transport/certs"
+	"github.com/select-service/select-service/internal/transport/fetch"
+	"github.com/select-service/select-service/internal/transport/nats"
+	"github.com/select-service/select-service/internal/transport/zmqsock"
+	"github.com/select-service/select-service/pkg/replicasync"
+)
+
+// member is this replica's part in a fleet; nil: it is of none.
+type member struct {
+	conf    config.Fleet
+	process uint64
+	conn    *nats.Conn
+	service func() *node.Service
+}
+
+// newMember prepares the connection to a fleet's NATS. service returns the service, once run is
+// called.
+func newMember(conf config.Config, url string, certificates *certs.Side, service func() *node.Service, log zerolog.Logger) (*member, error) {
+	if !conf.Fleet.Enabled() {
+		return nil, nil
+	}
+	f := &member{conf: conf.Fleet, process: 1 + rand.Uint64N(math.MaxUint64), service: service}
+	name := conf.Fleet.Replica
+	if name == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return nil, fmt.Errorf("--fleet-replica is not given, and this host has no name: %w", err)
+		}
+		name = nats.NameOf(host)
+	}
+	c := nats.Config{
+		Servers: conf.Fleet.Servers, Fleet: conf.Fleet.Name, Replica: name, Process: f.process, URL: url,
+		Credentials: conf.Fleet.Credentials, Log: log,
+		Follow: func(endpoint string) error {
+			if !f.conf.NATS() {
+				return nil
+			}
+			return service().FollowMember(endpoint)
+		},
+		Unfollow: func(endpoint string) {
+			if f.conf.NATS() {
+				_ = service().UnfollowMember(endpoint) // it may have been unfollowed at the stop
+			}
+		},
+	}
+	if certificates != nil {
+		c.TLS = certificates.Client("")
+	}
+	var err error
+	if f.conn, err = nats.Dial(c); err != nil {
+		return nil, fmt.Errorf("--fleet: %w", err)
+	}
+	return f, nil
+}
+
+// status returns the connection; nil: there is none.
+func (f *member) status() *nats.Conn {
+	if f == nil {
+		return nil
+	}
+	return f.conn
+}
+
+// usesMesh reports whether reservations are shared over ZMQ.
+func (f *member) usesMesh() bool { return f == nil || f.conf.Mesh() }
+
+// urls returns the base URLs of the fleet's replicas.
+func (f *member) urls() (all []string) {
+	if f == nil {
+		return nil
+	}
+	for _, m := range f.conn.Members() {
+		all = append(all, m.URL)
+	}
+	return all
+}
+
+// configure adds what the fleet gives to the service's configuration.
+func (f *member) configure(c *node.Config, r replicas, url string, maxPeers int) {
+	if f == nil {
+		return
+	}
+	c.Process = f.process
+	if c.Recovery.Find == nil {
+		c.Recovery.Find = f.conn.Peers
+	}
+	if !f.conf.NATS() {
+		return
+	}
+	both := bookings{fleet: f.conn, mesh: r.mesh, snapshots: r.snapshots}
+	if c.Replication == nil {
+		c.Replication = &node.Replication{URL: url, MaxPeers: maxPeers}
+	}
+	c.Replication.Transport, c.Replication.Fetch = both, both
+	c.Replication.Speaker, c.Replication.Reachable = nats.Speaker, f.conn.Reachable
+	c.Replication.Malformed = both.malformed
+}
+
+// run takes part in the fleet until ctx ends.
+func (f *member) run(ctx context.Context) error {
+	if f == nil {
+		return nil
+	}
+	f.conn.SetAnswer(f.answer)
+	return f.conn.Run(ctx)
+}
+
+var errUnknownQuestion = errors.New("unknown path")
+
+// answer answers the requests of other replicas.
+func (f *member) answer(ctx context.Context, w io.Writer, u *url.URL) error {
+	if u.Path != replicasync.SnapshotPath {
+		return errUnknownQuestion
+	}
+	return f.service().WriteSnapshot(ctx, w, replicasync.PageOf(u.Query()))
+}
+
+// bookings shares reservations over NATS and, if there is one, over the mesh.
+type bookings struct {
+	fleet     *nats.Conn
+	mesh      *zmqsock.Mesh // nil: there is none
+	snapshots *fetch.Client
+}
+
+// Publish implements replicasync.Transport.
+func (b bookings) Publish(topic string, payload []byte) error {
+	err := b.fleet.Publish(topic, payload)
+	if b.mesh != nil {
+		err = errors.Join(err, b.mesh.Publish(topic, payload))
+	}
+	return err
+}
+
+// PublishEither implements replicasync.Transport.
+func (b bookings) PublishEither(topic string, payload []byte, other string, form func() []byte) error {
+	err := b.fleet.PublishEither(topic, payload, other, form)
+	if b.mesh != nil {
+		err = errors.Join(err, b.mesh.PublishEither(topic, payload, other, form))
+	}
+	return err
+}
+
+// Follow implements replicasync.Transport.
+func (b bookings) Follow(peer string, deliver func(string, []byte), status func(bool)) (func(), error) {
+	if b.mesh == nil || strings.HasPrefix(peer, nats.Scheme) {
+		return b.fleet.Follow(peer, deliver, status)
+	}
+	return b.mesh.Follow(peer, deliver, status)
+}
+
+// GetAnnounced implements replicasync.Fetcher.
+func (b bookings) GetAnnounced(ctx context.Context, address, host string) (io.ReadCloser, error) {
+	if strings.HasPrefix(address, nats.Scheme) {
+		return b.fleet.Get(ctx, address)
+	}
+	return b.snapshots.GetAnnounced(ctx, address, host)
+}
+
+func (b bookings) malformed() uint64 {
+	n := b.fleet.Status().Malformed
+	if b.mesh != nil {
+		n += b.mesh.Stats().Malformed
+	}
+	return n
+}

@@ -1,0 +1,112 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+
+	fleet "github.com/select-service/select-service/internal/transport/nats"
+)
+
+// Fleet says where the replicas of a fleet meet over NATS; without servers nothing of it runs.
+type Fleet struct {
+	Servers  []string // nats:// or tls:// URLs
+	Name     string
+	Replica  string // empty: made of the host's name
+	Bookings string // one of the Bookings values: how reservations are shared
+	// Credentials is the file with a NATS user's JWT and seed, empty for none.
+	Credentials   string
+	CA, Cert, Key string // files of the connection's TLS
+}
+
+// How the replicas of a fleet share reservations.
+const (
+	BookingsNATS = "nats"
+	BookingsMesh = "mesh" // over ZMQ, as without a fleet
+	BookingsBoth = "both"
+)
+
+// Enabled reports whether this replica is one of a fleet.
+func (f Fleet) Enabled() bool { return len(f.Servers) > 0 }
+
+// Mesh reports whether reservations are shared over ZMQ.
+func (f Fleet) Mesh() bool { return !f.Enabled() || f.Bookings != BookingsNATS }
+
+// NATS reports whether reservations are shared over NATS.
+func (f Fleet) NATS() bool { return f.Enabled() && f.Bookings != BookingsMesh }
+
+const (
+	keyFleet         = "fleet.servers"
+	keyFleetBookings = "fleet.bookings"
+)
+
+var errFleetURL = errors.New("not a nats://host:port or tls://host:port URL")
+
+// fleetServer checks the URL of a NATS server.
+func fleetServer(text string) (string, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "nats" && u.Scheme != "tls" || u.Hostname() == "" || u.Path != "" && u.Path != "/" {
+		return "", errFleetURL
+	}
+	return text, nil
+}
+
+func fleetName(text string) (string, error) { return text, fleet.CheckName(text) }
+
+// conflicts refuses a fleet whose reservations would be shared over a mesh that there is not.
+func (f Fleet) conflicts(r Replicas) (found []conflict) {
+	if f.Enabled() && f.Bookings != BookingsNATS && r.Publish() == "" {
+		found = append(found, conflict{keyFleetBookings, []string{keySyncPort, keyBind},
+			fmt.Errorf("%s: the reservations of the mesh need --replica-sync-port", f.Bookings)})
+	}
+	return found
+}
+
+// fleetSettings are the settings of the fleet.
+var fleetSettings = []option{
+	{
+		key: keyFleet, flag: "fleet", hint: "URL,...", slots: notInSlots,
+		bind: func(c *Config) value { return list(&c.Fleet.Servers, fleetServer) },
+		help: "NATS servers (nats://host:port or tls://host:port) over which the replicas of a fleet find each other and " +
+			"share reservations. --replica-sync-peers and --indexer-peers are not needed then. " +
+			"Worth it from about five replicas on; see docs/fleet.md.",
+	},
+	{
+		key: "fleet.name", flag: "fleet-name", hint: "NAME", slots: notInSlots,
+		bind: func(c *Config) value { return checkedText(&c.Fleet.Name, fleetName) },
+		help: "Name of the fleet, the same for all its replicas: letters, digits, - and _. Set it where several fleets share servers.",
+	},
+	{
+		key: "fleet.replica", flag: "fleet-replica", hint: "NAME", slots: notInSlots,
+		bind: func(c *Config) value { return checkedText(&c.Fleet.Replica, fleetName) },
+		help: "Name of this replica in its fleet, and the subject under which it alone publishes; by default the host's " +
+			"name, with - for what a name cannot have.",
+	},
+	{
+		key: keyFleetBookings, flag: "fleet-bookings", hint: "nats|mesh|both", slots: notInSlots,
+		bind: func(c *Config) value { return choice(&c.Fleet.Bookings, BookingsNATS, BookingsMesh, BookingsBoth) },
+		help: "How the replicas of a fleet share reservations: over NATS, over ZMQ as without a fleet, or over both while " +
+			"a fleet moves from one to the other, or where Dynamo's replicas take part.",
+	},
+	{
+		key: "fleet.creds", flag: "fleet-creds", hint: "FILE", slots: notInSlots,
+		bind: func(c *Config) value { return text(&c.Fleet.Credentials) },
+		help: "File with the JWT and the seed of the NATS user of this replica (as 'nsc generate creds' writes it); it is read " +
+			"at every connection.",
+	},
+	{
+		key: "fleet.ca", flag: "fleet-ca", hint: "FILE", slots: notInSlots,
+		bind: func(c *Config) value { return text(&c.Fleet.CA) },
+		help: "Authorities (PEM) of the NATS servers; by default the system's. With it the connection is TLS.",
+	},
+	{
+		key: "fleet.cert", flag: "fleet-cert", hint: "FILE", slots: notInSlots,
+		bind: func(c *Config) value { return text(&c.Fleet.Cert) },
+		help: "Certificate chain (PEM) that NATS servers are shown, where they verify clients.",
+	},
+	{
+		key: "fleet.key", flag: "fleet-key", hint: "FILE", slots: notInSlots,
+		bind: func(c *Config) value { return text(&c.Fleet.Key) },
+		help: "Key (PEM) of --fleet-cert.",
+	},
+}

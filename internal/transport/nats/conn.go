@@ -1,0 +1,300 @@
+package nats
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+)
+
+// Config says where a fleet meets, and who this replica is in it.
+type Config struct {
+	Servers []string // nats:// or tls:// URLs
+	Fleet   string   // the fleet's name, see CheckName
+	Replica string   // this replica's name in it, see CheckName
+	Process uint64   // its id among the replicas, new at every start
+	URL     string   // the base URL of its HTTP interface
+	// Credentials is a file with the JWT and the seed of a user, "" for none.
+	Credentials string
+	// TLS secures the connection and, with a certificate, names this replica; nil: only what
+	// tls:// URLs ask for.
+	TLS *tls.Config
+	// Follow and Unfollow are called with the endpoints of replicas that have come and gone.
+	Follow   func(endpoint string) error
+	Unfollow func(endpoint string)
+	Log      zerolog.Logger
+}
+
+// CheckName returns an error if a name cannot be that of a fleet or of a replica, which are parts of
+// subjects: 1 to 64 letters, digits, '-' and '_'.
+func CheckName(name string) error {
+	if name == "" || len(name) > 64 {
+		return errors.New("a name has 1 to 64 characters")
+	}
+	for _, c := range []byte(name) {
+		if !nameByte(c) {
+			return fmt.Errorf("%q in a name: letters, digits, '-' and '_' are possible", c)
+		}
+	}
+	return nil
+}
+
+// NameOf returns a text as a name: what cannot be in one becomes '-'.
+func NameOf(text string) string {
+	name := []byte(text[:min(len(text), 64)])
+	for i, c := range name {
+		if !nameByte(c) {
+			name[i] = '-'
+		}
+	}
+	return string(name)
+}
+
+func nameByte(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_'
+}
+
+// State is the state of a connection.
+type State uint8
+
+// The states of a connection.
+const (
+	Connecting State = iota // no server has been reached yet
+	Connected
+	LameDuck // connected to a server that is about to stop
+	Away     // the connection was lost, and is being made again
+	Refused  // the servers refuse this replica: credentials, permissions, or a limit of the account
+	Closed
+)
+
+// String gives the state's name on the wire.
+func (s State) String() string {
+	return [...]string{"connecting", "connected", "lame_duck", "away", "refused", "closed"}[s]
+}
+
+// Status is what operators are shown of a connection.
+type Status struct {
+	State  State
+	Server string // that is or was connected, without credentials
+	// Fault is the last error, "" if there was none since the connection was made.
+	Fault      string
+	Reconnects uint64
+	// Dropped counts messages that this process was too slow to take, Unsent those that could
+	// not be sent, Malformed those that could not be read.
+	Dropped, Unsent, Malformed uint64
+}
+
+// Conn is a replica's connection to its fleet. All methods are safe for concurrent use.
+type Conn struct {
+	config Config
+	nc     *nats.Conn
+	prefix string // of all subjects of the fleet
+	out    *outgoing
+	in     incoming
+	roll   *members
+
+	unsent, malformed atomic.Uint64
+	// answer writes what another replica has asked for; nil: nothing is answered.
+	answer atomic.Pointer[Answer]
+
+	// mu guards the fields below.
+	mu     sync.Mutex
+	state  State
+	fault  string
+	since  time.Time // of state
+	server string    // URL of the last server that was connected, without credentials
+}
+
+const (
+	pingEvery     = 2 * time.Second // two that are not answered end a connection
+	reconnectWait = 250 * time.Millisecond
+	dialTimeout   = 2 * time.Second
+	// pendingMessages and pendingBytes bound what has arrived and is not taken yet, of one
+	// subscription.
+	pendingMessages, pendingBytes = 1 << 16, 64 << 20
+	// settleTime is how long after a connection was made the silence of others means nothing.
+	settleTime = 3 * time.Second
+)
+
+// Dial prepares the connection, which is made and made again in the background. Errors are faults
+// of the configuration.
+func Dial(config Config) (*Conn, error) {
+	c := &Conn{config: config, prefix: "select-service." + config.Fleet + ".", since: time.Now()}
+	c.out = newOutgoing(c.send)
+	c.in.followed = make(map[string]*follower)
+	c.roll = newMembers(c)
+	opts := nats.GetDefaultOptions()
+	opts.Servers = config.Servers
+	opts.Name = "select-service " + config.Replica
+	opts.InboxPrefix = "_INBOX." + config.Fleet + "." + config.Replica
+	opts.Timeout = dialTimeout
+	opts.RetryOnFailedConnect = true
+	opts.MaxReconnect = -1
+	opts.ReconnectWait = reconnectWait
+	opts.ReconnectJitter = reconnectWait
+	opts.ReconnectBufSize = -1 // what is published while away is lost at once, and known to be
+	opts.PingInterval = pingEvery
+	opts.MaxPingsOut = 2
+	opts.NoEcho = true
+	opts.IgnoreAuthErrorAbort = true
+	opts.SubChanLen = pendingMessages
+	opts.TLSConfig = config.TLS
+	opts.Secure = config.TLS != nil
+	if config.Credentials != "" {
+		if err := nats.UserCredentials(config.Credentials)(&opts); err != nil {
+			return nil, fmt.Errorf("credentials: %w", err)
+		}
+	}
+	connected := func(nc *nats.Conn) { c.connected(nc.ConnectedUrlRedacted()) }
+	opts.ConnectedCB, opts.ReconnectedCB = connected, connected
+	opts.ReconnectErrCB = func(_ *nats.Conn, err error) { c.notConnected(err) }
+	opts.DisconnectedErrCB = func(_ *nats.Conn, err error) { c.notConnected(err) }
+	opts.ClosedCB = func(*nats.Conn) { c.become(Closed, nil) }
+	opts.LameDuckModeHandler = func(*nats.Conn) { c.become(LameDuck, nil) }
+	opts.AsyncErrorCB = func(_ *nats.Conn, _ *nats.Subscription, err error) { c.fail(err) }
+	nc, err := opts.Connect()
+	if err != nil {
+		return nil, err
+	}
+	c.nc = nc
+	if nc.IsConnected() { // before ConnectedCB, which comes from another goroutine
+		connected(nc)
+	}
+	return c, nil
+}
+
+// Run takes part in the fleet until ctx ends, then closes the connection.
+func (c *Conn) Run(ctx context.Context) error {
+	defer c.nc.Close()
+	defer c.out.flush()
+	var subscriptions []*nats.Subscription
+	for _, s := range []struct {
+		subject string
+		take    nats.MsgHandler
+	}{
+		{"*.sync", c.take},
+		{"*.hello", c.roll.hear},
+		{"*.ask." + c.config.Replica, c.asked(ctx)},
+	} {
+		sub, err := c.nc.Subscribe(c.prefix+s.subject, s.take)
+		if err != nil {
+			return fmt.Errorf("subscribe to %s: %w", c.prefix+s.subject, err)
+		}
+		if err := sub.SetPendingLimits(pendingMessages, pendingBytes); err != nil {
+			return err
+		}
+		subscriptions = append(subscriptions, sub)
+	}
+	c.in.mu.Lock()
+	c.in.subscriptions = subscriptions
+	c.in.mu.Unlock()
+	c.roll.run(ctx)
+	return nil
+}
+
+// subject returns the subject of what this replica publishes.
+func (c *Conn) subject(rest string) string { return c.prefix + c.config.Replica + "." + rest }
+
+// connected: the connection to a server was made.
+func (c *Conn) connected(server string) {
+	c.mu.Lock()
+	c.server = server
+	c.mu.Unlock()
+	c.become(Connected, nil)
+}
+
+// become changes the state, and tells those that follow.
+func (c *Conn) become(s State, err error) {
+	c.mu.Lock()
+	before := c.state
+	if s == LameDuck && before != Connected {
+		c.mu.Unlock()
+		return
+	}
+	changed := before != s
+	if changed {
+		c.state, c.since = s, time.Now()
+	}
+	c.fault = ""
+	if err != nil {
+		c.fault = err.Error()
+	}
+	server := c.server
+	c.mu.Unlock()
+	if !changed {
+		return
+	}
+	switch s {
+	case Connected:
+		c.config.Log.Info().Str("server", server).Msg("connected to the fleet's NATS")
+	case LameDuck:
+		c.config.Log.Warn().Str("server", server).Msg("the fleet's NATS server is about to stop; another one is looked for")
+	case Away, Refused:
+		c.config.Log.Warn().Err(err).Stringer("state", s).Msg("the fleet's NATS is away; selections go on")
+	case Connecting, Closed:
+	}
+	c.in.tell(s == Connected || s == LameDuck)
+}
+
+// notConnected: the connection was lost, or could not be made.
+func (c *Conn) notConnected(err error) {
+	switch {
+	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked),
+		errors.Is(err, nats.ErrAccountAuthExpired), errors.Is(err, nats.ErrMaxConnectionsExceeded), errors.Is(err, nats.ErrMaxAccountConnectionsExceeded):
+		c.become(Refused, err)
+	default:
+		c.mu.Lock()
+		s := c.state
+		c.mu.Unlock()
+		if s != Refused || err == nil {
+			s = Away
+		}
+		c.become(s, cmp.Or(err, errLost))
+	}
+}
+
+var errLost = errors.New("the connection was lost")
+
+// fail handles an error beside the connection's state: a slow consumer, a permission that is missing.
+func (c *Conn) fail(err error) {
+	c.mu.Lock()
+	repeated := c.fault == err.Error()
+	c.fault = err.Error()
+	c.mu.Unlock()
+	if !repeated {
+		c.config.Log.Warn().Err(err).Msg("the fleet's NATS reports a fault")
+	}
+}
+
+// Status returns the state of the connection.
+func (c *Conn) Status() Status {
+	c.mu.Lock()
+	st := Status{State: c.state, Fault: c.fault, Server: c.server}
+	c.mu.Unlock()
+	st.Reconnects = c.nc.Stats().Reconnects
+	st.Dropped = c.in.dropped()
+	st.Unsent, st.Malformed = c.unsent.Load(), c.malformed.Load()
+	return st
+}
+
+// Up reports whether the fleet can be reached.
+func (c *Conn) Up() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state == Connected || c.state == LameDuck
+}
+
+// settled reports whether the fleet has been reachable long enough for the silence of a replica to
+// mean something.
+func (c *Conn) settled() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return (c.state == Connected || c.state == LameDuck) && time.Since(c.since) >= settleTime
+}

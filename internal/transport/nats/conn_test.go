@@ -1,0 +1,166 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"go.uber.org/goleak"
+
+	"github.com/select-service/select-service/pkg/replicasync"
+	"github.com/select-service/select-service/test/e2e"
+	"github.com/select-service/select-service/test/natstest"
+)
+
+// replica is a connection that runs, with what it was told.
+type replica struct {
+	*Conn
+	followed, unfollowed chan string
+	stop                 func()
+}
+
+func join(t *testing.T, server, fleet, name string, process uint64) *replica {
+	t.Helper()
+	r := &replica{followed: make(chan string, 16), unfollowed: make(chan string, 16)}
+	c, err := Dial(Config{
+		Servers: []string{server}, Fleet: fleet, Replica: name, Process: process, URL: "http://0.0.0.0:" + fmt.Sprint(process), Log: zerolog.Nop(),
+		Follow: func(endpoint string) error { r.followed <- endpoint; return nil }, Unfollow: func(endpoint string) { r.unfollowed <- endpoint },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Conn = c
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	r.stop = func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	return r
+}
+
+var errNotYet = errors.New("not yet")
+
+// within fails the test if a condition does not come true.
+func within(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	e2e.Eventually(t, what, func() error {
+		if is() {
+			return nil
+		}
+		return errNotYet
+	})
+}
+
+func takes(t *testing.T, what string, c <-chan string, want string) {
+	t.Helper()
+	select {
+	case got := <-c:
+		if got != want {
+			t.Fatalf("%s: %q, want %q", what, got, want)
+		}
+	case <-time.After(time.Minute):
+		t.Fatalf("%s: nothing, want %q", what, want)
+	}
+}
+
+// TestFleet proves, on a real server, that replicas find each other and not those of another fleet,
+// that a follower gets what is published in order, that a replica is asked under its own name, and
+// what all of them see of a server that is killed and comes back.
+func TestFleet(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	server := natstest.Start(t)
+	a, b, other := join(t, server.URL, "f", "a", 1), join(t, server.URL, "f", "b", 2), join(t, server.URL, "g", "a", 3)
+	defer a.stop()
+	defer other.stop()
+	takes(t, "a follows", a.followed, "nats://b")
+	takes(t, "b follows", b.followed, "nats://a")
+	if got := b.Peers(t.Context()); !slices.Equal(got, []string{"http://127.0.0.1:1"}) {
+		t.Errorf("base URLs of others: %v", got)
+	}
+	if m := other.Members(); len(m) > 0 {
+		t.Errorf("another fleet is heard: %v", m)
+	}
+
+	got, up := make(chan string, 1<<12), make(chan bool, 16)
+	stop, err := b.Follow("nats://a", func(topic string, payload []byte) { got <- topic + " " + string(payload) }, func(is bool) { up <- is })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	if !<-up {
+		t.Error("a connected replica is followed as if it were not")
+	}
+	for i := range 2000 { // above busyRate
+		if err := a.Publish(replicasync.TopicEvents, fmt.Append(nil, i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 2000 {
+		takes(t, "in order", got, fmt.Sprint(replicasync.TopicEvents, " ", i))
+	}
+
+	large := strings.Repeat("x", 3*partSize+1)
+	a.SetAnswer(func(_ context.Context, w io.Writer, u *url.URL) error {
+		if u.Path != "/page" {
+			return errors.New("no such page")
+		}
+		_, err := io.WriteString(w, u.RawQuery+large)
+		return err
+	})
+	body, err := b.Get(t.Context(), "nats://a/page?limit=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(body); err != nil || string(text) != "limit=1"+large {
+		t.Errorf("answer of %d bytes: %v", len(text), err)
+	}
+	for address, want := range map[string]string{"nats://a/x": "no such page", "nats://nobody/page": "no responders"} {
+		body, err := b.Get(t.Context(), address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadAll(body); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", address, err, want)
+		}
+	}
+
+	server.Kill(t)
+	if <-up {
+		t.Error("up, although the server is gone")
+	}
+	within(t, "a publication fails", func() bool { return a.Publish(replicasync.TopicEvents, []byte("lost")) != nil })
+	if b.Reachable("nats://a") || !b.Reachable("tcp://h:1") {
+		t.Error("what can be reached without a server")
+	}
+	server.Restart(t)
+	if !<-up {
+		t.Error("not up, although the server is back")
+	}
+	within(t, "a publication arrives", func() bool { // what is sent while a connection is made may be lost
+		_ = a.Publish(replicasync.TopicEvents, []byte("back"))
+		select {
+		case text := <-got:
+			return text == replicasync.TopicEvents+" back"
+		case <-time.After(100 * time.Millisecond):
+			return false
+		}
+	})
+	if st := b.Status(); st.State != Connected || st.Reconnects != 1 {
+		t.Errorf("status %+v", st)
+	}
+	b.stop()
+	if st := b.Status(); st.State != Closed {
+		t.Errorf("state after the stop: %v", st.State)
+	}
+}

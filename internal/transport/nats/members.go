@@ -1,0 +1,205 @@
+package nats
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"maps"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Member is another replica of the fleet, as it has said itself.
+type Member struct {
+	Name    string    `json:"-"`
+	Process uint64    `json:"process"`
+	URL     string    `json:"url"`
+	Heard   time.Time `json:"-"`
+	// Live: it has spoken within liveFor, or this process is cut off from the fleet.
+	Live bool `json:"-"`
+}
+
+const (
+	helloEvery = time.Second
+	// liveFor is how long a replica may be silent before nothing waits for it any more, goneAfter
+	// how long before it is no longer followed. While the fleet cannot be reached, nobody is silent.
+	liveFor   = 5 * time.Second
+	goneAfter = 2 * time.Minute
+	// maxMembers bounds the replicas that are remembered.
+	maxMembers = 1024
+	maxHello   = 4 << 10
+)
+
+// members is who is in the fleet.
+type members struct {
+	conn  *Conn
+	wake  chan struct{} // a hello is due at once; capacity 1
+	fresh chan string   // names that are to be followed
+
+	mu     sync.Mutex // guards the fields below
+	known  map[string]*Member
+	double uint64 // hellos of other processes with the name of this one
+}
+
+func newMembers(c *Conn) *members {
+	return &members{
+		conn: c, wake: make(chan struct{}, 1), fresh: make(chan string, maxMembers),
+		known: make(map[string]*Member),
+	}
+}
+
+// run says hello every second and follows who does.
+func (m *members) run(ctx context.Context) {
+	tick := time.NewTicker(helloEvery)
+	defer tick.Stop()
+	for {
+		m.hello()
+		m.dropSilent(time.Now())
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-m.wake:
+		case name := <-m.fresh:
+			if err := m.conn.config.Follow(Scheme + name); err != nil {
+				m.conn.config.Log.Warn().Err(err).Str("replica", name).Msg("replica of the fleet cannot be followed")
+			}
+		}
+	}
+}
+
+func (m *members) hello() {
+	text, err := json.Marshal(Member{Process: m.conn.config.Process, URL: m.conn.url()})
+	if err == nil {
+		err = m.conn.nc.Publish(m.conn.subject("hello"), text)
+	}
+	if err != nil {
+		m.conn.unsent.Add(1) // the next one says the same
+	}
+}
+
+// url returns the base URL of this replica for others. The address at which the NATS server sees it
+// replaces an unspecified host.
+func (c *Conn) url() string {
+	u, err := url.Parse(c.config.URL)
+	if err != nil {
+		return c.config.URL
+	}
+	if addr, err := netip.ParseAddr(u.Hostname()); err != nil || !addr.IsUnspecified() {
+		return c.config.URL
+	}
+	if ip, err := c.nc.GetClientIP(); err == nil {
+		u.Host = net.JoinHostPort(ip.String(), u.Port())
+	}
+	return u.String()
+}
+
+// hear takes a replica's hello.
+func (m *members) hear(msg *nats.Msg) {
+	var said Member
+	if len(msg.Data) > maxHello || json.Unmarshal(msg.Data, &said) != nil || said.Process == 0 {
+		m.conn.malformed.Add(1)
+		return
+	}
+	said.Name, said.Heard = m.conn.sender(msg.Subject), time.Now()
+	if said.Name == m.conn.config.Replica {
+		m.sameName(said)
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	before := m.known[said.Name]
+	switch {
+	case before == nil && len(m.known) >= maxMembers:
+		return
+	case before == nil:
+		m.fresh <- said.Name // has room for all
+	}
+	m.known[said.Name] = &said
+	if before == nil || before.Process != said.Process {
+		m.sayNow()
+	}
+}
+
+// sameName handles another process that uses this one's name.
+func (m *members) sameName(said Member) {
+	if said.Process == m.conn.config.Process {
+		return
+	}
+	m.mu.Lock()
+	m.double++
+	n := m.double
+	m.mu.Unlock()
+	if n&(n-1) == 0 { // powers of two
+		m.conn.config.Log.Error().Str("replica", said.Name).Str("url", said.URL).Uint64("process", said.Process).
+			Msg("another process of the fleet uses this replica's name: give each its own --fleet-replica")
+	}
+}
+
+// sayNow has a hello sent at once.
+func (m *members) sayNow() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// dropSilent forgets replicas that have been silent for long.
+func (m *members) dropSilent(now time.Time) {
+	settled := m.conn.settled()
+	var gone []string
+	m.mu.Lock()
+	for name, k := range m.known {
+		switch {
+		case !settled:
+			k.Heard = now
+		case now.Sub(k.Heard) > goneAfter:
+			gone = append(gone, name)
+			delete(m.known, name)
+		}
+	}
+	m.mu.Unlock()
+	for _, name := range gone {
+		m.conn.config.Unfollow(Scheme + name)
+	}
+}
+
+// Members lists the other replicas by name.
+func (c *Conn) Members() []Member {
+	settled := c.settled()
+	c.roll.mu.Lock()
+	defer c.roll.mu.Unlock()
+	var list []Member
+	for _, k := range c.roll.known {
+		k := *k
+		k.Live = !settled || time.Since(k.Heard) <= liveFor
+		list = append(list, k)
+	}
+	slices.SortFunc(list, func(a, b Member) int { return cmp.Compare(a.Name, b.Name) })
+	return list
+}
+
+// Peers returns the base URLs of the other replicas. It waits for the first hellos, at most until
+// ctx ends.
+func (c *Conn) Peers(ctx context.Context) []string {
+	// Who is there answers a hello at once, the others say theirs within a second.
+	wait := time.NewTimer(3 * helloEvery / 2)
+	defer wait.Stop()
+	select {
+	case <-ctx.Done():
+	case <-wait.C:
+	}
+	urls := make(map[string]struct{})
+	for _, k := range c.Members() {
+		if k.URL != "" {
+			urls[k.URL] = struct{}{}
+		}
+	}
+	return slices.Sorted(maps.Keys(urls))
+}

@@ -1,0 +1,77 @@
+// Package natstest starts real NATS servers for tests.
+package natstest
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/select-service/select-service/test/e2e"
+)
+
+// Server is a nats-server in a process of its own.
+type Server struct {
+	URL     string
+	bin     string
+	port    string
+	args    []string
+	process *exec.Cmd
+}
+
+// Start starts a server with further arguments; its streams are kept over Restart. It skips the
+// test where NATS_SERVER_BIN does not name a server: make test-fleet builds one.
+func Start(t *testing.T, args ...string) *Server {
+	t.Helper()
+	bin := os.Getenv("NATS_SERVER_BIN")
+	if bin == "" {
+		t.Skip("NATS_SERVER_BIN names no nats-server")
+	}
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := strconv.Itoa(free.Addr().(*net.TCPAddr).Port)
+	if err := free.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{
+		URL: "nats://127.0.0.1:" + port, bin: bin, port: port,
+		args: append([]string{"-a", "127.0.0.1", "-p", port, "-js", "-sd", filepath.Join(t.TempDir(), "streams")}, args...),
+	}
+	s.Restart(t)
+	t.Cleanup(func() { s.Kill(t) })
+	return s
+}
+
+// Restart starts the server again after Kill, and waits until it listens.
+func (s *Server) Restart(t *testing.T) {
+	t.Helper()
+	s.process = exec.Command(s.bin, s.args...)
+	if err := s.process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	e2e.Eventually(t, "nats-server listens", func() error {
+		var d net.Dialer
+		c, err := d.DialContext(t.Context(), "tcp", "127.0.0.1:"+s.port)
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	})
+}
+
+// Kill ends the server at once.
+func (s *Server) Kill(t *testing.T) {
+	t.Helper()
+	if s.process == nil {
+		return
+	}
+	if err := s.process.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+	_ = s.process.Wait() // it was killed
+	s.process = nil
+}
