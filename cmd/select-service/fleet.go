@@ -71,65 +71,65 @@ func newMember(conf config.Config, url string, certificates *certs.Side, service
 }
 
 // status returns the connection; nil: there is none.
-func (f *member) status() *nats.Conn {
-	if f == nil {
+func (me *member) status() *nats.Conn {
+	if me == nil {
 		return nil
 	}
-	return f.conn
+	return me.conn
 }
 
 // usesMesh reports whether reservations are shared over ZMQ.
-func (f *member) usesMesh() bool { return f == nil || f.conf.Mesh() }
+func (me *member) usesMesh() bool { return me == nil || me.conf.Mesh() }
 
 // urls returns the base URLs of the fleet's replicas.
-func (f *member) urls() (all []string) {
-	if f == nil {
+func (me *member) urls() (all []string) {
+	if me == nil {
 		return nil
 	}
-	for _, m := range f.conn.Members() {
+	for _, m := range me.conn.Members() {
 		all = append(all, m.URL)
 	}
 	return all
 }
 
 // configure adds what the fleet gives to the service's configuration.
-func (f *member) configure(c *node.Config, r replicas, url string, maxPeers int) {
-	if f == nil {
+func (me *member) configure(c *node.Config, r replicas, url string, maxPeers int) {
+	if me == nil {
 		return
 	}
-	c.Process = f.process
+	c.Process = me.process
 	if c.Recovery.Find == nil {
-		c.Recovery.Find = f.conn.Peers
+		c.Recovery.Find = me.conn.Peers
 	}
-	if !f.conf.NATS() {
+	if !me.conf.NATS() {
 		return
 	}
-	both := bookings{fleet: f.conn, mesh: r.mesh, snapshots: r.snapshots}
+	both := bookings{fleet: me.conn, mesh: r.mesh, snapshots: r.snapshots}
 	if c.Replication == nil {
 		c.Replication = &node.Replication{URL: url, MaxPeers: maxPeers}
 	}
 	c.Replication.Transport, c.Replication.Fetch = both, both
-	c.Replication.Speaker, c.Replication.Reachable = nats.Speaker, f.conn.Reachable
+	c.Replication.Speaker, c.Replication.Reachable = nats.Speaker, me.conn.Reachable
 	c.Replication.Malformed = both.malformed
 }
 
 // run takes part in the fleet until ctx ends.
-func (f *member) run(ctx context.Context) error {
-	if f == nil {
+func (me *member) run(ctx context.Context) error {
+	if me == nil {
 		return nil
 	}
-	f.conn.SetAnswer(f.answer)
-	return f.conn.Run(ctx)
+	me.conn.SetAnswer(me.answer)
+	return me.conn.Run(ctx)
 }
 
 var errUnknownQuestion = errors.New("unknown path")
 
 // answer answers the requests of other replicas.
-func (f *member) answer(ctx context.Context, w io.Writer, u *url.URL) error {
+func (me *member) answer(ctx context.Context, w io.Writer, u *url.URL) error {
 	if u.Path != replicasync.SnapshotPath {
 		return errUnknownQuestion
 	}
-	return f.service().WriteSnapshot(ctx, w, replicasync.PageOf(u.Query()))
+	return me.service().WriteSnapshot(ctx, w, replicasync.PageOf(u.Query()))
 }
 
 // bookings shares reservations over NATS and, if there is one, over the mesh.

@@ -109,8 +109,8 @@ func listen(ctx context.Context, conf config.Config, secure *certs.Side) (listen
 	return all, nil
 }
 
-func (all listeners) close() {
-	for _, l := range all {
+func (li listeners) close() {
+	for _, l := range li {
 		if l.socket != nil {
 			_ = l.socket.Close() // not served yet
 		}
@@ -126,12 +126,12 @@ func (l *listener) scheme() string {
 
 // baseURL returns the URL under which other replicas reach the first listener at host, unless
 // ports are mapped; empty if there are only unix sockets.
-func (all listeners) baseURL(host string) string {
+func (li listeners) baseURL(host string) string {
 	if host == "" {
 		return ""
 	}
-	_, port, _ := net.SplitHostPort(all[0].socket.Addr().String()) // an address of net.Listen is well formed
-	return all[0].scheme() + "://" + net.JoinHostPort(host, port)
+	_, port, _ := net.SplitHostPort(li[0].socket.Addr().String()) // an address of net.Listen is well formed
+	return li[0].scheme() + "://" + net.JoinHostPort(host, port)
 }
 
 // descriptorReserve divides the limit of open files: connections leave a quarter of it to event
@@ -167,8 +167,8 @@ func (l *listener) openness() string {
 }
 
 // serve starts a server on each listener in g. They run until shutdown.
-func (all listeners) serve(g *errgroup.Group, handler func(*listener) http.Handler, open *connections.Set, log zerolog.Logger) {
-	for _, l := range all {
+func (li listeners) serve(g *errgroup.Group, handler func(*listener) http.Handler, open *connections.Set, log zerolog.Logger) {
+	for _, l := range li {
 		l.server = httpapi.NewServer(handler(l), log)
 		open.Configure(l.server)
 		var secure *tls.Config
@@ -191,14 +191,14 @@ func (all listeners) serve(g *errgroup.Group, handler func(*listener) http.Handl
 
 // shutdown lets requests under way finish within grace, and new connections send their first
 // request within freshGrace.
-func (all listeners) shutdown(ctx context.Context, open *connections.Set) error {
+func (li listeners) shutdown(ctx context.Context, open *connections.Set) error {
 	ctx, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()
 	defer time.AfterFunc(freshGrace, open.CloseFresh).Stop()
 	defer context.AfterFunc(ctx, open.CloseAll)()
-	faults := make([]error, len(all))
+	faults := make([]error, len(li))
 	var wg sync.WaitGroup
-	for i, l := range all {
+	for i, l := range li {
 		wg.Go(func() {
 			if err := l.server.Shutdown(ctx); err != nil {
 				faults[i] = l.server.Close()

@@ -22,10 +22,10 @@ const probesAtOnce = 64
 
 // lookElsewhere tries the prompt under the other identities of the tenant and model. There may
 // be one per customer, so it follows only those that match the prompt's first blocks best.
-func (c *diagnoser) lookElsewhere(own *namespace) {
-	r := c.registry
+func (d *diagnoser) lookElsewhere(own *namespace) {
+	r := d.registry
 	r.mu.RLock()
-	all := r.namespacesOf(c.Tenant, c.Model)
+	all := r.namespacesOf(d.Tenant, d.Model)
 	var registered []*namespace
 	for _, ns := range all {
 		if len(ns.publishers) > 0 {
@@ -39,38 +39,38 @@ func (c *diagnoser) lookElsewhere(own *namespace) {
 	for _, ns := range registered {
 		salts[ns.key.Salt] = true
 	}
-	c.findRegistered(registered)
+	d.findRegistered(registered)
 
-	found := c.probe(slices.DeleteFunc(all, func(ns *namespace) bool {
-		return ns == own || c.query.ByHash && ns.key.BlockSize != c.BlockSize
+	found := d.probe(slices.DeleteFunc(all, func(ns *namespace) bool {
+		return ns == own || d.query.ByHash && ns.key.BlockSize != d.BlockSize
 	}))
-	c.matchesElsewhere = len(found) > 0
+	d.matchesElsewhere = len(found) > 0
 	slices.SortStableFunc(found, func(a, b probe) int { return cmp.Compare(b.tokens, a.tokens) })
 	if len(found) > diagnose.MaxElsewhere {
-		found, c.Truncated = found[:diagnose.MaxElsewhere], true
+		found, d.Truncated = found[:diagnose.MaxElsewhere], true
 	}
 	for _, p := range found {
-		e, ok := c.matchUnder(p.ns)
+		e, ok := d.matchUnder(p.ns)
 		if !ok {
 			continue
 		}
-		if key := &p.ns.key; key.innerSalt == "" && (key.Salt == "" || key.Salt == c.Salt || salts[key.Salt]) {
+		if key := &p.ns.key; key.innerSalt == "" && (key.Salt == "" || key.Salt == d.Salt || salts[key.Salt]) {
 			e.Salt = &key.Salt
 		}
-		c.Elsewhere = append(c.Elsewhere, e)
+		d.Elsewhere = append(d.Elsewhere, e)
 		if p.ns.key.innerSalt != "" {
-			c.unqueryable = true
+			d.unqueryable = true
 		}
 	}
-	c.SortElsewhere()
+	d.SortElsewhere()
 }
 
 // maxNamed bounds the identities that one sentence names.
 const maxNamed = 8
 
 // findRegistered adds findings about registrations of other identities than the query's.
-func (c *diagnoser) findRegistered(registered []*namespace) {
-	if c.Registered {
+func (d *diagnoser) findRegistered(registered []*namespace) {
+	if d.Registered {
 		return
 	}
 	var names []string
@@ -82,26 +82,26 @@ func (c *diagnoser) findRegistered(registered []*namespace) {
 		names = append(names, fmt.Sprintf("block_size %d lora_name %q cache_salt %q", ns.key.BlockSize, ns.key.LoRA, ns.key.Salt))
 	}
 	if len(names) == 0 {
-		c.Find("nobody is registered for this tenant and model" + c.nearbyRegistrations())
+		d.Find("nobody is registered for this tenant and model" + d.nearbyRegistrations())
 		return
 	}
-	c.Find("registered for this tenant and model: " + strings.Join(names, "; "))
+	d.Find("registered for this tenant and model: " + strings.Join(names, "; "))
 }
 
 // nearbyRegistrations names registrations that share either the tenant or the model with the
 // query.
-func (c *diagnoser) nearbyRegistrations() string {
-	if c.query.OwnScopeOnly {
+func (d *diagnoser) nearbyRegistrations() string {
+	if d.query.OwnScopeOnly {
 		return ""
 	}
-	r := c.registry
+	r := d.registry
 	tenants, models := make(map[string]bool), make(map[string]bool)
 	r.mu.RLock()
 	for _, p := range r.publishers {
 		switch {
-		case p.Model == c.Model:
+		case p.Model == d.Model:
 			tenants[fmt.Sprintf("tenant %q model %q", p.Tenant, p.Model)] = true
-		case p.Tenant == c.Tenant:
+		case p.Tenant == d.Tenant:
 			models[fmt.Sprintf("tenant %q model %q", p.Tenant, p.Model)] = true
 		}
 	}
@@ -117,12 +117,12 @@ func (c *diagnoser) nearbyRegistrations() string {
 }
 
 // probe returns the identities that hold the first blocks.
-func (c *diagnoser) probe(all []*namespace) []probe {
+func (d *diagnoser) probe(all []*namespace) []probe {
 	var found []probe
 	var m indexer.Match
 	var chain []uint64
-	hashes := c.headBySpace()
-	r := c.registry
+	hashes := d.headBySpace()
+	r := d.registry
 	for part := range slices.Chunk(all, probesAtOnce) {
 		for _, ns := range part {
 			hashes(ns.space) // computed outside the lock
@@ -147,7 +147,7 @@ func (c *diagnoser) probe(all []*namespace) []probe {
 
 // headBySpace returns a function that returns the rolling hashes of the prompt's first blocks
 // in a space, computed once per space.
-func (c *diagnoser) headBySpace() func(*space) []uint64 {
+func (d *diagnoser) headBySpace() func(*space) []uint64 {
 	type recipe struct {
 		blockSize uint32
 		seed      uint64
@@ -157,7 +157,7 @@ func (c *diagnoser) headBySpace() func(*space) []uint64 {
 		at := recipe{sp.key.BlockSize, sp.key.HashSeed}
 		rolling, ok := known[at]
 		if !ok {
-			head := *c.query
+			head := *d.query
 			head.Tokens = head.Tokens[:min(uint64(len(head.Tokens)), diagnose.ProbeBlocks*uint64(at.blockSize))]
 			head.Hashes = head.Hashes[:min(len(head.Hashes), diagnose.ProbeBlocks)]
 			_, rolling = head.hashes(at.blockSize, at.seed)
@@ -169,16 +169,16 @@ func (c *diagnoser) headBySpace() func(*space) []uint64 {
 
 // matchUnder follows the prompt under another identity. ok is false if the identity is no
 // longer in use, or no active publisher holds anything there.
-func (c *diagnoser) matchUnder(ns *namespace) (out diagnose.Elsewhere, ok bool) {
-	_, rolling := c.query.hashes(ns.key.BlockSize, ns.space.key.HashSeed)
+func (d *diagnoser) matchUnder(ns *namespace) (out diagnose.Elsewhere, ok bool) {
+	_, rolling := d.query.hashes(ns.key.BlockSize, ns.space.key.HashSeed)
 	e := diagnose.Examination{Space: ns.space.index, Chain: ns.chain(rolling)}
-	r := c.registry
+	r := d.registry
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if r.namespaces[ns.key] != ns {
 		return out, false
 	}
-	e.Subjects = ns.space.instances(c.query.Instance)
+	e.Subjects = ns.space.instances(d.query.Instance)
 	e.Follow(0)
 	out = diagnose.Elsewhere{LoRA: &ns.key.LoRA, BlockSize: ns.key.BlockSize, Registered: len(ns.publishers) > 0}
 	out.Matched, out.Instances = e.Best()

@@ -78,14 +78,14 @@ func (ns *namespace) chain(rolling []uint64) []uint64 {
 
 // match follows the prompt in its namespace. ns is nil if the identity is not in use; e is nil
 // if the namespace is no longer in use.
-func (c *diagnoser) match(maxBlocks int) (ns *namespace, e *diagnose.Examination) {
-	r := c.registry
-	c.HashSeed = hashing.Seed
-	if ns = r.lookup(c.query.Identity); ns != nil {
-		c.HashSeed = ns.space.key.HashSeed
+func (d *diagnoser) match(maxBlocks int) (ns *namespace, e *diagnose.Examination) {
+	r := d.registry
+	d.HashSeed = hashing.Seed
+	if ns = r.lookup(d.query.Identity); ns != nil {
+		d.HashSeed = ns.space.key.HashSeed
 	}
-	local, rolling := c.query.hashes(c.BlockSize, c.HashSeed)
-	c.Show(local, rolling, maxBlocks)
+	local, rolling := d.query.hashes(d.BlockSize, d.HashSeed)
+	d.Show(local, rolling, maxBlocks)
 	if ns == nil {
 		return nil, nil
 	}
@@ -95,16 +95,16 @@ func (c *diagnoser) match(maxBlocks int) (ns *namespace, e *diagnose.Examination
 	if r.namespaces[ns.key] != ns {
 		return ns, nil
 	}
-	e.Subjects = ns.subjects(c.query.Instance)
-	e.Follow(len(c.Blocks))
-	c.matched = e.Matched()
-	c.Registered = len(ns.publishers) > 0
+	e.Subjects = ns.subjects(d.query.Instance)
+	e.Follow(len(d.Blocks))
+	d.matched = e.Matched()
+	d.Registered = len(ns.publishers) > 0
 	for _, p := range ns.publishers {
-		if c.query.Instance == "" || p.Instance == c.query.Instance {
-			c.publishers = append(c.publishers, p)
+		if d.query.Instance == "" || p.Instance == d.query.Instance {
+			d.publishers = append(d.publishers, p)
 		}
-		if !slices.Contains(c.instances, p.Instance) && len(c.instances) <= maxNamed {
-			c.instances = append(c.instances, p.Instance)
+		if !slices.Contains(d.instances, p.Instance) && len(d.instances) <= maxNamed {
+			d.instances = append(d.instances, p.Instance)
 		}
 	}
 	return ns, e
@@ -112,10 +112,10 @@ func (c *diagnoser) match(maxBlocks int) (ns *namespace, e *diagnose.Examination
 
 // confirmHashes determines the source of the hashes of the identity's publishers, if nothing
 // was known when they came: a prompt's tokens can confirm them too.
-func (c *diagnoser) confirmHashes() {
-	r := c.registry
+func (d *diagnoser) confirmHashes() {
+	r := d.registry
 	r.mu.RLock()
-	ns := r.namespaces[nsKey{Identity: c.query.Identity}]
+	ns := r.namespaces[nsKey{Identity: d.query.Identity}]
 	var publishers []*Publisher
 	if ns != nil {
 		publishers = slices.Clone(ns.publishers[:min(len(ns.publishers), maxConfirmed)])
@@ -125,10 +125,10 @@ func (c *diagnoser) confirmHashes() {
 		return
 	}
 	var known []uint64
-	if !c.query.ByHash {
-		q := *c.query
-		q.Tokens = q.Tokens[:min(uint64(len(q.Tokens)), uint64(c.BlockSize))]
-		_, known = q.hashes(c.BlockSize, ns.space.key.HashSeed)
+	if !d.query.ByHash {
+		q := *d.query
+		q.Tokens = q.Tokens[:min(uint64(len(q.Tokens)), uint64(d.BlockSize))]
+		_, known = q.hashes(d.BlockSize, ns.space.key.HashSeed)
 	}
 	for _, p := range publishers {
 		p.confirmHashes(known...)
@@ -196,84 +196,84 @@ func (sp *space) instances(instance string) []diagnose.Subject {
 }
 
 // find adds findings about the prompt, the identity and its publishers.
-func (c *diagnoser) find(ns *namespace) {
+func (d *diagnoser) find(ns *namespace) {
 	switch {
-	case c.NumBlocks > 0:
-	case c.query.ByHash:
-		c.Find("the prompt has no block")
+	case d.NumBlocks > 0:
+	case d.query.ByHash:
+		d.Find("the prompt has no block")
 	default:
-		c.Find(fmt.Sprintf("the prompt has fewer tokens than one block: %d of %d", len(c.query.Tokens), c.BlockSize))
+		d.Find(fmt.Sprintf("the prompt has fewer tokens than one block: %d of %d", len(d.query.Tokens), d.BlockSize))
 	}
 	if ns == nil {
-		c.Find("nobody is registered for this identity and no event has named it: no blocks indexed for this identity")
+		d.Find("nobody is registered for this identity and no event has named it: no blocks indexed for this identity")
 		return
 	}
 	if !ns.space.index.HasSeed(ns.seed) {
-		c.Find("no blocks indexed for this identity")
+		d.Find("no blocks indexed for this identity")
 	}
-	if !c.Registered {
-		c.Find("nobody is registered for this identity: its blocks come from events alone")
+	if !d.Registered {
+		d.Find("nobody is registered for this identity: its blocks come from events alone")
 	}
-	c.findInstance()
-	for _, p := range c.publishers {
-		if len(c.Findings) > diagnose.MaxFindings {
+	d.findInstance()
+	for _, p := range d.publishers {
+		if len(d.Findings) > diagnose.MaxFindings {
 			break
 		}
-		c.findPublisher(p)
+		d.findPublisher(p)
 	}
-	if c.query.ByHash {
-		c.findHashes(ns)
+	if d.query.ByHash {
+		d.findHashes(ns)
 	}
 }
 
 // findInstance adds a finding about who is registered for the identity, if the instance
 // asked about is not.
-func (c *diagnoser) findInstance() {
-	if !c.Registered || len(c.publishers) > 0 {
+func (d *diagnoser) findInstance() {
+	if !d.Registered || len(d.publishers) > 0 {
 		return
 	}
-	names := make([]string, 0, len(c.instances))
-	for _, name := range c.instances[:min(len(c.instances), maxNamed)] {
+	names := make([]string, 0, len(d.instances))
+	for _, name := range d.instances[:min(len(d.instances), maxNamed)] {
 		names = append(names, fmt.Sprintf("%q", name))
 	}
 	slices.Sort(names)
-	if len(c.instances) > maxNamed {
+	if len(d.instances) > maxNamed {
 		names = append(names, "and others")
 	}
-	c.Find(fmt.Sprintf("instance %q is not registered for this identity; registered are: %s", c.query.Instance, strings.Join(names, ", ")))
+	d.Find(fmt.Sprintf("instance %q is not registered for this identity; registered are: %s", d.query.Instance, strings.Join(names, ", ")))
 }
 
 // findFirst adds a finding if no owner has, or had, the first block although other blocks are
 // announced for the identity.
-func (c *diagnoser) findFirst(ns *namespace, e *diagnose.Examination) {
-	if c.NumBlocks == 0 || c.matched > 0 || c.matchesElsewhere || !ns.space.index.HasSeed(ns.seed) {
+func (d *diagnoser) findFirst(ns *namespace, e *diagnose.Examination) {
+	if d.NumBlocks == 0 || d.matched > 0 || d.matchesElsewhere || !ns.space.index.HasSeed(ns.seed) {
 		return
 	}
 	if e.Explains(0) {
 		return
 	}
 	switch {
-	case c.query.ByHash:
-		c.Find("block 0 is held by nobody under any LoRA or salt of this tenant, model and block size: unless nobody has cached this prompt, " +
+	case d.query.ByHash:
+		d.Find("block 0 is held by nobody under any LoRA or salt of this tenant, model and block size: unless nobody has cached this prompt, " +
 			"the hashes are not those of what is announced (other tokens, another hash seed, an engine's own names)")
 	case slices.ContainsFunc(e.Subjects, func(s diagnose.Subject) bool {
 		return s.Hashes != diagnose.HashesNone && s.Hashes != diagnose.HashesUnverified
 	}):
-		c.Find("block 0 is held by nobody under any LoRA, salt or block size of this tenant and model: unless nobody has cached this prompt, " +
+		d.Find("block 0 is held by nobody under any LoRA, salt or block size of this tenant and model: unless nobody has cached this prompt, " +
 			"the tokens differ from those that engines have announced (tokenizer, chat template, a token in front), or the hash seed does")
 	}
 }
 
 // findHashes adds findings about the hashes of the query. A prompt of one block has the same
 // local and rolling hash.
-func (c *diagnoser) findHashes(ns *namespace) {
-	if c.HashSeed != hashing.Seed {
-		c.Find(fmt.Sprintf("the blocks of this identity are hashed with seed %d: hashes made with another seed match nothing", c.HashSeed))
+func (d *diagnoser) findHashes(ns *namespace) {
+	if d.HashSeed != hashing.Seed {
+		d.Find(fmt.Sprintf("the blocks of this identity are hashed with seed %d: hashes made with another seed match nothing", d.HashSeed))
 	}
 	var m indexer.Match
-	ns.space.index.Match(ns.chain(hashing.AppendSequenceSeed(nil, c.query.Hashes, c.HashSeed)), &m)
-	if n := m.Blocks(); n > c.matched {
-		c.Find(fmt.Sprintf("the hashes are local block hashes, not rolling sequence hashes: as such they would match %s", diagnose.Count(n, "block")))
+	ns.space.index.Match(ns.chain(hashing.AppendSequenceSeed(nil, d.query.Hashes, d.HashSeed)), &m)
+	if n := m.Blocks(); n > d.matched {
+		d.Find(fmt.Sprintf("the hashes are local block hashes, not rolling sequence hashes: as such they would match %s", diagnose.Count(n, "block")))
 	}
 }
 
@@ -281,49 +281,49 @@ func (c *diagnoser) findHashes(ns *namespace) {
 const maxOthers = 4
 
 // findPublisher adds findings about a publisher's events and hashes.
-func (c *diagnoser) findPublisher(p *Publisher) {
+func (d *diagnoser) findPublisher(p *Publisher) {
 	who := diagnose.CacheOwner{Instance: p.Instance, Rank: p.Rank}
 	if n := p.counts[undecodable].Load(); n > 0 {
-		c.Find(fmt.Sprintf("%s: %s could not be read: not KV events, or in a form that is not known", who, diagnose.Count(n, "message")))
+		d.Find(fmt.Sprintf("%s: %s could not be read: not KV events, or in a form that is not known", who, diagnose.Count(n, "message")))
 	}
 	source := p.hashSource()
 	if source == diagnose.HashesNone {
-		c.findNothing(p, who)
+		d.findNothing(p, who)
 	} else {
 		if text := p.unused.describe(&p.Registration, false); text != "" {
-			c.Find(fmt.Sprintf("%s: %s", who, text))
+			d.Find(fmt.Sprintf("%s: %s", who, text))
 		}
 		if others := p.statedIdentities(); len(others) > 0 {
-			c.Find(fmt.Sprintf("%s: none of its events is for the registered identity: they name %s", who, strings.Join(others, "; ")))
+			d.Find(fmt.Sprintf("%s: none of its events is for the registered identity: they name %s", who, strings.Join(others, "; ")))
 		}
 	}
 	switch source {
 	case diagnose.HashesUnverified:
-		if slices.ContainsFunc(c.Ranks, func(r diagnose.Rank) bool { return r.Instance == p.Instance && r.Matched > 0 }) {
+		if slices.ContainsFunc(d.Ranks, func(r diagnose.Rank) bool { return r.Instance == p.Instance && r.Matched > 0 }) {
 			break // they match
 		}
-		c.Find(fmt.Sprintf("%s: hashes come without tokens and none is confirmed by tokens: they match only if they are XXH3-64 with seed %d", who, p.HashSeed))
+		d.Find(fmt.Sprintf("%s: hashes come without tokens and none is confirmed by tokens: they match only if they are XXH3-64 with seed %d", who, p.HashSeed))
 	case diagnose.HashesOwn:
-		c.Find(fmt.Sprintf("%s: hashes are the engine's own, not XXH3-64 with seed %d: what comes without tokens matches only where the same block has come with tokens", who, p.HashSeed))
+		d.Find(fmt.Sprintf("%s: hashes are the engine's own, not XXH3-64 with seed %d: what comes without tokens matches only where the same block has come with tokens", who, p.HashSeed))
 	}
 	if p.stale.Load() > 0 {
-		c.Find(fmt.Sprintf("%s: events are missing since the last clear (%d so far): some blocks may be missing, others long gone", who, p.counts[missed].Load()))
+		d.Find(fmt.Sprintf("%s: events are missing since the last clear (%d so far): some blocks may be missing, others long gone", who, p.counts[missed].Load()))
 	}
 }
 
 // findNothing adds a finding about why none of a publisher's blocks was used.
-func (c *diagnoser) findNothing(p *Publisher, who diagnose.CacheOwner) {
+func (d *diagnoser) findNothing(p *Publisher, who diagnose.CacheOwner) {
 	text := p.unused.describe(&p.Registration, true)
 	named := p.counts[unresolved].Load()
 	if text != "" {
-		c.Find(fmt.Sprintf("%s: %s", who, text))
+		d.Find(fmt.Sprintf("%s: %s", who, text))
 	}
 	if named > 0 {
-		c.Find(fmt.Sprintf("%s: %s came without tokens, under names that have never come with tokens: "+
+		d.Find(fmt.Sprintf("%s: %s came without tokens, under names that have never come with tokens: "+
 			"the stream began too late or lost events", who, diagnose.Count(named, "block")))
 	}
 	if text == "" && named == 0 && p.counts[undecodable].Load() == 0 {
-		c.Find(fmt.Sprintf("%s: no blocks have been announced yet on %s", who, p.Endpoint))
+		d.Find(fmt.Sprintf("%s: no blocks have been announced yet on %s", who, p.Endpoint))
 	}
 }
 
@@ -344,21 +344,21 @@ func (p *Publisher) statedIdentities() []string {
 }
 
 // differenceOf returns how an identity differs from the registered one, in words.
-func (g *Registration) differenceOf(key *nsKey) string {
+func (r *Registration) differenceOf(key *nsKey) string {
 	var parts []string
-	if key.Tenant != g.Tenant {
+	if key.Tenant != r.Tenant {
 		parts = append(parts, fmt.Sprintf("tenant %q", key.Tenant))
 	}
-	if key.Model != g.Model {
+	if key.Model != r.Model {
 		parts = append(parts, fmt.Sprintf("model %q", key.Model))
 	}
-	if key.BlockSize != g.BlockSize {
+	if key.BlockSize != r.BlockSize {
 		parts = append(parts, fmt.Sprintf("block_size %d", key.BlockSize))
 	}
-	if key.LoRA != g.LoRA {
+	if key.LoRA != r.LoRA {
 		parts = append(parts, fmt.Sprintf("lora_name %q", key.LoRA))
 	}
-	if key.Salt != g.Salt || key.innerSalt != "" {
+	if key.Salt != r.Salt || key.innerSalt != "" {
 		parts = append(parts, "another cache_salt, which is not shown")
 	}
 	return strings.Join(parts, " and ")

@@ -85,119 +85,119 @@ func newChoiceRun(t *testing.T, change func(*node.Config)) *choiceRun {
 	return h
 }
 
-func (h *choiceRun) put(id uint64) {
-	h.Put(record(id, 1+uint32(id%3), func(r *catalog.Record) {
+func (c *choiceRun) put(id uint64) {
+	c.Put(record(id, 1+uint32(id%3), func(r *catalog.Record) {
 		r.TotalKVBlocks = new(uint64(40))
 		if id%4 == 0 {
 			r.Taints = []string{"a"}
 		}
 	}))
-	h.workers[id] = true
+	c.workers[id] = true
 }
 
 // change is one step of the history.
-func (h *choiceRun) change() {
-	entries := h.RanksOf(scope)
-	e := entries[h.r.IntN(len(entries))]
-	switch n := h.r.IntN(100); {
-	case n == 0 && len(h.workers) > 50:
+func (c *choiceRun) change() {
+	entries := c.RanksOf(scope)
+	e := entries[c.r.IntN(len(entries))]
+	switch n := c.r.IntN(100); {
+	case n == 0 && len(c.workers) > 50:
 		id := e.Rank.Worker
-		h.Remove(id)
-		delete(h.workers, id)
-	case n == 1 && len(h.workers) < 70:
+		c.Remove(id)
+		delete(c.workers, id)
+	case n == 1 && len(c.workers) < 70:
 		for id := range uint64(100) {
-			if !h.workers[id] {
-				h.put(id)
+			if !c.workers[id] {
+				c.put(id)
 				break
 			}
 		}
 	case n == 2: // all begin with the same
 		for _, e := range entries {
-			h.store(e.Slot, indexer.Device, 4)
+			c.store(e.Slot, indexer.Device, 4)
 		}
 	case n == 3:
 		for _, e := range entries {
-			h.Space(scope).Clear(e.Slot)
+			c.Space(scope).Clear(e.Slot)
 		}
 	case n == 4:
-		for _, id := range h.live {
-			_ = h.Free(id)
+		for _, id := range c.live {
+			_ = c.Free(id)
 		}
-		h.live = nil
+		c.live = nil
 	case n < 20:
-		h.store(e.Slot, indexer.Tier(h.r.IntN(int(indexer.NumTiers))), 1+h.r.IntN(len(h.local)))
+		c.store(e.Slot, indexer.Tier(c.r.IntN(int(indexer.NumTiers))), 1+c.r.IntN(len(c.local)))
 	case n < 25:
-		h.Space(scope).Clear(e.Slot)
+		c.Space(scope).Clear(e.Slot)
 	case n < 30:
-		h.SetEngineLoads(scope, []reservations.RankEngineLoad{{Slot: e.Slot, Rank: e.Rank, EngineLoad: reservations.EngineLoad{
-			Foreign: reservations.Foreign{Requests: h.r.Uint32N(3), PrefillTokens: h.r.Uint64N(3) * blockSize, Blocks: h.r.Uint64N(4)},
+		c.SetEngineLoads(scope, []reservations.RankEngineLoad{{Slot: e.Slot, Rank: e.Rank, EngineLoad: reservations.EngineLoad{
+			Foreign: reservations.Foreign{Requests: c.r.Uint32N(3), PrefillTokens: c.r.Uint64N(3) * blockSize, Blocks: c.r.Uint64N(4)},
 		}}})
 	case n < 60:
-		h.ids++
-		id := fmt.Sprint(h.ids)
-		if h.r.IntN(3) == 0 { // shares its beginning with the prompt
-			_, err := h.Reserve(&selection.ReserveRequest{
-				Scope: scope, ID: id, Rank: e.Rank, Prompt: hashes(h.tokens[:blockSize*(1+h.r.IntN(12))]),
-				EffectivePrefillTokens: new(uint64(h.r.IntN(blockSize + 1))),
+		c.ids++
+		id := fmt.Sprint(c.ids)
+		if c.r.IntN(3) == 0 { // shares its beginning with the prompt
+			_, err := c.Reserve(&selection.ReserveRequest{
+				Scope: scope, ID: id, Rank: e.Rank, Prompt: hashes(c.tokens[:blockSize*(1+c.r.IntN(12))]),
+				EffectivePrefillTokens: new(uint64(c.r.IntN(blockSize + 1))),
 			})
 			if err != nil {
-				h.T.Fatal(err)
+				c.T.Fatal(err)
 			}
 		} else {
-			h.Burden(id, e.Rank.Worker, e.DP, h.r.Uint64N(4), []uint64{0, 4, 8, h.r.Uint64N(50)}[h.r.IntN(4)])
+			c.Burden(id, e.Rank.Worker, e.DP, c.r.Uint64N(4), []uint64{0, 4, 8, c.r.Uint64N(50)}[c.r.IntN(4)])
 		}
-		h.live = append(h.live, id)
-	case len(h.live) > 0:
-		i := h.r.IntN(len(h.live))
-		if h.r.IntN(3) == 0 {
-			_ = h.PrefillComplete(h.live[i]) // its worker may have left
+		c.live = append(c.live, id)
+	case len(c.live) > 0:
+		i := c.r.IntN(len(c.live))
+		if c.r.IntN(3) == 0 {
+			_ = c.PrefillComplete(c.live[i]) // its worker may have left
 			break
 		}
-		_ = h.Free(h.live[i])
-		h.live = slices.Delete(h.live, i, i+1)
+		_ = c.Free(c.live[i])
+		c.live = slices.Delete(c.live, i, i+1)
 	}
 }
 
 // store has a rank hold the first n blocks of the prompt in a tier.
-func (h *choiceRun) store(slot uint32, tier indexer.Tier, n int) {
+func (c *choiceRun) store(slot uint32, tier indexer.Tier, n int) {
 	names := make([]uint64, n)
 	for i := range names {
 		names[i] = uint64(i) + 1
 	}
-	h.Space(scope).Store(&indexer.Store{Slot: slot, Tier: tier, EngineHashes: names, Local: h.local[:n]})
+	c.Space(scope).Store(&indexer.Store{Slot: slot, Tier: tier, EngineHashes: names, Local: c.local[:n]})
 }
 
 // request is a random one.
-func (h *choiceRun) request() *selection.SelectRequest {
-	req := &selection.SelectRequest{Scope: scope, Prompt: hashes(h.tokens[:blockSize*h.r.IntN(13)])}
-	req.Prompt.ISLTokens += uint64(h.r.IntN(blockSize)) + 1
-	switch h.r.IntN(20) {
+func (c *choiceRun) request() *selection.SelectRequest {
+	req := &selection.SelectRequest{Scope: scope, Prompt: hashes(c.tokens[:blockSize*c.r.IntN(13)])}
+	req.Prompt.ISLTokens += uint64(c.r.IntN(blockSize)) + 1
+	switch c.r.IntN(20) {
 	case 0:
-		req.Override.PrefillScale = new(h.r.Float64())
+		req.Override.PrefillScale = new(c.r.Float64())
 	case 1:
 		req.RequiredTaints = []string{"a"}
 	case 2:
 		req.PreferredTaints = map[string]float32{"a": 0.5}
 	case 3:
 		req.HasAllowedWorkers = true
-		for id := range h.workers {
-			if h.r.IntN(2) == 0 || len(req.AllowedWorkers) == 0 {
+		for id := range c.workers {
+			if c.r.IntN(2) == 0 || len(req.AllowedWorkers) == 0 {
 				req.AllowedWorkers = append(req.AllowedWorkers, id)
 			}
 		}
 	case 4:
-		entries := h.RanksOf(scope)
-		req.Pinned = &entries[h.r.IntN(len(entries))].Rank
+		entries := c.RanksOf(scope)
+		req.Pinned = &entries[c.r.IntN(len(entries))].Rank
 	}
 	return req
 }
 
 // compare makes some choices of one request, and returns how many.
-func (h *choiceRun) compare(anyCost bool) int {
-	h.T.Helper()
+func (c *choiceRun) compare(anyCost bool) int {
+	c.T.Helper()
 	const draws = 8
-	req := h.request()
-	all, err := h.Choose(req, true)
+	req := c.request()
+	all, err := c.Choose(req, true)
 	var cheapest []catalog.Rank
 	if err == nil {
 		least := math.Inf(1)
@@ -212,31 +212,31 @@ func (h *choiceRun) compare(anyCost bool) int {
 		slices.SortFunc(cheapest, catalog.Rank.Compare)
 	}
 	for range draws {
-		one, errOne := h.Choose(req, false)
+		one, errOne := c.Choose(req, false)
 		if (err == nil) != (errOne == nil) {
-			h.T.Fatalf("error %v by load, %v by a look at all", errOne, err)
+			c.T.Fatalf("error %v by load, %v by a look at all", errOne, err)
 		}
 		if err != nil {
 			continue
 		}
-		h.choices++
+		c.choices++
 		if one.ByLoad {
-			h.byLoad++
+			c.byLoad++
 		}
 		i, is := slices.BinarySearchFunc(cheapest, one.Rank, catalog.Rank.Compare)
 		switch {
 		case anyCost:
 		case !is:
-			h.T.Fatalf("chosen %v at %g, cheapest are %v of %v", one.Rank, all.Costs[one.Rank], cheapest, slices.Sorted(maps.Values(all.Costs)))
+			c.T.Fatalf("chosen %v at %g, cheapest are %v of %v", one.Rank, all.Costs[one.Rank], cheapest, slices.Sorted(maps.Values(all.Costs)))
 		case len(cheapest) > 1:
-			at := (float64(i) + h.r.Float64()) / float64(len(cheapest))
-			h.places[int(at*float64(len(h.places)))]++
+			at := (float64(i) + c.r.Float64()) / float64(len(cheapest))
+			c.places[int(at*float64(len(c.places)))]++
 		}
 		if anyCost {
 			continue
 		}
-		if !h.cutOff && math.Abs(one.Spread-all.Spread) > 1e-9*all.Spread || one.Most != all.Most {
-			h.T.Fatalf("spread %g and most blocks %d, want %g and %d", one.Spread, one.Most, all.Spread, all.Most)
+		if !c.cutOff && math.Abs(one.Spread-all.Spread) > 1e-9*all.Spread || one.Most != all.Most {
+			c.T.Fatalf("spread %g and most blocks %d, want %g and %d", one.Spread, one.Most, all.Spread, all.Most)
 		}
 	}
 	return draws
@@ -244,17 +244,17 @@ func (h *choiceRun) compare(anyCost bool) int {
 
 // checkTies checks that none of equals is preferred: chi squared with 15 degrees of
 // freedom is above 70 once in 10^8.
-func (h *choiceRun) checkTies() {
-	h.T.Helper()
+func (c *choiceRun) checkTies() {
+	c.T.Helper()
 	total, sum := 0.0, 0.0
-	for _, n := range h.places {
+	for _, n := range c.places {
 		total += n
 	}
-	for _, n := range h.places {
-		want := total / float64(len(h.places))
+	for _, n := range c.places {
+		want := total / float64(len(c.places))
 		sum += (n - want) * (n - want) / max(want, 1)
 	}
 	if sum > 70 {
-		h.T.Errorf("chi squared is %g, of %v", sum, h.places)
+		c.T.Errorf("chi squared is %g, of %v", sum, c.places)
 	}
 }

@@ -355,45 +355,45 @@ type answerCache struct {
 
 // add caches the answer of a reservation, unless that has ended already. The oldest answers
 // make room.
-func (f *answerCache) add(r *idempotencyRecord) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (a *answerCache) add(r *idempotencyRecord) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if r.state != recordNew {
 		return
 	}
-	f.becomeCachedLocked(r)
-	for f.n > maxAnswers || f.maxBytes > 0 && f.bytes > f.maxBytes && f.n > 1 {
-		f.becomeEvictedLocked(f.oldest)
+	a.becomeCachedLocked(r)
+	for a.n > maxAnswers || a.maxBytes > 0 && a.bytes > a.maxBytes && a.n > 1 {
+		a.becomeEvictedLocked(a.oldest)
 	}
 }
 
 // end drops the answer of a reservation that has ended.
-func (f *answerCache) end(r *idempotencyRecord) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.becomeEndedLocked(r)
+func (a *answerCache) end(r *idempotencyRecord) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.becomeEndedLocked(r)
 }
 
-func (f *answerCache) becomeCachedLocked(r *idempotencyRecord) {
+func (a *answerCache) becomeCachedLocked(r *idempotencyRecord) {
 	r.state = recordCached
-	if r.older = f.newest; r.older != nil {
+	if r.older = a.newest; r.older != nil {
 		r.older.newer = r
 	} else {
-		f.oldest = r
+		a.oldest = r
 	}
-	f.newest = r
-	f.n++
-	f.bytes += r.size()
+	a.newest = r
+	a.n++
+	a.bytes += r.size()
 }
 
 // becomeEvictedLocked drops the answer. The reservation may live on.
-func (f *answerCache) becomeEvictedLocked(r *idempotencyRecord) { f.dropLocked(r, recordEvicted) }
+func (a *answerCache) becomeEvictedLocked(r *idempotencyRecord) { a.dropLocked(r, recordEvicted) }
 
-func (f *answerCache) becomeEndedLocked(r *idempotencyRecord) { f.dropLocked(r, recordEnded) }
+func (a *answerCache) becomeEndedLocked(r *idempotencyRecord) { a.dropLocked(r, recordEnded) }
 
-func (f *answerCache) dropLocked(r *idempotencyRecord, state recordState) {
+func (a *answerCache) dropLocked(r *idempotencyRecord, state recordState) {
 	if r.state == recordCached {
-		f.unlinkLocked(r)
+		a.unlinkLocked(r)
 	}
 	r.state = state
 	if r.cancelled != nil {
@@ -403,29 +403,29 @@ func (f *answerCache) dropLocked(r *idempotencyRecord, state recordState) {
 	r.prompt, r.endpoint, r.selection = promptIdentity{}, "", Selection{}
 }
 
-func (f *answerCache) unlinkLocked(r *idempotencyRecord) {
+func (a *answerCache) unlinkLocked(r *idempotencyRecord) {
 	if r.older != nil {
 		r.older.newer = r.newer
 	} else {
-		f.oldest = r.newer
+		a.oldest = r.newer
 	}
 	if r.newer != nil {
 		r.newer.older = r.older
 	} else {
-		f.newest = r.older
+		a.newest = r.older
 	}
 	r.older, r.newer = nil, nil
-	f.n--
-	f.bytes -= r.size()
+	a.n--
+	a.bytes -= r.size()
 }
 
 // repeat calls read on the answer of a reservation, if it is cached, and returns its result.
 // After read returned true, which gives a retry the answer, the reservation cannot be
 // cancelled. If the reservation is being cancelled or has ended, read is not called, and over
 // is closed once the reservation has ended.
-func (f *answerCache) repeat(r *idempotencyRecord, read func() bool) (repeated bool, over <-chan struct{}) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (a *answerCache) repeat(r *idempotencyRecord, read func() bool) (repeated bool, over <-chan struct{}) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	switch {
 	case r.state == recordEvicted:
 		return false, nil
@@ -442,9 +442,9 @@ func (f *answerCache) repeat(r *idempotencyRecord, read func() bool) (repeated b
 // cancel keeps an answer from being repeated, because its caller has gone and the reservation
 // is about to be ended. It returns false if a retry has got the answer: the reservation then
 // belongs to the retry.
-func (f *answerCache) cancel(r *idempotencyRecord) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (a *answerCache) cancel(r *idempotencyRecord) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if r.repeated {
 		return false
 	}
@@ -455,10 +455,10 @@ func (f *answerCache) cancel(r *idempotencyRecord) bool {
 }
 
 // count returns how many answers are cached, and their approximate bytes.
-func (f *answerCache) count() (n int, bytes int64) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.n, f.bytes
+func (a *answerCache) count() (n int, bytes int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.n, a.bytes
 }
 
 // inFlightIDs has the ids that requests are about to book. Like dynamo-kv-router 1.6.1, the

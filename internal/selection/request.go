@@ -44,11 +44,11 @@ type Routing struct {
 type Eligible func(*catalog.Snapshot) func(catalog.Entry) bool
 
 // of returns the filter for a snapshot, nil if it has none.
-func (f Eligible) of(snap *catalog.Snapshot) func(catalog.Entry) bool {
-	if f == nil {
+func (e Eligible) of(snap *catalog.Snapshot) func(catalog.Entry) bool {
+	if e == nil {
 		return nil
 	}
-	return f(snap)
+	return e(snap)
 }
 
 // TextHolder holds the memory of the text that a request was read from.

@@ -142,12 +142,12 @@ type hooked struct {
 	hook func()
 }
 
-func (c *hooked) Err() error {
-	if hook := c.hook; hook != nil {
-		c.hook = nil
+func (h *hooked) Err() error {
+	if hook := h.hook; hook != nil {
+		h.hook = nil
 		hook()
 	}
-	return c.Context.Err()
+	return h.Context.Err()
 }
 
 // named is a request that books under an id.

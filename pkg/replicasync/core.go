@@ -55,17 +55,17 @@ type core struct {
 // independent of each other; due combines them.
 type sender struct {
 	process   uint64
-	peer      string    // the endpoint at which its messages come
-	url       string    // Speaker.Base; "" before its first announcement
-	host      string    // Speaker.Host
-	confirmed bool      // the snapshot at url is that of the process
+	peer      string // the endpoint at which its messages come
+	url       string // Speaker.Base; "" before its first announcement
+	host      string // Speaker.Host
+	confirmed bool   // the snapshot at url is that of the process
 	// authenticated is Speaker.Authenticated.
 	authenticated bool
-	coverage            // of its events
-	renewals  coverage  // of its renewals
-	claimed   uint64    // the highest number of an event in its messages and announcements
-	merged    uint64    // the highest announcement.merged so far
-	lastHeard time.Time // when its latest message came
+	coverage                // of its events
+	renewals      coverage  // of its renewals
+	claimed       uint64    // the highest number of an event in its messages and announcements
+	merged        uint64    // the highest announcement.merged so far
+	lastHeard     time.Time // when its latest message came
 	// absent: it was silent for long, or replaced. Nothing is fetched from it until
 	// it announces itself again.
 	absent bool

@@ -154,19 +154,19 @@ func (r *reader) envelopeField(v *rawEnvelope, name string) (err error) {
 }
 
 // complete checks the fields and sets the tenant and the origin of the event.
-func (v *rawEnvelope) complete() error {
-	e := &v.event
+func (r *rawEnvelope) complete() error {
+	e := &r.event
 	switch {
 	case e.blockSize == 0:
 		return errors.New("block_size is missing or zero")
 	case e.sender == 0:
 		return errZeroProcess
-	case v.tenant == nil && v.group == nil:
+	case r.tenant == nil && r.group == nil:
 		return errors.New("tenant_id is missing")
-	case v.tenant != nil && v.group != nil && *v.tenant != *v.group:
+	case r.tenant != nil && r.group != nil && *r.tenant != *r.group:
 		return errNamesDiffer
 	}
-	e.scope.Tenant = *cmp.Or(v.tenant, v.group)
+	e.scope.Tenant = *cmp.Or(r.tenant, r.group)
 	e.origin = reservations.Origin{Process: e.sender}
 	if e.kind == booked {
 		e.origin.Sequence = e.sequence
@@ -174,11 +174,11 @@ func (v *rawEnvelope) complete() error {
 	}
 	e.lease = 0
 	switch {
-	case v.originProcess == nil:
-	case *v.originProcess == 0:
+	case r.originProcess == nil:
+	case *r.originProcess == 0:
 		return errZeroProcess
 	default:
-		e.origin = reservations.Origin{Process: *v.originProcess, Sequence: v.originSequence}
+		e.origin = reservations.Origin{Process: *r.originProcess, Sequence: r.originSequence}
 	}
 	return nil
 }

@@ -60,7 +60,7 @@ func (f *freedLog) add(reporter uint64, name history.Name, now time.Time) {
 	f.n++
 }
 
-func (q *freedNames) len() int { return len(q.queue) - q.head }
+func (f *freedNames) len() int { return len(f.queue) - f.head }
 
 // drop forgets the oldest name of a process. It needs f.mu.
 func (f *freedLog) drop(q *freedNames) {

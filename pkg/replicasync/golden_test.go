@@ -58,9 +58,9 @@ func recordings(t testing.TB) []recorded {
 	return file.Messages
 }
 
-func (m *recorded) payload(t testing.TB) []byte {
+func (r *recorded) payload(t testing.TB) []byte {
 	t.Helper()
-	raw, err := hex.DecodeString(m.FramesHex[1])
+	raw, err := hex.DecodeString(r.FramesHex[1])
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -92,14 +92,14 @@ const (
 )
 
 // admit reports whether one more process may appear at the endpoint, and counts it.
-func (p *endpoint) admit(now time.Time) bool {
-	if n := int(now.Sub(p.refilled) / newcomerEvery); n > 0 {
-		p.newcomers, p.refilled = min(maxNewcomers, p.newcomers+n), now
+func (e *endpoint) admit(now time.Time) bool {
+	if n := int(now.Sub(e.refilled) / newcomerEvery); n > 0 {
+		e.newcomers, e.refilled = min(maxNewcomers, e.newcomers+n), now
 	}
-	if p.newcomers == 0 {
+	if e.newcomers == 0 {
 		return false
 	}
-	p.newcomers--
+	e.newcomers--
 	return true
 }
 

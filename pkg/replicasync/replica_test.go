@@ -35,24 +35,24 @@ func newMemory() *network {
 }
 
 // set changes the network's faults.
-func (m *network) set(drop func(from, topic string) bool, failing bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.drop, m.failing = drop, failing
+func (n *network) set(drop func(from, topic string) bool, failing bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.drop, n.failing = drop, failing
 }
 
 // tap hears what is published from now on.
-func (m *network) tap(hear func(topic string, payload []byte)) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.tapped = hear
+func (n *network) tap(hear func(topic string, payload []byte)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.tapped = hear
 }
 
 // deliver is a message of an endpoint that arrives.
-func (m *network) deliver(from, topic string, payload []byte) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, deliver := range m.follow[from] {
+func (n *network) deliver(from, topic string, payload []byte) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, deliver := range n.follow[from] {
 		deliver(topic, bytes.Clone(payload))
 	}
 }
@@ -166,17 +166,17 @@ type running struct {
 }
 
 // run starts a replica on host; it stops at the end of the test at the latest.
-func (m *network) run(t *testing.T, host string, process uint64, opt Options) *running {
+func (n *network) run(t *testing.T, host string, process uint64, opt Options) *running {
 	t.Helper()
 	opt.Process, opt.URL = process, "http://0.0.0.0:80"
-	e := end{m, "tcp://" + host + ":5"}
+	e := end{n, "tcp://" + host + ":5"}
 	r := New(opt, fixedScopes{benchScope: 16}, e, e, time.Now)
 	l := reservations.New(process, time.Now, r)
 	r.Attach(l)
 	l.PutRank(benchScope, 0, benchRank)
-	m.mu.Lock()
-	m.serves[host+":80"] = r
-	m.mu.Unlock()
+	n.mu.Lock()
+	n.serves[host+":80"] = r
+	n.mu.Unlock()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()

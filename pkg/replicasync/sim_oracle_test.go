@@ -74,8 +74,8 @@ type simReservation struct {
 // simLife is one life of a node.
 type simLife struct{ node, life int }
 
-func (b *simReservation) String() string {
-	return fmt.Sprintf("%s/%s of %x:%d on %d.%d", b.scope.Model, b.id, b.origin.Process, b.origin.Sequence, b.rank.Worker, b.rank.DP)
+func (s *simReservation) String() string {
+	return fmt.Sprintf("%s/%s of %x:%d on %d.%d", s.scope.Model, s.id, s.origin.Process, s.origin.Sequence, s.rank.Worker, s.rank.DP)
 }
 
 func newOracle(w *simWorld, nodes int) *oracle {

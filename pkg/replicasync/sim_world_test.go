@@ -512,36 +512,36 @@ func (w *simWorld) sendDynamo(e *event, delay func() time.Duration) {
 // recorder tells the oracle of what a node's ledger has accepted.
 type recorder struct{ n *simNode }
 
-func (o *recorder) Booked(e reservations.Event) uint64 {
-	number := o.n.r.Booked(e)
-	e.Origin = reservations.Origin{Process: o.n.process, Sequence: number}
-	o.n.w.oracle.local(o.n, booked, e, number)
+func (r *recorder) Booked(e reservations.Event) uint64 {
+	number := r.n.r.Booked(e)
+	e.Origin = reservations.Origin{Process: r.n.process, Sequence: number}
+	r.n.w.oracle.local(r.n, booked, e, number)
 	return number
 }
 
-func (o *recorder) PrefillCompleted(e reservations.Event) {
-	o.n.r.PrefillCompleted(e)
-	number, _ := o.n.r.outbox.last()
-	o.n.w.oracle.touch(o.n, e.Origin)
-	o.n.w.oracle.local(o.n, prefillCompleted, e, number)
+func (r *recorder) PrefillCompleted(e reservations.Event) {
+	r.n.r.PrefillCompleted(e)
+	number, _ := r.n.r.outbox.last()
+	r.n.w.oracle.touch(r.n, e.Origin)
+	r.n.w.oracle.local(r.n, prefillCompleted, e, number)
 }
 
-func (o *recorder) Freed(e reservations.Event) {
-	if !o.n.freeing {
-		o.n.w.oracle.leaseEnds(o.n, e)
+func (r *recorder) Freed(e reservations.Event) {
+	if !r.n.freeing {
+		r.n.w.oracle.leaseEnds(r.n, e)
 	}
 	var number uint64
-	if o.n.freeing || !o.n.w.mutant.silentExpiry {
-		o.n.r.Freed(e)
-		number, _ = o.n.r.outbox.last()
+	if r.n.freeing || !r.n.w.mutant.silentExpiry {
+		r.n.r.Freed(e)
+		number, _ = r.n.r.outbox.last()
 	}
-	o.n.w.oracle.local(o.n, freed, e, number)
+	r.n.w.oracle.local(r.n, freed, e, number)
 }
 
-func (o *recorder) Renewed(e reservations.Event) {
-	o.n.r.Renewed(e)
-	_, number := o.n.r.outbox.last()
-	o.n.w.oracle.local(o.n, renewed, e, number)
+func (r *recorder) Renewed(e reservations.Event) {
+	r.n.r.Renewed(e)
+	_, number := r.n.r.outbox.last()
+	r.n.w.oracle.local(r.n, renewed, e, number)
 }
 
 // upTo is a random time below d.

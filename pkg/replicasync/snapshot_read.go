@@ -76,7 +76,7 @@ type listedPrompt struct {
 	hashes           []uint64
 }
 
-func (x *listedPrompt) blocks() int { return x.likeBlocks + len(x.hashes) }
+func (l *listedPrompt) blocks() int { return l.likeBlocks + len(l.hashes) }
 
 const (
 	// maxWork bounds pageReader.work: 10,000 prompts of 26,000 blocks.

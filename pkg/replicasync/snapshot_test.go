@@ -31,38 +31,38 @@ type recordedSnapshot struct {
 	sessions          []Session
 }
 
-func (h *recordedSnapshot) onHead(process, sequence uint64) error {
-	h.process, h.sequence = process, sequence
+func (r *recordedSnapshot) onHead(process, sequence uint64) error {
+	r.process, r.sequence = process, sequence
 	return nil
 }
 
-func (h *recordedSnapshot) onRenewals(sequence uint64) { h.renewed = sequence }
+func (r *recordedSnapshot) onRenewals(sequence uint64) { r.renewed = sequence }
 
-func (h *recordedSnapshot) onEnded(process uint64, ended history.EndedSet) {
-	if h.ends == nil {
-		h.ends = make(map[uint64]history.EndedSet)
+func (r *recordedSnapshot) onEnded(process uint64, ended history.EndedSet) {
+	if r.ends == nil {
+		r.ends = make(map[uint64]history.EndedSet)
 	}
-	e := h.ends[process]
+	e := r.ends[process]
 	if len(ended.Ranges) > 0 {
 		e.Assumed = ended.Assumed
 	}
 	e.Ranges = append(e.Ranges, ended.Ranges...)
 	e.Leases = append(e.Leases, ended.Leases...)
-	h.ends[process] = e
+	r.ends[process] = e
 }
 
-func (h *recordedSnapshot) onFreed(names []history.Name) { h.freed = append(h.freed, names...) }
+func (r *recordedSnapshot) onFreed(names []history.Name) { r.freed = append(r.freed, names...) }
 
-func (h *recordedSnapshot) onSession(j *sessionJSON) error {
+func (r *recordedSnapshot) onSession(j *sessionJSON) error {
 	s, err := j.session(0)
-	h.sessions = append(h.sessions, s)
+	r.sessions = append(r.sessions, s)
 	return err
 }
 
-func (h *recordedSnapshot) onReservation(j *reservationJSON) error {
+func (r *recordedSnapshot) onReservation(j *reservationJSON) error {
 	b, err := j.reservation(0)
 	b.Hashes = slices.Clone(b.Hashes)
-	h.reservations = append(h.reservations, b)
+	r.reservations = append(r.reservations, b)
 	return err
 }
 
@@ -365,9 +365,9 @@ type tellers struct {
 	ofOthers map[uint64]bool
 }
 
-func (l *tellers) MergeReservation(b reservations.Reservation) reservations.ApplyResult {
-	l.ofOthers[b.Origin.Process] = b.OfOthers
-	return l.ledger.MergeReservation(b)
+func (t *tellers) MergeReservation(b reservations.Reservation) reservations.ApplyResult {
+	t.ofOthers[b.Origin.Process] = b.OfOthers
+	return t.ledger.MergeReservation(b)
 }
 
 // TestMergeTellsWhose: a snapshot's reservations of its own process count as the peer's

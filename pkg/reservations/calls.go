@@ -138,21 +138,21 @@ func (l *Ledger) withEntry(id string, in *scope, f func(*entry)) error {
 }
 
 // endIfOverdue ends r if its time is over, and reports whether r has ended.
-func (r *entry) endIfOverdue() bool { return !r.ifLive(func(*entry) {}) }
+func (e *entry) endIfOverdue() bool { return !e.ifLive(func(*entry) {}) }
 
 // ifLive runs f on r under its scope's lock, unless r has ended or its time is over;
 // in the latter case it ends r. It reports whether it ran f.
-func (r *entry) ifLive(f func(*entry)) bool {
-	s := r.scope
+func (e *entry) ifLive(f func(*entry)) bool {
+	s := e.scope
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if at := s.ledger.at(); !r.ended && r.deadline < at {
-		s.expireOne(r, at)
+	if at := s.ledger.at(); !e.ended && e.deadline < at {
+		s.expireOne(e, at)
 	}
-	if r.ended {
+	if e.ended {
 		return false
 	}
-	f(r)
+	f(e)
 	return true
 }
 
@@ -207,18 +207,18 @@ func (l *Ledger) FreeWith(id string, c CallerState) error {
 }
 
 // show returns r as Find shows it, or false if r has ended or its time is over.
-func (r *entry) show() (LiveReservation, bool) {
-	r.scope.mu.RLock()
-	defer r.scope.mu.RUnlock()
-	if r.ended || r.deadline < r.scope.ledger.at() {
+func (e *entry) show() (LiveReservation, bool) {
+	e.scope.mu.RLock()
+	defer e.scope.mu.RUnlock()
+	if e.ended || e.deadline < e.scope.ledger.at() {
 		return LiveReservation{}, false
 	}
 	h := LiveReservation{
-		Origin: r.origin, Scope: r.scope.name, Rank: r.rank, PerScope: r.perScope, Hashes: r.scope.hashes(r),
-		Remote: r.origin.Process != r.scope.ledger.process, CallerState: r.callerState,
+		Origin: e.origin, Scope: e.scope.name, Rank: e.rank, PerScope: e.perScope, Hashes: e.scope.hashes(e),
+		Remote: e.origin.Process != e.scope.ledger.process, CallerState: e.callerState,
 	}
-	if r.lease != nil {
-		h.Lease = r.lease.length
+	if e.lease != nil {
+		h.Lease = e.lease.length
 	}
 	return h, true
 }

@@ -89,11 +89,11 @@ func newNaive(own uint64) naive {
 }
 
 // last is the last renewal.
-func (b *naiveEntry) last() time.Time {
-	if last := b.accepted.Add(b.renewed); last.After(b.touched) {
+func (n *naiveEntry) last() time.Time {
+	if last := n.accepted.Add(n.renewed); last.After(n.touched) {
 		return last
 	}
-	return b.touched
+	return n.touched
 }
 
 // over: the reservation ends by age or with its lease.
@@ -134,12 +134,12 @@ var fleetScopes = []catalog.Scope{{Model: "a"}, {Model: "b"}}
 
 // start returns a replica that knows nothing but its ranks. Their slots differ
 // from replica to replica.
-func (w *fleet) start() *replica {
-	w.process++
-	r := &replica{fleet: w, process: w.process, naive: newNaive(w.process)}
-	r.led = New(r.process, w.clock.now, r)
+func (f *fleet) start() *replica {
+	f.process++
+	r := &replica{fleet: f, process: f.process, naive: newNaive(f.process)}
+	r.led = New(r.process, f.clock.now, r)
 	for _, sc := range fleetScopes {
-		for i, slot := range w.rnd.Perm(3) {
+		for i, slot := range f.rnd.Perm(3) {
 			r.led.PutRank(sc, uint32(slot), catalog.Rank{Worker: uint64(i)})
 		}
 	}
@@ -218,20 +218,20 @@ func (n *naive) live() map[Origin]string {
 	return out
 }
 
-func (w *fleet) step() {
-	r := w.replicas[w.rnd.IntN(len(w.replicas))]
-	id, sc := fmt.Sprint("r", w.rnd.IntN(12)), fleetScopes[w.rnd.IntN(2)]
-	switch w.rnd.IntN(22) {
+func (f *fleet) step() {
+	r := f.replicas[f.rnd.IntN(len(f.replicas))]
+	id, sc := fmt.Sprint("r", f.rnd.IntN(12)), fleetScopes[f.rnd.IntN(2)]
+	switch f.rnd.IntN(22) {
 	case 0, 1, 2, 3:
 		req := Request{
-			ID: id, PerScope: w.rnd.IntN(2) == 0, TrackPrefill: true,
-			Hashes: chain(w.rnd.IntN(6), func(i int) uint64 { return uint64(w.rnd.IntN(2)) }),
-			Lease:  []time.Duration{0, 0, 30 * time.Second, 100 * time.Second, 400 * time.Second}[w.rnd.IntN(5)],
+			ID: id, PerScope: f.rnd.IntN(2) == 0, TrackPrefill: true,
+			Hashes: chain(f.rnd.IntN(6), func(i int) uint64 { return uint64(f.rnd.IntN(2)) }),
+			Lease:  []time.Duration{0, 0, 30 * time.Second, 100 * time.Second, 400 * time.Second}[f.rnd.IntN(5)],
 		}
 		_, _ = r.led.Book(sc, req, func(v *View) (Placement, error) {
-			rank := catalog.Rank{Worker: uint64(w.rnd.IntN(3))}
+			rank := catalog.Rank{Worker: uint64(f.rnd.IntN(3))}
 			slot, _ := v.Slot(rank)
-			return Placement{Slot: slot, Rank: rank, PrefillTokens: uint64(w.rnd.IntN(50))}, nil
+			return Placement{Slot: slot, Rank: rank, PrefillTokens: uint64(f.rnd.IntN(50))}, nil
 		})
 	case 4:
 		_ = r.led.Free(id)
@@ -242,20 +242,20 @@ func (w *fleet) step() {
 	case 20, 21:
 		r.renew(id)
 	case 7, 8, 9, 10, 11, 12, 13:
-		if len(w.mail) > 0 {
-			r.receive(w.mail[w.rnd.IntN(len(w.mail))])
+		if len(f.mail) > 0 {
+			r.receive(f.mail[f.rnd.IntN(len(f.mail))])
 		}
 	case 14, 15:
-		w.mail = append(w.mail, r.snapshot())
+		f.mail = append(f.mail, r.snapshot())
 	case 16, 17:
-		w.mail = slices.DeleteFunc(w.mail, func(l letter) bool {
-			return w.rnd.IntN(8) == 0 || w.clock.t.Sub(l.sent) > 200*time.Second
+		f.mail = slices.DeleteFunc(f.mail, func(l letter) bool {
+			return f.rnd.IntN(8) == 0 || f.clock.t.Sub(l.sent) > 200*time.Second
 		})
 	case 18:
-		w.advance(time.Duration(w.rnd.IntN(40)) * time.Second)
+		f.advance(time.Duration(f.rnd.IntN(40)) * time.Second)
 	case 19:
-		if w.rnd.IntN(6) == 0 {
-			w.replicas[w.rnd.IntN(len(w.replicas))] = w.start()
+		if f.rnd.IntN(6) == 0 {
+			f.replicas[f.rnd.IntN(len(f.replicas))] = f.start()
 		}
 	}
 	r.check()
@@ -269,9 +269,9 @@ func (r *replica) renew(id string) {
 	}
 }
 
-func (w *fleet) advance(d time.Duration) {
-	w.clock.advance(d)
-	for _, r := range w.replicas {
+func (f *fleet) advance(d time.Duration) {
+	f.clock.advance(d)
+	for _, r := range f.replicas {
 		r.expire()
 	}
 }
@@ -360,49 +360,49 @@ func (r *replica) check() {
 }
 
 // agree exchanges all snapshots and compares what all replicas have.
-func (w *fleet) agree() {
-	w.Helper()
+func (f *fleet) agree() {
+	f.Helper()
 	// A reservation of exactly 300 s lives on where it is, but is not taken over.
-	w.advance(1)
+	f.advance(1)
 	truth := newNaive(0)
-	for _, r := range w.replicas {
+	for _, r := range f.replicas {
 		for o := range r.naive.live() { // stale nowhere: every replica has expired its own
-			truth.hear(Reservation{Origin: o, ID: r.naive.known[o].id}, w.clock.t)
+			truth.hear(Reservation{Origin: o, ID: r.naive.known[o].id}, f.clock.t)
 		}
 		maps.Copy(truth.ended, r.naive.ended)
 		maps.Copy(truth.done, r.naive.done)
 	}
 	for range 2 { // what a completed prefill was early for comes with the first
-		for _, from := range w.replicas {
-			for _, to := range w.replicas {
+		for _, from := range f.replicas {
+			for _, to := range f.replicas {
 				to.receive(from.snapshot())
 			}
 		}
 	}
-	for _, r := range w.replicas {
+	for _, r := range f.replicas {
 		r.check()
 		if d := gocmp.Diff(truth.live(), r.naive.live()); d != "" {
-			w.Errorf("process %d: -all +own\n%s", r.process, d)
+			f.Errorf("process %d: -all +own\n%s", r.process, d)
 		}
 	}
-	w.same()
+	f.same()
 }
 
 // same compares all replicas.
-func (w *fleet) same() {
-	w.Helper()
+func (f *fleet) same() {
+	f.Helper()
 	byOrigin := func(a, b Reservation) int {
 		return cmp.Or(cmp.Compare(a.Origin.Process, b.Origin.Process), cmp.Compare(a.Origin.Sequence, b.Origin.Sequence))
 	}
 	sorted := cmpopts.SortSlices(func(a, b Reservation) bool { return byOrigin(a, b) < 0 })
-	first := w.replicas[0]
-	for _, r := range w.replicas[1:] {
+	first := f.replicas[0]
+	for _, r := range f.replicas[1:] {
 		if d := gocmp.Diff(first.reservations(), r.reservations(), sorted, cmpopts.EquateEmpty()); d != "" {
-			w.Errorf("reservations: -first +other\n%s", d)
+			f.Errorf("reservations: -first +other\n%s", d)
 		}
 		for _, sc := range fleetScopes {
 			if d := gocmp.Diff(first.led.Loads(sc), r.led.Loads(sc)); d != "" {
-				w.Errorf("loads: -first +other\n%s", d)
+				f.Errorf("loads: -first +other\n%s", d)
 			}
 		}
 	}

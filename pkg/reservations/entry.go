@@ -48,41 +48,41 @@ type entry struct {
 }
 
 // countedTokens returns the part of the rank's prefill tokens that is r's.
-func (r *entry) countedTokens() uint64 {
-	if r.track && !r.prefillDone {
-		return r.tokens
+func (e *entry) countedTokens() uint64 {
+	if e.track && !e.prefillDone {
+		return e.tokens
 	}
 	return 0
 }
 
 // workUnknown reports whether nothing is known of the request's work: it has no blocks, and no
 // tokens were booked, whether tracked or not. It never changes while r is live.
-func (r *entry) workUnknown() bool { return !r.track && r.tokens == 0 && r.blocks == 0 }
+func (e *entry) workUnknown() bool { return !e.track && e.tokens == 0 && e.blocks == 0 }
 
 // accepted returns when the reservation was accepted, as far as is known, since
 // Ledger.start. It needs the scope's lock.
-func (r *entry) accepted() time.Duration {
-	if r.lease != nil {
-		return r.lease.accepted
+func (e *entry) accepted() time.Duration {
+	if e.lease != nil {
+		return e.lease.accepted
 	}
-	return r.deadline - r.scope.ledger.lifetime
+	return e.deadline - e.scope.ledger.lifetime
 }
 
 // expiredID returns the name by which the caller frees r.
-func (r *entry) expiredID() history.ExpiredID {
-	if r.perScope {
-		return history.ExpiredID{Scope: r.scope.name, PerScope: true, ID: r.id}
+func (e *entry) expiredID() history.ExpiredID {
+	if e.perScope {
+		return history.ExpiredID{Scope: e.scope.name, PerScope: true, ID: e.id}
 	}
-	return history.ExpiredID{ID: r.id}
+	return history.ExpiredID{ID: e.id}
 }
 
 // name returns the full name of a reservation that has a number.
-func (r *entry) name() history.Name {
-	return history.Name{Origin: r.origin, Hash: history.NameHash(r.scope.name, r.id, r.rank)}
+func (e *entry) name() history.Name {
+	return history.Name{Origin: e.origin, Hash: history.NameHash(e.scope.name, e.id, e.rank)}
 }
 
-func (r *entry) event() Event {
-	return Event{Scope: r.scope.name, ID: r.id, Rank: r.rank, Origin: r.origin, PerScope: r.perScope}
+func (e *entry) event() Event {
+	return Event{Scope: e.scope.name, ID: e.id, Rank: e.rank, Origin: e.origin, PerScope: e.perScope}
 }
 
 // fullWeight is the weight of a full block in fixed-point units. Weights are kept as

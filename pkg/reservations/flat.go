@@ -38,12 +38,12 @@ type segment struct {
 }
 
 // find returns the row of key, or nil.
-func (t *flat) find(key uint64) *tableRow {
-	if t.live == 0 {
+func (f *flat) find(key uint64) *tableRow {
+	if f.live == 0 {
 		return nil
 	}
-	h := t.key.Sum(key)
-	rows := t.segs[h>>(64-segmentBits)].rows
+	h := f.key.Sum(key)
+	rows := f.segs[h>>(64-segmentBits)].rows
 	if len(rows) == 0 {
 		return nil
 	}
@@ -60,14 +60,14 @@ func (t *flat) find(key uint64) *tableRow {
 
 // put returns the row of key. In a new one (found is false) all but the key is zero;
 // the caller must set b before it uses the table again.
-func (t *flat) put(key uint64) (e *tableRow, found bool) {
-	h := t.key.Sum(key)
-	if t.segs == nil {
-		t.segs = new([segments]segment)
+func (f *flat) put(key uint64) (e *tableRow, found bool) {
+	h := f.key.Sum(key)
+	if f.segs == nil {
+		f.segs = new([segments]segment)
 	}
-	s := &t.segs[h>>(64-segmentBits)]
+	s := &f.segs[h>>(64-segmentBits)]
 	if 8*(s.live+1) > 5*len(s.rows) { // fuller than 5/8 the runs of rows get long
-		t.resize(s, max(minSegment, 2*len(s.rows)))
+		f.resize(s, max(minSegment, 2*len(s.rows)))
 	}
 	mask := uint64(len(s.rows) - 1)
 	for i := h & mask; ; i = (i + 1) & mask {
@@ -75,7 +75,7 @@ func (t *flat) put(key uint64) (e *tableRow, found bool) {
 		if e.b == 0 {
 			e.key = key
 			s.live++
-			t.live++
+			f.live++
 			return e, false
 		}
 		if e.key == key {
@@ -85,9 +85,9 @@ func (t *flat) put(key uint64) (e *tableRow, found bool) {
 }
 
 // locate returns the place of the row of key, which must be in the table.
-func (t *flat) locate(key uint64) (s *segment, i uint64) {
-	h := t.key.Sum(key)
-	s = &t.segs[h>>(64-segmentBits)]
+func (f *flat) locate(key uint64) (s *segment, i uint64) {
+	h := f.key.Sum(key)
+	s = &f.segs[h>>(64-segmentBits)]
 	mask := uint64(len(s.rows) - 1)
 	for i = h & mask; s.rows[i].key != key || s.rows[i].b == 0; i = (i + 1) & mask {
 	}
@@ -95,16 +95,16 @@ func (t *flat) locate(key uint64) (s *segment, i uint64) {
 }
 
 // remove deletes key, which must be in the table.
-func (t *flat) remove(key uint64) {
-	s, i := t.locate(key)
-	t.removeAt(s, i)
+func (f *flat) remove(key uint64) {
+	s, i := f.locate(key)
+	f.removeAt(s, i)
 }
 
 // removeAt deletes a row and fills the hole with later rows of the same run.
-func (t *flat) removeAt(s *segment, hole uint64) {
+func (f *flat) removeAt(s *segment, hole uint64) {
 	mask := uint64(len(s.rows) - 1)
 	for i := (hole + 1) & mask; s.rows[i].b != 0; i = (i + 1) & mask {
-		home := t.key.Sum(s.rows[i].key) & mask
+		home := f.key.Sum(s.rows[i].key) & mask
 		if (i-home)&mask >= (i-hole)&mask {
 			s.rows[hole] = s.rows[i]
 			hole = i
@@ -112,28 +112,28 @@ func (t *flat) removeAt(s *segment, hole uint64) {
 	}
 	s.rows[hole] = tableRow{}
 	s.live--
-	t.live--
+	f.live--
 }
 
 // trim gives back the spare memory of segment i.
-func (t *flat) trim(i int) {
-	if t.segs == nil {
+func (f *flat) trim(i int) {
+	if f.segs == nil {
 		return
 	}
-	s := &t.segs[i]
+	s := &f.segs[i]
 	switch {
 	case s.live == 0:
 		s.rows = nil
 	case 8*s.live < len(s.rows) && len(s.rows) > minSegment:
-		t.resize(s, max(minSegment, 1<<bits.Len(uint(2*s.live))))
+		f.resize(s, max(minSegment, 1<<bits.Len(uint(2*s.live))))
 	}
 }
 
 // reset forgets everything and gives all memory back.
-func (t *flat) reset() { t.segs, t.live = nil, 0 }
+func (f *flat) reset() { f.segs, f.live = nil, 0 }
 
 // resize rehashes a segment into n rows, n a power of two above its live count.
-func (t *flat) resize(s *segment, n int) {
+func (f *flat) resize(s *segment, n int) {
 	old := s.rows
 	s.rows = make([]tableRow, n)
 	mask := uint64(n - 1)
@@ -141,7 +141,7 @@ func (t *flat) resize(s *segment, n int) {
 		if e.b == 0 {
 			continue
 		}
-		i := t.key.Sum(e.key) & mask
+		i := f.key.Sum(e.key) & mask
 		for s.rows[i].b != 0 {
 			i = (i + 1) & mask
 		}

@@ -20,7 +20,7 @@ import (
 // The third form is used only where the first two cannot express it. b is 0 without owner.
 type owners struct{ a, b uint32 }
 
-func (e *owners) none() bool { return e.b == 0 }
+func (o *owners) none() bool { return o.b == 0 }
 
 // holders has what the third form of owners needs.
 type holders struct {
@@ -258,104 +258,104 @@ type setChunk struct {
 }
 
 // get returns the words of a set.
-func (o *wordArena) get(id uint32) []uint64 {
-	at := int(id%setsPerChunk) * o.words
-	return o.chunks[id/setsPerChunk].bits[at : at+o.words]
+func (w *wordArena) get(id uint32) []uint64 {
+	at := int(id%setsPerChunk) * w.words
+	return w.chunks[id/setsPerChunk].bits[at : at+w.words]
 }
 
 // alloc returns an empty set.
-func (o *wordArena) alloc() uint32 {
-	for o.lowest < len(o.chunks) && o.chunks[o.lowest].live == setsPerChunk {
-		o.lowest++
+func (w *wordArena) alloc() uint32 {
+	for w.lowest < len(w.chunks) && w.chunks[w.lowest].live == setsPerChunk {
+		w.lowest++
 	}
-	if o.lowest == len(o.chunks) {
-		o.chunks = append(o.chunks, setChunk{})
+	if w.lowest == len(w.chunks) {
+		w.chunks = append(w.chunks, setChunk{})
 	}
-	c := &o.chunks[o.lowest]
+	c := &w.chunks[w.lowest]
 	if c.bits == nil {
-		*c = setChunk{bits: o.newBits(o.lowest, o.words)}
+		*c = setChunk{bits: w.newBits(w.lowest, w.words)}
 	}
 	c.live++
-	o.live++
+	w.live++
 	i := c.used
 	if c.free != 0 {
 		i = int(c.free - 1)
-		c.free = c.bits[i*o.words]
+		c.free = c.bits[i*w.words]
 	} else {
 		c.used++
 	}
-	clear(c.bits[i*o.words : (i+1)*o.words])
-	return uint32(o.lowest*setsPerChunk + i)
+	clear(c.bits[i*w.words : (i+1)*w.words])
+	return uint32(w.lowest*setsPerChunk + i)
 }
 
 // newBits returns the memory of chunk n. That of the first one is on the collector's heap, so that
 // a ledger of few blocks, which may be one of many, leaves nothing behind when it is dropped.
-func (o *wordArena) newBits(n, words int) []uint64 {
+func (w *wordArena) newBits(n, words int) []uint64 {
 	if n == 0 {
 		return make([]uint64, setsPerChunk*words)
 	}
-	return offheap.Make[uint64](o.mem, setsPerChunk*words)
+	return offheap.Make[uint64](w.mem, setsPerChunk*words)
 }
 
-func (o *wordArena) freeBits(n int, bits []uint64) {
+func (w *wordArena) freeBits(n int, bits []uint64) {
 	if n > 0 {
-		offheap.Free(o.mem, bits)
+		offheap.Free(w.mem, bits)
 	}
 }
 
 // release returns a set to the arena.
-func (o *wordArena) release(id uint32) {
-	o.lowest = min(o.lowest, int(id/setsPerChunk))
-	c := &o.chunks[id/setsPerChunk]
+func (w *wordArena) release(id uint32) {
+	w.lowest = min(w.lowest, int(id/setsPerChunk))
+	c := &w.chunks[id/setsPerChunk]
 	i := uint64(id % setsPerChunk)
-	c.bits[int(i)*o.words] = c.free
+	c.bits[int(i)*w.words] = c.free
 	c.free = i + 1
 	c.live--
-	o.live--
+	w.live--
 }
 
 // widen makes room for more slots in every set, keeping the numbers.
-func (o *wordArena) widen(words int) {
-	if words <= o.words {
+func (w *wordArena) widen(words int) {
+	if words <= w.words {
 		return
 	}
-	for n := range o.chunks {
-		c := &o.chunks[n]
+	for n := range w.chunks {
+		c := &w.chunks[n]
 		if c.bits == nil {
 			continue
 		}
-		wide := o.newBits(n, words)
+		wide := w.newBits(n, words)
 		for i := range c.used {
-			copy(wide[i*words:], c.bits[i*o.words:(i+1)*o.words])
+			copy(wide[i*words:], c.bits[i*w.words:(i+1)*w.words])
 		}
-		o.freeBits(n, c.bits)
+		w.freeBits(n, c.bits)
 		c.bits = wide
 	}
-	o.words = words
+	w.words = words
 }
 
 // trim gives empty chunks back.
-func (o *wordArena) trim() {
-	for n := range o.chunks {
-		if c := &o.chunks[n]; c.live == 0 {
-			o.freeBits(n, c.bits)
+func (w *wordArena) trim() {
+	for n := range w.chunks {
+		if c := &w.chunks[n]; c.live == 0 {
+			w.freeBits(n, c.bits)
 			*c = setChunk{}
 		}
 	}
-	end := len(o.chunks)
-	for end > 0 && o.chunks[end-1].bits == nil {
+	end := len(w.chunks)
+	for end > 0 && w.chunks[end-1].bits == nil {
 		end--
 	}
-	o.chunks = o.chunks[:end]
-	o.lowest = min(o.lowest, end)
+	w.chunks = w.chunks[:end]
+	w.lowest = min(w.lowest, end)
 }
 
 // reset gives all memory back.
-func (o *wordArena) reset() {
-	for n := range o.chunks {
-		o.freeBits(n, o.chunks[n].bits)
+func (w *wordArena) reset() {
+	for n := range w.chunks {
+		w.freeBits(n, w.chunks[n].bits)
 	}
-	*o = wordArena{mem: o.mem, words: o.words}
+	*w = wordArena{mem: w.mem, words: w.words}
 }
 
 func setBit(set []uint64, slot uint32)   { set[slot/64] |= 1 << (slot % 64) }

@@ -41,13 +41,13 @@ func newIDs() *ids {
 	return x
 }
 
-func (x *ids) shard(id string) *idShard {
-	return &x.shards[maphash.String(x.seed, id)%idShards]
+func (i *ids) shard(id string) *idShard {
+	return &i.shards[maphash.String(i.seed, id)%idShards]
 }
 
 // claim enters r, or returns the reservation that has its id already.
-func (x *ids) claim(r *entry) (holder *entry) {
-	sh := x.shard(r.id)
+func (i *ids) claim(r *entry) (holder *entry) {
+	sh := i.shard(r.id)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	head := sh.live[r.id]
@@ -61,8 +61,8 @@ func (x *ids) claim(r *entry) (holder *entry) {
 }
 
 // enter enters r beside all others of its id.
-func (x *ids) enter(r *entry) {
-	sh := x.shard(r.id)
+func (i *ids) enter(r *entry) {
+	sh := i.shard(r.id)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	sh.enter(r, sh.live[r.id])
@@ -82,8 +82,8 @@ func (sh *idShard) enter(r, head *entry) {
 }
 
 // release removes r, which must be entered.
-func (x *ids) release(r *entry) {
-	sh := x.shard(r.id)
+func (i *ids) release(r *entry) {
+	sh := i.shard(r.id)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if head := sh.live[r.id]; head != r {
@@ -107,8 +107,8 @@ func (x *ids) release(r *entry) {
 
 // find returns the live reservation that a call by id means, or nil: see calls.go.
 // in, if not nil, is the scope to look in.
-func (x *ids) find(id string, in *scope, own uint64) (best *entry) {
-	sh := x.shard(id)
+func (i *ids) find(id string, in *scope, own uint64) (best *entry) {
+	sh := i.shard(id)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	for m := sh.live[id]; m != nil; m = m.next {
@@ -124,21 +124,21 @@ func (x *ids) find(id string, in *scope, own uint64) (best *entry) {
 
 // preferredTo reports whether a call by id, in one scope or not, means r rather than
 // o, which was entered earlier.
-func (r *entry) preferredTo(o *entry, inScope bool, own uint64) bool {
-	mine, others := r.origin.Process == own, o.origin.Process == own
+func (e *entry) preferredTo(o *entry, inScope bool, own uint64) bool {
+	mine, others := e.origin.Process == own, o.origin.Process == own
 	switch {
-	case mine != others && (inScope || r.perScope == o.perScope):
+	case mine != others && (inScope || e.perScope == o.perScope):
 		return mine
-	case r.perScope != o.perScope:
-		return r.perScope == inScope
+	case e.perScope != o.perScope:
+		return e.perScope == inScope
 	}
 	return false
 }
 
 // byOrigin returns the live reservation with that origin and id, or nil; any reports
 // whether the id is live in s at all. It needs s.mu.
-func (x *ids) byOrigin(o Origin, s *scope, id string) (r *entry, any bool) {
-	sh := x.shard(id)
+func (i *ids) byOrigin(o Origin, s *scope, id string) (r *entry, any bool) {
+	sh := i.shard(id)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	for m := sh.live[id]; m != nil; m = m.next {
@@ -156,8 +156,8 @@ func (x *ids) byOrigin(o Origin, s *scope, id string) (r *entry, any bool) {
 // onRank returns the live reservation on that rank of s that is meant by an event
 // without origin: one that the sender accepted, else the oldest. any reports whether
 // the id is live in s at all. It needs s.mu.
-func (x *ids) onRank(s *scope, id string, rank catalog.Rank, sender uint64) (best *entry, any bool) {
-	sh := x.shard(id)
+func (i *ids) onRank(s *scope, id string, rank catalog.Rank, sender uint64) (best *entry, any bool) {
+	sh := i.shard(id)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	for m := sh.live[id]; m != nil; m = m.next {

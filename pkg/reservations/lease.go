@@ -33,11 +33,11 @@ func newLease(length, accepted time.Duration) *lease {
 }
 
 // lastRenewal returns the time of the latest renewal or, without one, of the acceptance.
-func (x *lease) lastRenewal() time.Duration { return max(x.renewedHere, x.accepted+x.renewedElsewhere) }
+func (l *lease) lastRenewal() time.Duration { return max(l.renewedHere, l.accepted+l.renewedElsewhere) }
 
 // renewedAfter returns lastRenewal as the time since the acceptance, which is what other
 // replicas are told.
-func (x *lease) renewedAfter() time.Duration { return x.lastRenewal() - x.accepted }
+func (l *lease) renewedAfter() time.Duration { return l.lastRenewal() - l.accepted }
 
 // ExpireEvery is the interval at which ExpireDue is to be called if there are leases: a
 // fraction of the shortest lease that makes sense.
@@ -47,11 +47,11 @@ const ExpireEvery = 50 * time.Millisecond
 // the lease after the last one. A renewal that waits for that is announced by Expire or
 // ExpireDue. A renewal of a short lease is announced at once: by then the process that
 // accepted the reservation might have ended it.
-func (x *lease) announceAt() time.Duration {
-	if x.length/4 < ExpireEvery {
-		return x.announced
+func (l *lease) announceAt() time.Duration {
+	if l.length/4 < ExpireEvery {
+		return l.announced
 	}
-	return x.announced + x.length/4
+	return l.announced + l.length/4
 }
 
 // slack returns how much longer other processes keep a reservation with a lease than the

@@ -59,22 +59,22 @@ type room struct {
 }
 
 // checkSize returns a *LimitError for a prompt that no reservation may have.
-func (m *room) checkSize(blocks int) error {
-	if most := m.limits.Blocks; most > 0 && blocks > most {
+func (ro *room) checkSize(blocks int) error {
+	if most := ro.limits.Blocks; most > 0 && blocks > most {
 		return &LimitError{Limit: LimitBlocks, Reason: fmt.Sprintf("the prompt has %d blocks, the maximum is %d", blocks, most)}
 	}
 	return nil
 }
 
 // chargeOf returns what a reservation takes with r.fresh new blocks, in units of chargeUnit.
-func (m *room) chargeOf(r *entry) uint32 {
-	return uint32((entryBytes + int64(len(r.id)) + m.chargedBlocks(r) + chargeUnit - 1) / chargeUnit)
+func (ro *room) chargeOf(r *entry) uint32 {
+	return uint32((entryBytes + int64(len(r.id)) + ro.chargedBlocks(r) + chargeUnit - 1) / chargeUnit)
 }
 
 // chargedBlocks returns the part of the charge that was for new blocks, in bytes.
-func (m *room) chargedBlocks(r *entry) int64 {
+func (ro *room) chargedBlocks(r *entry) int64 {
 	block := int64(blockBytes)
-	if m.keepLocal {
+	if ro.keepLocal {
 		block += localBytes
 	}
 	return block * int64(r.fresh)
@@ -82,15 +82,15 @@ func (m *room) chargedBlocks(r *entry) int64 {
 
 // take counts r, which a caller of this process books, or returns a *LimitError if
 // there is no room.
-func (m *room) take(r *entry) error {
-	most := int64(m.limits.Reservations)
-	if live := m.live.Add(1); most > 0 && live > most {
-		m.live.Add(-1)
+func (ro *room) take(r *entry) error {
+	most := int64(ro.limits.Reservations)
+	if live := ro.live.Add(1); most > 0 && live > most {
+		ro.live.Add(-1)
 		return &LimitError{Limit: LimitReservations, Full: true, Reason: fmt.Sprintf("the limit of %d live reservations is reached", most)}
 	}
-	charge := m.chargeOf(r)
-	if !m.limits.Memory.Reserve(int64(charge) * chargeUnit) {
-		m.live.Add(-1)
+	charge := ro.chargeOf(r)
+	if !ro.limits.Memory.Reserve(int64(charge) * chargeUnit) {
+		ro.live.Add(-1)
 		return &LimitError{Limit: LimitMemory, Full: true, Reason: "the memory for live reservations is used up"}
 	}
 	r.charge = charge
@@ -98,14 +98,14 @@ func (m *room) take(r *entry) error {
 }
 
 // giveBack undoes take or takeFrom, except for the blocks: see scope.settle.
-func (m *room) giveBack(r *entry) {
-	if r.inShare != nil && !m.peers.remove(r) {
+func (ro *room) giveBack(r *entry) {
+	if r.inShare != nil && !ro.peers.remove(r) {
 		// Another reservation has got its room (see peerShares.giveWay), the blocks included.
-		m.limits.Memory.Add(m.chargedBlocks(r))
+		ro.limits.Memory.Add(ro.chargedBlocks(r))
 		return
 	}
-	m.live.Add(-1)
-	m.limits.Memory.Release(int64(r.charge)*chargeUnit - m.chargedBlocks(r))
+	ro.live.Add(-1)
+	ro.limits.Memory.Release(int64(r.charge)*chargeUnit - ro.chargedBlocks(r))
 }
 
 // settle corrects the account by what the scope's tree takes now and did not take when it was

@@ -134,29 +134,29 @@ type listed struct {
 }
 
 // list returns r with its variable part. It needs the scope's lock.
-func (r *entry) list() listed {
-	x := listed{entry: r, prefillDone: r.prefillDone, accepted: r.accepted()}
-	if r.lease != nil {
-		x.lease, x.renewed = r.lease.length, r.lease.renewedAfter()
+func (e *entry) list() listed {
+	x := listed{entry: e, prefillDone: e.prefillDone, accepted: e.accepted()}
+	if e.lease != nil {
+		x.lease, x.renewed = e.lease.length, e.lease.renewedAfter()
 	}
 	return x
 }
 
-func (x *listed) reservation(at time.Duration) Reservation {
+func (l *listed) reservation(at time.Duration) Reservation {
 	return Reservation{
-		Origin:         x.origin,
-		Scope:          x.scope.name,
-		ID:             x.id,
-		Rank:           x.rank,
-		PerScope:       x.perScope,
-		Hashes:         x.hashes,
-		PrefillTokens:  x.tokens,
-		TrackPrefill:   x.track,
-		PrefillDone:    x.prefillDone,
-		ExpectedOutput: x.output,
-		Age:            max(0, at-x.accepted), // accepted after at was read: no age
-		Lease:          x.lease,
-		Renewed:        x.renewed,
+		Origin:         l.origin,
+		Scope:          l.scope.name,
+		ID:             l.id,
+		Rank:           l.rank,
+		PerScope:       l.perScope,
+		Hashes:         l.hashes,
+		PrefillTokens:  l.tokens,
+		TrackPrefill:   l.track,
+		PrefillDone:    l.prefillDone,
+		ExpectedOutput: l.output,
+		Age:            max(0, at-l.accepted), // accepted after at was read: no age
+		Lease:          l.lease,
+		Renewed:        l.renewed,
 	}
 }
 
@@ -249,40 +249,40 @@ type logRecord struct {
 	entry  *entry // nil: it has ended
 }
 
-func (o *entryLog) add(r *entry) {
-	o.last++
-	r.inLog = int32(len(o.records))
-	o.records = append(o.records, logRecord{o.last, r})
+func (e *entryLog) add(r *entry) {
+	e.last++
+	r.inLog = int32(len(e.records))
+	e.records = append(e.records, logRecord{e.last, r})
 }
 
-func (o *entryLog) remove(r *entry) {
-	o.records[r.inLog].entry = nil
-	o.ended++
-	if o.ended > 32 && 2*o.ended > len(o.records) { // constant cost per removal, on average
-		o.compact()
+func (e *entryLog) remove(r *entry) {
+	e.records[r.inLog].entry = nil
+	e.ended++
+	if e.ended > 32 && 2*e.ended > len(e.records) { // constant cost per removal, on average
+		e.compact()
 	}
 }
 
-func (o *entryLog) compact() {
-	kept := o.records[:0]
-	for _, x := range o.records {
+func (e *entryLog) compact() {
+	kept := e.records[:0]
+	for _, x := range e.records {
 		if x.entry != nil {
 			x.entry.inLog = int32(len(kept))
 			kept = append(kept, x)
 		}
 	}
-	clear(o.records[len(kept):])
-	o.records, o.ended = kept, 0
+	clear(e.records[len(kept):])
+	e.records, e.ended = kept, 0
 }
 
 // trim gives spare memory back.
-func (o *entryLog) trim() {
-	if 4*len(o.records) < cap(o.records) {
-		o.records = append([]logRecord(nil), o.records...)
+func (e *entryLog) trim() {
+	if 4*len(e.records) < cap(e.records) {
+		e.records = append([]logRecord(nil), e.records...)
 	}
 }
 
 // after returns the index of the first record beyond that serial.
-func (o *entryLog) after(serial uint64) int {
-	return sort.Search(len(o.records), func(i int) bool { return o.records[i].serial > serial })
+func (e *entryLog) after(serial uint64) int {
+	return sort.Search(len(e.records), func(i int) bool { return e.records[i].serial > serial })
 }

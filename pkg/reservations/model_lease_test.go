@@ -13,22 +13,22 @@ type modelLease struct {
 }
 
 // deadline is after when the reservation ends.
-func (b *modelEntry) deadline() time.Duration {
-	if b.lease.length == 0 {
-		return b.at + 300*time.Second
+func (m *modelEntry) deadline() time.Duration {
+	if m.lease.length == 0 {
+		return m.at + 300*time.Second
 	}
-	end := b.renewed() + b.lease.length
-	if b.origin.Process != 1 {
-		end += max(5*time.Second, b.lease.length/2)
+	end := m.renewed() + m.lease.length
+	if m.origin.Process != 1 {
+		end += max(5*time.Second, m.lease.length/2)
 	}
 	return end
 }
 
 // renewed is the time of the last renewal.
-func (b *modelEntry) renewed() time.Duration {
-	last := b.at + b.lease.told
-	if b.lease.wasHere {
-		last = max(last, b.lease.here)
+func (m *modelEntry) renewed() time.Duration {
+	last := m.at + m.lease.told
+	if m.lease.wasHere {
+		last = max(last, m.lease.here)
 	}
 	return last
 }
@@ -52,17 +52,17 @@ func (m *model) renew(id string) error {
 }
 
 // hear is what a reservation of a replica tells of a live one.
-func (b *modelEntry) hear(from Reservation, now time.Duration) {
-	b.at = min(b.at, now-from.Age)
+func (m *modelEntry) hear(from Reservation, now time.Duration) {
+	m.at = min(m.at, now-from.Age)
 	renewed := min(from.Renewed, from.Age)
-	if b.lease.length > 0 {
-		b.lease.told = max(b.lease.told, renewed)
+	if m.lease.length > 0 {
+		m.lease.told = max(m.lease.told, renewed)
 		return
 	}
-	if from.Lease > 0 && b.origin.Sequence != 0 && b.origin.Process != 1 {
-		b.lease = modelLease{length: from.Lease, told: renewed}
-		if b.deadline() <= now { // it has run out: no reason to end what is live
-			b.lease = modelLease{}
+	if from.Lease > 0 && m.origin.Sequence != 0 && m.origin.Process != 1 {
+		m.lease = modelLease{length: from.Lease, told: renewed}
+		if m.deadline() <= now { // it has run out: no reason to end what is live
+			m.lease = modelLease{}
 		}
 	}
 }

@@ -43,14 +43,14 @@ func (p *prefillsTold) Freed(at time.Duration, slot uint32, r catalog.Rank, book
 }
 
 // sizes returns u and L.
-func (b *modelEntry) sizes() (tokens, prompt uint64) {
+func (m *modelEntry) sizes() (tokens, prompt uint64) {
 	const most = 1<<31 - 1
-	tokens = b.queued.uncached
+	tokens = m.queued.uncached
 	if tokens == 0 {
-		tokens = max(1, b.tokens)
+		tokens = max(1, m.tokens)
 	}
 	tokens = min(tokens, most)
-	return tokens, min(max(tokens, b.queued.prompt), most)
+	return tokens, min(max(tokens, m.queued.prompt), most)
 }
 
 // complete ends the prefill of a live reservation, reported by this or another process.
@@ -62,7 +62,7 @@ func (m *model) complete(b *modelEntry) {
 }
 
 // observed reports whether steps of callers about b are told.
-func (b *modelEntry) observed() bool { return b.track && b.origin.Process == 1 }
+func (m *modelEntry) observed() bool { return m.track && m.origin.Process == 1 }
 
 func (m *model) bookedPrefill(b *modelEntry) {
 	if b.track {

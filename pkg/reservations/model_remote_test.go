@@ -42,7 +42,7 @@ func newModelPast() modelPast {
 	}
 }
 
-func (b *modelEntry) key() foreignKey { return foreignKey{b.origin.Process, b.scope, b.id} }
+func (m *modelEntry) key() foreignKey { return foreignKey{m.origin.Process, m.scope, m.id} }
 
 func (m *model) end(b *modelEntry) {
 	m.remove(b)

@@ -71,9 +71,9 @@ type modelEntry struct {
 }
 
 // pending is what the rank's sum has of the reservation.
-func (b *modelEntry) pending() uint64 {
-	if b.track && !b.done {
-		return b.tokens
+func (m *modelEntry) pending() uint64 {
+	if m.track && !m.done {
+		return m.tokens
 	}
 	return 0
 }

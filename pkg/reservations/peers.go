@@ -44,18 +44,18 @@ type sharePlace struct {
 
 // takeFrom makes room for r, which another replica has reported. The displaced reservations
 // no longer count; the caller must end them. ok is false if there is no room.
-func (m *room) takeFrom(r *entry, from source) (displaced []*entry, ok bool) {
-	r.charge = m.chargeOf(r)
-	account := m.limits.Memory
+func (ro *room) takeFrom(r *entry, from source) (displaced []*entry, ok bool) {
+	r.charge = ro.chargeOf(r)
+	account := ro.limits.Memory
 	bytes := int64(r.charge) * chargeUnit
-	p := &m.peers
+	p := &ro.peers
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	share := p.of(from)
 
-	most := int64(m.limits.Reservations)
-	tooMany := m.live.Add(1) > most-most/remoteShare && most > 0
-	noMemory := m.memoryUsedUp() || !account.TryReserve(bytes)
+	most := int64(ro.limits.Reservations)
+	tooMany := ro.live.Add(1) > most-most/remoteShare && most > 0
+	noMemory := ro.memoryUsedUp() || !account.TryReserve(bytes)
 	switch {
 	case noMemory:
 		displaced = p.giveWay(share, (*peerShare).memory, int64(r.charge))
@@ -63,7 +63,7 @@ func (m *room) takeFrom(r *entry, from source) (displaced []*entry, ok bool) {
 		displaced = p.giveWay(share, (*peerShare).number, 1)
 	}
 	if (noMemory || tooMany) && displaced == nil {
-		m.live.Add(-1)
+		ro.live.Add(-1)
 		if noMemory {
 			account.CountRefusal()
 		} else {
@@ -76,7 +76,7 @@ func (m *room) takeFrom(r *entry, from source) (displaced []*entry, ok bool) {
 		freed -= bytes
 	}
 	account.Release(freed)
-	m.live.Add(-int64(len(displaced)))
+	ro.live.Add(-int64(len(displaced)))
 	share.add(r)
 	p.bySource[from] = share
 	return displaced, true
@@ -84,15 +84,15 @@ func (m *room) takeFrom(r *entry, from source) (displaced []*entry, ok bool) {
 
 // memoryUsedUp reports whether no memory is left for reservations of other processes unless some
 // are displaced.
-func (m *room) memoryUsedUp() bool {
-	account := m.limits.Memory
+func (ro *room) memoryUsedUp() bool {
+	account := ro.limits.Memory
 	return account != nil && account.Used() > account.Limit()-account.Limit()/remoteShare
 }
 
 // usedUp is memoryUsedUp for memory and number.
-func (m *room) usedUp() bool {
-	most := int64(m.limits.Reservations)
-	return m.memoryUsedUp() || most > 0 && m.live.Load() >= most-most/remoteShare
+func (ro *room) usedUp() bool {
+	most := int64(ro.limits.Reservations)
+	return ro.memoryUsedUp() || most > 0 && ro.live.Load() >= most-most/remoteShare
 }
 
 // chargesOf returns the sum of the charges in bytes.
@@ -106,13 +106,13 @@ func chargesOf(some []*entry) (sum int64) {
 // takeMore is called if reservations that were displaced for one from that source left a part of
 // what they had been charged for, because others hold the same blocks. It displaces a further one
 // out of the largest share, unless that is the source's, which the caller must end.
-func (m *room) takeMore(from source) (displaced []*entry) {
-	p := &m.peers
+func (ro *room) takeMore(from source) (displaced []*entry) {
+	p := &ro.peers
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	displaced = p.giveWay(p.of(from), (*peerShare).memory, 1)
-	m.limits.Memory.Release(chargesOf(displaced))
-	m.live.Add(-int64(len(displaced)))
+	ro.limits.Memory.Release(chargesOf(displaced))
+	ro.live.Add(-int64(len(displaced)))
 	return displaced
 }
 

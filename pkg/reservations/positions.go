@@ -25,9 +25,9 @@ type cells struct {
 
 const minCells = 8
 
-func (t *positions) init() {
-	if t.segs == nil {
-		t.segs = new([segments]cells)
+func (p *positions) init() {
+	if p.segs == nil {
+		p.segs = new([segments]cells)
 	}
 }
 
@@ -69,12 +69,12 @@ const ahead = 32
 // the processor cannot know how far each has to go. Here no read depends on another, so that
 // the waits overlap. The result has no meaning; the caller must use it, or the compiler may
 // remove the reads.
-func (t *positions) lookAhead(hashes []uint64, sums *[ahead]uint64) (any uint64) {
-	t.init()
+func (p *positions) lookAhead(hashes []uint64, sums *[ahead]uint64) (any uint64) {
+	p.init()
 	for i, h := range hashes {
-		sum := t.key.Sum(h)
+		sum := p.key.Sum(h)
 		sums[i%ahead] = sum
-		if c := &t.segs[sum>>(64-segmentBits)]; len(c.words) > 0 {
+		if c := &p.segs[sum>>(64-segmentBits)]; len(c.words) > 0 {
 			any += c.words[c.home(tagOf(sum))]
 		}
 	}
@@ -82,12 +82,12 @@ func (t *positions) lookAhead(hashes []uint64, sums *[ahead]uint64) (any uint64)
 }
 
 // find returns the position of a hash, or 0.
-func (t *positions) find(hash uint64, in *wordArena) uint32 {
-	if t.live == 0 {
+func (p *positions) find(hash uint64, in *wordArena) uint32 {
+	if p.live == 0 {
 		return 0
 	}
-	sum := t.key.Sum(hash)
-	c, tag := &t.segs[sum>>(64-segmentBits)], tagOf(sum)
+	sum := p.key.Sum(hash)
+	c, tag := &p.segs[sum>>(64-segmentBits)], tagOf(sum)
 	if c.live == 0 {
 		return 0
 	}
@@ -101,10 +101,10 @@ func (t *positions) find(hash uint64, in *wordArena) uint32 {
 
 // putNew enters a hash, of which sum is the sum, at a position. It returns false and changes
 // nothing if the hash has a position already.
-func (t *positions) putNew(hash, sum uint64, at uint32, in *wordArena) bool {
-	c, tag := &t.segs[sum>>(64-segmentBits)], tagOf(sum)
+func (p *positions) putNew(hash, sum uint64, at uint32, in *wordArena) bool {
+	c, tag := &p.segs[sum>>(64-segmentBits)], tagOf(sum)
 	if 4*(c.live+1) > 3*len(c.words) {
-		c.resize(t.mem, max(minCells, len(c.words)*4/3))
+		c.resize(p.mem, max(minCells, len(c.words)*4/3))
 	}
 	i := c.home(tag)
 	for ; c.words[i] != 0; i = c.next(i) {
@@ -114,14 +114,14 @@ func (t *positions) putNew(hash, sum uint64, at uint32, in *wordArena) bool {
 	}
 	c.words[i] = tag<<32 | uint64(at)
 	c.live++
-	t.live++
+	p.live++
 	return true
 }
 
 // move changes the position of a hash.
-func (t *positions) move(hash uint64, from, to uint32) {
-	sum := t.key.Sum(hash)
-	c, tag := &t.segs[sum>>(64-segmentBits)], tagOf(sum)
+func (p *positions) move(hash uint64, from, to uint32) {
+	sum := p.key.Sum(hash)
+	c, tag := &p.segs[sum>>(64-segmentBits)], tagOf(sum)
 	c.words[c.find(tag, from)] = tag<<32 | uint64(to)
 }
 
@@ -135,11 +135,11 @@ func (c *cells) find(tag uint64, at uint32) int {
 }
 
 // remove removes a hash from the position where it is entered.
-func (t *positions) remove(sum uint64, at uint32) {
-	c := &t.segs[sum>>(64-segmentBits)]
+func (p *positions) remove(sum uint64, at uint32) {
+	c := &p.segs[sum>>(64-segmentBits)]
 	hole := c.find(tagOf(sum), at)
 	c.live--
-	t.live--
+	p.live--
 	for i := c.next(hole); c.words[i] != 0; i = c.next(i) {
 		if home := c.home(c.words[i] >> 32); c.steps(home, i) >= c.steps(hole, i) {
 			c.words[hole] = c.words[i]
@@ -161,25 +161,25 @@ func (c *cells) resize(mem *offheap.Memory, n int) {
 }
 
 // trim gives back the spare memory of segment i.
-func (t *positions) trim(i int) {
-	if t.segs == nil {
+func (p *positions) trim(i int) {
+	if p.segs == nil {
 		return
 	}
-	switch c := &t.segs[i]; {
+	switch c := &p.segs[i]; {
 	case c.live == 0:
-		offheap.Free(t.mem, c.words)
+		offheap.Free(p.mem, c.words)
 		c.words = nil
 	case 3*c.live < len(c.words) && len(c.words) > minCells:
-		c.resize(t.mem, max(minCells, 2*c.live))
+		c.resize(p.mem, max(minCells, 2*c.live))
 	}
 }
 
 // reset gives all memory back.
-func (t *positions) reset() {
-	if t.segs != nil {
-		for i := range t.segs {
-			offheap.Free(t.mem, t.segs[i].words)
+func (p *positions) reset() {
+	if p.segs != nil {
+		for i := range p.segs {
+			offheap.Free(p.mem, p.segs[i].words)
 		}
 	}
-	t.segs, t.live = nil, 0
+	p.segs, p.live = nil, 0
 }

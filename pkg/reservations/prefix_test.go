@@ -13,7 +13,7 @@ type lastBooked struct {
 	Event
 }
 
-func (o *lastBooked) Booked(e Event) uint64 { o.Event = e; return 0 }
+func (l *lastBooked) Booked(e Event) uint64 { l.Event = e; return 0 }
 
 // chainOf returns n hashes, the first common ones of which all chains have.
 func chainOf(chain uint64, common, n int) []uint64 {

@@ -70,27 +70,27 @@ func hashAt(a *wordArena, at uint32) uint64 {
 
 func positionIn(chunk uint32, i int) uint32 { return chunk<<chunkBits | uint32(chunkHead+i) }
 
-func (b *prefixes) next(chunk uint32) uint32   { return uint32(b.chunks.get(chunk)[0]) }
-func (b *prefixes) nodeOf(chunk uint32) uint32 { return uint32(b.chunks.get(chunk)[0] >> 32) }
+func (p *prefixes) next(chunk uint32) uint32   { return uint32(p.chunks.get(chunk)[0]) }
+func (p *prefixes) nodeOf(chunk uint32) uint32 { return uint32(p.chunks.get(chunk)[0] >> 32) }
 
-func (b *prefixes) link(chunk, next, node uint32) {
-	b.chunks.get(chunk)[0] = uint64(node)<<32 | uint64(next)
+func (p *prefixes) link(chunk, next, node uint32) {
+	p.chunks.get(chunk)[0] = uint64(node)<<32 | uint64(next)
 }
 
 // hashesOf returns the hashes of a chunk.
-func (b *prefixes) hashesOf(chunk uint32) []uint64 {
-	words := b.chunks.get(chunk)
+func (p *prefixes) hashesOf(chunk uint32) []uint64 {
+	words := p.chunks.get(chunk)
 	return words[chunkHead : chunkHead+words[1]]
 }
 
 // localsOf returns the local hashes of a chunk, if they are kept.
-func (b *prefixes) localsOf(chunk uint32) []uint64 {
-	words := b.chunks.get(chunk)
+func (p *prefixes) localsOf(chunk uint32) []uint64 {
+	words := p.chunks.get(chunk)
 	return words[chunkWords : chunkWords+words[1]]
 }
 
 // keepsLocal reports whether there is room for local hashes.
-func (b *prefixes) keepsLocal() bool { return b.chunks.words > chunkWords }
+func (p *prefixes) keepsLocal() bool { return p.chunks.words > chunkWords }
 
 func newPrefixes(keepLocal bool) prefixes {
 	mem := new(offheap.Memory)
@@ -116,52 +116,52 @@ type match struct {
 }
 
 // child returns the child of a node whose first block has that hash, or 0.
-func (b *prefixes) child(parent uint32, hash uint64) uint32 {
-	if at := b.positions.find(hash, &b.chunks); at != 0 {
+func (p *prefixes) child(parent uint32, hash uint64) uint32 {
+	if at := p.positions.find(hash, &p.chunks); at != 0 {
 		chunk := at >> chunkBits
-		id := b.nodeOf(chunk)
-		if nd := &b.nodes[id]; nd.parent == parent && at == positionIn(nd.first, 0) {
+		id := p.nodeOf(chunk)
+		if nd := &p.nodes[id]; nd.parent == parent && at == positionIn(nd.first, 0) {
 			return id
 		}
 		return 0
 	}
-	if len(b.children) == 0 {
+	if len(p.children) == 0 {
 		return 0
 	}
-	return b.children[childKey{parent, hash}]
+	return p.children[childKey{parent, hash}]
 }
 
 // step continues m by one node; rest are the prompt's blocks after m. It is false if the prompt
 // goes no further.
-func (b *prefixes) step(m match, rest []uint64) (match, bool) {
-	if len(rest) == 0 || m.at != b.nodes[m.node].n {
+func (p *prefixes) step(m match, rest []uint64) (match, bool) {
+	if len(rest) == 0 || m.at != p.nodes[m.node].n {
 		return m, false
 	}
-	id := b.child(m.node, rest[0])
+	id := p.child(m.node, rest[0])
 	if id == 0 {
 		return m, false
 	}
-	at := b.common(&b.nodes[id], 0, rest)
+	at := p.common(&p.nodes[id], 0, rest)
 	return match{id, at, m.n + int(at)}, true
 }
 
 // walk follows a prompt from m on as far as it goes; rest are its blocks after m.
-func (b *prefixes) walk(m match, rest []uint64) match {
+func (p *prefixes) walk(m match, rest []uint64) match {
 	begin := m.n
-	if nd := &b.nodes[m.node]; m.at < nd.n {
-		k := b.common(nd, m.at, rest)
+	if nd := &p.nodes[m.node]; m.at < nd.n {
+		k := p.common(nd, m.at, rest)
 		m.at, m.n = m.at+k, m.n+int(k)
 	}
 	for more := true; more; {
-		m, more = b.step(m, rest[m.n-begin:])
+		m, more = p.step(m, rest[m.n-begin:])
 	}
 	return m
 }
 
 // common returns how many blocks of a node, from block at on, the hashes begin with.
-func (b *prefixes) common(nd *node, at uint32, hashes []uint64) (n uint32) {
-	for chunk := nd.first; chunk != 0 && len(hashes) > 0; chunk = b.next(chunk) {
-		run := b.hashesOf(chunk)
+func (p *prefixes) common(nd *node, at uint32, hashes []uint64) (n uint32) {
+	for chunk := nd.first; chunk != 0 && len(hashes) > 0; chunk = p.next(chunk) {
+		run := p.hashesOf(chunk)
 		if int(at) >= len(run) {
 			at -= uint32(len(run))
 			continue
@@ -184,64 +184,64 @@ func (b *prefixes) common(nd *node, at uint32, hashes []uint64) (n uint32) {
 // it. tail, the node in which the prompt ends, names it from now on; fresh is the number of its
 // blocks that are new on slot. Nothing changes, and ok is false, if a hash would be in the tree
 // twice or is mixed: see holdMixed.
-func (b *prefixes) hold(rest []uint64, m match, slot uint32) (tail uint32, fresh uint64, ok bool) {
-	first, last, ok := b.store(rest)
+func (p *prefixes) hold(rest []uint64, m match, slot uint32) (tail uint32, fresh uint64, ok bool) {
+	first, last, ok := p.store(rest)
 	if !ok {
 		return 0, 0, false
 	}
-	tail = b.grow(m, first, last, uint32(len(rest)), 0)
-	return tail, b.count(tail, slot), true
+	tail = p.grow(m, first, last, uint32(len(rest)), 0)
+	return tail, p.count(tail, slot), true
 }
 
 // holdMixed is hold for a prompt without repeats that has mixed hashes, or makes some mixed.
-func (b *prefixes) holdMixed(hashes []uint64, slot uint32) (tail uint32, fresh uint64) {
-	m := b.walk(match{}, hashes)
-	if b.nodes[m.node].n != m.at { // first: the rest of the node may have some of these hashes
-		m.node = b.split(m.node, m.at)
+func (p *prefixes) holdMixed(hashes []uint64, slot uint32) (tail uint32, fresh uint64) {
+	m := p.walk(match{}, hashes)
+	if p.nodes[m.node].n != m.at { // first: the rest of the node may have some of these hashes
+		m.node = p.split(m.node, m.at)
 	}
 	var first, last, mixed uint32
 	firstMixed := false
 	for i, hash := range hashes[m.n:] {
-		first, last = b.appendHash(first, last, hash)
-		if at := b.positions.find(hash, &b.chunks); at != 0 {
-			b.mix(hash, at)
+		first, last = p.appendHash(first, last, hash)
+		if at := p.positions.find(hash, &p.chunks); at != 0 {
+			p.mix(hash, at)
 		}
-		if b.mixed.find(hash) != nil {
+		if p.mixed.find(hash) != nil {
 			mixed++
 			firstMixed = firstMixed || i == 0
 			continue
 		}
-		b.positions.init()
-		b.positions.putNew(hash, b.positions.key.Sum(hash), positionIn(last, len(b.hashesOf(last))-1), &b.chunks)
+		p.positions.init()
+		p.positions.putNew(hash, p.positions.key.Sum(hash), positionIn(last, len(p.hashesOf(last))-1), &p.chunks)
 	}
-	tail = b.grow(m, first, last, uint32(len(hashes)-m.n), mixed)
+	tail = p.grow(m, first, last, uint32(len(hashes)-m.n), mixed)
 	if firstMixed {
-		b.setChild(b.nodes[tail].parent, hashes[m.n], tail)
+		p.setChild(p.nodes[tail].parent, hashes[m.n], tail)
 	}
-	return tail, b.count(tail, slot)
+	return tail, p.count(tail, slot)
 }
 
 // store puts hashes, none of which is in the tree or repeats, into a list of new chunks. It
 // undoes everything if one is.
-func (b *prefixes) store(hashes []uint64) (first, last uint32, ok bool) {
+func (p *prefixes) store(hashes []uint64) (first, last uint32, ok bool) {
 	var sums [ahead]uint64
 	for len(hashes) > 0 {
 		part := hashes[:min(len(hashes), chunkHashes)]
 		hashes = hashes[len(part):]
-		b.sink += b.positions.lookAhead(part, &sums)
-		chunk := b.chunks.alloc()
+		p.sink += p.positions.lookAhead(part, &sums)
+		chunk := p.chunks.alloc()
 		if last == 0 {
 			first = chunk
 		} else {
-			b.link(last, chunk, 0)
+			p.link(last, chunk, 0)
 		}
 		last = chunk
-		words := b.chunks.get(chunk)
+		words := p.chunks.get(chunk)
 		copy(words[chunkHead:], part)
 		for i, hash := range part {
-			if b.mixed.live > 0 && b.mixed.find(hash) != nil || !b.positions.putNew(hash, sums[i], positionIn(chunk, i), &b.chunks) {
+			if p.mixed.live > 0 && p.mixed.find(hash) != nil || !p.positions.putNew(hash, sums[i], positionIn(chunk, i), &p.chunks) {
 				words[1] = uint64(i) // the others have no positions
-				b.discard(first)
+				p.discard(first)
 				return 0, 0, false
 			}
 		}
@@ -251,99 +251,99 @@ func (b *prefixes) store(hashes []uint64) (first, last uint32, ok bool) {
 }
 
 // appendHash appends a hash to a list of chunks of no node.
-func (b *prefixes) appendHash(first, last uint32, hash uint64) (newFirst, newLast uint32) {
-	if last == 0 || b.chunks.get(last)[1] == chunkHashes {
-		chunk := b.chunks.alloc()
+func (p *prefixes) appendHash(first, last uint32, hash uint64) (newFirst, newLast uint32) {
+	if last == 0 || p.chunks.get(last)[1] == chunkHashes {
+		chunk := p.chunks.alloc()
 		if last == 0 {
 			first = chunk
 		} else {
-			b.link(last, chunk, 0)
+			p.link(last, chunk, 0)
 		}
 		last = chunk
 	}
-	words := b.chunks.get(last)
+	words := p.chunks.get(last)
 	words[chunkHead+words[1]] = hash
 	words[1]++
 	return first, last
 }
 
 // discard frees a list of chunks, and removes its hashes from positions.
-func (b *prefixes) discard(chunk uint32) {
+func (p *prefixes) discard(chunk uint32) {
 	for chunk != 0 {
-		b.forget(chunk)
-		next := b.next(chunk)
-		b.chunks.release(chunk)
+		p.forget(chunk)
+		next := p.next(chunk)
+		p.chunks.release(chunk)
 		chunk = next
 	}
 }
 
 // forget removes the hashes of a chunk from positions.
-func (b *prefixes) forget(chunk uint32) {
+func (p *prefixes) forget(chunk uint32) {
 	var sums [ahead]uint64
-	run := b.hashesOf(chunk)
-	b.sink += b.positions.lookAhead(run, &sums)
+	run := p.hashesOf(chunk)
+	p.sink += p.positions.lookAhead(run, &sums)
 	for i := range run {
-		b.positions.remove(sums[i], positionIn(chunk, i))
+		p.positions.remove(sums[i], positionIn(chunk, i))
 	}
 }
 
 // grow adds a node of n blocks, of which some are mixed, below m, and returns the node in which
 // the prompt ends. Without blocks that is the node of m.
-func (b *prefixes) grow(m match, first, last, n, mixed uint32) (tail uint32) {
+func (p *prefixes) grow(m match, first, last, n, mixed uint32) (tail uint32) {
 	tail = m.node
-	if b.nodes[tail].n != m.at {
-		tail = b.split(tail, m.at)
+	if p.nodes[tail].n != m.at {
+		tail = p.split(tail, m.at)
 	}
 	if n > 0 {
 		parent := tail
-		tail = b.newNode()
-		nd := &b.nodes[tail]
+		tail = p.newNode()
+		nd := &p.nodes[tail]
 		nd.parent, nd.first, nd.last, nd.n, nd.mixed = parent, first, last, n, mixed
-		b.label(first, tail)
-		b.blocks += int(n)
-		b.nodes[parent].children++
-		b.nodes[parent].childrenXor ^= tail
+		p.label(first, tail)
+		p.blocks += int(n)
+		p.nodes[parent].children++
+		p.nodes[parent].childrenXor ^= tail
 	}
-	b.nodes[tail].ends++
+	p.nodes[tail].ends++
 	return tail
 }
 
 // label makes chunks part of a node.
-func (b *prefixes) label(chunk, id uint32) {
+func (p *prefixes) label(chunk, id uint32) {
 	for chunk != 0 {
-		next := b.next(chunk)
-		b.link(chunk, next, id)
+		next := p.next(chunk)
+		p.link(chunk, next, id)
 		chunk = next
 	}
 }
 
-func (b *prefixes) newNode() (id uint32) {
-	if last := len(b.freeNodes) - 1; last >= 0 {
-		id = b.freeNodes[last]
-		b.freeNodes = b.freeNodes[:last]
+func (p *prefixes) newNode() (id uint32) {
+	if last := len(p.freeNodes) - 1; last >= 0 {
+		id = p.freeNodes[last]
+		p.freeNodes = p.freeNodes[:last]
 		return id
 	}
-	b.nodes = append(b.nodes, node{})
-	return uint32(len(b.nodes) - 1)
+	p.nodes = append(p.nodes, node{})
+	return uint32(len(p.nodes) - 1)
 }
 
-func (b *prefixes) freeNode(id uint32) {
-	b.nodes[id] = node{}
-	b.freeNodes = append(b.freeNodes, id)
+func (p *prefixes) freeNode(id uint32) {
+	p.nodes[id] = node{}
+	p.freeNodes = append(p.freeNodes, id)
 }
 
 // count adds a holder on slot to all nodes up to the root. It returns how many blocks are new
 // on slot.
-func (b *prefixes) count(tail, slot uint32) (fresh uint64) {
-	for id := tail; id != 0; id = b.nodes[id].parent {
-		nd := &b.nodes[id]
-		if b.holders.hold(&nd.owners, slot) {
+func (p *prefixes) count(tail, slot uint32) (fresh uint64) {
+	for id := tail; id != 0; id = p.nodes[id].parent {
+		nd := &p.nodes[id]
+		if p.holders.hold(&nd.owners, slot) {
 			fresh += uint64(nd.n - nd.mixed)
 		}
 		if nd.mixed > 0 {
-			for chunk := nd.first; chunk != 0; chunk = b.next(chunk) {
-				for _, hash := range b.hashesOf(chunk) {
-					if row := b.mixed.find(hash); row != nil && b.holders.hold(&row.owners, slot) {
+			for chunk := nd.first; chunk != 0; chunk = p.next(chunk) {
+				for _, hash := range p.hashesOf(chunk) {
+					if row := p.mixed.find(hash); row != nil && p.holders.hold(&row.owners, slot) {
 						fresh++
 					}
 				}
@@ -355,163 +355,163 @@ func (b *prefixes) count(tail, slot uint32) (fresh uint64) {
 
 // release removes one holder on slot, which must be one, from a prompt's blocks. last is called
 // with numbers of blocks that slot no longer holds and their deficit.
-func (b *prefixes) release(tail, slot uint32, last func(n uint64, deficit uint32)) {
+func (p *prefixes) release(tail, slot uint32, last func(n uint64, deficit uint32)) {
 	if tail != 0 {
-		b.nodes[tail].ends--
+		p.nodes[tail].ends--
 	}
 	for id := tail; id != 0; {
-		nd := &b.nodes[id]
+		nd := &p.nodes[id]
 		parent := nd.parent
-		gone, deficit := b.holders.release(&nd.owners, slot)
+		gone, deficit := p.holders.release(&nd.owners, slot)
 		if gone && nd.n > nd.mixed {
 			last(uint64(nd.n-nd.mixed), deficit)
 		}
 		if nd.mixed > 0 {
-			b.releaseMixed(nd, slot, last)
+			p.releaseMixed(nd, slot, last)
 		}
 		switch {
 		case !nd.none():
-			b.rejoin(id)
+			p.rejoin(id)
 		case nd.ends == 0 && nd.children == 0:
-			b.detach(nd)
-			b.remove(id)
+			p.detach(nd)
+			p.remove(id)
 		default: // pinned
-			b.detach(nd)
+			p.detach(nd)
 		}
 		id = parent
 	}
 }
 
 // pin keeps the nodes of a prompt's blocks up to m until unpin is called with the result.
-func (b *prefixes) pin(m match) (tail uint32) { return b.grow(m, 0, 0, 0, 0) }
+func (p *prefixes) pin(m match) (tail uint32) { return p.grow(m, 0, 0, 0, 0) }
 
 // unpin undoes pin.
-func (b *prefixes) unpin(tail uint32) {
-	b.nodes[tail].ends--
+func (p *prefixes) unpin(tail uint32) {
+	p.nodes[tail].ends--
 	id := tail
-	for nd := &b.nodes[id]; nd.none() && nd.ends == 0 && nd.children == 0; nd = &b.nodes[id] {
+	for nd := &p.nodes[id]; nd.none() && nd.ends == 0 && nd.children == 0; nd = &p.nodes[id] {
 		if id == 0 {
 			return
 		}
 		parent := nd.parent
-		b.remove(id)
+		p.remove(id)
 		id = parent
 	}
 	if id != 0 {
-		b.rejoin(id)
+		p.rejoin(id)
 	}
 }
 
 // releaseMixed is release for the mixed blocks of a node. If the node has no owner any more, the
 // positions of its other blocks are removed too, so that only detach's part in children is left.
-func (b *prefixes) releaseMixed(nd *node, slot uint32, last func(n uint64, deficit uint32)) {
-	for chunk := nd.first; chunk != 0; chunk = b.next(chunk) {
-		for i, hash := range b.hashesOf(chunk) {
-			row := b.mixed.find(hash)
+func (p *prefixes) releaseMixed(nd *node, slot uint32, last func(n uint64, deficit uint32)) {
+	for chunk := nd.first; chunk != 0; chunk = p.next(chunk) {
+		for i, hash := range p.hashesOf(chunk) {
+			row := p.mixed.find(hash)
 			if row == nil {
 				if nd.none() {
-					b.positions.remove(b.positions.key.Sum(hash), positionIn(chunk, i))
+					p.positions.remove(p.positions.key.Sum(hash), positionIn(chunk, i))
 				}
 				continue
 			}
-			if gone, deficit := b.holders.release(&row.owners, slot); gone {
+			if gone, deficit := p.holders.release(&row.owners, slot); gone {
 				last(1, deficit)
 			}
 			if row.none() {
 				row.b = 1 // a row of the table, until it is removed
-				b.mixed.remove(hash)
+				p.mixed.remove(hash)
 			}
 		}
 	}
 }
 
 // detach makes that a node which has lost its last owner is not found any more.
-func (b *prefixes) detach(nd *node) {
+func (p *prefixes) detach(nd *node) {
 	if nd.mixed > 0 {
-		delete(b.children, childKey{nd.parent, b.hashesOf(nd.first)[0]})
+		delete(p.children, childKey{nd.parent, p.hashesOf(nd.first)[0]})
 		nd.mixed = 0
 		return
 	}
-	for chunk := nd.first; chunk != 0; chunk = b.next(chunk) {
-		b.forget(chunk)
+	for chunk := nd.first; chunk != 0; chunk = p.next(chunk) {
+		p.forget(chunk)
 	}
 }
 
 // remove removes a detached node without children in which no prompt ends.
-func (b *prefixes) remove(id uint32) {
-	nd := &b.nodes[id]
+func (p *prefixes) remove(id uint32) {
+	nd := &p.nodes[id]
 	for chunk := nd.first; chunk != 0; {
-		next := b.next(chunk)
-		b.chunks.release(chunk)
+		next := p.next(chunk)
+		p.chunks.release(chunk)
 		chunk = next
 	}
-	b.blocks -= int(nd.n)
-	b.nodes[nd.parent].children--
-	b.nodes[nd.parent].childrenXor ^= id
-	b.freeNode(id)
+	p.blocks -= int(nd.n)
+	p.nodes[nd.parent].children--
+	p.nodes[nd.parent].childrenXor ^= id
+	p.freeNode(id)
 }
 
 // split divides a node before block at, which is neither the first nor beyond the last. The
 // blocks before it become a new node, which is returned; the others keep the number, under
 // which reservations and children know them.
-func (b *prefixes) split(id, at uint32) (upper uint32) {
-	upper = b.newNode()
-	nd, up := &b.nodes[id], &b.nodes[upper]
-	*up = node{owners: b.holders.copy(&nd.owners), parent: nd.parent, first: nd.first, n: at, children: 1, childrenXor: id}
-	b.nodes[nd.parent].childrenXor ^= id ^ upper
+func (p *prefixes) split(id, at uint32) (upper uint32) {
+	upper = p.newNode()
+	nd, up := &p.nodes[id], &p.nodes[upper]
+	*up = node{owners: p.holders.copy(&nd.owners), parent: nd.parent, first: nd.first, n: at, children: 1, childrenXor: id}
+	p.nodes[nd.parent].childrenXor ^= id ^ upper
 	before, chunk, left := uint32(0), nd.first, int(at)
-	for left > len(b.hashesOf(chunk)) {
-		left -= len(b.hashesOf(chunk))
-		before, chunk = chunk, b.next(chunk)
+	for left > len(p.hashesOf(chunk)) {
+		left -= len(p.hashesOf(chunk))
+		before, chunk = chunk, p.next(chunk)
 	}
-	rest := b.next(chunk)
-	if moved := b.hashesOf(chunk)[left:]; len(moved) > 0 {
-		rest = b.chunks.alloc()
-		b.link(rest, b.next(chunk), id)
-		words := b.chunks.get(rest)
+	rest := p.next(chunk)
+	if moved := p.hashesOf(chunk)[left:]; len(moved) > 0 {
+		rest = p.chunks.alloc()
+		p.link(rest, p.next(chunk), id)
+		words := p.chunks.get(rest)
 		words[1] = uint64(copy(words[chunkHead:], moved))
-		if b.keepsLocal() {
-			copy(b.localsOf(rest), b.localsOf(chunk)[left:])
+		if p.keepsLocal() {
+			copy(p.localsOf(rest), p.localsOf(chunk)[left:])
 		}
 		for i, hash := range moved {
-			b.movePosition(hash, positionIn(chunk, left+i), positionIn(rest, i))
+			p.movePosition(hash, positionIn(chunk, left+i), positionIn(rest, i))
 		}
-		b.chunks.get(chunk)[1] = uint64(left)
+		p.chunks.get(chunk)[1] = uint64(left)
 		if nd.last == chunk {
 			nd.last = rest
 		}
 	}
-	b.link(chunk, 0, upper)
+	p.link(chunk, 0, upper)
 	up.last = chunk
 	nd.first = rest
-	b.joinNext(nd, rest)
+	p.joinNext(nd, rest)
 	if before != 0 {
-		b.joinNext(up, before)
+		p.joinNext(up, before)
 	}
-	b.label(up.first, upper)
+	p.label(up.first, upper)
 	nd.parent, nd.n = upper, nd.n-at
 	if nd.mixed > 0 {
-		for chunk := up.first; chunk != 0; chunk = b.next(chunk) {
-			for _, hash := range b.hashesOf(chunk) {
-				if b.mixed.find(hash) != nil {
+		for chunk := up.first; chunk != 0; chunk = p.next(chunk) {
+			for _, hash := range p.hashesOf(chunk) {
+				if p.mixed.find(hash) != nil {
 					up.mixed++
 				}
 			}
 		}
 		nd.mixed -= up.mixed
-		b.relink(up.parent, upper)
-		b.relink(upper, id)
+		p.relink(up.parent, upper)
+		p.relink(upper, id)
 	}
 	return upper
 }
 
 // joinNext joins a chunk of a node with the next one if both fit into one: no two neighbours do.
-func (b *prefixes) joinNext(nd *node, chunk uint32) {
-	next := b.next(chunk)
+func (p *prefixes) joinNext(nd *node, chunk uint32) {
+	next := p.next(chunk)
 	if next == 0 {
 		return
 	}
-	into, from := b.chunks.get(chunk), b.hashesOf(next)
+	into, from := p.chunks.get(chunk), p.hashesOf(next)
 	if int(into[1])+len(from) > chunkHashes {
 		return
 	}
@@ -519,85 +519,85 @@ func (b *prefixes) joinNext(nd *node, chunk uint32) {
 		at := int(into[1])
 		into[chunkHead+at] = hash
 		into[1]++
-		b.movePosition(hash, positionIn(next, i), positionIn(chunk, at))
+		p.movePosition(hash, positionIn(next, i), positionIn(chunk, at))
 	}
-	if b.keepsLocal() {
-		copy(b.localsOf(chunk)[int(into[1])-len(from):], b.localsOf(next))
+	if p.keepsLocal() {
+		copy(p.localsOf(chunk)[int(into[1])-len(from):], p.localsOf(next))
 	}
-	b.link(chunk, b.next(next), b.nodeOf(chunk))
+	p.link(chunk, p.next(next), p.nodeOf(chunk))
 	if nd.last == next {
 		nd.last = chunk
 	}
-	b.chunks.release(next)
+	p.chunks.release(next)
 }
 
-func (b *prefixes) movePosition(hash uint64, from, to uint32) {
-	if b.mixed.live == 0 || b.mixed.find(hash) == nil {
-		b.positions.move(hash, from, to)
+func (p *prefixes) movePosition(hash uint64, from, to uint32) {
+	if p.mixed.live == 0 || p.mixed.find(hash) == nil {
+		p.positions.move(hash, from, to)
 	}
 }
 
 // relink enters a node under its parent in children if its first hash is mixed.
-func (b *prefixes) relink(parent, id uint32) {
-	if first := b.hashesOf(b.nodes[id].first)[0]; b.mixed.find(first) != nil {
-		b.setChild(parent, first, id)
+func (p *prefixes) relink(parent, id uint32) {
+	if first := p.hashesOf(p.nodes[id].first)[0]; p.mixed.find(first) != nil {
+		p.setChild(parent, first, id)
 	}
 }
 
-func (b *prefixes) setChild(parent uint32, hash uint64, id uint32) {
-	if b.children == nil {
-		b.children = make(map[childKey]uint32)
+func (p *prefixes) setChild(parent uint32, hash uint64, id uint32) {
+	if p.children == nil {
+		p.children = make(map[childKey]uint32)
 	}
-	b.children[childKey{parent, hash}] = id
+	p.children[childKey{parent, hash}] = id
 }
 
 // rejoin undoes a split that nothing needs any more: it joins a node with its only child, if no
 // prompt ends between them and their blocks weigh the same. The child keeps its number. Detached
 // nodes are not joined.
-func (b *prefixes) rejoin(id uint32) {
-	up := &b.nodes[id]
+func (p *prefixes) rejoin(id uint32) {
+	up := &p.nodes[id]
 	if up.ends != 0 || up.children != 1 || up.none() {
 		return
 	}
 	child := up.childrenXor
-	nd := &b.nodes[child]
-	if !b.holders.equal(&up.owners, &nd.owners) {
+	nd := &p.nodes[child]
+	if !p.holders.equal(&up.owners, &nd.owners) {
 		return
 	}
 	if nd.mixed > 0 {
-		delete(b.children, childKey{id, b.hashesOf(nd.first)[0]})
+		delete(p.children, childKey{id, p.hashesOf(nd.first)[0]})
 	}
-	b.label(up.first, child)
-	b.link(up.last, nd.first, child)
-	b.joinNext(nd, up.last)
+	p.label(up.first, child)
+	p.link(up.last, nd.first, child)
+	p.joinNext(nd, up.last)
 	nd.first, nd.n, nd.mixed, nd.parent = up.first, nd.n+up.n, nd.mixed+up.mixed, up.parent
-	b.nodes[nd.parent].childrenXor ^= id ^ child
+	p.nodes[nd.parent].childrenXor ^= id ^ child
 	if nd.mixed > 0 {
-		b.relink(nd.parent, child)
+		p.relink(nd.parent, child)
 	}
-	b.holders.forget(&up.owners)
-	b.freeNode(id)
+	p.holders.forget(&up.owners)
+	p.freeNode(id)
 }
 
 // mix makes a hash that stands at a position mixed.
-func (b *prefixes) mix(hash uint64, at uint32) {
-	id := b.nodeOf(at >> chunkBits)
-	nd := &b.nodes[id]
-	b.positions.remove(b.positions.key.Sum(hash), at)
-	row, _ := b.mixed.put(hash)
-	row.owners = b.holders.copy(&nd.owners)
+func (p *prefixes) mix(hash uint64, at uint32) {
+	id := p.nodeOf(at >> chunkBits)
+	nd := &p.nodes[id]
+	p.positions.remove(p.positions.key.Sum(hash), at)
+	row, _ := p.mixed.put(hash)
+	row.owners = p.holders.copy(&nd.owners)
 	nd.mixed++
 	if at == positionIn(nd.first, 0) {
-		b.setChild(nd.parent, hash, id)
+		p.setChild(nd.parent, hash, id)
 	}
 }
 
 // decay sets the deficit of those blocks of a prompt that only one reservation holds on slot.
 // changed is called with numbers of blocks and their former deficit.
-func (b *prefixes) decay(tail, slot, deficit uint32, changed func(n uint64, former uint32)) {
-	for id := tail; id != 0; id = b.nodes[id].parent {
-		nd := &b.nodes[id]
-		former, ok := b.holders.decay(&nd.owners, slot, deficit)
+func (p *prefixes) decay(tail, slot, deficit uint32, changed func(n uint64, former uint32)) {
+	for id := tail; id != 0; id = p.nodes[id].parent {
+		nd := &p.nodes[id]
+		former, ok := p.holders.decay(&nd.owners, slot, deficit)
 		if !ok {
 			return // nor does one reservation alone hold what is before
 		}
@@ -607,10 +607,10 @@ func (b *prefixes) decay(tail, slot, deficit uint32, changed func(n uint64, form
 		if nd.mixed == 0 {
 			continue
 		}
-		for chunk := nd.first; chunk != 0; chunk = b.next(chunk) {
-			for _, hash := range b.hashesOf(chunk) {
-				if row := b.mixed.find(hash); row != nil {
-					if former, ok := b.holders.decay(&row.owners, slot, deficit); ok {
+		for chunk := nd.first; chunk != 0; chunk = p.next(chunk) {
+			for _, hash := range p.hashesOf(chunk) {
+				if row := p.mixed.find(hash); row != nil {
+					if former, ok := p.holders.decay(&row.owners, slot, deficit); ok {
 						changed(1, former)
 					}
 				}
@@ -620,21 +620,21 @@ func (b *prefixes) decay(tail, slot, deficit uint32, changed func(n uint64, form
 }
 
 // end returns the match of a whole prompt, of n blocks, that ends in tail.
-func (b *prefixes) end(tail uint32, n int) match { return match{tail, b.nodes[tail].n, n} }
+func (p *prefixes) end(tail uint32, n int) match { return match{tail, p.nodes[tail].n, n} }
 
 // at returns the match of the first n blocks, at least one, of a prompt whose match is m.
-func (b *prefixes) at(m match, n int) match {
+func (p *prefixes) at(m match, n int) match {
 	for m.n-int(m.at) >= n {
 		m.n -= int(m.at)
-		m.node = b.nodes[m.node].parent
-		m.at = b.nodes[m.node].n
+		m.node = p.nodes[m.node].parent
+		m.at = p.nodes[m.node].n
 	}
 	return match{m.node, m.at - uint32(m.n-n), n}
 }
 
 // passes reports whether a prompt that ends in tail has the blocks of a node. It looks at a
 // bounded number of runs.
-func (b *prefixes) passes(tail, id uint32) bool {
+func (p *prefixes) passes(tail, id uint32) bool {
 	for range maxRuns {
 		switch tail {
 		case id:
@@ -642,7 +642,7 @@ func (b *prefixes) passes(tail, id uint32) bool {
 		case 0:
 			return false
 		}
-		tail = b.nodes[tail].parent
+		tail = p.nodes[tail].parent
 	}
 	return false
 }
@@ -651,42 +651,42 @@ func (b *prefixes) passes(tail, id uint32) bool {
 const maxRuns = 64
 
 // list returns the hashes up to m.
-func (b *prefixes) list(m match) []uint64 { return b.appendAfter(nil, m, 0) }
+func (p *prefixes) list(m match) []uint64 { return p.appendAfter(nil, m, 0) }
 
 // appendAfter appends the hashes of the nodes up to m whose blocks are after the first n of the
 // prompt; n is at the end of a node.
-func (b *prefixes) appendAfter(out []uint64, m match, n int) []uint64 {
-	return b.appendWords(out, m, n, b.hashesOf)
+func (p *prefixes) appendAfter(out []uint64, m match, n int) []uint64 {
+	return p.appendWords(out, m, n, p.hashesOf)
 }
 
 // appendLocals is appendAfter for the local hashes from the first block on.
-func (b *prefixes) appendLocals(out []uint64, m match) []uint64 {
-	return b.appendWords(out, m, 0, b.localsOf)
+func (p *prefixes) appendLocals(out []uint64, m match) []uint64 {
+	return p.appendWords(out, m, 0, p.localsOf)
 }
 
-func (b *prefixes) appendWords(out []uint64, m match, n int, of func(chunk uint32) []uint64) []uint64 {
+func (p *prefixes) appendWords(out []uint64, m match, n int, of func(chunk uint32) []uint64) []uint64 {
 	begin := len(out)
 	out = slices.Grow(out, m.n-n)[:begin+m.n-n]
 	for m.n > n {
 		m.n -= int(m.at)
 		to := out[begin+m.n-n:][:m.at]
-		for chunk := b.nodes[m.node].first; len(to) > 0; chunk = b.next(chunk) {
+		for chunk := p.nodes[m.node].first; len(to) > 0; chunk = p.next(chunk) {
 			to = to[copy(to, of(chunk)):]
 		}
-		m.node = b.nodes[m.node].parent
-		m.at = b.nodes[m.node].n
+		m.node = p.nodes[m.node].parent
+		m.at = p.nodes[m.node].n
 	}
 	return out
 }
 
 // learn enters the local hashes of a prompt's blocks up to m where they are not known yet. It
 // returns the first part of m, whose blocks have these local hashes then.
-func (b *prefixes) learn(m match, local []uint64) match {
+func (p *prefixes) learn(m match, local []uint64) match {
 	agree := m.n
 	if zero := slices.Index(local[:m.n], 0); zero >= 0 { // which means unknown
 		agree = zero
 	}
-	for at, known := range b.locals(m) {
+	for at, known := range p.locals(m) {
 		if slices.Equal(known, local[at:at+len(known)]) {
 			continue
 		}
@@ -699,8 +699,8 @@ func (b *prefixes) learn(m match, local []uint64) match {
 	if agree == 0 {
 		return match{}
 	}
-	m = b.at(m, agree)
-	for at, known := range b.locals(m) {
+	m = p.at(m, agree)
+	for at, known := range p.locals(m) {
 		copy(known, local[at:])
 	}
 	return m
@@ -708,21 +708,21 @@ func (b *prefixes) learn(m match, local []uint64) match {
 
 // locals returns the local hashes of the blocks up to m, chunk by chunk, each with the number of
 // its first block. Nodes come in reverse order.
-func (b *prefixes) locals(m match) iter.Seq2[int, []uint64] {
+func (p *prefixes) locals(m match) iter.Seq2[int, []uint64] {
 	return func(yield func(int, []uint64) bool) {
 		for m.n > 0 {
 			m.n -= int(m.at)
 			at, left := m.n, int(m.at)
-			for chunk := b.nodes[m.node].first; left > 0; chunk = b.next(chunk) {
-				part := b.localsOf(chunk)
+			for chunk := p.nodes[m.node].first; left > 0; chunk = p.next(chunk) {
+				part := p.localsOf(chunk)
 				part = part[:min(len(part), left)]
 				if !yield(at, part) {
 					return
 				}
 				at, left = at+len(part), left-len(part)
 			}
-			m.node = b.nodes[m.node].parent
-			m.at = b.nodes[m.node].n
+			m.node = p.nodes[m.node].parent
+			m.at = p.nodes[m.node].n
 		}
 	}
 }
@@ -736,47 +736,47 @@ const (
 )
 
 // bytes returns what the tree takes beside the nodes themselves, which are part of entryBytes.
-func (b *prefixes) bytes() int64 {
-	sets := b.holders.sets.live * 8 * b.holders.sets.words
+func (p *prefixes) bytes() int64 {
+	sets := p.holders.sets.live * 8 * p.holders.sets.words
 	block := blockBytes
-	if b.keepsLocal() {
+	if p.keepsLocal() {
 		block += localBytes
 	}
-	return int64(block*b.blocks + pairBytes*b.holders.pairs.live + mixedBytes*(b.mixed.live+len(b.children)) + sets)
+	return int64(block*p.blocks + pairBytes*p.holders.pairs.live + mixedBytes*(p.mixed.live+len(p.children)) + sets)
 }
 
 // widen makes room for that many slots.
-func (b *prefixes) widen(slots int) {
-	if words := (slots + 63) / 64; words > b.holders.sets.words {
-		b.holders.sets.widen(max(words, 2*b.holders.sets.words))
+func (p *prefixes) widen(slots int) {
+	if words := (slots + 63) / 64; words > p.holders.sets.words {
+		p.holders.sets.widen(max(words, 2*p.holders.sets.words))
 	}
 }
 
 // idle reports whether no block is held.
-func (b *prefixes) idle() bool { return b.nodes[0].children == 0 }
+func (p *prefixes) idle() bool { return p.nodes[0].children == 0 }
 
 // reset gives all memory back; only when idle.
-func (b *prefixes) reset() {
-	b.free()
-	b.chunks.alloc() // chunk 0 is never used, so that position 0 does not exist
+func (p *prefixes) reset() {
+	p.free()
+	p.chunks.alloc() // chunk 0 is never used, so that position 0 does not exist
 }
 
 // free is reset for a tree in which nothing will be held again.
-func (b *prefixes) free() {
-	b.nodes, b.freeNodes, b.children = make([]node, 1), nil, nil
-	b.positions.reset()
-	b.holders.reset()
-	b.mixed.reset()
-	b.chunks.reset()
+func (p *prefixes) free() {
+	p.nodes, p.freeNodes, p.children = make([]node, 1), nil, nil
+	p.positions.reset()
+	p.holders.reset()
+	p.mixed.reset()
+	p.chunks.reset()
 }
 
 // trim gives back the spare memory of part i, which is below segments.
-func (b *prefixes) trim(i int) {
-	b.positions.trim(i)
-	b.mixed.trim(i)
-	b.holders.pairs.trim(i)
+func (p *prefixes) trim(i int) {
+	p.positions.trim(i)
+	p.mixed.trim(i)
+	p.holders.pairs.trim(i)
 	if i == 0 {
-		b.holders.sets.trim()
-		b.chunks.trim()
+		p.holders.sets.trim()
+		p.chunks.trim()
 	}
 }

@@ -10,11 +10,11 @@ import (
 )
 
 // check returns what is wrong with the tree.
-func (b *prefixes) check() error {
+func (p *prefixes) check() error {
 	placed, ends := 0, make(map[uint32]int)
 	mixedSeen := make(map[uint64]bool)
-	for id := range b.nodes {
-		nd := &b.nodes[id]
+	for id := range p.nodes {
+		nd := &p.nodes[id]
 		if id == 0 || nd.n == 0 {
 			continue
 		}
@@ -23,16 +23,16 @@ func (b *prefixes) check() error {
 			return fmt.Errorf("node %d has no blocks", id)
 		}
 		n, mixed, last, before := uint32(0), uint32(0), uint32(0), chunkHashes
-		for chunk := nd.first; chunk != 0; chunk = b.next(chunk) {
-			if b.nodeOf(chunk) != uint32(id) {
-				return fmt.Errorf("chunk %d of node %d says %d", chunk, id, b.nodeOf(chunk))
+		for chunk := nd.first; chunk != 0; chunk = p.next(chunk) {
+			if p.nodeOf(chunk) != uint32(id) {
+				return fmt.Errorf("chunk %d of node %d says %d", chunk, id, p.nodeOf(chunk))
 			}
-			for i, hash := range b.hashesOf(chunk) {
+			for i, hash := range p.hashesOf(chunk) {
 				n++
-				at := b.positions.find(hash, &b.chunks)
-				switch row := b.mixed.find(hash); {
+				at := p.positions.find(hash, &p.chunks)
+				switch row := p.mixed.find(hash); {
 				case nd.none(): // detached
-					if at != 0 && b.nodeOf(at>>chunkBits) == uint32(id) {
+					if at != 0 && p.nodeOf(at>>chunkBits) == uint32(id) {
 						return fmt.Errorf("hash %d of node %d, which is detached, has a position", hash, id)
 					}
 				case row != nil && at != 0:
@@ -46,28 +46,28 @@ func (b *prefixes) check() error {
 					placed++
 				}
 			}
-			if k := len(b.hashesOf(chunk)); k == 0 || k+before <= chunkHashes {
+			if k := len(p.hashesOf(chunk)); k == 0 || k+before <= chunkHashes {
 				return fmt.Errorf("node %d wastes a chunk", id)
 			}
-			before, last = len(b.hashesOf(chunk)), chunk
+			before, last = len(p.hashesOf(chunk)), chunk
 		}
 		if n != nd.n || mixed != nd.mixed || last != nd.last {
 			return fmt.Errorf("node %d has %d blocks, %d mixed, last chunk %d: %+v", id, n, mixed, last, nd)
 		}
-		switch got := b.child(nd.parent, b.hashesOf(nd.first)[0]); {
+		switch got := p.child(nd.parent, p.hashesOf(nd.first)[0]); {
 		case !nd.none() && got != uint32(id):
 			return fmt.Errorf("node %d is found as %d", id, got)
 		case nd.none() && (got == uint32(id) || nd.ends == 0 && nd.children == 0):
 			return fmt.Errorf("node %d without owners is found, or nothing needs it", id)
 		}
 	}
-	for id := range b.nodes {
-		if int(b.nodes[id].children) != ends[uint32(id)] {
-			return fmt.Errorf("node %d has %d children, not %d", id, ends[uint32(id)], b.nodes[id].children)
+	for id := range p.nodes {
+		if int(p.nodes[id].children) != ends[uint32(id)] {
+			return fmt.Errorf("node %d has %d children, not %d", id, ends[uint32(id)], p.nodes[id].children)
 		}
 	}
-	if placed != b.positions.live || len(mixedSeen) != b.mixed.live {
-		return fmt.Errorf("%d positions for %d blocks, %d mixed for %d", b.positions.live, placed, b.mixed.live, len(mixedSeen))
+	if placed != p.positions.live || len(mixedSeen) != p.mixed.live {
+		return fmt.Errorf("%d positions for %d blocks, %d mixed for %d", p.positions.live, placed, p.mixed.live, len(mixedSeen))
 	}
 	return nil
 }

@@ -79,7 +79,7 @@ type queued struct {
 // maxQueued bounds numbers of tokens, so that the product of two fits into 64 bits.
 const maxQueued = 1<<31 - 1
 
-func (x *queued) context() uint64 { return uint64(x.tokens) * uint64(2*x.prompt-x.tokens) }
+func (q *queued) context() uint64 { return uint64(q.tokens) * uint64(2*q.prompt-q.tokens) }
 
 // newQueue returns nil if the scope needs none.
 func (s *scope) newQueue() *queue {

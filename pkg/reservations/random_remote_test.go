@@ -21,103 +21,103 @@ type message struct {
 }
 
 // remote does something that other processes said.
-func (h *randomRun) remote() {
-	switch op := h.next(11); op {
+func (run *randomRun) remote() {
+	switch op := run.next(11); op {
 	case 0, 1, 2:
-		h.deliver(h.accept())
+		run.deliver(run.accept())
 	case 3: // known to be booked, but only by what comes after it
-		h.accept()
+		run.accept()
 	case 4, 5:
-		if m, ok := h.earlier(); ok {
-			h.deliver(m)
+		if m, ok := run.earlier(); ok {
+			run.deliver(m)
 		}
 	case 6, 7:
-		ref := h.ref()
-		h.sameResult("freed", ref, h.led.ApplyFreed(ref), h.model.applyFreed(ref))
+		ref := run.ref()
+		run.sameResult("freed", ref, run.led.ApplyFreed(ref), run.model.applyFreed(ref))
 	case 8:
-		ref := h.ref()
-		h.sameResult("prefill", ref, h.led.ApplyPrefillCompleted(ref), h.model.applyPrefillCompleted(ref))
+		ref := run.ref()
+		run.sameResult("prefill", ref, run.led.ApplyPrefillCompleted(ref), run.model.applyPrefillCompleted(ref))
 	case 9:
-		process := []uint64{1, 2, 3}[h.next(3)]
-		ended := h.ranges(process)
+		process := []uint64{1, 2, 3}[run.next(3)]
+		ended := run.ranges(process)
 		merged, doubtful := history.EndedSet{Ranges: ended}, []history.Range(nil)
-		if h.next(2) == 0 { // old ones, or from one who knows of no leases
-			merged = history.EndedSet{Ranges: ended, Assumed: math.MaxUint64, Leases: ended[:h.next(1+len(ended))]}
+		if run.next(2) == 0 { // old ones, or from one who knows of no leases
+			merged = history.EndedSet{Ranges: ended, Assumed: math.MaxUint64, Leases: ended[:run.next(1+len(ended))]}
 			ended, doubtful = nil, ended
 		}
-		if got, want := h.led.MergeEnded(process, merged), h.model.mergeEnded(process, ended, doubtful, merged.Leases); got != want {
-			h.Fatalf("MergeEnded(%d, %v) = %d, model %d", process, merged, got, want)
+		if got, want := run.led.MergeEnded(process, merged), run.model.mergeEnded(process, ended, doubtful, merged.Leases); got != want {
+			run.Fatalf("MergeEnded(%d, %v) = %d, model %d", process, merged, got, want)
 		}
 	case 10:
-		ref := h.ref()
+		ref := run.ref()
 		ref.Event = Origin{}
-		h.sameResult("renewed", ref, h.led.ApplyRenewed(ref), h.model.applyRenewed(ref))
+		run.sameResult("renewed", ref, run.led.ApplyRenewed(ref), run.model.applyRenewed(ref))
 	}
 }
 
 // accept makes a reservation of another process: 2 and 3 number them, 9 does not.
-func (h *randomRun) accept() message {
-	p := h.place()
+func (run *randomRun) accept() message {
+	p := run.place()
 	b := Reservation{
-		Origin: Origin{Process: []uint64{2, 3, 9}[h.next(3)]},
-		Scope:  p.scope, ID: h.id(), Rank: catalog.Rank{Worker: uint64(p.slot)},
-		PerScope: h.next(4) == 0, Hashes: h.prompt(), PrefillTokens: uint64(h.next(100)),
-		TrackPrefill: h.next(8) != 0, Lease: h.lease(), Prompt: uint64(h.next(200)),
+		Origin: Origin{Process: []uint64{2, 3, 9}[run.next(3)]},
+		Scope:  p.scope, ID: run.id(), Rank: catalog.Rank{Worker: uint64(p.slot)},
+		PerScope: run.next(4) == 0, Hashes: run.prompt(), PrefillTokens: uint64(run.next(100)),
+		TrackPrefill: run.next(8) != 0, Lease: run.lease(), Prompt: uint64(run.next(200)),
 	}
 	if b.PrefillTokens == 99 {
 		b.PrefillTokens = ^uint64(0)
 	}
 	if b.Origin.Process != 9 {
-		h.last += 1 + uint64(h.next(3))
-		b.Origin.Sequence = h.last
+		run.last += 1 + uint64(run.next(3))
+		b.Origin.Sequence = run.last
 	}
-	m := message{b, h.model.now - time.Duration(h.next(320))*time.Second}
-	h.sent = append(h.sent, m)
+	m := message{b, run.model.now - time.Duration(run.next(320))*time.Second}
+	run.sent = append(run.sent, m)
 	return m
 }
 
 // earlier returns one of the latest reservations of others, or one of its own that
 // comes back.
-func (h *randomRun) earlier() (message, bool) {
-	if n := len(h.model.live); n > 0 && h.next(8) == 0 {
-		b := h.model.live[h.next(n)]
+func (run *randomRun) earlier() (message, bool) {
+	if n := len(run.model.live); n > 0 && run.next(8) == 0 {
+		b := run.model.live[run.next(n)]
 		return message{Reservation{
 			Origin: b.origin, Scope: b.scope, ID: b.id, Rank: b.rank, PerScope: b.perScope,
 			Hashes: b.chain, PrefillTokens: b.tokens, TrackPrefill: b.track, Lease: b.lease.length,
 		}, b.at}, true
 	}
-	if len(h.sent) == 0 {
+	if len(run.sent) == 0 {
 		return message{}, false
 	}
-	m := h.sent[max(0, len(h.sent)-1-h.next(60))]
+	m := run.sent[max(0, len(run.sent)-1-run.next(60))]
 	// What is older than that, Stale keeps out in life.
-	return m, h.model.now-m.born < 400*time.Second
+	return m, run.model.now-m.born < 400*time.Second
 }
 
 // deliver applies a reservation as an event or from a snapshot.
-func (h *randomRun) deliver(m message) {
+func (run *randomRun) deliver(m message) {
 	b := m.Reservation
 	b.Hashes = slices.Clone(b.Hashes)
-	b.Age = h.model.now - m.born
-	b.PrefillDone = h.next(4) == 0
-	if h.next(8) == 0 {
+	b.Age = run.model.now - m.born
+	b.PrefillDone = run.next(4) == 0
+	if run.next(8) == 0 {
 		b.Lease = 0 // the sender knows of none
 	}
-	if h.next(2) == 0 {
-		b.Renewed = time.Duration(h.next(16)) * b.Age / 15
-		h.sameResult("merged", b, h.led.MergeReservation(h.prefixed(b)), h.model.apply(b, true))
+	if run.next(2) == 0 {
+		b.Renewed = time.Duration(run.next(16)) * b.Age / 15
+		run.sameResult("merged", b, run.led.MergeReservation(run.prefixed(b)), run.model.apply(b, true))
 		return
 	}
-	h.sameResult("booked", b, h.led.ApplyBooked(h.prefixed(b)), h.model.apply(b, false))
+	run.sameResult("booked", b, run.led.ApplyBooked(run.prefixed(b)), run.model.apply(b, false))
 }
 
 // prefixed sometimes says the same of a prompt by a prefix.
-func (h *randomRun) prefixed(b Reservation) Reservation {
-	if len(h.model.live) == 0 {
+func (run *randomRun) prefixed(b Reservation) Reservation {
+	if len(run.model.live) == 0 {
 		return b
 	}
-	o := h.model.live[h.next(len(h.model.live))]
-	if o.scope != b.Scope || !o.origin.Numbered() || h.model.now > o.deadline() {
+	o := run.model.live[run.next(len(run.model.live))]
+	if o.scope != b.Scope || !o.origin.Numbered() || run.model.now > o.deadline() {
 		return b
 	}
 	n := 0
@@ -127,75 +127,75 @@ func (h *randomRun) prefixed(b Reservation) Reservation {
 	if n == 0 {
 		return b
 	}
-	n = 1 + h.next(n)
+	n = 1 + run.next(n)
 	b.Prefix = Prefix{Origin: o.origin, ID: o.id, Blocks: n, Digest: DigestOf(b.Hashes[:n])}
 	b.Hashes = b.Hashes[n:]
 	return b
 }
 
 // ref names a reservation, live or not, of whatever process.
-func (h *randomRun) ref() Ref {
-	m, ok := h.earlier()
-	if !ok || h.next(4) == 0 {
-		p := h.place()
-		return Ref{Origin: Origin{Process: 9}, Scope: p.scope, ID: h.id(), Rank: catalog.Rank{Worker: uint64(p.slot)}}
+func (run *randomRun) ref() Ref {
+	m, ok := run.earlier()
+	if !ok || run.next(4) == 0 {
+		p := run.place()
+		return Ref{Origin: Origin{Process: 9}, Scope: p.scope, ID: run.id(), Rank: catalog.Rank{Worker: uint64(p.slot)}}
 	}
 	ref := Ref{Origin: m.Origin, Scope: m.Scope, ID: m.ID, Rank: m.Rank}
-	switch h.next(4) {
+	switch run.next(4) {
 	case 0:
 		ref.Origin = Origin{Process: 9}
 	case 1:
-		h.last++
-		ref.Event = Origin{Process: uint64(2 + h.next(2)), Sequence: h.last}
+		run.last++
+		ref.Event = Origin{Process: uint64(2 + run.next(2)), Sequence: run.last}
 	}
 	return ref
 }
 
 // ranges returns up to three short ranges in any order.
-func (h *randomRun) ranges(process uint64) (out []history.Range) {
-	last := h.last
+func (run *randomRun) ranges(process uint64) (out []history.Range) {
+	last := run.last
 	if process == 1 {
-		last = h.model.past.own
+		last = run.model.past.own
 	}
 	if last == 0 {
 		return nil
 	}
-	for range h.next(4) {
-		to := last - min(last-1, uint64(h.next(60)))
-		out = append(out, span(max(2, to-min(to-1, uint64(h.next(3)))), to)) // from 1 on: see TestAssumed
+	for range run.next(4) {
+		to := last - min(last-1, uint64(run.next(60)))
+		out = append(out, span(max(2, to-min(to-1, uint64(run.next(3)))), to)) // from 1 on: see TestAssumed
 	}
 	return out
 }
 
-func (h *randomRun) sameResult(what string, of any, got, want ApplyResult) {
-	h.Helper()
+func (run *randomRun) sameResult(what string, of any, got, want ApplyResult) {
+	run.Helper()
 	if got != want {
-		h.Fatalf("%s %+v: %v, model says %v", what, of, got, want)
+		run.Fatalf("%s %+v: %v, model says %v", what, of, got, want)
 	}
 }
 
 // compareReservations pages through all reservations.
-func (h *randomRun) compareReservations() {
-	h.Helper()
+func (run *randomRun) compareReservations() {
+	run.Helper()
 	var got, want []Reservation
-	limit := 1 + h.next(200)
+	limit := 1 + run.next(200)
 	var at Cursor
 	for more := true; more; {
 		var page []Reservation
 		text, _ := at.MarshalText()
 		if err := at.UnmarshalText(text); err != nil {
-			h.Fatal(err)
+			run.Fatal(err)
 		}
-		if page, at, more = h.led.Reservations(at, limit); len(page) > limit {
-			h.Fatalf("a page of %d, limit %d", len(page), limit)
+		if page, at, more = run.led.Reservations(at, limit); len(page) > limit {
+			run.Fatalf("a page of %d, limit %d", len(page), limit)
 		}
 		got = append(got, page...)
 	}
-	h.compareListed(got, limit)
-	for _, b := range h.model.live {
+	run.compareListed(got, limit)
+	for _, b := range run.model.live {
 		line := Reservation{
 			Origin: b.origin, Scope: b.scope, ID: b.id, Rank: b.rank, PerScope: b.perScope, Hashes: b.chain,
-			PrefillTokens: b.tokens, TrackPrefill: b.track, PrefillDone: b.done, Age: h.model.now - b.at,
+			PrefillTokens: b.tokens, TrackPrefill: b.track, PrefillDone: b.done, Age: run.model.now - b.at,
 		}
 		if b.lease.length > 0 {
 			line.Lease, line.Renewed = b.lease.length, b.renewed()-b.at
@@ -209,18 +209,18 @@ func (h *randomRun) compareReservations() {
 	slices.SortFunc(got, byName)
 	slices.SortFunc(want, byName)
 	if d := gocmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" {
-		h.Fatalf("reservations: -model +ledger\n%s", d)
+		run.Fatalf("reservations: -model +ledger\n%s", d)
 	}
 }
 
 // compareListed proves that pages with common beginnings once are of the same reservations.
-func (h *randomRun) compareListed(want []Reservation, limit int) {
-	h.Helper()
+func (run *randomRun) compareListed(want []Reservation, limit int) {
+	run.Helper()
 	var got []Reservation
 	var at Cursor
 	for more := true; more; {
 		var page []ListedReservation
-		page, at, more = h.led.ListedReservations(at, limit)
+		page, at, more = run.led.ListedReservations(at, limit)
 		for i := range page {
 			b := page[i].Reservation
 			if n := page[i].Blocks; n > 0 {
@@ -231,26 +231,26 @@ func (h *randomRun) compareListed(want []Reservation, limit int) {
 		}
 	}
 	if d := gocmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" {
-		h.Fatalf("pages with common beginnings once: -whole +these\n%s", d)
+		run.Fatalf("pages with common beginnings once: -whole +these\n%s", d)
 	}
 }
 
 // compareEnded compares the latest numbers: older ones may count as ended.
-func (h *randomRun) compareEnded() {
-	h.Helper()
-	ended := h.led.Ended()
-	for process, last := range map[uint64]uint64{1: h.model.past.own, 2: h.last, 3: h.last} {
+func (run *randomRun) compareEnded() {
+	run.Helper()
+	ended := run.led.Ended()
+	for process, last := range map[uint64]uint64{1: run.model.past.own, 2: run.last, 3: run.last} {
 		for n := last - min(last, 40) + 1; n <= last; n++ {
 			o := Origin{Process: process, Sequence: n}
-			if got, want := ended[process].Has(n, false), h.model.hasEnded(o); got != want {
-				h.Fatalf("%v ended: %v, model says %v", o, got, want)
+			if got, want := ended[process].Has(n, false), run.model.hasEnded(o); got != want {
+				run.Fatalf("%v ended: %v, model says %v", o, got, want)
 			}
 		}
 	}
 	for _, process := range slices.Sorted(maps.Keys(ended)) {
 		set := ended[process]
 		if d := gocmp.Diff(set.Normalized(), set, cmpopts.EquateEmpty()); d != "" {
-			h.Fatalf("the ranges of %d are not ascending: -want +got\n%s", process, d)
+			run.Fatalf("the ranges of %d are not ascending: -want +got\n%s", process, d)
 		}
 	}
 }

@@ -78,17 +78,17 @@ type Reservation struct {
 }
 
 // key names a reservation without sequence number.
-func (b *Reservation) key() history.Key {
-	return history.Key{Process: b.Origin.Process, Scope: b.Scope, ID: b.ID}
+func (r *Reservation) key() history.Key {
+	return history.Key{Process: r.Origin.Process, Scope: r.Scope, ID: r.ID}
 }
 
 // name is the full name of a reservation that has a number.
-func (b *Reservation) name() history.Name {
-	return history.Name{Origin: b.Origin, Hash: history.NameHash(b.Scope, b.ID, b.Rank)}
+func (r *Reservation) name() history.Name {
+	return history.Name{Origin: r.Origin, Hash: history.NameHash(r.Scope, r.ID, r.Rank)}
 }
 
 // renewed returns the time of the last renewal, since the acceptance, limited to the past.
-func (b *Reservation) renewed() time.Duration { return max(0, min(b.Renewed, b.Age)) }
+func (r *Reservation) renewed() time.Duration { return max(0, min(r.Renewed, r.Age)) }
 
 // Ref names the reservation that an event is about.
 type Ref struct {
@@ -110,12 +110,12 @@ type Ref struct {
 	Sender    uint64
 }
 
-func (f *Ref) name() history.Name {
-	return history.Name{Origin: f.Origin, Hash: history.NameHash(f.Scope, f.ID, f.Rank)}
+func (r *Ref) name() history.Name {
+	return history.Name{Origin: r.Origin, Hash: history.NameHash(r.Scope, r.ID, r.Rank)}
 }
 
-func (f *Ref) key() history.Key {
-	return history.Key{Process: f.Origin.Process, Scope: f.Scope, ID: f.ID}
+func (r *Ref) key() history.Key {
+	return history.Key{Process: r.Origin.Process, Scope: r.Scope, ID: r.ID}
 }
 
 // ApplyResult says what effect a message had.
@@ -162,9 +162,9 @@ var applyResults = [...]string{
 }
 
 // String returns the name in snake case.
-func (v ApplyResult) String() string {
-	if int(v) < len(applyResults) {
-		return applyResults[v]
+func (a ApplyResult) String() string {
+	if int(a) < len(applyResults) {
+		return applyResults[a]
 	}
 	return "invalid"
 }
@@ -488,18 +488,18 @@ func (l *Ledger) admit(b *Reservation, at time.Duration, renewed bool) (s histor
 }
 
 // entry returns the entry of a reservation of another process.
-func (b *Reservation) entry(s *scope, slot uint32, x *lease, deadline time.Duration) *entry {
+func (r *Reservation) entry(s *scope, slot uint32, x *lease, deadline time.Duration) *entry {
 	return &entry{
-		id:       b.ID,
+		id:       r.ID,
 		scope:    s,
 		slot:     slot,
-		rank:     b.Rank,
-		tokens:   b.PrefillTokens,
-		output:   b.ExpectedOutput,
-		origin:   b.Origin,
-		perScope: b.PerScope,
-		track:    b.TrackPrefill,
-		relayed:  b.Origin.Numbered() && b.Authority != ByOwner,
+		rank:     r.Rank,
+		tokens:   r.PrefillTokens,
+		output:   r.ExpectedOutput,
+		origin:   r.Origin,
+		perScope: r.PerScope,
+		track:    r.TrackPrefill,
+		relayed:  r.Origin.Numbered() && r.Authority != ByOwner,
 		deadline: deadline,
 		lease:    x,
 	}

@@ -125,8 +125,8 @@ func (s *scope) clearSlot(slot uint32) (freed int) {
 
 // lostWithRank returns the reason for which r ends when its rank is removed. Of a lease that
 // another process grants, only that process knows whether it goes on: it may have kept the rank.
-func (r *entry) lostWithRank() history.EndReason {
-	if r.lease != nil && r.origin.Process != r.scope.ledger.process {
+func (e *entry) lostWithRank() history.EndReason {
+	if e.lease != nil && e.origin.Process != e.scope.ledger.process {
 		return history.LeaseExpired
 	}
 	return history.RankRemoved

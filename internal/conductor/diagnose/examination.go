@@ -160,8 +160,8 @@ func (e *Examination) Best() (blocks int, instances []string) {
 }
 
 // holds reports whether the slot and tier hold a step's blocks.
-func (p *MediumSlot) holds(step *indexer.Step) bool {
-	return slotset.Set(step.Holders[p.Tier]).Has(p.Slot)
+func (m *MediumSlot) holds(step *indexer.Step) bool {
+	return slotset.Set(step.Holders[m.Tier]).Has(m.Slot)
 }
 
 // owners lists the owners that hold the blocks of a step.

@@ -18,20 +18,20 @@ import (
 // told keeps what a table publishes.
 type told struct{ list []string }
 
-func (p *told) SessionBound(b affinity.Binding) { p.add("bound", b) }
+func (to *told) SessionBound(b affinity.Binding) { to.add("bound", b) }
 
-func (p *told) SessionUnbound(b affinity.Binding) { p.add("unbound", b) }
+func (to *told) SessionUnbound(b affinity.Binding) { to.add("unbound", b) }
 
-func (p *told) add(what string, b affinity.Binding) {
-	p.list = append(p.list, fmt.Sprintf("%s %s %d v%d by %d", what, b.Session, b.Rank.Worker, b.Sequence, b.Writer))
+func (to *told) add(what string, b affinity.Binding) {
+	to.list = append(to.list, fmt.Sprintf("%s %s %d v%d by %d", what, b.Session, b.Rank.Worker, b.Sequence, b.Writer))
 }
 
-func (p *told) want(t *testing.T, want ...string) {
+func (to *told) want(t *testing.T, want ...string) {
 	t.Helper()
-	if diff := cmp.Diff(want, p.list); diff != "" {
+	if diff := cmp.Diff(want, to.list); diff != "" {
 		t.Errorf("published (-want +got):\n%s", diff)
 	}
-	p.list = nil
+	to.list = nil
 }
 
 // sharing runs a test with a table that publishes as writer 1, whose versions begin at

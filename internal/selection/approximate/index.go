@@ -122,8 +122,8 @@ type Scope struct {
 }
 
 // NewScope returns the part of a new scope; gate writes the scope's index.
-func (x *Index) NewScope(gate *recovery.Gate) *Scope {
-	return &Scope{index: x, gate: gate, ranks: make(map[uint32]*rankBlocks)}
+func (index *Index) NewScope(gate *recovery.Gate) *Scope {
+	return &Scope{index: index, gate: gate, ranks: make(map[uint32]*rankBlocks)}
 }
 
 // AssignSlot assigns a slot to a rank, here and in the scope's index. It does nothing if the
@@ -237,28 +237,28 @@ func (s *Scope) remove(slot uint32, stay *catalog.Rank) {
 }
 
 // resetLocked releases the memory of an empty order.
-func (x *Index) resetLocked() {
-	x.chunks = []*[chunk]block{new([chunk]block)}
-	x.used, x.free = 1, 0
+func (index *Index) resetLocked() {
+	index.chunks = []*[chunk]block{new([chunk]block)}
+	index.used, index.free = 1, 0
 }
 
 // settleLocked brings the account up to date.
-func (x *Index) settleLocked() {
-	bytes := int64(len(x.chunks))*chunk*int64(unsafe.Sizeof(block{})) + int64(x.n)*entryBytes + 4*int64(x.inUse)
-	x.account.Add(bytes - x.counted)
-	x.counted = bytes
+func (index *Index) settleLocked() {
+	bytes := int64(len(index.chunks))*chunk*int64(unsafe.Sizeof(block{})) + int64(index.n)*entryBytes + 4*int64(index.inUse)
+	index.account.Add(bytes - index.counted)
+	index.counted = bytes
 }
 
-func (x *Index) block(id uint32) *block { return &x.chunks[id/chunk][id%chunk] }
+func (index *Index) block(id uint32) *block { return &index.chunks[id/chunk][id%chunk] }
 
 // touchLocked records that the blocks of a prompt were booked now. Blocks first to end-1 are
 // new; there was no room for those from end on.
-func (x *Index) touchLocked(r *rankBlocks, hashes []uint64) (first, end int) {
-	tick := int64(x.now().Sub(x.epoch) / x.tick)
+func (index *Index) touchLocked(r *rankBlocks, hashes []uint64) (first, end int) {
+	tick := int64(index.now().Sub(index.epoch) / index.tick)
 	// A parent was booked no earlier than its child, so these are a prefix.
 	fresh := sort.Search(len(hashes), func(i int) bool {
 		id := r.blocks[hashes[i]]
-		return id == 0 || x.block(id).depth != uint32(i) || x.block(id).tick != tick
+		return id == 0 || index.block(id).depth != uint32(i) || index.block(id).tick != tick
 	})
 	at := uint32(0)
 	if fresh > 0 {
@@ -270,16 +270,16 @@ func (x *Index) touchLocked(r *rankBlocks, hashes []uint64) (first, end int) {
 		switch {
 		case id == 0:
 			first = min(first, i)
-			if id = x.addBlockLocked(r, hashes[i], uint32(i), at); id == 0 {
+			if id = index.addBlockLocked(r, hashes[i], uint32(i), at); id == 0 {
 				return first, i
 			}
-		case x.block(id).depth != uint32(i): // two blocks of the same hash
+		case index.block(id).depth != uint32(i): // two blocks of the same hash
 			return min(first, i), i
 		default:
-			x.unlinkLocked(id)
+			index.unlinkLocked(id)
 		}
-		x.block(id).tick = tick
-		x.linkLocked(id, at)
+		index.block(id).tick = tick
+		index.linkLocked(id, at)
 		at = id
 	}
 	return first, len(hashes)
@@ -287,166 +287,166 @@ func (x *Index) touchLocked(r *rankBlocks, hashes []uint64) (first, end int) {
 
 // addBlockLocked adds a block before its parent. It returns 0 if there is no room, which means
 // that all blocks are as recent as the parent.
-func (x *Index) addBlockLocked(r *rankBlocks, hash uint64, depth, parent uint32) uint32 {
-	if x.n >= x.limit && x.evictLocked(1+x.limit/maxAtOnce, func(id uint32) bool { return id != parent }) == 0 {
+func (index *Index) addBlockLocked(r *rankBlocks, hash uint64, depth, parent uint32) uint32 {
+	if index.n >= index.limit && index.evictLocked(1+index.limit/maxAtOnce, func(id uint32) bool { return id != parent }) == 0 {
 		return 0
 	}
-	return x.enterLocked(r, block{hash: hash, depth: depth})
+	return index.enterLocked(r, block{hash: hash, depth: depth})
 }
 
 // enterLocked creates a block of a rank, in no list.
-func (x *Index) enterLocked(r *rankBlocks, b block) uint32 {
-	id := x.newBlockLocked()
+func (index *Index) enterLocked(r *rankBlocks, b block) uint32 {
+	id := index.newBlockLocked()
 	b.rank = r.number
-	*x.block(id) = b
+	*index.block(id) = b
 	r.blocks[b.hash] = id
 	r.n++
-	x.n++
+	index.n++
 	return id
 }
 
 // newBlockLocked returns memory for a block.
-func (x *Index) newBlockLocked() uint32 {
-	if id := x.free; id != 0 {
-		x.free = x.block(id).newer
+func (index *Index) newBlockLocked() uint32 {
+	if id := index.free; id != 0 {
+		index.free = index.block(id).newer
 		return id
 	}
-	if x.used%chunk == 0 {
-		x.chunks = append(x.chunks, new([chunk]block))
+	if index.used%chunk == 0 {
+		index.chunks = append(index.chunks, new([chunk]block))
 	}
-	x.used++
-	return x.used - 1
+	index.used++
+	return index.used - 1
 }
 
 // linkLocked puts a block into the order, right before another or at its end.
-func (x *Index) linkLocked(id, before uint32) {
-	b, next := x.block(id), x.block(before)
+func (index *Index) linkLocked(id, before uint32) {
+	b, next := index.block(id), index.block(before)
 	b.older, b.newer = next.older, before
-	x.block(b.older).newer = id
+	index.block(b.older).newer = id
 	next.older = id
 }
 
-func (x *Index) unlinkLocked(id uint32) {
-	b := x.block(id)
-	x.block(b.older).newer = b.newer
-	x.block(b.newer).older = b.older
+func (index *Index) unlinkLocked(id uint32) {
+	b := index.block(id)
+	index.block(b.older).newer = b.newer
+	index.block(b.newer).older = b.older
 }
 
 // Run evicts due blocks until ctx ends.
-func (x *Index) Run(ctx context.Context) error {
-	due := time.NewTicker(min(max(x.tick, minSweep), maxSweep))
+func (index *Index) Run(ctx context.Context) error {
+	due := time.NewTicker(min(max(index.tick, minSweep), maxSweep))
 	defer due.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-due.C:
-			x.Sweep()
+			index.Sweep()
 		}
 	}
 }
 
 // Sweep evicts the blocks whose last reservation is too old. It releases the lock in between.
-func (x *Index) Sweep() {
-	for x.sweepPart() == maxAtOnce {
+func (index *Index) Sweep() {
+	for index.sweepPart() == maxAtOnce {
 	}
 }
 
-func (x *Index) sweepPart() int {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	defer x.settleLocked()
-	x.releaseEndedLocked()
-	now := x.now().Sub(x.epoch)
-	n := x.evictLocked(maxAtOnce, func(id uint32) bool {
-		return time.Duration(x.block(id).tick+1)*x.tick+x.ttl <= now
+func (index *Index) sweepPart() int {
+	index.mu.Lock()
+	defer index.mu.Unlock()
+	defer index.settleLocked()
+	index.releaseEndedLocked()
+	now := index.now().Sub(index.epoch)
+	n := index.evictLocked(maxAtOnce, func(id uint32) bool {
+		return time.Duration(index.block(id).tick+1)*index.tick+index.ttl <= now
 	})
-	if x.n == 0 && x.lists == 0 && n > 0 {
-		x.resetLocked()
+	if index.n == 0 && index.lists == 0 && n > 0 {
+		index.resetLocked()
 	}
 	return n
 }
 
 // evictLocked evicts the oldest blocks while they are due, at most most of them, and
 // returns their number.
-func (x *Index) evictLocked(most int, due func(id uint32) bool) (n int) {
+func (index *Index) evictLocked(most int, due func(id uint32) bool) (n int) {
 	var of *rankBlocks // rank of the blocks in evicted
 	for ; n < most; n++ {
-		id := x.block(0).newer
+		id := index.block(0).newer
 		if id == 0 || !due(id) {
 			break
 		}
-		b := x.block(id)
-		r := x.ranks[b.rank]
+		b := index.block(id)
+		r := index.ranks[b.rank]
 		if r != of {
-			x.unindexEvictedLocked(of)
+			index.unindexEvictedLocked(of)
 			of = r
 		}
-		x.evicted = append(x.evicted, b.hash)
-		x.dropLocked(id)
+		index.evicted = append(index.evicted, b.hash)
+		index.dropLocked(id)
 	}
-	x.unindexEvictedLocked(of)
+	index.unindexEvictedLocked(of)
 	return n
 }
 
 // dropLocked removes a block from the order and from its rank.
-func (x *Index) dropLocked(id uint32) {
-	b := x.block(id)
-	r := x.ranks[b.rank]
+func (index *Index) dropLocked(id uint32) {
+	b := index.block(id)
+	r := index.ranks[b.rank]
 	delete(r.blocks, b.hash)
-	x.unlinkLocked(id)
-	b.newer, b.hash = x.free, 0
-	x.free = id
-	x.n--
+	index.unlinkLocked(id)
+	b.newer, b.hash = index.free, 0
+	index.free = id
+	index.n--
 	if r.n--; r.n == 0 {
-		x.emptiedLocked(r)
+		index.emptiedLocked(r)
 	}
 }
 
 // unindexEvictedLocked removes the evicted blocks from a rank's index, unless the rank has left
 // and its index slot with it.
-func (x *Index) unindexEvictedLocked(r *rankBlocks) {
+func (index *Index) unindexEvictedLocked(r *rankBlocks) {
 	if r != nil && r.blocks != nil {
-		r.gate.Remove(r.slot, indexer.Device, x.evicted)
+		r.gate.Remove(r.slot, indexer.Device, index.evicted)
 	}
-	x.evicted = x.evicted[:0]
+	index.evicted = index.evicted[:0]
 }
 
-func (x *Index) addRankLocked(gate *recovery.Gate, slot uint32, rank catalog.Rank) *rankBlocks {
+func (index *Index) addRankLocked(gate *recovery.Gate, slot uint32, rank catalog.Rank) *rankBlocks {
 	r := &rankBlocks{gate: gate, slot: slot, rank: rank, blocks: make(map[uint64]uint32)}
-	if n := len(x.freeNumbers); n > 0 {
-		r.number, x.freeNumbers = x.freeNumbers[n-1], x.freeNumbers[:n-1]
-		x.ranks[r.number] = r
+	if n := len(index.freeNumbers); n > 0 {
+		r.number, index.freeNumbers = index.freeNumbers[n-1], index.freeNumbers[:n-1]
+		index.ranks[r.number] = r
 	} else {
-		r.number = uint32(len(x.ranks))
-		x.ranks = append(x.ranks, r)
+		r.number = uint32(len(index.ranks))
+		index.ranks = append(index.ranks, r)
 	}
 	return r
 }
 
 // removeRankLocked removes a rank that has left. It may have very many blocks: they stay in the
 // order, without effect, until they are evicted in turn.
-func (x *Index) removeRankLocked(r *rankBlocks) {
+func (index *Index) removeRankLocked(r *rankBlocks) {
 	r.blocks = nil
-	x.dissolveListLocked(r)
+	index.dissolveListLocked(r)
 	if r.n == 0 {
-		x.emptiedLocked(r)
+		index.emptiedLocked(r)
 	}
 }
 
 // emptiedLocked releases the memory of a rank without blocks.
-func (x *Index) emptiedLocked(r *rankBlocks) {
+func (index *Index) emptiedLocked(r *rankBlocks) {
 	if r.blocks != nil {
 		r.blocks = make(map[uint64]uint32) // maps do not shrink
 		return
 	}
-	x.ranks[r.number] = nil
-	x.freeNumbers = append(x.freeNumbers, r.number)
+	index.ranks[r.number] = nil
+	index.freeNumbers = append(index.freeNumbers, r.number)
 }
 
 // Blocks returns the number of blocks, including those of ranks that have left.
-func (x *Index) Blocks() int {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.n
+func (index *Index) Blocks() int {
+	index.mu.Lock()
+	defer index.mu.Unlock()
+	return index.n
 }

@@ -42,7 +42,7 @@ type Lease struct {
 }
 
 // NewLease returns the lease of a new reservation, to be given to Book.
-func (x *Index) NewLease() *Lease { return &Lease{index: x} }
+func (index *Index) NewLease() *Lease { return &Lease{index: index} }
 
 // End marks that the reservation has ended. It may be called before Book, is called once, and
 // does not wait.
@@ -150,129 +150,129 @@ func (s *Scope) acquirePart(e catalog.Entry, hashes, local []uint64, start, priv
 
 // acquireLocked adds the blocks of a prompt from start on to the lease. Blocks first to end-1
 // must be stored in the index; there was no room for those from end on.
-func (x *Index) acquireLocked(r *rankBlocks, l *Lease, hashes []uint64, start int) (first, end int) {
-	first, x.added = len(hashes), x.added[:0]
+func (index *Index) acquireLocked(r *rankBlocks, l *Lease, hashes []uint64, start int) (first, end int) {
+	first, index.added = len(hashes), index.added[:0]
 	for i := start; i < len(hashes); i++ {
 		id := r.blocks[hashes[i]]
 		switch {
 		case id == 0:
-			if id = x.addLeasedLocked(r, hashes[i], uint32(i)); id == 0 {
+			if id = index.addLeasedLocked(r, hashes[i], uint32(i)); id == 0 {
 				return min(first, i), i
 			}
 			first = min(first, i)
-			x.added = append(x.added, id)
-		case x.block(id).depth != uint32(i): // two blocks of the same hash
+			index.added = append(index.added, id)
+		case index.block(id).depth != uint32(i): // two blocks of the same hash
 			return min(first, i), i
-		case x.block(id).leases == 0:
-			x.unlinkLocked(id)
+		case index.block(id).leases == 0:
+			index.unlinkLocked(id)
 		}
-		x.block(id).leases++
+		index.block(id).leases++
 		l.blocks = append(l.blocks, id)
-		x.inUse++
+		index.inUse++
 	}
 	return first, len(hashes)
 }
 
 // addLeasedLocked adds a block that is in no list; it returns 0 if there is no room.
-func (x *Index) addLeasedLocked(r *rankBlocks, hash uint64, depth uint32) uint32 {
+func (index *Index) addLeasedLocked(r *rankBlocks, hash uint64, depth uint32) uint32 {
 	always := func(uint32) bool { return true }
-	if x.n >= x.limit && x.evictLocked(1+x.limit/maxAtOnce, always) == 0 && x.evictListLocked(r, 1) == 0 {
+	if index.n >= index.limit && index.evictLocked(1+index.limit/maxAtOnce, always) == 0 && index.evictListLocked(r, 1) == 0 {
 		return 0
 	}
-	return x.enterLocked(r, block{hash: hash, depth: depth, tick: dueTick})
+	return index.enterLocked(r, block{hash: hash, depth: depth, tick: dueTick})
 }
 
 // dropAddedLocked undoes acquireLocked for the blocks that it has created, and for those behind
 // the first of these.
-func (x *Index) dropAddedLocked(l *Lease) {
-	keep := slices.Index(l.blocks, x.added[0])
-	x.unuseLocked(l.rank, l.blocks[keep:])
+func (index *Index) dropAddedLocked(l *Lease) {
+	keep := slices.Index(l.blocks, index.added[0])
+	index.unuseLocked(l.rank, l.blocks[keep:])
 	l.blocks = l.blocks[:keep]
-	for _, id := range x.added {
-		x.dropLocked(id)
+	for _, id := range index.added {
+		index.dropLocked(id)
 	}
 }
 
 // releaseEndedLocked releases the leases that have ended, in order.
-func (x *Index) releaseEndedLocked() {
+func (index *Index) releaseEndedLocked() {
 	var first *Lease
-	for l := x.ended.Swap(nil); l != nil; {
+	for l := index.ended.Swap(nil); l != nil; {
 		l.next, first, l = first, l, l.next
 	}
 	for first != nil {
 		l := first
 		first, l.next = l.next, nil
-		x.releaseLocked(l)
+		index.releaseLocked(l)
 	}
 }
 
 // releaseLocked ends a lease's use of its rank's blocks.
-func (x *Index) releaseLocked(l *Lease) {
+func (index *Index) releaseLocked(l *Lease) {
 	l.over = true
 	r := l.rank
 	if r == nil {
 		return
 	}
 	r.private -= l.private
-	x.unuseLocked(r, l.blocks)
+	index.unuseLocked(r, l.blocks)
 	l.rank, l.blocks = nil, nil
-	x.evictOverLocked(r)
+	index.evictOverLocked(r)
 }
 
 // unuseLocked ends one use of consecutive blocks of a prompt.
-func (x *Index) unuseLocked(r *rankBlocks, blocks []uint32) {
-	x.inUse -= len(blocks)
+func (index *Index) unuseLocked(r *rankBlocks, blocks []uint32) {
+	index.inUse -= len(blocks)
 	for _, id := range slices.Backward(blocks) {
-		b := x.block(id)
+		b := index.block(id)
 		if b.leases--; b.leases > 0 {
 			continue
 		}
 		if r.blocks != nil {
-			x.linkLocked(id, r.end)
+			index.linkLocked(id, r.end)
 		} else { // the rank has left
-			x.linkLocked(id, x.block(0).newer)
+			index.linkLocked(id, index.block(0).newer)
 		}
 	}
 }
 
 // evictOverLocked evicts unused blocks of a rank that has more than its capacity.
-func (x *Index) evictOverLocked(r *rankBlocks) {
+func (index *Index) evictOverLocked(r *rankBlocks) {
 	if r.blocks == nil {
 		return
 	}
 	if used := uint64(r.n + r.private); used > r.capacity {
-		x.evictListLocked(r, int(min(used-r.capacity, uint64(r.n))))
+		index.evictListLocked(r, int(min(used-r.capacity, uint64(r.n))))
 	}
 }
 
 // evictListLocked evicts at most most of the oldest blocks of a rank's list, and returns their
 // number.
-func (x *Index) evictListLocked(r *rankBlocks, most int) (n int) {
+func (index *Index) evictListLocked(r *rankBlocks, most int) (n int) {
 	for ; n < most; n++ {
-		id := x.block(r.end).newer
+		id := index.block(r.end).newer
 		if id == r.end {
 			break
 		}
-		x.evicted = append(x.evicted, x.block(id).hash)
-		x.dropLocked(id)
+		index.evicted = append(index.evicted, index.block(id).hash)
+		index.dropLocked(id)
 	}
-	x.unindexEvictedLocked(r)
+	index.unindexEvictedLocked(r)
 	return n
 }
 
 // dissolveListLocked moves the blocks of a rank that has left to the order by time, before all
 // others.
-func (x *Index) dissolveListLocked(r *rankBlocks) {
+func (index *Index) dissolveListLocked(r *rankBlocks) {
 	if r.end == 0 {
 		return
 	}
-	end := x.block(r.end)
+	end := index.block(r.end)
 	if first, last := end.newer, end.older; first != r.end {
-		oldest := x.block(0).newer
-		x.block(0).newer, x.block(first).older = first, 0
-		x.block(last).newer, x.block(oldest).older = oldest, last
+		oldest := index.block(0).newer
+		index.block(0).newer, index.block(first).older = first, 0
+		index.block(last).newer, index.block(oldest).older = oldest, last
 	}
-	end.newer, x.free = x.free, r.end
+	end.newer, index.free = index.free, r.end
 	r.end = 0
-	x.lists--
+	index.lists--
 }

@@ -20,8 +20,8 @@ const (
 )
 
 // String returns the version as in flags and paths.
-func (c Version) String() string {
-	if c == V16 {
+func (v Version) String() string {
+	if v == V16 {
 		return "1.6"
 	}
 	return "1.3"

@@ -43,73 +43,73 @@ func (s *State) WatchStored(e catalog.Entry, local []uint64, stored func()) (sto
 }
 
 // any reports whether prompts are being watched. t may be nil.
-func (t *storedWatches) any() bool { return t != nil && t.count.Load() > 0 }
+func (s *storedWatches) any() bool { return s != nil && s.count.Load() > 0 }
 
-func (t *storedWatches) add(w *storedWatch) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.bySlot == nil {
-		t.bySlot = make(map[uint32][]*storedWatch)
+func (s *storedWatches) add(w *storedWatch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.bySlot == nil {
+		s.bySlot = make(map[uint32][]*storedWatch)
 	}
-	t.bySlot[w.slot] = append(t.bySlot[w.slot], w)
-	t.count.Add(1)
+	s.bySlot[w.slot] = append(s.bySlot[w.slot], w)
+	s.count.Add(1)
 }
 
 // remove ends a watch, and reports whether it had not ended before.
-func (t *storedWatches) remove(w *storedWatch) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	all := t.bySlot[w.slot]
+func (s *storedWatches) remove(w *storedWatch) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.bySlot[w.slot]
 	i := slices.Index(all, w)
 	if i < 0 {
 		return false
 	}
 	if all = slices.Delete(all, i, i+1); len(all) == 0 {
-		delete(t.bySlot, w.slot)
+		delete(s.bySlot, w.slot)
 	} else {
-		t.bySlot[w.slot] = all
+		s.bySlot[w.slot] = all
 	}
-	t.count.Add(-1)
+	s.count.Add(-1)
 	return true
 }
 
 // complete reports whether a rank has all the given blocks on its device.
-func (t *storedWatches) complete(slot uint32, local []uint64) bool {
+func (s *storedWatches) complete(slot uint32, local []uint64) bool {
 	var o indexer.Overlap
-	t.space.Overlap(local, &o)
+	s.space.Overlap(local, &o)
 	device, _, _ := o.At(slot)
 	return int(device) == len(local)
 }
 
 // noteStored ends the watches whose prompts are complete with the blocks just stored.
-func (t *storedWatches) noteStored(ev *indexer.Store) {
+func (s *storedWatches) noteStored(ev *indexer.Store) {
 	var last []*storedWatch // watches whose last block is among the stored ones
-	t.mu.Lock()
-	for _, w := range t.bySlot[ev.Slot] {
+	s.mu.Lock()
+	for _, w := range s.bySlot[ev.Slot] {
 		if slices.Contains(ev.Local, w.local[len(w.local)-1]) {
 			last = append(last, w)
 		}
 	}
-	t.mu.Unlock()
+	s.mu.Unlock()
 	for _, w := range last {
-		t.notifyIfComplete(w) // another prompt may end with a block of the same tokens, so check all blocks
+		s.notifyIfComplete(w) // another prompt may end with a block of the same tokens, so check all blocks
 	}
 }
 
 // noteGroup ends the watches of a slot whose prompts are complete now that a further attention
 // group has stored blocks. Its events do not say which prompt's, so all are checked.
-func (t *storedWatches) noteGroup(slot uint32) {
-	t.mu.Lock()
-	all := slices.Clone(t.bySlot[slot])
-	t.mu.Unlock()
+func (s *storedWatches) noteGroup(slot uint32) {
+	s.mu.Lock()
+	all := slices.Clone(s.bySlot[slot])
+	s.mu.Unlock()
 	for _, w := range all {
-		t.notifyIfComplete(w)
+		s.notifyIfComplete(w)
 	}
 }
 
 // notifyIfComplete ends a watch whose prompt is stored, and calls its function.
-func (t *storedWatches) notifyIfComplete(w *storedWatch) {
-	if t.complete(w.slot, w.local) && t.remove(w) {
+func (s *storedWatches) notifyIfComplete(w *storedWatch) {
+	if s.complete(w.slot, w.local) && s.remove(w) {
 		w.stored()
 	}
 }

@@ -126,9 +126,9 @@ func (d *delayed) runOrDelay(w *Queued, charged map[uint32]float64, force bool) 
 	return delay, err
 }
 
-func (w *Queued) end(err error) {
-	w.err, w.ended = err, true
-	close(w.done)
+func (q *Queued) end(err error) {
+	q.err, q.ended = err, true
+	close(q.done)
 }
 
 // add inserts a request behind those of the same turn and time.

@@ -31,31 +31,31 @@ type delayable struct {
 	since time.Time
 }
 
-func (r *delayable) Waiter() admission.Waiter          { return admission.Waiter{Tokens: 10} }
-func (r *delayable) Workers() int                      { return len(r.work) }
-func (r *delayable) CanRun(*admission.Class) bool      { panic("no queue of classes") }
-func (r *delayable) CanRunNow(*admission.Class) bool   { panic("no queue of classes") }
-func (r *delayable) BeforeWait(*admission.Class) error { return nil }
-func (r *delayable) Refresh(time.Duration) error       { return nil }
-func (r *delayable) Run() error                        { panic("only by RunOrDelay") }
-func (r *delayable) Work() float64                     { return slices.Min(r.work) }
+func (d *delayable) Waiter() admission.Waiter          { return admission.Waiter{Tokens: 10} }
+func (d *delayable) Workers() int                      { return len(d.work) }
+func (d *delayable) CanRun(*admission.Class) bool      { panic("no queue of classes") }
+func (d *delayable) CanRunNow(*admission.Class) bool   { panic("no queue of classes") }
+func (d *delayable) BeforeWait(*admission.Class) error { return nil }
+func (d *delayable) Refresh(time.Duration) error       { return nil }
+func (d *delayable) Run() error                        { panic("only by RunOrDelay") }
+func (d *delayable) Work() float64                     { return slices.Min(d.work) }
 
 // RunOrDelay sends the request to the rank where it would be done first, if that has
 // little left.
-func (r *delayable) RunOrDelay(charged map[uint32]float64, force bool, _ time.Duration) (time.Duration, error) {
-	f, best := r.fleet, 0
-	done := func(rank int) float64 { return f.left(rank) + charged[uint32(rank)] + r.work[rank] }
+func (d *delayable) RunOrDelay(charged map[uint32]float64, force bool, _ time.Duration) (time.Duration, error) {
+	f, best := d.fleet, 0
+	done := func(rank int) float64 { return f.left(rank) + charged[uint32(rank)] + d.work[rank] }
 	for rank := range f.free {
 		if done(rank) < done(best) {
 			best = rank
 		}
 	}
 	if left := f.left(best); left > hold && !force {
-		charged[uint32(best)] += r.work[best]
+		charged[uint32(best)] += d.work[best]
 		return max(1, time.Duration((left-hold)*float64(time.Second))), nil
 	}
-	f.free[best] = time.Now().Add(time.Duration((f.left(best) + r.work[best]) * float64(time.Second)))
-	f.runs = append(f.runs, r.name)
+	f.free[best] = time.Now().Add(time.Duration((f.left(best) + d.work[best]) * float64(time.Second)))
+	f.runs = append(f.runs, d.name)
 	return 0, nil
 }
 

@@ -110,10 +110,10 @@ type Queued struct {
 }
 
 // Done returns a channel that is closed when the request has run or has ended without running.
-func (w *Queued) Done() <-chan struct{} { return w.done }
+func (q *Queued) Done() <-chan struct{} { return q.done }
 
 // Err returns the request's error. It must be called after Done is closed only.
-func (w *Queued) Err() error { return w.err }
+func (q *Queued) Err() error { return q.err }
 
 // Enter runs the request if it need not wait, and returns nil and its error. Otherwise it
 // queues the request and returns its place. since is when the request first came to a wait

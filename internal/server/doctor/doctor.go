@@ -118,18 +118,18 @@ type examination struct {
 }
 
 // looked notes that checks have something to look at.
-func (x *examination) looked(checks ...Check) {
+func (ex *examination) looked(checks ...Check) {
 	for _, c := range checks {
-		if x.Results[c] == NotApplicable {
-			x.Results[c] = OK
+		if ex.Results[c] == NotApplicable {
+			ex.Results[c] = OK
 		}
 	}
 }
 
 // find adds a finding.
-func (x *examination) find(f Finding) {
-	x.Results[f.Check] = Found
-	if len(x.Findings) <= 4*MaxFindings { // some more, of which the errors are kept
-		x.Findings = append(x.Findings, f)
+func (ex *examination) find(f Finding) {
+	ex.Results[f.Check] = Found
+	if len(ex.Findings) <= 4*MaxFindings { // some more, of which the errors are kept
+		ex.Findings = append(ex.Findings, f)
 	}
 }

@@ -9,14 +9,14 @@ import (
 )
 
 // gateway looks at what the gateway has counted.
-func (x *examination) gateway() {
-	g := x.doctor.gateway
+func (ex *examination) gateway() {
+	g := ex.doctor.gateway
 	if g == nil {
 		return
 	}
-	x.looked(Tokenizer)
+	ex.looked(Tokenizer)
 	if n := g.TokenizerFailures(); n > 0 {
-		x.find(Finding{
+		ex.find(Finding{
 			Check: Tokenizer, Severity: Warning, Count: n, Remedy: "Check --gateway-tokenizer-url and the tokenizer's log.",
 			Sentence: fmt.Sprintf("The tokens of %d prompts are unknown, as the tokenizer failed: their engines were chosen by load alone, or they were refused.", n),
 		})
@@ -26,9 +26,9 @@ func (x *examination) gateway() {
 	if answers < enough {
 		return
 	}
-	x.looked(HitRate)
+	ex.looked(HitRate)
 	if most := max(observed, predicted); most > 0 && apart > tolerated*most {
-		x.find(Finding{
+		ex.find(Finding{
 			Check: HitRate, Severity: Warning, Count: answers, Remedy: "POST /diagnose with such a prompt says where its match ends and why.",
 			Sentence: fmt.Sprintf("Engines had cached %.0f tokens of the last %d prompts where the index said %.0f: it is wrong by %.0f %%.",
 				observed, answers, predicted, 100*apart/most),
@@ -37,12 +37,12 @@ func (x *examination) gateway() {
 }
 
 // memory looks at the accounts of --max-memory.
-func (x *examination) memory() {
+func (ex *examination) memory() {
 	const near = 0.9
-	for _, a := range x.doctor.parts.Memory.Accounts() {
-		x.looked(Memory)
+	for _, a := range ex.doctor.parts.Memory.Accounts() {
+		ex.looked(Memory)
 		if limit := a.Limit(); float64(a.Used()) >= near*float64(limit) {
-			x.find(Finding{
+			ex.find(Finding{
 				Check: Memory, Severity: Warning, Count: uint64(max(0, a.Used())), Remedy: "Raise --max-memory; docs/security.md says what happens when it is full.",
 				Sentence: fmt.Sprintf("The memory account %s is nearly full: %d of %d bytes.", a.Name(), a.Used(), limit),
 			})
@@ -51,14 +51,14 @@ func (x *examination) memory() {
 }
 
 // replicas compares the other replicas with this one.
-func (x *examination) replicas(ctx context.Context, whole bool) {
-	for _, p := range x.doctor.peers.Peers(ctx, x.of) {
+func (ex *examination) replicas(ctx context.Context, whole bool) {
+	for _, p := range ex.doctor.peers.Peers(ctx, ex.of) {
 		at := catalog.Clip(p.Endpoint)
 		find := func(check Check, severity Severity, remedy, format string, args ...any) {
-			x.find(Finding{Check: check, Severity: severity, Peer: at, Remedy: remedy, Sentence: fmt.Sprintf(format, args...)})
+			ex.find(Finding{Check: check, Severity: severity, Peer: at, Remedy: remedy, Sentence: fmt.Sprintf(format, args...)})
 		}
 		if whole {
-			x.looked(PeerUnreachable)
+			ex.looked(PeerUnreachable)
 			if !p.Connected {
 				find(PeerUnreachable, Error, "Check that the replica runs, and that the network lets its port through.", "The replica at %s is not connected.", at)
 			}
@@ -75,7 +75,7 @@ func (x *examination) replicas(ctx context.Context, whole bool) {
 			if q.Status == nil {
 				continue
 			}
-			x.looked(PeerThresholds, PeerLoads)
+			ex.looked(PeerThresholds, PeerLoads)
 			if models := q.ThresholdsDiffer(); len(models) > 0 {
 				find(PeerThresholds, Error, "Set the thresholds on every replica, or by configuration.",
 					"The replica at %s has other busy thresholds for %s.", at, list(models))
@@ -86,12 +86,12 @@ func (x *examination) replicas(ctx context.Context, whole bool) {
 					Sentence: fmt.Sprintf("The replica at %s counts %d requests with %d blocks of model %q, this one %d with %d.",
 						at, d.Peer.Requests, d.Peer.Blocks, catalog.Clip(d.Own.Model), d.Own.Requests, d.Own.Blocks),
 				}
-				x.find(f)
+				ex.find(f)
 			}
 			if !whole {
 				continue
 			}
-			x.looked(PeerPolicies, PeerClock)
+			ex.looked(PeerPolicies, PeerClock)
 			if q.PoliciesDiffer() {
 				find(PeerPolicies, Error, "Start all replicas with the same contract, weights and policies.", "The replica at %s chooses by other rules.", at)
 			}

@@ -11,9 +11,9 @@ import (
 )
 
 // workers looks at the workers' records.
-func (x *examination) workers() {
-	for _, w := range x.doctor.parts.Catalog.List(x.of.Model, x.of.Tenant) {
-		x.looked(WorkerIncomplete, BlockSize, Model)
+func (ex *examination) workers() {
+	for _, w := range ex.doctor.parts.Catalog.List(ex.of.Model, ex.of.Tenant) {
+		ex.looked(WorkerIncomplete, BlockSize, Model)
 		if w.Lifecycle != catalog.Incomplete || w.Tracked {
 			continue
 		}
@@ -32,33 +32,33 @@ func (x *examination) workers() {
 			f.Remedy = "Correct model_name of the record, or the engine's model."
 		}
 		f.Sentence = fmt.Sprintf("Worker %d %s: %s.", w.ID, what, catalog.Clip(why))
-		x.find(f)
+		ex.find(f)
 	}
 }
 
 // streams looks at the KV event streams of the workers.
-func (x *examination) streams() {
-	for _, snap := range x.doctor.parts.Catalog.Snapshots() {
-		if !snap.Scope.Matches(x.of.Model, x.of.Tenant) {
+func (ex *examination) streams() {
+	for _, snap := range ex.doctor.parts.Catalog.Snapshots() {
+		if !snap.Scope.Matches(ex.of.Model, ex.of.Tenant) {
 			continue
 		}
 		for _, e := range snap.Known() {
-			if st, ok := x.doctor.parts.Streams.Stream(e.Rank); ok {
-				x.looked(NoReplay, DroppedEvents, UndecodableEvents, StreamStale, StreamDown)
-				x.stream(snap, e, &st)
+			if st, ok := ex.doctor.parts.Streams.Stream(e.Rank); ok {
+				ex.looked(NoReplay, DroppedEvents, UndecodableEvents, StreamStale, StreamDown)
+				ex.stream(snap, e, &st)
 			}
 		}
 	}
 }
 
 // stream looks at one stream.
-func (x *examination) stream(snap *catalog.Snapshot, e catalog.Entry, st *kvevents.StreamStatus) {
+func (ex *examination) stream(snap *catalog.Snapshot, e catalog.Entry, st *kvevents.StreamStatus) {
 	who := fmt.Sprintf("worker %d rank %d", e.Rank.Worker, e.Rank.DP)
 	about := Finding{Severity: Warning, Scope: &snap.Scope, Rank: &e.Rank}
 	find := func(check Check, severity Severity, n uint64, remedy, format string, args ...any) {
 		f := about
 		f.Check, f.Severity, f.Count, f.Remedy, f.Sentence = check, severity, n, remedy, fmt.Sprintf(format, args...)
-		x.find(f)
+		ex.find(f)
 	}
 	switch st.State {
 	case kvevents.Connecting:
@@ -90,38 +90,38 @@ func (x *examination) stream(snap *catalog.Snapshot, e catalog.Entry, st *kveven
 }
 
 // engines looks at what engines say, or do not say.
-func (x *examination) engines() {
+func (ex *examination) engines() {
 	const tolerated = 0.05 // of the number of blocks
-	for _, snap := range x.doctor.parts.Catalog.Snapshots() {
-		if !snap.Scope.Matches(x.of.Model, x.of.Tenant) {
+	for _, snap := range ex.doctor.parts.Catalog.Snapshots() {
+		if !snap.Scope.Matches(ex.of.Model, ex.of.Tenant) {
 			continue
 		}
-		excluded := x.doctor.parts.Reports.Excluded(snap.Scope)
+		excluded := ex.doctor.parts.Reports.Excluded(snap.Scope)
 		for _, e := range snap.Ranks() {
-			st, ok := x.doctor.parts.Reports.Status(snap.Scope, e.Rank)
+			st, ok := ex.doctor.parts.Reports.Status(snap.Scope, e.Rank)
 			if !ok {
 				continue
 			}
-			x.looked(EngineStalled, EngineSilent)
+			ex.looked(EngineStalled, EngineSilent)
 			who := fmt.Sprintf("worker %d rank %d", e.Rank.Worker, e.Rank.DP)
 			f := Finding{Severity: Error, Scope: &snap.Scope, Rank: &e.Rank, Remedy: "Look at the engine's log; restart it if it hangs."}
 			switch gone := excluded[e.Rank]; {
 			case gone != nil && gone.State == reports.Silent:
 				f.Check, f.Sentence = EngineSilent, fmt.Sprintf("The engine of %s is silent for %.0f s, and gets no new requests.", who, st.Age.Seconds())
-				x.find(f)
+				ex.find(f)
 			case gone != nil:
 				f.Check, f.Sentence = EngineStalled, fmt.Sprintf("The engine of %s has unfinished work and makes no progress; it gets no new requests.", who)
-				x.find(f)
+				ex.find(f)
 			}
 			recorded, known := e.Worker.TotalKVBlocks, false
 			tokens, said := st.KVTokensTotal.Get()
 			if known = recorded != nil && said && snap.BlockSize > 0; !known {
 				continue
 			}
-			x.looked(Capacity)
+			ex.looked(Capacity)
 			blocks := float64(tokens / uint64(snap.BlockSize))
 			if off := blocks - float64(*recorded); off > tolerated*float64(*recorded) || -off > tolerated*float64(*recorded) {
-				x.find(Finding{
+				ex.find(Finding{
 					Check: Capacity, Severity: Warning, Scope: &snap.Scope, Rank: &e.Rank, Remedy: "Write the engine's number into the record.",
 					Sentence: fmt.Sprintf("The engine of %s has room for %.0f blocks, its record says %d.", who, blocks, *recorded),
 				})
@@ -131,23 +131,23 @@ func (x *examination) engines() {
 }
 
 // publishers looks at the Conductor's publishers.
-func (x *examination) publishers() {
-	for _, p := range x.doctor.parts.Publishers.Publishers() {
+func (ex *examination) publishers() {
+	for _, p := range ex.doctor.parts.Publishers.Publishers() {
 		sc := catalog.Scope{Model: p.Model, Tenant: p.Tenant}
-		if !sc.Matches(x.of.Model, x.of.Tenant) {
+		if !sc.Matches(ex.of.Model, ex.of.Tenant) {
 			continue
 		}
-		x.looked(HashSeeds, UndecodableEvents)
+		ex.looked(HashSeeds, UndecodableEvents)
 		st := p.Status()
 		if st.Hashes == diagnose.HashesOwn {
-			x.find(Finding{
+			ex.find(Finding{
 				Check: HashSeeds, Severity: Warning, Scope: &sc, Peer: p.Instance, Remedy: "Register the publisher with the engine's hash seed.",
 				Sentence: fmt.Sprintf("The hashes of publisher %q rank %d are the engine's own, not XXH3-64 with seed %d: blocks without tokens match nothing.",
 					catalog.Clip(p.Instance), p.Rank, p.HashSeed),
 			})
 		}
 		if st.Undecodable > 0 {
-			x.find(Finding{
+			ex.find(Finding{
 				Check: UndecodableEvents, Severity: Error, Scope: &sc, Peer: p.Instance, Count: st.Undecodable,
 				Remedy:   "Check that the endpoint is that of KV events, in a form that docs/engines.md lists.",
 				Sentence: fmt.Sprintf("%d messages of publisher %q rank %d could not be read.", st.Undecodable, catalog.Clip(p.Instance), p.Rank),

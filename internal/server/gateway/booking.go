@@ -39,39 +39,39 @@ const renewals = 3
 
 // run renews the leases of all bookings and completes the prefills whose end an event has
 // reported, until ctx ends.
-func (all *bookings) run(ctx context.Context) error {
-	renew := time.NewTicker(max(all.lease/renewals, 1))
+func (bo *bookings) run(ctx context.Context) error {
+	renew := time.NewTicker(max(bo.lease/renewals, 1))
 	defer renew.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case b := <-all.stored:
+		case b := <-bo.stored:
 			b.completePrefill(counts.PrefillByEvent)
 		case <-renew.C:
-			for _, b := range all.list() {
+			for _, b := range bo.list() {
 				b.renew()
 			}
 		}
 	}
 }
 
-func (all *bookings) list() []*booking {
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	list := make([]*booking, 0, len(all.live))
-	for b := range all.live {
+func (bo *bookings) list() []*booking {
+	bo.mu.Lock()
+	defer bo.mu.Unlock()
+	list := make([]*booking, 0, len(bo.live))
+	for b := range bo.live {
 		list = append(list, b)
 	}
 	return list
 }
 
 // open returns an empty booking.
-func (all *bookings) open(sc catalog.Scope) *booking { return &booking{all: all, scope: sc} }
+func (bo *bookings) open(sc catalog.Scope) *booking { return &booking{all: bo, scope: sc} }
 
 // openLight returns an empty booking of a request of whose work nothing is known.
-func (all *bookings) openLight(sc catalog.Scope) *booking {
-	return &booking{all: all, scope: sc, light: true}
+func (bo *bookings) openLight(sc catalog.Scope) *booking {
+	return &booking{all: bo, scope: sc, light: true}
 }
 
 // booking has the reservations of one request: one on the rank that answers it and, if another

@@ -203,8 +203,8 @@ type Difference struct {
 
 // Differing returns the scopes that both processes have and in which they count clearly different
 // loads: by more than what may be on its way between them.
-func (x *Process) Differing() (all []Difference) {
-	for _, d := range x.Common() {
+func (p *Process) Differing() (all []Difference) {
+	for _, d := range p.Common() {
 		if differ(d.Own.Requests, d.Peer.Requests) || differ(d.Own.Blocks, d.Peer.Blocks) {
 			all = append(all, d)
 		}
@@ -213,15 +213,15 @@ func (x *Process) Differing() (all []Difference) {
 }
 
 // Common returns the loads of the scopes that both processes have.
-func (x *Process) Common() (all []Difference) {
-	if x.Status == nil {
+func (p *Process) Common() (all []Difference) {
+	if p.Status == nil {
 		return nil
 	}
 	theirs := make(map[catalog.Scope]Load)
-	for _, l := range x.Status.Loads {
+	for _, l := range p.Status.Loads {
 		theirs[l.Scope()] = l
 	}
-	for _, own := range x.Own.Loads {
+	for _, own := range p.Own.Loads {
 		if peer, both := theirs[own.Scope()]; both {
 			all = append(all, Difference{own, peer})
 		}
@@ -236,15 +236,15 @@ func differ(a, b uint64) bool {
 }
 
 // ThresholdsDiffer returns the models that both processes have and whose thresholds differ.
-func (x *Process) ThresholdsDiffer() (models []string) {
-	if x.Status == nil {
+func (p *Process) ThresholdsDiffer() (models []string) {
+	if p.Status == nil {
 		return nil
 	}
 	theirs := make(map[string]Thresholds)
-	for _, t := range x.Status.Thresholds {
+	for _, t := range p.Status.Thresholds {
 		theirs[t.Model] = t
 	}
-	for _, own := range x.Own.Thresholds {
+	for _, own := range p.Own.Thresholds {
 		if peer, both := theirs[own.Model]; both && !own.equal(&peer) {
 			models = append(models, own.Model)
 		}
@@ -260,14 +260,14 @@ func same[T comparable](a, b *T) bool { return a == b || a != nil && b != nil &&
 
 // PoliciesDiffer reports whether choices are made by different rules: settings, or the policy of a
 // scope that both have.
-func (x *Process) PoliciesDiffer() bool {
-	if x.Status == nil {
+func (p *Process) PoliciesDiffer() bool {
+	if p.Status == nil {
 		return false
 	}
-	if x.Own.Settings != x.Status.Settings || x.Own.Contract != x.Status.Contract {
+	if p.Own.Settings != p.Status.Settings || p.Own.Contract != p.Status.Contract {
 		return true
 	}
-	for _, d := range x.Common() {
+	for _, d := range p.Common() {
 		if d.Own.Policy != d.Peer.Policy {
 			return true
 		}
@@ -276,6 +276,6 @@ func (x *Process) PoliciesDiffer() bool {
 }
 
 // ClocksApart reports whether the clocks are surely apart by more than a second.
-func (x *Process) ClocksApart() bool {
-	return x.Status != nil && x.Clock.Abs() > time.Second+x.Doubt
+func (p *Process) ClocksApart() bool {
+	return p.Status != nil && p.Clock.Abs() > time.Second+p.Doubt
 }

@@ -23,39 +23,39 @@ const maxEndedLeases = 1 << 16
 
 // put remembers an end. Of two ends of one number the later until holds, and a
 // report that was set once stays.
-func (c endedLeases) put(number uint64, e endedLease) {
-	old, known := c[number]
-	if !known && len(c) >= maxEndedLeases {
-		c.makeRoom()
+func (l endedLeases) put(number uint64, e endedLease) {
+	old, known := l[number]
+	if !known && len(l) >= maxEndedLeases {
+		l.makeRoom()
 	}
-	c[number] = endedLease{max(old.until, e.until), old.report || e.report}
+	l[number] = endedLease{max(old.until, e.until), old.report || e.report}
 }
 
 // makeRoom removes the eighth with the earliest until, at least one: with fewer, a full
 // map would be sorted for every new entry.
-func (c endedLeases) makeRoom() {
-	soonest := slices.SortedFunc(maps.Keys(c), func(a, b uint64) int {
-		return cmp.Or(cmp.Compare(c[a].until, c[b].until), cmp.Compare(a, b))
+func (l endedLeases) makeRoom() {
+	soonest := slices.SortedFunc(maps.Keys(l), func(a, b uint64) int {
+		return cmp.Or(cmp.Compare(l[a].until, l[b].until), cmp.Compare(a, b))
 	})
 	for _, number := range soonest[:(len(soonest)+7)/8] {
-		delete(c, number)
+		delete(l, number)
 	}
 }
 
 // dropOld returns the ends whose until has not passed.
-func (c endedLeases) dropOld(at time.Duration) endedLeases {
-	before := len(c)
-	maps.DeleteFunc(c, func(_ uint64, e endedLease) bool { return e.until < at })
-	if 2*len(c) >= before {
-		return c
+func (l endedLeases) dropOld(at time.Duration) endedLeases {
+	before := len(l)
+	maps.DeleteFunc(l, func(_ uint64, e endedLease) bool { return e.until < at })
+	if 2*len(l) >= before {
+		return l
 	}
-	return maps.Clone(c) // maps never shrink
+	return maps.Clone(l) // maps never shrink
 }
 
 // ranges returns the numbers that are reported to other replicas.
-func (c endedLeases) ranges() (out []Range) {
-	for _, number := range slices.Sorted(maps.Keys(c)) {
-		if c[number].report {
+func (l endedLeases) ranges() (out []Range) {
+	for _, number := range slices.Sorted(maps.Keys(l)) {
+		if l[number].report {
 			out = appendRange(out, Range{number, number})
 		}
 	}

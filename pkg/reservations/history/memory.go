@@ -34,17 +34,17 @@ func (n *Numbered) SetMemory(account *memory.Account) {
 }
 
 // bitmaps returns the sets of x that are bitmaps.
-func (x *processHistory) bitmaps() [4]bitmap {
-	return [...]bitmap{x.ended, x.removed, x.completed, x.leaseExpired}
+func (p *processHistory) bitmaps() [4]bitmap {
+	return [...]bitmap{p.ended, p.removed, p.completed, p.leaseExpired}
 }
 
 // bytes returns an estimate of what x takes.
-func (x *processHistory) bytes() int64 {
+func (p *processHistory) bytes() int64 {
 	pages := 0
-	for _, b := range x.bitmaps() {
+	for _, b := range p.bitmaps() {
 		pages += len(b)
 	}
-	return int64(pages)*pageBytes + int64(len(x.leases))*leaseBytes
+	return int64(pages)*pageBytes + int64(len(p.leases))*leaseBytes
 }
 
 // count updates the memory that is counted after a change of x, and makes room if it is
@@ -95,17 +95,17 @@ func (n *Numbered) largest() (most *processHistory) {
 
 // forgetOldest gives back about an eighth of either the ends of leases, those with the
 // earliest until, or the pages, those with the lowest numbers, whichever takes more.
-func (x *processHistory) forgetOldest() {
+func (p *processHistory) forgetOldest() {
 	var pages []uint64
-	for _, b := range x.bitmaps() {
+	for _, b := range p.bitmaps() {
 		pages = slices.AppendSeq(pages, maps.Keys(b))
 	}
-	if len(x.leases)*leaseBytes > len(pages)*pageBytes {
-		x.leases.makeRoom()
+	if len(p.leases)*leaseBytes > len(pages)*pageBytes {
+		p.leases.makeRoom()
 		return
 	}
 	slices.Sort(pages)
 	if next := pages[len(pages)/8] + 1; next <= math.MaxUint64>>pageShift {
-		x.assume(next<<pageShift - 1)
+		p.assume(next<<pageShift - 1)
 	}
 }

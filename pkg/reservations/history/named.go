@@ -33,12 +33,12 @@ func NameHash(sc catalog.Scope, id string, r catalog.Rank) uint64 {
 // fnv is the state of a 64-bit FNV-1a hash. Unlike that of hash/fnv it does not allocate.
 type fnv uint64
 
-func (h *fnv) octet(b byte) { *h = (*h ^ fnv(b)) * 1099511628211 }
+func (f *fnv) octet(b byte) { *f = (*f ^ fnv(b)) * 1099511628211 }
 
 // number adds the last octets of a number, big endian.
-func (h *fnv) number(n uint64, octets int) {
+func (f *fnv) number(n uint64, octets int) {
 	for i := octets - 1; i >= 0; i-- {
-		h.octet(byte(n >> (8 * i)))
+		f.octet(byte(n >> (8 * i)))
 	}
 }
 

@@ -84,9 +84,9 @@ const (
 var verdicts = [...]string{"may live", "has ended", "no room"}
 
 // String returns the verdict in words.
-func (s Verdict) String() string {
-	if int(s) < len(verdicts) {
-		return verdicts[s]
+func (v Verdict) String() string {
+	if int(v) < len(verdicts) {
+		return verdicts[v]
 	}
 	return "invalid"
 }
@@ -183,17 +183,17 @@ func (n *Numbered) Leave(o Origin, why EndReason) {
 	}
 }
 
-func (x *processHistory) leave(o Origin, why EndReason) {
-	x.live--
-	x.see(o.Sequence)
+func (p *processHistory) leave(o Origin, why EndReason) {
+	p.live--
+	p.see(o.Sequence)
 	switch {
 	case why == Freed:
-		x.end(o.Sequence)
-	case o.Sequence <= x.floor:
+		p.end(o.Sequence)
+	case o.Sequence <= p.floor:
 	case why == RankRemoved:
-		x.removed.set(o.Sequence)
+		p.removed.set(o.Sequence)
 	case why == LeaseExpired:
-		x.leaseExpired.set(o.Sequence)
+		p.leaseExpired.set(o.Sequence)
 	}
 }
 
@@ -461,90 +461,90 @@ func (n *Numbered) evict() bool {
 
 // hasEnded reports whether the reservation of a number, without lease, has ended.
 // The largest number never names a reservation, so that no sum below overflows.
-func (x *processHistory) hasEnded(number uint64) bool {
-	return number <= x.floor || number == math.MaxUint64 || x.ended.has(number)
+func (p *processHistory) hasEnded(number uint64) bool {
+	return number <= p.floor || number == math.MaxUint64 || p.ended.has(number)
 }
 
 // refuses reports whether the reservation of a number cannot become live. renewed: its
 // lease is known to run.
-func (x *processHistory) refuses(number uint64, renewed bool) bool {
+func (p *processHistory) refuses(number uint64, renewed bool) bool {
 	if renewed {
-		return x.leaseHasEnded(number)
+		return p.leaseHasEnded(number)
 	}
-	return x.hasEnded(number) || x.removed.has(number) || x.leaseExpired.has(number)
+	return p.hasEnded(number) || p.removed.has(number) || p.leaseExpired.has(number)
 }
 
 // leaseHasEnded is refuses for a reservation whose lease is known to run.
-func (x *processHistory) leaseHasEnded(number uint64) bool {
-	_, remembered := x.leases[number]
-	return remembered || number > x.assumed && x.hasEnded(number) || x.removed.has(number)
+func (p *processHistory) leaseHasEnded(number uint64) bool {
+	_, remembered := p.leases[number]
+	return remembered || number > p.assumed && p.hasEnded(number) || p.removed.has(number)
 }
 
-func (x *processHistory) end(number uint64) { x.endRange(Range{number, number}) }
+func (p *processHistory) end(number uint64) { p.endRange(Range{number, number}) }
 
 // mergeRange records a range as ended. Its numbers up to assumed may be those of
 // reservations with a lease, which may still be live.
-func (x *processHistory) mergeRange(r Range, assumed uint64) {
+func (p *processHistory) mergeRange(r Range, assumed uint64) {
 	if r.From <= assumed {
 		guess := Range{r.From, min(r.To, assumed, math.MaxUint64-1)}
-		x.see(guess.To)
-		switch from := max(guess.From, x.floor+1); {
+		p.see(guess.To)
+		switch from := max(guess.From, p.floor+1); {
 		case guess.From == 1:
-			x.assume(guess.To)
+			p.assume(guess.To)
 		case from <= guess.To:
-			x.leaseExpired.setRange(from, guess.To)
+			p.leaseExpired.setRange(from, guess.To)
 		}
 		if r.To <= assumed {
 			return
 		}
 		r.From = assumed + 1
 	}
-	x.endRange(r)
+	p.endRange(r)
 }
 
 // endLease remembers the end of a long lease that another replica has reported. It is
 // not reported further, because that replica continues to report it.
-func (x *processHistory) endLease(number uint64, until time.Duration) {
-	if _, known := x.leases[number]; !known {
-		x.leases.put(number, endedLease{until: until})
+func (p *processHistory) endLease(number uint64, until time.Duration) {
+	if _, known := p.leases[number]; !known {
+		p.leases.put(number, endedLease{until: until})
 	}
 }
 
-func (x *processHistory) endRange(r Range) {
+func (p *processHistory) endRange(r Range) {
 	r.To = min(r.To, math.MaxUint64-1)
-	x.see(r.To)
-	switch from := max(r.From, x.floor+1); {
+	p.see(r.To)
+	switch from := max(r.From, p.floor+1); {
 	case from > r.To:
-	case from == x.floor+1:
-		x.raiseFloor(r.To)
+	case from == p.floor+1:
+		p.raiseFloor(r.To)
 	default: // no wider than the window
-		x.ended.setRange(from, r.To)
+		p.ended.setRange(from, r.To)
 	}
 }
 
 // see moves the window so that number is in it.
-func (x *processHistory) see(number uint64) {
-	x.high = max(x.high, number)
-	if x.high > Window {
-		x.assume(x.high - Window)
+func (p *processHistory) see(number uint64) {
+	p.high = max(p.high, number)
+	if p.high > Window {
+		p.assume(p.high - Window)
 	}
 }
 
 // assume makes all numbers up to that one count as ended, except those of reservations
 // with a lease.
-func (x *processHistory) assume(number uint64) {
-	x.assumed = max(x.assumed, number)
-	x.raiseFloor(number)
+func (p *processHistory) assume(number uint64) {
+	p.assumed = max(p.assumed, number)
+	p.raiseFloor(number)
 }
 
-func (x *processHistory) raiseFloor(floor uint64) {
-	if floor <= x.floor {
+func (p *processHistory) raiseFloor(floor uint64) {
+	if floor <= p.floor {
 		return
 	}
-	old := x.floor
-	x.floor = floor
+	old := p.floor
+	p.floor = floor
 	if (floor+1)>>pageShift != (old+1)>>pageShift {
-		for _, b := range x.bitmaps() {
+		for _, b := range p.bitmaps() {
 			b.prune(floor)
 		}
 	}

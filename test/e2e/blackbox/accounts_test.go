@@ -23,12 +23,12 @@ type accounted struct {
 
 // inUse returns the bytes that the process holds after a collection: of its heap, its stacks and
 // outside of both.
-func (s *accounted) inUse(t *testing.T) int {
+func (a *accounted) inUse(t *testing.T) int {
 	t.Helper()
 	var heap e2e.Answer
 	for range 2 { // what pools hold survives one collection
 		var err error
-		if heap, err = s.debug.Call(t.Context(), http.MethodGet, "/debug/pprof/heap?gc=1&debug=1", nil); err != nil {
+		if heap, err = a.debug.Call(t.Context(), http.MethodGet, "/debug/pprof/heap?gc=1&debug=1", nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -43,11 +43,11 @@ func (s *accounted) inUse(t *testing.T) int {
 	var vars struct {
 		Outside int `json:"outside_heap_bytes"`
 	}
-	s.debug.Must(t, http.StatusOK, http.MethodGet, "/debug/vars", nil, &vars)
+	a.debug.Must(t, http.StatusOK, http.MethodGet, "/debug/vars", nil, &vars)
 	return of("HeapAlloc") + of("Stack") + vars.Outside
 }
 
-func (s *accounted) account(t *testing.T, names ...string) (sum int) {
+func (a *accounted) account(t *testing.T, names ...string) (sum int) {
 	t.Helper()
 	called := time.Now()
 	e2e.Eventually(t, "accounts have been measured, as each second", func() error {
@@ -57,7 +57,7 @@ func (s *accounted) account(t *testing.T, names ...string) (sum int) {
 		return nil
 	})
 	for _, name := range names {
-		sum += s.Metric(t, fmt.Sprintf("select_service_memory_account_bytes{account=%q}", name))
+		sum += a.Metric(t, fmt.Sprintf("select_service_memory_account_bytes{account=%q}", name))
 	}
 	return sum
 }
@@ -76,9 +76,9 @@ func promptText(head string, shared, own, n int) []byte {
 }
 
 // post sends a request on a connection of its own, and does not await the answer.
-func (s *accounted) post(t *testing.T, path string, body []byte) net.Conn {
+func (a *accounted) post(t *testing.T, path string, body []byte) net.Conn {
 	t.Helper()
-	c, err := net.Dial("tcp", s.Address())
+	c, err := net.Dial("tcp", a.Address())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,9 +88,9 @@ func (s *accounted) post(t *testing.T, path string, body []byte) net.Conn {
 	return c
 }
 
-func (s *accounted) mustPost(t *testing.T, path string, body []byte) {
+func (a *accounted) mustPost(t *testing.T, path string, body []byte) {
 	t.Helper()
-	res, err := s.HTTP.Post(s.URL()+path, "application/json", bytes.NewReader(body))
+	res, err := a.HTTP.Post(a.URL()+path, "application/json", bytes.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
