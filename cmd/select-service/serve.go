@@ -23,7 +23,6 @@ import (
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/server/access"
-	"github.com/select-service/select-service/internal/server/fleet"
 	"github.com/select-service/select-service/internal/server/httpapi"
 	"github.com/select-service/select-service/internal/server/ui"
 	"github.com/select-service/select-service/internal/telemetry"
@@ -107,8 +106,8 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		sources = append(sources, read.engines)
 	}
 	found := discovery.NewManager(svc.ReplaceWorkers, sources...)
-	operators := newOperators(svc, mem.budget)
 	picks.build(conf.Gateway, svc, found.Listed, read.tokens, mem.budget, log)
+	operators := newOperators(conf, svc, others, picks, mem.budget)
 
 	// Start: sockets, replicas, the service, its workers, HTTP. The first part to
 	// fail stops the rest.
@@ -162,23 +161,6 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	return err
 }
 
-// newOperators returns what operators are shown of the service. The history has to be run.
-func newOperators(svc *node.Service, budget *memory.Budget) httpapi.Operators {
-	view := fleet.New(svc.Parts(), httpapi.AppendFleetRow, time.Now)
-	return httpapi.Operators{
-		Fleet: view, History: fleet.NewHistory(view, historyLimit(budget)), Prefixes: fleet.NewPrefixes(svc.Parts(), time.Now),
-	}
-}
-
-// historyLimit returns the bytes that the history of the fleet may take: all that it ever takes,
-// or a small part of a small budget. It is not one of the budget's accounts, which leave that part free.
-func historyLimit(b *memory.Budget) int64 {
-	if total := b.Total(); total > 0 {
-		return total / 32
-	}
-	return fleet.MaxHistory
-}
-
 // snapshotGrace is how long the last snapshot waits for requests under way. Requests of dead
 // clients would take all of grace and leave it no time.
 const snapshotGrace = grace / 3
@@ -229,7 +211,7 @@ func handlers(conf config.Config, svc *node.Service, operators httpapi.Operators
 		}
 		opt.Metrics = telemetry.Handler(version(), collectors...)
 		opt.RetryAfter = conf.Overload.RetryAfter
-		opt.Kubernetes, opt.Page, opt.Operators = pods, page, operators
+		opt.Kubernetes, opt.Operators, opt.Page = pods, operators, page
 		return httpapi.New(svc, svc.Conductor(), opt)
 	}
 }

@@ -22,6 +22,7 @@ const (
 	exitFailed
 	exitUsage
 	exitNotReady
+	exitFinding
 )
 
 func main() {
@@ -55,12 +56,14 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 	switch {
 	case err == nil:
 		return exitOK
-	case errors.As(err, new(usageError)):
+	case errors.As(err, new(usageError)), strings.HasPrefix(err.Error(), "required flag(s)"): // cobra has no type for that
 		fmt.Fprintf(errs, "selectctl: %v\nsee '%s --help'\n", err, cmd.CommandPath())
 		return exitUsage
 	case errors.Is(err, errNotReady):
 		fmt.Fprintln(errs, "selectctl:", err)
 		return exitNotReady
+	case errors.Is(err, errFindings): // they are written
+		return exitFinding
 	case errors.Is(err, context.Canceled) && ctx.Err() != nil: // interrupted, the way to end --watch
 		return exitOK
 	}
@@ -90,7 +93,8 @@ and changes its workers and thresholds.
 Where the service is: --url, else $SELECT_SERVICE_URL, else the context (--context,
 else current_context) of ~/.config/selectctl/config.yaml, else http://127.0.0.1:8092.
 
-Exit codes: 0 done, 1 failed, 2 wrong command line, 3 the service is not ready.`
+Exit codes: 0 done, 1 failed, 2 wrong command line, 3 the service is not ready,
+4 the doctor has a finding.`
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
@@ -116,7 +120,7 @@ func (a *app) root() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	a.options.register(root.PersistentFlags())
-	root.AddCommand(a.status(), a.top(), a.workers(), a.overlap(), a.explain(), a.decisions(), a.replicas(), a.thresholds(), a.dump(), a.bench())
+	root.AddCommand(a.status(), a.top(), a.workers(), a.overlap(), a.explain(), a.decisions(), a.replicas(), a.prefixes(), a.doctor(), a.thresholds(), a.dump(), a.token(), a.bench())
 	for _, cmd := range root.Commands() {
 		checkArgs(cmd)
 	}

@@ -38,7 +38,7 @@ func (s *scopeFlags) scope() (sc client.Scope) {
 
 func (a *app) workers() *cobra.Command {
 	cmd := &cobra.Command{Use: "workers", Aliases: []string{"worker", "w"}, Short: "list, add, change and remove workers"}
-	cmd.AddCommand(a.listWorkers(), a.getWorker(), a.addWorker(), a.drainWorker(), a.undrainWorker(), a.removeWorkers(), a.applyWorkers())
+	cmd.AddCommand(a.listWorkers(), a.getWorker(), a.describeWorker(), a.addWorker(), a.drainWorker(), a.undrainWorker(), a.removeWorkers(), a.applyWorkers())
 	return cmd
 }
 
@@ -113,6 +113,45 @@ func (a *app) getWorker() *cobra.Command {
 			return a.show(all[i], workerTable(all[i:i+1]))
 		},
 	}
+}
+
+func (a *app) describeWorker() *cobra.Command {
+	return &cobra.Command{
+		Use: "describe ID", Short: "one worker with its ranks: state, load, cache and event streams", Args: cobra.ExactArgs(1),
+		Example: "  selectctl workers describe 7",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ids, err := workerIDs(args)
+			if err != nil {
+				return err
+			}
+			f, err := a.service.Fleet(cmd.Context(), client.Scope{}, "")
+			if err != nil {
+				return err
+			}
+			f.Rows = slices.DeleteFunc(f.Rows, func(r client.FleetRow) bool { return r.Worker != ids[0] })
+			if len(f.Rows) == 0 {
+				return fmt.Errorf("worker %d is not registered", ids[0])
+			}
+			return a.show(f.Rows, rankTable(f.Rows))
+		},
+	}
+}
+
+// rankTable shows ranks. What is not known is left empty.
+func rankTable(rows []client.FleetRow) *table {
+	t := &table{columns: []string{"WORKER", "RANK", "STATE", "STREAM", "LAG", "REQUESTS", "BLOCKS", "OF", "PREFILL", "CACHED", "HIT RATE", "ENGINE", "REASON"}, wide: 1}
+	for _, r := range rows {
+		rate, engine := "", ""
+		if r.HitRate != nil {
+			rate = fmt.Sprintf("%.0f %%", 100**r.HitRate)
+		}
+		if e := r.Reported; e != nil {
+			engine = fmt.Sprintf("%s running, %s waiting", value(e.Running), value(e.Waiting))
+		}
+		t.add(r.Worker, r.DPRank, r.State, r.Stream, r.Lag, r.Requests, r.ActiveBlocks, r.TotalBlocks, r.PrefillTokens, r.CachedBlocks, rate, engine, r.Reason)
+		t.names = append(t.names, fmt.Sprintf("rank/%d/%d", r.Worker, r.DPRank))
+	}
+	return t
 }
 
 func (a *app) addWorker() *cobra.Command {
@@ -200,19 +239,24 @@ func (a *app) removeWorkers() *cobra.Command {
 
 func (a *app) applyWorkers() *cobra.Command {
 	var (
-		file  string
-		scope scopeFlags
+		file   string
+		dryRun bool
+		scope  scopeFlags
 	)
 	cmd := &cobra.Command{
 		Use: "apply -f FILE", Short: "make the workers those of a file: add, change and remove",
 		Long:    "Makes the workers of the model and routing group (of all, without these options) those of\nthe file: PUT /workers. Workers that the file does not have are removed.",
-		Example: "  selectctl workers apply -f workers.yaml -m llama",
+		Example: "  selectctl workers apply -f workers.yaml -m llama --dry-run\n  selectctl workers apply -f workers.yaml -m llama",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			records, err := a.readWorkers(file)
 			if err != nil {
 				return err
 			}
-			diff, err := a.service.ReplaceWorkers(cmd.Context(), scope.scope(), records)
+			apply := a.service.ReplaceWorkers
+			if dryRun {
+				apply = a.service.CompareWorkers
+			}
+			diff, err := apply(cmd.Context(), scope.scope(), records)
 			if err != nil {
 				return err
 			}
@@ -227,6 +271,9 @@ func (a *app) applyWorkers() *cobra.Command {
 				}
 			}
 			if f := a.options.format; f == "table" || f == "wide" {
+				if dryRun {
+					fmt.Fprint(a.out, "dry run: ")
+				}
 				fmt.Fprintf(a.out, "%d added, %d changed, %d removed, %d unchanged\n", len(diff.Added), len(diff.Changed), len(diff.Removed), diff.Unchanged)
 				if len(t.rows) == 0 {
 					return nil
@@ -237,6 +284,7 @@ func (a *app) applyWorkers() *cobra.Command {
 	}
 	cmd.Flags().StringVarP(&file, "file", "f", "", "file with the records")
 	_ = cmd.MarkFlagRequired("file") // it is defined above
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be different")
 	scope.register(cmd.Flags())
 	return cmd
 }
@@ -351,19 +399,46 @@ func (a *app) unsetThresholds() *cobra.Command {
 
 func (a *app) replicas() *cobra.Command {
 	return &cobra.Command{
-		Use: "replicas", Short: "the peers with which reservations are shared",
+		Use: "replicas", Short: "the replicas with which reservations are shared, and whether they agree",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			peers, err := a.service.Peers(cmd.Context())
+			r, err := a.service.Replicas(cmd.Context(), client.Scope{})
 			if err != nil {
 				return err
 			}
-			t := &table{columns: []string{"PEER"}, names: peers}
-			for _, p := range peers {
-				t.add(p)
-			}
-			return a.show(peers, t)
+			return a.show(r, replicaTable(&r))
 		},
 	}
+}
+
+func replicaTable(r *client.Replicas) *table {
+	t := &table{columns: []string{"PEER", "CONNECTED", "PROCESS", "LOADS", "THRESHOLDS", "POLICIES", "CLOCK", "VERSION", "URL", "ERROR"}, wide: 3}
+	for _, p := range r.Peers {
+		t.names = append(t.names, p.Endpoint)
+		if len(p.Processes) == 0 {
+			t.add(p.Endpoint, p.Connected, "", "", "", "", "", "", "", "")
+		}
+		for _, x := range p.Processes {
+			if x.Read == nil {
+				t.add(p.Endpoint, p.Connected, x.Process, "", "", "", "", "", x.URL, x.Error)
+				continue
+			}
+			loads := true
+			for _, l := range x.Loads {
+				loads = loads && l.Agree
+			}
+			t.add(p.Endpoint, p.Connected, x.Process, agree(loads), agree(len(x.ThresholdsDiffer) == 0), agree(x.PoliciesAgree),
+				fmt.Sprintf("%+.3f s", x.ClockAhead), x.Version, x.URL, x.Error)
+		}
+	}
+	return t
+}
+
+// agree says whether something is the same.
+func agree(same bool) string {
+	if same {
+		return "agree"
+	}
+	return "differ"
 }
 
 func (a *app) dump() *cobra.Command {

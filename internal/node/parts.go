@@ -14,6 +14,7 @@ import (
 
 // Parts are the parts of a Service, for views of its state: users only read.
 type Parts struct {
+	Process    uint64 // id among the replicas
 	Catalog    *catalog.Catalog
 	Scopes     *scopes.Registry
 	Ledger     *reservations.Ledger
@@ -29,6 +30,7 @@ type Parts struct {
 // Parts returns the parts of the service.
 func (s *Service) Parts() Parts {
 	p := Parts{
+		Process: s.config.Process,
 		Catalog: s.catalog, Scopes: s.scopes, Ledger: s.ledger, Reports: s.reports, Thresholds: s.Thresholds(),
 		Publishers: s.conductor.Registry(), Replica: s.replica, Memory: s.config.Memory,
 	}

@@ -165,6 +165,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	learners := policies.NewLearners(config.Policies, config.Weights.TrackPrefill)
 	s.scopes = newScopes(&config, index, learners)
 	process := cmp.Or(config.Process, 1+rand.Uint64N(math.MaxUint64))
+	s.config.Process = process
 	s.peers = &peers{endpoints: config.Endpoints}
 	s.ledger, s.replica = newLedger(process, &config, s, log)
 	predicts := config.approximate() || config.predictsBeside()

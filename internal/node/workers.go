@@ -135,6 +135,15 @@ func (s *Service) ReconcileWorkers(records []catalog.Record, scope catalog.Scope
 	return s.ReplaceWorkers(catalog.Set{Kind: catalog.SourceAPI, Records: records, Scope: scope})
 }
 
+// CompareWorkers returns what ReconcileWorkers would return, and changes nothing.
+func (s *Service) CompareWorkers(records []catalog.Record, scope catalog.ScopeFilter) (catalog.Difference, error) {
+	if err := s.TakesSet(); err != nil {
+		return catalog.Difference{}, err
+	}
+	d, err := s.catalog.Compare(catalog.Set{Kind: catalog.SourceAPI, Records: records, Scope: scope})
+	return d, asEntryError(err)
+}
+
 // ReplaceWorkers replaces the workers of a source, see catalog.Catalog.Reconcile. It is
 // discovery.Apply.
 func (s *Service) ReplaceWorkers(set catalog.Set) (d catalog.Difference, err error) {

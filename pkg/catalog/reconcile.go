@@ -91,21 +91,9 @@ func (e *EntryError) Unwrap() error { return e.Err }
 func (c *Catalog) Reconcile(set Set) (Difference, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.mu.closed {
-		return Difference{}, ErrShuttingDown
-	}
-	set.Records = c.describedLocked(set.Records)
-	var excluded []EntryError
-	check := NewSetCheck(set.Scope)
-	if set.Kind.Discovered() {
-		set.Records, excluded = c.usableLocked(&set, check)
-	} else if err := c.checkSetLocked(&set, check); err != nil {
-		return Difference{}, err
-	}
-	b, diff := c.compareLocked(&set, check.given)
-	diff.Excluded = excluded
-	if len(b.changes)+len(b.removed) == 0 {
-		return diff, nil
+	b, diff, err := c.differenceLocked(set)
+	if err != nil || len(b.changes)+len(b.removed) == 0 {
+		return diff, err
 	}
 	c.attachNewLocked(b)
 	c.publishBatchLocked(b)
@@ -114,6 +102,33 @@ func (c *Catalog) Reconcile(set Set) (Difference, error) {
 		c.publishLocked()
 	}
 	return diff, nil
+}
+
+// Compare returns what Reconcile would return, and changes nothing. Attaching the workers may
+// still leave some incomplete.
+func (c *Catalog) Compare(set Set) (Difference, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, diff, err := c.differenceLocked(set)
+	return diff, err
+}
+
+// differenceLocked returns what a set would change.
+func (c *Catalog) differenceLocked(set Set) (*batch, Difference, error) {
+	if c.mu.closed {
+		return nil, Difference{}, ErrShuttingDown
+	}
+	set.Records = c.describedLocked(set.Records)
+	var excluded []EntryError
+	check := NewSetCheck(set.Scope)
+	if set.Kind.Discovered() {
+		set.Records, excluded = c.usableLocked(&set, check)
+	} else if err := c.checkSetLocked(&set, check); err != nil {
+		return nil, Difference{}, err
+	}
+	b, diff := c.compareLocked(&set, check.given)
+	diff.Excluded = excluded
+	return b, diff, nil
 }
 
 // checkSetLocked returns the error of a set that is refused as a whole.

@@ -60,13 +60,16 @@ var routes = map[string]func(ctx context.Context, c *client.Client) error{
 	"overlapScores": func(ctx context.Context, c *client.Client) error {
 		return only(c.OverlapScores(ctx, client.ProjectRequest{}))
 	},
-	"explain":    func(ctx context.Context, c *client.Client) error { return only(c.Explain(ctx, client.SelectRequest{})) },
-	"decisions":  func(ctx context.Context, c *client.Client) error { return only(c.Decisions(ctx, client.Scope{})) },
-	"kubernetes": func(ctx context.Context, c *client.Client) error { return only(c.Kubernetes(ctx)) },
-	"fleet":      func(ctx context.Context, c *client.Client) error { return only(c.Fleet(ctx, client.Scope{}, "")) },
-	"history":    func(ctx context.Context, c *client.Client) error { return only(c.History(ctx, client.Scope{}, 0)) },
-	"prefixes":   func(ctx context.Context, c *client.Client) error { return only(c.Prefixes(ctx, client.Scope{}, 0)) },
-	"policies":   func(ctx context.Context, c *client.Client) error { return only(c.Policies(ctx, client.Scope{})) },
+	"explain":       func(ctx context.Context, c *client.Client) error { return only(c.Explain(ctx, client.SelectRequest{})) },
+	"decisions":     func(ctx context.Context, c *client.Client) error { return only(c.Decisions(ctx, client.Scope{})) },
+	"kubernetes":    func(ctx context.Context, c *client.Client) error { return only(c.Kubernetes(ctx)) },
+	"fleet":         func(ctx context.Context, c *client.Client) error { return only(c.Fleet(ctx, client.Scope{}, "")) },
+	"history":       func(ctx context.Context, c *client.Client) error { return only(c.History(ctx, client.Scope{}, 0)) },
+	"prefixes":      func(ctx context.Context, c *client.Client) error { return only(c.Prefixes(ctx, client.Scope{}, 0)) },
+	"doctor":        func(ctx context.Context, c *client.Client) error { return only(c.Doctor(ctx, client.Scope{})) },
+	"replicas":      func(ctx context.Context, c *client.Client) error { return only(c.Replicas(ctx, client.Scope{})) },
+	"replicaStatus": func(ctx context.Context, c *client.Client) error { return only(c.ReplicaStatus(ctx)) },
+	"policies":      func(ctx context.Context, c *client.Client) error { return only(c.Policies(ctx, client.Scope{})) },
 	"diagnose": func(ctx context.Context, c *client.Client) error {
 		return only(c.Diagnose(ctx, client.DiagnoseRequest{}))
 	},

@@ -101,6 +101,15 @@ func (c *Client) Workers(ctx context.Context, scope Scope) ([]Worker, error) {
 // ReplaceWorkers replaces all workers of the catalog, or those of scope, by these, in one
 // step. If one of them is invalid, nothing changes.
 func (c *Client) ReplaceWorkers(ctx context.Context, scope Scope, workers []Worker) (Difference, error) {
+	return c.putWorkers(ctx, "/workers", scope, workers)
+}
+
+// CompareWorkers returns what ReplaceWorkers would, and changes nothing.
+func (c *Client) CompareWorkers(ctx context.Context, scope Scope, workers []Worker) (Difference, error) {
+	return c.putWorkers(ctx, "/workers?dry_run=true", scope, workers)
+}
+
+func (c *Client) putWorkers(ctx context.Context, path string, scope Scope, workers []Worker) (Difference, error) {
 	body := struct {
 		Scope
 		Workers []Worker `json:"workers"`
@@ -109,7 +118,7 @@ func (c *Client) ReplaceWorkers(ctx context.Context, scope Scope, workers []Work
 		body.Workers = []Worker{}
 	}
 	var d Difference
-	err := c.do(ctx, call{method: http.MethodPut, path: "/workers", body: body, repeatable: true}, &d)
+	err := c.do(ctx, call{method: http.MethodPut, path: path, body: body, repeatable: true}, &d)
 	return d, err
 }
 

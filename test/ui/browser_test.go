@@ -192,7 +192,7 @@ func (p *tab) await(expression string) {
 func (p *tab) says(text string) {
 	p.t.Helper()
 	quoted, _ := json.Marshal(text)
-	p.await("document.body.innerText.includes(" + string(quoted) + ")")
+	p.await("document.body?.innerText.includes(" + string(quoted) + ")")
 }
 
 // press clicks the button or link with a text or a label, in the dialog on top if there is one.

@@ -221,6 +221,9 @@ def test_explanations(make: MakeClient, fleet: Server, dialect: str) -> None:
     view = client.fleet()
     assert view["full"] and {row["worker_id"] for row in view["rows"]} >= {1, 2}
     assert not client.fleet(since=view["version"], model_name="default")["full"]
+    assert client.doctor(model_name="default")["checks"]
+    assert client.replicas()["enabled"] is False
+    assert client.replica_status()["contract"] in ("1.3", "1.6")
     assert client.prefixes(limit=5)["truncated"] is False
     assert client.history(seconds=60)["interval_seconds"] == 5
     assert client.history(worker_id=1)["interval_seconds"] == 60

@@ -24,6 +24,7 @@ type fake struct {
 	records     []catalog.Record
 	filter      catalog.ScopeFilter
 	difference  catalog.Difference
+	compared    bool           // by a dry run
 	within      *time.Duration // of a drain
 	workerID    uint64
 	reports     []node.RankReport
@@ -115,6 +116,11 @@ func (f *fake) UndrainWorkerIn(_ catalog.ScopeFilter, id uint64) (*catalog.Worke
 func (f *fake) CheckReservation(string, catalog.ScopeFilter) error { return f.err }
 
 func (f *fake) TakesSet() error { return nil }
+
+func (f *fake) CompareWorkers(records []catalog.Record, scope catalog.ScopeFilter) (catalog.Difference, error) {
+	f.compared = true
+	return f.ReconcileWorkers(records, scope)
+}
 
 func (f *fake) ReconcileWorkers(records []catalog.Record, scope catalog.ScopeFilter) (catalog.Difference, error) {
 	f.records, f.filter = records, scope

@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/server/access"
+	"github.com/select-service/select-service/internal/server/doctor"
 	"github.com/select-service/select-service/internal/server/fleet"
+	"github.com/select-service/select-service/internal/server/replicas"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -18,6 +20,8 @@ type Operators struct {
 	Fleet    *fleet.View
 	History  *fleet.History
 	Prefixes *fleet.Prefixes
+	Doctor   *doctor.Doctor
+	Replicas *replicas.Reader
 }
 
 type operatorRoutes struct {
@@ -36,6 +40,8 @@ func (o operatorRoutes) addTo(r router) {
 	add(o.Fleet != nil, "/fleet", a.narrowed(o.fleet))
 	add(o.History != nil, "/history", a.narrowed(o.history))
 	add(o.Prefixes != nil, "/index/prefixes", a.narrowed(o.prefixes))
+	add(o.Doctor != nil, "/doctor", a.narrowed(o.doctor))
+	add(o.Replicas != nil, "/replicas", a.narrowed(o.replicas))
 }
 
 // narrowed returns an endpoint whose query may have a filter, which is narrowed to the caller's

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"encoding/json"
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -11,7 +12,9 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/server/doctor"
 	"github.com/select-service/select-service/internal/server/fleet"
+	"github.com/select-service/select-service/internal/server/replicas"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/servicetest"
 )
@@ -21,7 +24,11 @@ func newOperators() Operators { return operatorsOf(node.New(node.Config{}, nil, 
 
 func operatorsOf(svc *node.Service) Operators {
 	v := fleet.New(svc.Parts(), AppendFleetRow, time.Now)
-	return Operators{Fleet: v, History: fleet.NewHistory(v, fleet.MaxHistory), Prefixes: fleet.NewPrefixes(svc.Parts(), time.Now)}
+	peers := replicas.New(replicas.Config{Contract: "1.3"}, svc, nil, nil, time.Now)
+	return Operators{
+		Fleet: v, History: fleet.NewHistory(v, fleet.MaxHistory), Prefixes: fleet.NewPrefixes(svc.Parts(), time.Now),
+		Doctor: doctor.New(svc.Parts(), peers, nil, time.Now), Replicas: peers,
+	}
 }
 
 // TestFleet: the whole answer in both dialects, the difference to it, and what a token of one
@@ -101,6 +108,61 @@ func TestPrefixes(t *testing.T) {
 		}
 		if got := ask(h, "GET", "/index/prefixes", "", "").Body.String(); !strings.Contains(got, `"nodes":[]`) {
 			t.Errorf("the default scope: %s", got)
+		}
+	})
+}
+
+// TestDoctor: a finding as it is written, and that a token of one tenant hears of its own workers
+// alone; the status for replicas needs the role peer.
+func TestDoctor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := servicetest.Start(t)
+		_, _ = w.PutWorker(servicetest.Record(1, 1, func(r *catalog.Record) { r.Endpoint = nil }))
+		h := New(w.Service, w.Conductor(), Options{Log: zerolog.Nop(), Operators: operatorsOf(w.Service), Access: guardOf(t)})
+		const finding = `"healthy":false,"findings":[{"check":"worker_incomplete","severity":"error",` +
+			`"sentence":"Worker 1 cannot be chosen: endpoint is required.","remedy":"Complete the worker's record, or delete it.",` +
+			`"runbook":"docs/runbook.md#selectservicenoworkers","model_name":"m","routing_group":"t","worker_id":1}],"checks":[` +
+			`{"check":"worker_incomplete","title":"All workers can be chosen","result":"finding"},`
+		if got := ask(h, "GET", "/v1.6/doctor", "read", "").Body.String(); !strings.Contains(got, finding) {
+			t.Errorf("%s", got)
+		}
+		if got := ask(h, "GET", "/doctor", "own-read", "").Body.String(); !strings.Contains(got, `"healthy":true`) {
+			t.Errorf("a token of one tenant gets %s", got)
+		}
+		if got := ask(h, "GET", "/replicas", "read", "").Body.String(); !strings.HasPrefix(got, `{"enabled":false,"process":"0","version":""`) {
+			t.Errorf("replicas: %s", got)
+		}
+		got := ask(h, "GET", "/replica_sync/status", "peer", "").Body.String()
+		if !strings.Contains(got, `"contract":"1.3"`) || !strings.Contains(got, `"thresholds":[{"model":"m","active_decode_blocks_threshold":null,`) {
+			t.Errorf("status: %s", got)
+		}
+	})
+}
+
+// TestDryRun: the answer of the same call without dry_run, and nothing is changed.
+func TestDryRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := servicetest.Start(t, servicetest.EventsOff)
+		h := New(w.Service, w.Conductor(), Options{Log: zerolog.Nop()})
+		put := func(query, body string) string {
+			got := call(t, h, "PUT", "/workers"+query, body, nil)
+			return fmt.Sprint(got.Code, " ", got.Body)
+		}
+		worker := func(id int, endpoint string) string {
+			return fmt.Sprintf(`{"worker_id":%d,"endpoint":%q,"block_size":4}`, id, endpoint)
+		}
+		put("", `{"workers":[`+worker(1, "http://a")+`,`+worker(2, "http://b")+`,`+worker(3, "http://c")+`]}`)
+		next := `{"workers":[` + worker(1, "http://a") + `,` + worker(2, "http://x") + `,` + worker(4, "http://d") + `]}`
+		before := call(t, h, "GET", "/workers", "", nil).Body.String()
+		dry := put("?dry_run=true", next)
+		if after := call(t, h, "GET", "/workers", "", nil).Body.String(); after != before {
+			t.Errorf("a dry run has changed\n%s\nto\n%s", before, after)
+		}
+		if wet := put("?dry_run=false", next); wet != dry || wet != `200 {"added":[4],"changed":[2],"removed":[3],"unchanged":1}` {
+			t.Errorf("dry %s, then %s", dry, wet)
+		}
+		if got := put("?dry_run=maybe", next); !strings.HasPrefix(got, "400 ") {
+			t.Errorf("dry_run=maybe: %s", got)
 		}
 	})
 }

@@ -18,6 +18,8 @@ type reconciler interface {
 	TakesSet() error
 	// ReconcileWorkers replaces all workers of the chosen scopes by the records.
 	ReconcileWorkers(records []catalog.Record, scope catalog.ScopeFilter) (catalog.Difference, error)
+	// CompareWorkers returns what ReconcileWorkers would, and changes nothing.
+	CompareWorkers(records []catalog.Record, scope catalog.ScopeFilter) (catalog.Difference, error)
 }
 
 type reconcileRoutes struct {
@@ -37,6 +39,9 @@ func (r reconcileRoutes) checkAllowed(c request) error {
 	if err := r.svc.TakesSet(); err != nil {
 		return err
 	}
+	if _, err := dryRun(c.Request); err != nil {
+		return err
+	}
 	f, err := filterOf(c.Request)
 	if err == nil && (f.Model != nil || f.Tenant != nil) {
 		err = badRequest("the query names a scope: name it in the body, `model_name` and `" + r.d.tenantKey() + "` beside `workers`")
@@ -49,24 +54,50 @@ func (r reconcileRoutes) put(c request, b *reconcileBody, out []byte) (int, []by
 	if err != nil {
 		return 0, nil, err
 	}
-	c.about(setOf{scope, len(b.workers), catalog.Difference{}})
-	d, err := r.svc.ReconcileWorkers(b.workers, scope)
+	dry, err := dryRun(c.Request)
 	if err != nil {
 		return 0, nil, err
 	}
-	c.about(setOf{scope, len(b.workers), d})
+	c.about(setOf{scope, len(b.workers), dry, catalog.Difference{}})
+	use := r.svc.ReconcileWorkers
+	if dry {
+		use = r.svc.CompareWorkers
+	}
+	d, err := use(b.workers, scope)
+	if err != nil {
+		return 0, nil, err
+	}
+	c.about(setOf{scope, len(b.workers), dry, d})
 	return http.StatusOK, appendDifference(out, d), nil
+}
+
+var errDryRun = badRequest(queryPrefix + "dry_run: expected true or false")
+
+// dryRun reports whether the query asks for the answer alone.
+func dryRun(r *http.Request) (bool, error) {
+	text, err := queryValue(r, "dry_run")
+	switch {
+	case err != nil || text == nil || *text == "false":
+		return false, err
+	case *text == "true":
+		return true, nil
+	}
+	return false, errDryRun
 }
 
 // setOf is a set of workers in an audit line.
 type setOf struct {
 	scope   catalog.ScopeFilter
 	workers int
+	dryRun  bool
 	changed catalog.Difference
 }
 
 func (s setOf) describe(e *zerolog.Event) {
 	describeFilter(e, s.scope)
+	if s.dryRun {
+		e.Bool("dry_run", true)
+	}
 	e.Int("workers", s.workers).Int("added", len(s.changed.Added)).
 		Int("changed", len(s.changed.Changed)).Int("removed", len(s.changed.Removed))
 }

@@ -11,6 +11,7 @@ import (
 	openapi "github.com/select-service/select-service/api"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/server/access"
+	"github.com/select-service/select-service/internal/server/replicas"
 	"github.com/select-service/select-service/internal/server/ui"
 )
 
@@ -64,11 +65,11 @@ type Options struct {
 	Part Part
 	// Kubernetes is the discovery of workers in Kubernetes.
 	Kubernetes ClusterStatus
+	// Operators has what the routes for operators show.
+	Operators Operators
 	// Page is the operators' page; nil: none. Where an admin listener has the operators' routes,
 	// only that one shows it.
 	Page *ui.Page
-	// Operators has what the routes for operators show.
-	Operators Operators
 	// RetryAfter is the Retry-After header of requests refused for overload, rounded up to
 	// seconds; 0: no header. No other answer has it.
 	RetryAfter time.Duration
@@ -179,6 +180,11 @@ func newEngine(svc Service, conductor ConductorAPI, opt Options) engine {
 	if e.routes.api.page {
 		e.addPage(opt.Page)
 	}
+	status := a.serve(routeNotFound)
+	if opt.Operators.Replicas != nil {
+		status = a.serve(operatorRoutes{opt.Operators, a.dialect}.status)
+	}
+	e.routes.get(access.Peer, replicas.Path, status)
 	if opt.Metrics != nil {
 		e.routes.get(access.Metrics, "/metrics", plain(gin.WrapH(opt.Metrics)))
 	}

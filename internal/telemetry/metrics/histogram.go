@@ -78,6 +78,9 @@ func (h *Histogram) Count() uint64 {
 	return count
 }
 
+// Sum returns the sum of the observed values.
+func (h *Histogram) Sum() float64 { return math.Float64frombits(h.sum.Load()) }
+
 // read returns the histogram in Prometheus' form: count and sum of all values, and for each
 // bound how many values are not above it. While values are being observed, the sum may be ahead
 // of or behind the counts.

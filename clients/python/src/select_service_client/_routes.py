@@ -116,13 +116,18 @@ class WorkerRoutes(Caller):
         *,
         model_name: str | None = None,
         tenant: str | None = None,
+        dry_run: bool = False,
     ) -> Plan[Difference]:
-        """Makes the catalog, or that of one scope, exactly these workers, in one step."""
+        """Makes the catalog, or that of one scope, exactly these workers, in one step.
+
+        A dry run changes nothing.
+        """
         core = self._core
         body: dict[str, Any] = {"workers": [core.names(worker) for worker in workers]}
         scope = filters(core, model_name, tenant)
         body.update((name, value) for name, value in scope.items() if value is not None)
-        return core.call(core.request("PUT", "/workers", body))
+        query = {"dry_run": "true"} if dry_run else None
+        return core.call(core.request("PUT", "/workers", body, query=query))
 
     @operation
     def health(self) -> Plan[None]:
@@ -246,6 +251,24 @@ class SelectionRoutes(Caller):
         core = self._core
         query: dict[str, Any] = filters(core, model_name, tenant) | {"limit": limit}
         return core.call(core.request("GET", "/index/prefixes", query=query))
+
+    @operation
+    def doctor(self, *, model_name: str | None = None, tenant: str | None = None) -> Plan[dict[str, Any]]:
+        """What is wrong, in sentences, and what to do about it."""
+        core = self._core
+        return core.call(core.request("GET", "/doctor", query=filters(core, model_name, tenant)))
+
+    @operation
+    def replicas(self, *, model_name: str | None = None, tenant: str | None = None) -> Plan[dict[str, Any]]:
+        """What is known of the other replicas."""
+        core = self._core
+        return core.call(core.request("GET", "/replicas", query=filters(core, model_name, tenant)))
+
+    @operation
+    def replica_status(self) -> Plan[dict[str, Any]]:
+        """What the replica tells the others."""
+        core = self._core
+        return core.call(core.request("GET", "/replica_sync/status", prefixed=False))
 
     @operation
     def kubernetes(self) -> Plan[dict[str, Any]]:

@@ -139,6 +139,22 @@ func NewGateway() *Gateway {
 	}
 }
 
+// TokenizerFailures counts the prompts whose tokens are unknown.
+func (g *Gateway) TokenizerFailures() (n uint64) {
+	for reason := range g.failures {
+		for action := range g.failures[reason] {
+			n += g.failures[reason][action].Load()
+		}
+	}
+	return n
+}
+
+// Cached sums up the tokens of prompts that engines said to have cached, those that the index had,
+// and how far both were apart; answers is the number of prompts.
+func (g *Gateway) Cached() (answers uint64, observed, predicted, apart float64) {
+	return g.cached.Count(), g.cached.Sum(), g.predicted.Sum(), float64(g.more.Load() + g.less.Load())
+}
+
 // Ended counts a request that got no engine.
 func (g *Gateway) Ended(o GatewayOutcome) { g.outcomes[o].Add(1) }
 

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/server/doctor"
+	"github.com/select-service/select-service/internal/server/fleet"
+	"github.com/select-service/select-service/internal/server/httpapi"
+	statuses "github.com/select-service/select-service/internal/server/replicas"
+	"github.com/select-service/select-service/pkg/memory"
+)
+
+// newOperators returns what operators are shown of the service. The history has to be run.
+func newOperators(conf config.Config, svc *node.Service, others replicas, picks *endpointPicker, budget *memory.Budget) httpapi.Operators {
+	parts := svc.Parts()
+	view := fleet.New(parts, httpapi.AppendFleetRow, time.Now)
+	peers := statuses.New(statuses.Config{
+		Process: parts.Process, Version: version(), Contract: contractOf(conf).String(), Settings: fmt.Sprintf("%+v", conf.Weights()),
+	}, svc, parts.Replica, others.snapshots, time.Now)
+	var gateway doctor.Gateway
+	if picks.metrics != nil {
+		gateway = picks.metrics
+	}
+	return httpapi.Operators{
+		Fleet: view, History: fleet.NewHistory(view, historyLimit(budget)), Prefixes: fleet.NewPrefixes(parts, time.Now), Replicas: peers,
+		Doctor: doctor.New(parts, peers, gateway, time.Now),
+	}
+}
+
+// historyLimit returns the bytes that the history of the fleet may take: all that it ever takes,
+// or a small part of a small budget. It is not one of the budget's accounts, which leave that part free.
+func historyLimit(b *memory.Budget) int64 {
+	if total := b.Total(); total > 0 {
+		return total / 32
+	}
+	return fleet.MaxHistory
+}

@@ -1,0 +1,135 @@
+package doctor
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/server/replicas"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// MaxFindings bounds the findings of an examination.
+const MaxFindings = 256
+
+// Severity says how bad a finding is.
+type Severity string
+
+// The severities.
+const (
+	Error   Severity = "error"   // requests go where they should not, or fail
+	Warning Severity = "warning" // something is not as it should be
+)
+
+// Finding is something that is wrong.
+type Finding struct {
+	Check    Check
+	Severity Severity
+	Sentence string
+	Remedy   string
+	// What it is about; nil, empty and 0 where that does not apply.
+	Scope  *catalog.Scope
+	Rank   *catalog.Rank
+	Worker *uint64 // if it is not about one rank
+	Peer   string  // endpoint of a replica, or instance of a publisher
+	Count  uint64  // of events, messages and the like
+}
+
+// Result is what became of a check.
+type Result string
+
+// The results.
+const (
+	OK            Result = "ok"
+	Found         Result = "finding"
+	NotApplicable Result = "not_applicable" // there is nothing to look at
+)
+
+// Examination is what a Doctor has found.
+type Examination struct {
+	Time      time.Time
+	Findings  []Finding // the errors first
+	Results   [NumChecks]Result
+	Truncated bool // there are more than MaxFindings
+}
+
+// Peers reads the other replicas.
+type Peers interface {
+	Peers(ctx context.Context, of catalog.ScopeFilter) []replicas.Peer
+}
+
+// Gateway has the counts of the gateway since the start.
+type Gateway interface {
+	// TokenizerFailures counts prompts whose tokens are unknown.
+	TokenizerFailures() uint64
+	// Cached sums up the tokens of prompts that engines said to have cached, those that had been
+	// predicted, and how far they were apart, each one's absolute value; answers is the number of
+	// prompts.
+	Cached() (answers uint64, observed, predicted, apart float64)
+}
+
+// Doctor examines a service.
+type Doctor struct {
+	parts   node.Parts
+	peers   Peers
+	gateway Gateway // nil: there is none
+	now     func() time.Time
+}
+
+// New returns a doctor; gateway is nil if there is none.
+func New(parts node.Parts, peers Peers, gateway Gateway, now func() time.Time) *Doctor {
+	return &Doctor{parts: parts, peers: peers, gateway: gateway, now: now}
+}
+
+// Examine makes all checks. A filter limits them to some scopes; what is about the process as a
+// whole is then left out, unless whole.
+func (d *Doctor) Examine(ctx context.Context, of catalog.ScopeFilter, whole bool) *Examination {
+	x := &examination{Examination: Examination{Time: d.now()}, doctor: d, of: of}
+	for c := range x.Results {
+		x.Results[c] = NotApplicable
+	}
+	x.workers()
+	if d.parts.Streams != nil {
+		x.streams()
+	}
+	x.engines()
+	x.publishers()
+	if whole {
+		x.gateway()
+		x.memory()
+	}
+	if d.parts.Replica != nil {
+		x.replicas(ctx, whole)
+	}
+	slices.SortStableFunc(x.Findings, func(a, b Finding) int { return strings.Compare(string(a.Severity), string(b.Severity)) })
+	if len(x.Findings) > MaxFindings {
+		x.Findings, x.Truncated = x.Findings[:MaxFindings], true
+	}
+	return &x.Examination
+}
+
+// examination is an Examination under way.
+type examination struct {
+	Examination
+	doctor *Doctor
+	of     catalog.ScopeFilter
+}
+
+// looked notes that checks have something to look at.
+func (x *examination) looked(checks ...Check) {
+	for _, c := range checks {
+		if x.Results[c] == NotApplicable {
+			x.Results[c] = OK
+		}
+	}
+}
+
+// find adds a finding.
+func (x *examination) find(f Finding) {
+	x.Results[f.Check] = Found
+	if len(x.Findings) <= 4*MaxFindings { // some more, of which the errors are kept
+		x.Findings = append(x.Findings, f)
+	}
+}

@@ -1,0 +1,116 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// gateway looks at what the gateway has counted.
+func (x *examination) gateway() {
+	g := x.doctor.gateway
+	if g == nil {
+		return
+	}
+	x.looked(Tokenizer)
+	if n := g.TokenizerFailures(); n > 0 {
+		x.find(Finding{
+			Check: Tokenizer, Severity: Warning, Count: n, Remedy: "Check --gateway-tokenizer-url and the tokenizer's log.",
+			Sentence: fmt.Sprintf("The tokens of %d prompts are unknown, as the tokenizer failed: their engines were chosen by load alone, or they were refused.", n),
+		})
+	}
+	const enough, tolerated = 100, 0.2 // answers; share of the cached tokens
+	answers, observed, predicted, apart := g.Cached()
+	if answers < enough {
+		return
+	}
+	x.looked(HitRate)
+	if most := max(observed, predicted); most > 0 && apart > tolerated*most {
+		x.find(Finding{
+			Check: HitRate, Severity: Warning, Count: answers, Remedy: "POST /diagnose with such a prompt says where its match ends and why.",
+			Sentence: fmt.Sprintf("Engines had cached %.0f tokens of the last %d prompts where the index said %.0f: it is wrong by %.0f %%.",
+				observed, answers, predicted, 100*apart/most),
+		})
+	}
+}
+
+// memory looks at the accounts of --max-memory.
+func (x *examination) memory() {
+	const near = 0.9
+	for _, a := range x.doctor.parts.Memory.Accounts() {
+		x.looked(Memory)
+		if limit := a.Limit(); float64(a.Used()) >= near*float64(limit) {
+			x.find(Finding{
+				Check: Memory, Severity: Warning, Count: uint64(max(0, a.Used())), Remedy: "Raise --max-memory; docs/security.md says what happens when it is full.",
+				Sentence: fmt.Sprintf("The memory account %s is nearly full: %d of %d bytes.", a.Name(), a.Used(), limit),
+			})
+		}
+	}
+}
+
+// replicas compares the other replicas with this one.
+func (x *examination) replicas(ctx context.Context, whole bool) {
+	for _, p := range x.doctor.peers.Peers(ctx, x.of) {
+		at := catalog.Clip(p.Endpoint)
+		find := func(check Check, severity Severity, remedy, format string, args ...any) {
+			x.find(Finding{Check: check, Severity: severity, Peer: at, Remedy: remedy, Sentence: fmt.Sprintf(format, args...)})
+		}
+		if whole {
+			x.looked(PeerUnreachable)
+			if !p.Connected {
+				find(PeerUnreachable, Error, "Check that the replica runs, and that the network lets its port through.", "The replica at %s is not connected.", at)
+			}
+		}
+		for i := range p.Processes {
+			q := &p.Processes[i]
+			if q.Absent {
+				continue
+			}
+			if q.Error != "" && p.Connected && whole {
+				find(PeerUnreachable, Warning, "Check --advertise-url of the replica, and that the token of --peer-token-file has the role peer.",
+					"The replica at %s does not tell its state: %s.", at, catalog.Clip(q.Error))
+			}
+			if q.Status == nil {
+				continue
+			}
+			x.looked(PeerThresholds, PeerLoads)
+			if models := q.ThresholdsDiffer(); len(models) > 0 {
+				find(PeerThresholds, Error, "Set the thresholds on every replica, or by configuration.",
+					"The replica at %s has other busy thresholds for %s.", at, list(models))
+			}
+			for _, d := range q.Differing() {
+				f := Finding{
+					Check: PeerLoads, Severity: Error, Peer: at, Scope: new(d.Own.Scope()), Remedy: "Check that both follow each other, and have the same workers.",
+					Sentence: fmt.Sprintf("The replica at %s counts %d requests with %d blocks of model %q, this one %d with %d.",
+						at, d.Peer.Requests, d.Peer.Blocks, catalog.Clip(d.Own.Model), d.Own.Requests, d.Own.Blocks),
+				}
+				x.find(f)
+			}
+			if !whole {
+				continue
+			}
+			x.looked(PeerPolicies, PeerClock)
+			if q.PoliciesDiffer() {
+				find(PeerPolicies, Error, "Start all replicas with the same contract, weights and policies.", "The replica at %s chooses by other rules.", at)
+			}
+			if q.ClocksApart() {
+				find(PeerClock, Warning, "Synchronise the clocks of the machines.", "The clock of the replica at %s is %.1f s apart from this one's.", at, q.Clock.Abs().Seconds())
+			}
+		}
+	}
+}
+
+// list names some models.
+func list(models []string) string {
+	const most = 5
+	named := make([]string, 0, most)
+	for _, m := range models[:min(len(models), most)] {
+		named = append(named, fmt.Sprintf("model %q", catalog.Clip(m)))
+	}
+	if len(models) > most {
+		named = append(named, "and others")
+	}
+	return strings.Join(named, ", ")
+}

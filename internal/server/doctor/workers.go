@@ -1,0 +1,157 @@
+package doctor
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/select-service/select-service/internal/conductor"
+	"github.com/select-service/select-service/internal/engines/reports"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/kvevents"
+)
+
+// workers looks at the workers' records.
+func (x *examination) workers() {
+	for _, w := range x.doctor.parts.Catalog.List(x.of.Model, x.of.Tenant) {
+		x.looked(WorkerIncomplete, BlockSize, Model)
+		if w.Lifecycle != catalog.Incomplete || w.Tracked {
+			continue
+		}
+		why := "its record is not complete"
+		if all := w.Explain(); len(all) > 0 {
+			why = all[0]
+		}
+		f := Finding{Check: WorkerIncomplete, Severity: Error, Scope: &w.Scope, Worker: &w.ID, Remedy: "Complete the worker's record, or delete it."}
+		what := "cannot be chosen"
+		switch {
+		case strings.Contains(why, "block_size mismatch"), strings.Contains(why, "block_size ") && strings.Contains(why, ", not "):
+			f.Check, what = BlockSize, "has another block size and cannot be chosen"
+			f.Remedy = "Start all engines of the model with the same block size, and write that into the records."
+		case strings.Contains(why, "model \""):
+			f.Check, what = Model, "serves another model and cannot be chosen"
+			f.Remedy = "Correct model_name of the record, or the engine's model."
+		}
+		f.Sentence = fmt.Sprintf("Worker %d %s: %s.", w.ID, what, catalog.Clip(why))
+		x.find(f)
+	}
+}
+
+// streams looks at the KV event streams of the workers.
+func (x *examination) streams() {
+	for _, snap := range x.doctor.parts.Catalog.Snapshots() {
+		if !snap.Scope.Matches(x.of.Model, x.of.Tenant) {
+			continue
+		}
+		for _, e := range snap.Known() {
+			if st, ok := x.doctor.parts.Streams.Stream(e.Rank); ok {
+				x.looked(NoReplay, DroppedEvents, UndecodableEvents, StreamStale, StreamDown)
+				x.stream(snap, e, &st)
+			}
+		}
+	}
+}
+
+// stream looks at one stream.
+func (x *examination) stream(snap *catalog.Snapshot, e catalog.Entry, st *kvevents.StreamStatus) {
+	who := fmt.Sprintf("worker %d rank %d", e.Rank.Worker, e.Rank.DP)
+	about := Finding{Severity: Warning, Scope: &snap.Scope, Rank: &e.Rank}
+	find := func(check Check, severity Severity, n uint64, remedy, format string, args ...any) {
+		f := about
+		f.Check, f.Severity, f.Count, f.Remedy, f.Sentence = check, severity, n, remedy, fmt.Sprintf(format, args...)
+		x.find(f)
+	}
+	switch st.State {
+	case kvevents.Connecting:
+		find(StreamDown, Error, 0, "Check that the engine runs and publishes KV events at this endpoint.",
+			"The KV event stream of %s is not connected: nobody publishes at %s.", who, catalog.Clip(st.Endpoint))
+	case kvevents.Stale:
+		find(StreamStale, Error, st.Lost, "Restart the engine, or let it clear its cache; a replay endpoint prevents it.",
+			"The KV event stream of %s is stale: %d messages are lost, and its cached blocks may be wrong.", who, st.Lost)
+	case kvevents.Live, kvevents.Replaying:
+	}
+	replay := e.Worker.ReplayEndpoint != nil || e.Worker.ReplayEndpoints[e.Rank.DP] != ""
+	if st.Lost > 0 && !replay {
+		find(NoReplay, Warning, st.Lost, "Give the worker a replay_endpoint.",
+			"The KV event stream of %s has lost %d messages, and nothing could bring them back: it has no replay endpoint.", who, st.Lost)
+	}
+	if st.Undecodable > 0 {
+		find(UndecodableEvents, Error, st.Undecodable, "Check that the endpoint is that of KV events, in a form that docs/engines.md lists.",
+			"%d messages of the KV event stream of %s could not be read.", st.Undecodable, who)
+	}
+	switch {
+	case st.Dropped == 0:
+	case st.DroppedWhy == kvevents.BlockSizeMismatch:
+		find(BlockSize, Error, st.Dropped, "Give the worker the engine's block size.",
+			"The engine of %s has another block size than the %d tokens of its record: %d of its KV events were dropped.", who, snap.BlockSize, st.Dropped)
+	default:
+		find(DroppedEvents, Warning, st.Dropped, "docs/contract-events.md says what the reason means.",
+			"%d KV events of %s were dropped, the last one as %s.", st.Dropped, who, st.DroppedWhy)
+	}
+}
+
+// engines looks at what engines say, or do not say.
+func (x *examination) engines() {
+	const tolerated = 0.05 // of the number of blocks
+	for _, snap := range x.doctor.parts.Catalog.Snapshots() {
+		if !snap.Scope.Matches(x.of.Model, x.of.Tenant) {
+			continue
+		}
+		excluded := x.doctor.parts.Reports.Excluded(snap.Scope)
+		for _, e := range snap.Ranks() {
+			st, ok := x.doctor.parts.Reports.Status(snap.Scope, e.Rank)
+			if !ok {
+				continue
+			}
+			x.looked(EngineStalled, EngineSilent)
+			who := fmt.Sprintf("worker %d rank %d", e.Rank.Worker, e.Rank.DP)
+			f := Finding{Severity: Error, Scope: &snap.Scope, Rank: &e.Rank, Remedy: "Look at the engine's log; restart it if it hangs."}
+			switch gone := excluded[e.Rank]; {
+			case gone != nil && gone.State == reports.Silent:
+				f.Check, f.Sentence = EngineSilent, fmt.Sprintf("The engine of %s is silent for %.0f s, and gets no new requests.", who, st.Age.Seconds())
+				x.find(f)
+			case gone != nil:
+				f.Check, f.Sentence = EngineStalled, fmt.Sprintf("The engine of %s has unfinished work and makes no progress; it gets no new requests.", who)
+				x.find(f)
+			}
+			recorded, known := e.Worker.TotalKVBlocks, false
+			tokens, said := st.KVTokensTotal.Get()
+			if known = recorded != nil && said && snap.BlockSize > 0; !known {
+				continue
+			}
+			x.looked(Capacity)
+			blocks := float64(tokens / uint64(snap.BlockSize))
+			if off := blocks - float64(*recorded); off > tolerated*float64(*recorded) || -off > tolerated*float64(*recorded) {
+				x.find(Finding{
+					Check: Capacity, Severity: Warning, Scope: &snap.Scope, Rank: &e.Rank, Remedy: "Write the engine's number into the record.",
+					Sentence: fmt.Sprintf("The engine of %s has room for %.0f blocks, its record says %d.", who, blocks, *recorded),
+				})
+			}
+		}
+	}
+}
+
+// publishers looks at the Conductor's publishers.
+func (x *examination) publishers() {
+	for _, p := range x.doctor.parts.Publishers.Publishers() {
+		sc := catalog.Scope{Model: p.Model, Tenant: p.Tenant}
+		if !sc.Matches(x.of.Model, x.of.Tenant) {
+			continue
+		}
+		x.looked(HashSeeds, UndecodableEvents)
+		st := p.Status()
+		if st.Hashes == conductor.HashesOwn {
+			x.find(Finding{
+				Check: HashSeeds, Severity: Warning, Scope: &sc, Peer: p.Instance, Remedy: "Register the publisher with the engine's hash seed.",
+				Sentence: fmt.Sprintf("The hashes of publisher %q rank %d are the engine's own, not XXH3-64 with seed %d: blocks without tokens match nothing.",
+					catalog.Clip(p.Instance), p.Rank, p.HashSeed),
+			})
+		}
+		if st.Undecodable > 0 {
+			x.find(Finding{
+				Check: UndecodableEvents, Severity: Error, Scope: &sc, Peer: p.Instance, Count: st.Undecodable,
+				Remedy:   "Check that the endpoint is that of KV events, in a form that docs/engines.md lists.",
+				Sentence: fmt.Sprintf("%d messages of publisher %q rank %d could not be read.", st.Undecodable, catalog.Clip(p.Instance), p.Rank),
+			})
+		}
+	}
+}
