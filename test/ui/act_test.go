@@ -107,7 +107,7 @@ func TestDrain(t *testing.T) {
 			p.audit("drain")
 			p.press("Drain " + worker)
 			p.await(`!document.querySelector("dialog.confirm")`)
-			p.await(`document.body.innerText.includes("Take the drain back …") || document.body.innerText.includes("no such worker")`)
+			p.await(`(document.body?.innerText ?? "").includes("Take the drain back …") || (document.body?.innerText ?? "").includes("no such worker")`)
 		})
 	}
 }
@@ -129,5 +129,5 @@ func TestRestart(t *testing.T) {
 	port := base[strings.LastIndex(base, ":")+1:]
 	base, _ = start(t, "--port", port)
 	register(t, base, 2, "")
-	p.await(`!document.body.innerText.includes("does not answer") && [...document.querySelectorAll("tbody .link")].map((e) => e.innerText).join() === "2 · 0"`)
+	p.await(`!(document.body?.innerText ?? "").includes("does not answer") && [...document.querySelectorAll("tbody .link")].map((e) => e.innerText).join() === "2 · 0"`)
 }

@@ -224,11 +224,11 @@ func (s *stub) doctor(*http.Request) any {
 func (s *stub) replicas(*http.Request) any {
 	load := object{"requests": 120, "blocks": 44000, "prefill_tokens": 9000}
 	process := func(id, at string, agree bool) object {
-		return object{"process": id, "url": at, "absent": false, "lost": 0, "snapshot_pending": false, "status": object{"version": "1.4.0"}, "status_age_seconds": 2, "clock_offset_seconds": 0.0012,
-			"thresholds_agree": agree, "policies_agree": true, "loads": []object{{"model_name": "llama-3.3-70b", "routing_group": "default", "agree": agree, "own": load, "peer": object{"requests": 96, "blocks": 38000, "prefill_tokens": 12000}}}}
+		return object{"process": id, "url": at, "absent": false, "snapshot_wanted": false, "read": s.start.UTC(), "version": "1.4.0", "clock_ahead_seconds": 0.0012, "clocks_agree": true,
+			"thresholds_differ": map[bool][]string{true: {}, false: {"llama-3.3-70b"}}[agree], "policies_agree": true, "loads": []object{{"model_name": "llama-3.3-70b", "routing_group": "default", "agree": agree, "own": load, "peer": object{"requests": 96, "blocks": 38000, "prefill_tokens": 12000}}}}
 	}
 	return object{"enabled": true, "process": "81234567890123456789", "url": "http://10.0.0.1:8092",
-		"stats": object{"sent": 81234, "received": 160211, "lost": 0, "late": 3, "duplicates": 0, "dropped": object{}, "snapshots": 2, "snapshots_failed": 0, "send_queue": 0, "receive_queue": 1},
+		"stats": object{"sequence": 81234, "lost": 0, "late": 3, "duplicates": 0, "snapshots": 2, "snapshots_failed": 0, "send_queue": 0, "receive_queue": 1},
 		"peers": []object{
 			{"endpoint": "tcp://10.0.0.2:5600", "connected": true, "processes": []object{process("1", "http://10.0.0.2:8092", false)}},
 			{"endpoint": "tcp://10.0.0.3:5600", "connected": true, "processes": []object{process("2", "http://10.0.0.3:8092", true)}},

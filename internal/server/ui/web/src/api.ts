@@ -62,7 +62,8 @@ export async function call<T>(method: string, path: string, body?: unknown, sign
     // a proxy's page
   }
   if (response.status === 401 && token.value === sent) {
-    wanted.set(sent === null ? "This service asks for a token." : "The token is not valid (any more).");
+    if (sent !== null) wanted.set("The token is not valid (any more).");
+    else if (wanted.value === "") wanted.set("This service asks for a token.");
     token.set(null);
   }
   throw new Failure(response.status, why || "status " + response.status);

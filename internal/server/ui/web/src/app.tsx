@@ -119,7 +119,7 @@ function Login(props: { why: string }) {
           token.set(text.trim());
         }
       }}>
-        <p>{props.why} It is kept in the memory of this page only, and gone when you load it again.</p>
+        <p>{props.why} The token is kept in the memory of this page only, and gone when you load it again.</p>
         <label class="field">
           <span>Token</span>
           <input type="password" autocomplete="off" spellcheck={false} autofocus value={text} onInput={(e) => setText(e.currentTarget.value)} />

@@ -214,12 +214,10 @@ export interface Replicas {
   process?: string;
   url?: string;
   stats?: {
-    sent: number;
-    received: number;
+    sequence: number; // of the last message sent
     lost: number;
     late: number;
     duplicates: number;
-    dropped?: Record<string, number>;
     snapshots: number;
     snapshots_failed: number;
     send_queue: number;
@@ -232,14 +230,14 @@ export interface Replicas {
       process: string;
       url?: string;
       absent: boolean;
-      lost: number;
-      snapshot_pending: boolean;
-      status?: { version?: string; time?: string; contract?: string };
-      status_age_seconds?: number;
-      error?: string;
-      clock_offset_seconds?: number;
-      thresholds_agree?: boolean;
+      snapshot_wanted: boolean;
+      error?: string; // why it could not be read; what follows is then old or left out
+      read?: string; // when it was
+      version?: string;
+      clock_ahead_seconds?: number;
+      clocks_agree?: boolean;
       policies_agree?: boolean;
+      thresholds_differ?: string[]; // of these models
       loads?: { model_name: string; routing_group: string; agree: boolean; own?: Load; peer?: Load }[];
     }[];
   }[];

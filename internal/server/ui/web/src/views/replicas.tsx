@@ -11,9 +11,9 @@ type Process = Replicas["peers"][number]["processes"][number];
 /** In what a peer differs from this replica; empty: in nothing that is known. */
 function differences(p: Process): string[] {
   const list: string[] = [];
-  if (p.thresholds_agree === false) list.push("thresholds");
+  if (p.thresholds_differ?.length) list.push("thresholds");
   if (p.policies_agree === false) list.push("policies");
-  if (p.clock_offset_seconds !== undefined && Math.abs(p.clock_offset_seconds) > 1) list.push("clock");
+  if (p.clocks_agree === false) list.push("clock");
   const loads = p.loads?.filter((l) => !l.agree).length ?? 0;
   if (loads) list.push(`loads of ${plural(loads, "model")}`);
   return list;
@@ -38,7 +38,6 @@ function Shown(props: { data: Replicas }) {
   const odd = processes.filter(({ p }) => differences(p).length > 0 || p.error);
   const down = data.peers.filter((p) => !p.connected);
   const s = data.stats;
-  const dropped = Object.entries(s?.dropped ?? {}).filter(([, n]) => n > 0);
   return (
     <>
       <p class={"verdict" + (down.length ? " bad" : odd.length ? " warn" : " good")} role="status">
@@ -46,7 +45,7 @@ function Shown(props: { data: Replicas }) {
       </p>
       {data.peers.length > 0 && (
         <table class="cards" role="table">
-          <thead role="rowgroup"><tr role="row"><th role="columnheader" scope="col">Peer</th><th role="columnheader" scope="col">Connection</th><th role="columnheader" scope="col" class="num">Lost</th><th role="columnheader" scope="col" class="num">Clock</th><th role="columnheader" scope="col">Thresholds</th><th role="columnheader" scope="col">Policies</th><th role="columnheader" scope="col">Loads</th><th role="columnheader" scope="col">Version</th></tr></thead>
+          <thead role="rowgroup"><tr role="row"><th role="columnheader" scope="col">Peer</th><th role="columnheader" scope="col">Connection</th><th role="columnheader" scope="col" class="num">Clock</th><th role="columnheader" scope="col">Thresholds</th><th role="columnheader" scope="col">Policies</th><th role="columnheader" scope="col">Loads</th><th role="columnheader" scope="col">Version</th></tr></thead>
           <tbody role="rowgroup">
             {data.peers.map((peer) => peer.processes.length === 0 ? (
               <tr role="row" key={peer.endpoint}><th role="rowheader" scope="row">{peer.endpoint}</th><td role="cell"><Yes is={peer.connected} yes="connected" no="not connected" /></td><td role="cell" class="dim">nothing heard yet</td></tr>
@@ -60,8 +59,8 @@ function Shown(props: { data: Replicas }) {
           <h2 id="stats">This replica</h2>
           <dl class="facts">
             {data.url && <><dt>Address</dt><dd>{data.url}</dd></>}
-            <dt>Messages</dt><dd>{count(s.sent)} sent, {count(s.received)} received</dd>
-            <dt>Lost</dt><dd class={s.lost ? "warn" : ""}>{count(s.lost)} lost, {count(s.late)} late, {count(s.duplicates)} twice{dropped.map(([why, n]) => `, ${count(n)} dropped (${why.replaceAll("_", " ")})`)}</dd>
+            <dt>Messages</dt><dd>{count(s.sequence)} sent</dd>
+            <dt>Lost</dt><dd class={s.lost ? "warn" : ""}>{count(s.lost)} lost, {count(s.late)} late, {count(s.duplicates)} twice</dd>
             <dt>Snapshots</dt><dd>{count(s.snapshots)} read of peers, {count(s.snapshots_failed)} failed</dd>
             <dt>Queues</dt><dd>{count(s.send_queue)} to send, {count(s.receive_queue)} received</dd>
           </dl>
@@ -79,17 +78,15 @@ function Yes(props: { is: boolean | undefined; yes: string; no: string }) {
 function PeerRow(props: { endpoint: string; connected: boolean; p: Process }) {
   const { p } = props;
   const loads = p.loads ? p.loads.every((l) => l.agree) : undefined;
-  const clockOff = p.clock_offset_seconds !== undefined && Math.abs(p.clock_offset_seconds) > 1;
   return (
     <tr role="row">
       <th role="rowheader" scope="row">{p.url ?? props.endpoint}<br /><span class="dim">{p.url ? props.endpoint : "process " + p.process}</span></th>
-      <td role="cell">{p.absent ? <span class="badge bad">gone</span> : <Yes is={props.connected} yes="connected" no="not connected" />}{p.snapshot_pending && <span class="dim"> reads its snapshot</span>}{p.error && <span class="reason" title={p.error}>{p.error}</span>}</td>
-      <td role="cell" class={"num" + (p.lost ? " warn" : "")}><span class="label">Lost</span> {count(p.lost)}</td>
-      <td role="cell" class={"num" + (clockOff ? " warn" : "")}><span class="label">Clock</span> {p.clock_offset_seconds === undefined ? "–" : (p.clock_offset_seconds > 0 ? "+" : "") + seconds(p.clock_offset_seconds)}</td>
-      <td role="cell"><span class="label">Thresholds</span> <Yes is={p.thresholds_agree} yes="agree" no="differ" /></td>
+      <td role="cell">{p.absent ? <span class="badge bad">gone</span> : <Yes is={props.connected} yes="connected" no="not connected" />}{p.snapshot_wanted && <span class="dim"> reads its snapshot</span>}{p.error && <span class="reason" title={p.error}>{p.error}</span>}</td>
+      <td role="cell" class={"num" + (p.clocks_agree === false ? " warn" : "")}><span class="label">Clock</span> {p.clock_ahead_seconds === undefined ? "–" : (p.clock_ahead_seconds > 0 ? "+" : "") + seconds(p.clock_ahead_seconds)}</td>
+      <td role="cell"><span class="label">Thresholds</span> <Yes is={p.thresholds_differ && p.thresholds_differ.length === 0} yes="agree" no={"differ: " + (p.thresholds_differ ?? []).join(", ")} /></td>
       <td role="cell"><span class="label">Policies</span> <Yes is={p.policies_agree} yes="agree" no="differ" /></td>
       <td role="cell"><span class="label">Loads</span> <Yes is={loads} yes="agree" no="differ" /></td>
-      <td role="cell" class="dim">{p.status?.version ?? "–"}</td>
+      <td role="cell" class="dim">{p.version ?? "–"}</td>
     </tr>
   );
 }
