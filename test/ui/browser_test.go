@@ -192,7 +192,7 @@ func (tb *tab) await(expression string) {
 func (tb *tab) says(text string) {
 	tb.t.Helper()
 	quoted, _ := json.Marshal(text)
-	p.await("document.body?.innerText.includes(" + string(quoted) + ")")
+	tb.await("document.body?.innerText.includes(" + string(quoted) + ")")
 }
 
 // press clicks the button or link with a text or a label, in the dialog on top if there is one.
