@@ -256,6 +256,17 @@ test-ui: build ## look at the page in Chromium: every view, screenshots in bin/u
 test-ui-short: build ## a few of its views, if there is a Chromium
 	SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service scripts/test-ui.sh -short
 
+# NATS_SERVER is the server on which a fleet is tested, built from its module.
+NATS_SERVER = .cache/bin/nats-server-v2.15.2
+$(NATS_SERVER):
+	GOBIN=$(CURDIR)/.cache/bin/build $(GO) install github.com/nats-io/nats-server/v2@v2.15.2
+	mv .cache/bin/build/nats-server $@
+
+.PHONY: test-fleet
+test-fleet: build setup $(NATS_SERVER) ## replicas over a real NATS server, killed under load
+	NATS_SERVER_BIN=$(CURDIR)/$(NATS_SERVER) SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -race -count=1 -timeout 20m ./internal/transport/nats
+	NATS_SERVER_BIN=$(CURDIR)/$(NATS_SERVER) SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -count=1 -timeout 20m -run TestKilledReplica ./test/e2e/replicas
+
 .PHONY: test-kube
 test-kube: setup ## workers as pods, over a stand-in of an API server, at full length
 	$(GO) test -race ./internal/discovery/kubernetes/... ./test/kube
