@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -163,4 +165,55 @@ func TestFleet(t *testing.T) {
 	if st := b.Status(); st.State != Closed {
 		t.Errorf("state after the stop: %v", st.State)
 	}
+}
+
+// TestAccounts proves that with the accounts of docs/fleet.md nobody can speak for another replica,
+// or be asked in its place, and that the rest works.
+func TestAccounts(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/fleet.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "```\nauthorization {\n  users = [\n")
+	user, _, ok := strings.Cut(rest, "  ]\n}\n```")
+	if !ok {
+		t.Fatal("the page has no accounts")
+	}
+	conf := filepath.Join(t.TempDir(), "accounts.conf")
+	b := strings.NewReplacer("user: a", "user: b", "$A", "pb", ".a.>", ".b.>", "ask.a", "ask.b").Replace(user)
+	text := "authorization { users = [\n" + strings.ReplaceAll(user, "$A", "pa") + b + "] }\n"
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	server := natstest.Start(t, "-c", conf)
+	as := func(user string) string {
+		return strings.Replace(server.URL, "nats://", "nats://"+user+":p"+user+"@", 1)
+	}
+	impostor := join(t, as("b"), "default", "a", 9) // b's credentials, a's name
+	defer impostor.stop()
+	impostor.SetAnswer(func(_ context.Context, w io.Writer, _ *url.URL) error {
+		_, err := io.WriteString(w, "a lie")
+		return err
+	})
+	genuine, other := join(t, as("a"), "default", "a", 1), join(t, as("b"), "default", "b", 2)
+	defer genuine.stop()
+	defer other.stop()
+	genuine.SetAnswer(func(_ context.Context, w io.Writer, _ *url.URL) error {
+		_, err := io.WriteString(w, "true")
+		return err
+	})
+	takes(t, "b follows a", other.followed, "nats://a")
+	if m := other.Members(); len(m) != 1 || m[0].Process != 1 {
+		t.Errorf("b hears %+v", m)
+	}
+	for range 10 {
+		body, err := other.Get(t.Context(), "nats://a/page")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text, err := io.ReadAll(body); err != nil || string(text) != "true" {
+			t.Errorf("a says %q, %v", text, err)
+		}
+	}
+	within(t, "the impostor is told", func() bool { return strings.Contains(impostor.Status().Fault, "ermissions") })
 }
