@@ -15,6 +15,7 @@ type Fleet struct {
 	Time    time.Time `json:"time"`    // when the view was renewed
 	// IntervalSeconds is how often it is renewed at most.
 	IntervalSeconds int           `json:"interval_seconds"`
+	Roles           []string      `json:"roles"`  // of the caller: read, call, operate, peer or metrics
 	Totals          FleetTotals   `json:"totals"` // of all ranks, changed or not
 	Scopes          []FleetScope  `json:"scopes"`
 	Rows            []FleetRow    `json:"rows"` // by scope, worker and rank

@@ -152,7 +152,7 @@ func (s *server) record(t *testing.T) []exchange {
 	}
 	play(s.conductor, "", conductorTour(s.publisher.Endpoint))
 	play(s.selection, "/conductor", conductorTour(s.publisher.Endpoint))
-	play(s.selection, "", []step{{"GET", "/metrics", "", 200}, {"GET", "/openapi.yaml", "", 200}, {"GET", "/kubernetes", "", 200}})
+	play(s.selection, "", []step{{"GET", "/metrics", "", 200}, {"GET", "/openapi.yaml", "", 200}, {"GET", "/kubernetes", "", 200}, {"GET", "/replica_sync/status", "", 200}})
 	return said
 }
 

@@ -25,12 +25,14 @@ var optional = []string{
 	".foreign", ".reported", "reported.running", "reported.waiting", "reported.kv_tokens_used", "reported.kv_tokens_total", "reported.waiting_uncached_tokens", "reported.max_running", // loads
 	".explanation", ".refusal", ".policy_type", "decisions[].selection_id", "decisions[].reservation_id", // explanations
 	"services[].replay_endpoint", ".field", // publishers, errors
+	"rows[].requests", "rows[].waiting", "rows[].active_blocks", "rows[].cached_blocks", "rows[].total_blocks", "rows[].max_batched_tokens", "rows[].prefill_tokens", "rows[].stream", "reported.kv_blocks_used", "scopes[].block_size", "/replicas.stats", // what operators look at
 	".assumed", ".freed", ".ended", ".leases_ended", ".sessions", ".lease_ms", ".renewed_ms", // snapshots
 }
 
 // dataMaps are members whose own members are data, each of which may be missing.
 var dataMaps = []string{
 	".dp", ".DP", ".kv_events_endpoints", ".replay_endpoints", ".load_endpoints", ".rank_endpoints", "described.from", ".topology_domains", ".blocks", ".unused_events", // of workers and publishers
+	".states",                                                // of ranks
 	".seen", ".assumed", ".freed", ".ended", ".leases_ended", // snapshots
 	"/dump", "/query", "/query.default", "/query_by_hash", "/query_by_hash.default", // whole answers
 }

@@ -37,35 +37,43 @@ func register(t *testing.T, base string, id int, token string) {
 	}
 }
 
-// newToken writes a tokens file with one token of a role, and returns both.
-func newToken(t *testing.T, role string) (file, token string) {
+// newTokens writes a tokens file with an operator and a reader, and returns it and their tokens.
+func newTokens(t *testing.T) (file, operator, reader string) {
+	t.Helper()
+	operator, entry := newToken(t, "operate")
+	reader, another := newToken(t, "read")
+	file = filepath.Join(t.TempDir(), "tokens.yaml")
+	if err := os.WriteFile(file, []byte("tokens:\n"+entry+another), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file, operator, reader
+}
+
+// newToken returns a token of a role with its entry in a tokens file.
+func newToken(t *testing.T, role string) (token, entry string) {
 	t.Helper()
 	program := os.Getenv("SELECT_SERVICE_BIN")
 	if program == "" {
 		program = "../../bin/select-service"
 	}
-	out, err := exec.CommandContext(t.Context(), program, "token", "new", "--name", "somebody", "--roles", role).Output()
+	out, err := exec.CommandContext(t.Context(), program, "token", "new", "--name", role, "--roles", role).Output()
 	if err != nil {
 		t.Skip(err)
 	}
-	token, entry, _ := strings.Cut(string(out), "\n")
-	token = regexp.MustCompile(`\S+$`).FindString(strings.TrimSpace(token))
-	file = filepath.Join(t.TempDir(), "tokens.yaml")
-	if err := os.WriteFile(file, []byte("tokens:\n"+entry), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file, token
+	token, entry, _ = strings.Cut(string(out), "\n")
+	return regexp.MustCompile(`\S+$`).FindString(strings.TrimSpace(token)), entry
 }
 
 const typeToken = `(() => { const box = document.querySelector("dialog input"); box.value = %q; box.dispatchEvent(new Event("input", {bubbles: true})); })()`
 
 // TestLogin: with tokens on, the page asks for one, refuses a wrong one, and shows the data with the
-// right one, which is nowhere but in memory: a page that is loaded again asks again.
+// right one, which is nowhere but in memory: a page that is loaded again asks again. An operator may
+// drain, a reader may not.
 func TestLogin(t *testing.T) {
-	file, token := newToken(t, "operate")
+	file, token, reader := newTokens(t)
 	base, _ := start(t, "--tokens-file", file)
 	register(t, base, 1, token)
-	p := open(t, base, "", 1440, 900, false)
+	p := open(t, base, "#/fleet?worker=1", 1440, 900, false)
 	p.expects("401")
 	p.says("asks for a token")
 	p.audit("login")
@@ -76,12 +84,19 @@ func TestLogin(t *testing.T) {
 	p.says("not valid")
 	p.is(fmt.Sprintf(typeToken, token))
 	p.press("Sign in")
-	p.says("1 · 0")
+	p.says("Drain …")
 	if kept := p.is(`JSON.stringify(localStorage) + JSON.stringify(sessionStorage) + document.cookie + location.href`).(string); strings.Contains(kept, token) {
 		t.Errorf("the token is kept: %s", kept)
 	}
 	p.is(`location.reload()`)
 	p.says("asks for a token")
+	p.await(`document.querySelector("dialog input") !== null`)
+	p.is(fmt.Sprintf(typeToken, reader))
+	p.press("Sign in")
+	p.says("Worker 1")
+	if text := p.text(); strings.Contains(text, "Drain …") {
+		t.Errorf("a reader is shown the operator's buttons: %s", text)
+	}
 }
 
 // TestDrain: an operator drains a worker, after a question that names it; the page is behind a proxy that shows the service below a path.

@@ -92,16 +92,23 @@ func (o operatorRoutes) fleet(c request, f catalog.ScopeFilter, out []byte) ([]b
 	if since == nil {
 		since = new(string)
 	}
-	o.Fleet.Since(*since, f, func(p *fleet.Page) { out = o.d.appendFleet(out, p) })
+	o.Fleet.Since(*since, f, func(p *fleet.Page) { out = o.d.appendFleet(out, p, c.who) })
 	return out, nil
 }
 
-func (d dialect) appendFleet(out []byte, p *fleet.Page) []byte {
+func (d dialect) appendFleet(out []byte, p *fleet.Page, who *access.Caller) []byte {
 	out = append(out, '{')
 	out = appendStringField(out, "version", p.Version)
 	out = appendBoolField(out, "full", p.Full)
 	out = appendTime(out, "time", p.Time)
 	out = appendUintField(out, "interval_seconds", uint64(fleet.Interval/time.Second))
+	out = append(appendKey(out, "roles"), '[')
+	for _, r := range access.Grantable {
+		if who.May(r) {
+			out = appendString(appendComma(out, '['), r.String())
+		}
+	}
+	out = append(out, ']')
 	out = appendTotals(append(appendKey(out, "totals"), '{'), &p.Totals)
 	out = append(appendKey(append(out, '}'), "scopes"), '[')
 	for s := range p.Scopes {

@@ -31,8 +31,8 @@ func operatorsOf(svc *node.Service) Operators {
 	}
 }
 
-// TestFleet: the whole answer in both dialects, the difference to it, and what a token of one
-// tenant gets.
+// TestFleet: the whole answer in both dialects, the difference to it, what a token of one tenant
+// gets, and which roles the caller has.
 func TestFleet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := servicetest.Start(t)
@@ -71,6 +71,15 @@ func TestFleet(t *testing.T) {
 		}
 		if got := get("/fleet?since="+all["version"].(string), "read"); got["full"] != false || len(got["rows"].([]any)) != 0 {
 			t.Errorf("without a change: %s", text(got))
+		}
+		for token, want := range map[string]string{"read": `["read"]`, "call": `["read","call"]`, "operate": `["read","call","operate"]`, "own-read": `["read"]`} {
+			if got := text(get("/fleet?since="+all["version"].(string), token)["roles"]); got != want {
+				t.Errorf("roles of %s: %s", token, got)
+			}
+		}
+		open := New(w.Service, w.Conductor(), Options{Log: zerolog.Nop(), Operators: operatorsOf(w.Service)})
+		if got := ask(open, "GET", "/fleet", "", "").Body.String(); !strings.Contains(got, `"roles":["read","call","operate","peer","metrics"]`) {
+			t.Errorf("roles without tokens: %s", got)
 		}
 		if got := ask(h, "GET", "/fleet?tenant_id=t", "own-read", ""); got.Code != 403 {
 			t.Errorf("another tenant: %d", got.Code)

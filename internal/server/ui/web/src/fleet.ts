@@ -7,7 +7,7 @@ export interface Fleet {
   rows: Row[];
   scopes: Map<number, Scope>;
   totals: Totals | null;
-  roles: string[] | undefined;
+  roles: string[]; // of this caller
   truncated: boolean;
   at: number; // when it was read
 }
@@ -23,7 +23,7 @@ export interface Minute {
 
 export const samples = 60;
 
-const nothing: Fleet = { rows: [], scopes: new Map(), totals: null, roles: undefined, truncated: false, at: 0 };
+const nothing: Fleet = { rows: [], scopes: new Map(), totals: null, roles: [], truncated: false, at: 0 };
 export const fleet = new Store<Fleet>(nothing);
 export const minute = new Store<Minute>({ requests: [], waiting: [], rate: [], hit: [], blocks: [] });
 
@@ -79,7 +79,7 @@ token.follow(() => {
 });
 
 /** Whether this caller may change something. */
-export const mayOperate = (f: Fleet) => (f.roles ? f.roles.includes("operate") : token.value === null && f.totals !== null);
+export const mayOperate = (f: Fleet) => f.roles.includes("operate");
 
 /** The names of models and routing groups. */
 export function names(f: Fleet): { models: string[]; groups: string[] } {

@@ -74,7 +74,7 @@ export interface FleetAnswer {
   full: boolean;
   time: string;
   interval_seconds: number;
-  roles?: string[];
+  roles: string[];
   totals: Totals;
   scopes: Scope[];
   removed_scopes?: number[];
