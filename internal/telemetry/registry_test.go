@@ -20,6 +20,7 @@ import (
 	"github.com/select-service/select-service/internal/server/connections"
 	gateway "github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/telemetry/metrics"
+	"github.com/select-service/select-service/internal/transport/nats"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write golden files")
@@ -29,7 +30,7 @@ var rewrite = flag.Bool("rewrite", false, "write golden files")
 func declared(aliases bool) []metrics.Family {
 	lists := []*metrics.Families{
 		&workerFamilies, &workersFileFamilies, &rankFamilies, &scopeFamilies, &reservationFamilies, &counts.Families, &decisionFamilies,
-		&eventFamilies, &conductorFamilies, &replicaFamilies, &recoveryFamilies, &snapshotFamilies, &requestFamilies, &buildFamilies, &processFamilies, &memoryFamilies, &socketFamilies, &predictionFamilies, &kubernetes.Families, &gateway.Families, &connections.Families, &engineFamilies, &saturationFamilies, &descriptionFamilies, &load.Families,
+		&eventFamilies, &conductorFamilies, &replicaFamilies, &recoveryFamilies, &snapshotFamilies, &requestFamilies, &buildFamilies, &processFamilies, &memoryFamilies, &socketFamilies, &predictionFamilies, &kubernetes.Families, &gateway.Families, &connections.Families, &engineFamilies, &saturationFamilies, &descriptionFamilies, &load.Families, &nats.Families,
 	}
 	if aliases {
 		lists = []*metrics.Families{&indexerFamilies, &indexerRequestFamilies}

@@ -9,19 +9,20 @@ import (
 )
 
 var (
-	families metrics.Families
+	// Families has the metric families of Collector.
+	Families metrics.Families
 
-	fleetState      = families.Gauge("fleet_state", "1 for the state of the connection to the fleet's NATS.", "state")
-	fleetReplicas   = families.Gauge("fleet_replicas", "Other replicas of the fleet that are heard.")
-	fleetReconnects = families.Counter("fleet_reconnects_total", "Connections to the fleet's NATS that were made again.")
-	fleetLost       = families.Counter("fleet_lost_total", "Messages between the replicas of the fleet that were lost here: unsent while NATS was away, dropped because this replica was too slow, or malformed.", "why")
+	fleetState      = Families.Gauge("fleet_state", "1 for the state of the connection to the fleet's NATS.", "state")
+	fleetReplicas   = Families.Gauge("fleet_replicas", "Other replicas of the fleet that are heard.")
+	fleetReconnects = Families.Counter("fleet_reconnects_total", "Connections to the fleet's NATS that were made again.")
+	fleetLost       = Families.Counter("fleet_lost_total", "Messages between the replicas of the fleet that were lost here: unsent while NATS was away, dropped because this replica was too slow, or malformed.", "why")
 )
 
 // Collector collects the metrics of a connection; nil has none.
 type Collector struct{ Conn *Conn }
 
 // Describe implements prometheus.Collector.
-func (Collector) Describe(ch chan<- *prometheus.Desc) { families.Describe(ch) }
+func (Collector) Describe(ch chan<- *prometheus.Desc) { Families.Describe(ch) }
 
 // Collect implements prometheus.Collector.
 func (c Collector) Collect(ch chan<- prometheus.Metric) {
