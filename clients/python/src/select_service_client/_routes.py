@@ -240,7 +240,8 @@ class SelectionRoutes(Caller):
     ) -> Plan[dict[str, Any]]:
         """The last hour of the scopes, or of one worker's ranks."""
         core = self._core
-        query: dict[str, Any] = filters(core, model_name, tenant) | {"worker_id": worker_id, "seconds": seconds}
+        query: dict[str, Any] = filters(core, model_name, tenant)
+        query |= {"worker_id": worker_id, "seconds": seconds}
         return core.call(core.request("GET", "/history", query=query))
 
     @operation
