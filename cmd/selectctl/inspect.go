@@ -191,7 +191,7 @@ func (a *app) decisions() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			since := time.Time{}
 			for {
-				all, err := a.service.Decisions(cmd.Context(), scope.scope())
+				all, err := a.service.Decisions(cmd.Context(), scope.scope(), 0)
 				if err != nil {
 					return err
 				}

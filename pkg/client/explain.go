@@ -106,10 +106,11 @@ func (c *Client) Explain(ctx context.Context, req SelectRequest) (Explanation, e
 	return x, err
 }
 
-// Decisions lists recent choices of a scope, the newest first.
-func (c *Client) Decisions(ctx context.Context, scope Scope) ([]Decision, error) {
+// Decisions lists at most limit of the recent choices of a scope, the newest first; a limit of 0
+// is the service's.
+func (c *Client) Decisions(ctx context.Context, scope Scope, limit int) ([]Decision, error) {
 	var list []Decision
-	err := c.do(ctx, call{method: http.MethodGet, path: "/decisions" + scope.query(), repeatable: true}, &list)
+	err := c.do(ctx, call{method: http.MethodGet, path: "/decisions" + scope.queryWith("limit", limitText(limit)), repeatable: true}, &list)
 	return list, err
 }
 

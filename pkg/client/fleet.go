@@ -198,11 +198,7 @@ type PrefixNode struct {
 // Prefixes returns at most limit of the hottest prefixes of a scope, and those before them; a limit
 // of 0 is the service's. Names that the scope lacks are "default".
 func (c *Client) Prefixes(ctx context.Context, scope Scope, limit int) (Prefixes, error) {
-	text := ""
-	if limit > 0 {
-		text = strconv.Itoa(limit)
-	}
 	var p Prefixes
-	err := c.do(ctx, call{method: http.MethodGet, path: "/index/prefixes" + scope.queryWith("limit", text), repeatable: true}, &p)
+	err := c.do(ctx, call{method: http.MethodGet, path: "/index/prefixes" + scope.queryWith("limit", limitText(limit)), repeatable: true}, &p)
 	return p, err
 }

@@ -61,7 +61,7 @@ var routes = map[string]func(ctx context.Context, c *client.Client) error{
 		return only(c.OverlapScores(ctx, client.ProjectRequest{}))
 	},
 	"explain":       func(ctx context.Context, c *client.Client) error { return only(c.Explain(ctx, client.SelectRequest{})) },
-	"decisions":     func(ctx context.Context, c *client.Client) error { return only(c.Decisions(ctx, client.Scope{})) },
+	"decisions":     func(ctx context.Context, c *client.Client) error { return only(c.Decisions(ctx, client.Scope{}, 1)) },
 	"kubernetes":    func(ctx context.Context, c *client.Client) error { return only(c.Kubernetes(ctx)) },
 	"fleet":         func(ctx context.Context, c *client.Client) error { return only(c.Fleet(ctx, client.Scope{}, "")) },
 	"history":       func(ctx context.Context, c *client.Client) error { return only(c.History(ctx, client.Scope{}, 0)) },

@@ -16,6 +16,14 @@ type Scope struct {
 
 func (s Scope) query() string { return s.queryWith("", "") }
 
+// limitText returns a limit for a query, empty for none.
+func limitText(limit int) string {
+	if limit <= 0 {
+		return ""
+	}
+	return strconv.Itoa(limit)
+}
+
 // queryWith returns the query of the scope and one further value, unless that is empty.
 func (s Scope) queryWith(name, value string) string {
 	q := url.Values{}

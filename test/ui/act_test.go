@@ -18,8 +18,13 @@ import (
 // register adds a worker to a service, with the token of its operator if there is one.
 func register(t *testing.T, base string, id int, token string) {
 	t.Helper()
-	body := fmt.Sprintf(`{"worker_id": %d, "model_name": "llama", "endpoint": "http://127.0.0.1:1", "block_size": 16, "total_kv_blocks": 100}`, id)
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+"/workers", strings.NewReader(body))
+	post(t, base+"/workers", token, fmt.Sprintf(`{"worker_id": %d, "model_name": "llama", "endpoint": "http://127.0.0.1:1", "block_size": 16, "total_kv_blocks": 100}`, id))
+}
+
+// post sends a request that changes something, which must succeed.
+func post(t *testing.T, address, token, body string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, address, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -61,3 +61,12 @@ func TestFleet(t *testing.T) {
 	p.await(`[...document.querySelectorAll("tbody .row")].at(-1).getAttribute("aria-rowindex") === "8001"`)
 	p.is(`window.scrollTo(0, 0)`)
 }
+
+// TestDecisions reads a few decisions, and more when that is asked for.
+func TestDecisions(t *testing.T) {
+	service, _ := start(t)
+	p := open(t, newStub(t, service, 1), "#/decisions", 1440, 900, false)
+	p.await(`document.querySelectorAll("tbody .row").length === 100`)
+	p.press("Show more")
+	p.await(`document.querySelectorAll("tbody .row").length === 300`)
+}

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -142,9 +143,10 @@ func (s *stub) explanation(n int) object {
 	}
 }
 
-func (s *stub) decisions(*http.Request) any {
+func (s *stub) decisions(r *http.Request) any {
+	limit, _ := strconv.Atoi(r.FormValue("limit"))
 	list := []object{}
-	for n := range 300 {
+	for n := range min(limit, 300) {
 		x := s.explanation(n)
 		predicted := 0.02 * math.Exp(4*noise(n))
 		outcome := object{"ttft_seconds": predicted * math.Exp(0.7*(noise(n*7)-0.5)), "freed_after_seconds": nil, "state": "decoding"}

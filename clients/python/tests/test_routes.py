@@ -212,7 +212,7 @@ def test_explanations(make: MakeClient, fleet: Server, dialect: str) -> None:
     assert min(row["cost"] for row in why["candidates"]) > 0
     client.prefill_complete(client.booking_id(booked))
     client.free(client.booking_id(booked))
-    kept = client.decisions(model_name="default")[0]
+    (kept,) = client.decisions(model_name="default", limit=1)
     assert kept["reservation_id"] == client.booking_id(booked)
     assert kept["outcome"]["state"] == "freed"
     assert kept["outcome"]["ttft_seconds"] > 0

@@ -36,8 +36,12 @@ func (r explainRoutes) explain(c request, b *selectBody, out []byte) (int, []byt
 // maxDecisions bounds an answer of /decisions.
 const maxDecisions = 1000
 
-func (r explainRoutes) decisions(f catalog.ScopeFilter, out []byte) []byte {
-	return appendList(out, r.svc.Decisions(f, maxDecisions), r.d.appendDecision)
+func (r explainRoutes) decisions(c request, f catalog.ScopeFilter, out []byte) ([]byte, error) {
+	limit, err := queryUint(c.Request, "limit", 1, maxDecisions, maxDecisions)
+	if err != nil {
+		return nil, err
+	}
+	return appendList(out, r.svc.Decisions(f, int(limit)), r.d.appendDecision), nil
 }
 
 func (d dialect) appendDecision(out []byte, x selection.Decision) []byte {

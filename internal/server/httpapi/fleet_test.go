@@ -85,6 +85,7 @@ func TestFleet(t *testing.T) {
 			t.Errorf("another tenant: %d", got.Code)
 		}
 		for target, want := range map[string]int{"/history": 200, "/history?worker_id=1": 200, "/history?seconds=4": 400, "/history?seconds=3601": 400, "/history?worker_id=x": 400, "/fleet?since=a&since=b": 400,
+			"/decisions?limit=0": 400, "/decisions?limit=1001": 400, "/decisions?limit=1&limit=1": 400,
 			"/index/prefixes?limit=0": 400, "/index/prefixes?limit=1001": 400, "/index/prefixes?tenant_id=x": 200} {
 			if got := ask(h, "GET", target, "read", ""); got.Code != want {
 				t.Errorf("%s: %d %s", target, got.Code, got.Body)
@@ -172,6 +173,29 @@ func TestDryRun(t *testing.T) {
 		}
 		if got := put("?dry_run=maybe", next); !strings.HasPrefix(got, "400 ") {
 			t.Errorf("dry_run=maybe: %s", got)
+		}
+	})
+}
+
+// TestDecisionsLimit: as many decisions as are asked for, all that are kept by default.
+func TestDecisionsLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := servicetest.Start(t, servicetest.EventsOff, func(c *node.Config) { c.DecisionBytes = 1 << 20 })
+		w.Put(servicetest.Record(1, 1))
+		h := New(w.Service, w.Conductor(), Options{Log: zerolog.Nop()})
+		for _, id := range []string{"a", "b", "c"} {
+			if got := call(t, h, "POST", "/select", `{"model_name":"m","tenant_id":"t","token_ids":[1],"selection_id":"`+id+`"}`, nil); got.Code != 200 {
+				t.Fatal(got.Body)
+			}
+		}
+		for query, want := range map[string]string{"": "cba", "?limit=2": "cb", "?limit=1000&tenant_id=t": "cba", "?limit=1&tenant_id=own": ""} {
+			ids := ""
+			for _, m := range regexp.MustCompile(`"selection_id":"(.)"`).FindAllStringSubmatch(call(t, h, "GET", "/decisions"+query, "", nil).Body.String(), -1) {
+				ids += m[1]
+			}
+			if ids != want {
+				t.Errorf("%q: %s, want %s", query, ids, want)
+			}
 		}
 	})
 }

@@ -223,7 +223,7 @@ func addSelection(r router, svc Service) {
 
 	explanation := explainRoutes{svc, a.dialect}
 	r.post(access.Read, "/explain", withBody(a, newSelectBody(newSelectShape(a.dialect)).perRank(), explanation.explain))
-	r.get(access.Read, "/decisions", a.listing(explanation.decisions))
+	r.get(access.Read, "/decisions", a.narrowed(explanation.decisions))
 
 	projection := projectRoutes{svc, a.dialect}
 	r.post(access.Read, "/overlap_scores", withBody(a, newProjectBody(a.dialect), projection.overlapScores))

@@ -204,11 +204,11 @@ class SelectionRoutes(Caller):
 
     @operation
     def decisions(
-        self, *, model_name: str | None = None, tenant: str | None = None
+        self, *, limit: int | None = None, model_name: str | None = None, tenant: str | None = None
     ) -> Plan[list[dict[str, Any]]]:
         """Recent choices with what became of them, the newest first."""
         core = self._core
-        query = filters(core, model_name, tenant)
+        query: dict[str, Any] = filters(core, model_name, tenant) | {"limit": limit}
         return core.call(core.request("GET", "/decisions", query=query))
 
     @operation

@@ -78,8 +78,9 @@ export interface Polled<T> {
 /**
  * Reads a path now, again every so many milliseconds, and at once after a login. It rests while the
  * page is hidden, and tries less often while the service does not answer. A null path is not read.
+ * While only the limit changes, what was read stays.
  */
-export function usePoll<T>(path: string | null, every: number): Polled<T> {
+export function usePoll<T>(path: string | null, every: number, limit?: number): Polled<T> {
   const [state, set] = useState<Polled<T> & { path: string | null }>({ data: null, failure: null, at: 0, path });
   const held = useStore(token);
   useEffect(() => {
@@ -88,7 +89,7 @@ export function usePoll<T>(path: string | null, every: number): Polled<T> {
     return poll(
       async (signal) => {
         try {
-          const data = await call<T>("GET", path, undefined, signal);
+          const data = await call<T>("GET", limit === undefined ? path : `${path}${path.includes("?") ? "&" : "?"}limit=${limit}`, undefined, signal);
           set({ data, failure: null, at: Date.now(), path });
         } catch (e) {
           if (e instanceof Failure) set((old) => ({ ...old, failure: e, path }));
@@ -97,7 +98,7 @@ export function usePoll<T>(path: string | null, every: number): Polled<T> {
       },
       every,
     );
-  }, [path, every, held]);
+  }, [path, every, limit, held]);
   return state.path === path ? state : { data: null, failure: null, at: 0 };
 }
 

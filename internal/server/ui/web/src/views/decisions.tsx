@@ -28,12 +28,15 @@ const query = (model: string, group: string) => {
   return q.size ? "?" + q : "";
 };
 
+/** How many decisions are read at first, and the most that the service lists. */
+export const fewDecisions = 100, mostDecisions = 1000;
+
 export function DecisionsView() {
   const { query: settings } = useRoute();
   const model = settings.get("model") ?? "", group = settings.get("group") ?? "", worker = settings.get("worker") ?? "", text = settings.get("q") ?? "";
   const [held, setHeld] = useState<Decision[] | null>(null);
-  const [most, setMost] = useState(100);
-  const polled = usePoll<Decision[]>(held ? null : "/decisions" + query(model, group), 2000);
+  const [most, setMost] = useState(fewDecisions);
+  const polled = usePoll<Decision[]>(held ? null : "/decisions" + query(model, group), 2000, worker || text ? mostDecisions : most);
   const { models, groups } = names(useStore(fleet));
   const data = held ?? polled.data;
   const shown = useMemo(() => data?.filter((d) => (!worker || String(d.chosen?.worker_id) === worker) && (!text || (d.selection_id ?? "").includes(text))) ?? [], [data, worker, text]);
@@ -80,7 +83,7 @@ export function DecisionsView() {
               ))}
             </tbody>
           </table>
-          {shown.length > most && <button type="button" onClick={() => setMost(most + 400)}>Show more of {count(shown.length)}</button>}
+          {most < mostDecisions && shown.length >= most && <button type="button" onClick={() => setMost(mostDecisions)}>Show more</button>}
         </>
       )}
     </>

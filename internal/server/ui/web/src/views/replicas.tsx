@@ -1,6 +1,6 @@
 import { h, Fragment } from "preact";
 import { usePoll } from "../api";
-import { count, plural, seconds } from "../format";
+import { clock, count, plural, seconds } from "../format";
 import { Empty, Fault, Loading } from "../parts";
 import type { Replicas } from "../types";
 
@@ -41,7 +41,7 @@ function Shown(props: { data: Replicas }) {
   return (
     <>
       <p class={"verdict" + (down.length ? " bad" : odd.length ? " warn" : " good")} role="status">
-        {data.peers.length === 0 ? "There are no peers yet." : down.length ? `${plural(down.length, "peer")} of ${count(data.peers.length)} cannot be reached.` : odd.length ? `${plural(odd.length, "replica")} of ${count(processes.length)} differ from this one.` : `${plural(processes.length, "other replica agrees", "other replicas agree")} with this one.`}
+        {data.peers.length === 0 ? "There are no peers yet." : down.length ? `${count(down.length)} of ${plural(data.peers.length, "peer")} cannot be reached.` : odd.length ? `${count(odd.length)} of ${plural(processes.length, "replica")} ${odd.length === 1 ? "differs" : "differ"} from this one.` : `${plural(processes.length, "other replica agrees", "other replicas agree")} with this one.`}
       </p>
       {data.peers.length > 0 && (
         <table class="cards" role="table">
@@ -81,7 +81,7 @@ function PeerRow(props: { endpoint: string; connected: boolean; p: Process }) {
   return (
     <tr role="row">
       <th role="rowheader" scope="row">{p.url ?? props.endpoint}<br /><span class="dim">{p.url ? props.endpoint : "process " + p.process}</span></th>
-      <td role="cell">{p.absent ? <span class="badge bad">gone</span> : <Yes is={props.connected} yes="connected" no="not connected" />}{p.snapshot_wanted && <span class="dim"> reads its snapshot</span>}{p.error && <span class="reason" title={p.error}>{p.error}</span>}</td>
+      <td role="cell">{p.absent ? <span class="badge bad">gone</span> : <Yes is={props.connected} yes="connected" no="not connected" />}{p.snapshot_wanted && <span class="dim"> reads its snapshot</span>}{p.error && <div class="note">{p.error}{p.read && `; what it said is of ${clock(p.read)}`}</div>}</td>
       <td role="cell" class={"num" + (p.clocks_agree === false ? " warn" : "")}><span class="label">Clock</span> {p.clock_ahead_seconds === undefined ? "–" : (p.clock_ahead_seconds > 0 ? "+" : "") + seconds(p.clock_ahead_seconds)}</td>
       <td role="cell"><span class="label">Thresholds</span> <Yes is={p.thresholds_differ && p.thresholds_differ.length === 0} yes="agree" no={"differ: " + (p.thresholds_differ ?? []).join(", ")} /></td>
       <td role="cell"><span class="label">Policies</span> <Yes is={p.policies_agree} yes="agree" no="differ" /></td>

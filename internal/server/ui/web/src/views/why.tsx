@@ -8,7 +8,7 @@ import { address, change, useRoute } from "../route";
 import { useStore } from "../store";
 import type { Decision, Explanation } from "../types";
 import { ExplanationPanel } from "./explanation";
-import { OutcomeText } from "./decisions";
+import { fewDecisions, mostDecisions, OutcomeText } from "./decisions";
 
 void Fragment;
 
@@ -90,7 +90,7 @@ function Ask() {
 
 /** Explains one of the decisions that the service remembers, by its time. */
 function Past(props: { at: string }) {
-  const { data, failure } = usePoll<Decision[]>("/decisions", 5000);
+  const { data, failure } = usePoll<Decision[]>("/decisions", 5000, props.at === "last" ? fewDecisions : mostDecisions);
   const [kept, setKept] = useState<Decision | null>(null); // it stays when newer ones push it out
   const found = props.at === "last" ? data?.[0] : data?.find((d) => d.time === props.at || d.selection_id === props.at);
   if (found && found !== kept && (kept?.time !== found.time || kept.outcome.state !== found.outcome.state)) setKept(found);
