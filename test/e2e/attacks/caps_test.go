@@ -142,13 +142,14 @@ func TestManyRegistrations(t *testing.T) {
 
 // TestManyStreams: event streams that lead nowhere are bounded in number, those of
 // workers that leave make room, and none keeps more than its registration may: a
-// hundred times its bytes and 64 KiB for each worker. When the workers have gone, that is
-// back, but for what the runtime never gives back and tables that do not shrink.
+// hundred times its bytes and 64 KiB for each worker, beside the row of each rank that operators
+// are shown and its hour of history. When the workers have gone, that is back, but for what the runtime never gives back and tables that do not shrink.
 func TestManyStreams(t *testing.T) {
 	// base is of code and of what requests leave, and left what a stream leaves: half of it
 	// is a goroutine's descriptor, of which there are as many as timers have ever rung at the
 	// same time. KiB.
-	const each, workers, base, left = 4096, 4, 8 << 10, 1
+	// history is of all ranks together (fleet.MaxHistory), a row takes up to 1 KiB.
+	const each, workers, base, left, history, row = 4096, 4, 10 << 10, 1, 16 << 10, 1
 	for name, c := range map[string]struct {
 		events, replay string // with a number for %d
 	}{
@@ -209,7 +210,7 @@ func TestManyStreams(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			grown("registered", base+workers*(100*len(posted)>>10+64))
+			grown("registered", base+history+workers*(100*len(posted)>>10+64+each*row))
 			s.Must(t, http.StatusOK, "DELETE", "/workers/0", nil, nil)
 			if a := register(9); a.Status != http.StatusCreated {
 				t.Errorf("after a worker left: %v", a)

@@ -157,6 +157,9 @@ func (f *fleet) signal(t *testing.T, s syscall.Signal, engines ...*e2e.Process) 
 // the others are served meanwhile; it takes part again at once when it goes on, and ends what it
 // had. Where all engines freeze, requests are not refused.
 func TestFrozenEngine(t *testing.T) {
+	if testing.Short() {
+		t.Skip("freezes engines for half a minute, and is about seconds")
+	}
 	t.Parallel()
 	f := startFleet(t, 3)
 	stop := make(chan struct{})
