@@ -56,8 +56,11 @@ func fleetName(text string) (string, error) { return text, fleet.CheckName(text)
 // conflicts refuses a fleet whose reservations would be shared over a mesh that there is not.
 func (f Fleet) conflicts(r Replicas) (found []conflict) {
 	if f.Enabled() && f.Bookings != BookingsNATS && r.Publish() == "" {
-		found = append(found, conflict{keyFleetBookings, []string{keySyncPort, keyBind},
-			fmt.Errorf("%s: the reservations of the mesh need --replica-sync-port", f.Bookings)})
+		found = append(found, conflict{
+			keyFleetBookings,
+			[]string{keySyncPort, keyBind},
+			fmt.Errorf("%s: the reservations of the mesh need --replica-sync-port", f.Bookings),
+		})
 	}
 	return found
 }

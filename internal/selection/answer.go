@@ -13,8 +13,8 @@ import (
 func (c *choice) selection(cand *selector.Candidate, v *reservations.View) (r Selection) {
 	e := c.chosen
 	r = Selection{
-		SelectionID:            c.request.SelectionID,
-		Scope:                  c.request.Scope,
+		SelectionID:            c.SelectionID,
+		Scope:                  c.Scope,
 		Rank:                   e.Rank,
 		Endpoint:               e.Worker.Address(),
 		BlockSize:              c.scope.snapshot.BlockSize,
@@ -30,7 +30,7 @@ func (c *choice) selection(cand *selector.Candidate, v *reservations.View) (r Se
 			r.DecodeBusy = new(float64(r.PotentialDecodeBlocks) > *t*float64(total))
 		}
 	}
-	if c.request.Advisory {
+	if c.Advisory {
 		r.WorkerLoad = workerLoad(e.Worker, cand, c.api.config.PrefillBusy)
 	}
 	var sum selector.Summary

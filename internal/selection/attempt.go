@@ -252,10 +252,10 @@ func (a *attempt) claimSession(ctx context.Context) error {
 
 // lookUp hashes the prompt and finds which ranks have how much of it.
 func (a *attempt) lookUp() error {
-	if err := a.prompt.read(&a.request.Prompt, a.scope.snapshot); err != nil {
+	if err := a.prompt.read(&a.Prompt, a.scope.snapshot); err != nil {
 		return err
 	}
-	a.request.Prompt.noteKeys(a.scope.state.Space)
+	a.Prompt.noteKeys(a.scope.state.Space)
 	a.prompt.lookUp(a.scope.state, a.NoOverlap)
 	return nil
 }
@@ -389,7 +389,7 @@ func (a *attempt) answer() {
 	if decided && a.choice.sampled.is(&a.scope) {
 		a.keepDecision()
 	}
-	if a.request.Explain || a.ExplainOnly {
+	if a.Explain || a.ExplainOnly {
 		a.result.Explanation = a.explain()
 	}
 	a.api.pending.save(a)

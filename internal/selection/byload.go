@@ -42,7 +42,7 @@ type loadGroup struct {
 // mayPickByLoad reports whether pickByLoad may choose among ranks: they are all ranks of a wide
 // scope, and no taint distinguishes them.
 func (c *choice) mayPickByLoad(ranks []catalog.Entry) bool {
-	return len(ranks) >= wideScope && len(ranks) == c.scope.snapshot.NumRanks && len(c.request.PreferredTaints) == 0
+	return len(ranks) >= wideScope && len(ranks) == c.scope.snapshot.NumRanks && len(c.PreferredTaints) == 0
 }
 
 // pickByLoad chooses among the ranks that mayPickByLoad was asked about. It fills in the ranks

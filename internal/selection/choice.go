@@ -48,7 +48,7 @@ func (c *choice) reset() {
 // one.
 func (c *choice) pick(ranks []catalog.Entry, v *reservations.View) (scored []catalog.Entry, i int) {
 	c.byLoad.used = false
-	if c.request.ByLoad {
+	if c.ByLoad {
 		return ranks, c.pickLeastLoaded(ranks, v)
 	}
 	if i, warmed := c.pickToWarm(ranks, v); warmed {
@@ -76,10 +76,10 @@ func (c *choice) score(ranks []catalog.Entry, v *reservations.View) {
 	c.candidates = c.candidates[:0]
 	for _, e := range ranks {
 		cand := candidate(e, &c.prompt.overlap, v)
-		if prefer := c.request.PreferredTaints; len(prefer) > 0 && c.request.Pinned == nil {
+		if prefer := c.PreferredTaints; len(prefer) > 0 && c.Pinned == nil {
 			cand.Taint = selector.TaintFactor(prefer, e.Worker.HasTaint)
 		}
-		if shares := c.request.SharesFrontend; shares != nil && shares(e) {
+		if shares := c.SharesFrontend; shares != nil && shares(e) {
 			cand.Device, cand.Host, cand.Disk = c.worstOverlap(e)
 		}
 		c.candidates = append(c.candidates, cand)
@@ -105,7 +105,7 @@ func (c *choice) noteForeign(ranks []catalog.Entry, v *reservations.View) {
 func (c *choice) worstOverlap(e catalog.Entry) (device, host, disk uint32) {
 	most, first := uint64(0), true
 	for _, other := range c.scope.snapshot.RanksOf(e.Rank.Worker) {
-		if !c.request.SharesFrontend(other) {
+		if !c.SharesFrontend(other) {
 			continue
 		}
 		var of selector.Candidate
@@ -120,7 +120,7 @@ func (c *choice) worstOverlap(e catalog.Entry) (device, host, disk uint32) {
 
 // leastLoaded returns the least loaded of the scored ranks that share the frontend of rank i.
 func (c *choice) leastLoaded(ranks []catalog.Entry, i int) int {
-	shares := c.request.SharesFrontend
+	shares := c.SharesFrontend
 	if shares == nil || !shares(ranks[i]) {
 		return i
 	}
@@ -218,7 +218,7 @@ func (c *choice) temperature() float64 {
 // noteDecided informs the policy of its decision. A choice from one rank, and one that is only
 // asked for, are no decisions.
 func (c *choice) noteDecided() {
-	if p := c.scope.state.Policies; p != nil && len(c.candidates) > 1 && !c.request.Advisory && !c.request.ExplainOnly {
+	if p := c.scope.state.Policies; p != nil && len(c.candidates) > 1 && !c.Advisory && !c.ExplainOnly {
 		p.Decided(&c.decision)
 	}
 }

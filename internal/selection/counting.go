@@ -15,7 +15,7 @@ type counting struct {
 // counters returns the counters of the request's model, or those for all unknown models.
 // inScope: the attempt has found its scope.
 func (c *counting) counters(inScope bool) *counts.ModelSelections {
-	model := c.request.Scope.Model
+	model := c.Scope.Model
 	if !inScope && !c.api.catalog.HasModel(model) {
 		return c.api.selections.Others()
 	}

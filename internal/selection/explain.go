@@ -188,7 +188,7 @@ func (c *choice) evaluateShadows() {
 			s.TTFTForegone = taken.Wait + taken.Prefill - other.Wait - other.Prefill
 		}
 		c.shadows = append(c.shadows, s)
-		if !c.request.ExplainOnly {
+		if !c.ExplainOnly {
 			shadow.Decided(&d, s.Same, s.CostForegone, s.TTFTForegone)
 		}
 	}

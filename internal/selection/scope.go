@@ -41,17 +41,17 @@ func (s *scope) reset() {
 
 // find takes the scope's current state and snapshot.
 func (s *scope) find() (err error) {
-	s.snapshot, s.state, err = s.api.scopes.Schedulable(s.request.Scope)
+	s.snapshot, s.state, err = s.api.scopes.Schedulable(s.Scope)
 	return err
 }
 
 // isCurrent reports whether the workers are still those of the snapshot.
-func (s *scope) isCurrent() bool { return s.api.catalog.Snapshot(s.request.Scope) == s.snapshot }
+func (s *scope) isCurrent() bool { return s.api.catalog.Snapshot(s.Scope) == s.snapshot }
 
 // refresh takes the current snapshot. changed reports whether it is another one. It is an error if
 // there is none, or if the state has ended.
 func (s *scope) refresh() (changed bool, err error) {
-	snap, state, err := s.api.scopes.Schedulable(s.request.Scope)
+	snap, state, err := s.api.scopes.Schedulable(s.Scope)
 	if err != nil {
 		return false, err
 	}
@@ -64,12 +64,12 @@ func (s *scope) refresh() (changed bool, err error) {
 
 // listEligible lists the ranks that pass the request's filters. It is an error if there are none.
 func (s *scope) listEligible() error {
-	target := s.request.Target
+	target := s.Target
 	if target != nil && s.ignoresTarget() {
 		target = nil
 	}
-	eligible := s.request.Eligible.of(s.snapshot)
-	switch pinned := s.request.Pinned; {
+	eligible := s.Eligible.of(s.snapshot)
+	switch pinned := s.Pinned; {
 	case target != nil:
 		s.filterRanks(eligible)
 		if err := s.applyTarget(); err != nil {
@@ -119,7 +119,7 @@ func (s *scope) filterRanks(eligible func(catalog.Entry) bool) {
 // eligible, and of these to the pinned one. In that case a rank pinned on another worker is an
 // error, as in dynamo-kv-router 1.6.1.
 func (s *scope) applyTarget() error {
-	pinned, target := s.request.Pinned, s.request.Target
+	pinned, target := s.Pinned, s.Target
 	if slices.ContainsFunc(s.eligible, func(e catalog.Entry) bool { return target.matches(e.Rank) }) {
 		if pinned != nil {
 			only := selector.NewFilter([]uint64{target.Worker}, nil)
@@ -146,8 +146,8 @@ func (s *scope) ignoresTarget() bool {
 // a trial; all eligible ranks if there are none, and for a pinned request.
 func (s *scope) responsive() []catalog.Entry {
 	s.silent = nil
-	excluded := s.api.reports.Excluded(s.request.Scope)
-	if excluded == nil || s.request.Pinned != nil {
+	excluded := s.api.reports.Excluded(s.Scope)
+	if excluded == nil || s.Pinned != nil {
 		return s.eligible
 	}
 	s.responding = appendResponsive(s.responding[:0], s.eligible, excluded)
@@ -176,7 +176,7 @@ func appendResponsive(dst, ranks []catalog.Entry, excluded reports.Exclusions) [
 // tries takes the trial of a chosen rank that gives no sign of life; false if another request has
 // taken it. A request that has no effect takes none.
 func (s *scope) tries(of catalog.Rank) bool {
-	if s.silent == nil || s.request.Advisory || s.request.ExplainOnly {
+	if s.silent == nil || s.Advisory || s.ExplainOnly {
 		return true
 	}
 	x := s.silent[of]
@@ -185,7 +185,7 @@ func (s *scope) tries(of catalog.Rank) bool {
 
 // thresholds returns the current thresholds of the request's model.
 func (s *scope) thresholds() *overload.Thresholds {
-	return s.api.busy.Of(s.request.Scope.Model)
+	return s.api.busy.Of(s.Scope.Model)
 }
 
 // dropOverloaded returns the ranks that give signs of life, of the workers that are not overloaded. An overloaded
@@ -196,9 +196,9 @@ func (s *scope) dropOverloaded(v *reservations.View) ([]catalog.Entry, error) {
 	responsive := s.responsive()
 	s.limited = false
 	switch {
-	case !limits.Any() || s.request.Advisory:
+	case !limits.Any() || s.Advisory:
 		return responsive, nil
-	case s.request.Pinned != nil:
+	case s.Pinned != nil:
 		return s.eligible, s.checkOverload(v, limits)
 	}
 	s.limited, s.free = true, s.free[:0]
@@ -221,7 +221,7 @@ func (s *scope) dropOverloaded(v *reservations.View) ([]catalog.Entry, error) {
 // request is refused there are no new reservations, and the timer may be a second away.
 func (s *scope) expireStale() {
 	if s.thresholds().Any() {
-		s.api.ledger.ExpireIn(s.request.Scope)
+		s.api.ledger.ExpireIn(s.Scope)
 	}
 }
 
@@ -230,10 +230,10 @@ func (s *scope) expireStale() {
 // dispatch, so there is no early check.
 func (s *scope) rejectIfOverloaded() (err error) {
 	limits := s.thresholds()
-	if !limits.Any() || s.state.Queue.Enabled() || s.request.Advisory {
+	if !limits.Any() || s.state.Queue.Enabled() || s.Advisory {
 		return nil
 	}
-	s.api.ledger.Look(s.request.Scope, nil, func(v *reservations.View) { err = s.checkOverload(v, limits) })
+	s.api.ledger.Look(s.Scope, nil, func(v *reservations.View) { err = s.checkOverload(v, limits) })
 	return err
 }
 
@@ -242,7 +242,7 @@ func (s *scope) rejectIfOverloaded() (err error) {
 func (s *scope) checkOverload(v *reservations.View, limits *overload.Thresholds) error {
 	ranks := s.responsive()
 	var refusal contract.OverloadError
-	if pinned := s.request.Pinned; pinned != nil {
+	if pinned := s.Pinned; pinned != nil {
 		ranks = s.snapshot.RanksOf(pinned.Worker)
 		refusal.Pinned, refusal.Worker = true, pinned.Worker
 	}
@@ -281,7 +281,7 @@ func (s *scope) excluded(scored []catalog.Entry) (list []ExcludedRank) {
 // exclusion returns why the request's filters, the rank's engine or its load exclude a rank; "" if
 // they do not.
 func (s *scope) exclusion(e catalog.Entry) Exclusion {
-	target := s.request.Target
+	target := s.Target
 	switch {
 	case !s.snapshot.IsCandidate(e) && e.Worker.Lifecycle == catalog.Draining:
 		return Draining
@@ -291,7 +291,7 @@ func (s *scope) exclusion(e catalog.Entry) Exclusion {
 		return NotAllowed
 	case !s.filter.Eligible(e.Rank.Worker, e.Worker.HasTaint):
 		return MissingTaint
-	case s.request.Pinned != nil && *s.request.Pinned != e.Rank:
+	case s.Pinned != nil && *s.Pinned != e.Rank:
 		return NotPinned
 	case target != nil && indexRank(s.eligible, e.Rank) < 0:
 		return NotTarget

@@ -284,7 +284,7 @@ const (
 
 // prepareSessionWait prepares the attempt to wait for its session.
 func (a *attempt) prepareSessionWait() error {
-	if err := a.prompt.read(&a.request.Prompt, a.scope.snapshot); err != nil {
+	if err := a.prompt.read(&a.Prompt, a.scope.snapshot); err != nil {
 		return err
 	}
 	return a.prepareWait(a.PolicyClass)
@@ -295,8 +295,8 @@ func (a *attempt) prepareSessionWait() error {
 func (a *attempt) prepareWait(class string) error {
 	p, snap := &a.prompt, a.scope.snapshot
 	p.unload()
-	if p.pinned == nil && a.Text != nil && p.isLong(&a.request.Prompt) {
-		p.pin(&a.request.Prompt, snap, a.api.ledger)
+	if p.pinned == nil && a.Text != nil && p.isLong(&a.Prompt) {
+		p.pin(&a.Prompt, snap, a.api.ledger)
 	}
 	n := int64(waitOverhead+waitPerRank*snap.NumRanks) + p.bytes() + bytesOf(a.SelectRequest)
 	if more := n - a.wait.reserved; more > 0 {

@@ -102,8 +102,8 @@ func (w *warmup) of(sc catalog.Scope) []catalog.Rank {
 // false if the policy is to choose. The costs of all ranks have been computed if ok.
 func (c *choice) pickToWarm(ranks []catalog.Entry, v *reservations.View) (i int, ok bool) {
 	c.warmed = false
-	warm := c.api.warmup.of(c.request.Scope)
-	if warm == nil || c.request.Pinned != nil || c.request.Target != nil || c.request.Advisory || c.request.ExplainOnly ||
+	warm := c.api.warmup.of(c.Scope)
+	if warm == nil || c.Pinned != nil || c.Target != nil || c.Advisory || c.ExplainOnly ||
 		len(ranks) < 2 || rand.Float64() >= c.api.warmup.share || 4*c.mostCached() > uint64(c.prompt.size.Blocks) {
 		return 0, false
 	}

@@ -113,7 +113,7 @@ func TestRollingUpdate(t *testing.T) {
 		api.Put("pods", e.object(kubetest.Deleted(begin.Add(30*time.Second))))
 		ending.Go(func() {
 			pause(ctx, engineEnds)
-			_ = e.http.Shutdown(t.Context()) // what is running ends
+			_ = e.http.Shutdown(t.Context()) //nolint:contextcheck // what is running ends, also after stop
 			e.last = e.late(begin)
 			e.end()
 			ended <- e
@@ -147,7 +147,7 @@ func (b *bed) flow(ctx context.Context, rate int) *flow {
 		defer tick.Stop()
 		for ctx.Err() == nil {
 			n := uint32(f.sent.Add(1))
-			f.all.Go(func() {
+			f.all.Go(func() { //nolint:contextcheck // a request ends by itself, also after ctx
 				a, err := b.send(b.t.Context(), http.MethodPost, chats, chat(words(n%20, 200), streamed, object{"max_tokens": 20}))
 				if err == nil && (a.status != http.StatusOK || !strings.HasSuffix(strings.TrimSpace(a.body), "data: [DONE]")) {
 					err = fmt.Errorf("%v", a)

@@ -17,9 +17,10 @@ from ports import free_ports
 _http = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 # What a service that understands its peers never logs. Dynamo tells of messages
-# that it cannot read at the debug level only, and warns of every new worker.
+# that it cannot read at the debug level only, warns of every new worker, and of what tests have
+# left booked once that is 300 s old.
 _COMPLAINT = re.compile(
-    r"\b(WARN|ERROR)\b(?!.* (Adding|Removing) worker )|panicked|[Dd]ropping malformed|unexpected topic"
+    r"\b(WARN|ERROR)\b(?!.* (Adding|Removing) worker |.* Expiring stale request)|panicked|[Dd]ropping malformed|unexpected topic"
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 

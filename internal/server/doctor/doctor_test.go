@@ -65,19 +65,31 @@ func TestReplicas(t *testing.T) {
 		want    string
 	}{
 		"agree": {},
-		"clock": {provoke: func(_ *servicetest.World, b *replicas.Status) { b.Time = b.Time.Add(-3 * time.Second) },
-			want: "peer_clock: The clock of the replica at tcp://b:1 is 3.0 s apart from this one's."},
-		"thresholds": {provoke: func(a *servicetest.World, _ *replicas.Status) { a.SetBusy(overload.Thresholds{DecodeBlocks: new(0.5)}) },
-			want: `peer_thresholds: The replica at tcp://b:1 has other busy thresholds for model "m".`},
-		"weights": {provoke: func(_ *servicetest.World, b *replicas.Status) { b.Settings = "others" },
-			want: "peer_policies: The replica at tcp://b:1 chooses by other rules."},
-		"policy": {provoke: func(_ *servicetest.World, b *replicas.Status) { b.Loads[0].Policy = "other" },
-			want: "peer_policies: The replica at tcp://b:1 chooses by other rules."},
-		"loads": {provoke: func(_ *servicetest.World, b *replicas.Status) { b.Loads[0].Requests += 20 },
-			want: `peer_loads: The replica at tcp://b:1 counts 20 requests with 0 blocks of model "m", this one 0 with 0.`},
+		"clock": {
+			provoke: func(_ *servicetest.World, b *replicas.Status) { b.Time = b.Time.Add(-3 * time.Second) },
+			want:    "peer_clock: The clock of the replica at tcp://b:1 is 3.0 s apart from this one's.",
+		},
+		"thresholds": {
+			provoke: func(a *servicetest.World, _ *replicas.Status) { a.SetBusy(overload.Thresholds{DecodeBlocks: new(0.5)}) },
+			want:    `peer_thresholds: The replica at tcp://b:1 has other busy thresholds for model "m".`,
+		},
+		"weights": {
+			provoke: func(_ *servicetest.World, b *replicas.Status) { b.Settings = "others" },
+			want:    "peer_policies: The replica at tcp://b:1 chooses by other rules.",
+		},
+		"policy": {
+			provoke: func(_ *servicetest.World, b *replicas.Status) { b.Loads[0].Policy = "other" },
+			want:    "peer_policies: The replica at tcp://b:1 chooses by other rules.",
+		},
+		"loads": {
+			provoke: func(_ *servicetest.World, b *replicas.Status) { b.Loads[0].Requests += 20 },
+			want:    `peer_loads: The replica at tcp://b:1 counts 20 requests with 0 blocks of model "m", this one 0 with 0.`,
+		},
 		"a few on their way": {provoke: func(_ *servicetest.World, b *replicas.Status) { b.Loads[0].Requests += 8 }},
-		"unreachable": {provoke: func(_ *servicetest.World, b *replicas.Status) { *b = replicas.Status{} },
-			want: "peer_unreachable: The replica at tcp://b:1 does not tell its state: connection refused."},
+		"unreachable": {
+			provoke: func(_ *servicetest.World, b *replicas.Status) { *b = replicas.Status{} },
+			want:    "peer_unreachable: The replica at tcp://b:1 does not tell its state: connection refused.",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -53,7 +53,7 @@ func (ex *examination) streams() {
 
 // stream looks at one stream.
 func (ex *examination) stream(snap *catalog.Snapshot, e catalog.Entry, st *kvevents.StreamStatus) {
-	who := fmt.Sprintf("worker %d rank %d", e.Rank.Worker, e.Rank.DP)
+	who := fmt.Sprintf("worker %d rank %d", e.Rank.Worker, e.DP)
 	about := Finding{Severity: Warning, Scope: &snap.Scope, Rank: &e.Rank}
 	find := func(check Check, severity Severity, n uint64, remedy, format string, args ...any) {
 		f := about
@@ -69,7 +69,7 @@ func (ex *examination) stream(snap *catalog.Snapshot, e catalog.Entry, st *kveve
 			"The KV event stream of %s is stale: %d messages are lost, and its cached blocks may be wrong.", who, st.Lost)
 	case kvevents.Live, kvevents.Replaying:
 	}
-	replay := e.Worker.ReplayEndpoint != nil || e.Worker.ReplayEndpoints[e.Rank.DP] != ""
+	replay := e.Worker.ReplayEndpoint != nil || e.Worker.ReplayEndpoints[e.DP] != ""
 	if st.Lost > 0 && !replay {
 		find(NoReplay, Warning, st.Lost, "Give the worker a replay_endpoint.",
 			"The KV event stream of %s has lost %d messages, and nothing could bring them back: it has no replay endpoint.", who, st.Lost)
@@ -103,7 +103,7 @@ func (ex *examination) engines() {
 				continue
 			}
 			ex.looked(EngineStalled, EngineSilent)
-			who := fmt.Sprintf("worker %d rank %d", e.Rank.Worker, e.Rank.DP)
+			who := fmt.Sprintf("worker %d rank %d", e.Rank.Worker, e.DP)
 			f := Finding{Severity: Error, Scope: &snap.Scope, Rank: &e.Rank, Remedy: "Look at the engine's log; restart it if it hangs."}
 			switch gone := excluded[e.Rank]; {
 			case gone != nil && gone.State == reports.Silent:

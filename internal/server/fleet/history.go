@@ -12,9 +12,10 @@ import (
 )
 
 const (
-	// ScopeEvery and RankEvery are how often the series of scopes and of ranks get a point.
+	// ScopeEvery is how often the series of scopes get a point.
 	ScopeEvery = 5 * time.Second
-	RankEvery  = time.Minute
+	// RankEvery is how often the series of ranks get a point.
+	RankEvery = time.Minute
 	// Kept is how far back series reach.
 	Kept = time.Hour
 	// MaxSeries bounds the series of an answer.

@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"cmp"
-	"iter"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -431,18 +430,5 @@ func (v *View) readLedger(s *scopeRows, snap *catalog.Snapshot) {
 	}
 	for _, r := range s.rows {
 		r.overloaded = over[r.Rank.Worker]
-	}
-}
-
-// allRowsLocked yields every row with its scope. v.mu must be held.
-func (v *View) allRowsLocked() iter.Seq2[*scopeRows, *versionedRow] {
-	return func(yield func(*scopeRows, *versionedRow) bool) {
-		for _, s := range v.scopes {
-			for _, r := range s.rows {
-				if !yield(s, r) {
-					return
-				}
-			}
-		}
 	}
 }

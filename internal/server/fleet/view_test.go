@@ -199,7 +199,9 @@ func TestHistory(t *testing.T) {
 		go func() { done <- h.Run(ctx) }()
 		defer func() {
 			stop()
-			<-done
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
 		}()
 		tokens := servicetest.Prompt(1, 16)
 		time.Sleep(fleet.ScopeEvery + time.Second)
@@ -253,7 +255,9 @@ func TestHistoryBounds(t *testing.T) {
 		go func() { done <- h.Run(ctx) }()
 		time.Sleep(2 * fleet.ScopeEvery)
 		stop()
-		<-done
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
 		n := 0
 		for id := range uint64(9) {
 			past := h.Ranks(catalog.ScopeFilter{}, id, fleet.Kept)

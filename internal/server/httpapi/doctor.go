@@ -23,7 +23,7 @@ func (d dialect) appendExamination(out []byte, x *doctor.Examination) []byte {
 	out = append(appendKey(out, "checks"), '[')
 	for c, result := range x.Results {
 		check := doctor.Check(c)
-		out = appendStringField(append(appendComma(out, '['), '{'), "check", check.String())
+		out = appendStringField(append(appendComma(out), '{'), "check", check.String())
 		out = appendStringField(out, "title", check.Title())
 		out = append(appendStringField(out, "result", string(result)), '}')
 	}
@@ -65,9 +65,14 @@ func (o operatorRoutes) replicas(c request, f catalog.ScopeFilter, out []byte) (
 			name string
 			n    uint64
 		}{
-			{"sequence", stats.Sequence}, {"lost", stats.Lost}, {"late", stats.Late}, {"duplicates", stats.Duplicates},
-			{"snapshots", stats.Snapshots}, {"snapshots_failed", stats.SnapshotsFailed},
-			{"send_queue", uint64(stats.SendQueue)}, {"receive_queue", uint64(stats.ReceiveQueue)},
+			{"sequence", stats.Sequence},
+			{"lost", stats.Lost},
+			{"late", stats.Late},
+			{"duplicates", stats.Duplicates},
+			{"snapshots", stats.Snapshots},
+			{"snapshots_failed", stats.SnapshotsFailed},
+			{"send_queue", uint64(stats.SendQueue)},
+			{"receive_queue", uint64(stats.ReceiveQueue)},
 		} {
 			out = appendUintField(out, n.name, n.n)
 		}

@@ -105,30 +105,30 @@ func (d dialect) appendFleet(out []byte, p *fleet.Page, who *access.Caller) []by
 	out = append(appendKey(out, "roles"), '[')
 	for _, r := range access.Grantable {
 		if who.May(r) {
-			out = appendString(appendComma(out, '['), r.String())
+			out = appendString(appendComma(out), r.String())
 		}
 	}
 	out = append(out, ']')
 	out = appendTotals(append(appendKey(out, "totals"), '{'), &p.Totals)
 	out = append(appendKey(append(out, '}'), "scopes"), '[')
 	for s := range p.Scopes {
-		out = d.appendSummary(appendComma(out, '['), s)
+		out = d.appendSummary(appendComma(out), s)
 	}
 	out = append(appendKey(append(out, ']'), "rows"), '[')
 	for text := range p.Rows {
-		out = append(appendComma(out, '['), text...)
+		out = append(appendComma(out), text...)
 	}
 	out = append(appendKey(append(out, ']'), "removed"), '[')
 	for number, rank := range p.Removed {
 		if rank != nil {
-			out = appendRank(append(appendComma(out, '['), '{'), *rank)
+			out = appendRank(append(appendComma(out), '{'), *rank)
 			out = append(appendUintField(out, "scope", number), '}')
 		}
 	}
 	out = append(appendKey(append(out, ']'), "removed_scopes"), '[')
 	for number, rank := range p.Removed {
 		if rank == nil {
-			out = appendUint(appendComma(out, '['), number)
+			out = appendUint(appendComma(out), number)
 		}
 	}
 	out = append(out, ']')
@@ -136,8 +136,8 @@ func (d dialect) appendFleet(out []byte, p *fleet.Page, who *access.Caller) []by
 }
 
 // appendComma appends the comma before an element, unless it is the first of its list.
-func appendComma(out []byte, open byte) []byte {
-	if out[len(out)-1] == open {
+func appendComma(out []byte) []byte {
+	if out[len(out)-1] == '[' {
 		return out
 	}
 	return append(out, ',')
@@ -322,7 +322,7 @@ func (d dialect) appendHottest(out []byte, h *fleet.Hottest) []byte {
 	out = appendUintField(out, "held_blocks", uint64(h.HeldBlocks))
 	out = append(appendKey(out, "nodes"), '[')
 	for i := range h.Runs {
-		out = appendHotRun(appendComma(out, '['), i, &h.Runs[i])
+		out = appendHotRun(appendComma(out), i, &h.Runs[i])
 	}
 	out = append(out, ']')
 	out = appendUintField(out, "walked", uint64(h.Walked))

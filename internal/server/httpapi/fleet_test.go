@@ -84,9 +84,11 @@ func TestFleet(t *testing.T) {
 		if got := ask(h, "GET", "/fleet?tenant_id=t", "own-read", ""); got.Code != 403 {
 			t.Errorf("another tenant: %d", got.Code)
 		}
-		for target, want := range map[string]int{"/history": 200, "/history?worker_id=1": 200, "/history?seconds=4": 400, "/history?seconds=3601": 400, "/history?worker_id=x": 400, "/fleet?since=a&since=b": 400,
+		for target, want := range map[string]int{
+			"/history": 200, "/history?worker_id=1": 200, "/history?seconds=4": 400, "/history?seconds=3601": 400, "/history?worker_id=x": 400, "/fleet?since=a&since=b": 400,
 			"/decisions?limit=0": 400, "/decisions?limit=1001": 400, "/decisions?limit=1&limit=1": 400,
-			"/index/prefixes?limit=0": 400, "/index/prefixes?limit=1001": 400, "/index/prefixes?tenant_id=x": 200} {
+			"/index/prefixes?limit=0": 400, "/index/prefixes?limit=1001": 400, "/index/prefixes?tenant_id=x": 200,
+		} {
 			if got := ask(h, "GET", target, "read", ""); got.Code != want {
 				t.Errorf("%s: %d %s", target, got.Code, got.Body)
 			}
