@@ -43,7 +43,7 @@ func (m *Memory) Close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for start, size := range m.mappings {
-		unmapBytes(unsafe.Slice(start, size)) //nolint:gosec // as Make mapped it
+		unmapBytes(unsafe.Slice(start, size)) // as Make mapped it
 	}
 	outside := m.outside.Swap(0)
 	m.bytes.Add(-outside)
@@ -71,7 +71,7 @@ func Make[T any](m *Memory, n int) []T {
 	}
 	m.mappings[unsafe.SliceData(b)] = size
 	m.mu.Unlock()
-	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), n) //nolint:gosec // b has n of them
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), n) // b has n of them
 }
 
 // Free frees a piece from Make; s must not be used afterwards.
@@ -88,6 +88,6 @@ func Free[T any](m *Memory, s []T) {
 		m.mu.Lock()
 		delete(m.mappings, start)
 		m.mu.Unlock()
-		unmapBytes(unsafe.Slice(start, size)) //nolint:gosec // as Make mapped it
+		unmapBytes(unsafe.Slice(start, size)) // as Make mapped it
 	}
 }
