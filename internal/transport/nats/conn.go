@@ -81,8 +81,7 @@ func (s State) String() string {
 
 // Status is what operators are shown of a connection.
 type Status struct {
-	State  State
-	Server string // that is or was connected, without credentials
+	State State
 	// Fault is the last error, "" if there was none since the connection was made.
 	Fault      string
 	Reconnects uint64
@@ -172,8 +171,11 @@ func Dial(config Config) (*Conn, error) {
 
 // Run takes part in the fleet until ctx ends, then closes the connection.
 func (c *Conn) Run(ctx context.Context) error {
-	defer c.nc.Close()
-	defer c.out.flush()
+	defer func() {
+		_ = c.out.flush() // what is lost is counted
+		c.become(Closed, nil)
+		c.nc.Close()
+	}()
 	var subscriptions []*nats.Subscription
 	for _, s := range []struct {
 		subject string
@@ -210,11 +212,12 @@ func (c *Conn) connected(server string) {
 	c.become(Connected, nil)
 }
 
-// become changes the state, and tells those that follow.
+// become changes the state, and tells those that follow. Closed is the last one: what the library
+// then tells of the connection, from a goroutine of its own, is its end.
 func (c *Conn) become(s State, err error) {
 	c.mu.Lock()
 	before := c.state
-	if s == LameDuck && before != Connected {
+	if before == Closed || s == LameDuck && before != Connected {
 		c.mu.Unlock()
 		return
 	}
@@ -276,7 +279,7 @@ func (c *Conn) fail(err error) {
 // Status returns the state of the connection.
 func (c *Conn) Status() Status {
 	c.mu.Lock()
-	st := Status{State: c.state, Fault: c.fault, Server: c.server}
+	st := Status{State: c.state, Fault: c.fault}
 	c.mu.Unlock()
 	st.Reconnects = c.nc.Stats().Reconnects
 	st.Dropped = c.in.dropped()
