@@ -12,7 +12,8 @@ type hits struct {
 	begun              bool // cached and blocks are known
 }
 
-// sample takes the present counts. It is called every scopeEvery.
+// sample takes the present counts and returns the rate since the last call. It is called every
+// ScopeEvery.
 func (h *hits) sample(cached, blocks uint64) (rate Rate) {
 	if !h.begun || cached < h.cached || blocks < h.blocks {
 		*h = hits{cached: cached, blocks: blocks, begun: true}

@@ -28,8 +28,9 @@ const (
 	maxRemoved = 16384
 )
 
-// View shows all ranks. It is renewed when somebody asks, at most once per Interval, and knows in
-// which version each row has changed last, so that who asks often gets the changes alone.
+// View shows all ranks. It is renewed when somebody asks, at most once per Interval, and whenever its
+// History takes a point. It knows in which version each row has changed last, so that who asks
+// often gets the changes alone.
 type View struct {
 	parts  node.Parts
 	encode func(out []byte, r *Row, scope uint64) []byte
