@@ -45,7 +45,7 @@ func (s *Service) sweepDrained(d *drains, now time.Time) {
 			continue
 		}
 		removed := false
-		s.changeWorkers(func() { removed = s.catalog.RemoveDrained(w) })
+		s.scopes.Change(func() { removed = s.catalog.RemoveDrained(w) })
 		if removed {
 			s.log.Info().Uint64("worker_id", w.ID).Str("model", catalog.Clip(w.Scope.Model)).Str("tenant_id", catalog.Clip(w.Scope.Tenant)).
 				Bool("deadline", late).Int("reservations", live).Msg("drained worker removed")

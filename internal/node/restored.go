@@ -81,12 +81,8 @@ func (r *restoredRanks) use(f *statefile.File) (ranks int, entries uint64) {
 	return len(r.pending), entries
 }
 
-// resume returns the position from which a stream that is about to be opened can continue, nil
-// if its rank is not pending.
-func (r *restoredRanks) resume(sc catalog.Scope, layout hashing.Layout, c *kvevents.StreamConfig) *kvevents.Resume {
-	if r == nil {
-		return nil
-	}
+// Resume implements scopes.Restored.
+func (r *restoredRanks) Resume(sc catalog.Scope, layout hashing.Layout, c *kvevents.StreamConfig) *kvevents.Resume {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	key := rankKey{sc, c.Rank}

@@ -131,14 +131,14 @@ type Service struct {
 	*learning
 	core
 
-	config     Config
-	reconciler *reconciler // of the catalog
-	describer  *describer  // nil: engines are not asked
-	reports    *reports.Table
-	loads      *loadSources // deliver to reports
-	streams    workerStreams
-	recovery   *indexRecovery // nil: none is configured
-	conductor  *conductorapi.API
+	config    Config
+	describer *describer // nil: engines are not asked
+	reports   *reports.Table
+	loads     *loadSources // deliver to reports
+	streams   workerStreams
+	recovery  *indexRecovery // nil: none is configured
+	restored  *restoredRanks // nil: there is no state on disk
+	conductor *conductorapi.API
 }
 
 // workerStreams are the KV event streams of the workers.
@@ -163,7 +163,6 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	s := &Service{config: config, core: core{log: log}}
 	index := indexer.NewAccount(config.Memory.Account(memory.Index))
 	learners := policies.NewLearners(config.Policies, config.Weights.TrackPrefill)
-	s.scopes = newScopes(&config, index, learners)
 	process := cmp.Or(config.Process, 1+rand.Uint64N(math.MaxUint64))
 	s.config.Process = process
 	s.peers = &peers{endpoints: config.Endpoints}
@@ -181,27 +180,19 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	s.describer = newDescriber(config.Ask, log)
 	s.openStreams(source)
 	s.conductor.Registry().SetAccount(index)
-	s.reconciler = &reconciler{
-		scopes: s.scopes, ledger: s.ledger, streams: s.streams.Subscribers, replica: s.replica, log: log,
-		hybridExact: config.HybridExact,
-		attached:    make(map[workerKey]*attachedWorker),
-	}
-	if s.replica != nil {
-		s.reconciler.ranksAdded = s.replica.RanksAdded
-	}
+	s.scopes = s.newScopes(index, learners)
 	s.catalog = catalog.New(catalog.Settings{
 		KVEvents:  config.KVEvents,
 		Queueing:  config.Admission.Enabled(),
 		Limits:    config.Limits,
 		Endpoints: config.Endpoints,
-	}, s.reconciler)
-	s.scopes.Attach(s.catalog)
+	}, s.scopes)
 	if s.describer != nil {
 		s.describer.catalog, s.describer.apply = s.catalog, s.describeWorker
 	}
 	s.reports = s.newReports()
 	s.loads = newLoadSources(&config, source, s.reports)
-	s.reconciler.loads = s.loads
+	s.scopes.Attach(s.catalog, s.loads)
 	s.API = selection.New(selection.Config{
 		Weights:       config.Weights,
 		Approximate:   predicts,
@@ -280,8 +271,11 @@ func (s *Service) openStreams(source kvevents.Source) {
 	s.conductor = conductorapi.New(kvevents.NewSubscribers(source, config, counters), s.config.Endpoints, selectionView{s}, s.log)
 }
 
-func newScopes(config *Config, index *indexer.Account, learners *policies.Learners) *scopes.Registry {
+func (s *Service) newScopes(index *indexer.Account, learners *policies.Learners) *scopes.Registry {
+	config := &s.config
 	settings := scopes.Settings{
+		Ledger: s.ledger, Streams: s.streams.Subscribers, HybridExact: config.HybridExact, Log: s.log,
+
 		Memory:    index,
 		Admission: config.Admission,
 		Policies:  config.Policies,
@@ -290,6 +284,9 @@ func newScopes(config *Config, index *indexer.Account, learners *policies.Learne
 		Merging:   config.recovers(),
 
 		WatchStored: config.WatchStored && config.KVEvents,
+	}
+	if s.replica != nil {
+		settings.Replica = s.replica
 	}
 	account := config.Memory.Account(memory.Index)
 	switch {

@@ -84,7 +84,8 @@ func NewState(s *Service, dir *statefile.Dir, interval time.Duration) *State {
 		service: s, dir: dir, interval: interval, account: s.config.Memory.Account(memory.Snapshots),
 		restored: &restoredRanks{log: s.log}, log: s.log,
 	}
-	s.reconciler.restored = st.restored
+	s.restored = st.restored
+	s.scopes.SetRestored(st.restored)
 	return st
 }
 
