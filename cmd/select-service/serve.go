@@ -98,7 +98,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		}
 	}
 	svc = node.New(settings, streams, log)
-	state := node.NewState(svc, data, conf.Data.SnapshotInterval)
+	state := svc.KeepState(data, conf.Data.SnapshotInterval)
 	var file *workersfile.Watcher
 	var sources []discovery.Source
 	if read.workers != nil {

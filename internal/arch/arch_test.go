@@ -54,7 +54,7 @@ var mayImport = map[string][]string{
 	"internal/engines/load":             {"internal/engines", "pkg/catalog", "pkg/kvevents", "pkg/memory"},
 	"internal/engines/reports":          {"internal/engines/load", "pkg/catalog", "pkg/reservations"},
 	"internal/node":                     {"internal/...", "pkg/..."},
-	"internal/node/statefile":           {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents", "pkg/reservations"},
+	"internal/node/statefile":           {"internal/selection/policies", "internal/selection/scopes", "internal/telemetry", "pkg/..."},
 	"internal/selection":                {"internal/engines/reports", "internal/selection/admission", "internal/selection/affinity", "internal/selection/approximate", "internal/selection/counts", "internal/selection/overload", "internal/selection/pending", "internal/selection/policies", "internal/selection/scopes", "pkg/..."},
 	"internal/selection/admission":      {"pkg/catalog"},
 	"internal/selection/affinity":       {"pkg/catalog"},

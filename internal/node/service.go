@@ -15,6 +15,7 @@ import (
 	"github.com/select-service/select-service/internal/conductor/conductorapi"
 	"github.com/select-service/select-service/internal/engines/load"
 	"github.com/select-service/select-service/internal/engines/reports"
+	"github.com/select-service/select-service/internal/node/statefile"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/approximate"
@@ -136,8 +137,8 @@ type Service struct {
 	reports   *reports.Table
 	loads     *loadSources // deliver to reports
 	streams   workerStreams
-	recovery  *indexRecovery // nil: none is configured
-	restored  *restoredRanks // nil: there is no state on disk
+	recovery  *indexRecovery   // nil: none is configured
+	state     *statefile.State // nil: there is none on disk
 	conductor *conductorapi.API
 }
 
@@ -308,6 +309,16 @@ func newApproximate(ttl time.Duration, account *memory.Account, bytes int64) *ap
 		limit = min(limit, int(bytes/approximate.BlockBytes))
 	}
 	return approximate.New(ttl, limit, account, time.Now)
+}
+
+// KeepState returns the state of the service in a directory; see statefile.New.
+func (s *Service) KeepState(dir *statefile.Dir, interval time.Duration) *statefile.State {
+	s.state = statefile.New(statefile.Parts{
+		Workers: s, Catalog: s.catalog, Scopes: s.scopes, Ledger: s.ledger, Learners: s.learners, Streams: s.streams.Subscribers,
+		RestoreBlocks: s.config.KVEvents && !s.config.recovers(), Discovers: s.config.Discovers,
+		Memory: s.config.Memory.Account(memory.Snapshots), Log: s.log,
+	}, dir, interval)
+	return s.state
 }
 
 // Run follows the event streams and expires old state until ctx ends. When it returns, no

@@ -86,7 +86,7 @@ func (s *Service) Settled() bool {
 
 func (s *Service) settled() (settled bool, schedulable int) {
 	schedulable = s.catalog.CountSchedulable()
-	awaited := s.recovery.awaited(schedulable) || s.restored.awaited()
+	awaited := s.recovery.awaited(schedulable) || s.state.Awaited()
 	return !s.scopes.Closing() && !awaited, schedulable
 }
 
