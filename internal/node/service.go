@@ -12,7 +12,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/select-service/select-service/internal/conductor/conductorapi"
+	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/engines/load"
 	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/internal/node/statefile"
@@ -124,7 +124,7 @@ type core struct {
 }
 
 // Service has all use cases of one process. Those of the selection service are in
-// selection.API, those of the Conductor API in conductorapi.API.
+// selection.API, those of the Conductor API in conductor.API.
 type Service struct {
 	*selection.API
 	*slotTracker
@@ -139,7 +139,7 @@ type Service struct {
 	streams   workerStreams
 	recovery  *indexRecovery   // nil: none is configured
 	state     *statefile.State // nil: there is none on disk
-	conductor *conductorapi.API
+	conductor *conductor.API
 }
 
 // workerStreams are the KV event streams of the workers.
@@ -179,8 +179,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		s.advertised = config.Replication.Advertised
 	}
 	s.describer = newDescriber(config.Ask, log)
-	s.openStreams(source)
-	s.conductor.Registry().SetAccount(index)
+	s.openStreams(source, index)
 	s.scopes = s.newScopes(index, learners)
 	s.catalog = catalog.New(catalog.Settings{
 		KVEvents:  config.KVEvents,
@@ -258,7 +257,7 @@ func (s *Service) firstToken(v *reservations.View, e catalog.Entry) float64 {
 }
 
 // openStreams creates the streams of workers and of publishers, which share their counters.
-func (s *Service) openStreams(source kvevents.Source) {
+func (s *Service) openStreams(source kvevents.Source, index *indexer.Account) {
 	s.streams.lag = metrics.NewHistogram(metrics.LagBounds)
 	config := kvevents.DefaultConfig(s.config.Threads)
 	config.Streams, config.Replay = s.config.Memory.Account(memory.Streams), s.config.Memory.Account(memory.Replay)
@@ -269,7 +268,7 @@ func (s *Service) openStreams(source kvevents.Source) {
 		own = watchedSource{source, s.describer.streamUp}
 	}
 	s.streams.Subscribers = kvevents.NewSubscribers(own, config, counters)
-	s.conductor = conductorapi.New(kvevents.NewSubscribers(source, config, counters), s.config.Endpoints, selectionView{s}, s.log)
+	s.conductor = conductor.New(kvevents.NewSubscribers(source, config, counters), s.config.Endpoints, index, selectionView{s}, s.log)
 }
 
 func (s *Service) newScopes(index *indexer.Account, learners *policies.Learners) *scopes.Registry {
@@ -363,7 +362,7 @@ func (s *Service) Catalog() *catalog.Catalog { return s.catalog }
 func (s *Service) Reports() load.Sink { return s.reports }
 
 // Conductor returns the use cases of the Conductor API.
-func (s *Service) Conductor() *conductorapi.API { return s.conductor }
+func (s *Service) Conductor() *conductor.API { return s.conductor }
 
 // Intervals of timers. Leases are checked often enough to end on time. State whose end has no
 // visible effect (pending selections, sessions) is checked every second, and waiting requests
