@@ -281,6 +281,10 @@ test-gateway: build setup ## a real Envoy between clients and simulated engines 
 test-gateway-short: build setup ## ten of its scenarios, and a little of its traffic
 	GO='$(GO)' scripts/test-gateway.sh -short
 
+.PHONY: compare-gateways
+compare-gateways: build setup ## beside SMG and vllm-router on the same engines (ARGS: --plays, --rounds, --short); run it alone
+	GO='$(GO)' scripts/compare-gateways.sh $(ARGS)
+
 .PHONY: test-openapi
 test-openapi: build ## lint the OpenAPI documents and let schemathesis try the server (ARGS to choose)
 	scripts/test-openapi.sh $(ARGS)
