@@ -97,10 +97,11 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		}
 	}
 	svc = node.New(settings, streams, log)
-	var state *node.State
-	if joined == nil {
-		state = node.NewState(svc, data, conf.Data.SnapshotInterval)
+	kept := data
+	if joined != nil {
+		kept = nil // the other replicas have the state, see cacheFile
 	}
+	state := svc.KeepState(kept, conf.Data.SnapshotInterval)
 	var file *workersfile.Watcher
 	var sources []discovery.Source
 	if read.workers != nil {

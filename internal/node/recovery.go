@@ -130,7 +130,7 @@ func (s *Service) newRecovery() *indexRecovery {
 // its way. It is asked after the number of schedulable workers: a registration is
 // under way until the replica knows of the worker's ranks.
 func (s *Service) loadsApplied() bool {
-	return s.reconciler.registering.Load() == 0 && s.replica.CaughtUp()
+	return !s.scopes.Changing() && s.replica.CaughtUp()
 }
 
 // Recovery returns the progress of the recovery, and false if none is configured.
@@ -283,8 +283,9 @@ func (r *indexRecovery) run(ctx context.Context) error {
 		return nil
 	case <-grace.C:
 	}
-	if released := r.catalog.ReleaseHolds(); released > 0 {
-		r.scopes.WorkersChanged()
+	released := 0
+	r.scopes.Change(func() { released = r.catalog.ReleaseHolds() })
+	if released > 0 {
 		r.log.Info().Int("ranks", released).Msg("recovered blocks dropped: their workers did not come")
 	}
 	return nil

@@ -83,7 +83,7 @@ func (s *Service) ApplyShared(set catalog.Set) (catalog.Difference, error) { ret
 func (s *Service) removeDrained(w *catalog.Worker, removed func()) {
 	is := false
 	if s.config.Shared == nil {
-		if s.changeWorkers(func() { is = s.catalog.RemoveDrained(w) }); is {
+		if s.scopes.Change(func() { is = s.catalog.RemoveDrained(w) }); is {
 			removed()
 		}
 		return

@@ -44,26 +44,13 @@ func (s *Service) DeleteWorkerIn(own catalog.ScopeFilter, id uint64) (*catalog.W
 
 // register changes one worker of this process's catalog.
 func (s *Service) register(change func() (*catalog.Worker, error)) (w *catalog.Worker, err error) {
-	s.changeWorkers(func() {
+	s.scopes.Change(func() {
 		if w, err = change(); w != nil {
 			s.Selections().Add(w.Scope.Model)
 		}
 	})
 	s.describer.look()
 	return w, asError(err)
-}
-
-// changeWorkers makes a change of the catalog and dispatches the waiting requests: removing a
-// worker can let others be attached.
-func (s *Service) changeWorkers(change func()) {
-	s.reconciler.registering.Add(1)
-	defer s.reconciler.registering.Add(-1)
-	before := s.reconciler.rankPuts.Load()
-	change()
-	s.scopes.WorkersChanged()
-	if added := s.reconciler.ranksAdded; added != nil && s.reconciler.rankPuts.Load() != before {
-		added() // perhaps also for ranks that another call added
-	}
 }
 
 // Workers lists the catalog by model, tenant and id; nil matches all.
@@ -99,7 +86,7 @@ func (s *Service) Settled() bool {
 
 func (s *Service) settled() (settled bool, schedulable int) {
 	schedulable = s.catalog.CountSchedulable()
-	awaited := s.config.Shared != nil && s.config.Shared.Awaited() || s.recovery.awaited(schedulable) || s.reconciler.restored.awaited()
+	awaited := s.config.Shared != nil && s.config.Shared.Awaited() || s.recovery.awaited(schedulable) || s.state.Awaited()
 	return !s.scopes.Closing() && !awaited, schedulable
 }
 
@@ -164,7 +151,7 @@ func (s *Service) ReplaceWorkers(set catalog.Set) (catalog.Difference, error) {
 
 // replaceWorkers is ReplaceWorkers in this process's catalog.
 func (s *Service) replaceWorkers(set catalog.Set) (d catalog.Difference, err error) {
-	s.changeWorkers(func() {
+	s.scopes.Change(func() {
 		if d, err = s.catalog.Reconcile(set); err != nil {
 			return
 		}

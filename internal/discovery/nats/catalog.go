@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/select-service/select-service/internal/transport/nats"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -70,7 +71,9 @@ const (
 	retryEvery = 200 * time.Millisecond
 	// editTime bounds the time of a change until it is in the bucket, seenTime how long others are
 	// then awaited.
-	editTime, seenTime = 4 * time.Second, 2 * time.Second
+	editTime, seenTime = 4 * time.Second, 3 * time.Second
+	// requestsAtOnce bounds the parts that are read or written at a time.
+	requestsAtOnce = 8
 	// maxEdits bounds the changes that wait.
 	maxEdits = 4096
 	// startTime is how long a start waits for the bucket if it is not required.
@@ -423,10 +426,8 @@ func (c *Catalog) fetch(ctx context.Context) (*state, error) {
 // fetchParts reads those parts of a catalog that are not known.
 func (c *Catalog) fetchParts(ctx context.Context, h *head, revision uint64) (*state, error) {
 	s := &state{version: h.Version, ids: h.IDs, revision: revision, file: h.File, old: h.Old}
-	var mu sync.Mutex // guards failed
-	var failed error
-	var reads sync.WaitGroup
-	free := make(chan struct{}, 8)
+	var reads errgroup.Group
+	reads.SetLimit(requestsAtOnce)
 	for n, key := range h.Parts {
 		if key == "" {
 			continue
@@ -435,22 +436,15 @@ func (c *Catalog) fetchParts(ctx context.Context, h *head, revision uint64) (*st
 			s.parts[n] = was
 			continue
 		}
-		free <- struct{}{}
-		reads.Go(func() {
-			defer func() { <-free }()
+		reads.Go(func() error {
 			value, _, err := c.config.Bucket.Get(ctx, key)
 			if err == nil {
 				s.parts[n], err = unpack(key, value)
 			}
-			if err != nil {
-				mu.Lock()
-				failed = err
-				mu.Unlock()
-			}
+			return err
 		})
 	}
-	reads.Wait()
-	return s, failed
+	return s, reads.Wait()
 }
 
 // applyAgain applies the workers if others of them contradict each other than before. It returns when
@@ -634,6 +628,8 @@ func (c *Catalog) write(ctx context.Context, next *state) error {
 	now := time.Now().UTC()
 	h := head{Format: format, Version: next.version, IDs: next.ids, Replica: c.config.Replica, Time: now, File: next.file}
 	var added, outdated []string
+	var puts errgroup.Group
+	puts.SetLimit(requestsAtOnce)
 	for n, p := range next.parts {
 		was := c.now.parts[n]
 		if was != nil && was != p && was.key != "" {
@@ -643,18 +639,21 @@ func (c *Catalog) write(ctx context.Context, next *state) error {
 			continue
 		}
 		if p.key == "" {
-			value, err := p.pack()
-			if err != nil {
-				return err
-			}
 			p = &part{key: newKey(now), of: p.of}
 			next.parts[n] = p
 			added = append(added, p.key)
-			if err := c.config.Bucket.Put(ctx, p.key, value); err != nil {
-				return err
-			}
+			puts.Go(func() error {
+				value, err := p.pack()
+				if err != nil {
+					return err
+				}
+				return c.config.Bucket.Put(ctx, p.key, value)
+			})
 		}
 		h.Parts[n] = p.key
+	}
+	if err := puts.Wait(); err != nil {
+		return err
 	}
 	for _, o := range c.now.old {
 		if now.Sub(o.Since) < oldTime {

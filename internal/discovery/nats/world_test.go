@@ -256,10 +256,15 @@ func agree(t testing.TB, replicas ...*testReplica) {
 	t.Helper()
 	awaits(t, "all replicas have the same workers", func() bool {
 		for _, r := range replicas {
-			if r.lists() != replicas[0].lists() || r.Status().Version != replicas[0].Status().Version {
+			if st := r.Status(); st.Version != replicas[0].Status().Version || st.State != Current {
 				return false
 			}
 		}
 		return true
 	})
+	for _, r := range replicas[1:] {
+		if got, want := r.lists(), replicas[0].lists(); got != want {
+			t.Errorf("%s has\n%s\nand %s\n%s", r.name, got, replicas[0].name, want)
+		}
+	}
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"regexp"
 	"strconv"
 	"testing"
 	"time"
@@ -19,32 +18,6 @@ import (
 type accounted struct {
 	*e2e.Service
 	debug *e2e.Service
-}
-
-// inUse returns the bytes that the process holds after a collection: of its heap, its stacks and
-// outside of both.
-func (a *accounted) inUse(t *testing.T) int {
-	t.Helper()
-	var heap e2e.Answer
-	for range 2 { // what pools hold survives one collection
-		var err error
-		if heap, err = a.debug.Call(t.Context(), http.MethodGet, "/debug/pprof/heap?gc=1&debug=1", nil); err != nil {
-			t.Fatal(err)
-		}
-	}
-	of := func(name string) int {
-		m := regexp.MustCompile(`(?m)^# ` + name + ` = (\d+)`).FindSubmatch(heap.Body)
-		if m == nil {
-			t.Fatalf("no %s in %s", name, heap)
-		}
-		n, _ := strconv.Atoi(string(m[1]))
-		return n
-	}
-	var vars struct {
-		Outside int `json:"outside_heap_bytes"`
-	}
-	a.debug.Must(t, http.StatusOK, http.MethodGet, "/debug/vars", nil, &vars)
-	return of("HeapAlloc") + of("Stack") + vars.Outside
 }
 
 func (a *accounted) account(t *testing.T, names ...string) (sum int) {
@@ -147,9 +120,9 @@ func TestAccountsAreReal(t *testing.T) {
 				"data_parallel_start_rank": 0, "data_parallel_size": 1, "max_num_batched_tokens": 1, "total_kv_blocks": 1 << 30,
 			}, nil)
 			c.play(t, s, 0, c.n/10) // pools and tables
-			held, accounted := s.inUse(t), s.account(t, c.accounts...)
+			held, accounted := s.debug.InUse(t), s.account(t, c.accounts...)
 			c.play(t, s, c.n/10, c.n)
-			held, accounted = s.inUse(t)-held, s.account(t, c.accounts...)-accounted
+			held, accounted = s.debug.InUse(t)-held, s.account(t, c.accounts...)-accounted
 			t.Logf("%v: %d bytes each, the process %d: %.2f", c.accounts, accounted/c.n, held/c.n, float64(accounted)/float64(held))
 			if accounted < held || 2*accounted > 3*held {
 				t.Errorf("%d bytes on accounts, %d in use", accounted, held)

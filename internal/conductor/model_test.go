@@ -1,4 +1,4 @@
-package conductorapi_test
+package conductor_test
 
 import (
 	"cmp"

@@ -1,4 +1,4 @@
-package node
+package statefile
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/container/hashset"
-	"github.com/select-service/select-service/internal/node/statefile"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/kvevents"
@@ -22,8 +21,6 @@ import (
 // no memory. When an engine has proved it, its blocks enter the index as if the engine
 // announced them, before any of its later messages. If it turns out to be another engine, or
 // does not prove it in time, the blocks are dropped.
-//
-// A nil restoredRanks has none.
 type restoredRanks struct {
 	log zerolog.Logger
 	// replaying counts the pending ranks whose streams are about to request a replay. Ready
@@ -34,7 +31,7 @@ type restoredRanks struct {
 	// mu guards the fields below. Apply workers take it under a subscription's lock. It is held
 	// while a rank's blocks are read from disk and stored.
 	mu      sync.Mutex
-	file    *statefile.File // nil: no rank is pending
+	file    *file // nil: no rank is pending
 	pending map[rankKey]pendingRank
 	seen    hashset.Set // scratch: the hashes of one piece
 
@@ -53,7 +50,7 @@ const proofWait = 1500 * time.Millisecond
 
 // awaited reports whether Ready waits.
 func (r *restoredRanks) awaited() bool {
-	return r != nil && r.replaying.Load() > 0 && time.Now().Before(r.readyBy)
+	return r.replaying.Load() > 0 && time.Now().Before(r.readyBy)
 }
 
 // rankKey is a rank of a scope.
@@ -64,7 +61,7 @@ type rankKey struct {
 
 // use takes over the ranks of a file. It returns how many there are, and their number of (tier,
 // block) entries. If there are none, it does not take ownership of the file.
-func (r *restoredRanks) use(f *statefile.File) (ranks int, entries uint64) {
+func (r *restoredRanks) use(f *file) (ranks int, entries uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pending = make(map[rankKey]pendingRank)
@@ -81,12 +78,8 @@ func (r *restoredRanks) use(f *statefile.File) (ranks int, entries uint64) {
 	return len(r.pending), entries
 }
 
-// resume returns the position from which a stream that is about to be opened can continue, nil
-// if its rank is not pending.
-func (r *restoredRanks) resume(sc catalog.Scope, layout hashing.Layout, c *kvevents.StreamConfig) *kvevents.Resume {
-	if r == nil {
-		return nil
-	}
+// Resume implements scopes.Restored.
+func (r *restoredRanks) Resume(sc catalog.Scope, layout hashing.Layout, c *kvevents.StreamConfig) *kvevents.Resume {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	key := rankKey{sc, c.Rank}
@@ -121,7 +114,7 @@ func (r *restoredRanks) restore(key rankKey, to *kvevents.IndexApplier) {
 		return // expired
 	}
 	blocks := 0
-	err := r.file.Blocks(at.number, func(p *statefile.Piece) {
+	err := r.file.Blocks(at.number, func(p *piece) {
 		if r.seen.ChainRepeats(p.Parent, p.HasParent, p.EngineHashes) {
 			return // no engine stores such a chain, and the index refuses it
 		}
@@ -184,7 +177,7 @@ func (r *restoredRanks) close() {
 }
 
 // carry copies the ranks that are still pending to the next snapshot, and returns them.
-func (r *restoredRanks) carry(ctx context.Context, w *statefile.Writer, p *pacer) (map[rankKey]struct{}, error) {
+func (r *restoredRanks) carry(ctx context.Context, w *writer, p *pacer) (map[rankKey]struct{}, error) {
 	r.mu.Lock()
 	keys := slices.Collect(maps.Keys(r.pending))
 	r.mu.Unlock()
@@ -204,7 +197,7 @@ func (r *restoredRanks) carry(ctx context.Context, w *statefile.Writer, p *pacer
 	return carried, nil
 }
 
-func (r *restoredRanks) carryRank(key rankKey, w *statefile.Writer) (carried bool, err error) {
+func (r *restoredRanks) carryRank(key rankKey, w *writer) (carried bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	at, ok := r.pending[key]

@@ -1,4 +1,4 @@
-package node
+package statefile
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/select-service/select-service/internal/node/statefile"
+	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -19,15 +19,38 @@ import (
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
+// Parts are what a State keeps on disk.
+type Parts struct {
+	Workers  Workers
+	Catalog  *catalog.Catalog
+	Scopes   *scopes.Registry
+	Ledger   *reservations.Ledger
+	Learners *policies.Learners
+	Streams  *kvevents.Subscribers
+	// RestoreBlocks: the blocks of a snapshot can be used, since engines publish events and the
+	// index does not come from other replicas.
+	RestoreBlocks bool
+	// Discovers has the kinds of the discovering sources of this process.
+	Discovers []catalog.SourceKind
+	Memory    *memory.Account // of the memory for writing and reading; nil: no limit
+	Log       zerolog.Logger
+}
+
+// Workers are the use cases by which workers come back.
+type Workers interface {
+	ReplaceWorkers(set catalog.Set) (catalog.Difference, error)
+	PutWorker(r catalog.Record) (*catalog.Worker, error)
+	PutTracked(r catalog.TrackedRecord) error
+}
+
 // State keeps workers, reservations and index of a service on disk, for a process that has no
 // other replica to recover from. Restore brings back the workers and reservations of the last
 // snapshot. The blocks of a rank stay in the file until its engine has proved to be the same
 // one: see restoredRanks.
 type State struct {
-	service  *Service
-	dir      *statefile.Dir
+	parts    Parts
+	dir      *Dir
 	interval time.Duration
-	account  *memory.Account // account of the memory for writing and reading
 	restored *restoredRanks
 	log      zerolog.Logger
 
@@ -74,19 +97,21 @@ const (
 	pageReservations = 256
 )
 
-// NewState returns the state of a service on disk. Without a directory it returns nil, whose
-// methods do nothing. NewState and Restore must be called before the service has workers.
-func NewState(s *Service, dir *statefile.Dir, interval time.Duration) *State {
+// New returns the state in a directory, of which it writes a snapshot every interval. Without a
+// directory it returns nil, whose methods do nothing. New and Restore must be called before the
+// service has workers.
+func New(parts Parts, dir *Dir, interval time.Duration) *State {
 	if dir == nil {
 		return nil
 	}
-	st := &State{
-		service: s, dir: dir, interval: interval, account: s.config.Memory.Account(memory.Snapshots),
-		restored: &restoredRanks{log: s.log}, log: s.log,
-	}
-	s.reconciler.restored = st.restored
-	return st
+	s := &State{parts: parts, dir: dir, interval: interval, restored: &restoredRanks{log: parts.Log}, log: parts.Log}
+	parts.Scopes.SetRestored(s.restored)
+	return s
 }
+
+// Awaited reports whether the service should not be ready yet, because engines are about to prove
+// that they are those of the snapshot.
+func (s *State) Awaited() bool { return s != nil && s.restored.awaited() }
 
 // Restore reads the last snapshot. A file that is damaged, or not from this program, is ignored.
 func (s *State) Restore() {
@@ -94,15 +119,15 @@ func (s *State) Restore() {
 		return
 	}
 	began := time.Now()
-	if !s.account.Reserve(statefile.ReaderMemory) {
+	if !s.parts.Memory.Reserve(readerMemory) {
 		s.failures[faultMemory].Add(1)
 		s.log.Warn().Str("directory", s.dir.Path()).Msg("no memory to read the snapshot: starting empty")
 		return
 	}
-	defer s.account.Release(statefile.ReaderMemory)
+	defer s.parts.Memory.Release(readerMemory)
 	f, err := s.dir.Open()
 	switch {
-	case errors.Is(err, statefile.ErrNone):
+	case errors.Is(err, errNone):
 		s.log.Info().Str("directory", s.dir.Path()).Msg("no snapshot yet: starting empty")
 		return
 	case err != nil:
@@ -111,7 +136,7 @@ func (s *State) Restore() {
 		return
 	}
 	ranks, entries := 0, uint64(0)
-	if !s.service.config.recovers() && s.service.config.KVEvents {
+	if s.parts.RestoreBlocks {
 		ranks, entries = s.restored.use(f)
 	}
 	err = s.restoreKeys(f)         // before there are events
@@ -148,7 +173,7 @@ const notListed = "restored from disk: its source has not listed it yet"
 
 // restoreWorkers registers the workers of a file, each as of its source. Discovered ones drain
 // until their source has listed them.
-func (s *State) restoreWorkers(f *statefile.File) (restored int, err error) {
+func (s *State) restoreWorkers(f *file) (restored int, err error) {
 	workers, tracked, err := f.Workers()
 	if err != nil {
 		return 0, err
@@ -164,22 +189,22 @@ func (s *State) restoreWorkers(f *statefile.File) (restored int, err error) {
 		bySource[kind] = append(bySource[kind], r)
 	}
 	own := bySource[catalog.SourceAPI]
-	if _, err := s.service.ReplaceWorkers(catalog.Set{Kind: catalog.SourceAPI, Records: own}); err == nil {
+	if _, err := s.parts.Workers.ReplaceWorkers(catalog.Set{Kind: catalog.SourceAPI, Records: own}); err == nil {
 		restored = len(own)
 	} else { // at least one is refused: register one by one
 		for _, r := range own {
-			if _, err := s.service.PutWorker(r); err == nil {
+			if _, err := s.parts.Workers.PutWorker(r); err == nil {
 				restored++
 			}
 		}
 	}
-	for _, kind := range s.service.config.Discovers { // nobody would ever remove the workers of other kinds
-		if d, err := s.service.ReplaceWorkers(catalog.Set{Kind: kind, Records: bySource[kind]}); err == nil {
+	for _, kind := range s.parts.Discovers { // nobody would ever remove the workers of other kinds
+		if d, err := s.parts.Workers.ReplaceWorkers(catalog.Set{Kind: kind, Records: bySource[kind]}); err == nil {
 			restored += len(d.Added)
 		}
 	}
 	for _, r := range tracked {
-		if _, err := s.service.register(func() (*catalog.Worker, error) { return s.service.catalog.PutTracked(r) }); err == nil {
+		if err := s.parts.Workers.PutTracked(r); err == nil {
 			restored++
 		}
 	}
@@ -188,9 +213,9 @@ func (s *State) restoreWorkers(f *statefile.File) (restored int, err error) {
 
 // restoreReservations books the reservations of a file, with their current ages. ended counts
 // those that have expired or whose rank has gone.
-func (s *State) restoreReservations(f *statefile.File) (booked, ended int, err error) {
+func (s *State) restoreReservations(f *file) (booked, ended int, err error) {
 	err = f.Reservations(time.Now(), func(r reservations.Reservation) {
-		if s.service.ledger.Restore(r) == reservations.Applied {
+		if s.parts.Ledger.Restore(r) == reservations.Applied {
 			booked++
 		} else {
 			ended++
@@ -227,12 +252,12 @@ func (s *State) Run(ctx context.Context) error {
 // save writes a snapshot. A failure is logged and counted, and the previous snapshot stays.
 func (s *State) save(ctx context.Context, p *pacer) {
 	began := time.Now()
-	if !s.account.Reserve(statefile.WriterMemory) {
+	if !s.parts.Memory.Reserve(writerMemory) {
 		s.fail(faultMemory, errors.New("the budget has no memory left for it"))
 		return
 	}
-	defer s.account.Release(statefile.WriterMemory)
-	bytes, err := s.dir.Write(began, func(w *statefile.Writer) error { return s.fill(ctx, w, p) })
+	defer s.parts.Memory.Release(writerMemory)
+	bytes, err := s.dir.Write(began, func(w *writer) error { return s.fill(ctx, w, p) })
 	switch {
 	case err == nil:
 		s.last.Store(&snapshotWritten{at: time.Now(), took: time.Since(began), bytes: bytes})
@@ -254,14 +279,14 @@ func (s *State) fail(why snapshotFault, err error) {
 }
 
 // fill writes all parts. Reservations come last, so that they are the newest.
-func (s *State) fill(ctx context.Context, w *statefile.Writer, p *pacer) error {
+func (s *State) fill(ctx context.Context, w *writer, p *pacer) error {
 	if err := s.writeWorkers(ctx, w, p); err != nil {
 		return err
 	}
 	if err := s.writeLearned(w); err != nil {
 		return err
 	}
-	for _, sc := range s.service.scopes.KeysShown() {
+	for _, sc := range s.parts.Scopes.KeysShown() {
 		if err := s.leaveOut(w.KeysShown(sc)); err != nil {
 			return err
 		}
@@ -272,8 +297,8 @@ func (s *State) fill(ctx context.Context, w *statefile.Writer, p *pacer) error {
 	if err != nil {
 		return err
 	}
-	points := s.service.streams.Checkpoints()
-	for sc, state := range s.service.scopes.All() {
+	points := s.parts.Streams.Checkpoints()
+	for sc, state := range s.parts.Scopes.All() {
 		if err := s.writeIndex(ctx, w, p, sc, state, points, carried); err != nil {
 			return err
 		}
@@ -281,8 +306,8 @@ func (s *State) fill(ctx context.Context, w *statefile.Writer, p *pacer) error {
 	return s.writeReservations(ctx, w, p)
 }
 
-func (s *State) writeWorkers(ctx context.Context, w *statefile.Writer, p *pacer) error {
-	for _, worker := range s.service.catalog.List(nil, nil) {
+func (s *State) writeWorkers(ctx context.Context, w *writer, p *pacer) error {
+	for _, worker := range s.parts.Catalog.List(nil, nil) {
 		var err error
 		if worker.Tracked {
 			err = w.Tracked(&catalog.TrackedRecord{
@@ -303,7 +328,7 @@ func (s *State) writeWorkers(ctx context.Context, w *statefile.Writer, p *pacer)
 
 // leaveOut counts an item that does not fit into a file; it returns any other error.
 func (s *State) leaveOut(err error) error {
-	if errors.Is(err, statefile.ErrTooLarge) {
+	if errors.Is(err, errTooLarge) {
 		s.failures[faultItem].Add(1)
 		return nil
 	}
@@ -319,15 +344,15 @@ type savedRank struct {
 // writeIndex writes the blocks of a scope's ranks whose checkpoints are known. The blocks are
 // read after the checkpoints while events go on; the messages after the checkpoint will repeat
 // the changes in between.
-func (s *State) writeIndex(ctx context.Context, w *statefile.Writer, p *pacer, sc catalog.Scope, state *scopes.State,
+func (s *State) writeIndex(ctx context.Context, w *writer, p *pacer, sc catalog.Scope, state *scopes.State,
 	points map[catalog.Rank]kvevents.Checkpoint, carried map[rankKey]struct{},
 ) error {
-	snap := s.service.catalog.Snapshot(sc)
+	snap := s.parts.Catalog.Snapshot(sc)
 	if snap == nil || snap.BlockSize != state.BlockSize {
 		return nil
 	}
 	walk := state.Space.Walk()
-	slots := state.Gate.Ranks() // after Walk: see Service.Dump
+	slots := state.Gate.Ranks() // after Walk: see node.Service.Dump
 	saved := make(map[uint32]savedRank)
 	for slot, r := range slots {
 		from, known := points[r]
@@ -336,8 +361,8 @@ func (s *State) writeIndex(ctx context.Context, w *statefile.Writer, p *pacer, s
 		if _, twice := carried[rankKey{sc, r}]; !known || twice || state.Space.HasGroups(slot) {
 			continue
 		}
-		number, err := w.Rank(statefile.Rank{Scope: sc, BlockSize: snap.BlockSize, Eagle: snap.Eagle, Rank: r, From: from})
-		if errors.Is(err, statefile.ErrTooLarge) {
+		number, err := w.Rank(rankHead{Scope: sc, BlockSize: snap.BlockSize, Eagle: snap.Eagle, Rank: r, From: from})
+		if errors.Is(err, errTooLarge) {
 			continue
 		}
 		if err != nil {
@@ -367,7 +392,7 @@ func (s *State) writeIndex(ctx context.Context, w *statefile.Writer, p *pacer, s
 	}
 	after := state.Gate.Ranks()
 	for slot, r := range saved {
-		if after[slot] != r.rank || state.Space.HasGroups(slot) || !s.service.streams.Unbroken(r.rank, points[r.rank]) {
+		if after[slot] != r.rank || state.Space.HasGroups(slot) || !s.parts.Streams.Unbroken(r.rank, points[r.rank]) {
 			if err := w.Void(r.number); err != nil {
 				return err
 			}
@@ -376,11 +401,11 @@ func (s *State) writeIndex(ctx context.Context, w *statefile.Writer, p *pacer, s
 	return nil
 }
 
-func (s *State) writeReservations(ctx context.Context, w *statefile.Writer, p *pacer) error {
+func (s *State) writeReservations(ctx context.Context, w *writer, p *pacer) error {
 	var at reservations.Cursor
 	for more := true; more; {
 		var page []reservations.Reservation
-		page, at, more = s.service.ledger.Reservations(at, pageReservations)
+		page, at, more = s.parts.Ledger.Reservations(at, pageReservations)
 		now := time.Now()
 		for i := range page {
 			if err := s.leaveOut(w.Reservation(&page[i], now)); err != nil {
@@ -440,20 +465,20 @@ func (s *State) Collector() telemetry.Snapshots {
 }
 
 // restoreKeys tells the scopes of which a file says so that they have shown keys.
-func (s *State) restoreKeys(f *statefile.File) error {
+func (s *State) restoreKeys(f *file) error {
 	all, err := f.KeysShown()
 	for _, sc := range all {
-		s.service.scopes.ShowKeys(sc)
+		s.parts.Scopes.ShowKeys(sc)
 	}
 	return err
 }
 
 // restoreLearned passes a file's learned parameters to the learners, and returns for how many
 // scopes. Parameters that no longer fit are dropped and learned again.
-func (s *State) restoreLearned(f *statefile.File) (restored int) {
+func (s *State) restoreLearned(f *file) (restored int) {
 	all, err := f.Learned()
 	for _, l := range all {
-		learner := s.service.learners.Of(l.Scope)
+		learner := s.parts.Learners.Of(l.Scope)
 		if learner == nil {
 			continue // its policy no longer predicts
 		}
@@ -470,8 +495,8 @@ func (s *State) restoreLearned(f *statefile.File) (restored int) {
 	return restored
 }
 
-func (s *State) writeLearned(w *statefile.Writer) error {
-	for sc, l := range s.service.learners.All() {
+func (s *State) writeLearned(w *writer) error {
+	for sc, l := range s.parts.Learners.All() {
 		if l.Samples() == 0 {
 			continue
 		}
@@ -479,7 +504,7 @@ func (s *State) writeLearned(w *statefile.Writer) error {
 		if err != nil {
 			return err
 		}
-		if err := s.leaveOut(w.Learned(&statefile.Learned{Scope: sc, State: text})); err != nil {
+		if err := s.leaveOut(w.Learned(&learned{Scope: sc, State: text})); err != nil {
 			return err
 		}
 	}

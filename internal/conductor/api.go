@@ -1,4 +1,4 @@
-package conductorapi
+package conductor
 
 import (
 	"context"
@@ -8,9 +8,9 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
@@ -31,7 +31,7 @@ type Selection interface {
 // an index and streams of their own. Their instances are never selected, but answers also show
 // the selection service's workers (decision C7).
 type API struct {
-	registry  *conductor.Registry
+	registry  *Registry
 	streams   *kvevents.Subscribers
 	endpoints catalog.EndpointPolicy // policy for publishers' endpoints
 	selection Selection
@@ -45,10 +45,10 @@ type API struct {
 }
 
 // New returns an API without publishers. streams opens their streams; endpoints is the policy
-// for their endpoints.
-func New(streams *kvevents.Subscribers, endpoints catalog.EndpointPolicy, selection Selection, log zerolog.Logger) *API {
+// for their endpoints; index is the account of their indexes, nil for no limit.
+func New(streams *kvevents.Subscribers, endpoints catalog.EndpointPolicy, index *indexer.Account, selection Selection, log zerolog.Logger) *API {
 	return &API{
-		registry:  conductor.NewRegistry(),
+		registry:  newRegistry(index),
 		streams:   streams,
 		endpoints: endpoints,
 		selection: selection,
@@ -73,26 +73,26 @@ func (a *API) sweep(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			a.registry.Sweep()
+			a.registry.sweep()
 		}
 	}
 }
 
 // Registry returns the active publishers and their index, for reading.
-func (a *API) Registry() *conductor.Registry { return a.registry }
+func (a *API) Registry() *Registry { return a.registry }
 
 // Streams returns the publishers' streams, for reading.
 func (a *API) Streams() *kvevents.Subscribers { return a.streams }
 
 // StreamRank returns the rank that identifies a publisher's stream.
-func StreamRank(p *conductor.Publisher) catalog.Rank {
+func StreamRank(p *Publisher) catalog.Rank {
 	return catalog.Rank{Worker: p.ID, DP: p.Rank}
 }
 
 // Service is a row of /services: an active publisher.
 type Service struct {
-	conductor.Registration
-	Status  conductor.Status
+	Registration
+	Status  Status
 	State   kvevents.StreamState
 	Last    uint64 // number of the last applied message of the stream,
 	HasLast bool   // if any

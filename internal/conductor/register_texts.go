@@ -1,10 +1,9 @@
-package conductorapi
+package conductor
 
 import (
 	"fmt"
 	"strings"
 
-	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/kvevents"
 )
@@ -17,7 +16,7 @@ const maxRegistered = kvevents.MaxKey
 type fieldText struct{ field, value string }
 
 // textsOf returns the strings of a registration.
-func textsOf(reg *conductor.Registration) []fieldText {
+func textsOf(reg *Registration) []fieldText {
 	return []fieldText{
 		{"endpoint", reg.Endpoint},
 		{"replay_endpoint", reg.Replay},
@@ -30,7 +29,7 @@ func textsOf(reg *conductor.Registration) []fieldText {
 }
 
 // filterTexts returns the strings that a filter gives.
-func filterTexts(f *conductor.Filter) []fieldText {
+func filterTexts(f *Filter) []fieldText {
 	texts := []fieldText{{"instance_id", f.Instance}, {"tenant_id", f.Tenant}}
 	for _, t := range []struct {
 		field string
@@ -63,7 +62,7 @@ func checkLengths(texts []fieldText) error {
 
 // unmatchedText returns the error text for a filter that matches no registration. It does not
 // repeat salts.
-func unmatchedText(f *conductor.Filter) string {
+func unmatchedText(f *Filter) string {
 	var by []string
 	for _, t := range filterTexts(f)[2:] { // after instance and tenant
 		if t.field == "additionalsalt" {

@@ -1,60 +1,48 @@
-package node
+package scopes
 
 import (
 	"cmp"
 	"slices"
 	"sync/atomic"
 
-	"github.com/rs/zerolog"
-
-	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/kvevents"
-	"github.com/select-service/select-service/pkg/replicasync"
-	"github.com/select-service/select-service/pkg/reservations"
 )
 
-// reconciler applies changes of the catalog: it adds ranks to index and ledger and removes
-// them, and opens and closes event streams. The catalog calls it under its lock.
-type reconciler struct {
-	scopes   *scopes.Registry
-	ledger   *reservations.Ledger
-	streams  *kvevents.Subscribers
-	loads    *loadSources
-	replica  *replicasync.Replica // nil: reservations are not shared
-	restored *restoredRanks       // nil: there is no state on disk
-	// hybridExact: all attention groups of engines count, not just the main one.
-	hybridExact bool
-	log         zerolog.Logger
-
-	attached map[workerKey]*attachedWorker // guarded by the catalog's lock
-	// registering is the number of changes of workers under way.
-	registering atomic.Int64
-	// rankPuts counts the calls of ledger.PutRank.
-	rankPuts atomic.Uint64
-	// ranksAdded, if set, is called after ranks that carry load were added, once BlockSize
-	// knows their scopes. The registration waits for it.
-	ranksAdded func()
+// Loads follows what engines say of their load.
+type Loads interface {
+	// Follow changes a worker's load streams, which are in order of ranks, from was to wanted. On
+	// an error nothing has changed.
+	Follow(worker uint64, was, wanted []catalog.LoadStream) error
+	// Read makes pages those that are read of a worker.
+	Read(worker uint64, pages []catalog.LoadPage)
 }
 
-// attachedWorker is the state of an attached worker, guarded by the catalog's lock.
+// Restored has blocks of ranks from before this process started.
+type Restored interface {
+	// Resume returns the position from which a stream that is about to be opened can continue,
+	// nil if the blocks of its rank are not known.
+	Resume(sc catalog.Scope, layout hashing.Layout, c *kvevents.StreamConfig) *kvevents.Resume
+}
+
+// Replica tells other replicas what a change of workers means for reservations.
+type Replica interface {
+	// RanksAdded says that there are new ranks that carry load.
+	RanksAdded()
+	// ReservationsDropped says that n reservations have gone with their ranks.
+	ReservationsDropped(n int)
+}
+
+// attachedWorker is what an attached worker has. The catalog's lock guards it.
 type attachedWorker struct {
-	scope   *scopes.State
+	scope   *State
 	layout  hashing.Layout
 	slots   *slotTable
 	streams []kvevents.StreamConfig // open streams, sorted by rank
 	loads   []catalog.LoadStream    // open load streams, sorted by rank
 	pages   []catalog.LoadPage      // that are read
 }
-
-// workerKey identifies a worker: ids of the slot tracker are unique within their scope only.
-type workerKey struct {
-	scope catalog.Scope
-	id    uint64
-}
-
-func keyOf(a *catalog.Attachment) workerKey { return workerKey{a.Scope, a.Worker} }
 
 // slotTable maps a worker's ranks to slots for its event streams, which read it while the
 // worker is changed.
@@ -75,9 +63,27 @@ func (t *slotTable) slot(dp uint32) (uint32, bool) {
 	return 0, false
 }
 
-// Reconcile applies a change of a worker's attachment. Parts that stay the same are not
-// touched (decision D7).
-func (r *reconciler) Reconcile(before, after *catalog.Attachment) error {
+// Change makes a change of the catalog's workers. Afterwards requests that wait are dispatched,
+// since removing a worker can let others be attached, and the replica learns of new ranks: once
+// the catalog shows their scopes, and before Change returns.
+func (r *Registry) Change(change func()) {
+	r.changing.Add(1)
+	defer r.changing.Add(-1)
+	before := r.rankPuts.Load()
+	change()
+	r.workersChanged()
+	if r.settings.Replica != nil && r.rankPuts.Load() != before {
+		r.settings.Replica.RanksAdded() // perhaps also for ranks that another call added
+	}
+}
+
+// Changing reports whether a call of Change is under way.
+func (r *Registry) Changing() bool { return r.changing.Load() > 0 }
+
+// Reconcile applies a change of a worker's attachment: it adds ranks to index and ledger, removes
+// them, and opens and closes event streams. Parts that stay the same are not touched (decision
+// D7). The catalog calls it, Hold and Unhold under its lock.
+func (r *Registry) Reconcile(before, after *catalog.Attachment) error {
 	switch {
 	case before == nil:
 		return r.attach(after)
@@ -89,40 +95,46 @@ func (r *reconciler) Reconcile(before, after *catalog.Attachment) error {
 }
 
 // attach adds a worker.
-func (r *reconciler) attach(a *catalog.Attachment) error {
+func (r *Registry) attach(a *catalog.Attachment) error {
+	state := r.open(a.Scope, a.BlockSize)
 	w := &attachedWorker{
-		scope:  r.scopes.AddWorker(a.Scope, a.BlockSize),
+		scope:  state,
 		layout: hashing.Layout{BlockSize: int(a.BlockSize), Eagle: a.Eagle},
 		slots:  new(slotTable),
 	}
 	w.slots.set(a)
-	r.attached[keyOf(a)] = w
+	state.workers[a.Worker] = w
 	r.addRanks(a)
 	if err := r.switchSources(w, a); err != nil {
 		r.detach(a)
 		return err
 	}
 	w.takeOver(a)
-	r.scopes.MarkServed(a.Scope)
+	r.markServed(a.Scope)
 	return nil
 }
 
+// worker returns what an attached worker has.
+func (r *Registry) worker(a *catalog.Attachment) *attachedWorker {
+	return r.Of(a.Scope).workers[a.Worker]
+}
+
 // detach removes a worker, its blocks and its reservations.
-func (r *reconciler) detach(a *catalog.Attachment) {
-	w := r.attached[keyOf(a)]
-	_ = r.switchStreams(w, nil) // closing streams cannot fail
-	_ = r.loads.follow(w, a.Worker, nil)
-	r.loads.read(w, a.Worker, nil)
+func (r *Registry) detach(a *catalog.Attachment) {
+	w := r.worker(a)
+	_ = r.switchStreams(w, nil)                // closing streams cannot fail
+	_ = r.loads.Follow(a.Worker, w.loads, nil) // nor can this
+	r.readPages(w, a.Worker, nil)
 	for _, rank := range a.Ranks() {
 		r.dropRank(a, rank)
 	}
-	delete(r.attached, keyOf(a))
-	r.scopes.RemoveWorker(a.Scope)
+	delete(w.scope.workers, a.Worker)
+	r.closeIfEmpty(a.Scope)
 }
 
 // change applies the differences between two attachments of a worker.
-func (r *reconciler) change(before, after *catalog.Attachment) error {
-	w := r.attached[keyOf(after)]
+func (r *Registry) change(before, after *catalog.Attachment) error {
+	w := r.worker(after)
 	r.addRanks(after)
 	w.slots.set(before, after)
 	if err := r.switchSources(w, after); err != nil {
@@ -137,12 +149,12 @@ func (r *reconciler) change(before, after *catalog.Attachment) error {
 // takeOver ends the holds of ranks that are attached now.
 func (w *attachedWorker) takeOver(a *catalog.Attachment) {
 	for _, rank := range a.Ranks() {
-		w.scope.EndHold(rank.Slot)
+		delete(w.scope.held, rank.Slot)
 	}
 }
 
 // shrink removes the ranks that a worker has in one attachment and not in the other.
-func (r *reconciler) shrink(w *attachedWorker, from, to *catalog.Attachment) {
+func (r *Registry) shrink(w *attachedWorker, from, to *catalog.Attachment) {
 	w.slots.set(to)
 	renewed := false
 	for _, rank := range from.Ranks() {
@@ -161,13 +173,13 @@ func (r *reconciler) shrink(w *attachedWorker, from, to *catalog.Attachment) {
 }
 
 // addRanks adds the ranks to the index, and those that carry load to the ledger.
-func (r *reconciler) addRanks(a *catalog.Attachment) {
-	state := r.attached[keyOf(a)].scope
+func (r *Registry) addRanks(a *catalog.Attachment) {
+	state := r.Of(a.Scope)
 	for _, rank := range a.Ranks() {
 		of := catalog.Rank{Worker: a.Worker, DP: rank.DP}
-		state.AssignSlot(rank.Slot, of)
+		state.assignSlot(rank.Slot, of)
 		if rank.Candidate {
-			r.ledger.PutRank(a.Scope, rank.Slot, of)
+			r.settings.Ledger.PutRank(a.Scope, rank.Slot, of)
 			r.rankPuts.Add(1)
 		}
 	}
@@ -175,49 +187,64 @@ func (r *reconciler) addRanks(a *catalog.Attachment) {
 
 // dropRank removes a rank's load and blocks. A rank that is held because its worker could not
 // be attached keeps its blocks.
-func (r *reconciler) dropRank(a *catalog.Attachment, rank catalog.AttachedRank) {
+func (r *Registry) dropRank(a *catalog.Attachment, rank catalog.AttachedRank) {
 	r.dropLoad(a.Scope, rank.Slot)
-	r.attached[keyOf(a)].scope.ReleaseSlot(rank.Slot)
+	if state := r.Of(a.Scope); !state.holds(rank.Slot) {
+		state.emptySlot(rank.Slot)
+	}
 }
 
 // dropLoad removes a rank's load. The reservations are not reported to other replicas one by
 // one: those notice themselves that the rank has gone.
-func (r *reconciler) dropLoad(sc catalog.Scope, slot uint32) {
-	if dropped := r.ledger.RemoveRank(sc, slot); dropped > 0 && r.replica != nil {
-		r.replica.ReservationsDropped(dropped)
+func (r *Registry) dropLoad(sc catalog.Scope, slot uint32) {
+	if dropped := r.settings.Ledger.RemoveRank(sc, slot); dropped > 0 && r.settings.Replica != nil {
+		r.settings.Replica.ReservationsDropped(dropped)
 	}
 }
 
 // Hold reserves a slot for the blocks of a rank whose worker is not attached.
-func (r *reconciler) Hold(sc catalog.Scope, blockSize uint32, rank catalog.Rank, slot uint32) {
-	r.scopes.HoldRank(sc, blockSize, rank, slot)
+func (r *Registry) Hold(sc catalog.Scope, blockSize uint32, rank catalog.Rank, slot uint32) {
+	state := r.open(sc, blockSize)
+	state.held[slot] = rank
+	state.assignSlot(slot, rank)
 }
 
 // Unhold drops the blocks of a held rank whose worker was not attached after all.
-func (r *reconciler) Unhold(sc catalog.Scope, _ catalog.Rank, slot uint32) {
-	r.scopes.UnholdRank(sc, slot)
+func (r *Registry) Unhold(sc catalog.Scope, _ catalog.Rank, slot uint32) {
+	state := r.Of(sc)
+	state.emptySlot(slot)
+	delete(state.held, slot)
+	r.closeIfEmpty(sc)
 }
 
 // switchSources changes where a worker's events and loads come from to those of an attachment. On
 // an error nothing has changed.
-func (r *reconciler) switchSources(w *attachedWorker, a *catalog.Attachment) error {
-	before := w.loads
-	if err := r.loads.follow(w, a.Worker, a.Loads); err != nil {
+func (r *Registry) switchSources(w *attachedWorker, a *catalog.Attachment) error {
+	if err := r.loads.Follow(a.Worker, w.loads, a.Loads); err != nil {
 		return err
 	}
 	if err := r.switchStreams(w, a); err != nil {
-		if err := r.loads.follow(w, a.Worker, before); err != nil {
-			r.log.Error().Err(err).Uint64("worker_id", a.Worker).Msg("load stream could not be opened again")
+		if err := r.loads.Follow(a.Worker, a.Loads, w.loads); err != nil {
+			r.settings.Log.Error().Err(err).Uint64("worker_id", a.Worker).Msg("load stream could not be opened again")
 		}
 		return err
 	}
-	r.loads.read(w, a.Worker, a.Pages)
+	w.loads = a.Loads
+	r.readPages(w, a.Worker, a.Pages)
 	return nil
+}
+
+// readPages makes the given pages those of a worker.
+func (r *Registry) readPages(w *attachedWorker, worker uint64, pages []catalog.LoadPage) {
+	if len(w.pages) > 0 || len(pages) > 0 {
+		r.loads.Read(worker, pages)
+		w.pages = pages
+	}
 }
 
 // switchStreams changes a worker's open event streams to those of an attachment; nil: none. If
 // one cannot be opened, the former streams are restored.
-func (r *reconciler) switchStreams(w *attachedWorker, a *catalog.Attachment) error {
+func (r *Registry) switchStreams(w *attachedWorker, a *catalog.Attachment) error {
 	var wanted []kvevents.StreamConfig
 	if a != nil {
 		wanted = make([]kvevents.StreamConfig, 0, len(a.Streams))
@@ -226,7 +253,7 @@ func (r *reconciler) switchStreams(w *attachedWorker, a *catalog.Attachment) err
 			replays[st.Replay]++
 		}
 		for _, st := range a.Streams {
-			c := w.stream(a.Worker, st, r.hybridExact)
+			c := w.stream(a.Worker, st, r.settings.HybridExact)
 			c.SharedReplay = replays[st.Replay] > 1
 			if err := r.follow(w, a.Scope, c); err != nil {
 				r.unfollow(w, wanted)
@@ -237,7 +264,7 @@ func (r *reconciler) switchStreams(w *attachedWorker, a *catalog.Attachment) err
 	}
 	for i := range w.streams {
 		if rank := w.streams[i].Rank; streamOf(wanted, rank.DP) == nil {
-			r.streams.Remove(rank)
+			r.settings.Streams.Remove(rank)
 		}
 	}
 	w.streams = wanted
@@ -254,28 +281,30 @@ func streamOf(streams []kvevents.StreamConfig, dp uint32) *kvevents.StreamConfig
 }
 
 // follow opens a stream, or changes the one that the rank has.
-func (r *reconciler) follow(w *attachedWorker, sc catalog.Scope, c kvevents.StreamConfig) error {
+func (r *Registry) follow(w *attachedWorker, sc catalog.Scope, c kvevents.StreamConfig) error {
 	was := streamOf(w.streams, c.Rank.DP)
 	switch {
 	case was == nil:
-		c.Resume = r.restored.resume(sc, w.layout, &c)
-		return r.streams.Add(c)
+		if r.restored != nil {
+			c.Resume = r.restored.Resume(sc, w.layout, &c)
+		}
+		return r.settings.Streams.Add(c)
 	case *was == c:
 		return nil
 	}
-	return r.streams.Update(c)
+	return r.settings.Streams.Update(c)
 }
 
 // unfollow undoes what follow did for the given streams.
-func (r *reconciler) unfollow(w *attachedWorker, done []kvevents.StreamConfig) {
+func (r *Registry) unfollow(w *attachedWorker, done []kvevents.StreamConfig) {
 	for _, c := range done {
 		was := streamOf(w.streams, c.Rank.DP)
 		switch {
 		case was == nil:
-			r.streams.Remove(c.Rank)
+			r.settings.Streams.Remove(c.Rank)
 		case *was != c:
-			if err := r.streams.Update(*was); err != nil {
-				r.log.Error().Err(err).Stringer("rank", c.Rank).Str("endpoint", was.Endpoint).
+			if err := r.settings.Streams.Update(*was); err != nil {
+				r.settings.Log.Error().Err(err).Stringer("rank", c.Rank).Str("endpoint", was.Endpoint).
 					Msg("kv event stream could not be opened again")
 			}
 		}
@@ -317,11 +346,11 @@ func (w *attachedWorker) stream(worker uint64, st catalog.Stream, hybridExact bo
 
 // renewAppliers replaces the applier of every stream by one with the same knowledge. When it
 // returns, no batch under way uses an old applier, which may have read an earlier slot table.
-func (r *reconciler) renewAppliers(w *attachedWorker) {
+func (r *Registry) renewAppliers(w *attachedWorker) {
 	for i := range w.streams {
 		c := &w.streams[i]
 		applier := *c.Applier.(*kvevents.IndexApplier)
 		c.Applier = &applier
-		_ = r.streams.Update(*c) // fails only after all streams have ended
+		_ = r.settings.Streams.Update(*c) // fails only after all streams have ended
 	}
 }

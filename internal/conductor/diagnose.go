@@ -1,9 +1,8 @@
-package conductorapi
+package conductor
 
 import (
 	"fmt"
 
-	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -12,11 +11,11 @@ import (
 // Diagnose returns which instances hold each block of a prompt, where each rank's chain breaks
 // and why, and whether the prompt would match under another identity of the tenant and model.
 // It shows at most maxBlocks blocks; 0: diagnose.DefaultBlocks.
-func (a *API) Diagnose(req *conductor.Query, maxBlocks int) (*diagnose.Diagnosis, error) {
+func (a *API) Diagnose(req *Query, maxBlocks int) (*diagnose.Diagnosis, error) {
 	if a.selection.Closing() {
 		return nil, contract.ErrShuttingDown
 	}
-	d := a.registry.Diagnose(req, maxBlocks)
+	d := a.registry.diagnose(req, maxBlocks)
 	scope := a.selection.Scope(catalog.Scope{Model: req.Model, Tenant: req.Tenant})
 	if snap := scope.Snapshot; snap != nil && len(snap.Workers) > 0 {
 		d.Find(selectionWorkers(req.Identity, snap))
@@ -27,7 +26,7 @@ func (a *API) Diagnose(req *conductor.Query, maxBlocks int) (*diagnose.Diagnosis
 
 // selectionWorkers returns a finding that there are workers of the selection service, and why
 // answers for an identity do not include them (decision C7).
-func selectionWorkers(id conductor.Identity, snap *catalog.Snapshot) string {
+func selectionWorkers(id Identity, snap *catalog.Snapshot) string {
 	text := fmt.Sprintf("workers of the selection service for this model and tenant: %d, of block_size %d", len(snap.Workers), snap.BlockSize)
 	switch {
 	case snap.BlockSize != id.BlockSize:
@@ -39,7 +38,7 @@ func selectionWorkers(id conductor.Identity, snap *catalog.Snapshot) string {
 }
 
 // findPublisherStreams adds findings about incomplete streams of the identity's publishers.
-func (a *API) findPublisherStreams(req *conductor.Query, d *diagnose.Diagnosis) {
+func (a *API) findPublisherStreams(req *Query, d *diagnose.Diagnosis) {
 	owners := make(map[catalog.Rank]diagnose.CacheOwner)
 	for _, p := range a.registry.Publishers() {
 		if p.Identity == req.Identity && (req.Instance == "" || p.Instance == req.Instance) {

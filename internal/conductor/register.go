@@ -1,4 +1,4 @@
-package conductorapi
+package conductor
 
 import (
 	"errors"
@@ -7,7 +7,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/kvevents"
@@ -26,7 +25,7 @@ const (
 // Register starts following a publisher. Repeating a registration is no error; with another
 // replay endpoint or hash seed it is a Conflict (decisions C5 and C6). The
 // publisher need not be running yet.
-func (a *API) Register(reg conductor.Registration) error {
+func (a *API) Register(reg Registration) error {
 	fresh, err := a.registerPublisher(reg)
 	switch {
 	case err != nil:
@@ -38,7 +37,7 @@ func (a *API) Register(reg conductor.Registration) error {
 }
 
 // registerPublisher is Register; fresh is false if the registration is active already.
-func (a *API) registerPublisher(reg conductor.Registration) (fresh bool, err error) {
+func (a *API) registerPublisher(reg Registration) (fresh bool, err error) {
 	if err := checkLengths(textsOf(&reg)); err != nil {
 		return false, err
 	}
@@ -50,7 +49,7 @@ func (a *API) registerPublisher(reg conductor.Registration) (fresh bool, err err
 	if a.selection.Closing() {
 		return false, contract.ErrShuttingDown
 	}
-	p, fresh, err := a.registry.Add(reg)
+	p, fresh, err := a.registry.add(reg)
 	if err != nil {
 		return false, registrationError(&reg, err)
 	}
@@ -58,7 +57,7 @@ func (a *API) registerPublisher(reg conductor.Registration) (fresh bool, err err
 		return false, nil
 	}
 	if err := a.followPublisher(p); err != nil {
-		a.registry.Drop(p)
+		a.registry.drop(p)
 		return false, err
 	}
 	return true, nil
@@ -66,7 +65,7 @@ func (a *API) registerPublisher(reg conductor.Registration) (fresh bool, err err
 
 // Unregister removes the matching publishers and their blocks. It returns
 // "instance|tenant|rank" of each, sorted, without duplicates. It also works during shutdown.
-func (a *API) Unregister(f conductor.Filter) ([]string, error) {
+func (a *API) Unregister(f Filter) ([]string, error) {
 	withdrawn, err := a.withdrawPublishers(&f)
 	if err != nil {
 		a.logNotUnregistered(&f, err)
@@ -74,7 +73,7 @@ func (a *API) Unregister(f conductor.Filter) ([]string, error) {
 	}
 	removed := make([]string, len(withdrawn))
 	for i, p := range withdrawn {
-		a.registry.Drop(p)
+		a.registry.drop(p)
 		removed[i] = fmt.Sprintf("%s|%s|%d", p.Instance, p.Tenant, p.Rank)
 	}
 	a.logUnregistered(withdrawn)
@@ -85,13 +84,13 @@ func (a *API) Unregister(f conductor.Filter) ([]string, error) {
 // withdrawPublishers removes publishers from all answers and closes their streams. Dropping
 // their blocks is left to the caller, so that other calls need not wait for it: a new
 // registration with the same key is another publisher. It is an error if none matches.
-func (a *API) withdrawPublishers(f *conductor.Filter) ([]*conductor.Publisher, error) {
+func (a *API) withdrawPublishers(f *Filter) ([]*Publisher, error) {
 	if err := checkLengths(filterTexts(f)); err != nil {
 		return nil, err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	withdrawn := a.registry.Withdraw(*f)
+	withdrawn := a.registry.withdrawAll(*f)
 	if len(withdrawn) == 0 {
 		return nil, &contract.Error{Kind: contract.NotFound, Text: unmatchedText(f), Reason: reasonNotFound}
 	}
@@ -102,7 +101,7 @@ func (a *API) withdrawPublishers(f *conductor.Filter) ([]*conductor.Publisher, e
 }
 
 // checkEndpoints refuses endpoints that cannot work.
-func (a *API) checkEndpoints(reg *conductor.Registration) error {
+func (a *API) checkEndpoints(reg *Registration) error {
 	if _, err := a.endpoints.Check(reg.Endpoint); err != nil {
 		return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Reason: reasonEndpoint, Field: "endpoint", Err: err}
 	}
@@ -116,19 +115,19 @@ func (a *API) checkEndpoints(reg *conductor.Registration) error {
 }
 
 // registrationError converts the registry's error about a registration.
-func registrationError(reg *conductor.Registration, err error) error {
-	var conflict *conductor.ConflictError
-	var seed *conductor.SeedMismatchError
+func registrationError(reg *Registration, err error) error {
+	var conflict *conflictError
+	var seed *seedMismatchError
 	switch {
 	case errors.As(err, &conflict):
 		field := "hash_seed"
-		if conflict.InForce.Replay != reg.Replay {
+		if conflict.inForce.Replay != reg.Replay {
 			field = "replay_endpoint"
 		}
 		return &contract.Error{Kind: contract.Conflict, Text: err.Error(), Reason: reasonRegistered, Field: field, Err: err}
 	case errors.As(err, &seed):
 		return &contract.Error{Kind: contract.Conflict, Text: err.Error(), Reason: reasonSeed, Field: "hash_seed", Err: err}
-	case errors.Is(err, conductor.ErrFull):
+	case errors.Is(err, errFull):
 		return &contract.Error{Kind: contract.Unavailable, Text: err.Error(), Reason: reasonFull, Limit: contract.LimitPublishers, Err: err}
 	}
 	return &contract.Error{Kind: contract.Internal, Text: "internal error", Err: err}
@@ -136,13 +135,13 @@ func registrationError(reg *conductor.Registration, err error) error {
 
 // sharedReplay has the publishers with streams that share one replay endpoint.
 type sharedReplay struct {
-	users []*conductor.Publisher
+	users []*Publisher
 	// several: they have different live endpoints, so an answer is not for all of them.
 	several bool
 }
 
 // followPublisher opens the stream of a new publisher. The caller holds mu.
-func (a *API) followPublisher(p *conductor.Publisher) error {
+func (a *API) followPublisher(p *Publisher) error {
 	others := a.replays[p.Replay]
 	several := others.several || len(others.users) > 0 && others.users[0].Endpoint != p.Endpoint
 	err := a.streams.Add(publisherStream(p, several))
@@ -165,22 +164,22 @@ func (a *API) followPublisher(p *conductor.Publisher) error {
 }
 
 // unfollowPublisher closes a publisher's stream. The caller holds mu.
-func (a *API) unfollowPublisher(p *conductor.Publisher) {
+func (a *API) unfollowPublisher(p *Publisher) {
 	a.streams.Remove(StreamRank(p)) // false if all streams have ended already
 	if p.Replay != "" {
-		is := func(o *conductor.Publisher) bool { return o == p }
+		is := func(o *Publisher) bool { return o == p }
 		a.shareReplay(p.Replay, slices.DeleteFunc(a.replays[p.Replay].users, is))
 	}
 }
 
 // shareReplay records the current publishers of a replay endpoint. If several changes by that,
 // it updates their streams.
-func (a *API) shareReplay(replay string, users []*conductor.Publisher) {
+func (a *API) shareReplay(replay string, users []*Publisher) {
 	if len(users) == 0 {
 		delete(a.replays, replay)
 		return
 	}
-	several := slices.ContainsFunc(users, func(p *conductor.Publisher) bool { return p.Endpoint != users[0].Endpoint })
+	several := slices.ContainsFunc(users, func(p *Publisher) bool { return p.Endpoint != users[0].Endpoint })
 	changed := several != a.replays[replay].several
 	a.replays[replay] = sharedReplay{users, several}
 	if !changed {
@@ -194,8 +193,8 @@ func (a *API) shareReplay(replay string, users []*conductor.Publisher) {
 // publisherStream returns the configuration of a publisher's stream. Several ranks of an engine
 // can share a replay server, which has the messages of one of them, so each rank takes only its
 // own. Events of a cache backend are not distinguished by the rank of their batch.
-func publisherStream(p *conductor.Publisher, severalReplay bool) kvevents.StreamConfig {
-	engine := p.Type == conductor.VLLM || p.Type == conductor.SGLang
+func publisherStream(p *Publisher, severalReplay bool) kvevents.StreamConfig {
+	engine := p.Type == VLLM || p.Type == SGLang
 	return kvevents.StreamConfig{
 		Rank:         StreamRank(p),
 		Endpoint:     p.Endpoint,
@@ -210,7 +209,7 @@ func publisherStream(p *conductor.Publisher, severalReplay bool) kvevents.Stream
 const maxLines = 20
 
 // LoggedRegistration writes a registration to the log, without its salt.
-type LoggedRegistration conductor.Registration
+type LoggedRegistration Registration
 
 // MarshalZerologObject writes the fields.
 func (r LoggedRegistration) MarshalZerologObject(e *zerolog.Event) {
@@ -222,15 +221,15 @@ func (r LoggedRegistration) MarshalZerologObject(e *zerolog.Event) {
 		Str("endpoint", catalog.Clip(r.Endpoint))
 }
 
-func (a *API) logRegistered(reg conductor.Registration) {
+func (a *API) logRegistered(reg Registration) {
 	a.log.Info().EmbedObject(LoggedRegistration(reg)).Msg("publisher registered")
 }
 
-func (a *API) logNotRegistered(reg conductor.Registration, err error) {
+func (a *API) logNotRegistered(reg Registration, err error) {
 	a.log.Warn().EmbedObject(LoggedRegistration(reg)).EmbedObject(refusal{err}).Msg("registration of a publisher refused")
 }
 
-func (a *API) logUnregistered(withdrawn []*conductor.Publisher) {
+func (a *API) logUnregistered(withdrawn []*Publisher) {
 	for _, p := range withdrawn[:min(len(withdrawn), maxLines)] {
 		a.log.Info().EmbedObject(LoggedRegistration(p.Registration)).Msg("publisher unregistered")
 	}
@@ -239,7 +238,7 @@ func (a *API) logUnregistered(withdrawn []*conductor.Publisher) {
 	}
 }
 
-func (a *API) logNotUnregistered(f *conductor.Filter, err error) {
+func (a *API) logNotUnregistered(f *Filter, err error) {
 	a.log.Warn().Str("instance", catalog.Clip(f.Instance)).Str("tenant", catalog.Clip(f.Tenant)).EmbedObject(refusal{err}).
 		Msg("unregistration of publishers refused")
 }

@@ -1,10 +1,9 @@
-package conductorapi
+package conductor
 
 import (
 	"strconv"
 	"sync"
 
-	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -17,14 +16,14 @@ const maxPooled = 1 << 17
 
 // Query fills in how much of a prompt every instance has: the publishers' instances, and the
 // selection service's workers under their decimal ids if these can answer.
-func (a *API) Query(req *conductor.Query, answer *conductor.Answer) error {
+func (a *API) Query(req *Query, answer *Answer) error {
 	if a.selection.Closing() {
 		return contract.ErrShuttingDown
 	}
 	if req.ByHash {
-		a.registry.QueryHashes(req.Identity, req.Hashes, req.Instance, answer)
+		a.registry.queryHashes(req.Identity, req.Hashes, req.Instance, answer)
 	} else {
-		a.registry.QueryTokens(req.Identity, req.Tokens, req.Instance, answer)
+		a.registry.queryTokens(req.Identity, req.Tokens, req.Instance, answer)
 	}
 	if scope, ok := a.scopeOf(req.Identity); ok {
 		addWorkers(req, answer, scope)
@@ -35,7 +34,7 @@ func (a *API) Query(req *conductor.Query, answer *conductor.Answer) error {
 // scopeOf returns the selection scope with the blocks of an identity. It answers only for the
 // base model without a salt (decision C7): a scope's index has blocks with adapters and salts
 // too, but under hashes that only prompts with these have.
-func (a *API) scopeOf(id conductor.Identity) (diagnose.ScopeView, bool) {
+func (a *API) scopeOf(id Identity) (diagnose.ScopeView, bool) {
 	if id.LoRA != "" || id.Salt != "" {
 		return diagnose.ScopeView{}, false
 	}
@@ -47,14 +46,14 @@ func (a *API) scopeOf(id conductor.Identity) (diagnose.ScopeView, bool) {
 type walk struct {
 	local []uint64
 	match indexer.Match
-	ranks []conductor.Holder
+	ranks []holder
 }
 
 var walks = sync.Pool{New: func() any { return new(walk) }}
 
 // addWorkers adds a scope's workers to an answer. A publisher's instance of the same name takes
 // precedence.
-func addWorkers(req *conductor.Query, a *conductor.Answer, scope diagnose.ScopeView) {
+func addWorkers(req *Query, a *Answer, scope diagnose.ScopeView) {
 	known := ranksOf(scope.Snapshot, req.Instance)
 	if len(known) == 0 {
 		return
@@ -69,14 +68,14 @@ func addWorkers(req *conductor.Query, a *conductor.Answer, scope diagnose.ScopeV
 		worker := known[0].Worker
 		w.ranks = w.ranks[:0]
 		for len(known) > 0 && known[0].Rank.Worker == worker.ID {
-			w.ranks = append(w.ranks, conductor.Holder{Slot: known[0].Slot, Rank: known[0].DP})
+			w.ranks = append(w.ranks, holder{Slot: known[0].Slot, Rank: known[0].DP})
 			known = known[1:]
 		}
-		if name := strconv.FormatUint(worker.ID, 10); !worker.Tracked && !a.Has(name) {
-			a.AddRanks(name, w.ranks, &w.match, scope.BlockSize)
+		if name := strconv.FormatUint(worker.ID, 10); !worker.Tracked && !a.has(name) {
+			a.addRanks(name, w.ranks, &w.match, scope.BlockSize)
 		}
 	}
-	a.Sort()
+	a.sort()
 }
 
 // ranksOf returns the attached ranks of the worker that instance names, of all workers for "".
@@ -92,7 +91,7 @@ func ranksOf(snap *catalog.Snapshot, instance string) []catalog.Entry {
 }
 
 // follow looks up the prompt in the scope's index.
-func (w *walk) follow(req *conductor.Query, scope diagnose.ScopeView) {
+func (w *walk) follow(req *Query, scope diagnose.ScopeView) {
 	if req.ByHash {
 		scope.Index.MatchSequence(req.Hashes, &w.match)
 		return
