@@ -28,7 +28,6 @@ import (
 	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/internal/telemetry/logwriter"
 	"github.com/select-service/select-service/internal/transport/curve"
-	"github.com/select-service/select-service/internal/transport/nats"
 	"github.com/select-service/select-service/internal/transport/zmqsock"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
@@ -98,7 +97,11 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		}
 	}
 	svc = node.New(settings, streams, log)
-	state := svc.KeepState(data, conf.Data.SnapshotInterval)
+	kept := data
+	if joined != nil {
+		kept = nil // the other replicas have the state, see cacheFile
+	}
+	state := svc.KeepState(kept, conf.Data.SnapshotInterval)
 	var file *workersfile.Watcher
 	var sources []discovery.Source
 	if read.workers != nil {
@@ -137,6 +140,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	defer leave()
 	parts.Go(func() error { return joined.run(meeting) })
 	serviceEnded := start(parts, func() error { return svc.Run(work) })
+	parts.Go(func() error { return joined.share(work) })
 	parts.Go(func() error { return mem.keep(work) })
 	parts.Go(func() error { return operators.History.Run(work) })
 	sourcesEnded := start(parts, func() error { return found.Run(work) })
@@ -146,7 +150,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	read.follow(work, parts, log, file)
 	open := newConnections(conf.Limits, mem.budget, log)
 	picks.serve(work, parts, open, log)
-	bound.serve(parts, handlers(conf, svc, operators, pods, joined.status(), read.tokens, mem.budget, stopping.Done(), log, append(picks.collectors(), //nolint:contextcheck // requests have contexts of their own
+	bound.serve(parts, handlers(conf, svc, operators, pods, joined, read.tokens, mem.budget, stopping.Done(), log, append(picks.collectors(), //nolint:contextcheck // requests have contexts of their own
 		telemetry.Memory{Budget: mem.budget}, telemetry.Sockets{Refused: hub.Refused, Behind: others.behind()}, telemetry.WorkersFile{Watcher: file}, pods.Collector(svc.Catalog()), state.Collector(), open, telemetry.Process{
 			LogLinesDropped: out.Dropped, Certificate: read.certificates, PeerCertificate: read.peers,
 		})...), open, log)
@@ -189,10 +193,10 @@ func start(parts *errgroup.Group, run func() error) <-chan struct{} {
 // handlers returns a function that creates the handler of a listener. The selection listener's
 // metrics include the requests of all listeners, and the other collectors. The slot tracker
 // alone has no metrics, so its requests are not counted.
-func handlers(conf config.Config, svc *node.Service, operators httpapi.Operators, pods *kubernetes.Discovery, meeting *nats.Conn, guard *access.Guard, budget *memory.Budget, stopping <-chan struct{}, log zerolog.Logger, others ...prometheus.Collector) func(*listener) http.Handler {
+func handlers(conf config.Config, svc *node.Service, operators httpapi.Operators, pods *kubernetes.Discovery, joined *member, guard *access.Guard, budget *memory.Budget, stopping <-chan struct{}, log zerolog.Logger, others ...prometheus.Collector) func(*listener) http.Handler {
 	requests := telemetry.NewRequests()
 	bodies := httpapi.NewMemory(budget, stopping)
-	others = append(others, requests, nats.Collector{Conn: meeting})
+	others = append(append(others, requests), joined.collectors()...)
 	collectors := append(svc.Collectors(conf.Metrics.DynamoAliases), others...)
 	if conf.Metrics.DynamoAliases {
 		collectors = append(collectors, telemetry.DynamoIndexerRequests{Requests: requests})
@@ -222,7 +226,7 @@ func handlers(conf config.Config, svc *node.Service, operators httpapi.Operators
 		}
 		opt.Metrics = telemetry.Handler(version(), collectors...)
 		opt.RetryAfter = conf.Overload.RetryAfter
-		opt.Kubernetes, opt.Fleet, opt.Page, opt.Operators = pods, meeting, page, operators
+		opt.Kubernetes, opt.Fleet, opt.Page, opt.Operators = pods, joined, page, operators
 		return httpapi.New(svc, svc.Conductor(), opt)
 	}
 }

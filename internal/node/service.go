@@ -105,6 +105,8 @@ type Config struct {
 	Discovers []catalog.SourceKind
 	// WatchStored enables selection.SelectRequest.Stored.
 	WatchStored bool
+	// Shared is the catalog of a fleet; nil: the workers are this process's own.
+	Shared SharedCatalog
 	// Threads is the number of apply workers.
 	Threads int
 	// Recovery fills the index from other replicas at start.
@@ -438,6 +440,8 @@ func asError(err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case sharedError(err) != nil:
+		return sharedError(err)
 	case errors.Is(err, catalog.ErrShuttingDown):
 		return contract.ErrShuttingDown
 	case errors.As(err, &untracked):
