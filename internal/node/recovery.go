@@ -284,7 +284,7 @@ func (r *indexRecovery) run(ctx context.Context) error {
 	case <-grace.C:
 	}
 	released := 0
-	r.scopes.Change(func() { released = r.catalog.ReleaseHolds() })
+	r.scopes.Change(func() { released = r.catalog.ReleaseReservedSlots() })
 	if released > 0 {
 		r.log.Info().Int("ranks", released).Msg("recovered blocks dropped: their workers did not come")
 	}
@@ -350,11 +350,11 @@ func (t recoveryTarget) Fits(sc catalog.Scope, blockSize uint32) bool {
 // ShowKeys passes on that a scope has shown keys. It may have no workers here yet.
 func (t recoveryTarget) ShowKeys(sc catalog.Scope) { t.scopes.ShowKeys(sc) }
 
-// Place holds a slot for a rank whose worker has not registered. The scope's state may have
+// Place reserves a slot for a rank whose worker has not registered. The scope's state may have
 // been replaced since Fits; in that case the gate found may have another rank in the slot, or
 // another block size.
 func (t recoveryTarget) Place(sc catalog.Scope, blockSize uint32, r catalog.Rank) (*recovery.Gate, uint32, bool) {
-	slot, ok := t.catalog.Hold(sc, blockSize, r)
+	slot, ok := t.catalog.ReserveSlot(sc, blockSize, r)
 	if !ok {
 		return nil, 0, false
 	}
