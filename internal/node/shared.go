@@ -76,7 +76,9 @@ func (s *Service) editSet(set catalog.Set) (d catalog.Difference, err error) {
 
 // ApplyShared makes a set the workers of the API and of the workers file. It is for the catalog of a
 // fleet.
-func (s *Service) ApplyShared(set catalog.Set) (catalog.Difference, error) { return s.replaceWorkers(set) }
+func (s *Service) ApplyShared(set catalog.Set) (catalog.Difference, error) {
+	return s.replaceWorkers(set)
+}
 
 // removeDrained removes a worker that an operator drains and that is as it was, and calls removed if
 // it has.
