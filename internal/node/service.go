@@ -25,6 +25,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/internal/selection/waitqueue"
 	"github.com/select-service/select-service/internal/telemetry/metrics"
+	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/kvevents"
@@ -38,6 +39,8 @@ import (
 type Config struct {
 	// Memory has the memory accounts of the parts; nil: no limits.
 	Memory *memory.Budget
+	// Tracer traces events, recovery and snapshots; nil: they are not traced.
+	Tracer *tracing.Tracer
 	// Contract decides the substantial differences between the contracts: the approximate
 	// index, and whether answers have the data that was booked.
 	Contract contract.Version
@@ -271,6 +274,7 @@ func (s *Service) openStreams(source kvevents.Source) {
 	config := kvevents.DefaultConfig(s.config.Threads)
 	config.Streams, config.Replay = s.config.Memory.Account(memory.Streams), s.config.Memory.Account(memory.Replay)
 	config.Lag = func(late time.Duration) { s.streams.lag.Observe(late.Seconds()) }
+	config.Watch = watchEvents(s.config.Tracer)
 	counters := new(kvevents.Counters)
 	own := source
 	if s.describer != nil {

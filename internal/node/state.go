@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/select-service/select-service/internal/node/statefile"
 	"github.com/select-service/select-service/internal/selection/scopes"
@@ -93,7 +94,8 @@ func (s *State) Restore() {
 	if s == nil {
 		return
 	}
-	began := time.Now()
+	began, span := time.Now(), s.service.config.Tracer.Trace("restore snapshot")
+	defer span.End()
 	if !s.account.Reserve(statefile.ReaderMemory) {
 		s.failures[faultMemory].Add(1)
 		s.log.Warn().Str("directory", s.dir.Path()).Msg("no memory to read the snapshot: starting empty")
@@ -126,7 +128,9 @@ func (s *State) Restore() {
 	}
 	if err != nil {
 		s.failures[faultIO].Add(1)
+		span.Fail(err.Error())
 	}
+	span.Set(attribute.Int64("select_service.snapshot.bytes", f.Bytes()), attribute.Int("select_service.snapshot.workers", workers), attribute.Int("select_service.snapshot.reservations", booked))
 	if ranks == 0 {
 		_ = f.Close()
 	}
@@ -226,13 +230,18 @@ func (s *State) Run(ctx context.Context) error {
 
 // save writes a snapshot. A failure is logged and counted, and the previous snapshot stays.
 func (s *State) save(ctx context.Context, p *pacer) {
-	began := time.Now()
+	began, span := time.Now(), s.service.config.Tracer.Trace("write snapshot")
+	defer span.End()
 	if !s.account.Reserve(statefile.WriterMemory) {
 		s.fail(faultMemory, errors.New("the budget has no memory left for it"))
 		return
 	}
 	defer s.account.Release(statefile.WriterMemory)
 	bytes, err := s.dir.Write(began, func(w *statefile.Writer) error { return s.fill(ctx, w, p) })
+	span.Set(attribute.Int64("select_service.snapshot.bytes", bytes))
+	if err != nil {
+		span.Fail(err.Error())
+	}
 	switch {
 	case err == nil:
 		s.last.Store(&snapshotWritten{at: time.Now(), took: time.Since(began), bytes: bytes})
