@@ -331,6 +331,9 @@ func (s *Service) describeWorker(w *catalog.Worker, told *catalog.Description, f
 			s.Selections().Add(now.Scope.Model)
 		}
 	})
+	if changed && s.config.Shared != nil {
+		s.config.Shared.Look()
+	}
 	return now, changed
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
@@ -61,6 +62,8 @@ type TextReleaser interface {
 // SelectRequest is the body of /select and /select_and_reserve.
 type SelectRequest struct {
 	Scope catalog.Scope
+	// Trace is the span of the request; nil: it is not traced.
+	Trace *tracing.Span `json:"-"`
 	// Text has the text that the request was read from; nil: none. If the request has to
 	// wait, Text is released, and Prompt loses its tokens.
 	Text TextReleaser

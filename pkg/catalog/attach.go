@@ -111,13 +111,19 @@ func (c *Catalog) conflictLocked(m *member, r *Record) error {
 	if !slices.ContainsFunc(s.members, func(o *member) bool { return o != m }) {
 		return nil
 	}
-	if s.blockSize != r.blockSize() {
+	return r.contradicts(s.blockSize, s.eagle, s.eagleKnown)
+}
+
+// contradicts returns an error if a scope has another block size or, if that is known, another eagle
+// flag than the record.
+func (r *Record) contradicts(blockSize uint32, eagle, eagleKnown bool) error {
+	if blockSize != r.blockSize() {
 		return fmt.Errorf("block_size mismatch for model=%s tenant=%s: existing=%d requested=%d",
-			r.Scope.Model, r.Scope.Tenant, s.blockSize, r.blockSize())
+			r.Scope.Model, r.Scope.Tenant, blockSize, r.blockSize())
 	}
-	if s.eagleKnown && s.eagle != r.eagle() {
+	if eagleKnown && eagle != r.eagle() {
 		return fmt.Errorf("is_eagle mismatch for model=%s tenant=%s: existing=%t requested=%t",
-			r.Scope.Model, r.Scope.Tenant, s.eagle, r.eagle())
+			r.Scope.Model, r.Scope.Tenant, eagle, r.eagle())
 	}
 	return nil
 }
