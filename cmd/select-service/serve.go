@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/select-service/select-service/internal/codec/bodyscan"
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/discovery"
 	"github.com/select-service/select-service/internal/discovery/kubernetes"
@@ -191,8 +192,9 @@ func start(parts *errgroup.Group, run func() error) <-chan struct{} {
 // alone has no metrics, so its requests are not counted.
 func handlers(conf config.Config, svc *node.Service, operators httpapi.Operators, pods *kubernetes.Discovery, meeting *nats.Conn, guard *access.Guard, budget *memory.Budget, stopping <-chan struct{}, log zerolog.Logger, others ...prometheus.Collector) func(*listener) http.Handler {
 	requests := telemetry.NewRequests()
-	bodies := httpapi.NewMemory(budget, stopping)
-	others = append(others, requests, nats.Collector{Conn: meeting})
+	scanned := bodyscan.NewCache(conf.Limits.ScanCache, budget.Account(memory.Scanned))
+	bodies := httpapi.NewMemory(budget, stopping, scanned)
+	others = append(others, requests, telemetry.Scanned{Cache: scanned}, nats.Collector{Conn: meeting})
 	collectors := append(svc.Collectors(conf.Metrics.DynamoAliases), others...)
 	if conf.Metrics.DynamoAliases {
 		collectors = append(collectors, telemetry.DynamoIndexerRequests{Requests: requests})
