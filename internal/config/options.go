@@ -635,6 +635,12 @@ var settings = []option{
 			"exceeds its part is refused, paused or dropped, and counted.",
 	},
 	{
+		key: "limits.scan_cache", flag: "scan-cache", hint: "BYTES",
+		bind: func(c *Config) value { return size(&c.Limits.ScanCache) },
+		help: "Memory for the token ids of long prompts by their text, with KiB, MiB or GiB, so that what prompts have in " +
+			"common is read once; at most a fiftieth of --max-memory. 64 MiB have a hundred contexts of 50,000 tokens. 0 keeps none.",
+	},
+	{
 		key: "limits.max_workers", flag: "max-workers", hint: "N", slots: asFlag,
 		bind: func(c *Config) value { return integer(&c.Limits.MaxWorkers, 1, math.MaxInt32) },
 		help: "Workers that may be registered, of all models and tenants; further ones are refused with 409.",

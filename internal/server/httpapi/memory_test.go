@@ -37,7 +37,7 @@ type testMemory struct {
 
 func newTestMemory() testMemory {
 	b := memory.New(64 << 20)
-	return testMemory{NewMemory(b, nil), b}
+	return testMemory{NewMemory(b, nil, nil), b}
 }
 
 func (m testMemory) in(o *Options) { o.Memory = m.Memory }
@@ -469,7 +469,7 @@ func (w pipeWriter) SetReadDeadline(t time.Time) error { return w.body.SetReadDe
 func TestForgoneBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stopping := make(chan struct{})
-		in := &incoming{allowance: allowance{memory: NewMemory(memory.New(64<<20), stopping)}}
+		in := &incoming{allowance: allowance{memory: NewMemory(memory.New(64<<20), stopping, nil)}}
 		ended := func() time.Duration {
 			c, _ := gin.CreateTestContext(httptest.NewRecorder())
 			c.Request = httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/select", io.MultiReader())
