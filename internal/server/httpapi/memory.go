@@ -62,8 +62,8 @@ func NewMemory(b *memory.Budget, stopping <-chan struct{}, scanned *bodyscan.Cac
 
 const (
 	// servingFactor times the length of a large body is the memory that serving it may take. A
-	// token id of one digit takes two bytes of text, four in memory, and twice eight for the
-	// hashes if blocks have one token.
+	// token id of one digit takes two bytes of text, four in memory, and three times eight for the
+	// hashes of a block of two tokens that is booked.
 	servingFactor = 10
 	// packedFactor is servingFactor for msgpack, where a token id takes one byte, and so does
 	// the nil of a block without multimodal objects.
