@@ -216,7 +216,7 @@ func TestAccounts(t *testing.T) {
 		}
 	}
 	if err := bucketWorks(t.Context(), other.Bucket("")); err != nil {
-		t.Error(err)
+		t.Errorf("%v; %s", err, other.Status().Fault)
 	}
 	within(t, "the impostor is told", func() bool { return strings.Contains(impostor.Status().Fault, "ermissions") })
 }
