@@ -47,7 +47,7 @@ var mayImport = map[string][]string{
 	"internal/container/slotset":        {},
 	"internal/discovery":                {"pkg/catalog"},
 	"internal/discovery/enginelist":     {"internal/discovery", "internal/discovery/workerid", "pkg/catalog"},
-	"internal/discovery/nats":           {"internal/transport/nats", "pkg/catalog"},
+	"internal/discovery/nats":           {"internal/selection/overload", "internal/transport/nats", "pkg/catalog"},
 	"internal/discovery/workerid":       {},
 	"internal/discovery/workersfile":    {"internal/discovery", "internal/discovery/enginelist", "internal/transport/filewatch", "pkg/catalog"},
 	"internal/engines/describe":         {"internal/engines", "pkg/catalog"},
