@@ -20,13 +20,14 @@ const module = "github.com/select-service/select-service/"
 // leaves are packages of types and small tools that know nothing of the rest of
 // the service. Every package may use them but those that strangers import, for
 // which mayImport lists them one by one.
-var leaves = []string{"internal/codec/bodyscan", "pkg/memory", "internal/selection/contract", "internal/transport/curve", "internal/container/hashset", "internal/container/keyhash", "internal/container/offheap", "internal/container/slotset", "internal/codec/msgpack", "internal/codec/yamlread", "internal/telemetry/metrics"}
+var leaves = []string{"internal/codec/bodyscan", "pkg/memory", "internal/selection/contract", "internal/transport/curve", "internal/container/hashset", "internal/container/keyhash", "internal/container/offheap", "internal/container/slotset", "internal/codec/msgpack", "internal/codec/yamlread", "internal/telemetry/metrics", "internal/telemetry/tracing"}
 
 // mayImport is the table of docs/ARCHITECTURE.md: for each package the packages
 // of this module that its code may import, beside the leaves. "x/..." is x and
 // everything below. Tests may import more.
 var mayImport = map[string][]string{
 	"cmd/select-service": {"internal/...", "pkg/..."},
+	"cmd/selectctl":      {"internal/server/access"}, // tokens and roles, beside what programs may import
 
 	"api":                   {},
 	"api/internal/generate": {},
@@ -37,7 +38,6 @@ var mayImport = map[string][]string{
 	"internal/codec/msgpack":            {},
 	"internal/codec/yamlread":           {},
 	"internal/conductor":                {"internal/conductor/diagnose", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
-	"internal/conductor/conductorapi":   {"internal/conductor", "internal/conductor/diagnose", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
 	"internal/config":                   {"internal/discovery/enginelist", "internal/discovery/kubernetes/mapping", "internal/selection/admission", "internal/selection/overload", "internal/selection/pending", "internal/selection/policies", "internal/transport/nats", "pkg/..."},
 	"internal/conductor/diagnose":       {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
 	"internal/container":                {},
@@ -47,6 +47,7 @@ var mayImport = map[string][]string{
 	"internal/container/slotset":        {},
 	"internal/discovery":                {"pkg/catalog"},
 	"internal/discovery/enginelist":     {"internal/discovery", "internal/discovery/workerid", "pkg/catalog"},
+	"internal/discovery/nats":           {"internal/transport/nats", "pkg/catalog"},
 	"internal/discovery/workerid":       {},
 	"internal/discovery/workersfile":    {"internal/discovery", "internal/discovery/enginelist", "internal/transport/filewatch", "pkg/catalog"},
 	"internal/engines/describe":         {"internal/engines", "pkg/catalog"},
@@ -54,7 +55,7 @@ var mayImport = map[string][]string{
 	"internal/engines/load":             {"internal/engines", "pkg/catalog", "pkg/kvevents", "pkg/memory"},
 	"internal/engines/reports":          {"internal/engines/load", "pkg/catalog", "pkg/reservations"},
 	"internal/node":                     {"internal/...", "pkg/..."},
-	"internal/node/statefile":           {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents", "pkg/reservations"},
+	"internal/node/statefile":           {"internal/selection/policies", "internal/selection/scopes", "internal/telemetry", "pkg/..."},
 	"internal/selection":                {"internal/engines/reports", "internal/selection/admission", "internal/selection/affinity", "internal/selection/approximate", "internal/selection/counts", "internal/selection/overload", "internal/selection/pending", "internal/selection/policies", "internal/selection/scopes", "pkg/..."},
 	"internal/selection/admission":      {"pkg/catalog"},
 	"internal/selection/affinity":       {"pkg/catalog"},
@@ -76,11 +77,12 @@ var mayImport = map[string][]string{
 	"internal/server/gateway/counts":    {},
 	"internal/server/gateway/openai":    {},
 	"internal/server/gateway/tokenizer": {"internal/server/gateway/openai"},
-	"internal/server/httpapi":           {"api", "internal/container/offheap", "internal/engines/load", "internal/engines/reports", "internal/server/access", "internal/server/doctor", "internal/server/fleet", "internal/server/replicas", "internal/server/ui", "internal/conductor", "internal/conductor/conductorapi", "internal/conductor/diagnose", "internal/selection/overload", "internal/selection", "internal/node", "pkg/..."},
+	"internal/server/httpapi":           {"api", "internal/container/offheap", "internal/engines/load", "internal/engines/reports", "internal/server/access", "internal/server/doctor", "internal/server/fleet", "internal/server/replicas", "internal/server/ui", "internal/conductor", "internal/conductor/diagnose", "internal/selection/overload", "internal/selection", "internal/node", "pkg/..."},
 	"internal/server/ui":                {},
-	"internal/telemetry":                {"internal/transport/certs", "internal/conductor", "internal/selection/counts", "internal/conductor/conductorapi", "internal/selection/overload", "internal/selection/policies", "internal/selection/scopes", "internal/discovery/workersfile", "pkg/..."},
+	"internal/telemetry":                {"internal/transport/certs", "internal/conductor", "internal/selection/counts", "internal/selection/overload", "internal/selection/policies", "internal/selection/scopes", "internal/discovery/workersfile", "pkg/..."},
 	"internal/telemetry/logwriter":      {},
 	"internal/telemetry/metrics":        {},
+	"internal/telemetry/tracing":        {"internal/telemetry/metrics"},
 	"internal/transport":                {},
 	"internal/transport/certs":          {"internal/transport/filewatch"},
 	"internal/transport/clientnet":      {},
@@ -121,7 +123,7 @@ var mayImport = map[string][]string{
 // programs is what the tools around the service may import: its public packages
 // and its sockets, never its inside. They meet it on the wire, so that they can
 // drive any other server of the same contract. test/e2e is the harness that starts it.
-var programs = []string{"api", "demo/sim/...", "internal/transport/zmqsock", "pkg/...", "test/e2e", "test/kvpub", "test/zmqtest"}
+var programs = []string{"api", "demo/sim/...", "internal/transport/zmqsock", "pkg/...", "test/e2e", "test/kvpub", "test/tracetest", "test/zmqtest"}
 
 // client is a library for programs that call the service. It is no part of the
 // core and nothing of the core may use it.
@@ -232,7 +234,7 @@ func TestImports(t *testing.T) {
 		allowed, listed := mayImport[s.dir]
 		switch {
 		case s.isProgram():
-			allowed, listed = slices.Concat(programs, []string{s.dir + "/..."}), true
+			allowed, listed = slices.Concat(allowed, programs, []string{s.dir + "/..."}), true
 		case s.dir == "test/servicetest", strings.HasPrefix(s.dir, "internal/"), strings.HasPrefix(s.dir, "cmd/"):
 			allowed = slices.Concat(allowed, leaves)
 		}
@@ -252,7 +254,7 @@ func TestImports(t *testing.T) {
 }
 
 // wings are the folders of internal/ in an order in which each imports only those before it.
-var wings = []string{"container", "codec", "telemetry/metrics", "transport", "engines", "selection", "conductor", "discovery", "config", "telemetry", "node", "server"}
+var wings = []string{"container", "codec", "telemetry/metrics", "telemetry/tracing", "transport", "engines", "selection", "conductor", "discovery", "config", "telemetry", "node", "server"}
 
 // TestWings proves that no wing of internal/ reaches back: what decides about a request knows
 // nothing of how others reach it, of where workers come from, or of what is shown of it.

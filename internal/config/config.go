@@ -47,6 +47,7 @@ type Config struct {
 	Curve           Curve
 	Limits          Limits
 	Metrics         Metrics
+	Traces          Traces
 	Log             Log
 
 	// notes are the remarks that Warnings returns.
@@ -352,6 +353,11 @@ type Data struct {
 // Metrics configures GET /metrics.
 type Metrics struct {
 	DynamoAliases bool // also show numbers under the names of Dynamo's KV indexer
+}
+
+// Traces configures the traces of requests.
+type Traces struct {
+	Endpoint string // base URL of an OTLP receiver; empty: that of OpenTelemetry's own variables
 }
 
 // Log is the output of the log, on standard error.

@@ -144,6 +144,7 @@ var groups = []struct{ name, title string }{
 	{"curve", "CURVE: reservations between replicas that are encrypted and authenticated"},
 	{"limits", "Limits: what outsiders can make the service use"},
 	{"metrics", "Metrics"},
+	{"traces", "Traces: spans of requests, for an OpenTelemetry collector"},
 	{"log", "Log"},
 }
 
@@ -700,6 +701,15 @@ var settings = []option{
 		bind: func(c *Config) value { return boolean(&c.Metrics.DynamoAliases) },
 		help: "Show metrics also under the names of Dynamo's KV indexer (dynamo_kvindexer_..., " +
 			"dynamo_kvrouter_...), for dashboards that were made for it.",
+	},
+
+	{
+		key: "traces.otlp_endpoint", flag: "otlp-endpoint", hint: "URL",
+		bind: func(c *Config) value { return httpBase(&c.Traces.Endpoint) },
+		help: "Base URL of an OpenTelemetry collector's OTLP receiver, which gets spans of requests, events, recovery and " +
+			"snapshots: port 4317 is asked by gRPC, others by HTTP. Without it OTEL_EXPORTER_OTLP_ENDPOINT counts; without " +
+			"either nothing is traced. The other variables of OpenTelemetry say the rest, OTEL_TRACES_SAMPLER how many " +
+			"requests are traced: see docs/traces.md.",
 	},
 
 	{

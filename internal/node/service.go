@@ -12,9 +12,10 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/select-service/select-service/internal/conductor/conductorapi"
+	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/engines/load"
 	"github.com/select-service/select-service/internal/engines/reports"
+	"github.com/select-service/select-service/internal/node/statefile"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/approximate"
@@ -25,6 +26,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/internal/selection/waitqueue"
 	"github.com/select-service/select-service/internal/telemetry/metrics"
+	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/kvevents"
@@ -38,6 +40,8 @@ import (
 type Config struct {
 	// Memory has the memory accounts of the parts; nil: no limits.
 	Memory *memory.Budget
+	// Tracer traces events, recovery and snapshots; nil: they are not traced.
+	Tracer *tracing.Tracer
 	// Contract decides the substantial differences between the contracts: the approximate
 	// index, and whether answers have the data that was booked.
 	Contract contract.Version
@@ -104,6 +108,8 @@ type Config struct {
 	Discovers []catalog.SourceKind
 	// WatchStored enables selection.SelectRequest.Stored.
 	WatchStored bool
+	// Shared is the catalog of a fleet; nil: the workers are this process's own.
+	Shared SharedCatalog
 	// Threads is the number of apply workers.
 	Threads int
 	// Recovery fills the index from other replicas at start.
@@ -123,7 +129,7 @@ type core struct {
 }
 
 // Service has all use cases of one process. Those of the selection service are in
-// selection.API, those of the Conductor API in conductorapi.API.
+// selection.API, those of the Conductor API in conductor.API.
 type Service struct {
 	*selection.API
 	*slotTracker
@@ -131,14 +137,14 @@ type Service struct {
 	*learning
 	core
 
-	config     Config
-	reconciler *reconciler // of the catalog
-	describer  *describer  // nil: engines are not asked
-	reports    *reports.Table
-	loads      *loadSources // deliver to reports
-	streams    workerStreams
-	recovery   *indexRecovery // nil: none is configured
-	conductor  *conductorapi.API
+	config    Config
+	describer *describer // nil: engines are not asked
+	reports   *reports.Table
+	loads     *loadSources // deliver to reports
+	streams   workerStreams
+	recovery  *indexRecovery   // nil: none is configured
+	state     *statefile.State // nil: there is none on disk
+	conductor *conductor.API
 }
 
 // workerStreams are the KV event streams of the workers.
@@ -163,7 +169,6 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	s := &Service{config: config, core: core{log: log}}
 	index := indexer.NewAccount(config.Memory.Account(memory.Index))
 	learners := policies.NewLearners(config.Policies, config.Weights.TrackPrefill)
-	s.scopes = newScopes(&config, index, learners)
 	process := cmp.Or(config.Process, 1+rand.Uint64N(math.MaxUint64))
 	s.config.Process = process
 	s.peers = &peers{endpoints: config.Endpoints}
@@ -179,29 +184,20 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		s.advertised = config.Replication.Advertised
 	}
 	s.describer = newDescriber(config.Ask, log)
-	s.openStreams(source)
-	s.conductor.Registry().SetAccount(index)
-	s.reconciler = &reconciler{
-		scopes: s.scopes, ledger: s.ledger, streams: s.streams.Subscribers, replica: s.replica, log: log,
-		hybridExact: config.HybridExact,
-		attached:    make(map[workerKey]*attachedWorker),
-	}
-	if s.replica != nil {
-		s.reconciler.ranksAdded = s.replica.RanksAdded
-	}
+	s.openStreams(source, index)
+	s.scopes = s.newScopes(index, learners)
 	s.catalog = catalog.New(catalog.Settings{
 		KVEvents:  config.KVEvents,
 		Queueing:  config.Admission.Enabled(),
 		Limits:    config.Limits,
 		Endpoints: config.Endpoints,
-	}, s.reconciler)
-	s.scopes.Attach(s.catalog)
+	}, s.scopes)
 	if s.describer != nil {
 		s.describer.catalog, s.describer.apply = s.catalog, s.describeWorker
 	}
 	s.reports = s.newReports()
 	s.loads = newLoadSources(&config, source, s.reports)
-	s.reconciler.loads = s.loads
+	s.scopes.Attach(s.catalog, s.loads)
 	s.API = selection.New(selection.Config{
 		Weights:       config.Weights,
 		Approximate:   predicts,
@@ -266,22 +262,26 @@ func (s *Service) firstToken(v *reservations.View, e catalog.Entry) float64 {
 }
 
 // openStreams creates the streams of workers and of publishers, which share their counters.
-func (s *Service) openStreams(source kvevents.Source) {
+func (s *Service) openStreams(source kvevents.Source, index *indexer.Account) {
 	s.streams.lag = metrics.NewHistogram(metrics.LagBounds)
 	config := kvevents.DefaultConfig(s.config.Threads)
 	config.Streams, config.Replay = s.config.Memory.Account(memory.Streams), s.config.Memory.Account(memory.Replay)
 	config.Lag = func(late time.Duration) { s.streams.lag.Observe(late.Seconds()) }
+	config.Watch = watchEvents(s.config.Tracer)
 	counters := new(kvevents.Counters)
 	own := source
 	if s.describer != nil {
 		own = watchedSource{source, s.describer.streamUp}
 	}
 	s.streams.Subscribers = kvevents.NewSubscribers(own, config, counters)
-	s.conductor = conductorapi.New(kvevents.NewSubscribers(source, config, counters), s.config.Endpoints, selectionView{s}, s.log)
+	s.conductor = conductor.New(kvevents.NewSubscribers(source, config, counters), s.config.Endpoints, index, selectionView{s}, s.log)
 }
 
-func newScopes(config *Config, index *indexer.Account, learners *policies.Learners) *scopes.Registry {
+func (s *Service) newScopes(index *indexer.Account, learners *policies.Learners) *scopes.Registry {
+	config := &s.config
 	settings := scopes.Settings{
+		Ledger: s.ledger, Streams: s.streams.Subscribers, HybridExact: config.HybridExact, Log: s.log,
+
 		Memory:    index,
 		Admission: config.Admission,
 		Policies:  config.Policies,
@@ -290,6 +290,9 @@ func newScopes(config *Config, index *indexer.Account, learners *policies.Learne
 		Merging:   config.recovers(),
 
 		WatchStored: config.WatchStored && config.KVEvents,
+	}
+	if s.replica != nil {
+		settings.Replica = s.replica
 	}
 	account := config.Memory.Account(memory.Index)
 	switch {
@@ -311,6 +314,16 @@ func newApproximate(ttl time.Duration, account *memory.Account, bytes int64) *ap
 		limit = min(limit, int(bytes/approximate.BlockBytes))
 	}
 	return approximate.New(ttl, limit, account, time.Now)
+}
+
+// KeepState returns the state of the service in a directory; see statefile.New.
+func (s *Service) KeepState(dir *statefile.Dir, interval time.Duration) *statefile.State {
+	s.state = statefile.New(statefile.Parts{
+		Workers: s, Catalog: s.catalog, Scopes: s.scopes, Ledger: s.ledger, Learners: s.learners, Streams: s.streams.Subscribers,
+		RestoreBlocks: s.config.KVEvents && !s.config.recovers(), Discovers: s.config.Discovers,
+		Memory: s.config.Memory.Account(memory.Snapshots), Tracer: s.config.Tracer, Log: s.log,
+	}, dir, interval)
+	return s.state
 }
 
 // Run follows the event streams and expires old state until ctx ends. When it returns, no
@@ -355,7 +368,7 @@ func (s *Service) Catalog() *catalog.Catalog { return s.catalog }
 func (s *Service) Reports() load.Sink { return s.reports }
 
 // Conductor returns the use cases of the Conductor API.
-func (s *Service) Conductor() *conductorapi.API { return s.conductor }
+func (s *Service) Conductor() *conductor.API { return s.conductor }
 
 // Intervals of timers. Leases are checked often enough to end on time. State whose end has no
 // visible effect (pending selections, sessions) is checked every second, and waiting requests
@@ -431,6 +444,8 @@ func asError(err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case sharedError(err) != nil:
+		return sharedError(err)
 	case errors.Is(err, catalog.ErrShuttingDown):
 		return contract.ErrShuttingDown
 	case errors.As(err, &untracked):

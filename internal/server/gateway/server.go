@@ -29,6 +29,7 @@ import (
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/server/gateway/tokenizer"
+	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 )
@@ -60,6 +61,7 @@ type Config struct {
 	TLS     *tls.Config
 	Memory  *memory.Budget // nil: no limits
 	Metrics *counts.Gateway
+	Tracer  *tracing.Tracer // nil: requests are not traced
 	Log     zerolog.Logger
 }
 

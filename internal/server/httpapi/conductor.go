@@ -10,7 +10,6 @@ import (
 
 	"github.com/select-service/select-service/internal/codec/bodyscan"
 	"github.com/select-service/select-service/internal/conductor"
-	"github.com/select-service/select-service/internal/conductor/conductorapi"
 	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -27,7 +26,7 @@ type ConductorAPI interface {
 	// Query fills in a, sorted by instance.
 	Query(req *conductor.Query, a *conductor.Answer) error
 	// Services lists the publishers in order of registration.
-	Services() []conductorapi.Service
+	Services() []conductor.Service
 	// SelectionWorkers counts the selection service's workers of a model and tenant, nil for
 	// any. Answers include it.
 	SelectionWorkers(model, tenant *string) uint64
@@ -128,7 +127,7 @@ func (routes conductorRoutes) services(c request, out []byte) (int, []byte, erro
 	own := c.who.Scope()
 	services := routes.svc.Services()
 	if c.who.Scoped() {
-		services = slices.DeleteFunc(services, func(s conductorapi.Service) bool {
+		services = slices.DeleteFunc(services, func(s conductor.Service) bool {
 			return !c.who.Sees(catalog.Scope{Model: s.Model, Tenant: s.Tenant})
 		})
 	}
@@ -197,7 +196,7 @@ func publisherType(name string) (conductor.PublisherType, error) {
 type publisher struct{ conductor.Registration }
 
 func (p publisher) describe(e *zerolog.Event) {
-	e.EmbedObject(conductorapi.LoggedRegistration(p.Registration))
+	e.EmbedObject(conductor.LoggedRegistration(p.Registration))
 }
 
 // withdrawn is an unregistration in an audit line.
@@ -446,7 +445,7 @@ func appendRanks(out []byte, ranks []conductor.RankMatch) []byte {
 
 // appendConductorService appends a row of /services: the members of the registration under
 // their own names, the stream, the indexed blocks, and how the publisher's hashes are known.
-func appendConductorService(out []byte, s conductorapi.Service) []byte {
+func appendConductorService(out []byte, s conductor.Service) []byte {
 	out = append(out, '{')
 	out = appendStringField(out, "type", s.Type.String())
 	out = appendStringField(out, "modelname", s.Model)

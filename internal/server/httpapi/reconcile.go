@@ -108,7 +108,15 @@ func appendDifference(out []byte, d catalog.Difference) []byte {
 	out = appendList(appendKey(out, "changed"), d.Changed, appendUint)
 	out = appendList(appendKey(out, "removed"), d.Removed, appendUint)
 	out = appendUintField(out, "unchanged", uint64(d.Unchanged))
-	return append(out, '}')
+	return append(appendBehind(out, d.Behind), '}')
+}
+
+// appendBehind appends the replicas of a fleet that did not have a change when it was answered.
+func appendBehind(out []byte, replicas []string) []byte {
+	if len(replicas) == 0 {
+		return out
+	}
+	return appendList(appendKey(out, "replicas_behind"), replicas, appendString)
 }
 
 func appendUint(out []byte, n uint64) []byte { return strconv.AppendUint(out, n, 10) }

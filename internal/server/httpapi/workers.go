@@ -469,7 +469,7 @@ func (d dialect) appendWorker(out []byte, w *catalog.Worker) []byte {
 	if reasons := w.Explain(); len(reasons) > 0 {
 		out = d.appendReasons(out, w, reasons)
 	}
-	return append(out, '}')
+	return append(appendBehind(out, w.Behind), '}')
 }
 
 // appendDescription appends what the engine has filled in and where that comes from, unless the
