@@ -27,6 +27,14 @@ var contestants = []contestant{
 	{name: "predicted-ttft", about: "select-service behind Envoy, that policy", start: func(ctx context.Context, w *world) ([]string, error) {
 		return w.startPicked(ctx, "predicted-ttft")
 	}},
+	{
+		name: "without-answers", about: "select-service with response_body_mode NONE, so that no answer passes through the picker",
+		only: func(p *play) bool { return p.prefill == 0 || p.name == "eight-75" },
+		start: func(ctx context.Context, w *world) ([]string, error) {
+			w.withoutAnswers = true
+			return w.startPicked(ctx, "default")
+		},
+	},
 	{name: "smg", about: "SMG, --policy cache_aware, what its documentation recommends for production", start: func(ctx context.Context, w *world) ([]string, error) {
 		return w.startSMG(ctx)
 	}},
@@ -178,6 +186,9 @@ func (w *world) envoy(text string, ports map[int]int) (string, error) {
 	if w.play.restart {
 		const route = "route: {cluster: engines, timeout: 0s"
 		replace = append(replace, [2]string{route, route + ", retry_policy: {retry_on: connect-failure, num_retries: 1}"})
+	}
+	if w.withoutAnswers {
+		replace = append(replace, [2]string{"response_body_mode: FULL_DUPLEX_STREAMED", "response_body_mode: NONE"})
 	}
 	for _, r := range replace {
 		if !strings.Contains(text, r[0]) {

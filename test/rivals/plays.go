@@ -12,8 +12,10 @@ type play struct {
 	name, about string
 	engines     int
 	prefill     float64 // prompt tokens that an engine computes a second; 0: engines take no time
+	decode      float64 // output tokens a second of each request; 0: 50, or no time if prefill is 0
 	cacheBlocks int     // of 16 tokens, of an engine
 	speed       float64 // of the first engine, as a factor; 0: 1
+	eachToken   bool    // engines stream token by token, not block by block
 	chunked     bool    // engines compute prompts in chunks beside their answers; prefill does not apply
 	gateways    int     // side by side; 0: 1
 	restart     bool    // the first engine is killed in the middle, and started again after restartAfter
@@ -33,6 +35,13 @@ func chats(rate float64) traffic.Traffic {
 	return traffic.Traffic{
 		Model: model, Duration: 30 * time.Second, Rate: rate, Turns: 5, Think: time.Second,
 		Prefixes: 8, Prefix: 1000, Question: 800, Answer: 60, Seed: 1,
+	}
+}
+
+// timeless are single requests that show what a gateway adds.
+func timeless(rate float64, answer int) traffic.Traffic {
+	return traffic.Traffic{
+		Model: model, Duration: 20 * time.Second, Rate: rate, Turns: 1, Prefixes: 50, Prefix: 500, Question: 500, Answer: answer, Seed: 1,
 	}
 }
 
@@ -109,9 +118,11 @@ var plays = []play{
 		engines: 2, prefill: 12_000, cacheBlocks: 16_384, chunked: true, traffic: chats(3),
 	},
 	{
-		name: "cost", about: "single requests of 1,000 tokens, engines that take no time", engines: 2, cacheBlocks: 16_384, short: true,
-		traffic: traffic.Traffic{
-			Model: model, Duration: 20 * time.Second, Rate: 100, Turns: 1, Prefixes: 50, Prefix: 500, Question: 500, Answer: 16, Seed: 1,
-		},
+		name: "cost", about: "single requests of 1,000 tokens with answers of 16, engines that take no time", engines: 2, cacheBlocks: 16_384, short: true,
+		traffic: timeless(50, 16),
+	},
+	{
+		name: "tokens", about: "the same with answers of 100 tokens, streamed one by one at 200 a second", engines: 2, cacheBlocks: 16_384, eachToken: true, decode: 200,
+		traffic: timeless(20, 100),
 	},
 }
