@@ -109,7 +109,7 @@ var plays = []play{
 		engines: 8, prefill: 4_000, cacheBlocks: 16_384,
 		traffic: func() traffic.Traffic {
 			t := chats(chatRate(0.5, 8, 4_000))
-			t.Prefixes, t.Prefix = 4, 20_000
+			t.Prefixes, t.Prefix, t.Duration = 4, 20_000, 60*time.Second // each engine takes 5 s for the first of a tenant
 			return t
 		}(),
 	},
