@@ -267,6 +267,22 @@ test-fleet: build setup $(NATS_SERVER) ## replicas over a real NATS server, kill
 	NATS_SERVER_BIN=$(CURDIR)/$(NATS_SERVER) SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -race -count=1 -timeout 20m ./internal/transport/nats ./internal/discovery/nats
 	NATS_SERVER_BIN=$(CURDIR)/$(NATS_SERVER) SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -count=1 -timeout 20m -run TestKilledReplica ./test/e2e/replicas
 
+.PHONY: test-completion
+test-completion: ## the completion of selectctl, sourced in bash, zsh and fish
+	scripts/setup.sh --programs zsh fish bash_completion=bash-completion
+	$(GO) test -count=1 -v -run '^TestCompletion$$' ./cmd/selectctl
+
+# TRACES_COLLECTOR is the OTLP receiver of the OpenTelemetry collector, in a module of its own.
+TRACES_COLLECTOR = .cache/bin/otlp-collector-v0.165.0
+$(TRACES_COLLECTOR): test/traces/collector/main.go test/traces/collector/go.mod
+	cd test/traces/collector && $(GO) build -o $(CURDIR)/$@ .
+
+.PHONY: test-traces
+test-traces: build setup $(TRACES_COLLECTOR) ## traces come to a real OpenTelemetry collector, through a real Envoy, too
+	TRACES_COLLECTOR=$(CURDIR)/$(TRACES_COLLECTOR) $(GO) test -count=1 -timeout 5m ./internal/telemetry/tracing
+	TRACES_COLLECTOR=$(CURDIR)/$(TRACES_COLLECTOR) SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -count=1 -timeout 5m -run '^TestTraces$$' ./test/e2e/restart
+	TRACES_COLLECTOR=$(CURDIR)/$(TRACES_COLLECTOR) GO='$(GO)' scripts/test-gateway.sh -run 'TestScenarios/.*traces'
+
 .PHONY: test-kube
 test-kube: setup ## workers as pods, over a stand-in of an API server, at full length
 	$(GO) test -race ./internal/discovery/kubernetes/... ./test/kube
@@ -280,6 +296,10 @@ test-gateway: build setup ## a real Envoy between clients and simulated engines 
 	GO='$(GO)' scripts/test-gateway.sh $(ARGS)
 test-gateway-short: build setup ## ten of its scenarios, and a little of its traffic
 	GO='$(GO)' scripts/test-gateway.sh -short
+
+.PHONY: compare-gateways
+compare-gateways: build setup ## beside SMG and vllm-router on the same engines (ARGS: --plays, --rounds, --short); run it alone
+	GO='$(GO)' scripts/compare-gateways.sh $(ARGS)
 
 .PHONY: test-openapi
 test-openapi: build ## lint the OpenAPI documents and let schemathesis try the server (ARGS to choose)

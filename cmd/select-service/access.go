@@ -84,21 +84,18 @@ func newToken(args []string, stdout io.Writer) error {
 	case g.Name == "":
 		faults = append(faults, errors.New("--name is missing"))
 	}
-	for name := range strings.SplitSeq(*roles, ",") {
-		role, err := access.ParseRole(strings.TrimSpace(name))
-		if err != nil {
-			faults = append(faults, fmt.Errorf("--roles: %q: %w", name, err))
-			break
-		}
-		g.Roles = append(g.Roles, role)
+	if g.Roles, err = access.ParseRoles(strings.Split(*roles, ",")); err != nil {
+		faults = append(faults, fmt.Errorf("--roles: %w", err))
 	}
+	token, entry := access.NewToken(), ""
 	if len(faults) == 0 {
-		if err := g.WriteNew(stdout); err != nil {
+		if entry, err = g.Entry(token); err != nil {
 			faults = append(faults, err)
 		}
 	}
 	if len(faults) > 0 {
 		return &config.InvalidError{Faults: faults}
 	}
-	return nil
+	_, err = fmt.Fprintf(stdout, "%s\n%s", token, entry)
+	return err
 }

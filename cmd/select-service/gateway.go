@@ -20,6 +20,7 @@ import (
 	"github.com/select-service/select-service/internal/server/gateway"
 	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/server/gateway/tokenizer"
+	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/internal/transport/certs"
 	"github.com/select-service/select-service/pkg/memory"
 )
@@ -82,7 +83,7 @@ func (p *endpointPicker) close() {
 }
 
 // build creates the endpoint picker over a service; listed reports whether its workers are known.
-func (p *endpointPicker) build(conf config.Gateway, svc *node.Service, listed func() bool, guard *access.Guard, budget *memory.Budget, log zerolog.Logger) {
+func (p *endpointPicker) build(conf config.Gateway, svc *node.Service, listed func() bool, guard *access.Guard, budget *memory.Budget, tracer *tracing.Tracer, log zerolog.Logger) {
 	if p.socket == nil {
 		return
 	}
@@ -97,7 +98,7 @@ func (p *endpointPicker) build(conf config.Gateway, svc *node.Service, listed fu
 		Models: conf.Names(), MetadataPrefix: conf.MetadataPrefix, RetryAfter: int(conf.RetryAfter / time.Second),
 		Tokenizer: p.tokens, LoadOnly: conf.Tokenizer.OnFailure == config.OnFailureLoadOnly, SaltTag: conf.SaltTag,
 		MaxStreams: conf.MaxStreams, MaxBody: conf.MaxBody, PickTimeout: conf.PickTimeout, Lease: conf.Lease,
-		Guard: guard, TLS: p.tls, Memory: budget, Metrics: p.metrics, Log: log,
+		Guard: guard, TLS: p.tls, Memory: budget, Metrics: p.metrics, Tracer: tracer, Log: log,
 	}, gateway.Service{Selecting: svc.API, Catalog: svc.Catalog(), Ready: func() bool { return svc.Settled() && listed() }})
 }
 

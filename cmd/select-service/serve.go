@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/select-service/select-service/internal/codec/bodyscan"
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/discovery"
 	"github.com/select-service/select-service/internal/discovery/kubernetes"
@@ -27,6 +29,7 @@ import (
 	"github.com/select-service/select-service/internal/server/ui"
 	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/internal/telemetry/logwriter"
+	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/internal/transport/curve"
 	"github.com/select-service/select-service/internal/transport/zmqsock"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -47,6 +50,11 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	warnOfPublisher(conf, log)
 	mem := newMemory(conf.Limits, getenv, log)
 	mem.apply(getenv)
+	tracer, err := tracing.New(ctx, tracing.Options{Endpoint: conf.Traces.Endpoint, Version: version(), Getenv: getenv, Log: log})
+	if err != nil {
+		return fmt.Errorf("traces: %w", err)
+	}
+	defer closeTracer(context.WithoutCancel(ctx), tracer, log)
 
 	// Build. The ports come first: one that is taken must fail the start.
 	bound, err := listen(ctx, conf, read.certificates)
@@ -87,6 +95,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	defer engines.Close()
 	var pods *kubernetes.Discovery
 	settings := serviceConfig(conf, others, bound, mem.budget)
+	settings.Tracer = tracer
 	if !conf.SlotsOnly {
 		settings.Ask = engines.Describe
 	}
@@ -117,7 +126,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		sources = append(sources, read.engines)
 	}
 	found := discovery.NewManager(svc.ReplaceWorkers, sources...)
-	picks.build(conf.Gateway, svc, found.Listed, read.tokens, mem.budget, log)
+	picks.build(conf.Gateway, svc, found.Listed, read.tokens, mem.budget, tracer, log)
 	operators := newOperators(conf, svc, others, picks, mem.budget)
 
 	// Start: sockets, replicas, the service, its workers, HTTP. The first part to
@@ -151,8 +160,8 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	read.follow(work, parts, log, file)
 	open := newConnections(conf.Limits, mem.budget, log)
 	picks.serve(work, parts, open, log)
-	bound.serve(parts, handlers(conf, svc, operators, pods, joined, read.tokens, mem.budget, stopping.Done(), log, append(picks.collectors(), //nolint:contextcheck // requests have contexts of their own
-		telemetry.Memory{Budget: mem.budget}, telemetry.Sockets{Refused: hub.Refused, Behind: others.behind()}, telemetry.WorkersFile{Watcher: file}, pods.Collector(svc.Catalog()), state.Collector(), open, telemetry.Process{
+	bound.serve(parts, handlers(conf, svc, operators, pods, joined, read.tokens, mem.budget, tracer, stopping.Done(), log, append(picks.collectors(), //nolint:contextcheck // requests have contexts of their own
+		telemetry.Memory{Budget: mem.budget}, telemetry.Sockets{Refused: hub.Refused, Behind: others.behind()}, telemetry.WorkersFile{Watcher: file}, tracer, pods.Collector(svc.Catalog()), state.Collector(), open, telemetry.Process{
 			LogLinesDropped: out.Dropped, Certificate: read.certificates, PeerCertificate: read.peers,
 		})...), open, log)
 
@@ -181,6 +190,18 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 // clients would take all of grace and leave it no time.
 const snapshotGrace = grace / 3
 
+// lastSpans is how long the last spans may take to be sent.
+const lastSpans = time.Second
+
+// closeTracer sends the last spans.
+func closeTracer(ctx context.Context, t *tracing.Tracer, log zerolog.Logger) {
+	ctx, cancel := context.WithTimeout(ctx, lastSpans)
+	defer cancel()
+	if err := t.Close(ctx); err != nil {
+		log.Warn().Err(err).Msg("spans not sent")
+	}
+}
+
 // start runs a part in its group, and returns a channel that is closed when the part ends.
 func start(parts *errgroup.Group, run func() error) <-chan struct{} {
 	ended := make(chan struct{})
@@ -194,10 +215,11 @@ func start(parts *errgroup.Group, run func() error) <-chan struct{} {
 // handlers returns a function that creates the handler of a listener. The selection listener's
 // metrics include the requests of all listeners, and the other collectors. The slot tracker
 // alone has no metrics, so its requests are not counted.
-func handlers(conf config.Config, svc *node.Service, operators httpapi.Operators, pods *kubernetes.Discovery, joined *member, guard *access.Guard, budget *memory.Budget, stopping <-chan struct{}, log zerolog.Logger, others ...prometheus.Collector) func(*listener) http.Handler {
+func handlers(conf config.Config, svc *node.Service, operators httpapi.Operators, pods *kubernetes.Discovery, joined *member, guard *access.Guard, budget *memory.Budget, tracer *tracing.Tracer, stopping <-chan struct{}, log zerolog.Logger, others ...prometheus.Collector) func(*listener) http.Handler {
 	requests := telemetry.NewRequests()
-	bodies := httpapi.NewMemory(budget, stopping)
-	others = append(append(others, requests), joined.collectors()...)
+	scanned := bodyscan.NewCache(conf.Limits.ScanCache, budget.Account(memory.Scanned))
+	bodies := httpapi.NewMemory(budget, stopping, scanned)
+	others = append(append(others, requests, telemetry.Scanned{Cache: scanned}), joined.collectors()...)
 	collectors := append(svc.Collectors(conf.Metrics.DynamoAliases), others...)
 	if conf.Metrics.DynamoAliases {
 		collectors = append(collectors, telemetry.DynamoIndexerRequests{Requests: requests})
@@ -211,7 +233,7 @@ func handlers(conf config.Config, svc *node.Service, operators httpapi.Operators
 	return func(l *listener) http.Handler {
 		opt := httpapi.Options{
 			Dumps: dumps, Snapshots: snapshots, MaxWorkers: conf.Limits.MaxWorkers,
-			Log: log, Memory: bodies, Contract: contractOf(conf),
+			Log: log, Memory: bodies, Contract: contractOf(conf), Tracer: tracer,
 			Access: guard, Hosts: hostsOf(conf, l), Part: partOf(conf, l.contract),
 		}
 		if !conf.SlotsOnly {
@@ -225,7 +247,7 @@ func handlers(conf config.Config, svc *node.Service, operators httpapi.Operators
 		case l.contract == debugContract:
 			return httpapi.NewDebug(opt)
 		}
-		opt.Metrics = telemetry.Handler(version(), collectors...)
+		opt.Metrics = telemetry.Handler(version(), tracer != nil, collectors...)
 		opt.RetryAfter = conf.Overload.RetryAfter
 		opt.Kubernetes, opt.Fleet, opt.Page, opt.Operators = pods, joined, page, operators
 		return httpapi.New(svc, svc.Conductor(), opt)

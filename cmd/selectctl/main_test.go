@@ -17,7 +17,31 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write the golden file")
 
-func TestMain(m *testing.M) { e2e.Main(m) }
+// asProgram is set where the test's own binary is run as selectctl.
+const asProgram = "SELECTCTL_IS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		return
+	}
+	e2e.Main(m)
+}
+
+// program puts selectctl into a folder, and returns that and the environment in which a shell finds
+// it and its service.
+func program(t *testing.T, service string) (dir string, env []string) {
+	t.Helper()
+	own, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir = t.TempDir()
+	if err := os.Symlink(own, filepath.Join(dir, "selectctl")); err != nil {
+		t.Fatal(err)
+	}
+	return dir, append(os.Environ(), asProgram+"=1", "PATH="+dir+":"+os.Getenv("PATH"), "SELECT_SERVICE_URL="+service, "HOME="+dir, "XDG_CONFIG_HOME="+dir)
+}
 
 // start starts a service without workers and returns its URL.
 func start(t *testing.T) string {

@@ -198,6 +198,7 @@ func (a *app) drainWorker() *cobra.Command {
 func (a *app) undrainWorker() *cobra.Command {
 	return &cobra.Command{
 		Use: "undrain ID", Short: "take drain back", Args: cobra.ExactArgs(1),
+		Example: "  selectctl workers undrain 7",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.changeWorker(args, func(id uint64) (client.Worker, error) { return a.service.UndrainWorker(cmd.Context(), id) })
 		},
@@ -360,6 +361,7 @@ func (a *app) setThresholds() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: "set MODEL", Short: "set a model's busy thresholds", Args: cobra.ExactArgs(1),
+		Example: "  selectctl thresholds set llama --decode-blocks 0.9",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			th := client.Thresholds{Model: args[0]}
 			if cmd.Flags().Changed("decode-blocks") {
@@ -387,6 +389,7 @@ func (a *app) setThresholds() *cobra.Command {
 func (a *app) unsetThresholds() *cobra.Command {
 	return &cobra.Command{
 		Use: "unset MODEL", Short: "remove a model's busy thresholds", Args: cobra.ExactArgs(1),
+		Example: "  selectctl thresholds unset llama",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := a.service.UnsetBusyThresholds(cmd.Context(), args[0]); err != nil {
 				return err

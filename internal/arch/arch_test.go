@@ -20,20 +20,21 @@ const module = "github.com/select-service/select-service/"
 // leaves are packages of types and small tools that know nothing of the rest of
 // the service. Every package may use them but those that strangers import, for
 // which mayImport lists them one by one.
-var leaves = []string{"internal/codec/bodyscan", "pkg/memory", "internal/selection/contract", "internal/transport/curve", "internal/container/hashset", "internal/container/keyhash", "internal/container/offheap", "internal/container/slotset", "internal/codec/msgpack", "internal/codec/yamlread", "internal/telemetry/metrics"}
+var leaves = []string{"internal/codec/bodyscan", "pkg/memory", "internal/selection/contract", "internal/transport/curve", "internal/container/hashset", "internal/container/keyhash", "internal/container/offheap", "internal/container/slotset", "internal/codec/msgpack", "internal/codec/yamlread", "internal/telemetry/metrics", "internal/telemetry/tracing"}
 
 // mayImport is the table of docs/ARCHITECTURE.md: for each package the packages
 // of this module that its code may import, beside the leaves. "x/..." is x and
 // everything below. Tests may import more.
 var mayImport = map[string][]string{
 	"cmd/select-service": {"internal/...", "pkg/..."},
+	"cmd/selectctl":      {"internal/server/access"}, // tokens and roles, beside what programs may import
 
 	"api":                   {},
 	"api/internal/generate": {},
 
 	"internal/arch":                     {},
 	"internal/codec":                    {},
-	"internal/codec/bodyscan":           {"internal/codec/msgpack"},
+	"internal/codec/bodyscan":           {"internal/codec/msgpack", "internal/container/offheap", "pkg/memory"},
 	"internal/codec/msgpack":            {},
 	"internal/codec/yamlread":           {},
 	"internal/conductor":                {"internal/conductor/diagnose", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
@@ -81,6 +82,7 @@ var mayImport = map[string][]string{
 	"internal/telemetry":                {"internal/transport/certs", "internal/conductor", "internal/selection/counts", "internal/selection/overload", "internal/selection/policies", "internal/selection/scopes", "internal/discovery/workersfile", "pkg/..."},
 	"internal/telemetry/logwriter":      {},
 	"internal/telemetry/metrics":        {},
+	"internal/telemetry/tracing":        {"internal/telemetry/metrics"},
 	"internal/transport":                {},
 	"internal/transport/certs":          {"internal/transport/filewatch"},
 	"internal/transport/clientnet":      {},
@@ -121,7 +123,7 @@ var mayImport = map[string][]string{
 // programs is what the tools around the service may import: its public packages
 // and its sockets, never its inside. They meet it on the wire, so that they can
 // drive any other server of the same contract. test/e2e is the harness that starts it.
-var programs = []string{"api", "demo/sim/...", "internal/transport/zmqsock", "pkg/...", "test/e2e", "test/kvpub", "test/zmqtest"}
+var programs = []string{"api", "demo/sim/...", "internal/transport/zmqsock", "pkg/...", "test/e2e", "test/kvpub", "test/tracetest", "test/zmqtest"}
 
 // client is a library for programs that call the service. It is no part of the
 // core and nothing of the core may use it.
@@ -232,7 +234,7 @@ func TestImports(t *testing.T) {
 		allowed, listed := mayImport[s.dir]
 		switch {
 		case s.isProgram():
-			allowed, listed = slices.Concat(programs, []string{s.dir + "/..."}), true
+			allowed, listed = slices.Concat(allowed, programs, []string{s.dir + "/..."}), true
 		case s.dir == "test/servicetest", strings.HasPrefix(s.dir, "internal/"), strings.HasPrefix(s.dir, "cmd/"):
 			allowed = slices.Concat(allowed, leaves)
 		}
@@ -252,7 +254,7 @@ func TestImports(t *testing.T) {
 }
 
 // wings are the folders of internal/ in an order in which each imports only those before it.
-var wings = []string{"container", "codec", "telemetry/metrics", "transport", "engines", "selection", "conductor", "discovery", "config", "telemetry", "node", "server"}
+var wings = []string{"container", "codec", "telemetry/metrics", "telemetry/tracing", "transport", "engines", "selection", "conductor", "discovery", "config", "telemetry", "node", "server"}
 
 // TestWings proves that no wing of internal/ reaches back: what decides about a request knows
 // nothing of how others reach it, of where workers come from, or of what is shown of it.

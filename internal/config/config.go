@@ -47,6 +47,7 @@ type Config struct {
 	Curve           Curve
 	Limits          Limits
 	Metrics         Metrics
+	Traces          Traces
 	Log             Log
 
 	// notes are the remarks that Warnings returns.
@@ -317,6 +318,8 @@ type Curve struct {
 type Limits struct {
 	// MaxMemory is the memory budget in bytes; 0: derived from the cgroup or the machine.
 	MaxMemory int64
+	// ScanCache bounds the memory for token ids of prompts that were read, in bytes; 0: none are kept.
+	ScanCache int64
 	// MaxWorkers, MaxRanks, MaxStreams and MaxModels bound the registered workers, their ranks
 	// and event streams, and the scopes with workers (a model counts once per tenant).
 	MaxWorkers, MaxRanks, MaxStreams, MaxModels int
@@ -354,6 +357,11 @@ type Metrics struct {
 	DynamoAliases bool // also show numbers under the names of Dynamo's KV indexer
 }
 
+// Traces configures the traces of requests.
+type Traces struct {
+	Endpoint string // base URL of an OTLP receiver; empty: that of OpenTelemetry's own variables
+}
+
 // Log is the output of the log, on standard error.
 type Log struct {
 	Level  string // trace, debug, info, warn or error
@@ -385,6 +393,7 @@ func Default() Config {
 		Engines:      Engines{ReportedLoadTTL: 5 * time.Second, StalledAfter: 3 * time.Second, Warmup: time.Minute},
 		Replicas:     Replicas{RecoveryDeadline: 30 * time.Second, RecoveryGrace: 10 * time.Minute},
 		Limits: Limits{
+			ScanCache:      64 << 20,
 			MaxConnections: 8192, MaxWorkers: 16_384, MaxRanks: 65_536, MaxStreams: 16_384, MaxModels: 1024,
 			MaxPeers: 64, MaxDumpReaders: 8, MaxSnapshotReaders: 64,
 			MaxReservations: 4_194_304, MaxReservationBlocks: 4_194_304, // no body of 8 MiB has more blocks

@@ -144,6 +144,7 @@ var groups = []struct{ name, title string }{
 	{"curve", "CURVE: reservations between replicas that are encrypted and authenticated"},
 	{"limits", "Limits: what outsiders can make the service use"},
 	{"metrics", "Metrics"},
+	{"traces", "Traces: spans of requests, for an OpenTelemetry collector"},
 	{"log", "Log"},
 }
 
@@ -634,6 +635,12 @@ var settings = []option{
 			"exceeds its part is refused, paused or dropped, and counted.",
 	},
 	{
+		key: "limits.scan_cache", flag: "scan-cache", hint: "BYTES",
+		bind: func(c *Config) value { return size(&c.Limits.ScanCache) },
+		help: "Memory for the token ids of long prompts by their text, with KiB, MiB or GiB, so that what prompts have in " +
+			"common is read once; at most a fiftieth of --max-memory. 64 MiB have a hundred contexts of 50,000 tokens. 0 keeps none.",
+	},
+	{
 		key: "limits.max_workers", flag: "max-workers", hint: "N", slots: asFlag,
 		bind: func(c *Config) value { return integer(&c.Limits.MaxWorkers, 1, math.MaxInt32) },
 		help: "Workers that may be registered, of all models and tenants; further ones are refused with 409.",
@@ -700,6 +707,15 @@ var settings = []option{
 		bind: func(c *Config) value { return boolean(&c.Metrics.DynamoAliases) },
 		help: "Show metrics also under the names of Dynamo's KV indexer (dynamo_kvindexer_..., " +
 			"dynamo_kvrouter_...), for dashboards that were made for it.",
+	},
+
+	{
+		key: "traces.otlp_endpoint", flag: "otlp-endpoint", hint: "URL",
+		bind: func(c *Config) value { return httpBase(&c.Traces.Endpoint) },
+		help: "Base URL of an OpenTelemetry collector's OTLP receiver, which gets spans of requests, events, recovery and " +
+			"snapshots: port 4317 is asked by gRPC, others by HTTP. Without it OTEL_EXPORTER_OTLP_ENDPOINT counts; without " +
+			"either nothing is traced. The other variables of OpenTelemetry say the rest, OTEL_TRACES_SAMPLER how many " +
+			"requests are traced: see docs/traces.md.",
 	},
 
 	{

@@ -245,14 +245,14 @@ func TestDumpOfNothing(t *testing.T) {
 	}
 }
 
-// TestDumpOfHeldRank: what was recovered of a worker that has not come yet is there for the next
+// TestDumpOfAwaitedRank: what was recovered of a worker that has not come yet is there for the next
 // replica, and is gone when it is no longer awaited.
-func TestDumpOfHeldRank(t *testing.T) {
+func TestDumpOfAwaitedRank(t *testing.T) {
 	w := start(t)
 	parts := w.Parts()
-	slot, ok := parts.Catalog.Hold(scope, blockSize, catalog.Rank{Worker: 17})
+	slot, ok := parts.Catalog.ReserveSlot(scope, blockSize, catalog.Rank{Worker: 17})
 	if !ok {
-		t.Fatal("not held")
+		t.Fatal("no slot")
 	}
 	parts.Scopes.Of(scope).Space.Store(&indexer.Store{Slot: slot, EngineHashes: []uint64{1}, Local: []uint64{11}})
 	for _, want := range []int{1, 0} {
@@ -260,6 +260,6 @@ func TestDumpOfHeldRank(t *testing.T) {
 		if got := d["m:t"]; len(d) != want || want > 0 && got.Events[0].Worker != 17 {
 			t.Errorf("dump is %+v, want %d scopes", d, want)
 		}
-		parts.Catalog.ReleaseHolds()
+		parts.Catalog.ReleaseReservedSlots()
 	}
 }

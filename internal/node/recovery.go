@@ -10,9 +10,11 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/scopes"
+	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/recovery"
 )
@@ -95,9 +97,10 @@ type indexRecovery struct {
 	// on its way.
 	loadsApplied func() bool
 
-	begin time.Time
-	over  chan struct{} // closed when the recovery has ended
-	loads atomic.Uint32 // LoadsStage
+	begin  time.Time
+	over   chan struct{} // closed when the recovery has ended
+	tracer *tracing.Tracer
+	loads  atomic.Uint32 // LoadsStage
 
 	// mu guards the fields below.
 	mu     sync.Mutex
@@ -118,7 +121,7 @@ func (s *Service) newRecovery() *indexRecovery {
 	}
 	r := &indexRecovery{
 		config: s.config.Recovery, catalog: s.catalog, scopes: s.scopes, log: s.log, loadsApplied: s.loadsApplied,
-		begin: time.Now(), over: make(chan struct{}),
+		begin: time.Now(), over: make(chan struct{}), tracer: s.config.Tracer,
 	}
 	if s.replica != nil {
 		r.loads.Store(uint32(LoadsAwaited))
@@ -259,7 +262,10 @@ func (r *indexRecovery) run(ctx context.Context) error {
 	if r.config.Find != nil {
 		peers = append(slices.Clone(peers), r.config.Find(ctx)...)
 	}
-	sum := recovery.Recover(ctx, peers, r.config.Fetch, recoveryTarget{r}, recovery.Options{}, recoveryObserver{r})
+	span := r.tracer.Trace("recovery")
+	sum := recovery.Recover(tracing.With(ctx, span), peers, r.config.Fetch, recoveryTarget{r}, recovery.Options{}, &recoveryObserver{indexRecovery: r, span: span})
+	span.Set(attribute.Bool("select_service.recovery.complete", sum.Complete), attribute.Int64("select_service.recovery.blocks", int64(sum.Blocks)))
+	span.End()
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -284,7 +290,7 @@ func (r *indexRecovery) run(ctx context.Context) error {
 	case <-grace.C:
 	}
 	released := 0
-	r.scopes.Change(func() { released = r.catalog.ReleaseHolds() })
+	r.scopes.Change(func() { released = r.catalog.ReleaseReservedSlots() })
 	if released > 0 {
 		r.log.Info().Int("ranks", released).Msg("recovered blocks dropped: their workers did not come")
 	}
@@ -306,25 +312,35 @@ func (r *indexRecovery) passDeadline(ctx context.Context) error {
 	return nil
 }
 
-// recoveryObserver keeps the status up to date.
-type recoveryObserver struct{ *indexRecovery }
+// recoveryObserver keeps the status up to date, and traces the recovery.
+type recoveryObserver struct {
+	*indexRecovery
+	span  *tracing.Span
+	asked time.Time // when the current peer was asked
+}
 
-func (o recoveryObserver) Asking(peer string) {
+func (o *recoveryObserver) Asking(peer string) {
 	r := o.indexRecovery
+	o.asked = time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.status.Peer = peer
 	r.past, r.now = r.reportLocked(), recovery.Report{}
 }
 
-func (o recoveryObserver) Read(_ string, report *recovery.Report) {
+func (o *recoveryObserver) Read(_ string, report *recovery.Report) {
 	r := o.indexRecovery
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.now = *report
 }
 
-func (o recoveryObserver) Answered(peer string, a recovery.Answer, err error) {
+func (o *recoveryObserver) Answered(peer string, a recovery.Answer, err error) {
+	if o.span != nil {
+		o.span.Step("dump of a peer", o.asked, time.Now(), attribute.String("url.full", peer),
+			attribute.Int64("select_service.recovery.events", int64(a.Events)), attribute.Int64("select_service.recovery.blocks", int64(a.Blocks)),
+			attribute.Bool("select_service.recovery.sufficient", a.Sufficient()))
+	}
 	level := zerolog.InfoLevel
 	if !a.Sufficient() {
 		level = zerolog.WarnLevel
@@ -350,11 +366,11 @@ func (t recoveryTarget) Fits(sc catalog.Scope, blockSize uint32) bool {
 // ShowKeys passes on that a scope has shown keys. It may have no workers here yet.
 func (t recoveryTarget) ShowKeys(sc catalog.Scope) { t.scopes.ShowKeys(sc) }
 
-// Place holds a slot for a rank whose worker has not registered. The scope's state may have
+// Place reserves a slot for a rank whose worker has not registered. The scope's state may have
 // been replaced since Fits; in that case the gate found may have another rank in the slot, or
 // another block size.
 func (t recoveryTarget) Place(sc catalog.Scope, blockSize uint32, r catalog.Rank) (*recovery.Gate, uint32, bool) {
-	slot, ok := t.catalog.Hold(sc, blockSize, r)
+	slot, ok := t.catalog.ReserveSlot(sc, blockSize, r)
 	if !ok {
 		return nil, 0, false
 	}

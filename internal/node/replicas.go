@@ -47,7 +47,7 @@ func newLedger(process uint64, config *Config, scopes replicasync.Scopes, log ze
 		Process: process, URL: r.URL, Watcher: replicaLog{log}, MaxPeers: r.MaxPeers,
 		Speaker: r.Speaker, Reachable: r.Reachable,
 		Queues: config.Memory.Account(memory.Replication), Snapshots: config.Memory.Account(memory.Snapshots),
-	}, scopes, r.Transport, r.Fetch, time.Now)
+	}, scopes, r.Transport, tracedFetcher{r.Fetch, config.Tracer}, time.Now)
 	ledger := reservations.New(process, time.Now, replica)
 	ledger.SetLifetime(config.ReservationLifetime)
 	ledger.SetLimits(config.Reservations)

@@ -26,6 +26,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/internal/selection/waitqueue"
 	"github.com/select-service/select-service/internal/telemetry/metrics"
+	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/kvevents"
@@ -39,6 +40,8 @@ import (
 type Config struct {
 	// Memory has the memory accounts of the parts; nil: no limits.
 	Memory *memory.Budget
+	// Tracer traces events, recovery and snapshots; nil: they are not traced.
+	Tracer *tracing.Tracer
 	// Contract decides the substantial differences between the contracts: the approximate
 	// index, and whether answers have the data that was booked.
 	Contract contract.Version
@@ -266,6 +269,7 @@ func (s *Service) openStreams(source kvevents.Source, index *indexer.Account) {
 	config := kvevents.DefaultConfig(s.config.Threads)
 	config.Streams, config.Replay = s.config.Memory.Account(memory.Streams), s.config.Memory.Account(memory.Replay)
 	config.Lag = func(late time.Duration) { s.streams.lag.Observe(late.Seconds()) }
+	config.Watch = watchEvents(s.config.Tracer)
 	counters := new(kvevents.Counters)
 	own := source
 	if s.describer != nil {
@@ -319,7 +323,7 @@ func (s *Service) KeepState(dir *statefile.Dir, interval time.Duration) *statefi
 	s.state = statefile.New(statefile.Parts{
 		Workers: s, Catalog: s.catalog, Scopes: s.scopes, Ledger: s.ledger, Learners: s.learners, Streams: s.streams.Subscribers,
 		RestoreBlocks: s.config.KVEvents && !s.config.recovers(), Discovers: s.config.Discovers,
-		Memory: s.config.Memory.Account(memory.Snapshots), Log: s.log,
+		Memory: s.config.Memory.Account(memory.Snapshots), Tracer: s.config.Tracer, Log: s.log,
 	}, dir, interval)
 	return s.state
 }

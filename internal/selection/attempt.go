@@ -27,6 +27,8 @@ type attempt struct {
 	wait    wait
 	result  Selection
 	counts  counting
+
+	timeline timeline
 }
 
 var attempts = sync.Pool{New: func() any {
@@ -78,6 +80,7 @@ func (a *attempt) run(ctx context.Context) (Selection, error) {
 	if !a.ExplainOnly {
 		a.countEnded(err)
 	}
+	a.endTrace(err)
 	return a.result, err
 }
 
@@ -106,6 +109,7 @@ func (a *API) Explain(ctx context.Context, req *SelectRequest) (*Explanation, er
 func (a *API) newAttempt(req *SelectRequest, reserve bool) *attempt {
 	t := attempts.Get().(*attempt)
 	t.request = request{api: a, SelectRequest: req, reserve: reserve, filter: filterOf(req)}
+	t.timeline.span = req.Trace.Child("select")
 	return t
 }
 
@@ -252,11 +256,14 @@ func (a *attempt) claimSession(ctx context.Context) error {
 
 // lookUp hashes the prompt and finds which ranks have how much of it.
 func (a *attempt) lookUp() error {
+	a.timeline.begin()
 	if err := a.prompt.read(&a.Prompt, a.scope.snapshot); err != nil {
 		return err
 	}
+	a.timeline.end("hash")
 	a.Prompt.noteKeys(a.scope.state.Space)
 	a.prompt.lookUp(a.scope.state, a.NoOverlap)
+	a.timeline.end("look up")
 	return nil
 }
 
@@ -305,8 +312,10 @@ func (a *attempt) choose(v *reservations.View) error {
 // book chooses by the current loads and, with reserve, books the choice in the same step.
 func (a *attempt) book() (err error) {
 	a.prompt.load()
+	a.timeline.beginTurn()
 	if !a.reserve {
 		a.api.ledger.Look(a.Scope, a.prompt.sequence, func(v *reservations.View) { err = a.choose(v) })
+		a.timeline.end("choose")
 		return err
 	}
 	req, p := &a.request, &a.prompt
@@ -329,7 +338,9 @@ func (a *attempt) book() (err error) {
 	}
 	chosen := &a.choice.chosen
 	_, err = a.api.ledger.Book(req.Scope, r, func(v *reservations.View) (reservations.Placement, error) {
-		if err := a.choose(v); err != nil {
+		err := a.choose(v)
+		a.timeline.end("choose")
+		if err != nil {
 			return reservations.Placement{}, err
 		}
 		answer := &a.result
@@ -340,6 +351,7 @@ func (a *attempt) book() (err error) {
 		record.setAnswer(answer)
 		return reservations.Placement{Slot: chosen.Slot, Rank: chosen.Rank, PrefillTokens: answer.EffectivePrefillTokens, Uncached: a.choice.uncached}, nil
 	})
+	a.timeline.end("book")
 	if _, full := errors.AsType[*reservations.LimitError](err); full && req.ByLoad {
 		a.session.release()
 		a.result.Registration = 0

@@ -61,7 +61,7 @@ func (a *attempt) countEnded(err error) {
 		state.Traffic.Note(o == counts.Refused || o == counts.QueueFull)
 	}
 	if a.wait.queued {
-		m.Waited(a.wait.time)
+		m.Waited(a.wait.time, a.timeline.span.Example())
 	}
 	if err == nil && o != counts.Repeated {
 		countChoice(&a.choice, m)

@@ -46,6 +46,7 @@ type Decision struct {
 	*decided
 	At                         time.Time
 	SelectionID, ReservationID string // "": none
+	TraceID                    string // of the request's trace, in hexadecimal; "": it is not traced
 	Reserved                   bool   // booked in the same step
 	// Cached is how many blocks of the prompt the chosen rank had cached, MostCached the
 	// highest such count among the ranks that could be chosen.
@@ -105,7 +106,7 @@ func (a *attempt) keepDecision() {
 	c := &a.choice
 	x := &Decision{
 		decided: c.decided(), At: c.sampled.at, Reserved: a.reserve,
-		Cached: a.prompt.cachedBlocks(c.chosen.Slot), MostCached: c.mostCached(),
+		TraceID: a.Trace.TraceID(), Cached: a.prompt.cachedBlocks(c.chosen.Slot), MostCached: c.mostCached(),
 		times: c.scope.state.FirstTokens,
 	}
 	if id := a.SelectionID; id != nil {
@@ -159,7 +160,7 @@ func (d *Decision) size() int64 {
 	const fixed = int64(unsafe.Sizeof(Decision{})+unsafe.Sizeof(decided{})) + 64
 	perRank := int64(unsafe.Sizeof(selector.Candidate{}) + unsafe.Sizeof(selector.Queue{}) + unsafe.Sizeof(catalog.Rank{}) + 8)
 	return fixed + int64(len(d.ranks))*perRank + int64(len(d.foreign))*int64(unsafe.Sizeof(reservations.Foreign{})) + int64(len(d.excluded))*int64(unsafe.Sizeof(ExcludedRank{})) +
-		int64(len(d.shadows))*int64(unsafe.Sizeof(ShadowChoice{})) + int64(len(d.SelectionID)+len(d.ReservationID))
+		int64(len(d.shadows))*int64(unsafe.Sizeof(ShadowChoice{})) + int64(len(d.SelectionID)+len(d.ReservationID)+len(d.TraceID))
 }
 
 func (d *decisions) latest(id string) *atomic.Pointer[Decision] {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/engines/reports"
+	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
@@ -60,6 +61,8 @@ type TextHolder interface {
 // SelectRequest is the body of /select and /select_and_reserve.
 type SelectRequest struct {
 	Scope catalog.Scope
+	// Trace is the span of the request; nil: it is not traced.
+	Trace *tracing.Span `json:"-"`
 	// Text holds the text that the request was read from; nil: none. If the request has to
 	// wait, Text is released, and Prompt loses its tokens.
 	Text TextHolder

@@ -47,6 +47,7 @@ func (a *attempt) bookInTurn(ctx context.Context) error {
 	defer func() {
 		a.counts.dequeued()
 		a.wait.queued, a.wait.time = true, time.Since(a.wait.since)
+		a.timeline.waited(a.wait.since)
 	}()
 	select {
 	case <-queued.Done():

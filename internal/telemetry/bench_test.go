@@ -57,7 +57,7 @@ func BenchmarkScrape(b *testing.B) {
 	for _, ranks := range []int{256, 4096} {
 		b.Run(fmt.Sprintf("ranks=%d", ranks), func(b *testing.B) {
 			w := crowd(b, ranks)
-			h := telemetry.Handler("", w.Collectors(false)...)
+			h := telemetry.Handler("", false, w.Collectors(false)...)
 			req := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 			answer := &discard{header: http.Header{}}
 			b.ReportAllocs()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/select-service/select-service/internal/discovery/workersfile"
 	"github.com/select-service/select-service/internal/selection/counts"
+	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/recovery"
 )
@@ -28,7 +29,7 @@ func wantLines(t *testing.T, body string, want ...string) {
 func TestRecovery(t *testing.T) {
 	report := recovery.Report{}
 	report.Events, report.Skipped[1] = 7, 3
-	body := scrape(t, Handler("", Recovery{
+	body := scrape(t, Handler("", false, Recovery{
 		Stages:   []string{"fetching", "applied"},
 		Progress: func() (string, recovery.Report) { return "applied", report },
 	}))
@@ -44,7 +45,7 @@ func TestRecovery(t *testing.T) {
 // TestWorkersFile: a file that has not changed has no change of either outcome.
 func TestWorkersFile(t *testing.T) {
 	w := workersfile.NewWatcher("workers.yaml", new(workersfile.File), zerolog.Nop())
-	wantLines(t, scrape(t, Handler("", WorkersFile{Watcher: w})),
+	wantLines(t, scrape(t, Handler("", false, WorkersFile{Watcher: w})),
 		`select_service_workers_file_changes_total{outcome="applied"} 0`,
 		`select_service_workers_file_changes_total{outcome="failed"} 0`,
 		`select_service_workers_file_stale 0`,
@@ -62,15 +63,15 @@ func TestSelectionsThatWait(t *testing.T) {
 	}
 	m.Issued(counts.RouteReserve)
 	m.Queued(counts.RouteReserve, 1)
-	wantLines(t, scrape(t, Handler("", s)),
+	wantLines(t, scrape(t, Handler("", false, s)),
 		`dynamo_queued_requests{endpoint="select_and_reserve",model=""} 1`,
 		`dynamo_queued_requests{endpoint="select",model=""} 0`,
 		`dynamo_frontend_queued_requests{model=""} 1`,
 	)
 	m.Queued(counts.RouteReserve, -1)
-	m.Waited(3 * time.Second)
+	m.Waited(3*time.Second, metrics.Example{})
 	m.Ended(counts.QueueFull, counts.RouteReserve, nil)
-	wantLines(t, scrape(t, Handler("", s)),
+	wantLines(t, scrape(t, Handler("", false, s)),
 		`dynamo_queued_requests{endpoint="select_and_reserve",model=""} 0`,
 		`select_service_queue_wait_seconds_sum{model_name=""} 3`,
 		`select_service_rejections_total{cause="queue_limit",model_name=""} 1`,

@@ -16,9 +16,11 @@ const maxScrapes = 3
 
 // Handler serves the metrics of the given collectors, of the Go runtime and the process, and
 // the version of the build. Collectors are called at every scrape, from any goroutine. It
-// panics if two of them have a family of the same name.
-func Handler(version string, subjects ...prometheus.Collector) http.Handler {
-	return promhttp.HandlerFor(newRegistry(version, subjects), promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})
+// panics if two of them have a family of the same name. With exemplars, scrapers that ask for
+// OpenMetrics get it: only that format has them. There the bounds of buckets are written as 1.0
+// instead of 1.
+func Handler(version string, exemplars bool, subjects ...prometheus.Collector) http.Handler {
+	return promhttp.HandlerFor(newRegistry(version, subjects), promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes, EnableOpenMetrics: exemplars})
 }
 
 func newRegistry(version string, subjects []prometheus.Collector) *prometheus.Registry {

@@ -21,6 +21,7 @@ import (
 	"github.com/select-service/select-service/internal/server/connections"
 	gateway "github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/telemetry/metrics"
+	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/internal/transport/nats"
 )
 
@@ -31,7 +32,7 @@ var rewrite = flag.Bool("rewrite", false, "write golden files")
 func declared(aliases bool) []metrics.Family {
 	lists := []*metrics.Families{
 		&workerFamilies, &workersFileFamilies, &rankFamilies, &scopeFamilies, &reservationFamilies, &counts.Families, &decisionFamilies,
-		&eventFamilies, &conductorFamilies, &replicaFamilies, &recoveryFamilies, &snapshotFamilies, &requestFamilies, &buildFamilies, &processFamilies, &memoryFamilies, &socketFamilies, &predictionFamilies, &kubernetes.Families, &gateway.Families, &connections.Families, &engineFamilies, &saturationFamilies, &descriptionFamilies, &load.Families, &nats.Families, &shared.Families,
+		&eventFamilies, &conductorFamilies, &replicaFamilies, &recoveryFamilies, &snapshotFamilies, &requestFamilies, &buildFamilies, &processFamilies, &memoryFamilies, &scannedFamilies, &socketFamilies, &predictionFamilies, &kubernetes.Families, &gateway.Families, &connections.Families, &engineFamilies, &saturationFamilies, &descriptionFamilies, &load.Families, &nats.Families, &shared.Families, &tracing.Families,
 	}
 	if aliases {
 		lists = []*metrics.Families{&indexerFamilies, &indexerRequestFamilies}
@@ -114,7 +115,7 @@ func TestLint(t *testing.T) {
 
 // TestNoSubjects: runtime, process and build are always there.
 func TestNoSubjects(t *testing.T) {
-	body := scrape(t, Handler("1.2.3"))
+	body := scrape(t, Handler("1.2.3", false))
 	for _, name := range []string{"go_goroutines", "process_open_fds", "go_build_info", `select_service_build_info{version="1.2.3"} 1`} {
 		if !strings.Contains(body, "\n"+name) {
 			t.Errorf("%s is missing", name)
@@ -146,7 +147,7 @@ func TestBadSample(t *testing.T) {
 	} {
 		c.collect = collect
 		rec := httptest.NewRecorder()
-		Handler("", &c).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		Handler("", false, &c).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 		if rec.Code != http.StatusInternalServerError {
 			t.Errorf("%s: status %d", name, rec.Code)
 		}
@@ -161,7 +162,7 @@ func TestCollectedOnceForEveryScrape(t *testing.T) {
 		n++
 		metrics.Send(ch, g, n)
 	}
-	h := Handler("", &c)
+	h := Handler("", false, &c)
 	for i := range 3 {
 		if n != i {
 			t.Errorf("collected %d times before scrape %d", n, i)
@@ -176,7 +177,7 @@ func TestCollectedOnceForEveryScrape(t *testing.T) {
 // with 503 and collects nothing, and there is room again when they are over.
 func TestScrapesAtATime(t *testing.T) {
 	collecting, release := make(chan bool, 10), make(chan struct{})
-	h := Handler("", &collector{collect: func(chan<- prometheus.Metric) {
+	h := Handler("", false, &collector{collect: func(chan<- prometheus.Metric) {
 		collecting <- true
 		<-release
 	}, Families: metrics.Families{All: workerFamilies.All[:1]}})
@@ -220,7 +221,7 @@ func TestEscaping(t *testing.T) {
 		metrics.Send(ch, g, 2, "")
 		metrics.Send(ch, g, 3, "\x00\t")
 	}
-	body := scrape(t, Handler("", &c))
+	body := scrape(t, Handler("", false, &c))
 	for _, want := range []string{`{model="a\"b\\c\nd{},=é"} 1`, `{model=""} 2`, "{model=\"\x00\t\"} 3"} {
 		if !strings.Contains(body, "select_service_gauge"+want+"\n") {
 			t.Errorf("no %s in\n%s", want, body)

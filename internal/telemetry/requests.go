@@ -94,8 +94,8 @@ const maxEndpoints = 512
 func (l *Listener) Begin() { l.inFlight.Add(1) }
 
 // End counts a request as answered. Method and route must be those of the route table, or both
-// be empty, since they become labels.
-func (l *Listener) End(method, route string, status int, took time.Duration) {
+// be empty, since they become labels. of is its trace.
+func (l *Listener) End(method, route string, status int, took time.Duration, of metrics.Example) {
 	l.inFlight.Add(-1)
 	e := endpoint{method, route}
 	a := (*l.routes.Load())[e]
@@ -107,7 +107,7 @@ func (l *Listener) End(method, route string, status int, took time.Duration) {
 		code = noCode
 	}
 	a.byCode[code].Add(1)
-	a.took.Observe(took.Seconds())
+	a.took.ObserveExample(took.Seconds(), of)
 }
 
 // Refused counts a request that a limit refuses, one of contract.Limits.

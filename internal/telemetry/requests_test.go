@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"regexp"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/selection/counts"
+	"github.com/select-service/select-service/internal/telemetry/metrics"
 )
 
 // TestRequests: known requests give exactly these series.
@@ -24,7 +26,7 @@ func TestRequests(t *testing.T) {
 	}
 	end := func(l *Listener, method, route string, status int, took time.Duration) {
 		l.Begin()
-		l.End(method, route, status, took)
+		l.End(method, route, status, took, metrics.Example{})
 	}
 	end(s, "POST", "/select", 200, 100*time.Microsecond)
 	end(s, "POST", "/select", 200, time.Minute)
@@ -39,7 +41,7 @@ func TestRequests(t *testing.T) {
 	end(c, "GET", "/services", 200, 250*time.Millisecond)
 	end(c, "", "", 404, 0)
 	s.Begin()
-	body := scrape(t, Handler("", r, DynamoIndexerRequests{r}))
+	body := scrape(t, Handler("", false, r, DynamoIndexerRequests{r}))
 	for _, want := range []string{
 		`select_service_http_requests_in_flight{listener="selection"} 1`,
 		`select_service_http_requests_in_flight{listener="conductor"} 0`,
@@ -75,7 +77,7 @@ func TestEndpointsAreBounded(t *testing.T) {
 	l := r.Listener("x")
 	const n = 2 * maxEndpoints
 	for i := range n {
-		l.End("GET", fmt.Sprint("/", i), 200, 0)
+		l.End("GET", fmt.Sprint("/", i), 200, 0, metrics.Example{})
 	}
 	total := uint64(0)
 	for _, a := range *l.routes.Load() {
@@ -89,7 +91,7 @@ func TestEndpointsAreBounded(t *testing.T) {
 // TestRequestsInParallel: requests are counted while metrics are scraped.
 func TestRequestsInParallel(t *testing.T) {
 	r := NewRequests()
-	m := Handler("", r, DynamoIndexerRequests{r})
+	m := Handler("", false, r, DynamoIndexerRequests{r})
 	const clients, each = 4, 300
 	var wg sync.WaitGroup
 	for i := range clients {
@@ -97,7 +99,7 @@ func TestRequestsInParallel(t *testing.T) {
 			l := r.Listener(fmt.Sprint("l", i%2))
 			for n := range each {
 				l.Begin()
-				l.End("GET", fmt.Sprint("/", n%30), 200, time.Microsecond)
+				l.End("GET", fmt.Sprint("/", n%30), 200, time.Microsecond, metrics.Example{})
 			}
 		})
 	}
@@ -127,10 +129,10 @@ func TestAliases(t *testing.T) {
 	}
 	theirs := shapes(string(record))
 	r := NewRequests()
-	r.Listener("conductor").End(http.MethodPost, "/query", 404, 3*time.Millisecond)
+	r.Listener("conductor").End(http.MethodPost, "/query", 404, 3*time.Millisecond, metrics.Example{})
 	aliases := oneOfEach(indexerFamilies.All)
-	ours := shapes(scrape(t, Handler("", oneOfEach(counts.Families.All), aliases, DynamoIndexerRequests{r})))
-	off := shapes(scrape(t, Handler("", oneOfEach(counts.Families.All))))
+	ours := shapes(scrape(t, Handler("", false, oneOfEach(counts.Families.All), aliases, DynamoIndexerRequests{r})))
+	off := shapes(scrape(t, Handler("", false, oneOfEach(counts.Families.All))))
 	for name, want := range theirs {
 		if got := ours[name]; !slices.Equal(got, want) {
 			t.Errorf("%s is\n%q, want\n%q", name, got, want)
@@ -182,7 +184,7 @@ func TestEndAllocatesNothing(t *testing.T) {
 	l := NewRequests().Listener("selection")
 	if n := testing.AllocsPerRun(100, func() {
 		l.Begin()
-		l.End(http.MethodPost, "/select", 200, time.Millisecond)
+		l.End(http.MethodPost, "/select", 200, time.Millisecond, metrics.Example{})
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
@@ -192,14 +194,44 @@ func TestEndAllocatesNothing(t *testing.T) {
 func BenchmarkRequestsEnd(b *testing.B) {
 	l := NewRequests().Listener("selection")
 	for i := range 40 {
-		l.End(http.MethodGet, fmt.Sprint("/", i), 200, 0)
+		l.End(http.MethodGet, fmt.Sprint("/", i), 200, 0, metrics.Example{})
 	}
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
 			l.Begin()
-			l.End(http.MethodPost, "/select_and_reserve", 200, time.Millisecond)
+			l.End(http.MethodPost, "/select_and_reserve", 200, time.Millisecond, metrics.Example{})
 		}
 	})
 	_, _ = fmt.Fprint(io.Discard, l.inFlight.Load())
+}
+
+// TestExemplars: a bucket shows the trace of its latest value that has one, in OpenMetrics only, and
+// only where it is asked for.
+func TestExemplars(t *testing.T) {
+	r := NewRequests()
+	l := r.Listener("selection")
+	for _, trace := range []string{"a", "b", ""} {
+		of := metrics.Example{}
+		if trace != "" {
+			of = metrics.Example{TraceID: trace, SpanID: "s"}
+		}
+		l.Begin()
+		l.End(http.MethodPost, "/select", 200, time.Millisecond, of)
+	}
+	for _, c := range []struct{ exemplars, openMetrics, want bool }{{true, true, true}, {true, false, false}, {false, true, false}} {
+		req := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+		if c.openMetrics {
+			req.Header.Set("Accept", "application/openmetrics-text;version=1.0.0")
+		}
+		rec := httptest.NewRecorder()
+		Handler("", c.exemplars, r).ServeHTTP(rec, req)
+		body := rec.Body.String()
+		if got := strings.Contains(body, `trace_id="b"`); got != c.want {
+			t.Errorf("%+v: %v in\n%s", c, got, body)
+		}
+		if strings.Contains(body, `trace_id="a"`) {
+			t.Error("an older exemplar is shown")
+		}
+	}
 }

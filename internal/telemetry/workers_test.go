@@ -145,8 +145,8 @@ func TestSpreadIsBounded(t *testing.T) {
 // TestAliasesAreOptional: dynamo.indexer's names are shown only if asked for.
 func TestAliasesAreOptional(t *testing.T) {
 	w := start(t)
-	with := telemetry.Handler("", w.Collectors(true)...)
-	without := telemetry.Handler("", w.Collectors(false)...)
+	with := telemetry.Handler("", false, w.Collectors(true)...)
+	without := telemetry.Handler("", false, w.Collectors(false)...)
 	for want, h := range map[bool]http.Handler{true: with, false: without} {
 		rec := httptest.NewRecorder()
 		h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))

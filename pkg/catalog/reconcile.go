@@ -350,7 +350,7 @@ func (c *Catalog) attachNewLocked(b *batch) {
 		ch := &b.changes[i]
 		m, r := ch.member, ch.record
 		if m.worker != nil && (m.worker.Scope != r.Scope || ch.another) {
-			c.unholdWorkerLocked(m.worker.Scope, r.ID)
+			c.releaseWorkerLocked(m.worker.Scope, r.ID)
 		}
 		c.mu.members[r.ID] = m
 		m.blocked = false
@@ -385,11 +385,11 @@ func (c *Catalog) extendLocked(b *batch, m *member, r *Record) error {
 	if err != nil {
 		return err
 	}
-	c.dropUnfitHoldsLocked(after)
+	c.releaseUnfitLocked(after)
 	if err := c.changeLocked(m, m.attachment.union(after)); err != nil {
 		return err
 	}
-	c.unholdWorkerLocked(r.Scope, r.ID) // the holds left are of ranks that the worker does not have
+	c.releaseWorkerLocked(r.Scope, r.ID) // the slots left are of ranks that the worker does not have
 	c.mu.scopes[r.Scope].assignSlots(m.attachment, after)
 	b.addLoss(m, after)
 	return nil
@@ -443,6 +443,6 @@ func (c *Catalog) removeLostLocked(b *batch) {
 		c.dropIfEmptyLocked(l.before.Scope)
 	}
 	for _, m := range b.removed {
-		c.unholdWorkerLocked(m.worker.Scope, m.worker.ID)
+		c.releaseWorkerLocked(m.worker.Scope, m.worker.ID)
 	}
 }

@@ -6,9 +6,9 @@ func (c *Catalog) Empty() *Catalog { return New(c.settings, noReconciler{}) }
 
 type noReconciler struct{}
 
-func (noReconciler) Reconcile(_, _ *Attachment) error { return nil }
-func (noReconciler) Hold(Scope, uint32, Rank, uint32) {}
-func (noReconciler) Unhold(Scope, Rank, uint32)       {}
+func (noReconciler) Reconcile(_, _ *Attachment) error        { return nil }
+func (noReconciler) ReserveSlot(Scope, uint32, Rank, uint32) {}
+func (noReconciler) ReleaseSlot(Scope, Rank, uint32)         {}
 
 // Contradicted returns for each of the records, which are the workers of a set in the order in which
 // they were created, why it must not be attached: it contradicts the first complete one of its scope,

@@ -97,7 +97,8 @@ func (a *IndexApplier) Clear() {
 type delivery struct {
 	rank    catalog.Rank
 	samples *samples
-	lag     func(time.Duration) // Config.Lag
+	lag     func(time.Duration)                     // Config.Lag
+	watch   func(catalog.Rank, int64) func(Watched) // Config.Watch
 
 	applier Applier
 	shared  bool       // StreamConfig.SharedReplay
@@ -114,8 +115,24 @@ type delivery struct {
 
 // apply implements output.
 func (d *delivery) apply(m message) (cleared bool, err error) {
-	d.applied = true
 	defer d.work.trim()
+	var applied func(Watched)
+	if d.watch != nil && m.received != 0 {
+		applied = d.watch(d.rank, m.received)
+	}
+	if applied == nil {
+		return d.deliver(m)
+	}
+	cleared, err = d.deliver(m)
+	w := Watched{Sequence: m.seq, Bytes: len(m.payload), Events: len(d.work.Batch.Events), Err: err}
+	w.Lag, _ = lagOf(m.received, d.work.Batch.Time)
+	applied(w)
+	return cleared, err
+}
+
+// deliver gives a message to the applier.
+func (d *delivery) deliver(m message) (cleared bool, err error) {
+	d.applied = true
 	b := &d.work.Batch
 	b.clear() // the workspace is shared: an applier that decodes nothing must not leave another stream's batch
 	if err := d.applier.Apply(m.payload, d.work); err != nil {

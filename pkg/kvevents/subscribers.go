@@ -83,6 +83,20 @@ type Config struct {
 	// states a Unix time, with the time from then until the message was received: 0 to
 	// MaxLag. Several goroutines call it.
 	Lag func(time.Duration)
+	// Watch, if not nil, is called before a live message is applied, with the rank of its stream
+	// and when it was received in Unix nanoseconds. If it returns a function, that is called when
+	// the message has been applied, or could not be. Several goroutines call both; they must not
+	// block.
+	Watch func(stream catalog.Rank, received int64) func(Watched)
+}
+
+// Watched is a live message that has been applied, or could not be.
+type Watched struct {
+	Sequence uint64
+	Bytes    int           // of its payload
+	Events   int           // that could be read
+	Lag      time.Duration // see Config.Lag; 0: unknown
+	Err      error         // nil: it was applied
 }
 
 // DefaultConfig returns the limits of decisions K6 and K9, for a number of

@@ -121,7 +121,7 @@ func newSubscription(s *Subscribers, c StreamConfig, number uint64) *subscriptio
 		server: c.Replay,
 		breaks: number << 32, // no two streams have the same; see Unbroken
 		delivery: delivery{
-			rank: c.Rank, samples: &s.samples, lag: s.config.Lag,
+			rank: c.Rank, samples: &s.samples, lag: s.config.Lag, watch: s.config.Watch,
 			applier: c.Applier, shared: c.SharedReplay,
 		},
 	}

@@ -45,6 +45,7 @@ type setup struct {
 	adapters  []string
 	ports     bool              // the engines are the ranks of one worker, each with a port of its own
 	service   []string          // more flags of the service
+	env       map[string]string // of the service
 	tokenizer *renderer         // in place of the engines
 	worker    func(int, object) // changes the registration of a worker, from 1
 	envoy     []edit
@@ -83,7 +84,7 @@ func lay(t *testing.T, s setup) *bed {
 	if s.tokenizer != nil {
 		args = append(args, "--tokenizer-url", s.tokenizer.url)
 	}
-	b.picker = e2e.Serve(t, nil, args...)
+	b.picker = e2e.Serve(t, s.env, args...)
 	b.workers = b.records(s)
 	b.register(b.picker)
 	port := b.gateway

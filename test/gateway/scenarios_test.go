@@ -57,6 +57,10 @@ var scenarios = []struct {
 	{"the tokenizer refuses", false, tokenizerRefuses},
 	{"limits", true, limits},
 
+	// What is traced.
+	{"traces", true, traces},
+	{"traces of Envoy", true, tracesOfEnvoy},
+
 	// More than one picker, or none.
 	{"two replicas", false, twoReplicas},
 	{"no picker", false, noPicker},

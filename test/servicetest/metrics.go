@@ -61,7 +61,7 @@ func Sum(family []Sample, labels ...string) (total float64) {
 func (w *World) Scrape() string {
 	w.T.Helper()
 	rec := httptest.NewRecorder()
-	telemetry.Handler("", w.Collectors(true)...).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	telemetry.Handler("", false, w.Collectors(true)...).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	if rec.Code != http.StatusOK {
 		w.T.Fatalf("scrape: status %d: %s", rec.Code, rec.Body)
 	}

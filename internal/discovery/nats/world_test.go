@@ -206,9 +206,9 @@ func (m *memory) leave(r *testReplica) {
 
 type quiet struct{}
 
-func (quiet) Reconcile(_, _ *catalog.Attachment) error         { return nil }
-func (quiet) Hold(catalog.Scope, uint32, catalog.Rank, uint32) {}
-func (quiet) Unhold(catalog.Scope, catalog.Rank, uint32)       {}
+func (quiet) Reconcile(_, _ *catalog.Attachment) error                { return nil }
+func (quiet) ReserveSlot(catalog.Scope, uint32, catalog.Rank, uint32) {}
+func (quiet) ReleaseSlot(catalog.Scope, catalog.Rank, uint32)         {}
 
 func worker(id uint64, change ...func(*catalog.Record)) catalog.Record {
 	r := catalog.Record{ID: id, Scope: catalog.Scope{Model: "m", Tenant: "t"}, Endpoint: new(fmt.Sprintf("http://w%d", id)), BlockSize: new(uint32(16))}

@@ -8,10 +8,12 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/internal/telemetry"
+	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/kvevents"
@@ -33,6 +35,7 @@ type Parts struct {
 	// Discovers has the kinds of the discovering sources of this process.
 	Discovers []catalog.SourceKind
 	Memory    *memory.Account // of the memory for writing and reading; nil: no limit
+	Tracer    *tracing.Tracer // nil: no spans
 	Log       zerolog.Logger
 }
 
@@ -118,7 +121,8 @@ func (s *State) Restore() {
 	if s == nil {
 		return
 	}
-	began := time.Now()
+	began, span := time.Now(), s.parts.Tracer.Trace("restore snapshot")
+	defer span.End()
 	if !s.parts.Memory.Reserve(readerMemory) {
 		s.failures[faultMemory].Add(1)
 		s.log.Warn().Str("directory", s.dir.Path()).Msg("no memory to read the snapshot: starting empty")
@@ -151,7 +155,9 @@ func (s *State) Restore() {
 	}
 	if err != nil {
 		s.failures[faultIO].Add(1)
+		span.Fail(err.Error())
 	}
+	span.Set(attribute.Int64("select_service.snapshot.bytes", f.Bytes()), attribute.Int("select_service.snapshot.workers", workers), attribute.Int("select_service.snapshot.reservations", booked))
 	if ranks == 0 {
 		_ = f.Close()
 	}
@@ -251,13 +257,18 @@ func (s *State) Run(ctx context.Context) error {
 
 // save writes a snapshot. A failure is logged and counted, and the previous snapshot stays.
 func (s *State) save(ctx context.Context, p *pacer) {
-	began := time.Now()
+	began, span := time.Now(), s.parts.Tracer.Trace("write snapshot")
+	defer span.End()
 	if !s.parts.Memory.Reserve(writerMemory) {
 		s.fail(faultMemory, errors.New("the budget has no memory left for it"))
 		return
 	}
 	defer s.parts.Memory.Release(writerMemory)
 	bytes, err := s.dir.Write(began, func(w *writer) error { return s.fill(ctx, w, p) })
+	span.Set(attribute.Int64("select_service.snapshot.bytes", bytes))
+	if err != nil {
+		span.Fail(err.Error())
+	}
 	switch {
 	case err == nil:
 		s.last.Store(&snapshotWritten{at: time.Now(), took: time.Since(began), bytes: bytes})

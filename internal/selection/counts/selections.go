@@ -165,8 +165,10 @@ func (m *ModelSelections) Issued(r Route) { m.issued[r].Add(1) }
 // Queued is called with by 1 when a selection begins to wait, and with by -1 when it has waited.
 func (m *ModelSelections) Queued(r Route, by int64) { m.queued[r].Add(by) }
 
-// Waited counts how long a selection was in the queue.
-func (m *ModelSelections) Waited(d time.Duration) { m.wait.Observe(d.Seconds()) }
+// Waited counts how long a selection was in the queue. of is its trace.
+func (m *ModelSelections) Waited(d time.Duration, of metrics.Example) {
+	m.wait.ObserveExample(d.Seconds(), of)
+}
 
 // Ended counts a selection that is over, with the error that it ended with.
 func (m *ModelSelections) Ended(o Outcome, r Route, err error) {

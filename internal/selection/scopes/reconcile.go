@@ -82,7 +82,7 @@ func (r *Registry) Changing() bool { return r.changing.Load() > 0 }
 
 // Reconcile applies a change of a worker's attachment: it adds ranks to index and ledger, removes
 // them, and opens and closes event streams. Parts that stay the same are not touched (decision
-// D7). The catalog calls it, Hold and Unhold under its lock.
+// D7). The catalog calls it, ReserveSlot and ReleaseSlot under its lock.
 func (r *Registry) Reconcile(before, after *catalog.Attachment) error {
 	switch {
 	case before == nil:
@@ -146,10 +146,10 @@ func (r *Registry) change(before, after *catalog.Attachment) error {
 	return nil
 }
 
-// takeOver ends the holds of ranks that are attached now.
+// takeOver notes that ranks are attached in slots that were reserved for them.
 func (w *attachedWorker) takeOver(a *catalog.Attachment) {
 	for _, rank := range a.Ranks() {
-		delete(w.scope.held, rank.Slot)
+		delete(w.scope.reserved, rank.Slot)
 	}
 }
 
@@ -185,11 +185,11 @@ func (r *Registry) addRanks(a *catalog.Attachment) {
 	}
 }
 
-// dropRank removes a rank's load and blocks. A rank that is held because its worker could not
-// be attached keeps its blocks.
+// dropRank removes a rank's load and blocks. A reserved slot, of a worker that could not be
+// attached, keeps its blocks.
 func (r *Registry) dropRank(a *catalog.Attachment, rank catalog.AttachedRank) {
 	r.dropLoad(a.Scope, rank.Slot)
-	if state := r.Of(a.Scope); !state.holds(rank.Slot) {
+	if state := r.Of(a.Scope); !state.isReserved(rank.Slot) {
 		state.emptySlot(rank.Slot)
 	}
 }
@@ -202,18 +202,18 @@ func (r *Registry) dropLoad(sc catalog.Scope, slot uint32) {
 	}
 }
 
-// Hold reserves a slot for the blocks of a rank whose worker is not attached.
-func (r *Registry) Hold(sc catalog.Scope, blockSize uint32, rank catalog.Rank, slot uint32) {
+// ReserveSlot reserves a slot for the blocks of a rank whose worker is not attached.
+func (r *Registry) ReserveSlot(sc catalog.Scope, blockSize uint32, rank catalog.Rank, slot uint32) {
 	state := r.open(sc, blockSize)
-	state.held[slot] = rank
+	state.reserved[slot] = rank
 	state.assignSlot(slot, rank)
 }
 
-// Unhold drops the blocks of a held rank whose worker was not attached after all.
-func (r *Registry) Unhold(sc catalog.Scope, _ catalog.Rank, slot uint32) {
+// ReleaseSlot drops the blocks of a rank whose worker was not attached after all.
+func (r *Registry) ReleaseSlot(sc catalog.Scope, _ catalog.Rank, slot uint32) {
 	state := r.Of(sc)
 	state.emptySlot(slot)
-	delete(state.held, slot)
+	delete(state.reserved, slot)
 	r.closeIfEmpty(sc)
 }
 

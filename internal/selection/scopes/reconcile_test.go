@@ -67,10 +67,10 @@ func (w *world) do(t *testing.T, step change) {
 // change is a change of the catalog.
 type change func(*catalog.Catalog) error
 
-// TestHeldRanks: what is stored for a rank before its worker comes is seen by
+// TestReservedSlots: what is stored for a rank before its worker comes is seen by
 // no one, is the worker's when it comes, and goes when it does not. From outside
 // this takes another replica to recover from.
-func TestHeldRanks(t *testing.T) {
+func TestReservedSlots(t *testing.T) {
 	tests := map[string]struct {
 		then   change
 		blocks uint32 // of the prompt, on the rank's slot in the pool of the end
@@ -89,23 +89,23 @@ func TestHeldRanks(t *testing.T) {
 		"the slot tracker registers it":              {track(1, 4), 0, 1},
 		"the slot tracker registers another":         {track(2, 4), 3, 1},
 		"... and its worker comes with other hashes": {inTurn(track(2, 4), eagle), 3, 1},
-		"no worker comes":                            {releaseHolds, 0, 0},
-		"no one comes while another is there":        {inTurn(register(2, 4, "tcp://w:1"), releaseHolds), 0, 1},
-		"its worker comes too late":                  {inTurn(releaseHolds, register(1, 4, "tcp://w:1")), 0, 1},
+		"no worker comes":                            {releaseSlots, 0, 0},
+		"no one comes while another is there":        {inTurn(register(2, 4, "tcp://w:1"), releaseSlots), 0, 1},
+		"its worker comes too late":                  {inTurn(releaseSlots, register(1, 4, "tcp://w:1")), 0, 1},
 		"its worker comes with one rank more":        {inTurn(register(1, 4, "tcp://w:1"), grow), 3, 1},
 		"its worker is attached without rank 0":      {shifted, 0, 1},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(scopes.Settings{})
-			slot, ok := w.catalog.Hold(sc, 4, rank)
+			slot, ok := w.catalog.ReserveSlot(sc, 4, rank)
 			if !ok {
-				t.Fatal("not held")
+				t.Fatal("no slot")
 			}
 			p := w.Of(sc)
 			p.Space.Store(&indexer.Store{Slot: slot, EngineHashes: []uint64{1, 2, 3}, Local: []uint64{11, 12, 13}})
 			if len(w.Known()) != 0 || w.catalog.Snapshot(sc) != nil {
-				t.Error("the scope of a held rank is visible")
+				t.Error("the scope of a reserved slot is visible")
 			}
 			w.do(t, tc.then)
 			pools := w.All()
@@ -121,7 +121,7 @@ func TestHeldRanks(t *testing.T) {
 			if n, _, _ := o.At(slot); n != tc.blocks {
 				t.Errorf("slot %d has %d blocks, want %d", slot, n, tc.blocks)
 			}
-			if again, ok := w.catalog.Hold(sc, p.BlockSize, rank); ok && tc.blocks > 0 && again != slot {
+			if again, ok := w.catalog.ReserveSlot(sc, p.BlockSize, rank); ok && tc.blocks > 0 && again != slot {
 				t.Errorf("the slot is %d now, was %d", again, slot)
 			}
 		})
@@ -178,8 +178,8 @@ func track(id uint64, blockSize uint32) change {
 	}
 }
 
-func releaseHolds(c *catalog.Catalog) error {
-	c.ReleaseHolds()
+func releaseSlots(c *catalog.Catalog) error {
+	c.ReleaseReservedSlots()
 	return nil
 }
 

@@ -207,7 +207,7 @@ func (r *Registry) open(sc catalog.Scope, blockSize uint32) *State {
 
 			Policies: r.settings.Policies.NewScope(sc, r.settings.Learners),
 			workers:  make(map[uint64]*attachedWorker),
-			held:     make(map[uint32]catalog.Rank),
+			reserved: make(map[uint32]catalog.Rank),
 		}
 		state.Queue = r.newQueue(sc, state.Policies)
 		r.initIndexLocked(sc, state)
@@ -270,13 +270,13 @@ func (r *Registry) markServed(sc catalog.Scope) {
 	r.past.remove(sc)
 }
 
-// closeIfEmpty ends the scope's state when its last worker has left and no rank
-// is held.
+// closeIfEmpty ends the scope's state when its last worker has left and no slot
+// is reserved.
 func (r *Registry) closeIfEmpty(sc catalog.Scope) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	state := r.Of(sc)
-	if len(state.workers) > 0 || len(state.held) > 0 {
+	if len(state.workers) > 0 || len(state.reserved) > 0 {
 		return
 	}
 	state.gone.Store(true)

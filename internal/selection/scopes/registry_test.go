@@ -21,7 +21,7 @@ var (
 	rank = catalog.Rank{Worker: 1}
 )
 
-// TestLifetime: a scope has one state from its first worker or held rank to its last. It is known,
+// TestLifetime: a scope has one state from its first worker or reserved slot to its last. It is known,
 // also afterwards, if a worker was complete.
 func TestLifetime(t *testing.T) {
 	w := newWorld(scopes.Settings{})
@@ -35,12 +35,12 @@ func TestLifetime(t *testing.T) {
 	if first == nil || w.Of(sc) != first || len(w.All()) != 1 {
 		t.Fatal("two workers of a scope have one state")
 	}
-	w.catalog.Hold(sc, 4, catalog.Rank{Worker: 3})
+	w.catalog.ReserveSlot(sc, 4, catalog.Rank{Worker: 3})
 	w.do(t, inTurn(remove(1), remove(2)))
 	if w.Of(sc) != first || first.Gone() {
-		t.Error("the state ended with a rank held")
+		t.Error("the state ended with a slot reserved")
 	}
-	w.do(t, releaseHolds)
+	w.do(t, releaseSlots)
 	if w.Of(sc) != nil || !first.Gone() {
 		t.Error("the state outlived its last rank")
 	}
@@ -130,7 +130,7 @@ func TestPastScopes(t *testing.T) {
 // service is shutting down.
 func TestUnavailable(t *testing.T) {
 	r := newWorld(scopes.Settings{})
-	r.catalog.Hold(sc, 4, rank)
+	r.catalog.ReserveSlot(sc, 4, rank)
 	_, _, err := r.Schedulable(sc)
 	if contract.KindOf(err) != contract.Unavailable || err.Error() != "no schedulable workers are available" {
 		t.Errorf("without workers: %v", err)

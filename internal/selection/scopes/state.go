@@ -15,7 +15,7 @@ import (
 )
 
 // State has a scope's index and wait queue. It lives as long as the scope has an attached
-// worker or a held rank. The exported fields do not change.
+// worker or a reserved slot. The exported fields do not change.
 type State struct {
 	BlockSize uint32         // tokens
 	Space     *indexer.Space // the index of the engines' events; writers must go through Gate
@@ -41,8 +41,8 @@ type State struct {
 	gone atomic.Bool
 
 	// The catalog's lock guards these; see Registry.Reconcile.
-	workers map[uint64]*attachedWorker // by id
-	held    map[uint32]catalog.Rank    // slots of ranks whose workers are not attached
+	workers  map[uint64]*attachedWorker // by id
+	reserved map[uint32]catalog.Rank    // slots of ranks whose workers are not attached
 
 	served bool // has had a fully attached worker; guarded by Registry.mu
 }
@@ -89,10 +89,10 @@ func (s *State) emptySlot(slot uint32) {
 	s.Gate.ReleaseSlot(slot)
 }
 
-// holds reports whether a slot is that of a rank whose worker could not be attached.
-func (s *State) holds(slot uint32) bool {
-	_, held := s.held[slot]
-	return held
+// isReserved reports whether a slot is that of a rank whose worker is not attached.
+func (s *State) isReserved(slot uint32) bool {
+	_, reserved := s.reserved[slot]
+	return reserved
 }
 
 // NewLease returns the capacity lease of a new reservation, nil if predictions do not follow

@@ -173,6 +173,18 @@ var errUnknownRole = func() error {
 	return fmt.Errorf("want one of %s", strings.Join(names, ", "))
 }()
 
+// ParseRoles returns the roles of names that a token can have.
+func ParseRoles(names []string) (found []Role, err error) {
+	for _, name := range names {
+		role, err := ParseRole(strings.TrimSpace(name))
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", name, err)
+		}
+		found = append(found, role)
+	}
+	return found, nil
+}
+
 // ParseRole returns the role of a name that a token can have.
 func ParseRole(name string) (Role, error) {
 	for _, r := range Grantable {

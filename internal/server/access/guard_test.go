@@ -244,21 +244,21 @@ func TestNewToken(t *testing.T) {
 		{Name: "gate way: \"x\"", Roles: []Role{Read, Metrics}},
 		{Name: "t", Roles: []Role{Operate}, Tenant: "acme # 1", Model: "m\nn"},
 	} {
-		var out bytes.Buffer
-		if err := g.WriteNew(&out); err != nil {
+		token := NewToken()
+		entry, err := g.Entry(token)
+		if err != nil {
 			t.Fatal(err)
 		}
-		token, entry, _ := strings.Cut(out.String(), "\n")
 		guard, _ := guard(t, "tokens:\n"+entry)
 		c, err := guard.Admit(bearer(token), g.Roles[0], true)
 		if err != nil || c.Name != g.Name || strings.Contains(entry, token) {
-			t.Errorf("%q: %v, %v", out.String(), c, err)
+			t.Errorf("%q: %v, %v", entry, c, err)
 		}
 		if f := c.Scope(); g.Tenant != "" && (*f.Tenant != g.Tenant || *f.Model != g.Model) {
 			t.Errorf("scope %v", f)
 		}
 	}
-	if err := (Grant{Name: "x", Roles: []Role{Peer}, Model: "m"}).WriteNew(new(bytes.Buffer)); err == nil {
+	if _, err := (Grant{Name: "x", Roles: []Role{Peer}, Model: "m"}).Entry("t"); err == nil {
 		t.Error("a token that the file may not have")
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 )
@@ -21,22 +20,17 @@ type Grant struct {
 	Model, Tenant string // "": any
 }
 
-// WriteNew writes a new token of 256 random bits on a line of its own, and below it the entry
-// for the tokens file, which has only its hash.
-func (g Grant) WriteNew(w io.Writer) error {
+// NewToken returns a new token of 256 random bits.
+func NewToken() string {
 	var secret [32]byte
 	_, _ = rand.Read(secret[:]) // never fails
-	text := tokenPrefix + base64.RawURLEncoding.EncodeToString(secret[:])
-	entry, err := g.entry(sha256.Sum256([]byte(text)))
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(w, "%s\n%s", text, entry)
-	return err
+	return tokenPrefix + base64.RawURLEncoding.EncodeToString(secret[:])
 }
 
-// entry returns the YAML entry of the grant.
-func (g Grant) entry(sum [sha256.Size]byte) (string, error) {
+// Entry returns the entry that gives the grant to a token, in YAML, for the list tokens of the tokens
+// file. It has only the token's hash. The error says what the file would not have.
+func (g Grant) Entry(token string) (string, error) {
+	sum := sha256.Sum256([]byte(token))
 	names := make([]string, len(g.Roles))
 	for i, r := range g.Roles {
 		names[i] = r.String()

@@ -54,6 +54,11 @@ func headersPlaced(p *placement) *extproc.ProcessingResponse {
 			set = append(set, header(placed[i], value))
 		}
 	}
+	for _, name := range p.trace.Keys() {
+		if value := p.trace.Get(name); value != "" {
+			set = append(set, header(name, value))
+		}
+	}
 	return &extproc.ProcessingResponse{
 		Response: &extproc.ProcessingResponse_RequestHeaders{RequestHeaders: &extproc.HeadersResponse{
 			Response: &extproc.CommonResponse{

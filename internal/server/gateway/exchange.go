@@ -58,8 +58,10 @@ type exchange struct {
 	passing  bool
 	booking  *booking
 	response *openai.Response // nil: the response is not parsed
-	// noResponseBody: the gateway's filter does not send the response's body.
+	// noResponseBody: the gateway's filter does not send the response's body. The stream ends with
+	// the request if the filter sends the response's trailers, else with the response's headers.
 	noResponseBody bool
+	trace          exchangeTrace
 }
 
 // received is the result of a Recv.
@@ -74,6 +76,7 @@ var errNoBody = errors.New("the request's body did not come")
 // run handles the stream's messages until the stream ends or fails. It frees the booking in
 // every case.
 func (e *exchange) run() error {
+	defer e.trace.end()
 	defer e.release()
 	for {
 		m, err := e.receive()
@@ -188,6 +191,7 @@ func (e *exchange) begin(m *extproc.ProcessingRequest, h *extproc.HttpHeaders) (
 	e.phase = readingRequest
 	e.head = readHead(h.GetHeaders(), m.GetMetadataContext(), e.server.config.MetadataPrefix)
 	e.head.hasBody = !h.GetEndOfStream()
+	e.trace.begin(e.server.config.Tracer, e.stream.Context(), &e.head)
 	if err := e.checkModes(m.GetProtocolConfig()); err != nil {
 		if e.head.upgrade {
 			return true, e.refuse(errNoUpgrade(err))
@@ -258,6 +262,7 @@ const (
 // parts in the order that Envoy expects: headers, body, trailers.
 func (e *exchange) place(has extent) (done bool, err error) {
 	began := time.Now()
+	e.trace.picking(&e.head)
 	ctx, cancel := context.WithTimeoutCause(e.stream.Context(), e.server.config.PickTimeout, errPickTimeout)
 	defer cancel()
 	e.receiveAhead(func(r received) {
@@ -266,6 +271,7 @@ func (e *exchange) place(has extent) (done bool, err error) {
 		}
 	})
 	p, bad := e.server.picker.pick(ctx, &e.head, e.body.bytes, e.caller, e.server.fallbacks.of(e.peer))
+	e.trace.picked(&e.head, p, bad)
 	if bad == errGone {
 		e.server.config.Metrics.Ended(counts.GatewayGone)
 		return false, nil // run handles the message that has come
@@ -274,7 +280,7 @@ func (e *exchange) place(has extent) (done bool, err error) {
 		return true, e.refuse(bad)
 	}
 	e.booking = p.booking
-	e.server.config.Metrics.Placed(p.outcome, time.Since(began))
+	e.server.config.Metrics.Placed(p.outcome, time.Since(began), e.trace.span.Example())
 	e.phase, e.passing = awaitingResponse, has == headersFirst
 	if err := e.stream.Send(headersPlaced(p)); err != nil || has <= headersFirst {
 		return false, err
@@ -295,6 +301,7 @@ func isRequestPart(m *extproc.ProcessingRequest) bool {
 // refuse answers the client in the engine's place. The caller then ends the stream.
 func (e *exchange) refuse(p *problem) error {
 	e.server.config.Metrics.Ended(p.outcome)
+	e.trace.refused(p)
 	if p.err != nil {
 		e.server.config.Log.Debug().Int("status", p.status).Str("code", p.code).Err(p.err).Msg("request refused")
 	}
@@ -307,8 +314,12 @@ func (e *exchange) relayHeaders(m *extproc.ProcessingRequest, h *extproc.HttpHea
 	e.body.release()
 	e.phase = relaying
 	head := readResponseHead(h.GetHeaders(), m.GetMetadataContext())
+	e.trace.answered(head.status)
 	if head.served != "" {
 		e.server.served(e.peer, e.booking, head.served)
+	}
+	if e.noResponseBody && e.booking != nil {
+		e.booking.answering() // no other sign of the answer comes
 	}
 	if e.booking != nil && (e.head.kind != openai.Other || !e.booking.light) && head.status >= 200 && head.status < 300 {
 		e.response = openai.NewResponse(head.contentType, head.contentEncoding)
@@ -324,6 +335,9 @@ func (e *exchange) relayHeaders(m *extproc.ProcessingRequest, h *extproc.HttpHea
 // once, and send its next request.
 func (e *exchange) relayBody(b *extproc.HttpBody) error {
 	piece := b.GetBody()
+	if len(piece) > 0 {
+		e.trace.answering()
+	}
 	before := b.GetEndOfStream() || e.response != nil && !e.response.Started()
 	if before {
 		e.follow(piece)
@@ -380,6 +394,7 @@ func (e *exchange) endResponse() {
 	if e.response != nil {
 		e.response.End()
 		u, said := e.response.Usage()
+		e.trace.used(u, said)
 		if predicted, ok := e.booking.predictedCached(); ok && said && u.HasCached {
 			e.server.config.Metrics.CachedTokens(u.Cached, predicted)
 		}

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/select-service/select-service/internal/server/gateway/openai"
+	"github.com/select-service/select-service/internal/telemetry/tracing"
 )
 
 // head has what the picker needs of a request's headers.
@@ -22,8 +23,8 @@ type head struct {
 	// directions at once: a WebSocket or another upgrade of HTTP/1.1, an extended CONNECT of
 	// HTTP/2 or 3, a plain CONNECT. A gateway forwards such headers only if it supports them.
 	upgrade bool
-	// model is the model that an upgrade names in its path's query (as OpenAI's realtime clients
-	// do), as its body comes too late; empty: none.
+	// model is the model that the request names; empty: none, or not known yet. An upgrade names it
+	// in its path's query (as OpenAI's realtime clients do), as its body comes too late.
 	model   string
 	tenants []string // values of x-tenant-id, in order
 	// priority and strictPriority take precedence over the body's hints; nil: missing or
@@ -33,6 +34,8 @@ type head struct {
 	class          string // of the wait queue
 	session        string
 	subset         subset
+	trace          tracing.Context // of the client
+	span           *tracing.Span   // of the choice of an engine; nil: it is not traced
 }
 
 // The headers and metadata of the endpoint picker protocol (Gateway API Inference Extension,
@@ -63,6 +66,8 @@ func readHead(headers *corev3.HeaderMap, metadata *corev3.Metadata, prefix strin
 	var sessions [len(sessionHeaders)]string
 	for _, f := range headers.GetHeaders() {
 		switch f.GetKey() {
+		case tracing.ParentHeader, tracing.StateHeader:
+			h.trace.Set(f.GetKey(), valueOf(f))
 		case ":method":
 			h.method = valueOf(f)
 		case ":path":

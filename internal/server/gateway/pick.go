@@ -14,6 +14,7 @@ import (
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/server/gateway/openai"
+	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/pkg/selector"
@@ -41,6 +42,7 @@ type placement struct {
 	body         [][]byte // body for the engine, in pieces
 	booking      *booking // nil: nothing is booked
 	outcome      counts.GatewayOutcome
+	trace        tracing.Context // for the engine
 }
 
 // request is a request while its engine is chosen.
@@ -104,6 +106,7 @@ func (r *request) read() *problem {
 	if r.body, err = openai.ParseRequest(r.head.kind, r.text); err != nil {
 		return errInvalid("invalid_request_body", "Invalid request body: "+err.Error())
 	}
+	r.head.model = r.body.Model
 	known := false
 	if r.target, known = r.models.find(r.body.Model, r.caller); !known {
 		return r.noSuchModel()
@@ -167,7 +170,7 @@ func (r *request) selection(prefill bool) *selection.SelectRequest {
 	req := &selection.SelectRequest{
 		Scope: r.target.scope, Prompt: r.prompt, ExpectedOutputTokens: r.body.Hints.OutputTokens,
 		PolicyClass: r.head.class, Session: r.head.session, SoftSession: true, Lease: r.config.Lease,
-		Eligible: f.eligible, EligibleKey: f.key(), ByLoad: r.light,
+		Eligible: f.eligible, EligibleKey: f.key(), ByLoad: r.light, Trace: r.head.span,
 	}
 	priority, strict := r.head.priority, r.head.strictPriority
 	if priority == nil {

@@ -29,6 +29,7 @@ import (
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/server/gateway/tokenizer"
+	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 )
@@ -60,6 +61,7 @@ type Config struct {
 	TLS     *tls.Config
 	Memory  *memory.Budget // nil: no limits
 	Metrics *counts.Gateway
+	Tracer  *tracing.Tracer // nil: requests are not traced
 	Log     zerolog.Logger
 }
 
@@ -284,7 +286,7 @@ func (s *Server) enter() bool {
 // warnNoResponseBody warns, once, that a gateway does not send the bodies of responses.
 func (s *Server) warnNoResponseBody() {
 	if !s.warnedNoBody.Swap(true) {
-		s.config.Log.Warn().Msg("a gateway has response_body_mode NONE: bookings end with the headers of responses, and nothing is learned from their bodies")
+		s.config.Log.Warn().Msg("a gateway has response_body_mode NONE: nothing is learned from answers, and without response_trailer_mode SEND bookings end with their headers")
 	}
 }
 

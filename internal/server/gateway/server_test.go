@@ -104,12 +104,11 @@ func TestCallers(t *testing.T) {
 		"caller": {Name: "caller", Roles: []access.Role{access.Call}},
 		"other":  {Name: "other", Roles: []access.Role{access.Call}, Model: "another"},
 	} {
-		var out strings.Builder
-		if err := g.WriteNew(&out); err != nil {
+		tokens[name] = access.NewToken()
+		entry, err := g.Entry(tokens[name])
+		if err != nil {
 			t.Fatal(err)
 		}
-		token, entry, _ := strings.Cut(out.String(), "\n")
-		tokens[name] = token
 		file.WriteString(strings.ReplaceAll("\n"+entry, "\n", "\n  "))
 	}
 	path := filepath.Join(t.TempDir(), "tokens.yaml")

@@ -12,6 +12,7 @@ import (
 	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/server/gateway/openai"
 	"github.com/select-service/select-service/internal/server/gateway/tokenizer"
+	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 )
@@ -44,12 +45,14 @@ func (r *request) tokenize(ctx context.Context) *problem {
 	if bad := r.holdTokens(); bad != nil {
 		return bad
 	}
-	began := time.Now()
-	got, err := r.config.Tokenizer.Tokens(ctx, &tokenizer.Request{
+	began, span := time.Now(), r.head.span.Child("tokenize")
+	defer span.End()
+	got, err := r.config.Tokenizer.Tokens(tracing.With(ctx, span), &tokenizer.Request{
 		Request: r.body, Model: r.target.base, Engines: r.pool.engines(), ModelLength: r.lengths.known(r.target),
 	})
-	r.metrics.Tokenized(time.Since(began))
+	r.metrics.Tokenized(time.Since(began), span.Example())
 	if err != nil {
+		span.Fail(err.Error())
 		return r.notTokenized(ctx, err)
 	}
 	r.lengths.learn(r.target.scope, got.ModelLength)

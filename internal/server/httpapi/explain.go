@@ -26,6 +26,7 @@ func (r explainRoutes) explain(c request, b *selectBody, out []byte) (int, []byt
 	b.req.Session = b.session.name()
 	b.req.Detailed = r.d == dialect16
 	b.req.Advisory = b.advisory
+	b.req.Trace = c.span
 	x, err := r.svc.Explain(c.Request.Context(), &b.req)
 	if err != nil {
 		return 0, nil, err
@@ -53,6 +54,9 @@ func (d dialect) appendDecision(out []byte, x selection.Decision) []byte {
 	}
 	if x.ReservationID != "" {
 		out = appendStringField(out, "reservation_id", x.ReservationID)
+	}
+	if x.TraceID != "" {
+		out = appendStringField(out, "trace_id", x.TraceID)
 	}
 	out = appendBoolField(out, "reserved", x.Reserved)
 	out = appendUintField(out, "cached_blocks", x.Cached)

@@ -22,6 +22,7 @@ import (
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 )
@@ -56,7 +57,7 @@ func (r *recorder) Refused(limit string) {
 	r.refused = append(r.refused, limit)
 }
 
-func (r *recorder) End(method, route string, status int, took time.Duration) {
+func (r *recorder) End(method, route string, status int, took time.Duration, _ metrics.Example) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.inFlight--

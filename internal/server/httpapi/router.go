@@ -7,6 +7,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/select-service/select-service/internal/server/access"
+	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -36,7 +37,8 @@ func (p Part) has(role access.Role) bool {
 // request is a request with its caller.
 type request struct {
 	*gin.Context
-	who *access.Caller
+	who  *access.Caller
+	span *tracing.Span // nil: the request is not traced
 }
 
 // endpoint is the handler of a route. Callers with a scope may use it only if it is scoped; it
@@ -86,7 +88,15 @@ func (r router) add(method string, role access.Role, path string, e endpoint) {
 	}
 	a := r.api
 	changes := role == access.Operate && method != http.MethodGet && method != http.MethodHead
+	base := ""
+	if g, ok := r.group.(*gin.RouterGroup); ok {
+		base = strings.TrimSuffix(g.BasePath(), "/")
+	}
+	name := method + " " + base + path
 	r.group.Handle(method, path, func(c *gin.Context) {
+		if a.tracer != nil {
+			a.beginSpan(c, name, role)
+		}
 		who, err := a.access.Admit(c.Request, role, e.scoped)
 		if changes {
 			a.audited(c, who, func() { a.run(c, who, err, e) })
@@ -94,11 +104,7 @@ func (r router) add(method string, role access.Role, path string, e endpoint) {
 			a.run(c, who, err, e)
 		}
 	})
-	base := ""
-	if g, ok := r.group.(*gin.RouterGroup); ok {
-		base = strings.TrimSuffix(g.BasePath(), "/")
-	}
-	r.roles[method+" "+base+path] = role
+	r.roles[name] = role
 }
 
 // run calls an endpoint, or answers why the caller is denied (denied not nil).
@@ -107,7 +113,7 @@ func (a api) run(c *gin.Context, who *access.Caller, denied error, e endpoint) {
 		a.fail(c, nil, denied)
 		return
 	}
-	e.handle(request{c, who})
+	e.handle(request{c, who, a.spanOf(c)})
 }
 
 // unrouted answers requests without a route. A caller that needs a token on routes needs one
@@ -121,7 +127,7 @@ func (a api) unrouted(answer answerFunc) gin.HandlerFunc {
 			a.fail(c, nil, err)
 			return
 		}
-		e.handle(request{c, who})
+		e.handle(request{c, who, nil})
 	}
 }
 

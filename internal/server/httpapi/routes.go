@@ -13,6 +13,7 @@ import (
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/server/replicas"
 	"github.com/select-service/select-service/internal/server/ui"
+	"github.com/select-service/select-service/internal/telemetry/tracing"
 )
 
 // Service has the use cases behind the routes of the selection service, including the slot
@@ -52,6 +53,8 @@ type Options struct {
 	Metrics http.Handler
 	// Requests observes the listener's requests; nil for none.
 	Requests RequestObserver
+	// Tracer traces requests; nil: none.
+	Tracer *tracing.Tracer
 	// Access authenticates the callers of requests; nil: anyone may do everything.
 	Access *access.Guard
 	// Hosts are the names of the listener; nil is any.
@@ -157,6 +160,7 @@ func bareEngine(opt Options, render renderer) engine {
 		log: opt.Log, dialect: dialect(opt.Contract), render: render, requests: opt.Requests, memory: opt.Memory,
 		access: opt.Access, hosts: opt.Hosts, part: opt.Part, audit: access.NewAudit(opt.Log), dumps: opt.Dumps, snapshots: opt.Snapshots,
 		maxWorkers: opt.MaxWorkers, kubernetes: opt.Kubernetes, fleet: opt.Fleet, page: opt.Page != nil && opt.Part != CallersRoutes,
+		tracer: opt.Tracer,
 	}
 	if opt.RetryAfter > 0 {
 		a.retryAfter = strconv.FormatInt(int64((opt.RetryAfter+time.Second-1)/time.Second), 10)

@@ -49,6 +49,7 @@ func (r selectRoutes) answer(c request, b *selectBody, out []byte, reserve bool)
 	b.req.PolicyClass = strings.TrimSpace(c.Request.Header.Get(policyHeader))
 	b.req.Session = b.session.name()
 	b.req.Detailed = r.d == dialect16
+	b.req.Trace = c.span
 	sel, err := r.svc.Select(c.Request.Context(), &b.req, reserve)
 	if err != nil {
 		return 0, nil, err

@@ -12,6 +12,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/server/access"
+	"github.com/select-service/select-service/internal/telemetry/metrics"
+	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -64,6 +66,7 @@ type api struct {
 	kubernetes ClusterStatus // nil: there is none
 	fleet      FleetStatus
 	page       bool // the listener has the operators' page
+	tracer     *tracing.Tracer
 }
 
 // RequestObserver sees every request of a listener, from any goroutine. It is on the
@@ -75,8 +78,8 @@ type RequestObserver interface {
 	// part may still be in a buffer. The route is a pattern ("/workers/:worker_id"). If no
 	// route was found, method and route are both empty, so that clients cannot create new
 	// values. The status is 499 if the client left before its answer was complete, and 500 if
-	// the service broke the answer off.
-	End(method, route string, status int, took time.Duration)
+	// the service broke the answer off. of is the request's trace.
+	End(method, route string, status int, took time.Duration, of metrics.Example)
 	// Refused is called for a request that a limit refuses, before its End. limit is one
 	// of contract.Limits.
 	Refused(limit string)
@@ -91,7 +94,7 @@ const statusClientGone = 499
 func (a api) observe(c *gin.Context) {
 	echoRequestID(c)
 	debugging := a.logsRequests()
-	if a.requests == nil && !debugging {
+	if a.requests == nil && !debugging && a.tracer == nil {
 		return // gin calls the next handlers itself
 	}
 	start := time.Now()
@@ -114,8 +117,9 @@ func (a api) observe(c *gin.Context) {
 			if route == "" {
 				method = ""
 			}
-			a.requests.End(method, route, status, took)
+			a.requests.End(method, route, status, took, a.spanOf(c).Example())
 		}
+		a.endSpan(c, status)
 		if debugging {
 			a.logAccess(c, status, took)
 		}
@@ -163,6 +167,9 @@ func withRequest(e *zerolog.Event, c *gin.Context) *zerolog.Event {
 	e = e.Str("method", c.Request.Method).Str("route", c.FullPath())
 	if id := requestID(c.Request); id != nil {
 		e = e.Str("request_id", id[0])
+	}
+	if span := spanOf(c); span != nil {
+		e = e.Str("trace_id", span.TraceID())
 	}
 	return e
 }

@@ -71,6 +71,9 @@ func Send[N int | int64 | uint32 | uint64 | float64](ch chan<- prometheus.Metric
 func SendHistogram(ch chan<- prometheus.Metric, f Family, h *Histogram, labels ...string) {
 	count, sum, upTo := h.read()
 	m, err := prometheus.NewConstHistogram(f.desc, count, sum, upTo, labels...)
+	if examples := h.exemplars(); err == nil && len(examples) > 0 {
+		m, err = prometheus.NewMetricWithExemplars(m, examples...)
+	}
 	if err != nil {
 		m = prometheus.NewInvalidMetric(f.desc, err)
 	}

@@ -4,6 +4,9 @@ import (
 	"math"
 	"slices"
 	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Bounds of histograms: the largest value of each bucket, ascending. One more bucket has the
@@ -41,6 +44,18 @@ type Histogram struct {
 	bounds []float64
 	counts []atomic.Uint64 // by bucket, one more than bounds
 	sum    atomic.Uint64   // bits of a float64
+	// examples has the latest Example of each bucket, nil before the first.
+	examples atomic.Pointer[[]atomic.Pointer[example]]
+}
+
+// Example names the trace of an observed value, in hexadecimal. The zero value is none.
+type Example struct{ TraceID, SpanID string }
+
+// example is a value with its trace.
+type example struct {
+	Example
+	value float64
+	at    time.Time
 }
 
 // NewHistogram returns an empty histogram. It keeps bounds.
@@ -53,6 +68,38 @@ func (h *Histogram) Observe(v float64) {
 	i, _ := slices.BinarySearch(h.bounds, v)
 	h.counts[i].Add(1)
 	h.addSum(v)
+}
+
+// ObserveExample counts a value, and keeps the trace that it is from, if there is one, as its
+// bucket's exemplar.
+func (h *Histogram) ObserveExample(v float64, of Example) {
+	h.Observe(v)
+	if of.TraceID == "" {
+		return
+	}
+	all := h.examples.Load()
+	if all == nil {
+		h.examples.CompareAndSwap(nil, new(make([]atomic.Pointer[example], len(h.counts))))
+		all = h.examples.Load()
+	}
+	i, _ := slices.BinarySearch(h.bounds, v)
+	(*all)[i].Store(&example{of, v, time.Now()})
+}
+
+// exemplars returns the latest examples in Prometheus' form, at most one for each bucket.
+func (h *Histogram) exemplars() (found []prometheus.Exemplar) {
+	all := h.examples.Load()
+	if all == nil {
+		return nil
+	}
+	for i := range *all {
+		if e := (*all)[i].Load(); e != nil {
+			found = append(found, prometheus.Exemplar{
+				Value: e.value, Timestamp: e.at, Labels: prometheus.Labels{"trace_id": e.TraceID, "span_id": e.SpanID},
+			})
+		}
+	}
+	return found
 }
 
 func (h *Histogram) addSum(v float64) {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/internal/transport/certs"
 	"github.com/select-service/select-service/pkg/recovery"
 )
@@ -129,6 +130,7 @@ func (c *Client) get(ctx context.Context, by *http.Client, url string) (io.ReadC
 		return nil, nil, fmt.Errorf("fetch: GET %s: %w", url, ErrPlain)
 	}
 	req.Header.Set("User-Agent", userAgent)
+	tracing.Of(ctx).Context().AddTo(req.Header)
 	if c.who.Token != nil && c.who.Trusted != nil && c.who.Trusted(req.URL) {
 		req.Header.Set("Authorization", "Bearer "+c.who.Token.Text())
 	}

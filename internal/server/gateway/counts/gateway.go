@@ -159,14 +159,16 @@ func (g *Gateway) Cached() (answers uint64, observed, predicted, apart float64) 
 func (g *Gateway) Ended(o GatewayOutcome) { g.outcomes[o].Add(1) }
 
 // Placed counts a request that got an engine, booked, placed or unbooked, and how long that
-// took.
-func (g *Gateway) Placed(o GatewayOutcome, took time.Duration) {
+// took; of is its trace.
+func (g *Gateway) Placed(o GatewayOutcome, took time.Duration, of metrics.Example) {
 	g.outcomes[o].Add(1)
-	g.picks.Observe(took.Seconds())
+	g.picks.ObserveExample(took.Seconds(), of)
 }
 
-// Tokenized counts a call of the tokenizer.
-func (g *Gateway) Tokenized(took time.Duration) { g.tokenizing.Observe(took.Seconds()) }
+// Tokenized counts a call of the tokenizer; of is its trace.
+func (g *Gateway) Tokenized(took time.Duration, of metrics.Example) {
+	g.tokenizing.ObserveExample(took.Seconds(), of)
+}
 
 // TokenizerFailed counts a request without tokens.
 func (g *Gateway) TokenizerFailed(r TokenizerReason, a TokenizerAction) { g.failures[r][a].Add(1) }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/server/gateway/openai"
+	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/pkg/memory"
 )
 
@@ -223,6 +224,7 @@ func (c *Client) post(ctx context.Context, url string, q call) (answer, error) {
 	req.GetBody = func() (io.ReadCloser, error) { return q.reader(), nil }
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")
+	tracing.Of(ctx).Context().AddTo(req.Header)
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return answer{}, failed(ctx, err, Unavailable)

@@ -1,31 +1,45 @@
-package main
+// Package plot draws times to first token, as a self-contained SVG.
+package plot
 
 import (
 	"fmt"
 	"html"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/select-service/select-service/demo/sim/stats"
 )
 
-// plot draws two panels, the time to first token over the play and its distribution, with a
-// line for each policy, as a self-contained SVG.
-type plot struct {
-	svg      strings.Builder
-	heading  string
-	series   []series
-	slow     []slowdown
-	span     time.Duration // of the arrivals
-	requests int
+// Plot has two panels, the time to first token over the play and its distribution, with a line
+// for each series.
+type Plot struct {
+	Heading  string // the part behind the first "; " is a second line
+	Series   []Series
+	Slow     []Slowdown
+	Span     time.Duration // of the arrivals
+	Requests int           // of one series
 }
 
-type series struct {
-	name  string
-	first []firstToken
-	bold  bool // a policy of the service
-	color string
+// Series has the first tokens of one policy.
+type Series struct {
+	Name  string
+	First []FirstToken
+	Bold  bool
+}
+
+// FirstToken is the first token of one request.
+type FirstToken struct {
+	At   time.Duration // arrival, since the start
+	TTFT float64       // ms
+}
+
+// Slowdown is a part of the play during which an engine is slow.
+type Slowdown struct {
+	Engine      int // from 0
+	Factor      float64
+	From, Until float64 // parts of the span
 }
 
 // colors are the palette of Okabe and Ito, which most colour-blind people can distinguish.
@@ -44,39 +58,30 @@ const (
 // perPoint is the average number of a policy's requests per point of its line over time.
 const perPoint = 25
 
-// writePlot writes the plot to a file.
-func (r *report) writePlot(path string) error {
-	slow, err := r.Config.slowdowns()
-	if err != nil {
-		return err
-	}
-	p := plot{heading: r.heading(), slow: slow, span: r.Workload.Span, requests: r.Workload.Requests}
-	for _, x := range r.Results {
-		i := slices.IndexFunc(p.series, func(s series) bool { return s.name == x.Policy })
-		if i < 0 {
-			i = len(p.series)
-			p.series = append(p.series, series{name: x.Policy, bold: x.Model != "", color: colors[i%len(colors)]})
-		}
-		p.series[i].first = append(p.series[i].first, x.first...)
-	}
-	if err := os.WriteFile(path, []byte(p.draw()), 0o644); err != nil {
-		return fmt.Errorf("write plot: %w", err)
-	}
-	return nil
+// picture is the SVG of a plot while it is drawn.
+type picture struct {
+	Plot
+	svg strings.Builder
 }
 
-func (p *plot) draw() string {
-	top := 64 + legendRow*len(p.series) + 40
+// Draw returns the SVG.
+func (p *Plot) Draw() string {
+	s := picture{Plot: *p}
+	return s.draw()
+}
+
+func (p *picture) draw() string {
+	top := 64 + legendRow*len(p.Series) + 40
 	height := top + 2*panelHeight + panelGap + 56
 	p.printf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img" font-family="Helvetica, Arial, 'DejaVu Sans', sans-serif" font-size="13">`,
 		plotWidth, height, plotWidth, height)
 	p.printf(`<title>Time to first token by policy</title>`)
 	p.printf(`<rect width="%d" height="%d" fill="#fff"/>`, plotWidth, height)
-	for i, part := range strings.SplitN(p.heading, "; ", 2) {
+	for i, part := range strings.SplitN(p.Heading, "; ", 2) {
 		p.text(marginLeft, 26+legendRow*i, "start", "#555", part)
 	}
-	for i, s := range p.series {
-		p.legend(64+legendRow*i, s)
+	for i := range p.Series {
+		p.legend(64+legendRow*i, i)
 	}
 	p.overTime(panel{top: top})
 	p.distribution(panel{top: top + panelHeight + panelGap})
@@ -84,34 +89,35 @@ func (p *plot) draw() string {
 	return p.svg.String()
 }
 
-func (p *plot) legend(y int, s series) {
-	ttft := ttftOf(s.first)
-	p.printf(`<path d="M%d %dh26" stroke="%s" stroke-width="%s"/>`, marginLeft, y+9, s.color, width(s))
-	p.text(marginLeft+36, y+14, "start", "#222", s.name)
-	p.text(marginLeft+320, y+14, "start", "#555", fmt.Sprintf("mean %s, p50 %s, p90 %s, p99 %s", milliseconds(mean(ttft)),
-		milliseconds(quantile(ttft, 0.5)), milliseconds(quantile(ttft, 0.9)), milliseconds(quantile(ttft, 0.99))))
+func (p *picture) legend(y, i int) {
+	s := p.Series[i]
+	ttft := ttftOf(s.First)
+	p.printf(`<path d="M%d %dh26" %s/>`, marginLeft, y+9, p.stroke(i))
+	p.text(marginLeft+36, y+14, "start", "#222", s.Name)
+	p.text(marginLeft+320, y+14, "start", "#555", fmt.Sprintf("mean %s, p50 %s, p90 %s, p99 %s", stats.Milliseconds(stats.Mean(ttft)),
+		stats.Milliseconds(stats.Quantile(ttft, 0.5)), stats.Milliseconds(stats.Quantile(ttft, 0.9)), stats.Milliseconds(stats.Quantile(ttft, 0.99))))
 }
 
 // overTime draws the mean TTFT of the requests that arrived in the same part of the play.
-func (p *plot) overTime(at panel) {
-	at.x = axis{lo: 0, hi: max(p.span.Seconds(), 1)}
-	parts := min(max(p.requests/perPoint, 8), 60)
-	means := make([][]point, len(p.series)) // s, ms
+func (p *picture) overTime(at panel) {
+	at.x = axis{lo: 0, hi: max(p.Span.Seconds(), 1)}
+	parts := min(max(p.Requests/perPoint, 8), 60)
+	means := make([][]point, len(p.Series)) // s, ms
 	lo, hi := math.Inf(1), 0.0
-	for i, s := range p.series {
-		for k, b := range binned(s.first, at.x.hi, parts) {
+	for i, s := range p.Series {
+		for k, b := range binned(s.First, at.x.hi, parts) {
 			if len(b) > 0 {
-				means[i] = append(means[i], point{(float64(k) + 0.5) / float64(parts) * at.x.hi, max(1, mean(b))})
-				lo, hi = min(lo, mean(b)), max(hi, mean(b))
+				means[i] = append(means[i], point{(float64(k) + 0.5) / float64(parts) * at.x.hi, max(1, stats.Mean(b))})
+				lo, hi = min(lo, stats.Mean(b)), max(hi, stats.Mean(b))
 			}
 		}
 	}
 	at.y = logAxis(lo, hi)
 	p.title(at, "Time to first token by time of arrival (means over "+fmt.Sprintf("%.1f s", at.x.hi/float64(parts))+")")
-	for _, s := range p.slow {
-		x0, x1 := at.px(s.from*at.x.hi), at.px(s.until*at.x.hi)
+	for _, s := range p.Slow {
+		x0, x1 := at.px(s.From*at.x.hi), at.px(s.Until*at.x.hi)
 		p.printf(`<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="#000" opacity="0.06"/>`, x0, at.top, x1-x0, panelHeight)
-		p.text((x0+x1)/2, float64(at.top+16), "middle", "#555", fmt.Sprintf("engine %d at %g of its speed", s.engine+1, s.factor))
+		p.text((x0+x1)/2, float64(at.top+16), "middle", "#555", fmt.Sprintf("engine %d at %g of its speed", s.Engine+1, s.Factor))
 	}
 	for _, v := range at.y.ticks() {
 		p.across(at, v, duration(v))
@@ -121,18 +127,18 @@ func (p *plot) overTime(at panel) {
 		p.text(at.px(t), float64(at.top+panelHeight+18), "middle", "#555", fmt.Sprintf("%d:%02d", int(t)/60, int(t)%60))
 	}
 	p.frame(at, "model time since the first arrival")
-	for i, s := range p.series {
-		p.line(at, s, means[i])
+	for i := range p.Series {
+		p.line(at, i, means[i])
 	}
 }
 
 // distribution draws the share of requests that waited at least as long. Both axes are
 // logarithmic, so that the tails can be seen; the fastest 2 % of all are left out.
-func (p *plot) distribution(at panel) {
+func (p *picture) distribution(at panel) {
 	lo, hi, most := math.Inf(1), 0.0, 10
-	for _, s := range p.series {
-		ttft := ttftOf(s.first)
-		lo, hi = min(lo, quantile(ttft, 0.02)), max(hi, quantile(ttft, 1))
+	for _, s := range p.Series {
+		ttft := ttftOf(s.First)
+		lo, hi = min(lo, stats.Quantile(ttft, 0.02)), max(hi, stats.Quantile(ttft, 1))
 		most = max(most, len(ttft))
 	}
 	at.x = logAxis(lo, hi)
@@ -148,22 +154,22 @@ func (p *plot) distribution(at panel) {
 		}
 	}
 	p.frame(at, "time to first token")
-	for _, s := range p.series {
-		ttft := slices.Sorted(slices.Values(ttftOf(s.first)))
+	for i, s := range p.Series {
+		ttft := slices.Sorted(slices.Values(ttftOf(s.First)))
 		var points []point
-		for i, x := range ttft {
-			if x < at.x.lo && i+1 < len(ttft) && ttft[i+1] < at.x.lo {
+		for k, x := range ttft {
+			if x < at.x.lo && k+1 < len(ttft) && ttft[k+1] < at.x.lo {
 				continue
 			}
-			points = append(points, point{x, float64(len(ttft)-i) / float64(len(ttft))})
+			points = append(points, point{x, float64(len(ttft)-k) / float64(len(ttft))})
 		}
-		p.line(at, s, points)
+		p.line(at, i, points)
 	}
 }
 
-func (p *plot) printf(format string, args ...any) { fmt.Fprintf(&p.svg, format+"\n", args...) }
+func (p *picture) printf(format string, args ...any) { fmt.Fprintf(&p.svg, format+"\n", args...) }
 
-func (p *plot) text(x, y any, anchor, color, text string) {
+func (p *picture) text(x, y any, anchor, color, text string) {
 	p.printf(`<text x="%v" y="%v" text-anchor="%s" fill="%s">%s</text>`, rounded(x), rounded(y), anchor, color, html.EscapeString(text))
 }
 
@@ -174,24 +180,24 @@ func rounded(x any) any {
 	return x
 }
 
-func (p *plot) title(at panel, text string) {
+func (p *picture) title(at panel, text string) {
 	p.printf(`<text x="%d" y="%d" fill="#222" font-weight="bold">%s</text>`, marginLeft, at.top-12, html.EscapeString(text))
 }
 
 // frame draws the axes, the horizontal one with its title.
-func (p *plot) frame(at panel, title string) {
+func (p *picture) frame(at panel, title string) {
 	p.printf(`<path d="M%d %dv%dh%d" fill="none" stroke="#888"/>`, marginLeft, at.top, panelHeight, plotWidth-marginLeft-marginRight)
 	p.text(at.px(at.x.hi), float64(at.top+panelHeight+36), "end", "#555", title)
 }
 
 // across draws a horizontal line with its label.
-func (p *plot) across(at panel, v float64, label string) {
+func (p *picture) across(at panel, v float64, label string) {
 	p.printf(`<path d="M%d %.1fh%d" stroke="#ddd"/>`, marginLeft, at.py(v), plotWidth-marginLeft-marginRight)
 	p.text(marginLeft-8, at.py(v)+4, "end", "#555", label)
 }
 
 // line draws a line through points, leaving out points less than a pixel from the one before.
-func (p *plot) line(at panel, s series, points []point) {
+func (p *picture) line(at panel, series int, points []point) {
 	var d strings.Builder
 	var last point
 	for i, v := range points {
@@ -202,14 +208,19 @@ func (p *plot) line(at panel, s series, points []point) {
 		fmt.Fprintf(&d, "%c%.1f %.1f", "ML"[min(i, 1)], next.x, next.y)
 		last = next
 	}
-	p.printf(`<path d="%s" fill="none" stroke="%s" stroke-width="%s" stroke-linejoin="round"/>`, d.String(), s.color, width(s))
+	p.printf(`<path d="%s" fill="none" %s stroke-linejoin="round"/>`, d.String(), p.stroke(series))
 }
 
-func width(s series) string {
-	if s.bold {
-		return "2.5"
+// stroke has the attributes of the line of a series. More series than colors are dashed.
+func (p *picture) stroke(series int) string {
+	width, dashes := "1.2", ""
+	if p.Series[series].Bold {
+		width = "2.5"
 	}
-	return "1.2"
+	if series >= len(colors) {
+		dashes = ` stroke-dasharray="5 3"`
+	}
+	return fmt.Sprintf(`stroke="%s" stroke-width="%s"%s`, colors[series%len(colors)], width, dashes)
 }
 
 type point struct{ x, y float64 }
@@ -271,20 +282,20 @@ func (a axis) ticks() []float64 {
 	return all
 }
 
-func ttftOf(first []firstToken) []float64 {
+func ttftOf(first []FirstToken) []float64 {
 	all := make([]float64, len(first))
 	for i, f := range first {
-		all[i] = f.ttft
+		all[i] = f.TTFT
 	}
 	return all
 }
 
 // binned sorts times to first token by arrival into equal parts of span seconds.
-func binned(first []firstToken, span float64, parts int) [][]float64 {
+func binned(first []FirstToken, span float64, parts int) [][]float64 {
 	all := make([][]float64, parts)
 	for _, f := range first {
-		i := min(parts-1, int(f.at.Seconds()/span*float64(parts)))
-		all[i] = append(all[i], f.ttft)
+		i := min(parts-1, int(f.At.Seconds()/span*float64(parts)))
+		all[i] = append(all[i], f.TTFT)
 	}
 	return all
 }
@@ -292,7 +303,7 @@ func binned(first []firstToken, span float64, parts int) [][]float64 {
 // duration formats ms.
 func duration(ms float64) string {
 	if ms >= 999.9 {
-		return fmt.Sprintf("%s s", thousands(int(ms/1000+0.5)))
+		return fmt.Sprintf("%s s", stats.Thousands(int(ms/1000+0.5)))
 	}
 	return fmt.Sprintf("%.0f ms", ms)
 }
