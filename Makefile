@@ -264,7 +264,7 @@ $(NATS_SERVER):
 
 .PHONY: test-fleet
 test-fleet: build setup $(NATS_SERVER) ## replicas over a real NATS server, killed under load
-	NATS_SERVER_BIN=$(CURDIR)/$(NATS_SERVER) SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -race -count=1 -timeout 20m ./internal/transport/nats
+	NATS_SERVER_BIN=$(CURDIR)/$(NATS_SERVER) SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -race -count=1 -timeout 20m ./internal/transport/nats ./internal/discovery/nats
 	NATS_SERVER_BIN=$(CURDIR)/$(NATS_SERVER) SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -count=1 -timeout 20m -run TestKilledReplica ./test/e2e/replicas
 
 .PHONY: test-completion
@@ -296,6 +296,10 @@ test-gateway: build setup ## a real Envoy between clients and simulated engines 
 	GO='$(GO)' scripts/test-gateway.sh $(ARGS)
 test-gateway-short: build setup ## ten of its scenarios, and a little of its traffic
 	GO='$(GO)' scripts/test-gateway.sh -short
+
+.PHONY: compare-gateways
+compare-gateways: build setup ## beside SMG and vllm-router on the same engines (ARGS: --plays, --rounds, --short); run it alone
+	GO='$(GO)' scripts/compare-gateways.sh $(ARGS)
 
 .PHONY: test-openapi
 test-openapi: build ## lint the OpenAPI documents and let schemathesis try the server (ARGS to choose)

@@ -9,16 +9,21 @@ import (
 	"math/rand/v2"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/config"
+	shared "github.com/select-service/select-service/internal/discovery/nats"
 	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/internal/transport/certs"
 	"github.com/select-service/select-service/internal/transport/fetch"
 	"github.com/select-service/select-service/internal/transport/nats"
 	"github.com/select-service/select-service/internal/transport/zmqsock"
+	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/replicasync"
 )
 
@@ -27,6 +32,7 @@ type member struct {
 	conf    config.Fleet
 	process uint64
 	conn    *nats.Conn
+	catalog *shared.Catalog
 	service func() *node.Service
 }
 
@@ -54,6 +60,7 @@ func newMember(conf config.Config, url string, certificates *certs.Side, service
 			}
 			return service().FollowMember(endpoint)
 		},
+		Heard: func(version uint64) { f.catalog.Heard(version) },
 		Unfollow: func(endpoint string) {
 			if f.conf.NATS() {
 				_ = service().UnfollowMember(endpoint) // it may have been unfollowed at the stop
@@ -67,15 +74,42 @@ func newMember(conf config.Config, url string, certificates *certs.Side, service
 	if f.conn, err = nats.Dial(c); err != nil {
 		return nil, fmt.Errorf("--fleet: %w", err)
 	}
+	sharing := shared.Config{
+		Bucket: f.conn.Bucket(""), Fleet: f.conn, Replica: name, Cache: cacheFile(conf), Required: conf.Fleet.Required,
+		Local: func() *catalog.Catalog { return service().Catalog() },
+		Apply: func(set catalog.Set) (catalog.Difference, error) { return service().ApplyShared(set) },
+		Log:   log,
+	}
+	if conf.Fleet.Settings {
+		sharing.Thresholds = func() *overload.Table { return service().Thresholds() }
+	}
+	f.catalog = shared.New(sharing)
 	return f, nil
 }
 
-// status returns the connection; nil: there is none.
-func (me *member) status() *nats.Conn {
+// cacheFile returns the file that keeps the fleet's catalog, "" for none. It has the fleet's name, so
+// that no other fleet's is used.
+func cacheFile(conf config.Config) string {
+	if conf.Data.Dir == "" {
+		return ""
+	}
+	return filepath.Join(conf.Data.Dir, "fleet-"+conf.Fleet.Name)
+}
+
+// ReadyJSON returns the member fleet of GET /ready, nil if there is none.
+func (me *member) ReadyJSON() []byte {
 	if me == nil {
 		return nil
 	}
-	return me.conn
+	return me.conn.ReadyJSON(me.catalog.Status())
+}
+
+// collectors returns those of the metrics of a fleet.
+func (me *member) collectors() []prometheus.Collector {
+	if me == nil {
+		return []prometheus.Collector{nats.Collector{}, shared.Collector{}}
+	}
+	return []prometheus.Collector{nats.Collector{Conn: me.conn}, shared.Collector{Catalog: me.catalog}}
 }
 
 // usesMesh reports whether reservations are shared over ZMQ.
@@ -97,7 +131,7 @@ func (me *member) configure(c *node.Config, r replicas, url string, maxPeers int
 	if me == nil {
 		return
 	}
-	c.Process = me.process
+	c.Process, c.Shared, c.SharedSettings = me.process, me.catalog, me.conf.Settings
 	if c.Recovery.Find == nil {
 		c.Recovery.Find = me.conn.Peers
 	}
@@ -111,6 +145,14 @@ func (me *member) configure(c *node.Config, r replicas, url string, maxPeers int
 	c.Replication.Transport, c.Replication.Fetch = both, both
 	c.Replication.Speaker, c.Replication.Reachable = nats.Speaker, me.conn.Reachable
 	c.Replication.Malformed = both.malformed
+}
+
+// share keeps the catalog that of the fleet until ctx ends.
+func (me *member) share(ctx context.Context) error {
+	if me == nil {
+		return nil
+	}
+	return me.catalog.Run(ctx)
 }
 
 // run takes part in the fleet until ctx ends.

@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/select-service/select-service/internal/codec/bodyscan"
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/discovery"
 	"github.com/select-service/select-service/internal/discovery/kubernetes"
@@ -30,7 +31,6 @@ import (
 	"github.com/select-service/select-service/internal/telemetry/logwriter"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/internal/transport/curve"
-	"github.com/select-service/select-service/internal/transport/nats"
 	"github.com/select-service/select-service/internal/transport/zmqsock"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
@@ -106,7 +106,11 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		}
 	}
 	svc = node.New(settings, streams, log)
-	state := node.NewState(svc, data, conf.Data.SnapshotInterval)
+	kept := data
+	if joined != nil {
+		kept = nil // the other replicas have the state, see cacheFile
+	}
+	state := svc.KeepState(kept, conf.Data.SnapshotInterval)
 	var file *workersfile.Watcher
 	var sources []discovery.Source
 	if read.workers != nil {
@@ -145,6 +149,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	defer leave()
 	parts.Go(func() error { return joined.run(meeting) })
 	serviceEnded := start(parts, func() error { return svc.Run(work) })
+	parts.Go(func() error { return joined.share(work) })
 	parts.Go(func() error { return mem.keep(work) })
 	parts.Go(func() error { return operators.History.Run(work) })
 	sourcesEnded := start(parts, func() error { return found.Run(work) })
@@ -154,7 +159,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	read.follow(work, parts, log, file)
 	open := newConnections(conf.Limits, mem.budget, log)
 	picks.serve(work, parts, open, log)
-	bound.serve(parts, handlers(conf, svc, operators, pods, joined.status(), read.tokens, mem.budget, tracer, stopping.Done(), log, append(picks.collectors(), //nolint:contextcheck // requests have contexts of their own
+	bound.serve(parts, handlers(conf, svc, operators, pods, joined, read.tokens, mem.budget, tracer, stopping.Done(), log, append(picks.collectors(), //nolint:contextcheck // requests have contexts of their own
 		telemetry.Memory{Budget: mem.budget}, telemetry.Sockets{Refused: hub.Refused, Behind: others.behind()}, telemetry.WorkersFile{Watcher: file}, tracer, pods.Collector(svc.Catalog()), state.Collector(), open, telemetry.Process{
 			LogLinesDropped: out.Dropped, Certificate: read.certificates, PeerCertificate: read.peers,
 		})...), open, log)
@@ -209,10 +214,11 @@ func start(parts *errgroup.Group, run func() error) <-chan struct{} {
 // handlers returns a function that creates the handler of a listener. The selection listener's
 // metrics include the requests of all listeners, and the other collectors. The slot tracker
 // alone has no metrics, so its requests are not counted.
-func handlers(conf config.Config, svc *node.Service, operators httpapi.Operators, pods *kubernetes.Discovery, meeting *nats.Conn, guard *access.Guard, budget *memory.Budget, tracer *tracing.Tracer, stopping <-chan struct{}, log zerolog.Logger, others ...prometheus.Collector) func(*listener) http.Handler {
+func handlers(conf config.Config, svc *node.Service, operators httpapi.Operators, pods *kubernetes.Discovery, joined *member, guard *access.Guard, budget *memory.Budget, tracer *tracing.Tracer, stopping <-chan struct{}, log zerolog.Logger, others ...prometheus.Collector) func(*listener) http.Handler {
 	requests := telemetry.NewRequests()
-	bodies := httpapi.NewMemory(budget, stopping)
-	others = append(others, requests, nats.Collector{Conn: meeting})
+	scanned := bodyscan.NewCache(conf.Limits.ScanCache, budget.Account(memory.Scanned))
+	bodies := httpapi.NewMemory(budget, stopping, scanned)
+	others = append(append(others, requests, telemetry.Scanned{Cache: scanned}), joined.collectors()...)
 	collectors := append(svc.Collectors(conf.Metrics.DynamoAliases), others...)
 	if conf.Metrics.DynamoAliases {
 		collectors = append(collectors, telemetry.DynamoIndexerRequests{Requests: requests})
@@ -242,7 +248,7 @@ func handlers(conf config.Config, svc *node.Service, operators httpapi.Operators
 		}
 		opt.Metrics = telemetry.Handler(version(), tracer != nil, collectors...)
 		opt.RetryAfter = conf.Overload.RetryAfter
-		opt.Kubernetes, opt.Fleet, opt.Page, opt.Operators = pods, meeting, page, operators
+		opt.Kubernetes, opt.Fleet, opt.Page, opt.Operators = pods, joined, page, operators
 		return httpapi.New(svc, svc.Conductor(), opt)
 	}
 }
@@ -287,7 +293,7 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, budget 
 		ReportedLoadTTL:     conf.Engines.ReportedLoadTTL,
 		StalledAfter:        cmp.Or(conf.Engines.StalledAfter, -1),
 		SessionTTL:          conf.Selections.SessionTTL,
-		Pending:             conf.Selections.Kept,
+		Pending:             conf.Selections.Pending,
 		DecodeBusy:          conf.Selections.DecodeBusy,
 		PrefillBusy:         conf.Selections.PrefillBusy,
 		ReservationLifetime: conf.Reservations.Lifetime,

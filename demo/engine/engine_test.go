@@ -23,6 +23,8 @@ func TestConfig(t *testing.T) {
 		"four on ports":  {"--engines 4 --port 9000", true},
 		"no engine":      {"--engines 0", false},
 		"ports overflow": {"--engines 4 --port 65533", false},
+		"events":         {"--engines 4 --events-port 9000", true},
+		"events beyond":  {"--engines 4 --events-port 65529", false},
 		"wildcard":       {"--listen 0.0.0.0", false},
 		"standstill":     {"--speedup 0", false},
 		"no ranks":       {"--data-parallel-size 0", false},

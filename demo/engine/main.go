@@ -51,10 +51,12 @@ type config struct {
 	render   bool
 	listen   string
 	port     int
-	topic    string
-	hashSeed uint64
-	speedup  float64
-	engine   engine.Config // except for the fields below
+	// eventsPort is the port of the events of the first rank of the first engine.
+	eventsPort int
+	topic      string
+	hashSeed   uint64
+	speedup    float64
+	engine     engine.Config // except for the fields below
 	// One value for all engines, or one for each engine.
 	cacheBlocks []int
 	speeds      []float64
@@ -87,6 +89,7 @@ func (c *config) flags() *pflag.FlagSet {
 	f.BoolVar(&c.render, "render", c.render, "serve the routes that render a request to tokens, too")
 	f.StringVar(&c.listen, "listen", c.listen, "IP address of the HTTP ports and the event sockets, as others reach it")
 	f.IntVar(&c.port, "port", c.port, "HTTP port of the first engine, the next ones follow; 0 takes free ports")
+	f.IntVar(&c.eventsPort, "events-port", c.eventsPort, "port of the first rank's KV events, the next one is that of replays, and so on for each rank; 0 takes free ports at each start")
 	f.StringVar(&c.topic, "topic", c.topic, "topic frame of the KV events")
 	f.Uint64Var(&c.hashSeed, "hash-seed", c.hashSeed, "seed of the block names, like PYTHONHASHSEED; 0 draws one at each start")
 	f.Float64Var(&c.speedup, "speedup", c.speedup, "model seconds per second, until a player sets its own")
@@ -95,6 +98,7 @@ func (c *config) flags() *pflag.FlagSet {
 	f.Float64SliceVar(&c.speeds, "speed", c.speeds, "factor of all rates, of all engines or of each (a list)")
 	f.Float64Var(&c.engine.PrefillRate, "prefill-rate", c.engine.PrefillRate, "prompt tokens computed per model second")
 	f.Float64Var(&c.engine.DecodeRate, "decode-rate", c.engine.DecodeRate, "output tokens per model second of each request")
+	f.BoolVar(&c.engine.EachToken, "each-token", c.engine.EachToken, "stream answers token by token, as vLLM does, not block by block")
 	f.BoolVar(&c.engine.Chunked, "chunked", c.engine.Chunked, "chunked prefill: compute in steps of prompt chunks and output tokens, which slow each other; the two rates do not apply")
 	return f
 }
@@ -115,6 +119,9 @@ func (c *config) validate() error {
 	}
 	if c.port < 0 || c.port > 65535 || (c.port > 0 && c.port+c.engines-1 > 65535) {
 		errs = append(errs, fmt.Errorf("port: %d with %d engines is outside 0..65535", c.port, c.engines))
+	}
+	if c.eventsPort < 0 || c.eventsPort > 0 && c.eventsPort+2*c.engines*c.ranks-1 > 65535 {
+		errs = append(errs, fmt.Errorf("events-port: %d with %d ranks is outside 0..65535", c.eventsPort, c.engines*c.ranks))
 	}
 	if !(c.speedup > 0) {
 		errs = append(errs, fmt.Errorf("speedup: %g is not above 0", c.speedup))

@@ -77,6 +77,10 @@ func start(ctx context.Context, g *errgroup.Group, conf config, i int) (string, 
 }
 
 func options(conf config, i, rank int) node.Options {
+	events := 0
+	if conf.eventsPort > 0 {
+		events = conf.eventsPort + 2*(i*conf.ranks+rank)
+	}
 	return node.Options{
 		Engine:  conf.of(i),
 		Speedup: conf.speedup,
@@ -88,7 +92,7 @@ func options(conf config, i, rank int) node.Options {
 			return rand.Uint64()
 		},
 		Publisher: func() (node.Publisher, error) {
-			return kvpub.Open(kvpub.Options{Bind: conf.listen, Topic: conf.topic})
+			return kvpub.Open(kvpub.Options{Bind: conf.listen, Port: events, Topic: conf.topic})
 		},
 	}
 }

@@ -1,12 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
-	"os"
 	"strconv"
-	"strings"
 	"time"
+
+	"github.com/select-service/select-service/demo/sim/proc"
+	"github.com/select-service/select-service/demo/sim/traffic"
 )
 
 // process is a process whose CPU time is measured.
@@ -30,45 +30,31 @@ func openProcesses(named []string) (p processes, err error) {
 }
 
 // during runs f, and adds to its result the CPU time that the processes used meanwhile.
-func (p processes) during(f func() (result, error)) (result, error) {
+func (p processes) during(f func() (traffic.Result, error)) (result, error) {
 	before, err := p.used()
 	if err != nil {
 		return result{}, err
 	}
-	r, err := f()
+	played, err := f()
 	if err != nil {
-		return r, err
+		return result{}, err
 	}
+	r := result{Result: played}
 	after, err := p.used()
-	r.cpu = make([]time.Duration, len(p))
 	for i := range after {
-		r.cpu[i] = after[i] - before[i]
+		r.cpu = append(r.cpu, after[i]-before[i])
 	}
 	return r, err
 }
 
-// tick is the unit of /proc, on every Linux that Go runs on.
-const tick = 10 * time.Millisecond
-
-// used returns the CPU time of each process, in user mode and in the kernel.
+// used returns the CPU time of each process.
 func (p processes) used() (all []time.Duration, err error) {
 	for _, one := range p {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", one.pid))
+		d, err := proc.CPU(one.pid)
 		if err != nil {
-			return nil, fmt.Errorf("CPU of %s: %w", one.name, err)
+			return nil, fmt.Errorf("%s: %w", one.name, err)
 		}
-		// The second field is the name in brackets, which may have spaces; utime and stime
-		// are fields 14 and 15.
-		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-		sum := time.Duration(0)
-		for _, f := range fields[11:13] {
-			n, err := strconv.Atoi(f)
-			if err != nil {
-				return nil, fmt.Errorf("CPU of %s: %w", one.name, err)
-			}
-			sum += time.Duration(n) * tick
-		}
-		all = append(all, sum)
+		all = append(all, d)
 	}
 	return all, nil
 }

@@ -8,11 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/signal"
-	"slices"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -21,6 +19,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/select-service/select-service/demo/sim/simapi"
+	"github.com/select-service/select-service/demo/sim/stats"
+	"github.com/select-service/select-service/demo/sim/traffic"
 )
 
 func main() {
@@ -37,11 +37,11 @@ type config struct {
 	engines []string // URLs of the engines; their caches are emptied before each round
 	rounds  int      // rounds with each gateway
 	pids    []string // NAME=PID whose CPU is shown
-	traffic traffic
+	traffic traffic.Traffic
 }
 
 func run(ctx context.Context, args []string, stdout io.Writer) error {
-	c := config{rounds: 1, traffic: traffic{
+	c := config{rounds: 1, traffic: traffic.Traffic{
 		Model: "simulated", Duration: 30 * time.Second, Rate: 0.8, Turns: 8, Think: time.Second,
 		Prefixes: 8, Prefix: 1000, Question: 800, Answer: 60, Seed: 1,
 	}}
@@ -69,7 +69,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 			}
 			t := c.traffic
 			t.Seed += uint64(round)
-			r, err := processes.during(func() (result, error) { return t.play(ctx, g[1]) })
+			r, err := processes.during(func() (traffic.Result, error) { return t.Play(ctx, g[1]) })
 			if err != nil {
 				return fmt.Errorf("%s: %w", g[0], err)
 			}
@@ -77,6 +77,22 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		}
 	}
 	return c.report(stdout, gateways, results, processes)
+}
+
+// result has the results of one or several rounds with a gateway.
+type result struct {
+	traffic.Result
+	cpu []time.Duration // of each process
+}
+
+func (r *result) add(o *result) {
+	r.Result.Add(&o.Result)
+	if r.cpu == nil {
+		r.cpu = make([]time.Duration, len(o.cpu))
+	}
+	for i, d := range o.cpu {
+		r.cpu[i] += d
+	}
 }
 
 func (c *config) flags() *pflag.FlagSet {
@@ -145,10 +161,11 @@ func (c *config) report(w io.Writer, gateways [][2]string, results []result, p p
 	}
 	fmt.Fprintln(t)
 	for i, r := range results {
-		fmt.Fprintf(t, "%s\t%d\t%d\t%.1f %%\t%s\t%s\t%s\t%s\t", gateways[i][0], len(r.ttft), r.failed, 100*r.hitRate(),
-			milliseconds(mean(r.ttft)), milliseconds(quantile(r.ttft, 0.5)), milliseconds(quantile(r.ttft, 0.9)), milliseconds(quantile(r.ttft, 0.99)))
+		ttft := r.TTFT()
+		fmt.Fprintf(t, "%s\t%d\t%d\t%.1f %%\t%.1f ms\t%.1f ms\t%.1f ms\t%.1f ms\t", gateways[i][0], len(ttft), r.Failed, 100*r.HitRate(),
+			stats.Mean(ttft), stats.Quantile(ttft, 0.5), stats.Quantile(ttft, 0.9), stats.Quantile(ttft, 0.99))
 		for j := range p {
-			fmt.Fprintf(t, "%d µs\t", (r.cpu[j] / time.Duration(max(1, len(r.ttft)))).Microseconds())
+			fmt.Fprintf(t, "%d µs\t", (r.cpu[j] / time.Duration(max(1, len(ttft)))).Microseconds())
 		}
 		fmt.Fprintln(t)
 	}
@@ -156,35 +173,9 @@ func (c *config) report(w io.Writer, gateways [][2]string, results []result, p p
 		return err
 	}
 	for i := range results {
-		if r := &results[i]; r.failed > 0 {
-			return fmt.Errorf("%s: %d requests failed, for example: %w", gateways[i][0], r.failed, r.failure)
+		if r := &results[i]; r.Failed > 0 {
+			return fmt.Errorf("%s: %d requests failed, for example: %w", gateways[i][0], r.Failed, r.Failure)
 		}
 	}
 	return nil
-}
-
-func milliseconds(d time.Duration) string {
-	return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
-}
-
-func mean(all []time.Duration) time.Duration {
-	var sum time.Duration
-	for _, d := range all {
-		sum += d
-	}
-	return sum / time.Duration(max(1, len(all)))
-}
-
-// quantile returns the smallest value that at least a share q of all do not exceed.
-func quantile(all []time.Duration, q float64) time.Duration {
-	if len(all) == 0 {
-		return 0
-	}
-	sorted := slices.Sorted(slices.Values(all))
-	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))]
-}
-
-// exponential draws an exponentially distributed duration.
-func exponential(rnd *rand.Rand, mean time.Duration) time.Duration {
-	return time.Duration(rnd.ExpFloat64() * float64(mean))
 }

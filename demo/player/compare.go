@@ -5,6 +5,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/select-service/select-service/demo/sim/stats"
 )
 
 // ratio compares a figure of one policy with that of another in the same round: the median,
@@ -25,7 +27,7 @@ func newRatio(ours, theirs []result, figure func(*result) float64) ratio {
 	if len(all) == 0 {
 		return ratio{}
 	}
-	return ratio{Median: quantile(all, 0.5), Least: slices.Min(all), Most: slices.Max(all)}
+	return ratio{Median: stats.Quantile(all, 0.5), Least: slices.Min(all), Most: slices.Max(all)}
 }
 
 func (r ratio) String() string {
@@ -101,7 +103,7 @@ func median(rounds []result) result {
 		for i := range rounds {
 			all = append(all, *figure(&rounds[i]))
 		}
-		*figure(&res) = quantile(all, 0.5)
+		*figure(&res) = stats.Quantile(all, 0.5)
 	}
 	return res
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/select-service/select-service/demo/sim/plot"
 )
 
 // The policies, in the order of the table. "select-service/NAME" is the service
@@ -161,30 +163,23 @@ func (c *config) tenantOf(nth int) string {
 	return fmt.Sprintf("%s-%d", c.Tenant, nth)
 }
 
-// slowdown is a part of the play during which an engine is slow.
-type slowdown struct {
-	engine      int // index
-	factor      float64
-	from, until float64 // shares of the time in which requests arrive
-}
-
 // slowdowns reads --slow.
-func (c *config) slowdowns() ([]slowdown, error) {
-	var all []slowdown
+func (c *config) slowdowns() ([]plot.Slowdown, error) {
+	var all []plot.Slowdown
 	for _, text := range c.Slow {
-		var s slowdown
-		if _, err := fmt.Sscanf(text, "%d:%g:%g-%g", &s.engine, &s.factor, &s.from, &s.until); err != nil {
+		var s plot.Slowdown
+		if _, err := fmt.Sscanf(text, "%d:%g:%g-%g", &s.Engine, &s.Factor, &s.From, &s.Until); err != nil {
 			return nil, fmt.Errorf("slow: %q is not like 1:0.3:0.33-0.67: %w", text, err)
 		}
 		switch {
-		case s.engine < 1 || s.engine > len(c.Engines):
-			return nil, fmt.Errorf("slow: %q: engine %d of %d", text, s.engine, len(c.Engines))
-		case !(s.factor > 0):
-			return nil, fmt.Errorf("slow: %q: factor %g is not above 0", text, s.factor)
-		case !(0 <= s.from && s.from < s.until && s.until <= 1):
-			return nil, fmt.Errorf("slow: %q: %g-%g is no part of 0-1", text, s.from, s.until)
+		case s.Engine < 1 || s.Engine > len(c.Engines):
+			return nil, fmt.Errorf("slow: %q: engine %d of %d", text, s.Engine, len(c.Engines))
+		case !(s.Factor > 0):
+			return nil, fmt.Errorf("slow: %q: factor %g is not above 0", text, s.Factor)
+		case !(0 <= s.From && s.From < s.Until && s.Until <= 1):
+			return nil, fmt.Errorf("slow: %q: %g-%g is no part of 0-1", text, s.From, s.Until)
 		}
-		s.engine--
+		s.Engine--
 		all = append(all, s)
 	}
 	return all, nil

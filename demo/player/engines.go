@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/demo/sim/simapi"
+	"github.com/select-service/select-service/demo/sim/stats"
 	"github.com/select-service/select-service/demo/sim/workload"
 )
 
@@ -56,7 +57,7 @@ func describe(engines []engineModel) string {
 	var differs [2]bool
 	text := fmt.Sprintf("%d engines", len(engines))
 	for _, e := range engines {
-		speeds, caches = append(speeds, fmt.Sprint(e.Speed)), append(caches, thousands(e.CacheBlocks))
+		speeds, caches = append(speeds, fmt.Sprint(e.Speed)), append(caches, stats.Thousands(e.CacheBlocks))
 		differs[0] = differs[0] || e.Speed != engines[0].Speed
 		differs[1] = differs[1] || e.CacheBlocks != engines[0].CacheBlocks
 	}

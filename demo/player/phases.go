@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/select-service/select-service/demo/sim/stats"
 )
 
 // Bounds that a disturbed play must keep. A replica that comes back without its index knows
@@ -115,7 +117,7 @@ func newPhaseResult(phase, replica int, p *placements) phaseResult {
 	return phaseResult{
 		Phase: phaseNames[phase], Replica: replica, Requests: len(p.ttft),
 		HitRate: share(p.cached, p.prompt), Known: share(p.known, p.cached),
-		TTFTMeanMS: mean(p.ttft), TTFTP99MS: quantile(p.ttft, 0.99),
+		TTFTMeanMS: stats.Mean(p.ttft), TTFTP99MS: stats.Quantile(p.ttft, 0.99),
 	}
 }
 
@@ -189,9 +191,9 @@ func writePhases(w io.Writer, results []phaseResult) {
 		if r.Replica > 0 {
 			who = fmt.Sprint(r.Replica)
 		}
-		fmt.Fprintf(w, row, r.Phase, who, thousands(r.Requests),
+		fmt.Fprintf(w, row, r.Phase, who, stats.Thousands(r.Requests),
 			fmt.Sprintf("%.1f %%", 100*r.HitRate), fmt.Sprintf("%.1f %%", 100*r.Known),
-			milliseconds(r.TTFTMeanMS), milliseconds(r.TTFTP99MS))
+			stats.Milliseconds(r.TTFTMeanMS), stats.Milliseconds(r.TTFTP99MS))
 	}
 	fmt.Fprint(w, "\nknown: of the prompt tokens found in the caches, those that the replica counted on\n")
 }

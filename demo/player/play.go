@@ -120,16 +120,16 @@ func (r *playRun) playAll(ctx context.Context) error {
 				return nil
 			case <-due(time.Duration(share * span)):
 			}
-			if err := r.engines[s.engine].slow(ctx, factor); err != nil {
-				return fmt.Errorf("slow engine %d: %w", s.engine+1, err)
+			if err := r.engines[s.Engine].slow(ctx, factor); err != nil {
+				return fmt.Errorf("slow engine %d: %w", s.Engine+1, err)
 			}
 			return nil
 		}
 		phases.Go(func() error {
-			if err := set(s.from, s.factor); err != nil {
+			if err := set(s.From, s.Factor); err != nil {
 				return err
 			}
-			return set(s.until, 1)
+			return set(s.Until, 1)
 		})
 	}
 	var wg sync.WaitGroup

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/select-service/select-service/demo/sim/simapi"
+	"github.com/select-service/select-service/demo/sim/stats"
 	"github.com/select-service/select-service/demo/sim/workload"
 )
 
@@ -70,12 +71,12 @@ func TestLeastLoaded(t *testing.T) {
 func TestFigures(t *testing.T) {
 	xs := []float64{4, 1, 3, 2}
 	for name, tc := range map[string]struct{ got, want float64 }{
-		"mean":           {mean(xs), 2.5},
-		"mean of none":   {mean(nil), 0},
-		"median":         {quantile(xs, 0.5), 2},
-		"p99":            {quantile(xs, 0.99), 4},
-		"lowest":         {quantile(xs, 0), 1},
-		"p99 of none":    {quantile(nil, 0.99), 0},
+		"mean":           {stats.Mean(xs), 2.5},
+		"mean of none":   {stats.Mean(nil), 0},
+		"median":         {stats.Quantile(xs, 0.5), 2},
+		"p99":            {stats.Quantile(xs, 0.99), 4},
+		"lowest":         {stats.Quantile(xs, 0), 1},
+		"p99 of none":    {stats.Quantile(nil, 0.99), 0},
 		"spread":         {spread(xs), 1.6},
 		"spread of none": {spread([]float64{0, 0}), 0},
 	} {
@@ -84,8 +85,8 @@ func TestFigures(t *testing.T) {
 		}
 	}
 	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", -1000: "-1,000"} {
-		if got := thousands(n); got != want {
-			t.Errorf("thousands(%d) = %s", n, got)
+		if got := stats.Thousands(n); got != want {
+			t.Errorf("stats.Thousands(%d) = %s", n, got)
 		}
 	}
 }

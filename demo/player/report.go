@@ -7,8 +7,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
+	"github.com/select-service/select-service/demo/sim/plot"
+	"github.com/select-service/select-service/demo/sim/stats"
 	"github.com/select-service/select-service/demo/sim/workload"
 )
 
@@ -31,7 +34,7 @@ func (r *report) heading() string {
 		source += fmt.Sprintf(", at %g times their rate", r.Config.Rate)
 	}
 	return fmt.Sprintf("%s requests in %.0f s of model time, %s prompt tokens each (%s); %s, %g times real time",
-		thousands(w.Requests), w.Span.Seconds(), thousands(w.PromptTokens/max(1, w.Requests)), source,
+		stats.Thousands(w.Requests), w.Span.Seconds(), stats.Thousands(w.PromptTokens/max(1, w.Requests)), source,
 		describe(r.Engines), r.Config.Speedup)
 }
 
@@ -52,7 +55,7 @@ func (r *report) writeTable(w io.Writer) {
 		x := median(g)
 		fmt.Fprintf(w, row, x.Policy,
 			fmt.Sprintf("%.1f %%", 100*x.HitRate),
-			milliseconds(x.TTFTMeanMS), milliseconds(x.TTFTP50MS), milliseconds(x.TTFTP90MS), milliseconds(x.TTFTP99MS),
+			stats.Milliseconds(x.TTFTMeanMS), stats.Milliseconds(x.TTFTP50MS), stats.Milliseconds(x.TTFTP90MS), stats.Milliseconds(x.TTFTP99MS),
 			fmt.Sprintf("%.1f ms", x.TPOTMeanMS),
 			fmt.Sprintf("%.2f", x.BusySpread), fmt.Sprintf("%.0f %%", 100*x.Load),
 			fmt.Sprintf("%.1f ms", x.ChoiceMeanMS))
@@ -89,6 +92,29 @@ func (r *report) writeJSON(path string) error {
 	return nil
 }
 
+// writePlot writes the plot to a file.
+func (r *report) writePlot(path string) error {
+	slow, err := r.Config.slowdowns()
+	if err != nil {
+		return err
+	}
+	p := plot.Plot{Heading: r.heading(), Slow: slow, Span: r.Workload.Span, Requests: r.Workload.Requests}
+	for _, x := range r.Results {
+		i := slices.IndexFunc(p.Series, func(s plot.Series) bool { return s.Name == x.Policy })
+		if i < 0 {
+			i = len(p.Series)
+			p.Series = append(p.Series, plot.Series{Name: x.Policy, Bold: x.Model != ""})
+		}
+		for _, f := range x.first {
+			p.Series[i].First = append(p.Series[i].First, plot.FirstToken{At: f.at, TTFT: f.ttft})
+		}
+	}
+	if err := os.WriteFile(path, []byte(p.Draw()), 0o644); err != nil {
+		return fmt.Errorf("write plot: %w", err)
+	}
+	return nil
+}
+
 // failures returns an error if a request failed, since the figures are then not comparable, or
 // if the play has not recovered from a disturbance.
 func (r *report) failures() error {
@@ -103,17 +129,4 @@ func (r *report) failures() error {
 		return fmt.Errorf("%d requests failed", failed)
 	}
 	return nil
-}
-
-func milliseconds(x float64) string { return thousands(int(x+0.5)) + " ms" }
-
-// thousands formats 1234567 as 1,234,567.
-func thousands(n int) string {
-	if n < 0 {
-		return "-" + thousands(-n)
-	}
-	if n < 1000 {
-		return fmt.Sprint(n)
-	}
-	return fmt.Sprintf("%s,%03d", thousands(n/1000), n%1000)
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/demo/sim/simapi"
+	"github.com/select-service/select-service/demo/sim/stats"
 )
 
 // result has the figures of one policy. All but the last group are measured by the
@@ -55,11 +56,11 @@ const shownErrors = 5
 // should have come one by one came at once.
 const maxLate = 1000
 
-func newResult(name string, stats []simapi.Stats, r *playRun) result {
+func newResult(name string, engines []simapi.Stats, r *playRun) result {
 	res := result{Policy: name, Failed: len(r.failed), Unreported: len(r.lost), WallSeconds: r.wall.Seconds(), first: r.first}
 	var ttft, tpot, total, busy, count []float64
 	var prompt, cached int
-	for _, s := range stats {
+	for _, s := range engines {
 		res.Requests += s.Requests
 		res.ModelSeconds = max(res.ModelSeconds, s.ModelSeconds)
 		res.RequestsPerEach = append(res.RequestsPerEach, s.Requests)
@@ -74,24 +75,24 @@ func newResult(name string, stats []simapi.Stats, r *playRun) result {
 	if prompt > 0 {
 		res.HitRate = float64(cached) / float64(prompt)
 	}
-	res.TTFTMeanMS, res.TTFTP50MS, res.TTFTP90MS, res.TTFTP99MS = mean(ttft), quantile(ttft, 0.5), quantile(ttft, 0.9), quantile(ttft, 0.99)
-	res.TPOTMeanMS, res.TPOTP50MS, res.TPOTP90MS, res.TPOTP99MS = mean(tpot), quantile(tpot, 0.5), quantile(tpot, 0.9), quantile(tpot, 0.99)
-	res.TotalMeanMS = mean(total)
+	res.TTFTMeanMS, res.TTFTP50MS, res.TTFTP90MS, res.TTFTP99MS = stats.Mean(ttft), stats.Quantile(ttft, 0.5), stats.Quantile(ttft, 0.9), stats.Quantile(ttft, 0.99)
+	res.TPOTMeanMS, res.TPOTP50MS, res.TPOTP90MS, res.TPOTP99MS = stats.Mean(tpot), stats.Quantile(tpot, 0.5), stats.Quantile(tpot, 0.9), stats.Quantile(tpot, 0.99)
+	res.TotalMeanMS = stats.Mean(total)
 	var asked []float64
 	for _, f := range r.first {
 		asked = append(asked, f.choice+f.ttft)
 	}
-	res.AskedTTFTMeanMS, res.AskedTTFTP99MS = mean(asked), quantile(asked, 0.99)
+	res.AskedTTFTMeanMS, res.AskedTTFTP99MS = stats.Mean(asked), stats.Quantile(asked, 0.99)
 	res.BusySpread, res.RequestSpread = spread(busy), spread(count)
 	if res.ModelSeconds > 0 {
-		res.Load = mean(busy) / 1000 / res.ModelSeconds
+		res.Load = stats.Mean(busy) / 1000 / res.ModelSeconds
 	}
 	var choice []float64
 	for _, d := range r.choice {
 		choice = append(choice, float64(d)/float64(time.Millisecond))
 	}
-	res.ChoiceMeanMS, res.ChoiceP99MS = mean(choice), quantile(choice, 0.99)
-	res.LateP99MS, res.LateMaxMS = quantile(r.late, 0.99), quantile(r.late, 1)
+	res.ChoiceMeanMS, res.ChoiceP99MS = stats.Mean(choice), stats.Quantile(choice, 0.99)
+	res.LateP99MS, res.LateMaxMS = stats.Quantile(r.late, 0.99), stats.Quantile(r.late, 1)
 	all := slices.Concat(r.failed, r.lost)
 	for _, err := range all[:min(shownErrors, len(all))] {
 		res.Errors = append(res.Errors, err.Error())
@@ -99,30 +100,9 @@ func newResult(name string, stats []simapi.Stats, r *playRun) result {
 	return res
 }
 
-func mean(xs []float64) float64 {
-	if len(xs) == 0 {
-		return 0
-	}
-	sum := 0.0
-	for _, x := range xs {
-		sum += x
-	}
-	return sum / float64(len(xs))
-}
-
-// quantile is the smallest sample that at least a share of q does not exceed.
-func quantile(xs []float64, q float64) float64 {
-	if len(xs) == 0 {
-		return 0
-	}
-	sorted := slices.Sorted(slices.Values(xs))
-	rank := int(q*float64(len(sorted)) + 0.999999)
-	return sorted[min(max(rank, 1), len(sorted))-1]
-}
-
 // spread returns the largest sample over the mean: 1 is perfectly even.
 func spread(xs []float64) float64 {
-	if m := mean(xs); m > 0 {
+	if m := stats.Mean(xs); m > 0 {
 		return slices.Max(xs) / m
 	}
 	return 0

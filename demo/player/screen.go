@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/demo/sim/simapi"
+	"github.com/select-service/select-service/demo/sim/stats"
 	"github.com/select-service/select-service/demo/sim/workload"
 )
 
@@ -71,7 +72,7 @@ func (s *screen) progress(done, failed int) {
 }
 
 func (s *screen) count(done, failed int) string {
-	text := fmt.Sprintf("%s/%s requests, %.0f s", thousands(done), thousands(s.total), time.Since(s.begun).Seconds())
+	text := fmt.Sprintf("%s/%s requests, %.0f s", stats.Thousands(done), stats.Thousands(s.total), time.Since(s.begun).Seconds())
 	if failed > 0 {
 		text += fmt.Sprintf(", %d failed", failed)
 	}
@@ -89,7 +90,7 @@ func (s *screen) decision(r *workload.Request, at placement, first simapi.Step) 
 		fmt.Fprint(s.out, "\r\x1b[K")
 	}
 	fmt.Fprintf(s.out, "  request %d → worker %d: %s of %s tokens cached (the service counted on %s), first token after %s ms\n",
-		r.ID, at.engine+1, thousands(first.CachedTokens), thousands(len(r.Prompt)), thousands(at.expected), thousands(int(first.TTFTMS)))
+		r.ID, at.engine+1, stats.Thousands(first.CachedTokens), stats.Thousands(len(r.Prompt)), stats.Thousands(at.expected), stats.Thousands(int(first.TTFTMS)))
 	if s.bar {
 		fmt.Fprint(s.out, s.line)
 	}

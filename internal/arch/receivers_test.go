@@ -2,10 +2,6 @@ package arch_test
 
 import (
 	"go/ast"
-	"go/parser"
-	"go/token"
-	"io/fs"
-	"path/filepath"
 	"strings"
 	"testing"
 	"unicode"
@@ -14,36 +10,17 @@ import (
 // TestReceivers proves that every receiver begins with the initial of a word of its type's name, so that a
 // type that is renamed takes its receivers along; a list may also be "all". That a type's methods agree is a rule of golangci.
 func TestReceivers(t *testing.T) {
-	const root = "../.."
-	fset := token.NewFileSet()
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		rel, _ := filepath.Rel(root, path)
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && rel != "." && strings.HasPrefix(d.Name(), "."):
-			return filepath.SkipDir
-		case filepath.Ext(path) != ".go":
-			return nil
-		}
-		file, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			return err
-		}
-		for _, decl := range file.Decls {
+	for _, s := range sources(t) {
+		for _, decl := range s.ast.Decls {
 			method, ok := decl.(*ast.FuncDecl)
 			if !ok || method.Recv == nil || len(method.Recv.List[0].Names) == 0 {
 				continue
 			}
 			receiver, name := method.Recv.List[0].Names[0].Name, typeName(method.Recv.List[0].Type)
 			if receiver != "_" && receiver != "all" && !strings.Contains(initials(name), receiver[:1]) {
-				t.Errorf("%s: the receiver %s of %s begins with none of %q", fset.Position(method.Pos()), receiver, name, initials(name))
+				t.Errorf("%s: the receiver %s of %s begins with none of %q", s.pos.Position(method.Pos()), receiver, name, initials(name))
 			}
 		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

@@ -48,7 +48,7 @@ func BenchmarkQueryTokens(b *testing.B) {
 			var a Answer
 			b.ReportAllocs()
 			for b.Loop() {
-				w.QueryTokens(id, prompt, "", &a)
+				w.queryTokens(id, prompt, "", &a)
 			}
 			wantWhole(b, &a, tokens)
 		})
@@ -62,7 +62,7 @@ func BenchmarkQueryHashes(b *testing.B) {
 			var a Answer
 			b.ReportAllocs()
 			for b.Loop() {
-				w.QueryHashes(id, h, "", &a)
+				w.queryHashes(id, h, "", &a)
 			}
 			wantWhole(b, &a, tokens)
 		})
@@ -76,7 +76,7 @@ func BenchmarkQueryMiss(b *testing.B) {
 	var a Answer
 	b.ReportAllocs()
 	for b.Loop() {
-		w.QueryTokens(id, prompt, "", &a)
+		w.queryTokens(id, prompt, "", &a)
 	}
 }
 
@@ -129,8 +129,8 @@ func TestQueryAllocates(t *testing.T) {
 	h := rolling(tokens)
 	var a Answer
 	n := testing.AllocsPerRun(20, func() {
-		w.QueryTokens(id, tokens, "", &a)
-		w.QueryHashes(id, h, "", &a)
+		w.queryTokens(id, tokens, "", &a)
+		w.queryHashes(id, h, "", &a)
 	})
 	if n > 8 {
 		t.Errorf("%v allocations for two queries", n)

@@ -28,7 +28,7 @@ func TestOwnerBound(t *testing.T) {
 		t.Errorf("Stats = %+v", st)
 	}
 	w.apply(p, removed(h, "gpu", "backend_id", "b7"))
-	w.Sweep()
+	w.sweep()
 	w.apply(p, stored(h, "gpu", "backend_id", "new"))
 	w.wantReasons(nil)
 	w.want(p.Identity, prompt(1, 1), "i 4 GPU=4 0:4", "j 4 GPU=4 0:4")
@@ -72,15 +72,15 @@ func TestNamespaceBound(t *testing.T) {
 	}
 	w.wantReasons(map[kvevents.Reason]uint64{kvevents.TooMany: 1})
 	reg := base("i", 1)
-	if _, _, err := w.Add(reg); err != nil { // for an identity that is there
+	if _, _, err := w.Registry.add(reg); err != nil { // for an identity that is there
 		t.Error(err)
 	}
 	reg.LoRA = "new"
-	if _, _, err := w.Add(reg); !errors.Is(err, ErrFull) {
-		t.Errorf("Add = %v, want ErrFull", err)
+	if _, _, err := w.Registry.add(reg); !errors.Is(err, errFull) {
+		t.Errorf("Add = %v, want errFull", err)
 	}
 	w.apply(p, cleared("gpu", "additional_salt", "77"))
-	w.Sweep()
+	w.sweep()
 	w.add(reg)
 }
 
@@ -98,7 +98,7 @@ func TestNameBytes(t *testing.T) {
 	}
 	w.wantReasons(map[kvevents.Reason]uint64{kvevents.TooMany: 3})
 	w.apply(p, cleared("gpu", "additional_salt", salt(77)))
-	w.Sweep()
+	w.sweep()
 	w.apply(p, stored(h, "gpu", "additional_salt", salt(n)))
 	w.wantReasons(nil)
 	w.apply(p, stored(h, "gpu", "additional_salt", salt(n+1)))
@@ -134,11 +134,11 @@ func TestSpaceBound(t *testing.T) {
 	}
 	w.apply(last, stored(h, "gpu", "tenant_id", "other"))
 	w.wantReasons(map[kvevents.Reason]uint64{kvevents.TooMany: 1})
-	if _, _, err := w.Add(base("i", 0)); !errors.Is(err, ErrFull) {
-		t.Errorf("Add = %v, want ErrFull", err)
+	if _, _, err := w.Registry.add(base("i", 0)); !errors.Is(err, errFull) {
+		t.Errorf("Add = %v, want errFull", err)
 	}
-	for _, p := range w.Withdraw(Filter{Instance: "i", Tenant: "default"}) {
-		w.Drop(p)
+	for _, p := range w.withdrawAll(Filter{Instance: "i", Tenant: "default"}) {
+		w.drop(p)
 	}
 	st := w.Stats()
 	st.Unverified = 0

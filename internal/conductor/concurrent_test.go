@@ -27,7 +27,7 @@ func TestConcurrency(t *testing.T) {
 			reg := base(fmt.Sprint("i", n/2), uint32(n%2))
 			reg.LoRA = fmt.Sprint("lora", n%4/2) // instances 0 and 2 one, 1 and 3 another
 			for range rounds {
-				p, _, err := w.Add(reg)
+				p, _, err := w.Registry.add(reg)
 				if err != nil {
 					t.Error(err)
 					return
@@ -39,8 +39,8 @@ func TestConcurrency(t *testing.T) {
 					p.Clear()
 				}
 				rank := reg.Rank
-				for _, p := range w.Withdraw(Filter{Instance: reg.Instance, Tenant: reg.Tenant, Rank: &rank}) {
-					w.Drop(p)
+				for _, p := range w.withdrawAll(Filter{Instance: reg.Instance, Tenant: reg.Tenant, Rank: &rank}) {
+					w.drop(p)
 				}
 			}
 		})
@@ -59,13 +59,13 @@ func TestConcurrency(t *testing.T) {
 					id := base("", 0).Identity
 					id.LoRA = fmt.Sprint("lora", i%2)
 					if n == 0 {
-						w.QueryTokens(id, tokens, "", &a)
+						w.queryTokens(id, tokens, "", &a)
 					} else {
-						w.QueryHashes(id, h, "", &a)
+						w.queryHashes(id, h, "", &a)
 					}
 					checkAnswer(t, &a, id)
 				case i%3 == 0:
-					w.Sweep()
+					w.sweep()
 				case i%3 == 1:
 					w.Stats()
 				default:
@@ -147,10 +147,10 @@ func FuzzApply(f *testing.F) {
 			_ = p.Apply(payload, &work) // an error is fine
 		}
 		var a Answer
-		w.QueryTokens(p.Identity, prompt(1, 2), "", &a)
-		w.Sweep()
+		w.queryTokens(p.Identity, prompt(1, 2), "", &a)
+		w.sweep()
 		p.Status()
-		w.Drop(p)
+		w.drop(p)
 		st := w.Stats()
 		if st.Publishers+st.Spaces+st.Namespaces+st.Owners != 0 || st.Index != (indexer.Stats{}) {
 			t.Errorf("Stats = %+v, want nothing left", st)

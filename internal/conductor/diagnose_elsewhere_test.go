@@ -73,7 +73,7 @@ func TestDiagnoseElsewhere(t *testing.T) {
 	wantText(t, "ranks", d.rows(), "instance event rank 0 backend cache: 5 at 5 absent, tokens\n")
 
 	// By hash nothing can be said of other block sizes.
-	d = w.Diagnose(&Query{Identity: base("", 0).Identity, Hashes: rolling(p), ByHash: true}, 0)
+	d = w.diagnose(&Query{Identity: base("", 0).Identity, Hashes: rolling(p), ByHash: true}, 0)
 	if strings.Contains(d.others(), "8 true") || !strings.Contains(d.others(), `"sql" "" 4 true: 3 [lora]`) {
 		t.Errorf("by hash, elsewhere:\n%s", d.others())
 	}
@@ -112,12 +112,12 @@ func TestDiagnoseBounds(t *testing.T) {
 	for _, c := range []struct{ ask, shown int }{
 		{0, diagnose.DefaultBlocks}, {-5, diagnose.DefaultBlocks}, {1, 1}, {1 << 30, diagnose.MaxOwners / instances},
 	} {
-		d := w.Diagnose(&Query{Identity: id, Tokens: p}, c.ask)
+		d := w.diagnose(&Query{Identity: id, Tokens: p}, c.ask)
 		if len(d.Blocks) != c.shown || !d.Truncated || d.NumBlocks != depth || d.Ranks[7].Matched != depth {
 			t.Errorf("max_blocks %d: %d blocks are shown of %d, truncated %v", c.ask, len(d.Blocks), d.NumBlocks, d.Truncated)
 		}
 	}
-	d := w.Diagnose(&Query{Identity: id, Tokens: p, Instance: "i03"}, 1<<30)
+	d := w.diagnose(&Query{Identity: id, Tokens: p, Instance: "i03"}, 1<<30)
 	if len(d.Blocks) != diagnose.MaxBlocks {
 		t.Errorf("%d blocks are shown", len(d.Blocks))
 	}

@@ -90,7 +90,7 @@ func TestDiagnoseInstance(t *testing.T) {
 	w.add(base("a", 0))
 	w.add(base("a", 1))
 	ask := func(instance string) diagnosis {
-		return w.Diagnose(&Query{Identity: id, Tokens: prompt(1, 1), Instance: instance}, 0)
+		return w.diagnose(&Query{Identity: id, Tokens: prompt(1, 1), Instance: instance}, 0)
 	}
 	ask("nope").wantFinding(t, `instance "nope" is not registered for this identity; registered are: "a", "b"`)
 	for _, known := range []string{"", "a"} {
@@ -132,11 +132,11 @@ func TestDiagnoseFirstBlock(t *testing.T) {
 			}
 			w.wantReasons(nil)
 			for _, instance := range []string{"", "nope"} {
-				d := w.Diagnose(&Query{Identity: reg.Identity, Tokens: p, Instance: instance}, 0)
+				d := w.diagnose(&Query{Identity: reg.Identity, Tokens: p, Instance: instance}, 0)
 				if instance == "" && d.found(byTokens) != c.tokens || d.found(byHash) {
 					t.Errorf("by tokens: %q", d.Findings)
 				}
-				d = w.Diagnose(&Query{Identity: reg.Identity, Hashes: rolling(p), ByHash: true, Instance: instance}, 0)
+				d = w.diagnose(&Query{Identity: reg.Identity, Hashes: rolling(p), ByHash: true, Instance: instance}, 0)
 				// Who waits is not known of by hash.
 				if want := c.hashes || name == "held back"; d.found(byHash) != want || d.found(byTokens) {
 					t.Errorf("by hash: %q", d.Findings)

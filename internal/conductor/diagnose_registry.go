@@ -28,10 +28,8 @@ type diagnoser struct {
 	instances        []string     // some of the instances registered for the identity
 }
 
-// Diagnose returns which instances hold each block of a prompt, where each rank's chain breaks
-// and why, and whether the prompt would match under another identity of the tenant and model.
-// It shows at most maxBlocks blocks, DefaultBlocks if that is not positive.
-func (r *Registry) Diagnose(q *Query, maxBlocks int) *diagnose.Diagnosis {
+// diagnose is API.Diagnose without what the selection service and the streams know.
+func (r *Registry) diagnose(q *Query, maxBlocks int) *diagnose.Diagnosis {
 	c := &diagnoser{registry: r, query: q}
 	c.Tenant, c.Model, c.LoRA, c.Salt, c.BlockSize = q.Tenant, q.Model, q.LoRA, q.Salt, q.BlockSize
 	r.noteKeys(q.Identity)

@@ -14,8 +14,8 @@ import (
 type diagnosis struct{ *diagnose.Diagnosis }
 
 // Diagnose is Registry.Diagnose.
-func (w *world) Diagnose(q *Query, maxBlocks int) diagnosis {
-	return diagnosis{w.Registry.Diagnose(q, maxBlocks)}
+func (w *world) diagnose(q *Query, maxBlocks int) diagnosis {
+	return diagnosis{w.Registry.diagnose(q, maxBlocks)}
 }
 
 func identityOf(d diagnosis) Identity {
@@ -24,7 +24,7 @@ func identityOf(d diagnosis) Identity {
 
 // ask asks for the diagnosis of a prompt's tokens.
 func (w *world) ask(id Identity, tokens []uint32) diagnosis {
-	return w.Diagnose(&Query{Identity: id, Tokens: tokens}, 0)
+	return w.diagnose(&Query{Identity: id, Tokens: tokens}, 0)
 }
 
 // rows renders the ranks of a diagnosis, a line each.
@@ -229,7 +229,7 @@ func TestDiagnoseOwners(t *testing.T) {
 	w.apply(w.add(engine), engineStored(from(1, 3), nil, p, "GPU"), engineRemoved(from(1, 1), "GPU"))
 	w.apply(w.add(cache), stored(rolling(p)[:2], "npu", "token_ids", p[:8]), stored(rolling(p)[:1], "cpu", "token_ids", p[:4], "backend_id", "aux", "dp_rank", 3))
 	w.apply(w.add(gone), stored(rolling(p), "gpu", "token_ids", p))
-	w.Withdraw(Filter{Instance: "c", Tenant: "default"})
+	w.withdrawAll(Filter{Instance: "c", Tenant: "default"})
 
 	d := w.ask(id, p)
 	wantText(t, "owners", d.owned(), "a/0cache NPU,a/3aux CPU|a/0cache NPU,b/1 GPU|b/1 GPU")
@@ -242,7 +242,7 @@ func TestDiagnoseOwners(t *testing.T) {
 			t.Errorf("block %d has the hashes %x %x", i, b.Local, b.Sequence)
 		}
 	}
-	d = w.Diagnose(&Query{Identity: id, Tokens: p, Instance: "b"}, 0)
+	d = w.diagnose(&Query{Identity: id, Tokens: p, Instance: "b"}, 0)
 	wantText(t, "owners of b", d.owned(), "-|b/1 GPU|b/1 GPU")
 	wantText(t, "ranks of b", d.rows(), "instance b rank 1: 0 at 0 evicted [GPU], tokens\n")
 	if d.found("instance a") {
@@ -286,7 +286,7 @@ func TestDiagnoseHashes(t *testing.T) {
 	p := prompt(1, 4)
 	w.apply(w.add(reg), stored(rollingSeed(p, 4, 7), "gpu", "token_ids", p))
 	ask := func(hashes []uint64) diagnosis {
-		return w.Diagnose(&Query{Identity: reg.Identity, Hashes: hashes, ByHash: true}, 0)
+		return w.diagnose(&Query{Identity: reg.Identity, Hashes: hashes, ByHash: true}, 0)
 	}
 	d := ask(rollingSeed(p, 4, 7))
 	wantText(t, "ranks", d.rows(), "instance i rank 0 backend cache: 4, tokens\n")
@@ -309,7 +309,7 @@ func TestDiagnoseEdges(t *testing.T) {
 	d := w.ask(reg.Identity, []uint32{1, 2, 3})
 	wantText(t, "ranks", d.rows(), "instance i rank 2: 0, none\n")
 	d.wantFinding(t, "the prompt has fewer tokens than one block: 3 of 4")
-	d = w.Diagnose(&Query{Identity: reg.Identity, ByHash: true}, 0)
+	d = w.diagnose(&Query{Identity: reg.Identity, ByHash: true}, 0)
 	d.wantFinding(t, "the prompt has no block")
 	unknown := Identity{Tenant: "t", Model: "m"} // block size 0
 	if d := w.ask(unknown, prompt(1, 2)); d.NumBlocks != 0 || d.Registered || !d.found("no blocks indexed for this identity") || !d.found("nobody is registered for this tenant and model") {
@@ -330,7 +330,7 @@ func TestDiagnoseWhileChanging(t *testing.T) {
 		for i := range 150 {
 			reg := base(fmt.Sprintf("i%d", i%5), uint32(i%2))
 			reg.LoRA = []string{"", "sql"}[i%3%2]
-			publisher, _, err := w.Add(reg)
+			publisher, _, err := w.Registry.add(reg)
 			if err != nil {
 				t.Error(err)
 				return
@@ -339,10 +339,10 @@ func TestDiagnoseWhileChanging(t *testing.T) {
 				stored(rolling(p), "gpu", "token_ids", p), removed(rolling(p)[3:4], "gpu"),
 				stored(rolling(p), "npu", "additional_salt", fmt.Sprintf("s%d", i%4)), cleared("npu"))
 			if i%4 == 3 {
-				for _, gone := range w.Withdraw(Filter{Instance: reg.Instance, Tenant: reg.Tenant}) {
-					w.Drop(gone)
+				for _, gone := range w.withdrawAll(Filter{Instance: reg.Instance, Tenant: reg.Tenant}) {
+					w.drop(gone)
 				}
-				w.Sweep()
+				w.sweep()
 			}
 		}
 	}()

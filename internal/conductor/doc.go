@@ -1,5 +1,6 @@
-// Package conductor is the index behind the Conductor API: which instances hold
-// how much of a prompt, per medium and per data-parallel rank.
+// Package conductor is the Conductor API: which instances hold how much of a prompt, per medium
+// and per data-parallel rank. [API] has the use cases: register and unregister publishers of KV
+// events, query, list the publishers, diagnose a prompt. [Registry] is the index behind them.
 //
 // An [Identity] (tenant, model, LoRA adapter, salt, block size) is the isolation key of a query:
 // a query never sees blocks of another identity. A [Publisher] is an active registration with
@@ -12,5 +13,5 @@
 // chains of different namespaces never meet, while the hashes on the wire stay the standard's
 // (decisions C2 and C4).
 //
-// The package has no sockets, clocks, logs or goroutines.
+// The package knows no protocol: internal/server/httpapi has the routes.
 package conductor

@@ -175,7 +175,7 @@ func TestStoredByName(t *testing.T) {
 	p := w.add(base("i", 0))
 	tokens := prompt(1, 3)
 	w.apply(p, engineStored([]uint64{1, 2, 3}, nil, tokens, "GPU"), engineRemoved([]uint64{1, 2, 3}, "GPU"))
-	w.Sweep()
+	w.sweep()
 	w.apply(p, engineStored([]uint64{1, 2, 99}, nil, []uint32{}, "CPU", "block_size", 0))
 	w.want(p.Identity, tokens, "i 8 CPU=8 0:8")
 	n := w.work.Tally.Blocks[1]
@@ -234,7 +234,7 @@ func TestOffloadedCopies(t *testing.T) {
 			t.Errorf("holds %s", got)
 		}
 		for _, id := range []Identity{p.Identity, salted} {
-			d := w.Diagnose(&Query{Identity: id, Tokens: prompt(2, 2)}, 0)
+			d := w.diagnose(&Query{Identity: id, Tokens: prompt(2, 2)}, 0)
 			if !d.KeysShown || !slices.ContainsFunc(d.Findings, func(f string) bool { return strings.HasPrefix(f, "2 blocks of this model and tenant never match") }) {
 				t.Errorf("salt %q: keys shown %t, findings: %q", id.Salt, d.KeysShown, d.Findings)
 			}
@@ -282,7 +282,7 @@ func TestHashSeed(t *testing.T) {
 	w.apply(p, engineStored([]uint64{1, 2, 3}, nil, tokens, "GPU"), stored(rollingSeed(tokens, 4, 99)[:2], "cpu"))
 	w.want(p.Identity, tokens, "i 12 GPU=12 CPU=8 0:12")
 	var a Answer
-	w.QueryHashes(p.Identity, rollingSeed(tokens, 4, hashing.Seed), "", &a)
+	w.queryHashes(p.Identity, rollingSeed(tokens, 4, hashing.Seed), "", &a)
 	if a.Instances[0].Longest != 0 {
 		t.Errorf("another seed's hashes matched: %s", a.text())
 	}

@@ -58,7 +58,7 @@ func TestEnvelopeIdentity(t *testing.T) {
 			}
 			w.apply(p, removed(hashes[1:], "gpu", tc.more...))
 			var a Answer
-			w.QueryHashes(tc.id, hashes, "", &a)
+			w.queryHashes(tc.id, hashes, "", &a)
 			if got := a.Instances[0].Longest; got != uint64(size) {
 				t.Errorf("after a removal: %s", a.text())
 			}
@@ -101,7 +101,7 @@ func TestForeignHashes(t *testing.T) {
 	w.apply(p, stored([]uint64{779}, "gpu", "base_block_idx", nil, "parent_hash", 778, "token_ids", tokens[8:12]))
 	w.want(p.Identity, tokens, "i 12 GPU=12 0:12")
 	var a Answer
-	w.QueryHashes(p.Identity, []uint64{777, 778}, "", &a)
+	w.queryHashes(p.Identity, []uint64{777, 778}, "", &a)
 	if got := a.text(); got != "i 0 0:0\n" {
 		t.Errorf("by the engine's names: %s", got)
 	}
@@ -155,7 +155,7 @@ func TestEnvelopePlace(t *testing.T) {
 			w.apply(p, tc.events...)
 			w.wantReasons(nil)
 			var a Answer
-			w.QueryTokens(p.Identity, tokens, "", &a)
+			w.queryTokens(p.Identity, tokens, "", &a)
 			if a.Instances[0].Longest != uint64(tc.longest) {
 				t.Errorf("longest %d, want %d", a.Instances[0].Longest, tc.longest)
 			}

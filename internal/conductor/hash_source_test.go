@@ -50,7 +50,7 @@ func TestClaimsAreSettled(t *testing.T) {
 			w.ask(daemon.Identity, p)
 		}, diagnose.HashesStandard},
 		"standard, asked by hash": {rolling(p), func(w *world, daemon *Publisher) {
-			w.Diagnose(&Query{Identity: daemon.Identity, Hashes: rolling(p), ByHash: true}, 0)
+			w.diagnose(&Query{Identity: daemon.Identity, Hashes: rolling(p), ByHash: true}, 0)
 		}, diagnose.HashesUnverified},
 		"own, asked with tokens": {own, func(w *world, daemon *Publisher) {
 			w.ask(daemon.Identity, p)

@@ -185,7 +185,7 @@ func (p *Publisher) join(key memberKey) (*member, kvevents.Reason) {
 	}
 	ns, err := r.namespace(key.nsKey, p.HashSeed)
 	if err != nil {
-		if errors.Is(err, ErrFull) {
+		if errors.Is(err, errFull) {
 			return nil, kvevents.TooMany
 		}
 		return nil, kvevents.SeedMismatch

@@ -69,10 +69,10 @@ func (q *queryScratch) release() {
 	}
 }
 
-// QueryTokens answers how much of a prompt each instance holds, or just the named one. The answer
+// queryTokens answers how much of a prompt each instance holds, or just the named one. The answer
 // has the instances registered for the identity, whether they hold any of it or not, and further
 // ones known from events only if they hold the first block. An unknown identity has no instances.
-func (r *Registry) QueryTokens(id Identity, tokens []uint32, instance string, a *Answer) {
+func (r *Registry) queryTokens(id Identity, tokens []uint32, instance string, a *Answer) {
 	q := queries.Get().(*queryScratch)
 	r.query(id, instance, a, q, func(ns *namespace) {
 		sp := ns.space
@@ -85,9 +85,9 @@ func (r *Registry) QueryTokens(id Identity, tokens []uint32, instance string, a 
 	q.release()
 }
 
-// QueryHashes is QueryTokens for a prompt given as its rolling hashes from the
+// queryHashes is queryTokens for a prompt given as its rolling hashes from the
 // first block on.
-func (r *Registry) QueryHashes(id Identity, rolling []uint64, instance string, a *Answer) {
+func (r *Registry) queryHashes(id Identity, rolling []uint64, instance string, a *Answer) {
 	q := queries.Get().(*queryScratch)
 	r.query(id, instance, a, q, func(ns *namespace) {
 		q.chain = q.chain[:0]
@@ -289,7 +289,7 @@ func (q *queryScratch) render(sp *space, a *Answer) {
 		im := &a.Instances[s.instance]
 		im.Ranks = append(im.Ranks, RankMatch{Rank: sp.rankNumbers.key(s.number).rank, Tokens: s.blocks * size})
 	}
-	a.Sort()
+	a.sort()
 }
 
 // Answer is the answer to a query. It can be reused.
@@ -340,17 +340,17 @@ func (a *Answer) add(instance string) *InstanceMatch {
 	return im
 }
 
-// Has reports whether an instance had a row when the answer was last sorted, which a
+// has reports whether an instance had a row when the answer was last sorted, which a
 // query does at its end.
-func (a *Answer) Has(instance string) bool {
+func (a *Answer) has(instance string) bool {
 	_, ok := slices.BinarySearchFunc(a.Instances[:a.sorted], instance, func(im InstanceMatch, name string) int {
 		return strings.Compare(im.Instance, name)
 	})
 	return ok
 }
 
-// Sort orders the rows by instance and their ranks by number.
-func (a *Answer) Sort() {
+// sort orders the rows by instance and their ranks by number.
+func (a *Answer) sort() {
 	slices.SortFunc(a.Instances, func(x, y InstanceMatch) int { return strings.Compare(x.Instance, y.Instance) })
 	for i := range a.Instances {
 		a.Instances[i].sortRanks()
@@ -377,12 +377,12 @@ func (a *Answer) column(medium string) int {
 	return i
 }
 
-// Holder is a rank of an instance and its slot in an index.
-type Holder struct{ Slot, Rank uint32 }
+// holder is a rank of an instance and its slot in an index.
+type holder struct{ Slot, Rank uint32 }
 
-// AddRanks adds the row of an instance whose ranks are slots of an index in which a prompt was
+// addRanks adds the row of an instance whose ranks are slots of an index in which a prompt was
 // followed. Tiers are shown as their natural media (decision C7). blockSize is in tokens.
-func (a *Answer) AddRanks(instance string, ranks []Holder, m *indexer.Match, blockSize uint32) {
+func (a *Answer) addRanks(instance string, ranks []holder, m *indexer.Match, blockSize uint32) {
 	im := a.add(instance)
 	for _, r := range ranks {
 		im.Ranks = append(im.Ranks, RankMatch{Rank: r.Rank})

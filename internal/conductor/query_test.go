@@ -30,7 +30,7 @@ func TestRequirementExample(t *testing.T) {
 		}
 	}
 	var a Answer
-	w.QueryTokens(id, tokens, "vllm-prefill-node1", &a)
+	w.queryTokens(id, tokens, "vllm-prefill-node1", &a)
 	if len(a.Instances) != 1 || !slices.Equal(a.Media, []string{"GPU", "CPU", "DISK"}) {
 		t.Fatalf("answer = %+v", a)
 	}
@@ -86,7 +86,7 @@ func TestPublishersOfOneInstance(t *testing.T) {
 	w.want(e.Identity, tokens, "i 16 GPU=8 DISK=8 0:16")
 	w.apply(d, stored(h[:3], "cpu", "dp_rank", 5))
 	w.want(e.Identity, tokens, "i 16 GPU=8 CPU=12 DISK=8 0:16 5:12")
-	w.Withdraw(Filter{Instance: "i", Tenant: "default", Type: &engine.Type})
+	w.withdrawAll(Filter{Instance: "i", Tenant: "default", Type: &engine.Type})
 	w.want(e.Identity, tokens, "i 16 CPU=12 DISK=8 0:0 5:12")
 }
 
@@ -110,13 +110,13 @@ func TestInstances(t *testing.T) {
 		"a": "a 8 GPU=8 0:8\n", "b": "b 0 0:0\n", "c": "c 0 2:0\n", "d": "",
 	} {
 		var ans Answer
-		w.QueryTokens(a.Identity, tokens, instance, &ans)
+		w.queryTokens(a.Identity, tokens, instance, &ans)
 		if got := ans.text(); got != want {
 			t.Errorf("for %s: %s", instance, got)
 		}
 	}
 	var ans Answer
-	w.QueryTokens(law, tokens, "b", &ans)
+	w.queryTokens(law, tokens, "b", &ans)
 	if got := ans.text(); got != "b 8 GPU=4 CPU=4 0:8\n" {
 		t.Errorf("for b under another identity: %s", got)
 	}
@@ -187,15 +187,15 @@ func TestAddRanks(t *testing.T) {
 	space.Match([]uint64{1, 2, 3, 4, 5}, &m)
 	var a Answer
 	a.Reset()
-	a.AddRanks("7", []Holder{{70, 1}, {0, 0}}, &m, 16)
-	a.AddRanks("5", []Holder{{5, 0}}, &m, 16)
-	a.AddRanks("9", []Holder{{9, 0}, {900, 3}}, &m, 16)
-	a.Sort()
+	a.addRanks("7", []holder{{70, 1}, {0, 0}}, &m, 16)
+	a.addRanks("5", []holder{{5, 0}}, &m, 16)
+	a.addRanks("9", []holder{{9, 0}, {900, 3}}, &m, 16)
+	a.sort()
 	want := "5 16 GPU=16 EXTERNAL=0 0:16\n7 64 GPU=32 CPU=32 EXTERNAL=16 0:32 1:16\n9 0 EXTERNAL=0 0:0 3:0\n"
 	if got := a.text(); got != want {
 		t.Errorf("answer:\n%swant:\n%s", got, want)
 	}
-	if !a.Has("7") || a.Has("8") {
+	if !a.has("7") || a.has("8") {
 		t.Error("Has is wrong")
 	}
 	a.Reset()

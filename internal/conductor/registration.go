@@ -82,32 +82,32 @@ func (f *Filter) fits(g *Registration) bool {
 
 func is[T comparable](want *T, got T) bool { return want == nil || *want == got }
 
-// ErrFull is the error of a registration beyond the limits of a process.
-var ErrFull = errors.New("too many registrations or identities")
+// errFull is the error of a registration beyond the limits of a process.
+var errFull = errors.New("too many registrations or identities")
 
-// ConflictError is the error of a registration whose key is active with another body.
-type ConflictError struct {
-	InForce Registration
+// conflictError is the error of a registration whose key is active with another body.
+type conflictError struct {
+	inForce Registration
 }
 
-func (e *ConflictError) Error() string {
+func (e *conflictError) Error() string {
 	return fmt.Sprintf("instance %q rank %d is already registered at %s with replay endpoint %q and hash seed %d",
-		e.InForce.Instance, e.InForce.Rank, e.InForce.Endpoint, e.InForce.Replay, e.InForce.HashSeed)
+		e.inForce.Instance, e.inForce.Rank, e.inForce.Endpoint, e.inForce.Replay, e.inForce.HashSeed)
 }
 
-// SeedMismatchError is the error of a registration for an identity that is in use
+// seedMismatchError is the error of a registration for an identity that is in use
 // with another hash seed (decision C5).
-type SeedMismatchError struct {
+type seedMismatchError struct {
 	Identity           Identity
-	InForce, Requested uint64
+	inForce, Requested uint64
 }
 
-func (e *SeedMismatchError) Error() string {
+func (e *seedMismatchError) Error() string {
 	id := &e.Identity
 	salted := "" // the salt itself is not shown
 	if id.Salt != "" {
 		salted = " additionalsalt=(the one given)"
 	}
 	return fmt.Sprintf("hash_seed mismatch for model=%s tenant=%s lora_name=%q block_size=%d%s: existing=%d, requested=%d",
-		id.Model, id.Tenant, id.LoRA, id.BlockSize, salted, e.InForce, e.Requested)
+		id.Model, id.Tenant, id.LoRA, id.BlockSize, salted, e.inForce, e.Requested)
 }

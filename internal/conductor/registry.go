@@ -26,7 +26,7 @@ type Registry struct {
 	namespaces    map[nsKey]*namespace
 	nameBytes     int // bytes of the strings of namespaces' keys
 	spaces        map[spaceKey]*space
-	account       *indexer.Account // of the spaces' indexes; constant once in use
+	account       *indexer.Account // of the spaces' indexes; nil: no limit
 	droppedCounts totals           // totals of dropped publishers
 }
 
@@ -38,36 +38,33 @@ type rankKey struct {
 	rank          uint32
 }
 
-// NewRegistry returns a Registry without publishers.
-func NewRegistry() *Registry {
+// newRegistry returns a Registry without publishers, whose indexes have a memory account.
+func newRegistry(account *indexer.Account) *Registry {
 	return &Registry{
 		publishers: make(map[Registration]*Publisher),
 		all:        make(map[uint64]*Publisher),
 		ranks:      make(map[rankKey]int),
 		namespaces: make(map[nsKey]*namespace),
 		spaces:     make(map[spaceKey]*space),
+		account:    account,
 	}
 }
 
-// SetAccount sets the memory account of the indexes. It must be called before the Registry is
-// used.
-func (r *Registry) SetAccount(a *indexer.Account) { r.account = a }
-
-// Add activates a registration and returns its publisher; fresh is false if it is active
-// already. The error is a *ConflictError (the key is active with another body), a
-// *SeedMismatchError, or ErrFull.
-func (r *Registry) Add(reg Registration) (p *Publisher, fresh bool, err error) {
+// add activates a registration and returns its publisher; fresh is false if it is active
+// already. The error is a *conflictError (the key is active with another body), a
+// *seedMismatchError, or errFull.
+func (r *Registry) add(reg Registration) (p *Publisher, fresh bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	key := reg.key()
 	if p := r.publishers[key]; p != nil {
 		if p.Registration != reg {
-			return nil, false, &ConflictError{InForce: p.Registration}
+			return nil, false, &conflictError{inForce: p.Registration}
 		}
 		return p, false, nil
 	}
 	if len(r.all) >= maxPublishers {
-		return nil, false, ErrFull
+		return nil, false, errFull
 	}
 	ns, err := r.namespace(nsKey{Identity: reg.Identity}, reg.HashSeed)
 	if err != nil {
@@ -83,9 +80,9 @@ func (r *Registry) Add(reg Registration) (p *Publisher, fresh bool, err error) {
 	return p, true, nil
 }
 
-// Withdraw removes the publishers of the registrations that f selects from all answers, and
-// returns them by ID. The caller must then close their streams, and after that Drop them.
-func (r *Registry) Withdraw(f Filter) []*Publisher {
+// withdrawAll removes the publishers of the registrations that f selects from all answers, and
+// returns them by ID. The caller must then close their streams, and after that drop them.
+func (r *Registry) withdrawAll(f Filter) []*Publisher {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var gone []*Publisher
@@ -103,7 +100,7 @@ func (r *Registry) Withdraw(f Filter) []*Publisher {
 
 func byID(a, b *Publisher) int { return cmp.Compare(a.ID, b.ID) }
 
-// withdraw is Withdraw for one publisher. The caller holds mu for writing.
+// withdraw is withdrawAll for one publisher. The caller holds mu for writing.
 func (r *Registry) withdraw(p *Publisher) {
 	if p.withdrawn.Swap(true) {
 		return
@@ -124,9 +121,9 @@ func (r *Registry) withdraw(p *Publisher) {
 	r.release(ns)
 }
 
-// Drop releases the blocks and slots of a publisher whose stream is closed. It withdraws the
+// drop releases the blocks and slots of a publisher whose stream is closed. It withdraws the
 // publisher if that has not been done.
-func (r *Registry) Drop(p *Publisher) {
+func (r *Registry) drop(p *Publisher) {
 	r.mu.Lock()
 	r.withdraw(p)
 	r.mu.Unlock()
@@ -158,10 +155,10 @@ func (r *Registry) Publishers() []*Publisher {
 	return slices.SortedFunc(maps.Values(r.publishers), byID)
 }
 
-// Sweep drops owners without blocks, then namespaces and spaces that have neither
+// sweep drops owners without blocks, then namespaces and spaces that have neither
 // blocks nor registrations. An engine's own owner stays as long as its publisher:
 // it may still name blocks that it has removed (decision K15).
-func (r *Registry) Sweep() {
+func (r *Registry) sweep() {
 	for _, p := range r.Publishers() {
 		p.sweep()
 	}
@@ -172,14 +169,14 @@ func (r *Registry) Sweep() {
 func (r *Registry) namespace(key nsKey, hashSeed uint64) (*namespace, error) {
 	if ns := r.namespaces[key]; ns != nil {
 		if have := ns.space.key.HashSeed; have != hashSeed {
-			return nil, &SeedMismatchError{Identity: key.Identity, InForce: have, Requested: hashSeed}
+			return nil, &seedMismatchError{Identity: key.Identity, inForce: have, Requested: hashSeed}
 		}
 		return ns, nil
 	}
 	at := spaceKey{Tenant: key.Tenant, Model: key.Model, BlockSize: key.BlockSize, HashSeed: hashSeed}
 	sp := r.spaces[at]
 	if len(r.namespaces) >= maxNamespaces || r.nameBytes+key.bytes() > maxNameBytes || sp == nil && len(r.spaces) >= maxSpaces {
-		return nil, ErrFull
+		return nil, errFull
 	}
 	if sp == nil {
 		sp = newSpace(at)

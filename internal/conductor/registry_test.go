@@ -13,8 +13,8 @@ import (
 // hash seed for all its registrations, and before any event.
 func TestAdd(t *testing.T) {
 	first := base("i", 0)
-	var conflict *ConflictError
-	var mismatch *SeedMismatchError
+	var conflict *conflictError
+	var mismatch *seedMismatchError
 	tests := map[string]struct {
 		change func(*Registration)
 		fresh  bool
@@ -42,7 +42,7 @@ func TestAdd(t *testing.T) {
 			p := w.add(first)
 			reg := first
 			tc.change(&reg)
-			q, fresh, err := w.Add(reg)
+			q, fresh, err := w.Registry.add(reg)
 			if tc.as != nil {
 				if !errors.As(err, tc.as) {
 					t.Fatalf("Add = %v, want a %T", err, tc.as)
@@ -54,10 +54,10 @@ func TestAdd(t *testing.T) {
 			}
 		})
 	}
-	if conflict.InForce != first {
-		t.Errorf("conflict with %+v, want %+v", conflict.InForce, first)
+	if conflict.inForce != first {
+		t.Errorf("conflict with %+v, want %+v", conflict.inForce, first)
 	}
-	if mismatch.InForce != first.HashSeed || mismatch.Requested != 7 {
+	if mismatch.inForce != first.HashSeed || mismatch.Requested != 7 {
 		t.Errorf("mismatch is %+v", mismatch)
 	}
 }
@@ -101,7 +101,7 @@ func TestWithdraw(t *testing.T) {
 			for _, i := range tc.want {
 				want = append(want, all[i])
 			}
-			gone := w.Withdraw(tc.f)
+			gone := w.withdrawAll(tc.f)
 			var got []Registration
 			for _, p := range gone {
 				got = append(got, p.Registration)
@@ -111,7 +111,7 @@ func TestWithdraw(t *testing.T) {
 			}
 			for _, reg := range all {
 				var a Answer
-				w.QueryTokens(reg.Identity, prompt(1, 2), reg.Instance, &a)
+				w.queryTokens(reg.Identity, prompt(1, 2), reg.Instance, &a)
 				ranks := 0
 				if len(a.Instances) > 0 {
 					ranks = len(a.Instances[0].Ranks)
@@ -127,8 +127,8 @@ func TestWithdraw(t *testing.T) {
 				}
 			}
 			for _, p := range gone {
-				w.Drop(p)
-				if _, fresh, err := w.Add(p.Registration); !fresh || err != nil {
+				w.drop(p)
+				if _, fresh, err := w.Registry.add(p.Registration); !fresh || err != nil {
 					t.Errorf("Add again = %v, %v", fresh, err)
 				}
 			}
@@ -144,10 +144,10 @@ func TestWithdraw(t *testing.T) {
 func TestWithdrawnAppliesNothing(t *testing.T) {
 	w := newWorld(t)
 	p := w.add(base("i", 0))
-	w.Withdraw(Filter{Instance: "i", Tenant: "default"})
+	w.withdrawAll(Filter{Instance: "i", Tenant: "default"})
 	w.apply(p, stored(rolling(prompt(1, 2)), "gpu"))
-	w.Drop(p)
-	w.Drop(p)
+	w.drop(p)
+	w.drop(p)
 	if st := w.Stats(); st != (Stats{}) {
 		t.Errorf("Stats = %+v, want none", st)
 	}
@@ -158,9 +158,9 @@ func TestDropKeepsCounters(t *testing.T) {
 	w := newWorld(t)
 	p := w.add(base("i", 0))
 	w.apply(p, stored([]uint64{1}, "gpu", "event_id", 1), stored([]uint64{2}, "gpu", "event_id", 5))
-	w.Withdraw(Filter{Instance: "i", Tenant: "default"})
+	w.withdrawAll(Filter{Instance: "i", Tenant: "default"})
 	leaving := w.Stats()
-	w.Drop(p)
+	w.drop(p)
 	dropped := w.Stats()
 	for _, st := range []Stats{leaving, dropped} {
 		if st.Gaps != 1 || st.Missed != 3 || st.Unverified != 2 || st.Publishers != 0 {
@@ -176,12 +176,12 @@ func TestReregisterWithAnotherSeed(t *testing.T) {
 	w.apply(p, stored(rolling(prompt(1, 1)), "gpu"))
 	other := base("i", 0)
 	other.HashSeed = 7
-	w.Withdraw(Filter{Instance: "i", Tenant: "default"})
-	var mismatch *SeedMismatchError
-	if _, _, err := w.Add(other); !errors.As(err, &mismatch) {
+	w.withdrawAll(Filter{Instance: "i", Tenant: "default"})
+	var mismatch *seedMismatchError
+	if _, _, err := w.Registry.add(other); !errors.As(err, &mismatch) {
 		t.Errorf("Add while blocks are there: %v", err)
 	}
-	w.Drop(p)
+	w.drop(p)
 	q := w.add(other)
 	tokens := prompt(2, 3)
 	w.apply(q, stored(rollingSeed(tokens, 4, 7), "gpu"))
@@ -207,8 +207,8 @@ func TestEventSeedMismatch(t *testing.T) {
 
 	law7 := base("k", 0)
 	law7.LoRA, law7.HashSeed = "law", 7
-	var mismatch *SeedMismatchError
-	if _, _, err := w.Add(law7); !errors.As(err, &mismatch) || mismatch.InForce != p.HashSeed {
+	var mismatch *seedMismatchError
+	if _, _, err := w.Registry.add(law7); !errors.As(err, &mismatch) || mismatch.inForce != p.HashSeed {
 		t.Errorf("Add = %v, want a mismatch with the event's seed", err)
 	}
 }
@@ -230,7 +230,7 @@ func TestSweep(t *testing.T) {
 	if st := w.Stats(); st.Spaces != 6 || st.Namespaces != 1+50+5 || st.Owners != 50+3 {
 		t.Errorf("Stats = %+v", st)
 	}
-	w.Sweep()
+	w.sweep()
 	if st := w.Stats(); st.Spaces != 6 || st.Namespaces != 1+50+5 || st.Owners != 50+3 {
 		t.Errorf("Stats after a sweep of what is in use = %+v", st)
 	}
@@ -242,7 +242,7 @@ func TestSweep(t *testing.T) {
 			w.apply(q, removed(hashes, "disk", "lora_name", lora))
 		}
 	}
-	w.Sweep()
+	w.sweep()
 	// The base model is registered, lora0 has blocks; q's cache and its engine stay.
 	if st := w.Stats(); st.Spaces != 1 || st.Namespaces != 2 || st.Owners != 2 {
 		t.Errorf("Stats = %+v", st)
@@ -254,8 +254,8 @@ func TestSweep(t *testing.T) {
 	id.LoRA = "lora0"
 	w.want(id, prompt(1, 3), "j 12 DISK=12 0:12")
 	for _, instance := range []string{"i", "j"} {
-		for _, p := range w.Withdraw(Filter{Instance: instance, Tenant: "default"}) {
-			w.Drop(p)
+		for _, p := range w.withdrawAll(Filter{Instance: instance, Tenant: "default"}) {
+			w.drop(p)
 		}
 	}
 	st := w.Stats()
@@ -274,7 +274,7 @@ func TestSweepKeepsOrphans(t *testing.T) {
 	p := w.add(base("i", 0))
 	tokens := prompt(1, 3)
 	w.apply(p, stored([]uint64{12, 13}, "gpu", "base_block_idx", nil, "parent_hash", 11, "token_ids", tokens[4:]))
-	w.Sweep()
+	w.sweep()
 	w.apply(p, stored([]uint64{11}, "gpu", "token_ids", tokens[:4]))
 	w.want(p.Identity, tokens, "i 12 GPU=12 0:12")
 }
@@ -290,8 +290,8 @@ func TestSpaceBytes(t *testing.T) {
 		w.apply(p, engineStored(from(uint64(k)*100+1, 50), nil, tokens, "CPU"))
 		w.apply(p, engineRemoved(from(uint64(k)*100+1, 50), "CPU"))
 	}
-	w.Withdraw(Filter{Instance: "i", Tenant: "default"})
-	w.Drop(p)
+	w.withdrawAll(Filter{Instance: "i", Tenant: "default"})
+	w.drop(p)
 	if st := w.Stats(); st.Index.Bytes > 4096 || st.Owners != 0 || st.Spaces != 1 {
 		t.Errorf("Stats of an empty space = %+v", st)
 	}

@@ -20,7 +20,7 @@ type world struct {
 }
 
 func newWorld(t testing.TB) *world {
-	return &world{TB: t, Registry: NewRegistry()}
+	return &world{TB: t, Registry: newRegistry(nil)}
 }
 
 // base is what most registrations of the tests have in common.
@@ -33,7 +33,7 @@ func base(instance string, rank uint32) Registration {
 
 func (w *world) add(reg Registration) *Publisher {
 	w.Helper()
-	p, fresh, err := w.Add(reg)
+	p, fresh, err := w.Registry.add(reg)
 	if err != nil || !fresh {
 		w.Fatalf("Add(%+v) = %v, %v, want a fresh publisher", reg, fresh, err)
 	}
@@ -149,12 +149,12 @@ func rollingSeed(tokens []uint32, blockSize int, seed uint64) []uint64 {
 func (w *world) answer(id Identity, tokens []uint32) string {
 	w.Helper()
 	var byTokens, byHash Answer
-	w.QueryTokens(id, tokens, "", &byTokens)
+	w.queryTokens(id, tokens, "", &byTokens)
 	seed := hashing.Seed
 	if ns := w.lookup(id); ns != nil {
 		seed = ns.space.key.HashSeed
 	}
-	w.QueryHashes(id, rollingSeed(tokens, int(id.BlockSize), seed), "", &byHash)
+	w.queryHashes(id, rollingSeed(tokens, int(id.BlockSize), seed), "", &byHash)
 	if a, b := byTokens.text(), byHash.text(); a != b {
 		w.Errorf("by tokens: %s\nby hash: %s", a, b)
 	}

@@ -106,8 +106,8 @@ func (c Config) conflicts() []conflict {
 	case r.SyncAdvertise != "":
 		found = append(found, conflict{keyAdvertise, []string{keySyncPort, keyBind}, errAdvertiseUnbound})
 	}
-	if c.Data.Dir != "" && (r.Publish() != "" || c.Fleet.Enabled()) {
-		found = append(found, conflict{keyData, []string{keySyncPort, keyBind, keyFleet}, errDataReplicated})
+	if c.Data.Dir != "" && r.Publish() != "" && !c.Fleet.Enabled() {
+		found = append(found, conflict{keyData, []string{keySyncPort, keyBind}, errDataReplicated})
 	}
 	if c.TLS.PeerCA != "" || c.TLS.PeerCert != "" {
 		for _, peer := range r.IndexerPeers {

@@ -17,6 +17,10 @@ type Fleet struct {
 	// Credentials is the file with a NATS user's JWT and seed, empty for none.
 	Credentials   string
 	CA, Cert, Key string // files of the connection's TLS
+	// Settings: busy thresholds are shared, too.
+	Settings bool
+	// Required: a start waits for NATS, whatever catalog is cached.
+	Required bool
 }
 
 // How the replicas of a fleet share reservations.
@@ -71,7 +75,7 @@ var fleetSettings = []option{
 		key: keyFleet, flag: "fleet", hint: "URL,...", slots: notInSlots,
 		bind: func(c *Config) value { return list(&c.Fleet.Servers, fleetServer) },
 		help: "NATS servers (nats://host:port or tls://host:port) over which the replicas of a fleet find each other and " +
-			"share reservations. --replica-sync-peers and --indexer-peers are not needed then. " +
+			"share workers and reservations; JetStream must be enabled there. --replica-sync-peers and --indexer-peers are not needed then. " +
 			"Worth it from about five replicas on; see docs/fleet.md.",
 	},
 	{
@@ -90,6 +94,18 @@ var fleetSettings = []option{
 		bind: func(c *Config) value { return choice(&c.Fleet.Bookings, BookingsNATS, BookingsMesh, BookingsBoth) },
 		help: "How the replicas of a fleet share reservations: over NATS, over ZMQ as without a fleet, or over both while " +
 			"a fleet moves from one to the other, or where Dynamo's replicas take part.",
+	},
+	{
+		key: "fleet.settings", flag: "fleet-settings", slots: notInSlots,
+		bind: func(c *Config) value { return boolean(&c.Fleet.Settings) },
+		help: "Busy thresholds that are set over the API are those of all replicas of the fleet, and of those that start later. " +
+			"Without, each replica has its own.",
+	},
+	{
+		key: "fleet.required", flag: "fleet-required", slots: notInSlots,
+		bind: func(c *Config) value { return boolean(&c.Fleet.Required) },
+		help: "A replica is not ready before it has read the fleet's catalog from NATS. Without, it is ready after 5 s with " +
+			"the catalog that it has in --data-dir, or with none.",
 	},
 	{
 		key: "fleet.creds", flag: "fleet-creds", hint: "FILE", slots: notInSlots,

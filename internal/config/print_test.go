@@ -107,7 +107,7 @@ func TestPrintReadsBack(t *testing.T) {
 	want.Router.OverlapCredit, want.Router.ActiveRequests = 1.5, 0.5
 	want.Queue.Order = "wspt"
 	want.Selections = config.Selections{
-		SessionTTL: time.Second, Kept: pending.Limits{TTL: time.Minute, Entries: 3, Bytes: math.MaxInt},
+		SessionTTL: time.Second, Pending: pending.Limits{TTL: time.Minute, Entries: 3, Bytes: math.MaxInt},
 		DecodeBusy: new(0.0), PrefillBusy: new(math.MaxFloat64),
 	}
 	want.Reservations.Lifetime = time.Second

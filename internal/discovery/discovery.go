@@ -52,7 +52,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, s := range m.sources {
 		g.Go(func() error {
-			return s.Run(ctx, func(set catalog.Set) (catalog.Difference, error) {
+			err := s.Run(ctx, func(set catalog.Set) (catalog.Difference, error) {
 				set.Kind = s.Kind()
 				d, err := m.apply(set)
 				if err == nil && set.Keep == nil {
@@ -60,6 +60,10 @@ func (m *Manager) Run(ctx context.Context) error {
 				}
 				return d, err
 			})
+			if ctx.Err() != nil {
+				return nil // a set that is refused at the end is no fault
+			}
+			return err
 		})
 	}
 	return g.Wait()

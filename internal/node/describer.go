@@ -326,11 +326,14 @@ func (d *describer) counts() map[string]uint64 {
 
 // describeWorker gives the catalog an answer of a worker's engine.
 func (s *Service) describeWorker(w *catalog.Worker, told *catalog.Description, fault string) (now *catalog.Worker, changed bool) {
-	s.changeWorkers(func() {
+	s.scopes.Change(func() {
 		if now, changed = s.catalog.Describe(w, told, fault); changed {
 			s.Selections().Add(now.Scope.Model)
 		}
 	})
+	if changed && s.config.Shared != nil {
+		s.config.Shared.Look()
+	}
 	return now, changed
 }
 

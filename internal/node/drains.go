@@ -11,16 +11,21 @@ import (
 // worker of the API is removed once it has had no reservation for a second, and at the latest
 // after the given time; nil: there is no such limit. See catalog.Catalog.Drain.
 func (s *Service) DrainWorkerIn(own catalog.ScopeFilter, id uint64, within *time.Duration) (*catalog.Worker, error) {
-	var d catalog.Drain
-	if within != nil {
-		d.Deadline = time.Now().Add(*within)
-	}
-	return s.register(func() (*catalog.Worker, error) { return s.catalog.Drain(own, id, d) })
+	d := drainOf(within)
+	return s.changeDrain(id, func(c *catalog.Catalog) (*catalog.Worker, error) { return c.Drain(own, id, d) })
 }
 
 // UndrainWorkerIn takes DrainWorkerIn back.
 func (s *Service) UndrainWorkerIn(own catalog.ScopeFilter, id uint64) (*catalog.Worker, error) {
-	return s.register(func() (*catalog.Worker, error) { return s.catalog.Undrain(own, id) })
+	return s.changeDrain(id, func(c *catalog.Catalog) (*catalog.Worker, error) { return c.Undrain(own, id) })
+}
+
+// changeDrain changes whether a worker drains. A discovered worker is no worker of the fleet's catalog.
+func (s *Service) changeDrain(id uint64, change func(*catalog.Catalog) (*catalog.Worker, error)) (*catalog.Worker, error) {
+	if s.managedHere(id) {
+		return s.register(func() (*catalog.Worker, error) { return change(s.catalog) })
+	}
+	return s.edit(change)
 }
 
 // drains removes the workers of the API that operators drain.
@@ -44,12 +49,10 @@ func (s *Service) sweepDrained(d *drains, now time.Time) {
 		if _, twice := was[w]; !late && (live > 0 || !twice) {
 			continue
 		}
-		removed := false
-		s.changeWorkers(func() { removed = s.catalog.RemoveDrained(w) })
-		if removed {
+		s.removeDrained(w, func() {
 			s.log.Info().Uint64("worker_id", w.ID).Str("model", catalog.Clip(w.Scope.Model)).Str("tenant_id", catalog.Clip(w.Scope.Tenant)).
 				Bool("deadline", late).Int("reservations", live).Msg("drained worker removed")
-		}
+		})
 	}
 }
 

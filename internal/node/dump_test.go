@@ -244,3 +244,22 @@ func TestDumpOfNothing(t *testing.T) {
 		t.Errorf("dump of a past scope: %v", d)
 	}
 }
+
+// TestDumpOfAwaitedRank: what was recovered of a worker that has not come yet is there for the next
+// replica, and is gone when it is no longer awaited.
+func TestDumpOfAwaitedRank(t *testing.T) {
+	w := start(t)
+	parts := w.Parts()
+	slot, ok := parts.Catalog.ReserveSlot(scope, blockSize, catalog.Rank{Worker: 17})
+	if !ok {
+		t.Fatal("no slot")
+	}
+	parts.Scopes.Of(scope).Space.Store(&indexer.Store{Slot: slot, EngineHashes: []uint64{1}, Local: []uint64{11}})
+	for _, want := range []int{1, 0} {
+		d := w.dump()
+		if got := d["m:t"]; len(d) != want || want > 0 && got.Events[0].Worker != 17 {
+			t.Errorf("dump is %+v, want %d scopes", d, want)
+		}
+		parts.Catalog.ReleaseReservedSlots()
+	}
+}

@@ -40,40 +40,38 @@ func (l *loadSources) run(ctx context.Context, g *errgroup.Group) {
 	g.Go(func() error { return l.scraper.Run(ctx) })
 }
 
-// follow makes the given load streams, which are in order, those of a worker. If one cannot be
-// opened, the former ones are restored.
-func (l *loadSources) follow(w *attachedWorker, worker uint64, wanted []catalog.LoadStream) error {
+// Follow implements scopes.Loads.
+func (l *loadSources) Follow(worker uint64, was, wanted []catalog.LoadStream) error {
 	for i, st := range wanted {
-		if err := l.open(w, worker, st); err != nil {
-			l.restore(w, worker, wanted[:i])
+		if err := l.open(worker, was, st); err != nil {
+			l.restore(worker, was, wanted[:i])
 			return err
 		}
 	}
-	for _, st := range w.loads {
+	for _, st := range was {
 		if loadStreamOf(wanted, st.DP) == nil {
 			l.streams.Remove(catalog.Rank{Worker: worker, DP: st.DP})
 		}
 	}
-	w.loads = wanted
 	return nil
 }
 
 // open opens a stream, or changes the one that the rank has.
-func (l *loadSources) open(w *attachedWorker, worker uint64, st catalog.LoadStream) error {
+func (l *loadSources) open(worker uint64, was []catalog.LoadStream, st catalog.LoadStream) error {
 	rank := catalog.Rank{Worker: worker, DP: st.DP}
-	if loadStreamOf(w.loads, st.DP) == nil {
+	if loadStreamOf(was, st.DP) == nil {
 		return l.streams.Add(rank, st.Endpoint)
 	}
 	return l.streams.Update(rank, st.Endpoint)
 }
 
 // restore undoes what open did for the given streams.
-func (l *loadSources) restore(w *attachedWorker, worker uint64, done []catalog.LoadStream) {
+func (l *loadSources) restore(worker uint64, was, done []catalog.LoadStream) {
 	for _, st := range done {
 		rank := catalog.Rank{Worker: worker, DP: st.DP}
-		if was := loadStreamOf(w.loads, st.DP); was == nil {
+		if before := loadStreamOf(was, st.DP); before == nil {
 			l.streams.Remove(rank)
-		} else if l.streams.Update(rank, was.Endpoint) != nil {
+		} else if l.streams.Update(rank, before.Endpoint) != nil {
 			l.streams.Remove(rank) // somebody else has bound its address meanwhile
 		}
 	}
@@ -87,13 +85,8 @@ func loadStreamOf(streams []catalog.LoadStream, dp uint32) *catalog.LoadStream {
 	return &streams[i]
 }
 
-// read makes the given pages those of a worker.
-func (l *loadSources) read(w *attachedWorker, worker uint64, pages []catalog.LoadPage) {
-	if len(w.pages) > 0 || len(pages) > 0 {
-		l.scraper.Set(worker, pages)
-		w.pages = pages
-	}
-}
+// Read implements scopes.Loads.
+func (l *loadSources) Read(worker uint64, pages []catalog.LoadPage) { l.scraper.Set(worker, pages) }
 
 // RankReport is what the engine of a worker says of one rank.
 type RankReport struct {

@@ -133,7 +133,7 @@ func (s *Service) newRecovery() *indexRecovery {
 // its way. It is asked after the number of schedulable workers: a registration is
 // under way until the replica knows of the worker's ranks.
 func (s *Service) loadsApplied() bool {
-	return s.reconciler.registering.Load() == 0 && s.replica.CaughtUp()
+	return !s.scopes.Changing() && s.replica.CaughtUp()
 }
 
 // Recovery returns the progress of the recovery, and false if none is configured.
@@ -289,8 +289,9 @@ func (r *indexRecovery) run(ctx context.Context) error {
 		return nil
 	case <-grace.C:
 	}
-	if released := r.catalog.ReleaseHolds(); released > 0 {
-		r.scopes.WorkersChanged()
+	released := 0
+	r.scopes.Change(func() { released = r.catalog.ReleaseReservedSlots() })
+	if released > 0 {
 		r.log.Info().Int("ranks", released).Msg("recovered blocks dropped: their workers did not come")
 	}
 	return nil
@@ -365,11 +366,11 @@ func (t recoveryTarget) Fits(sc catalog.Scope, blockSize uint32) bool {
 // ShowKeys passes on that a scope has shown keys. It may have no workers here yet.
 func (t recoveryTarget) ShowKeys(sc catalog.Scope) { t.scopes.ShowKeys(sc) }
 
-// Place holds a slot for a rank whose worker has not registered. The scope's state may have
+// Place reserves a slot for a rank whose worker has not registered. The scope's state may have
 // been replaced since Fits; in that case the gate found may have another rank in the slot, or
 // another block size.
 func (t recoveryTarget) Place(sc catalog.Scope, blockSize uint32, r catalog.Rank) (*recovery.Gate, uint32, bool) {
-	slot, ok := t.catalog.Hold(sc, blockSize, r)
+	slot, ok := t.catalog.ReserveSlot(sc, blockSize, r)
 	if !ok {
 		return nil, 0, false
 	}

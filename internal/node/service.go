@@ -12,9 +12,10 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/select-service/select-service/internal/conductor/conductorapi"
+	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/engines/load"
 	"github.com/select-service/select-service/internal/engines/reports"
+	"github.com/select-service/select-service/internal/node/statefile"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/approximate"
@@ -107,6 +108,10 @@ type Config struct {
 	Discovers []catalog.SourceKind
 	// WatchStored enables selection.SelectRequest.Stored.
 	WatchStored bool
+	// Shared is the catalog of a fleet; nil: the workers are this process's own.
+	Shared SharedCatalog
+	// SharedSettings: the busy thresholds are the fleet's, too.
+	SharedSettings bool
 	// Threads is the number of apply workers.
 	Threads int
 	// Recovery fills the index from other replicas at start.
@@ -126,7 +131,7 @@ type core struct {
 }
 
 // Service has all use cases of one process. Those of the selection service are in
-// selection.API, those of the Conductor API in conductorapi.API.
+// selection.API, those of the Conductor API in conductor.API.
 type Service struct {
 	*selection.API
 	*slotTracker
@@ -134,14 +139,14 @@ type Service struct {
 	*learning
 	core
 
-	config     Config
-	reconciler *reconciler // of the catalog
-	describer  *describer  // nil: engines are not asked
-	reports    *reports.Table
-	loads      *loadSources // deliver to reports
-	streams    workerStreams
-	recovery   *indexRecovery // nil: none is configured
-	conductor  *conductorapi.API
+	config    Config
+	describer *describer // nil: engines are not asked
+	reports   *reports.Table
+	loads     *loadSources // deliver to reports
+	streams   workerStreams
+	recovery  *indexRecovery   // nil: none is configured
+	state     *statefile.State // nil: there is none on disk
+	conductor *conductor.API
 }
 
 // workerStreams are the KV event streams of the workers.
@@ -156,9 +161,9 @@ func (c *Config) approximate() bool {
 	return c.Contract == contract.V16 && !c.KVEvents && (c.ApproximateTTL > 0 || c.ApproximateLRU)
 }
 
-// predictsBeside reports whether blocks are predicted from reservations in addition to
+// predictsBesideEvents reports whether blocks are predicted from reservations in addition to
 // the engines' events.
-func (c *Config) predictsBeside() bool { return c.KVEvents && c.PredictedTTL != nil }
+func (c *Config) predictsBesideEvents() bool { return c.KVEvents && c.PredictedTTL != nil }
 
 // New returns a service without workers. source opens the sockets of event
 // streams.
@@ -166,12 +171,11 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	s := &Service{config: config, core: core{log: log}}
 	index := indexer.NewAccount(config.Memory.Account(memory.Index))
 	learners := policies.NewLearners(config.Policies, config.Weights.TrackPrefill)
-	s.scopes = newScopes(&config, index, learners)
 	process := cmp.Or(config.Process, 1+rand.Uint64N(math.MaxUint64))
 	s.config.Process = process
 	s.peers = &peers{endpoints: config.Endpoints}
 	s.ledger, s.replica = newLedger(process, &config, s, log)
-	predicts := config.approximate() || config.predictsBeside()
+	predicts := config.approximate() || config.predictsBesideEvents()
 	if predicts || config.Admission.Enabled() || config.Policies.Hold() {
 		s.ledger.KeepLocalHashes() // for requests that wait, and pending selections
 	}
@@ -182,29 +186,20 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		s.advertised = config.Replication.Advertised
 	}
 	s.describer = newDescriber(config.Ask, log)
-	s.openStreams(source)
-	s.conductor.Registry().SetAccount(index)
-	s.reconciler = &reconciler{
-		scopes: s.scopes, ledger: s.ledger, streams: s.streams.Subscribers, replica: s.replica, log: log,
-		hybridExact: config.HybridExact,
-		attached:    make(map[workerKey]*attachedWorker),
-	}
-	if s.replica != nil {
-		s.reconciler.ranksAdded = s.replica.RanksAdded
-	}
+	s.openStreams(source, index)
+	s.scopes = s.newScopes(index, learners)
 	s.catalog = catalog.New(catalog.Settings{
 		KVEvents:  config.KVEvents,
 		Queueing:  config.Admission.Enabled(),
 		Limits:    config.Limits,
 		Endpoints: config.Endpoints,
-	}, s.reconciler)
-	s.scopes.Attach(s.catalog)
+	}, s.scopes)
 	if s.describer != nil {
 		s.describer.catalog, s.describer.apply = s.catalog, s.describeWorker
 	}
 	s.reports = s.newReports()
 	s.loads = newLoadSources(&config, source, s.reports)
-	s.reconciler.loads = s.loads
+	s.scopes.Attach(s.catalog, s.loads)
 	s.API = selection.New(selection.Config{
 		Weights:       config.Weights,
 		Approximate:   predicts,
@@ -269,7 +264,7 @@ func (s *Service) firstToken(v *reservations.View, e catalog.Entry) float64 {
 }
 
 // openStreams creates the streams of workers and of publishers, which share their counters.
-func (s *Service) openStreams(source kvevents.Source) {
+func (s *Service) openStreams(source kvevents.Source, index *indexer.Account) {
 	s.streams.lag = metrics.NewHistogram(metrics.LagBounds)
 	config := kvevents.DefaultConfig(s.config.Threads)
 	config.Streams, config.Replay = s.config.Memory.Account(memory.Streams), s.config.Memory.Account(memory.Replay)
@@ -281,11 +276,14 @@ func (s *Service) openStreams(source kvevents.Source) {
 		own = watchedSource{source, s.describer.streamUp}
 	}
 	s.streams.Subscribers = kvevents.NewSubscribers(own, config, counters)
-	s.conductor = conductorapi.New(kvevents.NewSubscribers(source, config, counters), s.config.Endpoints, selectionView{s}, s.log)
+	s.conductor = conductor.New(kvevents.NewSubscribers(source, config, counters), s.config.Endpoints, index, selectionView{s}, s.log)
 }
 
-func newScopes(config *Config, index *indexer.Account, learners *policies.Learners) *scopes.Registry {
+func (s *Service) newScopes(index *indexer.Account, learners *policies.Learners) *scopes.Registry {
+	config := &s.config
 	settings := scopes.Settings{
+		Ledger: s.ledger, Streams: s.streams.Subscribers, HybridExact: config.HybridExact, Log: s.log,
+
 		Memory:    index,
 		Admission: config.Admission,
 		Policies:  config.Policies,
@@ -293,16 +291,19 @@ func newScopes(config *Config, index *indexer.Account, learners *policies.Learne
 		Queues:    waitqueue.Config{Started: time.Now(), OverlapRefresh: config.OverlapRefresh},
 		Merging:   config.recovers(),
 
-		WatchStored: config.WatchStored && config.KVEvents,
+		KVEvents: config.KVEvents, WatchStored: config.WatchStored && config.KVEvents,
+	}
+	if s.replica != nil {
+		settings.Replica = s.replica
 	}
 	account := config.Memory.Account(memory.Index)
 	switch {
 	case config.approximate():
 		settings.Approximate = newApproximate(config.ApproximateTTL, account, account.Limit()/4*3)
 		settings.ByCapacity = config.ApproximateLRU
-	case config.predictsBeside() && *config.PredictedTTL > 0:
+	case config.predictsBesideEvents() && *config.PredictedTTL > 0:
 		// Predictions must not displace blocks that engines have announced.
-		settings.Approximate, settings.Beside = newApproximate(*config.PredictedTTL, account, account.Limit()/8), true
+		settings.Approximate = newApproximate(*config.PredictedTTL, account, account.Limit()/8)
 	}
 	return scopes.New(settings)
 }
@@ -315,6 +316,16 @@ func newApproximate(ttl time.Duration, account *memory.Account, bytes int64) *ap
 		limit = min(limit, int(bytes/approximate.BlockBytes))
 	}
 	return approximate.New(ttl, limit, account, time.Now)
+}
+
+// KeepState returns the state of the service in a directory; see statefile.New.
+func (s *Service) KeepState(dir *statefile.Dir, interval time.Duration) *statefile.State {
+	s.state = statefile.New(statefile.Parts{
+		Workers: s, Catalog: s.catalog, Scopes: s.scopes, Ledger: s.ledger, Learners: s.learners, Streams: s.streams.Subscribers,
+		RestoreBlocks: s.config.KVEvents && !s.config.recovers(), Discovers: s.config.Discovers,
+		Memory: s.config.Memory.Account(memory.Snapshots), Tracer: s.config.Tracer, Log: s.log,
+	}, dir, interval)
+	return s.state
 }
 
 // Run follows the event streams and expires old state until ctx ends. When it returns, no
@@ -359,7 +370,7 @@ func (s *Service) Catalog() *catalog.Catalog { return s.catalog }
 func (s *Service) Reports() load.Sink { return s.reports }
 
 // Conductor returns the use cases of the Conductor API.
-func (s *Service) Conductor() *conductorapi.API { return s.conductor }
+func (s *Service) Conductor() *conductor.API { return s.conductor }
 
 // Intervals of timers. Leases are checked often enough to end on time. State whose end has no
 // visible effect (pending selections, sessions) is checked every second, and waiting requests
@@ -435,6 +446,8 @@ func asError(err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case sharedError(err) != nil:
+		return sharedError(err)
 	case errors.Is(err, catalog.ErrShuttingDown):
 		return contract.ErrShuttingDown
 	case errors.As(err, &untracked):

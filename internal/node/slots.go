@@ -55,11 +55,14 @@ type slotTracker struct {
 
 // SlotsRegister adds a worker that carries load but is never selected.
 func (s *slotTracker) SlotsRegister(w SlotsWorker) error {
-	_, err := s.register(func() (*catalog.Worker, error) {
-		return s.catalog.PutTracked(catalog.TrackedRecord{
-			ID: w.Worker, Scope: w.Scope, BlockSize: w.BlockSize, StartRank: w.DPStart, Size: w.DPSize,
-		})
+	return s.PutTracked(catalog.TrackedRecord{
+		ID: w.Worker, Scope: w.Scope, BlockSize: w.BlockSize, StartRank: w.DPStart, Size: w.DPSize,
 	})
+}
+
+// PutTracked is SlotsRegister for the worker's record.
+func (s *slotTracker) PutTracked(r catalog.TrackedRecord) error {
+	_, err := s.register(func() (*catalog.Worker, error) { return s.catalog.PutTracked(r) })
 	return err
 }
 

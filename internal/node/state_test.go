@@ -21,7 +21,7 @@ import (
 // stateful is a world whose state is on disk.
 type stateful struct {
 	*world
-	state *node.State
+	state *statefile.State
 	save  func() // writes a snapshot, and ends the world
 }
 
@@ -33,7 +33,7 @@ func startAt(t testing.TB, path string, change ...func(*node.Config)) *stateful 
 		t.Fatal(err)
 	}
 	w := &stateful{world: start(t, change...)}
-	w.state = node.NewState(w.Service, dir, time.Hour)
+	w.state = w.KeepState(dir, time.Hour)
 	w.state.Restore()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -102,10 +102,10 @@ func (r *indexRecovery) collector() telemetry.Recovery {
 // selectionView is the Service as the Conductor API sees it.
 type selectionView struct{ *Service }
 
-// Closing implements conductorapi.Selection.
+// Closing implements conductor.Selection.
 func (s selectionView) Closing() bool { return s.scopes.Closing() }
 
-// Scope implements conductorapi.Selection.
+// Scope implements conductor.Selection.
 func (s selectionView) Scope(sc catalog.Scope) diagnose.ScopeView {
 	state := s.scopes.Of(sc) // before the snapshot; see scopes.Registry.Schedulable
 	v := diagnose.ScopeView{Snapshot: s.catalog.Snapshot(sc)}
@@ -115,7 +115,7 @@ func (s selectionView) Scope(sc catalog.Scope) diagnose.ScopeView {
 	return v
 }
 
-// Unavailable implements conductorapi.Selection.
+// Unavailable implements conductor.Selection.
 func (s selectionView) Unavailable(sc catalog.Scope) error {
 	if _, _, err := s.scopes.Schedulable(sc); err != nil {
 		return err

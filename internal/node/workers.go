@@ -29,41 +29,28 @@ func (s *Service) DeleteWorker(id uint64) (*catalog.Worker, error) {
 // PutWorkerIn is PutWorker for a caller that may change only the workers of matching scopes,
 // see catalog.Catalog.PutIn.
 func (s *Service) PutWorkerIn(own catalog.ScopeFilter, r catalog.Record) (*catalog.Worker, error) {
-	return s.register(func() (*catalog.Worker, error) { return s.catalog.PutIn(own, r) })
+	return s.edit(func(c *catalog.Catalog) (*catalog.Worker, error) { return c.PutIn(own, r) })
 }
 
 // PatchWorkerIn is PatchWorker among the workers of matching scopes.
 func (s *Service) PatchWorkerIn(own catalog.ScopeFilter, id uint64, p catalog.Patch) (*catalog.Worker, error) {
-	return s.register(func() (*catalog.Worker, error) { return s.catalog.PatchIn(own, id, p) })
+	return s.edit(func(c *catalog.Catalog) (*catalog.Worker, error) { return c.PatchIn(own, id, p) })
 }
 
 // DeleteWorkerIn is DeleteWorker among the workers of matching scopes.
 func (s *Service) DeleteWorkerIn(own catalog.ScopeFilter, id uint64) (*catalog.Worker, error) {
-	return s.register(func() (*catalog.Worker, error) { return s.catalog.DeleteIn(own, id) })
+	return s.edit(func(c *catalog.Catalog) (*catalog.Worker, error) { return c.DeleteIn(own, id) })
 }
 
-// register changes one worker of the catalog.
+// register changes one worker of this process's catalog.
 func (s *Service) register(change func() (*catalog.Worker, error)) (w *catalog.Worker, err error) {
-	s.changeWorkers(func() {
+	s.scopes.Change(func() {
 		if w, err = change(); w != nil {
 			s.Selections().Add(w.Scope.Model)
 		}
 	})
 	s.describer.look()
 	return w, asError(err)
-}
-
-// changeWorkers makes a change of the catalog and dispatches the waiting requests: removing a
-// worker can let others be attached.
-func (s *Service) changeWorkers(change func()) {
-	s.reconciler.registering.Add(1)
-	defer s.reconciler.registering.Add(-1)
-	before := s.reconciler.rankPuts.Load()
-	change()
-	s.scopes.WorkersChanged()
-	if added := s.reconciler.ranksAdded; added != nil && s.reconciler.rankPuts.Load() != before {
-		added() // perhaps also for ranks that another call added
-	}
 }
 
 // Workers lists the catalog by model, tenant and id; nil matches all.
@@ -99,7 +86,7 @@ func (s *Service) Settled() bool {
 
 func (s *Service) settled() (settled bool, schedulable int) {
 	schedulable = s.catalog.CountSchedulable()
-	awaited := s.recovery.awaited(schedulable) || s.reconciler.restored.awaited()
+	awaited := s.config.Shared != nil && s.config.Shared.Awaited() || s.recovery.awaited(schedulable) || s.state.Awaited()
 	return !s.scopes.Closing() && !awaited, schedulable
 }
 
@@ -140,14 +127,31 @@ func (s *Service) CompareWorkers(records []catalog.Record, scope catalog.ScopeFi
 	if err := s.TakesSet(); err != nil {
 		return catalog.Difference{}, err
 	}
-	d, err := s.catalog.Compare(catalog.Set{Kind: catalog.SourceAPI, Records: records, Scope: scope})
+	set := catalog.Set{Kind: catalog.SourceAPI, Records: records, Scope: scope}
+	if s.config.Shared == nil {
+		d, err := s.catalog.Compare(set)
+		return d, asEntryError(err)
+	}
+	var d catalog.Difference
+	_, err := s.config.Shared.Edit(func(c *catalog.Catalog) (err error) {
+		d, err = c.Compare(set)
+		return err
+	})
 	return d, asEntryError(err)
 }
 
 // ReplaceWorkers replaces the workers of a source, see catalog.Catalog.Reconcile. It is
 // discovery.Apply.
-func (s *Service) ReplaceWorkers(set catalog.Set) (d catalog.Difference, err error) {
-	s.changeWorkers(func() {
+func (s *Service) ReplaceWorkers(set catalog.Set) (catalog.Difference, error) {
+	if s.config.Shared != nil && !set.Kind.Discovered() {
+		return s.editSet(set)
+	}
+	return s.replaceWorkers(set)
+}
+
+// replaceWorkers is ReplaceWorkers in this process's catalog.
+func (s *Service) replaceWorkers(set catalog.Set) (d catalog.Difference, err error) {
+	s.scopes.Change(func() {
 		if d, err = s.catalog.Reconcile(set); err != nil {
 			return
 		}

@@ -8,7 +8,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/conductor"
-	"github.com/select-service/select-service/internal/conductor/conductorapi"
 	"github.com/select-service/select-service/internal/selection/counts"
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -107,7 +106,7 @@ type streamName struct {
 // MarshalZerologObject writes the fields.
 func (n streamName) MarshalZerologObject(e *zerolog.Event) {
 	if n.publisher != nil {
-		e.EmbedObject(conductorapi.LoggedRegistration(n.publisher.Registration))
+		e.EmbedObject(conductor.LoggedRegistration(n.publisher.Registration))
 	} else {
 		e.Uint64("worker", n.rank.Worker).Uint32("rank", n.rank.DP).Str("endpoint", catalog.Clip(n.endpoint))
 	}
@@ -118,7 +117,7 @@ func (w *Watcher) publisher(rank catalog.Rank) *conductor.Publisher {
 	if w.publishers == nil {
 		w.publishers = make(map[catalog.Rank]*conductor.Publisher)
 		for _, p := range w.conductor.Publishers() {
-			w.publishers[conductorapi.StreamRank(p)] = p
+			w.publishers[conductor.StreamRank(p)] = p
 		}
 	}
 	return w.publishers[rank]

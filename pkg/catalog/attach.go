@@ -58,11 +58,11 @@ func (c *Catalog) attachLocked(m *member, r *Record) error {
 	if m.attachment != nil && !m.attachment.compatible(after) {
 		c.detachLocked(m) // it moves, or is alone in its scope and changes its block size
 	}
-	c.dropUnfitHoldsLocked(after)
+	c.releaseUnfitLocked(after)
 	if err := c.changeLocked(m, after); err != nil {
 		return err
 	}
-	c.unholdWorkerLocked(r.Scope, r.ID) // the holds left are of ranks that the worker does not have
+	c.releaseWorkerLocked(r.Scope, r.ID) // the slots left are of ranks that the worker does not have
 	return nil
 }
 
@@ -111,13 +111,19 @@ func (c *Catalog) conflictLocked(m *member, r *Record) error {
 	if !slices.ContainsFunc(s.members, func(o *member) bool { return o != m }) {
 		return nil
 	}
-	if s.blockSize != r.blockSize() {
+	return r.contradicts(s.blockSize, s.eagle, s.eagleKnown)
+}
+
+// contradicts returns an error if a scope has another block size or, if that is known, another eagle
+// flag than the record.
+func (r *Record) contradicts(blockSize uint32, eagle, eagleKnown bool) error {
+	if blockSize != r.blockSize() {
 		return fmt.Errorf("block_size mismatch for model=%s tenant=%s: existing=%d requested=%d",
-			r.Scope.Model, r.Scope.Tenant, s.blockSize, r.blockSize())
+			r.Scope.Model, r.Scope.Tenant, blockSize, r.blockSize())
 	}
-	if s.eagleKnown && s.eagle != r.eagle() {
+	if eagleKnown && eagle != r.eagle() {
 		return fmt.Errorf("is_eagle mismatch for model=%s tenant=%s: existing=%t requested=%t",
-			r.Scope.Model, r.Scope.Tenant, s.eagle, r.eagle())
+			r.Scope.Model, r.Scope.Tenant, eagle, r.eagle())
 	}
 	return nil
 }
@@ -168,7 +174,7 @@ func (c *Catalog) changeLocked(m *member, after *Attachment) error {
 	} else {
 		err = nil
 		c.mu.changed = true
-		c.convertHoldsLocked(s, now)
+		c.attachReservedLocked(s, now)
 	}
 	s.releaseLost(lost, now)
 	s.attach(m, now)
@@ -181,14 +187,14 @@ func (c *Catalog) changeLocked(m *member, after *Attachment) error {
 func (c *Catalog) scopeLocked(name Scope, blockSize uint32) *scope {
 	s := c.mu.scopes[name]
 	if s == nil {
-		s = &scope{holds: make(holds), blockSize: blockSize}
+		s = &scope{reserved: make(reservedSlots), blockSize: blockSize}
 		c.mu.scopes[name] = s
 	}
 	return s
 }
 
 func (c *Catalog) dropIfEmptyLocked(name Scope) {
-	if s := c.mu.scopes[name]; s != nil && len(s.members) == 0 && len(s.holds) == 0 {
+	if s := c.mu.scopes[name]; s != nil && len(s.members) == 0 && len(s.reserved) == 0 {
 		delete(c.mu.scopes, name)
 	}
 }
@@ -223,7 +229,7 @@ func (s *scope) attach(m *member, a *Attachment) {
 }
 
 // assignSlots sets the slots of the ranks and streams of after: a rank that is
-// also in before keeps its slot, a held rank keeps that slot, others get the
+// also in before keeps its slot, a rank with a reserved one gets that, others get the
 // lowest free ones. after may be nil.
 func (s *scope) assignSlots(before, after *Attachment) {
 	if after == nil {
@@ -234,7 +240,7 @@ func (s *scope) assignSlots(before, after *Attachment) {
 		r := &ranks[i]
 		if old, ok := before.Rank(r.DP); ok {
 			r.Slot = old.Slot
-		} else if slot, held := s.holds.slot(Rank{Worker: after.Worker, DP: r.DP}); held {
+		} else if slot, reserved := s.reserved.slot(Rank{Worker: after.Worker, DP: r.DP}); reserved {
 			r.Slot = slot
 		} else {
 			r.Slot = s.slots.take()
@@ -247,7 +253,7 @@ func (s *scope) assignSlots(before, after *Attachment) {
 	}
 }
 
-// releaseLost frees the slots of a's ranks that are neither in b nor held. Both
+// releaseLost frees the slots of a's ranks that are neither in b nor reserved. Both
 // may be nil.
 func (s *scope) releaseLost(a, b *Attachment) {
 	if a == nil {
@@ -255,7 +261,7 @@ func (s *scope) releaseLost(a, b *Attachment) {
 	}
 	for _, r := range a.Ranks() {
 		_, kept := b.Rank(r.DP)
-		if _, held := s.holds.slot(Rank{Worker: a.Worker, DP: r.DP}); !kept && !held {
+		if _, reserved := s.reserved.slot(Rank{Worker: a.Worker, DP: r.DP}); !kept && !reserved {
 			s.slots.release(r.Slot)
 		}
 	}

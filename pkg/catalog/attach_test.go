@@ -311,9 +311,9 @@ type reconcilerFunc func(before, after *catalog.Attachment) error
 
 func (f reconcilerFunc) Reconcile(before, after *catalog.Attachment) error { return f(before, after) }
 
-func (reconcilerFunc) Hold(catalog.Scope, uint32, catalog.Rank, uint32) {}
+func (reconcilerFunc) ReserveSlot(catalog.Scope, uint32, catalog.Rank, uint32) {}
 
-func (reconcilerFunc) Unhold(catalog.Scope, catalog.Rank, uint32) {}
+func (reconcilerFunc) ReleaseSlot(catalog.Scope, catalog.Rank, uint32) {}
 
 // TestDraining: while a schedulable worker is taken away it is listed as
 // draining and cannot be chosen; one that only loses ranks goes on working.

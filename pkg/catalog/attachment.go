@@ -25,13 +25,13 @@ import (
 // Attachments are immutable and may be kept.
 type Reconciler interface {
 	Reconcile(before, after *Attachment) error
-	// Hold reports that a rank that is not attached now has a slot; see
-	// Catalog.Hold. If the worker is later attached with that slot, the hold ends
-	// without a call of Unhold.
-	Hold(sc Scope, blockSize uint32, r Rank, slot uint32)
-	// Unhold reports that a held rank loses its slot. When it returns, nothing
+	// ReserveSlot reports that a rank that is not attached now has a slot; see
+	// Catalog.ReserveSlot. If the worker is later attached with that slot, ReleaseSlot is
+	// not called.
+	ReserveSlot(sc Scope, blockSize uint32, r Rank, slot uint32)
+	// ReleaseSlot reports that such a rank loses its slot. When it returns, nothing
 	// may use the slot any more.
-	Unhold(sc Scope, r Rank, slot uint32)
+	ReleaseSlot(sc Scope, r Rank, slot uint32)
 }
 
 // Attachment is what one worker contributes to its scope.

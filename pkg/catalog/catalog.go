@@ -44,8 +44,8 @@ type Catalog struct {
 		dirty map[Scope]struct{}
 		// changed: an attachment has changed, so a blocked worker may fit now.
 		changed       bool
-		heldRanks     int  // in all scopes
-		holdsReleased bool // ReleaseHolds has been called
+		reservedSlots int  // in all scopes
+		slotsReleased bool // ReleaseReservedSlots has been called
 	}
 }
 
@@ -66,10 +66,10 @@ type member struct {
 }
 
 // scope is the state of one scope. It exists while the scope has an attached
-// worker or a held rank, or while one of them changes.
+// worker or a reserved slot, or while one of them changes.
 type scope struct {
 	members   []*member // attached, by id
-	holds     holds
+	reserved  reservedSlots
 	slots     slots
 	blockSize uint32
 	// eagleKnown: a worker that can be selected has been attached and has set eagle.
@@ -127,7 +127,7 @@ func (c *Catalog) PutIn(own ScopeFilter, r Record) (*Worker, error) {
 		c.mu.members[r.ID] = m
 	} else {
 		if m.worker.Scope != r.Scope {
-			c.unholdWorkerLocked(m.worker.Scope, r.ID)
+			c.releaseWorkerLocked(m.worker.Scope, r.ID)
 		}
 		r.Drain = m.worker.Drain
 	}
@@ -195,7 +195,7 @@ func (c *Catalog) DeleteIn(own ScopeFilter, id uint64) (*Worker, error) {
 // removeLocked removes a member from everything except the maps of members.
 func (c *Catalog) removeLocked(m *member) {
 	c.detachLocked(m)
-	c.unholdWorkerLocked(m.worker.Scope, m.worker.ID)
+	c.releaseWorkerLocked(m.worker.Scope, m.worker.ID)
 	c.removeFromOrderLocked(m)
 	c.retryBlockedLocked()
 	c.publishLocked()

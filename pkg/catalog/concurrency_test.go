@@ -114,14 +114,14 @@ func TestParallelContracts(t *testing.T) {
 		})
 		wg.Go(func() {
 			for i := range uint32(40) {
-				c.Hold(m1, 4, catalog.Rank{Worker: id, DP: i % 5})
+				c.ReserveSlot(m1, 4, catalog.Rank{Worker: id, DP: i % 5})
 			}
 		})
 	}
 	wg.Wait()
 	world.checkSnapshots()
-	c.ReleaseHolds()
-	if len(c.List(nil, nil)) != 0 || len(c.Scopes()) != 0 || len(world.inForce) != 0 || len(world.held) != 0 {
+	c.ReleaseReservedSlots()
+	if len(c.List(nil, nil)) != 0 || len(c.Scopes()) != 0 || len(world.inForce) != 0 || len(world.reserved) != 0 {
 		t.Error("something is left")
 	}
 }

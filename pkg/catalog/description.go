@@ -380,7 +380,7 @@ func (c *Catalog) Describe(w *Worker, told *Description, fault string) (now *Wor
 		return m.worker, false
 	}
 	if m.worker.Scope != r.Scope {
-		c.unholdWorkerLocked(m.worker.Scope, r.ID)
+		c.releaseWorkerLocked(m.worker.Scope, r.ID)
 	}
 	return c.updateLocked(m, r), true
 }

@@ -8,6 +8,11 @@ type Drain struct {
 	Deadline time.Time `json:"deadline,omitzero"`
 }
 
+// equal reports whether both are the same drain; nil is none.
+func (d *Drain) equal(o *Drain) bool {
+	return d == nil && o == nil || d != nil && o != nil && d.Deadline.Equal(o.Deadline)
+}
+
 // drainAsked is the reason of a worker that an operator drains.
 const drainAsked = "drained over the API"
 

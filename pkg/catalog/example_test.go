@@ -20,9 +20,9 @@ func (printer) Reconcile(before, after *catalog.Attachment) error {
 	return nil
 }
 
-func (printer) Hold(catalog.Scope, uint32, catalog.Rank, uint32) {}
+func (printer) ReserveSlot(catalog.Scope, uint32, catalog.Rank, uint32) {}
 
-func (printer) Unhold(catalog.Scope, catalog.Rank, uint32) {}
+func (printer) ReleaseSlot(catalog.Scope, catalog.Rank, uint32) {}
 
 // A worker with two data-parallel ranks comes and goes. A record without all that
 // is needed makes the worker incomplete, which is no error.

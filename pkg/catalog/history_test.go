@@ -53,12 +53,12 @@ func (w *world) print() string {
 		}
 		b.WriteByte('\n')
 	}
-	for _, sc := range slices.SortedFunc(maps.Keys(w.held), catalog.Scope.Compare) {
+	for _, sc := range slices.SortedFunc(maps.Keys(w.reserved), catalog.Scope.Compare) {
 		early := map[catalog.Rank]bool{}
-		for r := range w.held[sc].slots {
+		for r := range w.reserved[sc].slots {
 			early[r] = true
 		}
-		fmt.Fprintf(&b, "%v early: %d %v\n", sc, w.held[sc].block, early)
+		fmt.Fprintf(&b, "%v early: %d %v\n", sc, w.reserved[sc].block, early)
 	}
 	return b.String()
 }
@@ -160,7 +160,7 @@ func randomPatch(rnd *rand.Rand) catalog.Patch {
 
 // TestAgainstModel plays random histories of both contracts and of a recovery
 // into the catalog and the naive model. After every step they agree on errors,
-// reasons, ranks, streams and held ranks; snapshots equal the ones made from
+// reasons, ranks, streams and reserved ranks; snapshots equal the ones made from
 // scratch; and the world has checked every call.
 func TestAgainstModel(t *testing.T) {
 	length.Sequential(t)
@@ -188,18 +188,18 @@ func TestAgainstModel(t *testing.T) {
 		}
 		for _, call := range world.took() {
 			sum.calls++
-			if strings.HasPrefix(call, "unhold") {
-				sum.unheld++
+			if strings.HasPrefix(call, "release") {
+				sum.released++
 			}
 		}
 	}
-	if sum.schedulable < steps/2 || sum.tracked < steps/2 || sum.calls < steps/4 || sum.refused < steps/50 || sum.held < steps/50 || sum.unheld < steps/100 || sum.sets < steps/20 {
+	if sum.schedulable < steps/2 || sum.tracked < steps/2 || sum.calls < steps/4 || sum.refused < steps/50 || sum.reserved < steps/50 || sum.released < steps/100 || sum.sets < steps/20 {
 		t.Errorf("histories are too dull: %+v in %d steps", sum, steps)
 	}
 }
 
 // tally reports whether the histories had everything in them.
-type tally struct{ schedulable, tracked, calls, refused, held, unheld, sets int }
+type tally struct{ schedulable, tracked, calls, refused, reserved, released, sets int }
 
 // play makes one random step, and compares what is answered.
 func play(t *testing.T, rnd *rand.Rand, c *catalog.Catalog, model *naive, sum *tally) (what string) {
@@ -226,17 +226,17 @@ func play(t *testing.T, rnd *rand.Rand, c *catalog.Catalog, model *naive, sum *t
 		refused(c.DeleteTracked(sc, id), model.removeTracked(sc, id))
 	case op < 5:
 		r, block := catalog.Rank{Worker: id, DP: rnd.Uint32N(4)}, pick(rnd, uint32(4), 4, 8)
-		what = fmt.Sprintf("hold %s %v %d", r, sc, block)
-		_, ok := c.Hold(sc, block, r)
-		if want := model.hold(sc, block, r); ok != want {
+		what = fmt.Sprintf("reserve %s %v %d", r, sc, block)
+		_, ok := c.ReserveSlot(sc, block, r)
+		if want := model.reserve(sc, block, r); ok != want {
 			t.Fatalf("%s: %t, want %t", what, ok, want)
 		}
 		if ok {
-			sum.held++
+			sum.reserved++
 		}
 	case op == 5 && rnd.IntN(20) == 0:
-		what = "release holds"
-		c.ReleaseHolds()
+		what = "release slots"
+		c.ReleaseReservedSlots()
 		model.release()
 	case op == 6 && registered:
 		what = fmt.Sprintf("delete %d", id)

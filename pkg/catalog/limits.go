@@ -11,7 +11,7 @@ type Limits struct {
 	Workers int
 	Ranks   int
 	Streams int // streams of KV events, unless the catalog does not follow them, and of loads
-	Scopes  int // with at least one worker, or with a held rank
+	Scopes  int // with at least one worker, or with a reserved slot
 }
 
 // The limits that a LimitError names.

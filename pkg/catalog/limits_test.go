@@ -192,11 +192,11 @@ func TestHeldScopes(t *testing.T) {
 	s.Limits = catalog.Limits{Scopes: 2}
 	c, _ := newWorld(t, s)
 	for i, want := range []bool{true, true, false} {
-		if _, ok := c.Hold(catalog.Scope{Model: strconv.Itoa(i)}, 4, catalog.Rank{}); ok != want {
-			t.Errorf("hold in scope %d: %t", i, ok)
+		if _, ok := c.ReserveSlot(catalog.Scope{Model: strconv.Itoa(i)}, 4, catalog.Rank{}); ok != want {
+			t.Errorf("slot in scope %d: %t", i, ok)
 		}
 	}
-	if _, ok := c.Hold(catalog.Scope{Model: "1"}, 4, catalog.Rank{Worker: 1}); !ok {
-		t.Error("one more rank of a scope with held ranks is refused")
+	if _, ok := c.ReserveSlot(catalog.Scope{Model: "1"}, 4, catalog.Rank{Worker: 1}); !ok {
+		t.Error("one more rank of a scope with reserved ranks is refused")
 	}
 }

@@ -13,11 +13,11 @@ import (
 // naive is the catalog written as a few maps: it shares no code with it and
 // knows neither slots nor calls. A worker is out or holds some ranks.
 type naive struct {
-	records map[uint64]catalog.Record
-	tracked map[key]catalog.TrackedRecord
-	reason  map[uint64]string // joined; "" is schedulable
-	held    map[who]*holding
-	settled string // what was held when everybody was tried last
+	records  map[uint64]catalog.Record
+	tracked  map[key]catalog.TrackedRecord
+	reason   map[uint64]string // joined; "" is schedulable
+	reserved map[who]*holding
+	settled  string // what was reserved when everybody was tried last
 	// early has the ranks with a slot whose workers are not there.
 	early    map[catalog.Scope]*holding
 	released bool
@@ -37,7 +37,7 @@ type who struct {
 func newNaive() *naive {
 	return &naive{
 		records: map[uint64]catalog.Record{}, tracked: map[key]catalog.TrackedRecord{}, reason: map[uint64]string{},
-		held: map[who]*holding{}, early: map[catalog.Scope]*holding{}, fixed: map[catalog.Scope]bool{},
+		reserved: map[who]*holding{}, early: map[catalog.Scope]*holding{}, fixed: map[catalog.Scope]bool{},
 	}
 }
 
@@ -76,13 +76,13 @@ func (n *naive) remove(id uint64) {
 	n.forget(n.records[id].Scope, id)
 	delete(n.records, id)
 	delete(n.reason, id)
-	delete(n.held, who{id: id})
+	delete(n.reserved, who{id: id})
 	n.settle()
 }
 
 // putTracked returns the error.
 func (n *naive) putTracked(r catalog.TrackedRecord) string {
-	for _, h := range n.held {
+	for _, h := range n.reserved {
 		if h.scope == r.Scope && h.block != r.BlockSize {
 			return fmt.Sprintf("block_size mismatch for model=%s tenant=%s: existing=%d, requested=%d", r.Scope.Model, r.Scope.Tenant, h.block, r.BlockSize)
 		}
@@ -101,7 +101,7 @@ func (n *naive) putTracked(r catalog.TrackedRecord) string {
 	for i := range r.Size {
 		h.ranks[r.StartRank+i] = true
 	}
-	n.held[who{tracked: r.Scope, id: r.ID}] = h
+	n.reserved[who{tracked: r.Scope, id: r.ID}] = h
 	n.settle()
 	return ""
 }
@@ -112,17 +112,17 @@ func (n *naive) removeTracked(sc catalog.Scope, id uint64) string {
 		return fmt.Sprintf("worker %d not found for model=%s tenant=%s", id, sc.Model, sc.Tenant)
 	}
 	delete(n.tracked, key{sc, id})
-	delete(n.held, who{tracked: sc, id: id})
+	delete(n.reserved, who{tracked: sc, id: id})
 	n.settle()
 	return ""
 }
 
-func (n *naive) hold(sc catalog.Scope, block uint32, r catalog.Rank) bool {
+func (n *naive) reserve(sc catalog.Scope, block uint32, r catalog.Rank) bool {
 	if _, ok := n.tracked[key{sc, r.Worker}]; ok {
 		return false
 	}
 	e := n.early[sc]
-	for _, h := range n.held {
+	for _, h := range n.reserved {
 		if h.scope == sc && h.block != block {
 			return false
 		}
@@ -130,7 +130,7 @@ func (n *naive) hold(sc catalog.Scope, block uint32, r catalog.Rank) bool {
 	if e != nil && e.block != block {
 		return false
 	}
-	if h := n.held[who{id: r.Worker}]; h != nil && h.scope == sc {
+	if h := n.reserved[who{id: r.Worker}]; h != nil && h.scope == sc {
 		_, attached := h.ranks[r.DP]
 		return attached
 	}
@@ -154,7 +154,7 @@ func (n *naive) release() {
 	n.tidy()
 }
 
-// forget ends what is held early for a worker.
+// forget ends what is reserved early for a worker.
 func (n *naive) forget(sc catalog.Scope, id uint64) {
 	if e := n.early[sc]; e != nil {
 		maps.DeleteFunc(e.early, func(r catalog.Rank, _ bool) bool { return r.Worker == id })
@@ -162,7 +162,7 @@ func (n *naive) forget(sc catalog.Scope, id uint64) {
 	n.tidy()
 }
 
-// tidy drops the state of scopes without attached workers and held ranks.
+// tidy drops the state of scopes without attached workers and reserved ranks.
 func (n *naive) tidy() {
 	maps.DeleteFunc(n.early, func(_ catalog.Scope, e *holding) bool { return len(e.early) == 0 })
 	maps.DeleteFunc(n.fixed, func(sc catalog.Scope, _ bool) bool { return !n.inhabited(sc, who{}) && n.early[sc] == nil })
@@ -170,7 +170,7 @@ func (n *naive) tidy() {
 
 // inhabited: somebody else than id holds ranks there.
 func (n *naive) inhabited(sc catalog.Scope, but who) bool {
-	for w, h := range n.held {
+	for w, h := range n.reserved {
 		if h.scope == sc && (w != but || but == who{}) {
 			return true
 		}
@@ -193,7 +193,7 @@ func (n *naive) settle() {
 
 func (n *naive) holdings() string {
 	all := map[string]holding{}
-	for w, h := range n.held {
+	for w, h := range n.reserved {
 		all[fmt.Sprint(w)] = *h
 	}
 	return fmt.Sprint(all)
@@ -243,7 +243,7 @@ func (n *naive) place(id uint64) {
 	if why == nil {
 		failure := n.failure(id, want, sources, &r)
 		if failure == "" {
-			n.reason[id], n.held[who{id: id}] = "", want
+			n.reason[id], n.reserved[who{id: id}] = "", want
 			n.fixed[want.scope] = want.eagle
 			n.forget(want.scope, id)
 			return
@@ -257,12 +257,12 @@ func (n *naive) place(id uint64) {
 
 // shrink keeps of what the worker holds whatever it still wants.
 func (n *naive) shrink(id uint64, want *holding, sources map[uint32]string) {
-	h := n.held[who{id: id}]
+	h := n.reserved[who{id: id}]
 	if h == nil {
 		return
 	}
 	if h.scope != want.scope || h.block != want.block {
-		delete(n.held, who{id: id})
+		delete(n.reserved, who{id: id})
 		return
 	}
 	left := &holding{scope: h.scope, block: h.block, eagle: h.eagle, ranks: map[uint32]bool{}, streams: map[uint32]string{}}
@@ -274,16 +274,16 @@ func (n *naive) shrink(id uint64, want *holding, sources map[uint32]string) {
 			}
 		}
 	}
-	n.held[who{id: id}] = left
+	n.reserved[who{id: id}] = left
 	if len(left.ranks) == 0 {
-		delete(n.held, who{id: id})
+		delete(n.reserved, who{id: id})
 	}
 }
 
 // failure tells why a complete record cannot be carried out. A worker that has
 // to leave its scope first does so even if it then fails.
 func (n *naive) failure(id uint64, want *holding, sources map[uint32]string, r *catalog.Record) string {
-	for other, h := range n.held {
+	for other, h := range n.reserved {
 		eagle, fixed := n.fixed[want.scope]
 		switch {
 		case other == who{id: id} || h.scope != want.scope:
@@ -306,8 +306,8 @@ func (n *naive) failure(id uint64, want *holding, sources map[uint32]string, r *
 		}
 		want.streams[dp] = strings.TrimSpace(sources[dp] + " " + back)
 	}
-	if h := n.held[who{id: id}]; h != nil && (h.scope != want.scope || h.block != want.block || h.eagle != want.eagle) {
-		delete(n.held, who{id: id})
+	if h := n.reserved[who{id: id}]; h != nil && (h.scope != want.scope || h.block != want.block || h.eagle != want.eagle) {
+		delete(n.reserved, who{id: id})
 		n.tidy()
 	}
 	if e := n.early[want.scope]; e != nil && !n.inhabited(want.scope, who{}) {
@@ -317,7 +317,7 @@ func (n *naive) failure(id uint64, want *holding, sources map[uint32]string, r *
 		}
 	}
 	bound := map[string]bool{}
-	for other, h := range n.held {
+	for other, h := range n.reserved {
 		for dp, s := range h.streams {
 			_, wanted := want.ranks[dp]
 			bound[strings.Fields(s)[0]] = bound[strings.Fields(s)[0]] || other != who{id: id} || n.together && !wanted
@@ -339,14 +339,14 @@ func (n *naive) print() string {
 	var b strings.Builder
 	for _, id := range n.order() {
 		fmt.Fprintf(&b, "%d %v: %q", id, n.records[id].Scope, n.reason[id])
-		if h := n.held[who{id: id}]; h != nil {
+		if h := n.reserved[who{id: id}]; h != nil {
 			fmt.Fprintf(&b, " holds %v %d %t %v %v", h.scope, h.block, h.eagle, h.ranks, h.streams)
 		}
 		b.WriteByte('\n')
 	}
 	for _, k := range sortedKeys(n.tracked) {
 		fmt.Fprintf(&b, "%d %v: tracked", k.id, k.Scope)
-		if h := n.held[who{tracked: k.Scope, id: k.id}]; h != nil {
+		if h := n.reserved[who{tracked: k.Scope, id: k.id}]; h != nil {
 			fmt.Fprintf(&b, " holds %v %d %v", h.scope, h.block, h.ranks)
 		}
 		b.WriteByte('\n')

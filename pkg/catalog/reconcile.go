@@ -30,6 +30,9 @@ type Set struct {
 	Records []Record
 	// Scope limits the set to the workers of scopes that it selects.
 	Scope ScopeFilter
+	// Copied: the set is what another catalog has. Records that cannot be used do not count, as in
+	// the set of a discovered source, and each says itself whether an operator drains its worker.
+	Copied bool
 	// Keep selects workers of the source that stay although the set lacks them, because the
 	// part of the source that would name them is not known now; nil: none.
 	Keep func(*Worker) bool
@@ -46,8 +49,10 @@ func (s *Set) covers(m *member) bool {
 type Difference struct {
 	Added, Changed, Removed []uint64
 	Unchanged               int
-	// Excluded has the records of a discovered set that could not be used, in order.
+	// Excluded has the records of a discovered or copied set that could not be used, in order.
 	Excluded []EntryError
+	// Behind is that of Worker.
+	Behind []string
 }
 
 // EntryError names the record that made Reconcile refuse the whole set.
@@ -121,7 +126,7 @@ func (c *Catalog) differenceLocked(set Set) (*batch, Difference, error) {
 	set.Records = c.describedLocked(set.Records)
 	var excluded []EntryError
 	check := NewSetCheck(set.Scope)
-	if set.Kind.Discovered() {
+	if set.Kind.Discovered() || set.Copied {
 		set.Records, excluded = c.usableLocked(&set, check)
 	} else if err := c.checkSetLocked(&set, check); err != nil {
 		return nil, Difference{}, err
@@ -265,7 +270,7 @@ func (c *Catalog) compareLocked(set *Set, given map[uint64]struct{}) (*batch, Di
 			ch.another = true
 			diff.Removed = append(diff.Removed, r.ID)
 			diff.Added = append(diff.Added, r.ID)
-		case !m.worker.equal(&r):
+		case !m.worker.equal(&r), set.Copied && !m.worker.Drain.equal(r.Drain):
 			diff.Changed = append(diff.Changed, r.ID)
 		default:
 			diff.Unchanged++
@@ -273,7 +278,7 @@ func (c *Catalog) compareLocked(set *Set, given map[uint64]struct{}) (*batch, Di
 				continue
 			}
 		}
-		if m != nil && !ch.another {
+		if m != nil && !ch.another && !set.Copied {
 			r.Drain = m.worker.Drain
 		}
 		ch.record, ch.reasons = r, r.missing(c.settings)
@@ -345,7 +350,7 @@ func (c *Catalog) attachNewLocked(b *batch) {
 		ch := &b.changes[i]
 		m, r := ch.member, ch.record
 		if m.worker != nil && (m.worker.Scope != r.Scope || ch.another) {
-			c.unholdWorkerLocked(m.worker.Scope, r.ID)
+			c.releaseWorkerLocked(m.worker.Scope, r.ID)
 		}
 		c.mu.members[r.ID] = m
 		m.blocked = false
@@ -380,11 +385,11 @@ func (c *Catalog) extendLocked(b *batch, m *member, r *Record) error {
 	if err != nil {
 		return err
 	}
-	c.dropUnfitHoldsLocked(after)
+	c.releaseUnfitLocked(after)
 	if err := c.changeLocked(m, m.attachment.union(after)); err != nil {
 		return err
 	}
-	c.unholdWorkerLocked(r.Scope, r.ID) // the holds left are of ranks that the worker does not have
+	c.releaseWorkerLocked(r.Scope, r.ID) // the slots left are of ranks that the worker does not have
 	c.mu.scopes[r.Scope].assignSlots(m.attachment, after)
 	b.addLoss(m, after)
 	return nil
@@ -438,6 +443,6 @@ func (c *Catalog) removeLostLocked(b *batch) {
 		c.dropIfEmptyLocked(l.before.Scope)
 	}
 	for _, m := range b.removed {
-		c.unholdWorkerLocked(m.worker.Scope, m.worker.ID)
+		c.releaseWorkerLocked(m.worker.Scope, m.worker.ID)
 	}
 }

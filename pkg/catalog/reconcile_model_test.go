@@ -18,7 +18,7 @@ func (n *naive) reconcile(records []catalog.Record, f catalog.ScopeFilter) (cata
 	if refusal != "" {
 		return catalog.Difference{}, refusal
 	}
-	before := maps.Clone(n.held)
+	before := maps.Clone(n.reserved)
 	var again []uint64
 	moved := map[uint64]catalog.Scope{}
 	for _, r := range records {
@@ -48,29 +48,29 @@ func (n *naive) reconcile(records []catalog.Record, f catalog.ScopeFilter) (cata
 		if sc, ok := moved[id]; ok {
 			n.forget(sc, id)
 		}
-		h, r := n.held[who{id: id}], n.records[id]
+		h, r := n.reserved[who{id: id}], n.records[id]
 		switch {
 		case h == nil:
 			n.place(id)
 		case n.complete(&r) && (h.scope != r.Scope || h.block != *r.BlockSize || h.eagle != eagleOf(&r) && vacated[h.scope]):
-			delete(n.held, who{id: id})
-			n.held[who{id: id, was: true}] = h
+			delete(n.reserved, who{id: id})
+			n.reserved[who{id: id, was: true}] = h
 			n.reason[id] = "reconciliation failed: not yet tried"
 		default:
 			n.place(id)
-			n.held[who{id: id, was: true}] = h
+			n.reserved[who{id: id, was: true}] = h
 			if _, known := n.fixed[h.scope]; !known {
 				n.fixed[h.scope] = h.eagle // still inhabited
 			}
 		}
 	}
 	n.together = false
-	maps.DeleteFunc(n.held, func(w who, _ *holding) bool { return w.was })
+	maps.DeleteFunc(n.reserved, func(w who, _ *holding) bool { return w.was })
 	for _, id := range d.Removed {
 		n.forget(n.records[id].Scope, id)
 		delete(n.records, id)
 		delete(n.reason, id)
-		delete(n.held, who{id: id})
+		delete(n.reserved, who{id: id})
 	}
 	n.settle()
 	return d, ""

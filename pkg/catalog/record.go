@@ -511,6 +511,9 @@ type Worker struct {
 	// computes the reasons from it; they are not stored, because there may be one for
 	// each of thousands of ranks.
 	incompleteUnder *Settings
+	// Behind names the replicas of a fleet that did not know of the change whose answer this is
+	// when it was given; the catalog itself never sets it.
+	Behind []string
 	// Tracked: registered through the slot tracker. Such a worker is always
 	// incomplete, with a reason that says so.
 	Tracked bool

@@ -114,8 +114,8 @@ func (c *Catalog) PutTracked(r TrackedRecord) (*Worker, error) {
 		return nil, err
 	}
 	m, a := new(member), r.attachment()
-	c.unholdWorkerLocked(r.Scope, r.ID)
-	c.dropUnfitHoldsLocked(a)
+	c.releaseWorkerLocked(r.Scope, r.ID)
+	c.releaseUnfitLocked(a)
 	if err := c.changeLocked(m, a); err != nil {
 		return nil, err
 	}

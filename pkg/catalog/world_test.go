@@ -14,10 +14,10 @@ import (
 // against the contract of the interface. Binding a wildcard endpoint that is
 // bound already fails.
 type world struct {
-	t       *testing.T
-	catalog *catalog.Catalog
-	inForce map[key]*catalog.Attachment
-	held    map[catalog.Scope]*held
+	t        *testing.T
+	catalog  *catalog.Catalog
+	inForce  map[key]*catalog.Attachment
+	reserved map[catalog.Scope]*reserved
 	// calls has one line for each call since it was last cleared.
 	calls []string
 	// during, if set, is called in every call of Reconcile.
@@ -32,14 +32,14 @@ type key struct {
 
 func keyOf(a *catalog.Attachment) key { return key{a.Scope, a.Worker} }
 
-// held is what a scope holds for ranks that are not attached.
-type held struct {
+// reserved is what a scope holds for ranks that are not attached.
+type reserved struct {
 	block uint32
 	slots map[catalog.Rank]uint32
 }
 
 func newWorld(t *testing.T, s catalog.Settings) (*catalog.Catalog, *world) {
-	w := &world{t: t, inForce: map[key]*catalog.Attachment{}, held: map[catalog.Scope]*held{}}
+	w := &world{t: t, inForce: map[key]*catalog.Attachment{}, reserved: map[catalog.Scope]*reserved{}}
 	w.catalog = catalog.New(s, w)
 	return w.catalog, w
 }
@@ -70,25 +70,25 @@ func (w *world) Reconcile(before, after *catalog.Attachment) error {
 		return nil
 	}
 	w.checkSlots(before, after)
-	if h := w.held[after.Scope]; h != nil && h.block != after.BlockSize {
-		w.t.Fatalf("%s while ranks with blocks of %d are held", describe(after), h.block)
+	if h := w.reserved[after.Scope]; h != nil && h.block != after.BlockSize {
+		w.t.Fatalf("%s while ranks with blocks of %d are reserved", describe(after), h.block)
 	}
 	if err := w.bind(after); err != nil {
 		return err
 	}
 	w.inForce[keyOf(after)] = after
 	for _, r := range after.Ranks() {
-		w.unhold(after.Scope, catalog.Rank{Worker: after.Worker, DP: r.DP})
+		w.release(after.Scope, catalog.Rank{Worker: after.Worker, DP: r.DP})
 	}
 	return nil
 }
 
-func (w *world) Hold(sc catalog.Scope, block uint32, r catalog.Rank, slot uint32) {
-	w.calls = append(w.calls, fmt.Sprintf("hold %d/%d@%s/%s block=%d :%d", r.Worker, r.DP, sc.Model, sc.Tenant, block, slot))
-	h := w.held[sc]
+func (w *world) ReserveSlot(sc catalog.Scope, block uint32, r catalog.Rank, slot uint32) {
+	w.calls = append(w.calls, fmt.Sprintf("reserve %d/%d@%s/%s block=%d :%d", r.Worker, r.DP, sc.Model, sc.Tenant, block, slot))
+	h := w.reserved[sc]
 	if h == nil {
-		h = &held{block: block, slots: map[catalog.Rank]uint32{}}
-		w.held[sc] = h
+		h = &reserved{block: block, slots: map[catalog.Rank]uint32{}}
+		w.reserved[sc] = h
 	}
 	if _, twice := h.slots[r]; twice || rankOf(w.inForce[key{sc, r.Worker}], r.DP) != nil || h.block != block {
 		w.t.Fatalf("wrong %s", w.calls[len(w.calls)-1])
@@ -99,21 +99,21 @@ func (w *world) Hold(sc catalog.Scope, block uint32, r catalog.Rank, slot uint32
 	h.slots[r] = slot
 }
 
-func (w *world) Unhold(sc catalog.Scope, r catalog.Rank, slot uint32) {
-	w.calls = append(w.calls, fmt.Sprintf("unhold %d/%d@%s/%s :%d", r.Worker, r.DP, sc.Model, sc.Tenant, slot))
-	if h := w.held[sc]; h == nil {
+func (w *world) ReleaseSlot(sc catalog.Scope, r catalog.Rank, slot uint32) {
+	w.calls = append(w.calls, fmt.Sprintf("release %d/%d@%s/%s :%d", r.Worker, r.DP, sc.Model, sc.Tenant, slot))
+	if h := w.reserved[sc]; h == nil {
 		w.t.Fatalf("nothing to %s", w.calls[len(w.calls)-1])
 	} else if was, ok := h.slots[r]; !ok || was != slot {
 		w.t.Fatalf("nothing to %s", w.calls[len(w.calls)-1])
 	}
-	w.unhold(sc, r)
+	w.release(sc, r)
 }
 
-func (w *world) unhold(sc catalog.Scope, r catalog.Rank) {
-	if h := w.held[sc]; h != nil {
+func (w *world) release(sc catalog.Scope, r catalog.Rank) {
+	if h := w.reserved[sc]; h != nil {
 		delete(h.slots, r)
 		if len(h.slots) == 0 {
-			delete(w.held, sc)
+			delete(w.reserved, sc)
 		}
 	}
 }
@@ -128,7 +128,7 @@ func (w *world) used(sc catalog.Scope) map[uint32]bool {
 			}
 		}
 	}
-	if h := w.held[sc]; h != nil {
+	if h := w.reserved[sc]; h != nil {
 		for _, slot := range h.slots {
 			used[slot] = true
 		}
@@ -168,7 +168,7 @@ func (w *world) checkView(before, after *catalog.Attachment) {
 	}
 }
 
-// checkSlots: kept ranks keep their slot, held ones get the held slot, new ones
+// checkSlots: kept ranks keep their slot, reserved ones get the reserved slot, new ones
 // the lowest that is free.
 func (w *world) checkSlots(before, after *catalog.Attachment) {
 	used := w.used(after.Scope)
@@ -179,7 +179,7 @@ func (w *world) checkSlots(before, after *catalog.Attachment) {
 		var want uint32
 		if old := rankOf(before, r.DP); old != nil {
 			want = old.Slot
-		} else if slot, ok := w.heldSlot(after, r.DP); ok {
+		} else if slot, ok := w.reservedSlot(after, r.DP); ok {
 			want = slot
 		} else {
 			want = w.lowest(used)
@@ -195,8 +195,8 @@ func (w *world) checkSlots(before, after *catalog.Attachment) {
 	}
 }
 
-func (w *world) heldSlot(a *catalog.Attachment, dp uint32) (slot uint32, ok bool) {
-	if h := w.held[a.Scope]; h != nil {
+func (w *world) reservedSlot(a *catalog.Attachment, dp uint32) (slot uint32, ok bool) {
+	if h := w.reserved[a.Scope]; h != nil {
 		slot, ok = h.slots[catalog.Rank{Worker: a.Worker, DP: dp}]
 	}
 	return slot, ok

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"math"
+	"math/rand/v2"
 	"os"
 	"strconv"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/zeebo/xxh3"
 
 	"github.com/select-service/select-service/pkg/hashing"
 )
@@ -254,6 +257,26 @@ func TestUnmatched(t *testing.T) {
 	} {
 		if h == other {
 			t.Errorf("Unmatched(1, 2) equals %s", name)
+		}
+	}
+}
+
+// TestPairs: the hash of a chain's next block is XXH3 of 16 bytes, as the library has it, for any
+// numbers and seed.
+func TestPairs(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	edges := []uint64{0, 1, hashing.Seed, 1 << 63, math.MaxUint64}
+	word := func() uint64 {
+		if i := rnd.IntN(10); i < len(edges) {
+			return edges[i]
+		}
+		return rnd.Uint64()
+	}
+	for range 10_000 {
+		a, b, seed := word(), word(), word()
+		want := xxh3.HashSeed(binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, a), b), seed)
+		if got := hashing.AppendSequenceSeed(nil, []uint64{a, b}, seed)[1]; got != want {
+			t.Fatalf("(%#x, %#x) with seed %#x: %#x, want %#x", a, b, seed, got, want)
 		}
 	}
 }

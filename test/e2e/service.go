@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -72,6 +73,33 @@ func (s *Service) At(port int) *Service {
 	other := *s
 	other.address = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	return &other
+}
+
+// InUse returns the bytes that the process holds after a collection: of its heap, its stacks and
+// outside of both. Unlike resident memory it does not wait for the runtime to give memory back.
+// It is asked of the listener of --debug-listen, see At.
+func (s *Service) InUse(tb testing.TB) int {
+	tb.Helper()
+	var heap Answer
+	for range 2 { // what pools hold survives one collection
+		var err error
+		if heap, err = s.Call(tb.Context(), http.MethodGet, "/debug/pprof/heap?gc=1&debug=1", nil); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	of := func(name string) int {
+		m := regexp.MustCompile(`(?m)^# ` + name + ` = (\d+)`).FindSubmatch(heap.Body)
+		if m == nil {
+			tb.Fatalf("no %s in %s", name, heap)
+		}
+		n, _ := strconv.Atoi(string(m[1]))
+		return n
+	}
+	var vars struct {
+		Outside int `json:"outside_heap_bytes"`
+	}
+	s.Must(tb, http.StatusOK, http.MethodGet, "/debug/vars", nil, &vars)
+	return of("HeapAlloc") + of("Stack") + vars.Outside
 }
 
 // Address is where requests go, host:port.

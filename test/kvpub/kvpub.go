@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -23,7 +24,8 @@ const (
 
 // Options says where to publish.
 type Options struct {
-	Bind  string // host of the tcp endpoints; ports are free ones
+	Bind  string // host of the tcp endpoints
+	Port  int    // of the live stream, the next one is that of replays; 0: free ports
 	Topic string // first frame of every message, usually empty
 }
 
@@ -45,13 +47,13 @@ type Publisher struct {
 	ring   [][]byte // message n is at n % Steps
 }
 
-// Open binds both sockets to free ports and starts to serve. Numbers begin at 0.
+// Open binds both sockets and starts to serve. Numbers begin at 0.
 func Open(opt Options) (*Publisher, error) {
 	p := &Publisher{
 		topic: opt.Topic, in: make(chan []byte, queueLimit),
 		stop: make(chan struct{}), done: make(chan struct{}),
 	}
-	if err := p.open(opt.Bind); err != nil {
+	if err := p.open(opt); err != nil {
 		return nil, errors.Join(fmt.Errorf("open publisher: %w", err), p.closeSockets())
 	}
 	go p.run()
@@ -85,7 +87,7 @@ func (p *Publisher) Close() error {
 	return p.closeSockets()
 }
 
-func (p *Publisher) open(host string) (err error) {
+func (p *Publisher) open(opt Options) (err error) {
 	if p.ctx, err = zmq4.NewContext(); err != nil {
 		return fmt.Errorf("context: %w", err)
 	}
@@ -102,16 +104,20 @@ func (p *Publisher) open(host string) (err error) {
 	if err != nil {
 		return fmt.Errorf("socket options: %w", err)
 	}
-	if p.events, err = bind(p.pub, host); err != nil {
+	live, replay := "*", "*"
+	if opt.Port > 0 {
+		live, replay = strconv.Itoa(opt.Port), strconv.Itoa(opt.Port+1)
+	}
+	if p.events, err = bind(p.pub, opt.Bind, live); err != nil {
 		return err
 	}
-	p.replay, err = bind(p.router, host)
+	p.replay, err = bind(p.router, opt.Bind, replay)
 	return err
 }
 
-func bind(s *zmq4.Socket, host string) (string, error) {
-	if err := s.Bind("tcp://" + host + ":*"); err != nil {
-		return "", fmt.Errorf("bind to %s: %w", host, err)
+func bind(s *zmq4.Socket, host, port string) (string, error) {
+	if err := s.Bind("tcp://" + host + ":" + port); err != nil {
+		return "", fmt.Errorf("bind to %s, port %s: %w", host, port, err)
 	}
 	endpoint, err := s.GetLastEndpoint()
 	if err != nil {

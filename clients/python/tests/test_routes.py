@@ -14,7 +14,7 @@ from conftest import MakeClient
 from select_service_client import BadRequest, Conflict, NotFound, SelectServiceError, Unavailable
 from select_service_client._core import Core
 from select_service_client._plan import Request
-from server import Server, free_port
+from server import Server, eventually, free_port
 
 TOP = 2**64 - 1
 DESCRIPTION = Path(__file__).parents[3] / "api" / "openapi.yaml"
@@ -218,9 +218,10 @@ def test_explanations(make: MakeClient, fleet: Server, dialect: str) -> None:
     assert kept["outcome"]["ttft_seconds"] > 0
     assert [scope["policy"] for scope in client.policies()] == ["default"]
     assert client.kubernetes() == {"enabled": False}
+    # The view is renewed once a second, and may be from before the workers were added.
+    eventually(lambda: {row["worker_id"] for row in client.fleet()["rows"]} >= {1, 2})
     view = client.fleet()
     assert view["full"]
-    assert {row["worker_id"] for row in view["rows"]} >= {1, 2}
     assert not client.fleet(since=view["version"], model_name="default")["full"]
     assert client.doctor(model_name="default")["checks"]
     assert client.replicas()["enabled"] is False

@@ -33,9 +33,9 @@ type world struct {
 // attachments takes what the catalog attaches.
 type attachments struct{}
 
-func (attachments) Reconcile(_, _ *catalog.Attachment) error         { return nil }
-func (attachments) Hold(catalog.Scope, uint32, catalog.Rank, uint32) {}
-func (attachments) Unhold(catalog.Scope, catalog.Rank, uint32)       {}
+func (attachments) Reconcile(_, _ *catalog.Attachment) error                { return nil }
+func (attachments) ReserveSlot(catalog.Scope, uint32, catalog.Rank, uint32) {}
+func (attachments) ReleaseSlot(catalog.Scope, catalog.Rank, uint32)         {}
 
 // pool returns an entry for an InferencePool whose engines need not be asked.
 func pool(change ...func(*mapping.Entry)) mapping.Entry {

@@ -7,8 +7,8 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
-// Piece is a run of consecutive blocks that a rank holds in a tier.
-type Piece struct {
+// piece is a run of consecutive blocks that a rank holds in a tier.
+type piece struct {
 	Tier         indexer.Tier
 	Parent       uint64 // the engine's hash of the block before the first
 	HasParent    bool
@@ -29,7 +29,7 @@ const (
 
 // appendPiece appends a piece of 1 to maxPieceBlocks blocks. previous is the last engine hash
 // of the piece before; any: there is one.
-func appendPiece(b []byte, p *Piece, previous uint64, any bool) []byte {
+func appendPiece(b []byte, p *piece, previous uint64, any bool) []byte {
 	flags := byte(p.Tier)
 	if p.HasParent {
 		flags |= parentFlag
@@ -60,7 +60,7 @@ func appendNumbers(b []byte, numbers []uint64) []byte {
 
 // eachPiece calls f with every piece of a section's blocks; p is reused. It returns false if
 // the blocks are malformed, or f returned false.
-func eachPiece(b []byte, p *Piece, f func(*Piece) bool) bool {
+func eachPiece(b []byte, p *piece, f func(*piece) bool) bool {
 	var previous uint64
 	for first := true; len(b) > 0; first = false {
 		var ok bool
@@ -73,14 +73,14 @@ func eachPiece(b []byte, p *Piece, f func(*Piece) bool) bool {
 }
 
 // read reads the piece at the beginning of b and returns the rest.
-func (p *Piece) read(b []byte, previous uint64, first bool) (rest []byte, ok bool) {
+func (p *piece) read(b []byte, previous uint64, first bool) (rest []byte, ok bool) {
 	if len(b) < 3 {
 		return nil, false
 	}
 	flags, n := b[0], int(binary.LittleEndian.Uint16(b[1:]))
 	b = b[3:]
 	numbers := 2 * n
-	*p = Piece{
+	*p = piece{
 		Tier: indexer.Tier(flags & tierFlags), HasParent: flags&parentFlag != 0, Seed: hashing.Seed,
 		EngineHashes: p.EngineHashes[:0], Local: p.Local[:0],
 	}

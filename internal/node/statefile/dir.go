@@ -19,8 +19,8 @@ const (
 	lockName     = "lock"             // locked while a process uses the directory
 )
 
-// ErrNone is the error if there is no snapshot yet.
-var ErrNone = errors.New("no snapshot")
+// errNone is the error if there is no snapshot yet.
+var errNone = errors.New("no snapshot")
 
 // InUseError refuses a directory that another process uses.
 type InUseError struct {
@@ -75,12 +75,12 @@ func (d *Dir) file(name string) string { return filepath.Join(d.path, name) }
 // Path is the directory.
 func (d *Dir) Path() string { return d.path }
 
-// Open opens and checks the snapshot. Errors are ErrNone, those of reading, and *RefusedError;
+// Open opens and checks the snapshot. Errors are errNone, those of reading, and *RefusedError;
 // a refused file is renamed and replaces an earlier refused one.
-func (d *Dir) Open() (*File, error) {
+func (d *Dir) Open() (*file, error) {
 	in, err := os.OpenFile(d.file(snapshotName), os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, ErrNone
+		return nil, errNone
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open snapshot: %w", err)
@@ -101,7 +101,7 @@ func (d *Dir) Open() (*File, error) {
 
 // Write writes a new snapshot with fill, and replaces the last one when the new one is safe on
 // disk. After an error the last one is still there.
-func (d *Dir) Write(now time.Time, fill func(*Writer) error) (bytes int64, err error) {
+func (d *Dir) Write(now time.Time, fill func(*writer) error) (bytes int64, err error) {
 	_ = os.Remove(d.file(tempName))
 	out, err := os.OpenFile(d.file(tempName), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

@@ -19,11 +19,11 @@ func TestDir(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Open(); !errors.Is(err, ErrNone) {
+	if _, err := d.Open(); !errors.Is(err, errNone) {
 		t.Errorf("an empty directory: %v", err)
 	}
 	write := func(id uint64, fail error) error {
-		_, err := d.Write(written, func(w *Writer) error { return errors.Join(w.Worker(&catalog.Record{ID: id}), fail) })
+		_, err := d.Write(written, func(w *writer) error { return errors.Join(w.Worker(&catalog.Record{ID: id}), fail) })
 		return err
 	}
 	workers := func() uint64 {
@@ -97,7 +97,7 @@ func TestDirInUse(t *testing.T) {
 
 // TestRefused: a file that is not used is kept aside, and says why in a line.
 func TestRefused(t *testing.T) {
-	good := file(t)
+	good := exampleFile(t)
 	with := func(at int, v byte) []byte {
 		b := append([]byte(nil), good...)
 		b[at] = v
@@ -138,7 +138,7 @@ func TestRefused(t *testing.T) {
 			if kept, err := os.ReadFile(filepath.Join(path, refusedName)); err != nil || string(kept) != string(tt.content) {
 				t.Errorf("it was not kept: %v", err)
 			}
-			if _, err := d.Open(); !errors.Is(err, ErrNone) {
+			if _, err := d.Open(); !errors.Is(err, errNone) {
 				t.Errorf("the second time: %v", err)
 			}
 		})
@@ -158,7 +158,7 @@ func TestRankHeaders(t *testing.T) {
 	}
 	defer d.Close()
 	want := catalog.Record{ID: 1, RankHeader: new(catalog.RankNone), PrefillRankHeader: new(true)}
-	if _, err := d.Write(written, func(w *Writer) error { return w.Worker(&want) }); err != nil {
+	if _, err := d.Write(written, func(w *writer) error { return w.Worker(&want) }); err != nil {
 		t.Fatal(err)
 	}
 	f, err := d.Open()

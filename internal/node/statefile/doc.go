@@ -1,7 +1,7 @@
 // Package statefile keeps the state of a single replica on disk: workers, reservations, and the
-// blocks of each rank with the corresponding position in its event stream. [Dir] is the
-// directory, for one process at a time. A [Writer] writes a snapshot beside the last one, and
-// then replaces that. A [File] is a snapshot that has been checked from end to end.
+// blocks of each rank with the corresponding position in its event stream. [State] writes snapshots
+// and brings the last one back. [Dir] is the directory, for one process at a time: a snapshot is
+// written beside the last one, and then replaces that.
 //
 // # Format
 //

@@ -15,17 +15,17 @@ import (
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
-// ReaderMemory is the memory, in bytes, to open a file or read from it, apart from a few bytes
+// readerMemory is the memory, in bytes, to open a file or read from it, apart from a few bytes
 // for each section and, for a moment, the longest section.
-const ReaderMemory = 512 << 10
+const readerMemory = 512 << 10
 
-// File is a snapshot that has been checked from beginning to end. Its content is read from
-// disk, and checked again, when it is asked for. A File is not safe for concurrent use.
-type File struct {
+// file is a snapshot that has been checked from beginning to end. Its content is read from
+// disk, and checked again, when it is asked for. A file is not safe for concurrent use.
+type file struct {
 	in      *os.File
 	header  header
 	bytes   int64
-	ranks   []Rank
+	ranks   []rankHead
 	blocks  [][]ref // sections of blocks by rank; nil if they are void
 	entries []uint64
 	workers []ref
@@ -34,7 +34,7 @@ type File struct {
 	learned []ref
 	keys    []ref
 	payload []byte // scratch
-	piece   Piece
+	piece   piece
 }
 
 // usualSection is the usual maximum of a section of blocks, in bytes.
@@ -48,19 +48,19 @@ type ref struct {
 
 // open checks a file. Without an error it takes over the descriptor. The error is a
 // *RefusedError if the content is bad.
-func open(in *os.File) (*File, error) {
+func open(in *os.File) (*file, error) {
 	info, err := in.Stat()
 	if err != nil {
 		return nil, err
 	}
-	f := &File{in: in, bytes: info.Size()}
+	f := &file{in: in, bytes: info.Size()}
 	if err := f.check(); err != nil {
 		return nil, err
 	}
 	return f, nil
 }
 
-func (f *File) check() error {
+func (f *file) check() error {
 	var first [headerBytes]byte
 	if f.bytes < headerBytes {
 		if n, _ := f.in.ReadAt(first[:8], 0); n < 8 || string(first[:8]) != magic {
@@ -104,7 +104,7 @@ func (f *File) check() error {
 }
 
 // section reads the section at an offset into f.payload and checks it.
-func (f *File) section(at int64) (s ref, err error) {
+func (f *file) section(at int64) (s ref, err error) {
 	var b [headBytes]byte
 	if at+headBytes > f.bytes {
 		return s, refuse(Cut, "it ends at offset %d, before its end section", f.bytes)
@@ -135,10 +135,10 @@ func (f *File) section(at int64) (s ref, err error) {
 }
 
 // note checks the section in f.payload and remembers its place. known has the ranks so far.
-func (f *File) note(s ref, known map[string]struct{}) bool {
+func (f *file) note(s ref, known map[string]struct{}) bool {
 	switch s.kind {
 	case rankKind:
-		var r Rank
+		var r rankHead
 		if json.Unmarshal(f.payload, &r) != nil || r.BlockSize == 0 || r.From.Since > r.From.Last {
 			return false
 		}
@@ -154,7 +154,7 @@ func (f *File) note(s ref, known map[string]struct{}) bool {
 			return false
 		}
 		f.blocks[n] = append(f.blocks[n], s)
-		return eachPiece(f.payload[4:], &f.piece, func(p *Piece) bool {
+		return eachPiece(f.payload[4:], &f.piece, func(p *piece) bool {
 			f.entries[n] += uint64(len(p.Local))
 			return true
 		})
@@ -172,7 +172,7 @@ func (f *File) note(s ref, known map[string]struct{}) bool {
 		return json.Unmarshal(f.payload, new(catalog.TrackedRecord)) == nil
 	case learnedKind:
 		f.learned = append(f.learned, s)
-		return json.Unmarshal(f.payload, new(Learned)) == nil
+		return json.Unmarshal(f.payload, new(learned)) == nil
 	case keysKind:
 		f.keys = append(f.keys, s)
 		return json.Unmarshal(f.payload, new(catalog.Scope)) == nil
@@ -186,7 +186,7 @@ func (f *File) note(s ref, known map[string]struct{}) bool {
 	return true
 }
 
-func (f *File) rankNumber() (n int, ok bool) {
+func (f *file) rankNumber() (n int, ok bool) {
 	if len(f.payload) < 4 {
 		return 0, false
 	}
@@ -195,7 +195,7 @@ func (f *File) rankNumber() (n int, ok bool) {
 }
 
 // again reads a section again into f.payload.
-func (f *File) again(was ref) error {
+func (f *file) again(was ref) error {
 	s, err := f.section(was.at)
 	if err == nil && s != was {
 		err = refuse(Corrupt, "the file has changed at offset %d", was.at)
@@ -204,30 +204,30 @@ func (f *File) again(was ref) error {
 }
 
 // Written is when the file was written.
-func (f *File) Written() time.Time { return f.header.written }
+func (f *file) Written() time.Time { return f.header.written }
 
 // Bytes is the size of the file.
-func (f *File) Bytes() int64 { return f.bytes }
+func (f *file) Bytes() int64 { return f.bytes }
 
 // Ranks returns how many ranks the file has, numbered from 0.
-func (f *File) Ranks() int { return len(f.ranks) }
+func (f *file) Ranks() int { return len(f.ranks) }
 
 // Rank returns a rank, its number of (tier, block) entries, and whether they can be used.
-func (f *File) Rank(number int) (r *Rank, entries uint64, ok bool) {
+func (f *file) Rank(number int) (r *rankHead, entries uint64, ok bool) {
 	return &f.ranks[number], f.entries[number], f.blocks[number] != nil
 }
 
 // Blocks calls use with the blocks of a rank, parents first. A piece is valid until use returns.
-func (f *File) Blocks(number int, use func(*Piece)) error {
+func (f *file) Blocks(number int, use func(*piece)) error {
 	return f.RawBlocks(number, func(encoded []byte) error {
-		eachPiece(encoded, &f.piece, func(p *Piece) bool { use(p); return true })
+		eachPiece(encoded, &f.piece, func(p *piece) bool { use(p); return true })
 		return nil
 	})
 }
 
 // RawBlocks calls use with the sections of a rank's blocks, in order and in the form for
 // Writer.Blocks, until use fails.
-func (f *File) RawBlocks(number int, use func(encoded []byte) error) error {
+func (f *file) RawBlocks(number int, use func(encoded []byte) error) error {
 	for _, s := range f.blocks[number] {
 		if err := f.again(s); err != nil {
 			return err
@@ -240,7 +240,7 @@ func (f *File) RawBlocks(number int, use func(encoded []byte) error) error {
 }
 
 // Workers returns the workers, and those of the slot tracker.
-func (f *File) Workers() (workers []catalog.Record, tracked []catalog.TrackedRecord, err error) {
+func (f *file) Workers() (workers []catalog.Record, tracked []catalog.TrackedRecord, err error) {
 	for _, s := range f.workers {
 		var r catalog.Record
 		if err := f.decode(s, &r); err != nil {
@@ -259,9 +259,9 @@ func (f *File) Workers() (workers []catalog.Record, tracked []catalog.TrackedRec
 }
 
 // Learned returns the learned models of the scopes.
-func (f *File) Learned() (all []Learned, err error) {
+func (f *file) Learned() (all []learned, err error) {
 	for _, s := range f.learned {
-		var l Learned
+		var l learned
 		if err := f.decode(s, &l); err != nil {
 			return nil, err
 		}
@@ -271,7 +271,7 @@ func (f *File) Learned() (all []Learned, err error) {
 }
 
 // KeysShown returns the scopes that have shown keys.
-func (f *File) KeysShown() (all []catalog.Scope, err error) {
+func (f *file) KeysShown() (all []catalog.Scope, err error) {
 	for _, s := range f.keys {
 		var sc catalog.Scope
 		if err := f.decode(s, &sc); err != nil {
@@ -282,7 +282,7 @@ func (f *File) KeysShown() (all []catalog.Scope, err error) {
 	return all, nil
 }
 
-func (f *File) decode(s ref, v any) error {
+func (f *file) decode(s ref, v any) error {
 	if err := f.again(s); err != nil {
 		return err
 	}
@@ -290,7 +290,7 @@ func (f *File) decode(s ref, v any) error {
 }
 
 // Reservations calls use with every reservation, with its age at the time now.
-func (f *File) Reservations(now time.Time, use func(reservations.Reservation)) error {
+func (f *file) Reservations(now time.Time, use func(reservations.Reservation)) error {
 	for _, s := range f.booked {
 		if err := f.again(s); err != nil {
 			return err
@@ -305,11 +305,11 @@ func (f *File) Reservations(now time.Time, use func(reservations.Reservation)) e
 }
 
 // Close closes the file.
-func (f *File) Close() error { return f.in.Close() }
+func (f *file) Close() error { return f.in.Close() }
 
 // Store returns the piece as an event of the index for a slot. Its blocks are provisional,
 // because a file does not say how many copies there are.
-func (p *Piece) Store(slot uint32) indexer.Store {
+func (p *piece) Store(slot uint32) indexer.Store {
 	return indexer.Store{
 		Slot: slot, Tier: p.Tier, Parent: p.Parent, HasParent: p.HasParent,
 		EngineHashes: p.EngineHashes, Local: p.Local, Seed: p.Seed, SeedKnown: true,

@@ -45,8 +45,8 @@ const (
 	keysKind
 )
 
-// Rank is the description of a rank in a file, besides its blocks.
-type Rank struct {
+// rankHead is the description of a rank in a file, besides its blocks.
+type rankHead struct {
 	Scope     catalog.Scope
 	BlockSize uint32 // tokens
 	Eagle     bool
@@ -55,8 +55,8 @@ type Rank struct {
 	From kvevents.Checkpoint
 }
 
-// Learned is the learned model of a scope's engines, as JSON of the learner.
-type Learned struct {
+// learned is the learned model of a scope's engines, as JSON of the learner.
+type learned struct {
 	Scope catalog.Scope
 	State json.RawMessage
 }

@@ -9,8 +9,8 @@ import (
 
 // TestLearned: what is learned is read as it was written, and what is no JSON is refused.
 func TestLearned(t *testing.T) {
-	all := []Learned{{Scope: sc, State: json.RawMessage(`{"version":1,"samples":7}`)}, {State: json.RawMessage(`{}`)}}
-	written := func(all []Learned) []byte {
+	all := []learned{{Scope: sc, State: json.RawMessage(`{"version":1,"samples":7}`)}, {State: json.RawMessage(`{}`)}}
+	written := func(all []learned) []byte {
 		var b bytes.Buffer
 		w, err := newWriter(&b, newHeader(written))
 		if err != nil {

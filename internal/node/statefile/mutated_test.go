@@ -135,7 +135,7 @@ func seal(b []byte, all bool) {
 // TestMutated: of 10,000 damaged files each is refused, or has what was written.
 func TestMutated(t *testing.T) {
 	files := length.Of(10_000, 1000, 250)
-	good, want := file(t), example()
+	good, want := exampleFile(t), example()
 	dir := t.TempDir()
 	reasons := make(map[Reason]int)
 	for seed := range uint64(files) {
@@ -164,7 +164,7 @@ func TestMutated(t *testing.T) {
 }
 
 // openAt opens a file of that content in a directory.
-func openAt(t testing.TB, dir string, b []byte) (*File, error) {
+func openAt(t testing.TB, dir string, b []byte) (*file, error) {
 	t.Helper()
 	path := filepath.Join(dir, "f")
 	if err := os.WriteFile(path, b, 0o600); err != nil {
@@ -182,7 +182,7 @@ func openAt(t testing.TB, dir string, b []byte) (*File, error) {
 }
 
 // use does with a file what the service does with it: what it has may be anything.
-func use(f *File) {
+func use(f *file) {
 	ledger := reservations.New(1, time.Now, nil)
 	_ = f.Reservations(time.Now(), func(r reservations.Reservation) {
 		ledger.PutRank(r.Scope, 0, r.Rank)
@@ -196,7 +196,7 @@ func use(f *File) {
 		if _, _, ok := f.Rank(n); !ok {
 			continue
 		}
-		_ = f.Blocks(n, func(p *Piece) {
+		_ = f.Blocks(n, func(p *piece) {
 			if !seen.ChainRepeats(p.Parent, p.HasParent, p.EngineHashes) {
 				ev := p.Store(uint32(n))
 				space.Store(&ev)
@@ -211,7 +211,7 @@ func use(f *File) {
 // TestForged: files that say anything under right checksums never crash.
 func TestForged(t *testing.T) {
 	files := length.Of(4000, 500, 100)
-	good := file(t)
+	good := exampleFile(t)
 	dir := t.TempDir()
 	taken := 0
 	for seed := range uint64(files) {
@@ -230,7 +230,7 @@ func TestForged(t *testing.T) {
 
 // FuzzFile: any bytes are a file or refused.
 func FuzzFile(f *testing.F) {
-	f.Add(file(f), true)
+	f.Add(exampleFile(f), true)
 	f.Add([]byte(magic), false)
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, b []byte, sealed bool) {

@@ -28,8 +28,8 @@ var (
 
 // content is all that a file has.
 type content struct {
-	Ranks    []Rank
-	Pieces   [][]Piece // by rank; nil if they are void
+	Ranks    []rankHead
+	Pieces   [][]piece // by rank; nil if they are void
 	Workers  []catalog.Record
 	Tracked  []catalog.TrackedRecord
 	Reserved []reservations.Reservation
@@ -39,7 +39,7 @@ type content struct {
 func example() content {
 	var c content
 	for n := range uint32(3) {
-		c.Ranks = append(c.Ranks, Rank{
+		c.Ranks = append(c.Ranks, rankHead{
 			Scope: sc, BlockSize: 16, Eagle: n == 2, Rank: catalog.Rank{Worker: 1, DP: n},
 			From: kvevents.Checkpoint{
 				Endpoint: fmt.Sprint("tcp://a:", 5557+n), Since: 3, Last: 7 + uint64(n),
@@ -48,8 +48,8 @@ func example() content {
 			},
 		})
 	}
-	piece := func(from, n uint64) Piece {
-		p := Piece{Tier: indexer.Tier(from % 4), Parent: from, HasParent: from > 0, Seed: hashing.Seed}
+	blocks := func(from, n uint64) piece {
+		p := piece{Tier: indexer.Tier(from % 4), Parent: from, HasParent: from > 0, Seed: hashing.Seed}
 		if n%2 == 0 {
 			p.Seed = n
 		}
@@ -58,7 +58,7 @@ func example() content {
 		}
 		return p
 	}
-	c.Pieces = [][]Piece{{piece(0, 3), piece(3, 2), piece(1, 1)}, nil, {piece(0, 1000), piece(1000, 24), piece(50, 7)}}
+	c.Pieces = [][]piece{{blocks(0, 3), blocks(3, 2), blocks(1, 1)}, nil, {blocks(0, 1000), blocks(1000, 24), blocks(50, 7)}}
 	size, endpoint := uint32(16), "http://10.0.0.1:8000"
 	c.Workers = []catalog.Record{
 		{ID: 1, Scope: sc, BlockSize: &size, Endpoint: &endpoint, KVEventsEndpoints: map[uint32]string{0: "tcp://a:5557", 1: "tcp://a:5558"}},
@@ -76,7 +76,7 @@ func example() content {
 }
 
 // write writes the content; the blocks of different ranks alternate.
-func (c *content) write(t testing.TB, w *Writer) {
+func (c *content) write(t testing.TB, w *writer) {
 	t.Helper()
 	var err error
 	do := func(e error) { err = errors.Join(err, e) }
@@ -94,7 +94,7 @@ func (c *content) write(t testing.TB, w *Writer) {
 	}
 	for i := range 3 {
 		for n := range c.Ranks {
-			p := Piece{Seed: 5, EngineHashes: []uint64{1}, Local: []uint64{1}} // of a rank that will be void
+			p := piece{Seed: 5, EngineHashes: []uint64{1}, Local: []uint64{1}} // of a rank that will be void
 			if c.Pieces[n] != nil {
 				p = c.Pieces[n][i]
 			}
@@ -119,14 +119,14 @@ func (c *content) write(t testing.TB, w *Writer) {
 }
 
 // read reads all that a file has, as at the time when it was written.
-func read(f *File) (c content, err error) {
+func read(f *file) (c content, err error) {
 	for n := range f.Ranks() {
 		r, entries, ok := f.Rank(n)
 		c.Ranks = append(c.Ranks, *r)
-		var pieces []Piece
+		var pieces []piece
 		if ok {
 			var held uint64
-			err = errors.Join(err, f.Blocks(n, func(p *Piece) {
+			err = errors.Join(err, f.Blocks(n, func(p *piece) {
 				q := *p
 				q.EngineHashes, q.Local = clone(p.EngineHashes), clone(p.Local)
 				pieces = append(pieces, q)
@@ -146,8 +146,8 @@ func read(f *File) (c content, err error) {
 
 func clone(v []uint64) []uint64 { return append([]uint64(nil), v...) }
 
-// file writes the example with a fixed identity and returns its bytes.
-func file(t testing.TB) []byte {
+// exampleFile writes the example with a fixed identity and returns its bytes.
+func exampleFile(t testing.TB) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	w, err := newWriter(&out, header{written: written, id: [16]byte{1, 2, 3}})
@@ -166,7 +166,7 @@ func file(t testing.TB) []byte {
 }
 
 // openBytes opens a file of that content.
-func openBytes(t testing.TB, b []byte) (*File, error) {
+func openBytes(t testing.TB, b []byte) (*file, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "f")
 	if err := os.WriteFile(path, b, 0o600); err != nil {
@@ -182,7 +182,7 @@ func openBytes(t testing.TB, b []byte) (*File, error) {
 
 // TestRoundTrip: what was written is read again.
 func TestRoundTrip(t *testing.T) {
-	f, err := openBytes(t, file(t))
+	f, err := openBytes(t, exampleFile(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +200,7 @@ func TestRoundTrip(t *testing.T) {
 func TestGolden(t *testing.T) {
 	const golden = "testdata/snapshot.golden"
 	if *rewrite {
-		if err := os.WriteFile(golden, file(t), 0o600); err != nil {
+		if err := os.WriteFile(golden, exampleFile(t), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -242,7 +242,7 @@ func TestTooLarge(t *testing.T) {
 		"worker":      w.Worker(&catalog.Record{Endpoint: &long}),
 		"reservation": w.Reservation(&reservations.Reservation{Hashes: make([]uint64, maxSection/8)}, written),
 	} {
-		if !errors.Is(err, ErrTooLarge) {
+		if !errors.Is(err, errTooLarge) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -269,7 +269,7 @@ func TestManyRanks(t *testing.T) {
 		run.EngineHashes[i], run.Local[i] = uint64(i+1), uint64(i)
 	}
 	for n := range uint32(ranks) {
-		if _, err := w.Rank(Rank{Scope: sc, BlockSize: 1, Rank: catalog.Rank{DP: n}}); err != nil {
+		if _, err := w.Rank(rankHead{Scope: sc, BlockSize: 1, Rank: catalog.Rank{DP: n}}); err != nil {
 			t.Fatal(err)
 		}
 	}

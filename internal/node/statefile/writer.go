@@ -25,18 +25,18 @@ const (
 	maxBuffered = 256 << 10
 	// maxFree bounds the unused buffers that are kept.
 	maxFree = 4
-	// WriterMemory is the memory of a Writer, in bytes, apart from a worker with unusually long
+	// writerMemory is the memory of a writer, in bytes, apart from a worker with unusually long
 	// fields. Buffers may grow to twice their content.
-	WriterMemory = 1 << 20
+	writerMemory = 1 << 20
 )
 
-// ErrTooLarge is the error for an item that does not fit into a section. The item is left out;
+// errTooLarge is the error for an item that does not fit into a section. The item is left out;
 // the file stays valid.
-var ErrTooLarge = errors.New("too large for a snapshot")
+var errTooLarge = errors.New("too large for a snapshot")
 
-// Writer writes the sections of a file. After the first error of the underlying file, every
+// writer writes the sections of a file. After the first error of the underlying file, every
 // method returns that error, and the file cannot be completed.
-type Writer struct {
+type writer struct {
 	out      *bufio.Writer
 	header   header
 	digest   hash.Hash
@@ -47,7 +47,7 @@ type Writer struct {
 	ranks    []rankBuffer
 	buffered int
 	free     [][]byte // unused buffers
-	piece    Piece
+	piece    piece
 	scratch  []byte
 	part     []byte // scratch memory of eachPart
 }
@@ -59,8 +59,8 @@ type rankBuffer struct {
 }
 
 // newWriter begins a file.
-func newWriter(out io.Writer, h header) (*Writer, error) {
-	w := &Writer{out: bufio.NewWriterSize(out, 64<<10), header: h}
+func newWriter(out io.Writer, h header) (*writer, error) {
+	w := &writer{out: bufio.NewWriterSize(out, 64<<10), header: h}
 	w.digest = digest(&w.header)
 	w.write(w.header.bytes())
 	return w, w.err
@@ -73,7 +73,7 @@ func newHeader(written time.Time) header {
 	return h
 }
 
-func (w *Writer) write(b []byte) {
+func (w *writer) write(b []byte) {
 	if w.err == nil {
 		_, w.err = w.out.Write(b)
 	}
@@ -82,10 +82,10 @@ func (w *Writer) write(b []byte) {
 
 // section writes a section whose payload is text followed by numbers. The numbers are encoded a
 // few at a time, once for the checksum and once for the file.
-func (w *Writer) section(k kind, text []byte, numbers ...uint64) error {
+func (w *writer) section(k kind, text []byte, numbers ...uint64) error {
 	length := len(text) + 8*len(numbers)
 	if length > maxSection || w.sections == maxSections-1 && k != endKind {
-		return ErrTooLarge
+		return errTooLarge
 	}
 	h := head{kind: k, number: w.sections, length: uint32(length)}
 	h.crc = h.checksum(w.header.id, text)
@@ -101,14 +101,14 @@ func (w *Writer) section(k kind, text []byte, numbers ...uint64) error {
 }
 
 // eachPart calls use with the encoded numbers, a few at a time.
-func (w *Writer) eachPart(numbers []uint64, use func([]byte)) {
+func (w *writer) eachPart(numbers []uint64, use func([]byte)) {
 	for part := range slices.Chunk(numbers, 512) {
 		w.part = appendNumbers(w.part[:0], part)
 		use(w.part)
 	}
 }
 
-func (w *Writer) json(k kind, v any) error {
+func (w *writer) json(k kind, v any) error {
 	text, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("encode: %w", err)
@@ -117,7 +117,7 @@ func (w *Writer) json(k kind, v any) error {
 }
 
 // Rank begins a rank and returns its number in the file.
-func (w *Writer) Rank(r Rank) (number int, err error) {
+func (w *writer) Rank(r rankHead) (number int, err error) {
 	if err := w.json(rankKind, r); err != nil {
 		return 0, err
 	}
@@ -126,9 +126,9 @@ func (w *Writer) Rank(r Rank) (number int, err error) {
 }
 
 // Run adds the blocks of a run in a tier to a rank. Parents must come before their children.
-func (w *Writer) Run(number int, tier indexer.Tier, run *indexer.Run) error {
+func (w *writer) Run(number int, tier indexer.Tier, run *indexer.Run) error {
 	p := &w.piece
-	*p = Piece{Tier: tier, Parent: run.Parent, HasParent: run.HasParent, Seed: run.Seed}
+	*p = piece{Tier: tier, Parent: run.Parent, HasParent: run.HasParent, Seed: run.Seed}
 	for names, local := run.EngineHashes, run.Local; len(names) > 0; {
 		n := min(maxPieceBlocks, len(names))
 		if n > 1 && n < len(names) && names[n-1] == 0 {
@@ -144,7 +144,7 @@ func (w *Writer) Run(number int, tier indexer.Tier, run *indexer.Run) error {
 	return nil
 }
 
-func (w *Writer) add(number int, p *Piece) error {
+func (w *writer) add(number int, p *piece) error {
 	b := &w.ranks[number]
 	if n := len(w.free); b.blocks == nil && n > 0 {
 		b.blocks, w.free = w.free[n-1], w.free[:n-1]
@@ -163,7 +163,7 @@ func (w *Writer) add(number int, p *Piece) error {
 }
 
 // flush writes a rank's buffered blocks.
-func (w *Writer) flush(number int) error {
+func (w *writer) flush(number int) error {
 	b := &w.ranks[number]
 	if len(b.blocks) == 0 {
 		return w.err
@@ -177,7 +177,7 @@ func (w *Writer) flush(number int) error {
 	return err
 }
 
-func (w *Writer) flushAll() error {
+func (w *writer) flushAll() error {
 	for i := range w.ranks {
 		if err := w.flush(i); err != nil {
 			return err
@@ -186,38 +186,38 @@ func (w *Writer) flushAll() error {
 	return w.err
 }
 
-// Blocks adds encoded blocks of another file to a rank; see File.RawBlocks.
-func (w *Writer) Blocks(number int, encoded []byte) error {
+// Blocks adds encoded blocks of another file to a rank; see file.RawBlocks.
+func (w *writer) Blocks(number int, encoded []byte) error {
 	w.scratch = binary.LittleEndian.AppendUint32(w.scratch[:0], uint32(number))
 	w.scratch = append(w.scratch, encoded...)
 	return w.section(blocksKind, w.scratch)
 }
 
 // Void marks that the blocks of a rank must not be used.
-func (w *Writer) Void(number int) error {
+func (w *writer) Void(number int) error {
 	return w.section(voidKind, binary.LittleEndian.AppendUint32(nil, uint32(number)))
 }
 
 // Worker adds a worker.
-func (w *Writer) Worker(r *catalog.Record) error { return w.json(workerKind, r) }
+func (w *writer) Worker(r *catalog.Record) error { return w.json(workerKind, r) }
 
 // Tracked adds a worker of the slot tracker.
-func (w *Writer) Tracked(r *catalog.TrackedRecord) error { return w.json(trackedKind, r) }
+func (w *writer) Tracked(r *catalog.TrackedRecord) error { return w.json(trackedKind, r) }
 
 // Learned adds the learned model of a scope.
-func (w *Writer) Learned(l *Learned) error { return w.json(learnedKind, l) }
+func (w *writer) Learned(l *learned) error { return w.json(learnedKind, l) }
 
 // KeysShown adds a scope that has shown keys: see indexer.Space.KeysShown.
-func (w *Writer) KeysShown(sc catalog.Scope) error { return w.json(keysKind, sc) }
+func (w *writer) KeysShown(sc catalog.Scope) error { return w.json(keysKind, sc) }
 
 // Reservation adds a reservation as it is now.
-func (w *Writer) Reservation(r *reservations.Reservation, now time.Time) error {
+func (w *writer) Reservation(r *reservations.Reservation, now time.Time) error {
 	w.scratch = encodeReservation(w.scratch[:0], r, now)
 	return w.section(reservationKind, w.scratch, r.Hashes...)
 }
 
 // end writes the buffered blocks and the end of the file.
-func (w *Writer) end() error {
+func (w *writer) end() error {
 	if err := w.flushAll(); err != nil {
 		return err
 	}
@@ -228,4 +228,4 @@ func (w *Writer) end() error {
 }
 
 // Bytes returns how much has been written so far.
-func (w *Writer) Bytes() int64 { return w.bytes }
+func (w *writer) Bytes() int64 { return w.bytes }

@@ -42,6 +42,7 @@ const (
 	Exhausted          // a limit of this process is reached for now: callers come back later (decision X2)
 	Overloaded         // every worker that could serve it has too much to do; wraps *OverloadError
 	QueueRejected      // its class of the wait queue is full; has Details
+	Away               // what the change needs cannot be reached now: callers come back later
 	Cancelled          // the caller has gone, so the error is not sent
 )
 

@@ -1,4 +1,5 @@
-// Package scopes is the registry of what each scope (a model of a tenant) has besides its
-// workers in the catalog: its index and its wait queue. Requests read it without locks. Only
-// the catalog's reconciler creates and ends states.
+// Package scopes has what each scope (a model of a tenant) has besides its workers in the catalog:
+// its index, its wait queue, and the event streams of its workers. Requests read it without locks.
+// Its Registry is the catalog's reconciler: it makes of a change of workers one of index, ledger
+// and streams.
 package scopes

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/rs/zerolog"
+
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/approximate"
 	"github.com/select-service/select-service/internal/selection/contract"
@@ -14,7 +16,9 @@ import (
 	"github.com/select-service/select-service/internal/selection/waitqueue"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/pkg/kvevents"
 	"github.com/select-service/select-service/pkg/recovery"
+	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
 )
 
@@ -26,20 +30,28 @@ var ErrStale = errors.New("changed meanwhile")
 // ErrGone is ErrStale for a request that was checked against a state that has ended.
 var ErrGone = &contract.Error{Kind: contract.Unavailable, Text: selector.ErrNoEndpoints.Error(), Err: ErrStale}
 
-// Settings has the settings of the states that a registry creates.
+// Settings has the parts that a registry changes with the workers, and the settings of the states
+// that it creates.
 type Settings struct {
+	Ledger  *reservations.Ledger
+	Streams *kvevents.Subscribers
+	Replica Replica // nil: reservations are not shared
+	// HybridExact: all attention groups of engines count, not just the main one.
+	HybridExact bool
+	Log         zerolog.Logger
+
 	Admission admission.Config
 	Queues    waitqueue.Config
 	Policies  *policies.Table // nil: the built-in cost everywhere
 	Learners  *policies.Learners
-	// Approximate has the blocks predicted from reservations; nil: none are predicted. With
-	// Beside, engines also publish KV events, and predictions have an index of their own.
+	// Approximate has the blocks predicted from reservations; nil: none are predicted.
 	Approximate *approximate.Index
-	Beside      bool
-	// ByCapacity: without Beside, predictions follow the capacity of ranks whose capacity is
+	// KVEvents: engines publish KV events. Predictions then have an index of their own.
+	KVEvents bool
+	// ByCapacity: without KVEvents, predictions follow the capacity of ranks whose capacity is
 	// known.
 	ByCapacity bool
-	// WatchStored enables State.WatchStored.
+	// WatchStored enables State.WatchStored. It needs KVEvents.
 	WatchStored bool
 	// Memory is the account of the indexes; nil: no limit.
 	Memory *indexer.Account
@@ -52,7 +64,11 @@ type Registry struct {
 	settings Settings
 	canWait  bool // the settings let requests wait in at least one scope
 	catalog  *catalog.Catalog
+	loads    Loads
+	restored Restored // nil: there are none
 	closing  atomic.Bool
+	changing atomic.Int64  // calls of Change under way
+	rankPuts atomic.Uint64 // calls of Ledger.PutRank
 	hybrid   indexer.HybridStats
 
 	// states is copied on write; writers hold mu.
@@ -73,8 +89,7 @@ type Registry struct {
 	retained map[catalog.Scope]*State
 }
 
-// New returns a registry without states. Attach must be called before any other
-// method.
+// New returns a registry without states. Attach must be called before any other method.
 func New(settings Settings) *Registry {
 	r := &Registry{settings: settings, merging: settings.Merging}
 	r.canWait = settings.Admission.Enabled() || settings.Policies.Hold()
@@ -85,8 +100,13 @@ func New(settings Settings) *Registry {
 	return r
 }
 
-// Attach sets the catalog with the workers of the scopes. Its reconciler writes the registry.
-func (r *Registry) Attach(c *catalog.Catalog) { r.catalog = c }
+// Attach sets the catalog with the workers of the scopes, whose reconciler the registry is, and
+// what follows the loads of their engines.
+func (r *Registry) Attach(c *catalog.Catalog, loads Loads) { r.catalog, r.loads = c, loads }
+
+// SetRestored sets what has blocks from before the start. It must be called before there are
+// workers.
+func (r *Registry) SetRestored(blocks Restored) { r.restored = blocks }
 
 // Of returns the state of a scope, nil if it has none.
 func (r *Registry) Of(sc catalog.Scope) *State { return (*r.states.Load())[sc] }
@@ -148,10 +168,9 @@ func (r *Registry) Hybrid() *indexer.HybridStats { return &r.hybrid }
 // Closing reports whether RefuseNew was called.
 func (r *Registry) Closing() bool { return r.closing.Load() }
 
-// WorkersChanged is called after a worker came, changed or left. It answers the requests that
-// wait in the queues of ended states with ErrGone, so that they are tried again, and
-// dispatches the others.
-func (r *Registry) WorkersChanged() {
+// workersChanged answers the requests that wait in the queues of ended states with ErrGone, so
+// that they are tried again, and dispatches the others.
+func (r *Registry) workersChanged() {
 	r.mu.Lock()
 	ended := r.ended
 	r.ended = nil
@@ -172,38 +191,6 @@ func (r *Registry) LoadChanged() {
 	}
 }
 
-// AddWorker returns the state of the scope of a newly attached worker; it creates the state if
-// needed. Only the reconciler calls it.
-func (r *Registry) AddWorker(sc catalog.Scope, blockSize uint32) *State {
-	state := r.open(sc, blockSize)
-	state.workers++
-	return state
-}
-
-// RemoveWorker must be called after a worker is detached. It ends the scope's state if that was
-// the last worker and no rank is held. Only the reconciler calls it.
-func (r *Registry) RemoveWorker(sc catalog.Scope) {
-	r.Of(sc).workers--
-	r.closeIfEmpty(sc)
-}
-
-// HoldRank reserves a slot for the blocks of a rank whose worker is not attached. Only the
-// reconciler calls it.
-func (r *Registry) HoldRank(sc catalog.Scope, blockSize uint32, rank catalog.Rank, slot uint32) {
-	state := r.open(sc, blockSize)
-	state.held[slot] = rank
-	state.AssignSlot(slot, rank)
-}
-
-// UnholdRank drops the blocks of a held rank whose worker was not attached after all. Only the
-// reconciler calls it.
-func (r *Registry) UnholdRank(sc catalog.Scope, slot uint32) {
-	state := r.Of(sc)
-	state.emptySlot(slot)
-	delete(state.held, slot)
-	r.closeIfEmpty(sc)
-}
-
 // open returns the scope's state, and creates it if needed.
 func (r *Registry) open(sc catalog.Scope, blockSize uint32) *State {
 	r.mu.Lock()
@@ -219,7 +206,8 @@ func (r *Registry) open(sc catalog.Scope, blockSize uint32) *State {
 			FirstTokens: new(FirstTokens),
 
 			Policies: r.settings.Policies.NewScope(sc, r.settings.Learners),
-			held:     make(map[uint32]catalog.Rank),
+			workers:  make(map[uint64]*attachedWorker),
+			reserved: make(map[uint32]catalog.Rank),
 		}
 		state.Queue = r.newQueue(sc, state.Policies)
 		r.initIndexLocked(sc, state)
@@ -262,7 +250,7 @@ func (r *Registry) initIndexLocked(sc catalog.Scope, state *State) {
 	}
 	switch x := r.settings.Approximate; {
 	case x == nil:
-	case r.settings.Beside:
+	case r.settings.KVEvents:
 		state.predicted = indexer.New()
 		state.predicted.SetAccount(r.settings.Memory)
 		state.approximate = x.NewScope(recovery.NewGate(state.predicted, false))
@@ -274,21 +262,21 @@ func (r *Registry) initIndexLocked(sc catalog.Scope, state *State) {
 	}
 }
 
-// MarkServed records that the scope has had a fully attached worker.
-func (r *Registry) MarkServed(sc catalog.Scope) {
+// markServed records that the scope has had a fully attached worker.
+func (r *Registry) markServed(sc catalog.Scope) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.Of(sc).served = true
 	r.past.remove(sc)
 }
 
-// closeIfEmpty ends the scope's state when its last worker has left and no rank
-// is held.
+// closeIfEmpty ends the scope's state when its last worker has left and no slot
+// is reserved.
 func (r *Registry) closeIfEmpty(sc catalog.Scope) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	state := r.Of(sc)
-	if state.workers > 0 || len(state.held) > 0 {
+	if len(state.workers) > 0 || len(state.reserved) > 0 {
 		return
 	}
 	state.gone.Store(true)

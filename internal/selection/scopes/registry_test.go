@@ -16,65 +16,39 @@ import (
 	"github.com/select-service/select-service/pkg/recovery"
 )
 
-// noWorkers is the reconciler of a catalog that stays empty.
-type noWorkers struct{}
-
-func (noWorkers) Reconcile(_, _ *catalog.Attachment) error         { return nil }
-func (noWorkers) Hold(catalog.Scope, uint32, catalog.Rank, uint32) {}
-func (noWorkers) Unhold(_ catalog.Scope, _ catalog.Rank, _ uint32) {}
-func newRegistry(s scopes.Settings) *scopes.Registry {
-	r := scopes.New(s)
-	r.Attach(catalog.New(catalog.Settings{}, noWorkers{}))
-	return r
-}
-
 var (
 	sc   = catalog.Scope{Model: "m", Tenant: "t"}
 	rank = catalog.Rank{Worker: 1}
 )
 
-// TestLifetime: a scope has one state from its first worker or held rank to its
-// last. It is known, also afterwards, if a worker was complete.
+// TestLifetime: a scope has one state from its first worker or reserved slot to its last. It is known,
+// also afterwards, if a worker was complete.
 func TestLifetime(t *testing.T) {
-	r := newRegistry(scopes.Settings{})
-	first := r.AddWorker(sc, 4)
-	if r.AddWorker(sc, 4) != first || r.Of(sc) != first || len(r.All()) != 1 || len(r.Known()) != 0 {
-		t.Fatal("two workers of a scope have one state, which is not known yet")
+	w := newWorld(scopes.Settings{})
+	w.do(t, register(1, 4, "tcp://*:1"))
+	if len(w.Known()) != 0 {
+		t.Error("the scope of a worker that could not be attached is known")
 	}
-	r.MarkServed(sc)
-	r.HoldRank(sc, 4, rank, 7)
-	r.RemoveWorker(sc)
-	r.RemoveWorker(sc)
-	if r.Of(sc) != first || first.Gone() {
-		t.Error("the state ended with a rank held")
+	w.do(t, register(1, 4, "tcp://w:1"))
+	first := w.Of(sc)
+	w.do(t, register(2, 4, "tcp://w:2"))
+	if first == nil || w.Of(sc) != first || len(w.All()) != 1 {
+		t.Fatal("two workers of a scope have one state")
 	}
-	r.UnholdRank(sc, 7)
-	if r.Of(sc) != nil || !first.Gone() {
+	w.catalog.ReserveSlot(sc, 4, catalog.Rank{Worker: 3})
+	w.do(t, inTurn(remove(1), remove(2)))
+	if w.Of(sc) != first || first.Gone() {
+		t.Error("the state ended with a slot reserved")
+	}
+	w.do(t, releaseSlots)
+	if w.Of(sc) != nil || !first.Gone() {
 		t.Error("the state outlived its last rank")
 	}
-	if known := r.Known(); len(known) != 1 || known[0] != sc {
+	if known := w.Known(); len(known) != 1 || known[0] != sc {
 		t.Errorf("known scopes: %v", known)
 	}
-	if again := r.AddWorker(sc, 4); again == first {
+	if w.do(t, register(1, 4, "tcp://w:1")); w.Of(sc) == first {
 		t.Error("a state that has ended came back")
-	}
-}
-
-// TestHeldSlot: a held slot keeps its blocks when its rank leaves, until its hold
-// ends.
-func TestHeldSlot(t *testing.T) {
-	r := newRegistry(scopes.Settings{})
-	state := r.AddWorker(sc, 4)
-	r.HoldRank(sc, 4, rank, 0)
-	state.Gate.Store(&indexer.Store{Slot: 0, EngineHashes: []uint64{1}, Local: []uint64{11}})
-	state.ReleaseSlot(0)
-	if state.Space.Empty(0) {
-		t.Error("a held slot lost its blocks")
-	}
-	state.EndHold(0)
-	state.ReleaseSlot(0)
-	if !state.Space.Empty(0) {
-		t.Error("the slot kept the blocks of a rank that left")
 	}
 }
 
@@ -92,13 +66,14 @@ func TestRetained(t *testing.T) {
 		{"no longer merging", 4, true, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRegistry(scopes.Settings{Merging: true})
-			index := r.AddWorker(sc, 4).Space
+			w := newWorld(scopes.Settings{Merging: true})
+			w.do(t, register(1, 4, "tcp://w:1"))
+			index := w.Of(sc).Space
 			if tt.ended {
-				r.EndMerging()
+				w.EndMerging()
 			}
-			r.RemoveWorker(sc)
-			if got := r.AddWorker(sc, tt.blockSize).Space == index; got != tt.want {
+			w.do(t, inTurn(remove(1), register(1, tt.blockSize, "tcp://w:1")))
+			if got := w.Of(sc).Space == index; got != tt.want {
 				t.Errorf("the same index: %t, want %t", got, tt.want)
 			}
 		})
@@ -111,16 +86,17 @@ func TestReplayReplacesDump(t *testing.T) {
 	for name, settings := range map[string]scopes.Settings{
 		"events alone":        {},
 		"watched":             {WatchStored: true},
-		"beside predictions":  {Beside: true},
-		"watched beside them": {Beside: true, WatchStored: true},
+		"beside predictions":  {KVEvents: true},
+		"watched beside them": {KVEvents: true, WatchStored: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			settings.Merging = true
-			if settings.Beside {
+			if settings.KVEvents {
 				settings.Approximate = approximate.New(time.Minute, 1<<10, nil, time.Now)
 			}
-			state := newRegistry(settings).AddWorker(sc, 4)
-			state.AssignSlot(0, rank)
+			w := newWorld(settings)
+			w.do(t, register(1, 4, "tcp://w:1"))
+			state := w.Of(sc)
 			dumped := &indexer.Store{Slot: 0, EngineHashes: []uint64{1}, Local: []uint64{11}}
 			if _, res := state.Gate.Merge(rank, dumped); res != recovery.Applied || state.Space.Empty(0) {
 				t.Fatalf("the dump was not merged: %d", res)
@@ -139,14 +115,12 @@ func TestReplayReplacesDump(t *testing.T) {
 
 // TestPastScopes: of the scopes without workers the last 1,024 stay known.
 func TestPastScopes(t *testing.T) {
-	r := newRegistry(scopes.Settings{})
+	w := newWorld(scopes.Settings{})
 	for i := range 1030 {
-		s := catalog.Scope{Model: fmt.Sprint(i)}
-		r.AddWorker(s, 4)
-		r.MarkServed(s)
-		r.RemoveWorker(s)
+		model := func(r *catalog.Record) { r.Scope.Model = fmt.Sprint(i) }
+		w.do(t, inTurn(put(1, 4, "tcp://w:1", model), remove(1)))
 	}
-	known := r.Known()
+	known := w.Known()
 	if len(known) != 1024 || known[0].Model != "6" {
 		t.Errorf("%d known, the oldest is %v", len(known), known[0])
 	}
@@ -155,8 +129,8 @@ func TestPastScopes(t *testing.T) {
 // TestUnavailable: the error says whether no worker is there at all, or the
 // service is shutting down.
 func TestUnavailable(t *testing.T) {
-	r := newRegistry(scopes.Settings{})
-	r.AddWorker(sc, 4)
+	r := newWorld(scopes.Settings{})
+	r.catalog.ReserveSlot(sc, 4, rank)
 	_, _, err := r.Schedulable(sc)
 	if contract.KindOf(err) != contract.Unavailable || err.Error() != "no schedulable workers are available" {
 		t.Errorf("without workers: %v", err)

@@ -15,7 +15,7 @@ import (
 )
 
 // State has a scope's index and wait queue. It lives as long as the scope has an attached
-// worker or a held rank. The exported fields do not change.
+// worker or a reserved slot. The exported fields do not change.
 type State struct {
 	BlockSize uint32         // tokens
 	Space     *indexer.Space // the index of the engines' events; writers must go through Gate
@@ -40,9 +40,9 @@ type State struct {
 	// false afterwards, the rank belongs to this state.
 	gone atomic.Bool
 
-	// The reconciler alone touches these, under the catalog's lock.
-	workers int                     // attached
-	held    map[uint32]catalog.Rank // slots of ranks whose workers are not attached
+	// The catalog's lock guards these; see Registry.Reconcile.
+	workers  map[uint64]*attachedWorker // by id
+	reserved map[uint32]catalog.Rank    // slots of ranks whose workers are not attached
 
 	served bool // has had a fully attached worker; guarded by Registry.mu
 }
@@ -73,22 +73,15 @@ func (s *State) Events() kvevents.Index {
 	return o
 }
 
-// AssignSlot assigns a slot of the index to a rank. It does nothing if the rank already has it.
-func (s *State) AssignSlot(slot uint32, r catalog.Rank) {
+// assignSlot assigns a slot of the index to a rank. It does nothing if the rank already has it.
+func (s *State) assignSlot(slot uint32, r catalog.Rank) {
 	if s.approximate != nil {
 		s.approximate.AssignSlot(slot, r)
 	}
 	s.Gate.AssignSlot(slot, r)
 }
 
-// ReleaseSlot empties a slot whose rank has left. A slot that is held, because its
-// worker could not be attached, keeps its blocks.
-func (s *State) ReleaseSlot(slot uint32) {
-	if _, held := s.held[slot]; !held {
-		s.emptySlot(slot)
-	}
-}
-
+// emptySlot drops the blocks of a slot whose rank has left.
 func (s *State) emptySlot(slot uint32) {
 	if s.approximate != nil {
 		s.approximate.ReleaseSlot(slot)
@@ -96,8 +89,11 @@ func (s *State) emptySlot(slot uint32) {
 	s.Gate.ReleaseSlot(slot)
 }
 
-// EndHold ends the hold of a slot, if there is one, because its rank is attached now.
-func (s *State) EndHold(slot uint32) { delete(s.held, slot) }
+// isReserved reports whether a slot is that of a rank whose worker is not attached.
+func (s *State) isReserved(slot uint32) bool {
+	_, reserved := s.reserved[slot]
+	return reserved
+}
 
 // NewLease returns the capacity lease of a new reservation, nil if predictions do not follow
 // the capacity of ranks.

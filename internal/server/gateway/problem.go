@@ -121,7 +121,7 @@ func problemOf(ctx context.Context, err error) *problem {
 		return p
 	case contract.Cancelled:
 		return errGone
-	case contract.Internal:
+	case contract.Internal, contract.Away:
 	}
 	return &problem{
 		status: http.StatusInternalServerError, kind: openai.TypeServer, code: "internal", text: "internal error",

@@ -10,7 +10,6 @@ import (
 
 	"github.com/select-service/select-service/internal/codec/bodyscan"
 	"github.com/select-service/select-service/internal/conductor"
-	"github.com/select-service/select-service/internal/conductor/conductorapi"
 	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -27,7 +26,7 @@ type ConductorAPI interface {
 	// Query fills in a, sorted by instance.
 	Query(req *conductor.Query, a *conductor.Answer) error
 	// Services lists the publishers in order of registration.
-	Services() []conductorapi.Service
+	Services() []conductor.Service
 	// SelectionWorkers counts the selection service's workers of a model and tenant, nil for
 	// any. Answers include it.
 	SelectionWorkers(model, tenant *string) uint64
@@ -44,9 +43,9 @@ type conductorRoutes struct{ svc ConductorAPI }
 func (routes conductorRoutes) addTo(r router) {
 	a := r.api
 	r.post(access.Operate, "/register", withBody(a, newConductorBody(registerShape, resetRegistration, nil).
-		keepsTo(func(who *access.Caller, b *registrationBody) error { return checkIdentity(who, &b.reg.Identity) }), routes.register))
+		permit(func(who *access.Caller, b *registrationBody) error { return checkIdentity(who, &b.reg.Identity) }), routes.register))
 	r.post(access.Operate, "/unregister", withBody(a, newConductorBody(unregisterShape, resetUnregistration, nil).
-		keepsTo(func(who *access.Caller, b *unregistrationBody) error {
+		permit(func(who *access.Caller, b *unregistrationBody) error {
 			return who.Covers(catalog.ScopeFilter{Model: b.by.Model, Tenant: &b.by.Tenant})
 		}), routes.unregister))
 	r.post(access.Read, "/query", withBody(a, newQueryBody(queryShape), routes.query))
@@ -128,7 +127,7 @@ func (routes conductorRoutes) services(c request, out []byte) (int, []byte, erro
 	own := c.who.Scope()
 	services := routes.svc.Services()
 	if c.who.Scoped() {
-		services = slices.DeleteFunc(services, func(s conductorapi.Service) bool {
+		services = slices.DeleteFunc(services, func(s conductor.Service) bool {
 			return !c.who.Sees(catalog.Scope{Model: s.Model, Tenant: s.Tenant})
 		})
 	}
@@ -197,7 +196,7 @@ func publisherType(name string) (conductor.PublisherType, error) {
 type publisher struct{ conductor.Registration }
 
 func (p publisher) describe(e *zerolog.Event) {
-	e.EmbedObject(conductorapi.LoggedRegistration(p.Registration))
+	e.EmbedObject(conductor.LoggedRegistration(p.Registration))
 }
 
 // withdrawn is an unregistration in an audit line.
@@ -296,7 +295,7 @@ type queryBody struct {
 // newQueryBody is newConductorBody for one of the shapes of a queryBody.
 func newQueryBody(shape *bodyscan.Object[queryBody]) *body[queryBody] {
 	return newConductorBody(shape, resetQuery, querySize).perRank().
-		keepsTo(func(who *access.Caller, b *queryBody) error { return checkIdentity(who, &b.req.Identity) })
+		permit(func(who *access.Caller, b *queryBody) error { return checkIdentity(who, &b.req.Identity) })
 }
 
 func resetQuery(b *queryBody) {
@@ -446,7 +445,7 @@ func appendRanks(out []byte, ranks []conductor.RankMatch) []byte {
 
 // appendConductorService appends a row of /services: the members of the registration under
 // their own names, the stream, the indexed blocks, and how the publisher's hashes are known.
-func appendConductorService(out []byte, s conductorapi.Service) []byte {
+func appendConductorService(out []byte, s conductor.Service) []byte {
 	out = append(out, '{')
 	out = appendStringField(out, "type", s.Type.String())
 	out = appendStringField(out, "modelname", s.Model)

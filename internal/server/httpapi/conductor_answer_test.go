@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/conductor"
-	"github.com/select-service/select-service/internal/conductor/conductorapi"
 	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -40,7 +39,7 @@ func TestConductorAnswers(t *testing.T) {
 	bare := conductor.Registration{
 		Type: conductor.VLLM, Identity: conductor.Identity{Tenant: "default", Model: "m", BlockSize: 16}, Instance: "i", Endpoint: "tcp://b:1", HashSeed: 1337,
 	}
-	services := []conductorapi.Service{
+	services := []conductor.Service{
 		{Registration: full, State: kvevents.Live, Last: maxU64, HasLast: true, Lost: 15, Restarts: 16, Status: conductor.Status{
 			Blocks:      []conductor.MediumBlocks{{Medium: "GPU", Blocks: 1}, {Medium: "CPU", Blocks: 2}, {Medium: "DISK", Blocks: 3}, {Medium: `N"PU`, Blocks: 4}},
 			LastEventID: maxU64, HasEventID: true, Streams: 5, EventGaps: 6, EventsMissed: 7, LateEvents: 8, Restarts: 9, BaseMismatches: 10,

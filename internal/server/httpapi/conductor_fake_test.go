@@ -7,7 +7,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/conductor"
-	"github.com/select-service/select-service/internal/conductor/conductorapi"
 	"github.com/select-service/select-service/internal/conductor/diagnose"
 )
 
@@ -18,7 +17,7 @@ type conductorFake struct {
 	removed          []string
 	asked            conductor.Query // a copy, with the lists
 	answer           conductor.Answer
-	services         []conductorapi.Service
+	services         []conductor.Service
 	selectionWorkers uint64
 	diagnosed        diagnose.Request // a copy, with the lists
 	maxBlocks        int
@@ -48,7 +47,7 @@ func (f fakeConductor) Query(req *conductor.Query, a *conductor.Answer) error {
 	return f.called()
 }
 
-func (f fakeConductor) Services() []conductorapi.Service {
+func (f fakeConductor) Services() []conductor.Service {
 	_ = f.called()
 	return f.services
 }

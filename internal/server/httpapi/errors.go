@@ -77,6 +77,7 @@ type problem struct {
 	reason, field string              // in the Conductor contract
 	shape         bool                // the body has the wrong shape
 	limit         string              // the limit that was reached, one of contract.Limits, or empty
+	away          bool                // what it needs cannot be reached now
 	denied        *access.DeniedError // not nil: refused because of the caller
 }
 
@@ -113,6 +114,7 @@ func problemOf(err error, d dialect) problem {
 		text := known.TextIn(contract.Version(d))
 		return problem{
 			status: status, text: text, details: known.Details, message: known.Message, reason: reason, field: known.Field, limit: known.Limit,
+			away: known.Kind == contract.Away,
 		}
 	case errors.Is(err, context.Canceled):
 		return problemOf(errClientGone, d)
@@ -157,6 +159,8 @@ func statusOf(k contract.Kind, d dialect) (status int, reason string) {
 		return http.StatusTooManyRequests, "too_many"
 	case contract.Exhausted:
 		return http.StatusServiceUnavailable, "limit_reached"
+	case contract.Away:
+		return http.StatusServiceUnavailable, "away"
 	case contract.Cancelled:
 		return statusClientGone, reasonCancelled
 	case contract.Internal:
@@ -164,8 +168,8 @@ func statusOf(k contract.Kind, d dialect) (status int, reason string) {
 	return http.StatusInternalServerError, reasonInternal
 }
 
-// retryLimit is the Retry-After header, in seconds, for a limit of this process (decision X2).
-// Limits are held by requests, which end within seconds.
+// retryLimit is the Retry-After header, in seconds, for a limit of this process (decision X2), and
+// while a fleet's NATS is away. Limits are held by requests, which end within seconds.
 const retryLimit = "1"
 
 // report counts and logs an error. It returns the error as a client sees it, and the value of
@@ -181,7 +185,7 @@ func (a api) report(c *gin.Context, err error) (p problem, retryAfter string) {
 		retryAfter = p.denied.RetryAfter
 	case p.message != "" && a.retryAfter != "":
 		retryAfter = a.retryAfter
-	case p.limit != "" && p.status == http.StatusServiceUnavailable:
+	case p.away, p.limit != "" && p.status == http.StatusServiceUnavailable:
 		retryAfter = retryLimit
 	}
 	return p, retryAfter

@@ -108,7 +108,15 @@ func appendDifference(out []byte, d catalog.Difference) []byte {
 	out = appendList(appendKey(out, "changed"), d.Changed, appendUint)
 	out = appendList(appendKey(out, "removed"), d.Removed, appendUint)
 	out = appendUintField(out, "unchanged", uint64(d.Unchanged))
-	return append(out, '}')
+	return append(appendBehind(out, d.Behind), '}')
+}
+
+// appendBehind appends the replicas of a fleet that did not have a change when it was answered.
+func appendBehind(out []byte, replicas []string) []byte {
+	if len(replicas) == 0 {
+		return out
+	}
+	return appendList(appendKey(out, "replicas_behind"), replicas, appendString)
 }
 
 func appendUint(out []byte, n uint64) []byte { return strconv.AppendUint(out, n, 10) }
@@ -143,7 +151,7 @@ func newReconcileBody(d dialect, most int) *body[reconcileBody] {
 	}})
 	// The catalog keeps the memory that the records refer to, so nothing is reused.
 	reset := func(b *reconcileBody) { *b = reconcileBody{scope: unnamedScope, group: d.tenantKey()} }
-	return newBody(bodyscan.NewObject(fields...), reset, nil).keepsTo(func(who *access.Caller, b *reconcileBody) error {
+	return newBody(bodyscan.NewObject(fields...), reset, nil).permit(func(who *access.Caller, b *reconcileBody) error {
 		return who.Covers(b.filter())
 	})
 }

@@ -49,17 +49,15 @@ func (c *Conn) live() []string {
 	return names
 }
 
-// ReadyJSON returns the member fleet of GET /ready, nil if c is nil.
-func (c *Conn) ReadyJSON() []byte {
-	if c == nil {
-		return nil
-	}
+// ReadyJSON returns the member fleet of GET /ready. catalog is what is shown of the fleet's catalog.
+func (c *Conn) ReadyJSON(catalog any) []byte {
 	st := c.Status()
 	text, _ := json.Marshal(struct {
 		State    string   `json:"state"`
 		Fault    string   `json:"fault,omitempty"`
 		Replica  string   `json:"replica"`
 		Replicas []string `json:"replicas"`
-	}{st.State.String(), st.Fault, c.config.Replica, c.live()}) // strings alone cannot fail
+		Catalog  any      `json:"catalog"`
+	}{st.State.String(), st.Fault, c.config.Replica, c.live(), catalog}) // strings and numbers cannot fail
 	return text
 }

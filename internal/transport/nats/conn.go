@@ -29,7 +29,10 @@ type Config struct {
 	// Follow and Unfollow are called with the endpoints of replicas that have come and gone.
 	Follow   func(endpoint string) error
 	Unfollow func(endpoint string)
-	Log      zerolog.Logger
+	// Heard, if set, is called with the version of the catalog that another replica says it has. It
+	// must not block.
+	Heard func(catalog uint64)
+	Log   zerolog.Logger
 }
 
 // CheckName returns an error if a name cannot be that of a fleet or of a replica, which are parts of
@@ -100,6 +103,7 @@ type Conn struct {
 	roll   *members
 
 	unsent, malformed atomic.Uint64
+	catalog           atomic.Uint64 // version of the catalog that this replica has
 	// answer writes what another replica has asked for; nil: nothing is answered.
 	answer atomic.Pointer[Answer]
 

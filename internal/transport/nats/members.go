@@ -17,9 +17,11 @@ import (
 
 // Member is another replica of the fleet, as it has said itself.
 type Member struct {
-	Name    string    `json:"-"`
-	Process uint64    `json:"process"`
-	URL     string    `json:"url"`
+	Name    string `json:"-"`
+	Process uint64 `json:"process"`
+	URL     string `json:"url"`
+	// Catalog is the version of the fleet's catalog that it has, 0: none.
+	Catalog uint64    `json:"catalog,omitempty"`
 	Heard   time.Time `json:"-"`
 	// Live: it has spoken within liveFor, or this process is cut off from the fleet.
 	Live bool `json:"-"`
@@ -75,7 +77,7 @@ func (m *members) run(ctx context.Context) {
 }
 
 func (m *members) hello() {
-	text, err := json.Marshal(Member{Process: m.conn.config.Process, URL: m.conn.url()})
+	text, err := json.Marshal(Member{Process: m.conn.config.Process, URL: m.conn.url(), Catalog: m.conn.catalog.Load()})
 	if err == nil {
 		err = m.conn.nc.Publish(m.conn.subject("hello"), text)
 	}
@@ -112,12 +114,19 @@ func (m *members) hear(msg *nats.Msg) {
 		m.sameName(said)
 		return
 	}
+	if m.note(said) && m.conn.config.Heard != nil {
+		m.conn.config.Heard(said.Catalog)
+	}
+}
+
+// note remembers a replica's hello. It returns false if there are too many replicas.
+func (m *members) note(said Member) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	before := m.known[said.Name]
 	switch {
 	case before == nil && len(m.known) >= maxMembers:
-		return
+		return false
 	case before == nil:
 		m.fresh <- said.Name // has room for all
 	}
@@ -125,6 +134,24 @@ func (m *members) hear(msg *nats.Msg) {
 	if before == nil || before.Process != said.Process {
 		m.sayNow()
 	}
+	return true
+}
+
+// SetCatalog has the others told which version of the fleet's catalog this replica has.
+func (c *Conn) SetCatalog(version uint64) {
+	if c.catalog.Swap(version) != version {
+		c.roll.sayNow()
+	}
+}
+
+// Behind names the live replicas that have not said that they have the version of the catalog.
+func (c *Conn) Behind(version uint64) (names []string) {
+	for _, m := range c.Members() {
+		if m.Live && m.Catalog < version {
+			names = append(names, m.Name)
+		}
+	}
+	return names
 }
 
 // sameName handles another process that uses this one's name.

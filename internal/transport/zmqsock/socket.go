@@ -81,8 +81,8 @@ func openSocket(h *Hub, kind *socketKind, to destination, offer Offer, message M
 }
 
 func (s *socket) accepted(c *accepted) error {
-	held := s.hub.partials.open(c.acceptor.ctx, c.conn, s.kind.account)
-	return s.serve(c.acceptor.ctx, c.conn, held, c.establish, c.used)
+	memory := s.hub.partials.open(c.acceptor.ctx, c.conn, s.kind.account)
+	return s.serve(c.acceptor.ctx, c.conn, memory, c.establish, c.used)
 }
 
 // start makes the socket accept or make connections until it is closed.
@@ -115,16 +115,16 @@ func (s *socket) resume() {
 // serve takes over conn, makes the handshake, and calls the socket's callbacks with its
 // messages until the connection ends. established is called after the handshake, received after
 // each message. ctx ends with the socket or the hub.
-func (s *socket) serve(ctx context.Context, conn net.Conn, held *connMemory, established, received func()) error {
+func (s *socket) serve(ctx context.Context, conn net.Conn, memory *connMemory, established, received func()) error {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
-	defer held.close()
+	defer memory.close()
 	handshake := s.hub.opt.HandshakeTime
 	if s.dialer != nil {
 		handshake = min(handshake, longestHandshake)
 	}
 	c, err := zmtp.Handshake(conn, zmtp.Options{
-		SocketType: s.kind.name, Mechanism: s.to.mechanism(), InPlace: s.offer != nil, MaxMessage: held.largest(s.kind.maxMessage), Memory: held,
+		SocketType: s.kind.name, Mechanism: s.to.mechanism(), InPlace: s.offer != nil, MaxMessage: memory.largest(s.kind.maxMessage), Memory: memory,
 		HandshakeTime: handshake, Heartbeat: heartbeat, Silence: silence,
 	})
 	if err != nil {
@@ -148,10 +148,10 @@ func (s *socket) serve(ctx context.Context, conn net.Conn, held *connMemory, est
 	for n := 1; ; n++ {
 		m, err := c.Receive()
 		if err != nil {
-			return held.explain(err)
+			return memory.explain(err)
 		}
-		if err := s.deliver(ctx, c, m, held); err != nil {
-			return held.explain(err)
+		if err := s.deliver(ctx, c, m, memory); err != nil {
+			return memory.explain(err)
 		}
 		received()
 		if n%fairness == 0 {
@@ -162,7 +162,7 @@ func (s *socket) serve(ctx context.Context, conn net.Conn, held *connMemory, est
 
 // deliver calls the callback with a message, and waits while the socket is paused. It fails if
 // there is no memory for the message.
-func (s *socket) deliver(ctx context.Context, c *zmtp.Conn, m zmtp.Message, held *connMemory) error {
+func (s *socket) deliver(ctx context.Context, c *zmtp.Conn, m zmtp.Message, memory *connMemory) error {
 	s.calling.Lock()
 	defer s.calling.Unlock()
 	if m.Memory == nil {
@@ -174,7 +174,7 @@ func (s *socket) deliver(ctx context.Context, c *zmtp.Conn, m zmtp.Message, held
 			return err //nolint:wrapcheck // read by count alone
 		}
 	}
-	held.handOver()
+	memory.handOver()
 	if s.closed || ctx.Err() != nil {
 		m.Memory.Release(s.kind.account)
 		return nil

@@ -159,7 +159,9 @@ func TestManyStreams(t *testing.T) {
 		"no such names": {"tcp://nowhere.invalid:%d", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := e2e.Serve(t, nil, "--max-streams", strconv.Itoa(each*workers))
+			port := e2e.FreePort(t)
+			s := e2e.Serve(t, nil, "--max-streams", strconv.Itoa(each*workers), "--debug-listen", "127.0.0.1:"+strconv.Itoa(port))
+			debug := s.At(port)
 			body := func(id int) e2e.Object {
 				o := e2e.Object{"worker_id": id, "endpoint": "http://w", "block_size": 16, "data_parallel_size": each}
 				for member, endpoint := range map[string]string{"kv_events_endpoints": c.events, "replay_endpoints": c.replay} {
@@ -181,19 +183,16 @@ func TestManyStreams(t *testing.T) {
 				}
 				return a
 			}
-			before, err := s.Status("VmRSS")
-			if err != nil {
-				t.Fatal(err)
-			}
-			grown := func(when string, most int) {
-				var rss int
+			before := debug.InUse(t)
+			grown := func(when string, most int) { // KiB
+				var kib int
 				e2e.Eventually(t, fmt.Sprintf("%s, at most %d KiB", when, most), func() error {
-					if rss, err = s.Status("VmRSS"); err == nil && rss-before > most {
-						return fmt.Errorf("%d KiB", rss-before)
+					if kib = (debug.InUse(t) - before) >> 10; kib > most {
+						return fmt.Errorf("%d KiB", kib)
 					}
-					return err
+					return nil
 				})
-				t.Logf("%s: %d KiB, may be %d", when, rss-before, most)
+				t.Logf("%s: %d KiB, may be %d", when, kib, most)
 			}
 			for id := range workers {
 				if a := register(id); a.Status != http.StatusCreated {

@@ -1,0 +1,776 @@
+package nats
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/internal/transport/nats"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// Bucket is where the catalog is kept, see nats.Bucket.
+type Bucket interface {
+	Get(ctx context.Context, key string) (value []byte, revision uint64, err error)
+	Put(ctx context.Context, key string, value []byte) error
+	Replace(ctx context.Context, key string, value []byte, revision uint64) (now uint64, err error)
+	Remove(ctx context.Context, keys ...string) error
+	Keys(ctx context.Context, prefix string) ([]string, error)
+}
+
+// Fleet is who else has the catalog, see nats.Conn.
+type Fleet interface {
+	// SetCatalog has the others told which version this replica has.
+	SetCatalog(version uint64)
+	// Behind names the live replicas that have not said that they have a version.
+	Behind(version uint64) []string
+	// Up reports whether the fleet can be reached.
+	Up() bool
+}
+
+// Config configures a Catalog.
+type Config struct {
+	Bucket  Bucket
+	Fleet   Fleet
+	Replica string // this replica's name
+	// Cache is a file that keeps the last version for a start without NATS, "" for none.
+	Cache string
+	// Required: a start waits for the bucket, whatever the cache has.
+	Required bool
+	// Local is the catalog of this process, and Apply makes a set the workers of the API and of the
+	// workers file in it. They are called after Run was.
+	Local func() *catalog.Catalog
+	Apply func(catalog.Set) (catalog.Difference, error)
+	// Thresholds, if set, returns the busy thresholds of this process, which are the fleet's then.
+	Thresholds func() *overload.Table
+	Log        zerolog.Logger
+}
+
+// Errors of Edit, beside those of the change.
+var (
+	// ErrAway: the fleet's catalog cannot be written now. The change may have been made if the
+	// connection was lost meanwhile.
+	ErrAway = errors.New("the catalog of the fleet cannot be changed now")
+	// ErrBusy: too many changes wait.
+	ErrBusy = errors.New("too many changes of the fleet's catalog wait")
+)
+
+// errEmptied: the bucket is empty, but others have a catalog, which they are about to write.
+var errEmptied = fmt.Errorf("%w: its bucket is empty, and other replicas have to fill it", ErrAway)
+
+const (
+	// pollEvery is how often the head is read although nobody has told of a newer one.
+	pollEvery = 5 * time.Second
+	// retryEvery is how long a change or a reading waits until it is tried again.
+	retryEvery = 200 * time.Millisecond
+	// editTime bounds the time of a change until it is in the bucket, seenTime how long others are
+	// then awaited.
+	editTime, seenTime = 4 * time.Second, 3 * time.Second
+	// requestsAtOnce bounds the parts that are read or written at a time.
+	requestsAtOnce = 8
+	// maxEdits bounds the changes that wait.
+	maxEdits = 4096
+	// startTime is how long a start waits for the bucket if it is not required.
+	startTime = 5 * time.Second
+	// oldTime is how long replaced parts are kept for those that still read them.
+	oldTime = 30 * time.Second
+	// strayTime is after which parts that no head has named are removed, looked for every sweepEvery.
+	strayTime, sweepEvery = time.Hour, time.Hour
+	// lookEvery is how often it is looked for workers that have come to contradict each other.
+	lookEvery = 200 * time.Millisecond
+	// lowerTime is how long the bucket has a lower version than this process until that one counts:
+	// it was read from a copy that was behind, or the servers have lost their latest state.
+	lowerTime = 15 * time.Second
+)
+
+// edit is a change that waits.
+type edit struct {
+	change  Change
+	limits  func(*overload.Table) error // a change of the thresholds instead; nil: it is none
+	file    string                      // digest of the file's set that it applies, "": it does not
+	patient bool                        // it waits for NATS
+	made    func()                      // nil: nobody asks
+	until   time.Time
+	done    chan error // capacity 1
+	version uint64     // that has it, once done
+}
+
+// Catalog is the catalog that the replicas of a fleet share. All methods are safe for concurrent use.
+type Catalog struct {
+	config Config
+	begin  time.Time
+	wake   chan struct{} // capacity 1
+	ended  chan struct{} // closed when Run has ended
+	cache  chan *state   // capacity 1: the last state is to be cached
+	heard  atomic.Uint64 // the newest version that others have
+	read   atomic.Bool   // the bucket was read once
+
+	commits, conflicts, failures atomic.Uint64
+
+	// mu guards the fields below.
+	mu     sync.Mutex
+	edits  []*edit
+	status Status
+	seen   chan struct{} // closed, and replaced, when another replica tells its version
+	again  bool          // the workers are to be applied again
+
+	// Only Run uses these.
+	now      *state
+	shadow   *shadow
+	sent     sent
+	lower    time.Time // since when the bucket has a lower version, zero: it has not
+	failed   string    // the last fault that was logged
+	swept    time.Time
+	applied  time.Time
+	against  []string // of the records that were applied, see catalog.Catalog.Contradicted
+	outdated []string // keys of parts to be removed
+}
+
+// sent is what was written to the bucket without an answer.
+type sent struct {
+	id      string // of the state
+	results map[*edit]error
+}
+
+// State is whether the catalog of this process is the fleet's.
+type State string
+
+// The states of a catalog.
+const (
+	Waiting State = "waiting" // the bucket has not been read yet
+	Cached  State = "cached"  // of the file: the bucket has not been read yet
+	Current State = "current" // as in the bucket
+	Stale   State = "stale"   // the bucket cannot be read now
+)
+
+// Status is what operators are shown of a catalog.
+type Status struct {
+	State   State  `json:"state"`
+	Version uint64 `json:"version"`
+	Workers int    `json:"workers"`
+	// Settings is the version that had the shared settings first; 0: there are none.
+	Settings uint64 `json:"settings_version,omitempty"`
+	Fault    string `json:"fault,omitempty"`
+	// Refused has why workers of the fleet cannot be workers of this process, at most 16.
+	Refused []string `json:"refused,omitempty"`
+}
+
+// New returns a catalog. Run must be called.
+func New(config Config) *Catalog {
+	return &Catalog{
+		config: config, begin: time.Now(), wake: make(chan struct{}, 1), ended: make(chan struct{}), cache: make(chan *state, 1),
+		seen: make(chan struct{}), now: new(state), status: Status{State: Waiting},
+	}
+}
+
+// Heard notes that another replica has a version.
+func (c *Catalog) Heard(version uint64) {
+	for {
+		was := c.heard.Load()
+		if version <= was {
+			break
+		}
+		if c.heard.CompareAndSwap(was, version) {
+			c.look()
+			break
+		}
+	}
+	c.mu.Lock()
+	close(c.seen)
+	c.seen = make(chan struct{})
+	c.mu.Unlock()
+}
+
+// Look applies the workers again: which of them contradict each other may have changed.
+func (c *Catalog) Look() {
+	c.mu.Lock()
+	c.again = true
+	c.mu.Unlock()
+	c.look()
+}
+
+func (c *Catalog) look() {
+	select {
+	case c.wake <- struct{}{}:
+	default: // it will
+	}
+}
+
+// Awaited reports whether a start still waits for the bucket.
+func (c *Catalog) Awaited() bool {
+	if c.read.Load() {
+		return false
+	}
+	return c.config.Required || time.Since(c.begin) < startTime
+}
+
+// Status returns the state of the catalog.
+func (c *Catalog) Status() Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.status
+}
+
+// Edit makes a change of the fleet's catalog, and then waits until all live replicas have it, but not
+// for long: behind names those that have not. Errors are those of the change, ErrAway, ErrBusy and
+// catalog.ErrShuttingDown.
+func (c *Catalog) Edit(change Change) (behind []string, err error) {
+	return c.wait(&edit{change: change, until: time.Now().Add(editTime)})
+}
+
+// EditFile is Edit for the set of a workers file, with its digest. The set is not applied if it was the
+// last one of a file that was: what was changed since then over the API stays. While the bucket cannot
+// be reached EditFile waits.
+func (c *Catalog) EditFile(digest string, change Change) (behind []string, err error) {
+	return c.wait(&edit{change: change, file: digest, patient: true})
+}
+
+// EditThresholds is Edit for the busy thresholds, where Config has them.
+func (c *Catalog) EditThresholds(change func(*overload.Table) error) (behind []string, err error) {
+	return c.wait(&edit{limits: change, until: time.Now().Add(editTime)})
+}
+
+// Submit is Edit that does not wait. It calls made once the change is in the bucket; a change that
+// cannot be made is dropped.
+func (c *Catalog) Submit(change Change, made func()) {
+	_ = c.put(&edit{change: change, made: made, until: time.Now().Add(editTime)})
+}
+
+func (c *Catalog) put(e *edit) error {
+	e.done = make(chan error, 1)
+	c.mu.Lock()
+	full := len(c.edits) >= maxEdits
+	if !full {
+		c.edits = append(c.edits, e)
+	}
+	c.mu.Unlock()
+	if full {
+		return ErrBusy
+	}
+	c.look()
+	return nil
+}
+
+func (c *Catalog) wait(e *edit) (behind []string, err error) {
+	if err := c.put(e); err != nil {
+		return nil, err
+	}
+	select {
+	case err = <-e.done:
+	case <-c.ended:
+		select {
+		case err = <-e.done:
+		default:
+			err = catalog.ErrShuttingDown
+		}
+	}
+	if err != nil || e.version == 0 {
+		return nil, err
+	}
+	late := time.NewTimer(seenTime)
+	defer late.Stop()
+	for {
+		c.mu.Lock()
+		seen := c.seen
+		c.mu.Unlock()
+		if behind = c.config.Fleet.Behind(e.version); len(behind) == 0 {
+			return nil, nil
+		}
+		select {
+		case <-seen:
+		case <-late.C:
+			return behind, nil
+		case <-c.ended:
+			return behind, nil
+		}
+	}
+}
+
+// Run follows the catalog and makes changes until ctx ends.
+func (c *Catalog) Run(ctx context.Context) error {
+	defer close(c.ended)
+	var writer sync.WaitGroup
+	defer writer.Wait()
+	writer.Go(func() { c.writeCache(ctx) })
+	c.loadCache()
+	next := time.NewTimer(0)
+	defer next.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c.wake:
+		case <-next.C:
+		}
+		next.Reset(c.turn(ctx))
+	}
+}
+
+// turn reads the bucket if there is reason to, makes the changes that wait, and returns when to look
+// again.
+func (c *Catalog) turn(ctx context.Context) time.Duration {
+	wait := pollEvery
+	c.mu.Lock()
+	edits, again := c.edits, c.again
+	c.edits, c.again = nil, false
+	c.mu.Unlock()
+	if len(edits) == 0 || !c.read.Load() || c.heard.Load() > c.now.version {
+		if err := c.follow(ctx); err != nil {
+			c.fault(err)
+			wait = retryEvery
+		} else if c.heard.Load() > c.now.version {
+			wait = retryEvery // the copy that was read is behind
+		}
+	}
+	if again {
+		wait = min(wait, c.applyAgain())
+	}
+	if edits = c.settleSent(edits); len(edits) > 0 {
+		if left := c.commit(ctx, edits); len(left) > 0 {
+			c.mu.Lock()
+			c.edits = append(left, c.edits...)
+			c.mu.Unlock()
+			wait = retryEvery
+		} else {
+			c.look() // for what others have changed meanwhile
+		}
+	}
+	if c.read.Load() && time.Since(c.swept) > sweepEvery {
+		c.swept = time.Now()
+		c.sweep(ctx)
+	}
+	return wait
+}
+
+// follow makes the bucket's catalog that of this process.
+func (c *Catalog) follow(ctx context.Context) error {
+	s, err := c.fetch(ctx)
+	if err != nil {
+		return err
+	}
+	c.take(s)
+	return nil
+}
+
+// take makes a state that was read from the bucket the catalog of this process.
+func (c *Catalog) take(s *state) {
+	first := !c.read.Swap(true)
+	switch {
+	case s == c.now, s.version == 0 && c.now.version == 0:
+		c.lower = time.Time{}
+	case s.version == 0 && c.now.version > 0:
+		// The servers have lost the bucket, or it is new to them: it gets what this process has.
+		c.restore()
+	case s.version < c.now.version && !first && (c.lower.IsZero() || time.Since(c.lower) < lowerTime):
+		if c.lower.IsZero() {
+			c.lower = time.Now()
+		}
+	default:
+		if s.version < c.now.version {
+			c.config.Log.Warn().Uint64("version", s.version).Uint64("had", c.now.version).Msg("the fleet's catalog is older than this replica's, and counts")
+			c.heard.Store(s.version)
+		}
+		c.lower = time.Time{}
+		c.now = s
+		c.apply(s)
+		c.keep(s)
+	}
+	c.become(Current, nil)
+}
+
+// restore makes what this process has the next version in an empty bucket.
+func (c *Catalog) restore() {
+	s := *c.now
+	s.revision = 0
+	for n, p := range s.parts {
+		if p != nil {
+			s.parts[n] = &part{of: p.of}
+		}
+	}
+	s.old = nil
+	c.now = &s
+	c.config.Log.Warn().Uint64("version", s.version).Msg("the bucket of the fleet's catalog is empty: this replica writes what it has")
+	c.Submit(func(*catalog.Catalog) error { return nil }, nil)
+}
+
+// fetch reads the catalog from the bucket. It returns c.now if that is what the bucket has.
+func (c *Catalog) fetch(ctx context.Context) (*state, error) {
+	for {
+		value, revision, err := c.config.Bucket.Get(ctx, headKey)
+		if errors.Is(err, nats.ErrNoKey) {
+			return new(state), nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		h, err := readHead(value)
+		if err != nil {
+			return nil, err
+		}
+		if revision == c.now.revision {
+			return c.now, nil
+		}
+		s, err := c.fetchParts(ctx, h, revision)
+		if !errors.Is(err, nats.ErrNoKey) {
+			return s, err
+		}
+		// The parts were replaced while they were read, so that there is another head.
+		if err := pause(ctx, retryEvery); err != nil {
+			return nil, err
+		}
+		_, now, err := c.config.Bucket.Get(ctx, headKey)
+		if err == nil && now == revision {
+			return nil, errors.New("the fleet's catalog lacks a part")
+		}
+	}
+}
+
+// fetchParts reads those parts of a catalog that are not known.
+func (c *Catalog) fetchParts(ctx context.Context, h *head, revision uint64) (*state, error) {
+	s := &state{version: h.Version, ids: h.IDs, revision: revision, file: h.File, settings: h.Settings, old: h.Old}
+	var reads errgroup.Group
+	reads.SetLimit(requestsAtOnce)
+	for n, key := range h.Parts {
+		if key == "" {
+			continue
+		}
+		if was := c.now.parts[n]; was != nil && was.key == key {
+			s.parts[n] = was
+			continue
+		}
+		reads.Go(func() error {
+			value, _, err := c.config.Bucket.Get(ctx, key)
+			if err == nil {
+				s.parts[n], err = unpack(key, value)
+			}
+			return err
+		})
+	}
+	return s, reads.Wait()
+}
+
+// applyAgain applies the workers if others of them contradict each other than before. It returns when
+// to look again.
+func (c *Catalog) applyAgain() time.Duration {
+	if wait := lookEvery - time.Since(c.applied); wait > 0 {
+		c.mu.Lock()
+		c.again = true
+		c.mu.Unlock()
+		return wait
+	}
+	c.applied = time.Now()
+	local := c.config.Local()
+	if against := local.Contradicted(c.now.records(local)); !slices.Equal(against, c.against) {
+		c.apply(c.now)
+	}
+	return pollEvery
+}
+
+// apply makes the workers of a state those of this process, and tells the fleet.
+func (c *Catalog) apply(s *state) {
+	if c.config.Thresholds != nil && s.settings != nil && s.settings.Version != c.Status().Settings {
+		c.config.Thresholds().Replace(s.thresholds())
+		c.config.Log.Info().Uint64("version", s.settings.Version).Int("models", len(s.thresholds())).Msg("busy thresholds are those of the fleet")
+	}
+	local := c.config.Local()
+	records := s.records(local)
+	c.applied, c.against = time.Now(), local.Contradicted(records)
+	for i, why := range c.against {
+		if why != "" {
+			records[i].Faults = append(slices.Clone(records[i].Faults), why)
+		}
+	}
+	d, err := c.config.Apply(catalog.Set{Kind: catalog.SourceAPI, Records: records, Copied: true})
+	if err != nil { // shutting down
+		return
+	}
+	var refused []string
+	for _, e := range d.Excluded[:min(len(d.Excluded), 16)] {
+		refused = append(refused, fmt.Sprintf("worker %d: %v", records[e.Index].ID, e.Err))
+	}
+	c.mu.Lock()
+	same := len(refused) == len(c.status.Refused)
+	c.status.Version, c.status.Workers, c.status.Refused = s.version, len(records), refused
+	if s.settings != nil {
+		c.status.Settings = s.settings.Version
+	}
+	c.mu.Unlock()
+	if len(refused) > 0 && !same {
+		c.config.Log.Error().Int("workers", len(d.Excluded)).Strs("reasons", refused).Msg("workers of the fleet's catalog cannot be used by this replica")
+	}
+	c.config.Fleet.SetCatalog(s.version)
+}
+
+// settleSent answers the changes that were written although the answer was lost, and returns the
+// others.
+func (c *Catalog) settleSent(edits []*edit) (left []*edit) {
+	if c.sent.id == "" || !c.read.Load() {
+		return edits
+	}
+	written := slices.Contains(c.now.ids, c.sent.id)
+	for _, e := range edits {
+		if result, is := c.sent.results[e]; is && written {
+			c.answer(e, result)
+		} else {
+			left = append(left, e)
+		}
+	}
+	if written {
+		c.sent = sent{}
+	}
+	return left
+}
+
+func (c *Catalog) answer(e *edit, result error) {
+	if result == nil {
+		e.version = c.now.version
+		if e.made != nil {
+			e.made()
+		}
+	}
+	e.done <- result
+}
+
+// commit makes changes. It returns those that have to be tried again later.
+func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
+	for len(edits) > 0 {
+		switch {
+		case !c.read.Load():
+			return c.postpone(edits, ErrAway)
+		case c.now.version == 0 && c.heard.Load() > 0:
+			return c.postpone(edits, errEmptied)
+		}
+		results, next, err := c.tryAll(edits)
+		if err == nil && next != nil {
+			err = c.write(ctx, next)
+		}
+		switch {
+		case err == nil:
+			if next != nil {
+				c.commits.Add(1)
+				c.sent = sent{}
+				c.now = next
+				c.shadow.settle(next)
+				c.apply(next)
+				c.keep(next)
+				c.become(Current, nil)
+			}
+			for i, e := range edits {
+				c.answer(e, results[i])
+			}
+			c.removeOutdated(ctx)
+			return nil
+		case ctx.Err() != nil:
+			return edits // their callers see that Run has ended
+		case errors.Is(err, nats.ErrRevision):
+			c.conflicts.Add(1)
+		case next == nil:
+			return c.postpone(edits, err)
+		default:
+			c.failures.Add(1)
+			c.sent = sent{next.ids[0], make(map[*edit]error)}
+			for i, e := range edits {
+				c.sent.results[e] = results[i]
+			}
+		}
+		c.shadow = nil // it has changes that are not made, or not yet
+		failed := err
+		if err = c.follow(ctx); err == nil {
+			edits = c.settleSent(edits)
+			if errors.Is(failed, nats.ErrRevision) {
+				continue
+			}
+			err = failed
+		}
+		c.fault(err)
+		return c.postpone(edits, fmt.Errorf("%w: %w", ErrAway, err))
+	}
+	return nil
+}
+
+// postpone answers the changes that cannot wait with an error, and returns the others.
+func (c *Catalog) postpone(edits []*edit, err error) (left []*edit) {
+	up := c.config.Fleet.Up()
+	for _, e := range edits {
+		if e.patient || up && time.Now().Before(e.until) {
+			left = append(left, e)
+		} else {
+			e.done <- err
+		}
+	}
+	return left
+}
+
+// tryAll makes changes to the shadow. It returns their errors and the state after them, nil if that
+// is what there is.
+func (c *Catalog) tryAll(edits []*edit) (results []error, next *state, err error) {
+	c.shadow = newShadow(c.shadow, c.now, c.config.Local())
+	file := c.now.file
+	var limits *overload.Table // nil: unchanged
+	for _, e := range edits {
+		var err error
+		switch {
+		case e.limits != nil:
+			if limits == nil {
+				limits = c.config.Thresholds().Copy()
+				limits.Replace(c.now.thresholds())
+			}
+			err = e.limits(limits)
+		case e.file == "" || e.file != file:
+			err = c.shadow.try(e.change)
+		}
+		if err == nil && e.file != "" {
+			file = e.file
+		}
+		results = append(results, err)
+	}
+	if next, err = c.shadow.next(); err != nil {
+		return nil, nil, err
+	}
+	next.file = file
+	if limits != nil && !sameThresholds(limits.Own(), c.now.thresholds()) {
+		next.settings = &settings{Version: next.version, Thresholds: limits.Own()}
+	}
+	if next.same(c.now) && c.now.revision > 0 {
+		c.shadow.settle(c.now)
+		return results, nil, nil
+	}
+	if next.same(c.now) && c.now.version == 0 { // nothing was ever registered
+		c.shadow.settle(c.now)
+		return results, nil, nil
+	}
+	return results, next, nil
+}
+
+// write puts a state into the bucket, in the place of c.now. The error is nats.ErrRevision if another
+// replica was first.
+func (c *Catalog) write(ctx context.Context, next *state) error {
+	now := time.Now().UTC()
+	h := head{Format: format, Version: next.version, IDs: next.ids, Replica: c.config.Replica, Time: now, File: next.file, Settings: next.settings}
+	var added, outdated []string
+	var puts errgroup.Group
+	puts.SetLimit(requestsAtOnce)
+	for n, p := range next.parts {
+		was := c.now.parts[n]
+		if was != nil && was != p && was.key != "" {
+			h.Old = append(h.Old, oldPart{was.key, now})
+		}
+		if p == nil {
+			continue
+		}
+		if p.key == "" {
+			p = &part{key: newKey(now), of: p.of}
+			next.parts[n] = p
+			added = append(added, p.key)
+			puts.Go(func() error {
+				value, err := p.pack()
+				if err != nil {
+					return err
+				}
+				return c.config.Bucket.Put(ctx, p.key, value)
+			})
+		}
+		h.Parts[n] = p.key
+	}
+	if err := puts.Wait(); err != nil {
+		return err
+	}
+	for _, o := range c.now.old {
+		if now.Sub(o.Since) < oldTime {
+			h.Old = append(h.Old, o)
+		} else {
+			outdated = append(outdated, o.Key)
+		}
+	}
+	next.old = h.Old
+	value, err := json.Marshal(&h)
+	if err != nil {
+		return err
+	}
+	next.revision, err = c.config.Bucket.Replace(ctx, headKey, value, c.now.revision)
+	switch {
+	case err == nil:
+		c.outdated = append(c.outdated, outdated...)
+	case errors.Is(err, nats.ErrRevision):
+		c.outdated = append(c.outdated, added...)
+	}
+	return err
+}
+
+// removeOutdated removes parts that are no longer named. What it cannot remove is found by a sweep.
+func (c *Catalog) removeOutdated(ctx context.Context) {
+	if len(c.outdated) > 0 {
+		_ = c.config.Bucket.Remove(ctx, c.outdated...)
+		c.outdated = nil
+	}
+}
+
+// sweep removes parts that no head names: of replicas that ended while they wrote.
+func (c *Catalog) sweep(ctx context.Context) {
+	keys, err := c.config.Bucket.Keys(ctx, partPrefix)
+	if err != nil || c.follow(ctx) != nil { // in this order: later parts are too young
+		return
+	}
+	named := make(map[string]struct{})
+	for _, p := range c.now.parts {
+		if p != nil {
+			named[p.key] = struct{}{}
+		}
+	}
+	for _, o := range c.now.old {
+		named[o.Key] = struct{}{}
+	}
+	var stray []string
+	for _, key := range keys {
+		if _, is := named[key]; !is && time.Since(keyTime(key)) > strayTime {
+			stray = append(stray, key)
+		}
+	}
+	_ = c.config.Bucket.Remove(ctx, stray...) // else the next sweep
+}
+
+// fault notes that the bucket cannot be used.
+func (c *Catalog) fault(err error) {
+	if err != nil && c.config.Fleet.Up() && c.failed != err.Error() {
+		c.failed = err.Error()
+		c.config.Log.Warn().Err(err).Msg("the fleet's catalog cannot be reached; workers stay as they are")
+	}
+	c.become("", err)
+}
+
+// become sets the state that is shown.
+func (c *Catalog) become(s State, err error) {
+	if err == nil {
+		c.failed = ""
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil {
+		c.status.State, c.status.Fault = s, ""
+		return
+	}
+	c.status.Fault = err.Error()
+	if c.status.State == Current {
+		c.status.State = Stale
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}

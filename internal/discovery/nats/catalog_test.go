@@ -1,0 +1,386 @@
+package nats
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// TestShared proves that a change on any replica is on all of them when it is answered; that a
+// refused one changes nothing; that sources are kept and discovered workers stay out; that a replica
+// that joins has all.
+func TestShared(t *testing.T) {
+	m := newMemory()
+	a, b := m.join(t, "a"), m.join(t, "b")
+	pod := worker(9, func(r *catalog.Record) { r.Source = catalog.Source{Kind: catalog.SourceKubernetes, Pod: "p"} })
+	if _, err := a.local.Reconcile(catalog.Set{Kind: catalog.SourceKubernetes, Records: []catalog.Record{pod}}); err != nil {
+		t.Fatal(err)
+	}
+	edit := func(r *testReplica, change Change) {
+		t.Helper()
+		if behind, err := r.Edit(change); err != nil || behind != nil {
+			t.Fatalf("behind %v, %v", behind, err)
+		}
+	}
+	edit(a, put(worker(1)))
+	if b.local.WorkerIn(catalog.ScopeFilter{}, 1) == nil {
+		t.Error("b does not know what a has acknowledged")
+	}
+	edit(b, put(worker(2, func(r *catalog.Record) { r.Source.Kind = catalog.SourceFile })))
+	edit(b, func(c *catalog.Catalog) error {
+		_, err := c.Patch(1, catalog.Patch{Taints: []string{"x"}})
+		return err
+	})
+	edit(a, func(c *catalog.Catalog) error {
+		_, err := c.Drain(catalog.ScopeFilter{}, 2, catalog.Drain{})
+		return err
+	})
+	w := b.local.WorkerIn(catalog.ScopeFilter{}, 2)
+	if w.Lifecycle != catalog.Draining || w.Source.Kind != catalog.SourceFile {
+		t.Errorf("b has %v of %v", w.Lifecycle, w.Source)
+	}
+	before := b.Status().Version
+	var managed *catalog.ManagedError
+	if _, err := a.Edit(put(worker(9))); !errors.As(err, &managed) {
+		t.Errorf("a pod is registered over the API: %v", err)
+	}
+	if _, err := b.Edit(func(c *catalog.Catalog) error {
+		_, err := c.Delete(7)
+		return err
+	}); !errors.Is(err, catalog.ErrNotFound) {
+		t.Errorf("an unknown worker is deleted: %v", err)
+	}
+	edit(a, put(worker(1, func(r *catalog.Record) { r.Taints = []string{"x"} }))) // as it is
+	if v := b.Status().Version; v != before {
+		t.Errorf("version %d after changes of nothing, %d before", v, before)
+	}
+	edit(b, func(c *catalog.Catalog) error {
+		_, err := c.Undrain(catalog.ScopeFilter{}, 2)
+		return err
+	})
+	if w := a.local.WorkerIn(catalog.ScopeFilter{}, 2); w.Lifecycle != catalog.Schedulable {
+		t.Errorf("a has %v", w.Lifecycle)
+	}
+	c := m.join(t, "c")
+	agree(t, b, c)
+	if got := c.lists(); strings.Contains(got, "http://w9") || strings.Count(got, "\n") != 2 {
+		t.Errorf("c has\n%s", got)
+	}
+	m.locked(func() { c.version = 0 })
+	c.stop() // but it is still heard
+	behind, err := a.Edit(put(worker(3)))
+	if err != nil || !slices.Equal(behind, []string{"c"}) {
+		t.Errorf("behind %v, %v", behind, err)
+	}
+}
+
+// TestContradictions proves that replicas with different histories attach the same workers: those that
+// agree with the one that was first; and that who changes its block size comes last.
+func TestContradictions(t *testing.T) {
+	m := newMemory()
+	a, b := m.join(t, "a"), m.join(t, "b")
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 60 {
+		id := r.Uint64N(6)
+		of := []*testReplica{a, b}[r.IntN(2)]
+		_, err := of.Edit(func(c *catalog.Catalog) error {
+			if r.IntN(4) == 0 {
+				_, _ = c.Delete(id) // perhaps there is none
+				return nil
+			}
+			_, err := c.Put(worker(id, blockSize(16<<r.IntN(2))))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := func(records ...catalog.Record) Change {
+		return func(c *catalog.Catalog) error {
+			_, err := c.Reconcile(catalog.Set{Kind: catalog.SourceAPI, Records: records})
+			return err
+		}
+	}
+	for _, change := range []Change{all(), all(worker(1), worker(2), worker(3, blockSize(32))), func(c *catalog.Catalog) error {
+		_, err := c.Patch(1, catalog.Patch{BlockSize: new(uint32(32))})
+		return err
+	}} {
+		if _, err := a.Edit(change); err != nil {
+			t.Fatal(err)
+		}
+		late := m.join(t, "late")
+		agree(t, a, b, late)
+		m.leave(late)
+	}
+	states := func() (s []string) {
+		for _, w := range b.local.List(nil, nil) {
+			s = append(s, w.Lifecycle)
+		}
+		return s
+	}
+	if got, want := states(), []string{catalog.Incomplete, catalog.Schedulable, catalog.Incomplete}; !slices.Equal(got, want) {
+		t.Errorf("worker 1 changed its block size, 3 never fitted: %v, want %v\n%s", got, want, b.lists())
+	}
+	if _, err := b.Edit(func(c *catalog.Catalog) error {
+		_, err := c.Delete(2)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := states(), []string{catalog.Schedulable, catalog.Schedulable}; !slices.Equal(got, want) {
+		t.Errorf("without the first one: %v, want %v\n%s", got, want, b.lists())
+	}
+}
+
+// TestConcurrentEdits proves that no change is lost or made twice when replicas change the same
+// workers at once, with answers of the bucket that are lost: every worker's taints are those that were
+// added, in an order that all agree on.
+func TestConcurrentEdits(t *testing.T) {
+	m := newMemory()
+	r := rand.New(rand.NewPCG(3, 4))
+	m.replace = func(bool) error {
+		if r.IntN(6) == 0 {
+			return errNoAnswer
+		}
+		return nil
+	}
+	var replicas []*testReplica
+	for i := range 3 {
+		replicas = append(replicas, m.join(t, fmt.Sprint(i)))
+	}
+	if _, err := replicas[0].Edit(func(c *catalog.Catalog) error {
+		_, err := c.Reconcile(catalog.Set{Kind: catalog.SourceAPI, Records: []catalog.Record{worker(1), worker(2)}})
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	const edits = 200
+	var mu sync.Mutex // guards made
+	made := map[uint64][]string{}
+	var all sync.WaitGroup
+	for i := range edits {
+		all.Go(func() {
+			id, taint := uint64(1+i%2), fmt.Sprintf("%03d", i)
+			_, err := replicas[i%3].Edit(func(c *catalog.Catalog) error {
+				w := c.WorkerIn(catalog.ScopeFilter{}, id)
+				if slices.Contains(w.Taints, taint) {
+					return errors.New("made twice")
+				}
+				_, err := c.Patch(id, catalog.Patch{Taints: append(slices.Clone(w.Taints), taint)})
+				return err
+			})
+			if err != nil {
+				t.Errorf("%s: %v", taint, err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			made[id] = append(made[id], taint)
+		})
+	}
+	all.Wait()
+	agree(t, replicas...)
+	for id, want := range made {
+		slices.Sort(want)
+		if got := replicas[2].local.WorkerIn(catalog.ScopeFilter{}, id).Taints; !slices.Equal(got, want) {
+			t.Errorf("worker %d has %d taints of %d", id, len(got), len(want))
+		}
+	}
+	if v := replicas[0].Status().Version; v > edits {
+		t.Errorf("%d versions for %d changes", v, edits)
+	}
+	t.Logf("%d versions, %d conflicts", replicas[0].Status().Version, replicas[0].conflicts.Load())
+}
+
+// TestAway proves what a replica does without the bucket: it keeps its workers and refuses changes;
+// the set of a file waits; a start has the cached workers, and is not awaited unless that is wished;
+// and that what was lost with the servers is written again.
+func TestAway(t *testing.T) {
+	m := newMemory()
+	cache := func(c *Config) { c.Cache = filepath.Join(t.TempDir(), "fleet") }
+	file := ""
+	a := m.join(t, "a", cache, func(c *Config) { file = c.Cache })
+	if _, err := a.Edit(put(worker(1))); err != nil {
+		t.Fatal(err)
+	}
+	m.locked(func() { m.away = true })
+	if _, err := a.Edit(put(worker(2))); !errors.Is(err, ErrAway) {
+		t.Errorf("a change without a bucket: %v", err)
+	}
+	if st := a.Status(); st.State != Stale || st.Fault == "" || st.Version != 1 || a.lists() == "" {
+		t.Errorf("status %+v, workers\n%s", st, a.lists())
+	}
+	m.leave(a)
+	same := func(c *Config) { c.Cache = file }
+	b := m.join(t, "b", same)
+	awaits(t, "the cached workers are there", func() bool { return b.Status().State == Cached })
+	if got := b.lists(); !strings.Contains(got, "http://w1") {
+		t.Errorf("b has %q", got)
+	}
+	c := m.join(t, "c", func(c *Config) { c.Required = true })
+	b.begin, c.begin = time.Now().Add(-startTime), time.Now().Add(-startTime)
+	if b.Awaited() || !c.Awaited() {
+		t.Error("who is awaited, after startTime")
+	}
+	c.Heard(1)
+	fromFile := make(chan error, 1)
+	go func() {
+		_, err := c.EditFile("1", put(worker(5)))
+		fromFile <- err
+	}()
+	m.locked(func() { m.away, m.values, m.revision = false, map[string][]byte{}, map[string]uint64{} })
+	if err := <-fromFile; err != nil {
+		t.Fatal(err)
+	}
+	awaits(t, "the bucket has both", func() bool { return strings.Count(c.lists(), "\n") == 2 })
+	agree(t, b, c)
+	if b.Awaited() || c.Awaited() {
+		t.Error("the bucket was read, but is awaited")
+	}
+}
+
+// TestFileOnce proves that the set of a file is applied when it is another one, not at each start of a
+// replica: what was changed since then stays.
+func TestFileOnce(t *testing.T) {
+	m := newMemory()
+	a, b := m.join(t, "a"), m.join(t, "b")
+	set := func(records ...catalog.Record) Change {
+		return func(c *catalog.Catalog) error {
+			_, err := c.Reconcile(catalog.Set{Kind: catalog.SourceFile, Records: records})
+			return err
+		}
+	}
+	for _, tt := range []struct {
+		edit func() ([]string, error)
+		want int
+	}{
+		{func() ([]string, error) { return a.EditFile("1", set(worker(1))) }, 1},
+		{func() ([]string, error) { return b.Edit(put(worker(2))) }, 2},
+		{func() ([]string, error) { return b.EditFile("1", set(worker(1))) }, 2},
+		{func() ([]string, error) { return b.EditFile("2", set(worker(3))) }, 1},
+	} {
+		if _, err := tt.edit(); err != nil {
+			t.Fatal(err)
+		}
+		agree(t, a, b)
+		if got := strings.Count(a.lists(), "\n"); got != tt.want {
+			t.Errorf("%d workers, want %d:\n%s", got, tt.want, a.lists())
+		}
+	}
+}
+
+// TestKept proves that a replica keeps in the bucket what it cannot have or read itself: workers beyond
+// its limits, and members of records of a newer release; that it writes the parts of changed workers
+// alone; and that nothing is left in the bucket for ever.
+func TestKept(t *testing.T) {
+	m := newMemory()
+	a := m.join(t, "a")
+	small := start(t, Config{Bucket: m, Fleet: member{m, "small"}, Replica: "small"},
+		catalog.New(catalog.Settings{Limits: catalog.Limits{Workers: 2}}, quiet{}),
+		func(r *testReplica) { m.locked(func() { m.replicas = append(m.replicas, r) }) })
+	for id := range uint64(3) {
+		if _, err := a.Edit(put(worker(id))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	awaits(t, "a refused worker is shown", func() bool { return len(small.Status().Refused) == 1 })
+	m.locked(func() { // as a newer release would write it
+		var h head
+		if err := json.Unmarshal(m.values[headKey], &h); err != nil {
+			t.Fatal(err)
+		}
+		key := h.Parts[partOf(0)]
+		p, err := unpack(key, m.values[key])
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.of[0].Record = json.RawMessage(strings.Replace(string(p.of[0].Record), "{", `{"Later":[1],`, 1))
+		value, err := p.pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.Parts[partOf(0)], h.Version = newKey(time.Now()), h.Version+1
+		m.set(h.Parts[partOf(0)], value)
+		text, _ := json.Marshal(h)
+		m.set(headKey, text)
+		m.set(partPrefix+".1000.stray", nil)
+	})
+	a.Heard(4)
+	small.Heard(4)
+	awaits(t, "the newer one is read", func() bool { return small.Status().Version == 4 && a.Status().Version == 4 })
+	puts := m.last
+	if _, err := small.Edit(func(c *catalog.Catalog) error {
+		_, err := c.Patch(1, catalog.Patch{Taints: []string{"x"}})
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	m.locked(func() {
+		if n := m.last - puts; n != 2 {
+			t.Errorf("%d keys are written for one worker", n)
+		}
+		if m.values[partPrefix+".1000.stray"] != nil {
+			t.Error("a part that no head names is still there")
+		}
+	})
+	agree(t, a)
+	if got := strings.Count(a.lists(), "\n"); got != 3 {
+		t.Errorf("%d workers are left:\n%s", got, a.lists())
+	}
+	if e := a.now.find(0); !strings.Contains(string(e.Record), "Later") {
+		t.Errorf("the record has lost a member: %s", e.Record)
+	}
+}
+
+// TestThresholds proves that thresholds are those of all replicas that share them, also of one that
+// starts later, without NATS; and that another replica writes them as it has read them.
+func TestThresholds(t *testing.T) {
+	m := newMemory()
+	tables := map[string]*overload.Table{}
+	shares := func(name string) func(*Config) {
+		tables[name] = overload.NewTable(overload.Thresholds{PrefillTokens: new(uint64(7))}, func(string) bool { return true })
+		return func(c *Config) { c.Thresholds = func() *overload.Table { return tables[name] } }
+	}
+	file := filepath.Join(t.TempDir(), "fleet")
+	cache := func(c *Config) { c.Cache = file }
+	a, b, own := m.join(t, "a", shares("a"), cache), m.join(t, "b", shares("b")), m.join(t, "own")
+	set := func(r *testReplica, model string, blocks float64) {
+		t.Helper()
+		if behind, err := r.EditThresholds(func(t *overload.Table) error {
+			_, err := t.Set(model, overload.Thresholds{DecodeBlocks: &blocks})
+			return err
+		}); err != nil || behind != nil {
+			t.Fatalf("behind %v, %v", behind, err)
+		}
+	}
+	set(a, "m", 0.5)
+	set(b, "n", 0.25)
+	if _, err := own.Edit(put(worker(1))); err != nil {
+		t.Fatal(err)
+	}
+	agree(t, a, b, own)
+	m.leave(a)
+	m.locked(func() { m.away = true })
+	late := m.join(t, "late", shares("late"), cache)
+	awaits(t, "the copy is used", func() bool { return late.Status().State == Cached })
+	for _, name := range []string{"a", "b", "late"} {
+		for model, want := range map[string]float64{"m": 0.5, "n": 0.25} {
+			if got := tables[name].Of(model); got.DecodeBlocks == nil || *got.DecodeBlocks != want || *got.PrefillTokens != 7 {
+				t.Errorf("%s has %v for %s", name, got, model)
+			}
+		}
+	}
+	if v := late.Status().Settings; v != 2 {
+		t.Errorf("the thresholds are of version %d, want 2", v)
+	}
+}

@@ -1,0 +1,288 @@
+package nats
+
+import (
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+const (
+	// format is the version of what is in the bucket.
+	format = 1
+	// numParts is the number of parts of a catalog.
+	numParts = 64
+	// maxPart bounds the text of a part, in bytes.
+	maxPart = 256 << 20
+	// maxIDs bounds the writes that a head names.
+	maxIDs = 32
+	// headKey is the key of the head, and partPrefix begins the keys of parts:
+	// part.TIME.ID, with the time in Unix seconds.
+	headKey, partPrefix = "head", "part"
+)
+
+// head is the value of the key head.
+type head struct {
+	Format  int    `json:"format"`
+	Version uint64 `json:"version"` // of the catalog, from 1
+	// IDs names this write of the head and, latest first, some before it: who got no answer sees
+	// there whether it has written.
+	IDs     []string  `json:"ids"`
+	Replica string    `json:"replica"` // which has written it
+	Time    time.Time `json:"time"`
+	// File is the digest of the last set of a workers file that was applied.
+	File string `json:"file,omitempty"`
+	// Settings are what else the replicas share; nil: nothing yet.
+	Settings *settings `json:"settings,omitempty"`
+	// Parts has the keys of the parts, "" for one without workers.
+	Parts [numParts]string `json:"parts"`
+	// Old are parts of heads before, to be removed.
+	Old []oldPart `json:"old,omitempty"`
+}
+
+// settings are what the replicas share beside workers. They never change.
+type settings struct {
+	Version    uint64                          `json:"version"`    // of the catalog that had them first
+	Thresholds map[string]*overload.Thresholds `json:"thresholds"` // of models that have not the defaults
+}
+
+type oldPart struct {
+	Key   string    `json:"key"`
+	Since time.Time `json:"since"`
+}
+
+var errFormat = errors.New("a newer release has written the catalog of the fleet: upgrade this replica")
+
+// readHead reads a head.
+func readHead(value []byte) (*head, error) {
+	h := new(head)
+	if err := json.Unmarshal(value, h); err != nil {
+		return nil, fmt.Errorf("head of the catalog: %w", err)
+	}
+	if h.Format > format {
+		return nil, errFormat
+	}
+	return h, nil
+}
+
+// entry is one worker of the catalog.
+type entry struct {
+	// Created is the version of the catalog since which the worker has its scope, block size and
+	// eagle flag. Of workers that contradict each other the one that was first counts.
+	Created uint64          `json:"created"`
+	Record  json.RawMessage `json:"record"` // a catalog.Record, perhaps with members of a newer release
+
+	record catalog.Record
+}
+
+// partOf returns the number of the part that has a worker.
+func partOf(id uint64) int {
+	const golden = 0x9e3779b97f4a7c15
+	return int(id * golden >> 58)
+}
+
+// part is the workers of a part, by id.
+type part struct {
+	key string // "" before it is in the bucket
+	of  []*entry
+}
+
+// pack returns the value of a part.
+func (p *part) pack() ([]byte, error) {
+	text, err := json.Marshal(p.of)
+	if err != nil {
+		return nil, err
+	}
+	return zip(text)
+}
+
+// unpack reads the value of a part.
+func unpack(key string, value []byte) (*part, error) {
+	text, err := unzip(value)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", key, err)
+	}
+	p := &part{key: key}
+	if err := json.Unmarshal(text, &p.of); err != nil {
+		return nil, fmt.Errorf("%s: %w", key, err)
+	}
+	for _, e := range p.of {
+		if err := json.Unmarshal(e.Record, &e.record); err != nil {
+			return nil, fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	return p, nil
+}
+
+func zip(text []byte) ([]byte, error) {
+	var b bytes.Buffer
+	w, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
+	if err != nil {
+		return nil, err
+	}
+	if _, err = w.Write(text); err == nil {
+		err = w.Close()
+	}
+	return b.Bytes(), err
+}
+
+func unzip(value []byte) ([]byte, error) {
+	r, err := gzip.NewReader(bytes.NewReader(value))
+	if err != nil {
+		return nil, err
+	}
+	text, err := io.ReadAll(io.LimitReader(r, maxPart+1))
+	if err == nil && len(text) > maxPart {
+		err = errors.New("longer than a part can be")
+	}
+	return text, err
+}
+
+// newKey returns a key for a part.
+func newKey(now time.Time) string {
+	return partPrefix + "." + strconv.FormatInt(now.Unix(), 10) + "." + rand.Text()
+}
+
+// keyTime returns the time of a part's key; now, if it has none.
+func keyTime(key string) time.Time {
+	if of := strings.Split(key, "."); len(of) == 3 {
+		if seconds, err := strconv.ParseInt(of[1], 10, 64); err == nil {
+			return time.Unix(seconds, 0)
+		}
+	}
+	return time.Now()
+}
+
+// state is one version of the catalog. It never changes.
+type state struct {
+	version  uint64
+	ids      []string
+	revision uint64 // of the head in the bucket, 0: it is not there
+	file     string
+	settings *settings // nil: none
+	old      []oldPart
+	parts    [numParts]*part // nil: without workers
+}
+
+// entries lists the workers in the order in which they were created.
+func (s *state) entries() (list []*entry) {
+	for _, p := range s.parts {
+		if p != nil {
+			list = append(list, p.of...)
+		}
+	}
+	slices.SortFunc(list, func(a, b *entry) int {
+		return cmp.Or(cmp.Compare(a.Created, b.Created), cmp.Compare(a.record.ID, b.record.ID))
+	})
+	return list
+}
+
+// records returns the workers as a set that other catalogs copy. local is what this process has.
+func (s *state) records(local *catalog.Catalog) []catalog.Record {
+	list := s.entries()
+	known := make(map[uint64]struct{})
+	for _, w := range local.Registered() {
+		known[w.ID] = struct{}{}
+	}
+	records := make([]catalog.Record, len(list))
+	for i, e := range list {
+		records[i] = e.record
+		if _, is := known[e.record.ID]; is {
+			records[i] = e.record.Untold()
+		}
+	}
+	return records
+}
+
+// find returns the worker with an id, nil if there is none.
+func (s *state) find(id uint64) *entry {
+	p := s.parts[partOf(id)]
+	if p == nil {
+		return nil
+	}
+	i, found := slices.BinarySearchFunc(p.of, id, func(e *entry, id uint64) int { return cmp.Compare(e.record.ID, id) })
+	if !found {
+		return nil
+	}
+	return p.of[i]
+}
+
+// successor returns the next version of the catalog, without workers.
+func (s *state) successor() *state {
+	ids := append([]string{rand.Text()}, s.ids[:min(len(s.ids), maxIDs-1)]...)
+	return &state{version: s.version + 1, ids: ids, revision: s.revision, file: s.file, settings: s.settings}
+}
+
+// fill gives a state its workers. The parts of was that have the same are kept; others have no key yet.
+func (s *state) fill(entries []*entry, was *state) {
+	var parts [numParts][]*entry
+	for _, e := range entries {
+		n := partOf(e.record.ID)
+		parts[n] = append(parts[n], e)
+	}
+	for n, of := range parts {
+		slices.SortFunc(of, func(a, b *entry) int { return cmp.Compare(a.record.ID, b.record.ID) })
+		old := was.parts[n]
+		switch {
+		case old != nil && slices.Equal(old.of, of):
+			s.parts[n] = old
+		case len(of) > 0:
+			s.parts[n] = &part{of: of}
+		}
+	}
+}
+
+// entryOf returns the entry of a worker in a version: was, which may be nil, if nothing has changed.
+func (s *state) entryOf(w *catalog.Worker, was *entry) (*entry, error) {
+	text, err := json.Marshal(&w.Record)
+	if err != nil {
+		return nil, err
+	}
+	e := &entry{Created: s.version, Record: text, record: w.Record}
+	switch {
+	case was == nil:
+	case was.text() == string(text):
+		return was, nil
+	case was.record.SameShape(&w.Record):
+		e.Created = was.Created
+	}
+	return e, nil
+}
+
+// text returns the record as this release writes it.
+func (e *entry) text() string {
+	text, err := json.Marshal(&e.record)
+	if err != nil {
+		return ""
+	}
+	return string(text)
+}
+
+// same reports whether both have the same workers and settings.
+func (s *state) same(o *state) bool {
+	return s.parts == o.parts && s.file == o.file && s.settings == o.settings
+}
+
+// thresholds returns the busy thresholds that the replicas share.
+func (s *state) thresholds() map[string]*overload.Thresholds {
+	if s.settings == nil {
+		return nil
+	}
+	return s.settings.Thresholds
+}
+
+func sameThresholds(a, b map[string]*overload.Thresholds) bool {
+	return maps.EqualFunc(a, b, (*overload.Thresholds).Equal)
+}

@@ -1,0 +1,237 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Errors of a Bucket. Any other error says that the bucket cannot be used now.
+var (
+	// ErrNoKey: the bucket has no such key.
+	ErrNoKey = errors.New("the bucket has no such key")
+	// ErrRevision: the key has another revision than the one that was to be replaced.
+	ErrRevision = errors.New("the key has been changed meanwhile")
+)
+
+// errAway: there is no connection, so that waiting for an answer is in vain.
+var errAway = errors.New("the fleet's NATS is away")
+
+// OldServerError refuses a NATS server that is too old for a bucket.
+type OldServerError struct{ Version string }
+
+// Error names the version that is needed.
+func (e *OldServerError) Error() string {
+	return fmt.Sprintf("nats-server %s is too old: the catalog of a fleet needs %d.%d or later", e.Version, leastMajor, leastMinor)
+}
+
+// leastMajor and leastMinor are the oldest version of nats-server whose buckets are used.
+const leastMajor, leastMinor = 2, 10
+
+const (
+	// requestTimeout is how long an answer of JetStream is awaited. While a new leader is elected
+	// there is none.
+	requestTimeout = 2 * time.Second
+	// copies is how many servers of a cluster keep a bucket.
+	copies = 3
+)
+
+// Bucket is a key-value bucket of JetStream. It is opened, and made if there is none, when it is used.
+// All methods are safe for concurrent use.
+type Bucket struct {
+	conn *Conn
+	name string
+
+	mu sync.Mutex // guards kv
+	kv jetstream.KeyValue
+}
+
+// Bucket returns a bucket of the fleet. Its name in JetStream is select-service-FLEET, with -name
+// unless that is empty.
+func (c *Conn) Bucket(name string) *Bucket {
+	full := "select-service-" + c.config.Fleet
+	if name != "" {
+		full += "-" + name
+	}
+	return &Bucket{conn: c, name: full}
+}
+
+// open returns the bucket.
+func (b *Bucket) open(ctx context.Context) (jetstream.KeyValue, error) {
+	if !b.conn.Up() {
+		return nil, errAway
+	}
+	b.mu.Lock()
+	kv := b.kv
+	b.mu.Unlock()
+	if kv != nil {
+		return kv, nil
+	}
+	if version := b.conn.nc.ConnectedServerVersion(); version != "" && tooOld(version) {
+		return nil, &OldServerError{version}
+	}
+	js, err := jetstream.New(b.conn.nc)
+	if err != nil {
+		return nil, err
+	}
+	kv, err = js.KeyValue(ctx, b.name)
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		kv, err = b.create(ctx, js)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bucket %s: %w", b.name, inWords(err))
+	}
+	b.mu.Lock()
+	b.kv = kv
+	b.mu.Unlock()
+	return kv, nil
+}
+
+// create makes the bucket, on as many servers as a cluster should have.
+func (b *Bucket) create(ctx context.Context, js jetstream.JetStream) (jetstream.KeyValue, error) {
+	config := jetstream.KeyValueConfig{
+		Bucket: b.name, Description: "select-service: what the replicas of a fleet share", History: 1, Storage: jetstream.FileStorage, Replicas: copies,
+	}
+	kv, err := js.CreateKeyValue(ctx, config)
+	var refused *jetstream.APIError
+	if errors.As(err, &refused) && refused.ErrorCode == notClustered {
+		config.Replicas = 1
+		kv, err = js.CreateKeyValue(ctx, config)
+	}
+	if errors.Is(err, jetstream.ErrBucketExists) { // another replica was first
+		return js.KeyValue(ctx, b.name)
+	}
+	return kv, err
+}
+
+// notClustered is the code of "replicas > 1 not supported in non-clustered mode".
+const notClustered = 10074
+
+// tooOld reports whether a server's version is below the least one. One that cannot be read is not.
+func tooOld(version string) bool {
+	major, rest, _ := strings.Cut(version, ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	x, err := strconv.Atoi(major)
+	y, err2 := strconv.Atoi(minor)
+	return err == nil && err2 == nil && (x < leastMajor || x == leastMajor && y < leastMinor)
+}
+
+// inWords says what an operator can do about an error.
+func inWords(err error) error {
+	switch {
+	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
+		return fmt.Errorf("%w: start nats-server with -js, or enable it for the account", err)
+	case errors.Is(err, nats.ErrNoResponders):
+		return fmt.Errorf("%w: JetStream is not enabled, or has no leader now", err)
+	}
+	return err
+}
+
+// use calls f with the bucket. After an error that may be the bucket's it is opened again.
+func (b *Bucket) use(ctx context.Context, f func(ctx context.Context, kv jetstream.KeyValue) error) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	kv, err := b.open(ctx)
+	if err != nil {
+		return err
+	}
+	err = f(ctx, kv)
+	if err != nil && !errors.Is(err, ErrNoKey) && !errors.Is(err, ErrRevision) {
+		b.mu.Lock()
+		b.kv = nil
+		b.mu.Unlock()
+		err = fmt.Errorf("bucket %s: %w", b.name, inWords(err))
+	}
+	return err
+}
+
+// Get returns the value of a key and its revision, which may be those of a moment ago. The error is
+// ErrNoKey if there is none.
+func (b *Bucket) Get(ctx context.Context, key string) (value []byte, revision uint64, err error) {
+	err = b.use(ctx, func(ctx context.Context, kv jetstream.KeyValue) error {
+		e, err := kv.Get(ctx, key)
+		if errors.Is(err, jetstream.ErrKeyNotFound) || errors.Is(err, jetstream.ErrKeyDeleted) {
+			return ErrNoKey
+		}
+		if err == nil {
+			value, revision = e.Value(), e.Revision()
+		}
+		return err
+	})
+	return value, revision, err
+}
+
+// Put sets the value of a key.
+func (b *Bucket) Put(ctx context.Context, key string, value []byte) error {
+	return b.use(ctx, func(ctx context.Context, kv jetstream.KeyValue) error {
+		_, err := kv.Put(ctx, key, value)
+		return err
+	})
+}
+
+// Replace sets the value of a key that has the given revision, 0: that the bucket does not have, and
+// returns the new revision. The error is ErrRevision if it has another one.
+func (b *Bucket) Replace(ctx context.Context, key string, value []byte, revision uint64) (now uint64, err error) {
+	err = b.use(ctx, func(ctx context.Context, kv jetstream.KeyValue) (err error) {
+		now, err = kv.Update(ctx, key, value, revision)
+		var refused *jetstream.APIError
+		if errors.As(err, &refused) &&
+			(refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) {
+			return ErrRevision
+		}
+		return err
+	})
+	return now, err
+}
+
+// Remove removes keys and everything that the bucket remembers of them.
+func (b *Bucket) Remove(ctx context.Context, keys ...string) error {
+	for _, key := range keys {
+		err := b.use(ctx, func(ctx context.Context, _ jetstream.KeyValue) error {
+			js, err := jetstream.New(b.conn.nc)
+			if err != nil {
+				return err
+			}
+			s, err := js.Stream(ctx, "KV_"+b.name)
+			if err != nil {
+				return err
+			}
+			return s.Purge(ctx, jetstream.WithPurgeSubject("$KV."+b.name+"."+key))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Keys lists the keys that begin with a prefix and a point.
+func (b *Bucket) Keys(ctx context.Context, prefix string) (keys []string, err error) {
+	err = b.use(ctx, func(ctx context.Context, _ jetstream.KeyValue) error {
+		js, err := jetstream.New(b.conn.nc)
+		if err != nil {
+			return err
+		}
+		s, err := js.Stream(ctx, "KV_"+b.name)
+		if err != nil {
+			return err
+		}
+		start := "$KV." + b.name + "."
+		info, err := s.Info(ctx, jetstream.WithSubjectFilter(start+prefix+".>"))
+		if err != nil {
+			return err
+		}
+		for subject := range info.State.Subjects {
+			keys = append(keys, strings.TrimPrefix(subject, start))
+		}
+		return nil
+	})
+	return keys, err
+}

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Plays the same loads through select-service behind Envoy and through SMG and vllm-router, which
+# pip installs, on the same simulated engines and on the loopback only (test/rivals). Tables, JSON,
+# plots and logs are in bin/compare-gateways; docs/compare.md explains them. Arguments: --plays,
+# --contestants, --rounds (3), --short (whether it works; no figures), --help for the names.
+# Figures need a machine that does nothing else.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+[[ -x bin/select-service ]] || make build
+${GO:-go} build -trimpath -o bin/sim-engine ./demo/engine
+${GO:-go} build -trimpath -o bin/rivals ./test/rivals
+
+envoy=${GATEWAY_ENVOY:-$(dirname "$(scripts/venv.sh -r test/gateway/requirements.txt)")/envoy}
+smg=$(scripts/venv.sh smg==1.13)
+vllm_router=$(scripts/venv.sh vllm-router==0.1.17)
+exec bin/rivals --envoy "$envoy" --smg "${smg%/*}/smg" --vllm-router "${vllm_router%/*}/vllm-router" "$@"

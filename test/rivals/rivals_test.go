@@ -1,0 +1,57 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// TestEnvoyConfig proves that the example's configuration still has what is adapted in it, and that
+// none of its own addresses is left.
+func TestEnvoyConfig(t *testing.T) {
+	text, err := os.ReadFile("../../examples/gateway/envoy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := world{play: &play{restart: true}, engines: []engine{{port: 21}, {port: 22}, {port: 23}}}
+	got, err := w.envoy(string(text), map[int]int{10000: 1, 10001: 2, 9901: 3, 9002: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, port := range []string{"8001", "8002", "9002", "9901", "10000", "10001"} {
+		if strings.Contains(got, "port_value: "+port+"}") {
+			t.Errorf("port %s is left:\n%s", port, got)
+		}
+	}
+	if strings.Count(got, "port_value: 2") != 4 || strings.Count(got, "retry_policy") != 2 {
+		t.Errorf("engines or retries are missing:\n%s", got)
+	}
+}
+
+// TestReport proves that the table has medians in the order of the contestants, and that only our
+// own failures without a restart are an error.
+func TestReport(t *testing.T) {
+	rep := report{Machine: "m", Rounds: 3, Results: []result{
+		{Play: "two-50", Contestant: "smg", TTFTMean: 3},
+		{Play: "two-50", Contestant: "select-service", TTFTMean: 9},
+		{Play: "two-50", Contestant: "select-service", TTFTMean: 1},
+		{Play: "two-50", Contestant: "select-service", TTFTMean: 2},
+		{Play: "restart", Contestant: "select-service", Failed: 1},
+		{Play: "two-50", Contestant: "smg", Failed: 1},
+	}}
+	text := rep.markdown()
+	ours, theirs := strings.Index(text, "| select-service | 0 | 0 | 0.0 % | 2.0 ms"), strings.Index(text, "| smg |")
+	if ours < 0 || theirs < ours || strings.Contains(text, "two-75") {
+		t.Errorf("table:\n%s", text)
+	}
+	if err := rep.failures(); err != nil {
+		t.Error(err)
+	}
+	rep.Results[2].Failed = 1
+	if rep.failures() == nil {
+		t.Error("a failed request of select-service is no error")
+	}
+	if svg := rep.plot("two-50"); !strings.Contains(svg, "select-service") {
+		t.Errorf("plot: %s", svg)
+	}
+}
