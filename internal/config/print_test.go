@@ -82,7 +82,7 @@ func TestRules(t *testing.T) {
 		"queue":      rules("", "--router-queue-threshold", "2"),
 		"file":       rules(file),
 		"parameters": rules(strings.Replace(file, "predicted-ttft}", "predicted-ttft, parameters: {hold_seconds: 1}}", 1)),
-		"contract":   rules("", "--contract", "1.3"),
+		"contract":   rules("", "--contract", "1.6"),
 	} {
 		if other, has := seen[got]; has {
 			t.Errorf("%s has the rules of %s", name, other)
