@@ -50,6 +50,8 @@ type Config struct {
 	Traces          Traces
 	Log             Log
 
+	// policyText has the values of the policy file, empty for none.
+	policyText string
 	// notes are the remarks that Warnings returns.
 	notes []string
 }
