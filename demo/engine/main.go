@@ -98,6 +98,7 @@ func (c *config) flags() *pflag.FlagSet {
 	f.Float64SliceVar(&c.speeds, "speed", c.speeds, "factor of all rates, of all engines or of each (a list)")
 	f.Float64Var(&c.engine.PrefillRate, "prefill-rate", c.engine.PrefillRate, "prompt tokens computed per model second")
 	f.Float64Var(&c.engine.DecodeRate, "decode-rate", c.engine.DecodeRate, "output tokens per model second of each request")
+	f.BoolVar(&c.engine.EachToken, "each-token", c.engine.EachToken, "stream answers token by token, as vLLM does, not block by block")
 	f.BoolVar(&c.engine.Chunked, "chunked", c.engine.Chunked, "chunked prefill: compute in steps of prompt chunks and output tokens, which slow each other; the two rates do not apply")
 	return f
 }

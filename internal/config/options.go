@@ -624,7 +624,7 @@ var settings = []option{
 		key: "curve.replica_key_file", flag: "zmq-curve-replica-key-file", hint: "FILE", slots: asFlag,
 		bind: func(c *Config) value { return text(&c.Curve.ReplicaKeyFile) },
 		help: "File with the CURVE key pair of the replicas ('select-service curve new'), the same one for all: whoever has it is a replica. With it " +
-			"nothing is exchanged with other replicas without encryption.",
+			"nothing is exchanged with other replicas without encryption. Deprecated: it will be removed; --fleet has TLS.",
 	},
 
 	{
@@ -633,6 +633,12 @@ var settings = []option{
 		help: "Memory that requests, event streams, replicas, index and bookings share, at least 64MiB, with KiB, MiB or " +
 			"GiB; by default three quarters of the cgroup's limit, else of the machine. Each has a part of it. What " +
 			"exceeds its part is refused, paused or dropped, and counted.",
+	},
+	{
+		key: "limits.scan_cache", flag: "scan-cache", hint: "BYTES",
+		bind: func(c *Config) value { return size(&c.Limits.ScanCache) },
+		help: "Memory for the token ids of long prompts by their text, with KiB, MiB or GiB, so that what prompts have in " +
+			"common is read once; at most a fiftieth of --max-memory. 64 MiB have a hundred contexts of 50,000 tokens. 0 keeps none.",
 	},
 	{
 		key: "limits.max_workers", flag: "max-workers", hint: "N", slots: asFlag,

@@ -110,6 +110,8 @@ type Config struct {
 	WatchStored bool
 	// Shared is the catalog of a fleet; nil: the workers are this process's own.
 	Shared SharedCatalog
+	// SharedSettings: the busy thresholds are the fleet's, too.
+	SharedSettings bool
 	// Threads is the number of apply workers.
 	Threads int
 	// Recovery fills the index from other replicas at start.

@@ -39,7 +39,9 @@ type world struct {
 	play    *play
 	dir     string // of configurations and logs
 	engines []engine
-	first   []string // the command of the first engine, which has a process of its own
+	// withoutAnswers: Envoy sends the picker no bodies of responses.
+	withoutAnswers bool
+	first          []string // the command of the first engine, which has a process of its own
 
 	mu       sync.Mutex // guards running
 	running  []*process // in the order of their start
@@ -125,6 +127,9 @@ func (w *world) startEngines(ctx context.Context) error {
 	if prefill == 0 {
 		prefill, decode = 1e9, 1e9
 	}
+	if w.play.decode > 0 {
+		decode = w.play.decode
+	}
 	command := func(first, count int, more ...string) []string {
 		args := []string{
 			w.engine, "--engines", fmt.Sprint(count), "--port", fmt.Sprint(base + first), "--events-port", fmt.Sprint(base + n + 2*first), "--model", model,
@@ -132,6 +137,9 @@ func (w *world) startEngines(ctx context.Context) error {
 		}
 		if w.play.chunked {
 			args = append(args, "--chunked")
+		}
+		if w.play.eachToken {
+			args = append(args, "--each-token")
 		}
 		return append(args, more...)
 	}

@@ -12,7 +12,7 @@ var ErrTooLong = errors.New("request does not fit into the cache")
 // ErrEmpty is returned for a request without a prompt or without an answer.
 var ErrEmpty = errors.New("request needs at least one prompt token and one output token")
 
-// Config has the parameters of an engine. All fields except the last two are required.
+// Config has the parameters of an engine. All fields except the last three are required.
 type Config struct {
 	BlockSize   int     // tokens per block
 	CacheBlocks int     // blocks that the cache holds
@@ -21,6 +21,7 @@ type Config struct {
 	HashSeed    uint64  // makes block names differ between engines
 	Chunked     bool    // prefill in chunks beside decoding, in steps that take stepTime
 	Speed       float64 // factor of all rates; 0 is 1
+	EachToken   bool    // report every output token, as a server that streams does, not every full block
 }
 
 // Validate returns an error that names every invalid field.
@@ -59,7 +60,7 @@ type UpdateKind uint8
 // The steps of a request that are reported to its caller.
 const (
 	FirstToken  UpdateKind = iota // prefill is complete
-	OutputBlock                   // the answer has filled another block
+	OutputBlock                   // the answer has filled another block, or with EachToken has another token
 	Done                          // the last token has been generated
 )
 
@@ -239,9 +240,12 @@ func (e *Engine) firstToken(j *job) Update {
 }
 
 // visible returns how many output tokens a request has generated when it next has a visible
-// change: a filled block, or the end. The KV entry of an output token is computed when the next
+// change: a filled block, or the end; with EachToken, the next token. The KV entry of an output token is computed when the next
 // token is, so a block is full one token late.
 func (e *Engine) visible(j *job) int {
+	if e.cfg.EachToken {
+		return min(j.made+1, len(j.Output))
+	}
 	bs := e.cfg.BlockSize
 	computed := len(j.Prompt) + j.made - 1
 	return max(min((computed/bs+1)*bs-len(j.Prompt)+1, len(j.Output)), j.made)

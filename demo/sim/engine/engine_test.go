@@ -54,6 +54,25 @@ func submit(t *testing.T, e *Engine, at time.Duration, id string, prompt, output
 	}
 }
 
+// TestEachToken proves that every token is reported once, at its time, and the last one as the end.
+func TestEachToken(t *testing.T) {
+	for _, chunked := range []bool{false, true} {
+		conf := testConfig()
+		conf.EachToken, conf.Chunked = true, chunked
+		e := New(conf)
+		submit(t, e, 0, "a", tokens(1, 8), tokens(100, 9))
+		seen := drain(e, time.Minute)
+		for i, u := range seen {
+			if u.Tokens != i+1 || (u.Kind == Done) != (i == 8) || i > 0 && u.At <= seen[i-1].At {
+				t.Errorf("chunked %t: update %d is %+v", chunked, i, u)
+			}
+		}
+		if len(seen) != 9 {
+			t.Errorf("chunked %t: %d updates", chunked, len(seen))
+		}
+	}
+}
+
 // TestTimeline proves the model on figures that can be checked by hand: prefill
 // is first come first served, decoding runs beside it, and a hit saves its time.
 func TestTimeline(t *testing.T) {

@@ -146,8 +146,12 @@ func (n *Node) Generate(r simapi.GenerateRequest) (<-chan simapi.Step, error) {
 	if err != nil {
 		return nil, err
 	}
-	// First token, done, an error, and one per block that the answer can fill.
-	steps := make(chan simapi.Step, 4+len(r.OutputTokenIDs)/n.opt.Engine.BlockSize)
+	// First token, done, an error, and one per block that the answer can fill, or per token.
+	most := len(r.OutputTokenIDs)
+	if !n.opt.Engine.EachToken {
+		most /= n.opt.Engine.BlockSize
+	}
+	steps := make(chan simapi.Step, 4+most)
 	n.callers[r.RequestID] = steps
 	n.advanceLocked(now)
 	n.nudge()

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/node"
@@ -234,7 +235,7 @@ func TestWorkerFlaps(t *testing.T) {
 }
 
 // TestAwaited: a rank of which the first byte of a streamed answer is awaited for too long gets no new
-// requests until it comes. One that answers in one piece is not meant.
+// requests until it comes; where bodies of responses do not pass, until the headers come. One that answers in one piece is not meant.
 func TestAwaited(t *testing.T) {
 	w := start(t, func(c *node.Config, _ *gateway.Config) { c.StalledAfter = 200 * time.Millisecond })
 	w.put(1, 1)
@@ -242,20 +243,22 @@ func TestAwaited(t *testing.T) {
 	ids, others := servicetest.Prompt(1, 16), servicetest.Prompt(2, 16)
 	w.cache(1, ids)
 	w.cache(2, others)
+	stalled := func() (workers []uint64) {
+		x, err := w.Explain(t.Context(), &selection.SelectRequest{Scope: servicetest.Scope, Prompt: servicetest.Hashes(ids)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range x.Excluded {
+			if e.Why == selection.Stalled {
+				workers = append(workers, e.Rank.Worker)
+			}
+		}
+		return workers
+	}
 	wantExcluded := func(want ...uint64) {
 		t.Helper()
 		await(t, func() string {
-			x, err := w.Explain(t.Context(), &selection.SelectRequest{Scope: servicetest.Scope, Prompt: servicetest.Hashes(ids)})
-			if err != nil {
-				t.Fatal(err)
-			}
-			var got []uint64
-			for _, e := range x.Excluded {
-				if e.Why == selection.Stalled {
-					got = append(got, e.Rank.Worker)
-				}
-			}
-			if !slices.Equal(got, want) {
+			if got := stalled(); !slices.Equal(got, want) {
 				return fmt.Sprintf("%v are stalled, want %v", got, want)
 			}
 			return ""
@@ -279,5 +282,28 @@ func TestAwaited(t *testing.T) {
 	streamed.chunk(event("a"), false)
 	wantExcluded()
 	streamed.close()
+
+	// Without the bodies of responses, the headers are the sign: the rank that sent some is not
+	// stalled when the one is that was asked later.
+	bodiless := w.open()
+	bodiless.config.ResponseBodyMode = filterv3.ProcessingMode_NONE
+	bodiless.request(chatPath, false)
+	bodiless.body(chat(ids, `,"stream":true`), true)
+	if p := bodiless.placement(true, false); p.destination != at(1) {
+		t.Fatalf("the bodiless request has destinations %q", p.destination)
+	}
+	bodiless.response(200, sse, false)
+	later, _ := w.post(chatPath, chat(others, `,"stream":true`))
+	await(t, func() string {
+		if !slices.Contains(stalled(), 2) {
+			return "the later one is not stalled yet"
+		}
+		return ""
+	})
+	if slices.Contains(stalled(), 1) {
+		t.Error("a rank whose answer has begun is stalled")
+	}
+	later.close()
+	bodiless.close()
 	whole.close()
 }

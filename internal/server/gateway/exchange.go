@@ -58,7 +58,8 @@ type exchange struct {
 	passing  bool
 	booking  *booking
 	response *openai.Response // nil: the response is not parsed
-	// noResponseBody: the gateway's filter does not send the response's body.
+	// noResponseBody: the gateway's filter does not send the response's body. The stream ends with
+	// the request if the filter sends the response's trailers, else with the response's headers.
 	noResponseBody bool
 	trace          exchangeTrace
 }
@@ -316,6 +317,9 @@ func (e *exchange) relayHeaders(m *extproc.ProcessingRequest, h *extproc.HttpHea
 	e.trace.answered(head.status)
 	if head.served != "" {
 		e.server.served(e.peer, e.booking, head.served)
+	}
+	if e.noResponseBody && e.booking != nil {
+		e.booking.answering() // no other sign of the answer comes
 	}
 	if e.booking != nil && (e.head.kind != openai.Other || !e.booking.light) && head.status >= 200 && head.status < 300 {
 		e.response = openai.NewResponse(head.contentType, head.contentEncoding)

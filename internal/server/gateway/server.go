@@ -286,7 +286,7 @@ func (s *Server) enter() bool {
 // warnNoResponseBody warns, once, that a gateway does not send the bodies of responses.
 func (s *Server) warnNoResponseBody() {
 	if !s.warnedNoBody.Swap(true) {
-		s.config.Log.Warn().Msg("a gateway has response_body_mode NONE: bookings end with the headers of responses, and nothing is learned from their bodies")
+		s.config.Log.Warn().Msg("a gateway has response_body_mode NONE: nothing is learned from answers, and without response_trailer_mode SEND bookings end with their headers")
 	}
 }
 

@@ -133,6 +133,9 @@ func (b *body[T]) read(c *gin.Context, in *incoming) (*exchange[T], error) {
 	}
 	x := b.pool.Get().(*exchange[T])
 	x.in = in
+	if in.memory != nil {
+		x.scan.UseCache(in.memory.scanned)
+	}
 	if b.attach != nil {
 		b.attach(&x.req, x)
 	}

@@ -33,15 +33,18 @@ type Memory struct {
 	explaining *semaphore.Weighted
 
 	stopping <-chan struct{}
+
+	scanned *bodyscan.Cache // see NewMemory
 }
 
 // NewMemory returns the memory of requests, from the accounts of a budget; nil for nil.
-// stopping is closed when the service stops; nil: never.
-func NewMemory(b *memory.Budget, stopping <-chan struct{}) *Memory {
+// stopping is closed when the service stops; nil: never. scanned has the token ids of prompts that were
+// read before; nil: there is no such cache.
+func NewMemory(b *memory.Budget, stopping <-chan struct{}, scanned *bodyscan.Cache) *Memory {
 	if b == nil {
 		return nil
 	}
-	m := &Memory{serving: b.Account(memory.Serving), waiting: b.Account(memory.Waiting), stopping: stopping}
+	m := &Memory{serving: b.Account(memory.Serving), waiting: b.Account(memory.Waiting), stopping: stopping, scanned: scanned}
 	stopRead := func(w http.ResponseWriter) { _ = http.NewResponseController(w).SetReadDeadline(longAgo) }
 	requests := b.Account(memory.Requests)
 	m.requests = grants{account: requests, patience: sendPatience, cut: stopRead, unlisted: requests.Limit() / 2}
@@ -59,8 +62,8 @@ func NewMemory(b *memory.Budget, stopping <-chan struct{}) *Memory {
 
 const (
 	// servingFactor times the length of a large body is the memory that serving it may take. A
-	// token id of one digit takes two bytes of text, four in memory, and twice eight for the
-	// hashes if blocks have one token.
+	// token id of one digit takes two bytes of text, four in memory, and three times eight for the
+	// hashes of a block of two tokens that is booked.
 	servingFactor = 10
 	// packedFactor is servingFactor for msgpack, where a token id takes one byte, and so does
 	// the nil of a block without multimodal objects.
