@@ -51,7 +51,7 @@ var mayImport = map[string][]string{
 	"internal/discovery/workerid":       {},
 	"internal/discovery/workersfile":    {"internal/discovery", "internal/discovery/enginelist", "internal/transport/filewatch", "pkg/catalog"},
 	"internal/engines/describe":         {"internal/engines", "pkg/catalog"},
-	"internal/engines":                  {"internal/transport/certs", "pkg/catalog"},
+	"internal/engines":                  {"pkg/catalog"},
 	"internal/engines/load":             {"internal/engines", "pkg/catalog", "pkg/kvevents", "pkg/memory"},
 	"internal/engines/reports":          {"internal/engines/load", "pkg/catalog", "pkg/reservations"},
 	"internal/node":                     {"internal/...", "pkg/..."},
@@ -278,6 +278,34 @@ func TestWings(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestSelectionAlone proves that a selection, with all that it imports, knows no edge: no
+// certificates, sockets, files of workers, routes, or the Conductor.
+func TestSelectionAlone(t *testing.T) {
+	imports := make(map[string][]string)
+	for _, s := range sources(t) {
+		for _, imported := range s.imports() {
+			if ours, ok := strings.CutPrefix(imported, module); ok && !s.test {
+				imports[s.dir] = append(imports[s.dir], ours)
+			}
+		}
+	}
+	seen := make(map[string]bool)
+	var visit func(dir, by string)
+	visit = func(dir, by string) {
+		if seen[dir] {
+			return
+		}
+		seen[dir] = true
+		if matches([]string{"internal/transport/...", "internal/server/...", "internal/discovery/...", "internal/node/...", "internal/conductor/...", "internal/config/..."}, dir) {
+			t.Errorf("a selection depends on %s, which %s imports", dir, by)
+		}
+		for _, imported := range imports[dir] {
+			visit(imported, dir)
+		}
+	}
+	visit("internal/selection", "")
 }
 
 func matches(patterns []string, dir string) bool {

@@ -7,9 +7,11 @@ import (
 	"net/netip"
 	"syscall"
 
-	"github.com/select-service/select-service/internal/transport/certs"
 	"github.com/select-service/select-service/pkg/catalog"
 )
+
+// Certificates says whom to trust, and what to present, in connections to a host; see certs.Side.
+type Certificates interface{ Client(host string) *tls.Config }
 
 // Dialer connects to the HTTP servers of engines, for those who ask them something.
 type Dialer struct {
@@ -17,7 +19,7 @@ type Dialer struct {
 	Endpoints catalog.EndpointPolicy
 	// Certificates are for engines behind https; nil: the system's authorities are trusted, and
 	// nothing is presented.
-	Certificates *certs.Side
+	Certificates Certificates
 }
 
 // AddressError is the error for an address to which no connection is opened: the policy does not
@@ -46,7 +48,11 @@ func (d Dialer) DialTLS(ctx context.Context, network, address string) (net.Conn,
 		return nil, err
 	}
 	host, _, _ := net.SplitHostPort(address) // Dial has checked it
-	conn := tls.Client(raw, d.Certificates.Client(host))
+	config := &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
+	if d.Certificates != nil {
+		config = d.Certificates.Client(host)
+	}
+	conn := tls.Client(raw, config)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		_ = raw.Close() // the handshake's error says more
 		return nil, err

@@ -121,20 +121,20 @@ func (g *gatherer) read() bool {
 }
 
 // read delivers what has gathered, and reports whether more may gather.
-func (x *sampled) read() (again bool, err error) {
-	if x.ctx.Err() != nil || !x.conn.Fetch() {
+func (s *sampled) read() (again bool, err error) {
+	if s.ctx.Err() != nil || !s.conn.Fetch() {
 		return false, nil
 	}
-	x.socket.calling.Lock()
-	defer x.socket.calling.Unlock()
-	for x.conn.Followed() {
-		m, err := x.conn.Receive()
+	s.socket.calling.Lock()
+	defer s.socket.calling.Unlock()
+	for s.conn.Followed() {
+		m, err := s.conn.Receive()
 		if err != nil {
 			return false, err //nolint:wrapcheck // read by count alone
 		}
-		x.before, x.at = x.at, m.Received
-		x.socket.sample(x.ctx, x.conn, m, x.memory)
-		x.received()
+		s.before, s.at = s.at, m.Received
+		s.socket.sample(s.ctx, s.conn, m, s.memory)
+		s.received()
 	}
-	return x.conn.Gather(), nil
+	return s.conn.Gather(), nil
 }
