@@ -89,6 +89,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	others := newReplicas(conf.Replicas, joined, conf.Selections.SessionTTL > 0, hub, read, func() []string { return svc.Peers() })
 	if read.curve != nil && others.mesh != nil {
 		log.Info().Bool("replicas", true).Msg("zmq connections encrypted with CURVE")
+		log.Warn().Msg("CURVE between replicas is deprecated and will be removed: keep the mesh in a network of its own, or meet over NATS with TLS (--fleet)")
 	}
 	engines := describe.New(read.describe(conf.Access.Endpoints()))
 	defer engines.Close()

@@ -624,7 +624,7 @@ var settings = []option{
 		key: "curve.replica_key_file", flag: "zmq-curve-replica-key-file", hint: "FILE", slots: asFlag,
 		bind: func(c *Config) value { return text(&c.Curve.ReplicaKeyFile) },
 		help: "File with the CURVE key pair of the replicas ('select-service curve new'), the same one for all: whoever has it is a replica. With it " +
-			"nothing is exchanged with other replicas without encryption.",
+			"nothing is exchanged with other replicas without encryption. Deprecated: it will be removed; --fleet has TLS.",
 	},
 
 	{

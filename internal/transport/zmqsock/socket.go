@@ -47,9 +47,7 @@ type socket struct {
 	kind    *socketKind
 	to      destination
 	target  target
-	offer   Offer // nil: none
-	message Message
-	status  func(up bool)
+	call    callbacks
 	resumed chan struct{} // capacity 1; signals a call of Resume
 	bound   *acceptor     // of a bound socket, else nil
 	dialer  *dialer       // of a connected socket, else nil
@@ -62,12 +60,12 @@ type socket struct {
 }
 
 // openSocket returns a socket, bound if its endpoint says so. It does nothing before start.
-func openSocket(h *Hub, kind *socketKind, to destination, offer Offer, message Message, status func(up bool)) (*socket, error) {
+func openSocket(h *Hub, kind *socketKind, to destination, call callbacks) (*socket, error) {
 	t, err := parseTarget(to.endpoint, h.opt.Endpoints)
 	if err != nil {
 		return nil, err
 	}
-	s := &socket{hub: h, kind: kind, to: to, target: t, offer: offer, message: message, status: status, resumed: make(chan struct{}, 1)}
+	s := &socket{hub: h, kind: kind, to: to, target: t, call: call, resumed: make(chan struct{}, 1)}
 	if !t.bound {
 		s.dialer = &dialer{socket: s, retry: firstRetry, lookupWait: firstLookup}
 		return s, nil
@@ -124,7 +122,7 @@ func (s *socket) serve(ctx context.Context, conn net.Conn, memory *connMemory, e
 		handshake = min(handshake, longestHandshake)
 	}
 	c, err := zmtp.Handshake(conn, zmtp.Options{
-		SocketType: s.kind.name, Mechanism: s.to.mechanism(), InPlace: s.offer != nil, MaxMessage: memory.largest(s.kind.maxMessage), Memory: memory,
+		SocketType: s.kind.name, Mechanism: s.to.mechanism(), InPlace: s.call.offer != nil || s.call.sample != nil, MaxMessage: memory.largest(s.kind.maxMessage), Memory: memory,
 		HandshakeTime: handshake, Heartbeat: heartbeat, Silence: silence,
 	})
 	if err != nil {
@@ -142,9 +140,14 @@ func (s *socket) serve(ctx context.Context, conn net.Conn, memory *connMemory, e
 			return err
 		}
 	}
+	if s.call.sample != nil {
+		s.hub.gatherer.connections.Add(1)
+		defer s.hub.gatherer.connections.Add(-1)
+	}
 	established()
 	s.report(ctx, true)
 	defer s.report(ctx, false)
+	sampled := sampled{socket: s, ctx: ctx, conn: c, memory: memory, received: received}
 	for n := 1; ; n++ {
 		m, err := c.Receive()
 		if err != nil {
@@ -154,6 +157,11 @@ func (s *socket) serve(ctx context.Context, conn net.Conn, memory *connMemory, e
 			return memory.explain(err)
 		}
 		received()
+		if s.call.sample != nil {
+			if err := s.hub.gatherer.gather(&sampled, m.Received); err != nil {
+				return memory.explain(err)
+			}
+		}
 		if n%fairness == 0 {
 			runtime.Gosched()
 		}
@@ -165,8 +173,12 @@ func (s *socket) serve(ctx context.Context, conn net.Conn, memory *connMemory, e
 func (s *socket) deliver(ctx context.Context, c *zmtp.Conn, m zmtp.Message, memory *connMemory) error {
 	s.calling.Lock()
 	defer s.calling.Unlock()
+	if s.call.sample != nil {
+		s.sample(ctx, c, m, memory)
+		return nil
+	}
 	if m.Memory == nil {
-		if s.closed || ctx.Err() != nil || c.Alone() && s.offer(m.Frames, m.Received) {
+		if s.closed || ctx.Err() != nil || c.Alone() && s.call.offer(m.Frames, m.Received) {
 			return nil
 		}
 		var err error
@@ -179,13 +191,24 @@ func (s *socket) deliver(ctx context.Context, c *zmtp.Conn, m zmtp.Message, memo
 		m.Memory.Release(s.kind.account)
 		return nil
 	}
-	if !s.message(m.Frames, m.Memory, m.Received) {
+	if !s.call.message(m.Frames, m.Memory, m.Received) {
 		select {
 		case <-s.resumed:
 		case <-ctx.Done():
 		}
 	}
 	return nil
+}
+
+// sample calls the callback of Sample. It needs s.calling.
+func (s *socket) sample(ctx context.Context, c *zmtp.Conn, m zmtp.Message, memory *connMemory) {
+	if !s.closed && ctx.Err() == nil {
+		s.call.sample(m.Frames, m.Received, !c.Followed())
+	}
+	if m.Memory != nil {
+		memory.handOver()
+		m.Memory.Release(s.kind.account)
+	}
 }
 
 // report reports to status that a connection came or went.
@@ -198,6 +221,6 @@ func (s *socket) report(ctx context.Context, up bool) {
 		s.up--
 	}
 	if !s.closed && ctx.Err() == nil && (up || s.up == 0) {
-		s.status(up)
+		s.call.status(up)
 	}
 }
