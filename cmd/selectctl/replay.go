@@ -200,41 +200,41 @@ func play(requests []workload.Request, workers int, config engine.Config, policy
 }
 
 // book books a request's load.
-func (e *simulated) book(id string, sequence []uint64, compute uint64) {
-	e.requests++
-	e.prefill[id], e.holds[id] = compute, sequence
+func (s *simulated) book(id string, sequence []uint64, compute uint64) {
+	s.requests++
+	s.prefill[id], s.holds[id] = compute, sequence
 	for _, block := range sequence {
-		e.active[block]++
+		s.active[block]++
 	}
 }
 
 // note ends what has ended of a request's load.
-func (e *simulated) note(u *engine.Update) {
+func (s *simulated) note(u *engine.Update) {
 	if u.Request == "" {
 		return
 	}
 	if u.Kind == engine.FirstToken || u.Kind == engine.Done {
-		delete(e.prefill, u.Request)
+		delete(s.prefill, u.Request)
 	}
 	if u.Kind != engine.Done {
 		return
 	}
-	for _, block := range e.holds[u.Request] {
-		if e.active[block]--; e.active[block] == 0 {
-			delete(e.active, block)
+	for _, block := range s.holds[u.Request] {
+		if s.active[block]--; s.active[block] == 0 {
+			delete(s.active, block)
 		}
 	}
-	delete(e.holds, u.Request)
+	delete(s.holds, u.Request)
 }
 
 // candidate returns the engine with its load, for a prompt.
-func (e *simulated) candidate(sequence []uint64) selector.Candidate {
-	c := selector.Candidate{Known: true, Active: uint64(len(e.active)), Requests: uint32(len(e.holds))}
-	for _, n := range e.prefill {
+func (s *simulated) candidate(sequence []uint64) selector.Candidate {
+	c := selector.Candidate{Known: true, Active: uint64(len(s.active)), Requests: uint32(len(s.holds))}
+	for _, n := range s.prefill {
 		c.Prefill += n
 	}
 	for _, block := range sequence {
-		if e.active[block] == 0 {
+		if s.active[block] == 0 {
 			break
 		}
 		c.Shared++
