@@ -294,7 +294,7 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, budget 
 		ReportedLoadTTL:     conf.Engines.ReportedLoadTTL,
 		StalledAfter:        cmp.Or(conf.Engines.StalledAfter, -1),
 		SessionTTL:          conf.Selections.SessionTTL,
-		Pending:             conf.Selections.Kept,
+		Pending:             conf.Selections.Pending,
 		DecodeBusy:          conf.Selections.DecodeBusy,
 		PrefillBusy:         conf.Selections.PrefillBusy,
 		ReservationLifetime: conf.Reservations.Lifetime,

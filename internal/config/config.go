@@ -50,6 +50,8 @@ type Config struct {
 	Traces          Traces
 	Log             Log
 
+	// policyText has the values of the policy file, empty for none.
+	policyText string
 	// notes are the remarks that Warnings returns.
 	notes []string
 }
@@ -212,8 +214,8 @@ type Selections struct {
 	// SessionTTL is how long a session without reservations stays bound to its
 	// rank; 0 switches session affinity off.
 	SessionTTL time.Duration
-	// Kept bounds the pending selections: those that wait for their reservation.
-	Kept pending.Limits
+	// Pending bounds the pending selections: those that wait for their reservation.
+	Pending pending.Limits
 	// DecodeBusy and PrefillBusy are the shares of total_kv_blocks and of
 	// max_num_batched_tokens above which an answer says "busy"; nil: answers do not say it.
 	DecodeBusy, PrefillBusy *float64
@@ -386,7 +388,7 @@ func Default() Config {
 		Router: selector.DefaultWeights(),
 		Queue:  Queue{Order: "fcfs", OverlapRefreshAfter: 10 * time.Second},
 		Selections: Selections{
-			Kept:          pending.Limits{TTL: 120 * time.Second, Entries: 4096, Bytes: 256 << 20},
+			Pending:       pending.Limits{TTL: 120 * time.Second, Entries: 4096, Bytes: 256 << 20},
 			DecisionBytes: 4 << 20,
 		},
 		Reservations: Reservations{Lifetime: 300 * time.Second},

@@ -417,17 +417,17 @@ var settings = []option{
 	},
 	{
 		key: "selections.cache_ttl_secs", flag: "selection-cache-ttl-secs", hint: "SECONDS",
-		bind: func(c *Config) value { return seconds(&c.Selections.Kept.TTL) },
+		bind: func(c *Config) value { return seconds(&c.Selections.Pending.TTL) },
 		help: "How long a /select with a selection_id can be booked by that id alone, 30 days at most; 0 keeps none.",
 	},
 	{
 		key: "selections.cache_max_entries", flag: "selection-cache-max-entries", hint: "N",
-		bind: func(c *Config) value { return integer(&c.Selections.Kept.Entries, 0, math.MaxInt32) },
+		bind: func(c *Config) value { return integer(&c.Selections.Pending.Entries, 0, math.MaxInt32) },
 		help: "How many such selections are kept, the oldest out first; 0 keeps none.",
 	},
 	{
 		key: "selections.cache_max_bytes", flag: "selection-cache-max-bytes", hint: "BYTES",
-		bind: func(c *Config) value { return integer(&c.Selections.Kept.Bytes, 0, math.MaxInt) },
+		bind: func(c *Config) value { return integer(&c.Selections.Pending.Bytes, 0, math.MaxInt) },
 		help: "How much memory these selections may take; each takes both lists of its prompt's hashes and about 384 " +
 			"bytes. 0 keeps none.",
 	},

@@ -13,6 +13,8 @@ import (
 type contestant struct {
 	name    string
 	about   string // the options, as they are documented
+	ours    bool   // select-service with its picker
+	rival   bool   // another gateway
 	session string // header by which it knows a chat; "": none
 	// only says in which plays it takes part; nil: in all.
 	only func(*play) bool
@@ -21,34 +23,34 @@ type contestant struct {
 }
 
 var contestants = []contestant{
-	{name: "select-service", about: "behind Envoy, the default policy", start: func(ctx context.Context, w *world) ([]string, error) {
+	{name: "select-service", ours: true, about: "behind Envoy, the default policy", start: func(ctx context.Context, w *world) ([]string, error) {
 		return w.startPicked(ctx, "default")
 	}},
-	{name: "predicted-ttft", about: "select-service behind Envoy, that policy", start: func(ctx context.Context, w *world) ([]string, error) {
+	{name: "predicted-ttft", ours: true, about: "select-service behind Envoy, that policy", start: func(ctx context.Context, w *world) ([]string, error) {
 		return w.startPicked(ctx, "predicted-ttft")
 	}},
 	{
-		name: "without-answers", about: "select-service with response_body_mode NONE, so that no answer passes through the picker",
+		name: "without-answers", ours: true, about: "select-service with response_body_mode NONE, so that no answer passes through the picker",
 		only: func(p *play) bool { return p.prefill == 0 || p.name == "eight-75" },
 		start: func(ctx context.Context, w *world) ([]string, error) {
 			w.withoutAnswers = true
 			return w.startPicked(ctx, "default")
 		},
 	},
-	{name: "smg", about: "SMG, --policy cache_aware, what its documentation recommends for production", start: func(ctx context.Context, w *world) ([]string, error) {
+	{name: "smg", rival: true, about: "SMG, --policy cache_aware, what its documentation recommends for production", start: func(ctx context.Context, w *world) ([]string, error) {
 		return w.startSMG(ctx)
 	}},
 	{
-		name:  "smg-tuned",
+		name: "smg-tuned", rival: true,
 		about: "SMG, cache_aware with a low --cache-threshold, as for conversations, and low thresholds of balance, as for bursts and unequal engines",
 		start: func(ctx context.Context, w *world) ([]string, error) {
 			return w.startSMG(ctx, "--cache-threshold", "0.1", "--balance-abs-threshold", "4", "--balance-rel-threshold", "1.2", "--load-monitor-interval", "1")
 		},
 	},
-	{name: "vllm-router", about: "vllm-router, --policy cache_aware", start: func(ctx context.Context, w *world) ([]string, error) {
+	{name: "vllm-router", rival: true, about: "vllm-router, --policy cache_aware", start: func(ctx context.Context, w *world) ([]string, error) {
 		return w.startVLLMRouter(ctx, "cache_aware")
 	}},
-	{name: "vllm-router-kv", about: "vllm-router, --policy kv_aware with the engines' events and replays", start: func(ctx context.Context, w *world) ([]string, error) {
+	{name: "vllm-router-kv", rival: true, about: "vllm-router, --policy kv_aware with the engines' events and replays", start: func(ctx context.Context, w *world) ([]string, error) {
 		args := []string{"--kv-event-block-size", fmt.Sprint(blockSize), "--kv-event-model", model}
 		for _, e := range w.engines {
 			args = append(args, "--kv-event-source", e.url+"="+e.events, "--kv-event-replay-source", e.url+"="+e.replay)
@@ -56,7 +58,7 @@ var contestants = []contestant{
 		return w.startVLLMRouter(ctx, "kv_aware", args...)
 	}},
 	{
-		name: "vllm-router-hash", about: "vllm-router, --policy consistent_hash by X-Session-ID, what its documentation recommends for chats with a history",
+		name: "vllm-router-hash", rival: true, about: "vllm-router, --policy consistent_hash by X-Session-ID, what its documentation recommends for chats with a history",
 		session: "X-Session-ID", only: func(p *play) bool { return p.traffic.Turns > 1 },
 		start: func(ctx context.Context, w *world) ([]string, error) {
 			return w.startVLLMRouter(ctx, "consistent_hash")

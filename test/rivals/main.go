@@ -30,7 +30,7 @@ type config struct {
 	programs
 	plays, contestants []string
 	rounds             int
-	short              bool
+	short, more        bool
 	out                string
 }
 
@@ -42,6 +42,7 @@ func run(ctx context.Context, args []string) error {
 	f.StringSliceVar(&c.contestants, "contestants", nil, "contestants (a list), instead of all: "+names(contestants, func(c contestant) string { return c.name }))
 	f.IntVar(&c.rounds, "rounds", c.rounds, "rounds of each play, in each of which every contestant has its turn")
 	f.BoolVar(&c.short, "short", c.short, "a few seconds of two plays: whether it works, and no figures")
+	f.BoolVar(&c.more, "more", c.more, "go on with the results in --out: what they have is not played again")
 	f.StringVar(&c.out, "out", c.out, "directory of the results, of the plots and of the programs' logs")
 	f.StringVar(&c.service, "select-service", "bin/select-service", "the program")
 	f.StringVar(&c.engine, "sim-engine", "bin/sim-engine", "the program")
@@ -68,13 +69,18 @@ func run(ctx context.Context, args []string) error {
 		played = slices.DeleteFunc(slices.Clone(played), func(p play) bool { return !p.short })
 	}
 	rep := report{Machine: machine(), Rounds: c.rounds}
+	if c.more {
+		if err := rep.read(c.out); err != nil {
+			return err
+		}
+	}
 	for _, p := range played {
 		if c.short {
 			p.traffic.Duration = shortDuration
 		}
 		for round := range c.rounds {
 			for _, who := range playing {
-				if who.only != nil && !who.only(&p) {
+				if who.only != nil && !who.only(&p) || rep.has(p.name, who.name, round+1) {
 					continue
 				}
 				dir := filepath.Join(c.out, "logs", fmt.Sprintf("%s-%s-%d", p.name, who.name, round+1))

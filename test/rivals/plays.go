@@ -80,9 +80,7 @@ func chatsOn(name, about string, share float64, engines int) play {
 
 var plays = []play{
 	chatsOn("two-25", "chats at 25 % of the engines' capacity", 0.25, 2).with(func(p *play) { p.short = true }),
-	chatsOn("two-50", "chats at 50 %", 0.5, 2),
 	chatsOn("two-75", "chats at 75 %", 0.75, 2),
-	chatsOn("two-90", "chats at 90 %", 0.9, 2),
 	chatsOn("eight-50", "chats at 50 %", 0.5, 8),
 	chatsOn("eight-75", "chats at 75 %", 0.75, 8),
 	chatsOn("eight-90", "chats at 90 %", 0.9, 8),
@@ -91,9 +89,11 @@ var plays = []play{
 		name: "agents", about: "agents with tools and sub-agents, contexts up to 60,000 tokens, 8 engines of 4,000 tokens a second",
 		engines: 8, prefill: 4_000, cacheBlocks: 16_384, traffic: agents(0.35),
 	},
-	chatsOn("small-caches", "chats at 50 %, caches of a quarter of the working set", 0.5, 8).with(func(p *play) {
-		// A chat lives for some 15 s and has 3,500 tokens on average; the prompts of eight applications.
-		p.cacheBlocks = int(p.traffic.Rate*15*3500+8*1000) / blockSize / p.engines / 4
+	chatsOn("small-caches", "chats at 35 % with eight seconds of thought, caches of a quarter of the working set", 0.35, 8).with(func(p *play) {
+		t := &p.traffic
+		t.Think, t.Answer, t.Duration = 8*time.Second, 30, 40*time.Second
+		// A chat lives for some 40 s and has 3,500 tokens on average; the prompts of eight applications.
+		p.cacheBlocks = int(t.Rate*40*3500+8*1000) / blockSize / p.engines / 4
 	}),
 	chatsOn("half-speed", "chats at 75 %, the first engine at half its speed", 0.75, 8).with(func(p *play) {
 		p.speed = 0.5
@@ -109,7 +109,7 @@ var plays = []play{
 		engines: 8, prefill: 4_000, cacheBlocks: 16_384,
 		traffic: func() traffic.Traffic {
 			t := chats(chatRate(0.5, 8, 4_000))
-			t.Prefixes, t.Prefix = 4, 20_000
+			t.Prefixes, t.Prefix, t.Duration = 4, 20_000, 60*time.Second // each engine takes 5 s for the first of a tenant
 			return t
 		}(),
 	},

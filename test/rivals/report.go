@@ -2,7 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -16,7 +18,10 @@ import (
 	"github.com/select-service/select-service/demo/sim/traffic"
 )
 
-// report has all results; its JSON is results.json.
+// resultsFile has all results of a run.
+const resultsFile = "results.json"
+
+// report has all results; its JSON is resultsFile.
 type report struct {
 	Machine string   `json:"machine"`
 	Rounds  int      `json:"rounds"`
@@ -41,7 +46,8 @@ type result struct {
 	CPU        float64 `json:"cpu_ms"`  // of all gateway processes, per request
 	RSS        float64 `json:"rss_mib"` // peak of all gateway processes
 
-	first     []plot.FirstToken
+	First []plot.FirstToken `json:"first"` // for the plot
+
 	disturbed error
 }
 
@@ -56,7 +62,7 @@ func (r *result) fill(t *traffic.Result, cpu time.Duration, rss int64) {
 	r.CPU = float64(cpu) / float64(time.Millisecond) / float64(max(1, r.Requests))
 	r.RSS = float64(rss) / (1 << 20)
 	for i, q := range t.Requests {
-		r.first = append(r.first, plot.FirstToken{At: q.At, TTFT: ttft[i]})
+		r.First = append(r.First, plot.FirstToken{At: q.At, TTFT: ttft[i]})
 	}
 }
 
@@ -98,6 +104,28 @@ func median(rounds []result) result {
 	return m
 }
 
+// read reads the results of an earlier run, none if there was none.
+func (rep *report) read(dir string) error {
+	text, err := os.ReadFile(filepath.Join(dir, resultsFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var before report
+	if err := json.Unmarshal(text, &before); err != nil {
+		return fmt.Errorf("%s: %w", resultsFile, err)
+	}
+	rep.Results = before.Results
+	return nil
+}
+
+// has reports whether a round has been played.
+func (rep *report) has(play, contestant string, round int) bool {
+	return slices.ContainsFunc(rep.of(play, contestant), func(r result) bool { return r.Round == round })
+}
+
 // of returns the results of a contestant in a play, a round after the other.
 func (rep *report) of(play, contestant string) (list []result) {
 	for _, r := range rep.Results {
@@ -123,19 +151,49 @@ func (rep *report) markdown() string {
 				fmt.Fprintf(&b, "| %s | %s |\n", c.name, strings.Join(m.cells(), " | "))
 			}
 		}
+		for _, c := range contestants {
+			if rounds := rep.of(p.name, c.name); c.ours && len(rounds) > 0 {
+				rep.compare(&b, p.name, c.name, median(rounds))
+			}
+		}
 	}
 	return b.String()
 }
 
+// compare says how one of ours stands beside the best of the other gateways, for each figure by
+// itself.
+func (rep *report) compare(b *strings.Builder, play, name string, ours result) {
+	var best *result
+	for _, c := range contestants {
+		rounds := rep.of(play, c.name)
+		if !c.rival || len(rounds) == 0 {
+			continue
+		}
+		m := median(rounds)
+		if best == nil {
+			best = &m
+			continue
+		}
+		best.HitRate, best.Failed = max(best.HitRate, m.HitRate), min(best.Failed, m.Failed)
+		best.TTFTMean, best.TTFTP50, best.TTFTP99 = min(best.TTFTMean, m.TTFTMean), min(best.TTFTP50, m.TTFTP50), min(best.TTFTP99, m.TTFTP99)
+		best.CPU = min(best.CPU, m.CPU)
+	}
+	if best == nil {
+		return
+	}
+	fmt.Fprintf(b, "\n%s by the best rival of each figure: hit rate %+.1f points, TTFT mean %.2f, p50 %.2f, p99 %.2f, CPU %.1f, failed %+d.\n", name,
+		100*(ours.HitRate-best.HitRate), ours.TTFTMean/best.TTFTMean, ours.TTFTP50/best.TTFTP50, ours.TTFTP99/best.TTFTP99, ours.CPU/best.CPU, ours.Failed-best.Failed)
+}
+
 // write writes all results so far, and the plot of the last play.
 func (rep *report) write(dir string) error {
-	text, err := json.MarshalIndent(rep, "", "  ")
+	text, err := json.Marshal(rep)
 	if err != nil {
 		return err
 	}
 	last := rep.Results[len(rep.Results)-1].Play
 	for name, data := range map[string][]byte{
-		"results.json": append(text, '\n'), "results.md": []byte(rep.markdown()), last + ".svg": []byte(rep.plot(last)),
+		resultsFile: append(text, '\n'), "results.md": []byte(rep.markdown()), last + ".svg": []byte(rep.plot(last)),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
 			return err
@@ -147,12 +205,12 @@ func (rep *report) write(dir string) error {
 func (rep *report) plot(name string) string {
 	p := plots(name)
 	for _, c := range contestants {
-		s := plot.Series{Name: c.name, Bold: c.name == "select-service" || c.name == "predicted-ttft"}
+		s := plot.Series{Name: c.name, Bold: c.ours}
 		rounds := rep.of(name, c.name)
 		for i := range rounds {
-			s.First = append(s.First, rounds[i].first...)
+			s.First = append(s.First, rounds[i].First...)
 			p.Requests = max(p.Requests, rounds[i].Requests)
-			for _, f := range rounds[i].first {
+			for _, f := range rounds[i].First {
 				p.Span = max(p.Span, f.At)
 			}
 		}
@@ -172,8 +230,9 @@ func plots(name string) plot.Plot {
 // restarted.
 func (rep *report) failures() error {
 	for _, r := range rep.Results {
-		i := slices.IndexFunc(plays, func(p play) bool { return p.name == r.Play })
-		if r.Failed > 0 && !plays[i].restart && (r.Contestant == "select-service" || r.Contestant == "predicted-ttft") {
+		p := slices.IndexFunc(plays, func(p play) bool { return p.name == r.Play })
+		c := slices.IndexFunc(contestants, func(c contestant) bool { return c.name == r.Contestant })
+		if r.Failed > 0 && p >= 0 && !plays[p].restart && c >= 0 && contestants[c].ours {
 			return fmt.Errorf("%s, %s: %d requests failed, for example: %s", r.Play, r.Contestant, r.Failed, r.Failure)
 		}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -29,19 +30,19 @@ func TestEnvoyConfig(t *testing.T) {
 }
 
 // TestReport proves that the table has medians in the order of the contestants, and that only our
-// own failures without a restart are an error.
+// own failures without a restart are an error, and that results are read back.
 func TestReport(t *testing.T) {
 	rep := report{Machine: "m", Rounds: 3, Results: []result{
-		{Play: "two-50", Contestant: "smg", TTFTMean: 3},
-		{Play: "two-50", Contestant: "select-service", TTFTMean: 9},
-		{Play: "two-50", Contestant: "select-service", TTFTMean: 1},
-		{Play: "two-50", Contestant: "select-service", TTFTMean: 2},
-		{Play: "restart", Contestant: "select-service", Failed: 1},
-		{Play: "two-50", Contestant: "smg", Failed: 1},
+		{Play: "eight-50", Contestant: "smg", TTFTMean: 3},
+		{Play: "eight-50", Contestant: "select-service", TTFTMean: 9},
+		{Play: "eight-50", Contestant: "select-service", TTFTMean: 1},
+		{Play: "eight-50", Contestant: "select-service", TTFTMean: 2},
+		{Play: "restart", Contestant: "select-service", Round: 1, Failed: 1},
+		{Play: "eight-50", Contestant: "smg", Failed: 1, TTFTMean: 1},
 	}}
 	text := rep.markdown()
 	ours, theirs := strings.Index(text, "| select-service | 0 | 0 | 0.0 % | 2.0 ms"), strings.Index(text, "| smg |")
-	if ours < 0 || theirs < ours || strings.Contains(text, "two-75") {
+	if ours < 0 || theirs < ours || strings.Contains(text, "many-75") {
 		t.Errorf("table:\n%s", text)
 	}
 	if err := rep.failures(); err != nil {
@@ -51,7 +52,18 @@ func TestReport(t *testing.T) {
 	if rep.failures() == nil {
 		t.Error("a failed request of select-service is no error")
 	}
-	if svg := rep.plot("two-50"); !strings.Contains(svg, "select-service") {
+	if !strings.Contains(text, "select-service by the best rival of each figure: hit rate +0.0 points, TTFT mean 2.00") {
+		t.Errorf("no comparison:\n%s", text)
+	}
+	dir := t.TempDir()
+	var again report
+	if err := errors.Join(again.read(dir), rep.write(dir), again.read(dir)); err != nil {
+		t.Fatal(err)
+	}
+	if !again.has("restart", "select-service", 1) || again.has("restart", "select-service", 2) {
+		t.Errorf("read back: %+v", again.Results)
+	}
+	if svg := rep.plot("eight-50"); !strings.Contains(svg, "select-service") {
 		t.Errorf("plot: %s", svg)
 	}
 }

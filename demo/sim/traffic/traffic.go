@@ -250,6 +250,9 @@ func (c *chat) turn(ctx context.Context) (r Result, err error) {
 		if err := json.Unmarshal([]byte(data), &e); err != nil {
 			return r, err
 		}
+		if e.Error != nil { // a gateway's word that the engine broke off; [DONE] may follow
+			return r, fmt.Errorf("the answer breaks off: %s", *e.Error)
+		}
 		if len(e.Choices) > 0 && e.Choices[0].Delta.Content != "" {
 			last = time.Now()
 			if first.IsZero() {
@@ -269,6 +272,7 @@ func (c *chat) turn(ctx context.Context) (r Result, err error) {
 
 // event has the members that are read of an event of a streamed answer.
 type event struct {
+	Error   *json.RawMessage
 	Choices []struct{ Delta struct{ Content string } }
 	Usage   *struct {
 		PromptTokens     int `json:"prompt_tokens"`

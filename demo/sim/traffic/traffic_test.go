@@ -47,7 +47,7 @@ func newEngine(t *testing.T) *engine {
 
 // TestPlay proves what a play asks and counts: every turn repeats the chat and has its id, a chat
 // ends at its longest, sub-agents add requests, chats around the gateways are not measured, and a
-// refused request ends its chat.
+// request that is refused, or whose answer breaks off, ends its chat.
 func TestPlay(t *testing.T) {
 	base := Traffic{
 		Model: "m", Duration: 20 * time.Millisecond, Rate: 1000, Turns: 3, Think: time.Microsecond,
@@ -81,6 +81,13 @@ func TestPlay(t *testing.T) {
 				t.Errorf("%v; %d requests, %d failed (%v), %d of %d cached; sessions %v, around %v", err, len(r.Requests), r.Failed, r.Failure, r.Cached, r.Prompt, gateway.sessions, around.sessions)
 			}
 		})
+	}
+	breaking := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, "data: {\"choices\": [{\"delta\": {\"content\": \"a\"}}]}\n\ndata: {\"error\": {\"message\": \"gone\"}}\n\ndata: [DONE]\n\n")
+	}))
+	defer breaking.Close()
+	if r, err := base.Play(t.Context(), breaking.URL); err != nil || r.Failed == 0 || len(r.Requests) > 0 {
+		t.Errorf("broken off with a word: %v, %+v", err, r)
 	}
 	refusing := httptest.NewServer(http.NotFoundHandler())
 	defer refusing.Close()

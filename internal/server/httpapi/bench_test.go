@@ -19,6 +19,7 @@ import (
 	"github.com/select-service/select-service/internal/codec/msgpack"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 )
@@ -204,9 +205,9 @@ func BenchmarkSelectOverTCP(b *testing.B) {
 // ignorer is a Requests that costs nothing itself.
 type ignorer struct{}
 
-func (ignorer) Begin()                                 {}
-func (ignorer) Refused(string)                         {}
-func (ignorer) End(string, string, int, time.Duration) {}
+func (ignorer) Begin()                                                  {}
+func (ignorer) Refused(string)                                          {}
+func (ignorer) End(string, string, int, time.Duration, metrics.Example) {}
 
 // BenchmarkSelectObserved is /select without the network and the selection, by
 // who looks on.

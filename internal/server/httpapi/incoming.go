@@ -196,7 +196,7 @@ func (in *incoming) reserveBody(c *gin.Context, n int64) (int64, error) {
 		if in.body.done() { // while it waits for memory, its client cannot be cut off
 			return 0, errNoMemory(in.body.of.account)
 		}
-		var more holder
+		var more grant
 		if err := pool.take(ctx, &more, n); err != nil {
 			return 0, err
 		}

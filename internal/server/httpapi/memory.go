@@ -16,9 +16,9 @@ import (
 
 // Memory is the memory that the requests of all listeners share. A nil Memory has no limits.
 type Memory struct {
-	requests holders         // bodies and answers up to memory.SmallBody
-	bodies   holders         // larger bodies
-	answers  holders         // answers above memory.SmallBody
+	requests grants          // bodies and answers up to memory.SmallBody
+	bodies   grants          // larger bodies
+	answers  grants          // answers above memory.SmallBody
 	waiting  *memory.Account // the rest of batches while one of their requests waits
 
 	// serving accounts for what large bodies are parsed into. gate bounds with it how many are
@@ -47,9 +47,9 @@ func NewMemory(b *memory.Budget, stopping <-chan struct{}, scanned *bodyscan.Cac
 	m := &Memory{serving: b.Account(memory.Serving), waiting: b.Account(memory.Waiting), stopping: stopping, scanned: scanned}
 	stopRead := func(w http.ResponseWriter) { _ = http.NewResponseController(w).SetReadDeadline(longAgo) }
 	requests := b.Account(memory.Requests)
-	m.requests = holders{account: requests, patience: sendPatience, cut: stopRead, unlisted: requests.Limit() / 2}
-	m.bodies = holders{account: b.Account(memory.Bodies), patience: largePatience, cut: stopRead}
-	m.answers = holders{account: b.Account(memory.Answers), patience: largePatience, cut: stopWrite}
+	m.requests = grants{account: requests, patience: sendPatience, cut: stopRead, unlisted: requests.Limit() / 2}
+	m.bodies = grants{account: b.Account(memory.Bodies), patience: largePatience, cut: stopRead}
+	m.answers = grants{account: b.Account(memory.Answers), patience: largePatience, cut: stopWrite}
 	// Per two processors, one body of maximal size or four smaller ones at a time: other
 	// requests must not wait long for a processor.
 	pairs := int64(max(1, runtime.GOMAXPROCS(0)/2))
@@ -84,15 +84,15 @@ func errNoMemory(a *memory.Account) error {
 	}
 }
 
-// allowance is the part of the accounts that one request holds. Its zero value holds nothing.
+// allowance is the part of the accounts that one request has. Its zero value has nothing.
 type allowance struct {
 	memory  *Memory
-	body    holder
-	answer  holder
+	body    grant
+	answer  grant
 	turn    int64 // bytes of Memory.gate and Memory.serving
 	waiting int64 // bytes of Memory.waiting
 
-	explains bool // it holds one of Memory.explaining
+	explains bool // it has one of Memory.explaining
 }
 
 // stopWrite ends a write at once.

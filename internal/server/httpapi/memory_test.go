@@ -211,7 +211,7 @@ func TestMemoryComesBack(t *testing.T) {
 		p := newTestMemory()
 		h := New(&fake{}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
 		a := p.budget.Account(memory.Bodies)
-		var all holder
+		var all grant
 		if err := p.bodies.take(t.Context(), &all, a.Limit()); err != nil {
 			t.Fatal(err)
 		}
@@ -364,7 +364,7 @@ func TestSlowIsTold(t *testing.T) {
 	for a.Used() < 100_000 {
 		time.Sleep(time.Millisecond)
 	}
-	var rest holder
+	var rest grant
 	if err := p.bodies.take(t.Context(), &rest, a.Limit()-a.Used()); err != nil {
 		t.Fatal(err)
 	}
@@ -415,7 +415,7 @@ func TestWaitsBeyondSmall(t *testing.T) {
 		time.Sleep(2 * sendPatience)
 		got := make(chan error)
 		go func() {
-			var other holder
+			var other grant
 			err := p.requests.take(t.Context(), &other, requests.Limit()/2-1)
 			other.release()
 			got <- err
