@@ -46,7 +46,7 @@ func TestFleetCost(t *testing.T) {
 		fleets = append(fleets, f)
 	}
 	const rounds = 4
-	bookings := length.Of(20000, 500, 500)
+	bookings := length.Of(5000, 500, 500)
 	var booker, receiver [2][]float64 // microseconds of CPU for a booking and its end, by round
 	for round := range rounds {
 		for i, f := range fleets {
