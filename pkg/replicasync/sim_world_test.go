@@ -88,6 +88,10 @@ type simWorld struct {
 	loss, twice, slow float64
 	hostile           bool // a peer of all replicas does what it can against them
 	lifeOfLies        uint64
+	// batches, if set, has messages travel as over NATS: those that one replica sends within batchTime
+	// share their fate, on the way to the server, that is to all, or from it to one.
+	batches           *rand.Rand
+	fates             map[fateKey]fate
 	calm              bool // little happens for which snapshots are fetched: they would repair other faults
 	cut               [][]bool
 	delivered         int
@@ -95,6 +99,39 @@ type simWorld struct {
 	dropped           int
 	prefixed, unknown int // reservations that were sent with a prefix, and copies that came where it is unknown
 	fault             error
+}
+
+// batchTime is how long messages of a simulated batch are collected.
+const batchTime = 20 * time.Millisecond
+
+// fateKey names a batch on its way: to a replica, -1: to the server.
+type fateKey struct {
+	from, to int
+	batch    int64
+}
+
+// fate is what becomes of a batch.
+type fate struct {
+	lost   bool
+	copies int
+	delay  time.Duration
+}
+
+// fateOf returns the fate of the batch that is on that way now.
+func (w *simWorld) fateOf(from, to int) fate {
+	key := fateKey{from, to, w.now.UnixNano() / int64(batchTime)}
+	f, known := w.fates[key]
+	if !known {
+		f = fate{lost: w.batches.Float64() < w.loss/2, copies: 1, delay: time.Millisecond + time.Duration(w.batches.Int64N(int64(30*time.Millisecond)))}
+		if w.batches.Float64() < w.twice { // sent again after a reconnection
+			f.copies = 2
+		}
+		if w.batches.Float64() < w.slow {
+			f.delay += time.Duration(w.batches.Int64N(int64(2 * time.Second)))
+		}
+		w.fates[key] = f
+	}
+	return f
 }
 
 // simItem is something that happens at a time.
@@ -132,6 +169,9 @@ func newWorld(seed uint64, m *mutant, log *strings.Builder) *simWorld {
 		w.loss = 0
 	}
 	w.hostile = rnd.IntN(2) == 0
+	if seed%4 == 1 {
+		w.batches, w.fates = rand.New(rand.NewPCG(seed, 2)), make(map[fateKey]fate)
+	}
 	for i := range n {
 		node := &simNode{w: w, index: i, has: make(map[simRank]bool), enc: newEncoder(), dec: newReader(), early: rnd.IntN(6) == 0}
 		for _, r := range simRanks {
@@ -285,8 +325,12 @@ func (w *simWorld) delay() time.Duration {
 }
 
 func (w *simWorld) send(from int, to *simNode, topic string, payload []byte, repeats bool) {
-	if w.cut[from][to.index] || w.rnd.Float64() < w.loss {
+	if w.cut[from][to.index] || w.batches == nil && w.rnd.Float64() < w.loss {
 		w.dropped++
+		return
+	}
+	if w.batches != nil {
+		w.sendBatched(from, to, topic, payload, repeats)
 		return
 	}
 	copies := 1
@@ -294,16 +338,34 @@ func (w *simWorld) send(from int, to *simNode, topic string, payload []byte, rep
 		copies = 2
 	}
 	for range copies {
-		life := to.life
-		w.after(w.delay(), func() {
-			if to.life == life && !w.cut[from][to.index] {
-				w.delivered++
-				to.deliver(from, topic, payload)
-			} else {
-				w.dropped++
-			}
-		})
+		w.arrive(w.delay(), from, to, topic, payload)
 	}
+}
+
+// sendBatched is send over NATS.
+func (w *simWorld) sendBatched(from int, to *simNode, topic string, payload []byte, repeats bool) {
+	up, down := w.fateOf(from, -1), w.fateOf(from, to.index)
+	if up.lost || down.lost {
+		w.dropped++
+		return
+	}
+	w.arrive(up.delay+down.delay, from, to, topic, payload)
+	if repeats && max(up.copies, down.copies) > 1 {
+		w.arrive(2*up.delay+down.delay, from, to, topic, payload)
+	}
+}
+
+// arrive delivers a message after a time, unless the way is cut then or the replica is another one.
+func (w *simWorld) arrive(in time.Duration, from int, to *simNode, topic string, payload []byte) {
+	life := to.life
+	w.after(in, func() {
+		if to.life == life && !w.cut[from][to.index] {
+			w.delivered++
+			to.deliver(from, topic, payload)
+		} else {
+			w.dropped++
+		}
+	})
 }
 
 func (n *simNode) deliver(from int, topic string, payload []byte) {

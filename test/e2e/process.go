@@ -139,6 +139,20 @@ func (p *Process) Status(field string) (int, error) {
 	return 0, fmt.Errorf("process status has no field %s", field)
 }
 
+// CPU is the time of the processor that the process has used, to a hundredth of a second.
+func (p *Process) CPU() (time.Duration, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
+	if err != nil {
+		return 0, err
+	}
+	var user, system int64
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // from the state on, the third
+	if _, err := fmt.Sscan(fields[11]+" "+fields[12], &user, &system); err != nil {
+		return 0, err
+	}
+	return time.Duration(user+system) * time.Second / 100, nil
+}
+
 // Descriptors is the number of its open files and sockets.
 func (p *Process) Descriptors() (int, error) {
 	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.PID()))

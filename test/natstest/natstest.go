@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/select-service/select-service/test/e2e"
@@ -29,19 +30,37 @@ func Start(t *testing.T, args ...string) *Server {
 	if bin == "" {
 		t.Skip("NATS_SERVER_BIN names no nats-server")
 	}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	s := newServer(t, bin, strconv.Itoa(e2e.FreePort(t)), args...)
+	s.Restart(t)
+	return s
+}
+
+// Cluster starts a cluster of n servers.
+func Cluster(t *testing.T, n int) []*Server {
+	t.Helper()
+	bin := os.Getenv("NATS_SERVER_BIN")
+	if bin == "" {
+		t.Skip("NATS_SERVER_BIN names no nats-server")
 	}
-	port := strconv.Itoa(free.Addr().(*net.TCPAddr).Port)
-	if err := free.Close(); err != nil {
-		t.Fatal(err)
+	var routes []string
+	for range n {
+		routes = append(routes, "nats://127.0.0.1:"+strconv.Itoa(e2e.FreePort(t)))
 	}
+	var servers []*Server
+	for i := range n {
+		s := newServer(t, bin, strconv.Itoa(e2e.FreePort(t)), "-n", "n"+strconv.Itoa(i), "-cluster_name", "c", "-cluster", routes[i], "-routes", strings.Join(routes, ","))
+		s.Restart(t)
+		servers = append(servers, s)
+	}
+	return servers
+}
+
+func newServer(t *testing.T, bin, port string, args ...string) *Server {
+	t.Helper()
 	s := &Server{
 		URL: "nats://127.0.0.1:" + port, bin: bin, port: port,
 		args: append([]string{"-a", "127.0.0.1", "-p", port, "-js", "-sd", filepath.Join(t.TempDir(), "streams")}, args...),
 	}
-	s.Restart(t)
 	t.Cleanup(func() { s.Kill(t) })
 	return s
 }

@@ -87,6 +87,8 @@ const (
 	strayTime, sweepEvery = time.Hour, time.Hour
 	// lookEvery is how often it is looked for workers that have come to contradict each other.
 	lookEvery = 200 * time.Millisecond
+	// aheadTime is how long what others said of a newer version counts; they say it every second.
+	aheadTime = 10 * time.Second
 	// lowerTime is how long the bucket has a lower version than this process until that one counts:
 	// it was read from a copy that was behind, or the servers have lost their latest state.
 	lowerTime = 15 * time.Second
@@ -112,6 +114,7 @@ type Catalog struct {
 	ended  chan struct{} // closed when Run has ended
 	cache  chan *state   // capacity 1: the last state is to be cached
 	heard  atomic.Uint64 // the newest version that others have
+	told   atomic.Int64  // when that one was last told of, in Unix nanoseconds
 	read   atomic.Bool   // the bucket was read once
 
 	commits, conflicts, failures atomic.Uint64
@@ -174,6 +177,9 @@ func New(config Config) *Catalog {
 
 // Heard notes that another replica has a version.
 func (c *Catalog) Heard(version uint64) {
+	if version >= c.heard.Load() {
+		c.told.Store(time.Now().UnixNano())
+	}
 	for {
 		was := c.heard.Load()
 		if version <= was {
@@ -188,6 +194,11 @@ func (c *Catalog) Heard(version uint64) {
 	close(c.seen)
 	c.seen = make(chan struct{})
 	c.mu.Unlock()
+}
+
+// ahead reports whether others have a newer version than this process, or had a moment ago.
+func (c *Catalog) ahead() bool {
+	return c.heard.Load() > c.now.version && time.Since(time.Unix(0, c.told.Load())) < aheadTime
 }
 
 // Look applies the workers again: which of them contradict each other may have changed.
@@ -323,11 +334,11 @@ func (c *Catalog) turn(ctx context.Context) time.Duration {
 	edits, again := c.edits, c.again
 	c.edits, c.again = nil, false
 	c.mu.Unlock()
-	if len(edits) == 0 || !c.read.Load() || c.heard.Load() > c.now.version {
+	if len(edits) == 0 || !c.read.Load() || c.ahead() {
 		if err := c.follow(ctx); err != nil {
 			c.fault(err)
 			wait = retryEvery
-		} else if c.heard.Load() > c.now.version {
+		} else if c.ahead() {
 			wait = retryEvery // the copy that was read is behind
 		}
 	}
@@ -416,7 +427,7 @@ func (c *Catalog) fetch(ctx context.Context) (*state, error) {
 		if err != nil {
 			return nil, err
 		}
-		if revision == c.now.revision {
+		if revision == c.now.revision && slices.Equal(h.IDs, c.now.ids) {
 			return c.now, nil
 		}
 		s, err := c.fetchParts(ctx, h, revision)
@@ -546,7 +557,7 @@ func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
 		switch {
 		case !c.read.Load():
 			return c.postpone(edits, ErrAway)
-		case c.now.version == 0 && c.heard.Load() > 0:
+		case c.now.version == 0 && c.ahead():
 			return c.postpone(edits, errEmptied)
 		}
 		results, next, err := c.tryAll(edits)
