@@ -108,7 +108,7 @@ func TestUnseen(t *testing.T) {
 	api.Kill() // ends the watches
 	api.Start()
 	w.state(0, kubernetes.Forbidden)
-	why := w.d.Status().Sources[0].Error
+	why := catalog.Clip(w.d.Status().Sources[0].Error) // as the log has it
 	if !strings.Contains(why, `lacks the rule {apiGroups: [""], resources: [pods], verbs: [get, list, watch]} in the namespace llm`) &&
 		!strings.Contains(why, `lacks the rule {apiGroups: ["inference.networking.k8s.io"], resources: [inferencepools], verbs: [get, list, watch]} in the namespace llm`) {
 		t.Errorf("error %q", why)

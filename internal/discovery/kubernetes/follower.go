@@ -305,14 +305,15 @@ func (f *follower[T]) failed(err error, kind failure) (list bool) {
 	return list
 }
 
-// explain returns a failure in the words of an operator.
+// explain returns a failure in the words of an operator: what to do comes first, as the log cuts long
+// texts.
 func (f *follower[T]) explain(err error, kind failure) string {
 	rule := fmt.Sprintf(`{apiGroups: [%q], resources: [%s], verbs: [get, list, watch]}`, f.group, f.resource)
 	switch kind {
 	case forbidden:
-		return fmt.Sprintf("%v: the Role of the ServiceAccount lacks the rule %s in the namespace %s", err, rule, f.namespace)
+		return fmt.Sprintf("the Role of the ServiceAccount lacks the rule %s in the namespace %s: %v", rule, f.namespace, err)
 	case missing:
-		return fmt.Sprintf("%v: the API server does not know %s, or the namespace %s does not exist", err, strings.Trim(f.resource+"."+f.group, "."), f.namespace)
+		return fmt.Sprintf("the API server does not know %s, or the namespace %s does not exist: %v", strings.Trim(f.resource+"."+f.group, "."), f.namespace, err)
 	}
 	return err.Error()
 }

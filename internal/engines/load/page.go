@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"maps"
 	"math"
@@ -75,19 +76,65 @@ var families = map[string]func(*gauges) *gauge{
 // cacheInfo is vLLM's, with labels block_size and num_gpu_blocks.
 const cacheInfo = "vllm:cache_config_info"
 
-// readPage reads the reports of a page's ranks. Ranks whose numbers are bad, and ranks that the
-// page should not have, are left out and passed to drop.
-func readPage(body *bufio.Reader, page *catalog.LoadPage, drop func(Reason)) (map[uint32]Report, error) {
-	lines, err := usedLines(body, seriesPerRank*int(page.Ranks)+moreSeries)
+// infos are the labels of the series cacheInfo, which stay what they are while an engine runs: their
+// many labels are read again only when a page has others. The zero infos are to be read.
+type infos struct {
+	sum   uint64 // of the lines
+	known bool
+	all   []labels
+}
+
+// maxInfos bounds the lines of which a page's labels are kept, in bytes.
+const maxInfos = 16 << 10
+
+var infoSeed = maphash.MakeSeed()
+
+// read returns the labels in the lines of cacheInfo.
+func (i *infos) read(lines []byte) ([]labels, error) {
+	sum := maphash.Bytes(infoSeed, lines)
+	if i.known && sum == i.sum {
+		return i.all, nil
+	}
+	families, err := parse(lines)
 	if err != nil {
 		return nil, err
 	}
+	var all []labels
+	for _, m := range families[cacheInfo].GetMetric() {
+		all = append(all, labelsOf(m))
+	}
+	if *i = (infos{}); len(lines) <= maxInfos {
+		*i = infos{sum, true, all}
+	}
+	return all, nil
+}
+
+func parse(lines []byte) (map[string]*dto.MetricFamily, error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	all, err := parser.TextToMetricFamilies(bytes.NewReader(lines))
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(lines))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errUseless, err)
 	}
-	ranks := byLabel(all)
+	return families, nil
+}
+
+// readPage reads the reports of a page's ranks. Ranks whose numbers are bad, and ranks that the
+// page should not have, are left out and passed to drop. known is what the page had when it was
+// read last.
+func readPage(body *bufio.Reader, page *catalog.LoadPage, known *infos, drop func(Reason)) (map[uint32]Report, error) {
+	lines, infoLines, err := usedLines(body, seriesPerRank*int(page.Ranks)+moreSeries)
+	if err != nil {
+		return nil, err
+	}
+	all, err := parse(lines)
+	if err != nil {
+		return nil, err
+	}
+	capacities, err := known.read(infoLines)
+	if err != nil {
+		return nil, err
+	}
+	ranks := byLabel(all, capacities)
 	reports := make(map[uint32]Report, len(ranks))
 	for label, g := range ranks {
 		if !g.running.known && !g.waiting.known && !g.usage.known {
@@ -111,9 +158,9 @@ func readPage(body *bufio.Reader, page *catalog.LoadPage, drop func(Reason)) (ma
 	return reports, nil
 }
 
-// usedLines returns the samples of the families that are read, at most a number of them. It reads
-// the whole page, so that its connection can be used again.
-func usedLines(body *bufio.Reader, most int) (lines []byte, err error) {
+// usedLines returns the samples of the families that are read, at most a number of them, those of
+// cacheInfo by themselves. It reads the whole page, so that its connection can be used again.
+func usedLines(body *bufio.Reader, most int) (lines, infos []byte, err error) {
 	read, series := 0, 0
 	for {
 		line, err := body.ReadSlice('\n')
@@ -125,18 +172,22 @@ func usedLines(body *bufio.Reader, most int) (lines []byte, err error) {
 		}
 		switch {
 		case read > maxPage, errors.Is(err, bufio.ErrBufferFull):
-			return nil, errTooLarge
+			return nil, nil, errTooLarge
 		case err != nil && !errors.Is(err, io.EOF):
-			return nil, err
+			return nil, nil, err
 		}
 		if used {
 			if series++; series > most {
-				return nil, errTooLarge
+				return nil, nil, errTooLarge
 			}
-			lines = append(lines, line...)
+			if bytes.HasPrefix(line, []byte(cacheInfo)) {
+				infos = append(infos, line...)
+			} else {
+				lines = append(lines, line...)
+			}
 		}
 		if err != nil { // the end of the page
-			return append(lines, '\n'), nil //nolint:nilerr // io.EOF
+			return append(lines, '\n'), append(infos, '\n'), nil //nolint:nilerr // io.EOF
 		}
 	}
 }
@@ -157,28 +208,33 @@ func isUsed(line []byte) bool {
 // names are those of families.
 var names = slices.Sorted(maps.Keys(families))
 
-// byLabel sorts the samples by the rank in their labels. What stands without a rank holds for all
-// ranks, or is the only one.
-func byLabel(all map[string]*dto.MetricFamily) map[string]*gauges {
+// byLabel sorts the samples and the capacities by the rank in their labels. What stands without a rank
+// holds for all ranks, or is the only one.
+func byLabel(all map[string]*dto.MetricFamily, capacities []labels) map[string]*gauges {
 	ranks := make(map[string]*gauges)
+	of := func(rank string) *gauges {
+		g := ranks[rank]
+		if g == nil {
+			g = new(gauges)
+			ranks[rank] = g
+		}
+		return g
+	}
 	infos := make(map[string]bool) // ranks with a cacheInfo
+	for _, l := range capacities {
+		if g := of(l.rank); l.blocks > 0 && l.blockSize > 0 {
+			g.blocks.set(l.blocks)
+			g.blockSize.set(l.blockSize)
+			infos[l.rank] = true
+		}
+	}
 	for name, family := range all {
-		of := families[name]
+		part := families[name]
+		if part == nil {
+			continue
+		}
 		for _, m := range family.GetMetric() {
-			labels := labelsOf(m)
-			g := ranks[labels.rank]
-			if g == nil {
-				g = new(gauges)
-				ranks[labels.rank] = g
-			}
-			switch {
-			case of != nil:
-				of(g).set(valueOf(m))
-			case labels.blocks > 0 && labels.blockSize > 0:
-				g.blocks.set(labels.blocks)
-				g.blockSize.set(labels.blockSize)
-				infos[labels.rank] = true
-			}
+			part(of(labelsOf(m).rank)).set(valueOf(m))
 		}
 	}
 	if shared := ranks[""]; shared != nil && len(ranks) > 1 && !shared.running.known {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -99,7 +100,7 @@ func TestPage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var dropped []Reason
 			tc.page.Interval = 2 * time.Second
-			got, err := readPage(bufio.NewReaderSize(strings.NewReader(tc.text), maxLine), &tc.page, func(why Reason) { dropped = append(dropped, why) })
+			got, err := readPage(bufio.NewReaderSize(strings.NewReader(tc.text), maxLine), &tc.page, new(infos), func(why Reason) { dropped = append(dropped, why) })
 			if !errors.Is(err, tc.err) || (err == nil) != (tc.err == nil) {
 				t.Fatalf("%v, want %v", err, tc.err)
 			}
@@ -134,9 +135,29 @@ func TestRecordedPages(t *testing.T) {
 			t.Fatal(err)
 		}
 		page := catalog.LoadPage{Ranks: uint32(len(want)), Interval: 2 * time.Second}
-		got, err := readPage(bufio.NewReaderSize(bytes.NewReader(text), maxLine), &page, func(why Reason) { t.Errorf("%s: dropped: %s", name, why) })
+		got, err := readPage(bufio.NewReaderSize(bytes.NewReader(text), maxLine), &page, new(infos), func(why Reason) { t.Errorf("%s: dropped: %s", name, why) })
 		if err != nil || !maps.Equal(got, want) {
 			t.Errorf("%s: %+v (%v), want %+v", name, got, err, want)
+		}
+	}
+}
+
+// TestCapacityChanges: an engine that comes back with another cache is believed, however often its
+// page was read before, and one that says it no longer has none.
+func TestCapacityChanges(t *testing.T) {
+	page, known := catalog.LoadPage{Ranks: 1}, new(infos)
+	for _, blocks := range []string{"100", "100", "200", "200", "None", "", "", "100"} {
+		text := "vllm:num_requests_running 3\n"
+		if blocks != "" {
+			text += `vllm:cache_config_info{block_size="16",num_gpu_blocks="` + blocks + "\"} 1\n"
+		}
+		got, err := readPage(bufio.NewReaderSize(strings.NewReader(text), maxLine), &page, known, func(Reason) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, _ := strconv.ParseUint(blocks, 10, 64)
+		if total := got[0].KVTokensTotal.Or(0); total != 16*n {
+			t.Errorf("%d tokens in %q blocks of 16", total, blocks)
 		}
 	}
 }
@@ -147,7 +168,7 @@ func FuzzPage(f *testing.F) {
 	f.Add("sglang:token_usage{dp_rank=\"1\"} NaN\nsglang:max_total_num_tokens 1e300\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		page := catalog.LoadPage{FirstRank: 1, Ranks: 2, KVTokens: 1 << 40}
-		reports, err := readPage(bufio.NewReaderSize(strings.NewReader(text), maxLine), &page, func(Reason) {})
+		reports, err := readPage(bufio.NewReaderSize(strings.NewReader(text), maxLine), &page, new(infos), func(Reason) {})
 		if err != nil {
 			return
 		}

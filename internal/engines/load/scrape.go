@@ -78,6 +78,7 @@ type page struct {
 	at       time.Time // when it is due
 	failures int       // in a row
 	index    int       // in the heap, -1: not in it
+	known    infos     // of the goroutine that reads the page
 }
 
 // NewScraper returns a Scraper without pages. Nothing is read before Run.
@@ -258,7 +259,7 @@ func (s *Scraper) scrape(ctx context.Context, p *page) ScrapeResult {
 	defer context.AfterFunc(ctx, p.of.cancel)() // the target ends with Run
 	ctx, cancel := context.WithTimeout(p.of.ctx, s.patience)
 	defer cancel()
-	reports, err := s.read(ctx, &p.LoadPage) //nolint:contextcheck // the target has a context of its own
+	reports, err := s.read(ctx, p) //nolint:contextcheck // the target has a context of its own
 	if err != nil {
 		return resultOf(err)
 	}
@@ -303,7 +304,7 @@ func resultOf(err error) ScrapeResult {
 	return ScrapeUnreachable
 }
 
-func (s *Scraper) read(ctx context.Context, p *catalog.LoadPage) (map[uint32]Report, error) {
+func (s *Scraper) read(ctx context.Context, p *page) (map[uint32]Report, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL, nil)
 	if err != nil {
 		return nil, err
@@ -327,7 +328,7 @@ func (s *Scraper) read(ctx context.Context, p *catalog.LoadPage) (map[uint32]Rep
 		buffer.Reset(nil)
 		s.buffers.Put(buffer)
 	}()
-	return readPage(buffer, p, func(why Reason) { s.counters.drop(Scrape, why) })
+	return readPage(buffer, &p.LoadPage, &p.known, func(why Reason) { s.counters.drop(Scrape, why) })
 }
 
 // sameHost allows a few redirects to the server that was asked.

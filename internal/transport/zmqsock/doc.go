@@ -4,8 +4,11 @@
 // speak ZMTP with package zmtp, which bounds everything that a peer sends. Each connection has
 // a goroutine that reads it and calls back the socket's opener. If the opener returns false,
 // the connection is not read until Resume, and TCP holds the sender back; nothing is queued
-// here. The memory of a message is reserved in an account while it is read, and passes to the
-// opener with the message.
+// here. Of a publisher whose latest message says all (Sample), where there are many, messages
+// gather in the kernel, and one goroutine reads the connections in turn.
+//
+// The memory of a message is reserved in an account while it is read, and passes to the opener
+// with the message.
 //
 // A socket that is not connected takes a few hundred bytes and a timer. The number of
 // concurrent attempts to connect is bounded over all sockets, so that thousands of endpoints
