@@ -135,7 +135,7 @@ func (m *memoryLimit) limit() int64 {
 func (m *memoryLimit) isIdle() bool {
 	var used int64
 	for _, a := range m.budget.Accounts() {
-		if a.Name() != memory.Index {
+		if a.Name() != memory.Index && a.Name() != memory.Scanned {
 			used += a.Used()
 		}
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/term"
 
 	"github.com/select-service/select-service/pkg/client"
 )
@@ -254,10 +256,10 @@ func (a *app) top() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if live {
-					fmt.Fprintf(a.out, "\x1b[H\x1b[2J%s  %s\n", a.options.URL, time.Now().Format(time.TimeOnly))
+				if !live {
+					return a.show(loads, loadTable(loads))
 				}
-				if err := a.show(loads, loadTable(loads)); err != nil || once || !live {
+				if err := a.draw(loads); err != nil {
 					return err
 				}
 				if err := sleep(cmd.Context(), every); err != nil {
@@ -270,6 +272,42 @@ func (a *app) top() *cobra.Command {
 	cmd.Flags().DurationVar(&every, "every", time.Second, "how often")
 	cmd.Flags().BoolVar(&once, "once", false, "show it once; so it is if the output is no terminal")
 	return cmd
+}
+
+// draw shows the loads in the terminal's window, in place of what was there.
+func (a *app) draw(loads []client.ScopeLoads) error {
+	window := a.out
+	var page bytes.Buffer
+	fmt.Fprintf(&page, "%s  %s\n", a.options.URL, time.Now().Format(time.TimeOnly))
+	a.out = &page
+	err := a.show(loads, loadTable(loads))
+	a.out = window
+	if err != nil {
+		return err
+	}
+	text := page.String()
+	if f, ok := window.(*os.File); ok {
+		if width, height, err := term.GetSize(int(f.Fd())); err == nil { // else it is not cut
+			text = fit(text, width, height)
+		}
+	}
+	_, err = io.WriteString(window, "\x1b[H\x1b[2J"+text)
+	return err
+}
+
+// fit cuts a text to the lines and columns of a window, and says how many lines are left out.
+func fit(text string, width, height int) string {
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	if over := len(lines) - height; over > 0 && height > 1 {
+		lines = append(lines[:height-1], fmt.Sprintf("%d more", over+1))
+	}
+	for i, line := range lines {
+		if runes := []rune(line); len(runes) > width {
+			line = string(runes[:width])
+		}
+		lines[i] = strings.TrimRight(line, " ")
+	}
+	return strings.Join(lines, "\n")
 }
 
 func loadTable(all []client.ScopeLoads) *table {
@@ -308,9 +346,5 @@ func sleep(ctx context.Context, d time.Duration) error {
 // isTerminal reports whether out is one.
 func isTerminal(out io.Writer) bool {
 	f, ok := out.(*os.File)
-	if !ok {
-		return false
-	}
-	st, err := f.Stat()
-	return err == nil && st.Mode()&os.ModeCharDevice != 0
+	return ok && term.IsTerminal(int(f.Fd()))
 }

@@ -118,6 +118,24 @@ func TestBench(t *testing.T) {
 	}
 }
 
+// TestFit: a live table keeps its head in a small window, and says what it leaves out.
+func TestFit(t *testing.T) {
+	const text = "head\nä long line\nthree  \nfour\n"
+	for _, c := range []struct {
+		width, height int
+		want          string
+	}{
+		{80, 24, "head\nä long line\nthree\nfour"},
+		{80, 4, "head\nä long line\nthree\nfour"},
+		{6, 3, "head\nä long\n2 more"},
+		{80, 1, "head\nä long line\nthree\nfour"}, // no window is so small
+	} {
+		if got := fit(text, c.width, c.height); got != c.want {
+			t.Errorf("%d × %d: %q, want %q", c.width, c.height, got, c.want)
+		}
+	}
+}
+
 // TestContexts: the service is the one of the command line, else of the environment, else of the
 // chosen context.
 func TestContexts(t *testing.T) {

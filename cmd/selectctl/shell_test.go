@@ -70,7 +70,7 @@ func TestExamples(t *testing.T) {
 	}
 	for name, text := range map[string]string{
 		"worker.yaml": record(9), "workers.yaml": "[" + record(7) + "," + record(8) + "]", "prompt.txt": "[1, 2, 3, 4]",
-		"trace.jsonl": `{"timestamp": 0, "input_length": 40, "output_length": 2, "hash_ids": [1, 2, 3]}` + "\n",
+		"trace.jsonl": `{"timestamp": 0, "input_length": 40, "output_length": 2, "hash_ids": [1]}` + "\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)

@@ -85,6 +85,7 @@ type Decision struct {
 	RoutingGroup string    `json:"routing_group"`
 	ID           string    `json:"selection_id"`   // as the request gave it
 	Reservation  string    `json:"reservation_id"` // the reservation that was booked in the same step, else empty
+	TraceID      string    `json:"trace_id"`       // of the trace of the request; empty: it is not traced
 	Reserved     bool      `json:"reserved"`
 
 	CachedBlocks         uint64  `json:"cached_blocks"`

@@ -75,11 +75,12 @@ type piece struct {
 	ids  []uint32
 }
 
-// NewCache returns a cache of at most size bytes, and no more than the account's limit, in which it
-// counts what it takes; account may be nil. It returns nil if that is less than one set of pieces.
+// NewCache returns a cache of at most size bytes, and no more than four fifths of the account's limit, in
+// which it counts what it takes: a cache fills, and a full account is reported. account may be nil. It
+// returns nil if that is less than one set of pieces.
 func NewCache(size int64, account *memory.Account) *Cache {
 	if account != nil {
-		size = min(size, account.Limit())
+		size = min(size, account.Limit()/5*4)
 	}
 	sets := int(size / (ways * pieceMemory))
 	if sets < 1 {

@@ -157,6 +157,9 @@ func TestCacheScopes(t *testing.T) {
 	if k, r := c.Bytes(); k != known || r != read {
 		t.Errorf("%d bytes known and %d read of arrays that are not for the cache", k-known, r-read)
 	}
+	if full := memory.NewAccount("scanned", 1<<20); int64(len(NewCache(4<<20, full).sets))*ways*pieceMemory > full.Limit()*9/10 {
+		t.Error("a cache can fill its account")
+	}
 	if NewCache(pieceMemory, nil) != nil || NewCache(1<<20, memory.NewAccount("", 1000)) != nil {
 		t.Error("a cache without room for one set")
 	}

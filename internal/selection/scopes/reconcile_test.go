@@ -3,6 +3,7 @@ package scopes_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ type world struct {
 	catalog *catalog.Catalog
 	ledger  *reservations.Ledger
 	told    []string // what the replica was told of new ranks
+	loads   []string // calls of scopes.Loads
 }
 
 func newWorld(s scopes.Settings) *world {
@@ -31,15 +33,25 @@ func newWorld(s scopes.Settings) *world {
 	s.Streams = kvevents.NewSubscribers(noWildcards{}, kvevents.DefaultConfig(1), new(kvevents.Counters))
 	w.Registry = scopes.New(s)
 	w.catalog = catalog.New(catalog.Settings{KVEvents: true}, w.Registry)
-	w.Attach(w.catalog, noLoads{})
+	w.Attach(w.catalog, w)
 	return w
 }
 
-// noLoads is of engines that say nothing of their load.
-type noLoads struct{}
+// Follow implements scopes.Loads. Nothing can be bound.
+func (w *world) Follow(worker uint64, was, wanted []catalog.LoadStream) error {
+	for _, st := range wanted {
+		if strings.Contains(st.Endpoint, "*") {
+			return errors.New("address already in use")
+		}
+	}
+	w.loads = append(w.loads, fmt.Sprintf("%d follows %v instead of %v", worker, wanted, was))
+	return nil
+}
 
-func (noLoads) Follow(uint64, []catalog.LoadStream, []catalog.LoadStream) error { return nil }
-func (noLoads) Read(uint64, []catalog.LoadPage)                                 {}
+// Read implements scopes.Loads.
+func (w *world) Read(worker uint64, pages []catalog.LoadPage) {
+	w.loads = append(w.loads, fmt.Sprintf("%d has %d pages", worker, len(pages)))
+}
 
 // RanksAdded implements scopes.Replica.
 func (w *world) RanksAdded() {
@@ -203,6 +215,39 @@ func TestRanksAdded(t *testing.T) {
 		w.do(t, step.do)
 		if got := fmt.Sprint(w.told); got != "["+step.want+"]" {
 			t.Errorf("step %d: told %s, want %s", i, got, step.want)
+		}
+	}
+}
+
+// TestLoads: the streams and pages of loads change with the record. If an event stream or a load
+// stream cannot be opened, the load streams are as before, and pages as they were.
+func TestLoads(t *testing.T) {
+	w := newWorld(scopes.Settings{})
+	loads := func(stream string, pages *catalog.LoadMetrics) func(*catalog.Record) {
+		return func(r *catalog.Record) {
+			r.LoadEndpoints = map[uint32]string{0: stream}
+			r.LoadMetrics = pages
+		}
+	}
+	page := &catalog.LoadMetrics{URL: new("http://w:8000/metrics")}
+	for _, step := range []struct {
+		what string
+		do   change
+		want []string
+	}{
+		{"a worker comes", put(1, 4, "tcp://w:1", loads("tcp://w:2", page)), []string{"1 follows [{0 tcp://w:2}] instead of []", "1 has 1 pages"}},
+		{"it has another stream", put(1, 4, "tcp://w:1", loads("tcp://w:3", nil)), []string{"1 follows [{0 tcp://w:3}] instead of [{0 tcp://w:2}]", "1 has 0 pages"}},
+		{"no pages, as before", put(1, 4, "tcp://w:1", loads("tcp://w:4", nil)), []string{"1 follows [{0 tcp://w:4}] instead of [{0 tcp://w:3}]"}},
+		{"its event stream cannot be bound", put(1, 4, "tcp://*:1", loads("tcp://w:5", page)), []string{
+			"1 follows [{0 tcp://w:5}] instead of [{0 tcp://w:4}]", "1 follows [{0 tcp://w:4}] instead of [{0 tcp://w:5}]",
+		}},
+		{"its load stream cannot be bound", put(1, 4, "tcp://w:1", loads("tcp://*:5", page)), nil},
+		{"it goes", remove(1), []string{"1 follows [] instead of [{0 tcp://w:4}]"}},
+	} {
+		w.loads = nil
+		w.do(t, step.do)
+		if !slices.Equal(w.loads, step.want) {
+			t.Errorf("%s: %q, want %q", step.what, w.loads, step.want)
 		}
 	}
 }
