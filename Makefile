@@ -195,6 +195,12 @@ bench: setup ## run the benchmarks that match BENCH (all), COUNT (1) times, into
 bench-compare: ## paired CPU and memory of this tree against an earlier commit (ARGS); run it alone
 	GO='$(GO)' scripts/bench-compare.sh $(ARGS)
 
+# NATS_SERVER is the server on which a fleet is tested, built from its module.
+NATS_SERVER = .cache/bin/nats-server-v2.15.2
+$(NATS_SERVER):
+	GOBIN=$(CURDIR)/.cache/bin/build $(GO) install github.com/nats-io/nats-server/v2@v2.15.2
+	mv .cache/bin/build/nats-server $@
+
 .PHONY: demo
 demo: build ## four simulated engines, one workload, five policies (ARGS for options)
 	scripts/demo.sh $(ARGS)
@@ -206,6 +212,10 @@ demo-policies: build ## two policies against each other on several fleets, workl
 .PHONY: demo-replicas
 demo-replicas: build ## two replicas behind one workload, one killed and restarted half way
 	scripts/demo-replicas.sh $(ARGS)
+
+.PHONY: demo-fleet
+demo-fleet: build $(NATS_SERVER) ## three replicas that meet over NATS, one killed and another one added half way
+	NATS_SERVER_BIN=$(CURDIR)/$(NATS_SERVER) scripts/demo-fleet.sh $(ARGS)
 
 .PHONY: demo-gateway
 demo-gateway: build setup ## chats through Envoy, placed by the service and in turn (ARGS)
@@ -256,15 +266,9 @@ test-ui: build ## look at the page in Chromium: every view, screenshots in bin/u
 test-ui-short: build ## a few of its views, if there is a Chromium
 	SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service scripts/test-ui.sh -short
 
-# NATS_SERVER is the server on which a fleet is tested, built from its module.
-NATS_SERVER = .cache/bin/nats-server-v2.15.2
-$(NATS_SERVER):
-	GOBIN=$(CURDIR)/.cache/bin/build $(GO) install github.com/nats-io/nats-server/v2@v2.15.2
-	mv .cache/bin/build/nats-server $@
-
 .PHONY: test-fleet
 test-fleet: build setup $(NATS_SERVER) ## replicas over a real NATS server, killed under load
-	NATS_SERVER_BIN=$(CURDIR)/$(NATS_SERVER) SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -race -count=1 -timeout 20m ./internal/transport/nats
+	NATS_SERVER_BIN=$(CURDIR)/$(NATS_SERVER) SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -race -count=1 -timeout 20m ./internal/transport/nats ./internal/discovery/nats
 	NATS_SERVER_BIN=$(CURDIR)/$(NATS_SERVER) SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -count=1 -timeout 20m -run TestKilledReplica ./test/e2e/replicas
 
 .PHONY: test-completion

@@ -18,6 +18,7 @@ import (
 	"github.com/select-service/select-service/internal/config"
 	shared "github.com/select-service/select-service/internal/discovery/nats"
 	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/internal/transport/certs"
 	"github.com/select-service/select-service/internal/transport/fetch"
 	"github.com/select-service/select-service/internal/transport/nats"
@@ -73,12 +74,16 @@ func newMember(conf config.Config, url string, certificates *certs.Side, service
 	if f.conn, err = nats.Dial(c); err != nil {
 		return nil, fmt.Errorf("--fleet: %w", err)
 	}
-	f.catalog = shared.New(shared.Config{
+	sharing := shared.Config{
 		Bucket: f.conn.Bucket(""), Fleet: f.conn, Replica: name, Cache: cacheFile(conf), Required: conf.Fleet.Required,
 		Local: func() *catalog.Catalog { return service().Catalog() },
 		Apply: func(set catalog.Set) (catalog.Difference, error) { return service().ApplyShared(set) },
 		Log:   log,
-	})
+	}
+	if conf.Fleet.Settings {
+		sharing.Thresholds = func() *overload.Table { return service().Thresholds() }
+	}
+	f.catalog = shared.New(sharing)
 	return f, nil
 }
 
@@ -126,7 +131,7 @@ func (me *member) configure(c *node.Config, r replicas, url string, maxPeers int
 	if me == nil {
 		return
 	}
-	c.Process, c.Shared = me.process, me.catalog
+	c.Process, c.Shared, c.SharedSettings = me.process, me.catalog, me.conf.Settings
 	if c.Recovery.Find == nil {
 		c.Recovery.Find = me.conn.Peers
 	}

@@ -79,8 +79,8 @@ const (
 	trimAgainAbove = 512 << 10
 )
 
-// keep manages the runtime's memory until ctx ends. The index is outside the heap, so it
-// subtracts the index's bytes from the runtime's limit. After a peak, and while little happens,
+// keep manages the runtime's memory until ctx ends. The index and what was scanned are outside the heap,
+// so it subtracts their bytes from the runtime's limit. After a peak, and while little happens,
 // it returns memory to the system, which the runtime alone takes minutes to do: registrations,
 // for example, leave several times the memory that they keep.
 func (m *memoryLimit) keep(ctx context.Context) error {
@@ -122,12 +122,13 @@ func gcPercentFor(live int64) int {
 	return int(min(max(100*gcGarbage/max(live, 1), 100), gcPercent)) / step * step
 }
 
-// limit returns the runtime's memory limit: the budget less the index and a sixteenth for the
-// program's code, but at least a third, below which the collector would run all the time.
+// limit returns the runtime's memory limit: the budget less what is outside the heap and a sixteenth for
+// the program's code, but at least a third, below which the collector would run all the time.
 func (m *memoryLimit) limit() int64 {
 	total := m.budget.Total()
 	const step = 1 << 20 // so that it does not change all the time
-	return max(total-total/16-m.budget.Account(memory.Index).Used()/step*step, total/3)
+	outside := m.budget.Account(memory.Index).Used() + m.budget.Account(memory.Scanned).Used()
+	return max(total-total/16-outside/step*step, total/3)
 }
 
 // isIdle reports whether the accounts of memory on the heap use little.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/select-service/select-service/internal/config"
@@ -18,7 +17,7 @@ func newOperators(conf config.Config, svc *node.Service, others replicas, picks 
 	parts := svc.Parts()
 	view := fleet.New(parts, httpapi.AppendFleetRow, time.Now)
 	peers := statuses.New(statuses.Config{
-		Process: parts.Process, Version: version(), Contract: contractOf(conf).String(), Settings: fmt.Sprintf("%+v", conf.Weights()),
+		Process: parts.Process, Version: version(), Contract: contractOf(conf).String(), Settings: conf.Rules(),
 	}, svc, parts.Replica, others.snapshots, time.Now)
 	var gateway doctor.Gateway
 	if picks.metrics != nil {

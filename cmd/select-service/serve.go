@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/select-service/select-service/internal/codec/bodyscan"
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/discovery"
 	"github.com/select-service/select-service/internal/discovery/kubernetes"
@@ -88,6 +89,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	others := newReplicas(conf.Replicas, joined, conf.Selections.SessionTTL > 0, hub, read, func() []string { return svc.Peers() })
 	if read.curve != nil && others.mesh != nil {
 		log.Info().Bool("replicas", true).Msg("zmq connections encrypted with CURVE")
+		log.Warn().Msg("CURVE between replicas is deprecated and will be removed: keep the mesh in a network of its own, or meet over NATS with TLS (--fleet)")
 	}
 	engines := describe.New(read.describe(conf.Access.Endpoints()))
 	defer engines.Close()
@@ -215,8 +217,9 @@ func start(parts *errgroup.Group, run func() error) <-chan struct{} {
 // alone has no metrics, so its requests are not counted.
 func handlers(conf config.Config, svc *node.Service, operators httpapi.Operators, pods *kubernetes.Discovery, joined *member, guard *access.Guard, budget *memory.Budget, tracer *tracing.Tracer, stopping <-chan struct{}, log zerolog.Logger, others ...prometheus.Collector) func(*listener) http.Handler {
 	requests := telemetry.NewRequests()
-	bodies := httpapi.NewMemory(budget, stopping)
-	others = append(append(others, requests), joined.collectors()...)
+	scanned := bodyscan.NewCache(conf.Limits.ScanCache, budget.Account(memory.Scanned))
+	bodies := httpapi.NewMemory(budget, stopping, scanned)
+	others = append(append(others, requests, telemetry.Scanned{Cache: scanned}), joined.collectors()...)
 	collectors := append(svc.Collectors(conf.Metrics.DynamoAliases), others...)
 	if conf.Metrics.DynamoAliases {
 		collectors = append(collectors, telemetry.DynamoIndexerRequests{Requests: requests})
@@ -291,7 +294,7 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, budget 
 		ReportedLoadTTL:     conf.Engines.ReportedLoadTTL,
 		StalledAfter:        cmp.Or(conf.Engines.StalledAfter, -1),
 		SessionTTL:          conf.Selections.SessionTTL,
-		Pending:             conf.Selections.Kept,
+		Pending:             conf.Selections.Pending,
 		DecodeBusy:          conf.Selections.DecodeBusy,
 		PrefillBusy:         conf.Selections.PrefillBusy,
 		ReservationLifetime: conf.Reservations.Lifetime,

@@ -60,6 +60,7 @@ type config struct {
 	JSON      string   `json:"-"`
 	Disturb   string   `json:"disturb,omitempty"`
 	Replay    bool     `json:"replay"`
+	Fleet     bool     `json:"fleet,omitempty"`
 
 	WriteTrace string `json:"-"`
 }
@@ -94,6 +95,7 @@ func (c *config) flags() *pflag.FlagSet {
 	f.IntVar(&c.Decisions, "decisions", c.Decisions, "choices of the selection service to show while playing")
 	f.StringVar(&c.Disturb, "disturb", c.Disturb, "shell command to run when half of the requests are sent; select-service's results are then given before, during and after it, and have to come back")
 	f.BoolVar(&c.Replay, "replay", c.Replay, "register the engines with their replay endpoints; without, a service that starts late learns of their caches from its peers only")
+	f.BoolVar(&c.Fleet, "fleet", c.Fleet, "register the engines with the first replica only, and never again: the others have its workers")
 	f.StringVar(&c.JSON, "json", c.JSON, "also write the results to this file, and a plot of them beside it (.svg)")
 	return f
 }

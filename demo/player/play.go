@@ -40,6 +40,7 @@ func play(ctx context.Context, conf config, name string, nth int, requests []wor
 			model: model, tenant: conf.tenantOf(nth), nth: nth, replay: conf.Replay, late: conf.Lifecycle == late,
 			meanOutput: float64(sum.OutputTokens) / float64(sum.Requests),
 		})
+		fleet.shared = conf.Fleet
 		r.policy = fleet
 		defer fleet.leave(ctx)
 		if err := fleet.join(ctx, r.engines, infos); err != nil {

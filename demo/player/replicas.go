@@ -20,6 +20,8 @@ type replicas struct {
 	each    []*replica
 	engines []engineClient
 	infos   []simapi.Info
+	// shared: the replicas have one catalog.
+	shared bool
 	turn    atomic.Uint64
 	stop    func() // ends watch
 }
@@ -50,9 +52,11 @@ func (re *replicas) join(ctx context.Context, engines []engineClient, infos []si
 	ctx, cancel := context.WithCancel(ctx)
 	var watch sync.WaitGroup
 	re.stop = func() { cancel(); watch.Wait() }
-	for _, r := range re.each {
-		if err := re.register(ctx, r); err != nil {
-			return err
+	for i, r := range re.each {
+		if !re.shared || i == 0 {
+			if err := re.register(ctx, r); err != nil {
+				return err
+			}
 		}
 		r.up.Store(true)
 	}
@@ -75,11 +79,11 @@ func (re *replicas) register(ctx context.Context, r *replica) error {
 }
 
 // watch marks replicas that are down as up again once all engines are registered
-// with them and they report that they are ready.
+// with them, unless their catalog is shared, and they report that they are ready.
 func (re *replicas) watch(ctx context.Context) {
 	for {
 		for _, r := range re.each {
-			if r.up.Load() || re.register(ctx, r) != nil {
+			if r.up.Load() || !re.shared && re.register(ctx, r) != nil {
 				continue
 			}
 			r.up.Store(call(ctx, http.MethodGet, r.url+"/ready", nil, nil) == nil)

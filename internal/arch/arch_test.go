@@ -34,7 +34,7 @@ var mayImport = map[string][]string{
 
 	"internal/arch":                     {},
 	"internal/codec":                    {},
-	"internal/codec/bodyscan":           {"internal/codec/msgpack"},
+	"internal/codec/bodyscan":           {"internal/codec/msgpack", "internal/container/offheap", "pkg/memory"},
 	"internal/codec/msgpack":            {},
 	"internal/codec/yamlread":           {},
 	"internal/conductor":                {"internal/conductor/diagnose", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
@@ -47,7 +47,7 @@ var mayImport = map[string][]string{
 	"internal/container/slotset":        {},
 	"internal/discovery":                {"pkg/catalog"},
 	"internal/discovery/enginelist":     {"internal/discovery", "internal/discovery/workerid", "pkg/catalog"},
-	"internal/discovery/nats":           {"internal/transport/nats", "pkg/catalog"},
+	"internal/discovery/nats":           {"internal/selection/overload", "internal/transport/nats", "pkg/catalog"},
 	"internal/discovery/workerid":       {},
 	"internal/discovery/workersfile":    {"internal/discovery", "internal/discovery/enginelist", "internal/transport/filewatch", "pkg/catalog"},
 	"internal/engines/describe":         {"internal/engines", "pkg/catalog"},

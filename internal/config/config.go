@@ -50,6 +50,8 @@ type Config struct {
 	Traces          Traces
 	Log             Log
 
+	// policyText has the values of the policy file, empty for none.
+	policyText string
 	// notes are the remarks that Warnings returns.
 	notes []string
 }
@@ -212,8 +214,8 @@ type Selections struct {
 	// SessionTTL is how long a session without reservations stays bound to its
 	// rank; 0 switches session affinity off.
 	SessionTTL time.Duration
-	// Kept bounds the pending selections: those that wait for their reservation.
-	Kept pending.Limits
+	// Pending bounds the pending selections: those that wait for their reservation.
+	Pending pending.Limits
 	// DecodeBusy and PrefillBusy are the shares of total_kv_blocks and of
 	// max_num_batched_tokens above which an answer says "busy"; nil: answers do not say it.
 	DecodeBusy, PrefillBusy *float64
@@ -318,6 +320,8 @@ type Curve struct {
 type Limits struct {
 	// MaxMemory is the memory budget in bytes; 0: derived from the cgroup or the machine.
 	MaxMemory int64
+	// ScanCache bounds the memory for token ids of prompts that were read, in bytes; 0: none are kept.
+	ScanCache int64
 	// MaxWorkers, MaxRanks, MaxStreams and MaxModels bound the registered workers, their ranks
 	// and event streams, and the scopes with workers (a model counts once per tenant).
 	MaxWorkers, MaxRanks, MaxStreams, MaxModels int
@@ -384,13 +388,14 @@ func Default() Config {
 		Router: selector.DefaultWeights(),
 		Queue:  Queue{Order: "fcfs", OverlapRefreshAfter: 10 * time.Second},
 		Selections: Selections{
-			Kept:          pending.Limits{TTL: 120 * time.Second, Entries: 4096, Bytes: 256 << 20},
+			Pending:       pending.Limits{TTL: 120 * time.Second, Entries: 4096, Bytes: 256 << 20},
 			DecisionBytes: 4 << 20,
 		},
 		Reservations: Reservations{Lifetime: 300 * time.Second},
 		Engines:      Engines{ReportedLoadTTL: 5 * time.Second, StalledAfter: 3 * time.Second, Warmup: time.Minute},
 		Replicas:     Replicas{RecoveryDeadline: 30 * time.Second, RecoveryGrace: 10 * time.Minute},
 		Limits: Limits{
+			ScanCache:      64 << 20,
 			MaxConnections: 8192, MaxWorkers: 16_384, MaxRanks: 65_536, MaxStreams: 16_384, MaxModels: 1024,
 			MaxPeers: 64, MaxDumpReaders: 8, MaxSnapshotReaders: 64,
 			MaxReservations: 4_194_304, MaxReservationBlocks: 4_194_304, // no body of 8 MiB has more blocks

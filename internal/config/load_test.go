@@ -186,12 +186,12 @@ var settings = []struct {
 	},
 	{
 		flag: "selection-cache-ttl-secs", key: "selections.cache_ttl_secs", env: []string{"SELECT_SERVICE_SELECTION_CACHE_TTL_SECS"},
-		text: "0.5", want: func(c *config.Config) { c.Selections.Kept.TTL = 500 * time.Millisecond },
+		text: "0.5", want: func(c *config.Config) { c.Selections.Pending.TTL = 500 * time.Millisecond },
 		bad: []string{"-1", "2592000.5", "5s", "nan", "inf"},
 	},
 	{
 		flag: "selection-cache-max-entries", key: "selections.cache_max_entries", env: []string{"SELECT_SERVICE_SELECTION_CACHE_MAX_ENTRIES"},
-		text: "0", want: func(c *config.Config) { c.Selections.Kept.Entries = 0 },
+		text: "0", want: func(c *config.Config) { c.Selections.Pending.Entries = 0 },
 		bad: []string{"-1", "0.5", "2147483648", "many"},
 	},
 	{
@@ -201,7 +201,7 @@ var settings = []struct {
 	},
 	{
 		flag: "selection-cache-max-bytes", key: "selections.cache_max_bytes", env: []string{"SELECT_SERVICE_SELECTION_CACHE_MAX_BYTES"},
-		text: "0", want: func(c *config.Config) { c.Selections.Kept.Bytes = 0 },
+		text: "0", want: func(c *config.Config) { c.Selections.Pending.Bytes = 0 },
 		bad: []string{"-1", "1MiB"},
 	},
 	{

@@ -417,17 +417,17 @@ var settings = []option{
 	},
 	{
 		key: "selections.cache_ttl_secs", flag: "selection-cache-ttl-secs", hint: "SECONDS",
-		bind: func(c *Config) value { return seconds(&c.Selections.Kept.TTL) },
+		bind: func(c *Config) value { return seconds(&c.Selections.Pending.TTL) },
 		help: "How long a /select with a selection_id can be booked by that id alone, 30 days at most; 0 keeps none.",
 	},
 	{
 		key: "selections.cache_max_entries", flag: "selection-cache-max-entries", hint: "N",
-		bind: func(c *Config) value { return integer(&c.Selections.Kept.Entries, 0, math.MaxInt32) },
+		bind: func(c *Config) value { return integer(&c.Selections.Pending.Entries, 0, math.MaxInt32) },
 		help: "How many such selections are kept, the oldest out first; 0 keeps none.",
 	},
 	{
 		key: "selections.cache_max_bytes", flag: "selection-cache-max-bytes", hint: "BYTES",
-		bind: func(c *Config) value { return integer(&c.Selections.Kept.Bytes, 0, math.MaxInt) },
+		bind: func(c *Config) value { return integer(&c.Selections.Pending.Bytes, 0, math.MaxInt) },
 		help: "How much memory these selections may take; each takes both lists of its prompt's hashes and about 384 " +
 			"bytes. 0 keeps none.",
 	},
@@ -624,7 +624,7 @@ var settings = []option{
 		key: "curve.replica_key_file", flag: "zmq-curve-replica-key-file", hint: "FILE", slots: asFlag,
 		bind: func(c *Config) value { return text(&c.Curve.ReplicaKeyFile) },
 		help: "File with the CURVE key pair of the replicas ('select-service curve new'), the same one for all: whoever has it is a replica. With it " +
-			"nothing is exchanged with other replicas without encryption.",
+			"nothing is exchanged with other replicas without encryption. Deprecated: it will be removed; --fleet has TLS.",
 	},
 
 	{
@@ -633,6 +633,12 @@ var settings = []option{
 		help: "Memory that requests, event streams, replicas, index and bookings share, at least 64MiB, with KiB, MiB or " +
 			"GiB; by default three quarters of the cgroup's limit, else of the machine. Each has a part of it. What " +
 			"exceeds its part is refused, paused or dropped, and counted.",
+	},
+	{
+		key: "limits.scan_cache", flag: "scan-cache", hint: "BYTES",
+		bind: func(c *Config) value { return size(&c.Limits.ScanCache) },
+		help: "Memory for the token ids of long prompts by their text, with KiB, MiB or GiB, so that what prompts have in " +
+			"common is read once; at most a fiftieth of --max-memory. 64 MiB have a hundred contexts of 50,000 tokens. 0 keeps none.",
 	},
 	{
 		key: "limits.max_workers", flag: "max-workers", hint: "N", slots: asFlag,

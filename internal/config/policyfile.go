@@ -55,6 +55,10 @@ func (l *loader) readPolicy() {
 		l.faults = append(l.faults, fmt.Errorf("%s: read yaml: %w", file, err))
 		return
 	}
+	var all any
+	if root != nil && root.Decode(&all) == nil { // faults are found below
+		l.conf.policyText = fmt.Sprint(all) // maps are written in the order of their keys
+	}
 	rest, sections := splitSections(root)
 	failed := func(err error) bool {
 		if err != nil {

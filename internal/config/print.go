@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -32,6 +33,22 @@ func (c Config) WriteYAML(w io.Writer) error {
 		return fmt.Errorf("write configuration: %w", err)
 	}
 	return enc.Close()
+}
+
+// deciding are the options, or the beginnings of their keys, that decide where requests go, and
+// whether they wait or are refused.
+var deciding = []string{"server.contract", "router.", "queue.", "overload.", "engines.warmup", "engines.reported_load_ttl", "engines.stalled_after"}
+
+// Rules returns the settings that decide where requests go, and whether they wait or are refused, as a
+// text. It is the same for replicas that decide alike, whatever their files are called.
+func (c Config) Rules() string {
+	var b strings.Builder
+	for _, o := range options {
+		if o.key != keyPolicy && slices.ContainsFunc(deciding, func(key string) bool { return strings.HasPrefix(o.key, key) }) {
+			fmt.Fprintf(&b, "%s: %v\n", o.key, o.bind(&c).show())
+		}
+	}
+	return b.String() + c.policyText
 }
 
 // WriteHelp writes what the command that the configuration is for does, and the options that

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -55,6 +56,47 @@ func TestPrintDefault(t *testing.T) {
 	golden(t, "default.golden.yaml", printed(t, config.Default()))
 }
 
+// TestRules: replicas that decide by other weights, thresholds, queues or policies have other rules;
+// names of files, their comments and the order in them make none, nor does anything else.
+func TestRules(t *testing.T) {
+	rules := func(policy string, args ...string) string {
+		t.Helper()
+		if policy != "" {
+			path := filepath.Join(t.TempDir(), "policy.yaml")
+			if err := os.WriteFile(path, []byte(policy), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			args = append(args, "--router-policy-config", path)
+		}
+		c, err := config.Load(args, func(string) string { return "" }, os.ReadFile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.Rules()
+	}
+	const file = "worker_selection:\n  aggregated: a\n  instances:\n  - {name: a, type: predicted-ttft}\n"
+	seen := map[string]string{rules(""): "the default"}
+	for name, got := range map[string]string{
+		"weight":     rules("", "--router-temperature", "0.5"),
+		"threshold":  rules("", "--active-decode-blocks-threshold", "0.9"),
+		"queue":      rules("", "--router-queue-threshold", "2"),
+		"file":       rules(file),
+		"parameters": rules(strings.Replace(file, "predicted-ttft}", "predicted-ttft, parameters: {hold_seconds: 1}}", 1)),
+		"contract":   rules("", "--contract", "1.6"),
+	} {
+		if other, has := seen[got]; has {
+			t.Errorf("%s has the rules of %s", name, other)
+		}
+		seen[got] = name
+	}
+	if rules(file) != rules("# a comment\n"+file) {
+		t.Error("a comment makes other rules")
+	}
+	if rules("") != rules("", "--port", "1", "--log-level", "debug") {
+		t.Error("a port makes other rules")
+	}
+}
+
 // TestPrintReadsBack proves that --print-config > file loses nothing.
 func TestPrintReadsBack(t *testing.T) {
 	want := config.Default()
@@ -65,7 +107,7 @@ func TestPrintReadsBack(t *testing.T) {
 	want.Router.OverlapCredit, want.Router.ActiveRequests = 1.5, 0.5
 	want.Queue.Order = "wspt"
 	want.Selections = config.Selections{
-		SessionTTL: time.Second, Kept: pending.Limits{TTL: time.Minute, Entries: 3, Bytes: math.MaxInt},
+		SessionTTL: time.Second, Pending: pending.Limits{TTL: time.Minute, Entries: 3, Bytes: math.MaxInt},
 		DecodeBusy: new(0.0), PrefillBusy: new(math.MaxFloat64),
 	}
 	want.Reservations.Lifetime = time.Second

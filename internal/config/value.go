@@ -318,21 +318,25 @@ func showDuration(d time.Duration) any {
 // memory is a number of bytes, at least minMemory, with or without a binary unit; 0
 // is unset.
 func memory(field *int64) value {
-	return typed[int64]{
-		field: field,
-		parse: checked(parseBytes, func(n int64) error {
-			if n != 0 && n < minMemory {
-				return fmt.Errorf("%s is less than %s", showBytes(n), showBytes(minMemory))
-			}
+	v := size(field)
+	v.parse = checked(v.parse, func(n int64) error {
+		if n != 0 && n < minMemory {
+			return fmt.Errorf("%s is less than %s", showBytes(n), showBytes(minMemory))
+		}
+		return nil
+	})
+	v.render = func(n int64) any {
+		if n == 0 {
 			return nil
-		}),
-		render: func(n int64) any {
-			if n == 0 {
-				return nil
-			}
-			return showBytes(n)
-		},
+		}
+		return showBytes(n)
 	}
+	return v
+}
+
+// size is a number of bytes, also in KiB, MiB or GiB.
+func size(field *int64) typed[int64] {
+	return typed[int64]{field: field, parse: parseBytes, render: func(n int64) any { return showBytes(n) }}
 }
 
 // byteUnits are the binary units, the largest first.

@@ -110,6 +110,8 @@ type Config struct {
 	WatchStored bool
 	// Shared is the catalog of a fleet; nil: the workers are this process's own.
 	Shared SharedCatalog
+	// SharedSettings: the busy thresholds are the fleet's, too.
+	SharedSettings bool
 	// Threads is the number of apply workers.
 	Threads int
 	// Recovery fills the index from other replicas at start.
@@ -159,9 +161,9 @@ func (c *Config) approximate() bool {
 	return c.Contract == contract.V16 && !c.KVEvents && (c.ApproximateTTL > 0 || c.ApproximateLRU)
 }
 
-// predictsBeside reports whether blocks are predicted from reservations in addition to
+// predictsBesideEvents reports whether blocks are predicted from reservations in addition to
 // the engines' events.
-func (c *Config) predictsBeside() bool { return c.KVEvents && c.PredictedTTL != nil }
+func (c *Config) predictsBesideEvents() bool { return c.KVEvents && c.PredictedTTL != nil }
 
 // New returns a service without workers. source opens the sockets of event
 // streams.
@@ -173,7 +175,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	s.config.Process = process
 	s.peers = &peers{endpoints: config.Endpoints}
 	s.ledger, s.replica = newLedger(process, &config, s, log)
-	predicts := config.approximate() || config.predictsBeside()
+	predicts := config.approximate() || config.predictsBesideEvents()
 	if predicts || config.Admission.Enabled() || config.Policies.Hold() {
 		s.ledger.KeepLocalHashes() // for requests that wait, and pending selections
 	}
@@ -289,7 +291,7 @@ func (s *Service) newScopes(index *indexer.Account, learners *policies.Learners)
 		Queues:    waitqueue.Config{Started: time.Now(), OverlapRefresh: config.OverlapRefresh},
 		Merging:   config.recovers(),
 
-		WatchStored: config.WatchStored && config.KVEvents,
+		KVEvents: config.KVEvents, WatchStored: config.WatchStored && config.KVEvents,
 	}
 	if s.replica != nil {
 		settings.Replica = s.replica
@@ -299,9 +301,9 @@ func (s *Service) newScopes(index *indexer.Account, learners *policies.Learners)
 	case config.approximate():
 		settings.Approximate = newApproximate(config.ApproximateTTL, account, account.Limit()/4*3)
 		settings.ByCapacity = config.ApproximateLRU
-	case config.predictsBeside() && *config.PredictedTTL > 0:
+	case config.predictsBesideEvents() && *config.PredictedTTL > 0:
 		// Predictions must not displace blocks that engines have announced.
-		settings.Approximate, settings.Beside = newApproximate(*config.PredictedTTL, account, account.Limit()/8), true
+		settings.Approximate = newApproximate(*config.PredictedTTL, account, account.Limit()/8)
 	}
 	return scopes.New(settings)
 }

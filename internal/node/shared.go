@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/discovery/nats"
+	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -17,6 +19,7 @@ import (
 type SharedCatalog interface {
 	Edit(nats.Change) (behind []string, err error)
 	EditFile(digest string, change nats.Change) (behind []string, err error)
+	EditThresholds(change func(*overload.Table) error) (behind []string, err error)
 	Submit(change nats.Change, made func())
 	Look()
 	Awaited() bool
@@ -121,4 +124,35 @@ func drainOf(within *time.Duration) (d catalog.Drain) {
 		d.Deadline = time.Now().Add(*within)
 	}
 	return d
+}
+
+// SetBusyThreshold is selection.API's, for all replicas of a fleet that shares its settings.
+func (s *Service) SetBusyThreshold(model string, given overload.Thresholds) (selection.ModelThresholds, error) {
+	if !s.config.SharedSettings || !given.Any() {
+		return s.API.SetBusyThreshold(model, given)
+	}
+	return s.editThresholds(func(t *overload.Table) (now selection.ModelThresholds, err error) {
+		return s.API.SetBusyThresholdIn(t, model, given)
+	})
+}
+
+// ClearBusyThreshold is selection.API's, for all replicas of a fleet that shares its settings.
+func (s *Service) ClearBusyThreshold(model string, which *string) (selection.ModelThresholds, error) {
+	if !s.config.SharedSettings {
+		return s.API.ClearBusyThreshold(model, which)
+	}
+	return s.editThresholds(func(t *overload.Table) (selection.ModelThresholds, error) {
+		return s.API.ClearBusyThresholdIn(t, model, which)
+	})
+}
+
+func (s *Service) editThresholds(change func(*overload.Table) (selection.ModelThresholds, error)) (now selection.ModelThresholds, err error) {
+	_, err = s.config.Shared.EditThresholds(func(t *overload.Table) (err error) {
+		now, err = change(t)
+		return err
+	})
+	if shared := sharedError(err); shared != nil {
+		err = shared
+	}
+	return now, err
 }

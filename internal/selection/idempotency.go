@@ -318,10 +318,11 @@ func (r *idempotencyRecord) setAnswer(answer *Selection) {
 	}
 }
 
-// size returns the approximate memory of a cached answer's record, in bytes.
+// size returns the approximate memory of a cached answer in bytes, beside its record, which is on the
+// account of the ledger.
 func (r *idempotencyRecord) size() int64 {
-	const record = 512
-	n := record + len(r.id) + len(r.endpoint) + 8*len(r.selection.Overlap.DP)
+	const answer = 96
+	n := answer + len(r.id) + len(r.endpoint) + 8*len(r.selection.Overlap.DP)
 	if id := r.selection.SelectionID; id != nil {
 		n += len(*id)
 	}

@@ -132,7 +132,7 @@ func (r *retries) judge(what, id string, rank catalog.Rank, repeated bool, err e
 
 func (r *retries) choose() {
 	id, p, lease, wanted := r.id(), r.prompt(), r.lease(), r.ifExists()
-	sel, err := r.reserve(id, prompt(p, 10), leased(lease), func(q *selection.SelectRequest) { q.IfExists, q.Detailed = wanted, r.rnd.IntN(2) == 0 })
+	sel, err := r.reserve(id, prompt(p, 10), leased(lease), func(q *selection.SelectRequest) { q.IfExists, q.Dialect = wanted, contract.Version(r.rnd.IntN(2)) })
 	if r.judge("choose", id, sel.Rank, sel.Repeated, err, wanted, r.live[id].prompt == p) {
 		r.enter(id, known{rank: sel.Rank, prompt: p, lease: lease})
 	}

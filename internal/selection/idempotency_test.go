@@ -255,7 +255,7 @@ func TestSlotsReservationElsewhere(t *testing.T) {
 		b.WantLoad("1/0: 10 2 1, m/u, 2/0: 0 0 0")
 		_, err := b.reserve("x", prompt(1, 10), again)
 		wantError(t, err, contract.Conflict, takenText("x"))
-		elsewhere := func(r *selection.SelectRequest) { r.Scope, r.Detailed = other, true }
+		elsewhere := func(r *selection.SelectRequest) { r.Scope, r.Dialect = other, contract.V16 }
 		if got, err := b.reserve("x", prompt(1, 10), again, elsewhere); err != nil || got.Repeated || got.Rank.Worker != 2 {
 			t.Errorf("in another scope: %+v, %v, want a reservation", got, err)
 		}
@@ -349,33 +349,33 @@ func TestIDInFlight(t *testing.T) {
 			wantError(t, err, contract.Conflict, "Request x is being booked")
 			wantText16(t, err, "selection x is already reserved or being reserved")
 		}
-		first := w.call("x", prompt(1, 8), detailed)
-		_, err := w.reserve("x", prompt(1, 8), detailed)
+		first := w.call("x", prompt(1, 8), in16)
+		_, err := w.reserve("x", prompt(1, 8), in16)
 		refused(err)
-		_, err = w.reservePending("x", func(r *selection.PendingRequest) { r.Detailed = true })
+		_, err = w.reservePending("x", func(r *selection.PendingRequest) { r.Dialect = contract.V16 })
 		refused(err)
-		retry := w.call("x", prompt(1, 8), detailed, again)
+		retry := w.call("x", prompt(1, 8), in16, again)
 		if !first.waits() || !retry.waits() {
 			t.Fatal("no request waits")
 		}
 		first.cancel()
 		synctest.Wait()
-		_, err = w.reservePending("x", func(r *selection.PendingRequest) { r.Detailed = true })
+		_, err = w.reservePending("x", func(r *selection.PendingRequest) { r.Dialect = contract.V16 })
 		refused(err) // the retry has it now
 		retry.cancel()
 		synctest.Wait()
-		if r, err := w.reservePending("x", func(r *selection.PendingRequest) { r.Detailed = true }); err != nil {
+		if r, err := w.reservePending("x", func(r *selection.PendingRequest) { r.Dialect = contract.V16 }); err != nil {
 			t.Fatalf("%+v, %v", r, err)
 		}
 		if err := w.Free("x"); err != nil {
 			t.Fatal(err)
 		}
 
-		second := w.call("x", prompt(1, 8), detailed)
-		explicit.Detailed = true
+		second := w.call("x", prompt(1, 8), in16)
+		explicit.Dialect = contract.V16
 		_, err = w.Reserve(&explicit)
 		refused(err)
-		explicit.Detailed = false // as 1.3 has it, who comes first has the id
+		explicit.Dialect = contract.V13 // as 1.3 has it, who comes first has the id
 		if _, err = w.Reserve(&explicit); err != nil {
 			t.Fatal(err)
 		}
@@ -398,7 +398,7 @@ func TestIDInFlight(t *testing.T) {
 
 func req16(id string) *selection.SelectRequest {
 	r := ask(prompt(1, 8))
-	r.ReservationID, r.Detailed = &id, true
+	r.ReservationID, r.Dialect = &id, contract.V16
 	return r
 }
 

@@ -42,6 +42,11 @@ func (t *thresholds) Thresholds() *overload.Table { return t.busy }
 // then has none. Errors are of kind BadRequest (out of range), NotFound (the model has no
 // worker) and TooMany.
 func (t *thresholds) SetBusyThreshold(model string, given overload.Thresholds) (ModelThresholds, error) {
+	return t.SetBusyThresholdIn(t.busy, model, given)
+}
+
+// SetBusyThresholdIn is SetBusyThreshold in another table.
+func (t *thresholds) SetBusyThresholdIn(busy *overload.Table, model string, given overload.Thresholds) (ModelThresholds, error) {
 	if err := given.Check(); err != nil {
 		return ModelThresholds{}, &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
 	}
@@ -50,10 +55,10 @@ func (t *thresholds) SetBusyThreshold(model string, given overload.Thresholds) (
 	case given.Any() && !known:
 		return ModelThresholds{}, errModelNotFound(model)
 	case given.Any():
-		c, err := t.busy.Set(model, given)
+		c, err := busy.Set(model, given)
 		return t.changed(model, c, err)
 	case known:
-		return ModelThresholds{model, *t.busy.Of(model)}, nil
+		return ModelThresholds{model, *busy.Of(model)}, nil
 	}
 	return ModelThresholds{Model: model}, nil
 }
@@ -62,6 +67,11 @@ func (t *thresholds) SetBusyThreshold(model string, given overload.Thresholds) (
 // remaining ones. The configured values do not come back (decision B1). Errors are of kind
 // BadRequest (no such threshold), NotFound (the model has no worker) and TooMany.
 func (t *thresholds) ClearBusyThreshold(model string, which *string) (ModelThresholds, error) {
+	return t.ClearBusyThresholdIn(t.busy, model, which)
+}
+
+// ClearBusyThresholdIn is ClearBusyThreshold in another table.
+func (t *thresholds) ClearBusyThresholdIn(busy *overload.Table, model string, which *string) (ModelThresholds, error) {
 	var clear []overload.Threshold
 	if which != nil {
 		named, ok := overload.ParseThreshold(*which)
@@ -74,7 +84,7 @@ func (t *thresholds) ClearBusyThreshold(model string, which *string) (ModelThres
 	if !t.catalog.HasModel(model) {
 		return ModelThresholds{}, errModelNotFound(model)
 	}
-	c, err := t.busy.Clear(model, clear...)
+	c, err := busy.Clear(model, clear...)
 	return t.changed(model, c, err)
 }
 

@@ -142,7 +142,7 @@ func (b *pendingBooking) beginID() error {
 	if exists := ids.conflict(req.ID, req.Scope); exists != nil { // before the session is changed
 		return errIDExists(exists.Error(), req.IfExists, exists)
 	}
-	if req.Detailed && !b.begun {
+	if req.Dialect == contract.V16 && !b.begun {
 		if b.begun = ids.inFlight.begin(req.ID, req.IfExists == ReturnFirst); !b.begun {
 			return errIDInFlight(req.ID)
 		}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/engines/reports"
+	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -52,8 +53,8 @@ func (e Eligible) of(snap *catalog.Snapshot) func(catalog.Entry) bool {
 	return e(snap)
 }
 
-// TextHolder holds the memory of the text that a request was read from.
-type TextHolder interface {
+// TextReleaser has the memory of the text that a request was read from.
+type TextReleaser interface {
 	// ReleaseText releases the memory. It may be called more than once.
 	ReleaseText()
 }
@@ -63,9 +64,9 @@ type SelectRequest struct {
 	Scope catalog.Scope
 	// Trace is the span of the request; nil: it is not traced.
 	Trace *tracing.Span `json:"-"`
-	// Text holds the text that the request was read from; nil: none. If the request has to
+	// Text has the text that the request was read from; nil: none. If the request has to
 	// wait, Text is released, and Prompt loses its tokens.
-	Text TextHolder
+	Text TextReleaser
 	// SelectionID is echoed. In the 1.6 dialect it is also the reservation's id (decision E1),
 	// so both fields are set there.
 	SelectionID   *string
@@ -135,9 +136,9 @@ type SelectRequest struct {
 	Explain bool
 	// ExplainOnly: nothing is chosen, only explained. API.Explain sets it.
 	ExplainOnly bool
-	// Detailed: the caller reads the fields of 1.6.1. As in 1.6.1, an id that exists, or that
-	// another request is booking, is refused before anything else is checked.
-	Detailed bool
+	// Dialect is the caller's. As in 1.6.1, an id that exists, or that another request is booking,
+	// is refused before anything else is checked.
+	Dialect contract.Version
 }
 
 // AffinityTarget is the rank that a caller prefers, or all ranks of a worker.
@@ -248,20 +249,20 @@ type ReserveRequest struct {
 
 	Lease    time.Duration // as in SelectRequest
 	IfExists IfExists
-	Detailed bool
+	Dialect  contract.Version
 }
 
 // PendingRequest is the body of /reservations for a pending selection (1.6.1).
 type PendingRequest struct {
 	Scope catalog.Scope
 	ID    string
-	// Text holds the text that the request was read from; nil: none. It is released if the
+	// Text has the text that the request was read from; nil: none. It is released if the
 	// request has to wait.
-	Text TextHolder
+	Text TextReleaser
 
 	Lease    time.Duration // as in SelectRequest
 	IfExists IfExists
-	Detailed bool
+	Dialect  contract.Version
 }
 
 // Reservation is the answer of /reservations.

@@ -137,7 +137,7 @@ func (a *API) repeatReservation(q *idRequest) (r Reservation, repeated bool, err
 // beginID marks the request's id as in flight, as retry.begin does, until end is called. It fails
 // if another request has the id.
 func (a *API) beginID(req *ReserveRequest) (end func(), err error) {
-	if !req.Detailed || req.IfExists != Refuse {
+	if req.Dialect != contract.V16 || req.IfExists != Refuse {
 		return func() {}, nil
 	}
 	if !a.idempotency.inFlight.begin(req.ID, false) {

@@ -3,6 +3,7 @@ package selection
 import (
 	"github.com/select-service/select-service/internal/selection/affinity"
 	"github.com/select-service/select-service/internal/selection/approximate"
+	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -53,7 +54,7 @@ func (r *retry) answerOf(first *existingReservation) (s Selection) {
 // dynamo-kv-router 1.6.1 does that before it checks the rest of a request, 1.3.1 when it books.
 // A retry is not refused, but while it waits others are.
 func (r *retry) begin() error {
-	if !r.reserve || r.ReservationID == nil || !r.Detailed {
+	if !r.reserve || r.ReservationID == nil || r.Dialect != contract.V16 {
 		return nil
 	}
 	id, shared := *r.ReservationID, r.IfExists == ReturnFirst

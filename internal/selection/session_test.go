@@ -161,7 +161,7 @@ func TestSessionAway(t *testing.T) {
 		"wrong prompt": {func(w *world) error {
 			return w.attempt("r", nil, of("s"), func(r *selection.SelectRequest) { r.Prompt = selection.Prompt{} })
 		}, true, 2},
-		"taken id":      {func(w *world) error { return w.attempt("taken", prompt(2, 8), of("s"), detailed) }, true, 1},
+		"taken id":      {func(w *world) error { return w.attempt("taken", prompt(2, 8), of("s"), in16) }, true, 1},
 		"pinned":        {func(w *world) error { return w.attempt("r", prompt(2, 8), of("s"), pinnedTo(9)) }, true, 1},
 		"other session": {func(w *world) error { return w.attempt("r", prompt(2, 8), of("t"), onWorkers(9)) }, true, 1},
 		"not reserving": {func(w *world) error {
@@ -199,7 +199,7 @@ func (w *world) attempt(id string, tokens []uint32, change ...func(*selection.Se
 	return err
 }
 
-func detailed(r *selection.SelectRequest) { r.Detailed = true }
+func in16(r *selection.SelectRequest) { r.Dialect = contract.V16 }
 
 func pinnedTo(id uint64) func(*selection.SelectRequest) {
 	return func(r *selection.SelectRequest) { r.Pinned = &catalog.Rank{Worker: id} }

@@ -168,7 +168,7 @@ func (w *world) replay(id string, exists selection.IfExists) *call {
 	go func() {
 		defer close(c.done)
 		r, err := w.ReservePending(ctx, &selection.PendingRequest{
-			Scope: scope, ID: id, Text: &c.text, IfExists: exists, Detailed: true,
+			Scope: scope, ID: id, Text: &c.text, IfExists: exists, Dialect: contract.V16,
 		})
 		c.sel.Rank, c.sel.Repeated, c.err = r.Rank, r.Repeated, err
 	}()

@@ -216,9 +216,12 @@ type Worker struct {
 	// Set in answers only.
 	Lifecycle             string        `json:"lifecycle,omitempty"` // schedulable, draining, incomplete, …
 	NotSchedulableReasons []string      `json:"not_schedulable_reasons,omitempty"`
-	Source                *WorkerSource `json:"source,omitempty"`    // nil: the API
-	Drain                 *WorkerDrain  `json:"drain,omitempty"`     // nil: no operator drains it
-	Described             *Described    `json:"described,omitempty"` // what its engine has said, nil before it has
+	Source                *WorkerSource `json:"source,omitempty"` // nil: the API
+	Drain                 *WorkerDrain  `json:"drain,omitempty"`  // nil: no operator drains it
+	// ReplicasBehind names the live replicas of the fleet that did not have a change when it was
+	// answered.
+	ReplicasBehind []string   `json:"replicas_behind,omitempty"`
+	Described      *Described `json:"described,omitempty"` // what its engine has said, nil before it has
 }
 
 // Described is what a worker's engine says of itself.
@@ -270,6 +273,8 @@ type Difference struct {
 	Changed   []uint64 `json:"changed"`
 	Removed   []uint64 `json:"removed"`
 	Unchanged int      `json:"unchanged"`
+	// ReplicasBehind is that of Worker.
+	ReplicasBehind []string `json:"replicas_behind,omitempty"`
 }
 
 // Readiness is the answer of /ready.

@@ -15,6 +15,8 @@ const (
 	Bodies = "bodies"
 	// Serving: what larger bodies are parsed into (token ids, hashes), while they are served.
 	Serving = "serving"
+	// Scanned: token ids of prompts that were read, by their text, for prompts that begin alike.
+	Scanned = "scanned"
 	// Answers: answers above SmallBody until their clients have read them.
 	Answers = "answers"
 	// Waiting: what requests keep while they are in wait queues.
@@ -46,6 +48,7 @@ var shares = []struct {
 	{Requests, 40},
 	{Bodies, 80},
 	{Serving, 160},
+	{Scanned, 20},
 	{Answers, 40},
 	{Waiting, 40},
 	{Remembered, 30},

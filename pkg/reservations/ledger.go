@@ -59,7 +59,8 @@ type Request struct {
 	// of its caller: Renew, PrefillComplete and OutputBlock restart it. It replaces
 	// the ledger's lifetime.
 	Lease time.Duration
-	// CallerState, if not nil, is called when the reservation ends.
+	// CallerState, if not nil, is called when the reservation ends. The ledger's account has 448 bytes
+	// for it.
 	CallerState CallerState
 }
 

@@ -41,6 +41,9 @@ func (e *LimitError) Error() string { return e.Reason }
 // rows in tables and lists, two nodes of the tree and what they leave unused of their chunks.
 const entryBytes = 704
 
+// callerBytes is charged for a CallerState.
+const callerBytes = 448
+
 // chargeUnit is the unit of entry.charge in bytes.
 const chargeUnit = 64
 
@@ -68,7 +71,11 @@ func (ro *room) checkSize(blocks int) error {
 
 // chargeOf returns what a reservation takes with r.fresh new blocks, in units of chargeUnit.
 func (ro *room) chargeOf(r *entry) uint32 {
-	return uint32((entryBytes + int64(len(r.id)) + ro.chargedBlocks(r) + chargeUnit - 1) / chargeUnit)
+	bytes := entryBytes + int64(len(r.id)) + ro.chargedBlocks(r)
+	if r.callerState != nil {
+		bytes += callerBytes
+	}
+	return uint32((bytes + chargeUnit - 1) / chargeUnit)
 }
 
 // chargedBlocks returns the part of the charge that was for new blocks, in bytes.

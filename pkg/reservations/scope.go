@@ -185,6 +185,8 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 		tokens:   p.PrefillTokens,
 		output:   req.ExpectedOutput,
 		deadline: at + l.lifetime,
+
+		callerState: req.CallerState,
 	}
 	if req.Lease > 0 {
 		r.lease = newLease(req.Lease, at)
@@ -204,7 +206,6 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 	}
 	s.add(r, rest, m, p.Uncached, req.Prompt)
 	s.observeBooked(r)
-	r.callerState = req.CallerState
 	l.counts.booked.Add(1)
 	e := r.event()
 	e.Prefix = prefix

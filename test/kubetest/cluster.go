@@ -127,7 +127,10 @@ func (c *Cluster) Install(present bool) {
 	}
 	var definition Object
 	c.must(yaml.Unmarshal(poolDefinition, &definition))
-	c.call(http.MethodPost, crds, definition)
+	c.await("the definition of InferencePools is taken", func() bool {
+		status, _ := c.request(http.MethodPost, crds, definition)
+		return status == http.StatusCreated // not while the former one is being deleted
+	})
 	c.await("InferencePools are served", func() bool {
 		status, _ := c.request(http.MethodGet, pathOf("inferencepools", "llm", ""), nil)
 		return status == http.StatusOK

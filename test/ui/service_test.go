@@ -12,6 +12,13 @@ import (
 // start starts the service and returns its address. stop ends it before the test does.
 func start(t *testing.T, args ...string) (base string, stop func()) {
 	t.Helper()
+	base, _, stop = launch(t, args...)
+	return base, stop
+}
+
+// launch is start, and returns the id of the process, too.
+func launch(t *testing.T, args ...string) (base string, pid int, stop func()) {
+	t.Helper()
 	program := os.Getenv("SELECT_SERVICE_BIN")
 	if program == "" {
 		program = "../../bin/select-service"
@@ -51,11 +58,11 @@ func start(t *testing.T, args ...string) (base string, stop func()) {
 	t.Cleanup(stop)
 	select {
 	case address := <-found:
-		return "http://" + address, stop
+		return "http://" + address, cmd.Process.Pid, stop
 	case <-ended:
 		t.Fatal("the service does not start")
 	case <-time.After(patience):
 		t.Fatal("the service does not listen")
 	}
-	return "", stop
+	return "", 0, stop
 }

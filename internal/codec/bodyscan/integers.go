@@ -23,7 +23,12 @@ func appendElements[T any](s *Scanner, dst []T, plain func(*Scanner, []T) []T, r
 	if !ok || !s.more(&c) {
 		return dst
 	}
-	base := len(dst)
+	return appendRest(s, dst, len(dst), &c, plain, read)
+}
+
+// appendRest reads the elements of an array that are left, at least one, and appends them to dst. The
+// first element of the array is at base.
+func appendRest[T any](s *Scanner, dst []T, base int, c *container, plain func(*Scanner, []T) []T, read func(*Scanner) T) []T {
 	for {
 		dst = plain(s, dst)
 		v := read(s)
@@ -32,7 +37,7 @@ func appendElements[T any](s *Scanner, dst []T, plain func(*Scanner, []T) []T, r
 			return dst
 		}
 		dst = append(dst, v)
-		if !s.more(&c) {
+		if !s.more(c) {
 			return dst
 		}
 	}

@@ -18,6 +18,10 @@ type Field[T any] struct {
 	// Again is used instead of Read for the second value if the object has both names. It must
 	// fail if the two values differ.
 	Again func(*Scanner, *T)
+	// Late is set for an array that Read reads with AppendUint32sUnder. If the scanner has a Cache,
+	// a long one is read after all other members of the object, so that its scope may be among
+	// these. An object may have one such field.
+	Late bool
 }
 
 const (
@@ -84,6 +88,8 @@ func (o *Object[T]) Read(s *Scanner, v *T) {
 		return
 	}
 	var seen, aliased uint64
+	var late *Field[T] // that was postponed
+	var lateAt, lateEnd int
 	for s.more(&c) {
 		i, known := o.index[string(s.key())]
 		switch {
@@ -109,6 +115,12 @@ func (o *Object[T]) Read(s *Scanner, v *T) {
 			return
 		}
 		*mine |= bit
+		if at := s.pos; f.Late {
+			if end, ok := s.postpone(); ok {
+				late, lateAt, lateEnd = f, at, end
+				continue
+			}
+		}
 		if read(s, v); s.err != nil {
 			s.err.within(name)
 			return
@@ -117,6 +129,17 @@ func (o *Object[T]) Read(s *Scanner, v *T) {
 	if missing := o.required &^ (seen | aliased); missing != 0 && s.err == nil {
 		s.failField(o.fields[bits.TrailingZeros64(missing)].Name, "missing field `")
 		s.err.Missing = true
+	}
+	if late != nil && s.err == nil {
+		end := s.pos
+		s.pos, s.lateEnd = lateAt, lateEnd
+		s.depth++ // as inside the object
+		if late.Read(s, v); s.err != nil {
+			s.err.within(late.Name)
+			return
+		}
+		s.depth--
+		s.pos, s.lateEnd = end, 0
 	}
 }
 
@@ -130,7 +153,13 @@ func (s *Scanner) failField(name, reason string) {
 func (o *Object[T]) Decode(s *Scanner, format Format, text []byte, v *T) error {
 	s.Reset(format, text)
 	o.Read(s, v)
-	return s.End()
+	err := s.End()
+	if err != nil && s.postponed { // there is a fault, but perhaps another one comes first
+		defer s.UseCache(s.cache)
+		s.UseCache(nil)
+		return o.Decode(s, format, text, v)
+	}
+	return err
 }
 
 // Set returns a Read function for a member that may not be null.

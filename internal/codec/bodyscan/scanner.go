@@ -25,6 +25,10 @@ type Scanner struct {
 	text   []byte // the last decoded string that had escapes
 	// entries is the number of array elements announced so far in a msgpack body.
 	entries int
+
+	cache     *Cache
+	postponed bool // a Late field was
+	lateEnd   int  // where the array of a Late field ends, while it is read
 }
 
 // Format is the encoding of a body.
@@ -55,7 +59,7 @@ func (s *Scanner) Reset(format Format, data []byte) {
 	if cap(text) > maxKeptText {
 		text = nil
 	}
-	*s = Scanner{data: data, format: format, text: text}
+	*s = Scanner{data: data, format: format, text: text, cache: s.cache}
 }
 
 // Err returns the first fault, an *Error, or nil.

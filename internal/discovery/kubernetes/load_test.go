@@ -2,7 +2,6 @@ package kubernetes_test
 
 import (
 	"fmt"
-	"os"
 	"runtime"
 	"strings"
 	"syscall"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/select-service/select-service/test/e2e"
 	"github.com/select-service/select-service/test/kubetest"
 )
 
@@ -50,7 +50,7 @@ func TestThousandPods(t *testing.T) {
 				return w.catalog.CountSchedulable() == pods-flips/2 && st.Draining == flips/2
 			})
 			t.Logf("%d changes in %v, applied %v after the last, %v of CPU", 2*flips, sent.Sub(begin), time.Since(sent), cpuTime(t)-cpu)
-			if share := w.appliedWithin(0.5); share < 0.99 && os.Getenv("E2E_ALONE") != "" && pods == 1000 {
+			if share := w.appliedWithin(0.5); share < 0.99 && e2e.Alone() && pods == 1000 {
 				t.Errorf("%.3f of the batches were in the catalog within 0.5 s, want 0.99", share)
 			}
 			w.lostNone()

@@ -12,12 +12,13 @@ import (
 
 // cached is the text of the file that keeps the last version.
 type cached struct {
-	Format  int       `json:"format"`
-	Version uint64    `json:"version"`
-	IDs     []string  `json:"ids"`
-	File    string    `json:"file,omitempty"`
-	Time    time.Time `json:"time"`
-	Workers []*entry  `json:"workers"`
+	Format   int       `json:"format"`
+	Version  uint64    `json:"version"`
+	IDs      []string  `json:"ids"`
+	File     string    `json:"file,omitempty"`
+	Time     time.Time `json:"time"`
+	Settings *settings `json:"settings,omitempty"`
+	Workers  []*entry  `json:"workers"`
 }
 
 // keep has a state written to the file.
@@ -57,7 +58,7 @@ func (c *Catalog) noteCached(s *state) {
 
 // writeFile replaces the file when the new one is safe on disk.
 func writeFile(path string, s *state) error {
-	text, err := json.Marshal(cached{Format: format, Version: s.version, IDs: s.ids, File: s.file, Time: time.Now().UTC(), Workers: s.entries()})
+	text, err := json.Marshal(cached{Format: format, Version: s.version, IDs: s.ids, File: s.file, Settings: s.settings, Time: time.Now().UTC(), Workers: s.entries()})
 	if err != nil {
 		return err
 	}
@@ -104,7 +105,7 @@ func readFile(path string) (*state, time.Time, error) {
 	if f.Format > format {
 		return nil, time.Time{}, errFormat
 	}
-	s := &state{version: f.Version, ids: f.IDs, file: f.File}
+	s := &state{version: f.Version, ids: f.IDs, file: f.File, settings: f.Settings}
 	for _, e := range f.Workers {
 		if err := json.Unmarshal(e.Record, &e.record); err != nil {
 			return nil, time.Time{}, err

@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/internal/transport/nats"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -49,7 +50,9 @@ type Config struct {
 	// workers file in it. They are called after Run was.
 	Local func() *catalog.Catalog
 	Apply func(catalog.Set) (catalog.Difference, error)
-	Log   zerolog.Logger
+	// Thresholds, if set, returns the busy thresholds of this process, which are the fleet's then.
+	Thresholds func() *overload.Table
+	Log        zerolog.Logger
 }
 
 // Errors of Edit, beside those of the change.
@@ -92,9 +95,10 @@ const (
 // edit is a change that waits.
 type edit struct {
 	change  Change
-	file    string // digest of the file's set that it applies, "": it does not
-	patient bool   // it waits for NATS
-	made    func() // nil: nobody asks
+	limits  func(*overload.Table) error // a change of the thresholds instead; nil: it is none
+	file    string                      // digest of the file's set that it applies, "": it does not
+	patient bool                        // it waits for NATS
+	made    func()                      // nil: nobody asks
 	until   time.Time
 	done    chan error // capacity 1
 	version uint64     // that has it, once done
@@ -153,7 +157,9 @@ type Status struct {
 	State   State  `json:"state"`
 	Version uint64 `json:"version"`
 	Workers int    `json:"workers"`
-	Fault   string `json:"fault,omitempty"`
+	// Settings is the version that had the shared settings first; 0: there are none.
+	Settings uint64 `json:"settings_version,omitempty"`
+	Fault    string `json:"fault,omitempty"`
 	// Refused has why workers of the fleet cannot be workers of this process, at most 16.
 	Refused []string `json:"refused,omitempty"`
 }
@@ -226,6 +232,11 @@ func (c *Catalog) Edit(change Change) (behind []string, err error) {
 // be reached EditFile waits.
 func (c *Catalog) EditFile(digest string, change Change) (behind []string, err error) {
 	return c.wait(&edit{change: change, file: digest, patient: true})
+}
+
+// EditThresholds is Edit for the busy thresholds, where Config has them.
+func (c *Catalog) EditThresholds(change func(*overload.Table) error) (behind []string, err error) {
+	return c.wait(&edit{limits: change, until: time.Now().Add(editTime)})
 }
 
 // Submit is Edit that does not wait. It calls made once the change is in the bucket; a change that
@@ -425,7 +436,7 @@ func (c *Catalog) fetch(ctx context.Context) (*state, error) {
 
 // fetchParts reads those parts of a catalog that are not known.
 func (c *Catalog) fetchParts(ctx context.Context, h *head, revision uint64) (*state, error) {
-	s := &state{version: h.Version, ids: h.IDs, revision: revision, file: h.File, old: h.Old}
+	s := &state{version: h.Version, ids: h.IDs, revision: revision, file: h.File, settings: h.Settings, old: h.Old}
 	var reads errgroup.Group
 	reads.SetLimit(requestsAtOnce)
 	for n, key := range h.Parts {
@@ -466,6 +477,10 @@ func (c *Catalog) applyAgain() time.Duration {
 
 // apply makes the workers of a state those of this process, and tells the fleet.
 func (c *Catalog) apply(s *state) {
+	if c.config.Thresholds != nil && s.settings != nil && s.settings.Version != c.Status().Settings {
+		c.config.Thresholds().Replace(s.thresholds())
+		c.config.Log.Info().Uint64("version", s.settings.Version).Int("models", len(s.thresholds())).Msg("busy thresholds are those of the fleet")
+	}
 	local := c.config.Local()
 	records := s.records(local)
 	c.applied, c.against = time.Now(), local.Contradicted(records)
@@ -485,6 +500,9 @@ func (c *Catalog) apply(s *state) {
 	c.mu.Lock()
 	same := len(refused) == len(c.status.Refused)
 	c.status.Version, c.status.Workers, c.status.Refused = s.version, len(records), refused
+	if s.settings != nil {
+		c.status.Settings = s.settings.Version
+	}
 	c.mu.Unlock()
 	if len(refused) > 0 && !same {
 		c.config.Log.Error().Int("workers", len(d.Excluded)).Strs("reasons", refused).Msg("workers of the fleet's catalog cannot be used by this replica")
@@ -597,9 +615,17 @@ func (c *Catalog) postpone(edits []*edit, err error) (left []*edit) {
 func (c *Catalog) tryAll(edits []*edit) (results []error, next *state, err error) {
 	c.shadow = newShadow(c.shadow, c.now, c.config.Local())
 	file := c.now.file
+	var limits *overload.Table // nil: unchanged
 	for _, e := range edits {
 		var err error
-		if e.file == "" || e.file != file {
+		switch {
+		case e.limits != nil:
+			if limits == nil {
+				limits = c.config.Thresholds().Copy()
+				limits.Replace(c.now.thresholds())
+			}
+			err = e.limits(limits)
+		case e.file == "" || e.file != file:
 			err = c.shadow.try(e.change)
 		}
 		if err == nil && e.file != "" {
@@ -611,6 +637,9 @@ func (c *Catalog) tryAll(edits []*edit) (results []error, next *state, err error
 		return nil, nil, err
 	}
 	next.file = file
+	if limits != nil && !sameThresholds(limits.Own(), c.now.thresholds()) {
+		next.settings = &settings{Version: next.version, Thresholds: limits.Own()}
+	}
 	if next.same(c.now) && c.now.revision > 0 {
 		c.shadow.settle(c.now)
 		return results, nil, nil
@@ -626,7 +655,7 @@ func (c *Catalog) tryAll(edits []*edit) (results []error, next *state, err error
 // replica was first.
 func (c *Catalog) write(ctx context.Context, next *state) error {
 	now := time.Now().UTC()
-	h := head{Format: format, Version: next.version, IDs: next.ids, Replica: c.config.Replica, Time: now, File: next.file}
+	h := head{Format: format, Version: next.version, IDs: next.ids, Replica: c.config.Replica, Time: now, File: next.file, Settings: next.settings}
 	var added, outdated []string
 	var puts errgroup.Group
 	puts.SetLimit(requestsAtOnce)

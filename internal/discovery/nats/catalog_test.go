@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -338,5 +339,48 @@ func TestKept(t *testing.T) {
 	}
 	if e := a.now.find(0); !strings.Contains(string(e.Record), "Later") {
 		t.Errorf("the record has lost a member: %s", e.Record)
+	}
+}
+
+// TestThresholds proves that thresholds are those of all replicas that share them, also of one that
+// starts later, without NATS; and that another replica writes them as it has read them.
+func TestThresholds(t *testing.T) {
+	m := newMemory()
+	tables := map[string]*overload.Table{}
+	shares := func(name string) func(*Config) {
+		tables[name] = overload.NewTable(overload.Thresholds{PrefillTokens: new(uint64(7))}, func(string) bool { return true })
+		return func(c *Config) { c.Thresholds = func() *overload.Table { return tables[name] } }
+	}
+	file := filepath.Join(t.TempDir(), "fleet")
+	cache := func(c *Config) { c.Cache = file }
+	a, b, own := m.join(t, "a", shares("a"), cache), m.join(t, "b", shares("b")), m.join(t, "own")
+	set := func(r *testReplica, model string, blocks float64) {
+		t.Helper()
+		if behind, err := r.EditThresholds(func(t *overload.Table) error {
+			_, err := t.Set(model, overload.Thresholds{DecodeBlocks: &blocks})
+			return err
+		}); err != nil || behind != nil {
+			t.Fatalf("behind %v, %v", behind, err)
+		}
+	}
+	set(a, "m", 0.5)
+	set(b, "n", 0.25)
+	if _, err := own.Edit(put(worker(1))); err != nil {
+		t.Fatal(err)
+	}
+	agree(t, a, b, own)
+	m.leave(a)
+	m.locked(func() { m.away = true })
+	late := m.join(t, "late", shares("late"), cache)
+	awaits(t, "the copy is used", func() bool { return late.Status().State == Cached })
+	for _, name := range []string{"a", "b", "late"} {
+		for model, want := range map[string]float64{"m": 0.5, "n": 0.25} {
+			if got := tables[name].Of(model); got.DecodeBlocks == nil || *got.DecodeBlocks != want || *got.PrefillTokens != 7 {
+				t.Errorf("%s has %v for %s", name, got, model)
+			}
+		}
+	}
+	if v := late.Status().Settings; v != 2 {
+		t.Errorf("the thresholds are of version %d, want 2", v)
 	}
 }

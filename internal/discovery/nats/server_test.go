@@ -78,6 +78,8 @@ func TestServer(t *testing.T) {
 	var watchers sync.WaitGroup
 	for _, r := range replicas {
 		watchers.Go(func() {
+			tick := time.NewTicker(5 * time.Millisecond)
+			defer tick.Stop()
 			for watching.Err() == nil {
 				if seen := r.local.List(nil, nil); len(seen) > 0 {
 					for _, w := range seen {
@@ -86,7 +88,7 @@ func TestServer(t *testing.T) {
 						}
 					}
 				}
-				time.Sleep(5 * time.Millisecond)
+				<-tick.C
 			}
 		})
 	}

@@ -9,11 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -42,10 +44,18 @@ type head struct {
 	Time    time.Time `json:"time"`
 	// File is the digest of the last set of a workers file that was applied.
 	File string `json:"file,omitempty"`
+	// Settings are what else the replicas share; nil: nothing yet.
+	Settings *settings `json:"settings,omitempty"`
 	// Parts has the keys of the parts, "" for one without workers.
 	Parts [numParts]string `json:"parts"`
 	// Old are parts of heads before, to be removed.
 	Old []oldPart `json:"old,omitempty"`
+}
+
+// settings are what the replicas share beside workers. They never change.
+type settings struct {
+	Version    uint64                          `json:"version"`    // of the catalog that had them first
+	Thresholds map[string]*overload.Thresholds `json:"thresholds"` // of models that have not the defaults
 }
 
 type oldPart struct {
@@ -161,6 +171,7 @@ type state struct {
 	ids      []string
 	revision uint64 // of the head in the bucket, 0: it is not there
 	file     string
+	settings *settings // nil: none
 	old      []oldPart
 	parts    [numParts]*part // nil: without workers
 }
@@ -211,7 +222,7 @@ func (s *state) find(id uint64) *entry {
 // successor returns the next version of the catalog, without workers.
 func (s *state) successor() *state {
 	ids := append([]string{rand.Text()}, s.ids[:min(len(s.ids), maxIDs-1)]...)
-	return &state{version: s.version + 1, ids: ids, revision: s.revision, file: s.file}
+	return &state{version: s.version + 1, ids: ids, revision: s.revision, file: s.file, settings: s.settings}
 }
 
 // fill gives a state its workers. The parts of was that have the same are kept; others have no key yet.
@@ -259,5 +270,19 @@ func (e *entry) text() string {
 	return string(text)
 }
 
-// same reports whether both have the same workers.
-func (s *state) same(o *state) bool { return s.parts == o.parts && s.file == o.file }
+// same reports whether both have the same workers and settings.
+func (s *state) same(o *state) bool {
+	return s.parts == o.parts && s.file == o.file && s.settings == o.settings
+}
+
+// thresholds returns the busy thresholds that the replicas share.
+func (s *state) thresholds() map[string]*overload.Thresholds {
+	if s.settings == nil {
+		return nil
+	}
+	return s.settings.Thresholds
+}
+
+func sameThresholds(a, b map[string]*overload.Thresholds) bool {
+	return maps.EqualFunc(a, b, (*overload.Thresholds).Equal)
+}

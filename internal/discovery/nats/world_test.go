@@ -113,33 +113,33 @@ type member struct {
 	name string
 }
 
-func (f member) Up() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return !f.away
+func (m member) Up() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !m.away
 }
 
-func (f member) SetCatalog(version uint64) {
-	f.mu.Lock()
-	all := slices.Clone(f.replicas)
+func (m member) SetCatalog(version uint64) {
+	m.mu.Lock()
+	all := slices.Clone(m.replicas)
 	for _, r := range all {
-		if r.name == f.name {
+		if r.name == m.name {
 			r.version = version
 		}
 	}
-	f.mu.Unlock()
+	m.mu.Unlock()
 	for _, r := range all {
-		if r.name != f.name {
+		if r.name != m.name {
 			r.Heard(version)
 		}
 	}
 }
 
-func (f member) Behind(version uint64) (names []string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, r := range f.replicas {
-		if r.name != f.name && r.version < version {
+func (m member) Behind(version uint64) (names []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range m.replicas {
+		if r.name != m.name && r.version < version {
 			names = append(names, r.name)
 		}
 	}

@@ -58,6 +58,10 @@ type Report struct {
 	// fall when it restarts.
 	PrefillTokens, PrefillBusyMicros Amount
 
+	// Changed reports that the engine has said something else than before, here or in reports of
+	// which this one is the last. Told and scraped reports leave it to be seen.
+	Changed bool
+
 	Source Source
 	// Interval is the longest time between two reports of this source, 0 if it keeps none.
 	Interval time.Duration

@@ -38,6 +38,13 @@ type Subscriber interface {
 	Close(id uint64)
 }
 
+// Sampler is a Subscriber that can spare messages of which the latest says all.
+type Sampler interface {
+	// Sample is that of zmqsock.Hub: message gets each message, and whether it is the last of those
+	// that have come together.
+	Sample(endpoint string, message func(frames [][]byte, received time.Time, last bool), status func(up bool)) (id uint64, err error)
+}
+
 // Streams follow the load streams of ranks. A message is read on the goroutine of its connection:
 // nothing waits, and an idle stream has no more than its socket. A lost message is not asked for
 // again, since the next one says all.
@@ -69,6 +76,11 @@ type stream struct {
 	socket   uint64
 
 	open atomic.Bool // in force; before, messages are passed over
+
+	// The latest report belongs to the callbacks of the socket, which run one at a time.
+	latest  Report
+	untold  bool // the sink has not been told the latest
+	changed bool // reports of which the sink is not told differ from those before them
 
 	// mu guards what follows. It is not held while the sink is called.
 	mu   sync.Mutex
@@ -152,7 +164,12 @@ func (s *Streams) subscribe(rank catalog.Rank, endpoint string) (*stream, error)
 	}
 	st := &stream{of: s, rank: rank, endpoint: endpoint, last: -1}
 	var err error
-	if st.socket, err = s.source.Subscribe(endpoint, st.onOffer, st.onMessage, st.onStatus); err != nil {
+	if sampler, can := s.source.(Sampler); can {
+		st.socket, err = sampler.Sample(endpoint, st.read, st.onStatus)
+	} else {
+		st.socket, err = s.source.Subscribe(endpoint, nil, st.onMessage, st.onStatus)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("load of %v: %w", rank, err)
 	}
 	return st, nil
@@ -201,13 +218,8 @@ func (st *stream) state(now time.Time) kvevents.StreamState {
 	return kvevents.Live
 }
 
-func (st *stream) onOffer(frames [][]byte, received time.Time) bool {
-	st.read(frames, received)
-	return true
-}
-
 func (st *stream) onMessage(frames [][]byte, buffer *memory.Buffer, received time.Time) bool {
-	st.read(frames, received)
+	st.read(frames, received, true)
 	buffer.Release(st.of.account)
 	return true
 }
@@ -224,18 +236,26 @@ func (st *stream) onStatus(up bool) {
 	}
 }
 
-// read reads a message: topic, number, payload.
-func (st *stream) read(frames [][]byte, received time.Time) {
+// read reads a message: topic, number, payload. Of the reports that come together the sink is told
+// the last, and whether another one was among them.
+func (st *stream) read(frames [][]byte, received time.Time, last bool) {
 	if !st.open.Load() {
 		return
 	}
 	report, why := st.report(frames, received)
-	if why != Good {
+	if why == Good {
+		st.of.counters.reports[Push].Add(1)
+		st.changed = st.changed || report != st.latest
+		st.latest, st.untold = report, true
+	} else {
 		st.of.counters.drop(Push, why)
-		return
 	}
-	st.of.counters.reports[Push].Add(1)
-	st.of.sink.Report(st.rank, report, received)
+	if last && st.untold {
+		report = st.latest
+		report.Changed = st.changed
+		st.untold, st.changed = false, false
+		st.of.sink.Report(st.rank, report, received)
+	}
 }
 
 func (st *stream) report(frames [][]byte, received time.Time) (Report, Reason) {

@@ -15,7 +15,7 @@ import (
 	"github.com/select-service/select-service/pkg/memory"
 )
 
-// network is a Subscriber: a test plays what its sockets receive.
+// network is a Sampler: a test plays what its sockets receive.
 type network struct {
 	next    uint64
 	sockets map[uint64]*publisher
@@ -24,17 +24,21 @@ type network struct {
 
 type publisher struct {
 	endpoint string
-	offer    func([][]byte, time.Time) bool
-	message  func([][]byte, *memory.Buffer, time.Time) bool
+	sample   func(frames [][]byte, received time.Time, last bool)
 	status   func(bool)
 }
 
-func (n *network) Subscribe(endpoint string, offer func([][]byte, time.Time) bool, message func([][]byte, *memory.Buffer, time.Time) bool, status func(bool)) (uint64, error) {
+// Subscribe gives messages that have memory of their own.
+func (n *network) Subscribe(endpoint string, _ func([][]byte, time.Time) bool, message func([][]byte, *memory.Buffer, time.Time) bool, status func(bool)) (uint64, error) {
+	return n.Sample(endpoint, func(frames [][]byte, received time.Time, _ bool) { message(frames, nil, received) }, status)
+}
+
+func (n *network) Sample(endpoint string, message func([][]byte, time.Time, bool), status func(bool)) (uint64, error) {
 	if n.refuse != nil {
 		return 0, n.refuse
 	}
 	n.next++
-	n.sockets[n.next] = &publisher{endpoint, offer, message, status}
+	n.sockets[n.next] = &publisher{endpoint, message, status}
 	return n.next, nil
 }
 
@@ -51,18 +55,27 @@ func (n *network) at(t *testing.T, endpoint string) *publisher {
 	return nil
 }
 
-func (p *publisher) send(number int64, payload []byte) {
-	p.offer([][]byte{[]byte("load"), binary.BigEndian.AppendUint64(nil, uint64(number)), payload}, time.Now())
+func (p *publisher) send(number int64, payload []byte) { p.sendOf(number, payload, true) }
+
+// sendOf sends a message that is the last of those that come together, or not.
+func (p *publisher) sendOf(number int64, payload []byte, last bool) {
+	p.sample([][]byte{[]byte("load"), binary.BigEndian.AppendUint64(nil, uint64(number)), payload}, time.Now(), last)
 }
 
 // sink keeps what it is told, as lines.
 type sink struct {
+	changes bool // lines say which reports have Changed
+
 	mu    sync.Mutex
 	lines []string
 }
 
 func (s *sink) Report(rank catalog.Rank, r Report, _ time.Time) {
-	s.say("%d/%d %s: running %d", rank.Worker, rank.DP, r.Source, r.Running.Or(0))
+	changed := ""
+	if s.changes && r.Changed {
+		changed = " changed"
+	}
+	s.say("%d/%d %s: running %d%s", rank.Worker, rank.DP, r.Source, r.Running.Or(0), changed)
 }
 
 func (s *sink) Remove(rank catalog.Rank, source Source) {
@@ -142,13 +155,56 @@ func TestStream(t *testing.T) {
 		w.dropped(BadNumber, 1)
 		p.send(3, []byte("x"))
 		p.send(-1, running(7))
-		p.offer([][]byte{[]byte("load"), make([]byte, 7), running(8)}, time.Now())
-		p.offer([][]byte{make([]byte, 8), running(8)}, time.Now())
+		p.sample([][]byte{[]byte("load"), make([]byte, 7), running(8)}, time.Now(), true)
+		p.sample([][]byte{make([]byte, 8), running(8)}, time.Now(), true)
 		w.saw()
 		w.dropped(Malformed, 4)
-		p.message([][]byte{nil, binary.BigEndian.AppendUint64(nil, 4), running(9)}, nil, time.Now())
-		w.saw("7/2 push: running 9")
+
+		plain := newStreamWorld(t)
+		plain.source = struct{ Subscriber }{plain.net} // cannot Sample
+		if err := plain.Add(rank, "tcp://h:1"); err != nil {
+			t.Fatal(err)
+		}
+		plain.net.at(t, "tcp://h:1").sendOf(4, running(9), false)
+		plain.saw("7/2 push: running 9")
 	})
+}
+
+// TestStreamBatch: of messages that come together the sink is told the last good report, and whether
+// the engine has said something else meanwhile; all are counted.
+func TestStreamBatch(t *testing.T) {
+	const bad = -1
+	w := newStreamWorld(t)
+	if err := w.Add(rank, "tcp://h:1"); err != nil {
+		t.Fatal(err)
+	}
+	w.to.changes = true
+	p, number := w.net.at(t, "tcp://h:1"), int64(0)
+	for _, step := range []struct {
+		batch []int // of each message how many requests run
+		want  []string
+	}{
+		{[]int{1}, []string{"7/2 push: running 1 changed"}},
+		{[]int{1}, []string{"7/2 push: running 1"}},
+		{[]int{1, 1, 1}, []string{"7/2 push: running 1"}},
+		{[]int{1, 2, 1}, []string{"7/2 push: running 1 changed"}},
+		{[]int{2, 3, bad}, []string{"7/2 push: running 3 changed"}},
+		{[]int{bad, bad}, nil},
+		{[]int{3, bad, 3}, []string{"7/2 push: running 3"}},
+		{[]int{bad, 4}, []string{"7/2 push: running 4 changed"}},
+	} {
+		for i, n := range step.batch {
+			p.sendOf(number, pack(t, "LoadStat", n), i == len(step.batch)-1)
+			number++
+		}
+		if got := w.to.took(); !slices.Equal(got, step.want) {
+			t.Errorf("after %v the sink was told %q, want %q", step.batch, got, step.want)
+		}
+	}
+	w.dropped(BadNumber, 5)
+	if n := w.counters.Reports(Push); n != uint64(number)-5 {
+		t.Errorf("%d reports of %d messages, 5 of them bad", n, number)
+	}
 }
 
 // TestStreamRate: a stream that sends far more than an engine does is read at a bounded rate, and

@@ -27,7 +27,10 @@ func (t *Table) apply() (any bool) {
 		if s.reported {
 			lowered = t.tell(s, snap, now) || lowered
 		}
-		t.watch(s, snap, now)
+		if now.Sub(s.watched) >= watchEvery(len(s.ranks)) {
+			s.watched = now
+			t.watch(s, snap, now)
+		}
 		if len(s.ranks) == 0 {
 			delete(t.scopes, sc)
 		}
@@ -47,9 +50,18 @@ func (t *Table) apply() (any bool) {
 	return any
 }
 
+// watchEvery returns how often the signs of life of so many ranks are looked at: those of thousands
+// less often, as that takes longer.
+func watchEvery(ranks int) time.Duration {
+	return min(max(1, time.Duration(ranks/2000)), 5) * applyEvery
+}
+
 // tell tells the ledger what has changed in a scope, and reports whether some load went down.
 func (t *Table) tell(s *scope, snap *catalog.Snapshot, now time.Time) (lowered bool) {
-	loads := t.loads(s, snap, now)
+	loads, ok := t.news(s, snap, now)
+	if !ok {
+		loads = t.loads(s, snap, now)
+	}
 	var changed []reservations.RankEngineLoad
 	t.ledger.Look(snap.Scope, nil, func(v *reservations.View) {
 		for i := range loads {
@@ -67,7 +79,9 @@ func (t *Table) tell(s *scope, snap *catalog.Snapshot, now time.Time) (lowered b
 	t.ledger.SetEngineLoads(snap.Scope, changed)
 	s.reported = false
 	for _, r := range s.ranks {
-		s.reported = s.reported || r.latest() != nil
+		if s.reported = r.latest() != nil; s.reported {
+			break
+		}
 	}
 	return lowered
 }
@@ -86,13 +100,43 @@ func (t *Table) clean(s *scope, snap *catalog.Snapshot) {
 	}
 }
 
+// news returns what the reports that have come since the last call say of their ranks. ok is false if
+// they may mean something for others too: if not all ranks of the scope are heard of the same parts.
+// The slice is valid until the next call of news or loads.
+func (t *Table) news(s *scope, snap *catalog.Snapshot, now time.Time) (all []reservations.RankEngineLoad, ok bool) {
+	ok = s.order != nil && now.Before(s.allFresh)
+	all = t.loadsOf[:0]
+	for i, r := range s.came {
+		s.came[i], r.came = nil, false
+		if !ok {
+			continue
+		}
+		h := t.fresh(r, now)
+		if ok = h != nil && h.foreign.known() == s.known; ok {
+			all = append(all, h.load(r, &snap.Ranks()[r.index], snap.BlockSize))
+			s.allFresh = earlier(s.allFresh, h.at.Add(t.ttl(&h.Report)))
+		}
+	}
+	s.came, t.loadsOf = s.came[:0], all
+	return all, ok
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
 // loads returns what the reports say of every rank of a scope. A part of the foreign load counts
 // if at least half of the ranks have a fresh report that knows it; then the others are taken to
 // have the median, so that no rank becomes attractive because its engine is not heard. The slice is
-// valid until the next call.
+// valid until the next call of news or loads.
 func (t *Table) loads(s *scope, snap *catalog.Snapshot, now time.Time) []reservations.RankEngineLoad {
 	all, fresh := t.loadsOf[:0], t.freshOf[:0]
 	var known [numParts]int
+	same := true // all are heard of the same parts
+	s.allFresh = now.Add(time.Hour)
 	for i, r := range s.ordered() {
 		e := &snap.Ranks()[i]
 		of := reservations.RankEngineLoad{Slot: e.Slot, Rank: e.Rank}
@@ -101,42 +145,77 @@ func (t *Table) loads(s *scope, snap *catalog.Snapshot, now time.Time) []reserva
 			of.TotalBlocks = r.blocks
 			h = t.fresh(r, now)
 		}
-		if h != nil {
-			of.Reported, of.MaxRequests = h.reported(snap.BlockSize), clamp(h.MaxRunning.Or(0))
-			for p, amount := range h.foreign {
-				if _, ok := amount.Get(); ok {
+		if h == nil {
+			same = false
+		} else {
+			of = h.load(r, e, snap.BlockSize)
+			has := h.foreign.known()
+			for p, ok := range has {
+				if ok {
 					known[p]++
 				}
 			}
+			if i == 0 {
+				s.known = has
+			}
+			same = same && has == s.known
+			s.allFresh = earlier(s.allFresh, h.at.Add(t.ttl(&h.Report)))
 		}
 		all, fresh = append(all, of), append(fresh, h)
 	}
 	t.loadsOf, t.freshOf = all, fresh
+	if same {
+		return all
+	}
+	s.allFresh = time.Time{}
 	var counts [numParts]bool
-	var median [numParts]uint64
+	var median parts
 	for p, n := range known {
 		if counts[p] = n > 0 && 2*n >= snap.NumRanks; counts[p] && n < snap.NumRanks {
-			median[p] = medianOf(fresh, p)
+			median[p] = load.Known(medianOf(fresh, p))
 		}
 	}
 	for i := range all {
 		amount := median
 		if h := fresh[i]; h != nil {
-			for p := range amount {
-				amount[p] = h.foreign[p].Or(median[p])
+			for p, of := range h.foreign {
+				if _, ok := of.Get(); ok {
+					amount[p] = of
+				}
 			}
 		}
 		for p := range amount {
 			if !counts[p] {
-				amount[p] = 0
+				amount[p] = load.Amount{}
 			}
 		}
-		all[i].Foreign = reservations.Foreign{
-			Requests: clamp(amount[requests]), Waiting: clamp(min(amount[waiting], amount[requests])),
-			PrefillTokens: amount[prefillTokens], Blocks: amount[blocks],
-		}
+		all[i].Foreign = amount.foreign()
 	}
 	return all
+}
+
+// load returns what a report says of its rank alone.
+func (h *heard) load(r *rank, e *catalog.Entry, blockSize uint32) reservations.RankEngineLoad {
+	of := reservations.RankEngineLoad{Slot: e.Slot, Rank: e.Rank}
+	of.TotalBlocks, of.MaxRequests = r.blocks, clamp(h.MaxRunning.Or(0))
+	of.Reported, of.Foreign = h.reported(blockSize), h.foreign.foreign()
+	return of
+}
+
+// foreign returns the load, 0 where it is unknown.
+func (p *parts) foreign() reservations.Foreign {
+	return reservations.Foreign{
+		Requests: clamp(p[requests].Or(0)), Waiting: clamp(min(p[waiting].Or(0), p[requests].Or(0))),
+		PrefillTokens: p[prefillTokens].Or(0), Blocks: p[blocks].Or(0),
+	}
+}
+
+// known returns which parts are known.
+func (p *parts) known() (known [numParts]bool) {
+	for i := range p {
+		_, known[i] = p[i].Get()
+	}
+	return known
 }
 
 // medianOf returns the median of a part of the foreign load where it is known.

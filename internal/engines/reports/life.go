@@ -103,7 +103,7 @@ func (t *Table) Await(sc catalog.Scope, of catalog.Rank) {
 	now := t.config.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r := t.rank(sc, of)
+	_, r := t.rank(sc, of)
 	if r.awaited++; r.awaited == 1 && r.state() == Alive {
 		r.life.last = now // it may have been idle
 	}

@@ -79,12 +79,19 @@ type scope struct {
 	ranks    map[catalog.Rank]*rank
 	snapshot *catalog.Snapshot // by which ranks was last cleaned
 	order    []*rank           // ranks in the order of those of snapshot, nil for one that is not in ranks; nil: to be made
+	watched  time.Time         // when signs of life were looked at
 	reported bool              // there are reports, or the ledger knows of some that were there
+
+	came     []*rank        // ranks with reports of which the ledger has not been told
+	known    [numParts]bool // the parts of which all ranks are heard, until allFresh
+	allFresh time.Time      // until when all ranks have fresh reports; zero: not all have, or not of the same parts
 }
 
 // rank has what the sources of one rank have said, and the signs of its life.
 type rank struct {
 	by      [load.Sources]heard
+	index   int    // in the scope's order
+	came    bool   // is in the scope's came
 	awaited int    // streamed answers of which no byte has come; see Await
 	blocks  uint64 // room for, by the latest report that says it; 0: unknown
 	warned  bool   // that the record has another number of blocks
@@ -134,9 +141,15 @@ func (t *Table) Report(of catalog.Rank, report load.Report, at time.Time) {
 		t.unused++
 		return
 	}
-	r := t.rank(snap.Scope, of)
-	t.scopes[snap.Scope].reported = true
-	if was := &r.by[report.Source]; was.at.IsZero() || was.Report != report {
+	s, r := t.rank(snap.Scope, of)
+	s.reported = true
+	if !r.came {
+		r.came = true
+		s.came = append(s.came, r)
+	}
+	changed := report.Changed
+	report.Changed = false
+	if was := &r.by[report.Source]; changed || was.at.IsZero() || was.Report != report {
 		r.life.last, r.life.signed = at, true
 	}
 	if r.prefill.add(&report) && t.config.Measured != nil {
@@ -151,8 +164,8 @@ func (t *Table) Report(of catalog.Rank, report load.Report, at time.Time) {
 	}
 }
 
-// rank returns what is kept of a rank. It needs t.mu.
-func (t *Table) rank(sc catalog.Scope, of catalog.Rank) *rank {
+// rank returns what is kept of a rank and of its scope. It needs t.mu.
+func (t *Table) rank(sc catalog.Scope, of catalog.Rank) (*scope, *rank) {
 	t.of[of.Worker] = sc
 	s := t.scopes[sc]
 	if s == nil {
@@ -166,7 +179,7 @@ func (t *Table) rank(sc catalog.Scope, of catalog.Rank) *rank {
 		r = new(rank)
 		s.ranks[of], s.order = r, nil
 	}
-	return r
+	return s, r
 }
 
 // Remove implements load.Sink.
@@ -178,7 +191,7 @@ func (t *Table) Remove(of catalog.Rank, source load.Source) {
 		return
 	}
 	r := s.ranks[of]
-	r.by[source] = heard{}
+	r.by[source], s.allFresh = heard{}, time.Time{}
 	if r.latest() == nil && r.awaited == 0 {
 		t.drop(s, of)
 	}
@@ -196,7 +209,9 @@ func (s *scope) ordered() []*rank {
 	if s.order == nil {
 		s.order = make([]*rank, s.snapshot.NumRanks)
 		for i, e := range s.snapshot.Ranks() {
-			s.order[i] = s.ranks[e.Rank]
+			if r := s.ranks[e.Rank]; r != nil {
+				s.order[i], r.index = r, i
+			}
 		}
 	}
 	return s.order

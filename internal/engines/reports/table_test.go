@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/select-service/select-service/internal/engines/load"
+	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -370,4 +371,57 @@ func (h *history) want() []reservations.Foreign {
 		all[i] = reservations.Foreign{Requests: uint32(p[0]), Waiting: uint32(min(p[0], p[1])), PrefillTokens: uint64(p[2]), Blocks: uint64(p[3])}
 	}
 	return all
+}
+
+// TestNews: the ledger is told the same whether only the ranks with new reports are looked at or
+// all are, whatever ranks report, by which sources, how seldom and with what left out.
+func TestNews(t *testing.T) {
+	seeds := uint64(20)
+	if testing.Short() {
+		seeds = 3
+	}
+	for seed := range seeds {
+		synctest.Test(t, func(t *testing.T) {
+			const workers = 4
+			rnd := rand.New(rand.NewPCG(seed, 1))
+			one, other := start(t, workers), start(t, workers)
+			seldom := []int{0, 0, 0, 2}[rnd.IntN(4)]
+			for step := range 200 {
+				for id := range uint64(workers) {
+					switch rnd.IntN(8 + seldom*40) {
+					case 0, 1, 2:
+						r := all(uint64(rnd.IntN(5)), uint64(rnd.IntN(3)))
+						r.MaxRunning, r.KVTokensTotal = load.Known(64), load.Known(uint64(4000+rnd.IntN(2)))
+						if r.Source = load.Source(rnd.IntN(3)); r.Source != load.Push {
+							r.Interval = 4 * time.Second
+						}
+						if rnd.IntN(30) == 0 {
+							r.WaitingUncachedTokens = load.Amount{}
+						}
+						one.report(id, r)
+						other.report(id, r)
+					case 3:
+						if rnd.IntN(20) == 0 {
+							source := load.Source(rnd.IntN(3))
+							one.Reports().Remove(rank(id), source)
+							other.Reports().Remove(rank(id), source)
+						}
+					}
+				}
+				if rnd.IntN(100) == 0 {
+					for _, w := range []*world{one, other} {
+						w.Put(servicetest.Record(workers+uint64(step), 1))
+					}
+				}
+				other.Reports().(*reports.Table).LookAtAll()
+				pass(100 * time.Millisecond)
+				a, b := one.Loads(nil, nil)[0].Loads, other.Loads(nil, nil)[0].Loads
+				for i := range a {
+					if fmt.Sprintf("%+v %+v", a[i].Foreign, a[i].Reported) != fmt.Sprintf("%+v %+v", b[i].Foreign, b[i].Reported) {
+						t.Fatalf("seed %d, step %d: %+v %+v, want %+v %+v", seed, step, a[i].Foreign, a[i].Reported, b[i].Foreign, b[i].Reported)
+					}
+				}
+			}
+		})
+	}
 }

@@ -47,7 +47,7 @@ func (t *Table) Of(model string) *Thresholds {
 type Change struct{ Was, Now Thresholds }
 
 // Any reports whether a limit has changed.
-func (c *Change) Any() bool { return !c.Was.equal(&c.Now) }
+func (c *Change) Any() bool { return !c.Was.Equal(&c.Now) }
 
 // Set changes the given limits of the model, for calls of Of that begin afterwards. Errors are
 // those of [Thresholds.Check] and [ErrTooMany]; nothing has changed then.
@@ -89,6 +89,27 @@ func (t *Table) Clear(model string, which ...Threshold) (Change, error) {
 	})
 }
 
+// Own returns the limits of the models that have not the defaults. They must not be changed.
+func (t *Table) Own() map[string]*Thresholds { return *t.own.Load() }
+
+// Replace makes these the limits of the models that have not the defaults, all of them.
+func (t *Table) Replace(own map[string]*Thresholds) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	own = maps.Clone(own)
+	if own == nil {
+		own = make(map[string]*Thresholds)
+	}
+	t.own.Store(&own)
+}
+
+// Copy returns a table with the same limits.
+func (t *Table) Copy() *Table {
+	c := NewTable(t.defaults, t.known)
+	c.own.Store(t.own.Load()) // never changed
+	return c
+}
+
 func (t *Table) change(model string, edit func(*Thresholds)) (Change, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -97,7 +118,7 @@ func (t *Table) change(model string, edit func(*Thresholds)) (Change, error) {
 	edit(&v)
 	own := maps.Clone(*t.own.Load())
 	delete(own, model)
-	if !v.equal(&t.defaults) { // a model with the defaults needs no room
+	if !v.Equal(&t.defaults) { // a model with the defaults needs no room
 		if len(own) >= MaxModels {
 			maps.DeleteFunc(own, func(m string, _ *Thresholds) bool { return !t.known(m) })
 		}
@@ -125,7 +146,8 @@ func copied[T uint64 | float64](v *T) *T {
 	return new(*v)
 }
 
-func (t *Thresholds) equal(o *Thresholds) bool {
+// Equal reports whether both have the same limits.
+func (t *Thresholds) Equal(o *Thresholds) bool {
 	return same(t.DecodeBlocks, o.DecodeBlocks) && same(t.PrefillTokens, o.PrefillTokens) && same(t.PrefillFraction, o.PrefillFraction)
 }
 

@@ -44,14 +44,14 @@ type Settings struct {
 	Queues    waitqueue.Config
 	Policies  *policies.Table // nil: the built-in cost everywhere
 	Learners  *policies.Learners
-	// Approximate has the blocks predicted from reservations; nil: none are predicted. With
-	// Beside, engines also publish KV events, and predictions have an index of their own.
+	// Approximate has the blocks predicted from reservations; nil: none are predicted.
 	Approximate *approximate.Index
-	Beside      bool
-	// ByCapacity: without Beside, predictions follow the capacity of ranks whose capacity is
+	// KVEvents: engines publish KV events. Predictions then have an index of their own.
+	KVEvents bool
+	// ByCapacity: without KVEvents, predictions follow the capacity of ranks whose capacity is
 	// known.
 	ByCapacity bool
-	// WatchStored enables State.WatchStored.
+	// WatchStored enables State.WatchStored. It needs KVEvents.
 	WatchStored bool
 	// Memory is the account of the indexes; nil: no limit.
 	Memory *indexer.Account
@@ -250,7 +250,7 @@ func (r *Registry) initIndexLocked(sc catalog.Scope, state *State) {
 	}
 	switch x := r.settings.Approximate; {
 	case x == nil:
-	case r.settings.Beside:
+	case r.settings.KVEvents:
 		state.predicted = indexer.New()
 		state.predicted.SetAccount(r.settings.Memory)
 		state.approximate = x.NewScope(recovery.NewGate(state.predicted, false))

@@ -86,12 +86,12 @@ func TestReplayReplacesDump(t *testing.T) {
 	for name, settings := range map[string]scopes.Settings{
 		"events alone":        {},
 		"watched":             {WatchStored: true},
-		"beside predictions":  {Beside: true},
-		"watched beside them": {Beside: true, WatchStored: true},
+		"beside predictions":  {KVEvents: true},
+		"watched beside them": {KVEvents: true, WatchStored: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			settings.Merging = true
-			if settings.Beside {
+			if settings.KVEvents {
 				settings.Approximate = approximate.New(time.Minute, 1<<10, nil, time.Now)
 			}
 			w := newWorld(settings)

@@ -189,6 +189,36 @@ func TestFindings(t *testing.T) {
 				time.Sleep(time.Second)
 			}
 		}, want: "engine_stalled: The engine of worker 1 rank 0 has unfinished work and makes no progress; it gets no new requests."},
+		"another model": {
+			config: func(c *node.Config) {
+				told := 0
+				c.Ask = func(context.Context, string, string) (*catalog.Description, error) {
+					told++ // the engine is replaced after the first answer
+					return &catalog.Description{
+						Engine: "vllm", Model: fmt.Sprint("m", min(told, 2)), BlockSize: servicetest.BlockSize, Size: 1,
+						From: map[string]string{"model_name": "/v1/models", "block_size": "/metrics", "data_parallel_size": "/metrics"},
+					}, nil
+				}
+			},
+			provoke: func(w *servicetest.World) {
+				_, _ = w.PutWorker(catalog.Record{
+					ID: 1, Scope: catalog.Scope{Model: "default", Tenant: "t"}, Endpoint: new("http://e"), Describe: &catalog.Describe{Model: true},
+				})
+				time.Sleep(2 * time.Minute) // it is asked once a minute
+			},
+			want: `model: Worker 1 serves another model and cannot be chosen: *`,
+		},
+		"another hash seed": {provoke: func(w *servicetest.World) {
+			r := servicetest.Registration("store", 0)
+			w.Register(r)
+			w.Net.At(r.Endpoint).Connect()
+			own := []uint64{771, 772}
+			w.Publisher(r).Publish(0, servicetest.Envelope(1, "stored", own, servicetest.Dict{
+				"token_ids": servicetest.Prompt(1, 2*servicetest.BlockSize), "base_block_idx": 0, "parent_hash": nil,
+			}))
+			w.Publisher(r).Publish(0, servicetest.Envelope(2, "stored", []uint64{779, 780}, servicetest.Dict{"medium": "cpu", "base_block_idx": 2}))
+			synctest.Wait() // Settle waits for the events of workers
+		}, want: `hash_seeds: The hashes of publisher "store" rank 0 are the engine's own, not XXH3-64 with seed *`},
 		"capacity": {provoke: func(w *servicetest.World) {
 			live(w, 1, servicetest.Total(100))
 			w.Reports().Report(catalog.Rank{Worker: 1}, load.Report{Source: load.Told, KVTokensTotal: load.Known(800)}, time.Now())

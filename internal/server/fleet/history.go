@@ -160,7 +160,7 @@ func (h *History) take() {
 	v := h.view
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.renewLocked()
+	v.renewIfDueLocked()
 	ofRanks := h.moments%int(RankEvery/ScopeEvery) == 0
 	h.scopesLeft, h.ranksLeft = false, h.ranksLeft && !ofRanks
 	for _, s := range v.scopes {

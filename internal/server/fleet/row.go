@@ -70,13 +70,6 @@ type Row struct {
 	Foreign          reservations.Foreign
 	Drained          bool  // by an operator
 	DrainDeadline    int64 // in Unix seconds; 0: none
-
-	worker *catalog.Worker
-	// recordedBlocks is TotalBlocks by the worker's record.
-	recordedBlocks uint64
-	slot           uint32 // while attached
-	attached       bool   // the index or the ledger has the rank
-	overloaded     bool   // the worker is above a busy threshold
 }
 
 // Rate is a hit rate in hundredths; the zero Rate is not known.
@@ -96,21 +89,15 @@ func rateOf(cached, blocks float64) Rate {
 
 // describe fills in what a worker's record says.
 func (r *Row) describe(w *catalog.Worker) {
-	if r.worker == w {
-		return
-	}
-	r.worker = w
 	r.Source = string(w.Source.KindOrAPI())
 	if w.Tracked {
 		r.Source = "slots"
 	}
 	capacity := selection.CapacityOf(w)
-	r.recordedBlocks, r.TotalBlocks, r.MaxBatchedTokens = capacity.KVBlocks, capacity.KVBlocks, capacity.BatchedTokens
-	r.Drained, r.DrainDeadline = w.Drain != nil, 0
+	r.TotalBlocks, r.MaxBatchedTokens, r.Drained = capacity.KVBlocks, capacity.BatchedTokens, w.Drain != nil
 	if w.Drain != nil && !w.Drain.Deadline.IsZero() {
 		r.DrainDeadline = w.Drain.Deadline.Unix()
 	}
-	r.Reason = ""
 	if why := w.Explain(); len(why) > 0 {
 		r.Reason = why[0]
 	}
@@ -125,11 +112,11 @@ const (
 )
 
 // judge sets the state, and its reason if the record does not say it.
-func (r *Row) judge(excluded *reports.Exclusion) {
-	w := r.worker
+func (r *Row) judge(of *versionedRow, c *carried, excluded *reports.Exclusion) {
+	w := of.worker
 	why := ""
 	switch {
-	case w.Tracked && r.attached:
+	case w.Tracked && of.attached:
 		r.State = Ready // for the slot tracker's callers, which choose by themselves
 		r.Reason = ""
 		return
@@ -141,7 +128,7 @@ func (r *Row) judge(excluded *reports.Exclusion) {
 		r.State, why = Silent, reasonSilent
 	case excluded != nil:
 		r.State, why = Stalled, reasonStalled
-	case r.overloaded:
+	case c.overloaded:
 		r.State, why = Overloaded, reasonOverloaded
 	default:
 		r.State = Ready
@@ -153,8 +140,7 @@ func (r *Row) judge(excluded *reports.Exclusion) {
 
 // readStream reads the state of the KV events.
 func (r *Row) readStream(streams *kvevents.Subscribers) {
-	r.Stream = Stream{}
-	if streams == nil || !r.attached {
+	if streams == nil {
 		return
 	}
 	if st, ok := streams.Stream(r.Rank); ok {
@@ -164,7 +150,6 @@ func (r *Row) readStream(streams *kvevents.Subscribers) {
 
 // readReport reads what the engine says.
 func (r *Row) readReport(p *node.Parts, sc catalog.Scope, blockSize uint32, now time.Time) {
-	r.Reported = Reported{}
 	st, ok := p.Reports.Status(sc, r.Rank)
 	if !ok {
 		return

@@ -28,8 +28,8 @@ const (
 	maxRemoved = 16384
 )
 
-// View shows all ranks. It is renewed when somebody asks, at most once per Interval, and whenever its
-// History takes a point. It knows in which version each row has changed last, so that who asks
+// View shows all ranks. It is renewed when somebody asks or its History takes a point, at most once
+// per Interval. It knows in which version each row has changed last, so that who asks
 // often gets the changes alone.
 type View struct {
 	parts  node.Parts
@@ -46,7 +46,16 @@ type View struct {
 	removed []removal
 	// complete is the oldest version since which removed has all removals.
 	complete uint64
-	used     []int // scratch: blocks on devices by slot
+	used     []int     // scratch: blocks on devices by slot
+	carried  []carried // scratch: by row
+}
+
+// carried is the load of a rank.
+type carried struct {
+	reservations.SlotLoad
+	foreign     reservations.Foreign
+	totalBlocks uint64 // as the engine reports it; 0: not known
+	overloaded  bool   // its worker is above a busy threshold
 }
 
 // scopeRows are the rows of one scope.
@@ -60,13 +69,17 @@ type scopeRows struct {
 	hits    hits   // of the scope as a whole
 }
 
-// versionedRow is a row with the version of its last change, and its text.
+// versionedRow is a row as it was last read, with the version of its last change, its text, and
+// where to read it anew.
 type versionedRow struct {
 	Row
 	version uint64
-	shown   Row // of which text is
 	text    []byte
 	hits    hits
+
+	worker   *catalog.Worker
+	slot     uint32 // while attached
+	attached bool   // the index or the ledger has the rank
 }
 
 // removal is a row or, with a nil rank, a scope that is gone.
@@ -153,9 +166,7 @@ func (v *View) Since(version string, of catalog.ScopeFilter, use func(*Page)) {
 	v.mu.RUnlock()
 	if due {
 		v.mu.Lock()
-		if v.now().Sub(v.renewed) >= Interval-early {
-			v.renewLocked()
-		}
+		v.renewIfDueLocked()
 		v.mu.Unlock()
 	}
 	v.mu.RLock()
@@ -225,6 +236,13 @@ func (p *Page) Removed(yield func(number uint64, rank *catalog.Rank) bool) {
 	}
 }
 
+// renewIfDueLocked renews the view unless somebody has just done so.
+func (v *View) renewIfDueLocked() {
+	if v.now().Sub(v.renewed) >= Interval-early {
+		v.renewLocked()
+	}
+}
+
 // renewLocked reads everything anew.
 func (v *View) renewLocked() {
 	v.renewed = v.now()
@@ -280,7 +298,7 @@ func (v *View) removeLocked(r removal) {
 func (v *View) renewScope(s *scopeRows, workers []*catalog.Worker) {
 	state, snap := v.parts.Scopes.Of(s.scope), v.parts.Catalog.Snapshot(s.scope)
 	v.matchRows(s, workers, snap)
-	v.readIndex(s, state)
+	v.readIndex(state)
 	v.readLedger(s, snap)
 	summary := Summary{Scope: s.scope, Number: s.number, Hits: s.hits.rate}
 	summary.Workers = len(workers)
@@ -288,13 +306,11 @@ func (v *View) renewScope(s *scopeRows, workers []*catalog.Worker) {
 		summary.BlockSize = snap.BlockSize
 	}
 	excluded := v.parts.Reports.Excluded(s.scope)
-	for _, r := range s.rows {
-		r.readStream(v.parts.Streams)
-		r.readReport(&v.parts, s.scope, summary.BlockSize, v.renewed)
-		r.judge(excluded[r.Rank])
-		r.Hits = r.hits.rate
-		if r.version == 0 || r.Row != r.shown {
-			r.version, s.changed, r.shown = v.version, v.version, r.Row
+	for i, r := range s.rows {
+		next := v.readRow(r, &v.carried[i], s.scope, summary.BlockSize)
+		next.judge(r, &v.carried[i], excluded[r.Rank])
+		if r.version == 0 || next != r.Row {
+			r.version, s.changed, r.Row = v.version, v.version, next
 			r.text = v.encode(r.text[:0], &r.Row, s.number)
 		}
 		summary.count(&r.Row)
@@ -305,6 +321,23 @@ func (v *View) renewScope(s *scopeRows, workers []*catalog.Worker) {
 	if s.shown == 0 || summary != s.summary {
 		s.summary, s.shown = summary, v.version
 	}
+}
+
+// readRow reads a row anew, but for its state.
+func (v *View) readRow(r *versionedRow, c *carried, sc catalog.Scope, blockSize uint32) Row {
+	next := Row{
+		Rank: r.Rank, Requests: c.Requests, ActiveBlocks: c.Blocks, PrefillTokens: c.PrefillTokens, Foreign: c.foreign, Hits: r.hits.rate,
+	}
+	next.describe(r.worker)
+	next.TotalBlocks = cmp.Or(next.TotalBlocks, c.totalBlocks)
+	if r.attached && int(r.slot) < len(v.used) {
+		next.CachedBlocks = v.used[r.slot]
+	}
+	if r.attached {
+		next.readStream(v.parts.Streams)
+	}
+	next.readReport(&v.parts, sc, blockSize, v.renewed)
+	return next
 }
 
 // count adds a row.
@@ -361,16 +394,14 @@ func (v *View) matchRows(s *scopeRows, workers []*catalog.Worker, snap *catalog.
 		}
 		for _, e := range known {
 			r := take(e.Rank)
-			r.describe(w)
 			if !r.attached || r.slot != e.Slot {
 				r.hits = hits{}
 			}
-			r.slot, r.attached = e.Slot, true
+			r.worker, r.slot, r.attached = w, e.Slot, true
 		}
 		if len(known) == 0 {
 			r := take(catalog.Rank{Worker: w.ID, DP: w.FirstRank()})
-			r.describe(w)
-			r.attached = false
+			r.worker, r.attached = w, false
 		}
 	}
 	for _, r := range s.rows[i:] {
@@ -383,39 +414,31 @@ func (v *View) matchRows(s *scopeRows, workers []*catalog.Worker, snap *catalog.
 }
 
 // readIndex reads how much ranks have cached.
-func (v *View) readIndex(s *scopeRows, state *scopes.State) {
+func (v *View) readIndex(state *scopes.State) {
 	v.used = v.used[:0]
 	if state != nil {
 		v.used = state.Space.DeviceBlocks(v.used)
-	}
-	for _, r := range s.rows {
-		r.CachedBlocks = 0
-		if r.attached && int(r.slot) < len(v.used) {
-			r.CachedBlocks = v.used[r.slot]
-		}
 	}
 }
 
 // readLedger reads the load of ranks, and which workers are overloaded.
 func (v *View) readLedger(s *scopeRows, snap *catalog.Snapshot) {
-	for _, r := range s.rows {
-		r.Requests, r.ActiveBlocks, r.PrefillTokens, r.Foreign, r.overloaded = 0, 0, 0, reservations.Foreign{}, false
-	}
+	v.carried = slices.Grow(v.carried[:0], len(s.rows))[:len(s.rows)]
+	clear(v.carried)
 	if snap == nil {
 		return
 	}
 	limits := v.parts.Thresholds.Of(s.scope.Model)
 	over := make(map[uint64]bool)
 	v.parts.Ledger.Look(s.scope, nil, func(l *reservations.View) {
-		for _, r := range s.rows {
+		for i, r := range s.rows {
 			if !r.attached || !l.Known(r.slot, r.Rank) {
 				continue
 			}
-			load := l.Load(r.slot)
-			r.Requests, r.ActiveBlocks, r.PrefillTokens = load.Requests, load.Blocks, load.PrefillTokens
+			c := &v.carried[i]
+			c.SlotLoad = l.Load(r.slot)
 			if of := l.Engine(r.slot); of != nil {
-				r.Foreign = of.Foreign
-				r.TotalBlocks = cmp.Or(r.recordedBlocks, of.TotalBlocks)
+				c.foreign, c.totalBlocks = of.Foreign, of.TotalBlocks
 			}
 		}
 		if limits.Any() {
@@ -429,7 +452,7 @@ func (v *View) readLedger(s *scopeRows, snap *catalog.Snapshot) {
 	if len(over) == 0 {
 		return
 	}
-	for _, r := range s.rows {
-		r.overloaded = over[r.Rank.Worker]
+	for i, r := range s.rows {
+		v.carried[i].overloaded = over[r.Rank.Worker]
 	}
 }

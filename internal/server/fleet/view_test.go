@@ -271,3 +271,37 @@ func TestHistoryBounds(t *testing.T) {
 		}
 	})
 }
+
+// TestHistoryAndCaller: a history takes its point of a view that a caller has just had renewed, and
+// renews one that nobody has asked for.
+func TestHistoryAndCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := servicetest.Start(t)
+		w.Put(servicetest.Record(1, 1))
+		v := fleet.New(w.Parts(), text, time.Now)
+		h := fleet.NewHistory(v, fleet.MaxHistory)
+		ctx, cancel := contextOf(t)
+		defer cancel()
+		go func() { _ = h.Run(ctx) }()
+		version := func() (at string) {
+			v.Since("", catalog.ScopeFilter{}, func(p *fleet.Page) { at = p.Version })
+			return at
+		}
+		time.Sleep(fleet.ScopeEvery - fleet.Interval/2)
+		before := version()
+		time.Sleep(fleet.Interval/2 + fleet.Interval/5) // a point was taken, and the view is younger than an Interval
+		synctest.Wait()
+		if after := version(); after != before {
+			t.Errorf("version %s became %s: it was renewed twice within an interval", before, after)
+		}
+		if p := h.Scopes(catalog.ScopeFilter{}, time.Minute); len(p.Series) != 1 || p.End.IsZero() {
+			t.Errorf("%+v", p)
+		}
+		ended := h.Scopes(catalog.ScopeFilter{}, time.Minute).End
+		time.Sleep(fleet.ScopeEvery)
+		synctest.Wait()
+		if again := h.Scopes(catalog.ScopeFilter{}, time.Minute).End; again.Sub(ended) < fleet.ScopeEvery-fleet.Interval {
+			t.Errorf("the next point is of %v, the last of %v", again, ended)
+		}
+	})
+}

@@ -62,9 +62,9 @@ type request struct {
 	// fallbacks is how many further destinations the gateway accepts.
 	fallbacks int
 
-	prompt selection.Prompt
-	light  bool  // nothing is known of the prompt's work
-	held   int64 // bytes reserved by holdTokens
+	prompt   selection.Prompt
+	light    bool  // nothing is known of the prompt's work
+	reserved int64 // bytes reserved by reserveTokens
 	// without are workers that were chosen although their address is unknown.
 	without []uint64
 	alone   bool // no other worker prefills for the decode worker
@@ -74,7 +74,7 @@ type request struct {
 // one; with a problem there is none.
 func (p *picker) pick(ctx context.Context, h *head, text []byte, caller *access.Caller, fallbacks int) (*placement, *problem) {
 	r := request{picker: p, head: h, caller: caller, text: text, fallbacks: fallbacks}
-	defer func() { r.serving.Release(r.held) }()
+	defer func() { r.serving.Release(r.reserved) }()
 	if h.kind == openai.Other {
 		return r.pickOther(ctx)
 	}
@@ -98,7 +98,7 @@ func (p *picker) pick(ctx context.Context, h *head, text []byte, caller *access.
 // read parses the body and finds its model, salt and workers.
 func (r *request) read() *problem {
 	if r.head.kind == openai.Completions { // its prompt may be token ids
-		if bad := r.holdTokens(); bad != nil {
+		if bad := r.reserveTokens(); bad != nil {
 			return bad
 		}
 	}
@@ -251,7 +251,7 @@ func (r *request) bookOnce(ctx context.Context) (*placement, *problem) {
 	if !r.pool.prefills {
 		req.Fallbacks = r.fallbacks
 	}
-	if r.held > 0 {
+	if r.reserved > 0 {
 		req.Text = r
 	}
 	sel, err := r.api.Select(ctx, req, true)
@@ -471,7 +471,7 @@ func (r *request) placeOther(ctx context.Context) (*placement, *problem) {
 // request is placed by load: where the body is none of a form that is known, where there is no
 // memory for them, or with a salt that is refused elsewhere.
 func (r *request) readPromptIDs() {
-	if !r.body.HasPromptIDs() || r.holdTokens() != nil {
+	if !r.body.HasPromptIDs() || r.reserveTokens() != nil {
 		return
 	}
 	var err error

@@ -30,7 +30,7 @@ func (r *request) tokenize(ctx context.Context) *problem {
 		r.prompt.TokenIDs, r.prompt.HasTokenIDs = r.truncation().Cut(r.body.Tokens, r.kept()), true
 		return nil
 	case r.body.Transfers():
-		if bad := r.holdTokens(); bad != nil {
+		if bad := r.reserveTokens(); bad != nil {
 			return bad
 		}
 		if ids := r.body.TransferredTokens(); ids != nil {
@@ -42,7 +42,7 @@ func (r *request) tokenize(ctx context.Context) *problem {
 		r.placeByLoad()
 		return nil
 	}
-	if bad := r.holdTokens(); bad != nil {
+	if bad := r.reserveTokens(); bad != nil {
 		return bad
 	}
 	began, span := time.Now(), r.head.span.Child("tokenize")
@@ -91,25 +91,25 @@ func (r *request) kept() int {
 // with its comma, and eight in memory while the list of ids grows.
 const tokensFactor = 4
 
-// holdTokens reserves the memory for the tokens of a large body, once. Tokens of small bodies
+// reserveTokens reserves the memory for the tokens of a large body, once. Tokens of small bodies
 // are not counted.
-func (r *request) holdTokens() *problem {
-	if r.held > 0 || len(r.text) <= memory.SmallBody {
+func (r *request) reserveTokens() *problem {
+	if r.reserved > 0 || len(r.text) <= memory.SmallBody {
 		return nil
 	}
 	n := tokensFactor * int64(len(r.text))
 	if !r.serving.Reserve(n) {
 		return errNoMemory()
 	}
-	r.held = n
+	r.reserved = n
 	return nil
 }
 
-// ReleaseText implements selection.TextHolder. It drops the tokens of a request that waits: its
+// ReleaseText implements selection.TextReleaser. It drops the tokens of a request that waits: its
 // hashes are enough.
 func (r *request) ReleaseText() {
-	r.serving.Release(r.held)
-	r.held, r.prompt.TokenIDs, r.body.Tokens = 0, nil, nil
+	r.serving.Release(r.reserved)
+	r.reserved, r.prompt.TokenIDs, r.body.Tokens = 0, nil, nil
 }
 
 // maxProbed bounds the models that the tokenizer is tried with at the start.

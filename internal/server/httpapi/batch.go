@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/select-service/select-service/internal/codec/bodyscan"
+	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/server/access"
 )
@@ -153,8 +154,8 @@ func newBatchBody() *body[batchBody] {
 		*b = batchBody{requests: b.requests[:0], body: b.body}
 		resetSelectBody(&b.body)
 	}, func(b *batchBody) int { return selectBodySize(&b.body) + 32*cap(b.requests) }).
-		keepsTo(func(*access.Caller, *batchBody) error { return nil }) // serveOne checks the scope of each request
-	b.attach = func(b *batchBody, x textHolder) { b.exchange = x.(*exchange[batchBody]) }
+		permit(func(*access.Caller, *batchBody) error { return nil }) // serveOne checks the scope of each request
+	b.attach = func(b *batchBody, x selection.TextReleaser) { b.exchange = x.(*exchange[batchBody]) }
 	return b
 }
 

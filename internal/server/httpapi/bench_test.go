@@ -19,6 +19,7 @@ import (
 	"github.com/select-service/select-service/internal/codec/msgpack"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 )
@@ -58,7 +59,7 @@ var benchBodies = []struct {
 	name string
 	text []byte
 }{
-	{"hashes=64x2", hashBody(64)}, {"hashes=512x2", hashBody(512)}, {"hashes=4096x2", hashBody(4096)}, {"tokens=8192", tokenBody(8192)},
+	{"hashes=64x2", hashBody(64)}, {"hashes=512x2", hashBody(512)}, {"hashes=4096x2", hashBody(4096)}, {"tokens=8192", tokenBody(8192)}, {"tokens=52000", tokenBody(52000)},
 }
 
 // inMsgpack is a body in msgpack with its lists as arrays; words: as byte strings.
@@ -157,7 +158,7 @@ func BenchmarkSelectHandler(b *testing.B) {
 	h := New(fixed{selection: selection.Selection{
 		Scope: catalog.Scope{Model: "model", Tenant: "default"}, Rank: catalog.Rank{Worker: 1}, Endpoint: "http://worker:8000", BlockSize: 16,
 		Overlap: selection.OverlapSummary{LongestMatched: 64, GPU: 64, CPU: 64, Disk: 64, DP: []selection.RankTokens{{DP: 0, Tokens: 64}, {DP: 1, Tokens: 0}}},
-	}}, nil, Options{Log: zerolog.Nop(), Memory: NewMemory(memory.New(1<<30), nil)})
+	}}, nil, Options{Log: zerolog.Nop(), Memory: NewMemory(memory.New(1<<30), nil, bodyscan.NewCache(64<<20, nil))})
 	for _, bc := range benchBodies {
 		for _, f := range formats(bc.text) {
 			b.Run(bc.name+"/"+f.name, func(b *testing.B) {
@@ -204,9 +205,9 @@ func BenchmarkSelectOverTCP(b *testing.B) {
 // ignorer is a Requests that costs nothing itself.
 type ignorer struct{}
 
-func (ignorer) Begin()                                 {}
-func (ignorer) Refused(string)                         {}
-func (ignorer) End(string, string, int, time.Duration) {}
+func (ignorer) Begin()                                                  {}
+func (ignorer) Refused(string)                                          {}
+func (ignorer) End(string, string, int, time.Duration, metrics.Example) {}
 
 // BenchmarkSelectObserved is /select without the network and the selection, by
 // who looks on.

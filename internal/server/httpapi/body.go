@@ -13,6 +13,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/select-service/select-service/internal/codec/bodyscan"
+	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/pkg/memory"
@@ -31,12 +32,12 @@ const (
 // body describes the body of a route, and pools the memory to read it.
 type body[T any] struct {
 	shape          *bodyscan.Object[T]
-	reset          func(*T)             // empties a T and sets its defaults; may keep its slices
-	size           func(*T) int         // bytes that an empty T still holds
-	limit          int                  // bytes of the longest text, inclusive
-	attach         func(*T, textHolder) // gives the request its textHolder; nil: it needs none
-	anyContentType bool                 // the Content-Type is not checked
-	mayBeMissing   bool                 // a request without a body is one with {}
+	reset          func(*T)                         // empties a T and sets its defaults; may keep its slices
+	size           func(*T) int                     // bytes that an empty T still holds
+	limit          int                              // bytes of the longest text, inclusive
+	attach         func(*T, selection.TextReleaser) // gives the request what has its text; nil: it needs none
+	anyContentType bool                             // the Content-Type is not checked
+	mayBeMissing   bool                             // a request without a body is one with {}
 	// within returns an error if the request is outside the caller's scope; nil: callers with a
 	// scope may not use the route.
 	within func(*access.Caller, *T) error
@@ -46,9 +47,6 @@ type body[T any] struct {
 	explains bool          // such an answer is an explanation
 	answered atomic.Int64  // length of the last such answer in bytes, an estimate for the next
 }
-
-// textHolder holds the memory of a request's text, see selection.TextHolder.
-type textHolder interface{ ReleaseText() }
 
 // exchange has the pooled memory that one request with a body uses.
 type exchange[T any] struct {
@@ -86,8 +84,8 @@ func newBody[T any](shape *bodyscan.Object[T], reset func(*T), size func(*T) int
 	return b
 }
 
-// keepsTo sets body.within.
-func (b *body[T]) keepsTo(within func(*access.Caller, *T) error) *body[T] {
+// permit sets body.within: who may send which bodies.
+func (b *body[T]) permit(within func(*access.Caller, *T) error) *body[T] {
 	b.within = within
 	return b
 }
@@ -135,6 +133,9 @@ func (b *body[T]) read(c *gin.Context, in *incoming) (*exchange[T], error) {
 	}
 	x := b.pool.Get().(*exchange[T])
 	x.in = in
+	if in.memory != nil {
+		x.scan.UseCache(in.memory.scanned)
+	}
 	if b.attach != nil {
 		b.attach(&x.req, x)
 	}

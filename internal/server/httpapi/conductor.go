@@ -43,9 +43,9 @@ type conductorRoutes struct{ svc ConductorAPI }
 func (routes conductorRoutes) addTo(r router) {
 	a := r.api
 	r.post(access.Operate, "/register", withBody(a, newConductorBody(registerShape, resetRegistration, nil).
-		keepsTo(func(who *access.Caller, b *registrationBody) error { return checkIdentity(who, &b.reg.Identity) }), routes.register))
+		permit(func(who *access.Caller, b *registrationBody) error { return checkIdentity(who, &b.reg.Identity) }), routes.register))
 	r.post(access.Operate, "/unregister", withBody(a, newConductorBody(unregisterShape, resetUnregistration, nil).
-		keepsTo(func(who *access.Caller, b *unregistrationBody) error {
+		permit(func(who *access.Caller, b *unregistrationBody) error {
 			return who.Covers(catalog.ScopeFilter{Model: b.by.Model, Tenant: &b.by.Tenant})
 		}), routes.unregister))
 	r.post(access.Read, "/query", withBody(a, newQueryBody(queryShape), routes.query))
@@ -295,7 +295,7 @@ type queryBody struct {
 // newQueryBody is newConductorBody for one of the shapes of a queryBody.
 func newQueryBody(shape *bodyscan.Object[queryBody]) *body[queryBody] {
 	return newConductorBody(shape, resetQuery, querySize).perRank().
-		keepsTo(func(who *access.Caller, b *queryBody) error { return checkIdentity(who, &b.req.Identity) })
+		permit(func(who *access.Caller, b *queryBody) error { return checkIdentity(who, &b.req.Identity) })
 }
 
 func resetQuery(b *queryBody) {

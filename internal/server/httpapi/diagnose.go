@@ -45,7 +45,7 @@ type diagnoseBody struct {
 func newDiagnoseBody(d dialect) *body[diagnoseBody] {
 	return newBody(newDiagnoseShape(d), resetDiagnose, func(b *diagnoseBody) int {
 		return 4*cap(b.req.Tokens) + 8*cap(b.req.LocalHashes)
-	}).perRank().keepsTo(inScope(func(b *diagnoseBody) *catalog.Scope { return &b.req.Scope }))
+	}).perRank().permit(inScope(func(b *diagnoseBody) *catalog.Scope { return &b.req.Scope }))
 }
 
 func resetDiagnose(b *diagnoseBody) {

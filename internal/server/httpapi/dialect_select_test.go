@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/contract"
 )
 
 // TestSelectionIDs: which id is the reservation's, and what a pending selection is, by
@@ -62,8 +63,8 @@ func TestSelectionIDs(t *testing.T) {
 			if w.Code != 200 || show(got.SelectionID) != tc.selection || show(got.ReservationID) != tc.reservation || got.Pending != tc.keep {
 				t.Errorf("%s %s %s: %d, ids %s %s, keep %t", s.name, tc.path, tc.body, w.Code, show(got.SelectionID), show(got.ReservationID), got.Pending)
 			}
-			if got.Detailed != (s.d == dialect16) {
-				t.Errorf("%s %s: detailed %t", s.name, tc.path, got.Detailed)
+			if got.Dialect != contract.Version(s.d) {
+				t.Errorf("%s %s: dialect %v", s.name, tc.path, got.Dialect)
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 )
@@ -24,7 +25,7 @@ type explainRoutes struct {
 
 func (r explainRoutes) explain(c request, b *selectBody, out []byte) (int, []byte, error) {
 	b.req.Session = b.session.name()
-	b.req.Detailed = r.d == dialect16
+	b.req.Dialect = contract.Version(r.d)
 	b.req.Advisory = b.advisory
 	b.req.Trace = c.span
 	x, err := r.svc.Explain(c.Request.Context(), &b.req)

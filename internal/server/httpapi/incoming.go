@@ -148,13 +148,17 @@ func (in *incoming) read(c *gin.Context, limit int) error {
 }
 
 // grow gets memory for more of a body: for a small body as much as small bodies may have, for
-// others twice what has come. A length that is only announced reserves nothing.
+// others twice what has come, and all that is announced once a quarter of it has come. A length
+// that is only announced reserves nothing.
 func (in *incoming) grow(c *gin.Context, limit int) error {
 	most := limit + 1 // one byte more, to notice a longer body
 	if n := c.Request.ContentLength; n >= 0 {
 		most = int(n)
 	}
 	want := max(memory.SmallBody, 2*len(in.text))
+	if i, pooled := pooledAs(most); pooled && 4*len(in.text) >= most {
+		want = max(want, memory.SmallBody<<i)
+	}
 	if want > maxPooled {
 		want = max(min(want, most), len(in.text)+1)
 	}
@@ -192,7 +196,7 @@ func (in *incoming) reserveBody(c *gin.Context, n int64) (int64, error) {
 		if in.body.done() { // while it waits for memory, its client cannot be cut off
 			return 0, errNoMemory(in.body.of.account)
 		}
-		var more holder
+		var more grant
 		if err := pool.take(ctx, &more, n); err != nil {
 			return 0, err
 		}

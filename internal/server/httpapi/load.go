@@ -49,7 +49,7 @@ type loadBody struct{ ranks []node.RankReport }
 func newLoadBody() *body[loadBody] {
 	reset := func(b *loadBody) { b.ranks = b.ranks[:0] }
 	size := func(b *loadBody) int { return cap(b.ranks) * 256 }
-	return newBody(loadShape, reset, size).keepsTo(checkedByID[loadBody])
+	return newBody(loadShape, reset, size).permit(checkedByID[loadBody])
 }
 
 var loadShape = bodyscan.NewObject(bodyscan.Field[loadBody]{Name: "ranks", Required: true, Read: func(s *bodyscan.Scanner, b *loadBody) {

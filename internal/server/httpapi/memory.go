@@ -16,9 +16,9 @@ import (
 
 // Memory is the memory that the requests of all listeners share. A nil Memory has no limits.
 type Memory struct {
-	requests holders         // bodies and answers up to memory.SmallBody
-	bodies   holders         // larger bodies
-	answers  holders         // answers above memory.SmallBody
+	requests grants          // bodies and answers up to memory.SmallBody
+	bodies   grants          // larger bodies
+	answers  grants          // answers above memory.SmallBody
 	waiting  *memory.Account // the rest of batches while one of their requests waits
 
 	// serving accounts for what large bodies are parsed into. gate bounds with it how many are
@@ -33,20 +33,23 @@ type Memory struct {
 	explaining *semaphore.Weighted
 
 	stopping <-chan struct{}
+
+	scanned *bodyscan.Cache // see NewMemory
 }
 
 // NewMemory returns the memory of requests, from the accounts of a budget; nil for nil.
-// stopping is closed when the service stops; nil: never.
-func NewMemory(b *memory.Budget, stopping <-chan struct{}) *Memory {
+// stopping is closed when the service stops; nil: never. scanned has the token ids of prompts that were
+// read before; nil: there is no such cache.
+func NewMemory(b *memory.Budget, stopping <-chan struct{}, scanned *bodyscan.Cache) *Memory {
 	if b == nil {
 		return nil
 	}
-	m := &Memory{serving: b.Account(memory.Serving), waiting: b.Account(memory.Waiting), stopping: stopping}
+	m := &Memory{serving: b.Account(memory.Serving), waiting: b.Account(memory.Waiting), stopping: stopping, scanned: scanned}
 	stopRead := func(w http.ResponseWriter) { _ = http.NewResponseController(w).SetReadDeadline(longAgo) }
 	requests := b.Account(memory.Requests)
-	m.requests = holders{account: requests, patience: sendPatience, cut: stopRead, unlisted: requests.Limit() / 2}
-	m.bodies = holders{account: b.Account(memory.Bodies), patience: largePatience, cut: stopRead}
-	m.answers = holders{account: b.Account(memory.Answers), patience: largePatience, cut: stopWrite}
+	m.requests = grants{account: requests, patience: sendPatience, cut: stopRead, unlisted: requests.Limit() / 2}
+	m.bodies = grants{account: b.Account(memory.Bodies), patience: largePatience, cut: stopRead}
+	m.answers = grants{account: b.Account(memory.Answers), patience: largePatience, cut: stopWrite}
 	// Per two processors, one body of maximal size or four smaller ones at a time: other
 	// requests must not wait long for a processor.
 	pairs := int64(max(1, runtime.GOMAXPROCS(0)/2))
@@ -59,8 +62,8 @@ func NewMemory(b *memory.Budget, stopping <-chan struct{}) *Memory {
 
 const (
 	// servingFactor times the length of a large body is the memory that serving it may take. A
-	// token id of one digit takes two bytes of text, four in memory, and twice eight for the
-	// hashes if blocks have one token.
+	// token id of one digit takes two bytes of text, four in memory, and three times eight for the
+	// hashes of a block of two tokens that is booked.
 	servingFactor = 10
 	// packedFactor is servingFactor for msgpack, where a token id takes one byte, and so does
 	// the nil of a block without multimodal objects.
@@ -81,15 +84,15 @@ func errNoMemory(a *memory.Account) error {
 	}
 }
 
-// allowance is the part of the accounts that one request holds. Its zero value holds nothing.
+// allowance is the part of the accounts that one request has. Its zero value has nothing.
 type allowance struct {
 	memory  *Memory
-	body    holder
-	answer  holder
+	body    grant
+	answer  grant
 	turn    int64 // bytes of Memory.gate and Memory.serving
 	waiting int64 // bytes of Memory.waiting
 
-	explains bool // it holds one of Memory.explaining
+	explains bool // it has one of Memory.explaining
 }
 
 // stopWrite ends a write at once.

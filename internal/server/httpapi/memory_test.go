@@ -24,6 +24,7 @@ import (
 	"github.com/select-service/select-service/internal/codec/bodyscan"
 	"github.com/select-service/select-service/internal/codec/msgpack"
 	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/test/length"
 )
@@ -37,7 +38,7 @@ type testMemory struct {
 
 func newTestMemory() testMemory {
 	b := memory.New(64 << 20)
-	return testMemory{NewMemory(b, nil), b}
+	return testMemory{NewMemory(b, nil, nil), b}
 }
 
 func (m testMemory) in(o *Options) { o.Memory = m.Memory }
@@ -210,7 +211,7 @@ func TestMemoryComesBack(t *testing.T) {
 		p := newTestMemory()
 		h := New(&fake{}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
 		a := p.budget.Account(memory.Bodies)
-		var all holder
+		var all grant
 		if err := p.bodies.take(t.Context(), &all, a.Limit()); err != nil {
 			t.Fatal(err)
 		}
@@ -363,7 +364,7 @@ func TestSlowIsTold(t *testing.T) {
 	for a.Used() < 100_000 {
 		time.Sleep(time.Millisecond)
 	}
-	var rest holder
+	var rest grant
 	if err := p.bodies.take(t.Context(), &rest, a.Limit()-a.Used()); err != nil {
 		t.Fatal(err)
 	}
@@ -414,7 +415,7 @@ func TestWaitsBeyondSmall(t *testing.T) {
 		time.Sleep(2 * sendPatience)
 		got := make(chan error)
 		go func() {
-			var other holder
+			var other grant
 			err := p.requests.take(t.Context(), &other, requests.Limit()/2-1)
 			other.release()
 			got <- err
@@ -469,7 +470,7 @@ func (w pipeWriter) SetReadDeadline(t time.Time) error { return w.body.SetReadDe
 func TestForgoneBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stopping := make(chan struct{})
-		in := &incoming{allowance: allowance{memory: NewMemory(memory.New(64<<20), stopping)}}
+		in := &incoming{allowance: allowance{memory: NewMemory(memory.New(64<<20), stopping, nil)}}
 		ended := func() time.Duration {
 			c, _ := gin.CreateTestContext(httptest.NewRecorder())
 			c.Request = httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/select", io.MultiReader())
@@ -677,5 +678,33 @@ func TestSmallAnswers(t *testing.T) {
 			all.Wait()
 			p.empty(t)
 		})
+	}
+}
+
+// TestServingIsEnough: what the longest body is parsed into, and hashed and booked with blocks of two
+// tokens, is not more than what is reserved for it, in the forms that take most memory for their length.
+func TestServingIsEnough(t *testing.T) {
+	length.Sequential(t)
+	shape := newSelectShape(dialect13)
+	list := func(name string, n int) string { return `"` + name + `":[1` + strings.Repeat(",1", n-1) + "]" }
+	for name, text := range map[string]string{
+		"tokens": "{" + list("token_ids", maxBody/2-100) + "}",
+		"hashes": "{" + list("block_hashes", maxBody/4-100) + "," + list("sequence_hashes", maxBody/4-100) + "}",
+	} {
+		for _, f := range formats([]byte(text)) {
+			var s bodyscan.Scanner
+			var b selectBody
+			if err := shape.Decode(&s, f.format, f.text, &b); err != nil {
+				t.Fatal(err)
+			}
+			p := b.promptBody()
+			const both, booked = 16, 8 // bytes of a block's hashes, and of its place in a booking
+			took := p.size() + hashing.Layout{BlockSize: 2}.Blocks(len(p.prompt.TokenIDs))*(both+booked) + len(p.prompt.SequenceHashes)*booked
+			if reserved := servingBytes(f.format, len(f.text)); int64(took) > reserved {
+				t.Errorf("%s in %s: %d bytes, %d are reserved", name, f.name, took, reserved)
+			} else {
+				t.Logf("%s in %s: %d bytes, %.2f times as many are reserved", name, f.name, took, float64(reserved)/float64(took))
+			}
+		}
 	}
 }

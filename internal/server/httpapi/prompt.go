@@ -54,7 +54,7 @@ func promptFields[T any](d dialect, of func(*T) promptBody) []bodyscan.Field[T] 
 		}
 	}
 	return append(scopeFields(d, func(t *T) *catalog.Scope { return of(t).scope }), []bodyscan.Field[T]{
-		{Name: "token_ids", Read: unlessNull(readTokenIDs)},
+		{Name: "token_ids", Read: unlessNull(readTokenIDs), Late: true},
 		{Name: "mm_routing_info", Read: unlessNull(readRouting)},
 		{Name: "block_mm_infos", Read: unlessNull(func(s *bodyscan.Scanner, q promptBody) {
 			q.prompt.MM = appendBlockMM(s, q.prompt.MM)
@@ -74,8 +74,15 @@ func promptFields[T any](d dialect, of func(*T) promptBody) []bodyscan.Field[T] 
 	}...)
 }
 
+// tokenScope is what prompts must have in common to be known from each other.
+type tokenScope struct {
+	scope catalog.Scope
+	salt  string
+}
+
 func readTokenIDs(s *bodyscan.Scanner, q promptBody) {
-	q.prompt.TokenIDs, q.prompt.HasTokenIDs = s.AppendUint32s(q.prompt.TokenIDs), true
+	q.prompt.TokenIDs = bodyscan.AppendUint32sUnder(s, q.prompt.TokenIDs, tokenScope{*q.scope, q.prompt.CacheSalt})
+	q.prompt.HasTokenIDs = true
 }
 
 func readBlockHashes(s *bodyscan.Scanner, q promptBody) {

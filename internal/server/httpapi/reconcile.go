@@ -151,7 +151,7 @@ func newReconcileBody(d dialect, most int) *body[reconcileBody] {
 	}})
 	// The catalog keeps the memory that the records refer to, so nothing is reused.
 	reset := func(b *reconcileBody) { *b = reconcileBody{scope: unnamedScope, group: d.tenantKey()} }
-	return newBody(bodyscan.NewObject(fields...), reset, nil).keepsTo(func(who *access.Caller, b *reconcileBody) error {
+	return newBody(bodyscan.NewObject(fields...), reset, nil).permit(func(who *access.Caller, b *reconcileBody) error {
 		return who.Covers(b.filter())
 	})
 }

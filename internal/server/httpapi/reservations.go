@@ -8,6 +8,7 @@ import (
 
 	"github.com/select-service/select-service/internal/codec/bodyscan"
 	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -31,7 +32,7 @@ type reservationRoutes struct {
 }
 
 func (r reservationRoutes) create(c request, b *reserveBody, out []byte) (int, []byte, error) {
-	b.req.Detailed = r.d == dialect16
+	b.req.Dialect = contract.Version(r.d)
 	b.req.IfExists = b.booking.ifExists
 	var err error
 	if b.req.Lease, err = b.booking.lease(); err != nil {
@@ -40,7 +41,7 @@ func (r reservationRoutes) create(c request, b *reserveBody, out []byte) (int, [
 	var res selection.Reservation
 	if r.d == dialect16 && !b.named {
 		res, err = r.svc.ReservePending(c.Request.Context(), &selection.PendingRequest{
-			Scope: b.req.Scope, ID: b.req.ID, Text: b, Lease: b.req.Lease, IfExists: b.req.IfExists, Detailed: b.req.Detailed,
+			Scope: b.req.Scope, ID: b.req.ID, Text: b, Lease: b.req.Lease, IfExists: b.req.IfExists, Dialect: b.req.Dialect,
 		})
 	} else {
 		res, err = r.svc.Reserve(&b.req)
@@ -95,7 +96,7 @@ func (r reservationRoutes) outputBlock(c request, b *outputBlockBody, out []byte
 type outputBlockBody struct{ decay *float64 }
 
 func newOutputBlockBody() *body[outputBlockBody] {
-	return newBody(outputBlockShape, nil, nil).keepsTo(checkedByID[outputBlockBody])
+	return newBody(outputBlockShape, nil, nil).permit(checkedByID[outputBlockBody])
 }
 
 var outputBlockShape = bodyscan.NewObject(
@@ -108,10 +109,10 @@ type reserveBody struct {
 	routing selection.Routing
 	booking bookingOptions
 	named   bool // worker_id was given
-	text    textHolder
+	text    selection.TextReleaser
 }
 
-// ReleaseText implements selection.TextHolder for a pending selection, whose prompt is ignored.
+// ReleaseText implements selection.TextReleaser for a pending selection, whose prompt is ignored.
 func (b *reserveBody) ReleaseText() {
 	b.req.Prompt, b.routing = selection.Prompt{}, selection.Routing{}
 	b.text.ReleaseText()
@@ -128,8 +129,8 @@ func newReserveBody(d dialect) *body[reserveBody] {
 			b.promptBody().reset()
 		},
 		func(b *reserveBody) int { return b.promptBody().size() }).
-		keepsTo(inScope(func(b *reserveBody) *catalog.Scope { return &b.req.Scope }))
-	b.attach = func(r *reserveBody, text textHolder) { r.text = text }
+		permit(inScope(func(b *reserveBody) *catalog.Scope { return &b.req.Scope }))
+	b.attach = func(r *reserveBody, text selection.TextReleaser) { r.text = text }
 	return b
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/select-service/select-service/internal/codec/bodyscan"
 	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -48,7 +49,7 @@ func (r selectRoutes) selectAndReserve(c request, b *selectBody, out []byte) (in
 func (r selectRoutes) answer(c request, b *selectBody, out []byte, reserve bool) (int, []byte, error) {
 	b.req.PolicyClass = strings.TrimSpace(c.Request.Header.Get(policyHeader))
 	b.req.Session = b.session.name()
-	b.req.Detailed = r.d == dialect16
+	b.req.Dialect = contract.Version(r.d)
 	b.req.Trace = c.span
 	sel, err := r.svc.Select(c.Request.Context(), &b.req, reserve)
 	if err != nil {
@@ -163,8 +164,8 @@ func (b *selectBody) promptBody() promptBody {
 }
 
 func newSelectBody(shape *bodyscan.Object[selectBody]) *body[selectBody] {
-	b := newBody(shape, resetSelectBody, selectBodySize).keepsTo(inScope(func(b *selectBody) *catalog.Scope { return &b.req.Scope }))
-	b.attach = func(s *selectBody, text textHolder) { s.req.Text = text }
+	b := newBody(shape, resetSelectBody, selectBodySize).permit(inScope(func(b *selectBody) *catalog.Scope { return &b.req.Scope }))
+	b.attach = func(s *selectBody, text selection.TextReleaser) { s.req.Text = text }
 	b.wide, b.explains = func(s *selectBody) bool { return s.req.Explain }, true
 	return b
 }

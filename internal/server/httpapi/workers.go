@@ -125,7 +125,7 @@ func (b *drainBody) within() (*time.Duration, error) {
 
 // newDrainBody is the body of POST /workers/{worker_id}/drain, which may be missing.
 func newDrainBody() *body[drainBody] {
-	b := newBody(drainShape, nil, nil).keepsTo(checkedByID[drainBody])
+	b := newBody(drainShape, nil, nil).permit(checkedByID[drainBody])
 	b.mayBeMissing = true
 	return b
 }
@@ -263,12 +263,12 @@ func resetWorkerBody(b *workerBody) {
 // newWorkerBody is the body of POST /workers.
 func newWorkerBody(d dialect) *body[workerBody] {
 	return newBody(newWorkerShape(d), resetWorkerBody, nil).
-		keepsTo(inScope(func(b *workerBody) *catalog.Scope { return &b.scope }))
+		permit(inScope(func(b *workerBody) *catalog.Scope { return &b.scope }))
 }
 
 // newPatchBody is the body of PATCH /workers/{worker_id}.
 func newPatchBody() *body[catalog.Patch] {
-	return newBody(patchShape, nil, nil).keepsTo(checkedByID[catalog.Patch])
+	return newBody(patchShape, nil, nil).permit(checkedByID[catalog.Patch])
 }
 
 func (b workerBody) describe(e *zerolog.Event) {

@@ -215,5 +215,52 @@ func TestAccounts(t *testing.T) {
 			t.Errorf("a says %q, %v", text, err)
 		}
 	}
+	if err := bucketWorks(t.Context(), other.Bucket("")); err != nil {
+		t.Errorf("%v; %s", err, other.Status().Fault)
+	}
 	within(t, "the impostor is told", func() bool { return strings.Contains(impostor.Status().Fault, "ermissions") })
+}
+
+// bucketWorks uses everything that a bucket can.
+func bucketWorks(ctx context.Context, b *Bucket) error {
+	if _, _, err := b.Get(ctx, "head"); !errors.Is(err, ErrNoKey) {
+		return fmt.Errorf("a key that there is not: %w", err)
+	}
+	first, err := b.Replace(ctx, "head", []byte("1"), 0)
+	if err != nil {
+		return err
+	}
+	for _, revision := range []uint64{0, first + 1} {
+		if _, err := b.Replace(ctx, "head", []byte("lost"), revision); !errors.Is(err, ErrRevision) {
+			return fmt.Errorf("revision %d, which is not the key's: %w", revision, err)
+		}
+	}
+	second, err := b.Replace(ctx, "head", []byte("2"), first)
+	if err != nil {
+		return err
+	}
+	if value, revision, err := b.Get(ctx, "head"); err != nil || string(value) != "2" || revision != second {
+		return fmt.Errorf("%q at %d, want 2 at %d: %w", value, revision, second, err)
+	}
+	for _, key := range []string{"part.1.a", "part.1.b"} {
+		if err := b.Put(ctx, key, []byte("x")); err != nil {
+			return err
+		}
+	}
+	if err := b.Remove(ctx, "part.1.a"); err != nil {
+		return err
+	}
+	if keys, err := b.Keys(ctx, "part"); err != nil || !slices.Equal(keys, []string{"part.1.b"}) {
+		return fmt.Errorf("keys %q: %w", keys, err)
+	}
+	return nil
+}
+
+// TestOldServers proves which versions of the server are too old for a bucket.
+func TestOldServers(t *testing.T) {
+	for version, old := range map[string]bool{"2.9.25": true, "1.4.1": true, "2.10.0": false, "2.15.2-RC.1": false, "3.0.0": false, "dev": false} {
+		if tooOld(version) != old {
+			t.Errorf("%s is too old: %v", version, !old)
+		}
+	}
 }

@@ -143,7 +143,7 @@ func (d *dialer) attempt(dead bool) {
 	began := time.Now()
 	conn, err := d.dial(host)
 	if err == nil {
-		err = d.hold(conn, func() {
+		err = d.serveConn(conn, func() {
 			connected = time.Now()
 			d.kind.dials.done(dead)
 		})
@@ -157,8 +157,8 @@ func (d *dialer) attempt(dead bool) {
 	}
 }
 
-// hold serves a connection until it is lost or the socket is closed.
-func (d *dialer) hold(conn net.Conn, established func()) error {
+// serveConn serves a connection until it is lost or the socket is closed.
+func (d *dialer) serveConn(conn net.Conn, established func()) error {
 	ctx, cancel := context.WithCancel(d.hub.running)
 	defer cancel()
 	d.mu.Lock()

@@ -62,6 +62,18 @@ type Message = func(frames [][]byte, buffer *memory.Buffer, received time.Time) 
 // whether it has handled the message; if not, Message gets it. It may take its time.
 type Offer = func(frames [][]byte, received time.Time) bool
 
+// Sample is called with one message, whose frames are valid until it returns. last reports that no
+// other has been read after it. It must not call Close.
+type Sample = func(frames [][]byte, received time.Time, last bool)
+
+// callbacks are those of one socket: message, with or without offer, or sample; and status.
+type callbacks struct {
+	offer   Offer
+	message Message
+	sample  Sample
+	status  func(up bool)
+}
+
 // Hub opens sockets and calls back their openers. Its methods are safe for concurrent use.
 // Subscribe and Request block until Run has started.
 type Hub struct {
@@ -73,10 +85,10 @@ type Hub struct {
 	refused  [zmtp.NumReasons]atomic.Uint64
 	parts    sync.WaitGroup // goroutines of sockets
 	partials partials
+	gatherer gatherer
 	faults   faults
-	// subscriptions and requests are the kinds of the hub's own sockets; a mesh has a kind of
-	// its own.
-	subscriptions, requests socketKind
+	// These are the kinds of the hub's own sockets; a mesh has a kind of its own.
+	subscriptions, samples, requests socketKind
 
 	// mu guards the fields below.
 	mu      sync.Mutex
@@ -93,6 +105,7 @@ func New(opt Options) *Hub {
 func newHub(opt Options, lookup lookupFunc) *Hub {
 	return &Hub{
 		subscriptions: socketKind{name: "SUB", topics: allTopics, account: opt.Streams, maxMessage: opt.MaxMessage, maxReconnect: longestRetry},
+		samples:       socketKind{name: "SUB", topics: allTopics, account: opt.Streams, maxMessage: opt.MaxMessage, maxReconnect: longestRetry},
 		requests:      socketKind{name: "DEALER", account: opt.Replay, maxMessage: opt.MaxMessage, maxReconnect: longestRetry},
 		opt:           opt, resolver: newResolver(lookup),
 		ready: make(chan struct{}), ended: make(chan struct{}),
@@ -124,7 +137,14 @@ func (h *Hub) Run(ctx context.Context) error {
 // first message, and with false when the last connection is lost. The socket reconnects by
 // itself, and looks host names up in the background. offer may be nil.
 func (h *Hub) Subscribe(endpoint string, offer Offer, message Message, status func(up bool)) (id uint64, err error) {
-	return h.open(&h.subscriptions, destination{endpoint: endpoint, mechanism: plain}, offer, message, status)
+	return h.open(&h.subscriptions, destination{endpoint: endpoint, mechanism: plain}, callbacks{offer: offer, message: message, status: status})
+}
+
+// Sample opens a SUB socket as Subscribe does, to a publisher of whose messages the latest says
+// all. Where there are many such sockets, messages that come often gather for gatherTime before they
+// are read.
+func (h *Hub) Sample(endpoint string, message Sample, status func(up bool)) (id uint64, err error) {
+	return h.open(&h.samples, destination{endpoint: endpoint, mechanism: plain}, callbacks{sample: message, status: status})
 }
 
 // Request connects a DEALER socket to endpoint, sends one message of the given frames, and
@@ -135,16 +155,16 @@ func (h *Hub) Request(endpoint string, request [][]byte, answer func(frames [][]
 		return 0, fmt.Errorf("request to %s: a wildcard host cannot be connected to", endpoint)
 	}
 	message := func(frames [][]byte, buffer *memory.Buffer, _ time.Time) bool { return answer(frames, buffer) }
-	return h.open(&h.requests, destination{endpoint: endpoint, mechanism: plain, request: request}, nil, message, func(bool) {})
+	return h.open(&h.requests, destination{endpoint: endpoint, mechanism: plain, request: request}, callbacks{message: message, status: func(bool) {}})
 }
 
-func (h *Hub) open(kind *socketKind, to destination, offer Offer, message Message, status func(up bool)) (id uint64, err error) {
+func (h *Hub) open(kind *socketKind, to destination, call callbacks) (id uint64, err error) {
 	select {
 	case <-h.ready:
 	case <-h.ended:
 		return 0, ErrStopped
 	}
-	s, err := openSocket(h, kind, to, offer, message, status)
+	s, err := openSocket(h, kind, to, call)
 	if err != nil {
 		return 0, fmt.Errorf("open a socket to %s: %w", to.endpoint, err)
 	}

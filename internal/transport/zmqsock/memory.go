@@ -31,7 +31,7 @@ const (
 	roomEvery   = 10 * time.Millisecond
 )
 
-// memory is the reservation for the message that a connection is reading. It implements
+// connMemory is the reservation for the message that a connection is reading. It implements
 // zmtp.Memory.
 type connMemory struct {
 	ctx     context.Context

@@ -43,7 +43,7 @@ type publisher struct {
 	hub      *Hub
 	topics   [][]byte
 	account  *memory.Account
-	limit    int64 // bound of held, in bytes
+	limit    int64 // bound of queued, in bytes
 	acceptor *acceptor
 
 	sent, dropped atomic.Uint64
@@ -51,7 +51,7 @@ type publisher struct {
 	// mu guards the fields below.
 	mu          sync.Mutex
 	subscribers map[*subscriber]struct{}
-	held        int64         // bytes in all queues; shared bytes count once
+	queued      int64         // bytes in all queues; shared bytes count once
 	receivers   []*subscriber // scratch of publish
 }
 
@@ -212,12 +212,12 @@ func (p *publisher) publishLocked(topic int, payload []byte, wants func(*subscri
 // reserveLocked reserves memory for a message, if need be by disconnecting the subscribers that
 // are furthest behind.
 func (p *publisher) reserveLocked(size int64) bool {
-	for p.held > 0 && p.held+size > p.limit || !p.account.Reserve(size) {
+	for p.queued > 0 && p.queued+size > p.limit || !p.account.Reserve(size) {
 		if !p.cutFurthestLocked() {
 			return false
 		}
 	}
-	p.held += size
+	p.queued += size
 	return true
 }
 
@@ -257,7 +257,7 @@ func (p *publisher) dequeueLocked(s *subscriber, n int) {
 // doneLocked records that one queue fewer holds a message.
 func (p *publisher) doneLocked(m *outgoing) {
 	if m.queues--; m.queues == 0 {
-		p.held -= m.size
+		p.queued -= m.size
 		p.account.Release(m.size)
 	}
 }

@@ -47,9 +47,7 @@ type socket struct {
 	kind    *socketKind
 	to      destination
 	target  target
-	offer   Offer // nil: none
-	message Message
-	status  func(up bool)
+	call    callbacks
 	resumed chan struct{} // capacity 1; signals a call of Resume
 	bound   *acceptor     // of a bound socket, else nil
 	dialer  *dialer       // of a connected socket, else nil
@@ -62,12 +60,12 @@ type socket struct {
 }
 
 // openSocket returns a socket, bound if its endpoint says so. It does nothing before start.
-func openSocket(h *Hub, kind *socketKind, to destination, offer Offer, message Message, status func(up bool)) (*socket, error) {
+func openSocket(h *Hub, kind *socketKind, to destination, call callbacks) (*socket, error) {
 	t, err := parseTarget(to.endpoint, h.opt.Endpoints)
 	if err != nil {
 		return nil, err
 	}
-	s := &socket{hub: h, kind: kind, to: to, target: t, offer: offer, message: message, status: status, resumed: make(chan struct{}, 1)}
+	s := &socket{hub: h, kind: kind, to: to, target: t, call: call, resumed: make(chan struct{}, 1)}
 	if !t.bound {
 		s.dialer = &dialer{socket: s, retry: firstRetry, lookupWait: firstLookup}
 		return s, nil
@@ -81,8 +79,8 @@ func openSocket(h *Hub, kind *socketKind, to destination, offer Offer, message M
 }
 
 func (s *socket) accepted(c *accepted) error {
-	held := s.hub.partials.open(c.acceptor.ctx, c.conn, s.kind.account)
-	return s.serve(c.acceptor.ctx, c.conn, held, c.establish, c.used)
+	memory := s.hub.partials.open(c.acceptor.ctx, c.conn, s.kind.account)
+	return s.serve(c.acceptor.ctx, c.conn, memory, c.establish, c.used)
 }
 
 // start makes the socket accept or make connections until it is closed.
@@ -115,16 +113,16 @@ func (s *socket) resume() {
 // serve takes over conn, makes the handshake, and calls the socket's callbacks with its
 // messages until the connection ends. established is called after the handshake, received after
 // each message. ctx ends with the socket or the hub.
-func (s *socket) serve(ctx context.Context, conn net.Conn, held *connMemory, established, received func()) error {
+func (s *socket) serve(ctx context.Context, conn net.Conn, memory *connMemory, established, received func()) error {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
-	defer held.close()
+	defer memory.close()
 	handshake := s.hub.opt.HandshakeTime
 	if s.dialer != nil {
 		handshake = min(handshake, longestHandshake)
 	}
 	c, err := zmtp.Handshake(conn, zmtp.Options{
-		SocketType: s.kind.name, Mechanism: s.to.mechanism(), InPlace: s.offer != nil, MaxMessage: held.largest(s.kind.maxMessage), Memory: held,
+		SocketType: s.kind.name, Mechanism: s.to.mechanism(), InPlace: s.call.offer != nil || s.call.sample != nil, MaxMessage: memory.largest(s.kind.maxMessage), Memory: memory,
 		HandshakeTime: handshake, Heartbeat: heartbeat, Silence: silence,
 	})
 	if err != nil {
@@ -142,18 +140,28 @@ func (s *socket) serve(ctx context.Context, conn net.Conn, held *connMemory, est
 			return err
 		}
 	}
+	if s.call.sample != nil {
+		s.hub.gatherer.connections.Add(1)
+		defer s.hub.gatherer.connections.Add(-1)
+	}
 	established()
 	s.report(ctx, true)
 	defer s.report(ctx, false)
+	sampled := sampled{socket: s, ctx: ctx, conn: c, memory: memory, received: received}
 	for n := 1; ; n++ {
 		m, err := c.Receive()
 		if err != nil {
-			return held.explain(err)
+			return memory.explain(err)
 		}
-		if err := s.deliver(ctx, c, m, held); err != nil {
-			return held.explain(err)
+		if err := s.deliver(ctx, c, m, memory); err != nil {
+			return memory.explain(err)
 		}
 		received()
+		if s.call.sample != nil {
+			if err := s.hub.gatherer.gather(&sampled, m.Received); err != nil {
+				return memory.explain(err)
+			}
+		}
 		if n%fairness == 0 {
 			runtime.Gosched()
 		}
@@ -162,11 +170,15 @@ func (s *socket) serve(ctx context.Context, conn net.Conn, held *connMemory, est
 
 // deliver calls the callback with a message, and waits while the socket is paused. It fails if
 // there is no memory for the message.
-func (s *socket) deliver(ctx context.Context, c *zmtp.Conn, m zmtp.Message, held *connMemory) error {
+func (s *socket) deliver(ctx context.Context, c *zmtp.Conn, m zmtp.Message, memory *connMemory) error {
 	s.calling.Lock()
 	defer s.calling.Unlock()
+	if s.call.sample != nil {
+		s.sample(ctx, c, m, memory)
+		return nil
+	}
 	if m.Memory == nil {
-		if s.closed || ctx.Err() != nil || c.Alone() && s.offer(m.Frames, m.Received) {
+		if s.closed || ctx.Err() != nil || c.Alone() && s.call.offer(m.Frames, m.Received) {
 			return nil
 		}
 		var err error
@@ -174,18 +186,29 @@ func (s *socket) deliver(ctx context.Context, c *zmtp.Conn, m zmtp.Message, held
 			return err //nolint:wrapcheck // read by count alone
 		}
 	}
-	held.handOver()
+	memory.handOver()
 	if s.closed || ctx.Err() != nil {
 		m.Memory.Release(s.kind.account)
 		return nil
 	}
-	if !s.message(m.Frames, m.Memory, m.Received) {
+	if !s.call.message(m.Frames, m.Memory, m.Received) {
 		select {
 		case <-s.resumed:
 		case <-ctx.Done():
 		}
 	}
 	return nil
+}
+
+// sample calls the callback of Sample. It needs s.calling.
+func (s *socket) sample(ctx context.Context, c *zmtp.Conn, m zmtp.Message, memory *connMemory) {
+	if !s.closed && ctx.Err() == nil {
+		s.call.sample(m.Frames, m.Received, !c.Followed())
+	}
+	if m.Memory != nil {
+		memory.handOver()
+		m.Memory.Release(s.kind.account)
+	}
 }
 
 // report reports to status that a connection came or went.
@@ -198,6 +221,6 @@ func (s *socket) report(ctx context.Context, up bool) {
 		s.up--
 	}
 	if !s.closed && ctx.Err() == nil && (up || s.up == 0) {
-		s.status(up)
+		s.call.status(up)
 	}
 }

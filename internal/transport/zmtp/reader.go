@@ -34,6 +34,9 @@ type reader struct {
 	deadline time.Time
 	// receivedAt is when the last bytes came.
 	receivedAt time.Time
+	// drained: the last read has taken all that was there. asleep: the kernel does not wake the
+	// reader for what comes.
+	drained, asleep bool
 }
 
 // attempt is one read from raw.
@@ -225,6 +228,29 @@ func (r *reader) setDeadline(silent, end time.Time) error {
 	return nil
 }
 
+// gather makes the kernel not wake the reader until it has found nothing to read, if that is the
+// case now.
+func (r *reader) gather() bool {
+	if r.raw == nil || !r.drained {
+		return false
+	}
+	r.giveBuffer()
+	if !r.asleep {
+		r.asleep = r.raw.Control(func(fd uintptr) { wakeAt(fd, smallBuffer) }) == nil
+	}
+	return true
+}
+
+// fetch receives into buf what is there, if there is something.
+func (r *reader) fetch() bool {
+	r.try = attempt{run: r.try.run}
+	if r.raw.Control(func(fd uintptr) { r.readNow(fd) }) != nil || r.try.n == 0 {
+		return false
+	}
+	r.receivedAt = time.Now()
+	return true
+}
+
 // read reads from the connection into p, or into buf if p is nil.
 func (r *reader) read(p []byte) (n int, err error) {
 	if r.raw == nil {
@@ -256,6 +282,10 @@ func (r *reader) readNow(fd uintptr) bool {
 	case again:
 		r.try.waited = true
 		r.giveBuffer()
+		if r.asleep {
+			wakeAt(fd, 1)
+			r.asleep = false
+		}
 		return false
 	case err == nil && n == 0:
 		err = io.EOF
@@ -263,6 +293,7 @@ func (r *reader) readNow(fd uintptr) bool {
 		r.w += n
 	}
 	r.try.n, r.try.err = n, err
+	r.drained = n < len(p)
 	return true
 }
 

@@ -37,6 +37,28 @@ func (c *Conn) Drop() {
 // Alone reports whether nothing after the last message has been read from the connection.
 func (c *Conn) Alone() bool { return c.in.r == c.in.w }
 
+// Followed reports whether another whole message has been read after the last one.
+func (c *Conn) Followed() bool {
+	for b := c.in.buf[c.in.r:c.in.w]; ; {
+		flags, length, n, err := parseHeader(b)
+		if n == 0 || err != nil || length > uint64(len(b)-n) {
+			return false
+		}
+		if flags&(FlagCommand|FlagMore) == 0 {
+			return true
+		}
+		b = b[n+int(length):]
+	}
+}
+
+// Gather lets messages gather in the kernel, which wakes nobody for them until a Receive waits. It
+// reports whether all that has come has been received before.
+func (c *Conn) Gather() bool { return c.Alone() && c.in.gather() }
+
+// Fetch reads what has gathered, without waiting, and reports whether there was something. The
+// messages that are whole, see Followed, are received without waiting.
+func (c *Conn) Fetch() bool { return c.in.fetch() }
+
 // Keep returns m in memory of its own. It may wait for memory, and fails if there is none.
 func (c *Conn) Keep(m Message) (Message, error) {
 	if m.Memory != nil {

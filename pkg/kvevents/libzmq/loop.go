@@ -29,19 +29,14 @@ type loop struct {
 	woken   *zmq4.Socket // the other end of Source.bell
 	poller  *zmq4.Poller
 	sockets map[uint64]*socket
-	polled  map[*zmq4.Socket]*socket // by each of their libzmq sockets
-	lost    []loss                   // that may have to be repaired, the earliest first
+	polled  map[*zmq4.Socket]func() // what to do when there is something to read
+	lost    map[*socket]time.Time   // since when, and not tried again
 	next    uint64
-}
-
-// loss is a lost connection of a socket.
-type loss struct {
-	*socket
-	at time.Time
 }
 
 // socket is a subscription or a request.
 type socket struct {
+	kind     zmq4.Type // SUB or DEALER
 	id       uint64
 	endpoint string
 	bound    bool
@@ -55,22 +50,30 @@ type socket struct {
 	data, monitor *zmq4.Socket // a request has no monitor
 	up            int          // connections
 	rejected      int          // failed handshakes whose EVENT_DISCONNECTED is still to come
-	lostAt        time.Time    // of the last connection; zero once libzmq tries again
 }
 
 func (l *loop) start() (bell *zmq4.Socket, err error) {
 	if l.context, err = zmq4.NewContext(); err != nil {
 		return nil, err //nolint:wrapcheck // Run does
 	}
-	tooMany := l.context.SetMaxSockets(maxSockets)
-	bell, err = l.context.NewSocket(zmq4.PAIR)
-	woken, failed := l.context.NewSocket(zmq4.PAIR)
-	if err = errors.Join(tooMany, err, failed); err != nil {
+	err = errors.Join(l.context.SetMaxSockets(maxSockets), l.context.SetBlocky(false), l.context.SetIpv6(true))
+	bell, none := l.context.NewSocket(zmq4.PAIR)
+	woken, failed := l.newSocket(zmq4.PAIR, func() { _, _ = l.woken.RecvBytes(zmq4.DONTWAIT) })
+	if err = errors.Join(err, none, failed); err != nil {
 		return bell, err
 	}
-	l.woken, l.poller = woken, zmq4.NewPoller()
-	l.poller.Add(woken, zmq4.POLLIN)
-	return bell, errors.Join(bell.SetLinger(0), woken.Bind("inproc://bell"), bell.Connect("inproc://bell"))
+	l.woken = woken
+	return bell, errors.Join(woken.Bind("inproc://bell"), bell.Connect("inproc://bell"))
+}
+
+// newSocket opens a libzmq socket; read is called when there is something to read.
+func (l *loop) newSocket(kind zmq4.Type, read func()) (*zmq4.Socket, error) {
+	z, err := l.context.NewSocket(kind)
+	if err == nil {
+		l.polled[z] = read
+		l.poller.Add(z, zmq4.POLLIN)
+	}
+	return z, err //nolint:wrapcheck // Run and Source.open do
 }
 
 // stop closes everything. What start has not opened is nil.
@@ -81,53 +84,44 @@ func (l *loop) stop(bell *zmq4.Socket) (err error) {
 	for _, s := range l.sockets {
 		err = errors.Join(err, l.close(s))
 	}
-	return errors.Join(err, bell.Close(), l.woken.Close(), l.context.Term())
+	return errors.Join(err, bell.Close(), l.closeSocket(l.woken), l.context.Term())
 }
 
 // turn waits until there is something to do, and does it.
 func (l *loop) turn() error {
-	patience := time.Duration(-1)
-	if len(l.lost) > 0 {
-		patience = max(0, time.Until(l.lost[0].at.Add(repairDelay))) + time.Millisecond
-	}
-	ready, err := l.poller.Poll(patience)
+	ready, err := l.poller.Poll(repairDelay)
 	for _, r := range ready {
-		if s := l.polled[r.Socket]; s == nil {
-			_, _ = l.woken.RecvBytes(zmq4.DONTWAIT)
-		} else if r.Socket == s.monitor {
-			l.watch(s)
-		} else {
-			l.read(s)
+		l.polled[r.Socket]()
+	}
+	for s, at := range l.lost {
+		if time.Since(at) >= repairDelay { // libzmq has given it up
+			delete(l.lost, s)
+			_ = s.data.Disconnect(s.endpoint) // else Connect does nothing
+			_ = s.data.Connect(s.endpoint)    // both were successful before
 		}
 	}
-	l.repair()
 	return err //nolint:wrapcheck // Run does
 }
 
 func (l *loop) open(s *socket) (id uint64, err error) {
-	kind := zmq4.SUB
-	if s.status == nil {
-		kind = zmq4.DEALER
-	}
-	z, err := l.context.NewSocket(kind)
+	z, err := l.newSocket(s.kind, func() { l.read(s) })
 	if err != nil {
-		return 0, err //nolint:wrapcheck // Source.open does
+		return 0, err
 	}
 	l.next++
 	s.id, s.data = l.next, z
 	l.sockets[s.id] = s
-	l.poll(z, s)
-	err = errors.Join(z.SetLinger(0), z.SetIpv6(true), z.SetMaxmsgsize(s.maxFrame), z.SetRcvhwm(s.queue),
+	err = errors.Join(z.SetMaxmsgsize(s.maxFrame), z.SetRcvhwm(s.queue),
 		z.SetReconnectIvl(100*time.Millisecond), z.SetReconnectIvlMax(5*time.Second), z.SetConnectTimeout(time.Second),
 		z.SetHandshakeIvl(3*time.Second), z.SetHeartbeatIvl(5*time.Second), z.SetHeartbeatTimeout(15*time.Second))
-	if kind == zmq4.SUB {
+	if s.kind == zmq4.SUB {
 		err = errors.Join(err, z.SetSubscribe(""), l.monitor(s))
 	}
 	connect := z.Connect
 	if s.bound {
 		connect = z.Bind
 	}
-	if err = errors.Join(err, connect(s.endpoint)); err == nil && kind == zmq4.DEALER {
+	if err = errors.Join(err, connect(s.endpoint)); err == nil && s.kind == zmq4.DEALER {
 		_, err = z.SendMessageDontwait(s.request)
 	}
 	if err != nil {
@@ -138,20 +132,12 @@ func (l *loop) open(s *socket) (id uint64, err error) {
 
 // monitor opens the socket that tells of a subscription's connections. It has no limit, for
 // which libzmq's I/O thread would wait.
-func (l *loop) monitor(s *socket) error {
-	pair, err := l.context.NewSocket(zmq4.PAIR)
-	if err != nil {
-		return err //nolint:wrapcheck // Source.open does
+func (l *loop) monitor(s *socket) (err error) {
+	if s.monitor, err = l.newSocket(zmq4.PAIR, func() { l.watch(s) }); err != nil {
+		return err
 	}
-	s.monitor = pair
-	l.poll(pair, s)
 	address := fmt.Sprintf("inproc://monitor-%d", s.id)
-	return errors.Join(pair.SetLinger(0), pair.SetRcvhwm(0), s.data.Monitor(address, connectionEvent), pair.Connect(address))
-}
-
-func (l *loop) poll(z *zmq4.Socket, s *socket) {
-	l.polled[z] = s
-	l.poller.Add(z, zmq4.POLLIN)
+	return errors.Join(s.monitor.SetRcvhwm(0), s.data.Monitor(address, connectionEvent), s.monitor.Connect(address))
 }
 
 // close closes a socket; nil is one that is closed.
@@ -160,24 +146,20 @@ func (l *loop) close(s *socket) (err error) {
 		return nil
 	}
 	delete(l.sockets, s.id)
+	delete(l.lost, s)
 	if s.monitor != nil {
-		err = s.data.Monitor("", 0) // first: libzmq must not write to a monitor that is closed
+		err = errors.Join(s.data.Monitor("", 0), l.closeSocket(s.monitor)) // in this order: libzmq must not write to a closed one
 	}
-	for _, z := range []*zmq4.Socket{s.monitor, s.data} {
-		if z != nil {
-			delete(l.polled, z)
-			err = errors.Join(err, l.poller.RemoveBySocket(z), z.Close())
-		}
-	}
-	return err
+	return errors.Join(err, l.closeSocket(s.data))
 }
 
-// pause says whether a socket is read, and its connections are watched; nil is one that is closed.
-func (l *loop) pause(s *socket, pause bool) {
-	events := zmq4.POLLIN
-	if pause {
-		events = 0
-	}
+func (l *loop) closeSocket(z *zmq4.Socket) error {
+	delete(l.polled, z)
+	return errors.Join(l.poller.RemoveBySocket(z), z.Close())
+}
+
+// poll says for which events a socket is polled, and its monitor; nil is one that is closed.
+func (l *loop) poll(s *socket, events zmq4.State) {
 	if s != nil {
 		_, _ = l.poller.UpdateBySocket(s.data, events)
 		_, _ = l.poller.UpdateBySocket(s.monitor, events) // fails for a request
@@ -199,7 +181,7 @@ func (l *loop) read(s *socket) {
 			buffer.Reserved += int64(len(f))
 		}
 		if s.account.Reserve(buffer.Reserved) && !s.message(frames, buffer, received) {
-			l.pause(s, true)
+			l.poll(s, 0) // until Source.Resume
 			return
 		}
 	}
@@ -212,41 +194,20 @@ func (l *loop) watch(s *socket) {
 		switch {
 		case err != nil:
 			return // there is none
-		case event == zmq4.EVENT_CONNECT_RETRIED:
-			s.lostAt = time.Time{}
 		case event == zmq4.EVENT_HANDSHAKE_SUCCEEDED:
-			s.lostAt = time.Time{}
 			s.up++
 			s.status(true)
 		case event&handshakeFailed != 0:
 			s.rejected++
-		case event == zmq4.EVENT_DISCONNECTED:
-			l.disconnected(s)
+		case event == zmq4.EVENT_DISCONNECTED && s.rejected > 0:
+			s.rejected--
+		case event == zmq4.EVENT_DISCONNECTED && s.up > 0:
+			if s.up--; s.up == 0 {
+				s.status(false)
+			}
 		}
-	}
-}
-
-func (l *loop) disconnected(s *socket) {
-	if !s.bound {
-		s.lostAt = time.Now()
-		l.lost = append(l.lost, loss{s, s.lostAt})
-	}
-	if s.rejected > 0 {
-		s.rejected--
-	} else if s.up > 0 {
-		if s.up--; s.up == 0 {
-			s.status(false)
-		}
-	}
-}
-
-// repair connects the sockets again that libzmq has given up.
-func (l *loop) repair() {
-	for ; len(l.lost) > 0 && time.Since(l.lost[0].at) >= repairDelay; l.lost = l.lost[1:] {
-		if s := l.lost[0].socket; s.lostAt.Equal(l.lost[0].at) && l.sockets[s.id] == s {
-			s.lostAt = time.Time{}
-			_ = s.data.Disconnect(s.endpoint) // else Connect does nothing
-			_ = s.data.Connect(s.endpoint)    // both were successful before
+		if delete(l.lost, s); event == zmq4.EVENT_DISCONNECTED && !s.bound {
+			l.lost[s] = time.Now() // unless libzmq tries again
 		}
 	}
 }

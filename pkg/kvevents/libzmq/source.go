@@ -12,18 +12,14 @@ import (
 	"github.com/pebbe/zmq4"
 
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/kvevents"
 	"github.com/select-service/select-service/pkg/memory"
 )
 
 // Errors of a Source.
 var (
-	ErrStopped  = errors.New("libzmq source is stopped")
-	ErrName     = errors.New("libzmq looks host names up itself: their addresses cannot be checked against the allowed endpoints")
-	ErrWildcard = errors.New("a wildcard host cannot be connected to")
+	ErrStopped = errors.New("libzmq source is stopped")
+	ErrName    = errors.New("libzmq looks host names up itself: their addresses cannot be checked against the allowed endpoints")
 )
-
-var _ kvevents.Source = (*Source)(nil)
 
 // Version returns the version of libzmq that the program runs with, such as 4.3.4.
 func Version() string {
@@ -47,7 +43,7 @@ type Options struct {
 // DefaultOptions returns the options of the service, without accounts.
 func DefaultOptions() Options { return Options{MaxFrame: 64 << 20, Queue: 1000, Answers: 20000} }
 
-// Source opens libzmq sockets. Its methods are safe for concurrent use. Subscribe and Request
+// Source is a [kvevents.Source] on libzmq's sockets. Its methods are safe for concurrent use. Subscribe and Request
 // block until Run has started; after it they return ErrStopped.
 type Source struct {
 	opt   Options
@@ -64,7 +60,9 @@ type Source struct {
 
 // New returns a Source; it opens nothing before Run.
 func New(opt Options) *Source {
-	return &Source{opt: opt, ended: make(chan struct{}), loop: loop{sockets: map[uint64]*socket{}, polled: map[*zmq4.Socket]*socket{}}}
+	return &Source{opt: opt, ended: make(chan struct{}), loop: loop{
+		poller: zmq4.NewPoller(), sockets: map[uint64]*socket{}, polled: map[*zmq4.Socket]func(){}, lost: map[*socket]time.Time{},
+	}}
 }
 
 // Run owns all sockets until ctx ends. When it returns, every socket is closed and no callback
@@ -95,25 +93,22 @@ func (s *Source) Run(ctx context.Context) error {
 	return nil
 }
 
-// post lets Run's goroutine make a call. It returns false if Run has ended.
-func (s *Source) post(call func()) bool {
+// post lets Run's goroutine make a call, unless Run has ended.
+func (s *Source) post(call func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped {
-		return false
+		return
 	}
 	if s.calls = append(s.calls, call); len(s.calls) == 1 && s.bell != nil {
 		_, _ = s.bell.SendBytes(nil, zmq4.DONTWAIT) // there is room: once for each time that calls are taken
 	}
-	return true
 }
 
 // wait is post, and returns when the call has been made.
 func (s *Source) wait(call func() error) error {
 	done := make(chan error, 1)
-	if !s.post(func() { done <- call() }) {
-		return ErrStopped
-	}
+	s.post(func() { done <- call() })
 	select {
 	case err := <-done:
 		return err
@@ -125,27 +120,24 @@ func (s *Source) wait(call func() error) error {
 // Subscribe implements [kvevents.Source]. It never calls offer: a message waits for its turn in
 // the inbox.
 func (s *Source) Subscribe(endpoint string, _ func([][]byte, time.Time) bool, message func(frames [][]byte, buffer *memory.Buffer, received time.Time) bool, status func(up bool)) (id uint64, err error) {
-	return s.open(&socket{endpoint: endpoint, queue: s.opt.Queue, account: s.opt.Streams, message: message, status: status})
+	return s.open(&socket{kind: zmq4.SUB, endpoint: endpoint, queue: s.opt.Queue, account: s.opt.Streams, message: message, status: status})
 }
 
 // Request implements [kvevents.Source]. If there is no server, nothing comes back, which is no
 // error.
 func (s *Source) Request(endpoint string, request [][]byte, answer func(frames [][]byte, buffer *memory.Buffer) bool) (id uint64, err error) {
 	message := func(frames [][]byte, buffer *memory.Buffer, _ time.Time) bool { return answer(frames, buffer) }
-	return s.open(&socket{endpoint: endpoint, queue: s.opt.Answers, account: s.opt.Replay, message: message, request: request})
+	return s.open(&socket{kind: zmq4.DEALER, endpoint: endpoint, queue: s.opt.Answers, account: s.opt.Replay, message: message, request: request})
 }
 
 func (s *Source) open(one *socket) (id uint64, err error) {
 	named, err := s.opt.Endpoints.Check(one.endpoint)
-	e, unread := catalog.ParseEndpoint(one.endpoint)
-	one.bound, one.maxFrame = e.Wildcard, s.opt.MaxFrame
+	e, _ := catalog.ParseEndpoint(one.endpoint) // Check has read it
+	one.bound, one.maxFrame = e.Wildcard && one.kind == zmq4.SUB, s.opt.MaxFrame
 	switch {
-	case err != nil || unread != nil:
-		err = errors.Join(err, unread)
+	case err != nil:
 	case named:
 		err = ErrName
-	case one.bound && one.status == nil:
-		err = ErrWildcard
 	default:
 		err = s.wait(func() (err error) { id, err = s.loop.open(one); return err })
 	}
@@ -156,7 +148,7 @@ func (s *Source) open(one *socket) (id uint64, err error) {
 }
 
 // Resume implements [kvevents.Source]. It does not wait until the socket is read.
-func (s *Source) Resume(id uint64) { s.post(func() { s.loop.pause(s.loop.sockets[id], false) }) }
+func (s *Source) Resume(id uint64) { s.post(func() { s.loop.poll(s.loop.sockets[id], zmq4.POLLIN) }) }
 
 // Close implements [kvevents.Source].
 func (s *Source) Close(id uint64) {

@@ -23,11 +23,7 @@ type service struct{ *e2e.Service }
 // start starts a service on a free port and waits until it answers.
 func start(t *testing.T, env map[string]string, args ...string) *service {
 	t.Helper()
-	return startOn(t, e2e.FreePort(t), env, args...)
-}
-
-func startOn(t *testing.T, port int, env map[string]string, args ...string) *service {
-	t.Helper()
+	port := e2e.FreePort(t)
 	return launch(t, port, env, append([]string{"--port", strconv.Itoa(port)}, args...)...)
 }
 

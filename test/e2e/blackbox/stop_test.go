@@ -22,24 +22,6 @@ import (
 // keeps the machine busy.
 const stopIn = 5 * time.Second
 
-// TestKillAndRestart proves that a killed service comes up again on the same
-// port at once, empty, and serves.
-func TestKillAndRestart(t *testing.T) {
-	t.Parallel()
-	port := e2e.FreePort(t)
-	for round := range 3 {
-		s := startOn(t, port, eventsOff())
-		var workers []any
-		s.Must(t, http.StatusOK, "GET", "/workers", nil, &workers)
-		if len(workers) != 0 {
-			t.Fatalf("round %d: %d workers in a fresh process", round, len(workers))
-		}
-		s.register(t, 2)
-		s.Must(t, http.StatusOK, "POST", "/select_and_reserve", object{"token_ids": []int{1, 2, 3, 4}, "reservation_id": "r"}, nil)
-		s.Kill()
-	}
-}
-
 // queued starts a service that has one busy worker and n requests waiting for
 // it, each with a context of its own that cancel ends.
 func queued(t *testing.T, n int) (s *service, answers chan result, cancel context.CancelFunc) {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/demo/sim/engine"
+	"github.com/select-service/select-service/pkg/client"
 )
 
 // The burst: engines that compute 5,500 prompt tokens a second get, for six
@@ -112,17 +113,17 @@ type wave struct {
 
 	mu       sync.Mutex // guards what follows
 	failed   []error
-	accepted [maxRetries]int // by attempt
-	refused  int             // attempts
-	took     time.Duration   // until the last request was done
-	late     time.Duration   // the most that a timer was
+	accepted []int         // by attempt
+	refused  int           // attempts
+	took     time.Duration // until the last request was done
+	late     time.Duration // the most that a timer was
 }
 
 // newWave starts the engines of a model and sets its thresholds. The prompts'
 // lengths and times are the same for every model.
 func newWave(t *testing.T, s *service, model string, first int, set thresholds) *wave {
 	t.Helper()
-	w := &wave{thresholds: set, speedup: burstSpeedup}
+	w := &wave{thresholds: set, speedup: burstSpeedup, accepted: make([]int, client.DefaultRetry().Overload.Attempts)}
 	w.fleet = newFleet(t, s, model, first, fleetSize, slow, w.speedup)
 	s.Must(t, http.StatusOK, http.MethodPost, "/busy_threshold", object{
 		"model": model, "active_decode_blocks_threshold": set.decode, "active_prefill_tokens_threshold": set.tokens,
@@ -143,7 +144,7 @@ func (w *wave) goodput() float64 { return float64(len(w.requests)-len(w.failed))
 
 func (w *wave) String() string {
 	return fmt.Sprintf("%-18s %d requests in %.2f model s: %.2f a second. Accepted at attempt 1 to %d: %v, refused %d times. First token from an engine after at most %.2f s. On one worker at most %d blocks, %d prefill tokens, %d requests",
-		w.model, len(w.requests), w.took.Seconds(), w.goodput(), maxRetries, w.accepted, w.refused, w.firstToken().Seconds(),
+		w.model, len(w.requests), w.took.Seconds(), w.goodput(), len(w.accepted), w.accepted, w.refused, w.firstToken().Seconds(),
 		w.most.Decode, w.most.Prefill, w.most.Requests)
 }
 
@@ -192,31 +193,40 @@ func (w *wave) play(ctx context.Context) {
 	all.Wait()
 }
 
-// one sends a request until it is accepted, and sees it through.
+// one sends a request as docs/callers.md asks of clients until it is accepted, and sees it through.
 func (w *wave) one(ctx context.Context, r *request, rnd *rand.Rand) error {
+	again := client.DefaultRetry().Overload
+	for attempt := range again.Attempts {
+		worker, refused, err := w.send(ctx, r)
+		if err == nil && !refused {
+			w.note(func() { w.accepted[attempt]++ })
+			return w.serve(ctx, r, worker)
+		}
+		if err == nil {
+			w.note(func() { w.refused++ })
+			err = w.wait(ctx, min(again.Max, again.Base<<attempt+time.Duration(rnd.Int64N(int64(again.Jitter)))))
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", r.id, err)
+		}
+	}
+	return fmt.Errorf("%s: refused %d times", r.id, again.Attempts)
+}
+
+// send asks for a worker once.
+func (w *wave) send(ctx context.Context, r *request) (worker int, refused bool, err error) {
+	a, err := w.service.Call(ctx, http.MethodPost, "/select_and_reserve", r.body)
+	if err != nil {
+		return 0, false, err
+	}
+	if refused, err = isRefusal(a); err != nil || refused {
+		return 0, refused, err
+	}
 	var placed struct {
 		WorkerID int `json:"worker_id"`
 	}
-	err := retry(rnd, func(attempt int) (bool, error) {
-		a, err := w.service.Call(ctx, http.MethodPost, "/select_and_reserve", r.body)
-		if err != nil {
-			return false, err
-		}
-		busy, err := isRefusal(a)
-		switch {
-		case err != nil:
-			return false, err
-		case busy:
-			w.note(func() { w.refused++ })
-			return true, nil
-		}
-		w.note(func() { w.accepted[attempt]++ })
-		return false, json.Unmarshal(a.Body, &placed)
-	}, func(d time.Duration) error { return w.wait(ctx, d) })
-	if err != nil {
-		return fmt.Errorf("%s: %w", r.id, err)
-	}
-	return w.serve(ctx, r, placed.WorkerID)
+	err = json.Unmarshal(a.Body, &placed)
+	return placed.WorkerID, false, err
 }
 
 func (w *wave) note(f func()) {

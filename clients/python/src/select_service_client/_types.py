@@ -125,6 +125,7 @@ class Worker(TypedDict, total=False):
     not_schedulable_reasons: list[str]
     source: WorkerSource
     drain: WorkerDrain
+    replicas_behind: list[str]
     describe: Literal[True, "vllm", "sglang"]
     described: Described
     endpoint: str | None
@@ -157,13 +158,17 @@ class Worker(TypedDict, total=False):
     kv_transfer_preferred_weight: float | None
 
 
-class Difference(TypedDict):
-    """What reconciling the catalog changed: ids in ascending order."""
+class Difference(TypedDict, total=False):
+    """What reconciling the catalog changed: ids in ascending order.
 
-    added: list[int]
-    changed: list[int]
-    removed: list[int]
-    unchanged: int
+    replicas_behind names the live replicas of a fleet that did not have the change when it was answered.
+    """
+
+    added: Required[list[int]]
+    changed: Required[list[int]]
+    removed: Required[list[int]]
+    unchanged: Required[int]
+    replicas_behind: list[str]
 
 
 class Readiness(TypedDict, total=False):

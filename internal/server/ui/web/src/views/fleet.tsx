@@ -125,8 +125,10 @@ export function FleetView() {
             </button>
           ))}
         </div>
-        <label class="check"><input type="checkbox" checked={folded} onChange={(e) => change({ fold: e.currentTarget.checked ? "1" : null }, true)} /> One line a worker</label>
-        <button type="button" onClick={() => setThresholds(true)}>Thresholds …</button>
+        <div class="ends">
+          <label class="check"><input type="checkbox" checked={folded} onChange={(e) => change({ fold: e.currentTarget.checked ? "1" : null }, true)} /> One line a worker</label>
+          <button type="button" onClick={() => setThresholds(true)}>Thresholds …</button>
+        </div>
       </div>
       {all.truncated && <div class="notice">There are more ranks than one answer has room for. Narrow the view by model or tenant.</div>}
       {lines.length > 0 ? <Table lines={lines} all={all} sort={sort} folded={folded} /> : filtered ? (

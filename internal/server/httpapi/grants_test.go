@@ -15,28 +15,28 @@ import (
 	"github.com/select-service/select-service/pkg/memory"
 )
 
-// noted are holders of 100 bytes that note who is cut off.
+// noted are grants of 100 bytes that note who is cut off.
 type noted struct {
-	holders
+	grants
 	cut []http.ResponseWriter
 }
 
 func newNoted(unlisted int64) *noted {
 	n := new(noted)
-	n.holders = holders{account: memory.NewAccount("a", 100), patience: sendPatience, unlisted: unlisted}
-	n.holders.cut = func(w http.ResponseWriter) { n.cut = append(n.cut, w) }
+	n.grants = grants{account: memory.NewAccount("a", 100), patience: sendPatience, unlisted: unlisted}
+	n.grants.cut = func(w http.ResponseWriter) { n.cut = append(n.cut, w) }
 	return n
 }
 
-// hold takes bytes for a client that is waited for.
-func (n *noted) hold(t *testing.T, bytes int64) *holder {
+// granted takes bytes for a client that is waited for.
+func (n *noted) granted(t *testing.T, bytes int64) *grant {
 	t.Helper()
-	h := new(holder)
-	if err := n.take(t.Context(), h, bytes); err != nil {
+	g := new(grant)
+	if err := n.take(t.Context(), g, bytes); err != nil {
 		t.Fatal(err)
 	}
-	h.beginWait(httptest.NewRecorder())
-	return h
+	g.beginWait(httptest.NewRecorder())
+	return g
 }
 
 // TestStillestGivesWay: who waits for memory gets that of the client that has kept
@@ -44,11 +44,11 @@ func (n *noted) hold(t *testing.T, bytes int64) *holder {
 func TestStillestGivesWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newNoted(0)
-		moves, still := s.hold(t, 40), s.hold(t, 40)
+		moves, still := s.granted(t, 40), s.granted(t, 40)
 		time.Sleep(sendPatience)
 		moves.progressed()
-		s.hold(t, 20)
-		var late holder
+		s.granted(t, 20)
+		var late grant
 		got := make(chan error)
 		go func() { got <- s.take(t.Context(), &late, 40) }()
 		synctest.Wait()
@@ -70,17 +70,17 @@ func TestStillestGivesWay(t *testing.T) {
 func TestWaitsForMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newNoted(100)
-		all := s.hold(t, 100) // may keep it
+		all := s.granted(t, 100) // may keep it
 		begin := time.Now()
-		var h holder
-		if err := s.take(t.Context(), &h, 1); problemOf(err, dialect13).status != http.StatusServiceUnavailable || time.Since(begin) != holdersPatience {
+		var g grant
+		if err := s.take(t.Context(), &g, 1); problemOf(err, dialect13).status != http.StatusServiceUnavailable || time.Since(begin) != grantPatience {
 			t.Errorf("%v after %v", err, time.Since(begin))
 		}
 		all.release()
-		if err := s.take(t.Context(), &h, 100); err != nil || len(s.cut) != 0 {
+		if err := s.take(t.Context(), &g, 100); err != nil || len(s.cut) != 0 {
 			t.Errorf("%v, %d cut off", err, len(s.cut))
 		}
-		h.release()
+		g.release()
 		if s.account.Used() != 0 || s.waiting.Load() != 0 || s.queued != 0 {
 			t.Errorf("%d bytes, %d waiting for %d", s.account.Used(), s.waiting.Load(), s.queued)
 		}
@@ -91,7 +91,7 @@ func TestWaitsForMemory(t *testing.T) {
 // about as long as one of them may keep it, and the first of the thousands is not forgotten.
 func TestNewestBesideThousands(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &holders{account: memory.NewAccount("a", 100), patience: sendPatience}
+		s := &grants{account: memory.NewAccount("a", 100), patience: sendPatience}
 		s.cut = func(w http.ResponseWriter) { close(w.(*stopped).cut) }
 		var wg sync.WaitGroup
 		begin := time.Now()
@@ -99,31 +99,31 @@ func TestNewestBesideThousands(t *testing.T) {
 		for i := range 5000 {
 			client := &stopped{cut: make(chan struct{})}
 			wg.Go(func() {
-				var h holder
-				defer h.release()
-				if s.take(t.Context(), &h, 1) != nil {
-					return // after holdersPatience
+				var g grant
+				defer g.release()
+				if s.take(t.Context(), &g, 1) != nil {
+					return // after grantPatience
 				}
 				if i == 100 {
 					oldest = time.Since(begin)
 				}
-				h.beginWait(client)
+				g.beginWait(client)
 				<-client.cut
 			})
 			synctest.Wait() // each comes after the one before
 		}
-		const most = 2 * (sendPatience + holdersTick)
+		const most = 2 * (sendPatience + grantTick)
 		for range 10 {
 			came := time.Now()
-			var h holder
-			if err := s.take(t.Context(), &h, 1); err != nil || time.Since(came) > most {
+			var g grant
+			if err := s.take(t.Context(), &g, 1); err != nil || time.Since(came) > most {
 				t.Errorf("%v after %v", err, time.Since(came))
 			}
-			h.release()
+			g.release()
 		}
 		// The rest is refused, or cut off once the others come who need its memory.
-		time.Sleep(holdersPatience)
-		var all holder
+		time.Sleep(grantPatience)
+		var all grant
 		if err := s.take(t.Context(), &all, 100); err != nil {
 			t.Error(err)
 		}
@@ -132,41 +132,41 @@ func TestNewestBesideThousands(t *testing.T) {
 		if oldest == 0 || oldest > most {
 			t.Errorf("the oldest waited %v", oldest)
 		}
-		time.Sleep(holdersTick) // the last look
+		time.Sleep(grantTick) // the last look
 	})
 }
 
-// TestReusedHolderSends: a holder that had nothing when its client was to read is that of a client
-// that sends, once it holds memory.
-func TestReusedHolderSends(t *testing.T) {
+// TestReusedGrantSends: a grant that had nothing when its client was to read is that of a client
+// that sends, once it has memory.
+func TestReusedGrantSends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &holders{account: memory.NewAccount("a", 100)}
+		s := &grants{account: memory.NewAccount("a", 100)}
 		client := &stopped{cut: make(chan struct{})}
 		s.cut = func(w http.ResponseWriter) { close(w.(*stopped).cut) }
-		var h, other holder
-		h.beginWaitForReader(client)
-		if err := s.take(t.Context(), &h, 100); err != nil {
+		var g, other grant
+		g.beginWaitForReader(client)
+		if err := s.take(t.Context(), &g, 100); err != nil {
 			t.Fatal(err)
 		}
-		h.beginWait(client)
+		g.beginWait(client)
 		go func() {
 			<-client.cut
-			h.release()
+			g.release()
 		}()
 		if err := s.take(t.Context(), &other, 1); err != nil {
 			t.Errorf("the client was not cut off: %v", err)
 		}
 		other.release()
-		time.Sleep(holdersTick) // the last look
+		time.Sleep(grantTick) // the last look
 	})
 }
 
-// TestTurnsOfOldestAndNewest: those who hold a part take no turn, and a newest that does
+// TestTurnsOfOldestAndNewest: those who have a part take no turn, and a newest that does
 // not fit does not keep the oldest waiting.
 func TestTurnsOfOldestAndNewest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &holders{account: memory.NewAccount("a", 100), patience: sendPatience}
-		var room, part holder
+		s := &grants{account: memory.NewAccount("a", 100), patience: sendPatience}
+		var room, part grant
 		if s.take(t.Context(), &room, 90) != nil || s.take(t.Context(), &part, 10) != nil {
 			t.Fatal("no room")
 		}
@@ -178,15 +178,15 @@ func TestTurnsOfOldestAndNewest(t *testing.T) {
 		}
 		var came []string
 		var wg sync.WaitGroup
-		waits := func(name string, h *holder, n int64) {
+		waits := func(name string, g *grant, n int64) {
 			wg.Go(func() {
-				if s.take(t.Context(), h, n) == nil {
+				if s.take(t.Context(), g, n) == nil {
 					came = append(came, name)
 				}
 			})
 			synctest.Wait()
 		}
-		newcomers := make([]holder, 7)
+		newcomers := make([]grant, 7)
 		for i := range 4 {
 			waits(fmt.Sprint(i), &newcomers[i], 10)
 		}
@@ -216,7 +216,7 @@ func TestTurnsOfOldestAndNewest(t *testing.T) {
 		if used := s.account.Used(); used != 0 || len(came) != 2 {
 			t.Errorf("%d bytes are held, %q have come", used, came)
 		}
-		time.Sleep(holdersTick) // the last look
+		time.Sleep(grantTick) // the last look
 	})
 }
 
@@ -230,7 +230,7 @@ type stopped struct {
 // end, and all of them end.
 func TestHoldersUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &holders{account: memory.NewAccount("a", 1000), patience: sendPatience, unlisted: 300}
+		s := &grants{account: memory.NewAccount("a", 1000), patience: sendPatience, unlisted: 300}
 		s.cut = func(w http.ResponseWriter) { close(w.(*stopped).cut) }
 		var wg sync.WaitGroup
 		var served, refused int
@@ -239,11 +239,11 @@ func TestHoldersUnderLoad(t *testing.T) {
 			client := &stopped{cut: make(chan struct{})}
 			wg.Go(func() {
 				random := rand.New(rand.NewPCG(i, 1))
-				var h holder
-				defer h.release()
+				var g grant
+				defer g.release()
 				time.Sleep(time.Duration(random.IntN(1000)) * time.Millisecond)
 				for range 1 + random.IntN(5) {
-					if err := s.take(t.Context(), &h, 1+random.Int64N(100)); err != nil {
+					if err := s.take(t.Context(), &g, 1+random.Int64N(100)); err != nil {
 						if errors.Is(err, errClientGone) {
 							t.Error(err)
 						}
@@ -252,11 +252,11 @@ func TestHoldersUnderLoad(t *testing.T) {
 						mu.Unlock()
 						return
 					}
-					h.beginWait(client)
+					g.beginWait(client)
 					select {
 					case <-client.cut:
 					case <-time.After(time.Duration(random.IntN(200)) * time.Millisecond):
-						h.progressed()
+						g.progressed()
 					}
 				}
 				mu.Lock()
@@ -270,6 +270,6 @@ func TestHoldersUnderLoad(t *testing.T) {
 			t.Errorf("%d bytes, %d waiting for %d, %d leaving, %d in the list; %d served, %d refused",
 				s.account.Used(), s.waiting.Load(), s.queued, s.leaving, s.stalled.Len(), served, refused)
 		}
-		time.Sleep(holdersTick) // the last look
+		time.Sleep(grantTick) // the last look
 	})
 }

@@ -1,0 +1,73 @@
+package httpapi
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/rs/zerolog"
+
+	shared "github.com/select-service/select-service/internal/discovery/nats"
+	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/servicetest"
+)
+
+// fleetOf is a fleet's catalog whose changes end as they are told to.
+type fleetOf struct {
+	catalog *catalog.Catalog
+	behind  []string
+	err     error
+}
+
+func (f *fleetOf) Edit(change shared.Change) ([]string, error) {
+	if f.err != nil {
+		return nil, f.err
+	}
+	return f.behind, change(f.catalog)
+}
+func (f *fleetOf) EditFile(_ string, change shared.Change) ([]string, error) { return f.Edit(change) }
+func (f *fleetOf) EditThresholds(change func(*overload.Table) error) ([]string, error) {
+	if f.err != nil {
+		return nil, f.err
+	}
+	return f.behind, change(overload.NewTable(overload.Thresholds{}, nil))
+}
+func (f *fleetOf) Submit(shared.Change, func()) {}
+func (f *fleetOf) Look()                        {}
+func (f *fleetOf) Awaited() bool                { return false }
+
+// TestSharedAnswers: the answers of a replica whose workers are the fleet's name the replicas that do
+// not know of a change, and are 503 with Retry-After while it cannot be made.
+func TestSharedAnswers(t *testing.T) {
+	f := &fleetOf{}
+	w := servicetest.Start(t, func(c *node.Config) { c.Shared, c.SharedSettings = f, true })
+	f.catalog = w.Catalog()
+	h := New(w.Service, w.Conductor(), Options{Log: zerolog.Nop(), Operators: operatorsOf(w.Service)})
+	const worker = `{"worker_id":1,"model_name":"m","endpoint":"http://w","block_size":16,"max_num_batched_tokens":1}`
+	for _, c := range []struct {
+		method, path, body string
+		code               int
+		named              bool // the answer names replicas
+	}{
+		{"POST", "/workers", worker, 201, true},
+		{"PATCH", "/workers/1", `{"taints":["x"]}`, 200, true},
+		{"POST", "/workers/1/drain", "", 200, true},
+		{"DELETE", "/workers/1/drain", "", 200, true},
+		{"PUT", "/workers", `{"workers":[` + worker + `]}`, 200, true},
+		{"POST", "/busy_threshold", `{"model":"m","active_prefill_tokens_threshold":5}`, 200, false},
+		{"DELETE", "/workers/1", "", 200, true},
+	} {
+		f.err, f.behind = fmt.Errorf("%w: no leader", shared.ErrAway), nil
+		if got := ask(h, c.method, c.path, "", c.body); got.Code != 503 || got.Header().Get("Retry-After") != "1" ||
+			got.Body.String() != `{"error":"the catalog of the fleet cannot be changed now: no leader"}` {
+			t.Errorf("%s %s without NATS: %d %v %s", c.method, c.path, got.Code, got.Header(), got.Body)
+		}
+		f.err, f.behind = nil, []string{"b", "c"}
+		got := ask(h, c.method, c.path, "", c.body)
+		if named := strings.HasSuffix(got.Body.String(), `,"replicas_behind":["b","c"]}`); got.Code != c.code || named != c.named {
+			t.Errorf("%s %s: %d %s", c.method, c.path, got.Code, got.Body)
+		}
+	}
+}
