@@ -22,8 +22,8 @@ type replicas struct {
 	infos   []simapi.Info
 	// shared: the replicas have one catalog.
 	shared bool
-	turn    atomic.Uint64
-	stop    func() // ends watch
+	turn   atomic.Uint64
+	stop   func() // ends watch
 }
 
 type replica struct {

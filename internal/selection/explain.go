@@ -159,7 +159,7 @@ func predict(d *selector.Decision, i int) ttft.Cost {
 	if c.Prefill > 0 {
 		q.Prefills = 1
 	}
-	return model.Cost(u, length, &q, 0)
+	return model.Cost(u, length, &q, ttft.Crowding{})
 }
 
 // evaluateShadows computes what the scope's shadow policies would have chosen, and counts it.

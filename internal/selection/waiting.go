@@ -10,6 +10,7 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
+	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
 // wait is the state of an attempt in wait queues.
@@ -255,7 +256,7 @@ func (t *turn) delay() (delay time.Duration) {
 		if m.Fallback || q.Late {
 			return // the predictions cannot be trusted
 		}
-		own := m.Cost(float64(f.Own.ToCompute(size, &c.candidates[i])), float64(size.Tokens), &q, 0)
+		own := m.Cost(float64(f.Own.ToCompute(size, &c.candidates[i])), float64(size.Tokens), &q, ttft.Crowding{})
 		if wait := own.Wait - q.Ahead; wait > f.Hold {
 			c.charged[ranks[i].Slot] += own.Prefill
 			delay = max(1, time.Duration((wait-f.Hold)*float64(time.Second)))

@@ -55,7 +55,7 @@ func randomDecision(rnd *rand.Rand) *selector.Decision {
 		}
 		d.Queues = append(d.Queues, q)
 	}
-	d.Model = selector.Model{Parameters: ttft.Default(), Crowding: 10 * rnd.Float64(), Fallback: rnd.IntN(8) == 0}
+	d.Model = selector.Model{Parameters: ttft.Default(), Crowding: ttft.Crowding{Rate: 10 * rnd.Float64(), Long: rnd.Float64(), Ranks: 8}, Fallback: rnd.IntN(8) == 0}
 	d.Model.Mature = rnd.IntN(2) == 0
 	return d
 }

@@ -22,7 +22,7 @@ type PredictedTTFT struct {
 // Model is what is known of a scope's engines and of the traffic to them.
 type Model struct {
 	ttft.Parameters
-	Crowding float64 // Λ in requests per second, see [ttft.Flow.Crowding]
+	Crowding ttft.Crowding
 	// Fallback: because of a guard rail Dynamo's cost is used.
 	Fallback bool
 }

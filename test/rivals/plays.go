@@ -89,11 +89,11 @@ var plays = []play{
 		name: "agents", about: "agents with tools and sub-agents, contexts up to 60,000 tokens, 8 engines of 4,000 tokens a second",
 		engines: 8, prefill: 4_000, cacheBlocks: 16_384, traffic: agents(0.35),
 	},
-	chatsOn("small-caches", "chats at 35 % with eight seconds of thought, caches of a quarter of the working set", 0.35, 8).with(func(p *play) {
+	chatsOn("small-caches", "chats at 35 % with eleven seconds of thought, caches of a quarter of the working set", 0.35, 8).with(func(p *play) {
 		t := &p.traffic
-		t.Think, t.Answer, t.Duration = 8*time.Second, 30, 40*time.Second
-		// A chat lives for some 40 s and has 3,500 tokens on average; the prompts of eight applications.
-		p.cacheBlocks = int(t.Rate*40*3500+8*1000) / blockSize / p.engines / 4
+		t.Think, t.Answer, t.Duration = 11*time.Second, 30, 40*time.Second
+		// A chat lives for some 55 s and has 3,500 tokens on average; the prompts of eight applications.
+		p.cacheBlocks = int(t.Rate*55*3500+8*1000) / blockSize / p.engines / 4
 	}),
 	chatsOn("half-speed", "chats at 75 %, the first engine at half its speed", 0.75, 8).with(func(p *play) {
 		p.speed = 0.5

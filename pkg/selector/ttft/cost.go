@@ -121,12 +121,41 @@ type Flow struct {
 // of other requests would grow without limit.
 const maxBusy = 0.8
 
-// Crowding returns Λ of a scope of n ranks, λ/n/(1−ρ): how many requests per second arrive
-// at a busy rank and are delayed, including those that arrive while it catches up.
-func (f Flow) Crowding(ranks int) float64 {
-	n := float64(max(ranks, 1))
+// Crowding is how requests that arrive are delayed by the work of one rank.
+type Crowding struct {
+	// Rate is Λ, λ/n/(1−ρ): how many requests per second arrive at a busy rank and are delayed,
+	// including those that arrive while it catches up.
+	Rate float64
+	// Long is the prefill, in seconds, beyond which requests that arrive go to other ranks. What
+	// exceeds it delays those of all ranks by its n-th part. 0: there is none.
+	Long  float64
+	Ranks int
+}
+
+// longPrefill times the mean prefill of a request is Crowding.Long. Without a limit a prefix that
+// many requests share, and that takes long, is copied to a second rank only when the first has a
+// queue of many times that. With 4 the policy keeps chats together less well.
+const longPrefill = 8
+
+// Crowding returns the crowding of a scope of n ranks.
+func (f Flow) Crowding(ranks int) Crowding {
+	c := Crowding{Ranks: max(ranks, 1)}
+	n := float64(c.Ranks)
 	busy := min(max(0, f.Work)/n, maxBusy)
-	return max(0, f.Arrivals) / n / (1 - busy)
+	c.Rate = max(0, f.Arrivals) / n / (1 - busy)
+	if f.Arrivals > 0 {
+		c.Long = longPrefill * max(0, f.Work) / f.Arrivals
+	}
+	return c
+}
+
+// delay returns the delay of requests that arrive while a rank is busy with a prefill of x seconds,
+// after it has waited.
+func (c Crowding) delay(wait, x float64) float64 {
+	if c.Long > 0 && x > c.Long {
+		x = c.Long + (x-c.Long)/float64(c.Ranks)
+	}
+	return x * c.Rate * (wait + x/2)
 }
 
 // decodeShare is the delay of a request that decodes on a rank, per second of prefill.
@@ -147,13 +176,12 @@ func (c *Cost) Total() float64 {
 }
 
 // Cost returns the cost of computing u tokens of a prompt of L tokens on the rank of q.
-// crowding is Flow.Crowding of the scope.
-func (p *Parameters) Cost(u, prompt float64, q *Queue, crowding float64) (c Cost) {
+func (p *Parameters) Cost(u, prompt float64, q *Queue, crowding Crowding) (c Cost) {
 	var stall float64
 	c.Wait, stall = p.Wait(q)
 	c.Speed = q.speed() * stall
 	c.Prefill = c.Speed * p.Prefill(u, prompt)
-	c.Delay = c.Prefill * crowding * (c.Wait + c.Prefill/2)
+	c.Delay = crowding.delay(c.Wait, c.Prefill)
 	c.Decode = decodeShare * c.Prefill * float64(q.Decoding)
 	return c
 }

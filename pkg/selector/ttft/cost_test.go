@@ -51,7 +51,11 @@ func reference(p *Parameters, u, prompt float64, all []booking, q *Queue, lambda
 	}
 	own := x(u, prompt) * slow
 	rho := math.Min(busy/float64(ranks), 0.8)
-	return wait + own + own*lambda/float64(ranks)*(wait+own/2)/(1-rho) + 0.1*own*float64(q.Decoding)
+	delaying := own
+	if long := 8 * busy / lambda; own > long { // other ranks take their share of the rest
+		delaying = long + (own-long)/float64(ranks)
+	}
+	return wait + own + delaying*lambda/float64(ranks)*(wait+delaying/2)/(1-rho) + 0.1*own*float64(q.Decoding)
 }
 
 // drawn is a random rank as a decision sees it.
@@ -105,7 +109,8 @@ func TestCostIsMonotone(t *testing.T) {
 		if c := p.Cost(u, prompt, &q, crowding); c.Total() < base.Total() {
 			t.Fatalf("%+v %+v: one more request that decodes costs less", p, q)
 		}
-		if c := p.Cost(u, prompt, &q, crowding*2); c.Total() < base.Total() {
+		crowding.Rate *= 2
+		if c := p.Cost(u, prompt, &q, crowding); c.Total() < base.Total() {
 			t.Fatalf("%+v %+v: more arrivals cost less", p, q)
 		}
 	}
@@ -243,10 +248,25 @@ func TestFitIsTheBestWithoutNegatives(t *testing.T) {
 	}
 }
 
+// TestLongPrefill: a prefix that takes 5 s, of requests that come 20 times a second, is computed on a
+// second rank once the first has a queue that is longer by a few times, not by ten times.
+func TestLongPrefill(t *testing.T) {
+	const prefix, prompt = 60_000, 60_800
+	p, crowding := Default(), Flow{Arrivals: 20, Work: 4}.Crowding(8)
+	elsewhere := p.Cost(prompt, prompt, &Queue{}, crowding)
+	for wait, copied := range map[float64]bool{2: false, 20: true} {
+		tokens := wait / p.PerToken
+		cached := p.Cost(prompt-prefix, prompt, &Queue{Prefills: 1, Tokens: tokens, HeadTokens: uint64(tokens), HeadPrompt: uint64(tokens)}, crowding)
+		if got := elsewhere.Total() < cached.Total(); got != copied {
+			t.Errorf("behind %g s it costs %g s, elsewhere %g s", wait, cached.Total(), elsewhere.Total())
+		}
+	}
+}
+
 func ExampleParameters_Cost() {
 	p := Default()
 	busy := Queue{Prefills: 1, Tokens: 6000, HeadTokens: 6000, HeadPrompt: 6000, Elapsed: 0.1}
-	cached, elsewhere := p.Cost(1200, 6000, &busy, 0), p.Cost(6000, 6000, &Queue{}, 0)
+	cached, elsewhere := p.Cost(1200, 6000, &busy, Crowding{}), p.Cost(6000, 6000, &Queue{}, Crowding{})
 	fmt.Printf("%.2f s where it is cached, %.2f s where it is not\n", cached.Total(), elsewhere.Total())
 	// Output: 0.50 s where it is cached, 0.50 s where it is not
 }
@@ -255,7 +275,7 @@ func BenchmarkCost(b *testing.B) {
 	p, q := Default(), Queue{Prefills: 3, Tokens: 9000, Context: 1e7, HeadTokens: 3000, HeadPrompt: 4000, Speed: 1}
 	sum := 0.0
 	for b.Loop() {
-		c := p.Cost(2000, 4000, &q, 0.5)
+		c := p.Cost(2000, 4000, &q, Crowding{Rate: 0.5, Long: 1, Ranks: 8})
 		sum += c.Total()
 	}
 }

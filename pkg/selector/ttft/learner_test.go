@@ -257,10 +257,10 @@ func TestFlow(t *testing.T) {
 	within(t, "work", flow.Work, 1, 0.01)
 	later := m.Flow(at + 30*time.Second)
 	within(t, "arrivals after 30 s without", later.Arrivals, 10/math.E, 0.01)
-	if got, want := (Flow{Arrivals: 8, Work: 2}).Crowding(4), 8.0/4/(1-0.5); got != want {
-		t.Errorf("crowding = %g, not %g", got, want)
+	if got, want := (Flow{Arrivals: 8, Work: 2}).Crowding(4), (Crowding{Rate: 8.0 / 4 / (1 - 0.5), Long: 8 * 2.0 / 8, Ranks: 4}); got != want {
+		t.Errorf("crowding = %+v, not %+v", got, want)
 	}
-	if got, want := (Flow{Arrivals: 8, Work: 400}).Crowding(4), 8.0/4/(1-0.8); math.Abs(got-want) > 1e-9 {
+	if got, want := (Flow{Arrivals: 8, Work: 400}).Crowding(4).Rate, 8.0/4/(1-0.8); math.Abs(got-want) > 1e-9 {
 		t.Errorf("crowding of an overloaded scope = %g, not %g", got, want)
 	}
 }
