@@ -134,7 +134,7 @@ type simulated struct {
 // play plays requests on engines that a policy chooses, nil: the built-in cost.
 func play(requests []workload.Request, workers int, config engine.Config, policy selector.Policy) (o outcome, err error) {
 	index, layout, weights := indexer.New(), hashing.Layout{BlockSize: config.BlockSize}, selector.DefaultWeights()
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // equal runs are wanted
+	random := rand.New(rand.NewPCG(1, 2)) // equal runs are wanted
 	engines := make([]*simulated, workers)
 	for i := range engines {
 		config.HashSeed = uint64(i) + 1

@@ -86,7 +86,7 @@ type result struct {
 }
 
 func (r *result) add(o *result) {
-	r.Result.Add(&o.Result)
+	r.Add(&o.Result)
 	if r.cpu == nil {
 		r.cpu = make([]time.Duration, len(o.cpu))
 	}

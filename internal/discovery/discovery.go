@@ -60,10 +60,10 @@ func (m *Manager) Run(ctx context.Context) error {
 				}
 				return d, err
 			})
-			if ctx.Err() != nil {
-				return nil // a set that is refused at the end is no fault
+			if ctx.Err() == nil {
+				return err
 			}
-			return err
+			return nil // a set that is refused at the end is no fault
 		})
 	}
 	return g.Wait()

@@ -132,7 +132,7 @@ func (s *Service) SetBusyThreshold(model string, given overload.Thresholds) (sel
 		return s.API.SetBusyThreshold(model, given)
 	}
 	return s.editThresholds(func(t *overload.Table) (now selection.ModelThresholds, err error) {
-		return s.API.SetBusyThresholdIn(t, model, given)
+		return s.SetBusyThresholdIn(t, model, given)
 	})
 }
 
@@ -142,7 +142,7 @@ func (s *Service) ClearBusyThreshold(model string, which *string) (selection.Mod
 		return s.API.ClearBusyThreshold(model, which)
 	}
 	return s.editThresholds(func(t *overload.Table) (selection.ModelThresholds, error) {
-		return s.API.ClearBusyThresholdIn(t, model, which)
+		return s.ClearBusyThresholdIn(t, model, which)
 	})
 }
 

@@ -245,7 +245,7 @@ func (w *world) await(ctx context.Context, url string, good func(status int, bod
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %d, %q, %v", context.Cause(ctx), status, body, err)
+			return fmt.Errorf("%w: %d, %q", errors.Join(context.Cause(ctx), err), status, body)
 		case <-time.After(pollEvery):
 		}
 	}

@@ -99,13 +99,17 @@ func (s *stub) fleet(r *http.Request) any {
 		}
 	}
 	scope := func(n int, model, group string) object {
-		return object{"scope": n, "model_name": model, "routing_group": group, "block_size": 64, "ranks": s.workers * 8 / 3, "queued": 0, "queued_tokens": 0,
-			"selections": poll, "refused": 0, "prompt_blocks": poll, "cached_blocks": poll, "hit_rate": 0.6, "unique_blocks": 90000}
+		return object{
+			"scope": n, "model_name": model, "routing_group": group, "block_size": 64, "ranks": s.workers * 8 / 3, "queued": 0, "queued_tokens": 0,
+			"selections": poll, "refused": 0, "prompt_blocks": poll, "cached_blocks": poll, "hit_rate": 0.6, "unique_blocks": 90000,
+		}
 	}
 	return object{
 		"version": fmt.Sprintf("stub-%d", poll), "full": full, "time": time.Now().UTC(), "interval_seconds": 1, "roles": []string{"read", "call", "operate"},
-		"totals": object{"workers": s.workers, "ranks": s.workers * 8, "states": states, "running": requests, "waiting": 18 + poll%7, "queued": poll % 3, "active_blocks": blocks,
-			"total_blocks": s.workers * 8 * 9000, "prefill_tokens": 100000, "requests": requests, "selections": poll * 400, "refused": 0, "prompt_blocks": poll * 40000, "cached_blocks": poll * 26000},
+		"totals": object{
+			"workers": s.workers, "ranks": s.workers * 8, "states": states, "running": requests, "waiting": 18 + poll%7, "queued": poll % 3, "active_blocks": blocks,
+			"total_blocks": s.workers * 8 * 9000, "prefill_tokens": 100000, "requests": requests, "selections": poll * 400, "refused": 0, "prompt_blocks": poll * 40000, "cached_blocks": poll * 26000,
+		},
 		"scopes": []object{scope(1, "llama-3.3-70b", "default"), scope(2, "qwen3-235b", "default"), scope(3, "llama-3.3-70b", "research")},
 		"rows":   rows, "removed": []object{}, "truncated": false,
 	}
@@ -191,8 +195,10 @@ func (s *stub) prefixes(*http.Request) any {
 		for i := range min(holders, 16) {
 			ranks = append(ranks, object{"worker_id": 1 + i, "dp_rank": 0})
 		}
-		node := object{"id": id, "parent": parent, "depth": depth, "blocks": blocks, "holders": holders, "held": blocks * holders, "block_hash": int64(0x9e3779b97f4a7c15 * uint64(id+1)),
-			"tiers": object{"device": holders, "host_pinned": holders / 3}, "ranks": ranks, "hottest": id + 1}
+		node := object{
+			"id": id, "parent": parent, "depth": depth, "blocks": blocks, "holders": holders, "held": blocks * holders, "block_hash": int64(0x9e3779b97f4a7c15 * uint64(id+1)),
+			"tiers": object{"device": holders, "host_pinned": holders / 3}, "ranks": ranks, "hottest": id + 1,
+		}
 		nodes = append(nodes, node)
 		held := blocks * holders
 		if level < 4 {
@@ -206,8 +212,10 @@ func (s *stub) prefixes(*http.Request) any {
 	for i := range 4 {
 		grow(nil, 0, 30-6*i, 16-3*i, 0)
 	}
-	return object{"model_name": "llama-3.3-70b", "routing_group": "default", "block_size": 64, "unique_blocks": 90210, "held_blocks": 412000, "nodes": nodes[:min(200, len(nodes))],
-		"walked": 2000, "truncated": false, "time": s.start.UTC()}
+	return object{
+		"model_name": "llama-3.3-70b", "routing_group": "default", "block_size": 64, "unique_blocks": 90210, "held_blocks": 412000, "nodes": nodes[:min(200, len(nodes))],
+		"walked": 2000, "truncated": false, "time": s.start.UTC(),
+	}
 }
 
 func (s *stub) doctor(*http.Request) any {
@@ -226,14 +234,18 @@ func (s *stub) doctor(*http.Request) any {
 func (s *stub) replicas(*http.Request) any {
 	load := object{"requests": 120, "blocks": 44000, "prefill_tokens": 9000}
 	process := func(id, at string, agree bool) object {
-		return object{"process": id, "url": at, "absent": false, "snapshot_wanted": false, "read": s.start.UTC(), "version": "1.4.0", "clock_ahead_seconds": 0.0012, "clocks_agree": true,
-			"thresholds_differ": map[bool][]string{true: {}, false: {"llama-3.3-70b"}}[agree], "policies_agree": true, "loads": []object{{"model_name": "llama-3.3-70b", "routing_group": "default", "agree": agree, "own": load, "peer": object{"requests": 96, "blocks": 38000, "prefill_tokens": 12000}}}}
+		return object{
+			"process": id, "url": at, "absent": false, "snapshot_wanted": false, "read": s.start.UTC(), "version": "1.4.0", "clock_ahead_seconds": 0.0012, "clocks_agree": true,
+			"thresholds_differ": map[bool][]string{true: {}, false: {"llama-3.3-70b"}}[agree], "policies_agree": true, "loads": []object{{"model_name": "llama-3.3-70b", "routing_group": "default", "agree": agree, "own": load, "peer": object{"requests": 96, "blocks": 38000, "prefill_tokens": 12000}}},
+		}
 	}
-	return object{"enabled": true, "process": "81234567890123456789", "url": "http://10.0.0.1:8092",
+	return object{
+		"enabled": true, "process": "81234567890123456789", "url": "http://10.0.0.1:8092",
 		"stats": object{"sequence": 81234, "lost": 0, "late": 3, "duplicates": 0, "snapshots": 2, "snapshots_failed": 0, "send_queue": 0, "receive_queue": 1},
 		"peers": []object{
 			{"endpoint": "tcp://10.0.0.2:5600", "connected": true, "processes": []object{process("1", "http://10.0.0.2:8092", false)}},
 			{"endpoint": "tcp://10.0.0.3:5600", "connected": true, "processes": []object{process("2", "http://10.0.0.3:8092", true)}},
 			{"endpoint": "tcp://10.0.0.4:5600", "connected": false, "processes": []object{}},
-		}}
+		},
+	}
 }

@@ -75,9 +75,9 @@ func (d *Dir) file(name string) string { return filepath.Join(d.path, name) }
 // Path is the directory.
 func (d *Dir) Path() string { return d.path }
 
-// Open opens and checks the snapshot. Errors are errNone, those of reading, and *RefusedError;
+// openLast opens and checks the last snapshot. Errors are errNone, those of reading, and *RefusedError;
 // a refused file is renamed and replaces an earlier refused one.
-func (d *Dir) Open() (*file, error) {
+func (d *Dir) openLast() (*file, error) {
 	in, err := os.OpenFile(d.file(snapshotName), os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, errNone

@@ -19,7 +19,7 @@ func TestDir(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Open(); !errors.Is(err, errNone) {
+	if _, err := d.openLast(); !errors.Is(err, errNone) {
 		t.Errorf("an empty directory: %v", err)
 	}
 	write := func(id uint64, fail error) error {
@@ -28,7 +28,7 @@ func TestDir(t *testing.T) {
 	}
 	workers := func() uint64 {
 		t.Helper()
-		f, err := d.Open()
+		f, err := d.openLast()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -48,7 +48,7 @@ func TestDir(t *testing.T) {
 	if err := write(3, nil); err != nil || workers() != 3 {
 		t.Fatal(err)
 	}
-	old, err := d.Open() // goes on to be read when another one takes its place
+	old, err := d.openLast() // goes on to be read when another one takes its place
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,13 +132,13 @@ func TestRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			var refused *RefusedError
-			if _, err := d.Open(); !errors.As(err, &refused) || refused.Reason != tt.want || strings.Contains(err.Error(), "\n") {
+			if _, err := d.openLast(); !errors.As(err, &refused) || refused.Reason != tt.want || strings.Contains(err.Error(), "\n") {
 				t.Errorf("got %v, want %s", err, tt.want)
 			}
 			if kept, err := os.ReadFile(filepath.Join(path, refusedName)); err != nil || string(kept) != string(tt.content) {
 				t.Errorf("it was not kept: %v", err)
 			}
-			if _, err := d.Open(); !errors.Is(err, errNone) {
+			if _, err := d.openLast(); !errors.Is(err, errNone) {
 				t.Errorf("the second time: %v", err)
 			}
 		})
@@ -161,7 +161,7 @@ func TestRankHeaders(t *testing.T) {
 	if _, err := d.Write(written, func(w *writer) error { return w.Worker(&want) }); err != nil {
 		t.Fatal(err)
 	}
-	f, err := d.Open()
+	f, err := d.openLast()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -129,7 +129,7 @@ func (s *State) Restore() {
 		return
 	}
 	defer s.parts.Memory.Release(readerMemory)
-	f, err := s.dir.Open()
+	f, err := s.dir.openLast()
 	switch {
 	case errors.Is(err, errNone):
 		s.log.Info().Str("directory", s.dir.Path()).Msg("no snapshot yet: starting empty")

@@ -191,7 +191,7 @@ func (e *exchange) begin(m *extproc.ProcessingRequest, h *extproc.HttpHeaders) (
 	e.phase = readingRequest
 	e.head = readHead(h.GetHeaders(), m.GetMetadataContext(), e.server.config.MetadataPrefix)
 	e.head.hasBody = !h.GetEndOfStream()
-	e.trace.begin(e.server.config.Tracer, e.stream.Context(), &e.head)
+	e.trace.begin(e.stream.Context(), e.server.config.Tracer, &e.head)
 	if err := e.checkModes(m.GetProtocolConfig()); err != nil {
 		if e.head.upgrade {
 			return true, e.refuse(errNoUpgrade(err))

@@ -24,7 +24,7 @@ type exchangeTrace struct {
 
 // begin starts the exchange's span. It belongs to the gateway's, if the call of this service has
 // one, else to the client's.
-func (t *exchangeTrace) begin(tracer *tracing.Tracer, call context.Context, h *head) {
+func (t *exchangeTrace) begin(call context.Context, tracer *tracing.Tracer, h *head) {
 	if tracer == nil {
 		return
 	}
@@ -37,7 +37,7 @@ func (t *exchangeTrace) begin(tracer *tracing.Tracer, call context.Context, h *h
 			}
 		}
 	}
-	if t.span = tracer.Serve("gateway request", caller); t.span == nil {
+	if t.span = tracer.Serve("gateway request", caller); t.span == nil { //nolint:contextcheck // a span outlives the call
 		return
 	}
 	t.span.Set(attribute.String("http.request.method", h.method))

@@ -27,7 +27,9 @@ func (f *fleetOf) Edit(change shared.Change) ([]string, error) {
 	}
 	return f.behind, change(f.catalog)
 }
+
 func (f *fleetOf) EditFile(_ string, change shared.Change) ([]string, error) { return f.Edit(change) }
+
 func (f *fleetOf) EditThresholds(change func(*overload.Table) error) ([]string, error) {
 	if f.err != nil {
 		return nil, f.err

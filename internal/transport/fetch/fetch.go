@@ -130,7 +130,7 @@ func (c *Client) get(ctx context.Context, by *http.Client, url string) (io.ReadC
 		return nil, nil, fmt.Errorf("fetch: GET %s: %w", url, ErrPlain)
 	}
 	req.Header.Set("User-Agent", userAgent)
-	tracing.Of(ctx).Context().AddTo(req.Header)
+	tracing.Of(ctx).Context().AddTo(req.Header) //nolint:contextcheck // of the span in ctx
 	if c.who.Token != nil && c.who.Trusted != nil && c.who.Trusted(req.URL) {
 		req.Header.Set("Authorization", "Bearer "+c.who.Token.Text())
 	}

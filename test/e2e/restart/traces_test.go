@@ -27,7 +27,7 @@ func TestTraces(t *testing.T) {
 	e2e.Eventually(t, "the index has all", func() error { return claimed(t, s, engines, true) })
 
 	const trace, caller = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
-	call := func(method, path, body string, header ...string) (*http.Response, string) {
+	call := func(method, path, body string, header ...string) string {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), method, s.URL()+path, strings.NewReader(body))
 		if err != nil {
@@ -46,7 +46,7 @@ func TestTraces(t *testing.T) {
 		if err != nil || resp.StatusCode != http.StatusOK {
 			t.Fatalf("%d %s, %v", resp.StatusCode, text, err)
 		}
-		return resp, string(text)
+		return string(text)
 	}
 	call(http.MethodPost, "/select_and_reserve", `{"model_name":"m","tenant_id":"default","token_ids":[1,2,3,4],"reservation_id":"r"}`,
 		"traceparent", "00-"+trace+"-"+caller+"-01", "tracestate", "a=b")
@@ -57,10 +57,10 @@ func TestTraces(t *testing.T) {
 	if of := got.Named("select")[0].Attributes; of["select_service.reservation_id"] != "r" || of["service.name"] != "select-service" {
 		t.Errorf("%v", of)
 	}
-	if _, decisions := call(http.MethodGet, "/decisions", ""); !strings.Contains(decisions, `"trace_id":"`+trace+`"`) {
+	if decisions := call(http.MethodGet, "/decisions", ""); !strings.Contains(decisions, `"trace_id":"`+trace+`"`) {
 		t.Errorf("decisions: %s", decisions)
 	}
-	if _, page := call(http.MethodGet, "/metrics", "", "Accept", "application/openmetrics-text"); !strings.Contains(page, `trace_id="`+trace+`"`) {
+	if page := call(http.MethodGet, "/metrics", "", "Accept", "application/openmetrics-text"); !strings.Contains(page, `trace_id="`+trace+`"`) {
 		t.Error("no exemplar")
 	}
 	if batch := c.Await(t, "", "event batch").Named("event batch")[0]; batch.Attributes["select_service.worker_id"] != "1" || batch.Parent != "" {

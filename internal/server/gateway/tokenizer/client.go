@@ -224,7 +224,7 @@ func (c *Client) post(ctx context.Context, url string, q call) (answer, error) {
 	req.GetBody = func() (io.ReadCloser, error) { return q.reader(), nil }
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")
-	tracing.Of(ctx).Context().AddTo(req.Header)
+	tracing.Of(ctx).Context().AddTo(req.Header) //nolint:contextcheck // of the span in ctx
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return answer{}, failed(ctx, err, Unavailable)
