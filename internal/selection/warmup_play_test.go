@@ -35,7 +35,8 @@ const (
 type growing struct {
 	*servicetest.World
 	engines  []*engine.Engine
-	blocks   int // of each cache
+	events   []*servicetest.Engine // publisher of each engine
+	blocks   int                   // of each cache
 	began    time.Time
 	requests map[string]growingRequest
 	loads    [][]int // samples of the active requests of each engine
@@ -101,6 +102,7 @@ func (g *growing) add() {
 		r.BlockSize, r.TotalKVBlocks, r.MaxNumBatchedTokens = new(uint32(simBlock)), new(uint64(g.blocks)), new(uint64(8192))
 	}))
 	g.engines = append(g.engines, engine.New(engine.Config{BlockSize: simBlock, CacheBlocks: g.blocks, PrefillRate: 12000, DecodeRate: 50, HashSeed: id + 1}))
+	g.events = append(g.events, g.Engine(id, 0))
 	g.loads = append(g.loads, nil)
 }
 
@@ -149,7 +151,7 @@ func (g *growing) advance(i int) {
 			if err != nil {
 				g.T.Fatal(err)
 			}
-			g.Engine(uint64(i), 0).Deliver(payload)
+			g.events[i].Deliver(payload)
 		}
 		r, known := g.requests[u.Request]
 		if !known {
