@@ -172,11 +172,31 @@ func (re *replicas) report(ctx context.Context, r *workload.Request, at placemen
 		if i == at.replica {
 			continue
 		}
-		if again := re.each[i].report(ctx, r, at, step); !unavailable(ctx, again) {
+		if again := re.reportElsewhere(ctx, i, r, at, step); !unavailable(ctx, again) {
 			return again
 		}
 	}
 	return err
+}
+
+// arriveWait is how long the reservation of a replica that is down may still be on its way to
+// another one.
+const arriveWait = 2 * time.Second
+
+// reportElsewhere reports to a replica that did not book, which may not know the reservation yet.
+func (re *replicas) reportElsewhere(ctx context.Context, i int, r *workload.Request, at placement, step simapi.Step) error {
+	for until := time.Now().Add(arriveWait); ; {
+		err := re.each[i].report(ctx, r, at, step)
+		var status *statusError
+		if !errors.As(err, &status) || status.status != http.StatusNotFound || time.Now().After(until) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(watchPause):
+		}
+	}
 }
 
 // unavailable reports whether another replica should be asked.
