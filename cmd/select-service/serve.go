@@ -14,7 +14,6 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/select-service/select-service/internal/codec/bodyscan"
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/discovery"
 	"github.com/select-service/select-service/internal/discovery/kubernetes"
@@ -217,7 +216,7 @@ func start(parts *errgroup.Group, run func() error) <-chan struct{} {
 // alone has no metrics, so its requests are not counted.
 func handlers(conf config.Config, svc *node.Service, operators httpapi.Operators, pods *kubernetes.Discovery, joined *member, guard *access.Guard, budget *memory.Budget, tracer *tracing.Tracer, stopping <-chan struct{}, log zerolog.Logger, others ...prometheus.Collector) func(*listener) http.Handler {
 	requests := telemetry.NewRequests()
-	scanned := bodyscan.NewCache(conf.Limits.ScanCache, budget.Account(memory.Scanned))
+	scanned := httpapi.NewScanned(conf.Limits.ScanCache, budget.Account(memory.Scanned))
 	bodies := httpapi.NewMemory(budget, stopping, scanned)
 	others = append(append(others, requests, telemetry.Scanned{Cache: scanned}), joined.collectors()...)
 	collectors := append(svc.Collectors(conf.Metrics.DynamoAliases), others...)

@@ -34,7 +34,7 @@ var mayImport = map[string][]string{
 
 	"internal/arch":                     {},
 	"internal/codec":                    {},
-	"internal/codec/bodyscan":           {"internal/codec/msgpack", "internal/container/offheap", "pkg/memory"},
+	"internal/codec/bodyscan":           {"internal/codec/msgpack"},
 	"internal/codec/msgpack":            {},
 	"internal/codec/yamlread":           {},
 	"internal/conductor":                {"internal/conductor/diagnose", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},

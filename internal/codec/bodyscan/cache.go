@@ -4,13 +4,9 @@ import (
 	"bytes"
 	"hash/maphash"
 	"math/bits"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"unsafe"
-
-	"github.com/select-service/select-service/internal/container/offheap"
-	"github.com/select-service/select-service/pkg/memory"
 )
 
 const (
@@ -41,21 +37,20 @@ const (
 // nothing of it is known, only the first pieces are looked up and kept: to keep one takes longer than to
 // read it, and pushes out another one.
 //
-// A Cache takes no more memory than it was given, outside the collector's heap; within a set of
+// A Cache takes no more memory than it was given; within a set of
 // pieces, one that was not used lately makes room. It is safe for concurrent use. Users never wait
 // for each other: a piece that is being written counts as unknown.
 type Cache struct {
-	seed    maphash.Seed
-	account *memory.Account
-	sets    []pieceSet
+	seed maphash.Seed
+	room Room
+	sets []pieceSet
 
 	known, read atomic.Uint64 // bytes of text, see Bytes
 
 	mu     sync.Mutex // guards the fields below; only ever tried
-	mem    *offheap.Memory
-	unused int      // pieces for which no memory was taken yet
-	texts  []byte   // memory of pieces to come
-	ids    []uint32 // likewise
+	unused int        // pieces for which no memory was taken yet
+	texts  []byte     // memory of pieces to come
+	ids    []uint32   // likewise
 }
 
 // pieceSet has the pieces whose keys lead to it.
@@ -75,23 +70,18 @@ type piece struct {
 	ids  []uint32
 }
 
-// NewCache returns a cache of at most size bytes, and no more than four fifths of the account's limit, in
-// which it counts what it takes: a cache fills, and a full account is reported. account may be nil. It
-// returns nil if that is less than one set of pieces.
-func NewCache(size int64, account *memory.Account) *Cache {
-	if account != nil {
-		size = min(size, account.Limit()/5*4)
-	}
+// Room returns memory for so many bytes of text and so many ids, of which and of what is kept
+// beside it bytes are taken. It is never given back.
+type Room func(text, ids int, bytes int64) ([]byte, []uint32)
+
+// NewCache returns a cache of at most size bytes, for which it takes room. It returns nil if size is
+// less than one set of pieces takes.
+func NewCache(size int64, room Room) *Cache {
 	sets := int(size / (ways * pieceMemory))
 	if sets < 1 {
 		return nil
 	}
-	c := &Cache{
-		seed: maphash.MakeSeed(), account: account,
-		sets: make([]pieceSet, sets), unused: sets * ways, mem: new(offheap.Memory),
-	}
-	runtime.AddCleanup(c, (*offheap.Memory).Close, c.mem)
-	return c
+	return &Cache{seed: maphash.MakeSeed(), room: room, sets: make([]pieceSet, sets), unused: sets * ways}
 }
 
 // Bytes returns how many bytes of the text of long arrays were known, and how many were read. A nil
@@ -179,8 +169,7 @@ func (c *Cache) grow(p *piece) bool {
 	if len(c.texts) == 0 {
 		n := min(growth, c.unused)
 		c.unused -= n
-		c.texts, c.ids = offheap.Make[byte](c.mem, n*pieceBytes), offheap.Make[uint32](c.mem, n*pieceIDs)
-		c.account.Add(int64(n) * pieceMemory)
+		c.texts, c.ids = c.room(n*pieceBytes, n*pieceIDs, int64(n)*pieceMemory)
 	}
 	p.text, c.texts = c.texts[:0:pieceBytes], c.texts[pieceBytes:]
 	p.ids, c.ids = c.ids[:0:pieceIDs], c.ids[pieceIDs:]

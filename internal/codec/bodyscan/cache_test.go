@@ -9,7 +9,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/test/length"
 )
 
@@ -58,13 +57,21 @@ func appendTokens(b []byte, seed uint64, format, n int) []byte {
 	return b
 }
 
+// heap is room on the heap.
+func heap(text, ids int, _ int64) ([]byte, []uint32) { return make([]byte, text), make([]uint32, ids) }
+
 // TestCacheAgainstPlain plays random histories of arrays that grow, part, come under other scopes
 // and in other formats, with faults in them, to a cache with room for few of them: results and
 // faults are those of a scanner without a cache, and the cache takes no more than it may.
 func TestCacheAgainstPlain(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
-	account := memory.NewAccount("scanned", 1<<20)
-	c := NewCache(120*pieceMemory, account)
+	var used int64
+	c := NewCache(120*pieceMemory, func(text, ids int, bytes int64) ([]byte, []uint32) {
+		if used += bytes; int64(text+4*ids) > bytes {
+			t.Errorf("%d bytes are taken for %d of text and %d ids", bytes, text, ids)
+		}
+		return heap(text, ids, bytes)
+	})
 	faults := []string{"x", "-", "]", "[", `"`, "4294967296", "1.5", "01", " ", ",", "}", "\x00", "null"}
 	for i := range length.Of(1000, 300, 80) {
 		b := fmt.Appendf(nil, `{"other":%d,`, i)
@@ -93,8 +100,8 @@ func TestCacheAgainstPlain(t *testing.T) {
 		}
 		b = append(b, '}')
 		decodeBoth(t, c, b)
-		if used := account.Used(); used > 120*pieceMemory || c.mem.Bytes() > used {
-			t.Fatalf("%d bytes on the account, %d are used", used, c.mem.Bytes())
+		if used > 120*pieceMemory {
+			t.Fatalf("%d bytes are used", used)
 		}
 	}
 	if known, read := c.Bytes(); known < read/20 {
@@ -114,7 +121,7 @@ func FuzzCache(f *testing.F) {
 		}
 		b := append([]byte(`{"tokens":[`), bytes.Repeat(repeated, (cachedBytes+pieceBytes)/len(repeated)+1)...)
 		b = append(append(append(append(b, end...), ']'), after...), '}')
-		c := NewCache(64*pieceMemory, nil)
+		c := NewCache(64*pieceMemory, heap)
 		decodeBoth(t, c, b)
 		decodeBoth(t, c, b)
 	})
@@ -123,7 +130,7 @@ func FuzzCache(f *testing.F) {
 // TestCacheScopes: what was read under one scope is not known under another one, wherever the scope
 // stands in the text; short arrays, other formats and a scanner without a cache leave it alone.
 func TestCacheScopes(t *testing.T) {
-	c := NewCache(4<<20, nil)
+	c := NewCache(4<<20, heap)
 	array := append(appendTokens([]byte(`"tokens":[`), 1, 0, 20_000), ']')
 	for _, step := range []struct {
 		head, tail string
@@ -157,17 +164,14 @@ func TestCacheScopes(t *testing.T) {
 	if k, r := c.Bytes(); k != known || r != read {
 		t.Errorf("%d bytes known and %d read of arrays that are not for the cache", k-known, r-read)
 	}
-	if full := memory.NewAccount("scanned", 1<<20); int64(len(NewCache(4<<20, full).sets))*ways*pieceMemory > full.Limit()*9/10 {
-		t.Error("a cache can fill its account")
-	}
-	if NewCache(pieceMemory, nil) != nil || NewCache(1<<20, memory.NewAccount("", 1000)) != nil {
+	if NewCache(pieceMemory, heap) != nil {
 		t.Error("a cache without room for one set")
 	}
 }
 
 // TestCacheComparesText: a text that has the key of another one is not that one.
 func TestCacheComparesText(t *testing.T) {
-	c := NewCache(1<<20, nil)
+	c := NewCache(1<<20, heap)
 	c.keep(7, []byte("1,2,"), []uint32{1, 2})
 	for text, want := range map[string]bool{"1,2,": true, "1,3,": false, "1,2,3,": false, "": false} {
 		if ids, known := c.appendKnown(nil, 7, []byte(text)); known != want || known && !slices.Equal(ids, []uint32{1, 2}) {
@@ -179,7 +183,7 @@ func TestCacheComparesText(t *testing.T) {
 // TestCacheConcurrent: scanners at the same time, of arrays that push each other out, get what they
 // would get alone.
 func TestCacheConcurrent(t *testing.T) {
-	c := NewCache(3*ways*pieceMemory, nil)
+	c := NewCache(3*ways*pieceMemory, heap)
 	var texts [][]byte
 	for i := range 6 {
 		texts = append(texts, slices.Concat([]byte(`{"tokens":[`), appendTokens(nil, uint64(i), i%3, 9_000+3000*(i%3)), []byte("]}")))
@@ -211,7 +215,7 @@ func BenchmarkCache(b *testing.B) {
 			var s Scanner
 			var v scoped
 			if name != "none" {
-				s.UseCache(NewCache(64<<20, nil))
+				s.UseCache(NewCache(64<<20, heap))
 			}
 			fill(0)
 			b.SetBytes(int64(len(text)))

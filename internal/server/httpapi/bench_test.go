@@ -158,7 +158,7 @@ func BenchmarkSelectHandler(b *testing.B) {
 	h := New(fixed{selection: selection.Selection{
 		Scope: catalog.Scope{Model: "model", Tenant: "default"}, Rank: catalog.Rank{Worker: 1}, Endpoint: "http://worker:8000", BlockSize: 16,
 		Overlap: selection.OverlapSummary{LongestMatched: 64, GPU: 64, CPU: 64, Disk: 64, DP: []selection.RankTokens{{DP: 0, Tokens: 64}, {DP: 1, Tokens: 0}}},
-	}}, nil, Options{Log: zerolog.Nop(), Memory: NewMemory(memory.New(1<<30), nil, bodyscan.NewCache(64<<20, nil))})
+	}}, nil, Options{Log: zerolog.Nop(), Memory: NewMemory(memory.New(1<<30), nil, NewScanned(64<<20, nil))})
 	for _, bc := range benchBodies {
 		for _, f := range formats(bc.text) {
 			b.Run(bc.name+"/"+f.name, func(b *testing.B) {

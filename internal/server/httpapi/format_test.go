@@ -96,7 +96,7 @@ func TestFormats(t *testing.T) {
 		rows = append(rows, selection.OverlapRow{Rank: catalog.Rank{Worker: uint64(i)}, Device: uint32(i), RouterCredit: float64(i) / 3})
 	}
 	f := &fake{}
-	h := New(f, f.conductor(), Options{Log: zerolog.Nop(), Memory: NewMemory(memory.New(1<<30), nil, bodyscan.NewCache(64<<20, nil))})
+	h := New(f, f.conductor(), Options{Log: zerolog.Nop(), Memory: NewMemory(memory.New(1<<30), nil, NewScanned(64<<20, nil))})
 	for i := range length.Of(2000, 2000, 300) {
 		*f = fake{selection: chosen, scores: selection.OverlapScores{BlockSize: 16, NumBlocks: 9, Rows: rows}}
 		if rnd.IntN(8) == 0 {

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/select-service/select-service/internal/codec/bodyscan"
+	"github.com/select-service/select-service/internal/container/offheap"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/memory"
 )
@@ -35,6 +36,24 @@ type Memory struct {
 	stopping <-chan struct{}
 
 	scanned *bodyscan.Cache // see NewMemory
+}
+
+// NewScanned returns a cache of token ids of at most size bytes, and no more than four fifths of the
+// account's limit, in which it counts what it takes: a cache fills, and a full account is reported.
+// account may be nil. The cache is outside the collector's heap. It is nil if that is too little for one.
+func NewScanned(size int64, account *memory.Account) *bodyscan.Cache {
+	if account != nil {
+		size = min(size, account.Limit()/5*4)
+	}
+	mem := new(offheap.Memory)
+	c := bodyscan.NewCache(size, func(text, ids int, bytes int64) ([]byte, []uint32) {
+		account.Add(bytes)
+		return offheap.Make[byte](mem, text), offheap.Make[uint32](mem, ids)
+	})
+	if c != nil {
+		runtime.AddCleanup(c, (*offheap.Memory).Close, mem)
+	}
+	return c
 }
 
 // NewMemory returns the memory of requests, from the accounts of a budget; nil for nil.

@@ -18,7 +18,7 @@ import (
 // the same faults, as one that keeps nothing of prompts. A prompt is known only to the same model,
 // tenant and salt, wherever these stand in the body.
 func TestScannedPrompts(t *testing.T) {
-	cache := bodyscan.NewCache(8<<20, nil)
+	cache := NewScanned(8<<20, nil)
 	f := &fake{selection: selection.Selection{ReservationID: ptr("r"), Scope: defaultScope, Endpoint: "http://w:8000"}}
 	handler := func(c *bodyscan.Cache) http.Handler {
 		return New(f, f.conductor(), Options{Log: zerolog.Nop(), Memory: NewMemory(memory.New(1<<30), nil, c)})
