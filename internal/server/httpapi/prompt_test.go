@@ -63,3 +63,16 @@ func TestScannedPrompts(t *testing.T) {
 		}
 	}
 }
+
+// TestScannedLeavesRoom: a cache of token ids takes at most four fifths of its account, so that it
+// never fills it, and is none if that is too little for one set of pieces, 66 KB.
+func TestScannedLeavesRoom(t *testing.T) {
+	for limit, want := range map[int64]bool{1000: false, 80_000: false, 90_000: true} {
+		if got := NewScanned(1<<20, memory.NewAccount("scanned", limit)) != nil; got != want {
+			t.Errorf("with an account of %d bytes: %t", limit, got)
+		}
+	}
+	if NewScanned(1000, nil) != nil {
+		t.Error("a cache of 1,000 bytes")
+	}
+}
