@@ -651,11 +651,8 @@ func (c *Catalog) tryAll(edits []*edit) (results []error, next *state, err error
 	if limits != nil && !sameThresholds(limits.Own(), c.now.thresholds()) {
 		next.settings = &settings{Version: next.version, Thresholds: limits.Own()}
 	}
-	if next.same(c.now) && c.now.revision > 0 {
-		c.shadow.settle(c.now)
-		return results, nil, nil
-	}
-	if next.same(c.now) && c.now.version == 0 { // nothing was ever registered
+	// It is written although nothing has changed if an emptied bucket has to get it.
+	if next.same(c.now) && (c.now.revision > 0 || c.now.version == 0) {
 		c.shadow.settle(c.now)
 		return results, nil, nil
 	}
