@@ -39,9 +39,9 @@ type hotCell struct {
 	cell uint32
 }
 
-// Hottest returns the k runs with the most blocks times holders and all runs before them, parents
-// first, and how many runs it has looked at. complete is false if there are more than
-// MaxHottestRuns, of which the rest is not counted anywhere. The index goes on changing meanwhile:
+// Hottest returns the k runs with the most blocks times holders, and the runs before these in
+// their prompts; parents come first. walked is how many runs it has looked at, at most
+// MaxHottestRuns. complete is false if there are more: nothing is known of those. The index goes on changing meanwhile:
 // like Walk, it holds the lock for one piece at a time. A sequence Space has no runs.
 func (s *Space) Hottest(k int) (hottest []HotRun, walked int, complete bool) {
 	return s.hottest(k, MaxHottestRuns, walkWork)
@@ -92,7 +92,7 @@ func (w *Walk) passHot(passed *[]hotCell, path *[]int, most int) (more bool) {
 	defer s.mu.RUnlock()
 	t := &s.tree
 	for done := 0; w.next != 0 && done < w.work && len(*passed) < most; done += runWork + int(t.sets.words) {
-		p := s.positionAfter(w.next)
+		p := s.tree.positionAfter(w.next)
 		nd := t.node(p.id)
 		at := p.at - 1
 		r := HotRun{Parent: -1, Depth: nd.depth + at, Blocks: nd.n - at}
