@@ -170,7 +170,7 @@ func BenchmarkReconcileBody(b *testing.B) {
 	b.ReportAllocs()
 	var scratch []byte
 	for b.Loop() {
-		x := body.pool.Get().(*exchange[reconcileBody])
+		x := body.pool.Get().(*scratch[reconcileBody])
 		scratch = append(scratch[:0], text...)
 		if err := body.shape.Decode(&x.scan, bodyscan.JSON, scratch, &x.req); err != nil {
 			b.Fatal(err)
