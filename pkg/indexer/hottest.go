@@ -42,10 +42,10 @@ type hotCell struct {
 	cell uint32
 }
 
-// Hottest returns the k runs with the most blocks times holders and all runs before them, parents
-// first, and how many runs it has looked at. complete is false if there are more than
-// MaxHottestRuns, of which the rest is not counted anywhere, or if some of the hottest are left out since
-// they would make more than MaxHottestShown with those before them. The index goes on changing meanwhile:
+// Hottest returns the k runs with the most blocks times holders, and the runs before these in
+// their prompts; parents come first. walked is how many runs it has looked at, at most
+// MaxHottestRuns. complete is false if there are more, of which nothing is known, or if some of the k
+// are left out: there would be more than MaxHottestShown with those before them. The index goes on changing meanwhile:
 // like Walk, it holds the lock for one piece at a time. A sequence Space has no runs.
 func (s *Space) Hottest(k int) (hottest []HotRun, walked int, complete bool) {
 	return s.hottest(k, MaxHottestRuns, MaxHottestShown, walkWork)
@@ -96,7 +96,7 @@ func (w *Walk) passHot(passed *[]hotCell, path *[]int, most int) (more bool) {
 	defer s.mu.RUnlock()
 	t := &s.tree
 	for done := 0; w.next != 0 && done < w.work && len(*passed) < most; done += runWork + int(t.sets.words) {
-		p := s.positionAfter(w.next)
+		p := s.tree.positionAfter(w.next)
 		nd := t.node(p.id)
 		at := p.at - 1
 		r := HotRun{Parent: -1, Depth: nd.depth + at, Blocks: nd.n - at}

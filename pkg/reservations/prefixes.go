@@ -180,10 +180,10 @@ func (p *prefixes) common(nd *node, at uint32, hashes []uint64) (n uint32) {
 	return n
 }
 
-// hold adds one holder on slot to a prompt's blocks, of which m is the walk; rest are those after
-// it. tail, the node in which the prompt ends, names it from now on; fresh is the number of its
-// blocks that are new on slot. Nothing changes, and ok is false, if a hash would be in the tree
-// twice or is mixed: see holdMixed.
+// hold adds one holder on slot to a prompt's blocks. m is the walk of those that the tree knows,
+// rest are the blocks after these. tail is the node in which the prompt ends; it names the prompt
+// from now on. fresh is the number of blocks that are new on slot. Nothing changes, and ok is
+// false, if a hash would be in the tree twice or is mixed: see holdMixed.
 func (p *prefixes) hold(rest []uint64, m match, slot uint32) (tail uint32, fresh uint64, ok bool) {
 	first, last, ok := p.store(rest)
 	if !ok {

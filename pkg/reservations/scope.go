@@ -36,9 +36,9 @@ type scope struct {
 	hashBuf         []uint64      // scratch
 
 	// slots is above every slot that has had a rank. loads and shown are indexed by
-	// slot and have the same length, which reaches the highest slot that has had a
-	// reservation: a rank takes memory here from its first reservation on. shown
-	// repeats loads in the form in which a View shows them.
+	// slot. Both end at the highest slot that has had a reservation, so that a rank
+	// takes no memory here before its first one. shown has the values of loads in the
+	// form in which a View shows them.
 	slots int
 	loads []*load // nil: nothing was ever booked
 	shown []SlotLoad
