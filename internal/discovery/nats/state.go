@@ -251,6 +251,18 @@ func (s *state) find(id uint64) *entry {
 	return p.of[i]
 }
 
+// unwritten returns the state as one of which the bucket has nothing.
+func (s *state) unwritten() *state {
+	u := *s
+	u.revision, u.old = 0, nil
+	for n, p := range s.parts {
+		if p != nil {
+			u.parts[n] = &part{of: p.of}
+		}
+	}
+	return &u
+}
+
 // successor returns the next version of the catalog, without workers.
 func (s *state) successor() *state {
 	ids := append([]string{rand.Text()}, s.ids[:min(len(s.ids), maxIDs-1)]...)
