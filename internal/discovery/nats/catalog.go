@@ -235,6 +235,9 @@ func (c *Catalog) Awaited() bool {
 	return c.config.Required || time.Since(c.begin) < startTime
 }
 
+// Settled reports whether the bucket was read, and every live replica heard.
+func (c *Catalog) Settled() bool { return c.read.Load() && c.config.Fleet.Settled() }
+
 // Status returns the state of the catalog.
 func (c *Catalog) Status() Status {
 	c.mu.Lock()
