@@ -58,10 +58,7 @@ type exchange struct {
 	passing  bool
 	booking  *booking
 	response *openai.Response // nil: the response is not parsed
-	// noResponseBody: the gateway's filter does not send the response's body. The stream ends with
-	// the request if the filter sends the response's trailers, else with the response's headers.
-	noResponseBody bool
-	trace          exchangeTrace
+	trace    exchangeTrace
 }
 
 // received is the result of a Recv.
@@ -224,7 +221,7 @@ func (e *exchange) checkModes(c *extproc.ProtocolConfiguration) error {
 	const duplex = filterv3.ProcessingMode_FULL_DUPLEX_STREAMED
 	request, response := c.GetRequestBodyMode(), c.GetResponseBodyMode()
 	if request == duplex && response == filterv3.ProcessingMode_NONE {
-		e.noResponseBody = true
+		e.head.noResponseBody = true
 		e.server.warnNoResponseBody()
 		return nil
 	}
@@ -318,8 +315,8 @@ func (e *exchange) relayHeaders(m *extproc.ProcessingRequest, h *extproc.HttpHea
 	if head.served != "" {
 		e.server.served(e.peer, e.booking, head.served)
 	}
-	if e.noResponseBody && e.booking != nil {
-		e.booking.answering() // no other sign of the answer comes
+	if e.head.noResponseBody && e.booking != nil {
+		e.booking.answering() // the only sign of the answer
 	}
 	if e.booking != nil && (e.head.kind != openai.Other || !e.booking.light) && head.status >= 200 && head.status < 300 {
 		e.response = openai.NewResponse(head.contentType, head.contentEncoding)
