@@ -22,6 +22,9 @@ type Operators struct {
 	Prefixes *fleet.Prefixes
 	Doctor   *doctor.Doctor
 	Replicas *replicas.Reader
+	// Prompts reads the prompts of /tokenize, which is there without it: nil is that no tokenizer is
+	// configured.
+	Prompts PromptReader
 }
 
 type operatorRoutes struct {
@@ -42,6 +45,7 @@ func (o operatorRoutes) addTo(r router) {
 	add(o.Prefixes != nil, "/index/prefixes", a.narrowed(o.prefixes))
 	add(o.Doctor != nil, "/doctor", a.narrowed(o.doctor))
 	add(o.Replicas != nil, "/replicas", a.narrowed(o.replicas))
+	r.post(access.Read, "/tokenize", withBody(a, newTokenizeBody(o.d), o.tokenize))
 }
 
 // narrowed returns an endpoint whose query may have a filter, which is narrowed to the caller's
