@@ -3,6 +3,7 @@ package httpapi
 import (
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -101,7 +102,8 @@ func (o operatorRoutes) fleet(c request, f catalog.ScopeFilter, out []byte) ([]b
 }
 
 func (d dialect) appendFleet(out []byte, p *fleet.Page, who *access.Caller) []byte {
-	out = append(out, '{')
+	const others = 4 << 10 // bytes of other members
+	out = append(slices.Grow(out, p.Size()+p.Size()/64+others), '{') // a row has more than 64 bytes, and a comma
 	out = appendStringField(out, "version", p.Version)
 	out = appendBoolField(out, "full", p.Full)
 	out = appendTime(out, "time", p.Time)
