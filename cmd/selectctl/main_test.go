@@ -190,3 +190,32 @@ func TestContexts(t *testing.T) {
 	write("contexts: {a: {uri: x}}")
 	want(urlOf("--context", "a"), "field uri not found")
 }
+
+// TestRecords: a text has the records of all its documents, and one without any is no empty list, which
+// would remove all workers.
+func TestRecords(t *testing.T) {
+	for text, want := range map[string]string{
+		"- worker_id: 1\n- worker_id: 2\n":                           `[{"worker_id":1},{"worker_id":2}]`,
+		"worker_id: 1\n---\n# another\n---\nworkers: [worker_id: 2]": `[{"worker_id":1},{"worker_id":2}]`,
+		"worker_id: 18446744073709551615":                            `[{"worker_id":18446744073709551615}]`,
+		"worker_id: 1\nkv_events_endpoints: {0: a, 1: b}":            `[{"kv_events_endpoints":{"0":"a","1":"b"},"worker_id":1}]`,
+		"[]":          `[]`,
+		"workers: []": `[]`,
+		"":            "it has no records: write [] if there are to be none",
+		"# none\n---": "it has no records: write [] if there are to be none",
+		"workers:":    "workers is empty: write [] if there are to be none",
+		"7":           "a document is 7, want records of workers",
+	} {
+		list, err := decodeRecords([]byte(text))
+		got, marshalErr := json.Marshal(list)
+		if marshalErr != nil {
+			t.Fatal(marshalErr)
+		}
+		if err != nil {
+			got = []byte(err.Error())
+		}
+		if string(got) != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+}

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -306,28 +308,82 @@ func (a *app) readWorkers(name string) ([]client.Worker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read workers: %w", err)
 	}
-	var generic any
-	if err := yaml.Unmarshal(text, &generic); err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
-	}
-	if object, ok := generic.(map[string]any); ok {
-		if list, ok := object["workers"]; ok && len(object) == 1 {
-			generic = list
-		} else {
-			generic = []any{object}
-		}
-	}
-	asJSON, err := json.Marshal(generic)
+	list, err := decodeRecords(text)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
-	decoder := json.NewDecoder(strings.NewReader(string(asJSON)))
+	asJSON, err := json.Marshal(list)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	decoder := json.NewDecoder(bytes.NewReader(asJSON))
 	decoder.DisallowUnknownFields()
 	var records []client.Worker
 	if err := decoder.Decode(&records); err != nil {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
 	return records, nil
+}
+
+// decodeRecords returns the records of all YAML documents of a text: each is a record, a list of
+// records, or an object with such a list as its member workers. A text without any of them is an error,
+// since to apply an empty list removes all workers: that has to be written.
+func decodeRecords(text []byte) ([]any, error) {
+	list, found := []any{}, false
+	for documents := yaml.NewDecoder(bytes.NewReader(text)); ; {
+		var document any
+		if err := documents.Decode(&document); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, err //nolint:wrapcheck // it names the line
+		}
+		if object, ok := document.(map[string]any); ok {
+			if workers, ok := object["workers"]; ok && len(object) == 1 {
+				document = workers
+				if workers == nil {
+					return nil, errors.New("workers is empty: write [] if there are to be none")
+				}
+			} else {
+				document = []any{object}
+			}
+		}
+		switch document := document.(type) {
+		case nil: // blank lines and comments
+		case []any:
+			list, found = append(list, document...), true
+		default:
+			return nil, fmt.Errorf("a document is %v, want records of workers", document)
+		}
+	}
+	if !found {
+		return nil, errors.New("it has no records: write [] if there are to be none")
+	}
+	for i, record := range list {
+		list[i] = withTextKeys(record)
+	}
+	return list, nil
+}
+
+// withTextKeys returns a value of YAML with the keys of its objects as texts, as JSON has them: those of
+// kv_events_endpoints look like numbers.
+func withTextKeys(v any) any {
+	switch v := v.(type) {
+	case map[any]any:
+		object := make(map[string]any, len(v))
+		for key, member := range v {
+			object[fmt.Sprint(key)] = withTextKeys(member)
+		}
+		return object
+	case map[string]any:
+		for key, member := range v {
+			v[key] = withTextKeys(member)
+		}
+	case []any:
+		for i, element := range v {
+			v[i] = withTextKeys(element)
+		}
+	}
+	return v
 }
 
 func (a *app) thresholds() *cobra.Command {
