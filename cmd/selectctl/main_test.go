@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -49,7 +51,12 @@ func start(t *testing.T) string {
 	t.Helper()
 	port := strconv.Itoa(e2e.FreePort(t))
 	url := "http://127.0.0.1:" + port
-	e2e.Start(t, e2e.Options{Command: []string{e2e.Binary(t), "--port", port, "--use-kv-events=false"}})
+	tokenizer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body) // a token for each word
+		_ = json.NewEncoder(w).Encode(map[string]any{"tokens": make([]int, len(bytes.Fields(text))), "max_model_len": 4096})
+	}))
+	t.Cleanup(tokenizer.Close)
+	e2e.Start(t, e2e.Options{Command: []string{e2e.Binary(t), "--port", port, "--use-kv-events=false", "--tokenizer-url", tokenizer.URL}})
 	e2e.Eventually(t, "the service answers", func() error {
 		_, err := e2e.Call(t.Context(), http.DefaultClient, http.MethodGet, url+"/health", nil)
 		return err
