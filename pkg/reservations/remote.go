@@ -392,11 +392,13 @@ func (s *scope) apply(b *Reservation, snapshot bool) (v ApplyResult, displaced [
 		}
 	}
 	known := unnumberedEvent && any
-	m := s.blocks.walk(start, b.Hashes)
-	rest := b.Hashes[m.n-start.n:]
-	r.fresh = uint32(len(rest))
+	var prompt newcomer
 	if !ended && !known {
+		m := s.blocks.walk(start, b.Hashes)
+		prompt = s.blocks.prepare(m, b.Hashes[m.n-start.n:])
+		r.fresh = prompt.fresh
 		if displaced, ok = l.room.takeFrom(r, source{b.Peer, b.OfOthers}); !ok {
+			s.blocks.drop(prompt)
 			if numbered && !r.relayed {
 				l.numbered.Leave(b.Origin, history.Displaced)
 			}
@@ -413,7 +415,7 @@ func (s *scope) apply(b *Reservation, snapshot bool) (v ApplyResult, displaced [
 		return Known, nil
 	}
 	r.prefillDone = b.PrefillDone || completed
-	s.enterRemote(r, rest, m, b.Prompt)
+	s.enterRemote(r, prompt, b.Prompt)
 	if !snapshot {
 		s.observeBooked(r)
 	}
@@ -507,9 +509,9 @@ func (r *Reservation) entry(s *scope, slot uint32, x *lease, deadline time.Durat
 
 // enterRemote enters a reservation of another process. Room must have been taken for it,
 // and admit must have been called if it has a number.
-func (s *scope) enterRemote(r *entry, rest []uint64, m match, prompt uint64) {
+func (s *scope) enterRemote(r *entry, prompt newcomer, tokens uint64) {
 	s.ledger.ids.enter(r)
-	s.add(r, rest, m, 0, prompt)
+	s.add(r, prompt, 0, tokens)
 	if r.relayed {
 		s.ledger.relayed.Add(1)
 	}

@@ -91,12 +91,10 @@ func readFile(path string) (*state, time.Time, error) {
 	if f.Format > format {
 		return nil, time.Time{}, errFormat
 	}
-	s := &state{version: f.Version, ids: f.IDs, file: f.File, settings: f.Settings}
-	for _, e := range f.Workers {
-		if err := json.Unmarshal(e.Record, &e.record); err != nil {
-			return nil, time.Time{}, err
-		}
+	if err := errors.Join(readRecords(f.Workers), f.Settings.check()); err != nil {
+		return nil, time.Time{}, err
 	}
+	s := &state{version: f.Version, ids: f.IDs, file: f.File, settings: f.Settings}
 	s.fill(f.Workers, new(state))
 	return s, f.Time, nil
 }

@@ -38,6 +38,9 @@ type body[T any] struct {
 	attach         func(*T, selection.TextReleaser) // gives the request what has its text; nil: it needs none
 	anyContentType bool                             // the Content-Type is not checked
 	mayBeMissing   bool                             // a request without a body is one with {}
+	// passesOn: a part of the text is passed on as it is, in JSON. It is not parsed here, and who gets it
+	// may take long: the request takes no turn of those that are.
+	passesOn bool
 	// within returns an error if the request is outside the caller's scope; nil: callers with a
 	// scope may not use the route.
 	within func(*access.Caller, *T) error
@@ -121,15 +124,17 @@ func (b *body[T]) empty(x *scratch[T]) {
 func (b *body[T]) read(c *gin.Context, in *incoming) (*scratch[T], error) {
 	format, known := bodyFormat(c.Request.Header)
 	missing := b.mayBeMissing && c.Request.ContentLength == 0
-	if !known && !b.anyContentType && !missing {
+	if (!known && !b.anyContentType || b.passesOn && format != bodyscan.JSON) && !missing {
 		return nil, errContentType
 	}
 	if err := in.read(c, b.limit); err != nil {
 		return nil, err
 	}
 	ctx := c.Request.Context()
-	if err := in.serve(ctx, servingBytes(format, len(in.text))); err != nil {
-		return nil, err
+	if !b.passesOn {
+		if err := in.serve(ctx, servingBytes(format, len(in.text))); err != nil {
+			return nil, err
+		}
 	}
 	x := b.pool.Get().(*scratch[T])
 	x.in = in
