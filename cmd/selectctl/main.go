@@ -35,6 +35,7 @@ func main() {
 type app struct {
 	in       io.Reader
 	out, err io.Writer
+	colours  bool // out shows them
 	options  options
 	service  *client.Client
 }
@@ -43,7 +44,7 @@ type app struct {
 type usageError struct{ error }
 
 func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
-	a := &app{in: in, out: out, err: errs}
+	a := &app{in: in, out: out, err: errs, colours: isTerminal(out) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
 	root := a.root() //nolint:contextcheck // commands have the context of ExecuteContext
 	root.SetArgs(args)
 	root.SetIn(in)

@@ -1,12 +1,18 @@
 package node_test
 
 import (
+	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/select-service/select-service/internal/discovery/nats"
+	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // drain drains a worker, with a deadline if it is not 0.
@@ -117,6 +123,77 @@ func TestDrainWaitsForTheLast(t *testing.T) {
 		if w.registered(1) || !w.registered(2) {
 			t.Error("an empty worker is there, or another one has gone")
 		}
+	})
+}
+
+// sharing is the catalog of a fleet whose only live replica is this one.
+type sharing struct {
+	catalog *catalog.Catalog
+	settled atomic.Bool
+}
+
+func (f *sharing) Edit(change nats.Change) ([]string, error) { return nil, change(f.catalog) }
+
+func (f *sharing) EditFile(_ string, change nats.Change) ([]string, error) { return f.Edit(change) }
+
+func (f *sharing) EditThresholds(func(*overload.Table) error) ([]string, error) { return nil, nil }
+
+func (f *sharing) Submit(change nats.Change, made func()) {
+	if _, err := f.Edit(change); err == nil {
+		made()
+	}
+}
+func (f *sharing) Look()         {}
+func (f *sharing) Awaited() bool { return false }
+func (f *sharing) Settled() bool { return f.settled.Load() }
+
+// TestDrainInFleet: a replica that has not heard the others, or has yet to read their reservations, removes
+// no worker as empty; and a deadline counts from when it learned of it, whatever the others' clocks say.
+func TestDrainInFleet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := servicetest.NewMesh()
+		a := &world{m.Start(t, "a", eventsOff)}
+		a.Put(record(1, 1))
+		a.Book("r", prompt(1, 8))
+		a.Put(record(2, 1))
+		f := new(sharing)
+		b := &world{m.Start(t, "b", eventsOff, func(c *node.Config) { c.Shared = f })}
+		f.catalog = b.Catalog()
+		for _, id := range []uint64{1, 2, 3} {
+			b.Put(record(id, 1))
+		}
+		b.drain(1, 0)
+		b.drain(2, 0)
+		has := func(when string, want ...uint64) {
+			t.Helper()
+			var got []uint64
+			for _, w := range b.Workers(nil, nil) {
+				got = append(got, w.ID)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s: workers %v, want %v", when, got, want)
+			}
+		}
+		after(time.Minute)
+		has("before others are heard", 1, 2, 3)
+		m.ServeSnapshot("a", false)
+		m.Connect(t, "b", "a")
+		servicetest.Announced()
+		f.settled.Store(true)
+		after(time.Minute)
+		has("while their reservations cannot be read", 1, 2, 3)
+		m.ServeSnapshot("a", true)
+		after(time.Minute)
+		has("when they were read", 1, 3)
+
+		if _, err := b.Catalog().Drain(catalog.ScopeFilter{}, 1, catalog.Drain{Deadline: time.Now().Add(-time.Hour), Within: time.Minute}); err != nil {
+			t.Fatal(err)
+		}
+		b.Patch(3, catalog.Patch{Taints: []string{"x"}})
+		after(58 * time.Second)
+		has("before a deadline that another clock has passed", 1, 3)
+		after(4 * time.Second)
+		has("after the deadline", 3)
 	})
 }
 

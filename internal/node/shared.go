@@ -23,6 +23,8 @@ type SharedCatalog interface {
 	Submit(change nats.Change, made func())
 	Look()
 	Awaited() bool
+	// Settled reports whether the catalog was read, and every live replica of the fleet heard.
+	Settled() bool
 }
 
 // edit makes a change of a worker of the API: in the catalog of the fleet, if there is one, else in
@@ -121,7 +123,7 @@ func sharedError(err error) error {
 // drainOf returns the drain of a worker that begins now.
 func drainOf(within *time.Duration) (d catalog.Drain) {
 	if within != nil {
-		d.Deadline = time.Now().Add(*within)
+		d.Deadline, d.Within = time.Now().Add(*within), max(*within, 1)
 	}
 	return d
 }

@@ -396,6 +396,22 @@ func TestIDInFlight(t *testing.T) {
 	})
 }
 
+// TestIDBeforeOtherFaults: in the 1.6 dialect an id that is in use is told before what else is
+// wrong with a request, in 1.3 after it, when the request would book.
+func TestIDBeforeOtherFaults(t *testing.T) {
+	w := start(t, eventsOff)
+	w.Put(record(1, 1))
+	w.Book("x", prompt(1, 8))
+	faulty := func(r *selection.SelectRequest) {
+		r.Prompt = hashes(prompt(1, 8))
+		r.Prompt.ISLTokens = 0
+	}
+	_, err := w.reserve("x", nil, faulty)
+	wantError(t, err, contract.BadRequest, "isl_tokens must be greater than 0")
+	_, err = w.reserve("x", nil, faulty, in16)
+	wantError(t, err, contract.Conflict, takenText("x"))
+}
+
 func req16(id string) *selection.SelectRequest {
 	r := ask(prompt(1, 8))
 	r.ReservationID, r.Dialect = &id, contract.V16

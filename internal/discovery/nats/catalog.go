@@ -35,6 +35,8 @@ type Fleet interface {
 	Behind(version uint64) []string
 	// Up reports whether the fleet can be reached.
 	Up() bool
+	// Settled reports whether it has been reachable for so long that every live replica was heard.
+	Settled() bool
 }
 
 // Config configures a Catalog.
@@ -64,8 +66,11 @@ var (
 	ErrBusy = errors.New("too many changes of the fleet's catalog wait")
 )
 
-// errEmptied: the bucket is empty, but others have a catalog, which they are about to write.
-var errEmptied = fmt.Errorf("%w: its bucket is empty, and other replicas have to fill it", ErrAway)
+// Why the bucket cannot be written although it can be read.
+var (
+	errEmptied = fmt.Errorf("%w: its bucket is empty, and the replica with the newest version has to fill it", ErrAway)
+	errLower   = fmt.Errorf("%w: its bucket has an older version than this replica", ErrAway)
+)
 
 const (
 	// pollEvery is how often the head is read although nobody has told of a newer one.
@@ -75,6 +80,8 @@ const (
 	// editTime bounds the time of a change until it is in the bucket, seenTime how long others are
 	// then awaited.
 	editTime, seenTime = 4 * time.Second, 3 * time.Second
+	// contendedTime is how long changes are tried again at once because others are always first.
+	contendedTime = time.Minute
 	// requestsAtOnce bounds the parts that are read or written at a time.
 	requestsAtOnce = 8
 	// maxEdits bounds the changes that wait.
@@ -92,6 +99,9 @@ const (
 	// lowerTime is how long the bucket has a lower version than this process until that one counts:
 	// it was read from a copy that was behind, or the servers have lost their latest state.
 	lowerTime = 15 * time.Second
+	// emptyTime is how long the bucket is empty until this process writes its version: others may have
+	// a newer one, and say so every second. Whoever has it is waited for until lowerTime.
+	emptyTime = 3 * time.Second
 )
 
 // edit is a change that waits.
@@ -130,7 +140,8 @@ type Catalog struct {
 	now      *state
 	shadow   *shadow
 	sent     sent
-	lower    time.Time // since when the bucket has a lower version, zero: it has not
+	lower    time.Time // since when the bucket has a lower version than the fleet, zero: it has not
+	empty    bool      // the bucket has no version at all
 	failed   string    // the last fault that was logged
 	swept    time.Time
 	applied  time.Time
@@ -223,6 +234,9 @@ func (c *Catalog) Awaited() bool {
 	}
 	return c.config.Required || time.Since(c.begin) < startTime
 }
+
+// Settled reports whether the bucket was read, and every live replica heard.
+func (c *Catalog) Settled() bool { return c.read.Load() && c.config.Fleet.Settled() }
 
 // Status returns the state of the catalog.
 func (c *Catalog) Status() Status {
@@ -334,26 +348,27 @@ func (c *Catalog) turn(ctx context.Context) time.Duration {
 	edits, again := c.edits, c.again
 	c.edits, c.again = nil, false
 	c.mu.Unlock()
-	if len(edits) == 0 || !c.read.Load() || c.ahead() {
+	if len(edits) == 0 || !c.read.Load() || c.ahead() || !c.lower.IsZero() {
 		if err := c.follow(ctx); err != nil {
 			c.fault(err)
 			wait = retryEvery
-		} else if c.ahead() {
+		} else if c.ahead() || !c.lower.IsZero() {
 			wait = retryEvery // the copy that was read is behind
 		}
 	}
 	if again {
 		wait = min(wait, c.applyAgain())
 	}
-	if edits = c.settleSent(edits); len(edits) > 0 {
+	if edits = c.settleSent(edits); len(edits) > 0 || c.empty && c.now.version > 0 && c.mayFill() {
 		if left := c.commit(ctx, edits); len(left) > 0 {
 			c.mu.Lock()
 			c.edits = append(left, c.edits...)
 			c.mu.Unlock()
 			wait = retryEvery
-		} else {
+		} else if len(edits) > 0 {
 			c.look() // for what others have changed meanwhile
 		}
+		c.removeOutdated(ctx)
 	}
 	if c.read.Load() && time.Since(c.swept) > sweepEvery {
 		c.swept = time.Now()
@@ -368,23 +383,35 @@ func (c *Catalog) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.take(s)
-	return nil
+	return c.take(s)
 }
 
-// take makes a state that was read from the bucket the catalog of this process.
-func (c *Catalog) take(s *state) {
+// take makes a state that was read from the bucket the catalog of this process. The error is
+// errEmptied while the bucket is empty, but should not be.
+func (c *Catalog) take(s *state) error {
 	first := !c.read.Swap(true)
+	c.empty = s.version == 0
 	switch {
-	case s == c.now, s.version == 0 && c.now.version == 0:
+	case c.empty && (c.now.version > 0 || c.ahead()):
+		// The servers have lost the bucket, or it is new to them.
+		if c.lower.IsZero() {
+			c.lower = time.Now()
+			c.now = c.now.unwritten()
+			if c.now.version > 0 {
+				c.config.Log.Warn().Uint64("version", c.now.version).Msg("the bucket of the fleet's catalog is empty: the replica with the newest version writes it again")
+			}
+		}
+		if !c.mayFill() {
+			return errEmptied
+		}
+		return nil
+	case c.empty, s == c.now:
 		c.lower = time.Time{}
-	case s.version == 0 && c.now.version > 0:
-		// The servers have lost the bucket, or it is new to them: it gets what this process has.
-		c.restore()
 	case s.version < c.now.version && !first && (c.lower.IsZero() || time.Since(c.lower) < lowerTime):
 		if c.lower.IsZero() {
 			c.lower = time.Now()
 		}
+		return nil // as if it had not been read
 	default:
 		if s.version < c.now.version {
 			c.config.Log.Warn().Uint64("version", s.version).Uint64("had", c.now.version).Msg("the fleet's catalog is older than this replica's, and counts")
@@ -396,21 +423,20 @@ func (c *Catalog) take(s *state) {
 		c.keep(s)
 	}
 	c.become(Current, nil)
+	return nil
 }
 
-// restore makes what this process has the next version in an empty bucket.
-func (c *Catalog) restore() {
-	s := *c.now
-	s.revision = 0
-	for n, p := range s.parts {
-		if p != nil {
-			s.parts[n] = &part{of: p.of}
-		}
+// mayFill reports whether an empty bucket may get what this process has, or a change of that: no
+// other replica has more.
+func (c *Catalog) mayFill() bool {
+	switch waited := time.Since(c.lower); {
+	case !c.config.Fleet.Settled():
+		return false
+	case c.ahead():
+		return waited >= lowerTime
+	default:
+		return c.lower.IsZero() || waited >= emptyTime
 	}
-	s.old = nil
-	c.now = &s
-	c.config.Log.Warn().Uint64("version", s.version).Msg("the bucket of the fleet's catalog is empty: this replica writes what it has")
-	c.Submit(func(*catalog.Catalog) error { return nil }, nil)
 }
 
 // fetch reads the catalog from the bucket. It returns c.now if that is what the bucket has.
@@ -551,14 +577,18 @@ func (c *Catalog) answer(e *edit, result error) {
 	e.done <- result
 }
 
-// commit makes changes. It returns those that have to be tried again later.
+// commit makes changes, and writes what this process has into an empty bucket. It returns those
+// changes that have to be tried again later.
 func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
-	for len(edits) > 0 {
+	began := time.Now()
+	for {
 		switch {
 		case !c.read.Load():
 			return c.postpone(edits, ErrAway)
-		case c.now.version == 0 && c.ahead():
+		case c.empty && !c.mayFill():
 			return c.postpone(edits, errEmptied)
+		case !c.empty && !c.lower.IsZero():
+			return c.postpone(edits, errLower)
 		}
 		results, next, err := c.tryAll(edits)
 		if err == nil && next != nil {
@@ -569,6 +599,7 @@ func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
 			if next != nil {
 				c.commits.Add(1)
 				c.sent = sent{}
+				c.lower, c.empty = time.Time{}, false
 				c.now = next
 				c.shadow.settle(next)
 				c.apply(next)
@@ -578,7 +609,6 @@ func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
 			for i, e := range edits {
 				c.answer(e, results[i])
 			}
-			c.removeOutdated(ctx)
 			return nil
 		case ctx.Err() != nil:
 			return edits // their callers see that Run has ended
@@ -594,18 +624,21 @@ func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
 			}
 		}
 		c.shadow = nil // it has changes that are not made, or not yet
-		failed := err
+		base, failed := c.now, err
 		if err = c.follow(ctx); err == nil {
 			edits = c.settleSent(edits)
-			if errors.Is(failed, nats.ErrRevision) {
-				continue
-			}
 			err = failed
 		}
-		c.fault(err)
+		switch conflict := errors.Is(err, nats.ErrRevision); {
+		case len(edits) == 0:
+			return nil
+		case conflict && c.now != base && time.Since(began) < contendedTime:
+			continue // on what the other one has left
+		case !conflict:
+			c.fault(err)
+		}
 		return c.postpone(edits, fmt.Errorf("%w: %w", ErrAway, err))
 	}
-	return nil
 }
 
 // postpone answers the changes that cannot wait with an error, and returns the others.

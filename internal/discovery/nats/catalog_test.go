@@ -10,9 +10,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/internal/transport/nats"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -205,7 +207,9 @@ func TestConcurrentEdits(t *testing.T) {
 // TestAway proves what a replica does without the bucket: it keeps its workers and refuses changes;
 // the set of a file waits; a start has the cached workers, and is not awaited unless that is wished;
 // and that what was lost with the servers is written again.
-func TestAway(t *testing.T) {
+func TestAway(t *testing.T) { synctest.Test(t, testAway) }
+
+func testAway(t *testing.T) {
 	m := newMemory()
 	cache := func(c *Config) { c.Cache = filepath.Join(t.TempDir(), "fleet") }
 	file := ""
@@ -247,6 +251,85 @@ func TestAway(t *testing.T) {
 	if b.Awaited() || c.Awaited() {
 		t.Error("the bucket was read, but is awaited")
 	}
+}
+
+// TestEmptied proves that a bucket that was lost gets what the replica with the newest version has,
+// though one with an old copy starts meanwhile; that no change is made to less before; and that who says
+// that it has more, and does not write it, is not waited for for ever.
+func TestEmptied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		cache := func(c *Config) { c.Cache = filepath.Join(t.TempDir(), "fleet") }
+		old := ""
+		stale := m.join(t, "stale", cache, func(c *Config) { old = c.Cache })
+		newest := m.join(t, "newest")
+		edit := func(r *testReplica, id uint64) {
+			t.Helper()
+			if _, err := r.Edit(put(worker(id))); err != nil {
+				t.Error(err)
+			}
+		}
+		edit(newest, 1)
+		m.leave(stale)
+		edit(newest, 2)
+		m.locked(func() { m.values, m.revision = map[string][]byte{}, map[string]uint64{} })
+		stale = m.join(t, "stale", func(c *Config) { c.Cache = old })
+		unread := m.join(t, "unread")
+		for _, r := range []*testReplica{stale, unread} { // within a second
+			r.Heard(2)
+		}
+		var all sync.WaitGroup
+		for i, r := range []*testReplica{stale, unread, newest} {
+			all.Go(func() { edit(r, uint64(3+i)) })
+		}
+		all.Wait()
+		agree(t, stale, unread, newest)
+		if got := newest.lists(); strings.Count(got, "\n") != 5 {
+			t.Errorf("workers are lost:\n%s", got)
+		}
+		m.locked(func() { m.values, m.revision = map[string][]byte{}, map[string]uint64{} })
+		liar := time.NewTicker(time.Second)
+		defer liar.Stop()
+		began := time.Now()
+		for v := newest.Status().Version; newest.Status().Version == v; <-liar.C {
+			newest.Heard(1000)
+			if time.Since(began) > time.Minute {
+				t.Fatal("who says that it has more is waited for")
+			}
+		}
+	})
+}
+
+// TestRefusedWrites proves that a change that the bucket refuses again and again, though nobody else has
+// written, is tried now and then and given up in time, and leaves nothing in the bucket.
+func TestRefusedWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		a := m.join(t, "a")
+		if _, err := a.Edit(put(worker(1))); err != nil {
+			t.Fatal(err)
+		}
+		tried := 0
+		m.replace = func(bool) error {
+			if tried++; tried > 1000 {
+				return errNoAnswer
+			}
+			return nats.ErrRevision
+		}
+		began := time.Now()
+		if _, err := a.Edit(put(worker(2))); !errors.Is(err, ErrAway) || time.Since(began) > editTime+time.Second {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		if most := int(editTime/retryEvery) + 2; tried > most {
+			t.Errorf("tried %d times in %v", tried, editTime)
+		}
+		synctest.Wait()
+		m.locked(func() {
+			if n := len(m.values); n != 2 { // the head and the part of worker 1
+				t.Errorf("%d keys", n)
+			}
+		})
+	})
 }
 
 // TestFileOnce proves that the set of a file is applied when it is another one, not at each start of a

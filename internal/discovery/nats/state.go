@@ -58,12 +58,30 @@ type settings struct {
 	Thresholds map[string]*overload.Thresholds `json:"thresholds"` // of models that have not the defaults
 }
 
+// check returns an error if the settings, which may be nil, cannot be used.
+func (s *settings) check() error {
+	if s == nil {
+		return nil
+	}
+	for _, t := range s.Thresholds {
+		if t == nil {
+			return errNoLimits
+		}
+	}
+	return nil
+}
+
 type oldPart struct {
 	Key   string    `json:"key"`
 	Since time.Time `json:"since"`
 }
 
-var errFormat = errors.New("a newer release has written the catalog of the fleet: upgrade this replica")
+var (
+	errFormat    = errors.New("a newer release has written the catalog of the fleet: upgrade this replica")
+	errNoVersion = errors.New("head of the catalog: it has no version; remove the key head of the bucket, so that a replica writes it again")
+	errNoWorker  = errors.New("null instead of a worker")
+	errNoLimits  = errors.New("null instead of a model's thresholds")
+)
 
 // readHead reads a head.
 func readHead(value []byte) (*head, error) {
@@ -71,10 +89,13 @@ func readHead(value []byte) (*head, error) {
 	if err := json.Unmarshal(value, h); err != nil {
 		return nil, fmt.Errorf("head of the catalog: %w", err)
 	}
-	if h.Format > format {
+	switch {
+	case h.Format > format:
 		return nil, errFormat
+	case h.Version == 0:
+		return nil, errNoVersion
 	}
-	return h, nil
+	return h, h.Settings.check()
 }
 
 // entry is one worker of the catalog.
@@ -118,12 +139,23 @@ func unpack(key string, value []byte) (*part, error) {
 	if err := json.Unmarshal(text, &p.of); err != nil {
 		return nil, fmt.Errorf("%s: %w", key, err)
 	}
-	for _, e := range p.of {
-		if err := json.Unmarshal(e.Record, &e.record); err != nil {
-			return nil, fmt.Errorf("%s: %w", key, err)
-		}
+	if err := readRecords(p.of); err != nil {
+		return nil, fmt.Errorf("%s: %w", key, err)
 	}
 	return p, nil
+}
+
+// readRecords reads the records of entries.
+func readRecords(entries []*entry) error {
+	for _, e := range entries {
+		if e == nil {
+			return errNoWorker
+		}
+		if err := json.Unmarshal(e.Record, &e.record); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func zip(text []byte) ([]byte, error) {
@@ -217,6 +249,18 @@ func (s *state) find(id uint64) *entry {
 		return nil
 	}
 	return p.of[i]
+}
+
+// unwritten returns the state as one of which the bucket has nothing.
+func (s *state) unwritten() *state {
+	u := *s
+	u.revision, u.old = 0, nil
+	for n, p := range s.parts {
+		if p != nil {
+			u.parts[n] = &part{of: p.of}
+		}
+	}
+	return &u
 }
 
 // successor returns the next version of the catalog, without workers.

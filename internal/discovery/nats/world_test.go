@@ -119,6 +119,8 @@ func (m member) Up() bool {
 	return !m.away
 }
 
+func (m member) Settled() bool { return m.Up() }
+
 func (m member) SetCatalog(version uint64) {
 	m.mu.Lock()
 	all := slices.Clone(m.replicas)

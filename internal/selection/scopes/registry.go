@@ -92,7 +92,7 @@ type Registry struct {
 // New returns a registry without states. Attach must be called before any other method.
 func New(settings Settings) *Registry {
 	r := &Registry{settings: settings, merging: settings.Merging}
-	r.canWait = settings.Admission.Enabled() || settings.Policies.Hold()
+	r.canWait = settings.Admission.Enabled() || settings.Policies.Delays()
 	if r.merging {
 		r.retained = make(map[catalog.Scope]*State)
 	}
@@ -224,7 +224,7 @@ func (r *Registry) open(sc catalog.Scope, blockSize uint32) *State {
 // newQueue returns the wait queue of a scope with policies p.
 func (r *Registry) newQueue(sc catalog.Scope, p *policies.Scope) *waitqueue.Queue {
 	policy := r.settings.Admission.ForModel(sc.Model)
-	if longest, holds := p.Holds(); holds && policy == nil {
+	if longest, delays := p.Delays(); delays && policy == nil {
 		return waitqueue.NewDelaying(r.settings.Queues, longest)
 	}
 	return waitqueue.New(r.settings.Queues, policy)

@@ -155,7 +155,6 @@ type Page struct {
 	view  *View
 	since uint64
 	of    catalog.ScopeFilter
-	left  int // rows that may still be shown
 }
 
 // Since renews the view if it is time, and calls use with what has changed since a version, the
@@ -171,7 +170,7 @@ func (v *View) Since(version string, of catalog.ScopeFilter, use func(*Page)) {
 	}
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	p := &Page{view: v, of: of, Time: v.renewed, Version: v.id + "-" + strconv.FormatUint(v.version, 10), left: MaxRows}
+	p := &Page{view: v, of: of, Time: v.renewed, Version: v.id + "-" + strconv.FormatUint(v.version, 10)}
 	p.since, p.Full = v.sinceLocked(version)
 	for _, s := range v.scopes {
 		if s.scope.Matches(of.Model, of.Tenant) {
@@ -203,21 +202,36 @@ func (p *Page) Scopes(yield func(*Summary) bool) {
 // Rows yields the texts of the rows that have changed, by scope, worker and rank, at most MaxRows.
 // The texts must not be kept.
 func (p *Page) Rows(yield func(text []byte) bool) {
+	left := MaxRows
+	for r := range p.changed {
+		if left == 0 {
+			p.Truncated = true
+			return
+		}
+		left--
+		if !yield(r.text) {
+			return
+		}
+	}
+}
+
+// Size returns the bytes of the texts that have changed, so that they are copied once.
+func (p *Page) Size() (bytes int) {
+	for r := range p.changed {
+		bytes += len(r.text)
+	}
+	return bytes
+}
+
+// changed yields the rows that have changed.
+func (p *Page) changed(yield func(*versionedRow) bool) {
 	for _, s := range p.view.scopes {
 		if !p.Full && s.changed <= p.since || !s.scope.Matches(p.of.Model, p.of.Tenant) {
 			continue
 		}
 		for _, r := range s.rows {
-			switch {
-			case !p.Full && r.version <= p.since:
-			case p.left == 0:
-				p.Truncated = true
+			if (p.Full || r.version > p.since) && !yield(r) {
 				return
-			default:
-				p.left--
-				if !yield(r.text) {
-					return
-				}
 			}
 		}
 	}

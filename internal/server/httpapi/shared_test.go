@@ -39,6 +39,7 @@ func (f *fleetOf) EditThresholds(change func(*overload.Table) error) ([]string, 
 func (f *fleetOf) Submit(shared.Change, func()) {}
 func (f *fleetOf) Look()                        {}
 func (f *fleetOf) Awaited() bool                { return false }
+func (f *fleetOf) Settled() bool                { return true }
 
 // TestSharedAnswers: the answers of a replica whose workers are the fleet's name the replicas that do
 // not know of a change, and are 503 with Retry-After while it cannot be made.

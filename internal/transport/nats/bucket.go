@@ -176,11 +176,15 @@ func (b *Bucket) Put(ctx context.Context, key string, value []byte) error {
 	})
 }
 
-// Replace sets the value of a key that has the given revision, 0: that the bucket does not have, and
-// returns the new revision. The error is ErrRevision if it has another one.
+// Replace sets the value of a key that has the given revision, 0: that the bucket does not have, or
+// not any more, and returns the new revision. The error is ErrRevision if it has another one.
 func (b *Bucket) Replace(ctx context.Context, key string, value []byte, revision uint64) (now uint64, err error) {
 	err = b.use(ctx, func(ctx context.Context, kv jetstream.KeyValue) (err error) {
-		now, err = kv.Update(ctx, key, value, revision)
+		if revision == 0 {
+			now, err = kv.Create(ctx, key, value) // also in the place of what marks a deleted key
+		} else {
+			now, err = kv.Update(ctx, key, value, revision)
+		}
 		var refused *jetstream.APIError
 		if errors.As(err, &refused) &&
 			(refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) {

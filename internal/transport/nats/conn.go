@@ -298,9 +298,9 @@ func (c *Conn) Up() bool {
 	return c.state == Connected || c.state == LameDuck
 }
 
-// settled reports whether the fleet has been reachable long enough for the silence of a replica to
+// Settled reports whether the fleet has been reachable long enough for the silence of a replica to
 // mean something.
-func (c *Conn) settled() bool {
+func (c *Conn) Settled() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return (c.state == Connected || c.state == LameDuck) && time.Since(c.since) >= settleTime

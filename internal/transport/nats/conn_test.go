@@ -242,6 +242,19 @@ func bucketWorks(ctx context.Context, b *Bucket) error {
 	if value, revision, err := b.Get(ctx, "head"); err != nil || string(value) != "2" || revision != second {
 		return fmt.Errorf("%q at %d, want 2 at %d: %w", value, revision, second, err)
 	}
+	kv, err := b.open(ctx)
+	if err != nil {
+		return err
+	}
+	if err := kv.Delete(ctx, "head"); err != nil {
+		return err
+	}
+	if _, _, err := b.Get(ctx, "head"); !errors.Is(err, ErrNoKey) {
+		return fmt.Errorf("a key that was deleted: %w", err)
+	}
+	if _, err := b.Replace(ctx, "head", []byte("3"), 0); err != nil {
+		return fmt.Errorf("in the place of a key that was deleted: %w", err)
+	}
 	for _, key := range []string{"part.1.a", "part.1.b"} {
 		if err := b.Put(ctx, key, []byte("x")); err != nil {
 			return err

@@ -179,7 +179,7 @@ func (m *members) sayNow() {
 
 // dropSilent forgets replicas that have been silent for long.
 func (m *members) dropSilent(now time.Time) {
-	settled := m.conn.settled()
+	settled := m.conn.Settled()
 	var gone []string
 	m.mu.Lock()
 	for name, k := range m.known {
@@ -199,7 +199,7 @@ func (m *members) dropSilent(now time.Time) {
 
 // Members lists the other replicas by name.
 func (c *Conn) Members() []Member {
-	settled := c.settled()
+	settled := c.Settled()
 	c.roll.mu.Lock()
 	defer c.roll.mu.Unlock()
 	var list []Member

@@ -258,4 +258,4 @@ func Speaker(announced, peer string) (replicasync.Speaker, error) {
 }
 
 // Reachable is replicasync.Options.Reachable.
-func (c *Conn) Reachable(peer string) bool { return !strings.HasPrefix(peer, Scheme) || c.settled() }
+func (c *Conn) Reachable(peer string) bool { return !strings.HasPrefix(peer, Scheme) || c.Settled() }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/select-service/select-service/internal/server/gateway/openai"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
+	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 )
 
@@ -78,6 +79,14 @@ type Prompt struct {
 	// Whole: the engine shortens the prompt to the length of its model, but here it is not
 	// shortened, since the length is unknown.
 	Whole bool
+}
+
+// Placed is a prompt with what else decides about the blocks that it shares.
+type Placed struct {
+	Scope     catalog.Scope
+	LoRA      string // name of the adapter; "": none
+	CacheSalt string // under which its blocks are known; "": none
+	Prompt
 }
 
 // Tokens returns the request's prompt, the first one in a batch. The error is an *Error, or

@@ -24,13 +24,46 @@ const (
 	NoMemory      Reason = "no_memory"     // there is no room here for the answer
 	Open          Reason = "open"          // the server failed too often, and is not asked for a while
 	Unconvertible Reason = "unconvertible" // the prompt cannot be put into a question
+	None          Reason = "none"          // no tokenizer is configured
 )
+
+// outcome is a Reason as the client of a request sees it.
+type outcome struct {
+	status int
+	code   string // for programs
+	text   string
+}
+
+var (
+	unavailable = outcome{http.StatusServiceUnavailable, "tokenizer_unavailable", "The tokenizer is not available."}
+	broken      = outcome{http.StatusBadGateway, "tokenizer_failed", "The tokenizer failed."}
+)
+
+var outcomes = map[Reason]outcome{
+	Rejected:      {http.StatusBadRequest, "invalid_request", "The request was rejected by the tokenizer."},
+	Unavailable:   unavailable,
+	Open:          unavailable,
+	Timeout:       {http.StatusGatewayTimeout, "tokenizer_timeout", "The tokenizer did not answer in time."},
+	Broken:        broken,
+	TooLarge:      broken,
+	NoMemory:      {http.StatusServiceUnavailable, "no_memory", "There is no memory left for this request."},
+	Unconvertible: {http.StatusBadRequest, "not_convertible", "The prompt has parts that the tokenizer does not take."},
+	None:          {http.StatusNotImplemented, "no_tokenizer", "No tokenizer is configured: see --tokenizer-url."},
+}
+
+// Client returns the reason as the client of a request is told it: a status of HTTP, a code for
+// programs and a text for people.
+func (r Reason) Client() (status int, code, text string) {
+	o := outcomes[r]
+	return o.status, o.code, o.text
+}
 
 // answered reports whether the server itself works: it answered, and the failure lies
 // elsewhere.
 func (r Reason) answered() bool { return r == Rejected || r == TooLarge || r == NoMemory }
 
-// Error is why a prompt has no tokens. Its text is for logs only: it may quote the server.
+// Error is why a prompt has no tokens. Its text is for logs only: it may quote the server. Clients
+// get that of Reason.Client.
 type Error struct {
 	Reason Reason
 	Status int // of the server's answer; 0: none
