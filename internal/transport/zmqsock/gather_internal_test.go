@@ -74,7 +74,7 @@ func TestGatherWaitsForNobody(t *testing.T) {
 	come(report+pong+report, true)
 	come(report+strings.Repeat(ping+report, heartbeats), false)
 	if delivered != 3 {
-		t.Errorf("%d reports were delivered before the first heartbeat", delivered)
+		t.Fatalf("%d reports were delivered before the first heartbeat", delivered)
 	}
 	go func() { _, _ = io.Copy(io.Discard, theirs) }()
 	for range heartbeats {
