@@ -74,10 +74,10 @@ func (b *Bucket) open(ctx context.Context) (jetstream.KeyValue, error) {
 	if kv != nil {
 		return kv, nil
 	}
-	if version := b.conn.nc.ConnectedServerVersion(); version != "" && tooOld(version) {
+	if version := b.conn.nc.Load().ConnectedServerVersion(); version != "" && tooOld(version) {
 		return nil, &OldServerError{version}
 	}
-	js, err := jetstream.New(b.conn.nc)
+	js, err := jetstream.New(b.conn.nc.Load())
 	if err != nil {
 		return nil, err
 	}
@@ -199,7 +199,7 @@ func (b *Bucket) Replace(ctx context.Context, key string, value []byte, revision
 func (b *Bucket) Remove(ctx context.Context, keys ...string) error {
 	for _, key := range keys {
 		err := b.use(ctx, func(ctx context.Context, _ jetstream.KeyValue) error {
-			js, err := jetstream.New(b.conn.nc)
+			js, err := jetstream.New(b.conn.nc.Load())
 			if err != nil {
 				return err
 			}
@@ -219,7 +219,7 @@ func (b *Bucket) Remove(ctx context.Context, keys ...string) error {
 // Keys lists the keys that begin with a prefix and a point.
 func (b *Bucket) Keys(ctx context.Context, prefix string) (keys []string, err error) {
 	err = b.use(ctx, func(ctx context.Context, _ jetstream.KeyValue) error {
-		js, err := jetstream.New(b.conn.nc)
+		js, err := jetstream.New(b.conn.nc.Load())
 		if err != nil {
 			return err
 		}
