@@ -94,7 +94,7 @@ func readFile(path string) (*state, time.Time, error) {
 	if err != nil {
 		return nil, time.Time{}, err
 	}
-	text, err := unzip(value)
+	text, err := unzip(value, maxCatalog)
 	if err != nil {
 		return nil, time.Time{}, err
 	}
