@@ -19,7 +19,7 @@ import (
 type SharedCatalog interface {
 	Edit(nats.Change) (behind []string, err error)
 	EditFile(digest string, change nats.Change) (behind []string, err error)
-	EditThresholds(change func(*overload.Table) error) (behind []string, err error)
+	EditSettings(change func(*nats.Settings) error) (behind []string, err error)
 	Submit(change nats.Change, made func())
 	Look()
 	Awaited() bool
@@ -149,8 +149,8 @@ func (s *Service) ClearBusyThreshold(model string, which *string) (selection.Mod
 }
 
 func (s *Service) editThresholds(change func(*overload.Table) (selection.ModelThresholds, error)) (now selection.ModelThresholds, err error) {
-	_, err = s.config.Shared.EditThresholds(func(t *overload.Table) (err error) {
-		now, err = change(t)
+	_, err = s.config.Shared.EditSettings(func(to *nats.Settings) (err error) {
+		now, err = change(to.Thresholds)
 		return err
 	})
 	if shared := sharedError(err); shared != nil {

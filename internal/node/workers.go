@@ -205,7 +205,7 @@ func (s *Service) Loads(model, tenant *string) []ScopeLoads {
 		}
 		s.addReports(sc, row.Loads)
 		if state := s.scopes.Of(sc); state != nil {
-			row.PendingCount, row.PendingISLTokens = state.Queue.Pending()
+			row.PendingCount, row.PendingISLTokens = state.Rules().Queue.Pending()
 		}
 		out = append(out, row)
 	}

@@ -52,8 +52,11 @@ type Config struct {
 	// workers file in it. They are called after Run was.
 	Local func() *catalog.Catalog
 	Apply func(catalog.Set) (catalog.Difference, error)
-	// Thresholds, if set, returns the busy thresholds of this process, which are the fleet's then.
+	// Thresholds, if set, returns the busy thresholds of this process, which are the fleet's then, and
+	// Policies makes a section worker_selection of a policy file, as JSON, the policies of this
+	// process; nil: its own.
 	Thresholds func() *overload.Table
+	Policies   func(section []byte) error
 	Log        zerolog.Logger
 }
 
@@ -107,10 +110,10 @@ const (
 // edit is a change that waits.
 type edit struct {
 	change  Change
-	limits  func(*overload.Table) error // a change of the thresholds instead; nil: it is none
-	file    string                      // digest of the file's set that it applies, "": it does not
-	patient bool                        // it waits for NATS
-	made    func()                      // nil: nobody asks
+	setting func(*Settings) error // a change of the settings instead; nil: it is none
+	file    string                // digest of the file's set that it applies, "": it does not
+	patient bool                  // it waits for NATS
+	made    func()                // nil: nobody asks
 	until   time.Time
 	done    chan error // capacity 1
 	version uint64     // that has it, once done
@@ -174,7 +177,8 @@ type Status struct {
 	// Settings is the version that had the shared settings first; 0: there are none.
 	Settings uint64 `json:"settings_version,omitempty"`
 	Fault    string `json:"fault,omitempty"`
-	// Refused has why workers of the fleet cannot be workers of this process, at most 16.
+	// Refused has why workers of the fleet cannot be workers of this process, at most 16, and why its
+	// policies cannot be this process's.
 	Refused []string `json:"refused,omitempty"`
 }
 
@@ -259,9 +263,15 @@ func (c *Catalog) EditFile(digest string, change Change) (behind []string, err e
 	return c.wait(&edit{change: change, file: digest, patient: true})
 }
 
-// EditThresholds is Edit for the busy thresholds, where Config has them.
-func (c *Catalog) EditThresholds(change func(*overload.Table) error) (behind []string, err error) {
-	return c.wait(&edit{limits: change, until: time.Now().Add(editTime)})
+// Settings are what the replicas of a fleet may share beside workers.
+type Settings struct {
+	Thresholds *overload.Table // busy thresholds
+	Policies   []byte          // a section worker_selection of a policy file, as JSON; nil: each replica's own
+}
+
+// EditSettings is Edit for the settings, where Config has them.
+func (c *Catalog) EditSettings(change func(*Settings) error) (behind []string, err error) {
+	return c.wait(&edit{setting: change, until: time.Now().Add(editTime)})
 }
 
 // Submit is Edit that does not wait. It calls made once the change is in the bucket; a change that
@@ -351,7 +361,9 @@ func (c *Catalog) turn(ctx context.Context) time.Duration {
 	if len(edits) == 0 || !c.read.Load() || c.ahead() || !c.lower.IsZero() {
 		if err := c.follow(ctx); err != nil {
 			c.fault(err)
-			wait = retryEvery
+			if _, bad := errors.AsType[*badPartError](err); !bad {
+				wait = retryEvery
+			}
 		} else if c.ahead() || !c.lower.IsZero() {
 			wait = retryEvery // the copy that was read is behind
 		}
@@ -474,20 +486,28 @@ func (c *Catalog) fetch(ctx context.Context) (*state, error) {
 // fetchParts reads those parts of a catalog that are not known.
 func (c *Catalog) fetchParts(ctx context.Context, h *head, revision uint64) (*state, error) {
 	s := &state{version: h.Version, ids: h.IDs, revision: revision, file: h.File, settings: h.Settings, old: h.Old}
-	var reads errgroup.Group
+	reads, reading := errgroup.WithContext(ctx)
 	reads.SetLimit(requestsAtOnce)
+	var size atomic.Int64 // of all parts
 	for n, key := range h.Parts {
 		if key == "" {
 			continue
 		}
 		if was := c.now.parts[n]; was != nil && was.key == key {
 			s.parts[n] = was
+			size.Add(int64(was.size))
 			continue
 		}
 		reads.Go(func() error {
-			value, _, err := c.config.Bucket.Get(ctx, key)
+			if size.Load() > maxCatalog {
+				return errLarge
+			}
+			value, _, err := c.config.Bucket.Get(reading, key)
 			if err == nil {
-				s.parts[n], err = unpack(key, value)
+				s.parts[n], err = unpack(n, key, value)
+			}
+			if err == nil {
+				size.Add(int64(s.parts[n].size))
 			}
 			return err
 		})
@@ -514,10 +534,7 @@ func (c *Catalog) applyAgain() time.Duration {
 
 // apply makes the workers of a state those of this process, and tells the fleet.
 func (c *Catalog) apply(s *state) {
-	if c.config.Thresholds != nil && s.settings != nil && s.settings.Version != c.Status().Settings {
-		c.config.Thresholds().Replace(s.thresholds())
-		c.config.Log.Info().Uint64("version", s.settings.Version).Int("models", len(s.thresholds())).Msg("busy thresholds are those of the fleet")
-	}
+	fault := c.applySettings(s)
 	local := c.config.Local()
 	records := s.records(local)
 	c.applied, c.against = time.Now(), local.Contradicted(records)
@@ -531,6 +548,9 @@ func (c *Catalog) apply(s *state) {
 		return
 	}
 	var refused []string
+	if fault != nil {
+		refused = append(refused, fmt.Sprintf("policies: %v", fault))
+	}
 	for _, e := range d.Excluded[:min(len(d.Excluded), 16)] {
 		refused = append(refused, fmt.Sprintf("worker %d: %v", records[e.Index].ID, e.Err))
 	}
@@ -542,9 +562,23 @@ func (c *Catalog) apply(s *state) {
 	}
 	c.mu.Unlock()
 	if len(refused) > 0 && !same {
-		c.config.Log.Error().Int("workers", len(d.Excluded)).Strs("reasons", refused).Msg("workers of the fleet's catalog cannot be used by this replica")
+		c.config.Log.Error().Int("workers", len(d.Excluded)).Strs("reasons", refused).Msg("parts of the fleet's catalog cannot be used by this replica")
 	}
 	c.config.Fleet.SetCatalog(s.version)
+}
+
+// applySettings makes the settings of a state those of this process. The error says why its policies
+// cannot be; those before stay.
+func (c *Catalog) applySettings(s *state) error {
+	if c.config.Thresholds == nil || s.settings == nil {
+		return nil
+	}
+	if s.settings.Version != c.Status().Settings {
+		c.config.Thresholds().Replace(s.settings.Thresholds)
+		c.config.Log.Info().Uint64("version", s.settings.Version).Int("models", len(s.settings.Thresholds)).Bool("policies", s.settings.Policies != nil).
+			Msg("busy thresholds and policies are those of the fleet")
+	}
+	return c.config.Policies(s.settings.Policies)
 }
 
 // settleSent answers the changes that were written although the answer was lost, and returns the
@@ -659,16 +693,16 @@ func (c *Catalog) postpone(edits []*edit, err error) (left []*edit) {
 func (c *Catalog) tryAll(edits []*edit) (results []error, next *state, err error) {
 	c.shadow = newShadow(c.shadow, c.now, c.config.Local())
 	file := c.now.file
-	var limits *overload.Table // nil: unchanged
+	var set *Settings // nil: unchanged
 	for _, e := range edits {
 		var err error
 		switch {
-		case e.limits != nil:
-			if limits == nil {
-				limits = c.config.Thresholds().Copy()
-				limits.Replace(c.now.thresholds())
+		case e.setting != nil:
+			if set == nil {
+				set = &Settings{c.config.Thresholds().Copy(), c.now.shared().Policies}
+				set.Thresholds.Replace(c.now.shared().Thresholds)
 			}
-			err = e.limits(limits)
+			err = e.setting(set)
 		case e.file == "" || e.file != file:
 			err = c.shadow.try(e.change)
 		}
@@ -681,8 +715,10 @@ func (c *Catalog) tryAll(edits []*edit) (results []error, next *state, err error
 		return nil, nil, err
 	}
 	next.file = file
-	if limits != nil && !sameThresholds(limits.Own(), c.now.thresholds()) {
-		next.settings = &settings{Version: next.version, Thresholds: limits.Own()}
+	if set != nil {
+		if changed := (settings{next.version, set.Thresholds.Own(), set.Policies}); !changed.same(c.now.shared()) {
+			next.settings = &changed
+		}
 	}
 	// It is written although nothing has changed if an emptied bucket has to get it.
 	if next.same(c.now) && (c.now.revision > 0 || c.now.version == 0) {
@@ -698,7 +734,7 @@ func (c *Catalog) write(ctx context.Context, next *state) error {
 	now := time.Now().UTC()
 	h := head{Format: format, Version: next.version, IDs: next.ids, Replica: c.config.Replica, Time: now, File: next.file, Settings: next.settings}
 	var added, outdated []string
-	var puts errgroup.Group
+	puts, putting := errgroup.WithContext(ctx)
 	puts.SetLimit(requestsAtOnce)
 	for n, p := range next.parts {
 		was := c.now.parts[n]
@@ -717,7 +753,7 @@ func (c *Catalog) write(ctx context.Context, next *state) error {
 				if err != nil {
 					return err
 				}
-				return c.config.Bucket.Put(ctx, p.key, value)
+				return c.config.Bucket.Put(putting, p.key, value)
 			})
 		}
 		h.Parts[n] = p.key

@@ -1,11 +1,13 @@
 package nats
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,7 +24,8 @@ type Config struct {
 	Replica string   // this replica's name in it, see CheckName
 	Process uint64   // its id among the replicas, new at every start
 	URL     string   // the base URL of its HTTP interface
-	// Credentials is a file with the JWT and the seed of a user, "" for none.
+	// Credentials is a file with the JWT and the seed of a user, or with the seed of an NKey alone; ""
+	// for none.
 	Credentials string
 	// TLS secures the connection and, with a certificate, names this replica; nil: only what
 	// tls:// URLs ask for.
@@ -170,7 +173,7 @@ func (c *Conn) dial() error {
 	opts.TLSConfig = config.TLS
 	opts.Secure = config.TLS != nil
 	if config.Credentials != "" {
-		if err := nats.UserCredentials(config.Credentials)(&opts); err != nil {
+		if err := useCredentials(&opts, config.Credentials); err != nil {
 			return fmt.Errorf("credentials: %w", err)
 		}
 	}
@@ -192,6 +195,22 @@ func (c *Conn) dial() error {
 		c.connected(nc)
 	}
 	return nil
+}
+
+// useCredentials has connections made with what a file has, which is read again at each.
+func useCredentials(opts *nats.Options, file string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if bytes.Contains(text, []byte("NATS USER JWT")) {
+		return nats.UserCredentials(file)(opts)
+	}
+	key, err := nats.NkeyOptionFromSeed(file)
+	if err != nil {
+		return err
+	}
+	return key(opts)
 }
 
 // Run takes part in the fleet until ctx ends, then closes the connection.

@@ -19,6 +19,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nkeys"
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
@@ -36,9 +37,16 @@ type replica struct {
 
 func join(t *testing.T, server, fleet, name string, process uint64) *replica {
 	t.Helper()
+	return joinWith(t, "", server, fleet, name, process)
+}
+
+// joinWith is join with a file of credentials.
+func joinWith(t *testing.T, credentials, server, fleet, name string, process uint64) *replica {
+	t.Helper()
 	r := &replica{followed: make(chan string, 16), unfollowed: make(chan string, 16)}
 	c, err := Dial(Config{
-		Servers: []string{server}, Fleet: fleet, Replica: name, Process: process, URL: "http://0.0.0.0:" + fmt.Sprint(process), Log: zerolog.Nop(),
+		Credentials: credentials,
+		Servers:     []string{server}, Fleet: fleet, Replica: name, Process: process, URL: "http://0.0.0.0:" + fmt.Sprint(process), Log: zerolog.Nop(),
 		Follow: func(endpoint string) error { r.followed <- endpoint; return nil }, Unfollow: func(endpoint string) { r.unfollowed <- endpoint },
 	})
 	if err != nil {
@@ -88,6 +96,7 @@ func takes(t *testing.T, what string, c <-chan string, want string) {
 func TestFleet(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	server := natstest.Start(t)
+	defer server.Kill(t)
 	a, b, other := join(t, server.URL, "f", "a", 1), join(t, server.URL, "f", "b", 2), join(t, server.URL, "g", "a", 3)
 	defer a.stop()
 	defer other.stop()
@@ -344,10 +353,10 @@ func TestPeersAreAwaited(t *testing.T) {
 	})
 }
 
-// TestAccounts proves that with the accounts of docs/fleet.md nobody can speak for another replica,
-// or be asked in its place, and that the rest works.
+// TestAccounts proves that with the accounts of docs/fleet-servers.md, of which one has an NKey instead of
+// a password, nobody can speak for another replica, or be asked in its place, and that the rest works.
 func TestAccounts(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/fleet.md")
+	page, err := os.ReadFile("../../../docs/fleet-servers.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -356,23 +365,37 @@ func TestAccounts(t *testing.T) {
 	if !ok {
 		t.Fatal("the page has no accounts")
 	}
-	conf := filepath.Join(t.TempDir(), "accounts.conf")
-	b := strings.NewReplacer("user: a", "user: b", "$A", "pb", ".a.>", ".b.>", "ask.a", "ask.b").Replace(user)
+	dir := t.TempDir()
+	conf, seedFile := filepath.Join(dir, "accounts.conf"), filepath.Join(dir, "b.nk")
+	key, err := nkeys.CreateUser()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed, err := key.Seed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, err := key.PublicKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(seedFile, append(seed, '\n'), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b := strings.NewReplacer("user: a, password: $A", "nkey: "+public, ".a.>", ".b.>", "ask.a", "ask.b").Replace(user)
 	text := "authorization { users = [\n" + strings.ReplaceAll(user, "$A", "pa") + b + "] }\n"
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	server := natstest.Start(t, "-c", conf)
-	as := func(user string) string {
-		return strings.Replace(server.URL, "nats://", "nats://"+user+":p"+user+"@", 1)
-	}
-	impostor := join(t, as("b"), "default", "a", 9) // b's credentials, a's name
+	impostor := joinWith(t, seedFile, server.URL, "default", "a", 9) // b's credentials, a's name
 	defer impostor.stop()
 	impostor.SetAnswer(func(_ context.Context, w io.Writer, _ *url.URL) error {
 		_, err := io.WriteString(w, "a lie")
 		return err
 	})
-	genuine, other := join(t, as("a"), "default", "a", 1), join(t, as("b"), "default", "b", 2)
+	genuine := join(t, strings.Replace(server.URL, "nats://", "nats://a:pa@", 1), "default", "a", 1)
+	other := joinWith(t, seedFile, server.URL, "default", "b", 2)
 	defer genuine.stop()
 	defer other.stop()
 	genuine.SetAnswer(func(_ context.Context, w io.Writer, _ *url.URL) error {
