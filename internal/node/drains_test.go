@@ -133,6 +133,8 @@ type sharing struct {
 
 func (f *sharing) Edit(change nats.Change) ([]string, error) { return nil, change(f.catalog) }
 
+func (f *sharing) Try(change nats.Change) error { return change(f.catalog) }
+
 func (f *sharing) EditFile(_ string, change nats.Change) ([]string, error) { return f.Edit(change) }
 
 func (f *sharing) EditSettings(func(*nats.Settings) error) ([]string, error) { return nil, nil }

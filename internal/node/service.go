@@ -459,8 +459,6 @@ func asError(err error) error {
 		return nil
 	case sharedError(err) != nil:
 		return sharedError(err)
-	case errors.Is(err, catalog.ErrShuttingDown):
-		return contract.ErrShuttingDown
 	case errors.As(err, &untracked):
 		return &contract.Error{Kind: contract.NotFound, Text: fmt.Sprintf("worker %d not found", untracked.ID), Scope: new(untracked.Scope.Short()), Err: err}
 	case errors.Is(err, catalog.ErrNotFound):

@@ -93,8 +93,9 @@ const (
 	startTime = 5 * time.Second
 	// oldTime is how long replaced parts are kept for those that still read them.
 	oldTime = 30 * time.Second
-	// strayTime is after which parts that no head has named are removed, looked for every sweepEvery.
-	strayTime, sweepEvery = time.Hour, time.Hour
+	// sweepEvery is how often it is looked for parts that no head names. A part is there for moments
+	// before its head is: one that is named in neither of two sweeps is removed.
+	sweepEvery = time.Hour
 	// lookEvery is how often it is looked for workers that have come to contradict each other.
 	lookEvery = 200 * time.Millisecond
 	// aheadTime is how long what others said of a newer version counts; they say it every second.
@@ -126,8 +127,6 @@ type Catalog struct {
 	wake   chan struct{} // capacity 1
 	ended  chan struct{} // closed when Run has ended
 	cache  chan *state   // capacity 1: the last state is to be cached
-	heard  atomic.Uint64 // the newest version that others have
-	told   atomic.Int64  // when that one was last told of, in Unix nanoseconds
 	read   atomic.Bool   // the bucket was read once
 
 	commits, conflicts, failures atomic.Uint64
@@ -138,24 +137,29 @@ type Catalog struct {
 	status Status
 	seen   chan struct{} // closed, and replaced, when another replica tells its version
 	again  bool          // the workers are to be applied again
+	heard  uint64        // the newest version that others have
+	told   time.Time     // when that one was last told of
 
 	// Only Run uses these.
 	now      *state
 	shadow   *shadow
-	sent     sent
+	sent     []sent    // at most maxIDs, oldest first
 	lower    time.Time // since when the bucket has a lower version than the fleet, zero: it has not
 	empty    bool      // the bucket has no version at all
 	failed   string    // the last fault that was logged
 	swept    time.Time
 	applied  time.Time
-	against  []string // of the records that were applied, see catalog.Catalog.Contradicted
-	outdated []string // keys of parts to be removed
+	against  []string            // of the records that were applied, see catalog.Catalog.Contradicted
+	outdated []string            // keys of parts to be removed
+	strays   map[string]struct{} // keys of parts that the last sweep has found unnamed
 }
 
-// sent is what was written to the bucket without an answer.
+// sent is what was written to the bucket without an answer. It may still be: in the place of the
+// revision that it was made for, and of no other.
 type sent struct {
-	id      string // of the state
-	results map[*edit]error
+	id       string // of the state
+	revision uint64
+	results  map[*edit]error
 }
 
 // State is whether the catalog of this process is the fleet's.
@@ -192,28 +196,24 @@ func New(config Config) *Catalog {
 
 // Heard notes that another replica has a version.
 func (c *Catalog) Heard(version uint64) {
-	if version >= c.heard.Load() {
-		c.told.Store(time.Now().UnixNano())
-	}
-	for {
-		was := c.heard.Load()
-		if version <= was {
-			break
-		}
-		if c.heard.CompareAndSwap(was, version) {
-			c.look()
-			break
-		}
-	}
+	now := time.Now()
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	if version >= c.heard || now.Sub(c.told) >= aheadTime {
+		c.heard, c.told = version, now
+	}
+	if version > c.status.Version {
+		c.look()
+	}
 	close(c.seen)
 	c.seen = make(chan struct{})
-	c.mu.Unlock()
 }
 
 // ahead reports whether others have a newer version than this process, or had a moment ago.
 func (c *Catalog) ahead() bool {
-	return c.heard.Load() > c.now.version && time.Since(time.Unix(0, c.told.Load())) < aheadTime
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.heard > c.now.version && time.Since(c.told) < aheadTime
 }
 
 // Look applies the workers again: which of them contradict each other may have changed.
@@ -256,6 +256,11 @@ func (c *Catalog) Edit(change Change) (behind []string, err error) {
 	return c.wait(&edit{change: change, until: time.Now().Add(editTime)})
 }
 
+// Try is Edit that waits for nobody: for what changes nothing.
+func (c *Catalog) Try(change Change) error {
+	return c.await(&edit{change: change, until: time.Now().Add(editTime)})
+}
+
 // EditFile is Edit for the set of a workers file, with its digest. The set is not applied if it was the
 // last one of a file that was: what was changed since then over the API stays. While the bucket cannot
 // be reached EditFile waits.
@@ -295,20 +300,27 @@ func (c *Catalog) put(e *edit) error {
 	return nil
 }
 
-func (c *Catalog) wait(e *edit) (behind []string, err error) {
+// await waits until a change is made.
+func (c *Catalog) await(e *edit) error {
 	if err := c.put(e); err != nil {
-		return nil, err
+		return err
 	}
 	select {
-	case err = <-e.done:
+	case err := <-e.done:
+		return err
 	case <-c.ended:
-		select {
-		case err = <-e.done:
-		default:
-			err = catalog.ErrShuttingDown
-		}
 	}
-	if err != nil || e.version == 0 {
+	select {
+	case err := <-e.done:
+		return err
+	default:
+		return catalog.ErrShuttingDown
+	}
+}
+
+// wait is await, and then waits until the others have it.
+func (c *Catalog) wait(e *edit) (behind []string, err error) {
+	if err := c.await(e); err != nil || e.version == 0 {
 		return nil, err
 	}
 	late := time.NewTimer(seenTime)
@@ -427,7 +439,9 @@ func (c *Catalog) take(s *state) error {
 	default:
 		if s.version < c.now.version {
 			c.config.Log.Warn().Uint64("version", s.version).Uint64("had", c.now.version).Msg("the fleet's catalog is older than this replica's, and counts")
-			c.heard.Store(s.version)
+			c.mu.Lock()
+			c.heard = s.version
+			c.mu.Unlock()
 		}
 		c.lower = time.Time{}
 		c.now = s
@@ -584,20 +598,21 @@ func (c *Catalog) applySettings(s *state) error {
 // settleSent answers the changes that were written although the answer was lost, and returns the
 // others.
 func (c *Catalog) settleSent(edits []*edit) (left []*edit) {
-	if c.sent.id == "" || !c.read.Load() {
+	if len(c.sent) == 0 || !c.read.Load() {
 		return edits
 	}
-	written := slices.Contains(c.now.ids, c.sent.id)
 	for _, e := range edits {
-		if result, is := c.sent.results[e]; is && written {
-			c.answer(e, result)
-		} else {
+		i := slices.IndexFunc(c.sent, func(s sent) bool {
+			_, is := s.results[e]
+			return is && slices.Contains(c.now.ids, s.id)
+		})
+		if i < 0 {
 			left = append(left, e)
+		} else {
+			c.answer(e, c.sent[i].results[e])
 		}
 	}
-	if written {
-		c.sent = sent{}
-	}
+	c.sent = slices.DeleteFunc(c.sent, func(s sent) bool { return s.revision != c.now.revision })
 	return left
 }
 
@@ -618,7 +633,7 @@ func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
 	for {
 		switch {
 		case !c.read.Load():
-			return c.postpone(edits, ErrAway)
+			return c.postpone(c.answerCached(edits), ErrAway)
 		case c.empty && !c.mayFill():
 			return c.postpone(edits, errEmptied)
 		case !c.empty && !c.lower.IsZero():
@@ -632,7 +647,7 @@ func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
 		case err == nil:
 			if next != nil {
 				c.commits.Add(1)
-				c.sent = sent{}
+				c.sent = nil
 				c.lower, c.empty = time.Time{}, false
 				c.now = next
 				c.shadow.settle(next)
@@ -652,10 +667,11 @@ func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
 			return c.postpone(edits, err)
 		default:
 			c.failures.Add(1)
-			c.sent = sent{next.ids[0], make(map[*edit]error)}
+			s := sent{next.ids[0], c.now.revision, make(map[*edit]error)}
 			for i, e := range edits {
-				c.sent.results[e] = results[i]
+				s.results[e] = results[i]
 			}
+			c.sent = append(c.sent[max(0, len(c.sent)-maxIDs+1):], s)
 		}
 		c.shadow = nil // it has changes that are not made, or not yet
 		base, failed := c.now, err
@@ -683,6 +699,19 @@ func (c *Catalog) postpone(edits []*edit, err error) (left []*edit) {
 			left = append(left, e)
 		} else {
 			e.done <- err
+		}
+	}
+	return left
+}
+
+// answerCached answers those changes that the copy of the catalog has, so that who starts without NATS
+// has its workers file, and returns the others.
+func (c *Catalog) answerCached(edits []*edit) (left []*edit) {
+	for _, e := range edits {
+		if e.file != "" && e.file == c.now.file {
+			e.done <- nil
+		} else {
+			left = append(left, e)
 		}
 	}
 	return left
@@ -745,7 +774,7 @@ func (c *Catalog) write(ctx context.Context, next *state) error {
 			continue
 		}
 		if p.key == "" {
-			p = &part{key: newKey(now), of: p.of}
+			p = &part{key: newKey(), of: p.of}
 			next.parts[n] = p
 			added = append(added, p.key)
 			puts.Go(func() error {
@@ -806,13 +835,19 @@ func (c *Catalog) sweep(ctx context.Context) {
 	for _, o := range c.now.old {
 		named[o.Key] = struct{}{}
 	}
-	var stray []string
+	before := c.strays
+	c.strays = make(map[string]struct{})
+	var again []string
 	for _, key := range keys {
-		if _, is := named[key]; !is && time.Since(keyTime(key)) > strayTime {
-			stray = append(stray, key)
+		if _, is := named[key]; is {
+			continue
+		}
+		c.strays[key] = struct{}{}
+		if _, was := before[key]; was {
+			again = append(again, key)
 		}
 	}
-	_ = c.config.Bucket.Remove(ctx, stray...) // else the next sweep
+	_ = c.config.Bucket.Remove(ctx, again...) // else the next sweep
 }
 
 // fault notes that the bucket cannot be used.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"path/filepath"
 	"runtime"
@@ -333,6 +334,121 @@ func TestRefusedWrites(t *testing.T) {
 	})
 }
 
+// TestSweep proves that a part that no head names is removed, but not one whose head is on its way,
+// whatever the clock of its writer says; and that a head's parts stay.
+func TestSweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		a := m.join(t, "a")
+		if _, err := a.Edit(put(worker(1))); err != nil {
+			t.Fatal(err)
+		}
+		const stray, young = partPrefix + ".1000.stray", partPrefix + ".1000.young"
+		m.locked(func() { m.set(stray, nil) })
+		time.Sleep(sweepEvery + sweepEvery/2)
+		m.locked(func() { m.set(young, nil) })
+		time.Sleep(sweepEvery)
+		m.locked(func() {
+			_, is := m.values[stray]
+			_, begun := m.values[young]
+			if is || !begun || len(m.values) != 3 { // with the head and its part
+				t.Errorf("keys %v", slices.Collect(maps.Keys(m.values)))
+			}
+		})
+	})
+}
+
+// TestLateWrites proves that a change whose writes were not answered is made once, whichever of them
+// arrives in the end.
+func TestLateWrites(t *testing.T) {
+	for late := range 3 {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMemory()
+			a := m.join(t, "a")
+			if _, err := a.Edit(put(worker(1))); err != nil {
+				t.Fatal(err)
+			}
+			var heads [][]byte
+			m.lose = func(value []byte) bool {
+				heads = append(heads, value)
+				if len(heads) == 3 {
+					m.set(headKey, heads[late])
+				}
+				return true
+			}
+			if _, err := a.Edit(func(c *catalog.Catalog) error {
+				_, err := c.Delete(1)
+				return err
+			}); err != nil {
+				t.Errorf("write %d of 3 has arrived: %v", late, err)
+			}
+			if a.lists() != "" {
+				t.Error("the worker is still there")
+			}
+		})
+	}
+}
+
+// TestNewerVersions proves that a version that nobody has does not hide those that are told of after it, and
+// that who changes nothing waits for nobody.
+func TestNewerVersions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		a, b := m.join(t, "a"), m.join(t, "b")
+		b.Heard(1000)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		began := time.Now()
+		if behind, err := a.Edit(put(worker(1))); err != nil || behind != nil || time.Since(began) > time.Second {
+			t.Errorf("after %v: behind %v, %v", time.Since(began), behind, err)
+		}
+		b.stop() // but it is still heard
+		m.locked(func() { b.version = 0 })
+		began = time.Now()
+		if err := a.Try(func(*catalog.Catalog) error { return nil }); err != nil || time.Since(began) > time.Second {
+			t.Errorf("who changes nothing waits %v for others: %v", time.Since(began), err)
+		}
+	})
+}
+
+// TestFileOfTheCopy proves that the set of a workers file that the copy of the catalog has is known to be
+// there while the bucket cannot be read, and another one is not.
+func TestFileOfTheCopy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		file := filepath.Join(t.TempDir(), "fleet")
+		cache := func(c *Config) { c.Cache = file }
+		a := m.join(t, "a", cache)
+		if _, err := a.EditFile("1", put(worker(1))); err != nil {
+			t.Fatal(err)
+		}
+		m.leave(a)
+		m.locked(func() { m.away = true })
+		b := m.join(t, "b", cache)
+		if _, err := b.EditFile("1", put(worker(2))); err != nil {
+			t.Error(err)
+		}
+		other := make(chan error, 1)
+		go func() {
+			_, err := b.EditFile("2", put(worker(3)))
+			other <- err
+		}()
+		time.Sleep(time.Minute)
+		select {
+		case err := <-other:
+			t.Errorf("another set than that of the copy: %v", err)
+		default:
+		}
+		if got := b.lists(); strings.Count(got, "\n") != 1 {
+			t.Errorf("b has\n%s", got)
+		}
+		m.locked(func() { m.away = false })
+		if err := <-other; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestFileOnce proves that the set of a file is applied when it is another one, not at each start of a
 // replica: what was changed since then stays.
 func TestFileOnce(t *testing.T) {
@@ -365,7 +481,7 @@ func TestFileOnce(t *testing.T) {
 
 // TestKept proves that a replica keeps in the bucket what it cannot have or read itself: workers beyond
 // its limits, and members of records of a newer release; that it writes the parts of changed workers
-// alone; and that nothing is left in the bucket for ever.
+// alone.
 func TestKept(t *testing.T) {
 	m := newMemory()
 	a := m.join(t, "a")
@@ -393,11 +509,10 @@ func TestKept(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h.Parts[partOf(0)], h.Version = newKey(time.Now()), h.Version+1
+		h.Parts[partOf(0)], h.Version = newKey(), h.Version+1
 		m.set(h.Parts[partOf(0)], value)
 		text, _ := json.Marshal(h)
 		m.set(headKey, text)
-		m.set(partPrefix+".1000.stray", nil)
 	})
 	a.Heard(4)
 	small.Heard(4)
@@ -412,9 +527,6 @@ func TestKept(t *testing.T) {
 	m.locked(func() {
 		if n := m.last - puts; n != 2 {
 			t.Errorf("%d keys are written for one worker", n)
-		}
-		if m.values[partPrefix+".1000.stray"] != nil {
-			t.Error("a part that no head names is still there")
 		}
 	})
 	agree(t, a)
@@ -486,7 +598,7 @@ func TestHostileParts(t *testing.T) {
 			t.Fatal(err)
 		}
 		bad.Version++
-		bad.Parts[0] = newKey(time.Now())
+		bad.Parts[0] = newKey()
 		text, _ := json.Marshal(bad)
 		m.set(bad.Parts[0], hostile["long"])
 		m.set(headKey, text)

@@ -11,8 +11,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/select-service/select-service/internal/selection/overload"
@@ -33,8 +31,7 @@ const (
 	maxCatalog     = 16 * maxPart
 	// maxIDs bounds the writes that a head names.
 	maxIDs = 32
-	// headKey is the key of the head, and partPrefix begins the keys of parts:
-	// part.TIME.ID, with the time in Unix seconds.
+	// headKey is the key of the head, and partPrefix and a point begin the keys of parts.
 	headKey, partPrefix = "head", "part"
 )
 
@@ -225,19 +222,7 @@ func unzip(value []byte, most int) ([]byte, error) {
 }
 
 // newKey returns a key for a part.
-func newKey(now time.Time) string {
-	return partPrefix + "." + strconv.FormatInt(now.Unix(), 10) + "." + rand.Text()
-}
-
-// keyTime returns the time of a part's key; now, if it has none.
-func keyTime(key string) time.Time {
-	if of := strings.Split(key, "."); len(of) == 3 {
-		if seconds, err := strconv.ParseInt(of[1], 10, 64); err == nil {
-			return time.Unix(seconds, 0)
-		}
-	}
-	return time.Now()
-}
+func newKey() string { return partPrefix + "." + rand.Text() }
 
 // state is one version of the catalog. It never changes.
 type state struct {

@@ -28,6 +28,11 @@ func (f *fleetOf) Edit(change shared.Change) ([]string, error) {
 	return f.behind, change(f.catalog)
 }
 
+func (f *fleetOf) Try(change shared.Change) error {
+	_, err := f.Edit(change)
+	return err
+}
+
 func (f *fleetOf) EditFile(_ string, change shared.Change) ([]string, error) { return f.Edit(change) }
 
 func (f *fleetOf) EditSettings(change func(*shared.Settings) error) ([]string, error) {
