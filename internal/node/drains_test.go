@@ -10,7 +10,6 @@ import (
 	"github.com/select-service/select-service/internal/discovery/nats"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/contract"
-	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/servicetest"
 )
@@ -134,9 +133,11 @@ type sharing struct {
 
 func (f *sharing) Edit(change nats.Change) ([]string, error) { return nil, change(f.catalog) }
 
+func (f *sharing) Try(change nats.Change) error { return change(f.catalog) }
+
 func (f *sharing) EditFile(_ string, change nats.Change) ([]string, error) { return f.Edit(change) }
 
-func (f *sharing) EditThresholds(func(*overload.Table) error) ([]string, error) { return nil, nil }
+func (f *sharing) EditSettings(func(*nats.Settings) error) ([]string, error) { return nil, nil }
 
 func (f *sharing) Submit(change nats.Change, made func()) {
 	if _, err := f.Edit(change); err == nil {

@@ -248,6 +248,23 @@ func TestRecoveryDeadline(t *testing.T) {
 	})
 }
 
+// TestPeersNotFound: who looks for peers may take until the deadline, and not longer.
+func TestPeersNotFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := new(fleet)
+		w := servicetest.Start(t, from(f), func(c *node.Config) {
+			c.Recovery.Find = func(ctx context.Context) []string {
+				<-ctx.Done()
+				return nil
+			}
+		})
+		time.Sleep(29 * time.Second)
+		wantStage(w, node.RecoveryFetching, false)
+		time.Sleep(2 * time.Second)
+		wantStage(w, node.RecoveryEmpty, false)
+	})
+}
+
 // TestRecoveryAndLiveEvents: what is removed or cleared live while the dump is
 // read does not come back; a worker that was deleted gets nothing more.
 func TestRecoveryAndLiveEvents(t *testing.T) {

@@ -1,12 +1,16 @@
 package selection_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/selector/ttft"
 	"github.com/select-service/select-service/test/servicetest"
 )
 
@@ -130,5 +134,55 @@ func TestHeldRequestsEnd(t *testing.T) {
 			t.Error("the worker is gone and it waits")
 		}
 		servicetest.WantError(t, stays.err, contract.Unavailable, "no schedulable workers are available")
+	})
+}
+
+// TestPoliciesChange: a request is held from when the policies hold requests, for what was booked before,
+// too, and goes at once when they no longer do; and what was learned is kept meanwhile.
+func TestPoliciesChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const holds = `{"aggregated":"p","instances":[{"name":"p","type":"predicted-ttft","parameters":{"hold_seconds":0.2,"hold_max_seconds":60}}]}`
+		w := servicetest.Start(t, servicetest.EventsOff)
+		w.Put(servicetest.Record(0, 1))
+		apply := func(section []byte) {
+			t.Helper()
+			if err := w.ApplyPolicies(section); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.Book("first", servicetest.Prompt(1, 12000)) // a second
+		apply([]byte(holds))
+		w.Put(servicetest.Record(0, 1)) // as it is
+		held := startCall(w, "held", servicetest.Prompt(20000, 6000))
+		synctest.Wait()
+		if !held.waits() {
+			t.Fatal("not held, although a second is left")
+		}
+		if err := w.ApplyPolicies([]byte(`{"aggregated":"q"}`)); err == nil || w.PolicySection() != holds {
+			t.Errorf("a section with a fault: %v, then in force %s", err, w.PolicySection())
+		}
+		apply([]byte(strings.Replace(holds, "0.2", "0.3", 1)))
+		synctest.Wait()
+		if !held.waits() {
+			t.Fatal("not held by the policies after these")
+		}
+		apply(nil)
+		held.served(t)
+		if got := w.Policies(catalog.ScopeFilter{})[0]; got.Name != "default" || got.Learned != nil {
+			t.Errorf("policies %+v", got)
+		}
+		second := startCall(w, "second", servicetest.Prompt(40000, 6000))
+		second.served(t)
+		apply([]byte(holds))
+		for i := range 60 {
+			run(w, t, fmt.Sprint("r", i), 100+i*17%4000, ttft.Default())
+		}
+		time.Sleep(2 * time.Second)
+		samples := learned(w, t).Samples
+		apply(nil)
+		apply([]byte(holds))
+		if got := learned(w, t).Samples; got != samples || samples == 0 {
+			t.Errorf("learned from %d prefills before, from %d now", samples, got)
+		}
 	})
 }

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/select-service/select-service/internal/server/gateway/openai"
@@ -225,26 +224,22 @@ var (
 	errNoMemory = errors.New("no memory for the answer")
 )
 
-// buffers is for answers up to memory.SmallBody, which nearly all are.
-var buffers = sync.Pool{New: func() any { return new([memory.SmallBody]byte) }}
-
 // text reads the body of an answer. The caller must call free once, also after an error.
 func (c *Client) text(resp *http.Response) (text []byte, free func(), err error) {
-	small := buffers.Get().(*[memory.SmallBody]byte)
-	reserved := int64(0)
-	free = func() {
-		buffers.Put(small)
-		c.options.Memory.Release(reserved)
-	}
-	buf, n := small[:], 0
+	held := memory.NewBuffer(memory.SmallBody) // nearly all answers fit
+	free = func() { held.Release(c.options.Memory) }
+	buf, n := held.Bytes[:memory.SmallBody], 0
 	for {
 		if n == len(buf) {
 			grown := min(2*int64(n), c.options.MaxResponse+1) // one byte more, to notice a longer answer
 			if !c.options.Memory.Reserve(grown) {
 				return nil, free, &Error{Reason: NoMemory, Err: errNoMemory}
 			}
-			reserved += grown
-			buf = append(make([]byte, 0, grown), buf...)[:grown]
+			former := held
+			held = memory.NewBuffer(int(grown))
+			held.Reserved = grown
+			buf = append(held.Bytes, buf...)[:grown]
+			former.Release(c.options.Memory)
 		}
 		m, err := resp.Body.Read(buf[n:])
 		n += m
