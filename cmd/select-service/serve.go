@@ -160,7 +160,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	open := newConnections(conf.Limits, mem.budget, log)
 	picks.serve(work, parts, open, log)
 	bound.serve(parts, handlers(conf, svc, operators, pods, joined, read.tokens, mem.budget, tracer, stopping.Done(), log, append(picks.collectors(), //nolint:contextcheck // requests have contexts of their own
-		telemetry.Memory{Budget: mem.budget}, telemetry.Sockets{Refused: hub.Refused, Behind: others.behind()}, telemetry.WorkersFile{Watcher: file}, tracer, pods.Collector(svc.Catalog()), state.Collector(), open, telemetry.Process{
+		telemetry.Memory{Budget: mem.budget}, telemetry.Sockets{Refused: hub.Refused, Behind: others.behind()}, telemetry.WorkersFile{Watcher: file}, tracer, pods.Collector(), state.Collector(), open, telemetry.Process{
 			LogLinesDropped: out.Dropped, Certificate: read.certificates, PeerCertificate: read.peers,
 		})...), open, log)
 
