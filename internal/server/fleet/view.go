@@ -393,7 +393,7 @@ func (s *Summary) count(r *Row) {
 
 // read reads what is counted for a scope as a whole.
 func (s *Summary) read(state *scopes.State) {
-	n, tokens := state.Queue.Pending()
+	n, tokens := state.Rules().Queue.Pending()
 	s.Queued, s.QueuedTokens = uint64(n), tokens
 	s.Selections, s.Refused = state.Traffic.Total()
 	s.CachedBlocks, s.PromptBlocks = state.Hits.Total()

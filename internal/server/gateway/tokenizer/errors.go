@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"unicode"
 )
@@ -101,8 +102,8 @@ func failed(ctx context.Context, err error, reason Reason) error {
 // maxErrorText bounds how much of a refusal is read for the log, in bytes.
 const maxErrorText = 1 << 10
 
-// refused returns the error of an answer whose status is not 200.
-func refused(ctx context.Context, resp *http.Response) error {
+// refused returns the error of a server's answer whose status is not 200.
+func refused(ctx context.Context, of *url.URL, resp *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorText))
 	if ctx.Err() != nil {
 		return failed(ctx, ctx.Err(), Broken)
@@ -114,7 +115,7 @@ func refused(ctx context.Context, resp *http.Response) error {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		reason = Unavailable
 	}
-	return &Error{Reason: reason, Status: resp.StatusCode, Err: fmt.Errorf("%s answers %s: %s", resp.Request.URL, resp.Status, printable(text))}
+	return &Error{Reason: reason, Status: resp.StatusCode, Err: fmt.Errorf("%s answers %s: %s", of.Redacted(), resp.Status, printable(text))}
 }
 
 // printable returns a server's text as one line for the log.
