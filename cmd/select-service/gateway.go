@@ -73,10 +73,10 @@ func listenPicker(ctx context.Context, conf config.Config, secure *certs.Side) (
 	return p, nil
 }
 
-// close undoes listenPicker if the server was never started.
+// close undoes listenPicker if the server was never started, and does nothing else.
 func (p *endpointPicker) close() {
 	if p.socket != nil {
-		_ = p.socket.Close() // not served yet
+		_ = p.socket.Close() // a served one is closed already
 	}
 	if p.probes != nil {
 		_ = p.probes.Close()

@@ -13,11 +13,11 @@ import (
 )
 
 // newOperators returns what operators are shown of the service. The history has to be run.
-func newOperators(conf config.Config, svc *node.Service, others replicas, picks *endpointPicker, budget *memory.Budget) httpapi.Operators {
+func newOperators(conf config.Config, svc *node.Service, joined *member, others replicas, picks *endpointPicker, budget *memory.Budget) httpapi.Operators {
 	parts := svc.Parts()
 	view := fleet.New(parts, httpapi.AppendFleetRow, time.Now)
 	peers := statuses.New(statuses.Config{
-		Process: parts.Process, Version: version(), Contract: contractOf(conf).String(), Settings: conf.Rules(),
+		Process: parts.Process, Version: version(), Contract: contractOf(conf).String(), Settings: conf.Rules(), Shared: joined.settingsVersion,
 	}, svc, parts.Replica, others.snapshots, time.Now)
 	var gateway doctor.Gateway
 	if picks.metrics != nil {

@@ -55,6 +55,9 @@ func (a *app) bench() *cobra.Command {
 					return err
 				}
 			}
+			if err := cmd.Context().Err(); err != nil {
+				return err
+			}
 			if result.Failed > 0 {
 				return fmt.Errorf("%d of %d calls failed, the first: %s", result.Failed, result.Calls, result.Error)
 			}

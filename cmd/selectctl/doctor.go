@@ -53,7 +53,7 @@ func (a *app) doctor() *cobra.Command {
 // writeExamination writes the findings as paragraphs, and how many checks found nothing.
 func (a *app) writeExamination(x *client.Examination, all bool) {
 	for _, f := range x.Findings {
-		fmt.Fprintf(a.out, "%s: %s\n    %s (%s)\n", a.painted(strings.ToUpper(f.Severity)), f.Sentence, f.Remedy, f.Runbook)
+		fmt.Fprintf(a.out, "%s: %s\n    %s (%s)\n", a.painted(strings.ToUpper(f.Severity)), printable(f.Sentence), printable(f.Remedy), f.Runbook)
 	}
 	if x.Truncated {
 		fmt.Fprintln(a.out, "there are more findings")

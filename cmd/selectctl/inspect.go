@@ -201,7 +201,7 @@ func (a *app) explain() *cobra.Command {
 // verdict says in a sentence what was chosen.
 func verdict(e *client.Explanation) string {
 	if e.Chosen == nil {
-		return fmt.Sprintf("no rank: %s (policy %s, %d tokens)", e.Refusal, e.Policy, e.ISLTokens)
+		return printable(fmt.Sprintf("no rank: %s (policy %s, %d tokens)", e.Refusal, e.Policy, e.ISLTokens))
 	}
 	margin := ""
 	costs := make([]float64, len(e.Candidates))
@@ -213,7 +213,7 @@ func verdict(e *client.Explanation) string {
 	if len(costs) > 1 {
 		margin = fmt.Sprintf(", %.4g %s ahead of the next", costs[1]-costs[0], unit)
 	}
-	return fmt.Sprintf("worker %d rank %d%s (policy %s, %d tokens)", e.Chosen.Worker, e.Chosen.DPRank, margin, e.Policy, e.ISLTokens)
+	return printable(fmt.Sprintf("worker %d rank %d%s (policy %s, %d tokens)", e.Chosen.Worker, e.Chosen.DPRank, margin, e.Policy, e.ISLTokens))
 }
 
 func explanationTable(e *client.Explanation) *table {
@@ -247,7 +247,10 @@ func (a *app) decisions() *cobra.Command {
 			since := time.Time{}
 			for {
 				all, err := a.service.Decisions(cmd.Context(), scope.scope(), 0)
-				if err != nil {
+				switch {
+				case err != nil && follow && cmd.Context().Err() != nil: // interrupted: the way to end it
+					return nil
+				case err != nil:
 					return err
 				}
 				slices.SortStableFunc(all, func(x, y client.Decision) int { return x.Time.Compare(y.Time) })
@@ -264,8 +267,8 @@ func (a *app) decisions() *cobra.Command {
 				if !follow {
 					return nil
 				}
-				if err := sleep(cmd.Context(), time.Second); err != nil {
-					return err
+				if sleep(cmd.Context(), time.Second) != nil {
+					return nil
 				}
 			}
 		},

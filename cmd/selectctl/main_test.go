@@ -184,6 +184,15 @@ func TestContexts(t *testing.T) {
 	want(urlOf("--context", "b"), "https://b:2")
 	want(urlOf("--context", "c"), `no context "c"`)
 	want(urlOf("--url", "http://c:3"), "http://c:3")
+	want(urlOf("--url", "http://c:3", "--context", "c"), `no context "c"`)
+	write("contexts:\n  a: {url: 'http://a:1', token_file: /nowhere}\ncurrent_context: a\n")
+	want(urlOf("--url", "http://c:3"), "http://c:3")
+	want(urlOf("--url", "http://c:3", "--context", "a"), "/nowhere")
+	var out bytes.Buffer
+	if code := run(t.Context(), []string{"token", "--name", "ops"}, nil, &out, &out); code != exitOK { // it needs no service, and no context
+		t.Errorf("token: %d %s", code, &out)
+	}
+	write("current_context: a\ncontexts:\n  a: {url: 'http://a:1'}\n  b: {url: 'https://b:2'}\n")
 	t.Setenv("SELECT_SERVICE_URL", "http://d:4")
 	want(urlOf(), "http://d:4")
 	want(urlOf("--context", "b"), "https://b:2")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
@@ -22,12 +23,23 @@ type table struct {
 func (t *table) add(cells ...any) {
 	row := make([]string, len(cells))
 	for i, c := range cells {
-		row[i] = fmt.Sprint(c)
+		row[i] = printable(fmt.Sprint(c))
 		if row[i] == "" {
 			row[i] = "-"
 		}
 	}
 	t.rows = append(t.rows, row)
+}
+
+// printable returns a text of a caller's or an engine's as it can be shown: a terminal would obey what is in
+// control characters.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, text)
 }
 
 // show writes an answer in the format that was asked for: data as JSON or YAML with the members of the
@@ -48,6 +60,9 @@ func (a *app) show(data any, t *table) error {
 			return usageError{fmt.Errorf("the rows of this answer have no names; use -o table, json or yaml")}
 		}
 		for _, name := range t.names {
+			if isTerminal(a.out) {
+				name = printable(name)
+			}
 			if _, err := fmt.Fprintln(a.out, name); err != nil {
 				return err
 			}

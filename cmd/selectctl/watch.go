@@ -30,7 +30,7 @@ func (a *app) watched(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// repeat shows something again and again until ctx ends: in a terminal in place of what was there, else
+// repeat shows something again and again until ctx ends, which is no error: in a terminal in place of what was there, else
 // where it has changed. Once it has been shown, an error is shown in its place, since a service may come back.
 func (a *app) repeat(ctx context.Context, every time.Duration, show func() error) error {
 	window := a.out
@@ -41,8 +41,10 @@ func (a *app) repeat(ctx context.Context, every time.Duration, show func() error
 		err := show()
 		a.out = window
 		switch {
+		case ctx.Err() != nil:
+			return nil
 		case err == nil, errors.Is(err, errFindings), errors.Is(err, errNotReady): // the page says it
-		case ctx.Err() != nil, !shown:
+		case !shown:
 			return err
 		default:
 			fmt.Fprintln(&page, advise(err, a.options.URL))
@@ -54,10 +56,7 @@ func (a *app) repeat(ctx context.Context, every time.Duration, show func() error
 			_, err = io.WriteString(window, text)
 		}
 		last = text
-		if err == nil {
-			err = sleep(ctx, every)
-		}
-		if err != nil {
+		if err != nil || sleep(ctx, every) != nil {
 			return err
 		}
 	}

@@ -97,7 +97,7 @@ func rankSaturation(v *reservations.View, e catalog.Entry, limits *overload.Thre
 
 // waitOf returns the predicted wait of a new request on a rank, in seconds.
 func waitOf(v *reservations.View, e catalog.Entry, state *scopes.State) float64 {
-	if p := state.Policies; p != nil && p.Learner != nil {
+	if p := state.Rules().Policies; p != nil && p.Learner != nil {
 		q := selection.QueueOf(v, e, p.Learner)
 		wait, _ := p.Learner.Model().Wait(&q)
 		return wait

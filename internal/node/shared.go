@@ -18,8 +18,9 @@ import (
 // fleet, see nats.Catalog.
 type SharedCatalog interface {
 	Edit(nats.Change) (behind []string, err error)
+	Try(nats.Change) error
 	EditFile(digest string, change nats.Change) (behind []string, err error)
-	EditThresholds(change func(*overload.Table) error) (behind []string, err error)
+	EditSettings(change func(*nats.Settings) error) (behind []string, err error)
 	Submit(change nats.Change, made func())
 	Look()
 	Awaited() bool
@@ -112,8 +113,12 @@ func (s *Service) managedHere(id uint64) bool {
 	return w != nil && w.Source.KindOrAPI().Discovered()
 }
 
-// sharedError returns the error of a fleet's catalog that cannot be changed now, nil for another one.
+// sharedError returns the error of a catalog, the fleet's or this process's, that cannot be changed now, nil
+// for another one.
 func sharedError(err error) error {
+	if errors.Is(err, catalog.ErrShuttingDown) {
+		return contract.ErrShuttingDown
+	}
 	if !errors.Is(err, nats.ErrAway) && !errors.Is(err, nats.ErrBusy) {
 		return nil
 	}
@@ -149,8 +154,8 @@ func (s *Service) ClearBusyThreshold(model string, which *string) (selection.Mod
 }
 
 func (s *Service) editThresholds(change func(*overload.Table) (selection.ModelThresholds, error)) (now selection.ModelThresholds, err error) {
-	_, err = s.config.Shared.EditThresholds(func(t *overload.Table) (err error) {
-		now, err = change(t)
+	_, err = s.config.Shared.EditSettings(func(to *nats.Settings) (err error) {
+		now, err = change(to.Thresholds)
 		return err
 	})
 	if shared := sharedError(err); shared != nil {

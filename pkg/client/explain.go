@@ -156,6 +156,25 @@ func (c *Client) Kubernetes(ctx context.Context) (json.RawMessage, error) {
 	return answer, err
 }
 
+// SetPolicies makes a section worker_selection of a policy file, as JSON, that by which all scopes
+// choose, of a fleet that shares its settings on all replicas. It returns the policies of all scopes, as
+// JSON.
+func (c *Client) SetPolicies(ctx context.Context, section json.RawMessage) (json.RawMessage, error) {
+	var answer json.RawMessage
+	body := struct {
+		Section json.RawMessage `json:"worker_selection"`
+	}{section}
+	err := c.do(ctx, call{method: http.MethodPut, path: "/policies", body: body, repeatable: true}, &answer)
+	return answer, err
+}
+
+// ClearPolicies takes SetPolicies back: the policies of the configuration choose.
+func (c *Client) ClearPolicies(ctx context.Context) (json.RawMessage, error) {
+	var answer json.RawMessage
+	err := c.do(ctx, call{method: http.MethodDelete, path: "/policies", repeatable: true}, &answer)
+	return answer, err
+}
+
 // Policies returns which policy decides in each scope, and what it has learned, as JSON;
 // see the OpenAPI document.
 func (c *Client) Policies(ctx context.Context, scope Scope) (json.RawMessage, error) {

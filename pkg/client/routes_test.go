@@ -72,6 +72,8 @@ var routes = map[string]func(ctx context.Context, c *client.Client) error{
 	"doctor":        func(ctx context.Context, c *client.Client) error { return only(c.Doctor(ctx, client.Scope{})) },
 	"replicas":      func(ctx context.Context, c *client.Client) error { return only(c.Replicas(ctx, client.Scope{})) },
 	"replicaStatus": func(ctx context.Context, c *client.Client) error { return only(c.ReplicaStatus(ctx)) },
+	"setPolicies":   func(ctx context.Context, c *client.Client) error { return only(c.SetPolicies(ctx, nil)) },
+	"clearPolicies": func(ctx context.Context, c *client.Client) error { return only(c.ClearPolicies(ctx)) },
 	"policies":      func(ctx context.Context, c *client.Client) error { return only(c.Policies(ctx, client.Scope{})) },
 	"diagnose": func(ctx context.Context, c *client.Client) error {
 		return only(c.Diagnose(ctx, client.DiagnoseRequest{}))

@@ -18,14 +18,14 @@ type scope struct {
 	ledger *Ledger
 	name   catalog.Scope
 	number uint64 // order of creation, from 1
-	// prefills observes the scope's prefills; nil: no queues are kept.
-	prefills PrefillObserver
 
 	// mu guards everything below and the variable part of the scope's
 	// reservations. Readers share it. Held for memory work only.
-	mu              sync.RWMutex
-	dropped         bool              // no longer in Ledger.scopes
-	ranks           catalog.SlotTable // the known ranks
+	mu      sync.RWMutex
+	dropped bool              // no longer in Ledger.scopes
+	ranks   catalog.SlotTable // the known ranks
+	// prefills observes the scope's prefills; nil: no queues are kept.
+	prefills        PrefillObserver
 	blocks          prefixes
 	settled         int64 // bytes of blocks on the account
 	pins            int   // not unpinned yet; until then a dropped scope keeps blocks

@@ -102,6 +102,14 @@ func TestLogin(t *testing.T) {
 	if text := p.text(); strings.Contains(text, "Drain …") {
 		t.Errorf("a reader is shown the operator's buttons: %s", text)
 	}
+	d := open(t, base, "#/doctor", 1440, 900, false)
+	d.expects("401")
+	d.await(`document.querySelector("dialog input") !== null`)
+	d.is(fmt.Sprintf(typeToken, reader))
+	d.press("Sign in")
+	d.says("What was looked at")
+	d.press("Sign out")
+	d.await(`!document.body.innerText.includes("What was looked at")`) // it is not for whoever comes next
 }
 
 // TestDrain: an operator drains a worker, after a question that names it; the page is behind a proxy that shows the service below a path.

@@ -128,7 +128,8 @@ func (s *stub) fleet(r *http.Request) any {
 		"version": fmt.Sprintf("stub-%d", poll), "full": full, "time": time.Now().UTC(), "interval_seconds": 1, "roles": []string{"read", "call", "operate"},
 		"totals": totals(0),
 		"scopes": []object{scope(1, "llama-3.3-70b", "default", 0.6), scope(2, "qwen3-235b", "default", 0.07), scope(3, "llama-3.3-70b", "research", 0.66)},
-		"rows":   rows, "removed": []object{}, "truncated": false,
+		// The silent rank was away for a moment: it is removed, and there again.
+		"rows": append(rows, s.row(11, poll)), "removed": []object{{"worker_id": 2, "dp_rank": 3, "scope": s.row(11, poll)["scope"]}}, "truncated": false,
 	}
 }
 

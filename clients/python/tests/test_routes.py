@@ -245,6 +245,13 @@ def test_explanations(make: MakeClient, fleet: Server, dialect: str) -> None:
     assert client.history(worker_id=1)["interval_seconds"] == 60
 
 
+def test_policies(make: MakeClient, fleet: Server) -> None:
+    client = make(fleet.url)
+    changed = client.set_policies({"aggregated": "p", "instances": [{"name": "p", "type": "lmetric"}]})
+    assert {scope["policy"] for scope in changed["policies"]} == {"p"}
+    assert {scope["policy"] for scope in client.clear_policies()["policies"]} == {"default"}
+
+
 def test_thresholds(make: MakeClient, fleet: Server) -> None:
     client = make(fleet.url)
     set_ = client.set_busy_threshold(model="default", active_prefill_tokens_threshold=TOP)

@@ -2,6 +2,7 @@ package nats
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/select-service/select-service/internal/selection/overload"
@@ -12,7 +13,8 @@ import (
 // and a part makes a state that can be applied and changed.
 func FuzzBucket(f *testing.F) {
 	worker := `{"created":1,"record":{"ID":1,"Scope":{"Model":"m","Tenant":"t"},"BlockSize":16}}`
-	head := `{"format":1,"version":1,"ids":["a"],"parts":["part.a"],"settings":{"version":1,"thresholds":{"m":{}}}}`
+	parts := strings.Repeat(`"",`, partOf(1)) + `"part.a"`
+	head := `{"format":1,"version":1,"ids":["a"],"parts":[` + parts + `],"settings":{"version":1,"thresholds":{"m":{}}}}`
 	for _, part := range []string{
 		"[" + worker + "]", "[" + worker + "," + worker + "]", `[null]`, `null`, `{}`, `[{}]`, `[{"record":null}]`,
 		`[{"record":{"ID":7,"Describe":{},"Drain":{}}}]`, `[{"record":{"KVEventsEndpoints":{"4294967295":""},"Size":4294967295}}]`,
@@ -31,18 +33,17 @@ func FuzzBucket(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := unpack("part.a", value)
-		if err != nil {
-			return
-		}
 		s := &state{version: h.Version, ids: h.IDs, file: h.File, settings: h.Settings, old: h.Old}
 		for n := range s.parts {
-			if h.Parts[n] != "" {
-				s.parts[n] = p
+			if h.Parts[n] == "" {
+				continue
+			}
+			if s.parts[n], err = unpack(n, "part.a", value); err != nil {
+				return
 			}
 		}
 		local := catalog.New(catalog.Settings{Limits: catalog.Limits{Workers: 8, Ranks: 8, Scopes: 8}}, quiet{})
-		overload.NewTable(overload.Thresholds{}, func(string) bool { return true }).Replace(s.thresholds())
+		overload.NewTable(overload.Thresholds{}, func(string) bool { return true }).Replace(s.shared().Thresholds)
 		if _, err := local.Reconcile(catalog.Set{Kind: catalog.SourceAPI, Records: s.records(local), Copied: true}); err != nil {
 			t.Fatal(err)
 		}

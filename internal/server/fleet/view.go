@@ -149,7 +149,7 @@ type Page struct {
 	Full   bool
 	Time   time.Time // when the view was renewed
 	Totals Totals    // of all matching scopes
-	// Truncated: there are rows beyond MaxRows.
+	// Truncated: there are rows beyond MaxRows. A difference has all of its rows.
 	Truncated bool
 
 	view  *View
@@ -172,6 +172,9 @@ func (v *View) Since(version string, of catalog.ScopeFilter, use func(*Page)) {
 	defer v.mu.RUnlock()
 	p := &Page{view: v, of: of, Time: v.renewed, Version: v.id + "-" + strconv.FormatUint(v.version, 10)}
 	p.since, p.Full = v.sinceLocked(version)
+	if !p.Full && p.count() > MaxRows {
+		p.since, p.Full = 0, true // a difference has no room for a part of it: the rest would be lost
+	}
 	for _, s := range v.scopes {
 		if s.scope.Matches(of.Model, of.Tenant) {
 			p.Totals.add(&s.summary.Totals)
@@ -223,6 +226,14 @@ func (p *Page) Size() (bytes int) {
 	return bytes
 }
 
+// count counts the rows that have changed.
+func (p *Page) count() (n int) {
+	for range p.changed {
+		n++
+	}
+	return n
+}
+
 // changed yields the rows that have changed.
 func (p *Page) changed(yield func(*versionedRow) bool) {
 	for _, s := range p.view.scopes {
@@ -237,17 +248,31 @@ func (p *Page) changed(yield func(*versionedRow) bool) {
 	}
 }
 
-// Removed yields the rows, and with a nil rank the scopes, that are gone since the version.
+// Removed yields the rows, and with a nil rank the scopes, that are gone since the version and have not
+// come back.
 func (p *Page) Removed(yield func(number uint64, rank *catalog.Rank) bool) {
 	if p.Full {
 		return
 	}
 	for i := range p.view.removed {
 		r := &p.view.removed[i]
-		if r.version > p.since && r.scope.Matches(p.of.Model, p.of.Tenant) && !yield(r.number, r.rank) {
+		if r.version > p.since && r.scope.Matches(p.of.Model, p.of.Tenant) && !p.view.has(r) && !yield(r.number, r.rank) {
 			return
 		}
 	}
+}
+
+// has reports whether what was removed is there again. The number of a scope never is.
+func (v *View) has(r *removal) bool {
+	if r.rank == nil {
+		return false
+	}
+	i := slices.IndexFunc(v.scopes, func(s *scopeRows) bool { return s.number == r.number })
+	if i < 0 {
+		return false
+	}
+	_, found := slices.BinarySearchFunc(v.scopes[i].rows, *r.rank, func(row *versionedRow, of catalog.Rank) int { return row.Rank.Compare(of) })
+	return found
 }
 
 // renewIfDueLocked renews the view unless somebody has just done so.
@@ -368,7 +393,7 @@ func (s *Summary) count(r *Row) {
 
 // read reads what is counted for a scope as a whole.
 func (s *Summary) read(state *scopes.State) {
-	n, tokens := state.Queue.Pending()
+	n, tokens := state.Rules().Queue.Pending()
 	s.Queued, s.QueuedTokens = uint64(n), tokens
 	s.Selections, s.Refused = state.Traffic.Total()
 	s.CachedBlocks, s.PromptBlocks = state.Hits.Total()

@@ -59,6 +59,7 @@ func (o operatorRoutes) replicas(c request, f catalog.ScopeFilter, out []byte) (
 	out = appendBoolField(append(out, '{'), "enabled", stats != nil)
 	out = appendStringField(out, "process", own.Process)
 	out = appendStringField(out, "version", own.Version)
+	out = appendSettingsVersion(out, own)
 	if stats != nil && !c.who.Scoped() {
 		out = append(appendKey(out, "stats"), '{')
 		for _, n := range [...]struct {
@@ -90,6 +91,14 @@ func (o operatorRoutes) replicas(c request, f catalog.ScopeFilter, out []byte) (
 	return append(out, '}'), nil
 }
 
+// appendSettingsVersion appends the version of the fleet's settings, if there are any.
+func appendSettingsVersion(out []byte, of *replicas.Status) []byte {
+	if of.Shared == 0 {
+		return out
+	}
+	return appendUintField(out, "settings_version", of.Shared)
+}
+
 func (d dialect) appendPeer(out []byte, p replicas.Peer) []byte {
 	out = appendStringField(append(out, '{'), "endpoint", p.Endpoint)
 	out = appendBoolField(out, "connected", p.Connected)
@@ -110,6 +119,7 @@ func (d dialect) appendProcess(out []byte, x replicas.Process) []byte {
 	}
 	out = appendTime(out, "read", x.Read)
 	out = appendStringField(out, "version", x.Status.Version)
+	out = appendSettingsVersion(out, x.Status)
 	out = appendFloatField(out, "clock_ahead_seconds", math.Round(x.Clock.Seconds()*1000)/1000)
 	out = appendBoolField(out, "clocks_agree", !x.ClocksApart())
 	out = appendBoolField(out, "policies_agree", !x.PoliciesDiffer())

@@ -49,6 +49,7 @@ type fake struct {
 	loads       []selection.RankLoad
 	scopes      []node.ScopeLoads
 	policies    []node.ScopePolicy
+	section     string // of policies
 	id          string
 	decay       *float64
 	peer        string
@@ -208,6 +209,11 @@ func (f *fake) Loads(model, tenant *string) []node.ScopeLoads {
 func (f *fake) Policies(of catalog.ScopeFilter) []node.ScopePolicy {
 	f.model, f.tenant = of.Model, of.Tenant
 	return f.policies
+}
+
+func (f *fake) SetPolicies(section []byte) ([]string, error) {
+	f.section = string(section)
+	return nil, f.called()
 }
 
 func (f *fake) PotentialLoads(req *selection.ProjectRequest) ([]selection.RankLoad, error) {

@@ -35,6 +35,8 @@ const (
 type Service interface {
 	BusyThresholds() []selection.ModelThresholds
 	Policies(of catalog.ScopeFilter) []node.ScopePolicy
+	// PolicySection returns the policies that were set since the start, "": none were.
+	PolicySection() string
 	Loads(model, tenant *string) []node.ScopeLoads
 }
 

@@ -24,7 +24,9 @@ type Status struct {
 	Time     time.Time `json:"time"`
 	Contract string    `json:"contract"`
 	// Settings is a digest of what decides choices in every scope.
-	Settings   string              `json:"settings"`
+	Settings string `json:"settings"`
+	// Shared is the version of the fleet's settings that the process has, 0: none.
+	Shared     uint64              `json:"settings_version,omitempty"`
 	Thresholds bounded[Thresholds] `json:"thresholds"` // by model
 	Loads      bounded[Load]       `json:"loads"`      // by model and tenant
 }
@@ -91,14 +93,19 @@ type Config struct {
 	Version  string
 	Contract string
 	Settings string // whatever decides choices; replicas should have the same text
+	// Shared, if set, returns the version of the fleet's settings that the process has, 0: none.
+	Shared func() uint64
 }
 
 // Status returns the status of this process.
 func (r *Reader) Status() *Status {
-	sum := sha256.Sum256([]byte(r.config.Settings))
+	sum := sha256.Sum256([]byte(r.config.Settings + r.svc.PolicySection()))
 	st := &Status{
 		Process: strconv.FormatUint(r.config.Process, 10), Version: r.config.Version, Time: r.now(), Contract: r.config.Contract,
 		Settings: hex.EncodeToString(sum[:8]), Thresholds: []Thresholds{}, Loads: []Load{},
+	}
+	if r.config.Shared != nil {
+		st.Shared = r.config.Shared()
 	}
 	for _, t := range r.svc.BusyThresholds() {
 		st.Thresholds = append(st.Thresholds, Thresholds{t.Model, t.DecodeBlocks, t.PrefillTokens, t.PrefillFraction})

@@ -229,6 +229,20 @@ class SelectionRoutes(Caller):
         return core.call(core.request("GET", "/policies", query=query))
 
     @operation
+    def set_policies(self, worker_selection: Mapping[str, Any]) -> Plan[dict[str, Any]]:
+        """Make all scopes choose by a section ``worker_selection`` of a policy file, on all
+        replicas of a fleet that shares its settings."""
+        core = self._core
+        body = {"worker_selection": dict(worker_selection)}
+        return core.call(core.request("PUT", "/policies", body))
+
+    @operation
+    def clear_policies(self) -> Plan[dict[str, Any]]:
+        """Make all scopes choose by the policies of the configuration again."""
+        core = self._core
+        return core.call(core.request("DELETE", "/policies"))
+
+    @operation
     def fleet(
         self, *, since: str | None = None, model_name: str | None = None, tenant: str | None = None
     ) -> Plan[dict[str, Any]]:

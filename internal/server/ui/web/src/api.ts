@@ -85,25 +85,25 @@ export interface Polled<T> {
  * While only the limit changes, what was read stays.
  */
 export function usePoll<T>(path: string | null, every: number, limit?: number): Polled<T> {
-  const [state, set] = useState<Polled<T> & { path: string | null }>({ data: null, failure: null, at: 0, path });
   const held = useStore(token);
+  const [state, set] = useState<Polled<T> & { path: string | null; held: string | null }>({ data: null, failure: null, at: 0, path, held });
   useEffect(() => {
     if (path === null) return;
-    set((old) => (old.path === path ? old : { data: null, failure: null, at: 0, path }));
+    set((old) => (old.path === path && old.held === held ? old : { data: null, failure: null, at: 0, path, held }));
     return poll(
       async (signal) => {
         try {
           const data = await call<T>("GET", limit === undefined ? path : `${path}${path.includes("?") ? "&" : "?"}limit=${limit}`, undefined, signal);
-          set({ data, failure: null, at: Date.now(), path });
+          if (!signal.aborted) set({ data, failure: null, at: Date.now(), path, held });
         } catch (e) {
-          if (e instanceof Failure) set((old) => ({ ...old, failure: e, path }));
+          if (e instanceof Failure && !signal.aborted) set((old) => ({ ...old, failure: e, path, held }));
           throw e;
         }
       },
       every,
     );
   }, [path, every, limit, held]);
-  return state.path === path ? state : { data: null, failure: null, at: 0 };
+  return state.path === path && state.held === held ? state : { data: null, failure: null, at: 0 }; // what one caller saw is not for another
 }
 
 /** Calls step again and again until the returned function is called. */

@@ -34,22 +34,26 @@ function noMinute(): Minute {
 }
 
 let version = "";
+let narrowed = ""; // the query of model and tenant that is read alone
+let tooLarge = false; // the whole fleet has more ranks than one answer
 const known = new Map<string, Row>();
 const keyOf = (r: { scope: number; worker_id: unknown; dp_rank: number }) => `${r.scope}/${r.worker_id}/${r.dp_rank}`;
 
 /** Takes an answer of /fleet: the whole or what has changed. */
 function take(answer: FleetAnswer) {
   const last = fleet.value;
-  const scopes = answer.full ? new Map<number, Scope>() : new Map(last.scopes);
+  const scopes = answer.full && !narrowed ? new Map<number, Scope>() : new Map(last.scopes);
   if (answer.full) known.clear();
-  for (const s of answer.scopes) scopes.set(s.scope, s);
   for (const s of answer.removed_scopes ?? []) scopes.delete(s);
-  for (const r of answer.rows) known.set(keyOf(r), r);
+  for (const s of answer.scopes) scopes.set(s.scope, s);
   for (const r of answer.removed ?? []) known.delete(keyOf(r));
+  for (const r of answer.rows) known.set(keyOf(r), r);
   version = answer.version;
-  const now = Date.now();
-  sample(last, answer.totals, scopes, now);
-  fleet.set({ rows: [...known.values()], scopes, totals: answer.totals, roles: answer.roles, truncated: answer.truncated, at: now });
+  const truncated = answer.full ? answer.truncated : last.truncated;
+  if (!narrowed) tooLarge = truncated;
+  const now = Date.now(), totals = narrowed && last.totals ? last.totals : answer.totals;
+  sample(last, totals, scopes, now);
+  fleet.set({ rows: [...known.values()], scopes, totals, roles: answer.roles, truncated, at: now });
 }
 
 /** Adds one sample to the last minute, at most once a second or so. */
@@ -90,18 +94,32 @@ export function sum(scopes: Scope[]): Totals {
   return all;
 }
 
-/** Reads the fleet every so many milliseconds until the returned function is called. */
-export function followFleet(every: number): () => void {
+/**
+ * Reads the fleet every so many milliseconds until the returned function is called. A fleet that is too large
+ * for one answer is read only as far as the model and the tenant say, if they do.
+ */
+export function followFleet(every: number, model: string, group: string): () => void {
   return poll(async (signal) => {
-    take(await call<FleetAnswer>("GET", "/fleet" + (version ? "?since=" + encodeURIComponent(version) : ""), undefined, signal));
+    const query = new URLSearchParams(), held = token.value;
+    if (tooLarge && model) query.set("model_name", model);
+    if (tooLarge && group) query.set("routing_group", group);
+    if (query.toString() !== narrowed) {
+      narrowed = query.toString();
+      version = "";
+    }
+    if (version) query.set("since", version);
+    const answer = await call<FleetAnswer>("GET", "/fleet" + (query.size ? "?" + query : ""), undefined, signal);
+    if (!signal.aborted && token.value === held) take(answer);
   }, every);
 }
 
 // Another caller may see another fleet.
 token.follow(() => {
-  version = "";
+  version = narrowed = "";
+  tooLarge = false;
   known.clear();
   fleet.set(nothing);
+  minutes.set({ all: noMinute(), scopes: new Map() });
 });
 
 /** Whether this caller may change something. */

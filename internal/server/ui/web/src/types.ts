@@ -207,6 +207,7 @@ export interface Replicas {
   enabled: boolean;
   process?: string;
   url?: string;
+  settings_version?: number; // of those that the fleet shares
   stats?: {
     sequence: number; // of the last message sent
     lost: number;

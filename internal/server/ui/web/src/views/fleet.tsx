@@ -88,7 +88,7 @@ export function FleetView() {
   const { query } = useRoute();
   const [thresholds, setThresholds] = useState(false);
   const model = query.get("model") ?? "", group = query.get("group") ?? "", text = query.get("q") ?? "";
-  const state = query.get("state") ?? "", sort = orders[query.get("sort") ?? ""] ? query.get("sort")! : "trouble", folded = query.get("fold") === "1";
+  const state = query.get("state") ?? "", sort = Object.hasOwn(orders, query.get("sort") ?? "") ? query.get("sort")! : "trouble", folded = query.get("fold") === "1";
   const lines = useMemo(() => {
     const words = text.toLowerCase().split(/\s+/).filter(Boolean);
     let kept = all.rows.filter((r) => {
