@@ -24,6 +24,11 @@ type replicas struct {
 	shared bool
 	turn   atomic.Uint64
 	stop   func() // ends watch
+
+	// mu guards doubtful: requests of which a replica that is down may have booked one that the others
+	// hear of too late to free it.
+	mu       sync.Mutex
+	doubtful []*workload.Request
 }
 
 type replica struct {
@@ -54,7 +59,7 @@ func (re *replicas) join(ctx context.Context, engines []engineClient, infos []si
 	re.stop = func() { cancel(); watch.Wait() }
 	for i, r := range re.each {
 		if !re.shared || i == 0 {
-			if err := re.register(ctx, r); err != nil {
+			if err := re.awaitRegistered(ctx, r); err != nil {
 				return err
 			}
 		}
@@ -78,6 +83,24 @@ func (re *replicas) register(ctx context.Context, r *replica) error {
 	return nil
 }
 
+// awaitRegistered is register that waits for a catalog which cannot be changed yet: that of a fleet
+// before its server is reached.
+func (re *replicas) awaitRegistered(ctx context.Context, r *replica) error {
+	ctx, cancel := context.WithTimeout(ctx, returnWait)
+	defer cancel()
+	for {
+		err := re.register(ctx, r)
+		if err == nil || !re.shared || !unavailable(ctx, err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(watchPause):
+		}
+	}
+}
+
 // watch marks replicas that are down as up again once all engines are registered
 // with them, unless their catalog is shared, and they report that they are ready.
 func (re *replicas) watch(ctx context.Context) {
@@ -96,8 +119,8 @@ func (re *replicas) watch(ctx context.Context) {
 	}
 }
 
-// returnWait is how long a replica may take to come back.
-const returnWait = 30 * time.Second
+// returnWait is how long a replica may take to come back, on a machine with much else to do.
+const returnWait = 2 * time.Minute
 
 // awaitUp waits until all replicas are up.
 func (re *replicas) awaitUp(ctx context.Context) error {
@@ -149,6 +172,7 @@ func (re *replicas) place(ctx context.Context, r *workload.Request) (placement, 
 	for _, i := range re.inTurn() {
 		if len(errs) > 0 { // a replica that failed may have booked it
 			_ = re.each[i].free(ctx, r)
+			re.doubt(r)
 		}
 		at, err := re.each[i].place(ctx, r)
 		if !unavailable(ctx, err) {
@@ -173,10 +197,19 @@ func (re *replicas) report(ctx context.Context, r *workload.Request, at placemen
 			continue
 		}
 		if again := re.reportElsewhere(ctx, i, r, at, step); !unavailable(ctx, again) {
+			if again != nil {
+				re.doubt(r)
+			}
 			return again
 		}
 	}
 	return err
+}
+
+func (re *replicas) doubt(r *workload.Request) {
+	re.mu.Lock()
+	defer re.mu.Unlock()
+	re.doubtful = append(re.doubtful, r)
 }
 
 // arriveWait is how long the reservation of a replica that is down may still be on its way to
@@ -208,15 +241,20 @@ func unavailable(ctx context.Context, err error) bool {
 	return !errors.As(err, &status) || status.status == http.StatusServiceUnavailable
 }
 
-// emptyWait is how long the replicas may take to agree that no reservations are left.
-const emptyWait = 5 * time.Second
+// emptyWait is how long the replicas may take to agree that no reservations are left, on a machine
+// with much else to do.
+const emptyWait = time.Minute
 
-// checkEmpty returns an error if a replica is down after a play, or still has reservations.
+// checkEmpty returns an error if a replica is down after a play, or still has reservations other than
+// those in doubt, which it frees.
 func (re *replicas) checkEmpty(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, emptyWait)
 	defer cancel()
 	for i, r := range re.each {
 		for {
+			for _, doubtful := range re.doubtful { // the requests have ended: nobody adds any
+				_ = r.free(ctx, doubtful)
+			}
 			n, err := r.reservations(ctx)
 			if err == nil && n == 0 {
 				break

@@ -173,6 +173,6 @@ func TestServer(t *testing.T) {
 	for _, r := range append(replicas, d) {
 		r.stop()
 	}
-	server.Kill(t)
+	server.Kill(t) // a goroutine waits for it
 	goleak.VerifyNone(t, leaks)
 }

@@ -96,7 +96,7 @@ func takes(t *testing.T, what string, c <-chan string, want string) {
 func TestFleet(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	server := natstest.Start(t)
-	defer server.Kill(t)
+	defer server.Kill(t) // a goroutine waits for it
 	a, b, other := join(t, server.URL, "f", "a", 1), join(t, server.URL, "f", "b", 2), join(t, server.URL, "g", "a", 3)
 	defer a.stop()
 	defer other.stop()
