@@ -15,7 +15,7 @@ import (
 )
 
 // drain drains a worker, with a deadline if it is not 0.
-func (w *world) drain(id uint64, within time.Duration) {
+func drain(w *servicetest.World, id uint64, within time.Duration) {
 	w.T.Helper()
 	deadline := &within
 	if within == 0 {
@@ -27,7 +27,7 @@ func (w *world) drain(id uint64, within time.Duration) {
 }
 
 // registered reports whether a worker is in the list.
-func (w *world) registered(id uint64) bool {
+func registered(w *servicetest.World, id uint64) bool {
 	for _, wk := range w.Workers(nil, nil) {
 		if wk.ID == id {
 			return true
@@ -65,30 +65,30 @@ func TestDrainedWorkerGoes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := start(t, eventsOff, discovers)
-				r := record(1, 1)
+				w := servicetest.Start(t, servicetest.EventsOff, discovers)
+				r := servicetest.Record(1, 1)
 				r.Source.Kind = tt.source
 				if _, err := w.ReplaceWorkers(catalog.Set{Kind: tt.source, Records: []catalog.Record{r}}); err != nil {
 					t.Fatal(err)
 				}
 				if tt.busy {
-					w.Book("r", prompt(1, 8))
+					w.Book("r", servicetest.Prompt(1, 8))
 				}
-				w.drain(1, tt.within)
+				drain(w, 1, tt.within)
 				if tt.undo {
 					if _, err := w.UndrainWorkerIn(catalog.ScopeFilter{}, 1); err != nil {
 						t.Fatal(err)
 					}
 				}
 				after(tt.stays)
-				if tt.stays > 0 && !w.registered(1) {
+				if tt.stays > 0 && !registered(w, 1) {
 					t.Errorf("gone after %s", tt.stays)
 				}
 				if tt.gone == 0 {
 					return
 				}
 				after(tt.gone - tt.stays)
-				if w.registered(1) {
+				if registered(w, 1) {
 					t.Errorf("still there after %s", tt.gone)
 				}
 				if tt.busy {
@@ -105,21 +105,21 @@ func TestDrainedWorkerGoes(t *testing.T) {
 // that names it came meanwhile.
 func TestDrainWaitsForTheLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, eventsOff)
-		w.Put(record(1, 2))
-		w.Put(record(2, 1))
-		w.drain(1, 0)
+		w := servicetest.Start(t, servicetest.EventsOff)
+		w.Put(servicetest.Record(1, 2))
+		w.Put(servicetest.Record(2, 1))
+		drain(w, 1, 0)
 		after(500 * time.Millisecond)
 		w.Burden("late", 1, 1, 1, 0)
 		after(time.Minute)
-		if !w.registered(1) {
+		if !registered(w, 1) {
 			t.Fatal("gone with a reservation")
 		}
 		if err := w.Free("late"); err != nil {
 			t.Fatal(err)
 		}
 		after(3 * time.Second)
-		if w.registered(1) || !w.registered(2) {
+		if registered(w, 1) || !registered(w, 2) {
 			t.Error("an empty worker is there, or another one has gone")
 		}
 	})
@@ -201,13 +201,13 @@ func TestDrainInFleet(t *testing.T) {
 // TestDrainIsRestored: an operator's drain and its deadline outlive the process.
 func TestDrainIsRestored(t *testing.T) {
 	path := t.TempDir()
-	w := startAt(t, path, eventsOff)
-	w.Put(record(1, 1))
-	w.Book("r", prompt(1, 8))
-	w.drain(1, time.Hour)
+	w := startAt(t, path, servicetest.EventsOff)
+	w.Put(servicetest.Record(1, 1))
+	w.Book("r", servicetest.Prompt(1, 8))
+	drain(w.World, 1, time.Hour)
 	want := w.Workers(nil, nil)[0].Drain.Deadline
 	w.save()
-	again := startAt(t, path, eventsOff)
+	again := startAt(t, path, servicetest.EventsOff)
 	got := again.Workers(nil, nil)[0]
 	if got.Lifecycle != catalog.Draining || !got.Drain.Deadline.Equal(want) {
 		t.Errorf("restored as %+v, want the deadline %s", got, want)

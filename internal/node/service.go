@@ -176,7 +176,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	s.peers = &peers{endpoints: config.Endpoints}
 	s.ledger, s.replica = newLedger(process, &config, s, log)
 	predicts := config.approximate() || config.predictsBesideEvents()
-	if predicts || config.Admission.Enabled() || config.Policies.Hold() {
+	if predicts || config.Admission.Enabled() || config.Policies.Delays() {
 		s.ledger.KeepLocalHashes() // for requests that wait, and pending selections
 	}
 	observePrefills(s.ledger, learners)
