@@ -59,7 +59,7 @@ func play(ctx context.Context, conf config, name string, nth int, requests []wor
 	if r.phases != nil {
 		res.Phases = r.phases.results(len(conf.Targets))
 		res.DisturbedSeconds = r.phases.took.Seconds()
-		if err := errors.Join(r.phases.verdict(res.Phases, len(conf.Targets)), fleet.checkEmpty(ctx)); err != nil {
+		if err := errors.Join(r.phases.verdict(res.Phases, len(conf.Targets), res.LateMaxMS > maxLate), fleet.checkEmpty(ctx)); err != nil {
 			res.Errors = append(res.Errors, err.Error())
 			res.Spoilt = true
 		}
@@ -179,15 +179,29 @@ func (r *playRun) playAll(ctx context.Context) error {
 		})
 	}
 	var wg sync.WaitGroup
+	over := make(chan struct{}) // closed when the disturbance is over
+	var paused time.Duration
 	for i := range r.requests {
 		if r.phases != nil && i == len(r.requests)/2 {
-			wg.Go(func() { r.phases.disturb(ctx) })
+			wg.Go(func() {
+				defer close(over)
+				r.phases.disturb(ctx)
+			})
+		}
+		if r.phases != nil && i == len(r.requests)*3/4 { // the rest is for what comes afterwards
+			began := time.Now()
+			select {
+			case <-ctx.Done():
+			case <-over:
+			}
+			paused = time.Since(began)
 		}
 		req := &r.requests[i]
+		at := start.Add(paused + time.Duration(float64(req.At-offset)/r.conf.Speedup))
 		select {
 		case <-ctx.Done():
-		case <-due(req.At - offset):
-			wg.Go(func() { r.playOne(ctx, req, start.Add(time.Duration(float64(req.At-offset)/r.conf.Speedup))) })
+		case <-time.After(time.Until(at)):
+			wg.Go(func() { r.playOne(ctx, req, at) })
 		}
 	}
 	wg.Wait()
