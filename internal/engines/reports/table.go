@@ -102,7 +102,8 @@ type rank struct {
 // heard is the latest report of one source.
 type heard struct {
 	load.Report
-	at time.Time // zero: none
+	at     time.Time // zero: none
+	paused bool      // see load.Sink
 	// foreign has the load beyond the reservations that were live when the report came.
 	foreign parts
 }
@@ -149,7 +150,7 @@ func (t *Table) Report(of catalog.Rank, report load.Report, at time.Time) {
 	}
 	changed := report.Changed
 	report.Changed = false
-	if was := &r.by[report.Source]; changed || was.at.IsZero() || was.Report != report {
+	if was := &r.by[report.Source]; changed || was.at.IsZero() || was.paused || was.Report != report {
 		r.life.last, r.life.signed = at, true
 	}
 	if r.prefill.add(&report) && t.config.Measured != nil {
@@ -157,7 +158,7 @@ func (t *Table) Report(of catalog.Rank, report load.Report, at time.Time) {
 			t.config.Measured(snap.Scope, e, rate)
 		}
 	}
-	r.by[report.Source] = heard{report, at, foreign(&report, &booked, snap.BlockSize)}
+	r.by[report.Source] = heard{Report: report, at: at, foreign: foreign(&report, &booked, snap.BlockSize)}
 	if tokens, known := report.KVTokensTotal.Get(); known {
 		r.blocks = tokens / uint64(snap.BlockSize)
 		t.compareCapacity(snap.Scope, e, r)
@@ -180,6 +181,15 @@ func (t *Table) rank(sc catalog.Scope, of catalog.Rank) (*scope, *rank) {
 		s.ranks[of], s.order = r, nil
 	}
 	return s, r
+}
+
+// Pause implements load.Sink.
+func (t *Table) Pause(of catalog.Rank, source load.Source) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.scopes[t.of[of.Worker]]; s != nil && s.ranks[of] != nil {
+		s.ranks[of].by[source].paused = true
+	}
 }
 
 // Remove implements load.Sink.
