@@ -64,7 +64,7 @@ type Table struct {
 	// mu guards the fields below. The ledger may be called while it is held, not the reverse.
 	mu     sync.Mutex
 	scopes map[catalog.Scope]*scope
-	of     map[uint64]catalog.Scope // by worker id: where its ranks were found last
+	of     map[uint64]catalog.Scope // by worker id: the scope that has its ranks, or had them last
 	unused uint64                   // reports of ranks that were not attached
 
 	loadsOf []reservations.RankEngineLoad // memory of loads, of one call
@@ -76,7 +76,9 @@ type Table struct {
 
 // scope has the ranks of a scope that have reported, or whose answers are awaited.
 type scope struct {
+	name     catalog.Scope
 	ranks    map[catalog.Rank]*rank
+	workers  map[uint64]int    // how many of ranks a worker has
 	snapshot *catalog.Snapshot // by which ranks was last cleaned
 	order    []*rank           // ranks in the order of those of snapshot, nil for one that is not in ranks; nil: to be made
 	watched  time.Time         // when signs of life were looked at
@@ -170,7 +172,7 @@ func (t *Table) rank(sc catalog.Scope, of catalog.Rank) (*scope, *rank) {
 	t.of[of.Worker] = sc
 	s := t.scopes[sc]
 	if s == nil {
-		s = &scope{ranks: make(map[catalog.Rank]*rank)}
+		s = &scope{name: sc, ranks: make(map[catalog.Rank]*rank), workers: make(map[uint64]int)}
 		t.scopes[sc] = s
 		t.used.Store(true)
 		t.wake()
@@ -179,6 +181,7 @@ func (t *Table) rank(sc catalog.Scope, of catalog.Rank) (*scope, *rank) {
 	if r == nil {
 		r = new(rank)
 		s.ranks[of], s.order = r, nil
+		s.workers[of.Worker]++
 	}
 	return s, r
 }
@@ -212,6 +215,17 @@ func (t *Table) drop(s *scope, of catalog.Rank) {
 	t.exclusionsChanged = t.exclusionsChanged || s.ranks[of].life.excluded != nil
 	delete(s.ranks, of)
 	s.order = nil
+	if s.workers[of.Worker]--; s.workers[of.Worker] == 0 {
+		t.dropWorker(s, of.Worker)
+	}
+}
+
+// dropWorker forgets a worker of which the scope has no ranks any more. It needs t.mu.
+func (t *Table) dropWorker(s *scope, id uint64) {
+	delete(s.workers, id)
+	if t.of[id] == s.name {
+		delete(t.of, id)
+	}
 }
 
 // ordered returns order.
