@@ -12,6 +12,7 @@ import (
 	"github.com/select-service/select-service/internal/engines/load"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/test/servicetest"
 )
 
@@ -268,10 +269,12 @@ func TestAwaited(t *testing.T) {
 	})
 }
 
-// TestAllStalled: if no eligible rank gives a sign of life, none is excluded.
+// TestAllStalled: if no eligible rank gives a sign of life, none is excluded, which is counted for
+// each choice that has an effect, however often it looks at the ranks.
 func TestAllStalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, 2)
+		w.SetBusy(overload.Thresholds{PrefillTokens: new(uint64(1000))})
 		w.report(0, all(1, 0))
 		pass(5 * time.Second)
 		only := func(r *selection.SelectRequest) { r.HasAllowedWorkers, r.AllowedWorkers = true, []uint64{0} }
@@ -283,7 +286,12 @@ func TestAllStalled(t *testing.T) {
 		w.chosen()
 		w.wantExcluded(0, "")
 		w.wantExcluded(1, "")
-		w.WantSeries("engines_all_excluded_total 4")
+		w.chosen(func(r *selection.SelectRequest) { r.Advisory = true })
+		w.WantSeries("engines_all_excluded_total 2")
+		if _, err := w.PlaceByLoad(&selection.LoadRequest{Scope: servicetest.Scope}); err != nil {
+			t.Error(err)
+		}
+		w.WantSeries("engines_all_excluded_total 3")
 	})
 }
 
