@@ -66,7 +66,7 @@ func (c *choice) pick(ranks []catalog.Entry, v *reservations.View) (scored []cat
 // needsAllCosts reports whether the costs of all ranks are wanted: for an explanation,
 // fallbacks, shadow policies, or a decision that is kept.
 func (c *choice) needsAllCosts() bool {
-	p, req := c.scope.state.Policies, c.request
+	p, req := c.scope.rules.Policies, c.request
 	return req.SharesFrontend != nil || req.Explain || req.ExplainOnly || req.Fallbacks > 0 ||
 		p != nil && len(p.Shadows()) > 0 || c.sampled.is(c.scope)
 }
@@ -149,7 +149,7 @@ func candidate(e catalog.Entry, o *indexer.Overlap, v *reservations.View) select
 
 // costsOf computes the costs of the candidates, one for each of ranks, by the scope's policy.
 func (c *choice) costsOf(ranks []catalog.Entry, v *reservations.View) {
-	p := c.scope.state.Policies
+	p := c.scope.rules.Policies
 	if p == nil {
 		c.costs = c.weights.Costs(c.prompt.size, c.candidates, c.costs)
 		return
@@ -165,20 +165,21 @@ func (c *choice) costsOf(ranks []catalog.Entry, v *reservations.View) {
 // model of its duration.
 func (c *choice) addQueues(ranks []catalog.Entry, v *reservations.View, l *ttft.Learner) {
 	c.queues = c.queues[:0]
+	flows := l.Flows(v.Now())
 	for i, e := range ranks {
 		if !c.candidates[i].Known {
 			c.queues = append(c.queues, selector.Queue{})
 			continue
 		}
 		q := QueueOf(v, e, l)
-		q.Ahead = c.charged[e.Slot]
+		q.Ahead, q.Flow = c.charged[e.Slot], flows.Rank(e.Slot, e.Rank)
 		c.queues = append(c.queues, q)
 	}
 	m := l.Model()
 	c.decision.Queues = c.queues
 	c.decision.Model = selector.Model{
 		Parameters: m.Parameters,
-		Crowding:   m.Flow(v.Now()).Crowding(c.scope.snapshot.NumRanks),
+		Crowding:   flows.Scope.Crowding(c.scope.snapshot.NumRanks),
 		Fallback:   m.Fallback,
 	}
 }
@@ -189,9 +190,8 @@ func (c *choice) addQueues(ranks []catalog.Entry, v *reservations.View, l *ttft.
 // fresh and with old reports, the mean TTFT is lower with a half than with all of it.
 const foreignWeight = 0.5
 
-// QueueOf returns the work that a rank still has to compute, foreign work included, and its speed
-// as learned by l. The
-// ledger must know the rank.
+// QueueOf returns the work that a rank still has to compute, foreign work included, and its speed as
+// learned by l, without its traffic. The ledger must know the rank.
 func QueueOf(v *reservations.View, e catalog.Entry, l *ttft.Learner) selector.Queue {
 	of := v.Queue(e.Slot)
 	q := selector.Queue{
@@ -209,7 +209,7 @@ func QueueOf(v *reservations.View, e catalog.Entry, l *ttft.Learner) selector.Qu
 
 // temperature returns the temperature of the choice.
 func (c *choice) temperature() float64 {
-	if p := c.scope.state.Policies; p != nil {
+	if p := c.scope.rules.Policies; p != nil {
 		return p.Policy.Temperature(&c.decision)
 	}
 	return c.weights.Temperature
@@ -218,7 +218,7 @@ func (c *choice) temperature() float64 {
 // noteDecided informs the policy of its decision. A choice from one rank, and one that is only
 // asked for, are no decisions.
 func (c *choice) noteDecided() {
-	if p := c.scope.state.Policies; p != nil && len(c.candidates) > 1 && !c.Advisory && !c.ExplainOnly {
+	if p := c.scope.rules.Policies; p != nil && len(c.candidates) > 1 && !c.Advisory && !c.ExplainOnly {
 		p.Decided(&c.decision)
 	}
 }
@@ -226,7 +226,7 @@ func (c *choice) noteDecided() {
 // toCompute returns how many tokens of the prompt candidate i has to compute, for the queues of
 // predictions; 0 if no policy uses them.
 func (c *choice) toCompute(i int) uint64 {
-	if p := c.scope.state.Policies; p != nil && p.Learner != nil {
+	if p := c.scope.rules.Policies; p != nil && p.Learner != nil {
 		return p.ToCompute(&c.decision, i)
 	}
 	return 0
@@ -236,7 +236,7 @@ func (c *choice) toCompute(i int) uint64 {
 // It is 0 if the policy predicts none, has learned too little, or callers report the ends
 // of prefills too late.
 func (c *choice) predictedTTFT(i int) time.Duration {
-	p := c.scope.state.Policies
+	p := c.scope.rules.Policies
 	if p == nil || i >= len(c.queues) || !c.weights.TrackPrefill {
 		return 0
 	}

@@ -18,6 +18,7 @@ type Description struct {
 
 	Model           string
 	Adapters        []string // nil: not known
+	Further         []string `json:",omitempty"` // other names of the model, or other models, which are not served
 	BlockSize       uint32   // tokens
 	StartRank, Size uint32   // the data-parallel ranks; Size is 0 if they are not known
 	// Endpoints by rank: of KV events, of their replays and of load reports.
@@ -344,10 +345,10 @@ func (c *Catalog) Lacking(r Record) error {
 	return r.lacking(&c.settings)
 }
 
-// Describe tells the catalog what the engine of a worker says of itself; told is nil if it says
-// nothing, and fault is why. w is the worker as it was when its engine was asked: if it is now
-// described by another engine, or is gone, nothing is done. Whether the worker has changed is
-// returned with the worker.
+// Describe tells the catalog what the engine of a worker says of itself. If the engine says
+// nothing, told is nil and fault says why. w is the worker as it was when its engine was asked;
+// nothing is done if the worker is gone or another engine describes it now. now is the worker
+// afterwards.
 //
 // Values that are known stay when the engine does not answer. If it has another model or block
 // size than the record has from it, the worker becomes incomplete, and stays as it is otherwise:
@@ -461,6 +462,7 @@ func (d *Description) equal(o *Description) bool {
 		return d == o
 	}
 	return d.Engine == o.Engine && d.Version == o.Version && d.Model == o.Model && slices.Equal(d.Adapters, o.Adapters) &&
+		slices.Equal(d.Further, o.Further) &&
 		d.BlockSize == o.BlockSize && d.StartRank == o.StartRank && d.Size == o.Size &&
 		maps.Equal(d.KVEventsEndpoints, o.KVEventsEndpoints) && maps.Equal(d.ReplayEndpoints, o.ReplayEndpoints) &&
 		maps.Equal(d.LoadEndpoints, o.LoadEndpoints) && d.Role == o.Role && d.Eagle == o.Eagle &&

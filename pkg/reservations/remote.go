@@ -450,8 +450,8 @@ func (s *scope) endDisplaced(r *entry) (left int64) {
 	return s.ledger.room.chargedBlocks(r) - (before - s.settled)
 }
 
-// confirm updates a live reservation that only others had reported, because its own
-// process now reports it; start is where its prefix ends. same is false, and nothing changes, if
+// confirm updates a live reservation that so far only other processes had reported: its own
+// process reports it now. start is where its prefix ends. Nothing changes, and same is false, if
 // the two reports differ or the reservation may not be live.
 func (s *scope) confirm(r *entry, b *Reservation, start match, at time.Duration) (v ApplyResult, same bool) {
 	if r.rank != b.Rank || r.tokens != b.PrefillTokens || r.track != b.TrackPrefill || r.perScope != b.PerScope ||

@@ -18,14 +18,14 @@ type scope struct {
 	ledger *Ledger
 	name   catalog.Scope
 	number uint64 // order of creation, from 1
-	// prefills observes the scope's prefills; nil: no queues are kept.
-	prefills PrefillObserver
 
 	// mu guards everything below and the variable part of the scope's
 	// reservations. Readers share it. Held for memory work only.
-	mu              sync.RWMutex
-	dropped         bool              // no longer in Ledger.scopes
-	ranks           catalog.SlotTable // the known ranks
+	mu      sync.RWMutex
+	dropped bool              // no longer in Ledger.scopes
+	ranks   catalog.SlotTable // the known ranks
+	// prefills observes the scope's prefills; nil: no queues are kept.
+	prefills        PrefillObserver
 	blocks          prefixes
 	settled         int64 // bytes of blocks on the account
 	pins            int   // not unpinned yet; until then a dropped scope keeps blocks
@@ -36,9 +36,9 @@ type scope struct {
 	hashBuf         []uint64      // scratch
 
 	// slots is above every slot that has had a rank. loads and shown are indexed by
-	// slot and have the same length, which reaches the highest slot that has had a
-	// reservation: a rank takes memory here from its first reservation on. shown
-	// repeats loads in the form in which a View shows them.
+	// slot. Both end at the highest slot that has had a reservation, so that a rank
+	// takes no memory here before its first one. shown has the values of loads in the
+	// form in which a View shows them.
 	slots int
 	loads []*load // nil: nothing was ever booked
 	shown []SlotLoad

@@ -80,7 +80,7 @@ func readFile(path string) (*state, time.Time, error) {
 	if err != nil {
 		return nil, time.Time{}, err
 	}
-	text, err := unzip(value)
+	text, err := unzip(value, maxCatalog)
 	if err != nil {
 		return nil, time.Time{}, err
 	}
@@ -91,14 +91,25 @@ func readFile(path string) (*state, time.Time, error) {
 	if f.Format > format {
 		return nil, time.Time{}, errFormat
 	}
-	s := &state{version: f.Version, ids: f.IDs, file: f.File, settings: f.Settings}
-	for _, e := range f.Workers {
-		if err := json.Unmarshal(e.Record, &e.record); err != nil {
-			return nil, time.Time{}, err
-		}
+	if err := errors.Join(readRecords(f.Workers), f.Settings.check()); err != nil {
+		return nil, time.Time{}, err
 	}
+	s := &state{version: f.Version, ids: f.IDs, file: f.File, settings: f.Settings}
 	s.fill(f.Workers, new(state))
 	return s, f.Time, nil
+}
+
+// readRecords reads the records of entries.
+func readRecords(entries []*entry) error {
+	for _, e := range entries {
+		if e == nil {
+			return errNoWorker
+		}
+		if err := json.Unmarshal(e.Record, &e.record); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // loadCache makes what the file has the catalog of this process.
