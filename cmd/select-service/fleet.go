@@ -82,6 +82,7 @@ func newMember(conf config.Config, url string, certificates *certs.Side, service
 	}
 	if conf.Fleet.Settings {
 		sharing.Thresholds = func() *overload.Table { return service().Thresholds() }
+		sharing.Policies = func(section []byte) error { return service().ApplyPolicies(section) }
 	}
 	f.catalog = shared.New(sharing)
 	return f, nil
@@ -102,6 +103,14 @@ func (me *member) ReadyJSON() []byte {
 		return nil
 	}
 	return me.conn.ReadyJSON(me.catalog.Status())
+}
+
+// settingsVersion returns the version of the settings that this replica shares with others, 0: none.
+func (me *member) settingsVersion() uint64 {
+	if me == nil {
+		return 0
+	}
+	return me.catalog.Status().Settings
 }
 
 // collectors returns those of the metrics of a fleet.

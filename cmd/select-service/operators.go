@@ -13,20 +13,24 @@ import (
 )
 
 // newOperators returns what operators are shown of the service. The history has to be run.
-func newOperators(conf config.Config, svc *node.Service, others replicas, picks *endpointPicker, budget *memory.Budget) httpapi.Operators {
+func newOperators(conf config.Config, svc *node.Service, joined *member, others replicas, picks *endpointPicker, budget *memory.Budget) httpapi.Operators {
 	parts := svc.Parts()
 	view := fleet.New(parts, httpapi.AppendFleetRow, time.Now)
 	peers := statuses.New(statuses.Config{
-		Process: parts.Process, Version: version(), Contract: contractOf(conf).String(), Settings: conf.Rules(),
+		Process: parts.Process, Version: version(), Contract: contractOf(conf).String(), Settings: conf.Rules(), Shared: joined.settingsVersion,
 	}, svc, parts.Replica, others.snapshots, time.Now)
 	var gateway doctor.Gateway
 	if picks.metrics != nil {
 		gateway = picks.metrics
 	}
-	return httpapi.Operators{
+	operators := httpapi.Operators{
 		Fleet: view, History: fleet.NewHistory(view, historyLimit(budget)), Prefixes: fleet.NewPrefixes(parts, time.Now), Replicas: peers,
 		Doctor: doctor.New(parts, peers, gateway, time.Now),
 	}
+	if picks.prompts != nil {
+		operators.Prompts = picks.prompts
+	}
+	return operators
 }
 
 // historyLimit returns the bytes that the history of the fleet may take: all that it ever takes,

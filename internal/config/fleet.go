@@ -17,7 +17,7 @@ type Fleet struct {
 	// Credentials is the file with a NATS user's JWT and seed, empty for none.
 	Credentials   string
 	CA, Cert, Key string // files of the connection's TLS
-	// Settings: busy thresholds are shared, too.
+	// Settings: busy thresholds and policies are shared, too.
 	Settings bool
 	// Required: a start waits for NATS, whatever catalog is cached.
 	Required bool
@@ -98,8 +98,8 @@ var fleetSettings = []option{
 	{
 		key: "fleet.settings", flag: "fleet-settings", slots: notInSlots,
 		bind: func(c *Config) value { return boolean(&c.Fleet.Settings) },
-		help: "Busy thresholds that are set over the API are those of all replicas of the fleet, and of those that start later. " +
-			"Without, each replica has its own.",
+		help: "Busy thresholds and selection policies that are set over the API are those of all replicas of the fleet, and of those " +
+			"that start later. Without, each replica has its own.",
 	},
 	{
 		key: "fleet.required", flag: "fleet-required", slots: notInSlots,
@@ -110,8 +110,8 @@ var fleetSettings = []option{
 	{
 		key: "fleet.creds", flag: "fleet-creds", hint: "FILE", slots: notInSlots,
 		bind: func(c *Config) value { return text(&c.Fleet.Credentials) },
-		help: "File with the JWT and the seed of the NATS user of this replica (as 'nsc generate creds' writes it); it is read " +
-			"at every connection.",
+		help: "File with the JWT and the seed of the NATS user of this replica (as 'nsc generate creds' writes it), or with the " +
+			"seed of an NKey alone; it is read at every connection.",
 	},
 	{
 		key: "fleet.ca", flag: "fleet-ca", hint: "FILE", slots: notInSlots,

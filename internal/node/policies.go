@@ -1,14 +1,20 @@
 package node
 
 import (
+	"encoding/json"
 	"slices"
+	"strings"
+	"sync"
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/discovery/nats"
 	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/pkg/selector"
 	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
@@ -43,6 +49,63 @@ type RankQueue struct {
 type learning struct {
 	core
 	learners *policies.Learners
+	own      *policies.Table  // of the configuration
+	weights  selector.Weights // of instances that have none of their own
+
+	mu      sync.Mutex // guards section, and the order of changes
+	section string     // the section worker_selection that is in force, "": own
+}
+
+// ApplyPolicies has all scopes choose by a section worker_selection of a policy file, as JSON, from now
+// on; nil: by the policies of the configuration. What policies have learned stays, their histories and
+// shadows begin again. The error says what is wrong with the section; nothing has changed then.
+func (le *learning) ApplyPolicies(section []byte) error {
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	if string(section) == le.section {
+		return nil
+	}
+	table := le.own
+	if len(section) > 0 {
+		var err error
+		if table, err = policies.Parse(section, le.weights); err != nil {
+			return err
+		}
+	}
+	le.section = string(section)
+	le.learners.SetTable(table)
+	le.ledger.RenewPrefills() // before a policy needs the queues
+	le.scopes.SetPolicies(table)
+	le.log.Info().Bool("configured", len(section) == 0).Msg("selection policies have changed")
+	return nil
+}
+
+// PolicySection returns the section worker_selection that ApplyPolicies has put in force, "": none.
+func (le *learning) PolicySection() string {
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	return le.section
+}
+
+// SetPolicies is ApplyPolicies, for all replicas of a fleet that shares its settings: behind names
+// those that have not changed yet.
+func (s *Service) SetPolicies(section []byte) (behind []string, err error) {
+	if section != nil {
+		if section, err = s.checkPolicies(section); err != nil {
+			return nil, &contract.Error{Kind: contract.BadRequest, Text: strings.ReplaceAll(err.Error(), "\n", "; "), Err: err}
+		}
+	}
+	if !s.config.SharedSettings {
+		return nil, s.ApplyPolicies(section)
+	}
+	behind, err = s.config.Shared.EditSettings(func(now *nats.Settings) error {
+		now.Policies = section
+		return nil
+	})
+	if shared := sharedError(err); shared != nil {
+		err = shared
+	}
+	return behind, err
 }
 
 // Policies lists the policies of the matching scopes, by model and tenant.
@@ -53,7 +116,7 @@ func (le *learning) Policies(of catalog.ScopeFilter) []ScopePolicy {
 			continue
 		}
 		p := ScopePolicy{Scope: sc, Name: policies.BuiltIn}
-		if x := state.Policies; x != nil {
+		if x := state.Rules().Policies; x != nil {
 			p.Name, p.Type = x.Name, x.Type
 			for _, shadow := range x.Shadows() {
 				p.Shadow = append(p.Shadow, shadow.Name)
@@ -131,4 +194,12 @@ func logRail(log zerolog.Logger, sc catalog.Scope, c ttft.Change) {
 		event = event.Uint64("worker_id", c.Rank.Worker).Uint32("dp_rank", c.Rank.DP)
 	}
 	event.Msg(text)
+}
+
+// checkPolicies returns a section as all replicas write it.
+func (le *learning) checkPolicies(section []byte) ([]byte, error) {
+	if _, err := policies.Parse(section, le.weights); err != nil {
+		return nil, err
+	}
+	return json.Marshal(json.RawMessage(section))
 }

@@ -176,12 +176,10 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	s.peers = &peers{endpoints: config.Endpoints}
 	s.ledger, s.replica = newLedger(process, &config, s, log)
 	predicts := config.approximate() || config.predictsBesideEvents()
-	if predicts || config.Admission.Enabled() || config.Policies.Hold() {
+	if predicts || config.Admission.Enabled() || config.Policies.Delays() {
 		s.ledger.KeepLocalHashes() // for requests that wait, and pending selections
 	}
-	if config.Policies != nil {
-		observePrefills(s.ledger, learners)
-	}
+	observePrefills(s.ledger, learners)
 	if config.Replication != nil {
 		s.advertised = config.Replication.Advertised
 	}
@@ -218,7 +216,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		s.ShareSessions(process, s.replica)
 	}
 	s.slotTracker = &slotTracker{core: s.core, register: s.register}
-	s.learning = &learning{core: s.core, learners: learners}
+	s.learning = &learning{core: s.core, learners: learners, own: config.Policies, weights: config.Weights}
 	s.recovery = s.newRecovery()
 	return s
 }
@@ -230,8 +228,8 @@ func (s *Service) newReports() *reports.Table {
 		Changed:      s.scopes.LoadChanged,
 		FirstToken:   s.firstToken,
 		Measured: func(sc catalog.Scope, e catalog.Entry, rate float64) {
-			if state := s.scopes.Of(sc); state != nil && state.Policies != nil && state.Policies.Learner != nil {
-				state.Policies.Learner.Measured(e.Slot, e.Rank, rate)
+			if l := s.learnerOf(sc); l != nil {
+				l.Measured(e.Slot, e.Rank, rate)
 			}
 		},
 		Now: time.Now, Log: s.log,
@@ -247,10 +245,23 @@ func (s *Service) newReports() *reports.Table {
 	return reports.New(config, s.catalog, s.ledger)
 }
 
+// learnerOf returns what has learned how long the prefills of a scope take, nil if no policy of it
+// predicts.
+func (s *Service) learnerOf(sc catalog.Scope) *ttft.Learner {
+	state := s.scopes.Of(sc)
+	if state == nil {
+		return nil
+	}
+	p := state.Rules().Policies
+	if p == nil {
+		return nil
+	}
+	return p.Learner
+}
+
 // firstToken returns how many seconds the oldest unfinished prefill of a rank should take.
 func (s *Service) firstToken(v *reservations.View, e catalog.Entry) float64 {
-	if state := s.scopes.Of(e.Worker.Scope); state != nil && state.Policies != nil && state.Policies.Learner != nil {
-		l := state.Policies.Learner
+	if l := s.learnerOf(e.Worker.Scope); l != nil {
 		if q := selection.QueueOf(v, e, l); q.Prefills > 0 {
 			return q.Speed * l.Model().Prefill(float64(q.HeadTokens), float64(q.HeadPrompt))
 		}
@@ -448,8 +459,6 @@ func asError(err error) error {
 		return nil
 	case sharedError(err) != nil:
 		return sharedError(err)
-	case errors.Is(err, catalog.ErrShuttingDown):
-		return contract.ErrShuttingDown
 	case errors.As(err, &untracked):
 		return &contract.Error{Kind: contract.NotFound, Text: fmt.Sprintf("worker %d not found", untracked.ID), Scope: new(untracked.Scope.Short()), Err: err}
 	case errors.Is(err, catalog.ErrNotFound):

@@ -33,12 +33,10 @@ func (s *Service) Collectors(dynamoAliases bool) []prometheus.Collector {
 		load.Collector{Streams: s.loads.streams, Scraper: s.loads.scraper},
 		telemetry.Engines{Counts: s.engineCounts},
 		telemetry.Saturations{All: s.saturation},
+		telemetry.Predictions{Catalog: s.catalog, Learners: s.learners.All},
 	}
 	if s.describer != nil {
 		all = append(all, telemetry.Descriptions{Asked: s.describer.counts})
-	}
-	if s.config.Policies != nil {
-		all = append(all, telemetry.Predictions{Catalog: s.catalog, Learners: s.learners.All})
 	}
 	if s.replica != nil {
 		all = append(all, telemetry.Replicas{Replica: s.replica, Malformed: s.config.Replication.Malformed})

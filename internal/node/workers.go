@@ -133,7 +133,7 @@ func (s *Service) CompareWorkers(records []catalog.Record, scope catalog.ScopeFi
 		return d, asEntryError(err)
 	}
 	var d catalog.Difference
-	_, err := s.config.Shared.Edit(func(c *catalog.Catalog) (err error) {
+	err := s.config.Shared.Try(func(c *catalog.Catalog) (err error) {
 		d, err = c.Compare(set)
 		return err
 	})
@@ -205,7 +205,7 @@ func (s *Service) Loads(model, tenant *string) []ScopeLoads {
 		}
 		s.addReports(sc, row.Loads)
 		if state := s.scopes.Of(sc); state != nil {
-			row.PendingCount, row.PendingISLTokens = state.Queue.Pending()
+			row.PendingCount, row.PendingISLTokens = state.Rules().Queue.Pending()
 		}
 		out = append(out, row)
 	}

@@ -148,7 +148,7 @@ func (b *byLoad) addGroup(c *choice, set []uint64, v *reservations.View) bool {
 // loadOrder returns the policy's order by load of ranks that have the same blocks of the prompt.
 func (c *choice) loadOrder() (selector.LoadOrder, bool) {
 	var policy selector.Policy = selector.CostFunction{}
-	if p := c.scope.state.Policies; p != nil {
+	if p := c.scope.rules.Policies; p != nil {
 		policy = p.Policy
 	}
 	ordered, is := policy.(selector.LoadOrdered)

@@ -66,7 +66,7 @@ func (c *choice) pick(ranks []catalog.Entry, v *reservations.View) (scored []cat
 // needsAllCosts reports whether the costs of all ranks are wanted: for an explanation,
 // fallbacks, shadow policies, or a decision that is kept.
 func (c *choice) needsAllCosts() bool {
-	p, req := c.scope.state.Policies, c.request
+	p, req := c.scope.rules.Policies, c.request
 	return req.SharesFrontend != nil || req.Explain || req.ExplainOnly || req.Fallbacks > 0 ||
 		p != nil && len(p.Shadows()) > 0 || c.sampled.is(c.scope)
 }
@@ -149,7 +149,7 @@ func candidate(e catalog.Entry, o *indexer.Overlap, v *reservations.View) select
 
 // costsOf computes the costs of the candidates, one for each of ranks, by the scope's policy.
 func (c *choice) costsOf(ranks []catalog.Entry, v *reservations.View) {
-	p := c.scope.state.Policies
+	p := c.scope.rules.Policies
 	if p == nil {
 		c.costs = c.weights.Costs(c.prompt.size, c.candidates, c.costs)
 		return
@@ -209,7 +209,7 @@ func QueueOf(v *reservations.View, e catalog.Entry, l *ttft.Learner) selector.Qu
 
 // temperature returns the temperature of the choice.
 func (c *choice) temperature() float64 {
-	if p := c.scope.state.Policies; p != nil {
+	if p := c.scope.rules.Policies; p != nil {
 		return p.Policy.Temperature(&c.decision)
 	}
 	return c.weights.Temperature
@@ -218,7 +218,7 @@ func (c *choice) temperature() float64 {
 // noteDecided informs the policy of its decision. A choice from one rank, and one that is only
 // asked for, are no decisions.
 func (c *choice) noteDecided() {
-	if p := c.scope.state.Policies; p != nil && len(c.candidates) > 1 && !c.Advisory && !c.ExplainOnly {
+	if p := c.scope.rules.Policies; p != nil && len(c.candidates) > 1 && !c.Advisory && !c.ExplainOnly {
 		p.Decided(&c.decision)
 	}
 }
@@ -226,7 +226,7 @@ func (c *choice) noteDecided() {
 // toCompute returns how many tokens of the prompt candidate i has to compute, for the queues of
 // predictions; 0 if no policy uses them.
 func (c *choice) toCompute(i int) uint64 {
-	if p := c.scope.state.Policies; p != nil && p.Learner != nil {
+	if p := c.scope.rules.Policies; p != nil && p.Learner != nil {
 		return p.ToCompute(&c.decision, i)
 	}
 	return 0
@@ -236,7 +236,7 @@ func (c *choice) toCompute(i int) uint64 {
 // It is 0 if the policy predicts none, has learned too little, or callers report the ends
 // of prefills too late.
 func (c *choice) predictedTTFT(i int) time.Duration {
-	p := c.scope.state.Policies
+	p := c.scope.rules.Policies
 	if p == nil || i >= len(c.queues) || !c.weights.TrackPrefill {
 		return 0
 	}
@@ -251,14 +251,14 @@ func (c *choice) predictedTTFT(i int) time.Duration {
 }
 
 // nextBest lists up to n further ranks, the cheapest first, at most one of each worker and
-// none of the chosen one.
+// none of the chosen one, nor one that is due for a trial, which this request does not take.
 func (c *choice) nextBest(n int) (next []catalog.Rank) {
 	for range n {
 		best := -1
 		for i, e := range c.scored {
 			taken := e.Rank.Worker == c.chosen.Rank.Worker ||
 				slices.ContainsFunc(next, func(r catalog.Rank) bool { return r.Worker == e.Rank.Worker })
-			if !taken && c.candidates[i].Known && (best < 0 || c.costs[i] < c.costs[best]) {
+			if !taken && c.candidates[i].Known && c.scope.silent[e.Rank] == nil && (best < 0 || c.costs[i] < c.costs[best]) {
 				best = i
 			}
 		}

@@ -99,14 +99,14 @@ type decided struct {
 func (c *choice) decided() *decided {
 	if len(c.scored) == 0 {
 		c.decision = selector.Decision{Prompt: c.prompt.size, Weights: c.weights}
-	} else if c.scope.state.Policies == nil {
+	} else if c.scope.rules.Policies == nil {
 		c.decision = selector.Decision{Prompt: c.prompt.size, Candidates: c.candidates, Weights: c.weights}
 	}
 	d := &decided{
 		scope: c.scope.snapshot.Scope, decision: c.decision, chosen: -1,
 		excluded: c.scope.excluded(c.scored), shadows: slices.Clone(c.shadows), warmed: c.warmed,
 	}
-	if p := c.scope.state.Policies; p != nil {
+	if p := c.scope.rules.Policies; p != nil {
 		d.policy = p.Instance
 	}
 	d.decision.Candidates, d.decision.Queues = slices.Clone(c.decision.Candidates), slices.Clone(c.decision.Queues)
@@ -166,7 +166,7 @@ func predict(d *selector.Decision, i int) ttft.Cost {
 // It runs after the choice, outside all locks.
 func (c *choice) evaluateShadows() {
 	c.shadows = c.shadows[:0]
-	p := c.scope.state.Policies
+	p := c.scope.rules.Policies
 	if p == nil || len(p.Shadows()) == 0 || len(c.scored) == 0 {
 		return
 	}

@@ -44,7 +44,7 @@ func (a *API) CheckOverloadLate(sc catalog.Scope, late bool) {
 	if late {
 		policy = admission.Config{Threshold: new(math.MaxFloat64)}.ForModel(sc.Model)
 	}
-	state.Queue = waitqueue.New(waitqueue.Config{}, policy)
+	state.Rules().Queue = waitqueue.New(waitqueue.Config{}, policy)
 }
 
 // Choice is what a selection has chosen, and by what.

@@ -18,6 +18,7 @@ import (
 type scope struct {
 	*request
 	state    *scopes.State
+	rules    *scopes.Rules // of the state when the attempt began
 	snapshot *catalog.Snapshot
 
 	eligible   []catalog.Entry // the ranks that pass the request's filters; in eligibleMem, or the snapshot's own list
@@ -41,7 +42,9 @@ func (s *scope) reset() {
 
 // find takes the scope's current state and snapshot.
 func (s *scope) find() (err error) {
-	s.snapshot, s.state, err = s.api.scopes.Schedulable(s.Scope)
+	if s.snapshot, s.state, err = s.api.scopes.Schedulable(s.Scope); err == nil {
+		s.rules = s.state.Rules()
+	}
 	return err
 }
 
@@ -138,7 +141,7 @@ func (s *scope) applyTarget() error {
 // ignoresTarget reports whether the scope's policy ignores affinity targets and decides among
 // all ranks.
 func (s *scope) ignoresTarget() bool {
-	p := s.state.Policies
+	p := s.rules.Policies
 	return p != nil && p.Policy.Needs().Has(selector.IgnoresTarget)
 }
 
@@ -230,7 +233,7 @@ func (s *scope) expireStale() {
 // dispatch, so there is no early check.
 func (s *scope) rejectIfOverloaded() (err error) {
 	limits := s.thresholds()
-	if !limits.Any() || s.state.Queue.Enabled() || s.Advisory {
+	if !limits.Any() || s.rules.Queue.Enabled() || s.Advisory {
 		return nil
 	}
 	s.api.ledger.Look(s.Scope, nil, func(v *reservations.View) { err = s.checkOverload(v, limits) })

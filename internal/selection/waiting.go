@@ -30,7 +30,7 @@ func (a *attempt) bookInTurn(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return errClientGone(err)
 	}
-	queue := a.scope.state.Queue
+	queue := a.scope.rules.Queue
 	if !queue.Waits() {
 		return a.book()
 	}
@@ -168,7 +168,7 @@ func (t *turn) BeforeWait(class *admission.Class) error {
 	if t.retry.possible() && t.api.idempotency.conflict(*t.ReservationID, t.Scope) != nil {
 		return errBookedMeanwhile
 	}
-	if t.NoWait && t.scope.state.Queue.Enabled() { // a request that is delayed does not wait for a busy rank
+	if t.NoWait && t.scope.rules.Queue.Enabled() { // a request that is delayed does not wait for a busy rank
 		return errBusy
 	}
 	return (*attempt)(t).prepareWait(class.Name)
@@ -210,7 +210,7 @@ func (t *turn) Work() float64 {
 		cand := candidate(e, &p.overlap, &reservations.View{})
 		least = min(least, t.weights.ToCompute(p.size, &cand))
 	}
-	return t.scope.state.Policies.Learner.Model().Prefill(float64(least), float64(p.size.Tokens))
+	return t.scope.rules.Policies.Learner.Model().Prefill(float64(least), float64(p.size.Tokens))
 }
 
 // RunOrDelay implements waitqueue.Delayable.
@@ -236,7 +236,7 @@ func (t *turn) RunOrDelay(charged map[uint32]float64, force bool, overlapAge tim
 // rank that it would get. It does not wait if book would fail, or if the predictions for the
 // rank cannot be trusted.
 func (t *turn) delay() (delay time.Duration) {
-	f := t.scope.state.Policies.PredictedTTFT()
+	f := t.scope.rules.Policies.PredictedTTFT()
 	if f == nil || !t.weights.TrackPrefill {
 		return 0
 	}

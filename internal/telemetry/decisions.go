@@ -33,11 +33,12 @@ func (d Decisions) Collect(ch chan<- prometheus.Metric) {
 	type key struct{ model, policy, shadow string }
 	sums := map[key]policies.ShadowStats{}
 	for sc, state := range d.Registry.All() {
-		if state.Policies == nil {
+		p := state.Rules().Policies
+		if p == nil {
 			continue
 		}
-		for _, s := range state.Policies.Shadows() {
-			k, st := key{sc.Model, state.Policies.Name, s.Name}, s.Stats()
+		for _, s := range p.Shadows() {
+			k, st := key{sc.Model, p.Name, s.Name}, s.Stats()
 			sum := sums[k]
 			sum.Decisions += st.Decisions
 			sum.Same += st.Same

@@ -45,7 +45,7 @@ func (s Scopes) Collect(ch chan<- prometheus.Metric) {
 		index.Orphans += st.Orphans
 		index.Copies += st.Copies
 		index.Bytes += st.Bytes
-		r, t := state.Queue.Pending()
+		r, t := state.Rules().Queue.Pending()
 		requests += r
 		tokens += t
 	}

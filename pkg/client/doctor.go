@@ -41,11 +41,13 @@ type Check struct {
 
 // Replicas is what a replica knows of the others.
 type Replicas struct {
-	Enabled bool              `json:"enabled"` // reservations are shared
-	Process string            `json:"process"`
-	Version string            `json:"version"`
-	Stats   map[string]uint64 `json:"stats"`
-	Peers   []Peer            `json:"peers"`
+	Enabled bool   `json:"enabled"` // reservations are shared
+	Process string `json:"process"`
+	Version string `json:"version"`
+	// SettingsVersion is the version of the fleet's settings that it has, 0: none.
+	SettingsVersion uint64            `json:"settings_version"`
+	Stats           map[string]uint64 `json:"stats"`
+	Peers           []Peer            `json:"peers"`
 }
 
 // Peer is an endpoint that is followed.
@@ -58,16 +60,17 @@ type Peer struct {
 // PeerProcess is a process that has announced itself at an endpoint. What follows Error is of its
 // last status.
 type PeerProcess struct {
-	Process        string     `json:"process"`
-	URL            string     `json:"url"`
-	Absent         bool       `json:"absent"`          // silent for long, or replaced
-	SnapshotWanted bool       `json:"snapshot_wanted"` // its reservations are still to be read
-	Error          string     `json:"error"`           // why its status could not be read
-	Read           *time.Time `json:"read"`            // nil: never
-	Version        string     `json:"version"`
-	ClockAhead     float64    `json:"clock_ahead_seconds"`
-	ClocksAgree    bool       `json:"clocks_agree"`
-	PoliciesAgree  bool       `json:"policies_agree"`
+	Process         string     `json:"process"`
+	URL             string     `json:"url"`
+	Absent          bool       `json:"absent"`          // silent for long, or replaced
+	SnapshotWanted  bool       `json:"snapshot_wanted"` // its reservations are still to be read
+	Error           string     `json:"error"`           // why its status could not be read
+	Read            *time.Time `json:"read"`            // nil: never
+	Version         string     `json:"version"`
+	SettingsVersion uint64     `json:"settings_version"` // as in Replicas
+	ClockAhead      float64    `json:"clock_ahead_seconds"`
+	ClocksAgree     bool       `json:"clocks_agree"`
+	PoliciesAgree   bool       `json:"policies_agree"`
 	// ThresholdsDiffer has the models whose busy thresholds are others.
 	ThresholdsDiffer []string   `json:"thresholds_differ"`
 	Loads            []PeerLoad `json:"loads"`

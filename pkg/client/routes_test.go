@@ -60,7 +60,10 @@ var routes = map[string]func(ctx context.Context, c *client.Client) error{
 	"overlapScores": func(ctx context.Context, c *client.Client) error {
 		return only(c.OverlapScores(ctx, client.ProjectRequest{}))
 	},
-	"explain":       func(ctx context.Context, c *client.Client) error { return only(c.Explain(ctx, client.SelectRequest{})) },
+	"explain": func(ctx context.Context, c *client.Client) error { return only(c.Explain(ctx, client.SelectRequest{})) },
+	"tokenize": func(ctx context.Context, c *client.Client) error {
+		return only(c.Tokenize(ctx, client.TokenizeRequest{}))
+	},
 	"decisions":     func(ctx context.Context, c *client.Client) error { return only(c.Decisions(ctx, client.Scope{}, 1)) },
 	"kubernetes":    func(ctx context.Context, c *client.Client) error { return only(c.Kubernetes(ctx)) },
 	"fleet":         func(ctx context.Context, c *client.Client) error { return only(c.Fleet(ctx, client.Scope{}, "")) },
@@ -69,6 +72,8 @@ var routes = map[string]func(ctx context.Context, c *client.Client) error{
 	"doctor":        func(ctx context.Context, c *client.Client) error { return only(c.Doctor(ctx, client.Scope{})) },
 	"replicas":      func(ctx context.Context, c *client.Client) error { return only(c.Replicas(ctx, client.Scope{})) },
 	"replicaStatus": func(ctx context.Context, c *client.Client) error { return only(c.ReplicaStatus(ctx)) },
+	"setPolicies":   func(ctx context.Context, c *client.Client) error { return only(c.SetPolicies(ctx, nil)) },
+	"clearPolicies": func(ctx context.Context, c *client.Client) error { return only(c.ClearPolicies(ctx)) },
 	"policies":      func(ctx context.Context, c *client.Client) error { return only(c.Policies(ctx, client.Scope{})) },
 	"diagnose": func(ctx context.Context, c *client.Client) error {
 		return only(c.Diagnose(ctx, client.DiagnoseRequest{}))

@@ -1,6 +1,8 @@
 package reservations
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/select-service/select-service/pkg/catalog"
@@ -31,6 +33,33 @@ type PrefillObserver interface {
 // if SetPrefills is not called. It must be called before the ledger is used.
 func (l *Ledger) SetPrefills(observe func(catalog.Scope) PrefillObserver) {
 	l.observePrefills = observe
+}
+
+// RenewPrefills asks again which scopes have observers. Queues that begin have the prefills that are
+// not complete yet, of which nothing is observed: how long their prompts are is not known.
+func (l *Ledger) RenewPrefills() {
+	for _, s := range l.scopesFrom(0) {
+		s.observe(l.observePrefills(s.name))
+	}
+}
+
+// observe sets the scope's observer, nil: none, and begins or ends its queues.
+func (s *scope) observe(by PrefillObserver) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed := (by == nil) != (s.prefills == nil)
+	s.prefills = by
+	if !changed {
+		return
+	}
+	for _, l := range s.loads {
+		if l == nil {
+			continue
+		}
+		if l.queue = s.newQueue(); l.queue != nil {
+			l.queue.begin(l.held)
+		}
+	}
 }
 
 // Now returns the time since New.
@@ -72,7 +101,7 @@ type queued struct {
 	completed      time.Duration // when its prefill was completed, if reported
 	waiting        bool          // it is in the list
 	reported       bool          // Completed was called for it
-	unreported     bool          // Unreported was called for it
+	unreported     bool          // Unreported was called for it, or it is older than the queue
 	unknown        bool          // see entry.workUnknown
 }
 
@@ -89,9 +118,33 @@ func (s *scope) newQueue() *queue {
 	return &queue{}
 }
 
+// begin fills an empty queue with what is held.
+func (q *queue) begin(held []*entry) {
+	var waiting []*entry
+	for i, r := range held {
+		q.note(r, 0, 0)
+		q.all[i].unreported = true
+		if r.track && !r.prefillDone {
+			waiting = append(waiting, r)
+		}
+	}
+	slices.SortFunc(waiting, func(a, b *entry) int { return cmp.Compare(a.accepted(), b.accepted()) })
+	for _, r := range waiting {
+		q.push(r.inRank)
+	}
+}
+
 // add adds r, which must be the last element of load.held. If tokens is 0, r.tokens is
 // used instead.
 func (q *queue) add(r *entry, tokens, prompt uint64) {
+	q.note(r, tokens, prompt)
+	if r.track && !r.prefillDone {
+		q.push(r.inRank)
+	}
+}
+
+// note appends the element of r to all.
+func (q *queue) note(r *entry, tokens, prompt uint64) {
 	unknown := r.workUnknown()
 	if tokens == 0 {
 		tokens = max(r.tokens, 1)
@@ -103,9 +156,6 @@ func (q *queue) add(r *entry, tokens, prompt uint64) {
 	})
 	if unknown {
 		q.unknown++
-	}
-	if r.track && !r.prefillDone {
-		q.push(r.inRank)
 	}
 }
 

@@ -2,6 +2,7 @@ package reservations
 
 import (
 	"testing"
+	"time"
 
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -93,4 +94,74 @@ func TestDecodingOfUnknownWork(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(0, 2)
+}
+
+// TestRenewPrefills: queues that begin while there are reservations have their unfinished prefills, the
+// oldest first, of which nothing is observed; what is booked then is; and queues can end.
+func TestRenewPrefills(t *testing.T) {
+	clock := newFakeClock()
+	l := New(1, clock.now, nil)
+	var told *prefillsTold
+	l.SetPrefills(func(catalog.Scope) PrefillObserver {
+		if told == nil {
+			return nil
+		}
+		return told
+	})
+	l.PutRank(testScope, 0, catalog.Rank{})
+	book := func(id string, tokens uint64) {
+		t.Helper()
+		_, err := l.Book(testScope, Request{ID: id, TrackPrefill: true}, func(*View) (Placement, error) {
+			return Placement{PrefillTokens: tokens}, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	do := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	want := func(what string, want Queue) {
+		t.Helper()
+		l.Look(testScope, nil, func(v *View) {
+			if got := v.Queue(0); got != want {
+				t.Errorf("%s: %+v, want %+v", what, got, want)
+			}
+		})
+	}
+	book("ends", 1)
+	clock.advance(time.Second)
+	book("old", 10)
+	book("decodes", 20)
+	do(l.PrefillComplete("decodes"))
+	clock.advance(time.Second)
+	book("young", 30)
+	do(l.Free("ends")) // the youngest takes its place
+	want("without queues", Queue{})
+	told = new(prefillsTold)
+	l.RenewPrefills()
+	clock.advance(time.Second)
+	want("with queues", Queue{
+		Prefills: 2, Tokens: 40, Context: 10*10/2 + 30*30/2, HeadTokens: 10, HeadPrompt: 10, Elapsed: 2 * time.Second, Decoding: 1,
+	})
+	do(l.PrefillComplete("old"))
+	do(l.Free("old"))
+	do(l.Free("decodes"))
+	if len(*told) != 0 {
+		t.Errorf("of reservations from before the queues is told %q", *told)
+	}
+	book("new", 5)
+	do(l.PrefillComplete("new"))
+	if len(*told) != 2 {
+		t.Errorf("of a reservation is told %q", *told)
+	}
+	want("one left", Queue{Prefills: 1, Tokens: 30, Context: 30 * 30 / 2, HeadTokens: 30, HeadPrompt: 30, Decoding: 1})
+	told = nil
+	l.RenewPrefills()
+	want("without queues again", Queue{})
+	do(l.Free("young"))
+	do(l.Free("new"))
 }

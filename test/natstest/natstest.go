@@ -4,11 +4,11 @@ package natstest
 import (
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/select-service/select-service/test/e2e"
 )
@@ -19,7 +19,7 @@ type Server struct {
 	bin     string
 	port    string
 	args    []string
-	process *exec.Cmd
+	process *e2e.Process // nil: killed
 }
 
 // Start starts a server with further arguments; its streams are kept over Restart. It skips the
@@ -61,17 +61,16 @@ func newServer(t *testing.T, bin, port string, args ...string) *Server {
 		URL: "nats://127.0.0.1:" + port, bin: bin, port: port,
 		args: append([]string{"-a", "127.0.0.1", "-p", port, "-js", "-sd", filepath.Join(t.TempDir(), "streams")}, args...),
 	}
-	t.Cleanup(func() { s.Kill(t) })
 	return s
 }
+
+// CPU is the time of the processor that the server has used since it was started last.
+func (s *Server) CPU() (time.Duration, error) { return s.process.CPU() }
 
 // Restart starts the server again after Kill, and waits until it listens.
 func (s *Server) Restart(t *testing.T) {
 	t.Helper()
-	s.process = exec.Command(s.bin, s.args...)
-	if err := s.process.Start(); err != nil {
-		t.Fatal(err)
-	}
+	s.process = e2e.Start(t, e2e.Options{Command: append([]string{s.bin}, s.args...)})
 	e2e.Eventually(t, "nats-server listens", func() error {
 		var d net.Dialer
 		c, err := d.DialContext(t.Context(), "tcp", "127.0.0.1:"+s.port)
@@ -85,12 +84,8 @@ func (s *Server) Restart(t *testing.T) {
 // Kill ends the server at once.
 func (s *Server) Kill(t *testing.T) {
 	t.Helper()
-	if s.process == nil {
-		return
+	if s.process != nil {
+		s.process.Kill()
+		s.process = nil
 	}
-	if err := s.process.Process.Kill(); err != nil {
-		t.Error(err)
-	}
-	_ = s.process.Wait() // it was killed
-	s.process = nil
 }

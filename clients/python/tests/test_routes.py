@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from conftest import MakeClient
-from select_service_client import BadRequest, Conflict, NotFound, SelectServiceError, Unavailable
+from select_service_client import (
+    BadRequest,
+    Conflict,
+    NotFound,
+    SelectServiceError,
+    ServerError,
+    Unavailable,
+)
 from select_service_client._core import Core
 from select_service_client._plan import Request
 from server import Server, eventually, free_port
@@ -200,6 +207,13 @@ def test_affinity_target(make: MakeClient, fleet: Server) -> None:
         client.select(token_ids=[1], affinity_target={"worker_id": 1, "dp_rank": -1})
 
 
+def test_tokenize(make: MakeClient, fleet: Server, dialect: str) -> None:
+    """A server without a tokenizer says so."""
+    client = make(fleet.url, dialect=dialect)
+    with pytest.raises(ServerError, match="No tokenizer is configured"):
+        client.tokenize(request={"prompt": "a b"})
+
+
 def test_explanations(make: MakeClient, fleet: Server, dialect: str) -> None:
     client = make(fleet.url, dialect=dialect)
     asked = client.explain(token_ids=[1, 2, 3, 4], allowed_worker_ids=[2], explain=True)
@@ -229,6 +243,13 @@ def test_explanations(make: MakeClient, fleet: Server, dialect: str) -> None:
     assert client.prefixes(limit=5)["truncated"] is False
     assert client.history(seconds=60)["interval_seconds"] == 5
     assert client.history(worker_id=1)["interval_seconds"] == 60
+
+
+def test_policies(make: MakeClient, fleet: Server) -> None:
+    client = make(fleet.url)
+    changed = client.set_policies({"aggregated": "p", "instances": [{"name": "p", "type": "lmetric"}]})
+    assert {scope["policy"] for scope in changed["policies"]} == {"p"}
+    assert {scope["policy"] for scope in client.clear_policies()["policies"]} == {"default"}
 
 
 def test_thresholds(make: MakeClient, fleet: Server) -> None:

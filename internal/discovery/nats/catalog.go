@@ -35,6 +35,8 @@ type Fleet interface {
 	Behind(version uint64) []string
 	// Up reports whether the fleet can be reached.
 	Up() bool
+	// Settled reports whether it has been reachable for so long that every live replica was heard.
+	Settled() bool
 }
 
 // Config configures a Catalog.
@@ -50,8 +52,11 @@ type Config struct {
 	// workers file in it. They are called after Run was.
 	Local func() *catalog.Catalog
 	Apply func(catalog.Set) (catalog.Difference, error)
-	// Thresholds, if set, returns the busy thresholds of this process, which are the fleet's then.
+	// Thresholds, if set, returns the busy thresholds of this process, which are the fleet's then, and
+	// Policies makes a section worker_selection of a policy file, as JSON, the policies of this
+	// process; nil: its own.
 	Thresholds func() *overload.Table
+	Policies   func(section []byte) error
 	Log        zerolog.Logger
 }
 
@@ -64,8 +69,11 @@ var (
 	ErrBusy = errors.New("too many changes of the fleet's catalog wait")
 )
 
-// errEmptied: the bucket is empty, but others have a catalog, which they are about to write.
-var errEmptied = fmt.Errorf("%w: its bucket is empty, and other replicas have to fill it", ErrAway)
+// Why the bucket cannot be written although it can be read.
+var (
+	errEmptied = fmt.Errorf("%w: its bucket is empty, and the replica with the newest version has to fill it", ErrAway)
+	errLower   = fmt.Errorf("%w: its bucket has an older version than this replica", ErrAway)
+)
 
 const (
 	// pollEvery is how often the head is read although nobody has told of a newer one.
@@ -75,6 +83,8 @@ const (
 	// editTime bounds the time of a change until it is in the bucket, seenTime how long others are
 	// then awaited.
 	editTime, seenTime = 4 * time.Second, 3 * time.Second
+	// contendedTime is how long changes are tried again at once because others are always first.
+	contendedTime = time.Minute
 	// requestsAtOnce bounds the parts that are read or written at a time.
 	requestsAtOnce = 8
 	// maxEdits bounds the changes that wait.
@@ -83,8 +93,9 @@ const (
 	startTime = 5 * time.Second
 	// oldTime is how long replaced parts are kept for those that still read them.
 	oldTime = 30 * time.Second
-	// strayTime is after which parts that no head has named are removed, looked for every sweepEvery.
-	strayTime, sweepEvery = time.Hour, time.Hour
+	// sweepEvery is how often it is looked for parts that no head names. A part is there for moments
+	// before its head is: one that is named in neither of two sweeps is removed.
+	sweepEvery = time.Hour
 	// lookEvery is how often it is looked for workers that have come to contradict each other.
 	lookEvery = 200 * time.Millisecond
 	// aheadTime is how long what others said of a newer version counts; they say it every second.
@@ -92,15 +103,18 @@ const (
 	// lowerTime is how long the bucket has a lower version than this process until that one counts:
 	// it was read from a copy that was behind, or the servers have lost their latest state.
 	lowerTime = 15 * time.Second
+	// emptyTime is how long the bucket is empty until this process writes its version: others may have
+	// a newer one, and say so every second. Whoever has it is waited for until lowerTime.
+	emptyTime = 3 * time.Second
 )
 
 // edit is a change that waits.
 type edit struct {
 	change  Change
-	limits  func(*overload.Table) error // a change of the thresholds instead; nil: it is none
-	file    string                      // digest of the file's set that it applies, "": it does not
-	patient bool                        // it waits for NATS
-	made    func()                      // nil: nobody asks
+	setting func(*Settings) error // a change of the settings instead; nil: it is none
+	file    string                // digest of the file's set that it applies, "": it does not
+	patient bool                  // it waits for NATS
+	made    func()                // nil: nobody asks
 	until   time.Time
 	done    chan error // capacity 1
 	version uint64     // that has it, once done
@@ -113,8 +127,6 @@ type Catalog struct {
 	wake   chan struct{} // capacity 1
 	ended  chan struct{} // closed when Run has ended
 	cache  chan *state   // capacity 1: the last state is to be cached
-	heard  atomic.Uint64 // the newest version that others have
-	told   atomic.Int64  // when that one was last told of, in Unix nanoseconds
 	read   atomic.Bool   // the bucket was read once
 
 	commits, conflicts, failures atomic.Uint64
@@ -125,23 +137,29 @@ type Catalog struct {
 	status Status
 	seen   chan struct{} // closed, and replaced, when another replica tells its version
 	again  bool          // the workers are to be applied again
+	heard  uint64        // the newest version that others have
+	told   time.Time     // when that one was last told of
 
 	// Only Run uses these.
 	now      *state
 	shadow   *shadow
-	sent     sent
-	lower    time.Time // since when the bucket has a lower version, zero: it has not
+	sent     []sent    // at most maxIDs, oldest first
+	lower    time.Time // since when the bucket has a lower version than the fleet, zero: it has not
+	empty    bool      // the bucket has no version at all
 	failed   string    // the last fault that was logged
 	swept    time.Time
 	applied  time.Time
-	against  []string // of the records that were applied, see catalog.Catalog.Contradicted
-	outdated []string // keys of parts to be removed
+	against  []string            // of the records that were applied, see catalog.Catalog.Contradicted
+	outdated []string            // keys of parts to be removed
+	strays   map[string]struct{} // keys of parts that the last sweep has found unnamed
 }
 
-// sent is what was written to the bucket without an answer.
+// sent is what was written to the bucket without an answer. It may still be: in the place of the
+// revision that it was made for, and of no other.
 type sent struct {
-	id      string // of the state
-	results map[*edit]error
+	id       string // of the state
+	revision uint64
+	results  map[*edit]error
 }
 
 // State is whether the catalog of this process is the fleet's.
@@ -163,7 +181,8 @@ type Status struct {
 	// Settings is the version that had the shared settings first; 0: there are none.
 	Settings uint64 `json:"settings_version,omitempty"`
 	Fault    string `json:"fault,omitempty"`
-	// Refused has why workers of the fleet cannot be workers of this process, at most 16.
+	// Refused has why workers of the fleet cannot be workers of this process, at most 16, and why its
+	// policies cannot be this process's.
 	Refused []string `json:"refused,omitempty"`
 }
 
@@ -177,28 +196,24 @@ func New(config Config) *Catalog {
 
 // Heard notes that another replica has a version.
 func (c *Catalog) Heard(version uint64) {
-	if version >= c.heard.Load() {
-		c.told.Store(time.Now().UnixNano())
-	}
-	for {
-		was := c.heard.Load()
-		if version <= was {
-			break
-		}
-		if c.heard.CompareAndSwap(was, version) {
-			c.look()
-			break
-		}
-	}
+	now := time.Now()
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	if version >= c.heard || now.Sub(c.told) >= aheadTime {
+		c.heard, c.told = version, now
+	}
+	if version > c.status.Version {
+		c.look()
+	}
 	close(c.seen)
 	c.seen = make(chan struct{})
-	c.mu.Unlock()
 }
 
 // ahead reports whether others have a newer version than this process, or had a moment ago.
 func (c *Catalog) ahead() bool {
-	return c.heard.Load() > c.now.version && time.Since(time.Unix(0, c.told.Load())) < aheadTime
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.heard > c.now.version && time.Since(c.told) < aheadTime
 }
 
 // Look applies the workers again: which of them contradict each other may have changed.
@@ -224,6 +239,9 @@ func (c *Catalog) Awaited() bool {
 	return c.config.Required || time.Since(c.begin) < startTime
 }
 
+// Settled reports whether the bucket was read, and every live replica heard.
+func (c *Catalog) Settled() bool { return c.read.Load() && c.config.Fleet.Settled() }
+
 // Status returns the state of the catalog.
 func (c *Catalog) Status() Status {
 	c.mu.Lock()
@@ -238,6 +256,11 @@ func (c *Catalog) Edit(change Change) (behind []string, err error) {
 	return c.wait(&edit{change: change, until: time.Now().Add(editTime)})
 }
 
+// Try is Edit that waits for nobody: for what changes nothing.
+func (c *Catalog) Try(change Change) error {
+	return c.await(&edit{change: change, until: time.Now().Add(editTime)})
+}
+
 // EditFile is Edit for the set of a workers file, with its digest. The set is not applied if it was the
 // last one of a file that was: what was changed since then over the API stays. While the bucket cannot
 // be reached EditFile waits.
@@ -245,9 +268,15 @@ func (c *Catalog) EditFile(digest string, change Change) (behind []string, err e
 	return c.wait(&edit{change: change, file: digest, patient: true})
 }
 
-// EditThresholds is Edit for the busy thresholds, where Config has them.
-func (c *Catalog) EditThresholds(change func(*overload.Table) error) (behind []string, err error) {
-	return c.wait(&edit{limits: change, until: time.Now().Add(editTime)})
+// Settings are what the replicas of a fleet may share beside workers.
+type Settings struct {
+	Thresholds *overload.Table // busy thresholds
+	Policies   []byte          // a section worker_selection of a policy file, as JSON; nil: each replica's own
+}
+
+// EditSettings is Edit for the settings, where Config has them.
+func (c *Catalog) EditSettings(change func(*Settings) error) (behind []string, err error) {
+	return c.wait(&edit{setting: change, until: time.Now().Add(editTime)})
 }
 
 // Submit is Edit that does not wait. It calls made once the change is in the bucket; a change that
@@ -271,20 +300,27 @@ func (c *Catalog) put(e *edit) error {
 	return nil
 }
 
-func (c *Catalog) wait(e *edit) (behind []string, err error) {
+// await waits until a change is made.
+func (c *Catalog) await(e *edit) error {
 	if err := c.put(e); err != nil {
-		return nil, err
+		return err
 	}
 	select {
-	case err = <-e.done:
+	case err := <-e.done:
+		return err
 	case <-c.ended:
-		select {
-		case err = <-e.done:
-		default:
-			err = catalog.ErrShuttingDown
-		}
 	}
-	if err != nil || e.version == 0 {
+	select {
+	case err := <-e.done:
+		return err
+	default:
+		return catalog.ErrShuttingDown
+	}
+}
+
+// wait is await, and then waits until the others have it.
+func (c *Catalog) wait(e *edit) (behind []string, err error) {
+	if err := c.await(e); err != nil || e.version == 0 {
 		return nil, err
 	}
 	late := time.NewTimer(seenTime)
@@ -334,26 +370,29 @@ func (c *Catalog) turn(ctx context.Context) time.Duration {
 	edits, again := c.edits, c.again
 	c.edits, c.again = nil, false
 	c.mu.Unlock()
-	if len(edits) == 0 || !c.read.Load() || c.ahead() {
+	if len(edits) == 0 || !c.read.Load() || c.ahead() || !c.lower.IsZero() {
 		if err := c.follow(ctx); err != nil {
 			c.fault(err)
-			wait = retryEvery
-		} else if c.ahead() {
+			if _, bad := errors.AsType[*badPartError](err); !bad {
+				wait = retryEvery
+			}
+		} else if c.ahead() || !c.lower.IsZero() {
 			wait = retryEvery // the copy that was read is behind
 		}
 	}
 	if again {
 		wait = min(wait, c.applyAgain())
 	}
-	if edits = c.settleSent(edits); len(edits) > 0 {
+	if edits = c.settleSent(edits); len(edits) > 0 || c.empty && c.now.version > 0 && c.mayFill() {
 		if left := c.commit(ctx, edits); len(left) > 0 {
 			c.mu.Lock()
 			c.edits = append(left, c.edits...)
 			c.mu.Unlock()
 			wait = retryEvery
-		} else {
+		} else if len(edits) > 0 {
 			c.look() // for what others have changed meanwhile
 		}
+		c.removeOutdated(ctx)
 	}
 	if c.read.Load() && time.Since(c.swept) > sweepEvery {
 		c.swept = time.Now()
@@ -368,27 +407,41 @@ func (c *Catalog) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.take(s)
-	return nil
+	return c.take(s)
 }
 
-// take makes a state that was read from the bucket the catalog of this process.
-func (c *Catalog) take(s *state) {
+// take makes a state that was read from the bucket the catalog of this process. The error is
+// errEmptied while the bucket is empty, but should not be.
+func (c *Catalog) take(s *state) error {
 	first := !c.read.Swap(true)
+	c.empty = s.version == 0
 	switch {
-	case s == c.now, s.version == 0 && c.now.version == 0:
+	case c.empty && (c.now.version > 0 || c.ahead()):
+		// The servers have lost the bucket, or it is new to them.
+		if c.lower.IsZero() {
+			c.lower = time.Now()
+			c.now = c.now.unwritten()
+			if c.now.version > 0 {
+				c.config.Log.Warn().Uint64("version", c.now.version).Msg("the bucket of the fleet's catalog is empty: the replica with the newest version writes it again")
+			}
+		}
+		if !c.mayFill() {
+			return errEmptied
+		}
+		return nil
+	case c.empty, s == c.now:
 		c.lower = time.Time{}
-	case s.version == 0 && c.now.version > 0:
-		// The servers have lost the bucket, or it is new to them: it gets what this process has.
-		c.restore()
 	case s.version < c.now.version && !first && (c.lower.IsZero() || time.Since(c.lower) < lowerTime):
 		if c.lower.IsZero() {
 			c.lower = time.Now()
 		}
+		return nil // as if it had not been read
 	default:
 		if s.version < c.now.version {
 			c.config.Log.Warn().Uint64("version", s.version).Uint64("had", c.now.version).Msg("the fleet's catalog is older than this replica's, and counts")
-			c.heard.Store(s.version)
+			c.mu.Lock()
+			c.heard = s.version
+			c.mu.Unlock()
 		}
 		c.lower = time.Time{}
 		c.now = s
@@ -396,21 +449,20 @@ func (c *Catalog) take(s *state) {
 		c.keep(s)
 	}
 	c.become(Current, nil)
+	return nil
 }
 
-// restore makes what this process has the next version in an empty bucket.
-func (c *Catalog) restore() {
-	s := *c.now
-	s.revision = 0
-	for n, p := range s.parts {
-		if p != nil {
-			s.parts[n] = &part{of: p.of}
-		}
+// mayFill reports whether an empty bucket may get what this process has, or a change of that: no
+// other replica has more.
+func (c *Catalog) mayFill() bool {
+	switch waited := time.Since(c.lower); {
+	case !c.config.Fleet.Settled():
+		return false
+	case c.ahead():
+		return waited >= lowerTime
+	default:
+		return c.lower.IsZero() || waited >= emptyTime
 	}
-	s.old = nil
-	c.now = &s
-	c.config.Log.Warn().Uint64("version", s.version).Msg("the bucket of the fleet's catalog is empty: this replica writes what it has")
-	c.Submit(func(*catalog.Catalog) error { return nil }, nil)
 }
 
 // fetch reads the catalog from the bucket. It returns c.now if that is what the bucket has.
@@ -448,20 +500,28 @@ func (c *Catalog) fetch(ctx context.Context) (*state, error) {
 // fetchParts reads those parts of a catalog that are not known.
 func (c *Catalog) fetchParts(ctx context.Context, h *head, revision uint64) (*state, error) {
 	s := &state{version: h.Version, ids: h.IDs, revision: revision, file: h.File, settings: h.Settings, old: h.Old}
-	var reads errgroup.Group
+	reads, reading := errgroup.WithContext(ctx)
 	reads.SetLimit(requestsAtOnce)
+	var size atomic.Int64 // of all parts
 	for n, key := range h.Parts {
 		if key == "" {
 			continue
 		}
 		if was := c.now.parts[n]; was != nil && was.key == key {
 			s.parts[n] = was
+			size.Add(int64(was.size))
 			continue
 		}
 		reads.Go(func() error {
-			value, _, err := c.config.Bucket.Get(ctx, key)
+			if size.Load() > maxCatalog {
+				return errLarge
+			}
+			value, _, err := c.config.Bucket.Get(reading, key)
 			if err == nil {
-				s.parts[n], err = unpack(key, value)
+				s.parts[n], err = unpack(n, key, value)
+			}
+			if err == nil {
+				size.Add(int64(s.parts[n].size))
 			}
 			return err
 		})
@@ -488,10 +548,7 @@ func (c *Catalog) applyAgain() time.Duration {
 
 // apply makes the workers of a state those of this process, and tells the fleet.
 func (c *Catalog) apply(s *state) {
-	if c.config.Thresholds != nil && s.settings != nil && s.settings.Version != c.Status().Settings {
-		c.config.Thresholds().Replace(s.thresholds())
-		c.config.Log.Info().Uint64("version", s.settings.Version).Int("models", len(s.thresholds())).Msg("busy thresholds are those of the fleet")
-	}
+	fault := c.applySettings(s)
 	local := c.config.Local()
 	records := s.records(local)
 	c.applied, c.against = time.Now(), local.Contradicted(records)
@@ -505,6 +562,9 @@ func (c *Catalog) apply(s *state) {
 		return
 	}
 	var refused []string
+	if fault != nil {
+		refused = append(refused, fmt.Sprintf("policies: %v", fault))
+	}
 	for _, e := range d.Excluded[:min(len(d.Excluded), 16)] {
 		refused = append(refused, fmt.Sprintf("worker %d: %v", records[e.Index].ID, e.Err))
 	}
@@ -516,28 +576,43 @@ func (c *Catalog) apply(s *state) {
 	}
 	c.mu.Unlock()
 	if len(refused) > 0 && !same {
-		c.config.Log.Error().Int("workers", len(d.Excluded)).Strs("reasons", refused).Msg("workers of the fleet's catalog cannot be used by this replica")
+		c.config.Log.Error().Int("workers", len(d.Excluded)).Strs("reasons", refused).Msg("parts of the fleet's catalog cannot be used by this replica")
 	}
 	c.config.Fleet.SetCatalog(s.version)
+}
+
+// applySettings makes the settings of a state those of this process. The error says why its policies
+// cannot be; those before stay.
+func (c *Catalog) applySettings(s *state) error {
+	if c.config.Thresholds == nil || s.settings == nil {
+		return nil
+	}
+	if s.settings.Version != c.Status().Settings {
+		c.config.Thresholds().Replace(s.settings.Thresholds)
+		c.config.Log.Info().Uint64("version", s.settings.Version).Int("models", len(s.settings.Thresholds)).Bool("policies", s.settings.Policies != nil).
+			Msg("busy thresholds and policies are those of the fleet")
+	}
+	return c.config.Policies(s.settings.Policies)
 }
 
 // settleSent answers the changes that were written although the answer was lost, and returns the
 // others.
 func (c *Catalog) settleSent(edits []*edit) (left []*edit) {
-	if c.sent.id == "" || !c.read.Load() {
+	if len(c.sent) == 0 || !c.read.Load() {
 		return edits
 	}
-	written := slices.Contains(c.now.ids, c.sent.id)
 	for _, e := range edits {
-		if result, is := c.sent.results[e]; is && written {
-			c.answer(e, result)
-		} else {
+		i := slices.IndexFunc(c.sent, func(s sent) bool {
+			_, is := s.results[e]
+			return is && slices.Contains(c.now.ids, s.id)
+		})
+		if i < 0 {
 			left = append(left, e)
+		} else {
+			c.answer(e, c.sent[i].results[e])
 		}
 	}
-	if written {
-		c.sent = sent{}
-	}
+	c.sent = slices.DeleteFunc(c.sent, func(s sent) bool { return s.revision != c.now.revision })
 	return left
 }
 
@@ -551,14 +626,18 @@ func (c *Catalog) answer(e *edit, result error) {
 	e.done <- result
 }
 
-// commit makes changes. It returns those that have to be tried again later.
+// commit makes changes, and writes what this process has into an empty bucket. It returns those
+// changes that have to be tried again later.
 func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
-	for len(edits) > 0 {
+	began := time.Now()
+	for {
 		switch {
 		case !c.read.Load():
-			return c.postpone(edits, ErrAway)
-		case c.now.version == 0 && c.ahead():
+			return c.postpone(c.answerCached(edits), ErrAway)
+		case c.empty && !c.mayFill():
 			return c.postpone(edits, errEmptied)
+		case !c.empty && !c.lower.IsZero():
+			return c.postpone(edits, errLower)
 		}
 		results, next, err := c.tryAll(edits)
 		if err == nil && next != nil {
@@ -568,7 +647,8 @@ func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
 		case err == nil:
 			if next != nil {
 				c.commits.Add(1)
-				c.sent = sent{}
+				c.sent = nil
+				c.lower, c.empty = time.Time{}, false
 				c.now = next
 				c.shadow.settle(next)
 				c.apply(next)
@@ -578,7 +658,6 @@ func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
 			for i, e := range edits {
 				c.answer(e, results[i])
 			}
-			c.removeOutdated(ctx)
 			return nil
 		case ctx.Err() != nil:
 			return edits // their callers see that Run has ended
@@ -588,24 +667,28 @@ func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
 			return c.postpone(edits, err)
 		default:
 			c.failures.Add(1)
-			c.sent = sent{next.ids[0], make(map[*edit]error)}
+			s := sent{next.ids[0], c.now.revision, make(map[*edit]error)}
 			for i, e := range edits {
-				c.sent.results[e] = results[i]
+				s.results[e] = results[i]
 			}
+			c.sent = append(c.sent[max(0, len(c.sent)-maxIDs+1):], s)
 		}
 		c.shadow = nil // it has changes that are not made, or not yet
-		failed := err
+		base, failed := c.now, err
 		if err = c.follow(ctx); err == nil {
 			edits = c.settleSent(edits)
-			if errors.Is(failed, nats.ErrRevision) {
-				continue
-			}
 			err = failed
 		}
-		c.fault(err)
+		switch conflict := errors.Is(err, nats.ErrRevision); {
+		case len(edits) == 0:
+			return nil
+		case conflict && c.now != base && time.Since(began) < contendedTime:
+			continue // on what the other one has left
+		case !conflict:
+			c.fault(err)
+		}
 		return c.postpone(edits, fmt.Errorf("%w: %w", ErrAway, err))
 	}
-	return nil
 }
 
 // postpone answers the changes that cannot wait with an error, and returns the others.
@@ -621,21 +704,34 @@ func (c *Catalog) postpone(edits []*edit, err error) (left []*edit) {
 	return left
 }
 
+// answerCached answers those changes that the copy of the catalog has, so that who starts without NATS
+// has its workers file, and returns the others.
+func (c *Catalog) answerCached(edits []*edit) (left []*edit) {
+	for _, e := range edits {
+		if e.file != "" && e.file == c.now.file {
+			e.done <- nil
+		} else {
+			left = append(left, e)
+		}
+	}
+	return left
+}
+
 // tryAll makes changes to the shadow. It returns their errors and the state after them, nil if that
 // is what there is.
 func (c *Catalog) tryAll(edits []*edit) (results []error, next *state, err error) {
 	c.shadow = newShadow(c.shadow, c.now, c.config.Local())
 	file := c.now.file
-	var limits *overload.Table // nil: unchanged
+	var set *Settings // nil: unchanged
 	for _, e := range edits {
 		var err error
 		switch {
-		case e.limits != nil:
-			if limits == nil {
-				limits = c.config.Thresholds().Copy()
-				limits.Replace(c.now.thresholds())
+		case e.setting != nil:
+			if set == nil {
+				set = &Settings{c.config.Thresholds().Copy(), c.now.shared().Policies}
+				set.Thresholds.Replace(c.now.shared().Thresholds)
 			}
-			err = e.limits(limits)
+			err = e.setting(set)
 		case e.file == "" || e.file != file:
 			err = c.shadow.try(e.change)
 		}
@@ -648,8 +744,10 @@ func (c *Catalog) tryAll(edits []*edit) (results []error, next *state, err error
 		return nil, nil, err
 	}
 	next.file = file
-	if limits != nil && !sameThresholds(limits.Own(), c.now.thresholds()) {
-		next.settings = &settings{Version: next.version, Thresholds: limits.Own()}
+	if set != nil {
+		if changed := (settings{next.version, set.Thresholds.Own(), set.Policies}); !changed.same(c.now.shared()) {
+			next.settings = &changed
+		}
 	}
 	// It is written although nothing has changed if an emptied bucket has to get it.
 	if next.same(c.now) && (c.now.revision > 0 || c.now.version == 0) {
@@ -665,7 +763,7 @@ func (c *Catalog) write(ctx context.Context, next *state) error {
 	now := time.Now().UTC()
 	h := head{Format: format, Version: next.version, IDs: next.ids, Replica: c.config.Replica, Time: now, File: next.file, Settings: next.settings}
 	var added, outdated []string
-	var puts errgroup.Group
+	puts, putting := errgroup.WithContext(ctx)
 	puts.SetLimit(requestsAtOnce)
 	for n, p := range next.parts {
 		was := c.now.parts[n]
@@ -676,7 +774,7 @@ func (c *Catalog) write(ctx context.Context, next *state) error {
 			continue
 		}
 		if p.key == "" {
-			p = &part{key: newKey(now), of: p.of}
+			p = &part{key: newKey(), of: p.of}
 			next.parts[n] = p
 			added = append(added, p.key)
 			puts.Go(func() error {
@@ -684,7 +782,7 @@ func (c *Catalog) write(ctx context.Context, next *state) error {
 				if err != nil {
 					return err
 				}
-				return c.config.Bucket.Put(ctx, p.key, value)
+				return c.config.Bucket.Put(putting, p.key, value)
 			})
 		}
 		h.Parts[n] = p.key
@@ -737,13 +835,19 @@ func (c *Catalog) sweep(ctx context.Context) {
 	for _, o := range c.now.old {
 		named[o.Key] = struct{}{}
 	}
-	var stray []string
+	before := c.strays
+	c.strays = make(map[string]struct{})
+	var again []string
 	for _, key := range keys {
-		if _, is := named[key]; !is && time.Since(keyTime(key)) > strayTime {
-			stray = append(stray, key)
+		if _, is := named[key]; is {
+			continue
+		}
+		c.strays[key] = struct{}{}
+		if _, was := before[key]; was {
+			again = append(again, key)
 		}
 	}
-	_ = c.config.Bucket.Remove(ctx, stray...) // else the next sweep
+	_ = c.config.Bucket.Remove(ctx, again...) // else the next sweep
 }
 
 // fault notes that the bucket cannot be used.

@@ -4,15 +4,19 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/internal/transport/nats"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -205,7 +209,9 @@ func TestConcurrentEdits(t *testing.T) {
 // TestAway proves what a replica does without the bucket: it keeps its workers and refuses changes;
 // the set of a file waits; a start has the cached workers, and is not awaited unless that is wished;
 // and that what was lost with the servers is written again.
-func TestAway(t *testing.T) {
+func TestAway(t *testing.T) { synctest.Test(t, testAway) }
+
+func testAway(t *testing.T) {
 	m := newMemory()
 	cache := func(c *Config) { c.Cache = filepath.Join(t.TempDir(), "fleet") }
 	file := ""
@@ -249,6 +255,200 @@ func TestAway(t *testing.T) {
 	}
 }
 
+// TestEmptied proves that a bucket that was lost gets what the replica with the newest version has,
+// though one with an old copy starts meanwhile; that no change is made to less before; and that who says
+// that it has more, and does not write it, is not waited for for ever.
+func TestEmptied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		cache := func(c *Config) { c.Cache = filepath.Join(t.TempDir(), "fleet") }
+		old := ""
+		stale := m.join(t, "stale", cache, func(c *Config) { old = c.Cache })
+		newest := m.join(t, "newest")
+		edit := func(r *testReplica, id uint64) {
+			t.Helper()
+			if _, err := r.Edit(put(worker(id))); err != nil {
+				t.Error(err)
+			}
+		}
+		edit(newest, 1)
+		m.leave(stale)
+		edit(newest, 2)
+		m.locked(func() { m.values, m.revision = map[string][]byte{}, map[string]uint64{} })
+		stale = m.join(t, "stale", func(c *Config) { c.Cache = old })
+		unread := m.join(t, "unread")
+		for _, r := range []*testReplica{stale, unread} { // within a second
+			r.Heard(2)
+		}
+		var all sync.WaitGroup
+		for i, r := range []*testReplica{stale, unread, newest} {
+			all.Go(func() { edit(r, uint64(3+i)) })
+		}
+		all.Wait()
+		agree(t, stale, unread, newest)
+		if got := newest.lists(); strings.Count(got, "\n") != 5 {
+			t.Errorf("workers are lost:\n%s", got)
+		}
+		m.locked(func() { m.values, m.revision = map[string][]byte{}, map[string]uint64{} })
+		liar := time.NewTicker(time.Second)
+		defer liar.Stop()
+		began := time.Now()
+		for v := newest.Status().Version; newest.Status().Version == v; <-liar.C {
+			newest.Heard(1000)
+			if time.Since(began) > time.Minute {
+				t.Fatal("who says that it has more is waited for")
+			}
+		}
+	})
+}
+
+// TestRefusedWrites proves that a change that the bucket refuses again and again, though nobody else has
+// written, is tried now and then and given up in time, and leaves nothing in the bucket.
+func TestRefusedWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		a := m.join(t, "a")
+		if _, err := a.Edit(put(worker(1))); err != nil {
+			t.Fatal(err)
+		}
+		tried := 0
+		m.replace = func(bool) error {
+			if tried++; tried > 1000 {
+				return errNoAnswer
+			}
+			return nats.ErrRevision
+		}
+		began := time.Now()
+		if _, err := a.Edit(put(worker(2))); !errors.Is(err, ErrAway) || time.Since(began) > editTime+time.Second {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		if most := int(editTime/retryEvery) + 2; tried > most {
+			t.Errorf("tried %d times in %v", tried, editTime)
+		}
+		synctest.Wait()
+		m.locked(func() {
+			if n := len(m.values); n != 2 { // the head and the part of worker 1
+				t.Errorf("%d keys", n)
+			}
+		})
+	})
+}
+
+// TestSweep proves that a part that no head names is removed, but not one whose head is on its way,
+// whatever the clock of its writer says; and that a head's parts stay.
+func TestSweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		a := m.join(t, "a")
+		if _, err := a.Edit(put(worker(1))); err != nil {
+			t.Fatal(err)
+		}
+		const stray, young = partPrefix + ".1000.stray", partPrefix + ".1000.young"
+		m.locked(func() { m.set(stray, nil) })
+		time.Sleep(sweepEvery + sweepEvery/2)
+		m.locked(func() { m.set(young, nil) })
+		time.Sleep(sweepEvery)
+		m.locked(func() {
+			_, is := m.values[stray]
+			_, begun := m.values[young]
+			if is || !begun || len(m.values) != 3 { // with the head and its part
+				t.Errorf("keys %v", slices.Collect(maps.Keys(m.values)))
+			}
+		})
+	})
+}
+
+// TestLateWrites proves that a change whose writes were not answered is made once, whichever of them
+// arrives in the end.
+func TestLateWrites(t *testing.T) {
+	for late := range 3 {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMemory()
+			a := m.join(t, "a")
+			if _, err := a.Edit(put(worker(1))); err != nil {
+				t.Fatal(err)
+			}
+			var heads [][]byte
+			m.lose = func(value []byte) bool {
+				heads = append(heads, value)
+				if len(heads) == 3 {
+					m.set(headKey, heads[late])
+				}
+				return true
+			}
+			if _, err := a.Edit(func(c *catalog.Catalog) error {
+				_, err := c.Delete(1)
+				return err
+			}); err != nil {
+				t.Errorf("write %d of 3 has arrived: %v", late, err)
+			}
+			if a.lists() != "" {
+				t.Error("the worker is still there")
+			}
+		})
+	}
+}
+
+// TestNewerVersions proves that a version that nobody has does not hide those that are told of after it, and
+// that who changes nothing waits for nobody.
+func TestNewerVersions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		a, b := m.join(t, "a"), m.join(t, "b")
+		b.Heard(1000)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		began := time.Now()
+		if behind, err := a.Edit(put(worker(1))); err != nil || behind != nil || time.Since(began) > time.Second {
+			t.Errorf("after %v: behind %v, %v", time.Since(began), behind, err)
+		}
+		b.stop() // but it is still heard
+		m.locked(func() { b.version = 0 })
+		began = time.Now()
+		if err := a.Try(func(*catalog.Catalog) error { return nil }); err != nil || time.Since(began) > time.Second {
+			t.Errorf("who changes nothing waits %v for others: %v", time.Since(began), err)
+		}
+	})
+}
+
+// TestFileOfTheCopy proves that the set of a workers file that the copy of the catalog has is known to be
+// there while the bucket cannot be read, and another one is not.
+func TestFileOfTheCopy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		file := filepath.Join(t.TempDir(), "fleet")
+		cache := func(c *Config) { c.Cache = file }
+		a := m.join(t, "a", cache)
+		if _, err := a.EditFile("1", put(worker(1))); err != nil {
+			t.Fatal(err)
+		}
+		m.leave(a)
+		m.locked(func() { m.away = true })
+		b := m.join(t, "b", cache)
+		if _, err := b.EditFile("1", put(worker(2))); err != nil {
+			t.Error(err)
+		}
+		other := make(chan error, 1)
+		go func() {
+			_, err := b.EditFile("2", put(worker(3)))
+			other <- err
+		}()
+		time.Sleep(time.Minute)
+		select {
+		case err := <-other:
+			t.Errorf("another set than that of the copy: %v", err)
+		default:
+		}
+		if got := b.lists(); strings.Count(got, "\n") != 1 {
+			t.Errorf("b has\n%s", got)
+		}
+		m.locked(func() { m.away = false })
+		if err := <-other; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestFileOnce proves that the set of a file is applied when it is another one, not at each start of a
 // replica: what was changed since then stays.
 func TestFileOnce(t *testing.T) {
@@ -281,7 +481,7 @@ func TestFileOnce(t *testing.T) {
 
 // TestKept proves that a replica keeps in the bucket what it cannot have or read itself: workers beyond
 // its limits, and members of records of a newer release; that it writes the parts of changed workers
-// alone; and that nothing is left in the bucket for ever.
+// alone.
 func TestKept(t *testing.T) {
 	m := newMemory()
 	a := m.join(t, "a")
@@ -300,7 +500,7 @@ func TestKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		key := h.Parts[partOf(0)]
-		p, err := unpack(key, m.values[key])
+		p, err := unpack(partOf(0), key, m.values[key])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -309,11 +509,10 @@ func TestKept(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h.Parts[partOf(0)], h.Version = newKey(time.Now()), h.Version+1
+		h.Parts[partOf(0)], h.Version = newKey(), h.Version+1
 		m.set(h.Parts[partOf(0)], value)
 		text, _ := json.Marshal(h)
 		m.set(headKey, text)
-		m.set(partPrefix+".1000.stray", nil)
 	})
 	a.Heard(4)
 	small.Heard(4)
@@ -329,9 +528,6 @@ func TestKept(t *testing.T) {
 		if n := m.last - puts; n != 2 {
 			t.Errorf("%d keys are written for one worker", n)
 		}
-		if m.values[partPrefix+".1000.stray"] != nil {
-			t.Error("a part that no head names is still there")
-		}
 	})
 	agree(t, a)
 	if got := strings.Count(a.lists(), "\n"); got != 3 {
@@ -342,33 +538,150 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestThresholds proves that thresholds are those of all replicas that share them, also of one that
-// starts later, without NATS; and that another replica writes them as it has read them.
-func TestThresholds(t *testing.T) {
+// TestHostileParts proves that a part which no replica writes is refused, before it takes much memory,
+// and that a replica keeps the workers that it has.
+func TestHostileParts(t *testing.T) {
+	id := func(n int) (id uint64) { // the first worker of part n
+		for partOf(id) != n {
+			id++
+		}
+		return id
+	}
+	one := fmt.Sprintf(`{"record":{"ID":%d}}`, id(0))
+	var small strings.Builder // more workers than a part has, in their order
+	for n, next := 0, uint64(0); n <= maxPartWorkers; next++ {
+		if partOf(next) == 0 {
+			n++
+			fmt.Fprintf(&small, `,{"record":{"ID":%d}}`, next)
+		}
+	}
+	hostile := make(map[string][]byte)
+	for name, c := range map[string]struct {
+		text string
+		want error
+	}{
+		"long":     {"[" + one + strings.Repeat(" ", maxPart) + "]", nil},
+		"many":     {"[" + small.String()[1:] + "]", errLongPart},
+		"lists":    {strings.Repeat("[", 1<<20), nil},
+		"null":     {"[null]", nil},
+		"no list":  {"7", nil},
+		"nothing":  {"", nil},
+		"cut off":  {"[" + one, nil},
+		"twice":    {"[" + one + "," + one + "]", errWrongPart},
+		"of other": {fmt.Sprintf(`[{"record":{"ID":%d}}]`, id(1)), errWrongPart},
+	} {
+		value, err := zip([]byte(c.text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		hostile[name] = value
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err = unpack(0, name, value)
+		runtime.ReadMemStats(&after)
+		if err == nil || c.want != nil && !errors.Is(err, c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if n := after.TotalAlloc - before.TotalAlloc; n > 8*maxPart {
+			t.Errorf("%s: %d MiB were allocated for %d KiB", name, n>>20, len(value)>>10)
+		}
+	}
+	m := newMemory()
+	r := m.join(t, "a")
+	if _, err := r.Edit(put(worker(id(0)))); err != nil {
+		t.Fatal(err)
+	}
+	kept := r.lists()
+	var bad head
+	m.locked(func() {
+		if err := json.Unmarshal(m.values[headKey], &bad); err != nil {
+			t.Fatal(err)
+		}
+		bad.Version++
+		bad.Parts[0] = newKey()
+		text, _ := json.Marshal(bad)
+		m.set(bad.Parts[0], hostile["long"])
+		m.set(headKey, text)
+	})
+	r.Heard(bad.Version)
+	awaits(t, "the fault is shown", func() bool { return r.Status().State == Stale && strings.Contains(r.Status().Fault, bad.Parts[0]) })
+	if got := r.lists(); got != kept {
+		t.Errorf("the workers are\n%s", got)
+	}
+	c, h := New(Config{Bucket: m}), new(head) // many parts, none of which is too long
+	for n := range maxCatalog/maxPart + 1 {
+		h.Parts[n] = fmt.Sprint("part.1.", n)
+		c.now.parts[n] = &part{key: h.Parts[n], size: maxPart}
+	}
+	h.Parts[numParts-1] = "part.1.last"
+	if _, err := c.fetchParts(t.Context(), h, 1); !errors.Is(err, errLarge) {
+		t.Errorf("a catalog of 272 MiB: %v", err)
+	}
+	long := &part{of: slices.Repeat([]*entry{{Record: json.RawMessage("{}")}}, maxPartWorkers+1)}
+	if _, err := long.pack(); !errors.Is(err, errLongPart) {
+		t.Errorf("a part that nobody could read is written: %v", err)
+	}
+}
+
+// TestSettings proves that thresholds and policies are those of all replicas that share them, also of one
+// that starts later, without NATS; that another replica writes them as it has read them; and that one that
+// cannot have the policies says so and keeps its own.
+func TestSettings(t *testing.T) {
 	m := newMemory()
 	tables := map[string]*overload.Table{}
+	var mu sync.Mutex
+	sections := map[string]string{} // guarded by mu
 	shares := func(name string) func(*Config) {
 		tables[name] = overload.NewTable(overload.Thresholds{PrefillTokens: new(uint64(7))}, func(string) bool { return true })
-		return func(c *Config) { c.Thresholds = func() *overload.Table { return tables[name] } }
+		return func(c *Config) {
+			c.Thresholds = func() *overload.Table { return tables[name] }
+			c.Policies = func(section []byte) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if name == "old" && section != nil {
+					return errors.New("unknown type")
+				}
+				sections[name] = string(section)
+				return nil
+			}
+		}
 	}
 	file := filepath.Join(t.TempDir(), "fleet")
 	cache := func(c *Config) { c.Cache = file }
 	a, b, own := m.join(t, "a", shares("a"), cache), m.join(t, "b", shares("b")), m.join(t, "own")
-	set := func(r *testReplica, model string, blocks float64) {
+	old := m.join(t, "old", shares("old"))
+	edit := func(r *testReplica, change func(*Settings) error) {
 		t.Helper()
-		if behind, err := r.EditThresholds(func(t *overload.Table) error {
-			_, err := t.Set(model, overload.Thresholds{DecodeBlocks: &blocks})
-			return err
-		}); err != nil || behind != nil {
+		if behind, err := r.EditSettings(change); err != nil || behind != nil {
 			t.Fatalf("behind %v, %v", behind, err)
 		}
 	}
+	set := func(r *testReplica, model string, blocks float64) {
+		t.Helper()
+		edit(r, func(s *Settings) error {
+			_, err := s.Thresholds.Set(model, overload.Thresholds{DecodeBlocks: &blocks})
+			return err
+		})
+	}
+	const section = `{"aggregated":"p"}`
+	choose := func(r *testReplica, section []byte) {
+		t.Helper()
+		edit(r, func(s *Settings) error {
+			s.Policies = section
+			return nil
+		})
+	}
 	set(a, "m", 0.5)
+	choose(b, []byte(section))
 	set(b, "n", 0.25)
+	choose(a, []byte(section)) // as it is
 	if _, err := own.Edit(put(worker(1))); err != nil {
 		t.Fatal(err)
 	}
 	agree(t, a, b, own)
+	if st := old.Status(); len(st.Refused) != 1 || !strings.Contains(st.Refused[0], "unknown type") {
+		t.Errorf("%v is refused", st.Refused)
+	}
 	m.leave(a)
 	m.locked(func() { m.away = true })
 	late := m.join(t, "late", shares("late"), cache)
@@ -379,8 +692,27 @@ func TestThresholds(t *testing.T) {
 				t.Errorf("%s has %v for %s", name, got, model)
 			}
 		}
+		mu.Lock()
+		if sections[name] != section {
+			t.Errorf("%s chooses by %q", name, sections[name])
+		}
+		mu.Unlock()
 	}
-	if v := late.Status().Settings; v != 2 {
-		t.Errorf("the thresholds are of version %d, want 2", v)
+	if v := late.Status().Settings; v != 3 {
+		t.Errorf("the settings are of version %d, want 3", v)
+	}
+	m.locked(func() { m.away = false })
+	awaits(t, "the bucket is read", func() bool { return late.Status().State == Current })
+	choose(late, nil)
+	agree(t, b, late)
+	mu.Lock()
+	defer mu.Unlock()
+	for _, name := range []string{"b", "late"} {
+		if sections[name] != "" {
+			t.Errorf("%s still chooses by %q", name, sections[name])
+		}
+	}
+	if st := old.Status(); len(st.Refused) != 0 {
+		t.Errorf("%v is still refused", st.Refused)
 	}
 }

@@ -173,5 +173,6 @@ func TestServer(t *testing.T) {
 	for _, r := range append(replicas, d) {
 		r.stop()
 	}
+	server.Kill(t)
 	goleak.VerifyNone(t, leaks)
 }

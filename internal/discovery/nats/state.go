@@ -11,8 +11,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/select-service/select-service/internal/selection/overload"
@@ -24,12 +22,16 @@ const (
 	format = 1
 	// numParts is the number of parts of a catalog.
 	numParts = 64
-	// maxPart bounds the text of a part, in bytes.
-	maxPart = 256 << 20
+	// maxPart bounds the text of a part, in bytes: twice the longest request body, which can be one
+	// worker. With 1.6 KB, those of a worker with 8 ranks, it has 10,000 workers, and the catalog 670,000.
+	// maxPartWorkers bounds its workers, so that small ones do not take far more memory than their
+	// text, and maxCatalog the text of all parts.
+	maxPart        = 16 << 20
+	maxPartWorkers = 1 << 14
+	maxCatalog     = 16 * maxPart
 	// maxIDs bounds the writes that a head names.
 	maxIDs = 32
-	// headKey is the key of the head, and partPrefix begins the keys of parts:
-	// part.TIME.ID, with the time in Unix seconds.
+	// headKey is the key of the head, and partPrefix and a point begin the keys of parts.
 	headKey, partPrefix = "head", "part"
 )
 
@@ -54,8 +56,27 @@ type head struct {
 
 // settings are what the replicas share beside workers. They never change.
 type settings struct {
-	Version    uint64                          `json:"version"`    // of the catalog that had them first
-	Thresholds map[string]*overload.Thresholds `json:"thresholds"` // of models that have not the defaults
+	Version    uint64                          `json:"version"`            // of the catalog that had them first
+	Thresholds map[string]*overload.Thresholds `json:"thresholds"`         // of models that have not the defaults
+	Policies   json.RawMessage                 `json:"policies,omitempty"` // see Settings.Policies
+}
+
+// same reports whether both say the same, whatever their versions are.
+func (s settings) same(o settings) bool {
+	return maps.EqualFunc(s.Thresholds, o.Thresholds, (*overload.Thresholds).Equal) && bytes.Equal(s.Policies, o.Policies)
+}
+
+// check returns an error if the settings, which may be nil, cannot be used.
+func (s *settings) check() error {
+	if s == nil {
+		return nil
+	}
+	for _, t := range s.Thresholds {
+		if t == nil {
+			return errNoLimits
+		}
+	}
+	return nil
 }
 
 type oldPart struct {
@@ -63,7 +84,12 @@ type oldPart struct {
 	Since time.Time `json:"since"`
 }
 
-var errFormat = errors.New("a newer release has written the catalog of the fleet: upgrade this replica")
+var (
+	errFormat    = errors.New("a newer release has written the catalog of the fleet: upgrade this replica")
+	errNoVersion = errors.New("head of the catalog: it has no version; remove the key head of the bucket, so that a replica writes it again")
+	errNoWorker  = errors.New("null instead of a worker")
+	errNoLimits  = errors.New("null instead of a model's thresholds")
+)
 
 // readHead reads a head.
 func readHead(value []byte) (*head, error) {
@@ -71,10 +97,13 @@ func readHead(value []byte) (*head, error) {
 	if err := json.Unmarshal(value, h); err != nil {
 		return nil, fmt.Errorf("head of the catalog: %w", err)
 	}
-	if h.Format > format {
+	switch {
+	case h.Format > format:
 		return nil, errFormat
+	case h.Version == 0:
+		return nil, errNoVersion
 	}
-	return h, nil
+	return h, h.Settings.check()
 }
 
 // entry is one worker of the catalog.
@@ -95,35 +124,76 @@ func partOf(id uint64) int {
 
 // part is the workers of a part, by id.
 type part struct {
-	key string // "" before it is in the bucket
-	of  []*entry
+	key  string // "" before it is in the bucket
+	size int    // of its text in bytes, once it is there
+	of   []*entry
 }
 
-// pack returns the value of a part.
+var (
+	errLongPart  = fmt.Errorf("a part of the catalog has at most %d workers and %d MiB", maxPartWorkers, maxPart>>20)
+	errLarge     = fmt.Errorf("the catalog has at most %d MiB", maxCatalog>>20)
+	errWrongPart = errors.New("not the workers of this part, by id")
+)
+
+// pack returns the value of a part, and sets its size.
 func (p *part) pack() ([]byte, error) {
 	text, err := json.Marshal(p.of)
 	if err != nil {
 		return nil, err
 	}
+	if p.size = len(text); p.size > maxPart || len(p.of) > maxPartWorkers {
+		return nil, errLongPart
+	}
 	return zip(text)
 }
 
-// unpack reads the value of a part.
-func unpack(key string, value []byte) (*part, error) {
-	text, err := unzip(value)
+// badPartError says why a part cannot be read, however often that is tried.
+type badPartError struct {
+	key string
+	err error
+}
+
+func (e *badPartError) Error() string { return e.key + ": " + e.err.Error() }
+func (e *badPartError) Unwrap() error { return e.err }
+
+// unpack reads the value of part n.
+func unpack(n int, key string, value []byte) (*part, error) {
+	text, err := unzip(value, maxPart)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", key, err)
+		return nil, &badPartError{key, err}
 	}
-	p := &part{key: key}
-	if err := json.Unmarshal(text, &p.of); err != nil {
-		return nil, fmt.Errorf("%s: %w", key, err)
-	}
-	for _, e := range p.of {
-		if err := json.Unmarshal(e.Record, &e.record); err != nil {
-			return nil, fmt.Errorf("%s: %w", key, err)
-		}
+	p := &part{key: key, size: len(text)}
+	if p.of, err = readEntries(n, text); err != nil {
+		return nil, &badPartError{key, err}
 	}
 	return p, nil
+}
+
+// readEntries reads the text of part n. It stops at the first entry that cannot be there.
+func readEntries(n int, text []byte) (list []*entry, err error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	if begin, err := d.Token(); err != nil || begin != json.Delim('[') {
+		return nil, errWrongPart
+	}
+	for d.More() {
+		e := new(entry)
+		if err := d.Decode(e); err != nil {
+			return nil, err
+		}
+		if err := json.Unmarshal(e.Record, &e.record); err != nil {
+			return nil, err
+		}
+		id := e.record.ID
+		switch {
+		case len(list) == maxPartWorkers:
+			return nil, errLongPart
+		case partOf(id) != n, len(list) > 0 && id <= list[len(list)-1].record.ID:
+			return nil, errWrongPart
+		}
+		list = append(list, e)
+	}
+	_, err = d.Token() // ]
+	return list, err
 }
 
 func zip(text []byte) ([]byte, error) {
@@ -138,32 +208,21 @@ func zip(text []byte) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-func unzip(value []byte) ([]byte, error) {
+// unzip reads what zip has written, if that are at most so many bytes.
+func unzip(value []byte, most int) ([]byte, error) {
 	r, err := gzip.NewReader(bytes.NewReader(value))
 	if err != nil {
 		return nil, err
 	}
-	text, err := io.ReadAll(io.LimitReader(r, maxPart+1))
-	if err == nil && len(text) > maxPart {
-		err = errors.New("longer than a part can be")
+	text, err := io.ReadAll(io.LimitReader(r, int64(most)+1))
+	if err == nil && len(text) > most {
+		err = fmt.Errorf("longer than %d MiB", most>>20)
 	}
 	return text, err
 }
 
 // newKey returns a key for a part.
-func newKey(now time.Time) string {
-	return partPrefix + "." + strconv.FormatInt(now.Unix(), 10) + "." + rand.Text()
-}
-
-// keyTime returns the time of a part's key; now, if it has none.
-func keyTime(key string) time.Time {
-	if of := strings.Split(key, "."); len(of) == 3 {
-		if seconds, err := strconv.ParseInt(of[1], 10, 64); err == nil {
-			return time.Unix(seconds, 0)
-		}
-	}
-	return time.Now()
-}
+func newKey() string { return partPrefix + "." + rand.Text() }
 
 // state is one version of the catalog. It never changes.
 type state struct {
@@ -217,6 +276,18 @@ func (s *state) find(id uint64) *entry {
 		return nil
 	}
 	return p.of[i]
+}
+
+// unwritten returns the state as one of which the bucket has nothing.
+func (s *state) unwritten() *state {
+	u := *s
+	u.revision, u.old = 0, nil
+	for n, p := range s.parts {
+		if p != nil {
+			u.parts[n] = &part{of: p.of}
+		}
+	}
+	return &u
 }
 
 // successor returns the next version of the catalog, without workers.
@@ -275,14 +346,10 @@ func (s *state) same(o *state) bool {
 	return s.parts == o.parts && s.file == o.file && s.settings == o.settings
 }
 
-// thresholds returns the busy thresholds that the replicas share.
-func (s *state) thresholds() map[string]*overload.Thresholds {
+// shared returns what the replicas share beside workers.
+func (s *state) shared() settings {
 	if s.settings == nil {
-		return nil
+		return settings{}
 	}
-	return s.settings.Thresholds
-}
-
-func sameThresholds(a, b map[string]*overload.Thresholds) bool {
-	return maps.EqualFunc(a, b, (*overload.Thresholds).Equal)
+	return *s.settings
 }

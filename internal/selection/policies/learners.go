@@ -3,6 +3,7 @@ package policies
 import (
 	"maps"
 	"sync"
+	"sync/atomic"
 
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
@@ -12,7 +13,7 @@ import (
 // Learners has the learned model of prefill times of every scope with a policy that predicts
 // them. It keeps the model of a scope that has no worker. It is safe for concurrent use.
 type Learners struct {
-	table   *Table
+	table   atomic.Pointer[Table]
 	tracked bool
 
 	mu      sync.Mutex // guards byScope
@@ -25,21 +26,26 @@ const maxLearners = 1024
 // NewLearners returns the learners for the scopes that have policies of t. tracked: prefills
 // count as load; without it nothing is predicted.
 func NewLearners(t *Table, tracked bool) *Learners {
-	return &Learners{table: t, tracked: tracked, byScope: make(map[catalog.Scope]*ttft.Learner)}
+	l := &Learners{tracked: tracked, byScope: make(map[catalog.Scope]*ttft.Learner)}
+	l.SetTable(t)
+	return l
 }
+
+// SetTable sets the policies of the scopes. What was learned of a scope is kept.
+func (l *Learners) SetTable(t *Table) { l.table.Store(t) }
 
 // Of returns the learner of a scope, nil if none of its policies predicts.
 func (l *Learners) Of(sc catalog.Scope) *ttft.Learner {
-	if !l.table.predicts(sc.Model) {
+	if !l.table.Load().predicts(sc.Model) {
 		return nil
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	return l.learner(sc)
 }
 
-// learner returns the learner of a scope. The caller holds l.mu.
+// learner returns the learner of a scope.
 func (l *Learners) learner(sc catalog.Scope) *ttft.Learner {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	x := l.byScope[sc]
 	if x == nil {
 		x = ttft.NewLearner()
@@ -49,11 +55,14 @@ func (l *Learners) learner(sc catalog.Scope) *ttft.Learner {
 	return x
 }
 
-// All returns the learners of all scopes.
+// All returns the learners of all scopes with a policy that predicts.
 func (l *Learners) All() map[catalog.Scope]*ttft.Learner {
+	t := l.table.Load()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return maps.Clone(l.byScope)
+	all := maps.Clone(l.byScope)
+	maps.DeleteFunc(all, func(sc catalog.Scope, _ *ttft.Learner) bool { return !t.predicts(sc.Model) })
+	return all
 }
 
 // Forget drops learners of scopes that are not open, if there are too many.

@@ -37,8 +37,7 @@ type ShadowStats struct {
 	CostForegone, TTFTForegone float64
 }
 
-// NewScope returns the policies of a scope, nil if it has just the built-in one. learners must
-// be of the same table.
+// NewScope returns the policies of a scope, nil if it has just the built-in one.
 func (t *Table) NewScope(sc catalog.Scope, learners *Learners) *Scope {
 	i, shadows := t.ForModel(sc.Model), t.Shadows()
 	if i.IsBuiltIn() && len(shadows) == 0 {
@@ -50,8 +49,8 @@ func (t *Table) NewScope(sc catalog.Scope, learners *Learners) *Scope {
 			s.shadows = append(s.shadows, &Shadow{Instance: shadow})
 		}
 	}
-	if learners != nil {
-		s.Learner = learners.Of(sc)
+	if learners != nil && t.predicts(sc.Model) {
+		s.Learner = learners.learner(sc)
 	}
 	return s
 }
@@ -116,10 +115,10 @@ func (s *Scope) ToCompute(d *selector.Decision, i int) uint64 {
 	return w.ToCompute(d.Prompt, &d.Candidates[i])
 }
 
-// Holds reports whether requests are held while their rank has much to compute, and the
-// longest time to hold them.
-func (s *Scope) Holds() (longest time.Duration, holds bool) {
-	if s == nil || !s.holds() {
+// Delays reports whether requests are delayed while their rank has much to compute, and the
+// longest time to delay them.
+func (s *Scope) Delays() (longest time.Duration, delays bool) {
+	if s == nil || !s.delays() {
 		return 0, false
 	}
 	return time.Duration(s.PredictedTTFT().Longest * float64(time.Second)), true

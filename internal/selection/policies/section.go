@@ -10,6 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/select-service/select-service/internal/codec/yamlread"
+	"github.com/select-service/select-service/pkg/selector"
 )
 
 // BuiltIn is the name of the cost function that decides if nothing is configured.
@@ -50,6 +51,22 @@ func ParseSection(n *yaml.Node) (*Section, error) {
 		faults = append(faults, fmt.Errorf("invalid router policy config: worker_selection %w", err))
 	}
 	return s, errors.Join(faults...)
+}
+
+// Parse reads a section on its own, and creates its instances that are in use.
+func Parse(section []byte, service selector.Weights) (*Table, error) {
+	n, err := yamlread.Root(section)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", sectionPath, err)
+	}
+	if n == nil {
+		n = &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null"}
+	}
+	s, err := ParseSection(n)
+	if err != nil {
+		return nil, err
+	}
+	return s.Resolve("", service)
 }
 
 type sectionReader struct{ yamlread.Reader }

@@ -42,7 +42,7 @@ type Settings struct {
 
 	Admission admission.Config
 	Queues    waitqueue.Config
-	Policies  *policies.Table // nil: the built-in cost everywhere
+	Policies  *policies.Table // until SetPolicies; nil: the built-in cost everywhere
 	Learners  *policies.Learners
 	// Approximate has the blocks predicted from reservations; nil: none are predicted.
 	Approximate *approximate.Index
@@ -62,7 +62,7 @@ type Settings struct {
 // Registry has the states of all scopes.
 type Registry struct {
 	settings Settings
-	canWait  bool // the settings let requests wait in at least one scope
+	canWait  atomic.Bool // the settings and policies let requests wait in at least one scope
 	catalog  *catalog.Catalog
 	loads    Loads
 	restored Restored // nil: there are none
@@ -79,10 +79,11 @@ type Registry struct {
 
 	// mu guards writes of states, State.served of every state, and the fields below. It is
 	// innermost, beside the locks of the packages that this one calls.
-	mu    sync.Mutex
-	past  pastScopes
-	keyed pastScopes // scopes without workers whose index had shown keys
-	ended []*State   // ended states whose queues may still have requests
+	mu       sync.Mutex
+	policies *policies.Table
+	past     pastScopes
+	keyed    pastScopes // scopes without workers whose index had shown keys
+	ended    []*State   // ended states whose queues may still have requests
 	// merging: dumps of peers are being merged with live events. Meanwhile retained has the
 	// states that have ended.
 	merging  bool
@@ -91,8 +92,8 @@ type Registry struct {
 
 // New returns a registry without states. Attach must be called before any other method.
 func New(settings Settings) *Registry {
-	r := &Registry{settings: settings, merging: settings.Merging}
-	r.canWait = settings.Admission.Enabled() || settings.Policies.Hold()
+	r := &Registry{settings: settings, merging: settings.Merging, policies: settings.Policies}
+	r.canWait.Store(settings.Admission.Enabled() || settings.Policies.Delays())
 	if r.merging {
 		r.retained = make(map[catalog.Scope]*State)
 	}
@@ -158,7 +159,7 @@ func (r *Registry) RefuseNew() { r.closing.Store(true) }
 // RefuseNew and after the catalog is closed, so that no scope gets a new queue.
 func (r *Registry) CloseQueues() {
 	for _, state := range r.All() {
-		state.Queue.Close(contract.ErrShuttingDown)
+		state.Rules().Queue.Close(contract.ErrShuttingDown)
 	}
 }
 
@@ -176,18 +177,18 @@ func (r *Registry) workersChanged() {
 	r.ended = nil
 	r.mu.Unlock()
 	for _, state := range ended {
-		state.Queue.Close(ErrGone)
+		state.Rules().Queue.Close(ErrGone)
 	}
 	r.LoadChanged()
 }
 
 // LoadChanged is called after load went down. It runs the waiting requests that can run now.
 func (r *Registry) LoadChanged() {
-	if !r.canWait {
+	if !r.canWait.Load() {
 		return // no request ever waits
 	}
 	for _, state := range r.All() {
-		state.Queue.Dispatch()
+		state.Rules().Queue.Dispatch()
 	}
 }
 
@@ -205,11 +206,10 @@ func (r *Registry) open(sc catalog.Scope, blockSize uint32) *State {
 
 			FirstTokens: new(FirstTokens),
 
-			Policies: r.settings.Policies.NewScope(sc, r.settings.Learners),
 			workers:  make(map[uint64]*attachedWorker),
 			reserved: make(map[uint32]catalog.Rank),
 		}
-		state.Queue = r.newQueue(sc, state.Policies)
+		state.rules.Store(r.newRulesLocked(sc, nil))
 		r.initIndexLocked(sc, state)
 		if r.settings.WatchStored {
 			state.stored = &storedWatches{space: state.Space}
@@ -221,13 +221,50 @@ func (r *Registry) open(sc catalog.Scope, blockSize uint32) *State {
 	return state
 }
 
-// newQueue returns the wait queue of a scope with policies p.
-func (r *Registry) newQueue(sc catalog.Scope, p *policies.Scope) *waitqueue.Queue {
+// newRulesLocked returns the rules of a scope that had others, nil: it had none. They have the same
+// queue if none of them delays requests.
+func (r *Registry) newRulesLocked(sc catalog.Scope, former *Rules) *Rules {
+	rules := &Rules{Policies: r.policies.NewScope(sc, r.settings.Learners)}
 	policy := r.settings.Admission.ForModel(sc.Model)
-	if longest, holds := p.Holds(); holds && policy == nil {
-		return waitqueue.NewDelaying(r.settings.Queues, longest)
+	longest, delays := rules.Policies.Delays()
+	if policy != nil {
+		delays = false
 	}
-	return waitqueue.New(r.settings.Queues, policy)
+	switch {
+	case delays:
+		rules.Queue = waitqueue.NewDelaying(r.settings.Queues, longest)
+	case former != nil && !former.Queue.Delays():
+		rules.Queue = former.Queue
+	default:
+		rules.Queue = waitqueue.New(r.settings.Queues, policy)
+	}
+	return rules
+}
+
+// errOtherPolicies is ErrStale for a request that waited for its turn by former policies.
+var errOtherPolicies = &contract.Error{Kind: contract.Unavailable, Text: "the selection policies have changed", Err: ErrStale}
+
+// SetPolicies has all scopes choose by the policies of t from now on. What former policies delay is
+// tried again.
+func (r *Registry) SetPolicies(t *policies.Table) {
+	var replaced []*waitqueue.Queue
+	r.mu.Lock()
+	r.policies = t
+	if t.Delays() {
+		r.canWait.Store(true)
+	}
+	for sc, state := range r.All() {
+		former := state.Rules()
+		rules := r.newRulesLocked(sc, former)
+		state.rules.Store(rules)
+		if rules.Queue != former.Queue {
+			replaced = append(replaced, former.Queue)
+		}
+	}
+	r.mu.Unlock()
+	for _, q := range replaced {
+		q.Close(errOtherPolicies)
+	}
 }
 
 // initIndexLocked gives a new state its index.

@@ -20,14 +20,13 @@ type State struct {
 	BlockSize uint32         // tokens
 	Space     *indexer.Space // the index of the engines' events; writers must go through Gate
 	Gate      *recovery.Gate
-	Queue     *waitqueue.Queue
 	Traffic   *Traffic
 	Hits      *Hits
 	// FirstTokens has what the kept decisions of the scope have predicted and observed.
 	FirstTokens *FirstTokens
 	Seeds       *SeedNames // adapters of the space's blocks
-	// Policies choose the ranks; nil: the built-in cost function alone.
-	Policies *policies.Scope
+
+	rules atomic.Pointer[Rules] // never nil
 
 	// approximate predicts blocks from reservations; nil: none are predicted. It writes
 	// predicted if engines publish KV events, otherwise Space, and predicted is nil.
@@ -46,6 +45,17 @@ type State struct {
 
 	served bool // has had a fully attached worker; guarded by Registry.mu
 }
+
+// Rules say how the requests of a scope are decided on. They do not change: Registry.SetPolicies
+// replaces them.
+type Rules struct {
+	// Policies choose the ranks; nil: the built-in cost function alone.
+	Policies *policies.Scope
+	Queue    *waitqueue.Queue
+}
+
+// Rules returns the current rules of the scope.
+func (s *State) Rules() *Rules { return s.rules.Load() }
 
 // Gone reports whether the scope's last worker has left, so that this is no longer the scope's
 // state.

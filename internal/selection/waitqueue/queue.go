@@ -90,6 +90,12 @@ func (q *Queue) Enabled() bool {
 	return ok
 }
 
+// Delays reports whether requests are delayed, see NewDelaying.
+func (q *Queue) Delays() bool {
+	_, ok := q.waiters.(*delayed)
+	return ok
+}
+
 // Waits reports whether requests can wait at all. If they cannot, callers run them directly.
 func (q *Queue) Waits() bool { return q.waiters != nil }
 

@@ -59,6 +59,7 @@ func (o operatorRoutes) replicas(c request, f catalog.ScopeFilter, out []byte) (
 	out = appendBoolField(append(out, '{'), "enabled", stats != nil)
 	out = appendStringField(out, "process", own.Process)
 	out = appendStringField(out, "version", own.Version)
+	out = appendSettingsVersion(out, own)
 	if stats != nil && !c.who.Scoped() {
 		out = append(appendKey(out, "stats"), '{')
 		for _, n := range [...]struct {
@@ -78,8 +79,24 @@ func (o operatorRoutes) replicas(c request, f catalog.ScopeFilter, out []byte) (
 		}
 		out = append(out, '}')
 	}
-	out = appendList(appendKey(out, "peers"), o.Replicas.Peers(c.Request.Context(), f), o.d.appendPeer)
+	peers := o.Replicas.Peers(c.Request.Context(), f)
+	if c.who.Scoped() { // where a replica is reached is no matter of one model or tenant
+		for _, p := range peers {
+			for i := range p.Processes {
+				p.Processes[i].URL, p.Processes[i].Error = "", ""
+			}
+		}
+	}
+	out = appendList(appendKey(out, "peers"), peers, o.d.appendPeer)
 	return append(out, '}'), nil
+}
+
+// appendSettingsVersion appends the version of the fleet's settings, if there are any.
+func appendSettingsVersion(out []byte, of *replicas.Status) []byte {
+	if of.Shared == 0 {
+		return out
+	}
+	return appendUintField(out, "settings_version", of.Shared)
 }
 
 func (d dialect) appendPeer(out []byte, p replicas.Peer) []byte {
@@ -102,6 +119,7 @@ func (d dialect) appendProcess(out []byte, x replicas.Process) []byte {
 	}
 	out = appendTime(out, "read", x.Read)
 	out = appendStringField(out, "version", x.Status.Version)
+	out = appendSettingsVersion(out, x.Status)
 	out = appendFloatField(out, "clock_ahead_seconds", math.Round(x.Clock.Seconds()*1000)/1000)
 	out = appendBoolField(out, "clocks_agree", !x.ClocksApart())
 	out = appendBoolField(out, "policies_agree", !x.PoliciesDiffer())

@@ -10,6 +10,8 @@ import (
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/internal/server/access"
+	"github.com/select-service/select-service/internal/server/gateway/tokenizer"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/replicasync"
 )
@@ -47,6 +49,7 @@ type fake struct {
 	loads       []selection.RankLoad
 	scopes      []node.ScopeLoads
 	policies    []node.ScopePolicy
+	section     string // of policies
 	id          string
 	decay       *float64
 	peer        string
@@ -74,6 +77,10 @@ type fake struct {
 
 	conductorFake
 
+	of     *catalog.Scope // of a prompt to tokenize
+	text   string         // its request
+	placed tokenizer.Placed
+
 	call func() // run inside of every call
 }
 
@@ -82,6 +89,15 @@ func (f *fake) called() error {
 		f.call()
 	}
 	return f.err
+}
+
+func (f *fake) Tokenize(_ context.Context, _ *access.Caller, of *catalog.Scope, text []byte, use func(*tokenizer.Placed)) error {
+	f.of, f.text = of, string(text)
+	if err := f.called(); err != nil {
+		return err
+	}
+	use(&f.placed)
+	return nil
 }
 
 func (f *fake) PutWorkerIn(_ catalog.ScopeFilter, r catalog.Record) (*catalog.Worker, error) {
@@ -193,6 +209,11 @@ func (f *fake) Loads(model, tenant *string) []node.ScopeLoads {
 func (f *fake) Policies(of catalog.ScopeFilter) []node.ScopePolicy {
 	f.model, f.tenant = of.Model, of.Tenant
 	return f.policies
+}
+
+func (f *fake) SetPolicies(section []byte) ([]string, error) {
+	f.section = string(section)
+	return nil, f.called()
 }
 
 func (f *fake) PotentialLoads(req *selection.ProjectRequest) ([]selection.RankLoad, error) {

@@ -40,6 +40,7 @@ var wanted = map[string]struct{ role, scoped string }{
 	"GET /busy_threshold":                     {"read", ""},
 	"GET /decisions":                          {"read", "-"},
 	"POST /explain":                           {"read", `{"tenant_id":%q,"token_ids":[1]}`},
+	"POST /tokenize":                          {"read", `{"tenant_id":%q,"request":{"prompt":"a"}}`},
 	"POST /overlap_scores":                    {"read", `{"tenant_id":%q,"token_ids":[1]}`},
 	"POST /potential_loads":                   {"read", `{"tenant_id":%q,"token_ids":[1]}`},
 	"POST /diagnose":                          {"read", `{"tenant_id":%q,"token_ids":[1]}`},
@@ -70,6 +71,8 @@ var wanted = map[string]struct{ role, scoped string }{
 	"DELETE /workers/:id":                     {"operate", "-"},
 	"POST /workers/:id/drain":                 {"operate", `{}`},
 	"DELETE /workers/:id/drain":               {"operate", "-"},
+	"PUT /policies":                           {"operate", ""},
+	"DELETE /policies":                        {"operate", ""},
 	"POST /busy_threshold":                    {"operate", ""},
 	"DELETE /busy_threshold":                  {"operate", ""},
 	"POST /slots/register":                    {"operate", `{"model_name":"m","tenant_id":%q,"worker_id":1,"block_size":1,"dp_start":0,"dp_size":1}`},
@@ -140,6 +143,7 @@ func listenersOf(svc *fake, opt Options) []onListener {
 	withMetrics := opt
 	withMetrics.Metrics = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	withMetrics.Operators = newOperators()
+	withMetrics.Operators.Prompts = svc
 	return []onListener{
 		{"selection", newEngine(svc, svc.conductor(), withMetrics), func(p string) string { return p }},
 		{"slots", newSlotsEngine(svc, opt), func(p string) string {
@@ -420,6 +424,8 @@ func TestAudit(t *testing.T) {
 		{"DELETE", "/workers/x", "operate", "", `"result":"refused"`},
 		{"POST", "/workers", "read", `{}`, `"who":"read","address":"192.0.2.1","result":"refused","action":"POST /workers","error":"the token lacks the role operate","status":403`},
 		{"POST", "/workers", "secret", `{}`, `"who":"anonymous"`},
+		{"PUT", "/policies", "operate", `{"worker_selection":{"aggregated":"default"}}`, `"action":"PUT /policies","worker_selection":"{\"aggregated\":\"default\"}","status":200`},
+		{"DELETE", "/policies", "operate", "", `"action":"DELETE /policies","status":200`},
 		{"POST", "/busy_threshold", "operate", `{"model":"m","active_prefill_tokens_threshold":5}`, `"model":"m"`},
 		{"POST", "/replica_sync/register_peer", "operate", `{"endpoint":"tcp://h:1"}`, `"endpoint":"tcp://h:1"`},
 		{"POST", "/slots/register", "operate", `{"model_name":"m","worker_id":1,"block_size":1,"dp_start":0,"dp_size":1}`, `"worker_id":1,"model":"m","tenant":"default","status":201`},

@@ -1,19 +1,85 @@
 package httpapi
 
 import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/rs/zerolog"
+
+	"github.com/select-service/select-service/internal/codec/bodyscan"
 	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
-type policyReader interface {
+// policyTable has the policies that choose ranks.
+type policyTable interface {
 	// Policies lists the policies of the scopes that match.
 	Policies(catalog.ScopeFilter) []node.ScopePolicy
+	// SetPolicies has all scopes choose by a section worker_selection of a policy file, as JSON; nil:
+	// by the policies of the configuration. Of a fleet that shares its settings, behind names the
+	// replicas that do not do so yet.
+	SetPolicies(section []byte) (behind []string, err error)
 }
 
 type policyRoutes struct {
-	svc policyReader
+	svc policyTable
 	d   dialect
+}
+
+func (r policyRoutes) addTo(e router) {
+	const path = "/policies"
+	e.get(access.Read, path, e.api.listing(r.list))
+	set := newBody(policyShape, nil, nil)
+	set.limit = maxPolicies
+	e.add(http.MethodPut, access.Operate, path, withBody(e.api, set, r.set))
+	e.add(http.MethodDelete, access.Operate, path, e.api.serve(r.clear))
+}
+
+// maxPolicies is the longest body of PUT /policies, in bytes.
+const maxPolicies = 64 << 10
+
+// policyBody is the body of PUT /policies. section is a part of the request's text.
+type policyBody struct{ section []byte }
+
+var policyShape = bodyscan.NewObject(
+	required("worker_selection", func(b *policyBody) *[]byte { return &b.section }, func(s *bodyscan.Scanner) []byte {
+		section := s.Value()
+		if s.Err() == nil && !json.Valid(section) { // msgpack
+			s.Fail("must be JSON")
+		}
+		return section
+	}),
+)
+
+func (r policyRoutes) set(c request, b *policyBody, out []byte) (int, []byte, error) {
+	c.about(changedPolicies{string(b.section)})
+	return r.change(b.section, out)
+}
+
+func (r policyRoutes) clear(c request, out []byte) (int, []byte, error) {
+	c.about(changedPolicies{})
+	return r.change(nil, out)
+}
+
+func (r policyRoutes) change(section, out []byte) (int, []byte, error) {
+	behind, err := r.svc.SetPolicies(section)
+	if err != nil {
+		return 0, nil, err
+	}
+	out = append(out, '{')
+	out = r.list(catalog.ScopeFilter{}, appendKey(out, "policies"))
+	return http.StatusOK, append(appendBehind(out, behind), '}'), nil
+}
+
+// changedPolicies are the policies in an audit line; "": those of the configuration.
+type changedPolicies struct{ section string }
+
+func (p changedPolicies) describe(e *zerolog.Event) {
+	if p.section != "" {
+		e.Str("worker_selection", catalog.Clip(p.section))
+	}
 }
 
 func (r policyRoutes) list(f catalog.ScopeFilter, out []byte) []byte {

@@ -26,7 +26,7 @@ type Service interface {
 	projector
 	reserver
 	loadReader
-	policyReader
+	policyTable
 	thresholder
 	diagnoser
 	dumper
@@ -233,7 +233,7 @@ func addSelection(r router, svc Service) {
 	r.post(access.Read, "/overlap_scores", withBody(a, newProjectBody(a.dialect), projection.overlapScores))
 	r.post(access.Read, "/potential_loads", withBody(a, newProjectBody(a.dialect), projection.potentialLoads))
 	r.get(access.Read, "/loads", a.listing(loadRoutes{svc, a.dialect}.list))
-	r.get(access.Read, "/policies", a.listing(policyRoutes{svc, a.dialect}.list))
+	policyRoutes{svc, a.dialect}.addTo(r)
 	r.post(access.Read, "/diagnose", withBody(a, newDiagnoseBody(a.dialect), diagnoseRoutes{svc, a.dialect}.diagnose))
 
 	reservations := reservationRoutes{svc, a.dialect}

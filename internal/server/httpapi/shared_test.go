@@ -28,17 +28,23 @@ func (f *fleetOf) Edit(change shared.Change) ([]string, error) {
 	return f.behind, change(f.catalog)
 }
 
+func (f *fleetOf) Try(change shared.Change) error {
+	_, err := f.Edit(change)
+	return err
+}
+
 func (f *fleetOf) EditFile(_ string, change shared.Change) ([]string, error) { return f.Edit(change) }
 
-func (f *fleetOf) EditThresholds(change func(*overload.Table) error) ([]string, error) {
+func (f *fleetOf) EditSettings(change func(*shared.Settings) error) ([]string, error) {
 	if f.err != nil {
 		return nil, f.err
 	}
-	return f.behind, change(overload.NewTable(overload.Thresholds{}, nil))
+	return f.behind, change(&shared.Settings{Thresholds: overload.NewTable(overload.Thresholds{}, nil)})
 }
 func (f *fleetOf) Submit(shared.Change, func()) {}
 func (f *fleetOf) Look()                        {}
 func (f *fleetOf) Awaited() bool                { return false }
+func (f *fleetOf) Settled() bool                { return true }
 
 // TestSharedAnswers: the answers of a replica whose workers are the fleet's name the replicas that do
 // not know of a change, and are 503 with Retry-After while it cannot be made.
@@ -59,6 +65,8 @@ func TestSharedAnswers(t *testing.T) {
 		{"DELETE", "/workers/1/drain", "", 200, true},
 		{"PUT", "/workers", `{"workers":[` + worker + `]}`, 200, true},
 		{"POST", "/busy_threshold", `{"model":"m","active_prefill_tokens_threshold":5}`, 200, false},
+		{"PUT", "/policies", `{"worker_selection":{"aggregated":"default"}}`, 200, true},
+		{"DELETE", "/policies", "", 200, true},
 		{"DELETE", "/workers/1", "", 200, true},
 	} {
 		f.err, f.behind = fmt.Errorf("%w: no leader", shared.ErrAway), nil
@@ -71,5 +79,43 @@ func TestSharedAnswers(t *testing.T) {
 		if named := strings.HasSuffix(got.Body.String(), `,"replicas_behind":["b","c"]}`); got.Code != c.code || named != c.named {
 			t.Errorf("%s %s: %d %s", c.method, c.path, got.Code, got.Body)
 		}
+	}
+}
+
+// TestSetPolicies: scopes choose by the policies that were set until they are taken back; what is no
+// section is refused with the words of the policy file, and changes nothing.
+func TestSetPolicies(t *testing.T) {
+	w := servicetest.Start(t)
+	w.Put(servicetest.Record(1, 1))
+	h := New(w.Service, w.Conductor(), Options{Log: zerolog.Nop(), Operators: operatorsOf(w.Service)})
+	const path = "/policies"
+	set := func(section string) string { return `{"worker_selection":` + section + `}` }
+	lists := func(name string) string { return `"policy":"` + name + `"` }
+	if got := ask(h, "PUT", path, "", set(`{"aggregated":"p","instances":[{"name":"p","type":"lmetric"}]}`)); got.Code != 200 ||
+		!strings.HasPrefix(got.Body.String(), `{"policies":[{`) || !strings.Contains(got.Body.String(), lists("p")) {
+		t.Fatalf("%d %s", got.Code, got.Body)
+	}
+	for _, c := range []struct {
+		body string
+		code int
+		want string
+	}{
+		{set(`{"aggregated":"x"}`), 400, `worker_selection aggregated \"x\" does not name a configured instance`},
+		{set(`{"aggregated":"p","instances":[{"name":"p","type":"nope"}]}`), 400, `unknown worker-selection policy type \"nope\"`},
+		{set(`{"foo":1,"bar":2}`), 400, "unknown field `foo`"},
+		{set(`[]`), 400, "expected a mapping"},
+		{set(`null`), 400, "expected a mapping"},
+		{`{}`, 422, "missing field `worker_selection`"},
+		{set(`{"aggregated":"` + strings.Repeat("x", maxPolicies) + `"}`), 413, ""},
+	} {
+		if got := ask(h, "PUT", path, "", c.body); got.Code != c.code || !strings.Contains(got.Body.String(), c.want) {
+			t.Errorf("%.80s: %d %s", c.body, got.Code, got.Body)
+		}
+	}
+	if got := ask(h, "GET", path, "", ""); !strings.Contains(got.Body.String(), lists("p")) {
+		t.Errorf("a refused section has changed the policies: %s", got.Body)
+	}
+	if got := ask(h, "DELETE", path, "", ""); got.Code != 200 || !strings.Contains(got.Body.String(), lists("default")) {
+		t.Errorf("%d %s", got.Code, got.Body)
 	}
 }

@@ -35,6 +35,8 @@ const (
 type Service interface {
 	BusyThresholds() []selection.ModelThresholds
 	Policies(of catalog.ScopeFilter) []node.ScopePolicy
+	// PolicySection returns the policies that were set since the start, "": none were.
+	PolicySection() string
 	Loads(model, tenant *string) []node.ScopeLoads
 }
 
@@ -134,7 +136,7 @@ func (r *Reader) readLocked(ctx context.Context) {
 		}
 		r.peers = append(r.peers, p)
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience+settle)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience+settle) // others read what this caller waits for
 	defer cancel()
 	var reads errgroup.Group
 	reads.SetLimit(maxReads)

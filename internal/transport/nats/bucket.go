@@ -39,6 +39,8 @@ const (
 	// requestTimeout is how long an answer of JetStream is awaited. While a new leader is elected
 	// there is none.
 	requestTimeout = 2 * time.Second
+	// lookTimeout is how long an answer is awaited after an error: whether there is the bucket.
+	lookTimeout = 300 * time.Millisecond
 	// copies is how many servers of a cluster keep a bucket.
 	copies = 3
 )
@@ -49,8 +51,9 @@ type Bucket struct {
 	conn *Conn
 	name string
 
-	mu sync.Mutex // guards kv
+	mu sync.Mutex // guards the fields below
 	kv jetstream.KeyValue
+	nc *nats.Conn // of kv
 }
 
 // Bucket returns a bucket of the fleet. Its name in JetStream is select-service-FLEET, with -name
@@ -68,16 +71,17 @@ func (b *Bucket) open(ctx context.Context) (jetstream.KeyValue, error) {
 	if !b.conn.Up() {
 		return nil, errAway
 	}
+	nc := b.conn.nc.Load()
 	b.mu.Lock()
-	kv := b.kv
+	kv, of := b.kv, b.nc
 	b.mu.Unlock()
-	if kv != nil {
+	if kv != nil && of == nc {
 		return kv, nil
 	}
-	if version := b.conn.nc.ConnectedServerVersion(); version != "" && tooOld(version) {
+	if version := nc.ConnectedServerVersion(); version != "" && tooOld(version) {
 		return nil, &OldServerError{version}
 	}
-	js, err := jetstream.New(b.conn.nc)
+	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +93,7 @@ func (b *Bucket) open(ctx context.Context) (jetstream.KeyValue, error) {
 		return nil, fmt.Errorf("bucket %s: %w", b.name, inWords(err))
 	}
 	b.mu.Lock()
-	b.kv = kv
+	b.kv, b.nc = kv, nc
 	b.mu.Unlock()
 	return kv, nil
 }
@@ -134,22 +138,36 @@ func inWords(err error) error {
 	return err
 }
 
-// use calls f with the bucket. After an error that may be the bucket's it is opened again.
+// use calls f with the bucket.
 func (b *Bucket) use(ctx context.Context, f func(ctx context.Context, kv jetstream.KeyValue) error) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	within, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	kv, err := b.open(ctx)
+	kv, err := b.open(within)
 	if err != nil {
 		return err
 	}
-	err = f(ctx, kv)
-	if err != nil && !errors.Is(err, ErrNoKey) && !errors.Is(err, ErrRevision) {
-		b.mu.Lock()
-		b.kv = nil
-		b.mu.Unlock()
-		err = fmt.Errorf("bucket %s: %w", b.name, inWords(err))
+	err = f(within, kv)
+	if err == nil || errors.Is(err, ErrNoKey) || errors.Is(err, ErrRevision) {
+		return err
 	}
-	return err
+	if b.isGone(ctx) {
+		b.mu.Lock()
+		b.kv = nil // it is made again
+		b.mu.Unlock()
+	}
+	return fmt.Errorf("bucket %s: %w", b.name, inWords(err))
+}
+
+// isGone reports whether the servers say that there is no such bucket. While it has no leader nobody
+// says anything: it can be read then, and is written again as soon as it has one.
+func (b *Bucket) isGone(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	js, err := jetstream.New(b.conn.nc.Load())
+	if err == nil {
+		_, err = js.Stream(ctx, "KV_"+b.name)
+	}
+	return errors.Is(err, jetstream.ErrStreamNotFound)
 }
 
 // Get returns the value of a key and its revision, which may be those of a moment ago. The error is
@@ -176,11 +194,15 @@ func (b *Bucket) Put(ctx context.Context, key string, value []byte) error {
 	})
 }
 
-// Replace sets the value of a key that has the given revision, 0: that the bucket does not have, and
-// returns the new revision. The error is ErrRevision if it has another one.
+// Replace sets the value of a key that has the given revision, 0: that the bucket does not have, or
+// not any more, and returns the new revision. The error is ErrRevision if it has another one.
 func (b *Bucket) Replace(ctx context.Context, key string, value []byte, revision uint64) (now uint64, err error) {
 	err = b.use(ctx, func(ctx context.Context, kv jetstream.KeyValue) (err error) {
-		now, err = kv.Update(ctx, key, value, revision)
+		if revision == 0 {
+			now, err = kv.Create(ctx, key, value) // also in the place of what marks a deleted key
+		} else {
+			now, err = kv.Update(ctx, key, value, revision)
+		}
 		var refused *jetstream.APIError
 		if errors.As(err, &refused) &&
 			(refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) {
@@ -195,7 +217,7 @@ func (b *Bucket) Replace(ctx context.Context, key string, value []byte, revision
 func (b *Bucket) Remove(ctx context.Context, keys ...string) error {
 	for _, key := range keys {
 		err := b.use(ctx, func(ctx context.Context, _ jetstream.KeyValue) error {
-			js, err := jetstream.New(b.conn.nc)
+			js, err := jetstream.New(b.conn.nc.Load())
 			if err != nil {
 				return err
 			}
@@ -215,7 +237,7 @@ func (b *Bucket) Remove(ctx context.Context, keys ...string) error {
 // Keys lists the keys that begin with a prefix and a point.
 func (b *Bucket) Keys(ctx context.Context, prefix string) (keys []string, err error) {
 	err = b.use(ctx, func(ctx context.Context, _ jetstream.KeyValue) error {
-		js, err := jetstream.New(b.conn.nc)
+		js, err := jetstream.New(b.conn.nc.Load())
 		if err != nil {
 			return err
 		}

@@ -95,12 +95,12 @@ func TestLoadCost(t *testing.T) {
 	const workers, ranks, rate, most = 1000, 8, 5, 0.375
 	s := e2e.Serve(t, nil, "--use-kv-events=false", "--max-streams", strconv.Itoa(2*workers*ranks))
 	p := newPublishers(t)
-	endpoints := make(object)
+	endpoints := make(e2e.Object)
 	for dp := range ranks {
 		endpoints[strconv.Itoa(dp)] = "tcp://" + p.listener.Addr().String()
 	}
 	for id := range workers {
-		attach(t, s, "m", id, object{"data_parallel_size": ranks, "load_endpoints": endpoints})
+		attach(t, s, "m", id, e2e.Object{"data_parallel_size": ranks, "load_endpoints": endpoints})
 	}
 	e2e.Eventually(t, "all streams are live", func() error {
 		if n := len(p.connected()); n < workers*ranks {

@@ -26,6 +26,8 @@ from ._types import (
     Selection,
     SelectRequest,
     Thresholds,
+    TokenizedPrompt,
+    TokenizeRequest,
     Worker,
     WorkerRequest,
     WorkerSettings,
@@ -203,6 +205,12 @@ class SelectionRoutes(Caller):
         return core.call(core.request("POST", "/explain", body, headers=headers))
 
     @operation
+    def tokenize(self, **request: Unpack[TokenizeRequest]) -> Plan[TokenizedPrompt]:
+        """The token ids of a request's prompt, for select and explain."""
+        core = self._core
+        return core.call(core.request("POST", "/tokenize", core.names(request)))
+
+    @operation
     def decisions(
         self, *, limit: int | None = None, model_name: str | None = None, tenant: str | None = None
     ) -> Plan[list[dict[str, Any]]]:
@@ -219,6 +227,20 @@ class SelectionRoutes(Caller):
         core = self._core
         query = filters(core, model_name, tenant)
         return core.call(core.request("GET", "/policies", query=query))
+
+    @operation
+    def set_policies(self, worker_selection: Mapping[str, Any]) -> Plan[dict[str, Any]]:
+        """Make all scopes choose by a section ``worker_selection`` of a policy file, on all
+        replicas of a fleet that shares its settings."""
+        core = self._core
+        body = {"worker_selection": dict(worker_selection)}
+        return core.call(core.request("PUT", "/policies", body))
+
+    @operation
+    def clear_policies(self) -> Plan[dict[str, Any]]:
+        """Make all scopes choose by the policies of the configuration again."""
+        core = self._core
+        return core.call(core.request("DELETE", "/policies"))
 
     @operation
     def fleet(

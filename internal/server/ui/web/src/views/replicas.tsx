@@ -59,6 +59,7 @@ function Shown(props: { data: Replicas }) {
           <h2 id="stats">This replica</h2>
           <dl class="facts">
             {data.url && <><dt>Address</dt><dd>{data.url}</dd></>}
+            {data.settings_version && <><dt>Settings</dt><dd>version {data.settings_version} of the fleet's</dd></>}
             <dt>Messages</dt><dd>{count(s.sequence)} sent</dd>
             <dt>Lost</dt><dd class={s.lost ? "warn" : ""}>{count(s.lost)} lost, {count(s.late)} late, {count(s.duplicates)} twice</dd>
             <dt>Snapshots</dt><dd>{count(s.snapshots)} read of peers, {count(s.snapshots_failed)} failed</dd>
