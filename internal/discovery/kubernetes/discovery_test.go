@@ -501,6 +501,28 @@ func TestRestored(t *testing.T) {
 	})
 }
 
+// TestSameID: of two pods with one worker id the older has it; of many excluded pods the first are
+// shown, and how many more there are. A pod may have an IPv6 address (scenario 31).
+func TestSameID(t *testing.T) {
+	virtual(t, func(t *testing.T, api *kubetest.Server) {
+		api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", 8000, 8001))
+		api.Put("pods", kubetest.Pod("llm", "a:8001", "10.0.0.1")) // no API server has such a name
+		api.Put("pods", kubetest.Pod("llm", "a", "fd00::7"))
+		for i := range 105 {
+			api.Put("pods", kubetest.Pod("llm", fmt.Sprint("lo-", i), "127.0.0.1"))
+		}
+		w := startVirtual(t, api, nil, pool())
+		w.has("a:8000 schedulable", "a:8001 schedulable")
+		if x := w.worker("a"); *x.Endpoint != "http://[fd00::7]:8000" && *x.Endpoint != "http://[fd00::7]:8001" {
+			t.Errorf("endpoint %s", *x.Endpoint)
+		}
+		st := w.d.Status()
+		if by := w.d.ExcludedBy(); by["id_taken"] != 1 || by["bad_ip"] != 105 || len(st.Excluded) != 100 || st.MoreExcluded != 6 {
+			t.Errorf("excluded %v, %d shown, %d more", by, len(st.Excluded), st.MoreExcluded)
+		}
+	})
+}
+
 // TestCounts: pods are counted by what their workers are in the catalog, which also knows what no
 // pod says.
 func TestCounts(t *testing.T) {
