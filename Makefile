@@ -265,7 +265,7 @@ test-ui-short: build ## a few of its views, if there is a Chromium
 .PHONY: test-fleet
 test-fleet: build setup $(NATS_SERVER) ## replicas over a real NATS server, killed under load
 	NATS_SERVER_BIN=$(CURDIR)/$(NATS_SERVER) SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -race -count=1 -timeout 20m ./internal/transport/nats ./internal/discovery/nats
-	NATS_SERVER_BIN=$(CURDIR)/$(NATS_SERVER) SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -count=1 -timeout 20m -run 'TestKilledReplica|TestServersDie|TestFleetCost' ./test/e2e/replicas
+	NATS_SERVER_BIN=$(CURDIR)/$(NATS_SERVER) SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -count=1 -timeout 20m -run 'TestKilledReplica|TestServersDie|TestCutOff|TestMigration|TestFleet|TestJoin' ./test/e2e/replicas
 
 .PHONY: test-completion
 test-completion: ## the completion of selectctl, sourced in bash, zsh and fish

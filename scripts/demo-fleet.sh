@@ -35,7 +35,7 @@ http=("${ports[@]:1:3}")
 # argv I NAME: what runs a replica at the address of replica I.
 argv() {
 	echo bin/select-service --listen 127.0.0.1 --port "${http[$1]}" --log-format json --log-level info \
-		--fleet "nats://127.0.0.1:${ports[0]}" --fleet-replica "$2"
+		--fleet "nats://127.0.0.1:${ports[0]}" --fleet-replica "$2" --fleet-required
 }
 
 run nats "${NATS_SERVER_BIN:?names no nats-server: use make demo-fleet}" -a 127.0.0.1 -p "${ports[0]}" -js -sd "$tmp/streams"

@@ -18,7 +18,7 @@ run() {
 
 # await NAME PATTERN: until PATTERN is in the output of NAME.
 await() {
-	for _ in {1..100}; do
+	for _ in {1..600}; do
 		grep -qs "$2" "$tmp/$1" && return
 		kill -0 "$(<"$tmp/$1.pid")" 2>/dev/null || break
 		sleep 0.1

@@ -24,11 +24,23 @@ type replicas struct {
 	shared bool
 	turn   atomic.Uint64
 	stop   func() // ends watch
+
+	// mu guards doubtful: requests of which a replica that is down may have booked one that the others
+	// hear of too late to free it.
+	mu       sync.Mutex
+	doubtful map[*workload.Request]struct{}
 }
 
 type replica struct {
 	selection
-	up atomic.Bool
+	up    atomic.Bool
+	falls atomic.Int64 // how often it did not answer
+}
+
+// fell: the replica has not answered.
+func (r *replica) fell() {
+	r.up.Store(false)
+	r.falls.Add(1)
 }
 
 // watchPause is how often a replica that is down is checked.
@@ -37,7 +49,7 @@ const watchPause = 50 * time.Millisecond
 // newReplicas returns the policy for the given targets; s is copied with its URL replaced by
 // each target.
 func newReplicas(targets []string, s selection) *replicas {
-	f := &replicas{}
+	f := &replicas{doubtful: make(map[*workload.Request]struct{})}
 	for _, url := range targets {
 		s.url = url
 		f.each = append(f.each, &replica{selection: s})
@@ -54,7 +66,7 @@ func (re *replicas) join(ctx context.Context, engines []engineClient, infos []si
 	re.stop = func() { cancel(); watch.Wait() }
 	for i, r := range re.each {
 		if !re.shared || i == 0 {
-			if err := re.register(ctx, r); err != nil {
+			if err := re.awaitRegistered(ctx, r); err != nil {
 				return err
 			}
 		}
@@ -78,6 +90,24 @@ func (re *replicas) register(ctx context.Context, r *replica) error {
 	return nil
 }
 
+// awaitRegistered is register that waits for a catalog which cannot be changed yet: that of a fleet
+// before its server is reached.
+func (re *replicas) awaitRegistered(ctx context.Context, r *replica) error {
+	ctx, cancel := context.WithTimeout(ctx, returnWait)
+	defer cancel()
+	for {
+		err := re.register(ctx, r)
+		if err == nil || !re.shared || !unavailable(ctx, err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(watchPause):
+		}
+	}
+}
+
 // watch marks replicas that are down as up again once all engines are registered
 // with them, unless their catalog is shared, and they report that they are ready.
 func (re *replicas) watch(ctx context.Context) {
@@ -96,8 +126,8 @@ func (re *replicas) watch(ctx context.Context) {
 	}
 }
 
-// returnWait is how long a replica may take to come back.
-const returnWait = 30 * time.Second
+// returnWait is how long a replica may take to come back, on a machine with much else to do.
+const returnWait = 2 * time.Minute
 
 // awaitUp waits until all replicas are up.
 func (re *replicas) awaitUp(ctx context.Context) error {
@@ -149,46 +179,68 @@ func (re *replicas) place(ctx context.Context, r *workload.Request) (placement, 
 	for _, i := range re.inTurn() {
 		if len(errs) > 0 { // a replica that failed may have booked it
 			_ = re.each[i].free(ctx, r)
+			re.doubt(r)
 		}
+		falls := re.each[i].falls.Load()
 		at, err := re.each[i].place(ctx, r)
 		if !unavailable(ctx, err) {
-			at.replica = i
+			at.replica, at.falls = i, falls
 			return at, err
 		}
-		re.each[i].up.Store(false)
+		re.each[i].fell()
 		errs = append(errs, err)
 	}
 	return placement{}, errors.Join(errs...)
 }
 
-// report reports to the replica that booked, or to another one if that is down.
+// report reports to the replica that booked, or to another one if that is down, or another one has come
+// in its place that does not know the reservation.
 func (re *replicas) report(ctx context.Context, r *workload.Request, at placement, step simapi.Step) error {
-	err := re.each[at.replica].report(ctx, r, at, step)
-	if !unavailable(ctx, err) {
+	booker := re.each[at.replica]
+	err := booker.report(ctx, r, at, step)
+	switch {
+	case unavailable(ctx, err):
+		booker.fell()
+	case !notFound(err) || booker.falls.Load() == at.falls:
 		return err
 	}
-	re.each[at.replica].up.Store(false)
 	for _, i := range re.inTurn() {
 		if i == at.replica {
 			continue
 		}
 		if again := re.reportElsewhere(ctx, i, r, at, step); !unavailable(ctx, again) {
+			if again != nil {
+				re.doubt(r)
+			}
 			return again
 		}
 	}
 	return err
 }
 
-// arriveWait is how long the reservation of a replica that is down may still be on its way to
-// another one.
-const arriveWait = 2 * time.Second
+func (re *replicas) doubt(r *workload.Request) {
+	re.mu.Lock()
+	defer re.mu.Unlock()
+	re.doubtful[r] = struct{}{}
+}
 
-// reportElsewhere reports to a replica that did not book, which may not know the reservation yet.
+func (re *replicas) doubts(r *workload.Request) bool {
+	re.mu.Lock()
+	defer re.mu.Unlock()
+	_, doubted := re.doubtful[r]
+	return doubted
+}
+
+// arriveWait is how long the reservation of a replica that is down may still be on its way to
+// another one, on a machine with much else to do.
+const arriveWait = 15 * time.Second
+
+// reportElsewhere reports to a replica that did not book, which may not know the reservation yet. That
+// is awaited once for each request.
 func (re *replicas) reportElsewhere(ctx context.Context, i int, r *workload.Request, at placement, step simapi.Step) error {
 	for until := time.Now().Add(arriveWait); ; {
 		err := re.each[i].report(ctx, r, at, step)
-		var status *statusError
-		if !errors.As(err, &status) || status.status != http.StatusNotFound || time.Now().After(until) {
+		if !notFound(err) || re.doubts(r) || time.Now().After(until) {
 			return err
 		}
 		select {
@@ -197,6 +249,12 @@ func (re *replicas) reportElsewhere(ctx context.Context, i int, r *workload.Requ
 		case <-time.After(watchPause):
 		}
 	}
+}
+
+// notFound reports whether a replica does not know a reservation.
+func notFound(err error) bool {
+	var status *statusError
+	return errors.As(err, &status) && status.status == http.StatusNotFound
 }
 
 // unavailable reports whether another replica should be asked.
@@ -208,10 +266,12 @@ func unavailable(ctx context.Context, err error) bool {
 	return !errors.As(err, &status) || status.status == http.StatusServiceUnavailable
 }
 
-// emptyWait is how long the replicas may take to agree that no reservations are left.
-const emptyWait = 5 * time.Second
+// emptyWait is how long the replicas may take to agree that no reservations are left, on a machine
+// with much else to do.
+const emptyWait = time.Minute
 
-// checkEmpty returns an error if a replica is down after a play, or still has reservations.
+// checkEmpty returns an error if a replica is down after a play, or still has reservations other than
+// those in doubt, which it frees.
 func (re *replicas) checkEmpty(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, emptyWait)
 	defer cancel()
@@ -220,6 +280,9 @@ func (re *replicas) checkEmpty(ctx context.Context) error {
 			n, err := r.reservations(ctx)
 			if err == nil && n == 0 {
 				break
+			}
+			for doubtful := range re.doubtful { // the requests have ended: nobody adds any
+				_ = r.free(ctx, doubtful)
 			}
 			select {
 			case <-time.After(watchPause):

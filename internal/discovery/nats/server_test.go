@@ -30,7 +30,7 @@ func onServer(t *testing.T, server, name string, change ...func(*Config)) *testR
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := Config{Bucket: conn.Bucket(""), Fleet: conn, Replica: name}
+	config := Config{Bucket: conn.Bucket(), Fleet: conn, Replica: name}
 	for _, f := range change {
 		f(&config)
 	}
@@ -173,6 +173,6 @@ func TestServer(t *testing.T) {
 	for _, r := range append(replicas, d) {
 		r.stop()
 	}
-	server.Kill(t)
+	server.Kill(t) // a goroutine waits for it
 	goleak.VerifyNone(t, leaks)
 }

@@ -96,7 +96,7 @@ func takes(t *testing.T, what string, c <-chan string, want string) {
 func TestFleet(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	server := natstest.Start(t)
-	defer server.Kill(t)
+	defer server.Kill(t) // a goroutine waits for it
 	a, b, other := join(t, server.URL, "f", "a", 1), join(t, server.URL, "f", "b", 2), join(t, server.URL, "g", "a", 3)
 	defer a.stop()
 	defer other.stop()
@@ -415,7 +415,7 @@ func TestAccounts(t *testing.T) {
 			t.Errorf("a says %q, %v", text, err)
 		}
 	}
-	if err := bucketWorks(t.Context(), other.Bucket("")); err != nil {
+	if err := bucketWorks(t.Context(), other.Bucket()); err != nil {
 		t.Errorf("%v; %s", err, other.Status().Fault)
 	}
 	within(t, "the impostor is told", func() bool { return strings.Contains(impostor.Status().Fault, "ermissions") })
@@ -442,11 +442,11 @@ func bucketWorks(ctx context.Context, b *Bucket) error {
 	if value, revision, err := b.Get(ctx, "head"); err != nil || string(value) != "2" || revision != second {
 		return fmt.Errorf("%q at %d, want 2 at %d: %w", value, revision, second, err)
 	}
-	kv, err := b.open(ctx)
+	o, err := b.opened(ctx)
 	if err != nil {
 		return err
 	}
-	if err := kv.Delete(ctx, "head"); err != nil {
+	if err := o.kv.Delete(ctx, "head"); err != nil {
 		return err
 	}
 	if _, _, err := b.Get(ctx, "head"); !errors.Is(err, ErrNoKey) {

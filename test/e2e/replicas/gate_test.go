@@ -7,17 +7,20 @@ import (
 	"testing"
 )
 
-// gate is a TCP port in front of a replica's HTTP listener, as the other
-// replicas see it. It can be shut: connections break, and new ones fail.
+// gate is a TCP port in front of a listener: a replica's HTTP, as the other
+// replicas see it, or NATS, as one replica sees it. It can be shut: connections
+// break, and new ones fail; or frozen, as a network that loses every packet:
+// connections are made and stay, but nothing passes.
 type gate struct {
 	listener net.Listener
 	to       string
 	wg       sync.WaitGroup
 
 	// mu guards what follows.
-	mu   sync.Mutex
-	shut bool
-	open map[net.Conn]struct{}
+	mu     sync.Mutex
+	shut   bool
+	open   map[net.Conn]struct{}
+	thawed chan struct{} // closed while the gate is not frozen
 }
 
 func newGate(t *testing.T, to string) *gate {
@@ -26,11 +29,13 @@ func newGate(t *testing.T, to string) *gate {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &gate{listener: listener, to: to, open: make(map[net.Conn]struct{})}
+	g := &gate{listener: listener, to: to, open: make(map[net.Conn]struct{}), thawed: make(chan struct{})}
+	close(g.thawed)
 	g.wg.Go(g.accept)
 	t.Cleanup(func() {
 		_ = g.listener.Close() // ends accept
 		g.setShut(true)
+		g.setFrozen(false)
 		g.wg.Wait()
 	})
 	return g
@@ -48,6 +53,40 @@ func (g *gate) setShut(shut bool) {
 			_ = conn.Close() // breaking it is the purpose
 		}
 	}
+}
+
+func (g *gate) setFrozen(frozen bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	select {
+	case <-g.thawed:
+		if frozen {
+			g.thawed = make(chan struct{})
+		}
+	default:
+		if !frozen {
+			close(g.thawed)
+		}
+	}
+}
+
+// awaitThaw waits until the gate is not frozen.
+func (g *gate) awaitThaw() {
+	g.mu.Lock()
+	thawed := g.thawed
+	g.mu.Unlock()
+	<-thawed
+}
+
+// thawing writes what passes a gate.
+type thawing struct {
+	io.Writer
+	gate *gate
+}
+
+func (t thawing) Write(p []byte) (int, error) {
+	t.gate.awaitThaw()
+	return t.Writer.Write(p)
 }
 
 func (g *gate) accept() {
@@ -83,7 +122,8 @@ func (g *gate) keep(conns ...net.Conn) bool {
 
 // pipe copies until one end is closed, and closes both.
 func (g *gate) pipe(to, from net.Conn) {
-	_, _ = io.Copy(to, from) // how it ended does not matter
+	_, _ = io.Copy(thawing{to, g}, from) // how it ended does not matter
+	g.awaitThaw()                        // the end does not pass either
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, c := range []net.Conn{to, from} {

@@ -35,46 +35,68 @@ func (r *replica) must(status int, method, path string, body any) {
 	r.Must(r.t, status, method, path, body, nil)
 }
 
-// fleet is three replicas, each of which follows the two others.
+// fleet is replicas, three unless it is said otherwise, each of which follows the others.
 type fleet struct {
-	t        *testing.T
-	replicas []*replica
-	links    map[[2]int]*link // by sender and follower; nil without forwarders
+	t                       *testing.T
+	replicas                []*replica
+	links                   map[[2]int]*link // by sender and follower; nil without forwarders
+	ports, urls, publishers []string         // of the replicas
 }
 
 const fleetSize = 3
 
 // options are how a fleet is started.
 type options struct {
+	// size is the number of replicas, 0: fleetSize; the last ones are not started.
+	size, last int
 	// direct leaves the forwarders out.
 	direct bool
 	seed   uint64
 	// nats is the URL of the server over which the replicas meet; "": each is told the others.
-	nats string
-	env  map[string]string
+	// natsOf, if set, has the URLs by replica. mesh: they also meet as without NATS.
+	nats   string
+	natsOf []string
+	mesh   bool
+	env    map[string]string
 	// args are more arguments of each replica; urls are those of all.
 	args func(urls []string, own int) []string
 }
 
 func newFleet(t *testing.T, opt options) *fleet {
 	t.Helper()
+	if opt.size == 0 {
+		opt.size = fleetSize
+	}
 	f := &fleet{t: t}
-	var ports, urls, publishers []string
-	for range fleetSize {
+	for range opt.size {
 		port := strconv.Itoa(e2e.FreePort(t))
-		ports = append(ports, port)
+		f.ports = append(f.ports, port)
 		f.replicas = append(f.replicas, &replica{
 			t: t, name: fmt.Sprintf("replica %d", len(f.replicas)), gate: newGate(t, "127.0.0.1:"+port),
 		})
-		urls = append(urls, "http://127.0.0.1:"+port)
-		publishers = append(publishers, fmt.Sprintf("tcp://127.0.0.1:%d", e2e.FreePort(t)))
+		f.urls = append(f.urls, "http://127.0.0.1:"+port)
+		f.publishers = append(f.publishers, fmt.Sprintf("tcp://127.0.0.1:%d", e2e.FreePort(t)))
 	}
 	if !opt.direct {
-		f.addLinks(publishers, opt.seed)
+		f.addLinks(f.publishers, opt.seed)
 	}
-	for i, r := range f.replicas {
+	for i := range f.replicas {
+		f.become(i, opt)
+	}
+	for _, r := range f.replicas[:opt.size-opt.last] {
+		r.Run()
+	}
+	return f
+}
+
+// become has a replica started by these options the next time.
+func (f *fleet) become(i int, opt options) {
+	f.t.Helper()
+	r := f.replicas[i]
+	command := []string{e2e.Binary(f.t), "--port", f.ports[i], "--advertise-url", r.gate.URL()}
+	if opt.nats == "" || opt.mesh {
 		var peers []string
-		for from, publisher := range publishers {
+		for from, publisher := range f.publishers {
 			switch l := f.links[[2]int{from, i}]; {
 			case from == i:
 			case l != nil:
@@ -83,26 +105,23 @@ func newFleet(t *testing.T, opt options) *fleet {
 				peers = append(peers, publisher)
 			}
 		}
-		command := []string{
-			e2e.Binary(t), "--port", ports[i],
-			"--replica-sync-port", publishers[i][strings.LastIndexByte(publishers[i], ':')+1:],
-			"--replica-sync-peers", strings.Join(peers, ","), "--advertise-url", r.gate.URL(),
-		}
-		if opt.nats != "" {
-			command = []string{
-				e2e.Binary(t), "--port", ports[i], "--advertise-url", r.gate.URL(),
-				"--fleet", opt.nats, "--fleet-replica", fmt.Sprintf("r%d", i),
-			}
-		}
-		if opt.args != nil {
-			command = append(command, opt.args(urls, i)...)
-		}
-		r.Service = e2e.New(t, e2e.Options{Command: command, Env: opt.env, Address: "127.0.0.1:" + ports[i]})
+		own := f.publishers[i]
+		command = append(command, "--replica-sync-port", own[strings.LastIndexByte(own, ':')+1:], "--replica-sync-peers", strings.Join(peers, ","))
 	}
-	for _, r := range f.replicas {
-		r.Run()
+	if opt.nats != "" {
+		url := opt.nats
+		if opt.natsOf != nil {
+			url = opt.natsOf[i]
+		}
+		command = append(command, "--fleet", url, "--fleet-replica", fmt.Sprintf("r%d", i))
+		if opt.mesh {
+			command = append(command, "--fleet-bookings", "both")
+		}
 	}
-	return f
+	if opt.args != nil {
+		command = append(command, opt.args(f.urls, i)...)
+	}
+	r.Service = e2e.New(f.t, e2e.Options{Command: command, Env: opt.env, Address: "127.0.0.1:" + f.ports[i]})
 }
 
 func (f *fleet) addLinks(publishers []string, seed uint64) {
