@@ -20,9 +20,10 @@ type policy interface {
 
 // placement is a decision.
 type placement struct {
-	engine   int // index
-	expected int // cached prompt tokens that the decision expected
-	replica  int // index of the replica that decided
+	engine   int   // index
+	expected int   // cached prompt tokens that the decision expected
+	replica  int   // index of the replica that decided
+	falls    int64 // of the replica until then
 }
 
 // roundRobinPolicy places requests round robin.

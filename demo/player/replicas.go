@@ -28,12 +28,19 @@ type replicas struct {
 	// mu guards doubtful: requests of which a replica that is down may have booked one that the others
 	// hear of too late to free it.
 	mu       sync.Mutex
-	doubtful []*workload.Request
+	doubtful map[*workload.Request]struct{}
 }
 
 type replica struct {
 	selection
-	up atomic.Bool
+	up    atomic.Bool
+	falls atomic.Int64 // how often it did not answer
+}
+
+// fell: the replica has not answered.
+func (r *replica) fell() {
+	r.up.Store(false)
+	r.falls.Add(1)
 }
 
 // watchPause is how often a replica that is down is checked.
@@ -42,7 +49,7 @@ const watchPause = 50 * time.Millisecond
 // newReplicas returns the policy for the given targets; s is copied with its URL replaced by
 // each target.
 func newReplicas(targets []string, s selection) *replicas {
-	f := &replicas{}
+	f := &replicas{doubtful: make(map[*workload.Request]struct{})}
 	for _, url := range targets {
 		s.url = url
 		f.each = append(f.each, &replica{selection: s})
@@ -174,24 +181,29 @@ func (re *replicas) place(ctx context.Context, r *workload.Request) (placement, 
 			_ = re.each[i].free(ctx, r)
 			re.doubt(r)
 		}
+		falls := re.each[i].falls.Load()
 		at, err := re.each[i].place(ctx, r)
 		if !unavailable(ctx, err) {
-			at.replica = i
+			at.replica, at.falls = i, falls
 			return at, err
 		}
-		re.each[i].up.Store(false)
+		re.each[i].fell()
 		errs = append(errs, err)
 	}
 	return placement{}, errors.Join(errs...)
 }
 
-// report reports to the replica that booked, or to another one if that is down.
+// report reports to the replica that booked, or to another one if that is down, or another one has come
+// in its place that does not know the reservation.
 func (re *replicas) report(ctx context.Context, r *workload.Request, at placement, step simapi.Step) error {
-	err := re.each[at.replica].report(ctx, r, at, step)
-	if !unavailable(ctx, err) {
+	booker := re.each[at.replica]
+	err := booker.report(ctx, r, at, step)
+	switch {
+	case unavailable(ctx, err):
+		booker.fell()
+	case !notFound(err) || booker.falls.Load() == at.falls:
 		return err
 	}
-	re.each[at.replica].up.Store(false)
 	for _, i := range re.inTurn() {
 		if i == at.replica {
 			continue
@@ -209,19 +221,26 @@ func (re *replicas) report(ctx context.Context, r *workload.Request, at placemen
 func (re *replicas) doubt(r *workload.Request) {
 	re.mu.Lock()
 	defer re.mu.Unlock()
-	re.doubtful = append(re.doubtful, r)
+	re.doubtful[r] = struct{}{}
+}
+
+func (re *replicas) doubts(r *workload.Request) bool {
+	re.mu.Lock()
+	defer re.mu.Unlock()
+	_, doubted := re.doubtful[r]
+	return doubted
 }
 
 // arriveWait is how long the reservation of a replica that is down may still be on its way to
-// another one.
-const arriveWait = 2 * time.Second
+// another one, on a machine with much else to do.
+const arriveWait = 15 * time.Second
 
-// reportElsewhere reports to a replica that did not book, which may not know the reservation yet.
+// reportElsewhere reports to a replica that did not book, which may not know the reservation yet. That
+// is awaited once for each request.
 func (re *replicas) reportElsewhere(ctx context.Context, i int, r *workload.Request, at placement, step simapi.Step) error {
 	for until := time.Now().Add(arriveWait); ; {
 		err := re.each[i].report(ctx, r, at, step)
-		var status *statusError
-		if !errors.As(err, &status) || status.status != http.StatusNotFound || time.Now().After(until) {
+		if !notFound(err) || re.doubts(r) || time.Now().After(until) {
 			return err
 		}
 		select {
@@ -230,6 +249,12 @@ func (re *replicas) reportElsewhere(ctx context.Context, i int, r *workload.Requ
 		case <-time.After(watchPause):
 		}
 	}
+}
+
+// notFound reports whether a replica does not know a reservation.
+func notFound(err error) bool {
+	var status *statusError
+	return errors.As(err, &status) && status.status == http.StatusNotFound
 }
 
 // unavailable reports whether another replica should be asked.
@@ -252,12 +277,12 @@ func (re *replicas) checkEmpty(ctx context.Context) error {
 	defer cancel()
 	for i, r := range re.each {
 		for {
-			for _, doubtful := range re.doubtful { // the requests have ended: nobody adds any
-				_ = r.free(ctx, doubtful)
-			}
 			n, err := r.reservations(ctx)
 			if err == nil && n == 0 {
 				break
+			}
+			for doubtful := range re.doubtful { // the requests have ended: nobody adds any
+				_ = r.free(ctx, doubtful)
 			}
 			select {
 			case <-time.After(watchPause):

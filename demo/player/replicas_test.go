@@ -116,13 +116,16 @@ func TestVerdict(t *testing.T) {
 	tests := map[string]struct {
 		before, after row
 		want          string // part of the error; "": none
+		late          bool
 	}{
-		"nothing lost":         {row{known(50, 50), known(50, 50)}, row{known(50, 50), known(50, 50)}, ""},
-		"a little":             {row{known(50, 50), known(50, 50)}, row{known(46, 46), known(46, 42)}, ""},
-		"hits":                 {row{known(50, 50), known(50, 50)}, row{known(44, 44), known(44, 44)}, "hit rate 44.0 %"},
-		"knowledge":            {row{known(50, 50), known(50, 50)}, row{known(50, 50), known(50, 44)}, "replica 2 knew of 88.0 %"},
-		"one never chose":      {row{known(50, 50), known(50, 50)}, row{known(50, 50), {}}, "1 of 2 replicas chose"},
-		"no replica knew much": {row{known(50, 20), known(50, 20)}, row{known(50, 20), known(50, 19)}, ""},
+		"nothing lost":         {row{known(50, 50), known(50, 50)}, row{known(50, 50), known(50, 50)}, "", false},
+		"a little":             {row{known(50, 50), known(50, 50)}, row{known(46, 46), known(46, 42)}, "", false},
+		"hits":                 {row{known(50, 50), known(50, 50)}, row{known(44, 44), known(44, 44)}, "hit rate 44.0 %", false},
+		"knowledge":            {row{known(50, 50), known(50, 50)}, row{known(50, 50), known(50, 44)}, "replica 2 knew of 88.0 %", false},
+		"one never chose":      {row{known(50, 50), known(50, 50)}, row{known(50, 50), {}}, "1 of 2 replicas chose", false},
+		"no replica knew much": {row{known(50, 20), known(50, 20)}, row{known(50, 20), known(50, 19)}, "", false},
+		"late":                 {row{known(50, 50), known(50, 50)}, row{known(44, 44), known(44, 30)}, "", true},
+		"late, one never":      {row{known(50, 50), known(50, 50)}, row{known(50, 50), {}}, "1 of 2 replicas chose", true},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -134,7 +137,7 @@ func TestVerdict(t *testing.T) {
 					}
 				}
 			}
-			err := p.verdict(p.results(2), 2)
+			err := p.verdict(p.results(2), 2, tt.late)
 			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("verdict %v, want %q", err, tt.want)
 			}

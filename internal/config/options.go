@@ -27,7 +27,8 @@ type option struct {
 
 	slots     slotsUse
 	slotsFlag string // the flag under "select-service slots"; empty: flag
-	repeats   bool   // the texts of a repeated flag are joined with commas; else the last one counts
+	repeats   bool   // the texts of a repeated flag are joined; else the last one counts
+	separator string // of texts that are joined; "" is a comma
 	slotsHelp string // empty: help
 }
 

@@ -153,18 +153,18 @@ func (f *sharing) Settled() bool { return f.settled.Load() }
 func TestDrainInFleet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := servicetest.NewMesh()
-		a := &world{m.Start(t, "a", eventsOff)}
-		a.Put(record(1, 1))
-		a.Book("r", prompt(1, 8))
-		a.Put(record(2, 1))
+		a := m.Start(t, "a", servicetest.EventsOff)
+		a.Put(servicetest.Record(1, 1))
+		a.Book("r", servicetest.Prompt(1, 8))
+		a.Put(servicetest.Record(2, 1))
 		f := new(sharing)
-		b := &world{m.Start(t, "b", eventsOff, func(c *node.Config) { c.Shared = f })}
+		b := m.Start(t, "b", servicetest.EventsOff, func(c *node.Config) { c.Shared = f })
 		f.catalog = b.Catalog()
 		for _, id := range []uint64{1, 2, 3} {
-			b.Put(record(id, 1))
+			b.Put(servicetest.Record(id, 1))
 		}
-		b.drain(1, 0)
-		b.drain(2, 0)
+		drain(b, 1, 0)
+		drain(b, 2, 0)
 		has := func(when string, want ...uint64) {
 			t.Helper()
 			var got []uint64

@@ -252,16 +252,16 @@ func TestRecoveryDeadline(t *testing.T) {
 func TestPeersNotFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := new(fleet)
-		w := start(t, from(f), func(c *node.Config) {
+		w := servicetest.Start(t, from(f), func(c *node.Config) {
 			c.Recovery.Find = func(ctx context.Context) []string {
 				<-ctx.Done()
 				return nil
 			}
 		})
 		time.Sleep(29 * time.Second)
-		w.wantStage(node.RecoveryFetching, false)
+		wantStage(w, node.RecoveryFetching, false)
 		time.Sleep(2 * time.Second)
-		w.wantStage(node.RecoveryEmpty, false)
+		wantStage(w, node.RecoveryEmpty, false)
 	})
 }
 

@@ -80,7 +80,7 @@ func cpuTime(t *testing.T) time.Duration {
 func (w *world) appliedWithin(seconds float64) (share float64) {
 	w.t.Helper()
 	registry := prometheus.NewRegistry()
-	if err := registry.Register(w.d.Collector(w.catalog)); err != nil {
+	if err := registry.Register(w.d.Collector()); err != nil {
 		w.t.Fatal(err)
 	}
 	families, err := registry.Gather()

@@ -63,6 +63,7 @@ func show(w mapping.Worker) string {
 	add("adapters", r.Adapters != nil, func() any { return r.Adapters })
 	add("taints", r.Taints != nil, func() any { return r.Taints })
 	add("domains", r.TopologyDomains != nil, func() any { return r.TopologyDomains })
+	add("eagle", r.IsEagle != nil, func() any { return *r.IsEagle })
 	add("ask", w.Ask, func() any { return true })
 	for _, why := range w.Reasons {
 		out += " !" + why
@@ -191,6 +192,19 @@ func TestMap(t *testing.T) {
 		"not answered yet": {
 			pod: pod(nil), entry: func(e *mapping.Entry) { e.Ask, e.Model = true, "" },
 			want: []string{"1943803597606491 default@default http://10.0.0.1:8000 block=16 events=tcp://10.0.0.1:5557 ask=true !the engine has not answered yet"},
+		},
+		"looks ahead": {
+			pod: pod(nil), said: mapping.Answer{Eagle: new(true)},
+			want: []string{plain + " events=tcp://10.0.0.1:5557 eagle=true"},
+		},
+		"does not look ahead": {pod: pod(nil), said: mapping.Answer{Eagle: new(false)}, want: []string{plain + " events=tcp://10.0.0.1:5557"}},
+		"tells no model": {
+			pod: pod(nil), entry: func(e *mapping.Entry) { e.Ask, e.Model = true, "" }, said: mapping.Answer{NoModel: "401", NoBlockSize: "404"},
+			want: []string{"1943803597606491 default@default http://10.0.0.1:8000 block=16 events=tcp://10.0.0.1:5557 ask=true !401"},
+		},
+		"tells no model that is given": {
+			pod: pod(nil), entry: func(e *mapping.Entry) { e.Ask, e.BlockSize = true, 0 }, said: mapping.Answer{NoModel: "401", BlockSize: 32},
+			want: []string{"1943803597606491 m@default http://10.0.0.1:8000 block=32 events=tcp://10.0.0.1:5557 ask=true"},
 		},
 		"answered with a fault": {
 			pod: pod(nil), entry: func(e *mapping.Entry) { e.Ask, e.BlockSize = true, 0 },
