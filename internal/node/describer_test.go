@@ -158,7 +158,7 @@ func TestAskedUntilItAnswers(t *testing.T) {
 func TestAskedAtShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &engines{told: says(4), start: time.Now()}
-		w := start(t, func(c *node.Config) {
+		w := servicetest.Start(t, func(c *node.Config) {
 			c.Ask = func(ctx context.Context, url, engine string) (*catalog.Description, error) {
 				time.Sleep(10 * time.Millisecond)
 				return e.ask(ctx, url, engine)
