@@ -30,10 +30,12 @@ COUNT    ?= 1
 
 # Tools are built once, into .cache/bin. The version is part of the name: another
 # version is another file.
-GOLANGCI    := $(TOOLS)/golangci-lint-v2.15.0
-GOVULNCHECK := $(TOOLS)/govulncheck-v1.9.0
-HELM        := $(TOOLS)/helm-v3.22.0
-NFPM        := $(TOOLS)/nfpm-v2.45.2
+GOLANGCI         := $(TOOLS)/golangci-lint-v2.15.0
+GOVULNCHECK      := $(TOOLS)/govulncheck-v1.9.0
+HELM             := $(TOOLS)/helm-v3.22.0
+NFPM             := $(TOOLS)/nfpm-v2.45.2
+NATS_SERVER      := $(TOOLS)/nats-server-v2.15.2
+TRACES_COLLECTOR := $(TOOLS)/otlp-collector-v0.165.0
 
 # What is built, put into the image and the packages, and released: each is a folder
 # of cmd/. The first is what the image runs.
@@ -119,8 +121,8 @@ test-overload: setup ## twice and ten times what simulated engines can take; run
 	E2E_ALONE=1 $(GO) test -count=1 -timeout 15m -v ./test/e2e/overload
 
 .PHONY: test-metrics
-test-metrics: build ## a real Prometheus scrapes the service: dashboard, alerts, metrics
-	GO='$(GO)' SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service scripts/test-metrics.sh $(ARGS)
+test-metrics: build $(NATS_SERVER) ## a real Prometheus scrapes the service: dashboard, alerts, metrics
+	NATS_SERVER_BIN=$(CURDIR)/$(NATS_SERVER) GO='$(GO)' SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service scripts/test-metrics.sh $(ARGS)
 
 .PHONY: lint
 lint: setup $(GOLANGCI) ## run the linters and check the format
@@ -194,12 +196,6 @@ bench: setup ## run the benchmarks that match BENCH (all), COUNT (1) times, into
 .PHONY: bench-compare
 bench-compare: ## paired CPU and memory of this tree against an earlier commit (ARGS); run it alone
 	GO='$(GO)' scripts/bench-compare.sh $(ARGS)
-
-# NATS_SERVER is the server on which a fleet is tested, built from its module.
-NATS_SERVER = .cache/bin/nats-server-v2.15.2
-$(NATS_SERVER):
-	GOBIN=$(CURDIR)/.cache/bin/build $(GO) install github.com/nats-io/nats-server/v2@v2.15.2
-	mv .cache/bin/build/nats-server $@
 
 .PHONY: demo
 demo: build ## four simulated engines, one workload, five policies (ARGS for options)
@@ -276,8 +272,7 @@ test-completion: ## the completion of selectctl, sourced in bash, zsh and fish
 	scripts/setup.sh --programs zsh fish bash_completion=bash-completion
 	$(GO) test -count=1 -v -run '^TestCompletion$$' ./cmd/selectctl
 
-# TRACES_COLLECTOR is the OTLP receiver of the OpenTelemetry collector, in a module of its own.
-TRACES_COLLECTOR = .cache/bin/otlp-collector-v0.165.0
+# The OTLP receiver of the OpenTelemetry collector is in a module of its own.
 $(TRACES_COLLECTOR): test/traces/collector/main.go test/traces/collector/go.mod
 	cd test/traces/collector && $(GO) build -o $(CURDIR)/$@ .
 
@@ -327,9 +322,10 @@ define tool
 $(1):
 	@mkdir -p $(TOOLS)/tmp
 	CGO_ENABLED=0 GOBIN=$(CURDIR)/$(TOOLS)/tmp nice $(GO) install -trimpath $(2)@$$(lastword $$(subst -v, v,$(1)))
-	mv $(TOOLS)/tmp/$(notdir $(2)) $$@
+	mv $(TOOLS)/tmp/$(firstword $(subst -v, ,$(notdir $(1)))) $$@
 endef
 $(eval $(call tool,$(GOLANGCI),github.com/golangci/golangci-lint/v2/cmd/golangci-lint))
 $(eval $(call tool,$(GOVULNCHECK),golang.org/x/vuln/cmd/govulncheck))
 $(eval $(call tool,$(HELM),helm.sh/helm/v3/cmd/helm))
+$(eval $(call tool,$(NATS_SERVER),github.com/nats-io/nats-server/v2))
 $(eval $(call tool,$(NFPM),github.com/goreleaser/nfpm/v2/cmd/nfpm))

@@ -44,7 +44,7 @@ await engines '^ready$'
 engines=$(awk '/^engine /{print $3}' "$tmp/engines" | paste -sd,)
 
 if [[ -z $target ]]; then
-	run select-service bin/select-service --listen 127.0.0.1 --port 0 --log-format json --log-level info --router-policy-config "$policies"
+	run select-service bin/select-service --listen 127.0.0.1 --port 0 --log-format json --log-level info --router-policy-config "$policies" --tokenizer-url "${engines%%,*}"
 	await select-service '"message":"listening"'
 	[[ $played || $policies != "$ours" ]] || player_args+=(--policies select-service,select-service/predicted-ttft,round-robin,random,least-loaded)
 	target=http://$(sed -n 's/.*"address":"\([^"]*\)".*"message":"listening".*/\1/p' "$tmp/select-service" | head -n 1)

@@ -34,7 +34,8 @@ type endpointPicker struct {
 
 	conf    config.Gateway
 	metrics *counts.Gateway
-	tokens  *tokenizer.Client // nil: none
+	tokens  *tokenizer.Client // nil: none is configured
+	prompts *gateway.Prompts  // nil without tokens
 	server  *gateway.Server
 }
 
@@ -72,34 +73,40 @@ func listenPicker(ctx context.Context, conf config.Config, secure *certs.Side) (
 	return p, nil
 }
 
-// close undoes listenPicker if the server was never started.
+// close undoes listenPicker if the server was never started, and does nothing else.
 func (p *endpointPicker) close() {
 	if p.socket != nil {
-		_ = p.socket.Close() // not served yet
+		_ = p.socket.Close() // a served one is closed already
 	}
 	if p.probes != nil {
 		_ = p.probes.Close()
 	}
 }
 
-// build creates the endpoint picker over a service; listed reports whether its workers are known.
+// build creates the endpoint picker over a service, and what reads prompts by its tokenizer, also without a
+// port; listed reports whether the service's workers are known.
 func (p *endpointPicker) build(conf config.Gateway, svc *node.Service, listed func() bool, guard *access.Guard, budget *memory.Budget, tracer *tracing.Tracer, log zerolog.Logger) {
-	if p.socket == nil {
-		return
-	}
-	p.conf, p.metrics = conf, counts.NewGateway()
-	if t := conf.Tokenizer; t.Protocol != config.ProtocolNone {
+	if t := conf.Tokenizer; conf.Tokenizes() {
 		p.tokens = tokenizer.New(tokenizer.Options{
 			URL: t.URL, Protocol: tokenizer.Protocol(t.Protocol), Timeout: t.Timeout, MaxResponse: int64(t.MaxAnswer),
 			Memory: budget.Account(memory.Serving),
 		})
 	}
-	p.server = gateway.New(gateway.Config{
+	settings := gateway.Config{
 		Models: conf.Names(), MetadataPrefix: conf.MetadataPrefix, RetryAfter: int(conf.RetryAfter / time.Second),
 		Tokenizer: p.tokens, LoadOnly: conf.Tokenizer.OnFailure == config.OnFailureLoadOnly, SaltTag: conf.SaltTag,
 		MaxStreams: conf.MaxStreams, MaxBody: conf.MaxBody, PickTimeout: conf.PickTimeout, Lease: conf.Lease,
-		Guard: guard, TLS: p.tls, Memory: budget, Metrics: p.metrics, Tracer: tracer, Log: log,
-	}, gateway.Service{Selecting: svc.API, Catalog: svc.Catalog(), Ready: func() bool { return svc.Settled() && listed() }})
+		Guard: guard, TLS: p.tls, Memory: budget, Tracer: tracer, Log: log,
+	}
+	if p.tokens != nil {
+		p.prompts = gateway.NewPrompts(settings, svc.Catalog())
+	}
+	if p.socket == nil {
+		return
+	}
+	p.conf, p.metrics = conf, counts.NewGateway()
+	settings.Metrics = p.metrics
+	p.server = gateway.New(settings, gateway.Service{Selecting: svc.API, Catalog: svc.Catalog(), Ready: func() bool { return svc.Settled() && listed() }})
 }
 
 // serve starts the endpoint picker in g. Its background work ends with ctx; stop ends the server.
@@ -135,6 +142,9 @@ func (p *endpointPicker) collectors() []prometheus.Collector {
 // stop ends the server after the requests under way. asked: a signal asked the process to stop,
 // so gateways get time to notice.
 func (p *endpointPicker) stop(ctx context.Context, asked bool) {
+	if p.tokens != nil {
+		defer p.tokens.Close()
+	}
 	if p.socket == nil {
 		return
 	}
@@ -143,7 +153,4 @@ func (p *endpointPicker) stop(ctx context.Context, asked bool) {
 		delay, timeout = 0, time.Second
 	}
 	p.server.Stop(ctx, delay, timeout)
-	if p.tokens != nil {
-		p.tokens.Close()
-	}
 }

@@ -109,10 +109,11 @@ func listen(ctx context.Context, conf config.Config, secure *certs.Side) (listen
 	return all, nil
 }
 
+// close unbinds the listeners that were never served, and does nothing else.
 func (li listeners) close() {
 	for _, l := range li {
 		if l.socket != nil {
-			_ = l.socket.Close() // not served yet
+			_ = l.socket.Close() // served ones are closed already
 		}
 	}
 }

@@ -23,10 +23,14 @@ func newOperators(conf config.Config, svc *node.Service, joined *member, others 
 	if picks.metrics != nil {
 		gateway = picks.metrics
 	}
-	return httpapi.Operators{
+	operators := httpapi.Operators{
 		Fleet: view, History: fleet.NewHistory(view, historyLimit(budget)), Prefixes: fleet.NewPrefixes(parts, time.Now), Replicas: peers,
 		Doctor: doctor.New(parts, peers, gateway, time.Now),
 	}
+	if picks.prompts != nil {
+		operators.Prompts = picks.prompts
+	}
+	return operators
 }
 
 // historyLimit returns the bytes that the history of the fleet may take: all that it ever takes,

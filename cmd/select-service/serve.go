@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
@@ -23,9 +21,6 @@ import (
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/contract"
-	"github.com/select-service/select-service/internal/server/access"
-	"github.com/select-service/select-service/internal/server/httpapi"
-	"github.com/select-service/select-service/internal/server/ui"
 	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/internal/telemetry/logwriter"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
@@ -60,15 +55,14 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	if err != nil {
 		return err
 	}
+	defer bound.close()
 	picks, err := listenPicker(ctx, conf, read.certificates)
 	if err != nil {
-		bound.close()
 		return err
 	}
+	defer picks.close()
 	data, err := openData(conf.Data)
 	if err != nil {
-		bound.close()
-		picks.close()
 		return err
 	}
 	defer data.Close()
@@ -81,8 +75,6 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	}
 	joined, err := newMember(conf, baseURL(conf, bound), read.fleet, func() *node.Service { return svc }, log)
 	if err != nil {
-		bound.close()
-		picks.close()
 		return err
 	}
 	others := newReplicas(conf.Replicas, joined, conf.Selections.SessionTTL > 0, hub, read, func() []string { return svc.Peers() })
@@ -138,8 +130,6 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	parts, stopping := errgroup.WithContext(ctx)
 	parts.Go(func() error { return runSockets(sockets) })
 	if err := others.open(svc, log); err != nil {
-		bound.close()
-		picks.close()
 		others.close()
 		closeSockets()
 		return errors.Join(err, parts.Wait())
@@ -159,10 +149,15 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	read.follow(work, parts, log, file)
 	open := newConnections(conf.Limits, mem.budget, log)
 	picks.serve(work, parts, open, log)
-	bound.serve(parts, handlers(conf, svc, operators, pods, joined, read.tokens, mem.budget, tracer, stopping.Done(), log, append(picks.collectors(), //nolint:contextcheck // requests have contexts of their own
-		telemetry.Memory{Budget: mem.budget}, telemetry.Sockets{Refused: hub.Refused, Behind: others.behind()}, telemetry.WorkersFile{Watcher: file}, tracer, pods.Collector(svc.Catalog()), state.Collector(), open, telemetry.Process{
-			LogLinesDropped: out.Dropped, Certificate: read.certificates, PeerCertificate: read.peers,
-		})...), open, log)
+	routes := handlers{
+		conf: conf, svc: svc, operators: operators, pods: pods, fleet: joined, guard: read.tokens,
+		budget: mem.budget, tracer: tracer, log: log,
+		collectors: append(picks.collectors(), tracer, open, pods.Collector(svc.Catalog()), state.Collector(),
+			telemetry.Memory{Budget: mem.budget}, telemetry.WorkersFile{Watcher: file},
+			telemetry.Sockets{Refused: hub.Refused, Behind: others.behind()},
+			telemetry.Process{LogLinesDropped: out.Dropped, Certificate: read.certificates, PeerCertificate: read.peers}),
+	}
+	bound.serve(parts, routes.build(stopping.Done()), open, log) //nolint:contextcheck // requests have contexts of their own
 
 	// Stop in the reverse order: no new work, requests under way, HTTP, the last
 	// snapshot, the service and its streams, replicas, sockets.
@@ -209,48 +204,6 @@ func start(parts *errgroup.Group, run func() error) <-chan struct{} {
 		return run()
 	})
 	return ended
-}
-
-// handlers returns a function that creates the handler of a listener. The selection listener's
-// metrics include the requests of all listeners, and the other collectors. The slot tracker
-// alone has no metrics, so its requests are not counted.
-func handlers(conf config.Config, svc *node.Service, operators httpapi.Operators, pods *kubernetes.Discovery, joined *member, guard *access.Guard, budget *memory.Budget, tracer *tracing.Tracer, stopping <-chan struct{}, log zerolog.Logger, others ...prometheus.Collector) func(*listener) http.Handler {
-	requests := telemetry.NewRequests()
-	scanned := httpapi.NewScanned(conf.Limits.ScanCache, budget.Account(memory.Scanned))
-	bodies := httpapi.NewMemory(budget, stopping, scanned)
-	others = append(append(others, requests, telemetry.Scanned{Cache: scanned}), joined.collectors()...)
-	collectors := append(svc.Collectors(conf.Metrics.DynamoAliases), others...)
-	if conf.Metrics.DynamoAliases {
-		collectors = append(collectors, telemetry.DynamoIndexerRequests{Requests: requests})
-	}
-	dumps := httpapi.NewReaders(contract.LimitDumpReaders, conf.Limits.MaxDumpReaders, budget.Account(memory.Snapshots))
-	snapshots := httpapi.NewReaders(contract.LimitSnapshotReaders, conf.Limits.MaxSnapshotReaders, budget.Account(memory.Snapshots))
-	var page *ui.Page
-	if conf.Server.UI {
-		page = ui.New(conf.Server.UIBase)
-	}
-	return func(l *listener) http.Handler {
-		opt := httpapi.Options{
-			Dumps: dumps, Snapshots: snapshots, MaxWorkers: conf.Limits.MaxWorkers,
-			Log: log, Memory: bodies, Contract: contractOf(conf), Tracer: tracer,
-			Access: guard, Hosts: hostsOf(conf, l), Part: partOf(conf, l.contract),
-		}
-		if !conf.SlotsOnly {
-			opt.Requests = requests.Listener(l.contract)
-		}
-		switch {
-		case l.contract == slotsContract, l.contract == adminContract && conf.SlotsOnly:
-			return httpapi.NewSlots(svc, opt)
-		case l.contract == conductorContract:
-			return httpapi.NewConductor(svc.Conductor(), opt)
-		case l.contract == debugContract:
-			return httpapi.NewDebug(opt)
-		}
-		opt.Metrics = telemetry.Handler(version(), tracer != nil, collectors...)
-		opt.RetryAfter = conf.Overload.RetryAfter
-		opt.Kubernetes, opt.Fleet, opt.Page, opt.Operators = pods, joined, page, operators
-		return httpapi.New(svc, svc.Conductor(), opt)
-	}
 }
 
 // subscribersPerPeer is how many connections to our publisher are allowed per peer that may be

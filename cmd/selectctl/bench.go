@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -30,10 +29,11 @@ func (a *app) bench() *cobra.Command {
 		model, group    string
 		clients, length int
 		lasts           time.Duration
+		hdr             bool
 	)
 	cmd := &cobra.Command{
 		Use: "bench", Short: "send selections for a while and show how long they take; nothing is booked",
-		Example: "  selectctl bench -m llama --clients 4 --tokens 1000 --for 5s",
+		Example: "  selectctl bench -m llama --clients 4 --tokens 1000 --for 5s\n  selectctl bench -m llama --for 1s --hdr >latency.hdr",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if clients < 1 || clients > 1024 || length < 0 || length > 1<<20 || lasts <= 0 {
 				return usageError{fmt.Errorf("clients are 1 to 1024, tokens 0 to 1048576, and the time is above 0")}
@@ -41,12 +41,21 @@ func (a *app) bench() *cobra.Command {
 			ctx, stop := context.WithTimeout(cmd.Context(), lasts)
 			defer stop()
 			began := time.Now()
-			result := a.load(ctx, client.SelectRequest{Model: model, RoutingGroup: group}, clients, length)
+			result, took := a.load(ctx, client.SelectRequest{Model: model, RoutingGroup: group}, clients, length)
 			result.PerSecond = float64(result.Calls) / time.Since(began).Seconds()
-			ms := func(s float64) string { return fmt.Sprintf("%.3f ms", s*1000) }
-			t := &table{columns: []string{"CALLS", "FAILED", "PER SECOND", "P50", "P90", "P99", "MAX"}}
-			t.add(result.Calls, result.Failed, fmt.Sprintf("%.0f", result.PerSecond), ms(result.P50), ms(result.P90), ms(result.P99), ms(result.Max))
-			if err := a.show(result, t); err != nil {
+			if hdr {
+				if err := took.write(a.out); err != nil {
+					return fmt.Errorf("write the distribution: %w", err)
+				}
+			} else {
+				ms := func(s float64) string { return fmt.Sprintf("%.3f ms", s*1000) }
+				t := &table{columns: []string{"CALLS", "FAILED", "PER SECOND", "P50", "P90", "P99", "MAX"}}
+				t.add(result.Calls, result.Failed, fmt.Sprintf("%.0f", result.PerSecond), ms(result.P50), ms(result.P90), ms(result.P99), ms(result.Max))
+				if err := a.show(result, t); err != nil {
+					return err
+				}
+			}
+			if err := cmd.Context().Err(); err != nil {
 				return err
 			}
 			if result.Failed > 0 {
@@ -61,16 +70,17 @@ func (a *app) bench() *cobra.Command {
 	flags.IntVarP(&clients, "clients", "c", 1, "calls at a time")
 	flags.IntVarP(&length, "tokens", "t", 1000, "random tokens of a prompt")
 	flags.DurationVar(&lasts, "for", 5*time.Second, "how long")
+	flags.BoolVar(&hdr, "hdr", false, "write the whole distribution as HdrHistogram's text, in milliseconds")
 	return cmd
 }
 
 // load sends selections from several clients until the context ends.
-func (a *app) load(ctx context.Context, req client.SelectRequest, clients, length int) (result benchResult) {
+func (a *app) load(ctx context.Context, req client.SelectRequest, clients, length int) (result benchResult, took *histogram) {
 	var (
 		running sync.WaitGroup
 		mu      sync.Mutex // guards took and result
-		took    []time.Duration
 	)
+	took = new(histogram)
 	for range clients {
 		running.Go(func() {
 			own := req
@@ -86,7 +96,7 @@ func (a *app) load(ctx context.Context, req client.SelectRequest, clients, lengt
 					return // it was cut off
 				}
 				mu.Lock()
-				took = append(took, d)
+				took.add(d)
 				if err != nil {
 					result.Failed++
 					if result.Error == "" {
@@ -98,12 +108,8 @@ func (a *app) load(ctx context.Context, req client.SelectRequest, clients, lengt
 		})
 	}
 	running.Wait()
-	result.Calls = len(took)
-	if len(took) == 0 {
-		return result
-	}
-	slices.Sort(took)
-	at := func(share float64) float64 { return took[int(share*float64(len(took)-1))].Seconds() }
-	result.P50, result.P90, result.P99, result.Max = at(.5), at(.9), at(.99), at(1)
-	return result
+	result.Calls = int(took.total)
+	at := func(share float64) float64 { return took.at(share).Seconds() }
+	result.P50, result.P90, result.P99, result.Max = at(.5), at(.9), at(.99), took.highest.Seconds()
+	return result, took
 }

@@ -47,13 +47,13 @@ func (a *app) doctor() *cobra.Command {
 	}
 	scope.register(cmd.Flags())
 	cmd.Flags().BoolVar(&all, "all", false, "also what is as it should be")
-	return cmd
+	return a.watched(cmd)
 }
 
 // writeExamination writes the findings as paragraphs, and how many checks found nothing.
 func (a *app) writeExamination(x *client.Examination, all bool) {
 	for _, f := range x.Findings {
-		fmt.Fprintf(a.out, "%s: %s\n    %s (%s)\n", strings.ToUpper(f.Severity), f.Sentence, f.Remedy, f.Runbook)
+		fmt.Fprintf(a.out, "%s: %s\n    %s (%s)\n", a.painted(strings.ToUpper(f.Severity)), printable(f.Sentence), printable(f.Remedy), f.Runbook)
 	}
 	if x.Truncated {
 		fmt.Fprintln(a.out, "there are more findings")
@@ -98,7 +98,7 @@ func (a *app) prefixes() *cobra.Command {
 	}
 	scope.register(cmd.Flags())
 	cmd.Flags().IntVar(&limit, "limit", 20, "how many of the hottest, 1 to 1000")
-	return cmd
+	return a.watched(cmd)
 }
 
 // prefixTable shows the tree, a step to the right for each parent.

@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -15,30 +17,81 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 
 	"github.com/select-service/select-service/pkg/client"
 )
 
-// promptFlags describe a prompt.
+// promptFlags describe a prompt: its tokens, or what the service makes tokens of.
 type promptFlags struct {
 	model, group, tokens, lora, salt string
+	text, message, file              string
 }
 
 func (p *promptFlags) register(flags *pflag.FlagSet) {
 	flags.StringVarP(&p.model, "model", "m", "", "model (the default: default)")
 	flags.StringVarP(&p.group, "group", "g", "", "routing group (the default: default)")
 	flags.StringVarP(&p.tokens, "tokens", "t", "", "token ids with commas or spaces; @FILE or - (standard input) for many")
+	flags.StringVar(&p.text, "text", "", "text of the prompt as a completion has it; the service's tokenizer reads it")
+	flags.StringVar(&p.message, "message", "", "text of the prompt as a user's message of a chat")
+	flags.StringVar(&p.file, "file", "", "request as clients send it, in JSON, or else text as for --text; - is standard input")
 	flags.StringVar(&p.lora, "lora", "", "LoRA adapter of the prompt")
 	flags.StringVar(&p.salt, "salt", "", "cache salt of the prompt")
 }
 
-// prompt reads the tokens.
-func (p *promptFlags) prompt(in io.Reader) (client.Prompt, error) {
+// prompt reads the tokens, or has the service make them. A model that the request names by itself, as it
+// would through the gateway, becomes p's.
+func (p *promptFlags) prompt(ctx context.Context, a *app) (client.Prompt, error) {
+	given := 0
+	for _, flag := range [...]string{p.tokens, p.text, p.message, p.file} {
+		if flag != "" {
+			given++
+		}
+	}
+	switch {
+	case given == 0:
+		return client.Prompt{}, usageError{errors.New("which prompt? --tokens 1,2,3, --tokens @FILE, --text TEXT, --message TEXT or --file FILE")}
+	case given > 1:
+		return client.Prompt{}, usageError{errors.New("one prompt at a time: --tokens, --text, --message or --file")}
+	case p.tokens != "":
+		return p.read(a.in)
+	}
+	request, err := p.request(a.in)
+	if err != nil {
+		return client.Prompt{}, err
+	}
+	got, err := a.service.Tokenize(ctx, client.TokenizeRequest{Model: p.model, RoutingGroup: p.group, Request: request})
+	if err != nil {
+		return client.Prompt{}, err
+	}
+	p.model, p.group = got.Model, got.RoutingGroup
+	prompt := got.Prompt()
+	prompt.LoRA, prompt.CacheSalt = cmp.Or(p.lora, prompt.LoRA), cmp.Or(p.salt, prompt.CacheSalt)
+	return prompt, nil
+}
+
+// request returns the body of a request with the prompt's text.
+func (p *promptFlags) request(in io.Reader) (json.RawMessage, error) {
+	text := p.text
+	switch {
+	case p.message != "":
+		return json.Marshal(map[string]any{"messages": []any{map[string]string{"role": "user", "content": p.message}}})
+	case p.file != "":
+		content, err := readFile(p.file, in)
+		if err != nil {
+			return nil, fmt.Errorf("read a prompt: %w", err)
+		}
+		if trimmed := bytes.TrimSpace(content); len(trimmed) > 0 && trimmed[0] == '{' && json.Valid(trimmed) {
+			return trimmed, nil
+		}
+		text = string(content)
+	}
+	return json.Marshal(map[string]string{"prompt": text})
+}
+
+// read reads the tokens.
+func (p *promptFlags) read(in io.Reader) (client.Prompt, error) {
 	var source io.Reader = strings.NewReader(p.tokens)
 	switch name, isFile := strings.CutPrefix(p.tokens, "@"); {
-	case p.tokens == "":
-		return client.Prompt{}, usageError{fmt.Errorf("which prompt? --tokens 1,2,3 or --tokens @FILE")}
 	case p.tokens == "-":
 		source = in
 	case isFile:
@@ -88,9 +141,9 @@ func (a *app) overlap() *cobra.Command {
 	var p promptFlags
 	cmd := &cobra.Command{
 		Use: "overlap --tokens …", Short: "how much of a prompt each rank has cached, in blocks by tier",
-		Example: "  selectctl overlap -m llama -t @prompt.txt",
+		Example: "  selectctl overlap -m llama -t @prompt.txt\n  selectctl overlap -m llama --text 'Once upon a time'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			prompt, err := p.prompt(a.in)
+			prompt, err := p.prompt(cmd.Context(), a)
 			if err != nil {
 				return err
 			}
@@ -125,9 +178,9 @@ func (a *app) explain() *cobra.Command {
 	var p promptFlags
 	cmd := &cobra.Command{
 		Use: "explain --tokens …", Short: "which rank a prompt would get and why; nothing is booked",
-		Example: "  selectctl explain -m llama -t @prompt.txt",
+		Example: "  selectctl explain -m llama -t @prompt.txt\n  selectctl explain -m llama --message 'Hello'\n  selectctl explain --file request.json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			prompt, err := p.prompt(a.in)
+			prompt, err := p.prompt(cmd.Context(), a)
 			if err != nil {
 				return err
 			}
@@ -148,7 +201,7 @@ func (a *app) explain() *cobra.Command {
 // verdict says in a sentence what was chosen.
 func verdict(e *client.Explanation) string {
 	if e.Chosen == nil {
-		return fmt.Sprintf("no rank: %s (policy %s, %d tokens)", e.Refusal, e.Policy, e.ISLTokens)
+		return printable(fmt.Sprintf("no rank: %s (policy %s, %d tokens)", e.Refusal, e.Policy, e.ISLTokens))
 	}
 	margin := ""
 	costs := make([]float64, len(e.Candidates))
@@ -160,7 +213,7 @@ func verdict(e *client.Explanation) string {
 	if len(costs) > 1 {
 		margin = fmt.Sprintf(", %.4g %s ahead of the next", costs[1]-costs[0], unit)
 	}
-	return fmt.Sprintf("worker %d rank %d%s (policy %s, %d tokens)", e.Chosen.Worker, e.Chosen.DPRank, margin, e.Policy, e.ISLTokens)
+	return printable(fmt.Sprintf("worker %d rank %d%s (policy %s, %d tokens)", e.Chosen.Worker, e.Chosen.DPRank, margin, e.Policy, e.ISLTokens))
 }
 
 func explanationTable(e *client.Explanation) *table {
@@ -194,7 +247,10 @@ func (a *app) decisions() *cobra.Command {
 			since := time.Time{}
 			for {
 				all, err := a.service.Decisions(cmd.Context(), scope.scope(), 0)
-				if err != nil {
+				switch {
+				case err != nil && follow && cmd.Context().Err() != nil: // interrupted: the way to end it
+					return nil
+				case err != nil:
 					return err
 				}
 				slices.SortStableFunc(all, func(x, y client.Decision) int { return x.Time.Compare(y.Time) })
@@ -211,8 +267,8 @@ func (a *app) decisions() *cobra.Command {
 				if !follow {
 					return nil
 				}
-				if err := sleep(cmd.Context(), time.Second); err != nil {
-					return err
+				if sleep(cmd.Context(), time.Second) != nil {
+					return nil
 				}
 			}
 		},
@@ -250,64 +306,23 @@ func (a *app) top() *cobra.Command {
 		Use: "top", Short: "the load of every rank, renewed each second, the busiest first",
 		Example: "  selectctl top -m llama\n  selectctl top --once",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			live := !once && isTerminal(a.out)
-			for {
+			show := func() error {
 				loads, err := a.service.Loads(cmd.Context(), scope.scope())
 				if err != nil {
 					return err
 				}
-				if !live {
-					return a.show(loads, loadTable(loads))
-				}
-				if err := a.draw(loads); err != nil {
-					return err
-				}
-				if err := sleep(cmd.Context(), every); err != nil {
-					return err
-				}
+				return a.show(loads, loadTable(loads))
 			}
+			if once || !isTerminal(a.out) {
+				return show()
+			}
+			return a.repeat(cmd.Context(), every, show)
 		},
 	}
 	scope.register(cmd.Flags())
 	cmd.Flags().DurationVar(&every, "every", time.Second, "how often")
 	cmd.Flags().BoolVar(&once, "once", false, "show it once; so it is if the output is no terminal")
 	return cmd
-}
-
-// draw shows the loads in the terminal's window, in place of what was there.
-func (a *app) draw(loads []client.ScopeLoads) error {
-	window := a.out
-	var page bytes.Buffer
-	fmt.Fprintf(&page, "%s  %s\n", a.options.URL, time.Now().Format(time.TimeOnly))
-	a.out = &page
-	err := a.show(loads, loadTable(loads))
-	a.out = window
-	if err != nil {
-		return err
-	}
-	text := page.String()
-	if f, ok := window.(*os.File); ok {
-		if width, height, err := term.GetSize(int(f.Fd())); err == nil { // else it is not cut
-			text = fit(text, width, height)
-		}
-	}
-	_, err = io.WriteString(window, "\x1b[H\x1b[2J"+text)
-	return err
-}
-
-// fit cuts a text to the lines and columns of a window, and says how many lines are left out.
-func fit(text string, width, height int) string {
-	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
-	if over := len(lines) - height; over > 0 && height > 1 {
-		lines = append(lines[:height-1], fmt.Sprintf("%d more", over+1))
-	}
-	for i, line := range lines {
-		if runes := []rune(line); len(runes) > width {
-			line = string(runes[:width])
-		}
-		lines[i] = strings.TrimRight(line, " ")
-	}
-	return strings.Join(lines, "\n")
 }
 
 func loadTable(all []client.ScopeLoads) *table {
@@ -329,22 +344,4 @@ func loadTable(all []client.ScopeLoads) *table {
 		}
 	}
 	return t
-}
-
-// sleep waits, or returns the context's error.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// isTerminal reports whether out is one.
-func isTerminal(out io.Writer) bool {
-	f, ok := out.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
 }

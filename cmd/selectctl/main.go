@@ -35,15 +35,19 @@ func main() {
 type app struct {
 	in       io.Reader
 	out, err io.Writer
+	colours  bool // out shows them
 	options  options
 	service  *client.Client
 }
+
+// offline marks the commands that ask no service, in their annotations.
+const offline = "offline"
 
 // usageError is a mistake in the command line.
 type usageError struct{ error }
 
 func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
-	a := &app{in: in, out: out, err: errs}
+	a := &app{in: in, out: out, err: errs, colours: isTerminal(out) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
 	root := a.root() //nolint:contextcheck // commands have the context of ExecuteContext
 	root.SetArgs(args)
 	root.SetIn(in)
@@ -64,8 +68,9 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 		return exitNotReady
 	case errors.Is(err, errFindings): // they are written
 		return exitFinding
-	case errors.Is(err, context.Canceled) && ctx.Err() != nil: // interrupted, the way to end --watch
-		return exitOK
+	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
+		fmt.Fprintln(errs, "selectctl: interrupted")
+		return exitFailed
 	}
 	fmt.Fprintln(errs, "selectctl:", advise(err, a.options.URL))
 	return exitFailed
@@ -73,18 +78,19 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 
 // advise adds to an error what its reader can do about it.
 func advise(err error, url string) string {
+	text := printable(err.Error())
 	failed, ok := errors.AsType[*client.Error](err)
 	switch {
 	case ok && failed.Status == http.StatusUnauthorized:
-		return err.Error() + "\nthe service wants a token: --token-file FILE, or SELECT_SERVICE_TOKEN"
+		return text + "\nthe service wants a token: --token-file FILE, or SELECT_SERVICE_TOKEN"
 	case ok && failed.Status == http.StatusForbidden:
-		return err.Error() + "\nthe token's role does not allow this: docs/security.md has the roles"
-	case ok:
-		return err.Error()
-	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, os.ErrNotExist) && strings.HasPrefix(url, "unix:"):
-		return err.Error() + "\nnothing listens there: is the service running, and is --url right?"
+		return text + "\nthe token's role does not allow this: docs/access.md has the roles"
+	case ok && failed.Reason == "no_tokenizer":
+		return text + "\nwithout one a prompt has to be given as --tokens"
+	case !ok && (errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, os.ErrNotExist) && strings.HasPrefix(url, "unix:")):
+		return text + "\nnothing listens there: is the service running, and is --url right?"
 	}
-	return err.Error()
+	return text
 }
 
 const long = `selectctl shows what a running select-service knows and why it chose as it did,
@@ -104,6 +110,9 @@ func (a *app) root() *cobra.Command {
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Name() == "completion" || cmd.Parent() != nil && cmd.Parent().Name() == "completion" || cmd.Name() == "help" {
 				return nil
+			}
+			if err := a.options.check(); err != nil || cmd.Annotations[offline] != "" {
+				return err
 			}
 			return a.connect(cmd)
 		},

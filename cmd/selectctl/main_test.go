@@ -2,9 +2,12 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -48,7 +51,12 @@ func start(t *testing.T) string {
 	t.Helper()
 	port := strconv.Itoa(e2e.FreePort(t))
 	url := "http://127.0.0.1:" + port
-	e2e.Start(t, e2e.Options{Command: []string{e2e.Binary(t), "--port", port, "--use-kv-events=false"}})
+	tokenizer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body) // a token for each word
+		_ = json.NewEncoder(w).Encode(map[string]any{"tokens": make([]int, len(bytes.Fields(text))), "max_model_len": 4096})
+	}))
+	t.Cleanup(tokenizer.Close)
+	e2e.Start(t, e2e.Options{Command: []string{e2e.Binary(t), "--port", port, "--use-kv-events=false", "--tokenizer-url", tokenizer.URL}})
 	e2e.Eventually(t, "the service answers", func() error {
 		_, err := e2e.Call(t.Context(), http.DefaultClient, http.MethodGet, url+"/health", nil)
 		return err
@@ -176,9 +184,47 @@ func TestContexts(t *testing.T) {
 	want(urlOf("--context", "b"), "https://b:2")
 	want(urlOf("--context", "c"), `no context "c"`)
 	want(urlOf("--url", "http://c:3"), "http://c:3")
+	want(urlOf("--url", "http://c:3", "--context", "c"), `no context "c"`)
+	write("contexts:\n  a: {url: 'http://a:1', token_file: /nowhere}\ncurrent_context: a\n")
+	want(urlOf("--url", "http://c:3"), "http://c:3")
+	want(urlOf("--url", "http://c:3", "--context", "a"), "/nowhere")
+	var out bytes.Buffer
+	if code := run(t.Context(), []string{"token", "--name", "ops"}, nil, &out, &out); code != exitOK { // it needs no service, and no context
+		t.Errorf("token: %d %s", code, &out)
+	}
+	write("current_context: a\ncontexts:\n  a: {url: 'http://a:1'}\n  b: {url: 'https://b:2'}\n")
 	t.Setenv("SELECT_SERVICE_URL", "http://d:4")
 	want(urlOf(), "http://d:4")
 	want(urlOf("--context", "b"), "https://b:2")
 	write("contexts: {a: {uri: x}}")
 	want(urlOf("--context", "a"), "field uri not found")
+}
+
+// TestRecords: a text has the records of all its documents, and one without any is no empty list, which
+// would remove all workers.
+func TestRecords(t *testing.T) {
+	for text, want := range map[string]string{
+		"- worker_id: 1\n- worker_id: 2\n":                           `[{"worker_id":1},{"worker_id":2}]`,
+		"worker_id: 1\n---\n# another\n---\nworkers: [worker_id: 2]": `[{"worker_id":1},{"worker_id":2}]`,
+		"worker_id: 18446744073709551615":                            `[{"worker_id":18446744073709551615}]`,
+		"worker_id: 1\nkv_events_endpoints: {0: a, 1: b}":            `[{"kv_events_endpoints":{"0":"a","1":"b"},"worker_id":1}]`,
+		"[]":          `[]`,
+		"workers: []": `[]`,
+		"":            "it has no records: write [] if there are to be none",
+		"# none\n---": "it has no records: write [] if there are to be none",
+		"workers:":    "workers is empty: write [] if there are to be none",
+		"7":           "a document is 7, want records of workers",
+	} {
+		list, err := decodeRecords([]byte(text))
+		got, marshalErr := json.Marshal(list)
+		if marshalErr != nil {
+			t.Fatal(marshalErr)
+		}
+		if err != nil {
+			got = []byte(err.Error())
+		}
+		if string(got) != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
 }

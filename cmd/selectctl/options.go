@@ -57,17 +57,22 @@ type contexts struct {
 	Contexts map[string]target `yaml:"contexts"`
 }
 
+// check checks the options that all commands have.
+func (o *options) check() error {
+	if !slices.Contains([]string{"table", "wide", "json", "yaml", "name"}, o.format) {
+		return usageError{fmt.Errorf("output %q is not table, wide, json, yaml or name", o.format)}
+	}
+	return nil
+}
+
 // connect completes the options from the environment and the file of contexts, and makes the
 // client. Nothing is sent yet.
 func (a *app) connect(*cobra.Command) error {
 	o := &a.options
-	if !slices.Contains([]string{"table", "wide", "json", "yaml", "name"}, o.format) {
-		return usageError{fmt.Errorf("output %q is not table, wide, json, yaml or name", o.format)}
-	}
 	if o.URL == "" && o.context == "" {
 		o.URL = os.Getenv("SELECT_SERVICE_URL")
 	}
-	if o.URL == "" {
+	if o.URL == "" || o.context != "" {
 		if err := o.readContext(); err != nil {
 			return err
 		}

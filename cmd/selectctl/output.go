@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
+	"unicode"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -22,12 +23,23 @@ type table struct {
 func (t *table) add(cells ...any) {
 	row := make([]string, len(cells))
 	for i, c := range cells {
-		row[i] = fmt.Sprint(c)
+		row[i] = printable(fmt.Sprint(c))
 		if row[i] == "" {
 			row[i] = "-"
 		}
 	}
 	t.rows = append(t.rows, row)
+}
+
+// printable returns a text of a caller's or an engine's as it can be shown: a terminal would obey what is in
+// control characters.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, text)
 }
 
 // show writes an answer in the format that was asked for: data as JSON or YAML with the members of the
@@ -48,13 +60,16 @@ func (a *app) show(data any, t *table) error {
 			return usageError{fmt.Errorf("the rows of this answer have no names; use -o table, json or yaml")}
 		}
 		for _, name := range t.names {
+			if isTerminal(a.out) {
+				name = printable(name)
+			}
 			if _, err := fmt.Fprintln(a.out, name); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	return t.write(a.out, a.options.format == "wide")
+	return t.write(a.out, a.options.format == "wide", a.painted)
 }
 
 // writeYAML writes the members of data's JSON, in alphabetical order.
@@ -94,23 +109,56 @@ func numbers(v any) any {
 	return v
 }
 
-func (t *table) write(out io.Writer, wide bool) error {
+// write writes the rows below each other's columns. A last cell may be as long as it likes.
+func (t *table) write(out io.Writer, wide bool, paint func(cell string) string) error {
 	shown := len(t.columns)
 	if !wide {
 		shown -= t.wide
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	line := func(cells []string) {
-		fmt.Fprintln(w, strings.Join(cells[:min(shown, len(cells))], "\t")) // Flush has the error
+	const gap = 2
+	widths := make([]int, shown)
+	lines := append([][]string{t.columns}, t.rows...)
+	for i, cells := range lines {
+		lines[i] = cells[:min(shown, len(cells))]
+		for c := range len(lines[i]) - 1 {
+			widths[c] = max(widths[c], utf8.RuneCountInString(cells[c])+gap)
+		}
 	}
-	line(t.columns)
-	for _, row := range t.rows {
-		line(row)
+	var text strings.Builder
+	for _, cells := range lines {
+		for c, cell := range cells {
+			text.WriteString(paint(cell))
+			if c < len(cells)-1 {
+				text.WriteString(strings.Repeat(" ", widths[c]-utf8.RuneCountInString(cell)))
+			}
+		}
+		text.WriteByte('\n')
 	}
-	if err := w.Flush(); err != nil {
+	if _, err := io.WriteString(out, text.String()); err != nil {
 		return fmt.Errorf("write the table: %w", err)
 	}
 	return nil
+}
+
+// The colours of a terminal.
+const (
+	red    = "\x1b[31m"
+	yellow = "\x1b[33m"
+	plain  = "\x1b[0m"
+)
+
+// colours are those of words that an operator looks for.
+var colours = map[string]string{
+	"stalled": red, "silent": red, "incomplete": red, "stale": red, "differ": red, "ERROR": red,
+	"draining": yellow, "overloaded": yellow, "replaying": yellow, "WARNING": yellow,
+}
+
+// painted returns a cell in its colour, if it has one and the output shows it.
+func (a *app) painted(cell string) string {
+	if colour := colours[cell]; a.colours && colour != "" {
+		return colour + cell + plain
+	}
+	return cell
 }
 
 // value is what a pointer points to, "" for nil.

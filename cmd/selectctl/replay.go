@@ -61,7 +61,8 @@ func (a *app) replay() *cobra.Command {
 	)
 	config := engine.Config{Chunked: true}
 	cmd := &cobra.Command{
-		Use: "replay FILE", Short: "what each policy would have done with a trace", Args: cobra.ExactArgs(1),
+		Annotations: map[string]string{offline: "its engines are simulated"},
+		Use:         "replay FILE", Short: "what each policy would have done with a trace", Args: cobra.ExactArgs(1),
 		Long: "Plays a Mooncake trace (a JSON object a line: timestamp, input_length, output_length, hash_ids)\n" +
 			"on simulated engines, once for each policy, in the time that the simulation takes. It asks no\n" +
 			"service. The engines are a model: compare policies, and trust no figure by itself.",

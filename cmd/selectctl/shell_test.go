@@ -57,7 +57,7 @@ func examples(t *testing.T) (lines []string) {
 }
 
 // endless are the examples that go on until they are interrupted.
-var endless = regexp.MustCompile(`decisions.* -f`)
+var endless = regexp.MustCompile(`decisions.* -f|--watch`)
 
 // TestExamples: every example of the help texts and of docs/selectctl.md does, in a real shell, what
 // it says: it ends with 0, the doctor with 4 where it has found something.
@@ -70,7 +70,8 @@ func TestExamples(t *testing.T) {
 	}
 	for name, text := range map[string]string{
 		"worker.yaml": record(9), "workers.yaml": "[" + record(7) + "," + record(8) + "]", "prompt.txt": "[1, 2, 3, 4]",
-		"trace.jsonl": `{"timestamp": 0, "input_length": 40, "output_length": 2, "hash_ids": [1]}` + "\n",
+		"request.json": `{"model": "llama", "messages": [{"role": "user", "content": "Hello"}]}`,
+		"trace.jsonl":  `{"timestamp": 0, "input_length": 40, "output_length": 2, "hash_ids": [1]}` + "\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)

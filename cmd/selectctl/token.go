@@ -17,7 +17,8 @@ func (a *app) token() *cobra.Command {
 		given bool
 	)
 	cmd := &cobra.Command{
-		Use: "token --name NAME", Short: "make a token and its entry of the service's tokens file",
+		Annotations: map[string]string{offline: "it makes them by itself"},
+		Use:         "token --name NAME", Short: "make a token and its entry of the service's tokens file",
 		Long: "Makes a token and the entry with its hash for the file of --tokens-file. The token itself is\n" +
 			"written to standard error, so that the entry can be appended to the file. It asks no service.",
 		Example: "  selectctl token --name ops --role read,operate >> tokens.yaml",

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -37,8 +39,10 @@ func (s *scopeFlags) scope() (sc client.Scope) {
 }
 
 func (a *app) workers() *cobra.Command {
-	cmd := &cobra.Command{Use: "workers", Aliases: []string{"worker", "w"}, Short: "list, add, change and remove workers"}
-	cmd.AddCommand(a.listWorkers(), a.getWorker(), a.describeWorker(), a.addWorker(), a.drainWorker(), a.undrainWorker(), a.removeWorkers(), a.applyWorkers())
+	list := a.listWorkers()
+	cmd := &cobra.Command{Use: "workers", Aliases: []string{"worker", "w"}, Short: "list, add, change and remove workers; alone it lists them", RunE: list.RunE}
+	cmd.Flags().AddFlagSet(list.Flags())
+	cmd.AddCommand(list, a.getWorker(), a.describeWorker(), a.addWorker(), a.drainWorker(), a.undrainWorker(), a.removeWorkers(), a.applyWorkers())
 	return cmd
 }
 
@@ -46,7 +50,7 @@ func (a *app) listWorkers() *cobra.Command {
 	var scope scopeFlags
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "all workers, with their state",
-		Example: "  selectctl workers list -m llama\n  selectctl workers list -o name",
+		Example: "  selectctl workers list -m llama\n  selectctl workers list -o name\n  selectctl workers list --watch",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			all, err := a.service.Workers(cmd.Context(), scope.scope())
 			if err != nil {
@@ -56,7 +60,7 @@ func (a *app) listWorkers() *cobra.Command {
 		},
 	}
 	scope.register(cmd.Flags())
-	return cmd
+	return a.watched(cmd)
 }
 
 func workerTable(all []client.Worker) *table {
@@ -94,7 +98,7 @@ func workerIDs(args []string) ([]uint64, error) {
 }
 
 func (a *app) getWorker() *cobra.Command {
-	return &cobra.Command{
+	return a.watched(&cobra.Command{
 		Use: "get ID", Short: "one worker's whole record", Args: cobra.ExactArgs(1),
 		Example: "  selectctl workers get 7 -o yaml",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -112,11 +116,11 @@ func (a *app) getWorker() *cobra.Command {
 			}
 			return a.show(all[i], workerTable(all[i:i+1]))
 		},
-	}
+	})
 }
 
 func (a *app) describeWorker() *cobra.Command {
-	return &cobra.Command{
+	return a.watched(&cobra.Command{
 		Use: "describe ID", Short: "one worker with its ranks: state, load, cache and event streams", Args: cobra.ExactArgs(1),
 		Example: "  selectctl workers describe 7",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -134,7 +138,7 @@ func (a *app) describeWorker() *cobra.Command {
 			}
 			return a.show(f.Rows, rankTable(f.Rows))
 		},
-	}
+	})
 }
 
 // rankTable shows ranks. What is not known is left empty.
@@ -290,42 +294,96 @@ func (a *app) applyWorkers() *cobra.Command {
 	return cmd
 }
 
+// readFile reads a file, or standard input for "-".
+func readFile(name string, in io.Reader) ([]byte, error) {
+	if name == "-" {
+		return io.ReadAll(in)
+	}
+	return os.ReadFile(name)
+}
+
 // readWorkers reads records from a YAML or JSON file, or from standard input for "-".
 func (a *app) readWorkers(name string) ([]client.Worker, error) {
-	var (
-		text []byte
-		err  error
-	)
-	if name == "-" {
-		text, err = io.ReadAll(a.in)
-	} else {
-		text, err = os.ReadFile(name)
-	}
+	text, err := readFile(name, a.in)
 	if err != nil {
 		return nil, fmt.Errorf("read workers: %w", err)
 	}
-	var generic any
-	if err := yaml.Unmarshal(text, &generic); err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
-	}
-	if object, ok := generic.(map[string]any); ok {
-		if list, ok := object["workers"]; ok && len(object) == 1 {
-			generic = list
-		} else {
-			generic = []any{object}
-		}
-	}
-	asJSON, err := json.Marshal(generic)
+	list, err := decodeRecords(text)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
-	decoder := json.NewDecoder(strings.NewReader(string(asJSON)))
+	asJSON, err := json.Marshal(list)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	decoder := json.NewDecoder(bytes.NewReader(asJSON))
 	decoder.DisallowUnknownFields()
 	var records []client.Worker
 	if err := decoder.Decode(&records); err != nil {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
 	return records, nil
+}
+
+// decodeRecords returns the records of all YAML documents of a text: each is a record, a list of
+// records, or an object with such a list as its member workers. A text without any of them is an error,
+// since to apply an empty list removes all workers: that has to be written.
+func decodeRecords(text []byte) ([]any, error) {
+	list, found := []any{}, false
+	for documents := yaml.NewDecoder(bytes.NewReader(text)); ; {
+		var document any
+		if err := documents.Decode(&document); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, err //nolint:wrapcheck // it names the line
+		}
+		if object, ok := document.(map[string]any); ok {
+			if workers, ok := object["workers"]; ok && len(object) == 1 {
+				document = workers
+				if workers == nil {
+					return nil, errors.New("workers is empty: write [] if there are to be none")
+				}
+			} else {
+				document = []any{object}
+			}
+		}
+		switch document := document.(type) {
+		case nil: // blank lines and comments
+		case []any:
+			list, found = append(list, document...), true
+		default:
+			return nil, fmt.Errorf("a document is %v, want records of workers", document)
+		}
+	}
+	if !found {
+		return nil, errors.New("it has no records: write [] if there are to be none")
+	}
+	for i, record := range list {
+		list[i] = withTextKeys(record)
+	}
+	return list, nil
+}
+
+// withTextKeys returns a value of YAML with the keys of its objects as texts, as JSON has them: those of
+// kv_events_endpoints look like numbers.
+func withTextKeys(v any) any {
+	switch v := v.(type) {
+	case map[any]any:
+		object := make(map[string]any, len(v))
+		for key, member := range v {
+			object[fmt.Sprint(key)] = withTextKeys(member)
+		}
+		return object
+	case map[string]any:
+		for key, member := range v {
+			v[key] = withTextKeys(member)
+		}
+	case []any:
+		for i, element := range v {
+			v[i] = withTextKeys(element)
+		}
+	}
+	return v
 }
 
 func (a *app) thresholds() *cobra.Command {
@@ -341,7 +399,7 @@ func (a *app) thresholds() *cobra.Command {
 		},
 	}
 	cmd.AddCommand(a.setThresholds(), a.unsetThresholds())
-	return cmd
+	return a.watched(cmd)
 }
 
 func thresholdTable(all []client.Thresholds) *table {
@@ -401,7 +459,7 @@ func (a *app) unsetThresholds() *cobra.Command {
 }
 
 func (a *app) replicas() *cobra.Command {
-	return &cobra.Command{
+	return a.watched(&cobra.Command{
 		Use: "replicas", Short: "the replicas with which reservations are shared, and whether they agree",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r, err := a.service.Replicas(cmd.Context(), client.Scope{})
@@ -410,7 +468,7 @@ func (a *app) replicas() *cobra.Command {
 			}
 			return a.show(r, replicaTable(&r))
 		},
-	}
+	})
 }
 
 func replicaTable(r *client.Replicas) *table {
@@ -463,7 +521,7 @@ func (a *app) dump() *cobra.Command {
 var errNotReady = fmt.Errorf("the service is not ready")
 
 func (a *app) status() *cobra.Command {
-	return &cobra.Command{
+	return a.watched(&cobra.Command{
 		Use: "status", Short: "is the service ready, and which workers are not schedulable (exit code 3: not ready)",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ready, err := a.service.Ready(cmd.Context())
@@ -475,7 +533,7 @@ func (a *app) status() *cobra.Command {
 			if f := a.options.format; f == "table" || f == "wide" {
 				fmt.Fprintf(a.out, "ready: %t, %d of %d workers schedulable\n", ready.Ready, ready.SchedulableWorkers, len(ready.Workers))
 				if len(t.rows) > 0 {
-					err = t.write(a.out, true)
+					err = t.write(a.out, true, a.painted)
 				}
 			} else {
 				err = a.show(ready, t)
@@ -485,5 +543,5 @@ func (a *app) status() *cobra.Command {
 			}
 			return err
 		},
-	}
+	})
 }

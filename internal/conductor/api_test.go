@@ -24,50 +24,50 @@ import (
 // end: what they publish is found under their instances, and nothing of one that
 // is gone.
 func TestConductorLifecycle(t *testing.T) {
-	w := start(t)
-	a, b := registration("i1", 0), registration("i2", 0)
-	p := prompt(1, 16)
-	w.wantHits(identity, p, "", "")
+	w := servicetest.Start(t)
+	a, b := servicetest.Registration("i1", 0), servicetest.Registration("i2", 0)
+	p := servicetest.Prompt(1, 16)
+	wantHits(w, servicetest.Identity, p, "", "")
 	w.Register(a)
 	w.Register(b)
-	w.wantHits(identity, p, "", none("i1")+", "+none("i2"))
+	wantHits(w, servicetest.Identity, p, "", none("i1")+", "+none("i2"))
 
 	ea, eb := w.Publisher(a), w.Publisher(b)
-	ea.Publish(0, ea.Stored(p, blockSize, nil), ea.Stored(p[:8], blockSize, dict{"medium": "CPU"}))
-	eb.Publish(0, eb.Stored(p[:4], blockSize, nil))
+	ea.Publish(0, ea.Stored(p, servicetest.BlockSize, nil), ea.Stored(p[:8], servicetest.BlockSize, servicetest.Dict{"medium": "CPU"}))
+	eb.Publish(0, eb.Stored(p[:4], servicetest.BlockSize, nil))
 	both := "i1: 16 GPU 16 CPU 8 DISK 0 DP 0:16"
-	w.wantHits(identity, p, "", both+", "+gpu("i2", 4))
-	w.wantHits(identity, p, "i1", both)
-	ea.Publish(0, ea.Removed(p, blockSize, 3, "GPU"))
-	w.wantHits(identity, p, "i1", "i1: 12 GPU 12 CPU 8 DISK 0 DP 0:12")
+	wantHits(w, servicetest.Identity, p, "", both+", "+gpu("i2", 4))
+	wantHits(w, servicetest.Identity, p, "i1", both)
+	ea.Publish(0, ea.Removed(p, servicetest.BlockSize, 3, "GPU"))
+	wantHits(w, servicetest.Identity, p, "i1", "i1: 12 GPU 12 CPU 8 DISK 0 DP 0:12")
 
-	w.Unregister(instance("i1"), "i1|t|0")
-	w.wantHits(identity, p, "", gpu("i2", 4))
-	_, err := w.Conductor().Unregister(instance("i1"))
+	w.Unregister(servicetest.Instance("i1"), "i1|t|0")
+	wantHits(w, servicetest.Identity, p, "", gpu("i2", 4))
+	_, err := w.Conductor().Unregister(servicetest.Instance("i1"))
 	wantReason(t, err, contract.NotFound, "not_found", "", "service not found: i1|t")
 	if opened, live := w.Net.Count(); opened != 2 || live != 1 {
 		t.Errorf("%d sockets opened, %d live; want 2 and 1", opened, live)
 	}
 
 	w.Register(a)
-	w.wantHits(identity, p, "", none("i1")+", "+gpu("i2", 4))
-	ea.Publish(0, ea.Stored(p[:8], blockSize, nil))
-	w.wantHits(identity, p, "i1", gpu("i1", 8))
+	wantHits(w, servicetest.Identity, p, "", none("i1")+", "+gpu("i2", 4))
+	ea.Publish(0, ea.Stored(p[:8], servicetest.BlockSize, nil))
+	wantHits(w, servicetest.Identity, p, "i1", gpu("i1", 8))
 }
 
 // TestConductorBeforeRun: a publisher that registers while the service starts is
 // followed from its first message on.
 func TestConductorBeforeRun(t *testing.T) {
-	w := &world{&servicetest.World{T: t, Net: servicetest.NewNetwork()}}
+	w := &servicetest.World{T: t, Net: servicetest.NewNetwork()}
 	w.Service = node.New(node.Config{Threads: 1}, w.Net, zerolog.Nop())
-	r := registration("i", 0)
+	r := servicetest.Registration("i", 0)
 	w.Register(r)
 	e := w.Publisher(r)
-	e.Publish(0, e.Stored(prompt(1, 8), blockSize, nil))
+	e.Publish(0, e.Stored(servicetest.Prompt(1, 8), servicetest.BlockSize, nil))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
-	w.wantHits(identity, prompt(1, 8), "", gpu("i", 8))
+	wantHits(w, servicetest.Identity, servicetest.Prompt(1, 8), "", gpu("i", 8))
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
@@ -80,19 +80,19 @@ func TestConductorBeforeRun(t *testing.T) {
 // TestConductorRanks: the ranks of an instance are publishers of their own. A
 // filter by rank ends one of them.
 func TestConductorRanks(t *testing.T) {
-	w := start(t)
-	p := prompt(1, 16)
+	w := servicetest.Start(t)
+	p := servicetest.Prompt(1, 16)
 	for rank := range uint32(2) {
-		r := registration("i", rank)
+		r := servicetest.Registration("i", rank)
 		w.Register(r)
 		e := w.Publisher(r)
-		e.Publish(rank, e.Stored(p[:8+8*rank], blockSize, nil))
+		e.Publish(rank, e.Stored(p[:8+8*rank], servicetest.BlockSize, nil))
 	}
-	w.wantHits(identity, p, "", "i: 16 GPU 16 CPU 0 DISK 0 DP 0:8 1:16")
-	f := instance("i")
+	wantHits(w, servicetest.Identity, p, "", "i: 16 GPU 16 CPU 0 DISK 0 DP 0:8 1:16")
+	f := servicetest.Instance("i")
 	f.Rank = new(uint32(1))
 	w.Unregister(f, "i|t|1")
-	w.wantHits(identity, p, "", "i: 8 GPU 8 CPU 0 DISK 0 DP 0:8")
+	wantHits(w, servicetest.Identity, p, "", "i: 8 GPU 8 CPU 0 DISK 0 DP 0:8")
 	_, err := w.Conductor().Unregister(f)
 	wantReason(t, err, contract.NotFound, "not_found", "", "service not found: i|t|1")
 }
@@ -100,8 +100,8 @@ func TestConductorRanks(t *testing.T) {
 // TestConductorUnmatched: an unregistration that matches nothing says what was
 // looked for, but no salt, and takes nothing away. Each field narrows.
 func TestConductorUnmatched(t *testing.T) {
-	w := start(t)
-	r := registration("i", 0, func(r *conductor.Registration) { r.Replay, r.Salt = "tcp://i:6000", "s" })
+	w := servicetest.Start(t)
+	r := servicetest.Registration("i", 0, func(r *conductor.Registration) { r.Replay, r.Salt = "tcp://i:6000", "s" })
 	w.Register(r)
 	const narrowed = "no registration of instance i, tenant t matches "
 	tests := map[string]struct {
@@ -124,7 +124,7 @@ func TestConductorUnmatched(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			f := instance("i")
+			f := servicetest.Instance("i")
 			tt.narrow(&f)
 			_, err := w.Conductor().Unregister(f)
 			wantReason(t, err, contract.NotFound, "not_found", "", tt.text)
@@ -141,7 +141,7 @@ func TestConductorUnmatched(t *testing.T) {
 		_, err := w.Conductor().Unregister(f)
 		wantReason(t, err, contract.BadRequest, "invalid_field", field, field+": 4097 bytes are too long, at most 4096")
 	}
-	f := instance("i")
+	f := servicetest.Instance("i")
 	f.Replay, f.HashSeed = &r.Replay, &r.HashSeed
 	w.Unregister(f, "i|t|0")
 }
@@ -149,11 +149,11 @@ func TestConductorUnmatched(t *testing.T) {
 // TestConductorRefusals: what cannot be registered leaves nothing behind, and
 // what is registered stays as it was.
 func TestConductorRefusals(t *testing.T) {
-	w := start(t)
-	first := registration("i", 0, func(r *conductor.Registration) { r.Replay = "tcp://i:6000" })
+	w := servicetest.Start(t)
+	first := servicetest.Registration("i", 0, func(r *conductor.Registration) { r.Replay = "tcp://i:6000" })
 	w.Register(first)
 	w.Register(first) // the same again
-	bound := registration("bound", 0)
+	bound := servicetest.Registration("bound", 0)
 	w.Net.Refuse(bound.Endpoint, true)
 	tests := map[string]struct {
 		change func(*conductor.Registration)
@@ -216,42 +216,42 @@ func TestConductorRefusals(t *testing.T) {
 	if opened, live := w.Net.Count(); opened != 1 || live != 1 {
 		t.Errorf("%d sockets opened, %d live; want one", opened, live)
 	}
-	w.wantHits(identity, prompt(1, 4), "", none("i"))
+	wantHits(w, servicetest.Identity, servicetest.Prompt(1, 4), "", none("i"))
 
 	w.Net.Refuse(bound.Endpoint, false)
 	w.Register(bound)
-	w.wantHits(identity, prompt(1, 4), "", none("bound")+", "+none("i"))
+	wantHits(w, servicetest.Identity, servicetest.Prompt(1, 4), "", none("bound")+", "+none("i"))
 }
 
 // TestConductorClose: from Close on nothing is registered or answered; what is
 // registered can still be taken away.
 func TestConductorClose(t *testing.T) {
-	w := start(t)
-	w.Register(registration("i", 0))
-	w.Register(registration("j", 0))
+	w := servicetest.Start(t)
+	w.Register(servicetest.Registration("i", 0))
+	w.Register(servicetest.Registration("j", 0))
 	w.Close()
 	const text = "shutting down"
-	wantReason(t, w.Conductor().Register(registration("k", 0)), contract.Unavailable, "shutting_down", "", text)
-	err := w.Conductor().Query(&conductor.Query{Identity: identity}, new(conductor.Answer))
+	wantReason(t, w.Conductor().Register(servicetest.Registration("k", 0)), contract.Unavailable, "shutting_down", "", text)
+	err := w.Conductor().Query(&conductor.Query{Identity: servicetest.Identity}, new(conductor.Answer))
 	wantReason(t, err, contract.Unavailable, "shutting_down", "", text)
-	w.Unregister(instance("i"), "i|t|0")
+	w.Unregister(servicetest.Instance("i"), "i|t|0")
 	w.Stop()
 	if _, live := w.Net.Count(); live != 0 {
 		t.Errorf("%d sockets are open after Run", live)
 	}
-	w.Unregister(instance("j"), "j|t|0") // its stream has ended already
+	w.Unregister(servicetest.Instance("j"), "j|t|0") // its stream has ended already
 }
 
 // TestConductorServices: what is registered, and how its stream stands.
 func TestConductorServices(t *testing.T) {
-	w := start(t)
-	a, b := registration("b", 0), registration("a", 3)
+	w := servicetest.Start(t)
+	a, b := servicetest.Registration("b", 0), servicetest.Registration("a", 3)
 	w.Register(a)
 	w.Register(b)
 	w.Net.At(b.Endpoint).Connect()
 	e := w.Publisher(b)
 	for range 3 {
-		e.Publish(3, e.Stored(prompt(1, 8), blockSize, nil))
+		e.Publish(3, e.Stored(servicetest.Prompt(1, 8), servicetest.BlockSize, nil))
 	}
 	if err := w.Conductor().Streams().Barrier(context.Background()); err != nil {
 		t.Fatal(err)
@@ -272,35 +272,35 @@ func TestConductorServices(t *testing.T) {
 // messages from it, whichever came first; a rank that is left alone takes all.
 func TestConductorSharedReplay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t)
+		w := servicetest.Start(t)
 		const replay = "tcp://i:6000"
 		shared := func(r *conductor.Registration) { r.Replay = replay }
-		r0, r1 := registration("i", 0, shared), registration("i", 1, shared)
+		r0, r1 := servicetest.Registration("i", 0, shared), servicetest.Registration("i", 1, shared)
 		w.Register(r0)
 		w.Register(r1)
-		e, p := w.Publisher(r0), prompt(1, 16)
+		e, p := w.Publisher(r0), servicetest.Prompt(1, 16)
 		replayTo := func(r conductor.Registration) { // the server has message 0 of rank 0 and message 1 of rank 1
 			w.Net.At(r.Endpoint).Connect()
 			synctest.Wait()
 			s := w.Net.At(replay)
 			for rank := range uint32(2) {
-				s.Send(nil, binary.BigEndian.AppendUint64(nil, uint64(rank)), batch(rank, e.Stored(p[:8+8*rank], blockSize, nil)))
+				s.Send(nil, binary.BigEndian.AppendUint64(nil, uint64(rank)), servicetest.Batch(rank, e.Stored(p[:8+8*rank], servicetest.BlockSize, nil)))
 			}
 			s.Send(nil, binary.BigEndian.AppendUint64(nil, math.MaxUint64), nil)
 			synctest.Wait()
 		}
 		foreign := func(want float64) {
 			t.Helper()
-			if got := sum(w.Metrics()["kv_messages_total"], "foreign_rank"); got != want {
+			if got := servicetest.Sum(w.Metrics()["kv_messages_total"], "foreign_rank"); got != want {
 				t.Errorf("%v messages of another rank, want %v", got, want)
 			}
 		}
 		replayTo(r0)
 		replayTo(r1)
 		foreign(2)
-		w.wantHits(identity, p, "", "i: 16 GPU 16 CPU 0 DISK 0 DP 0:8 1:16")
+		wantHits(w, servicetest.Identity, p, "", "i: 16 GPU 16 CPU 0 DISK 0 DP 0:8 1:16")
 
-		f := instance("i")
+		f := servicetest.Instance("i")
 		f.Rank = new(uint32(0))
 		w.Unregister(f, "i|t|0")
 		replayTo(r1)
@@ -313,18 +313,18 @@ func TestConductorSharedReplay(t *testing.T) {
 // events named.
 func TestConductorSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t)
+		w := servicetest.Start(t)
 		for i := range 10 {
-			r := registration(fmt.Sprint("i", i), 0, func(r *conductor.Registration) { r.Model = fmt.Sprint("m", i%5) })
+			r := servicetest.Registration(fmt.Sprint("i", i), 0, func(r *conductor.Registration) { r.Model = fmt.Sprint("m", i%5) })
 			w.Register(r)
 			e := w.Publisher(r)
-			e.Publish(0, e.Stored(prompt(1, 8), blockSize, nil))
+			e.Publish(0, e.Stored(servicetest.Prompt(1, 8), servicetest.BlockSize, nil))
 		}
-		stays := registration("stays", 0, func(r *conductor.Registration) { r.Type = conductor.Standard })
+		stays := servicetest.Registration("stays", 0, func(r *conductor.Registration) { r.Type = conductor.Standard })
 		w.Register(stays)
-		other := dict{"model_name": "other", "base_block_idx": 0}
+		other := servicetest.Dict{"model_name": "other", "base_block_idx": 0}
 		e := w.Publisher(stays)
-		e.Publish(0, envelope(1, "stored", sequence(prompt(1, 8), blockSize), other))
+		e.Publish(0, servicetest.Envelope(1, "stored", servicetest.Sequence(servicetest.Prompt(1, 8), servicetest.BlockSize), other))
 		counts := func(when string, publishers, spaces, namespaces, owners, blocks float64) {
 			t.Helper()
 			if err := w.Conductor().Streams().Barrier(t.Context()); err != nil {
@@ -333,7 +333,7 @@ func TestConductorSweep(t *testing.T) {
 			m := w.Metrics()
 			for _, c := range []struct {
 				name   string
-				family []sample
+				family []servicetest.Sample
 				want   float64
 			}{
 				{"publishers", m["conductor_publishers"], publishers},
@@ -342,18 +342,18 @@ func TestConductorSweep(t *testing.T) {
 				{"owners", m["conductor_owners"], owners},
 				{"blocks", m["conductor_index_blocks"], blocks},
 			} {
-				if got := sum(c.family); got != c.want {
+				if got := servicetest.Sum(c.family); got != c.want {
 					t.Errorf("%s: %v %s, want %v", when, got, c.name, c.want)
 				}
 			}
 		}
 		counts("all there", 11, 7, 7, 11, 22)
 		for i := range 10 {
-			w.Unregister(instance(fmt.Sprint("i", i)), fmt.Sprintf("i%d|t|0", i))
+			w.Unregister(servicetest.Instance(fmt.Sprint("i", i)), fmt.Sprintf("i%d|t|0", i))
 		}
 		time.Sleep(31 * time.Second)
 		counts("one left", 1, 2, 2, 1, 2)
-		e.Publish(0, envelope(2, "removed", sequence(prompt(1, 8), blockSize), other))
+		e.Publish(0, servicetest.Envelope(2, "removed", servicetest.Sequence(servicetest.Prompt(1, 8), servicetest.BlockSize), other))
 		synctest.Wait()
 		time.Sleep(31 * time.Second)
 		counts("nothing to show", 1, 1, 1, 0, 0)

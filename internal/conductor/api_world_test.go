@@ -9,51 +9,14 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/select-service/select-service/internal/conductor"
-	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/test/servicetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is a servicetest.World with the calls of this package's tests.
-type world struct{ *servicetest.World }
-
-// start runs a service until the end of the test.
-func start(t testing.TB, change ...func(*node.Config)) *world {
-	t.Helper()
-	return &world{servicetest.Start(t, change...)}
-}
-
-// What servicetest has, by the names that it has here.
-var (
-	scope        = servicetest.Scope
-	identity     = servicetest.Identity
-	record       = servicetest.Record
-	registration = servicetest.Registration
-	instance     = servicetest.Instance
-	endpoint     = servicetest.Endpoint
-	prompt       = servicetest.Prompt
-	local        = servicetest.Local
-	sequence     = servicetest.Sequence
-	cleared      = servicetest.Cleared
-	sum          = servicetest.Sum
-	eventsOff    = servicetest.EventsOff
-	batch        = servicetest.Batch
-	ask          = servicetest.Ask
-	wantError    = servicetest.WantError
-	envelope     = servicetest.Envelope
-)
-
-type (
-	dict   = servicetest.Dict
-	sample = servicetest.Sample
-)
-
-const blockSize = servicetest.BlockSize
-
 // hits returns the answer to a query as "i1: 16 GPU 16 CPU 0 DISK 0 DP 0:16",
 // once as tokens and once as hashes, which must agree.
-func (w *world) hits(id conductor.Identity, tokens []uint32, instance string) string {
+func hits(w *servicetest.World, id conductor.Identity, tokens []uint32, instance string) string {
 	w.T.Helper()
 	if err := w.Conductor().Streams().Barrier(context.Background()); err != nil {
 		w.T.Fatal(err)
@@ -65,7 +28,7 @@ func (w *world) hits(id conductor.Identity, tokens []uint32, instance string) st
 		w.T.Fatal(err)
 	}
 	byTokens := answerText(&a)
-	req = &conductor.Query{Identity: id, Instance: instance, Hashes: sequence(tokens, int(id.BlockSize)), ByHash: true}
+	req = &conductor.Query{Identity: id, Instance: instance, Hashes: servicetest.Sequence(tokens, int(id.BlockSize)), ByHash: true}
 	if err := w.Conductor().Query(req, &a); err != nil {
 		w.T.Fatal(err)
 	}
@@ -90,9 +53,9 @@ func answerText(a *conductor.Answer) string {
 	return strings.Join(rows, ", ")
 }
 
-func (w *world) wantHits(id conductor.Identity, tokens []uint32, instance, want string) {
+func wantHits(w *servicetest.World, id conductor.Identity, tokens []uint32, instance, want string) {
 	w.T.Helper()
-	if got := w.hits(id, tokens, instance); got != want {
+	if got := hits(w, id, tokens, instance); got != want {
 		w.T.Errorf("answer is %q, want %q", got, want)
 	}
 }

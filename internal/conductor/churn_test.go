@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/conductor"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // TestConductorDuringChanges: publishers come, publish and go, several clients
@@ -17,13 +18,13 @@ import (
 // end every publisher that is in force has its stream, and nothing of the others
 // is left.
 func TestConductorDuringChanges(t *testing.T) {
-	w := start(t)
-	p := prompt(1, 32)
-	always := registration("always", 0)
+	w := servicetest.Start(t)
+	p := servicetest.Prompt(1, 32)
+	always := servicetest.Registration("always", 0)
 	w.Register(always)
 	e := w.Publisher(always)
-	e.Publish(0, e.Stored(p, blockSize, nil))
-	w.wantHits(identity, p, "", gpu("always", 32))
+	e.Publish(0, e.Stored(p, servicetest.BlockSize, nil))
+	wantHits(w, servicetest.Identity, p, "", gpu("always", 32))
 
 	var changers, askers sync.WaitGroup
 	var done atomic.Bool
@@ -31,11 +32,11 @@ func TestConductorDuringChanges(t *testing.T) {
 		changers.Go(func() {
 			name := fmt.Sprint("i", c%2)
 			for i := range uint32(100) {
-				r := registration(name, i%3, func(r *conductor.Registration) { r.Replay = "tcp://" + name + ":1" })
+				r := servicetest.Registration(name, i%3, func(r *conductor.Registration) { r.Replay = "tcp://" + name + ":1" })
 				w.Register(r) // the same as the other's is no error
 				e := w.Publisher(r)
-				e.Publish(r.Rank, e.Stored(p[:16], blockSize, nil))
-				f := instance(name)
+				e.Publish(r.Rank, e.Stored(p[:16], servicetest.BlockSize, nil))
+				f := servicetest.Instance(name)
 				if i%2 == 0 {
 					f.Rank = &r.Rank
 				}
@@ -45,9 +46,9 @@ func TestConductorDuringChanges(t *testing.T) {
 	}
 	changers.Go(func() { // and a worker of selection
 		for range 100 {
-			w.Put(record(5, 2))
+			w.Put(servicetest.Record(5, 2))
 			e := w.Engine(5, 1)
-			e.Publish(1, e.Stored(p[:8], blockSize, nil))
+			e.Publish(1, e.Stored(p[:8], servicetest.BlockSize, nil))
 			w.Remove(5)
 		}
 	})
@@ -56,7 +57,7 @@ func TestConductorDuringChanges(t *testing.T) {
 			var a conductor.Answer
 			for !done.Load() {
 				w.Conductor().Services()
-				if err := w.Conductor().Query(&conductor.Query{Identity: identity, Tokens: p}, &a); err != nil {
+				if err := w.Conductor().Query(&conductor.Query{Identity: servicetest.Identity, Tokens: p}, &a); err != nil {
 					t.Error(err)
 					return
 				}
@@ -78,30 +79,30 @@ func TestConductorDuringChanges(t *testing.T) {
 	askers.Wait()
 	for _, row := range w.Conductor().Services() {
 		if row.Instance != "always" {
-			_, _ = w.Conductor().Unregister(instance(row.Instance)) // NotFound: gone with another rank
+			_, _ = w.Conductor().Unregister(servicetest.Instance(row.Instance)) // NotFound: gone with another rank
 		}
 	}
-	w.wantHits(identity, p, "", gpu("always", 32))
+	wantHits(w, servicetest.Identity, p, "", gpu("always", 32))
 	if _, live := w.Net.Count(); live != 1 {
 		t.Errorf("%d sockets are open, want that of the publisher in force", live)
 	}
 	m := w.Metrics()
-	if publishers, blocks := sum(m["conductor_publishers"]), sum(m["conductor_index_blocks"]); publishers != 1 || blocks != 8 {
+	if publishers, blocks := servicetest.Sum(m["conductor_publishers"]), servicetest.Sum(m["conductor_index_blocks"]); publishers != 1 || blocks != 8 {
 		t.Errorf("%v publishers with %v blocks are left, want 1 with 8", publishers, blocks)
 	}
 
-	r := registration("i0", 0)
+	r := servicetest.Registration("i0", 0)
 	w.Register(r)
 	e = w.Publisher(r)
-	e.Publish(0, e.Stored(p[:8], blockSize, nil))
-	w.wantHits(identity, p, "i0", gpu("i0", 8))
+	e.Publish(0, e.Stored(p[:8], servicetest.BlockSize, nil))
+	wantHits(w, servicetest.Identity, p, "i0", gpu("i0", 8))
 }
 
 // TestConductorUnregisterWhileOpening: what is unregistered while its stream is
 // being opened leaves no stream behind, and the next registration works.
 func TestConductorUnregisterWhileOpening(t *testing.T) {
-	w := start(t)
-	r := registration("i", 0)
+	w := servicetest.Start(t)
+	r := servicetest.Registration("i", 0)
 	opening := make(chan struct{}, 1)
 	w.Net.Opening = func(string) {
 		opening <- struct{}{}
@@ -113,7 +114,7 @@ func TestConductorUnregisterWhileOpening(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- w.Conductor().Register(r) }()
 		<-opening
-		w.Unregister(instance("i"), "i|t|0")
+		w.Unregister(servicetest.Instance("i"), "i|t|0")
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
@@ -126,17 +127,17 @@ func TestConductorUnregisterWhileOpening(t *testing.T) {
 // TestConductorCloseDuringChanges: registrations that race with the end of the
 // service leave no stream open, whichever side they fall on.
 func TestConductorCloseDuringChanges(t *testing.T) {
-	w := start(t)
+	w := servicetest.Start(t)
 	var clients sync.WaitGroup
 	for c := range 4 {
 		clients.Go(func() {
 			for i := range 50 {
-				r := registration(fmt.Sprint("i", c), uint32(i))
+				r := servicetest.Registration(fmt.Sprint("i", c), uint32(i))
 				if w.Conductor().Register(r) != nil {
 					return // shutting down
 				}
 				if i%3 == 0 {
-					f := instance(r.Instance)
+					f := servicetest.Instance(r.Instance)
 					f.Rank = &r.Rank
 					_, _ = w.Conductor().Unregister(f)
 				}

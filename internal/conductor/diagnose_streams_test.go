@@ -11,19 +11,20 @@ import (
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/pkg/kvevents"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // TestDiagnoseStreams proves that both doctors tell of streams that are not
 // whole, and of none that is, and that /services has the same counts.
 func TestDiagnoseStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t)
-		w.Put(record(1, 1))
-		r, bystander := registration("i", 0), registration("j", 0)
+		w := servicetest.Start(t)
+		w.Put(servicetest.Record(1, 1))
+		r, bystander := servicetest.Registration("i", 0), servicetest.Registration("j", 0)
 		bystander.Model = "another"
 		w.Register(r)
 		w.Register(bystander)
-		p := prompt(1, 16)
+		p := servicetest.Prompt(1, 16)
 		// want looks for a sentence of both, or for none; ENDPOINT is the publisher's.
 		want := func(text string) {
 			t.Helper()
@@ -31,7 +32,7 @@ func TestDiagnoseStreams(t *testing.T) {
 			if err := w.Conductor().Streams().Barrier(context.Background()); err != nil {
 				t.Fatal(err)
 			}
-			of, err := w.Conductor().Diagnose(&conductor.Query{Identity: identity, Tokens: p}, 0)
+			of, err := w.Conductor().Diagnose(&conductor.Query{Identity: servicetest.Identity, Tokens: p}, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -40,7 +41,7 @@ func TestDiagnoseStreams(t *testing.T) {
 				who, endpoint string
 			}{
 				{of, "instance i rank 0: ", r.Endpoint},
-				{w.diagnose(diagnose.Request{Tokens: p}, 0), "instance 1 rank 0: ", endpoint(1, 0)},
+				{diagnosisOf(w, diagnose.Request{Tokens: p}, 0), "instance 1 rank 0: ", servicetest.Endpoint(1, 0)},
 			} {
 				if text != "" {
 					wantFinding(t, c.Diagnosis, c.who+strings.ReplaceAll(text, "ENDPOINT", c.endpoint))
@@ -57,11 +58,11 @@ func TestDiagnoseStreams(t *testing.T) {
 		publish := func(skip uint64, tokens []uint32) {
 			a.Seq += skip
 			b.Seq += skip
-			a.Publish(0, a.Stored(tokens, blockSize, nil))
-			b.Publish(0, b.Stored(tokens, blockSize, nil))
+			a.Publish(0, a.Stored(tokens, servicetest.BlockSize, nil))
+			b.Publish(0, b.Stored(tokens, servicetest.BlockSize, nil))
 		}
 		status := func(up bool) {
-			w.Net.At(endpoint(1, 0)).Status(up)
+			w.Net.At(servicetest.Endpoint(1, 0)).Status(up)
 			w.Net.At(r.Endpoint).Status(up)
 		}
 		want("not connected to ENDPOINT yet")
@@ -93,9 +94,9 @@ func TestDiagnoseStreams(t *testing.T) {
 // and that of an idle engine by its empty ring.
 func TestConductorRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t)
+		w := servicetest.Start(t)
 		const replay = "tcp://i:6000"
-		plain, replayed := registration("i", 0), registration("j", 0, func(r *conductor.Registration) { r.Replay = replay })
+		plain, replayed := servicetest.Registration("i", 0), servicetest.Registration("j", 0, func(r *conductor.Registration) { r.Replay = replay })
 		w.Register(plain)
 		w.Register(replayed)
 		end := func() {
@@ -104,16 +105,16 @@ func TestConductorRestarts(t *testing.T) {
 			w.Net.At(replay).Send(nil, binary.BigEndian.AppendUint64(nil, math.MaxUint64), nil)
 			synctest.Wait()
 		}
-		old, fresh := prompt(1, 16), prompt(2, 16)
+		old, fresh := servicetest.Prompt(1, 16), servicetest.Prompt(2, 16)
 		a, b := w.Publisher(plain), w.Publisher(replayed)
 		w.Net.At(plain.Endpoint).Status(true)
 		w.Net.At(replayed.Endpoint).Status(true)
 		synctest.Wait()
 		s := w.Net.At(replay)
-		s.Send(nil, binary.BigEndian.AppendUint64(nil, 0), batch(0, b.Stored(old, blockSize, nil)))
+		s.Send(nil, binary.BigEndian.AppendUint64(nil, 0), servicetest.Batch(0, b.Stored(old, servicetest.BlockSize, nil)))
 		end()
-		a.Publish(0, a.Stored(old, blockSize, nil))
-		w.wantHits(identity, old, "", gpu("i", 16)+", "+gpu("j", 16))
+		a.Publish(0, a.Stored(old, servicetest.BlockSize, nil))
+		wantHits(w, servicetest.Identity, old, "", gpu("i", 16)+", "+gpu("j", 16))
 
 		for _, r := range []conductor.Registration{plain, replayed} {
 			w.Net.At(r.Endpoint).Status(false)
@@ -121,20 +122,20 @@ func TestConductorRestarts(t *testing.T) {
 		}
 		end()
 		a.Seq = 0
-		a.Publish(0, a.Stored(fresh, blockSize, nil))
-		w.wantHits(identity, old, "", none("i")+", "+none("j"))
-		w.wantHits(identity, fresh, "", gpu("i", 16)+", "+none("j"))
+		a.Publish(0, a.Stored(fresh, servicetest.BlockSize, nil))
+		wantHits(w, servicetest.Identity, old, "", none("i")+", "+none("j"))
+		wantHits(w, servicetest.Identity, fresh, "", gpu("i", 16)+", "+none("j"))
 	})
 }
 
 // TestDiagnoseUnused proves that the selection service's doctor tells of events
 // that were not used where nothing is indexed.
 func TestDiagnoseUnused(t *testing.T) {
-	w := start(t)
-	w.Put(record(1, 1))
+	w := servicetest.Start(t)
+	w.Put(servicetest.Record(1, 1))
 	e := w.Engine(1, 0)
-	e.Publish(0, e.Stored(prompt(1, 16), 8, nil), e.Stored(prompt(2, 16), 8, nil))
-	d := w.diagnose(diagnose.Request{Tokens: prompt(1, 16)}, 0)
+	e.Publish(0, e.Stored(servicetest.Prompt(1, 16), 8, nil), e.Stored(servicetest.Prompt(2, 16), 8, nil))
+	d := diagnosisOf(w, diagnose.Request{Tokens: servicetest.Prompt(1, 16)}, 0)
 	wantFinding(t, d, "no blocks indexed for this model and tenant")
 	wantFinding(t, d, "events that were not used, of the workers of all models and tenants: 2 block_size_mismatch")
 }

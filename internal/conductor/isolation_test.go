@@ -35,7 +35,7 @@ func combinations() []conductor.Identity {
 // isolated is a world of publishers of every kind. All publish the same few
 // tokens, so that a block that is seen in another world than its own is met.
 type isolated struct {
-	*world
+	*servicetest.World
 	rnd        *rand.Rand
 	model      cacheModel
 	identities []conductor.Identity
@@ -110,7 +110,7 @@ func (p *publisher) standard() bool { return p.kind == hashedKind || p.kind == b
 // salt; a store's do not: it states the identity with every event.
 func (p *publisher) names(id conductor.Identity, tokens []uint32) []uint64 {
 	if p.standard() {
-		return sequence(tokens, int(id.BlockSize))
+		return servicetest.Sequence(tokens, int(id.BlockSize))
 	}
 	var out []uint64
 	for _, c := range cut("", tokens, int(id.BlockSize)) {
@@ -171,12 +171,12 @@ func (is *isolated) event(p *publisher, id conductor.Identity, tokens []uint32, 
 	o := is.model.owner(p.Instance, p.Rank, backend)
 	from := is.rnd.IntN(len(all))
 	names := p.names(id, tokens)
-	var ev dict
+	var ev servicetest.Dict
 	switch {
 	case what == 0:
 		ev = is.clear(p, o, id, medium)
 	case what < 3:
-		ev = dict{"type": "BlockRemoved", "event_type": "removed", "block_hashes": names[from:], "medium": medium}
+		ev = servicetest.Dict{"type": "BlockRemoved", "event_type": "removed", "block_hashes": names[from:], "medium": medium}
 		for _, c := range all[from:] {
 			o.remove(testMedia[medium], c)
 		}
@@ -197,18 +197,18 @@ func (is *isolated) event(p *publisher, id conductor.Identity, tokens []uint32, 
 	is.sent[p.Endpoint] = p.Seq
 }
 
-func (is *isolated) clear(p *publisher, o *cacheOwner, id conductor.Identity, medium string) dict {
+func (is *isolated) clear(p *publisher, o *cacheOwner, id conductor.Identity, medium string) servicetest.Dict {
 	if p.kind == engineKind {
 		o.clear("", "")
-		return cleared()
+		return servicetest.Cleared()
 	}
 	o.clear(worldOf(id), testMedia[medium])
-	return dict{"event_type": "cleared"}
+	return servicetest.Dict{"event_type": "cleared"}
 }
 
-func (is *isolated) stored(p *publisher, id conductor.Identity, tokens []uint32, names []uint64, from int) dict {
+func (is *isolated) stored(p *publisher, id conductor.Identity, tokens []uint32, names []uint64, from int) servicetest.Dict {
 	size := int(id.BlockSize)
-	ev := dict{"type": "BlockStored", "event_type": "stored", "block_hashes": names[from:], "block_size": id.BlockSize}
+	ev := servicetest.Dict{"type": "BlockStored", "event_type": "stored", "block_hashes": names[from:], "block_size": id.BlockSize}
 	if from > 0 {
 		ev["parent_block_hash"] = names[from-1]
 	}
@@ -234,8 +234,8 @@ func (is *isolated) stored(p *publisher, id conductor.Identity, tokens []uint32,
 
 // envelope turns an event into the standard form. What the registration says
 // may be left out.
-func (p *publisher) envelope(ev dict, id conductor.Identity, backend string, terse bool) dict {
-	out := dict{
+func (p *publisher) envelope(ev servicetest.Dict, id conductor.Identity, backend string, terse bool) servicetest.Dict {
+	out := servicetest.Dict{
 		"event_type": ev["event_type"], "timestamp": 1739145600000, "backend_id": backend, "medium": ev["medium"],
 		"tenant_id": id.Tenant, "model_name": id.Model, "block_size": id.BlockSize, "dp_rank": p.Rank,
 		"lora_name": nil, "additional_salt": nil,
@@ -265,10 +265,10 @@ func (p *publisher) envelope(ev dict, id conductor.Identity, backend string, ter
 // check asks every combination for one prompt.
 func (is *isolated) check(tokens []uint32) {
 	is.T.Helper()
-	is.waitFor(is.sent)
+	waitFor(is.World, is.sent)
 	for _, id := range is.identities {
 		for _, byHash := range []bool{false, true} {
-			media, hits := is.conductorHits(id, tokens, byHash)
+			media, hits := conductorHits(is.World, id, tokens, byHash)
 			want := is.model.query(cut(worldOf(id), tokens, int(id.BlockSize)), int(id.BlockSize), media)
 			slices.SortFunc(want, func(a, b conductor.InstanceMatch) int { return cmp.Compare(a.Instance, b.Instance) })
 			if !reflect.DeepEqual(hits, want) {
@@ -291,7 +291,7 @@ func TestNothingLeaks(t *testing.T) {
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			w := &isolated{
-				world: start(t), rnd: rand.New(rand.NewPCG(seed, 6)),
+				World: servicetest.Start(t), rnd: rand.New(rand.NewPCG(seed, 6)),
 				identities: combinations(), sent: map[string]uint64{}, matched: map[conductor.Identity]int{},
 			}
 			for range length.Of(400, 400, 100) {
@@ -316,13 +316,13 @@ func (is *isolated) control() {
 		if err := is.Conductor().Register(p.Registration); err != nil {
 			is.T.Fatal(err)
 		}
-		is.event(p, p.Identity, prompt(7, 16), 9)
-		if from := is.model.owner(name, 0, ""); !from.anywhere(cut(worldOf(p.Identity), prompt(7, 16), int(p.BlockSize))[0]) {
-			is.event(p, p.Identity, prompt(7, int(p.BlockSize)), 9) // the first one began in the middle
+		is.event(p, p.Identity, servicetest.Prompt(7, 16), 9)
+		if from := is.model.owner(name, 0, ""); !from.anywhere(cut(worldOf(p.Identity), servicetest.Prompt(7, 16), int(p.BlockSize))[0]) {
+			is.event(p, p.Identity, servicetest.Prompt(7, int(p.BlockSize)), 9) // the first one began in the middle
 		}
 	}
 	clear(is.matched)
-	is.check(prompt(7, 16))
+	is.check(servicetest.Prompt(7, 16))
 	for _, id := range is.identities {
 		if is.matched[id] == 0 {
 			is.T.Errorf("%+v matches nothing", id)

@@ -10,36 +10,36 @@ import (
 // TestConductorMetrics: known traffic of an engine and of a cache backend gives
 // exactly these counts, beside those of selection.
 func TestConductorMetrics(t *testing.T) {
-	w := start(t)
-	w.Put(record(1, 1))
-	engine, store := registration("i1", 0), registration("i2", 0, func(r *conductor.Registration) { r.Type = conductor.Standard })
+	w := servicetest.Start(t)
+	w.Put(servicetest.Record(1, 1))
+	engine, store := servicetest.Registration("i1", 0), servicetest.Registration("i2", 0, func(r *conductor.Registration) { r.Type = conductor.Standard })
 	w.Register(engine)
 	w.Register(store)
 
-	p := prompt(1, 16)
-	seq := sequence(p, blockSize)
+	p := servicetest.Prompt(1, 16)
+	seq := servicetest.Sequence(p, servicetest.BlockSize)
 	sel := w.Engine(1, 0)
-	sel.Publish(0, sel.Stored(p[:8], blockSize, nil))
+	sel.Publish(0, sel.Stored(p[:8], servicetest.BlockSize, nil))
 	e := w.Publisher(engine)
-	e.Publish(0, e.Stored(p, blockSize, nil))
-	w.wantHits(identity, p, "i1", gpu("i1", 16)) // the engine's tokens are known before the backend's hashes
+	e.Publish(0, e.Stored(p, servicetest.BlockSize, nil))
+	wantHits(w, servicetest.Identity, p, "i1", gpu("i1", 16)) // the engine's tokens are known before the backend's hashes
 
 	b := w.Publisher(store)
-	root := dict{"base_block_idx": 0}
-	b.Publish(0, envelope(1, "stored", seq, root))                                                             // as the engine's tokens say
-	b.Publish(0, envelope(1, "stored", e.Names(p, blockSize)[:2], dict{"base_block_idx": 0, "medium": "cpu"})) // the engine's own names
-	b.Publish(0, envelope(5, "stored", sequence(prompt(2, 16), blockSize), root))                              // 2 to 4 are missing
-	b.Publish(0, envelope(5, "stored", sequence(prompt(3, 16), blockSize), root))                              // late
-	b.Publish(0, envelope(6, "removed", seq[3:], dict{"base_block_idx": 2}))                                   // it is at 3
-	w.wantHits(identity, p, "i2", "i2: 12 GPU 12 CPU 8 DISK 0 DP 0:12")
-	b.Publish(0, envelope(1, "stored", seq, root))                                // late
-	b.Publish(0, envelope(2, "stored", sequence(prompt(4, 16), blockSize), root)) // its successor: a new process
-	w.wantHits(identity, p, "i2", "i2: 8 GPU 0 CPU 8 DISK 0 DP 0:8")
-	w.wantHits(identity, prompt(4, 16), "i2", gpu("i2", 16))
+	root := servicetest.Dict{"base_block_idx": 0}
+	b.Publish(0, servicetest.Envelope(1, "stored", seq, root))                                                                                     // as the engine's tokens say
+	b.Publish(0, servicetest.Envelope(1, "stored", e.Names(p, servicetest.BlockSize)[:2], servicetest.Dict{"base_block_idx": 0, "medium": "cpu"})) // the engine's own names
+	b.Publish(0, servicetest.Envelope(5, "stored", servicetest.Sequence(servicetest.Prompt(2, 16), servicetest.BlockSize), root))                  // 2 to 4 are missing
+	b.Publish(0, servicetest.Envelope(5, "stored", servicetest.Sequence(servicetest.Prompt(3, 16), servicetest.BlockSize), root))                  // late
+	b.Publish(0, servicetest.Envelope(6, "removed", seq[3:], servicetest.Dict{"base_block_idx": 2}))                                               // it is at 3
+	wantHits(w, servicetest.Identity, p, "i2", "i2: 12 GPU 12 CPU 8 DISK 0 DP 0:12")
+	b.Publish(0, servicetest.Envelope(1, "stored", seq, root))                                                                    // late
+	b.Publish(0, servicetest.Envelope(2, "stored", servicetest.Sequence(servicetest.Prompt(4, 16), servicetest.BlockSize), root)) // its successor: a new process
+	wantHits(w, servicetest.Identity, p, "i2", "i2: 8 GPU 0 CPU 8 DISK 0 DP 0:8")
+	wantHits(w, servicetest.Identity, servicetest.Prompt(4, 16), "i2", gpu("i2", 16))
 
 	type check struct {
 		name   string
-		family []sample
+		family []servicetest.Sample
 		labels []string
 		want   float64
 	}
@@ -76,20 +76,20 @@ func TestConductorMetrics(t *testing.T) {
 		}
 	}
 	for _, c := range checks(w.Metrics()) {
-		if got := sum(c.family, c.labels...); got != c.want {
+		if got := servicetest.Sum(c.family, c.labels...); got != c.want {
 			t.Errorf("%s %v: %v, want %v", c.name, c.labels, got, c.want)
 		}
 	}
-	if sum(w.Metrics()["conductor_index_bytes"]) <= 0 {
+	if servicetest.Sum(w.Metrics()["conductor_index_bytes"]) <= 0 {
 		t.Error("the index has no bytes")
 	}
 
-	w.Unregister(instance("i2"), "i2|t|0")
+	w.Unregister(servicetest.Instance("i2"), "i2|t|0")
 	for i, c := range checks(w.Metrics()) {
 		if i < 9 {
 			continue // gauges
 		}
-		if got := sum(c.family, c.labels...); c.name != "streams" && got != c.want {
+		if got := servicetest.Sum(c.family, c.labels...); c.name != "streams" && got != c.want {
 			t.Errorf("%s %v fell to %v with its publisher, from %v", c.name, c.labels, got, c.want)
 		}
 	}

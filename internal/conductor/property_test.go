@@ -36,7 +36,7 @@ func randomPrompt(rnd *rand.Rand) []uint32 {
 }
 
 // waitFor waits until every Conductor stream has applied what its engine sent.
-func (w *world) waitFor(sent map[string]uint64) {
+func waitFor(w *servicetest.World, sent map[string]uint64) {
 	w.T.Helper()
 	for {
 		behind := 0
@@ -54,11 +54,11 @@ func (w *world) waitFor(sent map[string]uint64) {
 
 // conductorHits asks the Conductor by tokens or by hashes. Instances without a hit are left
 // out, and so are ranks.
-func (w *world) conductorHits(id conductor.Identity, tokens []uint32, byHash bool) ([]string, []conductor.InstanceMatch) {
+func conductorHits(w *servicetest.World, id conductor.Identity, tokens []uint32, byHash bool) ([]string, []conductor.InstanceMatch) {
 	w.T.Helper()
 	q := &conductor.Query{Identity: id, Tokens: tokens}
 	if byHash {
-		q.ByHash, q.Hashes = true, sequence(tokens, int(id.BlockSize))
+		q.ByHash, q.Hashes = true, servicetest.Sequence(tokens, int(id.BlockSize))
 	}
 	var a conductor.Answer
 	if err := w.Conductor().Query(q, &a); err != nil {
@@ -79,7 +79,7 @@ func (w *world) conductorHits(id conductor.Identity, tokens []uint32, byHash boo
 // mirror is a set of engines of which each publishes the same events to a
 // selection worker's stream and to a Conductor publisher's.
 type mirror struct {
-	*world
+	*servicetest.World
 	rnd     *rand.Rand
 	model   cacheModel
 	engines []*mirrored
@@ -94,14 +94,14 @@ type mirrored struct {
 }
 
 func conductorIdentity() conductor.Identity {
-	return conductor.Identity{Tenant: scope.Tenant, Model: scope.Model, BlockSize: blockSize}
+	return conductor.Identity{Tenant: servicetest.Scope.Tenant, Model: servicetest.Scope.Model, BlockSize: servicetest.BlockSize}
 }
 
 func newMirror(t *testing.T, seed uint64, workers uint64, ranks uint32, tidy bool) *mirror {
-	m := &mirror{world: start(t), rnd: rand.New(rand.NewPCG(seed, 5)), sent: map[string]uint64{}, tidy: tidy}
+	m := &mirror{World: servicetest.Start(t), rnd: rand.New(rand.NewPCG(seed, 5)), sent: map[string]uint64{}, tidy: tidy}
 	for id := uint64(1); id <= workers; id++ {
 		// The Conductor API's spaces are sets, so only a worker whose blocks are one has the same.
-		m.Put(record(id, ranks, func(r *catalog.Record) { r.KVEventCopies = new(catalog.SetCopies) }))
+		m.Put(servicetest.Record(id, ranks, func(r *catalog.Record) { r.KVEventCopies = new(catalog.SetCopies) }))
 		for dp := range ranks {
 			address := fmt.Sprintf("tcp://conductor-%d:%d", id, 6000+dp)
 			name := fmt.Sprintf("instance-%d", id)
@@ -132,11 +132,11 @@ func (m *mirror) step() {
 	medium := engineMedia[m.rnd.IntN(len(engineMedia))]
 	shown := testMedia[medium]
 	tokens := randomPrompt(m.rnd)
-	all := cut("", tokens, blockSize)
+	all := cut("", tokens, servicetest.BlockSize)
 	switch m.rnd.IntN(10) {
 	case 0:
 		if m.rnd.IntN(4) == 0 {
-			m.publish(e, cleared())
+			m.publish(e, servicetest.Cleared())
 			e.owner.clear("", "")
 		}
 	case 1, 2, 3:
@@ -145,7 +145,7 @@ func (m *mirror) step() {
 			m.evictBelow(e, medium, tokens, from)
 			return
 		}
-		m.publish(e, e.worker.Removed(tokens, blockSize, from, medium))
+		m.publish(e, e.worker.Removed(tokens, servicetest.BlockSize, from, medium))
 		for _, c := range all[from:] {
 			e.owner.remove(shown, c)
 		}
@@ -154,9 +154,9 @@ func (m *mirror) step() {
 		if !m.tidy && m.rnd.IntN(2) == 0 {
 			from = m.rnd.IntN(len(all))
 		}
-		ev := e.worker.Stored(tokens, blockSize, dict{"medium": medium})
-		if names := e.worker.Names(tokens, blockSize); from > 0 {
-			ev["parent_block_hash"], ev["block_hashes"], ev["token_ids"] = names[from-1], names[from:], tokens[from*blockSize:]
+		ev := e.worker.Stored(tokens, servicetest.BlockSize, servicetest.Dict{"medium": medium})
+		if names := e.worker.Names(tokens, servicetest.BlockSize); from > 0 {
+			ev["parent_block_hash"], ev["block_hashes"], ev["token_ids"] = names[from-1], names[from:], tokens[from*servicetest.BlockSize:]
 		}
 		m.publish(e, ev)
 		e.owner.store(shown, all, from, false)
@@ -167,24 +167,24 @@ func (m *mirror) step() {
 // everything below it: engines evict leaves first.
 func (m *mirror) evictBelow(e *mirrored, medium string, tokens []uint32, from int) {
 	shown := testMedia[medium]
-	cut := cut("", tokens, blockSize)[from]
+	cut := cut("", tokens, servicetest.BlockSize)[from]
 	for c := range e.owner.held[shown] {
 		if len(c.tokens) < len(cut.tokens) || c.tokens[:len(cut.tokens)] != cut.tokens {
 			continue
 		}
-		m.publish(e, e.worker.Removed(c.tokenIDs(), blockSize, len(c.tokens)/4/blockSize-1, medium))
+		m.publish(e, e.worker.Removed(c.tokenIDs(), servicetest.BlockSize, len(c.tokens)/4/servicetest.BlockSize-1, medium))
 		e.owner.remove(shown, c)
 	}
 }
 
 func (m *mirror) check() {
 	m.T.Helper()
-	m.waitFor(m.sent)
+	waitFor(m.World, m.sent)
 	tokens := randomPrompt(m.rnd)
-	prompt := cut("", tokens, blockSize)
+	prompt := cut("", tokens, servicetest.BlockSize)
 	longest := map[catalog.Rank]uint64{}
 	m.Settle()
-	scores, err := m.OverlapScores(&selection.ProjectRequest{Scope: scope, Prompt: ask(tokens).Prompt})
+	scores, err := m.OverlapScores(&selection.ProjectRequest{Scope: servicetest.Scope, Prompt: servicetest.Ask(tokens).Prompt})
 	if err != nil {
 		m.T.Fatal(err)
 	}
@@ -194,11 +194,11 @@ func (m *mirror) check() {
 		if row.Device != device || row.Host != host || row.Disk != disk {
 			m.T.Fatalf("prompt %v: rank %v overlaps %d+%d+%d, want %d+%d+%d", tokens, row.Rank, row.Device, row.Host, row.Disk, device, host, disk)
 		}
-		longest[row.Rank] = uint64(device+host+disk) * blockSize
+		longest[row.Rank] = uint64(device+host+disk) * servicetest.BlockSize
 	}
 	for _, byHash := range []bool{false, true} {
-		media, hits := m.conductorHits(conductorIdentity(), tokens, byHash)
-		want := m.model.query(prompt, blockSize, media)
+		media, hits := conductorHits(m.World, conductorIdentity(), tokens, byHash)
+		want := m.model.query(prompt, servicetest.BlockSize, media)
 		for _, row := range slices.Clone(want) { // the same engines as selection workers (decision C7)
 			row.Instance = row.Instance[len("instance-"):]
 			want = append(want, row)
@@ -209,7 +209,7 @@ func (m *mirror) check() {
 		}
 	}
 	if m.tidy { // one rank per instance: both contracts tell the same length
-		_, hits := m.conductorHits(conductorIdentity(), tokens, false)
+		_, hits := conductorHits(m.World, conductorIdentity(), tokens, false)
 		for _, row := range hits {
 			id, err := strconv.ParseUint(row.Instance, 10, 64)
 			if err != nil {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/conductor"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // line is a line of the log as logLines shows it.
@@ -24,8 +25,8 @@ func publisherFields(r conductor.Registration, more ...string) []string {
 // TestConductorLog: what comes, goes or is refused has a line, which says
 // neither salt nor more of a text than a log can take; the same again has none.
 func TestConductorLog(t *testing.T) {
-	w := start(t)
-	r := registration("i", 1, func(r *conductor.Registration) { r.Salt, r.LoRA = "secret", "sql" })
+	w := servicetest.Start(t)
+	r := servicetest.Registration("i", 1, func(r *conductor.Registration) { r.Salt, r.LoRA = "secret", "sql" })
 	w.Register(r)
 	w.Register(r)
 	w.WantLog(line("info: publisher registered", publisherFields(r, "lora=sql")...))
@@ -52,13 +53,13 @@ func TestConductorLog(t *testing.T) {
 		t.Errorf("log is %d bytes: %.2000s", len(got), got)
 	}
 
-	f := instance("i")
+	f := servicetest.Instance("i")
 	f.Salt = new("wrong secret")
 	if _, err := w.Conductor().Unregister(f); err == nil {
 		t.Fatal("unregistered with another salt")
 	}
 	w.WantLog(line("warn: unregistration of publishers refused", "instance=i", "tenant=t", "reason=not_found",
 		"error=no registration of instance i, tenant t matches the additionalsalt given"))
-	w.Unregister(instance("i"), "i|t|1")
+	w.Unregister(servicetest.Instance("i"), "i|t|1")
 	w.WantLog(line("info: publisher unregistered", publisherFields(r, "lora=sql")...))
 }

@@ -70,6 +70,8 @@ const (
 	keyPeerKey        = "tls.peer_key"
 	keyEngineCert     = "tls.engine_cert"
 	keyEngineKey      = "tls.engine_key"
+	keyEngineToken    = "engines.token_file"
+	keyEndpoints      = "access.allow_endpoints"
 	keyData           = "data.dir"
 	keyQueue          = "queue.threshold"
 	keyPolicy         = "queue.policy_config"
@@ -89,6 +91,9 @@ func (c Config) conflicts() []conflict {
 	}
 	if c.KVEvents.PredictedTTL != nil && !c.KVEvents.Enabled {
 		found = append(found, conflict{keyPredicted, []string{keyEvents}, errPredictedWithoutEvents})
+	}
+	if c.Engines.TokenFile != "" && len(c.Access.AllowEndpoints) == 0 {
+		found = append(found, conflict{keyEngineToken, []string{keyEndpoints}, errTokenForAnybody})
 	}
 	r := c.Replicas
 	if spelled := (Replicas{SyncPort: r.SyncPort}).Publish(); spelled != "" && r.SyncBind != "" && r.SyncBind != spelled {
@@ -225,6 +230,10 @@ func (c Config) portConflicts() (found []conflict) {
 	}
 	return found
 }
+
+// errTokenForAnybody refuses a token for engines that are not limited: whoever may register a worker
+// could read it, as the address that is asked.
+var errTokenForAnybody = errors.New("needs --allow-endpoints: the engine of every registered URL is shown the token")
 
 // errHealthOfNothing refuses a health port without a gateway.
 var errHealthOfNothing = errors.New("needs --gateway-port, whose health it tells")

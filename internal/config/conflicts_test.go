@@ -76,6 +76,10 @@ func TestConflicts(t *testing.T) {
 			setup{args: []string{"--peer-ca=ca.pem", "--indexer-peers=https://a:1,http://b:1"}},
 			"--indexer-peers: http://b:1: with --peer-ca or --peer-cert replicas are read over https only",
 		},
+		"a token for engines that may be anywhere": {
+			setup{args: []string{"--engine-token-file=token"}},
+			"--engine-token-file: needs --allow-endpoints: the engine of every registered URL is shown the token",
+		},
 		"peers of the environment without a port": {
 			setup{env: map[string]string{"SELECT_SERVICE_REPLICA_SYNC_PEERS": "tcp://b:1"}},
 			"SELECT_SERVICE_REPLICA_SYNC_PEERS: --replica-sync-peers requires --replica-sync-port",

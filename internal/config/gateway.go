@@ -47,6 +47,11 @@ type Tokenizer struct {
 // TokenizerWorker as Tokenizer.URL asks a live engine of the request's model.
 const TokenizerWorker = "worker"
 
+// Tokenizes reports whether there is a tokenizer: for the gateway, or of its own.
+func (g Gateway) Tokenizes() bool {
+	return g.Tokenizer.Protocol != ProtocolNone && (g.Port != 0 || g.Tokenizer.URL != TokenizerWorker)
+}
+
 // The protocols of tokenizers. With ProtocolNone no tokenizer is asked: load alone decides.
 const (
 	ProtocolVLLMRender     = "vllm-render"
@@ -219,8 +224,8 @@ var gatewaySettings = []option{
 	{
 		key: "gateway.tokenizer_url", flag: "tokenizer-url", also: []string{"DYN_EPP_TOKENIZER_SERVICE_URL"}, hint: "URL|worker",
 		bind: func(c *Config) value { return checkedText(&c.Gateway.Tokenizer.URL, tokenizerURL) },
-		help: "Base URL of the tokenizer service that gives the gateway token ids; worker asks a live engine of the " +
-			"request's model.",
+		help: "Base URL of the tokenizer service that gives the gateway and POST /tokenize token ids; worker, which needs " +
+			"a gateway port, asks a live engine of the request's model.",
 	},
 	{
 		key: "gateway.tokenizer_protocol", flag: "tokenizer-protocol", also: []string{"DYN_EPP_TOKENIZER_PROTOCOL"}, hint: "NAME",

@@ -258,7 +258,7 @@ var settings = []option{
 	{
 		key: "tls.engine_ca", flag: "engine-ca", hint: "FILE",
 		bind: func(c *Config) value { return text(&c.TLS.EngineCA) },
-		help: "Authorities (PEM) of the engines that are read over https, such as the metrics of load_metrics; by " +
+		help: "Authorities (PEM) of the engines that are read over https: their metrics, and how they describe themselves; by " +
 			"default the system's.",
 	},
 	{
@@ -459,8 +459,8 @@ var settings = []option{
 	{
 		key: "engines.token_file", flag: "engine-token-file", hint: "FILE",
 		bind: func(c *Config) value { return text(&c.Engines.TokenFile) },
-		help: "File with the bearer token that reads of the engines' metrics show; it is read again when it changes. " +
-			"Every registered URL gets it, so name the allowed addresses (--allow-endpoints) and use https.",
+		help: "File with the bearer token that engines are shown, where their metrics are read and where they describe " +
+			"themselves; it is read again when it changes. Every registered URL gets it: it needs --allow-endpoints; use https.",
 	},
 	{
 		key: "engines.reported_load_ttl", flag: "reported-load-ttl", hint: "DURATION",

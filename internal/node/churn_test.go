@@ -11,26 +11,27 @@ import (
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // TestSelectDuringChanges: workers come, go, change and publish while requests
 // are booked and freed. With one worker that stays, no request fails; what is
 // answered is a worker as it was registered; in the end nothing is left booked.
 func TestSelectDuringChanges(t *testing.T) {
-	w := start(t)
-	w.Put(record(0, 1))
+	w := servicetest.Start(t)
+	w.Put(servicetest.Record(0, 1))
 	var done atomic.Bool
 	var clients, changers sync.WaitGroup
 	for id := uint64(1); id <= 3; id++ {
 		changers.Go(func() {
 			for i := uint32(0); !done.Load(); i++ {
-				w.Put(record(id, 1+i%3))
+				w.Put(servicetest.Record(id, 1+i%3))
 				e := w.Engine(id, 0)
 				for dp := range 1 + i%3 {
-					e.Publish(dp, e.Stored(prompt(i%8, 32), blockSize, nil))
+					e.Publish(dp, e.Stored(servicetest.Prompt(i%8, 32), servicetest.BlockSize, nil))
 				}
 				w.Patch(id, catalog.Patch{Taints: []string{fmt.Sprint(i)}})
-				w.Patch(id, catalog.Patch{Size: new(1 + (i+1)%3), KVEventsEndpoints: endpoints(id, 1+(i+1)%3)})
+				w.Patch(id, catalog.Patch{Size: new(1 + (i+1)%3), KVEventsEndpoints: servicetest.Endpoints(id, 1+(i+1)%3)})
 				w.Remove(id)
 			}
 		})
@@ -39,7 +40,7 @@ func TestSelectDuringChanges(t *testing.T) {
 		for !done.Load() {
 			w.Settle()
 			w.Loads(nil, nil)
-			if _, err := w.PotentialLoads(&selection.ProjectRequest{Scope: scope, Prompt: ask(prompt(1, 32)).Prompt}); err != nil {
+			if _, err := w.PotentialLoads(&selection.ProjectRequest{Scope: servicetest.Scope, Prompt: servicetest.Ask(servicetest.Prompt(1, 32)).Prompt}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -47,12 +48,12 @@ func TestSelectDuringChanges(t *testing.T) {
 	for c := range uint32(4) {
 		clients.Go(func() {
 			for i := range uint32(300) {
-				sel, err := w.Select(context.Background(), ask(prompt(i%8, 32)), true)
+				sel, err := w.Select(context.Background(), servicetest.Ask(servicetest.Prompt(i%8, 32)), true)
 				if err != nil {
 					t.Errorf("client %d: %v", c, err)
 					return
 				}
-				if sel.Endpoint != address(sel.Rank.Worker) || sel.Rank.DP > 2 {
+				if sel.Endpoint != servicetest.Address(sel.Rank.Worker) || sel.Rank.DP > 2 {
 					t.Errorf("%v at %s was never registered", sel.Rank, sel.Endpoint)
 				}
 				var e *contract.Error
@@ -66,12 +67,12 @@ func TestSelectDuringChanges(t *testing.T) {
 	done.Store(true)
 	changers.Wait()
 	w.WantLoad("0/0: 0 0 0")
-	w.WantDevice(prompt(0, 32), "0/0:0")
-	if n := sum(w.Metrics()["index_blocks"]); n != 0 {
+	w.WantDevice(servicetest.Prompt(0, 32), "0/0:0")
+	if n := servicetest.Sum(w.Metrics()["index_blocks"]); n != 0 {
 		t.Errorf("%v blocks are left of workers that are gone", n)
 	}
 	stats := w.Metrics()["reservation_events_total"]
-	if booked, ended := sum(stats, "booked"), sum(stats, "freed")+sum(stats, "dropped"); booked != 1200 || ended != 1200 {
+	if booked, ended := servicetest.Sum(stats, "booked"), servicetest.Sum(stats, "freed")+servicetest.Sum(stats, "dropped"); booked != 1200 || ended != 1200 {
 		t.Errorf("%v booked, %v ended; want 1,200 each", booked, ended)
 	}
 }
@@ -79,9 +80,9 @@ func TestSelectDuringChanges(t *testing.T) {
 // TestBlockSizeDuringReservations: no reservation that was cut for one block size
 // is ever found in the pool of the other.
 func TestBlockSizeDuringReservations(t *testing.T) {
-	w := start(t, eventsOff)
-	w.Put(record(1, 1))
-	a := prompt(1, 64)
+	w := servicetest.Start(t, servicetest.EventsOff)
+	w.Put(servicetest.Record(1, 1))
+	a := servicetest.Prompt(1, 64)
 	for i := range 100 {
 		size := uint32(8 << (i % 2))
 		var wg sync.WaitGroup
@@ -90,12 +91,12 @@ func TestBlockSizeDuringReservations(t *testing.T) {
 				for n := range 5 {
 					id := fmt.Sprint(i, "-", c, "-", n)
 					if n%2 == 0 {
-						req := ask(a)
+						req := servicetest.Ask(a)
 						req.ReservationID = &id
 						_, _ = w.Select(context.Background(), req, true) // 503 while the worker is out
 						continue
 					}
-					_, _ = w.Reserve(&selection.ReserveRequest{Scope: scope, ID: id, Rank: catalog.Rank{Worker: 1}, Prompt: ask(a).Prompt})
+					_, _ = w.Reserve(&selection.ReserveRequest{Scope: servicetest.Scope, ID: id, Rank: catalog.Rank{Worker: 1}, Prompt: servicetest.Ask(a).Prompt})
 				}
 			})
 		}
@@ -112,22 +113,22 @@ func TestBlockSizeDuringReservations(t *testing.T) {
 // TestLostRankLeavesNoBlocks: a batch on its way that names a rank which is
 // taken away must not leave blocks in the slot that somebody else gets.
 func TestLostRankLeavesNoBlocks(t *testing.T) {
-	w := start(t)
+	w := servicetest.Start(t)
 	e := w.Engine(1, 0)
 	var events []any
 	for i := range uint32(200) {
-		events = append(events, e.Stored(prompt(i, 32), blockSize, nil))
+		events = append(events, e.Stored(servicetest.Prompt(i, 32), servicetest.BlockSize, nil))
 	}
-	payload := batch(1, events...)
+	payload := servicetest.Batch(1, events...)
 	for round := range 60 {
-		w.Put(record(1, 2))
+		w.Put(servicetest.Record(1, 2))
 		for range 5 {
 			e.Deliver(payload) // for rank 1, on the socket of rank 0
 		}
-		w.Patch(1, catalog.Patch{Size: new(uint32(1)), KVEventsEndpoints: endpoints(1, 1)})
-		w.Put(record(2, 1)) // in the slot of rank 1
+		w.Patch(1, catalog.Patch{Size: new(uint32(1)), KVEventsEndpoints: servicetest.Endpoints(1, 1)})
+		w.Put(servicetest.Record(2, 1)) // in the slot of rank 1
 		w.Settle()
-		if n := sum(w.Metrics()["index_blocks"]); n != 0 {
+		if n := servicetest.Sum(w.Metrics()["index_blocks"]); n != 0 {
 			t.Fatalf("round %d: %v blocks, all of a rank that is gone", round, n)
 		}
 		w.Remove(2)
@@ -137,14 +138,14 @@ func TestLostRankLeavesNoBlocks(t *testing.T) {
 // TestSoleWorkerComesAndGoes (decision D8): registered again, the only worker of
 // a scope serves at once, from an index that listens.
 func TestSoleWorkerComesAndGoes(t *testing.T) {
-	w := start(t)
+	w := servicetest.Start(t)
 	for i := range uint32(50) {
-		w.Put(record(1, 1))
-		a := prompt(i, 16)
+		w.Put(servicetest.Record(1, 1))
+		a := servicetest.Prompt(i, 16)
 		e := w.Engine(1, 0)
-		e.Publish(0, e.Stored(a, blockSize, nil))
+		e.Publish(0, e.Stored(a, servicetest.BlockSize, nil))
 		w.WantDevice(a, "1/0:4")
-		w.WantDevice(prompt(i-1, 16), "1/0:0")
+		w.WantDevice(servicetest.Prompt(i-1, 16), "1/0:0")
 		w.Remove(1)
 	}
 }

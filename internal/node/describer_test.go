@@ -77,12 +77,12 @@ func described(id uint64, change ...func(*catalog.Record)) catalog.Record {
 }
 
 // startAsking runs a service whose engines are e, in a synctest bubble.
-func startAsking(t *testing.T, e *engines) *world {
+func startAsking(t *testing.T, e *engines) *servicetest.World {
 	e.start = time.Now()
-	return start(t, func(c *node.Config) { c.Ask = e.ask })
+	return servicetest.Start(t, func(c *node.Config) { c.Ask = e.ask })
 }
 
-func (w *world) lifecycle(id uint64) string {
+func lifecycle(w *servicetest.World, id uint64) string {
 	for _, k := range w.Workers(nil, nil) {
 		if k.ID == id {
 			return k.Lifecycle + " " + strings.Join(k.Explain()[:min(1, len(k.Explain()))], "; ")
@@ -105,13 +105,13 @@ func TestAskedUntilItAnswers(t *testing.T) {
 		if got := fmt.Sprint(e.times()); got != "[0s 1s 3s 7s 15s 31s 1m1s 1m31s]" {
 			t.Errorf("away: asked after %s", got)
 		}
-		if got := w.lifecycle(1); got != "incomplete GET http://e/v1/models: connection refused" {
+		if got := lifecycle(w, 1); got != "incomplete GET http://e/v1/models: connection refused" {
 			t.Errorf("away: %s", got)
 		}
 		e.say(says(4), nil)
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
-		if got := w.lifecycle(1); got != "schedulable " || len(e.times()) != 1 {
+		if got := lifecycle(w, 1); got != "schedulable " || len(e.times()) != 1 {
 			t.Errorf("there: %s", got)
 		}
 		time.Sleep(3 * 67 * time.Second)
@@ -130,13 +130,13 @@ func TestAskedUntilItAnswers(t *testing.T) {
 		w.Net.At("tcp://e:5557").Status(true)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if n, got := len(e.times()), w.lifecycle(1); n < 4 || got != "schedulable " {
+		if n, got := len(e.times()), lifecycle(w, 1); n < 4 || got != "schedulable " {
 			t.Errorf("away again: asked %d times, %s", n, got)
 		}
 		e.say(says(8), nil)
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
-		if got := w.lifecycle(1); got != "incomplete the engine now has block_size 8, not 4: register the worker again" {
+		if got := lifecycle(w, 1); got != "incomplete the engine now has block_size 8, not 4: register the worker again" {
 			t.Errorf("another block size: %s", got)
 		}
 		if r, err := w.DescribeWorkerIn(t.Context(), catalog.ScopeFilter{}, described(1)); err != nil || r.Lifecycle != catalog.Schedulable || *r.BlockSize != 8 {
@@ -188,16 +188,16 @@ func TestDescribeWorker(t *testing.T) {
 				_, err := w.DescribeWorkerIn(t.Context(), catalog.ScopeFilter{}, row.record)
 				if row.refusal != "" {
 					servicetest.WantError(t, err, contract.BadRequest, row.refusal)
-					if got := w.lifecycle(1); got != "absent" {
+					if got := lifecycle(w, 1); got != "absent" {
 						t.Errorf("refused, but %s", got)
 					}
-				} else if got := w.lifecycle(1); err != nil || got != row.want {
+				} else if got := lifecycle(w, 1); err != nil || got != row.want {
 					t.Errorf("%s, %v, want %s", got, err, row.want)
 				}
 			})
 		})
 	}
-	w := start(t)
+	w := servicetest.Start(t)
 	_, err := w.DescribeWorkerIn(t.Context(), catalog.ScopeFilter{}, described(1))
 	servicetest.WantError(t, err, contract.BadRequest, "this process does not ask engines: register without describe")
 }
@@ -207,7 +207,7 @@ func TestManyEngines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		now, most, all := 0, 0, 0
-		w := start(t, eventsOff, func(c *node.Config) {
+		w := servicetest.Start(t, servicetest.EventsOff, func(c *node.Config) {
 			c.Ask = func(context.Context, string, string) (*catalog.Description, error) {
 				mu.Lock()
 				now++

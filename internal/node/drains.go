@@ -33,17 +33,37 @@ type drains struct {
 	// empty has the workers that had no reservation at the last sweep. One sweep is not enough:
 	// a request that was chosen for a worker just before the drain may not be booked yet.
 	empty map[*catalog.Worker]struct{}
+	// seen is when this replica of a fleet learned of each drain.
+	seen map[seenDrain]time.Time
+}
+
+// seenDrain names a drain with a deadline.
+type seenDrain struct {
+	worker   uint64
+	deadline int64 // in Unix nanoseconds, by the clock of who drains
 }
 
 // sweepDrained removes the workers that are empty for the second time, or whose deadline has
 // passed.
 func (s *Service) sweepDrained(d *drains, now time.Time) {
 	was, empty := d.empty, make(map[*catalog.Worker]struct{})
-	d.empty = empty
+	before := d.seen
+	d.empty, d.seen = empty, make(map[seenDrain]time.Time)
+	known := s.loadsKnown()
 	for _, w := range s.catalog.Drained(catalog.SourceAPI) {
 		live := s.liveRequests(w)
-		late := !w.Drain.Deadline.IsZero() && !now.Before(w.Drain.Deadline)
-		if live == 0 {
+		deadline := w.Drain.Deadline
+		if s.config.Shared != nil && w.Drain.Within > 0 { // another replica's clock
+			drain := seenDrain{w.ID, deadline.UnixNano()}
+			at, is := before[drain]
+			if !is {
+				at = now
+			}
+			d.seen[drain] = at
+			deadline = at.Add(w.Drain.Within)
+		}
+		late := !deadline.IsZero() && !now.Before(deadline)
+		if live == 0 && known {
 			empty[w] = struct{}{}
 		}
 		if _, twice := was[w]; !late && (live > 0 || !twice) {
@@ -54,6 +74,12 @@ func (s *Service) sweepDrained(d *drains, now time.Time) {
 				Bool("deadline", late).Int("reservations", live).Msg("drained worker removed")
 		})
 	}
+}
+
+// loadsKnown reports whether no reservation of another replica is known to be on its way, so that
+// a worker without any is empty.
+func (s *Service) loadsKnown() bool {
+	return (s.config.Shared == nil || s.config.Shared.Settled()) && (s.replica == nil || s.replica.CaughtUp())
 }
 
 // liveRequests returns the number of reservations on a worker's ranks.

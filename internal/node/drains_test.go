@@ -1,16 +1,21 @@
 package node_test
 
 import (
+	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/select-service/select-service/internal/discovery/nats"
+	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // drain drains a worker, with a deadline if it is not 0.
-func (w *world) drain(id uint64, within time.Duration) {
+func drain(w *servicetest.World, id uint64, within time.Duration) {
 	w.T.Helper()
 	deadline := &within
 	if within == 0 {
@@ -22,7 +27,7 @@ func (w *world) drain(id uint64, within time.Duration) {
 }
 
 // registered reports whether a worker is in the list.
-func (w *world) registered(id uint64) bool {
+func registered(w *servicetest.World, id uint64) bool {
 	for _, wk := range w.Workers(nil, nil) {
 		if wk.ID == id {
 			return true
@@ -60,30 +65,30 @@ func TestDrainedWorkerGoes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := start(t, eventsOff, discovers)
-				r := record(1, 1)
+				w := servicetest.Start(t, servicetest.EventsOff, discovers)
+				r := servicetest.Record(1, 1)
 				r.Source.Kind = tt.source
 				if _, err := w.ReplaceWorkers(catalog.Set{Kind: tt.source, Records: []catalog.Record{r}}); err != nil {
 					t.Fatal(err)
 				}
 				if tt.busy {
-					w.Book("r", prompt(1, 8))
+					w.Book("r", servicetest.Prompt(1, 8))
 				}
-				w.drain(1, tt.within)
+				drain(w, 1, tt.within)
 				if tt.undo {
 					if _, err := w.UndrainWorkerIn(catalog.ScopeFilter{}, 1); err != nil {
 						t.Fatal(err)
 					}
 				}
 				after(tt.stays)
-				if tt.stays > 0 && !w.registered(1) {
+				if tt.stays > 0 && !registered(w, 1) {
 					t.Errorf("gone after %s", tt.stays)
 				}
 				if tt.gone == 0 {
 					return
 				}
 				after(tt.gone - tt.stays)
-				if w.registered(1) {
+				if registered(w, 1) {
 					t.Errorf("still there after %s", tt.gone)
 				}
 				if tt.busy {
@@ -100,36 +105,109 @@ func TestDrainedWorkerGoes(t *testing.T) {
 // that names it came meanwhile.
 func TestDrainWaitsForTheLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, eventsOff)
-		w.Put(record(1, 2))
-		w.Put(record(2, 1))
-		w.drain(1, 0)
+		w := servicetest.Start(t, servicetest.EventsOff)
+		w.Put(servicetest.Record(1, 2))
+		w.Put(servicetest.Record(2, 1))
+		drain(w, 1, 0)
 		after(500 * time.Millisecond)
 		w.Burden("late", 1, 1, 1, 0)
 		after(time.Minute)
-		if !w.registered(1) {
+		if !registered(w, 1) {
 			t.Fatal("gone with a reservation")
 		}
 		if err := w.Free("late"); err != nil {
 			t.Fatal(err)
 		}
 		after(3 * time.Second)
-		if w.registered(1) || !w.registered(2) {
+		if registered(w, 1) || !registered(w, 2) {
 			t.Error("an empty worker is there, or another one has gone")
 		}
+	})
+}
+
+// sharing is the catalog of a fleet whose only live replica is this one.
+type sharing struct {
+	catalog *catalog.Catalog
+	settled atomic.Bool
+}
+
+func (f *sharing) Edit(change nats.Change) ([]string, error) { return nil, change(f.catalog) }
+
+func (f *sharing) Try(change nats.Change) error { return change(f.catalog) }
+
+func (f *sharing) EditFile(_ string, change nats.Change) ([]string, error) { return f.Edit(change) }
+
+func (f *sharing) EditSettings(func(*nats.Settings) error) ([]string, error) { return nil, nil }
+
+func (f *sharing) Submit(change nats.Change, made func()) {
+	if _, err := f.Edit(change); err == nil {
+		made()
+	}
+}
+func (f *sharing) Look()         {}
+func (f *sharing) Awaited() bool { return false }
+func (f *sharing) Settled() bool { return f.settled.Load() }
+
+// TestDrainInFleet: a replica that has not heard the others, or has yet to read their reservations, removes
+// no worker as empty; and a deadline counts from when it learned of it, whatever the others' clocks say.
+func TestDrainInFleet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := servicetest.NewMesh()
+		a := m.Start(t, "a", servicetest.EventsOff)
+		a.Put(servicetest.Record(1, 1))
+		a.Book("r", servicetest.Prompt(1, 8))
+		a.Put(servicetest.Record(2, 1))
+		f := new(sharing)
+		b := m.Start(t, "b", servicetest.EventsOff, func(c *node.Config) { c.Shared = f })
+		f.catalog = b.Catalog()
+		for _, id := range []uint64{1, 2, 3} {
+			b.Put(servicetest.Record(id, 1))
+		}
+		drain(b, 1, 0)
+		drain(b, 2, 0)
+		has := func(when string, want ...uint64) {
+			t.Helper()
+			var got []uint64
+			for _, w := range b.Workers(nil, nil) {
+				got = append(got, w.ID)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s: workers %v, want %v", when, got, want)
+			}
+		}
+		after(time.Minute)
+		has("before others are heard", 1, 2, 3)
+		m.ServeSnapshot("a", false)
+		m.Connect(t, "b", "a")
+		servicetest.Announced()
+		f.settled.Store(true)
+		after(time.Minute)
+		has("while their reservations cannot be read", 1, 2, 3)
+		m.ServeSnapshot("a", true)
+		after(time.Minute)
+		has("when they were read", 1, 3)
+
+		if _, err := b.Catalog().Drain(catalog.ScopeFilter{}, 1, catalog.Drain{Deadline: time.Now().Add(-time.Hour), Within: time.Minute}); err != nil {
+			t.Fatal(err)
+		}
+		b.Patch(3, catalog.Patch{Taints: []string{"x"}})
+		after(58 * time.Second)
+		has("before a deadline that another clock has passed", 1, 3)
+		after(4 * time.Second)
+		has("after the deadline", 3)
 	})
 }
 
 // TestDrainIsRestored: an operator's drain and its deadline outlive the process.
 func TestDrainIsRestored(t *testing.T) {
 	path := t.TempDir()
-	w := startAt(t, path, eventsOff)
-	w.Put(record(1, 1))
-	w.Book("r", prompt(1, 8))
-	w.drain(1, time.Hour)
+	w := startAt(t, path, servicetest.EventsOff)
+	w.Put(servicetest.Record(1, 1))
+	w.Book("r", servicetest.Prompt(1, 8))
+	drain(w.World, 1, time.Hour)
 	want := w.Workers(nil, nil)[0].Drain.Deadline
 	w.save()
-	again := startAt(t, path, eventsOff)
+	again := startAt(t, path, servicetest.EventsOff)
 	got := again.Workers(nil, nil)[0]
 	if got.Lifecycle != catalog.Draining || !got.Drain.Deadline.Equal(want) {
 		t.Errorf("restored as %+v, want the deadline %s", got, want)

@@ -42,7 +42,7 @@ type dumpedItem struct {
 	} `json:"event"`
 }
 
-func (w *world) dump() dump {
+func dumpOf(w *servicetest.World) dump {
 	w.T.Helper()
 	var buf bytes.Buffer
 	if err := w.Dump(context.Background(), &buf, contract.V13); err != nil {
@@ -60,25 +60,25 @@ func (w *world) dump() dump {
 // TestDumpRoundTrip: what the dump says, fed into an empty index, gives the same
 // overlaps; parents come before their children, whatever the tier.
 func TestDumpRoundTrip(t *testing.T) {
-	w := start(t)
-	w.Put(record(1, 2))
-	w.Put(record(2, 1))
-	w.Put(record(3, 1, func(r *catalog.Record) { r.Scope = catalog.Scope{Model: `q"uote`, Tenant: "t"} }))
-	a := prompt(1, 64)
-	fork := append(prompt(1, 32), prompt(2, 32)...)
-	long := prompt(3, 4000) // more than one chunk of output
+	w := servicetest.Start(t)
+	w.Put(servicetest.Record(1, 2))
+	w.Put(servicetest.Record(2, 1))
+	w.Put(servicetest.Record(3, 1, func(r *catalog.Record) { r.Scope = catalog.Scope{Model: `q"uote`, Tenant: "t"} }))
+	a := servicetest.Prompt(1, 64)
+	fork := append(servicetest.Prompt(1, 32), servicetest.Prompt(2, 32)...)
+	long := servicetest.Prompt(3, 4000) // more than one chunk of output
 	e1, e2 := w.Engine(1, 0), w.Engine(2, 0)
-	e1.Publish(0, e1.Stored(a, blockSize, nil), e1.Stored(fork, blockSize, nil), e1.Stored(long, blockSize, nil))
-	e1.Publish(0, e1.Removed(a, blockSize, 12, "GPU"), e1.Stored(a, blockSize, dict{"medium": "DISK"}))
-	e1.Publish(1, e1.Stored(fork[:16], blockSize, nil))
-	e2.Publish(0, e2.Stored(a, blockSize, dict{"medium": "EXTERNAL"}), e2.Stored(a[:24], blockSize, nil))
-	e2.Publish(0, dict{ // on the host behind a block on disk: tiers are dumped side by side
-		"type": "BlockStored", "block_hashes": e2.Names(fork, blockSize)[8:], "parent_block_hash": e2.Names(fork, blockSize)[7],
-		"token_ids": fork[32:], "block_size": blockSize, "medium": "CPU",
+	e1.Publish(0, e1.Stored(a, servicetest.BlockSize, nil), e1.Stored(fork, servicetest.BlockSize, nil), e1.Stored(long, servicetest.BlockSize, nil))
+	e1.Publish(0, e1.Removed(a, servicetest.BlockSize, 12, "GPU"), e1.Stored(a, servicetest.BlockSize, servicetest.Dict{"medium": "DISK"}))
+	e1.Publish(1, e1.Stored(fork[:16], servicetest.BlockSize, nil))
+	e2.Publish(0, e2.Stored(a, servicetest.BlockSize, servicetest.Dict{"medium": "EXTERNAL"}), e2.Stored(a[:24], servicetest.BlockSize, nil))
+	e2.Publish(0, servicetest.Dict{ // on the host behind a block on disk: tiers are dumped side by side
+		"type": "BlockStored", "block_hashes": e2.Names(fork, servicetest.BlockSize)[8:], "parent_block_hash": e2.Names(fork, servicetest.BlockSize)[7],
+		"token_ids": fork[32:], "block_size": servicetest.BlockSize, "medium": "CPU",
 	})
 
-	d := w.dump()
-	if len(d) != 2 || d["m:t"].BlockSize != blockSize {
+	d := dumpOf(w)
+	if len(d) != 2 || d["m:t"].BlockSize != servicetest.BlockSize {
 		t.Fatalf("dump has %d scopes, block size %d", len(d), d["m:t"].BlockSize)
 	}
 	if q, ok := d[`q"uote:t`]; !ok || q.Events == nil || len(q.Events) != 0 {
@@ -88,12 +88,12 @@ func TestDumpRoundTrip(t *testing.T) {
 	copied := load(t, d["m:t"].Events, slots)
 
 	for name, p := range map[string][]uint32{"a": a, "fork": fork, "long": long} {
-		want, err := w.OverlapScores(&selection.ProjectRequest{Scope: scope, Prompt: ask(p).Prompt})
+		want, err := w.OverlapScores(&selection.ProjectRequest{Scope: servicetest.Scope, Prompt: servicetest.Ask(p).Prompt})
 		if err != nil {
 			t.Fatal(err)
 		}
 		var o indexer.Overlap
-		copied.Overlap(local(p, blockSize), &o)
+		copied.Overlap(servicetest.Local(p, servicetest.BlockSize), &o)
 		for _, row := range want.Rows {
 			device, host, disk := o.At(slots[row.Rank])
 			if device != row.Device || host != row.Host || disk != row.Disk {
@@ -145,10 +145,10 @@ func load(t *testing.T, events []dumpedItem, slots map[catalog.Rank]uint32) *ind
 
 // TestDumpFails: an error of the writer, and the end of the caller, end a dump.
 func TestDumpFails(t *testing.T) {
-	w := start(t)
-	w.Put(record(1, 1))
+	w := servicetest.Start(t)
+	w.Put(servicetest.Record(1, 1))
 	e := w.Engine(1, 0)
-	e.Publish(0, e.Stored(prompt(1, 4000), blockSize, nil))
+	e.Publish(0, e.Stored(servicetest.Prompt(1, 4000), servicetest.BlockSize, nil))
 	w.Settle()
 	if err := w.Dump(context.Background(), brokenWriter{}, contract.V13); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("with a broken writer: %v", err)
@@ -169,13 +169,15 @@ func (w writer) Write(p []byte) (int, error) { return w(p) }
 // in the dump in part, but what the next owner of its slot stores is never shown
 // as the leaver's. A rank that stays is there with all its blocks.
 func TestDumpWhileRanksChange(t *testing.T) {
-	w := start(t)
+	w := servicetest.Start(t)
 	const blocks = 20_000 // of each rank; several pieces of the index
-	tokens := func(id uint64, chat int) []uint32 { return prompt(uint32(id)<<16+uint32(chat), blocks/10*blockSize) }
+	tokens := func(id uint64, chat int) []uint32 {
+		return servicetest.Prompt(uint32(id)<<16+uint32(chat), blocks/10*servicetest.BlockSize)
+	}
 	publish := func(workers ...uint64) {
 		engines := map[uint64]*servicetest.Engine{}
 		for _, id := range workers {
-			w.Put(record(id, 1))
+			w.Put(servicetest.Record(id, 1))
 			engines[id] = w.Engine(id, 0)
 		}
 		for chat := range 10 {
@@ -183,7 +185,7 @@ func TestDumpWhileRanksChange(t *testing.T) {
 				if id == 3 {
 					id = 2 // the same prompts: blocks that the dump may not have come to
 				}
-				e.Publish(0, e.Stored(tokens(id, chat), blockSize, nil))
+				e.Publish(0, e.Stored(tokens(id, chat), servicetest.BlockSize, nil))
 			}
 			w.Settle()
 		}
@@ -209,7 +211,7 @@ func TestDumpWhileRanksChange(t *testing.T) {
 	owner := map[uint64]uint64{} // by local hash
 	for id := range uint64(2) {
 		for chat := range 10 {
-			for _, l := range local(tokens(id+1, chat), blockSize) {
+			for _, l := range servicetest.Local(tokens(id+1, chat), servicetest.BlockSize) {
 				owner[l] = id + 1
 			}
 		}
@@ -234,13 +236,13 @@ func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
 // TestDumpOfNothing: no scope, no entry.
 func TestDumpOfNothing(t *testing.T) {
-	w := start(t)
-	if d := w.dump(); len(d) != 0 {
+	w := servicetest.Start(t)
+	if d := dumpOf(w); len(d) != 0 {
 		t.Errorf("dump of an empty service: %v", d)
 	}
-	w.Put(record(1, 1))
+	w.Put(servicetest.Record(1, 1))
 	w.Remove(1)
-	if d := w.dump(); fmt.Sprint(d) != "map[]" {
+	if d := dumpOf(w); fmt.Sprint(d) != "map[]" {
 		t.Errorf("dump of a past scope: %v", d)
 	}
 }
@@ -248,15 +250,15 @@ func TestDumpOfNothing(t *testing.T) {
 // TestDumpOfAwaitedRank: what was recovered of a worker that has not come yet is there for the next
 // replica, and is gone when it is no longer awaited.
 func TestDumpOfAwaitedRank(t *testing.T) {
-	w := start(t)
+	w := servicetest.Start(t)
 	parts := w.Parts()
-	slot, ok := parts.Catalog.ReserveSlot(scope, blockSize, catalog.Rank{Worker: 17})
+	slot, ok := parts.Catalog.ReserveSlot(servicetest.Scope, servicetest.BlockSize, catalog.Rank{Worker: 17})
 	if !ok {
 		t.Fatal("no slot")
 	}
-	parts.Scopes.Of(scope).Space.Store(&indexer.Store{Slot: slot, EngineHashes: []uint64{1}, Local: []uint64{11}})
+	parts.Scopes.Of(servicetest.Scope).Space.Store(&indexer.Store{Slot: slot, EngineHashes: []uint64{1}, Local: []uint64{11}})
 	for _, want := range []int{1, 0} {
-		d := w.dump()
+		d := dumpOf(w)
 		if got := d["m:t"]; len(d) != want || want > 0 && got.Events[0].Worker != 17 {
 			t.Errorf("dump is %+v, want %d scopes", d, want)
 		}

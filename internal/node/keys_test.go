@@ -11,14 +11,14 @@ import (
 
 // hostBlocks offers a copy without keys under unknown names to worker 1's stream, and returns
 // how many of its blocks a prompt without keys finds on the host.
-func hostBlocks(w *world, number uint32) uint32 {
+func hostBlocks(w *servicetest.World, number uint32) uint32 {
 	w.T.Helper()
 	engine := w.Engine(1, 0)
-	tokens := prompt(100+number, 8)
+	tokens := servicetest.Prompt(100+number, 8)
 	engine.Seq = uint64(number)
-	engine.Publish(0, engine.Stored(tokens, blockSize, servicetest.Dict{"medium": "CPU", "extra_keys": nil}))
+	engine.Publish(0, engine.Stored(tokens, servicetest.BlockSize, servicetest.Dict{"medium": "CPU", "extra_keys": nil}))
 	w.Settle()
-	scores, err := w.OverlapScores(&selection.ProjectRequest{Scope: scope, Prompt: selection.Prompt{HasTokenIDs: true, TokenIDs: tokens}})
+	scores, err := w.OverlapScores(&selection.ProjectRequest{Scope: servicetest.Scope, Prompt: selection.Prompt{HasTokenIDs: true, TokenIDs: tokens}})
 	if err != nil || len(scores.Rows) != 1 {
 		w.T.Fatalf("%+v, %v", scores, err)
 	}
@@ -29,33 +29,33 @@ func hostBlocks(w *world, number uint32) uint32 {
 // in use, in whatever request it comes; lists without objects do not.
 func TestPromptsShowKeys(t *testing.T) {
 	ctx := context.Background()
-	routes := map[string]func(*world, selection.Prompt) error{
-		"select": func(w *world, p selection.Prompt) error {
-			_, err := w.Select(ctx, &selection.SelectRequest{Scope: scope, Prompt: p}, false)
+	routes := map[string]func(*servicetest.World, selection.Prompt) error{
+		"select": func(w *servicetest.World, p selection.Prompt) error {
+			_, err := w.Select(ctx, &selection.SelectRequest{Scope: servicetest.Scope, Prompt: p}, false)
 			return err
 		},
-		"select and reserve": func(w *world, p selection.Prompt) error {
-			_, err := w.Select(ctx, &selection.SelectRequest{Scope: scope, Prompt: p}, true)
+		"select and reserve": func(w *servicetest.World, p selection.Prompt) error {
+			_, err := w.Select(ctx, &selection.SelectRequest{Scope: servicetest.Scope, Prompt: p}, true)
 			return err
 		},
-		"explain": func(w *world, p selection.Prompt) error {
-			_, err := w.Explain(ctx, &selection.SelectRequest{Scope: scope, Prompt: p})
+		"explain": func(w *servicetest.World, p selection.Prompt) error {
+			_, err := w.Explain(ctx, &selection.SelectRequest{Scope: servicetest.Scope, Prompt: p})
 			return err
 		},
-		"reserve": func(w *world, p selection.Prompt) error {
-			_, err := w.Reserve(&selection.ReserveRequest{Scope: scope, Prompt: p, ID: "r", Rank: catalog.Rank{Worker: 1}})
+		"reserve": func(w *servicetest.World, p selection.Prompt) error {
+			_, err := w.Reserve(&selection.ReserveRequest{Scope: servicetest.Scope, Prompt: p, ID: "r", Rank: catalog.Rank{Worker: 1}})
 			return err
 		},
-		"overlap scores": func(w *world, p selection.Prompt) error {
-			_, err := w.OverlapScores(&selection.ProjectRequest{Scope: scope, Prompt: p})
+		"overlap scores": func(w *servicetest.World, p selection.Prompt) error {
+			_, err := w.OverlapScores(&selection.ProjectRequest{Scope: servicetest.Scope, Prompt: p})
 			return err
 		},
-		"potential loads": func(w *world, p selection.Prompt) error {
-			_, err := w.PotentialLoads(&selection.ProjectRequest{Scope: scope, Prompt: p})
+		"potential loads": func(w *servicetest.World, p selection.Prompt) error {
+			_, err := w.PotentialLoads(&selection.ProjectRequest{Scope: servicetest.Scope, Prompt: p})
 			return err
 		},
 	}
-	tokens := prompt(1, 8)
+	tokens := servicetest.Prompt(1, 8)
 	for name, tc := range map[string]struct {
 		prompt selection.Prompt
 		want   uint32
@@ -68,8 +68,8 @@ func TestPromptsShowKeys(t *testing.T) {
 	} {
 		for route, ask := range routes {
 			t.Run(name+" "+route, func(t *testing.T) {
-				w := start(t)
-				w.Put(record(1, 1))
+				w := servicetest.Start(t)
+				w.Put(servicetest.Record(1, 1))
 				if err := ask(w, tc.prompt); err != nil {
 					t.Fatal(err)
 				}
@@ -88,12 +88,12 @@ func TestStateKeysShown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := t.TempDir()
 			w := startAt(t, path)
-			w.Put(record(1, 1))
-			p := selection.Prompt{HasTokenIDs: true, TokenIDs: prompt(1, 8)}
+			w.Put(servicetest.Record(1, 1))
+			p := selection.Prompt{HasTokenIDs: true, TokenIDs: servicetest.Prompt(1, 8)}
 			if shown {
 				p.CacheSalt = "s"
 			}
-			if _, err := w.OverlapScores(&selection.ProjectRequest{Scope: scope, Prompt: p}); err != nil {
+			if _, err := w.OverlapScores(&selection.ProjectRequest{Scope: servicetest.Scope, Prompt: p}); err != nil {
 				t.Fatal(err)
 			}
 			w.Remove(1) // the scope has no worker either
@@ -103,12 +103,12 @@ func TestStateKeysShown(t *testing.T) {
 				again.save()
 			}
 			last := startAt(t, path)
-			last.Put(record(1, 1))
+			last.Put(servicetest.Record(1, 1))
 			want := uint32(2)
 			if shown {
 				want = 0
 			}
-			if got := hostBlocks(last.world, 0); got != want {
+			if got := hostBlocks(last.World, 0); got != want {
 				t.Errorf("%d blocks on the host, want %d", got, want)
 			}
 		})

@@ -11,6 +11,7 @@ import (
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // withLoads gives ranks of a record load streams.
@@ -19,7 +20,7 @@ func withLoads(endpoints map[uint32]string) func(*catalog.Record) {
 }
 
 // pushLoad sends a LoadStat.
-func (w *world) pushLoad(endpoint string, number uint64, running int) {
+func pushLoad(w *servicetest.World, endpoint string, number uint64, running int) {
 	w.T.Helper()
 	payload, err := msgpack.Marshal([]any{"LoadStat", running, 0, 0, 0, nil})
 	if err != nil {
@@ -31,17 +32,17 @@ func (w *world) pushLoad(endpoint string, number uint64, running int) {
 // TestLoadStreamsFollowTheRecord: load streams open and close with the record, also where KV
 // events are off, and a change that cannot be made changes nothing.
 func TestLoadStreamsFollowTheRecord(t *testing.T) {
-	w := start(t, eventsOff)
+	w := servicetest.Start(t, servicetest.EventsOff)
 	live := func(what string, want int) {
 		t.Helper()
 		if _, n := w.Net.Count(); n != want {
 			t.Errorf("%s: %d sockets, want %d", what, n, want)
 		}
 	}
-	w.Put(record(1, 2, withLoads(map[uint32]string{0: "tcp://w:1", 1: "tcp://w:2"})))
+	w.Put(servicetest.Record(1, 2, withLoads(map[uint32]string{0: "tcp://w:1", 1: "tcp://w:2"})))
 	live("two streams", 2)
-	w.pushLoad("tcp://w:2", 0, 3)
-	if n := sum(w.Metrics()["load_reports_total"], "push"); n != 1 {
+	pushLoad(w, "tcp://w:2", 0, 3)
+	if n := servicetest.Sum(w.Metrics()["load_reports_total"], "push"); n != 1 {
 		t.Errorf("%v reports", n)
 	}
 	w.Patch(1, catalog.Patch{LoadEndpoints: map[uint32]string{1: "tcp://w:2"}})
@@ -52,8 +53,8 @@ func TestLoadStreamsFollowTheRecord(t *testing.T) {
 		t.Fatalf("worker is %+v, %v", wk, err)
 	}
 	live("one cannot be bound", 1)
-	w.pushLoad("tcp://w:2", 1, 4)
-	if n := sum(w.Metrics()["load_reports_total"], "push"); n != 2 {
+	pushLoad(w, "tcp://w:2", 1, 4)
+	if n := servicetest.Sum(w.Metrics()["load_reports_total"], "push"); n != 2 {
 		t.Errorf("%v reports", n)
 	}
 	w.Net.Refuse("tcp://*:3", false)
@@ -68,25 +69,25 @@ func TestLoadStreamsFollowTheRecord(t *testing.T) {
 // TestFailedEventStreamKeepsLoads: if an event stream cannot be opened, the load streams are as
 // they were.
 func TestFailedEventStreamKeepsLoads(t *testing.T) {
-	w := start(t)
-	w.Put(record(1, 1, withLoads(map[uint32]string{0: "tcp://w:1"})))
-	w.Net.Refuse(endpoint(1, 1), true)
+	w := servicetest.Start(t)
+	w.Put(servicetest.Record(1, 1, withLoads(map[uint32]string{0: "tcp://w:1"})))
+	w.Net.Refuse(servicetest.Endpoint(1, 1), true)
 	wk, err := w.PatchWorker(1, catalog.Patch{
-		Size: new(uint32(2)), KVEventsEndpoints: endpoints(1, 2), LoadEndpoints: map[uint32]string{0: "tcp://w:8", 1: "tcp://w:9"},
+		Size: new(uint32(2)), KVEventsEndpoints: servicetest.Endpoints(1, 2), LoadEndpoints: map[uint32]string{0: "tcp://w:8", 1: "tcp://w:9"},
 	})
 	if err != nil || wk.Lifecycle != catalog.Incomplete {
 		t.Fatalf("worker is %+v, %v", wk, err)
 	}
-	w.pushLoad("tcp://w:1", 0, 3)
-	if n := sum(w.Metrics()["load_reports_total"], "push"); n != 1 {
+	pushLoad(w, "tcp://w:1", 0, 3)
+	if n := servicetest.Sum(w.Metrics()["load_reports_total"], "push"); n != 1 {
 		t.Errorf("%v reports of the old stream", n)
 	}
 }
 
 // TestReportLoad: reports that are told count, all or none.
 func TestReportLoad(t *testing.T) {
-	w := start(t, eventsOff)
-	w.Put(record(1, 2))
+	w := servicetest.Start(t, servicetest.EventsOff)
+	w.Put(servicetest.Record(1, 2))
 	report := func(dps ...uint32) (of []node.RankReport) {
 		for _, dp := range dps {
 			of = append(of, node.RankReport{DP: dp, Report: engineload.Report{Source: engineload.Told, Running: engineload.Known(3)}})
@@ -110,13 +111,13 @@ func TestReportLoad(t *testing.T) {
 			t.Errorf("%v, want %s", err, tc.want)
 		}
 	}
-	if n := sum(w.Metrics()["load_reports_total"], "told"); n != 0 {
+	if n := servicetest.Sum(w.Metrics()["load_reports_total"], "told"); n != 0 {
 		t.Errorf("%v reports", n)
 	}
 	if err := w.ReportLoadIn(catalog.ScopeFilter{}, 1, report(0, 1)); err != nil {
 		t.Error(err)
 	}
-	if n := sum(w.Metrics()["load_reports_total"], "told"); n != 2 {
+	if n := servicetest.Sum(w.Metrics()["load_reports_total"], "told"); n != 2 {
 		t.Errorf("%v reports", n)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // reservation is what a client remembers of one.
@@ -26,7 +27,7 @@ type reservation struct {
 // history plays random registrations and requests of both contracts, and keeps
 // the reservations that have to be alive.
 type history struct {
-	*world
+	*servicetest.World
 	rnd  *rand.Rand
 	live map[string]reservation
 	next int
@@ -39,7 +40,7 @@ func TestRandomHistories(t *testing.T) {
 	seeds := uint64(length.Of(20, 5, 2))
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			h := &history{world: start(t, eventsOff), rnd: rand.New(rand.NewPCG(seed, 1)), live: map[string]reservation{}}
+			h := &history{World: servicetest.Start(t, servicetest.EventsOff), rnd: rand.New(rand.NewPCG(seed, 1)), live: map[string]reservation{}}
 			steps := []func(){
 				h.register, h.change, h.leave, h.choose, h.choose, h.choose, h.reserve, h.complete, h.end,
 				h.slotsRegister, h.slotsLeave, h.slotsAdd,
@@ -78,7 +79,7 @@ func (h *history) taints() []string {
 }
 
 func (h *history) register() {
-	r := record(h.rnd.Uint64N(6), 1+h.rnd.Uint32N(3), func(r *catalog.Record) {
+	r := servicetest.Record(h.rnd.Uint64N(6), 1+h.rnd.Uint32N(3), func(r *catalog.Record) {
 		r.Scope, r.Taints, r.StartRank = h.scope(), h.taints(), new(h.rnd.Uint32N(2))
 		if h.rnd.IntN(8) == 0 {
 			r.BlockSize = new(uint32(8)) // in conflict, unless it is the first
@@ -157,7 +158,7 @@ func (h *history) finish(id string, b reservation) error {
 }
 
 func (h *history) choose() {
-	req := ask(prompt(h.rnd.Uint32N(50), 4+h.rnd.IntN(40)))
+	req := servicetest.Ask(servicetest.Prompt(h.rnd.Uint32N(50), 4+h.rnd.IntN(40)))
 	req.Scope, req.RequiredTaints = h.scope(), h.taints()
 	if h.rnd.IntN(3) == 0 {
 		req.AllowedWorkers, req.HasAllowedWorkers = []uint64{h.rnd.Uint64N(6), h.rnd.Uint64N(6)}, true
@@ -203,7 +204,7 @@ func (h *history) reserve() {
 	id := fmt.Sprint("direct", h.next)
 	req := &selection.ReserveRequest{
 		Scope: h.scope(), ID: id, Rank: catalog.Rank{Worker: h.rnd.Uint64N(6), DP: h.rnd.Uint32N(4)},
-		Prompt: ask(prompt(h.rnd.Uint32N(50), 16)).Prompt,
+		Prompt: servicetest.Ask(servicetest.Prompt(h.rnd.Uint32N(50), 16)).Prompt,
 	}
 	_, err := h.Reserve(req)
 	everyone := &selection.SelectRequest{Scope: req.Scope, Pinned: &req.Rank}
@@ -273,7 +274,7 @@ func (h *history) check() {
 // checkMetric compares the metric of live reservations with their number.
 func (h *history) checkMetric() {
 	h.T.Helper()
-	if n := sum(h.Metrics()["reservations_live"]); n != float64(len(h.live)) {
+	if n := servicetest.Sum(h.Metrics()["reservations_live"]); n != float64(len(h.live)) {
 		h.T.Errorf("%d reservations are live, the metric shows %g", len(h.live), n)
 	}
 }

@@ -23,7 +23,8 @@ import (
 // KV events, it starts empty.
 type RecoveryConfig struct {
 	Peers []string // base URLs, asked in order
-	// Find returns further peers, asked after those; nil: there are none. It is called once.
+	// Find returns further peers, asked after those; nil: there are none. It is called once, and its
+	// context ends at the deadline.
 	Find  func(ctx context.Context) []string
 	Fetch recovery.Fetcher
 	// Deadline is how long Ready waits for the recovery and for the reservations of other
@@ -260,7 +261,9 @@ func (r *indexRecovery) run(ctx context.Context) error {
 	begin := time.Now()
 	peers := r.config.Peers
 	if r.config.Find != nil {
-		peers = append(slices.Clone(peers), r.config.Find(ctx)...)
+		find, cancel := context.WithTimeout(ctx, r.config.Deadline)
+		peers = append(slices.Clone(peers), r.config.Find(find)...)
+		cancel()
 	}
 	span := r.tracer.Trace("recovery")
 	sum := recovery.Recover(tracing.With(ctx, span), peers, r.config.Fetch, recoveryTarget{r}, recovery.Options{}, &recoveryObserver{indexRecovery: r, span: span})

@@ -92,13 +92,13 @@ func from(f *fleet, answers ...answer) func(*node.Config) {
 // worker 2; each holds the first blocks of the prompt.
 func dumped(t *testing.T, blocks ...int) []byte {
 	t.Helper()
-	w := start(t)
+	w := servicetest.Start(t)
 	defer w.Stop()
-	w.Put(record(1, 2))
-	w.Put(record(2, 1))
+	w.Put(servicetest.Record(1, 2))
+	w.Put(servicetest.Record(2, 1))
 	for i, e := range []*servicetest.Engine{w.Engine(1, 0), w.Engine(1, 1), w.Engine(2, 0)} {
 		if n := blocks[i]; n > 0 {
-			e.Publish(uint32(i%2), e.Stored(prompt(1, n*blockSize), blockSize, nil))
+			e.Publish(uint32(i%2), e.Stored(servicetest.Prompt(1, n*servicetest.BlockSize), servicetest.BlockSize, nil))
 		}
 	}
 	var buf bytes.Buffer
@@ -109,7 +109,7 @@ func dumped(t *testing.T, blocks ...int) []byte {
 }
 
 // wantStage waits until nothing moves and checks where the recovery stands.
-func (w *world) wantStage(stage node.RecoveryStage, ready bool) {
+func wantStage(w *servicetest.World, stage node.RecoveryStage, ready bool) {
 	w.T.Helper()
 	synctest.Wait()
 	st, ok := w.Recovery()
@@ -127,26 +127,26 @@ func TestRecovery(t *testing.T) {
 	dump := dumped(t, 4, 3, 2)
 	synctest.Test(t, func(t *testing.T) {
 		parts := make(chan []byte)
-		w := start(t, from(new(fleet), answer{parts: parts}))
-		w.Put(record(1, 2)) // registered before the dump comes
-		w.wantStage(node.RecoveryFetching, false)
-		w.Book("early", prompt(1, 16))
+		w := servicetest.Start(t, from(new(fleet), answer{parts: parts}))
+		w.Put(servicetest.Record(1, 2)) // registered before the dump comes
+		wantStage(w, node.RecoveryFetching, false)
+		w.Book("early", servicetest.Prompt(1, 16))
 		parts <- dump[:len(dump)-1]
 		close(parts)
-		w.wantStage(node.RecoveryApplied, true)
-		w.Put(record(2, 1)) // and after it
-		w.WantDevice(prompt(1, 16), "1/0:4 1/1:3 2/0:2")
+		wantStage(w, node.RecoveryApplied, true)
+		w.Put(servicetest.Record(2, 1)) // and after it
+		w.WantDevice(servicetest.Prompt(1, 16), "1/0:4 1/1:3 2/0:2")
 		st, _ := w.Recovery()
 		if st.Complete || st.Peer != "http://a" || st.Blocks != 9 || st.Entries == 0 {
 			t.Errorf("status %+v", st)
 		}
 		// Live events go on where the dump ended.
-		e, p := w.Engine(1, 1), prompt(1, 16)
-		names := e.Names(p, blockSize)
-		e.Publish(1, e.Stored(p[12:], blockSize, dict{"block_hashes": names[3:], "parent_block_hash": names[2]}))
+		e, p := w.Engine(1, 1), servicetest.Prompt(1, 16)
+		names := e.Names(p, servicetest.BlockSize)
+		e.Publish(1, e.Stored(p[12:], servicetest.BlockSize, servicetest.Dict{"block_hashes": names[3:], "parent_block_hash": names[2]}))
 		w.WantDevice(p, "1/0:4 1/1:4 2/0:2")
 		w.Remove(2)
-		w.Put(record(2, 1))
+		w.Put(servicetest.Record(2, 1))
 		w.WantDevice(p, "1/0:4 1/1:4 2/0:0")
 	})
 }
@@ -156,13 +156,13 @@ func TestRecovery(t *testing.T) {
 // begins with its engine's next events.
 func TestRecoveryWithoutHybrids(t *testing.T) {
 	exact := func(c *node.Config) { c.HybridExact = true }
-	inGroup := func(e *servicetest.Engine, group int, kind string) dict {
-		return e.Stored(prompt(1, 12), blockSize, dict{
-			"group_idx": group, "kv_cache_spec_kind": kind, "kv_cache_spec_sliding_window": blockSize + 1,
+	inGroup := func(e *servicetest.Engine, group int, kind string) servicetest.Dict {
+		return e.Stored(servicetest.Prompt(1, 12), servicetest.BlockSize, servicetest.Dict{
+			"group_idx": group, "kv_cache_spec_kind": kind, "kv_cache_spec_sliding_window": servicetest.BlockSize + 1,
 		})
 	}
-	w := start(t, exact)
-	w.Put(record(1, 2))
+	w := servicetest.Start(t, exact)
+	w.Put(servicetest.Record(1, 2))
 	plain, hybrid := w.Engine(1, 0), w.Engine(1, 1)
 	plain.Publish(0, inGroup(plain, 0, "full_attention"))
 	hybrid.Publish(1, inGroup(hybrid, 0, "full_attention"), inGroup(hybrid, 1, "sliding_window"))
@@ -171,16 +171,16 @@ func TestRecoveryWithoutHybrids(t *testing.T) {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, exact, from(new(fleet), whole(buf.Bytes())))
-		w.Put(record(1, 2))
-		w.wantStage(node.RecoveryApplied, true)
+		w := servicetest.Start(t, exact, from(new(fleet), whole(buf.Bytes())))
+		w.Put(servicetest.Record(1, 2))
+		wantStage(w, node.RecoveryApplied, true)
 		if st, _ := w.Recovery(); !st.Complete || st.Blocks != 3 || st.Skipped != 0 {
 			t.Errorf("status %+v", st)
 		}
-		w.WantDevice(prompt(1, 12), "1/0:3 1/1:0")
+		w.WantDevice(servicetest.Prompt(1, 12), "1/0:3 1/1:0")
 		e := w.Engine(1, 1)
 		e.Publish(1, inGroup(e, 0, "full_attention"), inGroup(e, 1, "sliding_window"))
-		w.WantDevice(prompt(1, 12), "1/0:3 1/1:3")
+		w.WantDevice(servicetest.Prompt(1, 12), "1/0:3 1/1:3")
 	})
 }
 
@@ -212,11 +212,11 @@ func TestRecoveryOrder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := new(fleet)
-				w := start(t, from(f, tc.peers...))
-				w.Put(record(1, 2))
-				w.Put(record(2, 1))
-				w.wantStage(tc.stage, true)
-				w.WantDevice(prompt(1, 16), tc.blocks)
+				w := servicetest.Start(t, from(f, tc.peers...))
+				w.Put(servicetest.Record(1, 2))
+				w.Put(servicetest.Record(2, 1))
+				wantStage(w, tc.stage, true)
+				w.WantDevice(servicetest.Prompt(1, 16), tc.blocks)
 				if st, _ := w.Recovery(); len(f.asked) != tc.asked || st.Complete != tc.complete {
 					t.Errorf("asked %v, status %+v", f.asked, st)
 				}
@@ -232,19 +232,36 @@ func TestRecoveryDeadline(t *testing.T) {
 	dump := dumped(t, 4, 3, 2)
 	synctest.Test(t, func(t *testing.T) {
 		parts := make(chan []byte)
-		w := start(t, from(new(fleet), answer{parts: parts}))
-		w.Put(record(1, 2))
+		w := servicetest.Start(t, from(new(fleet), answer{parts: parts}))
+		w.Put(servicetest.Record(1, 2))
 		time.Sleep(29 * time.Second)
-		w.wantStage(node.RecoveryFetching, false)
+		wantStage(w, node.RecoveryFetching, false)
 		time.Sleep(time.Second)
-		w.wantStage(node.RecoveryDeadline, true)
+		wantStage(w, node.RecoveryDeadline, true)
 		parts <- dump
 		close(parts)
-		w.wantStage(node.RecoveryApplied, true)
-		w.WantDevice(prompt(1, 16), "1/0:4 1/1:3")
+		wantStage(w, node.RecoveryApplied, true)
+		w.WantDevice(servicetest.Prompt(1, 16), "1/0:4 1/1:3")
 		if st, _ := w.Recovery(); !st.Complete {
 			t.Errorf("status %+v", st)
 		}
+	})
+}
+
+// TestPeersNotFound: who looks for peers may take until the deadline, and not longer.
+func TestPeersNotFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := new(fleet)
+		w := servicetest.Start(t, from(f), func(c *node.Config) {
+			c.Recovery.Find = func(ctx context.Context) []string {
+				<-ctx.Done()
+				return nil
+			}
+		})
+		time.Sleep(29 * time.Second)
+		wantStage(w, node.RecoveryFetching, false)
+		time.Sleep(2 * time.Second)
+		wantStage(w, node.RecoveryEmpty, false)
 	})
 }
 
@@ -252,34 +269,42 @@ func TestRecoveryDeadline(t *testing.T) {
 // read does not come back; a worker that was deleted gets nothing more.
 func TestRecoveryAndLiveEvents(t *testing.T) {
 	dump := dumped(t, 4, 3, 2)
-	p := prompt(1, 16)
+	p := servicetest.Prompt(1, 16)
 	cases := map[string]struct {
-		meanwhile func(w *world)
+		meanwhile func(w *servicetest.World)
 		want      string
 	}{
-		"nothing": {func(*world) {}, "1/0:4 1/1:3 2/0:2"},
-		"removed": {func(w *world) { e := w.Engine(1, 0); e.Publish(0, e.Removed(p, blockSize, 2, "GPU")) }, "1/0:2 1/1:3 2/0:2"},
-		"cleared": {func(w *world) { w.Engine(1, 1).Publish(1, cleared()) }, "1/0:4 1/1:0 2/0:2"},
-		"deleted": {func(w *world) { w.Remove(2); w.Put(record(2, 1)) }, "1/0:4 1/1:3 2/0:0"},
-		"moved":   {func(w *world) { w.Remove(2); w.Remove(1); w.Put(record(1, 2)); w.Put(record(2, 1)) }, "1/0:0 1/1:0 2/0:0"},
-		"restored": {func(w *world) {
+		"nothing": {func(*servicetest.World) {}, "1/0:4 1/1:3 2/0:2"},
+		"removed": {func(w *servicetest.World) {
 			e := w.Engine(1, 0)
-			e.Publish(0, e.Removed(p, blockSize, 2, "GPU"), e.Stored(p, blockSize, nil))
+			e.Publish(0, e.Removed(p, servicetest.BlockSize, 2, "GPU"))
+		}, "1/0:2 1/1:3 2/0:2"},
+		"cleared": {func(w *servicetest.World) { w.Engine(1, 1).Publish(1, servicetest.Cleared()) }, "1/0:4 1/1:0 2/0:2"},
+		"deleted": {func(w *servicetest.World) { w.Remove(2); w.Put(servicetest.Record(2, 1)) }, "1/0:4 1/1:3 2/0:0"},
+		"moved": {func(w *servicetest.World) {
+			w.Remove(2)
+			w.Remove(1)
+			w.Put(servicetest.Record(1, 2))
+			w.Put(servicetest.Record(2, 1))
+		}, "1/0:0 1/1:0 2/0:0"},
+		"restored": {func(w *servicetest.World) {
+			e := w.Engine(1, 0)
+			e.Publish(0, e.Removed(p, servicetest.BlockSize, 2, "GPU"), e.Stored(p, servicetest.BlockSize, nil))
 		}, "1/0:4 1/1:3 2/0:2"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				parts := make(chan []byte)
-				w := start(t, from(new(fleet), answer{parts: parts}))
-				w.Put(record(1, 2))
-				w.Put(record(2, 1))
+				w := servicetest.Start(t, from(new(fleet), answer{parts: parts}))
+				w.Put(servicetest.Record(1, 2))
+				w.Put(servicetest.Record(2, 1))
 				parts <- dump[:1]
 				tc.meanwhile(w)
 				w.Settle()
 				parts <- dump[1:]
 				close(parts)
-				w.wantStage(node.RecoveryApplied, true)
+				wantStage(w, node.RecoveryApplied, true)
 				w.WantDevice(p, tc.want)
 			})
 		})
@@ -291,18 +316,18 @@ func TestRecoveryAndLiveEvents(t *testing.T) {
 func TestReplayReplacesDump(t *testing.T) {
 	dump := dumped(t, 4, 3, 2)
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, from(new(fleet), whole(dump)))
-		w.wantStage(node.RecoveryApplied, false)
-		w.Put(record(2, 1, func(r *catalog.Record) { r.ReplayEndpoint = new("tcp://worker-2:7000") }))
-		w.WantDevice(prompt(1, 16), "2/0:2")
+		w := servicetest.Start(t, from(new(fleet), whole(dump)))
+		wantStage(w, node.RecoveryApplied, false)
+		w.Put(servicetest.Record(2, 1, func(r *catalog.Record) { r.ReplayEndpoint = new("tcp://worker-2:7000") }))
+		w.WantDevice(servicetest.Prompt(1, 16), "2/0:2")
 		e := w.Engine(2, 0)
-		w.Net.At(endpoint(2, 0)).Connect()
+		w.Net.At(servicetest.Endpoint(2, 0)).Connect()
 		synctest.Wait()
 		replay := w.Net.At("tcp://worker-2:7000")
-		replay.Send(nil, nil, make([]byte, 8), batch(0, e.Stored(prompt(1, 4), blockSize, nil)))
+		replay.Send(nil, nil, make([]byte, 8), servicetest.Batch(0, e.Stored(servicetest.Prompt(1, 4), servicetest.BlockSize, nil)))
 		replay.Send(nil, nil, bytes.Repeat([]byte{0xff}, 8), nil)
 		synctest.Wait()
-		w.WantDevice(prompt(1, 16), "2/0:1")
+		w.WantDevice(servicetest.Prompt(1, 16), "2/0:1")
 	})
 }
 
@@ -311,15 +336,15 @@ func TestReplayReplacesDump(t *testing.T) {
 func TestRecoveryGrace(t *testing.T) {
 	dump := dumped(t, 4, 3, 2)
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, from(new(fleet), whole(dump)))
-		w.wantStage(node.RecoveryApplied, false)
-		if n := len(w.dump()["m:t"].Events); n == 0 {
+		w := servicetest.Start(t, from(new(fleet), whole(dump)))
+		wantStage(w, node.RecoveryApplied, false)
+		if n := len(dumpOf(w)["m:t"].Events); n == 0 {
 			t.Error("recovered blocks are not in the dump")
 		}
-		w.Put(record(1, 2))
+		w.Put(servicetest.Record(1, 2))
 		time.Sleep(10*time.Minute + time.Second)
-		w.Put(record(2, 1))
-		w.WantDevice(prompt(1, 16), "1/0:4 1/1:3 2/0:0")
+		w.Put(servicetest.Record(2, 1))
+		w.WantDevice(servicetest.Prompt(1, 16), "1/0:4 1/1:3 2/0:0")
 	})
 }
 
@@ -332,15 +357,15 @@ func TestRecoveryOtherBlockSize(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				parts := make(chan []byte)
-				w := start(t, from(new(fleet), answer{parts: parts}))
+				w := servicetest.Start(t, from(new(fleet), answer{parts: parts}))
 				if first {
-					w.Put(record(1, 2, other))
+					w.Put(servicetest.Record(1, 2, other))
 				}
 				parts <- dump
 				close(parts)
-				w.wantStage(node.RecoveryApplied, first)
-				w.Put(record(1, 2, other))
-				w.WantDevice(prompt(1, 16), "1/0:0 1/1:0")
+				wantStage(w, node.RecoveryApplied, first)
+				w.Put(servicetest.Record(1, 2, other))
+				w.WantDevice(servicetest.Prompt(1, 16), "1/0:0 1/1:0")
 				if st, _ := w.Recovery(); st.Complete == first {
 					t.Errorf("status %+v", st)
 				}
@@ -352,25 +377,25 @@ func TestRecoveryOtherBlockSize(t *testing.T) {
 // TestRecoveryStops: the end of the service ends a fetch, whatever stage.
 func TestRecoveryStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, from(new(fleet), answer{parts: make(chan []byte)}, whole([]byte("{}"))))
-		w.wantStage(node.RecoveryFetching, false)
+		w := servicetest.Start(t, from(new(fleet), answer{parts: make(chan []byte)}, whole([]byte("{}"))))
+		wantStage(w, node.RecoveryFetching, false)
 		w.Stop()
-		w.wantStage(node.RecoveryFetching, false)
+		wantStage(w, node.RecoveryFetching, false)
 	})
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, from(new(fleet), whole([]byte("{}"))))
-		w.wantStage(node.RecoveryApplied, false)
+		w := servicetest.Start(t, from(new(fleet), whole([]byte("{}"))))
+		wantStage(w, node.RecoveryApplied, false)
 		w.Stop()
 	})
 }
 
 // TestNoRecovery: without peers, or without KV events, nothing is waited for.
 func TestNoRecovery(t *testing.T) {
-	for name, w := range map[string]*world{
-		"no peers":  start(t),
-		"no events": start(t, from(new(fleet), whole([]byte("{}"))), eventsOff),
+	for name, w := range map[string]*servicetest.World{
+		"no peers":  servicetest.Start(t),
+		"no events": servicetest.Start(t, from(new(fleet), whole([]byte("{}"))), servicetest.EventsOff),
 	} {
-		w.Put(record(1, 1))
+		w.Put(servicetest.Record(1, 1))
 		if _, configured := w.Recovery(); configured || w.Recovering() {
 			t.Errorf("%s: a recovery runs", name)
 		}
@@ -388,17 +413,17 @@ func TestNoRecovery(t *testing.T) {
 func TestRecoveryMetrics(t *testing.T) {
 	dump := dumped(t, 4, 3, 2)
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, from(new(fleet), whole([]byte(`{"x":1,"a:b":{"error":"no"}}`)), whole(dump), whole(dump)))
-		w.wantStage(node.RecoveryApplied, false)
+		w := servicetest.Start(t, from(new(fleet), whole([]byte(`{"x":1,"a:b":{"error":"no"}}`)), whole(dump), whole(dump)))
+		wantStage(w, node.RecoveryApplied, false)
 		m := w.Metrics()
-		if stage := sum(m["recovery_stage"], "applied"); stage != 1 || sum(m["recovery_stage"]) != 1 {
+		if stage := servicetest.Sum(m["recovery_stage"], "applied"); stage != 1 || servicetest.Sum(m["recovery_stage"]) != 1 {
 			t.Errorf("stage %v", m["recovery_stage"])
 		}
 		st, _ := w.Recovery()
-		if n := sum(m["recovery_entries_total"]); n == 0 || n != float64(st.Entries) {
+		if n := servicetest.Sum(m["recovery_entries_total"]); n == 0 || n != float64(st.Entries) {
 			t.Errorf("%v entries, status %+v", n, st)
 		}
-		if bad, failed := sum(m["recovery_skipped_total"], "bad_key"), sum(m["recovery_skipped_total"], "error_entry"); bad != 1 || failed != 1 || st.Skipped != 2 {
+		if bad, failed := servicetest.Sum(m["recovery_skipped_total"], "bad_key"), servicetest.Sum(m["recovery_skipped_total"], "error_entry"); bad != 1 || failed != 1 || st.Skipped != 2 {
 			t.Errorf("skipped %v, status %+v", m["recovery_skipped_total"], st)
 		}
 	})
@@ -409,11 +434,11 @@ func TestRecoveryMetrics(t *testing.T) {
 func TestRecoveryFromBrokenStream(t *testing.T) {
 	dump := dumped(t, 4, 3, 2)
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, from(new(fleet), whole(dump[:len(dump)/2]), whole(dump)))
-		w.Put(record(1, 2))
-		w.Put(record(2, 1))
-		w.wantStage(node.RecoveryApplied, true)
-		w.WantDevice(prompt(1, 16), "1/0:4 1/1:3 2/0:2")
+		w := servicetest.Start(t, from(new(fleet), whole(dump[:len(dump)/2]), whole(dump)))
+		w.Put(servicetest.Record(1, 2))
+		w.Put(servicetest.Record(2, 1))
+		wantStage(w, node.RecoveryApplied, true)
+		w.WantDevice(servicetest.Prompt(1, 16), "1/0:4 1/1:3 2/0:2")
 		if st, _ := w.Recovery(); !st.Complete || st.Peer != "http://b" {
 			t.Errorf("status %+v", st)
 		}

@@ -66,9 +66,9 @@ func (s *Service) fullness(snap *catalog.Snapshot, state *scopes.State) (ratio, 
 	return ratio, wait
 }
 
-// rankSaturation returns the greatest share of what a rank has room for that is taken: of its
-// blocks, of the requests that it runs at a time, of the thresholds. known is false if it is not
-// known what it has room for.
+// rankSaturation returns how full a rank is, as the greatest of its shares in use: of its blocks,
+// of the requests that it runs at a time, and of the thresholds. known is false if none of these
+// limits is known.
 func rankSaturation(v *reservations.View, e catalog.Entry, limits *overload.Thresholds) (most float64, known bool) {
 	share := func(used, of float64) {
 		if of > 0 {

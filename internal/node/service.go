@@ -176,7 +176,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	s.peers = &peers{endpoints: config.Endpoints}
 	s.ledger, s.replica = newLedger(process, &config, s, log)
 	predicts := config.approximate() || config.predictsBesideEvents()
-	if predicts || config.Admission.Enabled() || config.Policies.Hold() {
+	if predicts || config.Admission.Enabled() || config.Policies.Delays() {
 		s.ledger.KeepLocalHashes() // for requests that wait, and pending selections
 	}
 	observePrefills(s.ledger, learners)
@@ -459,8 +459,6 @@ func asError(err error) error {
 		return nil
 	case sharedError(err) != nil:
 		return sharedError(err)
-	case errors.Is(err, catalog.ErrShuttingDown):
-		return contract.ErrShuttingDown
 	case errors.As(err, &untracked):
 		return &contract.Error{Kind: contract.NotFound, Text: fmt.Sprintf("worker %d not found", untracked.ID), Scope: new(untracked.Scope.Short()), Err: err}
 	case errors.Is(err, catalog.ErrNotFound):

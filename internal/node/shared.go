@@ -18,11 +18,14 @@ import (
 // fleet, see nats.Catalog.
 type SharedCatalog interface {
 	Edit(nats.Change) (behind []string, err error)
+	Try(nats.Change) error
 	EditFile(digest string, change nats.Change) (behind []string, err error)
 	EditSettings(change func(*nats.Settings) error) (behind []string, err error)
 	Submit(change nats.Change, made func())
 	Look()
 	Awaited() bool
+	// Settled reports whether the catalog was read, and every live replica of the fleet heard.
+	Settled() bool
 }
 
 // edit makes a change of a worker of the API: in the catalog of the fleet, if there is one, else in
@@ -110,8 +113,12 @@ func (s *Service) managedHere(id uint64) bool {
 	return w != nil && w.Source.KindOrAPI().Discovered()
 }
 
-// sharedError returns the error of a fleet's catalog that cannot be changed now, nil for another one.
+// sharedError returns the error of a catalog, the fleet's or this process's, that cannot be changed now, nil
+// for another one.
 func sharedError(err error) error {
+	if errors.Is(err, catalog.ErrShuttingDown) {
+		return contract.ErrShuttingDown
+	}
 	if !errors.Is(err, nats.ErrAway) && !errors.Is(err, nats.ErrBusy) {
 		return nil
 	}
@@ -121,7 +128,7 @@ func sharedError(err error) error {
 // drainOf returns the drain of a worker that begins now.
 func drainOf(within *time.Duration) (d catalog.Drain) {
 	if within != nil {
-		d.Deadline = time.Now().Add(*within)
+		d.Deadline, d.Within = time.Now().Add(*within), max(*within, 1)
 	}
 	return d
 }

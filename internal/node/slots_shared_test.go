@@ -12,42 +12,43 @@ import (
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // TestOneLedger (decision S4): what one contract registers and books, the other
 // lists and adds up; a worker of the slot tracker is never selected; and neither
 // contract can change the other's workers.
 func TestOneLedger(t *testing.T) {
-	w := start(t)
+	w := servicetest.Start(t)
 	w.Slots(7, 3, 2)
-	a := prompt(1, 8)
-	_, err := w.Select(context.Background(), ask(a), false)
-	wantError(t, err, contract.Unavailable, "no schedulable workers are available")
+	a := servicetest.Prompt(1, 8)
+	_, err := w.Select(context.Background(), servicetest.Ask(a), false)
+	servicetest.WantError(t, err, contract.Unavailable, "no schedulable workers are available")
 	if ready, n, workers := w.Ready(); ready || n != 0 || len(workers) != 1 {
 		t.Errorf("ready %t, %d schedulable, %d workers", ready, n, len(workers))
 	}
 
-	w.Put(record(1, 1))
+	w.Put(servicetest.Record(1, 1))
 	w.Book("r", a)
-	if err := w.SlotsAdd(adding("s", 1, 0, 10, 100)); err != nil {
+	if err := w.SlotsAdd(servicetest.SlotsReservation("s", 1, 0, 10, 100)); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.SlotsAdd(adding("u", 7, 4, 2, 100, 101)); err != nil {
+	if err := w.SlotsAdd(servicetest.SlotsReservation("u", 7, 4, 2, 100, 101)); err != nil {
 		t.Fatal(err)
 	}
 	w.WantLoad("1/0: 18 3 2, 7/3: 0 0 0, 7/4: 2 2 1")
-	if got, want := w.potential(projecting(1, 100, 101)), "1/0: 19 4 2, 7/3: 1 2 0, 7/4: 3 2 1"; got != want {
+	if got, want := potential(w, projecting(1, 100, 101)), "1/0: 19 4 2, 7/3: 1 2 0, 7/4: 3 2 1"; got != want {
 		t.Errorf("potential loads are %q, want %q", got, want)
 	}
 	want := []node.SlotsWorker{
-		{Worker: 1, Scope: scope, BlockSize: blockSize, DPStart: 0, DPSize: 1},
-		{Worker: 7, Scope: scope, BlockSize: blockSize, DPStart: 3, DPSize: 2},
+		{Worker: 1, Scope: servicetest.Scope, BlockSize: servicetest.BlockSize, DPStart: 0, DPSize: 1},
+		{Worker: 7, Scope: servicetest.Scope, BlockSize: servicetest.BlockSize, DPStart: 3, DPSize: 2},
 	}
 	if d := cmp.Diff(want, w.SlotsWorkers(nil, nil)); d != "" {
 		t.Errorf("workers of the slot tracker (-want +got):\n%s", d)
 	}
 	var rows string
-	for _, l := range w.SlotsLoads(&scope.Model, &scope.Tenant) {
+	for _, l := range w.SlotsLoads(&servicetest.Scope.Model, &servicetest.Scope.Tenant) {
 		rows += fmt.Sprintf("%d/%d: %d %d; ", l.Load.Rank.Worker, l.Load.Rank.DP, l.Load.PrefillTokens, l.Load.DecodeBlocks)
 	}
 	if rows != "1/0: 18 3; 7/3: 0 0; 7/4: 2 2; " {
@@ -63,35 +64,35 @@ func TestOneLedger(t *testing.T) {
 	if d := cmp.Diff([]string{"1schedulable[]", "7incomplete[registered through the slot tracker: its load is tracked, it is never selected]"}, listed); d != "" {
 		t.Errorf("workers of the selection contract (-want +got):\n%s", d)
 	}
-	if n := sum(w.Metrics()["workers"], "tracked"); n != 1 {
+	if n := servicetest.Sum(w.Metrics()["workers"], "tracked"); n != 1 {
 		t.Errorf("%v workers are counted as tracked", n)
 	}
-	if sel, err := w.Select(context.Background(), ask(a), false); err != nil || sel.Rank.Worker != 1 {
+	if sel, err := w.Select(context.Background(), servicetest.Ask(a), false); err != nil || sel.Rank.Worker != 1 {
 		t.Errorf("%v was selected, %v", sel.Rank, err)
 	}
 
 	const taken = "worker 7 already registered for model=m tenant=t"
-	_, err = w.PutWorker(record(7, 1))
-	wantError(t, err, contract.Conflict, taken)
+	_, err = w.PutWorker(servicetest.Record(7, 1))
+	servicetest.WantError(t, err, contract.Conflict, taken)
 	_, err = w.PatchWorker(7, catalog.Patch{})
-	wantError(t, err, contract.NotFound, "worker 7 not found")
+	servicetest.WantError(t, err, contract.NotFound, "worker 7 not found")
 	_, err = w.DeleteWorker(7)
-	wantError(t, err, contract.NotFound, "worker 7 not found")
-	err = w.SlotsRegister(node.SlotsWorker{Worker: 1, Scope: scope, BlockSize: blockSize, DPSize: 1})
-	wantError(t, err, contract.Conflict, "worker 1 already registered for model=m tenant=t")
-	wantError(t, w.SlotsUnregister(scope, 1), contract.NotFound, "worker 1 not found for model=m tenant=t")
+	servicetest.WantError(t, err, contract.NotFound, "worker 7 not found")
+	err = w.SlotsRegister(node.SlotsWorker{Worker: 1, Scope: servicetest.Scope, BlockSize: servicetest.BlockSize, DPSize: 1})
+	servicetest.WantError(t, err, contract.Conflict, "worker 1 already registered for model=m tenant=t")
+	servicetest.WantError(t, w.SlotsUnregister(servicetest.Scope, 1), contract.NotFound, "worker 1 not found for model=m tenant=t")
 
 	// The same id in another scope is somebody else.
-	w.Put(record(7, 1, func(r *catalog.Record) { r.Scope.Model = "n" }))
+	w.Put(servicetest.Record(7, 1, func(r *catalog.Record) { r.Scope.Model = "n" }))
 	w.Remove(7)
 	w.WantLoad("1/0: 18 3 2, 7/3: 0 0 0, 7/4: 2 2 1, n/t")
 	w.Remove(1)
 	w.WantLoad("7/3: 0 0 0, 7/4: 2 2 1, n/t")
-	wk, err := w.PutWorker(record(1, 1, func(r *catalog.Record) { r.BlockSize = new(uint32(8)) }))
+	wk, err := w.PutWorker(servicetest.Record(1, 1, func(r *catalog.Record) { r.BlockSize = new(uint32(8)) }))
 	if err != nil || wk.Lifecycle != catalog.Incomplete {
 		t.Errorf("another block size than the slot tracker's: %+v, %v", wk, err)
 	}
-	if err := w.SlotsUnregister(scope, 7); err != nil {
+	if err := w.SlotsUnregister(servicetest.Scope, 7); err != nil {
 		t.Fatal(err)
 	}
 	w.WantLoad("1/0: 0 0 0, n/t") // it can come in now
@@ -100,13 +101,13 @@ func TestOneLedger(t *testing.T) {
 // TestSlotsChurn: reservations at the same time as registrations either find the
 // rank or a text that says what is missing, and none outlives its worker.
 func TestSlotsChurn(t *testing.T) {
-	w := start(t, eventsOff)
+	w := servicetest.Start(t, servicetest.EventsOff)
 	var wg sync.WaitGroup
 	for id := range uint64(4) {
 		wg.Go(func() {
 			for range 200 {
 				w.Slots(id, 0, 2)
-				if err := w.SlotsUnregister(scope, id); err != nil {
+				if err := w.SlotsUnregister(servicetest.Scope, id); err != nil {
 					t.Error(err)
 				}
 			}
@@ -114,7 +115,7 @@ func TestSlotsChurn(t *testing.T) {
 		wg.Go(func() {
 			for i := range 1000 {
 				name := fmt.Sprint(id, i)
-				err := w.SlotsAdd(adding(name, id, uint32(i%2), 3, 1, 2))
+				err := w.SlotsAdd(servicetest.SlotsReservation(name, id, uint32(i%2), 3, 1, 2))
 				var e *contract.Error
 				if err != nil && (!errors.As(err, &e) || e.Kind != contract.NotFound) {
 					t.Errorf("add: %v", err)
@@ -126,7 +127,7 @@ func TestSlotsChurn(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if live := sum(w.Metrics()["reservations_live"]); live != 0 || w.LoadText() != "" {
+	if live := servicetest.Sum(w.Metrics()["reservations_live"]); live != 0 || w.LoadText() != "" {
 		t.Errorf("%v reservations, loads %q", live, w.LoadText())
 	}
 }
@@ -134,23 +135,23 @@ func TestSlotsChurn(t *testing.T) {
 // TestEagleBesideSlots: the slot tracker's workers say nothing about is_eagle;
 // the events of a worker that comes later are read as that one cuts blocks.
 func TestEagleBesideSlots(t *testing.T) {
-	w := start(t)
+	w := servicetest.Start(t)
 	w.Slots(7, 0, 1)
-	w.Put(record(1, 1, func(r *catalog.Record) { r.IsEagle = new(true) }))
-	a := prompt(1, 13)
+	w.Put(servicetest.Record(1, 1, func(r *catalog.Record) { r.IsEagle = new(true) }))
+	a := servicetest.Prompt(1, 13)
 	e := w.Engine(1, 0)
 	pairs := make([][2]uint32, len(a)-1)
 	for i := range pairs {
 		pairs[i] = [2]uint32{a[i], a[i+1]}
 	}
-	e.Publish(0, e.Stored(a, blockSize, dict{"token_ids": pairs}))
+	e.Publish(0, e.Stored(a, servicetest.BlockSize, servicetest.Dict{"token_ids": pairs}))
 	w.WantDevice(a, "1/0:3")
 }
 
 // The steps of the slot tracker in a random history; see TestRandomHistories.
 
 func (h *history) slotsRegister() {
-	worker := node.SlotsWorker{Worker: h.rnd.Uint64N(6), Scope: h.scope(), BlockSize: blockSize, DPStart: h.rnd.Uint32N(2), DPSize: 1 + h.rnd.Uint32N(3)}
+	worker := node.SlotsWorker{Worker: h.rnd.Uint64N(6), Scope: h.scope(), BlockSize: servicetest.BlockSize, DPStart: h.rnd.Uint32N(2), DPSize: 1 + h.rnd.Uint32N(3)}
 	taken, mismatch := false, false
 	for _, wk := range h.Workers(&worker.Scope.Model, nil) {
 		taken = taken || wk.ID == worker.Worker

@@ -9,14 +9,15 @@ import (
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 func projecting(tokens uint64, hashes ...uint64) *node.SlotsProjection {
-	return &node.SlotsProjection{Scope: scope, SequenceHashes: hashes, NewISLTokens: tokens}
+	return &node.SlotsProjection{Scope: servicetest.Scope, SequenceHashes: hashes, NewISLTokens: tokens}
 }
 
 // potential returns /potential_loads as "1/0: prefill blocks requests".
-func (w *world) potential(req *node.SlotsProjection) string {
+func potential(w *servicetest.World, req *node.SlotsProjection) string {
 	w.T.Helper()
 	loads, err := w.SlotsPotentialLoads(req)
 	if err != nil {
@@ -32,15 +33,15 @@ func (w *world) potential(req *node.SlotsProjection) string {
 // TestSlotsAccounting is the worked example of the contract, step by step, and
 // what the numbers do at their ends.
 func TestSlotsAccounting(t *testing.T) {
-	w := start(t)
+	w := servicetest.Start(t)
 	w.Slots(7, 0, 1)
 	add := func(id string, tokens uint64, hashes ...uint64) func() error {
-		return func() error { return w.SlotsAdd(adding(id, 7, 0, tokens, hashes...)) }
+		return func() error { return w.SlotsAdd(servicetest.SlotsReservation(id, 7, 0, tokens, hashes...)) }
 	}
 	complete := func(id string) func() error {
-		return func() error { return w.SlotsPrefillComplete(scope, id) }
+		return func() error { return w.SlotsPrefillComplete(servicetest.Scope, id) }
 	}
-	free := func(id string) func() error { return func() error { return w.SlotsFree(scope, id) } }
+	free := func(id string) func() error { return func() error { return w.SlotsFree(servicetest.Scope, id) } }
 	steps := []struct {
 		what  string
 		do    func() error
@@ -71,7 +72,7 @@ func TestSlotsAccounting(t *testing.T) {
 	}
 	for i, step := range steps {
 		if step.query != nil {
-			if got := w.potential(step.query); got != step.want {
+			if got := potential(w, step.query); got != step.want {
 				t.Errorf("step %d, %s: potential loads are %q, want %q", i, step.what, got, step.want)
 			}
 			continue
@@ -90,15 +91,15 @@ func TestSlotsAccounting(t *testing.T) {
 func TestSlotsErrors(t *testing.T) {
 	const unknownScope = "no slot tracker for model=x tenant=t"
 	unknown := catalog.Scope{Model: "x", Tenant: "t"}
-	w := start(t)
+	w := servicetest.Start(t)
 	w.Slots(7, 3, 2)
-	if err := w.SlotsAdd(adding("r", 7, 3, 1, 1)); err != nil {
+	if err := w.SlotsAdd(servicetest.SlotsReservation("r", 7, 3, 1, 1)); err != nil {
 		t.Fatal(err)
 	}
 	register := func(worker uint64, block, size uint32) error {
-		return w.SlotsRegister(node.SlotsWorker{Worker: worker, Scope: scope, BlockSize: block, DPSize: size})
+		return w.SlotsRegister(node.SlotsWorker{Worker: worker, Scope: servicetest.Scope, BlockSize: block, DPSize: size})
 	}
-	elsewhere := adding("r", 7, 3, 1)
+	elsewhere := servicetest.SlotsReservation("r", 7, 3, 1)
 	elsewhere.Scope = unknown
 	_, potential := w.SlotsPotentialLoads(&node.SlotsProjection{Scope: unknown})
 	for name, tc := range map[string]struct {
@@ -110,63 +111,63 @@ func TestSlotsErrors(t *testing.T) {
 		"register, too many ranks":   {register(7, 1, 5000), contract.BadRequest, "dp_size 5000 exceeds the maximum 4096"},
 		"register, other block size": {register(7, 8, 1), contract.Conflict, "block_size mismatch for model=m tenant=t: existing=4, requested=8"},
 		"register, again":            {register(7, 4, 1), contract.Conflict, "worker 7 already registered for model=m tenant=t"},
-		"unregister, unknown worker": {w.SlotsUnregister(scope, 8), contract.NotFound, "worker 8 not found for model=m tenant=t"},
+		"unregister, unknown worker": {w.SlotsUnregister(servicetest.Scope, 8), contract.NotFound, "worker 8 not found for model=m tenant=t"},
 		"unregister, unknown scope":  {w.SlotsUnregister(unknown, 7), contract.NotFound, "worker 7 not found for model=x tenant=t"},
 		"add, unknown scope":         {w.SlotsAdd(elsewhere), contract.NotFound, unknownScope},
-		"add, unknown worker":        {w.SlotsAdd(adding("r", 8, 3, 1)), contract.NotFound, "Worker WorkerWithDpRank { worker_id: 8, dp_rank: 3 } not found"},
-		"add, unknown rank":          {w.SlotsAdd(adding("r", 7, 0, 1)), contract.NotFound, "Worker WorkerWithDpRank { worker_id: 7, dp_rank: 0 } not found"},
+		"add, unknown worker":        {w.SlotsAdd(servicetest.SlotsReservation("r", 8, 3, 1)), contract.NotFound, "Worker WorkerWithDpRank { worker_id: 8, dp_rank: 3 } not found"},
+		"add, unknown rank":          {w.SlotsAdd(servicetest.SlotsReservation("r", 7, 0, 1)), contract.NotFound, "Worker WorkerWithDpRank { worker_id: 7, dp_rank: 0 } not found"},
 		"add, id taken": {
-			w.SlotsAdd(adding("r", 7, 4, 1)), contract.Conflict,
+			w.SlotsAdd(servicetest.SlotsReservation("r", 7, 4, 1)), contract.Conflict,
 			"Request r already exists (assigned to worker WorkerWithDpRank { worker_id: 7, dp_rank: 3 })",
 		},
-		"prefill complete, unknown id":    {w.SlotsPrefillComplete(scope, "q"), contract.NotFound, "Request q not found"},
+		"prefill complete, unknown id":    {w.SlotsPrefillComplete(servicetest.Scope, "q"), contract.NotFound, "Request q not found"},
 		"prefill complete, unknown scope": {w.SlotsPrefillComplete(unknown, "r"), contract.NotFound, unknownScope},
 		"free, unknown scope":             {w.SlotsFree(unknown, "r"), contract.NotFound, unknownScope},
 		"potential loads, unknown scope":  {potential, contract.NotFound, unknownScope},
 	} {
-		t.Run(name, func(t *testing.T) { wantError(t, tc.err, tc.kind, tc.text) })
+		t.Run(name, func(t *testing.T) { servicetest.WantError(t, tc.err, tc.kind, tc.text) })
 	}
 	w.WantLoad("7/3: 1 1 1, 7/4: 0 0 0")
-	if n, known := w.BlockSize(scope); n != blockSize || !known {
+	if n, known := w.BlockSize(servicetest.Scope); n != servicetest.BlockSize || !known {
 		t.Errorf("block size %d, %t", n, known)
 	}
 	if _, known := w.BlockSize(unknown); known {
 		t.Error("an unknown scope has a block size")
 	}
 	w.Close()
-	wantError(t, register(9, 4, 1), contract.Unavailable, "selection service is shutting down")
+	servicetest.WantError(t, register(9, 4, 1), contract.Unavailable, "selection service is shutting down")
 }
 
 // TestSlotsUnregister: with a worker go its reservations and their ids; the tracker
 // goes with its last worker and leaves its block size free.
 func TestSlotsUnregister(t *testing.T) {
-	w := start(t)
+	w := servicetest.Start(t)
 	w.Slots(1, 0, 2)
 	w.Slots(2, 0, 1)
-	for _, b := range []*node.SlotsReservation{adding("a", 1, 0, 5, 1), adding("b", 1, 1, 5, 1), adding("c", 2, 0, 5, 1)} {
+	for _, b := range []*node.SlotsReservation{servicetest.SlotsReservation("a", 1, 0, 5, 1), servicetest.SlotsReservation("b", 1, 1, 5, 1), servicetest.SlotsReservation("c", 2, 0, 5, 1)} {
 		if err := w.SlotsAdd(b); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := w.SlotsUnregister(scope, 1); err != nil {
+	if err := w.SlotsUnregister(servicetest.Scope, 1); err != nil {
 		t.Fatal(err)
 	}
 	w.WantLoad("2/0: 5 1 1")
-	wantError(t, w.SlotsPrefillComplete(scope, "a"), contract.NotFound, "Request a not found")
-	if err := w.SlotsFree(scope, "a"); err != nil {
+	servicetest.WantError(t, w.SlotsPrefillComplete(servicetest.Scope, "a"), contract.NotFound, "Request a not found")
+	if err := w.SlotsFree(servicetest.Scope, "a"); err != nil {
 		t.Errorf("free of an id that went: %v", err)
 	}
-	if err := w.SlotsAdd(adding("a", 2, 0, 1, 2)); err != nil {
+	if err := w.SlotsAdd(servicetest.SlotsReservation("a", 2, 0, 1, 2)); err != nil {
 		t.Errorf("the id is not free again: %v", err)
 	}
-	if err := w.SlotsUnregister(scope, 2); err != nil {
+	if err := w.SlotsUnregister(servicetest.Scope, 2); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, w.SlotsFree(scope, "a"), contract.NotFound, "no slot tracker for model=m tenant=t")
+	servicetest.WantError(t, w.SlotsFree(servicetest.Scope, "a"), contract.NotFound, "no slot tracker for model=m tenant=t")
 	if len(w.SlotsWorkers(nil, nil)) != 0 || len(w.SlotsLoads(nil, nil)) != 0 {
 		t.Error("workers of an unknown scope are listed")
 	}
-	if err := w.SlotsRegister(node.SlotsWorker{Worker: 2, Scope: scope, BlockSize: 64, DPSize: 1}); err != nil {
+	if err := w.SlotsRegister(node.SlotsWorker{Worker: 2, Scope: servicetest.Scope, BlockSize: 64, DPSize: 1}); err != nil {
 		t.Errorf("another block size: %v", err)
 	}
 	w.WantLoad("2/0: 0 0 0")

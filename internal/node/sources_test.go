@@ -10,6 +10,7 @@ import (
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 func discovers(c *node.Config) { c.Discovers = []catalog.SourceKind{catalog.SourceKubernetes} }
@@ -18,7 +19,7 @@ func discovers(c *node.Config) { c.Discovers = []catalog.SourceKind{catalog.Sour
 func pods(ids ...uint64) (set catalog.Set) {
 	set.Kind = catalog.SourceKubernetes
 	for _, id := range ids {
-		r := record(id, 1)
+		r := servicetest.Record(id, 1)
 		r.Source = catalog.Source{Kind: catalog.SourceKubernetes, Namespace: "llm", Pod: "vllm", UID: "u"}
 		set.Records = append(set.Records, r)
 	}
@@ -27,15 +28,15 @@ func pods(ids ...uint64) (set catalog.Set) {
 
 // TestManagedWorker: what refuses a call about a worker of another source is a kind of its own.
 func TestManagedWorker(t *testing.T) {
-	w := start(t, discovers)
+	w := servicetest.Start(t, discovers)
 	if _, err := w.ReplaceWorkers(pods(7)); err != nil {
 		t.Fatal(err)
 	}
 	for call, err := range map[string]error{
-		"POST":   second(w.PutWorker(record(7, 1))),
+		"POST":   second(w.PutWorker(servicetest.Record(7, 1))),
 		"PATCH":  second(w.PatchWorker(7, catalog.Patch{})),
 		"DELETE": second(w.DeleteWorker(7)),
-		"PUT":    second(w.ReconcileWorkers([]catalog.Record{record(7, 1)}, catalog.ScopeFilter{})),
+		"PUT":    second(w.ReconcileWorkers([]catalog.Record{servicetest.Record(7, 1)}, catalog.ScopeFilter{})),
 	} {
 		if e, ok := errors.AsType[*contract.Error](err); !ok || e.Kind != contract.Managed {
 			t.Errorf("%s: %v", call, err)
@@ -54,18 +55,18 @@ func second[T any](_ T, err error) error { return err }
 func TestSourcesAreRestored(t *testing.T) {
 	path := t.TempDir()
 	w := startAt(t, path, discovers)
-	w.Put(record(1, 1))
-	file := record(2, 1)
+	w.Put(servicetest.Record(1, 1))
+	file := servicetest.Record(2, 1)
 	file.Source.Kind = catalog.SourceFile
-	if _, err := w.ReplaceWorkers(catalog.Set{Kind: catalog.SourceFile, Records: []catalog.Record{file, record(1, 1)}}); err != nil {
+	if _, err := w.ReplaceWorkers(catalog.Set{Kind: catalog.SourceFile, Records: []catalog.Record{file, servicetest.Record(1, 1)}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.ReplaceWorkers(pods(7, 8)); err != nil {
 		t.Fatal(err)
 	}
-	tokens := prompt(1, 12)
+	tokens := servicetest.Prompt(1, 12)
 	engine := w.Engine(7, 0)
-	engine.Publish(0, engine.Stored(tokens, blockSize, nil))
+	engine.Publish(0, engine.Stored(tokens, servicetest.BlockSize, nil))
 	w.Settle()
 	w.save()
 
@@ -75,10 +76,10 @@ func TestSourcesAreRestored(t *testing.T) {
 		7: "kubernetes draining [restored from disk: its source has not listed it yet]",
 		8: "kubernetes draining [restored from disk: its source has not listed it yet]",
 	}
-	again.wantWorkers(want)
+	wantWorkers(again.World, want)
 	next := again.Engine(7, 0)
 	next.Seq = engine.Seq
-	next.Deliver(batch(0)) // the engine is the same
+	next.Deliver(servicetest.Batch(0)) // the engine is the same
 	again.Settle()
 	again.WantDevice(tokens, "1/0:0 2/0:0 7/0:3")
 	if d, err := again.ReplaceWorkers(pods(7)); err != nil || !slices.Equal(d.Removed, []uint64{8}) {
@@ -86,16 +87,16 @@ func TestSourcesAreRestored(t *testing.T) {
 	}
 	delete(want, 8)
 	want[7] = "kubernetes schedulable []"
-	again.wantWorkers(want)
+	wantWorkers(again.World, want)
 	again.WantDevice(tokens, "1/0:0 2/0:0 7/0:3")
 	again.save()
 
 	delete(want, 7)
-	startAt(t, path).wantWorkers(want)
+	wantWorkers(startAt(t, path).World, want)
 }
 
 // wantWorkers compares source, lifecycle and reasons of all workers.
-func (w *world) wantWorkers(want map[uint64]string) {
+func wantWorkers(w *servicetest.World, want map[uint64]string) {
 	w.T.Helper()
 	got := map[uint64]string{}
 	for _, wk := range w.Workers(nil, nil) {

@@ -20,7 +20,7 @@ import (
 
 // stateful is a world whose state is on disk.
 type stateful struct {
-	*world
+	*servicetest.World
 	state *statefile.State
 	save  func() // writes a snapshot, and ends the world
 }
@@ -32,7 +32,7 @@ func startAt(t testing.TB, path string, change ...func(*node.Config)) *stateful 
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &stateful{world: start(t, change...)}
+	w := &stateful{World: servicetest.Start(t, change...)}
 	w.state = w.KeepState(dir, time.Hour)
 	w.state.Restore()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -77,10 +77,10 @@ func TestStateNotProved(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := t.TempDir()
 			w := startAt(t, path)
-			w.Put(record(1, 1))
+			w.Put(servicetest.Record(1, 1))
 			engine := w.Engine(1, 0)
-			tokens := prompt(1, 12)
-			engine.Publish(0, engine.Stored(tokens, blockSize, nil))
+			tokens := servicetest.Prompt(1, 12)
+			engine.Publish(0, engine.Stored(tokens, servicetest.BlockSize, nil))
 			w.Settle()
 			w.WantDevice(tokens, "1/0:3")
 			w.save()
@@ -91,12 +91,12 @@ func TestStateNotProved(t *testing.T) {
 			}
 			again := startAt(t, path, changes...)
 			if tt.change != nil {
-				again.Put(record(1, 1, tt.change))
+				again.Put(servicetest.Record(1, 1, tt.change))
 			}
 			workers := again.Workers(nil, nil)
 			next := again.Net.Engine(workers[0].KVEventsEndpoints[0], 0)
 			next.Seq = engine.Seq
-			next.Deliver(batch(0))
+			next.Deliver(servicetest.Batch(0))
 			again.Settle()
 			want := "1/0:0"
 			if tt.want == "proved" {
@@ -108,7 +108,7 @@ func TestStateNotProved(t *testing.T) {
 			if got := again.state.Collector().Read().Ranks; tt.want != "" && got[tt.want] != 1 {
 				t.Errorf("ranks %v, want one %s", got, tt.want)
 			}
-			if blocks := sum(again.Metrics()["index_blocks"]); (blocks == 3) != (tt.want == "proved") {
+			if blocks := servicetest.Sum(again.Metrics()["index_blocks"]); (blocks == 3) != (tt.want == "proved") {
 				t.Errorf("%v blocks in the index", blocks)
 			}
 		})
@@ -120,11 +120,11 @@ func TestStateNotProved(t *testing.T) {
 func TestStateServerKey(t *testing.T) {
 	path := t.TempDir()
 	w := startAt(t, path)
-	old := record(1, 1, func(r *catalog.Record) { r.KVEventsServerKey = new("key") })
+	old := servicetest.Record(1, 1, func(r *catalog.Record) { r.KVEventsServerKey = new("key") })
 	if _, err := w.PutWorker(old); err != nil {
 		t.Fatal(err)
 	}
-	w.Put(record(2, 1))
+	w.Put(servicetest.Record(2, 1))
 	for range 2 {
 		w.save()
 		w = startAt(t, path)
@@ -144,12 +144,12 @@ func TestStateWithoutHybrids(t *testing.T) {
 	path := t.TempDir()
 	exact := func(c *node.Config) { c.HybridExact = true }
 	w := startAt(t, path, exact)
-	w.Put(record(1, 1))
+	w.Put(servicetest.Record(1, 1))
 	engine := w.Engine(1, 0)
-	tokens := prompt(1, 12)
-	main := engine.Stored(tokens, blockSize, servicetest.Dict{"group_idx": 0, "kv_cache_spec_kind": "full_attention"})
+	tokens := servicetest.Prompt(1, 12)
+	main := engine.Stored(tokens, servicetest.BlockSize, servicetest.Dict{"group_idx": 0, "kv_cache_spec_kind": "full_attention"})
 	window := maps.Clone(main)
-	maps.Copy(window, servicetest.Dict{"group_idx": 1, "kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": blockSize + 1})
+	maps.Copy(window, servicetest.Dict{"group_idx": 1, "kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": servicetest.BlockSize + 1})
 	engine.Publish(0, main, window)
 	gone := servicetest.Dict{"type": "BlockRemoved", "group_idx": 1, "block_hashes": window["block_hashes"].([]uint64)[2:]}
 	engine.Publish(0, gone)
@@ -167,7 +167,7 @@ func TestStateWithoutHybrids(t *testing.T) {
 type noDump struct{}
 
 func (noDump) GetDump(context.Context, string) (io.ReadCloser, bool, error) {
-	return nil, false, errRefused
+	return nil, false, servicetest.ErrRefused
 }
 
 // TestStateExpires: after ten minutes without a proof the blocks are dropped; the
@@ -176,9 +176,9 @@ func TestStateExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := t.TempDir()
 		w := startAt(t, path)
-		w.Put(record(1, 1))
+		w.Put(servicetest.Record(1, 1))
 		engine := w.Engine(1, 0)
-		engine.Publish(0, engine.Stored(prompt(1, 12), blockSize, nil))
+		engine.Publish(0, engine.Stored(servicetest.Prompt(1, 12), servicetest.BlockSize, nil))
 		w.Settle()
 		w.save()
 
@@ -195,10 +195,10 @@ func TestStateExpires(t *testing.T) {
 		}
 		next := again.Engine(1, 0)
 		next.Seq = engine.Seq
-		next.Publish(0, next.Stored(prompt(2, 8), blockSize, nil))
+		next.Publish(0, next.Stored(servicetest.Prompt(2, 8), servicetest.BlockSize, nil))
 		again.Settle()
-		again.WantDevice(prompt(1, 12), "1/0:0")
-		again.WantDevice(prompt(2, 8), "1/0:2")
+		again.WantDevice(servicetest.Prompt(1, 12), "1/0:0")
+		again.WantDevice(servicetest.Prompt(2, 8), "1/0:2")
 	})
 }
 
@@ -211,15 +211,15 @@ func TestStateMutated(t *testing.T) {
 	}
 	path := t.TempDir()
 	w := startAt(t, path)
-	w.Put(record(1, 2))
+	w.Put(servicetest.Record(1, 2))
 	var engines []*servicetest.Engine
 	for dp := range uint32(2) {
 		e := w.Engine(1, dp)
-		e.Publish(dp, e.Stored(prompt(1+dp, 12), blockSize, nil))
+		e.Publish(dp, e.Stored(servicetest.Prompt(1+dp, 12), servicetest.BlockSize, nil))
 		engines = append(engines, e)
 	}
 	w.Settle()
-	w.Book("r", prompt(1, 12))
+	w.Book("r", servicetest.Prompt(1, 12))
 	w.save()
 	file := filepath.Join(path, "snapshot")
 	good, err := os.ReadFile(file)
@@ -245,17 +245,17 @@ func TestStateMutated(t *testing.T) {
 			if len(workers) != 0 {
 				t.Fatalf("seed %d: %d workers of a damaged file", seed, len(workers))
 			}
-			again.Put(record(1, 2))
+			again.Put(servicetest.Record(1, 2))
 		} else {
 			want = "1/0:3 1/1:0"
 		}
 		for dp, e := range engines {
 			next := again.Engine(1, uint32(dp))
 			next.Seq = e.Seq
-			next.Deliver(batch(uint32(dp)))
+			next.Deliver(servicetest.Batch(uint32(dp)))
 		}
 		again.Settle()
-		again.WantDevice(prompt(1, 12), want)
+		again.WantDevice(servicetest.Prompt(1, 12), want)
 		again.save()
 	}
 }

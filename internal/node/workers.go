@@ -133,7 +133,7 @@ func (s *Service) CompareWorkers(records []catalog.Record, scope catalog.ScopeFi
 		return d, asEntryError(err)
 	}
 	var d catalog.Difference
-	_, err := s.config.Shared.Edit(func(c *catalog.Catalog) (err error) {
+	err := s.config.Shared.Try(func(c *catalog.Catalog) (err error) {
 		d, err = c.Compare(set)
 		return err
 	})

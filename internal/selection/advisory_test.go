@@ -10,6 +10,7 @@ import (
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 func advisory(r *selection.SelectRequest) { r.Advisory = true }
@@ -18,14 +19,14 @@ func advisory(r *selection.SelectRequest) { r.Advisory = true }
 // what the rank carries.
 func TestAdvisory(t *testing.T) {
 	for name, change := range map[string]func(*node.Config){
-		"busy": queueing(0), "overloaded": limits(overload.Thresholds{PrefillTokens: new(uint64(0))}),
+		"busy": servicetest.Queueing(0), "overloaded": servicetest.Limits(overload.Thresholds{PrefillTokens: new(uint64(0))}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := start(t, eventsOff, keeping, change, func(c *node.Config) { c.PrefillBusy, c.DecodeBusy = new(0.07), new(0.5) })
-				w.Put(record(1, 1, total(8)))
-				w.Book("first", prompt(1000, 8))
-				req := ask(prompt(1, 9))
+				w := servicetest.Start(t, servicetest.EventsOff, keeping, change, func(c *node.Config) { c.PrefillBusy, c.DecodeBusy = new(0.07), new(0.5) })
+				w.Put(servicetest.Record(1, 1, servicetest.Total(8)))
+				w.Book("first", servicetest.Prompt(1000, 8))
+				req := servicetest.Ask(servicetest.Prompt(1, 9))
 				req.Advisory = true
 				sel, err := w.Select(context.Background(), req, false)
 				if err != nil {
@@ -38,8 +39,8 @@ func TestAdvisory(t *testing.T) {
 				if sel.PotentialDecodeBlocks != 5 || sel.DecodeBusy == nil || !*sel.DecodeBusy { // 2, 2 and one in part; more than 4
 					t.Errorf("%d blocks, busy %v", sel.PotentialDecodeBlocks, sel.DecodeBusy)
 				}
-				w.selectPending("k", prompt(1, 9), advisory)
-				if _, err := w.reservePending("k"); err != nil {
+				selectPending(w, "k", servicetest.Prompt(1, 9), advisory)
+				if _, err := reservePending(w, "k"); err != nil {
 					t.Error(err)
 				}
 			})
@@ -49,9 +50,9 @@ func TestAdvisory(t *testing.T) {
 
 // TestUnknownCapacity: what is not known of a worker.
 func TestUnknownCapacity(t *testing.T) {
-	w := start(t, eventsOff, func(c *node.Config) { c.DecodeBusy = new(0.0) })
-	w.Put(record(1, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = nil }))
-	req := ask(prompt(1, 9))
+	w := servicetest.Start(t, servicetest.EventsOff, func(c *node.Config) { c.DecodeBusy = new(0.0) })
+	w.Put(servicetest.Record(1, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = nil }))
+	req := servicetest.Ask(servicetest.Prompt(1, 9))
 	req.Advisory = true
 	sel, err := w.Select(context.Background(), req, false)
 	if err != nil {
@@ -60,7 +61,7 @@ func TestUnknownCapacity(t *testing.T) {
 	if want := (selection.WorkerLoad{PrefillTokenCapacity: 10_000_000}); *sel.WorkerLoad != want || sel.DecodeBusy != nil {
 		t.Errorf("load is %+v, busy %v", *sel.WorkerLoad, sel.DecodeBusy)
 	}
-	if sel, err = w.reserve("r", prompt(1, 9)); err != nil || sel.WorkerLoad != nil {
+	if sel, err = reserve(w, "r", servicetest.Prompt(1, 9)); err != nil || sel.WorkerLoad != nil {
 		t.Errorf("booked: %+v, %v", sel.WorkerLoad, err)
 	}
 }

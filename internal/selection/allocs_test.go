@@ -5,16 +5,18 @@ package selection_test
 import (
 	"context"
 	"testing"
+
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // TestAllocations: a selection that asks for nothing new costs no more memory than
 // it must: its state and the list of ranks. A reservation has its hashes, its
 // entry and its idempotency record beside.
 func TestAllocations(t *testing.T) {
-	w := start(t, eventsOff, keeping, sessions)
-	w.Put(record(1, 4))
-	req := ask(nil)
-	req.Prompt = hashes(prompt(1, 256))
+	w := servicetest.Start(t, servicetest.EventsOff, keeping, sessions)
+	w.Put(servicetest.Record(1, 4))
+	req := servicetest.Ask(nil)
+	req.Prompt = servicetest.Hashes(servicetest.Prompt(1, 256))
 	ctx := context.Background()
 	if n := testing.AllocsPerRun(200, func() { _, _ = w.Select(ctx, req, false) }); n > 2 {
 		t.Errorf("%v allocations to select", n)

@@ -27,11 +27,12 @@ func (c *choice) selection(cand *selector.Candidate, v *reservations.View) (r Se
 			total = totalBlocks(v, e.Slot)
 		}
 		if known || total > 0 {
-			r.DecodeBusy = new(float64(r.PotentialDecodeBlocks) > *t*float64(total))
+			blocks := r.PotentialDecodeBlocks - cand.Active + max(cand.Active, v.Greater(e.Slot).Blocks)
+			r.DecodeBusy = new(float64(blocks) > *t*float64(total))
 		}
 	}
 	if c.Advisory {
-		r.WorkerLoad = workerLoad(e.Worker, cand, c.api.config.PrefillBusy)
+		r.WorkerLoad = workerLoad(e, cand, c.api.config.PrefillBusy, v)
 	}
 	var sum selector.Summary
 	ranks := c.scope.snapshot.RanksOf(e.Rank.Worker)
@@ -46,16 +47,16 @@ func (c *choice) selection(cand *selector.Candidate, v *reservations.View) (r Se
 	return r
 }
 
-// workerLoad returns the current load of a chosen rank of w. A rank whose prefills exceed the
-// fraction busy (nil: none) of its batch is busy.
-func workerLoad(w *catalog.Worker, cand *selector.Candidate, busy *float64) *WorkerLoad {
+// workerLoad returns the current load of a chosen rank. A rank whose prefills exceed the fraction
+// busy (nil: none) of its batch, by its engine's word or by ours, is busy.
+func workerLoad(e catalog.Entry, cand *selector.Candidate, busy *float64, v *reservations.View) *WorkerLoad {
 	load := &WorkerLoad{
 		ActivePrefillTokens:  cand.Prefill,
-		PrefillTokenCapacity: cmp.Or(batchLimit(w), admission.DefaultMaxBatchedTokens),
-		TotalKVBlocks:        w.TotalKVBlocks,
+		PrefillTokenCapacity: cmp.Or(batchLimit(e.Worker), admission.DefaultMaxBatchedTokens),
+		TotalKVBlocks:        e.Worker.TotalKVBlocks,
 	}
 	if busy != nil {
-		load.PrefillBusy = new(float64(cand.Prefill) > *busy*float64(load.PrefillTokenCapacity))
+		load.PrefillBusy = new(float64(max(cand.Prefill, v.Greater(e.Slot).PrefillTokens)) > *busy*float64(load.PrefillTokenCapacity))
 	}
 	return load
 }

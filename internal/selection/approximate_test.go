@@ -14,6 +14,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // approximate is the configuration in which reservations make the index.
@@ -22,8 +23,8 @@ func approximate(c *node.Config) {
 }
 
 // predicted books a prompt on a rank.
-func (w *world) predicted(id string, r catalog.Rank, p selection.Prompt) error {
-	_, err := w.Reserve(&selection.ReserveRequest{Scope: scope, ID: id, Rank: r, Prompt: p})
+func predicted(w *servicetest.World, id string, r catalog.Rank, p selection.Prompt) error {
+	_, err := w.Reserve(&selection.ReserveRequest{Scope: servicetest.Scope, ID: id, Rank: r, Prompt: p})
 	return err
 }
 
@@ -32,23 +33,23 @@ func (w *world) predicted(id string, r catalog.Rank, p selection.Prompt) error {
 // has ended does not matter, and a choice without a reservation leaves nothing.
 func TestApproximate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, approximate)
-		w.Put(record(1, 1))
-		w.Put(record(2, 2))
-		if _, err := w.Select(t.Context(), ask(prompt(1, 18)), false); err != nil {
+		w := servicetest.Start(t, approximate)
+		w.Put(servicetest.Record(1, 1))
+		w.Put(servicetest.Record(2, 2))
+		if _, err := w.Select(t.Context(), servicetest.Ask(servicetest.Prompt(1, 18)), false); err != nil {
 			t.Fatal(err)
 		}
-		w.WantDevice(prompt(1, 18), "1/0:0 2/0:0 2/1:0")
-		req := ask(prompt(1, 18))
+		w.WantDevice(servicetest.Prompt(1, 18), "1/0:0 2/0:0 2/1:0")
+		req := servicetest.Ask(servicetest.Prompt(1, 18))
 		req.Pinned, req.ReservationID = &catalog.Rank{Worker: 2, DP: 1}, new("a")
 		if _, err := w.Select(t.Context(), req, true); err != nil {
 			t.Fatal(err)
 		}
-		w.WantDevice(prompt(1, 18), "1/0:0 2/0:0 2/1:4")
+		w.WantDevice(servicetest.Prompt(1, 18), "1/0:0 2/0:0 2/1:4")
 		if err := w.Free("a"); err != nil {
 			t.Fatal(err)
 		}
-		sel, err := w.Select(t.Context(), ask(prompt(1, 18)), false)
+		sel, err := w.Select(t.Context(), servicetest.Ask(servicetest.Prompt(1, 18)), false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,16 +57,16 @@ func TestApproximate(t *testing.T) {
 			t.Errorf("chosen %v with %d tokens of overlap, %d to prefill", sel.Rank, sel.Overlap.GPU, sel.EffectivePrefillTokens)
 		}
 		time.Sleep(60 * time.Second)
-		if err := w.predicted("b", catalog.Rank{Worker: 1}, ask(prompt(1, 9)).Prompt); err != nil {
+		if err := predicted(w, "b", catalog.Rank{Worker: 1}, servicetest.Ask(servicetest.Prompt(1, 9)).Prompt); err != nil {
 			t.Fatal(err)
 		}
-		w.WantDevice(prompt(1, 18), "1/0:2 2/0:0 2/1:4")
+		w.WantDevice(servicetest.Prompt(1, 18), "1/0:2 2/0:0 2/1:4")
 		time.Sleep(59 * time.Second)
-		w.WantDevice(prompt(1, 18), "1/0:2 2/0:0 2/1:4")
+		w.WantDevice(servicetest.Prompt(1, 18), "1/0:2 2/0:0 2/1:4")
 		time.Sleep(5 * time.Second)
-		w.WantDevice(prompt(1, 18), "1/0:2 2/0:0 2/1:0")
+		w.WantDevice(servicetest.Prompt(1, 18), "1/0:2 2/0:0 2/1:0")
 		time.Sleep(60 * time.Second)
-		w.WantDevice(prompt(1, 18), "1/0:0 2/0:0 2/1:0")
+		w.WantDevice(servicetest.Prompt(1, 18), "1/0:0 2/0:0 2/1:0")
 	})
 }
 
@@ -73,8 +74,8 @@ func TestApproximate(t *testing.T) {
 // for the ledger do not matter; a reservation without them, a refused one, and one
 // with another adapter predict nothing of the kind.
 func TestApproximateForms(t *testing.T) {
-	w := start(t, approximate)
-	w.Put(record(1, 1))
+	w := servicetest.Start(t, approximate)
+	w.Put(servicetest.Record(1, 1))
 	hashes := func(local []uint64, sequence ...uint64) selection.Prompt {
 		return selection.Prompt{
 			BlockHashes: local, HasBlockHashes: local != nil,
@@ -89,18 +90,18 @@ func TestApproximateForms(t *testing.T) {
 		{hashes([]uint64{15, 16, 17}, 5, 6, 7), hashes([]uint64{15, 16, 17}, 1, 1, 1), 3},
 		{hashes([]uint64{25, 26, 27}, 5, 6, 7), hashes([]uint64{25, 26, 28}, 5, 6, 7), 2},
 		{hashes(nil, 35, 36, 37), hashes([]uint64{35, 36, 37}, 35, 36, 37), 0},
-		{selection.Prompt{TokenIDs: prompt(100, 12), HasTokenIDs: true, LoRA: "x"}, ask(prompt(100, 12)).Prompt, 0},
+		{selection.Prompt{TokenIDs: servicetest.Prompt(100, 12), HasTokenIDs: true, LoRA: "x"}, servicetest.Ask(servicetest.Prompt(100, 12)).Prompt, 0},
 		{
-			selection.Prompt{TokenIDs: prompt(200, 12), HasTokenIDs: true, LoRA: "x"},
-			selection.Prompt{TokenIDs: prompt(200, 12), HasTokenIDs: true, LoRA: "x"},
+			selection.Prompt{TokenIDs: servicetest.Prompt(200, 12), HasTokenIDs: true, LoRA: "x"},
+			selection.Prompt{TokenIDs: servicetest.Prompt(200, 12), HasTokenIDs: true, LoRA: "x"},
 			3,
 		},
-		{ask(prompt(300, 3)).Prompt, ask(prompt(300, 12)).Prompt, 0},
+		{servicetest.Ask(servicetest.Prompt(300, 3)).Prompt, servicetest.Ask(servicetest.Prompt(300, 12)).Prompt, 0},
 	} {
-		if err := w.predicted(fmt.Sprint(i), rank, tt.booked); err != nil {
+		if err := predicted(w, fmt.Sprint(i), rank, tt.booked); err != nil {
 			t.Fatal(i, err)
 		}
-		s, err := w.OverlapScores(&selection.ProjectRequest{Scope: scope, Prompt: tt.asked})
+		s, err := w.OverlapScores(&selection.ProjectRequest{Scope: servicetest.Scope, Prompt: tt.asked})
 		if err != nil {
 			t.Fatal(i, err)
 		}
@@ -108,13 +109,13 @@ func TestApproximateForms(t *testing.T) {
 			t.Errorf("%d: %d blocks, want %d", i, got, tt.want)
 		}
 	}
-	if err := w.predicted("0", rank, ask(prompt(400, 12)).Prompt); err == nil {
+	if err := predicted(w, "0", rank, servicetest.Ask(servicetest.Prompt(400, 12)).Prompt); err == nil {
 		t.Error("an id was booked twice")
 	}
-	if err := w.predicted("y", catalog.Rank{Worker: 1, DP: 7}, ask(prompt(400, 12)).Prompt); err == nil {
+	if err := predicted(w, "y", catalog.Rank{Worker: 1, DP: 7}, servicetest.Ask(servicetest.Prompt(400, 12)).Prompt); err == nil {
 		t.Error("booked on no rank")
 	}
-	w.WantDevice(prompt(400, 12), "1/0:0")
+	w.WantDevice(servicetest.Prompt(400, 12), "1/0:0")
 }
 
 // TestApproximateHashes: a reservation whose block hashes are to be predicted has
@@ -134,20 +135,22 @@ func TestApproximateHashes(t *testing.T) {
 		"nor a length": {func(r *selection.ReserveRequest) {
 			r.Prompt.HasBlockHashes, r.Prompt.ISLTokens = false, 0
 		}, 0, "", false},
-		"no length":      {func(r *selection.ReserveRequest) { r.Prompt.ISLTokens = 0 }, contract.BadRequest, "isl_tokens must be greater than 0", true},
-		"tokens":         {func(r *selection.ReserveRequest) { r.Prompt.TokenIDs, r.Prompt.HasTokenIDs = prompt(1, 12), true }, 0, "", false},
+		"no length": {func(r *selection.ReserveRequest) { r.Prompt.ISLTokens = 0 }, contract.BadRequest, "isl_tokens must be greater than 0", true},
+		"tokens": {func(r *selection.ReserveRequest) {
+			r.Prompt.TokenIDs, r.Prompt.HasTokenIDs = servicetest.Prompt(1, 12), true
+		}, 0, "", false},
 		"unknown rank":   {func(r *selection.ReserveRequest) { r.Rank.DP = 9 }, contract.BadRequest, lengths, true},
 		"unknown worker": {func(r *selection.ReserveRequest) { r.Rank.Worker = 9 }, contract.NotFound, "schedulable worker 9 not found for model=m tenant=t", false},
 	} {
 		for _, predicts := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, predicts %t", name, predicts), func(t *testing.T) {
-				w := start(t, approximate, func(c *node.Config) {
+				w := servicetest.Start(t, approximate, func(c *node.Config) {
 					if !predicts {
 						c.Contract = contract.V13
 					}
 				})
-				w.Put(record(1, 1))
-				req := &selection.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: selection.Prompt{
+				w.Put(servicetest.Record(1, 1))
+				req := &selection.ReserveRequest{Scope: servicetest.Scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: selection.Prompt{
 					BlockHashes: []uint64{1, 2}, HasBlockHashes: true,
 					SequenceHashes: []uint64{1, 2, 3}, HasSequenceHashes: true, ISLTokens: 12, HasISLTokens: true,
 				}}
@@ -155,13 +158,13 @@ func TestApproximateHashes(t *testing.T) {
 				_, err := w.Reserve(req)
 				switch {
 				case tt.only && !predicts && req.Rank.DP != 0:
-					wantError(t, err, contract.NotFound, "Worker WorkerWithDpRank { worker_id: 1, dp_rank: 9 } not found")
+					servicetest.WantError(t, err, contract.NotFound, "Worker WorkerWithDpRank { worker_id: 1, dp_rank: 9 } not found")
 				case tt.text == "" || tt.only && !predicts:
 					if err != nil {
 						t.Error(err)
 					}
 				default:
-					wantError(t, err, tt.kind, tt.text)
+					servicetest.WantError(t, err, tt.kind, tt.text)
 				}
 			})
 		}
@@ -171,63 +174,63 @@ func TestApproximateHashes(t *testing.T) {
 // TestApproximatePending: the reservation of a pending selection predicts its
 // prompt.
 func TestApproximatePending(t *testing.T) {
-	w := start(t, approximate, keeping)
-	w.Put(record(1, 1))
-	req := ask(prompt(1, 12))
+	w := servicetest.Start(t, approximate, keeping)
+	w.Put(servicetest.Record(1, 1))
+	req := servicetest.Ask(servicetest.Prompt(1, 12))
 	req.SelectionID, req.Pending = new("k"), true
 	if _, err := w.Select(t.Context(), req, false); err != nil {
 		t.Fatal(err)
 	}
-	w.WantDevice(prompt(1, 12), "1/0:0")
-	if _, err := w.reservePending("k"); err != nil {
+	w.WantDevice(servicetest.Prompt(1, 12), "1/0:0")
+	if _, err := reservePending(w, "k"); err != nil {
 		t.Fatal(err)
 	}
-	w.WantDevice(prompt(1, 12), "1/0:3")
+	w.WantDevice(servicetest.Prompt(1, 12), "1/0:3")
 }
 
 // TestApproximateRanks: what was predicted survives changes that leave the rank
 // in place, and nothing else.
 func TestApproximateRanks(t *testing.T) {
-	w := start(t, approximate)
-	w.Put(record(1, 1))
-	w.Put(record(2, 2))
+	w := servicetest.Start(t, approximate)
+	w.Put(servicetest.Record(1, 1))
+	w.Put(servicetest.Record(2, 2))
 	id := 0
 	book := func(worker uint64, dp uint32) {
 		id++
 		rank := catalog.Rank{Worker: worker, DP: dp}
-		if err := w.predicted(fmt.Sprint(id), rank, ask(prompt(1, 8)).Prompt); err != nil {
+		if err := predicted(w, fmt.Sprint(id), rank, servicetest.Ask(servicetest.Prompt(1, 8)).Prompt); err != nil {
 			t.Fatal(err)
 		}
 	}
 	book(2, 0)
 	book(2, 1)
-	w.WantDevice(prompt(1, 8), "1/0:0 2/0:2 2/1:2")
+	w.WantDevice(servicetest.Prompt(1, 8), "1/0:0 2/0:2 2/1:2")
 	w.Patch(2, catalog.Patch{Taints: []string{"x"}})
-	w.Put(record(2, 2, func(r *catalog.Record) { r.Endpoint = new("http://other") }))
-	w.WantDevice(prompt(1, 8), "1/0:0 2/0:2 2/1:2")
-	w.Put(record(2, 1))
-	w.Put(record(2, 2))
-	w.WantDevice(prompt(1, 8), "1/0:0 2/0:2 2/1:0")
+	w.Put(servicetest.Record(2, 2, func(r *catalog.Record) { r.Endpoint = new("http://other") }))
+	w.WantDevice(servicetest.Prompt(1, 8), "1/0:0 2/0:2 2/1:2")
+	w.Put(servicetest.Record(2, 1))
+	w.Put(servicetest.Record(2, 2))
+	w.WantDevice(servicetest.Prompt(1, 8), "1/0:0 2/0:2 2/1:0")
 	w.Remove(2)
-	w.Put(record(3, 2)) // gets the slots
-	w.WantDevice(prompt(1, 8), "1/0:0 3/0:0 3/1:0")
-	w.Put(record(2, 1))
-	w.WantDevice(prompt(1, 8), "1/0:0 2/0:0 3/0:0 3/1:0")
+	w.Put(servicetest.Record(3, 2)) // gets the slots
+	w.WantDevice(servicetest.Prompt(1, 8), "1/0:0 3/0:0 3/1:0")
+	w.Put(servicetest.Record(2, 1))
+	w.WantDevice(servicetest.Prompt(1, 8), "1/0:0 2/0:0 3/0:0 3/1:0")
 	book(3, 1)
-	w.WantDevice(prompt(1, 8), "1/0:0 2/0:0 3/0:0 3/1:2")
+	w.WantDevice(servicetest.Prompt(1, 8), "1/0:0 2/0:0 3/0:0 3/1:2")
 	for _, worker := range []uint64{1, 2, 3} {
 		w.Remove(worker)
 	}
-	w.Put(record(3, 2))
-	w.WantDevice(prompt(1, 8), "3/0:0 3/1:0")
+	w.Put(servicetest.Record(3, 2))
+	w.WantDevice(servicetest.Prompt(1, 8), "3/0:0 3/1:0")
 }
 
 // TestApproximateDump: predicted blocks are dumped under their rolling hashes,
 // as 1.6.1 does it.
 func TestApproximateDump(t *testing.T) {
-	w := start(t, approximate)
-	w.Put(record(1, 1))
-	w.Book("a", prompt(1, 12))
+	w := servicetest.Start(t, approximate)
+	w.Put(servicetest.Record(1, 1))
+	w.Book("a", servicetest.Prompt(1, 12))
 	var out strings.Builder
 	if err := w.Dump(t.Context(), &out, contract.V16); err != nil {
 		t.Fatal(err)
@@ -259,7 +262,7 @@ func TestApproximateDump(t *testing.T) {
 			names, local = append(names, b.Name), append(local, b.Local)
 		}
 	}
-	want := hashing.Layout{BlockSize: blockSize}.AppendLocal(nil, prompt(1, 12), hashing.LocalSeed("", ""), nil)
+	want := hashing.Layout{BlockSize: servicetest.BlockSize}.AppendLocal(nil, servicetest.Prompt(1, 12), hashing.LocalSeed("", ""), nil)
 	if !slices.Equal(local, want) || !slices.Equal(names, hashing.AppendSequence(nil, want)) {
 		t.Errorf("blocks %v named %v in %s", local, names, out.String())
 	}
@@ -273,10 +276,10 @@ func TestNotApproximate(t *testing.T) {
 		"contract 1.3": func(c *node.Config) { c.KVEvents, c.ApproximateTTL = false, time.Minute },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := start(t, change)
-			w.Put(record(1, 1))
-			w.Book("a", prompt(1, 12))
-			w.WantDevice(prompt(1, 12), "1/0:0")
+			w := servicetest.Start(t, change)
+			w.Put(servicetest.Record(1, 1))
+			w.Book("a", servicetest.Prompt(1, 12))
+			w.WantDevice(servicetest.Prompt(1, 12), "1/0:0")
 		})
 	}
 }
@@ -284,13 +287,13 @@ func TestNotApproximate(t *testing.T) {
 // TestApproximateCrowd: reservations and registrations at the same time; a worker
 // that comes back after all ranks have left begins empty.
 func TestApproximateCrowd(t *testing.T) {
-	w := start(t, approximate)
-	w.Put(record(1, 1))
+	w := servicetest.Start(t, approximate)
+	w.Put(servicetest.Record(1, 1))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for i := range 200 {
-			w.Put(record(uint64(2+i%3), 1))
+			w.Put(servicetest.Record(uint64(2+i%3), 1))
 			w.Remove(uint64(2 + i%3))
 		}
 	}()
@@ -299,14 +302,14 @@ func TestApproximateCrowd(t *testing.T) {
 		case <-done:
 			w.Remove(1)
 			for worker := range uint64(4) {
-				w.Put(record(worker+1, 1))
+				w.Put(servicetest.Record(worker+1, 1))
 			}
-			w.WantDevice(prompt(1, 8), "1/0:0 2/0:0 3/0:0 4/0:0")
+			w.WantDevice(servicetest.Prompt(1, 8), "1/0:0 2/0:0 3/0:0 4/0:0")
 			return
 		default:
 			for worker := range uint64(4) {
 				id := fmt.Sprint(i, " ", worker)
-				if w.predicted(id, catalog.Rank{Worker: worker + 1}, ask(prompt(1, 8)).Prompt) == nil {
+				if predicted(w, id, catalog.Rank{Worker: worker + 1}, servicetest.Ask(servicetest.Prompt(1, 8)).Prompt) == nil {
 					_ = w.Free(id) // gone already if its worker has left
 				}
 			}

@@ -313,11 +313,16 @@ func (a *attempt) choose(v *reservations.View) error {
 func (a *attempt) book() (err error) {
 	a.prompt.load()
 	a.timeline.beginTurn()
-	if !a.reserve {
-		a.api.ledger.Look(a.Scope, a.prompt.sequence, func(v *reservations.View) { err = a.choose(v) })
-		a.timeline.end("choose")
-		return err
+	if a.reserve {
+		return a.bookChoice()
 	}
+	a.api.ledger.Look(a.Scope, a.prompt.sequence, func(v *reservations.View) { err = a.choose(v) })
+	a.timeline.end("choose")
+	return err
+}
+
+// bookChoice is book with reserve.
+func (a *attempt) bookChoice() error {
 	req, p := &a.request, &a.prompt
 	id := req.ReservationID
 	if id == nil {
@@ -337,7 +342,7 @@ func (a *attempt) book() (err error) {
 		r.CallerState = record
 	}
 	chosen := &a.choice.chosen
-	_, err = a.api.ledger.Book(req.Scope, r, func(v *reservations.View) (reservations.Placement, error) {
+	_, err := a.api.ledger.Book(req.Scope, r, func(v *reservations.View) (reservations.Placement, error) {
 		err := a.choose(v)
 		a.timeline.end("choose")
 		if err != nil {
@@ -361,6 +366,14 @@ func (a *attempt) book() (err error) {
 		return bookError(err, req.IfExists)
 	}
 	a.result.ReservationID = id
+	a.noteBooked(record)
+	return nil
+}
+
+// noteBooked tells those who follow a reservation that the choice is booked; record is that of the
+// reservation.
+func (a *attempt) noteBooked(record *idempotencyRecord) {
+	req, p, chosen := &a.request, &a.prompt, &a.choice.chosen
 	// Where the frontend picks the rank, the chosen one's events say nothing about this prompt.
 	picksOther := req.SharesFrontend != nil && req.SharesFrontend(*chosen)
 	if device, _, _ := p.overlap.At(chosen.Slot); req.Stored != nil && !picksOther && int(device) < len(p.local) {
@@ -368,7 +381,6 @@ func (a *attempt) book() (err error) {
 	}
 	a.api.booked(record, a.scope.state, *chosen, p.local, p.size)
 	a.session.handOver()
-	return nil
 }
 
 // bookError returns the caller's error for a failed booking. wanted says how to treat an id that

@@ -15,18 +15,18 @@ import (
 
 // bed is a service with that many ranks, 8 to a worker, of which every fourth
 // holds the first half of the prompt that is asked for.
-func bed(b *testing.B, ranks int, tokens []uint32, change ...func(*node.Config)) *world {
-	return bedOf(b, ranks, blockSize, tokens, change...)
+func bed(b *testing.B, ranks int, tokens []uint32, change ...func(*node.Config)) *servicetest.World {
+	return bedOf(b, ranks, servicetest.BlockSize, tokens, change...)
 }
 
 // bedOf is bed with blocks of that many tokens.
-func bedOf(b *testing.B, ranks, blockSize int, tokens []uint32, change ...func(*node.Config)) *world {
-	w := start(b, change...)
+func bedOf(b *testing.B, ranks, blockSize int, tokens []uint32, change ...func(*node.Config)) *servicetest.World {
+	w := servicetest.Start(b, change...)
 	for id := range uint64(ranks / 8) {
-		w.Put(record(id, 8, func(r *catalog.Record) { r.BlockSize = new(uint32(blockSize)) }))
+		w.Put(servicetest.Record(id, 8, func(r *catalog.Record) { r.BlockSize = new(uint32(blockSize)) }))
 		for dp := uint32(0); dp < 8; dp += 4 {
 			e := w.Engine(id, dp)
-			e.Publish(dp, e.Stored(tokens[:len(tokens)/2], blockSize, nil), e.Stored(prompt(uint32(id)+10, len(tokens)), blockSize, nil))
+			e.Publish(dp, e.Stored(tokens[:len(tokens)/2], blockSize, nil), e.Stored(servicetest.Prompt(uint32(id)+10, len(tokens)), blockSize, nil))
 		}
 	}
 	w.Settle()
@@ -38,9 +38,9 @@ func BenchmarkSelect(b *testing.B) {
 	for _, blocks := range []int{64, 512} {
 		for _, ranks := range []int{8, 64, 256} {
 			b.Run(fmt.Sprintf("blocks=%d/ranks=%d", blocks, ranks), func(b *testing.B) {
-				tokens := prompt(1, blocks*blockSize)
+				tokens := servicetest.Prompt(1, blocks*servicetest.BlockSize)
 				w := bed(b, ranks, tokens)
-				req := &selection.SelectRequest{Scope: scope, Prompt: hashes(tokens)}
+				req := &selection.SelectRequest{Scope: servicetest.Scope, Prompt: servicetest.Hashes(tokens)}
 				b.ReportAllocs()
 				for b.Loop() {
 					if _, err := w.Select(context.Background(), req, false); err != nil {
@@ -55,9 +55,9 @@ func BenchmarkSelect(b *testing.B) {
 // BenchmarkSelectTokens is /select by token ids, 16 times as many as blocks of
 // BenchmarkSelect's 64.
 func BenchmarkSelectTokens(b *testing.B) {
-	tokens := prompt(1, 1024)
+	tokens := servicetest.Prompt(1, 1024)
 	w := bed(b, 8, tokens)
-	req := ask(tokens)
+	req := servicetest.Ask(tokens)
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := w.Select(context.Background(), req, false); err != nil {
@@ -71,16 +71,16 @@ func BenchmarkSelectTokens(b *testing.B) {
 func BenchmarkSelectPolicy(b *testing.B) {
 	for _, policy := range []string{"", "predicted-ttft"} {
 		b.Run("policy="+policy, func(b *testing.B) {
-			tokens := prompt(1, 8192)
+			tokens := servicetest.Prompt(1, 8192)
 			change := func(*node.Config) {}
 			if policy != "" {
-				change = policyType(b, policy, "")
+				change = servicetest.Policy(b, policy, "")
 			}
 			w := bedOf(b, 8, 16, tokens, change)
 			for i := range uint64(8) {
 				w.Burden(fmt.Sprint(i), 0, uint32(i), 100, 1000)
 			}
-			req := ask(tokens)
+			req := servicetest.Ask(tokens)
 			b.ReportAllocs()
 			for b.Loop() {
 				if _, err := w.Select(context.Background(), req, false); err != nil {
@@ -97,13 +97,13 @@ func BenchmarkReserveFree(b *testing.B) {
 	for _, queue := range []bool{false, true} {
 		for _, ranks := range []int{8, 64, 256} {
 			b.Run(fmt.Sprintf("queue=%t/ranks=%d", queue, ranks), func(b *testing.B) {
-				tokens := prompt(1, 64*blockSize)
+				tokens := servicetest.Prompt(1, 64*servicetest.BlockSize)
 				change := func(*node.Config) {}
 				if queue {
-					change = queueing(1000)
+					change = servicetest.Queueing(1000)
 				}
 				w := bed(b, ranks, tokens, change)
-				req := &selection.SelectRequest{Scope: scope, Prompt: hashes(tokens), ReservationID: new("r")}
+				req := &selection.SelectRequest{Scope: servicetest.Scope, Prompt: servicetest.Hashes(tokens), ReservationID: new("r")}
 				b.ReportAllocs()
 				for b.Loop() {
 					if _, err := w.Select(context.Background(), req, true); err != nil {
@@ -122,7 +122,7 @@ func BenchmarkReserveFree(b *testing.B) {
 // answered without thresholds and with some that no one exceeds, and refused
 // because every rank exceeds one. A refusal does not look at the prompt.
 func BenchmarkRefuse(b *testing.B) {
-	tokens := prompt(1, 8192)
+	tokens := servicetest.Prompt(1, 8192)
 	for _, ranks := range []int{8, 256} {
 		for _, limit := range []*uint64{nil, new(uint64(1 << 40)), new(uint64(0))} {
 			name := "answered"
@@ -133,11 +133,11 @@ func BenchmarkRefuse(b *testing.B) {
 				name = "judged"
 			}
 			b.Run(fmt.Sprintf("%s/ranks=%d", name, ranks), func(b *testing.B) {
-				w := bedOf(b, ranks, 16, tokens, limits(overload.Thresholds{PrefillTokens: limit}))
+				w := bedOf(b, ranks, 16, tokens, servicetest.Limits(overload.Thresholds{PrefillTokens: limit}))
 				for i := range uint64(ranks) {
 					w.Burden(fmt.Sprint(i), i/8, uint32(i%8), 1, 1)
 				}
-				req := ask(tokens)
+				req := servicetest.Ask(tokens)
 				b.ReportAllocs()
 				for b.Loop() {
 					if _, err := w.Select(context.Background(), req, false); (err != nil) != (name == "refused") {
@@ -162,19 +162,19 @@ func BenchmarkParallel(b *testing.B) {
 		selects, lifecycles int // of eight operations
 	}{{"select", 8, 0}, {"lifecycle", 0, 8}, {"mixed", 5, 2}} {
 		b.Run(bc.name, func(b *testing.B) {
-			w := bedOf(b, 64, 16, prompt(1, 16*blocks))
+			w := bedOf(b, 64, 16, servicetest.Prompt(1, 16*blocks))
 			var callers atomic.Uint32
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
 				n := callers.Add(1)
-				tokens := prompt(100+n, 16*blocks)
+				tokens := servicetest.Prompt(100+n, 16*blocks)
 				id := fmt.Sprint(n)
-				req := &selection.SelectRequest{Scope: scope, ReservationID: &id}
+				req := &selection.SelectRequest{Scope: servicetest.Scope, ReservationID: &id}
 				req.Prompt.BlockHashes, req.Prompt.HasBlockHashes = servicetest.Local(tokens, 16), true
 				req.Prompt.SequenceHashes, req.Prompt.HasSequenceHashes = servicetest.Sequence(tokens, 16), true
 				req.Prompt.ISLTokens, req.Prompt.HasISLTokens = 16*blocks, true
 				engine := w.Engine(uint64(n%8), 1)
-				some := prompt(1000+n, 8*16)
+				some := servicetest.Prompt(1000+n, 8*16)
 				events := [][]byte{
 					servicetest.Batch(1, engine.Stored(some, 16, nil)),
 					servicetest.Batch(1, engine.Removed(some, 16, 0, "GPU")),

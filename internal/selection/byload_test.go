@@ -16,6 +16,7 @@ import (
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
 	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // TestChoiceByLoad: over random histories of loads, foreign loads, caches, workers and requests the
@@ -37,10 +38,10 @@ func TestChoiceByLoad(t *testing.T) {
 		"decode only":    weights(func(w *selector.Weights) { w.TrackPrefill, w.PrefixOnly = false, true }),
 		"decay":          weights(func(w *selector.Weights) { w.CreditDecay = 0.5 }),
 		"softmax":        weights(func(w *selector.Weights) { w.Temperature = 0.5 }),
-		"thresholds":     limits(overload.Thresholds{DecodeBlocks: new(0.9), PrefillTokens: new(uint64(60))}),
-		"least-loaded":   policyType(t, "least-loaded", ""),
-		"lmetric":        policyType(t, "lmetric", "hotspot_detection: false"),
-		"lmetric, guard": policyType(t, "lmetric", ""),
+		"thresholds":     servicetest.Limits(overload.Thresholds{DecodeBlocks: new(0.9), PrefillTokens: new(uint64(60))}),
+		"least-loaded":   servicetest.Policy(t, "least-loaded", ""),
+		"lmetric":        servicetest.Policy(t, "lmetric", "hotspot_detection: false"),
+		"lmetric, guard": servicetest.Policy(t, "lmetric", ""),
 	}
 	for name, change := range worlds {
 		t.Run(name, func(t *testing.T) {
@@ -61,7 +62,7 @@ func TestChoiceByLoad(t *testing.T) {
 
 // choiceRun is one random history.
 type choiceRun struct {
-	*world
+	*servicetest.World
 	r       *rand.Rand
 	local   []uint64
 	tokens  []uint32
@@ -75,9 +76,9 @@ type choiceRun struct {
 }
 
 func newChoiceRun(t *testing.T, change func(*node.Config)) *choiceRun {
-	h := &choiceRun{world: start(t, change), r: rand.New(rand.NewPCG(1, uint64(len(t.Name())))), workers: make(map[uint64]bool)}
-	h.tokens = prompt(1, 12*blockSize)
-	p := hashes(h.tokens)
+	h := &choiceRun{World: servicetest.Start(t, change), r: rand.New(rand.NewPCG(1, uint64(len(t.Name())))), workers: make(map[uint64]bool)}
+	h.tokens = servicetest.Prompt(1, 12*servicetest.BlockSize)
+	p := servicetest.Hashes(h.tokens)
 	h.local = p.BlockHashes
 	for id := range uint64(60) {
 		h.put(id)
@@ -86,7 +87,7 @@ func newChoiceRun(t *testing.T, change func(*node.Config)) *choiceRun {
 }
 
 func (c *choiceRun) put(id uint64) {
-	c.Put(record(id, 1+uint32(id%3), func(r *catalog.Record) {
+	c.Put(servicetest.Record(id, 1+uint32(id%3), func(r *catalog.Record) {
 		r.TotalKVBlocks = new(uint64(40))
 		if id%4 == 0 {
 			r.Taints = []string{"a"}
@@ -97,7 +98,7 @@ func (c *choiceRun) put(id uint64) {
 
 // change is one step of the history.
 func (c *choiceRun) change() {
-	entries := c.RanksOf(scope)
+	entries := c.RanksOf(servicetest.Scope)
 	e := entries[c.r.IntN(len(entries))]
 	switch n := c.r.IntN(100); {
 	case n == 0 && len(c.workers) > 50:
@@ -117,7 +118,7 @@ func (c *choiceRun) change() {
 		}
 	case n == 3:
 		for _, e := range entries {
-			c.Space(scope).Clear(e.Slot)
+			c.Space(servicetest.Scope).Clear(e.Slot)
 		}
 	case n == 4:
 		for _, id := range c.live {
@@ -127,18 +128,18 @@ func (c *choiceRun) change() {
 	case n < 20:
 		c.store(e.Slot, indexer.Tier(c.r.IntN(int(indexer.NumTiers))), 1+c.r.IntN(len(c.local)))
 	case n < 25:
-		c.Space(scope).Clear(e.Slot)
+		c.Space(servicetest.Scope).Clear(e.Slot)
 	case n < 30:
-		c.SetEngineLoads(scope, []reservations.RankEngineLoad{{Slot: e.Slot, Rank: e.Rank, EngineLoad: reservations.EngineLoad{
-			Foreign: reservations.Foreign{Requests: c.r.Uint32N(3), PrefillTokens: c.r.Uint64N(3) * blockSize, Blocks: c.r.Uint64N(4)},
+		c.SetEngineLoads(servicetest.Scope, []reservations.RankEngineLoad{{Slot: e.Slot, Rank: e.Rank, EngineLoad: reservations.EngineLoad{
+			Foreign: reservations.Foreign{Requests: c.r.Uint32N(3), PrefillTokens: c.r.Uint64N(3) * servicetest.BlockSize, Blocks: c.r.Uint64N(4)},
 		}}})
 	case n < 60:
 		c.ids++
 		id := fmt.Sprint(c.ids)
 		if c.r.IntN(3) == 0 { // shares its beginning with the prompt
 			_, err := c.Reserve(&selection.ReserveRequest{
-				Scope: scope, ID: id, Rank: e.Rank, Prompt: hashes(c.tokens[:blockSize*(1+c.r.IntN(12))]),
-				EffectivePrefillTokens: new(uint64(c.r.IntN(blockSize + 1))),
+				Scope: servicetest.Scope, ID: id, Rank: e.Rank, Prompt: servicetest.Hashes(c.tokens[:servicetest.BlockSize*(1+c.r.IntN(12))]),
+				EffectivePrefillTokens: new(uint64(c.r.IntN(servicetest.BlockSize + 1))),
 			})
 			if err != nil {
 				c.T.Fatal(err)
@@ -164,13 +165,13 @@ func (c *choiceRun) store(slot uint32, tier indexer.Tier, n int) {
 	for i := range names {
 		names[i] = uint64(i) + 1
 	}
-	c.Space(scope).Store(&indexer.Store{Slot: slot, Tier: tier, EngineHashes: names, Local: c.local[:n]})
+	c.Space(servicetest.Scope).Store(&indexer.Store{Slot: slot, Tier: tier, EngineHashes: names, Local: c.local[:n]})
 }
 
 // request is a random one.
 func (c *choiceRun) request() *selection.SelectRequest {
-	req := &selection.SelectRequest{Scope: scope, Prompt: hashes(c.tokens[:blockSize*c.r.IntN(13)])}
-	req.Prompt.ISLTokens += uint64(c.r.IntN(blockSize)) + 1
+	req := &selection.SelectRequest{Scope: servicetest.Scope, Prompt: servicetest.Hashes(c.tokens[:servicetest.BlockSize*c.r.IntN(13)])}
+	req.Prompt.ISLTokens += uint64(c.r.IntN(servicetest.BlockSize)) + 1
 	switch c.r.IntN(20) {
 	case 0:
 		req.Override.PrefillScale = new(c.r.Float64())
@@ -186,7 +187,7 @@ func (c *choiceRun) request() *selection.SelectRequest {
 			}
 		}
 	case 4:
-		entries := c.RanksOf(scope)
+		entries := c.RanksOf(servicetest.Scope)
 		req.Pinned = &entries[c.r.IntN(len(entries))].Rank
 	}
 	return req

@@ -251,14 +251,14 @@ func (c *choice) predictedTTFT(i int) time.Duration {
 }
 
 // nextBest lists up to n further ranks, the cheapest first, at most one of each worker and
-// none of the chosen one.
+// none of the chosen one, nor one that is due for a trial, which this request does not take.
 func (c *choice) nextBest(n int) (next []catalog.Rank) {
 	for range n {
 		best := -1
 		for i, e := range c.scored {
 			taken := e.Rank.Worker == c.chosen.Rank.Worker ||
 				slices.ContainsFunc(next, func(r catalog.Rank) bool { return r.Worker == e.Rank.Worker })
-			if !taken && c.candidates[i].Known && (best < 0 || c.costs[i] < c.costs[best]) {
+			if !taken && c.candidates[i].Known && c.scope.silent[e.Rank] == nil && (best < 0 || c.costs[i] < c.costs[best]) {
 				best = i
 			}
 		}

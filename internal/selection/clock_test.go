@@ -7,6 +7,7 @@ import (
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // TestOverlapRefresh (contract §7): the overlap of a request that waited for long
@@ -24,12 +25,12 @@ func TestOverlapRefresh(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := start(t, queueing(0), func(c *node.Config) { c.OverlapRefresh = tt.after })
-				w.Put(record(1, 1))
-				w.Book("first", prompt(1000, 8))
-				c := w.call("a", prompt(1, 8))
+				w := servicetest.Start(t, servicetest.Queueing(0), func(c *node.Config) { c.OverlapRefresh = tt.after })
+				w.Put(servicetest.Record(1, 1))
+				w.Book("first", servicetest.Prompt(1000, 8))
+				c := startCall(w, "a", servicetest.Prompt(1, 8))
 				e := w.Engine(1, 0)
-				e.Publish(0, e.Stored(prompt(1, 8), blockSize, nil))
+				e.Publish(0, e.Stored(servicetest.Prompt(1, 8), servicetest.BlockSize, nil))
 				time.Sleep(tt.wait)
 				if err := w.Free("first"); err != nil {
 					t.Fatal(err)
@@ -48,7 +49,7 @@ func TestOverlapRefresh(t *testing.T) {
 func TestDispatchTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := busy(t)
-		c := w.call("a", prompt(1, 8))
+		c := startCall(w, "a", servicetest.Prompt(1, 8))
 		time.Sleep(300*time.Second - time.Millisecond)
 		synctest.Wait()
 		if !c.waits() {
@@ -64,10 +65,10 @@ func TestDispatchTimer(t *testing.T) {
 // after it was made; nothing that happens meanwhile extends it.
 func TestExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, eventsOff)
-		w.Put(record(1, 1))
+		w := servicetest.Start(t, servicetest.EventsOff)
+		w.Put(servicetest.Record(1, 1))
 		time.Sleep(7 * time.Second) // out of step with the timers
-		w.Book("r", prompt(1, 8))
+		w.Book("r", servicetest.Prompt(1, 8))
 		time.Sleep(299 * time.Second)
 		if err := w.OutputBlock("r", nil); err != nil {
 			t.Fatalf("after 299 s: %v", err)
@@ -75,11 +76,11 @@ func TestExpiry(t *testing.T) {
 		w.WantLoad("1/0: 8 3 1")
 		time.Sleep(61 * time.Second)
 		synctest.Wait()
-		wantError(t, w.OutputBlock("r", nil), contract.NotFound, "reservation r not found")
+		servicetest.WantError(t, w.OutputBlock("r", nil), contract.NotFound, "reservation r not found")
 		w.WantLoad("1/0: 0 0 0")
-		if n := sum(w.Metrics()["reservation_events_total"], "expired"); n != 1 {
+		if n := servicetest.Sum(w.Metrics()["reservation_events_total"], "expired"); n != 1 {
 			t.Errorf("%v expired, want 1", n)
 		}
-		w.Book("r", prompt(1, 8))
+		w.Book("r", servicetest.Prompt(1, 8))
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 func remembering(c *node.Config) { c.DecisionBytes = 1 << 20 }
@@ -27,22 +28,22 @@ var allTypes = []string{
 func TestExplainMatchesTheChoice(t *testing.T) {
 	for _, name := range allTypes {
 		t.Run(name, func(t *testing.T) {
-			change := []func(*node.Config){eventsOff, remembering}
+			change := []func(*node.Config){servicetest.EventsOff, remembering}
 			if name != "" {
-				change = append(change, policyType(t, name, ""))
+				change = append(change, servicetest.Policy(t, name, ""))
 			}
-			w := start(t, change...)
+			w := servicetest.Start(t, change...)
 			for id := range uint64(3) {
-				w.Put(record(id, 2))
+				w.Put(servicetest.Record(id, 2))
 			}
 			for i := range uint32(12) {
-				req := ask(prompt(i, 6))
+				req := servicetest.Ask(servicetest.Prompt(i, 6))
 				req.AllowedWorkers, req.HasAllowedWorkers = []uint64{1, 2}, true
 				asked, err := w.Explain(context.Background(), req)
 				if err != nil {
 					t.Fatal(err)
 				}
-				again := ask(prompt(i, 6))
+				again := servicetest.Ask(servicetest.Prompt(i, 6))
 				again.AllowedWorkers, again.HasAllowedWorkers = []uint64{1, 2}, true
 				again.Explain = true
 				sel, err := w.Select(context.Background(), again, true)
@@ -73,7 +74,7 @@ func TestExplainMatchesTheChoice(t *testing.T) {
 					t.Errorf("excluded: %v", x.Excluded)
 				}
 			}
-			if n := sum(w.Metrics()["reservations_live"]); n != 12 {
+			if n := servicetest.Sum(w.Metrics()["reservations_live"]); n != 12 {
 				t.Errorf("%v requests are booked", n)
 			}
 			if n := len(w.Decisions(catalog.ScopeFilter{}, 100)); n != 12 {
@@ -85,11 +86,11 @@ func TestExplainMatchesTheChoice(t *testing.T) {
 
 // TestExclusions: a rank that is no candidate has the reason why, also if none is.
 func TestExclusions(t *testing.T) {
-	w := start(t, eventsOff, sessions)
-	w.Put(record(1, 1))
-	w.Put(record(2, 1, func(r *catalog.Record) { r.Taints = []string{"gpu"} }))
-	w.Put(record(3, 2))
-	if _, err := w.reserve("first", prompt(1, 4), of("s"), onWorkers(3)); err != nil {
+	w := servicetest.Start(t, servicetest.EventsOff, sessions)
+	w.Put(servicetest.Record(1, 1))
+	w.Put(servicetest.Record(2, 1, func(r *catalog.Record) { r.Taints = []string{"gpu"} }))
+	w.Put(servicetest.Record(3, 2))
+	if _, err := reserve(w, "first", servicetest.Prompt(1, 4), of("s"), onWorkers(3)); err != nil {
 		t.Fatal(err)
 	}
 	for name, tc := range map[string]struct {
@@ -115,7 +116,7 @@ func TestExclusions(t *testing.T) {
 			map[string]selection.Exclusion{"1": "not_allowed", "2": "not_allowed", "3": "not_allowed"},
 		},
 	} {
-		req := ask(prompt(1, 4))
+		req := servicetest.Ask(servicetest.Prompt(1, 4))
 		tc.change(req)
 		x, err := w.Explain(context.Background(), req)
 		if err != nil {
@@ -140,13 +141,13 @@ func TestExclusions(t *testing.T) {
 
 // TestIncompleteIsExplained: a rank of a worker that has become incomplete says so.
 func TestIncompleteIsExplained(t *testing.T) {
-	w := start(t)
-	w.Put(record(1, 1))
-	w.Put(record(2, 1))
-	if _, err := w.PutWorker(record(2, 1, func(r *catalog.Record) { r.Endpoint = nil })); err != nil {
+	w := servicetest.Start(t)
+	w.Put(servicetest.Record(1, 1))
+	w.Put(servicetest.Record(2, 1))
+	if _, err := w.PutWorker(servicetest.Record(2, 1, func(r *catalog.Record) { r.Endpoint = nil })); err != nil {
 		t.Fatal(err)
 	}
-	x, err := w.Explain(context.Background(), ask(prompt(1, 4)))
+	x, err := w.Explain(context.Background(), servicetest.Ask(servicetest.Prompt(1, 4)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,15 +159,15 @@ func TestIncompleteIsExplained(t *testing.T) {
 // TestOverloadIsExplained: a worker above a threshold is excluded for that, and if all are,
 // the refusal is the answer.
 func TestOverloadIsExplained(t *testing.T) {
-	w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(1))}))
-	w.Put(record(1, 1))
-	w.Put(record(2, 1))
+	w := servicetest.Start(t, servicetest.EventsOff, servicetest.Limits(overload.Thresholds{PrefillTokens: new(uint64(1))}))
+	w.Put(servicetest.Record(1, 1))
+	w.Put(servicetest.Record(2, 1))
 	for n := range 2 {
-		sel, err := w.Select(context.Background(), ask(prompt(uint32(n), 8)), true)
+		sel, err := w.Select(context.Background(), servicetest.Ask(servicetest.Prompt(uint32(n), 8)), true)
 		if err != nil {
 			t.Fatal(err)
 		}
-		x, err := w.Explain(context.Background(), ask(prompt(9, 8)))
+		x, err := w.Explain(context.Background(), servicetest.Ask(servicetest.Prompt(9, 8)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -182,13 +183,13 @@ func TestOverloadIsExplained(t *testing.T) {
 // TestDecisions: what became of a choice is told once callers say it; the oldest go when
 // there is no room.
 func TestDecisions(t *testing.T) {
-	w := start(t, eventsOff, remembering)
-	w.Put(record(1, 1))
-	w.Put(record(2, 1))
-	w.Put(record(3, 2))
+	w := servicetest.Start(t, servicetest.EventsOff, remembering)
+	w.Put(servicetest.Record(1, 1))
+	w.Put(servicetest.Record(2, 1))
+	w.Put(servicetest.Record(3, 2))
 	var ids []string
 	for i := range uint32(4) {
-		req := ask(prompt(i, 4))
+		req := servicetest.Ask(servicetest.Prompt(i, 4))
 		req.AllowedWorkers, req.HasAllowedWorkers = []uint64{1, 2}, true
 		id := fmt.Sprint("r", i)
 		req.ReservationID = &id
@@ -230,10 +231,10 @@ func TestDecisions(t *testing.T) {
 		t.Error("the prediction of the completed one is not audited")
 	}
 
-	small := start(t, eventsOff, func(c *node.Config) { c.DecisionBytes = 2000 })
-	small.Put(record(1, 1))
+	small := servicetest.Start(t, servicetest.EventsOff, func(c *node.Config) { c.DecisionBytes = 2000 })
+	small.Put(servicetest.Record(1, 1))
 	for i := range uint32(100) {
-		if _, err := small.Select(context.Background(), ask(prompt(i, 4)), false); err != nil {
+		if _, err := small.Select(context.Background(), servicetest.Ask(servicetest.Prompt(i, 4)), false); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -245,21 +246,21 @@ func TestDecisions(t *testing.T) {
 // TestShadows: a shadow that is the policy in force makes the same choices; the others are
 // compared and change nothing.
 func TestShadows(t *testing.T) {
-	w := start(t, eventsOff, policyFile(t, `
+	w := servicetest.Start(t, servicetest.EventsOff, servicetest.Policies(t, `
 shadow: [least, turns, two]
 aggregated: turns
 instances: [{name: least, type: least-loaded}, {name: turns, type: round-robin}, {name: two, type: dynamo-two-tier-cost-fn}]
 `))
 	for id := range uint64(4) {
-		w.Put(record(id, 1))
+		w.Put(servicetest.Record(id, 1))
 	}
-	book := &selection.ReserveRequest{Scope: scope, ID: "load", Rank: catalog.Rank{Worker: 0}, Prompt: ask(prompt(99, 1)).Prompt}
+	book := &selection.ReserveRequest{Scope: servicetest.Scope, ID: "load", Rank: catalog.Rank{Worker: 0}, Prompt: servicetest.Ask(servicetest.Prompt(99, 1)).Prompt}
 	if _, err := w.Reserve(book); err != nil {
 		t.Fatal(err)
 	}
 	got := ""
 	for i := range uint32(8) {
-		req := ask(prompt(i, 4))
+		req := servicetest.Ask(servicetest.Prompt(i, 4))
 		req.Explain = true
 		sel, err := w.Select(context.Background(), req, false)
 		if err != nil {
@@ -274,7 +275,7 @@ instances: [{name: least, type: least-loaded}, {name: turns, type: round-robin},
 		t.Errorf("in turn: %s", got)
 	}
 	series := w.Metrics()["shadow_decisions_total"]
-	if same, other := sum(series, "least", "same"), sum(series, "least", "other"); same != 6 || other != 2 {
+	if same, other := servicetest.Sum(series, "least", "same"), servicetest.Sum(series, "least", "other"); same != 6 || other != 2 {
 		t.Errorf("least-loaded would have made %v the same and %v others", same, other)
 	}
 }

@@ -11,15 +11,16 @@ import (
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector/ttft"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // holdingFor starts a service that holds requests, with so many workers. An idle engine
 // of its default model computes 12,000 tokens a second.
-func holdingFor(t *testing.T, workers uint64, parameters string, change ...func(*node.Config)) *world {
+func holdingFor(t *testing.T, workers uint64, parameters string, change ...func(*node.Config)) *servicetest.World {
 	t.Helper()
-	w := start(t, append([]func(*node.Config){policyType(t, "predicted-ttft", parameters), eventsOff}, change...)...)
+	w := servicetest.Start(t, append([]func(*node.Config){servicetest.Policy(t, "predicted-ttft", parameters), servicetest.EventsOff}, change...)...)
 	for id := range workers {
-		w.Put(record(id, 1))
+		w.Put(servicetest.Record(id, 1))
 	}
 	return w
 }
@@ -29,9 +30,9 @@ func holdingFor(t *testing.T, workers uint64, parameters string, change ...func(
 func TestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := holdingFor(t, 1, "hold_seconds: 0.2")
-		w.Book("first", prompt(1, 12000)) // a second
-		long := w.call("long", prompt(20000, 6000))
-		short := w.call("short", prompt(40000, 1200))
+		w.Book("first", servicetest.Prompt(1, 12000)) // a second
+		long := startCall(w, "long", servicetest.Prompt(20000, 6000))
+		short := startCall(w, "short", servicetest.Prompt(40000, 1200))
 		synctest.Wait()
 		if !long.waits() || !short.waits() {
 			t.Fatal("not held, although a second is left")
@@ -58,8 +59,8 @@ func TestHold(t *testing.T) {
 func TestHoldEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := holdingFor(t, 1, "hold_seconds: 0.2, hold_max_seconds: 3")
-		w.Book("first", prompt(1, 120000))
-		c := w.call("a", prompt(200000, 1200))
+		w.Book("first", servicetest.Prompt(1, 120000))
+		c := startCall(w, "a", servicetest.Prompt(200000, 1200))
 		time.Sleep(2999 * time.Millisecond)
 		synctest.Wait()
 		if !c.waits() {
@@ -74,20 +75,20 @@ func TestHoldEnds(t *testing.T) {
 func TestHeldIsCharged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := holdingFor(t, 2, "hold_seconds: 0.2")
-		w.Book("long ago", prompt(1<<20, 12))
+		w.Book("long ago", servicetest.Prompt(1<<20, 12))
 		if err := w.Free("long ago"); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(100 * time.Second) // next to nothing arrives
-		warm := w.Book("warm", prompt(1, 7200))
+		warm := w.Book("warm", servicetest.Prompt(1, 7200))
 		time.Sleep(100 * time.Millisecond)
 		// 0.5 s are left. Of this one 0.2 s are to be computed there, 0.8 s elsewhere.
-		first := w.call("first", prompt(1, 9600))
+		first := startCall(w, "first", servicetest.Prompt(1, 9600))
 		if !first.waits() {
 			t.Fatal("not held for the rank that computes its beginning")
 		}
 		// Of this one it is 0.4 s there, 1 s elsewhere: the one before makes the difference.
-		second := w.call("second", prompt(1, 12000))
+		second := startCall(w, "second", servicetest.Prompt(1, 12000))
 		if sel := second.served(t); sel.Rank == warm.Rank {
 			t.Error("as if nothing were held for that rank")
 		}
@@ -105,9 +106,9 @@ func TestHeldIsCharged(t *testing.T) {
 func TestNothingIsHeldForLateCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := holdingFor(t, 1, "hold_seconds: 0.2")
-		w.runLate(t, 30)
-		w.Book("first", prompt(1<<20, 120000))
-		w.Book("second", prompt(1<<21, 1200))
+		runLate(w, t, 30)
+		w.Book("first", servicetest.Prompt(1<<20, 120000))
+		w.Book("second", servicetest.Prompt(1<<21, 1200))
 	})
 }
 
@@ -115,9 +116,9 @@ func TestNothingIsHeldForLateCallers(t *testing.T) {
 func TestHeldRequestsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := holdingFor(t, 1, "hold_seconds: 0.2, hold_max_seconds: 100")
-		w.Book("first", prompt(1, 1200000))
-		gone := w.call("gone", prompt(1<<21, 1200))
-		stays := w.call("stays", prompt(1<<22, 1200))
+		w.Book("first", servicetest.Prompt(1, 1200000))
+		gone := startCall(w, "gone", servicetest.Prompt(1<<21, 1200))
+		stays := startCall(w, "stays", servicetest.Prompt(1<<22, 1200))
 		synctest.Wait()
 		if loads := w.Loads(nil, nil); loads[0].PendingCount != 2 || loads[0].PendingISLTokens != 2400 {
 			t.Errorf("pending %d, %d tokens", loads[0].PendingCount, loads[0].PendingISLTokens)
@@ -132,7 +133,7 @@ func TestHeldRequestsEnd(t *testing.T) {
 		if stays.waits() {
 			t.Error("the worker is gone and it waits")
 		}
-		wantError(t, stays.err, contract.Unavailable, "no schedulable workers are available")
+		servicetest.WantError(t, stays.err, contract.Unavailable, "no schedulable workers are available")
 	})
 }
 
@@ -141,18 +142,18 @@ func TestHeldRequestsEnd(t *testing.T) {
 func TestPoliciesChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const holds = `{"aggregated":"p","instances":[{"name":"p","type":"predicted-ttft","parameters":{"hold_seconds":0.2,"hold_max_seconds":60}}]}`
-		w := start(t, eventsOff)
-		w.Put(record(0, 1))
+		w := servicetest.Start(t, servicetest.EventsOff)
+		w.Put(servicetest.Record(0, 1))
 		apply := func(section []byte) {
 			t.Helper()
 			if err := w.ApplyPolicies(section); err != nil {
 				t.Fatal(err)
 			}
 		}
-		w.Book("first", prompt(1, 12000)) // a second
+		w.Book("first", servicetest.Prompt(1, 12000)) // a second
 		apply([]byte(holds))
-		w.Put(record(0, 1)) // as it is
-		held := w.call("held", prompt(20000, 6000))
+		w.Put(servicetest.Record(0, 1)) // as it is
+		held := startCall(w, "held", servicetest.Prompt(20000, 6000))
 		synctest.Wait()
 		if !held.waits() {
 			t.Fatal("not held, although a second is left")
@@ -170,17 +171,17 @@ func TestPoliciesChange(t *testing.T) {
 		if got := w.Policies(catalog.ScopeFilter{})[0]; got.Name != "default" || got.Learned != nil {
 			t.Errorf("policies %+v", got)
 		}
-		second := w.call("second", prompt(40000, 6000))
+		second := startCall(w, "second", servicetest.Prompt(40000, 6000))
 		second.served(t)
 		apply([]byte(holds))
 		for i := range 60 {
-			w.run(t, fmt.Sprint("r", i), 100+i*17%4000, ttft.Default())
+			run(w, t, fmt.Sprint("r", i), 100+i*17%4000, ttft.Default())
 		}
 		time.Sleep(2 * time.Second)
-		samples := w.learned(t).Samples
+		samples := learned(w, t).Samples
 		apply(nil)
 		apply([]byte(holds))
-		if got := w.learned(t).Samples; got != samples || samples == 0 {
+		if got := learned(w, t).Samples; got != samples || samples == 0 {
 			t.Errorf("learned from %d prefills before, from %d now", samples, got)
 		}
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // known is what the model knows of a live reservation.
@@ -30,7 +31,7 @@ type known struct {
 // reservation ends half a second later than a step, so that its end is never in
 // doubt.
 type retries struct {
-	*world
+	*servicetest.World
 	rnd  *rand.Rand
 	live map[string]known
 	kept map[string]known
@@ -48,14 +49,14 @@ func TestRandomRetries(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				change := func(c *node.Config) { c.ReservationLifetime = lifetime }
 				if seed%3 == 0 {
-					change = func(c *node.Config) { c.ReservationLifetime = lifetime; queueing(1 << 20)(c) }
+					change = func(c *node.Config) { c.ReservationLifetime = lifetime; servicetest.Queueing(1 << 20)(c) }
 				}
 				r := &retries{
-					world: start(t, eventsOff, keeping, change), rnd: rand.New(rand.NewPCG(seed, 7)),
+					World: servicetest.Start(t, servicetest.EventsOff, keeping, change), rnd: rand.New(rand.NewPCG(seed, 7)),
 					live: map[string]known{}, kept: map[string]known{},
 				}
 				for id := range uint64(3) {
-					r.Put(record(id, 1))
+					r.Put(servicetest.Record(id, 1))
 				}
 				time.Sleep(time.Second / 4)
 				steps := []func(){r.choose, r.choose, r.choose, r.reserveOn, r.reserveOn, r.keepOne, r.bookOne, r.bookOne, r.end, r.touch, r.touch, r.pause, r.pause, r.leave}
@@ -132,7 +133,7 @@ func (r *retries) judge(what, id string, rank catalog.Rank, repeated bool, err e
 
 func (r *retries) choose() {
 	id, p, lease, wanted := r.id(), r.prompt(), r.lease(), r.ifExists()
-	sel, err := r.reserve(id, prompt(p, 10), leased(lease), func(q *selection.SelectRequest) { q.IfExists, q.Dialect = wanted, contract.Version(r.rnd.IntN(2)) })
+	sel, err := reserve(r.World, id, servicetest.Prompt(p, 10), leased(lease), func(q *selection.SelectRequest) { q.IfExists, q.Dialect = wanted, contract.Version(r.rnd.IntN(2)) })
 	if r.judge("choose", id, sel.Rank, sel.Repeated, err, wanted, r.live[id].prompt == p) {
 		r.enter(id, known{rank: sel.Rank, prompt: p, lease: lease})
 	}
@@ -142,7 +143,7 @@ func (r *retries) reserveOn() {
 	id, p, lease, wanted, rank := r.id(), r.prompt(), r.lease(), r.ifExists(), catalog.Rank{Worker: r.rnd.Uint64N(3)}
 	delete(r.kept, id)
 	got, err := r.Reserve(&selection.ReserveRequest{
-		Scope: scope, ID: id, Rank: rank, Prompt: ask(prompt(p, 10)).Prompt, Lease: lease, IfExists: wanted,
+		Scope: servicetest.Scope, ID: id, Rank: rank, Prompt: servicetest.Ask(servicetest.Prompt(p, 10)).Prompt, Lease: lease, IfExists: wanted,
 	})
 	k := r.live[id]
 	if r.judge("reserve", id, got.Rank, got.Repeated, err, wanted, k.prompt == p && k.rank == rank) {
@@ -152,16 +153,16 @@ func (r *retries) reserveOn() {
 
 func (r *retries) keepOne() {
 	id, p := r.id(), r.prompt()
-	r.kept[id] = known{rank: r.selectPending(id, prompt(p, 10)).Rank, prompt: p}
+	r.kept[id] = known{rank: selectPending(r.World, id, servicetest.Prompt(p, 10)).Rank, prompt: p}
 }
 
 func (r *retries) bookOne() {
 	id, lease, wanted := r.id(), r.lease(), r.ifExists()
-	got, err := r.reservePending(id, func(q *selection.PendingRequest) { q.Lease, q.IfExists = lease, wanted })
+	got, err := reservePending(r.World, id, func(q *selection.PendingRequest) { q.Lease, q.IfExists = lease, wanted })
 	_, taken := r.live[id]
 	k, ok := r.kept[id]
 	if again := taken && wanted == selection.ReturnFirst; !ok && !again {
-		wantError(r.T, err, contract.NotFound, nonePending(id))
+		servicetest.WantError(r.T, err, contract.NotFound, nonePending(id))
 		return
 	}
 	if r.judge("book", id, got.Rank, got.Repeated, err, wanted, true) {
@@ -209,7 +210,7 @@ func (r *retries) pause() {
 func (r *retries) leave() {
 	id := r.rnd.Uint64N(3)
 	r.Remove(id)
-	r.Put(record(id, 1))
+	r.Put(servicetest.Record(id, 1))
 	maps.DeleteFunc(r.live, func(_ string, k known) bool { return k.rank.Worker == id })
 }
 
@@ -234,9 +235,9 @@ func (r *retries) check() {
 // few ids: no one gets an answer for another prompt, and in the end nothing is
 // booked or remembered.
 func TestRetriesRace(t *testing.T) {
-	w := start(t, eventsOff, keeping, sessions)
+	w := servicetest.Start(t, servicetest.EventsOff, keeping, sessions)
 	for id := range uint64(3) {
-		w.Put(record(id, 1))
+		w.Put(servicetest.Record(id, 1))
 	}
 	var wg sync.WaitGroup
 	for g := range uint32(8) {
@@ -251,14 +252,14 @@ func TestRetriesRace(t *testing.T) {
 				case 1:
 					_ = w.Renew(id)
 				case 2:
-					_, _ = w.reservePending(id, func(r *selection.PendingRequest) { r.IfExists, r.Lease = selection.ReturnFirst, time.Millisecond })
+					_, _ = reservePending(w, id, func(r *selection.PendingRequest) { r.IfExists, r.Lease = selection.ReturnFirst, time.Millisecond })
 				case 3:
-					w.selectPending(id, prompt(n, 10), of(id))
+					selectPending(w, id, servicetest.Prompt(n, 10), of(id))
 				default:
-					sel, err := w.reserve(id, prompt(n, 10), again, leased(time.Millisecond), of(id))
+					sel, err := reserve(w, id, servicetest.Prompt(n, 10), again, leased(time.Millisecond), of(id))
 					var e *contract.Error
 					switch {
-					case err == nil && !sel.PlacementOnly && (sel.ISLTokens != 10 || sel.SequenceHashes[0] != sequence(prompt(n, 10), blockSize)[0]):
+					case err == nil && !sel.PlacementOnly && (sel.ISLTokens != 10 || sel.SequenceHashes[0] != servicetest.Sequence(servicetest.Prompt(n, 10), servicetest.BlockSize)[0]):
 						t.Errorf("%s got another's answer: %+v", id, sel)
 					case err != nil && (!errors.As(err, &e) || e.Kind != contract.Conflict): // booked by the id of a pending selection
 						t.Errorf("%s: %v", id, err)

@@ -19,17 +19,17 @@ import (
 // is booked, by whatever way, although the rank is busy from then on: it may be
 // busy with just that reservation.
 func TestRetryNeedNotWait(t *testing.T) {
-	tokens := prompt(1, 8)
-	book := map[string]func(t *testing.T, w *world){
-		"first try": func(_ *testing.T, w *world) { _ = w.Free("first") },
-		"reservations": func(t *testing.T, w *world) {
-			req := selection.ReserveRequest{Scope: scope, ID: "x", Rank: catalog.Rank{Worker: 1}, Prompt: ask(tokens).Prompt}
+	tokens := servicetest.Prompt(1, 8)
+	book := map[string]func(t *testing.T, w *servicetest.World){
+		"first try": func(_ *testing.T, w *servicetest.World) { _ = w.Free("first") },
+		"reservations": func(t *testing.T, w *servicetest.World) {
+			req := selection.ReserveRequest{Scope: servicetest.Scope, ID: "x", Rank: catalog.Rank{Worker: 1}, Prompt: servicetest.Ask(tokens).Prompt}
 			if _, err := w.Reserve(&req); err != nil {
 				t.Fatal(err)
 			}
 		},
-		"pending selection": func(t *testing.T, w *world) {
-			if _, err := w.reservePending("x"); err != nil {
+		"pending selection": func(t *testing.T, w *servicetest.World) {
+			if _, err := reservePending(w, "x"); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -39,7 +39,7 @@ func TestRetryNeedNotWait(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := busy(t, keeping)
 				if name == "pending selection" {
-					req := ask(tokens)
+					req := servicetest.Ask(tokens)
 					req.SelectionID, req.Pending, req.Advisory = new("x"), true, true
 					if _, err := w.Select(context.Background(), req, false); err != nil {
 						t.Fatal(err)
@@ -47,12 +47,12 @@ func TestRetryNeedNotWait(t *testing.T) {
 				}
 				var calls []*call
 				if name == "first try" {
-					calls = append(calls, w.call("x", prompt(1, 8)))
+					calls = append(calls, startCall(w, "x", servicetest.Prompt(1, 8)))
 				}
 				for range 3 {
-					calls = append(calls, w.call("x", prompt(1, 8), again))
+					calls = append(calls, startCall(w, "x", servicetest.Prompt(1, 8), again))
 				}
-				other := w.call("y", prompt(2, 8), again)
+				other := startCall(w, "y", servicetest.Prompt(2, 8), again)
 				book(t, w)
 				booked := 0
 				for _, c := range calls {
@@ -73,13 +73,13 @@ func TestRetryNeedNotWait(t *testing.T) {
 // replica has booked its id; a request that differs is refused then.
 func TestRetryLearnsOfReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b := pair(t, queueing(0))
-		b.Book("first", prompt(1000, 8))
-		same, differing := b.call("x", prompt(1, 8), again), b.call("x", prompt(2, 8), again)
+		a, b := servicetest.Pair(t, servicetest.Queueing(0))
+		b.Book("first", servicetest.Prompt(1000, 8))
+		same, differing := startCall(b, "x", servicetest.Prompt(1, 8), again), startCall(b, "x", servicetest.Prompt(2, 8), again)
 		if !same.waits() || !differing.waits() {
 			t.Fatal("no request waits")
 		}
-		a.Book("x", prompt(1, 8))
+		a.Book("x", servicetest.Prompt(1, 8))
 		time.Sleep(5 * time.Second)
 		if sel := same.served(t); !sel.Repeated {
 			t.Errorf("%+v", sel)
@@ -87,7 +87,7 @@ func TestRetryLearnsOfReplica(t *testing.T) {
 		if differing.waits() {
 			t.Fatal("the other one still waits")
 		}
-		wantError(t, differing.err, contract.Conflict, takenText("x"))
+		servicetest.WantError(t, differing.err, contract.Conflict, takenText("x"))
 	})
 }
 
@@ -100,11 +100,11 @@ func TestRetryOutlivesFirstTry(t *testing.T) {
 	for range 20 {
 		synctest.Test(t, func(t *testing.T) {
 			w := busy(t, sessions)
-			first := w.call("x", prompt(1, 8), again, of("s"))
+			first := startCall(w, "x", servicetest.Prompt(1, 8), again, of("s"))
 			if err := w.Free("first"); err != nil {
 				t.Fatal(err)
 			}
-			sel, err := w.reserve("x", prompt(1, 8), again, of("s"))
+			sel, err := reserve(w, "x", servicetest.Prompt(1, 8), again, of("s"))
 			if err != nil || !sel.Repeated {
 				t.Fatalf("%+v, %v", sel, err)
 			}
@@ -114,7 +114,7 @@ func TestRetryOutlivesFirstTry(t *testing.T) {
 				abandoned++
 			}
 			time.Sleep(sessionTTL + 5*time.Second)
-			if n := sum(w.Metrics()["remembered_entries"], "sessions"); n != 1 {
+			if n := servicetest.Sum(w.Metrics()["remembered_entries"], "sessions"); n != 1 {
 				t.Errorf("%v sessions, want the reservation's", n)
 			}
 			if err := w.Free("x"); err != nil {
@@ -132,10 +132,10 @@ func TestRetryOutlivesFirstTry(t *testing.T) {
 // reservation, which lives. In every other round all of them may go away: if none
 // is answered nothing is booked.
 func TestImpatientCallers(t *testing.T) {
-	w := start(t, eventsOff, queueing(0), sessions)
-	w.Put(record(1, 1))
+	w := servicetest.Start(t, servicetest.EventsOff, servicetest.Queueing(0), sessions)
+	w.Put(servicetest.Record(1, 1))
 	for round := range 500 {
-		w.Book("first", prompt(1000, 8))
+		w.Book("first", servicetest.Prompt(1000, 8))
 		var answered, booked int
 		var mu sync.Mutex
 		var wg sync.WaitGroup
@@ -144,7 +144,7 @@ func TestImpatientCallers(t *testing.T) {
 		for i := range 4 {
 			ctx, cancel := context.WithCancel(context.Background())
 			wg.Go(func() {
-				req := ask(prompt(1, 8))
+				req := servicetest.Ask(servicetest.Prompt(1, 8))
 				req.ReservationID, req.IfExists, req.Session = &id, selection.ReturnFirst, "s"
 				sel, err := w.Select(ctx, req, true)
 				mu.Lock()
@@ -187,18 +187,18 @@ func TestImpatientCallers(t *testing.T) {
 // the replica that booked and on another one.
 func TestRetryRenews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b := pair(t)
-		if _, err := a.reserve("r", prompt(1, 8), leased(10*time.Second)); err != nil {
+		a, b := servicetest.Pair(t)
+		if _, err := reserve(a, "r", servicetest.Prompt(1, 8), leased(10*time.Second)); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2500 * time.Millisecond) // two announcements
 		for i := range 6 {
 			time.Sleep(7 * time.Second)
-			w := []*world{a, b}[i%2]
-			if sel, err := w.reserve("r", prompt(1, 8), again); err != nil || sel.Lease != 10*time.Second {
+			w := []*servicetest.World{a, b}[i%2]
+			if sel, err := reserve(w, "r", servicetest.Prompt(1, 8), again); err != nil || sel.Lease != 10*time.Second {
 				t.Fatalf("%d: %+v, %v", i, sel, err)
 			}
-			req := selection.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(1, 8)).Prompt, IfExists: selection.ReturnFirst}
+			req := selection.ReserveRequest{Scope: servicetest.Scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: servicetest.Ask(servicetest.Prompt(1, 8)).Prompt, IfExists: selection.ReturnFirst}
 			time.Sleep(7 * time.Second)
 			if r, err := w.Reserve(&req); err != nil || r.Lease != 10*time.Second {
 				t.Fatalf("%d: %+v, %v", i, r, err)
@@ -213,23 +213,23 @@ func TestRetryRenews(t *testing.T) {
 // TestRetryWithoutWorkers: the first answer is given although no one could be
 // chosen now, because the worker is incomplete: the reservation lives.
 func TestRetryWithoutWorkers(t *testing.T) {
-	w := start(t, eventsOff)
-	w.Put(record(1, 1))
-	first := w.Book("r", prompt(1, 10))
+	w := servicetest.Start(t, servicetest.EventsOff)
+	w.Put(servicetest.Record(1, 1))
+	first := w.Book("r", servicetest.Prompt(1, 10))
 	if wk, err := w.PatchWorker(1, catalog.Patch{Endpoint: new("")}); err != nil || wk.Lifecycle == catalog.Schedulable {
 		t.Fatalf("%+v, %v", wk, err)
 	}
-	if sel, err := w.reserve("r", prompt(1, 10), again); err != nil || !sel.Repeated || sel.Endpoint != first.Endpoint {
+	if sel, err := reserve(w, "r", servicetest.Prompt(1, 10), again); err != nil || !sel.Repeated || sel.Endpoint != first.Endpoint {
 		t.Errorf("%+v, %v", sel, err)
 	}
-	req := selection.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(1, 10)).Prompt, IfExists: selection.ReturnFirst}
+	req := selection.ReserveRequest{Scope: servicetest.Scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: servicetest.Ask(servicetest.Prompt(1, 10)).Prompt, IfExists: selection.ReturnFirst}
 	if r, err := w.Reserve(&req); err != nil || !r.Repeated || r.Endpoint != first.Endpoint {
 		t.Errorf("%+v, %v", r, err)
 	}
-	_, err := w.reserve("r", prompt(2, 10), again)
-	wantError(t, err, contract.Conflict, takenText("r"))
-	_, err = w.reserve("s", prompt(1, 10), again)
-	wantError(t, err, contract.Unavailable, "no schedulable workers are available")
+	_, err := reserve(w, "r", servicetest.Prompt(2, 10), again)
+	servicetest.WantError(t, err, contract.Conflict, takenText("r"))
+	_, err = reserve(w, "s", servicetest.Prompt(1, 10), again)
+	servicetest.WantError(t, err, contract.Unavailable, "no schedulable workers are available")
 	w.WantLoad("1/0: 10 2 1")
 }
 
@@ -238,27 +238,27 @@ func TestRetryWithoutWorkers(t *testing.T) {
 func TestPendingRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := servicetest.NewMesh()
-		a, b := &world{m.Start(t, "a", eventsOff, keeping)}, &world{m.Start(t, "b", eventsOff, keeping)}
+		a, b := m.Start(t, "a", servicetest.EventsOff, keeping), m.Start(t, "b", servicetest.EventsOff, keeping)
 		m.Connect(t, "a", "b")
-		a.Put(record(1, 1))
-		b.Put(record(1, 1))
-		a.selectPending("kept", prompt(1, 10))
-		if _, err := a.reservePending("kept"); err != nil {
+		a.Put(servicetest.Record(1, 1))
+		b.Put(servicetest.Record(1, 1))
+		selectPending(a, "kept", servicetest.Prompt(1, 10))
+		if _, err := reservePending(a, "kept"); err != nil {
 			t.Fatal(err)
 		}
-		a.Book("chosen", prompt(1, 10))
+		a.Book("chosen", servicetest.Prompt(1, 10))
 		servicetest.Announced()
-		for _, w := range []*world{a, b} {
+		for _, w := range []*servicetest.World{a, b} {
 			for _, id := range []string{"kept", "chosen"} {
-				if r, err := w.reservePending(id, func(r *selection.PendingRequest) { r.IfExists = selection.ReturnFirst }); err != nil || !r.Repeated || r.Rank.Worker != 1 {
+				if r, err := reservePending(w, id, func(r *selection.PendingRequest) { r.IfExists = selection.ReturnFirst }); err != nil || !r.Repeated || r.Rank.Worker != 1 {
 					t.Errorf("%s by its id: %+v, %v", id, r, err)
 				}
-				if sel, err := w.reserve(id, prompt(1, 10), again); err != nil || !sel.Repeated {
+				if sel, err := reserve(w, id, servicetest.Prompt(1, 10), again); err != nil || !sel.Repeated {
 					t.Errorf("%s chosen: %+v, %v", id, sel, err)
 				}
-				_, err := w.reserve(id, prompt(2, 10), again)
-				wantError(t, err, contract.Conflict, takenText(id))
-				req := selection.ReserveRequest{Scope: scope, ID: id, Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(1, 10)).Prompt, IfExists: selection.ReturnFirst}
+				_, err := reserve(w, id, servicetest.Prompt(2, 10), again)
+				servicetest.WantError(t, err, contract.Conflict, takenText(id))
+				req := selection.ReserveRequest{Scope: servicetest.Scope, ID: id, Rank: catalog.Rank{Worker: 1}, Prompt: servicetest.Ask(servicetest.Prompt(1, 10)).Prompt, IfExists: selection.ReturnFirst}
 				if r, err := w.Reserve(&req); err != nil || !r.Repeated {
 					t.Errorf("%s reserved: %+v, %v", id, r, err)
 				}

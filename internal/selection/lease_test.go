@@ -10,6 +10,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 func leased(d time.Duration) func(*selection.SelectRequest) {
@@ -19,17 +20,17 @@ func leased(d time.Duration) func(*selection.SelectRequest) {
 // TestLeases: a lease ends at its time unless a step of the caller renews it,
 // whatever the age of other reservations; the end lets others run.
 func TestLeases(t *testing.T) {
-	steps := map[string]func(*world) error{
-		"renew":            func(w *world) error { return w.Renew("r") },
-		"prefill complete": func(w *world) error { return w.PrefillComplete("r") },
-		"output block":     func(w *world) error { return w.OutputBlock("r", nil) },
+	steps := map[string]func(*servicetest.World) error{
+		"renew":            func(w *servicetest.World) error { return w.Renew("r") },
+		"prefill complete": func(w *servicetest.World) error { return w.PrefillComplete("r") },
+		"output block":     func(w *servicetest.World) error { return w.OutputBlock("r", nil) },
 	}
 	for name, step := range steps {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := start(t, eventsOff)
-				w.Put(record(1, 1))
-				sel, err := w.reserve("r", prompt(1, 8), leased(10*time.Second))
+				w := servicetest.Start(t, servicetest.EventsOff)
+				w.Put(servicetest.Record(1, 1))
+				sel, err := reserve(w, "r", servicetest.Prompt(1, 8), leased(10*time.Second))
 				if err != nil || sel.Lease != 10*time.Second {
 					t.Fatalf("lease %s, %v", sel.Lease, err)
 				}
@@ -40,7 +41,7 @@ func TestLeases(t *testing.T) {
 					}
 				}
 				time.Sleep(12 * time.Second)
-				wantError(t, step(w), contract.NotFound, "reservation r not found")
+				servicetest.WantError(t, step(w), contract.NotFound, "reservation r not found")
 				w.WantLoad("1/0: 0 0 0")
 				w.WantLog("warn: stale reservations ended leases=1 reservations=1")
 			})
@@ -50,20 +51,20 @@ func TestLeases(t *testing.T) {
 
 // TestRenewRefused: what cannot be renewed.
 func TestRenewRefused(t *testing.T) {
-	w := start(t, eventsOff)
-	w.Put(record(1, 1))
-	w.Book("r", prompt(1, 8))
-	wantError(t, w.Renew("r"), contract.Conflict, "reservation r has no lease")
-	wantError(t, w.Renew("x"), contract.NotFound, "reservation x not found")
+	w := servicetest.Start(t, servicetest.EventsOff)
+	w.Put(servicetest.Record(1, 1))
+	w.Book("r", servicetest.Prompt(1, 8))
+	servicetest.WantError(t, w.Renew("r"), contract.Conflict, "reservation r has no lease")
+	servicetest.WantError(t, w.Renew("x"), contract.NotFound, "reservation x not found")
 }
 
 // TestReservationLifetime: it is configured, and a lease does not depend on it.
 func TestReservationLifetime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, eventsOff, func(c *node.Config) { c.ReservationLifetime = 20 * time.Second })
-		w.Put(record(1, 1))
-		w.Book("plain", prompt(1, 8))
-		r := selection.ReserveRequest{Scope: scope, ID: "leased", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(2, 8)).Prompt, Lease: 30 * time.Second}
+		w := servicetest.Start(t, servicetest.EventsOff, func(c *node.Config) { c.ReservationLifetime = 20 * time.Second })
+		w.Put(servicetest.Record(1, 1))
+		w.Book("plain", servicetest.Prompt(1, 8))
+		r := selection.ReserveRequest{Scope: servicetest.Scope, ID: "leased", Rank: catalog.Rank{Worker: 1}, Prompt: servicetest.Ask(servicetest.Prompt(2, 8)).Prompt, Lease: 30 * time.Second}
 		if _, err := w.Reserve(&r); err != nil {
 			t.Fatal(err)
 		}
@@ -80,12 +81,12 @@ func TestReservationLifetime(t *testing.T) {
 // for a timer.
 func TestLeaseLetsOthersRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, eventsOff, queueing(0))
-		w.Put(record(1, 1))
-		if _, err := w.reserve("r", prompt(1, 8), leased(2*time.Second)); err != nil {
+		w := servicetest.Start(t, servicetest.EventsOff, servicetest.Queueing(0))
+		w.Put(servicetest.Record(1, 1))
+		if _, err := reserve(w, "r", servicetest.Prompt(1, 8), leased(2*time.Second)); err != nil {
 			t.Fatal(err)
 		}
-		c := w.call("a", prompt(2, 8))
+		c := startCall(w, "a", servicetest.Prompt(2, 8))
 		if !c.waits() {
 			t.Fatal("does not wait")
 		}
@@ -100,20 +101,20 @@ func TestLeaseLetsOthersRun(t *testing.T) {
 func TestLeaseEndsInTime(t *testing.T) {
 	const length = 200 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, eventsOff, queueing(0))
-		w.Put(record(1, 1))
+		w := servicetest.Start(t, servicetest.EventsOff, servicetest.Queueing(0))
+		w.Put(servicetest.Record(1, 1))
 		for name, asks := range map[string]bool{"asked for": true, "not asked for": false} {
-			if _, err := w.reserve("r", prompt(1, 8), leased(length)); err != nil {
+			if _, err := reserve(w, "r", servicetest.Prompt(1, 8), leased(length)); err != nil {
 				t.Fatal(err)
 			}
-			c := w.call("a", prompt(2, 8))
+			c := startCall(w, "a", servicetest.Prompt(2, 8))
 			if !c.waits() {
 				t.Fatal("does not wait")
 			}
 			time.Sleep(length + time.Millisecond)
 			if asks {
-				wantError(t, w.Renew("r"), contract.NotFound, "reservation r not found")
-				wantError(t, w.PrefillComplete("r"), contract.NotFound, "reservation r not found")
+				servicetest.WantError(t, w.Renew("r"), contract.NotFound, "reservation r not found")
+				servicetest.WantError(t, w.PrefillComplete("r"), contract.NotFound, "reservation r not found")
 			}
 			time.Sleep(reservations.ExpireEvery)
 			c.served(t)
@@ -129,10 +130,10 @@ func TestLeaseEndsInTime(t *testing.T) {
 // again.
 func TestRetryAfterLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, eventsOff)
-		w.Put(record(1, 1))
+		w := servicetest.Start(t, servicetest.EventsOff)
+		w.Put(servicetest.Record(1, 1))
 		for range 5 {
-			sel, err := w.reserve("r", prompt(1, 8), again, leased(101*time.Millisecond))
+			sel, err := reserve(w, "r", servicetest.Prompt(1, 8), again, leased(101*time.Millisecond))
 			if err != nil || sel.Repeated {
 				t.Fatalf("%+v, %v", sel, err)
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // rejectionCase is an entry of the decision table.
@@ -71,11 +72,11 @@ func TestRejectionCases(t *testing.T) {
 }
 
 func (c *rejectionCase) play(t *testing.T) {
-	w := start(t, eventsOff, limits(overload.Thresholds{
+	w := servicetest.Start(t, servicetest.EventsOff, servicetest.Limits(overload.Thresholds{
 		DecodeBlocks: c.Thresholds.Blocks, PrefillTokens: c.Thresholds.Tokens, PrefillFraction: c.Thresholds.Fraction,
 	}))
 	for _, wk := range c.Workers {
-		r := record(wk.ID, uint32(len(wk.Ranks)), func(r *catalog.Record) {
+		r := servicetest.Record(wk.ID, uint32(len(wk.Ranks)), func(r *catalog.Record) {
 			r.TotalKVBlocks, r.MaxNumBatchedTokens = wk.Total, wk.Batched
 			if wk.Lifecycle != catalog.Schedulable {
 				r.Endpoint = nil
@@ -105,13 +106,13 @@ func (c *rejectionCase) play(t *testing.T) {
 	}
 	switch c.Expect.Reason {
 	case "all_busy":
-		w.wantBusy(change)
+		wantBusy(w, change)
 	case "pinned_busy":
-		wantError(t, w.try(change), contract.Overloaded, fmt.Sprintf("pinned worker %d is overloaded", c.Pinned.Worker))
+		servicetest.WantError(t, try(w, change), contract.Overloaded, fmt.Sprintf("pinned worker %d is overloaded", c.Pinned.Worker))
 	case "unavailable":
-		wantError(t, w.try(change), contract.Unavailable, "no endpoints available to route work")
+		servicetest.WantError(t, try(w, change), contract.Unavailable, "no endpoints available to route work")
 	case "":
-		w.wantFree(change)
+		wantFree(w, change)
 		c.wantChoices(w, change)
 	default:
 		t.Fatalf("unknown reason %q", c.Expect.Reason)
@@ -119,13 +120,13 @@ func (c *rejectionCase) play(t *testing.T) {
 }
 
 // wantChoices selects so often that every rank of the choice turns up.
-func (c *rejectionCase) wantChoices(w *world, change func(*selection.SelectRequest)) {
+func (c *rejectionCase) wantChoices(w *servicetest.World, change func(*selection.SelectRequest)) {
 	var want, got []catalog.Rank
 	for _, r := range c.Expect.Candidates {
 		want = append(want, catalog.Rank{Worker: r[0], DP: uint32(r[1])})
 	}
 	for i := range 200 {
-		req := ask(prompt(77, 8))
+		req := servicetest.Ask(servicetest.Prompt(77, 8))
 		change(req)
 		sel, err := w.Select(context.Background(), req, i%2 == 1)
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // TestNeverMoreThanOneAbove: however many clients ask at once, no worker with a
@@ -34,11 +35,11 @@ func TestNeverMoreThanOneAbove(t *testing.T) {
 	for i := range 2 * len(tests) {
 		tt, late := tests[i/2], i%2 == 1
 		t.Run(fmt.Sprintf("%s, late %t", tt.name, late), func(t *testing.T) {
-			w := start(t, eventsOff, limits(tt.limits))
+			w := servicetest.Start(t, servicetest.EventsOff, servicetest.Limits(tt.limits))
 			for id := range uint64(3) {
-				w.Put(record(id, 1, total(20)))
+				w.Put(servicetest.Record(id, 1, servicetest.Total(20)))
 			}
-			w.CheckOverloadLate(scope, late)
+			w.CheckOverloadLate(servicetest.Scope, late)
 			check := func() {
 				for _, sc := range w.Loads(nil, nil) {
 					for _, l := range sc.Loads {
@@ -57,7 +58,7 @@ func TestNeverMoreThanOneAbove(t *testing.T) {
 				running.Wait()
 			}
 			for i := range clients {
-				clients[i] = client{world: w, number: uint32(i), rnd: rand.New(rand.NewPCG(uint64(i), 3))}
+				clients[i] = client{World: w, number: uint32(i), rnd: rand.New(rand.NewPCG(uint64(i), 3))}
 			}
 			all(func(c *client) {
 				for c.ask() {
@@ -80,14 +81,14 @@ func TestNeverMoreThanOneAbove(t *testing.T) {
 				}
 			})
 			w.WantLoad("0/0: 0 0 0, 1/0: 0 0 0, 2/0: 0 0 0")
-			w.wantFree()
+			wantFree(w)
 		})
 	}
 }
 
 // client is one of many that ask at the same time.
 type client struct {
-	*world
+	*servicetest.World
 	number, asked uint32
 	rnd           *rand.Rand
 	live          []string
@@ -96,7 +97,7 @@ type client struct {
 // ask selects and books. It is false if every worker is overloaded.
 func (c *client) ask() bool {
 	c.asked++
-	sel, err := c.Select(context.Background(), ask(prompt(c.number<<16|c.asked, 8)), true)
+	sel, err := c.Select(context.Background(), servicetest.Ask(servicetest.Prompt(c.number<<16|c.asked, 8)), true)
 	var over *contract.OverloadError
 	switch {
 	case errors.As(err, &over):

@@ -11,6 +11,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // TestThresholdsAtDispatch: with a wait queue, thresholds are read when a request
@@ -18,13 +19,13 @@ import (
 // its turn comes it gets the 503 if all its workers are overloaded by then.
 func TestThresholdsAtDispatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, eventsOff, queueing(0))
-		w.Put(record(1, 1, total(10)))
-		w.Book("first", prompt(1000, 8)) // 2 blocks
-		a, b := w.call("a", prompt(1, 8)), w.call("b", prompt(2, 8))
+		w := servicetest.Start(t, servicetest.EventsOff, servicetest.Queueing(0))
+		w.Put(servicetest.Record(1, 1, servicetest.Total(10)))
+		w.Book("first", servicetest.Prompt(1000, 8)) // 2 blocks
+		a, b := startCall(w, "a", servicetest.Prompt(1, 8)), startCall(w, "b", servicetest.Prompt(2, 8))
 		w.SetBusy(overload.Thresholds{DecodeBlocks: new(.1)})
-		late := w.call("late", prompt(5, 8)) // has to wait by the queue's rule, too
-		time.Sleep(5 * time.Minute / 2)      // the timer dispatches the queue
+		late := startCall(w, "late", servicetest.Prompt(5, 8)) // has to wait by the queue's rule, too
+		time.Sleep(5 * time.Minute / 2)                        // the timer dispatches the queue
 		synctest.Wait()
 		if !a.waits() || !b.waits() || !late.waits() {
 			t.Fatal("a threshold has answered a request that waits")
@@ -38,56 +39,56 @@ func TestThresholdsAtDispatch(t *testing.T) {
 			if c.waits() {
 				t.Fatal("still waits for its turn")
 			}
-			wantError(t, c.err, contract.Overloaded, allBusy)
+			servicetest.WantError(t, c.err, contract.Overloaded, allBusy)
 		}
 		w.WantLoad("1/0: 0 2 1")
-		if c := w.call("c", prompt(3, 8)); c.waits() || c.err == nil {
+		if c := startCall(w, "c", servicetest.Prompt(3, 8)); c.waits() || c.err == nil {
 			t.Errorf("c waits: %t, %v", c.waits(), c.err)
 		}
 		w.ClearBusy()
-		w.call("d", prompt(4, 8)).served(t)
+		startCall(w, "d", servicetest.Prompt(4, 8)).served(t)
 	})
 }
 
 // TestThresholdsCauseNoWait: however full the workers are, no one waits unless
 // the queue's own rule says so.
 func TestThresholdsCauseNoWait(t *testing.T) {
-	w := start(t, eventsOff, queueing(1e9), limits(overload.Thresholds{PrefillTokens: new(uint64(7))}))
-	w.Put(record(1, 1))
-	w.Put(record(2, 1))
+	w := servicetest.Start(t, servicetest.EventsOff, servicetest.Queueing(1e9), servicetest.Limits(overload.Thresholds{PrefillTokens: new(uint64(7))}))
+	w.Put(servicetest.Record(1, 1))
+	w.Put(servicetest.Record(2, 1))
 	w.Burden("r1", 1, 0, 1, 8)
-	w.wantFree()
+	wantFree(w)
 	w.Burden("r2", 2, 0, 1, 8)
-	w.wantBusy()
-	wantError(t, w.try(pin(1, 0)), contract.Overloaded, "pinned worker 1 is overloaded")
+	wantBusy(w)
+	servicetest.WantError(t, try(w, pin(1, 0)), contract.Overloaded, "pinned worker 1 is overloaded")
 	w.WantLoad("1/0: 8 1 1, 2/0: 8 1 1")
 	if err := w.Free("r1"); err != nil {
 		t.Fatal(err)
 	}
-	w.wantFree()
+	wantFree(w)
 }
 
 // TestReplicasMakeBusy: what another replica books counts, and what it frees
 // counts no more; each replica has thresholds of its own.
 func TestReplicasMakeBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b := pair(t)
+		a, b := servicetest.Pair(t)
 		b.SetBusy(overload.Thresholds{PrefillTokens: new(uint64(7))})
-		a.Book("r1", prompt(1, 8))
+		a.Book("r1", servicetest.Prompt(1, 8))
 		synctest.Wait()
-		b.wantBusy()
-		a.wantFree()
-		a.Book("r2", prompt(2, 8)) // applied at b, though it is busy there
+		wantBusy(b)
+		wantFree(a)
+		a.Book("r2", servicetest.Prompt(2, 8)) // applied at b, though it is busy there
 		synctest.Wait()
 		b.WantLoad("1/0: 16 4 2")
 		for _, id := range []string{"r1", "r2"} {
-			b.wantBusy()
+			wantBusy(b)
 			if err := a.Free(id); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
 		}
-		b.wantFree()
+		wantFree(b)
 	})
 }
 
@@ -96,11 +97,11 @@ func TestReplicasMakeBusy(t *testing.T) {
 // what is not too busy for a class is not above it.
 func TestPrefillThresholdAboveTheMark(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, eventsOff, queueing(.1), limits(overload.Thresholds{PrefillTokens: new(uint64(10)), PrefillFraction: new(.1)}))
-		w.Put(record(1, 1)) // the mark is 10 tokens
+		w := servicetest.Start(t, servicetest.EventsOff, servicetest.Queueing(.1), servicetest.Limits(overload.Thresholds{PrefillTokens: new(uint64(10)), PrefillFraction: new(.1)}))
+		w.Put(servicetest.Record(1, 1)) // the mark is 10 tokens
 		var calls []*call
 		for i := range 20 {
-			calls = append(calls, w.call(strconv.Itoa(i), prompt(uint32(1000*i), 8)))
+			calls = append(calls, startCall(w, strconv.Itoa(i), servicetest.Prompt(uint32(1000*i), 8)))
 		}
 		for i, c := range calls {
 			c.served(t)

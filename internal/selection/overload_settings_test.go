@@ -12,6 +12,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // settings shows thresholds as "m: 0.5 10 -".
@@ -39,7 +40,7 @@ func (n number[T]) String() string {
 // TestThresholdSettings: what can be set, read and cleared for which models, in
 // the contract's words, and that a model's values outlive its workers.
 func TestThresholdSettings(t *testing.T) {
-	w := start(t, eventsOff, limits(overload.Thresholds{DecodeBlocks: new(.9)}))
+	w := servicetest.Start(t, servicetest.EventsOff, servicetest.Limits(overload.Thresholds{DecodeBlocks: new(.9)}))
 	want := func(list string) {
 		t.Helper()
 		if got := settings(w.BusyThresholds()...); got != list {
@@ -56,10 +57,10 @@ func TestThresholdSettings(t *testing.T) {
 		}
 	}
 	want("")
-	w.Put(record(3, 1, func(r *catalog.Record) { r.Scope = catalog.Scope{Model: "z", Tenant: "t"} }))
-	w.Put(record(1, 1))
-	w.Put(record(2, 1, func(r *catalog.Record) { r.Scope.Tenant = "u" }))
-	if wk, err := w.PutWorker(record(4, 1, func(r *catalog.Record) { r.Scope.Model, r.Endpoint = "incomplete", nil })); err != nil || wk.Lifecycle == catalog.Schedulable {
+	w.Put(servicetest.Record(3, 1, func(r *catalog.Record) { r.Scope = catalog.Scope{Model: "z", Tenant: "t"} }))
+	w.Put(servicetest.Record(1, 1))
+	w.Put(servicetest.Record(2, 1, func(r *catalog.Record) { r.Scope.Tenant = "u" }))
+	if wk, err := w.PutWorker(servicetest.Record(4, 1, func(r *catalog.Record) { r.Scope.Model, r.Endpoint = "incomplete", nil })); err != nil || wk.Lifecycle == catalog.Schedulable {
 		t.Fatal(wk, err)
 	}
 	if err := w.SlotsRegister(node.SlotsWorker{Worker: 1, Scope: catalog.Scope{Model: "slots", Tenant: "t"}, BlockSize: 4, DPSize: 1}); err != nil {
@@ -80,7 +81,7 @@ func TestThresholdSettings(t *testing.T) {
 
 	refused := func(kind contract.Kind, text string) func(selection.ModelThresholds, error) {
 		t.Helper()
-		return func(_ selection.ModelThresholds, err error) { t.Helper(); wantError(t, err, kind, text) }
+		return func(_ selection.ModelThresholds, err error) { t.Helper(); servicetest.WantError(t, err, kind, text) }
 	}
 	const unknown = "Model 'x' not found. Thresholds can only be set for discovered models."
 	refused(contract.NotFound, unknown)(w.SetBusyThreshold("x", overload.Thresholds{PrefillTokens: new(uint64(1))}))
@@ -97,7 +98,7 @@ func TestThresholdSettings(t *testing.T) {
 	w.Remove(1)
 	w.Remove(2)
 	want("incomplete: 0.1 - -, slots: 0.9 - -, z: - - -")
-	w.Put(record(1, 1))
+	w.Put(servicetest.Record(1, 1))
 	want(list)
 }
 
@@ -107,9 +108,9 @@ func TestThresholdsOfManyModels(t *testing.T) {
 	if testing.Short() {
 		t.Skip("4,096 models")
 	}
-	w := start(t, eventsOff)
+	w := servicetest.Start(t, servicetest.EventsOff)
 	put := func(model string) {
-		w.Put(record(1, 1, func(r *catalog.Record) { r.Scope.Model = model }))
+		w.Put(servicetest.Record(1, 1, func(r *catalog.Record) { r.Scope.Model = model }))
 	}
 	for i := range overload.MaxModels {
 		model := fmt.Sprint("gone", i)
@@ -130,23 +131,23 @@ func TestThresholdsOfManyModels(t *testing.T) {
 // TestTenantsShareThresholds: a threshold is a model's, for all its tenants; a
 // load is a scope's.
 func TestTenantsShareThresholds(t *testing.T) {
-	w := start(t, eventsOff)
-	w.Put(record(1, 1))
-	w.Put(record(2, 1, func(r *catalog.Record) { r.Scope.Tenant = "u" }))
-	w.Put(record(3, 1, func(r *catalog.Record) { r.Scope.Model = "other" }))
+	w := servicetest.Start(t, servicetest.EventsOff)
+	w.Put(servicetest.Record(1, 1))
+	w.Put(servicetest.Record(2, 1, func(r *catalog.Record) { r.Scope.Tenant = "u" }))
+	w.Put(servicetest.Record(3, 1, func(r *catalog.Record) { r.Scope.Model = "other" }))
 	w.SetBusy(overload.Thresholds{PrefillTokens: new(uint64(0))})
 	in := func(sc catalog.Scope) func(*selection.SelectRequest) {
 		return func(r *selection.SelectRequest) { r.Scope = sc }
 	}
-	for _, sc := range []catalog.Scope{scope, {Model: "m", Tenant: "u"}, {Model: "other", Tenant: "t"}} {
-		w.wantFree(in(sc))
+	for _, sc := range []catalog.Scope{servicetest.Scope, {Model: "m", Tenant: "u"}, {Model: "other", Tenant: "t"}} {
+		wantFree(w, in(sc))
 		for _, wk := range w.Workers(&sc.Model, &sc.Tenant) {
-			_, err := w.Reserve(&selection.ReserveRequest{Scope: sc, ID: fmt.Sprint(wk.ID), Rank: catalog.Rank{Worker: wk.ID}, Prompt: ask(prompt(1, 8)).Prompt})
+			_, err := w.Reserve(&selection.ReserveRequest{Scope: sc, ID: fmt.Sprint(wk.ID), Rank: catalog.Rank{Worker: wk.ID}, Prompt: servicetest.Ask(servicetest.Prompt(1, 8)).Prompt})
 			if err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := w.try(in(sc)); (err != nil) != (sc.Model == "m") {
+		if err := try(w, in(sc)); (err != nil) != (sc.Model == "m") {
 			t.Errorf("%v: %v", sc, err)
 		} else if over := new(contract.OverloadError); err != nil && !errors.As(err, &over) {
 			t.Errorf("%v: %v", sc, err)
@@ -157,8 +158,8 @@ func TestTenantsShareThresholds(t *testing.T) {
 // TestThresholdsLog: a change has a line with all thresholds before and after it;
 // what changes nothing has none.
 func TestThresholdsLog(t *testing.T) {
-	w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(7))}))
-	w.Put(record(1, 1))
+	w := servicetest.Start(t, servicetest.EventsOff, servicetest.Limits(overload.Thresholds{PrefillTokens: new(uint64(7))}))
+	w.Put(servicetest.Record(1, 1))
 	w.WantLog()
 	const (
 		none = "map[active_decode_blocks_threshold:%v active_prefill_tokens_threshold:%v active_prefill_tokens_threshold_frac:%v]"
@@ -180,7 +181,7 @@ func TestThresholdsLog(t *testing.T) {
 	w.WantLog()
 
 	long := strings.Repeat("m", 1024)
-	w.Put(record(2, 1, func(r *catalog.Record) { r.Scope.Model = long }))
+	w.Put(servicetest.Record(2, 1, func(r *catalog.Record) { r.Scope.Model = long }))
 	if _, err := w.ClearBusyThreshold(long, nil); err != nil {
 		t.Fatal(err)
 	}

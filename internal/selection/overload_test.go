@@ -17,6 +17,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 const (
@@ -26,15 +27,15 @@ const (
 
 // try selects in all four ways: without and with a reservation, which is
 // freed again, and with the early test and without. All four have to agree.
-func (w *world) try(change ...func(*selection.SelectRequest)) error {
+func try(w *servicetest.World, change ...func(*selection.SelectRequest)) error {
 	w.T.Helper()
 	var answers [4]error
 	for i := range answers {
-		req := ask(prompt(77, 8))
+		req := servicetest.Ask(servicetest.Prompt(77, 8))
 		for _, f := range change {
 			f(req)
 		}
-		w.CheckOverloadLate(scope, i%2 == 1)
+		w.CheckOverloadLate(servicetest.Scope, i%2 == 1)
 		var sel selection.Selection
 		sel, answers[i] = w.Select(context.Background(), req, i >= 2)
 		if answers[i] == nil && i >= 2 {
@@ -46,7 +47,7 @@ func (w *world) try(change ...func(*selection.SelectRequest)) error {
 			w.T.Errorf("way %d says %q, way 0 %q", i, got, want)
 		}
 	}
-	w.CheckOverloadLate(scope, false)
+	w.CheckOverloadLate(servicetest.Scope, false)
 	return answers[0]
 }
 
@@ -63,14 +64,14 @@ func reasonOf(err error) string {
 	return fmt.Sprintf("(%d) %s; %s; %+v", e.Kind, e.Error(), e.Message, *over)
 }
 
-func (w *world) wantBusy(change ...func(*selection.SelectRequest)) {
+func wantBusy(w *servicetest.World, change ...func(*selection.SelectRequest)) {
 	w.T.Helper()
-	wantError(w.T, w.try(change...), contract.Overloaded, allBusy)
+	servicetest.WantError(w.T, try(w, change...), contract.Overloaded, allBusy)
 }
 
-func (w *world) wantFree(change ...func(*selection.SelectRequest)) {
+func wantFree(w *servicetest.World, change ...func(*selection.SelectRequest)) {
 	w.T.Helper()
-	if err := w.try(change...); err != nil {
+	if err := try(w, change...); err != nil {
 		w.T.Errorf("refused: %v", err)
 	}
 }
@@ -88,10 +89,10 @@ func allow(ids ...uint64) func(*selection.SelectRequest) {
 // both directions: thresholds, reservations through either contract, the end of a
 // prefill or of a request, the worker's own record.
 func TestNextCall(t *testing.T) {
-	w := start(t, eventsOff)
-	w.Put(record(1, 1))
+	w := servicetest.Start(t, servicetest.EventsOff)
+	w.Put(servicetest.Record(1, 1))
 	w.Burden("r", 1, 0, 5, 50)
-	w.wantFree()
+	wantFree(w)
 
 	steps := []struct {
 		name string
@@ -101,14 +102,14 @@ func TestNextCall(t *testing.T) {
 		{"prefill threshold at the load", func() error { w.SetBusy(overload.Thresholds{PrefillTokens: new(uint64(50))}); return nil }, false},
 		{"one below", func() error { w.SetBusy(overload.Thresholds{PrefillTokens: new(uint64(49))}); return nil }, true},
 		{"prefill complete", func() error { return w.PrefillComplete("r") }, false},
-		{"booked by the slot tracker", func() error { return w.SlotsAdd(adding("s", 1, 0, 50, 901, 902)) }, true},
-		{"its prefill complete", func() error { return w.SlotsPrefillComplete(scope, "s") }, false},
+		{"booked by the slot tracker", func() error { return w.SlotsAdd(servicetest.SlotsReservation("s", 1, 0, 50, 901, 902)) }, true},
+		{"its prefill complete", func() error { return w.SlotsPrefillComplete(servicetest.Scope, "s") }, false},
 		{"decode threshold, total unknown", func() error { w.SetBusy(overload.Thresholds{DecodeBlocks: new(.5)}); return nil }, false},
-		{"total known", func() error { return w.resize(1, 10) }, true}, // 7 blocks
-		{"total larger", func() error { return w.resize(1, 14) }, false},
+		{"total known", func() error { return resize(w, 1, 10) }, true}, // 7 blocks
+		{"total larger", func() error { return resize(w, 1, 14) }, false},
 		{"output block", func() error { return w.OutputBlock("r", nil) }, true},
-		{"slot tracker's request freed", func() error { return w.SlotsFree(scope, "s") }, false},
-		{"total smaller", func() error { return w.resize(1, 11) }, true},
+		{"slot tracker's request freed", func() error { return w.SlotsFree(servicetest.Scope, "s") }, false},
+		{"total smaller", func() error { return resize(w, 1, 11) }, true},
 		{"freed", func() error { return w.Free("r") }, false},
 		{"booked", func() error { w.Burden("r2", 1, 0, 6, 0); return nil }, true},
 		{"one threshold cleared, another is not exceeded", func() error {
@@ -116,7 +117,7 @@ func TestNextCall(t *testing.T) {
 			return err
 		}, false},
 		{"set again", func() error { w.SetBusy(overload.Thresholds{DecodeBlocks: new(.5)}); return nil }, true},
-		{"another worker", func() error { w.Put(record(2, 1)); return nil }, false},
+		{"another worker", func() error { w.Put(servicetest.Record(2, 1)); return nil }, false},
 		{"it is gone", func() error { _, err := w.DeleteWorker(2); return err }, true},
 		{"another rank", func() error { _, err := w.PatchWorker(1, catalog.Patch{Size: new(uint32(2))}); return err }, false},
 		{"it is gone, too", func() error { _, err := w.PatchWorker(1, catalog.Patch{Size: new(uint32(1))}); return err }, true},
@@ -135,13 +136,13 @@ func TestNextCall(t *testing.T) {
 		if err := step.do(); err != nil {
 			t.Fatalf("%s: %v", step.name, err)
 		}
-		if err := w.try(); (err != nil) != step.busy {
+		if err := try(w); (err != nil) != step.busy {
 			t.Fatalf("%s: busy should be %t: %v", step.name, step.busy, err)
 		}
 	}
 }
 
-func (w *world) resize(id, blocks uint64) error {
+func resize(w *servicetest.World, id, blocks uint64) error {
 	_, err := w.PatchWorker(id, catalog.Patch{TotalKVBlocks: &blocks})
 	return err
 }
@@ -149,12 +150,12 @@ func (w *world) resize(id, blocks uint64) error {
 // TestPinnedSister: of a pinned worker all ranks count, in both directions; a
 // reservation goes to the pinned rank, however much it carries.
 func TestPinnedSister(t *testing.T) {
-	w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(9))}))
-	w.Put(record(1, 2))
-	w.Put(record(2, 1))
+	w := servicetest.Start(t, servicetest.EventsOff, servicetest.Limits(overload.Thresholds{PrefillTokens: new(uint64(9))}))
+	w.Put(servicetest.Record(1, 2))
+	w.Put(servicetest.Record(2, 1))
 	w.Burden("r0", 1, 0, 1, 10)
-	w.wantFree(pin(1, 0))
-	req := ask(prompt(1, 8))
+	wantFree(w, pin(1, 0))
+	req := servicetest.Ask(servicetest.Prompt(1, 8))
 	pin(1, 0)(req)
 	sel, err := w.Select(context.Background(), req, true)
 	if err != nil || sel.Rank.DP != 0 {
@@ -162,23 +163,23 @@ func TestPinnedSister(t *testing.T) {
 	}
 	w.Burden("r1", 1, 1, 1, 10)
 	for dp := range uint32(2) {
-		err := w.try(pin(1, dp))
-		wantError(t, err, contract.Overloaded, "pinned worker 1 is overloaded")
+		err := try(w, pin(1, dp))
+		servicetest.WantError(t, err, contract.Overloaded, "pinned worker 1 is overloaded")
 		var e *contract.Error
 		if errors.As(err, &e); e.Message != "Service temporarily unavailable: Selected worker is overloaded, please retry later" {
 			t.Errorf("the message is %q", e.Message)
 		}
 	}
-	w.wantFree(pin(2, 0))
-	w.wantFree()
+	wantFree(w, pin(2, 0))
+	wantFree(w)
 }
 
 // TestCauses: a refusal names the thresholds that are exceeded on any of the ranks
 // in question, and only those.
 func TestCauses(t *testing.T) {
-	w := start(t, eventsOff)
-	w.Put(record(1, 2, total(10)))
-	w.Put(record(2, 1, total(10)))
+	w := servicetest.Start(t, servicetest.EventsOff)
+	w.Put(servicetest.Record(1, 2, servicetest.Total(10)))
+	w.Put(servicetest.Record(2, 1, servicetest.Total(10)))
 	w.Burden("a", 1, 0, 6, 0)
 	w.Burden("b", 1, 1, 0, 60)
 	w.Burden("c", 2, 0, 6, 60)
@@ -197,7 +198,7 @@ func TestCauses(t *testing.T) {
 		w.ClearBusy()
 		w.SetBusy(tt.limits)
 		var over *contract.OverloadError
-		if !errors.As(w.try(tt.change), &over) {
+		if !errors.As(try(w, tt.change), &over) {
 			t.Errorf("%d: not refused", i)
 			continue
 		}
@@ -213,8 +214,8 @@ func TestCauses(t *testing.T) {
 // gets that error however loaded all workers are; only an id that is taken is
 // found when the reservation is made.
 func TestOverloadComesLast(t *testing.T) {
-	w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(0))}))
-	w.Put(record(1, 1))
+	w := servicetest.Start(t, servicetest.EventsOff, servicetest.Limits(overload.Thresholds{PrefillTokens: new(uint64(0))}))
+	w.Put(servicetest.Record(1, 1))
 	w.Burden("r", 1, 0, 1, 1)
 	tests := []struct {
 		name   string
@@ -234,7 +235,7 @@ func TestOverloadComesLast(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			err := w.try(tt.change)
+			err := try(w, tt.change)
 			var e *contract.Error
 			if !errors.As(err, &e) || e.Kind != tt.kind || !strings.Contains(e.Error(), tt.text) {
 				t.Fatalf("error is %v, want %q", err, tt.text)
@@ -254,15 +255,15 @@ func TestOverloadComesLast(t *testing.T) {
 // TestReservationIsNeverRefused: a reservation states a fact, whatever the worker
 // carries, and questions about loads are answered.
 func TestReservationIsNeverRefused(t *testing.T) {
-	w := start(t, eventsOff, limits(overload.Thresholds{DecodeBlocks: new(0.0), PrefillTokens: new(uint64(0))}))
-	w.Put(record(1, 1, total(1)))
+	w := servicetest.Start(t, servicetest.EventsOff, servicetest.Limits(overload.Thresholds{DecodeBlocks: new(0.0), PrefillTokens: new(uint64(0))}))
+	w.Put(servicetest.Record(1, 1, servicetest.Total(1)))
 	w.Burden("a", 1, 0, 5, 5)
-	w.wantBusy()
+	wantBusy(w)
 	w.Burden("bb", 1, 0, 5, 5)
-	if err := w.SlotsAdd(adding("s", 1, 0, 7, 903)); err != nil {
+	if err := w.SlotsAdd(servicetest.SlotsReservation("s", 1, 0, 7, 903)); err != nil {
 		t.Error(err)
 	}
-	project := &selection.ProjectRequest{Scope: scope, Prompt: ask(prompt(1, 8)).Prompt}
+	project := &selection.ProjectRequest{Scope: servicetest.Scope, Prompt: servicetest.Ask(servicetest.Prompt(1, 8)).Prompt}
 	if _, err := w.PotentialLoads(project); err != nil {
 		t.Error(err)
 	}
@@ -275,13 +276,13 @@ func TestReservationIsNeverRefused(t *testing.T) {
 // TestRefusalIsCheap: a refusal does not look at the prompt. This one is too long
 // for its scratch memory to be kept, so hashing it allocates megabytes.
 func TestRefusalIsCheap(t *testing.T) {
-	w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(0))}))
-	w.Put(record(1, 1))
-	tokens := prompt(1, 1<<20)
+	w := servicetest.Start(t, servicetest.EventsOff, servicetest.Limits(overload.Thresholds{PrefillTokens: new(uint64(0))}))
+	w.Put(servicetest.Record(1, 1))
+	tokens := servicetest.Prompt(1, 1<<20)
 	allocated := func() uint64 {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		_, _ = w.Select(context.Background(), ask(tokens), false)
+		_, _ = w.Select(context.Background(), servicetest.Ask(tokens), false)
 		runtime.ReadMemStats(&after)
 		return after.TotalAlloc - before.TotalAlloc
 	}
@@ -298,21 +299,21 @@ func TestRefusalIsCheap(t *testing.T) {
 // that it would refuse, and not only when the timer comes round, with a wait queue
 // and without.
 func TestStaleReservationRefusesNone(t *testing.T) {
-	for name, queue := range map[string]func(*node.Config){"at once": func(*node.Config) {}, "with a queue": queueing(1000)} {
+	for name, queue := range map[string]func(*node.Config){"at once": func(*node.Config) {}, "with a queue": servicetest.Queueing(1000)} {
 		for _, reserve := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
-				w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(0))}), queue)
-				w.Put(record(1, 1))
+				w := servicetest.Start(t, servicetest.EventsOff, servicetest.Limits(overload.Thresholds{PrefillTokens: new(uint64(0))}), queue)
+				w.Put(servicetest.Record(1, 1))
 				time.Sleep(5 * time.Second) // the timer ticks every 30 s
 				for i := range 100 {
 					w.Burden(strconv.Itoa(i), 1, 0, 1, 1)
 				}
 				time.Sleep(300 * time.Second)
-				if _, err := w.Select(t.Context(), ask(prompt(1, 8)), reserve); err == nil {
+				if _, err := w.Select(t.Context(), servicetest.Ask(servicetest.Prompt(1, 8)), reserve); err == nil {
 					t.Errorf("%s, reserve %t: a reservation of 300 s refuses no request", name, reserve)
 				}
 				time.Sleep(time.Nanosecond)
-				if _, err := w.Select(t.Context(), ask(prompt(1, 8)), reserve); err != nil {
+				if _, err := w.Select(t.Context(), servicetest.Ask(servicetest.Prompt(1, 8)), reserve); err != nil {
 					t.Errorf("%s, reserve %t: a reservation of more than 300 s refuses: %v", name, reserve, err)
 				}
 			})

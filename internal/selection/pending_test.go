@@ -14,15 +14,16 @@ import (
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/pending"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 func keeping(c *node.Config) { c.Pending = pending.DefaultLimits() }
 
 // selectPending selects, without a reservation, and keeps the selection under that
 // id.
-func (w *world) selectPending(id string, tokens []uint32, change ...func(*selection.SelectRequest)) selection.Selection {
+func selectPending(w *servicetest.World, id string, tokens []uint32, change ...func(*selection.SelectRequest)) selection.Selection {
 	w.T.Helper()
-	req := ask(tokens)
+	req := servicetest.Ask(tokens)
 	req.SelectionID, req.Pending = &id, true
 	for _, f := range change {
 		f(req)
@@ -34,8 +35,8 @@ func (w *world) selectPending(id string, tokens []uint32, change ...func(*select
 	return sel
 }
 
-func (w *world) reservePending(id string, change ...func(*selection.PendingRequest)) (selection.Reservation, error) {
-	req := &selection.PendingRequest{Scope: scope, ID: id}
+func reservePending(w *servicetest.World, id string, change ...func(*selection.PendingRequest)) (selection.Reservation, error) {
+	req := &selection.PendingRequest{Scope: servicetest.Scope, ID: id}
 	for _, f := range change {
 		f(req)
 	}
@@ -49,115 +50,115 @@ func nonePending(id string) string {
 // TestPending: a pending selection is booked as it was made, once, and by its id
 // alone.
 func TestPending(t *testing.T) {
-	w := start(t, eventsOff, keeping)
-	w.Put(record(1, 1))
-	w.Put(record(2, 1))
-	sel := w.selectPending("k", prompt(1, 10), func(r *selection.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} })
+	w := servicetest.Start(t, servicetest.EventsOff, keeping)
+	w.Put(servicetest.Record(1, 1))
+	w.Put(servicetest.Record(2, 1))
+	sel := selectPending(w, "k", servicetest.Prompt(1, 10), func(r *selection.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} })
 	w.WantLoad("1/0: 0 0 0, 2/0: 0 0 0")
-	r, err := w.reservePending("k", func(r *selection.PendingRequest) { r.Lease = time.Minute })
-	if err != nil || r != (selection.Reservation{ID: "k", Scope: scope, Rank: sel.Rank, Endpoint: sel.Endpoint, Lease: time.Minute}) {
+	r, err := reservePending(w, "k", func(r *selection.PendingRequest) { r.Lease = time.Minute })
+	if err != nil || r != (selection.Reservation{ID: "k", Scope: servicetest.Scope, Rank: sel.Rank, Endpoint: sel.Endpoint, Lease: time.Minute}) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	w.WantLoad("1/0: 0 0 0, 2/0: 10 2 1")
-	_, err = w.reservePending("k")
-	wantError(t, err, contract.NotFound, nonePending("k"))
-	again, err := w.reservePending("k", func(r *selection.PendingRequest) { r.IfExists = selection.ReturnFirst })
+	_, err = reservePending(w, "k")
+	servicetest.WantError(t, err, contract.NotFound, nonePending("k"))
+	again, err := reservePending(w, "k", func(r *selection.PendingRequest) { r.IfExists = selection.ReturnFirst })
 	r.Repeated = true
 	if err != nil || again != r {
 		t.Errorf("again: %+v, %v, want %+v", again, err, r)
 	}
 	w.WantLoad("1/0: 0 0 0, 2/0: 10 2 1")
 	untracked := func(r *selection.SelectRequest) { r.Override.TrackPrefill = new(false) }
-	w.selectPending("u", prompt(2, 10), untracked, func(r *selection.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} })
-	if _, err := w.reservePending("u"); err != nil {
+	selectPending(w, "u", servicetest.Prompt(2, 10), untracked, func(r *selection.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} })
+	if _, err := reservePending(w, "u"); err != nil {
 		t.Fatal(err)
 	}
 	w.WantLoad("1/0: 0 2 1, 2/0: 10 2 1")
 }
 
 // become puts a worker with other block hashes in the place of workers 1 and 2.
-func (w *world) become(change func(*catalog.Record)) {
+func become(w *servicetest.World, change func(*catalog.Record)) {
 	w.T.Helper()
 	w.Remove(1)
 	w.Remove(2)
-	r := record(1, 1)
+	r := servicetest.Record(1, 1)
 	change(&r)
 	w.Put(r)
 }
 
 // TestPendingFailures: which failures leave a selection for another try.
 func TestPendingFailures(t *testing.T) {
-	other := selection.ReserveRequest{Scope: scope, ID: "k", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(9, 8)).Prompt}
+	other := selection.ReserveRequest{Scope: servicetest.Scope, ID: "k", Rank: catalog.Rank{Worker: 1}, Prompt: servicetest.Ask(servicetest.Prompt(9, 8)).Prompt}
 	tests := map[string]struct {
-		spoil func(w *world)
+		spoil func(w *servicetest.World)
 		kind  contract.Kind
 		text  string
-		mend  func(w *world)
+		mend  func(w *servicetest.World)
 	}{
 		"id taken": {
-			func(w *world) { w.Book("k", prompt(9, 8)) }, contract.Conflict,
+			func(w *servicetest.World) { w.Book("k", servicetest.Prompt(9, 8)) }, contract.Conflict,
 			"Request k already exists (assigned to worker WorkerWithDpRank { worker_id: 2, dp_rank: 0 })",
-			func(w *world) { _ = w.Free("k") },
+			func(w *servicetest.World) { _ = w.Free("k") },
 		},
 		"worker gone": {
-			func(w *world) { w.Remove(1) }, contract.NotFound,
+			func(w *servicetest.World) { w.Remove(1) }, contract.NotFound,
 			"schedulable worker 1 (dp_rank 0) not found for model=m tenant=t",
-			func(w *world) { w.Put(record(1, 1)) },
+			func(w *servicetest.World) { w.Put(servicetest.Record(1, 1)) },
 		},
 		"no worker there": {
-			func(w *world) { w.Remove(1); w.Remove(2) }, contract.Unavailable, "no schedulable workers are available",
-			func(w *world) { w.Put(record(1, 1)) },
+			func(w *servicetest.World) { w.Remove(1); w.Remove(2) }, contract.Unavailable, "no schedulable workers are available",
+			func(w *servicetest.World) { w.Put(servicetest.Record(1, 1)) },
 		},
-		"other block size":   {func(w *world) { w.become(func(r *catalog.Record) { r.BlockSize = new(uint32(8)) }) }, contract.NotFound, nonePending("k"), nil},
-		"other hashes":       {func(w *world) { w.become(func(r *catalog.Record) { r.IsEagle = new(true) }) }, contract.NotFound, nonePending("k"), nil},
-		"booked explicitly":  {func(w *world) { _, _ = w.Reserve(&other); _ = w.Free("k") }, contract.NotFound, nonePending("k"), nil},
-		"explicitly refused": {func(w *world) { o := other; o.Rank.Worker = 7; _, _ = w.Reserve(&o) }, contract.NotFound, nonePending("k"), nil},
+		"other block size":   {func(w *servicetest.World) { become(w, func(r *catalog.Record) { r.BlockSize = new(uint32(8)) }) }, contract.NotFound, nonePending("k"), nil},
+		"other hashes":       {func(w *servicetest.World) { become(w, func(r *catalog.Record) { r.IsEagle = new(true) }) }, contract.NotFound, nonePending("k"), nil},
+		"booked explicitly":  {func(w *servicetest.World) { _, _ = w.Reserve(&other); _ = w.Free("k") }, contract.NotFound, nonePending("k"), nil},
+		"explicitly refused": {func(w *servicetest.World) { o := other; o.Rank.Worker = 7; _, _ = w.Reserve(&o) }, contract.NotFound, nonePending("k"), nil},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := start(t, eventsOff, keeping)
-			w.Put(record(1, 1))
-			w.selectPending("k", prompt(1, 8))
-			w.Put(record(2, 1))
+			w := servicetest.Start(t, servicetest.EventsOff, keeping)
+			w.Put(servicetest.Record(1, 1))
+			selectPending(w, "k", servicetest.Prompt(1, 8))
+			w.Put(servicetest.Record(2, 1))
 			if name == "id taken" {
-				_, _ = w.reserve("burden", prompt(5, 80), func(r *selection.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} })
+				_, _ = reserve(w, "burden", servicetest.Prompt(5, 80), func(r *selection.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} })
 			}
 			tt.spoil(w)
-			_, err := w.reservePending("k")
-			wantError(t, err, tt.kind, tt.text)
+			_, err := reservePending(w, "k")
+			servicetest.WantError(t, err, tt.kind, tt.text)
 			if tt.mend == nil {
 				return
 			}
 			tt.mend(w)
-			if r, err := w.reservePending("k"); err != nil || r.Rank.Worker != 1 {
+			if r, err := reservePending(w, "k"); err != nil || r.Rank.Worker != 1 {
 				t.Errorf("after that: %+v, %v", r, err)
 			}
 		})
 	}
-	w := start(t, eventsOff)
-	w.Put(record(1, 1))
-	w.selectPending("k", prompt(1, 8))
-	_, err := w.reservePending("k")
-	wantError(t, err, contract.NotFound, nonePending("k")) // nothing is kept without limits
+	w := servicetest.Start(t, servicetest.EventsOff)
+	w.Put(servicetest.Record(1, 1))
+	selectPending(w, "k", servicetest.Prompt(1, 8))
+	_, err := reservePending(w, "k")
+	servicetest.WantError(t, err, contract.NotFound, nonePending("k")) // nothing is kept without limits
 }
 
 // TestPendingExpires: a selection is kept for its time, from the latest one.
 func TestPendingExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, eventsOff, keeping)
-		w.Put(record(1, 1))
-		w.selectPending("k", prompt(1, 8))
+		w := servicetest.Start(t, servicetest.EventsOff, keeping)
+		w.Put(servicetest.Record(1, 1))
+		selectPending(w, "k", servicetest.Prompt(1, 8))
 		time.Sleep(119 * time.Second)
-		w.selectPending("k", prompt(2, 12))
-		w.selectPending("l", prompt(3, 8))
+		selectPending(w, "k", servicetest.Prompt(2, 12))
+		selectPending(w, "l", servicetest.Prompt(3, 8))
 		time.Sleep(119 * time.Second)
-		if _, err := w.reservePending("k"); err != nil {
+		if _, err := reservePending(w, "k"); err != nil {
 			t.Fatal(err)
 		}
 		w.WantLoad("1/0: 12 3 1")
 		time.Sleep(3 * time.Second)
-		_, err := w.reservePending("l")
-		wantError(t, err, contract.NotFound, nonePending("l"))
+		_, err := reservePending(w, "l")
+		servicetest.WantError(t, err, contract.NotFound, nonePending("l"))
 	})
 }
 
@@ -165,14 +166,14 @@ func TestPendingExpires(t *testing.T) {
 // all get its answer.
 func TestPendingOnce(t *testing.T) {
 	for _, repeats := range []selection.IfExists{selection.Refuse, selection.ReturnFirst} {
-		w := start(t, eventsOff, keeping)
-		w.Put(record(1, 1))
-		w.selectPending("k", prompt(1, 8))
+		w := servicetest.Start(t, servicetest.EventsOff, keeping)
+		w.Put(servicetest.Record(1, 1))
+		selectPending(w, "k", servicetest.Prompt(1, 8))
 		var booked, repeated atomic.Int32
 		var wg sync.WaitGroup
 		for range 64 {
 			wg.Go(func() {
-				switch r, err := w.reservePending("k", func(r *selection.PendingRequest) { r.IfExists = repeats }); {
+				switch r, err := reservePending(w, "k", func(r *selection.PendingRequest) { r.IfExists = repeats }); {
 				case err == nil && r.Repeated:
 					repeated.Add(1)
 				case err == nil:

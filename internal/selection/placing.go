@@ -53,20 +53,12 @@ func (a *API) placeByLoad(req *LoadRequest) (Selection, error) {
 	if may := req.Eligible.of(snap); may != nil {
 		ranks = slices.DeleteFunc(slices.Clone(ranks), func(e catalog.Entry) bool { return !may(e) })
 	}
-	excluded := a.reports.Excluded(req.Scope)
-	if excluded != nil {
-		if left := appendResponsive(nil, ranks, excluded); len(left) > 0 {
-			ranks = left
-		} else {
-			a.reports.NoteAllExcluded()
-		}
-	}
 	if len(ranks) == 0 {
 		return Selection{}, &contract.Error{Kind: contract.Unavailable, Text: selector.ErrNoEndpoints.Error(), Err: selector.ErrNoEndpoints}
 	}
 	var sel Selection
 	choose := func(v *reservations.View) catalog.Entry {
-		e := ranks[leastLoaded(ranks, snap.BlockSize, v, nil)]
+		e, ranks := a.leastLoadedAlive(req.Scope, ranks, snap.BlockSize, v)
 		sel = Selection{Scope: req.Scope, Rank: e.Rank, Endpoint: e.Worker.Address(), Registration: v.Registration(e.Slot)}
 		taken := []catalog.Rank{e.Rank}
 		for range req.Fallbacks {
@@ -90,9 +82,6 @@ func (a *API) placeByLoad(req *LoadRequest) (Selection, error) {
 		if state.Gone() { // see attempt.choose
 			return reservations.Placement{}, scopes.ErrStale
 		}
-		if x := excluded[e.Rank]; x != nil {
-			x.Try(time.Now())
-		}
 		return reservations.Placement{Slot: e.Slot, Rank: e.Rank}, nil
 	})
 	_, full := errors.AsType[*reservations.LimitError](err)
@@ -107,6 +96,29 @@ func (a *API) placeByLoad(req *LoadRequest) (Selection, error) {
 		return sel, err
 	}
 	return sel, nil
+}
+
+// leastLoadedAlive returns the least loaded of the ranks whose engines give signs of life, or one that
+// is due for a trial, which it takes; any, if there are none. fallbacks has the others of these.
+func (a *API) leastLoadedAlive(sc catalog.Scope, ranks []catalog.Entry, blockSize uint32, v *reservations.View) (e catalog.Entry, fallbacks []catalog.Entry) {
+	for {
+		excluded := a.reports.Excluded(sc)
+		left := ranks
+		if excluded != nil {
+			if left = appendResponsive(nil, ranks, excluded); len(left) == 0 {
+				a.reports.NoteAllExcluded()
+				left, excluded = ranks, nil
+			}
+		}
+		e = left[leastLoaded(left, blockSize, v, nil)]
+		if x := excluded[e.Rank]; x != nil && !x.Try(time.Now()) {
+			continue // another request has taken the trial
+		}
+		if excluded != nil {
+			left = slices.DeleteFunc(left, func(e catalog.Entry) bool { return excluded[e.Rank] != nil })
+		}
+		return e, left
+	}
 }
 
 // leastLoaded returns the index of the least loaded rank in the order of PlaceByLoad, of another

@@ -11,22 +11,23 @@ import (
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // herd books 200 prompts of one size at once on 8 equal idle workers, and returns how
 // many each has got.
 func herd(t *testing.T, change ...func(*node.Config)) []int {
 	t.Helper()
-	w := start(t, append(change, eventsOff)...)
+	w := servicetest.Start(t, append(change, servicetest.EventsOff)...)
 	for id := range uint64(8) {
-		w.Put(record(id, 1))
+		w.Put(servicetest.Record(id, 1))
 	}
 	var mu sync.Mutex
 	counts := make([]int, 8)
 	var wg sync.WaitGroup
 	for i := range uint32(200) {
 		wg.Go(func() {
-			sel, err := w.Select(context.Background(), ask(prompt(i, 6)), true)
+			sel, err := w.Select(context.Background(), servicetest.Ask(servicetest.Prompt(i, 6)), true)
 			if err != nil {
 				t.Error(err)
 				return
@@ -49,7 +50,7 @@ func TestHerd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var change []func(*node.Config)
 			if name != "" {
-				change = append(change, policyType(t, name, ""))
+				change = append(change, servicetest.Policy(t, name, ""))
 			}
 			counts := herd(t, change...)
 			if slices.Min(counts) != 25 || slices.Max(counts) != 25 {
@@ -89,7 +90,7 @@ func TestRandomHerd(t *testing.T) {
 			bound := usual[len(usual)*999/1000]
 			var seen [][]int
 			for range 3 {
-				counts := herd(t, policyType(t, name, ""))
+				counts := herd(t, servicetest.Policy(t, name, ""))
 				if unevenness(counts) <= bound {
 					return
 				}
@@ -111,21 +112,21 @@ func unevenness(counts []int) (sum int) {
 // TestPolicyOfModel: a model has the instance that the file maps it to; the others have
 // the one of the role.
 func TestPolicyOfModel(t *testing.T) {
-	w := start(t, eventsOff, policyFile(t, `
+	w := servicetest.Start(t, servicetest.EventsOff, servicetest.Policies(t, `
 aggregated: turns
 models: {least: least, builtin: default}
 instances: [{name: turns, type: round-robin}, {name: least, type: least-loaded}]
 `))
 	where := func(model string, n int) string {
-		sc := catalog.Scope{Model: model, Tenant: scope.Tenant}
+		sc := catalog.Scope{Model: model, Tenant: servicetest.Scope.Tenant}
 		for id := range uint64(3) {
-			r := record(id+uint64(len(model))*10, 1)
+			r := servicetest.Record(id+uint64(len(model))*10, 1)
 			r.Scope = sc
 			w.Put(r)
 		}
 		got := ""
 		for i := range n {
-			req := ask(prompt(uint32(i), 4))
+			req := servicetest.Ask(servicetest.Prompt(uint32(i), 4))
 			req.Scope, req.AllowedWorkers, req.HasAllowedWorkers = sc, nil, false
 			sel, err := w.Select(context.Background(), req, true)
 			if err != nil {
@@ -152,14 +153,14 @@ instances: [{name: turns, type: round-robin}, {name: least, type: least-loaded}]
 // TestTwoTierTarget: two-tier does not look at affinity targets unless it is told to.
 func TestTwoTierTarget(t *testing.T) {
 	for parameters, want := range map[string]uint64{"": 1, "respect_soft_affinity: true": 0} {
-		w := start(t, eventsOff, policyType(t, "dynamo-two-tier-cost-fn", parameters))
-		w.Put(record(0, 1))
-		w.Put(record(1, 1))
-		book := &selection.ReserveRequest{Scope: scope, ID: "load", Rank: catalog.Rank{Worker: 0}, Prompt: ask(prompt(1, 1)).Prompt}
+		w := servicetest.Start(t, servicetest.EventsOff, servicetest.Policy(t, "dynamo-two-tier-cost-fn", parameters))
+		w.Put(servicetest.Record(0, 1))
+		w.Put(servicetest.Record(1, 1))
+		book := &selection.ReserveRequest{Scope: servicetest.Scope, ID: "load", Rank: catalog.Rank{Worker: 0}, Prompt: servicetest.Ask(servicetest.Prompt(1, 1)).Prompt}
 		if _, err := w.Reserve(book); err != nil {
 			t.Fatal(err)
 		}
-		req := ask(prompt(2, 4))
+		req := servicetest.Ask(servicetest.Prompt(2, 4))
 		req.Target = &selection.AffinityTarget{Worker: 0}
 		sel, err := w.Select(context.Background(), req, false)
 		if err != nil || sel.Rank.Worker != want {

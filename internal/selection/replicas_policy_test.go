@@ -20,9 +20,9 @@ func TestReplicasDoNotOscillate(t *testing.T) {
 	for _, name := range []string{"", "dynamo-two-tier-cost-fn", "lmetric", "least-loaded", "predicted-ttft"} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				change := []func(*node.Config){eventsOff}
+				change := []func(*node.Config){servicetest.EventsOff}
 				if name != "" {
-					change = append(change, policyType(t, name, ""))
+					change = append(change, servicetest.Policy(t, name, ""))
 				}
 				m := servicetest.NewMesh()
 				m.Delay = 5 * time.Millisecond
@@ -31,7 +31,7 @@ func TestReplicasDoNotOscillate(t *testing.T) {
 				const workers = 8
 				for _, w := range replicas {
 					for id := range uint64(workers) {
-						w.Put(record(id, 1))
+						w.Put(servicetest.Record(id, 1))
 					}
 				}
 				servicetest.Announced()
@@ -40,7 +40,7 @@ func TestReplicasDoNotOscillate(t *testing.T) {
 				widest := 0
 				for i := range length.Of(200, 200, 60) {
 					for j, w := range replicas {
-						req := ask(prompt(uint32(2*i+j), 2400))
+						req := servicetest.Ask(servicetest.Prompt(uint32(2*i+j), 2400))
 						req.ReservationID = new(fmt.Sprint(i, w))
 						sel, err := w.Select(context.Background(), req, true)
 						if err != nil {
@@ -66,17 +66,17 @@ func TestReplicasDoNotOscillate(t *testing.T) {
 func TestReplicasPredict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := servicetest.NewMesh()
-		change := []func(*node.Config){eventsOff, policyType(t, "predicted-ttft", "")}
-		a, b := &world{m.Start(t, "a", change...)}, &world{m.Start(t, "b", change...)}
+		change := []func(*node.Config){servicetest.EventsOff, servicetest.Policy(t, "predicted-ttft", "")}
+		a, b := m.Start(t, "a", change...), m.Start(t, "b", change...)
 		m.Connect(t, "a", "b")
-		a.Put(record(1, 1))
-		b.Put(record(1, 1))
+		a.Put(servicetest.Record(1, 1))
+		b.Put(servicetest.Record(1, 1))
 		servicetest.Announced()
 
-		a.Book("r", prompt(1, 12000)) // a second, as nothing is learned
+		a.Book("r", servicetest.Prompt(1, 12000)) // a second, as nothing is learned
 		time.Sleep(100 * time.Millisecond)
-		for name, w := range map[string]*world{"a": a, "b": b} {
-			if rank := w.learned(t).Ranks[0]; math.Abs(rank.Wait-0.9) > 0.01 {
+		for name, w := range map[string]*servicetest.World{"a": a, "b": b} {
+			if rank := learned(w, t).Ranks[0]; math.Abs(rank.Wait-0.9) > 0.01 {
 				t.Errorf("%s: %g s are left, not 0.9", name, rank.Wait)
 			}
 		}
@@ -88,10 +88,10 @@ func TestReplicasPredict(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Second)
-		if rank := b.learned(t).Ranks[0]; rank.Wait != 0 {
+		if rank := learned(b, t).Ranks[0]; rank.Wait != 0 {
 			t.Errorf("b: %g s are left", rank.Wait)
 		}
-		if own, other := a.learned(t).Samples, b.learned(t).Samples; own != 1 || other != 0 {
+		if own, other := learned(a, t).Samples, learned(b, t).Samples; own != 1 || other != 0 {
 			t.Errorf("learned from %d samples, and from %d at the other", own, other)
 		}
 	})

@@ -11,11 +11,12 @@ import (
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // TestSelectErrors: kinds and texts of the contract (§3 and §4), and their order.
 func TestSelectErrors(t *testing.T) {
-	a := prompt(1, 8)
+	a := servicetest.Prompt(1, 8)
 	tests := []struct {
 		name   string
 		change func(*selection.SelectRequest)
@@ -40,17 +41,17 @@ func TestSelectErrors(t *testing.T) {
 			"failed to book scheduler state: Request r already exists (assigned to worker WorkerWithDpRank { worker_id: 1, dp_rank: 1 })",
 		},
 	}
-	w := start(t, eventsOff)
-	w.Put(record(1, 2, func(r *catalog.Record) { r.Taints = []string{"gpu"} }))
-	if _, err := w.Reserve(&selection.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1, DP: 1}, Prompt: hashes(a)}); err != nil {
+	w := servicetest.Start(t, servicetest.EventsOff)
+	w.Put(servicetest.Record(1, 2, func(r *catalog.Record) { r.Taints = []string{"gpu"} }))
+	if _, err := w.Reserve(&selection.ReserveRequest{Scope: servicetest.Scope, ID: "r", Rank: catalog.Rank{Worker: 1, DP: 1}, Prompt: servicetest.Hashes(a)}); err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			req := &selection.SelectRequest{Scope: scope, Prompt: hashes(a)}
+			req := &selection.SelectRequest{Scope: servicetest.Scope, Prompt: servicetest.Hashes(a)}
 			tt.change(req)
 			_, err := w.Select(context.Background(), req, true)
-			wantError(t, err, tt.kind, tt.text)
+			servicetest.WantError(t, err, tt.kind, tt.text)
 		})
 	}
 	w.WantLoad("1/0: 0 0 0, 1/1: 8 2 1")
@@ -59,7 +60,7 @@ func TestSelectErrors(t *testing.T) {
 // TestReserve: what /reservations books, and its errors in their order (§5,
 // decisions D3, D4 and D9).
 func TestReserve(t *testing.T) {
-	a := prompt(1, 10)
+	a := servicetest.Prompt(1, 10)
 	off := false
 	tests := []struct {
 		name   string
@@ -89,22 +90,22 @@ func TestReserve(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			w := start(t, eventsOff)
-			w.Put(record(1, 1))
-			req := &selection.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: ask(a).Prompt}
+			w := servicetest.Start(t, servicetest.EventsOff)
+			w.Put(servicetest.Record(1, 1))
+			req := &selection.ReserveRequest{Scope: servicetest.Scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: servicetest.Ask(a).Prompt}
 			tt.change(req)
 			res, err := w.Reserve(req)
 			if tt.text != "" {
-				wantError(t, err, tt.kind, tt.text)
+				servicetest.WantError(t, err, tt.kind, tt.text)
 				w.WantLoad("1/0: 0 0 0")
 				return
 			}
-			if err != nil || res != (selection.Reservation{ID: "r", Scope: scope, Rank: catalog.Rank{Worker: 1}, Endpoint: address(1)}) {
+			if err != nil || res != (selection.Reservation{ID: "r", Scope: servicetest.Scope, Rank: catalog.Rank{Worker: 1}, Endpoint: servicetest.Address(1)}) {
 				t.Fatalf("answer is %+v, %v", res, err)
 			}
 			w.WantLoad(tt.load)
 			_, err = w.Reserve(req)
-			wantError(t, err, contract.Conflict, "Request r already exists (assigned to worker WorkerWithDpRank { worker_id: 1, dp_rank: 0 })")
+			servicetest.WantError(t, err, contract.Conflict, "Request r already exists (assigned to worker WorkerWithDpRank { worker_id: 1, dp_rank: 0 })")
 		})
 	}
 }
@@ -112,9 +113,9 @@ func TestReserve(t *testing.T) {
 // TestReserveTaken: an id that is taken is reported before an unknown rank, but
 // behind whatever else is wrong with a request, as on 1.3.1 and 1.6.1.
 func TestReserveTaken(t *testing.T) {
-	w := start(t, eventsOff)
-	w.Put(record(1, 1))
-	w.Book("r", prompt(1, 10))
+	w := servicetest.Start(t, servicetest.EventsOff)
+	w.Put(servicetest.Record(1, 1))
+	w.Book("r", servicetest.Prompt(1, 10))
 	const exists = "Request r already exists (assigned to worker WorkerWithDpRank { worker_id: 1, dp_rank: 0 })"
 	for name, tt := range map[string]struct {
 		change func(*selection.ReserveRequest)
@@ -132,10 +133,10 @@ func TestReserveTaken(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			req := &selection.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(1, 10)).Prompt}
+			req := &selection.ReserveRequest{Scope: servicetest.Scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: servicetest.Ask(servicetest.Prompt(1, 10)).Prompt}
 			tt.change(req)
 			_, err := w.Reserve(req)
-			wantError(t, err, tt.kind, tt.text)
+			servicetest.WantError(t, err, tt.kind, tt.text)
 			w.WantLoad("1/0: 10 2 1")
 		})
 	}
@@ -144,10 +145,10 @@ func TestReserveTaken(t *testing.T) {
 // TestLifecycle: the steps of a reservation, and the errors of unknown ones
 // (decision D1), over two models.
 func TestLifecycle(t *testing.T) {
-	w := start(t, eventsOff)
-	w.Put(record(1, 1))
-	w.Put(record(2, 1, func(r *catalog.Record) { r.Scope.Model = "other" }))
-	w.Book("r", prompt(1, 12))
+	w := servicetest.Start(t, servicetest.EventsOff)
+	w.Put(servicetest.Record(1, 1))
+	w.Put(servicetest.Record(2, 1, func(r *catalog.Record) { r.Scope.Model = "other" }))
+	w.Book("r", servicetest.Prompt(1, 12))
 	w.WantLoad("1/0: 12 3 1, other/t, 2/0: 0 0 0")
 	for range 2 { // repeats are harmless
 		if err := w.PrefillComplete("r"); err != nil {
@@ -158,35 +159,35 @@ func TestLifecycle(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.WantLoad("1/0: 0 2 1, other/t, 2/0: 0 0 0")
-	wantError(t, w.OutputBlock("r", new(1.5)), contract.BadRequest, "decay_fraction must be between 0.0 and 1.0")
+	servicetest.WantError(t, w.OutputBlock("r", new(1.5)), contract.BadRequest, "decay_fraction must be between 0.0 and 1.0")
 	if err := w.Free("r"); err != nil {
 		t.Fatal(err)
 	}
 	w.WantLoad("1/0: 0 0 0, other/t, 2/0: 0 0 0")
 	for name, err := range map[string]error{"free": w.Free("r"), "prefill": w.PrefillComplete("r"), "output": w.OutputBlock("r", nil)} {
-		t.Run(name, func(t *testing.T) { wantError(t, err, contract.NotFound, "reservation r not found") })
+		t.Run(name, func(t *testing.T) { servicetest.WantError(t, err, contract.NotFound, "reservation r not found") })
 	}
 }
 
 // TestAnswer: every field of a selection, with tiers and several ranks.
 func TestAnswer(t *testing.T) {
-	w := start(t)
-	w.Put(record(1, 2))
-	w.Put(record(2, 1))
-	a := prompt(1, 42)
+	w := servicetest.Start(t)
+	w.Put(servicetest.Record(1, 2))
+	w.Put(servicetest.Record(2, 1))
+	a := servicetest.Prompt(1, 42)
 	e := w.Engine(1, 0)
-	e.Publish(0, e.Stored(a[:16], blockSize, nil), e.Stored(a[:24], blockSize, dict{"medium": "CPU"}), e.Stored(a[:32], blockSize, dict{"medium": "DISK"}))
-	e.Publish(1, e.Stored(a[:4], blockSize, nil))
+	e.Publish(0, e.Stored(a[:16], servicetest.BlockSize, nil), e.Stored(a[:24], servicetest.BlockSize, servicetest.Dict{"medium": "CPU"}), e.Stored(a[:32], servicetest.BlockSize, servicetest.Dict{"medium": "DISK"}))
+	e.Publish(1, e.Stored(a[:4], servicetest.BlockSize, nil))
 	w.Settle()
-	req := ask(a)
+	req := servicetest.Ask(a)
 	req.SelectionID, req.ReservationID = new("echo"), new("r")
 	got, err := w.Select(context.Background(), req, true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := hashes(a)
+	p := servicetest.Hashes(a)
 	want := selection.Selection{
-		SelectionID: new("echo"), ReservationID: new("r"), Scope: scope, Rank: catalog.Rank{Worker: 1}, Endpoint: address(1), BlockSize: blockSize,
+		SelectionID: new("echo"), ReservationID: new("r"), Scope: servicetest.Scope, Rank: catalog.Rank{Worker: 1}, Endpoint: servicetest.Address(1), BlockSize: servicetest.BlockSize,
 		Overlap: selection.OverlapSummary{
 			LongestMatched: 32, GPU: 16, CPU: 24, Disk: 32,
 			DP: []selection.RankTokens{{DP: 0, Tokens: 16}, {DP: 1, Tokens: 4}},
@@ -200,7 +201,7 @@ func TestAnswer(t *testing.T) {
 	}
 	w.WantLoad("1/0: 18 10 1, 1/1: 0 0 0, 2/0: 0 0 0")
 
-	scores, err := w.OverlapScores(&selection.ProjectRequest{Scope: scope, Prompt: req.Prompt, Override: selector.Override{OverlapCredit: new(0.5)}})
+	scores, err := w.OverlapScores(&selection.ProjectRequest{Scope: servicetest.Scope, Prompt: req.Prompt, Override: selector.Override{OverlapCredit: new(0.5)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +209,7 @@ func TestAnswer(t *testing.T) {
 		"{WorkerWithDpRank { worker_id: 1, dp_rank: 1 } 1 0 0 0.5} {WorkerWithDpRank { worker_id: 2, dp_rank: 0 } 0 0 0 0}]}"; got != want {
 		t.Errorf("overlap scores are\n%s, want\n%s", got, want)
 	}
-	rows, err := w.PotentialLoads(&selection.ProjectRequest{Scope: scope, Prompt: req.Prompt})
+	rows, err := w.PotentialLoads(&selection.ProjectRequest{Scope: servicetest.Scope, Prompt: req.Prompt})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,15 +224,15 @@ func TestAnswer(t *testing.T) {
 
 // TestRequestIsOnlyLent: nothing of a request is kept once the call is over.
 func TestRequestIsOnlyLent(t *testing.T) {
-	w := start(t, eventsOff)
-	w.Put(record(1, 1))
-	a := prompt(1, 16)
-	req := &selection.SelectRequest{Scope: scope, Prompt: hashes(a)}
+	w := servicetest.Start(t, servicetest.EventsOff)
+	w.Put(servicetest.Record(1, 1))
+	a := servicetest.Prompt(1, 16)
+	req := &selection.SelectRequest{Scope: servicetest.Scope, Prompt: servicetest.Hashes(a)}
 	req.ReservationID = new("r")
 	if _, err := w.Select(context.Background(), req, true); err != nil {
 		t.Fatal(err)
 	}
-	direct := &selection.ReserveRequest{Scope: scope, ID: "s", Rank: catalog.Rank{Worker: 1}, Prompt: hashes(a)}
+	direct := &selection.ReserveRequest{Scope: servicetest.Scope, ID: "s", Rank: catalog.Rank{Worker: 1}, Prompt: servicetest.Hashes(a)}
 	if _, err := w.Reserve(direct); err != nil {
 		t.Fatal(err)
 	}

@@ -10,16 +10,16 @@ import (
 
 // sharing starts two replicas that follow each other and share sessions. Both have
 // worker 1, which carries more than worker 2.
-func sharing(t *testing.T, m *servicetest.Mesh) (a, b *world) {
+func sharing(t *testing.T, m *servicetest.Mesh) (a, b *servicetest.World) {
 	t.Helper()
-	a, b = &world{m.Start(t, "a", eventsOff, sessions)}, &world{m.Start(t, "b", eventsOff, sessions)}
+	a, b = m.Start(t, "a", servicetest.EventsOff, sessions), m.Start(t, "b", servicetest.EventsOff, sessions)
 	m.Connect(t, "a", "b")
-	for _, w := range []*world{a, b} {
-		w.Put(record(1, 1))
+	for _, w := range []*servicetest.World{a, b} {
+		w.Put(servicetest.Record(1, 1))
 	}
-	a.Book("load", prompt(1000, 800))
-	for _, w := range []*world{a, b} {
-		w.Put(record(2, 1))
+	a.Book("load", servicetest.Prompt(1000, 800))
+	for _, w := range []*servicetest.World{a, b} {
+		w.Put(servicetest.Record(2, 1))
 	}
 	synctest.Wait()
 	return a, b
@@ -30,22 +30,22 @@ func sharing(t *testing.T, m *servicetest.Mesh) (a, b *world) {
 func TestSessionsAmongReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := sharing(t, servicetest.NewMesh())
-		where := func(want uint64, who ...*world) {
+		wantAt := func(want uint64, who ...*servicetest.World) {
 			t.Helper()
 			synctest.Wait()
 			for i, w := range who {
-				if got := w.where(of("s")); got != want {
+				if got := where(w, of("s")); got != want {
 					t.Errorf("replica %d: the session is at %d, want %d", i, got, want)
 				}
 			}
 		}
-		where(2, a, b) // the one that carries less
-		if _, err := a.reserve("r", prompt(1, 8), of("s"), onWorkers(1)); err != nil {
+		wantAt(2, a, b) // the one that carries less
+		if _, err := reserve(a, "r", servicetest.Prompt(1, 8), of("s"), onWorkers(1)); err != nil {
 			t.Fatal(err)
 		}
-		where(1, a, b)
+		wantAt(1, a, b)
 		time.Sleep(sessionTTL / 2)
-		if _, err := b.reserve("q", prompt(1, 8), of("s")); err != nil {
+		if _, err := reserve(b, "q", servicetest.Prompt(1, 8), of("s")); err != nil {
 			t.Fatal(err)
 		}
 		if err := a.Free("r"); err != nil {
@@ -53,26 +53,26 @@ func TestSessionsAmongReplicas(t *testing.T) {
 		}
 		time.Sleep(2 * sessionTTL) // b's reservation lives, and so does its binding
 		synctest.Wait()
-		if got := b.where(of("s")); got != 1 {
+		if got := where(b, of("s")); got != 1 {
 			t.Errorf("the session is at %d", got)
 		}
 		if err := b.Free("q"); err != nil { // the end of a use is heard by a
 			t.Fatal(err)
 		}
 		time.Sleep(sessionTTL / 2)
-		where(1, a, b)
+		wantAt(1, a, b)
 		time.Sleep(sessionTTL)
-		where(2, a, b)
+		wantAt(2, a, b)
 
-		if _, err := a.reserve("r2", prompt(1, 8), of("s"), onWorkers(1)); err != nil {
+		if _, err := reserve(a, "r2", servicetest.Prompt(1, 8), of("s"), onWorkers(1)); err != nil {
 			t.Fatal(err)
 		}
-		where(1, a, b)
-		_, err := b.reserve("no", prompt(1, 8), of("s"), onWorkers(2))
+		wantAt(1, a, b)
+		_, err := reserve(b, "no", servicetest.Prompt(1, 8), of("s"), onWorkers(2))
 		if err == nil || err.Error() != "session s is bound to worker 1, not 2" {
 			t.Errorf("%v", err)
 		}
-		where(2, a, b) // the refusal has ended the binding, everywhere
+		wantAt(2, a, b) // the refusal has ended the binding, everywhere
 	})
 }
 
@@ -83,7 +83,7 @@ func TestSessionsFromSnapshot(t *testing.T) {
 		m := servicetest.NewMesh()
 		a, _ := sharing(t, m)
 		for _, session := range []string{"s", "idle"} {
-			if _, err := a.reserve(session, prompt(1, 8), of(session), onWorkers(1)); err != nil {
+			if _, err := reserve(a, session, servicetest.Prompt(1, 8), of(session), onWorkers(1)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -91,23 +91,23 @@ func TestSessionsFromSnapshot(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(sessionTTL / 5)
-		c := &world{m.Start(t, "c", eventsOff, sessions)}
+		c := m.Start(t, "c", servicetest.EventsOff, sessions)
 		m.Connect(t, "c", "a")
 		servicetest.Announced()
-		c.Put(record(1, 1))
+		c.Put(servicetest.Record(1, 1))
 		servicetest.Announced()
-		c.Put(record(2, 1))
-		if got := c.where(of("s")); got != 1 {
+		c.Put(servicetest.Record(2, 1))
+		if got := where(c, of("s")); got != 1 {
 			t.Errorf("the session is at %d", got)
 		}
-		if got := c.where(of("idle")); got != 1 {
+		if got := where(c, of("idle")); got != 1 {
 			t.Errorf("the idle session is at %d", got)
 		}
 		if n := c.Remembered().Sessions; n != 2 {
 			t.Errorf("%d sessions", n)
 		}
 		time.Sleep(sessionTTL / 2) // it does not grow younger on its way
-		if got := c.where(of("idle")); got != 2 {
+		if got := where(c, of("idle")); got != 2 {
 			t.Errorf("the idle session is at %d", got)
 		}
 	})
@@ -117,19 +117,19 @@ func TestSessionsFromSnapshot(t *testing.T) {
 func TestSessionsStayHome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := servicetest.NewMesh()
-		a, b := &world{m.Start(t, "a", eventsOff, sessions)}, &world{m.Start(t, "b", eventsOff)}
+		a, b := m.Start(t, "a", servicetest.EventsOff, sessions), m.Start(t, "b", servicetest.EventsOff)
 		m.Connect(t, "a", "b")
-		for _, w := range []*world{a, b} {
-			w.Put(record(1, 1))
+		for _, w := range []*servicetest.World{a, b} {
+			w.Put(servicetest.Record(1, 1))
 		}
-		if _, err := b.reserve("b", prompt(1, 8), of("s")); err != nil {
+		if _, err := reserve(b, "b", servicetest.Prompt(1, 8), of("s")); err != nil {
 			t.Fatal(err)
 		}
 		servicetest.Announced()
 		if n := a.Remembered().Sessions; n != 0 {
 			t.Errorf("%d sessions", n)
 		}
-		if got := sum(b.Metrics()["replica_messages_sent_total"], "session_bound"); got != 0 {
+		if got := servicetest.Sum(b.Metrics()["replica_messages_sent_total"], "session_bound"); got != 0 {
 			t.Errorf("%v bindings were published", got)
 		}
 	})

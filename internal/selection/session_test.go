@@ -14,6 +14,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // sessionTTL is that of the tests.
@@ -31,20 +32,20 @@ func onWorkers(ids ...uint64) func(*selection.SelectRequest) {
 
 // talk starts a service where session "s" is bound to worker 1, which carries
 // more than worker 2.
-func talk(t *testing.T, change ...func(*node.Config)) *world {
-	w := start(t, append([]func(*node.Config){eventsOff, sessions, keeping}, change...)...)
-	w.Put(record(1, 1, func(r *catalog.Record) { r.Taints = []string{"one"} }))
-	if _, err := w.reserve("bind", prompt(1, 80), of("s")); err != nil {
+func talk(t *testing.T, change ...func(*node.Config)) *servicetest.World {
+	w := servicetest.Start(t, append([]func(*node.Config){servicetest.EventsOff, sessions, keeping}, change...)...)
+	w.Put(servicetest.Record(1, 1, func(r *catalog.Record) { r.Taints = []string{"one"} }))
+	if _, err := reserve(w, "bind", servicetest.Prompt(1, 80), of("s")); err != nil {
 		t.Fatal(err)
 	}
-	w.Put(record(2, 1))
+	w.Put(servicetest.Record(2, 1))
 	return w
 }
 
 // where selects without a reservation and returns the worker.
-func (w *world) where(change ...func(*selection.SelectRequest)) uint64 {
+func where(w *servicetest.World, change ...func(*selection.SelectRequest)) uint64 {
 	w.T.Helper()
-	req := ask(prompt(99, 8))
+	req := servicetest.Ask(servicetest.Prompt(99, 8))
 	for _, f := range change {
 		f(req)
 	}
@@ -72,15 +73,15 @@ func TestSessionStays(t *testing.T) {
 		"disliked":   {func(r *selection.SelectRequest) { r.Session, r.PreferredTaints = "s", map[string]float32{"one": -5} }, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := w.where(tt.change); got != tt.want {
+			if got := where(w, tt.change); got != tt.want {
 				t.Errorf("worker %d, want %d", got, tt.want)
 			}
 		})
 	}
-	if sel, err := w.reserve("r", prompt(2, 8), of("s")); err != nil || sel.Rank.Worker != 1 {
+	if sel, err := reserve(w, "r", servicetest.Prompt(2, 8), of("s")); err != nil || sel.Rank.Worker != 1 {
 		t.Errorf("booked on %s, %v", sel.Rank, err)
 	}
-	if sel, err := w.reserve("p", prompt(2, 8), of("s"), func(r *selection.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} }); err != nil || sel.Rank.Worker != 2 || w.where(of("s")) != 1 {
+	if sel, err := reserve(w, "p", servicetest.Prompt(2, 8), of("s"), func(r *selection.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} }); err != nil || sel.Rank.Worker != 2 || where(w, of("s")) != 1 {
 		t.Errorf("pinned: booked on %s, %v", sel.Rank, err)
 	}
 }
@@ -90,13 +91,13 @@ func TestSessionStays(t *testing.T) {
 func TestSessionExcluded(t *testing.T) {
 	w := talk(t)
 	load := w.LoadText()
-	_, err := w.reserve("r", prompt(2, 8), of("s"), onWorkers(2))
-	wantError(t, err, contract.BadRequest, "session s is bound to worker 1, not 2")
+	_, err := reserve(w, "r", servicetest.Prompt(2, 8), of("s"), onWorkers(2))
+	servicetest.WantError(t, err, contract.BadRequest, "session s is bound to worker 1, not 2")
 	w.WantLoad(load)
-	if got := w.where(of("s")); got != 2 {
+	if got := where(w, of("s")); got != 2 {
 		t.Errorf("worker %d after that, want 2", got)
 	}
-	if sel, err := w.reserve("r", prompt(2, 8), of("s"), onWorkers(2)); err != nil || sel.Rank.Worker != 2 || w.where(of("s")) != 2 {
+	if sel, err := reserve(w, "r", servicetest.Prompt(2, 8), of("s"), onWorkers(2)); err != nil || sel.Rank.Worker != 2 || where(w, of("s")) != 2 {
 		t.Errorf("next: %s, %v", sel.Rank, err)
 	}
 }
@@ -106,14 +107,14 @@ func TestSessionExcluded(t *testing.T) {
 func TestSoftSession(t *testing.T) {
 	w := talk(t)
 	soft := func(r *selection.SelectRequest) { r.Session, r.SoftSession = "s", true }
-	sel, err := w.reserve("r", prompt(2, 8), soft, onWorkers(2))
-	if err != nil || sel.Rank.Worker != 2 || w.where(of("s")) != 1 {
-		t.Fatalf("booked on %s, %v; the session is on worker %d", sel.Rank, err, w.where(of("s")))
+	sel, err := reserve(w, "r", servicetest.Prompt(2, 8), soft, onWorkers(2))
+	if err != nil || sel.Rank.Worker != 2 || where(w, of("s")) != 1 {
+		t.Fatalf("booked on %s, %v; the session is on worker %d", sel.Rank, err, where(w, of("s")))
 	}
 	if err := w.Free("r"); err != nil {
 		t.Fatal(err)
 	}
-	if sel, err := w.reserve("r", prompt(2, 8), soft); err != nil || sel.Rank.Worker != 1 {
+	if sel, err := reserve(w, "r", servicetest.Prompt(2, 8), soft); err != nil || sel.Rank.Worker != 1 {
 		t.Errorf("without the filter: booked on %s, %v", sel.Rank, err)
 	}
 }
@@ -122,24 +123,24 @@ func TestSoftSession(t *testing.T) {
 func TestSessionMoves(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*node.Config)
-		spoil  func(*world)
+		spoil  func(*servicetest.World)
 	}{
-		"gone":       {eventsOff, func(w *world) { w.Remove(1) }},
-		"overloaded": {limits(overload.Thresholds{PrefillTokens: new(uint64(50))}), func(*world) {}},
+		"gone":       {servicetest.EventsOff, func(w *servicetest.World) { w.Remove(1) }},
+		"overloaded": {servicetest.Limits(overload.Thresholds{PrefillTokens: new(uint64(50))}), func(*servicetest.World) {}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := talk(t, tt.change)
 			tt.spoil(w)
-			if sel, err := w.reserve("r", prompt(2, 8), of("s")); err != nil || sel.Rank.Worker != 2 {
+			if sel, err := reserve(w, "r", servicetest.Prompt(2, 8), of("s")); err != nil || sel.Rank.Worker != 2 {
 				t.Fatalf("%s, %v", sel.Rank, err)
 			}
 			if name == "gone" {
-				w.Put(record(1, 1)) // idle
-				if _, err := w.reserve("burden", prompt(3, 40), onWorkers(2)); err != nil {
+				w.Put(servicetest.Record(1, 1)) // idle
+				if _, err := reserve(w, "burden", servicetest.Prompt(3, 40), onWorkers(2)); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if got := w.where(of("s")); got != 2 {
+			if got := where(w, of("s")); got != 2 {
 				t.Errorf("worker %d, want 2", got)
 			}
 		})
@@ -151,21 +152,27 @@ func TestSessionMoves(t *testing.T) {
 // or the session is of no account; as on 1.6.1.
 func TestSessionAway(t *testing.T) {
 	for name, tt := range map[string]struct {
-		try     func(w *world) error
+		try     func(w *servicetest.World) error
 		refused bool
 		want    uint64 // the session's worker afterwards
 	}{
-		"nothing":  {func(*world) error { return nil }, false, 1},
-		"booked":   {func(w *world) error { return w.attempt("r", prompt(2, 8), of("s")) }, false, 2},
-		"excluded": {func(w *world) error { return w.attempt("r", prompt(2, 8), of("s"), onWorkers(9)) }, true, 2},
-		"wrong prompt": {func(w *world) error {
-			return w.attempt("r", nil, of("s"), func(r *selection.SelectRequest) { r.Prompt = selection.Prompt{} })
+		"nothing": {func(*servicetest.World) error { return nil }, false, 1},
+		"booked":  {func(w *servicetest.World) error { return attempt(w, "r", servicetest.Prompt(2, 8), of("s")) }, false, 2},
+		"excluded": {func(w *servicetest.World) error {
+			return attempt(w, "r", servicetest.Prompt(2, 8), of("s"), onWorkers(9))
 		}, true, 2},
-		"taken id":      {func(w *world) error { return w.attempt("taken", prompt(2, 8), of("s"), in16) }, true, 1},
-		"pinned":        {func(w *world) error { return w.attempt("r", prompt(2, 8), of("s"), pinnedTo(9)) }, true, 1},
-		"other session": {func(w *world) error { return w.attempt("r", prompt(2, 8), of("t"), onWorkers(9)) }, true, 1},
-		"not reserving": {func(w *world) error {
-			req := ask(prompt(2, 8))
+		"wrong prompt": {func(w *servicetest.World) error {
+			return attempt(w, "r", nil, of("s"), func(r *selection.SelectRequest) { r.Prompt = selection.Prompt{} })
+		}, true, 2},
+		"taken id": {func(w *servicetest.World) error { return attempt(w, "taken", servicetest.Prompt(2, 8), of("s"), in16) }, true, 1},
+		"pinned": {func(w *servicetest.World) error {
+			return attempt(w, "r", servicetest.Prompt(2, 8), of("s"), pinnedTo(9))
+		}, true, 1},
+		"other session": {func(w *servicetest.World) error {
+			return attempt(w, "r", servicetest.Prompt(2, 8), of("t"), onWorkers(9))
+		}, true, 1},
+		"not reserving": {func(w *servicetest.World) error {
+			req := servicetest.Ask(servicetest.Prompt(2, 8))
 			of("s")(req)
 			onWorkers(9)(req)
 			_, err := w.Select(context.Background(), req, false)
@@ -174,19 +181,19 @@ func TestSessionAway(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := talk(t)
-			if err := w.attempt("taken", prompt(5, 8), onWorkers(2)); err != nil {
+			if err := attempt(w, "taken", servicetest.Prompt(5, 8), onWorkers(2)); err != nil {
 				t.Fatal(err)
 			}
 			w.Remove(1)
 			if err := tt.try(w); (err != nil) != tt.refused {
 				t.Fatal(err)
 			}
-			w.Put(record(1, 1))
+			w.Put(servicetest.Record(1, 1))
 			// Worker 2 is the cheaper one for all that are not bound.
-			if err := w.attempt("burden", prompt(3, 200), onWorkers(1)); err != nil {
+			if err := attempt(w, "burden", servicetest.Prompt(3, 200), onWorkers(1)); err != nil {
 				t.Fatal(err)
 			}
-			if got := w.where(of("s")); got != tt.want {
+			if got := where(w, of("s")); got != tt.want {
 				t.Errorf("worker %d, want %d", got, tt.want)
 			}
 		})
@@ -194,8 +201,8 @@ func TestSessionAway(t *testing.T) {
 }
 
 // attempt is reserve for its error.
-func (w *world) attempt(id string, tokens []uint32, change ...func(*selection.SelectRequest)) error {
-	_, err := w.reserve(id, tokens, change...)
+func attempt(w *servicetest.World, id string, tokens []uint32, change ...func(*selection.SelectRequest)) error {
+	_, err := reserve(w, id, tokens, change...)
 	return err
 }
 
@@ -211,23 +218,23 @@ func TestSessionLasts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := talk(t)
 		time.Sleep(100 * time.Second)
-		if got := w.where(of("s")); got != 1 {
+		if got := where(w, of("s")); got != 1 {
 			t.Fatalf("worker %d while booked", got)
 		}
 		if err := w.Free("bind"); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.reserve("burden", prompt(3, 40), onWorkers(1)); err != nil {
+		if _, err := reserve(w, "burden", servicetest.Prompt(3, 40), onWorkers(1)); err != nil {
 			t.Fatal(err)
 		}
 		for range 9 {
 			time.Sleep(time.Second)
-			if got := w.where(of("s")); got != 1 {
+			if got := where(w, of("s")); got != 1 {
 				t.Fatalf("worker %d too early", got)
 			}
 		}
 		time.Sleep(time.Second)
-		if got := w.where(of("s")); got != 2 {
+		if got := where(w, of("s")); got != 2 {
 			t.Errorf("worker %d, want the binding forgotten", got)
 		}
 	})
@@ -236,11 +243,11 @@ func TestSessionLasts(t *testing.T) {
 // TestSessionEndsWithItsReservation: however a reservation ends, the session's time
 // begins then.
 func TestSessionEndsWithItsReservation(t *testing.T) {
-	for name, end := range map[string]func(w *world){
-		"freed":   func(w *world) { _ = w.Free("r") },
-		"leased":  func(*world) { time.Sleep(6 * time.Second) },
-		"dropped": func(w *world) { w.Remove(1); w.Put(record(1, 1)) },
-		"refused": func(w *world) { _, _ = w.reserve("r", prompt(7, 8), of("s")); _ = w.Free("r") },
+	for name, end := range map[string]func(w *servicetest.World){
+		"freed":   func(w *servicetest.World) { _ = w.Free("r") },
+		"leased":  func(*servicetest.World) { time.Sleep(6 * time.Second) },
+		"dropped": func(w *servicetest.World) { w.Remove(1); w.Put(servicetest.Record(1, 1)) },
+		"refused": func(w *servicetest.World) { _, _ = reserve(w, "r", servicetest.Prompt(7, 8), of("s")); _ = w.Free("r") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -248,13 +255,13 @@ func TestSessionEndsWithItsReservation(t *testing.T) {
 				if err := w.Free("bind"); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := w.reserve("r", prompt(2, 8), of("s"), leased(5*time.Second)); err != nil {
+				if _, err := reserve(w, "r", servicetest.Prompt(2, 8), of("s"), leased(5*time.Second)); err != nil {
 					t.Fatal(err)
 				}
 				end(w)
-				_, _ = w.reserve("burden", prompt(3, 40), onWorkers(1))
+				_, _ = reserve(w, "burden", servicetest.Prompt(3, 40), onWorkers(1))
 				time.Sleep(sessionTTL)
-				if got := w.where(of("s")); got != 2 {
+				if got := where(w, of("s")); got != 2 {
 					t.Errorf("worker %d, want the binding forgotten", got)
 				}
 			})
@@ -266,16 +273,16 @@ func TestSessionEndsWithItsReservation(t *testing.T) {
 // request that waits for the first one can be given up, and if that one fails the
 // next decides.
 func TestFirstOfSession(t *testing.T) {
-	w := start(t, eventsOff, sessions)
+	w := servicetest.Start(t, servicetest.EventsOff, sessions)
 	for id := range uint64(8) {
-		w.Put(record(id, 1))
+		w.Put(servicetest.Record(id, 1))
 	}
 	for round := range 50 {
 		var wg sync.WaitGroup
 		ranks := make([]catalog.Rank, 8)
 		for i := range ranks {
 			wg.Go(func() {
-				sel, err := w.reserve(fmt.Sprint(round, ".", i), prompt(uint32(i), 8), of(fmt.Sprint(round)))
+				sel, err := reserve(w, fmt.Sprint(round, ".", i), servicetest.Prompt(uint32(i), 8), of(fmt.Sprint(round)))
 				if err != nil {
 					t.Error(err)
 				}
@@ -291,13 +298,13 @@ func TestFirstOfSession(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		w := busy(t, sessions)
-		first, gone, next := w.call("a", prompt(1, 8), of("s")), w.call("b", prompt(2, 8), of("s")), w.call("c", prompt(3, 8), of("s"))
+		first, gone, next := startCall(w, "a", servicetest.Prompt(1, 8), of("s")), startCall(w, "b", servicetest.Prompt(2, 8), of("s")), startCall(w, "c", servicetest.Prompt(3, 8), of("s"))
 		gone.cancel()
 		synctest.Wait()
 		if gone.waits() || !first.waits() || !next.waits() {
 			t.Fatalf("waiting: %t %t %t", first.waits(), gone.waits(), next.waits())
 		}
-		wantError(t, gone.err, contract.Cancelled, "the client went away")
+		servicetest.WantError(t, gone.err, contract.Cancelled, "the client went away")
 		first.cancel()
 		synctest.Wait()
 		if err := w.Free("first"); err != nil {
@@ -311,40 +318,40 @@ func TestFirstOfSession(t *testing.T) {
 // moved is refused and forgotten.
 func TestPendingSession(t *testing.T) {
 	w := talk(t)
-	w.selectPending("new", prompt(2, 8), of("n"), onWorkers(1))
-	if _, err := w.reservePending("new"); err != nil || w.where(of("n")) != 1 {
+	selectPending(w, "new", servicetest.Prompt(2, 8), of("n"), onWorkers(1))
+	if _, err := reservePending(w, "new"); err != nil || where(w, of("n")) != 1 {
 		t.Errorf("not bound: %v", err)
 	}
-	w.selectPending("pinned", prompt(2, 8), of("s"), func(r *selection.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} })
-	if _, err := w.reservePending("pinned"); err != nil || w.where(of("s")) != 1 {
+	selectPending(w, "pinned", servicetest.Prompt(2, 8), of("s"), func(r *selection.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} })
+	if _, err := reservePending(w, "pinned"); err != nil || where(w, of("s")) != 1 {
 		t.Errorf("pinned: %v", err)
 	}
-	w.selectPending("moved", prompt(2, 8), of("s"), onWorkers(2))
-	_, err := w.reservePending("moved")
-	wantError(t, err, contract.BadRequest, "session s is bound to worker 1, not 2")
-	_, err = w.reservePending("moved")
-	wantError(t, err, contract.NotFound, nonePending("moved"))
+	selectPending(w, "moved", servicetest.Prompt(2, 8), of("s"), onWorkers(2))
+	_, err := reservePending(w, "moved")
+	servicetest.WantError(t, err, contract.BadRequest, "session s is bound to worker 1, not 2")
+	_, err = reservePending(w, "moved")
+	servicetest.WantError(t, err, contract.NotFound, nonePending("moved"))
 	for session, stays := range map[string]uint64{"n": 1, "open": 2} {
-		w.selectPending("taken "+session, prompt(2, 8), of(session), onWorkers(2))
-		if err := w.attempt("taken "+session, prompt(2, 8), onWorkers(1)); err != nil {
+		selectPending(w, "taken "+session, servicetest.Prompt(2, 8), of(session), onWorkers(2))
+		if err := attempt(w, "taken "+session, servicetest.Prompt(2, 8), onWorkers(1)); err != nil {
 			t.Fatal(err)
 		}
-		_, err := w.reservePending("taken " + session)
-		wantError(t, err, contract.Conflict, "Request taken "+session+" already exists (assigned to worker WorkerWithDpRank { worker_id: 1, dp_rank: 0 })")
-		if got := w.where(of(session)); got != stays {
+		_, err := reservePending(w, "taken "+session)
+		servicetest.WantError(t, err, contract.Conflict, "Request taken "+session+" already exists (assigned to worker WorkerWithDpRank { worker_id: 1, dp_rank: 0 })")
+		if got := where(w, of(session)); got != stays {
 			t.Errorf("session %q goes to worker %d after a conflict, want %d", session, got, stays)
 		}
 	}
-	w.Put(record(3, 2))
-	kept := w.selectPending("rank", prompt(3, 8), of("dp"), onWorkers(3)).Rank
-	if _, err := w.reserve("burden", prompt(4, 80), func(r *selection.SelectRequest) { r.Pinned = &kept }); err != nil {
+	w.Put(servicetest.Record(3, 2))
+	kept := selectPending(w, "rank", servicetest.Prompt(3, 8), of("dp"), onWorkers(3)).Rank
+	if _, err := reserve(w, "burden", servicetest.Prompt(4, 80), func(r *selection.SelectRequest) { r.Pinned = &kept }); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.reserve("bind dp", prompt(3, 8), of("dp"), onWorkers(3)); err != nil {
+	if _, err := reserve(w, "bind dp", servicetest.Prompt(3, 8), of("dp"), onWorkers(3)); err != nil {
 		t.Fatal(err)
 	}
-	_, err = w.reservePending("rank")
-	wantError(t, err, contract.BadRequest, fmt.Sprintf("session dp is bound to DP rank %d, not %d", 1-kept.DP, kept.DP))
+	_, err = reservePending(w, "rank")
+	servicetest.WantError(t, err, contract.BadRequest, fmt.Sprintf("session dp is bound to DP rank %d, not %d", 1-kept.DP, kept.DP))
 	if err := w.Free("rank"); err == nil {
 		t.Error("it was booked")
 	}
@@ -354,11 +361,11 @@ func TestPendingSession(t *testing.T) {
 func TestLongSession(t *testing.T) {
 	long := strings.Repeat("x", 257)
 	w := talk(t)
-	_, err := w.reserve("r", prompt(1, 8), of(long))
-	wantError(t, err, contract.BadRequest, "session affinity ID must not exceed 256 bytes")
-	w.where(of(long[:256]))
-	w.where(of(long), func(r *selection.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} })
-	off := start(t, eventsOff)
-	off.Put(record(1, 1))
-	off.where(of(long))
+	_, err := reserve(w, "r", servicetest.Prompt(1, 8), of(long))
+	servicetest.WantError(t, err, contract.BadRequest, "session affinity ID must not exceed 256 bytes")
+	where(w, of(long[:256]))
+	where(w, of(long), func(r *selection.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} })
+	off := servicetest.Start(t, servicetest.EventsOff)
+	off.Put(servicetest.Record(1, 1))
+	where(off, of(long))
 }

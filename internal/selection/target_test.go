@@ -8,23 +8,24 @@ import (
 
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // TestAffinityTarget: an eligible target leaves no other rank, another one has no effect,
 // and the session is left alone.
 func TestAffinityTarget(t *testing.T) {
-	w := start(t, eventsOff, sessions)
+	w := servicetest.Start(t, servicetest.EventsOff, sessions)
 	for id := range uint64(3) { // worker 3 carries least, and of each worker rank 1
-		w.Put(record(id+1, 2))
+		w.Put(servicetest.Record(id+1, 2))
 	}
 	for i, worker := range []uint64{1, 1, 2, 2, 3} {
 		rank := catalog.Rank{Worker: worker, DP: uint32(i % 2)}
-		req := selection.ReserveRequest{Scope: scope, ID: fmt.Sprint("load", i), Rank: rank, Prompt: ask(prompt(uint32(100*i), 80-10*i)).Prompt}
+		req := selection.ReserveRequest{Scope: servicetest.Scope, ID: fmt.Sprint("load", i), Rank: rank, Prompt: servicetest.Ask(servicetest.Prompt(uint32(100*i), 80-10*i)).Prompt}
 		if _, err := w.Reserve(&req); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := w.reserve("bind", prompt(900, 8), of("s"), onWorkers(2)); err != nil {
+	if _, err := reserve(w, "bind", servicetest.Prompt(900, 8), of("s"), onWorkers(2)); err != nil {
 		t.Fatal(err)
 	}
 	target := func(worker uint64, dp ...uint32) func(*selection.SelectRequest) {
@@ -58,7 +59,7 @@ func TestAffinityTarget(t *testing.T) {
 		"pinned, no such rank":   {requests{target(1, 7), pinned(2, 0)}, "2 (dp_rank 0)"},
 		"pinned, not allowed":    {requests{target(1), pinned(2, 0), onWorkers(2, 3)}, "2 (dp_rank 0)"},
 	} {
-		req := ask(prompt(500, 8))
+		req := servicetest.Ask(servicetest.Prompt(500, 8))
 		for _, f := range tc.change {
 			f(req)
 		}
@@ -72,13 +73,13 @@ func TestAffinityTarget(t *testing.T) {
 			t.Errorf("%s: %s, want %s", name, got, tc.want)
 		}
 	}
-	if _, err := w.reserve("elsewhere", prompt(900, 8), of("s"), target(1, 0)); err != nil {
+	if _, err := reserve(w, "elsewhere", servicetest.Prompt(900, 8), of("s"), target(1, 0)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.reserve("new", prompt(900, 8), of("new"), target(1, 0)); err != nil {
+	if _, err := reserve(w, "new", servicetest.Prompt(900, 8), of("new"), target(1, 0)); err != nil {
 		t.Fatal(err)
 	}
-	if got := w.where(of("s")); got != 2 {
+	if got := where(w, of("s")); got != 2 {
 		t.Errorf("the session has moved to %d", got)
 	}
 	if n := w.Remembered().Sessions; n != 1 {

@@ -11,6 +11,7 @@ import (
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/servicetest"
 	"github.com/select-service/select-service/test/tracetest"
 )
 
@@ -30,18 +31,18 @@ func TestTimeline(t *testing.T) {
 	}
 	ids := make(map[string]string) // of traces, by case
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, eventsOff, queueing(0), func(c *node.Config) { c.DecisionBytes = 1 << 20 })
-		w.Put(record(1, 1))
+		w := servicetest.Start(t, servicetest.EventsOff, servicetest.Queueing(0), func(c *node.Config) { c.DecisionBytes = 1 << 20 })
+		w.Put(servicetest.Record(1, 1))
 		begin := func(name string) *tracing.Span {
 			span := tracer.Serve("to "+name, tracing.Context{})
 			ids[name] = span.TraceID()
 			return span
 		}
 		reserved := begin("reserve")
-		w.call("r-1", prompt(1, 64), traced(reserved)).served(t)
+		startCall(w, "r-1", servicetest.Prompt(1, 64), traced(reserved)).served(t)
 		reserved.End()
 		waited := begin("wait")
-		second := w.call("r-2", prompt(2, 64), traced(waited))
+		second := startCall(w, "r-2", servicetest.Prompt(2, 64), traced(waited))
 		if !second.waits() {
 			t.Fatal("the second request does not wait")
 		}
@@ -55,18 +56,18 @@ func TestTimeline(t *testing.T) {
 		second.served(t)
 		waited.End()
 		free("r-2")
-		w.call("untraced", prompt(7, 64)).served(t)
+		startCall(w, "untraced", servicetest.Prompt(7, 64)).served(t)
 		free("untraced")
 
 		selected := begin("select")
-		req := ask(prompt(3, 64))
+		req := servicetest.Ask(servicetest.Prompt(3, 64))
 		req.SelectionID, req.Trace = new("s-1"), selected
 		if _, err := w.Select(t.Context(), req, false); err != nil {
 			t.Fatal(err)
 		}
 		selected.End()
 		refused := begin("refuse")
-		req = ask(prompt(4, 64))
+		req = servicetest.Ask(servicetest.Prompt(4, 64))
 		req.Scope.Model, req.Trace = "unknown", refused
 		if _, err := w.Select(t.Context(), req, true); err == nil {
 			t.Fatal("an unknown model is selected")

@@ -15,23 +15,24 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 	"github.com/select-service/select-service/pkg/selector/ttft"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // predicting starts a service whose policy is predicted-ttft, with so many workers.
-func predicting(t *testing.T, workers uint64, change ...func(*node.Config)) *world {
+func predicting(t *testing.T, workers uint64, change ...func(*node.Config)) *servicetest.World {
 	t.Helper()
-	w := start(t, append([]func(*node.Config){policyType(t, "predicted-ttft", ""), eventsOff}, change...)...)
+	w := servicetest.Start(t, append([]func(*node.Config){servicetest.Policy(t, "predicted-ttft", ""), servicetest.EventsOff}, change...)...)
 	for id := range workers {
-		w.Put(record(id, 1))
+		w.Put(servicetest.Record(id, 1))
 	}
 	return w
 }
 
 // run books a prompt, and reports its prefill complete when an engine of these
 // coefficients has computed it, and its end a second later.
-func (w *world) run(t *testing.T, id string, size int, theta ttft.Parameters) {
+func run(w *servicetest.World, t *testing.T, id string, size int, theta ttft.Parameters) {
 	t.Helper()
-	req := ask(prompt(uint32(len(id))<<16, size))
+	req := servicetest.Ask(servicetest.Prompt(uint32(len(id))<<16, size))
 	req.ReservationID = &id
 	sel, err := w.Select(context.Background(), req, true)
 	if err != nil {
@@ -50,11 +51,11 @@ func (w *world) run(t *testing.T, id string, size int, theta ttft.Parameters) {
 
 // runLate books n prompts one after the other, and reports each's prefill complete only
 // with its end.
-func (w *world) runLate(t *testing.T, n int) {
+func runLate(w *servicetest.World, t *testing.T, n int) {
 	t.Helper()
 	for i := range n {
 		id := fmt.Sprint("late", i)
-		w.Book(id, prompt(uint32(i)<<12, 400))
+		w.Book(id, servicetest.Prompt(uint32(i)<<12, 400))
 		time.Sleep(5 * time.Second)
 		if w.PrefillComplete(id) != nil || w.Free(id) != nil {
 			t.Fatal("not there")
@@ -63,7 +64,7 @@ func (w *world) runLate(t *testing.T, n int) {
 }
 
 // learned is what the service shows of the scope.
-func (w *world) learned(t *testing.T) *node.LearnedPrefills {
+func learned(w *servicetest.World, t *testing.T) *node.LearnedPrefills {
 	t.Helper()
 	all := w.Policies(catalog.ScopeFilter{})
 	if len(all) != 1 || all[0].Type != "predicted-ttft" || all[0].Learned == nil {
@@ -75,7 +76,7 @@ func (w *world) learned(t *testing.T) *node.LearnedPrefills {
 // TestPredictedHerd: a herd of equal requests spreads evenly; time stands still for it.
 func TestPredictedHerd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		counts := herd(t, policyType(t, "predicted-ttft", ""))
+		counts := herd(t, servicetest.Policy(t, "predicted-ttft", ""))
 		for _, n := range counts {
 			if n != 25 {
 				t.Fatalf("the workers got %v", counts)
@@ -90,10 +91,10 @@ func TestPrefillTimesAreLearned(t *testing.T) {
 		w := predicting(t, 2)
 		theta := ttft.Parameters{Base: 0.03, PerToken: 1.0 / 4000, PerContext: 1e-8}
 		for i := range 300 {
-			w.run(t, fmt.Sprint("r", i), 100+i*17%4000, theta)
+			run(w, t, fmt.Sprint("r", i), 100+i*17%4000, theta)
 		}
 		time.Sleep(2 * time.Second)
-		got := w.learned(t)
+		got := learned(w, t)
 		if !got.Learned || got.Samples != 300 {
 			t.Errorf("learned %v from %d samples", got.Learned, got.Samples)
 		}
@@ -114,17 +115,17 @@ func TestPrefillTimesAreLearned(t *testing.T) {
 // that decides predict by it.
 func TestShadowLearns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, eventsOff, policyFile(t, "shadow: [p]\ninstances: [{name: p, type: predicted-ttft}]"))
-		w.Put(record(1, 1))
+		w := servicetest.Start(t, servicetest.EventsOff, servicetest.Policies(t, "shadow: [p]\ninstances: [{name: p, type: predicted-ttft}]"))
+		w.Put(servicetest.Record(1, 1))
 		theta := ttft.Parameters{Base: 0.03, PerToken: 1.0 / 4000, PerContext: 1e-8}
 		for i := range 100 {
-			w.run(t, fmt.Sprint("r", i), 100+i*17%4000, theta)
+			run(w, t, fmt.Sprint("r", i), 100+i*17%4000, theta)
 		}
 		time.Sleep(2 * time.Second)
 		if l := w.Policies(catalog.ScopeFilter{})[0].Learned; l == nil || l.Samples != 100 {
 			t.Fatalf("learned %+v", l)
 		}
-		x, err := w.Explain(context.Background(), ask(prompt(1<<30, 2000)))
+		x, err := w.Explain(context.Background(), servicetest.Ask(servicetest.Prompt(1<<30, 2000)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -140,22 +141,22 @@ func TestShadowLearns(t *testing.T) {
 func TestWaitFades(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := predicting(t, 2)
-		first := w.Book("long", prompt(1, 12000)) // a second at 12,000 tokens a second
-		second := w.Book("short", prompt(20000, 6000))
+		first := w.Book("long", servicetest.Prompt(1, 12000)) // a second at 12,000 tokens a second
+		second := w.Book("short", servicetest.Prompt(20000, 6000))
 		if first.Rank == second.Rank {
 			t.Fatalf("both on %v", first.Rank)
 		}
 		time.Sleep(700 * time.Millisecond) // 0.3 s are left of the first, nothing of the second
-		if third := w.Book("third", prompt(40000, 1200)); third.Rank != second.Rank {
+		if third := w.Book("third", servicetest.Prompt(40000, 1200)); third.Rank != second.Rank {
 			t.Errorf("the third is on %v, where more is left", third.Rank)
 		}
 		if err := w.PrefillComplete("long"); err != nil {
 			t.Fatal(err)
 		}
-		if fourth := w.Book("fourth", prompt(60000, 1200)); fourth.Rank != first.Rank {
+		if fourth := w.Book("fourth", servicetest.Prompt(60000, 1200)); fourth.Rank != first.Rank {
 			t.Errorf("the fourth is on %v, where others wait", fourth.Rank)
 		}
-		for _, r := range w.learned(t).Ranks {
+		for _, r := range learned(w, t).Ranks {
 			if r.Rank == first.Rank && math.Abs(r.Wait-0.1) > 1e-6 {
 				t.Errorf("%v: the wait is %g s", r.Rank, r.Wait)
 			}
@@ -170,7 +171,7 @@ func TestLateCallersGetDynamosCost(t *testing.T) {
 		w := predicting(t, 2)
 		engaged := func() (names []string) {
 			time.Sleep(2 * time.Second)
-			for _, r := range w.learned(t).Rails {
+			for _, r := range learned(w, t).Rails {
 				if r.Engaged {
 					names = append(names, r.Rail.String())
 				}
@@ -186,22 +187,22 @@ func TestLateCallersGetDynamosCost(t *testing.T) {
 			}
 			return n
 		}
-		w.runLate(t, 30)
+		runLate(w, t, 30)
 		if got := fmt.Sprint(engaged()); got != "[nothing_to_learn late_rank late_scope]" {
 			t.Errorf("engaged %s", got)
 		}
 		if n := logged("late_scope", "engaged"); n != 1 {
 			t.Errorf("%d lines say that late_scope is engaged", n)
 		}
-		if n := w.learned(t).Samples; n != 0 {
+		if n := learned(w, t).Samples; n != 0 {
 			t.Errorf("learned from %d late reports", n)
 		}
-		x, err := w.Explain(context.Background(), ask(prompt(1, 400)))
+		x, err := w.Explain(context.Background(), servicetest.Ask(servicetest.Prompt(1, 400)))
 		if err != nil || x.Type != "predicted-ttft" || x.Candidates[0].Source != selector.Fallback || x.Candidates[0].Unit != "blocks" {
 			t.Errorf("explained as %+v, %v", x, err)
 		}
 		for i := range 500 {
-			w.run(t, fmt.Sprint("good", i), 400, ttft.Default())
+			run(w, t, fmt.Sprint("good", i), 400, ttft.Default())
 		}
 		if got := engaged(); got != nil {
 			t.Errorf("engaged %v after 500 timely reports", got)
@@ -215,8 +216,8 @@ func TestLateCallersGetDynamosCost(t *testing.T) {
 // TestWithoutTrackedPrefill there is nothing to predict by.
 func TestWithoutTrackedPrefill(t *testing.T) {
 	w := predicting(t, 2, func(c *node.Config) { c.Weights.TrackPrefill = false })
-	w.Book("a", prompt(1, 400))
-	for _, r := range w.learned(t).Rails {
+	w.Book("a", servicetest.Prompt(1, 400))
+	for _, r := range learned(w, t).Rails {
 		if r.Engaged != (r.Rail == ttft.Untracked) {
 			t.Errorf("%v: engaged %v", r.Rail, r.Engaged)
 		}
@@ -230,7 +231,7 @@ func TestPrefillInferred(t *testing.T) {
 		w := predicting(t, 1)
 		theta := ttft.Parameters{Base: 0.03, PerToken: 1.0 / 4000, PerContext: 1e-8}
 		infer := func(i int) time.Duration {
-			req := ask(prompt(uint32(1_000_000+i), 1000))
+			req := servicetest.Ask(servicetest.Prompt(uint32(1_000_000+i), 1000))
 			req.Stored = func() { t.Error("there are no events") }
 			sel, err := w.Select(context.Background(), req, true)
 			if err != nil {
@@ -250,10 +251,10 @@ func TestPrefillInferred(t *testing.T) {
 			t.Errorf("%v is predicted with nothing learned", d)
 		}
 		for i := range 300 {
-			w.run(t, fmt.Sprint("r", i), 100+i*17%4000, theta)
+			run(w, t, fmt.Sprint("r", i), 100+i*17%4000, theta)
 		}
 		time.Sleep(2 * time.Second)
-		samples := w.learned(t).Samples
+		samples := learned(w, t).Samples
 		if d, want := infer(1), theta.Prefill(1000, 1000); math.Abs(d.Seconds()-want) > 0.1*want {
 			t.Errorf("%v is predicted, not %g s", d, want)
 		}
@@ -263,7 +264,7 @@ func TestPrefillInferred(t *testing.T) {
 		if d := infer(999); d != 0 {
 			t.Errorf("%v is predicted although nothing is reported", d)
 		}
-		if got := w.learned(t); got.Samples != samples {
+		if got := learned(w, t); got.Samples != samples {
 			t.Errorf("%d samples became %d", samples, got.Samples)
 		}
 	})
@@ -271,19 +272,19 @@ func TestPrefillInferred(t *testing.T) {
 
 // TestFallbacks: the next cheapest workers, one rank of each, in this order.
 func TestFallbacks(t *testing.T) {
-	w := start(t, eventsOff)
+	w := servicetest.Start(t, servicetest.EventsOff)
 	for id := range uint64(4) {
-		w.Put(record(id+1, 2))
+		w.Put(servicetest.Record(id+1, 2))
 	}
 	for id := range uint64(3) { // the first is the busiest
 		for i := range 4 - id {
-			direct := &selection.ReserveRequest{Scope: scope, ID: fmt.Sprint(id, i), Rank: catalog.Rank{Worker: id + 1, DP: 1}, Prompt: hashes(prompt(uint32(10*id+i), 16))}
+			direct := &selection.ReserveRequest{Scope: servicetest.Scope, ID: fmt.Sprint(id, i), Rank: catalog.Rank{Worker: id + 1, DP: 1}, Prompt: servicetest.Hashes(servicetest.Prompt(uint32(10*id+i), 16))}
 			if _, err := w.Reserve(direct); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	req := ask(prompt(99, 16))
+	req := servicetest.Ask(servicetest.Prompt(99, 16))
 	req.Fallbacks = 2
 	req.Eligible = func(*catalog.Snapshot) func(catalog.Entry) bool {
 		return func(e catalog.Entry) bool { return e.DP == 1 }

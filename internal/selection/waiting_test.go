@@ -16,6 +16,7 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/memory"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // call is a selection on its way.
@@ -32,10 +33,10 @@ type text struct{ released atomic.Int32 }
 
 func (t *text) ReleaseText() { t.released.Add(1) }
 
-// call starts a selection with a reservation and waits until it is answered or
+// startCall starts a selection with a reservation and waits until it is answered or
 // is queued; only in a synctest bubble.
-func (w *world) call(id string, tokens []uint32, change ...func(*selection.SelectRequest)) *call {
-	req := ask(tokens)
+func startCall(w *servicetest.World, id string, tokens []uint32, change ...func(*selection.SelectRequest)) *call {
+	req := servicetest.Ask(tokens)
 	req.ReservationID = &id
 	for _, f := range change {
 		f(req)
@@ -77,10 +78,10 @@ func (c *call) served(t *testing.T) selection.Selection {
 }
 
 // busy starts a service with one worker that is busy with reservation "first".
-func busy(t *testing.T, change ...func(*node.Config)) *world {
-	w := start(t, append([]func(*node.Config){eventsOff, queueing(0)}, change...)...)
-	w.Put(record(1, 1))
-	w.Book("first", prompt(1000, 8))
+func busy(t *testing.T, change ...func(*node.Config)) *servicetest.World {
+	w := servicetest.Start(t, append([]func(*node.Config){servicetest.EventsOff, servicetest.Queueing(0)}, change...)...)
+	w.Put(servicetest.Record(1, 1))
+	w.Book("first", servicetest.Prompt(1000, 8))
 	return w
 }
 
@@ -91,13 +92,13 @@ func TestWaitersGoInOrder(t *testing.T) {
 		w := busy(t)
 		calls := map[string]*call{}
 		for i, id := range []string{"a", "b", "c"} {
-			calls[id] = w.call(id, prompt(uint32(i), 8))
+			calls[id] = startCall(w, id, servicetest.Prompt(uint32(i), 8))
 			time.Sleep(time.Second)
 		}
-		calls["vip"] = w.call("vip", prompt(9, 8), func(r *selection.SelectRequest) { r.StrictPriority = 1 })
+		calls["vip"] = startCall(w, "vip", servicetest.Prompt(9, 8), func(r *selection.SelectRequest) { r.StrictPriority = 1 })
 		// /reservations is not queued. It is booked before the first one ends, so
 		// that the worker is never free.
-		_, err := w.Reserve(&selection.ReserveRequest{Scope: scope, ID: "direct", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(7, 8)).Prompt})
+		_, err := w.Reserve(&selection.ReserveRequest{Scope: servicetest.Scope, ID: "direct", Rank: catalog.Rank{Worker: 1}, Prompt: servicetest.Ask(servicetest.Prompt(7, 8)).Prompt})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -129,13 +130,13 @@ func TestWaitersGoInOrder(t *testing.T) {
 func TestTargetBlocksNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := busy(t)
-		w.Put(record(2, 1))
-		w.Book("second", prompt(2000, 8))
+		w.Put(servicetest.Record(2, 1))
+		w.Book("second", servicetest.Prompt(2000, 8))
 		target := func(worker uint64) func(*selection.SelectRequest) {
 			return func(r *selection.SelectRequest) { r.Target = &selection.AffinityTarget{Worker: worker} }
 		}
-		on1 := w.call("on1", prompt(1, 8), target(1))
-		free, on2 := w.call("free", prompt(2, 8)), w.call("on2", prompt(3, 8), target(2))
+		on1 := startCall(w, "on1", servicetest.Prompt(1, 8), target(1))
+		free, on2 := startCall(w, "free", servicetest.Prompt(2, 8)), startCall(w, "on2", servicetest.Prompt(3, 8), target(2))
 		for _, step := range []struct {
 			free string
 			next *call
@@ -156,14 +157,14 @@ func TestTargetBlocksNobody(t *testing.T) {
 func TestDisconnectWhileWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := busy(t)
-		a, b := w.call("a", prompt(1, 8)), w.call("b", prompt(2, 12))
+		a, b := startCall(w, "a", servicetest.Prompt(1, 8)), startCall(w, "b", servicetest.Prompt(2, 12))
 		w.WantLoad("1/0: 8 2 1, waiting: 2 with 20")
 		a.cancel()
 		synctest.Wait()
 		if a.waits() {
 			t.Fatal("a still waits")
 		}
-		wantError(t, a.err, contract.Cancelled, "the client went away")
+		servicetest.WantError(t, a.err, contract.Cancelled, "the client went away")
 		if !errors.Is(a.err, context.Canceled) {
 			t.Errorf("the cause of %v is lost", a.err)
 		}
@@ -186,7 +187,7 @@ func TestDisconnectAtAdmission(t *testing.T) {
 		for i := range 200 {
 			before := i%2 == 0
 			gone, next := fmt.Sprint("gone", i), fmt.Sprint("next", i)
-			a, b := w.call(gone, prompt(1, 8)), w.call(next, prompt(2, 8))
+			a, b := startCall(w, gone, servicetest.Prompt(1, 8)), startCall(w, next, servicetest.Prompt(2, 8))
 			if before {
 				a.cancel()
 				_ = w.Free(first)
@@ -212,12 +213,12 @@ func TestDisconnectAtAdmission(t *testing.T) {
 
 // TestGoneBeforeItBegan: nothing is booked for a caller who has left already.
 func TestGoneBeforeItBegan(t *testing.T) {
-	w := start(t, eventsOff)
-	w.Put(record(1, 1))
+	w := servicetest.Start(t, servicetest.EventsOff)
+	w.Put(servicetest.Record(1, 1))
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	_, err := w.Select(ctx, ask(prompt(1, 8)), true)
-	wantError(t, err, contract.Cancelled, "the client went away")
+	_, err := w.Select(ctx, servicetest.Ask(servicetest.Prompt(1, 8)), true)
+	servicetest.WantError(t, err, contract.Cancelled, "the client went away")
 	w.WantLoad("1/0: 0 0 0")
 	w.WantSeries(`selections_total{model_name="m",outcome="cancelled"} 1`, `dynamo_tasks_issued_total{endpoint="select_and_reserve",model="m"} 1`)
 }
@@ -225,20 +226,20 @@ func TestGoneBeforeItBegan(t *testing.T) {
 // TestWorkerChangesAdmit: a worker that is added, or whose limit is raised,
 // takes who waits; no one needs to free anything.
 func TestWorkerChangesAdmit(t *testing.T) {
-	changes := map[string]func(*world){
-		"added": func(w *world) { w.Put(record(2, 1)) },
-		"patched": func(w *world) {
+	changes := map[string]func(*servicetest.World){
+		"added": func(w *servicetest.World) { w.Put(servicetest.Record(2, 1)) },
+		"patched": func(w *servicetest.World) {
 			w.Patch(1, catalog.Patch{MaxNumBatchedTokens: new(uint64(1 << 40))})
 		},
-		"more ranks": func(w *world) { w.Patch(1, catalog.Patch{Size: new(uint32(2))}) },
+		"more ranks": func(w *servicetest.World) { w.Patch(1, catalog.Patch{Size: new(uint32(2))}) },
 	}
 	for name, change := range changes {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := start(t, eventsOff, queueing(0.001))
-				w.Put(record(1, 1))
-				w.Book("first", prompt(1000, 8))
-				c := w.call("a", prompt(1, 8))
+				w := servicetest.Start(t, servicetest.EventsOff, servicetest.Queueing(0.001))
+				w.Put(servicetest.Record(1, 1))
+				w.Book("first", servicetest.Prompt(1000, 8))
+				c := startCall(w, "a", servicetest.Prompt(1, 8))
 				if !c.waits() {
 					t.Fatal("did not wait")
 				}
@@ -259,29 +260,29 @@ func TestWorkerChangesAdmit(t *testing.T) {
 func TestWorkerGoesWhileRequestsWait(t *testing.T) {
 	tests := []struct {
 		name   string
-		change func(*world)
+		change func(*servicetest.World)
 		text   string // "" if the request is served
 	}{
-		{"deleted", func(w *world) { w.Remove(1) }, "no schedulable workers are available"},
-		{"deleted, another model lives", func(w *world) {
-			w.Put(record(2, 1, func(r *catalog.Record) { r.Scope.Model = "other" }))
+		{"deleted", func(w *servicetest.World) { w.Remove(1) }, "no schedulable workers are available"},
+		{"deleted, another model lives", func(w *servicetest.World) {
+			w.Put(servicetest.Record(2, 1, func(r *catalog.Record) { r.Scope.Model = "other" }))
 			w.Remove(1)
 		}, "no schedulable workers for model=m tenant=t"},
-		{"moved", func(w *world) {
-			w.Put(record(1, 1, func(r *catalog.Record) { r.Scope.Model = "other" }))
+		{"moved", func(w *servicetest.World) {
+			w.Put(servicetest.Record(1, 1, func(r *catalog.Record) { r.Scope.Model = "other" }))
 		}, "no schedulable workers for model=m tenant=t"},
-		{"incomplete", func(w *world) { _, _ = w.PatchWorker(1, catalog.Patch{Endpoint: new("")}) }, "no schedulable workers are available"},
-		{"another that is not allowed stays", func(w *world) {
-			w.Put(record(2, 1))
+		{"incomplete", func(w *servicetest.World) { _, _ = w.PatchWorker(1, catalog.Patch{Endpoint: new("")}) }, "no schedulable workers are available"},
+		{"another that is not allowed stays", func(w *servicetest.World) {
+			w.Put(servicetest.Record(2, 1))
 			w.Remove(1)
 		}, "no endpoints available to route work"},
-		{"another block size", func(w *world) { w.Patch(1, catalog.Patch{BlockSize: new(uint32(8))}) }, ""},
+		{"another block size", func(w *servicetest.World) { w.Patch(1, catalog.Patch{BlockSize: new(uint32(8))}) }, ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := busy(t)
-				c := w.call("a", prompt(1, 16), func(r *selection.SelectRequest) {
+				c := startCall(w, "a", servicetest.Prompt(1, 16), func(r *selection.SelectRequest) {
 					r.AllowedWorkers, r.HasAllowedWorkers = []uint64{1, 5, 1}, true
 				})
 				if !c.waits() {
@@ -299,7 +300,7 @@ func TestWorkerGoesWhileRequestsWait(t *testing.T) {
 				if c.waits() {
 					t.Fatal("still waits")
 				}
-				wantError(t, c.err, contract.Unavailable, tt.text)
+				servicetest.WantError(t, c.err, contract.Unavailable, tt.text)
 			})
 		})
 	}
@@ -311,7 +312,7 @@ func TestShutdownAnswersWaiters(t *testing.T) {
 		w := busy(t)
 		var calls []*call
 		for i := range uint32(20) {
-			calls = append(calls, w.call(fmt.Sprint(i), prompt(i, 8)))
+			calls = append(calls, startCall(w, fmt.Sprint(i), servicetest.Prompt(i, 8)))
 		}
 		w.Close()
 		synctest.Wait()
@@ -319,11 +320,11 @@ func TestShutdownAnswersWaiters(t *testing.T) {
 			if c.waits() {
 				t.Fatal("still waits")
 			}
-			wantError(t, c.err, contract.Unavailable, "selection service is shutting down")
+			servicetest.WantError(t, c.err, contract.Unavailable, "selection service is shutting down")
 		}
 		w.Remove(1) // the end of the scope makes no difference any more
-		_, err := w.Select(context.Background(), ask(prompt(1, 8)), false)
-		wantError(t, err, contract.Unavailable, "selection service is shutting down")
+		_, err := w.Select(context.Background(), servicetest.Ask(servicetest.Prompt(1, 8)), false)
+		servicetest.WantError(t, err, contract.Unavailable, "selection service is shutting down")
 	})
 }
 
@@ -347,20 +348,20 @@ policy_classes:
 func TestQueueRejects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := busy(t, limitedQueue(t, 1))
-		if c := w.call("a", prompt(1, 8)); !c.waits() {
+		if c := startCall(w, "a", servicetest.Prompt(1, 8)); !c.waits() {
 			t.Fatal("did not wait")
 		}
-		c := w.call("b", prompt(2, 8))
+		c := startCall(w, "b", servicetest.Prompt(2, 8))
 		if c.waits() {
 			t.Fatal("waits beyond the limit")
 		}
-		wantError(t, c.err, contract.QueueRejected, `router policy class "only" queue requests limit reached (current=1, limit=1)`)
+		servicetest.WantError(t, c.err, contract.QueueRejected, `router policy class "only" queue requests limit reached (current=1, limit=1)`)
 		var e *contract.Error
 		errors.As(c.err, &e) // wantError has seen that it is one
 		if got := fmt.Sprintf("%+v", e.Details); got != "{PolicyClass:only LimitKind:requests Current:1 Limit:1}" {
 			t.Errorf("details are %s", got)
 		}
-		if n := sum(w.Metrics()["selections_total"], "queue_full"); n != 1 {
+		if n := servicetest.Sum(w.Metrics()["selections_total"], "queue_full"); n != 1 {
 			t.Errorf("%v rejections were counted", n)
 		}
 	})
@@ -372,8 +373,8 @@ func TestQueueMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := busy(t, limitedQueue(t, 2))
 		w.WantSeries(`queue_wait_seconds_count{model_name="m"} 0`) // "first" did not wait
-		waits, leaves := w.call("a", prompt(1, 8)), w.call("b", prompt(2, 8))
-		w.call("c", prompt(3, 8))
+		waits, leaves := startCall(w, "a", servicetest.Prompt(1, 8)), startCall(w, "b", servicetest.Prompt(2, 8))
+		startCall(w, "c", servicetest.Prompt(3, 8))
 		w.WantSeries(
 			`dynamo_queued_requests{endpoint="select_and_reserve",model="m"} 2`,
 			`dynamo_queued_requests{endpoint="select",model="m"} 0`,
@@ -424,10 +425,10 @@ func TestWaitingMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var account *memory.Account
 		w := busy(t, waiting(64<<20), func(c *node.Config) { account = c.Memory.Account(memory.Waiting) }, sessions)
-		served := w.call("served", prompt(1, blocks*blockSize), again)
-		gone := w.call("gone", prompt(2, blocks*blockSize))
-		inSession := w.call("in session", prompt(3, blocks*blockSize), of("s"))
-		behind := w.call("behind", prompt(4, blocks*blockSize), of("s"))
+		served := startCall(w, "served", servicetest.Prompt(1, blocks*servicetest.BlockSize), again)
+		gone := startCall(w, "gone", servicetest.Prompt(2, blocks*servicetest.BlockSize))
+		inSession := startCall(w, "in session", servicetest.Prompt(3, blocks*servicetest.BlockSize), of("s"))
+		behind := startCall(w, "behind", servicetest.Prompt(4, blocks*servicetest.BlockSize), of("s"))
 		for _, c := range []*call{served, gone, inSession, behind} {
 			if !c.waits() || c.text.released.Load() == 0 {
 				t.Errorf("waits: %t, text released %d times", c.waits(), c.text.released.Load())
@@ -448,12 +449,12 @@ func TestWaitingMemory(t *testing.T) {
 			t.Errorf("%d bytes are left", n)
 		}
 		// Its retry is the same request, another rest of the prompt is not.
-		same, other := prompt(1, blocks*blockSize+1), prompt(1, blocks*blockSize)
+		same, other := servicetest.Prompt(1, blocks*servicetest.BlockSize+1), servicetest.Prompt(1, blocks*servicetest.BlockSize)
 		other[0]++
-		if c := w.call("served", same[:len(same)-1], again); c.err != nil || !c.sel.Repeated {
+		if c := startCall(w, "served", same[:len(same)-1], again); c.err != nil || !c.sel.Repeated {
 			t.Errorf("retry: %v", c.err)
 		}
-		if c := w.call("served", other, again); c.err == nil {
+		if c := startCall(w, "served", other, again); c.err == nil {
 			t.Error("another prompt got the answer")
 		}
 	})
@@ -465,24 +466,24 @@ func TestWaitingMemory(t *testing.T) {
 func TestWaitingShares(t *testing.T) {
 	const shared, own, keptOverhead = 2000, 50, 44 << 10
 	tokens := func(n uint32) []uint32 {
-		return append(prompt(1, shared*blockSize), prompt(1<<20+n<<10, own*blockSize)...)
+		return append(servicetest.Prompt(1, shared*servicetest.BlockSize), servicetest.Prompt(1<<20+n<<10, own*servicetest.BlockSize)...)
 	}
 	hashed := func(n uint32) func(*selection.SelectRequest) {
-		local := hashing.Layout{BlockSize: blockSize}.AppendLocal(nil, tokens(n), hashing.Seed, nil)
+		local := hashing.Layout{BlockSize: servicetest.BlockSize}.AppendLocal(nil, tokens(n), hashing.Seed, nil)
 		sequence := hashing.AppendSequence(nil, local)
 		return func(r *selection.SelectRequest) {
 			r.Prompt = selection.Prompt{
 				BlockHashes: local, HasBlockHashes: true, SequenceHashes: sequence, HasSequenceHashes: true,
-				ISLTokens: uint64(len(sequence) * blockSize), HasISLTokens: true,
+				ISLTokens: uint64(len(sequence) * servicetest.BlockSize), HasISLTokens: true,
 			}
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
 		var account, remembered *memory.Account
-		w := start(t, eventsOff, queueing(0), keeping, waiting(256<<20), func(c *node.Config) {
+		w := servicetest.Start(t, servicetest.EventsOff, servicetest.Queueing(0), keeping, waiting(256<<20), func(c *node.Config) {
 			account, remembered = c.Memory.Account(memory.Waiting), c.Memory.Account(memory.Remembered)
 		})
-		w.Put(record(1, 1))
+		w.Put(servicetest.Record(1, 1))
 		w.Book("long", tokens(0))
 		complete := func(id string) {
 			if err := w.PrefillComplete(id); err != nil {
@@ -492,12 +493,12 @@ func TestWaitingShares(t *testing.T) {
 		complete("long")
 		w.Sweep()
 		before := remembered.Used()
-		w.selectPending("pending", tokens(3))
+		selectPending(w, "pending", tokens(3))
 		if w.Sweep(); remembered.Used()-before > 2<<10+16*own {
 			t.Errorf("a pending selection takes %d bytes", remembered.Used()-before)
 		}
-		w.Book("first", prompt(1<<30, blockSize))
-		calls := []*call{w.call("tokens", tokens(1)), w.call("hashes", nil, hashed(2))}
+		w.Book("first", servicetest.Prompt(1<<30, servicetest.BlockSize))
+		calls := []*call{startCall(w, "tokens", tokens(1)), startCall(w, "hashes", nil, hashed(2))}
 		if !calls[0].waits() || !calls[1].waits() {
 			t.Fatal("they do not wait")
 		}
@@ -508,13 +509,13 @@ func TestWaitingShares(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.WantLoad("1/0: 4 1 1, waiting: 2 with 16400")
-		w.Put(record(1, 1, func(r *catalog.Record) { r.Taints = []string{"other"} })) // look-ups of those that wait
+		w.Put(servicetest.Record(1, 1, func(r *catalog.Record) { r.Taints = []string{"other"} })) // look-ups of those that wait
 		complete("first")
 		calls[0].served(t)
 		w.WantLoad("1/0: 8200 2051 2, waiting: 1 with 8200")
 		complete("tokens")
 		calls[1].served(t)
-		if _, err := w.reservePending("pending"); err != nil {
+		if _, err := reservePending(w, "pending"); err != nil {
 			t.Fatal(err)
 		}
 		w.WantLoad("1/0: 16400 2151 4")
@@ -531,14 +532,14 @@ func TestWaitingMemoryFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var account *memory.Account
 		w := busy(t, waiting(2<<20), func(c *node.Config) { account = c.Memory.Account(memory.Waiting) }, sessions)
-		first := w.call("a", prompt(1, 8), of("s"))
+		first := startCall(w, "a", servicetest.Prompt(1, 8), of("s"))
 		if !first.waits() {
 			t.Fatal(first.err)
 		}
 		used := account.Used()
 		for name, c := range map[string]*call{
-			"queue":   w.call("b", prompt(2, 2048*blockSize)),
-			"session": w.call("c", prompt(3, 2048*blockSize), of("s")),
+			"queue":   startCall(w, "b", servicetest.Prompt(2, 2048*servicetest.BlockSize)),
+			"session": startCall(w, "c", servicetest.Prompt(3, 2048*servicetest.BlockSize), of("s")),
 		} {
 			full, ok := errors.AsType[*admission.LimitError](c.err)
 			if !ok || full.LimitKind != admission.LimitBytes || full.Current != uint64(used) || full.Limit != uint64(account.Limit()) {
@@ -556,19 +557,19 @@ func TestWaitingMemoryFull(t *testing.T) {
 // oldest are forgotten first, and nothing is left of reservations that have ended.
 func TestRememberedMemory(t *testing.T) {
 	var account *memory.Account
-	w := start(t, eventsOff, waiting(64<<20), func(c *node.Config) { account = c.Memory.Account(memory.Remembered) })
-	w.Put(record(1, 1))
+	w := servicetest.Start(t, servicetest.EventsOff, waiting(64<<20), func(c *node.Config) { account = c.Memory.Account(memory.Remembered) })
+	w.Put(servicetest.Record(1, 1))
 	const n = 500
 	id := func(i int) string { return fmt.Sprintf("%08000d", i) }
 	for i := range n {
-		w.Book(id(i), prompt(uint32(i), 8))
+		w.Book(id(i), servicetest.Prompt(uint32(i), 8))
 	}
 	w.Sweep()
 	if used := account.Used(); used > account.Limit()/3 || used < account.Limit()/3-10_000 {
 		t.Errorf("%d bytes of %d are taken", used, account.Limit())
 	}
 	for i, kept := range map[int]bool{0: false, n - 1: true} {
-		req := ask(prompt(uint32(i), 8))
+		req := servicetest.Ask(servicetest.Prompt(uint32(i), 8))
 		req.ReservationID, req.IfExists = new(id(i)), selection.ReturnFirst
 		if sel, err := w.Select(t.Context(), req, true); (err == nil && sel.Repeated) != kept {
 			t.Errorf("answer %d is kept: %t, want %t", i, err == nil, kept)

@@ -97,9 +97,10 @@ func (w *warmup) of(sc catalog.Scope) []catalog.Rank {
 	return (*all)[sc]
 }
 
-// pickToWarm chooses, for the share of requests of which no rank has more than a quarter cached,
-// the least loaded of the new and emptied ranks with fewer requests than the scope's median. ok is
-// false if the policy is to choose. The costs of all ranks have been computed if ok.
+// pickToWarm chooses for a share of the requests of which no rank has more than a quarter cached.
+// It takes the least loaded of the ranks that are new or were emptied and have fewer requests than
+// the scope's median. ok is false if the policy is to choose; else the costs of all ranks have been
+// computed.
 func (c *choice) pickToWarm(ranks []catalog.Entry, v *reservations.View) (i int, ok bool) {
 	c.warmed = false
 	warm := c.api.warmup.of(c.Scope)

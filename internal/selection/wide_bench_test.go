@@ -13,6 +13,7 @@ import (
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // BenchmarkSelectWide is /select of 64 blocks by hashes in scopes of up to 32,000 ranks, of
@@ -23,20 +24,20 @@ func BenchmarkSelectWide(b *testing.B) {
 	for _, look := range []string{"by-load", "all"} {
 		for _, size := range []struct{ workers, dp int }{{8, 1}, {64, 1}, {256, 1}, {1000, 1}, {4000, 1}, {4000, 8}} {
 			b.Run(fmt.Sprintf("look=%s/workers=%d/dp=%d", look, size.workers, size.dp), func(b *testing.B) {
-				w := start(b, eventsOff, func(c *node.Config) {
+				w := servicetest.Start(b, servicetest.EventsOff, func(c *node.Config) {
 					if look == "all" {
 						c.Weights.CreditDecay = 1e-9
 					}
 				})
 				for id := range uint64(size.workers) {
-					w.Put(record(id, uint32(size.dp), func(r *catalog.Record) { r.KVEventsEndpoints = nil }))
+					w.Put(servicetest.Record(id, uint32(size.dp), func(r *catalog.Record) { r.KVEventsEndpoints = nil }))
 				}
-				tokens := prompt(1, 64*blockSize)
-				req := &selection.SelectRequest{Scope: scope, Prompt: hashes(tokens)}
+				tokens := servicetest.Prompt(1, 64*servicetest.BlockSize)
+				req := &selection.SelectRequest{Scope: servicetest.Scope, Prompt: servicetest.Hashes(tokens)}
 				half := req.Prompt.BlockHashes[:32]
-				for i, e := range w.RanksOf(scope) {
+				for i, e := range w.RanksOf(servicetest.Scope) {
 					if i%2 == 0 {
-						w.Space(scope).Store(&indexer.Store{Slot: e.Slot, EngineHashes: half, Local: half})
+						w.Space(servicetest.Scope).Store(&indexer.Store{Slot: e.Slot, EngineHashes: half, Local: half})
 					}
 					if i%4 == 1 {
 						w.Burden(fmt.Sprint(i), e.Worker.ID, e.DP, 1+uint64(i%50), uint64(i%300))

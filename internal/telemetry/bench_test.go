@@ -13,6 +13,7 @@ import (
 
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/internal/telemetry"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // discard is an answer that nobody keeps.
@@ -30,20 +31,20 @@ func (d *discard) Write(b []byte) (int, error) {
 
 // crowd is a service with so many ranks of 4 models, each with an index of some
 // blocks, thresholds, and values in every histogram.
-func crowd(b *testing.B, ranks int) *world {
-	w := start(b, limits(overload.Thresholds{PrefillTokens: new(uint64(1000))}))
+func crowd(b *testing.B, ranks int) *servicetest.World {
+	w := servicetest.Start(b, servicetest.Limits(overload.Thresholds{PrefillTokens: new(uint64(1000))}))
 	const models = 4
 	for i := range ranks / 8 {
 		id := uint64(i)
-		w.Put(record(id, 8, total(1000), ofModel("model-"+strconv.Itoa(i%models))))
+		w.Put(servicetest.Record(id, 8, servicetest.Total(1000), servicetest.OfModel("model-"+strconv.Itoa(i%models))))
 		for dp := range uint32(8) {
 			e := w.Engine(id, dp)
-			e.Publish(dp, e.Stored(prompt(uint32(i)*8+dp, 64*blockSize), blockSize, nil))
+			e.Publish(dp, e.Stored(servicetest.Prompt(uint32(i)*8+dp, 64*servicetest.BlockSize), servicetest.BlockSize, nil))
 		}
 	}
 	w.Settle()
 	for i := range 200 {
-		req := ask(prompt(uint32(i), 32*blockSize))
+		req := servicetest.Ask(servicetest.Prompt(uint32(i), 32*servicetest.BlockSize))
 		req.Scope.Model = "model-" + strconv.Itoa(i%models)
 		if _, err := w.Select(context.Background(), req, true); err != nil {
 			b.Fatal(err)

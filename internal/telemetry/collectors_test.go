@@ -8,33 +8,34 @@ import (
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // TestMetrics: known traffic gives exactly these counts.
 func TestMetrics(t *testing.T) {
-	w := start(t, queueing(0))
-	_, err := w.Select(context.Background(), ask(prompt(1, 8)), false) // nobody is there
-	wantError(t, err, contract.Unavailable, "no schedulable workers are available")
-	w.Put(record(1, 1))
-	w.Put(record(2, 2))
-	if _, err := w.PutWorker(catalog.Record{ID: 3, Scope: scope}); err != nil {
+	w := servicetest.Start(t, servicetest.Queueing(0))
+	_, err := w.Select(context.Background(), servicetest.Ask(servicetest.Prompt(1, 8)), false) // nobody is there
+	servicetest.WantError(t, err, contract.Unavailable, "no schedulable workers are available")
+	w.Put(servicetest.Record(1, 1))
+	w.Put(servicetest.Record(2, 2))
+	if _, err := w.PutWorker(catalog.Record{ID: 3, Scope: servicetest.Scope}); err != nil {
 		t.Fatal(err)
 	}
 
 	e := w.Engine(1, 0)
-	a := prompt(1, 40)
-	e.Publish(0, e.Stored(a, blockSize, nil), e.Stored(a[:16], blockSize, dict{"medium": "CPU"}))
-	e.Publish(0, e.Removed(a, blockSize, 7, "GPU"), e.Stored(a, blockSize, dict{"medium": "MOON"}))
-	e.Publish(0, e.Stored(a, 5, nil), dict{"type": "Nonsense"})
-	e.Publish(9, cleared())
+	a := servicetest.Prompt(1, 40)
+	e.Publish(0, e.Stored(a, servicetest.BlockSize, nil), e.Stored(a[:16], servicetest.BlockSize, servicetest.Dict{"medium": "CPU"}))
+	e.Publish(0, e.Removed(a, servicetest.BlockSize, 7, "GPU"), e.Stored(a, servicetest.BlockSize, servicetest.Dict{"medium": "MOON"}))
+	e.Publish(0, e.Stored(a, 5, nil), servicetest.Dict{"type": "Nonsense"})
+	e.Publish(9, servicetest.Cleared())
 	e.Seq += 3 // a gap that nothing can fill
-	e.Publish(0, e.Stored(a[:8], blockSize, nil))
-	w.Net.At(endpoint(1, 0)).Send([]byte("kv"), []byte("short"), nil)
-	w.Net.At(endpoint(1, 0)).Send([]byte("kv"), binary.BigEndian.AppendUint64(nil, e.Seq), []byte{0xc1})
+	e.Publish(0, e.Stored(a[:8], servicetest.BlockSize, nil))
+	w.Net.At(servicetest.Endpoint(1, 0)).Send([]byte("kv"), []byte("short"), nil)
+	w.Net.At(servicetest.Endpoint(1, 0)).Send([]byte("kv"), binary.BigEndian.AppendUint64(nil, e.Seq), []byte{0xc1})
 	w.Settle()
 
 	w.Book("r", a)
-	if _, err := w.Select(context.Background(), ask(a), false); err != nil {
+	if _, err := w.Select(context.Background(), servicetest.Ask(a), false); err != nil {
 		t.Fatal(err)
 	}
 	failing := map[string]func(*selection.SelectRequest){
@@ -43,19 +44,19 @@ func TestMetrics(t *testing.T) {
 		"invalid":     func(r *selection.SelectRequest) { r.Prompt = selection.Prompt{} },
 	}
 	for name, change := range failing {
-		req := ask(a)
+		req := servicetest.Ask(a)
 		change(req)
 		if _, err := w.Select(context.Background(), req, true); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	w.Book("s", prompt(5, 8))
+	w.Book("s", servicetest.Prompt(5, 8))
 	if err := w.Free("r"); err != nil {
 		t.Fatal(err)
 	}
 	m := w.Metrics()
 	checks := []struct {
-		family []sample
+		family []servicetest.Sample
 		labels []string
 		want   float64
 	}{
@@ -102,11 +103,11 @@ func TestMetrics(t *testing.T) {
 		{m["queued_tokens"], nil, 0},
 	}
 	for i, c := range checks {
-		if got := sum(c.family, c.labels...); got != c.want {
+		if got := servicetest.Sum(c.family, c.labels...); got != c.want {
 			t.Errorf("check %d, %v: %v, want %v", i, c.labels, got, c.want)
 		}
 	}
-	if bytes := sum(m["index_bytes"]); bytes <= 0 {
+	if bytes := servicetest.Sum(m["index_bytes"]); bytes <= 0 {
 		t.Errorf("index bytes are %v", bytes)
 	}
 }

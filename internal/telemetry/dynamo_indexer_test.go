@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"slices"
 	"testing"
+
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // TestIndexerLabels: the aliases of dynamo.indexer's families have the label
@@ -21,7 +23,7 @@ func TestIndexerLabels(t *testing.T) {
 		slices.Sort(names)
 		return names
 	}
-	theirs, ours := series(string(record)), series(start(t).Scrape())
+	theirs, ours := series(string(record)), series(servicetest.Start(t).Scrape())
 	if len(theirs) != 34 || !slices.Equal(theirs, ours) {
 		t.Errorf("series are %q,\nwant %q", ours, theirs)
 	}
@@ -30,14 +32,14 @@ func TestIndexerLabels(t *testing.T) {
 // TestIndexerEvents: events of each kind count once, under the status that comes
 // closest.
 func TestIndexerEvents(t *testing.T) {
-	w := start(t)
-	w.Put(record(1, 2)) // nobody has heard of the second rank
-	w.Net.At(endpoint(1, 0)).Connect()
-	a := prompt(1, 16)
+	w := servicetest.Start(t)
+	w.Put(servicetest.Record(1, 2)) // nobody has heard of the second rank
+	w.Net.At(servicetest.Endpoint(1, 0)).Connect()
+	a := servicetest.Prompt(1, 16)
 	e := w.Engine(1, 0)
-	e.Publish(0, e.Stored(a[:8], blockSize, nil), e.Stored(a, blockSize, nil), e.Stored(prompt(2, 8), blockSize, dict{"parent_block_hash": 5}))
-	e.Publish(0, e.Removed(a, blockSize, 3, "GPU"), e.Removed(prompt(3, 4), blockSize, 0, "GPU"), cleared())
-	e.Publish(0, e.Stored(a, 5, nil), e.Stored(a, blockSize, dict{"medium": "MOON"}), e.Stored(a, blockSize, dict{"locality": "REMOTE"}))
+	e.Publish(0, e.Stored(a[:8], servicetest.BlockSize, nil), e.Stored(a, servicetest.BlockSize, nil), e.Stored(servicetest.Prompt(2, 8), servicetest.BlockSize, servicetest.Dict{"parent_block_hash": 5}))
+	e.Publish(0, e.Removed(a, servicetest.BlockSize, 3, "GPU"), e.Removed(servicetest.Prompt(3, 4), servicetest.BlockSize, 0, "GPU"), servicetest.Cleared())
+	e.Publish(0, e.Stored(a, 5, nil), e.Stored(a, servicetest.BlockSize, servicetest.Dict{"medium": "MOON"}), e.Stored(a, servicetest.BlockSize, servicetest.Dict{"locality": "REMOTE"}))
 	w.Settle()
 	w.WantSeries(
 		`dynamo_kvrouter_kv_cache_events_applied{event_type="stored",status="ok"} 3`,

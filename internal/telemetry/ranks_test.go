@@ -24,29 +24,29 @@ import (
 // the index say, those of the slot tracker included, and workers are overloaded
 // as the thresholds say.
 func TestRankMetrics(t *testing.T) {
-	w := start(t)
-	w.Put(record(1, 2, total(8)))
-	w.Put(record(2, 1))
+	w := servicetest.Start(t)
+	w.Put(servicetest.Record(1, 2, servicetest.Total(8)))
+	w.Put(servicetest.Record(2, 1))
 	odd := catalog.Scope{Model: "m\"o\\d\nd", Tenant: "{é}"}
-	w.Put(record(3, 1, func(r *catalog.Record) { r.Scope = odd }))
-	if err := w.SlotsRegister(node.SlotsWorker{Worker: 5, Scope: scope, BlockSize: blockSize, DPStart: 3, DPSize: 1}); err != nil {
+	w.Put(servicetest.Record(3, 1, func(r *catalog.Record) { r.Scope = odd }))
+	if err := w.SlotsRegister(node.SlotsWorker{Worker: 5, Scope: servicetest.Scope, BlockSize: servicetest.BlockSize, DPStart: 3, DPSize: 1}); err != nil {
 		t.Fatal(err)
 	}
 	blocks := map[catalog.Rank]int{{Worker: 1}: 3, {Worker: 1, DP: 1}: 7, {Worker: 2}: 1, {Worker: 3}: 2}
 	for r, n := range blocks {
 		e := w.Engine(r.Worker, r.DP)
-		e.Publish(r.DP, e.Stored(prompt(uint32(r.Worker), n*blockSize), blockSize, nil), e.Stored(prompt(90, blockSize), blockSize, dict{"medium": "CPU"}))
+		e.Publish(r.DP, e.Stored(servicetest.Prompt(uint32(r.Worker), n*servicetest.BlockSize), servicetest.BlockSize, nil), e.Stored(servicetest.Prompt(90, servicetest.BlockSize), servicetest.BlockSize, servicetest.Dict{"medium": "CPU"}))
 	}
 	w.Settle()
 	rnd := rand.New(rand.NewPCG(6, 6))
 	for i := range 20 {
 		id := fmt.Sprint("r", i)
-		w.Book(id, prompt(uint32(100+i%7), 4*rnd.IntN(6)))
+		w.Book(id, servicetest.Prompt(uint32(100+i%7), 4*rnd.IntN(6)))
 		if rnd.IntN(3) == 0 {
 			_ = w.PrefillComplete(id)
 		}
 	}
-	if err := w.SlotsAdd(&node.SlotsReservation{Scope: scope, ID: "s", Rank: catalog.Rank{Worker: 5, DP: 3}, SequenceHashes: []uint64{1, 2}, NewISLTokens: 9}); err != nil {
+	if err := w.SlotsAdd(&node.SlotsReservation{Scope: servicetest.Scope, ID: "s", Rank: catalog.Rank{Worker: 5, DP: 3}, SequenceHashes: []uint64{1, 2}, NewISLTokens: 9}); err != nil {
 		t.Fatal(err)
 	}
 	w.SetBusy(overload.Thresholds{PrefillTokens: new(uint64(20)), DecodeBlocks: new(.5)})
@@ -93,32 +93,32 @@ func TestRankMetrics(t *testing.T) {
 // rank; the others are counted.
 func TestManyRanks(t *testing.T) {
 	length.Sequential(t)
-	w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(9))}))
-	w.Put(record(2, 4090))
-	w.Put(record(1, 10, ofModel("n")))
-	w.Put(record(3, 10, ofModel("a")))
+	w := servicetest.Start(t, servicetest.EventsOff, servicetest.Limits(overload.Thresholds{PrefillTokens: new(uint64(9))}))
+	w.Put(servicetest.Record(2, 4090))
+	w.Put(servicetest.Record(1, 10, servicetest.OfModel("n")))
+	w.Put(servicetest.Record(3, 10, servicetest.OfModel("a")))
 	m := w.Metrics()
 	if a, f, o := len(m["rank_active_kv_blocks"]), len(m["dynamo_frontend_worker_active_decode_blocks"]), len(m["worker_overloaded"]); a != 4096 || f != 4096 || o != 3 {
 		t.Errorf("%d and %d series of ranks, %d of workers; want 4,096 and 3", a, f, o)
 	}
-	last := func(m scraped, model, worker string, dp int) {
+	last := func(m servicetest.Scraped, model, worker string, dp int) {
 		t.Helper()
 		listed := func(dp int) bool {
 			want := []string{strconv.Itoa(dp), model, "t", worker}
-			return slices.ContainsFunc(m["rank_active_kv_blocks"], func(s sample) bool { return slices.Equal(s.Labels, want) })
+			return slices.ContainsFunc(m["rank_active_kv_blocks"], func(s servicetest.Sample) bool { return slices.Equal(s.Labels, want) })
 		}
 		if !listed(dp) || listed(dp+1) {
 			t.Errorf("rank %d of worker %s of model %s is listed: %t, the next one: %t; want it to be the last", dp, worker, model, listed(dp), listed(dp+1))
 		}
 	}
 	last(m, "m", "2", 4085)
-	if n := sum(m["ranks_unlisted"]); n != 14 {
+	if n := servicetest.Sum(m["ranks_unlisted"]); n != 14 {
 		t.Errorf("%v ranks are not listed, want 14", n)
 	}
 	w.Remove(3)
 	m = w.Metrics()
 	last(m, "n", "1", 5)
-	if n := sum(m["ranks_unlisted"]); n != 4 {
+	if n := servicetest.Sum(m["ranks_unlisted"]); n != 4 {
 		t.Errorf("%v ranks are not listed, want 4", n)
 	}
 }
@@ -126,12 +126,12 @@ func TestManyRanks(t *testing.T) {
 // TestLagMetric: the age of live messages, by the clock of the engine.
 func TestLagMetric(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t)
-		w.Put(record(1, 1))
+		w := servicetest.Start(t)
+		w.Put(servicetest.Record(1, 1))
 		e := w.Engine(1, 0)
 		sent := float64(time.Now().UnixNano()) / 1e9
 		for _, age := range []float64{0, .25, 3, 100, -5} { // the last one is from the future
-			e.Deliver(servicetest.BatchAt(sent-age, 0, e.Stored(prompt(1, 8), blockSize, nil)))
+			e.Deliver(servicetest.BatchAt(sent-age, 0, e.Stored(servicetest.Prompt(1, 8), servicetest.BlockSize, nil)))
 		}
 		w.Settle()
 		w.WantSeries(
@@ -149,10 +149,10 @@ func TestLagMetric(t *testing.T) {
 // apart; one of an unknown reservation is not.
 func TestLateFrees(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, eventsOff)
-		w.Put(record(1, 1))
-		w.Book("late", prompt(1, 8))
-		w.Book("intime", prompt(2, 8))
+		w := servicetest.Start(t, servicetest.EventsOff)
+		w.Put(servicetest.Record(1, 1))
+		w.Book("late", servicetest.Prompt(1, 8))
+		w.Book("intime", servicetest.Prompt(2, 8))
 		_ = w.Free("intime")
 		time.Sleep(400 * time.Second)
 		synctest.Wait()
@@ -178,8 +178,8 @@ func TestLateFrees(t *testing.T) {
 // is missing) and counters never fall while workers come, go and move, models
 // change and requests are answered.
 func TestScrapesDuringTraffic(t *testing.T) {
-	w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(30))}))
-	w.Put(record(1, 2))
+	w := servicetest.Start(t, servicetest.EventsOff, servicetest.Limits(overload.Thresholds{PrefillTokens: new(uint64(30))}))
+	w.Put(servicetest.Record(1, 2))
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
 	loop := func(f func(i int)) {
@@ -197,7 +197,7 @@ func TestScrapesDuringTraffic(t *testing.T) {
 	for c := range 2 {
 		loop(func(i int) {
 			id := fmt.Sprintf("%d/%d", c, i)
-			req := ask(prompt(uint32(i), 12))
+			req := servicetest.Ask(servicetest.Prompt(uint32(i), 12))
 			req.ReservationID = &id
 			if i%5 == 0 {
 				req.Scope.Model = "other"
@@ -208,7 +208,7 @@ func TestScrapesDuringTraffic(t *testing.T) {
 		})
 	}
 	loop(func(i int) { // one worker moves between models, tenants and sizes
-		r := record(2, uint32(1+i%3))
+		r := servicetest.Record(2, uint32(1+i%3))
 		if i%2 == 0 {
 			r.Scope = catalog.Scope{Model: "other", Tenant: fmt.Sprint(i % 3)}
 		}
@@ -234,9 +234,9 @@ func TestScrapesDuringTraffic(t *testing.T) {
 	}
 	close(stop)
 	wg.Wait()
-	w.Put(record(9, 1, ofModel("other"))) // or its counts are not shown
+	w.Put(servicetest.Record(9, 1, servicetest.OfModel("other"))) // or its counts are not shown
 	m := w.Metrics()
-	if all, issued := sum(m["selections_total"]), sum(m["dynamo_tasks_issued_total"]); all != issued {
+	if all, issued := servicetest.Sum(m["selections_total"]), servicetest.Sum(m["dynamo_tasks_issued_total"]); all != issued {
 		t.Errorf("%v selections, none malformed, but %v issued", all, issued)
 	}
 }

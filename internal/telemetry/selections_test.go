@@ -12,14 +12,15 @@ import (
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // TestTasks: selections count as issued and rejected by model and endpoint
 // exactly as they were answered.
 func TestTasks(t *testing.T) {
-	w := start(t, eventsOff)
+	w := servicetest.Start(t, servicetest.EventsOff)
 	choose := func(reserve bool, change ...func(*selection.SelectRequest)) error {
-		req := ask(prompt(1, 40))
+		req := servicetest.Ask(servicetest.Prompt(1, 40))
 		for _, f := range change {
 			f(req)
 		}
@@ -31,15 +32,15 @@ func TestTasks(t *testing.T) {
 	}
 	_ = choose(false)              // nobody knows the model yet
 	_ = choose(true, model("lie")) // nor ever
-	if _, err := w.PutWorker(record(9, 1, ofModel("inc"), func(r *catalog.Record) { r.BlockSize = nil })); err != nil {
+	if _, err := w.PutWorker(servicetest.Record(9, 1, servicetest.OfModel("inc"), func(r *catalog.Record) { r.BlockSize = nil })); err != nil {
 		t.Fatal(err)
 	}
 	w.WantSeries(`dynamo_tasks_issued_total{endpoint="select",model="inc"} 0`, `rejections_total{cause="queue_limit",model_name="inc"} 0`,
 		`selection_overlap_ratio_count{model_name="inc"} 0`)
 	_ = choose(false, model("inc")) // no worker is complete
 
-	w.Put(record(1, 1, total(100)))
-	w.Book("r", prompt(1, 40))
+	w.Put(servicetest.Record(1, 1, servicetest.Total(100)))
+	w.Book("r", servicetest.Prompt(1, 40))
 	_ = choose(false)
 	_ = choose(false)
 	_ = choose(false, func(r *selection.SelectRequest) { r.Prompt = selection.Prompt{} })    // malformed
@@ -119,18 +120,18 @@ func TestTasks(t *testing.T) {
 // one more in host memory, which counts 0.75. On idle workers the costs are
 // 10-7+10 = 13 and 10-2.75+10 = 17.25 blocks.
 func TestChoiceHistograms(t *testing.T) {
-	w := start(t)
-	w.Put(record(1, 1))
-	w.Put(record(2, 1))
-	p := prompt(1, 40)
+	w := servicetest.Start(t)
+	w.Put(servicetest.Record(1, 1))
+	w.Put(servicetest.Record(2, 1))
+	p := servicetest.Prompt(1, 40)
 	e := w.Engine(1, 0)
-	e.Publish(0, e.Stored(p[:28], blockSize, nil))
+	e.Publish(0, e.Stored(p[:28], servicetest.BlockSize, nil))
 	e = w.Engine(2, 0)
-	e.Publish(0, e.Stored(p[:8], blockSize, nil), e.Stored(p[:12], blockSize, dict{"medium": "CPU"}))
+	e.Publish(0, e.Stored(p[:8], servicetest.BlockSize, nil), e.Stored(p[:12], servicetest.BlockSize, servicetest.Dict{"medium": "CPU"}))
 	w.Settle()
 	choose := func(tokens []uint32, want uint64, change ...func(*selection.SelectRequest)) {
 		t.Helper()
-		req := ask(tokens)
+		req := servicetest.Ask(tokens)
 		for _, f := range change {
 			f(req)
 		}
@@ -168,10 +169,10 @@ func TestChoiceHistograms(t *testing.T) {
 // TestSeriesEndWithTheirModel: what no worker serves is not shown, and its counts
 // come back with the next worker.
 func TestSeriesEndWithTheirModel(t *testing.T) {
-	w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(0))}))
-	w.Put(record(1, 2))
-	w.Put(record(2, 1, ofModel("other")))
-	w.Book("r", prompt(1, 8))
+	w := servicetest.Start(t, servicetest.EventsOff, servicetest.Limits(overload.Thresholds{PrefillTokens: new(uint64(0))}))
+	w.Put(servicetest.Record(1, 2))
+	w.Put(servicetest.Record(2, 1, servicetest.OfModel("other")))
+	w.Book("r", servicetest.Prompt(1, 8))
 	for _, family := range []string{"rank_active_kv_blocks", "rank_active_prefill_tokens", "rank_active_requests", "rank_used_kv_blocks"} {
 		for _, labels := range []string{`{dp_rank="0",model_name="m",tenant_id="t",worker_id="1"}`, `{dp_rank="1",model_name="m",tenant_id="t",worker_id="1"}`} {
 			if !strings.Contains(w.Scrape(), family+labels) {
@@ -186,11 +187,11 @@ func TestSeriesEndWithTheirModel(t *testing.T) {
 	w.Remove(1)
 	w.WantNoSeries(`model(_name)?="m"`)
 	w.WantNoSeries(`worker_id="1"`)
-	if _, err := w.Select(context.Background(), ask(prompt(1, 8)), true); err == nil {
+	if _, err := w.Select(context.Background(), servicetest.Ask(servicetest.Prompt(1, 8)), true); err == nil {
 		t.Fatal("nobody is there")
 	}
 	w.WantSeries(`dynamo_tasks_issued_total{endpoint="select_and_reserve",model=""} 1`, `selections_total{model_name="",outcome="not_ready"} 1`)
-	w.Put(record(7, 1, total(50)))
+	w.Put(servicetest.Record(7, 1, servicetest.Total(50)))
 	w.WantSeries(
 		`dynamo_tasks_issued_total{endpoint="select_and_reserve",model="m"} 1`,
 		`selections_total{model_name="m",outcome="reserved"} 1`,
@@ -206,18 +207,18 @@ func TestSeriesEndWithTheirModel(t *testing.T) {
 func TestManyModels(t *testing.T) {
 	length.Sequential(t)
 	const most = 1024
-	w := start(t, eventsOff)
+	w := servicetest.Start(t, servicetest.EventsOff)
 	name := func(i int) string { return fmt.Sprintf("m%04d", i) }
 	choose := func(i int) {
 		t.Helper()
-		req := ask(prompt(1, 8))
+		req := servicetest.Ask(servicetest.Prompt(1, 8))
 		req.Scope.Model = name(i)
 		if _, err := w.Select(context.Background(), req, false); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for i := range most + 1 {
-		w.Put(record(uint64(i), 1, ofModel(name(i))))
+		w.Put(servicetest.Record(uint64(i), 1, servicetest.OfModel(name(i))))
 	}
 	choose(0)
 	choose(1)
@@ -226,7 +227,7 @@ func TestManyModels(t *testing.T) {
 		t.Helper()
 		m := w.Metrics()
 		for model, n := range counts {
-			if got := sum(m["dynamo_tasks_issued_total"], model, "select"); got != n {
+			if got := servicetest.Sum(m["dynamo_tasks_issued_total"], model, "select"); got != n {
 				t.Errorf("%q has %v selections, want %v", model, got, n)
 			}
 		}
@@ -237,9 +238,9 @@ func TestManyModels(t *testing.T) {
 	want(map[string]float64{name(0): 1, name(1): 1, name(most): 0, "": 1})
 	w.Remove(0)
 	w.Remove(1)
-	w.Put(record(most+1, 1, ofModel(name(most+1))))
+	w.Put(servicetest.Record(most+1, 1, servicetest.OfModel(name(most+1))))
 	choose(most + 1)
-	w.Put(record(0, 1, ofModel(name(0)))) // back too late: its count has given way
+	w.Put(servicetest.Record(0, 1, servicetest.OfModel(name(0)))) // back too late: its count has given way
 	choose(0)
 	want(map[string]float64{name(most + 1): 1, name(0): 1, name(1): 0, "": 1})
 }

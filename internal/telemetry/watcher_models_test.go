@@ -13,6 +13,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/servicetest"
 )
 
 // in asks for a selection of another scope.
@@ -21,10 +22,10 @@ func in(model, tenant string) func(*selection.SelectRequest) {
 }
 
 // fails asks for selections that must not succeed.
-func (w *world) fails(times int, change ...func(*selection.SelectRequest)) {
+func fails(w *servicetest.World, times int, change ...func(*selection.SelectRequest)) {
 	w.T.Helper()
 	for range times {
-		req := ask(prompt(1, 8))
+		req := servicetest.Ask(servicetest.Prompt(1, 8))
 		for _, f := range change {
 			f(req)
 		}
@@ -36,10 +37,10 @@ func (w *world) fails(times int, change ...func(*selection.SelectRequest)) {
 
 // wantFree asks for four selections that must succeed, and ends what two of them
 // book.
-func (w *world) wantFree() {
+func wantFree(w *servicetest.World) {
 	w.T.Helper()
 	for _, reserve := range []bool{false, true, false, true} {
-		sel, err := w.Select(context.Background(), ask(prompt(77, 8)), reserve)
+		sel, err := w.Select(context.Background(), servicetest.Ask(servicetest.Prompt(77, 8)), reserve)
 		if err != nil {
 			w.T.Fatalf("refused: %v", err)
 		}
@@ -55,30 +56,30 @@ func (w *world) wantFree() {
 // how many and why, one more tells when it has stopped, and that is all.
 func TestWatchRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, eventsOff, limits(overload.Thresholds{DecodeBlocks: new(.5), PrefillTokens: new(uint64(7))}))
-		w.Put(record(1, 1, total(2)))
-		w.Put(record(2, 1, func(r *catalog.Record) { r.Scope.Model = "idle" }))
-		w.wantFree()
+		w := servicetest.Start(t, servicetest.EventsOff, servicetest.Limits(overload.Thresholds{DecodeBlocks: new(.5), PrefillTokens: new(uint64(7))}))
+		w.Put(servicetest.Record(1, 1, servicetest.Total(2)))
+		w.Put(servicetest.Record(2, 1, func(r *catalog.Record) { r.Scope.Model = "idle" }))
+		wantFree(w)
 		w.Look()
 		w.WantLog()
 
 		w.Burden("r", 1, 0, 2, 8)
-		w.fails(3)
-		w.fails(1, func(r *selection.SelectRequest) { r.Prompt = selection.Prompt{} }) // is no refusal
+		fails(w, 3)
+		fails(w, 1, func(r *selection.SelectRequest) { r.Prompt = selection.Prompt{} }) // is no refusal
 		w.Look()
 		w.WantLog("warn: selections of a model were refused causes=map[active_decode_blocks:3 active_prefill_tokens:3] model=m refused=3 selections=3")
 
 		if err := w.PrefillComplete("r"); err != nil {
 			t.Fatal(err)
 		}
-		w.fails(1)
+		fails(w, 1)
 		w.Look()
 		w.WantLog("warn: selections of a model were refused causes=map[active_decode_blocks:1] model=m refused=1 selections=1")
 
 		if err := w.Free("r"); err != nil {
 			t.Fatal(err)
 		}
-		w.wantFree()
+		wantFree(w)
 		w.Look()
 		w.WantLog("info: selections of a model are no longer refused model=m selections=4")
 		w.Look()
@@ -98,10 +99,10 @@ policy_classes:
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, eventsOff, func(c *node.Config) { c.Admission.File = policy })
-		w.Put(record(1, 1))
-		w.Book("r", prompt(1, 8))
-		w.fails(2)
+		w := servicetest.Start(t, servicetest.EventsOff, func(c *node.Config) { c.Admission.File = policy })
+		w.Put(servicetest.Record(1, 1))
+		w.Book("r", servicetest.Prompt(1, 8))
+		fails(w, 2)
 		w.Look()
 		w.WantLog("warn: selections of a model were refused causes=map[queue_limit:2] model=m refused=2 selections=3")
 		w.Remove(1)
@@ -114,24 +115,24 @@ policy_classes:
 // with one of the models and tenants, whatever its length.
 func TestWatchUnserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, eventsOff)
-		w.fails(3)
+		w := servicetest.Start(t, servicetest.EventsOff)
+		fails(w, 3)
 		w.Look()
 		w.WantLog("warn: selections came for models or tenants without schedulable workers example=map[model:m tenant:t] selections=3")
 		w.Look()
 		w.WantLog()
 
-		w.Put(record(1, 1))
+		w.Put(servicetest.Record(1, 1))
 		long := strings.Repeat("x", 1<<20)
 		for _, scope := range []func(*selection.SelectRequest){in("m", long), in("n", "t"), in(long, "t")} {
-			w.fails(1, scope)
+			fails(w, 1, scope)
 		}
-		w.wantFree()
+		wantFree(w)
 		w.Look()
 		w.WantLog("warn: selections came for models or tenants without schedulable workers example=map[model:m tenant:" + long[:256] + "…] selections=3")
 
 		w.Close()
-		w.fails(1)
+		fails(w, 1)
 		w.Look()
 		w.WantLog() // it was told to stop
 	})
@@ -141,12 +142,12 @@ func TestWatchUnserved(t *testing.T) {
 // look writes so many lines, the worst first, and one that counts the rest.
 func TestWatchIsBoundedByModels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(0))}))
+		w := servicetest.Start(t, servicetest.EventsOff, servicetest.Limits(overload.Thresholds{PrefillTokens: new(uint64(0))}))
 		const models = 30
 		name := func(i int) string { return fmt.Sprintf("m%02d", i) }
 		for i := range models {
-			w.Put(record(uint64(i), 1, func(r *catalog.Record) { r.Scope.Model = name(i) }))
-			req := ask(prompt(1, 8))
+			w.Put(servicetest.Record(uint64(i), 1, func(r *catalog.Record) { r.Scope.Model = name(i) }))
+			req := servicetest.Ask(servicetest.Prompt(1, 8))
 			in(name(i), "t")(req)
 			if _, err := w.Select(context.Background(), req, true); err != nil {
 				t.Fatal(err)
@@ -154,7 +155,7 @@ func TestWatchIsBoundedByModels(t *testing.T) {
 		}
 		w.Look()
 		w.WantLog()
-		refuse := func(i, times int) { w.fails(times, in(name(i), "t")) }
+		refuse := func(i, times int) { fails(w, times, in(name(i), "t")) }
 		for i := range models {
 			refuse(i, 1)
 		}

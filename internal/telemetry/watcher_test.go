@@ -28,7 +28,7 @@ func publisherFields(r conductor.Registration, more ...string) []string {
 
 // exampleOf is a dropped event of a worker as a line names it.
 func exampleOf(worker uint64, reason string) string {
-	return fmt.Sprintf("map[endpoint:%s rank:0 reason:%s worker:%d]", endpoint(worker, 0), reason, worker)
+	return fmt.Sprintf("map[endpoint:%s rank:0 reason:%s worker:%d]", servicetest.Endpoint(worker, 0), reason, worker)
 }
 
 // exampleFrom is what happened to a publisher's stream as a line names it.
@@ -45,14 +45,14 @@ func exampleFrom(r conductor.Registration, key, text string) string {
 // tells of; nothing new is no line.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t)
-		w.Put(record(1, 1))
-		r := registration("i", 0)
+		w := servicetest.Start(t)
+		w.Put(servicetest.Record(1, 1))
+		r := servicetest.Registration("i", 0)
 		w.Register(r)
 		w.Log.Take(t)
 		publisher := func(text string, more ...string) string { return line(text, publisherFields(r, more...)...) }
 		worker := func(text string, more ...string) string {
-			return line(text, append(more, "worker=1", "rank=0", "endpoint="+endpoint(1, 0))...)
+			return line(text, append(more, "worker=1", "rank=0", "endpoint="+servicetest.Endpoint(1, 0))...)
 		}
 		w.Look()
 		w.WantLog(worker("info: kv event stream is connecting", "state=connecting"),
@@ -60,7 +60,7 @@ func TestWatch(t *testing.T) {
 		w.Look()
 		w.WantLog()
 
-		w.Net.At(endpoint(1, 0)).Connect()
+		w.Net.At(servicetest.Endpoint(1, 0)).Connect()
 		w.Net.At(r.Endpoint).Connect()
 		w.Look()
 		w.WantLog(worker("info: kv event stream is live", "state=live", "was=connecting"),
@@ -68,16 +68,16 @@ func TestWatch(t *testing.T) {
 
 		// Messages are lost, of one stream.
 		ew, ec := w.Engine(1, 0), w.Publisher(r)
-		ew.Publish(0, ew.Stored(prompt(1, 8), blockSize, nil))
-		ec.Publish(0, ec.Stored(prompt(1, 8), blockSize, nil))
+		ew.Publish(0, ew.Stored(servicetest.Prompt(1, 8), servicetest.BlockSize, nil))
+		ec.Publish(0, ec.Stored(servicetest.Prompt(1, 8), servicetest.BlockSize, nil))
 		ec.Seq += 3
-		ec.Publish(0, ec.Stored(prompt(2, 8), blockSize, nil))
+		ec.Publish(0, ec.Stored(servicetest.Prompt(2, 8), servicetest.BlockSize, nil))
 		w.Look()
 		w.WantLog(publisher("warn: kv event stream has lost messages", "messages_lost=3", "state=stale", "was=live"))
 
 		// Events that are not used, of both kinds of streams, in one line.
-		ew.Publish(0, ew.Stored(prompt(3, 8), 8, dict{"block_size": 8}), dict{"type": "BlockRemoved", "block_hashes": list{}})
-		ec.Publish(0, ec.Stored(prompt(3, 8), 8, dict{"block_size": 8}), list{"Nonsense"})
+		ew.Publish(0, ew.Stored(servicetest.Prompt(3, 8), 8, servicetest.Dict{"block_size": 8}), servicetest.Dict{"type": "BlockRemoved", "block_hashes": servicetest.List{}})
+		ec.Publish(0, ec.Stored(servicetest.Prompt(3, 8), 8, servicetest.Dict{"block_size": 8}), servicetest.List{"Nonsense"})
 		ec.Deliver([]byte{0xc1})
 		w.Net.At(r.Endpoint).Send([]byte("one frame"))
 		w.Look()
@@ -93,11 +93,11 @@ func TestWatch(t *testing.T) {
 		w.WantLog(publisher("warn: kv event stream has lost its connection", "state=connecting", "was=stale"))
 		w.Net.At(r.Endpoint).Connect()
 		ec.Seq = 0
-		ec.Publish(0, ec.Stored(prompt(1, 8), blockSize, nil))
+		ec.Publish(0, ec.Stored(servicetest.Prompt(1, 8), servicetest.BlockSize, nil))
 		w.Look()
 		w.WantLog(publisher("warn: engine of a kv event stream has restarted: its blocks are gone", "restarts=1", "state=live", "was=connecting"))
 
-		w.Unregister(instance("i"), "i|t|0")
+		w.Unregister(servicetest.Instance("i"), "i|t|0")
 		w.Log.Take(t)
 		w.Look()
 		w.WantLog() // a stream that is gone is no news
@@ -108,11 +108,11 @@ func TestWatch(t *testing.T) {
 // announces more than it has room for: that is said once.
 func TestWatchCopies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t)
-		w.Put(record(1, 1, total(5)))
-		w.Net.At(endpoint(1, 0)).Connect()
-		e, a := w.Engine(1, 0), prompt(1, 8)
-		store, remove := e.Stored(a, blockSize, nil), e.Removed(a, blockSize, 1, "GPU")
+		w := servicetest.Start(t)
+		w.Put(servicetest.Record(1, 1, servicetest.Total(5)))
+		w.Net.At(servicetest.Endpoint(1, 0)).Connect()
+		e, a := w.Engine(1, 0), servicetest.Prompt(1, 8)
+		store, remove := e.Stored(a, servicetest.BlockSize, nil), e.Removed(a, servicetest.BlockSize, 1, "GPU")
 		e.Publish(0, store, store, remove)
 		w.WantDevice(a, "1/0:2")
 		w.WantSeries("index_block_copies 1", "kv_copies_as_set_total 0")
@@ -141,9 +141,9 @@ func TestWatchCopies(t *testing.T) {
 // another stream; it has lost no connection and no messages.
 func TestWatchAnotherEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t)
-		w.Put(record(1, 1))
-		w.Net.At(endpoint(1, 0)).Connect()
+		w := servicetest.Start(t)
+		w.Put(servicetest.Record(1, 1))
+		w.Net.At(servicetest.Endpoint(1, 0)).Connect()
 		w.Look()
 		w.Log.Take(t)
 		w.Patch(1, catalog.Patch{KVEventsEndpoints: map[uint32]string{0: "tcp://other:1"}})
@@ -157,9 +157,9 @@ func TestWatchAnotherEndpoint(t *testing.T) {
 // TestWatchReplays: a replay that failed is in the log, one that did not is not.
 func TestWatchReplays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t)
+		w := servicetest.Start(t)
 		const replay = "tcp://i:6000"
-		r := registration("i", 0, func(r *conductor.Registration) { r.Replay = replay })
+		r := servicetest.Registration("i", 0, func(r *conductor.Registration) { r.Replay = replay })
 		w.Register(r)
 		w.Net.At(r.Endpoint).Connect()
 		synctest.Wait()
@@ -171,9 +171,9 @@ func TestWatchReplays(t *testing.T) {
 		}
 
 		e := w.Publisher(r)
-		e.Publish(0, e.Stored(prompt(1, 8), blockSize, nil))
+		e.Publish(0, e.Stored(servicetest.Prompt(1, 8), servicetest.BlockSize, nil))
 		e.Seq++
-		e.Publish(0, e.Stored(prompt(2, 8), blockSize, nil))
+		e.Publish(0, e.Stored(servicetest.Prompt(2, 8), servicetest.BlockSize, nil))
 		w.Look() // nobody answers the replay
 		got := w.Log.Take(t)
 		if len(got) != 2 || !strings.Contains(got[0], "lost messages") || !strings.Contains(got[0], "replays=1") ||
@@ -187,12 +187,12 @@ func TestWatchReplays(t *testing.T) {
 // line with the first of each kind, which has nothing of what was sent.
 func TestWatchBadEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t)
+		w := servicetest.Start(t)
 		for worker := range uint64(3) {
-			w.Put(record(worker+1, 1))
-			w.Net.At(endpoint(worker+1, 0)).Connect()
+			w.Put(servicetest.Record(worker+1, 1))
+			w.Net.At(servicetest.Endpoint(worker+1, 0)).Connect()
 		}
-		r := registration("i", 0)
+		r := servicetest.Registration("i", 0)
 		w.Register(r)
 		w.Look()
 		w.Log.Take(t)
@@ -200,7 +200,7 @@ func TestWatchBadEvents(t *testing.T) {
 		engines := [...]*servicetest.Engine{w.Engine(3, 0), w.Engine(2, 0), w.Engine(1, 0)}
 		for range 100 {
 			for _, e := range engines {
-				e.Publish(0, list{secret}, list{"BlockStored", list{1}, nil, list{secret}, blockSize, nil, secret, secret})
+				e.Publish(0, servicetest.List{secret}, servicetest.List{"BlockStored", servicetest.List{1}, nil, servicetest.List{secret}, servicetest.BlockSize, nil, secret, secret})
 				e.Deliver([]byte(secret))
 				w.Net.At(e.Address).Send([]byte(secret), []byte(secret))
 				synctest.Wait()
@@ -218,7 +218,7 @@ func TestWatchBadEvents(t *testing.T) {
 		ec := w.Publisher(r)
 		ec.Deliver([]byte(secret))
 		synctest.Wait()
-		w.Unregister(instance("i"), "i|t|0")
+		w.Unregister(servicetest.Instance("i"), "i|t|0")
 		w.Log.Take(t)
 		w.Look() // of a publisher that is gone there is no example
 		w.WantLog("warn: kv events dropped dropped=map[undecodable_messages:1]")
@@ -228,9 +228,9 @@ func TestWatchBadEvents(t *testing.T) {
 // TestWatchNamesFewReplays: of many replays that failed a line names a few.
 func TestWatchNamesFewReplays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t)
+		w := servicetest.Start(t)
 		for rank := range uint32(9) {
-			r := registration("i", rank, func(r *conductor.Registration) { r.Replay = fmt.Sprint("tcp://i:", 6000+rank) })
+			r := servicetest.Registration("i", rank, func(r *conductor.Registration) { r.Replay = fmt.Sprint("tcp://i:", 6000+rank) })
 			w.Register(r)
 			w.Net.At(r.Endpoint).Connect()
 		}
@@ -248,17 +248,17 @@ func TestWatchNamesFewReplays(t *testing.T) {
 // the bad ones first, and one that counts the rest; so does a request.
 func TestWatchIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t)
+		w := servicetest.Start(t)
 		for rank := range uint32(50) {
-			w.Register(registration("i", rank))
+			w.Register(servicetest.Registration("i", rank))
 		}
-		lost := registration("lost", 0)
+		lost := servicetest.Registration("lost", 0)
 		w.Register(lost)
 		w.Net.At(lost.Endpoint).Connect()
 		w.Look()
 		w.Log.Take(t)
 		for rank := range uint32(50) {
-			w.Net.At(registration("i", rank).Endpoint).Connect()
+			w.Net.At(servicetest.Registration("i", rank).Endpoint).Connect()
 		}
 		w.Net.At(lost.Endpoint).Status(false)
 		w.Look()
@@ -268,7 +268,7 @@ func TestWatchIsBounded(t *testing.T) {
 			t.Errorf("%d lines: %s", len(got), strings.Join(got, "\n"))
 		}
 
-		if _, err := w.Conductor().Unregister(instance("i")); err != nil {
+		if _, err := w.Conductor().Unregister(servicetest.Instance("i")); err != nil {
 			t.Fatal(err)
 		}
 		if got := w.Log.Take(t); len(got) != 21 || got[20] != "info: more publishers unregistered more=30" {

@@ -344,10 +344,10 @@ func (c *Catalog) Lacking(r Record) error {
 	return r.lacking(&c.settings)
 }
 
-// Describe tells the catalog what the engine of a worker says of itself; told is nil if it says
-// nothing, and fault is why. w is the worker as it was when its engine was asked: if it is now
-// described by another engine, or is gone, nothing is done. Whether the worker has changed is
-// returned with the worker.
+// Describe tells the catalog what the engine of a worker says of itself. If the engine says
+// nothing, told is nil and fault says why. w is the worker as it was when its engine was asked;
+// nothing is done if the worker is gone or another engine describes it now. now is the worker
+// afterwards.
 //
 // Values that are known stay when the engine does not answer. If it has another model or block
 // size than the record has from it, the worker becomes incomplete, and stays as it is otherwise:

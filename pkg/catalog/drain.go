@@ -6,6 +6,9 @@ import "time"
 type Drain struct {
 	// Deadline is when a worker of the API is removed at the latest; zero: once it is empty.
 	Deadline time.Time `json:"deadline,omitzero"`
+	// Within is how long after the drain began the deadline is, 0: not known. A process whose clock may
+	// differ from that of who drains counts it from when it learned of the drain.
+	Within time.Duration `json:"within,omitempty"`
 }
 
 // equal reports whether both are the same drain; nil is none.
@@ -44,7 +47,7 @@ func attachedWorkerOf(r Record) *Worker {
 func (c *Catalog) Drain(own ScopeFilter, id uint64, d Drain) (*Worker, error) {
 	return c.changeDrain(own, id, func(was *Drain) *Drain {
 		if was != nil && !was.Deadline.IsZero() && (d.Deadline.IsZero() || was.Deadline.Before(d.Deadline)) {
-			d.Deadline = was.Deadline
+			return was
 		}
 		return &d
 	})

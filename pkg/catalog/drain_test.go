@@ -90,11 +90,17 @@ func TestDrainDeadline(t *testing.T) {
 	for _, tt := range []struct{ given, want time.Time }{
 		{time.Time{}, time.Time{}}, {at(20), at(20)}, {at(30), at(20)}, {time.Time{}, at(20)}, {at(10), at(10)},
 	} {
-		w, err := c.Drain(everywhere, 1, catalog.Drain{Deadline: tt.given})
+		drain := func(at time.Time) (d catalog.Drain) {
+			if !at.IsZero() {
+				d = catalog.Drain{Deadline: at, Within: time.Duration(at.Unix())}
+			}
+			return d
+		}
+		w, err := c.Drain(everywhere, 1, drain(tt.given))
 		if err != nil {
 			t.Fatal(err)
 		}
-		equal(t, "deadline", w.Drain.Deadline, tt.want)
+		equal(t, "drain", *w.Drain, drain(tt.want))
 	}
 	if _, err := c.Undrain(everywhere, 1); err != nil {
 		t.Fatal(err)

@@ -10,10 +10,10 @@ func (noReconciler) Reconcile(_, _ *Attachment) error        { return nil }
 func (noReconciler) ReserveSlot(Scope, uint32, Rank, uint32) {}
 func (noReconciler) ReleaseSlot(Scope, Rank, uint32)         {}
 
-// Contradicted returns for each of the records, which are the workers of a set in the order in which
-// they were created, why it must not be attached: it contradicts the first complete one of its scope,
-// in its block size or eagle flag. "": it may be. So catalogs that have the same set attach the same
-// workers, whatever they had before.
+// Contradicted returns, for each record of a set, why its worker must not be attached; "" if it
+// may be. A worker must not be attached if its block size or eagle flag is not that of the first
+// complete record of its scope. The records are in the order in which they were created. So
+// catalogs that have the same set attach the same workers, whatever they had before.
 func (c *Catalog) Contradicted(records []Record) []string {
 	c.mu.Lock()
 	records = c.describedLocked(records)

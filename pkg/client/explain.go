@@ -107,6 +107,40 @@ func (c *Client) Explain(ctx context.Context, req SelectRequest) (Explanation, e
 	return x, err
 }
 
+// TokenizeRequest is a request whose prompt is wanted in token ids.
+type TokenizeRequest struct {
+	// Model and RoutingGroup name the scope. If both are empty the request's own model names it, as it
+	// does through the gateway.
+	Model        string `json:"model_name,omitempty"`
+	RoutingGroup string `json:"routing_group,omitempty"`
+	// Request is the body as a client sends it to an engine: a chat, a completion, a response, or
+	// Anthropic's messages.
+	Request json.RawMessage `json:"request"`
+}
+
+// TokenizedPrompt is a prompt in token ids, with what else decides about the blocks that it shares.
+type TokenizedPrompt struct {
+	Model        string   `json:"model_name"`
+	RoutingGroup string   `json:"routing_group"`
+	LoRA         string   `json:"lora_name"`     // "": none
+	CacheSalt    string   `json:"cache_salt"`    // "": none
+	ModelLength  int      `json:"max_model_len"` // tokens; 0: the tokenizer does not say
+	TokenIDs     []uint32 `json:"token_ids"`
+}
+
+// Prompt returns the prompt for a SelectRequest or a ProjectRequest.
+func (p *TokenizedPrompt) Prompt() Prompt {
+	return Prompt{TokenIDs: p.TokenIDs, LoRA: p.LoRA, CacheSalt: p.CacheSalt}
+}
+
+// Tokenize returns the token ids of a request's prompt, as the gateway has them looked up. Without a
+// tokenizer the error's status is 501; where the tokenizer fails it is 502, 503 or 504.
+func (c *Client) Tokenize(ctx context.Context, req TokenizeRequest) (TokenizedPrompt, error) {
+	var p TokenizedPrompt
+	err := c.do(ctx, call{method: http.MethodPost, path: "/tokenize", body: req, repeatable: true}, &p)
+	return p, err
+}
+
 // Decisions lists at most limit of the recent choices of a scope, the newest first; a limit of 0
 // is the service's.
 func (c *Client) Decisions(ctx context.Context, scope Scope, limit int) ([]Decision, error) {

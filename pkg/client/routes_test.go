@@ -60,7 +60,10 @@ var routes = map[string]func(ctx context.Context, c *client.Client) error{
 	"overlapScores": func(ctx context.Context, c *client.Client) error {
 		return only(c.OverlapScores(ctx, client.ProjectRequest{}))
 	},
-	"explain":       func(ctx context.Context, c *client.Client) error { return only(c.Explain(ctx, client.SelectRequest{})) },
+	"explain": func(ctx context.Context, c *client.Client) error { return only(c.Explain(ctx, client.SelectRequest{})) },
+	"tokenize": func(ctx context.Context, c *client.Client) error {
+		return only(c.Tokenize(ctx, client.TokenizeRequest{}))
+	},
 	"decisions":     func(ctx context.Context, c *client.Client) error { return only(c.Decisions(ctx, client.Scope{}, 1)) },
 	"kubernetes":    func(ctx context.Context, c *client.Client) error { return only(c.Kubernetes(ctx)) },
 	"fleet":         func(ctx context.Context, c *client.Client) error { return only(c.Fleet(ctx, client.Scope{}, "")) },

@@ -47,7 +47,7 @@ func (s *Space) findInTier(by holder, name uint64) uint32 {
 // how many blocks of that name the search has looked at.
 func (s *Space) findHeld(by holder, name uint64) (cell uint32, passed int) {
 	a := &s.ranks[by.slot()].aliases
-	cell = s.findByName(name, func(cell uint32, nd *node) bool {
+	cell = s.tree.findByName(name, func(cell uint32, nd *node) bool {
 		passed++
 		return s.tree.sets.has(nd.holders[by.tier()], by.slot()) && a.underTableName(cell, by.tier())
 	})
@@ -66,7 +66,7 @@ func (s *Space) findInAnyTier(slot uint32, name uint64) uint32 {
 			}
 		}
 	}
-	s.findByName(name, func(cell uint32, nd *node) bool {
+	s.tree.findByName(name, func(cell uint32, nd *node) bool {
 		if s.tree.isUnidentified(nd) {
 			return false
 		}
@@ -92,8 +92,7 @@ func (a *aliases) underTableName(cell uint32, t Tier) bool {
 
 // findByName returns the first block with that name in the table for which
 // suits is true, or 0.
-func (s *Space) findByName(name uint64, suits func(cell uint32, nd *node) bool) uint32 {
-	t := &s.tree
+func (t *tree) findByName(name uint64, suits func(cell uint32, nd *node) bool) uint32 {
 	tag := t.byName.tag(name)
 	sh := t.byName.shard(tag)
 	if sh.n == 0 {
@@ -251,7 +250,7 @@ const maxNamesakes = 64
 func (s *Space) renameNamesakes(name uint64) {
 	t := &s.tree
 	var idle []uint32
-	s.findByName(name, func(cell uint32, nd *node) bool {
+	s.tree.findByName(name, func(cell uint32, nd *node) bool {
 		if !s.heldUnderTableName(cell, nd) {
 			idle = append(idle, cell)
 		}
@@ -469,7 +468,7 @@ func (a *aliasIndex) shorten(name uint64, more []aliasedBlock) {
 // the name in the table or as an alias of any slot, the table's first; 0 if
 // there is none.
 func (s *Space) findByAnyName(name uint64, suits func(cell uint32, nd *node) bool) uint32 {
-	if cell := s.findByName(name, suits); cell != 0 {
+	if cell := s.tree.findByName(name, suits); cell != 0 {
 		return cell
 	}
 	first, ok := s.byAlias.first[name]

@@ -54,4 +54,12 @@ func (s *Space) LongestSearch() (longest int) {
 func (s *Space) NextNode() uint32 { return s.tree.next }
 
 // HottestOf is Hottest with other bounds: of the runs, and of the work in one hold of the lock.
-func (s *Space) HottestOf(k, most, work int) ([]HotRun, int, bool) { return s.hottest(k, most, work) }
+func (s *Space) HottestOf(k, most, work int) ([]HotRun, int, bool) {
+	return s.hottest(k, most, MaxHottestShown, work)
+}
+
+// HottestShown is Hottest with another bound of what it returns.
+func (s *Space) HottestShown(k, shown int) ([]HotRun, bool) {
+	runs, _, complete := s.hottest(k, MaxHottestRuns, shown, walkWork)
+	return runs, complete
+}

@@ -307,7 +307,7 @@ func (s *Space) endWhereAllGroupsServe(local []uint64, o *Overlap) {
 		}
 		cells := o.path[:held]
 		if g.sparse {
-			cells = o.path[:s.lastHeld(uint32(slot), o.path)]
+			cells = o.path[:s.tree.lastHeld(uint32(slot), o.path)]
 		}
 		o.prefix = groupedPrefix{groups: g, cells: cells, space: s, slot: uint32(slot), left: maxLookUps}
 		length := hybrid.Boundary(uint64(len(cells))*g.mainSize, g.mainSize, g.kinds, &o.prefix)
@@ -335,11 +335,11 @@ func (s *Space) endWhereAllGroupsServe(local []uint64, o *Overlap) {
 // lastHeld returns the end, in blocks, of the last block of a path that a slot has on its
 // device: no window ends later. It goes by runs, because most slots have nothing near the
 // end of a long path.
-func (s *Space) lastHeld(slot uint32, path []uint32) int {
+func (t *tree) lastHeld(slot uint32, path []uint32) int {
 	end := len(path)
 	for end > 0 {
-		nd := s.tree.nodeAt(path[end-1])
-		if s.tree.sets.has(nd.holders[Device], slot) {
+		nd := t.nodeAt(path[end-1])
+		if t.sets.has(nd.holders[Device], slot) {
 			break
 		}
 		end -= int(path[end-1]-nd.off) + 1
@@ -390,7 +390,7 @@ func (p *groupedPrefix) Has(group int, end uint64) bool {
 	}
 	cell := p.cells[block-1]
 	if b.main {
-		return p.space.holds(holderOf(p.slot, Device), cell)
+		return p.space.tree.holds(holderOf(p.slot, Device), cell)
 	}
 	name := p.space.ranks[p.slot].aliases.name(cell, Device, p.space.tree.cells.name(cell))
 	if back := block*main - end; back > 0 {

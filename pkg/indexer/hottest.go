@@ -9,6 +9,9 @@ import (
 // MaxHottestRuns bounds the runs that one call of Hottest looks at.
 const MaxHottestRuns = 1 << 18
 
+// MaxHottestShown bounds the runs that one call of Hottest returns.
+const MaxHottestShown = 1 << 14
+
 // maxNamedSlots bounds the holders that Hottest names of one run.
 const maxNamedSlots = 16
 
@@ -39,15 +42,16 @@ type hotCell struct {
 	cell uint32
 }
 
-// Hottest returns the k runs with the most blocks times holders and all runs before them, parents
-// first, and how many runs it has looked at. complete is false if there are more than
-// MaxHottestRuns, of which the rest is not counted anywhere. The index goes on changing meanwhile:
+// Hottest returns the k runs with the most blocks times holders, and the runs before these in
+// their prompts; parents come first. walked is how many runs it has looked at, at most
+// MaxHottestRuns. complete is false if there are more, of which nothing is known, or if some of the k
+// are left out: there would be more than MaxHottestShown with those before them. The index goes on changing meanwhile:
 // like Walk, it holds the lock for one piece at a time. A sequence Space has no runs.
 func (s *Space) Hottest(k int) (hottest []HotRun, walked int, complete bool) {
-	return s.hottest(k, MaxHottestRuns, walkWork)
+	return s.hottest(k, MaxHottestRuns, MaxHottestShown, walkWork)
 }
 
-func (s *Space) hottest(k, most, work int) (hottest []HotRun, walked int, complete bool) {
+func (s *Space) hottest(k, most, shown, work int) (hottest []HotRun, walked int, complete bool) {
 	if s.sequence {
 		return nil, 0, true
 	}
@@ -68,7 +72,7 @@ func (s *Space) hottest(k, most, work int) (hottest []HotRun, walked int, comple
 		}
 	}
 	sumUp(passed)
-	chosen := choose(passed, k)
+	chosen, all := choose(passed, k, shown)
 	hottest = make([]HotRun, len(chosen))
 	position := make(map[int]int, len(chosen))
 	for i, at := range chosen {
@@ -81,7 +85,7 @@ func (s *Space) hottest(k, most, work int) (hottest []HotRun, walked int, comple
 	for i := 0; i < len(chosen); {
 		i = s.describeHot(hottest, passed, chosen, i, work)
 	}
-	return hottest, len(passed), complete
+	return hottest, len(passed), complete && all
 }
 
 // passHot passes one piece of the index, and reports whether there is more of it. path has the
@@ -92,7 +96,7 @@ func (w *Walk) passHot(passed *[]hotCell, path *[]int, most int) (more bool) {
 	defer s.mu.RUnlock()
 	t := &s.tree
 	for done := 0; w.next != 0 && done < w.work && len(*passed) < most; done += runWork + int(t.sets.words) {
-		p := s.positionAfter(w.next)
+		p := s.tree.positionAfter(w.next)
 		nd := t.node(p.id)
 		at := p.at - 1
 		r := HotRun{Parent: -1, Depth: nd.depth + at, Blocks: nd.n - at}
@@ -176,8 +180,9 @@ func sumUp(passed []hotCell) {
 }
 
 // choose returns the positions of the k hottest runs and of all runs before them, in order, and
-// sets the places of the hottest.
-func choose(passed []hotCell, k int) []int {
+// sets the places of the hottest. Those with which there would be more than most are left out; all is
+// false then.
+func choose(passed []hotCell, k, most int) (chosen []int, all bool) {
 	order := make([]int, 0, len(passed))
 	for i := range passed {
 		if passed[i].run.Holders > 0 {
@@ -188,19 +193,28 @@ func choose(passed []hotCell, k int) []int {
 		return cmp.Or(cmp.Compare(passed[b].run.held(), passed[a].run.held()), cmp.Compare(a, b))
 	})
 	wanted := make(map[int]bool)
-	for place, i := range order[:min(k, len(order))] {
-		passed[i].run.Place = place + 1
-		for ; i >= 0 && !wanted[i]; i = passed[i].run.Parent {
+	all = true
+	for place, hot := range order[:min(k, len(order))] {
+		var more []int // it and the runs before it that are not wanted yet
+		for i := hot; i >= 0 && !wanted[i] && len(wanted)+len(more) <= most; i = passed[i].run.Parent {
+			more = append(more, i)
+		}
+		if len(wanted)+len(more) > most {
+			all = false
+			continue
+		}
+		passed[hot].run.Place = place + 1
+		for _, i := range more {
 			wanted[i] = true
 		}
 	}
-	chosen := make([]int, 0, len(wanted))
+	chosen = make([]int, 0, len(wanted))
 	for i := range passed {
 		if wanted[i] {
 			chosen = append(chosen, i)
 		}
 	}
-	return chosen
+	return chosen, all
 }
 
 // describeHot fills in the details of runs from the i-th on, as many as fit into one hold of the

@@ -170,6 +170,14 @@ func TestHottestBound(t *testing.T) {
 	if runs, walked, complete := s.HottestOf(5, 60, 100); walked != 60 || complete || len(runs) != 5 {
 		t.Errorf("%d runs of %d, complete %v", len(runs), walked, complete)
 	}
+	chain := make([]uint64, 40)
+	for i := range chain { // each block has another holder, so that it is a run
+		chain[i] = 1000 + uint64(i)
+		s.Store(&indexer.Store{Slot: uint32(i), EngineHashes: chain[:i+1], Local: chain[:i+1]})
+	}
+	if runs, complete := s.HottestShown(40, 30); len(runs) != 30 || complete {
+		t.Errorf("%d runs with those before them, complete %v, want 30", len(runs), complete)
+	}
 	if runs, walked, complete := indexer.NewSequence(0).Hottest(5); len(runs)+walked != 0 || !complete {
 		t.Error("a sequence space has runs")
 	}

@@ -40,7 +40,7 @@ func (s *Space) check() error {
 				}
 			}
 			for i, name := range t.cells.names(nd.off, nd.n) {
-				if s.findByName(name, func(c uint32, _ *node) bool { return c == nd.off+uint32(i) }) == 0 {
+				if s.tree.findByName(name, func(c uint32, _ *node) bool { return c == nd.off+uint32(i) }) == 0 {
 					return fmt.Errorf("name %d of node %d is not in the table", name, id)
 				}
 			}
@@ -196,7 +196,7 @@ func (s *Space) checkAliasIndex() error {
 	want := make(map[uint64]map[uint32]uint32)
 	for slot := range s.ranks {
 		for alias, cell := range s.ranks[slot].aliases.cells {
-			if !s.holds(holderOf(uint32(slot), alias.tier), cell) {
+			if !s.tree.holds(holderOf(uint32(slot), alias.tier), cell) {
 				return fmt.Errorf("slot %d: alias %d of cell %d of node %d, which it does not hold", slot, alias.name, cell, t.cells.nodeOf(cell))
 			}
 			if want[alias.name] == nil {

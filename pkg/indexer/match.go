@@ -101,7 +101,7 @@ func (s *Space) Match(chain []uint64, m *Match) {
 	var p position
 	for depth := 0; depth < len(chain); {
 		k := 0
-		if q, ok := s.nextInChain(p, chain[depth], uint32(depth)); ok {
+		if q, ok := s.tree.nextInChain(p, chain[depth], uint32(depth)); ok {
 			k = t.match(q, chain[depth:])
 			p = position{q.id, q.at + uint32(k)}
 			if !m.add(s, t.node(q.id), k) && !m.ThroughGaps {
@@ -119,8 +119,7 @@ func (s *Space) Match(chain []uint64, m *Match) {
 
 // nextInChain returns the position before the chain's block at a depth, which
 // follows p.
-func (s *Space) nextInChain(p position, local uint64, depth uint32) (position, bool) {
-	t := &s.tree
+func (t *tree) nextInChain(p position, local uint64, depth uint32) (position, bool) {
 	if t.live == 0 {
 		return position{}, false
 	}

@@ -241,10 +241,10 @@ func (s *Space) restoreChain(by holder, name uint64, c *restoreCache) bool {
 	s.tree.ensureRoot()
 	var p position
 	if cell != 0 {
-		p = s.positionAfter(cell)
+		p = s.tree.positionAfter(cell)
 	}
 	for i := len(chain) - 1; i > 0; i-- {
-		p = s.bridge(p, chain[i])
+		p = s.tree.bridge(p, chain[i])
 		c.cells[chain[i].name] = s.tree.node(p.id).off + p.at - 1
 	}
 	if len(chain) == 0 { // an earlier block of this event has bridged it
@@ -281,8 +281,7 @@ func (s *Space) pathUp(slot uint32, name uint64, c *restoreCache) (chain []remov
 
 // bridge returns the position after the block that follows p. If the block is not
 // in the tree, it is added without holders.
-func (s *Space) bridge(p position, b removedBlock) position {
-	t := &s.tree
+func (t *tree) bridge(p position, b removedBlock) position {
 	local, names := []uint64{b.local}, []uint64{b.name}
 	if p.at < t.node(p.id).n {
 		if t.match(p, local) == 1 {
@@ -304,12 +303,12 @@ func (s *Space) bridge(p position, b removedBlock) position {
 	return position{id, 1}
 }
 
-// restoreBatch restores the blocks of a located batch that are unknown or
-// unverified, but that the slot removed when they were known from tokens: a store
-// that moves a block to another medium comes after the removal from the first
-// one, and no other rank may hold the block. found counts these blocks, stored
-// those that the holder did not hold. If found > 0, the values of the batch and
-// the tree have changed.
+// restoreBatch restores blocks of a located batch that the tree does not know, or
+// knows unverified only, if the slot has removed them while they were known from
+// tokens. Such blocks come when an engine moves a block to another medium: the
+// removal from the first medium is announced before the store in the second. found
+// counts these blocks, stored those of them that the holder did not hold. If
+// found > 0, the values of the batch and the tree have changed.
 func (s *Space) restoreBatch(b *batch) (found, stored int) {
 	r := &s.ranks[b.by.slot()].removed
 	if !r.verified {
@@ -343,9 +342,9 @@ func (s *Space) restoreByValue(by holder, name uint64) bool {
 	return ok
 }
 
-// restoreBlock makes by a holder of a remembered block under a name, and returns
-// 1 if by did not hold it, else 0. tableName is an engine hash of the block: its
-// name in the table if the block has to be added.
+// restoreBlock makes by a holder, under a name, of a block that the slot had removed.
+// It returns 1 if by did not hold the block, else 0. If the block has to be added to
+// the tree, its name in the table is tableName, one of its engine hashes.
 func (s *Space) restoreBlock(by holder, name, tableName uint64, old removedBlock) int {
 	t := &s.tree
 	if cell := s.findInTier(by, name); cell != 0 && t.cells.local(cell) != old.local {
@@ -364,7 +363,7 @@ func (s *Space) restoreBlock(by holder, name, tableName uint64, old removedBlock
 	var p position
 	if old.parentKnown {
 		if up := t.cellOf(old.parent ^ old.seed); up != 0 {
-			p = s.positionAfter(up)
+			p = s.tree.positionAfter(up)
 		}
 	}
 	b := newBatch(by, []uint64{name})

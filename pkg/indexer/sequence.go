@@ -208,7 +208,7 @@ func (s *Space) storeSequencePart(ev *SequenceStore) (out SequenceOutcome) {
 		p, out.BaseMismatch = s.locateSequence(b, ev)
 	}
 	out.Stored = stored
-	s.countKnown(b, ev, &out)
+	s.tree.countKnown(b, ev, &out)
 	if cell := b.cells[0]; cell != 0 && ev.HasBase {
 		depth := s.tree.depthOf(cell)
 		out.BaseMismatch = out.BaseMismatch || depth < unknownDepth && depth != ev.Base
@@ -224,7 +224,7 @@ func (s *Space) storeSequencePart(ev *SequenceStore) (out SequenceOutcome) {
 func (s *Space) locateSequence(b *batch, ev *SequenceStore) (p position, mismatch bool) {
 	for {
 		s.tree.ensureRoot()
-		p, mismatch = s.positionAfterHash(b, ev)
+		p, mismatch = s.tree.positionAfterHash(b, ev)
 		if !s.locate(b, p) {
 			return p, mismatch
 		}
@@ -235,8 +235,7 @@ func (s *Space) locateSequence(b *batch, ev *SequenceStore) (p position, mismatc
 // positionAfterHash returns the position after an event's parent, or the root
 // if the parent is not in the index, and sets the depth of the batch. mismatch
 // reports whether the parent's depth contradicts the event's Base.
-func (s *Space) positionAfterHash(b *batch, ev *SequenceStore) (p position, mismatch bool) {
-	t := &s.tree
+func (t *tree) positionAfterHash(b *batch, ev *SequenceStore) (p position, mismatch bool) {
 	b.depth = unknownDepth
 	if ev.HasBase {
 		b.depth = ev.Base
@@ -253,13 +252,12 @@ func (s *Space) positionAfterHash(b *batch, ev *SequenceStore) (p position, mism
 	if depth < unknownDepth || !ev.HasBase {
 		b.depth = depth
 	}
-	return s.positionAfter(cell), mismatch
+	return t.positionAfter(cell), mismatch
 }
 
 // countKnown counts the blocks of a located batch as Confirmed, Resolved or
 // Unverified.
-func (s *Space) countKnown(b *batch, ev *SequenceStore, out *SequenceOutcome) {
-	t := &s.tree
+func (t *tree) countKnown(b *batch, ev *SequenceStore, out *SequenceOutcome) {
 	for i, cell := range b.cells {
 		switch {
 		case cell == 0 || t.nodeAt(cell).unverified:

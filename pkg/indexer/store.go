@@ -178,7 +178,7 @@ func (s *Space) storeOrphan(ev *Store) Outcome {
 		return out
 	}
 	by := holderOf(ev.Slot, ev.Tier)
-	if s.holds(by, cell) {
+	if s.tree.holds(by, cell) {
 		out.Known = 1
 	} else {
 		out.Stored = 1
@@ -207,9 +207,9 @@ type position struct {
 }
 
 // positionAfter returns the position directly after a block.
-func (s *Space) positionAfter(cell uint32) position {
-	id := s.tree.cells.nodeOf(cell)
-	return position{id, cell - s.tree.node(id).off + 1}
+func (t *tree) positionAfter(cell uint32) position {
+	id := t.cells.nodeOf(cell)
+	return position{id, cell - t.node(id).off + 1}
 }
 
 // positionAfterParent returns the position after an event's parent: the block
@@ -225,7 +225,7 @@ func (s *Space) positionAfterParent(ev *Store) (position, bool) {
 	if cell == 0 {
 		return position{}, ev.Parent == 0
 	}
-	return s.positionAfter(cell), true
+	return s.tree.positionAfter(cell), true
 }
 
 // match returns how many of locals follow p within p's run.
@@ -404,12 +404,12 @@ func (s *Space) addHolder(by holder, p position, names []uint64) position {
 		}
 		s.addName(by, names[i], first+uint32(i), name, fresh)
 	}
-	return s.positionAfter(first + n - 1)
+	return s.tree.positionAfter(first + n - 1)
 }
 
-func (s *Space) holds(by holder, cell uint32) bool {
-	nd := s.tree.nodeAt(cell)
-	return s.tree.sets.has(nd.holders[by.tier()], by.slot())
+func (t *tree) holds(by holder, cell uint32) bool {
+	nd := t.nodeAt(cell)
+	return t.sets.has(nd.holders[by.tier()], by.slot())
 }
 
 // holdCell makes by a holder of one block under a name. If by has another block under
@@ -423,7 +423,7 @@ func (s *Space) holdCell(by holder, cell uint32, name uint64) bool {
 	default:
 		s.removeName(by, name, old)
 	}
-	p := s.positionAfter(cell)
+	p := s.tree.positionAfter(cell)
 	s.addHolder(by, position{p.id, p.at - 1}, []uint64{name})
 	return true
 }

@@ -134,7 +134,7 @@ func (w *Walk) fillPiece() bool {
 	t := &s.tree
 	for w.next != 0 && w.workDone() < w.work {
 		w.passed++
-		p := s.positionAfter(w.next)
+		p := s.tree.positionAfter(w.next)
 		nd := t.node(p.id)
 		n := w.addRun(nd, p.at-1)
 		switch end := p.at - 1 + n; {

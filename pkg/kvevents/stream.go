@@ -27,16 +27,16 @@ import (
 //     first message on. Applying a suffix again, in order, is harmless: the last
 //     event about a block decides whether it is there, and its copies are counted
 //     again from zero (decision N3).
-//   - The engine is a new one if a replay from 0 ends below the last number applied and
-//     one from that number on is empty (see verify), if a replayed number stands for another message than before
-//     (see fingerprints), or if live numbers fall: a 0 after a higher number, or
-//     two rising numbers below the last one. Falling live numbers are only a
-//     suspicion where a replay can refute it by having the last number. For a
-//     new engine the rank is cleared and filled again.
-//   - A number that is not above the last one on a new connection comes from a new
-//     engine too, unless it is the message that was applied, since a connection keeps the
-//     order; and so does a number 0 that is another message than the number 0 before.
-//     On one connection any other single low number is a duplicate.
+//   - The engine is a new one, and its rank is cleared and filled again, if one of these
+//     holds. A replay from 0 ends below the last number applied, and one from that number
+//     on is empty (see verify). A replayed number stands for another message than before
+//     (see fingerprints). Live numbers fall: a 0 comes after a higher number, or two
+//     rising numbers come that are below the last one. Where a replay can refute this, by
+//     having the last number, falling live numbers are only a suspicion.
+//   - A connection keeps the order. So the engine is a new one, too, if the first number
+//     on a new connection is not above the last one, unless it is the message that was
+//     applied; or if a number 0 is another message than the number 0 before. Any other
+//     single low number on the same connection is a duplicate.
 //   - A ring ends with its engine's newest message, but a replay that ends below what was
 //     applied proves nothing by itself, since a ROUTER socket drops the end of a long
 //     answer. An answer that begins with the last number, or lacks it, is proof.

@@ -28,11 +28,11 @@ var (
 // answers to Config.Replay.
 type Source interface {
 	// Subscribe follows every topic of a publisher. A message comes with the time at
-	// which it was received. A message that has come alone may be offered first: its
-	// frames are valid until offer returns, and true means that offer has handled the
-	// message, which may take as long as applying it does. status is called for each
-	// new connection, before its first message, and when the last one is lost. A
-	// malformed endpoint, or one that cannot be bound, is an error.
+	// which it was received. A message that has come alone may be given to offer first.
+	// Its frames are valid until offer returns. If offer returns true, it has handled the
+	// message, and message is not called; that may take as long as applying a message.
+	// status is called for each new connection, before its first message, and when the
+	// last one is lost. A malformed endpoint, or one that cannot be bound, is an error.
 	Subscribe(endpoint string, offer func(frames [][]byte, received time.Time) bool, message func(frames [][]byte, buffer *memory.Buffer, received time.Time) bool, status func(up bool)) (id uint64, err error)
 	// Request sends one message and gives every answer to it to answer.
 	Request(endpoint string, request [][]byte, answer func(frames [][]byte, buffer *memory.Buffer) bool) (id uint64, err error)

@@ -1,35 +1,49 @@
 package memory
 
-// The accounts.
+// The accounts. Each comment says what an account has; then, what happens when it is full, and the
+// file with the code that does it.
 const (
-	// Index: the blocks of the index and their lookup structures. Measured; at the limit new
-	// blocks are dropped, while removals go on.
+	// Index: the blocks of the index and their lookup structures, as measured. Full: new blocks of
+	// ranks that hold over three times what is free are dropped, while removals go on
+	// (pkg/indexer/account.go).
 	Index = "index"
-	// Ledger: live reservations. Measured; at the limit new ones are refused.
+	// Ledger: live reservations, as measured. Full: new ones are refused
+	// (pkg/reservations/limits.go).
 	Ledger = "ledger"
-	// Heads: long heads of requests, and TLS handshakes, while they arrive.
+	// Heads: long heads of requests, and TLS handshakes, while they arrive. Full: the connection
+	// is closed (internal/server/connections).
 	Heads = "heads"
-	// Requests: bodies and answers up to [SmallBody]. Large ones cannot crowd them out.
+	// Requests: bodies and answers up to [SmallBody]. Large ones cannot crowd them out. Full: the
+	// client that has stalled longest is cut off, else the request is refused
+	// (internal/server/httpapi/grants.go).
 	Requests = "requests"
-	// Bodies: larger bodies, while they arrive and until they have been parsed.
+	// Bodies: larger bodies, while they arrive and until they have been parsed. Full: as Requests.
 	Bodies = "bodies"
-	// Serving: what larger bodies are parsed into (token ids, hashes), while they are served.
+	// Serving: what larger bodies are parsed into (token ids, hashes), while they are served. Full:
+	// the request waits for its turn, then it is refused (internal/server/httpapi/memory.go).
 	Serving = "serving"
 	// Scanned: token ids of prompts that were read, by their text, for prompts that begin alike.
+	// Never full: the cache is smaller than its account, and others go (internal/codec/bodyscan/cache.go).
 	Scanned = "scanned"
-	// Answers: answers above SmallBody until their clients have read them.
+	// Answers: answers above SmallBody until their clients have read them. Full: as Requests.
 	Answers = "answers"
-	// Waiting: what requests keep while they are in wait queues.
+	// Waiting: what requests keep while they are in wait queues. Full: a request that would wait is
+	// refused (internal/selection/waiting.go).
 	Waiting = "waiting"
-	// Remembered: first answers, pending selections and sessions.
+	// Remembered: first answers, pending selections and sessions, each within a third. Full: the
+	// oldest answers and selections go; there are no more sessions (internal/selection).
 	Remembered = "remembered"
-	// Streams: frames of engines being read, and their inboxes.
+	// Streams: frames of engines being read, and their inboxes. Full: the stream pauses, or
+	// connections that hold unfinished messages for longest are closed (internal/transport/zmqsock/memory.go).
 	Streams = "streams"
-	// Replay: replayed messages and live ones held meanwhile.
+	// Replay: replayed messages and live ones held meanwhile. Full: the replay ends, and what it has
+	// not brought is lost (pkg/kvevents/subscription.go).
 	Replay = "replay"
-	// Replication: queues from and to other replicas.
+	// Replication: queues from and to other replicas. Full: the replica furthest behind is
+	// disconnected, or messages are lost and repaired (internal/transport/zmqsock/publisher.go, pkg/replicasync/queue.go).
 	Replication = "replication"
-	// Snapshots: dumps and snapshots being written to or read from other replicas.
+	// Snapshots: dumps and snapshots being written to or read from other replicas. Full: the reader
+	// is refused (internal/server/httpapi/dump.go).
 	Snapshots = "snapshots"
 )
 

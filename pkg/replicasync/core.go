@@ -438,9 +438,9 @@ func (c *core) byUrgency() []*sender {
 	return list
 }
 
-// sharing returns the senders of a process for which one snapshot counts, read from a URL
-// that was announced at the endpoint peer: the sender at peer, and those that are confirmed
-// to be the same process at the same URL.
+// sharing returns the senders of a process to which a snapshot belongs that was read from url,
+// as announced at the endpoint peer. They are the sender at peer, and those that are confirmed to
+// be the same process at the same URL.
 func (c *core) sharing(process uint64, peer, url string) (list []*sender) {
 	if id := c.identities[process]; id != nil {
 		for _, s := range id.senders {

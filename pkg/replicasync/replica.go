@@ -69,9 +69,9 @@ type Transport interface {
 	// not keep the payload and never waits for a follower. The caller counts an
 	// error as a loss.
 	Publish(topic string, payload []byte) error
-	// PublishEither is Publish of a message that has two forms: payload for followers that
-	// subscribe to topic, and for those that subscribe only to the topic other what form
-	// returns, which is called only if there are any and may return nil for nothing.
+	// PublishEither is Publish of a message that has two forms. Followers that subscribe to
+	// topic get payload. Those that subscribe only to the topic other get what form returns,
+	// or nothing if that is nil. form is called only if there are such followers.
 	PublishEither(topic string, payload []byte, other string, form func() []byte) error
 	// Follow delivers what peer, an endpoint, publishes, and reports whether it is
 	// connected. Both callbacks come from the transport's goroutine and do not

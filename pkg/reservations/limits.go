@@ -53,7 +53,9 @@ const chargeUnit = 64
 // Blocks that several reservations hold are counted once. A booking reserves memory for those
 // that are new; what the tree of a scope really takes is known after each change, and
 // scope.settle corrects the account by the difference. So a run stays on the account until its
-// last holder ends, whichever that is.
+// last holder ends, whichever that is. While a reservation is live, the tree takes at least what
+// was charged for its new blocks; giveBack is called before that ends, so that the account never
+// falls below zero when other scopes use it meanwhile.
 type room struct {
 	limits    Limits
 	keepLocal bool // see Ledger.KeepLocalHashes

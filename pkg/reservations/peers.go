@@ -2,9 +2,9 @@ package reservations
 
 import "sync"
 
-// remoteShare is the reciprocal of the part of a limit that is kept for this process's
-// callers: reservations of other processes are taken only while less than three quarters
-// of the limit are used, so that no replica can exhaust it.
+// remoteShare is the reciprocal of the part of a limit that only this process's callers can
+// use. Reservations of other processes are accepted only while less than three quarters of
+// the limit are in use, so that no replica can exhaust it.
 const remoteShare = 4
 
 // peerShares divides the room for reservations of other processes among the peers that

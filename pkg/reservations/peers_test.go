@@ -158,7 +158,9 @@ func TestPeersAgainstModel(t *testing.T) {
 							Hashes: make([]uint64, r.IntN(1+r.IntN(40))),
 						}
 						for j := range b.Hashes {
-							b.Hashes[j] = r.Uint64()
+							if b.Hashes[j] = r.Uint64(); r.IntN(5) == 0 {
+								b.Hashes[j] = b.Hashes[r.IntN(j+1)]
+							}
 						}
 						if r.IntN(3) == 0 {
 							b.Authority, b.OfOthers, b.Origin.Process = Relayed, r.IntN(2) == 0, uint64(20+i)
@@ -169,7 +171,7 @@ func TestPeersAgainstModel(t *testing.T) {
 						if r.IntN(8) == 0 {
 							b.Origin.Sequence = 0
 						}
-						charge := int64(new(room).chargeOf(&entry{id: b.ID, fresh: uint32(len(b.Hashes))}))
+						charge := int64(new(room).chargeOf(&entry{id: b.ID, fresh: uint32(len(distinct(b.Hashes)))}))
 						v := l.MergeReservation(b)
 						gone := make(map[string]bool)
 						live := liveIDs(l)
@@ -355,6 +357,104 @@ func TestDisputedKeepsRoom(t *testing.T) {
 	if own.number() != 5 || others.number() != 7 {
 		t.Errorf("%d own ones, %d of others", own.number(), others.number())
 	}
+}
+
+// hashList returns n hashes that need not be a chain's.
+func hashList(n int, at func(i int) uint64) []uint64 {
+	out := make([]uint64, n)
+	for i := range out {
+		out[i] = at(i)
+	}
+	return out
+}
+
+// TestRepeatsCharged: a list of blocks with many repeats, of each other or of blocks that are active
+// already, is charged as what is new in it: it finds room, and when it gives way, that frees no more
+// than it took.
+func TestRepeatsCharged(t *testing.T) {
+	const repeats = 40_000
+	for name, rest := range map[string]func(i int) uint64{
+		"one block":           func(int) uint64 { return 100 },
+		"the prefix":          func(i int) uint64 { return uint64(i%20 + 1) },
+		"the prefix, turned":  func(i int) uint64 { return uint64(20 - i%20) },
+		"another one's chain": func(i int) uint64 { return uint64(i%40 + 1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			account := memory.NewAccount("ledger", 4<<20)
+			l, _ := limited(Limits{Reservations: 8, Memory: account})
+			l.numbered.SetMemory(nil)
+			n := uint64(0)
+			report := func(peer string, hashes []uint64) {
+				t.Helper()
+				n++
+				if v := l.ApplyBooked(Reservation{Peer: peer, Origin: Origin{Process: uint64(peer[0]), Sequence: n}, ID: fmt.Sprint(n), Hashes: hashes}); v != Applied {
+					t.Fatalf("reservation %d: %s", n, v)
+				}
+			}
+			active := hashList(40, func(i int) uint64 { return uint64(i + 1) })
+			for range 5 {
+				report("a", active)
+			}
+			report("a", append(active[:20:20], hashList(repeats, rest)...))
+			share := l.room.peers.bySource[source{peer: "a"}]
+			if used, shared := account.Used(), share.units*chargeUnit; used > 6*(entryBytes+chargeUnit)+60*blockBytes+2*pairBytes || shared > used+6*chargeUnit {
+				t.Errorf("%d bytes on the account, %d in the share", used, shared)
+			}
+			report("b", nil) // the last one gives way
+			if live := liveIDs(l); live["6"] || len(live) != 6 {
+				t.Errorf("live: %v", live)
+			}
+			l.RemoveRank(catalog.Scope{}, 0)
+			if used := account.Used(); used != 0 {
+				t.Errorf("%d bytes are left", used)
+			}
+		})
+	}
+}
+
+// TestDisplacedMeanwhile: the account, which has nearly nothing beside a large reservation, is not
+// below zero at any moment while that ends because its room was given away: other scopes release
+// what is theirs meanwhile.
+func TestDisplacedMeanwhile(t *testing.T) {
+	account := memory.NewAccount("ledger", 1<<20)
+	l, _ := limited(Limits{Reservations: 8, Memory: account})
+	l.numbered.SetMemory(nil)
+	done := make(chan struct{})
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			if used := account.Used(); used < 0 {
+				t.Errorf("%d bytes", used)
+				return
+			}
+		}
+	})
+	l.PutRank(catalog.Scope{}, 1, catalog.Rank{Worker: 1})
+	n := uint64(0)
+	report := func(peer string, hashes []uint64) {
+		n++
+		l.ApplyBooked(Reservation{Peer: peer, Origin: Origin{Process: uint64(peer[0]), Sequence: n}, ID: fmt.Sprint(n), Hashes: hashes})
+	}
+	for range length.Of(5000, 300, 20) {
+		for range 4 {
+			report("a", nil)
+		}
+		report("a", hashList(1000, func(i int) uint64 { return uint64(i + 1) }))
+		report("b", nil)
+		report("b", nil) // that gives way
+		l.RemoveRank(catalog.Scope{}, 0)
+		l.PutRank(catalog.Scope{}, 0, catalog.Rank{})
+	}
+	if displaced := l.Stats().Displaced; displaced == 0 {
+		t.Error("nothing gave way")
+	}
+	close(done)
+	all.Wait()
 }
 
 // TestPeersAtOnce: peers that push each other out of several scopes at the same time

@@ -44,9 +44,9 @@ func DigestOf(hashes []uint64) uint64 {
 	return n ^ n>>32
 }
 
-// prefix returns a reservation of this process whose prompt begins like the one whose walk is m,
-// if there is one among the last of one rank: of slot if that has these blocks, since a replica
-// that does not know the rank needs neither reservation. It needs s.mu.
+// prefix returns a reservation of this process whose prompt begins like the one whose walk is m.
+// It looks among the last reservations of one rank only. That is the rank of slot if it has these
+// blocks: a replica that does not know the rank then needs neither reservation. It needs s.mu.
 func (s *scope) prefix(m match, slot uint32) (p Prefix) {
 	if m.n < minPrefix {
 		return Prefix{}

@@ -180,22 +180,46 @@ func (p *prefixes) common(nd *node, at uint32, hashes []uint64) (n uint32) {
 	return n
 }
 
-// hold adds one holder on slot to a prompt's blocks, of which m is the walk; rest are those after
-// it. tail, the node in which the prompt ends, names it from now on; fresh is the number of its
-// blocks that are new on slot. Nothing changes, and ok is false, if a hash would be in the tree
-// twice or is mixed: see holdMixed.
-func (p *prefixes) hold(rest []uint64, m match, slot uint32) (tail uint32, fresh uint64, ok bool) {
-	first, last, ok := p.store(rest)
-	if !ok {
-		return 0, 0, false
-	}
-	tail = p.grow(m, first, last, uint32(len(rest)), 0)
-	return tail, p.count(tail, slot), true
+// newcomer is a prompt that prepare has made ready for the tree. Until it enters or is dropped,
+// nothing else may change the tree.
+type newcomer struct {
+	m           match    // how far it goes along the tree
+	fresh       uint32   // how many blocks it has after that
+	first, last uint32   // chunks with these blocks, unless it has mixed ones
+	hashes      []uint64 // all blocks, if it has mixed ones or makes some mixed; else nil
 }
 
-// holdMixed is hold for a prompt without repeats that has mixed hashes, or makes some mixed.
-func (p *prefixes) holdMixed(hashes []uint64, slot uint32) (tail uint32, fresh uint64) {
-	m := p.walk(match{}, hashes)
+// blocks returns the number of distinct blocks.
+func (x *newcomer) blocks() int { return x.m.n + int(x.fresh) }
+
+// prepare makes a prompt ready for the tree: m is the walk of its first blocks, rest are those
+// after m. Repeats are left out.
+func (p *prefixes) prepare(m match, rest []uint64) newcomer {
+	if first, last, ok := p.store(rest); ok {
+		return newcomer{m: m, fresh: uint32(len(rest)), first: first, last: last}
+	}
+	hashes := distinct(append(p.list(m), rest...))
+	m = p.walk(match{}, hashes)
+	return newcomer{m: m, fresh: uint32(len(hashes) - m.n), hashes: hashes}
+}
+
+// drop undoes prepare.
+func (p *prefixes) drop(x newcomer) { p.discard(x.first) }
+
+// hold adds one holder on slot to a prompt's blocks. tail, the node in which the prompt ends,
+// names it from now on; fresh is the number of its blocks that are new on slot.
+func (p *prefixes) hold(x newcomer, slot uint32) (tail uint32, fresh uint64) {
+	if x.hashes != nil {
+		tail = p.growMixed(x.m, x.hashes)
+	} else {
+		tail = p.grow(x.m, x.first, x.last, x.fresh, 0)
+	}
+	return tail, p.count(tail, slot)
+}
+
+// growMixed is grow for a prompt without repeats, whose walk is m, that has mixed hashes or makes
+// some mixed.
+func (p *prefixes) growMixed(m match, hashes []uint64) (tail uint32) {
 	if p.nodes[m.node].n != m.at { // first: the rest of the node may have some of these hashes
 		m.node = p.split(m.node, m.at)
 	}
@@ -218,7 +242,7 @@ func (p *prefixes) holdMixed(hashes []uint64, slot uint32) (tail uint32, fresh u
 	if firstMixed {
 		p.setChild(p.nodes[tail].parent, hashes[m.n], tail)
 	}
-	return tail, p.count(tail, slot)
+	return tail
 }
 
 // store puts hashes, none of which is in the tree or repeats, into a list of new chunks. It

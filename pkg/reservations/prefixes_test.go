@@ -131,8 +131,8 @@ func (r *prefixesRun) prompt() []uint64 {
 	return out
 }
 
-// holdChain is hold from the root, or from a place on the prompt's way.
-func (r *prefixesRun) holdChain(hashes []uint64, slot uint32) (tail uint32, fresh uint64, ok bool) {
+// prepare is prefixes.prepare from the root, or from a place on the prompt's way.
+func (r *prefixesRun) prepare(hashes []uint64) newcomer {
 	m := r.b.walk(match{}, hashes)
 	if m.n > 0 {
 		from := r.b.at(m, 1+r.rnd.IntN(m.n))
@@ -140,15 +140,21 @@ func (r *prefixesRun) holdChain(hashes []uint64, slot uint32) (tail uint32, fres
 			panic("a walk from the middle ends elsewhere")
 		}
 	}
-	return r.b.hold(hashes[m.n:], m, slot)
+	return r.b.prepare(m, hashes[m.n:])
 }
 
-func (r *prefixesRun) hold() {
+func (r *prefixesRun) hold(t *testing.T) {
 	hashes, slot := r.prompt(), []uint32{0, 1, 2, 3, 64, 130}[r.rnd.IntN(6)]
-	tail, fresh, ok := r.holdChain(hashes, slot)
-	if !ok {
-		hashes = distinct(hashes)
-		tail, fresh = r.b.holdMixed(hashes, slot)
+	before := r.b.blocks
+	if r.rnd.IntN(4) == 0 {
+		r.b.drop(r.prepare(hashes))
+		r.compare(t)
+	}
+	x := r.prepare(hashes)
+	hashes = distinct(hashes)
+	tail, fresh := r.b.hold(x, slot)
+	if x.blocks() != len(hashes) || before+int(x.fresh) != r.b.blocks {
+		t.Fatalf("%d blocks, %d of them new, of %d, and the tree has grown by %d", x.blocks(), x.fresh, len(hashes), r.b.blocks-before)
 	}
 	r.live = append(r.live, held{slices.Clone(hashes), slot, tail})
 	r.blocks[slot] += fresh
@@ -270,7 +276,8 @@ func (r *prefixesRun) compare(t *testing.T) {
 // TestPrefixes proves that a tree of runs says the same as a list of prompts does, for random
 // histories in which runs are divided and joined, also inside a chunk, and in which hashes are
 // mixed and cease to be; that each prompt can be read back, and what is pinned of it also after
-// its end, without any effect on what is held; and that nothing is left at the end.
+// its end, without any effect on what is held; that it is known before how many blocks are new; and
+// that nothing is left at the end.
 func TestPrefixes(t *testing.T) {
 	seeds := uint64(length.Of(6, 2, 1))
 	for seed := range seeds {
@@ -289,7 +296,7 @@ func TestPrefixes(t *testing.T) {
 			}
 			switch n := r.rnd.IntN(10); {
 			case len(r.live) == 0 || n < 3 || grow && n < 6:
-				r.hold()
+				r.hold(t)
 			case n < 8:
 				r.release()
 			default:

@@ -392,11 +392,13 @@ func (s *scope) apply(b *Reservation, snapshot bool) (v ApplyResult, displaced [
 		}
 	}
 	known := unnumberedEvent && any
-	m := s.blocks.walk(start, b.Hashes)
-	rest := b.Hashes[m.n-start.n:]
-	r.fresh = uint32(len(rest))
+	var prompt newcomer
 	if !ended && !known {
+		m := s.blocks.walk(start, b.Hashes)
+		prompt = s.blocks.prepare(m, b.Hashes[m.n-start.n:])
+		r.fresh = prompt.fresh
 		if displaced, ok = l.room.takeFrom(r, source{b.Peer, b.OfOthers}); !ok {
+			s.blocks.drop(prompt)
 			if numbered && !r.relayed {
 				l.numbered.Leave(b.Origin, history.Displaced)
 			}
@@ -413,7 +415,7 @@ func (s *scope) apply(b *Reservation, snapshot bool) (v ApplyResult, displaced [
 		return Known, nil
 	}
 	r.prefillDone = b.PrefillDone || completed
-	s.enterRemote(r, rest, m, b.Prompt)
+	s.enterRemote(r, prompt, b.Prompt)
 	if !snapshot {
 		s.observeBooked(r)
 	}
@@ -448,8 +450,8 @@ func (s *scope) endDisplaced(r *entry) (left int64) {
 	return s.ledger.room.chargedBlocks(r) - (before - s.settled)
 }
 
-// confirm updates a live reservation that only others had reported, because its own
-// process now reports it; start is where its prefix ends. same is false, and nothing changes, if
+// confirm updates a live reservation that so far only other processes had reported: its own
+// process reports it now. start is where its prefix ends. Nothing changes, and same is false, if
 // the two reports differ or the reservation may not be live.
 func (s *scope) confirm(r *entry, b *Reservation, start match, at time.Duration) (v ApplyResult, same bool) {
 	if r.rank != b.Rank || r.tokens != b.PrefillTokens || r.track != b.TrackPrefill || r.perScope != b.PerScope ||
@@ -507,9 +509,9 @@ func (r *Reservation) entry(s *scope, slot uint32, x *lease, deadline time.Durat
 
 // enterRemote enters a reservation of another process. Room must have been taken for it,
 // and admit must have been called if it has a number.
-func (s *scope) enterRemote(r *entry, rest []uint64, m match, prompt uint64) {
+func (s *scope) enterRemote(r *entry, prompt newcomer, tokens uint64) {
 	s.ledger.ids.enter(r)
-	s.add(r, rest, m, 0, prompt)
+	s.add(r, prompt, 0, tokens)
 	if r.relayed {
 		s.ledger.relayed.Add(1)
 	}

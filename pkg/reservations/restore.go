@@ -36,9 +36,6 @@ func (l *Ledger) Restore(b Reservation) ApplyResult {
 	if r.deadline <= at {
 		return Stale
 	}
-	m := s.blocks.walk(match{}, b.Hashes)
-	rest := b.Hashes[m.n:]
-	r.fresh = uint32(len(rest))
 	var ok bool
 	if r.slot, ok = s.ranks.Slot(b.Rank); !ok {
 		return UnknownRank
@@ -46,13 +43,17 @@ func (l *Ledger) Restore(b Reservation) ApplyResult {
 	if l.ids.claim(r) != nil {
 		return Known
 	}
+	m := s.blocks.walk(match{}, b.Hashes)
+	prompt := s.blocks.prepare(m, b.Hashes[m.n:])
+	r.fresh = prompt.fresh
 	if l.room.take(r) != nil {
+		s.blocks.drop(prompt)
 		r.ended = true // for calls that have already found it by its id
 		l.ids.release(r)
 		return Full
 	}
 	r.origin.Sequence = l.assignSequence(0)
-	s.add(r, rest, m, 0, b.Prompt)
+	s.add(r, prompt, 0, b.Prompt)
 	l.counts.booked.Add(1)
 	return Applied
 }

@@ -36,9 +36,9 @@ type scope struct {
 	hashBuf         []uint64      // scratch
 
 	// slots is above every slot that has had a rank. loads and shown are indexed by
-	// slot and have the same length, which reaches the highest slot that has had a
-	// reservation: a rank takes memory here from its first reservation on. shown
-	// repeats loads in the form in which a View shows them.
+	// slot. Both end at the highest slot that has had a reservation, so that a rank
+	// takes no memory here before its first one. shown has the values of loads in the
+	// form in which a View shows them.
 	slots int
 	loads []*load // nil: nothing was ever booked
 	shown []SlotLoad
@@ -172,13 +172,11 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 	if !s.holds(p.Slot, p.Rank) {
 		return Placement{}, nil, ErrUnknownRank
 	}
-	rest := req.Hashes[m.n:]
 	r := &entry{
 		id:       req.ID,
 		scope:    s,
 		slot:     p.Slot,
 		rank:     p.Rank,
-		fresh:    uint32(len(rest)),
 		origin:   Origin{Process: l.process},
 		perScope: req.PerScope,
 		track:    req.TrackPrefill,
@@ -195,7 +193,10 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 	if holder = l.ids.claim(r); holder != nil {
 		return Placement{}, holder, &ExistsError{ID: req.ID, Rank: holder.rank}
 	}
+	prompt := s.blocks.prepare(m, req.Hashes[m.n:])
+	r.fresh = prompt.fresh
 	if err := l.room.take(r); err != nil {
+		s.blocks.drop(prompt)
 		r.ended = true // for calls that have already found it by its id
 		l.ids.release(r)
 		return Placement{}, nil, err
@@ -204,7 +205,7 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 	if l.observed {
 		prefix = s.prefix(m, r.slot)
 	}
-	s.add(r, rest, m, p.Uncached, req.Prompt)
+	s.add(r, prompt, p.Uncached, req.Prompt)
 	s.observeBooked(r)
 	l.counts.booked.Add(1)
 	e := r.event()
@@ -215,25 +216,19 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 	return p, nil, nil
 }
 
-// add puts the load of a new reservation on its rank. m is the walk of its hashes, rest are those
-// after it. uncached and prompt are for the rank's queue, 0 if they are not known.
-func (s *scope) add(r *entry, rest []uint64, m match, uncached, prompt uint64) {
+// add puts the load of a new reservation on its rank. Room must have been taken for r.fresh, the
+// prompt's new blocks. uncached and tokens are for the rank's queue, 0 if they are not known.
+func (s *scope) add(r *entry, prompt newcomer, uncached, tokens uint64) {
 	l := s.load(r.slot)
-	n := m.n + len(rest)
-	tail, fresh, ok := s.blocks.hold(rest, m, r.slot)
-	if !ok { // not a chain of blocks
-		hashes := distinct(append(s.blocks.list(m), rest...))
-		n = len(hashes)
-		tail, fresh = s.blocks.holdMixed(hashes, r.slot)
-	}
-	r.tail, r.blocks = tail, uint32(n)
+	tail, fresh := s.blocks.hold(prompt, r.slot)
+	r.tail, r.blocks = tail, uint32(prompt.blocks())
 	s.settle(s.ledger.room.chargedBlocks(r))
 	l.blocks += fresh
 	l.prefill.add(r.countedTokens())
 	r.inRank = int32(len(l.held))
 	l.held = append(l.held, r)
 	if l.queue != nil {
-		l.queue.add(r, uncached, prompt)
+		l.queue.add(r, uncached, tokens)
 	}
 	s.deadlines.push(r)
 	s.ledger.soonest.lower(r.deadline)
@@ -264,6 +259,7 @@ func (s *scope) match(r *entry) match { return s.blocks.end(r.tail, int(r.blocks
 // the end in the history. It needs s.mu.
 func (s *scope) end(r *entry, why history.EndReason) {
 	l := s.loads[r.slot]
+	s.ledger.room.giveBack(r) // before the blocks are: see room
 	s.release(r)
 	l.blocks -= r.fullOutput + r.decayedOutput
 	l.reweigh(r.decayedOutput, r.outputDeficit, 0)
@@ -281,7 +277,6 @@ func (s *scope) end(r *entry, why history.EndReason) {
 	}
 	s.entries.remove(r)
 	s.ledger.ids.release(r)
-	s.ledger.room.giveBack(r)
 	s.ledger.remember(r, why)
 	r.ended = true
 	s.publish(r.slot)

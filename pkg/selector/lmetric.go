@@ -45,9 +45,9 @@ func (LMetric) costs(d *Decision, dst []float64) []float64 {
 	return dst
 }
 
-// hot reports whether this decision would add to a hot spot: the class's share of the
-// decisions exceeds the share of ranks that hold its prefix among all ranks, and the
-// cheapest rank is one of them. holders is the number of these ranks.
+// hot reports whether this decision would add to a hot spot: a class of prompts with a
+// greater share of the decisions than the ranks that hold its prefix have of all ranks,
+// with one of these as the cheapest rank. holders is the number of these ranks.
 func (m LMetric) hot(d *Decision, costs []float64) (holders int, hot bool) {
 	if m.WithoutGuard || !d.Class.Known {
 		return 0, false

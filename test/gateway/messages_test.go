@@ -49,14 +49,25 @@ func buffered(t *testing.T) {
 	b.idle()
 }
 
-// noResponseBodies: the picker does not see the answer, so the booking ends when Envoy
-// says that it is done with the request.
+// noResponseBodies: the picker does not see the answer, or only its headers. The request is booked
+// while the answer streams, until Envoy says that it is done with it.
 func noResponseBodies(t *testing.T) {
-	b := lay(t, setup{envoy: []edit{mode("response_body_mode", "NONE")}})
-	b.begin(chats, chat("Hello", streamed)).end(t)
-	b.idle()
-	b.post(http.StatusOK, chats, chat("Hello"))
-	b.idle()
+	for _, headers := range []string{"SEND", "SKIP"} {
+		b := lay(t, setup{envoy: []edit{mode("response_body_mode", "NONE"), mode("response_header_mode", headers)}})
+		r := b.begin(chats, chat("Hello", streamed, object{"max_tokens": 200}))
+		worker := 1
+		if r.engine() == "B" {
+			worker = 2
+		}
+		b.awaitLoad(worker, 0, "carries the request", func(l e2e.Load) bool { return l.Requests > 0 })
+		for _, e := range b.engines {
+			e.speed(t, hasty)
+		}
+		r.end(t)
+		b.idle()
+		b.post(http.StatusOK, chats, chat("Hello"))
+		b.idle()
+	}
 }
 
 // largeBody: 300 KB reach the engine unchanged, and no message of the picker has more

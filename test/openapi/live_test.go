@@ -99,10 +99,13 @@ func start(t *testing.T, contract string) *server {
 		publisher: zmqtest.NewPublisher(t, ""),
 	}
 	t.Cleanup(s.publisher.Close)
+	tokenizer := httptest.NewServer(http.HandlerFunc(tokenize))
+	t.Cleanup(tokenizer.Close)
 	e2e.New(t, e2e.Options{
 		Command: []string{
 			e2e.Binary(t), "--contract", contract, "--port", ports[0], "--slots-port", ports[1], "--conductor-port", ports[2],
 			"--replica-sync-port", ports[3], "--session-affinity-ttl-secs", "60", "--tokens-file", tokens,
+			"--tokenizer-url", tokenizer.URL,
 		},
 		Env: map[string]string{
 			"DYN_ROUTER_CONDITIONAL_DISAGG_DECODE_BUSY_THRESHOLD":  "0.5",
@@ -111,6 +114,15 @@ func start(t *testing.T, contract string) *server {
 		Address: s.selection.address,
 	}).Run()
 	return s
+}
+
+// tokenize is vLLM's /tokenize, which fails for one prompt.
+func tokenize(w http.ResponseWriter, r *http.Request) {
+	if body, err := io.ReadAll(r.Body); err != nil || bytes.Contains(body, []byte("broken")) {
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	}
+	_, _ = io.WriteString(w, `{"count":2,"max_model_len":4096,"tokens":[1,2]}`)
 }
 
 // newToken returns a tokens file with one token, which may do everything.

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/select-service/select-service/test/e2e"
+	"github.com/select-service/select-service/test/natstest"
 )
 
 // chatModel is the model of the gateway's workers.
@@ -54,7 +55,7 @@ func startGateway(t *testing.T, engines []engine) *gateway {
 	}
 	port := e2e.FreePort(t)
 	g.service = start(t, "gateway", e2e.FreePort(t), "--gateway-port", fmt.Sprint(port), "--tokenizer-url", tokenizer.URL,
-		"--router-policy-config", policy, "--fleet", "nats://127.0.0.1:1") // no server is needed to see the fleet's metrics
+		"--router-policy-config", policy, "--fleet", natstest.Start(t).URL, "--otlp-endpoint", spanStore(t))
 	for id, e := range engines {
 		g.must(http.StatusCreated, "POST", "/workers", object{
 			"worker_id": id + 1, "model_name": chatModel, "endpoint": fmt.Sprintf("http://127.0.0.1:%d", id+1), "block_size": blockSize,

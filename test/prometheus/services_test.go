@@ -5,14 +5,18 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/select-service/select-service/demo/sim/simapi"
 	"github.com/select-service/select-service/test/e2e"
+	"github.com/select-service/select-service/test/kubetest"
 )
 
 const (
@@ -21,6 +25,8 @@ const (
 	blockSize = 16
 	kvBlocks  = 64 // of a rank
 	batched   = 2048
+	namespace = "llm"  // of the pods
+	pool      = "pods" // and their model
 )
 
 type object = e2e.Object
@@ -34,9 +40,14 @@ type service struct {
 
 func start(t *testing.T, name string, port int, args ...string) *service {
 	t.Helper()
+	return startWith(t, nil, name, port, args...)
+}
+
+func startWith(t *testing.T, env map[string]string, name string, port int, args ...string) *service {
+	t.Helper()
 	address := fmt.Sprintf("127.0.0.1:%d", port)
 	command := append([]string{e2e.Binary(t), "--listen", "127.0.0.1", "--port", strconv.Itoa(port)}, args...)
-	s := &service{e2e.New(t, e2e.Options{Command: command, Address: address}), t, name}
+	s := &service{e2e.New(t, e2e.Options{Command: command, Env: env, Address: address}), t, name}
 	s.Run()
 	return s
 }
@@ -77,6 +88,61 @@ func (s *service) register(id int, model, events, replay string) {
 		record["replay_endpoint"] = replay
 	}
 	s.must(http.StatusCreated, "POST", "/workers", record)
+}
+
+// loadPage serves a page of metrics as vLLM writes it, of an engine that does nothing.
+func loadPage(t *testing.T) (url string) {
+	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "vllm:num_requests_running{engine=\"0\"} 0\nvllm:num_requests_waiting{engine=\"0\"} 0\n")
+	}))
+	t.Cleanup(page.Close)
+	return page.URL
+}
+
+// spanStore takes spans and drops them: what comes to a real collector is no matter of the metrics.
+func spanStore(t *testing.T) (url string) {
+	store := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(store.Close)
+	return store.URL
+}
+
+// pods are what the stand-in of an API server has: a pod that comes and goes, one whose engine does
+// not answer, one at an address that no pod has, and for moments an object that is none.
+type pods struct {
+	*kubetest.Server
+	port string // of an engine's events
+}
+
+func startPods(t *testing.T, e engine) *pods {
+	t.Helper()
+	_, port, err := net.SplitHostPort(strings.TrimPrefix(e.Events, "tcp://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &pods{kubetest.New(t), port}
+	p.Put("inferencepools", kubetest.Pool(namespace, pool, "vllm", 8000))
+	p.Put("pods", kubetest.Pod(namespace, "elsewhere", "169.254.0.1"))
+	p.Put("pods", kubetest.Pod(namespace, "mute", "127.0.0.2"))
+	p.change(true)
+	return p
+}
+
+// env is that of a replica in a pod beside them.
+func (p *pods) env() map[string]string {
+	return map[string]string{"POD_IP": "127.0.0.1", "SELECT_SERVICE_KUBE_ALLOW_LOOPBACK": "true"}
+}
+
+// change sets whether the pod is ready.
+func (p *pods) change(ready bool) {
+	known := kubetest.Annotations("select-service/model", pool, "select-service/block-size", strconv.Itoa(blockSize), "select-service/kv-events-port", p.port)
+	p.Put("pods", kubetest.Pod(namespace, "engine", "127.0.0.1", known, kubetest.Ready(ready)))
+}
+
+// spoil sends an object that is no pod, and takes it back.
+func (p *pods) spoil() {
+	const name = "broken"
+	p.Put("pods", kubetest.Pod(namespace, name, "10.1.0.1", func(o kubetest.Object) { o["spec"] = "none" }))
+	p.Delete("pods", namespace, name)
 }
 
 // engine is a simulated engine.

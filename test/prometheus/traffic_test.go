@@ -24,6 +24,7 @@ type traffic struct {
 	queue   *service // alone, with the wait queue
 	gateway *gateway // alone
 	lossy   *zmqtest.Publisher
+	pods    *pods // of the second replica
 
 	round            int
 	sequence         uint64 // of the next message of lossy
@@ -50,6 +51,15 @@ func prompt(n int) []uint32 {
 	return tokens
 }
 
+// agent is a prompt that is long enough for the cache of prompts' texts.
+var agent = sync.OnceValue(func() []uint32 {
+	tokens := make([]uint32, 16_000)
+	for i := range tokens {
+		tokens[i] = 10_000 + uint32(i)
+	}
+	return tokens
+})
+
 // load books something on every worker of the first replica, for good.
 func (tr *traffic) load() {
 	tr.t.Helper()
@@ -74,8 +84,11 @@ func (tr *traffic) play(d time.Duration) {
 			tr.engines[0].clear(tr.t)
 		}
 		tr.lose()
+		tr.pods.change(tr.round%2 == 0)
+		tr.pods.spoil()
 		tr.accepted(tr.first, 4)
 		tr.accepted(tr.second, 2)
+		tr.selection(tr.second, "/select", object{"token_ids": agent()}, http.StatusOK)
 		tr.refused()
 		tr.faults()
 		tr.wait()

@@ -102,6 +102,14 @@ func TestLogin(t *testing.T) {
 	if text := p.text(); strings.Contains(text, "Drain …") {
 		t.Errorf("a reader is shown the operator's buttons: %s", text)
 	}
+	d := open(t, base, "#/doctor", 1440, 900, false)
+	d.expects("401")
+	d.await(`document.querySelector("dialog input") !== null`)
+	d.is(fmt.Sprintf(typeToken, reader))
+	d.press("Sign in")
+	d.says("What was looked at")
+	d.press("Sign out")
+	d.await(`!document.body.innerText.includes("What was looked at")`) // it is not for whoever comes next
 }
 
 // TestDrain: an operator drains a worker, after a question that names it; the page is behind a proxy that shows the service below a path.
@@ -150,4 +158,48 @@ func TestRestart(t *testing.T) {
 	base, _ = start(t, "--port", port)
 	register(t, base, 2, "")
 	p.await(`!(document.body?.innerText ?? "").includes("does not answer") && [...document.querySelectorAll("tbody .link")].map((e) => e.innerText).join() === "2 · 0"`)
+}
+
+// TestText: Why takes text where the service has a tokenizer, in each form, and says what is missing where it
+// has none. The text is not in the address.
+func TestText(t *testing.T) {
+	tokenizer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body)
+		if !strings.Contains(string(text), "sky") {
+			http.Error(w, "what?", http.StatusBadRequest)
+			return
+		}
+		_, _ = io.WriteString(w, `{"tokens":[`+strings.Repeat("7,", 40)+`7],"max_model_len":4096}`)
+	}))
+	defer tokenizer.Close()
+	with, _ := start(t, "--use-kv-events=false", "--tokenizer-url", tokenizer.URL)
+	without, _ := start(t, "--use-kv-events=false")
+	fill := func(p *tab, text string) {
+		p.is(fmt.Sprintf(`(() => { const box = document.querySelector("textarea"); box.value = %q; box.dispatchEvent(new Event("input", {bubbles: true})); })()`, text))
+	}
+	register(t, with, 1, "")
+	register(t, without, 1, "")
+	for form, text := range map[string]string{"message": "the sky", "text": "the sky", "request": `{"messages":[{"role":"user","content":"the sky"}]}`} {
+		p := open(t, with, "#/why?as="+form, 1440, 900, false)
+		p.says("The prompt is")
+		p.await(`document.querySelector("button.primary").disabled`) // it is empty
+		fill(p, text)
+		p.press("Explain")
+		p.says("41 tokens")
+		if at := p.is("location.href").(string); strings.Contains(at, "sky") {
+			t.Errorf("the text is in the address %s", at)
+		}
+		p.shoot("text-"+form, false)
+		p.audit("text")
+		p.expects("400")
+		fill(p, strings.ReplaceAll(text, "sky", "sea"))
+		p.press("Explain")
+		p.says("Cannot read the token ids.")
+	}
+	p := open(t, without, "#/why?as=text", 1440, 900, false)
+	p.expects("501")
+	p.says("The prompt is")
+	fill(p, "the sky")
+	p.press("Explain")
+	p.says("No tokenizer is configured")
 }

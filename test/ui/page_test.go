@@ -50,16 +50,20 @@ func TestFleet(t *testing.T) {
 	service, _ := start(t)
 	p := open(t, newStub(t, service, 1000), "", 1440, 900, false)
 	p.says("no sign of life")
-	first := `document.querySelector("tbody .row").innerText`
+	p.await(`document.querySelectorAll(".totals .spark path")[3]?.getAttribute("d")?.includes("L")`) // some differences have come
+	first := `document.querySelector("table.fleet tbody .row").innerText`
 	if text := p.is(first).(string); !strings.Contains(text, "silent") {
 		t.Errorf("the first row is %q, not the most troubled rank", text)
 	}
-	if rows := p.is(`document.querySelectorAll("tbody .row").length`).(float64); rows > 100 {
+	if rows := p.is(`document.querySelectorAll("table.fleet tbody .row").length`).(float64); rows > 100 {
 		t.Errorf("%v rows are drawn", rows)
 	}
 	p.is(`window.scrollTo(0, document.body.scrollHeight)`)
-	p.await(`[...document.querySelectorAll("tbody .row")].at(-1).getAttribute("aria-rowindex") === "8001"`)
+	p.await(`[...document.querySelectorAll("table.fleet tbody .row")].at(-1).getAttribute("aria-rowindex") === "8001"`)
 	p.is(`window.scrollTo(0, 0)`)
+	p.is(`location.hash = "#/fleet?sort=constructor&model=llama-3.3-70b&group=research"`) // no such order
+	p.await(`document.querySelector("table.fleet tbody .row")?.innerText.includes("stalled")`)
+	p.await(`document.querySelector(".totals b")?.innerText === "2,664"`) // of that model alone
 }
 
 // TestDecisions reads a few decisions, and more when that is asked for.

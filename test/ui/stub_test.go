@@ -3,6 +3,7 @@ package ui
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"net/http/httptest"
@@ -85,33 +86,50 @@ func (s *stub) row(i, poll int) object {
 func (s *stub) fleet(r *http.Request) any {
 	poll := int(s.polls.Add(1))
 	full := r.URL.Query().Get("since") == ""
-	rows, states := []object{}, map[string]int{}
-	requests, blocks := 0, 0
+	rows := []object{}
+	// all, and the scopes by their numbers
+	of := [4]struct {
+		ranks, requests, blocks int
+		states                  map[string]int
+	}{}
+	for i := range of {
+		of[i].states = map[string]int{}
+	}
 	for i := range s.workers * 8 {
 		row := s.row(i, poll)
-		states[row["state"].(string)]++
-		if n, ok := row["requests"].(int); ok {
-			requests += n
-			blocks += row["active_blocks"].(int)
+		for _, n := range []int{0, row["scope"].(int)} {
+			of[n].ranks++
+			of[n].states[row["state"].(string)]++
+			if requests, ok := row["requests"].(int); ok {
+				of[n].requests += requests
+				of[n].blocks += row["active_blocks"].(int)
+			}
 		}
 		if full || i%8 == poll%8 {
 			rows = append(rows, row)
 		}
 	}
-	scope := func(n int, model, group string) object {
+	totals := func(n int) object {
+		sum, share := of[n], max(1, s.workers*8/max(1, of[n].ranks))
 		return object{
-			"scope": n, "model_name": model, "routing_group": group, "block_size": 64, "ranks": s.workers * 8 / 3, "queued": 0, "queued_tokens": 0,
-			"selections": poll, "refused": 0, "prompt_blocks": poll, "cached_blocks": poll, "hit_rate": 0.6, "unique_blocks": 90000,
+			"workers": sum.ranks / 8, "ranks": sum.ranks, "states": sum.states, "running": sum.requests, "waiting": (18 + poll%7) / share, "queued": poll % 3 / share,
+			"active_blocks": sum.blocks, "total_blocks": sum.ranks * 9000, "prefill_tokens": 100000 / share, "requests": sum.requests,
+			"selections": poll * 400 / share, "refused": 0, "prompt_blocks": poll * 40000 / share, "cached_blocks": poll * 26000 / share,
 		}
+	}
+	scope := func(n int, model, group string, hits float64) object {
+		o := totals(n)
+		maps.Copy(o, object{
+			"scope": n, "model_name": model, "routing_group": group, "block_size": 64, "queued_tokens": 0, "hit_rate": hits, "unique_blocks": 90000,
+		})
+		return o
 	}
 	return object{
 		"version": fmt.Sprintf("stub-%d", poll), "full": full, "time": time.Now().UTC(), "interval_seconds": 1, "roles": []string{"read", "call", "operate"},
-		"totals": object{
-			"workers": s.workers, "ranks": s.workers * 8, "states": states, "running": requests, "waiting": 18 + poll%7, "queued": poll % 3, "active_blocks": blocks,
-			"total_blocks": s.workers * 8 * 9000, "prefill_tokens": 100000, "requests": requests, "selections": poll * 400, "refused": 0, "prompt_blocks": poll * 40000, "cached_blocks": poll * 26000,
-		},
-		"scopes": []object{scope(1, "llama-3.3-70b", "default"), scope(2, "qwen3-235b", "default"), scope(3, "llama-3.3-70b", "research")},
-		"rows":   rows, "removed": []object{}, "truncated": false,
+		"totals": totals(0),
+		"scopes": []object{scope(1, "llama-3.3-70b", "default", 0.6), scope(2, "qwen3-235b", "default", 0.07), scope(3, "llama-3.3-70b", "research", 0.66)},
+		// The silent rank was away for a moment: it is removed, and there again.
+		"rows": append(rows, s.row(11, poll)), "removed": []object{{"worker_id": 2, "dp_rank": 3, "scope": s.row(11, poll)["scope"]}}, "truncated": false,
 	}
 }
 

@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from conftest import MakeClient
-from select_service_client import BadRequest, Conflict, NotFound, SelectServiceError, Unavailable
+from select_service_client import (
+    BadRequest,
+    Conflict,
+    NotFound,
+    SelectServiceError,
+    ServerError,
+    Unavailable,
+)
 from select_service_client._core import Core
 from select_service_client._plan import Request
 from server import Server, eventually, free_port
@@ -198,6 +205,13 @@ def test_affinity_target(make: MakeClient, fleet: Server) -> None:
     assert away["worker_id"] == 2
     with pytest.raises(BadRequest, match="dp_rank"):
         client.select(token_ids=[1], affinity_target={"worker_id": 1, "dp_rank": -1})
+
+
+def test_tokenize(make: MakeClient, fleet: Server, dialect: str) -> None:
+    """A server without a tokenizer says so."""
+    client = make(fleet.url, dialect=dialect)
+    with pytest.raises(ServerError, match="No tokenizer is configured"):
+        client.tokenize(request={"prompt": "a b"})
 
 
 def test_explanations(make: MakeClient, fleet: Server, dialect: str) -> None:

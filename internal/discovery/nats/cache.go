@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
-	"path/filepath"
 	"time"
+
+	"github.com/select-service/select-service/internal/transport/atomicfile"
 )
 
 // cached is the text of the file that keeps the last version.
@@ -56,7 +58,7 @@ func (c *Catalog) noteCached(s *state) {
 	}
 }
 
-// writeFile replaces the file when the new one is safe on disk.
+// writeFile writes a state to the file.
 func writeFile(path string, s *state) error {
 	text, err := json.Marshal(cached{Format: format, Version: s.version, IDs: s.ids, File: s.file, Settings: s.settings, Time: time.Now().UTC(), Workers: s.entries()})
 	if err != nil {
@@ -66,26 +68,10 @@ func writeFile(path string, s *state) error {
 	if err != nil {
 		return err
 	}
-	out, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
+	return atomicfile.Write(path, func(out io.Writer) error {
+		_, err := out.Write(value)
 		return err
-	}
-	_, err = out.Write(value)
-	if err == nil {
-		err = out.Sync()
-	}
-	err = errors.Join(err, out.Close())
-	if err == nil {
-		err = os.Rename(path+".tmp", path)
-	}
-	if err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	})
 }
 
 // readFile reads what writeFile has written.
@@ -105,14 +91,25 @@ func readFile(path string) (*state, time.Time, error) {
 	if f.Format > format {
 		return nil, time.Time{}, errFormat
 	}
-	s := &state{version: f.Version, ids: f.IDs, file: f.File, settings: f.Settings}
-	for _, e := range f.Workers {
-		if err := json.Unmarshal(e.Record, &e.record); err != nil {
-			return nil, time.Time{}, err
-		}
+	if err := errors.Join(readRecords(f.Workers), f.Settings.check()); err != nil {
+		return nil, time.Time{}, err
 	}
+	s := &state{version: f.Version, ids: f.IDs, file: f.File, settings: f.Settings}
 	s.fill(f.Workers, new(state))
 	return s, f.Time, nil
+}
+
+// readRecords reads the records of entries.
+func readRecords(entries []*entry) error {
+	for _, e := range entries {
+		if e == nil {
+			return errNoWorker
+		}
+		if err := json.Unmarshal(e.Record, &e.record); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // loadCache makes what the file has the catalog of this process.

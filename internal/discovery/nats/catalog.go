@@ -35,6 +35,8 @@ type Fleet interface {
 	Behind(version uint64) []string
 	// Up reports whether the fleet can be reached.
 	Up() bool
+	// Settled reports whether it has been reachable for so long that every live replica was heard.
+	Settled() bool
 }
 
 // Config configures a Catalog.
@@ -67,8 +69,11 @@ var (
 	ErrBusy = errors.New("too many changes of the fleet's catalog wait")
 )
 
-// errEmptied: the bucket is empty, but others have a catalog, which they are about to write.
-var errEmptied = fmt.Errorf("%w: its bucket is empty, and other replicas have to fill it", ErrAway)
+// Why the bucket cannot be written although it can be read.
+var (
+	errEmptied = fmt.Errorf("%w: its bucket is empty, and the replica with the newest version has to fill it", ErrAway)
+	errLower   = fmt.Errorf("%w: its bucket has an older version than this replica", ErrAway)
+)
 
 const (
 	// pollEvery is how often the head is read although nobody has told of a newer one.
@@ -78,6 +83,8 @@ const (
 	// editTime bounds the time of a change until it is in the bucket, seenTime how long others are
 	// then awaited.
 	editTime, seenTime = 4 * time.Second, 3 * time.Second
+	// contendedTime is how long changes are tried again at once because others are always first.
+	contendedTime = time.Minute
 	// requestsAtOnce bounds the parts that are read or written at a time.
 	requestsAtOnce = 8
 	// maxEdits bounds the changes that wait.
@@ -86,8 +93,9 @@ const (
 	startTime = 5 * time.Second
 	// oldTime is how long replaced parts are kept for those that still read them.
 	oldTime = 30 * time.Second
-	// strayTime is after which parts that no head has named are removed, looked for every sweepEvery.
-	strayTime, sweepEvery = time.Hour, time.Hour
+	// sweepEvery is how often it is looked for parts that no head names. A part is there for moments
+	// before its head is: one that is named in neither of two sweeps is removed.
+	sweepEvery = time.Hour
 	// lookEvery is how often it is looked for workers that have come to contradict each other.
 	lookEvery = 200 * time.Millisecond
 	// aheadTime is how long what others said of a newer version counts; they say it every second.
@@ -95,6 +103,9 @@ const (
 	// lowerTime is how long the bucket has a lower version than this process until that one counts:
 	// it was read from a copy that was behind, or the servers have lost their latest state.
 	lowerTime = 15 * time.Second
+	// emptyTime is how long the bucket is empty until this process writes its version: others may have
+	// a newer one, and say so every second. Whoever has it is waited for until lowerTime.
+	emptyTime = 3 * time.Second
 )
 
 // edit is a change that waits.
@@ -116,8 +127,6 @@ type Catalog struct {
 	wake   chan struct{} // capacity 1
 	ended  chan struct{} // closed when Run has ended
 	cache  chan *state   // capacity 1: the last state is to be cached
-	heard  atomic.Uint64 // the newest version that others have
-	told   atomic.Int64  // when that one was last told of, in Unix nanoseconds
 	read   atomic.Bool   // the bucket was read once
 
 	commits, conflicts, failures atomic.Uint64
@@ -128,23 +137,29 @@ type Catalog struct {
 	status Status
 	seen   chan struct{} // closed, and replaced, when another replica tells its version
 	again  bool          // the workers are to be applied again
+	heard  uint64        // the newest version that others have
+	told   time.Time     // when that one was last told of
 
 	// Only Run uses these.
 	now      *state
 	shadow   *shadow
-	sent     sent
-	lower    time.Time // since when the bucket has a lower version, zero: it has not
+	sent     []sent    // at most maxIDs, oldest first
+	lower    time.Time // since when the bucket has a lower version than the fleet, zero: it has not
+	empty    bool      // the bucket has no version at all
 	failed   string    // the last fault that was logged
 	swept    time.Time
 	applied  time.Time
-	against  []string // of the records that were applied, see catalog.Catalog.Contradicted
-	outdated []string // keys of parts to be removed
+	against  []string            // of the records that were applied, see catalog.Catalog.Contradicted
+	outdated []string            // keys of parts to be removed
+	strays   map[string]struct{} // keys of parts that the last sweep has found unnamed
 }
 
-// sent is what was written to the bucket without an answer.
+// sent is what was written to the bucket without an answer. It may still be: in the place of the
+// revision that it was made for, and of no other.
 type sent struct {
-	id      string // of the state
-	results map[*edit]error
+	id       string // of the state
+	revision uint64
+	results  map[*edit]error
 }
 
 // State is whether the catalog of this process is the fleet's.
@@ -181,28 +196,24 @@ func New(config Config) *Catalog {
 
 // Heard notes that another replica has a version.
 func (c *Catalog) Heard(version uint64) {
-	if version >= c.heard.Load() {
-		c.told.Store(time.Now().UnixNano())
-	}
-	for {
-		was := c.heard.Load()
-		if version <= was {
-			break
-		}
-		if c.heard.CompareAndSwap(was, version) {
-			c.look()
-			break
-		}
-	}
+	now := time.Now()
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	if version >= c.heard || now.Sub(c.told) >= aheadTime {
+		c.heard, c.told = version, now
+	}
+	if version > c.status.Version {
+		c.look()
+	}
 	close(c.seen)
 	c.seen = make(chan struct{})
-	c.mu.Unlock()
 }
 
 // ahead reports whether others have a newer version than this process, or had a moment ago.
 func (c *Catalog) ahead() bool {
-	return c.heard.Load() > c.now.version && time.Since(time.Unix(0, c.told.Load())) < aheadTime
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.heard > c.now.version && time.Since(c.told) < aheadTime
 }
 
 // Look applies the workers again: which of them contradict each other may have changed.
@@ -228,6 +239,9 @@ func (c *Catalog) Awaited() bool {
 	return c.config.Required || time.Since(c.begin) < startTime
 }
 
+// Settled reports whether the bucket was read, and every live replica heard.
+func (c *Catalog) Settled() bool { return c.read.Load() && c.config.Fleet.Settled() }
+
 // Status returns the state of the catalog.
 func (c *Catalog) Status() Status {
 	c.mu.Lock()
@@ -240,6 +254,11 @@ func (c *Catalog) Status() Status {
 // catalog.ErrShuttingDown.
 func (c *Catalog) Edit(change Change) (behind []string, err error) {
 	return c.wait(&edit{change: change, until: time.Now().Add(editTime)})
+}
+
+// Try is Edit that waits for nobody: for what changes nothing.
+func (c *Catalog) Try(change Change) error {
+	return c.await(&edit{change: change, until: time.Now().Add(editTime)})
 }
 
 // EditFile is Edit for the set of a workers file, with its digest. The set is not applied if it was the
@@ -281,20 +300,27 @@ func (c *Catalog) put(e *edit) error {
 	return nil
 }
 
-func (c *Catalog) wait(e *edit) (behind []string, err error) {
+// await waits until a change is made.
+func (c *Catalog) await(e *edit) error {
 	if err := c.put(e); err != nil {
-		return nil, err
+		return err
 	}
 	select {
-	case err = <-e.done:
+	case err := <-e.done:
+		return err
 	case <-c.ended:
-		select {
-		case err = <-e.done:
-		default:
-			err = catalog.ErrShuttingDown
-		}
 	}
-	if err != nil || e.version == 0 {
+	select {
+	case err := <-e.done:
+		return err
+	default:
+		return catalog.ErrShuttingDown
+	}
+}
+
+// wait is await, and then waits until the others have it.
+func (c *Catalog) wait(e *edit) (behind []string, err error) {
+	if err := c.await(e); err != nil || e.version == 0 {
 		return nil, err
 	}
 	late := time.NewTimer(seenTime)
@@ -344,28 +370,29 @@ func (c *Catalog) turn(ctx context.Context) time.Duration {
 	edits, again := c.edits, c.again
 	c.edits, c.again = nil, false
 	c.mu.Unlock()
-	if len(edits) == 0 || !c.read.Load() || c.ahead() {
+	if len(edits) == 0 || !c.read.Load() || c.ahead() || !c.lower.IsZero() {
 		if err := c.follow(ctx); err != nil {
 			c.fault(err)
 			if _, bad := errors.AsType[*badPartError](err); !bad {
 				wait = retryEvery
 			}
-		} else if c.ahead() {
+		} else if c.ahead() || !c.lower.IsZero() {
 			wait = retryEvery // the copy that was read is behind
 		}
 	}
 	if again {
 		wait = min(wait, c.applyAgain())
 	}
-	if edits = c.settleSent(edits); len(edits) > 0 {
+	if edits = c.settleSent(edits); len(edits) > 0 || c.empty && c.now.version > 0 && c.mayFill() {
 		if left := c.commit(ctx, edits); len(left) > 0 {
 			c.mu.Lock()
 			c.edits = append(left, c.edits...)
 			c.mu.Unlock()
 			wait = retryEvery
-		} else {
+		} else if len(edits) > 0 {
 			c.look() // for what others have changed meanwhile
 		}
+		c.removeOutdated(ctx)
 	}
 	if c.read.Load() && time.Since(c.swept) > sweepEvery {
 		c.swept = time.Now()
@@ -380,27 +407,41 @@ func (c *Catalog) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.take(s)
-	return nil
+	return c.take(s)
 }
 
-// take makes a state that was read from the bucket the catalog of this process.
-func (c *Catalog) take(s *state) {
+// take makes a state that was read from the bucket the catalog of this process. The error is
+// errEmptied while the bucket is empty, but should not be.
+func (c *Catalog) take(s *state) error {
 	first := !c.read.Swap(true)
+	c.empty = s.version == 0
 	switch {
-	case s == c.now, s.version == 0 && c.now.version == 0:
+	case c.empty && (c.now.version > 0 || c.ahead()):
+		// The servers have lost the bucket, or it is new to them.
+		if c.lower.IsZero() {
+			c.lower = time.Now()
+			c.now = c.now.unwritten()
+			if c.now.version > 0 {
+				c.config.Log.Warn().Uint64("version", c.now.version).Msg("the bucket of the fleet's catalog is empty: the replica with the newest version writes it again")
+			}
+		}
+		if !c.mayFill() {
+			return errEmptied
+		}
+		return nil
+	case c.empty, s == c.now:
 		c.lower = time.Time{}
-	case s.version == 0 && c.now.version > 0:
-		// The servers have lost the bucket, or it is new to them: it gets what this process has.
-		c.restore()
 	case s.version < c.now.version && !first && (c.lower.IsZero() || time.Since(c.lower) < lowerTime):
 		if c.lower.IsZero() {
 			c.lower = time.Now()
 		}
+		return nil // as if it had not been read
 	default:
 		if s.version < c.now.version {
 			c.config.Log.Warn().Uint64("version", s.version).Uint64("had", c.now.version).Msg("the fleet's catalog is older than this replica's, and counts")
-			c.heard.Store(s.version)
+			c.mu.Lock()
+			c.heard = s.version
+			c.mu.Unlock()
 		}
 		c.lower = time.Time{}
 		c.now = s
@@ -408,21 +449,20 @@ func (c *Catalog) take(s *state) {
 		c.keep(s)
 	}
 	c.become(Current, nil)
+	return nil
 }
 
-// restore makes what this process has the next version in an empty bucket.
-func (c *Catalog) restore() {
-	s := *c.now
-	s.revision = 0
-	for n, p := range s.parts {
-		if p != nil {
-			s.parts[n] = &part{of: p.of}
-		}
+// mayFill reports whether an empty bucket may get what this process has, or a change of that: no
+// other replica has more.
+func (c *Catalog) mayFill() bool {
+	switch waited := time.Since(c.lower); {
+	case !c.config.Fleet.Settled():
+		return false
+	case c.ahead():
+		return waited >= lowerTime
+	default:
+		return c.lower.IsZero() || waited >= emptyTime
 	}
-	s.old = nil
-	c.now = &s
-	c.config.Log.Warn().Uint64("version", s.version).Msg("the bucket of the fleet's catalog is empty: this replica writes what it has")
-	c.Submit(func(*catalog.Catalog) error { return nil }, nil)
 }
 
 // fetch reads the catalog from the bucket. It returns c.now if that is what the bucket has.
@@ -558,20 +598,21 @@ func (c *Catalog) applySettings(s *state) error {
 // settleSent answers the changes that were written although the answer was lost, and returns the
 // others.
 func (c *Catalog) settleSent(edits []*edit) (left []*edit) {
-	if c.sent.id == "" || !c.read.Load() {
+	if len(c.sent) == 0 || !c.read.Load() {
 		return edits
 	}
-	written := slices.Contains(c.now.ids, c.sent.id)
 	for _, e := range edits {
-		if result, is := c.sent.results[e]; is && written {
-			c.answer(e, result)
-		} else {
+		i := slices.IndexFunc(c.sent, func(s sent) bool {
+			_, is := s.results[e]
+			return is && slices.Contains(c.now.ids, s.id)
+		})
+		if i < 0 {
 			left = append(left, e)
+		} else {
+			c.answer(e, c.sent[i].results[e])
 		}
 	}
-	if written {
-		c.sent = sent{}
-	}
+	c.sent = slices.DeleteFunc(c.sent, func(s sent) bool { return s.revision != c.now.revision })
 	return left
 }
 
@@ -585,14 +626,18 @@ func (c *Catalog) answer(e *edit, result error) {
 	e.done <- result
 }
 
-// commit makes changes. It returns those that have to be tried again later.
+// commit makes changes, and writes what this process has into an empty bucket. It returns those
+// changes that have to be tried again later.
 func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
-	for len(edits) > 0 {
+	began := time.Now()
+	for {
 		switch {
 		case !c.read.Load():
-			return c.postpone(edits, ErrAway)
-		case c.now.version == 0 && c.ahead():
+			return c.postpone(c.answerCached(edits), ErrAway)
+		case c.empty && !c.mayFill():
 			return c.postpone(edits, errEmptied)
+		case !c.empty && !c.lower.IsZero():
+			return c.postpone(edits, errLower)
 		}
 		results, next, err := c.tryAll(edits)
 		if err == nil && next != nil {
@@ -602,7 +647,8 @@ func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
 		case err == nil:
 			if next != nil {
 				c.commits.Add(1)
-				c.sent = sent{}
+				c.sent = nil
+				c.lower, c.empty = time.Time{}, false
 				c.now = next
 				c.shadow.settle(next)
 				c.apply(next)
@@ -612,7 +658,6 @@ func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
 			for i, e := range edits {
 				c.answer(e, results[i])
 			}
-			c.removeOutdated(ctx)
 			return nil
 		case ctx.Err() != nil:
 			return edits // their callers see that Run has ended
@@ -622,24 +667,28 @@ func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
 			return c.postpone(edits, err)
 		default:
 			c.failures.Add(1)
-			c.sent = sent{next.ids[0], make(map[*edit]error)}
+			s := sent{next.ids[0], c.now.revision, make(map[*edit]error)}
 			for i, e := range edits {
-				c.sent.results[e] = results[i]
+				s.results[e] = results[i]
 			}
+			c.sent = append(c.sent[max(0, len(c.sent)-maxIDs+1):], s)
 		}
 		c.shadow = nil // it has changes that are not made, or not yet
-		failed := err
+		base, failed := c.now, err
 		if err = c.follow(ctx); err == nil {
 			edits = c.settleSent(edits)
-			if errors.Is(failed, nats.ErrRevision) {
-				continue
-			}
 			err = failed
 		}
-		c.fault(err)
+		switch conflict := errors.Is(err, nats.ErrRevision); {
+		case len(edits) == 0:
+			return nil
+		case conflict && c.now != base && time.Since(began) < contendedTime:
+			continue // on what the other one has left
+		case !conflict:
+			c.fault(err)
+		}
 		return c.postpone(edits, fmt.Errorf("%w: %w", ErrAway, err))
 	}
-	return nil
 }
 
 // postpone answers the changes that cannot wait with an error, and returns the others.
@@ -650,6 +699,19 @@ func (c *Catalog) postpone(edits []*edit, err error) (left []*edit) {
 			left = append(left, e)
 		} else {
 			e.done <- err
+		}
+	}
+	return left
+}
+
+// answerCached answers those changes that the copy of the catalog has, so that who starts without NATS
+// has its workers file, and returns the others.
+func (c *Catalog) answerCached(edits []*edit) (left []*edit) {
+	for _, e := range edits {
+		if e.file != "" && e.file == c.now.file {
+			e.done <- nil
+		} else {
+			left = append(left, e)
 		}
 	}
 	return left
@@ -712,7 +774,7 @@ func (c *Catalog) write(ctx context.Context, next *state) error {
 			continue
 		}
 		if p.key == "" {
-			p = &part{key: newKey(now), of: p.of}
+			p = &part{key: newKey(), of: p.of}
 			next.parts[n] = p
 			added = append(added, p.key)
 			puts.Go(func() error {
@@ -773,13 +835,19 @@ func (c *Catalog) sweep(ctx context.Context) {
 	for _, o := range c.now.old {
 		named[o.Key] = struct{}{}
 	}
-	var stray []string
+	before := c.strays
+	c.strays = make(map[string]struct{})
+	var again []string
 	for _, key := range keys {
-		if _, is := named[key]; !is && time.Since(keyTime(key)) > strayTime {
-			stray = append(stray, key)
+		if _, is := named[key]; is {
+			continue
+		}
+		c.strays[key] = struct{}{}
+		if _, was := before[key]; was {
+			again = append(again, key)
 		}
 	}
-	_ = c.config.Bucket.Remove(ctx, stray...) // else the next sweep
+	_ = c.config.Bucket.Remove(ctx, again...) // else the next sweep
 }
 
 // fault notes that the bucket cannot be used.

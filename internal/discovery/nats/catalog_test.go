@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"path/filepath"
 	"runtime"
@@ -11,9 +12,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/internal/transport/nats"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -206,7 +209,9 @@ func TestConcurrentEdits(t *testing.T) {
 // TestAway proves what a replica does without the bucket: it keeps its workers and refuses changes;
 // the set of a file waits; a start has the cached workers, and is not awaited unless that is wished;
 // and that what was lost with the servers is written again.
-func TestAway(t *testing.T) {
+func TestAway(t *testing.T) { synctest.Test(t, testAway) }
+
+func testAway(t *testing.T) {
 	m := newMemory()
 	cache := func(c *Config) { c.Cache = filepath.Join(t.TempDir(), "fleet") }
 	file := ""
@@ -250,6 +255,200 @@ func TestAway(t *testing.T) {
 	}
 }
 
+// TestEmptied proves that a bucket that was lost gets what the replica with the newest version has,
+// though one with an old copy starts meanwhile; that no change is made to less before; and that who says
+// that it has more, and does not write it, is not waited for for ever.
+func TestEmptied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		cache := func(c *Config) { c.Cache = filepath.Join(t.TempDir(), "fleet") }
+		old := ""
+		stale := m.join(t, "stale", cache, func(c *Config) { old = c.Cache })
+		newest := m.join(t, "newest")
+		edit := func(r *testReplica, id uint64) {
+			t.Helper()
+			if _, err := r.Edit(put(worker(id))); err != nil {
+				t.Error(err)
+			}
+		}
+		edit(newest, 1)
+		m.leave(stale)
+		edit(newest, 2)
+		m.locked(func() { m.values, m.revision = map[string][]byte{}, map[string]uint64{} })
+		stale = m.join(t, "stale", func(c *Config) { c.Cache = old })
+		unread := m.join(t, "unread")
+		for _, r := range []*testReplica{stale, unread} { // within a second
+			r.Heard(2)
+		}
+		var all sync.WaitGroup
+		for i, r := range []*testReplica{stale, unread, newest} {
+			all.Go(func() { edit(r, uint64(3+i)) })
+		}
+		all.Wait()
+		agree(t, stale, unread, newest)
+		if got := newest.lists(); strings.Count(got, "\n") != 5 {
+			t.Errorf("workers are lost:\n%s", got)
+		}
+		m.locked(func() { m.values, m.revision = map[string][]byte{}, map[string]uint64{} })
+		liar := time.NewTicker(time.Second)
+		defer liar.Stop()
+		began := time.Now()
+		for v := newest.Status().Version; newest.Status().Version == v; <-liar.C {
+			newest.Heard(1000)
+			if time.Since(began) > time.Minute {
+				t.Fatal("who says that it has more is waited for")
+			}
+		}
+	})
+}
+
+// TestRefusedWrites proves that a change that the bucket refuses again and again, though nobody else has
+// written, is tried now and then and given up in time, and leaves nothing in the bucket.
+func TestRefusedWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		a := m.join(t, "a")
+		if _, err := a.Edit(put(worker(1))); err != nil {
+			t.Fatal(err)
+		}
+		tried := 0
+		m.replace = func(bool) error {
+			if tried++; tried > 1000 {
+				return errNoAnswer
+			}
+			return nats.ErrRevision
+		}
+		began := time.Now()
+		if _, err := a.Edit(put(worker(2))); !errors.Is(err, ErrAway) || time.Since(began) > editTime+time.Second {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		if most := int(editTime/retryEvery) + 2; tried > most {
+			t.Errorf("tried %d times in %v", tried, editTime)
+		}
+		synctest.Wait()
+		m.locked(func() {
+			if n := len(m.values); n != 2 { // the head and the part of worker 1
+				t.Errorf("%d keys", n)
+			}
+		})
+	})
+}
+
+// TestSweep proves that a part that no head names is removed, but not one whose head is on its way,
+// whatever the clock of its writer says; and that a head's parts stay.
+func TestSweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		a := m.join(t, "a")
+		if _, err := a.Edit(put(worker(1))); err != nil {
+			t.Fatal(err)
+		}
+		const stray, young = partPrefix + ".1000.stray", partPrefix + ".1000.young"
+		m.locked(func() { m.set(stray, nil) })
+		time.Sleep(sweepEvery + sweepEvery/2)
+		m.locked(func() { m.set(young, nil) })
+		time.Sleep(sweepEvery)
+		m.locked(func() {
+			_, is := m.values[stray]
+			_, begun := m.values[young]
+			if is || !begun || len(m.values) != 3 { // with the head and its part
+				t.Errorf("keys %v", slices.Collect(maps.Keys(m.values)))
+			}
+		})
+	})
+}
+
+// TestLateWrites proves that a change whose writes were not answered is made once, whichever of them
+// arrives in the end.
+func TestLateWrites(t *testing.T) {
+	for late := range 3 {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMemory()
+			a := m.join(t, "a")
+			if _, err := a.Edit(put(worker(1))); err != nil {
+				t.Fatal(err)
+			}
+			var heads [][]byte
+			m.lose = func(value []byte) bool {
+				heads = append(heads, value)
+				if len(heads) == 3 {
+					m.set(headKey, heads[late])
+				}
+				return true
+			}
+			if _, err := a.Edit(func(c *catalog.Catalog) error {
+				_, err := c.Delete(1)
+				return err
+			}); err != nil {
+				t.Errorf("write %d of 3 has arrived: %v", late, err)
+			}
+			if a.lists() != "" {
+				t.Error("the worker is still there")
+			}
+		})
+	}
+}
+
+// TestNewerVersions proves that a version that nobody has does not hide those that are told of after it, and
+// that who changes nothing waits for nobody.
+func TestNewerVersions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		a, b := m.join(t, "a"), m.join(t, "b")
+		b.Heard(1000)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		began := time.Now()
+		if behind, err := a.Edit(put(worker(1))); err != nil || behind != nil || time.Since(began) > time.Second {
+			t.Errorf("after %v: behind %v, %v", time.Since(began), behind, err)
+		}
+		b.stop() // but it is still heard
+		m.locked(func() { b.version = 0 })
+		began = time.Now()
+		if err := a.Try(func(*catalog.Catalog) error { return nil }); err != nil || time.Since(began) > time.Second {
+			t.Errorf("who changes nothing waits %v for others: %v", time.Since(began), err)
+		}
+	})
+}
+
+// TestFileOfTheCopy proves that the set of a workers file that the copy of the catalog has is known to be
+// there while the bucket cannot be read, and another one is not.
+func TestFileOfTheCopy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		file := filepath.Join(t.TempDir(), "fleet")
+		cache := func(c *Config) { c.Cache = file }
+		a := m.join(t, "a", cache)
+		if _, err := a.EditFile("1", put(worker(1))); err != nil {
+			t.Fatal(err)
+		}
+		m.leave(a)
+		m.locked(func() { m.away = true })
+		b := m.join(t, "b", cache)
+		if _, err := b.EditFile("1", put(worker(2))); err != nil {
+			t.Error(err)
+		}
+		other := make(chan error, 1)
+		go func() {
+			_, err := b.EditFile("2", put(worker(3)))
+			other <- err
+		}()
+		time.Sleep(time.Minute)
+		select {
+		case err := <-other:
+			t.Errorf("another set than that of the copy: %v", err)
+		default:
+		}
+		if got := b.lists(); strings.Count(got, "\n") != 1 {
+			t.Errorf("b has\n%s", got)
+		}
+		m.locked(func() { m.away = false })
+		if err := <-other; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestFileOnce proves that the set of a file is applied when it is another one, not at each start of a
 // replica: what was changed since then stays.
 func TestFileOnce(t *testing.T) {
@@ -282,7 +481,7 @@ func TestFileOnce(t *testing.T) {
 
 // TestKept proves that a replica keeps in the bucket what it cannot have or read itself: workers beyond
 // its limits, and members of records of a newer release; that it writes the parts of changed workers
-// alone; and that nothing is left in the bucket for ever.
+// alone.
 func TestKept(t *testing.T) {
 	m := newMemory()
 	a := m.join(t, "a")
@@ -310,11 +509,10 @@ func TestKept(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h.Parts[partOf(0)], h.Version = newKey(time.Now()), h.Version+1
+		h.Parts[partOf(0)], h.Version = newKey(), h.Version+1
 		m.set(h.Parts[partOf(0)], value)
 		text, _ := json.Marshal(h)
 		m.set(headKey, text)
-		m.set(partPrefix+".1000.stray", nil)
 	})
 	a.Heard(4)
 	small.Heard(4)
@@ -329,9 +527,6 @@ func TestKept(t *testing.T) {
 	m.locked(func() {
 		if n := m.last - puts; n != 2 {
 			t.Errorf("%d keys are written for one worker", n)
-		}
-		if m.values[partPrefix+".1000.stray"] != nil {
-			t.Error("a part that no head names is still there")
 		}
 	})
 	agree(t, a)
@@ -403,7 +598,7 @@ func TestHostileParts(t *testing.T) {
 			t.Fatal(err)
 		}
 		bad.Version++
-		bad.Parts[0] = newKey(time.Now())
+		bad.Parts[0] = newKey()
 		text, _ := json.Marshal(bad)
 		m.set(bad.Parts[0], hostile["long"])
 		m.set(headKey, text)

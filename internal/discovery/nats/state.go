@@ -11,8 +11,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/select-service/select-service/internal/selection/overload"
@@ -33,8 +31,7 @@ const (
 	maxCatalog     = 16 * maxPart
 	// maxIDs bounds the writes that a head names.
 	maxIDs = 32
-	// headKey is the key of the head, and partPrefix begins the keys of parts:
-	// part.TIME.ID, with the time in Unix seconds.
+	// headKey is the key of the head, and partPrefix and a point begin the keys of parts.
 	headKey, partPrefix = "head", "part"
 )
 
@@ -69,12 +66,30 @@ func (s settings) same(o settings) bool {
 	return maps.EqualFunc(s.Thresholds, o.Thresholds, (*overload.Thresholds).Equal) && bytes.Equal(s.Policies, o.Policies)
 }
 
+// check returns an error if the settings, which may be nil, cannot be used.
+func (s *settings) check() error {
+	if s == nil {
+		return nil
+	}
+	for _, t := range s.Thresholds {
+		if t == nil {
+			return errNoLimits
+		}
+	}
+	return nil
+}
+
 type oldPart struct {
 	Key   string    `json:"key"`
 	Since time.Time `json:"since"`
 }
 
-var errFormat = errors.New("a newer release has written the catalog of the fleet: upgrade this replica")
+var (
+	errFormat    = errors.New("a newer release has written the catalog of the fleet: upgrade this replica")
+	errNoVersion = errors.New("head of the catalog: it has no version; remove the key head of the bucket, so that a replica writes it again")
+	errNoWorker  = errors.New("null instead of a worker")
+	errNoLimits  = errors.New("null instead of a model's thresholds")
+)
 
 // readHead reads a head.
 func readHead(value []byte) (*head, error) {
@@ -82,10 +97,13 @@ func readHead(value []byte) (*head, error) {
 	if err := json.Unmarshal(value, h); err != nil {
 		return nil, fmt.Errorf("head of the catalog: %w", err)
 	}
-	if h.Format > format {
+	switch {
+	case h.Format > format:
 		return nil, errFormat
+	case h.Version == 0:
+		return nil, errNoVersion
 	}
-	return h, nil
+	return h, h.Settings.check()
 }
 
 // entry is one worker of the catalog.
@@ -204,19 +222,7 @@ func unzip(value []byte, most int) ([]byte, error) {
 }
 
 // newKey returns a key for a part.
-func newKey(now time.Time) string {
-	return partPrefix + "." + strconv.FormatInt(now.Unix(), 10) + "." + rand.Text()
-}
-
-// keyTime returns the time of a part's key; now, if it has none.
-func keyTime(key string) time.Time {
-	if of := strings.Split(key, "."); len(of) == 3 {
-		if seconds, err := strconv.ParseInt(of[1], 10, 64); err == nil {
-			return time.Unix(seconds, 0)
-		}
-	}
-	return time.Now()
-}
+func newKey() string { return partPrefix + "." + rand.Text() }
 
 // state is one version of the catalog. It never changes.
 type state struct {
@@ -270,6 +276,18 @@ func (s *state) find(id uint64) *entry {
 		return nil
 	}
 	return p.of[i]
+}
+
+// unwritten returns the state as one of which the bucket has nothing.
+func (s *state) unwritten() *state {
+	u := *s
+	u.revision, u.old = 0, nil
+	for n, p := range s.parts {
+		if p != nil {
+			u.parts[n] = &part{of: p.of}
+		}
+	}
+	return &u
 }
 
 // successor returns the next version of the catalog, without workers.

@@ -25,7 +25,9 @@ type memory struct {
 	last     uint64
 	away     bool
 	// replace, if set, is called before and after the head is replaced; an error is the answer.
-	replace  func(after bool) error
+	replace func(after bool) error
+	// lose, if set, has a head not written and not answered if it says so.
+	lose     func(value []byte) bool
 	replicas []*testReplica
 }
 
@@ -76,6 +78,9 @@ func (m *memory) Replace(_ context.Context, key string, value []byte, revision u
 	if m.revision[key] != revision {
 		return 0, nats.ErrRevision
 	}
+	if m.lose != nil && m.lose(value) {
+		return 0, errNoAnswer
+	}
 	m.set(key, value)
 	if m.replace != nil {
 		if err := m.replace(true); err != nil {
@@ -118,6 +123,8 @@ func (m member) Up() bool {
 	defer m.mu.Unlock()
 	return !m.away
 }
+
+func (m member) Settled() bool { return m.Up() }
 
 func (m member) SetCatalog(version uint64) {
 	m.mu.Lock()

@@ -8,9 +8,9 @@ import (
 	"math/bits"
 )
 
-// Of returns the id of a name, below 2^53, so that JSON readers with floating-point numbers keep
-// it exact: the low 53 bits of what Rust's DefaultHasher (SipHash-1-3 with a zero key) makes of a
-// str, whose bytes it ends with 0xFF.
+// Of returns the id of a name. It is below 2^53, so that JSON readers with floating-point numbers
+// keep it exact. It is the low 53 bits of the hash that Rust's DefaultHasher has for a str:
+// SipHash-1-3 with a zero key, of the bytes and a final 0xFF.
 func Of(name string) uint64 {
 	return sip13(append([]byte(name), 0xFF)) & (1<<53 - 1)
 }

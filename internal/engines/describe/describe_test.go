@@ -457,6 +457,23 @@ func TestAllowed(t *testing.T) {
 	}
 }
 
+// TestToken proves that every question shows the token there is at that moment.
+func TestToken(t *testing.T) {
+	var shown []string
+	url := engine(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		shown = append(shown, r.Header.Get("Authorization"))
+	}))
+	token := "first"
+	c := describe.New(describe.Options{Token: func() string { return token }})
+	defer c.Close()
+	for _, token = range []string{"first", "", "second"} {
+		_, _ = c.Models(t.Context(), url)
+	}
+	if want := []string{"Bearer first", "", "Bearer second"}; !slices.Equal(shown, want) {
+		t.Errorf("shown %q, want %q", shown, want)
+	}
+}
+
 // FuzzDescribe proves that no answer makes the reader panic, name a socket on a foreign host, or
 // leave a value without its origin.
 func FuzzDescribe(f *testing.F) {

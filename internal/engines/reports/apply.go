@@ -129,8 +129,8 @@ func earlier(a, b time.Time) time.Time {
 }
 
 // loads returns what the reports say of every rank of a scope. A part of the foreign load counts
-// if at least half of the ranks have a fresh report that knows it; then the others are taken to
-// have the median, so that no rank becomes attractive because its engine is not heard. The slice is
+// if at least half of the ranks have a fresh report that knows it. The other ranks are then taken
+// to have the median: an engine that is not heard must not make its rank attractive. The slice is
 // valid until the next call of news or loads.
 func (t *Table) loads(s *scope, snap *catalog.Snapshot, now time.Time) []reservations.RankEngineLoad {
 	all, fresh := t.loadsOf[:0], t.freshOf[:0]

@@ -2,6 +2,7 @@ package reports_test
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -105,6 +106,51 @@ func TestStalled(t *testing.T) {
 			sign(w)
 			pass(100 * time.Millisecond)
 			w.wantExcluded(0, "")
+		})
+	}
+}
+
+// TestPlacedTrial: requests whose prompt is unknown go to a rank that gives no sign of life as seldom
+// as others do, booked or not, and have no such rank as a fallback.
+func TestPlacedTrial(t *testing.T) {
+	for _, book := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := start(t, 2)
+			w.Burden("b", 1, 0, 9, 90)
+			w.Burden("c", 1, 0, 9, 90) // so that worker 0 would be chosen
+			pass(600 * time.Millisecond)
+			w.report(0, all(1, 0))
+			w.speaks(4*time.Second, 1)
+			w.wantExcluded(0, selection.Stalled)
+			place := func() selection.Selection {
+				sel, err := w.PlaceByLoad(&selection.LoadRequest{Scope: servicetest.Scope, Fallbacks: 1, Book: book})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if book {
+					_ = w.Free(*sel.ReservationID) // its caller gives up
+				}
+				return sel
+			}
+			tried := 0
+			for range 21 {
+				for range 3 {
+					if place().Rank == rank(0) {
+						tried++
+					}
+				}
+				w.speaks(time.Second, 1)
+			}
+			if tried != 2 {
+				t.Errorf("booked %t: %d requests in 21 s", book, tried)
+			}
+			w.speaks(11*time.Second, 1)
+			for i := range 20 {
+				w.Burden(fmt.Sprint("more", i), 0, 0, 1, 1)
+			}
+			if sel := place(); sel.Rank != rank(1) || len(sel.Fallbacks) != 0 {
+				t.Errorf("booked %t: chosen %v, then %v", book, sel.Rank, sel.Fallbacks)
+			}
 		})
 	}
 }

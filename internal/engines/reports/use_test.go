@@ -87,6 +87,53 @@ func TestThresholds(t *testing.T) {
 	})
 }
 
+// TestBusyAnswers: decode_busy and prefill_busy are true where what the engine reports is above the
+// share, also where no foreign load counts, because too few ranks report, or where reservations have
+// ended since; and where bookings and foreign load together are.
+func TestBusyAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, 0, func(c *node.Config) { c.PrefillBusy, c.DecodeBusy = new(0.5), new(0.5) })
+		for id := range uint64(3) {
+			w.Put(servicetest.Record(id, 1, blocksOf(100), func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(1000)) }))
+		}
+		want := func(when string, want bool) {
+			t.Helper()
+			pass(100 * time.Millisecond)
+			sel, err := w.Select(context.Background(), &selection.SelectRequest{
+				Scope: servicetest.Scope, Prompt: servicetest.Hashes(servicetest.Prompt(1, 8)), Pinned: new(rank(0)), Advisory: true,
+			}, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if *sel.DecodeBusy != want || *sel.WorkerLoad.PrefillBusy != want {
+				t.Errorf("%s: decode busy %t, prefill busy %t", when, *sel.DecodeBusy, *sel.WorkerLoad.PrefillBusy)
+			}
+		}
+		report := func(id, blocks, uncached uint64) {
+			w.report(id, load.Report{
+				Running: load.Known(1), Waiting: load.Known(1), KVTokensUsed: load.Known(blocks * blockSize),
+				WaitingUncachedTokens: load.Known(uncached), Source: load.Push, Interval: time.Second,
+			})
+		}
+		want("no report", false)
+		report(0, 50, 501) // and the prompt's blocks
+		want("one of three reports", true)
+		report(0, 40, 400)
+		want("less", false)
+		w.Burden("a", 0, 0, 40, 400)
+		pass(time.Second)
+		report(0, 60, 600)
+		report(1, 0, 0)
+		if err := w.Free("a"); err != nil {
+			t.Fatal(err)
+		}
+		want("a reservation has ended since", true)
+		report(0, 30, 300)
+		w.Burden("b", 0, 0, 30, 300)
+		want("a reservation has begun since", true)
+	})
+}
+
 // TestMeasuredRate: the rate that an engine measures is the prior of what predicted-ttft knows of
 // its rank; a restart of the engine does not disturb it.
 func TestMeasuredRate(t *testing.T) {

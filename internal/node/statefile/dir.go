@@ -3,20 +3,23 @@ package statefile
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/select-service/select-service/internal/transport/atomicfile"
 )
 
 // The files of a directory.
 const (
 	snapshotName = "snapshot"
-	tempName     = "snapshot.tmp"     // a snapshot being written
-	refusedName  = "snapshot.refused" // the last snapshot that was refused
-	lockName     = "lock"             // locked while a process uses the directory
+	tempName     = snapshotName + atomicfile.TempSuffix // a snapshot being written
+	refusedName  = "snapshot.refused"                   // the last snapshot that was refused
+	lockName     = "lock"                               // locked while a process uses the directory
 )
 
 // errNone is the error if there is no snapshot yet.
@@ -102,45 +105,21 @@ func (d *Dir) openLast() (*file, error) {
 // Write writes a new snapshot with fill, and replaces the last one when the new one is safe on
 // disk. After an error the last one is still there.
 func (d *Dir) Write(now time.Time, fill func(*writer) error) (bytes int64, err error) {
-	_ = os.Remove(d.file(tempName))
-	out, err := os.OpenFile(d.file(tempName), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	err = atomicfile.Write(d.file(snapshotName), func(out io.Writer) error {
+		w, err := newWriter(out, newHeader(now))
+		if err == nil {
+			err = fill(w)
+		}
+		if err == nil {
+			err = w.end()
+		}
+		bytes = w.Bytes()
+		return err
+	})
 	if err != nil {
 		return 0, fmt.Errorf("write snapshot: %w", err)
 	}
-	w, err := newWriter(out, newHeader(now))
-	if err == nil {
-		err = fill(w)
-	}
-	if err == nil {
-		err = w.end()
-	}
-	if err == nil {
-		err = out.Sync()
-	}
-	if closeErr := out.Close(); err == nil {
-		err = closeErr
-	}
-	if err == nil {
-		err = os.Rename(d.file(tempName), d.file(snapshotName))
-	}
-	if err != nil {
-		_ = os.Remove(d.file(tempName))
-		return 0, fmt.Errorf("write snapshot: %w", err)
-	}
-	return w.Bytes(), d.sync()
-}
-
-// sync syncs the directory, so that the new file name is safe.
-func (d *Dir) sync() error {
-	dir, err := os.Open(d.path)
-	if err != nil {
-		return fmt.Errorf("sync data directory: %w", err)
-	}
-	defer dir.Close()
-	if err := dir.Sync(); err != nil {
-		return fmt.Errorf("sync data directory: %w", err)
-	}
-	return nil
+	return bytes, nil
 }
 
 // Close unlocks the directory. A nil Dir does nothing.

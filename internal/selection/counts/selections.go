@@ -189,9 +189,10 @@ func (m *ModelSelections) Ended(o Outcome, r Route, err error) {
 	}
 }
 
-// Chosen counts a choice among ranks for a prompt of blocks complete blocks. cached is how many
-// leading blocks the chosen rank has on all tiers together, most the highest such count of the
-// eligible ranks. spread is the highest minus the lowest cost among the compared ranks, in blocks.
+// Chosen counts a choice for a prompt. blocks is the number of its complete blocks, cached how many
+// of them the chosen rank has from the first one on, on all tiers together, and most the highest
+// such number of the eligible ranks. spread is the highest minus the lowest cost of the compared
+// ranks, in blocks.
 func (m *ModelSelections) Chosen(cached, most, blocks uint64, spread float64) {
 	m.spread.Observe(min(spread, maxSpread))
 	m.foregone.Observe(float64(most - cached))

@@ -142,8 +142,8 @@ func TestPredictedTTFT(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := *table.ForModel("m").Policy.(*selector.PredictedTTFT); got != want || table.Hold() != (want.Hold > 0) {
-			t.Errorf("%s: %+v, holds %v", parameters, got, table.Hold())
+		if got := *table.ForModel("m").Policy.(*selector.PredictedTTFT); got != want || table.Delays() != (want.Hold > 0) {
+			t.Errorf("%s: %+v, delays %v", parameters, got, table.Delays())
 		}
 	}
 }

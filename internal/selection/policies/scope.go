@@ -115,10 +115,10 @@ func (s *Scope) ToCompute(d *selector.Decision, i int) uint64 {
 	return w.ToCompute(d.Prompt, &d.Candidates[i])
 }
 
-// Holds reports whether requests are held while their rank has much to compute, and the
-// longest time to hold them.
-func (s *Scope) Holds() (longest time.Duration, holds bool) {
-	if s == nil || !s.holds() {
+// Delays reports whether requests are delayed while their rank has much to compute, and the
+// longest time to delay them.
+func (s *Scope) Delays() (longest time.Duration, delays bool) {
+	if s == nil || !s.delays() {
 		return 0, false
 	}
 	return time.Duration(s.PredictedTTFT().Longest * float64(time.Second)), true

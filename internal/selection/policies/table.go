@@ -142,20 +142,20 @@ func (i *Instance) PredictedTTFT() *selector.PredictedTTFT {
 	return f
 }
 
-// Hold reports whether any deciding instance holds requests.
-func (t *Table) Hold() bool {
+// Delays reports whether any deciding instance delays requests.
+func (t *Table) Delays() bool {
 	if t == nil {
 		return false
 	}
 	for _, i := range t.models {
-		if i.holds() {
+		if i.delays() {
 			return true
 		}
 	}
-	return t.deciding != nil && t.deciding.holds()
+	return t.deciding != nil && t.deciding.delays()
 }
 
-func (i *Instance) holds() bool {
+func (i *Instance) delays() bool {
 	f := i.PredictedTTFT()
 	return f != nil && f.Hold > 0
 }

@@ -85,14 +85,14 @@ func makeLMetric(p *parameters, _ selector.Weights) (selector.Policy, error) {
 
 const predictedTTFT = "predicted-ttft"
 
-// The default and the highest value, in seconds, of the longest time to hold a request.
+// The default and the highest value, in seconds, of the longest delay of a request.
 const (
-	defaultLongestHold = 10
-	mostHold           = 3600
+	defaultLongestDelay = 10
+	mostDelay           = 3600
 )
 
 func makePredictedTTFT(p *parameters, service selector.Weights) (selector.Policy, error) {
-	f := selector.PredictedTTFT{Own: service, Longest: defaultLongestHold}
+	f := selector.PredictedTTFT{Own: service, Longest: defaultLongestDelay}
 	err := p.readQuantities(
 		quantity{"host_cache_hit_weight", &f.Own.Host, optional},
 		quantity{"disk_cache_hit_weight", &f.Own.Disk, optional},
@@ -100,8 +100,8 @@ func makePredictedTTFT(p *parameters, service selector.Weights) (selector.Policy
 		quantity{"hold_seconds", &f.Hold, number},
 		quantity{"hold_max_seconds", &f.Longest, number},
 	)
-	if err == nil && f.Longest > mostHold {
-		err = fmt.Errorf("hold_max_seconds must be at most %d", mostHold)
+	if err == nil && f.Longest > mostDelay {
+		err = fmt.Errorf("hold_max_seconds must be at most %d", mostDelay)
 	}
 	return &f, err
 }

@@ -93,7 +93,7 @@ type Registry struct {
 // New returns a registry without states. Attach must be called before any other method.
 func New(settings Settings) *Registry {
 	r := &Registry{settings: settings, merging: settings.Merging, policies: settings.Policies}
-	r.canWait.Store(settings.Admission.Enabled() || settings.Policies.Hold())
+	r.canWait.Store(settings.Admission.Enabled() || settings.Policies.Delays())
 	if r.merging {
 		r.retained = make(map[catalog.Scope]*State)
 	}
@@ -222,16 +222,16 @@ func (r *Registry) open(sc catalog.Scope, blockSize uint32) *State {
 }
 
 // newRulesLocked returns the rules of a scope that had others, nil: it had none. They have the same
-// queue if none of them holds requests.
+// queue if none of them delays requests.
 func (r *Registry) newRulesLocked(sc catalog.Scope, former *Rules) *Rules {
 	rules := &Rules{Policies: r.policies.NewScope(sc, r.settings.Learners)}
 	policy := r.settings.Admission.ForModel(sc.Model)
-	longest, holds := rules.Policies.Holds()
+	longest, delays := rules.Policies.Delays()
 	if policy != nil {
-		holds = false
+		delays = false
 	}
 	switch {
-	case holds:
+	case delays:
 		rules.Queue = waitqueue.NewDelaying(r.settings.Queues, longest)
 	case former != nil && !former.Queue.Delays():
 		rules.Queue = former.Queue
@@ -244,13 +244,13 @@ func (r *Registry) newRulesLocked(sc catalog.Scope, former *Rules) *Rules {
 // errOtherPolicies is ErrStale for a request that waited for its turn by former policies.
 var errOtherPolicies = &contract.Error{Kind: contract.Unavailable, Text: "the selection policies have changed", Err: ErrStale}
 
-// SetPolicies has all scopes choose by the policies of t from now on. What former policies hold is
+// SetPolicies has all scopes choose by the policies of t from now on. What former policies delay is
 // tried again.
 func (r *Registry) SetPolicies(t *policies.Table) {
 	var replaced []*waitqueue.Queue
 	r.mu.Lock()
 	r.policies = t
-	if t.Hold() {
+	if t.Delays() {
 		r.canWait.Store(true)
 	}
 	for sc, state := range r.All() {

@@ -59,9 +59,9 @@ func (d *delayable) RunOrDelay(charged map[uint32]float64, force bool, _ time.Du
 	return 0, nil
 }
 
-// TestHeldRequestsRun: in random histories every request has its turn, none waits longer
+// TestDelayedRequestsRun: in random histories every request has its turn, none waits longer
 // than the longest time, and one that comes to an idle fleet does not wait.
-func TestHeldRequestsRun(t *testing.T) {
+func TestDelayedRequestsRun(t *testing.T) {
 	const longest = 3 * time.Second
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
@@ -111,8 +111,8 @@ func TestHeldRequestsRun(t *testing.T) {
 	}
 }
 
-// TestHeldOrder: the one with the least work goes first, but waiting counts 0.3 of itself.
-func TestHeldOrder(t *testing.T) {
+// TestDelayedOrder: the one with the least work goes first, but waiting counts 0.3 of itself.
+func TestDelayedOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fleet{free: []time.Time{time.Now().Add(10 * time.Second)}}
 		q := waitqueue.NewDelaying(waitqueue.Config{Started: time.Now()}, time.Minute)

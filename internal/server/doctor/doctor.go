@@ -115,6 +115,7 @@ type examination struct {
 	Examination
 	doctor *Doctor
 	of     catalog.ScopeFilter
+	found  map[Severity]int // findings, those included that are not kept
 }
 
 // looked notes that checks have something to look at.
@@ -129,7 +130,10 @@ func (ex *examination) looked(checks ...Check) {
 // find adds a finding.
 func (ex *examination) find(f Finding) {
 	ex.Results[f.Check] = Found
-	if len(ex.Findings) <= 4*MaxFindings { // some more, of which the errors are kept
+	if ex.found == nil {
+		ex.found = make(map[Severity]int)
+	}
+	if ex.found[f.Severity]++; ex.found[f.Severity] <= MaxFindings+1 { // one more says that there are more
 		ex.Findings = append(ex.Findings, f)
 	}
 }

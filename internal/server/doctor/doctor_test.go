@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -62,6 +63,7 @@ func (g getter) GetAnnounced(_ context.Context, url, _ string) (io.ReadCloser, e
 func TestReplicas(t *testing.T) {
 	for name, tt := range map[string]struct {
 		provoke func(a *servicetest.World, b *replicas.Status)
+		of      catalog.ScopeFilter
 		want    string
 	}{
 		"agree": {},
@@ -86,6 +88,22 @@ func TestReplicas(t *testing.T) {
 			want:    `peer_loads: The replica at tcp://b:1 counts 20 requests with 0 blocks of model "m", this one 0 with 0.`,
 		},
 		"a few on their way": {provoke: func(_ *servicetest.World, b *replicas.Status) { b.Loads[0].Requests += 8 }},
+		"thresholds of another tenant's model": {
+			provoke: func(a *servicetest.World, b *replicas.Status) {
+				b.Thresholds = append(b.Thresholds, replicas.Thresholds{Model: "theirs", DecodeBlocks: new(0.5)})
+				a.Put(servicetest.Record(2, 1, func(r *catalog.Record) { r.Scope = catalog.Scope{Model: "theirs", Tenant: "other"} }))
+				if _, err := a.SetBusyThreshold("theirs", overload.Thresholds{DecodeBlocks: new(0.7)}); err != nil {
+					a.T.Error(err)
+				}
+			},
+			of: catalog.ScopeFilter{Tenant: new(servicetest.Scope.Tenant)},
+		},
+		"too much": {
+			provoke: func(_ *servicetest.World, b *replicas.Status) {
+				b.Loads = slices.Repeat(b.Loads, 4097)
+			},
+			want: "peer_unreachable: The replica at tcp://b:1 does not tell its state: status of a replica: a list has more than 4096 elements.",
+		},
 		"unreachable": {
 			provoke: func(_ *servicetest.World, b *replicas.Status) { *b = replicas.Status{} },
 			want:    "peer_unreachable: The replica at tcp://b:1 does not tell its state: connection refused.",
@@ -116,7 +134,7 @@ func TestReplicas(t *testing.T) {
 				}
 				peers := replicas.New(replicas.Config{Process: a.Parts().Process}, a, a.Parts().Replica, from, time.Now)
 				var got []string
-				for _, f := range doctor.New(a.Parts(), peers, nil, time.Now).Examine(t.Context(), catalog.ScopeFilter{}, true).Findings {
+				for _, f := range doctor.New(a.Parts(), peers, nil, time.Now).Examine(t.Context(), tt.of, true).Findings {
 					got = append(got, fmt.Sprintf("%s: %s", f.Check, f.Sentence))
 				}
 				if strings.Join(got, "\n") != tt.want {
@@ -223,11 +241,11 @@ func TestFindings(t *testing.T) {
 			live(w, 1, servicetest.Total(100))
 			w.Reports().Report(catalog.Rank{Worker: 1}, load.Report{Source: load.Told, KVTokensTotal: load.Known(800)}, time.Now())
 		}, want: "capacity: The engine of worker 1 rank 0 has room for 200 blocks, its record says 100."},
-		"tokenizer": {gateway: counted{failures: 7}, want: "tokenizer: The tokens of 7 prompts are unknown, as the tokenizer failed: " +
+		"tokenizer": {gateway: counted{failures: 7}, want: "tokenizer: Since the start the tokens of 7 prompts were unknown, as the tokenizer failed: " +
 			"their engines were chosen by load alone, or they were refused."},
 		"hit rate": {
 			gateway: counted{answers: 200, observed: 500, predicted: 1000, apart: 500},
-			want:    "hit_rate: Engines had cached 500 tokens of the last 200 prompts where the index said 1000: it is wrong by 50 %.",
+			want:    "hit_rate: Since the start engines had cached 500 tokens of 200 prompts where the index said 1000: it is wrong by 50 %.",
 		},
 		"memory": {
 			config:  func(c *node.Config) { c.Memory = small },

@@ -18,7 +18,7 @@ func (ex *examination) gateway() {
 	if n := g.TokenizerFailures(); n > 0 {
 		ex.find(Finding{
 			Check: Tokenizer, Severity: Warning, Count: n, Remedy: "Check --gateway-tokenizer-url and the tokenizer's log.",
-			Sentence: fmt.Sprintf("The tokens of %d prompts are unknown, as the tokenizer failed: their engines were chosen by load alone, or they were refused.", n),
+			Sentence: fmt.Sprintf("Since the start the tokens of %d prompts were unknown, as the tokenizer failed: their engines were chosen by load alone, or they were refused.", n),
 		})
 	}
 	const enough, tolerated = 100, 0.2 // answers; share of the cached tokens
@@ -30,7 +30,7 @@ func (ex *examination) gateway() {
 	if most := max(observed, predicted); most > 0 && apart > tolerated*most {
 		ex.find(Finding{
 			Check: HitRate, Severity: Warning, Count: answers, Remedy: "POST /diagnose with such a prompt says where its match ends and why.",
-			Sentence: fmt.Sprintf("Engines had cached %.0f tokens of the last %d prompts where the index said %.0f: it is wrong by %.0f %%.",
+			Sentence: fmt.Sprintf("Since the start engines had cached %.0f tokens of %d prompts where the index said %.0f: it is wrong by %.0f %%.",
 				observed, answers, predicted, 100*apart/most),
 		})
 	}

@@ -149,13 +149,12 @@ type Page struct {
 	Full   bool
 	Time   time.Time // when the view was renewed
 	Totals Totals    // of all matching scopes
-	// Truncated: there are rows beyond MaxRows.
+	// Truncated: there are rows beyond MaxRows. A difference has all of its rows.
 	Truncated bool
 
 	view  *View
 	since uint64
 	of    catalog.ScopeFilter
-	left  int // rows that may still be shown
 }
 
 // Since renews the view if it is time, and calls use with what has changed since a version, the
@@ -171,8 +170,11 @@ func (v *View) Since(version string, of catalog.ScopeFilter, use func(*Page)) {
 	}
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	p := &Page{view: v, of: of, Time: v.renewed, Version: v.id + "-" + strconv.FormatUint(v.version, 10), left: MaxRows}
+	p := &Page{view: v, of: of, Time: v.renewed, Version: v.id + "-" + strconv.FormatUint(v.version, 10)}
 	p.since, p.Full = v.sinceLocked(version)
+	if !p.Full && p.count() > MaxRows {
+		p.since, p.Full = 0, true // a difference has no room for a part of it: the rest would be lost
+	}
 	for _, s := range v.scopes {
 		if s.scope.Matches(of.Model, of.Tenant) {
 			p.Totals.add(&s.summary.Totals)
@@ -203,37 +205,74 @@ func (p *Page) Scopes(yield func(*Summary) bool) {
 // Rows yields the texts of the rows that have changed, by scope, worker and rank, at most MaxRows.
 // The texts must not be kept.
 func (p *Page) Rows(yield func(text []byte) bool) {
+	left := MaxRows
+	for r := range p.changed {
+		if left == 0 {
+			p.Truncated = true
+			return
+		}
+		left--
+		if !yield(r.text) {
+			return
+		}
+	}
+}
+
+// Size returns the bytes of the texts that have changed, so that they are copied once.
+func (p *Page) Size() (bytes int) {
+	for r := range p.changed {
+		bytes += len(r.text)
+	}
+	return bytes
+}
+
+// count counts the rows that have changed.
+func (p *Page) count() (n int) {
+	for range p.changed {
+		n++
+	}
+	return n
+}
+
+// changed yields the rows that have changed.
+func (p *Page) changed(yield func(*versionedRow) bool) {
 	for _, s := range p.view.scopes {
 		if !p.Full && s.changed <= p.since || !s.scope.Matches(p.of.Model, p.of.Tenant) {
 			continue
 		}
 		for _, r := range s.rows {
-			switch {
-			case !p.Full && r.version <= p.since:
-			case p.left == 0:
-				p.Truncated = true
+			if (p.Full || r.version > p.since) && !yield(r) {
 				return
-			default:
-				p.left--
-				if !yield(r.text) {
-					return
-				}
 			}
 		}
 	}
 }
 
-// Removed yields the rows, and with a nil rank the scopes, that are gone since the version.
+// Removed yields the rows, and with a nil rank the scopes, that are gone since the version and have not
+// come back.
 func (p *Page) Removed(yield func(number uint64, rank *catalog.Rank) bool) {
 	if p.Full {
 		return
 	}
 	for i := range p.view.removed {
 		r := &p.view.removed[i]
-		if r.version > p.since && r.scope.Matches(p.of.Model, p.of.Tenant) && !yield(r.number, r.rank) {
+		if r.version > p.since && r.scope.Matches(p.of.Model, p.of.Tenant) && !p.view.has(r) && !yield(r.number, r.rank) {
 			return
 		}
 	}
+}
+
+// has reports whether what was removed is there again. The number of a scope never is.
+func (v *View) has(r *removal) bool {
+	if r.rank == nil {
+		return false
+	}
+	i := slices.IndexFunc(v.scopes, func(s *scopeRows) bool { return s.number == r.number })
+	if i < 0 {
+		return false
+	}
+	_, found := slices.BinarySearchFunc(v.scopes[i].rows, *r.rank, func(row *versionedRow, of catalog.Rank) int { return row.Rank.Compare(of) })
+	return found
 }
 
 // renewIfDueLocked renews the view unless somebody has just done so.

@@ -9,6 +9,7 @@ import (
 // large ones cannot crowd them out.
 type body struct {
 	bytes    []byte
+	buffer   *memory.Buffer // has bytes; nil: they are a message's
 	small    *memory.Account
 	large    *memory.Account
 	reserved int64
@@ -22,11 +23,15 @@ func (b *body) add(chunk []byte, limit int) *problem {
 	if n > limit {
 		return errTooLarge(limit)
 	}
-	if len(b.bytes) == 0 {
+	switch {
+	case len(b.bytes) == 0:
 		b.bytes = chunk // most bodies come at once
-	} else if n > cap(b.bytes) {
-		b.bytes = append(append(make([]byte, 0, max(min(2*cap(b.bytes), limit), n)), b.bytes...), chunk...)
-	} else {
+	case n > cap(b.bytes):
+		former := b.buffer
+		b.buffer = memory.NewBuffer(max(min(2*cap(b.bytes), limit), n))
+		b.bytes = append(append(b.buffer.Bytes, b.bytes...), chunk...)
+		former.Release(nil)
+	default:
 		b.bytes = append(b.bytes, chunk...)
 	}
 	if !b.reserve(int64(cap(b.bytes))) {
@@ -60,8 +65,9 @@ func (b *body) reserve(n int64) bool {
 	return true
 }
 
-// release returns the memory. Further calls do nothing.
+// release returns the memory, which is another body's from then on. Further calls do nothing.
 func (b *body) release() {
 	b.in.Release(b.reserved)
-	b.bytes, b.reserved, b.in = nil, 0, nil
+	b.buffer.Release(nil)
+	b.bytes, b.buffer, b.reserved, b.in = nil, nil, 0, nil
 }

@@ -44,6 +44,26 @@ func TestStoredPrompt(t *testing.T) {
 	w.wantCount("prefill_completed_total", `by="kv_event"`, 1)
 }
 
+// TestStoredUnseen: where answers do not pass through the picker, an event completes the prefill of a
+// streamed one too.
+func TestStoredUnseen(t *testing.T) {
+	w := start(t)
+	w.put(1, 1)
+	ids := servicetest.Prompt(1, 16)
+	e := w.open()
+	e.config.ResponseBodyMode = filterv3.ProcessingMode_NONE
+	e.request(chatPath, false)
+	e.body(chat(ids, `,"stream":true`), true)
+	e.placement(true, false)
+	e.response(200, sse, false) // engines send the headers before they compute
+	w.wantLoads("1/0: 16 4 1")
+	w.cache(1, ids)
+	w.wantLoads("1/0: 0 4 1")
+	w.wantCount("prefill_completed_total", `by="kv_event"`, 1)
+	e.close()
+	w.wantLoads("1/0: 0 0 0")
+}
+
 // TestStoredBeforeWatch: a prompt that is stored after its overlap was looked up and before
 // its reservation is booked has its prefill complete at once, as nothing will tell of it again.
 func TestStoredBeforeWatch(t *testing.T) {
@@ -235,7 +255,8 @@ func TestWorkerFlaps(t *testing.T) {
 }
 
 // TestAwaited: a rank of which the first byte of a streamed answer is awaited for too long gets no new
-// requests until it comes; where bodies of responses do not pass, until the headers come. One that answers in one piece is not meant.
+// requests until it comes. One that answers in one piece is not meant, nor one whose answer the picker
+// does not see.
 func TestAwaited(t *testing.T) {
 	w := start(t, func(c *node.Config, _ *gateway.Config) { c.StalledAfter = 200 * time.Millisecond })
 	w.put(1, 1)
@@ -283,8 +304,8 @@ func TestAwaited(t *testing.T) {
 	wantExcluded()
 	streamed.close()
 
-	// Without the bodies of responses, the headers are the sign: the rank that sent some is not
-	// stalled when the one is that was asked later.
+	// Where the bodies of responses do not pass through the picker, and perhaps not even the headers, no
+	// byte is awaited: the rank is not stalled when the one is that was asked later.
 	bodiless := w.open()
 	bodiless.config.ResponseBodyMode = filterv3.ProcessingMode_NONE
 	bodiless.request(chatPath, false)
@@ -292,7 +313,6 @@ func TestAwaited(t *testing.T) {
 	if p := bodiless.placement(true, false); p.destination != at(1) {
 		t.Fatalf("the bodiless request has destinations %q", p.destination)
 	}
-	bodiless.response(200, sse, false)
 	later, _ := w.post(chatPath, chat(others, `,"stream":true`))
 	await(t, func() string {
 		if !slices.Contains(stalled(), 2) {
@@ -301,7 +321,7 @@ func TestAwaited(t *testing.T) {
 		return ""
 	})
 	if slices.Contains(stalled(), 1) {
-		t.Error("a rank whose answer has begun is stalled")
+		t.Error("a rank whose answer is not seen is stalled")
 	}
 	later.close()
 	bodiless.close()

@@ -50,7 +50,7 @@ type exchange struct {
 
 	phase         phase
 	admitted      bool          // it counts in Server.admitted
-	receivedAhead chan received // has the message that receiveAhead receives; nil: receive calls Recv itself
+	receivedAhead chan received // has the message that is received ahead; nil: receive calls Recv itself
 	head          head
 	body          body
 	// passing: the request's body has not ended, and its pieces pass to the engine beside the
@@ -58,10 +58,7 @@ type exchange struct {
 	passing  bool
 	booking  *booking
 	response *openai.Response // nil: the response is not parsed
-	// noResponseBody: the gateway's filter does not send the response's body. The stream ends with
-	// the request if the filter sends the response's trailers, else with the response's headers.
-	noResponseBody bool
-	trace          exchangeTrace
+	trace    exchangeTrace
 }
 
 // received is the result of a Recv.
@@ -114,7 +111,8 @@ func (e *exchange) receive() (*extproc.ProcessingRequest, error) {
 		defer patience.Stop()
 		late = patience.C
 		if e.receivedAhead == nil {
-			e.receiveAhead(func(received) {})
+			e.receivedAhead = make(chan received, 1)
+			go e.receiveAhead(e.receivedAhead)
 		}
 	}
 	if e.receivedAhead == nil {
@@ -129,17 +127,30 @@ func (e *exchange) receive() (*extproc.ProcessingRequest, error) {
 	}
 }
 
-// receiveAhead receives the next message on a goroutine of its own, and calls came with it.
-// Nothing else interrupts Recv, and only Recv reports that the client has left. The goroutine
-// ends with the stream at the latest.
-func (e *exchange) receiveAhead(came func(received)) {
-	receivedAhead := make(chan received, 1)
-	e.receivedAhead = receivedAhead
-	go func() {
-		m, err := e.stream.Recv()
-		receivedAhead <- received{m, err}
-		came(received{m, err})
-	}()
+// receiveAhead receives the next message beside the exchange's goroutine. Nothing else interrupts
+// Recv, and only Recv reports that the client has left. It returns with the end of the stream at the
+// latest.
+func (e *exchange) receiveAhead(to chan<- received) received {
+	m, err := e.stream.Recv()
+	r := received{m, err}
+	to <- r
+	return r
+}
+
+// aheadAfter is how long a request is placed without a look at whether its client has left. Most are
+// placed by then, and a message that is received ahead costs a goroutine and a change to it and back.
+const aheadAfter = 5 * time.Millisecond
+
+// whilePlacing receives the next message ahead if stop is not called within aheadAfter, and calls came
+// with it.
+func (e *exchange) whilePlacing(came func(received)) (stop func()) {
+	ahead := make(chan received, 1)
+	begin := time.AfterFunc(aheadAfter, func() { came(e.receiveAhead(ahead)) })
+	return func() {
+		if !begin.Stop() {
+			e.receivedAhead = ahead
+		}
+	}
 }
 
 // handle answers one message. done: the stream is to end.
@@ -224,7 +235,7 @@ func (e *exchange) checkModes(c *extproc.ProtocolConfiguration) error {
 	const duplex = filterv3.ProcessingMode_FULL_DUPLEX_STREAMED
 	request, response := c.GetRequestBodyMode(), c.GetResponseBodyMode()
 	if request == duplex && response == filterv3.ProcessingMode_NONE {
-		e.noResponseBody = true
+		e.head.noResponseBody = true
 		e.server.warnNoResponseBody()
 		return nil
 	}
@@ -265,12 +276,13 @@ func (e *exchange) place(has extent) (done bool, err error) {
 	e.trace.picking(&e.head)
 	ctx, cancel := context.WithTimeoutCause(e.stream.Context(), e.server.config.PickTimeout, errPickTimeout)
 	defer cancel()
-	e.receiveAhead(func(r received) {
+	placed := e.whilePlacing(func(r received) {
 		if has != headersFirst || !isRequestPart(r.message) { // any other message before the answer means that the request is over
 			cancel()
 		}
 	})
 	p, bad := e.server.picker.pick(ctx, &e.head, e.body.bytes, e.caller, e.server.fallbacks.of(e.peer))
+	placed()
 	e.trace.picked(&e.head, p, bad)
 	if bad == errGone {
 		e.server.config.Metrics.Ended(counts.GatewayGone)
@@ -318,8 +330,8 @@ func (e *exchange) relayHeaders(m *extproc.ProcessingRequest, h *extproc.HttpHea
 	if head.served != "" {
 		e.server.served(e.peer, e.booking, head.served)
 	}
-	if e.noResponseBody && e.booking != nil {
-		e.booking.answering() // no other sign of the answer comes
+	if e.head.noResponseBody && e.booking != nil {
+		e.booking.answering() // the only sign of the answer
 	}
 	if e.booking != nil && (e.head.kind != openai.Other || !e.booking.light) && head.status >= 200 && head.status < 300 {
 		e.response = openai.NewResponse(head.contentType, head.contentEncoding)

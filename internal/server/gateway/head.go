@@ -18,7 +18,10 @@ import (
 type head struct {
 	method, path string
 	hasBody      bool // a body follows, perhaps an empty one
-	kind         openai.Kind
+	// noResponseBody: the gateway's filter does not send the response's body. The stream ends with
+	// the request if the filter sends the response's trailers, else with the response's headers.
+	noResponseBody bool
+	kind           openai.Kind
 	// upgrade: the request's body waits for the answer, and its pieces then pass in both
 	// directions at once: a WebSocket or another upgrade of HTTP/1.1, an extended CONNECT of
 	// HTTP/2 or 3, a plain CONNECT. A gateway forwards such headers only if it supports them.

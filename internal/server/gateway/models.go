@@ -80,6 +80,16 @@ func (m *models) lookUp(name string) (target, bool) {
 	return target{}, false
 }
 
+// base returns the engines' name of a scope's model.
+func (m *models) base(sc catalog.Scope) string {
+	for _, t := range m.scopes() {
+		if t.scope == sc {
+			return t.base
+		}
+	}
+	return sc.Model
+}
+
 // registered reports whether the scope has a worker, in any state.
 func (m *models) registered(sc catalog.Scope) bool {
 	return m.catalog.Snapshot(sc) != nil || m.catalog.HasModel(sc.Model) && len(m.catalog.List(&sc.Model, &sc.Tenant)) > 0

@@ -57,7 +57,8 @@ type request struct {
 	salt       string
 	engineSalt string // the salt as the engine gets it
 	lora       string // name of the adapter; "": none
-	// streams: the engine will answer with events, and the first one completes the prefill.
+	// streams: the engine will answer with events, and the first one, which the picker sees, completes
+	// the prefill.
 	streams bool
 	// fallbacks is how many further destinations the gateway accepts.
 	fallbacks int
@@ -114,7 +115,7 @@ func (r *request) read() *problem {
 	if r.salt, r.engineSalt, err = r.body.CacheSalt(r.head.tenants, r.config.SaltTag); err != nil {
 		return errInvalid("invalid_cache_salt", err.Error())
 	}
-	r.streams = r.body.Stream
+	r.streams = r.body.Stream && !r.head.noResponseBody
 	if r.pool = r.models.pool(r.target.scope); r.pool == nil {
 		return errNoEndpoint(nil)
 	}
@@ -456,7 +457,7 @@ func (r *request) placeOther(ctx context.Context) (*placement, *problem) {
 	if r.body.Tokens == nil {
 		return r.leastLoaded(ctx)
 	}
-	r.streams, r.alone = r.body.Stream, true
+	r.streams, r.alone = r.body.Stream && !r.head.noResponseBody, true
 	r.prompt = selection.Prompt{
 		TokenIDs: r.truncation().Cut(r.body.Tokens, r.kept()), HasTokenIDs: true, LoRA: r.lora, CacheSalt: r.salt,
 	}

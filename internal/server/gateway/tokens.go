@@ -64,12 +64,15 @@ func (r *request) tokenize(ctx context.Context) *problem {
 	return nil
 }
 
-// truncation returns how the engine shortens the prompt. SGLang has no such members.
-func (r *request) truncation() openai.Truncation {
-	if r.config.Tokenizer.Renders(tokenizer.SGLangRenderer) {
+// truncation returns how the engine shortens the prompt.
+func (r *request) truncation() openai.Truncation { return truncation(r.config.Tokenizer, r.body) }
+
+// truncation returns how the engines of a tokenizer shorten a prompt. SGLang's have no such members.
+func truncation(asks *tokenizer.Client, body *openai.Request) openai.Truncation {
+	if asks.Renders(tokenizer.SGLangRenderer) {
 		return openai.Truncation{}
 	}
-	return r.body.Truncation()
+	return body.Truncation()
 }
 
 // kept returns how many tokens of a prompt the engine keeps at most. All count, and that is
@@ -159,37 +162,33 @@ func (p *pool) engines() iter.Seq[string] {
 	}
 }
 
+// failures are the reasons as they are counted.
+var failures = map[tokenizer.Reason]counts.TokenizerReason{
+	tokenizer.Rejected: counts.TokenizerRejected, tokenizer.Unavailable: counts.TokenizerUnavailable, tokenizer.Open: counts.TokenizerOpen,
+	tokenizer.Timeout: counts.TokenizerTimeout, tokenizer.Broken: counts.TokenizerBroken, tokenizer.TooLarge: counts.TokenizerTooLarge,
+	tokenizer.NoMemory: counts.TokenizerNoMemory, tokenizer.Unconvertible: counts.TokenizerUnconvertible,
+}
+
 // notTokenized decides about a request without tokens: it places it by load and returns nil, or
 // returns the problem.
 func (r *request) notTokenized(ctx context.Context, err error) *problem {
 	if ctx.Err() != nil {
 		return problemOf(ctx, ctx.Err())
 	}
-	why := counts.TokenizerBroken
-	bad := &problem{
-		status: http.StatusBadGateway, kind: openai.TypeServer, code: "tokenizer_failed", text: "The tokenizer failed.",
-		outcome: counts.GatewayTokenizer, err: err,
-	}
+	reason := tokenizer.Broken
 	if e, ok := errors.AsType[*tokenizer.Error](err); ok {
-		switch e.Reason {
-		case tokenizer.Rejected:
-			why = counts.TokenizerRejected
-			bad = errInvalid("invalid_request", "The request was rejected by the tokenizer.")
-			bad.err = err
-		case tokenizer.Unavailable:
-			why, bad.status, bad.code, bad.text, bad.retry = counts.TokenizerUnavailable, http.StatusServiceUnavailable, "tokenizer_unavailable", "The tokenizer is not available.", true
-		case tokenizer.Open:
-			why, bad.status, bad.code, bad.text, bad.retry = counts.TokenizerOpen, http.StatusServiceUnavailable, "tokenizer_unavailable", "The tokenizer is not available.", true
-		case tokenizer.Timeout:
-			why, bad.status, bad.code, bad.text = counts.TokenizerTimeout, http.StatusGatewayTimeout, "tokenizer_timeout", "The tokenizer did not answer in time."
-		case tokenizer.Unconvertible:
-			why = counts.TokenizerUnconvertible
-		case tokenizer.NoMemory:
-			why, bad = counts.TokenizerNoMemory, errNoMemory()
-		case tokenizer.TooLarge:
-			why = counts.TokenizerTooLarge
-		case tokenizer.Broken:
-		}
+		reason = e.Reason
+	}
+	why := failures[reason]
+	bad := &problem{kind: openai.TypeServer, outcome: counts.GatewayTokenizer, err: err}
+	bad.status, bad.code, bad.text = reason.Client()
+	switch reason {
+	case tokenizer.Rejected:
+		bad.kind, bad.outcome = openai.TypeInvalidRequest, counts.GatewayInvalid
+	case tokenizer.NoMemory:
+		bad.outcome, bad.retry = counts.GatewayUnavailable, true
+	default:
+		bad.retry = bad.status == http.StatusServiceUnavailable
 	}
 	if why == counts.TokenizerUnconvertible || r.config.LoadOnly && why != counts.TokenizerRejected {
 		r.metrics.TokenizerFailed(why, counts.TokenizerLoadOnly)

@@ -44,6 +44,7 @@ const model = "m"
 type world struct {
 	*servicetest.World
 	server  *gateway.Server
+	prompts *gateway.Prompts
 	metrics *counts.Gateway
 	log     *servicetest.Log
 	client  extproc.ExternalProcessorClient
@@ -78,6 +79,7 @@ func start(t testing.TB, changes ...change) *world {
 		}
 	})
 	w.server = gateway.New(config, gateway.Service{Selecting: w.API, Catalog: w.Catalog(), Ready: w.Settled})
+	w.prompts = gateway.NewPrompts(config, w.Catalog())
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

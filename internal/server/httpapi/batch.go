@@ -23,11 +23,11 @@ const (
 // the name of the call and BODY its body. Each BODY is parsed only when its turn comes.
 type batchBody struct {
 	requests []batched
-	exchange *exchange[batchBody] // the exchange of the batch's HTTP request
-	next     int                  // index in requests; those before it have had their turn
-	dropped  int                  // bytes dropped from the start of the text
-	refused  error                // why the rest is refused; nil: it is served
-	body     selectBody           // body of the current request
+	scratch  *scratch[batchBody] // of the batch's HTTP request
+	next     int                 // index in requests; those before it have had their turn
+	dropped  int                 // bytes dropped from the start of the text
+	refused  error               // why the rest is refused; nil: it is served
+	body     selectBody          // body of the current request
 }
 
 // batched is one request of a batch.
@@ -40,7 +40,7 @@ type batched struct {
 // among the large bodies, and the text except for the bodies still to come. If there is no
 // memory to keep those while waiting, they are refused.
 func (b *batchBody) ReleaseText() {
-	in := b.exchange.in
+	in := b.scratch.in
 	in.releaseTurn()
 	in.explained()
 	rest := in.text[len(in.text):]
@@ -51,7 +51,7 @@ func (b *batchBody) ReleaseText() {
 		return
 	}
 	b.dropped += len(in.text) - len(rest)
-	b.exchange.scan.Reset(bodyscan.JSON, nil)
+	b.scratch.scan.Reset(bodyscan.JSON, nil)
 	if !in.keepEnd(rest) {
 		b.refused = errNoMemory(in.memory.waiting)
 	}
@@ -121,14 +121,14 @@ func (r batchRoutes) serveOne(c request, b *batchBody, q batched, format bodysca
 		shape, serve = r.shapes[1], r.selection.selectAndReserve
 	}
 	var s bodyscan.Scanner
-	if err := shape.Decode(&s, format, b.exchange.in.text[q.at-b.dropped:q.end-b.dropped], &b.body); err != nil {
+	if err := shape.Decode(&s, format, b.scratch.in.text[q.at-b.dropped:q.end-b.dropped], &b.body); err != nil {
 		return 0, nil, err
 	}
 	if c.who.Scoped() && !c.who.Sees(b.body.req.Scope) {
 		return 0, nil, access.ErrForeignScope
 	}
 	if b.body.req.Explain {
-		if err := b.exchange.in.explain(c.Request.Context()); err != nil {
+		if err := b.scratch.in.explain(c.Request.Context()); err != nil {
 			return 0, nil, err
 		}
 	}
@@ -140,7 +140,7 @@ func (r batchRoutes) serveOne(c request, b *batchBody, q batched, format bodysca
 // if a request has given it up. If that fails, all further requests are refused, so that a
 // batch waits for memory at most once.
 func (b *batchBody) makeRoom(ctx context.Context, format bodyscan.Format, n int) error {
-	in := b.exchange.in
+	in := b.scratch.in
 	err := in.expect(ctx, int64(n))
 	in.explained()
 	if err != nil {
@@ -155,7 +155,7 @@ func newBatchBody() *body[batchBody] {
 		resetSelectBody(&b.body)
 	}, func(b *batchBody) int { return selectBodySize(&b.body) + 32*cap(b.requests) }).
 		permit(func(*access.Caller, *batchBody) error { return nil }) // serveOne checks the scope of each request
-	b.attach = func(b *batchBody, x selection.TextReleaser) { b.exchange = x.(*exchange[batchBody]) }
+	b.attach = func(b *batchBody, x selection.TextReleaser) { b.scratch = x.(*scratch[batchBody]) }
 	return b
 }
 

@@ -23,7 +23,7 @@ const (
 	// maxBody is the longest request body of the selection service in bytes,
 	// inclusive (dynamo-kv-router 1.3.1: REQUEST_BODY_LIMIT_BYTES).
 	maxBody = 8 << 20
-	// maxPooled bounds the memory of an idle exchange, in bytes.
+	// maxPooled bounds an idle scratch, in bytes.
 	maxPooled = 1 << 20
 	// bodyTimeout is how long a client may take to send a body.
 	bodyTimeout = 30 * time.Second
@@ -38,18 +38,21 @@ type body[T any] struct {
 	attach         func(*T, selection.TextReleaser) // gives the request what has its text; nil: it needs none
 	anyContentType bool                             // the Content-Type is not checked
 	mayBeMissing   bool                             // a request without a body is one with {}
+	// passesOn: a part of the text is passed on as it is, in JSON. It is not parsed here, and who gets it
+	// may take long: the request takes no turn of those that are.
+	passesOn bool
 	// within returns an error if the request is outside the caller's scope; nil: callers with a
 	// scope may not use the route.
 	within func(*access.Caller, *T) error
-	pool   sync.Pool // of *exchange[T]
+	pool   sync.Pool // of *scratch[T]
 
 	wide     func(*T) bool // whether the answer's length grows with the number of ranks; nil: never
 	explains bool          // such an answer is an explanation
 	answered atomic.Int64  // length of the last such answer in bytes, an estimate for the next
 }
 
-// exchange has the pooled memory that one request with a body uses.
-type exchange[T any] struct {
+// scratch is the pooled memory that one request with a body uses.
+type scratch[T any] struct {
 	in   *incoming // while it is used
 	out  []byte    // of the answer
 	scan bodyscan.Scanner
@@ -57,10 +60,10 @@ type exchange[T any] struct {
 }
 
 // ReleaseText frees the text of a request that has to wait. The values read from it stay.
-func (e *exchange[T]) ReleaseText() {
-	e.scan.Reset(bodyscan.JSON, nil)
-	e.in.drop()
-	e.in.close()
+func (s *scratch[T]) ReleaseText() {
+	s.scan.Reset(bodyscan.JSON, nil)
+	s.in.drop()
+	s.in.close()
 }
 
 // newBody describes bodies of the given shape. A nil reset zeroes the T; a nil size
@@ -77,7 +80,7 @@ func newBody[T any](shape *bodyscan.Object[T], reset func(*T), size func(*T) int
 	}
 	b := &body[T]{shape: shape, reset: reset, size: size, limit: maxBody}
 	b.pool.New = func() any {
-		x := new(exchange[T])
+		x := new(scratch[T])
 		reset(&x.req)
 		return x
 	}
@@ -97,7 +100,7 @@ func (b *body[T]) perRank() *body[T] {
 }
 
 // release returns x to the pool. Nothing may refer to its memory any more.
-func (b *body[T]) release(x *exchange[T]) {
+func (b *body[T]) release(x *scratch[T]) {
 	b.reset(&x.req)
 	x.scan.Reset(bodyscan.JSON, nil)
 	x.in = nil
@@ -107,7 +110,7 @@ func (b *body[T]) release(x *exchange[T]) {
 }
 
 // empty drops all that x has read, but keeps its answer.
-func (b *body[T]) empty(x *exchange[T]) {
+func (b *body[T]) empty(x *scratch[T]) {
 	x.scan.Reset(bodyscan.JSON, nil)
 	x.in.drop()
 	var zero T
@@ -115,23 +118,25 @@ func (b *body[T]) empty(x *exchange[T]) {
 	b.reset(&x.req)
 }
 
-// read reads the text of the request into in, and then parses it into an exchange, nil if there
-// was no text. It takes an exchange from the pool only when the text is complete, so that slow
-// clients do not occupy the memory of exchanges.
-func (b *body[T]) read(c *gin.Context, in *incoming) (*exchange[T], error) {
+// read reads the text of the request into in, and then parses it into a scratch, nil if there
+// was no text. It takes a scratch from the pool only when the text is complete, so that slow
+// clients do not occupy that memory.
+func (b *body[T]) read(c *gin.Context, in *incoming) (*scratch[T], error) {
 	format, known := bodyFormat(c.Request.Header)
 	missing := b.mayBeMissing && c.Request.ContentLength == 0
-	if !known && !b.anyContentType && !missing {
+	if (!known && !b.anyContentType || b.passesOn && format != bodyscan.JSON) && !missing {
 		return nil, errContentType
 	}
 	if err := in.read(c, b.limit); err != nil {
 		return nil, err
 	}
 	ctx := c.Request.Context()
-	if err := in.serve(ctx, servingBytes(format, len(in.text))); err != nil {
-		return nil, err
+	if !b.passesOn {
+		if err := in.serve(ctx, servingBytes(format, len(in.text))); err != nil {
+			return nil, err
+		}
 	}
-	x := b.pool.Get().(*exchange[T])
+	x := b.pool.Get().(*scratch[T])
 	x.in = in
 	if in.memory != nil {
 		x.scan.UseCache(in.memory.scanned)

@@ -295,15 +295,15 @@ func TestBrokenBody(t *testing.T) {
 // TestReleaseDropsLargeBuffers: one huge body does not stay in the pool.
 func TestReleaseDropsLargeBuffers(t *testing.T) {
 	b := newSelectBody(newSelectShape(dialect13))
-	x := b.pool.Get().(*exchange[selectBody])
+	x := b.pool.Get().(*scratch[selectBody])
 	if err := b.shape.Decode(&x.scan, bodyscan.JSON, []byte(`{"token_ids":[`+strings.Repeat("1,", maxPooled/4)+`1]}`), &x.req); err != nil {
 		t.Fatal(err)
 	}
 	if b.release(x); b.size(&x.req) <= maxPooled {
 		t.Errorf("size = %d, the test needs more than %d", b.size(&x.req), maxPooled)
 	}
-	if y := b.pool.Get().(*exchange[selectBody]); y == x {
-		t.Error("a huge exchange went back to the pool")
+	if y := b.pool.Get().(*scratch[selectBody]); y == x {
+		t.Error("a huge scratch went back to the pool")
 	}
 }
 

@@ -167,12 +167,12 @@ func TestSelectionDiagnose(t *testing.T) {
 // idle body, also behind the end of a shorter answer.
 func TestQuestionSize(t *testing.T) {
 	b := newQueryBody(queryShape)
-	x := b.pool.Get().(*exchange[queryBody])
+	x := b.pool.Get().(*scratch[queryBody])
 	x.req.answer.Instances = []conductor.InstanceMatch{{Media: make([]uint64, 3), Ranks: make([]conductor.RankMatch, maxPooled/16)}}
 	if b.release(x); b.size(&x.req) <= maxPooled {
 		t.Errorf("size = %d, want more than %d", b.size(&x.req), maxPooled)
 	}
-	if y := b.pool.Get().(*exchange[queryBody]); y == x {
+	if y := b.pool.Get().(*scratch[queryBody]); y == x {
 		t.Error("a huge answer went back to the pool")
 	}
 }

@@ -79,7 +79,15 @@ func (o operatorRoutes) replicas(c request, f catalog.ScopeFilter, out []byte) (
 		}
 		out = append(out, '}')
 	}
-	out = appendList(appendKey(out, "peers"), o.Replicas.Peers(c.Request.Context(), f), o.d.appendPeer)
+	peers := o.Replicas.Peers(c.Request.Context(), f)
+	if c.who.Scoped() { // where a replica is reached is no matter of one model or tenant
+		for _, p := range peers {
+			for i := range p.Processes {
+				p.Processes[i].URL, p.Processes[i].Error = "", ""
+			}
+		}
+	}
+	out = appendList(appendKey(out, "peers"), peers, o.d.appendPeer)
 	return append(out, '}'), nil
 }
 

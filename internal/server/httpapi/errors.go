@@ -12,6 +12,7 @@ import (
 	"github.com/select-service/select-service/internal/codec/bodyscan"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/server/access"
+	"github.com/select-service/select-service/internal/server/gateway/tokenizer"
 )
 
 // requestError refuses a request that does not reach the service.
@@ -79,6 +80,7 @@ type problem struct {
 	limit         string              // the limit that was reached, one of contract.Limits, or empty
 	away          bool                // what it needs cannot be reached now
 	denied        *access.DeniedError // not nil: refused because of the caller
+	shown         bool                // reason stands in the selection contract, too
 }
 
 // internalProblem hides causes that clients must not see.
@@ -91,6 +93,7 @@ func problemOf(err error, d dialect) problem {
 		fault   *bodyscan.Error
 		known   *contract.Error
 		denied  *access.DeniedError
+		tokens  *tokenizer.Error
 	)
 	switch {
 	case errors.As(err, &denied):
@@ -114,12 +117,24 @@ func problemOf(err error, d dialect) problem {
 		text := known.TextIn(contract.Version(d))
 		return problem{
 			status: status, text: text, details: known.Details, message: known.Message, reason: reason, field: known.Field, limit: known.Limit,
-			away: known.Kind == contract.Away,
+			away: known.Kind == contract.Away, shown: reason == reasonManaged,
 		}
+	case errors.As(err, &tokens):
+		return tokenizerProblem(tokens.Reason)
 	case errors.Is(err, context.Canceled):
 		return problemOf(errClientGone, d)
 	}
 	return internalProblem
+}
+
+// tokenizerProblem says why a prompt has no tokens. What the tokenizer itself says may quote the prompt.
+func tokenizerProblem(why tokenizer.Reason) (p problem) {
+	p.status, p.reason, p.text = why.Client()
+	p.shown = p.status >= http.StatusInternalServerError
+	if p.away = p.status == http.StatusServiceUnavailable; why == tokenizer.NoMemory {
+		p.limit = contract.LimitMemory
+	}
+	return p
 }
 
 // shapeReason returns the reason for a body of the wrong shape: a missing member, a wrong one,
@@ -249,7 +264,7 @@ func renderSelection(_ *http.Request, out []byte, p problem) (int, []byte) {
 			out = append(appendKey(out, "details"), d...)
 		}
 	}
-	if p.reason == reasonManaged { // Dynamo's contract has no reasons
+	if p.shown { // Dynamo's contract has no reasons
 		out = appendStringField(out, "reason", p.reason)
 	}
 	if p.message != "" { // clients recognise an overload by its members

@@ -10,6 +10,8 @@ import (
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/internal/server/access"
+	"github.com/select-service/select-service/internal/server/gateway/tokenizer"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/replicasync"
 )
@@ -75,6 +77,10 @@ type fake struct {
 
 	conductorFake
 
+	of     *catalog.Scope // of a prompt to tokenize
+	text   string         // its request
+	placed tokenizer.Placed
+
 	call func() // run inside of every call
 }
 
@@ -83,6 +89,15 @@ func (f *fake) called() error {
 		f.call()
 	}
 	return f.err
+}
+
+func (f *fake) Tokenize(_ context.Context, _ *access.Caller, of *catalog.Scope, text []byte, use func(*tokenizer.Placed)) error {
+	f.of, f.text = of, string(text)
+	if err := f.called(); err != nil {
+		return err
+	}
+	use(&f.placed)
+	return nil
 }
 
 func (f *fake) PutWorkerIn(_ catalog.ScopeFilter, r catalog.Record) (*catalog.Worker, error) {

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -22,6 +23,9 @@ type Operators struct {
 	Prefixes *fleet.Prefixes
 	Doctor   *doctor.Doctor
 	Replicas *replicas.Reader
+	// Prompts reads the prompts of /tokenize, which is there without it: nil is that no tokenizer is
+	// configured.
+	Prompts PromptReader
 }
 
 type operatorRoutes struct {
@@ -42,6 +46,7 @@ func (o operatorRoutes) addTo(r router) {
 	add(o.Prefixes != nil, "/index/prefixes", a.narrowed(o.prefixes))
 	add(o.Doctor != nil, "/doctor", a.narrowed(o.doctor))
 	add(o.Replicas != nil, "/replicas", a.narrowed(o.replicas))
+	r.post(access.Read, "/tokenize", withBody(a, newTokenizeBody(o.d), o.tokenize))
 }
 
 // narrowed returns an endpoint whose query may have a filter, which is narrowed to the caller's
@@ -97,7 +102,8 @@ func (o operatorRoutes) fleet(c request, f catalog.ScopeFilter, out []byte) ([]b
 }
 
 func (d dialect) appendFleet(out []byte, p *fleet.Page, who *access.Caller) []byte {
-	out = append(out, '{')
+	const others = 4 << 10 // bytes of other members
+	out = append(slices.Grow(out, p.Size()+p.Size()/64+others), '{') // a row has more than 64 bytes, and a comma
 	out = appendStringField(out, "version", p.Version)
 	out = appendBoolField(out, "full", p.Full)
 	out = appendTime(out, "time", p.Time)

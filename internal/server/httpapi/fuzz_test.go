@@ -99,10 +99,10 @@ func FuzzMsgpackBodies(f *testing.F) {
 
 // checkBody checks that, whatever comes, decoding does not panic, a fault is of a
 // known class, memory stays in proportion to the text, JSON is the same request, or
-// fault, in msgpack, and the exchange is as good as new afterwards.
+// fault, in msgpack, and the scratch is as good as new afterwards.
 func checkBody[T any](b *body[T]) func(t *testing.T, format bodyscan.Format, text []byte) {
 	return func(t *testing.T, format bodyscan.Format, text []byte) {
-		x := b.pool.New().(*exchange[T])
+		x := b.pool.New().(*scratch[T])
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		err := b.shape.Decode(&x.scan, format, text, &x.req)
@@ -119,7 +119,7 @@ func checkBody[T any](b *body[T]) func(t *testing.T, format bodyscan.Format, tex
 		}
 		b.release(x)
 		if err := b.shape.Decode(&x.scan, bodyscan.JSON, []byte(`{}`), &x.req); err == nil {
-			fresh := b.pool.New().(*exchange[T])
+			fresh := b.pool.New().(*scratch[T])
 			if diff := cmp.Diff(fresh.req, x.req, cmpopts.EquateEmpty(), exportAll); diff != "" {
 				t.Fatalf("%q left something behind:\n%s", text, diff)
 			}
@@ -135,7 +135,7 @@ func (b *body[T]) checkTranscoded(t *testing.T, text []byte, want T, fault *body
 	if s.Skip(); s.End() != nil {
 		return
 	}
-	x := b.pool.New().(*exchange[T])
+	x := b.pool.New().(*scratch[T])
 	err := b.shape.Decode(&x.scan, bodyscan.Msgpack, bodyscan.AppendMsgpack(nil, text), &x.req)
 	got, _ := errors.AsType[*bodyscan.Error](err)
 	outside := fault != nil && (strings.Contains(fault.Reason, "out of range") || strings.Contains(fault.Reason, "fraction"))

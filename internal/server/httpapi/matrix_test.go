@@ -40,6 +40,7 @@ var wanted = map[string]struct{ role, scoped string }{
 	"GET /busy_threshold":                     {"read", ""},
 	"GET /decisions":                          {"read", "-"},
 	"POST /explain":                           {"read", `{"tenant_id":%q,"token_ids":[1]}`},
+	"POST /tokenize":                          {"read", `{"tenant_id":%q,"request":{"prompt":"a"}}`},
 	"POST /overlap_scores":                    {"read", `{"tenant_id":%q,"token_ids":[1]}`},
 	"POST /potential_loads":                   {"read", `{"tenant_id":%q,"token_ids":[1]}`},
 	"POST /diagnose":                          {"read", `{"tenant_id":%q,"token_ids":[1]}`},
@@ -142,6 +143,7 @@ func listenersOf(svc *fake, opt Options) []onListener {
 	withMetrics := opt
 	withMetrics.Metrics = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	withMetrics.Operators = newOperators()
+	withMetrics.Operators.Prompts = svc
 	return []onListener{
 		{"selection", newEngine(svc, svc.conductor(), withMetrics), func(p string) string { return p }},
 		{"slots", newSlotsEngine(svc, opt), func(p string) string {

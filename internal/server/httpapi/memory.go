@@ -38,9 +38,10 @@ type Memory struct {
 	scanned *bodyscan.Cache // see NewMemory
 }
 
-// NewScanned returns a cache of token ids of at most size bytes, and no more than four fifths of the
-// account's limit, in which it counts what it takes: a cache fills, and a full account is reported.
-// account may be nil. The cache is outside the collector's heap. It is nil if that is too little for one.
+// NewScanned returns a cache of token ids. It takes at most size bytes, outside the collector's heap,
+// and counts them in the account, which may be nil. It takes no more than four fifths of the account,
+// because a cache fills, and a full account is reported to operators. It is nil if that is too little
+// for a cache.
 func NewScanned(size int64, account *memory.Account) *bodyscan.Cache {
 	if account != nil {
 		size = min(size, account.Limit()/5*4)

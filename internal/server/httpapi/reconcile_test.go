@@ -168,11 +168,11 @@ func BenchmarkReconcileBody(b *testing.B) {
 	body := newReconcileBody(dialect13, 0)
 	b.SetBytes(int64(len(text)))
 	b.ReportAllocs()
-	var scratch []byte
+	var copied []byte
 	for b.Loop() {
-		x := body.pool.Get().(*exchange[reconcileBody])
-		scratch = append(scratch[:0], text...)
-		if err := body.shape.Decode(&x.scan, bodyscan.JSON, scratch, &x.req); err != nil {
+		x := body.pool.Get().(*scratch[reconcileBody])
+		copied = append(copied[:0], text...)
+		if err := body.shape.Decode(&x.scan, bodyscan.JSON, copied, &x.req); err != nil {
 			b.Fatal(err)
 		}
 		if _, err := x.req.resolveScopes(); err != nil {

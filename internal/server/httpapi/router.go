@@ -94,10 +94,10 @@ func (r router) add(method string, role access.Role, path string, e endpoint) {
 	}
 	name := method + " " + base + path
 	r.group.Handle(method, path, func(c *gin.Context) {
-		if a.tracer != nil {
+		who, err := a.access.Admit(c.Request, role, e.scoped)
+		if a.tracer != nil && err == nil { // who is not admitted fills no queue of spans
 			a.beginSpan(c, name, role)
 		}
-		who, err := a.access.Admit(c.Request, role, e.scoped)
 		if changes {
 			a.audited(c, who, func() { a.run(c, who, err, e) })
 		} else {

@@ -163,7 +163,7 @@ func fetchAll(t testing.TB, url string) ([]byte, error) {
 	return io.ReadAll(resp.Body)
 }
 
-// TestConcurrentRequests: pooled exchanges do not mix requests up.
+// TestConcurrentRequests: pooled memory does not mix requests up.
 func TestConcurrentRequests(t *testing.T) {
 	base := start(t, echo{})
 	var wg sync.WaitGroup

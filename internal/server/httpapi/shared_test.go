@@ -28,6 +28,11 @@ func (f *fleetOf) Edit(change shared.Change) ([]string, error) {
 	return f.behind, change(f.catalog)
 }
 
+func (f *fleetOf) Try(change shared.Change) error {
+	_, err := f.Edit(change)
+	return err
+}
+
 func (f *fleetOf) EditFile(_ string, change shared.Change) ([]string, error) { return f.Edit(change) }
 
 func (f *fleetOf) EditSettings(change func(*shared.Settings) error) ([]string, error) {
@@ -39,6 +44,7 @@ func (f *fleetOf) EditSettings(change func(*shared.Settings) error) ([]string, e
 func (f *fleetOf) Submit(shared.Change, func()) {}
 func (f *fleetOf) Look()                        {}
 func (f *fleetOf) Awaited() bool                { return false }
+func (f *fleetOf) Settled() bool                { return true }
 
 // TestSharedAnswers: the answers of a replica whose workers are the fleet's name the replicas that do
 // not know of a change, and are 503 with Retry-After while it cannot be made.

@@ -136,7 +136,7 @@ func (r *Reader) readLocked(ctx context.Context) {
 		}
 		r.peers = append(r.peers, p)
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience+settle)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience+settle) // others read what this caller waits for
 	defer cancel()
 	var reads errgroup.Group
 	reads.SetLimit(maxReads)

@@ -1,8 +1,10 @@
 package replicas
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -24,9 +26,41 @@ type Status struct {
 	// Settings is a digest of what decides choices in every scope.
 	Settings string `json:"settings"`
 	// Shared is the version of the fleet's settings that the process has, 0: none.
-	Shared     uint64       `json:"settings_version,omitempty"`
-	Thresholds []Thresholds `json:"thresholds"` // by model
-	Loads      []Load       `json:"loads"`      // by model and tenant
+	Shared     uint64              `json:"settings_version,omitempty"`
+	Thresholds bounded[Thresholds] `json:"thresholds"` // by model
+	Loads      bounded[Load]       `json:"loads"`      // by model and tenant
+}
+
+// maxEntries bounds the models and the scopes of a status that is read.
+const maxEntries = 4096
+
+// bounded is a list of at most maxEntries elements when it is read: a byte or two of a hostile replica
+// would be a hundred here.
+type bounded[T any] []T
+
+// UnmarshalJSON reads the list.
+func (b *bounded[T]) UnmarshalJSON(text []byte) error {
+	*b = nil
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	switch bracket, err := decoder.Token(); {
+	case err != nil:
+		return err //nolint:wrapcheck // the caller says what it reads
+	case bracket == nil:
+		return nil // null
+	case bracket != json.Delim('['):
+		return fmt.Errorf("%v is no list", bracket)
+	}
+	for decoder.More() {
+		if len(*b) == maxEntries {
+			return fmt.Errorf("a list has more than %d elements", maxEntries)
+		}
+		var element T
+		if err := decoder.Decode(&element); err != nil {
+			return err //nolint:wrapcheck // the caller says what it reads
+		}
+		*b = append(*b, element)
+	}
+	return nil
 }
 
 // Thresholds are the busy thresholds of a model; nil: not set.
@@ -99,10 +133,14 @@ func loadOf(l *node.ScopeLoads, policy string) Load {
 	return of
 }
 
-// only returns the parts of a status that match a filter.
+// only returns the parts of a status that match a filter: thresholds are those of its scopes' models.
 func (s *Status) only(of catalog.ScopeFilter) *Status {
 	c := *s
 	c.Loads = slices.DeleteFunc(slices.Clone(s.Loads), func(l Load) bool { return !l.Scope().Matches(of.Model, of.Tenant) })
-	c.Thresholds = slices.DeleteFunc(slices.Clone(s.Thresholds), func(t Thresholds) bool { return of.Model != nil && *of.Model != t.Model })
+	if of != (catalog.ScopeFilter{}) {
+		c.Thresholds = slices.DeleteFunc(slices.Clone(s.Thresholds), func(t Thresholds) bool {
+			return !slices.ContainsFunc(c.Loads, func(l Load) bool { return l.Model == t.Model })
+		})
+	}
 	return &c
 }

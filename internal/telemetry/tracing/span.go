@@ -120,8 +120,16 @@ func (s *Span) Set(attributes ...attribute.KeyValue) {
 // Fail marks the work as failed, for a reason that may be shown to operators.
 func (s *Span) Fail(reason string) {
 	if s != nil {
-		s.span.SetStatus(codes.Error, reason)
+		s.span.SetStatus(codes.Error, clip(reason))
 	}
+}
+
+// clip shortens a text, which may be a caller's, to maxText bytes.
+func clip(text string) string {
+	if len(text) <= maxText {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxText], "")
 }
 
 // End ends the span. A span that is never ended is not sent.

@@ -37,6 +37,10 @@ type Options struct {
 
 // The variables that are read here; the exporters, the queue and the limits of a span read theirs
 // themselves.
+// maxText bounds a text of a span in bytes, where the environment has no bound: callers' texts may have
+// many kilobytes, and collectors refuse batches of some megabytes.
+const maxText = 1024
+
 const (
 	tracesEndpoint = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 	allEndpoint    = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -92,8 +96,12 @@ func New(ctx context.Context, o Options) (*Tracer, error) {
 	otel.SetLogger(logr.Discard())
 	otel.SetErrorHandler(&faults{log: o.Log})
 	t := &Tracer{sampler: sampled, propagates: propagates(o.Getenv(propagators)), counts: &counts{SpanExporter: client}}
+	limits := sdktrace.NewSpanLimits() // of the environment
+	if limits.AttributeValueLengthLimit < 0 {
+		limits.AttributeValueLengthLimit = maxText
+	}
 	t.provider = sdktrace.NewTracerProvider(
-		sdktrace.WithResource(about), sdktrace.WithSampler(sdktrace.AlwaysSample()), sdktrace.WithIDGenerator(ids{}), // the sampler has decided
+		sdktrace.WithResource(about), sdktrace.WithRawSpanLimits(limits), sdktrace.WithSampler(sdktrace.AlwaysSample()), sdktrace.WithIDGenerator(ids{}), // the sampler has decided
 		sdktrace.WithSpanProcessor(ended{&t.counts.ended}), sdktrace.WithBatcher(t.counts))
 	t.tracer = t.provider.Tracer("github.com/select-service/select-service", trace.WithInstrumentationVersion(o.Version))
 	return t, nil

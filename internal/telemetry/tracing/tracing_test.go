@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/test/tracetest"
@@ -184,7 +185,8 @@ func TestSpans(t *testing.T) {
 			began := time.Now().Add(-time.Second)
 			span.Step("step", began, began.Add(time.Millisecond))
 			child := span.Child("child")
-			child.Fail("why")
+			child.Fail("why" + strings.Repeat(" ä", 1000))
+			child.Set(attribute.String("long", strings.Repeat("x", 64<<10)))
 			header := http.Header{}
 			child.Context().AddTo(header)
 			child.End()
@@ -206,7 +208,7 @@ func TestSpans(t *testing.T) {
 			if s := got.Named("step"); len(s) != 1 || s[0].End.Sub(s[0].Start) != time.Millisecond || !s[0].Start.Equal(began.Round(0)) {
 				t.Errorf("%v", got)
 			}
-			if s := got.Named("child"); len(s) != 1 || s[0].Fault != "why" || s[0].Attributes["team"] != "a" || s[0].Attributes["service.name"] != "mine" || s[0].Attributes["service.version"] != "v1" {
+			if s := got.Named("child"); len(s) != 1 || len(s[0].Fault) > 1024 || !strings.HasPrefix(s[0].Fault, "why ä") || len(s[0].Attributes["long"]) != 1024 || s[0].Attributes["team"] != "a" || s[0].Attributes["service.name"] != "mine" || s[0].Attributes["service.version"] != "v1" {
 				t.Errorf("%v", got)
 			}
 			if state := header.Get("Tracestate"); state != "x=1,y=2" {

@@ -19,6 +19,10 @@ type Answer func(ctx context.Context, w io.Writer, u *url.URL) error
 const (
 	// partSize is the size of a part of an answer, in bytes.
 	partSize = 256 << 10
+	// headerSize bounds the headers of a part, in bytes, and maxFault the error in them.
+	headerSize, maxFault = 512, 256
+	// maxParts bounds the parts of an answer that have come and are not read yet.
+	maxParts = 1 << 10
 	// maxAnswers bounds the answers that are written at a time.
 	maxAnswers = 4
 	// answerIdle is how long the next part of an answer is awaited.
@@ -36,21 +40,23 @@ func (c *Conn) SetAnswer(a Answer) { c.answer.Store(&a) }
 
 // asked returns what takes the requests of other replicas.
 func (c *Conn) asked(ctx context.Context) nats.MsgHandler {
-	free := make(chan struct{}, maxAnswers)
 	return func(m *nats.Msg) {
 		a := c.answer.Load()
 		if a == nil || m.Reply == "" {
 			return
 		}
-		w := &partWriter{nc: c.nc, reply: m.Reply}
+		w := &partWriter{nc: c.nc.Load(), reply: m.Reply, size: partSize}
+		if most := int(c.maxPayload.Load()) - headerSize; most > 0 {
+			w.size = min(w.size, most)
+		}
 		select {
-		case free <- struct{}{}:
+		case c.answering <- struct{}{}:
 		default:
 			w.end(errors.New("busy with other replicas"))
 			return
 		}
 		go func() {
-			defer func() { <-free }()
+			defer func() { <-c.answering }()
 			u, err := url.Parse(string(m.Data))
 			if err == nil {
 				err = (*a)(ctx, w, u)
@@ -64,17 +70,18 @@ func (c *Conn) asked(ctx context.Context) nats.MsgHandler {
 type partWriter struct {
 	nc     *nats.Conn
 	reply  string
+	size   int // of a part, in bytes
 	buffer []byte
 	parts  int
 }
 
 func (w *partWriter) Write(p []byte) (int, error) {
 	w.buffer = append(w.buffer, p...)
-	for len(w.buffer) >= partSize {
-		if err := w.send(w.buffer[:partSize], ""); err != nil {
+	for len(w.buffer) >= w.size {
+		if err := w.send(w.buffer[:w.size], ""); err != nil {
 			return 0, err
 		}
-		w.buffer = append(w.buffer[:0], w.buffer[partSize:]...)
+		w.buffer = append(w.buffer[:0], w.buffer[w.size:]...)
 	}
 	return len(p), nil
 }
@@ -96,12 +103,13 @@ func (w *partWriter) end(err error) {
 	}
 	end := endOK
 	if err != nil {
+		text := err.Error()
 		end = strings.Map(func(r rune) rune {
 			if r < ' ' {
 				return ' '
 			}
 			return r
-		}, err.Error())
+		}, text[:min(len(text), maxFault)])
 	}
 	_ = w.send(nil, end)
 }
@@ -115,15 +123,19 @@ func (c *Conn) Get(ctx context.Context, address string) (io.ReadCloser, error) {
 	if u.Scheme+"://" != Scheme || CheckName(u.Host) != nil {
 		return nil, fmt.Errorf("%s: %w", address, errNoPeer)
 	}
-	inbox := c.nc.NewRespInbox()
-	sub, err := c.nc.SubscribeSync(inbox)
+	if !c.Up() {
+		return nil, errAway
+	}
+	nc := c.nc.Load()
+	inbox := nc.NewRespInbox()
+	sub, err := nc.SubscribeSync(inbox)
 	if err != nil {
 		return nil, err
 	}
-	if err := sub.SetPendingLimits(pendingMessages, pendingBytes); err != nil {
+	if err := sub.SetPendingLimits(maxParts, pendingBytes); err != nil {
 		return nil, errors.Join(err, sub.Unsubscribe())
 	}
-	if err := c.nc.PublishRequest(c.subject("ask."+u.Host), inbox, []byte(u.RequestURI())); err != nil {
+	if err := nc.PublishRequest(c.subject("ask."+u.Host), inbox, []byte(u.RequestURI())); err != nil {
 		return nil, errors.Join(err, sub.Unsubscribe())
 	}
 	return &partReader{ctx: ctx, sub: sub, from: u.Host}, nil

@@ -51,8 +51,9 @@ type Bucket struct {
 	conn *Conn
 	name string
 
-	mu sync.Mutex // guards kv
+	mu sync.Mutex // guards the fields below
 	kv jetstream.KeyValue
+	nc *nats.Conn // of kv
 }
 
 // Bucket returns a bucket of the fleet. Its name in JetStream is select-service-FLEET, with -name
@@ -70,16 +71,17 @@ func (b *Bucket) open(ctx context.Context) (jetstream.KeyValue, error) {
 	if !b.conn.Up() {
 		return nil, errAway
 	}
+	nc := b.conn.nc.Load()
 	b.mu.Lock()
-	kv := b.kv
+	kv, of := b.kv, b.nc
 	b.mu.Unlock()
-	if kv != nil {
+	if kv != nil && of == nc {
 		return kv, nil
 	}
-	if version := b.conn.nc.ConnectedServerVersion(); version != "" && tooOld(version) {
+	if version := nc.ConnectedServerVersion(); version != "" && tooOld(version) {
 		return nil, &OldServerError{version}
 	}
-	js, err := jetstream.New(b.conn.nc)
+	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +93,7 @@ func (b *Bucket) open(ctx context.Context) (jetstream.KeyValue, error) {
 		return nil, fmt.Errorf("bucket %s: %w", b.name, inWords(err))
 	}
 	b.mu.Lock()
-	b.kv = kv
+	b.kv, b.nc = kv, nc
 	b.mu.Unlock()
 	return kv, nil
 }
@@ -161,7 +163,7 @@ func (b *Bucket) use(ctx context.Context, f func(ctx context.Context, kv jetstre
 func (b *Bucket) isGone(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	js, err := jetstream.New(b.conn.nc)
+	js, err := jetstream.New(b.conn.nc.Load())
 	if err == nil {
 		_, err = js.Stream(ctx, "KV_"+b.name)
 	}
@@ -192,11 +194,15 @@ func (b *Bucket) Put(ctx context.Context, key string, value []byte) error {
 	})
 }
 
-// Replace sets the value of a key that has the given revision, 0: that the bucket does not have, and
-// returns the new revision. The error is ErrRevision if it has another one.
+// Replace sets the value of a key that has the given revision, 0: that the bucket does not have, or
+// not any more, and returns the new revision. The error is ErrRevision if it has another one.
 func (b *Bucket) Replace(ctx context.Context, key string, value []byte, revision uint64) (now uint64, err error) {
 	err = b.use(ctx, func(ctx context.Context, kv jetstream.KeyValue) (err error) {
-		now, err = kv.Update(ctx, key, value, revision)
+		if revision == 0 {
+			now, err = kv.Create(ctx, key, value) // also in the place of what marks a deleted key
+		} else {
+			now, err = kv.Update(ctx, key, value, revision)
+		}
 		var refused *jetstream.APIError
 		if errors.As(err, &refused) &&
 			(refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) {
@@ -211,7 +217,7 @@ func (b *Bucket) Replace(ctx context.Context, key string, value []byte, revision
 func (b *Bucket) Remove(ctx context.Context, keys ...string) error {
 	for _, key := range keys {
 		err := b.use(ctx, func(ctx context.Context, _ jetstream.KeyValue) error {
-			js, err := jetstream.New(b.conn.nc)
+			js, err := jetstream.New(b.conn.nc.Load())
 			if err != nil {
 				return err
 			}
@@ -231,7 +237,7 @@ func (b *Bucket) Remove(ctx context.Context, keys ...string) error {
 // Keys lists the keys that begin with a prefix and a point.
 func (b *Bucket) Keys(ctx context.Context, prefix string) (keys []string, err error) {
 	err = b.use(ctx, func(ctx context.Context, _ jetstream.KeyValue) error {
-		js, err := jetstream.New(b.conn.nc)
+		js, err := jetstream.New(b.conn.nc.Load())
 		if err != nil {
 			return err
 		}

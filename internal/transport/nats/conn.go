@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -99,14 +100,19 @@ type Status struct {
 // Conn is a replica's connection to its fleet. All methods are safe for concurrent use.
 type Conn struct {
 	config Config
-	nc     *nats.Conn
-	prefix string // of all subjects of the fleet
+	// nc is the library's connection. It connects again by itself; one that it has given up is
+	// replaced.
+	nc     atomic.Pointer[nats.Conn]
+	lost   chan struct{} // capacity 1: nc was given up
+	prefix string        // of all subjects of the fleet
 	out    *outgoing
 	in     incoming
 	roll   *members
 
-	unsent, malformed atomic.Uint64
-	catalog           atomic.Uint64 // version of the catalog that this replica has
+	unsent, malformed, reconnects atomic.Uint64
+	maxPayload                    atomic.Int64  // of a message, in bytes; 0: not known yet
+	catalog                       atomic.Uint64 // version of the catalog that this replica has
+	answering                     chan struct{} // has an element for each answer that is written
 	// answer writes what another replica has asked for; nil: nothing is answered.
 	answer atomic.Pointer[Answer]
 
@@ -115,11 +121,16 @@ type Conn struct {
 	state  State
 	fault  string
 	since  time.Time // of state
+	made   bool      // a connection was made once
 	server string    // URL of the last server that was connected, without credentials
 }
 
 const (
-	pingEvery     = 2 * time.Second // two that are not answered end a connection
+	// A server that does not answer is given up before the silence of others would mean something
+	// (liveFor): two pings that are not answered, or bytes that it does not take, end a connection.
+	// Until then whoever publishes may wait for the library, which writes under its lock.
+	pingEvery     = time.Second
+	writeTimeout  = 2 * time.Second
 	reconnectWait = 250 * time.Millisecond
 	dialTimeout   = 2 * time.Second
 	// pendingMessages and pendingBytes bound what has arrived and is not taken yet, of one
@@ -132,10 +143,16 @@ const (
 // Dial prepares the connection, which is made and made again in the background. Errors are faults
 // of the configuration.
 func Dial(config Config) (*Conn, error) {
-	c := &Conn{config: config, prefix: "select-service." + config.Fleet + ".", since: time.Now()}
+	c := &Conn{config: config, lost: make(chan struct{}, 1), answering: make(chan struct{}, maxAnswers), prefix: "select-service." + config.Fleet + ".", since: time.Now()}
 	c.out = newOutgoing(c.send)
 	c.in.followed = make(map[string]*follower)
 	c.roll = newMembers(c)
+	return c, c.dial()
+}
+
+// dial makes nc.
+func (c *Conn) dial() error {
+	config := &c.config
 	opts := nats.GetDefaultOptions()
 	opts.Servers = config.Servers
 	opts.Name = "select-service " + config.Replica
@@ -148,32 +165,36 @@ func Dial(config Config) (*Conn, error) {
 	opts.ReconnectBufSize = -1 // what is published while away is lost at once, and known to be
 	opts.PingInterval = pingEvery
 	opts.MaxPingsOut = 2
+	opts.FlusherTimeout = writeTimeout
+	opts.ReconnectOnFlusherError = true
 	opts.NoEcho = true
 	opts.IgnoreAuthErrorAbort = true
-	opts.SubChanLen = pendingMessages
+	opts.SubChanLen = maxParts // of those that are read without a callback: answers
 	opts.TLSConfig = config.TLS
 	opts.Secure = config.TLS != nil
 	if config.Credentials != "" {
 		if err := useCredentials(&opts, config.Credentials); err != nil {
-			return nil, fmt.Errorf("credentials: %w", err)
+			return fmt.Errorf("credentials: %w", err)
 		}
 	}
-	connected := func(nc *nats.Conn) { c.connected(nc.ConnectedUrlRedacted()) }
-	opts.ConnectedCB, opts.ReconnectedCB = connected, connected
+	opts.ConnectedCB, opts.ReconnectedCB = c.connected, c.connected
 	opts.ReconnectErrCB = func(_ *nats.Conn, err error) { c.notConnected(err) }
 	opts.DisconnectedErrCB = func(_ *nats.Conn, err error) { c.notConnected(err) }
-	opts.ClosedCB = func(*nats.Conn) { c.become(Closed, nil) }
+	opts.ClosedCB = func(nc *nats.Conn) {
+		c.notConnected(nc.LastError())
+		c.lost <- struct{}{} // there is one nc at a time
+	}
 	opts.LameDuckModeHandler = func(*nats.Conn) { c.become(LameDuck, nil) }
 	opts.AsyncErrorCB = func(_ *nats.Conn, _ *nats.Subscription, err error) { c.fail(err) }
 	nc, err := opts.Connect()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	c.nc = nc
+	c.nc.Store(nc)
 	if nc.IsConnected() { // before ConnectedCB, which comes from another goroutine
-		connected(nc)
+		c.connected(nc)
 	}
-	return c, nil
+	return nil
 }
 
 // useCredentials has connections made with what a file has, which is read again at each.
@@ -197,8 +218,33 @@ func (c *Conn) Run(ctx context.Context) error {
 	defer func() {
 		_ = c.out.flush() // what is lost is counted
 		c.become(Closed, nil)
-		c.nc.Close()
+		c.nc.Load().Close()
+		for range maxAnswers { // those under way end, and no others begin
+			c.answering <- struct{}{}
+		}
 	}()
+	for {
+		if err := c.subscribe(ctx); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
+			return err
+		}
+		if c.roll.run(ctx); ctx.Err() != nil {
+			return nil
+		}
+		// After an error that the library does not know it does not connect again.
+		c.config.Log.Error().Err(c.nc.Load().LastError()).Msg("the fleet's NATS server has ended the connection for a reason of its own; it is made anew")
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(helloEvery):
+		}
+		if err := c.dial(); err != nil {
+			return err
+		}
+	}
+}
+
+// subscribe subscribes to what others publish for all, and to what they ask of this replica.
+func (c *Conn) subscribe(ctx context.Context) error {
 	var subscriptions []*nats.Subscription
 	for _, s := range []struct {
 		subject string
@@ -208,7 +254,7 @@ func (c *Conn) Run(ctx context.Context) error {
 		{"*.hello", c.roll.hear},
 		{"*.ask." + c.config.Replica, c.asked(ctx)},
 	} {
-		sub, err := c.nc.Subscribe(c.prefix+s.subject, s.take)
+		sub, err := c.nc.Load().Subscribe(c.prefix+s.subject, s.take)
 		if err != nil {
 			return fmt.Errorf("subscribe to %s: %w", c.prefix+s.subject, err)
 		}
@@ -220,7 +266,6 @@ func (c *Conn) Run(ctx context.Context) error {
 	c.in.mu.Lock()
 	c.in.subscriptions = subscriptions
 	c.in.mu.Unlock()
-	c.roll.run(ctx)
 	return nil
 }
 
@@ -228,11 +273,27 @@ func (c *Conn) Run(ctx context.Context) error {
 func (c *Conn) subject(rest string) string { return c.prefix + c.config.Replica + "." + rest }
 
 // connected: the connection to a server was made.
-func (c *Conn) connected(server string) {
+func (c *Conn) connected(nc *nats.Conn) {
+	c.maxPayload.Store(nc.MaxPayload())
+	server := nc.ConnectedUrlRedacted()
 	c.mu.Lock()
 	c.server = server
 	c.mu.Unlock()
 	c.become(Connected, nil)
+}
+
+// check sees to it that the state is that of nc, which does not tell of a server that ends the
+// handshake with an error.
+func (c *Conn) check() {
+	if c.Up() {
+		return
+	}
+	nc := c.nc.Load()
+	if nc.IsConnected() {
+		c.connected(nc)
+	} else if err := nc.LastError(); err != nil {
+		c.notConnected(err)
+	}
 }
 
 // become changes the state, and tells those that follow. Closed is the last one: what the library
@@ -244,9 +305,15 @@ func (c *Conn) become(s State, err error) {
 		c.mu.Unlock()
 		return
 	}
-	changed := before != s
-	if changed {
+	changed := before != s || s == Connecting && c.fault == ""
+	if before != s {
 		c.state, c.since = s, time.Now()
+		if s == Connected {
+			if c.made {
+				c.reconnects.Add(1)
+			}
+			c.made = true
+		}
 	}
 	c.fault = ""
 	if err != nil {
@@ -262,34 +329,49 @@ func (c *Conn) become(s State, err error) {
 		c.config.Log.Info().Str("server", server).Msg("connected to the fleet's NATS")
 	case LameDuck:
 		c.config.Log.Warn().Str("server", server).Msg("the fleet's NATS server is about to stop; another one is looked for")
-	case Away, Refused:
+	case Connecting, Away, Refused:
 		c.config.Log.Warn().Err(err).Stringer("state", s).Msg("the fleet's NATS is away; selections go on")
-	case Connecting, Closed:
+	case Closed:
 	}
 	c.in.tell(s == Connected || s == LameDuck)
 }
 
 // notConnected: the connection was lost, or could not be made.
 func (c *Conn) notConnected(err error) {
+	err = cmp.Or(err, errLost)
+	c.mu.Lock()
+	s := c.state
+	c.mu.Unlock()
 	switch {
-	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked),
-		errors.Is(err, nats.ErrAccountAuthExpired), errors.Is(err, nats.ErrMaxConnectionsExceeded), errors.Is(err, nats.ErrMaxAccountConnectionsExceeded):
-		c.become(Refused, err)
-	default:
-		c.mu.Lock()
-		s := c.state
-		c.mu.Unlock()
-		if s != Refused || err == nil {
-			s = Away
-		}
-		c.become(s, cmp.Or(err, errLost))
+	case refuses(err):
+		s = Refused
+	case s == Connected, s == LameDuck:
+		s = Away
 	}
+	c.become(s, err)
 }
 
 var errLost = errors.New("the connection was lost")
 
-// fail handles an error beside the connection's state: a slow consumer, a permission that is missing.
+// refuses reports whether an error says that a server does not want this replica. The library has
+// values for some of these errors, depending on when they come.
+func refuses(err error) bool {
+	text := strings.ToLower(err.Error())
+	for _, why := range []string{"authorization violation", "authentication", "connections exceeded"} {
+		if strings.Contains(text, why) {
+			return true
+		}
+	}
+	return false
+}
+
+// fail handles an error that the library tells of beside the connection's state: a slow consumer, a
+// permission that is missing, but also what servers say to one that connects again.
 func (c *Conn) fail(err error) {
+	if refuses(err) {
+		c.notConnected(err)
+		return
+	}
 	c.mu.Lock()
 	repeated := c.fault == err.Error()
 	c.fault = err.Error()
@@ -304,9 +386,8 @@ func (c *Conn) Status() Status {
 	c.mu.Lock()
 	st := Status{State: c.state, Fault: c.fault}
 	c.mu.Unlock()
-	st.Reconnects = c.nc.Stats().Reconnects
 	st.Dropped = c.in.dropped()
-	st.Unsent, st.Malformed = c.unsent.Load(), c.malformed.Load()
+	st.Reconnects, st.Unsent, st.Malformed = c.reconnects.Load(), c.unsent.Load(), c.malformed.Load()
 	return st
 }
 
@@ -317,9 +398,9 @@ func (c *Conn) Up() bool {
 	return c.state == Connected || c.state == LameDuck
 }
 
-// settled reports whether the fleet has been reachable long enough for the silence of a replica to
+// Settled reports whether the fleet has been reachable long enough for the silence of a replica to
 // mean something.
-func (c *Conn) settled() bool {
+func (c *Conn) Settled() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return (c.state == Connected || c.state == LameDuck) && time.Since(c.since) >= settleTime

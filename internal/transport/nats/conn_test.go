@@ -1,16 +1,22 @@
 package nats
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nkeys"
@@ -176,6 +182,177 @@ func TestFleet(t *testing.T) {
 	}
 }
 
+// talker is a server that says of NATS's protocol what a test wants.
+type talker struct {
+	answer atomic.Pointer[string]   // to the PING of a handshake
+	deaf   atomic.Bool              // it reads nothing after a handshake
+	opened atomic.Int64             // connections
+	live   atomic.Pointer[net.Conn] // the last one
+}
+
+func (s *talker) answers(text string) { s.answer.Store(&text) }
+
+// listen starts the server.
+func (s *talker) listen(t *testing.T, address string) {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	t.Cleanup(func() {
+		_ = l.Close()
+		if c := s.live.Load(); c != nil {
+			_ = (*c).Close()
+		}
+		serving.Wait()
+	})
+	serving.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			s.opened.Add(1)
+			s.live.Store(&c)
+			serving.Go(func() { s.serve(c) })
+		}
+	})
+}
+
+func (s *talker) serve(c net.Conn) {
+	_, _ = io.WriteString(c, `INFO {"server_id":"s","version":"2.15.2","proto":1,"headers":true,"max_payload":1048576}`+"\r\n")
+	lines := bufio.NewReader(c)
+	for shaken := false; !shaken || !s.deaf.Load(); {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			return
+		}
+		if strings.HasPrefix(line, "PING") {
+			answer := "PONG"
+			if !shaken {
+				answer = *s.answer.Load()
+			}
+			shaken = true
+			_, _ = io.WriteString(c, answer+"\r\n")
+			if answer != "PONG" {
+				_ = c.Close()
+				return
+			}
+		}
+	}
+}
+
+// TestServerSays proves the states of a connection to a server that is not there yet, that refuses it at
+// the first time or when it comes back, and that ends it with an error that the library does not know.
+func TestServerSays(t *testing.T) {
+	address := "127.0.0.1:" + strconv.Itoa(e2e.FreePort(t))
+	r := join(t, "nats://"+address, "f", "a", 1)
+	defer r.stop()
+	state := func(want State, fault string) {
+		t.Helper()
+		within(t, want.String(), func() bool {
+			st := r.Status()
+			return st.State == want && strings.Contains(st.Fault, fault)
+		})
+	}
+	state(Connecting, "refused")
+	s := new(talker)
+	drop := func(answer string) {
+		s.answers(answer)
+		_ = (*s.live.Load()).Close()
+	}
+	s.answers("-ERR 'maximum connections exceeded'")
+	s.listen(t, address)
+	state(Refused, "connections exceeded")
+	s.answers("PONG")
+	state(Connected, "")
+	for _, why := range []string{"Authorization Violation", "maximum account active connections exceeded", "User Authentication Expired"} {
+		drop("-ERR '" + why + "'")
+		state(Refused, "")
+		s.answers("PONG")
+		state(Connected, "")
+	}
+	before := s.opened.Load()
+	_, _ = io.WriteString(*s.live.Load(), "-ERR 'What Is This'\r\n")
+	within(t, "the connection is made anew", func() bool { return s.opened.Load() > before && r.Status().State == Connected })
+	if n := r.Status().Reconnects; n != 4 {
+		t.Errorf("%d reconnects, want 4", n)
+	}
+}
+
+// TestServerStalls proves that a server that takes nothing any more is given up within seconds, and that
+// nobody who asks for the state waits for it meanwhile.
+func TestServerStalls(t *testing.T) {
+	s := new(talker)
+	s.answers("PONG")
+	s.deaf.Store(true)
+	address := "127.0.0.1:" + strconv.Itoa(e2e.FreePort(t))
+	s.listen(t, address)
+	r := join(t, "nats://"+address, "f", "a", 1)
+	defer r.stop()
+	within(t, "connected", func() bool { return r.Status().State == Connected })
+	began := time.Now()
+	var publishing sync.WaitGroup
+	publishing.Go(func() {
+		for payload := make([]byte, lingerBytes); r.Publish(replicasync.TopicEvents, payload) == nil; {
+		}
+	})
+	within(t, "given up", func() bool { return s.opened.Load() > 1 || r.Status().State != Connected })
+	publishing.Wait()
+	if took := time.Since(began); took > 30*time.Second { // the library's own limit for a write is a minute
+		t.Errorf("given up after %v", took)
+	}
+}
+
+// TestFollowedLater proves that a replica that cannot be followed is tried again, and one that can is not.
+func TestFollowedLater(t *testing.T) {
+	var asked []string
+	full := true
+	c := &Conn{config: Config{Log: zerolog.Nop(), Follow: func(endpoint string) error {
+		asked = append(asked, endpoint)
+		if full && endpoint == "nats://b" {
+			return errNotYet
+		}
+		return nil
+	}}}
+	c.roll = newMembers(c)
+	c.roll.note(Member{Name: "a", Process: 1})
+	c.roll.note(Member{Name: "b", Process: 2})
+	c.roll.follow()
+	c.roll.note(Member{Name: "b", Process: 3})
+	c.roll.follow()
+	full = false
+	c.roll.follow()
+	c.roll.note(Member{Name: "b", Process: 3})
+	c.roll.follow()
+	if want := []string{"nats://a", "nats://b", "nats://b", "nats://b"}; !slices.Equal(asked, want) {
+		t.Errorf("followed %v, want %v", asked, want)
+	}
+}
+
+// TestPeersAreAwaited proves that who asks for the others' URLs gets them although the fleet cannot be
+// reached at first, and is not kept beyond its own deadline.
+func TestPeersAreAwaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &Conn{config: Config{Log: zerolog.Nop()}}
+		c.roll = newMembers(c)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		began := time.Now()
+		time.AfterFunc(20*time.Second, func() { c.become(Connected, nil) })
+		time.AfterFunc(21*time.Second, func() { c.roll.note(Member{Name: "b", Process: 2, URL: "http://b"}) })
+		if got := c.Peers(ctx); !slices.Equal(got, []string{"http://b"}) || time.Since(began) > 25*time.Second {
+			t.Errorf("%v after %v", got, time.Since(began))
+		}
+		c.become(Away, errLost)
+		c.Peers(ctx)
+		if took := time.Since(began); took != time.Minute {
+			t.Errorf("waited until %v", took)
+		}
+	})
+}
+
 // TestAccounts proves that with the accounts of docs/fleet-servers.md, of which one has an NKey instead of
 // a password, nobody can speak for another replica, or be asked in its place, and that the rest works.
 func TestAccounts(t *testing.T) {
@@ -264,6 +441,19 @@ func bucketWorks(ctx context.Context, b *Bucket) error {
 	}
 	if value, revision, err := b.Get(ctx, "head"); err != nil || string(value) != "2" || revision != second {
 		return fmt.Errorf("%q at %d, want 2 at %d: %w", value, revision, second, err)
+	}
+	kv, err := b.open(ctx)
+	if err != nil {
+		return err
+	}
+	if err := kv.Delete(ctx, "head"); err != nil {
+		return err
+	}
+	if _, _, err := b.Get(ctx, "head"); !errors.Is(err, ErrNoKey) {
+		return fmt.Errorf("a key that was deleted: %w", err)
+	}
+	if _, err := b.Replace(ctx, "head", []byte("3"), 0); err != nil {
+		return fmt.Errorf("in the place of a key that was deleted: %w", err)
 	}
 	for _, key := range []string{"part.1.a", "part.1.b"} {
 		if err := b.Put(ctx, key, []byte("x")); err != nil {

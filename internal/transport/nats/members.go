@@ -25,6 +25,9 @@ type Member struct {
 	Heard   time.Time `json:"-"`
 	// Live: it has spoken within liveFor, or this process is cut off from the fleet.
 	Live bool `json:"-"`
+
+	followed bool
+	refused  error // why it could not be followed the last time
 }
 
 const (
@@ -40,9 +43,8 @@ const (
 
 // members is who is in the fleet.
 type members struct {
-	conn  *Conn
-	wake  chan struct{} // a hello is due at once; capacity 1
-	fresh chan string   // names that are to be followed
+	conn *Conn
+	wake chan struct{} // a hello is due at once; capacity 1
 
 	mu     sync.Mutex // guards the fields below
 	known  map[string]*Member
@@ -50,28 +52,53 @@ type members struct {
 }
 
 func newMembers(c *Conn) *members {
-	return &members{
-		conn: c, wake: make(chan struct{}, 1), fresh: make(chan string, maxMembers),
-		known: make(map[string]*Member),
-	}
+	return &members{conn: c, wake: make(chan struct{}, 1), known: make(map[string]*Member)}
 }
 
-// run says hello every second and follows who does.
+// run says hello every second and follows who does, until ctx ends or the connection is lost for good.
 func (m *members) run(ctx context.Context) {
 	tick := time.NewTicker(helloEvery)
 	defer tick.Stop()
 	for {
 		m.hello()
 		m.dropSilent(time.Now())
+		m.follow()
 		select {
 		case <-ctx.Done():
 			return
+		case <-m.conn.lost:
+			return
 		case <-tick.C:
+			m.conn.check()
 		case <-m.wake:
-		case name := <-m.fresh:
-			if err := m.conn.config.Follow(Scheme + name); err != nil {
-				m.conn.config.Log.Warn().Err(err).Str("replica", name).Msg("replica of the fleet cannot be followed")
-			}
+		}
+	}
+}
+
+// follow follows those that are not followed yet. One that cannot be, as too many are, may be later,
+// when others are gone.
+func (m *members) follow() {
+	m.mu.Lock()
+	var names []string
+	for name, k := range m.known {
+		if !k.followed {
+			names = append(names, name)
+		}
+	}
+	m.mu.Unlock()
+	slices.Sort(names)
+	for _, name := range names {
+		err := m.conn.config.Follow(Scheme + name)
+		m.mu.Lock()
+		k := m.known[name] // only this goroutine removes members
+		again := k.refused != nil
+		k.followed, k.refused = err == nil, err
+		m.mu.Unlock()
+		switch {
+		case err != nil && !again:
+			m.conn.config.Log.Warn().Err(err).Str("replica", name).Msg("replica of the fleet cannot be followed yet: what it books is not known here")
+		case err == nil && again:
+			m.conn.config.Log.Info().Str("replica", name).Msg("replica of the fleet can be followed now")
 		}
 	}
 }
@@ -79,7 +106,7 @@ func (m *members) run(ctx context.Context) {
 func (m *members) hello() {
 	text, err := json.Marshal(Member{Process: m.conn.config.Process, URL: m.conn.url(), Catalog: m.conn.catalog.Load()})
 	if err == nil {
-		err = m.conn.nc.Publish(m.conn.subject("hello"), text)
+		err = m.conn.publish("hello", text)
 	}
 	if err != nil {
 		m.conn.unsent.Add(1) // the next one says the same
@@ -96,7 +123,7 @@ func (c *Conn) url() string {
 	if addr, err := netip.ParseAddr(u.Hostname()); err != nil || !addr.IsUnspecified() {
 		return c.config.URL
 	}
-	if ip, err := c.nc.GetClientIP(); err == nil {
+	if ip, err := c.nc.Load().GetClientIP(); err == nil {
 		u.Host = net.JoinHostPort(ip.String(), u.Port())
 	}
 	return u.String()
@@ -127,8 +154,8 @@ func (m *members) note(said Member) bool {
 	switch {
 	case before == nil && len(m.known) >= maxMembers:
 		return false
-	case before == nil:
-		m.fresh <- said.Name // has room for all
+	case before != nil:
+		said.followed, said.refused = before.followed, before.refused
 	}
 	m.known[said.Name] = &said
 	if before == nil || before.Process != said.Process {
@@ -179,7 +206,7 @@ func (m *members) sayNow() {
 
 // dropSilent forgets replicas that have been silent for long.
 func (m *members) dropSilent(now time.Time) {
-	settled := m.conn.settled()
+	settled := m.conn.Settled()
 	var gone []string
 	m.mu.Lock()
 	for name, k := range m.known {
@@ -199,7 +226,7 @@ func (m *members) dropSilent(now time.Time) {
 
 // Members lists the other replicas by name.
 func (c *Conn) Members() []Member {
-	settled := c.settled()
+	settled := c.Settled()
 	c.roll.mu.Lock()
 	defer c.roll.mu.Unlock()
 	var list []Member
@@ -212,15 +239,21 @@ func (c *Conn) Members() []Member {
 	return list
 }
 
-// Peers returns the base URLs of the other replicas. It waits for the first hellos, at most until
-// ctx ends.
+// Peers returns the base URLs of the other replicas. It waits until the fleet can be reached and those
+// were heard, at most until ctx ends.
 func (c *Conn) Peers(ctx context.Context) []string {
 	// Who is there answers a hello at once, the others say theirs within a second.
-	wait := time.NewTimer(3 * helloEvery / 2)
-	defer wait.Stop()
-	select {
-	case <-ctx.Done():
-	case <-wait.C:
+	const wait, step = 3 * helloEvery / 2, helloEvery / 20
+	tick := time.NewTicker(step)
+	defer tick.Stop()
+	for up := time.Duration(0); up < wait && ctx.Err() == nil; up += step {
+		if !c.Up() {
+			up = 0
+		}
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
 	}
 	urls := make(map[string]struct{})
 	for _, k := range c.Members() {

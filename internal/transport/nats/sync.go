@@ -124,11 +124,20 @@ func (o *outgoing) flushLocked() error {
 
 // send publishes a batch.
 func (c *Conn) send(batch []byte, messages int) error {
-	err := c.nc.Publish(c.subject("sync"), batch)
+	err := c.publish("sync", batch)
 	if err != nil {
 		c.unsent.Add(uint64(messages))
 	}
 	return err
+}
+
+// publish publishes below this replica's subject. While the fleet is away it fails at once: the
+// library holds its lock while it connects.
+func (c *Conn) publish(rest string, data []byte) error {
+	if !c.Up() {
+		return errAway
+	}
+	return c.nc.Load().Publish(c.subject(rest), data)
 }
 
 // Publish implements replicasync.Transport. A message that waits for others may be lost later; the
@@ -138,7 +147,7 @@ func (c *Conn) Publish(topic string, payload []byte) error {
 	if i < 0 {
 		return fmt.Errorf("publish %q: %w", topic, errTopic)
 	}
-	most := int(c.nc.MaxPayload())
+	most := int(c.maxPayload.Load())
 	if most == 0 { // not connected yet
 		most = replicasync.MaxPayload
 	}
@@ -258,4 +267,4 @@ func Speaker(announced, peer string) (replicasync.Speaker, error) {
 }
 
 // Reachable is replicasync.Options.Reachable.
-func (c *Conn) Reachable(peer string) bool { return !strings.HasPrefix(peer, Scheme) || c.settled() }
+func (c *Conn) Reachable(peer string) bool { return !strings.HasPrefix(peer, Scheme) || c.Settled() }

@@ -40,8 +40,8 @@ type sampled struct {
 	memory   *connMemory
 	received func()
 
-	at, before time.Time  // when the last messages and those before them came
-	back       chan error // of capacity 1: it is its goroutine's again, which an error ends
+	at, before time.Time     // when the last messages and those before them came
+	back       chan struct{} // of capacity 1: it is its goroutine's again
 }
 
 // gather waits while the messages of a connection gather, after one that was received at the given
@@ -54,12 +54,13 @@ func (g *gatherer) gather(x *sampled, received time.Time) error {
 		return nil
 	}
 	if x.back == nil {
-		x.back = make(chan error, 1)
+		x.back = make(chan struct{}, 1)
 	}
 	if err := g.add(x); err != nil {
 		return err
 	}
-	return <-x.back
+	<-x.back
+	return nil
 }
 
 // add makes a connection one of those that are read in turn, in the one that was last.
@@ -105,10 +106,10 @@ func (g *gatherer) read() bool {
 	g.mu.Unlock()
 	stay := group[:0]
 	for _, x := range group {
-		if again, err := x.read(); again {
+		if x.read() {
 			stay = append(stay, x)
 		} else {
-			x.back <- err
+			x.back <- struct{}{}
 		}
 	}
 	clear(group[len(stay):])
@@ -120,21 +121,21 @@ func (g *gatherer) read() bool {
 	return g.running
 }
 
-// read delivers what has gathered, and reports whether more may gather.
-func (s *sampled) read() (again bool, err error) {
+// read delivers what has gathered, and reports whether more may gather. It does not wait for the
+// peer: what that would need, like the answer to a heartbeat, is left to the connection's goroutine.
+func (s *sampled) read() (again bool) {
 	if s.ctx.Err() != nil || !s.conn.Fetch() {
-		return false, nil
+		return false
 	}
 	s.socket.calling.Lock()
 	defer s.socket.calling.Unlock()
-	for s.conn.Followed() {
-		m, err := s.conn.Receive()
-		if err != nil {
-			return false, err //nolint:wrapcheck // read by count alone
+	for {
+		m, ok := s.conn.Gathered()
+		if !ok {
+			return s.conn.Gather()
 		}
 		s.before, s.at = s.at, m.Received
 		s.socket.sample(s.ctx, s.conn, m, s.memory)
 		s.received()
 	}
-	return s.conn.Gather(), nil
 }

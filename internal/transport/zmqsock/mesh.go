@@ -82,9 +82,9 @@ func (m *Mesh) Publish(topic string, payload []byte) error {
 	return m.publish(payload, func(p *publisher) { p.publish(m.topic(topic), payload) }, topic)
 }
 
-// PublishEither is Publish of a message in two forms: a peer that has subscribed to topic gets
-// payload, one that has subscribed to the topic other only, or to both by an empty prefix, what
-// form returns. form is called, without waiting, if there is one, and may return nil for nothing.
+// PublishEither is Publish of a message that has two forms. A peer that has subscribed to topic
+// gets payload. A peer that has subscribed to the topic other only, or to both by an empty prefix,
+// gets what form returns, or nothing if that is nil. form is called only if there is such a peer.
 func (m *Mesh) PublishEither(topic string, payload []byte, other string, form func() []byte) error {
 	return m.publish(payload, func(p *publisher) {
 		p.publishEither(m.topic(topic), payload, m.topic(other), form)

@@ -148,8 +148,8 @@ func (p *publisher) publish(topic int, payload []byte) {
 	p.publishLocked(topic, payload, func(s *subscriber) bool { return s.wants[topic] })
 }
 
-// publishEither is publish of payload to the subscribers that have chosen topic, and of what form
-// returns to the others that want the topic other. form is called without the lock.
+// publishEither publishes payload to the subscribers that have chosen topic, and what form returns
+// to the others that want the topic other. form is called without the lock.
 func (p *publisher) publishEither(topic int, payload []byte, other int, form func() []byte) {
 	chosen := func(s *subscriber) bool { return s.wants[topic] && !s.wantsAll() }
 	left := func(s *subscriber) bool { return s.wants[other] && !chosen(s) }

@@ -76,7 +76,7 @@ func (c *Conn) handshake() error {
 	if c.opt.SocketType == "DEALER" {
 		own = append(own, Property{PropertyIdentity, ""})
 	}
-	if c.peer, err = c.mechanism.Handshake(exchange{c}, own); err != nil {
+	if c.peer, err = c.mechanism.Handshake(handshake{c}, own); err != nil {
 		return err
 	}
 	if t := c.peer.Get(PropertySocketType); !fits(c.opt.SocketType, t) {
@@ -88,20 +88,20 @@ func (c *Conn) handshake() error {
 	return nil
 }
 
-// exchange implements Exchange for a Conn.
-type exchange struct{ c *Conn }
+// handshake implements Commands for a Conn.
+type handshake struct{ c *Conn }
 
-func (e exchange) Send(name string, data []byte) error {
+func (h handshake) Send(name string, data []byte) error {
 	body := AppendCommand(nil, name, data)
-	_, err := e.c.conn.Write(append(appendHeader(nil, FlagCommand, len(body)), body...))
+	_, err := h.c.conn.Write(append(appendHeader(nil, FlagCommand, len(body)), body...))
 	if err != nil {
 		return fmt.Errorf("zmtp handshake: %w", err)
 	}
 	return nil
 }
 
-func (e exchange) Receive() (name string, data []byte, err error) {
-	flags, length, err := e.c.in.header()
+func (h handshake) Receive() (name string, data []byte, err error) {
+	flags, length, err := h.c.in.header()
 	switch {
 	case err != nil:
 		return "", nil, err
@@ -111,7 +111,7 @@ func (e exchange) Receive() (name string, data []byte, err error) {
 		return "", nil, Refuse(BadHandshake, "a command of %d bytes", length)
 	}
 	body := make([]byte, length)
-	if err := e.c.in.full(body); err != nil {
+	if err := h.c.in.full(body); err != nil {
 		return "", nil, err
 	}
 	return ParseCommand(body)

@@ -43,7 +43,7 @@ func (m *curveMechanism) Server() bool { return m.allowed != nil }
 func (m *curveMechanism) Overhead() int { return curve.Overhead }
 
 // Handshake implements Mechanism.
-func (m *curveMechanism) Handshake(x Exchange, own Metadata) (Metadata, error) {
+func (m *curveMechanism) Handshake(x Commands, own Metadata) (Metadata, error) {
 	var result *curve.Result
 	var err error
 	if m.Server() {
@@ -58,7 +58,7 @@ func (m *curveMechanism) Handshake(x Exchange, own Metadata) (Metadata, error) {
 	return ParseMetadata(result.Metadata)
 }
 
-func (m *curveMechanism) connect(x Exchange, c *curve.Client) (*curve.Result, error) {
+func (m *curveMechanism) connect(x Commands, c *curve.Client) (*curve.Result, error) {
 	command, err := c.Hello()
 	if err != nil {
 		return nil, curveError(err)
@@ -83,7 +83,7 @@ func (m *curveMechanism) connect(x Exchange, c *curve.Client) (*curve.Result, er
 	}
 }
 
-func (m *curveMechanism) serve(x Exchange, s *curve.Server) (*curve.Result, error) {
+func (m *curveMechanism) serve(x Commands, s *curve.Server) (*curve.Result, error) {
 	for {
 		command, err := receiveCommand(x)
 		if err != nil {
@@ -131,7 +131,7 @@ func (m *curveMechanism) Open(f Frame) (Frame, error) {
 	return opened, nil
 }
 
-func sendCommand(x Exchange, command []byte) error {
+func sendCommand(x Commands, command []byte) error {
 	name, data, err := ParseCommand(command)
 	if err != nil {
 		return err
@@ -139,7 +139,7 @@ func sendCommand(x Exchange, command []byte) error {
 	return x.Send(name, data)
 }
 
-func receiveCommand(x Exchange) ([]byte, error) {
+func receiveCommand(x Commands) ([]byte, error) {
 	name, data, err := x.Receive()
 	if err != nil {
 		return nil, err

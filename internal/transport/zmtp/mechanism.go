@@ -13,7 +13,7 @@ type Mechanism interface {
 	Server() bool
 	// Handshake exchanges commands until both sides know each other's metadata. If the peer
 	// breaks the rules, the error is an *Error.
-	Handshake(x Exchange, own Metadata) (peer Metadata, err error)
+	Handshake(x Commands, own Metadata) (peer Metadata, err error)
 	// Overhead is the most bytes that Seal adds to a frame.
 	Overhead() int
 	// Seal returns the frame to send for f. It may share f's body.
@@ -22,9 +22,9 @@ type Mechanism interface {
 	Open(f Frame) (Frame, error)
 }
 
-// Exchange sends and receives the commands of a handshake. The data returned by Receive is
+// Commands sends and receives the commands of a handshake. The data returned by Receive is
 // valid until the next call, and at most maxCommand bytes long.
-type Exchange interface {
+type Commands interface {
 	Send(name string, data []byte) error
 	Receive() (name string, data []byte, err error)
 }
@@ -41,7 +41,7 @@ func (Null) Name() string { return null }
 func (Null) Server() bool { return false }
 
 // Handshake implements Mechanism: both sides send READY with their metadata.
-func (Null) Handshake(x Exchange, own Metadata) (Metadata, error) {
+func (Null) Handshake(x Commands, own Metadata) (Metadata, error) {
 	if err := x.Send(cmdReady, own.Append(nil)); err != nil {
 		return nil, err
 	}

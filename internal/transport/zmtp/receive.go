@@ -55,9 +55,30 @@ func (c *Conn) Followed() bool {
 // reports whether all that has come has been received before.
 func (c *Conn) Gather() bool { return c.Alone() && c.in.gather() }
 
-// Fetch reads what has gathered, without waiting, and reports whether there was something. The
-// messages that are whole, see Followed, are received without waiting.
+// Fetch reads what has gathered, without waiting, and reports whether there was something. Gathered
+// returns its messages.
 func (c *Conn) Fetch() bool { return c.in.fetch() }
+
+// Gathered returns the next message of those that Fetch has read. It never waits. ok is false if
+// there is none, or if something is to be done before it that may wait, which Receive does: a PING is
+// to be answered, or the peer has broken a rule.
+func (c *Conn) Gathered() (m Message, ok bool) {
+	for {
+		b := c.in.buf[c.in.r:c.in.w]
+		flags, length, n, err := parseHeader(b)
+		if n == 0 || err != nil || length > uint64(len(b)-n) {
+			return Message{}, false
+		}
+		if flags&FlagCommand == 0 {
+			return c.inPlace()
+		}
+		end := n + int(length)
+		if name, _, err := ParseCommand(b[n:end]); err != nil || name != cmdPong || !c.commands.take(c.in.receivedAt) {
+			return Message{}, false
+		}
+		c.in.r += end
+	}
+}
 
 // Keep returns m in memory of its own. It may wait for memory, and fails if there is none.
 func (c *Conn) Keep(m Message) (Message, error) {

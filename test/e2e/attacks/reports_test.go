@@ -36,9 +36,9 @@ func loadStat(t *testing.T, elements ...any) []byte {
 
 // attach registers worker id of a model with more members of its record, and returns why it is not
 // schedulable.
-func attach(t *testing.T, s *e2e.Service, model string, id int, more object) string {
+func attach(t *testing.T, s *e2e.Service, model string, id int, more e2e.Object) string {
 	t.Helper()
-	worker := object{
+	worker := e2e.Object{
 		"worker_id": id, "model_name": model, "endpoint": fmt.Sprintf("http://w%d:8000", id), "block_size": 4, "max_num_batched_tokens": 1024,
 	}
 	for k, v := range more {
@@ -96,7 +96,7 @@ func selects(t *testing.T, s *e2e.Service, model string) (worker uint64) {
 	var chosen struct {
 		Worker uint64 `json:"worker_id"`
 	}
-	s.Must(t, http.StatusOK, "POST", "/select", object{"model_name": model, "token_ids": []int{1, 2, 3, 4, 5}}, &chosen)
+	s.Must(t, http.StatusOK, "POST", "/select", e2e.Object{"model_name": model, "token_ids": []int{1, 2, 3, 4, 5}}, &chosen)
 	return chosen.Worker
 }
 
@@ -108,7 +108,7 @@ func TestHostileReports(t *testing.T) {
 	s := e2e.Serve(t, map[string]string{"SELECT_SERVICE_MAX_MEMORY": "512MiB"}, "--use-kv-events=false")
 	p := zmqtest.NewPublisher(t, "")
 	defer p.Close()
-	attach(t, s, "m", 1, object{"load_endpoint": p.Endpoint})
+	attach(t, s, "m", 1, e2e.Object{"load_endpoint": p.Endpoint})
 	attach(t, s, "m", 2, nil)
 	p.Subscribers(1)
 	number := uint64(0)
@@ -244,7 +244,7 @@ func TestHostilePages(t *testing.T) {
 	ids := make(map[string]int)
 	for name := range pages {
 		ids[name] = 1 + len(ids)
-		attach(t, s, "m", ids[name], object{"load_metrics": object{"url": engine.URL + "/" + name, "interval_seconds": 0.25}})
+		attach(t, s, "m", ids[name], e2e.Object{"load_metrics": e2e.Object{"url": engine.URL + "/" + name, "interval_seconds": 0.25}})
 	}
 	for series, n := range map[string]float64{
 		`load_scrapes_total{result="redirect"}`: 1, `load_scrapes_total{result="too_large"}`: 3, `load_scrapes_total{result="useless"}`: 1,
@@ -362,7 +362,7 @@ func TestHostileDescriptions(t *testing.T) {
 				}
 			}))
 			defer engine.Close()
-			a, err := s.Call(t.Context(), http.MethodPost, "/workers", object{"worker_id": 1, "endpoint": engine.URL, "describe": true})
+			a, err := s.Call(t.Context(), http.MethodPost, "/workers", e2e.Object{"worker_id": 1, "endpoint": engine.URL, "describe": true})
 			if err != nil || a.Status != tc.status || !strings.Contains(string(a.Body), tc.says) {
 				t.Errorf("%v (%v), want %d and %q", a, err, tc.status, tc.says)
 			}
@@ -372,7 +372,7 @@ func TestHostileDescriptions(t *testing.T) {
 		})
 	}
 	for _, endpoint := range []string{"http://169.254.169.254", "http://" + foreign.Addr().String(), "http://[fe80::1%25lo]:80"} {
-		if a, err := s.Call(t.Context(), http.MethodPost, "/workers", object{"worker_id": 2, "endpoint": endpoint, "describe": true}); err != nil || a.Status != http.StatusBadRequest {
+		if a, err := s.Call(t.Context(), http.MethodPost, "/workers", e2e.Object{"worker_id": 2, "endpoint": endpoint, "describe": true}); err != nil || a.Status != http.StatusBadRequest {
 			t.Errorf("%s: %v (%v)", endpoint, a, err)
 		}
 	}

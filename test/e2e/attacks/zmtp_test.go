@@ -22,9 +22,6 @@ import (
 	"github.com/select-service/select-service/test/zmqtest"
 )
 
-// object is a JSON object.
-type object = map[string]any
-
 // Raw ZMTP 3.0, as an attacker writes it.
 
 // handshake is everything that a peer of the mechanism NULL says before its first
@@ -185,7 +182,7 @@ func serveEngines(t *testing.T, args ...string) *engines {
 // register registers a worker with one rank, and returns why it is not schedulable.
 func (e *engines) register(t *testing.T, id int, events, replay string) string {
 	t.Helper()
-	worker := object{
+	worker := e2e.Object{
 		"worker_id": id, "model_name": "m" + strconv.Itoa(id), "endpoint": fmt.Sprintf("http://w%d:8000", id), "block_size": 4,
 		"max_num_batched_tokens": 1024, "kv_events_endpoint": events,
 	}
@@ -212,7 +209,7 @@ func (e *engines) hears(t *testing.T) {
 				Device int `json:"device_blocks"`
 			} `json:"workers"`
 		}
-		if err := e.Do(t.Context(), "POST", "/overlap_scores", object{"model_name": "m1", "token_ids": []uint32{token, token, token, token}}, &scores); err != nil {
+		if err := e.Do(t.Context(), "POST", "/overlap_scores", e2e.Object{"model_name": "m1", "token_ids": []uint32{token, token, token, token}}, &scores); err != nil {
 			return err
 		}
 		if len(scores.Workers) != 1 || scores.Workers[0].Device != 1 {
@@ -350,7 +347,7 @@ func TestHoards(t *testing.T) {
 			guest.Subscribers(1)
 			guest.Publish(0, stored(t, 1, 5, 7, 7, 7, 7))
 			e2e.Eventually(t, "the event of a publisher at the same socket counts", func() error {
-				a, err := e.Call(t.Context(), "POST", "/overlap_scores", object{"model_name": "m3", "token_ids": []uint32{7, 7, 7, 7}})
+				a, err := e.Call(t.Context(), "POST", "/overlap_scores", e2e.Object{"model_name": "m3", "token_ids": []uint32{7, 7, 7, 7}})
 				if err == nil && !bytes.Contains(a.Body, []byte(`"device_blocks":1`)) {
 					err = fmt.Errorf("%v", a)
 				}
@@ -378,7 +375,7 @@ func TestForeignSchemes(t *testing.T) {
 		if got := e.register(t, 10+i, endpoint, ""); !strings.Contains(got, want) {
 			t.Errorf("worker at %s: %q", endpoint, got)
 		}
-		a, err := e.Call(t.Context(), "POST", "/conductor/register", object{
+		a, err := e.Call(t.Context(), "POST", "/conductor/register", e2e.Object{
 			"endpoint": endpoint, "type": "vLLM", "modelname": "m", "instance_id": "i" + scheme, "block_size": 4, "dp_rank": 0,
 		})
 		if err != nil || a.Status != http.StatusBadRequest || !bytes.Contains(a.Body, []byte(want)) {
@@ -511,7 +508,7 @@ func TestDeadStreams(t *testing.T) {
 		for rank := range perWorker {
 			endpoints[strconv.Itoa(rank)] = dead[rank%len(dead)]
 		}
-		e.Must(t, http.StatusCreated, "POST", "/workers", object{
+		e.Must(t, http.StatusCreated, "POST", "/workers", e2e.Object{
 			"worker_id": 100 + w, "model_name": "dead", "endpoint": fmt.Sprintf("http://d%d:8000", w), "block_size": 4,
 			"max_num_batched_tokens": 1024, "data_parallel_size": perWorker, "kv_events_endpoints": endpoints,
 		}, nil)

@@ -27,13 +27,13 @@ func TestFleetCost(t *testing.T) {
 		forms[i].args = func([]string, int) []string { return []string{"--use-kv-events=false"} }
 		f := newFleet(t, forms[i].options)
 		for _, r := range f.replicas {
-			e2e.Eventually(t, r.name+" answers", func() error { return r.get("/workers", new([]object)) })
+			e2e.Eventually(t, r.name+" answers", func() error { return r.get("/workers", new([]e2e.Object)) })
 		}
 		for _, w := range workers {
 			for n, r := range f.replicas {
 				if n == 0 || forms[i].nats == "" {
 					e2e.Eventually(t, "a worker is registered", func() error {
-						return r.Do(t.Context(), http.MethodPost, "/workers", object{
+						return r.Do(t.Context(), http.MethodPost, "/workers", e2e.Object{
 							"worker_id": w.id, "model_name": w.model, "endpoint": fmt.Sprintf("http://w%d:8000", w.id),
 							"block_size": blockSize, "data_parallel_size": w.ranks,
 						}, nil)
@@ -100,7 +100,7 @@ func drive(t *testing.T, r *replica, prefix string, bookings int) {
 		all.Go(func() {
 			for n := c; n < bookings; n += callers {
 				id := fmt.Sprintf("%s-%d", prefix, n)
-				if err := r.Do(t.Context(), http.MethodPost, "/select_and_reserve", object{
+				if err := r.Do(t.Context(), http.MethodPost, "/select_and_reserve", e2e.Object{
 					"model_name": "alpha", "reservation_id": id, "token_ids": make([]int, 10*blockSize),
 				}, nil); err != nil {
 					t.Error(err)

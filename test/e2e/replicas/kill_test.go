@@ -182,7 +182,7 @@ func (e *engines) register(r *replica) {
 		for dp := range w.ranks {
 			endpoints[fmt.Sprint(dp)] = e.publishers[rank{w.id, uint32(dp)}].Endpoint
 		}
-		r.must(http.StatusCreated, "POST", "/workers", object{
+		r.must(http.StatusCreated, "POST", "/workers", e2e.Object{
 			"worker_id": w.id, "model_name": w.model, "endpoint": fmt.Sprintf("http://w%d:8000", w.id),
 			"block_size": blockSize, "data_parallel_size": w.ranks, "kv_events_endpoints": endpoints,
 		})
@@ -235,7 +235,7 @@ func (e *engines) check(r *replica) error {
 					Device int `json:"device_blocks"`
 				} `json:"workers"`
 			}
-			prompt := object{"model_name": models[at.Worker], "token_ids": chain(at, n)}
+			prompt := e2e.Object{"model_name": models[at.Worker], "token_ids": chain(at, n)}
 			if err := r.Do(e.t.Context(), http.MethodPost, "/overlap_scores", prompt, &scores); err != nil {
 				return fmt.Errorf("overlap of %v: %w", at, err)
 			}

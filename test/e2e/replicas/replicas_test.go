@@ -13,8 +13,6 @@ import (
 	"github.com/select-service/select-service/test/e2e"
 )
 
-type object = e2e.Object
-
 // replica is a process of the service, which may be killed and started again.
 type replica struct {
 	*e2e.Service

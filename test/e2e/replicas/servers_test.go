@@ -76,7 +76,7 @@ func TestServersDie(t *testing.T) {
 				case <-pace.C:
 				}
 				id := fmt.Sprintf("s%d-%d", i, n)
-				if err := r.Do(t.Context(), http.MethodPost, "/select_and_reserve", object{"model_name": "m", "reservation_id": id, "token_ids": []int{1, 2, 3}}, nil); err != nil {
+				if err := r.Do(t.Context(), http.MethodPost, "/select_and_reserve", e2e.Object{"model_name": "m", "reservation_id": id, "token_ids": []int{1, 2, 3}}, nil); err != nil {
 					t.Errorf("selection %s: %v", id, err)
 					return
 				}
@@ -149,7 +149,7 @@ func TestServersDie(t *testing.T) {
 
 // has returns an error if a replica has not that many workers.
 func has(r *replica, want int) error {
-	var list []object
+	var list []e2e.Object
 	if err := r.get("/workers", &list); err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ var workers = []worker{{1, "alpha", 2}, {2, "alpha", 1}, {3, "alpha", 2}, {4, "b
 
 func (r *replica) register(w worker) {
 	r.t.Helper()
-	r.must(http.StatusCreated, "POST", "/workers", object{
+	r.must(http.StatusCreated, "POST", "/workers", e2e.Object{
 		"worker_id": w.id, "model_name": w.model, "endpoint": fmt.Sprintf("http://w%d:8000", w.id),
 		"block_size": blockSize, "data_parallel_size": w.ranks,
 	})
@@ -197,7 +197,7 @@ func (d *driver) prompt() []uint32 {
 func (d *driver) book(replica int, id string, home bool) (accepted bool) {
 	w := workers[d.rng.IntN(len(workers))]
 	b := &booking{id: id, model: w.model, replica: replica, life: d.lives[replica], tokens: d.prompt(), home: home}
-	request := object{"reservation_id": id, "model_name": w.model, "token_ids": b.tokens}
+	request := e2e.Object{"reservation_id": id, "model_name": w.model, "token_ids": b.tokens}
 	path, status := "/select_and_reserve", http.StatusOK
 	if home || d.plain || d.rng.IntN(3) == 0 {
 		path, status = "/reservations", http.StatusCreated
@@ -302,7 +302,7 @@ func (d *driver) completePrefill(b *booking) {
 	}
 }
 
-func (d *driver) output(b *booking) { d.lifecycle(b, "POST", "/output_block", object{}) }
+func (d *driver) output(b *booking) { d.lifecycle(b, "POST", "/output_block", e2e.Object{}) }
 
 // free frees a booking, now and then a second time elsewhere.
 func (d *driver) free(b *booking) {

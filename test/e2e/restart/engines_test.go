@@ -26,8 +26,6 @@ const (
 	model       = "m"
 )
 
-type object = e2e.Object
-
 // engine is an engine's cache, played by the test, and what it publishes about it on
 // real sockets.
 type engine struct {
@@ -54,8 +52,8 @@ func newEngine(t *testing.T, id uint64, replay bool) *engine {
 }
 
 // record is the engine's registration.
-func (e *engine) record() object {
-	r := object{
+func (e *engine) record() e2e.Object {
+	r := e2e.Object{
 		"worker_id": e.id, "model_name": model, "endpoint": fmt.Sprintf("http://w%d:8000", e.id),
 		"block_size": blockSize, "kv_events_endpoint": e.pub.Endpoint,
 		"kv_event_copies": "set", // it stores again what it has
@@ -165,7 +163,7 @@ func overlaps(ctx context.Context, s *e2e.Service) (map[uint64][chains]int, erro
 				Device int    `json:"device_blocks"`
 			} `json:"workers"`
 		}
-		body := object{"model_name": model, "token_ids": prompt(c, chainBlocks)}
+		body := e2e.Object{"model_name": model, "token_ids": prompt(c, chainBlocks)}
 		if err := s.Do(ctx, http.MethodPost, "/overlap_scores", body, &scores); err != nil {
 			return nil, err
 		}

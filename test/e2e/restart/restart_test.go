@@ -140,7 +140,7 @@ func carried(t *testing.T, s *e2e.Service) string {
 func book(t *testing.T, s *e2e.Service, id string) {
 	t.Helper()
 	s.Must(t, http.StatusOK, http.MethodPost, "/select_and_reserve",
-		object{"model_name": model, "token_ids": prompt(1, 3), "reservation_id": id}, nil)
+		e2e.Object{"model_name": model, "token_ids": prompt(1, 3), "reservation_id": id}, nil)
 }
 
 // free reports whether the booking was there.
@@ -176,7 +176,7 @@ func (b *bookings) run(ctx context.Context, s *e2e.Service, life int, rnd *rand.
 	for ctx.Err() == nil {
 		b.n++
 		k := &booking{id: fmt.Sprintf("r-%d-%d", life, b.n)}
-		body := object{"model_name": model, "token_ids": prompt(b.n%chains, chainBlocks), "reservation_id": k.id}
+		body := e2e.Object{"model_name": model, "token_ids": prompt(b.n%chains, chainBlocks), "reservation_id": k.id}
 		a, err := s.Call(ctx, http.MethodPost, "/select_and_reserve", body)
 		if err != nil || a.Status != http.StatusOK {
 			return
@@ -390,7 +390,7 @@ func TestDiskFull(t *testing.T) {
 	snapshotAfter(t, dir)
 	for i := range 60 {
 		s.Must(t, http.StatusOK, http.MethodPost, "/select_and_reserve",
-			object{"model_name": model, "token_ids": make([]uint32, 100*blockSize), "reservation_id": fmt.Sprint("r", i)}, nil)
+			e2e.Object{"model_name": model, "token_ids": make([]uint32, 100*blockSize), "reservation_id": fmt.Sprint("r", i)}, nil)
 	}
 	e2e.Eventually(t, "a failure is counted", func() error {
 		a, err := s.Call(t.Context(), http.MethodGet, "/metrics", nil)
@@ -455,8 +455,8 @@ func TestSlots(t *testing.T) {
 		Command: []string{e2e.Binary(t), "slots", "--port", port, "--data-dir", dir, "--snapshot-interval", "30ms", "--max-memory", "64MiB"},
 	})
 	s.Run()
-	s.Must(t, http.StatusCreated, http.MethodPost, "/register", object{"model_name": model, "worker_id": 3, "block_size": 16, "dp_start": 0, "dp_size": 2}, nil)
-	s.Must(t, http.StatusCreated, http.MethodPost, "/add", object{
+	s.Must(t, http.StatusCreated, http.MethodPost, "/register", e2e.Object{"model_name": model, "worker_id": 3, "block_size": 16, "dp_start": 0, "dp_size": 2}, nil)
+	s.Must(t, http.StatusCreated, http.MethodPost, "/add", e2e.Object{
 		"model_name": model, "request_id": "r", "worker_id": 3, "dp_rank": 1, "sequence_hashes": []uint64{1, 2}, "new_isl_tokens": 32,
 	}, nil)
 	loads := func() string {

@@ -26,6 +26,8 @@ from ._types import (
     Selection,
     SelectRequest,
     Thresholds,
+    TokenizedPrompt,
+    TokenizeRequest,
     Worker,
     WorkerRequest,
     WorkerSettings,
@@ -201,6 +203,12 @@ class SelectionRoutes(Caller):
         core = self._core
         body, headers = split_headers(core.names(request))
         return core.call(core.request("POST", "/explain", body, headers=headers))
+
+    @operation
+    def tokenize(self, **request: Unpack[TokenizeRequest]) -> Plan[TokenizedPrompt]:
+        """The token ids of a request's prompt, for select and explain."""
+        core = self._core
+        return core.call(core.request("POST", "/tokenize", core.names(request)))
 
     @operation
     def decisions(

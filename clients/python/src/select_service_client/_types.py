@@ -239,6 +239,12 @@ class SelectRequest(PromptRequest, total=False):
     policy_class: str
 
 
+class TokenizeRequest(Scope, total=False):
+    """A request, as a client sends it to an engine, whose prompt is wanted in token ids."""
+
+    request: Required[Mapping[str, Any]]
+
+
 class BookRequest(SelectRequest, total=False):
     """The same, with the terms of a booking."""
 
@@ -267,6 +273,18 @@ class LeaseRequest(BookRequest, total=False):
     dp_rank: int
     effective_prefill_tokens: int | None
     track_prefill_tokens: bool | None
+
+
+class TokenizedPrompt(TypedDict, total=False):
+    """A prompt in token ids, with what else decides about the blocks that it shares."""
+
+    model_name: Required[str]
+    tenant_id: str
+    routing_group: str
+    lora_name: Required[str | None]
+    cache_salt: Required[str | None]
+    max_model_len: Required[int | None]
+    token_ids: Required[list[int]]
 
 
 class Explanation(TypedDict, total=False):

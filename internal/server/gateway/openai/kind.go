@@ -1,6 +1,10 @@
 package openai
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/select-service/select-service/internal/codec/bodyscan"
+)
 
 // Kind is the API that a request is for.
 type Kind uint8
@@ -38,6 +42,34 @@ func KindOf(method, path string) Kind {
 		}
 	}
 	return Other
+}
+
+// KindOfBody returns the kind of a request by the members of its body, for callers that are not told
+// the path; Other: it has no prompt. A chat with a member system has Anthropic's form. The error is a
+// *bodyscan.Error.
+func KindOfBody(body []byte) (Kind, error) {
+	has := make(map[string]bool)
+	err := scan(body, func(s *bodyscan.Scanner) {
+		for name := range s.Map() {
+			for _, n := range [...]string{"messages", "system", "input", "prompt"} {
+				has[n] = has[n] || n == string(name)
+			}
+			s.Skip()
+		}
+	})
+	switch {
+	case err != nil:
+		return Other, err
+	case has["messages"] && has["system"]:
+		return Messages, nil
+	case has["messages"]:
+		return Chat, nil
+	case has["input"]: // a response's prompt names one that is elsewhere
+		return Responses, nil
+	case has["prompt"]:
+		return Completions, nil
+	}
+	return Other, nil
 }
 
 // String returns the kind's name, for logs and metrics.

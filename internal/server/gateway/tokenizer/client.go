@@ -1,20 +1,19 @@
 package tokenizer
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"iter"
-	"net"
 	"net/http"
+	"net/url"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/select-service/select-service/internal/server/gateway/openai"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
+	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 )
 
@@ -47,36 +46,18 @@ type Options struct {
 
 // Client asks for tokens. It is safe for concurrent use.
 type Client struct {
-	options  Options
-	http     *http.Client
-	breakers breakers
+	options   Options
+	transport *transport
+	breakers  breakers
 }
 
 // New returns a client. Close closes its idle connections.
 func New(o Options) *Client {
-	return &Client{options: o, http: newHTTP(o.Timeout)}
+	return &Client{options: o, transport: newTransport(o.Timeout)}
 }
-
-func newHTTP(timeout time.Duration) *http.Client {
-	return &http.Client{
-		Transport: &http.Transport{
-			DialContext:           (&net.Dialer{Timeout: timeout}).DialContext,
-			MaxIdleConnsPerHost:   idlePerHost,
-			IdleConnTimeout:       idleFor,
-			DisableCompression:    true,
-			ResponseHeaderTimeout: timeout,
-		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-}
-
-const (
-	idlePerHost = 64
-	idleFor     = 90 * time.Second
-)
 
 // Close ends the connections that are not in use.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
+func (c *Client) Close() { c.transport.close() }
 
 // Request is a prompt whose tokens are wanted.
 type Request struct {
@@ -98,6 +79,14 @@ type Prompt struct {
 	// Whole: the engine shortens the prompt to the length of its model, but here it is not
 	// shortened, since the length is unknown.
 	Whole bool
+}
+
+// Placed is a prompt with what else decides about the blocks that it shares.
+type Placed struct {
+	Scope     catalog.Scope
+	LoRA      string // name of the adapter; "": none
+	CacheSalt string // under which its blocks are known; "": none
+	Prompt
 }
 
 // Tokens returns the request's prompt, the first one in a batch. The error is an *Error, or
@@ -164,14 +153,6 @@ type call struct {
 	read func(text []byte) (answer, error)
 }
 
-func (c call) reader() io.ReadCloser {
-	readers := make([]io.Reader, len(c.body))
-	for i, piece := range c.body {
-		readers[i] = bytes.NewReader(piece)
-	}
-	return io.NopCloser(io.MultiReader(readers...))
-}
-
 var errNoRoute = errors.New("the renderer has no route for this API")
 
 // call returns the question for a request. The error is openai.ErrNotConvertible or errNoRoute.
@@ -211,27 +192,20 @@ func (c *Client) ask(ctx context.Context, base string, q call) (answer, error) {
 	return got, err
 }
 
-func (c *Client) post(ctx context.Context, url string, q call) (answer, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, q.reader())
+func (c *Client) post(ctx context.Context, at string, q call) (answer, error) {
+	to, err := url.Parse(at)
 	if err != nil {
 		return answer{}, &Error{Reason: Broken, Err: err}
 	}
-	for _, piece := range q.body {
-		req.ContentLength += int64(len(piece))
-	}
-	// The transport needs the body again if the server has just closed an idle connection and
-	// it retries on another.
-	req.GetBody = func() (io.ReadCloser, error) { return q.reader(), nil }
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", "application/json")
-	tracing.Of(ctx).Context().AddTo(req.Header) //nolint:contextcheck // of the span in ctx
-	resp, err := c.http.Do(req)
+	header := http.Header{}
+	tracing.Of(ctx).Context().AddTo(header) //nolint:contextcheck // of the span in ctx
+	resp, err := c.transport.post(ctx, to, header, q.body)
 	if err != nil {
-		return answer{}, failed(ctx, err, Unavailable)
+		return answer{}, failed(ctx, fmt.Errorf("POST %s: %w", to.Redacted(), err), Unavailable)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
-		return answer{}, refused(ctx, resp)
+		return answer{}, refused(ctx, to, resp)
 	}
 	text, free, err := c.text(resp)
 	defer free()
@@ -240,7 +214,7 @@ func (c *Client) post(ctx context.Context, url string, q call) (answer, error) {
 	}
 	got, err := q.read(text)
 	if err != nil {
-		return answer{}, &Error{Reason: Broken, Err: fmt.Errorf("answer of %s: %w", url, err)}
+		return answer{}, &Error{Reason: Broken, Err: fmt.Errorf("answer of %s: %w", to.Redacted(), err)}
 	}
 	return got, nil
 }
@@ -250,26 +224,22 @@ var (
 	errNoMemory = errors.New("no memory for the answer")
 )
 
-// buffers is for answers up to memory.SmallBody, which nearly all are.
-var buffers = sync.Pool{New: func() any { return new([memory.SmallBody]byte) }}
-
 // text reads the body of an answer. The caller must call free once, also after an error.
 func (c *Client) text(resp *http.Response) (text []byte, free func(), err error) {
-	small := buffers.Get().(*[memory.SmallBody]byte)
-	reserved := int64(0)
-	free = func() {
-		buffers.Put(small)
-		c.options.Memory.Release(reserved)
-	}
-	buf, n := small[:], 0
+	held := memory.NewBuffer(memory.SmallBody) // nearly all answers fit
+	free = func() { held.Release(c.options.Memory) }
+	buf, n := held.Bytes[:memory.SmallBody], 0
 	for {
 		if n == len(buf) {
 			grown := min(2*int64(n), c.options.MaxResponse+1) // one byte more, to notice a longer answer
 			if !c.options.Memory.Reserve(grown) {
 				return nil, free, &Error{Reason: NoMemory, Err: errNoMemory}
 			}
-			reserved += grown
-			buf = append(make([]byte, 0, grown), buf...)[:grown]
+			former := held
+			held = memory.NewBuffer(int(grown))
+			held.Reserved = grown
+			buf = append(held.Bytes, buf...)[:grown]
+			former.Release(c.options.Memory)
 		}
 		m, err := resp.Body.Read(buf[n:])
 		n += m

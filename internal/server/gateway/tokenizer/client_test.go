@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,17 +20,28 @@ import (
 // server answers every question the same, and keeps the last one.
 type server struct {
 	*httptest.Server
+	asked chan string // method, path, header and body
+
+	mu     sync.Mutex // guards the fields below
 	status int
 	answer string
-	asked  chan string // method, path, header and body
 }
 
-func serve(t *testing.T, status int, answer string) *server {
+// become changes the answer.
+func (s *server) become(status int, answer string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.status, s.answer = status, answer
+}
+
+func serve(t testing.TB, status int, answer string) *server {
 	t.Helper()
 	s := &server{status: status, answer: answer, asked: make(chan string, 100)}
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		s.asked <- fmt.Sprint(r.Method, " ", r.URL.Path, " ", r.Header.Get("Content-Type"), r.Header.Get("Authorization"), " ", r.ContentLength, " ", string(body))
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		w.WriteHeader(s.status)
 		_, _ = io.WriteString(w, s.answer)
 	}))
@@ -37,7 +49,7 @@ func serve(t *testing.T, status int, answer string) *server {
 	return s
 }
 
-func client(t *testing.T, o Options) *Client {
+func client(t testing.TB, o Options) *Client {
 	t.Helper()
 	if o.Timeout == 0 {
 		o.Timeout = time.Minute
@@ -50,7 +62,7 @@ func client(t *testing.T, o Options) *Client {
 	return c
 }
 
-func request(t *testing.T, kind openai.Kind, body string) *Request {
+func request(t testing.TB, kind openai.Kind, body string) *Request {
 	t.Helper()
 	r, err := openai.ParseRequest(kind, []byte(body))
 	if err != nil {
@@ -240,7 +252,7 @@ func TestBreakerOpens(t *testing.T) {
 		t.Errorf("asked %d times", len(s.asked))
 	}
 	c.breakers.failing[s.URL].trial = time.Time{}
-	s.status, s.answer = 200, tokenized
+	s.become(http.StatusOK, tokenized)
 	for range 2 {
 		if _, err := c.Tokens(t.Context(), request(t, openai.Chat, chat)); err != nil {
 			t.Error(err)
@@ -366,6 +378,25 @@ func TestShortened(t *testing.T) {
 		got, err := client(t, Options{URL: s.URL, Protocol: VLLMTokenize}).Tokens(t.Context(), request(t, tc.kind, tc.body))
 		if err != nil || !slices.Equal(got.IDs, tc.want) || got.ModelLength != 5 {
 			t.Errorf("%s: %+v, %v, want %v", tc.body, got, err, tc.want)
+		}
+	}
+}
+
+// BenchmarkTokens: a chat of 5 kB whose answer has 1,000 tokens, over the loopback. Client and server
+// share the processor.
+func BenchmarkTokens(b *testing.B) {
+	answer := []byte(`{"count":1000,"max_model_len":32768,"tokens":[` + strings.Repeat("12345,", 999) + `1]}`)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_, _ = w.Write(answer)
+	}))
+	b.Cleanup(s.Close)
+	c := client(b, Options{URL: s.URL, Protocol: VLLMTokenize})
+	r := request(b, openai.Chat, `{"messages":[{"role":"user","content":"`+strings.Repeat("word ", 1000)+`"}]}`)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := c.Tokens(b.Context(), r); err != nil {
+			b.Fatal(err)
 		}
 	}
 }

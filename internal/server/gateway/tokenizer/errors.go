@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"unicode"
 )
@@ -23,13 +24,46 @@ const (
 	NoMemory      Reason = "no_memory"     // there is no room here for the answer
 	Open          Reason = "open"          // the server failed too often, and is not asked for a while
 	Unconvertible Reason = "unconvertible" // the prompt cannot be put into a question
+	None          Reason = "none"          // no tokenizer is configured
 )
+
+// outcome is a Reason as the client of a request sees it.
+type outcome struct {
+	status int
+	code   string // for programs
+	text   string
+}
+
+var (
+	unavailable = outcome{http.StatusServiceUnavailable, "tokenizer_unavailable", "The tokenizer is not available."}
+	broken      = outcome{http.StatusBadGateway, "tokenizer_failed", "The tokenizer failed."}
+)
+
+var outcomes = map[Reason]outcome{
+	Rejected:      {http.StatusBadRequest, "invalid_request", "The request was rejected by the tokenizer."},
+	Unavailable:   unavailable,
+	Open:          unavailable,
+	Timeout:       {http.StatusGatewayTimeout, "tokenizer_timeout", "The tokenizer did not answer in time."},
+	Broken:        broken,
+	TooLarge:      broken,
+	NoMemory:      {http.StatusServiceUnavailable, "no_memory", "There is no memory left for this request."},
+	Unconvertible: {http.StatusBadRequest, "not_convertible", "The prompt has parts that the tokenizer does not take."},
+	None:          {http.StatusNotImplemented, "no_tokenizer", "No tokenizer is configured: see --tokenizer-url."},
+}
+
+// Client returns the reason as the client of a request is told it: a status of HTTP, a code for
+// programs and a text for people.
+func (r Reason) Client() (status int, code, text string) {
+	o := outcomes[r]
+	return o.status, o.code, o.text
+}
 
 // answered reports whether the server itself works: it answered, and the failure lies
 // elsewhere.
 func (r Reason) answered() bool { return r == Rejected || r == TooLarge || r == NoMemory }
 
-// Error is why a prompt has no tokens. Its text is for logs only: it may quote the server.
+// Error is why a prompt has no tokens. Its text is for logs only: it may quote the server. Clients
+// get that of Reason.Client.
 type Error struct {
 	Reason Reason
 	Status int // of the server's answer; 0: none
@@ -68,8 +102,8 @@ func failed(ctx context.Context, err error, reason Reason) error {
 // maxErrorText bounds how much of a refusal is read for the log, in bytes.
 const maxErrorText = 1 << 10
 
-// refused returns the error of an answer whose status is not 200.
-func refused(ctx context.Context, resp *http.Response) error {
+// refused returns the error of a server's answer whose status is not 200.
+func refused(ctx context.Context, of *url.URL, resp *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorText))
 	if ctx.Err() != nil {
 		return failed(ctx, ctx.Err(), Broken)
@@ -81,7 +115,7 @@ func refused(ctx context.Context, resp *http.Response) error {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		reason = Unavailable
 	}
-	return &Error{Reason: reason, Status: resp.StatusCode, Err: fmt.Errorf("%s answers %s: %s", resp.Request.URL, resp.Status, printable(text))}
+	return &Error{Reason: reason, Status: resp.StatusCode, Err: fmt.Errorf("%s answers %s: %s", of.Redacted(), resp.Status, printable(text))}
 }
 
 // printable returns a server's text as one line for the log.

@@ -25,7 +25,7 @@ var shapes = map[string]*bodyscan.Object[answer]{
 func shape(name string) *bodyscan.Object[answer] {
 	return bodyscan.NewObject(
 		bodyscan.Field[answer]{Name: name, Required: true, Read: func(s *bodyscan.Scanner, a *answer) {
-			a.ids, a.found = s.AppendUint32s(make([]uint32, 0, firstIDs)), true
+			a.ids, a.found = s.AppendUint32s(a.ids[:0]), true
 		}},
 		bodyscan.Field[answer]{Name: "max_model_len", Read: func(s *bodyscan.Scanner, a *answer) {
 			// Anything but a length counts as unknown: the tokens are what was asked for.
@@ -37,8 +37,8 @@ func shape(name string) *bodyscan.Object[answer] {
 	)
 }
 
-// firstIDs is the initial capacity for ids.
-const firstIDs = 1 << 10
+// bytesPerID is the assumed length of an id with its comma, for the initial capacity.
+const bytesPerID = 5
 
 // scanners are reused: they keep memory for strings with escapes.
 var scanners = sync.Pool{New: func() any { return new(bodyscan.Scanner) }}
@@ -55,7 +55,7 @@ func answerWith(name string) func(text []byte) (answer, error) {
 			scanners.Put(s)
 		}()
 		s.Reset(bodyscan.JSON, text)
-		var first answer
+		first := answer{ids: make([]uint32, 0, len(text)/bytesPerID)}
 		if s.Next() != '[' {
 			shapes[name].Read(s, &first)
 		} else {

@@ -24,7 +24,12 @@ const (
 )
 
 // NewLengths returns a client. Close closes its idle connections.
-func NewLengths() *Lengths { return &Lengths{newHTTP(lengthTimeout)} }
+func NewLengths() *Lengths {
+	return &Lengths{&http.Client{
+		Transport:     &http.Transport{IdleConnTimeout: idleFor, DisableCompression: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
 
 // Close ends the connections that are not in use.
 func (l *Lengths) Close() { l.http.CloseIdleConnections() }

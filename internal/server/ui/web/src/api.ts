@@ -28,6 +28,15 @@ function parse(text: string): unknown {
   return JSON.parse(text.replace(/("(?:worker_id|block_hash)":\s*)(-?\d{16,})/g, '$1"$2"'));
 }
 
+/** What the service says is wrong; undefined: the answer is not the service's. */
+function errorOf(text: string): string | undefined {
+  try {
+    return (JSON.parse(text) as { error?: string }).error;
+  } catch {
+    return undefined; // a proxy's page
+  }
+}
+
 export async function call<T>(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<T> {
   const headers: Record<string, string> = { Accept: "application/json" };
   const sent = token.value;
@@ -44,7 +53,8 @@ export async function call<T>(method: string, path: string, body?: unknown, sign
     lost.set(lost.value ?? { since: Date.now(), why: "it cannot be reached" });
     throw new Failure(0, "The service cannot be reached.");
   }
-  const away = response.status === 502 || response.status === 504;
+  const told = response.ok ? undefined : errorOf(text);
+  const away = told === undefined && (response.status === 502 || response.status === 504);
   if (away) lost.set(lost.value ?? { since: Date.now(), why: "a proxy answers " + response.status });
   else if (lost.value) lost.set(null);
   if (response.ok) {
@@ -54,13 +64,7 @@ export async function call<T>(method: string, path: string, body?: unknown, sign
       throw new Failure(response.status, "The answer is not JSON: is this address the service's?");
     }
   }
-  let why = text.slice(0, 300);
-  try {
-    const answer = JSON.parse(text) as { error?: string };
-    why = answer.error ?? why;
-  } catch {
-    // a proxy's page
-  }
+  const why = told ?? text.slice(0, 300);
   if (response.status === 401 && token.value === sent) {
     if (sent !== null) wanted.set("The token is not valid (any more).");
     else if (wanted.value === "") wanted.set("This service asks for a token.");
@@ -81,25 +85,25 @@ export interface Polled<T> {
  * While only the limit changes, what was read stays.
  */
 export function usePoll<T>(path: string | null, every: number, limit?: number): Polled<T> {
-  const [state, set] = useState<Polled<T> & { path: string | null }>({ data: null, failure: null, at: 0, path });
   const held = useStore(token);
+  const [state, set] = useState<Polled<T> & { path: string | null; held: string | null }>({ data: null, failure: null, at: 0, path, held });
   useEffect(() => {
     if (path === null) return;
-    set((old) => (old.path === path ? old : { data: null, failure: null, at: 0, path }));
+    set((old) => (old.path === path && old.held === held ? old : { data: null, failure: null, at: 0, path, held }));
     return poll(
       async (signal) => {
         try {
           const data = await call<T>("GET", limit === undefined ? path : `${path}${path.includes("?") ? "&" : "?"}limit=${limit}`, undefined, signal);
-          set({ data, failure: null, at: Date.now(), path });
+          if (!signal.aborted) set({ data, failure: null, at: Date.now(), path, held });
         } catch (e) {
-          if (e instanceof Failure) set((old) => ({ ...old, failure: e, path }));
+          if (e instanceof Failure && !signal.aborted) set((old) => ({ ...old, failure: e, path, held }));
           throw e;
         }
       },
       every,
     );
   }, [path, every, limit, held]);
-  return state.path === path ? state : { data: null, failure: null, at: 0 };
+  return state.path === path && state.held === held ? state : { data: null, failure: null, at: 0 }; // what one caller saw is not for another
 }
 
 /** Calls step again and again until the returned function is called. */

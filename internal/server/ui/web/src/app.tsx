@@ -32,7 +32,8 @@ export function App() {
   const why = useStore(wanted);
   const held = useStore(token);
   const onFleet = view?.name === "fleet";
-  useEffect(() => followFleet(onFleet ? 1000 : 10000), [onFleet, held]);
+  const model = (onFleet && route.query.get("model")) || "", group = (onFleet && route.query.get("group")) || "";
+  useEffect(() => followFleet(onFleet ? 1000 : 10000, model, group), [onFleet, held, model, group]);
   const shown = useRef(route.view);
   useEffect(() => {
     document.title = (view ? view.title + " · " : "") + "select-service";

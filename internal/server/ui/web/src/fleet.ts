@@ -1,6 +1,6 @@
 import { call, poll, token } from "./api";
 import { Store } from "./store";
-import type { FleetAnswer, Row, Scope, Totals } from "./types";
+import type { FleetAnswer, Row, Scope, State, Totals } from "./types";
 
 /** What is known of the fleet. */
 export interface Fleet {
@@ -25,57 +25,101 @@ export const samples = 60;
 
 const nothing: Fleet = { rows: [], scopes: new Map(), totals: null, roles: [], truncated: false, at: 0 };
 export const fleet = new Store<Fleet>(nothing);
-export const minute = new Store<Minute>({ requests: [], waiting: [], rate: [], hit: [], blocks: [] });
+/** The last minute of the whole fleet, and of the first scopes by their numbers. */
+export const minutes = new Store<{ all: Minute; scopes: Map<number, Minute> }>({ all: noMinute(), scopes: new Map() });
+const maxMinutes = 64;
+
+function noMinute(): Minute {
+  return { requests: [], waiting: [], rate: [], hit: [], blocks: [] };
+}
 
 let version = "";
+let narrowed = ""; // the query of model and tenant that is read alone
+let tooLarge = false; // the whole fleet has more ranks than one answer
 const known = new Map<string, Row>();
 const keyOf = (r: { scope: number; worker_id: unknown; dp_rank: number }) => `${r.scope}/${r.worker_id}/${r.dp_rank}`;
 
 /** Takes an answer of /fleet: the whole or what has changed. */
 function take(answer: FleetAnswer) {
   const last = fleet.value;
-  const scopes = answer.full ? new Map<number, Scope>() : new Map(last.scopes);
+  const scopes = answer.full && !narrowed ? new Map<number, Scope>() : new Map(last.scopes);
   if (answer.full) known.clear();
-  for (const s of answer.scopes) scopes.set(s.scope, s);
   for (const s of answer.removed_scopes ?? []) scopes.delete(s);
-  for (const r of answer.rows) known.set(keyOf(r), r);
+  for (const s of answer.scopes) scopes.set(s.scope, s);
   for (const r of answer.removed ?? []) known.delete(keyOf(r));
+  for (const r of answer.rows) known.set(keyOf(r), r);
   version = answer.version;
-  const now = Date.now();
-  sample(last, answer.totals, now);
-  fleet.set({ rows: [...known.values()], scopes, totals: answer.totals, roles: answer.roles, truncated: answer.truncated, at: now });
+  const truncated = answer.full ? answer.truncated : last.truncated;
+  if (!narrowed) tooLarge = truncated;
+  const now = Date.now(), totals = narrowed && last.totals ? last.totals : answer.totals;
+  sample(last, totals, scopes, now);
+  fleet.set({ rows: [...known.values()], scopes, totals, roles: answer.roles, truncated, at: now });
 }
 
 /** Adds one sample to the last minute, at most once a second or so. */
-function sample(last: Fleet, t: Totals, now: number) {
-  const before = last.totals;
+function sample(last: Fleet, totals: Totals, scopes: Map<number, Scope>, now: number) {
   const took = (now - last.at) / 1000;
-  if (before && took < 0.5) return;
+  if (last.totals && took < 0.5) return;
+  const of = new Map<number, Minute>();
+  for (const [number, s] of scopes) {
+    if (of.size < maxMinutes) of.set(number, next(minutes.value.scopes.get(number) ?? noMinute(), last.scopes.get(number), s, took));
+  }
+  minutes.set({ all: next(minutes.value.all, last.totals ?? undefined, totals, took), scopes: of });
+}
+
+/** A minute with one more sample: of t, which was before so many seconds ago. */
+function next(m: Minute, before: Totals | undefined, t: Totals, took: number): Minute {
   const fresh = before && t.selections >= before.selections && took < 10;
   const prompts = fresh ? t.prompt_blocks - before.prompt_blocks : 0;
-  const m = minute.value;
   const add = (list: (number | null)[], v: number | null) => [...list, v].slice(-samples);
-  minute.set({
+  return {
     requests: add(m.requests, t.requests),
     waiting: add(m.waiting, t.queued + t.waiting),
     rate: add(m.rate, fresh ? (t.selections - before.selections) / took : null),
     hit: add(m.hit, prompts > 0 && before ? (t.cached_blocks - before.cached_blocks) / prompts : null),
     blocks: add(m.blocks, t.active_blocks),
-  });
+  };
 }
 
-/** Reads the fleet every so many milliseconds until the returned function is called. */
-export function followFleet(every: number): () => void {
+/** The sum of some scopes. */
+export function sum(scopes: Scope[]): Totals {
+  const all: Totals = {
+    workers: 0, ranks: 0, states: {}, running: 0, waiting: 0, queued: 0, active_blocks: 0, total_blocks: 0, prefill_tokens: 0, requests: 0,
+    selections: 0, refused: 0, prompt_blocks: 0, cached_blocks: 0,
+  };
+  for (const s of scopes) {
+    for (const name of Object.keys(all) as (keyof Totals)[]) if (name !== "states") all[name] += s[name];
+    for (const [state, n] of Object.entries(s.states) as [State, number][]) all.states[state] = (all.states[state] ?? 0) + n;
+  }
+  return all;
+}
+
+/**
+ * Reads the fleet every so many milliseconds until the returned function is called. A fleet that is too large
+ * for one answer is read only as far as the model and the tenant say, if they do.
+ */
+export function followFleet(every: number, model: string, group: string): () => void {
   return poll(async (signal) => {
-    take(await call<FleetAnswer>("GET", "/fleet" + (version ? "?since=" + encodeURIComponent(version) : ""), undefined, signal));
+    const query = new URLSearchParams(), held = token.value;
+    if (tooLarge && model) query.set("model_name", model);
+    if (tooLarge && group) query.set("routing_group", group);
+    if (query.toString() !== narrowed) {
+      narrowed = query.toString();
+      version = "";
+    }
+    if (version) query.set("since", version);
+    const answer = await call<FleetAnswer>("GET", "/fleet" + (query.size ? "?" + query : ""), undefined, signal);
+    if (!signal.aborted && token.value === held) take(answer);
   }, every);
 }
 
 // Another caller may see another fleet.
 token.follow(() => {
-  version = "";
+  version = narrowed = "";
+  tooLarge = false;
   known.clear();
   fleet.set(nothing);
+  minutes.set({ all: noMinute(), scopes: new Map() });
 });
 
 /** Whether this caller may change something. */

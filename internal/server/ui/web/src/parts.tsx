@@ -95,7 +95,7 @@ export function Fault(props: { failure: Failure; what: string }) {
   if (status === 401) return <p class="note">Sign in to see {props.what}.</p>;
   let hint = "";
   if (status === 403) hint = token.value ? "Another token may see it: sign out and in again." : "";
-  if (status === 404) hint = "The service may be older than this page: load the page again.";
+  if (message === "route not found") hint = "The service may be older than this page: load the page again.";
   return (
     <div class="notice bad" role="alert">
       <strong>Cannot read {props.what}.</strong> {message} {hint}

@@ -37,17 +37,11 @@ export interface Row extends Rank {
   drain?: { deadline?: string };
 }
 
-export interface Scope {
+export interface Scope extends Totals {
   scope: number;
   model_name: string;
   routing_group: string;
   block_size?: number;
-  ranks: number;
-  queued: number;
-  selections: number;
-  refused: number;
-  prompt_blocks: number;
-  cached_blocks: number;
   hit_rate?: number;
   unique_blocks?: number;
 }
@@ -249,4 +243,10 @@ export interface Thresholds {
   active_decode_blocks_threshold?: number | null;
   active_prefill_tokens_threshold?: number | null;
   active_prefill_tokens_threshold_frac?: number | null;
+}
+
+export interface TokenizedPrompt {
+  lora_name: string | null;
+  cache_salt: string | null;
+  token_ids: number[];
 }

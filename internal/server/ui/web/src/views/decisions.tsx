@@ -114,11 +114,12 @@ function Shares(props: { list: Decision[] }) {
   }, [props.list]);
   const all = shares.reduce((n, [, k]) => n + k, 0);
   const foregone = props.list.reduce((n, d) => n + d.cached_blocks_foregone, 0), cached = props.list.reduce((n, d) => n + d.cached_blocks, 0);
+  const blocks = Math.max(props.list.reduce((n, d) => n + Math.floor(d.isl_tokens / Math.max(d.block_size, 1)), 0), cached + foregone, 1);
   const top = shares[0]?.[1] ?? 1;
   return (
     <section class="card" aria-labelledby="shares">
       <h2 id="shares">Share of each worker</h2>
-      <p class="note">{plural(cached, "cached block")} used, {count(foregone)} foregone for less load.</p>
+      <p class="note">Of the prompts’ {plural(blocks, "block")}, {percent(cached / blocks)} were cached where they went, {percent(foregone / blocks)} only elsewhere (foregone for less load), {percent(1 - (cached + foregone) / blocks)} nowhere.</p>
       <ul class="shares">
         {shares.slice(0, 10).map(([worker, n]) => (
           <li key={worker}>

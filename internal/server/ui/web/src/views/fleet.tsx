@@ -2,12 +2,12 @@ import { h, Fragment, type ComponentChildren } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { call, usePoll } from "../api";
 import { TimeChart } from "../chart";
-import { fleet, mayOperate, minute, names, samples, type Fleet } from "../fleet";
+import { fleet, mayOperate, minutes, names, samples, sum, type Fleet } from "../fleet";
 import { clock, count, decimal, percent, plural, rankShort, type WorkerID } from "../format";
 import { Bar, Choice, Confirm, Dialog, Empty, Loading, Spacer, Spark, StateMark, useNarrow, useVisible } from "../parts";
 import { change, useRoute } from "../route";
 import { useStore } from "../store";
-import type { History, Row, State } from "../types";
+import type { History, Row, Scope, State, Totals } from "../types";
 import { ThresholdsDialog } from "./thresholds";
 
 void Fragment;
@@ -88,7 +88,7 @@ export function FleetView() {
   const { query } = useRoute();
   const [thresholds, setThresholds] = useState(false);
   const model = query.get("model") ?? "", group = query.get("group") ?? "", text = query.get("q") ?? "";
-  const state = query.get("state") ?? "", sort = orders[query.get("sort") ?? ""] ? query.get("sort")! : "trouble", folded = query.get("fold") === "1";
+  const state = query.get("state") ?? "", sort = Object.hasOwn(orders, query.get("sort") ?? "") ? query.get("sort")! : "trouble", folded = query.get("fold") === "1";
   const lines = useMemo(() => {
     const words = text.toLowerCase().split(/\s+/).filter(Boolean);
     let kept = all.rows.filter((r) => {
@@ -107,10 +107,13 @@ export function FleetView() {
   if (!t) return <><h1 class="hidden">Fleet</h1><Loading what="the fleet" /></>;
   const { models, groups } = names(all);
   const filtered = model || group || state || text;
+  const inView = [...all.scopes.values()].filter((s) => (!model || s.model_name === model) && (!group || s.routing_group === group));
+  const shown = model || group ? sum(inView) : t;
   return (
     <>
       <h1 class="hidden">Fleet</h1>
-      <Totals all={all} />
+      <TotalsOf t={shown} scopes={model || group ? inView : null} />
+      {all.scopes.size > 1 && <Models scopes={[...all.scopes.values()]} model={model} group={group} />}
       <div class="filters" role="search">
         <label class="field grow">
           <span class="hidden">Find</span>
@@ -119,9 +122,9 @@ export function FleetView() {
         {models.length > 1 && <Choice label="Model" value={model} all="all models" names={models} pick={(v) => change({ model: v }, true)} />}
         {groups.length > 1 && <Choice label="Tenant" value={group} all="all tenants" names={groups} pick={(v) => change({ group: v }, true)} />}
         <div class="chips" role="group" aria-label="State">
-          {states.filter((s) => t.states[s] || s === state).map((s) => (
+          {states.filter((s) => shown.states[s] || s === state).map((s) => (
             <button type="button" key={s} class="chip" aria-pressed={s === state} onClick={() => change({ state: s === state ? null : s }, true)}>
-              <StateMark state={s} /> <b>{count(t.states[s] ?? 0)}</b>
+              <StateMark state={s} /> <b>{count(shown.states[s] ?? 0)}</b>
             </button>
           ))}
         </div>
@@ -144,12 +147,14 @@ export function FleetView() {
   );
 }
 
-function Totals(props: { all: Fleet }) {
-  const { totals: t } = props.all;
-  const m = useStore(minute);
-  if (!t) return null;
-  const last = (list: (number | null)[]) => list.at(-1) ?? null;
-  const recent = m.hit.filter((v): v is number => v !== null);
+/** The totals of everything, or of some scopes. Several scopes together have no past. */
+function TotalsOf(props: { t: Totals; scopes: Scope[] | null }) {
+  const { t, scopes } = props;
+  const past = useStore(minutes);
+  const one = scopes?.length === 1 ? past.scopes.get(scopes[0]!.scope) : undefined;
+  const m = scopes ? (one ?? { requests: undefined, waiting: undefined, rate: undefined, hit: undefined, blocks: undefined }) : past.all;
+  const last = (list?: (number | null)[]) => list?.at(-1) ?? null;
+  const recent = (m.hit ?? []).filter((v): v is number => v !== null);
   const rate = recent.length ? recent.reduce((a, b) => a + b, 0) / recent.length : null;
   const bad = t.ranks - (t.states.ready ?? 0);
   const tile = (title: string, value: string, unit: string, values?: (number | null)[]) => (
@@ -168,6 +173,45 @@ function Totals(props: { all: Fleet }) {
       {tile("Hit rate", percent(rate), "of prompt blocks, last minute", m.hit)}
       {tile("KV blocks", count(t.active_blocks), t.total_blocks ? `of ${count(t.total_blocks)} booked (${percent(t.active_blocks / t.total_blocks)})` : "booked", m.blocks)}
     </dl>
+  );
+}
+
+/** The models, those with ranks in trouble first and then those with the lowest hit rates. One opens its ranks. */
+function Models(props: { scopes: Scope[]; model: string; group: string }) {
+  const { model, group } = props;
+  const [all, setAll] = useState(false);
+  const few = 6;
+  const bad = (s: Scope) => s.ranks - (s.states.ready ?? 0);
+  const sorted = [...props.scopes].sort((a, b) => Math.sign(bad(b)) - Math.sign(bad(a)) || (a.hit_rate ?? 2) - (b.hit_rate ?? 2) || a.model_name.localeCompare(b.model_name) || a.scope - b.scope);
+  const chosen = (s: Scope) => s.model_name === model && s.routing_group === group;
+  const shown = sorted.filter((s, i) => all || i < few || chosen(s));
+  return (
+    <section aria-labelledby="models">
+      <h2 id="models" class="hidden">Models</h2>
+      <table class="cards models" role="table">
+        <thead role="rowgroup"><tr role="row">
+          <th role="columnheader" scope="col">Model</th><th role="columnheader" scope="col" class="num">Ranks</th><th role="columnheader" scope="col">State</th>
+          <th role="columnheader" scope="col" class="num">Requests</th><th role="columnheader" scope="col" class="num">Waiting</th><th role="columnheader" scope="col" class="num">KV blocks</th><th role="columnheader" scope="col" class="num">Hit rate</th>
+        </tr></thead>
+        <tbody role="rowgroup">
+          {shown.map((s) => {
+            const pick = () => change(chosen(s) ? { model: null, group: null } : { model: s.model_name, group: s.routing_group }, true);
+            return (
+              <tr role="row" key={s.scope} class={"row" + (chosen(s) ? " chosen" : "")} onClick={pick}>
+                <th role="rowheader" scope="row"><button type="button" class="link" aria-pressed={chosen(s)} onClick={(e: MouseEvent) => { e.stopPropagation(); pick(); }}>{s.model_name}</button>{s.routing_group !== "default" && <span class="dim"> / {s.routing_group}</span>}</th>
+                <td role="cell" class="num"><span class="label">Ranks</span> {count(s.ranks)}</td>
+                <td role="cell">{states.filter((x) => x !== "ready" && s.states[x]).map((x) => <span key={x} class="states"><StateMark state={x} /> {count(s.states[x])}</span>)}{bad(s) === 0 && <StateMark state="ready" />}</td>
+                <td role="cell" class="num"><span class="label">Requests</span> {count(s.requests)}</td>
+                <td role="cell" class="num"><span class="label">Waiting</span> {count(s.queued + s.waiting)}</td>
+                <td role="cell" class="num"><span class="label">KV</span> {s.total_blocks ? percent(s.active_blocks / s.total_blocks) : count(s.active_blocks)}</td>
+                <td role="cell" class="num"><span class="label">Hits</span> {percent(s.hit_rate)}</td>
+              </tr>
+            );
+          })}
+        </tbody>
+      </table>
+      {sorted.length > shown.length && <button type="button" onClick={() => setAll(true)}>Show all {count(sorted.length)} models</button>}
+    </section>
   );
 }
 

@@ -6,7 +6,7 @@ import { clock, count, percent, plural, rankShort } from "../format";
 import { Choice, Empty, Fault, Loading } from "../parts";
 import { address, change, useRoute } from "../route";
 import { useStore } from "../store";
-import type { Decision, Explanation } from "../types";
+import type { Decision, Explanation, TokenizedPrompt } from "../types";
 import { ExplanationPanel } from "./explanation";
 import { fewDecisions, mostDecisions, OutcomeText } from "./decisions";
 
@@ -34,30 +34,62 @@ export function WhyView() {
   );
 }
 
+/** The forms in which a prompt can be given, with what the field says. */
+const forms = {
+  tokens: { name: "Token ids", field: "Token ids of the prompt", sample: "[128000, 9906, 1917, …]" },
+  message: { name: "A user’s message", field: "Message of a user, alone in a chat", sample: "Why is the sky blue?" },
+  text: { name: "Text as it is", field: "Text of the prompt, without a chat’s template", sample: "The sky is blue because" },
+  request: { name: "A request", field: "Request as a client sends it, in JSON", sample: '{"model": "…", "messages": [{"role": "user", "content": "…"}]}' },
+} as const;
+type Form = keyof typeof forms;
+
+/** The request that has a prompt in one of the forms; a text: what is wrong with it. */
+function requestOf(form: Form, text: string): object | string {
+  if (form === "message") return { messages: [{ role: "user", content: text }] };
+  if (form === "text") return { prompt: text };
+  try {
+    const request: unknown = JSON.parse(text);
+    return typeof request === "object" && request !== null && !Array.isArray(request) ? request : "a JSON object, such as a chat’s";
+  } catch {
+    return "not JSON yet";
+  }
+}
+
 /** Explains what would be chosen for a prompt. It stays in this page: the address does not have it. */
 function Ask() {
   const all = useStore(fleet);
   const { query } = useRoute();
   const { models, groups } = names(all);
   const model = query.get("model") ?? models[0] ?? "", group = query.get("group") ?? (groups.includes("default") ? "default" : groups[0]) ?? "";
+  const as = query.get("as") ?? "", form = Object.hasOwn(forms, as) ? (as as Form) : "tokens";
   const [text, setText] = useState("");
   const [lora, setLora] = useState("");
   const [answer, setAnswer] = useState<Explanation | null>(null);
   const [failure, setFailure] = useState<Failure | null>(null);
+  const [what, setWhat] = useState("");
   const [busy, setBusy] = useState(false);
-  const tokens = tokensOf(text);
+  const tokens = form === "tokens" ? tokensOf(text) : null;
+  const request = form === "tokens" ? null : requestOf(form, text);
+  const wrong = form === "tokens" ? (tokens ? "" : "numbers only, such as 1, 2, 3") : typeof request === "string" && text ? request : "";
+  const ready = form === "tokens" ? tokens !== null : text !== "" && wrong === "";
   const explain = async (e: Event) => {
     e.preventDefault();
-    if (!tokens) return;
+    if (!ready) return;
     setBusy(true);
     setFailure(null);
+    const scope = { ...(model && { model_name: model }), ...(group && { routing_group: group }) };
+    let asked = "the token ids";
     try {
+      const prompt = tokens ? { token_ids: tokens } : await call<TokenizedPrompt>("POST", "/tokenize", { ...scope, request });
+      asked = "the explanation";
       setAnswer(await call<Explanation>("POST", "/explain", {
-        ...(model && { model_name: model }), ...(group && { routing_group: group }), ...(lora && { lora_name: lora }), token_ids: tokens,
+        ...scope, token_ids: prompt.token_ids, ...("cache_salt" in prompt && { cache_salt: prompt.cache_salt, lora_name: prompt.lora_name }),
+        ...(lora && { lora_name: lora }),
       }));
     } catch (e) {
       if (e instanceof Failure) {
         setFailure(e);
+        setWhat(asked);
         setAnswer(null);
       } else throw e;
     } finally {
@@ -68,20 +100,26 @@ function Ask() {
     <>
       <form class="ask" onSubmit={explain}>
         <label class="field">
-          <span>Token ids of the prompt {tokens ? <span class="dim">{plural(tokens.length, "token")}</span> : <strong class="warn">numbers only, such as 1, 2, 3</strong>}</span>
-          <textarea rows={3} spellcheck={false} placeholder="[128000, 9906, 1917, …]" value={text} aria-invalid={!tokens} onInput={(e) => setText(e.currentTarget.value)} />
+          <span>{forms[form].field} {wrong ? <strong class="warn">{wrong}</strong> : tokens && <span class="dim">{plural(tokens.length, "token")}</span>}</span>
+          <textarea rows={3} spellcheck={false} placeholder={forms[form].sample} value={text} aria-invalid={wrong !== ""} onInput={(e) => setText(e.currentTarget.value)} />
         </label>
         <div class="filters">
+          <label class="field">
+            <span>The prompt is</span>
+            <select value={form} onChange={(e) => change({ as: e.currentTarget.value === "tokens" ? null : e.currentTarget.value })}>
+              {Object.entries(forms).map(([value, f]) => <option value={value} key={value}>{f.name}</option>)}
+            </select>
+          </label>
           <Choice label="Model" value={model} names={models} pick={(v) => change({ model: v })} />
           {groups.length > 1 && <Choice label="Tenant" value={group} names={groups} pick={(v) => change({ group: v })} />}
           <label class="field"><span>LoRA adapter</span><input value={lora} placeholder="none" onInput={(e) => setLora(e.currentTarget.value.trim())} /></label>
-          <button type="submit" class="primary" disabled={!tokens || busy}>{busy ? "…" : "Explain"}</button>
+          <button type="submit" class="primary" disabled={!ready || busy}>{busy ? "…" : "Explain"}</button>
         </div>
       </form>
-      {failure && <Fault failure={failure} what="the explanation" />}
+      {failure && <Fault failure={failure} what={what} />}
       {answer ? <ExplanationPanel x={answer} past={false} /> : !failure && (
-        <Empty title="Paste a prompt's token ids, or leave them out to see the choice by load alone.">
-          Nothing is booked, kept or counted. Or look at <a href={address("why", { decision: "last" })}>the last decision</a>.
+        <Empty title="Paste a prompt as token ids or as text, or leave it out to see the choice by load alone.">
+          Nothing is booked, kept or counted. Text becomes token ids by the service’s tokenizer. Or look at <a href={address("why", { decision: "last" })}>the last decision</a>.
         </Empty>
       )}
     </>

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/internal/discovery/kubernetes"
+	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/server/access"
+	"github.com/select-service/select-service/internal/server/httpapi"
+	"github.com/select-service/select-service/internal/server/ui"
+	"github.com/select-service/select-service/internal/telemetry"
+	"github.com/select-service/select-service/internal/telemetry/tracing"
+	"github.com/select-service/select-service/pkg/memory"
+)
+
+// handlers is what the handlers of the listeners are made of.
+type handlers struct {
+	conf       config.Config
+	svc        *node.Service
+	operators  httpapi.Operators
+	pods       *kubernetes.Discovery // nil: none in Kubernetes
+	fleet      *member               // nil: of no fleet
+	guard      *access.Guard         // nil: callers need no token
+	budget     *memory.Budget
+	tracer     *tracing.Tracer
+	log        zerolog.Logger
+	collectors []prometheus.Collector // of metrics, beside those of requests, service and fleet
+}
+
+// build returns a function that creates the handler of a listener. The handlers share the memory
+// of requests and, but for the slot tracker alone, which has no metrics, one count of them.
+// Requests that wait for memory end when stopping is closed.
+func (h handlers) build(stopping <-chan struct{}) func(*listener) http.Handler {
+	limits, aliases := h.conf.Limits, h.conf.Metrics.DynamoAliases
+	requests := telemetry.NewRequests()
+	scanned := httpapi.NewScanned(limits.ScanCache, h.budget.Account(memory.Scanned))
+	collectors := append(h.svc.Collectors(aliases), h.collectors...)
+	collectors = append(append(collectors, requests, telemetry.Scanned{Cache: scanned}), h.fleet.collectors()...)
+	if aliases {
+		collectors = append(collectors, telemetry.DynamoIndexerRequests{Requests: requests})
+	}
+	shared := httpapi.Options{
+		Log: h.log, Tracer: h.tracer, Access: h.guard, Contract: contractOf(h.conf), MaxWorkers: limits.MaxWorkers,
+		Memory:    httpapi.NewMemory(h.budget, stopping, scanned),
+		Dumps:     httpapi.NewReaders(contract.LimitDumpReaders, limits.MaxDumpReaders, h.budget.Account(memory.Snapshots)),
+		Snapshots: httpapi.NewReaders(contract.LimitSnapshotReaders, limits.MaxSnapshotReaders, h.budget.Account(memory.Snapshots)),
+	}
+	var page *ui.Page
+	if h.conf.Server.UI {
+		page = ui.New(h.conf.Server.UIBase)
+	}
+	return func(l *listener) http.Handler {
+		opt := shared
+		opt.Hosts, opt.Part = hostsOf(h.conf, l), partOf(h.conf, l.contract)
+		if !h.conf.SlotsOnly {
+			opt.Requests = requests.Listener(l.contract)
+		}
+		switch {
+		case l.contract == slotsContract, l.contract == adminContract && h.conf.SlotsOnly:
+			return httpapi.NewSlots(h.svc, opt)
+		case l.contract == conductorContract:
+			return httpapi.NewConductor(h.svc.Conductor(), opt)
+		case l.contract == debugContract:
+			return httpapi.NewDebug(opt)
+		}
+		opt.Metrics = telemetry.Handler(version(), h.tracer != nil, collectors...)
+		opt.RetryAfter = h.conf.Overload.RetryAfter
+		opt.Kubernetes, opt.Fleet, opt.Page, opt.Operators = h.pods, h.fleet, page, h.operators
+		return httpapi.New(h.svc, h.svc.Conductor(), opt)
+	}
+}

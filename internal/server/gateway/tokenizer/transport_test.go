@@ -1,0 +1,216 @@
+package tokenizer
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/select-service/select-service/internal/server/gateway/openai"
+)
+
+// script is a server that answers the requests of each connection with the next texts of a list, and
+// then closes it.
+type script struct {
+	t *testing.T
+	// answers has the texts for each connection, in the order in which they are made.
+	answers [][]string
+	hangs   bool       // connections stay open after their last answer
+	mu      sync.Mutex // guards dialed
+	dialed  int
+}
+
+// transport returns one whose connections lead to the script.
+func (s *script) transport() *transport {
+	c := newTransport(0)
+	c.dial = func(context.Context, string, string) (net.Conn, error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.dialed == len(s.answers) {
+			return nil, errors.New("no further connection")
+		}
+		near, far := net.Pipe()
+		s.t.Cleanup(func() { _ = near.Close() })
+		go s.answer(far, s.answers[s.dialed])
+		s.dialed++
+		return near, nil
+	}
+	return c
+}
+
+func (s *script) answer(c net.Conn, texts []string) {
+	defer c.Close()
+	in := bufio.NewReader(c)
+	for _, text := range texts {
+		req, err := http.ReadRequest(in)
+		if err != nil {
+			return
+		}
+		if _, err := io.Copy(io.Discard, req.Body); err != nil {
+			return
+		}
+		if _, err := io.WriteString(c, text); err != nil {
+			return
+		}
+	}
+	if s.hangs {
+		_, _ = in.ReadByte()
+	}
+}
+
+// ask posts a question, and returns the answer or the error.
+func ask(ctx context.Context, c *transport) string {
+	resp, err := c.post(ctx, &url.URL{Scheme: "http", Host: "engine", Path: "/tokenize"}, nil, [][]byte{[]byte("ques"), []byte("tion")})
+	if err != nil {
+		return err.Error()
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprint(resp.StatusCode, " ", string(text))
+}
+
+// TestTransport proves how answers are read, and after which of them a connection serves the next
+// request.
+func TestTransport(t *testing.T) {
+	const plain = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+	for name, tc := range map[string]struct {
+		answers [][]string
+		want    []string // of one question after the other
+	}{
+		"one connection":          {[][]string{{plain, plain, plain}}, []string{"200 ok", "200 ok", "200 ok"}},
+		"chunks":                  {[][]string{{"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\no\r\n1\r\nk\r\n0\r\n\r\n", plain}}, []string{"200 ok", "200 ok"}},
+		"no body":                 {[][]string{{"HTTP/1.1 204 No Content\r\n\r\n", plain}}, []string{"204 ", "200 ok"}},
+		"to the end":              {[][]string{{"HTTP/1.1 200 OK\r\n\r\nok"}, {plain}}, []string{"200 ok", "200 ok"}},
+		"closes":                  {[][]string{{"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok", plain}, {plain}}, []string{"200 ok", "200 ok"}},
+		"informational":           {[][]string{{"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + plain, plain}}, []string{"200 ok", "200 ok"}},
+		"redirect":                {[][]string{{"HTTP/1.1 302 Found\r\nLocation: http://other/\r\nContent-Length: 0\r\n\r\n"}}, []string{"302 "}},
+		"closed while idle":       {[][]string{{plain}, {plain}}, []string{"200 ok", "200 ok"}},
+		"closed while idle, gone": {[][]string{{plain}}, []string{"200 ok", "no further connection"}},
+		"closed at once":          {[][]string{{""}, {plain}}, []string{"unexpected EOF"}},
+		"more than asked for":     {[][]string{{plain + plain, plain}, {plain}}, []string{"200 ok", "200 ok"}},
+		"cut off":                 {[][]string{{"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok"}, {plain}}, []string{"unexpected EOF", "200 ok"}},
+		"cut off in its head":     {[][]string{{plain, "HTTP/1.1 200"}, {plain}}, []string{"200 ok", "unexpected EOF", "200 ok"}},
+		"a long head":             {[][]string{{"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", maxHead) + "\r\n\r\n"}, {plain}}, []string{errLongHead.Error(), "200 ok"}},
+		"long heads":              {[][]string{{strings.Repeat("HTTP/1.1 100 Continue\r\nX: yy\r\n\r\n", maxHead/32+1)}}, []string{errLongHead.Error()}},
+		"no HTTP":                 {[][]string{{"SSH-2.0\r\n"}}, []string{`malformed HTTP response "SSH-2.0"`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &script{t: t, answers: tc.answers}
+			c := s.transport()
+			defer c.close()
+			for i, want := range tc.want {
+				if got := ask(t.Context(), c); got != want {
+					t.Errorf("question %d: %s, want %s", i, got, want)
+				}
+			}
+		})
+	}
+}
+
+// TestQuestion proves what is sent: a path with its query, credentials, further fields.
+func TestQuestion(t *testing.T) {
+	to, err := url.Parse("https://user:pass@engine:8443/a%20b/tokenize?x=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(bytes.Join(question(to, http.Header{"Traceparent": {"00-1"}}, [][]byte{[]byte("{"), []byte("}")}), nil))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(req.Body)
+	user, password, _ := req.BasicAuth()
+	got := fmt.Sprint(req.Method, " ", req.RequestURI, " ", req.Host, " ", user, ":", password, " ", req.Header.Get("Traceparent"), " ", req.Header.Get("Content-Type"), " ", req.ContentLength, " ", string(body), " ", err)
+	if want := `POST /a%20b/tokenize?x=1 engine:8443 user:pass 00-1 application/json 2 {} <nil>`; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// TestSecured proves that the certificate of a server with TLS is verified.
+func TestSecured(t *testing.T) {
+	s := httptest.NewUnstartedServer(http.NotFoundHandler())
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.StartTLS()
+	defer s.Close()
+	c := client(t, Options{URL: s.URL, Protocol: VLLMTokenize})
+	if _, err := c.Tokens(t.Context(), request(t, openai.Chat, chat)); reasonOf(err) != Unavailable || !strings.Contains(err.Error(), "certificate") {
+		t.Error(err)
+	}
+}
+
+// TestIdle proves that a connection that nobody uses is closed after a time, and that after the end
+// none is kept, also not that of an answer which was being read.
+func TestIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const plain = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+		s := &script{t: t, answers: [][]string{{plain, plain, plain}, {plain, plain}, {plain}}}
+		c := s.transport()
+		for _, tc := range []struct {
+			after  time.Duration
+			dialed int
+		}{{0, 1}, {idleFor - 1, 1}, {idleFor + 1, 2}} {
+			time.Sleep(tc.after)
+			if got := ask(t.Context(), c); got != "200 ok" || s.dialed != tc.dialed {
+				t.Errorf("after %v: %s, %d connections", tc.after, got, s.dialed)
+			}
+		}
+		resp, err := c.post(t.Context(), &url.URL{Scheme: "http", Host: "engine"}, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.close()
+		if text, err := io.ReadAll(resp.Body); string(text) != "ok" || err != nil {
+			t.Errorf("%q, %v", text, err)
+		}
+		_ = resp.Body.Close()
+		synctest.Wait() // the script ends with its connections; the test fails if it does not
+	})
+}
+
+// TestCancelled proves that a caller who leaves ends a question at every point, and that the
+// connection serves no other.
+func TestCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const head = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"
+		for _, text := range []string{"", "HTTP/1.1 100 Continue\r\n\r\n", head, head + "o"} {
+			s := &script{t: t, answers: [][]string{{text}, {head + "ok"}}, hangs: true}
+			c := s.transport()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			if got := ask(ctx, c); got != context.DeadlineExceeded.Error() && !strings.Contains(got, "i/o timeout") {
+				t.Errorf("after %q: %s", text, got)
+			}
+			cancel()
+			if got := ask(t.Context(), c); got != "200 ok" {
+				t.Errorf("the question after it: %s", got)
+			}
+			c.close()
+		}
+	})
+}
+
+// TestEarlyAnswer proves that a server which refuses a question before it has read it is heard.
+func TestEarlyAnswer(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusBadRequest)
+	}))
+	defer s.Close()
+	c := client(t, Options{URL: s.URL, Protocol: VLLMTokenize})
+	long := `{"model":"lora","messages":[{"role":"user","content":"` + strings.Repeat("x", 8<<20) + `"}]}`
+	if _, err := c.Tokens(t.Context(), request(t, openai.Chat, long)); reasonOf(err) != Rejected {
+		t.Error(err)
+	}
+}
