@@ -124,7 +124,7 @@ func (f *fleet) delays(prefix string, bookings int) (all []time.Duration) {
 	f.t.Helper()
 	for n := range bookings {
 		id := fmt.Sprintf("%s-%d", prefix, n)
-		f.replicas[0].must(http.StatusOK, http.MethodPost, "/select_and_reserve", object{
+		f.replicas[0].must(http.StatusOK, http.MethodPost, "/select_and_reserve", e2e.Object{
 			"model_name": "alpha", "reservation_id": id, "token_ids": make([]int, 10*blockSize),
 		})
 		booked := time.Now()

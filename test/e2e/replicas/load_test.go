@@ -35,7 +35,7 @@ func (f *fleet) registerOnce(running ...*replica) {
 // registerAll registers the workers, as they may be already.
 func (r *replica) registerAll() error {
 	for _, w := range workers {
-		if err := r.Do(r.t.Context(), http.MethodPost, "/workers", object{
+		if err := r.Do(r.t.Context(), http.MethodPost, "/workers", e2e.Object{
 			"worker_id": w.id, "model_name": w.model, "endpoint": fmt.Sprintf("http://w%d:8000", w.id),
 			"block_size": blockSize, "data_parallel_size": w.ranks,
 		}, nil); err != nil {
@@ -205,18 +205,18 @@ func (f *fleet) book(prefix string, rate int, during time.Duration) (r rates) {
 
 // bookBatch makes bookings at replica i, and frees one of them at the next one.
 func (f *fleet) bookBatch(i int, prefix string, n int) (booked, lasting int, err error) {
-	requests := make([]object, batch)
+	requests := make([]e2e.Object, batch)
 	for j := range requests {
 		tokens := make([]int, 10*blockSize)
 		for k := range tokens {
 			tokens[k] = (n+j)%50*1000 + k
 		}
-		request := object{"model_name": "alpha", "reservation_id": fmt.Sprintf("%s-%d", prefix, j), "token_ids": tokens, "lease_seconds": 2}
+		request := e2e.Object{"model_name": "alpha", "reservation_id": fmt.Sprintf("%s-%d", prefix, j), "token_ids": tokens, "lease_seconds": 2}
 		if (n*batch+j)%kept == 0 {
 			request["lease_seconds"] = 3600
 			lasting++
 		}
-		requests[j] = object{"select_and_reserve": request}
+		requests[j] = e2e.Object{"select_and_reserve": request}
 	}
 	var answer struct {
 		Results []struct {
@@ -224,7 +224,7 @@ func (f *fleet) bookBatch(i int, prefix string, n int) (booked, lasting int, err
 			Body   json.RawMessage `json:"body"`
 		} `json:"results"`
 	}
-	if err := f.replicas[i].Do(f.t.Context(), http.MethodPost, "/select_batch", object{"requests": requests}, &answer); err != nil {
+	if err := f.replicas[i].Do(f.t.Context(), http.MethodPost, "/select_batch", e2e.Object{"requests": requests}, &answer); err != nil {
 		return 0, 0, err
 	}
 	for _, one := range answer.Results {
@@ -376,7 +376,7 @@ func TestJoin(t *testing.T) {
 		endpoints[strconv.Itoa(dp)] = publishers[dp].Endpoint
 	}
 	e2e.Eventually(t, "the worker is registered", func() error {
-		return running[0].Do(t.Context(), http.MethodPost, "/workers", object{
+		return running[0].Do(t.Context(), http.MethodPost, "/workers", e2e.Object{
 			"worker_id": 1, "model_name": "alpha", "endpoint": "http://w:8000", "block_size": blockSize, "data_parallel_size": ranks, "kv_events_endpoints": endpoints,
 		}, nil)
 	})
@@ -411,7 +411,7 @@ func TestJoin(t *testing.T) {
 		e2e.Eventually(t, r.name+" has every block", func() error { return knows(r) })
 	}
 	for n := range live {
-		running[n%2].must(http.StatusCreated, http.MethodPost, "/reservations", object{
+		running[n%2].must(http.StatusCreated, http.MethodPost, "/reservations", e2e.Object{
 			"reservation_id": fmt.Sprint("live-", n), "model_name": "alpha", "worker_id": 1, "dp_rank": n % ranks, "token_ids": []int{n, n, n, n, 1, 2, 3, 4}, "effective_prefill_tokens": 8,
 		})
 	}
