@@ -246,6 +246,8 @@ export interface Thresholds {
 }
 
 export interface TokenizedPrompt {
+  model_name: string;
+  routing_group: string;
   lora_name: string | null;
   cache_salt: string | null;
   token_ids: number[];

@@ -80,12 +80,10 @@ function Ask() {
     const scope = { ...(model && { model_name: model }), ...(group && { routing_group: group }) };
     let asked = "the token ids";
     try {
-      const prompt = tokens ? { token_ids: tokens } : await call<TokenizedPrompt>("POST", "/tokenize", { ...scope, request });
+      // Its answer has the members of /explain, the scope among them.
+      const prompt = tokens ? { ...scope, token_ids: tokens } : await call<TokenizedPrompt>("POST", "/tokenize", { ...scope, request });
       asked = "the explanation";
-      setAnswer(await call<Explanation>("POST", "/explain", {
-        ...scope, token_ids: prompt.token_ids, ...("cache_salt" in prompt && { cache_salt: prompt.cache_salt, lora_name: prompt.lora_name }),
-        ...(lora && { lora_name: lora }),
-      }));
+      setAnswer(await call<Explanation>("POST", "/explain", { ...prompt, ...(lora && { lora_name: lora }) }));
     } catch (e) {
       if (e instanceof Failure) {
         setFailure(e);
