@@ -464,7 +464,7 @@ func TestEngines(t *testing.T) {
 		at := fmt.Sprintf("http://127.0.0.%s:%d", name, port)
 		w.await(name+" "+e.want, func() bool {
 			x, ok := w.find(name)
-			return ok && strings.HasPrefix(strings.ReplaceAll(strings.Join(append([]string{string(x.Lifecycle) + ": "}, x.Explain()...), ""), at, ""), e.want)
+			return ok && strings.HasPrefix(strings.ReplaceAll(strings.Join(append([]string{x.Lifecycle + ": "}, x.Explain()...), ""), at, ""), e.want)
 		})
 	}
 	if x := w.worker("9"); x.Scope.Model != "m" || *x.BlockSize != 32 || len(x.Adapters) != 1 || x.IsEagle != nil {
