@@ -6,13 +6,13 @@
 # Options of the engines (--cache-blocks, --speed, --chunked, --prefill-rate,
 # --decode-rate, --block-size, --hash-seed) go to sim-engine, --workers N sets
 # their number, --policy-config FILE is the policy file of the service instead of
-# demo/policies.yaml, --target URL uses a service that runs already, --keep leaves
-# service and engines running at the end; all else goes to sim-player.
+# demo/policies.yaml, --target URL uses a service that runs already; all else goes to
+# sim-player, such as --keep, which lets requests go on at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 ours=demo/policies.yaml
-workers=4 keep='' target='' policies=${DYN_ROUTER_POLICY_CONFIG:-$ours} engine_args=() player_args=() played=
+workers=4 target='' policies=${DYN_ROUTER_POLICY_CONFIG:-$ours} engine_args=() player_args=() played=
 while (($#)); do
 	case $1 in
 	--*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" ;;
@@ -25,7 +25,6 @@ while (($#)); do
 	--target) target=$2; shift 2 ;;
 	--policy-config) policies=$2; shift 2 ;;
 	--policies) played=$2; player_args+=("$1" "$2"); shift 2 ;;
-	--keep) keep=yes; shift ;;
 	--chunked) engine_args+=("$1"); shift ;;
 	--cache-blocks | --speed | --prefill-rate | --decode-rate | --block-size | --hash-seed)
 		engine_args+=("$1" "$2"); shift 2 ;;
@@ -58,11 +57,8 @@ engines; each takes about 20 seconds. Ctrl-C stops it.
 To watch it in a browser: $target/ui/
 
 TEXT
-code=0
-bin/sim-player --target "$target" --engines "$engines" "${player_args[@]}" || code=$?
-if [[ $keep ]]; then
-	printf '\nThe service and its engines go on: %s/ui/\nCtrl-C stops them.\n' "$target"
-	trap exit INT TERM
-	wait || true
-fi
-exit $code
+# In the background: a shell heeds signals only while it waits.
+trap 'exit 130' INT TERM
+bin/sim-player --target "$target" --engines "$engines" "${player_args[@]}" &
+echo $! >"$tmp/player.pid"
+wait $!

@@ -3,6 +3,7 @@ package main
 import (
 	"io"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,7 +13,7 @@ import (
 // TestIsPeer: the token goes to named URLs and to the hosts whose reservations are
 // followed, whatever their port.
 func TestIsPeer(t *testing.T) {
-	named, followed := []string{"https://a:8092/x"}, []string{"tcp://10.0.0.1:9000", "ipc:///tmp/x"}
+	named, followed := []string{"https://a:8092/x"}, []string{"tcp://10.0.0.1:9000", "ipc:///tmp/x", "nats://replica"}
 	for text, want := range map[string]bool{
 		"https://a:8092/dump":  true,
 		"http://a:8092/dump":   false,
@@ -21,6 +22,7 @@ func TestIsPeer(t *testing.T) {
 		"https://10.0.0.1:1/":  true,
 		"https://10.0.0.11:1/": false,
 		"https:///dump":        false,
+		"https://replica/dump": false,
 	} {
 		u, err := url.Parse(text)
 		if err != nil {
@@ -28,6 +30,19 @@ func TestIsPeer(t *testing.T) {
 		}
 		if got := isPeer(u, named, followed); got != want {
 			t.Errorf("%s: %t, want %t", text, got, want)
+		}
+	}
+}
+
+// TestAnnouncedOverNATS: where the operator lists hosts, what replicas of a fleet say of themselves is
+// read from these alone.
+func TestAnnouncedOverNATS(t *testing.T) {
+	urls := []string{"http://a:8092", "https://B:8092/x", "http://evil/", "http://a.evil", "http://a@evil", ":"}
+	for _, tt := range []struct{ hosts, want []string }{
+		{nil, urls}, {[]string{"a", "b"}, urls[:2]}, {[]string{"c"}, nil},
+	} {
+		if got := onHosts(slices.Clone(urls), tt.hosts); !slices.Equal(got, tt.want) {
+			t.Errorf("on %v: %v, want %v", tt.hosts, got, tt.want)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -34,6 +35,7 @@ type member struct {
 	conn    *nats.Conn
 	catalog *shared.Catalog
 	service func() *node.Service
+	hosts   []string // of --replica-hosts
 }
 
 // newMember prepares the connection to a fleet's NATS. service returns the service, once run is
@@ -42,7 +44,7 @@ func newMember(conf config.Config, url string, certificates *certs.Side, service
 	if !conf.Fleet.Enabled() {
 		return nil, nil
 	}
-	f := &member{conf: conf.Fleet, process: 1 + rand.Uint64N(math.MaxUint64), service: service}
+	f := &member{conf: conf.Fleet, process: 1 + rand.Uint64N(math.MaxUint64), service: service, hosts: conf.Replicas.Hosts}
 	name := conf.Fleet.Replica
 	if name == "" {
 		host, err := os.Hostname()
@@ -75,7 +77,7 @@ func newMember(conf config.Config, url string, certificates *certs.Side, service
 		return nil, fmt.Errorf("--fleet: %w", err)
 	}
 	sharing := shared.Config{
-		Bucket: f.conn.Bucket(""), Fleet: f.conn, Replica: name, Cache: cacheFile(conf), Required: conf.Fleet.Required,
+		Bucket: f.conn.Bucket(), Fleet: f.conn, Replica: name, Cache: cacheFile(conf), Required: conf.Fleet.Required,
 		Local: func() *catalog.Catalog { return service().Catalog() },
 		Apply: func(set catalog.Set) (catalog.Difference, error) { return service().ApplyShared(set) },
 		Log:   log,
@@ -124,7 +126,7 @@ func (me *member) collectors() []prometheus.Collector {
 // usesMesh reports whether reservations are shared over ZMQ.
 func (me *member) usesMesh() bool { return me == nil || me.conf.Mesh() }
 
-// urls returns the base URLs of the fleet's replicas.
+// urls returns the base URLs of the fleet's replicas that may be read.
 func (me *member) urls() (all []string) {
 	if me == nil {
 		return nil
@@ -132,7 +134,19 @@ func (me *member) urls() (all []string) {
 	for _, m := range me.conn.Members() {
 		all = append(all, m.URL)
 	}
-	return all
+	return onHosts(all, me.hosts)
+}
+
+// onHosts returns the URLs on certain hosts; without any, all. What a replica says of itself over NATS has no
+// address beside it: who may speak there could have others read any URL, and send it their token.
+func onHosts(urls, hosts []string) []string {
+	if len(hosts) == 0 {
+		return urls
+	}
+	return slices.DeleteFunc(urls, func(text string) bool {
+		u, err := url.Parse(text)
+		return err != nil || !slices.ContainsFunc(hosts, func(h string) bool { return strings.EqualFold(h, u.Hostname()) })
+	})
 }
 
 // configure adds what the fleet gives to the service's configuration.
@@ -142,7 +156,7 @@ func (me *member) configure(c *node.Config, r replicas, url string, maxPeers int
 	}
 	c.Process, c.Shared, c.SharedSettings = me.process, me.catalog, me.conf.Settings
 	if c.Recovery.Find == nil {
-		c.Recovery.Find = me.conn.Peers
+		c.Recovery.Find = func(ctx context.Context) []string { return onHosts(me.conn.Peers(ctx), me.hosts) }
 	}
 	if !me.conf.NATS() {
 		return

@@ -99,7 +99,7 @@ func (c *cluster) discovery(conf config.Config, svc *node.Service, engines *desc
 			Home: c.home, AnnotationPrefix: conf.Kubernetes.AnnotationPrefix, KVEvents: conf.KVEvents.Enabled,
 			AllowLoopback: getenv(allowLoopback) == "true",
 		},
-		Entries: c.entries, IPv6: c.podIP.Is6() && !c.podIP.Is4In6(), Ask: c.ask, Peers: c.replicas(conf, svc), Memory: memory, Log: log,
+		Entries: c.entries, Catalog: svc.Catalog(), IPv6: c.podIP.Is6() && !c.podIP.Is4In6(), Ask: c.ask, Peers: c.replicas(conf, svc), Memory: memory, Log: log,
 	}, c.client)
 }
 

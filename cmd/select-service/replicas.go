@@ -3,6 +3,7 @@ package main
 import (
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -10,6 +11,7 @@ import (
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/transport/fetch"
+	"github.com/select-service/select-service/internal/transport/nats"
 	"github.com/select-service/select-service/internal/transport/zmqsock"
 	"github.com/select-service/select-service/pkg/replicasync"
 )
@@ -59,6 +61,9 @@ func isPeer(u *url.URL, named, followed []string) bool {
 		}
 	}
 	for _, text := range followed {
+		if strings.HasPrefix(text, nats.Scheme) { // a replica's name, not a host's
+			continue
+		}
 		if peer, err := url.Parse(text); err == nil && peer.Hostname() != "" && peer.Hostname() == u.Hostname() {
 			return true
 		}

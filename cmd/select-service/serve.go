@@ -152,7 +152,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	routes := handlers{
 		conf: conf, svc: svc, operators: operators, pods: pods, fleet: joined, guard: read.tokens,
 		budget: mem.budget, tracer: tracer, log: log,
-		collectors: append(picks.collectors(), tracer, open, pods.Collector(svc.Catalog()), state.Collector(),
+		collectors: append(picks.collectors(), tracer, open, pods.Collector(), state.Collector(),
 			telemetry.Memory{Budget: mem.budget}, telemetry.WorkersFile{Watcher: file},
 			telemetry.Sockets{Refused: hub.Refused, Behind: others.behind()},
 			telemetry.Process{LogLinesDropped: out.Dropped, Certificate: read.certificates, PeerCertificate: read.peers}),

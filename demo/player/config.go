@@ -63,6 +63,7 @@ type config struct {
 	Fleet     bool     `json:"fleet,omitempty"`
 
 	WriteTrace string `json:"-"`
+	Keep       bool   `json:"-"`
 }
 
 func defaults() config {
@@ -96,6 +97,7 @@ func (c *config) flags() *pflag.FlagSet {
 	f.StringVar(&c.Disturb, "disturb", c.Disturb, "shell command to run when half of the requests are sent; select-service's results are then given before, during and after it, and have to come back")
 	f.BoolVar(&c.Replay, "replay", c.Replay, "register the engines with their replay endpoints; without, a service that starts late learns of their caches from its peers only")
 	f.BoolVar(&c.Fleet, "fleet", c.Fleet, "register the engines with the first replica only, and never again: the others have its workers")
+	f.BoolVar(&c.Keep, "keep", c.Keep, "then let requests go on under the service's policy, at twice real time at most, until interrupted")
 	f.StringVar(&c.JSON, "json", c.JSON, "also write the results to this file, and a plot of them beside it (.svg)")
 	return f
 }

@@ -91,8 +91,16 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		}
 		fmt.Fprintf(stdout, "results in %s, plot in %s\n", conf.JSON, svg)
 	}
-	return rep.failures()
+	if err := rep.failures(); err != nil || !conf.Keep {
+		return err
+	}
+	fmt.Fprintf(stdout, "\nRequests go on until Ctrl-C. To watch them: %s/ui/\n", conf.Targets[0])
+	conf.Speedup, conf.Warm = min(conf.Speedup, maxWatched), true
+	return playOn(ctx, conf, conf.Model, nth[selectService]+1, requests)
 }
+
+// maxWatched is the most model seconds per second for people who look on.
+const maxWatched = 2
 
 // load generates or reads the requests, and scales their arrivals to the requested rate.
 func load(conf config) ([]workload.Request, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"time"
 
@@ -17,13 +18,10 @@ import (
 // of the engines. nth counts the plays of the policy, from 1.
 func play(ctx context.Context, conf config, name string, nth int, requests []workload.Request, scr *screen) (result, error) {
 	r := playRun{conf: conf, requests: requests, screen: scr}
-	infos := make([]simapi.Info, len(conf.Engines))
-	for i, url := range conf.Engines {
-		r.engines = append(r.engines, engineClient{url})
-		var err error
-		if infos[i], err = r.engines[i].reset(ctx, conf.Speedup); err != nil {
-			return result{}, fmt.Errorf("restart engine %d: %w", i+1, err)
-		}
+	var infos []simapi.Info
+	var err error
+	if r.engines, infos, err = restart(ctx, conf); err != nil {
+		return result{}, err
 	}
 	var fleet *replicas
 	model, service := conf.modelOf(name)
@@ -35,12 +33,7 @@ func play(ctx context.Context, conf config, name string, nth int, requests []wor
 	case name == leastLoaded:
 		r.policy = newLeastLoadedPolicy(len(r.engines), conf.Seed)
 	case service:
-		sum := workload.Summarize(requests)
-		fleet = newReplicas(conf.Targets, selection{
-			model: model, tenant: conf.tenantOf(nth), nth: nth, replay: conf.Replay, late: conf.Lifecycle == late,
-			meanOutput: float64(sum.OutputTokens) / float64(sum.Requests),
-		})
-		fleet.shared = conf.Fleet
+		fleet = replicasOf(conf, model, nth, requests)
 		r.policy = fleet
 		defer fleet.leave(ctx)
 		if err := fleet.join(ctx, r.engines, infos); err != nil {
@@ -72,6 +65,58 @@ func play(ctx context.Context, conf config, name string, nth int, requests []wor
 		}
 	}
 	return res, nil
+}
+
+// restart restarts the engines, and returns them.
+func restart(ctx context.Context, conf config) (engines []engineClient, infos []simapi.Info, err error) {
+	for i, url := range conf.Engines {
+		e := engineClient{url}
+		info, err := e.reset(ctx, conf.Speedup)
+		if err != nil {
+			return nil, nil, fmt.Errorf("restart engine %d: %w", i+1, err)
+		}
+		engines, infos = append(engines, e), append(infos, info)
+	}
+	return engines, infos, nil
+}
+
+// replicasOf returns the policy that asks the service.
+func replicasOf(conf config, model string, nth int, requests []workload.Request) *replicas {
+	sum := workload.Summarize(requests)
+	fleet := newReplicas(conf.Targets, selection{
+		model: model, tenant: conf.tenantOf(nth), nth: nth, replay: conf.Replay, late: conf.Lifecycle == late,
+		meanOutput: float64(sum.OutputTokens) / float64(sum.Requests),
+	})
+	fleet.shared = conf.Fleet
+	return fleet
+}
+
+// playOn plays one workload after another, with the seeds that follow, on engines that keep what they have cached,
+// until ctx ends: for those who look at the service.
+func playOn(ctx context.Context, conf config, model string, nth int, requests []workload.Request) error {
+	engines, infos, err := restart(ctx, conf)
+	if err != nil {
+		return err
+	}
+	fleet := replicasOf(conf, model, nth, requests)
+	defer fleet.leave(ctx)
+	if err := fleet.join(ctx, engines, infos); err != nil {
+		return err
+	}
+	for ; ctx.Err() == nil; nth++ {
+		for _, r := range fleet.each {
+			r.nth = nth // the ids of its reservations
+		}
+		r := playRun{conf: conf, engines: engines, policy: fleet, requests: requests, screen: newScreen(io.Discard, selectService, len(requests))}
+		if err := r.playAll(ctx); err != nil && ctx.Err() == nil {
+			return err
+		}
+		conf.Seed++
+		if requests, err = load(conf); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // playRun is one policy being played.

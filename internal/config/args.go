@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -175,7 +176,7 @@ func (line *commandLine) take(kind flagKind, text string) {
 		if kind.option.repeats {
 			for i, g := range line.given {
 				if g.option.flag == kind.option.flag {
-					line.given[i].text += "," + text
+					line.given[i].text += cmp.Or(kind.option.separator, ",") + text
 					return
 				}
 			}

@@ -83,11 +83,17 @@ func (k Kubernetes) Entries(home string) ([]mapping.Entry, error) {
 			faults = append(faults, faultsOf(where, err)...)
 			continue
 		}
+		if len(p.InferencePools) > 0 && given["target_ports"] != "" {
+			faults = append(faults, fmt.Errorf("%s: %w", where, errOwnPorts))
+		}
 		if n := p.sources(); n != 1 {
 			faults = append(faults, fmt.Errorf("%s: want exactly one of inference_pool, service and selector, it has %d", where, n))
 			continue
 		}
 		add(where, p)
+	}
+	if len(k.Named.TargetPorts) > 0 && len(all) > 0 && !slices.ContainsFunc(all, func(e mapping.Entry) bool { return e.Kind != mapping.InferencePool }) {
+		faults = append(faults, fmt.Errorf("kubernetes: %w", errOwnPorts))
 	}
 	if len(all) > maxKubeSources {
 		faults = append(faults, fmt.Errorf("kubernetes: %d sources, the maximum is %d", len(all), maxKubeSources))
@@ -121,6 +127,9 @@ func (k Kubernetes) pool(given map[string]string) (*KubePool, error) {
 	return p, errors.Join(faults...)
 }
 
+// errOwnPorts refuses target ports that no source takes.
+var errOwnPorts = errors.New("target_ports: an InferencePool has its own")
+
 func (p *KubePool) entries(home string) ([]mapping.Entry, error) {
 	e := p.Entry
 	e.Namespace = cmp.Or(e.Namespace, home)
@@ -134,8 +143,8 @@ func (p *KubePool) entries(home string) ([]mapping.Entry, error) {
 	if len(p.Selectors) > 0 && len(e.TargetPorts) == 0 {
 		faults = append(faults, errors.New("target_ports: a selector needs them"))
 	}
-	if len(p.InferencePools)+len(p.PrefillPools) > 0 && len(p.Services)+len(p.Selectors) == 0 && len(e.TargetPorts) > 0 {
-		faults = append(faults, errors.New("target_ports: an InferencePool has its own"))
+	if n := len(e.TargetPorts); n > mapping.MaxTargetPorts {
+		faults = append(faults, fmt.Errorf("target_ports: %d, the maximum is %d", n, mapping.MaxTargetPorts))
 	}
 	var all []mapping.Entry
 	of := func(kind mapping.Kind, names []string, role string) {
@@ -301,9 +310,10 @@ var kubernetesSettings = []option{
 		help: "Service whose EndpointSlices have the workers, for clusters without InferencePools; it may be given several times.",
 	},
 	{
-		key: "kubernetes.selector", flag: "kube-selector", hint: "LABELS",
+		key: "kubernetes.selector", flag: "kube-selector", hint: "LABELS", repeats: true, separator: ";",
 		bind: func(c *Config) value { return selectors(&c.Kubernetes.Named.Selectors) },
-		help: "Label selector of the pods that are the workers, such as app=vllm,stage=live; several are separated by semicolons. Needs --kube-target-port.",
+		help: "Label selector of the pods that are the workers, such as app=vllm,stage=live; it may be given several times, or several separated by semicolons. " +
+			"Needs --kube-target-port.",
 	},
 	{
 		key: "kubernetes.prefill_inference_pool", flag: "kube-prefill-inference-pool", also: []string{"DYN_EPP_PREFILL_INFERENCE_POOL_NAME"}, hint: "NAME", repeats: true,
@@ -431,7 +441,7 @@ var kubernetesSettings = []option{
 // takeModelName makes DYN_MODEL_NAME the model of the only source.
 func (l *loader) takeModelName() {
 	k := &l.conf.Kubernetes
-	if k.Named.sources() != 1 || len(k.Pools) > 0 || k.Named.Model != "" || l.source[keyGatewayModels] != "DYN_MODEL_NAME" || len(l.conf.Gateway.Models) != 1 {
+	if k.Named.sources()+len(k.Pools) != 1 || k.Named.Model != "" || l.source[keyGatewayModels] != "DYN_MODEL_NAME" || len(l.conf.Gateway.Models) != 1 {
 		return
 	}
 	if _, sc, err := parseGatewayModel(l.conf.Gateway.Models[0]); err == nil {

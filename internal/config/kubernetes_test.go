@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -51,6 +52,38 @@ func TestKubernetesEntries(t *testing.T) {
 				e.Kind, e.Name, e.TargetPorts = mapping.Selector, "app=vllm,stage in (a,b)", []uint16{8000, 8001}
 			})},
 		},
+		"two selectors": {
+			setup{args: []string{"--kube-selector", "app=a,stage in (x,y)", "--kube-selector=app=b", "--kube-target-port", "8000"}},
+			[]mapping.Entry{
+				kubeEntry(func(e *mapping.Entry) {
+					e.Kind, e.Name, e.TargetPorts = mapping.Selector, "app=a,stage in (x,y)", []uint16{8000}
+				}),
+				kubeEntry(func(e *mapping.Entry) { e.Kind, e.Name, e.TargetPorts = mapping.Selector, "app=b", []uint16{8000} }),
+			},
+		},
+		"the model of Dynamo, for an entry of the file": {
+			setup{
+				args: []string{"--config", "f"}, env: map[string]string{"DYN_MODEL_NAME": "m"},
+				files: map[string]string{"f": "kubernetes:\n  pools:\n  - inference_pool: llm\n"},
+			},
+			[]mapping.Entry{kubeEntry(func(e *mapping.Entry) { e.Model = "m" })},
+		},
+		"the model of Dynamo, not for one of two": {
+			setup{
+				args: []string{"--config", "f"}, env: map[string]string{"DYN_MODEL_NAME": "m", "DYN_EPP_INFERENCE_POOL_NAME": "llm"},
+				files: map[string]string{"f": "kubernetes:\n  pools:\n  - service: s\n"},
+			},
+			[]mapping.Entry{kubeEntry(same), kubeEntry(func(e *mapping.Entry) { e.Kind, e.Name = mapping.Service, "s" })},
+		},
+		"ports of the section, beside a pool": {
+			setup{args: []string{"--config", "f"}, files: map[string]string{
+				"f": "kubernetes:\n  target_ports: [8000]\n  pools:\n  - inference_pool: llm\n  - selector: a=b\n",
+			}},
+			[]mapping.Entry{
+				kubeEntry(same),
+				kubeEntry(func(e *mapping.Entry) { e.Kind, e.Name, e.TargetPorts = mapping.Selector, "a=b", []uint16{8000} }),
+			},
+		},
 		"of Dynamo": {
 			setup{env: map[string]string{
 				"DYN_EPP_INFERENCE_POOL_NAME": "llm", "POD_NAMESPACE": "dynamo", "DYN_MODEL_NAME": "m", "DYN_KV_CACHE_BLOCK_SIZE": "64",
@@ -93,20 +126,34 @@ func TestKubernetesFaults(t *testing.T) {
 	for _, args := range []string{
 		"--kube-selector app=vllm", "--kube-selector =;a --kube-target-port 1", "--kube-inference-pool llm --kube-target-port 8000",
 		"--kube-target-port 0", "--kube-role both", "--kube-block-size -1", "--kube-inference-pool A_b", "--kube-annotation-prefix a/b/",
+		"--kube-service s --kube-target-port 1,2,3,4,5,6,7,8,9", "--kube-pools [{inference_pool:a,target_ports:[1]}]",
 		"--kube-pools {}", "--kube-pools [{}]", "--kube-pools [{inference_pool:1}]", "--kube-pools [{service:a,selector:b=c}]",
 	} {
 		fields := strings.Fields(args)
 		if strings.HasPrefix(args, "--kube-pools") {
-			fields[1] = strings.ReplaceAll(fields[1], ":", ": ")
+			fields[1] = strings.NewReplacer(":", ": ", ",target_ports:", ", target_ports: ").Replace(fields[1])
 		}
 		if args == "--kube-pools [{inference_pool:1}]" {
 			fields[1] = "[{inference_pool: a, kubeconfig: b}]"
 		}
 		mustFail(t, setup{args: fields}, fields[0])
 	}
+	mustFail(t, setup{args: []string{"--kube-service", numbered("s", 65)}}, "--kube-service")
+	if all := entries(t, setup{args: []string{"--kube-service", numbered("s", 64)}}); len(all) != 64 {
+		t.Errorf("%d sources", len(all))
+	}
 	if _, err := (setup{args: []string{"--kube-service", "s"}}).mustLoad(t).Kubernetes.Entries(""); err == nil {
 		t.Error("no namespace is no fault")
 	}
+}
+
+// numbered returns n names, with commas between them.
+func numbered(name string, n int) string {
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprint(name, i))
+	}
+	return strings.Join(all, ",")
 }
 
 // TestPeerService: replicas that are found need a port for their reservations, Dynamo's.

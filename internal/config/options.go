@@ -27,7 +27,8 @@ type option struct {
 
 	slots     slotsUse
 	slotsFlag string // the flag under "select-service slots"; empty: flag
-	repeats   bool   // the texts of a repeated flag are joined with commas; else the last one counts
+	repeats   bool   // the texts of a repeated flag are joined; else the last one counts
+	separator string // of texts that are joined; "" is a comma
 	slotsHelp string // empty: help
 }
 
@@ -573,7 +574,8 @@ var settings = []option{
 		key: "replicas.hosts", flag: "replica-hosts", hint: "HOST,...", slots: asFlag,
 		bind: func(c *Config) value { return list(&c.Replicas.Hosts, hostName) },
 		help: "Further hosts from which reservations may be read. The URL that a replica announces must lead to the host " +
-			"of its endpoint, or to one listed here, such as a proxy.",
+			"of its endpoint, or to one listed here, such as a proxy. In a fleet, where a replica has no endpoint: if given, " +
+			"the only hosts from which the index is read and to which the token goes.",
 	},
 
 	{

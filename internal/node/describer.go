@@ -259,7 +259,7 @@ func (d *describer) note(a answer) {
 	if e == nil {
 		return
 	}
-	e.asking = false
+	e.asking, e.due = false, time.Now().Add(firstRetry)
 	d.count(a.err)
 	fault := ""
 	if a.err != nil {
@@ -267,7 +267,7 @@ func (d *describer) note(a answer) {
 	}
 	now, changed := d.apply(a.worker, a.told, fault)
 	if now == nil || now.Address() != e.url {
-		return // another engine by now
+		return // another engine by now, or the service is shutting down
 	}
 	first := e.delay == 0
 	switch {

@@ -153,6 +153,31 @@ func TestAskedUntilItAnswers(t *testing.T) {
 	})
 }
 
+// TestAskedAtShutdown proves that an engine is not asked again and again while the service shuts down,
+// when its answers have no effect any more.
+func TestAskedAtShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &engines{told: says(4), start: time.Now()}
+		w := servicetest.Start(t, func(c *node.Config) {
+			c.Ask = func(ctx context.Context, url, engine string) (*catalog.Description, error) {
+				time.Sleep(10 * time.Millisecond)
+				return e.ask(ctx, url, engine)
+			}
+		})
+		if _, err := w.ReplaceWorkers(catalog.Set{Kind: catalog.SourceFile, Records: []catalog.Record{described(1)}}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		w.Service.Close()
+		w.Net.At("tcp://e:5557").Status(true) // it is due
+		e.times()
+		time.Sleep(4 * time.Second)
+		if n := len(e.times()); n == 0 || n > 5 {
+			t.Errorf("asked %d times in 4 s", n)
+		}
+	})
+}
+
 // TestDescribeWorker proves what a registration answers that asks the engine first.
 func TestDescribeWorker(t *testing.T) {
 	const refused = "the engine at http://e-1 does not describe worker 1: "

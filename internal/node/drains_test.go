@@ -131,22 +131,22 @@ type sharing struct {
 	settled atomic.Bool
 }
 
-func (f *sharing) Edit(change nats.Change) ([]string, error) { return nil, change(f.catalog) }
+func (s *sharing) Edit(change nats.Change) ([]string, error) { return nil, change(s.catalog) }
 
-func (f *sharing) Try(change nats.Change) error { return change(f.catalog) }
+func (s *sharing) Try(change nats.Change) error { return change(s.catalog) }
 
-func (f *sharing) EditFile(_ string, change nats.Change) ([]string, error) { return f.Edit(change) }
+func (s *sharing) EditFile(_ string, change nats.Change) ([]string, error) { return s.Edit(change) }
 
-func (f *sharing) EditSettings(func(*nats.Settings) error) ([]string, error) { return nil, nil }
+func (s *sharing) EditSettings(func(*nats.Settings) error) ([]string, error) { return nil, nil }
 
-func (f *sharing) Submit(change nats.Change, made func()) {
-	if _, err := f.Edit(change); err == nil {
+func (s *sharing) Submit(change nats.Change, made func()) {
+	if _, err := s.Edit(change); err == nil {
 		made()
 	}
 }
-func (f *sharing) Look()         {}
-func (f *sharing) Awaited() bool { return false }
-func (f *sharing) Settled() bool { return f.settled.Load() }
+func (s *sharing) Look()         {}
+func (s *sharing) Awaited() bool { return false }
+func (s *sharing) Settled() bool { return s.settled.Load() }
 
 // TestDrainInFleet: a replica that has not heard the others, or has yet to read their reservations, removes
 // no worker as empty; and a deadline counts from when it learned of it, whatever the others' clocks say.

@@ -242,6 +242,24 @@ func TestFailedPatchKeepsOldStreams(t *testing.T) {
 	w.WantLoad("1/0: 0 2 1, 1/1: 0 0 0, 1/2: 0 0 0, 1/3: 0 0 0")
 }
 
+// TestFailedMoveKeepsOldStreams: of a PATCH that moves the streams of two ranks, one of which cannot
+// be opened, neither has an effect.
+func TestFailedMoveKeepsOldStreams(t *testing.T) {
+	w := servicetest.Start(t)
+	w.Put(servicetest.Record(1, 2))
+	const moved, refused = "tcp://moved:1", "tcp://refused:1"
+	w.Net.Refuse(refused, true)
+	wk, err := w.PatchWorker(1, catalog.Patch{KVEventsEndpoints: map[uint32]string{0: moved, 1: refused}})
+	if err != nil || wk.Lifecycle != catalog.Incomplete {
+		t.Fatalf("worker is %+v, %v", wk, err)
+	}
+	for endpoint, open := range map[string]bool{servicetest.Endpoint(1, 0): true, servicetest.Endpoint(1, 1): true, moved: false} {
+		if got := w.Net.At(endpoint) != nil; got != open {
+			t.Errorf("%s is followed: %t", endpoint, got)
+		}
+	}
+}
+
 // TestEventsOfOtherRanks (decision K12): a rank beside the range is followed and
 // shown once it has blocks, but never chosen; an unknown one is dropped.
 func TestEventsOfOtherRanks(t *testing.T) {

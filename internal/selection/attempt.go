@@ -358,7 +358,6 @@ func (a *attempt) bookChoice() error {
 	})
 	a.timeline.end("book")
 	if _, full := errors.AsType[*reservations.LimitError](err); full && req.ByLoad {
-		a.session.release()
 		a.result.Registration = 0
 		return nil
 	}

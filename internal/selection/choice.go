@@ -165,20 +165,21 @@ func (c *choice) costsOf(ranks []catalog.Entry, v *reservations.View) {
 // model of its duration.
 func (c *choice) addQueues(ranks []catalog.Entry, v *reservations.View, l *ttft.Learner) {
 	c.queues = c.queues[:0]
+	flows := l.Flows(v.Now())
 	for i, e := range ranks {
 		if !c.candidates[i].Known {
 			c.queues = append(c.queues, selector.Queue{})
 			continue
 		}
 		q := QueueOf(v, e, l)
-		q.Ahead = c.charged[e.Slot]
+		q.Ahead, q.Flow = c.charged[e.Slot], flows.Rank(e.Slot, e.Rank)
 		c.queues = append(c.queues, q)
 	}
 	m := l.Model()
 	c.decision.Queues = c.queues
 	c.decision.Model = selector.Model{
 		Parameters: m.Parameters,
-		Crowding:   m.Flow(v.Now()).Crowding(c.scope.snapshot.NumRanks),
+		Crowding:   flows.Scope.Crowding(c.scope.snapshot.NumRanks),
 		Fallback:   m.Fallback,
 	}
 }
@@ -189,9 +190,8 @@ func (c *choice) addQueues(ranks []catalog.Entry, v *reservations.View, l *ttft.
 // fresh and with old reports, the mean TTFT is lower with a half than with all of it.
 const foreignWeight = 0.5
 
-// QueueOf returns the work that a rank still has to compute, foreign work included, and its speed
-// as learned by l. The
-// ledger must know the rank.
+// QueueOf returns the work that a rank still has to compute, foreign work included, and its speed as
+// learned by l, without its traffic. The ledger must know the rank.
 func QueueOf(v *reservations.View, e catalog.Entry, l *ttft.Learner) selector.Queue {
 	of := v.Queue(e.Slot)
 	q := selector.Queue{

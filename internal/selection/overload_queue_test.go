@@ -50,6 +50,37 @@ func TestThresholdsAtDispatch(t *testing.T) {
 	})
 }
 
+// TestStaleAtDispatch: reservations whose time is over do not count when a request that has waited
+// is judged by the thresholds, though there are more than a booking ends by itself.
+func TestStaleAtDispatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := servicetest.Start(t, servicetest.EventsOff, servicetest.Queueing(0))
+		w.Put(servicetest.Record(1, 1, servicetest.Total(80)))
+		const lease = 1500 * time.Millisecond
+		for i := range 60 {
+			id := strconv.Itoa(i)
+			if _, err := reserve(w, id, servicetest.Prompt(uint32(100+i), servicetest.BlockSize), leased(lease)); err != nil {
+				t.Fatal(err)
+			}
+			if err := w.PrefillComplete(id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.Book("first", servicetest.Prompt(1000, 8))
+		w.SetBusy(overload.Thresholds{DecodeBlocks: new(.5)})
+		waiting := startCall(w, "a", servicetest.Prompt(1, 8))
+		if !waiting.waits() {
+			t.Fatal("it does not wait")
+		}
+		time.Sleep(lease + time.Nanosecond) // before the timer that ends leases
+		if err := w.PrefillComplete("first"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		waiting.served(t)
+	})
+}
+
 // TestThresholdsCauseNoWait: however full the workers are, no one waits unless
 // the queue's own rule says so.
 func TestThresholdsCauseNoWait(t *testing.T) {

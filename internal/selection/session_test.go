@@ -212,6 +212,27 @@ func pinnedTo(id uint64) func(*selection.SelectRequest) {
 	return func(r *selection.SelectRequest) { r.Pinned = &catalog.Rank{Worker: id} }
 }
 
+// TestFullLedger: a ledger without room refuses a reservation; a request that is placed by load goes
+// on without one, and without keeping its session from others.
+func TestFullLedger(t *testing.T) {
+	w := servicetest.Start(t, servicetest.EventsOff, sessions, func(c *node.Config) { c.Reservations.Reservations = 1 })
+	w.Put(servicetest.Record(1, 1))
+	w.Book("a", servicetest.Prompt(1, 8))
+	if _, err := reserve(w, "b", servicetest.Prompt(2, 8)); contract.KindOf(err) != contract.Exhausted {
+		t.Errorf("a second reservation: %v", err)
+	}
+	byLoad := func(r *selection.SelectRequest) { r.ByLoad = true }
+	if sel, err := reserve(w, "c", nil, byLoad, of("s")); err != nil || sel.Rank.Worker != 1 || sel.ReservationID != nil {
+		t.Errorf("by load: %+v, %v", sel, err)
+	}
+	if err := w.Free("a"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := reserve(w, "d", servicetest.Prompt(3, 8), of("s")); err != nil {
+		t.Errorf("the session's next request: %v", err)
+	}
+}
+
 // TestSessionLasts: a binding lasts while a reservation does and for its time
 // behind the last one; looking does not prolong it.
 func TestSessionLasts(t *testing.T) {

@@ -357,7 +357,7 @@ func TestQueueRejects(t *testing.T) {
 		}
 		servicetest.WantError(t, c.err, contract.QueueRejected, `router policy class "only" queue requests limit reached (current=1, limit=1)`)
 		var e *contract.Error
-		errors.As(c.err, &e) // wantError has seen that it is one
+		errors.As(c.err, &e) // WantError has seen that it is one
 		if got := fmt.Sprintf("%+v", e.Details); got != "{PolicyClass:only LimitKind:requests Current:1 Limit:1}" {
 			t.Errorf("details are %s", got)
 		}

@@ -35,7 +35,7 @@ func (w *warmup) look(c *catalog.Catalog, r *scopes.Registry, l *reservations.Le
 	all, started := make(map[catalog.Scope][]catalog.Rank), make(map[catalog.Scope]map[uint64]time.Time)
 	for _, snap := range c.Snapshots() {
 		state := r.Of(snap.Scope)
-		if state == nil || snap.NumRanks < 2 {
+		if state == nil {
 			continue
 		}
 		seen := make(map[uint64]time.Time, snap.NumRanks)
@@ -60,15 +60,18 @@ func (w *warmup) look(c *catalog.Catalog, r *scopes.Registry, l *reservations.Le
 				if total == 0 {
 					total = totalBlocks(v, e.Slot)
 				}
-				if total > 0 && int(e.Slot) < len(device) {
-					filled[i] = float64(device[e.Slot]) / float64(total)
+				if total > 0 {
+					filled[i] = 0
+					if int(e.Slot) < len(device) { // else it has never had a block
+						filled[i] = float64(device[e.Slot]) / float64(total)
+					}
 					full = append(full, filled[i])
 				}
 			}
 		})
 		if len(full) > 0 {
 			slices.Sort(full)
-			half := full[(len(full)-1)/2] / 2
+			half := medianOf(full) / 2
 			for i, e := range snap.Ranks() {
 				if filled[i] >= 0 && filled[i] < half && !slices.Contains(warm, e.Rank) {
 					warm = append(warm, e.Rank)
@@ -111,7 +114,7 @@ func (c *choice) pickToWarm(ranks []catalog.Entry, v *reservations.View) (i int,
 	median := medianRequests(c.scope.snapshot.Ranks(), v)
 	var few []catalog.Entry
 	for _, e := range ranks {
-		if _, is := slices.BinarySearchFunc(warm, e.Rank, catalog.Rank.Compare); is && v.Known(e.Slot, e.Rank) && v.Total(e.Slot).Requests < median {
+		if _, is := slices.BinarySearchFunc(warm, e.Rank, catalog.Rank.Compare); is && v.Known(e.Slot, e.Rank) && float64(v.Total(e.Slot).Requests) < median {
 			few = append(few, e)
 		}
 	}
@@ -123,12 +126,19 @@ func (c *choice) pickToWarm(ranks []catalog.Entry, v *reservations.View) (i int,
 	return indexRank(ranks, few[leastLoaded(few, c.scope.snapshot.BlockSize, v, nil)].Rank), true
 }
 
-// medianRequests returns the median of the ranks' active requests, the lower one of two.
-func medianRequests(ranks []catalog.Entry, v *reservations.View) uint32 {
+// medianRequests returns the median of the ranks' active requests.
+func medianRequests(ranks []catalog.Entry, v *reservations.View) float64 {
 	all := make([]uint32, 0, len(ranks))
 	for _, e := range ranks {
 		all = append(all, v.Total(e.Slot).Requests)
 	}
 	slices.Sort(all)
-	return all[(len(all)-1)/2]
+	return medianOf(all)
+}
+
+// medianOf returns the median of sorted numbers, at least one: of two in the middle their mean, so
+// that of two ranks the lower one is below it.
+func medianOf[T uint32 | float64](sorted []T) float64 {
+	n := len(sorted)
+	return (float64(sorted[(n-1)/2]) + float64(sorted[n/2])) / 2
 }

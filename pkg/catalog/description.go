@@ -18,6 +18,7 @@ type Description struct {
 
 	Model           string
 	Adapters        []string // nil: not known
+	Further         []string `json:",omitempty"` // other names of the model, or other models, which are not served
 	BlockSize       uint32   // tokens
 	StartRank, Size uint32   // the data-parallel ranks; Size is 0 if they are not known
 	// Endpoints by rank: of KV events, of their replays and of load reports.
@@ -461,6 +462,7 @@ func (d *Description) equal(o *Description) bool {
 		return d == o
 	}
 	return d.Engine == o.Engine && d.Version == o.Version && d.Model == o.Model && slices.Equal(d.Adapters, o.Adapters) &&
+		slices.Equal(d.Further, o.Further) &&
 		d.BlockSize == o.BlockSize && d.StartRank == o.StartRank && d.Size == o.Size &&
 		maps.Equal(d.KVEventsEndpoints, o.KVEventsEndpoints) && maps.Equal(d.ReplayEndpoints, o.ReplayEndpoints) &&
 		maps.Equal(d.LoadEndpoints, o.LoadEndpoints) && d.Role == o.Role && d.Eagle == o.Eagle &&

@@ -63,8 +63,11 @@ const recordsPerLock = 1024
 // blocksPerLock is how many hashes it copies before it does so, or some more.
 const blocksPerLock = 1 << 16
 
+// blocksPerPage is after how many hashes a page ends, whatever its limit: as text they are about 3 MB.
+const blocksPerPage = 1 << 17
+
 // Reservations returns the next live reservations of all processes after a cursor, at
-// most limit (which counts as 1 if it is less). more reports whether there may be
+// most limit (which counts as 1 if it is less), and fewer if they have many hashes. more reports whether there may be
 // further ones after next. A walk over all pages contains every reservation that is
 // live during the whole walk, and none twice. Hashes are copies.
 func (l *Ledger) Reservations(after Cursor, limit int) (page []Reservation, next Cursor, more bool) {
@@ -96,7 +99,7 @@ func (l *Ledger) list(after Cursor, limit int, wanted hashesWanted, add func(x *
 	limit = max(limit, 1)
 	next, next.process = after, l.process
 	var buf []listed
-	at, n := l.at(), 0
+	at, n, blocks := l.at(), 0, 0
 	for _, s := range l.scopesFrom(after.scope) {
 		if s.number != next.scope {
 			next.scope, next.serial = s.number, 0
@@ -105,9 +108,10 @@ func (l *Ledger) list(after Cursor, limit int, wanted hashesWanted, add func(x *
 			buf, next.serial, more = s.list(buf[:0], next.serial, limit-n, wanted)
 			for i := range buf {
 				buf[i].like += n
+				blocks += len(buf[i].hashes)
 				add(&buf[i], at)
 			}
-			if n += len(buf); n == limit {
+			if n += len(buf); n == limit || blocks >= blocksPerPage {
 				return next, true
 			}
 		}

@@ -64,6 +64,49 @@ func TestPagesUnderChurn(t *testing.T) {
 	wg.Wait()
 }
 
+// TestPagesOfLongPrompts proves that a page of long prompts ends before its limit, and that a walk over
+// such pages has all of them.
+func TestPagesOfLongPrompts(t *testing.T) {
+	l, _ := withRanks(1, nil)
+	const many, blocks = 100, 1 << 13
+	for i := range many {
+		hashes := make([]uint64, blocks)
+		for n := range hashes {
+			hashes[n] = uint64(i*blocks + n)
+		}
+		bookOn(t, l, testScope, fmt.Sprint(i), 0, hashes)
+	}
+	for name, list := range map[string]func(Cursor) ([]Reservation, Cursor, bool){
+		"whole": func(at Cursor) ([]Reservation, Cursor, bool) { return l.Reservations(at, 1000) },
+		"shared": func(at Cursor) (page []Reservation, next Cursor, more bool) {
+			listed, next, more := l.ListedReservations(at, 1000)
+			for _, r := range listed {
+				page = append(page, r.Reservation)
+			}
+			return page, next, more
+		},
+	} {
+		seen := make(map[string]int)
+		for at, more := (Cursor{}), true; more; {
+			var page []Reservation
+			page, at, more = list(at)
+			total := 0
+			for _, r := range page {
+				seen[r.ID] += len(r.Hashes)
+				total += len(r.Hashes)
+			}
+			if total > blocksPerPage+blocksPerLock {
+				t.Errorf("%s: a page of %d reservations has %d hashes", name, len(page), total)
+			}
+		}
+		for i := range many {
+			if n := seen[fmt.Sprint(i)]; n != blocks {
+				t.Errorf("%s: %d hashes of reservation %d", name, n, i)
+			}
+		}
+	}
+}
+
 // TestCursor proves that a place survives as text, and that one in another
 // ledger is the beginning.
 func TestCursor(t *testing.T) {

@@ -190,7 +190,7 @@ type newcomer struct {
 }
 
 // blocks returns the number of distinct blocks.
-func (x *newcomer) blocks() int { return x.m.n + int(x.fresh) }
+func (n *newcomer) blocks() int { return n.m.n + int(n.fresh) }
 
 // prepare makes a prompt ready for the tree: m is the walk of its first blocks, rest are those
 // after m. Repeats are left out.

@@ -45,8 +45,8 @@ type Server struct {
 	answer func(w http.ResponseWriter, r *http.Request) bool
 	seen   map[string]int // requests by resource and verb
 	tokens []string
-	// allowed: the account may read; installed: there are InferencePools.
-	allowed, installed bool
+	// allowed: the account may read; installed: there are InferencePools; killed: nobody answers.
+	allowed, installed, killed bool
 }
 
 type change struct {
@@ -59,16 +59,20 @@ type change struct {
 
 // New starts a server that ends with the test.
 func New(t testing.TB) *Server {
-	s := &Server{
-		version: 1, objects: make(map[string]map[string]Object), changed: make(chan struct{}), seen: make(map[string]int),
-		allowed: true, installed: true,
-	}
+	s := newServer()
 	s.serve("127.0.0.1:0")
 	t.Cleanup(func() {
 		s.Thaw()
 		s.Kill()
 	})
 	return s
+}
+
+func newServer() *Server {
+	return &Server{
+		version: 1, objects: make(map[string]map[string]Object), changed: make(chan struct{}), seen: make(map[string]int),
+		allowed: true, installed: true,
+	}
 }
 
 // serve starts to answer at an address. All servers have the same certificate.
@@ -87,15 +91,30 @@ func (s *Server) serve(address string) {
 
 // Kill is part of API.
 func (s *Server) Kill() {
+	s.setKilled(true)
 	s.CutWatches()
-	s.http.CloseClientConnections()
-	s.http.Close()
+	if s.http != nil {
+		s.http.CloseClientConnections()
+		s.http.Close()
+	}
+}
+
+func (s *Server) setKilled(killed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.killed = killed
 }
 
 // Start is part of API. A server that starts has nothing for watches of versions from before.
 func (s *Server) Start() {
+	s.mu.Lock()
+	s.version++
+	s.mu.Unlock()
 	s.Compact()
-	s.serve(s.http.Listener.Addr().String())
+	s.setKilled(false)
+	if s.http != nil {
+		s.serve(s.http.Listener.Addr().String())
+	}
 }
 
 // Freeze is part of API.
@@ -209,6 +228,16 @@ func (s *Server) CutWatches() {
 	s.cuts++
 	s.wakeLocked()
 }
+
+// Bookmark sends all watches a bookmark.
+func (s *Server) Bookmark() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.recordLocked(bookmark, "", Object{"metadata": Object{}}, nil)
+}
+
+// bookmark is the kind of a change that is none.
+const bookmark = "BOOKMARK"
 
 // Compact makes versions up to now too old for watches.
 func (s *Server) Compact() {
@@ -357,6 +386,10 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, resource string, 
 		s.mu.Unlock()
 		for _, c := range news {
 			from = c.version
+			if c.kind == bookmark {
+				Event(w, bookmark, typed(resource, c.object))
+				continue
+			}
 			if c.resource != resource {
 				continue
 			}
@@ -493,6 +526,13 @@ func UID(uid string) func(Object) { return func(o Object) { set(o, "metadata", "
 // Deleted sets the deletionTimestamp of an object.
 func Deleted(at time.Time) func(Object) {
 	return func(o Object) { set(o, "metadata", "deletionTimestamp", at.UTC().Format(time.RFC3339)) }
+}
+
+// Restarts sets how often the container of a pod has restarted.
+func Restarts(n int) func(Object) {
+	return func(o Object) {
+		set(o, "status", "containerStatuses", []Object{{"name": "engine", "restartCount": n}})
+	}
 }
 
 // Phase sets the phase of a pod.

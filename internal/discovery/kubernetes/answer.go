@@ -1,7 +1,9 @@
 package kubernetes
 
 import (
+	"cmp"
 	"maps"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,18 +15,46 @@ import (
 // AnswerOf returns what an engine's description says to discovery.
 func AnswerOf(d *catalog.Description) mapping.Answer {
 	a := mapping.Answer{
-		Model: d.Model, Adapters: d.Adapters, BlockSize: d.BlockSize, TotalKVBlocks: d.TotalKVBlocks, Ranks: d.Size,
-		EventsPort: firstPort(d.KVEventsEndpoints), ReplayPort: firstPort(d.ReplayEndpoints),
-		LoadPort: firstPort(d.LoadEndpoints),
+		Model: d.Model, Further: d.Further, Adapters: d.Adapters, BlockSize: d.BlockSize, TotalKVBlocks: d.TotalKVBlocks, Ranks: d.Size,
+		EventsPort: firstPort(d.KVEventsEndpoints), ReplayPort: firstPort(d.ReplayEndpoints), LoadPort: firstPort(d.LoadEndpoints),
+		NoModel: d.Unknown[catalog.FieldModel], NoBlockSize: d.Unknown[catalog.FieldBlockSize],
 	}
-	// Only what the worker cannot do without is a problem.
-	switch {
-	case d.Model == "":
-		a.Problem = d.Unknown[catalog.FieldModel]
-	case d.BlockSize == 0:
-		a.Problem = d.Unknown[catalog.FieldBlockSize]
+	if d.Engine != "" {
+		a.Eagle = &d.Eagle
 	}
 	return a
+}
+
+// answerIn returns what the engine of a discovered worker must have said, with its key. ok is false
+// if the worker has not enough of it.
+func answerIn(w *catalog.Worker) (key askKey, said mapping.Answer, ok bool) {
+	r := &w.Record
+	if r.Source.Kind != catalog.SourceKubernetes || r.Endpoint == nil || r.BlockSize == nil || len(r.Faults) > 0 {
+		return key, said, false
+	}
+	at, err := url.Parse(*r.Endpoint)
+	if err != nil {
+		return key, said, false
+	}
+	key = askKey{cmp.Or(r.Source.UID, at.Hostname()), portIn(*r.Endpoint)}
+	said = mapping.Answer{
+		Model: r.Scope.Model, Adapters: r.Adapters, BlockSize: *r.BlockSize, Ranks: r.RankCount(), Eagle: r.IsEagle,
+		EventsPort: onePort(r.KVEventsEndpoint, r.KVEventsEndpoints), ReplayPort: onePort(r.ReplayEndpoint, r.ReplayEndpoints),
+		LoadPort: onePort(r.LoadEndpoint, r.LoadEndpoints),
+	}
+	if r.TotalKVBlocks != nil {
+		said.TotalKVBlocks = *r.TotalKVBlocks
+	}
+	return key, said, true
+}
+
+// onePort returns the port of the only endpoint of a record, or of its lowest rank's; 0 if there
+// is none.
+func onePort(only *string, byRank map[uint32]string) uint16 {
+	if only != nil {
+		return portIn(*only)
+	}
+	return firstPort(byRank)
 }
 
 // firstPort returns the port of the lowest rank, 0 if there is none.
@@ -32,7 +62,20 @@ func firstPort(byRank map[uint32]string) uint16 {
 	if len(byRank) == 0 {
 		return 0
 	}
-	endpoint := byRank[slices.Min(slices.Collect(maps.Keys(byRank)))]
+	return portIn(byRank[slices.Min(slices.Collect(maps.Keys(byRank)))])
+}
+
+// portIn returns the port at the end of an endpoint.
+func portIn(endpoint string) uint16 {
 	n, _ := strconv.ParseUint(endpoint[strings.LastIndexByte(endpoint, ':')+1:], 10, 16)
 	return uint16(n)
+}
+
+// clipped returns the first of some names for the log.
+func clipped(names []string) []string {
+	short := make([]string, 0, 8)
+	for _, n := range names[:min(len(names), cap(short))] {
+		short = append(short, catalog.Clip(n))
+	}
+	return short
 }

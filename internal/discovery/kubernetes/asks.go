@@ -9,12 +9,14 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/discovery/kubernetes/mapping"
+	"github.com/select-service/select-service/pkg/catalog"
 )
 
 const (
-	// maxAsks is how many engines are asked at a time, askTimeout how long each may take.
+	// maxAsks is how many engines are asked at a time. askTimeout is how long one may take for all
+	// questions together, of which each has 5 s (describe).
 	maxAsks    = 16
-	askTimeout = 5 * time.Second
+	askTimeout = 30 * time.Second
 	// An engine that has answered is asked again after askEvery ± 10 %, one that has not after
 	// askFirst, which doubles up to askMost.
 	askEvery = time.Minute
@@ -43,11 +45,12 @@ type askKey struct {
 
 func keyOf(p *mapping.Pod, port uint16) askKey { return askKey{cmp.Or(p.UID, p.IP), port} }
 
-// ask wants an engine to be asked. Another turn means that it became ready again.
+// ask wants an engine to be asked. Another turn means that it became ready again, or restarted.
 type ask struct {
-	key  askKey
-	url  string
-	turn uint64
+	key   askKey
+	url   string
+	turn  uint64
+	needs mapping.Needs
 }
 
 // asked is an engine with what it has said.
@@ -58,22 +61,30 @@ type asked struct {
 	due      time.Time
 	failures int
 	said     mapping.Answer
-	problem  string // of the last try, "" after a success
 }
 
 func newAsks(d *Discovery) *asks { return &asks{d: d, engines: make(map[askKey]*asked)} }
+
+// remember takes what workers of an earlier life of the process have as said by their engines,
+// until these are asked.
+func (a *asks) remember(workers []*catalog.Worker, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, w := range workers {
+		if key, said, ok := answerIn(w); ok {
+			a.engines[key] = &asked{due: now, said: said}
+		}
+	}
+}
 
 // answer returns what an engine has said.
 func (a *asks) answer(p *mapping.Pod, port uint16) mapping.Answer {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	e := a.engines[keyOf(p, port)]
-	if e == nil {
-		return mapping.Answer{}
+	if e := a.engines[keyOf(p, port)]; e != nil {
+		return e.said
 	}
-	said := e.said
-	said.Problem = e.problem
-	return said
+	return mapping.Answer{}
 }
 
 // want sets which engines are asked from now on.
@@ -126,10 +137,10 @@ func (a *asks) startLocked(now time.Time) {
 		if a.running >= maxAsks {
 			break // the end of one starts the next
 		}
-		url := e.url
+		begun := e.ask
 		e.busy = true
 		a.running++
-		a.d.spawn(func(ctx context.Context) { a.run(ctx, e, url) })
+		a.d.spawn(func(ctx context.Context) { a.run(ctx, e, begun) })
 	}
 	if a.timer != nil {
 		a.timer.Stop()
@@ -154,11 +165,11 @@ func (a *asks) close() {
 }
 
 // run asks one engine, and has a new answer applied.
-func (a *asks) run(ctx context.Context, e *asked, url string) {
+func (a *asks) run(ctx context.Context, e *asked, begun ask) {
 	asking, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	said, err := a.d.config.Ask(asking, url)
-	if a.heard(e, url, said, err) {
+	said, err := a.d.config.Ask(asking, begun.url)
+	if a.heard(e, begun, said, err) {
 		a.d.change(func() {}) // without a.mu: who plans holds the lock of Discovery and takes ours
 	}
 	a.mu.Lock()
@@ -166,37 +177,41 @@ func (a *asks) run(ctx context.Context, e *asked, url string) {
 	a.startLocked(time.Now())
 }
 
-// heard takes the answer at a URL, and reports whether it says anything new. The engine may have
-// moved meanwhile: then the answer is another's.
-func (a *asks) heard(e *asked, url string, said mapping.Answer, err error) (changed bool) {
+// heard takes an answer, and reports whether it says anything new. The engine may have moved
+// meanwhile: then the answer is another's. It may have restarted: then it is asked once more.
+func (a *asks) heard(e *asked, begun ask, said mapping.Answer, err error) (changed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.running--
 	e.busy = false
-	if e.url != url {
+	if e.url != begun.url {
 		return false
 	}
-	now := time.Now()
-	before, wasProblem := e.said, e.problem
+	before := e.said
 	outcome := "ok"
-	switch {
-	case err != nil:
-		outcome, e.problem = "failed", err.Error()
-	case said.Problem != "":
-		outcome, e.problem = "incomplete", said.Problem
-	default:
-		e.problem = ""
+	if err != nil {
+		outcome, e.said.Problem = "failed", err.Error()
+	} else {
+		e.said = said.Or(before)
+		if e.needs.Lacking(e.said) != "" {
+			outcome = "incomplete"
+		}
 	}
 	a.d.counts.ask("engine", outcome)
-	if err == nil {
-		e.said = said.Or(before)
-	}
-	if e.problem != "" {
+	now := time.Now()
+	switch {
+	case e.turn != begun.turn:
+		e.due = now
+	case outcome != "ok":
 		e.failures++
 		e.due = now.Add(min(askFirst<<min(e.failures-1, 8), askMost))
-	} else {
+	default:
 		e.failures = 0
 		e.due = now.Add(askEvery*9/10 + time.Duration(rand.Int64N(int64(askEvery/5))))
 	}
-	return !e.said.Equal(before) || e.problem != wasProblem
+	if further := e.said.Further; len(further) > 0 && !slices.Equal(further, before.Further) {
+		a.d.log.Info().Str("engine", e.url).Str("model", catalog.Clip(e.said.Model)).Strs("further", clipped(further)).
+			Msg("an engine lists further models, which are not served")
+	}
+	return !e.said.Equal(before)
 }

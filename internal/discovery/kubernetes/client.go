@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
@@ -45,15 +46,18 @@ var groupPools = schema.GroupVersion{Group: "inference.networking.k8s.io", Versi
 
 // Client reaches an API server.
 type Client struct {
-	server string
 	core   rest.Interface // pods
 	slices rest.Interface // EndpointSlices
 	pools  rest.Interface // InferencePools
 	reads  *bounded
 }
 
-// silence ends client-go's own log: what it would say is in the states of sources.
-var silence = sync.OnceFunc(func() { klog.SetLogger(klog.Logger{}) })
+// silence ends client-go's own log, and its waits with it: what it would say is in the states of
+// sources, and followers wait by the kind of failure.
+var silence = sync.OnceFunc(func() {
+	klog.SetLogger(klog.Logger{})
+	utilruntime.ErrorHandlers = nil
+})
 
 // Dial returns a client of the API server that a kubeconfig file names; "" is the one of the
 // cluster that the process runs in. It does not connect. The credentials may be a token, a file
@@ -68,8 +72,12 @@ func Dial(kubeconfig string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("certificates of the API server: %w", err)
 	}
+	proxy := config.Proxy // the kubeconfig's
+	if proxy == nil {
+		proxy = http.ProxyFromEnvironment
+	}
 	var base http.RoundTripper = &http.Transport{
-		Proxy:               http.ProxyFromEnvironment,
+		Proxy:               proxy,
 		DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
 		TLSClientConfig:     tlsConfig,
 		TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: headerTimeout,
@@ -85,8 +93,12 @@ func Dial(kubeconfig string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("credentials for the API server: %w", err)
 	}
-	httpClient := &http.Client{Transport: wrapped}
-	c := &Client{server: config.Host, reads: reads}
+	return newClient(config, &http.Client{Transport: wrapped}, reads)
+}
+
+// newClient returns a client whose requests go through an HTTP client, which reads through reads.
+func newClient(config *rest.Config, httpClient *http.Client, reads *bounded) (*Client, error) {
+	c := &Client{reads: reads}
 	scheme := runtime.NewScheme()
 	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Pod{}, &corev1.PodList{})
 	scheme.AddKnownTypes(discoveryv1.SchemeGroupVersion, &discoveryv1.EndpointSlice{}, &discoveryv1.EndpointSliceList{})
@@ -103,9 +115,11 @@ func Dial(kubeconfig string) (*Client, error) {
 	}{{&c.core, "/api", corev1.SchemeGroupVersion}, {&c.slices, "/apis", discoveryv1.SchemeGroupVersion}, {&c.pools, "/apis", groupPools}} {
 		of := *config
 		of.APIPath, of.GroupVersion, of.NegotiatedSerializer = part.path, &part.gv, codecs
-		if *part.to, err = rest.RESTClientForConfigAndClient(&of, httpClient); err != nil {
+		to, err := rest.RESTClientForConfigAndClient(&of, httpClient)
+		if err != nil {
 			return nil, fmt.Errorf("API server %s: %w", config.Host, err)
 		}
+		*part.to = to
 	}
 	return c, nil
 }

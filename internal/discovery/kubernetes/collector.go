@@ -35,15 +35,10 @@ var applyBounds = []float64{0.05, 0.1, 0.2, 0.3, 0.5, 1, 2, 5, 10}
 // maxInfo bounds the workers with series of their own.
 const maxInfo = 4096
 
-type collector struct {
-	d       *Discovery
-	workers *catalog.Catalog
-}
+type collector struct{ d *Discovery }
 
 // Collector returns the collector of discovery's metrics; of a nil Discovery it has none.
-func (d *Discovery) Collector(workers *catalog.Catalog) prometheus.Collector {
-	return collector{d, workers}
-}
+func (d *Discovery) Collector() prometheus.Collector { return collector{d} }
 
 // Describe implements prometheus.Collector.
 func (collector) Describe(ch chan<- *prometheus.Desc) { Families.Describe(ch) }
@@ -105,7 +100,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		metrics.Send(ch, excludedPods, n, reason)
 	}
 	shown := 0
-	for _, w := range c.workers.List(nil, nil) {
+	for _, w := range c.d.config.Catalog.List(nil, nil) {
 		if w.Source.Kind != catalog.SourceKubernetes {
 			continue
 		}

@@ -22,6 +22,9 @@ import (
 type Config struct {
 	mapping.Settings
 	Entries []mapping.Entry
+	// Catalog is what Run applies the workers to. Those of Kubernetes that it has then are of an
+	// earlier life of the process.
+	Catalog *catalog.Catalog
 	// IPv6: of a Service, IPv6 addresses count, and not IPv4.
 	IPv6 bool
 	// Ask asks the engine at a base URL what it serves. An error says why it gave nothing. It is
@@ -63,6 +66,8 @@ type Discovery struct {
 	wake chan struct{} // holds a token while there is something to look at
 	// spawn starts a goroutine of Run, and returns what ends it. Set by Run.
 	spawn func(func(context.Context)) context.CancelFunc
+	// placed has the workers of the last plan that was applied. Only follow uses it.
+	placed map[uint64]bool
 
 	mu      sync.Mutex // guards the fields below and the sources
 	sources []*source
@@ -110,8 +115,17 @@ func (d *Discovery) Run(ctx context.Context, apply discovery.Apply) error {
 		})
 		return cancel
 	}
+	restored := d.config.Catalog.List(nil, nil)
+	d.asks.remember(restored, time.Now())
+	served := make(map[string]bool)
+	for _, w := range restored {
+		if w.Source.Kind == catalog.SourceKubernetes && w.Source.UID != "" {
+			served[w.Source.UID] = true
+		}
+	}
 	d.mu.Lock()
 	for _, s := range d.sources {
+		s.table.served = served
 		s.open()
 	}
 	d.mu.Unlock()
@@ -213,7 +227,7 @@ func (d *Discovery) apply(apply discovery.Apply) (next time.Time) {
 	set := catalog.Set{Records: p.records}
 	if len(p.unlisted) > 0 {
 		set.Keep = func(w *catalog.Worker) bool {
-			return p.unlisted[w.Source.Pool] && !p.named[w.Source.Namespace+"/"+w.Source.Pod]
+			return p.unlisted[sourceName{w.Source.Namespace, w.Source.Pool}] && !d.placed[w.ID] && !p.named[w.Source.Namespace+"/"+w.Source.Pod]
 		}
 	}
 	changed, err := apply(set)
@@ -227,6 +241,10 @@ func (d *Discovery) apply(apply discovery.Apply) (next time.Time) {
 	for _, e := range changed.Excluded {
 		row := p.owners[e.Index]
 		row.exclude(p, excludedBy(e.Err), e.Err.Error())
+	}
+	d.placed = make(map[uint64]bool, len(p.records))
+	for i := range p.records {
+		d.placed[p.records[i].ID] = true
 	}
 	d.mu.Lock()
 	d.seen = p.view()
@@ -251,7 +269,7 @@ func excludedBy(err error) string {
 		return mapping.ExcludedLimit
 	}
 	if _, invalid := errors.AsType[*catalog.InvalidError](err); invalid {
-		return "invalid"
+		return mapping.ExcludedInvalid
 	}
 	return mapping.ExcludedTaken
 }
@@ -266,24 +284,28 @@ type row struct {
 type plan struct {
 	records  []catalog.Record
 	owners   []*planned // of the records, by index
-	counts   map[*source]*Pods
+	pods     []*planned
+	counts   map[*source]*Pods // without those of pods
 	excluded []Excluded
 	asks     []ask
 	next     time.Time
 	settled  bool
 	states   []status
-	// unlisted has the names of the sources whose pods are not known yet.
-	unlisted map[string]bool
+	// unlisted has the sources whose pods are not known yet.
+	unlisted map[sourceName]bool
 	named    map[string]bool // pods that are known
 	sources  []*source
 }
 
+// sourceName is what a worker tells of the source that it was found by.
+type sourceName struct{ namespace, name string }
+
 // planned is a pod with workers.
 type planned struct {
 	row
-	phase    phase
-	complete bool
-	gone     bool // excluded
+	phase phase
+	ids   []uint64 // of the workers, but for those of ports that the source had before
+	gone  bool     // excluded
 }
 
 // exclude takes a pod out of the counts of those with workers.
@@ -292,7 +314,6 @@ func (pl *planned) exclude(p *plan, reason, why string) {
 		return
 	}
 	pl.gone = true
-	p.counts[pl.s].add(pl.phase, pl.complete, -1)
 	p.exclude(pl.row, reason, why)
 }
 
@@ -312,7 +333,7 @@ func (p *plan) until(at time.Time) {
 func (d *Discovery) plan(now time.Time) *plan {
 	p := &plan{
 		counts: make(map[*source]*Pods, len(d.sources)), next: now.Add(forever), settled: true,
-		unlisted: make(map[string]bool), named: make(map[string]bool), sources: d.sources,
+		unlisted: make(map[sourceName]bool), named: make(map[string]bool), sources: d.sources,
 	}
 	// A pod of several entries is the first one's that has it.
 	owner := make(map[string]*source)
@@ -324,7 +345,7 @@ func (d *Discovery) plan(now time.Time) *plan {
 		p.counts[s] = new(Pods)
 		s.table.forget(now)
 		if !s.listed(st) && (s.pods == nil || !s.pods.status().Listed) {
-			p.unlisted[s.entry.Name] = true
+			p.unlisted[sourceName{s.entry.Namespace, s.entry.Name}] = true
 		}
 		for key, tr := range s.table.pods {
 			if had := owner[key]; had == nil || !had.table.pods[key].left.IsZero() && tr.left.IsZero() {
@@ -383,7 +404,7 @@ func (d *Discovery) planPod(p *plan, r row, own bool, ids map[uint64]string, pod
 		p.exclude(r, mapping.ExcludedLimit, fmt.Sprintf("there are more than %d pods", maxPods))
 		return
 	}
-	of := &planned{row: r, phase: ph, complete: true}
+	of := &planned{row: r, phase: ph}
 	for i := range m.Workers {
 		if taken, is := ids[m.Workers[i].Record.ID]; is && taken != tr.key {
 			p.exclude(r, mapping.ExcludedTaken, fmt.Sprintf("the pod %s has its worker id %d", taken, m.Workers[i].Record.ID))
@@ -402,10 +423,10 @@ func (d *Discovery) planPod(p *plan, r row, own bool, ids map[uint64]string, pod
 	}
 	for i := range m.Workers {
 		w := &m.Workers[i]
-		of.complete = of.complete && len(w.Reasons) == 0
+		of.ids = append(of.ids, w.Record.ID)
 		if w.Ask && ph == serving {
 			p.asks = append(p.asks, ask{
-				key: keyOf(tr.pod, w.Port), url: *w.Record.Endpoint, turn: tr.readyTurn,
+				key: keyOf(tr.pod, w.Port), url: *w.Record.Endpoint, turn: tr.readyTurn, needs: w.Needs,
 			})
 		}
 		add(w, why)
@@ -423,7 +444,11 @@ func (d *Discovery) planPod(p *plan, r row, own bool, ids map[uint64]string, pod
 			}
 		}
 	}
-	counts.add(ph, of.complete, 1)
+	if len(m.Workers) == 0 {
+		p.exclude(r, mapping.ExcludedInvalid, fmt.Sprintf("its active-ports name none of the target ports %v", pool.Ports))
+		return
+	}
+	p.pods = append(p.pods, of)
 }
 
 // withoutTarget returns the worker of an endpoint whose slice has no port for its HTTP server.

@@ -1,14 +1,20 @@
 package kubernetes_test
 
 import (
+	"context"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/select-service/select-service/internal/discovery/kubernetes"
 	"github.com/select-service/select-service/internal/discovery/kubernetes/mapping"
+	"github.com/select-service/select-service/internal/engines/describe"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/e2e"
 	"github.com/select-service/select-service/test/kubetest"
@@ -233,15 +239,47 @@ func TestTwoPools(t *testing.T) {
 	w.lostNone()
 }
 
-// TestGrace: without grace a pod that is not ready loses everything at once (scenario 5).
+// TestGrace: a pod that is not ready loses its worker after the grace, without grace at once, and
+// does not get it back however it ends: deleted, without its label, or with its pool (scenario 5).
 func TestGrace(t *testing.T) {
-	t.Parallel()
-	api := withThreePods(kubetest.New(t))
-	w := start(t, api, pool(func(e *mapping.Entry) { e.NotReadyGrace = 0 }))
-	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
-	api.Put("pods", kubetest.Pod("llm", "vllm-0", "10.0.0.1", kubetest.Ready(false)))
-	api.Put("pods", kubetest.Pod("llm", "vllm-1", "10.0.0.2", kubetest.Labels("app", "debug")))
-	w.has("vllm-2:8000 schedulable")
+	for _, grace := range []time.Duration{0, mapping.DefaultGrace} {
+		t.Run(grace.String(), func(t *testing.T) {
+			virtual(t, func(t *testing.T, api *kubetest.Server) {
+				withThreePods(api)
+				api.Put("pods", kubetest.Pod("llm", "vllm-3", "10.0.0.4"))
+				w := startVirtual(t, api, nil, pool(func(e *mapping.Entry) { e.NotReadyGrace = grace }))
+				w.await("four workers", func() bool { return w.catalog.CountSchedulable() == 4 })
+				for i := range 3 {
+					api.Put("pods", kubetest.Pod("llm", fmt.Sprint("vllm-", i), fmt.Sprint("10.0.0.", i+1), kubetest.Ready(false)))
+				}
+				if grace > 0 {
+					time.Sleep(grace - time.Second)
+					unready := func(i int) string { return fmt.Sprintf("vllm-%d:8000 draining: pod llm/vllm-%d is not ready", i, i) }
+					w.has(unready(0), unready(1), unready(2), "vllm-3:8000 schedulable")
+				}
+				time.Sleep(2 * time.Second)
+				w.has("vllm-3:8000 schedulable")
+				api.Put("pods", kubetest.Pod("llm", "vllm-0", "10.0.0.1", kubetest.Ready(false), kubetest.Deleted(time.Now().Add(time.Minute))))
+				api.Put("pods", kubetest.Pod("llm", "vllm-1", "10.0.0.2", kubetest.Ready(false), kubetest.Labels("app", "debug")))
+				time.Sleep(time.Second)
+				w.has("vllm-3:8000 schedulable")
+				api.Delete("inferencepools", "llm", "llm")
+				time.Sleep(time.Second)
+				if grace == 0 {
+					w.has()
+				} else {
+					w.has("vllm-3:8000 draining: pod llm/vllm-3 left pool llm")
+				}
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				for id, n := range w.removed {
+					if n > 1 {
+						t.Errorf("worker %d was removed %d times", id, n)
+					}
+				}
+			})
+		})
+	}
 }
 
 // TestPorts: several ports and active-ports (scenario 14), and a malformed annotation that
@@ -253,13 +291,19 @@ func TestPorts(t *testing.T) {
 	api.Put("pods", kubetest.Pod("llm", "a", "10.0.0.1"))
 	api.Put("pods", kubetest.Pod("llm", "b", "10.0.0.2", kubetest.Annotations("llm-d.ai/active-ports", "8001")))
 	api.Put("pods", kubetest.Pod("llm", "c", "10.0.0.3", kubetest.Annotations("select-service/block-size", "x", "llm-d.ai/active-ports", "8000")))
-	api.Put("pods", kubetest.Pod("llm", "lo", "127.0.0.1"))
+	lo := kubetest.Annotations("select-service/blocksize", "1")
+	api.Put("pods", kubetest.Pod("llm", "lo", "127.0.0.1", lo))
 	w := start(t, api, pool())
 	w.has("a:8000 schedulable", "a:8001 schedulable", "b:8001 schedulable",
 		`c:8000 incomplete: annotation select-service/block-size: "x" is not a number from 1 to 4294967295`)
 	st := w.d.Status()
 	if len(st.Excluded) != 1 || st.Excluded[0].Pod != "llm/lo" || st.Excluded[0].Reason != "bad_ip" {
 		t.Errorf("excluded %+v", st.Excluded)
+	}
+	api.Put("pods", kubetest.Pod("llm", "lo", "127.0.0.2", lo))
+	w.await("another address", func() bool { return strings.Contains(w.d.Status().Excluded[0].Why, "127.0.0.2") })
+	if n := w.d.Counts().Unknown; n != 1 {
+		t.Errorf("%d unknown annotations, want one of one pod", n)
 	}
 	if p := st.Sources[0].Pods; p != (kubernetes.Pods{Selected: 4, Schedulable: 2, Incomplete: 1, Excluded: 1}) {
 		t.Errorf("counts %+v", p)
@@ -298,6 +342,139 @@ func TestAsked(t *testing.T) {
 	w.has("a:8000 schedulable")
 }
 
+// TestAskedAgain: an adapter that is loaded is listed within 70 s; an engine that restarts while it
+// is asked is asked once more at once; one whose answers take long has time for all of them
+// (scenario 17).
+func TestAskedAgain(t *testing.T) {
+	virtual(t, func(t *testing.T, api *kubetest.Server) {
+		api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", 8000))
+		api.Put("pods", kubetest.Pod("llm", "a", "10.0.0.1"))
+		const engine = "http://10.0.0.1:8000"
+		w := startVirtual(t, api, nil, pool(func(e *mapping.Entry) { e.Ask, e.Model, e.BlockSize = true, "", 0 }))
+		slow := func(ctx context.Context) error { // five questions of 4.5 s
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(5 * 4500 * time.Millisecond):
+				return nil
+			}
+		}
+		w.mu.Lock()
+		w.asking = slow
+		w.mu.Unlock()
+		w.says(engine, mapping.Answer{Model: "x", BlockSize: 32})
+		time.Sleep(30 * time.Second)
+		w.has("a:8000 schedulable")
+		if n := w.asks(engine); n != 1 {
+			t.Errorf("asked %d times", n)
+		}
+		w.mu.Lock()
+		w.asking = nil
+		w.mu.Unlock()
+		w.says(engine, mapping.Answer{Model: "x", BlockSize: 32, Adapters: []string{"sql"}})
+		time.Sleep(70 * time.Second)
+		if got := w.worker("a").Adapters; len(got) != 1 {
+			t.Errorf("adapters %q", got)
+		}
+		w.mu.Lock()
+		w.asking = slow
+		w.mu.Unlock()
+		asked := w.asks(engine)
+		w.await("it is asked", func() bool { return w.asks(engine) > asked })
+		asked = w.asks(engine)
+		api.Put("pods", kubetest.Pod("llm", "a", "10.0.0.1", kubetest.Restarts(1)))
+		time.Sleep(25 * time.Second)
+		if n := w.asks(engine); n != asked+1 {
+			t.Errorf("after a restart it was asked %d times more", n-asked)
+		}
+		w.has("a:8000 schedulable")
+	})
+}
+
+// TestEngines: what engines answer over HTTP: their values, or the reason why there are none (scenarios
+// 17, 34).
+func TestEngines(t *testing.T) {
+	t.Parallel()
+	const (
+		list = `{"data":[{"id":"m"},{"id":"sql","parent":"m"}]}`
+		page = `vllm:cache_config_info{block_size="32",engine="0",num_gpu_blocks="1000"} 1.0`
+		info = `{"version":"0.5.23","page_size":64,"speculative_algorithm":"EAGLE","kv_events":{"publisher":"zmq","endpoint_host":"*","endpoint_port_base":5557,"block_size":64,"dp_size":1}}`
+	)
+	fails := func(status int) map[string]string { return map[string]string{"": fmt.Sprint(status)} }
+	engines := map[string]struct {
+		answers map[string]string // by path; a number is a status, "" is every other path
+		want    string
+	}{
+		"2":  {fails(http.StatusUnauthorized), "incomplete: GET /v1/models: status 401"},
+		"3":  {fails(http.StatusNotFound), "incomplete: GET /v1/models: status 404"},
+		"4":  {map[string]string{"": "<html>"}, `incomplete: GET /v1/models: invalid character '<' looking for beginning of value in "<html>"`},
+		"5":  {map[string]string{"/v1/models": strings.Repeat(" ", 2<<20), "": "404"}, "incomplete: GET /v1/models: the answer is too long: more than 1048576 bytes"},
+		"6":  {map[string]string{"/v1/models": "401", "/metrics": page, "": "404"}, "incomplete: GET /v1/models: status 401"},
+		"7":  {map[string]string{"/v1/models": list, "": "404"}, "incomplete: GET /metrics: status 404"},
+		"8":  {map[string]string{"/v1/models": "302"}, "incomplete: GET /v1/models: status 302: redirects are not followed"},
+		"9":  {map[string]string{"/v1/models": list, "/metrics": page, "": "405"}, "schedulable"},
+		"10": {map[string]string{"/v1/models": strings.ReplaceAll(list, `"m"`, `"s"`), "/server_info": info, "": "404"}, "schedulable"},
+	}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, _ := net.SplitHostPort(r.Host)
+		answers := engines[strings.TrimPrefix(host, "127.0.0.")].answers
+		text, known := answers[r.URL.Path]
+		if !known {
+			text = answers[""]
+		}
+		if status, err := strconv.Atoi(text); err == nil {
+			w.Header().Set("Location", "http://127.0.0.99/")
+			w.WriteHeader(status)
+			return
+		}
+		_, _ = io.WriteString(w, text)
+	}))
+	_ = server.Listener.Close()
+	var err error
+	if server.Listener, err = net.Listen("tcp4", "0.0.0.0:0"); err != nil {
+		t.Fatal(err)
+	}
+	server.Start()
+	t.Cleanup(server.Close)
+	port := server.Listener.Addr().(*net.TCPAddr).Port
+	api := kubetest.New(t)
+	api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", port))
+	for name := range engines {
+		api.Put("pods", kubetest.Pod("llm", name, "127.0.0."+name))
+	}
+	client, err := kubernetes.Dial(api.Kubeconfig(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	asks := describe.New(describe.Options{})
+	t.Cleanup(asks.Close)
+	config := kubernetes.Config{
+		Settings: settings(), Entries: []mapping.Entry{pool(func(e *mapping.Entry) { e.Ask, e.Model, e.BlockSize = true, "", 0 })},
+		Ask: func(ctx context.Context, url string) (mapping.Answer, error) {
+			d, err := asks.Describe(ctx, url, "")
+			if err != nil {
+				return mapping.Answer{}, err
+			}
+			return kubernetes.AnswerOf(d), nil
+		},
+	}
+	config.AllowLoopback = true
+	w := startConfig(t, api, client, config)
+	for name, e := range engines {
+		at := fmt.Sprintf("http://127.0.0.%s:%d", name, port)
+		w.await(name+" "+e.want, func() bool {
+			x, ok := w.find(name)
+			return ok && strings.HasPrefix(strings.ReplaceAll(strings.Join(append([]string{string(x.Lifecycle) + ": "}, x.Explain()...), ""), at, ""), e.want)
+		})
+	}
+	if x := w.worker("9"); x.Scope.Model != "m" || *x.BlockSize != 32 || len(x.Adapters) != 1 || x.IsEagle != nil {
+		t.Errorf("vLLM: %+v", x.Record)
+	}
+	if x := w.worker("10"); x.Scope.Model != "s" || *x.BlockSize != 64 || x.IsEagle == nil || !*x.IsEagle {
+		t.Errorf("SGLang: %+v", x.Record)
+	}
+}
+
 // TestTaken: an id that the API has first is not discovered until it is free, and the API may not
 // change a pod's worker (scenario 19).
 func TestTaken(t *testing.T) {
@@ -330,6 +507,7 @@ func TestTwoEntries(t *testing.T) {
 	t.Parallel()
 	api := withThreePods(kubetest.New(t))
 	api.Put("pods", kubetest.Pod("far", "vllm-0", "10.0.1.1"))
+	api.Put("pods", kubetest.Pod("far", "vllm-7", "10.0.1.8"))
 	api.Answer(func(rw http.ResponseWriter, r *http.Request) bool {
 		if strings.Contains(r.URL.Path, "/namespaces/denied/") {
 			kubetest.Fail(rw, http.StatusForbidden, "Forbidden", "pods is forbidden")
@@ -342,13 +520,126 @@ func TestTwoEntries(t *testing.T) {
 			e.Kind, e.Name, e.Namespace, e.TargetPorts = mapping.Selector, "app=vllm", namespace, []uint16{8000}
 		})
 	}
-	w := start(t, api, pool(), selector("llm"), selector("far"), selector("denied"))
-	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable", "vllm-0:8000 schedulable")
+	w := start(t, api, pool(), selector("llm"), selector("far"), selector("denied"),
+		pool(func(e *mapping.Entry) { e.Kind, e.Namespace = mapping.Service, "denied" }))
+	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable", "vllm-0:8000 schedulable", "vllm-7:8000 schedulable")
 	w.await("duplicates", func() bool { return w.d.ExcludedBy()["duplicate"] == 3 })
 	w.state(3, kubernetes.Forbidden)
 	if why := w.d.Status().Sources[3].Error; !strings.Contains(why, `lacks the rule {apiGroups: [""], resources: [pods], verbs: [get, list, watch]} in the namespace denied`) {
 		t.Errorf("error %q", why)
 	}
+	// What a source has lost goes, although another one with its name has never been listed.
+	for _, gone := range [][3]string{{"far", "vllm-7", "10.0.1.8"}, {"llm", "vllm-2", "10.0.0.3"}} {
+		api.Put("pods", kubetest.Pod(gone[0], gone[1], gone[2], kubetest.Deleted(time.Now().Add(time.Minute))))
+		api.Delete("pods", gone[0], gone[1])
+	}
+	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-0:8000 schedulable")
+}
+
+// TestRestored: workers that the state on disk has keep what they have, and are what their engines
+// said then, until they say otherwise: also one whose pod is not ready. Those of pods that are gone go,
+// unless their own source cannot say so.
+func TestRestored(t *testing.T) {
+	virtual(t, func(t *testing.T, api *kubetest.Server) {
+		withThreePods(api)
+		asked := pool(func(e *mapping.Entry) { e.Ask, e.Model, e.BlockSize, e.TotalKVBlocks = true, "", 0, 0 })
+		before := startVirtual(t, api, nil, asked)
+		for i := range 3 {
+			before.says(fmt.Sprintf("http://10.0.0.%d:8000", i+1), mapping.Answer{Model: "x", Adapters: []string{"a"}, BlockSize: 32, TotalKVBlocks: 7, Ranks: 2, Eagle: new(true)})
+		}
+		before.await("three workers", func() bool { return before.catalog.CountSchedulable() == 3 })
+		var records []catalog.Record
+		for _, x := range before.catalog.List(nil, nil) {
+			r := x.Record
+			r.Draining = "restored"
+			records = append(records, r)
+			r.ID, r.Source.Pod, r.Source.UID = r.ID+1, r.Source.Pod+"-gone", r.Source.UID+"-gone"
+			records = append(records, r)
+			r.ID, r.Source.Namespace = r.ID+1, "denied"
+			records = append(records, r)
+		}
+		var attached attachments
+		workers := catalog.New(catalog.Settings{KVEvents: true}, &attached)
+		if _, err := workers.Reconcile(catalog.Set{Kind: catalog.SourceKubernetes, Records: records}); err != nil {
+			t.Fatal(err)
+		}
+		api.Put("pods", kubetest.Pod("llm", "vllm-2", "10.0.0.3", kubetest.Ready(false)))
+		api.Answer(func(rw http.ResponseWriter, r *http.Request) bool {
+			if strings.Contains(r.URL.Path, "/namespaces/denied/") {
+				kubetest.Fail(rw, http.StatusForbidden, "Forbidden", "no")
+				return true
+			}
+			return false
+		})
+		w := startVirtual(t, api, workers, asked, pool(func(e *mapping.Entry) { e.Namespace = "denied" }))
+		stays := []string{
+			"vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 draining: pod llm/vllm-2 is not ready",
+			"vllm-0-gone:8000 draining: restored", "vllm-1-gone:8000 draining: restored", "vllm-2-gone:8000 draining: restored",
+		}
+		w.has(stays...)
+		if x := w.worker("vllm-1"); x.Scope.Model != "x" || *x.BlockSize != 32 || x.RankCount() != 2 || !*x.IsEagle || *x.TotalKVBlocks != 7 {
+			t.Errorf("worker %+v", x.Record)
+		}
+		w.await("the engines are asked", func() bool { return w.asks("http://10.0.0.1:8000") > 1 && w.asks("http://10.0.0.3:8000") == 0 })
+		w.says("http://10.0.0.1:8000", mapping.Answer{Model: "x", Adapters: []string{"a", "b"}, BlockSize: 32, TotalKVBlocks: 7, Ranks: 2, Eagle: new(true)})
+		w.await("an answer counts", func() bool { return len(w.worker("vllm-0").Adapters) == 2 })
+		w.has(stays...)
+		if n := len(w.removed); n != 3 || len(attached.lost) != 3 {
+			t.Errorf("%d workers were removed, %d have lost their ranks, want the three in llm without a pod", n, len(attached.lost))
+		}
+	})
+}
+
+// TestSameID: of two pods with one worker id the older has it; of many excluded pods the first are
+// shown, and how many more there are. A pod may have an IPv6 address (scenario 31).
+func TestSameID(t *testing.T) {
+	virtual(t, func(t *testing.T, api *kubetest.Server) {
+		api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", 8000, 8001))
+		api.Put("pods", kubetest.Pod("llm", "a:8001", "10.0.0.1")) // no API server has such a name
+		api.Put("pods", kubetest.Pod("llm", "a", "fd00::7"))
+		for i := range 105 {
+			api.Put("pods", kubetest.Pod("llm", fmt.Sprint("lo-", i), "127.0.0.1"))
+		}
+		w := startVirtual(t, api, nil, pool())
+		w.has("a:8000 schedulable", "a:8001 schedulable")
+		if x := w.worker("a"); *x.Endpoint != "http://[fd00::7]:8000" && *x.Endpoint != "http://[fd00::7]:8001" {
+			t.Errorf("endpoint %s", *x.Endpoint)
+		}
+		st := w.d.Status()
+		if by := w.d.ExcludedBy(); by["id_taken"] != 1 || by["bad_ip"] != 105 || len(st.Excluded) != 100 || st.MoreExcluded != 6 {
+			t.Errorf("excluded %v, %d shown, %d more", by, len(st.Excluded), st.MoreExcluded)
+		}
+	})
+}
+
+// TestCounts: pods are counted by what their workers are in the catalog, which also knows what no
+// pod says.
+func TestCounts(t *testing.T) {
+	virtual(t, func(t *testing.T, api *kubetest.Server) {
+		api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", 8000))
+		put := func(name string, annotations ...string) {
+			api.Put("pods", kubetest.Pod("llm", name, "10.0.0.1", kubetest.Annotations(annotations...)))
+		}
+		put("a", "select-service/block-size", "16")
+		put("drained", "select-service/block-size", "16")
+		put("none")
+		put("portless", "select-service/block-size", "16", "llm-d.ai/active-ports", "9")
+		w := startVirtual(t, api, nil, pool(func(e *mapping.Entry) { e.BlockSize = 0 }))
+		is := func(want kubernetes.Pods) {
+			t.Helper()
+			w.await(fmt.Sprintf("counts %+v", want), func() bool { return w.d.Status().Sources[0].Pods == want })
+		}
+		is(kubernetes.Pods{Selected: 4, Schedulable: 2, Incomplete: 1, Excluded: 1})
+		put("another", "select-service/block-size", "32") // than its scope
+		is(kubernetes.Pods{Selected: 5, Schedulable: 2, Incomplete: 2, Excluded: 1})
+		if n := w.d.ExcludedBy()["invalid"]; n != 1 {
+			t.Errorf("excluded %+v", w.d.Status().Excluded)
+		}
+		if _, err := w.catalog.Drain(catalog.ScopeFilter{}, w.worker("drained").ID, catalog.Drain{}); err != nil {
+			t.Fatal(err)
+		}
+		is(kubernetes.Pods{Selected: 5, Schedulable: 1, Draining: 1, Incomplete: 2, Excluded: 1})
+	})
 }
 
 // TestMissing: without the definition of InferencePools the source is missing. It and a pool are
@@ -395,7 +686,10 @@ func TestService(t *testing.T) {
 	w.has("a:8000 draining: pod llm/a is not ready", ":8000 schedulable")
 	put("two", kubetest.Endpoint("llm", "a", "10.0.0.1", ending))
 	w.has("a:8000 draining: pod llm/a is terminating", ":8000 schedulable")
-	api.Delete("endpointslices", "llm", "two")
+	api.Delete("endpointslices", "llm", "two") // the older one has it still
+	w.has("a:8000 schedulable", ":8000 schedulable")
+	put("one", kubetest.Endpoint("llm", "a", "10.0.0.1", ending), kubetest.Endpoint("llm", "", "10.0.0.3", serving))
+	w.has("a:8000 draining: pod llm/a is terminating", ":8000 schedulable")
 	put("one", kubetest.Endpoint("llm", "", "10.0.0.3", serving))
 	w.has(":8000 schedulable")
 }

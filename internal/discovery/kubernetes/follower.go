@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -46,10 +48,15 @@ const (
 	// failuresToList is how many watches in a row fail until the objects are listed again. Refused
 	// connections do not count.
 	failuresToList = 5
+	// A watch is asked to live for minWatchSeconds to twice as long.
+	minWatchSeconds = 300
 	// silentAfter is how long a watch may be silent: servers send bookmarks about once a minute.
 	silentAfter = 150 * time.Second
-	// livedLong is how long a watch without messages lives that has not failed.
-	livedLong = time.Second
+	// livedLong is how long a watch without messages lives whose end is no failure: servers end
+	// watches as they like, and who cannot serve them ends them at once.
+	livedLong = 100 * time.Millisecond
+	// maxGone bounds the deleted objects of which late events are known as such.
+	maxGone = 4096
 )
 
 // sink takes what a follower learns. Its calls come one after the other.
@@ -76,6 +83,11 @@ type follower[T any] struct {
 	counts    *Counters
 	changed   func()       // the state has changed
 	page      atomic.Int64 // objects of a page: pageSize, fewer where one could not be read
+
+	// versions has the newest version of each object by namespace/name, and gone counts those
+	// that were deleted. Only the reflector uses them, from one goroutine.
+	versions map[string]objectVersion
+	gone     int
 
 	mu       sync.Mutex // guards the fields below
 	state    State
@@ -132,6 +144,7 @@ func failureOf(err error) failure {
 func (f *follower[T]) start(now time.Time) *follower[T] {
 	f.state, f.since, f.cause = Syncing, now, "start"
 	f.page.Store(pageSize)
+	f.versions = make(map[string]objectVersion)
 	return f
 }
 
@@ -207,29 +220,46 @@ func (f *follower[T]) ListWithContext(ctx context.Context, o metav1.ListOptions)
 	return kept, nil
 }
 
-// WatchWithContext implements cache.WatcherWithContext. After a failure it tries again by itself,
-// until the objects have to be listed.
+// WatchWithContext implements cache.WatcherWithContext. The watch that it returns goes on over those
+// that the server ends, until the objects have to be listed.
 func (f *follower[T]) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	from, err := f.watch(ctx, o.ResourceVersion)
+	if err != nil {
+		return nil, err
+	}
+	return f.newStream(ctx, from, o.ResourceVersion), nil
+}
+
+// errList makes the reflector list the objects.
+var errList = apierrors.NewResourceExpired("the objects have to be listed")
+
+// watch begins a watch after a resource version. After a failure it tries again by itself, until
+// the objects have to be listed: then it returns errList.
+func (f *follower[T]) watch(ctx context.Context, version string) (*begunWatch, error) {
 	for {
 		if err := f.pause(ctx); err != nil {
 			return nil, err
 		}
-		r := f.request().Param("watch", "1").Param("allowWatchBookmarks", "true").Param("resourceVersion", o.ResourceVersion)
-		if o.TimeoutSeconds != nil {
-			r = r.Param("timeoutSeconds", fmt.Sprint(*o.TimeoutSeconds))
-		}
+		seconds := minWatchSeconds + rand.IntN(minWatchSeconds+1)
+		r := f.request().Param("watch", "1").Param("allowWatchBookmarks", "true").Param("resourceVersion", version).
+			Param("timeoutSeconds", strconv.Itoa(seconds))
 		begun := time.Now()
 		w, err := r.Watch(ctx)
 		f.counts.request(f.resource, "watch", err)
 		if err == nil {
 			f.become(Synced, "")
-			return f.newStream(ctx, w, begun), nil
+			return &begunWatch{w, begun}, nil
 		}
-		kind := failureOf(err)
-		if f.failed(err, kind) {
-			return nil, fmt.Errorf("watch %s: %w", f.resource, err)
+		if f.failed(err, failureOf(err)) {
+			return nil, cmp.Or(ctx.Err(), error(errList))
 		}
 	}
+}
+
+// begunWatch is a watch of the server with when it was asked for.
+type begunWatch struct {
+	watch.Interface
+	at time.Time
 }
 
 // pause waits until the next request may be made.
@@ -259,6 +289,7 @@ func (f *follower[T]) failed(err error, kind failure) (list bool) {
 	if kind != f.kind && (kind == refused || f.kind == refused) {
 		f.failures = 0 // the server answers again, or is away
 	}
+	again := kind == f.kind
 	f.kind = kind
 	f.failures++
 	f.problem = err.Error()
@@ -270,8 +301,8 @@ func (f *follower[T]) failed(err error, kind failure) (list bool) {
 	case missing:
 		wait = backoffMissing
 	case expired:
-		if f.failures == 1 {
-			most = 0
+		if !again {
+			most = 0 // the next list may bring a version that is kept
 		}
 	}
 	wait = min(wait, most)
@@ -365,6 +396,39 @@ func (f *follower[T]) status() status {
 	return status{f.state, f.since, f.problem, f.message, f.listed}
 }
 
+// objectVersion is a resource version, and whether the object was deleted with it.
+type objectVersion struct {
+	number uint64
+	gone   bool
+}
+
+// versionOf returns the resource version of an object, 0 if it is no number.
+func versionOf(o metav1.Object) uint64 {
+	n, _ := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
+	return n
+}
+
+// late reports whether an event of an object is older than what is known of the object, and notes
+// its version otherwise. An event without a version is never late.
+func (f *follower[T]) late(o metav1.Object, gone bool) bool {
+	key, next := o.GetNamespace()+"/"+o.GetName(), objectVersion{versionOf(o), gone}
+	known, is := f.versions[key]
+	switch {
+	case next.number == 0 || !is && len(f.versions) >= maxTracked:
+		return false
+	case next.number < known.number || next.number == known.number && known.gone:
+		return true
+	}
+	if gone {
+		if f.gone++; f.gone > maxGone {
+			maps.DeleteFunc(f.versions, func(_ string, v objectVersion) bool { return v.gone })
+			f.gone = 1
+		}
+	}
+	f.versions[key] = next
+	return false
+}
+
 // store passes what the reflector finds to the sink. It implements cache.ReflectorStore.
 type store[T any] follower[T]
 
@@ -375,7 +439,7 @@ func (s *store[T]) Add(o any) error { return s.Update(o) }
 
 // Update implements cache.ReflectorStore.
 func (s *store[T]) Update(o any) error {
-	if one, ok := o.(*object[T]); ok && !one.tooLarge {
+	if one, ok := o.(*object[T]); ok && !one.tooLarge && !s.follower().late(one, false) {
 		s.sink.set(one.value)
 	}
 	return nil
@@ -383,7 +447,7 @@ func (s *store[T]) Update(o any) error {
 
 // Delete implements cache.ReflectorStore.
 func (s *store[T]) Delete(o any) error {
-	if one, ok := o.(*object[T]); ok && !one.tooLarge {
+	if one, ok := o.(*object[T]); ok && !one.tooLarge && !s.follower().late(one, true) {
 		s.sink.remove(one.value)
 	}
 	return nil
@@ -394,6 +458,7 @@ func (s *store[T]) Replace(all []any, _ string) error {
 	f := s.follower()
 	kept := make([]T, 0, len(all))
 	var keep map[string]bool
+	f.versions, f.gone = make(map[string]objectVersion, len(all)), 0
 	for _, o := range all {
 		one, ok := o.(*object[T])
 		switch {
@@ -405,6 +470,7 @@ func (s *store[T]) Replace(all []any, _ string) error {
 			}
 			keep[one.Namespace+"/"+one.Name] = true
 		default:
+			f.late(one, false)
 			kept = append(kept, one.value)
 		}
 	}
@@ -419,19 +485,19 @@ func (s *store[T]) Replace(all []any, _ string) error {
 // Resync implements cache.ReflectorStore; nothing is to be done.
 func (s *store[T]) Resync() error { return nil }
 
-// stream is a watch whose objects are converted, and whose errors are recorded. Those after which
-// the watch may go on where it was become its end.
+// stream is a watch whose objects are converted, and whose errors are recorded. It goes on with
+// another watch of the server where one has ended.
 type stream[T any] struct {
-	f     *follower[T]
-	from  watch.Interface
-	out   chan watch.Event
-	ended context.CancelFunc
+	f       *follower[T]
+	version string // of the newest event; watches begin after it
+	out     chan watch.Event
+	ended   context.CancelFunc
 }
 
-func (f *follower[T]) newStream(ctx context.Context, from watch.Interface, begun time.Time) *stream[T] {
+func (f *follower[T]) newStream(ctx context.Context, from *begunWatch, version string) *stream[T] {
 	ctx, cancel := context.WithCancel(ctx) //nolint:gosec // Stop calls it
-	s := &stream[T]{f: f, from: from, out: make(chan watch.Event), ended: cancel}
-	go s.pass(ctx, begun)
+	s := &stream[T]{f: f, version: version, out: make(chan watch.Event), ended: cancel}
+	go s.pass(ctx, from)
 	return s
 }
 
@@ -441,10 +507,43 @@ func (s *stream[T]) ResultChan() <-chan watch.Event { return s.out }
 // Stop implements watch.Interface.
 func (s *stream[T]) Stop() { s.ended() }
 
-// pass passes events on until one of the watches ends.
-func (s *stream[T]) pass(ctx context.Context, begun time.Time) {
+// pass passes events on until Stop, or until the objects have to be listed.
+func (s *stream[T]) pass(ctx context.Context, from *begunWatch) {
 	defer close(s.out)
-	defer s.from.Stop()
+	for {
+		list := s.passOne(ctx, from)
+		if !list {
+			var err error
+			from, err = s.f.watch(ctx, s.version)
+			list = err != nil
+		}
+		if list {
+			s.send(ctx, watch.Event{Type: watch.Error, Object: &errList.ErrStatus})
+			return
+		}
+	}
+}
+
+// newest returns the version as a number.
+func (s *stream[T]) newest() uint64 {
+	n, _ := strconv.ParseUint(s.version, 10, 64)
+	return n
+}
+
+// send hands an event to the reflector, unless ctx has ended.
+func (s *stream[T]) send(ctx context.Context, e watch.Event) (sent bool) {
+	select {
+	case <-ctx.Done():
+		return false
+	case s.out <- e:
+		return true
+	}
+}
+
+// passOne passes the events of one watch on until it ends, and reports whether the objects have to
+// be listed.
+func (s *stream[T]) passOne(ctx context.Context, from *begunWatch) (list bool) {
+	defer from.Stop()
 	quiet := time.NewTimer(silentAfter)
 	defer quiet.Stop()
 	lived := false
@@ -453,19 +552,17 @@ func (s *stream[T]) pass(ctx context.Context, begun time.Time) {
 		var open bool
 		select {
 		case <-ctx.Done():
-			return
+			return false
 		case <-quiet.C:
-			s.f.silent()
-			return
-		case e, open = <-s.from.ResultChan():
+			return s.f.silent()
+		case e, open = <-from.ResultChan():
 		}
 		switch {
 		case !open:
-			if lived || time.Since(begun) >= livedLong {
+			if lived || time.Since(from.at) >= livedLong {
 				s.f.heard() // an end is no failure
 			}
-			s.f.failed(errEnded, broken)
-			return
+			return s.f.failed(errEnded, broken)
 		case e.Type == watch.Error:
 			err := apierrors.FromObject(e.Object)
 			kind := failureOf(err)
@@ -473,27 +570,23 @@ func (s *stream[T]) pass(ctx context.Context, begun time.Time) {
 			if kind == unreadable {
 				s.f.counts.unread(s.f.resource)
 			}
-			if !s.f.failed(err, kind) {
-				return // go on from the last version
-			}
-		default:
-			lived = true
-			s.f.heard()
-			quiet.Reset(silentAfter)
-			s.f.counts.event(s.f.resource, strings.ToLower(string(e.Type)))
-			_, one := s.f.convert(e.Object)
-			if one == nil {
-				continue
-			}
+			return s.f.failed(err, kind)
+		}
+		lived = true
+		s.f.heard()
+		quiet.Reset(silentAfter)
+		s.f.counts.event(s.f.resource, strings.ToLower(string(e.Type)))
+		if o, ok := e.Object.(metav1.Object); ok && versionOf(o) >= s.newest() {
+			s.version = o.GetResourceVersion()
+		}
+		if _, one := s.f.convert(e.Object); one != nil {
 			if one.tooLarge {
 				s.f.counts.unread(s.f.resource)
 			}
 			e.Object = one
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case s.out <- e:
+			if !s.send(ctx, e) {
+				return false
+			}
 		}
 	}
 }
@@ -501,10 +594,12 @@ func (s *stream[T]) pass(ctx context.Context, begun time.Time) {
 // errEnded is the end of a watch.
 var errEnded = errors.New("the watch has ended")
 
-// silent records that a watch has been silent for too long.
-func (f *follower[T]) silent() {
-	f.failed(fmt.Errorf("no message for %v", silentAfter), broken)
+// silent records that a watch has been silent for too long, and reports whether the objects have to
+// be listed.
+func (f *follower[T]) silent() (list bool) {
+	list = f.failed(fmt.Errorf("no message for %v", silentAfter), broken)
 	f.become(Unreachable, fmt.Sprintf("no message for %v", silentAfter))
+	return list
 }
 
 // check makes a source without messages unreachable.

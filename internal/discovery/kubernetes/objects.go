@@ -48,16 +48,13 @@ func (l *inferencePoolList) DeepCopyObject() runtime.Object { c := *l; return &c
 // protocolH2C is the appProtocol of engines that speak HTTP/2 in plain text.
 const protocolH2C = "kubernetes.io/h2c"
 
-// maxTargetPorts is how many target ports a pool may have.
-const maxTargetPorts = 8
-
 // targets returns the selector and the ports of a pool; the error says why it is not valid.
 func (p *inferencePool) targets() (map[string]string, mapping.Pool, error) {
 	if len(p.Spec.Selector.MatchLabels) == 0 {
 		return nil, mapping.Pool{}, fmt.Errorf("it has no selector.matchLabels")
 	}
-	if n := len(p.Spec.TargetPorts); n == 0 || n > maxTargetPorts {
-		return nil, mapping.Pool{}, fmt.Errorf("it has %d targetPorts, not 1 to %d", n, maxTargetPorts)
+	if n := len(p.Spec.TargetPorts); n == 0 || n > mapping.MaxTargetPorts {
+		return nil, mapping.Pool{}, fmt.Errorf("it has %d targetPorts, not 1 to %d", n, mapping.MaxTargetPorts)
 	}
 	pool := mapping.Pool{H2C: p.Spec.AppProtocol == protocolH2C}
 	for _, port := range p.Spec.TargetPorts {
@@ -119,7 +116,7 @@ func podObject(keep mapping.Keep) func(*corev1.Pod) *object[*mapping.Pod] {
 
 func podOf(p *corev1.Pod, keep mapping.Keep) *mapping.Pod {
 	out := &mapping.Pod{
-		Namespace: p.Namespace, Name: p.Name, UID: string(p.UID), Version: p.ResourceVersion, Created: p.CreationTimestamp.Time,
+		Namespace: p.Namespace, Name: p.Name, UID: string(p.UID), Created: p.CreationTimestamp.Time,
 		IP: p.Status.PodIP, Ended: p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed,
 		Labels: keep.LabelsOf(p.Labels), Annotations: keep.AnnotationsOf(p.Annotations),
 	}

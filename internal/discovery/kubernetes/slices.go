@@ -16,7 +16,7 @@ import (
 // endpointSlice is what discovery reads of an EndpointSlice.
 type endpointSlice struct {
 	name      string
-	version   string
+	version   uint64 // the resource version, 0 if it is no number
 	created   time.Time
 	ipv6      bool
 	fqdn      bool
@@ -35,7 +35,7 @@ type endpoint struct {
 
 func sliceOf(s *discoveryv1.EndpointSlice) *endpointSlice {
 	out := &endpointSlice{
-		name: s.Name, version: s.ResourceVersion, created: s.CreationTimestamp.Time,
+		name: s.Name, version: versionOf(s), created: s.CreationTimestamp.Time,
 		ipv6: s.AddressType == discoveryv1.AddressTypeIPv6, fqdn: s.AddressType == discoveryv1.AddressTypeFQDN,
 		ports: make(map[string]uint16, len(s.Ports)),
 	}
@@ -115,7 +115,7 @@ func (s *endpointSlice) namedPorts() map[string]uint16 {
 // the newer. family6 tells which addresses count.
 func endpointsOf(all map[string]*endpointSlice, family6 bool) map[string]sliced {
 	ordered := slices.SortedFunc(maps.Values(all), func(a, b *endpointSlice) int {
-		return cmp.Or(compareVersions(a.version, b.version), a.created.Compare(b.created), strings.Compare(a.name, b.name))
+		return cmp.Or(cmp.Compare(a.version, b.version), a.created.Compare(b.created), strings.Compare(a.name, b.name))
 	})
 	out := make(map[string]sliced)
 	for _, s := range ordered {
@@ -124,7 +124,7 @@ func endpointsOf(all map[string]*endpointSlice, family6 bool) map[string]sliced 
 		}
 		for _, e := range s.endpoints {
 			p := &mapping.Pod{
-				Namespace: e.namespace, Name: e.name, UID: e.uid, Version: s.version, Created: s.created, IP: e.address,
+				Namespace: e.namespace, Name: e.name, UID: e.uid, Created: s.created, IP: e.address,
 				Ready: e.serving && !e.terminating, Terminating: e.terminating, Ports: s.namedPorts(),
 			}
 			if e.zone != "" {

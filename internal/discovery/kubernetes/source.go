@@ -342,7 +342,6 @@ func (s *source) mergeSlices() {
 			s.table.remove(tr.pod, now)
 		}
 	}
-	clear(s.table.gone) // the slices are one state, not events of pods
 }
 
 // ports returns the target ports of a pod. One that has left keeps those that it had.

@@ -1,9 +1,7 @@
 package kubernetes
 
 import (
-	"cmp"
 	"maps"
-	"strconv"
 	"time"
 
 	"github.com/select-service/select-service/internal/discovery/kubernetes/mapping"
@@ -14,9 +12,8 @@ import (
 type table struct {
 	grace time.Duration
 	pods  map[string]*tracked // by mapping.Pod.Key
-	// gone has the versions of pods that were deleted, until the next replace: an event of an
-	// older version came late.
-	gone map[string]string
+	// served has the UIDs of pods that had workers when the process started.
+	served map[string]bool
 }
 
 // tracked is a pod of a table.
@@ -45,23 +42,17 @@ const (
 )
 
 func newTable(grace time.Duration) *table {
-	return &table{grace: grace, pods: make(map[string]*tracked), gone: make(map[string]string)}
+	return &table{grace: grace, pods: make(map[string]*tracked)}
 }
 
-// set takes a pod's state, unless it is older than what is known.
+// set takes a pod's state.
 func (t *table) set(p *mapping.Pod, now time.Time) {
 	key := p.Key()
 	old := t.pods[key]
-	if version, was := t.gone[key]; was && compareVersions(p.Version, version) <= 0 {
-		return
-	}
-	if old != nil && old.pod.UID == p.UID && compareVersions(p.Version, old.pod.Version) < 0 {
-		return
-	}
 	if old == nil && len(t.pods) >= maxTracked {
 		return
 	}
-	next := &tracked{pod: p, key: key}
+	next := &tracked{pod: p, key: key, everReady: t.served[p.UID]}
 	if old != nil && old.pod.UID == p.UID {
 		*next = *old
 		next.pod, next.left = p, zero
@@ -89,9 +80,6 @@ func (t *table) remove(p *mapping.Pod, now time.Time) {
 	if old == nil || old.pod.UID != p.UID {
 		return
 	}
-	if len(t.gone) < maxTracked {
-		t.gone[key] = p.Version
-	}
 	if p.Deleted.IsZero() && !p.Terminating && !p.Ended {
 		t.leave(key, now)
 		return
@@ -115,7 +103,6 @@ func (t *table) leave(key string, now time.Time) {
 
 // leaveAll notes that the source has no pods any more.
 func (t *table) leaveAll(now time.Time) {
-	clear(t.gone)
 	for key := range t.pods {
 		t.leave(key, now)
 	}
@@ -124,13 +111,9 @@ func (t *table) leaveAll(now time.Time) {
 // replace takes all pods. Those that are not among them, nor in keep, are gone, or have left if
 // another set of pods is listed than before. It ends the time of those that have left already.
 func (t *table) replace(all []*mapping.Pod, keep map[string]bool, another bool, now time.Time) {
-	clear(t.gone)
 	present := make(map[string]bool, len(all))
 	for _, p := range all {
 		present[p.Key()] = true
-		if old := t.pods[p.Key()]; old != nil && old.pod.UID == p.UID && compareVersions(p.Version, old.pod.Version) < 0 {
-			old.pod.Version = "" // the list is the truth
-		}
 		t.set(p, now)
 	}
 	for key, old := range t.pods {
@@ -142,18 +125,6 @@ func (t *table) replace(all []*mapping.Pod, keep map[string]bool, another bool, 
 			delete(t.pods, key)
 		}
 	}
-}
-
-// compareVersions compares resource versions, which are decimal numbers of any length. Those
-// that are none are equal to all.
-func compareVersions(a, b string) int {
-	if _, err := strconv.ParseUint(a, 10, 64); err != nil {
-		return 0
-	}
-	if _, err := strconv.ParseUint(b, 10, 64); err != nil {
-		return 0
-	}
-	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
 }
 
 // phase is what a pod is to the catalog.
@@ -208,8 +179,14 @@ func (t *table) judge(tr *tracked, cordoned bool, where string, now time.Time) (
 	return serving, "", zero
 }
 
-// forget drops pods whose time is over.
+// forget drops pods whose time is over. One that was not ready for too long has lost its workers: it
+// is as if it had never been ready, however it ends.
 func (t *table) forget(now time.Time) {
+	for _, tr := range t.pods {
+		if ph, _, _ := t.judge(tr, false, "", now); ph == waiting {
+			tr.everReady = false
+		}
+	}
 	maps.DeleteFunc(t.pods, func(_ string, tr *tracked) bool {
 		return !tr.left.IsZero() && !now.Before(tr.left.Add(t.grace))
 	})

@@ -1,9 +1,11 @@
 package kubernetes
 
 import (
+	"slices"
 	"time"
 
 	"github.com/select-service/select-service/internal/discovery/kubernetes/mapping"
+	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // Pods counts the pods of a source.
@@ -16,14 +18,21 @@ type Pods struct {
 	Excluded    int `json:"excluded"`
 }
 
-func (p *Pods) add(ph phase, complete bool, n int) {
+// add counts a pod with workers, by what they are in the catalog: one that needs mending hides
+// others that serve.
+func (p *Pods) add(pod *counted, lifecycles map[uint64]catalog.Lifecycle) {
+	has := func(l catalog.Lifecycle) bool {
+		return slices.ContainsFunc(pod.ids, func(id uint64) bool { return lifecycles[id] == l })
+	}
 	switch {
-	case ph == draining:
-		p.Draining += n
-	case complete:
-		p.Schedulable += n
-	default:
-		p.Incomplete += n
+	case pod.draining:
+		p.Draining++
+	case has(catalog.Incomplete):
+		p.Incomplete++
+	case has(catalog.Schedulable):
+		p.Schedulable++
+	default: // drained over the API
+		p.Draining++
 	}
 }
 
@@ -31,7 +40,7 @@ func (p *Pods) add(ph phase, complete bool, n int) {
 type Excluded struct {
 	Source string `json:"source"`
 	Pod    string `json:"pod"`
-	Reason string `json:"reason"` // one of the constants mapping.Excluded…, or invalid
+	Reason string `json:"reason"` // one of the constants mapping.Excluded…
 	Why    string `json:"message"`
 }
 
@@ -66,16 +75,46 @@ type Status struct {
 
 // view is the result of the last plan.
 type view struct {
-	sources  []Pods
+	sources  []Pods // without those of pods
+	pods     []counted
 	excluded []Excluded
 }
 
+// counted is a pod with workers.
+type counted struct {
+	source   int
+	draining bool
+	ids      []uint64
+}
+
 func (p *plan) view() view {
-	v := view{excluded: p.excluded}
-	for _, s := range p.sources {
+	v := view{excluded: p.excluded, pods: make([]counted, 0, len(p.pods))}
+	index := make(map[*source]int, len(p.sources))
+	for i, s := range p.sources {
 		v.sources = append(v.sources, *p.counts[s])
+		index[s] = i
+	}
+	for _, pod := range p.pods {
+		if !pod.gone {
+			v.pods = append(v.pods, counted{index[pod.s], pod.phase == draining, pod.ids})
+		}
 	}
 	return v
+}
+
+// counts returns the pods of each source, nil before the first plan.
+func (v *view) counts(workers *catalog.Catalog) []Pods {
+	counts := slices.Clone(v.sources)
+	lifecycles := make(map[uint64]catalog.Lifecycle, len(v.pods))
+	for _, w := range workers.List(nil, nil) {
+		if w.Source.Kind == catalog.SourceKubernetes {
+			lifecycles[w.ID] = w.Lifecycle
+		}
+	}
+	for i := range v.pods {
+		counts[v.pods[i].source].add(&v.pods[i], lifecycles)
+	}
+	return counts
 }
 
 // Status returns what discovery knows now. A nil Discovery is not enabled.
@@ -86,14 +125,15 @@ func (d *Discovery) Status() Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	st := Status{Enabled: true, Synced: d.ready, Sources: make([]SourceStatus, 0, len(d.sources)), Excluded: d.seen.excluded}
+	counts := d.seen.counts(d.config.Catalog)
 	for i, s := range d.sources {
 		of := s.status()
 		shown := SourceStatus{
 			Kind: s.entry.Kind, Name: s.entry.Name, Namespace: s.entry.Namespace, State: of.State, Since: of.Since.UTC(), Error: of.Problem,
 			Selector: s.selector, Ports: s.current.Ports, Message: of.Message,
 		}
-		if i < len(d.seen.sources) {
-			shown.Pods = d.seen.sources[i]
+		if i < len(counts) {
+			shown.Pods = counts[i]
 		}
 		st.Sources = append(st.Sources, shown)
 	}

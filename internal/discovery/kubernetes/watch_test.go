@@ -1,13 +1,16 @@
 package kubernetes_test
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -164,6 +167,75 @@ func TestPagesAndLateEvents(t *testing.T) {
 	w.await("the last", func() bool { return w.catalog.CountSchedulable() == many+1 })
 }
 
+// TestEndsOfWatches: watches that the server ends each second, without events, cost no list, and
+// what changes is still applied at once (scenario 26).
+func TestEndsOfWatches(t *testing.T) {
+	virtual(t, func(t *testing.T, api *kubetest.Server) {
+		withThreePods(api)
+		w := startVirtual(t, api, nil, pool())
+		w.await("three workers", func() bool { return w.catalog.CountSchedulable() == 3 })
+		for i := range 60 {
+			api.CutWatches()
+			if i%10 == 9 {
+				api.Put("pods", kubetest.Pod("llm", fmt.Sprint("new-", i), fmt.Sprint("10.0.1.", i)))
+			}
+			time.Sleep(time.Second)
+			if n := w.catalog.CountSchedulable(); n != 3+(i+1)/10 {
+				t.Fatalf("%d workers after %d s", n, i+1)
+			}
+		}
+		if pods, pools := api.Seen("pods list"), api.Seen("inferencepools list"); pods != 1 || pools != 1 {
+			t.Errorf("%d lists of pods, %d of pools", pods, pools)
+		}
+		w.lostNone()
+	})
+}
+
+// TestBookmarks: bookmarks alone keep a source synced, and move the version after which the next watch
+// begins; without them it is unreachable, until something comes again (scenario 26).
+func TestBookmarks(t *testing.T) {
+	virtual(t, func(t *testing.T, api *kubetest.Server) {
+		withThreePods(api)
+		w := startVirtual(t, api, nil, pool())
+		w.await("three workers", func() bool { return w.catalog.CountSchedulable() == 3 })
+		for range 30 {
+			time.Sleep(time.Minute)
+			api.Bookmark()
+			w.state(0, kubernetes.Synced)
+		}
+		api.Compact() // up to the bookmarks
+		api.CutWatches()
+		time.Sleep(time.Second)
+		w.state(0, kubernetes.Synced)
+		if pods := api.Seen("pods list"); pods != 1 {
+			t.Errorf("%d lists of pods", pods)
+		}
+		time.Sleep(152 * time.Second)
+		w.state(0, kubernetes.Unreachable)
+		api.Put("pods", kubetest.Pod("llm", "vllm-3", "10.0.0.4"))
+		w.await("a fourth worker", func() bool { return w.catalog.CountSchedulable() == 4 })
+		w.lostNone()
+	})
+}
+
+// TestInstant: a server that ends its watches as soon as they begin is polled by lists instead.
+func TestInstant(t *testing.T) {
+	virtual(t, func(t *testing.T, api *kubetest.Server) {
+		withThreePods(api)
+		api.Answer(func(rw http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Query().Get("watch") != "" {
+				rw.WriteHeader(http.StatusOK)
+			}
+			return r.URL.Query().Get("watch") != ""
+		})
+		w := startVirtual(t, api, nil, pool())
+		w.await("three workers", func() bool { return w.catalog.CountSchedulable() == 3 })
+		api.Put("pods", kubetest.Pod("llm", "vllm-3", "10.0.0.4"))
+		time.Sleep(15 * time.Second)
+		w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable", "vllm-3:8000 schedulable")
+	})
+}
+
 // TestMemory: answers count while they are read. Where a page is too much, pages become smaller, and
 // nothing is lost.
 func TestMemory(t *testing.T) {
@@ -189,8 +261,7 @@ func TestMemory(t *testing.T) {
 	w.await("nothing is held", func() bool { return account.Used() == 0 })
 }
 
-// TestToken: a token file that is replaced is used by the next request, and read again after a
-// 401 (scenario 25).
+// TestToken: a token file that is replaced is used by the next request (scenario 25).
 func TestToken(t *testing.T) {
 	t.Parallel()
 	api := withThreePods(kubetest.New(t))
@@ -221,6 +292,72 @@ func TestToken(t *testing.T) {
 			t.Errorf("%s: %v", user, err)
 		}
 	}
+}
+
+// TestTokenRefused: a token is read again after a 401, also where the file does not show that it has
+// changed (scenario 25).
+func TestTokenRefused(t *testing.T) {
+	t.Parallel()
+	api := withThreePods(kubetest.New(t))
+	path := filepath.Join(t.TempDir(), "token")
+	at := time.Now()
+	write := func(text string) {
+		if err := errors.Join(os.WriteFile(path, []byte(text), 0o600), os.Chtimes(path, at, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("token-1")
+	client, err := kubernetes.Dial(api.KubeconfigOf(t, fmt.Sprintf("tokenFile: %q", path)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := startWith(t, api, client, pool())
+	w.await("three workers", func() bool { return w.catalog.CountSchedulable() == 3 })
+	write("token-2")
+	api.Answer(func(rw http.ResponseWriter, r *http.Request) bool {
+		if r.Header.Get("Authorization") == "Bearer token-2" {
+			return false
+		}
+		kubetest.Fail(rw, http.StatusUnauthorized, "Unauthorized", "it has expired")
+		return true
+	})
+	api.CutWatches()
+	api.Put("pods", kubetest.Pod("llm", "vllm-3", "10.0.0.4"))
+	w.await("a fourth worker", func() bool { return w.catalog.CountSchedulable() == 4 })
+	w.lostNone()
+}
+
+// TestProxy: a kubeconfig may name the proxy to its API server.
+func TestProxy(t *testing.T) {
+	t.Parallel()
+	asked := make(chan string, 1)
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case asked <- r.Method + " " + r.Host:
+		default:
+		}
+		w.WriteHeader(http.StatusBadGateway)
+	}))
+	t.Cleanup(proxy.Close)
+	api := kubetest.New(t)
+	path := api.Kubeconfig(t)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	with := regexp.MustCompile(`server: "?https://`).ReplaceAllString(string(text), "proxy-url: "+proxy.URL+", $0")
+	if err := os.WriteFile(path, []byte(with), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	client, err := kubernetes.Dial(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := startWith(t, api, client, pool())
+	if got := <-asked; !strings.HasPrefix(got, "CONNECT 127.0.0.1:") {
+		t.Errorf("the proxy was asked: %s", got)
+	}
+	w.state(0, kubernetes.Unreachable)
 }
 
 // TestPeers: replicas are followed while their Service has them, also those that are not ready;

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -27,15 +28,29 @@ type world struct {
 	mu      sync.Mutex // guards the fields below
 	engines map[string]mapping.Answer
 	asked   map[string]int
-	removed map[uint64]int // how often a worker was removed
+	asking  func(context.Context) error // before an engine answers
+	removed map[uint64]int              // how often a worker was removed
 }
 
 // attachments takes what the catalog attaches.
-type attachments struct{}
+type attachments struct {
+	mu   sync.Mutex      // guards lost
+	lost map[uint64]bool // workers that have lost their ranks, with blocks and bookings
+}
 
-func (attachments) Reconcile(_, _ *catalog.Attachment) error                { return nil }
-func (attachments) ReserveSlot(catalog.Scope, uint32, catalog.Rank, uint32) {}
-func (attachments) ReleaseSlot(catalog.Scope, catalog.Rank, uint32)         {}
+func (a *attachments) Reconcile(before, after *catalog.Attachment) error {
+	if after == nil {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.lost == nil {
+			a.lost = make(map[uint64]bool)
+		}
+		a.lost[before.Worker] = true
+	}
+	return nil
+}
+func (*attachments) ReserveSlot(catalog.Scope, uint32, catalog.Rank, uint32) {}
+func (*attachments) ReleaseSlot(catalog.Scope, catalog.Rank, uint32)         {}
 
 // pool returns an entry for an InferencePool whose engines need not be asked.
 func pool(change ...func(*mapping.Entry)) mapping.Entry {
@@ -70,13 +85,40 @@ func settings() mapping.Settings {
 	return mapping.Settings{Home: "llm", AnnotationPrefix: mapping.DefaultAnnotationPrefix, KVEvents: true}
 }
 
+func newCatalog() *catalog.Catalog {
+	return catalog.New(catalog.Settings{KVEvents: true}, new(attachments))
+}
+
+// virtual runs a test in a bubble of testing/synctest, whose time passes when all wait.
+func virtual(t *testing.T, test func(t *testing.T, api *kubetest.Server)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) { test(t, kubetest.Offline(t)) })
+}
+
+// startVirtual is start in such a bubble.
+func startVirtual(t *testing.T, api *kubetest.Server, workers *catalog.Catalog, entries ...mapping.Entry) *world {
+	t.Helper()
+	client, err := kubernetes.Connect(api)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return startConfig(t, api, client, kubernetes.Config{Settings: settings(), Entries: entries, Catalog: workers})
+}
+
 func startConfig(t *testing.T, api kubetest.API, client *kubernetes.Client, config kubernetes.Config) *world {
 	t.Helper()
 	w := &world{
 		t: t, api: api, engines: make(map[string]mapping.Answer), asked: make(map[string]int), removed: make(map[uint64]int),
-		catalog: catalog.New(catalog.Settings{KVEvents: true}, attachments{}),
+		catalog: config.Catalog,
 	}
-	config.Ask, config.Log = w.ask, zerolog.Nop()
+	if w.catalog == nil {
+		w.catalog = newCatalog()
+	}
+	config.Catalog, config.Log = w.catalog, zerolog.Nop()
+	if config.Ask == nil {
+		config.Ask = w.ask
+	}
 	w.d = kubernetes.New(config, client)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
@@ -101,15 +143,30 @@ func (w *world) apply(set catalog.Set) (catalog.Difference, error) {
 	return d, err
 }
 
-func (w *world) ask(_ context.Context, url string) (mapping.Answer, error) {
+func (w *world) ask(ctx context.Context, url string) (mapping.Answer, error) {
+	w.mu.Lock()
+	w.asked[url]++
+	asking := w.asking
+	w.mu.Unlock()
+	if asking != nil {
+		if err := asking(ctx); err != nil {
+			return mapping.Answer{}, err
+		}
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.asked[url]++
 	said, ok := w.engines[url]
 	if !ok {
 		return said, errors.New("GET " + url + "/v1/models: connection refused")
 	}
 	return said, nil
+}
+
+// asks returns how often an engine was asked.
+func (w *world) asks(url string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.asked[url]
 }
 
 // removals returns how often a worker was removed.

@@ -30,7 +30,7 @@ func onServer(t *testing.T, server, name string, change ...func(*Config)) *testR
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := Config{Bucket: conn.Bucket(""), Fleet: conn, Replica: name}
+	config := Config{Bucket: conn.Bucket(), Fleet: conn, Replica: name}
 	for _, f := range change {
 		f(&config)
 	}

@@ -86,7 +86,7 @@ func join(base, path string) string { return strings.TrimRight(base, "/") + path
 func (c *Client) ask(ctx context.Context, base, path string, read func(io.Reader) error) error {
 	url := join(base, path)
 	fail := func(status int, err error) error {
-		away := isAway(status, err)
+		away := mayAnswerLater(status, err)
 		if text := err.Error(); len(text) > longError { // it repeats what the engine says
 			err = errors.New(catalog.Clip(text))
 		}
@@ -142,8 +142,8 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-// isAway reports whether the same question may be answered later without anybody's doing.
-func isAway(status int, err error) bool {
+// mayAnswerLater reports whether the same question may be answered later without anybody's doing.
+func mayAnswerLater(status int, err error) bool {
 	_, refused := errors.AsType[*engines.AddressError](err)
 	switch {
 	case status == http.StatusRequestTimeout, status == http.StatusTooManyRequests, status >= 500:

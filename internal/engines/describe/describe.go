@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"net/netip"
 	"net/url"
 	"strconv"
@@ -30,7 +29,7 @@ func (c *Client) Describe(ctx context.Context, text, engine string) (*catalog.De
 	q := &question{Client: c, ctx: ctx, base: base, host: u.Hostname()}
 	q.told = &catalog.Description{Engine: engine, From: make(map[string]string), Unknown: make(map[string]string)}
 	if engine == catalog.EngineVLLM {
-		err = q.vllm(true)
+		err = q.vllm()
 	} else {
 		err = q.sglangOrOther()
 	}
@@ -40,10 +39,15 @@ func (c *Client) Describe(ctx context.Context, text, engine string) (*catalog.De
 	return q.told, nil
 }
 
-// sglangOrOther finds out whether the engine is SGLang, and asks it accordingly.
+// sglangOrOther finds out whether the engine is SGLang, and asks it accordingly. Every engine
+// has a list of models, so that is asked for first; SGLang alone has its server information.
 func (q *question) sglangOrOther() error {
-	info, path, err := q.info()
 	named := q.told.Engine == catalog.EngineSGLang
+	noModels := q.models()
+	if isSilent(noModels) {
+		return noModels
+	}
+	info, path, err := q.info()
 	switch {
 	case err == nil && info.isSGLang():
 		q.told.Engine = catalog.EngineSGLang
@@ -51,10 +55,10 @@ func (q *question) sglangOrOther() error {
 		return nil
 	case err == nil && named:
 		return notUnderstood(q.base, path, errors.New("it is not the server information of SGLang"))
-	case err == nil, statusOf(err) == http.StatusNotFound && !named:
-		return q.vllm(false)
+	case err != nil && (named || isAway(err)):
+		return err // of an SGLang that may answer later
 	}
-	return err
+	return q.other(noModels, false)
 }
 
 // question is one Describe.
@@ -78,7 +82,7 @@ func (q *question) unknown(err error, fields ...string) {
 	for _, field := range fields {
 		q.told.Unknown[field] = text
 	}
-	if e, ok := errors.AsType[*Error](err); ok && e.Away {
+	if isAway(err) {
 		q.told.Unanswered = true
 	}
 }
@@ -90,7 +94,7 @@ func (q *question) models() error {
 		q.unknown(err, catalog.FieldModel, catalog.FieldAdapters)
 		return err
 	}
-	q.told.Model, q.told.Adapters = m.Model, m.Adapters
+	q.told.Model, q.told.Adapters, q.told.Further = m.Model, m.Adapters, m.Further
 	q.set(catalog.FieldModel, modelsPath)
 	q.set(catalog.FieldAdapters, modelsPath)
 	return nil
@@ -140,6 +144,15 @@ func (q *question) checkHost(named string) error {
 	}
 	return fmt.Errorf("the engine names sockets on %q, which is not the host of its URL", catalog.Clip(named))
 }
+
+// isAway reports whether an error says that the engine may answer later.
+func isAway(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.Away
+}
+
+// isSilent reports whether an error says that nothing answers at the URL.
+func isSilent(err error) bool { return isAway(err) && statusOf(err) == 0 }
 
 // statusOf returns the status of the answer that an error is about, 0 if there is none.
 func statusOf(err error) int {

@@ -124,6 +124,15 @@ func TestDescribe(t *testing.T) {
 	hostile := func(why string) catalog.Description {
 		return change(noEvents, func(d *catalog.Description) { d.Unknown["kv_events_endpoints"] = "GET /server_info: " + why })
 	}
+	denied := func(d catalog.Description) catalog.Description {
+		return change(d, func(d *catalog.Description) {
+			d.Model, d.Adapters = "", nil
+			for _, f := range []string{"model_name", "adapters"} {
+				delete(d.From, f)
+				d.Unknown[f] = `GET /v1/models: status 401: "no"`
+			}
+		})
+	}
 	rows := map[string]struct {
 		engine answers
 		kind   string
@@ -179,13 +188,26 @@ func TestDescribe(t *testing.T) {
 			d.Size = 0
 			delete(d.From, "data_parallel_size")
 		}), ""},
-		"not SGLang": {vllm, "sglang", catalog.Description{}, `GET /get_server_info: status 404: "{\"detail\":\"Not Found\"}\n"`},
-		"HTML":       {answers{"/server_info": "<html>"}, "", catalog.Description{}, `GET /server_info: invalid character '<' looking for beginning of value in "<html>"`},
-		"no access":  {answers{"/server_info": "status 401 no"}, "", catalog.Description{}, `GET /server_info: status 401: "no"`},
+		"not SGLang":       {vllm, "sglang", catalog.Description{}, `GET /get_server_info: status 404: "{\"detail\":\"Not Found\"}\n"`},
+		"HTML, by name":    {sglang.with(answers{"/server_info": "<html>"}), "sglang", catalog.Description{}, `GET /server_info: invalid character '<' looking for beginning of value in "<html>"`},
+		"HTML":             {answers{"/v1/models": "<html>", "/server_info": "<html>"}, "", catalog.Description{}, `GET /v1/models: invalid character '<' looking for beginning of value in "<html>"`},
+		"no access":        {answers{"/v1/models": "status 401 no", "/server_info": "status 401 no", "/metrics": "status 401 no"}, "", catalog.Description{}, `GET /v1/models: status 401: "no"`},
+		"nothing":          {answers{}, "", catalog.Description{}, `GET /v1/models: status 404: "{\"detail\":\"Not Found\"}\n"`},
+		"SGLang is busy":   {sglang.with(answers{"/server_info": "status 503 x"}), "", catalog.Description{}, `GET /server_info: status 503: "x"`},
+		"and has no model": {sglang.with(answers{"/server_info": "status 503 x", "/v1/models": "status 503 y"}), "", catalog.Description{}, `GET /server_info: status 503: "x"`},
 
-		"vLLM":               {vllm, "", unnamed, ""},
-		"vLLM, by name":      {vllm, "vllm", named, ""},
-		"vLLM of developers": {vllm.with(answers{"/server_info": `{"vllm_config":"x"}`}), "", unnamed, ""},
+		"vLLM":                                {vllm, "", unnamed, ""},
+		"vLLM, by name":                       {vllm, "vllm", named, ""},
+		"vLLM of developers":                  {vllm.with(answers{"/server_info": `{"vllm_config":"x"}`}), "", unnamed, ""},
+		"HTML where a path is not known":      {vllm.with(answers{"/server_info": "<html>"}), "", unnamed, ""},
+		"no access where a path is not known": {vllm.with(answers{"/server_info": "status 401 no"}), "", unnamed, ""},
+		"not allowed where it is not known":   {vllm.with(answers{"/server_info": "status 405 no"}), "", unnamed, ""},
+		"no access below /v1":                 {vllm.with(answers{"/v1/models": "status 401 no"}), "", denied(unnamed), ""},
+		"no access below /v1, by name":        {vllm.with(answers{"/v1/models": "status 401 no"}), "vllm", denied(named), ""},
+		"two models": {
+			vllm.with(answers{"/v1/models": `{"data":[{"id":"m"},{"id":"n"},{"id":"sql","parent":"n"}]}`}), "",
+			change(unnamed, func(d *catalog.Description) { d.Adapters, d.Further = []string{"sql"}, []string{"n"} }), "",
+		},
 		"vLLM with ranks": {
 			vllm.with(answers{"/metrics": strings.Replace(metrics, "} 1.0", "} 1.0\n"+`vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="1000"} 1.0`, 1)}), "vllm",
 			change(named, func(d *catalog.Description) { d.Size, d.TotalKVBlocks, d.KVEventsEndpoints = 2, 500, events }), "",
@@ -221,7 +243,7 @@ func TestDescribe(t *testing.T) {
 				d.Unknown[f] = `GET /metrics: status 503: "busy"`
 			}
 		}), ""},
-		"no model": {vllm.with(answers{"/v1/models": `{"data":[{"id":"a","parent":"b"}]}`}), "", catalog.Description{}, "GET /v1/models: it lists no model"},
+		"no model": {answers{"/v1/models": `{"data":[{"id":"a","parent":"b"}]}`}, "", catalog.Description{}, "GET /v1/models: it lists no model"},
 	}
 	for name, row := range rows {
 		t.Run(name, func(t *testing.T) {
@@ -349,6 +371,11 @@ func TestBounds(t *testing.T) {
 	var e *describe.Error
 	if !errors.As(err, &e) || !e.Away || !strings.HasSuffix(err.Error(), "connection refused") {
 		t.Errorf("nobody there: %v", err)
+	}
+	for _, kind := range []string{"", "sglang", "vllm"} {
+		if _, err := client(t).Describe(t.Context(), gone.URL, kind); err == nil || !strings.HasPrefix(err.Error(), "GET "+gone.URL+"/v1/models: ") {
+			t.Errorf("nobody there, as %q: %v", kind, err)
+		}
 	}
 }
 

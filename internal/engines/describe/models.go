@@ -79,7 +79,10 @@ func (l *modelList) models() (Models, error) {
 	if len(m.Adapters) > maxAdapters {
 		return Models{}, fmt.Errorf("it lists %d adapters, the maximum is %d", len(m.Adapters), maxAdapters)
 	}
-	m.Model, m.Further = bases[0], bases[1:]
+	m.Model = bases[0]
+	if len(bases) > 1 {
+		m.Further = bases[1:]
+	}
 	return m, nil
 }
 

@@ -64,10 +64,10 @@ func (q *question) info() (info serverInfo, path string, err error) {
 	return info, path, err
 }
 
-// sglang fills in the description from the server information and the list of models.
+// sglang fills in the description from the server information, beside the list of models.
 func (q *question) sglang(info serverInfo, path string) {
 	q.told.Version = catalog.Clip(info.Version)
-	if err := q.models(); err != nil && checkName(info.Model) == nil {
+	if q.told.Model == "" && checkName(info.Model) == nil {
 		q.told.Model = info.Model
 		q.set(catalog.FieldModel, path)
 	}

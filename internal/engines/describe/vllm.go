@@ -18,24 +18,34 @@ const (
 
 var errNoSources = errors.New("the engine does not describe its KV event sockets")
 
-// vllm asks an engine that has the list of models and the metrics of vLLM, or similar ones. byName:
-// the caller says that it is vLLM, so that what it does not tell is assumed to be its default. The
-// error is that of the list of models.
-func (q *question) vllm(byName bool) error {
-	if err := q.models(); err != nil {
-		return err
+// vllm asks an engine of which the caller says that it is vLLM, so that what it does not tell is
+// assumed to be its default.
+func (q *question) vllm() error {
+	noModels := q.models()
+	if isSilent(noModels) {
+		return noModels
+	}
+	return q.other(noModels, true)
+}
+
+// other asks an engine that has the metrics of vLLM, or similar ones, beside its list of models.
+// An engine may deny one of them alone, such as all below /v1 without a key; one that gives
+// neither is not described, and the error is noModels, that of the list.
+func (q *question) other(noModels error, byName bool) error {
+	cache, err := q.Cache(q.ctx, q.base)
+	switch {
+	case err == nil:
+		q.cache(cache)
+	case noModels != nil:
+		return noModels
+	default:
+		q.unknown(err, catalog.FieldBlockSize, catalog.FieldSize, catalog.FieldTotalKVBlocks)
 	}
 	var version struct {
 		Version string `json:"version"`
 	}
 	if q.askJSON(q.ctx, q.base, versionPath, &version) == nil && version.Version != "" {
 		q.told.Engine, q.told.Version = catalog.EngineVLLM, catalog.Clip(version.Version)
-	}
-	cache, err := q.Cache(q.ctx, q.base)
-	if err != nil {
-		q.unknown(err, catalog.FieldBlockSize, catalog.FieldSize, catalog.FieldTotalKVBlocks)
-	} else {
-		q.cache(cache)
 	}
 	err = q.sources()
 	if errors.Is(err, errNoSources) && byName {

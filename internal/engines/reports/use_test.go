@@ -217,6 +217,29 @@ func TestSaturation(t *testing.T) {
 	})
 }
 
+// TestWaitOfTheLiving: the wait of a scope is that of its ranks that give signs of life, unless none
+// does.
+func TestWaitOfTheLiving(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, 2)
+		w.Burden("a", 0, 0, 0, 12000)
+		w.Burden("b", 1, 0, 0, 24000)
+		want := func(seconds float64) {
+			t.Helper()
+			if got := servicetest.Sum(w.Metrics()["scope_wait_seconds"]); math.Abs(got-seconds) > 1e-9 {
+				t.Errorf("a wait of %g s, want %g", got, seconds)
+			}
+		}
+		w.report(0, all(0, 0))
+		want(1)
+		w.speaks(17*time.Second, 1)
+		w.wantExcluded(0, selection.Silent)
+		want(2)
+		pass(17 * time.Second)
+		want(1)
+	})
+}
+
 // TestWarmup: of the requests that nobody has cached, the configured share goes to the ranks that
 // are new or have lost their caches, never more than the median; it is said in explanations.
 func TestWarmup(t *testing.T) {
@@ -280,5 +303,49 @@ func TestWarmup(t *testing.T) {
 				t.Fatal("an old rank is taken for a new one")
 			}
 		}
+	})
+}
+
+// TestWarmupOfTwo: a second worker is new beside the first one, and later emptied, and gets its share
+// until it has as many requests as that.
+func TestWarmupOfTwo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{servicetest.Start(t, func(c *node.Config) { c.WarmupShare, c.Warmup = 0.5, time.Minute })}
+		w.Put(servicetest.Record(0, 1, blocksOf(100)))
+		pass(2 * time.Minute)
+		w.Put(servicetest.Record(1, 1, blocksOf(100)))
+		for i := range 3 {
+			w.Burden(string(rune('a'+i)), 0, 0, 1, 1)
+		}
+		w.Burden("x", 1, 0, 90, 1) // so that it is chosen for no other reason
+		want := func(when string, want bool) {
+			t.Helper()
+			warmed := 0
+			for range 50 {
+				sel, err := w.Select(context.Background(), &selection.SelectRequest{
+					Scope: servicetest.Scope, Prompt: servicetest.Hashes(servicetest.Prompt(7, 8*blockSize)), Explain: true,
+				}, false)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if sel.Explanation.Warmup {
+					warmed++
+				}
+			}
+			if (warmed > 0) != want {
+				t.Errorf("%s: %d of 50 requests", when, warmed)
+			}
+		}
+		pass(2 * time.Second)
+		want("new", true)
+		cached := servicetest.Prompt(8, 8*blockSize)
+		e := w.Engine(0, 0)
+		e.Publish(0, e.Stored(cached, blockSize, nil))
+		w.Settle()
+		pass(2 * time.Minute)
+		want("emptied", true)
+		w.Burden("y", 1, 0, 1, 1)
+		w.Burden("z", 1, 0, 1, 1)
+		want("as many requests", false)
 	})
 }

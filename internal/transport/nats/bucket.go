@@ -51,52 +51,60 @@ type Bucket struct {
 	conn *Conn
 	name string
 
-	mu sync.Mutex // guards the fields below
-	kv jetstream.KeyValue
-	nc *nats.Conn // of kv
+	mu   sync.Mutex // guards open
+	open *opened    // nil: it is not, or not any more
 }
 
-// Bucket returns a bucket of the fleet. Its name in JetStream is select-service-FLEET, with -name
-// unless that is empty.
-func (c *Conn) Bucket(name string) *Bucket {
-	full := "select-service-" + c.config.Fleet
-	if name != "" {
-		full += "-" + name
-	}
-	return &Bucket{conn: c, name: full}
+// opened is a bucket of a connection.
+type opened struct {
+	nc     *nats.Conn
+	kv     jetstream.KeyValue
+	stream jetstream.Stream // of kv
 }
 
-// open returns the bucket.
-func (b *Bucket) open(ctx context.Context) (jetstream.KeyValue, error) {
+// Bucket returns the fleet's bucket, select-service-FLEET in JetStream.
+func (c *Conn) Bucket() *Bucket { return &Bucket{conn: c, name: "select-service-" + c.config.Fleet} }
+
+// opened returns the bucket, once it is open.
+func (b *Bucket) opened(ctx context.Context) (*opened, error) {
 	if !b.conn.Up() {
 		return nil, errAway
 	}
-	nc := b.conn.nc.Load()
+	o := &opened{nc: b.conn.nc.Load()}
 	b.mu.Lock()
-	kv, of := b.kv, b.nc
+	last := b.open
 	b.mu.Unlock()
-	if kv != nil && of == nc {
-		return kv, nil
+	if last != nil && last.nc == o.nc {
+		return last, nil
 	}
-	if version := nc.ConnectedServerVersion(); version != "" && tooOld(version) {
+	if version := o.nc.ConnectedServerVersion(); version != "" && tooOld(version) {
 		return nil, &OldServerError{version}
 	}
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(o.nc)
 	if err != nil {
 		return nil, err
 	}
-	kv, err = js.KeyValue(ctx, b.name)
+	o.kv, err = js.KeyValue(ctx, b.name)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		kv, err = b.create(ctx, js)
+		o.kv, err = b.create(ctx, js)
+	}
+	if err == nil {
+		o.stream, err = js.Stream(ctx, b.stream())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("bucket %s: %w", b.name, inWords(err))
 	}
 	b.mu.Lock()
-	b.kv, b.nc = kv, nc
+	b.open = o
 	b.mu.Unlock()
-	return kv, nil
+	return o, nil
 }
+
+// stream is the name of the bucket's stream.
+func (b *Bucket) stream() string { return "KV_" + b.name }
+
+// subject is that of a key.
+func (b *Bucket) subject(key string) string { return "$KV." + b.name + "." + key }
 
 // create makes the bucket, on as many servers as a cluster should have.
 func (b *Bucket) create(ctx context.Context, js jetstream.JetStream) (jetstream.KeyValue, error) {
@@ -139,20 +147,20 @@ func inWords(err error) error {
 }
 
 // use calls f with the bucket.
-func (b *Bucket) use(ctx context.Context, f func(ctx context.Context, kv jetstream.KeyValue) error) error {
+func (b *Bucket) use(ctx context.Context, f func(ctx context.Context, o *opened) error) error {
 	within, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	kv, err := b.open(within)
+	o, err := b.opened(within)
 	if err != nil {
 		return err
 	}
-	err = f(within, kv)
+	err = f(within, o)
 	if err == nil || errors.Is(err, ErrNoKey) || errors.Is(err, ErrRevision) {
 		return err
 	}
 	if b.isGone(ctx) {
 		b.mu.Lock()
-		b.kv = nil // it is made again
+		b.open = nil // it is made again
 		b.mu.Unlock()
 	}
 	return fmt.Errorf("bucket %s: %w", b.name, inWords(err))
@@ -165,7 +173,7 @@ func (b *Bucket) isGone(ctx context.Context) bool {
 	defer cancel()
 	js, err := jetstream.New(b.conn.nc.Load())
 	if err == nil {
-		_, err = js.Stream(ctx, "KV_"+b.name)
+		_, err = js.Stream(ctx, b.stream())
 	}
 	return errors.Is(err, jetstream.ErrStreamNotFound)
 }
@@ -173,8 +181,8 @@ func (b *Bucket) isGone(ctx context.Context) bool {
 // Get returns the value of a key and its revision, which may be those of a moment ago. The error is
 // ErrNoKey if there is none.
 func (b *Bucket) Get(ctx context.Context, key string) (value []byte, revision uint64, err error) {
-	err = b.use(ctx, func(ctx context.Context, kv jetstream.KeyValue) error {
-		e, err := kv.Get(ctx, key)
+	err = b.use(ctx, func(ctx context.Context, o *opened) error {
+		e, err := o.kv.Get(ctx, key)
 		if errors.Is(err, jetstream.ErrKeyNotFound) || errors.Is(err, jetstream.ErrKeyDeleted) {
 			return ErrNoKey
 		}
@@ -188,8 +196,8 @@ func (b *Bucket) Get(ctx context.Context, key string) (value []byte, revision ui
 
 // Put sets the value of a key.
 func (b *Bucket) Put(ctx context.Context, key string, value []byte) error {
-	return b.use(ctx, func(ctx context.Context, kv jetstream.KeyValue) error {
-		_, err := kv.Put(ctx, key, value)
+	return b.use(ctx, func(ctx context.Context, o *opened) error {
+		_, err := o.kv.Put(ctx, key, value)
 		return err
 	})
 }
@@ -197,11 +205,11 @@ func (b *Bucket) Put(ctx context.Context, key string, value []byte) error {
 // Replace sets the value of a key that has the given revision, 0: that the bucket does not have, or
 // not any more, and returns the new revision. The error is ErrRevision if it has another one.
 func (b *Bucket) Replace(ctx context.Context, key string, value []byte, revision uint64) (now uint64, err error) {
-	err = b.use(ctx, func(ctx context.Context, kv jetstream.KeyValue) (err error) {
+	err = b.use(ctx, func(ctx context.Context, o *opened) (err error) {
 		if revision == 0 {
-			now, err = kv.Create(ctx, key, value) // also in the place of what marks a deleted key
+			now, err = o.kv.Create(ctx, key, value) // also in the place of what marks a deleted key
 		} else {
-			now, err = kv.Update(ctx, key, value, revision)
+			now, err = o.kv.Update(ctx, key, value, revision)
 		}
 		var refused *jetstream.APIError
 		if errors.As(err, &refused) &&
@@ -216,16 +224,8 @@ func (b *Bucket) Replace(ctx context.Context, key string, value []byte, revision
 // Remove removes keys and everything that the bucket remembers of them.
 func (b *Bucket) Remove(ctx context.Context, keys ...string) error {
 	for _, key := range keys {
-		err := b.use(ctx, func(ctx context.Context, _ jetstream.KeyValue) error {
-			js, err := jetstream.New(b.conn.nc.Load())
-			if err != nil {
-				return err
-			}
-			s, err := js.Stream(ctx, "KV_"+b.name)
-			if err != nil {
-				return err
-			}
-			return s.Purge(ctx, jetstream.WithPurgeSubject("$KV."+b.name+"."+key))
+		err := b.use(ctx, func(ctx context.Context, o *opened) error {
+			return o.stream.Purge(ctx, jetstream.WithPurgeSubject(b.subject(key)))
 		})
 		if err != nil {
 			return err
@@ -236,22 +236,13 @@ func (b *Bucket) Remove(ctx context.Context, keys ...string) error {
 
 // Keys lists the keys that begin with a prefix and a point.
 func (b *Bucket) Keys(ctx context.Context, prefix string) (keys []string, err error) {
-	err = b.use(ctx, func(ctx context.Context, _ jetstream.KeyValue) error {
-		js, err := jetstream.New(b.conn.nc.Load())
-		if err != nil {
-			return err
-		}
-		s, err := js.Stream(ctx, "KV_"+b.name)
-		if err != nil {
-			return err
-		}
-		start := "$KV." + b.name + "."
-		info, err := s.Info(ctx, jetstream.WithSubjectFilter(start+prefix+".>"))
+	err = b.use(ctx, func(ctx context.Context, o *opened) error {
+		info, err := o.stream.Info(ctx, jetstream.WithSubjectFilter(b.subject(prefix+".>")))
 		if err != nil {
 			return err
 		}
 		for subject := range info.State.Subjects {
-			keys = append(keys, strings.TrimPrefix(subject, start))
+			keys = append(keys, strings.TrimPrefix(subject, b.subject("")))
 		}
 		return nil
 	})

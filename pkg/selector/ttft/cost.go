@@ -52,6 +52,8 @@ type Queue struct {
 	Ahead float64
 	// Foreign is the work of the rank's engine that is not booked and waits, in seconds.
 	Foreign float64
+	// Flow is the traffic to the rank.
+	Flow Flow
 }
 
 // A rank is stalled if its oldest prefill takes longer than stallFactor times its
@@ -111,11 +113,15 @@ func (p *Parameters) booked(q *Queue) (wait, stall float64) {
 	return max(0, head-max(0, q.Elapsed)) + others, 1
 }
 
-// Flow is the traffic of a scope, averaged over about 30 s.
+// Flow is the traffic of a scope or of a rank, averaged over about 30 s.
 type Flow struct {
 	Arrivals float64 // λ, reservations per second
 	Work     float64 // predicted seconds of prefill that arrive per second
 }
+
+// rate returns λ/(1−ρ) of the traffic of a rank: how many requests per second arrive while it is busy
+// and are delayed, including those that arrive while it catches up.
+func (f Flow) rate() float64 { return max(0, f.Arrivals) / (1 - min(max(0, f.Work), maxBusy)) }
 
 // maxBusy bounds ρ, the share of time in which a rank is busy: as ρ goes to 1 the delay
 // of other requests would grow without limit.
@@ -123,8 +129,8 @@ const maxBusy = 0.8
 
 // Crowding is how requests that arrive are delayed by the work of one rank.
 type Crowding struct {
-	// Rate is Λ, λ/n/(1−ρ): how many requests per second arrive at a busy rank and are delayed,
-	// including those that arrive while it catches up.
+	// Rate is how many requests per second arrive at a busy rank and are delayed, if the traffic is
+	// the same to all ranks.
 	Rate float64
 	// Long is the prefill, in seconds, beyond which requests that arrive go to other ranks. What
 	// exceeds it delays those of all ranks by its n-th part. 0: there is none.
@@ -141,21 +147,22 @@ const longPrefill = 8
 func (f Flow) Crowding(ranks int) Crowding {
 	c := Crowding{Ranks: max(ranks, 1)}
 	n := float64(c.Ranks)
-	busy := min(max(0, f.Work)/n, maxBusy)
-	c.Rate = max(0, f.Arrivals) / n / (1 - busy)
+	c.Rate = Flow{Arrivals: f.Arrivals / n, Work: f.Work / n}.rate()
 	if f.Arrivals > 0 {
 		c.Long = longPrefill * max(0, f.Work) / f.Arrivals
 	}
 	return c
 }
 
-// delay returns the delay of requests that arrive while a rank is busy with a prefill of x seconds,
-// after it has waited.
-func (c Crowding) delay(wait, x float64) float64 {
+// delay returns the delay of requests that arrive while the rank of q is busy with a prefill of x
+// seconds, after it has waited. Λ is the mean of what arrives there lately and of what does on average:
+// those that share the rank's cache come there, others go elsewhere while it is busy.
+func (c Crowding) delay(q *Queue, wait, x float64) float64 {
+	rate := (q.Flow.rate() + c.Rate) / 2
 	if c.Long > 0 && x > c.Long {
 		x = c.Long + (x-c.Long)/float64(c.Ranks)
 	}
-	return x * c.Rate * (wait + x/2)
+	return x * rate * (wait + x/2)
 }
 
 // decodeShare is the delay of a request that decodes on a rank, per second of prefill.
@@ -181,7 +188,7 @@ func (p *Parameters) Cost(u, prompt float64, q *Queue, crowding Crowding) (c Cos
 	c.Wait, stall = p.Wait(q)
 	c.Speed = q.speed() * stall
 	c.Prefill = c.Speed * p.Prefill(u, prompt)
-	c.Delay = crowding.delay(c.Wait, c.Prefill)
+	c.Delay = crowding.delay(q, c.Wait, c.Prefill)
 	c.Decode = decodeShare * c.Prefill * float64(q.Decoding)
 	return c
 }

@@ -55,7 +55,8 @@ func reference(p *Parameters, u, prompt float64, all []booking, q *Queue, lambda
 	if long := 8 * busy / lambda; own > long { // other ranks take their share of the rest
 		delaying = long + (own-long)/float64(ranks)
 	}
-	return wait + own + delaying*lambda/float64(ranks)*(wait+delaying/2)/(1-rho) + 0.1*own*float64(q.Decoding)
+	rate := (lambda/float64(ranks)/(1-rho) + q.Flow.Arrivals/(1-math.Min(q.Flow.Work, 0.8))) / 2
+	return wait + own + delaying*rate*(wait+delaying/2) + 0.1*own*float64(q.Decoding)
 }
 
 // drawn is a random rank as a decision sees it.
@@ -68,6 +69,7 @@ func drawn(rnd *rand.Rand) (p Parameters, all []booking, q Queue, f Flow, u, pro
 	q = queueOf(all)
 	q.Elapsed, q.Speed, q.Late = rnd.ExpFloat64(), 0.5+3.5*rnd.Float64(), rnd.IntN(4) == 0
 	q.Decoding = rnd.Uint32N(50)
+	q.Flow = Flow{Arrivals: 10 * rnd.Float64(), Work: 2 * rnd.Float64()}
 	prompt = float64(1 + rnd.Uint64N(30000))
 	return p, all, q, Flow{Arrivals: 30 * rnd.Float64(), Work: 10 * rnd.Float64()}, 1 + math.Floor(prompt*rnd.Float64()), prompt
 }
@@ -100,7 +102,7 @@ func TestCostIsMonotone(t *testing.T) {
 		if len(all) > 0 {
 			longer = append(longer, booking{1 + rnd.Uint64N(1000), 1000})
 			q2 := queueOf(longer)
-			q2.Elapsed, q2.Speed, q2.Late, q2.Decoding = q.Elapsed, q.Speed, q.Late, q.Decoding
+			q2.Elapsed, q2.Speed, q2.Late, q2.Decoding, q2.Flow = q.Elapsed, q.Speed, q.Late, q.Decoding, q.Flow
 			if c := p.Cost(u, prompt, &q2, crowding); c.Total() < base.Total() {
 				t.Fatalf("%+v %+v: more waiting work costs less", p, q)
 			}
@@ -112,6 +114,11 @@ func TestCostIsMonotone(t *testing.T) {
 		crowding.Rate *= 2
 		if c := p.Cost(u, prompt, &q, crowding); c.Total() < base.Total() {
 			t.Fatalf("%+v %+v: more arrivals cost less", p, q)
+		}
+		base = p.Cost(u, prompt, &q, crowding)
+		q.Flow.Arrivals++
+		if c := p.Cost(u, prompt, &q, crowding); c.Total() < base.Total() {
+			t.Fatalf("%+v %+v: more arrivals at the rank cost less", p, q)
 		}
 	}
 }
@@ -127,6 +134,7 @@ func TestCostHasNoUnit(t *testing.T) {
 		slow, later := p, q
 		slow.Base, slow.PerToken, slow.PerContext = c*p.Base, c*p.PerToken, c*p.PerContext
 		later.Elapsed *= c
+		later.Flow.Arrivals /= c
 		base := p.Cost(u, prompt, &q, f.Crowding(4))
 		scaled := slow.Cost(u, prompt, &later, Flow{f.Arrivals / c, f.Work}.Crowding(4))
 		if got, want := scaled.Total(), c*base.Total(); math.Abs(got-want) > 1e-9*want {
@@ -259,6 +267,28 @@ func TestLongPrefill(t *testing.T) {
 		cached := p.Cost(prompt-prefix, prompt, &Queue{Prefills: 1, Tokens: tokens, HeadTokens: uint64(tokens), HeadPrompt: uint64(tokens)}, crowding)
 		if got := elsewhere.Total() < cached.Total(); got != copied {
 			t.Errorf("behind %g s it costs %g s, elsewhere %g s", wait, cached.Total(), elsewhere.Total())
+		}
+	}
+}
+
+// TestSharedPrefix: where requests come to one rank for a prefix in its cache, the delay of those that
+// come next counts, so that the prefix is computed on a second rank sooner than if they came evenly.
+func TestSharedPrefix(t *testing.T) {
+	const prefix, prompt = 20_000, 20_800
+	p, crowding := Default(), Flow{Arrivals: 20, Work: 4}.Crowding(8)
+	tokens := uint64(2.5 / p.PerToken) // of 2.5 s
+	busy := Queue{Prefills: 1, Tokens: float64(tokens), HeadTokens: tokens, HeadPrompt: tokens}
+	for name, tc := range map[string]struct {
+		here, elsewhere Flow
+		copied          bool
+	}{
+		"evenly":  {Flow{2.5, 0.5}, Flow{2.5, 0.5}, false},
+		"to here": {Flow{10, 0.8}, Flow{1, 0.4}, true},
+	} {
+		busy.Flow = tc.here
+		cached, elsewhere := p.Cost(prompt-prefix, prompt, &busy, crowding), p.Cost(prompt, prompt, &Queue{Flow: tc.elsewhere}, crowding)
+		if got := elsewhere.Total() < cached.Total(); got != tc.copied {
+			t.Errorf("%s: here it costs %g s, elsewhere %g s", name, cached.Total(), elsewhere.Total())
 		}
 	}
 }

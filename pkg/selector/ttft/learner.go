@@ -35,29 +35,84 @@ type Model struct {
 	Parameters
 	// Fallback: Dynamo's cost decides, see LateScope and Untracked.
 	Fallback bool
-	flow     Flow          // sums that decay with the time constant flowTime
-	at       time.Duration // when flow was brought up to date
+	traffic  traffic
 	first    time.Duration // time of the first reservation, if began
 	began    bool
 }
 
+// traffic has the sums of which a Flow is the average. They decay with the time constant flowTime: what
+// is added later than since weighs more by as much as the rest has decayed, so that one factor brings the
+// sums of all ranks up to date. It is immutable.
+type traffic struct {
+	sums  Flow
+	since time.Duration
+}
+
+// decay returns what is left of a sum after a time. It is above 1 for a time before.
+func decay(after time.Duration) float64 { return math.Exp(-float64(after) / float64(flowTime)) }
+
+// of returns the same traffic with sums of another time.
+func (t traffic) of(since time.Duration) traffic {
+	if since == t.since {
+		return t
+	}
+	left := decay(since - t.since)
+	return traffic{Flow{Arrivals: t.sums.Arrivals * left, Work: t.sums.Work * left}, since}
+}
+
+// with returns the traffic after another reservation.
+func (t traffic) with(at time.Duration, work float64) traffic {
+	weight := decay(t.since - at)
+	return traffic{Flow{Arrivals: t.sums.Arrivals + weight, Work: t.sums.Work + weight*work}, t.since}
+}
+
 // flowTime is the time constant of the average that Flow is. Shortly after the first
-// reservation the average is over the time since then, at least leastFlowTime.
+// reservation the average is over the time since then, at least leastFlowTime. No sum is of a time more
+// than longestSince ago, so that the weights stay small numbers.
 const (
 	flowTime      = 30 * time.Second
 	leastFlowTime = time.Second
+	longestSince  = 10 * flowTime
 )
 
 // Flow returns the scope's traffic as of a time.
 func (m *Model) Flow(at time.Duration) Flow {
-	sums := m.decayed(at)
-	over := flowTime.Seconds() * -math.Expm1(-max(leastFlowTime, at-m.first).Seconds()/flowTime.Seconds())
-	return Flow{Arrivals: sums.Arrivals / over, Work: sums.Work / over}
+	return m.traffic.average(m.factor(at))
 }
 
-func (m *Model) decayed(at time.Duration) Flow {
-	left := math.Exp(-max(0, (at-m.at).Seconds()) / flowTime.Seconds())
-	return Flow{Arrivals: m.flow.Arrivals * left, Work: m.flow.Work * left}
+// factor returns what turns sums since Model.traffic.since into averages as of a time.
+func (m *Model) factor(at time.Duration) float64 {
+	over := flowTime.Seconds() * (1 - decay(max(leastFlowTime, at-m.first)))
+	return decay(max(0, at-m.traffic.since)) / over
+}
+
+func (t traffic) average(factor float64) Flow {
+	return Flow{Arrivals: t.sums.Arrivals * factor, Work: t.sums.Work * factor}
+}
+
+// Flows has the traffic of a scope and of its ranks as of a time.
+type Flows struct {
+	Scope  Flow
+	of     *Learner
+	since  time.Duration // of sums that factor turns into averages
+	factor float64
+}
+
+// Flows returns the traffic as of a time.
+func (l *Learner) Flows(at time.Duration) Flows {
+	m := l.Model()
+	f := Flows{of: l, since: m.traffic.since, factor: m.factor(at)}
+	f.Scope = m.traffic.average(f.factor)
+	return f
+}
+
+// Rank returns the traffic to a rank.
+func (f *Flows) Rank(slot uint32, r catalog.Rank) Flow {
+	s := f.of.look(slot, r)
+	if s == nil {
+		return Flow{}
+	}
+	return s.traffic.Load().of(f.since).average(f.factor)
 }
 
 // rankState is the state of the rank in a slot.
@@ -65,6 +120,7 @@ type rankState struct {
 	rank    catalog.Rank
 	speed   atomic.Uint64 // m, as bits of a float64
 	late    atomic.Bool
+	traffic atomic.Pointer[traffic]
 	stalled bool
 	looks   int  // latest looks, in a row, that contradict stalled
 	sampled bool // ratio has a sample
@@ -122,21 +178,31 @@ func (l *Learner) Model() *Model { return l.model.Load() }
 // Rank returns the speed of a rank, its time relative to the fleet's, and whether callers
 // report its prefills too late.
 func (l *Learner) Rank(slot uint32, r catalog.Rank) (speed float64, late bool) {
-	ranks := *l.ranks.Load()
-	if int(slot) >= len(ranks) || ranks[slot] == nil || ranks[slot].rank != r {
+	s := l.look(slot, r)
+	if s == nil {
 		return 1, false
 	}
-	s := ranks[slot]
 	return math.Float64frombits(s.speed.Load()), s.late.Load()
+}
+
+// look returns the state of the rank in a slot, nil if nothing is known of it.
+func (l *Learner) look(slot uint32, r catalog.Rank) *rankState {
+	ranks := *l.ranks.Load()
+	if int(slot) >= len(ranks) || ranks[slot] == nil || ranks[slot].rank != r {
+		return nil
+	}
+	return ranks[slot]
 }
 
 // state returns the state of the rank in a slot. It needs l.mu.
 func (l *Learner) state(slot uint32, r catalog.Rank) *rankState {
-	ranks := *l.ranks.Load()
-	if int(slot) < len(ranks) && ranks[slot] != nil && ranks[slot].rank == r {
-		return ranks[slot]
+	s := l.look(slot, r)
+	if s != nil {
+		return s
 	}
-	s := &rankState{rank: r, ratio: newRatio()}
+	ranks := *l.ranks.Load()
+	s = &rankState{rank: r, ratio: newRatio()}
+	s.traffic.Store(&traffic{since: l.Model().traffic.since})
 	if known, ok := l.restored[r]; ok {
 		s.ratio = known
 		delete(l.restored, r)
@@ -187,16 +253,19 @@ func (l *Learner) Measured(slot uint32, r catalog.Rank, rate float64) {
 func (l *Learner) Booked(at time.Duration, slot uint32, r catalog.Rank, tokens, prompt uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.state(slot, r)
+	s := l.state(slot, r)
 	speed, _ := l.Rank(slot, r)
 	m := *l.model.Load()
 	if !m.began {
-		m.began, m.first, m.at = true, at, at
+		m.began, m.first, m.traffic.since = true, at, at
 	}
-	m.flow, m.at = m.decayed(at), max(at, m.at)
-	m.flow.Arrivals++
-	m.flow.Work += speed * m.Prefill(float64(tokens), float64(prompt))
+	if at-m.traffic.since > longestSince {
+		m.traffic = m.traffic.of(at)
+	}
+	work := speed * m.Prefill(float64(tokens), float64(prompt))
+	m.traffic = m.traffic.with(at, work)
 	l.model.Store(&m)
+	s.traffic.Store(new(s.traffic.Load().of(m.traffic.since).with(at, work)))
 }
 
 // Completed records an explicit prefill_complete that is the first report about a

@@ -204,7 +204,7 @@ func TestAdversarialSamplesDoNotExplode(t *testing.T) {
 			l.Completed(at+took, uint32(slot), rankOf(slot), tokens, prompt, at, at)
 			l.Freed(at+took+time.Duration(rnd.Int64N(int64(time.Minute))), uint32(slot), rankOf(slot), at, at+took)
 			m := l.Model()
-			for _, v := range []float64{m.Base, m.PerToken, m.PerContext, m.flow.Arrivals, m.flow.Work} {
+			for _, v := range []float64{m.Base, m.PerToken, m.PerContext, m.traffic.sums.Arrivals, m.traffic.sums.Work} {
 				if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
 					t.Fatalf("seed %d, sample %d: %+v", seed, i, m)
 				}
@@ -255,8 +255,30 @@ func TestFlow(t *testing.T) {
 	within(t, "arrivals after 5 s", early.Model().Flow(time.Hour+5*time.Second).Arrivals, 10, 0.01)
 	within(t, "arrivals", flow.Arrivals, 10, 0.01)
 	within(t, "work", flow.Work, 1, 0.01)
+	within(t, "the same", l.Flows(at).Scope.Work, flow.Work, 1e-12)
 	later := m.Flow(at + 30*time.Second)
 	within(t, "arrivals after 30 s without", later.Arrivals, 10/math.E, 0.01)
+	for i := range 3000 { // the same to three ranks, of which one gets half
+		at += 100 * time.Millisecond
+		slot := uint32(max(1, i%4))
+		l.Booked(at, slot, rankOf(int(slot)), 1200, 1200)
+	}
+	sum, flows := Flow{}, l.Flows(at)
+	for slot := range uint32(4) {
+		f := flows.Rank(slot, rankOf(int(slot)))
+		sum.Arrivals, sum.Work = sum.Arrivals+f.Arrivals, sum.Work+f.Work
+		within(t, "arrivals at a rank", f.Arrivals, []float64{10 * math.Exp(-10), 5, 2.5, 2.5}[slot], 0.1)
+	}
+	within(t, "arrivals at all ranks", sum.Arrivals, flows.Scope.Arrivals, 1e-9)
+	within(t, "work of all ranks", sum.Work, flows.Scope.Work, 1e-9)
+	if f := flows.Rank(1, rankOf(7)); f != (Flow{}) {
+		t.Errorf("traffic to a rank that is not known: %+v", f)
+	}
+	l.Booked(at, 1, rankOf(7), 1200, 1200) // the slot's rank has left
+	flows = l.Flows(at)
+	if got := flows.Rank(1, rankOf(7)).Arrivals; got > 0.1 {
+		t.Errorf("a new rank has the traffic of the one before it: %g", got)
+	}
 	if got, want := (Flow{Arrivals: 8, Work: 2}).Crowding(4), (Crowding{Rate: 8.0 / 4 / (1 - 0.5), Long: 8 * 2.0 / 8, Ranks: 4}); got != want {
 		t.Errorf("crowding = %+v, not %+v", got, want)
 	}

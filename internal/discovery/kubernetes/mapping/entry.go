@@ -80,9 +80,12 @@ type Settings struct {
 // DefaultAnnotationPrefix is the AnnotationPrefix if none is given.
 const DefaultAnnotationPrefix = "select-service/"
 
+// MaxTargetPorts is how many target ports a source may have.
+const MaxTargetPorts = 8
+
 // Pool is what an entry's source says of itself.
 type Pool struct {
-	// Ports are the target ports, 1 to 8.
+	// Ports are the target ports, 1 to MaxTargetPorts.
 	Ports []uint16
 	// H2C: the engines speak HTTP/2 in plain text, so they are not asked.
 	H2C bool

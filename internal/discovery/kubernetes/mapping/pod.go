@@ -12,7 +12,6 @@ type Pod struct {
 	Namespace string
 	Name      string // "" of an endpoint without a pod
 	UID       string
-	Version   string // the resource version
 	Created   time.Time
 	Deleted   time.Time // the deletionTimestamp; zero: none
 	// Terminating: it is going away. An endpoint has no Deleted.

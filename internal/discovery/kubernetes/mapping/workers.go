@@ -15,17 +15,36 @@ import (
 // Answer is what an engine has said of itself. The zero value is that of an engine that has not
 // answered.
 type Answer struct {
-	// Problem says why the engine has given less than was asked, "" if it has given all.
+	// Problem says why the engine did not answer when it was asked last, "" if it did.
 	Problem string
+	// NoModel and NoBlockSize say why an engine that answers does not tell these.
+	NoModel, NoBlockSize string
 
 	Model         string
+	Further       []string // other names of the model, or other models; they are not served
 	Adapters      []string
 	BlockSize     uint32
 	TotalKVBlocks uint64
 	Ranks         uint32
+	Eagle         *bool // its blocks look one token ahead; nil: it does not say
 	// EventsPort, ReplayPort and LoadPort are those of the engine's first rank, 0 if it does not
 	// say.
 	EventsPort, ReplayPort, LoadPort uint16
+}
+
+// Needs is what a worker cannot do without, and only its engine can say.
+type Needs struct{ Model, BlockSize bool }
+
+// Lacking returns why the engine has not said what is needed, "" if it has.
+func (n Needs) Lacking(said Answer) string {
+	const notYet = "the engine has not answered yet"
+	switch {
+	case n.Model && said.Model == "":
+		return first(said.Problem, said.NoModel, notYet)
+	case n.BlockSize && said.BlockSize == 0:
+		return first(said.Problem, said.NoBlockSize, notYet)
+	}
+	return ""
 }
 
 // Worker is a worker that a pod is.
@@ -34,8 +53,9 @@ type Worker struct {
 	Port   uint16
 	// Reasons says why the worker is incomplete, apart from what its record lacks.
 	Reasons []string
-	// Ask: the engine can say something that is not given.
-	Ask bool
+	// Ask: the engine can say something that is not given, among it Needs.
+	Ask   bool
+	Needs Needs
 }
 
 // Reasons why a pod has no workers. They are labels of metrics.
@@ -45,6 +65,7 @@ const (
 	ExcludedDuplicate = "duplicate" // an earlier entry has it
 	ExcludedTaken     = "id_taken"  // another owner, or an older pod, has its id
 	ExcludedLimit     = "limit"     // there are too many
+	ExcludedInvalid   = "invalid"   // its record is refused, or it has none of the target ports
 )
 
 // Mapped is what a pod means.
@@ -138,6 +159,9 @@ func (g given) worker(p *Pod, pool *Pool, e *Entry, s *Settings, i int, said Ans
 		MaxNumBatchedTokens: some(first(g.batched, e.MaxNumBatchedTokens)),
 		RankHeader:          some(first(g.rankHeader, e.RankHeader)),
 	}}
+	if said.Eagle != nil && *said.Eagle {
+		w.Record.IsEagle = said.Eagle
+	}
 	r := &w.Record
 	if g.adapters == nil {
 		r.Adapters = said.Adapters
@@ -235,16 +259,15 @@ func (g *given) setAsked(w *Worker, pool *Pool, e *Entry, said Answer) {
 	if noModel {
 		r.Scope.Model = catalog.DefaultName
 	}
-	noBlockSize := r.BlockSize == nil
-	asks := e.Ask && !pool.H2C
-	known := first(g.model, e.Model) != "" && g.adapters != nil && first(g.blockSize, e.BlockSize) != 0 && first(g.blocks, e.TotalKVBlocks) != 0
-	w.Ask = asks && !known
+	if e.Ask && !pool.H2C {
+		w.Needs = Needs{Model: first(g.model, e.Model) == "", BlockSize: first(g.blockSize, e.BlockSize) == 0}
+		w.Ask = w.Needs.Model || w.Needs.BlockSize || g.adapters == nil || first(g.blocks, e.TotalKVBlocks) == 0
+		if why := w.Needs.Lacking(said); why != "" {
+			w.Reasons = append(w.Reasons, why)
+		}
+		return
+	}
 	switch {
-	case !noModel && !noBlockSize:
-	case asks && said.Problem != "":
-		w.Reasons = append(w.Reasons, said.Problem)
-	case asks:
-		w.Reasons = append(w.Reasons, "the engine has not answered yet")
 	case noModel && pool.H2C:
 		w.Reasons = append(w.Reasons, "no model is configured, and engines that speak h2c are not asked")
 	case noModel:
@@ -285,7 +308,12 @@ func trimmedList(text string) []string {
 
 // Or returns the answer, with what it lacks from an earlier one.
 func (a Answer) Or(before Answer) Answer {
-	a.Model = first(a.Model, before.Model)
+	if a.Model == "" {
+		a.Model, a.Further = before.Model, before.Further
+	}
+	if a.Eagle == nil {
+		a.Eagle = before.Eagle
+	}
 	if a.Adapters == nil {
 		a.Adapters = before.Adapters
 	}
@@ -300,6 +328,7 @@ func (a Answer) Or(before Answer) Answer {
 
 // Equal reports whether two answers say the same.
 func (a Answer) Equal(b Answer) bool {
-	return a.Problem == b.Problem && a.Model == b.Model && slices.Equal(a.Adapters, b.Adapters) && a.BlockSize == b.BlockSize &&
-		a.TotalKVBlocks == b.TotalKVBlocks && a.Ranks == b.Ranks && a.EventsPort == b.EventsPort && a.ReplayPort == b.ReplayPort && a.LoadPort == b.LoadPort
+	return a.Problem == b.Problem && a.NoModel == b.NoModel && a.NoBlockSize == b.NoBlockSize && a.Model == b.Model &&
+		slices.Equal(a.Further, b.Further) && slices.Equal(a.Adapters, b.Adapters) && a.BlockSize == b.BlockSize &&
+		(a.Eagle != nil && *a.Eagle) == (b.Eagle != nil && *b.Eagle) && a.TotalKVBlocks == b.TotalKVBlocks && a.Ranks == b.Ranks && a.EventsPort == b.EventsPort && a.ReplayPort == b.ReplayPort && a.LoadPort == b.LoadPort
 }

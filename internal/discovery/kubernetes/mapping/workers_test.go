@@ -63,6 +63,7 @@ func show(w mapping.Worker) string {
 	add("adapters", r.Adapters != nil, func() any { return r.Adapters })
 	add("taints", r.Taints != nil, func() any { return r.Taints })
 	add("domains", r.TopologyDomains != nil, func() any { return r.TopologyDomains })
+	add("eagle", r.IsEagle != nil, func() any { return *r.IsEagle })
 	add("ask", w.Ask, func() any { return true })
 	for _, why := range w.Reasons {
 		out += " !" + why
@@ -80,6 +81,7 @@ func TestMap(t *testing.T) {
 		ports []uint16
 		entry func(*mapping.Entry)
 		said  mapping.Answer
+		h2c   bool
 		want  []string
 	}{
 		"defaults": {pod: pod(nil), want: []string{plain + " events=tcp://10.0.0.1:5557"}},
@@ -192,6 +194,19 @@ func TestMap(t *testing.T) {
 			pod: pod(nil), entry: func(e *mapping.Entry) { e.Ask, e.Model = true, "" },
 			want: []string{"1943803597606491 default@default http://10.0.0.1:8000 block=16 events=tcp://10.0.0.1:5557 ask=true !the engine has not answered yet"},
 		},
+		"looks ahead": {
+			pod: pod(nil), said: mapping.Answer{Eagle: new(true)},
+			want: []string{plain + " events=tcp://10.0.0.1:5557 eagle=true"},
+		},
+		"does not look ahead": {pod: pod(nil), said: mapping.Answer{Eagle: new(false)}, want: []string{plain + " events=tcp://10.0.0.1:5557"}},
+		"tells no model": {
+			pod: pod(nil), entry: func(e *mapping.Entry) { e.Ask, e.Model = true, "" }, said: mapping.Answer{NoModel: "401", NoBlockSize: "404"},
+			want: []string{"1943803597606491 default@default http://10.0.0.1:8000 block=16 events=tcp://10.0.0.1:5557 ask=true !401"},
+		},
+		"tells no model that is given": {
+			pod: pod(nil), entry: func(e *mapping.Entry) { e.Ask, e.BlockSize = true, 0 }, said: mapping.Answer{NoModel: "401", BlockSize: 32},
+			want: []string{"1943803597606491 m@default http://10.0.0.1:8000 block=32 events=tcp://10.0.0.1:5557 ask=true"},
+		},
 		"answered with a fault": {
 			pod: pod(nil), entry: func(e *mapping.Entry) { e.Ask, e.BlockSize = true, 0 },
 			said: mapping.Answer{Problem: "GET http://10.0.0.1:8000/metrics: 404"},
@@ -200,6 +215,10 @@ func TestMap(t *testing.T) {
 		"nobody asks": {
 			pod: pod(nil), entry: func(e *mapping.Entry) { e.Model = "" },
 			want: []string{"1943803597606491 default@default http://10.0.0.1:8000 block=16 events=tcp://10.0.0.1:5557 !no model is configured, and engines are not asked"},
+		},
+		"nobody may ask": {
+			pod: pod(nil), entry: func(e *mapping.Entry) { e.Ask, e.Model = true, "" }, h2c: true,
+			want: []string{"1943803597606491 default@default http://10.0.0.1:8000 block=16 events=tcp://10.0.0.1:5557 !no model is configured, and engines that speak h2c are not asked"},
 		},
 		"port too high": {
 			pod: pod(nil), entry: func(e *mapping.Entry) { e.KVEventsPort, e.DataParallelSize = 65535, 2 },
@@ -230,7 +249,7 @@ func TestMap(t *testing.T) {
 			if tt.ports == nil {
 				tt.ports = one
 			}
-			m := mapping.Map(tt.pod, &mapping.Pool{Ports: tt.ports}, &e, &settings, func(uint16) mapping.Answer { return tt.said })
+			m := mapping.Map(tt.pod, &mapping.Pool{Ports: tt.ports, H2C: tt.h2c}, &e, &settings, func(uint16) mapping.Answer { return tt.said })
 			var got []string
 			for _, w := range m.Workers {
 				got = append(got, show(w))

@@ -50,7 +50,8 @@ export function TimeChart(props: { end: string; interval: number; lines: Line[];
         width: box.current.clientWidth, height: props.height ?? 160, legend: { show: false }, cursor: { show: false },
         padding: [8, 12, 0, 0],
         scales: { y: { range: (_u, _min, max) => [0, max > 0 ? max * 1.08 : 1] } },
-        axes: [{ ...axis(26, (v) => hour.format(v * 1000)), space: 64 }, axis(52, format)],
+        // Labels have minutes: a finer grid would repeat them.
+        axes: [{ ...axis(26, (v) => hour.format(v * 1000)), space: 64, incrs: [60, 120, 300, 600, 900, 1800, 3600] }, axis(52, format)],
         series: [
           {},
           ...order.map((i): uPlot.Series => {

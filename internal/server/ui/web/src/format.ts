@@ -21,7 +21,7 @@ export function decimal(n: number | null | undefined): string {
 }
 
 export function percent(n: number | null | undefined): string {
-  return n === null || n === undefined || !Number.isFinite(n) ? "–" : (n * 100).toFixed(n > 0 && n < 0.0995 ? 1 : 0) + " %";
+  return n === null || n === undefined || !Number.isFinite(n) ? "–" : (n * 100).toFixed(n > 0 && n < 0.0995 ? 1 : 0) + "\u00a0%";
 }
 
 /** Seconds as 12 ms, 1.23 s, 4 min. */

@@ -117,7 +117,7 @@ function Icicle(props: { data: Prefixes }) {
         <div class="heading"><h2 id="icicle">Cached prefixes</h2>
           <Key entries={[["hold-0", "held by one rank"], ["hold-2", "by some"], ["hold-4", `by ${most}`]]} />
         </div>
-        <p class="note">Width: blocks held, with all that continues them. Downwards: what comes next in the prompts. Select a prefix to zoom.</p>
+        <p class="note">Width: blocks held, with all that continues them. Downwards: what comes next. Select a prefix to zoom.</p>
         <nav class="path" aria-label="Zoom">
           <button type="button" class="link" onClick={() => zoom(null)} disabled={!top}>everything</button>
           {path.map((n) => <> › <button type="button" class="link" key={n.id} disabled={n === top} onClick={() => zoom(n)}>{nameOf(n)}</button></>)}
@@ -125,7 +125,8 @@ function Icicle(props: { data: Prefixes }) {
         <svg class="icicle" viewBox={`0 0 ${width} ${levels * height}`} role="group" aria-label="Cached prefixes by blocks held" onMouseLeave={() => setOver(null)}>
           {boxes.filter((b) => (b.to - b.from) * width >= 1.5).map((b) => {
             const x = b.from * width, w = (b.to - b.from) * width, y = b.level * height;
-            const label = w > 110 ? `${count(b.node.blocks)} blocks × ${count(b.node.holders)}` : w > 44 ? `${count(b.node.blocks)}×${count(b.node.holders)}` : "";
+            const fits = (text: string) => text.length * 7.4 + 14 <= w;
+            const label = [`${count(b.node.blocks)} blocks × ${count(b.node.holders)}`, `${count(b.node.blocks)}×${count(b.node.holders)}`].find(fits) ?? "";
             return (
               <g key={b.node.id} class={"box " + step(b.node.holders, most)} role="button" tabIndex={w >= 12 ? 0 : -1}
                 aria-label={`${label ? label + ", " : ""}${nameOf(b.node)}, held by ${plural(b.node.holders, "rank")}`}
@@ -154,7 +155,7 @@ function Icicle(props: { data: Prefixes }) {
                 <th role="rowheader" scope="row"><button type="button" class="link" onClick={() => { zoom(n); window.scrollTo(0, 0); }}>{nameOf(n)}</button>{n.salted && <span class="dim"> salted</span>}</th>
                 <td role="cell" class="num"><span class="label">Blocks</span> {count(n.blocks)}</td><td role="cell" class="num"><span class="label">Holders</span> {count(n.holders)}</td><td role="cell" class="num"><span class="label">Held</span> {count(n.held)}</td>
                 <td role="cell"><Holders n={n} /></td>
-                <td role="cell" class="dim">{tiers.filter(([t]) => held(n, t)).map(([t, name]) => `${name} ${count(held(n, t))}`).join(", ")}</td>
+                <td role="cell" class="dim">{tiers.filter(([t]) => held(n, t)).map(([t, name]) => name + (held(n, t) === n.holders ? "" : ` of ${count(held(n, t))}`)).join(", ")}</td>
               </tr>
             ))}
           </tbody>

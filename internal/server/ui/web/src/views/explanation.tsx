@@ -123,7 +123,7 @@ export function ExplanationPanel(props: { x: Explanation; past: boolean }) {
                   <td role="cell" class="wide"><Cost c={c} most={most} /></td>
                   <td role="cell" class="num"><span class="label">Cost</span> {decimal(c.cost)}</td>
                   <td role="cell" class="num"><span class="label">Running</span> {count(c.active_requests)}</td>
-                  <td role="cell" class="num"><span class="label">TTFT</span> {seconds(c.predicted_wait_seconds + c.predicted_prefill_seconds + c.predicted_delay_seconds)}</td>
+                  <td role="cell" class="num"><span class="label">TTFT</span> {seconds(c.predicted_wait_seconds + c.predicted_prefill_seconds)}</td>
                 </tr>
               ))}
             </tbody>
@@ -142,16 +142,16 @@ export function ExplanationPanel(props: { x: Explanation; past: boolean }) {
       <section aria-labelledby="shadows">
         <h2 id="shadows">Other policies</h2>
         {x.shadows.length === 0 ? (
-          <p class="note">None runs as a shadow. One that does says here what it would have done; see <code>shadow</code> in the policy file.</p>
+          <p class="note">None is asked what it would have done. Name some as <code>shadow</code> under <code>worker_selection</code> in the policy file (<code>--router-policy-config</code>); they decide nothing.</p>
         ) : (
           <div class="scroll" tabIndex={0} role="region" aria-label="What other policies would choose">
             <table>
-              <thead><tr><th scope="col">Policy</th><th scope="col">Would choose</th><th scope="col" class="num">By its own cost, we give away</th><th scope="col" class="num">Of TTFT, we give away</th></tr></thead>
+              <thead><tr><th scope="col">Policy</th><th scope="col">{props.past ? "Would have chosen" : "Would choose"}</th><th scope="col">First token there, predicted</th><th scope="col" class="num">Cheaper by its own cost</th></tr></thead>
               <tbody>
                 {x.shadows.map((s) => (
                   <tr key={s.policy}>
                     <th scope="row">{s.policy}</th><td>{rankShort(s)}{s.same ? <span class="dim"> the same</span> : <> <span class="badge warn">another</span></>}</td>
-                    <td class="num">{decimal(s.cost_foregone)}</td><td class="num">{seconds(s.ttft_foregone_seconds)}</td>
+                    <td>{s.same || Math.abs(s.ttft_foregone_seconds) < 5e-5 ? "as soon" : seconds(Math.abs(s.ttft_foregone_seconds)) + (s.ttft_foregone_seconds > 0 ? " sooner" : " later")}</td><td class="num">{s.same ? "–" : decimal(s.cost_foregone)}</td>
                   </tr>
                 ))}
               </tbody>
