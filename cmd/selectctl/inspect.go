@@ -245,12 +245,9 @@ func (a *app) decisions() *cobra.Command {
 		Example: "  selectctl decisions -m llama\n  selectctl decisions -f",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			since := time.Time{}
-			for {
+			show := func() error {
 				all, err := a.service.Decisions(cmd.Context(), scope.scope(), 0)
-				switch {
-				case err != nil && follow && cmd.Context().Err() != nil: // interrupted: the way to end it
-					return nil
-				case err != nil:
+				if err != nil {
 					return err
 				}
 				slices.SortStableFunc(all, func(x, y client.Decision) int { return x.Time.Compare(y.Time) })
@@ -259,16 +256,21 @@ func (a *app) decisions() *cobra.Command {
 				if len(fresh) > 0 {
 					since = fresh[len(fresh)-1].Time
 				}
-				if first || len(fresh) > 0 {
-					if err := a.show(fresh, decisionTable(fresh)); err != nil {
-						return err
-					}
-				}
-				if !follow {
+				if !first && len(fresh) == 0 {
 					return nil
 				}
-				if sleep(cmd.Context(), time.Second) != nil {
+				return a.show(fresh, decisionTable(fresh))
+			}
+			for {
+				err := show()
+				if err == nil && follow {
+					err = sleep(cmd.Context(), time.Second)
+				}
+				if follow && cmd.Context().Err() != nil { // interrupted: the way to end it
 					return nil
+				}
+				if err != nil || !follow {
+					return err
 				}
 			}
 		},

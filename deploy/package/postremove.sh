@@ -5,5 +5,5 @@ if [ -d /run/systemd/system ]; then
   systemctl daemon-reload || true
 fi
 if [ "$1" = purge ]; then
-  rm -rf /var/lib/select-service /etc/select-service
+  rm -rf /var/lib/select-service /etc/select-service /etc/systemd/system/*.wants/select-service.service
 fi

@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -137,9 +138,22 @@ func TestKubernetesFaults(t *testing.T) {
 		}
 		mustFail(t, setup{args: fields}, fields[0])
 	}
+	mustFail(t, setup{args: []string{"--kube-service", numbered("s", 65)}}, "--kube-service")
+	if all := entries(t, setup{args: []string{"--kube-service", numbered("s", 64)}}); len(all) != 64 {
+		t.Errorf("%d sources", len(all))
+	}
 	if _, err := (setup{args: []string{"--kube-service", "s"}}).mustLoad(t).Kubernetes.Entries(""); err == nil {
 		t.Error("no namespace is no fault")
 	}
+}
+
+// numbered returns n names, with commas between them.
+func numbered(name string, n int) string {
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprint(name, i))
+	}
+	return strings.Join(all, ",")
 }
 
 // TestPeerService: replicas that are found need a port for their reservations, Dynamo's.

@@ -40,11 +40,13 @@ func (s *Service) saturation(yield func(telemetry.Saturation) bool) {
 }
 
 // fullness returns the mean saturation of the ranks of which something is known, and the predicted
-// wait, in seconds, on the rank where it is shortest.
+// wait, in seconds, on the rank where it is shortest, of those that give signs of life, if any do.
 func (s *Service) fullness(snap *catalog.Snapshot, state *scopes.State) (ratio, wait float64) {
 	limits := s.Thresholds().Of(snap.Scope.Model)
 	known, sum := 0, 0.0
+	excluded := s.reports.Excluded(snap.Scope)
 	wait = math.Inf(1)
+	ofExcluded := math.Inf(1)
 	s.ledger.Look(snap.Scope, nil, func(v *reservations.View) {
 		for _, e := range snap.Ranks() {
 			if !v.Known(e.Slot, e.Rank) {
@@ -54,11 +56,18 @@ func (s *Service) fullness(snap *catalog.Snapshot, state *scopes.State) (ratio, 
 				known++
 				sum += of
 			}
-			wait = min(wait, waitOf(v, e, state))
+			if excluded[e.Rank] != nil {
+				ofExcluded = min(ofExcluded, waitOf(v, e, state))
+			} else {
+				wait = min(wait, waitOf(v, e, state))
+			}
 		}
 	})
 	if known > 0 {
 		ratio = sum / float64(known)
+	}
+	if math.IsInf(wait, 1) {
+		wait = ofExcluded
 	}
 	if math.IsInf(wait, 1) {
 		wait = 0

@@ -28,6 +28,8 @@ type scope struct {
 	// silent has the ranks of the scope that give no sign of life, if they are therefore not among
 	// the ranks that may be chosen; nil: none.
 	silent reports.Exclusions
+	// allSilent: none of the eligible ranks gives a sign of life, so that all may be chosen.
+	allSilent bool
 
 	eligibleMem []catalog.Entry
 }
@@ -148,14 +150,14 @@ func (s *scope) ignoresTarget() bool {
 // responsive lists the eligible ranks whose engines give signs of life, and those that are due for
 // a trial; all eligible ranks if there are none, and for a pinned request.
 func (s *scope) responsive() []catalog.Entry {
-	s.silent = nil
+	s.silent, s.allSilent = nil, false
 	excluded := s.api.reports.Excluded(s.Scope)
 	if excluded == nil || s.Pinned != nil {
 		return s.eligible
 	}
 	s.responding = appendResponsive(s.responding[:0], s.eligible, excluded)
 	if len(s.responding) == 0 {
-		s.api.reports.NoteAllExcluded()
+		s.allSilent = true
 		return s.eligible
 	}
 	s.silent = excluded
@@ -177,10 +179,13 @@ func appendResponsive(dst, ranks []catalog.Entry, excluded reports.Exclusions) [
 }
 
 // tries takes the trial of a chosen rank that gives no sign of life; false if another request has
-// taken it. A request that has no effect takes none.
+// taken it. If all do, it counts the choice instead. A request that has no effect does neither.
 func (s *scope) tries(of catalog.Rank) bool {
-	if s.silent == nil || s.Advisory || s.ExplainOnly {
+	if s.silent == nil && !s.allSilent || s.Advisory || s.ExplainOnly {
 		return true
+	}
+	if s.allSilent {
+		s.api.reports.NoteAllExcluded()
 	}
 	x := s.silent[of]
 	return x == nil || x.Try(time.Now())

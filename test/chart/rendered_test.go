@@ -38,7 +38,7 @@ replicas: 3
 pools:
   - {name: chat, create: true, matchLabels: {app: vllm, model: chat}, targetPorts: [8000, 8001], failureMode: FailOpen, options: {model: llama}}
   - {name: batch, options: {namespace: other, block_size: 32}}
-namespaces: [other]
+namespaces: [extra]
 provider: istio
 httpRoute: {create: true, gateway: inference, gatewayNamespace: gateways, hostnames: [llm.example.com]}
 config: {log: {level: debug}, gateway: {lease: 20s}}

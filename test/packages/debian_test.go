@@ -20,7 +20,7 @@ const (
 
 // TestDebianPackage proves that the package installs, that the service then runs with
 // the packaged configuration as its own user, that an upgrade keeps changed
-// configuration and data, that removal keeps them and a purge does not. It installs on
+// configuration and data, that removal keeps them, and that the service is on, and a purge does not. It installs on
 // this machine, so that the package must not be there before.
 func TestDebianPackage(t *testing.T) {
 	deb := artefact(t, "select-service_*_"+runtime.GOARCH+".deb")
@@ -59,7 +59,8 @@ func TestDebianPackage(t *testing.T) {
 	if err := os.WriteFile(configFile, []byte(changed), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	run(t, "dpkg", "--force-confdef", "--install", newer(t, deb)) // the default, which dpkg would ask for
+	later := newer(t, deb)
+	run(t, "dpkg", "--force-confdef", "--install", later) // the default, which dpkg would ask for
 	if got, err := os.ReadFile(configFile); err != nil || string(got) != changed {
 		t.Errorf("the upgrade left %q, %v", got, err)
 	}
@@ -75,9 +76,16 @@ func TestDebianPackage(t *testing.T) {
 			t.Errorf("after removal there is %s", gone)
 		}
 	}
+	wants := "/etc/systemd/system/multi-user.target.wants/select-service.service"
+	if _, err := exec.LookPath("systemctl"); err == nil {
+		run(t, "dpkg", "--force-confdef", "--install", later)
+		if _, err := os.Lstat(wants); err != nil {
+			t.Errorf("after removal and installation the service is off: %v", err)
+		}
+	}
 	run(t, "dpkg", "--purge", "select-service")
-	for _, gone := range []string{"/etc/select-service", state} {
-		if _, err := os.Stat(gone); err == nil {
+	for _, gone := range []string{"/etc/select-service", state, wants} {
+		if _, err := os.Lstat(gone); err == nil {
 			t.Errorf("after the purge there is %s", gone)
 		}
 	}

@@ -30,7 +30,7 @@ var contestants = []contestant{
 		return w.startPicked(ctx, "predicted-ttft")
 	}},
 	{
-		name: "without-answers", ours: true, about: "select-service with response_body_mode NONE, so that no answer passes through the picker",
+		name: "without-answers", ours: true, about: "select-service with response_body_mode NONE and response_header_mode SKIP, so that no answer passes through the picker",
 		only: func(p *play) bool { return p.prefill == 0 || p.name == "eight-75" },
 		start: func(ctx context.Context, w *world) ([]string, error) {
 			w.withoutAnswers = true
@@ -190,7 +190,7 @@ func (w *world) envoy(text string, ports map[int]int) (string, error) {
 		replace = append(replace, [2]string{route, route + ", retry_policy: {retry_on: connect-failure, num_retries: 1}"})
 	}
 	if w.withoutAnswers {
-		replace = append(replace, [2]string{"response_body_mode: FULL_DUPLEX_STREAMED", "response_body_mode: NONE"})
+		replace = append(replace, [2]string{"response_body_mode: FULL_DUPLEX_STREAMED", "response_body_mode: NONE"}, [2]string{"response_header_mode: SEND", "response_header_mode: SKIP"})
 	}
 	for _, r := range replace {
 		if !strings.Contains(text, r[0]) {

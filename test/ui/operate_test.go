@@ -3,8 +3,11 @@ package ui
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -149,9 +152,41 @@ func TestTabs(t *testing.T) {
 	}
 	idle := measure(10 * time.Second)
 	for range 5 {
-		open(t, service, "", 1440, 900, false).says("8,000")
+		p := open(t, service, "", 1440, 900, false)
+		p.says("8,000")
+		p.is(shown)
 	}
+	before := polls(t, service)
 	judge(t, "cores for five tabs", measure(20*time.Second)-idle, 0.03)
+	if n := polls(t, service) - before; n < 60 {
+		t.Errorf("five tabs have read the fleet %v times in 20 s", n)
+	}
+}
+
+// shown has a page behave as one in front: the browser hides all tabs but one, and a hidden page rests.
+const shown = `(() => { Object.defineProperty(document, "hidden", {get: () => false}); document.dispatchEvent(new Event("visibilitychange")); })()`
+
+// polls is how often a service was asked for its fleet.
+func polls(t *testing.T, service string) (n float64) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, service+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`(?m)^select_service_http_requests_total\{[^}]*/fleet"[^}]*\} (\S+)`).FindAllStringSubmatch(string(text), -1) {
+		v, _ := strconv.ParseFloat(m[1], 64)
+		n += v
+	}
+	return n
 }
 
 // TestMemory: a tab at 8,000 ranks, live for ten minutes, does not grow: its heap after a collection is
@@ -163,6 +198,7 @@ func TestMemory(t *testing.T) {
 	service, _ := start(t)
 	p := open(t, newStub(t, service, 1000), "", 1440, 900, false)
 	p.says("no sign of life")
+	p.is(shown)
 	heap := func() float64 {
 		do(p, chromedp.Func(func(ctx context.Context, tb *chromedp.Target) error {
 			_, err := cdp.Call(ctx, tb, heapprofiler.CollectGarbage, cdp.Empty{})

@@ -3,13 +3,18 @@ package kubernetes_test
 import (
 	"context"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/select-service/select-service/internal/discovery/kubernetes"
 	"github.com/select-service/select-service/internal/discovery/kubernetes/mapping"
+	"github.com/select-service/select-service/internal/engines/describe"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/e2e"
 	"github.com/select-service/select-service/test/kubetest"
@@ -386,6 +391,90 @@ func TestAskedAgain(t *testing.T) {
 	})
 }
 
+// TestEngines: what engines answer over HTTP: their values, or the reason why there are none (scenarios
+// 17, 34).
+func TestEngines(t *testing.T) {
+	t.Parallel()
+	const (
+		list = `{"data":[{"id":"m"},{"id":"sql","parent":"m"}]}`
+		page = `vllm:cache_config_info{block_size="32",engine="0",num_gpu_blocks="1000"} 1.0`
+		info = `{"version":"0.5.23","page_size":64,"speculative_algorithm":"EAGLE","kv_events":{"publisher":"zmq","endpoint_host":"*","endpoint_port_base":5557,"block_size":64,"dp_size":1}}`
+	)
+	fails := func(status int) map[string]string { return map[string]string{"": fmt.Sprint(status)} }
+	engines := map[string]struct {
+		answers map[string]string // by path; a number is a status, "" is every other path
+		want    string
+	}{
+		"2":  {fails(http.StatusUnauthorized), "incomplete: GET /v1/models: status 401"},
+		"3":  {fails(http.StatusNotFound), "incomplete: GET /v1/models: status 404"},
+		"4":  {map[string]string{"": "<html>"}, `incomplete: GET /v1/models: invalid character '<' looking for beginning of value in "<html>"`},
+		"5":  {map[string]string{"/v1/models": strings.Repeat(" ", 2<<20), "": "404"}, "incomplete: GET /v1/models: the answer is too long: more than 1048576 bytes"},
+		"6":  {map[string]string{"/v1/models": "401", "/metrics": page, "": "404"}, "incomplete: GET /v1/models: status 401"},
+		"7":  {map[string]string{"/v1/models": list, "": "404"}, "incomplete: GET /metrics: status 404"},
+		"8":  {map[string]string{"/v1/models": "302"}, "incomplete: GET /v1/models: status 302: redirects are not followed"},
+		"9":  {map[string]string{"/v1/models": list, "/metrics": page, "": "405"}, "schedulable"},
+		"10": {map[string]string{"/v1/models": strings.ReplaceAll(list, `"m"`, `"s"`), "/server_info": info, "": "404"}, "schedulable"},
+	}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, _ := net.SplitHostPort(r.Host)
+		answers := engines[strings.TrimPrefix(host, "127.0.0.")].answers
+		text, known := answers[r.URL.Path]
+		if !known {
+			text = answers[""]
+		}
+		if status, err := strconv.Atoi(text); err == nil {
+			w.Header().Set("Location", "http://127.0.0.99/")
+			w.WriteHeader(status)
+			return
+		}
+		_, _ = io.WriteString(w, text)
+	}))
+	_ = server.Listener.Close()
+	var err error
+	if server.Listener, err = net.Listen("tcp4", "0.0.0.0:0"); err != nil {
+		t.Fatal(err)
+	}
+	server.Start()
+	t.Cleanup(server.Close)
+	port := server.Listener.Addr().(*net.TCPAddr).Port
+	api := kubetest.New(t)
+	api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", port))
+	for name := range engines {
+		api.Put("pods", kubetest.Pod("llm", name, "127.0.0."+name))
+	}
+	client, err := kubernetes.Dial(api.Kubeconfig(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	asks := describe.New(describe.Options{})
+	t.Cleanup(asks.Close)
+	config := kubernetes.Config{
+		Settings: settings(), Entries: []mapping.Entry{pool(func(e *mapping.Entry) { e.Ask, e.Model, e.BlockSize = true, "", 0 })},
+		Ask: func(ctx context.Context, url string) (mapping.Answer, error) {
+			d, err := asks.Describe(ctx, url, "")
+			if err != nil {
+				return mapping.Answer{}, err
+			}
+			return kubernetes.AnswerOf(d), nil
+		},
+	}
+	config.AllowLoopback = true
+	w := startConfig(t, api, client, config)
+	for name, e := range engines {
+		at := fmt.Sprintf("http://127.0.0.%s:%d", name, port)
+		w.await(name+" "+e.want, func() bool {
+			x, ok := w.find(name)
+			return ok && strings.HasPrefix(strings.ReplaceAll(strings.Join(append([]string{string(x.Lifecycle) + ": "}, x.Explain()...), ""), at, ""), e.want)
+		})
+	}
+	if x := w.worker("9"); x.Scope.Model != "m" || *x.BlockSize != 32 || len(x.Adapters) != 1 || x.IsEagle != nil {
+		t.Errorf("vLLM: %+v", x.Record)
+	}
+	if x := w.worker("10"); x.Scope.Model != "s" || *x.BlockSize != 64 || x.IsEagle == nil || !*x.IsEagle {
+		t.Errorf("SGLang: %+v", x.Record)
+	}
+}
+
 // TestTaken: an id that the API has first is not discovered until it is free, and the API may not
 // change a pod's worker (scenario 19).
 func TestTaken(t *testing.T) {
@@ -497,6 +586,28 @@ func TestRestored(t *testing.T) {
 		w.has(stays...)
 		if n := len(w.removed); n != 3 || len(attached.lost) != 3 {
 			t.Errorf("%d workers were removed, %d have lost their ranks, want the three in llm without a pod", n, len(attached.lost))
+		}
+	})
+}
+
+// TestSameID: of two pods with one worker id the older has it; of many excluded pods the first are
+// shown, and how many more there are. A pod may have an IPv6 address (scenario 31).
+func TestSameID(t *testing.T) {
+	virtual(t, func(t *testing.T, api *kubetest.Server) {
+		api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", 8000, 8001))
+		api.Put("pods", kubetest.Pod("llm", "a:8001", "10.0.0.1")) // no API server has such a name
+		api.Put("pods", kubetest.Pod("llm", "a", "fd00::7"))
+		for i := range 105 {
+			api.Put("pods", kubetest.Pod("llm", fmt.Sprint("lo-", i), "127.0.0.1"))
+		}
+		w := startVirtual(t, api, nil, pool())
+		w.has("a:8000 schedulable", "a:8001 schedulable")
+		if x := w.worker("a"); *x.Endpoint != "http://[fd00::7]:8000" && *x.Endpoint != "http://[fd00::7]:8001" {
+			t.Errorf("endpoint %s", *x.Endpoint)
+		}
+		st := w.d.Status()
+		if by := w.d.ExcludedBy(); by["id_taken"] != 1 || by["bad_ip"] != 105 || len(st.Excluded) != 100 || st.MoreExcluded != 6 {
+			t.Errorf("excluded %v, %d shown, %d more", by, len(st.Excluded), st.MoreExcluded)
 		}
 	})
 }

@@ -289,6 +289,7 @@ func (f *follower[T]) failed(err error, kind failure) (list bool) {
 	if kind != f.kind && (kind == refused || f.kind == refused) {
 		f.failures = 0 // the server answers again, or is away
 	}
+	again := kind == f.kind
 	f.kind = kind
 	f.failures++
 	f.problem = err.Error()
@@ -300,8 +301,8 @@ func (f *follower[T]) failed(err error, kind failure) (list bool) {
 	case missing:
 		wait = backoffMissing
 	case expired:
-		if f.failures == 1 {
-			most = 0
+		if !again {
+			most = 0 // the next list may bring a version that is kept
 		}
 	}
 	wait = min(wait, most)

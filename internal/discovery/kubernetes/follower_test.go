@@ -65,6 +65,19 @@ func TestLateEvents(t *testing.T) {
 	}
 }
 
+// TestExpired proves that objects are listed at once where a watch cannot go on from its version, also
+// after its end, and that a server that says so again and again is not asked without a wait.
+func TestExpired(t *testing.T) {
+	f := (&follower[string]{resource: "pods", changed: func() {}}).start(time.Now())
+	f.failed(errEnded, broken)
+	if list := f.failed(errList, expired); !list || time.Until(f.due) > 0 {
+		t.Errorf("list %t, after %v", list, time.Until(f.due))
+	}
+	if f.failed(errList, expired); time.Until(f.due) <= 0 {
+		t.Error("the second time there is no wait")
+	}
+}
+
 // TestLateEventsAreBounded proves that what is remembered of deleted objects does not grow.
 func TestLateEventsAreBounded(t *testing.T) {
 	f := (&follower[string]{sink: new(heardBy)}).start(time.Now())

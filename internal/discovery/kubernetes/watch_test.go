@@ -231,7 +231,7 @@ func TestInstant(t *testing.T) {
 		w := startVirtual(t, api, nil, pool())
 		w.await("three workers", func() bool { return w.catalog.CountSchedulable() == 3 })
 		api.Put("pods", kubetest.Pod("llm", "vllm-3", "10.0.0.4"))
-		time.Sleep(time.Minute)
+		time.Sleep(15 * time.Second)
 		w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable", "vllm-3:8000 schedulable")
 	})
 }

@@ -115,7 +115,10 @@ func startConfig(t *testing.T, api kubetest.API, client *kubernetes.Client, conf
 	if w.catalog == nil {
 		w.catalog = newCatalog()
 	}
-	config.Catalog, config.Ask, config.Log = w.catalog, w.ask, zerolog.Nop()
+	config.Catalog, config.Log = w.catalog, zerolog.Nop()
+	if config.Ask == nil {
+		config.Ask = w.ask
+	}
 	w.d = kubernetes.New(config, client)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)

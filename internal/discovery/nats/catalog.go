@@ -80,9 +80,9 @@ const (
 	pollEvery = 5 * time.Second
 	// retryEvery is how long a change or a reading waits until it is tried again.
 	retryEvery = 200 * time.Millisecond
-	// editTime bounds the time of a change until it is in the bucket, seenTime how long others are
-	// then awaited.
-	editTime, seenTime = 4 * time.Second, 3 * time.Second
+	// editTime bounds the time of a change until it is in the bucket, which the first one of a fleet
+	// begins before its replicas were heard; seenTime is how long others are then awaited.
+	editTime, seenTime = 6 * time.Second, 3 * time.Second
 	// contendedTime is how long changes are tried again at once because others are always first.
 	contendedTime = time.Minute
 	// requestsAtOnce bounds the parts that are read or written at a time.

@@ -72,6 +72,9 @@ type Report struct {
 type Sink interface {
 	// Report gives a report of a rank and the time at which it has arrived.
 	Report(rank catalog.Rank, report Report, at time.Time)
+	// Pause says that the source has failed, and is asked less often until its next report: what it
+	// has reported does not show any more that the rank's engine works.
+	Pause(rank catalog.Rank, source Source)
 	// Remove says that the rank has the source no longer: nothing that it has reported is true
 	// of the rank any more.
 	Remove(rank catalog.Rank, source Source)

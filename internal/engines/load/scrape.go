@@ -260,15 +260,19 @@ func (s *Scraper) scrape(ctx context.Context, p *page) ScrapeResult {
 	ctx, cancel := context.WithTimeout(p.of.ctx, s.patience)
 	defer cancel()
 	reports, err := s.read(ctx, p) //nolint:contextcheck // the target has a context of its own
-	if err != nil {
-		return resultOf(err)
-	}
-	at := time.Now()
+	at, result := time.Now(), resultOf(err)
 	t := p.of
 	t.reporting.Lock()
 	defer t.reporting.Unlock()
-	if t.gone {
-		return ScrapeOK
+	// An engine that takes too long may hang, which its last report and the lack of another one show.
+	// What fails otherwise says nothing of the engine's work.
+	for dp := range p.Ranks {
+		if result != ScrapeOK && result != ScrapeTimeout && !t.gone {
+			s.sink.Pause(catalog.Rank{Worker: t.worker, DP: p.FirstRank + dp}, Scrape)
+		}
+	}
+	if result != ScrapeOK || t.gone {
+		return result
 	}
 	for dp, report := range reports {
 		s.counters.reports[Scrape].Add(1)
@@ -285,6 +289,9 @@ func (e statusError) Error() string { return fmt.Sprintf("status %d", int(e)) }
 var errRedirect = errors.New("redirect to another host")
 
 func resultOf(err error) ScrapeResult {
+	if err == nil {
+		return ScrapeOK
+	}
 	_, status := errors.AsType[statusError](err)
 	_, refused := errors.AsType[*engines.AddressError](err)
 	switch {

@@ -78,7 +78,8 @@ func TestScrapeInterval(t *testing.T) {
 }
 
 // TestScrapeBackOff: a page that fails is read less and less often, down to once a minute, and at
-// its interval again once it answers.
+// its interval again once it answers. The sink is told of each failure that is no lack of an answer
+// (TestScrapeBounds).
 func TestScrapeBackOff(t *testing.T) {
 	var at []time.Time
 	var down atomic.Bool
@@ -89,9 +90,12 @@ func TestScrapeBackOff(t *testing.T) {
 			return answer(503, "")
 		}
 		return answer(200, goodPage)
-	}, func(s *Scraper, _ *sink) {
+	}, func(s *Scraper, to *sink) {
 		s.Set(1, pageOf("http://h/metrics", 2*time.Second))
 		time.Sleep(5 * time.Minute)
+		if got := to.took(); len(got) < 8 || slices.ContainsFunc(got, func(line string) bool { return line != "1/0 scrape: paused" }) {
+			t.Errorf("%q", got)
+		}
 		if good, failing := s.Pages(); good != 0 || failing != 1 {
 			t.Errorf("%d and %d pages", good, failing)
 		}
@@ -228,7 +232,11 @@ func TestScrapeServers(t *testing.T) {
 		"/huge": ScrapeTooLarge, "/error": ScrapeStatus, "/none": ScrapeStatus,
 	} {
 		got, told := one(t, ScrapeOptions{}, s.URL+path)
-		if got != want || (len(told) == 1) != (want == ScrapeOK) {
+		line := "1/0 scrape: paused"
+		if want == ScrapeOK {
+			line = "1/0 scrape: running 3"
+		}
+		if got != want || !slices.Equal(told, []string{line}) {
 			t.Errorf("%s: %s, told %q; want %s", path, got, told, want)
 		}
 	}

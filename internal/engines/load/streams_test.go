@@ -78,6 +78,10 @@ func (s *sink) Report(rank catalog.Rank, r Report, _ time.Time) {
 	s.say("%d/%d %s: running %d%s", rank.Worker, rank.DP, r.Source, r.Running.Or(0), changed)
 }
 
+func (s *sink) Pause(rank catalog.Rank, source Source) {
+	s.say("%d/%d %s: paused", rank.Worker, rank.DP, source)
+}
+
 func (s *sink) Remove(rank catalog.Rank, source Source) {
 	s.say("%d/%d %s: removed", rank.Worker, rank.DP, source)
 }

@@ -20,6 +20,9 @@ func (t *Table) apply() (any bool) {
 		snap := t.catalog.Snapshot(sc)
 		if snap == nil {
 			t.exclusionsChanged = true
+			for id := range s.workers {
+				t.dropWorker(s, id)
+			}
 			delete(t.scopes, sc) // the ledger has forgotten the ranks
 			continue
 		}
@@ -40,9 +43,6 @@ func (t *Table) apply() (any bool) {
 		lowered = true
 	}
 	any = len(t.scopes) > 0
-	if !any {
-		clear(t.of)
-	}
 	t.mu.Unlock()
 	if lowered && t.config.Changed != nil {
 		t.config.Changed()
@@ -95,7 +95,6 @@ func (t *Table) clean(s *scope, snap *catalog.Snapshot) {
 	for of := range s.ranks {
 		if _, ok := snap.Entry(of); !ok {
 			t.drop(s, of)
-			delete(t.of, of.Worker)
 		}
 	}
 }

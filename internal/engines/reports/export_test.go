@@ -10,3 +10,10 @@ func (t *Table) LookAtAll() {
 		s.allFresh = time.Time{}
 	}
 }
+
+// Workers returns the number of workers of which the table knows something.
+func (t *Table) Workers() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.of)
+}

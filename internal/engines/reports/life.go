@@ -199,12 +199,13 @@ func (t *Table) events(of catalog.Rank) uint64 {
 }
 
 // patience returns for how long the rank may give no sign, without regard to its prefills.
-// works is false if neither a source that beats nor an awaited answer shows unfinished work.
+// works is false if neither a source that beats and is not paused nor an awaited answer shows
+// unfinished work.
 func (t *Table) patience(r *rank) (limit time.Duration, works bool) {
 	limit = t.config.StalledAfter
 	var last *heard
 	for i := range r.by {
-		if h := &r.by[i]; h.beats() && (last == nil || h.at.After(last.at)) {
+		if h := &r.by[i]; h.beats() && !h.paused && (last == nil || h.at.After(last.at)) {
 			last = h
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/select-service/select-service/internal/engines/load"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/test/servicetest"
 )
 
@@ -188,6 +189,41 @@ func TestSilent(t *testing.T) {
 	})
 }
 
+// TestPausedScrape: an engine whose metrics fail does not count as stalled by what it reported before,
+// but as silent after 15 s, and is alive with the next report. One whose metrics do not come, perhaps
+// because it hangs, is stalled.
+func TestPausedScrape(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, 3)
+		scraped := func(id, running uint64) {
+			w.report(id, load.Report{Running: load.Known(running), Waiting: load.Known(0), Source: load.Scrape, Interval: 2 * time.Second})
+		}
+		scraped(0, 3)
+		scraped(1, 3)
+		w.speaks(2*time.Second, 2)
+		w.Reports().Pause(rank(0), load.Scrape)
+		w.speaks(4*time.Second, 2)
+		w.wantExcluded(0, "")
+		w.wantExcluded(1, selection.Stalled)
+		scraped(0, 3) // the same, and then nothing comes any more
+		w.speaks(6*time.Second, 2)
+		w.wantExcluded(0, selection.Stalled)
+		scraped(0, 4)
+		scraped(1, 4)
+		pass(100 * time.Millisecond)
+		w.wantExcluded(0, "")
+		w.wantExcluded(1, "")
+		w.Reports().Pause(rank(0), load.Scrape)
+		w.speaks(14*time.Second, 2)
+		w.wantExcluded(0, "")
+		w.speaks(2*time.Second, 2)
+		w.wantExcluded(0, selection.Silent)
+		scraped(0, 4)
+		pass(100 * time.Millisecond)
+		w.wantExcluded(0, "")
+	})
+}
+
 // TestAwaited: an engine that says nothing of itself is stalled if the first byte of a streamed answer
 // of it is awaited for too long, though not while other signs come, until the next sign; where it
 // has none, no load is told of it.
@@ -233,10 +269,12 @@ func TestAwaited(t *testing.T) {
 	})
 }
 
-// TestAllStalled: if no eligible rank gives a sign of life, none is excluded.
+// TestAllStalled: if no eligible rank gives a sign of life, none is excluded, which is counted for
+// each choice that has an effect, however often it looks at the ranks.
 func TestAllStalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, 2)
+		w.SetBusy(overload.Thresholds{PrefillTokens: new(uint64(1000))})
 		w.report(0, all(1, 0))
 		pass(5 * time.Second)
 		only := func(r *selection.SelectRequest) { r.HasAllowedWorkers, r.AllowedWorkers = true, []uint64{0} }
@@ -248,7 +286,12 @@ func TestAllStalled(t *testing.T) {
 		w.chosen()
 		w.wantExcluded(0, "")
 		w.wantExcluded(1, "")
-		w.WantSeries("engines_all_excluded_total 4")
+		w.chosen(func(r *selection.SelectRequest) { r.Advisory = true })
+		w.WantSeries("engines_all_excluded_total 2")
+		if _, err := w.PlaceByLoad(&selection.LoadRequest{Scope: servicetest.Scope}); err != nil {
+			t.Error(err)
+		}
+		w.WantSeries("engines_all_excluded_total 3")
 	})
 }
 

@@ -64,7 +64,7 @@ type Table struct {
 	// mu guards the fields below. The ledger may be called while it is held, not the reverse.
 	mu     sync.Mutex
 	scopes map[catalog.Scope]*scope
-	of     map[uint64]catalog.Scope // by worker id: where its ranks were found last
+	of     map[uint64]catalog.Scope // by worker id: the scope that has its ranks, or had them last
 	unused uint64                   // reports of ranks that were not attached
 
 	loadsOf []reservations.RankEngineLoad // memory of loads, of one call
@@ -76,7 +76,9 @@ type Table struct {
 
 // scope has the ranks of a scope that have reported, or whose answers are awaited.
 type scope struct {
+	name     catalog.Scope
 	ranks    map[catalog.Rank]*rank
+	workers  map[uint64]int    // how many of ranks a worker has
 	snapshot *catalog.Snapshot // by which ranks was last cleaned
 	order    []*rank           // ranks in the order of those of snapshot, nil for one that is not in ranks; nil: to be made
 	watched  time.Time         // when signs of life were looked at
@@ -102,7 +104,8 @@ type rank struct {
 // heard is the latest report of one source.
 type heard struct {
 	load.Report
-	at time.Time // zero: none
+	at     time.Time // zero: none
+	paused bool      // see load.Sink
 	// foreign has the load beyond the reservations that were live when the report came.
 	foreign parts
 }
@@ -149,7 +152,7 @@ func (t *Table) Report(of catalog.Rank, report load.Report, at time.Time) {
 	}
 	changed := report.Changed
 	report.Changed = false
-	if was := &r.by[report.Source]; changed || was.at.IsZero() || was.Report != report {
+	if was := &r.by[report.Source]; changed || was.at.IsZero() || was.paused || was.Report != report {
 		r.life.last, r.life.signed = at, true
 	}
 	if r.prefill.add(&report) && t.config.Measured != nil {
@@ -157,7 +160,7 @@ func (t *Table) Report(of catalog.Rank, report load.Report, at time.Time) {
 			t.config.Measured(snap.Scope, e, rate)
 		}
 	}
-	r.by[report.Source] = heard{report, at, foreign(&report, &booked, snap.BlockSize)}
+	r.by[report.Source] = heard{Report: report, at: at, foreign: foreign(&report, &booked, snap.BlockSize)}
 	if tokens, known := report.KVTokensTotal.Get(); known {
 		r.blocks = tokens / uint64(snap.BlockSize)
 		t.compareCapacity(snap.Scope, e, r)
@@ -169,7 +172,7 @@ func (t *Table) rank(sc catalog.Scope, of catalog.Rank) (*scope, *rank) {
 	t.of[of.Worker] = sc
 	s := t.scopes[sc]
 	if s == nil {
-		s = &scope{ranks: make(map[catalog.Rank]*rank)}
+		s = &scope{name: sc, ranks: make(map[catalog.Rank]*rank), workers: make(map[uint64]int)}
 		t.scopes[sc] = s
 		t.used.Store(true)
 		t.wake()
@@ -178,8 +181,18 @@ func (t *Table) rank(sc catalog.Scope, of catalog.Rank) (*scope, *rank) {
 	if r == nil {
 		r = new(rank)
 		s.ranks[of], s.order = r, nil
+		s.workers[of.Worker]++
 	}
 	return s, r
+}
+
+// Pause implements load.Sink.
+func (t *Table) Pause(of catalog.Rank, source load.Source) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.scopes[t.of[of.Worker]]; s != nil && s.ranks[of] != nil {
+		s.ranks[of].by[source].paused = true
+	}
 }
 
 // Remove implements load.Sink.
@@ -202,6 +215,17 @@ func (t *Table) drop(s *scope, of catalog.Rank) {
 	t.exclusionsChanged = t.exclusionsChanged || s.ranks[of].life.excluded != nil
 	delete(s.ranks, of)
 	s.order = nil
+	if s.workers[of.Worker]--; s.workers[of.Worker] == 0 {
+		t.dropWorker(s, of.Worker)
+	}
+}
+
+// dropWorker forgets a worker of which the scope has no ranks any more. It needs t.mu.
+func (t *Table) dropWorker(s *scope, id uint64) {
+	delete(s.workers, id)
+	if t.of[id] == s.name {
+		delete(t.of, id)
+	}
 }
 
 // ordered returns order.

@@ -425,3 +425,42 @@ func TestNews(t *testing.T) {
 		})
 	}
 }
+
+// TestWorkersGo: nothing is kept of workers that have left, while others stay: neither of one whose
+// source was removed before, or after, nor of the last one of a scope.
+func TestWorkersGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, 1)
+		table := w.Reports().(*reports.Table)
+		other := catalog.Scope{Model: "other", Tenant: servicetest.Scope.Tenant}
+		for id := uint64(1); id < 9; id++ {
+			w.Put(servicetest.Record(id, 2, func(r *catalog.Record) {
+				if id%2 == 0 {
+					r.Scope = other
+				}
+			}))
+			for dp := range uint32(2) {
+				table.Report(catalog.Rank{Worker: id, DP: dp}, all(1, 0), time.Now())
+			}
+			w.report(0, all(1, 0))
+			pass(time.Second)
+			if n := table.Workers(); n != 2 {
+				t.Errorf("%d workers, want 2", n)
+			}
+			sourceGoes := func() {
+				for dp := range uint32(2) {
+					table.Remove(catalog.Rank{Worker: id, DP: dp}, load.Push)
+				}
+			}
+			if id%4 < 2 {
+				sourceGoes()
+			}
+			w.Remove(id)
+			pass(time.Second)
+			sourceGoes()
+		}
+		if n := table.Workers(); n != 1 {
+			t.Errorf("%d workers, want 1", n)
+		}
+	})
+}

@@ -217,6 +217,29 @@ func TestSaturation(t *testing.T) {
 	})
 }
 
+// TestWaitOfTheLiving: the wait of a scope is that of its ranks that give signs of life, unless none
+// does.
+func TestWaitOfTheLiving(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, 2)
+		w.Burden("a", 0, 0, 0, 12000)
+		w.Burden("b", 1, 0, 0, 24000)
+		want := func(seconds float64) {
+			t.Helper()
+			if got := servicetest.Sum(w.Metrics()["scope_wait_seconds"]); math.Abs(got-seconds) > 1e-9 {
+				t.Errorf("a wait of %g s, want %g", got, seconds)
+			}
+		}
+		w.report(0, all(0, 0))
+		want(1)
+		w.speaks(17*time.Second, 1)
+		w.wantExcluded(0, selection.Silent)
+		want(2)
+		pass(17 * time.Second)
+		want(1)
+	})
+}
+
 // TestWarmup: of the requests that nobody has cached, the configured share goes to the ranks that
 // are new or have lost their caches, never more than the median; it is said in explanations.
 func TestWarmup(t *testing.T) {

@@ -88,6 +88,7 @@ func TestReplicas(t *testing.T) {
 			want:    `peer_loads: The replica at tcp://b:1 counts 20 requests with 0 blocks of model "m", this one 0 with 0.`,
 		},
 		"a few on their way": {provoke: func(_ *servicetest.World, b *replicas.Status) { b.Loads[0].Requests += 8 }},
+		"blocks of output":   {provoke: func(_ *servicetest.World, b *replicas.Status) { b.Loads[0].Blocks += 2000 }},
 		"thresholds of another tenant's model": {
 			provoke: func(a *servicetest.World, b *replicas.Status) {
 				b.Thresholds = append(b.Thresholds, replicas.Thresholds{Model: "theirs", DecodeBlocks: new(0.5)})

@@ -84,8 +84,8 @@ func refusal(text string) error { return &contract.Error{Kind: contract.BadReque
 
 // find returns what a request is for, with its workers.
 func (p *Prompts) find(caller *access.Caller, of *catalog.Scope, model string) (t target, workers *pool, err error) {
-	known := true
-	if of != nil {
+	known := of != nil
+	if known {
 		t = target{scope: *of, base: p.models.base(*of)}
 	} else if t, known = p.models.find(model, caller); !known {
 		text := "the request names no model, and there is not just one"

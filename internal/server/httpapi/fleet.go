@@ -103,7 +103,8 @@ func (o operatorRoutes) fleet(c request, f catalog.ScopeFilter, out []byte) ([]b
 
 func (d dialect) appendFleet(out []byte, p *fleet.Page, who *access.Caller) []byte {
 	const others = 4 << 10 // bytes of other members
-	out = append(slices.Grow(out, p.Size()+p.Size()/64+others), '{') // a row has more than 64 bytes, and a comma
+	size := p.Size()
+	out = append(slices.Grow(out, size+size/64+others), '{') // a row has more than 64 bytes, and a comma
 	out = appendStringField(out, "version", p.Version)
 	out = appendBoolField(out, "full", p.Full)
 	out = appendTime(out, "time", p.Time)

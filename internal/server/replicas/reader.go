@@ -204,10 +204,11 @@ type Difference struct {
 }
 
 // Differing returns the scopes that both processes have and in which they count clearly different
-// loads: by more than what may be on its way between them.
+// numbers of requests: by more than what may be on its way between them. Blocks say nothing: those of
+// output are counted by the replica alone that they are reported to.
 func (p *Process) Differing() (all []Difference) {
 	for _, d := range p.Common() {
-		if differ(d.Own.Requests, d.Peer.Requests) || differ(d.Own.Blocks, d.Peer.Blocks) {
+		if differ(d.Own.Requests, d.Peer.Requests) {
 			all = append(all, d)
 		}
 	}

@@ -232,14 +232,25 @@ func (c *Conn) Run(ctx context.Context) error {
 		}
 		// After an error that the library does not know it does not connect again.
 		c.config.Log.Error().Err(c.nc.Load().LastError()).Msg("the fleet's NATS server has ended the connection for a reason of its own; it is made anew")
+		if !c.redial(ctx) {
+			return nil
+		}
+	}
+}
+
+// redial makes nc again. It returns false if ctx has ended.
+func (c *Conn) redial(ctx context.Context) bool {
+	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return false
 		case <-time.After(helloEvery):
 		}
-		if err := c.dial(); err != nil {
-			return err
+		err := c.dial()
+		if err == nil {
+			return true
 		}
+		c.fail(err) // the file of the credentials may be about to be replaced
 	}
 }
 

@@ -383,7 +383,8 @@ func TestAccounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := strings.NewReplacer("user: a, password: $A", "nkey: "+public, ".a.>", ".b.>", "ask.a", "ask.b").Replace(user)
-	text := "authorization { users = [\n" + strings.ReplaceAll(user, "$A", "pa") + b + "] }\n"
+	truth := strings.Repeat("true", partSize) // in parts that this server takes
+	text := "max_payload: 65536\nauthorization { users = [\n" + strings.ReplaceAll(user, "$A", "pa") + b + "] }\n"
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -399,7 +400,7 @@ func TestAccounts(t *testing.T) {
 	defer genuine.stop()
 	defer other.stop()
 	genuine.SetAnswer(func(_ context.Context, w io.Writer, _ *url.URL) error {
-		_, err := io.WriteString(w, "true")
+		_, err := io.WriteString(w, truth)
 		return err
 	})
 	takes(t, "b follows a", other.followed, "nats://a")
@@ -411,8 +412,8 @@ func TestAccounts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if text, err := io.ReadAll(body); err != nil || string(text) != "true" {
-			t.Errorf("a says %q, %v", text, err)
+		if text, err := io.ReadAll(body); err != nil || string(text) != truth {
+			t.Errorf("a says %.100q, %v", text, err)
 		}
 	}
 	if err := bucketWorks(t.Context(), other.Bucket()); err != nil {

@@ -81,6 +81,7 @@ func TestMap(t *testing.T) {
 		ports []uint16
 		entry func(*mapping.Entry)
 		said  mapping.Answer
+		h2c   bool
 		want  []string
 	}{
 		"defaults": {pod: pod(nil), want: []string{plain + " events=tcp://10.0.0.1:5557"}},
@@ -215,6 +216,10 @@ func TestMap(t *testing.T) {
 			pod: pod(nil), entry: func(e *mapping.Entry) { e.Model = "" },
 			want: []string{"1943803597606491 default@default http://10.0.0.1:8000 block=16 events=tcp://10.0.0.1:5557 !no model is configured, and engines are not asked"},
 		},
+		"nobody may ask": {
+			pod: pod(nil), entry: func(e *mapping.Entry) { e.Ask, e.Model = true, "" }, h2c: true,
+			want: []string{"1943803597606491 default@default http://10.0.0.1:8000 block=16 events=tcp://10.0.0.1:5557 !no model is configured, and engines that speak h2c are not asked"},
+		},
 		"port too high": {
 			pod: pod(nil), entry: func(e *mapping.Entry) { e.KVEventsPort, e.DataParallelSize = 65535, 2 },
 			want: []string{plain + " ranks=0+2 !the port of the events of rank 1 would be 65536"},
@@ -244,7 +249,7 @@ func TestMap(t *testing.T) {
 			if tt.ports == nil {
 				tt.ports = one
 			}
-			m := mapping.Map(tt.pod, &mapping.Pool{Ports: tt.ports}, &e, &settings, func(uint16) mapping.Answer { return tt.said })
+			m := mapping.Map(tt.pod, &mapping.Pool{Ports: tt.ports, H2C: tt.h2c}, &e, &settings, func(uint16) mapping.Answer { return tt.said })
 			var got []string
 			for _, w := range m.Workers {
 				got = append(got, show(w))

@@ -1,12 +1,13 @@
 import { h, Fragment, type ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { lost, token, wanted } from "./api";
+import { lost, token, usePoll, wanted } from "./api";
 import { fleet, followFleet } from "./fleet";
-import { clock } from "./format";
+import { clock, count, plural } from "./format";
 import { Dialog } from "./parts";
 import { address, useRoute } from "./route";
 import { useStore } from "./store";
 import { theme, type Theme } from "./theme";
+import type { Doctor } from "./types";
 import { CacheView } from "./views/cache";
 import { DecisionsView } from "./views/decisions";
 import { DoctorView } from "./views/doctor";
@@ -52,7 +53,7 @@ export function App() {
           <span>select-service</span>
         </a>
         <nav aria-label="Views">
-          {views.map((v) => <a key={v.name} href={address(v.name)} aria-current={v === view ? "page" : undefined}>{v.title}</a>)}
+          {views.map((v) => <a key={v.name} href={address(v.name)} aria-current={v === view ? "page" : undefined}>{v.title}{v.name === "doctor" && <Findings />}</a>)}
         </nav>
         <div class="tools">
           <Connection />
@@ -67,6 +68,13 @@ export function App() {
       {why !== "" && held === null && <Login why={why} />}
     </>
   );
+}
+
+/** How much the doctor has found, whatever view is open. */
+function Findings() {
+  const findings = usePoll<Doctor>("/doctor", 30000).data?.findings ?? [];
+  if (findings.length === 0) return null;
+  return <span class={"badge " + (findings.some((f) => f.severity === "error") ? "bad" : "warn")} title={plural(findings.length, "finding")}>{count(findings.length)}</span>;
 }
 
 /** Whether what is shown is of now. */

@@ -119,7 +119,7 @@ function Shares(props: { list: Decision[] }) {
   return (
     <section class="card" aria-labelledby="shares">
       <h2 id="shares">Share of each worker</h2>
-      <p class="note">Of the prompts’ {plural(blocks, "block")}, {percent(cached / blocks)} were cached where they went, {percent(foregone / blocks)} only elsewhere (foregone for less load), {percent(1 - (cached + foregone) / blocks)} nowhere.</p>
+      <p class="note">Of the prompts’ {plural(blocks, "block")}, {percent(cached / blocks)} were cached where they went, {percent(foregone / blocks)} only elsewhere (foregone for less load), {percent(1 - (cached + foregone) / blocks)} nowhere{cached + foregone < blocks / 2 && <>: new prompts, or what the <a href={address("doctor")}>doctor</a> says</>}.</p>
       <ul class="shares">
         {shares.slice(0, 10).map(([worker, n]) => (
           <li key={worker}>

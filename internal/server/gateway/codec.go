@@ -1,0 +1,110 @@
+package gateway
+
+import (
+	"bytes"
+
+	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// codec is gRPC's codec for protocol buffers, but for pieces of bodies, which most messages are where
+// answers stream. Envoy sends its metadata with each of them: nobody reads it there, and to decode it
+// costs more than the piece.
+type codec struct{ encoding.CodecV2 }
+
+// Unmarshal implements encoding.CodecV2.
+func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	if m, ok := v.(*extproc.ProcessingRequest); ok {
+		text := data.MaterializeToBuffer(mem.DefaultBufferPool())
+		defer text.Free()
+		if readPiece(text.ReadOnlyData(), m) {
+			return nil
+		}
+	}
+	return c.CodecV2.Unmarshal(data, v)
+}
+
+// The fields of ProcessingRequest and HttpBody that are read.
+const (
+	fieldRequestBody  protowire.Number = 4
+	fieldResponseBody protowire.Number = 5
+	fieldMetadata     protowire.Number = 8
+	fieldAttributes   protowire.Number = 9
+
+	fieldBody        protowire.Number = 1
+	fieldEndOfStream protowire.Number = 2
+)
+
+// readPiece reads a message that has a piece of a body, and nothing else but metadata and attributes,
+// which are left out. It reports whether the message is one.
+func readPiece(text []byte, m *extproc.ProcessingRequest) bool {
+	var (
+		body *extproc.HttpBody
+		of   protowire.Number
+	)
+	for len(text) > 0 {
+		field, kind, n := protowire.ConsumeTag(text)
+		if n < 0 {
+			return false
+		}
+		value := text[n:]
+		if n = protowire.ConsumeFieldValue(field, kind, value); n < 0 {
+			return false
+		}
+		if text, value = value[n:], value[:n]; kind != protowire.BytesType {
+			return false
+		}
+		switch field {
+		case fieldMetadata, fieldAttributes:
+		case fieldRequestBody, fieldResponseBody:
+			if body != nil {
+				return false
+			}
+			piece, _ := protowire.ConsumeBytes(value)
+			if of, body = field, readBody(piece); body == nil {
+				return false
+			}
+		default:
+			return false
+		}
+	}
+	switch of {
+	case fieldRequestBody:
+		m.Request = &extproc.ProcessingRequest_RequestBody{RequestBody: body}
+	case fieldResponseBody:
+		m.Request = &extproc.ProcessingRequest_ResponseBody{ResponseBody: body}
+	}
+	return body != nil
+}
+
+// readBody reads an HttpBody, nil if it has other fields than a piece.
+func readBody(text []byte) *extproc.HttpBody {
+	body := &extproc.HttpBody{}
+	for len(text) > 0 {
+		field, kind, n := protowire.ConsumeTag(text)
+		if n < 0 {
+			return nil
+		}
+		text = text[n:]
+		switch {
+		case field == fieldBody && kind == protowire.BytesType:
+			var piece []byte
+			if piece, n = protowire.ConsumeBytes(text); n < 0 {
+				return nil
+			}
+			body.Body = bytes.Clone(piece)
+		case field == fieldEndOfStream && kind == protowire.VarintType:
+			var end uint64
+			if end, n = protowire.ConsumeVarint(text); n < 0 {
+				return nil
+			}
+			body.EndOfStream = end != 0
+		default:
+			return nil
+		}
+		text = text[n:]
+	}
+	return body
+}
