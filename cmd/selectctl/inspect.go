@@ -266,8 +266,8 @@ func (a *app) decisions() *cobra.Command {
 				if err == nil && follow {
 					err = sleep(cmd.Context(), time.Second)
 				}
-				if follow && cmd.Context().Err() != nil { // interrupted: the way to end it
-					return nil
+				if follow && cmd.Context().Err() != nil {
+					return nil //nolint:nilerr // interrupted: the way to end it
 				}
 				if err != nil || !follow {
 					return err

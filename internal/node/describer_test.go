@@ -168,7 +168,7 @@ func TestAskedAtShutdown(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		w.Service.Close()
+		w.Close()
 		w.Net.At("tcp://e:5557").Status(true) // it is due
 		e.times()
 		time.Sleep(4 * time.Second)

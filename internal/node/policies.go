@@ -2,6 +2,7 @@ package node
 
 import (
 	"encoding/json"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -196,8 +197,19 @@ func logRail(log zerolog.Logger, sc catalog.Scope, c ttft.Change) {
 	event.Msg(text)
 }
 
-// checkPolicies returns a section as all replicas write it.
+// escapes are those of a JSON string: two that are one character beyond 16 bits, or another one.
+var escapes = regexp.MustCompile(`\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|.)`)
+
+// checkPolicies returns a section as all replicas write it. Of JSON, readers of YAML lack only the escapes
+// of characters beyond 16 bits.
 func (le *learning) checkPolicies(section []byte) ([]byte, error) {
+	section = escapes.ReplaceAllFunc(section, func(escape []byte) []byte {
+		var char string
+		if len(escape) == 2 || json.Unmarshal(slices.Concat([]byte{'"'}, escape, []byte{'"'}), &char) != nil {
+			return escape
+		}
+		return []byte(char)
+	})
 	if _, err := policies.Parse(section, le.weights); err != nil {
 		return nil, err
 	}

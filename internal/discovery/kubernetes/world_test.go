@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -87,23 +86,6 @@ func settings() mapping.Settings {
 
 func newCatalog() *catalog.Catalog {
 	return catalog.New(catalog.Settings{KVEvents: true}, new(attachments))
-}
-
-// virtual runs a test in a bubble of testing/synctest, whose time passes when all wait.
-func virtual(t *testing.T, test func(t *testing.T, api *kubetest.Server)) {
-	t.Helper()
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) { test(t, kubetest.Offline(t)) })
-}
-
-// startVirtual is start in such a bubble.
-func startVirtual(t *testing.T, api *kubetest.Server, workers *catalog.Catalog, entries ...mapping.Entry) *world {
-	t.Helper()
-	client, err := kubernetes.Connect(api)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return startConfig(t, api, client, kubernetes.Config{Settings: settings(), Entries: entries, Catalog: workers})
 }
 
 func startConfig(t *testing.T, api kubetest.API, client *kubernetes.Client, config kubernetes.Config) *world {

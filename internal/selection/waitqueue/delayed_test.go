@@ -1,6 +1,7 @@
 package waitqueue_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -109,6 +110,43 @@ func TestDelayedRequestsRun(t *testing.T) {
 			q.Close(nil)
 		})
 	}
+}
+
+// unkept is a request for whose wait there is no memory.
+type unkept struct{ *delayable }
+
+var errUnkept = errors.New("no memory")
+
+func (unkept) BeforeWait(*admission.Class) error { return errUnkept }
+
+// TestDelayedWithoutRoom: a request that would have to wait, but cannot, ends and leaves nothing in
+// the queue; one that need not wait runs.
+func TestDelayedWithoutRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fleet{free: []time.Time{time.Now().Add(10 * time.Second)}}
+		q := waitqueue.NewDelaying(waitqueue.Config{Started: time.Now()}, time.Minute)
+		enter := func() error {
+			var since time.Time
+			w, err := q.Enter(unkept{&delayable{fleet: f, name: "a", work: []float64{1}}}, &since)
+			if w != nil {
+				t.Error("it waits")
+			}
+			return err
+		}
+		if err := enter(); !errors.Is(err, errUnkept) {
+			t.Errorf("got %v", err)
+		}
+		if requests, tokens := q.Pending(); requests != 0 || tokens != 0 || len(f.runs) != 0 {
+			t.Errorf("%d requests, %d tokens are left; %v have run", requests, tokens, f.runs)
+		}
+		time.Sleep(10 * time.Second)
+		if err := enter(); err != nil || len(f.runs) != 1 {
+			t.Errorf("on an idle rank: %v, %v have run", err, f.runs)
+		}
+		if !q.Delays() || q.Enabled() || !q.Waits() {
+			t.Error("it is no queue of delayed requests")
+		}
+	})
 }
 
 // TestDelayedOrder: the one with the least work goes first, but waiting counts 0.3 of itself.

@@ -91,7 +91,7 @@ func TestSetPolicies(t *testing.T) {
 	const path = "/policies"
 	set := func(section string) string { return `{"worker_selection":` + section + `}` }
 	lists := func(name string) string { return `"policy":"` + name + `"` }
-	if got := ask(h, "PUT", path, "", set(`{"aggregated":"p","instances":[{"name":"p","type":"lmetric"}]}`)); got.Code != 200 ||
+	if got := ask(h, "PUT", path, "", set(`{"models":{"m\ud83d\ude00\\\n":"p"},"aggregated":"p","instances":[{"name":"p","type":"lmetric"}]}`)); got.Code != 200 ||
 		!strings.HasPrefix(got.Body.String(), `{"policies":[{`) || !strings.Contains(got.Body.String(), lists("p")) {
 		t.Fatalf("%d %s", got.Code, got.Body)
 	}
