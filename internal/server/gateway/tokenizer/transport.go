@@ -45,6 +45,7 @@ func newTransport(timeout time.Duration) *transport {
 // conn is a connection to a server. It serves one question at a time.
 type conn struct {
 	net.Conn
+	raw net.Conn // below TLS, else the same
 	of  *transport
 	key string // in transport.idle
 	in  *bufio.Reader
@@ -61,11 +62,16 @@ type conn struct {
 func (t *transport) post(ctx context.Context, to *url.URL, header http.Header, body [][]byte) (*http.Response, error) {
 	text := question(to, header, body)
 	key := to.Scheme + "://" + to.Host
-	if c := t.take(key); c != nil {
+	for c := t.take(key); c != nil; c = t.take(key) {
+		if !isQuiet(c.raw) { // it has ended, or an answer has come to nobody's question
+			c.drop()
+			continue
+		}
 		resp, err := c.ask(ctx, text)
 		if err == nil || c.answered || ctx.Err() != nil {
 			return resp, err
 		}
+		break
 	}
 	c, err := t.connect(ctx, to, key)
 	if err != nil {
@@ -105,7 +111,7 @@ func (t *transport) close() {
 	for _, list := range t.idle {
 		for _, c := range list {
 			c.expiry.Stop()
-			_ = c.Close()
+			c.drop()
 		}
 	}
 	clear(t.idle)
@@ -130,7 +136,7 @@ func (t *transport) put(c *conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed || len(t.idle[c.key]) >= idlePerHost {
-		_ = c.Close()
+		c.drop()
 		return
 	}
 	t.idle[c.key] = append(t.idle[c.key], c)
@@ -146,7 +152,7 @@ func (t *transport) expire(c *conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.removeLocked(c) {
-		_ = c.Close()
+		c.drop()
 	}
 }
 
@@ -179,6 +185,7 @@ func (t *transport) connect(ctx context.Context, to *url.URL, key string) (*conn
 	if err != nil {
 		return nil, err
 	}
+	raw := nc
 	if to.Scheme == "https" {
 		secured := tls.Client(nc, &tls.Config{ServerName: to.Hostname()})
 		if err := secured.HandshakeContext(ctx); err != nil {
@@ -187,7 +194,7 @@ func (t *transport) connect(ctx context.Context, to *url.URL, key string) (*conn
 		}
 		nc = secured
 	}
-	c := &conn{Conn: nc, of: t, key: key}
+	c := &conn{Conn: nc, raw: raw, of: t, key: key}
 	c.in = bufio.NewReaderSize(c, connBuffer)
 	return c, nil
 }
@@ -204,6 +211,9 @@ func (c *conn) Read(p []byte) (int, error) {
 	c.answered = c.answered || n > 0
 	return n, err
 }
+
+// drop closes the connection. It does not say so within TLS, which may wait for a peer that reads nothing.
+func (c *conn) drop() { _ = c.raw.Close() }
 
 // ask sends a question and reads the head of its answer. The connection ends with the answer's body or is
 // kept, and with an error it is closed.
@@ -248,7 +258,7 @@ func (c *conn) end(keep bool) {
 	if watched := c.unwatch(); keep && watched && c.in.Buffered() == 0 {
 		c.of.put(c)
 	} else {
-		_ = c.Close()
+		c.drop()
 	}
 }
 

@@ -214,3 +214,52 @@ func TestEarlyAnswer(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestStrayAnswer: what a server sends without a question is nobody's answer.
+func TestStrayAnswer(t *testing.T) {
+	server, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const text = "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n"
+	stray := make(chan struct{})
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for n := 1; ; n++ {
+			c, err := server.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { _ = c.Close() })
+			req, err := http.ReadRequest(bufio.NewReader(c))
+			if err != nil {
+				return
+			}
+			_, _ = io.Copy(io.Discard, req.Body)
+			_, _ = fmt.Fprintf(c, "%s%d", text, n)
+			if n == 1 {
+				<-stray
+				_, _ = io.WriteString(c, text+"x")
+				stray <- struct{}{}
+			}
+		}
+	})
+	defer serving.Wait()
+	defer server.Close()
+	tr := newTransport(time.Minute)
+	defer tr.close()
+	for n := 1; n <= 2; n++ {
+		resp, err := tr.post(t.Context(), &url.URL{Scheme: "http", Host: server.Addr().String(), Path: "/"}, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(resp.Body)
+		if err != nil || string(got) != fmt.Sprint(n) {
+			t.Errorf("answer %d is %q (%v)", n, got, err)
+		}
+		if n == 1 {
+			stray <- struct{}{}
+			<-stray
+		}
+	}
+}
