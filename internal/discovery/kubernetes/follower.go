@@ -96,6 +96,7 @@ type follower[T any] struct {
 	failures int       // in a row
 	kind     failure   // of the last of them
 	due      time.Time // when the next request may be made
+	expiries int       // of versions, without a watch between them that brought something
 	message  time.Time // of the last message
 	listed   bool
 	cause    string // of the next LIST
@@ -289,7 +290,6 @@ func (f *follower[T]) failed(err error, kind failure) (list bool) {
 	if kind != f.kind && (kind == refused || f.kind == refused) {
 		f.failures = 0 // the server answers again, or is away
 	}
-	again := kind == f.kind
 	f.kind = kind
 	f.failures++
 	f.problem = err.Error()
@@ -301,7 +301,8 @@ func (f *follower[T]) failed(err error, kind failure) (list bool) {
 	case missing:
 		wait = backoffMissing
 	case expired:
-		if !again {
+		f.expiries++
+		if wait = backoffFirst << min(f.expiries-1, 10); f.expiries == 1 {
 			most = 0 // the next list may bring a version that is kept
 		}
 	}
@@ -353,6 +354,14 @@ func (f *follower[T]) explain(err error, kind failure) string {
 func (f *follower[T]) heard() {
 	f.mu.Lock()
 	f.message, f.failures, f.kind, f.due = time.Now(), 0, noFailure, time.Time{}
+	f.mu.Unlock()
+}
+
+// watched records that a watch has brought something, or has lived.
+func (f *follower[T]) watched() {
+	f.heard()
+	f.mu.Lock()
+	f.expiries = 0
 	f.mu.Unlock()
 }
 
@@ -560,7 +569,7 @@ func (s *stream[T]) passOne(ctx context.Context, from *begunWatch) (list bool) {
 		switch {
 		case !open:
 			if lived || time.Since(from.at) >= livedLong {
-				s.f.heard() // an end is no failure
+				s.f.watched() // an end is no failure
 			}
 			return s.f.failed(errEnded, broken)
 		case e.Type == watch.Error:
@@ -573,7 +582,7 @@ func (s *stream[T]) passOne(ctx context.Context, from *begunWatch) (list bool) {
 			return s.f.failed(err, kind)
 		}
 		lived = true
-		s.f.heard()
+		s.f.watched()
 		quiet.Reset(silentAfter)
 		s.f.counts.event(s.f.resource, strings.ToLower(string(e.Type)))
 		if o, ok := e.Object.(metav1.Object); ok && versionOf(o) >= s.newest() {

@@ -73,6 +73,7 @@ func TestExpired(t *testing.T) {
 	if list := f.failed(errList, expired); !list || time.Until(f.due) > 0 {
 		t.Errorf("list %t, after %v", list, time.Until(f.due))
 	}
+	f.heard() // the list
 	if f.failed(errList, expired); time.Until(f.due) <= 0 {
 		t.Error("the second time there is no wait")
 	}
