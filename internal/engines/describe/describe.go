@@ -58,7 +58,13 @@ func (q *question) sglangOrOther() error {
 	case err != nil && (named || isAway(err)):
 		return err // of an SGLang that may answer later
 	}
-	return q.other(noModels, false)
+	if failed := q.other(noModels, false); failed != nil {
+		return failed
+	}
+	if status := statusOf(err); err != nil && q.told.BlockSize == 0 && status/100 != 4 {
+		q.unknown(err, catalog.FieldBlockSize, catalog.FieldSize, catalog.FieldTotalKVBlocks) // it says more than that there are no metrics
+	}
+	return nil
 }
 
 // question is one Describe.
