@@ -66,7 +66,7 @@ func (s *Service) sweepDrained(d *drains, now time.Time) {
 		if live == 0 && known {
 			empty[w] = struct{}{}
 		}
-		if _, twice := was[w]; !late && (live > 0 || !twice) {
+		if _, twice := was[w]; !late && (live > 0 || !twice || !known) {
 			continue
 		}
 		s.removeDrained(w, func() {

@@ -142,6 +142,7 @@ func (p *prompt) pin(of *Prompt, snap *catalog.Snapshot, l *reservations.Ledger)
 		*of.Routing = Routing{}
 	}
 	of.Routing = nil
+	of.HasTokenIDs = of.HasTokenIDs || p.tokens // also those of Routing, for who checks the request again
 	p.local, p.sequence, p.localMem, p.sequenceMem = nil, nil, nil, nil
 }
 

@@ -64,6 +64,9 @@ func (s *scope) refresh() (changed bool, err error) {
 		return false, scopes.ErrGone
 	}
 	changed, s.snapshot = snap != s.snapshot, snap
+	if now := state.Rules(); now.Queue == s.rules.Queue { // with another queue the request is tried again
+		s.rules = now
+	}
 	return changed, nil
 }
 

@@ -507,7 +507,7 @@ func (s *State) restoreLearned(f *file) (restored int) {
 }
 
 func (s *State) writeLearned(w *writer) error {
-	for sc, l := range s.parts.Learners.All() {
+	for sc, l := range s.parts.Learners.Kept() {
 		if l.Samples() == 0 {
 			continue
 		}

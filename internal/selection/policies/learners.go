@@ -65,6 +65,14 @@ func (l *Learners) All() map[catalog.Scope]*ttft.Learner {
 	return all
 }
 
+// Kept returns the learners of all scopes, those included whose policies have predicted before and may
+// do so again.
+func (l *Learners) Kept() map[catalog.Scope]*ttft.Learner {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.byScope)
+}
+
 // Forget drops learners of scopes that are not open, if there are too many.
 func (l *Learners) Forget(open func(catalog.Scope) bool) {
 	l.mu.Lock()
