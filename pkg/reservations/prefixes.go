@@ -180,9 +180,9 @@ func (p *prefixes) common(nd *node, at uint32, hashes []uint64) (n uint32) {
 	return n
 }
 
-// newcomer is a prompt that prepare has made ready for the tree. Until it enters or is dropped,
+// preparedPrompt is a prompt that prepare has made ready for the tree. Until it enters or is dropped,
 // nothing else may change the tree.
-type newcomer struct {
+type preparedPrompt struct {
 	m           match    // how far it goes along the tree
 	fresh       uint32   // how many blocks it has after that
 	first, last uint32   // chunks with these blocks, unless it has mixed ones
@@ -190,25 +190,25 @@ type newcomer struct {
 }
 
 // blocks returns the number of distinct blocks.
-func (n *newcomer) blocks() int { return n.m.n + int(n.fresh) }
+func (pp *preparedPrompt) blocks() int { return pp.m.n + int(pp.fresh) }
 
 // prepare makes a prompt ready for the tree: m is the walk of its first blocks, rest are those
 // after m. Repeats are left out.
-func (p *prefixes) prepare(m match, rest []uint64) newcomer {
+func (p *prefixes) prepare(m match, rest []uint64) preparedPrompt {
 	if first, last, ok := p.store(rest); ok {
-		return newcomer{m: m, fresh: uint32(len(rest)), first: first, last: last}
+		return preparedPrompt{m: m, fresh: uint32(len(rest)), first: first, last: last}
 	}
 	hashes := distinct(append(p.list(m), rest...))
 	m = p.walk(match{}, hashes)
-	return newcomer{m: m, fresh: uint32(len(hashes) - m.n), hashes: hashes}
+	return preparedPrompt{m: m, fresh: uint32(len(hashes) - m.n), hashes: hashes}
 }
 
 // drop undoes prepare.
-func (p *prefixes) drop(x newcomer) { p.discard(x.first) }
+func (p *prefixes) drop(x preparedPrompt) { p.discard(x.first) }
 
 // hold adds one holder on slot to a prompt's blocks. tail, the node in which the prompt ends,
 // names it from now on; fresh is the number of its blocks that are new on slot.
-func (p *prefixes) hold(x newcomer, slot uint32) (tail uint32, fresh uint64) {
+func (p *prefixes) hold(x preparedPrompt, slot uint32) (tail uint32, fresh uint64) {
 	if x.hashes != nil {
 		tail = p.growMixed(x.m, x.hashes)
 	} else {

@@ -132,7 +132,7 @@ func (r *prefixesRun) prompt() []uint64 {
 }
 
 // prepare is prefixes.prepare from the root, or from a place on the prompt's way.
-func (r *prefixesRun) prepare(hashes []uint64) newcomer {
+func (r *prefixesRun) prepare(hashes []uint64) preparedPrompt {
 	m := r.b.walk(match{}, hashes)
 	if m.n > 0 {
 		from := r.b.at(m, 1+r.rnd.IntN(m.n))

@@ -57,7 +57,7 @@ func (s *scope) observe(by PrefillObserver) {
 			continue
 		}
 		if l.queue = s.newQueue(); l.queue != nil {
-			l.queue.begin(l.held)
+			l.queue.begin(l.held, s.ledger.at())
 		}
 	}
 }
@@ -118,8 +118,10 @@ func (s *scope) newQueue() *queue {
 	return &queue{}
 }
 
-// begin fills an empty queue with what is held.
-func (q *queue) begin(held []*entry) {
+// begin fills an empty queue with what is held, at a time. What its prefills have waited so far was for
+// others, which nobody has noted.
+func (q *queue) begin(held []*entry, at time.Duration) {
+	q.completed = at
 	var waiting []*entry
 	for i, r := range held {
 		q.note(r, 0, 0)

@@ -145,7 +145,7 @@ func TestRenewPrefills(t *testing.T) {
 	l.RenewPrefills()
 	clock.advance(time.Second)
 	want("with queues", Queue{
-		Prefills: 2, Tokens: 40, Context: 10*10/2 + 30*30/2, HeadTokens: 10, HeadPrompt: 10, Elapsed: 2 * time.Second, Decoding: 1,
+		Prefills: 2, Tokens: 40, Context: 10*10/2 + 30*30/2, HeadTokens: 10, HeadPrompt: 10, Elapsed: time.Second, Decoding: 1, // since the queues began
 	})
 	do(l.PrefillComplete("old"))
 	do(l.Free("old"))

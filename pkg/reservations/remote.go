@@ -392,7 +392,7 @@ func (s *scope) apply(b *Reservation, snapshot bool) (v ApplyResult, displaced [
 		}
 	}
 	known := unnumberedEvent && any
-	var prompt newcomer
+	var prompt preparedPrompt
 	if !ended && !known {
 		m := s.blocks.walk(start, b.Hashes)
 		prompt = s.blocks.prepare(m, b.Hashes[m.n-start.n:])
@@ -509,7 +509,7 @@ func (r *Reservation) entry(s *scope, slot uint32, x *lease, deadline time.Durat
 
 // enterRemote enters a reservation of another process. Room must have been taken for it,
 // and admit must have been called if it has a number.
-func (s *scope) enterRemote(r *entry, prompt newcomer, tokens uint64) {
+func (s *scope) enterRemote(r *entry, prompt preparedPrompt, tokens uint64) {
 	s.ledger.ids.enter(r)
 	s.add(r, prompt, 0, tokens)
 	if r.relayed {

@@ -218,7 +218,7 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 
 // add puts the load of a new reservation on its rank. Room must have been taken for r.fresh, the
 // prompt's new blocks. uncached and tokens are for the rank's queue, 0 if they are not known.
-func (s *scope) add(r *entry, prompt newcomer, uncached, tokens uint64) {
+func (s *scope) add(r *entry, prompt preparedPrompt, uncached, tokens uint64) {
 	l := s.load(r.slot)
 	tail, fresh := s.blocks.hold(prompt, r.slot)
 	r.tail, r.blocks = tail, uint32(prompt.blocks())
