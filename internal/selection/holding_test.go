@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector/ttft"
@@ -154,8 +155,11 @@ func TestPoliciesChange(t *testing.T) {
 		apply([]byte(holds))
 		w.Put(servicetest.Record(0, 1)) // as it is
 		held := startCall(w, "held", servicetest.Prompt(20000, 6000))
+		routed := startCall(w, "routed", servicetest.Prompt(20000, 6000), func(r *selection.SelectRequest) {
+			r.Prompt = selection.Prompt{Routing: &selection.Routing{TokenIDs: r.Prompt.TokenIDs}}
+		})
 		synctest.Wait()
-		if !held.waits() {
+		if !held.waits() || !routed.waits() {
 			t.Fatal("not held, although a second is left")
 		}
 		if err := w.ApplyPolicies([]byte(`{"aggregated":"q"}`)); err == nil || w.PolicySection() != holds {
@@ -163,11 +167,12 @@ func TestPoliciesChange(t *testing.T) {
 		}
 		apply([]byte(strings.Replace(holds, "0.2", "0.3", 1)))
 		synctest.Wait()
-		if !held.waits() {
+		if !held.waits() || !routed.waits() {
 			t.Fatal("not held by the policies after these")
 		}
 		apply(nil)
 		held.served(t)
+		routed.served(t)
 		if got := w.Policies(catalog.ScopeFilter{})[0]; got.Name != "default" || got.Learned != nil {
 			t.Errorf("policies %+v", got)
 		}
@@ -183,6 +188,28 @@ func TestPoliciesChange(t *testing.T) {
 		apply([]byte(holds))
 		if got := learned(w, t).Samples; got != samples || samples == 0 {
 			t.Errorf("learned from %d prefills before, from %d now", samples, got)
+		}
+	})
+}
+
+// TestPoliciesOfWaiting: a request that waits in a queue which stays is decided by the policies of when
+// its turn comes.
+func TestPoliciesOfWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := busy(t, remembering)
+		waits := startCall(w, "waits", servicetest.Prompt(1, 8))
+		if err := w.ApplyPolicies([]byte(`{"aggregated":"p","instances":[{"name":"p","type":"predicted-ttft"}]}`)); err != nil {
+			t.Fatal(err)
+		}
+		if !waits.waits() {
+			t.Fatal("it did not wait")
+		}
+		if err := w.PrefillComplete("first"); err != nil {
+			t.Fatal(err)
+		}
+		waits.served(t)
+		if all := w.Decisions(catalog.ScopeFilter{}, 1); len(all) != 1 || all[0].Explain().Policy != "p" {
+			t.Errorf("decided as %+v", all)
 		}
 	})
 }
