@@ -254,6 +254,7 @@ func TestStrayAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
 		if err != nil || string(got) != fmt.Sprint(n) {
 			t.Errorf("answer %d is %q (%v)", n, got, err)
 		}
