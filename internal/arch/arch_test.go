@@ -369,24 +369,11 @@ func TestClock(t *testing.T) {
 			switch at := s.pos.Position(call.Pos()); {
 			case !s.test && inCore:
 				t.Errorf("%s: time.%s in %s, which has no clock of its own", at, call.Sel.Name, s.dir)
-			case s.test && call.Sel.Name == "Sleep" && !s.isProgram() && !slices.Contains(s.imports(), "testing/synctest") && !callsVirtual(s):
+			case s.test && call.Sel.Name == "Sleep" && !s.isProgram() && !slices.Contains(s.imports(), "testing/synctest"):
 				t.Errorf("%s: time.Sleep in a test without a fake clock", at)
 			}
 		}
 	}
-}
-
-// callsVirtual reports whether a file of tests uses virtual, the fake clock with a network of
-// discovery/kubernetes.
-func callsVirtual(s source) (calls bool) {
-	ast.Inspect(s.ast, func(n ast.Node) bool {
-		if call, ok := n.(*ast.CallExpr); ok {
-			f, ok := call.Fun.(*ast.Ident)
-			calls = calls || ok && f.Name == "virtual"
-		}
-		return !calls
-	})
-	return calls
 }
 
 func timeCalls(s source) []*ast.SelectorExpr {
