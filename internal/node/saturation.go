@@ -106,9 +106,9 @@ func rankSaturation(v *reservations.View, e catalog.Entry, limits *overload.Thre
 
 // waitOf returns the predicted wait of a new request on a rank, in seconds.
 func waitOf(v *reservations.View, e catalog.Entry, state *scopes.State) float64 {
-	if p := state.Rules().Policies; p != nil && p.Learner != nil {
-		q := selection.QueueOf(v, e, p.Learner)
-		wait, _ := p.Learner.Model().Wait(&q)
+	if l := state.Rules().Learner(); l != nil {
+		q := selection.QueueOf(v, e, l)
+		wait, _ := l.Model().Wait(&q)
 		return wait
 	}
 	tokens := float64(v.Total(e.Slot).PrefillTokens)

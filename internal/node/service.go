@@ -245,18 +245,13 @@ func (s *Service) newReports() *reports.Table {
 	return reports.New(config, s.catalog, s.ledger)
 }
 
-// learnerOf returns what has learned how long the prefills of a scope take, nil if no policy of it
-// predicts.
+// learnerOf returns the learner of a scope, nil if it has none.
 func (s *Service) learnerOf(sc catalog.Scope) *ttft.Learner {
 	state := s.scopes.Of(sc)
 	if state == nil {
 		return nil
 	}
-	p := state.Rules().Policies
-	if p == nil {
-		return nil
-	}
-	return p.Learner
+	return state.Rules().Learner()
 }
 
 // firstToken returns how many seconds the oldest unfinished prefill of a rank should take.

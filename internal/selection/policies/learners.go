@@ -57,10 +57,7 @@ func (l *Learners) learner(sc catalog.Scope) *ttft.Learner {
 
 // All returns the learners of all scopes with a policy that predicts.
 func (l *Learners) All() map[catalog.Scope]*ttft.Learner {
-	t := l.table.Load()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	all := maps.Clone(l.byScope)
+	t, all := l.table.Load(), l.Kept()
 	maps.DeleteFunc(all, func(sc catalog.Scope, _ *ttft.Learner) bool { return !t.predicts(sc.Model) })
 	return all
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/kvevents"
 	"github.com/select-service/select-service/pkg/recovery"
+	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
 // State has a scope's index and wait queue. It lives as long as the scope has an attached
@@ -52,6 +53,14 @@ type Rules struct {
 	// Policies choose the ranks; nil: the built-in cost function alone.
 	Policies *policies.Scope
 	Queue    *waitqueue.Queue
+}
+
+// Learner has learned how long the prefills of the scope take. It is nil if no policy predicts that.
+func (r *Rules) Learner() *ttft.Learner {
+	if r.Policies == nil {
+		return nil
+	}
+	return r.Policies.Learner
 }
 
 // Rules returns the current rules of the scope.

@@ -86,7 +86,7 @@ func New(parts node.Parts, peers Peers, gateway Gateway, now func() time.Time) *
 // Examine makes all checks. A filter limits them to some scopes; what is about the process as a
 // whole is then left out, unless whole.
 func (d *Doctor) Examine(ctx context.Context, of catalog.ScopeFilter, whole bool) *Examination {
-	x := &examination{Examination: Examination{Time: d.now()}, doctor: d, of: of}
+	x := &examination{Examination: Examination{Time: d.now()}, doctor: d, of: of, found: make(map[Severity]int)}
 	for c := range x.Results {
 		x.Results[c] = NotApplicable
 	}
@@ -130,9 +130,6 @@ func (ex *examination) looked(checks ...Check) {
 // find adds a finding.
 func (ex *examination) find(f Finding) {
 	ex.Results[f.Check] = Found
-	if ex.found == nil {
-		ex.found = make(map[Severity]int)
-	}
 	if ex.found[f.Severity]++; ex.found[f.Severity] <= MaxFindings+1 { // one more says that there are more
 		ex.Findings = append(ex.Findings, f)
 	}
