@@ -283,6 +283,9 @@ func (e *exchange) place(has extent) (done bool, err error) {
 	})
 	p, bad := e.server.picker.pick(ctx, &e.head, e.body.bytes, e.caller, e.server.fallbacks.of(e.peer))
 	placed()
+	if bad != nil && ctx.Err() != nil && !errors.Is(context.Cause(ctx), errPickTimeout) {
+		bad = errGone // whatever it could not do for that reason
+	}
 	e.trace.picked(&e.head, p, bad)
 	if bad == errGone {
 		e.server.config.Metrics.Ended(counts.GatewayGone)
