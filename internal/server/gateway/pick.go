@@ -288,6 +288,7 @@ func (r *request) adopt(sel *selection.Selection, expected *uint32, place *place
 		return
 	}
 	if place.outcome = counts.GatewayUnbooked; place.booking.prefill.id == "" {
+		place.booking.free() // its prefill may have been booked, and freed again
 		place.booking = nil
 	}
 }
