@@ -419,6 +419,7 @@ func (r *request) pickOther(ctx context.Context) (*placement, *problem) {
 	if r.head.upgrade {
 		r.body.Model = r.head.model
 	}
+	r.head.model = r.body.Model
 	var targets []target
 	if r.body.Model != "" {
 		t, known := r.models.find(r.body.Model, r.caller)
