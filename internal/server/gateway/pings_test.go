@@ -36,8 +36,12 @@ func TestNoPings(t *testing.T) {
 	var head bytes.Buffer
 	fields := hpack.NewEncoder(&head)
 	for _, f := range [][2]string{
-		{":method", "POST"}, {":scheme", "http"}, {":path", extproc.ExternalProcessor_Process_FullMethodName}, {":authority", "picker"},
-		{"content-type", "application/grpc"}, {"te", "trailers"},
+		{":method", "POST"},
+		{":scheme", "http"},
+		{":path", extproc.ExternalProcessor_Process_FullMethodName},
+		{":authority", "picker"},
+		{"content-type", "application/grpc"},
+		{"te", "trailers"},
 	} {
 		check(fields.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}))
 	}
