@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"math/rand/v2"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -20,6 +22,7 @@ import (
 	shared "github.com/select-service/select-service/internal/discovery/nats"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/overload"
+	statuses "github.com/select-service/select-service/internal/server/replicas"
 	"github.com/select-service/select-service/internal/transport/certs"
 	"github.com/select-service/select-service/internal/transport/fetch"
 	"github.com/select-service/select-service/internal/transport/nats"
@@ -36,6 +39,10 @@ type member struct {
 	catalog *shared.Catalog
 	service func() *node.Service
 	hosts   []string // of --replica-hosts
+	// dial connects to other hosts, where --allow-endpoints lets it.
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// status returns what the others are told of this replica. It is set before run is called.
+	status func() *statuses.Status
 }
 
 // newMember prepares the connection to a fleet's NATS. service returns the service, once run is
@@ -161,7 +168,7 @@ func (me *member) configure(c *node.Config, r replicas, url string, maxPeers int
 	if !me.conf.NATS() {
 		return
 	}
-	both := bookings{fleet: me.conn, mesh: r.mesh, snapshots: r.snapshots}
+	both := r.bookings()
 	if c.Replication == nil {
 		c.Replication = &node.Replication{URL: url, MaxPeers: maxPeers}
 	}
@@ -191,15 +198,18 @@ var errUnknownQuestion = errors.New("unknown path")
 
 // answer answers the requests of other replicas.
 func (me *member) answer(ctx context.Context, w io.Writer, u *url.URL) error {
-	if u.Path != replicasync.SnapshotPath {
-		return errUnknownQuestion
+	switch u.Path {
+	case replicasync.SnapshotPath:
+		return me.service().WriteSnapshot(ctx, w, replicasync.PageOf(u.Query()))
+	case statuses.Path:
+		return json.NewEncoder(w).Encode(me.status())
 	}
-	return me.service().WriteSnapshot(ctx, w, replicasync.PageOf(u.Query()))
+	return errUnknownQuestion
 }
 
 // bookings shares reservations over NATS and, if there is one, over the mesh.
 type bookings struct {
-	fleet     *nats.Conn
+	fleet     *nats.Conn    // nil: this replica is of none
 	mesh      *zmqsock.Mesh // nil: there is none
 	snapshots *fetch.Client
 }

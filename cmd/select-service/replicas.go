@@ -93,6 +93,15 @@ func (r replicas) configure(c *node.Config, url string, maxPeers int) {
 	r.fleet.configure(c, r, url, maxPeers)
 }
 
+// bookings returns what shares reservations, and reads what the followed replicas have announced.
+func (r replicas) bookings() bookings {
+	b := bookings{mesh: r.mesh, snapshots: r.snapshots}
+	if r.fleet != nil {
+		b.fleet = r.fleet.conn
+	}
+	return b
+}
+
 // behind returns a function that counts the messages that slow replicas missed; nil
 // without a publisher.
 func (r replicas) behind() func() uint64 {
