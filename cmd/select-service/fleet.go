@@ -20,6 +20,7 @@ import (
 
 	"github.com/select-service/select-service/internal/config"
 	shared "github.com/select-service/select-service/internal/discovery/nats"
+	"github.com/select-service/select-service/internal/engines"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/overload"
 	statuses "github.com/select-service/select-service/internal/server/replicas"
@@ -52,6 +53,7 @@ func newMember(conf config.Config, url string, certificates *certs.Side, service
 		return nil, nil
 	}
 	f := &member{conf: conf.Fleet, process: 1 + rand.Uint64N(math.MaxUint64), service: service, hosts: conf.Replicas.Hosts}
+	f.dial = engines.Dialer{Endpoints: conf.Access.Endpoints()}.Dial
 	name := conf.Fleet.Replica
 	if name == "" {
 		host, err := os.Hostname()
@@ -133,6 +135,14 @@ func (me *member) collectors() []prometheus.Collector {
 // usesMesh reports whether reservations are shared over ZMQ.
 func (me *member) usesMesh() bool { return me == nil || me.conf.Mesh() }
 
+// dialer returns what connects to the URLs that replicas have said over NATS; nil: nothing else than to others.
+func (me *member) dialer() func(ctx context.Context, network, address string) (net.Conn, error) {
+	if me == nil {
+		return nil
+	}
+	return me.dial
+}
+
 // urls returns the base URLs of the fleet's replicas that may be read.
 func (me *member) urls() (all []string) {
 	if me == nil {
@@ -145,7 +155,8 @@ func (me *member) urls() (all []string) {
 }
 
 // onHosts returns the URLs on certain hosts; without any, all. What a replica says of itself over NATS has no
-// address beside it: who may speak there could have others read any URL, and send it their token.
+// address beside it: who may speak there could have others read any URL, and send it their token. dial holds
+// the policy for endpoints against that, too.
 func onHosts(urls, hosts []string) []string {
 	if len(hosts) == 0 {
 		return urls

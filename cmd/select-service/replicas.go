@@ -44,7 +44,9 @@ func newReplicas(conf config.Replicas, in *member, sessions bool, hub *zmqsock.H
 			who.Hosts = append(who.Hosts, u.Hostname())
 		}
 	}
-	r := replicas{conf: conf, fleet: in, dumps: fetch.New(dumpIdle, who), snapshots: fetch.New(snapshotIdle, who)}
+	reads := who
+	reads.Dial = in.dialer()
+	r := replicas{conf: conf, fleet: in, dumps: fetch.New(dumpIdle, reads), snapshots: fetch.New(snapshotIdle, who)}
 	if endpoint := conf.Publish(); endpoint != "" && in.usesMesh() {
 		r.mesh = zmqsock.NewMesh(hub, endpoint, replicasync.Topics(sessions))
 	}
