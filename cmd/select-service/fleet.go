@@ -29,6 +29,7 @@ import (
 	"github.com/select-service/select-service/internal/transport/nats"
 	"github.com/select-service/select-service/internal/transport/zmqsock"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/pkg/replicasync"
 )
 
@@ -48,7 +49,7 @@ type member struct {
 
 // newMember prepares the connection to a fleet's NATS. service returns the service, once run is
 // called.
-func newMember(conf config.Config, url string, certificates *certs.Side, service func() *node.Service, log zerolog.Logger) (*member, error) {
+func newMember(conf config.Config, url string, certificates *certs.Side, budget *memory.Budget, service func() *node.Service, log zerolog.Logger) (*member, error) {
 	if !conf.Fleet.Enabled() {
 		return nil, nil
 	}
@@ -64,7 +65,7 @@ func newMember(conf config.Config, url string, certificates *certs.Side, service
 	}
 	c := nats.Config{
 		Servers: conf.Fleet.Servers, Fleet: conf.Fleet.Name, Replica: name, Process: f.process, URL: url,
-		Credentials: conf.Fleet.Credentials, Log: log,
+		Credentials: conf.Fleet.Credentials, Snapshots: budget.Account(memory.Snapshots), Log: log,
 		Follow: func(endpoint string) error {
 			if !f.conf.NATS() {
 				return nil
@@ -254,7 +255,11 @@ func (b bookings) Follow(peer string, deliver func(string, []byte), status func(
 // GetAnnounced implements replicasync.Fetcher.
 func (b bookings) GetAnnounced(ctx context.Context, address, host string) (io.ReadCloser, error) {
 	if strings.HasPrefix(address, nats.Scheme) {
-		return b.fleet.Get(ctx, address)
+		body, err := b.fleet.Get(ctx, address)
+		if err != nil {
+			return nil, err
+		}
+		return fetch.Paced(body), nil
 	}
 	return b.snapshots.GetAnnounced(ctx, address, host)
 }

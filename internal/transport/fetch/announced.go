@@ -52,8 +52,11 @@ func (c *Client) GetAnnounced(ctx context.Context, text, host string) (io.ReadCl
 	if err != nil {
 		return nil, err
 	}
-	return &paced{ReadCloser: body}, nil
+	return Paced(body), nil
 }
+
+// Paced returns the body of an answer whose reads fail with ErrSlow below 64 KiB/s.
+func Paced(body io.ReadCloser) io.ReadCloser { return &paced{ReadCloser: body} }
 
 // addressOf returns the address to which a request for a URL's host goes. If that host is the
 // replica's own or a listed one, it is that host. Otherwise it is the replica's own address, if

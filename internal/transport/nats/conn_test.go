@@ -23,6 +23,7 @@ import (
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
+	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/pkg/replicasync"
 	"github.com/select-service/select-service/test/e2e"
 	"github.com/select-service/select-service/test/natstest"
@@ -31,6 +32,7 @@ import (
 // replica is a connection that runs, with what it was told.
 type replica struct {
 	*Conn
+	account              *memory.Account // of answers: room for one that is read and one that is written
 	followed, unfollowed chan string
 	stop                 func()
 }
@@ -43,10 +45,10 @@ func join(t *testing.T, server, fleet, name string, process uint64) *replica {
 // joinWith is join with a file of credentials.
 func joinWith(t *testing.T, credentials, server, fleet, name string, process uint64) *replica {
 	t.Helper()
-	r := &replica{followed: make(chan string, 16), unfollowed: make(chan string, 16)}
+	r := &replica{followed: make(chan string, 16), unfollowed: make(chan string, 16), account: memory.NewAccount("snapshots", windowBytes+partSize)}
 	c, err := Dial(Config{
-		Credentials: credentials,
-		Servers:     []string{server}, Fleet: fleet, Replica: name, Process: process, URL: "http://0.0.0.0:" + fmt.Sprint(process), Log: zerolog.Nop(),
+		Credentials: credentials, Snapshots: r.account,
+		Servers: []string{server}, Fleet: fleet, Replica: name, Process: process, URL: "http://0.0.0.0:" + fmt.Sprint(process), Log: zerolog.Nop(),
 		Follow: func(endpoint string) error { r.followed <- endpoint; return nil }, Unfollow: func(endpoint string) { r.unfollowed <- endpoint },
 	})
 	if err != nil {
@@ -127,7 +129,7 @@ func TestFleet(t *testing.T) {
 		takes(t, "in order", got, fmt.Sprint(replicasync.TopicEvents, " ", i))
 	}
 
-	large := strings.Repeat("x", 3*partSize+1)
+	large := strings.Repeat("x", 5*windowBytes+1)
 	a.SetAnswer(func(_ context.Context, w io.Writer, u *url.URL) error {
 		if u.Path != "/page" {
 			return errors.New("no such page")
@@ -139,8 +141,17 @@ func TestFleet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if used := b.account.Used(); used != windowBytes {
+		t.Errorf("%d bytes are on the account of an answer that is being read, want %d", used, windowBytes)
+	}
+	if _, err := b.Get(t.Context(), "nats://a/page"); !errors.Is(err, errNoMemory) {
+		t.Errorf("a question without memory for the answer: %v", err)
+	}
 	if text, err := io.ReadAll(body); err != nil || string(text) != "limit=1"+large {
 		t.Errorf("answer of %d bytes: %v", len(text), err)
+	}
+	if err := errors.Join(body.Close(), body.Close()); err != nil || b.account.Used() != 0 {
+		t.Errorf("%d bytes are on the account after the answer: %v", b.account.Used(), err)
 	}
 	for address, want := range map[string]string{"nats://a/x": "no such page", "nats://nobody/page": "no responders"} {
 		body, err := b.Get(t.Context(), address)
@@ -149,6 +160,9 @@ func TestFleet(t *testing.T) {
 		}
 		if _, err := io.ReadAll(body); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", address, err, want)
+		}
+		if err := body.Close(); err != nil {
+			t.Error(err)
 		}
 	}
 
@@ -415,6 +429,12 @@ func TestAccounts(t *testing.T) {
 		if text, err := io.ReadAll(body); err != nil || string(text) != truth {
 			t.Errorf("a says %.100q, %v", text, err)
 		}
+		if err := body.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := genuine.Publish(replicasync.TopicEvents, []byte("of a")); err != nil {
+		t.Error(err)
 	}
 	if err := bucketWorks(t.Context(), other.Bucket()); err != nil {
 		t.Errorf("%v; %s", err, other.Status().Fault)
