@@ -29,14 +29,17 @@ type Bucket interface {
 
 // Fleet is who else has the catalog, see nats.Conn.
 type Fleet interface {
-	// SetCatalog has the others told which version this replica has.
-	SetCatalog(version uint64)
-	// Behind names the live replicas that have not said that they have a version.
-	Behind(version uint64) []string
+	// SetCatalog has the others told which version this replica has, and of which version the settings are
+	// that are in force here, 0: none.
+	SetCatalog(version, settings uint64)
+	// Behind names the live replicas that have not said that they have a version, and these settings.
+	Behind(version, settings uint64) []string
 	// Up reports whether the fleet can be reached.
 	Up() bool
 	// Settled reports whether it has been reachable for so long that every live replica was heard.
 	Settled() bool
+	// Met reports whether every live replica was heard once since the start.
+	Met() bool
 }
 
 // Config configures a Catalog.
@@ -118,6 +121,7 @@ type edit struct {
 	until   time.Time
 	done    chan error // capacity 1
 	version uint64     // that has it, once done
+	of      uint64     // version of the settings that have it then, 0: it changes none
 }
 
 // Catalog is the catalog that the replicas of a fleet share. All methods are safe for concurrent use.
@@ -178,7 +182,7 @@ type Status struct {
 	State   State  `json:"state"`
 	Version uint64 `json:"version"`
 	Workers int    `json:"workers"`
-	// Settings is the version that had the shared settings first; 0: there are none.
+	// Settings is the version that had those shared settings first that are in force here; 0: there are none.
 	Settings uint64 `json:"settings_version,omitempty"`
 	Fault    string `json:"fault,omitempty"`
 	// Refused has why workers of the fleet cannot be workers of this process, at most 16, and why its
@@ -329,11 +333,16 @@ func (c *Catalog) wait(e *edit) (behind []string, err error) {
 		c.mu.Lock()
 		seen := c.seen
 		c.mu.Unlock()
-		if behind = c.config.Fleet.Behind(e.version); len(behind) == 0 {
+		var met <-chan time.Time // nil: they are
+		if !c.config.Fleet.Met() {
+			met = time.After(lookEvery)
+		}
+		if behind = c.config.Fleet.Behind(e.version, e.of); len(behind) == 0 && met == nil {
 			return nil, nil
 		}
 		select {
 		case <-seen:
+		case <-met:
 		case <-late.C:
 			return behind, nil
 		case <-c.ended:
@@ -413,7 +422,8 @@ func (c *Catalog) follow(ctx context.Context) error {
 // take makes a state that was read from the bucket the catalog of this process. The error is
 // errEmptied while the bucket is empty, but should not be.
 func (c *Catalog) take(s *state) error {
-	first := !c.read.Swap(true)
+	first := !c.read.Load()
+	defer c.read.Store(true)
 	c.empty = s.version == 0
 	switch {
 	case c.empty && (c.now.version > 0 || c.ahead()):
@@ -548,7 +558,7 @@ func (c *Catalog) applyAgain() time.Duration {
 
 // apply makes the workers of a state those of this process, and tells the fleet.
 func (c *Catalog) apply(s *state) {
-	fault := c.applySettings(s)
+	settings, fault := c.applySettings(s)
 	local := c.config.Local()
 	records := s.records(local)
 	c.applied, c.against = time.Now(), local.Contradicted(records)
@@ -570,29 +580,32 @@ func (c *Catalog) apply(s *state) {
 	}
 	c.mu.Lock()
 	same := len(refused) == len(c.status.Refused)
-	c.status.Version, c.status.Workers, c.status.Refused = s.version, len(records), refused
-	if s.settings != nil {
-		c.status.Settings = s.settings.Version
-	}
+	c.status.Version, c.status.Workers, c.status.Refused, c.status.Settings = s.version, len(records), refused, settings
 	c.mu.Unlock()
 	if len(refused) > 0 && !same {
 		c.config.Log.Error().Int("workers", len(d.Excluded)).Strs("reasons", refused).Msg("parts of the fleet's catalog cannot be used by this replica")
 	}
-	c.config.Fleet.SetCatalog(s.version)
+	c.config.Fleet.SetCatalog(s.version, settings)
 }
 
-// applySettings makes the settings of a state those of this process. The error says why its policies
-// cannot be; those before stay.
-func (c *Catalog) applySettings(s *state) error {
-	if c.config.Thresholds == nil || s.settings == nil {
-		return nil
+// applySettings makes the settings of a state those of this process, and returns the version of those that
+// are in force then. The error says why its policies cannot be; those before stay.
+func (c *Catalog) applySettings(s *state) (version uint64, fault error) {
+	before, now := c.Status().Settings, s.shared()
+	if c.config.Thresholds == nil || before == 0 && now.Version == 0 {
+		return before, nil
 	}
-	if s.settings.Version != c.Status().Settings {
-		c.config.Thresholds().Replace(s.settings.Thresholds)
-		c.config.Log.Info().Uint64("version", s.settings.Version).Int("models", len(s.settings.Thresholds)).Bool("policies", s.settings.Policies != nil).
+	if table := c.config.Thresholds(); !now.sameThresholds(table.Own()) {
+		table.Replace(now.Thresholds)
+	}
+	if err := c.config.Policies(now.Policies); err != nil {
+		return before, err
+	}
+	if now.Version != before {
+		c.config.Log.Info().Uint64("version", now.Version).Int("models", len(now.Thresholds)).Bool("policies", now.Policies != nil).
 			Msg("busy thresholds and policies are those of the fleet")
 	}
-	return c.config.Policies(s.settings.Policies)
+	return now.Version, nil
 }
 
 // settleSent answers the changes that were written although the answer was lost, and returns the
@@ -619,6 +632,9 @@ func (c *Catalog) settleSent(edits []*edit) (left []*edit) {
 func (c *Catalog) answer(e *edit, result error) {
 	if result == nil {
 		e.version = c.now.version
+		if e.setting != nil {
+			e.of = c.now.shared().Version
+		}
 		if e.made != nil {
 			e.made()
 		}

@@ -627,17 +627,19 @@ func TestHostileParts(t *testing.T) {
 }
 
 // TestSettings proves that thresholds and policies are those of all replicas that share them, also of one
-// that starts later, without NATS; that another replica writes them as it has read them; and that one that
-// cannot have the policies says so and keeps its own.
+// that starts later, without NATS; that another replica writes them as it has read them; that one that
+// cannot have the policies says so, keeps its own, and is behind, as is one that shares none; and that
+// values count, not versions.
 func TestSettings(t *testing.T) {
 	m := newMemory()
 	tables := map[string]*overload.Table{}
 	var mu sync.Mutex
 	sections := map[string]string{} // guarded by mu
 	shares := func(name string) func(*Config) {
-		tables[name] = overload.NewTable(overload.Thresholds{PrefillTokens: new(uint64(7))}, func(string) bool { return true })
+		table := overload.NewTable(overload.Thresholds{PrefillTokens: new(uint64(7))}, func(string) bool { return true })
+		tables[name] = table
 		return func(c *Config) {
-			c.Thresholds = func() *overload.Table { return tables[name] }
+			c.Thresholds = func() *overload.Table { return table }
 			c.Policies = func(section []byte) error {
 				mu.Lock()
 				defer mu.Unlock()
@@ -651,8 +653,7 @@ func TestSettings(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "fleet")
 	cache := func(c *Config) { c.Cache = file }
-	a, b, own := m.join(t, "a", shares("a"), cache), m.join(t, "b", shares("b")), m.join(t, "own")
-	old := m.join(t, "old", shares("old"))
+	a, b := m.join(t, "a", shares("a"), cache), m.join(t, "b", shares("b"))
 	edit := func(r *testReplica, change func(*Settings) error) {
 		t.Helper()
 		if behind, err := r.EditSettings(change); err != nil || behind != nil {
@@ -666,7 +667,7 @@ func TestSettings(t *testing.T) {
 			return err
 		})
 	}
-	const section = `{"aggregated":"p"}`
+	section := `{"aggregated":"p"}`
 	choose := func(r *testReplica, section []byte) {
 		t.Helper()
 		edit(r, func(s *Settings) error {
@@ -678,14 +679,24 @@ func TestSettings(t *testing.T) {
 	choose(b, []byte(section))
 	set(b, "n", 0.25)
 	choose(a, []byte(section)) // as it is
+	own, old := m.join(t, "own"), m.join(t, "old", shares("old"))
 	if _, err := own.Edit(put(worker(1))); err != nil {
 		t.Fatal(err)
 	}
-	agree(t, a, b, own)
-	if st := old.Status(); len(st.Refused) != 1 || !strings.Contains(st.Refused[0], "unknown type") {
-		t.Errorf("%v is refused", st.Refused)
+	agree(t, a, b, own, old)
+	section = `{"aggregated":"q"}`
+	behind, err := b.EditSettings(func(s *Settings) error {
+		s.Policies = []byte(section)
+		return nil
+	})
+	if err != nil || !slices.Equal(behind, []string{"own", "old"}) {
+		t.Errorf("behind %v, %v", behind, err)
+	}
+	if st := old.Status(); len(st.Refused) != 1 || !strings.Contains(st.Refused[0], "unknown type") || st.Settings != 0 {
+		t.Errorf("%v is refused, settings are of version %d", st.Refused, st.Settings)
 	}
 	m.leave(a)
+	m.leave(own)
 	m.locked(func() { m.away = true })
 	late := m.join(t, "late", shares("late"), cache)
 	awaits(t, "the copy is used", func() bool { return late.Status().State == Cached })
@@ -701,13 +712,24 @@ func TestSettings(t *testing.T) {
 		}
 		mu.Unlock()
 	}
-	if v := late.Status().Settings; v != 3 {
-		t.Errorf("the settings are of version %d, want 3", v)
+	if v := late.Status().Settings; v != 5 {
+		t.Errorf("the settings are of version %d, want 5", v)
 	}
 	m.locked(func() { m.away = false })
 	awaits(t, "the bucket is read", func() bool { return late.Status().State == Current })
 	choose(late, nil)
 	agree(t, b, late)
+	m.locked(func() {
+		var h head
+		if err := json.Unmarshal(m.values[headKey], &h); err != nil {
+			t.Fatal(err)
+		}
+		h.Settings.Thresholds["m"].DecodeBlocks = new(0.75)
+		text, _ := json.Marshal(h)
+		m.set(headKey, text)
+	})
+	b.Look()
+	awaits(t, "thresholds of the same version are read", func() bool { return *tables["b"].Of("m").DecodeBlocks == 0.75 })
 	mu.Lock()
 	defer mu.Unlock()
 	for _, name := range []string{"b", "late"} {

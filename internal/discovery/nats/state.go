@@ -63,7 +63,11 @@ type settings struct {
 
 // same reports whether both say the same, whatever their versions are.
 func (s settings) same(o settings) bool {
-	return maps.EqualFunc(s.Thresholds, o.Thresholds, (*overload.Thresholds).Equal) && bytes.Equal(s.Policies, o.Policies)
+	return s.sameThresholds(o.Thresholds) && bytes.Equal(s.Policies, o.Policies)
+}
+
+func (s settings) sameThresholds(own map[string]*overload.Thresholds) bool {
+	return maps.EqualFunc(s.Thresholds, own, (*overload.Thresholds).Equal)
 }
 
 // check returns an error if the settings, which may be nil, cannot be used.

@@ -126,6 +126,7 @@ type Conn struct {
 	fault  string
 	since  time.Time // of state
 	made   bool      // a connection was made once
+	met    bool      // see Met
 	server string    // URL of the last server that was connected, without credentials
 }
 
@@ -295,6 +296,7 @@ func (c *Conn) connected(nc *nats.Conn) {
 	c.server = server
 	c.mu.Unlock()
 	c.become(Connected, nil)
+	c.roll.sayNow()
 }
 
 // check sees to it that the state is that of nc, which does not tell of a server that ends the
@@ -411,6 +413,14 @@ func (c *Conn) Up() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.state == Connected || c.state == LameDuck
+}
+
+// Met reports whether every live replica was heard once since the start.
+func (c *Conn) Met() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.met = c.met || (c.state == Connected || c.state == LameDuck) && time.Since(c.since) >= meetTime
+	return c.met
 }
 
 // Settled reports whether the fleet has been reachable long enough for the silence of a replica to

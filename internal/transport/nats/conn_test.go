@@ -356,12 +356,23 @@ func TestPeersAreAwaited(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		began := time.Now()
-		time.AfterFunc(20*time.Second, func() { c.become(Connected, nil) })
+		time.AfterFunc(20*time.Second, func() {
+			c.become(Connected, nil)
+			if c.Met() {
+				t.Error("met at once")
+			}
+		})
 		time.AfterFunc(21*time.Second, func() { c.roll.note(Member{Name: "b", Process: 2, URL: "http://b"}) })
 		if got := c.Peers(ctx); !slices.Equal(got, []string{"http://b"}) || time.Since(began) > 25*time.Second {
 			t.Errorf("%v after %v", got, time.Since(began))
 		}
+		if !c.Met() {
+			t.Error("not met, although the others were awaited")
+		}
 		c.become(Away, errLost)
+		if !c.Met() {
+			t.Error("not met any more")
+		}
 		c.Peers(ctx)
 		if took := time.Since(began); took != time.Minute {
 			t.Errorf("waited until %v", took)
