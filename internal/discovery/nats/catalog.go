@@ -94,8 +94,10 @@ const (
 	maxEdits = 4096
 	// startTime is how long a start waits for the bucket if it is not required.
 	startTime = 5 * time.Second
-	// oldTime is how long replaced parts are kept for those that still read them.
+	// oldTime is how long replaced parts are kept for those that still read them, unless there are more than
+	// maxOld, which the head names.
 	oldTime = 30 * time.Second
+	maxOld  = 1024
 	// sweepEvery is how often it is looked for parts that no head names. A part is there for moments
 	// before its head is: one that is named in neither of two sweeps is removed.
 	sweepEvery = time.Hour
@@ -254,8 +256,8 @@ func (c *Catalog) Status() Status {
 }
 
 // Edit makes a change of the fleet's catalog, and then waits until all live replicas have it, but not
-// for long: behind names those that have not. Errors are those of the change, ErrAway, ErrBusy and
-// catalog.ErrShuttingDown.
+// for long: behind names those that have not. Errors are those of the change, ErrAway, ErrBusy,
+// catalog.ErrShuttingDown, and a *catalog.LimitError if the catalog would be too long.
 func (c *Catalog) Edit(change Change) (behind []string, err error) {
 	return c.wait(&edit{change: change, until: time.Now().Add(editTime)})
 }
@@ -441,7 +443,7 @@ func (c *Catalog) take(s *state) error {
 		return nil
 	case c.empty, s == c.now:
 		c.lower = time.Time{}
-	case s.version < c.now.version && !first && (c.lower.IsZero() || time.Since(c.lower) < lowerTime):
+	case s.version < c.now.version && (!first || s.precedes(c.now)) && (c.lower.IsZero() || time.Since(c.lower) < lowerTime):
 		if c.lower.IsZero() {
 			c.lower = time.Now()
 		}
@@ -681,6 +683,16 @@ func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
 			c.conflicts.Add(1)
 		case next == nil:
 			return c.postpone(edits, err)
+		case len(edits) > 0 && tooLong(err):
+			c.shadow = nil
+			if len(edits) == 1 {
+				edits[0].done <- &catalog.LimitError{Limit: catalog.LimitText, Reason: err.Error()}
+				return nil
+			}
+			for i := range edits { // one by one, so that others are made
+				left = append(left, c.commit(ctx, edits[i:i+1])...)
+			}
+			return left
 		default:
 			c.failures.Add(1)
 			s := sent{next.ids[0], c.now.revision, make(map[*edit]error)}
@@ -706,6 +718,9 @@ func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
 		return c.postpone(edits, fmt.Errorf("%w: %w", ErrAway, err))
 	}
 }
+
+// tooLong reports whether an error says that what was to be written has no room in the bucket, now or later.
+func tooLong(err error) bool { return errors.Is(err, errLongPart) || errors.Is(err, nats.ErrTooLong) }
 
 // postpone answers the changes that cannot wait with an error, and returns the others.
 func (c *Catalog) postpone(edits []*edit, err error) (left []*edit) {
@@ -813,6 +828,10 @@ func (c *Catalog) write(ctx context.Context, next *state) error {
 			outdated = append(outdated, o.Key)
 		}
 	}
+	for _, o := range h.Old[min(len(h.Old), maxOld):] { // the oldest
+		outdated = append(outdated, o.Key)
+	}
+	h.Old = h.Old[:min(len(h.Old), maxOld)]
 	next.old = h.Old
 	value, err := json.Marshal(&h)
 	if err != nil {

@@ -1,6 +1,7 @@
 package nats
 
 import (
+	crand "crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -624,6 +625,135 @@ func TestHostileParts(t *testing.T) {
 	if _, err := long.pack(); !errors.Is(err, errLongPart) {
 		t.Errorf("a part that nobody could read is written: %v", err)
 	}
+}
+
+// TestUnmet proves that a change on a replica that does not know yet who else is there is acknowledged only
+// when it does.
+func TestUnmet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		m.unmet = true
+		a := m.join(t, "a")
+		began := time.Now()
+		time.AfterFunc(time.Second, func() { m.locked(func() { m.unmet = false }) })
+		if behind, err := a.Edit(put(worker(1))); err != nil || behind != nil {
+			t.Errorf("behind %v, %v", behind, err)
+		}
+		if took := time.Since(began); took < time.Second || took > time.Second+2*lookEvery {
+			t.Errorf("acknowledged after %v", took)
+		}
+	})
+}
+
+// TestBehindCopy proves that a start keeps a copy that is newer than what the bucket says for a while, if it was
+// made from that: a server that is behind may have answered. If it was not, the bucket counts at once.
+func TestBehindCopy(t *testing.T) {
+	for name, ids := range map[string][]string{"earlier": nil, "another": {"of another fleet"}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMemory()
+				file := filepath.Join(t.TempDir(), "fleet")
+				cache := func(c *Config) { c.Cache = file }
+				a := m.join(t, "a", cache)
+				var first []byte
+				for id := range uint64(2) {
+					if _, err := a.Edit(put(worker(1 + id))); err != nil {
+						t.Fatal(err)
+					}
+					m.locked(func() {
+						if first == nil {
+							first = m.values[headKey]
+						}
+					})
+				}
+				m.leave(a)
+				var h head
+				if err := json.Unmarshal(first, &h); err != nil {
+					t.Fatal(err)
+				}
+				if ids != nil {
+					h.IDs = ids
+				}
+				text, _ := json.Marshal(h)
+				m.locked(func() { m.set(headKey, text) })
+				late := m.join(t, "late", cache)
+				time.Sleep(lowerTime / 2)
+				if kept := late.Status().Version == 2 && strings.Contains(late.lists(), "http://w2 "); kept != (ids == nil) {
+					t.Errorf("version %d, workers\n%s", late.Status().Version, late.lists())
+				}
+				time.Sleep(lowerTime)
+				if late.Status().Version != 1 || strings.Contains(late.lists(), "http://w2 ") {
+					t.Errorf("in the end version %d, workers\n%s", late.Status().Version, late.lists())
+				}
+			})
+		})
+	}
+}
+
+// TestTooLong proves that a change for which the bucket has no room is refused as such, and that those that
+// were to be written with it are made.
+func TestTooLong(t *testing.T) {
+	m := newMemory()
+	writing, written := make(chan struct{}, 16), make(chan struct{})
+	m.most, m.replace = 4096, func(bool) error {
+		writing <- struct{}{}
+		<-written
+		return nil
+	}
+	a := m.join(t, "a")
+	taints := make([]string, 400)
+	for i := range taints {
+		taints[i] = crand.Text()
+	}
+	var edits sync.WaitGroup
+	edit := func(r catalog.Record, refused bool) {
+		edits.Go(func() {
+			_, err := a.Edit(put(r))
+			if _, is := errors.AsType[*catalog.LimitError](err); is != refused || (err != nil) != refused {
+				t.Errorf("worker %d: %v", r.ID, err)
+			}
+		})
+	}
+	edit(worker(1), false)
+	<-writing
+	edit(worker(2, func(r *catalog.Record) { r.Taints = taints }), true)
+	edit(worker(3), false)
+	awaits(t, "others wait", func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return len(a.edits) == 2
+	})
+	close(written)
+	edits.Wait()
+	if got := a.lists(); strings.Count(got, "\n") != 2 || strings.Contains(got, "http://w2 ") {
+		t.Errorf("workers\n%s", got)
+	}
+}
+
+// TestOldBounded proves that many changes at once do not make the head long by the parts that they replace.
+func TestOldBounded(t *testing.T) {
+	m := newMemory()
+	a := m.join(t, "a")
+	for n := range maxOld/numParts + 4 {
+		var records []catalog.Record
+		for id := range uint64(4 * numParts) {
+			records = append(records, worker(id, func(r *catalog.Record) { r.Taints = []string{fmt.Sprint(n)} }))
+		}
+		if _, err := a.Edit(func(c *catalog.Catalog) error {
+			_, err := c.Reconcile(catalog.Set{Kind: catalog.SourceAPI, Records: records})
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	awaits(t, "parts are removed", func() (is bool) {
+		m.locked(func() {
+			var h head
+			_ = json.Unmarshal(m.values[headKey], &h)
+			is = len(h.Old) == maxOld && len(m.values) == 1+numParts+maxOld
+		})
+		return is
+	})
 }
 
 // TestSettings proves that thresholds and policies are those of all replicas that share them, also of one

@@ -294,6 +294,10 @@ func (s *state) unwritten() *state {
 	return &u
 }
 
+// precedes reports whether o was made from s, as far as is known: a bucket that has s then is behind, or has
+// lost something.
+func (s *state) precedes(o *state) bool { return len(s.ids) > 0 && slices.Contains(o.ids, s.ids[0]) }
+
 // successor returns the next version of the catalog, without workers.
 func (s *state) successor() *state {
 	ids := append([]string{rand.Text()}, s.ids[:min(len(s.ids), maxIDs-1)]...)

@@ -27,6 +27,8 @@ type memory struct {
 	unmet    bool // not every replica was heard yet
 	// replace, if set, is called before and after the head is replaced; an error is the answer.
 	replace func(after bool) error
+	// most, if not 0, is the longest value in bytes.
+	most int
 	// lose, if set, has a head not written and not answered if it says so.
 	lose     func(value []byte) bool
 	replicas []*testReplica
@@ -55,6 +57,9 @@ func (m *memory) Put(_ context.Context, key string, value []byte) error {
 	defer m.mu.Unlock()
 	if m.away {
 		return errNoAnswer
+	}
+	if m.most > 0 && len(value) > m.most {
+		return nats.ErrTooLong
 	}
 	m.set(key, value)
 	return nil
