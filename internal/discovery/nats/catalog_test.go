@@ -730,30 +730,23 @@ func TestTooLong(t *testing.T) {
 	}
 }
 
-// TestOldBounded proves that many changes at once do not make the head long by the parts that they replace.
+// TestOldBounded proves that many changes at once do not make the head long by the parts that they replace: the
+// oldest are removed early.
 func TestOldBounded(t *testing.T) {
-	m := newMemory()
-	a := m.join(t, "a")
-	for n := range maxOld/numParts + 4 {
-		var records []catalog.Record
-		for id := range uint64(4 * numParts) {
-			records = append(records, worker(id, func(r *catalog.Record) { r.Taints = []string{fmt.Sprint(n)} }))
-		}
-		if _, err := a.Edit(func(c *catalog.Catalog) error {
-			_, err := c.Reconcile(catalog.Set{Kind: catalog.SourceAPI, Records: records})
-			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
+	c := New(Config{Bucket: newMemory()})
+	c.now = &state{version: 1}
+	c.now.parts[0] = &part{key: "replaced"}
+	for i := range maxOld {
+		c.now.old = append(c.now.old, oldPart{fmt.Sprint(i), time.Now()})
 	}
-	awaits(t, "parts are removed", func() (is bool) {
-		m.locked(func() {
-			var h head
-			_ = json.Unmarshal(m.values[headKey], &h)
-			is = len(h.Old) == maxOld && len(m.values) == 1+numParts+maxOld
-		})
-		return is
-	})
+	next := c.now.successor()
+	next.parts[0] = &part{}
+	if err := c.write(t.Context(), next); err != nil {
+		t.Fatal(err)
+	}
+	if len(next.old) != maxOld || next.old[0].Key != "replaced" || !slices.Equal(c.outdated, []string{fmt.Sprint(maxOld - 1)}) {
+		t.Errorf("%d old parts from %s on, %q are removed", len(next.old), next.old[0].Key, c.outdated)
+	}
 }
 
 // TestSettings proves that thresholds and policies are those of all replicas that share them, also of one
