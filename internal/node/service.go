@@ -447,7 +447,6 @@ func asError(err error) error {
 	var exists *catalog.ExistsError
 	var mismatch *catalog.BlockSizeError
 	var untracked *catalog.NotTrackedError
-	var limit *catalog.LimitError
 	var managed *catalog.ManagedError
 	switch {
 	case err == nil:
@@ -465,8 +464,6 @@ func asError(err error) error {
 			Kind: contract.Conflict, Text: "block_size mismatch", Scope: &mismatch.Scope,
 			Tail: fmt.Sprintf(": existing=%d, requested=%d", mismatch.Existing, mismatch.Requested), Err: err,
 		}
-	case errors.As(err, &limit):
-		return contract.CatalogLimit(limit)
 	case errors.As(err, &managed):
 		return &contract.Error{Kind: contract.Managed, Text: err.Error(), Err: err}
 	case errors.As(err, &bad):
