@@ -9,11 +9,13 @@ import (
 
 	"github.com/select-service/select-service/internal/selection/approximate"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/kvevents"
 	"github.com/select-service/select-service/pkg/recovery"
+	"github.com/select-service/select-service/pkg/selector"
 )
 
 var (
@@ -138,6 +140,22 @@ func TestUnavailable(t *testing.T) {
 	r.RefuseNew()
 	if _, _, err := r.Schedulable(sc); !errors.Is(err, contract.ErrShuttingDown) || !r.Closing() {
 		t.Errorf("after RefuseNew: %v, closing %t", err, r.Closing())
+	}
+}
+
+// TestClosedQueueStays proves that policies that are set when a shutdown has closed the queues open no new one.
+func TestClosedQueueStays(t *testing.T) {
+	delaying, err := policies.Parse([]byte(`{"aggregated":"p","instances":[{"name":"p","type":"predicted-ttft","parameters":{"hold_seconds":1}}]}`), selector.DefaultWeights())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(scopes.Settings{Policies: delaying})
+	w.do(t, register(1, 4, "tcp://w:1"))
+	queue := w.Of(sc).Rules().Queue
+	w.RefuseNew()
+	w.CloseQueues()
+	if w.SetPolicies(delaying); w.Of(sc).Rules().Queue != queue {
+		t.Error("a new queue after CloseQueues")
 	}
 }
 
