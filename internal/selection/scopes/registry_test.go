@@ -115,16 +115,22 @@ func TestReplayReplacesDump(t *testing.T) {
 	}
 }
 
-// TestPastScopes: of the scopes without workers the last 1,024 stay known.
+// TestPastScopes (decision D18): of the scopes without workers the last 1,024 stay known; one that
+// comes back counts again.
 func TestPastScopes(t *testing.T) {
 	w := newWorld(scopes.Settings{})
-	for i := range 1030 {
+	visit := func(i int) {
 		model := func(r *catalog.Record) { r.Scope.Model = fmt.Sprint(i) }
 		w.do(t, inTurn(put(1, 4, "tcp://w:1", model), remove(1)))
 	}
+	for i := range 1030 {
+		visit(i)
+	}
+	visit(6) // the oldest that is known
+	visit(1030)
 	known := w.Known()
-	if len(known) != 1024 || known[0].Model != "6" {
-		t.Errorf("%d known, the oldest is %v", len(known), known[0])
+	if len(known) != 1024 || known[0].Model != "8" || known[1022].Model != "6" {
+		t.Errorf("%d known, the oldest is %v, the last but one %v", len(known), known[0], known[len(known)-2])
 	}
 }
 
