@@ -31,7 +31,8 @@ type Config struct {
 	Credentials string
 	// TLS secures the connection and, with a certificate, names this replica; nil: only what
 	// tls:// URLs ask for.
-	TLS *tls.Config
+	TLS    *tls.Config
+	dialer nats.CustomDialer // of a test; nil: net.Dialer
 	// Follow and Unfollow are called with the endpoints of replicas that have come and gone.
 	Follow   func(endpoint string) error
 	Unfollow func(endpoint string)
@@ -163,6 +164,7 @@ func (c *Conn) dial() error {
 	opts.Servers = config.Servers
 	opts.Name = "select-service " + config.Replica
 	opts.InboxPrefix = "_INBOX." + config.Fleet + "." + config.Replica
+	opts.CustomDialer = config.dialer
 	opts.Timeout = dialTimeout
 	opts.RetryOnFailedConnect = true
 	opts.MaxReconnect = -1

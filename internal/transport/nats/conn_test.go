@@ -201,7 +201,6 @@ func TestFleet(t *testing.T) {
 // talker is a server that says of NATS's protocol what a test wants.
 type talker struct {
 	answer atomic.Pointer[string]   // to the PING of a handshake
-	deaf   atomic.Bool              // it reads nothing after a handshake
 	opened atomic.Int64             // connections
 	live   atomic.Pointer[net.Conn] // the last one
 }
@@ -239,7 +238,7 @@ func (tk *talker) listen(t *testing.T, address string) {
 func (tk *talker) serve(c net.Conn) {
 	_, _ = io.WriteString(c, `INFO {"server_id":"s","version":"2.15.2","proto":1,"headers":true,"max_payload":1048576}`+"\r\n")
 	lines := bufio.NewReader(c)
-	for shaken := false; !shaken || !tk.deaf.Load(); {
+	for shaken := false; ; {
 		line, err := lines.ReadString('\n')
 		if err != nil {
 			return
@@ -297,28 +296,73 @@ func TestServerSays(t *testing.T) {
 	}
 }
 
-// TestServerStalls proves that a server that takes nothing any more is given up within seconds, and that
-// nobody who asks for the state waits for it meanwhile.
+// stalling dials connections. When stalled is set, the next write of one waits for the test, and ends as
+// one that has taken too long.
+type stalling struct {
+	stalled atomic.Bool
+	bounded chan bool     // of the write that waits: its deadline is within writeTimeout
+	expired chan struct{} // the deadline of the write that waits has passed
+}
+
+// stallingConn is a connection of stalling.
+type stallingConn struct {
+	net.Conn
+	of       *stalling
+	deadline time.Time // of writes, one of which is made at a time
+}
+
+// Dial implements nats.CustomDialer.
+func (s *stalling) Dial(network, address string) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(context.Background(), network, address)
+	if err != nil {
+		return nil, err
+	}
+	return &stallingConn{Conn: c, of: s}, nil
+}
+
+func (c *stallingConn) SetWriteDeadline(at time.Time) error {
+	c.deadline = at
+	return c.Conn.SetWriteDeadline(at)
+}
+
+func (c *stallingConn) Write(p []byte) (int, error) {
+	if !c.of.stalled.CompareAndSwap(true, false) {
+		return c.Conn.Write(p)
+	}
+	c.of.bounded <- !c.deadline.IsZero() && time.Until(c.deadline) <= writeTimeout
+	<-c.of.expired
+	n, _ := c.Conn.Write(p[:1])
+	return n, os.ErrDeadlineExceeded
+}
+
+// TestServerStalls proves that a server that takes nothing any more is given up within writeTimeout, and
+// that nobody who asks for the state waits for it meanwhile.
 func TestServerStalls(t *testing.T) {
 	s := new(talker)
 	s.answers("PONG")
-	s.deaf.Store(true)
 	address := "127.0.0.1:" + strconv.Itoa(e2e.FreePort(t))
 	s.listen(t, address)
-	r := join(t, "nats://"+address, "f", "a", 1)
-	defer r.stop()
-	within(t, "connected", func() bool { return r.Status().State == Connected })
-	began := time.Now()
-	var publishing sync.WaitGroup
-	publishing.Go(func() {
-		for payload := make([]byte, lingerBytes); r.Publish(replicasync.TopicEvents, payload) == nil; {
-		}
-	})
-	within(t, "given up", func() bool { return s.opened.Load() > 1 || r.Status().State != Connected })
-	publishing.Wait()
-	if took := time.Since(began); took > 30*time.Second { // the library's own limit for a write is a minute
-		t.Errorf("given up after %v", took)
+	dialer := &stalling{bounded: make(chan bool), expired: make(chan struct{})}
+	r, err := Dial(Config{Servers: []string{"nats://" + address}, Fleet: "f", Replica: "a", Process: 1, Log: zerolog.Nop(), dialer: dialer})
+	if err != nil {
+		t.Fatal(err)
 	}
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	running.Go(func() { _ = r.Run(ctx) })
+	within(t, "connected", func() bool { return r.Status().State == Connected })
+	dialer.stalled.Store(true)
+	running.Go(func() { _ = r.Publish(replicasync.TopicEvents, make([]byte, lingerBytes)) })
+	if !<-dialer.bounded {
+		t.Errorf("a write may take longer than %v", writeTimeout)
+	}
+	if st := r.Status(); st.State != Connected {
+		t.Errorf("%v while a write waits", st.State)
+	}
+	dialer.expired <- struct{}{}
+	within(t, "the connection is made anew", func() bool { st := r.Status(); return st.State == Connected && st.Reconnects == 1 })
 }
 
 // TestFollowedLater proves that a replica that cannot be followed is tried again, and one that can is not.
