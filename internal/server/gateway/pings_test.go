@@ -13,8 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// TestNoPings: a message is answered without a ping that measures the connection, which would cost more
-// than the message.
+// TestNoPings: a message is answered without a ping that measures the connection.
 func TestNoPings(t *testing.T) {
 	w := start(t)
 	w.put(1, 1)
