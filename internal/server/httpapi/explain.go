@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/select-service/select-service/internal/selection"
@@ -43,10 +44,26 @@ func (r explainRoutes) decisions(c request, f catalog.ScopeFilter, out []byte) (
 	if err != nil {
 		return nil, err
 	}
-	return appendList(out, r.svc.Decisions(f, int(limit)), r.d.appendDecision), nil
+	reasons, err := queryBool(c.Request, "reasons", true)
+	if err != nil {
+		return nil, err
+	}
+	at, err := queryTime(c.Request, "time")
+	if err != nil {
+		return nil, err
+	}
+	list := r.svc.Decisions(f, int(limit))
+	if at != nil {
+		list = slices.DeleteFunc(list, func(x selection.Decision) bool { return !x.At.Equal(*at) })
+	}
+	explain := (*selection.Decision).Explain
+	if !reasons {
+		explain = (*selection.Decision).Outline
+	}
+	return appendList(out, list, func(out []byte, x selection.Decision) []byte { return r.d.appendDecision(out, &x, explain(&x)) }), nil
 }
 
-func (d dialect) appendDecision(out []byte, x selection.Decision) []byte {
+func (d dialect) appendDecision(out []byte, x *selection.Decision, why *selection.Explanation) []byte {
 	out = append(out, '{')
 	out = appendStringField(out, "time", x.At.UTC().Format(time.RFC3339Nano))
 	out = d.appendScope(out, x.Scope())
@@ -66,8 +83,8 @@ func (d dialect) appendDecision(out []byte, x selection.Decision) []byte {
 	out = append(appendKey(out, "outcome"), '{')
 	out = appendSeconds(out, "ttft_seconds", x.Outcome.TTFT)
 	out = appendSeconds(out, "freed_after_seconds", x.Outcome.Freed)
-	out = append(appendStringField(out, "state", outcomeState(&x)), '}')
-	return append(appendReasons(out, x.Explain()), '}')
+	out = append(appendStringField(out, "state", outcomeState(x)), '}')
+	return append(appendReasons(out, why), '}')
 }
 
 // outcomeState returns the name of a decision's outcome.

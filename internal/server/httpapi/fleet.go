@@ -89,6 +89,31 @@ func queryUint(r *http.Request, name string, least, most, absent uint64) (uint64
 	return n, nil
 }
 
+// queryBool returns a truth value of the query; absent is its value if it is not there.
+func queryBool(r *http.Request, name string, absent bool) (bool, error) {
+	text, err := queryValue(r, name)
+	switch {
+	case err != nil || text == nil:
+		return absent, err
+	case *text == "true", *text == "false":
+		return *text == "true", nil
+	}
+	return false, badRequest(queryPrefix + name + ": expected true or false")
+}
+
+// queryTime returns a time of the query, nil if it is not there.
+func queryTime(r *http.Request, name string) (*time.Time, error) {
+	text, err := queryValue(r, name)
+	if err != nil || text == nil {
+		return nil, err
+	}
+	at, err := time.Parse(time.RFC3339Nano, *text)
+	if err != nil {
+		return nil, badRequest(queryPrefix + name + ": expected a time as in 2026-01-02T03:04:05.678Z")
+	}
+	return &at, nil
+}
+
 func (o operatorRoutes) fleet(c request, f catalog.ScopeFilter, out []byte) ([]byte, error) {
 	since, err := queryValue(c.Request, "since")
 	if err != nil {
