@@ -388,7 +388,7 @@ func TestJoin(t *testing.T) {
 		names, tokens := make([]uint64, blocks), make([]uint32, blocks*blockSize)
 		for n := range messages {
 			for i := range names {
-				names[i] = uint64(n+1)<<32 | uint64(i)
+				names[i] = uint64(dp+1)<<48 | uint64(n)<<32 | uint64(i)
 			}
 			for i := range tokens {
 				tokens[i] = uint32(dp)<<24 | uint32(n)<<16 | uint32(i/blockSize)
