@@ -48,13 +48,13 @@ func (r explainRoutes) decisions(c request, f catalog.ScopeFilter, out []byte) (
 	if err != nil {
 		return nil, err
 	}
-	at, err := queryTime(c.Request, "time")
+	at, err := queryValue(c.Request, "time")
 	if err != nil {
 		return nil, err
 	}
 	list := r.svc.Decisions(f, int(limit))
 	if at != nil {
-		list = slices.DeleteFunc(list, func(x selection.Decision) bool { return !x.At.Equal(*at) })
+		list = slices.DeleteFunc(list, func(x selection.Decision) bool { return timeText(x.At) != *at })
 	}
 	explain := (*selection.Decision).Explain
 	if !reasons {
@@ -64,8 +64,7 @@ func (r explainRoutes) decisions(c request, f catalog.ScopeFilter, out []byte) (
 }
 
 func (d dialect) appendDecision(out []byte, x *selection.Decision, why *selection.Explanation) []byte {
-	out = append(out, '{')
-	out = appendStringField(out, "time", x.At.UTC().Format(time.RFC3339Nano))
+	out = appendTime(append(out, '{'), "time", x.At)
 	out = d.appendScope(out, x.Scope())
 	if x.SelectionID != "" {
 		out = appendStringField(out, "selection_id", x.SelectionID)

@@ -101,19 +101,6 @@ func queryBool(r *http.Request, name string, absent bool) (bool, error) {
 	return false, badRequest(queryPrefix + name + ": expected true or false")
 }
 
-// queryTime returns a time of the query, nil if it is not there.
-func queryTime(r *http.Request, name string) (*time.Time, error) {
-	text, err := queryValue(r, name)
-	if err != nil || text == nil {
-		return nil, err
-	}
-	at, err := time.Parse(time.RFC3339Nano, *text)
-	if err != nil {
-		return nil, badRequest(queryPrefix + name + ": expected a time as in 2026-01-02T03:04:05.678Z")
-	}
-	return &at, nil
-}
-
 func (o operatorRoutes) fleet(c request, f catalog.ScopeFilter, out []byte) ([]byte, error) {
 	since, err := queryValue(c.Request, "since")
 	if err != nil {
@@ -176,8 +163,11 @@ func appendComma(out []byte) []byte {
 }
 
 func appendTime(out []byte, name string, t time.Time) []byte {
-	return appendStringField(out, name, t.UTC().Format(time.RFC3339Nano))
+	return appendStringField(out, name, timeText(t))
 }
+
+// timeText returns a time as answers have it.
+func timeText(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
 // appendTotals appends the members of an open object.
 func appendTotals(out []byte, t *fleet.Totals) []byte {

@@ -90,7 +90,7 @@ func TestFleet(t *testing.T) {
 		for target, want := range map[string]int{
 			"/history": 200, "/history?worker_id=1": 200, "/history?seconds=4": 400, "/history?seconds=3601": 400, "/history?worker_id=x": 400, "/fleet?since=a&since=b": 400,
 			"/decisions?limit=0": 400, "/decisions?limit=1001": 400, "/decisions?limit=1&limit=1": 400,
-			"/decisions?reasons=no": 400, "/decisions?time=now": 400,
+			"/decisions?reasons=no": 400, "/decisions?time=a&time=a": 400, "/decisions?time=now": 200,
 			"/index/prefixes?limit=0": 400, "/index/prefixes?limit=1001": 400, "/index/prefixes?tenant_id=x": 200,
 		} {
 			if got := ask(h, "GET", target, "read", ""); got.Code != want {
