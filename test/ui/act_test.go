@@ -90,6 +90,7 @@ func TestLogin(t *testing.T) {
 	p.audit("login")
 	p.shoot("login", false)
 	p.press("Close")
+	p.await(`!document.querySelector("dialog")`)
 	p.says("Sign in to see the fleet.")
 	p.press("Sign in …")
 	p.await(`document.querySelector("dialog input") !== null`)
