@@ -13,6 +13,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/chromedp/chromedp"
 )
 
 // register adds a worker to a service, with the token of its operator if there is one.
@@ -108,7 +110,7 @@ func TestLogin(t *testing.T) {
 	if kept := p.is(`JSON.stringify(localStorage) + JSON.stringify(sessionStorage) + document.cookie + location.href`).(string); strings.Contains(kept, token) {
 		t.Errorf("the token is kept: %s", kept)
 	}
-	p.is(`location.reload()`)
+	do(p, chromedp.Reload())
 	p.says("asks for a token")
 	p.await(`document.querySelector("dialog input") !== null`)
 	p.is(fmt.Sprintf(typeToken, reader))
