@@ -262,10 +262,14 @@ test-ui: build ## look at the page in Chromium: every view, screenshots in bin/u
 test-ui-short: build ## a few of its views, if there is a Chromium
 	SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service scripts/test-ui.sh -short
 
-.PHONY: test-fleet
+.PHONY: test-fleet test-fleet-short
+test-fleet test-fleet-short: export NATS_SERVER_BIN := $(CURDIR)/$(NATS_SERVER)
+test-fleet test-fleet-short: export SELECT_SERVICE_BIN := $(CURDIR)/$(BIN)/select-service
 test-fleet: build setup $(NATS_SERVER) ## replicas over a real NATS server, killed under load
-	NATS_SERVER_BIN=$(CURDIR)/$(NATS_SERVER) SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -race -count=1 -timeout 20m ./internal/transport/nats ./internal/discovery/nats
-	NATS_SERVER_BIN=$(CURDIR)/$(NATS_SERVER) SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -count=1 -timeout 20m -run 'TestKilledReplica|TestServersDie|TestCutOff|TestMigration|TestFleet|TestJoin' ./test/e2e/replicas
+	$(GO) test -race -count=1 -timeout 20m ./internal/transport/nats ./internal/discovery/nats
+	$(GO) test -count=1 -timeout 20m -run 'TestKilledReplica|TestServersDie|TestCutOff|TestMigration|TestFleet|TestJoin' ./test/e2e/replicas
+test-fleet-short: build setup $(NATS_SERVER) ## a few of these tests
+	$(GO) test -race -short -count=1 -timeout 10m -run '^(TestFleet|TestAccounts|TestOperator|TestFleetMeets)$$' ./internal/transport/nats ./test/e2e/replicas
 
 .PHONY: test-completion
 test-completion: ## the completion of selectctl, sourced in bash, zsh and fish

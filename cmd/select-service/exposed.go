@@ -24,6 +24,7 @@ func warnOfFiles(conf config.Config, log zerolog.Logger) {
 	}
 	for _, path := range []string{
 		conf.TLS.Key, conf.TLS.PeerKey, conf.Access.TokensFile, conf.Replicas.PeerTokenFile, conf.TLS.EngineKey, conf.Engines.TokenFile, conf.Curve.ReplicaKeyFile,
+		conf.Fleet.Key, conf.Fleet.Credentials,
 	} {
 		check(path, 0o077, "others on this machine may use this file with secrets")
 	}

@@ -29,6 +29,7 @@ func TestWarnOfFiles(t *testing.T) {
 	var conf config.Config
 	conf.TLS.Key, conf.Access.TokensFile = file("tls.key", 0o640), file("tokens", 0o600)
 	conf.Curve.ReplicaKeyFile, conf.Replicas.PeerTokenFile = file("curve.key", 0o604), filepath.Join(dir, "missing")
+	conf.Fleet.Key, conf.Fleet.Credentials = file("fleet.key", 0o644), file("fleet.creds", 0o602)
 	conf.Data.Dir = filepath.Join(dir, "data")
 	if err := os.Mkdir(conf.Data.Dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -39,8 +40,14 @@ func TestWarnOfFiles(t *testing.T) {
 		return out.String()
 	}
 	got := warnings()
-	if n := strings.Count(got, "\n"); n != 2 || !strings.Contains(got, `tls.key","mode":"0640"`) || !strings.Contains(got, `curve.key","mode":"0604"`) {
-		t.Errorf("warnings: %s", got)
+	want := []string{`tls.key","mode":"0640"`, `curve.key","mode":"0604"`, `fleet.key","mode":"0644"`, `fleet.creds","mode":"0602"`}
+	for _, w := range want {
+		if !strings.Contains(got, w) {
+			t.Errorf("no warning of %s: %s", w, got)
+		}
+	}
+	if n := strings.Count(got, "\n"); n != len(want) {
+		t.Errorf("%d warnings: %s", n, got)
 	}
 	if err := os.Chmod(conf.Data.Dir, 0o770); err != nil {
 		t.Fatal(err)

@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"math/rand/v2"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -18,13 +20,16 @@ import (
 
 	"github.com/select-service/select-service/internal/config"
 	shared "github.com/select-service/select-service/internal/discovery/nats"
+	"github.com/select-service/select-service/internal/engines"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/overload"
+	statuses "github.com/select-service/select-service/internal/server/replicas"
 	"github.com/select-service/select-service/internal/transport/certs"
 	"github.com/select-service/select-service/internal/transport/fetch"
 	"github.com/select-service/select-service/internal/transport/nats"
 	"github.com/select-service/select-service/internal/transport/zmqsock"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/pkg/replicasync"
 )
 
@@ -36,15 +41,20 @@ type member struct {
 	catalog *shared.Catalog
 	service func() *node.Service
 	hosts   []string // of --replica-hosts
+	// dial connects to other hosts, where --allow-endpoints lets it.
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// status returns what the others are told of this replica. It is set before run is called.
+	status func() *statuses.Status
 }
 
 // newMember prepares the connection to a fleet's NATS. service returns the service, once run is
 // called.
-func newMember(conf config.Config, url string, certificates *certs.Side, service func() *node.Service, log zerolog.Logger) (*member, error) {
+func newMember(conf config.Config, url string, certificates *certs.Side, budget *memory.Budget, service func() *node.Service, log zerolog.Logger) (*member, error) {
 	if !conf.Fleet.Enabled() {
 		return nil, nil
 	}
 	f := &member{conf: conf.Fleet, process: 1 + rand.Uint64N(math.MaxUint64), service: service, hosts: conf.Replicas.Hosts}
+	f.dial = engines.Dialer{Endpoints: conf.Access.Endpoints()}.Dial
 	name := conf.Fleet.Replica
 	if name == "" {
 		host, err := os.Hostname()
@@ -55,7 +65,7 @@ func newMember(conf config.Config, url string, certificates *certs.Side, service
 	}
 	c := nats.Config{
 		Servers: conf.Fleet.Servers, Fleet: conf.Fleet.Name, Replica: name, Process: f.process, URL: url,
-		Credentials: conf.Fleet.Credentials, Log: log,
+		Credentials: conf.Fleet.Credentials, Snapshots: budget.Account(memory.Snapshots), Log: log,
 		Follow: func(endpoint string) error {
 			if !f.conf.NATS() {
 				return nil
@@ -126,6 +136,14 @@ func (me *member) collectors() []prometheus.Collector {
 // usesMesh reports whether reservations are shared over ZMQ.
 func (me *member) usesMesh() bool { return me == nil || me.conf.Mesh() }
 
+// dialer returns what connects to the URLs that replicas have said over NATS; nil: nothing else than to others.
+func (me *member) dialer() func(ctx context.Context, network, address string) (net.Conn, error) {
+	if me == nil {
+		return nil
+	}
+	return me.dial
+}
+
 // urls returns the base URLs of the fleet's replicas that may be read.
 func (me *member) urls() (all []string) {
 	if me == nil {
@@ -138,7 +156,8 @@ func (me *member) urls() (all []string) {
 }
 
 // onHosts returns the URLs on certain hosts; without any, all. What a replica says of itself over NATS has no
-// address beside it: who may speak there could have others read any URL, and send it their token.
+// address beside it: who may speak there could have others read any URL, and send it their token. dial holds
+// the policy for endpoints against that, too.
 func onHosts(urls, hosts []string) []string {
 	if len(hosts) == 0 {
 		return urls
@@ -161,7 +180,7 @@ func (me *member) configure(c *node.Config, r replicas, url string, maxPeers int
 	if !me.conf.NATS() {
 		return
 	}
-	both := bookings{fleet: me.conn, mesh: r.mesh, snapshots: r.snapshots}
+	both := r.bookings()
 	if c.Replication == nil {
 		c.Replication = &node.Replication{URL: url, MaxPeers: maxPeers}
 	}
@@ -191,15 +210,18 @@ var errUnknownQuestion = errors.New("unknown path")
 
 // answer answers the requests of other replicas.
 func (me *member) answer(ctx context.Context, w io.Writer, u *url.URL) error {
-	if u.Path != replicasync.SnapshotPath {
-		return errUnknownQuestion
+	switch u.Path {
+	case replicasync.SnapshotPath:
+		return me.service().WriteSnapshot(ctx, w, replicasync.PageOf(u.Query()))
+	case statuses.Path:
+		return json.NewEncoder(w).Encode(me.status())
 	}
-	return me.service().WriteSnapshot(ctx, w, replicasync.PageOf(u.Query()))
+	return errUnknownQuestion
 }
 
 // bookings shares reservations over NATS and, if there is one, over the mesh.
 type bookings struct {
-	fleet     *nats.Conn
+	fleet     *nats.Conn    // nil: this replica is of none
 	mesh      *zmqsock.Mesh // nil: there is none
 	snapshots *fetch.Client
 }
@@ -233,7 +255,11 @@ func (b bookings) Follow(peer string, deliver func(string, []byte), status func(
 // GetAnnounced implements replicasync.Fetcher.
 func (b bookings) GetAnnounced(ctx context.Context, address, host string) (io.ReadCloser, error) {
 	if strings.HasPrefix(address, nats.Scheme) {
-		return b.fleet.Get(ctx, address)
+		body, err := b.fleet.Get(ctx, address)
+		if err != nil {
+			return nil, err
+		}
+		return fetch.Paced(body), nil
 	}
 	return b.snapshots.GetAnnounced(ctx, address, host)
 }

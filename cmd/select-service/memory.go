@@ -22,7 +22,7 @@ const (
 	gcGarbage = 32 << 20
 )
 
-// memory is the budget of the process and the runtime's memory limit.
+// memoryLimit is the budget of the process and the runtime's memory limit.
 type memoryLimit struct {
 	budget *memory.Budget
 	source string // origin of the budget: a setting, "cgroup" or "machine"

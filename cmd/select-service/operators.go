@@ -18,7 +18,10 @@ func newOperators(conf config.Config, svc *node.Service, joined *member, others 
 	view := fleet.New(parts, httpapi.AppendFleetRow, time.Now)
 	peers := statuses.New(statuses.Config{
 		Process: parts.Process, Version: version(), Contract: contractOf(conf).String(), Settings: conf.Rules(), Shared: joined.settingsVersion,
-	}, svc, parts.Replica, others.snapshots, time.Now)
+	}, svc, parts.Replica, others.bookings(), time.Now)
+	if joined != nil {
+		joined.status = peers.Status
+	}
 	var gateway doctor.Gateway
 	if picks.metrics != nil {
 		gateway = picks.metrics

@@ -44,7 +44,9 @@ func newReplicas(conf config.Replicas, in *member, sessions bool, hub *zmqsock.H
 			who.Hosts = append(who.Hosts, u.Hostname())
 		}
 	}
-	r := replicas{conf: conf, fleet: in, dumps: fetch.New(dumpIdle, who), snapshots: fetch.New(snapshotIdle, who)}
+	reads := who
+	reads.Dial = in.dialer()
+	r := replicas{conf: conf, fleet: in, dumps: fetch.New(dumpIdle, reads), snapshots: fetch.New(snapshotIdle, who)}
 	if endpoint := conf.Publish(); endpoint != "" && in.usesMesh() {
 		r.mesh = zmqsock.NewMesh(hub, endpoint, replicasync.Topics(sessions))
 	}
@@ -91,6 +93,15 @@ func (r replicas) configure(c *node.Config, url string, maxPeers int) {
 		}
 	}
 	r.fleet.configure(c, r, url, maxPeers)
+}
+
+// bookings returns what shares reservations, and reads what the followed replicas have announced.
+func (r replicas) bookings() bookings {
+	b := bookings{mesh: r.mesh, snapshots: r.snapshots}
+	if r.fleet != nil {
+		b.fleet = r.fleet.conn
+	}
+	return b
 }
 
 // behind returns a function that counts the messages that slow replicas missed; nil

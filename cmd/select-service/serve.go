@@ -73,7 +73,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	if conf.Server.AdvertiseURL == "" {
 		conf.Server.AdvertiseURL = read.cluster.advertise(conf)
 	}
-	joined, err := newMember(conf, baseURL(conf, bound), read.fleet, func() *node.Service { return svc }, log)
+	joined, err := newMember(conf, baseURL(conf, bound), read.fleet, mem.budget, func() *node.Service { return svc }, log)
 	if err != nil {
 		return err
 	}

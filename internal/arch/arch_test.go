@@ -90,7 +90,7 @@ var mayImport = map[string][]string{
 	"internal/transport/curve":          {},
 	"internal/transport/fetch":          {"internal/transport/certs", "internal/transport/filewatch", "pkg/recovery"},
 	"internal/transport/filewatch":      {},
-	"internal/transport/nats":           {"pkg/replicasync"},
+	"internal/transport/nats":           {"pkg/memory", "pkg/replicasync"},
 	"internal/transport/zmqsock":        {"internal/transport/clientnet", "internal/transport/zmtp", "pkg/catalog"},
 	"internal/transport/zmtp":           {},
 	"pkg/memory":                        {},

@@ -575,7 +575,7 @@ var settings = []option{
 		bind: func(c *Config) value { return list(&c.Replicas.Hosts, hostName) },
 		help: "Further hosts from which reservations may be read. The URL that a replica announces must lead to the host " +
 			"of its endpoint, or to one listed here, such as a proxy. In a fleet, where a replica has no endpoint: if given, " +
-			"the only hosts from which the index is read and to which the token goes.",
+			"the only hosts from which the index is read and to which the token goes; else --allow-endpoints says which.",
 	},
 
 	{
@@ -598,8 +598,8 @@ var settings = []option{
 		bind: func(c *Config) value { return list(&c.Access.AllowEndpoints, endpointRule) },
 		help: "ZMQ endpoints that engines and replicas may have, such as tcp://10.0.0.0/8, tcp://10.0.0.0/8:5557, " +
 			"tcp://engines.example:*. tcp://*:5557 allows that port to be bound here, for peers in the allowed " +
-			"networks. A name is checked by its address at each connection. Set it where callers that register are not " +
-			"trusted.",
+			"networks. A name is checked by its address at each connection. In a fleet it also holds, whatever the ports are, for the " +
+			"hosts from which the index is read, unless --replica-hosts has them. Set it where callers that register are not trusted.",
 	},
 	{
 		key: "access.allow_ipc", flag: "allow-ipc", slots: asFlag,

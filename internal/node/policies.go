@@ -1,6 +1,8 @@
 package node
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"regexp"
 	"slices"
@@ -88,25 +90,42 @@ func (le *learning) PolicySection() string {
 	return le.section
 }
 
-// SetPolicies is ApplyPolicies, for all replicas of a fleet that shares its settings: behind names
-// those that have not changed yet.
-func (s *Service) SetPolicies(section []byte) (behind []string, err error) {
+// PolicyChange is what SetPolicies has done.
+type PolicyChange struct {
+	// Section is the digest of the section, 16 hexadecimal digits, "": none; Changed names what is not as it was
+	// before, see policies.Changes.
+	Section string
+	Changed []string
+	// Behind names the replicas of a fleet that have not changed yet, or refuse the section.
+	Behind []string
+}
+
+// SetPolicies is ApplyPolicies, for all replicas of a fleet that shares its settings.
+func (s *Service) SetPolicies(section []byte) (change PolicyChange, err error) {
 	if section != nil {
 		if section, err = s.checkPolicies(section); err != nil {
-			return nil, &contract.Error{Kind: contract.BadRequest, Text: strings.ReplaceAll(err.Error(), "\n", "; "), Err: err}
+			return change, &contract.Error{Kind: contract.BadRequest, Text: strings.ReplaceAll(err.Error(), "\n", "; "), Err: err}
 		}
+		sum := sha256.Sum256(section)
+		change.Section = hex.EncodeToString(sum[:8])
 	}
-	if !s.config.SharedSettings {
-		return nil, s.ApplyPolicies(section)
+	var was []byte
+	if s.config.SharedSettings {
+		change.Behind, err = s.config.Shared.EditSettings(func(now *nats.Settings) error {
+			was, now.Policies = now.Policies, section
+			return nil
+		})
+	} else {
+		was = []byte(s.PolicySection())
+		err = s.ApplyPolicies(section)
 	}
-	behind, err = s.config.Shared.EditSettings(func(now *nats.Settings) error {
-		now.Policies = section
-		return nil
-	})
 	if shared := sharedError(err); shared != nil {
 		err = shared
 	}
-	return behind, err
+	if err == nil {
+		change.Changed = policies.Changes(was, section)
+	}
+	return change, err
 }
 
 // Policies lists the policies of the matching scopes, by model and tenant.

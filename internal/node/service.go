@@ -49,7 +49,7 @@ type Config struct {
 	// 0: a random one is drawn.
 	Process  uint64
 	Weights  selector.Weights
-	Policies *policies.Table // nil: the built-in cost everywhere
+	Policies *policies.Table // until ApplyPolicies; nil: the built-in cost everywhere
 	// DecisionBytes is the approximate memory for recent decisions, in bytes; 0: none are kept.
 	DecisionBytes int64
 	Admission     admission.Config
@@ -177,7 +177,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	s.ledger, s.replica = newLedger(process, &config, s, log)
 	predicts := config.approximate() || config.predictsBesideEvents()
 	if predicts || config.Admission.Enabled() || config.Policies.Delays() {
-		s.ledger.KeepLocalHashes() // for requests that wait, and pending selections
+		s.ledger.KeepLocalHashes() // for requests that wait, and pending selections; for policies that come later, pins copy them
 	}
 	observePrefills(s.ledger, learners)
 	if config.Replication != nil {
@@ -365,7 +365,7 @@ func (s *Service) Run(ctx context.Context) error {
 // answered with "shutting down".
 func (s *Service) Close() {
 	s.scopes.RefuseNew()
-	s.catalog.Close() // waits for a registration under way, which may create a queue
+	s.catalog.Close() // waits for a change of workers under way, which may create a queue
 	s.scopes.CloseQueues()
 }
 
@@ -447,7 +447,6 @@ func asError(err error) error {
 	var exists *catalog.ExistsError
 	var mismatch *catalog.BlockSizeError
 	var untracked *catalog.NotTrackedError
-	var limit *catalog.LimitError
 	var managed *catalog.ManagedError
 	switch {
 	case err == nil:
@@ -465,8 +464,6 @@ func asError(err error) error {
 			Kind: contract.Conflict, Text: "block_size mismatch", Scope: &mismatch.Scope,
 			Tail: fmt.Sprintf(": existing=%d, requested=%d", mismatch.Existing, mismatch.Requested), Err: err,
 		}
-	case errors.As(err, &limit):
-		return contract.CatalogLimit(limit)
 	case errors.As(err, &managed):
 		return &contract.Error{Kind: contract.Managed, Text: err.Error(), Err: err}
 	case errors.As(err, &bad):

@@ -113,9 +113,12 @@ func (s *Service) managedHere(id uint64) bool {
 	return w != nil && w.Source.KindOrAPI().Discovered()
 }
 
-// sharedError returns the error of a catalog, the fleet's or this process's, that cannot be changed now, nil
-// for another one.
+// sharedError returns the error of a catalog, the fleet's or this process's, that cannot be changed now, or
+// where a limit is reached; nil for another one.
 func sharedError(err error) error {
+	if limit, is := errors.AsType[*catalog.LimitError](err); is {
+		return contract.CatalogLimit(limit)
+	}
 	if errors.Is(err, catalog.ErrShuttingDown) {
 		return contract.ErrShuttingDown
 	}

@@ -280,34 +280,13 @@ func TestEventsOfOtherRanks(t *testing.T) {
 	w.WantLoad("1/0: 0 0 0")
 }
 
-// TestPastScopes (decision D18): at most 1,024 scopes without workers are kept,
-// oldest out first; one that comes back counts again.
+// TestPastScopes: a scope that has lost its workers is still listed, without loads.
 func TestPastScopes(t *testing.T) {
 	w := servicetest.Start(t, servicetest.EventsOff)
-	visit := func(i uint32) {
-		w.Put(servicetest.Record(1, 1, func(r *catalog.Record) { r.Scope.Model = string(rune('a'+i%26)) + strings.Repeat("x", int(i/26)) }))
-	}
-	for i := range uint32(1024) {
-		visit(i)
-	}
-	visit(0) // is past no more: 1,023 are
+	w.Put(servicetest.Record(1, 1))
 	w.Remove(1)
-	visit(1024)
-	w.Remove(1) // 1,025 scopes: "b", the oldest one, is out
-	loads := w.Loads(nil, nil)
-	if len(loads) != 1024 {
-		t.Fatalf("%d scopes are known, want 1,024", len(loads))
-	}
-	for _, l := range loads {
-		if len(l.Loads) > 0 {
-			t.Errorf("%v has loads", l.Scope)
-		}
-		if l.Scope.Model == "b" {
-			t.Error("the oldest scope is still there")
-		}
-	}
-	if loads[0].Scope.Model != "a" {
-		t.Errorf("first is %q, want the scope that came back", loads[0].Scope.Model)
+	if loads := w.Loads(nil, nil); len(loads) != 1 || loads[0].Scope != servicetest.Scope || len(loads[0].Loads) > 0 {
+		t.Errorf("loads %+v", loads)
 	}
 }
 

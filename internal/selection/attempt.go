@@ -49,8 +49,9 @@ type request struct {
 }
 
 // maxRuns bounds how often the steps of a request are run because of scopes.ErrStale. Waiting for
-// a session or for the reservation of an id takes one run; a further one is needed only if a
-// worker leaves within microseconds.
+// a session or for the reservation of an id takes one run, and so does each loss of a scope's last
+// worker and each change of policies while the request is in a wait queue; a further one is needed
+// only if a worker leaves within microseconds.
 const maxRuns = 10
 
 // untilFresh runs the steps of a request until its answer is not of a state that has changed

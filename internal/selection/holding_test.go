@@ -109,7 +109,7 @@ func TestNothingIsHeldForLateCallers(t *testing.T) {
 		w := holdingFor(t, 1, "hold_seconds: 0.2")
 		runLate(w, t, 30)
 		w.Book("first", servicetest.Prompt(1<<20, 120000))
-		w.Book("second", servicetest.Prompt(1<<21, 1200))
+		startCall(w, "second", servicetest.Prompt(1<<21, 1200)).served(t)
 	})
 }
 

@@ -17,7 +17,9 @@ import (
 	"github.com/select-service/select-service/test/servicetest"
 )
 
-func keeping(c *node.Config) { c.Pending = pending.DefaultLimits() }
+func keeping(c *node.Config) {
+	c.Pending = pending.Limits{TTL: 2 * time.Minute, Entries: 4096, Bytes: 256 << 20}
+}
 
 // selectPending selects, without a reservation, and keeps the selection under that
 // id.

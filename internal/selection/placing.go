@@ -99,8 +99,9 @@ func (a *API) placeByLoad(req *LoadRequest) (Selection, error) {
 }
 
 // leastLoadedAlive returns the least loaded of the ranks whose engines give signs of life, or one that
-// is due for a trial, which it takes; any, if there are none. fallbacks has the others of these.
-func (a *API) leastLoadedAlive(sc catalog.Scope, ranks []catalog.Entry, blockSize uint32, v *reservations.View) (e catalog.Entry, fallbacks []catalog.Entry) {
+// is due for a trial, which it takes; of all, if there are none. alive has these ranks, e among them
+// unless it is on trial.
+func (a *API) leastLoadedAlive(sc catalog.Scope, ranks []catalog.Entry, blockSize uint32, v *reservations.View) (e catalog.Entry, alive []catalog.Entry) {
 	for {
 		excluded := a.reports.Excluded(sc)
 		left := ranks

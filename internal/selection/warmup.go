@@ -42,8 +42,8 @@ func (w *warmup) look(c *catalog.Catalog, r *scopes.Registry, l *reservations.Le
 		started[snap.Scope] = seen
 		device := state.Space.DeviceBlocks(nil)
 		var warm []catalog.Rank
-		var full []float64 // how full the caches are, of the ranks whose capacity is known
-		filled := make([]float64, snap.NumRanks)
+		var full []float64                       // how full the caches are, of the ranks whose capacity is known
+		filled := make([]float64, snap.NumRanks) // full of each rank that is not new; -1: not known
 		l.Look(snap.Scope, nil, func(v *reservations.View) {
 			for i, e := range snap.Ranks() {
 				filled[i] = -1
@@ -53,7 +53,8 @@ func (w *warmup) look(c *catalog.Catalog, r *scopes.Registry, l *reservations.Le
 					at = now
 				}
 				seen[id] = at
-				if now.Sub(at) < w.newFor {
+				isNew := now.Sub(at) < w.newFor
+				if isNew {
 					warm = append(warm, e.Rank)
 				}
 				total := CapacityOf(e.Worker).KVBlocks
@@ -61,11 +62,14 @@ func (w *warmup) look(c *catalog.Catalog, r *scopes.Registry, l *reservations.Le
 					total = totalBlocks(v, e.Slot)
 				}
 				if total > 0 {
-					filled[i] = 0
+					part := 0.0
 					if int(e.Slot) < len(device) { // else it has never had a block
-						filled[i] = float64(device[e.Slot]) / float64(total)
+						part = float64(device[e.Slot]) / float64(total)
 					}
-					full = append(full, filled[i])
+					full = append(full, part)
+					if !isNew {
+						filled[i] = part
+					}
 				}
 			}
 		})
@@ -73,7 +77,7 @@ func (w *warmup) look(c *catalog.Catalog, r *scopes.Registry, l *reservations.Le
 			slices.Sort(full)
 			half := medianOf(full) / 2
 			for i, e := range snap.Ranks() {
-				if filled[i] >= 0 && filled[i] < half && !slices.Contains(warm, e.Rank) {
+				if filled[i] >= 0 && filled[i] < half {
 					warm = append(warm, e.Rank)
 				}
 			}

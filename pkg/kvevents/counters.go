@@ -66,7 +66,6 @@ type Counters struct {
 	MessagesLost  atomic.Uint64 // message numbers in those
 	Held          atomic.Uint64 // live messages that waited for a replay
 	Restarts      atomic.Uint64 // new engines found: their rank was cleared
-	Suspicions    atomic.Uint64 // falling numbers that a replay showed to be duplicates
 	Connects      atomic.Uint64
 	Disconnects   atomic.Uint64 // losses of a stream's last connection
 	Pauses        atomic.Uint64 // times that a full inbox stopped a socket from being read

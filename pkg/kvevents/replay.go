@@ -220,7 +220,6 @@ func (s *stream) endReplay(now time.Time) {
 	case r.goal.from == 0 && nothing && r.appliedBefore.ok && !r.heard && !s.ringless:
 		s.foundNewEngine(false, false, now)
 	case r.goal.confirm:
-		s.counters.Suspicions.Add(1)
 		s.ignoreLowUntil = now.Add(ignoreLowFor)
 		s.finishReplay(r.result(), now)
 	default:

@@ -135,13 +135,6 @@ func (g *Gate) Ranks() map[uint32]catalog.Rank {
 	return maps.Collect(g.ranks.All())
 }
 
-// Empty reports whether no rank has a slot.
-func (g *Gate) Empty() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.ranks.Len() == 0
-}
-
 // Has reports whether a rank has the slot.
 func (g *Gate) Has(slot uint32, r catalog.Rank) bool {
 	g.mu.Lock()

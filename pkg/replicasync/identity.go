@@ -143,8 +143,10 @@ func (c *core) evict(peer string) {
 	c.forget(oldest)
 }
 
-// forget removes a sender.
+// forget removes a sender. What it sent last may have reached this replica only, so it becomes absent
+// first, whatever the reason is.
 func (c *core) forget(gone *sender) {
+	c.becomeAbsent(gone)
 	id := c.identities[gone.process]
 	for i, s := range id.senders {
 		if s == gone {

@@ -319,6 +319,64 @@ func TestRestartedReplica(t *testing.T) {
 	})
 }
 
+// TestLateFromDead proves that what a replica has sent before it died, and what comes to one other only
+// after a new one has read that one's snapshot, is soon known to both: whether the one still counted
+// the sender as present, not any more, has forgotten it, or stops following it.
+func TestLateFromDead(t *testing.T) {
+	const endpoint = "tcp://a:5"
+	for _, tt := range []struct {
+		name  string
+		late  time.Duration // from the death until the message comes
+		after func(b *running) error
+	}{
+		{name: "present"},
+		{name: "absent", late: silentAfter},
+		{name: "forgotten", late: forgetAfter + time.Minute},
+		{name: "not followed", after: func(b *running) error { return b.Deregister(endpoint) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMemory()
+				a, b := m.run(t, "a", 1, Options{}), m.run(t, "b", 2, Options{})
+				a.register(t, "b")
+				b.register(t, "a")
+				time.Sleep(2 * time.Second)
+				m.set(func(from, _ string) bool { return from == endpoint }, false)
+				var late [][]byte
+				m.tap(func(topic string, payload []byte) {
+					if topic == TopicEvents {
+						late = append(late, payload)
+					}
+				})
+				a.book(t, "x")
+				synctest.Wait()
+				m.tap(nil)
+				m.mu.Lock()
+				delete(m.serves, "a:80")
+				m.mu.Unlock()
+				a.stop()
+				c := m.run(t, "c", 3, Options{})
+				b.register(t, "c")
+				c.register(t, "b")
+				time.Sleep(2*time.Second + tt.late)
+				agree(t, 0, b, c)
+				for _, payload := range late {
+					m.deliver(endpoint, TopicEvents, payload)
+				}
+				synctest.Wait()
+				agree(t, 1, b)
+				if tt.after != nil {
+					if err := tt.after(b); err != nil {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(2*silentAfter + fetchSpacing)
+				agree(t, 1, b, c)
+			})
+		})
+	}
+}
+
 // TestLossIsHealed proves that lost messages are counted one by one and that
 // their effect comes with a snapshot, also when silence follows.
 func TestLossIsHealed(t *testing.T) {

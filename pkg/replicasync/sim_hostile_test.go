@@ -80,7 +80,7 @@ func (w *simWorld) attack(to *simNode) {
 func (w *simWorld) assault(to *simNode, topic string, payload []byte) {
 	life, payload := to.life, bytes.Clone(payload)
 	w.after(w.delay(), func() {
-		if to.life == life {
+		if to.life == life && !to.dead {
 			to.r.applyMessage(to.dec, hostilePeer, topic, payload)
 			to.look()
 		}

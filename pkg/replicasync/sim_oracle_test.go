@@ -285,7 +285,7 @@ func (o *oracle) unsettled() bool {
 
 // runs: the process is that of a running replica.
 func (o *oracle) runs(process uint64) bool {
-	return slices.ContainsFunc(o.w.nodes, func(n *simNode) bool { return n.process == process })
+	return slices.ContainsFunc(o.w.nodes, func(n *simNode) bool { return n.process == process && !n.dead })
 }
 
 // all is what any replica knows.
@@ -305,6 +305,9 @@ func (o *oracle) check() error {
 	all := o.all()
 	first := make(map[*simReservation]status)
 	for _, n := range o.w.nodes {
+		if n.dead {
+			continue
+		}
 		n.l.Expire()
 		have, err := o.listed(n)
 		if err != nil {
@@ -322,7 +325,7 @@ func (o *oracle) check() error {
 			case o.contested(b):
 				want = got // see docs/replica-trust.md
 			case !b.removed && o.inPart(b, all):
-				if n.index == 0 {
+				if _, known := first[b]; !known {
 					first[b] = got
 				}
 				want = first[b] // one thing or the other, but all the same

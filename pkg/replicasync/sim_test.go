@@ -21,7 +21,13 @@ const settleWithin = 5 * time.Second
 
 // operate does one random thing.
 func (w *simWorld) operate() {
+	if w.deaths != nil {
+		w.liveOrDie()
+	}
 	n := w.nodes[w.rnd.IntN(len(w.nodes))]
+	for n.dead {
+		n = w.nodes[(n.index+1)%len(w.nodes)]
+	}
 	if w.hostile && w.rnd.IntN(4) == 0 {
 		w.attack(n)
 	}
@@ -58,7 +64,7 @@ func (w *simWorld) operate() {
 // book books at n, under a fresh id or one that others may use at the same time.
 func (w *simWorld) book(n *simNode) {
 	at := simRanks[w.rnd.IntN(len(simRanks))]
-	if !n.has[at] {
+	if !n.has[at] || n.dead {
 		return
 	}
 	w.ids++
@@ -295,8 +301,8 @@ func simulate(seed uint64, m *mutant, log *strings.Builder) (took time.Duration,
 		}
 	}
 	w.heal()
-	if w.hostile {
-		w.advance(silentAfter + time.Second) // an impostor was silent for so long
+	if w.hostile || w.deaths != nil {
+		w.advance(silentAfter + time.Second) // an impostor, or who died, was silent for so long
 	}
 	for w.oracle.unsettled() {
 		w.advance(5 * time.Second)

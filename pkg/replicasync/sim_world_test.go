@@ -58,6 +58,8 @@ type simNode struct {
 	dec     *reader
 	early   bool // it is of a version that knows no prefixes
 	stalled bool // its sender stands still
+	dead    bool
+	ignores map[int]bool // the dead nodes that it does not follow any more
 	check   time.Time
 	told    uint64 // merged, as it announced last
 	freeing bool   // a caller frees something; else an end that the ledger tells of is a lease's
@@ -90,7 +92,9 @@ type simWorld struct {
 	lifeOfLies        uint64
 	// batches, if set, has messages travel as over NATS: those that one replica sends within batchTime
 	// share their fate, on the way to the server, that is to all, or from it to one.
-	batches           *rand.Rand
+	batches *rand.Rand
+	// deaths, if set, has nodes die for longer than a restart takes; others stop following them.
+	deaths            *rand.Rand
 	fates             map[fateKey]fate
 	calm              bool // little happens for which snapshots are fetched: they would repair other faults
 	cut               [][]bool
@@ -172,6 +176,9 @@ func newWorld(seed uint64, m *mutant, log *strings.Builder) *simWorld {
 	if seed%4 == 1 {
 		w.batches, w.fates = rand.New(rand.NewPCG(seed, 2)), make(map[fateKey]fate)
 	}
+	if seed%4 == 3 {
+		w.deaths = rand.New(rand.NewPCG(seed, 3))
+	}
 	for i := range n {
 		node := &simNode{w: w, index: i, has: make(map[simRank]bool), enc: newEncoder(), dec: newReader(), early: rnd.IntN(6) == 0}
 		for _, r := range simRanks {
@@ -235,7 +242,8 @@ func (n *simNode) start() {
 	}
 	n.r.attach(w.mutant.wrap(l, n))
 	n.former = append(n.former, n.process)
-	n.stalled, n.check = false, time.Time{}
+	n.stalled, n.dead, n.check = false, false, time.Time{}
+	n.ignores = make(map[int]bool)
 	n.told = 0
 	for _, r := range simRanks {
 		if n.has[r] {
@@ -245,6 +253,42 @@ func (n *simNode) start() {
 	w.oracle.know[n.index] = nil
 	w.tracef("node %d starts as %x", n.index, n.process)
 	n.every(n.life, w.upTo(announceEvery))
+}
+
+// die ends a life. What the node has sent may still arrive.
+func (n *simNode) die() {
+	n.life++
+	n.dead = true
+	n.w.oracle.know[n.index] = nil
+	n.w.tracef("node %d dies", n.index)
+}
+
+// liveOrDie may have a node die, or live again, or be given up by another one.
+func (w *simWorld) liveOrDie() {
+	var living, dead []*simNode
+	for _, n := range w.nodes {
+		if n.dead {
+			dead = append(dead, n)
+		} else {
+			living = append(living, n)
+		}
+	}
+	one := living[w.deaths.IntN(len(living))]
+	switch x := w.deaths.IntN(12); {
+	case x == 0 && len(living) > 2:
+		one.die()
+	case x == 1 && len(dead) > 0:
+		for _, n := range living {
+			delete(n.ignores, dead[0].index)
+		}
+		w.restart(dead[0])
+	case x < 4 && len(dead) > 0:
+		gone := dead[w.deaths.IntN(len(dead))].index
+		one.ignores[gone] = true
+		one.r.core.forgetPeer(simPeer(gone))
+		w.tracef("node %d does not follow %d any more", one.index, gone)
+		one.look()
+	}
 }
 
 // wasOwn: the node had that process id in an earlier life.
@@ -278,7 +322,7 @@ func (n *simNode) announce() {
 
 // flush publishes what waits.
 func (n *simNode) flush() {
-	if n.stalled {
+	if n.stalled || n.dead {
 		return
 	}
 	buf := make([]event, 0, batch)
@@ -359,7 +403,7 @@ func (w *simWorld) sendBatched(from int, to *simNode, topic string, payload []by
 func (w *simWorld) arrive(in time.Duration, from int, to *simNode, topic string, payload []byte) {
 	life := to.life
 	w.after(in, func() {
-		if to.life == life && !w.cut[from][to.index] {
+		if to.life == life && !to.dead && !to.ignores[from] && !w.cut[from][to.index] {
 			w.delivered++
 			to.deliver(from, topic, payload)
 		} else {
@@ -422,6 +466,9 @@ func (n *simNode) silenced(from int, process uint64) bool {
 
 // look begins the fetches that are due, and looks again when others may be.
 func (n *simNode) look() {
+	if n.dead {
+		return
+	}
 	requests, wait := n.r.dueNow()
 	for _, q := range requests {
 		n.beginFetch(q)
@@ -488,7 +535,7 @@ func (f *simFetch) noteSpeakers() {
 func (f *simFetch) page() {
 	w := f.n.w
 	w.after(w.delay(), func() {
-		if w.cut[f.of.index][f.n.index] || w.rnd.Float64() < w.loss/4 {
+		if f.of.dead || w.cut[f.of.index][f.n.index] || w.rnd.Float64() < w.loss/4 {
 			w.after(time.Second, func() { f.end(errors.New("no answer")) })
 			return
 		}
@@ -564,7 +611,7 @@ func (w *simWorld) sendDynamo(e *event, delay func() time.Duration) {
 	for _, to := range w.nodes {
 		life := to.life
 		w.after(delay(), func() {
-			if to.life == life {
+			if to.life == life && !to.dead {
 				to.deliver(-1, TopicEvents, payload)
 			}
 		})

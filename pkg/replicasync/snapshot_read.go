@@ -31,6 +31,9 @@ const (
 	// endedBatch is how many ended ranges are passed on at a time: 1 MiB. For each
 	// batch the ledger looks at all live reservations.
 	endedBatch = 1 << 16
+	// longList is from how many elements on the scratch of such a list, of at most endedBatch elements, is on
+	// the account until the end of the page. An element takes listBytes at most.
+	longList, listBytes = 1 << 12, 24
 )
 
 var errSnapshot = errors.New("snapshot")
@@ -59,14 +62,16 @@ type pageReader struct {
 	prompts []listedPrompt    // of its reservations
 	whole   []uint64          // scratch: a prompt that was put together
 	work    int               // what that has cost on this page, in hashes and steps
-	charged int64             // bytes of prompts on the account
+	charged int64             // bytes of prompts and long lists on the account
 	pair    []uint64
 	batch   []history.Range
 	names   []history.Name
-	src     boundedReader
-	dec     *json.Decoder
-	next    string // the cursor at the end of the page
-	more    bool
+	// longBatch and longNames: these are on the account.
+	longBatch, longNames bool
+	src                  boundedReader
+	dec                  *json.Decoder
+	next                 string // the cursor at the end of the page
+	more                 bool
 }
 
 // listedPrompt is a prompt as a page lists it: it begins with the first likeBlocks hashes of the
@@ -135,7 +140,7 @@ func (p *pageReader) page(r io.Reader) error {
 	}
 	p.src = boundedReader{r: r, account: p.account}
 	defer p.src.release()
-	defer p.forgetPrompts()
+	defer p.endPage()
 	p.dec = json.NewDecoder(&p.src)
 	before := p.next
 	p.next, p.more, p.assumed, p.shared = "", false, nil, false
@@ -322,7 +327,7 @@ func (p *pageReader) ended(as func(uint64, []history.Range) history.EndedSet) er
 				p.sink.onEnded(process, as(process, p.batch))
 				p.batch = p.batch[:0]
 			}
-			return nil
+			return p.charge(&p.longBatch, len(p.batch))
 		})
 		if err == nil && len(p.batch) > 0 {
 			p.sink.onEnded(process, as(process, p.batch))
@@ -361,7 +366,7 @@ func (p *pageReader) freed() error {
 			if len(p.names) == endedBatch {
 				pass()
 			}
-			return nil
+			return p.charge(&p.longNames, len(p.names))
 		})
 	})
 	pass()
@@ -430,10 +435,29 @@ func (p *pageReader) prompt(b *reservationJSON) ([]uint64, error) {
 	}
 }
 
-// forgetPrompts is called at the end of a page.
-func (p *pageReader) forgetPrompts() {
+// charge puts the scratch of a list on the account once it is long.
+func (p *pageReader) charge(long *bool, elements int) error {
+	if elements < longList || *long {
+		return nil
+	}
+	if !p.account.Reserve(endedBatch * listBytes) {
+		return errNoMemory
+	}
+	*long = true
+	p.charged += endedBatch * listBytes
+	return nil
+}
+
+// endPage forgets what is needed for one page only.
+func (p *pageReader) endPage() {
 	p.account.Release(p.charged)
 	p.prompts, p.whole, p.work, p.charged = nil, nil, 0, 0
+	if p.longBatch {
+		p.batch, p.longBatch = nil, false
+	}
+	if p.longNames {
+		p.names, p.longNames = nil, false
+	}
 }
 
 func (p *pageReader) session() error {

@@ -311,6 +311,16 @@ func TestReadBounds(t *testing.T) {
 			t.Errorf("no end of %s", name)
 		}
 	}
+	for name, list := range map[string]string{"ended": `[1,2]`, "leases_ended": `[1,2]`, "freed": `[1,2]`} {
+		page := `{"process_id":1,"sequence":2,"` + name + `":{"1":[` + strings.Repeat(list+",", longList) + list + `]},"bookings":[],"next":null}`
+		for limit, want := range map[int64]error{1 << 20: errNoMemory, 2 << 20: nil} {
+			account := memory.NewAccount("snapshots", limit)
+			err := (&pageReader{sink: &recordedSnapshot{}, account: account}).page(strings.NewReader(page))
+			if !errors.Is(err, want) || account.Used() != 0 {
+				t.Errorf("a long list %s with %d bytes of memory: %v, %d are charged", name, limit, err, account.Used())
+			}
+		}
+	}
 	p = &pageReader{sink: &recordedSnapshot{}}
 	if err := p.page(&endless{text: `{"process_id":1,"sequence":2,"bookings":[{"request_id":"`}); !errors.Is(err, errOversized) {
 		t.Errorf("an endless value: %v", err)

@@ -104,9 +104,7 @@ type Stats struct {
 	// had reported fewer.
 	Displaced uint64
 
-	Remote     uint64 // the part of Booked that other processes accepted
-	Merged     uint64 // the part of Remote that came by MergeReservation
-	EndsMerged uint64 // the part of Freed that came by MergeEnded and MergeFreed
+	Remote uint64 // the part of Booked that other processes accepted
 
 	// LeasesExpired is the part of Expired that this ledger had accepted with a lease
 	// and that was not renewed in time.
@@ -167,9 +165,8 @@ type Ledger struct {
 
 // counters are those of Stats.
 type counters struct {
-	booked, freed, expired, dropped  atomic.Uint64
-	remote, merged, endsMerged, late atomic.Uint64
-	leasesExpired, displaced         atomic.Uint64
+	booked, freed, expired, dropped        atomic.Uint64
+	remote, late, leasesExpired, displaced atomic.Uint64
 }
 
 // New returns an empty ledger that reads the time from now and reports to obs, which
@@ -307,8 +304,6 @@ func (l *Ledger) Stats() Stats {
 		Dropped:       c.dropped.Load(),
 		Displaced:     c.displaced.Load(),
 		Remote:        c.remote.Load(),
-		Merged:        c.merged.Load(),
-		EndsMerged:    c.endsMerged.Load(),
 		LeasesExpired: c.leasesExpired.Load(),
 		Late:          c.late.Load(),
 	}

@@ -73,8 +73,8 @@ type Queue struct {
 	// sum of u·(L−u/2), where L is the length of the prompt in tokens.
 	Tokens, Context float64
 	// HeadTokens and HeadPrompt are u and L of the prefill that the ledger has known
-	// longest. Elapsed is the longest time for which it can have run: since it was booked
-	// or, if later, since the rank completed a prefill.
+	// longest. Elapsed is how long it has been the one to run: since it was booked or, if later,
+	// since the rank completed a prefill or the ledger began to keep the queue.
 	HeadTokens, HeadPrompt uint64
 	Elapsed                time.Duration
 	// Decoding is the number of other reservations on the rank, without those of whose work
@@ -90,7 +90,7 @@ type queue struct {
 	unknown        uint32        // elements of all with queued.unknown
 	tokens         tokenSum      // sum of u over the list
 	context        tokenSum      // sum of 2·u·(L−u/2), an integer
-	completed      time.Duration // when the rank last completed a prefill
+	completed      time.Duration // when the rank last completed a prefill, or begin was called
 }
 
 // queued is the part of a queue about one reservation.
@@ -231,7 +231,7 @@ func (q *queue) complete(r *entry, at time.Duration) {
 	}
 }
 
-// startOf returns the earliest time at which a prefill can have started.
+// startOf returns the earliest time at which a prefill can have started, as far as the queue knows.
 func (q *queue) startOf(x *queued) time.Duration { return max(x.booked, q.completed) }
 
 // queueOf returns the queue that r is in if the steps of its callers are reported to a

@@ -189,13 +189,7 @@ func (l *Ledger) ApplyBooked(b Reservation) ApplyResult { return l.apply(&b, fal
 // MergeReservation joins a reservation from another replica's Reservations. If it has
 // no sequence number, the result is Ended also if it was live here within the last
 // lifetime.
-func (l *Ledger) MergeReservation(b Reservation) ApplyResult {
-	v := l.apply(&b, true)
-	if v == Applied {
-		l.counts.merged.Add(1)
-	}
-	return v
-}
+func (l *Ledger) MergeReservation(b Reservation) ApplyResult { return l.apply(&b, true) }
 
 // ApplyPrefillCompleted applies the event that a prefill is complete. If the
 // reservation is not live, this is remembered for as long as ApplyFreed remembers an
@@ -677,7 +671,6 @@ func (l *Ledger) MergeFreed(reporter uint64, names []history.Name) (freed int, f
 		freed += s.endListed(due, false)
 	})
 	l.counts.freed.Add(uint64(freed))
-	l.counts.endsMerged.Add(uint64(freed))
 	return freed, fresh
 }
 
@@ -727,7 +720,6 @@ func (l *Ledger) MergeEnded(process uint64, ended history.EndedSet) (freed int) 
 		freed += s.endListed(due, true)
 	})
 	l.counts.freed.Add(uint64(freed))
-	l.counts.endsMerged.Add(uint64(freed))
 	return freed
 }
 

@@ -85,14 +85,6 @@ func (d *Depths) Class(class, w int) uint64 {
 	return 0
 }
 
-// Others returns word w of the slots that are in no class.
-func (d *Depths) Others(w int) uint64 {
-	if w < len(d.others) {
-		return d.others[w]
-	}
-	return 0
-}
-
 // Take removes slots from those with the number 0, before any Put. Each of them must be Put
 // later. set begins at word lo.
 func (d *Depths) Take(lo int, set Set) {

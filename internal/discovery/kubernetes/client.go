@@ -171,15 +171,6 @@ func inCluster(path string) (*rest.Config, error) {
 	return config, nil
 }
 
-// CheckKubeconfig returns what is wrong with a kubeconfig file, without asking its API server.
-func CheckKubeconfig(path string) error {
-	if path == "" {
-		return nil
-	}
-	_, err := restConfig(path)
-	return err
-}
-
 // tokenFile adds the token of a file to requests. It reads the file when its status has changed,
 // since the kubelet replaces it, and after an answer of 401.
 type tokenFile struct {

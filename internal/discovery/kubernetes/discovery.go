@@ -47,9 +47,8 @@ const (
 	checkEvery    = time.Second
 	// logEvery is how often an error that stays is logged again.
 	logEvery = time.Minute
-	// MaxEntries and maxPods bound the sources and their pods.
-	MaxEntries = 64
-	maxPods    = 16_384
+	// maxPods bounds the pods of all sources.
+	maxPods = 16_384
 )
 
 // Discovery finds workers in Kubernetes. It is a discovery.Source.

@@ -29,14 +29,17 @@ type Bucket interface {
 
 // Fleet is who else has the catalog, see nats.Conn.
 type Fleet interface {
-	// SetCatalog has the others told which version this replica has.
-	SetCatalog(version uint64)
-	// Behind names the live replicas that have not said that they have a version.
-	Behind(version uint64) []string
+	// SetCatalog has the others told which version this replica has, and of which version the settings are
+	// that are in force here, 0: none.
+	SetCatalog(version, settings uint64)
+	// Behind names the live replicas that have not said that they have a version, and these settings.
+	Behind(version, settings uint64) []string
 	// Up reports whether the fleet can be reached.
 	Up() bool
 	// Settled reports whether it has been reachable for so long that every live replica was heard.
 	Settled() bool
+	// Met reports whether every live replica was heard once since the start.
+	Met() bool
 }
 
 // Config configures a Catalog.
@@ -91,8 +94,10 @@ const (
 	maxEdits = 4096
 	// startTime is how long a start waits for the bucket if it is not required.
 	startTime = 5 * time.Second
-	// oldTime is how long replaced parts are kept for those that still read them.
+	// oldTime is how long replaced parts are kept for those that still read them, unless there are more than
+	// maxOld, which the head names.
 	oldTime = 30 * time.Second
+	maxOld  = 1024
 	// sweepEvery is how often it is looked for parts that no head names. A part is there for moments
 	// before its head is: one that is named in neither of two sweeps is removed.
 	sweepEvery = time.Hour
@@ -118,6 +123,7 @@ type edit struct {
 	until   time.Time
 	done    chan error // capacity 1
 	version uint64     // that has it, once done
+	of      uint64     // version of the settings that have it then, 0: it changes none
 }
 
 // Catalog is the catalog that the replicas of a fleet share. All methods are safe for concurrent use.
@@ -178,7 +184,7 @@ type Status struct {
 	State   State  `json:"state"`
 	Version uint64 `json:"version"`
 	Workers int    `json:"workers"`
-	// Settings is the version that had the shared settings first; 0: there are none.
+	// Settings is the version that had those shared settings first that are in force here; 0: there are none.
 	Settings uint64 `json:"settings_version,omitempty"`
 	Fault    string `json:"fault,omitempty"`
 	// Refused has why workers of the fleet cannot be workers of this process, at most 16, and why its
@@ -250,8 +256,8 @@ func (c *Catalog) Status() Status {
 }
 
 // Edit makes a change of the fleet's catalog, and then waits until all live replicas have it, but not
-// for long: behind names those that have not. Errors are those of the change, ErrAway, ErrBusy and
-// catalog.ErrShuttingDown.
+// for long: behind names those that have not. Errors are those of the change, ErrAway, ErrBusy,
+// catalog.ErrShuttingDown, and a *catalog.LimitError if the catalog would be too long.
 func (c *Catalog) Edit(change Change) (behind []string, err error) {
 	return c.wait(&edit{change: change, until: time.Now().Add(editTime)})
 }
@@ -329,11 +335,16 @@ func (c *Catalog) wait(e *edit) (behind []string, err error) {
 		c.mu.Lock()
 		seen := c.seen
 		c.mu.Unlock()
-		if behind = c.config.Fleet.Behind(e.version); len(behind) == 0 {
+		var met <-chan time.Time // nil: they are
+		if !c.config.Fleet.Met() {
+			met = time.After(lookEvery)
+		}
+		if behind = c.config.Fleet.Behind(e.version, e.of); len(behind) == 0 && met == nil {
 			return nil, nil
 		}
 		select {
 		case <-seen:
+		case <-met:
 		case <-late.C:
 			return behind, nil
 		case <-c.ended:
@@ -413,7 +424,8 @@ func (c *Catalog) follow(ctx context.Context) error {
 // take makes a state that was read from the bucket the catalog of this process. The error is
 // errEmptied while the bucket is empty, but should not be.
 func (c *Catalog) take(s *state) error {
-	first := !c.read.Swap(true)
+	first := !c.read.Load()
+	defer c.read.Store(true)
 	c.empty = s.version == 0
 	switch {
 	case c.empty && (c.now.version > 0 || c.ahead()):
@@ -431,7 +443,7 @@ func (c *Catalog) take(s *state) error {
 		return nil
 	case c.empty, s == c.now:
 		c.lower = time.Time{}
-	case s.version < c.now.version && !first && (c.lower.IsZero() || time.Since(c.lower) < lowerTime):
+	case s.version < c.now.version && (!first || s.precedes(c.now)) && (c.lower.IsZero() || time.Since(c.lower) < lowerTime):
 		if c.lower.IsZero() {
 			c.lower = time.Now()
 		}
@@ -548,7 +560,7 @@ func (c *Catalog) applyAgain() time.Duration {
 
 // apply makes the workers of a state those of this process, and tells the fleet.
 func (c *Catalog) apply(s *state) {
-	fault := c.applySettings(s)
+	settings, fault := c.applySettings(s)
 	local := c.config.Local()
 	records := s.records(local)
 	c.applied, c.against = time.Now(), local.Contradicted(records)
@@ -570,29 +582,32 @@ func (c *Catalog) apply(s *state) {
 	}
 	c.mu.Lock()
 	same := len(refused) == len(c.status.Refused)
-	c.status.Version, c.status.Workers, c.status.Refused = s.version, len(records), refused
-	if s.settings != nil {
-		c.status.Settings = s.settings.Version
-	}
+	c.status.Version, c.status.Workers, c.status.Refused, c.status.Settings = s.version, len(records), refused, settings
 	c.mu.Unlock()
 	if len(refused) > 0 && !same {
 		c.config.Log.Error().Int("workers", len(d.Excluded)).Strs("reasons", refused).Msg("parts of the fleet's catalog cannot be used by this replica")
 	}
-	c.config.Fleet.SetCatalog(s.version)
+	c.config.Fleet.SetCatalog(s.version, settings)
 }
 
-// applySettings makes the settings of a state those of this process. The error says why its policies
-// cannot be; those before stay.
-func (c *Catalog) applySettings(s *state) error {
-	if c.config.Thresholds == nil || s.settings == nil {
-		return nil
+// applySettings makes the settings of a state those of this process, and returns the version of those that
+// are in force then. The error says why its policies cannot be; those before stay.
+func (c *Catalog) applySettings(s *state) (version uint64, fault error) {
+	before, now := c.Status().Settings, s.shared()
+	if c.config.Thresholds == nil || before == 0 && now.Version == 0 {
+		return before, nil
 	}
-	if s.settings.Version != c.Status().Settings {
-		c.config.Thresholds().Replace(s.settings.Thresholds)
-		c.config.Log.Info().Uint64("version", s.settings.Version).Int("models", len(s.settings.Thresholds)).Bool("policies", s.settings.Policies != nil).
+	if table := c.config.Thresholds(); !now.sameThresholds(table.Own()) {
+		table.Replace(now.Thresholds)
+	}
+	if err := c.config.Policies(now.Policies); err != nil {
+		return before, err
+	}
+	if now.Version != before {
+		c.config.Log.Info().Uint64("version", now.Version).Int("models", len(now.Thresholds)).Bool("policies", now.Policies != nil).
 			Msg("busy thresholds and policies are those of the fleet")
 	}
-	return c.config.Policies(s.settings.Policies)
+	return now.Version, nil
 }
 
 // settleSent answers the changes that were written although the answer was lost, and returns the
@@ -619,6 +634,9 @@ func (c *Catalog) settleSent(edits []*edit) (left []*edit) {
 func (c *Catalog) answer(e *edit, result error) {
 	if result == nil {
 		e.version = c.now.version
+		if e.setting != nil {
+			e.of = c.now.shared().Version
+		}
 		if e.made != nil {
 			e.made()
 		}
@@ -665,6 +683,16 @@ func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
 			c.conflicts.Add(1)
 		case next == nil:
 			return c.postpone(edits, err)
+		case len(edits) > 0 && tooLong(err):
+			c.shadow = nil
+			if len(edits) == 1 {
+				edits[0].done <- &catalog.LimitError{Limit: catalog.LimitText, Reason: err.Error()}
+				return nil
+			}
+			for i := range edits { // one by one, so that others are made
+				left = append(left, c.commit(ctx, edits[i:i+1])...)
+			}
+			return left
 		default:
 			c.failures.Add(1)
 			s := sent{next.ids[0], c.now.revision, make(map[*edit]error)}
@@ -690,6 +718,9 @@ func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
 		return c.postpone(edits, fmt.Errorf("%w: %w", ErrAway, err))
 	}
 }
+
+// tooLong reports whether an error says that what was to be written has no room in the bucket, now or later.
+func tooLong(err error) bool { return errors.Is(err, errLongPart) || errors.Is(err, nats.ErrTooLong) }
 
 // postpone answers the changes that cannot wait with an error, and returns the others.
 func (c *Catalog) postpone(edits []*edit, err error) (left []*edit) {
@@ -797,6 +828,10 @@ func (c *Catalog) write(ctx context.Context, next *state) error {
 			outdated = append(outdated, o.Key)
 		}
 	}
+	for _, o := range h.Old[min(len(h.Old), maxOld):] { // the oldest
+		outdated = append(outdated, o.Key)
+	}
+	h.Old = h.Old[:min(len(h.Old), maxOld)]
 	next.old = h.Old
 	value, err := json.Marshal(&h)
 	if err != nil {

@@ -1,6 +1,7 @@
 package nats
 
 import (
+	crand "crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -626,18 +627,142 @@ func TestHostileParts(t *testing.T) {
 	}
 }
 
+// TestUnmet proves that a change on a replica that does not know yet who else is there is acknowledged only
+// when it does.
+func TestUnmet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		m.unmet = true
+		a := m.join(t, "a")
+		began := time.Now()
+		time.AfterFunc(time.Second, func() { m.locked(func() { m.unmet = false }) })
+		if behind, err := a.Edit(put(worker(1))); err != nil || behind != nil {
+			t.Errorf("behind %v, %v", behind, err)
+		}
+		if took := time.Since(began); took < time.Second || took > time.Second+2*lookEvery {
+			t.Errorf("acknowledged after %v", took)
+		}
+	})
+}
+
+// TestBehindCopy proves that a start keeps a copy that is newer than what the bucket says for a while, if it was
+// made from that: a server that is behind may have answered. If it was not, the bucket counts at once.
+func TestBehindCopy(t *testing.T) {
+	for name, ids := range map[string][]string{"earlier": nil, "another": {"of another fleet"}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMemory()
+				file := filepath.Join(t.TempDir(), "fleet")
+				cache := func(c *Config) { c.Cache = file }
+				a := m.join(t, "a", cache)
+				var first []byte
+				for id := range uint64(2) {
+					if _, err := a.Edit(put(worker(1 + id))); err != nil {
+						t.Fatal(err)
+					}
+					m.locked(func() {
+						if first == nil {
+							first = m.values[headKey]
+						}
+					})
+				}
+				m.leave(a)
+				var h head
+				if err := json.Unmarshal(first, &h); err != nil {
+					t.Fatal(err)
+				}
+				if ids != nil {
+					h.IDs = ids
+				}
+				text, _ := json.Marshal(h)
+				m.locked(func() { m.set(headKey, text) })
+				late := m.join(t, "late", cache)
+				time.Sleep(lowerTime / 2)
+				if kept := late.Status().Version == 2 && strings.Contains(late.lists(), "http://w2 "); kept != (ids == nil) {
+					t.Errorf("version %d, workers\n%s", late.Status().Version, late.lists())
+				}
+				time.Sleep(lowerTime)
+				if late.Status().Version != 1 || strings.Contains(late.lists(), "http://w2 ") {
+					t.Errorf("in the end version %d, workers\n%s", late.Status().Version, late.lists())
+				}
+			})
+		})
+	}
+}
+
+// TestTooLong proves that a change for which the bucket has no room is refused as such, and that those that
+// were to be written with it are made.
+func TestTooLong(t *testing.T) {
+	m := newMemory()
+	writing, written := make(chan struct{}, 16), make(chan struct{})
+	m.most, m.replace = 4096, func(bool) error {
+		writing <- struct{}{}
+		<-written
+		return nil
+	}
+	a := m.join(t, "a")
+	taints := make([]string, 400)
+	for i := range taints {
+		taints[i] = crand.Text()
+	}
+	var edits sync.WaitGroup
+	edit := func(r catalog.Record, refused bool) {
+		edits.Go(func() {
+			_, err := a.Edit(put(r))
+			if _, is := errors.AsType[*catalog.LimitError](err); is != refused || (err != nil) != refused {
+				t.Errorf("worker %d: %v", r.ID, err)
+			}
+		})
+	}
+	edit(worker(1), false)
+	<-writing
+	edit(worker(2, func(r *catalog.Record) { r.Taints = taints }), true)
+	edit(worker(3), false)
+	awaits(t, "others wait", func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return len(a.edits) == 2
+	})
+	close(written)
+	edits.Wait()
+	if got := a.lists(); strings.Count(got, "\n") != 2 || strings.Contains(got, "http://w2 ") {
+		t.Errorf("workers\n%s", got)
+	}
+}
+
+// TestOldBounded proves that many changes at once do not make the head long by the parts that they replace: the
+// oldest are removed early.
+func TestOldBounded(t *testing.T) {
+	c := New(Config{Bucket: newMemory()})
+	c.now = &state{version: 1}
+	c.now.parts[0] = &part{key: "replaced"}
+	for i := range maxOld {
+		c.now.old = append(c.now.old, oldPart{fmt.Sprint(i), time.Now()})
+	}
+	next := c.now.successor()
+	next.parts[0] = &part{}
+	if err := c.write(t.Context(), next); err != nil {
+		t.Fatal(err)
+	}
+	if len(next.old) != maxOld || next.old[0].Key != "replaced" || !slices.Equal(c.outdated, []string{fmt.Sprint(maxOld - 1)}) {
+		t.Errorf("%d old parts from %s on, %q are removed", len(next.old), next.old[0].Key, c.outdated)
+	}
+}
+
 // TestSettings proves that thresholds and policies are those of all replicas that share them, also of one
-// that starts later, without NATS; that another replica writes them as it has read them; and that one that
-// cannot have the policies says so and keeps its own.
+// that starts later, without NATS; that another replica writes them as it has read them; that one that
+// cannot have the policies says so, keeps its own, and is behind, as is one that shares none; and that
+// values count, not versions.
 func TestSettings(t *testing.T) {
 	m := newMemory()
 	tables := map[string]*overload.Table{}
 	var mu sync.Mutex
 	sections := map[string]string{} // guarded by mu
 	shares := func(name string) func(*Config) {
-		tables[name] = overload.NewTable(overload.Thresholds{PrefillTokens: new(uint64(7))}, func(string) bool { return true })
+		table := overload.NewTable(overload.Thresholds{PrefillTokens: new(uint64(7))}, func(string) bool { return true })
+		tables[name] = table
 		return func(c *Config) {
-			c.Thresholds = func() *overload.Table { return tables[name] }
+			c.Thresholds = func() *overload.Table { return table }
 			c.Policies = func(section []byte) error {
 				mu.Lock()
 				defer mu.Unlock()
@@ -651,8 +776,7 @@ func TestSettings(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "fleet")
 	cache := func(c *Config) { c.Cache = file }
-	a, b, own := m.join(t, "a", shares("a"), cache), m.join(t, "b", shares("b")), m.join(t, "own")
-	old := m.join(t, "old", shares("old"))
+	a, b := m.join(t, "a", shares("a"), cache), m.join(t, "b", shares("b"))
 	edit := func(r *testReplica, change func(*Settings) error) {
 		t.Helper()
 		if behind, err := r.EditSettings(change); err != nil || behind != nil {
@@ -666,7 +790,7 @@ func TestSettings(t *testing.T) {
 			return err
 		})
 	}
-	const section = `{"aggregated":"p"}`
+	section := `{"aggregated":"p"}`
 	choose := func(r *testReplica, section []byte) {
 		t.Helper()
 		edit(r, func(s *Settings) error {
@@ -678,14 +802,24 @@ func TestSettings(t *testing.T) {
 	choose(b, []byte(section))
 	set(b, "n", 0.25)
 	choose(a, []byte(section)) // as it is
+	own, old := m.join(t, "own"), m.join(t, "old", shares("old"))
 	if _, err := own.Edit(put(worker(1))); err != nil {
 		t.Fatal(err)
 	}
-	agree(t, a, b, own)
-	if st := old.Status(); len(st.Refused) != 1 || !strings.Contains(st.Refused[0], "unknown type") {
-		t.Errorf("%v is refused", st.Refused)
+	agree(t, a, b, own, old)
+	section = `{"aggregated":"q"}`
+	behind, err := b.EditSettings(func(s *Settings) error {
+		s.Policies = []byte(section)
+		return nil
+	})
+	if err != nil || !slices.Equal(behind, []string{"own", "old"}) {
+		t.Errorf("behind %v, %v", behind, err)
+	}
+	if st := old.Status(); len(st.Refused) != 1 || !strings.Contains(st.Refused[0], "unknown type") || st.Settings != 0 {
+		t.Errorf("%v is refused, settings are of version %d", st.Refused, st.Settings)
 	}
 	m.leave(a)
+	m.leave(own)
 	m.locked(func() { m.away = true })
 	late := m.join(t, "late", shares("late"), cache)
 	awaits(t, "the copy is used", func() bool { return late.Status().State == Cached })
@@ -701,13 +835,24 @@ func TestSettings(t *testing.T) {
 		}
 		mu.Unlock()
 	}
-	if v := late.Status().Settings; v != 3 {
-		t.Errorf("the settings are of version %d, want 3", v)
+	if v := late.Status().Settings; v != 5 {
+		t.Errorf("the settings are of version %d, want 5", v)
 	}
 	m.locked(func() { m.away = false })
 	awaits(t, "the bucket is read", func() bool { return late.Status().State == Current })
 	choose(late, nil)
 	agree(t, b, late)
+	m.locked(func() {
+		var h head
+		if err := json.Unmarshal(m.values[headKey], &h); err != nil {
+			t.Fatal(err)
+		}
+		h.Settings.Thresholds["m"].DecodeBlocks = new(0.75)
+		text, _ := json.Marshal(h)
+		m.set(headKey, text)
+	})
+	b.Look()
+	awaits(t, "thresholds of the same version are read", func() bool { return *tables["b"].Of("m").DecodeBlocks == 0.75 })
 	mu.Lock()
 	defer mu.Unlock()
 	for _, name := range []string{"b", "late"} {

@@ -72,7 +72,7 @@ func TestServer(t *testing.T) {
 	a, b, c := onServer(t, server.URL, "a"), onServer(t, server.URL, "b"), onServer(t, server.URL, "c")
 	replicas := []*testReplica{a, b, c}
 	awaits(t, "all are there", func() bool {
-		return len(a.config.Fleet.Behind(1)) == 2 && len(b.config.Fleet.Behind(1)) == 2 && a.Settled() // before, the first change would wait
+		return len(a.config.Fleet.Behind(1, 0)) == 2 && len(b.config.Fleet.Behind(1, 0)) == 2 && a.Settled() // before, the first change would wait
 	})
 
 	var part atomic.Pointer[string]

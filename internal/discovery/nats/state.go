@@ -63,7 +63,11 @@ type settings struct {
 
 // same reports whether both say the same, whatever their versions are.
 func (s settings) same(o settings) bool {
-	return maps.EqualFunc(s.Thresholds, o.Thresholds, (*overload.Thresholds).Equal) && bytes.Equal(s.Policies, o.Policies)
+	return s.sameThresholds(o.Thresholds) && bytes.Equal(s.Policies, o.Policies)
+}
+
+func (s settings) sameThresholds(own map[string]*overload.Thresholds) bool {
+	return maps.EqualFunc(s.Thresholds, own, (*overload.Thresholds).Equal)
 }
 
 // check returns an error if the settings, which may be nil, cannot be used.
@@ -289,6 +293,10 @@ func (s *state) unwritten() *state {
 	}
 	return &u
 }
+
+// precedes reports whether o was made from s, as far as is known: a bucket that has s then is behind, or has
+// lost something.
+func (s *state) precedes(o *state) bool { return len(s.ids) > 0 && slices.Contains(o.ids, s.ids[0]) }
 
 // successor returns the next version of the catalog, without workers.
 func (s *state) successor() *state {

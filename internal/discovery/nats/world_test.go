@@ -24,8 +24,11 @@ type memory struct {
 	revision map[string]uint64
 	last     uint64
 	away     bool
+	unmet    bool // not every replica was heard yet
 	// replace, if set, is called before and after the head is replaced; an error is the answer.
 	replace func(after bool) error
+	// most, if not 0, is the longest value in bytes.
+	most int
 	// lose, if set, has a head not written and not answered if it says so.
 	lose     func(value []byte) bool
 	replicas []*testReplica
@@ -54,6 +57,9 @@ func (m *memory) Put(_ context.Context, key string, value []byte) error {
 	defer m.mu.Unlock()
 	if m.away {
 		return errNoAnswer
+	}
+	if m.most > 0 && len(value) > m.most {
+		return nats.ErrTooLong
 	}
 	m.set(key, value)
 	return nil
@@ -126,12 +132,18 @@ func (m member) Up() bool {
 
 func (m member) Settled() bool { return m.Up() }
 
-func (m member) SetCatalog(version uint64) {
+func (m member) Met() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !m.unmet
+}
+
+func (m member) SetCatalog(version, settings uint64) {
 	m.mu.Lock()
 	all := slices.Clone(m.replicas)
 	for _, r := range all {
 		if r.name == m.name {
-			r.version = version
+			r.version, r.settings = version, settings
 		}
 	}
 	m.mu.Unlock()
@@ -142,11 +154,11 @@ func (m member) SetCatalog(version uint64) {
 	}
 }
 
-func (m member) Behind(version uint64) (names []string) {
+func (m member) Behind(version, settings uint64) (names []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, r := range m.replicas {
-		if r.name != m.name && r.version < version {
+		if r.name != m.name && (r.version < version || r.settings < settings) {
 			names = append(names, r.name)
 		}
 	}
@@ -156,10 +168,11 @@ func (m member) Behind(version uint64) (names []string) {
 // testReplica is a replica with a catalog of its own.
 type testReplica struct {
 	*Catalog
-	name    string
-	local   *catalog.Catalog
-	version uint64 // that it has said, guarded by memory.mu
-	stop    func()
+	name  string
+	local *catalog.Catalog
+	// The versions that it has said, guarded by memory.mu.
+	version, settings uint64
+	stop              func()
 	// applied, if set, is called after a set was applied.
 	applied func()
 }

@@ -66,19 +66,10 @@ func NewCounters() *Counters { return &Counters{seconds: metrics.NewHistogram(sc
 // scrapeBounds are in seconds, up to the time after which a scrape is given up.
 var scrapeBounds = metrics.Doubling(.001, 11)
 
-// Reports returns the number of reports from a source.
-func (c *Counters) Reports(s Source) uint64 { return c.reports[s].Load() }
-
 // CountTold counts a report that has come over HTTP.
 func (c *Counters) CountTold() { c.reports[Told].Add(1) }
 
-// Dropped returns the number of what was dropped from a source for a reason.
-func (c *Counters) Dropped(s Source, r Reason) uint64 { return c.dropped[s][r].Load() }
-
 func (c *Counters) drop(s Source, r Reason) { c.dropped[s][r].Add(1) }
-
-// Scrapes returns the number of scrapes with a result.
-func (c *Counters) Scrapes(r ScrapeResult) uint64 { return c.scrapes[r].Load() }
 
 // Families are the metrics of Collector.
 var Families metrics.Families

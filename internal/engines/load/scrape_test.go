@@ -112,7 +112,7 @@ func TestScrapeBackOff(t *testing.T) {
 		if good, failing := s.Pages(); good != 1 || failing != 0 {
 			t.Errorf("%d and %d pages", good, failing)
 		}
-		if n := s.counters.Scrapes(ScrapeStatus); n < 8 {
+		if n := s.counters.scrapes[ScrapeStatus].Load(); n < 8 {
 			t.Errorf("%d scrapes with a status", n)
 		}
 	})
@@ -157,7 +157,7 @@ func TestScrapeBounds(t *testing.T) {
 		if n := most.Load(); n != 64 {
 			t.Errorf("%d pages at a time, want 64", n)
 		}
-		if n := s.counters.Scrapes(ScrapeTimeout); n < 400 {
+		if n := s.counters.scrapes[ScrapeTimeout].Load(); n < 400 {
 			t.Errorf("%d timeouts, want one of each page at least", n)
 		}
 		if got := to.took(); len(got) > 0 {

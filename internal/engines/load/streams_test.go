@@ -121,7 +121,7 @@ func (w *streamWorld) saw(want ...string) {
 
 func (w *streamWorld) dropped(why Reason, want uint64) {
 	w.t.Helper()
-	if got := w.counters.Dropped(Push, why); got != want {
+	if got := w.counters.dropped[Push][why].Load(); got != want {
 		w.t.Errorf("%d dropped as %s, want %d", got, why, want)
 	}
 }
@@ -206,7 +206,7 @@ func TestStreamBatch(t *testing.T) {
 		}
 	}
 	w.dropped(BadNumber, 5)
-	if n := w.counters.Reports(Push); n != uint64(number)-5 {
+	if n := w.counters.reports[Push].Load(); n != uint64(number)-5 {
 		t.Errorf("%d reports of %d messages, 5 of them bad", n, number)
 	}
 }

@@ -16,11 +16,6 @@ type Limits struct {
 	Bytes   int // approximate memory of all selections
 }
 
-// DefaultLimits are those of dynamo-kv-router 1.6.1.
-func DefaultLimits() Limits {
-	return Limits{TTL: 120 * time.Second, Entries: 4096, Bytes: 256 << 20}
-}
-
 // Selection has the data of a selection that a reservation needs.
 type Selection struct {
 	Scope catalog.Scope

@@ -98,7 +98,7 @@ func want(t *testing.T, s *pending.Store, id string, of uint64) {
 // TestKeeps: what comes out is what was put in, whatever becomes of the
 // caller's memory, and in its scope only.
 func TestKeeps(t *testing.T) {
-	s, _ := newStore(pending.DefaultLimits())
+	s, _ := newStore(pending.Limits{TTL: time.Minute, Entries: 1, Bytes: 1 << 20})
 	local, sequence := []uint64{1, 2}, []uint64{1, 9}
 	s.Put("a", pending.Selection{
 		Scope: scope, Rank: catalog.Rank{Worker: 1<<64 - 1, DP: 3}, Prompt: ledger.Pin(scope, local, sequence),

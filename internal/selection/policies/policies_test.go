@@ -169,3 +169,23 @@ instances: [{name: a, type: random}, {name: b, type: random}, {name: c, type: ra
 		t.Error(err)
 	}
 }
+
+// What two sections differ in is named part by part, whatever the order of their members is.
+func TestChanges(t *testing.T) {
+	const was = `{"aggregated":"p","models":{"m":"p","n":"q"},"instances":[{"name":"p","type":"lmetric"},{"name":"q","type":"random"}],"shadow":["q"]}`
+	for _, tt := range []struct{ was, now, want string }{
+		{was, was, ""},
+		{"", "", ""},
+		{was, `{"instances":[{"name":"q","type":"random"},{"name":"p","type":"lmetric"}],"shadow":["q"],"models":{"n":"q","m":"p"},"aggregated":"p"}`, ""},
+		{"", was, "aggregated instances.p instances.q models.m models.n shadow"},
+		{was, "", "aggregated instances.p instances.q models.m models.n shadow"},
+		{
+			was, `{"aggregated":"q","models":{"m":"p","o":"q"},"instances":[{"name":"p","type":"lmetric","parameters":{"hotspot_detection":false}},{"name":"q","type":"random"}],"shadow":["q"]}`,
+			"aggregated instances.p models.n models.o",
+		},
+	} {
+		if got := strings.Join(policies.Changes([]byte(tt.was), []byte(tt.now)), " "); got != tt.want {
+			t.Errorf("%s to %s: %q, want %q", tt.was, tt.now, got, tt.want)
+		}
+	}
+}

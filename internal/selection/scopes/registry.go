@@ -62,7 +62,7 @@ type Settings struct {
 // Registry has the states of all scopes.
 type Registry struct {
 	settings Settings
-	canWait  atomic.Bool // the settings and policies let requests wait in at least one scope
+	canWait  atomic.Bool // the settings or policies, present or former, let requests wait in some scope
 	catalog  *catalog.Catalog
 	loads    Loads
 	restored Restored // nil: there are none
@@ -77,7 +77,7 @@ type Registry struct {
 	unservedMu sync.Mutex // guards unserved; innermost
 	unserved   map[catalog.Scope]*Traffic
 
-	// mu guards writes of states, State.served of every state, and the fields below. It is
+	// mu guards writes of states and of State.rules, State.served, and the fields below. It is
 	// innermost, beside the locks of the packages that this one calls.
 	mu       sync.Mutex
 	policies *policies.Table
@@ -156,9 +156,13 @@ func NoWorkers(sc catalog.Scope) *contract.Error {
 func (r *Registry) RefuseNew() { r.closing.Store(true) }
 
 // CloseQueues answers waiting requests with contract.ErrShuttingDown. It must be called after
-// RefuseNew and after the catalog is closed, so that no scope gets a new queue.
+// RefuseNew, from which on SetPolicies makes no queues, and after the catalog is closed, so that no
+// scope is new.
 func (r *Registry) CloseQueues() {
-	for _, state := range r.All() {
+	r.mu.Lock() // for a SetPolicies under way
+	states := r.All()
+	r.mu.Unlock()
+	for _, state := range states {
 		state.Rules().Queue.Close(contract.ErrShuttingDown)
 	}
 }
@@ -245,10 +249,14 @@ func (r *Registry) newRulesLocked(sc catalog.Scope, former *Rules) *Rules {
 var errOtherPolicies = &contract.Error{Kind: contract.Unavailable, Text: "the selection policies have changed", Err: ErrStale}
 
 // SetPolicies has all scopes choose by the policies of t from now on. What former policies delay is
-// tried again.
+// tried again. After RefuseNew nothing changes any more.
 func (r *Registry) SetPolicies(t *policies.Table) {
 	var replaced []*waitqueue.Queue
 	r.mu.Lock()
+	if r.closing.Load() { // CloseQueues may have closed the queues
+		r.mu.Unlock()
+		return
+	}
 	r.policies = t
 	if t.Delays() {
 		r.canWait.Store(true)

@@ -9,11 +9,13 @@ import (
 
 	"github.com/select-service/select-service/internal/selection/approximate"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/kvevents"
 	"github.com/select-service/select-service/pkg/recovery"
+	"github.com/select-service/select-service/pkg/selector"
 )
 
 var (
@@ -113,16 +115,22 @@ func TestReplayReplacesDump(t *testing.T) {
 	}
 }
 
-// TestPastScopes: of the scopes without workers the last 1,024 stay known.
+// TestPastScopes (decision D18): of the scopes without workers the last 1,024 stay known; one that
+// comes back counts again.
 func TestPastScopes(t *testing.T) {
 	w := newWorld(scopes.Settings{})
-	for i := range 1030 {
+	visit := func(i int) {
 		model := func(r *catalog.Record) { r.Scope.Model = fmt.Sprint(i) }
 		w.do(t, inTurn(put(1, 4, "tcp://w:1", model), remove(1)))
 	}
+	for i := range 1030 {
+		visit(i)
+	}
+	visit(6) // the oldest that is known
+	visit(1030)
 	known := w.Known()
-	if len(known) != 1024 || known[0].Model != "6" {
-		t.Errorf("%d known, the oldest is %v", len(known), known[0])
+	if len(known) != 1024 || known[0].Model != "8" || known[1022].Model != "6" {
+		t.Errorf("%d known, the oldest is %v, the last but one %v", len(known), known[0], known[len(known)-2])
 	}
 }
 
@@ -138,6 +146,22 @@ func TestUnavailable(t *testing.T) {
 	r.RefuseNew()
 	if _, _, err := r.Schedulable(sc); !errors.Is(err, contract.ErrShuttingDown) || !r.Closing() {
 		t.Errorf("after RefuseNew: %v, closing %t", err, r.Closing())
+	}
+}
+
+// TestClosedQueueStays proves that policies that are set when a shutdown has closed the queues open no new one.
+func TestClosedQueueStays(t *testing.T) {
+	delaying, err := policies.Parse([]byte(`{"aggregated":"p","instances":[{"name":"p","type":"predicted-ttft","parameters":{"hold_seconds":1}}]}`), selector.DefaultWeights())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(scopes.Settings{Policies: delaying})
+	w.do(t, register(1, 4, "tcp://w:1"))
+	queue := w.Of(sc).Rules().Queue
+	w.RefuseNew()
+	w.CloseQueues()
+	if w.SetPolicies(delaying); w.Of(sc).Rules().Queue != queue {
+		t.Error("a new queue after CloseQueues")
 	}
 }
 

@@ -155,7 +155,7 @@ func (q *Queue) Dispatch() {
 }
 
 // Close ends every waiting request, and every later one, with reason: the service is shutting
-// down, or the scope has lost its last worker.
+// down, the scope has lost its last worker, or it has other policies.
 func (q *Queue) Close(reason error) {
 	if !q.Waits() {
 		return

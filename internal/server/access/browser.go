@@ -108,7 +108,7 @@ func (h *Hosts) Check(r *http.Request) error {
 	}
 	asked, err := netip.ParseAddr(host)
 	switch loopback := at.Addr().Unmap().IsLoopback(); {
-	case err == nil && asked.Unmap() == at.Addr().Unmap(),
+	case err == nil && asked.Unmap() == at.Addr().Unmap().WithZone(""),
 		err == nil && loopback && asked.Unmap().IsLoopback(),
 		loopback && (host == "localhost" || strings.HasSuffix(host, ".localhost")):
 		return nil
@@ -120,11 +120,15 @@ var errForeignHost = &DeniedError{
 	Status: http.StatusForbidden, Code: "foreign_host", Text: "the Host of the request is not one of this service; see --allowed-hosts",
 }
 
-// canonical returns a host in lower case, without port, brackets and final dot.
+// canonical returns a host in lower case, without port, brackets, final dot and the zone of an IPv6
+// address, which means something on the client's machine only (RFC 6874).
 func canonical(host string) string {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
 	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	if strings.Contains(host, ":") {
+		host, _, _ = strings.Cut(host, "%")
+	}
 	return strings.ToLower(strings.TrimSuffix(host, "."))
 }

@@ -68,6 +68,7 @@ func TestHosts(t *testing.T) {
 	loopback := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8092}
 	all := &net.TCPAddr{IP: net.IPv4zero, Port: 8092}
 	outer := &net.TCPAddr{IP: net.IPv4(10, 1, 2, 3), Port: 8092}
+	link := &net.TCPAddr{IP: net.ParseIP("fe80::1"), Port: 8092, Zone: "eth0"}
 	for _, tt := range []struct {
 		listener, local net.Addr
 		allowed         []string
@@ -89,6 +90,10 @@ func TestHosts(t *testing.T) {
 		{all, outer, []string{"svc"}, "10.1.2.3:8092", false},
 		{all, loopback, []string{"svc"}, "localhost", false},
 		{all, outer, []string{"2001:db8::1"}, "[2001:db8::1]:80", false},
+		{all, link, []string{"svc"}, "[fe80::1]:8092", false},
+		{all, link, []string{"svc"}, "[fe80::1%25en0]:8092", false},
+		{all, link, []string{"svc"}, "[FE80::1%en0]", false},
+		{all, outer, []string{"fe80::9%eth1"}, "[fe80::9%25en0]", false},
 
 		{loopback, loopback, nil, "evil.example", true},
 		{loopback, loopback, nil, "evil.example:8092", true},
@@ -99,6 +104,7 @@ func TestHosts(t *testing.T) {
 		{loopback, loopback, nil, "0.0.0.0", true},
 		{loopback, loopback, nil, "[fe80::1]", true},
 		{loopback, loopback, []string{"proxy.example"}, "evil.example", true},
+		{all, link, []string{"svc"}, "[fe80::2%25eth0]:8092", true},
 		{all, outer, []string{"svc"}, "localhost", true},
 		{all, outer, []string{"svc"}, "127.0.0.1", true},
 		{all, outer, []string{"svc"}, "other", true},

@@ -92,9 +92,7 @@ func TestSelectBody(t *testing.T) {
 	for _, body := range []string{`{}`, nulls, `{"router_config_override":{"overlap_score_credit":null,"track_prefill_tokens":null}}`} {
 		f.call = func() { equal(t, body, f.selected, empty) }
 		for _, path := range []string{"/select", "/select_and_reserve"} {
-			if w := call(t, h, "POST", path, body, nil); w.Code != 200 {
-				t.Errorf("%s %s: %d %s", path, body, w.Code, w.Body)
-			}
+			accepted(t, h, path, body)
 		}
 	}
 
@@ -102,8 +100,16 @@ func TestSelectBody(t *testing.T) {
 	empty.HasAllowedWorkers = true
 	empty.Prompt.Routing = &selection.Routing{}
 	f.call = func() { equal(t, "empty lists", f.selected, empty) }
-	call(t, h, "POST", "/select", `{"token_ids":[],"block_hashes":[],"sequence_hashes":[],"allowed_worker_ids":[],
-		"mm_routing_info":{"routing_token_ids":[]},"routing_constraints":{"required_taints":[],"preferred_taints":{}}}`, nil)
+	accepted(t, h, "/select", `{"token_ids":[],"block_hashes":[],"sequence_hashes":[],"allowed_worker_ids":[],
+		"mm_routing_info":{"routing_token_ids":[]},"routing_constraints":{"required_taints":[],"preferred_taints":{}}}`)
+}
+
+// accepted posts a body that must reach the service.
+func accepted(t *testing.T, h http.Handler, target, body string) {
+	t.Helper()
+	if w := call(t, h, "POST", target, body, nil); w.Code/100 != 2 {
+		t.Errorf("%s %s: %d %s", target, body, w.Code, w.Body)
+	}
 }
 
 // TestRefusedBodies lists bodies of the wrong shape by route.
@@ -237,7 +243,7 @@ func TestReserveBody(t *testing.T) {
 			Scope: defaultScope, ID: "", Rank: catalog.Rank{Worker: 1}, Prompt: selection.Prompt{HasSequenceHashes: true, HasISLTokens: true},
 		})
 	}
-	call(t, h, "POST", "/reservations", `{"reservation_id":"","worker_id":1,"dp_rank":null,"sequence_hashes":[],"isl_tokens":0,"overlap":"any"}`, nil)
+	accepted(t, h, "/reservations", `{"reservation_id":"","worker_id":1,"dp_rank":null,"sequence_hashes":[],"isl_tokens":0,"overlap":"any"}`)
 	f.call = func() {
 		equal(t, "reservation", f.booked, selection.ReserveRequest{
 			Scope: catalog.Scope{Model: "m", Tenant: "t"}, ID: "r", Rank: catalog.Rank{Worker: 1, DP: 2},
@@ -246,8 +252,8 @@ func TestReserveBody(t *testing.T) {
 			ExpectedOutputTokens: ptr[uint32](9), EffectivePrefillTokens: ptr[uint64](0),
 		})
 	}
-	call(t, h, "POST", "/reservations", `{"model_name":"m","tenant_id":"t","reservation_id":"r","worker_id":1,"dp_rank":2,"sequence_hashes":[7],
-		"router_config_override":{"track_prefill_tokens":false},"expected_output_tokens":9,"effective_prefill_tokens":0}`, nil)
+	accepted(t, h, "/reservations", `{"model_name":"m","tenant_id":"t","reservation_id":"r","worker_id":1,"dp_rank":2,"sequence_hashes":[7],
+		"router_config_override":{"track_prefill_tokens":false},"expected_output_tokens":9,"effective_prefill_tokens":0}`)
 }
 
 // TestProjectBody: both projections take the same body.
@@ -260,7 +266,7 @@ func TestProjectBody(t *testing.T) {
 		})
 	}
 	for _, path := range []string{"/overlap_scores", "/potential_loads"} {
-		call(t, h, "POST", path, `{"token_ids":[1],"router_config_override":{"overlap_score_credit":0.5}}`, nil)
+		accepted(t, h, path, `{"token_ids":[1],"router_config_override":{"overlap_score_credit":0.5}}`)
 	}
 }
 

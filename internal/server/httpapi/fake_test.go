@@ -211,9 +211,9 @@ func (f *fake) Policies(of catalog.ScopeFilter) []node.ScopePolicy {
 	return f.policies
 }
 
-func (f *fake) SetPolicies(section []byte) ([]string, error) {
+func (f *fake) SetPolicies(section []byte) (node.PolicyChange, error) {
 	f.section = string(section)
-	return nil, f.called()
+	return node.PolicyChange{Section: "d1ge57", Changed: []string{"aggregated", "instances.p"}}, f.called()
 }
 
 func (f *fake) PotentialLoads(req *selection.ProjectRequest) ([]selection.RankLoad, error) {

@@ -18,9 +18,8 @@ type policyTable interface {
 	// Policies lists the policies of the scopes that match.
 	Policies(catalog.ScopeFilter) []node.ScopePolicy
 	// SetPolicies has all scopes choose by a section worker_selection of a policy file, as JSON; nil:
-	// by the policies of the configuration. Of a fleet that shares its settings, behind names the
-	// replicas that do not do so yet.
-	SetPolicies(section []byte) (behind []string, err error)
+	// by the policies of the configuration.
+	SetPolicies(section []byte) (node.PolicyChange, error)
 }
 
 type policyRoutes struct {
@@ -54,32 +53,42 @@ var policyShape = bodyscan.NewObject(
 )
 
 func (r policyRoutes) set(c request, b *policyBody, out []byte) (int, []byte, error) {
-	c.about(changedPolicies{string(b.section)})
-	return r.change(b.section, out)
+	return r.change(c, b.section, out)
 }
 
 func (r policyRoutes) clear(c request, out []byte) (int, []byte, error) {
-	c.about(changedPolicies{})
-	return r.change(nil, out)
+	return r.change(c, nil, out)
 }
 
-func (r policyRoutes) change(section, out []byte) (int, []byte, error) {
-	behind, err := r.svc.SetPolicies(section)
+func (r policyRoutes) change(c request, section, out []byte) (int, []byte, error) {
+	change, err := r.svc.SetPolicies(section)
+	c.about(changedPolicies(change))
 	if err != nil {
 		return 0, nil, err
 	}
 	out = append(out, '{')
 	out = r.list(catalog.ScopeFilter{}, appendKey(out, "policies"))
-	return http.StatusOK, append(appendBehind(out, behind), '}'), nil
+	return http.StatusOK, append(appendBehind(out, change.Behind), '}'), nil
 }
 
-// changedPolicies are the policies in an audit line; "": those of the configuration.
-type changedPolicies struct{ section string }
+// changedPolicies is a change of the policies in an audit line.
+type changedPolicies node.PolicyChange
+
+// maxChanged is how many changes of policies an audit line names.
+const maxChanged = 32
 
 func (p changedPolicies) describe(e *zerolog.Event) {
-	if p.section != "" {
-		e.Str("worker_selection", catalog.Clip(p.section))
+	if p.Section != "" {
+		e.Str("worker_selection", p.Section)
 	}
+	if len(p.Changed) == 0 {
+		return
+	}
+	names := make([]string, 0, maxChanged)
+	for _, name := range p.Changed[:min(len(p.Changed), maxChanged)] {
+		names = append(names, catalog.Clip(name))
+	}
+	e.Int("changed", len(p.Changed)).Strs("changes", names)
 }
 
 func (r policyRoutes) list(f catalog.ScopeFilter, out []byte) []byte {

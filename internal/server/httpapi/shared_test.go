@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -114,6 +115,10 @@ func TestSetPolicies(t *testing.T) {
 	}
 	if got := ask(h, "GET", path, "", ""); !strings.Contains(got.Body.String(), lists("p")) {
 		t.Errorf("a refused section has changed the policies: %s", got.Body)
+	}
+	change, err := w.SetPolicies([]byte(`{ "aggregated": "p", "instances": [{"name": "p", "type": "random"}]}`))
+	if err != nil || change.Section != "24fda0036b00ff3d" || !slices.Equal(change.Changed, []string{"instances.p", "models.m\U0001f600\\\n"}) {
+		t.Errorf("%+v, %v", change, err)
 	}
 	if got := ask(h, "DELETE", path, "", ""); got.Code != 200 || !strings.Contains(got.Body.String(), lists("default")) {
 		t.Errorf("%d %s", got.Code, got.Body)

@@ -52,14 +52,17 @@ func (c *Client) GetAnnounced(ctx context.Context, text, host string) (io.ReadCl
 	if err != nil {
 		return nil, err
 	}
-	return &paced{ReadCloser: body}, nil
+	return Paced(body), nil
 }
+
+// Paced returns the body of an answer whose reads fail with ErrSlow below 64 KiB/s.
+func Paced(body io.ReadCloser) io.ReadCloser { return &paced{ReadCloser: body} }
 
 // addressOf returns the address to which a request for a URL's host goes. If that host is the
 // replica's own or a listed one, it is that host. Otherwise it is the replica's own address, if
 // the URL's host resolves to it.
 func (c *Client) addressOf(ctx context.Context, named, host string) (at netip.Addr, err error) {
-	if strings.EqualFold(named, host) || slices.ContainsFunc(c.who.Hosts, func(h string) bool { return strings.EqualFold(h, named) }) {
+	if strings.EqualFold(named, host) || c.who.lists(named) {
 		return netip.Addr{}, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.idle)
@@ -101,11 +104,16 @@ type dialer struct {
 }
 
 func (d *dialer) plain(ctx context.Context, network, address string) (net.Conn, error) {
+	host, port, _ := net.SplitHostPort(address) // net/http has made it
 	if at, ok := ctx.Value(dialAt{}).(string); ok {
-		_, port, _ := net.SplitHostPort(address) // net/http has made it
 		address = net.JoinHostPort(at, port)
 	}
-	return d.DialContext(ctx, network, address)
+	if d.who.Dial == nil || d.who.lists(host) {
+		return d.DialContext(ctx, network, address)
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.Timeout)
+	defer cancel()
+	return d.who.Dial(ctx, network, address)
 }
 
 func (d *dialer) encrypted(ctx context.Context, network, address string) (net.Conn, error) {

@@ -1,6 +1,7 @@
 package fetch_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -56,6 +57,30 @@ func TestAnnouncedHost(t *testing.T) {
 		if got := hits.Load() - before; (got == 1) != (tt.want == nil) {
 			t.Errorf("%s of a replica at %s: asked %d times", tt.name, tt.host, got)
 		}
+	}
+}
+
+// Where a policy connects to hosts, it is asked about those that the operator has not named, by name and
+// address, and nobody else connects to them.
+func TestDial(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { send(w, "x") }))
+	t.Cleanup(s.Close)
+	refused := errors.New("not allowed")
+	var asked []string
+	c := fetch.New(time.Minute, fetch.Identity{Hosts: []string{"127.0.0.1"}, Dial: func(_ context.Context, _, address string) (net.Conn, error) {
+		asked = append(asked, address)
+		return nil, refused
+	}})
+	t.Cleanup(c.Close)
+	body, err := c.Get(t.Context(), s.URL)
+	if err != nil {
+		t.Fatalf("a named host: %v", err)
+	}
+	_ = body.Close()
+	elsewhere := strings.Replace(s.URL, "127.0.0.1", "localhost", 1)
+	if _, _, err := c.GetDump(t.Context(), elsewhere); !errors.Is(err, refused) || len(asked) != 1 || "http://"+asked[0] != elsewhere {
+		t.Errorf("%s: %v; asked about %v", elsewhere, err, asked)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -67,6 +68,13 @@ type Identity struct {
 	Trusted func(u *url.URL) bool
 	// Hosts are further hosts from which GetAnnounced may read, whichever replica announces them.
 	Hosts []string
+	// Dial, if set, opens the connections to hosts that are none of Hosts.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// lists reports whether a host is one of Hosts.
+func (id *Identity) lists(host string) bool {
+	return slices.ContainsFunc(id.Hosts, func(h string) bool { return strings.EqualFold(h, host) })
 }
 
 // New returns a client that gives up when nothing comes for the time idle, while it connects,

@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -19,13 +21,14 @@ type Answer func(ctx context.Context, w io.Writer, u *url.URL) error
 const (
 	// partSize is the size of a part of an answer, in bytes.
 	partSize = 256 << 10
+	// window is how many parts of an answer are on their way at a time: who asks has room for them, and
+	// says after each half of them how many it has used.
+	window = 4
 	// headerSize bounds the headers of a part, in bytes, and maxFault the error in them.
 	headerSize, maxFault = 512, 256
-	// maxParts bounds the parts of an answer that have come and are not read yet.
-	maxParts = 1 << 10
 	// maxAnswers bounds the answers that are written at a time.
-	maxAnswers = 4
-	// answerIdle is how long the next part of an answer is awaited.
+	maxAnswers = 16
+	// answerIdle is how long the next part of an answer is awaited, and by who writes it that one is used.
 	answerIdle = 3 * time.Second
 
 	// headers of the parts: the number of a part from 0, and on the last one, which is empty,
@@ -33,7 +36,62 @@ const (
 	partHeader = "Part"
 	endHeader  = "End"
 	endOK      = "ok"
+	// usedHeader is that of a message, to where the question went, that says how many parts of the
+	// answer to the same inbox were used.
+	usedHeader = "Used"
 )
+
+var (
+	errNoMemory = errors.New("no memory for the answer (--max-memory)")
+	errUnused   = errors.New("the answer was not read in time")
+)
+
+// answers are those that are being written.
+type answers struct {
+	writing sync.WaitGroup
+
+	mu    sync.Mutex             // guards the fields below
+	by    map[string]*partWriter // by the inbox of who has asked
+	ended bool                   // no others begin
+}
+
+// begin adds an answer. It returns false if there is no room, or the inbox gets one already.
+func (a *answers) begin(w *partWriter) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.ended || len(a.by) == maxAnswers || a.by[w.reply] != nil {
+		return false
+	}
+	a.by[w.reply] = w
+	a.writing.Add(1)
+	return true
+}
+
+func (a *answers) end(w *partWriter) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.by, w.reply)
+	a.writing.Done()
+}
+
+// wait waits for the answers under way. No others begin.
+func (a *answers) wait() {
+	a.mu.Lock()
+	a.ended = true
+	a.mu.Unlock()
+	a.writing.Wait()
+}
+
+// use notes how many parts the asker has used.
+func (a *answers) use(reply, parts string) {
+	n, err := strconv.Atoi(parts)
+	a.mu.Lock()
+	w := a.by[reply]
+	a.mu.Unlock()
+	if err == nil && w != nil {
+		w.use(n)
+	}
+}
 
 // SetAnswer sets what answers the requests of other replicas.
 func (c *Conn) SetAnswer(a Answer) { c.answer.Store(&a) }
@@ -41,49 +99,95 @@ func (c *Conn) SetAnswer(a Answer) { c.answer.Store(&a) }
 // asked returns what takes the requests of other replicas.
 func (c *Conn) asked(ctx context.Context) nats.MsgHandler {
 	return func(m *nats.Msg) {
-		a := c.answer.Load()
-		if a == nil || m.Reply == "" {
+		if c.answer.Load() == nil || m.Reply == "" {
 			return
 		}
-		w := &partWriter{nc: c.nc.Load(), reply: m.Reply, size: partSize}
+		if used := m.Header.Get(usedHeader); used != "" {
+			c.answers.use(m.Reply, used)
+			return
+		}
+		w := newPartWriter(ctx, c.nc.Load().PublishMsg, m.Reply, partSize)
 		if most := int(c.maxPayload.Load()) - headerSize; most > 0 {
 			w.size = min(w.size, most)
 		}
-		select {
-		case c.answering <- struct{}{}:
-		default:
+		if !c.answers.begin(w) {
 			w.end(errors.New("busy with other replicas"))
 			return
 		}
-		go func() {
-			defer func() { <-c.answering }()
-			u, err := url.Parse(string(m.Data))
-			if err == nil {
-				err = (*a)(ctx, w, u)
-			}
-			w.end(err)
-		}()
+		go c.write(w, string(m.Data))
 	}
 }
 
-// partWriter sends an answer in parts.
+// write writes the answer to a question that has begun.
+func (c *Conn) write(w *partWriter, question string) {
+	defer c.answers.end(w)
+	if !c.config.Snapshots.Reserve(partSize) {
+		w.end(errNoMemory)
+		return
+	}
+	defer c.config.Snapshots.Release(partSize)
+	u, err := url.Parse(question)
+	if err == nil {
+		err = (*c.answer.Load())(w.ctx, w, u)
+	}
+	w.end(err)
+}
+
+// partWriter sends an answer in parts, of which no more than window are on their way.
 type partWriter struct {
-	nc     *nats.Conn
-	reply  string
-	size   int // of a part, in bytes
-	buffer []byte
-	parts  int
+	ctx     context.Context //nolint:containedctx // of the answer, which the writer is a part of
+	publish func(*nats.Msg) error
+	reply   string
+	size    int // of a part, in bytes
+	buffer  []byte
+	parts   int
+	used    atomic.Int64  // parts that the asker has used
+	more    chan struct{} // used has risen; capacity 1
 }
 
-func (w *partWriter) Write(p []byte) (int, error) {
-	w.buffer = append(w.buffer, p...)
-	for len(w.buffer) >= w.size {
-		if err := w.send(w.buffer[:w.size], ""); err != nil {
-			return 0, err
-		}
-		w.buffer = append(w.buffer[:0], w.buffer[w.size:]...)
+func newPartWriter(ctx context.Context, publish func(*nats.Msg) error, reply string, size int) *partWriter {
+	return &partWriter{ctx: ctx, publish: publish, reply: reply, size: size, more: make(chan struct{}, 1)}
+}
+
+// use notes how many parts the asker has used.
+func (w *partWriter) use(parts int) {
+	w.used.Store(int64(parts))
+	select {
+	case w.more <- struct{}{}:
+	default:
 	}
-	return len(p), nil
+}
+
+func (w *partWriter) Write(p []byte) (n int, err error) {
+	for len(p) > 0 {
+		k := min(len(p), w.size-len(w.buffer))
+		w.buffer = append(w.buffer, p[:k]...)
+		n, p = n+k, p[k:]
+		if len(w.buffer) == w.size {
+			if err := w.flush(); err != nil {
+				return n, err
+			}
+		}
+	}
+	return n, nil
+}
+
+// flush sends what was written, once the asker has room for it.
+func (w *partWriter) flush() error {
+	idle := time.NewTimer(answerIdle)
+	defer idle.Stop()
+	for int64(w.parts)-w.used.Load() >= window {
+		select {
+		case <-w.more:
+		case <-w.ctx.Done():
+			return w.ctx.Err()
+		case <-idle.C:
+			return errUnused
+		}
+	}
+	err := w.send(w.buffer, "")
+	w.buffer = w.buffer[:0]
+	return err
 }
 
 func (w *partWriter) send(data []byte, end string) error {
@@ -92,14 +196,14 @@ func (w *partWriter) send(data []byte, end string) error {
 		m.Header.Set(endHeader, end)
 	}
 	w.parts++
-	return w.nc.PublishMsg(m)
+	return w.publish(m)
 }
 
 // end sends the rest and how it went. An answer that cannot be sent ends by the other side's
 // timeout.
 func (w *partWriter) end(err error) {
 	if err == nil && len(w.buffer) > 0 {
-		err = w.send(w.buffer, "")
+		err = w.flush()
 	}
 	end := endOK
 	if err != nil {
@@ -126,29 +230,51 @@ func (c *Conn) Get(ctx context.Context, address string) (io.ReadCloser, error) {
 	if !c.Up() {
 		return nil, errAway
 	}
-	nc := c.nc.Load()
-	inbox := nc.NewRespInbox()
-	sub, err := nc.SubscribeSync(inbox)
-	if err != nil {
-		return nil, err
+	if !c.config.Snapshots.Reserve(windowBytes) {
+		return nil, fmt.Errorf("replica %s: %w", u.Host, errNoMemory)
 	}
-	if err := sub.SetPendingLimits(maxParts, pendingBytes); err != nil {
-		return nil, errors.Join(err, sub.Unsubscribe())
+	r := &partReader{ctx: ctx, conn: c, from: u.Host}
+	if err := r.ask(u.RequestURI()); err != nil {
+		return nil, errors.Join(err, r.Close())
 	}
-	if err := nc.PublishRequest(c.subject("ask."+u.Host), inbox, []byte(u.RequestURI())); err != nil {
-		return nil, errors.Join(err, sub.Unsubscribe())
-	}
-	return &partReader{ctx: ctx, sub: sub, from: u.Host}, nil
+	return r, nil
 }
 
-// partReader reads an answer.
+// windowBytes is what may have come of an answer and is not used yet.
+const windowBytes = window * partSize
+
+// partReader reads an answer. windowBytes of the account are its own until Close.
 type partReader struct {
-	ctx   context.Context //nolint:containedctx // of the request, which the reader is a part of
-	sub   *nats.Subscription
-	from  string
-	rest  []byte
-	parts int
-	end   error // io.EOF after the last part
+	ctx    context.Context //nolint:containedctx // of the request, which the reader is a part of
+	conn   *Conn
+	nc     *nats.Conn
+	sub    *nats.Subscription
+	inbox  string
+	from   string
+	rest   []byte
+	parts  int
+	end    error // io.EOF after the last part
+	closed bool
+}
+
+// ask sends the question. More than a window, which only a replica that breaks the rules sends, is not
+// taken.
+func (r *partReader) ask(path string) (err error) {
+	r.nc = r.conn.nc.Load()
+	r.inbox = r.nc.NewRespInbox()
+	if r.sub, err = r.nc.SubscribeSync(r.inbox); err != nil {
+		return err
+	}
+	if err := r.sub.SetPendingLimits(window+1, windowBytes+(window+1)*headerSize); err != nil {
+		return err
+	}
+	return r.publish(&nats.Msg{Data: []byte(path)})
+}
+
+// publish sends a message about the answer to who writes it.
+func (r *partReader) publish(m *nats.Msg) error {
+	m.Subject, m.Reply = r.conn.subject("ask."+r.from), r.inbox
+	return r.nc.PublishMsg(m)
 }
 
 func (r *partReader) Read(p []byte) (int, error) {
@@ -163,8 +289,14 @@ func (r *partReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// next takes the next part.
+// next takes the next part. All before it were used.
 func (r *partReader) next() {
+	if r.parts > 0 && r.parts%(window/2) == 0 {
+		used := nats.Header{usedHeader: {strconv.Itoa(r.parts)}}
+		if r.end = r.publish(&nats.Msg{Header: used}); r.end != nil {
+			return
+		}
+	}
 	ctx, cancel := context.WithTimeout(r.ctx, answerIdle)
 	defer cancel()
 	m, err := r.sub.NextMsgWithContext(ctx)
@@ -186,4 +318,15 @@ func (r *partReader) next() {
 	}
 }
 
-func (r *partReader) Close() error { return r.sub.Unsubscribe() }
+// Close gives up what has not been read.
+func (r *partReader) Close() error {
+	if r.closed {
+		return nil
+	}
+	r.closed, r.rest = true, nil
+	r.conn.config.Snapshots.Release(windowBytes)
+	if r.sub == nil {
+		return nil
+	}
+	return r.sub.Unsubscribe()
+}

@@ -19,6 +19,8 @@ var (
 	ErrNoKey = errors.New("the bucket has no such key")
 	// ErrRevision: the key has another revision than the one that was to be replaced.
 	ErrRevision = errors.New("the key has been changed meanwhile")
+	// ErrTooLong: the servers take no value of that length.
+	ErrTooLong = errors.New("the value is longer than max_payload of the NATS server allows")
 )
 
 // errAway: there is no connection, so that waiting for an answer is in vain.
@@ -140,6 +142,8 @@ func inWords(err error) error {
 	switch {
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
 		return fmt.Errorf("%w: start nats-server with -js, or enable it for the account", err)
+	case errors.Is(err, nats.ErrMaxPayload):
+		return fmt.Errorf("%w: %w", ErrTooLong, err)
 	case errors.Is(err, nats.ErrNoResponders):
 		return fmt.Errorf("%w: JetStream is not enabled, or has no leader now", err)
 	}

@@ -15,6 +15,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
+
+	"github.com/select-service/select-service/pkg/memory"
 )
 
 // Config says where a fleet meets, and who this replica is in it.
@@ -29,14 +31,17 @@ type Config struct {
 	Credentials string
 	// TLS secures the connection and, with a certificate, names this replica; nil: only what
 	// tls:// URLs ask for.
-	TLS *tls.Config
+	TLS    *tls.Config
+	dialer nats.CustomDialer // of a test; nil: net.Dialer
 	// Follow and Unfollow are called with the endpoints of replicas that have come and gone.
 	Follow   func(endpoint string) error
 	Unfollow func(endpoint string)
 	// Heard, if set, is called with the version of the catalog that another replica says it has. It
 	// must not block.
 	Heard func(catalog uint64)
-	Log   zerolog.Logger
+	// Snapshots is the account of answers that are being read and written; nil has no limit.
+	Snapshots *memory.Account
+	Log       zerolog.Logger
 }
 
 // CheckName returns an error if a name cannot be that of a fleet or of a replica, which are parts of
@@ -111,8 +116,8 @@ type Conn struct {
 
 	unsent, malformed, reconnects atomic.Uint64
 	maxPayload                    atomic.Int64  // of a message, in bytes; 0: not known yet
-	catalog                       atomic.Uint64 // version of the catalog that this replica has
-	answering                     chan struct{} // has an element for each answer that is written
+	catalog, settings             atomic.Uint64 // versions of the catalog and the settings that this replica has
+	answers                       answers
 	// answer writes what another replica has asked for; nil: nothing is answered.
 	answer atomic.Pointer[Answer]
 
@@ -122,6 +127,7 @@ type Conn struct {
 	fault  string
 	since  time.Time // of state
 	made   bool      // a connection was made once
+	met    bool      // see Met
 	server string    // URL of the last server that was connected, without credentials
 }
 
@@ -134,8 +140,8 @@ const (
 	reconnectWait = 250 * time.Millisecond
 	dialTimeout   = 2 * time.Second
 	// pendingMessages and pendingBytes bound what has arrived and is not taken yet, of one
-	// subscription.
-	pendingMessages, pendingBytes = 1 << 16, 64 << 20
+	// subscription; pendingHellos are the bytes of hellos, and of questions.
+	pendingMessages, pendingBytes, pendingHellos = 1 << 16, 64 << 20, 1 << 20
 	// settleTime is how long after a connection was made the silence of others means nothing.
 	settleTime = 3 * time.Second
 )
@@ -143,9 +149,10 @@ const (
 // Dial prepares the connection, which is made and made again in the background. Errors are faults
 // of the configuration.
 func Dial(config Config) (*Conn, error) {
-	c := &Conn{config: config, lost: make(chan struct{}, 1), answering: make(chan struct{}, maxAnswers), prefix: "select-service." + config.Fleet + ".", since: time.Now()}
+	c := &Conn{config: config, lost: make(chan struct{}, 1), prefix: "select-service." + config.Fleet + ".", since: time.Now()}
 	c.out = newOutgoing(c.send)
 	c.in.followed = make(map[string]*follower)
+	c.answers.by = make(map[string]*partWriter)
 	c.roll = newMembers(c)
 	return c, c.dial()
 }
@@ -157,6 +164,7 @@ func (c *Conn) dial() error {
 	opts.Servers = config.Servers
 	opts.Name = "select-service " + config.Replica
 	opts.InboxPrefix = "_INBOX." + config.Fleet + "." + config.Replica
+	opts.CustomDialer = config.dialer
 	opts.Timeout = dialTimeout
 	opts.RetryOnFailedConnect = true
 	opts.MaxReconnect = -1
@@ -169,7 +177,7 @@ func (c *Conn) dial() error {
 	opts.ReconnectOnFlusherError = true
 	opts.NoEcho = true
 	opts.IgnoreAuthErrorAbort = true
-	opts.SubChanLen = maxParts // of those that are read without a callback: answers
+	opts.SubChanLen = 2 * window // of those that are read without a callback: answers
 	opts.TLSConfig = config.TLS
 	opts.Secure = config.TLS != nil
 	if config.Credentials != "" {
@@ -219,9 +227,7 @@ func (c *Conn) Run(ctx context.Context) error {
 		_ = c.out.flush() // what is lost is counted
 		c.become(Closed, nil)
 		c.nc.Load().Close()
-		for range maxAnswers { // those under way end, and no others begin
-			c.answering <- struct{}{}
-		}
+		c.answers.wait()
 	}()
 	for {
 		if err := c.subscribe(ctx); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
@@ -260,16 +266,17 @@ func (c *Conn) subscribe(ctx context.Context) error {
 	for _, s := range []struct {
 		subject string
 		take    nats.MsgHandler
+		pending int // bytes
 	}{
-		{"*.sync", c.take},
-		{"*.hello", c.roll.hear},
-		{"*.ask." + c.config.Replica, c.asked(ctx)},
+		{"*.sync", c.take, pendingBytes},
+		{"*.hello", c.roll.hear, pendingHellos},
+		{"*.ask." + c.config.Replica, c.asked(ctx), pendingHellos},
 	} {
 		sub, err := c.nc.Load().Subscribe(c.prefix+s.subject, s.take)
 		if err != nil {
 			return fmt.Errorf("subscribe to %s: %w", c.prefix+s.subject, err)
 		}
-		if err := sub.SetPendingLimits(pendingMessages, pendingBytes); err != nil {
+		if err := sub.SetPendingLimits(pendingMessages, s.pending); err != nil {
 			return err
 		}
 		subscriptions = append(subscriptions, sub)
@@ -291,6 +298,7 @@ func (c *Conn) connected(nc *nats.Conn) {
 	c.server = server
 	c.mu.Unlock()
 	c.become(Connected, nil)
+	c.roll.sayNow()
 }
 
 // check sees to it that the state is that of nc, which does not tell of a server that ends the
@@ -407,6 +415,14 @@ func (c *Conn) Up() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.state == Connected || c.state == LameDuck
+}
+
+// Met reports whether every live replica was heard once since the start.
+func (c *Conn) Met() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.met = c.met || (c.state == Connected || c.state == LameDuck) && time.Since(c.since) >= meetTime
+	return c.met
 }
 
 // Settled reports whether the fleet has been reachable long enough for the silence of a replica to

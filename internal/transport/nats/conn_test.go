@@ -3,6 +3,8 @@ package nats
 import (
 	"bufio"
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,6 +25,7 @@ import (
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
+	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/pkg/replicasync"
 	"github.com/select-service/select-service/test/e2e"
 	"github.com/select-service/select-service/test/natstest"
@@ -31,6 +34,7 @@ import (
 // replica is a connection that runs, with what it was told.
 type replica struct {
 	*Conn
+	account              *memory.Account // of answers: room for one that is read and one that is written
 	followed, unfollowed chan string
 	stop                 func()
 }
@@ -43,10 +47,10 @@ func join(t *testing.T, server, fleet, name string, process uint64) *replica {
 // joinWith is join with a file of credentials.
 func joinWith(t *testing.T, credentials, server, fleet, name string, process uint64) *replica {
 	t.Helper()
-	r := &replica{followed: make(chan string, 16), unfollowed: make(chan string, 16)}
+	r := &replica{followed: make(chan string, 16), unfollowed: make(chan string, 16), account: memory.NewAccount("snapshots", windowBytes+partSize)}
 	c, err := Dial(Config{
-		Credentials: credentials,
-		Servers:     []string{server}, Fleet: fleet, Replica: name, Process: process, URL: "http://0.0.0.0:" + fmt.Sprint(process), Log: zerolog.Nop(),
+		Credentials: credentials, Snapshots: r.account,
+		Servers: []string{server}, Fleet: fleet, Replica: name, Process: process, URL: "http://0.0.0.0:" + fmt.Sprint(process), Log: zerolog.Nop(),
 		Follow: func(endpoint string) error { r.followed <- endpoint; return nil }, Unfollow: func(endpoint string) { r.unfollowed <- endpoint },
 	})
 	if err != nil {
@@ -127,7 +131,7 @@ func TestFleet(t *testing.T) {
 		takes(t, "in order", got, fmt.Sprint(replicasync.TopicEvents, " ", i))
 	}
 
-	large := strings.Repeat("x", 3*partSize+1)
+	large := strings.Repeat("x", 5*windowBytes+1)
 	a.SetAnswer(func(_ context.Context, w io.Writer, u *url.URL) error {
 		if u.Path != "/page" {
 			return errors.New("no such page")
@@ -139,8 +143,17 @@ func TestFleet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if used := b.account.Used(); used != windowBytes {
+		t.Errorf("%d bytes are on the account of an answer that is being read, want %d", used, windowBytes)
+	}
+	if _, err := b.Get(t.Context(), "nats://a/page"); !errors.Is(err, errNoMemory) {
+		t.Errorf("a question without memory for the answer: %v", err)
+	}
 	if text, err := io.ReadAll(body); err != nil || string(text) != "limit=1"+large {
 		t.Errorf("answer of %d bytes: %v", len(text), err)
+	}
+	if err := errors.Join(body.Close(), body.Close()); err != nil || b.account.Used() != 0 {
+		t.Errorf("%d bytes are on the account after the answer: %v", b.account.Used(), err)
 	}
 	for address, want := range map[string]string{"nats://a/x": "no such page", "nats://nobody/page": "no responders"} {
 		body, err := b.Get(t.Context(), address)
@@ -149,6 +162,9 @@ func TestFleet(t *testing.T) {
 		}
 		if _, err := io.ReadAll(body); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", address, err, want)
+		}
+		if err := body.Close(); err != nil {
+			t.Error(err)
 		}
 	}
 
@@ -185,7 +201,6 @@ func TestFleet(t *testing.T) {
 // talker is a server that says of NATS's protocol what a test wants.
 type talker struct {
 	answer atomic.Pointer[string]   // to the PING of a handshake
-	deaf   atomic.Bool              // it reads nothing after a handshake
 	opened atomic.Int64             // connections
 	live   atomic.Pointer[net.Conn] // the last one
 }
@@ -223,7 +238,7 @@ func (tk *talker) listen(t *testing.T, address string) {
 func (tk *talker) serve(c net.Conn) {
 	_, _ = io.WriteString(c, `INFO {"server_id":"s","version":"2.15.2","proto":1,"headers":true,"max_payload":1048576}`+"\r\n")
 	lines := bufio.NewReader(c)
-	for shaken := false; !shaken || !tk.deaf.Load(); {
+	for shaken := false; ; {
 		line, err := lines.ReadString('\n')
 		if err != nil {
 			return
@@ -281,28 +296,73 @@ func TestServerSays(t *testing.T) {
 	}
 }
 
-// TestServerStalls proves that a server that takes nothing any more is given up within seconds, and that
-// nobody who asks for the state waits for it meanwhile.
+// stalling dials connections. When stalled is set, the next write of one waits for the test, and ends as
+// one that has taken too long.
+type stalling struct {
+	stalled atomic.Bool
+	bounded chan bool     // of the write that waits: its deadline is within writeTimeout
+	expired chan struct{} // the deadline of the write that waits has passed
+}
+
+// stallingConn is a connection of stalling.
+type stallingConn struct {
+	net.Conn
+	of       *stalling
+	deadline time.Time // of writes, one of which is made at a time
+}
+
+// Dial implements nats.CustomDialer.
+func (s *stalling) Dial(network, address string) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(context.Background(), network, address)
+	if err != nil {
+		return nil, err
+	}
+	return &stallingConn{Conn: c, of: s}, nil
+}
+
+func (c *stallingConn) SetWriteDeadline(at time.Time) error {
+	c.deadline = at
+	return c.Conn.SetWriteDeadline(at)
+}
+
+func (c *stallingConn) Write(p []byte) (int, error) {
+	if !c.of.stalled.CompareAndSwap(true, false) {
+		return c.Conn.Write(p)
+	}
+	c.of.bounded <- !c.deadline.IsZero() && time.Until(c.deadline) <= writeTimeout
+	<-c.of.expired
+	n, _ := c.Conn.Write(p[:1])
+	return n, os.ErrDeadlineExceeded
+}
+
+// TestServerStalls proves that a server that takes nothing any more is given up within writeTimeout, and
+// that nobody who asks for the state waits for it meanwhile.
 func TestServerStalls(t *testing.T) {
 	s := new(talker)
 	s.answers("PONG")
-	s.deaf.Store(true)
 	address := "127.0.0.1:" + strconv.Itoa(e2e.FreePort(t))
 	s.listen(t, address)
-	r := join(t, "nats://"+address, "f", "a", 1)
-	defer r.stop()
-	within(t, "connected", func() bool { return r.Status().State == Connected })
-	began := time.Now()
-	var publishing sync.WaitGroup
-	publishing.Go(func() {
-		for payload := make([]byte, lingerBytes); r.Publish(replicasync.TopicEvents, payload) == nil; {
-		}
-	})
-	within(t, "given up", func() bool { return s.opened.Load() > 1 || r.Status().State != Connected })
-	publishing.Wait()
-	if took := time.Since(began); took > 30*time.Second { // the library's own limit for a write is a minute
-		t.Errorf("given up after %v", took)
+	dialer := &stalling{bounded: make(chan bool), expired: make(chan struct{})}
+	r, err := Dial(Config{Servers: []string{"nats://" + address}, Fleet: "f", Replica: "a", Process: 1, Log: zerolog.Nop(), dialer: dialer})
+	if err != nil {
+		t.Fatal(err)
 	}
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	running.Go(func() { _ = r.Run(ctx) })
+	within(t, "connected", func() bool { return r.Status().State == Connected })
+	dialer.stalled.Store(true)
+	running.Go(func() { _ = r.Publish(replicasync.TopicEvents, make([]byte, lingerBytes)) })
+	if !<-dialer.bounded {
+		t.Errorf("a write may take longer than %v", writeTimeout)
+	}
+	if st := r.Status(); st.State != Connected {
+		t.Errorf("%v while a write waits", st.State)
+	}
+	dialer.expired <- struct{}{}
+	within(t, "the connection is made anew", func() bool { st := r.Status(); return st.State == Connected && st.Reconnects == 1 })
 }
 
 // TestFollowedLater proves that a replica that cannot be followed is tried again, and one that can is not.
@@ -340,12 +400,23 @@ func TestPeersAreAwaited(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		began := time.Now()
-		time.AfterFunc(20*time.Second, func() { c.become(Connected, nil) })
+		time.AfterFunc(20*time.Second, func() {
+			c.become(Connected, nil)
+			if c.Met() {
+				t.Error("met at once")
+			}
+		})
 		time.AfterFunc(21*time.Second, func() { c.roll.note(Member{Name: "b", Process: 2, URL: "http://b"}) })
 		if got := c.Peers(ctx); !slices.Equal(got, []string{"http://b"}) || time.Since(began) > 25*time.Second {
 			t.Errorf("%v after %v", got, time.Since(began))
 		}
+		if !c.Met() {
+			t.Error("not met, although the others were awaited")
+		}
 		c.become(Away, errLost)
+		if !c.Met() {
+			t.Error("not met any more")
+		}
 		c.Peers(ctx)
 		if took := time.Since(began); took != time.Minute {
 			t.Errorf("waited until %v", took)
@@ -353,60 +424,175 @@ func TestPeersAreAwaited(t *testing.T) {
 	})
 }
 
-// TestAccounts proves that with the accounts of docs/fleet-servers.md, of which one has an NKey instead of
-// a password, nobody can speak for another replica, or be asked in its place, and that the rest works.
-func TestAccounts(t *testing.T) {
+// account returns the user a of docs/fleet-servers.md, and the same as b.
+func account(t *testing.T) (a, b string) {
+	t.Helper()
 	page, err := os.ReadFile("../../../docs/fleet-servers.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, rest, _ := strings.Cut(string(page), "```\nauthorization {\n  users = [\n")
-	user, _, ok := strings.Cut(rest, "  ]\n}\n```")
+	a, _, ok := strings.Cut(rest, "  ]\n}\n```")
 	if !ok {
 		t.Fatal("the page has no accounts")
 	}
-	dir := t.TempDir()
-	conf, seedFile := filepath.Join(dir, "accounts.conf"), filepath.Join(dir, "b.nk")
-	key, err := nkeys.CreateUser()
+	return a, strings.NewReplacer("user: a", "user: b", "$A", "$B", ".a.>", ".b.>", "ask.a", "ask.b").Replace(a)
+}
+
+// identity is the keys of somebody.
+type identity struct {
+	nkeys.KeyPair
+	public string
+	seed   []byte
+}
+
+func newIdentity(t *testing.T, create func() (nkeys.KeyPair, error)) identity {
+	t.Helper()
+	var id identity
+	var err error
+	if id.KeyPair, err = create(); err == nil {
+		id.public, err = id.PublicKey()
+	}
+	if err == nil {
+		id.seed, err = id.Seed()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	seed, err := key.Seed()
+	return id
+}
+
+// signs returns a JWT about somebody as nsc makes it. claims are its member nats.
+func (id identity) signs(t *testing.T, about identity, claims map[string]any) string {
+	t.Helper()
+	claims["version"] = 2
+	body, err := json.Marshal(map[string]any{"iat": time.Now().Unix(), "iss": id.public, "sub": about.public, "name": "of a test", "nats": claims})
 	if err != nil {
 		t.Fatal(err)
 	}
-	public, err := key.PublicKey()
+	encode := base64.RawURLEncoding.EncodeToString
+	text := encode([]byte(`{"typ":"JWT","alg":"ed25519-nkey"}`)) + "." + encode(body)
+	signature, err := id.Sign([]byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(seedFile, append(seed, '\n'), 0o600); err != nil {
+	return text + "." + encode(signature)
+}
+
+func writeFile(t *testing.T, name, text string) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b := strings.NewReplacer("user: a, password: $A", "nkey: "+public, ".a.>", ".b.>", "ask.a", "ask.b").Replace(user)
-	truth := strings.Repeat("true", partSize) // in parts that this server takes
-	text := "max_payload: 65536\nauthorization { users = [\n" + strings.ReplaceAll(user, "$A", "pa") + b + "] }\n"
-	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
+	return path
+}
+
+// TestAccounts proves that with the accounts of docs/fleet-servers.md, of which one has an NKey instead of
+// a password, nobody can speak for another replica, or be asked in its place, and that the rest works.
+func TestAccounts(t *testing.T) {
+	a, b := account(t)
+	key := newIdentity(t, nkeys.CreateUser)
+	b = strings.Replace(b, "user: b, password: $B", "nkey: "+key.public, 1)
+	text := "max_payload: 65536\nauthorization { users = [\n" + strings.ReplaceAll(a, "$A", "pa") + b + "] }\n" // in smaller parts
+	server := natstest.Start(t, "-c", writeFile(t, "accounts.conf", text))
+	keepToThemselves(t, server.URL, strings.Replace(server.URL, "nats://", "nats://a:pa@", 1), "", writeFile(t, "b.nk", string(key.seed)+"\n"))
+}
+
+// TestOperator proves the same in a server with an operator, where the JWTs of users have the permissions.
+func TestOperator(t *testing.T) {
+	operator, system, fleet := newIdentity(t, nkeys.CreateOperator), newIdentity(t, nkeys.CreateAccount), newIdentity(t, nkeys.CreateAccount)
+	unlimited := func(names ...string) map[string]any {
+		limits := make(map[string]any)
+		for _, name := range names {
+			limits[name] = -1
+		}
+		return limits
 	}
-	server := natstest.Start(t, "-c", conf)
-	impostor := joinWith(t, seedFile, server.URL, "default", "a", 9) // b's credentials, a's name
+	limits := unlimited("subs", "data", "payload", "imports", "exports", "conn", "leaf", "mem_storage", "disk_storage", "streams", "consumer")
+	limits["wildcards"] = true
+	text := fmt.Sprintf("operator: %q\nsystem_account: %s\nresolver: MEMORY\nresolver_preload: {\n  %s: %q\n  %s: %q\n}\n",
+		operator.signs(t, operator, map[string]any{"type": "operator", "system_account": system.public}), system.public,
+		system.public, operator.signs(t, system, map[string]any{"type": "account", "limits": unlimited("subs", "data", "payload", "imports", "exports", "conn", "leaf")}),
+		fleet.public, operator.signs(t, fleet, map[string]any{"type": "account", "limits": limits}))
+	subjects := func(user, of string) (list []string) {
+		_, rest, _ := strings.Cut(user, of+":")
+		rest, _, _ = strings.Cut(rest, "]")
+		for i, text := range strings.Split(rest, `"`) {
+			if i%2 == 1 {
+				list = append(list, text)
+			}
+		}
+		return list
+	}
+	credentials := func(name, user string) string {
+		key, may := newIdentity(t, nkeys.CreateUser), unlimited("subs", "data", "payload")
+		may["type"] = "user"
+		may["pub"] = map[string]any{"allow": subjects(user, "publish")}
+		may["sub"] = map[string]any{"allow": subjects(user, "subscribe")}
+		may["resp"] = map[string]any{"max": 4096, "ttl": time.Minute}
+		return writeFile(t, name+".creds", "-----BEGIN NATS USER JWT-----\n"+fleet.signs(t, key, may)+"\n------END NATS USER JWT------\n\n"+
+			"-----BEGIN USER NKEY SEED-----\n"+string(key.seed)+"\n------END USER NKEY SEED------\n")
+	}
+	a, b := account(t)
+	server := natstest.Start(t, "-c", writeFile(t, "operator.conf", text))
+	keepToThemselves(t, server.URL, server.URL, credentials("a", a), credentials("b", b))
+}
+
+// keepToThemselves proves that a replica a, which joins at a URL of its own, and a replica b have a fleet, and
+// that an impostor with b's credentials can do no more than b, whatever it says.
+func keepToThemselves(t *testing.T, server, serverOfA, credentialsOfA, credentialsOfB string) {
+	t.Helper()
+	says := func(r *replica, text string) {
+		r.SetAnswer(func(_ context.Context, w io.Writer, _ *url.URL) error {
+			_, err := io.WriteString(w, text)
+			return err
+		})
+	}
+	impostor := joinWith(t, credentialsOfB, server, "default", "a", 9)
 	defer impostor.stop()
-	impostor.SetAnswer(func(_ context.Context, w io.Writer, _ *url.URL) error {
-		_, err := io.WriteString(w, "a lie")
-		return err
-	})
-	genuine := join(t, strings.Replace(server.URL, "nats://", "nats://a:pa@", 1), "default", "a", 1)
-	other := joinWith(t, seedFile, server.URL, "default", "b", 2)
+	says(impostor, "a lie")
+	within(t, "the impostor is told", func() bool { return strings.Contains(impostor.Status().Fault, "ermissions") })
+	genuine := joinWith(t, credentialsOfA, serverOfA, "default", "a", 1)
+	other := joinWith(t, credentialsOfB, server, "default", "b", 2)
 	defer genuine.stop()
 	defer other.stop()
-	genuine.SetAnswer(func(_ context.Context, w io.Writer, _ *url.URL) error {
-		_, err := io.WriteString(w, truth)
-		return err
-	})
+	truth := strings.Repeat("true", partSize)
+	says(genuine, truth)
 	takes(t, "b follows a", other.followed, "nats://a")
 	if m := other.Members(); len(m) != 1 || m[0].Process != 1 {
 		t.Errorf("b hears %+v", m)
 	}
+	heard := make(chan string, 16)
+	stop, err := other.Follow("nats://a", func(_ string, payload []byte) { heard <- string(payload) }, func(bool) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+
+	nc := impostor.nc.Load()
+	refused := func(what, subject string, try func() error) {
+		within(t, "b is refused to "+what+" "+subject, func() bool {
+			if err := errors.Join(try(), nc.Flush()); err != nil { // the server refuses it before it answers that
+				t.Fatal(err)
+			}
+			err := nc.LastError() // which may be that of a hello
+			return err != nil && strings.Contains(err.Error(), fmt.Sprintf("to %q", subject))
+		})
+	}
+	for _, subject := range []string{
+		"select-service.default.a.sync", "select-service.default.a.hello", "select-service.default.a.ask.b", "select-service.other.b.sync",
+		"_INBOX.default.a.x", "$JS.API.STREAM.DELETE.KV_select-service-default", "$SYS.REQ.SERVER.PING",
+	} {
+		refused("publish to", subject, func() error { return nc.Publish(subject, []byte{batchVersion, 0, 1, 'x'}) })
+	}
+	for _, subject := range []string{"select-service.default.*.ask.a", "_INBOX.default.a.>", "_INBOX.>", "select-service.>", ">"} {
+		refused("subscribe to", subject, func() error {
+			_, err := nc.SubscribeSync(subject)
+			return err
+		})
+	}
+
 	for range 10 {
 		body, err := other.Get(t.Context(), "nats://a/page")
 		if err != nil {
@@ -415,11 +601,17 @@ func TestAccounts(t *testing.T) {
 		if text, err := io.ReadAll(body); err != nil || string(text) != truth {
 			t.Errorf("a says %.100q, %v", text, err)
 		}
+		if err := body.Close(); err != nil {
+			t.Error(err)
+		}
 	}
+	if err := genuine.Publish(replicasync.TopicEvents, []byte("of a")); err != nil {
+		t.Error(err)
+	}
+	takes(t, "b hears a alone", heard, "of a")
 	if err := bucketWorks(t.Context(), other.Bucket()); err != nil {
 		t.Errorf("%v; %s", err, other.Status().Fault)
 	}
-	within(t, "the impostor is told", func() bool { return strings.Contains(impostor.Status().Fault, "ermissions") })
 }
 
 // bucketWorks uses everything that a bucket can.

@@ -21,8 +21,10 @@ type Member struct {
 	Process uint64 `json:"process"`
 	URL     string `json:"url"`
 	// Catalog is the version of the fleet's catalog that it has, 0: none.
-	Catalog uint64    `json:"catalog,omitempty"`
-	Heard   time.Time `json:"-"`
+	Catalog uint64 `json:"catalog,omitempty"`
+	// Settings is the version of the fleet's settings that are in force there, 0: none.
+	Settings uint64    `json:"settings,omitempty"`
+	Heard    time.Time `json:"-"`
 	// Live: it has spoken within liveFor, or this process is cut off from the fleet.
 	Live bool `json:"-"`
 
@@ -36,6 +38,9 @@ const (
 	// how long before it is no longer followed. While the fleet cannot be reached, nobody is silent.
 	liveFor   = 5 * time.Second
 	goneAfter = 2 * time.Minute
+	// meetTime is how long after a connection was made every live replica was heard: who is there answers a
+	// hello at once, the others say theirs within helloEvery.
+	meetTime = 3 * helloEvery / 2
 	// maxMembers bounds the replicas that are remembered.
 	maxMembers = 1024
 	maxHello   = 4 << 10
@@ -104,7 +109,7 @@ func (m *members) follow() {
 }
 
 func (m *members) hello() {
-	text, err := json.Marshal(Member{Process: m.conn.config.Process, URL: m.conn.url(), Catalog: m.conn.catalog.Load()})
+	text, err := json.Marshal(Member{Process: m.conn.config.Process, URL: m.conn.url(), Catalog: m.conn.catalog.Load(), Settings: m.conn.settings.Load()})
 	if err == nil {
 		err = m.conn.publish("hello", text)
 	}
@@ -164,17 +169,20 @@ func (m *members) note(said Member) bool {
 	return true
 }
 
-// SetCatalog has the others told which version of the fleet's catalog this replica has.
-func (c *Conn) SetCatalog(version uint64) {
-	if c.catalog.Swap(version) != version {
+// SetCatalog has the others told which version of the fleet's catalog this replica has, and of which version the
+// settings are that are in force here.
+func (c *Conn) SetCatalog(version, settings uint64) {
+	was := c.settings.Swap(settings)
+	if c.catalog.Swap(version) != version || was != settings {
 		c.roll.sayNow()
 	}
 }
 
-// Behind names the live replicas that have not said that they have the version of the catalog.
-func (c *Conn) Behind(version uint64) (names []string) {
+// Behind names the live replicas that have not said that they have the version of the catalog, and these
+// settings or later ones.
+func (c *Conn) Behind(version, settings uint64) (names []string) {
 	for _, m := range c.Members() {
-		if m.Live && m.Catalog < version {
+		if m.Live && (m.Catalog < version || m.Settings < settings) {
 			names = append(names, m.Name)
 		}
 	}
@@ -242,11 +250,10 @@ func (c *Conn) Members() []Member {
 // Peers returns the base URLs of the other replicas. It waits until the fleet can be reached and those
 // were heard, at most until ctx ends.
 func (c *Conn) Peers(ctx context.Context) []string {
-	// Who is there answers a hello at once, the others say theirs within a second.
-	const wait, step = 3 * helloEvery / 2, helloEvery / 20
+	const step = helloEvery / 20
 	tick := time.NewTicker(step)
 	defer tick.Stop()
-	for up := time.Duration(0); up < wait && ctx.Err() == nil; up += step {
+	for up := time.Duration(0); up < meetTime && ctx.Err() == nil; up += step {
 		if !c.Up() {
 			up = 0
 		}

@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/select-service/select-service/pkg/replicasync"
 )
 
@@ -91,6 +93,38 @@ func FuzzBatch(f *testing.F) {
 		})
 		if total > len(batch) || len(batch) == 0 && err == nil {
 			t.Errorf("%d bytes of %d, %v", total, len(batch), err)
+		}
+	})
+}
+
+// TestAnswerWaits proves that no more than a window of an answer is sent before who has asked has used
+// some of it, that the rest then follows, and that an answer that nobody uses is given up.
+func TestAnswerWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var sent []*nats.Msg
+		w := newPartWriter(t.Context(), func(m *nats.Msg) error {
+			sent = append(sent, m)
+			return nil
+		}, "inbox", 4)
+		written := make(chan error, 1)
+		go func() {
+			_, err := w.Write(make([]byte, 4*3*window))
+			written <- err
+		}()
+		for _, used := range []int{0, window / 2, window + 1} {
+			w.use(used)
+			synctest.Wait()
+			if len(sent) != used+window {
+				t.Errorf("%d parts were sent of which %d are used, want %d", len(sent), used, used+window)
+			}
+		}
+		err := <-written
+		if !errors.Is(err, errUnused) {
+			t.Errorf("an answer that is not used: %v", err)
+		}
+		w.end(err)
+		if last := sent[len(sent)-1]; len(last.Data) > 0 || last.Header.Get(endHeader) != errUnused.Error() {
+			t.Errorf("it ends with %v", last.Header)
 		}
 	})
 }

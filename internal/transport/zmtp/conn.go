@@ -16,7 +16,6 @@ type Conn struct {
 	opt       Options
 	mechanism Mechanism
 	minor     byte // of the peer's ZMTP 3
-	peer      Metadata
 
 	in       reader
 	assembly assembly
@@ -76,10 +75,11 @@ func (c *Conn) handshake() error {
 	if c.opt.SocketType == "DEALER" {
 		own = append(own, Property{PropertyIdentity, ""})
 	}
-	if c.peer, err = c.mechanism.Handshake(handshake{c}, own); err != nil {
+	peer, err := c.mechanism.Handshake(handshake{c}, own)
+	if err != nil {
 		return err
 	}
-	if t := c.peer.Get(PropertySocketType); !fits(c.opt.SocketType, t) {
+	if t := peer.Get(PropertySocketType); !fits(c.opt.SocketType, t) {
 		return Refuse(BadPeerType, "a socket of type %.20q", t)
 	}
 	if err := c.conn.SetDeadline(time.Time{}); err != nil {
@@ -116,9 +116,6 @@ func (h handshake) Receive() (name string, data []byte, err error) {
 	}
 	return ParseCommand(body)
 }
-
-// Peer returns the metadata of the peer.
-func (c *Conn) Peer() Metadata { return c.peer }
 
 // Close closes the connection. A Receive or Send under way returns an error.
 func (c *Conn) Close() {

@@ -198,3 +198,32 @@ func TestInPlace(t *testing.T) {
 		})
 	}
 }
+
+// TestGatheredIsReceived proves that what has gathered of a connection whose messages cannot lie in
+// place, as sealed ones, is left to Receive.
+func TestGatheredIsReceived(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := polled(t)
+		go func() { _, _ = io.Copy(io.Discard, theirs) }()
+		if _, err := io.WriteString(theirs, padded(greeting)+ready+"\x00\x01a"); err != nil {
+			t.Fatal(err)
+		}
+		c, err := zmtp.Handshake(ours, bounded(new(ledger)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := c.Receive(); err != nil || !c.Gather() {
+			t.Fatalf("nothing gathers: %v", err)
+		}
+		if _, err := io.WriteString(theirs, "\x00\x01b"); err != nil || !c.Fetch() {
+			t.Fatalf("nothing was fetched: %v", err)
+		}
+		if m, ok := c.Gathered(); ok {
+			t.Errorf("%q was returned without Receive", m.Frames)
+		}
+		if m, err := c.Receive(); err != nil || len(m.Frames) != 1 || string(m.Frames[0]) != "b" {
+			t.Errorf("received %q: %v", m.Frames, err)
+		}
+	})
+}

@@ -61,8 +61,11 @@ func (c *Conn) Fetch() bool { return c.in.fetch() }
 
 // Gathered returns the next message of those that Fetch has read. It never waits. ok is false if
 // there is none, or if something is to be done before it that may wait, which Receive does: a PING is
-// to be answered, or the peer has broken a rule.
+// to be answered, the peer has broken a rule, or the connection is not one of Options.InPlace.
 func (c *Conn) Gathered() (m Message, ok bool) {
+	if !c.opt.InPlace {
+		return Message{}, false
+	}
 	for {
 		b := c.in.buf[c.in.r:c.in.w]
 		flags, length, n, err := parseHeader(b)

@@ -44,15 +44,6 @@ func (r Rail) String() string {
 // OfRank reports whether the rail engages for single ranks rather than for the scope.
 func (r Rail) OfRank() bool { return r == LateRank || r == StalledRank }
 
-// Rails returns all guard rails.
-func Rails() []Rail {
-	all := make([]Rail, rails)
-	for i := range all {
-		all[i] = Rail(i)
-	}
-	return all
-}
-
 const (
 	// recentReservations is the number of latest reservations of which late ones are counted.
 	recentReservations = 200

@@ -238,7 +238,7 @@ func TestReplacedRank(t *testing.T) {
 }
 
 func TestRailNames(t *testing.T) {
-	for _, r := range Rails() {
+	for r := range rails {
 		if s := r.String(); s == "" || s[0] == 'R' {
 			t.Errorf("%d has no name", r)
 		}
