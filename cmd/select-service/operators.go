@@ -12,7 +12,7 @@ import (
 	"github.com/select-service/select-service/pkg/memory"
 )
 
-// newOperators returns what operators are shown of the service. The history has to be run.
+// newOperators returns what operators are shown of the service. History and doctor have to be run.
 func newOperators(conf config.Config, svc *node.Service, joined *member, others replicas, picks *endpointPicker, budget *memory.Budget) httpapi.Operators {
 	parts := svc.Parts()
 	view := fleet.New(parts, httpapi.AppendFleetRow, time.Now)

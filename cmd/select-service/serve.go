@@ -142,6 +142,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	parts.Go(func() error { return joined.share(work) })
 	parts.Go(func() error { return mem.keep(work) })
 	parts.Go(func() error { return operators.History.Run(work) })
+	parts.Go(func() error { return operators.Doctor.Run(work) })
 	sourcesEnded := start(parts, func() error { return found.Run(work) })
 	snapshots, stopSnapshots := context.WithCancel(base)
 	defer stopSnapshots()

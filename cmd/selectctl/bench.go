@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/spf13/cobra"
 
 	"github.com/select-service/select-service/pkg/client"
@@ -44,7 +45,8 @@ func (a *app) bench() *cobra.Command {
 			result, took := a.load(ctx, client.SelectRequest{Model: model, RoutingGroup: group}, clients, length)
 			result.PerSecond = float64(result.Calls) / time.Since(began).Seconds()
 			if hdr {
-				if err := took.write(a.out); err != nil {
+				const ticks = 5 // lines for each half of the rest
+				if _, err := took.PercentilesPrint(a.out, ticks, float64(time.Millisecond)); err != nil {
 					return fmt.Errorf("write the distribution: %w", err)
 				}
 			} else {
@@ -74,13 +76,17 @@ func (a *app) bench() *cobra.Command {
 	return cmd
 }
 
-// load sends selections from several clients until the context ends.
-func (a *app) load(ctx context.Context, req client.SelectRequest, clients, length int) (result benchResult, took *histogram) {
+// longest is the longest time that is told from longer ones.
+const longest = time.Hour
+
+// load sends selections from several clients until the context ends. took has the times in nanoseconds, to
+// three digits.
+func (a *app) load(ctx context.Context, req client.SelectRequest, clients, length int) (result benchResult, took *hdrhistogram.Histogram) {
 	var (
 		running sync.WaitGroup
 		mu      sync.Mutex // guards took and result
 	)
-	took = new(histogram)
+	took = hdrhistogram.New(1, int64(longest), 3)
 	for range clients {
 		running.Go(func() {
 			own := req
@@ -96,7 +102,7 @@ func (a *app) load(ctx context.Context, req client.SelectRequest, clients, lengt
 					return // it was cut off
 				}
 				mu.Lock()
-				took.add(d)
+				_ = took.RecordValue(int64(min(d, longest))) // it is in the range
 				if err != nil {
 					result.Failed++
 					if result.Error == "" {
@@ -108,8 +114,9 @@ func (a *app) load(ctx context.Context, req client.SelectRequest, clients, lengt
 		})
 	}
 	running.Wait()
-	result.Calls = int(took.total)
-	at := func(share float64) float64 { return took.at(share).Seconds() }
-	result.P50, result.P90, result.P99, result.Max = at(.5), at(.9), at(.99), took.highest.Seconds()
+	result.Calls = int(took.TotalCount())
+	seconds := func(ns int64) float64 { return time.Duration(ns).Seconds() }
+	at := func(percentile float64) float64 { return seconds(took.ValueAtPercentile(percentile)) }
+	result.P50, result.P90, result.P99, result.Max = at(50), at(90), at(99), seconds(took.Max())
 	return result, took
 }

@@ -28,7 +28,7 @@ func (a *app) doctor() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if f := a.options.format; f == "table" || f == "wide" {
+			if a.forPeople() {
 				a.writeExamination(&x, all)
 			} else {
 				t := &table{}

@@ -188,7 +188,7 @@ func (a *app) explain() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if f := a.options.format; f == "table" || f == "wide" {
+			if a.forPeople() {
 				fmt.Fprintln(a.out, verdict(&e))
 			}
 			return a.show(e, explanationTable(&e))
@@ -198,20 +198,32 @@ func (a *app) explain() *cobra.Command {
 	return cmd
 }
 
+// isChosen reports whether a candidate is the one that was chosen.
+func isChosen(e *client.Explanation, c *client.ExplainedRank) bool {
+	return e.Chosen != nil && c.Worker == e.Chosen.Worker && c.DPRank == e.Chosen.DPRank
+}
+
 // verdict says in a sentence what was chosen.
 func verdict(e *client.Explanation) string {
 	if e.Chosen == nil {
 		return printable(fmt.Sprintf("no rank: %s (policy %s, %d tokens)", e.Refusal, e.Policy, e.ISLTokens))
 	}
-	margin := ""
-	costs := make([]float64, len(e.Candidates))
-	unit := ""
-	for i, c := range e.Candidates {
-		costs[i], unit = c.Cost, c.Unit
+	var own, next *client.ExplainedRank // next: the cheapest of the others
+	for i := range e.Candidates {
+		switch c := &e.Candidates[i]; {
+		case isChosen(e, c):
+			own = c
+		case next == nil || c.Cost < next.Cost:
+			next = c
+		}
 	}
-	slices.Sort(costs)
-	if len(costs) > 1 {
-		margin = fmt.Sprintf(", %.4g %s ahead of the next", costs[1]-costs[0], unit)
+	margin := ""
+	switch {
+	case own == nil || next == nil:
+	case own.Cost <= next.Cost:
+		margin = fmt.Sprintf(", %.4g %s ahead of the next", next.Cost-own.Cost, own.Unit)
+	default: // a temperature, or a warm-up
+		margin = fmt.Sprintf(", though worker %d rank %d costs %.4g %s less", next.Worker, next.DPRank, own.Cost-next.Cost, own.Unit)
 	}
 	return printable(fmt.Sprintf("worker %d rank %d%s (policy %s, %d tokens)", e.Chosen.Worker, e.Chosen.DPRank, margin, e.Policy, e.ISLTokens))
 }
@@ -220,9 +232,9 @@ func explanationTable(e *client.Explanation) *table {
 	t := &table{columns: []string{"", "WORKER", "RANK", "COST", "UNIT", "CACHED", "UNCACHED", "REQUESTS", "WAIT", "PREFILL", "DELAY", "DECODE", "SPEED"}, wide: 5}
 	candidates := slices.Clone(e.Candidates)
 	slices.SortStableFunc(candidates, func(x, y client.ExplainedRank) int { return cmp.Compare(x.Cost, y.Cost) })
-	for _, c := range candidates {
-		mark := " "
-		if e.Chosen != nil && c.Worker == e.Chosen.Worker && c.DPRank == e.Chosen.DPRank {
+	for i := range candidates {
+		c, mark := &candidates[i], " "
+		if isChosen(e, c) {
 			mark = "*"
 		}
 		cached := c.CachedTokens.Device + c.CachedTokens.Host + c.CachedTokens.Disk
@@ -245,8 +257,12 @@ func (a *app) decisions() *cobra.Command {
 		Example: "  selectctl decisions -m llama\n  selectctl decisions -f",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			since := time.Time{}
+			list := a.service.Decisions
+			if a.forPeople() {
+				list = a.service.DecisionOutlines // all that the table shows
+			}
 			show := func() error {
-				all, err := a.service.Decisions(cmd.Context(), scope.scope(), 0)
+				all, err := list(cmd.Context(), scope.scope(), 0)
 				if err != nil {
 					return err
 				}
@@ -259,7 +275,9 @@ func (a *app) decisions() *cobra.Command {
 				if !first && len(fresh) == 0 {
 					return nil
 				}
-				return a.show(fresh, decisionTable(fresh))
+				t := decisionTable(fresh)
+				t.continues = !first
+				return a.show(fresh, t)
 			}
 			for {
 				err := show()
@@ -315,7 +333,7 @@ func (a *app) top() *cobra.Command {
 				}
 				return a.show(loads, loadTable(loads))
 			}
-			if once || !isTerminal(a.out) {
+			if once || !a.terminal {
 				return show()
 			}
 			return a.repeat(cmd.Context(), every, show)

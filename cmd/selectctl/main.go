@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -35,6 +37,7 @@ func main() {
 type app struct {
 	in       io.Reader
 	out, err io.Writer
+	terminal bool // out is one, or ends in one
 	colours  bool // out shows them
 	options  options
 	service  *client.Client
@@ -47,7 +50,8 @@ const offline = "offline"
 type usageError struct{ error }
 
 func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
-	a := &app{in: in, out: out, err: errs, colours: isTerminal(out) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
+	a := &app{in: in, out: out, err: errs, terminal: isTerminal(out)}
+	a.colours = a.terminal && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 	root := a.root() //nolint:contextcheck // commands have the context of ExecuteContext
 	root.SetArgs(args)
 	root.SetIn(in)
@@ -80,6 +84,8 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 func advise(err error, url string) string {
 	text := printable(err.Error())
 	failed, ok := errors.AsType[*client.Error](err)
+	lookup, isLookup := errors.AsType[*net.DNSError](err)
+	_, isCertificate := errors.AsType[*tls.CertificateVerificationError](err)
 	switch {
 	case ok && failed.Status == http.StatusUnauthorized:
 		return text + "\nthe service wants a token: --token-file FILE, or SELECT_SERVICE_TOKEN"
@@ -87,6 +93,10 @@ func advise(err error, url string) string {
 		return text + "\nthe token's role does not allow this: docs/access.md has the roles"
 	case ok && failed.Reason == "no_tokenizer":
 		return text + "\nwithout one a prompt has to be given as --tokens"
+	case isLookup && lookup.IsNotFound:
+		return text + "\nthere is no such host: is --url right?"
+	case isCertificate:
+		return text + "\nits certificate is not trusted: --ca FILE has its authorities, and --url one of its names"
 	case !ok && (errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, os.ErrNotExist) && strings.HasPrefix(url, "unix:")):
 		return text + "\nnothing listens there: is the service running, and is --url right?"
 	}
@@ -105,10 +115,13 @@ Exit codes: 0 done, 1 failed, 2 wrong command line, 3 the service is not ready,
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use: "selectctl", Short: "look at a running select-service, and operate it", Long: long,
+		Annotations:  map[string]string{offline: "it shows its help"},
 		SilenceUsage: true, SilenceErrors: true, Version: version(), Args: cobra.ArbitraryArgs,
 		SuggestionsMinimumDistance: 2,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if cmd.Name() == "completion" || cmd.Parent() != nil && cmd.Parent().Name() == "completion" || cmd.Name() == "help" {
+			switch {
+			case cmd.Name() == "help", cmd.Name() == cobra.ShellCompRequestCmd, cmd.Name() == cobra.ShellCompNoDescRequestCmd,
+				cmd.Parent() != nil && cmd.Parent().Name() == "completion":
 				return nil
 			}
 			if err := a.options.check(); err != nil || cmd.Annotations[offline] != "" {

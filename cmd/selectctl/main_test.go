@@ -2,10 +2,13 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
+	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,8 +16,13 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/spf13/cobra"
+
+	"github.com/select-service/select-service/pkg/client"
 	"github.com/select-service/select-service/test/e2e"
 )
 
@@ -126,6 +134,101 @@ func TestBench(t *testing.T) {
 	}
 }
 
+// TestDistribution: the text of --hdr has the lines that plotters of HdrHistogram's text read, with rising
+// values, up to all calls, and is in milliseconds.
+func TestDistribution(t *testing.T) {
+	const calls, takes = 50, 2 * time.Millisecond
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var come atomic.Int32
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		<-time.After(takes)
+		_, _ = io.WriteString(w, `{"worker_id": 1, "dp_rank": 0}`)
+		if come.Add(1) == calls {
+			stop()
+		}
+	}))
+	defer service.Close()
+	var out, errs bytes.Buffer
+	if code := run(ctx, []string{"bench", "--url", service.URL, "--tokens", "1", "--for", "1h", "--hdr"}, nil, &out, &errs); code != exitFailed {
+		t.Fatalf("interrupted, it ended with %d: %s", code, &errs)
+	}
+	lines := regexp.MustCompile(`(?m)^ *([\d.]+) +([\d.]+) +(\d+) +([\d.]+|inf)$`).FindAllStringSubmatch(out.String(), -1)
+	total := regexp.MustCompile(`(?m)^#\[Max .*Total count *= *(\d+)\]$`).FindStringSubmatch(out.String())
+	if len(lines) < 3 || total == nil || lines[len(lines)-1][3] != total[1] {
+		t.Fatalf("%q of\n%s", total, &out)
+	}
+	value, percentile := float64(takes)/1e6, -1.0
+	for _, line := range lines {
+		v, _ := strconv.ParseFloat(line[1], 64)
+		p, _ := strconv.ParseFloat(line[2], 64)
+		if v < value || p < percentile {
+			t.Errorf("%q after %g %g", line[0], value, percentile)
+		}
+		value, percentile = v, p
+	}
+}
+
+// TestVerdict: the sentence says how far the chosen rank is ahead, or that another one costs less.
+func TestVerdict(t *testing.T) {
+	for want, costs := range map[string][]float64{ // that of the chosen one first
+		"worker 0 rank 0 (policy p, 7 tokens)":                                             {5},
+		"worker 0 rank 0, 2 blocks ahead of the next (policy p, 7 tokens)":                 {5, 9, 7},
+		"worker 0 rank 0, 0 blocks ahead of the next (policy p, 7 tokens)":                 {5, 5},
+		"worker 0 rank 0, though worker 2 rank 0 costs 3 blocks less (policy p, 7 tokens)": {5, 4, 2},
+	} {
+		e := client.Explanation{Policy: "p", ISLTokens: 7, Chosen: new(client.ChosenRank)}
+		for i, cost := range costs {
+			e.Candidates = append(e.Candidates, client.ExplainedRank{Worker: uint64(i), Cost: cost, Unit: "blocks"})
+		}
+		if got := verdict(&e); got != want {
+			t.Errorf("costs %v: %q, want %q", costs, got, want)
+		}
+	}
+}
+
+// TestAdvice: errors of the connection say what to do.
+func TestAdvice(t *testing.T) {
+	service := httptest.NewUnstartedServer(http.NotFoundHandler())
+	service.Config.ErrorLog = log.New(io.Discard, "", 0)
+	service.StartTLS()
+	defer service.Close()
+	var out bytes.Buffer
+	if code := run(t.Context(), []string{"status", "--url", service.URL}, nil, &out, &out); code != exitFailed || !strings.Contains(out.String(), "--ca FILE") {
+		t.Errorf("a certificate of nobody: %d %s", code, &out)
+	}
+	if text := advise(&client.LostError{Err: &net.DNSError{Name: "nowhere", IsNotFound: true}}, ""); !strings.Contains(text, "is --url right?") {
+		t.Errorf("no such host: %s", text)
+	}
+}
+
+// TestTables: what is not known is left empty, a replica that has gone is not compared, and a table that goes
+// on has no second head.
+func TestTables(t *testing.T) {
+	text := func(tables ...*table) string {
+		var out strings.Builder
+		for _, t := range tables {
+			_ = t.write(&out, false, func(cell string) string { return cell })
+		}
+		return out.String()
+	}
+	ranks := rankTable([]client.FleetRow{{State: "ready", Reported: &client.FleetReported{Waiting: new(uint64(3)), Stale: true}}})
+	if got := text(ranks); !strings.Contains(got, "0       -   0        0       -         3 waiting, too old to count") {
+		t.Errorf("a rank:\n%s", got)
+	}
+	peers := replicaTable(&client.Replicas{Peers: []client.Peer{{Endpoint: "tcp://b:1", Connected: true, Processes: []client.PeerProcess{
+		{Process: "1", Absent: true, Read: new(time.Now()), ThresholdsDiffer: []string{"m"}}, {Process: "2", Read: new(time.Now()), PoliciesAgree: true},
+	}}}})
+	if got := text(peers); !strings.Contains(got, "gone") || strings.Contains(got, "differ") {
+		t.Errorf("replicas:\n%s", got)
+	}
+	one, two := decisionTable([]client.Decision{{ID: "a"}}), decisionTable([]client.Decision{{ID: "b"}})
+	two.continues = true
+	if got := text(one, two); strings.Count(got, "MODEL") != 1 || strings.Count(got, "\n") != 3 {
+		t.Errorf("decisions:\n%s", got)
+	}
+}
+
 // TestFit: a live table keeps its head in a small window, and says what it leaves out.
 func TestFit(t *testing.T) {
 	const text = "head\nä long line\nthree  \nfour\n"
@@ -198,6 +301,15 @@ func TestContexts(t *testing.T) {
 	want(urlOf("--context", "b"), "https://b:2")
 	write("contexts: {a: {uri: x}}")
 	want(urlOf("--context", "a"), "field uri not found")
+	t.Setenv("SELECT_SERVICE_URL", "")
+	for want, args := range map[string][]string{ // they need no service, either
+		"Available Commands": {}, "undrain": {"help", "workers"}, "__start_selectctl": {"completion", "bash"}, "workers": {cobra.ShellCompRequestCmd, "wor"},
+	} {
+		out.Reset()
+		if code := run(t.Context(), args, nil, &out, &out); code != exitOK || !strings.Contains(out.String(), want) {
+			t.Errorf("%q: %d %s", args, code, &out)
+		}
+	}
 }
 
 // TestRecords: a text has the records of all its documents, and one without any is no empty list, which

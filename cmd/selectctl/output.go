@@ -18,6 +18,8 @@ type table struct {
 	wide    int // so many of the last columns are shown by -o wide only
 	rows    [][]string
 	names   []string // of the rows, for -o name; nil: they have none
+	// continues: the table goes on after another one with the same columns, which are not written again.
+	continues bool
 }
 
 func (t *table) add(cells ...any) {
@@ -51,6 +53,9 @@ func (a *app) show(data any, t *table) error {
 		if err != nil {
 			return fmt.Errorf("write JSON: %w", err)
 		}
+		if a.terminal {
+			text = []byte(printable(string(text)))
+		}
 		_, err = fmt.Fprintf(a.out, "%s\n", text)
 		return err
 	case "yaml":
@@ -60,7 +65,7 @@ func (a *app) show(data any, t *table) error {
 			return usageError{fmt.Errorf("the rows of this answer have no names; use -o table, json or yaml")}
 		}
 		for _, name := range t.names {
-			if isTerminal(a.out) {
+			if a.terminal {
 				name = printable(name)
 			}
 			if _, err := fmt.Fprintln(a.out, name); err != nil {
@@ -71,6 +76,9 @@ func (a *app) show(data any, t *table) error {
 	}
 	return t.write(a.out, a.options.format == "wide", a.painted)
 }
+
+// forPeople reports whether answers are written as tables, beside which there may be sentences.
+func (a *app) forPeople() bool { return a.options.format == "table" || a.options.format == "wide" }
 
 // writeYAML writes the members of data's JSON, in alphabetical order.
 func writeYAML(out io.Writer, data any) error {
@@ -125,6 +133,9 @@ func (t *table) write(out io.Writer, wide bool, paint func(cell string) string) 
 		}
 	}
 	var text strings.Builder
+	if t.continues {
+		lines = lines[1:]
+	}
 	for _, cells := range lines {
 		for c, cell := range cells {
 			text.WriteString(paint(cell))

@@ -50,7 +50,7 @@ func (a *app) repeat(ctx context.Context, every time.Duration, show func() error
 			fmt.Fprintln(&page, advise(err, a.options.URL))
 		}
 		text := page.String()
-		if isTerminal(window) {
+		if a.terminal {
 			err = a.draw(window, text)
 		} else if err = nil; text != last {
 			_, err = io.WriteString(window, text)

@@ -64,11 +64,23 @@ func TestPrintable(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(answer)
 	}))
 	defer service.Close()
+	want := func(what, text string) {
+		t.Helper()
+		if strings.ContainsAny(text, "\x1b\r\u202e\u0085") || !strings.Contains(text, "[31mb") {
+			t.Errorf("%s: %q", what, text)
+		}
+	}
 	for _, command := range []string{"decisions -o wide", "explain -t 1", "doctor", "workers list"} {
 		var out bytes.Buffer
 		run(t.Context(), append(strings.Fields(command), "--url", service.URL), nil, &out, &out)
-		if text := out.String(); strings.ContainsAny(text, "\x1b\r\u202e\u0085") || !strings.Contains(text, "[31mb") {
-			t.Errorf("%s: %q", command, text)
+		want(command, out.String())
+	}
+	for _, format := range []string{"name", "json"} { // also where a page is made for a window
+		var out bytes.Buffer
+		a := &app{out: &out, terminal: true, options: options{format: format}}
+		if err := a.show([]string{evil}, &table{names: []string{evil}}); err != nil {
+			t.Error(err)
 		}
+		want(format, out.String())
 	}
 }

@@ -133,7 +133,11 @@ func (a *app) describeWorker() *cobra.Command {
 				return err
 			}
 			f.Rows = slices.DeleteFunc(f.Rows, func(r client.FleetRow) bool { return r.Worker != ids[0] })
-			if len(f.Rows) == 0 {
+			switch {
+			case len(f.Rows) > 0:
+			case f.Truncated:
+				return fmt.Errorf("worker %d is not among the ranks that one answer has room for; 'selectctl workers get %d' has its record", ids[0], ids[0])
+			default:
 				return fmt.Errorf("worker %d is not registered", ids[0])
 			}
 			return a.show(f.Rows, rankTable(f.Rows))
@@ -145,17 +149,35 @@ func (a *app) describeWorker() *cobra.Command {
 func rankTable(rows []client.FleetRow) *table {
 	t := &table{columns: []string{"WORKER", "RANK", "STATE", "STREAM", "LAG", "REQUESTS", "BLOCKS", "OF", "PREFILL", "CACHED", "HIT RATE", "ENGINE", "REASON"}, wide: 1}
 	for _, r := range rows {
-		rate, engine := "", ""
+		rate, capacity := "", ""
 		if r.HitRate != nil {
 			rate = fmt.Sprintf("%.0f %%", 100**r.HitRate)
 		}
-		if e := r.Reported; e != nil {
-			engine = fmt.Sprintf("%s running, %s waiting", value(e.Running), value(e.Waiting))
+		if r.TotalBlocks > 0 {
+			capacity = fmt.Sprint(r.TotalBlocks)
 		}
-		t.add(r.Worker, r.DPRank, r.State, r.Stream, r.Lag, r.Requests, r.ActiveBlocks, r.TotalBlocks, r.PrefillTokens, r.CachedBlocks, rate, engine, r.Reason)
+		t.add(r.Worker, r.DPRank, r.State, r.Stream, r.Lag, r.Requests, r.ActiveBlocks, capacity, r.PrefillTokens, r.CachedBlocks, rate, reportText(r.Reported), r.Reason)
 		t.names = append(t.names, fmt.Sprintf("rank/%d/%d", r.Worker, r.DPRank))
 	}
 	return t
+}
+
+// reportText is what an engine says of its requests, "" for nothing.
+func reportText(e *client.FleetReported) string {
+	if e == nil {
+		return ""
+	}
+	var parts []string
+	if e.Running != nil {
+		parts = append(parts, fmt.Sprintf("%d running", *e.Running))
+	}
+	if e.Waiting != nil {
+		parts = append(parts, fmt.Sprintf("%d waiting", *e.Waiting))
+	}
+	if e.Stale {
+		parts = append(parts, "too old to count")
+	}
+	return strings.Join(parts, ", ")
 }
 
 func (a *app) addWorker() *cobra.Command {
@@ -275,7 +297,7 @@ func (a *app) applyWorkers() *cobra.Command {
 					t.names = append(t.names, fmt.Sprintf("worker/%d", id))
 				}
 			}
-			if f := a.options.format; f == "table" || f == "wide" {
+			if a.forPeople() {
 				if dryRun {
 					fmt.Fprint(a.out, "dry run: ")
 				}
@@ -431,6 +453,9 @@ func (a *app) setThresholds() *cobra.Command {
 			if cmd.Flags().Changed("prefill-fraction") {
 				th.PrefillFraction = &fraction
 			}
+			if th == (client.Thresholds{Model: args[0]}) {
+				return usageError{errors.New("set which? --decode-blocks, --prefill-tokens or --prefill-fraction")}
+			}
 			got, err := a.service.SetBusyThresholds(cmd.Context(), th)
 			if err != nil {
 				return err
@@ -479,6 +504,10 @@ func replicaTable(r *client.Replicas) *table {
 			t.add(p.Endpoint, p.Connected, "", "", "", "", "", "", "", "")
 		}
 		for _, x := range p.Processes {
+			if x.Absent {
+				t.add(p.Endpoint, "gone", x.Process, "", "", "", "", x.Version, x.URL, x.Error) // it has nothing to agree about
+				continue
+			}
 			if x.Read == nil {
 				t.add(p.Endpoint, p.Connected, x.Process, "", "", "", "", "", x.URL, x.Error)
 				continue
@@ -530,7 +559,7 @@ func (a *app) status() *cobra.Command {
 			}
 			t := workerTable(slices.DeleteFunc(slices.Clone(ready.Workers), func(w client.Worker) bool { return w.Lifecycle == "schedulable" }))
 			t.wide = 0
-			if f := a.options.format; f == "table" || f == "wide" {
+			if a.forPeople() {
 				fmt.Fprintf(a.out, "ready: %t, %d of %d workers schedulable\n", ready.Ready, ready.SchedulableWorkers, len(ready.Workers))
 				if len(t.rows) > 0 {
 					err = t.write(a.out, true, a.painted)

@@ -69,6 +69,12 @@ type Outcome struct {
 // Explain returns why the rank was chosen.
 func (d *Decision) Explain() *Explanation { return d.explain() }
 
+// Outline is Explain without candidates, excluded ranks and shadows, of which there may be thousands.
+func (d *Decision) Outline() *Explanation {
+	x, _ := d.outline()
+	return x
+}
+
 // Scope returns the scope of the choice.
 func (d *Decision) Scope() catalog.Scope { return d.scope }
 

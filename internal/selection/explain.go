@@ -125,12 +125,8 @@ func (c *choice) decided() *decided {
 
 // explain returns the explanation of the decision.
 func (d *decided) explain() *Explanation {
-	x := &Explanation{Scope: d.scope, Policy: policies.BuiltIn, Size: d.decision.Prompt, Excluded: d.excluded, Shadows: d.shadows, Warmup: d.warmed}
-	var policy selector.Policy = selector.CostFunction{}
-	if d.policy != nil {
-		x.Policy, x.Type, policy = d.policy.Name, d.policy.Type, d.policy.Policy
-	}
-	x.Temperature = policy.Temperature(&d.decision)
+	x, policy := d.outline()
+	x.Excluded, x.Shadows = d.excluded, d.shadows
 	for i, r := range d.ranks {
 		x.Candidates = append(x.Candidates, ExplainedRank{
 			Rank: r, Cost: d.costs[i], Requests: d.decision.Candidates[i].Requests,
@@ -140,10 +136,21 @@ func (d *decided) explain() *Explanation {
 			x.Candidates[i].Foreign = d.foreign[i]
 		}
 	}
+	return x
+}
+
+// outline returns the explanation without other ranks than the chosen one, and the policy.
+func (d *decided) outline() (*Explanation, selector.Policy) {
+	x := &Explanation{Scope: d.scope, Policy: policies.BuiltIn, Size: d.decision.Prompt, Warmup: d.warmed}
+	var policy selector.Policy = selector.CostFunction{}
+	if d.policy != nil {
+		x.Policy, x.Type, policy = d.policy.Name, d.policy.Type, d.policy.Policy
+	}
+	x.Temperature = policy.Temperature(&d.decision)
 	if d.chosen >= 0 {
 		x.Chosen = &d.ranks[d.chosen]
 	}
-	return x
+	return x, policy
 }
 
 // predict returns the predicted times of the prompt on candidate i, in seconds. Without a

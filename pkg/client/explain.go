@@ -144,8 +144,17 @@ func (c *Client) Tokenize(ctx context.Context, req TokenizeRequest) (TokenizedPr
 // Decisions lists at most limit of the recent choices of a scope, the newest first; a limit of 0
 // is the service's.
 func (c *Client) Decisions(ctx context.Context, scope Scope, limit int) ([]Decision, error) {
+	return c.decisions(ctx, scope.queryWith("limit", limitText(limit)))
+}
+
+// DecisionOutlines is Decisions without their candidates, excluded ranks and shadows, which are most of the answer.
+func (c *Client) DecisionOutlines(ctx context.Context, scope Scope, limit int) ([]Decision, error) {
+	return c.decisions(ctx, scope.queryWith("limit", limitText(limit), "reasons", "false"))
+}
+
+func (c *Client) decisions(ctx context.Context, query string) ([]Decision, error) {
 	var list []Decision
-	err := c.do(ctx, call{method: http.MethodGet, path: "/decisions" + scope.queryWith("limit", limitText(limit)), repeatable: true}, &list)
+	err := c.do(ctx, call{method: http.MethodGet, path: "/decisions" + query, repeatable: true}, &list)
 	return list, err
 }
 

@@ -14,7 +14,7 @@ type Scope struct {
 	RoutingGroup *string `json:"routing_group,omitempty"`
 }
 
-func (s Scope) query() string { return s.queryWith("", "") }
+func (s Scope) query() string { return s.queryWith() }
 
 // limitText returns a limit for a query, empty for none.
 func limitText(limit int) string {
@@ -24,11 +24,13 @@ func limitText(limit int) string {
 	return strconv.Itoa(limit)
 }
 
-// queryWith returns the query of the scope and one further value, unless that is empty.
-func (s Scope) queryWith(name, value string) string {
+// queryWith returns the query of the scope and further names, each followed by its value unless that is empty.
+func (s Scope) queryWith(more ...string) string {
 	q := url.Values{}
-	if value != "" {
-		q.Set(name, value)
+	for i := 0; i < len(more); i += 2 {
+		if more[i+1] != "" {
+			q.Set(more[i], more[i+1])
+		}
 	}
 	if s.Model != nil {
 		q.Set("model_name", *s.Model)

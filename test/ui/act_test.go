@@ -13,6 +13,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/chromedp/chromedp"
 )
 
 // register adds a worker to a service, with the token of its operator if there is one.
@@ -42,16 +44,19 @@ func post(t *testing.T, address, token, body string) {
 	}
 }
 
-// newTokens writes a tokens file with an operator and a reader, and returns it and their tokens.
-func newTokens(t *testing.T) (file, operator, reader string) {
+// newTokens writes a tokens file with a token of each role, and returns it and the tokens.
+func newTokens(t *testing.T, roles ...string) (file string, tokens []string) {
 	t.Helper()
-	operator, entry := newToken(t, "operate")
-	reader, another := newToken(t, "read")
+	text := "tokens:\n"
+	for _, role := range roles {
+		token, entry := newToken(t, role)
+		tokens, text = append(tokens, token), text+entry
+	}
 	file = filepath.Join(t.TempDir(), "tokens.yaml")
-	if err := os.WriteFile(file, []byte("tokens:\n"+entry+another), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return file, operator, reader
+	return file, tokens
 }
 
 // newToken returns a token of a role with its entry in a tokens file.
@@ -72,17 +77,29 @@ func newToken(t *testing.T, role string) (token, entry string) {
 const typeToken = `(() => { const box = document.querySelector("dialog input"); box.value = %q; box.dispatchEvent(new Event("input", {bubbles: true})); })()`
 
 // TestLogin: with tokens on, the page asks for one, refuses a wrong one, and shows the data with the
-// right one, which is nowhere but in memory: a page that is loaded again asks again. An operator may
-// drain, a reader may not.
+// right one, which is nowhere but in memory: a page that is loaded again asks again. Who closes the
+// question finds it again, and a token that may see nothing is told so. An operator may drain, a reader
+// may not.
 func TestLogin(t *testing.T) {
-	file, token, reader := newTokens(t)
+	file, tokens := newTokens(t, "operate", "read", "metrics")
+	token, reader, scraper := tokens[0], tokens[1], tokens[2]
 	base, _ := start(t, "--tokens-file", file)
 	register(t, base, 1, token)
 	p := open(t, base, "#/fleet?worker=1", 1440, 900, false)
 	p.expects("401")
+	p.expects("403")
 	p.says("asks for a token")
 	p.audit("login")
 	p.shoot("login", false)
+	p.press("Close")
+	p.await(`!document.querySelector("dialog")`)
+	p.says("Sign in to see the fleet.")
+	p.press("Sign in …")
+	p.await(`document.querySelector("dialog input") !== null`)
+	p.is(fmt.Sprintf(typeToken, scraper))
+	p.press("Sign in")
+	p.says("Cannot read the fleet.")
+	p.press("Sign out")
 	p.await(`document.querySelector("dialog input") !== null`)
 	p.is(fmt.Sprintf(typeToken, "wrong"))
 	p.press("Sign in")
@@ -93,7 +110,7 @@ func TestLogin(t *testing.T) {
 	if kept := p.is(`JSON.stringify(localStorage) + JSON.stringify(sessionStorage) + document.cookie + location.href`).(string); strings.Contains(kept, token) {
 		t.Errorf("the token is kept: %s", kept)
 	}
-	p.is(`location.reload()`)
+	do(p, chromedp.Reload())
 	p.says("asks for a token")
 	p.await(`document.querySelector("dialog input") !== null`)
 	p.is(fmt.Sprintf(typeToken, reader))

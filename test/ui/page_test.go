@@ -66,11 +66,31 @@ func TestFleet(t *testing.T) {
 	p.await(`document.querySelector(".totals b")?.innerText === "2,664"`) // of that model alone
 }
 
-// TestDecisions reads a few decisions, and more when that is asked for.
+// TestWorker: the panel of a worker has the sums of its ranks, as its line in the table does.
+func TestWorker(t *testing.T) {
+	service, _ := start(t)
+	p := open(t, newStub(t, service, 8), "#/fleet?fold=1&worker=1", 1440, 900, false)
+	p.says("Worker 1")
+	const number = `(text) => Number(/[\d,]+/.exec(text)[0].replaceAll(",", ""))`
+	for title, column := range map[string]string{"Requests": ".c-requests", "KV blocks": ".c-blocks .num"} {
+		p.await(fmt.Sprintf(`((number) => {
+			const row = [...document.querySelectorAll("table.fleet tbody .row")].find((r) => r.querySelector(".c-rank button").innerText === "1");
+			const fact = [...document.querySelectorAll("dialog dt")].find((e) => e.innerText === %q)?.nextSibling;
+			return row && fact && number(row.querySelector(%q).innerText) === number(fact.innerText);
+		})(%s)`, title, column, number))
+	}
+}
+
+// TestDecisions reads a few decisions, and more when that is asked for. A list that is paused is filtered as a
+// live one is.
 func TestDecisions(t *testing.T) {
 	service, _ := start(t)
 	p := open(t, newStub(t, service, 1), "#/decisions", 1440, 900, false)
 	p.await(`document.querySelectorAll("tbody .row").length === 100`)
 	p.press("Show more")
 	p.await(`document.querySelectorAll("tbody .row").length === 300`)
+	p.press("Pause")
+	p.says("paused")
+	p.is(`location.hash = "#/decisions?model=qwen3-235b"`)
+	p.says("No decision matches.")
 }

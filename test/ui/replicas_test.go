@@ -22,7 +22,8 @@ func freePorts(t *testing.T, n int) []string {
 }
 
 // TestReplicas: what two real replicas say of each other: that they agree, that their thresholds
-// differ, in Replicas and Doctor alike, and that one of them has gone.
+// differ, in Replicas and Doctor alike, and that one of them has gone. Its next life agrees, whatever was
+// the last that the other said.
 func TestReplicas(t *testing.T) {
 	ports := freePorts(t, 2)
 	replica := func(own, peer string) (base string, stop func()) {
@@ -54,4 +55,8 @@ func TestReplicas(t *testing.T) {
 	p.shoot("replicas-down", false)
 	d.says("is not connected")
 	d.shoot("doctor-down", true)
+	other, _ = replica(ports[1], ports[0])
+	register(t, other, 1, "")
+	p.says("gone")
+	p.says("1 other replica agrees with this one.")
 }

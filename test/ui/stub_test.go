@@ -60,7 +60,7 @@ func (s *stub) row(i, poll int) object {
 	load := 0.15 + 0.6*noise(i)*(0.8+0.2*math.Sin(float64(poll+i)/9))
 	r := object{
 		"worker_id": 1 + i/8, "dp_rank": i % 8, "scope": 1 + (i/8)%3, "source": "kubernetes", "state": "ready", "stream": "live",
-		"requests": int(load * 40), "prefilling": int(load * 4), "active_blocks": int(load * 9000), "prefill_tokens": int(load * 9000 * noise(i+poll)),
+		"requests": int(load * 40), "active_blocks": int(load * 9000), "prefill_tokens": int(load * 9000 * noise(i+poll)),
 		"cached_blocks": 4000 + int(noise(i)*5000), "total_blocks": 9000, "max_batched_tokens": 8192, "hit_rate": 0.3 + 0.6*noise(3*i),
 		"reported": object{"source": "push", "running": int(load * 42), "waiting": int(load * 3), "kv_blocks_used": int(load * 9300), "kv_blocks_total": 9000},
 	}
@@ -166,7 +166,10 @@ func (s *stub) explanation(n int) object {
 }
 
 func (s *stub) decisions(r *http.Request) any {
-	limit, _ := strconv.Atoi(r.FormValue("limit"))
+	limit, err := strconv.Atoi(r.FormValue("limit"))
+	if err != nil {
+		limit = 1000
+	}
 	list := []object{}
 	for n := range min(limit, 300) {
 		x := s.explanation(n)
@@ -181,7 +184,12 @@ func (s *stub) decisions(r *http.Request) any {
 		}) {
 			x[k] = v
 		}
-		list = append(list, x)
+		if r.FormValue("reasons") == "false" {
+			x["candidates"], x["excluded"], x["shadows"] = []object{}, []object{}, []object{}
+		}
+		if at := r.FormValue("time"); at == "" || at == x["time"] {
+			list = append(list, x)
+		}
 	}
 	return list
 }
@@ -258,7 +266,7 @@ func (s *stub) replicas(*http.Request) any {
 		}
 	}
 	return object{
-		"enabled": true, "process": "81234567890123456789", "url": "http://10.0.0.1:8092",
+		"enabled": true, "process": "81234567890123456789",
 		"stats": object{"sequence": 81234, "lost": 0, "late": 3, "duplicates": 0, "snapshots": 2, "snapshots_failed": 0, "send_queue": 0, "receive_queue": 1},
 		"peers": []object{
 			{"endpoint": "tcp://10.0.0.2:5600", "connected": true, "processes": []object{process("1", "http://10.0.0.2:8092", false)}},

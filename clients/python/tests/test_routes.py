@@ -227,6 +227,8 @@ def test_explanations(make: MakeClient, fleet: Server, dialect: str) -> None:
     client.prefill_complete(client.booking_id(booked))
     client.free(client.booking_id(booked))
     (kept,) = client.decisions(model_name="default", limit=1)
+    (brief,) = client.decisions(time=kept["time"], reasons=False)
+    assert brief == kept | {"candidates": [], "excluded": [], "shadows": []}
     assert kept["reservation_id"] == client.booking_id(booked)
     assert kept["outcome"]["state"] == "freed"
     assert kept["outcome"]["ttft_seconds"] > 0

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/select-service/select-service/internal/node"
@@ -76,9 +77,12 @@ type Doctor struct {
 	peers   Peers
 	gateway Gateway // nil: there is none
 	now     func() time.Time
+
+	mu    sync.Mutex // guards marks
+	marks []*mark    // by time: the last one that is a Window old, and those after it; not changed
 }
 
-// New returns a doctor; gateway is nil if there is none.
+// New returns a doctor, which has to be run; gateway is nil if there is none.
 func New(parts node.Parts, peers Peers, gateway Gateway, now func() time.Time) *Doctor {
 	return &Doctor{parts: parts, peers: peers, gateway: gateway, now: now}
 }
@@ -86,7 +90,8 @@ func New(parts node.Parts, peers Peers, gateway Gateway, now func() time.Time) *
 // Examine makes all checks. A filter limits them to some scopes; what is about the process as a
 // whole is then left out, unless whole.
 func (d *Doctor) Examine(ctx context.Context, of catalog.ScopeFilter, whole bool) *Examination {
-	x := &examination{Examination: Examination{Time: d.now()}, doctor: d, of: of, found: make(map[Severity]int)}
+	now := d.now()
+	x := &examination{Examination: Examination{Time: now}, doctor: d, of: of, before: d.before(now), found: make(map[Severity]int)}
 	for c := range x.Results {
 		x.Results[c] = NotApplicable
 	}
@@ -115,6 +120,7 @@ type examination struct {
 	Examination
 	doctor *Doctor
 	of     catalog.ScopeFilter
+	before *mark            // the counts at the beginning of the Window
 	found  map[Severity]int // findings, those included that are not kept
 }
 

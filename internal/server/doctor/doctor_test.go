@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,6 +37,14 @@ type counted struct {
 func (c counted) TokenizerFailures() uint64 { return c.failures }
 func (c counted) Cached() (answers uint64, observed, predicted, apart float64) {
 	return c.answers, c.observed, c.predicted, c.apart
+}
+
+// changing is a gateway whose counts change.
+type changing struct{ atomic.Pointer[counted] }
+
+func (c *changing) TokenizerFailures() uint64 { return c.Load().TokenizerFailures() }
+func (c *changing) Cached() (answers uint64, observed, predicted, apart float64) {
+	return c.Load().Cached()
 }
 
 // findings are the sentences of an examination, each behind its check.
@@ -178,21 +188,21 @@ func TestFindings(t *testing.T) {
 		"block size of events": {provoke: func(w *servicetest.World) {
 			e := live(w, 1)
 			e.Publish(0, e.Stored(servicetest.Prompt(1, 16), 8, nil))
-		}, want: "block_size: The engine of worker 1 rank 0 has another block size than the 4 tokens of its record: 1 of its KV events were dropped."},
+		}, want: "block_size: The engine of worker 1 rank 0 has another block size than the 4 tokens of its record: 1 of its KV events were dropped in the last 10 minutes."},
 		"dropped": {provoke: func(w *servicetest.World) {
 			e := live(w, 1)
 			e.Publish(0, servicetest.Dict{"type": "BlockStored"})
-		}, want: "dropped_events: 1 KV events of worker 1 rank 0 were dropped, the last one as missing_field."},
+		}, want: "dropped_events: 1 KV events of worker 1 rank 0 were dropped in the last 10 minutes, the last one as missing_field."},
 		"undecodable": {provoke: func(w *servicetest.World) {
 			live(w, 1).Deliver([]byte("nonsense"))
-		}, want: "undecodable_events: 1 messages of the KV event stream of worker 1 rank 0 could not be read."},
+		}, want: "undecodable_events: 1 messages of the KV event stream of worker 1 rank 0 could not be read in the last 10 minutes."},
 		"lost without a replay endpoint": {provoke: func(w *servicetest.World) {
 			e := live(w, 1)
 			e.Publish(0, e.Stored(servicetest.Prompt(1, 8), servicetest.BlockSize, nil))
 			e.Seq += 3
 			e.Publish(0, e.Stored(servicetest.Prompt(2, 8), servicetest.BlockSize, nil))
 		}, want: "stream_stale: The KV event stream of worker 1 rank 0 is stale: 3 messages are lost, and its cached blocks may be wrong.\n" +
-			"no_replay: The KV event stream of worker 1 rank 0 has lost 3 messages, and nothing could bring them back: it has no replay endpoint."},
+			"no_replay: The KV event stream of worker 1 rank 0 has lost 3 messages in the last 10 minutes, and nothing could bring them back: it has no replay endpoint."},
 		"disconnected": {provoke: func(w *servicetest.World) {
 			w.Put(servicetest.Record(1, 1))
 		}, want: "stream_down: The KV event stream of worker 1 rank 0 is not connected: nobody publishes at tcp://worker-1:5000."},
@@ -242,11 +252,11 @@ func TestFindings(t *testing.T) {
 			live(w, 1, servicetest.Total(100))
 			w.Reports().Report(catalog.Rank{Worker: 1}, load.Report{Source: load.Told, KVTokensTotal: load.Known(800)}, time.Now())
 		}, want: "capacity: The engine of worker 1 rank 0 has room for 200 blocks, its record says 100."},
-		"tokenizer": {gateway: counted{failures: 7}, want: "tokenizer: Since the start the tokens of 7 prompts were unknown, as the tokenizer failed: " +
+		"tokenizer": {gateway: counted{failures: 7}, want: "tokenizer: The tokens of 7 prompts of the last 10 minutes were unknown, as the tokenizer failed: " +
 			"their engines were chosen by load alone, or they were refused."},
 		"hit rate": {
 			gateway: counted{answers: 200, observed: 500, predicted: 1000, apart: 500},
-			want:    "hit_rate: Since the start engines had cached 500 tokens of 200 prompts where the index said 1000: it is wrong by 50 %.",
+			want:    "hit_rate: Of 200 prompts of the last 10 minutes engines had cached 500 tokens where the index said 1000: it is wrong by 50 %.",
 		},
 		"memory": {
 			config:  func(c *node.Config) { c.Memory = small },
@@ -275,6 +285,67 @@ func TestFindings(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRecent: a fault that shows in counts alone is told while it goes on and for the Window after it, with what was
+// counted then; a worker that comes anew is judged by its own counts.
+func TestRecent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := servicetest.Start(t)
+		gateway := new(changing)
+		gateway.Store(new(counted))
+		d := doctor.New(w.Parts(), nil, gateway, time.Now)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- d.Run(ctx) }()
+		defer func() {
+			stop()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}()
+		r := servicetest.Registration("store", 0)
+		w.Register(r)
+		w.Net.At(r.Endpoint).Connect()
+		p := w.Publisher(r)
+		want := func(when string, counts map[doctor.Check]uint64) {
+			t.Helper()
+			w.Settle()
+			synctest.Wait() // for those of the publisher
+			got := make(map[doctor.Check]uint64)
+			for _, f := range d.Examine(t.Context(), catalog.ScopeFilter{}, true).Findings {
+				got[f.Check] += f.Count
+			}
+			if !maps.Equal(got, counts) {
+				t.Errorf("%s: %v, want %v", when, got, counts)
+			}
+		}
+		fail := func(e *servicetest.Engine) {
+			e.Deliver([]byte("nonsense"))
+			e.Publish(0, servicetest.Dict{"type": "BlockStored"})
+			p.Deliver([]byte("nonsense"))
+			c := *gateway.Load()
+			gateway.Store(&counted{failures: c.failures + 1, answers: c.answers + 100, observed: c.observed + 100, apart: c.apart + 100})
+		}
+		once := map[doctor.Check]uint64{doctor.UndecodableEvents: 2, doctor.DroppedEvents: 1, doctor.Tokenizer: 1, doctor.HitRate: 100}
+		time.Sleep(20 * time.Minute)
+		e := live(w, 1)
+		fail(e)
+		want("at once", once)
+		time.Sleep(doctor.Window - time.Minute)
+		want("before the window has passed", once)
+		time.Sleep(2*time.Minute + time.Second)
+		want("later", map[doctor.Check]uint64{})
+		fail(e)
+		want("again", once)
+		w.Remove(1)
+		time.Sleep(time.Minute)
+		e = live(w, 1)
+		e.Deliver([]byte("nonsense"))
+		want("of a worker that came anew", map[doctor.Check]uint64{doctor.UndecodableEvents: 2, doctor.Tokenizer: 1, doctor.HitRate: 100})
+		time.Sleep(doctor.Window + time.Minute)
+		want("at the end", map[doctor.Check]uint64{})
+	})
 }
 
 // TestHealthyHistories: whatever a healthy system goes through, workers that come, drain and leave,

@@ -10,28 +10,29 @@ import (
 
 // gateway looks at what the gateway has counted.
 func (ex *examination) gateway() {
-	g := ex.doctor.gateway
-	if g == nil {
+	if ex.doctor.gateway == nil {
 		return
 	}
+	now, was := ex.doctor.gatewayCounts(), ex.before.gateway
 	ex.looked(Tokenizer)
-	if n := g.TokenizerFailures(); n > 0 {
+	if n := now.failures - was.failures; n > 0 {
 		ex.find(Finding{
 			Check: Tokenizer, Severity: Warning, Count: n, Remedy: "Check --gateway-tokenizer-url and the tokenizer's log.",
-			Sentence: fmt.Sprintf("Since the start the tokens of %d prompts were unknown, as the tokenizer failed: their engines were chosen by load alone, or they were refused.", n),
+			Sentence: fmt.Sprintf("The tokens of %d prompts of "+lately+" were unknown, as the tokenizer failed: their engines were chosen by load alone, or they were refused.", n),
 		})
 	}
 	const enough, tolerated = 100, 0.2 // answers; share of the cached tokens
-	answers, observed, predicted, apart := g.Cached()
+	answers := now.answers - was.answers
 	if answers < enough {
 		return
 	}
 	ex.looked(HitRate)
+	observed, predicted, apart := now.observed-was.observed, now.predicted-was.predicted, now.apart-was.apart
 	if most := max(observed, predicted); most > 0 && apart > tolerated*most {
 		ex.find(Finding{
 			Check: HitRate, Severity: Warning, Count: answers, Remedy: "POST /diagnose with such a prompt says where its match ends and why.",
-			Sentence: fmt.Sprintf("Since the start engines had cached %.0f tokens of %d prompts where the index said %.0f: it is wrong by %.0f %%.",
-				observed, answers, predicted, 100*apart/most),
+			Sentence: fmt.Sprintf("Of %d prompts of "+lately+" engines had cached %.0f tokens where the index said %.0f: it is wrong by %.0f %%.",
+				answers, observed, predicted, 100*apart/most),
 		})
 	}
 }

@@ -70,22 +70,23 @@ func (ex *examination) stream(snap *catalog.Snapshot, e catalog.Entry, st *kveve
 	case kvevents.Live, kvevents.Replaying:
 	}
 	replay := e.Worker.ReplayEndpoint != nil || e.Worker.ReplayEndpoints[e.DP] != ""
-	if st.Lost > 0 && !replay {
-		find(NoReplay, Warning, st.Lost, "Give the worker a replay_endpoint.",
-			"The KV event stream of %s has lost %d messages, and nothing could bring them back: it has no replay endpoint.", who, st.Lost)
+	recent := countsOf(&st.StreamCounts).since(ex.before.streams[e.Rank])
+	if recent.lost > 0 && !replay {
+		find(NoReplay, Warning, recent.lost, "Give the worker a replay_endpoint.",
+			"The KV event stream of %s has lost %d messages in "+lately+", and nothing could bring them back: it has no replay endpoint.", who, recent.lost)
 	}
-	if st.Undecodable > 0 {
-		find(UndecodableEvents, Error, st.Undecodable, "Check that the endpoint is that of KV events, in a form that docs/engines.md lists.",
-			"%d messages of the KV event stream of %s could not be read.", st.Undecodable, who)
+	if recent.undecodable > 0 {
+		find(UndecodableEvents, Error, recent.undecodable, "Check that the endpoint is that of KV events, in a form that docs/engines.md lists.",
+			"%d messages of the KV event stream of %s could not be read in "+lately+".", recent.undecodable, who)
 	}
 	switch {
-	case st.Dropped == 0:
+	case recent.dropped == 0:
 	case st.DroppedWhy == kvevents.BlockSizeMismatch:
-		find(BlockSize, Error, st.Dropped, "Give the worker the engine's block size.",
-			"The engine of %s has another block size than the %d tokens of its record: %d of its KV events were dropped.", who, snap.BlockSize, st.Dropped)
+		find(BlockSize, Error, recent.dropped, "Give the worker the engine's block size.",
+			"The engine of %s has another block size than the %d tokens of its record: %d of its KV events were dropped in "+lately+".", who, snap.BlockSize, recent.dropped)
 	default:
-		find(DroppedEvents, Warning, st.Dropped, "docs/contract-events.md says what the reason means.",
-			"%d KV events of %s were dropped, the last one as %s.", st.Dropped, who, st.DroppedWhy)
+		find(DroppedEvents, Warning, recent.dropped, "docs/contract-events.md says what the reason means.",
+			"%d KV events of %s were dropped in "+lately+", the last one as %s.", recent.dropped, who, st.DroppedWhy)
 	}
 }
 
@@ -146,11 +147,11 @@ func (ex *examination) publishers() {
 					catalog.Clip(p.Instance), p.Rank, p.HashSeed),
 			})
 		}
-		if st.Undecodable > 0 {
+		if n := st.Undecodable - ex.before.publishers[p.ID]; n > 0 {
 			ex.find(Finding{
-				Check: UndecodableEvents, Severity: Error, Scope: &sc, Peer: p.Instance, Count: st.Undecodable,
+				Check: UndecodableEvents, Severity: Error, Scope: &sc, Peer: p.Instance, Count: n,
 				Remedy:   "Check that the endpoint is that of KV events, in a form that docs/engines.md lists.",
-				Sentence: fmt.Sprintf("%d messages of publisher %q rank %d could not be read.", st.Undecodable, catalog.Clip(p.Instance), p.Rank),
+				Sentence: fmt.Sprintf("%d messages of publisher %q rank %d could not be read in "+lately+".", n, catalog.Clip(p.Instance), p.Rank),
 			})
 		}
 	}

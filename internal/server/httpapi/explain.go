@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/select-service/select-service/internal/selection"
@@ -43,12 +44,27 @@ func (r explainRoutes) decisions(c request, f catalog.ScopeFilter, out []byte) (
 	if err != nil {
 		return nil, err
 	}
-	return appendList(out, r.svc.Decisions(f, int(limit)), r.d.appendDecision), nil
+	reasons, err := queryBool(c.Request, "reasons", true)
+	if err != nil {
+		return nil, err
+	}
+	at, err := queryValue(c.Request, "time")
+	if err != nil {
+		return nil, err
+	}
+	list := r.svc.Decisions(f, int(limit))
+	if at != nil {
+		list = slices.DeleteFunc(list, func(x selection.Decision) bool { return timeText(x.At) != *at })
+	}
+	explain := (*selection.Decision).Explain
+	if !reasons {
+		explain = (*selection.Decision).Outline
+	}
+	return appendList(out, list, func(out []byte, x selection.Decision) []byte { return r.d.appendDecision(out, &x, explain(&x)) }), nil
 }
 
-func (d dialect) appendDecision(out []byte, x selection.Decision) []byte {
-	out = append(out, '{')
-	out = appendStringField(out, "time", x.At.UTC().Format(time.RFC3339Nano))
+func (d dialect) appendDecision(out []byte, x *selection.Decision, why *selection.Explanation) []byte {
+	out = appendTime(append(out, '{'), "time", x.At)
 	out = d.appendScope(out, x.Scope())
 	if x.SelectionID != "" {
 		out = appendStringField(out, "selection_id", x.SelectionID)
@@ -66,8 +82,8 @@ func (d dialect) appendDecision(out []byte, x selection.Decision) []byte {
 	out = append(appendKey(out, "outcome"), '{')
 	out = appendSeconds(out, "ttft_seconds", x.Outcome.TTFT)
 	out = appendSeconds(out, "freed_after_seconds", x.Outcome.Freed)
-	out = append(appendStringField(out, "state", outcomeState(&x)), '}')
-	return append(appendReasons(out, x.Explain()), '}')
+	out = append(appendStringField(out, "state", outcomeState(x)), '}')
+	return append(appendReasons(out, why), '}')
 }
 
 // outcomeState returns the name of a decision's outcome.

@@ -89,6 +89,18 @@ func queryUint(r *http.Request, name string, least, most, absent uint64) (uint64
 	return n, nil
 }
 
+// queryBool returns a truth value of the query; absent is its value if it is not there.
+func queryBool(r *http.Request, name string, absent bool) (bool, error) {
+	text, err := queryValue(r, name)
+	switch {
+	case err != nil || text == nil:
+		return absent, err
+	case *text == "true", *text == "false":
+		return *text == "true", nil
+	}
+	return false, badRequest(queryPrefix + name + ": expected true or false")
+}
+
 func (o operatorRoutes) fleet(c request, f catalog.ScopeFilter, out []byte) ([]byte, error) {
 	since, err := queryValue(c.Request, "since")
 	if err != nil {
@@ -151,8 +163,11 @@ func appendComma(out []byte) []byte {
 }
 
 func appendTime(out []byte, name string, t time.Time) []byte {
-	return appendStringField(out, name, t.UTC().Format(time.RFC3339Nano))
+	return appendStringField(out, name, timeText(t))
 }
+
+// timeText returns a time as answers have it.
+func timeText(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
 // appendTotals appends the members of an open object.
 func appendTotals(out []byte, t *fleet.Totals) []byte {

@@ -3,6 +3,9 @@ package httpapi
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"net/url"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -87,6 +90,7 @@ func TestFleet(t *testing.T) {
 		for target, want := range map[string]int{
 			"/history": 200, "/history?worker_id=1": 200, "/history?seconds=4": 400, "/history?seconds=3601": 400, "/history?worker_id=x": 400, "/fleet?since=a&since=b": 400,
 			"/decisions?limit=0": 400, "/decisions?limit=1001": 400, "/decisions?limit=1&limit=1": 400,
+			"/decisions?reasons=no": 400, "/decisions?time=a&time=a": 400, "/decisions?time=now": 200,
 			"/index/prefixes?limit=0": 400, "/index/prefixes?limit=1001": 400, "/index/prefixes?tenant_id=x": 200,
 		} {
 			if got := ask(h, "GET", target, "read", ""); got.Code != want {
@@ -179,8 +183,9 @@ func TestDryRun(t *testing.T) {
 	})
 }
 
-// TestDecisionsLimit: as many decisions as are asked for, all that are kept by default.
-func TestDecisionsLimit(t *testing.T) {
+// TestDecisionsQuery: as many decisions as are asked for, all that are kept by default, with or without the ranks
+// that were compared; and the one of a time.
+func TestDecisionsQuery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := servicetest.Start(t, servicetest.EventsOff, func(c *node.Config) { c.DecisionBytes = 1 << 20 })
 		w.Put(servicetest.Record(1, 1))
@@ -189,6 +194,7 @@ func TestDecisionsLimit(t *testing.T) {
 			if got := call(t, h, "POST", "/select", `{"model_name":"m","tenant_id":"t","token_ids":[1],"selection_id":"`+id+`"}`, nil); got.Code != 200 {
 				t.Fatal(got.Body)
 			}
+			time.Sleep(time.Millisecond)
 		}
 		for query, want := range map[string]string{"": "cba", "?limit=2": "cb", "?limit=1000&tenant_id=t": "cba", "?limit=1&tenant_id=own": ""} {
 			ids := ""
@@ -198,6 +204,28 @@ func TestDecisionsLimit(t *testing.T) {
 			if ids != want {
 				t.Errorf("%q: %s, want %s", query, ids, want)
 			}
+		}
+		get := func(query string) (list []map[string]any) {
+			if err := json.Unmarshal(call(t, h, "GET", "/decisions"+query, "", nil).Body.Bytes(), &list); err != nil {
+				t.Fatal(err)
+			}
+			return list
+		}
+		all := get("")
+		for i, brief := range get("?reasons=false") {
+			if len(all[i]["candidates"].([]any)) != 1 {
+				t.Errorf("candidates: %v", all[i])
+			}
+			maps.Copy(all[i], map[string]any{"candidates": []any{}, "excluded": []any{}, "shadows": []any{}})
+			if !reflect.DeepEqual(brief, all[i]) {
+				t.Errorf("in brief %v, want %v", brief, all[i])
+			}
+			if one := get("?time=" + url.QueryEscape(brief["time"].(string))); len(one) != 1 || one[0]["selection_id"] != brief["selection_id"] || len(one[0]["candidates"].([]any)) != 1 {
+				t.Errorf("of its time: %v", one)
+			}
+		}
+		if none := get("?time=2026-01-02T03:04:05Z"); len(none) != 0 {
+			t.Errorf("of another time: %v", none)
 		}
 	})
 }

@@ -39,7 +39,7 @@ func (r reconcileRoutes) checkAllowed(c request) error {
 	if err := r.svc.TakesSet(); err != nil {
 		return err
 	}
-	if _, err := dryRun(c.Request); err != nil {
+	if _, err := queryBool(c.Request, dryRun, false); err != nil {
 		return err
 	}
 	f, err := filterOf(c.Request)
@@ -54,7 +54,7 @@ func (r reconcileRoutes) put(c request, b *reconcileBody, out []byte) (int, []by
 	if err != nil {
 		return 0, nil, err
 	}
-	dry, err := dryRun(c.Request)
+	dry, err := queryBool(c.Request, dryRun, false)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -71,19 +71,8 @@ func (r reconcileRoutes) put(c request, b *reconcileBody, out []byte) (int, []by
 	return http.StatusOK, appendDifference(out, d), nil
 }
 
-var errDryRun = badRequest(queryPrefix + "dry_run: expected true or false")
-
-// dryRun reports whether the query asks for the answer alone.
-func dryRun(r *http.Request) (bool, error) {
-	text, err := queryValue(r, "dry_run")
-	switch {
-	case err != nil || text == nil || *text == "false":
-		return false, err
-	case *text == "true":
-		return true, nil
-	}
-	return false, errDryRun
-}
+// dryRun is the parameter of the query that asks for the answer alone.
+const dryRun = "dry_run"
 
 // setOf is a set of workers in an audit line.
 type setOf struct {

@@ -35,12 +35,12 @@ type Options struct {
 	Log      zerolog.Logger
 }
 
-// The variables that are read here; the exporters, the queue and the limits of a span read theirs
-// themselves.
 // maxText bounds a text of a span in bytes, where the environment has no bound: callers' texts may have
 // many kilobytes, and collectors refuse batches of some megabytes.
 const maxText = 1024
 
+// The variables that are read here; the exporters, the queue and the limits of a span read theirs
+// themselves.
 const (
 	tracesEndpoint = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 	allEndpoint    = "OTEL_EXPORTER_OTLP_ENDPOINT"

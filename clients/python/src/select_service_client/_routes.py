@@ -212,11 +212,22 @@ class SelectionRoutes(Caller):
 
     @operation
     def decisions(
-        self, *, limit: int | None = None, model_name: str | None = None, tenant: str | None = None
+        self,
+        *,
+        limit: int | None = None,
+        reasons: bool = True,
+        time: str | None = None,
+        model_name: str | None = None,
+        tenant: str | None = None,
     ) -> Plan[list[dict[str, Any]]]:
-        """Recent choices with what became of them, the newest first."""
+        """Recent choices with what became of them, the newest first; without reasons, in brief.
+
+        time asks for the one that was made then.
+        """
         core = self._core
-        query: dict[str, Any] = filters(core, model_name, tenant) | {"limit": limit}
+        query: dict[str, Any] = filters(core, model_name, tenant) | {"limit": limit, "time": time}
+        if not reasons:
+            query["reasons"] = "false"
         return core.call(core.request("GET", "/decisions", query=query))
 
     @operation

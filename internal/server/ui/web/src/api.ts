@@ -13,6 +13,9 @@ export const token = new Store<string | null>(null);
 /** Whether the service asks for a token: "" no, else why. */
 export const wanted = new Store<string>("");
 
+/** Whether the service has refused a call that had no valid token. */
+export const locked = new Store(false);
+
 /** Since when the service does not answer, and why; null while it does. */
 export const lost = new Store<{ since: number; why: string } | null>(null);
 
@@ -68,6 +71,7 @@ export async function call<T>(method: string, path: string, body?: unknown, sign
   if (response.status === 401 && token.value === sent) {
     if (sent !== null) wanted.set("The token is not valid (any more).");
     else if (wanted.value === "") wanted.set("This service asks for a token.");
+    locked.set(true);
     token.set(null);
   }
   throw new Failure(response.status, why || "status " + response.status);

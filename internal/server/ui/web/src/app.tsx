@@ -1,6 +1,6 @@
 import { h, Fragment, type ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { lost, token, usePoll, wanted } from "./api";
+import { locked, lost, token, usePoll, wanted } from "./api";
 import { fleet, followFleet } from "./fleet";
 import { clock, count, plural } from "./format";
 import { Dialog } from "./parts";
@@ -32,6 +32,7 @@ export function App() {
   const view = views.find((v) => v.name === route.view);
   const why = useStore(wanted);
   const held = useStore(token);
+  const shut = useStore(locked);
   const onFleet = view?.name === "fleet";
   const model = (onFleet && route.query.get("model")) || "", group = (onFleet && route.query.get("group")) || "";
   useEffect(() => followFleet(onFleet ? 1000 : 10000, model, group), [onFleet, held, model, group]);
@@ -59,6 +60,7 @@ export function App() {
           <Connection />
           <ThemeSwitch />
           {held !== null && <button type="button" class="quiet" onClick={() => { token.set(null); wanted.set("You have signed out."); }}>Sign out</button>}
+          {held === null && shut && <button type="button" class="quiet" onClick={() => wanted.set("This service asks for a token.")}>Sign in …</button>}
         </div>
       </header>
       <LostNotice />

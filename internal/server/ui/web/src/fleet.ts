@@ -1,4 +1,4 @@
-import { call, poll, token } from "./api";
+import { call, Failure, poll, token } from "./api";
 import { Store } from "./store";
 import type { FleetAnswer, Row, Scope, State, Totals } from "./types";
 
@@ -10,6 +10,7 @@ export interface Fleet {
   roles: string[]; // of this caller
   truncated: boolean;
   at: number; // when it was read
+  failure: Failure | null; // why the last reading failed
 }
 
 /** Samples of the last minute, the newest last; null: unknown. */
@@ -23,7 +24,7 @@ export interface Minute {
 
 export const samples = 60;
 
-const nothing: Fleet = { rows: [], scopes: new Map(), totals: null, roles: [], truncated: false, at: 0 };
+const nothing: Fleet = { rows: [], scopes: new Map(), totals: null, roles: [], truncated: false, at: 0, failure: null };
 export const fleet = new Store<Fleet>(nothing);
 /** The last minute of the whole fleet, and of the first scopes by their numbers. */
 export const minutes = new Store<{ all: Minute; scopes: Map<number, Minute> }>({ all: noMinute(), scopes: new Map() });
@@ -34,14 +35,19 @@ function noMinute(): Minute {
 }
 
 let version = "";
+let life = ""; // of the service: the numbers of scopes belong to one
 let narrowed = ""; // the query of model and tenant that is read alone
 let tooLarge = false; // the whole fleet has more ranks than one answer
+let room = 0; // how many ranks one answer has
 const known = new Map<string, Row>();
 const keyOf = (r: { scope: number; worker_id: unknown; dp_rank: number }) => `${r.scope}/${r.worker_id}/${r.dp_rank}`;
 
 /** Takes an answer of /fleet: the whole or what has changed. */
 function take(answer: FleetAnswer) {
-  const last = fleet.value;
+  const now = Date.now(), of = answer.version.split("-", 1)[0]!;
+  const last = of === life ? fleet.value : { ...nothing, at: fleet.value.at };
+  if (of !== life) minutes.set({ all: minutes.value.all, scopes: new Map() });
+  life = of;
   const scopes = answer.full && !narrowed ? new Map<number, Scope>() : new Map(last.scopes);
   if (answer.full) known.clear();
   for (const s of answer.removed_scopes ?? []) scopes.delete(s);
@@ -50,10 +56,12 @@ function take(answer: FleetAnswer) {
   for (const r of answer.rows) known.set(keyOf(r), r);
   version = answer.version;
   const truncated = answer.full ? answer.truncated : last.truncated;
+  if (answer.full && truncated) room = answer.rows.length;
+  else if (truncated && answer.totals.ranks <= room) version = ""; // they fit now: read those that were left out
   if (!narrowed) tooLarge = truncated;
-  const now = Date.now(), totals = narrowed && last.totals ? last.totals : answer.totals;
+  const totals = narrowed && last.totals ? last.totals : answer.totals;
   sample(last, totals, scopes, now);
-  fleet.set({ rows: [...known.values()], scopes, totals, roles: answer.roles, truncated, at: now });
+  fleet.set({ rows: [...known.values()], scopes, totals, roles: answer.roles, truncated, at: now, failure: null });
 }
 
 /** Adds one sample to the last minute, at most once a second or so. */
@@ -108,14 +116,19 @@ export function followFleet(every: number, model: string, group: string): () => 
       version = "";
     }
     if (version) query.set("since", version);
-    const answer = await call<FleetAnswer>("GET", "/fleet" + (query.size ? "?" + query : ""), undefined, signal);
-    if (!signal.aborted && token.value === held) take(answer);
+    try {
+      const answer = await call<FleetAnswer>("GET", "/fleet" + (query.size ? "?" + query : ""), undefined, signal);
+      if (!signal.aborted && token.value === held) take(answer);
+    } catch (e) {
+      if (e instanceof Failure && !signal.aborted && fleet.value.failure?.message !== e.message) fleet.set({ ...fleet.value, failure: e });
+      throw e;
+    }
   }, every);
 }
 
 // Another caller may see another fleet.
 token.follow(() => {
-  version = narrowed = "";
+  version = narrowed = life = "";
   tooLarge = false;
   known.clear();
   fleet.set(nothing);

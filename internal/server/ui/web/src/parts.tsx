@@ -1,6 +1,7 @@
 import { h, Fragment, type ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Failure, token } from "./api";
+import type { Fleet } from "./fleet";
 import type { State } from "./types";
 
 void Fragment;
@@ -101,6 +102,11 @@ export function Fault(props: { failure: Failure; what: string }) {
       <strong>Cannot read {props.what}.</strong> {message} {hint}
     </div>
   );
+}
+
+/** What stands where the fleet is needed and has never been read. */
+export function NoFleet(props: { of: Fleet; what: string }) {
+  return props.of.failure ? <Fault failure={props.of.failure} what={props.what} /> : <Loading what={props.what} />;
 }
 
 /** A modal dialog; the browser keeps the focus in it and closes it with Escape. */

@@ -2,7 +2,16 @@ import { Store } from "./store";
 
 export type Theme = "auto" | "light" | "dark";
 
-const saved = localStorage.getItem("theme");
+/** What the browser keeps for the page, if its owner lets it. */
+const storage = (() => {
+  try {
+    return localStorage;
+  } catch {
+    return null;
+  }
+})();
+
+const saved = storage?.getItem("theme");
 
 /** The chosen theme; auto follows the system. It is the one thing that the page keeps. */
 export const theme = new Store<Theme>(saved === "light" || saved === "dark" ? saved : "auto");
@@ -19,8 +28,8 @@ function apply() {
 }
 
 theme.follow((value) => {
-  if (value === "auto") localStorage.removeItem("theme");
-  else localStorage.setItem("theme", value);
+  if (value === "auto") storage?.removeItem("theme");
+  else storage?.setItem("theme", value);
   apply();
 });
 dark.addEventListener("change", apply);

@@ -17,7 +17,6 @@ export interface Row extends Rank {
   lag?: number;
   lost?: number;
   requests?: number;
-  prefilling?: number;
   active_blocks?: number;
   prefill_tokens?: number;
   cached_blocks?: number;
@@ -118,7 +117,8 @@ export interface Decision extends Explanation {
   outcome: { ttft_seconds: number | null; freed_after_seconds: number | null; state: string };
 }
 
-type Points = (number | null)[];
+/** A series of /history; null is not known. */
+export type Points = (number | null)[];
 
 export interface History {
   interval_seconds: number;
@@ -206,7 +206,6 @@ export interface Load {
 export interface Replicas {
   enabled: boolean;
   process?: string;
-  url?: string;
   settings_version?: number; // of those that the fleet shares
   stats?: {
     sequence: number; // of the last message sent

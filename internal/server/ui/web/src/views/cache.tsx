@@ -4,7 +4,7 @@ import { usePoll } from "../api";
 import { TimeChart } from "../chart";
 import { fleet, names } from "../fleet";
 import { count, plural, rankShort } from "../format";
-import { Choice, Empty, Fault, Key, Loading, useNarrow } from "../parts";
+import { Choice, Empty, Fault, Key, Loading, NoFleet, useNarrow } from "../parts";
 import { address, change, useRoute } from "../route";
 import { useStore } from "../store";
 import type { History, PrefixNode, Prefixes } from "../types";
@@ -84,7 +84,7 @@ export function CacheView() {
         {models.length > 0 && <Choice label="Model" value={model} names={models} pick={(v) => change({ model: v, at: null }, true)} />}
         {groups.length > 1 && <Choice label="Tenant" value={group} names={groups} pick={(v) => change({ group: v, at: null }, true)} />}
       </div>
-      {!known && <Loading what="the index" />}
+      {!known && <NoFleet of={all} what="the index" />}
       {known && !scope && <Empty title="There are no models yet." />}
       {failure && !data && <Fault failure={failure} what="the index" />}
       {known && scope && !data && !failure && <Loading what="the index" />}
@@ -109,6 +109,7 @@ function Icicle(props: { data: Prefixes }) {
   for (let n = top; n; n = n.parent === null ? null : (byID.get(n.parent) ?? null)) path.unshift(n);
   const width = narrow ? 360 : 1200, height = 30;
   const zoom = (n: PrefixNode | null) => change({ at: n && (places.get(n) ?? null) }, true);
+  const pick = (n: PrefixNode) => zoom(n !== top ? n : n.parent === null ? null : (byID.get(n.parent) ?? null)); // the one that fills the picture leads back
   const hottest = [...data.nodes].filter((n) => n.hottest).sort((a, b) => a.hottest! - b.hottest!).slice(0, 25);
   const about = over ?? top;
   return (
@@ -130,8 +131,8 @@ function Icicle(props: { data: Prefixes }) {
             return (
               <g key={b.node.id} class={"box " + step(b.node.holders, most)} role="button" tabIndex={w >= 12 ? 0 : -1}
                 aria-label={`${label ? label + ", " : ""}${nameOf(b.node)}, held by ${plural(b.node.holders, "rank")}`}
-                onClick={() => zoom(b.node === top ? (b.node.parent === null ? null : byID.get(b.node.parent) ?? null) : b.node)}
-                onKeyDown={(e: KeyboardEvent) => { if (e.key === "Enter" || e.key === " ") { e.preventDefault(); zoom(b.node); } }}
+                onClick={() => pick(b.node)}
+                onKeyDown={(e: KeyboardEvent) => { if (e.key === "Enter" || e.key === " ") { e.preventDefault(); pick(b.node); } }}
                 onMouseEnter={() => setOver(b.node)} onFocus={() => setOver(b.node)}>
                 <rect x={x + 0.5} y={y + 0.5} width={Math.max(w - 1, 0.5)} height={height - 1} rx="2" />
                 {label && <text x={x + 7} y={y + 19.5}>{label}</text>}

@@ -21,11 +21,12 @@ export function OutcomeText(props: { d: Decision }) {
   return <span>{words[outcome.state] ?? outcome.state} Predicted {seconds(predicted)}.</span>;
 }
 
+/** Of the list, without the ranks that were compared: these may be thousands for each decision. */
 const query = (model: string, group: string) => {
-  const q = new URLSearchParams();
+  const q = new URLSearchParams({ reasons: "false" });
   if (model) q.set("model_name", model);
   if (group) q.set("routing_group", group);
-  return q.size ? "?" + q : "";
+  return "?" + q;
 };
 
 /** How many decisions are read at first, and the most that the service lists. */
@@ -39,7 +40,7 @@ export function DecisionsView() {
   const polled = usePoll<Decision[]>(held ? null : "/decisions" + query(model, group), 2000, worker || text ? mostDecisions : most);
   const { models, groups } = names(useStore(fleet));
   const data = held ?? polled.data;
-  const shown = useMemo(() => data?.filter((d) => (!worker || String(d.chosen?.worker_id) === worker) && (!text || (d.selection_id ?? "").includes(text))) ?? [], [data, worker, text]);
+  const shown = useMemo(() => data?.filter((d) => (!model || d.model_name === model) && (!group || d.routing_group === group) && (!worker || String(d.chosen?.worker_id) === worker) && (!text || (d.selection_id ?? "").includes(text))) ?? [], [data, model, group, worker, text]);
   return (
     <>
       <div class="heading"><h1>Decisions</h1>

@@ -4,10 +4,10 @@ import { call, usePoll } from "../api";
 import { TimeChart } from "../chart";
 import { fleet, mayOperate, minutes, names, samples, sum, type Fleet } from "../fleet";
 import { clock, count, decimal, percent, plural, rankShort, type WorkerID } from "../format";
-import { Bar, Choice, Confirm, Dialog, Empty, Loading, Spacer, Spark, StateMark, useNarrow, useVisible } from "../parts";
+import { Bar, Choice, Confirm, Dialog, Empty, Fault, NoFleet, Spacer, Spark, StateMark, useNarrow, useVisible } from "../parts";
 import { change, useRoute } from "../route";
 import { useStore } from "../store";
-import type { History, Row, Scope, State, Totals } from "../types";
+import type { History, Points, Row, Scope, State, Totals } from "../types";
 import { ThresholdsDialog } from "./thresholds";
 
 void Fragment;
@@ -66,13 +66,17 @@ function fold(rows: Row[]): Line[] {
     }
     sum.ranks++;
     if (trouble(r) < trouble(sum)) Object.assign(sum, { state: r.state, reason: r.reason && `rank ${r.dp_rank}: ${r.reason}`, stream: r.stream });
-    for (const m of ["requests", "prefilling", "active_blocks", "prefill_tokens", "cached_blocks", "total_blocks", "max_batched_tokens", "lag", "lost"] as const) {
+    for (const m of ["requests", "active_blocks", "prefill_tokens", "cached_blocks", "total_blocks", "max_batched_tokens", "lag", "lost"] as const) {
       if (r[m] !== undefined) sum[m] = (sum[m] ?? 0) + r[m];
     }
     if (r.reported && sum.reported) {
       for (const m of ["running", "waiting", "kv_blocks_used", "kv_blocks_total"] as const) {
         if (r.reported[m] !== undefined) sum.reported[m] = (sum.reported[m] ?? 0) + r.reported[m];
       }
+    }
+    if (r.foreign) {
+      const { requests, prefill_tokens, blocks } = sum.foreign ?? { requests: 0, prefill_tokens: 0, blocks: 0 };
+      sum.foreign = { requests: requests + r.foreign.requests, prefill_tokens: prefill_tokens + r.foreign.prefill_tokens, blocks: blocks + r.foreign.blocks };
     }
     if (r.hit_rate !== undefined) {
       const n = weights.get(key) ?? 0;
@@ -104,7 +108,7 @@ export function FleetView() {
   }, [all, model, group, state, text, sort, folded]);
 
   const t = all.totals;
-  if (!t) return <><h1 class="hidden">Fleet</h1><Loading what="the fleet" /></>;
+  if (!t) return <><h1 class="hidden">Fleet</h1><NoFleet of={all} what="the fleet" /></>;
   const { models, groups } = names(all);
   const filtered = model || group || state || text;
   const inView = [...all.scopes.values()].filter((s) => (!model || s.model_name === model) && (!group || s.routing_group === group));
@@ -112,6 +116,7 @@ export function FleetView() {
   return (
     <>
       <h1 class="hidden">Fleet</h1>
+      {all.failure?.status === 403 && <Fault failure={all.failure} what="the fleet" />}
       <TotalsOf t={shown} scopes={model || group ? inView : null} />
       {all.scopes.size > 1 && <Models scopes={[...all.scopes.values()]} model={model} group={group} />}
       <div class="filters" role="search">
@@ -141,7 +146,7 @@ export function FleetView() {
       ) : (
         <Empty title="No workers yet.">Register one with <code>POST /workers</code>, <code>selectctl workers add</code>, a workers file or <code>--engines</code>.</Empty>
       )}
-      {query.get("worker") && <RankPanel worker={query.get("worker")!} rank={query.get("rank")} scope={query.get("scope")} all={all} />}
+      {query.get("worker") && <RankPanel worker={query.get("worker")!} rank={query.get("rank")} all={all} />}
       {thresholds && <ThresholdsDialog may={mayOperate(all)} close={() => setThresholds(false)} />}
     </>
   );
@@ -250,7 +255,7 @@ function FleetRow(props: { r: Line; all: Fleet; index: number; single: boolean; 
   const told = r.reported && !r.reported.stale ? r.reported : undefined;
   const blocks = share(r.active_blocks, r.total_blocks), toldBlocks = share(told?.kv_blocks_used, told?.kv_blocks_total);
   const prefill = share(r.prefill_tokens, r.max_batched_tokens);
-  const open = () => change({ worker: String(r.worker_id), rank: folded ? null : String(r.dp_rank), scope: String(r.scope) }, true);
+  const open = () => change({ worker: String(r.worker_id), rank: folded ? null : String(r.dp_rank) }, true);
   const stream = r.stream === "stale" ? "stale" : r.stream && r.stream !== "live" ? r.stream : r.lag ? count(r.lag) + " behind" : r.lost ? count(r.lost) + " lost" : r.stream === "live" ? "live" : "–";
   return (
     <tr role="row" aria-rowindex={props.index} class={"row is-" + r.state} onClick={open}>
@@ -280,21 +285,29 @@ function FleetRow(props: { r: Line; all: Fleet; index: number; single: boolean; 
   );
 }
 
-/** What is known of one rank or worker, its last hour, and what an operator may do with it. */
-function RankPanel(props: { worker: string; rank: string | null; scope: string | null; all: Fleet }) {
+/** The sum of some series; unknown where all of them are. */
+function total(series: Points[]): Points {
+  const sum: Points = [];
+  for (const values of series) values.forEach((v, i) => { sum[i] = v === null ? (sum[i] ?? null) : (sum[i] ?? 0) + v; });
+  return sum;
+}
+
+/** What is known of one rank or, without one, of a worker as a whole, its last hour, and what an operator may do with it. */
+function RankPanel(props: { worker: string; rank: string | null; all: Fleet }) {
   const { worker, rank, all } = props;
   const [asked, setAsked] = useState<"drain" | "undrain" | "delete" | null>(null);
-  const history = usePoll<History>(`/history?worker_id=${worker}`, 30000).data;
+  const history = usePoll<History>(`/history?worker_id=${encodeURIComponent(worker)}`, 30000).data;
   const rows = all.rows.filter((r) => String(r.worker_id) === worker);
-  const mine = rows.filter((r) => rank === null || String(r.dp_rank) === rank);
-  const r = mine[0];
-  const close = () => change({ worker: null, rank: null, scope: null }, true);
+  const r = rank === null ? fold(rows)[0] : rows.find((x) => String(x.dp_rank) === rank);
+  const close = () => change({ worker: null, rank: null }, true);
   const title = rank === null ? `Worker ${worker}` : `Worker ${worker}, rank ${rank}`;
-  const series = history?.series.find((s) => rank === null || String(s.dp_rank) === rank);
-  const charts = useMemo(() => series && {
-    requests: [{ name: "requests", colour: "accent", values: series.requests ?? [] }],
-    blocks: [{ name: "cached", colour: "tier-device", values: series.device_blocks ?? [], fill: true }],
-  }, [series]);
+  const charts = useMemo(() => {
+    const series = history?.series.filter((s) => rank === null || String(s.dp_rank) === rank) ?? [];
+    return series.length > 0 && {
+      requests: [{ name: "requests", colour: "accent", values: total(series.map((s) => s.requests ?? [])) }],
+      blocks: [{ name: "cached", colour: "tier-device", values: total(series.map((s) => s.device_blocks ?? [])), fill: true }],
+    };
+  }, [history, rank]);
   if (!r) {
     return <Dialog title={title} close={close}><p>There is no such {rank === null ? "worker" : "rank"} (any more).</p></Dialog>;
   }
@@ -303,8 +316,8 @@ function RankPanel(props: { worker: string; rank: string | null; scope: string |
   const facts: [string, ComponentChildren][] = [
     ["State", <><StateMark state={r.state} />{r.reason && " – " + r.reason}</>],
     ["Model", `${s?.model_name}${s?.routing_group !== "default" ? ", tenant " + s?.routing_group : ""}`],
-    ["Comes from", { api: "the API", file: "the workers file", engines: "--engines", kubernetes: "Kubernetes", slots: "the slot tracker" }[r.source] ?? r.source],
-    ["Requests", `${count(r.requests ?? 0)} booked` + (r.prefilling ? `, ${count(r.prefilling)} in prefill` : "")],
+    ["Comes from", { api: "the API", file: "the workers file or --engines", kubernetes: "Kubernetes", slots: "the slot tracker" }[r.source] ?? r.source],
+    ["Requests", `${count(r.requests ?? 0)} booked`],
     ["KV blocks", `${count(r.active_blocks ?? 0)} booked` + (r.total_blocks ? ` of ${count(r.total_blocks)}` : "")],
     ["Prefill", `${count(r.prefill_tokens ?? 0)} tokens booked` + (r.max_batched_tokens ? `, ${count(r.max_batched_tokens)} a batch` : "")],
     ["Cached", r.cached_blocks === undefined ? "–" : `${count(r.cached_blocks)} blocks on the device`],
@@ -318,7 +331,7 @@ function RankPanel(props: { worker: string; rank: string | null; scope: string |
   return (
     <Dialog title={title} close={close} kind="panel">
       <dl class="facts">{facts.map(([name, value]) => <><dt>{name}</dt><dd>{value}</dd></>)}</dl>
-      {history && charts && series && (
+      {history && charts && (
         <>
           <h3>Requests, the last hour</h3>
           <TimeChart end={history.end} interval={history.interval_seconds} lines={charts.requests} format={count} height={110} text={`Requests of ${title} over the last hour`} />

@@ -34,14 +34,14 @@ export function ReplicasView() {
 
 function Shown(props: { data: Replicas }) {
   const { data } = props;
-  const processes = data.peers.flatMap((peer) => peer.processes.map((p) => ({ peer, p })));
-  const odd = processes.filter(({ p }) => differences(p).length > 0 || p.error);
+  const processes = data.peers.flatMap((peer) => peer.processes.filter((p) => !p.absent));
+  const odd = processes.filter((p) => differences(p).length > 0 || p.error);
   const down = data.peers.filter((p) => !p.connected);
   const s = data.stats;
   return (
     <>
-      <p class={"verdict" + (down.length ? " bad" : odd.length ? " warn" : " good")} role="status">
-        {data.peers.length === 0 ? "There are no peers yet." : down.length ? `${count(down.length)} of ${plural(data.peers.length, "peer")} cannot be reached.` : odd.length ? `${count(odd.length)} of ${plural(processes.length, "replica")} ${odd.length === 1 ? "differs" : "differ"} from this one.` : `${plural(processes.length, "other replica agrees", "other replicas agree")} with this one.`}
+      <p class={"verdict" + (down.length ? " bad" : odd.length || processes.length === 0 ? " warn" : " good")} role="status">
+        {data.peers.length === 0 ? "There are no peers yet." : down.length ? `${count(down.length)} of ${plural(data.peers.length, "peer")} cannot be reached.` : odd.length ? `${count(odd.length)} of ${plural(processes.length, "replica")} ${odd.length === 1 ? "differs" : "differ"} from this one.` : processes.length === 0 ? "Nothing is heard of the peers." : `${plural(processes.length, "other replica agrees", "other replicas agree")} with this one.`}
       </p>
       {data.peers.length > 0 && (
         <table class="cards" role="table">
@@ -58,7 +58,6 @@ function Shown(props: { data: Replicas }) {
         <section aria-labelledby="stats">
           <h2 id="stats">This replica</h2>
           <dl class="facts">
-            {data.url && <><dt>Address</dt><dd>{data.url}</dd></>}
             {data.settings_version && <><dt>Settings</dt><dd>version {data.settings_version} of the fleet's</dd></>}
             <dt>Messages</dt><dd>{count(s.sequence)} sent</dd>
             <dt>Lost</dt><dd class={s.lost ? "warn" : ""}>{count(s.lost)} lost, {count(s.late)} late, {count(s.duplicates)} twice</dd>
@@ -78,14 +77,15 @@ function Yes(props: { is: boolean | undefined; yes: string; no: string }) {
 
 function PeerRow(props: { endpoint: string; connected: boolean; p: Process }) {
   const { p } = props;
-  const loads = p.loads ? p.loads.every((l) => l.agree) : undefined;
+  const told: Partial<Process> = p.absent ? {} : p; // what has gone has nothing to agree about
+  const loads = told.loads ? told.loads.every((l) => l.agree) : undefined;
   return (
     <tr role="row">
       <th role="rowheader" scope="row">{p.url ?? props.endpoint}<br /><span class="dim">{p.url ? props.endpoint : "process " + p.process}</span></th>
       <td role="cell">{p.absent ? <span class="badge bad">gone</span> : <Yes is={props.connected} yes="connected" no="not connected" />}{p.snapshot_wanted && <span class="dim"> reads its snapshot</span>}{p.error && <div class="note">{p.error}{p.read && `; what it said is of ${clock(p.read)}`}</div>}</td>
-      <td role="cell" class={"num" + (p.clocks_agree === false ? " warn" : "")}><span class="label">Clock</span> {p.clock_ahead_seconds === undefined ? "–" : (p.clock_ahead_seconds > 0 ? "+" : "") + seconds(p.clock_ahead_seconds)}</td>
-      <td role="cell"><span class="label">Thresholds</span> <Yes is={p.thresholds_differ && p.thresholds_differ.length === 0} yes="agree" no={"differ: " + (p.thresholds_differ ?? []).join(", ")} /></td>
-      <td role="cell"><span class="label">Policies</span> <Yes is={p.policies_agree} yes="agree" no="differ" /></td>
+      <td role="cell" class={"num" + (told.clocks_agree === false ? " warn" : "")}><span class="label">Clock</span> {told.clock_ahead_seconds === undefined ? "–" : (told.clock_ahead_seconds > 0 ? "+" : "") + seconds(told.clock_ahead_seconds)}</td>
+      <td role="cell"><span class="label">Thresholds</span> <Yes is={told.thresholds_differ && told.thresholds_differ.length === 0} yes="agree" no={"differ: " + (told.thresholds_differ ?? []).join(", ")} /></td>
+      <td role="cell"><span class="label">Policies</span> <Yes is={told.policies_agree} yes="agree" no="differ" /></td>
       <td role="cell"><span class="label">Loads</span> <Yes is={loads} yes="agree" no="differ" /></td>
       <td role="cell" class="dim">{p.version ?? "–"}</td>
     </tr>
@@ -94,7 +94,7 @@ function PeerRow(props: { endpoint: string; connected: boolean; p: Process }) {
 
 /** The loads that a peer sees otherwise than this replica. */
 function Loads(props: { data: Replicas }) {
-  const rows = props.data.peers.flatMap((peer) => peer.processes.flatMap((p) => (p.loads ?? []).filter((l) => !l.agree).map((l) => ({ who: p.url ?? peer.endpoint, l }))));
+  const rows = props.data.peers.flatMap((peer) => peer.processes.filter((p) => !p.absent).flatMap((p) => (p.loads ?? []).filter((l) => !l.agree).map((l) => ({ who: p.url ?? peer.endpoint, l }))));
   if (rows.length === 0) return null;
   return (
     <section aria-labelledby="loads">

@@ -126,11 +126,12 @@ function Ask() {
 
 /** Explains one of the decisions that the service remembers, by its time. */
 function Past(props: { at: string }) {
-  const { data, failure } = usePoll<Decision[]>("/decisions", 5000, props.at === "last" ? fewDecisions : mostDecisions);
-  const [kept, setKept] = useState<Decision | null>(null); // it stays when newer ones push it out
+  const { data, failure } = usePoll<Decision[]>("/decisions?reasons=false", 5000, props.at === "last" ? fewDecisions : mostDecisions);
+  const [kept, setKept] = useState<Decision | null>(null); // with its reasons; it stays when newer ones push it out
   const found = props.at === "last" ? data?.[0] : data?.find((d) => d.time === props.at || d.selection_id === props.at);
-  if (found && found !== kept && (kept?.time !== found.time || kept.outcome.state !== found.outcome.state)) setKept(found);
-  const x = found ?? (kept && (props.at === "last" || kept.time === props.at || kept.selection_id === props.at) ? kept : null);
+  const full = usePoll<Decision[]>(found ? "/decisions?" + new URLSearchParams({ time: found.time }) : null, 60000).data?.[0];
+  if (full && full.time !== kept?.time) setKept(full);
+  const x = kept && (props.at === "last" || kept.time === props.at || kept.selection_id === props.at) ? kept : null;
   if (failure && !data) return <Fault failure={failure} what="the decisions" />;
   if (!data) return <Loading what="the decisions" />;
   if (data.length === 0) return <Empty title="No decision has been made yet." />;
@@ -139,8 +140,8 @@ function Past(props: { at: string }) {
       <div class="filters">
         <label class="field grow">
           <span>Decision</span>
-          <select value={x?.time ?? ""} onChange={(e) => change({ decision: e.currentTarget.value }, true)}>
-            {!x && <option value="">choose one</option>}
+          <select value={(x ?? found)?.time ?? ""} onChange={(e) => change({ decision: e.currentTarget.value }, true)}>
+            {!x && !found && <option value="">choose one</option>}
             {x && !data.some((d) => d.time === x.time) && <option value={x.time}>{clock(x.time)}, no longer remembered</option>}
             {data.slice(0, 200).map((d) => (
               <option key={d.time} value={d.time}>{clock(d.time)}  {d.model_name}, {count(d.isl_tokens)} tokens → {d.chosen ? rankShort(d.chosen) : "nowhere"}</option>
@@ -153,11 +154,11 @@ function Past(props: { at: string }) {
         <>
           <p class="note">
             {clock(x.time)}{x.selection_id && <>, request <code>{x.selection_id}</code></>}: {percent((x.cached_blocks * x.block_size) / Math.max(x.isl_tokens, 1))} cached there,
-            {" "}{x.cached_blocks_foregone ? plural(x.cached_blocks_foregone, "cached block") + " elsewhere foregone" : "no rank had more"}. <OutcomeText d={x} />
+            {" "}{x.cached_blocks_foregone ? plural(x.cached_blocks_foregone, "cached block") + " elsewhere foregone" : "no rank had more"}. <OutcomeText d={found?.time === x.time ? found : x} />
           </p>
           <ExplanationPanel x={x} past />
         </>
-      ) : <Empty title="This decision is no longer remembered.">The service keeps the most recent ones only.</Empty>}
+      ) : found ? <Loading what="the decision" /> : <Empty title="This decision is no longer remembered.">The service keeps the most recent ones only.</Empty>}
     </>
   );
 }
