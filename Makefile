@@ -301,7 +301,7 @@ test-gateway-short: build setup ## ten of its scenarios, and a little of its tra
 	GO='$(GO)' scripts/test-gateway.sh -short
 
 .PHONY: compare-gateways
-compare-gateways: build setup ## beside SMG and vllm-router on the same engines (ARGS: --plays, --rounds, --short); run it alone
+compare-gateways: build setup ## beside SMG and vllm-router on the same engines (ARGS: --plays, --rounds, --short, --model); run it alone
 	GO='$(GO)' scripts/compare-gateways.sh $(ARGS)
 
 .PHONY: test-openapi

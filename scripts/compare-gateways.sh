@@ -3,9 +3,16 @@
 # pip installs, on the same simulated engines and on the loopback only (test/rivals). Tables, JSON,
 # plots and logs are in bin/compare-gateways; docs/compare.md explains them. Arguments: --plays,
 # --contestants, --rounds (3), --short (whether it works; no figures), --help for the names.
-# Figures need a machine that does nothing else.
+# Figures need a machine that does nothing else. With --model as the first argument the plays are played
+# in model time, by the rules of placement alone (test/rivals/model_test.go): --plays, --seeds (8).
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+if [[ ${1:-} == --model ]]; then
+	shift
+	${GO:-go} test -c -o bin/rivals-model ./test/rivals
+	exec bin/rivals-model -test.run '^TestModel$' -test.timeout 0 -model "$@"
+fi
 
 [[ -x bin/select-service ]] || make build
 ${GO:-go} build -trimpath -o bin/sim-engine ./demo/engine

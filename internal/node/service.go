@@ -112,6 +112,8 @@ type Config struct {
 	Shared SharedCatalog
 	// SharedSettings: the busy thresholds are the fleet's, too.
 	SharedSettings bool
+	// Random is that of selection.Config.
+	Random selector.Source
 	// Threads is the number of apply workers.
 	Threads int
 	// Recovery fills the index from other replicas at start.
@@ -211,6 +213,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		WarmupShare:   config.WarmupShare,
 		Warmup:        config.Warmup,
 		DecisionBytes: config.DecisionBytes,
+		Random:        config.Random,
 	}, s.catalog, s.scopes, s.ledger, s.reports, config.Overload, log)
 	if s.replica != nil && config.SessionTTL > 0 {
 		s.ShareSessions(process, s.replica)

@@ -60,7 +60,7 @@ func (c *choice) pickByLoad(v *reservations.View) (i int, ok bool) {
 			return 0, false // the slot has been given to another rank
 		}
 	}
-	i, nth := selector.PickCounted(c.costs, b.counts, selector.Global())
+	i, nth := selector.PickCounted(c.costs, b.counts, c.api.random)
 	if i < 0 {
 		return 0, false
 	}

@@ -60,7 +60,7 @@ func (c *choice) pick(ranks []catalog.Entry, v *reservations.View) (scored []cat
 		}
 	}
 	c.score(ranks, v)
-	return ranks, c.leastLoaded(ranks, selector.Pick(c.costs, c.temperature(), selector.Global()))
+	return ranks, c.leastLoaded(ranks, selector.Pick(c.costs, c.temperature(), c.api.random))
 }
 
 // needsAllCosts reports whether the costs of all ranks are wanted: for an explanation,

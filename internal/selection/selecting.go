@@ -51,6 +51,9 @@ type Config struct {
 	// DecisionBytes is the approximate memory for recent decisions, at most a twelfth of
 	// Remembered; 0: none are kept.
 	DecisionBytes int64
+	// Random decides between ranks of equal cost, and where a temperature wants it. It must be safe
+	// for concurrent use; nil: selector.Global.
+	Random selector.Source
 }
 
 // API has the use cases of one process.
@@ -61,6 +64,7 @@ type API struct {
 	scopes     *scopes.Registry
 	reports    *reports.Table
 	selections *counts.Selections // counts by model
+	random     selector.Source
 
 	thresholds
 	idempotency idempotency
@@ -78,6 +82,10 @@ func New(config Config, c *catalog.Catalog, r *scopes.Registry, l *reservations.
 		thresholds:  thresholds{busy: overload.NewTable(busy, c.HasModel), catalog: c, log: log},
 		idempotency: idempotency{ledger: l, catalog: c},
 		sessions:    sessions{catalog: c},
+	}
+	a.random = config.Random
+	if a.random == nil {
+		a.random = selector.Global()
 	}
 	a.warmup.share, a.warmup.newFor = config.WarmupShare, config.Warmup
 	a.decisions.limit, a.decisions.seed = config.DecisionBytes, maphash.MakeSeed()

@@ -251,7 +251,7 @@ func (t *turn) delay() (delay time.Duration) {
 		}
 		c, size := &t.choice, t.prompt.size
 		c.score(ranks, v)
-		i := selector.Pick(c.costs, 0, selector.Global())
+		i := selector.Pick(c.costs, 0, t.api.random)
 		m, q := &c.decision.Model, c.queues[i]
 		if m.Fallback || q.Late {
 			return // the predictions cannot be trusted

@@ -49,11 +49,11 @@ func buffered(t *testing.T) {
 	b.idle()
 }
 
-// noResponseBodies: the picker does not see the answer, or only its headers. The request is booked
-// while the answer streams, until Envoy says that it is done with it.
-func noResponseBodies(t *testing.T) {
-	for _, headers := range []string{"SEND", "SKIP"} {
-		b := lay(t, setup{envoy: []edit{mode("response_body_mode", "NONE"), mode("response_header_mode", headers)}})
+// partsOfResponses: the picker sees only the headers of an answer, only its body, or neither. The
+// request is booked while the answer streams, until Envoy says that it is done with it.
+func partsOfResponses(t *testing.T) {
+	for _, modes := range [][2]string{{"NONE", "SEND"}, {"NONE", "SKIP"}, {"FULL_DUPLEX_STREAMED", "SKIP"}} {
+		b := lay(t, setup{envoy: []edit{mode("response_body_mode", modes[0]), mode("response_header_mode", modes[1])}})
 		r := b.begin(chats, chat("Hello", streamed, object{"max_tokens": 200}))
 		worker := 1
 		if r.engine() == "B" {
@@ -67,6 +67,9 @@ func noResponseBodies(t *testing.T) {
 		b.idle()
 		b.post(http.StatusOK, chats, chat("Hello"))
 		b.idle()
+		if modes[0] != "NONE" {
+			b.awaitMetric(`select_service_gateway_prefill_completed_total{by="stream"}`, 1)
+		}
 	}
 }
 
@@ -140,9 +143,16 @@ func requestTrailers(t *testing.T) {
 // destination is the header in which the picker names the endpoint.
 const destination = "X-Gateway-Destination-Endpoint"
 
-// responseTrailers: trailers of an answer reach the client, and the booking ends.
+// responseTrailers: trailers of an answer reach the client, and the booking ends, also where the picker
+// has seen nothing of the answer before.
 func responseTrailers(t *testing.T) {
-	b := lay(t, setup{envoy: []edit{http2, func(c config) { c.connections()["codec_type"] = "AUTO" }}})
+	trailers(t)
+	trailers(t, mode("response_body_mode", "NONE"), mode("response_header_mode", "SKIP"))
+}
+
+func trailers(t *testing.T, more ...edit) {
+	t.Helper()
+	b := lay(t, setup{envoy: append(more, http2, func(c config) { c.connections()["codec_type"] = "AUTO" })})
 	for _, e := range b.engines {
 		e.answer(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")

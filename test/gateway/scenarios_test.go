@@ -15,7 +15,7 @@ var scenarios = []struct {
 	// The messages between Envoy and the picker.
 	{"full duplex bodies", true, fullDuplex},
 	{"buffered bodies are refused", false, buffered},
-	{"no response bodies", false, noResponseBodies},
+	{"parts of responses", false, partsOfResponses},
 	{"a large body in small pieces", false, largeBody},
 	{"request trailers", true, requestTrailers},
 	{"response trailers", false, responseTrailers},

@@ -106,7 +106,7 @@ func (w *world) startPicked(ctx context.Context, policy string) ([]string, error
 	var grpc []int
 	for i, p := range pickers {
 		args := []string{
-			"--listen", loopback, "--port", fmt.Sprint(p.http), "--gateway-port", fmt.Sprint(p.gateway), "--workers-file", workers, "--log-format", "json",
+			"--listen", loopback, "--port", fmt.Sprint(p.http), "--gateway-port", fmt.Sprint(p.gateway), "--workers-file", workers, "--log-format", "json", "--log-level", "warn",
 		}
 		for k, other := range pickers {
 			if k != i {

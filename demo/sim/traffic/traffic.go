@@ -41,6 +41,8 @@ type Traffic struct {
 	// Session is the header that has a chat's id; "": none.
 	Session string
 	Seed    uint64
+	// Transport carries the requests; nil: the network.
+	Transport http.RoundTripper
 }
 
 // Request is what is measured of a request.
@@ -101,8 +103,12 @@ func (t *Traffic) Play(ctx context.Context, gateways ...string) (Result, error) 
 	for i := range prefixes {
 		prefixes[i], weights[i] = words(rnd, t.Prefix), 1/float64(i+1)
 	}
-	transport := &http.Transport{MaxIdleConnsPerHost: 1024}
-	defer transport.CloseIdleConnections()
+	transport := t.Transport
+	if transport == nil {
+		network := &http.Transport{MaxIdleConnsPerHost: 1024}
+		defer network.CloseIdleConnections()
+		transport = network
+	}
 	p := play{Traffic: t, client: &http.Client{Transport: transport}, begin: time.Now()}
 	var (
 		mu  sync.Mutex // guards sum

@@ -280,10 +280,13 @@ func (b *booking) reportOutputLocked() {
 }
 
 // predictedCached returns how many tokens of the prompt the index expected in the cache of the
-// chosen rank. ok is false if another rank has served the request.
+// chosen rank. ok is false if another rank has served the request, or nobody knows which one.
 func (b *booking) predictedCached() (tokens uint64, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.freed {
+		return 0, false
+	}
 	for _, r := range b.answer.selection.Overlap.DP {
 		if r.DP == b.answer.selection.Rank.DP {
 			return uint64(r.Tokens), true

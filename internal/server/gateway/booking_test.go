@@ -166,8 +166,10 @@ func TestServed(t *testing.T) {
 	third.served = "10.9.9.9:1"
 	third.response(200, sse, false)
 	w.wantLoads("1/0: 0 0 0; 2/0: 0 0 0; 3/0: 0 0 0; 4/0: 0 0 0")
+	third.chunk(event("a")+`data: {"choices":[],"usage":{"prompt_tokens":16,"prompt_tokens_details":{"cached_tokens":0}}}`+"\n\n", true)
 	third.close()
 	w.wantCount("served_total", `endpoint="unknown"`, 1)
+	w.wantCount("cached_tokens_count", "", 0) // whatever the index had for the chosen rank
 }
 
 // TestLease: bookings live as long as their streams, however long that is.

@@ -185,16 +185,27 @@ func (e *exchange) handle(m *extproc.ProcessingRequest) (done bool, err error) {
 			return false, e.relayHeaders(m, r.ResponseHeaders)
 		}
 	case *extproc.ProcessingRequest_ResponseBody:
-		if e.phase == relaying {
+		if e.relays() {
 			return false, e.relayBody(r.ResponseBody)
 		}
 	case *extproc.ProcessingRequest_ResponseTrailers:
-		if e.phase == relaying {
+		if e.relays() {
 			e.endResponse()
 			return false, e.stream.Send(responseTrailers())
 		}
 	}
 	return true, status.Errorf(codes.InvalidArgument, "unexpected %T while %v", m.GetRequest(), e.phase)
+}
+
+// relays reports whether a part of the response behind its headers may come. The first one begins the
+// response of a filter that does not send the headers (response_header_mode SKIP).
+func (e *exchange) relays() bool {
+	if e.phase == readingRequest || e.phase == awaitingResponse {
+		e.body.release()
+		e.phase = relaying
+		e.parse("", "")
+	}
+	return e.phase == relaying
 }
 
 // begin handles the request's headers.
@@ -283,6 +294,9 @@ func (e *exchange) place(has extent) (done bool, err error) {
 	})
 	p, bad := e.server.picker.pick(ctx, &e.head, e.body.bytes, e.caller, e.server.fallbacks.of(e.peer))
 	placed()
+	if bad != nil && ctx.Err() != nil && !errors.Is(context.Cause(ctx), errPickTimeout) {
+		bad = errGone // whatever it could not do for that reason
+	}
 	e.trace.picked(&e.head, p, bad)
 	if bad == errGone {
 		e.server.config.Metrics.Ended(counts.GatewayGone)
@@ -333,13 +347,21 @@ func (e *exchange) relayHeaders(m *extproc.ProcessingRequest, h *extproc.HttpHea
 	if e.head.noResponseBody && e.booking != nil {
 		e.booking.answering() // the only sign of the answer
 	}
-	if e.booking != nil && (e.head.kind != openai.Other || !e.booking.light) && head.status >= 200 && head.status < 300 {
-		e.response = openai.NewResponse(head.contentType, head.contentEncoding)
+	if head.status >= 200 && head.status < 300 {
+		e.parse(head.contentType, head.contentEncoding)
 	}
 	if h.GetEndOfStream() {
 		e.endResponse()
 	}
 	return e.stream.Send(responseHeaders())
+}
+
+// parse has the response's body parsed, where that tells something of the booking. The two headers are
+// empty if they are not known.
+func (e *exchange) parse(contentType, contentEncoding string) {
+	if e.booking != nil && (e.head.kind != openai.Other || !e.booking.light) {
+		e.response = openai.NewResponse(contentType, contentEncoding)
+	}
 }
 
 // relayBody passes a chunk of the response on and parses it. The chunks up to the first token,

@@ -109,6 +109,49 @@ func TestTrailers(t *testing.T) {
 	e.close()
 }
 
+// TestSkippedHeaders: of a filter that does not send the headers of responses, what follows them tells
+// of the answer: its pieces with their tokens and its usage, or its trailers alone.
+func TestSkippedHeaders(t *testing.T) {
+	w := start(t)
+	w.put(1, 1)
+	ids := servicetest.Prompt(1, 16)
+	e, _ := w.post(chatPath, chat(ids, `,"stream":true`))
+	w.wantLoads("1/0: 16 4 1")
+	e.chunk(": a comment\n\n", false)
+	w.wantLoads("1/0: 16 4 1")
+	e.chunk(strings.Repeat(event("x"), 4), false)
+	w.wantLoads("1/0: 0 5 1")
+	e.chunk(`data: {"choices":[],"usage":{"prompt_tokens":16,"prompt_tokens_details":{"cached_tokens":4}}}`+"\n\n", true)
+	e.close()
+	w.wantLoads("1/0: 0 0 0")
+	w.wantCount("prefill_completed_total", `by="stream"`, 1)
+	w.wantCount("cached_tokens_sum", "", 4)
+
+	whole, _ := w.post(chatPath, chat(ids, ""))
+	whole.chunk("{", false)
+	w.wantLoads("1/0: 0 4 1")
+	whole.close()
+	w.wantCount("prefill_completed_total", `by="first_byte"`, 1)
+
+	unseen := w.open()
+	unseen.config.ResponseBodyMode = filterv3.ProcessingMode_NONE
+	unseen.request(chatPath, false)
+	unseen.body(chat(ids, ""), true)
+	unseen.placement(true, false)
+	unseen.send(responseTrailersOf())
+	if unseen.receive().GetResponseTrailers() == nil {
+		t.Error("the trailers were not answered")
+	}
+	w.wantLoads("1/0: 0 0 0")
+	unseen.close()
+
+	reading := w.open() // an answer of Envoy itself
+	reading.request(chatPath, false)
+	reading.chunk("too long", true)
+	reading.body("{", true) // nobody reads it
+	reading.close()
+}
+
 // TestBodies: long bodies come back in the order and as they are, in pieces that Envoy takes.
 func TestBodies(t *testing.T) {
 	w := start(t)

@@ -288,6 +288,7 @@ func (r *request) adopt(sel *selection.Selection, expected *uint32, place *place
 		return
 	}
 	if place.outcome = counts.GatewayUnbooked; place.booking.prefill.id == "" {
+		place.booking.free() // its prefill may have been booked, and freed again
 		place.booking = nil
 	}
 }
@@ -418,6 +419,7 @@ func (r *request) pickOther(ctx context.Context) (*placement, *problem) {
 	if r.head.upgrade {
 		r.body.Model = r.head.model
 	}
+	r.head.model = r.body.Model
 	var targets []target
 	if r.body.Model != "" {
 		t, known := r.models.find(r.body.Model, r.caller)

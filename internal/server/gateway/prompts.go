@@ -107,6 +107,9 @@ func (p *Prompts) tokens(ctx context.Context, request *openai.Request, t target,
 		n, known := cut.Kept(0)
 		return tokenizer.Prompt{IDs: cut.Cut(request.Tokens, n), Whole: !known}, nil
 	}
+	if ids := request.TransferredTokens(); ids != nil {
+		return tokenizer.Prompt{IDs: ids}, nil
+	}
 	select {
 	case p.turns <- struct{}{}:
 		defer func() { <-p.turns }()

@@ -56,6 +56,7 @@ func TestPrompts(t *testing.T) {
 		{&own, `{"system":"1","messages":[{"role":"user","content":"2 3"}],"max_tokens":9}`, base + `"" "" [1 2 3]`},
 		{&own, `{"input":"4 5"}`, base + `"" "" [4 5]`},
 		{&own, `{"prompt":"6 7"}`, base + `"" "" [6 7]`},
+		{&own, `{"messages":[{"role":"user","content":"9"}],"kv_transfer_params":{"prompt_token_ids":[6,7]}}`, base + `"" "" [6 7]`},
 		{&own, `{"prompt":"6 7","truncate_prompt_tokens":1}`, base + `"" "" [7]`},
 		{&own, `{"prompt":[6,7,8],"truncate_prompt_tokens":2}`, base + `"" "" [7 8]`},
 		{nil, `{"model":"a","prompt":"1","cache_salt":"s"}`, base + `"a" "s" [1]`},

@@ -33,10 +33,22 @@ type Response struct {
 type format uint8
 
 const (
-	formatOpaque format = iota // compressed, or of an unknown type: not parsed
+	formatOpaque format = iota // compressed, or of another type: not parsed
 	formatJSON
 	formatEvents // server-sent events
+	formatUnsaid // as the first byte says
 )
+
+// formatOf returns the format of a body without a type by its first byte.
+func formatOf(first byte) format {
+	switch first {
+	case '{':
+		return formatJSON
+	case ':', 'd', 'e', 'i', 'r': // a comment, or a field: data, event, id, retry
+		return formatEvents
+	}
+	return formatOpaque
+}
 
 // event is what has been found in one server-sent event.
 type event struct {
@@ -65,7 +77,8 @@ const (
 )
 
 // NewResponse returns a Response for an answer. contentType and contentEncoding are its headers;
-// an answer that is compressed or of another type is not parsed.
+// an answer that is compressed or of another type is not parsed. Without a type its text tells what
+// it is.
 func NewResponse(contentType, contentEncoding string) *Response {
 	r := &Response{line: line{empty: true}}
 	r.json.report = r.mark
@@ -77,6 +90,8 @@ func NewResponse(contentType, contentEncoding string) *Response {
 		r.format = formatEvents
 	case media == "application/json":
 		r.format = formatJSON
+	case contentType == "":
+		r.format = formatUnsaid
 	}
 	return r
 }
@@ -126,6 +141,9 @@ func (r *Response) Write(piece []byte) {
 			break
 		}
 		piece, r.bom = piece[1:], r.bom+1
+	}
+	if r.format == formatUnsaid && len(piece) > 0 {
+		r.format = formatOf(piece[0])
 	}
 	switch r.format {
 	case formatJSON:

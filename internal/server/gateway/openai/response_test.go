@@ -104,6 +104,11 @@ func TestResponse(t *testing.T) {
 		"vLLM's generate":   {events, "data: {\"choices\":[{\"index\":0,\"token_ids\":[7,8]}]}\n\ndata: {\"choices\":[{\"token_ids\":[9]}],\"usage\":{\"prompt_tokens\":4}}\n\n", true, 2, Usage{Prompt: 4}, true},
 		"SGLang's generate": {events, "data: {\"text\":\"a b c\",\"meta_info\":{\"prompt_tokens\":5,\"completion_tokens\":3,\"cached_tokens\":4}}\n\n", true, 3, Usage{Prompt: 5, Completion: 3, Cached: 4, HasCached: true}, true},
 		"nothing":           {jsonType, ``, false, 0, Usage{}, false},
+		"events unsaid":     {"", ": ping\n\n" + vllmChat, true, 2, Usage{31, 2, 16, true}, true},
+		"no event unsaid":   {"", "data: {\"error\":{}}\n\n", false, 0, Usage{}, false},
+		"json unsaid":       {"", "\xef\xbb\xbf" + `{"usage":{"prompt_tokens":31}}`, true, 0, Usage{Prompt: 31}, true},
+		"text unsaid":       {"", `He said {"usage":{"prompt_tokens":31}}`, true, 0, Usage{}, false},
+		"nothing unsaid":    {"", ``, false, 0, Usage{}, false},
 	} {
 		for size := 1; size < 200; size = size*2 + 1 {
 			r := fed(tc.mediaType, tc.body, func(int) int { return size })
