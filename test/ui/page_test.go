@@ -45,7 +45,8 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// TestFleet filters, sorts, folds and scrolls 8,000 ranks by the controls; each is in the address.
+// TestFleet filters, sorts, folds and scrolls 8,000 ranks by the controls; each is in the address. What the doctor says of
+// a rank stands in its row.
 func TestFleet(t *testing.T) {
 	service, _ := start(t)
 	p := open(t, newStub(t, service, 1000), "", 1440, 900, false)
@@ -64,6 +65,8 @@ func TestFleet(t *testing.T) {
 	p.is(`location.hash = "#/fleet?sort=constructor&model=llama-3.3-70b&group=research"`) // no such order
 	p.await(`document.querySelector("table.fleet tbody .row")?.innerText.includes("stalled")`)
 	p.await(`document.querySelector(".totals b")?.innerText === "2,664"`) // of that model alone
+	p.is(`location.hash = "#/fleet?q=worker 7 rank 2"`)
+	p.await(`document.querySelector("table.fleet tbody a.badge[href='#/doctor']")?.innerText === "warning"`) // what the doctor says of it
 }
 
 // TestWorker: the panel of a worker has the sums of its ranks, as its line in the table does.
@@ -82,7 +85,7 @@ func TestWorker(t *testing.T) {
 }
 
 // TestDecisions reads a few decisions, and more when that is asked for. A list that is paused is filtered as a
-// live one is.
+// live one is, and stays, with its filters, while a decision is looked at.
 func TestDecisions(t *testing.T) {
 	service, _ := start(t)
 	p := open(t, newStub(t, service, 1), "#/decisions", 1440, 900, false)
@@ -93,4 +96,11 @@ func TestDecisions(t *testing.T) {
 	p.says("paused")
 	p.is(`location.hash = "#/decisions?model=qwen3-235b"`)
 	p.says("No decision matches.")
+	p.is(`location.hash = "#/decisions?model=llama-3.3-70b"`)
+	p.await(`document.querySelectorAll("tbody .row").length === 300`)
+	p.is(`document.querySelector("tbody .row a").click()`)
+	p.await(`location.hash.startsWith("#/why?decision=")`)
+	p.await(`document.querySelector("nav a[href='#/decisions?model=llama-3.3-70b']")`)
+	p.is(`document.querySelector("nav a[href^='#/decisions']").click()`)
+	p.says("paused")
 }

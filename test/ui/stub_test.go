@@ -178,6 +178,9 @@ func (s *stub) decisions(r *http.Request) any {
 		if n < 8 {
 			outcome = object{"ttft_seconds": nil, "freed_after_seconds": nil, "state": "prefilling"}
 		}
+		if n == 8 { // the least: an axis that began at it by 1.3, below 0.01, would never end
+			predicted, outcome = 0.01296, object{"ttft_seconds": 0.013, "freed_after_seconds": nil, "state": "decoding"}
+		}
 		for k, v := range (object{
 			"time": s.start.Add(-time.Duration(n) * 700 * time.Millisecond).UTC().Format(time.RFC3339Nano), "selection_id": fmt.Sprintf("req-%05d", 40000-n), "reserved": true,
 			"cached_blocks": int(noise(n*5) * 110), "cached_blocks_foregone": max(0, int(noise(n*11)*60)-30), "predicted_ttft_seconds": predicted, "outcome": outcome,

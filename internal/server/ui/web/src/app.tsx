@@ -1,7 +1,7 @@
 import { h, Fragment, type ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { locked, lost, token, usePoll, wanted } from "./api";
-import { fleet, followFleet } from "./fleet";
+import { fleet, followFleet, found } from "./fleet";
 import { clock, count, plural } from "./format";
 import { Dialog } from "./parts";
 import { address, useRoute } from "./route";
@@ -37,6 +37,8 @@ export function App() {
   const model = (onFleet && route.query.get("model")) || "", group = (onFleet && route.query.get("group")) || "";
   useEffect(() => followFleet(onFleet ? 1000 : 10000, model, group), [onFleet, held, model, group]);
   const shown = useRef(route.view);
+  const last = useRef(new Map<string, string>()).current; // the address of each view as it was left
+  last.set(route.view, address(route.view, Object.fromEntries(route.query)));
   useEffect(() => {
     document.title = (view ? view.title + " · " : "") + "select-service";
     if (shown.current !== route.view) {
@@ -54,7 +56,7 @@ export function App() {
           <span>select-service</span>
         </a>
         <nav aria-label="Views">
-          {views.map((v) => <a key={v.name} href={address(v.name)} aria-current={v === view ? "page" : undefined}>{v.title}{v.name === "doctor" && <Findings />}</a>)}
+          {views.map((v) => <a key={v.name} href={(v !== view && last.get(v.name)) || address(v.name)} aria-current={v === view ? "page" : undefined}>{v.title}{v.name === "doctor" && <Findings />}</a>)}
         </nav>
         <div class="tools">
           <Connection />
@@ -74,7 +76,8 @@ export function App() {
 
 /** How much the doctor has found, whatever view is open. */
 function Findings() {
-  const findings = usePoll<Doctor>("/doctor", 30000).data?.findings ?? [];
+  const read = usePoll<Doctor>("/doctor", 30000).data, findings = read?.findings ?? [];
+  useEffect(() => found.set(read?.findings ?? []), [read]);
   if (findings.length === 0) return null;
   return <span class={"badge " + (findings.some((f) => f.severity === "error") ? "bad" : "warn")} title={plural(findings.length, "finding")}>{count(findings.length)}</span>;
 }
@@ -85,7 +88,7 @@ function Connection() {
   const gone = useStore(lost);
   if (gone) return <span class="live is-lost"><span class="dot" />no answer</span>;
   if (!at) return null;
-  return <span class="live" title={"Last read at " + clock(at)}><span class="dot" />live</span>;
+  return <span class="live" title={"Last read at " + clock(at)}><span class="dot" /><span class="host">{location.host} </span>live</span>;
 }
 
 function LostNotice() {

@@ -81,7 +81,9 @@ export function Scatter(props: { points: [number, number][]; format: (v: number)
     if (!box.current || points.length === 0) return;
     const all = points.flat();
     const least = Math.min(...all), most = Math.max(...all);
-    const low = least / 1.3, high = Math.max(most * 1.3, low * 4);
+    // Of one digit: from 0.0997, say, uPlot's logarithmic axis never comes to an end.
+    const decade = Math.floor(Math.log10(least / 1.3));
+    const low = Number(`${Math.floor(least / 1.3 / 10 ** decade)}e${decade}`), high = Math.max(most * 1.3, low * 4);
     const scale: uPlot.Scale = { time: false, distr: 3, range: [low, high] };
     const sorted = [...points].sort((a, b) => a[0] - b[0]);
     const plot = new uPlot(

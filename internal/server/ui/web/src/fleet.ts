@@ -1,6 +1,6 @@
 import { call, Failure, poll, token } from "./api";
 import { Store } from "./store";
-import type { FleetAnswer, Row, Scope, State, Totals } from "./types";
+import type { Finding, FleetAnswer, Row, Scope, State, Totals } from "./types";
 
 /** What is known of the fleet. */
 export interface Fleet {
@@ -29,6 +29,8 @@ export const fleet = new Store<Fleet>(nothing);
 /** The last minute of the whole fleet, and of the first scopes by their numbers. */
 export const minutes = new Store<{ all: Minute; scopes: Map<number, Minute> }>({ all: noMinute(), scopes: new Map() });
 const maxMinutes = 64;
+/** What the doctor has found, as the head of the page last read it. */
+export const found = new Store<Finding[]>([]);
 
 function noMinute(): Minute {
   return { requests: [], waiting: [], rate: [], hit: [], blocks: [] };
@@ -132,6 +134,7 @@ token.follow(() => {
   tooLarge = false;
   known.clear();
   fleet.set(nothing);
+  found.set([]);
   minutes.set({ all: noMinute(), scopes: new Map() });
 });
 

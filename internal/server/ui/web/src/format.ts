@@ -20,8 +20,10 @@ export function decimal(n: number | null | undefined): string {
   return n.toFixed(a >= 100 ? 0 : a >= 10 ? 1 : a >= 0.1 || a === 0 ? 2 : 4);
 }
 
+/** A share in percent; from the tenfold on ×12. */
 export function percent(n: number | null | undefined): string {
-  return n === null || n === undefined || !Number.isFinite(n) ? "–" : (n * 100).toFixed(n > 0 && n < 0.0995 ? 1 : 0) + "\u00a0%";
+  if (n === null || n === undefined || !Number.isFinite(n)) return "–";
+  return n >= 9.995 ? "×" + count(n) : (n * 100).toFixed(n > 0 && n < 0.0995 ? 1 : 0) + "\u00a0%";
 }
 
 /** Seconds as 12 ms, 1.23 s, 4 min. */

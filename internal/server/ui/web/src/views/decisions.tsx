@@ -1,12 +1,12 @@
 import { h, Fragment } from "preact";
 import { useMemo, useState } from "preact/hooks";
-import { usePoll } from "../api";
+import { token, usePoll } from "../api";
 import { Scatter } from "../chart";
 import { fleet, names } from "../fleet";
 import { clock, count, percent, plural, rankShort, seconds } from "../format";
 import { Bar, Choice, Empty, Fault, Loading } from "../parts";
 import { address, change, useRoute } from "../route";
-import { useStore } from "../store";
+import { Store, useStore } from "../store";
 import type { Decision } from "../types";
 
 void Fragment;
@@ -32,10 +32,14 @@ const query = (model: string, group: string) => {
 /** How many decisions are read at first, and the most that the service lists. */
 export const fewDecisions = 100, mostDecisions = 1000;
 
+/** The list that was paused, which stays while a decision of it is looked at. */
+const paused = new Store<Decision[] | null>(null);
+token.follow(() => paused.set(null));
+
 export function DecisionsView() {
   const { query: settings } = useRoute();
   const model = settings.get("model") ?? "", group = settings.get("group") ?? "", worker = settings.get("worker") ?? "", text = settings.get("q") ?? "";
-  const [held, setHeld] = useState<Decision[] | null>(null);
+  const held = useStore(paused);
   const [most, setMost] = useState(fewDecisions);
   const polled = usePoll<Decision[]>(held ? null : "/decisions" + query(model, group), 2000, worker || text ? mostDecisions : most);
   const { models, groups } = names(useStore(fleet));
@@ -45,7 +49,7 @@ export function DecisionsView() {
     <>
       <div class="heading"><h1>Decisions</h1>
         {data && <span class="dim">{plural(shown.length, "recent decision")}{held ? ", paused" : ""}</span>}
-        <button type="button" disabled={!data} aria-pressed={held !== null} onClick={() => setHeld(held ? null : data)}>{held ? "Go on" : "Pause"}</button>
+        <button type="button" disabled={!data} aria-pressed={held !== null} onClick={() => paused.set(held ? null : data)}>{held ? "Resume" : "Pause"}</button>
       </div>
       <div class="filters" role="search">
         <label class="field grow"><span class="hidden">Request id</span><input type="search" placeholder="Request id" value={text} onInput={(e) => change({ q: e.currentTarget.value })} /></label>

@@ -30,10 +30,11 @@ export function DoctorView() {
             <ul class="checks">
               {data.checks.map((c) => (
                 <li key={c.check} class={"is-" + c.result}>
-                  <span class="badge">{{ ok: "ok", finding: "finding", not_applicable: "n/a" }[c.result]}</span> {c.title}
+                  <span class={"badge" + (errors.some((f) => f.check === c.check) ? " bad" : "")}>{{ ok: "ok", finding: "finding", not_applicable: "n/a" }[c.result]}</span> {c.title}
                 </li>
               ))}
             </ul>
+            {data.checks.some((c) => c.result === "not_applicable") && <p class="note">n/a: what the check needs is not configured, or nobody reports it.</p>}
           </section>
         </>
       )}

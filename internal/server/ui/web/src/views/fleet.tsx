@@ -2,12 +2,12 @@ import { h, Fragment, type ComponentChildren } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { call, usePoll } from "../api";
 import { TimeChart } from "../chart";
-import { fleet, mayOperate, minutes, names, samples, sum, type Fleet } from "../fleet";
+import { fleet, found, mayOperate, minutes, names, samples, sum, type Fleet } from "../fleet";
 import { clock, count, decimal, percent, plural, rankShort, type WorkerID } from "../format";
 import { Bar, Choice, Confirm, Dialog, Empty, Fault, NoFleet, Spacer, Spark, StateMark, useNarrow, useVisible } from "../parts";
-import { change, useRoute } from "../route";
+import { address, change, useRoute } from "../route";
 import { useStore } from "../store";
-import type { History, Points, Row, Scope, State, Totals } from "../types";
+import type { Finding, History, Points, Row, Scope, State, Totals } from "../types";
 import { ThresholdsDialog } from "./thresholds";
 
 void Fragment;
@@ -25,6 +25,20 @@ function trouble(r: Row): number {
     case "ready": return r.stream === "stale" ? 3 : r.stream === "connecting" || r.stream === "replaying" ? 6 : r.lost || r.lag ? 7 : 8;
   }
 }
+
+/** What the doctor has found about workers, by worker and rank, and by worker for all of its ranks. */
+function byWorker(findings: Finding[]): Map<string, Finding> {
+  const of = new Map<string, Finding>();
+  for (const f of findings) {
+    if (f.worker_id === undefined) continue;
+    for (const key of [`${f.worker_id}`, `${f.worker_id}/${f.dp_rank ?? ""}`]) if (of.get(key)?.severity !== "error") of.set(key, f);
+  }
+  return of;
+}
+
+/** The finding about a line. */
+const findingOf = (bad: Map<string, Finding>, r: Row, folded: boolean) =>
+  bad.get(folded ? `${r.worker_id}` : `${r.worker_id}/${r.dp_rank}`) ?? (folded ? undefined : bad.get(`${r.worker_id}/`));
 
 const load = (r: Row) => Math.max(share(r.active_blocks, r.total_blocks) ?? 0, share(r.prefill_tokens, r.max_batched_tokens) ?? 0);
 
@@ -90,6 +104,7 @@ function fold(rows: Row[]): Line[] {
 export function FleetView() {
   const all = useStore(fleet);
   const { query } = useRoute();
+  const findings = useStore(found), bad = useMemo(() => byWorker(findings), [findings]);
   const [thresholds, setThresholds] = useState(false);
   const model = query.get("model") ?? "", group = query.get("group") ?? "", text = query.get("q") ?? "";
   const state = query.get("state") ?? "", sort = Object.hasOwn(orders, query.get("sort") ?? "") ? query.get("sort")! : "trouble", folded = query.get("fold") === "1";
@@ -104,8 +119,10 @@ export function FleetView() {
     }) as Line[];
     if (folded) kept = fold(kept);
     const less = orders[sort]!.less;
-    return kept.sort((a, b) => less(a, b) || byName(a, b));
-  }, [all, model, group, state, text, sort, folded]);
+    // What the doctor has found comes after what takes a rank out of service.
+    const known = (r: Line) => (trouble(r) <= 2 ? 0 : findingOf(bad, r, folded) ? 1 : 2);
+    return kept.sort((a, b) => (sort === "trouble" && bad.size > 0 && known(a) - known(b)) || less(a, b) || byName(a, b));
+  }, [all, model, group, state, text, sort, folded, bad]);
 
   const t = all.totals;
   if (!t) return <><h1 class="hidden">Fleet</h1><NoFleet of={all} what="the fleet" /></>;
@@ -139,7 +156,7 @@ export function FleetView() {
         </div>
       </div>
       {all.truncated && <div class="notice">There are more ranks than one answer has room for. Narrow the view by model or tenant.</div>}
-      {lines.length > 0 ? <Table lines={lines} all={all} sort={sort} folded={folded} /> : filtered ? (
+      {lines.length > 0 ? <Table lines={lines} all={all} sort={sort} folded={folded} bad={bad} /> : filtered ? (
         <Empty title="No rank matches.">
           <button type="button" onClick={() => change({ model: null, group: null, state: null, q: null }, true)}>Show all {count(t.ranks)} ranks</button>
         </Empty>
@@ -220,8 +237,8 @@ function Models(props: { scopes: Scope[]; model: string; group: string }) {
   );
 }
 
-function Table(props: { lines: Line[]; all: Fleet; sort: string; folded: boolean }) {
-  const { lines, all, sort, folded } = props;
+function Table(props: { lines: Line[]; all: Fleet; sort: string; folded: boolean; bad: Map<string, Finding> }) {
+  const { lines, all, sort, folded, bad } = props;
   const narrow = useNarrow();
   const height = narrow ? 92 : 38;
   const { holder, first, last } = useVisible(lines.length, height);
@@ -242,15 +259,15 @@ function Table(props: { lines: Line[]; all: Fleet; sort: string; folded: boolean
       </thead>
       <tbody ref={holder} role="rowgroup">
         <Spacer height={first * height} />
-        {lines.slice(first, last).map((r, i) => <FleetRow key={`${r.scope}/${r.worker_id}/${r.dp_rank}`} r={r} all={all} index={first + i + 2} single={single} folded={folded} />)}
+        {lines.slice(first, last).map((r, i) => <FleetRow key={`${r.scope}/${r.worker_id}/${r.dp_rank}`} r={r} all={all} index={first + i + 2} single={single} folded={folded} finding={findingOf(bad, r, folded)} />)}
         <Spacer height={(lines.length - last) * height} />
       </tbody>
     </table>
   );
 }
 
-function FleetRow(props: { r: Line; all: Fleet; index: number; single: boolean; folded: boolean }) {
-  const { r, all, folded } = props;
+function FleetRow(props: { r: Line; all: Fleet; index: number; single: boolean; folded: boolean; finding: Finding | undefined }) {
+  const { r, all, folded, finding } = props;
   const s = all.scopes.get(r.scope);
   const told = r.reported && !r.reported.stale ? r.reported : undefined;
   const blocks = share(r.active_blocks, r.total_blocks), toldBlocks = share(told?.kv_blocks_used, told?.kv_blocks_total);
@@ -259,7 +276,9 @@ function FleetRow(props: { r: Line; all: Fleet; index: number; single: boolean; 
   const stream = r.stream === "stale" ? "stale" : r.stream && r.stream !== "live" ? r.stream : r.lag ? count(r.lag) + " behind" : r.lost ? count(r.lost) + " lost" : r.stream === "live" ? "live" : "–";
   return (
     <tr role="row" aria-rowindex={props.index} class={"row is-" + r.state} onClick={open}>
-      <td role="cell" class="c-trouble"><div class="status"><StateMark state={r.state} />{r.reason && <span class="reason" title={r.reason}>{r.reason}</span>}</div></td>
+      <td role="cell" class="c-trouble"><div class="status"><StateMark state={r.state} />
+        {finding && <a class={"badge " + (finding.severity === "error" ? "bad" : "warn")} href={address("doctor")} title={finding.sentence} onClick={(e: MouseEvent) => e.stopPropagation()}>{finding.severity}</a>}
+        {r.reason && <span class="reason" title={r.reason}>{r.reason}</span>}</div></td>
       <th role="rowheader" scope="row" class="c-rank">
         <button type="button" class="link" onClick={(e: MouseEvent) => { e.stopPropagation(); open(); }}>
           {folded ? r.worker_id : rankShort(r)}
