@@ -118,6 +118,7 @@ type Conn struct {
 	maxPayload                    atomic.Int64  // of a message, in bytes; 0: not known yet
 	catalog, settings             atomic.Uint64 // versions of the catalog and the settings that this replica has
 	answers                       answers
+	met                           atomic.Bool // see Met
 	// answer writes what another replica has asked for; nil: nothing is answered.
 	answer atomic.Pointer[Answer]
 
@@ -127,7 +128,6 @@ type Conn struct {
 	fault  string
 	since  time.Time // of state
 	made   bool      // a connection was made once
-	met    bool      // see Met
 	server string    // URL of the last server that was connected, without credentials
 }
 
@@ -419,16 +419,19 @@ func (c *Conn) Up() bool {
 
 // Met reports whether every live replica was heard once since the start.
 func (c *Conn) Met() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.met = c.met || (c.state == Connected || c.state == LameDuck) && time.Since(c.since) >= meetTime
-	return c.met
+	if c.upFor(meetTime) {
+		c.met.Store(true)
+	}
+	return c.met.Load()
 }
 
 // Settled reports whether the fleet has been reachable long enough for the silence of a replica to
 // mean something.
-func (c *Conn) Settled() bool {
+func (c *Conn) Settled() bool { return c.upFor(settleTime) }
+
+// upFor reports whether the fleet can be reached, and could for some time.
+func (c *Conn) upFor(d time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return (c.state == Connected || c.state == LameDuck) && time.Since(c.since) >= settleTime
+	return (c.state == Connected || c.state == LameDuck) && time.Since(c.since) >= d
 }

@@ -250,13 +250,9 @@ func (c *Conn) Members() []Member {
 // Peers returns the base URLs of the other replicas. It waits until the fleet can be reached and those
 // were heard, at most until ctx ends.
 func (c *Conn) Peers(ctx context.Context) []string {
-	const step = helloEvery / 20
-	tick := time.NewTicker(step)
+	tick := time.NewTicker(helloEvery / 20)
 	defer tick.Stop()
-	for up := time.Duration(0); up < meetTime && ctx.Err() == nil; up += step {
-		if !c.Up() {
-			up = 0
-		}
+	for !c.upFor(meetTime) && ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-tick.C:
