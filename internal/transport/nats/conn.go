@@ -91,6 +91,9 @@ func (s State) String() string {
 	return [...]string{"connecting", "connected", "lame_duck", "away", "refused", "closed"}[s]
 }
 
+// up reports whether there is a connection.
+func (s State) up() bool { return s == Connected || s == LameDuck }
+
 // Status is what operators are shown of a connection.
 type Status struct {
 	State State
@@ -352,7 +355,7 @@ func (c *Conn) become(s State, err error) {
 		c.config.Log.Warn().Err(err).Stringer("state", s).Msg("the fleet's NATS is away; selections go on")
 	case Closed:
 	}
-	c.in.tell(s == Connected || s == LameDuck)
+	c.in.tell(s.up())
 }
 
 // notConnected: the connection was lost, or could not be made.
@@ -364,7 +367,7 @@ func (c *Conn) notConnected(err error) {
 	switch {
 	case refuses(err):
 		s = Refused
-	case s == Connected, s == LameDuck:
+	case s.up():
 		s = Away
 	}
 	c.become(s, err)
@@ -411,11 +414,7 @@ func (c *Conn) Status() Status {
 }
 
 // Up reports whether the fleet can be reached.
-func (c *Conn) Up() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.state == Connected || c.state == LameDuck
-}
+func (c *Conn) Up() bool { return c.upFor(0) }
 
 // Met reports whether every live replica was heard once since the start.
 func (c *Conn) Met() bool {
@@ -433,5 +432,5 @@ func (c *Conn) Settled() bool { return c.upFor(settleTime) }
 func (c *Conn) upFor(d time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return (c.state == Connected || c.state == LameDuck) && time.Since(c.since) >= d
+	return c.state.up() && time.Since(c.since) >= d
 }
