@@ -14,8 +14,13 @@ void Fragment;
 
 const states: State[] = ["silent", "stalled", "incomplete", "overloaded", "draining", "ready"];
 
-/** The less, the more it needs somebody. */
-function trouble(r: Row): number {
+/** The less, the more it needs somebody. What the doctor has found comes after what takes a rank out of service. */
+function trouble(r: Row & { finding?: Finding }): number {
+  const state = troubleOf(r);
+  return r.finding && state > 2 ? 2 + state / 100 : state;
+}
+
+function troubleOf(r: Row): number {
   switch (r.state) {
     case "silent": return 0;
     case "stalled": return 1;
@@ -26,7 +31,7 @@ function trouble(r: Row): number {
   }
 }
 
-/** What the doctor has found about workers, by worker and rank, and by worker for all of its ranks. */
+/** What the doctor has found about workers, by worker and rank, without a rank if it is about the worker, and by worker for the sum of its ranks. */
 function byWorker(findings: Finding[]): Map<string, Finding> {
   const of = new Map<string, Finding>();
   for (const f of findings) {
@@ -36,10 +41,6 @@ function byWorker(findings: Finding[]): Map<string, Finding> {
   return of;
 }
 
-/** The finding about a line. */
-const findingOf = (bad: Map<string, Finding>, r: Row, folded: boolean) =>
-  bad.get(folded ? `${r.worker_id}` : `${r.worker_id}/${r.dp_rank}`) ?? (folded ? undefined : bad.get(`${r.worker_id}/`));
-
 const load = (r: Row) => Math.max(share(r.active_blocks, r.total_blocks) ?? 0, share(r.prefill_tokens, r.max_batched_tokens) ?? 0);
 
 function share(part: number | undefined, whole: number | undefined): number | undefined {
@@ -47,7 +48,7 @@ function share(part: number | undefined, whole: number | undefined): number | un
 }
 
 /** The columns by which rows can be sorted: what comes first is worth a look. */
-const orders: Record<string, { title: string; less: (a: Row, b: Row) => number }> = {
+const orders: Record<string, { title: string; less: (a: Line, b: Line) => number }> = {
   trouble: { title: "State", less: (a, b) => trouble(a) - trouble(b) || load(b) - load(a) },
   rank: { title: "Worker · rank", less: () => 0 },
   requests: { title: "Requests", less: (a, b) => (b.requests ?? 0) - (a.requests ?? 0) },
@@ -65,6 +66,7 @@ const byName = (a: Row, b: Row) => a.scope - b.scope || compareID(a.worker_id, b
 /** A row of the table: a rank, or the sum of a worker's ranks. */
 interface Line extends Row {
   ranks: number;
+  finding?: Finding; // of the doctor
 }
 
 function fold(rows: Row[]): Line[] {
@@ -104,7 +106,7 @@ function fold(rows: Row[]): Line[] {
 export function FleetView() {
   const all = useStore(fleet);
   const { query } = useRoute();
-  const findings = useStore(found), bad = useMemo(() => byWorker(findings), [findings]);
+  const findings = useStore(found);
   const [thresholds, setThresholds] = useState(false);
   const model = query.get("model") ?? "", group = query.get("group") ?? "", text = query.get("q") ?? "";
   const state = query.get("state") ?? "", sort = Object.hasOwn(orders, query.get("sort") ?? "") ? query.get("sort")! : "trouble", folded = query.get("fold") === "1";
@@ -118,11 +120,16 @@ export function FleetView() {
       return words.every((w) => line.includes(w));
     }) as Line[];
     if (folded) kept = fold(kept);
+    const of = byWorker(findings);
+    if (of.size > 0) {
+      kept = kept.map((r) => {
+        const finding = folded ? of.get(`${r.worker_id}`) : (of.get(`${r.worker_id}/${r.dp_rank}`) ?? of.get(`${r.worker_id}/`));
+        return finding ? { ...r, finding } : r;
+      });
+    }
     const less = orders[sort]!.less;
-    // What the doctor has found comes after what takes a rank out of service.
-    const known = (r: Line) => (trouble(r) <= 2 ? 0 : findingOf(bad, r, folded) ? 1 : 2);
-    return kept.sort((a, b) => (sort === "trouble" && bad.size > 0 && known(a) - known(b)) || less(a, b) || byName(a, b));
-  }, [all, model, group, state, text, sort, folded, bad]);
+    return kept.sort((a, b) => less(a, b) || byName(a, b));
+  }, [all, model, group, state, text, sort, folded, findings]);
 
   const t = all.totals;
   if (!t) return <><h1 class="hidden">Fleet</h1><NoFleet of={all} what="the fleet" /></>;
@@ -156,7 +163,7 @@ export function FleetView() {
         </div>
       </div>
       {all.truncated && <div class="notice">There are more ranks than one answer has room for. Narrow the view by model or tenant.</div>}
-      {lines.length > 0 ? <Table lines={lines} all={all} sort={sort} folded={folded} bad={bad} /> : filtered ? (
+      {lines.length > 0 ? <Table lines={lines} all={all} sort={sort} folded={folded} /> : filtered ? (
         <Empty title="No rank matches.">
           <button type="button" onClick={() => change({ model: null, group: null, state: null, q: null }, true)}>Show all {count(t.ranks)} ranks</button>
         </Empty>
@@ -237,8 +244,8 @@ function Models(props: { scopes: Scope[]; model: string; group: string }) {
   );
 }
 
-function Table(props: { lines: Line[]; all: Fleet; sort: string; folded: boolean; bad: Map<string, Finding> }) {
-  const { lines, all, sort, folded, bad } = props;
+function Table(props: { lines: Line[]; all: Fleet; sort: string; folded: boolean }) {
+  const { lines, all, sort, folded } = props;
   const narrow = useNarrow();
   const height = narrow ? 92 : 38;
   const { holder, first, last } = useVisible(lines.length, height);
@@ -259,15 +266,15 @@ function Table(props: { lines: Line[]; all: Fleet; sort: string; folded: boolean
       </thead>
       <tbody ref={holder} role="rowgroup">
         <Spacer height={first * height} />
-        {lines.slice(first, last).map((r, i) => <FleetRow key={`${r.scope}/${r.worker_id}/${r.dp_rank}`} r={r} all={all} index={first + i + 2} single={single} folded={folded} finding={findingOf(bad, r, folded)} />)}
+        {lines.slice(first, last).map((r, i) => <FleetRow key={`${r.scope}/${r.worker_id}/${r.dp_rank}`} r={r} all={all} index={first + i + 2} single={single} folded={folded} />)}
         <Spacer height={(lines.length - last) * height} />
       </tbody>
     </table>
   );
 }
 
-function FleetRow(props: { r: Line; all: Fleet; index: number; single: boolean; folded: boolean; finding: Finding | undefined }) {
-  const { r, all, folded, finding } = props;
+function FleetRow(props: { r: Line; all: Fleet; index: number; single: boolean; folded: boolean }) {
+  const { r, all, folded } = props;
   const s = all.scopes.get(r.scope);
   const told = r.reported && !r.reported.stale ? r.reported : undefined;
   const blocks = share(r.active_blocks, r.total_blocks), toldBlocks = share(told?.kv_blocks_used, told?.kv_blocks_total);
@@ -277,7 +284,7 @@ function FleetRow(props: { r: Line; all: Fleet; index: number; single: boolean; 
   return (
     <tr role="row" aria-rowindex={props.index} class={"row is-" + r.state} onClick={open}>
       <td role="cell" class="c-trouble"><div class="status"><StateMark state={r.state} />
-        {finding && <a class={"badge " + (finding.severity === "error" ? "bad" : "warn")} href={address("doctor")} title={finding.sentence} onClick={(e: MouseEvent) => e.stopPropagation()}>{finding.severity}</a>}
+        {r.finding && <a class={"badge " + (r.finding.severity === "error" ? "bad" : "warn")} href={address("doctor")} title={r.finding.sentence} onClick={(e: MouseEvent) => e.stopPropagation()}>{r.finding.severity}</a>}
         {r.reason && <span class="reason" title={r.reason}>{r.reason}</span>}</div></td>
       <th role="rowheader" scope="row" class="c-rank">
         <button type="button" class="link" onClick={(e: MouseEvent) => { e.stopPropagation(); open(); }}>
