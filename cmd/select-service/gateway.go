@@ -19,6 +19,7 @@ import (
 	"github.com/select-service/select-service/internal/server/connections"
 	"github.com/select-service/select-service/internal/server/gateway"
 	"github.com/select-service/select-service/internal/server/gateway/counts"
+	"github.com/select-service/select-service/internal/server/gateway/extproc"
 	"github.com/select-service/select-service/internal/server/gateway/tokenizer"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/internal/transport/certs"
@@ -36,7 +37,8 @@ type endpointPicker struct {
 	metrics *counts.Gateway
 	tokens  *tokenizer.Client // nil: none is configured
 	prompts *gateway.Prompts  // nil without tokens
-	server  *gateway.Server
+	gateway *gateway.Gateway
+	server  *extproc.Server
 }
 
 // listenPicker binds the gateway's port.
@@ -96,7 +98,7 @@ func (p *endpointPicker) build(conf config.Gateway, svc *node.Service, listed fu
 		Models: conf.Names(), MetadataPrefix: conf.MetadataPrefix, RetryAfter: int(conf.RetryAfter / time.Second),
 		Tokenizer: p.tokens, LoadOnly: conf.Tokenizer.OnFailure == config.OnFailureLoadOnly, SaltTag: conf.SaltTag,
 		MaxStreams: conf.MaxStreams, MaxBody: conf.MaxBody, PickTimeout: conf.PickTimeout, Lease: conf.Lease,
-		Guard: guard, TLS: p.tls, Memory: budget, Tracer: tracer, Log: log,
+		Memory: budget, Tracer: tracer, Log: log,
 	}
 	if p.tokens != nil {
 		p.prompts = gateway.NewPrompts(settings, svc.Catalog())
@@ -106,7 +108,8 @@ func (p *endpointPicker) build(conf config.Gateway, svc *node.Service, listed fu
 	}
 	p.conf, p.metrics = conf, counts.NewGateway()
 	settings.Metrics = p.metrics
-	p.server = gateway.New(settings, gateway.Service{Selecting: svc.API, Catalog: svc.Catalog(), Ready: func() bool { return svc.Settled() && listed() }})
+	p.gateway = gateway.New(settings, gateway.Service{Selecting: svc.API, Catalog: svc.Catalog(), Ready: func() bool { return svc.Settled() && listed() }})
+	p.server = extproc.New(extproc.Config{Guard: guard, TLS: p.tls, MaxStreams: conf.MaxStreams, Log: log}, p.gateway)
 }
 
 // serve starts the endpoint picker in g. Its background work ends with ctx; stop ends the server.
@@ -128,6 +131,7 @@ func (p *endpointPicker) serve(ctx context.Context, g *errgroup.Group, open *con
 		log.Info().Stringer("address", p.probes.Addr()).Str("contract", "gateway health").Msg("listening")
 		g.Go(func() error { return p.server.ServeHealth(open.Counted(p.probes)) })
 	}
+	g.Go(func() error { return p.gateway.Run(ctx) })
 	g.Go(func() error { return p.server.Run(ctx) })
 }
 

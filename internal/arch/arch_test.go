@@ -75,6 +75,7 @@ var mayImport = map[string][]string{
 	"internal/server/fleet":             {"internal/engines/load", "internal/engines/reports", "internal/node", "internal/selection", "internal/selection/scopes", "pkg/..."},
 	"internal/server/gateway":           {"internal/server/access", "pkg/memory", "internal/server/gateway/counts", "internal/server/gateway/openai", "internal/server/gateway/tokenizer", "internal/selection", "pkg/catalog", "pkg/selector"},
 	"internal/server/gateway/counts":    {},
+	"internal/server/gateway/extproc":   {"internal/server/access", "internal/server/gateway"},
 	"internal/server/gateway/openai":    {},
 	"internal/server/gateway/tokenizer": {"internal/server/gateway/openai", "pkg/catalog"},
 	"internal/server/httpapi":           {"api", "internal/container/offheap", "internal/engines/load", "internal/engines/reports", "internal/server/access", "internal/server/doctor", "internal/server/fleet", "internal/server/gateway/tokenizer", "internal/server/replicas", "internal/server/ui", "internal/conductor", "internal/conductor/diagnose", "internal/selection/overload", "internal/selection", "internal/node", "pkg/..."},

@@ -8,14 +8,13 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/node"
-	"github.com/select-service/select-service/internal/server/gateway"
 	"github.com/select-service/select-service/test/servicetest"
 )
 
 // BenchmarkChat: a request of 1,024 tokens, with tokens from the body, and an answer of ten
 // events, over gRPC on the loopback. Client and server share the processor.
 func BenchmarkChat(b *testing.B) {
-	w := start(b, func(_ *node.Config, c *gateway.Config) { c.Tokenizer = nil })
+	w := start(b, func(_ *node.Config, c *settings) { c.Tokenizer = nil })
 	for id := range uint64(8) {
 		w.put(id+1, 1)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/server/gateway"
 	"github.com/select-service/select-service/internal/server/gateway/counts"
+	"github.com/select-service/select-service/internal/server/gateway/extproc"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/servicetest"
 )
@@ -67,7 +68,7 @@ func TestStoredUnseen(t *testing.T) {
 // TestStoredBeforeWatch: a prompt that is stored after its overlap was looked up and before
 // its reservation is booked has its prefill complete at once, as nothing will tell of it again.
 func TestStoredBeforeWatch(t *testing.T) {
-	w := start(t, func(c *node.Config, _ *gateway.Config) { c.Admission = admission.Config{Threshold: new(0.5)} })
+	w := start(t, func(c *node.Config, _ *settings) { c.Admission = admission.Config{Threshold: new(0.5)} })
 	w.put(1, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(16)) })
 	first, _ := w.post(chatPath, chat(servicetest.Prompt(1, 16), ""))
 	ids := servicetest.Prompt(2, 16)
@@ -176,7 +177,7 @@ func TestServed(t *testing.T) {
 func TestLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{World: servicetest.Start(t), metrics: counts.NewGateway(), log: new(servicetest.Log)}
-		server := gateway.New(gateway.Config{
+		placing := gateway.New(gateway.Config{
 			Models: map[string]catalog.Scope{model: servicetest.Scope}, Metrics: w.metrics, Log: zerolog.New(w.log),
 			MaxStreams: 1, MaxBody: 1 << 20, PickTimeout: time.Minute, Lease: 10 * time.Second,
 		}, gateway.Service{Selecting: w.API, Catalog: w.Catalog(), Ready: w.Settled})
@@ -184,7 +185,8 @@ func TestLease(t *testing.T) {
 		var running sync.WaitGroup
 		defer running.Wait()
 		defer cancel()
-		running.Go(func() { _ = server.Run(ctx) })
+		running.Go(func() { _ = placing.Run(ctx) })
+		server := extproc.New(extproc.Config{MaxStreams: 1, Log: zerolog.New(w.log)}, placing)
 		w.put(1, 1)
 		s := newScript([]step{{message: steps[0]}, {message: steps[4]}})
 		s.hold = make(chan struct{})
@@ -231,7 +233,7 @@ func TestWorkerLeaves(t *testing.T) {
 // again, without its prefill if that was complete, with its output, once for each registration,
 // and only at the same endpoint.
 func TestWorkerFlaps(t *testing.T) {
-	w := start(t, func(_ *node.Config, c *gateway.Config) { c.Lease = 300 * time.Millisecond })
+	w := start(t, func(_ *node.Config, c *settings) { c.Lease = 300 * time.Millisecond })
 	w.put(1, 1)
 	e, _ := w.post(chatPath, chat(servicetest.Prompt(1, 16), `,"stream":true`))
 	e.response(200, sse, false)
@@ -260,7 +262,7 @@ func TestWorkerFlaps(t *testing.T) {
 // requests until it comes. One that answers in one piece is not meant, nor one whose answer the picker
 // does not see.
 func TestAwaited(t *testing.T) {
-	w := start(t, func(c *node.Config, _ *gateway.Config) { c.StalledAfter = 200 * time.Millisecond })
+	w := start(t, func(c *node.Config, _ *settings) { c.StalledAfter = 200 * time.Millisecond })
 	w.put(1, 1)
 	w.put(2, 1)
 	ids, others := servicetest.Prompt(1, 16), servicetest.Prompt(2, 16)

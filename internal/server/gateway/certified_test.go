@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -16,7 +16,6 @@ import (
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/server/access"
-	"github.com/select-service/select-service/internal/server/gateway"
 	"github.com/select-service/select-service/internal/transport/certs"
 	"github.com/select-service/select-service/test/e2e"
 	"github.com/select-service/select-service/test/servicetest"
@@ -24,7 +23,7 @@ import (
 
 // said returns what a gateway with this context gets for a chat: the code of the stream, or the
 // status in an answer, or 200 for a destination.
-func said(ctx context.Context, t *testing.T, client extproc.ExternalProcessorClient) (codes.Code, int) {
+func said(ctx context.Context, t *testing.T, client extprocv3.ExternalProcessorClient) (codes.Code, int) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -62,7 +61,7 @@ func TestCertifiedCallers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := start(t, func(_ *node.Config, c *gateway.Config) { c.Guard, c.TLS = guard, side.ServerFor("h2") })
+	w := start(t, func(_ *node.Config, c *settings) { c.Envoy.Guard, c.Envoy.TLS = guard, side.ServerFor("h2") })
 	w.put(1, 1)
 	for name, want := range map[string]struct {
 		code   codes.Code
@@ -81,7 +80,7 @@ func TestCertifiedCallers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if code, got := said(t.Context(), t, extproc.NewExternalProcessorClient(conn)); code != want.code || got != want.status {
+		if code, got := said(t.Context(), t, extprocv3.NewExternalProcessorClient(conn)); code != want.code || got != want.status {
 			t.Errorf("%q: %v, status %d", name, code, got)
 		}
 		_ = conn.Close()

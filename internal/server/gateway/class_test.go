@@ -5,7 +5,6 @@ import (
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/admission"
-	"github.com/select-service/select-service/internal/server/gateway"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/servicetest"
 )
@@ -25,7 +24,7 @@ policy_classes:
 		t.Fatal(err)
 	}
 	for _, retryAfter := range []int{0, 7} {
-		w := start(t, func(c *node.Config, g *gateway.Config) {
+		w := start(t, func(c *node.Config, g *settings) {
 			c.Admission = admission.Config{File: file}
 			g.MetadataPrefix, g.RetryAfter = "x-mine-", retryAfter
 		})

@@ -9,13 +9,12 @@ import (
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/admission"
-	"github.com/select-service/select-service/internal/server/gateway"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/servicetest"
 )
 
 // queueing makes a rank busy with 8 tokens of prefill on workers with fewTokens.
-func queueing(c *node.Config, g *gateway.Config) {
+func queueing(c *node.Config, g *settings) {
 	c.Admission = admission.Config{Threshold: new(0.5)}
 	g.PickTimeout = time.Minute
 }
@@ -95,7 +94,7 @@ func TestBusyPrefill(t *testing.T) {
 func TestDecodeLegIgnoresCaches(t *testing.T) {
 	for _, kind := range []string{"", "dynamo-default-cost-fn", "dynamo-two-tier-cost-fn", "lmetric", "predicted-ttft"} {
 		t.Run(kind, func(t *testing.T) {
-			w := start(t, func(c *node.Config, _ *gateway.Config) {
+			w := start(t, func(c *node.Config, _ *settings) {
 				if kind != "" {
 					servicetest.Policies(t, "aggregated: p\ninstances: [{name: p, type: "+kind+"}]")(c)
 				}
@@ -126,7 +125,7 @@ func TestOtherPathsGoByLoad(t *testing.T) {
 		"session":     func(c *node.Config) { c.SessionTTL = time.Minute },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := start(t, func(c *node.Config, _ *gateway.Config) { set(c) })
+			w := start(t, func(c *node.Config, _ *settings) { set(c) })
 			w.put(1, 1)
 			e, _ := w.post(chatPath, chat(servicetest.Prompt(7, 16), ""), "x-session-id", "s") // binds the session to 1
 			e.close()

@@ -21,6 +21,7 @@ import (
 type endpoint struct {
 	text string // ip:port, an IPv6 address in brackets
 	ip   string // without brackets
+	url  string // the server's URL, or its host:port, as the worker's record has it
 }
 
 // endpoints resolves the URLs of workers to addresses (decision G5). It is safe for concurrent
@@ -80,15 +81,15 @@ func (e *endpoints) known(w *catalog.Worker, dp uint32) (at endpoint, ok bool) {
 	}
 	if host, port, err := hostPort(text); err == nil {
 		if addr, err := netip.ParseAddr(host); err == nil {
-			return endpointOf(addr, port), true
+			return endpointOf(text, addr, port), true
 		}
 	}
 	return endpoint{}, false
 }
 
-func endpointOf(addr netip.Addr, port string) endpoint {
+func endpointOf(url string, addr netip.Addr, port string) endpoint {
 	addr = addr.Unmap()
-	return endpoint{text: net.JoinHostPort(addr.String(), port), ip: addr.String()}
+	return endpoint{text: net.JoinHostPort(addr.String(), port), ip: addr.String(), url: url}
 }
 
 // resolve returns the endpoint of a URL. If a host name cannot be looked up, its last address
@@ -106,9 +107,9 @@ func (e *endpoints) resolve(ctx context.Context, text string) (endpoint, error) 
 	}
 	var r resolved
 	if addr, err := netip.ParseAddr(host); err == nil {
-		r.endpoint = endpointOf(addr, port)
+		r.endpoint = endpointOf(text, addr, port)
 	} else if addr, err = e.address(ctx, host); err == nil {
-		r.endpoint, r.until = endpointOf(addr, port), e.now().Add(nameFor)
+		r.endpoint, r.until = endpointOf(text, addr, port), e.now().Add(nameFor)
 	} else {
 		if ok && old.err == nil { // the last known address is the best guess
 			r = old

@@ -11,6 +11,7 @@ import (
 
 	"github.com/select-service/select-service/internal/server/gateway"
 	"github.com/select-service/select-service/internal/server/gateway/counts"
+	"github.com/select-service/select-service/internal/server/gateway/extproc"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/servicetest"
 )
@@ -22,13 +23,14 @@ const bubbleLease = 3 * time.Second
 // plays messages, waits for what they do, and holds the request's stream until end is called; stop ends the picker.
 func inBubble(t *testing.T, of *servicetest.World) (w *world, begin func(messages ...int) (end func()), stop func()) {
 	w = &world{World: of, metrics: counts.NewGateway(), log: new(servicetest.Log)}
-	server := gateway.New(gateway.Config{
+	placing := gateway.New(gateway.Config{
 		Models: map[string]catalog.Scope{model: servicetest.Scope}, Metrics: w.metrics, Log: zerolog.New(w.log),
 		MaxStreams: 100, MaxBody: 1 << 20, PickTimeout: time.Minute, Lease: bubbleLease,
 	}, gateway.Service{Selecting: w.API, Catalog: w.Catalog(), Ready: w.Settled})
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { _ = server.Run(ctx) })
+	running.Go(func() { _ = placing.Run(ctx) })
+	server := extproc.New(extproc.Config{MaxStreams: 100, Log: zerolog.New(w.log)}, placing)
 	begin = func(messages ...int) (end func()) {
 		var all []step
 		for _, i := range messages {

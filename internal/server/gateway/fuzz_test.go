@@ -9,12 +9,11 @@ import (
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/select-service/select-service/internal/node"
-	"github.com/select-service/select-service/internal/server/gateway"
 )
 
 // script is a stream whose messages are a list: no network is between.
@@ -37,7 +36,7 @@ type script struct {
 
 // step is one message; early: it does not wait for the answer to the request.
 type step struct {
-	message *extproc.ProcessingRequest
+	message *extprocv3.ProcessingRequest
 	early   bool
 }
 
@@ -49,14 +48,14 @@ func newScript(steps []step) *script {
 
 func (s *script) Context() context.Context { return s.ctx }
 
-func (s *script) Send(m *extproc.ProcessingResponse) error {
+func (s *script) Send(m *extprocv3.ProcessingResponse) error {
 	if m.GetRequestHeaders() != nil || m.GetImmediateResponse() != nil {
 		s.once.Do(func() { close(s.placed) })
 	}
 	return s.ctx.Err()
 }
 
-func (s *script) Recv() (*extproc.ProcessingRequest, error) {
+func (s *script) Recv() (*extprocv3.ProcessingRequest, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.steps) == 0 {
@@ -79,7 +78,7 @@ func (s *script) Recv() (*extproc.ProcessingRequest, error) {
 		}
 	}
 	switch next.message.GetRequest().(type) {
-	case *extproc.ProcessingRequest_ResponseHeaders, *extproc.ProcessingRequest_ResponseBody, *extproc.ProcessingRequest_ResponseTrailers:
+	case *extprocv3.ProcessingRequest_ResponseHeaders, *extprocv3.ProcessingRequest_ResponseBody, *extprocv3.ProcessingRequest_ResponseTrailers:
 		s.over = true
 	}
 	s.whole = s.whole || next.message.GetRequestHeaders().GetEndOfStream() || next.message.GetRequestBody().GetEndOfStream() || next.message.GetRequestTrailers() != nil
@@ -87,30 +86,30 @@ func (s *script) Recv() (*extproc.ProcessingRequest, error) {
 }
 
 // steps are the messages that a script is made of.
-var steps = func() (all []*extproc.ProcessingRequest) {
-	headers := func(end bool, fields ...string) *extproc.HttpHeaders {
-		return &extproc.HttpHeaders{Headers: headerMap(fields), EndOfStream: end}
+var steps = func() (all []*extprocv3.ProcessingRequest) {
+	headers := func(end bool, fields ...string) *extprocv3.HttpHeaders {
+		return &extprocv3.HttpHeaders{Headers: headerMap(fields), EndOfStream: end}
 	}
-	request := func(h *extproc.HttpHeaders) {
-		all = append(all, &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestHeaders{RequestHeaders: h}, ProtocolConfig: duplex()})
+	request := func(h *extprocv3.HttpHeaders) {
+		all = append(all, &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: h}, ProtocolConfig: duplex()})
 	}
 	request(headers(false, ":method", "POST", ":path", completionsPath))
 	request(headers(true, ":method", "GET", ":path", "/v1/models"))
 	request(headers(true, ":method", "POST", ":path", chatPath))
 	request(headers(false, ":method", "POST", ":path", "/v1/embeddings"))
 	body := func(text string, end bool) {
-		all = append(all, &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestBody{RequestBody: &extproc.HttpBody{Body: []byte(text), EndOfStream: end}}})
+		all = append(all, &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: []byte(text), EndOfStream: end}}})
 	}
 	body(`{"model":"m","stream":true,"prompt":[1,2,3,4,5,6,7,8,9]}`, true)
 	body(`{"model":"m","prompt":[1,2,3,4,5,6,7,8,9]}`, false)
 	body(``, true)
 	body(`}`, false)
 	all = append(all,
-		&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestTrailers{RequestTrailers: &extproc.HttpTrailers{}}},
-		&extproc.ProcessingRequest{},
+		&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestTrailers{RequestTrailers: &extprocv3.HttpTrailers{}}},
+		&extprocv3.ProcessingRequest{},
 	)
 	response := func(served string, end bool, fields ...string) {
-		m := &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseHeaders{ResponseHeaders: headers(end, fields...)}}
+		m := &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: headers(end, fields...)}}
 		if served != "" {
 			m.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
 				"envoy.lb": {Fields: map[string]*structpb.Value{"x-gateway-destination-endpoint-served": structpb.NewStringValue(served)}},
@@ -123,13 +122,13 @@ var steps = func() (all []*extproc.ProcessingRequest) {
 	response("1.1.1.1:1", false, ":status", "200", "content-type", "application/json")
 	response("", true, ":status", "503")
 	piece := func(text string, end bool) {
-		all = append(all, &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseBody{ResponseBody: &extproc.HttpBody{Body: []byte(text), EndOfStream: end}}})
+		all = append(all, &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: []byte(text), EndOfStream: end}}})
 	}
 	piece(strings.Repeat(event("a"), 9), false)
 	piece(`data: {"choices":[],"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":4}}}`+"\n\n", false)
 	piece("", true)
 	piece("data: [DO", false)
-	all = append(all, &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseTrailers{ResponseTrailers: &extproc.HttpTrailers{}}})
+	all = append(all, &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseTrailers{ResponseTrailers: &extprocv3.HttpTrailers{}}})
 	request(headers(false, ":method", "GET", ":path", "/v1/realtime", "upgrade", "websocket"))
 	return all
 }()
@@ -144,7 +143,7 @@ func FuzzExchange(f *testing.F) {
 	f.Add([]byte("\x00\x01\x0c\x11\x12"))                 // GET
 	f.Add([]byte("\x00\x00\x00\x04\x04\x0a\x0a\x10\x10")) // everything twice
 	f.Add([]byte("\x00\x13\x87\x0a\x07\x0e\x06\x10"))     // an upgrade, whose first frame is early
-	w := start(f, func(_ *node.Config, c *gateway.Config) { c.Tokenizer = nil })
+	w := start(f, func(_ *node.Config, c *settings) { c.Tokenizer = nil })
 	w.put(1, 1)
 	w.put(2, 1)
 	f.Fuzz(func(t *testing.T, text []byte) {

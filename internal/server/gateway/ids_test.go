@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/node"
-	"github.com/select-service/select-service/internal/server/gateway"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/test/servicetest"
@@ -100,7 +99,7 @@ func TestIDsDecoded(t *testing.T) {
 func TestIDsWithoutMemory(t *testing.T) {
 	budget := memory.New(4 << 20)
 	serving := budget.Account(memory.Serving)
-	w := start(t, func(_ *node.Config, c *gateway.Config) { c.Memory = budget })
+	w := start(t, func(_ *node.Config, c *settings) { c.Memory = budget })
 	w.put(1, 1)
 	e, _ := w.post("/generate", `{"input_ids":[`+strings.Repeat("1,", int(serving.Limit())/8)+`1]}`)
 	w.wantLoads("1/0: 0 0 1")

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/node"
-	"github.com/select-service/select-service/internal/server/gateway"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/test/servicetest"
 )
@@ -66,7 +65,7 @@ func TestCrowdByLoad(t *testing.T) {
 // TestNoRoomToBook: where the ledger is full, requests that are placed by load are placed and
 // counted, and a chat with a known prompt is refused.
 func TestNoRoomToBook(t *testing.T) {
-	w := start(t, func(c *node.Config, _ *gateway.Config) { c.Reservations = reservations.Limits{Reservations: 1} })
+	w := start(t, func(c *node.Config, _ *settings) { c.Reservations = reservations.Limits{Reservations: 1} })
 	w.put(1, 1)
 	w.post(chatPath, chat(servicetest.Prompt(1, 16), ""))
 	image := `{"model":"m","messages":[{"content":[{"type":"image_url","image_url":{"url":"data:"}}]}]}`

@@ -5,11 +5,10 @@ import (
 	"strings"
 	"testing"
 
-	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/admission"
-	"github.com/select-service/select-service/internal/server/gateway"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/test/servicetest"
@@ -25,7 +24,7 @@ func tokenIDs(size int) string {
 func TestTokenMemory(t *testing.T) {
 	budget := memory.New(4 << 20)
 	serving := budget.Account(memory.Serving)
-	w := start(t, func(c *node.Config, g *gateway.Config) {
+	w := start(t, func(c *node.Config, g *settings) {
 		g.Memory, c.Admission = budget, admission.Config{Threshold: new(0.5)}
 	})
 	w.put(1, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(16)) })
@@ -58,7 +57,7 @@ type relays struct {
 	most    int64
 }
 
-func (r *relays) Send(m *extproc.ProcessingResponse) error {
+func (r *relays) Send(m *extprocv3.ProcessingResponse) error {
 	if m.GetResponseBody() != nil {
 		r.most = max(r.most, r.account.Used())
 	}
@@ -70,16 +69,16 @@ func (r *relays) Send(m *extproc.ProcessingResponse) error {
 func TestRelayMemory(t *testing.T) {
 	budget := memory.New(4 << 20)
 	answers := budget.Account(memory.Answers)
-	w := start(t, func(_ *node.Config, c *gateway.Config) { c.Memory = budget })
+	w := start(t, func(_ *node.Config, c *settings) { c.Memory = budget })
 	w.put(1, 1)
 	piece := make([]byte, 100<<10)
 	s := &relays{account: answers, script: newScript([]step{
 		{message: steps[0]},
 		{message: steps[4]},
-		{message: &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extproc.HttpHeaders{
+		{message: &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{
 			Headers: headerMap([]string{":status", "200", "content-type", "application/octet-stream"}),
 		}}}},
-		{message: &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseBody{ResponseBody: &extproc.HttpBody{Body: piece, EndOfStream: true}}}},
+		{message: &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: piece, EndOfStream: true}}}},
 	})}
 	if err := w.server.Process(s); err != nil {
 		t.Fatal(err)

@@ -177,7 +177,7 @@ type filter struct {
 	endpoints *endpoints
 	prefill   bool     // the prefill leg, for workers that only prefill; else for all others
 	lora      string   // the adapter that the worker must have; "": none
-	subset    subset   // of the endpoints
+	subset    Subset   // of the endpoints
 	without   []uint64 // ids of workers whose address is unknown
 }
 

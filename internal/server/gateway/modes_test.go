@@ -9,7 +9,6 @@ import (
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/admission"
-	"github.com/select-service/select-service/internal/server/gateway"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/servicetest"
 )
@@ -64,7 +63,7 @@ func TestPrefillAndDecode(t *testing.T) {
 
 // TestDecodeFull: a decode leg that is refused leaves no prefill booked.
 func TestDecodeFull(t *testing.T) {
-	w := start(t, func(c *node.Config, _ *gateway.Config) {
+	w := start(t, func(c *node.Config, _ *settings) {
 		c.Admission = admission.Config{Threshold: new(0.5)}
 		c.Overload.DecodeBlocks = new(0.5)
 	})
@@ -156,7 +155,7 @@ func TestRankEndpoints(t *testing.T) {
 // TestModels: without names every model of the tenant default is served, and no other. Before
 // there are workers nobody knows what will be.
 func TestModels(t *testing.T) {
-	w := start(t, func(_ *node.Config, c *gateway.Config) { c.Models = nil })
+	w := start(t, func(_ *node.Config, c *settings) { c.Models = nil })
 	if _, p := w.post(chatPath, chat(servicetest.Prompt(1, 8), "")); p.status != 503 {
 		t.Errorf("without any worker: %+v", p)
 	}
@@ -214,7 +213,7 @@ func TestUnreadableDestinations(t *testing.T) {
 // when the last of them has stored the prompt, whichever that is.
 func TestPrefillEndsWithLastGroup(t *testing.T) {
 	for _, fullFirst := range []bool{true, false} {
-		w := start(t, func(c *node.Config, _ *gateway.Config) { c.HybridExact = true })
+		w := start(t, func(c *node.Config, _ *settings) { c.HybridExact = true })
 		w.put(1, 1)
 		engine := w.Engine(1, 0)
 		publish := func(ids []uint32) {

@@ -14,7 +14,6 @@ import (
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/server/gateway/openai"
-	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/pkg/selector"
@@ -31,18 +30,6 @@ type picker struct {
 	serving   *memory.Account // for the tokens of large bodies
 	metrics   *counts.Gateway
 	log       zerolog.Logger
-}
-
-// placement is where a request goes.
-type placement struct {
-	destinations []string // ip:port, the chosen one first
-	rank         *uint32  // the rank in the form of the engine's frontend; nil: it is not named
-	prefiller    string   // ip:port of the prefill's engine; "": none
-	prefillRank  *uint32  // of the prefill's engine, as rank
-	body         [][]byte // body for the engine, in pieces
-	booking      *booking // nil: nothing is booked
-	outcome      counts.GatewayOutcome
-	trace        tracing.Context // for the engine
 }
 
 // request is a request while its engine is chosen.
@@ -115,7 +102,7 @@ func (r *request) read() *problem {
 	if r.salt, r.engineSalt, err = r.body.CacheSalt(r.head.tenants, r.config.SaltTag); err != nil {
 		return errInvalid("invalid_cache_salt", err.Error())
 	}
-	r.streams = r.body.Stream && !r.head.noResponseBody
+	r.streams = r.body.Stream && !r.head.NoResponseBody
 	if r.pool = r.models.pool(r.target.scope); r.pool == nil {
 		return errNoEndpoint(nil)
 	}
@@ -145,7 +132,7 @@ func (r *request) noSuchModel() *problem {
 func (r *request) filter(prefill bool) *filter {
 	f := &filter{models: r.models, endpoints: r.endpoints, prefill: prefill, lora: r.target.lora, without: slices.Clone(r.without)}
 	if !prefill {
-		f.subset = r.head.subset
+		f.subset = r.head.Subset
 	}
 	return f
 }
@@ -153,7 +140,7 @@ func (r *request) filter(prefill bool) *filter {
 // findEligible looks up the addresses that the request's subset is compared with. It is a problem
 // if no rank can take the decode leg.
 func (r *request) findEligible(ctx context.Context) *problem {
-	if r.head.subset.given {
+	if r.head.Subset.given {
 		for _, e := range r.pool.snapshot.Ranks() {
 			_, _ = r.endpoints.of(ctx, e.Worker, e.DP) // one that has no address is in no subset
 		}
@@ -393,7 +380,7 @@ func (r *request) locate(ctx context.Context, sel *selection.Selection, place *p
 		// The sidecar forwards the client's headers to both engines, so it gets no rank at all.
 		place.rank, place.prefillRank = nil, nil
 	}
-	place.destinations = append(place.destinations, at.text)
+	place.destinations = append(place.destinations, at)
 	if b := place.booking; b != nil {
 		b.locatedAt(&b.answer, at.text)
 	}
@@ -405,8 +392,8 @@ func (r *request) locate(ctx context.Context, sel *selection.Selection, place *p
 		if !ok || w.RankCount() > 1 || len(w.RankEndpoints) > 0 || r.rankFor(w, rank.DP) != nil {
 			continue
 		}
-		if at, err := r.endpoints.of(ctx, w, rank.DP); err == nil && !slices.Contains(place.destinations, at.text) {
-			place.destinations = append(place.destinations, at.text)
+		if at, err := r.endpoints.of(ctx, w, rank.DP); err == nil && !place.goesTo(at.text) {
+			place.destinations = append(place.destinations, at)
 		}
 	}
 	return nil
@@ -416,7 +403,7 @@ func (r *request) locate(ctx context.Context, sel *selection.Selection, place *p
 // names none: by its token ids if its body has those of one prompt, else by load.
 func (r *request) pickOther(ctx context.Context) (*placement, *problem) {
 	r.body, _ = openai.ParseRequest(openai.Other, r.text) // Other has no faults
-	if r.head.upgrade {
+	if r.head.Upgrade {
 		r.body.Model = r.head.model
 	}
 	r.head.model = r.body.Model
@@ -459,7 +446,7 @@ func (r *request) placeOther(ctx context.Context) (*placement, *problem) {
 	if r.body.Tokens == nil {
 		return r.leastLoaded(ctx)
 	}
-	r.streams, r.alone = r.body.Stream && !r.head.noResponseBody, true
+	r.streams, r.alone = r.body.Stream && !r.head.NoResponseBody, true
 	r.prompt = selection.Prompt{
 		TokenIDs: r.truncation().Cut(r.body.Tokens, r.kept()), HasTokenIDs: true, LoRA: r.lora, CacheSalt: r.salt,
 	}
@@ -494,13 +481,13 @@ func (r *request) leastLoaded(ctx context.Context) (*placement, *problem) {
 	for {
 		sel, err := r.api.PlaceByLoad(&selection.LoadRequest{
 			Scope: r.target.scope, Eligible: r.filter(false).eligible, Fallbacks: fallbacks,
-			Book: r.head.hasBody, Lease: r.config.Lease,
+			Book: r.head.HasBody, Lease: r.config.Lease,
 		})
 		if err != nil {
 			return nil, problemOf(ctx, err)
 		}
 		place := &placement{body: r.body.Body(""), outcome: counts.GatewayPlaced}
-		if r.head.hasBody {
+		if r.head.HasBody {
 			place.booking, place.outcome = r.bookings.openLight(r.target.scope), counts.GatewayBooked
 			r.adopt(&sel, nil, place)
 		}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/admission"
-	"github.com/select-service/select-service/internal/server/gateway"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/servicetest"
 )
@@ -199,7 +198,7 @@ func TestRefusals(t *testing.T) {
 
 // TestLoadOnly: a tokenizer that fails does not stop requests where load alone may decide.
 func TestLoadOnly(t *testing.T) {
-	w := start(t, func(_ *node.Config, c *gateway.Config) { c.LoadOnly = true })
+	w := start(t, func(_ *node.Config, c *settings) { c.LoadOnly = true })
 	w.put(1, 1)
 	f := http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) { out.WriteHeader(500) })
 	w.renderer.Store(&f)
@@ -271,7 +270,7 @@ func TestSubsetOfIPv6(t *testing.T) {
 
 // TestSubsetOfSession: a subset goes before the session, whose further requests go where they went.
 func TestSubsetOfSession(t *testing.T) {
-	w := start(t, func(c *node.Config, _ *gateway.Config) { c.SessionTTL = time.Minute })
+	w := start(t, func(c *node.Config, _ *settings) { c.SessionTTL = time.Minute })
 	w.put(1, 1)
 	w.put(2, 1)
 	ids := servicetest.Prompt(7, 16)
@@ -296,7 +295,7 @@ func TestSalt(t *testing.T) {
 	ids := servicetest.Prompt(7, 16)
 	for _, tagged := range []bool{false, true} {
 		t.Run(fmt.Sprintf("tagged %t", tagged), func(t *testing.T) {
-			w := start(t, func(_ *node.Config, c *gateway.Config) { c.SaltTag = tagged })
+			w := start(t, func(_ *node.Config, c *settings) { c.SaltTag = tagged })
 			w.put(1, 1)
 			w.put(2, 1)
 			stored := w.Engine(2, 0).Stored(ids, servicetest.BlockSize, servicetest.Dict{"cache_salt": "a"})
@@ -392,7 +391,7 @@ func TestRanks(t *testing.T) {
 // TestPriority: the header goes before the body, field by field, and a malformed one counts as
 // none: by the order in which requests that wait are placed.
 func TestPriority(t *testing.T) {
-	w := start(t, func(c *node.Config, _ *gateway.Config) { c.Admission = admission.Config{Threshold: new(0.5)} })
+	w := start(t, func(c *node.Config, _ *settings) { c.Admission = admission.Config{Threshold: new(0.5)} })
 	w.put(1, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(16)) })
 	first, _ := w.post(chatPath, chat(servicetest.Prompt(1, 16), ""))
 	wait := func(waiting int, strict string, body string) *envoy {
@@ -419,7 +418,7 @@ func TestPriority(t *testing.T) {
 // TestWaiting: who goes while he waits is never booked; a request that waits too long is
 // refused.
 func TestWaiting(t *testing.T) {
-	queue := func(c *node.Config, g *gateway.Config) {
+	queue := func(c *node.Config, g *settings) {
 		c.Admission = admission.Config{Threshold: new(0.5)}
 		g.PickTimeout = time.Second
 	}
@@ -434,7 +433,7 @@ func TestWaiting(t *testing.T) {
 	first.close()
 	w.wantLoads("1/0: 0 0 0")
 
-	long := start(t, queue, func(_ *node.Config, g *gateway.Config) { g.PickTimeout = time.Minute })
+	long := start(t, queue, func(_ *node.Config, g *settings) { g.PickTimeout = time.Minute })
 	long.put(1, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(16)) })
 	first, _ = long.post(chatPath, chat(servicetest.Prompt(1, 16), ""))
 	for name, leave := range map[string]func(*envoy){
@@ -467,7 +466,7 @@ func TestWaiting(t *testing.T) {
 
 // TestTooMany: streams beyond the limit are refused at once.
 func TestTooMany(t *testing.T) {
-	w := start(t, func(_ *node.Config, c *gateway.Config) { c.MaxStreams = 2 })
+	w := start(t, func(_ *node.Config, c *settings) { c.MaxStreams = 2 })
 	w.put(1, 1)
 	var open []*envoy
 	for i := range 2 {
@@ -494,7 +493,7 @@ func TestTooMany(t *testing.T) {
 // TestBurst: of requests that come at once exactly as many as there is room for are admitted,
 // and one that is refused takes no room.
 func TestBurst(t *testing.T) {
-	w := start(t, func(_ *node.Config, c *gateway.Config) { c.MaxStreams = 4 })
+	w := start(t, func(_ *node.Config, c *settings) { c.MaxStreams = 4 })
 	w.put(1, 1)
 	for range 3 {
 		var all []*envoy

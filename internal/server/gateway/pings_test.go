@@ -7,7 +7,7 @@ import (
 	"net"
 	"testing"
 
-	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/protobuf/proto"
@@ -37,7 +37,7 @@ func TestNoPings(t *testing.T) {
 	for _, f := range [][2]string{
 		{":method", "POST"},
 		{":scheme", "http"},
-		{":path", extproc.ExternalProcessor_Process_FullMethodName},
+		{":path", extprocv3.ExternalProcessor_Process_FullMethodName},
 		{":authority", "picker"},
 		{"content-type", "application/grpc"},
 		{"te", "trailers"},

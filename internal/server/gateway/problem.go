@@ -11,9 +11,9 @@ import (
 	"github.com/select-service/select-service/internal/server/gateway/openai"
 )
 
-// problem is why a request gets no engine, as its client sees it: a status, and an error in the
+// Problem is why a request gets no engine, as its client sees it: a status, and an error in the
 // form of the request's API. Clients do not see the cause.
-type problem struct {
+type Problem struct {
 	status  int
 	kind    string // the error's type, one of openai.Type…
 	code    string
@@ -23,9 +23,24 @@ type problem struct {
 	err     error // the cause, for the log
 }
 
-func (p *problem) Error() string { return p.text }
+type problem = Problem
 
-func (p *problem) Unwrap() error { return p.err }
+// Error implements error: it is the text for the client.
+func (p *Problem) Error() string { return p.text }
+
+// Unwrap returns the cause, which clients do not see.
+func (p *Problem) Unwrap() error { return p.err }
+
+// Gone reports whether the request is over, so that nobody waits for an answer.
+func (p *Problem) Gone() bool { return p == errGone }
+
+// Refusal is the answer to a request that gets no engine.
+type Refusal struct {
+	Status     int
+	Code       string // of the error
+	RetryAfter int    // the value of Retry-After in seconds; 0: none
+	Body       []byte // in JSON, in the form of the request's API
+}
 
 func errInvalid(code, text string) *problem {
 	return &problem{status: http.StatusBadRequest, kind: openai.TypeInvalidRequest, code: code, text: text, outcome: counts.GatewayInvalid}
@@ -45,15 +60,15 @@ func errTooLarge(limit int) *problem {
 	}
 }
 
-// errNoUpgrade is for an upgrade through a gateway whose filter cannot pass its frames on.
-func errNoUpgrade(cause error) *problem {
+// NoUpgrade is for an upgrade through a gateway that cannot pass its frames on.
+func NoUpgrade(cause error) *Problem {
 	p := errInvalid("upgrade_unsupported", "This gateway cannot pass on upgraded connections.")
 	p.outcome, p.err = counts.GatewayProtocol, cause
 	return p
 }
 
-// errBodyTimeout is for a request whose body does not come.
-func errBodyTimeout(cause error) *problem {
+// BodyTimeout is for a request whose body does not come.
+func BodyTimeout(cause error) *Problem {
 	return &problem{
 		status: http.StatusRequestTimeout, kind: openai.TypeInvalidRequest, code: "body_timeout",
 		text: "The request body did not come in time.", outcome: counts.GatewayBodyTimeout, err: cause,
@@ -85,7 +100,7 @@ func errFull(code, text string) *problem {
 func errNoMemory() *problem { return errFull("no_memory", "There is no memory left for this request.") }
 
 // errNoEndpoint is for a request that no engine can take.
-func errNoEndpoint(cause error) *problem {
+func errNoEndpoint(cause error) *Problem {
 	return errUnavailable("no_endpoints", "No engine is available for this request.", cause)
 }
 

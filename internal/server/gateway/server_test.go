@@ -20,7 +20,6 @@ import (
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/server/access"
-	"github.com/select-service/select-service/internal/server/gateway"
 	"github.com/select-service/select-service/internal/transport/certs"
 	"github.com/select-service/select-service/test/servicetest"
 )
@@ -119,7 +118,7 @@ func TestCallers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := start(t, func(_ *node.Config, c *gateway.Config) { c.Guard = guard })
+	w := start(t, func(_ *node.Config, c *settings) { c.Envoy.Guard = guard })
 	w.put(1, 1)
 	for name, want := range map[string]codes.Code{"": codes.Unauthenticated, "wrong": codes.Unauthenticated, "reader": codes.PermissionDenied, "caller": codes.OK, "other": codes.OK} {
 		t.Run("token "+name, func(t *testing.T) {
@@ -157,7 +156,7 @@ func TestTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := start(t, func(_ *node.Config, c *gateway.Config) { c.TLS = secure })
+	w := start(t, func(_ *node.Config, c *settings) { c.Envoy.TLS = secure })
 	w.put(1, 1)
 	conn, err := grpc.NewClient(w.conn.Target(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})))
 	if err != nil {

@@ -2,12 +2,10 @@ package gateway
 
 import (
 	"cmp"
-	"context"
 	"net/netip"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
-	"google.golang.org/grpc/metadata"
 
 	"github.com/select-service/select-service/internal/server/gateway/openai"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
@@ -22,22 +20,15 @@ type exchangeTrace struct {
 	first  time.Time     // when the first byte of the answer's body came
 }
 
-// begin starts the exchange's span. It belongs to the gateway's, if the call of this service has
-// one, else to the client's.
-func (t *exchangeTrace) begin(call context.Context, tracer *tracing.Tracer, h *head) {
+// begin starts the exchange's span. It belongs to parent, if there is one, else to the client's.
+func (t *exchangeTrace) begin(tracer *tracing.Tracer, parent tracing.Context, h *head) {
 	if tracer == nil {
 		return
 	}
-	caller := h.trace
-	if md, ok := metadata.FromIncomingContext(call); ok {
-		if values := md.Get(tracing.ParentHeader); len(values) == 1 {
-			caller = tracing.Context{Parent: values[0]}
-			if states := md.Get(tracing.StateHeader); len(states) > 0 {
-				caller.State = states[0]
-			}
-		}
+	if parent.Parent == "" {
+		parent = h.trace
 	}
-	if t.span = tracer.Serve("gateway request", caller); t.span == nil { //nolint:contextcheck // a span outlives the call
+	if t.span = tracer.Serve("gateway request", parent); t.span == nil {
 		return
 	}
 	t.span.Set(attribute.String("http.request.method", h.method))
@@ -74,7 +65,7 @@ func (t *exchangeTrace) picked(h *head, p *placement, bad *problem) {
 		h.span.Fail(bad.code)
 	} else {
 		p.trace, t.placed = t.span.Context(), time.Now()
-		if at, err := netip.ParseAddrPort(p.destinations[0]); err == nil {
+		if at, err := netip.ParseAddrPort(p.destinations[0].text); err == nil {
 			t.span.Set(attribute.String("server.address", at.Addr().String()), attribute.Int("server.port", int(at.Port())))
 		}
 	}

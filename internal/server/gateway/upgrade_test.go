@@ -10,13 +10,14 @@ import (
 	"time"
 
 	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
-	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/rs/zerolog"
 	"google.golang.org/grpc"
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/server/gateway"
 	"github.com/select-service/select-service/internal/server/gateway/counts"
+	"github.com/select-service/select-service/internal/server/gateway/extproc"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -53,7 +54,7 @@ func (e *envoy) frame(text string, end bool) {
 func TestUpgrades(t *testing.T) {
 	for name, fields := range upgrades {
 		t.Run(name, func(t *testing.T) {
-			w := start(t, func(_ *node.Config, c *gateway.Config) { c.MaxStreams = 1 })
+			w := start(t, func(_ *node.Config, c *settings) { c.MaxStreams = 1 })
 			w.put(1, 1)
 			e := w.open()
 			e.request("/v1/realtime", false, fields...)
@@ -122,7 +123,7 @@ func TestUpgradeEnds(t *testing.T) {
 
 // TestUpgradeModel: an upgrade goes to the model that its query names.
 func TestUpgradeModel(t *testing.T) {
-	w := start(t, func(_ *node.Config, c *gateway.Config) { c.Models = nil })
+	w := start(t, func(_ *node.Config, c *settings) { c.Models = nil })
 	for id, name := range []string{"a", "b/c"} {
 		w.put(uint64(id+1), 1, func(r *catalog.Record) { r.Scope = catalog.Scope{Model: name, Tenant: catalog.DefaultName} })
 	}
@@ -161,18 +162,18 @@ type pipe struct {
 	grpc.ServerStream
 
 	ctx  context.Context
-	in   chan *extproc.ProcessingRequest
-	sent []*extproc.ProcessingResponse
+	in   chan *extprocv3.ProcessingRequest
+	sent []*extprocv3.ProcessingResponse
 }
 
 func (p *pipe) Context() context.Context { return p.ctx }
 
-func (p *pipe) Send(m *extproc.ProcessingResponse) error {
+func (p *pipe) Send(m *extprocv3.ProcessingResponse) error {
 	p.sent = append(p.sent, m)
 	return nil
 }
 
-func (p *pipe) Recv() (*extproc.ProcessingRequest, error) {
+func (p *pipe) Recv() (*extprocv3.ProcessingRequest, error) {
 	select {
 	case m := <-p.in:
 		return m, nil
@@ -196,21 +197,22 @@ func TestBodyTimeout(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				metrics := counts.NewGateway()
-				server := gateway.New(gateway.Config{
+				placing := gateway.New(gateway.Config{
 					MaxStreams: 1, MaxBody: 1 << 20, PickTimeout: timeout, Lease: time.Minute, Metrics: metrics, Log: zerolog.Nop(),
 				}, gateway.Service{Ready: func() bool { return true }})
+				server := extproc.New(extproc.Config{MaxStreams: 1, Log: zerolog.Nop()}, placing)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				p := &pipe{ctx: ctx, in: make(chan *extproc.ProcessingRequest)}
+				p := &pipe{ctx: ctx, in: make(chan *extprocv3.ProcessingRequest)}
 				ended := make(chan error, 1)
 				began := time.Now()
 				go func() { ended <- server.Process(p) }()
-				p.in <- &extproc.ProcessingRequest{ProtocolConfig: duplex(), Request: &extproc.ProcessingRequest_RequestHeaders{RequestHeaders: &extproc.HttpHeaders{
+				p.in <- &extprocv3.ProcessingRequest{ProtocolConfig: duplex(), Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{
 					Headers: headerMap(append([]string{":method", "POST", ":path", chatPath}, tt.fields...)),
 				}}}
 				for range tt.pieces {
 					time.Sleep(timeout - time.Second)
-					p.in <- &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestBody{RequestBody: &extproc.HttpBody{Body: []byte(" ")}}}
+					p.in <- &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: []byte(" ")}}}
 				}
 				if err := <-ended; err != nil {
 					t.Fatal(err)

@@ -18,7 +18,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
-	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/rs/zerolog"
@@ -30,6 +30,7 @@ import (
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/server/gateway"
 	"github.com/select-service/select-service/internal/server/gateway/counts"
+	"github.com/select-service/select-service/internal/server/gateway/extproc"
 	"github.com/select-service/select-service/internal/server/gateway/tokenizer"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/servicetest"
@@ -43,11 +44,12 @@ const model = "m"
 // world is an endpoint picker over a service; the test is Envoy and the engines.
 type world struct {
 	*servicetest.World
-	server  *gateway.Server
+	gateway *gateway.Gateway
+	server  *extproc.Server
 	prompts *gateway.Prompts
 	metrics *counts.Gateway
 	log     *servicetest.Log
-	client  extproc.ExternalProcessorClient
+	client  extprocv3.ExternalProcessorClient
 	conn    *grpc.ClientConn
 	engines map[uint64]*servicetest.Engine // that have sent something, see cache
 	// tokenized counts the calls of the tokenizer, which has a token for each word.
@@ -56,7 +58,13 @@ type world struct {
 	renderer atomic.Pointer[http.HandlerFunc]
 }
 
-type change func(*node.Config, *gateway.Config)
+// settings are those of the gateway and of its front for Envoy.
+type settings struct {
+	gateway.Config
+	Envoy extproc.Config
+}
+
+type change func(*node.Config, *settings)
 
 // start runs an endpoint picker until the end of the test.
 func start(t testing.TB, changes ...change) *world {
@@ -66,32 +74,35 @@ func start(t testing.TB, changes ...change) *world {
 	t.Cleanup(tokens.Close)
 	asks := tokenizer.New(tokenizer.Options{URL: tokens.URL, Protocol: tokenizer.VLLMTokenize, Timeout: 5 * time.Second, MaxResponse: 1 << 20})
 	t.Cleanup(asks.Close)
-	config := gateway.Config{
+	config := settings{Config: gateway.Config{
 		MetadataPrefix: "x-dynamo-meta-", RetryAfter: 1,
 		Models: map[string]catalog.Scope{model: servicetest.Scope}, Tokenizer: asks,
 		MaxStreams: 100, MaxBody: 1 << 20, PickTimeout: time.Minute, Lease: 30 * time.Second,
 		Metrics: w.metrics, Log: zerolog.New(w.log),
-	}
+	}}
 	w.World = servicetest.Start(t, func(c *node.Config) {
 		c.WatchStored = true
 		for _, f := range changes {
 			f(c, &config)
 		}
 	})
-	w.server = gateway.New(config, gateway.Service{Selecting: w.API, Catalog: w.Catalog(), Ready: w.Settled})
-	w.prompts = gateway.NewPrompts(config, w.Catalog())
+	w.gateway = gateway.New(config.Config, gateway.Service{Selecting: w.API, Catalog: w.Catalog(), Ready: w.Settled})
+	config.Envoy.MaxStreams, config.Envoy.Log = config.MaxStreams, config.Log
+	w.server = extproc.New(config.Envoy, w.gateway)
+	w.prompts = gateway.NewPrompts(config.Config, w.Catalog())
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 2)
+	ended := make(chan error, 3)
 	go func() { ended <- w.server.Serve(ln) }()
 	go func() { ended <- w.server.Run(ctx) }()
+	go func() { ended <- w.gateway.Run(ctx) }()
 	t.Cleanup(func() {
 		w.server.Stop(ctx, 0, 10*time.Second)
 		cancel()
-		for range 2 {
+		for range cap(ended) {
 			if err := <-ended; err != nil {
 				t.Errorf("the endpoint picker ended with %v", err)
 			}
@@ -102,7 +113,7 @@ func start(t testing.TB, changes ...change) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.conn.Close() })
-	w.client = extproc.NewExternalProcessorClient(w.conn)
+	w.client = extprocv3.NewExternalProcessorClient(w.conn)
 	return w
 }
 
@@ -197,10 +208,10 @@ func await(t testing.TB, fault func() string) {
 // envoy is one request as Envoy's filter sees it.
 type envoy struct {
 	t      testing.TB
-	stream extproc.ExternalProcessor_ProcessClient
+	stream extprocv3.ExternalProcessor_ProcessClient
 	cancel func()
 	sent   bool
-	config *extproc.ProtocolConfiguration
+	config *extprocv3.ProtocolConfiguration
 	subset *structpb.Value
 	served string
 }
@@ -218,8 +229,8 @@ func (w *world) open() *envoy {
 	return e
 }
 
-func duplex() *extproc.ProtocolConfiguration {
-	return &extproc.ProtocolConfiguration{
+func duplex() *extprocv3.ProtocolConfiguration {
+	return &extprocv3.ProtocolConfiguration{
 		RequestBodyMode:  filterv3.ProcessingMode_FULL_DUPLEX_STREAMED,
 		ResponseBodyMode: filterv3.ProcessingMode_FULL_DUPLEX_STREAMED,
 	}
@@ -233,7 +244,7 @@ func headerMap(fields []string) *corev3.HeaderMap {
 	return m
 }
 
-func (e *envoy) send(m *extproc.ProcessingRequest) {
+func (e *envoy) send(m *extprocv3.ProcessingRequest) {
 	if !e.sent {
 		m.ProtocolConfig, e.sent = e.config, true
 	}
@@ -246,7 +257,7 @@ func (e *envoy) request(path string, end bool, fields ...string) {
 	if end {
 		method = "GET"
 	}
-	m := &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestHeaders{RequestHeaders: &extproc.HttpHeaders{
+	m := &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{
 		Headers: headerMap(append([]string{":method", method, ":path", path}, fields...)), EndOfStream: end,
 	}}}
 	if e.subset != nil {
@@ -258,18 +269,18 @@ func (e *envoy) request(path string, end bool, fields ...string) {
 }
 
 func (e *envoy) body(text string, end bool) {
-	e.send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestBody{
-		RequestBody: &extproc.HttpBody{Body: []byte(text), EndOfStream: end},
+	e.send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{
+		RequestBody: &extprocv3.HttpBody{Body: []byte(text), EndOfStream: end},
 	}})
 }
 
 func (e *envoy) trailers() {
-	e.send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestTrailers{RequestTrailers: &extproc.HttpTrailers{}}})
+	e.send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestTrailers{RequestTrailers: &extprocv3.HttpTrailers{}}})
 }
 
 // response sends the headers of an answer.
 func (e *envoy) response(code int, contentType string, end bool) {
-	m := &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extproc.HttpHeaders{
+	m := &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{
 		Headers: headerMap([]string{":status", fmt.Sprint(code), "content-type", contentType}), EndOfStream: end,
 	}}}
 	if e.served != "" {
@@ -286,8 +297,8 @@ func (e *envoy) response(code int, contentType string, end bool) {
 // chunk sends a piece of an answer's body, and checks that it comes back.
 func (e *envoy) chunk(text string, end bool) {
 	e.t.Helper()
-	e.send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseBody{
-		ResponseBody: &extproc.HttpBody{Body: []byte(text), EndOfStream: end},
+	e.send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseBody{
+		ResponseBody: &extprocv3.HttpBody{Body: []byte(text), EndOfStream: end},
 	}})
 	var got bytes.Buffer
 	for {
@@ -305,7 +316,7 @@ func (e *envoy) chunk(text string, end bool) {
 	}
 }
 
-func (e *envoy) receive() *extproc.ProcessingResponse {
+func (e *envoy) receive() *extprocv3.ProcessingResponse {
 	e.t.Helper()
 	m, err := e.stream.Recv()
 	if err != nil {
@@ -397,8 +408,8 @@ func (w *world) post(path, text string, fields ...string) (*envoy, placed) {
 	return e, e.placement(true, false)
 }
 
-func responseTrailersOf() *extproc.ProcessingRequest {
-	return &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseTrailers{ResponseTrailers: &extproc.HttpTrailers{}}}
+func responseTrailersOf() *extprocv3.ProcessingRequest {
+	return &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseTrailers{ResponseTrailers: &extprocv3.HttpTrailers{}}}
 }
 
 // count is a metric of the gateway; labels is what its line has between the braces.

@@ -1,4 +1,4 @@
-package gateway
+package extproc
 
 import (
 	"context"
@@ -12,9 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/rs/zerolog"
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -27,68 +26,29 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/server/access"
-	"github.com/select-service/select-service/internal/server/gateway/counts"
-	"github.com/select-service/select-service/internal/server/gateway/tokenizer"
+	"github.com/select-service/select-service/internal/server/gateway"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
-	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/memory"
 )
 
-// Config has the settings and dependencies of an endpoint picker.
+// Config has the settings of the front.
 type Config struct {
-	// Models maps the model names of requests to scopes; nil: every model of the tenant default
-	// under its own name.
-	Models map[string]catalog.Scope
-	// Tokenizer returns the tokens of prompts. Without it (nil), and with LoadOnly while it
-	// fails, requests are placed by load alone.
-	Tokenizer *tokenizer.Client
-	LoadOnly  bool
-	SaltTag   bool // engines get cache salts with Dynamo's tag, see openai.SaltTag
-	// MetadataPrefix is the prefix of header names that carry metadata, in lower case.
-	MetadataPrefix string
-	// RetryAfter is the value of Retry-After in seconds, for requests that are refused for want
-	// of room; 0: none.
-	RetryAfter int
-
-	MaxStreams  int // requests at a time; further ones are answered 503
-	MaxBody     int // of a request's body, in bytes
-	PickTimeout time.Duration
-	Lease       time.Duration // of a reservation
-
 	// Guard authenticates the gateways, which need the role Call; nil: anyone may connect.
 	Guard *access.Guard
 	// TLS is the listener's configuration; nil: HTTP/2 in plain text (h2c).
-	TLS     *tls.Config
-	Memory  *memory.Budget // nil: no limits
-	Metrics *counts.Gateway
-	Tracer  *tracing.Tracer // nil: requests are not traced
-	Log     zerolog.Logger
-}
-
-// Service has the parts of the service that the picker calls.
-type Service struct {
-	Selecting *selection.API
-	Catalog   *catalog.Catalog
-	// Ready reports whether requests may come: recovery at the start is over and the workers of
-	// the configuration are registered, even if there are none.
-	Ready func() bool
+	TLS *tls.Config
+	// MaxStreams is how many requests the gateway takes at a time.
+	MaxStreams int
+	Log        zerolog.Logger
 }
 
 // Server is the endpoint picker.
 type Server struct {
-	extproc.UnimplementedExternalProcessorServer
+	extprocv3.UnimplementedExternalProcessorServer
 
-	config    Config
-	ready     func() bool
-	picker    *picker
-	bookings  *bookings
-	fallbacks fallbacks
-	// relayed counts the pieces of answers that are being passed on. At its limit new requests
-	// are refused; answers under way are never cut.
-	relayed      *memory.Account
-	admitted     atomic.Int64 // requests under way that were not refused for MaxStreams
+	config       Config
+	gateway      *gateway.Gateway
+	fallbacks    fallbacks
 	grpc         *grpc.Server
 	health       *health.Server
 	probes       *grpc.Server // of the health service alone, in plain text
@@ -98,7 +58,7 @@ type Server struct {
 
 // healthNames are the services whose health is reported: the whole server (""), those of the
 // endpoint picker protocol, and the name that Dynamo's picker uses.
-var healthNames = []string{"", "liveness", "readiness", extproc.ExternalProcessor_ServiceDesc.ServiceName, "inference-extension"}
+var healthNames = []string{"", "liveness", "readiness", extprocv3.ExternalProcessor_ServiceDesc.ServiceName, "inference-extension"}
 
 // liveness is SERVING as long as the process runs.
 const liveness = "liveness"
@@ -133,17 +93,8 @@ const (
 )
 
 // New returns an endpoint picker without a listener; see Serve.
-func New(config Config, svc Service) *Server {
-	s := &Server{config: config, ready: svc.Ready, relayed: config.Memory.Account(memory.Answers), health: health.NewServer()}
-	s.bookings = newBookings(svc.Selecting, config.Lease, config.MaxStreams, config.Metrics)
-	config.Metrics.Bookings = func() int { return len(s.bookings.list()) }
-	models := &models{catalog: svc.Catalog, named: config.Models}
-	s.picker = &picker{
-		config: &s.config, api: svc.Selecting, models: models,
-		endpoints: newEndpoints(config.Log), bookings: s.bookings, lengths: newLengths(models, config.Log),
-		serving: config.Memory.Account(memory.Serving), metrics: config.Metrics, log: config.Log,
-	}
-	s.bookings.endpoint = s.endpointOf
+func New(config Config, g *gateway.Gateway) *Server {
+	s := &Server{config: config, gateway: g, health: health.NewServer()}
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxMessage), grpc.ConnectionTimeout(handshake), grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(grpcproto.Name)}),
 		grpc.MaxConcurrentStreams(uint32(max(2*config.MaxStreams, minStreams))), // twice, so that requests beyond MaxStreams get an answer
@@ -155,7 +106,7 @@ func New(config Config, svc Service) *Server {
 		options = append(options, grpc.Creds(credentials.NewTLS(config.TLS)))
 	}
 	s.grpc = grpc.NewServer(options...)
-	extproc.RegisterExternalProcessorServer(s.grpc, s)
+	extprocv3.RegisterExternalProcessorServer(s.grpc, s)
 	healthpb.RegisterHealthServer(s.grpc, s.health)
 	s.probes = grpc.NewServer(
 		grpc.MaxRecvMsgSize(maxProbe), grpc.ConnectionTimeout(handshake), grpc.MaxConcurrentStreams(maxProbes),
@@ -183,38 +134,24 @@ func (s *Server) ServeHealth(l net.Listener) error {
 	return nil
 }
 
-// Run renews leases, learns the lengths of models, updates the health service and probes the
-// tokenizer once, until ctx ends.
+// Run updates the health service until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.bookings.run(ctx) })
-	g.Go(func() error { return s.picker.lengths.run(ctx) })
-	g.Go(func() error {
-		every := time.NewTicker(healthEvery)
-		defer every.Stop()
-		for probed := false; ; {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-every.C:
-				s.updateHealth()
-			}
-			if !probed && s.ready() && s.picker.models.haveWorkers() {
-				probed = true
-				g.Go(func() error {
-					s.picker.probe(ctx)
-					return nil
-				})
-			}
+	every := time.NewTicker(healthEvery)
+	defer every.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-every.C:
+			s.updateHealth()
 		}
-	})
-	return g.Wait()
+	}
 }
 
 // updateHealth updates the health service.
 func (s *Server) updateHealth() {
 	now := healthpb.HealthCheckResponse_NOT_SERVING
-	if !s.draining.Load() && s.ready() {
+	if !s.draining.Load() && s.gateway.Ready() {
 		now = healthpb.HealthCheckResponse_SERVING
 	}
 	for _, name := range healthNames {
@@ -244,7 +181,7 @@ func (s *Server) Stop(ctx context.Context, delay, timeout time.Duration) {
 	every := time.NewTicker(stopEvery)
 	defer every.Stop()
 	for quiet := 0; quiet < 2 && ctx.Err() == nil; quiet++ {
-		if s.config.Metrics.Open.Load() > 0 {
+		if s.gateway.Opened() > 0 {
 			quiet = -1
 		}
 		select {
@@ -258,36 +195,20 @@ func (s *Server) Stop(ctx context.Context, delay, timeout time.Duration) {
 }
 
 // Process implements Envoy's filter service: one call for each HTTP request.
-func (s *Server) Process(stream extproc.ExternalProcessor_ProcessServer) (err error) {
-	s.config.Metrics.Open.Add(1)
-	defer s.config.Metrics.Open.Add(-1)
+func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) (err error) {
 	caller, err := s.admit(stream.Context())
 	if err != nil {
 		return err
 	}
-	x := &exchange{server: s, stream: stream, caller: caller, peer: address(stream.Context()), admitted: s.enter()}
-	x.body.small, x.body.large = s.config.Memory.Account(memory.Requests), s.config.Memory.Account(memory.Bodies)
+	c := &call{Exchange: s.gateway.Open(caller), server: s, stream: stream, peer: address(stream.Context())}
+	defer c.Close()
 	defer func() {
 		if v := recover(); v != nil {
 			s.config.Log.Error().Interface("panic", v).Bytes("stack", debug.Stack()).Msg("request through the gateway failed")
 			err = status.Error(codes.Internal, "internal error")
 		}
 	}()
-	return x.run()
-}
-
-// enter counts a request, and reports whether there is room for it: of requests that come at
-// once, exactly MaxStreams are admitted.
-func (s *Server) enter() bool {
-	for {
-		n := s.admitted.Load()
-		if n >= int64(s.config.MaxStreams) {
-			return false
-		}
-		if s.admitted.CompareAndSwap(n, n+1) {
-			return true
-		}
-	}
+	return c.run()
 }
 
 // warnNoResponseBody warns, once, that a gateway does not send the bodies of responses.
@@ -324,6 +245,17 @@ func (s *Server) admit(ctx context.Context) (*access.Caller, error) {
 		code = codes.PermissionDenied
 	}
 	return nil, status.Error(code, err.Error())
+}
+
+// parentOf returns the trace of a call of this service; zero: it has none.
+func parentOf(call context.Context) (parent tracing.Context) {
+	if values := metadata.ValueFromIncomingContext(call, tracing.ParentHeader); len(values) == 1 {
+		parent.Parent = values[0]
+		if states := metadata.ValueFromIncomingContext(call, tracing.StateHeader); len(states) > 0 {
+			parent.State = states[0]
+		}
+	}
+	return parent
 }
 
 // address returns the address of the stream's gateway without port.

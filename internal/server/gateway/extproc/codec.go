@@ -1,9 +1,9 @@
-package gateway
+package extproc
 
 import (
 	"bytes"
 
-	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -16,7 +16,7 @@ type codec struct{ encoding.CodecV2 }
 
 // Unmarshal implements encoding.CodecV2.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
-	if m, ok := v.(*extproc.ProcessingRequest); ok {
+	if m, ok := v.(*extprocv3.ProcessingRequest); ok {
 		text := data.MaterializeToBuffer(mem.DefaultBufferPool())
 		defer text.Free()
 		if readPiece(text.ReadOnlyData(), m) {
@@ -39,9 +39,9 @@ const (
 
 // readPiece reads a message that has a piece of a body, and nothing else but metadata and attributes,
 // which are left out. It reports whether the message is one.
-func readPiece(text []byte, m *extproc.ProcessingRequest) bool {
+func readPiece(text []byte, m *extprocv3.ProcessingRequest) bool {
 	var (
-		body *extproc.HttpBody
+		body *extprocv3.HttpBody
 		of   protowire.Number
 	)
 	for len(text) > 0 {
@@ -72,16 +72,16 @@ func readPiece(text []byte, m *extproc.ProcessingRequest) bool {
 	}
 	switch of {
 	case fieldRequestBody:
-		m.Request = &extproc.ProcessingRequest_RequestBody{RequestBody: body}
+		m.Request = &extprocv3.ProcessingRequest_RequestBody{RequestBody: body}
 	case fieldResponseBody:
-		m.Request = &extproc.ProcessingRequest_ResponseBody{ResponseBody: body}
+		m.Request = &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: body}
 	}
 	return body != nil
 }
 
 // readBody reads an HttpBody, nil if it has other fields than a piece.
-func readBody(text []byte) *extproc.HttpBody {
-	body := &extproc.HttpBody{}
+func readBody(text []byte) *extprocv3.HttpBody {
+	body := &extprocv3.HttpBody{}
 	for len(text) > 0 {
 		field, kind, n := protowire.ConsumeTag(text)
 		if n < 0 {

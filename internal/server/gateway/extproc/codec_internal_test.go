@@ -1,37 +1,39 @@
-package gateway
+package extproc
 
 import (
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc/encoding"
 	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/select-service/select-service/internal/server/gateway"
 )
 
 // messages are requests of Envoy, of every kind.
-func messages() map[string]*extproc.ProcessingRequest {
+func messages() map[string]*extprocv3.ProcessingRequest {
 	metadata := &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
-		"envoy.lb": {Fields: map[string]*structpb.Value{servedKey: structpb.NewStringValue("10.0.0.1:8000")}},
+		"envoy.lb": {Fields: map[string]*structpb.Value{gateway.ServedHeader: structpb.NewStringValue("10.0.0.1:8000")}},
 	}}
-	responseBody := func(b *extproc.HttpBody) *extproc.ProcessingRequest_ResponseBody {
-		return &extproc.ProcessingRequest_ResponseBody{ResponseBody: b}
+	responseBody := func(b *extprocv3.HttpBody) *extprocv3.ProcessingRequest_ResponseBody {
+		return &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: b}
 	}
-	return map[string]*extproc.ProcessingRequest{
+	return map[string]*extprocv3.ProcessingRequest{
 		"empty":              {},
 		"metadata alone":     {MetadataContext: metadata},
-		"headers":            {MetadataContext: metadata, Request: &extproc.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extproc.HttpHeaders{EndOfStream: true}}},
-		"trailers":           {Request: &extproc.ProcessingRequest_ResponseTrailers{ResponseTrailers: &extproc.HttpTrailers{}}},
-		"piece of a request": {MetadataContext: metadata, Request: &extproc.ProcessingRequest_RequestBody{RequestBody: &extproc.HttpBody{Body: []byte("a")}}},
-		"piece of an answer": {MetadataContext: metadata, Attributes: map[string]*structpb.Struct{"a": {}}, Request: responseBody(&extproc.HttpBody{Body: []byte("data: {}\n\n")})},
-		"last piece":         {Request: responseBody(&extproc.HttpBody{Body: []byte("a"), EndOfStream: true})},
-		"end alone":          {MetadataContext: metadata, Request: responseBody(&extproc.HttpBody{EndOfStream: true})},
-		"empty piece":        {Request: responseBody(&extproc.HttpBody{})},
-		"of other fields":    {Request: responseBody(&extproc.HttpBody{Body: []byte("a"), DrainComplete: true})},
-		"with modes":         {ProtocolConfig: &extproc.ProtocolConfiguration{}, Request: responseBody(&extproc.HttpBody{Body: []byte("a")})},
+		"headers":            {MetadataContext: metadata, Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{EndOfStream: true}}},
+		"trailers":           {Request: &extprocv3.ProcessingRequest_ResponseTrailers{ResponseTrailers: &extprocv3.HttpTrailers{}}},
+		"piece of a request": {MetadataContext: metadata, Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: []byte("a")}}},
+		"piece of an answer": {MetadataContext: metadata, Attributes: map[string]*structpb.Struct{"a": {}}, Request: responseBody(&extprocv3.HttpBody{Body: []byte("data: {}\n\n")})},
+		"last piece":         {Request: responseBody(&extprocv3.HttpBody{Body: []byte("a"), EndOfStream: true})},
+		"end alone":          {MetadataContext: metadata, Request: responseBody(&extprocv3.HttpBody{EndOfStream: true})},
+		"empty piece":        {Request: responseBody(&extprocv3.HttpBody{})},
+		"of other fields":    {Request: responseBody(&extprocv3.HttpBody{Body: []byte("a"), DrainComplete: true})},
+		"with modes":         {ProtocolConfig: &extprocv3.ProtocolConfiguration{}, Request: responseBody(&extprocv3.HttpBody{Body: []byte("a")})},
 	}
 }
 
@@ -49,14 +51,14 @@ func FuzzCodec(f *testing.F) {
 		f.Add(text[:len(text)/2])
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		var got, want extproc.ProcessingRequest
+		var got, want extprocv3.ProcessingRequest
 		err := codec{own}.Unmarshal(mem.BufferSlice{mem.SliceBuffer(text)}, &got)
 		wanted := own.Unmarshal(mem.BufferSlice{mem.SliceBuffer(text)}, &want)
 		if wanted != nil {
 			return // it may be wrong in the metadata of a piece
 		}
 		if got.GetRequestBody() != nil || got.GetResponseBody() != nil {
-			if readPiece(text, &extproc.ProcessingRequest{}) {
+			if readPiece(text, &extprocv3.ProcessingRequest{}) {
 				want.MetadataContext, want.Attributes = nil, nil
 			}
 		}
@@ -74,7 +76,7 @@ func TestPieces(t *testing.T) {
 		if err != nil {
 			t.Fatal(name, err)
 		}
-		if got := readPiece(text, &extproc.ProcessingRequest{}); got != pieces[name] {
+		if got := readPiece(text, &extprocv3.ProcessingRequest{}); got != pieces[name] {
 			t.Errorf("%s: a piece: %t", name, got)
 		}
 	}
@@ -91,7 +93,7 @@ func BenchmarkPiece(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				var m extproc.ProcessingRequest
+				var m extprocv3.ProcessingRequest
 				if err := c.Unmarshal(mem.BufferSlice{mem.SliceBuffer(text)}, &m); err != nil {
 					b.Fatal(err)
 				}

@@ -1,0 +1,116 @@
+package gateway
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/server/gateway/counts"
+	"github.com/select-service/select-service/internal/server/gateway/tokenizer"
+	"github.com/select-service/select-service/internal/telemetry/tracing"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/memory"
+)
+
+// Config has the settings and dependencies of a gateway that hold for every front.
+type Config struct {
+	// Models maps the model names of requests to scopes; nil: every model of the tenant default
+	// under its own name.
+	Models map[string]catalog.Scope
+	// Tokenizer returns the tokens of prompts. Without it (nil), and with LoadOnly while it
+	// fails, requests are placed by load alone.
+	Tokenizer *tokenizer.Client
+	LoadOnly  bool
+	SaltTag   bool // engines get cache salts with Dynamo's tag, see openai.SaltTag
+	// MetadataPrefix is the prefix of header names that carry metadata, in lower case.
+	MetadataPrefix string
+	// RetryAfter is the value of Retry-After in seconds, for requests that are refused for want
+	// of room; 0: none.
+	RetryAfter int
+
+	MaxStreams  int // requests at a time; further ones are answered 503
+	MaxBody     int // of a request's body, in bytes
+	PickTimeout time.Duration
+	Lease       time.Duration // of a reservation
+
+	Memory  *memory.Budget // nil: no limits
+	Metrics *counts.Gateway
+	Tracer  *tracing.Tracer // nil: requests are not traced
+	Log     zerolog.Logger
+}
+
+// Service has the parts of the service that a gateway calls.
+type Service struct {
+	Selecting *selection.API
+	Catalog   *catalog.Catalog
+	// Ready reports whether requests may come: recovery at the start is over and the workers of
+	// the configuration are registered, even if there are none.
+	Ready func() bool
+}
+
+// Gateway places requests and follows them, whatever front they come through. It is safe for
+// concurrent use.
+type Gateway struct {
+	config   Config
+	ready    func() bool
+	picker   *picker
+	bookings *bookings
+	// relayed counts the pieces of answers that are being passed on. At its limit new requests
+	// are refused; answers under way are never cut.
+	relayed  *memory.Account
+	admitted atomic.Int64 // requests under way that were not refused for MaxStreams
+}
+
+// readyEvery is how often Run checks whether the tokenizer can be tried.
+const readyEvery = 200 * time.Millisecond
+
+// New returns a gateway without a front.
+func New(config Config, svc Service) *Gateway {
+	g := &Gateway{config: config, ready: svc.Ready, relayed: config.Memory.Account(memory.Answers)}
+	g.bookings = newBookings(svc.Selecting, config.Lease, config.MaxStreams, config.Metrics)
+	config.Metrics.Bookings = func() int { return len(g.bookings.list()) }
+	models := &models{catalog: svc.Catalog, named: config.Models}
+	g.picker = &picker{
+		config: &g.config, api: svc.Selecting, models: models,
+		endpoints: newEndpoints(config.Log), bookings: g.bookings, lengths: newLengths(models, config.Log),
+		serving: config.Memory.Account(memory.Serving), metrics: config.Metrics, log: config.Log,
+	}
+	g.bookings.endpoint = g.endpointOf
+	return g
+}
+
+// Ready reports whether requests may come.
+func (g *Gateway) Ready() bool { return g.ready() }
+
+// PickTimeout is how long the rest of a request is waited for, and a placement takes at most.
+func (g *Gateway) PickTimeout() time.Duration { return g.config.PickTimeout }
+
+// Opened returns how many exchanges are open.
+func (g *Gateway) Opened() int64 { return g.config.Metrics.Open.Load() }
+
+// Run renews leases, learns the lengths of models and probes the tokenizer once, until ctx ends.
+func (g *Gateway) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return g.bookings.run(ctx) })
+	group.Go(func() error { return g.picker.lengths.run(ctx) })
+	group.Go(func() error {
+		every := time.NewTicker(readyEvery)
+		defer every.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-every.C:
+			}
+			if g.ready() && g.picker.models.haveWorkers() {
+				g.picker.probe(ctx)
+				return nil
+			}
+		}
+	})
+	return group.Wait()
+}

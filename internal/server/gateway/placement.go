@@ -1,0 +1,93 @@
+package gateway
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/select-service/select-service/internal/server/gateway/counts"
+	"github.com/select-service/select-service/internal/telemetry/tracing"
+)
+
+// Placement is where a request goes.
+type Placement struct {
+	destinations []endpoint // the chosen one first
+	rank         *uint32    // the rank in the form of the engine's frontend; nil: it is not named
+	prefiller    string     // ip:port of the prefill's engine; "": none
+	prefillRank  *uint32    // of the prefill's engine, as rank
+	body         [][]byte   // body for the engine, in pieces
+	booking      *booking   // nil: nothing is booked
+	outcome      counts.GatewayOutcome
+	trace        tracing.Context // for the engine
+}
+
+type placement = Placement
+
+// Addresses returns the endpoints that the request may go to, ip:port, the chosen one first.
+func (p *Placement) Addresses() []string {
+	all := make([]string, len(p.destinations))
+	for i := range p.destinations {
+		all[i] = p.destinations[i].text
+	}
+	return all
+}
+
+// goesTo reports whether an endpoint, ip:port, is among the destinations.
+func (p *Placement) goesTo(at string) bool {
+	return slices.ContainsFunc(p.destinations, func(e endpoint) bool { return e.text == at })
+}
+
+// Body returns the request's body for the engine, in pieces.
+func (p *Placement) Body() [][]byte { return p.body }
+
+// Header is a header's field. Its name is in lower case.
+type Header struct{ Name, Value string }
+
+// removed are the headers that clients must not set. A header that the placement sets is not in the
+// list: it is overwritten, and Envoy wants no header in both lists.
+var removed = []string{
+	"x-gateway-inference-fairness-id", "x-gateway-inference-objective", "x-gateway-model-name-rewrite",
+	SubsetHeader, ServedHeader,
+}
+
+// placed are the headers that a placement may set; those that it does not set are removed.
+var placed = [...]string{rankHeader, prefillerHeader, prefillRankHeader}
+
+// removals has the headers to remove for each set of headers of placed that a placement sets, by
+// their bits: those of removed, and the rest of placed.
+var removals = func() (lists [1 << len(placed)][]string) {
+	for set := range lists {
+		lists[set] = slices.Clone(removed)
+		for i, name := range placed {
+			if set&(1<<i) == 0 {
+				lists[set] = append(lists[set], name)
+			}
+		}
+	}
+	return lists
+}()
+
+// Headers appends the headers that the engine gets in place of the client's to set, and returns the
+// names of those that are to be removed, in a list that must not be changed.
+func (p *Placement) Headers(set []Header) (all []Header, remove []string) {
+	which := 0
+	for i, value := range [len(placed)]string{rankText(p.rank), p.prefiller, rankText(p.prefillRank)} {
+		if value != "" {
+			which |= 1 << i
+			set = append(set, Header{placed[i], value})
+		}
+	}
+	for _, name := range p.trace.Keys() {
+		if value := p.trace.Get(name); value != "" {
+			set = append(set, Header{name, value})
+		}
+	}
+	return set, removals[which]
+}
+
+// rankText returns the value of a header that names a rank, "" for nil.
+func rankText(rank *uint32) string {
+	if rank == nil {
+		return ""
+	}
+	return strconv.FormatUint(uint64(*rank), 10)
+}
