@@ -21,6 +21,7 @@ import (
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/internal/telemetry/logwriter"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
@@ -39,6 +40,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	for _, w := range conf.Warnings() {
 		log.Warn().Msg(w)
 	}
+	logPolicy(conf.WorkerSelection, log)
 	logThresholds(conf.Overload, log)
 	warnOfFiles(conf, log)
 	warnOfPublisher(conf, log)
@@ -302,6 +304,21 @@ func isTerminal(w io.Writer) bool {
 	}
 	info, err := f.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// logPolicy logs which policy decides where no policy file names one, and why, unless that is what the contract says.
+func logPolicy(w config.WorkerSelection, log zerolog.Logger) {
+	s := w.Policies.Settings()
+	policy, why := policies.PredictedTTFT, policies.ByFront
+	switch {
+	case s.Name != "" || s.Type != "":
+		policy, why = cmp.Or(s.Name, s.Type), policies.ByOption
+	case s.Served == nil:
+		return
+	case s.Weight != "":
+		policy, why = policies.BuiltIn, policies.ByWeight
+	}
+	log.Info().Str("policy", policy).Str("decided_by", string(why)).Str("weight", s.Weight).Msg("selection policy where no policy file names one")
 }
 
 // logThresholds logs the load above which requests are refused, if there is one.

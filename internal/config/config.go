@@ -205,6 +205,8 @@ type WorkerSelection struct {
 	// Name is the instance of a policy for all models; it takes precedence over those that the
 	// policy file assigns. Empty: none.
 	Name string
+	// Type is the type of a policy with default parameters that decides where no instance is named. Empty: none.
+	Type string
 	// Policies has the resulting policies, set by Load; nil: the built-in one alone.
 	Policies *policies.Table
 }

@@ -76,6 +76,7 @@ const (
 	keyQueue          = "queue.threshold"
 	keyPolicy         = "queue.policy_config"
 	keySelection      = "router.worker_selection_policy"
+	keyPolicyType     = "router.policy"
 	keyPrefill        = "overload.active_prefill_tokens_threshold"
 	keyPrefillShare   = "overload.active_prefill_tokens_threshold_frac"
 )

@@ -90,6 +90,22 @@ func (g Gateway) Names() map[string]catalog.Scope {
 	return names
 }
 
+// Serves reports which scopes a port for requests to engines can name, nil: there is no such port. Without
+// configured names these are all of the tenant default.
+func (g Gateway) Serves() func(catalog.Scope) bool {
+	if g.Port == 0 {
+		return nil
+	}
+	if g.Models == nil {
+		return func(sc catalog.Scope) bool { return sc.Tenant == catalog.DefaultName }
+	}
+	named := make(map[catalog.Scope]bool, len(g.Models))
+	for _, sc := range g.Names() {
+		named[sc] = true
+	}
+	return func(sc catalog.Scope) bool { return named[sc] }
+}
+
 var errGatewayModel = errors.New("want NAME=MODEL, NAME=MODEL@TENANT or MODEL, with names of at most 1024 bytes")
 
 // gatewayModel checks an element of Models and returns it with all its parts spelled out.

@@ -38,9 +38,10 @@ func Load(args []string, getenv func(string) string, readFile func(string) ([]by
 	l.applyFlags(line.given)
 	l.takeModelName()
 	l.takePeerPort()
+	weight := l.givenWeight()
 	l.readPolicy()
 	l.checkConflicts()
-	l.resolvePolicies()
+	l.resolvePolicies(weight)
 	l.warnQueue()
 	l.warnContract()
 	if err := invalid(l.faults); err != nil {

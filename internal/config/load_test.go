@@ -15,6 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/internal/selection/policies"
+	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 )
 
@@ -595,10 +597,14 @@ worker_selection:
 		t.Errorf("the section router is not the strongest source: %+v %+v", got.KVEvents, got.Router)
 	}
 	table := got.WorkerSelection.Policies
-	if table.ForModel("m").Name != "two" || table.ForModel("big").Name != "own" || !table.ForModel("small").IsBuiltIn() || len(table.Shadows()) != 1 {
+	of := func(t *policies.Table, model string) *policies.Instance {
+		i, _ := t.Of(catalog.Scope{Model: model, Tenant: catalog.DefaultName})
+		return i
+	}
+	if of(table, "m").Name != "two" || of(table, "big").Name != "own" || !of(table, "small").IsBuiltIn() || len(table.Shadows()) != 1 {
 		t.Errorf("policies %+v", table)
 	}
-	own := table.ForModel("big").Policy.(selector.CostFunction)
+	own := of(table, "big").Policy.(selector.CostFunction)
 	if own.Own.Disk != 0.5 {
 		t.Errorf("weights that an instance does not name are %+v, not those of the service", own.Own)
 	}
@@ -609,7 +615,7 @@ worker_selection:
 
 	given.env["DYN_ROUTER_WORKER_SELECTION_POLICY"] = " default "
 	got = given.mustLoad(t)
-	if table := got.WorkerSelection.Policies; !table.ForModel("m").IsBuiltIn() || !table.ForModel("big").IsBuiltIn() {
+	if table := got.WorkerSelection.Policies; !of(table, "m").IsBuiltIn() || !of(table, "big").IsBuiltIn() {
 		t.Errorf("the variable does not go before the file: %+v", table)
 	}
 	given.env["DYN_ROUTER_WORKER_SELECTION_POLICY"] = "four"
@@ -624,6 +630,69 @@ worker_selection:
 	} {
 		mustFail(t, setup{env: map[string]string{"DYN_ROUTER_POLICY_CONFIG": "p"}, files: map[string]string{"p": file}}, want)
 	}
+}
+
+// TestWhichPolicy proves which policy decides for a scope, and why, by the options of a start: with a port for
+// requests to engines predicted-ttft, unless the user has told otherwise.
+func TestWhichPolicy(t *testing.T) {
+	const file = "worker_selection:\n  instances: [{name: r, type: random}]\n"
+	port := "--gateway-port=9002"
+	for _, tc := range []struct {
+		args, env, file string
+		model, tenant   string // "": m, default
+		want            string
+	}{
+		{want: "default contract"},
+		{args: port, want: "predicted-ttft front"},
+		{args: port, tenant: "blue", want: "default contract"},
+		{args: port + " --gateway-model=x=m@blue", tenant: "blue", want: "predicted-ttft front"},
+		{args: port + " --gateway-model=x=m@blue", want: "default contract"}, // the scope counts, not its model's name
+		{args: port + " --contract=1.6", want: "predicted-ttft front"},
+		{args: port + " --router-prefill-load-scale=1", want: "default weight"},
+		{args: port, env: "DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT=0.5", want: "default weight"},
+		{args: port, env: "DYN_ROUTER_DISK_CACHE_HIT_WEIGHT=0.5", want: "default weight"},
+		{args: port + " --router-track-prefill-tokens=true --router-queue-threshold=2", want: "predicted-ttft front"}, // no weights
+		{args: port + " --policy=lmetric", want: "lmetric option"},
+		{args: port + " --policy=dynamo-default-cost-fn --router-temperature=1", want: "dynamo-default-cost-fn option"},
+		{args: "--policy=dynamo-predicted-ttft", want: "predicted-ttft option"},
+		{args: port + " --router-worker-selection-policy=default", want: "default option"},
+		{args: port + " --router-worker-selection-policy=r", file: file, want: "r option"},
+		{args: port, file: file + "  models: {m: r, n: default}", want: "r file"},
+		{args: port, file: file + "  models: {m: r, n: default}", model: "n", want: "default file"},
+		{args: port, file: file + "  models: {m: r, n: default}", model: "o", want: "predicted-ttft front"},
+		{args: port, file: file + "  aggregated: default", want: "default file"},
+		{args: port, file: file + "  shadow: [r]", want: "predicted-ttft front"},
+		{args: port, file: "router: {host_cache_hit_weight: 0.5}", want: "predicted-ttft front"},
+		{args: port, file: policy, want: "predicted-ttft front"},
+		{args: "--policy=random", file: file + "  shadow: [r]", want: "random option"},
+	} {
+		given := setup{args: strings.Fields(tc.args), env: map[string]string{}}
+		if name, text, found := strings.Cut(tc.env, "="); found {
+			given.env[name] = text
+		}
+		if tc.file != "" {
+			given.env["DYN_ROUTER_POLICY_CONFIG"], given.files = "p", map[string]string{"p": tc.file}
+		}
+		sc := catalog.Scope{Model: "m", Tenant: catalog.DefaultName}
+		if tc.model != "" {
+			sc.Model = tc.model
+		}
+		if tc.tenant != "" {
+			sc.Tenant = tc.tenant
+		}
+		i, why := given.mustLoad(t).WorkerSelection.Policies.Of(sc)
+		if got := i.Name + " " + string(why); got != tc.want {
+			t.Errorf("%s %s %s: %s decides for %v, want %s", tc.args, tc.env, tc.file, got, sc, tc.want)
+		}
+	}
+	named := map[string]string{"p": file + "  aggregated: r\n"}
+	mustFail(t, setup{args: []string{"--policy=random", "--router-policy-config=p"}, files: named},
+		"--policy: --router-policy-config: policy file p names a policy already, leave one of them out")
+	mustFail(t, setup{args: []string{"--policy=random", "--router-policy-config=p"}, files: map[string]string{"p": file + "  models: {m: r}\n"}},
+		"--policy: --router-policy-config: policy file p names a policy already, leave one of them out")
+	mustFail(t, setup{args: []string{"--policy=random", "--router-worker-selection-policy=default"}},
+		"--policy: --router-worker-selection-policy names a policy already, leave one of them out")
+	mustFail(t, setup{args: []string{"--policy=nope"}}, `--policy: unknown worker-selection policy type "nope"; linked policy types: dynamo-default-cost-fn, `)
 }
 
 // TestAllFaultsAtOnce holds the message for a start where everything is wrong.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/discovery/enginelist"
+	"github.com/select-service/select-service/internal/selection/policies"
 )
 
 //go:generate go test -run=^TestReference$ . -rewrite
@@ -373,6 +374,14 @@ var settings = []option{
 		key: "router.track_prefill_tokens", flag: "router-track-prefill-tokens",
 		bind: func(c *Config) value { return boolean(&c.Router.TrackPrefill) },
 		help: "Count prompt tokens as load until prefill completes. Off where the workers only decode.",
+	},
+	{
+		key: keyPolicyType, flag: "policy", hint: "TYPE",
+		bind: func(c *Config) value { return checkedText(&c.WorkerSelection.Type, policies.TypeName) },
+		help: "Type of the selection policy for all models, with its default parameters: predicted-ttft, " +
+			"dynamo-default-cost-fn, least-loaded and others, see docs/policies.md. Without it, models that a gateway " +
+			"or proxy port serves have predicted-ttft and others Dynamo's cost. A policy file that names a policy, and " +
+			"--router-worker-selection-policy, exclude it.",
 	},
 	{
 		key: "router.worker_selection_policy", flag: "router-worker-selection-policy", hint: "NAME",

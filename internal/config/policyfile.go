@@ -139,9 +139,26 @@ func (c *Config) Weights() selector.Weights {
 	return w
 }
 
+// The options with weights of Dynamo's cost. Who gives one wants that cost.
+var costWeights = []string{
+	"router.kv_overlap_score_credit", "router.kv_overlap_score_credit_decay", "router.prefill_load_scale",
+	"router.host_cache_hit_weight", "router.disk_cache_hit_weight", keyActiveRequests, "router.temperature",
+}
+
+// givenWeight returns the name under which a weight of Dynamo's cost was given, "": none was. Settings of a
+// policy file's section router do not count: it is called before that is read.
+func (l *loader) givenWeight() string {
+	for _, key := range costWeights {
+		if name := l.source[key]; name != "" {
+			return name
+		}
+	}
+	return ""
+}
+
 // resolvePolicies creates the configured policies. They use the service's weights unless
-// they have their own.
-func (l *loader) resolvePolicies() {
+// they have their own. weight names a given weight of Dynamo's cost.
+func (l *loader) resolvePolicies(weight string) {
 	if l.badSelection {
 		return
 	}
@@ -152,8 +169,22 @@ func (l *loader) resolvePolicies() {
 			l.note("%s", warning)
 		}
 	}
+	if w.Type != "" {
+		for name, decides := range map[string]bool{
+			l.source[keySelection]: w.Name != "",
+			l.source[keyPolicy] + ": policy file " + l.conf.Queue.PolicyFile: l.selection.Names(),
+		} {
+			if decides {
+				l.faults = append(l.faults, fmt.Errorf("%s: %s names a policy already, leave one of them out", l.source[keyPolicyType], name))
+				return
+			}
+		}
+	}
 	var err error
-	if w.Policies, err = l.selection.Resolve(w.Name, l.conf.Weights()); err != nil {
+	w.Policies, err = l.selection.Resolve(policies.Settings{
+		Name: w.Name, Type: w.Type, Weights: l.conf.Weights(), Served: l.conf.Gateway.Serves(), Weight: weight,
+	})
+	if err != nil {
 		name := l.source[keySelection]
 		if !errors.Is(err, policies.ErrUnknownInstance) {
 			name = l.source[keyPolicy] + ": policy file " + l.conf.Queue.PolicyFile

@@ -48,6 +48,9 @@ func (c Config) Rules() string {
 			fmt.Fprintf(&b, "%s: %v\n", o.key, o.bind(&c).show())
 		}
 	}
+	if c.Gateway.Port != 0 {
+		fmt.Fprintf(&b, "served: %v\n", c.Gateway.Models) // these scopes have another built-in policy
+	}
 	return b.String() + c.policyText
 }
 

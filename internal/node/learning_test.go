@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/selector"
 	"github.com/select-service/select-service/pkg/selector/ttft"
 	"github.com/select-service/select-service/test/servicetest"
 )
@@ -57,6 +59,46 @@ func TestLearnedSurvivesRestart(t *testing.T) {
 		w = startAt(t, path, servicetest.EventsOff)
 		if got := learned(w); got != nil {
 			t.Errorf("the built-in cost has learned %+v", got)
+		}
+	})
+}
+
+// TestServedScopes proves what decides where a port for requests to engines serves some scopes: predicted-ttft in
+// these, Dynamo's cost in others, and what PUT /policies names goes before both until it is taken back. A section
+// that only has shadows names nothing.
+func TestServedScopes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := servicetest.Start(t, servicetest.EventsOff, func(c *node.Config) {
+			c.Policies, _ = (*policies.Section)(nil).Resolve(policies.Settings{
+				Weights: selector.DefaultWeights(), Served: func(sc catalog.Scope) bool { return sc.Tenant == catalog.DefaultName },
+			})
+		})
+		for id, tenant := range map[uint64]string{1: catalog.DefaultName, 2: "blue"} {
+			w.Put(servicetest.Record(id, 1, func(r *catalog.Record) { r.Scope = catalog.Scope{Model: "m", Tenant: tenant} }))
+		}
+		want := func(served, other string) {
+			t.Helper()
+			all := w.Policies(catalog.ScopeFilter{})
+			if len(all) != 2 {
+				t.Fatalf("%d scopes", len(all))
+			}
+			for i, want := range []string{other, served} { // "blue" is first
+				if got := all[i].Name + " " + string(all[i].DecidedBy); got != want {
+					t.Errorf("tenant %s: %s, want %s", all[i].Scope.Tenant, got, want)
+				}
+			}
+		}
+		want("predicted-ttft front", "default contract")
+		for _, step := range []struct{ section, served, other string }{
+			{`{"shadow":["default"]}`, "predicted-ttft front", "default contract"},
+			{`{"aggregated":"default"}`, "default section", "default section"},
+			{`{"models":{"m":"p"},"instances":[{"name":"p","type":"random"}]}`, "p section", "p section"},
+			{"", "predicted-ttft front", "default contract"},
+		} {
+			if err := w.ApplyPolicies([]byte(step.section)); err != nil {
+				t.Fatal(err)
+			}
+			want(step.served, step.other)
 		}
 	})
 }

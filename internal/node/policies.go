@@ -17,16 +17,16 @@ import (
 	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
-	"github.com/select-service/select-service/pkg/selector"
 	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
 // ScopePolicy is the policy of a scope that has workers.
 type ScopePolicy struct {
-	Scope  catalog.Scope
-	Name   string // of the instance
-	Type   string // "" for the built-in cost
-	Shadow []string
+	Scope     catalog.Scope
+	Name      string          // of the instance
+	Type      string          // "" for the built-in cost
+	DecidedBy policies.Reason // why it decides
+	Shadow    []string
 	// Learned is what has been learned about the duration of prefills; nil if the policy does
 	// not use it.
 	Learned *LearnedPrefills
@@ -52,8 +52,8 @@ type RankQueue struct {
 type learning struct {
 	core
 	learners *policies.Learners
-	own      *policies.Table  // of the configuration
-	weights  selector.Weights // of instances that have none of their own
+	own      *policies.Table   // of the configuration
+	settings policies.Settings // of own, for sections that come later
 
 	mu      sync.Mutex // guards section, and the order of changes
 	section string     // the section worker_selection that is in force, "": own
@@ -71,7 +71,7 @@ func (le *learning) ApplyPolicies(section []byte) error {
 	table := le.own
 	if len(section) > 0 {
 		var err error
-		if table, err = policies.Parse(section, le.weights); err != nil {
+		if table, err = policies.Parse(section, le.settings); err != nil {
 			return err
 		}
 	}
@@ -135,8 +135,9 @@ func (le *learning) Policies(of catalog.ScopeFilter) []ScopePolicy {
 		if !sc.Matches(of.Model, of.Tenant) {
 			continue
 		}
-		p := ScopePolicy{Scope: sc, Name: policies.BuiltIn}
-		if x := state.Rules().Policies; x != nil {
+		rules := state.Rules()
+		p := ScopePolicy{Scope: sc, Name: policies.BuiltIn, DecidedBy: rules.DecidedBy}
+		if x := rules.Policies; x != nil {
 			p.Name, p.Type = x.Name, x.Type
 			for _, shadow := range x.Shadows() {
 				p.Shadow = append(p.Shadow, shadow.Name)
@@ -208,6 +209,9 @@ func logRail(log zerolog.Logger, sc catalog.Scope, c ttft.Change) {
 	event, text := log.Info(), "guard rail of predicted-ttft ended"
 	if c.Engaged {
 		event, text = log.Warn(), "guard rail of predicted-ttft engaged"
+		if c.Rail == ttft.LateScope || c.Rail == ttft.Untracked {
+			event.Str("decides", "dynamo-default-cost-fn")
+		}
 	}
 	event = event.Str("model", catalog.Clip(sc.Model)).Str("tenant", catalog.Clip(sc.Tenant)).Stringer("rail", c.Rail)
 	if c.Rail.OfRank() {
@@ -229,7 +233,7 @@ func (le *learning) checkPolicies(section []byte) ([]byte, error) {
 		}
 		return []byte(char)
 	})
-	if _, err := policies.Parse(section, le.weights); err != nil {
+	if _, err := policies.Parse(section, le.settings); err != nil {
 		return nil, err
 	}
 	return json.Marshal(json.RawMessage(section))

@@ -14,6 +14,7 @@ import (
 type Explanation struct {
 	Scope        catalog.Scope
 	Policy, Type string // the instance and its type; the built-in one has no type
+	DecidedBy    policies.Reason
 	Size         selector.Prompt
 	Temperature  float64
 	Warmup       bool          // a new or emptied rank was chosen for that reason, whatever it costs
@@ -85,6 +86,7 @@ type ShadowChoice struct {
 type decided struct {
 	scope    catalog.Scope
 	policy   *policies.Instance // nil: the built-in one
+	by       policies.Reason
 	decision selector.Decision
 	ranks    []catalog.Rank         // of the candidates
 	foreign  []reservations.Foreign // of the candidates; nil: none
@@ -103,7 +105,7 @@ func (c *choice) decided() *decided {
 		c.decision = selector.Decision{Prompt: c.prompt.size, Candidates: c.candidates, Weights: c.weights}
 	}
 	d := &decided{
-		scope: c.scope.snapshot.Scope, decision: c.decision, chosen: -1,
+		scope: c.scope.snapshot.Scope, by: c.scope.rules.DecidedBy, decision: c.decision, chosen: -1,
 		excluded: c.scope.excluded(c.scored), shadows: slices.Clone(c.shadows), warmed: c.warmed,
 	}
 	if p := c.scope.rules.Policies; p != nil {
@@ -141,7 +143,7 @@ func (d *decided) explain() *Explanation {
 
 // outline returns the explanation without other ranks than the chosen one, and the policy.
 func (d *decided) outline() (*Explanation, selector.Policy) {
-	x := &Explanation{Scope: d.scope, Policy: policies.BuiltIn, Size: d.decision.Prompt, Warmup: d.warmed}
+	x := &Explanation{Scope: d.scope, Policy: policies.BuiltIn, DecidedBy: d.by, Size: d.decision.Prompt, Warmup: d.warmed}
 	var policy selector.Policy = selector.CostFunction{}
 	if d.policy != nil {
 		x.Policy, x.Type, policy = d.policy.Name, d.policy.Type, d.policy.Policy

@@ -11,6 +11,7 @@ import (
 type Explanation struct {
 	Policy      string      `json:"policy"`      // name of the policy; "default" is the built-in cost
 	PolicyType  string      `json:"policy_type"` // empty for the built-in cost
+	DecidedBy   string      `json:"decided_by"`  // why it decides: section, option, file, front, weight or contract
 	ISLTokens   uint64      `json:"isl_tokens"`  // length of the prompt
 	BlockSize   uint32      `json:"block_size"`  // tokens
 	Temperature float64     `json:"temperature"`

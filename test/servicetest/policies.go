@@ -22,7 +22,7 @@ func Policies(t testing.TB, section string) func(*node.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	table, err := s.Resolve("", selector.DefaultWeights())
+	table, err := s.Resolve(policies.Settings{Weights: selector.DefaultWeights()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ func (l *Learners) SetTable(t *Table) { l.table.Store(t) }
 
 // Of returns the learner of a scope, nil if none of its policies predicts.
 func (l *Learners) Of(sc catalog.Scope) *ttft.Learner {
-	if !l.table.Load().predicts(sc.Model) {
+	if !l.table.Load().predicts(sc) {
 		return nil
 	}
 	return l.learner(sc)
@@ -58,7 +58,7 @@ func (l *Learners) learner(sc catalog.Scope) *ttft.Learner {
 // All returns the learners of all scopes with a policy that predicts.
 func (l *Learners) All() map[catalog.Scope]*ttft.Learner {
 	t, all := l.table.Load(), l.Kept()
-	maps.DeleteFunc(all, func(sc catalog.Scope, _ *ttft.Learner) bool { return !t.predicts(sc.Model) })
+	maps.DeleteFunc(all, func(sc catalog.Scope, _ *ttft.Learner) bool { return !t.predicts(sc) })
 	return all
 }
 
@@ -84,13 +84,14 @@ func (l *Learners) Forget(open func(catalog.Scope) bool) {
 	}
 }
 
-// predicts reports whether a policy of a model needs queues, the deciding one or a
+// predicts reports whether a policy of a scope needs queues, the deciding one or a
 // shadow.
-func (t *Table) predicts(model string) bool {
+func (t *Table) predicts(sc catalog.Scope) bool {
 	if t == nil {
 		return false
 	}
-	needs := t.ForModel(model).Policy.Needs()
+	deciding, _ := t.Of(sc)
+	needs := deciding.Policy.Needs()
 	for _, shadow := range t.shadows {
 		needs |= shadow.Policy.Needs()
 	}

@@ -9,8 +9,11 @@ import (
 
 	"github.com/select-service/select-service/internal/codec/yamlread"
 	"github.com/select-service/select-service/internal/selection/policies"
+	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 )
+
+var scope = catalog.Scope{Model: "m", Tenant: catalog.DefaultName}
 
 func node(t *testing.T, text string) *yaml.Node {
 	t.Helper()
@@ -28,7 +31,7 @@ func resolve(t *testing.T, text string) (*policies.Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.Resolve("", selector.DefaultWeights())
+	return s.Resolve(policies.Settings{Weights: selector.DefaultWeights()})
 }
 
 // The words for what is wrong with a section are those of dynamo-kv-router 1.6.1.
@@ -116,7 +119,8 @@ func TestTypes(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		got := table.ForModel("m").Policy
+		i, _ := table.Of(scope)
+		got := i.Policy
 		if f, is := got.(selector.CostFunction); is {
 			if *f.Own != own {
 				t.Errorf("%s: %+v", name, f.Own)
@@ -142,7 +146,8 @@ func TestPredictedTTFT(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := *table.ForModel("m").Policy.(*selector.PredictedTTFT); got != want || table.Delays() != (want.Hold > 0) {
+		i, _ := table.Of(scope)
+		if got := *i.Policy.(*selector.PredictedTTFT); got != want || table.Delays() != (want.Hold > 0) {
 			t.Errorf("%s: %+v, delays %v", parameters, got, table.Delays())
 		}
 	}
@@ -165,7 +170,7 @@ instances: [{name: a, type: random}, {name: b, type: random}, {name: c, type: ra
 	if got := strings.Join(s.Warnings("e"), "; "); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if _, err := s.Resolve("", selector.DefaultWeights()); err != nil {
+	if _, err := s.Resolve(policies.Settings{Weights: selector.DefaultWeights()}); err != nil {
 		t.Error(err)
 	}
 }

@@ -39,7 +39,8 @@ type ShadowStats struct {
 
 // NewScope returns the policies of a scope, nil if it has just the built-in one.
 func (t *Table) NewScope(sc catalog.Scope, learners *Learners) *Scope {
-	i, shadows := t.ForModel(sc.Model), t.Shadows()
+	i, _ := t.Of(sc)
+	shadows := t.Shadows()
 	if i.IsBuiltIn() && len(shadows) == 0 {
 		return nil
 	}
@@ -49,7 +50,7 @@ func (t *Table) NewScope(sc catalog.Scope, learners *Learners) *Scope {
 			s.shadows = append(s.shadows, &Shadow{Instance: shadow})
 		}
 	}
-	if learners != nil && t.predicts(sc.Model) {
+	if learners != nil && t.predicts(sc) {
 		s.Learner = learners.learner(sc)
 	}
 	return s

@@ -10,7 +10,6 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/select-service/select-service/internal/codec/yamlread"
-	"github.com/select-service/select-service/pkg/selector"
 )
 
 // BuiltIn is the name of the cost function that decides if nothing is configured.
@@ -53,8 +52,12 @@ func ParseSection(n *yaml.Node) (*Section, error) {
 	return s, errors.Join(faults...)
 }
 
-// Parse reads a section on its own, and creates its instances that are in use.
-func Parse(section []byte, service selector.Weights) (*Table, error) {
+// Names reports whether the section names an instance that decides, for all models or for some.
+func (s *Section) Names() bool { return s != nil && (s.names[aggregated] != "" || len(s.models) > 0) }
+
+// Parse reads a section that comes at run time, and creates its instances that are in use. It goes before the
+// settings' Name, and before their Type where it names an instance.
+func Parse(section []byte, settings Settings) (*Table, error) {
 	n, err := yamlread.Root(section)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", sectionPath, err)
@@ -66,7 +69,8 @@ func Parse(section []byte, service selector.Weights) (*Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.Resolve("", service)
+	settings.Name = ""
+	return s.resolve(settings, BySection)
 }
 
 type sectionReader struct{ yamlread.Reader }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 )
 
@@ -19,21 +20,68 @@ type Instance struct {
 
 var builtIn = &Instance{Name: BuiltIn, Policy: selector.CostFunction{}}
 
-// Table maps models to their deciding policies. A nil Table has the built-in policy for all
-// models. It does not change.
+// Reason says why an instance decides for a scope.
+type Reason string
+
+// The reasons, the strongest first.
+const (
+	BySection  Reason = "section"  // worker_selection of PUT /policies names it, for all models or for this one
+	ByOption   Reason = "option"   // an option names the instance, or its type
+	ByFile     Reason = "file"     // worker_selection of the policy file names it, for all models or for this one
+	ByFront    Reason = "front"    // a gateway or proxy port serves the scope
+	ByWeight   Reason = "weight"   // such a port serves the scope, but a weight of Dynamo's cost is given
+	ByContract Reason = "contract" // nothing else is said: Dynamo's cost
+)
+
+// Settings are what decides beside a section worker_selection.
+type Settings struct {
+	// Name is the instance of a policy file that decides for all models, instead of those that its section names;
+	// "": none. Type is the type of an instance with default parameters that decides where no section names one;
+	// "": none. Sections that come at run time go before both.
+	Name, Type string
+	// Weights are the service's, for instances that have none of their own.
+	Weights selector.Weights
+	// Served reports whether a port of this process for requests to engines, the gateway's or the proxy's, can name
+	// a scope. Such a port sees the first tokens, so predicted-ttft is the built-in policy of these scopes; nil:
+	// there is no such port.
+	Served func(catalog.Scope) bool
+	// Weight names the option that gives a weight of Dynamo's cost, so that this cost decides in served scopes
+	// too; "": none is given.
+	Weight string
+}
+
+// Table maps scopes to their deciding policies. A nil Table has the built-in cost for all
+// scopes. It does not change.
 type Table struct {
 	deciding *Instance
 	models   map[string]*Instance
 	shadows  []*Instance
+	named    Reason // of deciding and models
+
+	typed    *Instance // nil: no type is given
+	front    *Instance // of served scopes
+	settings Settings
 }
 
-// Resolve creates the instances that are in use. service has the weights of the service.
-// override, if not "", replaces all names of the section except those of shadows. s may be nil;
-// the table is nil if nothing is configured.
-func (s *Section) Resolve(override string, service selector.Weights) (*Table, error) {
-	if s == nil && override == "" {
+// Settings returns what the table was made by.
+func (t *Table) Settings() (s Settings) {
+	if t != nil {
+		s = t.settings
+	}
+	return s
+}
+
+// Resolve creates the instances of a policy file's section that are in use. s may be nil; the table is nil if
+// neither it nor the settings name any policy.
+func (s *Section) Resolve(settings Settings) (*Table, error) {
+	if s == nil && settings.Name == "" && settings.Type == "" && settings.Served == nil {
 		return nil, nil
 	}
+	return s.resolve(settings, ByFile)
+}
+
+func (s *Section) resolve(settings Settings, named Reason) (*Table, error) {
+	override, service := settings.Name, settings.Weights
 	if s == nil {
 		s = &Section{}
 	}
@@ -50,11 +98,21 @@ func (s *Section) Resolve(override string, service selector.Weights) (*Table, er
 		made[name] = i
 		return i, err
 	}
-	var t Table
+	t := Table{named: named, settings: settings}
 	var err error
+	if settings.Type != "" {
+		if t.typed, err = (instance{name: settings.Type, kind: settings.Type}).resolve(service); err != nil {
+			return nil, err
+		}
+	}
+	if t.front, err = (instance{name: PredictedTTFT, kind: PredictedTTFT}).resolve(service); err != nil {
+		return nil, err
+	}
 	name := override
 	if name == "" {
 		name = s.names[aggregated]
+	} else {
+		t.named = ByOption
 	}
 	if name != "" {
 		if t.deciding, err = find(name); err != nil {
@@ -111,18 +169,25 @@ func (s *Section) unknown(name string) error {
 	return fmt.Errorf("%w %q; configured instances: %s", ErrUnknownInstance, name, configured)
 }
 
-// ForModel returns the instance that decides for a model.
-func (t *Table) ForModel(model string) *Instance {
+// Of returns the instance that decides for a scope, and why it does.
+func (t *Table) Of(sc catalog.Scope) (*Instance, Reason) {
 	if t == nil {
-		return builtIn
+		return builtIn, ByContract
 	}
-	if i := t.models[model]; i != nil {
-		return i
+	if i := t.models[sc.Model]; i != nil {
+		return i, t.named
 	}
-	if t.deciding != nil {
-		return t.deciding
+	switch {
+	case t.deciding != nil:
+		return t.deciding, t.named
+	case t.typed != nil:
+		return t.typed, ByOption
+	case t.settings.Served == nil || !t.settings.Served(sc):
+		return builtIn, ByContract
+	case t.settings.Weight != "":
+		return builtIn, ByWeight
 	}
-	return builtIn
+	return t.front, ByFront
 }
 
 // Shadows returns the instances that are evaluated for each decision but do not decide.
@@ -152,7 +217,7 @@ func (t *Table) Delays() bool {
 			return true
 		}
 	}
-	return t.deciding != nil && t.deciding.delays()
+	return t.deciding != nil && t.deciding.delays() // the instances that have default parameters hold nothing
 }
 
 func (i *Instance) delays() bool {

@@ -29,9 +29,15 @@ var types = []policyType{
 	{"least-loaded", without(selector.LeastLoaded{})},
 	{"lmetric", makeLMetric},
 	{"power-of-two-choices", without(selector.PowerOfTwoChoices{})},
-	{predictedTTFT, makePredictedTTFT},
+	{PredictedTTFT, makePredictedTTFT},
 	{"random", without(selector.Random{})},
 	{"round-robin", without(selector.RoundRobin{})},
+}
+
+// TypeName returns the canonical name of a type of policies; the error lists all.
+func TypeName(name string) (string, error) {
+	t, err := typeOf(name)
+	return t.name, err
 }
 
 // typeOf returns the type of a name; the type has its canonical name.
@@ -83,7 +89,8 @@ func makeLMetric(p *parameters, _ selector.Weights) (selector.Policy, error) {
 	return selector.LMetric{WithoutGuard: !guard}, err
 }
 
-const predictedTTFT = "predicted-ttft"
+// PredictedTTFT is the type of the policy that predicts times to first token.
+const PredictedTTFT = "predicted-ttft"
 
 // The default and the highest value, in seconds, of the longest delay of a request.
 const (

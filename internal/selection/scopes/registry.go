@@ -229,6 +229,7 @@ func (r *Registry) open(sc catalog.Scope, blockSize uint32) *State {
 // queue if none of them delays requests.
 func (r *Registry) newRulesLocked(sc catalog.Scope, former *Rules) *Rules {
 	rules := &Rules{Policies: r.policies.NewScope(sc, r.settings.Learners)}
+	_, rules.DecidedBy = r.policies.Of(sc)
 	policy := r.settings.Admission.ForModel(sc.Model)
 	longest, delays := rules.Policies.Delays()
 	if policy != nil {

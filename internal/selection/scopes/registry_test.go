@@ -151,7 +151,7 @@ func TestUnavailable(t *testing.T) {
 
 // TestClosedQueueStays proves that policies that are set when a shutdown has closed the queues open no new one.
 func TestClosedQueueStays(t *testing.T) {
-	delaying, err := policies.Parse([]byte(`{"aggregated":"p","instances":[{"name":"p","type":"predicted-ttft","parameters":{"hold_seconds":1}}]}`), selector.DefaultWeights())
+	delaying, err := policies.Parse([]byte(`{"aggregated":"p","instances":[{"name":"p","type":"predicted-ttft","parameters":{"hold_seconds":1}}]}`), policies.Settings{Weights: selector.DefaultWeights()})
 	if err != nil {
 		t.Fatal(err)
 	}

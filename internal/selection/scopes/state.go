@@ -51,8 +51,9 @@ type State struct {
 // replaces them.
 type Rules struct {
 	// Policies choose the ranks; nil: the built-in cost function alone.
-	Policies *policies.Scope
-	Queue    *waitqueue.Queue
+	Policies  *policies.Scope
+	DecidedBy policies.Reason // why the deciding policy is that
+	Queue     *waitqueue.Queue
 }
 
 // Learner has learned how long the prefills of the scope take. It is nil if no policy predicts that.

@@ -19,6 +19,7 @@ const (
 	HashSeeds
 	Tokenizer
 	HitRate
+	Policy
 	Memory
 	PeerUnreachable
 	PeerThresholds
@@ -45,6 +46,7 @@ var checks = [NumChecks]struct{ name, title, runbook string }{
 	HashSeeds:         {"hash_seeds", "Publishers hash as this service does", "when-the-hit-rate-is-0"},
 	Tokenizer:         {"tokenizer", "Prompts can be tokenized", "gatewaytokenizerfails"},
 	HitRate:           {"hit_rate", "Engines have cached what the index says", "when-the-hit-rate-is-0"},
+	Policy:            {"policy", "The policy of each model decides, without a guard rail", "when-another-policy-decides"},
 	Memory:            {"memory", "Memory accounts have room", "memoryaccountfull"},
 	PeerUnreachable:   {"peer_unreachable", "The other replicas answer", "replicapeersdisconnected"},
 	PeerThresholds:    {"peer_thresholds", "Replicas have the same busy thresholds", "thresholdsdiffer"},

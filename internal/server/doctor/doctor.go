@@ -101,6 +101,7 @@ func (d *Doctor) Examine(ctx context.Context, of catalog.ScopeFilter, whole bool
 	}
 	x.engines()
 	x.publishers()
+	x.policies()
 	if whole {
 		x.gateway()
 		x.memory()

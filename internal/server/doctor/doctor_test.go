@@ -20,10 +20,12 @@ import (
 	"github.com/select-service/select-service/internal/engines/load"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/internal/server/doctor"
 	"github.com/select-service/select-service/internal/server/replicas"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
+	"github.com/select-service/select-service/pkg/selector"
 	"github.com/select-service/select-service/test/servicetest"
 )
 
@@ -252,6 +254,21 @@ func TestFindings(t *testing.T) {
 			live(w, 1, servicetest.Total(100))
 			w.Reports().Report(catalog.Rank{Worker: 1}, load.Report{Source: load.Told, KVTokensTotal: load.Known(800)}, time.Now())
 		}, want: "capacity: The engine of worker 1 rank 0 has room for 200 blocks, its record says 100."},
+		"first tokens come late": { // answers that are not streamed, or whose bodies nobody sees
+			config: served,
+			provoke: func(w *servicetest.World) {
+				live(w, 1)
+				for i := range 30 {
+					id := fmt.Sprint("r", i)
+					w.Book(id, servicetest.Prompt(uint32(i)<<12, 40))
+					time.Sleep(time.Second)
+					if err := w.Free(id); err != nil {
+						w.T.Error(err)
+					}
+				}
+			},
+			want: `policy: Dynamo's cost decides for model "m" instead of policy predicted-ttft, as the first tokens of most of its requests are told late, or never.`,
+		},
 		"tokenizer": {gateway: counted{failures: 7}, want: "tokenizer: The tokens of 7 prompts of the last 10 minutes were unknown, as the tokenizer failed: " +
 			"their engines were chosen by load alone, or they were refused."},
 		"hit rate": {
@@ -285,6 +302,13 @@ func TestFindings(t *testing.T) {
 			})
 		})
 	}
+}
+
+// served is a change of the configuration: a port for requests to engines serves all scopes.
+func served(c *node.Config) {
+	c.Policies, _ = (*policies.Section)(nil).Resolve(policies.Settings{
+		Weights: selector.DefaultWeights(), Served: func(catalog.Scope) bool { return true },
+	})
 }
 
 // TestRecent: a fault that shows in counts alone is told while it goes on and for the Window after it, with what was

@@ -8,6 +8,7 @@ import (
 	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/kvevents"
+	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
 // workers looks at the workers' records.
@@ -153,6 +154,33 @@ func (ex *examination) publishers() {
 				Remedy:   "Check that the endpoint is that of KV events, in a form that docs/engines.md lists.",
 				Sentence: fmt.Sprintf("%d messages of publisher %q rank %d could not be read in "+lately+".", n, catalog.Clip(p.Instance), p.Rank),
 			})
+		}
+	}
+}
+
+// policies looks for scopes in which a guard rail has put Dynamo's cost in the place of predicted-ttft.
+func (ex *examination) policies() {
+	for sc, state := range ex.doctor.parts.Scopes.All() {
+		p := state.Rules().Policies
+		if !sc.Matches(ex.of.Model, ex.of.Tenant) || p == nil || p.PredictedTTFT() == nil {
+			continue
+		}
+		ex.looked(Policy)
+		for _, rail := range p.Learner.States() {
+			f := Finding{Check: Policy, Severity: Warning, Scope: &sc}
+			why := ""
+			switch {
+			case rail.Engaged && rail.Rail == ttft.LateScope:
+				why = "the first tokens of most of its requests are told late, or never"
+				f.Remedy = "Let the gateway see the answers' bodies (docs/gateway-bookings.md), or call prefill_complete at the first token. " +
+					"Where answers are not streamed, --policy dynamo-default-cost-fn says that this cost is wanted."
+			case rail.Engaged && rail.Rail == ttft.Untracked:
+				why, f.Remedy = "prefills do not count as load", "Set --router-track-prefill-tokens, or another policy."
+			default:
+				continue
+			}
+			f.Sentence = fmt.Sprintf("Dynamo's cost decides for model %q instead of policy %s, as %s.", catalog.Clip(sc.Model), p.Name, why)
+			ex.find(f)
 		}
 	}
 }

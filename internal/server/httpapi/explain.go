@@ -121,6 +121,7 @@ func appendReasons(out []byte, x *selection.Explanation) []byte {
 	if x.Type != "" {
 		out = appendStringField(out, "policy_type", x.Type)
 	}
+	out = appendStringField(out, "decided_by", string(x.DecidedBy))
 	out = appendUintField(out, "isl_tokens", x.Size.Tokens)
 	out = appendUintField(out, "block_size", x.Size.BlockSize)
 	out = appendFloatField(out, "temperature", x.Temperature)

@@ -17,6 +17,7 @@ import (
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 	"github.com/select-service/select-service/pkg/selector/ttft"
@@ -77,7 +78,7 @@ func TestAnswers(t *testing.T) {
 			{Scope: scope, Loads: loads, PendingCount: 3, PendingISLTokens: 77}, {Scope: defaultScope},
 		}}, "GET", "/loads", "", 200},
 		{"policies", fake{policies: []node.ScopePolicy{
-			{Scope: scope, Name: "fast", Type: "predicted-ttft", Shadow: []string{"default"}, Learned: &node.LearnedPrefills{
+			{Scope: scope, Name: "fast", Type: "predicted-ttft", DecidedBy: policies.ByFile, Shadow: []string{"default"}, Learned: &node.LearnedPrefills{
 				Parameters: ttft.Parameters{Base: 0.02, PerToken: 8e-5, PerContext: 3e-9, Learned: true}, Samples: 500,
 				Flow:  ttft.Flow{Arrivals: 3.5, Work: 1},
 				Ranks: []node.RankQueue{{Rank: rank, Queue: ttft.Queue{Speed: 1.5, Prefills: 2}, Wait: 0.25}},
@@ -85,7 +86,7 @@ func TestAnswers(t *testing.T) {
 					{Rail: ttft.LateRank, Engaged: true, Ranks: []catalog.Rank{rank}, Engagements: 2}, {Rail: ttft.LateScope},
 				},
 			}},
-			{Scope: defaultScope, Name: "default"},
+			{Scope: defaultScope, Name: "default", DecidedBy: policies.ByContract},
 		}}, "GET", "/policies", "", 200},
 		{"loads_none", fake{}, "GET", "/loads", "", 200},
 		{"potential_loads", fake{loads: loads}, "POST", "/potential_loads", "{}", 200},
@@ -94,7 +95,7 @@ func TestAnswers(t *testing.T) {
 			{Rank: rank, Device: maxU32, Host: maxU32, Disk: maxU32},
 		}}}, "POST", "/overlap_scores", "{}", 200},
 		{"explain", fake{explanation: selection.Explanation{
-			Scope: catalog.Scope{Model: "m", Tenant: "t"}, Policy: "p", Type: "lmetric", Size: selector.Prompt{Tokens: 40, Blocks: 2, BlockSize: 16},
+			Scope: catalog.Scope{Model: "m", Tenant: "t"}, Policy: "p", Type: "lmetric", DecidedBy: policies.ByFile, Size: selector.Prompt{Tokens: 40, Blocks: 2, BlockSize: 16},
 			Chosen: &catalog.Rank{Worker: 1, DP: 3}, ChosenHeader: selection.RankHeader{Form: "local", Local: 1}, Candidates: []selection.ExplainedRank{{
 				Rank: catalog.Rank{Worker: 1, DP: 3}, Header: selection.RankHeader{Form: "local", Local: 1}, Cost: 8, Requests: 3, Predicted: ttft.Cost{Wait: 0.5, Prefill: 0.25},
 				Reasons: selector.Reasons{Unit: "tokens", Device: 32, Uncached: 8, Prefill: 8, Decode: 1, Speed: 1, Taint: 1, Source: selector.Default},
@@ -102,7 +103,7 @@ func TestAnswers(t *testing.T) {
 			Excluded: []selection.ExcludedRank{{Rank: catalog.Rank{Worker: 2, DP: 1}, Why: selection.MissingTaint}},
 			Shadows:  []selection.ShadowChoice{{Policy: "default", Rank: catalog.Rank{Worker: 1}, Same: true}},
 		}}, "POST", "/explain", "{}", 200},
-		{"explain_none", fake{explanation: selection.Explanation{Policy: "default", Refusal: "no"}}, "POST", "/explain", "{}", 200},
+		{"explain_none", fake{explanation: selection.Explanation{Policy: "default", DecidedBy: policies.ByContract, Refusal: "no"}}, "POST", "/explain", "{}", 200},
 		{"overlap_scores_none", fake{}, "POST", "/overlap_scores", "{}", 200},
 		{"peers", fake{peers: []string{"tcp://a:1", "tcp://b:2"}}, "GET", "/replica_sync/peers", "", 200},
 		{"peers_none", fake{}, "GET", "/replica_sync/peers", "", 200},

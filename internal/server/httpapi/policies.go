@@ -100,6 +100,7 @@ func (d dialect) appendScopePolicy(out []byte, p node.ScopePolicy) []byte {
 	out = d.appendScope(out, p.Scope)
 	out = appendStringField(out, "policy", p.Name)
 	out = appendStringField(out, "type", p.Type)
+	out = appendStringField(out, "decided_by", string(p.DecidedBy))
 	out = appendList(appendKey(out, "shadow"), p.Shadow, appendString)
 	out = appendKey(out, "learned")
 	if p.Learned == nil {

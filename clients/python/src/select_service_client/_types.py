@@ -295,6 +295,7 @@ class Explanation(TypedDict, total=False):
     routing_group: str
     policy: Required[str]
     policy_type: str
+    decided_by: Required[str]
     isl_tokens: Required[int]
     block_size: Required[int]
     temperature: Required[float]

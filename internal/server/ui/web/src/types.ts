@@ -95,6 +95,7 @@ export interface Explanation {
   routing_group: string;
   policy: string;
   policy_type?: string;
+  decided_by: string;
   isl_tokens: number;
   block_size: number;
   temperature: number;

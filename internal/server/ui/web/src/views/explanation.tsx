@@ -11,6 +11,14 @@ const termNames = { wait: "wait", prefill: "prefill", delay: "delay of others", 
 const tierNames = { device: "device", host: "host memory", disk: "disk or external" } as const;
 
 /** Why a rank cannot be chosen, in words. */
+// decidedBy says why a policy decides; nothing is said of the default of the contract.
+const decidedBy: Record<string, string> = {
+  section: ", set by PUT /policies",
+  option: ", by an option",
+  file: ", by the policy file",
+  front: ", the built-in policy where a gateway or proxy port serves the model",
+  weight: ", since a weight of Dynamo’s cost is given",
+};
 const excludedBecause: Record<string, string> = {
   not_schedulable: "its worker cannot be scheduled (incomplete, or the engine is not ready)",
   draining: "it is draining",
@@ -102,7 +110,7 @@ export function ExplanationPanel(props: { x: Explanation; past: boolean }) {
       <p class={"verdict" + (x.chosen ? "" : " bad")}>{verdict(x, sorted)}</p>
       <p class="note">
         {plural(x.isl_tokens, "token")} in {plural(blocksOf(x.isl_tokens, x.block_size), "block")} of {count(x.block_size)} for <b>{x.model_name}</b>
-        {x.routing_group !== "default" && <> / {x.routing_group}</>}, policy <b>{x.policy}</b>{x.policy_type && x.policy_type !== x.policy ? ` (${x.policy_type})` : ""}.
+        {x.routing_group !== "default" && <> / {x.routing_group}</>}, policy <b>{x.policy}</b>{x.policy_type && x.policy_type !== x.policy ? ` (${x.policy_type})` : ""}{decidedBy[x.decided_by] ?? ""}.
       </p>
       {sorted.length > 0 && (
         <section aria-labelledby="candidates">
