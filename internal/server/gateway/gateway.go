@@ -77,7 +77,8 @@ func New(config Config, svc Service) *Gateway {
 	g.picker = &picker{
 		config: &g.config, api: svc.Selecting, models: models,
 		endpoints: newEndpoints(config.Log), bookings: g.bookings, lengths: newLengths(models, config.Log),
-		serving: config.Memory.Account(memory.Serving), metrics: config.Metrics, log: config.Log,
+		serving: config.Memory.Account(memory.Serving), requests: config.Memory.Account(memory.Requests),
+		metrics: config.Metrics, log: config.Log,
 	}
 	g.bookings.endpoint = g.endpointOf
 	return g

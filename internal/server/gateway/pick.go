@@ -28,6 +28,7 @@ type picker struct {
 	bookings  *bookings
 	lengths   *lengths
 	serving   *memory.Account // for the tokens of large bodies
+	requests  *memory.Account // for further tokens that a tokenizer answers
 	metrics   *counts.Gateway
 	log       zerolog.Logger
 }
@@ -53,6 +54,8 @@ type request struct {
 	prompt   selection.Prompt
 	light    bool  // nothing is known of the prompt's work
 	reserved int64 // bytes reserved by reserveTokens
+	// idBytes and reservedIDs are the bytes that reserveIDs was asked for, and those that it has reserved.
+	idBytes, reservedIDs int64
 	// without are workers that were chosen although their address is unknown.
 	without []uint64
 	alone   bool // no other worker prefills for the decode worker
@@ -62,7 +65,7 @@ type request struct {
 // one; with a problem there is none.
 func (p *picker) pick(ctx context.Context, h *head, text []byte, caller *access.Caller, fallbacks int) (*placement, *problem) {
 	r := request{picker: p, head: h, caller: caller, text: text, fallbacks: fallbacks}
-	defer func() { r.serving.Release(r.reserved) }()
+	defer r.releaseTokens()
 	if h.kind == openai.Other {
 		return r.pickOther(ctx)
 	}
@@ -239,7 +242,7 @@ func (r *request) bookOnce(ctx context.Context) (*placement, *problem) {
 	if !r.pool.prefills {
 		req.Fallbacks = r.fallbacks
 	}
-	if r.reserved > 0 {
+	if r.reserved+r.reservedIDs > 0 {
 		req.Text = r
 	}
 	sel, err := r.api.Select(ctx, req, true)
