@@ -50,6 +50,8 @@ type Service struct {
 	// Ready reports whether requests may come: recovery at the start is over and the workers of
 	// the configuration are registered, even if there are none.
 	Ready func() bool
+	// Expected are scopes that sources of workers name, whether they have workers now or not.
+	Expected []catalog.Scope
 }
 
 // Gateway places requests and follows them, whatever front they come through. It is safe for
@@ -73,9 +75,9 @@ func New(config Config, svc Service) *Gateway {
 	g := &Gateway{config: config, ready: svc.Ready, relayed: config.Memory.Account(memory.Answers)}
 	g.bookings = newBookings(svc.Selecting, config.Lease, config.MaxStreams, config.Metrics)
 	config.Metrics.Bookings = func() int { return len(g.bookings.list()) }
-	models := &models{catalog: svc.Catalog, named: config.Models}
+	models := &models{catalog: svc.Catalog, named: config.Models, expected: svc.Expected}
 	g.picker = &picker{
-		config: &g.config, api: svc.Selecting, models: models,
+		config: &g.config, api: svc.Selecting, models: models, ready: svc.Ready,
 		endpoints: newEndpoints(config.Log), bookings: g.bookings, lengths: newLengths(models, config.Log),
 		serving: config.Memory.Account(memory.Serving), requests: config.Memory.Account(memory.Requests),
 		metrics: config.Metrics, log: config.Log,

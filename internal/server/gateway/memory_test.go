@@ -107,7 +107,7 @@ func TestRelayMemory(t *testing.T) {
 func TestAnsweredTokens(t *testing.T) {
 	budget := memory.New(64 << 20)
 	requests := budget.Account(memory.Requests)
-	w := start(t, func(_ *node.Config, c *gateway.Config) { c.Memory = budget })
+	w := start(t, func(_ *node.Config, c *settings) { c.Memory = budget })
 	w.put(1, 1)
 	w.renderer.Store(new(http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(out, `{"tokens":[`+strings.Repeat("1,", 17<<10)+`1]}`)

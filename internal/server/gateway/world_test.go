@@ -69,6 +69,12 @@ type change func(*node.Config, *settings)
 // start runs an endpoint picker until the end of the test.
 func start(t testing.TB, changes ...change) *world {
 	t.Helper()
+	return startExpecting(t, nil, changes...)
+}
+
+// startExpecting is start with scopes that sources of workers name.
+func startExpecting(t testing.TB, expected []catalog.Scope, changes ...change) *world {
+	t.Helper()
 	w := &world{metrics: counts.NewGateway(), log: new(servicetest.Log), engines: make(map[uint64]*servicetest.Engine)}
 	tokens := httptest.NewServer(http.HandlerFunc(w.tokenize))
 	t.Cleanup(tokens.Close)
@@ -86,7 +92,7 @@ func start(t testing.TB, changes ...change) *world {
 			f(c, &config)
 		}
 	})
-	w.gateway = gateway.New(config.Config, gateway.Service{Selecting: w.API, Catalog: w.Catalog(), Ready: w.Settled})
+	w.gateway = gateway.New(config.Config, gateway.Service{Selecting: w.API, Catalog: w.Catalog(), Expected: expected, Ready: w.Settled})
 	config.Envoy.MaxStreams, config.Envoy.Log = config.MaxStreams, config.Log
 	w.server = extproc.New(config.Envoy, w.gateway)
 	w.prompts = gateway.NewPrompts(config.Config, w.Catalog())
