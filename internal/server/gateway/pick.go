@@ -425,8 +425,11 @@ func (r *request) locate(ctx context.Context, sel *selection.Selection, place *p
 // names none: by its token ids if its body has those of one prompt, else by load.
 func (r *request) pickOther(ctx context.Context) (*placement, *problem) {
 	r.body, _ = openai.ParseRequest(openai.Other, r.text) // Other has no faults
-	if r.head.Upgrade {
+	switch {
+	case r.head.Upgrade:
 		r.body.Model = r.head.model
+	case r.body.Model == "":
+		r.body.Model = openai.FormModel(r.head.contentType, r.text)
 	}
 	r.head.model = r.body.Model
 	var targets []target
