@@ -65,6 +65,7 @@ type Gateway struct {
 	// are refused; answers under way are never cut.
 	relayed  *memory.Account
 	admitted atomic.Int64 // requests under way that were not refused for MaxStreams
+	reading  reading
 }
 
 // readyEvery is how often Run checks whether the tokenizer can be tried.
@@ -88,9 +89,6 @@ func New(config Config, svc Service) *Gateway {
 
 // Ready reports whether requests may come.
 func (g *Gateway) Ready() bool { return g.ready() }
-
-// PickTimeout is how long the rest of a request is waited for, and a placement takes at most.
-func (g *Gateway) PickTimeout() time.Duration { return g.config.PickTimeout }
 
 // Opened returns how many exchanges are open.
 func (g *Gateway) Opened() int64 { return g.config.Metrics.Open.Load() }

@@ -508,7 +508,7 @@ func TestBurst(t *testing.T) {
 			e.body(chat(servicetest.Prompt(uint32(i+1), 8), ""), true)
 			if p := e.placement(true, false); p.status == 0 {
 				admitted = append(admitted, e)
-			} else if p.status != 503 {
+			} else if p.status != 503 && p.status != 408 { // on a slow machine one gives its place to another
 				t.Errorf("answered %+v", p)
 			}
 		}

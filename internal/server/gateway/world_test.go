@@ -51,6 +51,7 @@ type world struct {
 	log     *servicetest.Log
 	client  extprocv3.ExternalProcessorClient
 	conn    *grpc.ClientConn
+	address string
 	engines map[uint64]*servicetest.Engine // that have sent something, see cache
 	// tokenized counts the calls of the tokenizer, which has a token for each word.
 	tokenized atomic.Int64
@@ -114,13 +115,21 @@ func startExpecting(t testing.TB, expected []catalog.Scope, changes ...change) *
 			}
 		}
 	})
-	w.conn, err = grpc.NewClient(ln.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = w.conn.Close() })
+	w.address = ln.Addr().String()
+	w.conn = w.dial()
 	w.client = extprocv3.NewExternalProcessorClient(w.conn)
 	return w
+}
+
+// dial opens a connection of a gateway.
+func (w *world) dial() *grpc.ClientConn {
+	w.T.Helper()
+	conn, err := grpc.NewClient(w.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		w.T.Fatal(err)
+	}
+	w.T.Cleanup(func() { _ = conn.Close() })
+	return conn
 }
 
 // tokenize is vLLM's /tokenize with a token for each word of the prompt.
@@ -223,10 +232,13 @@ type envoy struct {
 }
 
 // open starts the stream of a request.
-func (w *world) open() *envoy {
+func (w *world) open() *envoy { w.T.Helper(); return w.openOn(w.client) }
+
+// openOn starts the stream of a request on a connection.
+func (w *world) openOn(client extprocv3.ExternalProcessorClient) *envoy {
 	w.T.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	stream, err := w.client.Process(ctx)
+	stream, err := client.Process(ctx)
 	if err != nil {
 		w.T.Fatal(err)
 	}
