@@ -79,7 +79,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	if err != nil {
 		return err
 	}
-	others := newReplicas(conf.Replicas, joined, conf.Selections.SessionTTL > 0, hub, read, func() []string { return svc.Peers() })
+	others := newReplicas(conf.Replicas, joined, conf.Selections.SessionTTL > 0 || conf.Gateway.Port > 0, hub, read, func() []string { return svc.Peers() })
 	if read.curve != nil && others.mesh != nil {
 		log.Info().Bool("replicas", true).Msg("zmq connections encrypted with CURVE")
 		log.Warn().Msg("CURVE between replicas is deprecated and will be removed: keep the mesh in a network of its own, or meet over NATS with TLS (--fleet)")
@@ -249,6 +249,7 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, budget 
 		ReportedLoadTTL:     conf.Engines.ReportedLoadTTL,
 		StalledAfter:        cmp.Or(conf.Engines.StalledAfter, -1),
 		SessionTTL:          conf.Selections.SessionTTL,
+		Owners:              conf.Gateway.Port > 0,
 		Pending:             conf.Selections.Pending,
 		DecodeBusy:          conf.Selections.DecodeBusy,
 		PrefillBusy:         conf.Selections.PrefillBusy,

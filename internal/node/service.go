@@ -72,6 +72,8 @@ type Config struct {
 	// SessionTTL is how long a session stays bound to its rank after its last reservation has
 	// ended; 0: sessions are off.
 	SessionTTL time.Duration
+	// Owners: the engines of responses, files and batches are remembered by their ids, for a gateway.
+	Owners bool
 	// Pending bounds the selections that can be booked by their id alone.
 	Pending pending.Limits
 	// ReservationLifetime is how long a reservation without lease lives; 0: 300 s.
@@ -206,6 +208,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		Approximate:   predicts,
 		ByCapacity:    config.approximate() && config.ApproximateLRU,
 		SessionTTL:    config.SessionTTL,
+		Owners:        config.Owners,
 		Pending:       config.Pending,
 		Waiting:       config.Memory.Account(memory.Waiting),
 		Remembered:    config.Memory.Account(memory.Remembered),
@@ -216,7 +219,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		DecisionBytes: config.DecisionBytes,
 		Random:        config.Random,
 	}, s.catalog, s.scopes, s.ledger, s.reports, config.Overload, log)
-	if s.replica != nil && config.SessionTTL > 0 {
+	if s.replica != nil && (config.SessionTTL > 0 || config.Owners) {
 		s.ShareSessions(process, s.replica)
 	}
 	s.slotTracker = &slotTracker{core: s.core, register: s.register}

@@ -24,6 +24,10 @@ type LoadRequest struct {
 	Fallbacks int  // how many further ranks to return, of other workers
 	Book      bool // book the chosen rank in the same step
 	Lease     time.Duration
+	// Only, if not nil, is the rank that has to take the request. It may be one of a draining worker.
+	Only *catalog.Rank
+	// Session is bound to the chosen rank, unless it is bound already; "": none.
+	Session string
 }
 
 // PlaceByLoad chooses the rank with the fewest requests, of equal ones that with the fewest
@@ -44,19 +48,28 @@ func (a *API) PlaceByLoad(req *LoadRequest) (sel Selection, err error) {
 	return sel, err
 }
 
-func (a *API) placeByLoad(req *LoadRequest) (Selection, error) {
-	snap, state, err := a.scopes.Schedulable(req.Scope)
+func (a *API) placeByLoad(req *LoadRequest) (sel Selection, err error) {
+	find := a.scopes.Schedulable
+	if req.Only != nil {
+		find = a.scopes.Bookable
+	}
+	snap, state, err := find(req.Scope)
 	if err != nil {
 		return Selection{}, err
 	}
 	ranks := snap.Ranks()
+	if req.Only != nil {
+		ranks = nil
+		if e, ok := snap.Bookable(*req.Only); ok {
+			ranks = []catalog.Entry{e}
+		}
+	}
 	if may := req.Eligible.of(snap); may != nil {
 		ranks = slices.DeleteFunc(slices.Clone(ranks), func(e catalog.Entry) bool { return !may(e) })
 	}
 	if len(ranks) == 0 {
 		return Selection{}, &contract.Error{Kind: contract.Unavailable, Text: selector.ErrNoEndpoints.Error(), Err: selector.ErrNoEndpoints}
 	}
-	var sel Selection
 	choose := func(v *reservations.View) catalog.Entry {
 		e, ranks := a.leastLoadedAlive(req.Scope, ranks, snap.BlockSize, v)
 		sel = Selection{Scope: req.Scope, Rank: e.Rank, Endpoint: e.Worker.Address(), Registration: v.Registration(e.Slot)}
@@ -71,6 +84,11 @@ func (a *API) placeByLoad(req *LoadRequest) (Selection, error) {
 		sel.Fallbacks = taken[1:]
 		return e
 	}
+	defer func() {
+		if err == nil {
+			a.bindSession(snap, req.Session, sel.Rank)
+		}
+	}()
 	if !req.Book {
 		a.ledger.Look(req.Scope, nil, func(v *reservations.View) { choose(v) })
 		sel.Registration = 0

@@ -34,6 +34,8 @@ type Config struct {
 	// SessionTTL is how long a session stays bound to its rank after its last reservation has
 	// ended; 0: sessions are off.
 	SessionTTL time.Duration
+	// Owners: the engines of ids are remembered, see API.Own.
+	Owners bool
 	// Pending bounds the selections that can be booked by their id alone.
 	Pending pending.Limits
 	// Waiting is the account of waiting requests; nil: no bound.
@@ -69,6 +71,7 @@ type API struct {
 	thresholds
 	idempotency idempotency
 	sessions    sessions
+	owners      *affinity.Table // nil: they are not remembered
 	pending     pendingSelections
 	decisions   decisions
 	warmup      warmup
@@ -101,17 +104,25 @@ func New(config Config, c *catalog.Catalog, r *scopes.Registry, l *reservations.
 		a.sessions.Table = affinity.New(config.SessionTTL, affinity.MaxSessions, time.Now)
 		a.sessions.LimitBytes(third)
 	}
+	if config.Owners {
+		a.owners = newOwners(third / 2)
+	}
 	return a
 }
 
 // Selections returns the counts of the selections.
 func (a *API) Selections() *counts.Selections { return a.selections }
 
-// ShareSessions shares the sessions with the replicas that replica follows; process is its id.
-// It must be called before any other use, with sessions on.
+// ShareSessions shares the sessions and the owners of ids, as far as they are kept, with the replicas that
+// replica follows; process is its id. It must be called before any other use.
 func (a *API) ShareSessions(process uint64, replica *replicasync.Replica) {
-	shared := &sharedSessions{sessions: &a.sessions, replica: replica}
-	a.sessions.Share(process, shared)
+	shared := &sharedSessions{sessions: &a.sessions, owners: a.owners, replica: replica}
+	if a.sessions.Table != nil {
+		a.sessions.Share(process, shared)
+	}
+	if a.owners != nil {
+		a.owners.Share(process, shared)
+	}
 	replica.AttachSessions(shared)
 }
 
@@ -126,6 +137,10 @@ func (a *API) Sweep() {
 	if a.sessions.Table != nil {
 		a.sessions.Sweep()
 		sessions = a.sessions.Bytes()
+	}
+	if a.owners != nil {
+		a.owners.Sweep()
+		sessions += a.owners.Bytes()
 	}
 	_, selections := a.pending.store.Stats()
 	_, answers := a.idempotency.answers.count()

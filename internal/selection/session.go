@@ -52,6 +52,9 @@ func (s *session) check() (stale bool, err error) {
 	if len(name) > affinity.MaxSession {
 		return false, contract.Errorf(contract.BadRequest, "session affinity ID must not exceed %d bytes", affinity.MaxSession)
 	}
+	if isOwner(name) {
+		return false, contract.Errorf(contract.BadRequest, "session affinity ID must not begin with a control character")
+	}
 	if name == "" || !s.reserve {
 		return false, nil
 	}

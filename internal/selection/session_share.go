@@ -9,11 +9,20 @@ import (
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
-// sharedSessions connects the table of sessions with the replicas: it publishes changes made
-// here and applies those of peers.
+// sharedSessions connects the tables of sessions and of owners with the replicas: it publishes changes
+// made here and applies those of peers.
 type sharedSessions struct {
 	*sessions
+	owners  *affinity.Table // nil: there are none
 	replica *replicasync.Replica
+}
+
+// table returns the table that has a name, nil if it is not kept here.
+func (s *sharedSessions) table(name string) *affinity.Table {
+	if isOwner(name) {
+		return s.owners
+	}
+	return s.Table
 }
 
 var (
@@ -32,6 +41,10 @@ func (s *sharedSessions) SessionUnbound(b affinity.Binding) {
 // ApplyBound is part of replicasync.Sessions. It refuses a binding to a rank that is not
 // registered here: the next request would drop it.
 func (s *sharedSessions) ApplyBound(peer string, received replicasync.Session) reservations.ApplyResult {
+	table := s.table(received.ID)
+	if table == nil {
+		return reservations.Known
+	}
 	snap := s.catalog.Snapshot(received.Scope)
 	if snap == nil {
 		return reservations.UnknownScope
@@ -46,26 +59,43 @@ func (s *sharedSessions) ApplyBound(peer string, received replicasync.Session) r
 	if _, ok := snap.KnownEntry(received.Rank); !ok {
 		return reservations.UnknownRank
 	}
-	return resultOf(s.Apply(peer, toBinding(snap, &received)))
+	return resultOf(table.Apply(peer, toBinding(snap, &received)))
 }
 
 // ApplyUnbound is part of replicasync.Sessions.
 func (s *sharedSessions) ApplyUnbound(_ string, received replicasync.Session) reservations.ApplyResult {
+	table := s.table(received.ID)
+	if table == nil {
+		return reservations.Known
+	}
 	snap := s.catalog.Snapshot(received.Scope)
 	if snap == nil {
 		return reservations.UnknownScope
 	}
-	return resultOf(s.Table.ApplyUnbound(toBinding(snap, &received)))
+	return resultOf(table.ApplyUnbound(toBinding(snap, &received)))
 }
+
+// ownersFrom marks the cursors of pages of owners, which come after those of the sessions.
+const ownersFrom = 1 << 63
 
 // SessionsAfter is part of replicasync.Sessions.
 func (s *sharedSessions) SessionsAfter(cursor uint64, limit int) (page []replicasync.Session, next uint64, more bool) {
-	bindings, next, more := s.Bindings(cursor, limit)
+	of, base := s.Table, uint64(0)
+	if cursor >= ownersFrom || of == nil {
+		of, base, cursor = s.owners, ownersFrom, cursor&^ownersFrom
+	}
+	if of == nil {
+		return nil, 0, false
+	}
+	bindings, next, more := of.Bindings(cursor, limit)
 	page = make([]replicasync.Session, len(bindings))
 	for i := range bindings {
 		page[i] = toSession(&bindings[i])
 	}
-	return page, next, more
+	if !more && base == 0 && s.owners != nil {
+		return page, ownersFrom, true
+	}
+	return page, base + next, more
 }
 
 // pickDP picks one of a worker's n ranks for a session that is bound to the worker as a whole.

@@ -37,6 +37,7 @@ type Table struct {
 	maxWaiting, maxSessionWaiting int
 
 	maxBytes int64     // of all sessions; 0: no limit
+	recycles bool      // see Recycle
 	writer   uint64    // the writer in this process's versions
 	shared   Publisher // nil: sessions are not shared
 
@@ -84,6 +85,10 @@ type Wait struct {
 // LimitBytes limits the approximate memory of all sessions; 0: no limit. It must be called
 // before any other use.
 func (t *Table) LimitBytes(most int64) { t.maxBytes = most }
+
+// Recycle has the session that has been idle for longest make room for another one in a full table. It
+// must be called before any other use.
+func (t *Table) Recycle() { t.recycles = true }
 
 // New returns an empty table of at most max sessions. A binding is dropped ttl after its last
 // use has ended. now returns the time.
@@ -224,10 +229,14 @@ func (t *Table) addLocked(k Key, peer string) *session {
 	}
 	for !t.hasRoomLocked(k) {
 		most := t.mostForeignLocked(peer)
-		if most == nil {
+		switch {
+		case most != nil:
+			t.removeLocked(most.Front().Value.(*session))
+		case peer == "" && t.recycles && t.idle.Len() > 0:
+			t.removeLocked(t.idle.Front().Value.(*session))
+		default:
 			return nil
 		}
-		t.removeLocked(most.Front().Value.(*session))
 	}
 	t.serial++
 	s := &session{key: k, peer: peer, serial: t.serial}

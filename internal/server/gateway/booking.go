@@ -282,6 +282,9 @@ func (b *booking) reportOutputLocked() {
 // predictedCached returns how many tokens of the prompt the index expected in the cache of the
 // chosen rank. ok is false if another rank has served the request, or nobody knows which one.
 func (b *booking) predictedCached() (tokens uint64, ok bool) {
+	if b == nil {
+		return 0, false
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.freed {

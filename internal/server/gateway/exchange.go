@@ -24,6 +24,7 @@ type Exchange struct {
 	body     body
 	booking  *booking
 	response *openai.Response // nil: the response is not parsed
+	keeper   keeper
 	trace    exchangeTrace
 }
 
@@ -148,6 +149,9 @@ func (e *Exchange) Place(ctx context.Context, fallbacks int) (*Placement, *Probl
 		return nil, bad
 	}
 	e.booking = p.booking
+	if e.Head.stored.Of {
+		e.keeper = keeper{scope: p.scope, rank: p.chosen, at: p.destinations[0].text, known: true, tenant: e.Head.tenant()}
+	}
 	e.gateway.config.Metrics.Placed(p.outcome, time.Since(began), e.trace.span.Example())
 	return p, nil
 }
@@ -179,6 +183,7 @@ func (e *Exchange) Fail() { e.gateway.config.Metrics.Ended(counts.GatewayProtoco
 
 // Served notes that the request was served at an endpoint, ip:port: its booking moves there.
 func (e *Exchange) Served(at string) {
+	e.keptAt(at)
 	if e.booking != nil {
 		e.gateway.served(e.booking, at)
 	}
@@ -192,14 +197,21 @@ func (e *Exchange) Answered(status int, contentType, contentEncoding string) {
 	}
 	if status >= 200 && status < 300 {
 		e.Follow(contentType, contentEncoding)
+		if e.keeper.known && e.Head.stored.Deletes {
+			e.gateway.picker.api.Disown(e.keeper.scope, e.keeper.tenant, e.Head.stored.ID)
+		}
 	}
 }
 
-// Follow has the response's body parsed, where that tells something of the booking. The two headers are
+// Follow has the response's body parsed, where that tells something of the booking or of ids. The two headers are
 // empty if they are not known.
 func (e *Exchange) Follow(contentType, contentEncoding string) {
-	if e.booking != nil && (e.Head.kind != openai.Other || !e.booking.light) {
+	shows := e.keeper.known && e.Head.stored.Shows
+	if shows || e.booking != nil && (e.Head.kind != openai.Other || !e.booking.light) {
 		e.response = openai.NewResponse(contentType, contentEncoding)
+		if shows {
+			e.response.ReadIDs()
+		}
 	}
 }
 
@@ -239,9 +251,15 @@ func (e *Exchange) follow(piece []byte) {
 	if r == nil || len(piece) == 0 {
 		return
 	}
+	if e.booking == nil {
+		r.Write(piece)
+		e.keep()
+		return
+	}
 	e.booking.answering()
 	started := r.Started()
 	r.Write(piece)
+	e.keep()
 	if !started && r.Started() {
 		by := counts.PrefillByFirstByte
 		if r.Streams() {
@@ -258,6 +276,7 @@ func (e *Exchange) follow(piece []byte) {
 func (e *Exchange) End() {
 	if e.response != nil {
 		e.response.End()
+		e.keep()
 		u, said := e.response.Usage()
 		e.trace.used(u, said)
 		if predicted, ok := e.booking.predictedCached(); ok && said && u.HasCached {

@@ -5,6 +5,7 @@ import (
 	"iter"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -29,7 +30,8 @@ type Head struct {
 	model string
 	// contentType is the type of the body, "" if it is not said.
 	contentType string
-	tenants     []string // values of x-tenant-id, in order
+	tenants     []string      // values of x-tenant-id, in order
+	stored      openai.Stored // what it has to do with what engines keep
 	// priority and strictPriority take precedence over the body's hints; nil: missing or
 	// malformed.
 	priority       *int32
@@ -108,12 +110,23 @@ func (g *Gateway) ReadHead(headers iter.Seq2[string, string]) Head {
 		}
 	}
 	h.kind = openai.KindOf(h.method, h.path)
+	h.stored = openai.StoredOf(h.method, h.path)
 	if h.Upgrade = (h.Upgrade || h.method == "CONNECT") && h.kind == openai.Other; h.Upgrade {
 		_, query, _ := strings.Cut(h.path, "?")
 		values, _ := url.ParseQuery(query) // what is malformed is left out
 		h.model = values.Get("model")
 	}
 	return h
+}
+
+// tenant is the last tenant that the headers name, as that of the cache salt; "": none.
+func (h *Head) tenant() string {
+	for _, name := range slices.Backward(h.tenants) {
+		if name = strings.TrimSpace(name); name != "" {
+			return name
+		}
+	}
+	return ""
 }
 
 // Subset is the set of endpoints that a request may go to.

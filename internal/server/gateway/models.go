@@ -228,10 +228,11 @@ func obeysPrefillRank(w *catalog.Worker) bool {
 type filter struct {
 	models    *models
 	endpoints *endpoints
-	prefill   bool     // the prefill leg, for workers that only prefill; else for all others
-	lora      string   // the adapter that the worker must have; "": none
-	subset    Subset   // of the endpoints
-	without   []uint64 // ids of workers whose address is unknown
+	prefill   bool          // the prefill leg, for workers that only prefill; else for all others
+	lora      string        // the adapter that the worker must have; "": none
+	subset    Subset        // of the endpoints
+	without   []uint64      // ids of workers whose address is unknown
+	only      *catalog.Rank // that has what the request is about; nil: any
 }
 
 // eligible implements selection.Eligible. A rank whose host name was never looked up is in no
@@ -242,6 +243,9 @@ func (f *filter) eligible(snap *catalog.Snapshot) func(catalog.Entry) bool {
 	}
 	return func(e catalog.Entry) bool {
 		w := e.Worker
+		if f.only != nil && e.Rank != *f.only {
+			return false
+		}
 		if onlyPrefills(w) != f.prefill || slices.Contains(f.without, w.ID) ||
 			f.lora != "" && !slices.Contains(w.Adapters, f.lora) {
 			return false
@@ -256,12 +260,16 @@ func (f *filter) eligible(snap *catalog.Snapshot) func(catalog.Entry) bool {
 
 // key is the same for filters of equal effect; "": every worker that does not only prefill.
 func (f *filter) key() string {
-	if !f.prefill && f.lora == "" && !f.subset.given && len(f.without) == 0 {
+	if !f.prefill && f.lora == "" && !f.subset.given && len(f.without) == 0 && f.only == nil {
 		return ""
 	}
 	var in []string
 	if f.subset.given {
 		in = append(slices.Sorted(maps.Keys(f.subset.of)), "")
 	}
-	return fmt.Sprintf("%t %q %v %q", f.prefill, f.lora, f.without, in)
+	only := ""
+	if f.only != nil {
+		only = fmt.Sprint(*f.only)
+	}
+	return fmt.Sprintf("%t %q %v %q %s", f.prefill, f.lora, f.without, in, only)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"slices"
 
 	"github.com/rs/zerolog"
@@ -60,6 +61,8 @@ type request struct {
 	// without are workers that were chosen although their address is unknown.
 	without []uint64
 	alone   bool // no other worker prefills for the decode worker
+	// only is the rank that has what the request is about; nil: any.
+	only *catalog.Rank
 }
 
 // pick chooses where a request goes. The caller frees the booking of the placement, if it has
@@ -73,6 +76,7 @@ func (p *picker) pick(ctx context.Context, h *head, text []byte, caller *access.
 	if bad := r.read(); bad != nil {
 		return nil, bad
 	}
+	r.bindTo(ctx, r.body.Refers)
 	if bad := r.findEligible(ctx); bad != nil {
 		return nil, bad
 	}
@@ -146,7 +150,7 @@ func (r *request) noSuchModel() *problem {
 func (r *request) filter(prefill bool) *filter {
 	f := &filter{models: r.models, endpoints: r.endpoints, prefill: prefill, lora: r.target.lora, without: slices.Clone(r.without)}
 	if !prefill {
-		f.subset = r.head.Subset
+		f.subset, f.only = r.head.Subset, r.only
 	}
 	return f
 }
@@ -154,7 +158,10 @@ func (r *request) filter(prefill bool) *filter {
 // findEligible looks up the addresses that the request's subset is compared with. It is a problem
 // if no rank can take the decode leg.
 func (r *request) findEligible(ctx context.Context) *problem {
-	if r.pool.snapshot.NumRanks == 0 {
+	switch {
+	case r.only != nil: // it was found eligible
+		return nil
+	case r.pool.snapshot.NumRanks == 0:
 		return r.atZero(false)
 	}
 	if r.head.Subset.given {
@@ -209,6 +216,8 @@ func (r *request) book(ctx context.Context) (place *placement, bad *problem) {
 		}
 		nowhere, unknown := errors.AsType[*addressError](bad)
 		switch {
+		case !r.released() && r.only != nil && bad.status == http.StatusServiceUnavailable: // it has just left
+			r.only = nil
 		case !r.released() && errors.Is(bad, errPrefillGone): // the decode worker prefills
 		case r.released(), !unknown && (left || !errors.Is(bad, errLeft)):
 			return nil, bad
@@ -365,10 +374,15 @@ var errPrefillGone = errors.New("no worker can prefill")
 
 // worker returns the rank's worker from the current snapshot.
 func (r *request) worker(of catalog.Rank) (*catalog.Worker, bool) {
-	if snap := r.models.catalog.Snapshot(r.target.scope); snap != nil {
-		return snap.Worker(of.Worker)
+	snap := r.models.catalog.Snapshot(r.target.scope)
+	switch {
+	case snap == nil:
+		return nil, false
+	case r.only != nil && *r.only == of: // it may drain
+		e, ok := snap.Bookable(of)
+		return e.Worker, ok
 	}
-	return nil, false
+	return snap.Worker(of.Worker)
 }
 
 // rankFor returns the rank as the frontend of its worker wants it in a header; nil: in none. A
@@ -397,6 +411,7 @@ func (r *request) locate(ctx context.Context, sel *selection.Selection, place *p
 	if err != nil {
 		return errNoEndpoint(&addressError{sel.Rank.Worker, err})
 	}
+	place.scope, place.chosen = r.target.scope, sel.Rank
 	place.rank = r.rankFor(w, sel.Rank.DP)
 	if place.prefiller != "" && !obeysPrefillRank(w) {
 		// The sidecar forwards the client's headers to both engines, so it gets no rank at all.
@@ -442,6 +457,9 @@ func (r *request) pickOther(ctx context.Context) (*placement, *problem) {
 	} else {
 		targets = slices.DeleteFunc(r.models.scopes(), func(t target) bool { return !r.caller.Sees(t.scope) })
 		rand.Shuffle(len(targets), func(i, j int) { targets[i], targets[j] = targets[j], targets[i] })
+	}
+	if r.head.stored.Of {
+		targets = r.steer(ctx, targets)
 	}
 	r.readPromptIDs()
 	last := errNoEndpoint(nil)
@@ -502,16 +520,23 @@ func (r *request) readPromptIDs() {
 // only prefills. A request with a body, and one that is upgraded, is booked as one request;
 // without room for that it is placed all the same.
 func (r *request) leastLoaded(ctx context.Context) (*placement, *problem) {
-	fallbacks := r.fallbacks
+	fallbacks, session := r.fallbacks, ""
 	if r.pool.prefills {
 		fallbacks = 0
+	}
+	if r.head.stored.Of && r.head.HasBody { // what it leaves there is looked for by the session
+		session = r.head.session
 	}
 	for {
 		sel, err := r.api.PlaceByLoad(&selection.LoadRequest{
 			Scope: r.target.scope, Eligible: r.filter(false).eligible, Fallbacks: fallbacks,
-			Book: r.head.HasBody, Lease: r.config.Lease,
+			Book: r.head.HasBody, Lease: r.config.Lease, Only: r.only, Session: session,
 		})
-		if err != nil {
+		switch {
+		case err != nil && r.only != nil: // it has just left
+			r.only = nil
+			continue
+		case err != nil:
 			return nil, problemOf(ctx, err)
 		}
 		place := &placement{body: r.body.Body(""), outcome: counts.GatewayPlaced}

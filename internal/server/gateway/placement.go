@@ -6,6 +6,7 @@ import (
 
 	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
+	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // Placement is where a request goes.
@@ -18,6 +19,8 @@ type Placement struct {
 	booking      *booking   // nil: nothing is booked
 	outcome      counts.GatewayOutcome
 	trace        tracing.Context // for the engine
+	scope        catalog.Scope
+	chosen       catalog.Rank // that answers
 }
 
 type placement = Placement

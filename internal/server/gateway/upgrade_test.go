@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -163,14 +164,18 @@ func TestUpgradeModes(t *testing.T) {
 type pipe struct {
 	grpc.ServerStream
 
-	ctx  context.Context
-	in   chan *extprocv3.ProcessingRequest
+	ctx context.Context
+	in  chan *extprocv3.ProcessingRequest
+
+	mu   sync.Mutex // guards sent
 	sent []*extprocv3.ProcessingResponse
 }
 
 func (p *pipe) Context() context.Context { return p.ctx }
 
 func (p *pipe) Send(m *extprocv3.ProcessingResponse) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.sent = append(p.sent, m)
 	return nil
 }
@@ -267,6 +272,8 @@ func TestStalled(t *testing.T) {
 			synctest.Wait()
 		}
 		status := func(s *stream) int {
+			s.mu.Lock()
+			defer s.mu.Unlock()
 			if len(s.sent) == 0 {
 				return 0
 			}

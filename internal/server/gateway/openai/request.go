@@ -38,6 +38,9 @@ type Request struct {
 	// FirstBytes and TextBytes are the approximate bytes of text of the first prompt and of all
 	// prompts. Token counts are estimated from them where no tokenizer counts.
 	FirstBytes, TextBytes int
+	// Refers is the id of a former response or of a file on which the request builds; empty: none. The
+	// engine that has it is the only one that can answer.
+	Refers string
 	// Media: the prompt has parts that are not text or not in the body, so that its text alone
 	// does not determine its blocks.
 	Media bool
@@ -143,6 +146,7 @@ var shapes = [...]*bodyscan.Object[Request]{
 		placed("cache_salt", memberSalt, firstOf(readSalt)),
 		extraKey, adapter,
 		field("stream", func(s *bodyscan.Scanner, r *Request) { r.Stream = readFlag(s) }),
+		field("input_file_id", textOf(func(r *Request) *string { return &r.Refers })), // of a batch
 	})...),
 	Chat: bodyscan.NewObject(slices.Concat(fields(readSalt), truncation(), []bodyscan.Field[Request]{
 		placed("messages", memberMessages, readMessages),
@@ -175,7 +179,7 @@ var shapes = [...]*bodyscan.Object[Request]{
 		placed("input", memberInput, readInput),
 		placed("instructions", memberInstructions, readSize),
 		placed("tools", memberTools, readSize),
-		field("previous_response_id", readElsewhere),
+		field("previous_response_id", readReference),
 		field("prompt", readElsewhere),
 		field("previous_input_messages", readElsewhere),
 		placed("reasoning", memberReasoning, skip),
@@ -281,6 +285,15 @@ func readElsewhere(s *bodyscan.Scanner, r *Request) {
 		r.Media = true
 	}
 	s.Skip()
+}
+
+// readReference reads the id of the response before this one, which has the beginning of the prompt.
+func readReference(s *bodyscan.Scanner, r *Request) {
+	if s.Next() != '"' {
+		readElsewhere(s, r)
+		return
+	}
+	r.Media, r.Refers = true, s.String()
 }
 
 func readModel(s *bodyscan.Scanner, r *Request) {

@@ -79,7 +79,7 @@ func TestParseRequest(t *testing.T) {
 			Responses, `{"input":[{"type":"message","content":[{"type":"input_text","text":"ab"}]},{"type":"function_call_output","output":"cd"}]}`,
 			Request{Prompts: 1, FirstBytes: 4, TextBytes: 4},
 		},
-		"kept elsewhere": {Responses, `{"input":"a","previous_response_id":"r"}`, Request{Prompts: 1, Media: true, FirstBytes: 1, TextBytes: 1}},
+		"kept elsewhere": {Responses, `{"input":"a","previous_response_id":"r"}`, Request{Prompts: 1, Media: true, Refers: "r", FirstBytes: 1, TextBytes: 1}},
 		"a file":         {Responses, `{"input":[{"content":[{"type":"input_file"}]}]}`, Request{Prompts: 1, Media: true}},
 		"anthropic": {
 			Messages, `{"system":[{"type":"text","text":"ab"}],"messages":[{"role":"user","content":[{"type":"tool_result","content":[{"type":"text","text":"cd"}]}]}],"max_tokens":4}`,

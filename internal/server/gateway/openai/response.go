@@ -28,7 +28,11 @@ type Response struct {
 	// its last value.
 	has     [markGenerated + 1]bool
 	numbers [markGenerated + 1]uint64
+	ids     []string // that TakeIDs has not returned yet
 }
+
+// maxIDs bounds the ids that are kept between two calls of TakeIDs.
+const maxIDs = 1000
 
 type format uint8
 
@@ -81,7 +85,7 @@ const (
 // it is.
 func NewResponse(contentType, contentEncoding string) *Response {
 	r := &Response{line: line{empty: true}}
-	r.json.report = r.mark
+	r.json.report, r.json.root = r.mark, root
 	r.json.reset()
 	media, _, _ := mime.ParseMediaType(contentType)
 	switch {
@@ -94,6 +98,18 @@ func NewResponse(contentType, contentEncoding string) *Response {
 		r.format = formatUnsaid
 	}
 	return r
+}
+
+// ReadIDs has the ids read of what the engine keeps, see TakeIDs. It must be called before Write.
+func (r *Response) ReadIDs() {
+	r.json.root = storedRoot
+	r.json.reset()
+}
+
+// TakeIDs returns the ids that have come since it was last called.
+func (r *Response) TakeIDs() (ids []string) {
+	ids, r.ids = r.ids, nil
+	return ids
 }
 
 // Streams reports whether the answer is a stream of events, so that the first token and the
@@ -173,6 +189,10 @@ func (r *Response) mark(m mark, number uint64) {
 		r.event.output = true
 	case markKnown:
 		r.event.known = true
+	case markID:
+		if id := r.json.id; len(id) > 0 && len(id) <= MaxID && len(r.ids) < maxIDs && !bytes.ContainsRune(id, '\\') {
+			r.ids = append(r.ids, string(id))
+		}
 	default:
 		r.has[m], r.numbers[m] = true, number
 	}

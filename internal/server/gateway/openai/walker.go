@@ -7,6 +7,7 @@ import "strings"
 // is lenient: once a text is not JSON it just reports nothing further.
 type walker struct {
 	report func(m mark, number uint64)
+	root   *pathNode // of all paths
 
 	state   walkState
 	escaped bool // in a string: the last byte was a backslash
@@ -20,7 +21,8 @@ type walker struct {
 	name   [maxPathName]byte
 	length int // of name; above maxPathName: the name is too long to be looked for
 	number uint64
-	exact  bool // number has not overflowed
+	exact  bool   // number has not overflowed
+	id     []byte // text at a path of kindID; longer than MaxID: too long
 }
 
 // maxWalkDepth is how deep arrays and objects may nest.
@@ -53,6 +55,7 @@ const (
 	markWritten        // tokens written to the cache that markPrompt does not include (Anthropic)
 	markGenerated      // tokens generated
 	markKnown          // a member, or [DONE], that events of these APIs have
+	markID             // the id of something that the engine keeps
 )
 
 // pathNode is a path from the root by member names. The elements of an array have the array's
@@ -71,6 +74,7 @@ const (
 	kindNumber pathKind = iota
 	kindText            // strings that are not empty
 	kindObject
+	kindID // strings without escapes, which are kept
 )
 
 const (
@@ -78,10 +82,11 @@ const (
 	maxPathName = 32 // bytes of a name in a path
 )
 
-// root has the paths of all APIs in one tree. No path means different things in two APIs.
-var root = newPaths()
+// root has the paths of all APIs in one tree. No path means different things in two APIs. storedRoot has
+// those of ids too.
+var root, storedRoot = newPaths(false), newPaths(true)
 
-func newPaths() *pathNode {
+func newPaths(ids bool) *pathNode {
 	root := &pathNode{}
 	add := func(path string, m mark, kind pathKind) {
 		n := root
@@ -120,6 +125,12 @@ func newPaths() *pathNode {
 		add(usage+"completion_tokens", markGenerated, kindNumber)
 		add(usage+"output_tokens", markGenerated, kindNumber)
 	}
+	if ids { // of a response and its events, of files and batches, and of lists of these
+		for _, path := range []string{"id", "response.id", "output_file_id", "error_file_id"} {
+			add(path, markID, kindID)
+			add("data."+path, markID, kindID)
+		}
+	}
 	for _, name := range []string{"choices", "type", "error"} {
 		if root.next[name] == nil {
 			root.next[name] = &pathNode{}
@@ -131,7 +142,7 @@ func newPaths() *pathNode {
 
 // reset makes the walker ready for another text.
 func (w *walker) reset() {
-	*w = walker{report: w.report, at: root}
+	*w = walker{report: w.report, root: w.root, at: w.root, id: w.id[:0]}
 }
 
 // walk reads a piece of the text.
@@ -202,17 +213,28 @@ func (w *walker) text(text []byte) int {
 		switch c {
 		case '\\':
 			w.filled, w.escaped = true, true
+			w.keepID(text[:i+1]) // no id has an escape
 			return i + 1
 		case '"':
 			if w.filled = w.filled || i > 0; w.filled {
 				w.reportAs(kindText)
 			}
+			w.keepID(text[:i])
+			w.reportAs(kindID)
 			w.state = afterValue
 			return i + 1
 		}
 	}
 	w.filled = w.filled || len(text) > 0
+	w.keepID(text)
 	return len(text)
+}
+
+// keepID keeps a part of a string where an id is looked for.
+func (w *walker) keepID(part []byte) {
+	if w.at != nil && w.at.kind == kindID && len(w.id) <= MaxID {
+		w.id = append(w.id, part[:min(len(part), MaxID+1)]...)
+	}
 }
 
 // memberName reads a part of a member's name and returns how many bytes it has read. A name
@@ -288,7 +310,7 @@ func (w *walker) between(c byte) {
 func (w *walker) value(c byte) {
 	switch {
 	case c == '"':
-		w.state, w.filled = inText, false
+		w.state, w.filled, w.id = inText, false, w.id[:0]
 	case c == '{' || c == '[':
 		w.open(c == '{')
 	case c-'0' < 10:
