@@ -18,7 +18,6 @@ import (
 	"github.com/select-service/select-service/internal/engines/load"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/transport/certs"
-	"github.com/select-service/select-service/internal/transport/curve"
 	"github.com/select-service/select-service/internal/transport/fetch"
 	"github.com/select-service/select-service/internal/transport/filewatch"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -34,8 +33,7 @@ type files struct {
 	peerToken    *fetch.Token
 	engineCerts  *certs.Side // of reads from engines
 	engineToken  *fetch.Token
-	curve        *curve.KeyPair // of the replicas
-	fleet        *certs.Side    // of the connection to the fleet's NATS
+	fleet        *certs.Side // of the connection to the fleet's NATS
 	tokens       *access.Guard
 	cluster      *cluster // set by run
 }
@@ -46,10 +44,6 @@ func readFiles(conf config.Config) (files, error) {
 	t := conf.TLS
 	var faults []error
 	for _, read := range []func() error{
-		func() (err error) {
-			f.curve, err = readCurve(conf.Curve)
-			return err
-		},
 		func() (err error) {
 			if conf.Workers.File != "" {
 				if f.workers, err = workersfile.Load(conf.Workers.File, conf.Workers.Engines...); err != nil {

@@ -48,9 +48,6 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	if len(args) > 0 && args[0] == tokenCommand {
 		return newToken(args[1:], stdout)
 	}
-	if len(args) > 0 && args[0] == curveCommand {
-		return newCurve(args[1:], stdout)
-	}
 	conf, err := config.Load(args, getenv, os.ReadFile)
 	if err != nil {
 		return err

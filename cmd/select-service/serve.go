@@ -25,7 +25,6 @@ import (
 	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/internal/telemetry/logwriter"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
-	"github.com/select-service/select-service/internal/transport/curve"
 	"github.com/select-service/select-service/internal/transport/zmqsock"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
@@ -68,7 +67,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		return err
 	}
 	defer data.Close()
-	limits := socketOptions(conf, mem.budget, read.curve, log)
+	limits := socketOptions(conf, mem.budget, log)
 	hub := zmqsock.New(limits)
 	streams, runSockets := newStreams(hub, limits, log)
 	var svc *node.Service
@@ -80,10 +79,6 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		return err
 	}
 	others := newReplicas(conf.Replicas, joined, conf.Selections.SessionTTL > 0, hub, read, func() []string { return svc.Peers() })
-	if read.curve != nil && others.mesh != nil {
-		log.Info().Bool("replicas", true).Msg("zmq connections encrypted with CURVE")
-		log.Warn().Msg("CURVE between replicas is deprecated and will be removed: keep the mesh in a network of its own, or meet over NATS with TLS (--fleet)")
-	}
 	engines := describe.New(read.describe(conf.Access.Endpoints()))
 	defer engines.Close()
 	var pods *kubernetes.Discovery
@@ -214,13 +209,12 @@ func start(parts *errgroup.Group, run func() error) <-chan struct{} {
 const subscribersPerPeer = 4
 
 // socketOptions returns the limits of the ZMQ sockets.
-func socketOptions(conf config.Config, budget *memory.Budget, replicaKey *curve.KeyPair, log zerolog.Logger) zmqsock.Options {
+func socketOptions(conf config.Config, budget *memory.Budget, log zerolog.Logger) zmqsock.Options {
 	opt := zmqsock.DefaultOptions()
 	opt.Endpoints = conf.Access.Endpoints()
 	opt.Streams, opt.Replay = budget.Account(memory.Streams), budget.Account(memory.Replay)
 	opt.Replication = budget.Account(memory.Replication)
 	opt.Subscribers = subscribersPerPeer * conf.Limits.MaxPeers
-	opt.ReplicaKey = replicaKey
 	opt.Fault = func(endpoint string, err error) {
 		log.Warn().Str("endpoint", catalog.Clip(endpoint)).Err(err).Msg("zmq connection refused or given up")
 	}

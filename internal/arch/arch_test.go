@@ -20,7 +20,7 @@ const module = "github.com/select-service/select-service/"
 // leaves are packages of types and small tools that know nothing of the rest of
 // the service. Every package may use them but those that strangers import, for
 // which mayImport lists them one by one.
-var leaves = []string{"internal/codec/bodyscan", "pkg/memory", "internal/selection/contract", "internal/transport/curve", "internal/container/hashset", "internal/container/keyhash", "internal/container/offheap", "internal/container/slotset", "internal/codec/msgpack", "internal/codec/yamlread", "internal/telemetry/metrics", "internal/telemetry/tracing"}
+var leaves = []string{"internal/codec/bodyscan", "pkg/memory", "internal/selection/contract", "internal/container/hashset", "internal/container/keyhash", "internal/container/offheap", "internal/container/slotset", "internal/codec/msgpack", "internal/codec/yamlread", "internal/telemetry/metrics", "internal/telemetry/tracing"}
 
 // mayImport is the table of docs/ARCHITECTURE.md: for each package the packages
 // of this module that its code may import, beside the leaves. "x/..." is x and
@@ -88,7 +88,6 @@ var mayImport = map[string][]string{
 	"internal/transport/atomicfile":     {},
 	"internal/transport/certs":          {"internal/transport/filewatch"},
 	"internal/transport/clientnet":      {},
-	"internal/transport/curve":          {},
 	"internal/transport/fetch":          {"internal/transport/certs", "internal/transport/filewatch", "pkg/recovery"},
 	"internal/transport/filewatch":      {},
 	"internal/transport/nats":           {"pkg/memory", "pkg/replicasync"},
@@ -326,7 +325,7 @@ const withLibzmq = "pkg/kvevents/libzmq"
 // built with them only if it is asked to (the build tag libzmq): by itself it needs no C.
 func TestSockets(t *testing.T) {
 	homes := []string{"test/kvpub", "test/zmqtest", withLibzmq}
-	tests := append(homes, "internal/transport/curve", "internal/transport/zmqsock", "internal/transport/zmtp")
+	tests := append(homes, "internal/transport/zmqsock", "internal/transport/zmtp")
 	for _, s := range sources(t) {
 		if !s.test && slices.Contains(s.imports(), module+withLibzmq) && (s.dir != "cmd/select-service" || buildTag(s) != "//go:build libzmq") {
 			t.Errorf("%s imports %s; only cmd/select-service may, under the build tag libzmq", s.path, withLibzmq)

@@ -44,7 +44,6 @@ type Config struct {
 	Replicas        Replicas
 	Access          Access
 	Data            Data
-	Curve           Curve
 	Limits          Limits
 	Metrics         Metrics
 	Traces          Traces
@@ -311,11 +310,6 @@ func (a Access) Endpoints() catalog.EndpointPolicy {
 		p.Allowed = append(p.Allowed, rule)
 	}
 	return p
-}
-
-// Curve names the file with the CURVE key of encrypted ZMQ connections; empty: none.
-type Curve struct {
-	ReplicaKeyFile string // key pair that all replicas share
 }
 
 // Limits bounds the resources that clients, engines and replicas can use.

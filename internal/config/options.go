@@ -143,7 +143,6 @@ var groups = []struct{ name, title string }{
 	{"fleet", "Fleet: replicas that meet over NATS"},
 	{"access", "Access: who may ask for what"},
 	{"data", "Data: state on disk, for a replica without others"},
-	{"curve", "CURVE: reservations between replicas that are encrypted and authenticated"},
 	{"limits", "Limits: what outsiders can make the service use"},
 	{"metrics", "Metrics"},
 	{"traces", "Traces: spans of requests, for an OpenTelemetry collector"},
@@ -629,13 +628,6 @@ var settings = []option{
 		bind: func(c *Config) value { return duration(&c.Data.SnapshotInterval) },
 		help: "Time between two snapshots in --data-dir. What is booked after the last one is lost if the process " +
 			"is killed. Writing takes no more than a twentieth of a core, so that a large index may need longer.",
-	},
-
-	{
-		key: "curve.replica_key_file", flag: "zmq-curve-replica-key-file", hint: "FILE", slots: asFlag,
-		bind: func(c *Config) value { return text(&c.Curve.ReplicaKeyFile) },
-		help: "File with the CURVE key pair of the replicas ('select-service curve new'), the same one for all: whoever has it is a replica. With it " +
-			"nothing is exchanged with other replicas without encryption. Deprecated: it will be removed; --fleet has TLS.",
 	},
 
 	{

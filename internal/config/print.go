@@ -112,7 +112,6 @@ var helpScreen = screen{
 	head: `Usage: select-service [flags]
        select-service slots [flags]     the slot tracker alone: slots --help
        select-service token new FLAGS   a token and its entry for --tokens-file
-       select-service curve new [FILE]  a key pair for the CURVE files
 
 Chooses the worker for each LLM request by cached KV blocks and load, and keeps
 account of the load that it has handed out.
@@ -198,13 +197,11 @@ func (c *command) helpAll() string {
 const helpHead = `Usage: select-service [flags]
        select-service slots [flags]
        select-service token new --name NAME --roles ROLE,...
-       select-service curve new [FILE]
 
 Chooses the worker for each LLM request by cached KV blocks and load, and keeps
 account of the load that it has handed out. The subcommand slots runs the slot
 tracker alone; it has few flags, see select-service slots --help. The subcommand
-token new makes a token and its entry for --tokens-file, curve new a key pair
-for the CURVE files.
+token new makes a token and its entry for --tokens-file.
 
 A flag goes before the environment, the environment before the file, the file
 before the default. An empty value counts as not given. Every bad value is
