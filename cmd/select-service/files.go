@@ -17,6 +17,7 @@ import (
 	"github.com/select-service/select-service/internal/engines/describe"
 	"github.com/select-service/select-service/internal/engines/load"
 	"github.com/select-service/select-service/internal/server/access"
+	"github.com/select-service/select-service/internal/server/gateway/tokenizer"
 	"github.com/select-service/select-service/internal/transport/certs"
 	"github.com/select-service/select-service/internal/transport/fetch"
 	"github.com/select-service/select-service/internal/transport/filewatch"
@@ -125,6 +126,11 @@ func (f files) follow(ctx context.Context, g *errgroup.Group, log zerolog.Logger
 // describe returns how engines are asked to describe themselves.
 func (f files) describe(endpoints catalog.EndpointPolicy) describe.Options {
 	return describe.Options{Dialer: engines.Dialer{Endpoints: endpoints, Certificates: f.engineCerts}, Token: f.engineTokenText()}
+}
+
+// tokenizer returns how engines are asked for the tokens of prompts and the lengths of models.
+func (f files) tokenizer(endpoints catalog.EndpointPolicy) tokenizer.Engines {
+	return tokenizer.Engines{Dialer: engines.Dialer{Endpoints: endpoints, Certificates: f.engineCerts}, Token: f.engineTokenText()}
 }
 
 // scrape returns how the metrics of engines are read.

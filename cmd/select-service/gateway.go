@@ -87,18 +87,18 @@ func (p *endpointPicker) close() {
 
 // build creates the endpoint picker over a service, and what reads prompts by its tokenizer, also without a
 // port; listed reports whether the service's workers are known.
-func (p *endpointPicker) build(conf config.Gateway, svc *node.Service, listed func() bool, guard *access.Guard, budget *memory.Budget, tracer *tracing.Tracer, log zerolog.Logger) {
+func (p *endpointPicker) build(conf config.Gateway, svc *node.Service, listed func() bool, of tokenizer.Engines, guard *access.Guard, budget *memory.Budget, tracer *tracing.Tracer, log zerolog.Logger) {
 	if t := conf.Tokenizer; conf.Tokenizes() {
 		p.tokens = tokenizer.New(tokenizer.Options{
 			URL: t.URL, Protocol: tokenizer.Protocol(t.Protocol), Timeout: t.Timeout, MaxResponse: int64(t.MaxAnswer),
-			Memory: budget.Account(memory.Serving),
+			Engines: of, Memory: budget.Account(memory.Serving),
 		})
 	}
 	settings := gateway.Config{
 		Models: conf.Names(), MetadataPrefix: conf.MetadataPrefix, RetryAfter: int(conf.RetryAfter / time.Second),
 		Tokenizer: p.tokens, LoadOnly: conf.Tokenizer.OnFailure == config.OnFailureLoadOnly, SaltTag: conf.SaltTag,
 		MaxStreams: conf.MaxStreams, MaxBody: conf.MaxBody, PickTimeout: conf.PickTimeout, Lease: conf.Lease,
-		Memory: budget, Tracer: tracer, Log: log,
+		Engines: of, Memory: budget, Tracer: tracer, Log: log,
 	}
 	if p.tokens != nil {
 		p.prompts = gateway.NewPrompts(settings, svc.Catalog())

@@ -48,16 +48,20 @@ func (d Dialer) DialTLS(ctx context.Context, network, address string) (net.Conn,
 		return nil, err
 	}
 	host, _, _ := net.SplitHostPort(address) // Dial has checked it
-	config := &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
-	if d.Certificates != nil {
-		config = d.Certificates.Client(host)
-	}
-	conn := tls.Client(raw, config)
+	conn := tls.Client(raw, d.TLS(host))
 	if err := conn.HandshakeContext(ctx); err != nil {
 		_ = raw.Close() // the handshake's error says more
 		return nil, err
 	}
 	return conn, nil
+}
+
+// TLS returns the configuration of one connection to a host.
+func (d Dialer) TLS(host string) *tls.Config {
+	if d.Certificates == nil {
+		return &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
+	}
+	return d.Certificates.Client(host)
 }
 
 // checkAddress refuses an address before a connection to it is opened.

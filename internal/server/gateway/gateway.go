@@ -37,6 +37,9 @@ type Config struct {
 	PickTimeout time.Duration
 	Lease       time.Duration // of a reservation
 
+	// Engines is how engines are asked for the context lengths of their models.
+	Engines tokenizer.Engines
+
 	Memory  *memory.Budget // nil: no limits
 	Metrics *counts.Gateway
 	Tracer  *tracing.Tracer // nil: requests are not traced
@@ -76,7 +79,7 @@ func New(config Config, svc Service) *Gateway {
 	models := &models{catalog: svc.Catalog, named: config.Models}
 	g.picker = &picker{
 		config: &g.config, api: svc.Selecting, models: models,
-		endpoints: newEndpoints(config.Log), bookings: g.bookings, lengths: newLengths(models, config.Log),
+		endpoints: newEndpoints(config.Log), bookings: g.bookings, lengths: newLengths(models, config.Engines, config.Log),
 		serving: config.Memory.Account(memory.Serving), metrics: config.Metrics, log: config.Log,
 	}
 	g.bookings.endpoint = g.endpointOf
