@@ -259,8 +259,8 @@ var settings = []option{
 	{
 		key: "tls.engine_ca", flag: "engine-ca", hint: "FILE",
 		bind: func(c *Config) value { return text(&c.TLS.EngineCA) },
-		help: "Authorities (PEM) of the engines that are read over https: their metrics, and how they describe themselves; by " +
-			"default the system's.",
+		help: "Authorities (PEM) of engines behind https, where their metrics are read, where they describe themselves, and " +
+			"where they or the server of --tokenizer-url are asked for tokens; by default the system's.",
 	},
 	{
 		key: "tls.engine_cert", flag: "engine-cert", hint: "FILE",
@@ -468,8 +468,8 @@ var settings = []option{
 	{
 		key: "engines.token_file", flag: "engine-token-file", hint: "FILE",
 		bind: func(c *Config) value { return text(&c.Engines.TokenFile) },
-		help: "File with the bearer token that engines are shown, where their metrics are read and where they describe " +
-			"themselves; it is read again when it changes. Every registered URL gets it: it needs --allow-endpoints; use https.",
+		help: "File with the bearer token that engines are shown, where their metrics are read, where they describe " +
+			"themselves, and where they are asked for tokens; it is read again when it changes. Every registered URL gets it: it needs --allow-endpoints; use https.",
 	},
 	{
 		key: "engines.reported_load_ttl", flag: "reported-load-ttl", hint: "DURATION",
