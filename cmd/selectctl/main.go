@@ -52,10 +52,16 @@ type usageError struct{ error }
 func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
 	a := &app{in: in, out: out, err: errs, terminal: isTerminal(out)}
 	a.colours = a.terminal && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+	return a.run(ctx, args)
+}
+
+// run runs a command line and returns the exit code.
+func (a *app) run(ctx context.Context, args []string) int {
+	errs := a.err
 	root := a.root() //nolint:contextcheck // commands have the context of ExecuteContext
 	root.SetArgs(args)
-	root.SetIn(in)
-	root.SetOut(out)
+	root.SetIn(a.in)
+	root.SetOut(a.out)
 	root.SetErr(errs)
 	cmd, err := root.ExecuteContextC(ctx)
 	if a.service != nil {
@@ -65,7 +71,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 	case err == nil:
 		return exitOK
 	case errors.As(err, new(usageError)), strings.HasPrefix(err.Error(), "required flag(s)"): // cobra has no type for that
-		fmt.Fprintf(errs, "selectctl: %v\nsee '%s --help'\n", err, cmd.CommandPath())
+		fmt.Fprintf(errs, "selectctl: %s\nsee '%s --help'\n", printable(err.Error()), cmd.CommandPath())
 		return exitUsage
 	case errors.Is(err, errNotReady):
 		fmt.Fprintln(errs, "selectctl:", err)

@@ -257,7 +257,7 @@ func (a *app) removeWorkers() *cobra.Command {
 				if err := a.service.DeleteWorker(cmd.Context(), id); err != nil {
 					return fmt.Errorf("worker %d: %w", id, err)
 				}
-				fmt.Fprintf(a.out, "worker/%d removed\n", id)
+				a.line("worker/%d removed", id)
 			}
 			return nil
 		},
@@ -477,7 +477,7 @@ func (a *app) unsetThresholds() *cobra.Command {
 			if err := a.service.UnsetBusyThresholds(cmd.Context(), args[0]); err != nil {
 				return err
 			}
-			fmt.Fprintf(a.out, "%s has no thresholds\n", args[0])
+			a.line("%s has no thresholds", args[0])
 			return nil
 		},
 	}
@@ -540,8 +540,7 @@ func (a *app) dump() *cobra.Command {
 				return err
 			}
 			defer func() { err = cmp.Or(err, body.Close()) }()
-			_, err = io.Copy(a.out, body)
-			return err
+			return writeEscaped(a.out, body, escapeJSON)
 		},
 	}
 }
@@ -560,7 +559,7 @@ func (a *app) status() *cobra.Command {
 			t := workerTable(slices.DeleteFunc(slices.Clone(ready.Workers), func(w client.Worker) bool { return w.Lifecycle == "schedulable" }))
 			t.wide = 0
 			if a.forPeople() {
-				fmt.Fprintf(a.out, "ready: %t, %d of %d workers schedulable\n", ready.Ready, ready.SchedulableWorkers, len(ready.Workers))
+				a.line("ready: %t, %d of %d workers schedulable", ready.Ready, ready.SchedulableWorkers, len(ready.Workers))
 				if len(t.rows) > 0 {
 					err = t.write(a.out, true, a.painted)
 				}
