@@ -76,7 +76,8 @@ func TestOpenness(t *testing.T) {
 		want string
 	}{
 		{listener{}, "neither encrypted (--tls-cert) nor authenticated (--tokens-file)"},
-		{listener{tokens: true}, "not encrypted"},
+		{listener{anyHost: true}, "by others only with --allowed-hosts"},
+		{listener{tokens: true, anyHost: true}, "not encrypted"},
 		{listener{secure: new(certs.Side)}, "neither --tokens-file nor --tls-client-ca"},
 		{listener{secure: new(certs.Side), clientCA: true}, ""},
 		{listener{secure: new(certs.Side), tokens: true}, ""},

@@ -597,9 +597,10 @@ var settings = []option{
 		key: "access.allowed_hosts", flag: "allowed-hosts", hint: "HOSTS", slots: asFlag,
 		bind: func(c *Config) value { return list(&c.Access.AllowedHosts, hostName) },
 		help: "Host names and addresses that requests to the HTTP listeners may name, beside the address at which a " +
-			"connection comes; * is any. By default only listeners on the loopback check this, and accept their own " +
-			"names. Set it where browsers can reach the service. Unix sockets never check it: a proxy in front of one " +
-			"has to.",
+			"connection comes; * is any. By default listeners on the loopback accept their own names. Others then " +
+			"accept any name from programs, and without tokens from browsers only addresses, names without dots, " +
+			"*.svc, *.svc.cluster.local, *.localhost and their own names. Unix sockets never check it: a proxy in " +
+			"front of one has to.",
 	},
 	{
 		key: "access.allow_endpoints", flag: "allow-endpoints", hint: "RULES", slots: asFlag,

@@ -67,6 +67,16 @@ func (s *Side) NotAfter() time.Time {
 	return s.current.Load().cert.Leaf.NotAfter
 }
 
+// Presents reports whether a host is one of those that the presented certificate is for. A nil Side presents
+// none.
+func (s *Side) Presents(host string) bool {
+	if s == nil {
+		return false
+	}
+	cert := s.current.Load().cert
+	return cert != nil && cert.Leaf.VerifyHostname(host) == nil
+}
+
 // use applies the contents of the files to new connections.
 func (s *Side) use(contents [][]byte) error {
 	var m material
