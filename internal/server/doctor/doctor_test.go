@@ -153,6 +153,11 @@ func TestReplicas(t *testing.T) {
 				if strings.Join(got, "\n") != tt.want {
 					t.Errorf("found\n%s\nwant\n%s", strings.Join(got, "\n"), tt.want)
 				}
+				for _, f := range doctor.New(a.Parts(), peers, nil, time.Now).Examine(t.Context(), catalog.ScopeFilter{Model: &servicetest.Scope.Model}, false).Findings {
+					if text := fmt.Sprintf("%+v", f); strings.Contains(text, "b:1") || strings.Contains(text, "//b") {
+						t.Errorf("who asks for one model hears where a replica is: %s", text)
+					}
+				}
 			})
 		})
 	}

@@ -57,7 +57,8 @@ func (d dialect) appendFinding(out []byte, f doctor.Finding) []byte {
 func (o operatorRoutes) replicas(c request, f catalog.ScopeFilter) (func(out []byte) []byte, error) {
 	peers := o.Replicas.Peers(c.Request.Context(), f)
 	if c.who.Scoped() { // where a replica is reached is no matter of one model or tenant
-		for _, p := range peers {
+		for k, p := range peers {
+			peers[k].Endpoint = ""
 			for i := range p.Processes {
 				p.Processes[i].URL, p.Processes[i].Error = "", ""
 			}
