@@ -7,10 +7,12 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/select-service/select-service/internal/codec/redact"
 )
 
 // WriteYAML writes the effective configuration in the syntax of the file; Load
-// reads it back to the same values.
+// reads it back to the same values, but for the credentials of URLs, which are left out.
 func (c Config) WriteYAML(w io.Writer) error {
 	root := &yaml.Node{Kind: yaml.MappingNode}
 	for _, g := range groups {
@@ -20,6 +22,9 @@ func (c Config) WriteYAML(w io.Writer) error {
 			key.SetString(strings.TrimPrefix(o.key, g.name+"."))
 			if err := val.Encode(o.bind(&c).show()); err != nil {
 				return fmt.Errorf("encode %s: %w", o.key, err)
+			}
+			if o.key != keyGatewayModels { // an @ begins a tenant there
+				hideCredentials(&val)
 			}
 			section.Content = append(section.Content, &key, &val)
 		}
@@ -33,6 +38,16 @@ func (c Config) WriteYAML(w io.Writer) error {
 		return fmt.Errorf("write configuration: %w", err)
 	}
 	return enc.Close()
+}
+
+// hideCredentials leaves the credentials of URLs out of all texts of a value.
+func hideCredentials(n *yaml.Node) {
+	if n.Kind == yaml.ScalarNode {
+		n.Value = redact.URLs(n.Value)
+	}
+	for _, member := range n.Content {
+		hideCredentials(member)
+	}
 }
 
 // deciding are the options, or the beginnings of their keys, that decide where requests go, and

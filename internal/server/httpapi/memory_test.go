@@ -721,22 +721,22 @@ type listed struct {
 	making, peaks *atomic.Int64
 }
 
-func (s listed) make() []selection.RankLoad {
-	s.made.Add(1)
-	if n := s.making.Add(1); n > s.peaks.Load() {
-		s.peaks.Store(n)
+func (l listed) make() []selection.RankLoad {
+	l.made.Add(1)
+	if n := l.making.Add(1); n > l.peaks.Load() {
+		l.peaks.Store(n)
 	}
-	defer s.making.Add(-1)
+	defer l.making.Add(-1)
 	time.Sleep(time.Millisecond) // of a fake clock: others come meanwhile
-	return make([]selection.RankLoad, s.length.Load())
+	return make([]selection.RankLoad, l.length.Load())
 }
 
-func (s listed) PotentialLoads(*selection.ProjectRequest) ([]selection.RankLoad, error) {
-	return s.make(), nil
+func (l listed) PotentialLoads(*selection.ProjectRequest) ([]selection.RankLoad, error) {
+	return l.make(), nil
 }
 
-func (s listed) Loads(_, _ *string) []node.ScopeLoads {
-	return []node.ScopeLoads{{Scope: catalog.Scope{Model: "m", Tenant: "t"}, Loads: s.make()}}
+func (l listed) Loads(_, _ *string) []node.ScopeLoads {
+	return []node.ScopeLoads{{Scope: catalog.Scope{Model: "m", Tenant: "t"}, Loads: l.make()}}
 }
 
 // TestLongLists: however short the last answer was, no more than maxBuilding long ones exist beyond the

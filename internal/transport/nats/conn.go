@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/codec/redact"
 	"github.com/select-service/select-service/pkg/memory"
 )
 
@@ -296,7 +297,7 @@ func (c *Conn) subject(rest string) string { return c.prefix + c.config.Replica 
 // connected: the connection to a server was made.
 func (c *Conn) connected(nc *nats.Conn) {
 	c.maxPayload.Store(nc.MaxPayload())
-	server := nc.ConnectedUrlRedacted()
+	server := redact.URLs(nc.ConnectedUrl()) // the name alone may be a token, which ConnectedUrlRedacted shows
 	c.mu.Lock()
 	c.server = server
 	c.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/select-service/select-service/internal/codec/redact"
 	"github.com/select-service/select-service/internal/server/gateway/openai"
 	"github.com/select-service/select-service/internal/transport/http1"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -206,7 +207,7 @@ func (c *Client) post(ctx context.Context, at string, q call) (answer, error) {
 	}
 	resp, err := c.http.Do(ctx, c.question(ctx, to, q.body))
 	if err != nil {
-		return answer{}, failed(ctx, fmt.Errorf("POST %s: %w", to.Redacted(), err), Unavailable)
+		return answer{}, failed(ctx, fmt.Errorf("POST %s: %w", redact.URLs(to.String()), err), Unavailable)
 	}
 	defer func() { _ = resp.Close() }()
 	if resp.Status != http.StatusOK {
@@ -219,7 +220,7 @@ func (c *Client) post(ctx context.Context, at string, q call) (answer, error) {
 	}
 	got, err := q.read(text)
 	if err != nil {
-		return answer{}, &Error{Reason: Broken, Err: fmt.Errorf("answer of %s: %w", to.Redacted(), err)}
+		return answer{}, &Error{Reason: Broken, Err: fmt.Errorf("answer of %s: %w", redact.URLs(to.String()), err)}
 	}
 	return got, nil
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/select-service/select-service/internal/codec/redact"
 	"github.com/select-service/select-service/internal/transport/http1"
 )
 
@@ -117,7 +118,7 @@ func refused(ctx context.Context, of *url.URL, resp *http1.Response) error {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		reason = Unavailable
 	}
-	return &Error{Reason: reason, Status: resp.Status, Err: fmt.Errorf("%s answers %s: %s", of.Redacted(), statusOf(resp), printable(text))}
+	return &Error{Reason: reason, Status: resp.Status, Err: fmt.Errorf("%s answers %s: %s", redact.URLs(of.String()), statusOf(resp), printable(text))}
 }
 
 // statusOf returns the status of an answer for people.

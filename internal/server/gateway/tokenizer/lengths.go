@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/select-service/select-service/internal/codec/redact"
 	"github.com/select-service/select-service/internal/server/gateway/openai"
 	"github.com/select-service/select-service/internal/transport/http1"
 )
@@ -52,11 +53,11 @@ func (l *Lengths) Ask(ctx context.Context, engine, model string) (int, error) {
 		Header: l.engines.authorize(http1.Header{{Name: "Accept", Value: "application/json"}}, to),
 	})
 	if err != nil {
-		return 0, fmt.Errorf("length of model %q: GET %s: %w", model, to.Redacted(), err)
+		return 0, fmt.Errorf("length of model %q: GET %s: %w", model, redact.URLs(to.String()), err)
 	}
 	defer func() { _ = resp.Close() }()
 	if resp.Status != http.StatusOK {
-		return 0, fmt.Errorf("length of model %q: %s answers %s", model, to.Redacted(), statusOf(resp))
+		return 0, fmt.Errorf("length of model %q: %s answers %s", model, redact.URLs(to.String()), statusOf(resp))
 	}
 	var list struct {
 		Data []struct {
@@ -65,14 +66,14 @@ func (l *Lengths) Ask(ctx context.Context, engine, model string) (int, error) {
 		} `json:"data"`
 	}
 	if err := json.NewDecoder(io.LimitReader(resp, maxModels)).Decode(&list); err != nil {
-		return 0, fmt.Errorf("length of model %q: answer of %s: %w", model, to.Redacted(), err)
+		return 0, fmt.Errorf("length of model %q: answer of %s: %w", model, redact.URLs(to.String()), err)
 	}
 	for _, m := range list.Data {
 		if m.ID == model && m.MaxModelLen != nil && *m.MaxModelLen > 0 {
 			return int(*m.MaxModelLen), nil
 		}
 	}
-	return 0, fmt.Errorf("length of model %q: answer of %s: %w", model, to.Redacted(), errNoLength)
+	return 0, fmt.Errorf("length of model %q: answer of %s: %w", model, redact.URLs(to.String()), errNoLength)
 }
 
 // shorten returns the tokens that the engine keeps of an answer of /tokenize, which has those of
