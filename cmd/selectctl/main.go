@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/select-service/select-service/internal/codec/redact"
 	"github.com/select-service/select-service/pkg/client"
 )
 
@@ -71,7 +72,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	case err == nil:
 		return exitOK
 	case errors.As(err, new(usageError)), strings.HasPrefix(err.Error(), "required flag(s)"): // cobra has no type for that
-		fmt.Fprintf(errs, "selectctl: %s\nsee '%s --help'\n", printable(err.Error()), cmd.CommandPath())
+		fmt.Fprintf(errs, "selectctl: %s\nsee '%s --help'\n", printable(redact.URLs(err.Error())), cmd.CommandPath())
 		return exitUsage
 	case errors.Is(err, errNotReady):
 		fmt.Fprintln(errs, "selectctl:", err)
@@ -88,7 +89,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 
 // advise adds to an error what its reader can do about it.
 func advise(err error, url string) string {
-	text := printable(err.Error())
+	text := printable(redact.URLs(err.Error()))
 	failed, ok := errors.AsType[*client.Error](err)
 	lookup, isLookup := errors.AsType[*net.DNSError](err)
 	_, isCertificate := errors.AsType[*tls.CertificateVerificationError](err)

@@ -266,3 +266,25 @@ func TestLossless(t *testing.T) {
 		}
 	}
 }
+
+// TestNoCredentials: those of --url are shown neither above a live view nor in an error.
+func TestNoCredentials(t *testing.T) {
+	t.Parallel()
+	service := strings.Replace(hostileService(t, "answer"), "//", "//user:SECRET@", 1)
+	for _, args := range [][]string{
+		{"status", "--watch", "--url", service}, {"status", "--url", service + "/%zz"}, {"status", "--url", "http://user:SECRET@127.0.0.1:1"},
+		{"status", "--url", "ftp://user:SECRET@h"}, {"status", "--url", "http://user:SECRET@h:x"},
+	} {
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		var out bytes.Buffer
+		shown := writerFunc(func(p []byte) (int, error) {
+			defer stop()
+			return out.Write(p)
+		})
+		(&app{out: shown, err: &out, terminal: true}).run(ctx, args)
+		if text := out.String(); text == "" || strings.Contains(text, "SECRET") {
+			t.Errorf("%q: %s", args, text)
+		}
+		stop()
+	}
+}

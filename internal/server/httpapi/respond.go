@@ -82,15 +82,24 @@ type answer struct {
 	allowance allowance
 }
 
+// keep makes out the answer, unless err is set: then the memory stays what it was, for the error's text.
+func (a *answer) keep(out []byte, err error) error {
+	if err == nil {
+		a.out = out
+	}
+	return err
+}
+
 var answers = sync.Pool{New: func() any { return new(answer) }}
 
 // serve returns an endpoint that calls use, once. Callers with a scope may not use it.
 func (a api) serve(use answerFunc) endpoint {
 	return a.served(func(c request, x *answer, last int64) (status int, err error) {
-		if err = x.allowance.expect(c.Request.Context(), last); err == nil {
-			status, x.out, err = use(c, x.out[:0])
+		if err = x.allowance.expect(c.Request.Context(), last); err != nil {
+			return 0, err
 		}
-		return status, err
+		status, out, err := use(c, x.out[:0])
+		return status, x.keep(out, err)
 	})
 }
 
@@ -102,8 +111,8 @@ func (a api) serveList(prepare func(c request) (answerFunc, error)) endpoint {
 		if err != nil {
 			return 0, err
 		}
-		status, x.out, err = x.allowance.build(c.Request.Context(), last, x.out, func(out []byte) (int, []byte, error) { return use(c, out) })
-		return status, err
+		status, out, err := x.allowance.build(c.Request.Context(), last, x.out, func(out []byte) (int, []byte, error) { return use(c, out) })
+		return status, x.keep(out, err)
 	})
 }
 
