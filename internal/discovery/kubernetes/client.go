@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
+	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 )
 
@@ -223,7 +224,7 @@ func (t *tokenFile) current() (string, error) {
 }
 
 // bounded bounds what is read of answers, a page of a LIST and each event of a watch, and counts it
-// until it has been read.
+// until it has been read. It refuses redirects.
 type bounded struct {
 	next   http.RoundTripper
 	memory *memory.Account
@@ -234,6 +235,10 @@ func (b *bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := b.next.RoundTrip(r)
 	if err != nil {
 		return nil, err
+	}
+	if to, err := resp.Location(); resp.StatusCode/100 == 3 && err == nil {
+		_ = resp.Body.Close()
+		return nil, fmt.Errorf("the API server redirects to %s, which is not followed: its credentials are for nobody else", catalog.Clip(to.Host))
 	}
 	limit := &limitedBody{ReadCloser: resp.Body, most: maxPage, memory: b.memory}
 	if watch := r.URL.Query().Get("watch"); watch == "1" || watch == "true" {
