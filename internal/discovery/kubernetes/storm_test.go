@@ -141,6 +141,7 @@ func TestStalledAnswers(t *testing.T) {
 				w.has(three...)
 				api.Put("pods", kubetest.Pod("llm", "vllm-3", "10.0.0.4"))
 				b.set(nil)
+				time.Sleep(75 * time.Second) // an answer that is still awaited, and the longest wait
 				w.has(append(three, "vllm-3:8000 schedulable")...)
 				w.lostNone()
 			})
