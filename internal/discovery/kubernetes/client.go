@@ -63,7 +63,10 @@ var silence = sync.OnceFunc(func() {
 // Dial returns a client of the API server that a kubeconfig file names; "" is the one of the
 // cluster that the process runs in. It does not connect. The credentials may be a token, a file
 // with one, which is read again when it changes, or a client certificate.
-func Dial(kubeconfig string) (*Client, error) {
+func Dial(kubeconfig string) (*Client, error) { return dial(kubeconfig, pingAfter, pingTimeout) }
+
+// dial is Dial with other times of pings.
+func dial(kubeconfig string, pingAfter, pingTimeout time.Duration) (*Client, error) {
 	silence() // before client-go is first used
 	config, err := restConfig(kubeconfig)
 	if err != nil {

@@ -72,7 +72,7 @@ func TestKeptForHours(t *testing.T) {
 			workers := w.restored()
 			api.Kill()
 			w = startVirtual(t, api, workers, pool(asking))
-			time.Sleep(5 * time.Hour)
+			time.Sleep(90 * time.Minute)
 			w.has("a:8000 draining: restored")
 			api.Start()
 			w.has("a:8000 schedulable")
