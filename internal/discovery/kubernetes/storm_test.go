@@ -201,11 +201,11 @@ func TestStorms(t *testing.T) {
 				if lists, watches := api.Seen("pods list"), api.Seen("pods watch"); lists > 5 || watches > 25 {
 					t.Errorf("%d LISTs and %d watches in 10 s", lists, watches)
 				}
-				time.Sleep(10 * time.Minute)
+				time.Sleep(time.Minute)
 				before := api.Seen("pods list")
-				time.Sleep(10 * time.Minute)
-				if lists := api.Seen("pods list") - before; lists > 20 {
-					t.Errorf("%d LISTs in ten minutes", lists)
+				time.Sleep(2 * time.Minute)
+				if lists := api.Seen("pods list") - before; lists > 5 {
+					t.Errorf("%d LISTs in two minutes, want one in 30 s", lists)
 				}
 				api.Answer(nil)
 				api.Put("pods", kubetest.Pod("llm", "vllm-3", "10.0.0.4"))
