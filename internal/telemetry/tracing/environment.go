@@ -194,12 +194,11 @@ func (e *environment) target() *target {
 		}
 		t, why := parseTarget(text, protocol)
 		if why != "" {
-			shown := text[strings.LastIndexByte(text, '@')+1:] // no credentials
 			instead := "spans do not go there"
 			if t != nil {
 				instead = "it is spoken with by TLS, unless OTEL_EXPORTER_OTLP_INSECURE is true"
 			}
-			e.ignored(name, shown, why, instead)
+			e.ignored(name, withoutUser(text), why, instead)
 		}
 		switch {
 		case t == nil:
@@ -219,7 +218,6 @@ const tracesPath = "v1/traces"
 
 // parseTarget reads an endpoint. why says what is wrong with it, also where it can be used.
 func parseTarget(text, protocol string) (t *target, why string) {
-	const schemes = "http:// for plain text or https:// for TLS"
 	scheme, rest, full := strings.Cut(text, "://")
 	scheme = strings.ToLower(scheme)
 	if full && (scheme == "http" || scheme == "https") {
@@ -235,14 +233,17 @@ func parseTarget(text, protocol string) (t *target, why string) {
 		return &target{address: text, protocol: protocol}, "" // a name of gRPC's own
 	}
 	if full {
-		return nil, fmt.Sprintf("which has the scheme %q: write %s", scheme, schemes+" before "+rest)
+		return nil, fmt.Sprintf("which has the scheme %q: write http://%s, or https:// for TLS", scheme, withoutUser(rest))
 	}
-	why = fmt.Sprintf("which has no scheme: write %s before it", schemes)
+	why = fmt.Sprintf("which has no scheme: write http://%s, or https:// for TLS", withoutUser(text))
 	if host, port, err := net.SplitHostPort(text); err == nil && host != "" && protocolOf(protocol, port) == protocolGRPC {
 		return &target{address: text, protocol: protocolGRPC}, why
 	}
 	return nil, why
 }
+
+// withoutUser returns an endpoint without the credentials that it may have.
+func withoutUser(text string) string { return text[strings.LastIndexByte(text, '@')+1:] }
 
 // protocolOf returns the protocol that is named, else that of a port.
 func protocolOf(named, port string) string {
