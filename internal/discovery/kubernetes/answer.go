@@ -18,6 +18,7 @@ func AnswerOf(d *catalog.Description) mapping.Answer {
 		Model: d.Model, Further: d.Further, Adapters: d.Adapters, BlockSize: d.BlockSize, TotalKVBlocks: d.TotalKVBlocks, Ranks: d.Size,
 		EventsPort: firstPort(d.KVEventsEndpoints), ReplayPort: firstPort(d.ReplayEndpoints), LoadPort: firstPort(d.LoadEndpoints),
 		NoModel: d.Unknown[catalog.FieldModel], NoBlockSize: d.Unknown[catalog.FieldBlockSize],
+		Unanswered: d.Unanswered,
 	}
 	if d.Engine != "" {
 		a.Eagle = &d.Eagle
@@ -25,8 +26,8 @@ func AnswerOf(d *catalog.Description) mapping.Answer {
 	return a
 }
 
-// answerIn returns what the engine of a discovered worker must have said, with its key. ok is false
-// if the worker has not enough of it.
+// answerIn returns what the engine of a discovered worker may have said, with its key: a record does not
+// tell that from what was configured. ok is false if the worker has not enough of it.
 func answerIn(w *catalog.Worker) (key askKey, said mapping.Answer, ok bool) {
 	r := &w.Record
 	if r.Source.Kind != catalog.SourceKubernetes || r.Endpoint == nil || r.BlockSize == nil || len(r.Faults) > 0 {
@@ -38,7 +39,7 @@ func answerIn(w *catalog.Worker) (key askKey, said mapping.Answer, ok bool) {
 	}
 	key = askKey{cmp.Or(r.Source.UID, at.Hostname()), portIn(*r.Endpoint)}
 	said = mapping.Answer{
-		Model: r.Scope.Model, Adapters: r.Adapters, BlockSize: *r.BlockSize, Ranks: r.RankCount(), Eagle: r.IsEagle,
+		Restored: true, Model: r.Scope.Model, Adapters: r.Adapters, BlockSize: *r.BlockSize, Ranks: r.RankCount(), Eagle: r.IsEagle,
 		EventsPort: onePort(r.KVEventsEndpoint, r.KVEventsEndpoints), ReplayPort: onePort(r.ReplayEndpoint, r.ReplayEndpoints),
 		LoadPort: onePort(r.LoadEndpoint, r.LoadEndpoints),
 	}

@@ -19,6 +19,11 @@ type Answer struct {
 	Problem string
 	// NoModel and NoBlockSize say why an engine that answers does not tell these.
 	NoModel, NoBlockSize string
+	// Unanswered: the engine did not answer some question, so that asking again may tell more.
+	Unanswered bool
+	// Restored: it is what the worker had in an earlier life of the process, also by settings of then. It
+	// counts until the engine answers all questions, and not at all for one that is not asked.
+	Restored bool
 
 	Model         string
 	Further       []string // other names of the model, or other models; they are not served
@@ -58,6 +63,10 @@ type Worker struct {
 	Needs Needs
 }
 
+// PodRanks is how many ranks a pod may have behind all of its target ports together, unless its entry
+// gives each port more: so one pod leaves room for the streams of others, whatever it says of itself.
+const PodRanks = 64
+
 // Reasons why a pod has no workers. They are labels of metrics.
 const (
 	ExcludedRole      = "role"      // it encodes
@@ -93,7 +102,7 @@ func Map(p *Pod, pool *Pool, e *Entry, s *Settings, answers func(port uint16) An
 		m.Excluded, m.Why = ExcludedRole, "its role is encode"
 		return m
 	}
-	size := first(uint32(a.number("data-parallel-size", catalog.MaxRanks)), e.DataParallelSize)
+	size := uint32(a.number("data-parallel-size", catalog.MaxRanks))
 	g := given{
 		model: a.text("model"), adapters: a.list("adapters"), taints: a.list("taints"), role: role, size: size,
 		blockSize:  uint32(a.number("block-size", math.MaxUint32)),
@@ -106,6 +115,18 @@ func Map(p *Pod, pool *Pool, e *Entry, s *Settings, answers func(port uint16) An
 		rankHeader: a.rankHeader(),
 	}
 	active := a.activePorts()
+	ports := 0
+	for _, port := range pool.Ports {
+		if active(port) {
+			ports++
+		}
+	}
+	g.most = max(PodRanks/max(1, uint32(ports)), e.DataParallelSize)
+	if g.size > g.most {
+		a.fault(a.prefix+"data-parallel-size", "%d ranks are more than %s", g.size, g.mostText())
+		g.size = 0
+	}
+	g.size = first(g.size, e.DataParallelSize)
 	for i, port := range pool.Ports {
 		if !active(port) {
 			continue
@@ -123,6 +144,7 @@ type given struct {
 	adapters, taints []string
 	role             *string
 	size             uint32 // ranks behind each port, 0: not given
+	most             uint32 // that they may be
 	blockSize        uint32
 	blocks, batched  uint64
 	events, replay   uint16
@@ -134,7 +156,16 @@ type given struct {
 // worker returns the worker behind the i-th target port.
 func (g given) worker(p *Pod, pool *Pool, e *Entry, s *Settings, i int, said Answer) Worker {
 	port := pool.Ports[i]
-	g.size = first(g.size, min(said.Ranks, catalog.MaxRanks), 1)
+	needs, ask := g.wants(pool, e)
+	if said.Restored && !ask {
+		said = Answer{}
+	}
+	tooMany := ""
+	if g.size == 0 && said.Ranks > g.most {
+		tooMany = fmt.Sprintf("the engine's %d ranks are more than %s", said.Ranks, g.mostText())
+		said.Ranks = 0
+	}
+	g.size = first(g.size, said.Ranks, 1)
 	name := p.Name
 	if name == "" {
 		name = net.JoinHostPort(p.IP, strconv.Itoa(int(port)))
@@ -147,7 +178,7 @@ func (g given) worker(p *Pod, pool *Pool, e *Entry, s *Settings, i int, said Ans
 		}
 	}
 	url := e.Scheme + "://" + net.JoinHostPort(p.IP, strconv.Itoa(int(port)))
-	w := Worker{Port: port, Record: catalog.Record{
+	w := Worker{Port: port, Ask: ask, Needs: needs, Record: catalog.Record{
 		ID:              workerid.Of(name),
 		Scope:           catalog.Scope{Model: first(g.model, e.Model, said.Model), Tenant: e.Tenant},
 		Endpoint:        &url,
@@ -159,6 +190,9 @@ func (g given) worker(p *Pod, pool *Pool, e *Entry, s *Settings, i int, said Ans
 		MaxNumBatchedTokens: some(first(g.batched, e.MaxNumBatchedTokens)),
 		RankHeader:          some(first(g.rankHeader, e.RankHeader)),
 	}}
+	if tooMany != "" {
+		w.Reasons = append(w.Reasons, tooMany)
+	}
 	if said.Eagle != nil && *said.Eagle {
 		w.Record.IsEagle = said.Eagle
 	}
@@ -182,8 +216,22 @@ func (g given) worker(p *Pod, pool *Pool, e *Entry, s *Settings, i int, said Ans
 	if g.metrics {
 		r.LoadMetrics = new(catalog.LoadMetrics)
 	}
-	g.setAsked(&w, pool, e, said)
+	g.setLacking(&w, pool, e, said)
 	return w
+}
+
+// mostText is most as reasons have it.
+func (g *given) mostText() string {
+	return fmt.Sprintf("the %d that a pod may have behind each of its target ports: set data_parallel_size of its source", g.most)
+}
+
+// wants returns what only the engine can say, and whether it is asked.
+func (g *given) wants(pool *Pool, e *Entry) (n Needs, ask bool) {
+	if !e.Ask || pool.H2C {
+		return n, false
+	}
+	n = Needs{Model: first(g.model, e.Model) == "", BlockSize: first(g.blockSize, e.BlockSize) == 0}
+	return n, n.Model || n.BlockSize || g.adapters == nil || first(g.blocks, e.TotalKVBlocks) == 0
 }
 
 // setRanks gives the worker of the i-th port its ranks. Frontends behind several ports know
@@ -252,22 +300,18 @@ func single(all map[uint32]string) (*string, map[uint32]string) {
 	return nil, nil
 }
 
-// setAsked says what the worker lacks that its engine could say, and why it does not.
-func (g *given) setAsked(w *Worker, pool *Pool, e *Entry, said Answer) {
+// setLacking says what the worker lacks that its engine could say, and why it does not.
+func (g *given) setLacking(w *Worker, pool *Pool, e *Entry, said Answer) {
 	r := &w.Record
 	noModel := r.Scope.Model == ""
 	if noModel {
 		r.Scope.Model = catalog.DefaultName
 	}
-	if e.Ask && !pool.H2C {
-		w.Needs = Needs{Model: first(g.model, e.Model) == "", BlockSize: first(g.blockSize, e.BlockSize) == 0}
-		w.Ask = w.Needs.Model || w.Needs.BlockSize || g.adapters == nil || first(g.blocks, e.TotalKVBlocks) == 0
-		if why := w.Needs.Lacking(said); why != "" {
-			w.Reasons = append(w.Reasons, why)
-		}
-		return
-	}
+	why := w.Needs.Lacking(said)
 	switch {
+	case why != "":
+		w.Reasons = append(w.Reasons, why)
+	case e.Ask && !pool.H2C:
 	case noModel && pool.H2C:
 		w.Reasons = append(w.Reasons, "no model is configured, and engines that speak h2c are not asked")
 	case noModel:
@@ -306,7 +350,7 @@ func trimmedList(text string) []string {
 	return items
 }
 
-// Or returns the answer, with what it lacks from an earlier one.
+// Or returns the answer, with what it lacks from an earlier one, by which it is restored or not.
 func (a Answer) Or(before Answer) Answer {
 	if a.Model == "" {
 		a.Model, a.Further = before.Model, before.Further
@@ -323,6 +367,7 @@ func (a Answer) Or(before Answer) Answer {
 	a.EventsPort = first(a.EventsPort, before.EventsPort)
 	a.ReplayPort = first(a.ReplayPort, before.ReplayPort)
 	a.LoadPort = first(a.LoadPort, before.LoadPort)
+	a.Restored = before.Restored
 	return a
 }
 

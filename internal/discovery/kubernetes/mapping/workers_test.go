@@ -233,6 +233,21 @@ func TestMap(t *testing.T) {
 				` !annotation select-service/block-size: "x" is not a number from 1 to 4294967295` +
 				` !annotation select-service/rank-header: "x" is not local, global or none`},
 		},
+		"more ranks than a pod may have": {
+			pod: annotated("select-service/data-parallel-size", "65"),
+			want: []string{plain + " events=tcp://10.0.0.1:5557 !annotation select-service/data-parallel-size: 65 ranks are more than the 64" +
+				" that a pod may have behind each of its target ports: set data_parallel_size of its source"},
+		},
+		"more ranks of an engine than a pod may have": {
+			pod: pod(nil), said: mapping.Answer{Ranks: 65},
+			want: []string{plain + " events=tcp://10.0.0.1:5557 !the engine's 65 ranks are more than the 64" +
+				" that a pod may have behind each of its target ports: set data_parallel_size of its source"},
+		},
+		"ranks that its source allows": {
+			pod:   annotated("select-service/data-parallel-size", "100", "select-service/kv-events-port", "65500"),
+			entry: func(e *mapping.Entry) { e.DataParallelSize = 100 },
+			want:  []string{plain + " ranks=0+100 !the port of the events of rank 36 would be 65536"},
+		},
 		"zone": {
 			pod: pod(func(p *mapping.Pod) {
 				p.Labels = map[string]string{"topology.kubernetes.io/zone": "a", "topology.kubernetes.io/region": "b"}
