@@ -176,6 +176,7 @@ func (me *member) configure(c *node.Config, r replicas, url string, maxPeers int
 	c.Process, c.Shared, c.SharedSettings = me.process, me.catalog, me.conf.Settings
 	if c.Recovery.Find == nil {
 		c.Recovery.Find = func(ctx context.Context) []string { return onHosts(me.conn.Peers(ctx), me.hosts) }
+		c.Recovery.GivenUp = me.catalog.GivenUp
 	}
 	if !me.conf.NATS() {
 		return

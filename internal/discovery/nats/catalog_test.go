@@ -236,8 +236,8 @@ func testAway(t *testing.T) {
 	}
 	c := m.join(t, "c", func(c *Config) { c.Required = true })
 	b.begin, c.begin = time.Now().Add(-startTime), time.Now().Add(-startTime)
-	if b.Awaited() || !c.Awaited() {
-		t.Error("who is awaited, after startTime")
+	if b.Awaited() || !c.Awaited() || !b.GivenUp() || c.GivenUp() {
+		t.Error("who is awaited, and who given up, after startTime")
 	}
 	c.Heard(1)
 	fromFile := make(chan error, 1)
@@ -251,7 +251,7 @@ func testAway(t *testing.T) {
 	}
 	awaits(t, "the bucket has both", func() bool { return strings.Count(c.lists(), "\n") == 2 })
 	agree(t, b, c)
-	if b.Awaited() || c.Awaited() {
+	if b.Awaited() || c.Awaited() || b.GivenUp() {
 		t.Error("the bucket was read, but is awaited")
 	}
 }
@@ -1067,6 +1067,45 @@ func TestOldBounded(t *testing.T) {
 	if len(next.old) != maxOld || next.old[0].Key != "replaced" || !slices.Equal(c.outdated, []string{fmt.Sprint(maxOld - 1)}) {
 		t.Errorf("%d old parts from %s on, %q are removed", len(next.old), next.old[0].Key, c.outdated)
 	}
+}
+
+// TestEqualThresholds proves that thresholds are on all replicas though they are those of the options of the replica
+// at which they were set, or cleared. Source: docs/fleet.md, "a change on any replica is on all".
+func TestEqualThresholds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		tables := map[string]*overload.Table{}
+		shares := func(name string, option *float64) func(*Config) {
+			table := overload.NewTable(overload.Thresholds{DecodeBlocks: option}, func(string) bool { return true })
+			tables[name] = table
+			return func(c *Config) {
+				c.Thresholds, c.Policies = func() *overload.Table { return table }, func([]byte) error { return nil }
+			}
+		}
+		high, none, low := m.join(t, "high", shares("high", new(0.8))), m.join(t, "none", shares("none", nil)), m.join(t, "low", shares("low", new(0.5)))
+		for _, tt := range []struct {
+			at  *testReplica
+			set *float64 // nil: cleared
+		}{{high, new(0.8)}, {high, new(0.7)}, {high, new(0.8)}, {none, new(0.7)}, {none, nil}, {low, new(0.5)}, {none, nil}, {none, nil}} {
+			_, err := tt.at.EditSettings(func(s *Settings) (err error) {
+				if tt.set == nil {
+					_, err = s.Thresholds.Clear("m")
+				} else {
+					_, err = s.Thresholds.Set("m", overload.Thresholds{DecodeBlocks: tt.set})
+				}
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			agree(t, high, none, low)
+			for name, table := range tables {
+				if got := table.Of("m"); !got.Equal(&overload.Thresholds{DecodeBlocks: tt.set}) {
+					t.Errorf("%s has %v, want %v", name, got.DecodeBlocks, tt.set)
+				}
+			}
+		}
+	})
 }
 
 // TestSettings proves that thresholds and policies are those of all replicas that share them, also of one
