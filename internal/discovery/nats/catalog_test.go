@@ -492,6 +492,7 @@ func TestNothingChanged(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * pollEvery)
+		synctest.Wait()
 		applied := 0
 		b.applied = func() { applied++ }
 		for range 3 {
@@ -499,6 +500,7 @@ func TestNothingChanged(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(2 * pollEvery)
+			synctest.Wait()
 		}
 		if a.Status().Version != 1 || b.Status().Version != 1 || applied > 0 {
 			t.Errorf("versions %d and %d, applied %d times", a.Status().Version, b.Status().Version, applied)
@@ -527,6 +529,7 @@ func TestRegisteredAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(2 * pollEvery)
+			synctest.Wait()
 		}
 		remove := func(c *catalog.Catalog) error { _, err := c.Delete(1); return err }
 		edit(put(worker(1)))
@@ -541,6 +544,7 @@ func TestRegisteredAgain(t *testing.T) {
 		edit(put(worker(1)))
 		cut.cut.Store(false)
 		time.Sleep(2 * pollEvery)
+		synctest.Wait()
 		if !slices.Equal(lost, []uint64{1}) {
 			t.Errorf("b has lost %v, want worker 1: it was removed", lost)
 		}
@@ -563,6 +567,7 @@ func TestRegisteredAgain(t *testing.T) {
 			m.set(headKey, text)
 		})
 		time.Sleep(2 * pollEvery)
+		synctest.Wait()
 		if !slices.Equal(lost, []uint64{1, 1}) {
 			t.Errorf("b has lost %v by an entry without a registration", lost)
 		}
@@ -571,6 +576,7 @@ func TestRegisteredAgain(t *testing.T) {
 		edit(put(worker(1)))
 		cut.cut.Store(false)
 		time.Sleep(2 * pollEvery)
+		synctest.Wait()
 		if !slices.Equal(lost, []uint64{1, 1, 1}) {
 			t.Errorf("b has lost %v, want worker 1 once more", lost)
 		}
