@@ -264,6 +264,9 @@ func (in *incoming) dropped() (n uint64) {
 	return n
 }
 
+// Endpoint is that of this replica.
+func (c *Conn) Endpoint() string { return Scheme + c.config.Replica }
+
 // Speaker is what replicasync.Options.Speaker has to be where some replicas are followed over
 // NATS: the subject says who publishes, and only that replica can be asked there.
 func Speaker(announced, peer string) (replicasync.Speaker, error) {
