@@ -81,6 +81,9 @@ var (
 const (
 	// pollEvery is how often the head is read although nobody has told of a newer one.
 	pollEvery = 5 * time.Second
+	// readEvery is the least time between two readings of the head for no change of this process's, whatever others say
+	// that they have.
+	readEvery = 20 * time.Millisecond
 	// retryEvery is how long a change or a reading waits until it is tried again.
 	retryEvery = 200 * time.Millisecond
 	// editTime bounds the time of a change until it is in the bucket, which the first one of a fleet
@@ -154,6 +157,7 @@ type Catalog struct {
 	lower    time.Time // since when the bucket has a lower version than the fleet, zero: it has not
 	empty    bool      // the bucket has no version that can be used
 	failed   string    // the last fault that was logged
+	turned   time.Time
 	swept    time.Time
 	last     *state // that was applied last
 	applied  time.Time
@@ -389,6 +393,10 @@ func (c *Catalog) turn(ctx context.Context) time.Duration {
 	edits, again := c.edits, c.again
 	c.edits, c.again = nil, false
 	c.mu.Unlock()
+	if early := readEvery - time.Since(c.turned); early > 0 && len(edits) == 0 && !again {
+		return early
+	}
+	c.turned = time.Now()
 	if len(edits) == 0 || !c.read.Load() || c.ahead() || !c.lower.IsZero() {
 		if err := c.follow(ctx); err != nil {
 			c.fault(err)

@@ -741,6 +741,32 @@ func TestNewerVersions(t *testing.T) {
 	})
 }
 
+// TestManyVersionsHeard proves that a member that tells of new versions all the time has others read the bucket fifty
+// times a second at most, and that their changes are made meanwhile.
+func TestManyVersionsHeard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		a := m.join(t, "a")
+		if _, err := a.Edit(put(worker(1))); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		bucket := a.config.Bucket.(*cuttable)
+		before := bucket.gets.Load()
+		for i := range uint64(1000) {
+			a.Heard(100 + i)
+			time.Sleep(time.Millisecond)
+		}
+		if n := bucket.gets.Load() - before; n > 55 {
+			t.Errorf("the bucket was read %d times in a second", n)
+		}
+		began := time.Now()
+		if _, err := a.Edit(put(worker(2))); err != nil || time.Since(began) > 0 {
+			t.Errorf("a change after %v: %v", time.Since(began), err)
+		}
+	})
+}
+
 // TestFileOfTheCopy proves that the set of a workers file that the copy of the catalog has is known to be
 // there while the bucket cannot be read, and another one is not.
 func TestFileOfTheCopy(t *testing.T) {

@@ -39,7 +39,8 @@ type memory struct {
 // cuttable is what a replica reaches of a bucket.
 type cuttable struct {
 	*memory
-	cut atomic.Bool // it reaches nothing
+	cut  atomic.Bool // it reaches nothing
+	gets atomic.Int64
 	// frozen, if set, is what is read as the head: the server is behind, or has lost the others. It takes nothing.
 	frozen atomic.Pointer[[]byte]
 }
@@ -49,6 +50,7 @@ func (c *cuttable) freeze() {
 }
 
 func (c *cuttable) Get(ctx context.Context, key string) ([]byte, uint64, error) {
+	c.gets.Add(1)
 	if c.cut.Load() {
 		return nil, 0, errNoAnswer
 	}

@@ -151,8 +151,8 @@ func (m *members) hear(msg *nats.Msg) {
 		return
 	}
 	known, first := m.note(said)
-	if own := m.conn.url(); first && said.URL == own {
-		m.conn.config.Log.Error().Str("replica", said.Name).Str("url", own).
+	if first && said.URL == m.conn.url() {
+		m.conn.config.Log.Error().Str("replica", said.Name).Str("url", said.URL).
 			Msg("another replica of the fleet has this one's base URL, so that neither can read the other's index: give each its own --advertise-url")
 	}
 	if known && m.conn.config.Heard != nil {
