@@ -360,7 +360,7 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	if s.recovery != nil {
 		g.Go(func() error { return s.recovery.run(ctx) })
-		g.Go(func() error { return s.recovery.passDeadline(ctx) })
+		g.Go(func() error { return s.recovery.watchDeadline(ctx) })
 	}
 	return g.Wait()
 }

@@ -26,6 +26,9 @@ type Record struct {
 	// Drain is set while an operator drains the worker: see Catalog.Drain. It stays when the
 	// record of the worker is replaced.
 	Drain *Drain `json:",omitempty"`
+	// Registration tells apart, in sets that are copied from other catalogs, a worker and one that was registered
+	// after its removal with the same id. 0: not known.
+	Registration uint64 `json:",omitempty"`
 
 	// Describe, if set, has the engine fill in what the record leaves out.
 	Describe *Describe `json:",omitempty"`

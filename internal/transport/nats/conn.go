@@ -167,7 +167,7 @@ func (c *Conn) dial() error {
 	opts := nats.GetDefaultOptions()
 	opts.Servers = config.Servers
 	opts.Name = "select-service " + config.Replica
-	opts.InboxPrefix = "_INBOX." + config.Fleet + "." + config.Replica
+	opts.InboxPrefix = c.inboxes(config.Replica)
 	opts.CustomDialer = config.dialer
 	opts.Timeout = dialTimeout
 	opts.RetryOnFailedConnect = true
@@ -356,7 +356,7 @@ func (c *Conn) become(s State, err error) {
 		c.config.Log.Warn().Err(err).Stringer("state", s).Msg("the fleet's NATS is away; selections go on")
 	case Closed:
 	}
-	c.in.tell(s.up())
+	c.tell()
 }
 
 // notConnected: the connection was lost, or could not be made.
