@@ -53,7 +53,7 @@ help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: ## install libzmq's headers and pkg-config if they are missing
+setup: ## install what the tests need and is missing: a C compiler, libzmq's headers, pkg-config, curl
 	@scripts/setup.sh
 
 # ZMQ=libzmq builds the service with engines' streams on libzmq, which needs C.
