@@ -176,6 +176,10 @@ test-packages: $(NFPM) ## a release, made twice, installed and started in every 
 test-chart: $(HELM) ## render the chart and compare (ARGS=-rewrite writes its files); installed where TEST_KUBECONFIG leads
 	SELECT_SERVICE_HELM=$(CURDIR)/$(HELM) $(GO) test -count=1 -timeout 10m ./test/chart $(ARGS)
 
+.PHONY: test-newcomer
+test-newcomer: ## the commands of README and docs/install.md on a bare machine, make demo and make test first (as root; ARGS=--keep DIR)
+	GO='$(GO)' scripts/test-newcomer.sh $(ARGS)
+
 .PHONY: release
 release: $(NFPM) ## dist/: all of these, the programs, checksums, SBOMs, provenance, signature (SIGN_KEY)
 	$(release) all
