@@ -42,6 +42,12 @@ type object struct {
 			Metadata struct{ Labels map[string]string }
 			Spec     pod
 		}
+		TrafficPolicy struct {
+			PortLevelSettings []yaml.Node `yaml:"portLevelSettings"`
+		} `yaml:"trafficPolicy"`
+		Default struct {
+			TimeoutSec int `yaml:"timeoutSec"`
+		}
 		EndpointPickerRef struct {
 			Name string
 			Port struct{ Number int }

@@ -124,12 +124,21 @@ func helmCommand(t *testing.T, args ...string) ([]byte, error) {
 // render renders a chart with values.
 func render(t *testing.T, values string, more ...string) []byte {
 	t.Helper()
+	out, err := renderCommand(t, values, more...)
+	if err != nil {
+		t.Fatalf("helm template: %v\n%s", err, out)
+	}
+	return slices.Concat([]byte("# Made from deploy/chart; make test-chart ARGS=-rewrite\n"), out)
+}
+
+// renderCommand returns what helm printed, after an error also what it said.
+func renderCommand(t *testing.T, values string, more ...string) ([]byte, error) {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "values.yaml")
 	if err := os.WriteFile(file, []byte(values), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out := helm(t, append([]string{"template", "select-service", "deploy/chart", "--namespace", "llm", "--kube-version", "1.31.0", "--values", file}, more...)...)
-	return slices.Concat([]byte("# Made from deploy/chart; make test-chart ARGS=-rewrite\n"), out)
+	return helmCommand(t, append([]string{"template", "select-service", "deploy/chart", "--namespace", "llm", "--kube-version", "1.31.0", "--values", file}, more...)...)
 }
 
 // TestRendered proves that the files are what the chart renders to, and that helm finds
