@@ -25,6 +25,7 @@ var rewrite = flag.Bool("rewrite", false, "write what the chart renders to, with
 var cases = []struct{ file, values string }{
 	{"deploy/kubernetes/select-service.yaml", ""},
 	{"deploy/kubernetes/istio.yaml", "provider: istio"},
+	{"deploy/kubernetes/openshift.yaml", "{provider: istio, openshift: true}"},
 	{"deploy/kubernetes/gke.yaml", "provider: gke"},
 	{"deploy/kubernetes/agentgateway.yaml", "provider: agentgateway"},
 	{"test/chart/testdata/all.yaml", allValues},
@@ -40,6 +41,9 @@ pools:
   - {name: batch, options: {namespace: other, block_size: 32}}
 namespaces: [extra]
 provider: istio
+openshift: true
+podSecurityContext: {fsGroup: 1000660000, supplementalGroups: [1000660001]}
+securityContext: {runAsNonRoot: true}
 httpRoute: {create: true, gateway: inference, gatewayNamespace: gateways, hostnames: [llm.example.com]}
 config: {log: {level: debug}, gateway: {lease: 20s}}
 drain: {delaySeconds: 10, timeoutSeconds: 600}
@@ -229,7 +233,7 @@ func TestSchema(t *testing.T) {
 		"pools: [{name: a, create: true}]", "pools: [{name: a, create: true, matchLabels: {}, targetPorts: [1]}]",
 		"pools: [{name: a, targetPorts: [0]}]", "pools: [{name: a, targetPorts: [1, 2, 3, 4, 5, 6, 7, 8, 9]}]",
 		"pools: [{name: a, failureMode: failOpen}]", "httpRoute: {create: true}", "image: {digest: abc}", "drain: {delaySeconds: -1}",
-		"monitoring: {enabled: true}",
+		"monitoring: {enabled: true}", "openshift: restricted-v2", "podSecurityContext: 65532", "securityContext: []",
 	} {
 		if validate(values) == nil {
 			t.Errorf("the schema takes %s", values)

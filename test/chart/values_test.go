@@ -5,7 +5,63 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.yaml.in/yaml/v3"
 )
+
+// TestIDs proves that the manifests have the ids of the image's user, and that of OpenShift none:
+// the SCC restricted-v2 has runAsUser and fsGroup of the kind MustRunAs with the range of the
+// namespace, so that it refuses a pod with ids of its own (OpenShift, "Managing security context
+// constraints").
+func TestIDs(t *testing.T) {
+	for file, want := range map[string]int{"deploy/kubernetes/istio.yaml": 65532, "deploy/kubernetes/openshift.yaml": 0} {
+		p := one(t, objects(t, read(t, file)), "Deployment", "select-service").Spec.Template.Spec
+		for name, id := range map[string]*int{
+			"runAsUser": p.SecurityContext.RunAsUser, "runAsGroup": p.SecurityContext.RunAsGroup, "fsGroup": p.SecurityContext.FSGroup,
+		} {
+			if id == nil && want != 0 || id != nil && *id != want {
+				t.Errorf("%s: %s is %v, want %d (0: none)", file, name, id, want)
+			}
+		}
+		if c := p.Containers[0].SecurityContext; c.RunAsUser != nil {
+			t.Errorf("%s: the container has the user %d", file, *c.RunAsUser)
+		}
+	}
+}
+
+// TestSecurityContext proves that values go over what the chart has in both securityContexts, key by
+// key, and that null leaves a key out.
+func TestSecurityContext(t *testing.T) {
+	pod := func(values string) map[string]any {
+		var d struct {
+			Spec struct{ Template struct{ Spec map[string]any } }
+		}
+		if err := yaml.Unmarshal(render(t, values, "--show-only", "templates/deployment.yaml"), &d); err != nil {
+			t.Fatal(err)
+		}
+		return d.Spec.Template.Spec
+	}
+	seccomp := map[string]any{"type": "RuntimeDefault"}
+	for values, want := range map[string]map[string]any{
+		"openshift: true": {"runAsNonRoot": true, "seccompProfile": seccomp},
+		"{openshift: true, podSecurityContext: {runAsUser: 1000660000}}": {"runAsNonRoot": true, "runAsUser": 1000660000, "seccompProfile": seccomp},
+		"podSecurityContext: {runAsUser: null, runAsGroup: null, fsGroup: null, seccompProfile: {type: Localhost, localhostProfile: p}}": {
+			"runAsNonRoot": true, "seccompProfile": map[string]any{"type": "Localhost", "localhostProfile": "p"},
+		},
+	} {
+		if diff := cmp.Diff(want, pod(values)["securityContext"]); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", values, diff)
+		}
+	}
+	container, _ := pod("securityContext: {readOnlyRootFilesystem: false, runAsUser: 7}")["containers"].([]any)[0].(map[string]any)
+	want := map[string]any{
+		"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": false, "runAsUser": 7, "capabilities": map[string]any{"drop": []any{"ALL"}},
+	}
+	if diff := cmp.Diff(want, container["securityContext"]); diff != "" {
+		t.Errorf("container: -want +got:\n%s", diff)
+	}
+}
 
 // TestGrace proves that the pod's grace is the drain's two times, as the program reads them, and ten
 // seconds, wherever the drain is set, and that Google's load balancer waits for the same answers. The
@@ -54,3 +110,4 @@ func refused(t *testing.T, why map[string]string) {
 		}
 	}
 }
+

@@ -74,6 +74,29 @@ labels:
 {{- add $delay (include "drainTimeout" .) 10 }}
 {{- end }}
 
+{{- /* Of the dictionaries base and over, the keys of over and the others of base. null leaves a key out. */}}
+{{- define "overlaid" -}}
+{{- $all := deepCopy .base }}
+{{- range $key, $value := .over }}
+{{- if kindIs "invalid" $value }}{{ $_ := unset $all $key }}{{ else }}{{ $_ := set $all $key $value }}{{ end }}
+{{- end }}
+{{- toYaml $all }}
+{{- end }}
+
+{{- /* The pod's securityContext. OpenShift gives a pod ids of its namespace and takes no others. */}}
+{{- define "podSecurityContext" -}}
+{{- $base := dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault") }}
+{{- if not .Values.openshift }}
+{{- $base = merge $base (dict "runAsUser" 65532 "runAsGroup" 65532 "fsGroup" 65532) }}
+{{- end }}
+{{- include "overlaid" (dict "base" $base "over" .Values.podSecurityContext) }}
+{{- end }}
+
+{{- define "securityContext" -}}
+{{- $base := dict "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "capabilities" (dict "drop" (list "ALL")) }}
+{{- include "overlaid" (dict "base" $base "over" .Values.securityContext) }}
+{{- end }}
+
 {{- define "rules" -}}
 rules:
   - {apiGroups: [""], resources: [pods], verbs: [get, list, watch]}
