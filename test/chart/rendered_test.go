@@ -41,6 +41,7 @@ pools:
   - {name: batch, options: {namespace: other, block_size: 32}}
 namespaces: [extra]
 provider: istio
+istio: {connectTimeout: 500ms, outlierDetection: false}
 openshift: true
 podSecurityContext: {fsGroup: 1000660000, supplementalGroups: [1000660001]}
 securityContext: {runAsNonRoot: true}
@@ -234,6 +235,7 @@ func TestSchema(t *testing.T) {
 		"pools: [{name: a, targetPorts: [0]}]", "pools: [{name: a, targetPorts: [1, 2, 3, 4, 5, 6, 7, 8, 9]}]",
 		"pools: [{name: a, failureMode: failOpen}]", "httpRoute: {create: true}", "image: {digest: abc}", "drain: {delaySeconds: -1}",
 		"monitoring: {enabled: true}", "openshift: restricted-v2", "podSecurityContext: 65532", "securityContext: []",
+		"istio: {outlierDetection: {interval: 1s}}", "istio: {connectTimeout: 1}", "istio: {connectTimeout: soon}",
 	} {
 		if validate(values) == nil {
 			t.Errorf("the schema takes %s", values)

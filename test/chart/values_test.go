@@ -111,3 +111,36 @@ func refused(t *testing.T, why map[string]string) {
 	}
 }
 
+// TestDestinationRule proves how Istio's gateways speak with the picker: as port 9002 speaks by the
+// configuration, past a picker that is dead, with the settings of which a real Istio failed one
+// request of ten instead of eight (make test-istio), and that both can be switched off.
+func TestDestinationRule(t *testing.T) {
+	const outliers = "{splitExternalLocalOriginErrors: true, consecutiveLocalOriginFailures: 1, consecutiveGatewayErrors: 0, " +
+		"consecutive5xxErrors: 0, interval: 1s, baseEjectionTime: 2s, maxEjectionPercent: 100}"
+	for values, want := range map[string]string{
+		"{}": "{port: {number: 9002}, tls: {mode: SIMPLE, insecureSkipVerify: true}, connectionPool: {tcp: {connectTimeout: 1s}}, outlierDetection: " + outliers + "}",
+		"istio: {connectTimeout: '', outlierDetection: false}": "{port: {number: 9002}, tls: {mode: SIMPLE, insecureSkipVerify: true}}",
+		"{istio: {connectTimeout: 2500ms, outlierDetection: false}, config: {gateway: {self_signed: false}}}": "{port: {number: 9002}, " +
+			"tls: {mode: DISABLE}, connectionPool: {tcp: {connectTimeout: 2500ms}}}",
+	} {
+		all := objects(t, render(t, values, "--set", "provider=istio"))
+		rule := one(t, all, "DestinationRule", "select-service").Spec.TrafficPolicy.PortLevelSettings
+		if len(rule) != 1 {
+			t.Fatalf("%s: settings of %d ports", values, len(rule))
+		}
+		var got, expected any
+		if err := yaml.Unmarshal([]byte(want), &expected); err != nil {
+			t.Fatal(err)
+		}
+		if err := rule[0].Decode(&got); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(expected, got); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", values, diff)
+		}
+		h2c := one(t, all, "Service", "select-service").Spec.Ports[0].AppProtocol == "kubernetes.io/h2c"
+		if plain := strings.Contains(values, "self_signed: false"); h2c != plain {
+			t.Errorf("%s: the Service says h2c: %t, want %t", values, h2c, plain)
+		}
+	}
+}
