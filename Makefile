@@ -121,7 +121,7 @@ test-overload: setup ## twice and ten times what simulated engines can take; run
 	E2E_ALONE=1 $(GO) test -count=1 -timeout 15m -v ./test/e2e/overload
 
 .PHONY: test-metrics
-test-metrics: build $(NATS_SERVER) ## a real Prometheus scrapes the service: dashboard, alerts, metrics
+test-metrics: build setup $(NATS_SERVER) ## a real Prometheus scrapes the service: dashboard, alerts, metrics
 	NATS_SERVER_BIN=$(CURDIR)/$(NATS_SERVER) GO='$(GO)' SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service scripts/test-metrics.sh $(ARGS)
 
 .PHONY: lint
@@ -198,23 +198,23 @@ bench: setup ## run the benchmarks that match BENCH (all), COUNT (1) times, into
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) $(PKG) | tee $(BIN)/bench.txt
 
 .PHONY: bench-compare
-bench-compare: ## paired CPU and memory of this tree against an earlier commit (ARGS); run it alone
+bench-compare: setup ## paired CPU and memory of this tree against an earlier commit (ARGS); run it alone
 	GO='$(GO)' scripts/bench-compare.sh $(ARGS)
 
 .PHONY: demo
-demo: build ## four simulated engines, one workload, five policies (ARGS for options)
+demo: build setup ## four simulated engines, one workload, five policies (ARGS for options)
 	scripts/demo.sh $(ARGS)
 
 .PHONY: demo-policies
-demo-policies: build ## two policies against each other on several fleets, workloads and callers (ARGS)
+demo-policies: build setup ## two policies against each other on several fleets, workloads and callers (ARGS)
 	scripts/demo-policies.sh $(ARGS)
 
 .PHONY: demo-replicas
-demo-replicas: build ## two replicas behind one workload, one killed and restarted half way
+demo-replicas: build setup ## two replicas behind one workload, one killed and restarted half way
 	scripts/demo-replicas.sh $(ARGS)
 
 .PHONY: demo-fleet
-demo-fleet: build $(NATS_SERVER) ## three replicas that meet over NATS, one killed and another one added half way
+demo-fleet: build setup $(NATS_SERVER) ## three replicas that meet over NATS, one killed and another one added half way
 	NATS_SERVER_BIN=$(CURDIR)/$(NATS_SERVER) scripts/demo-fleet.sh $(ARGS)
 
 .PHONY: demo-gateway
@@ -309,7 +309,7 @@ compare-gateways: build setup ## beside SMG and vllm-router on the same engines 
 	GO='$(GO)' scripts/compare-gateways.sh $(ARGS)
 
 .PHONY: test-openapi
-test-openapi: build ## lint the OpenAPI documents and let schemathesis try the server (ARGS to choose)
+test-openapi: build setup ## lint the OpenAPI documents and let schemathesis try the server (ARGS to choose)
 	scripts/test-openapi.sh $(ARGS)
 
 .PHONY: test-python
