@@ -298,6 +298,10 @@ test-kube: setup ## workers as pods, over a stand-in of an API server, at full l
 test-kube-api: build setup $(HELM) ## the same, an update of 100 pods behind Envoy and the chart, on a real API server (built once, 12 minutes; ARGS)
 	GO='$(GO)' SELECT_SERVICE_HELM=$(CURDIR)/$(HELM) SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service scripts/test-kube-api.sh $(ARGS)
 
+.PHONY: test-istio
+test-istio: build setup ## two replicas behind a real Istio on a real API server (both built once, 20 minutes; as root; ARGS)
+	GO='$(GO)' SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service scripts/test-istio.sh $(ARGS)
+
 .PHONY: test-gateway test-gateway-short
 test-gateway: build setup ## a real Envoy between clients and simulated engines (ARGS to choose; 15 minutes)
 	GO='$(GO)' scripts/test-gateway.sh $(ARGS)
