@@ -105,8 +105,9 @@ var mayImport = map[string][]string{
 
 	"test/kubetest": {},
 
-	"scripts/dist": {},
-	"scripts/sbom": {},
+	"scripts/dist":     {},
+	"scripts/newcomer": {},
+	"scripts/sbom":     {},
 
 	"pkg/catalog":              {},
 	"pkg/client":               {"internal/codec/bodyscan", "internal/codec/msgpack"},
