@@ -364,19 +364,47 @@ func TestNames(t *testing.T) {
 }
 
 // TestClock proves that the core is told the time, and that no unit test waits
-// for it to pass: sleeping is for the fake clock of testing/synctest.
+// for it to pass: sleeping is for the fake clock of testing/synctest, or of a helper
+// of the same package that runs a test with it.
 func TestClock(t *testing.T) {
-	for _, s := range sources(t) {
+	all := sources(t)
+	fake := make(map[string][]string) // the helpers of each folder
+	for _, s := range all {
+		if s.test && slices.Contains(s.imports(), "testing/synctest") {
+			for _, d := range s.ast.Decls {
+				if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && calls(f, "Test") && !strings.HasPrefix(f.Name.Name, "Test") {
+					fake[s.dir] = append(fake[s.dir], f.Name.Name)
+				}
+			}
+		}
+	}
+	for _, s := range all {
 		inCore := slices.Contains(withoutClock, s.dir)
 		for _, call := range timeCalls(s) {
 			switch at := s.pos.Position(call.Pos()); {
 			case !s.test && inCore:
 				t.Errorf("%s: time.%s in %s, which has no clock of its own", at, call.Sel.Name, s.dir)
-			case s.test && call.Sel.Name == "Sleep" && !s.isProgram() && !slices.Contains(s.imports(), "testing/synctest"):
+			case s.test && call.Sel.Name == "Sleep" && !s.isProgram() && !slices.Contains(s.imports(), "testing/synctest") && !calls(s.ast, fake[s.dir]...):
 				t.Errorf("%s: time.Sleep in a test without a fake clock", at)
 			}
 		}
 	}
+}
+
+// calls reports whether a function with one of these names is called below a node, as NAME or PACKAGE.NAME.
+func calls(below ast.Node, names ...string) (found bool) {
+	ast.Inspect(below, func(n ast.Node) bool {
+		if call, ok := n.(*ast.CallExpr); ok {
+			switch f := call.Fun.(type) {
+			case *ast.Ident:
+				found = found || slices.Contains(names, f.Name)
+			case *ast.SelectorExpr:
+				found = found || slices.Contains(names, f.Sel.Name)
+			}
+		}
+		return !found
+	})
+	return found
 }
 
 func timeCalls(s source) []*ast.SelectorExpr {
