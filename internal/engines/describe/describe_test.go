@@ -279,6 +279,19 @@ func TestMetrics(t *testing.T) {
 	}{
 		"vLLM":                        {other + metrics + other, describe.Cache{BlockSize: 16, Blocks: 1000, Ranks: 1}, ""},
 		"vLLM before labels of ranks": {`vllm:cache_config_info{block_size="32",num_gpu_blocks="None"} 1`, describe.Cache{BlockSize: 32, Ranks: 1}, ""},
+		// The block size of events is that of full attention, with decode context parallelism
+		// (vLLM's CacheConfig). DeepSeek-V4 has groups of 4, 8, 64 and 256 tokens.
+		"vLLM, groups": {
+			`vllm:cache_config_info{block_size="4",effective_attention_block_size="256",engine="0",kv_cache_size_tokens="150000",num_gpu_blocks="2000"} 1`,
+			describe.Cache{BlockSize: 256, Blocks: 585, Tokens: 150000, Ranks: 1}, "",
+		},
+		"vLLM, groups without tokens":      {`vllm:cache_config_info{block_size="4",effective_attention_block_size="256",num_gpu_blocks="2000"} 1`, describe.Cache{BlockSize: 256, Ranks: 1}, ""},
+		"vLLM, decode context parallelism": {`vllm:cache_config_info{block_size="16",effective_attention_block_size="32",kv_cache_size_tokens="None",num_gpu_blocks="2000"} 1`, describe.Cache{BlockSize: 32, Ranks: 1}, ""},
+		"vLLM, effective size not known":   {`vllm:cache_config_info{block_size="32",effective_attention_block_size="None",num_gpu_blocks="64"} 1`, describe.Cache{BlockSize: 32, Blocks: 64, Ranks: 1}, ""},
+		"vLLM, tokens of each rank": {
+			"vllm:cache_config_info{block_size=\"16\",engine=\"0\",kv_cache_size_tokens=\"1600\",num_gpu_blocks=\"200\"} 1\nvllm:cache_config_info{block_size=\"16\",engine=\"1\",kv_cache_size_tokens=\"1600\",num_gpu_blocks=\"200\"} 1\n",
+			describe.Cache{BlockSize: 16, Blocks: 100, Tokens: 1600, Ranks: 2}, "",
+		},
 		"vLLM disagrees": {
 			"vllm:cache_config_info{block_size=\"16\",engine=\"0\"} 1\nvllm:cache_config_info{block_size=\"32\",engine=\"1\"} 1\n",
 			describe.Cache{},
@@ -296,6 +309,7 @@ func TestMetrics(t *testing.T) {
 		"NaN":                {"trtllm_kv_cache_tokens_per_block NaN\n", describe.Cache{}, `the block size "NaN" of trtllm_kv_cache_tokens_per_block is not a number from 1 to 4294967295`},
 		"1e30":               {"trtllm_kv_cache_tokens_per_block 1e30\n", describe.Cache{}, `the block size "1000000000000000000000000000000" of trtllm_kv_cache_tokens_per_block is not a number from 1 to 4294967295`},
 		"none":               {other, describe.Cache{}, "it has no metric that tells the block size"},
+		"no sample":          {"sglang:page_size{a=\n", describe.Cache{}, "a line of the metrics cannot be read: it is of sglang:page_size"},
 	}
 	for name, row := range rows {
 		t.Run(name, func(t *testing.T) {
