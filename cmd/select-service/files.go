@@ -124,8 +124,8 @@ func (f files) follow(ctx context.Context, g *errgroup.Group, log zerolog.Logger
 }
 
 // describe returns how engines are asked to describe themselves.
-func (f files) describe(endpoints catalog.EndpointPolicy) describe.Options {
-	return describe.Options{Dialer: engines.Dialer{Endpoints: endpoints, Certificates: f.engineCerts}, Token: f.engineTokenText()}
+func (f files) describe(endpoints catalog.EndpointPolicy, log zerolog.Logger) describe.Options {
+	return describe.Options{Dialer: engines.Dialer{Endpoints: endpoints, Certificates: f.engineCerts}, Token: f.engineTokenText(), Log: log}
 }
 
 // tokenizer returns how engines are asked for the tokens of prompts and the lengths of models.

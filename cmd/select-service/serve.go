@@ -79,7 +79,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		return err
 	}
 	others := newReplicas(conf.Replicas, joined, conf.Selections.SessionTTL > 0, hub, read, func() []string { return svc.Peers() })
-	engines := describe.New(read.describe(conf.Access.Endpoints()))
+	engines := describe.New(read.describe(conf.Access.Endpoints(), log))
 	defer engines.Close()
 	var pods *kubernetes.Discovery
 	settings := serviceConfig(conf, others, bound, mem.budget)
