@@ -90,6 +90,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	settings.Scrape = read.scrape()
 	if read.cluster != nil {
 		settings.Discovers = []catalog.SourceKind{catalog.SourceKubernetes}
+		settings.CorrectDiscovered = func(w *catalog.Worker, size uint32) bool { return pods.CorrectBlockSize(w, size) }
 		if read.cluster.peers != "" {
 			settings.Recovery.Find = func(ctx context.Context) []string { return pods.ServingPeers(ctx) }
 		}

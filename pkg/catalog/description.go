@@ -16,11 +16,14 @@ type Description struct {
 	Engine  string // EngineSGLang, EngineVLLM, or "" for another one
 	Version string
 
-	Model           string
-	Adapters        []string // nil: not known
-	Further         []string `json:",omitempty"` // other names of the model, or other models, which are not served
-	BlockSize       uint32   // tokens
-	StartRank, Size uint32   // the data-parallel ranks; Size is 0 if they are not known
+	Model     string
+	Adapters  []string // nil: not known
+	Further   []string `json:",omitempty"` // other names of the model, or other models, which are not served
+	BlockSize uint32   // tokens
+	// Corrected is the block size that the engine told, if BlockSize is that of its KV events because
+	// they contradicted it; else 0.
+	Corrected       uint32 `json:",omitempty"`
+	StartRank, Size uint32 // the data-parallel ranks; Size is 0 if they are not known
 	// Endpoints by rank: of KV events, of their replays and of load reports.
 	KVEventsEndpoints, ReplayEndpoints, LoadEndpoints map[uint32]string
 
@@ -28,10 +31,11 @@ type Description struct {
 	Eagle bool   // its blocks look one token ahead
 
 	TotalKVBlocks       uint64 // capacity of each rank's device, in blocks
+	KVTokens            uint64 `json:",omitempty"` // the same in tokens, where the engine tells it so
 	MaxNumBatchedTokens uint64 // tokens that one step of the engine may compute
 
 	// From says for each known value, by the name of its member of a record, where it comes
-	// from: a path of the engine, or FromDefault.
+	// from: a path of the engine, FromDefault or FromEvents.
 	From map[string]string
 	// Unknown says why the engine does not tell a value, in its words where it has any.
 	Unknown map[string]string
@@ -48,6 +52,10 @@ const (
 // FromDefault is the origin of a value that the engine does not tell and that is assumed because
 // the caller has named the engine.
 const FromDefault = "default"
+
+// FromEvents is the origin of a block size that is not the one that the engine tells, but that of its
+// KV events.
+const FromEvents = "events"
 
 // The members of a record that an engine can fill in, as From and Unknown name them.
 const (
@@ -367,6 +375,9 @@ func (c *Catalog) Describe(w *Worker, told *Description, fault string) (now *Wor
 	r := m.worker.asGiven()
 	r.Describe.Told, r.Describe.Fault = was.Told, fault
 	if told != nil {
+		if was.Told != nil && was.Told.Corrected > 0 && told.BlockSize == was.Told.Corrected {
+			told = told.withBlockSize(was.Told.BlockSize)
+		}
 		r.Describe.Fault = was.otherwise(told)
 	}
 	if r.Describe.Fault == "" {
@@ -384,6 +395,40 @@ func (c *Catalog) Describe(w *Worker, told *Description, fault string) (now *Wor
 		c.releaseWorkerLocked(m.worker.Scope, r.ID)
 	}
 	return c.updateLocked(m, r), true
+}
+
+// CorrectBlockSize tells the catalog that the KV events of a worker's engine have another block size
+// than its record. w is the worker as it was then. If its engine has told the block size, the events
+// know better, and the record is changed as by another description: once, so that an engine cannot
+// change it to and fro. A block size that is given, or corrected already, stays. now is the worker
+// afterwards, nil if it is another one now.
+func (c *Catalog) CorrectBlockSize(w *Worker, size uint32) (now *Worker, changed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.mu.members[w.ID]
+	if c.mu.closed || m == nil || !equalPointers(m.worker.BlockSize, w.BlockSize) || size == 0 || m.worker.blockSize() == size {
+		return nil, false
+	}
+	d := m.worker.Describe
+	if d == nil || d.Told == nil || d.Filled[FieldBlockSize] == "" || d.Told.Corrected > 0 || !m.worker.asksSame(&w.Record) {
+		return m.worker, false
+	}
+	r := m.worker.asGiven()
+	r.Describe.Told = d.Told.withBlockSize(size)
+	r.fill()
+	return c.updateLocked(m, r), true
+}
+
+// withBlockSize returns the description with the block size of the engine's events.
+func (d *Description) withBlockSize(size uint32) *Description {
+	corrected := *d
+	corrected.From = maps.Clone(d.From)
+	corrected.BlockSize, corrected.Corrected, corrected.From[FieldBlockSize] = size, d.BlockSize, FromEvents
+	// What is told in blocks is in those of the size that was told.
+	if corrected.TotalKVBlocks = d.KVTokens / uint64(size); corrected.TotalKVBlocks == 0 {
+		delete(corrected.From, FieldTotalKVBlocks)
+	}
+	return &corrected
 }
 
 // checkDescribedLocked returns why the catalog cannot have the record of a member, which the
@@ -438,15 +483,15 @@ func (d *Description) orElse(before *Description) *Description {
 		from(FieldAdapters)
 	}
 	if all.BlockSize == 0 {
-		all.BlockSize = before.BlockSize
+		all.BlockSize, all.Corrected = before.BlockSize, before.Corrected
 		from(FieldBlockSize)
 	}
 	if all.Size == 0 {
 		all.StartRank, all.Size = before.StartRank, before.Size
 		from(FieldStartRank, FieldSize)
 	}
-	if all.TotalKVBlocks == 0 {
-		all.TotalKVBlocks = before.TotalKVBlocks
+	if all.TotalKVBlocks == 0 && all.BlockSize == before.BlockSize {
+		all.TotalKVBlocks, all.KVTokens = before.TotalKVBlocks, before.KVTokens
 		from(FieldTotalKVBlocks)
 	}
 	if len(all.KVEventsEndpoints) < len(before.KVEventsEndpoints) {
@@ -466,7 +511,7 @@ func (d *Description) equal(o *Description) bool {
 		d.BlockSize == o.BlockSize && d.StartRank == o.StartRank && d.Size == o.Size &&
 		maps.Equal(d.KVEventsEndpoints, o.KVEventsEndpoints) && maps.Equal(d.ReplayEndpoints, o.ReplayEndpoints) &&
 		maps.Equal(d.LoadEndpoints, o.LoadEndpoints) && d.Role == o.Role && d.Eagle == o.Eagle &&
-		d.TotalKVBlocks == o.TotalKVBlocks && d.MaxNumBatchedTokens == o.MaxNumBatchedTokens &&
+		d.Corrected == o.Corrected && d.KVTokens == o.KVTokens && d.TotalKVBlocks == o.TotalKVBlocks && d.MaxNumBatchedTokens == o.MaxNumBatchedTokens &&
 		maps.Equal(d.From, o.From) && maps.Equal(d.Unknown, o.Unknown)
 }
 

@@ -64,6 +64,8 @@ type asked struct {
 	due      time.Time
 	failures int
 	said     mapping.Answer
+	// corrected is the block size that it tells, if said has that of its events instead; else 0.
+	corrected uint32
 }
 
 func newAsks(d *Discovery) *asks { return &asks{d: d, engines: make(map[askKey]*asked)} }
@@ -88,6 +90,23 @@ func (a *asks) answer(p *mapping.Pod, port uint16) mapping.Answer {
 		return e.said
 	}
 	return mapping.Answer{}
+}
+
+// correct takes the block size of an engine's events as said by it, once, unless it was given. It
+// reports whether that was so.
+func (a *asks) correct(w *catalog.Worker, size uint32) bool {
+	key, ok := keyIn(&w.Record)
+	if !ok || w.BlockSize == nil {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	e := a.engines[key]
+	if e == nil || !e.needs.BlockSize || e.corrected > 0 || e.said.BlockSize != *w.BlockSize || size == 0 || size == *w.BlockSize {
+		return false
+	}
+	e.corrected, e.said = e.said.BlockSize, e.said.WithBlockSize(size)
+	return true
 }
 
 // want sets which engines are asked from now on. What an engine has said is kept while its pod is
@@ -195,6 +214,11 @@ func (a *asks) heard(e *asked, begun ask, said mapping.Answer, err error) (chang
 	} else {
 		if e.said = said; said.Unanswered || !before.Restored {
 			e.said = said.Or(before)
+		}
+		if e.corrected > 0 && e.said.BlockSize == e.corrected {
+			e.said = e.said.WithBlockSize(before.BlockSize)
+		} else {
+			e.corrected = 0
 		}
 		if e.needs.Lacking(e.said) != "" {
 			outcome = "incomplete"

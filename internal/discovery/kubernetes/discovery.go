@@ -51,6 +51,17 @@ const (
 	maxPods = 16_384
 )
 
+// CorrectBlockSize tells discovery that the KV events of a worker's engine have another block size than
+// its record. If the engine has told that one, the events know better: the worker gets the size of the
+// events, once. It reports whether it does.
+func (d *Discovery) CorrectBlockSize(w *catalog.Worker, size uint32) bool {
+	if !d.asks.correct(w, size) {
+		return false
+	}
+	d.change(func() {})
+	return true
+}
+
 // Discovery finds workers in Kubernetes. It is a discovery.Source.
 type Discovery struct {
 	config Config

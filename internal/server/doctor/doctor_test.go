@@ -195,7 +195,7 @@ func TestFindings(t *testing.T) {
 		"block size of events": {provoke: func(w *servicetest.World) {
 			e := live(w, 1)
 			e.Publish(0, e.Stored(servicetest.Prompt(1, 16), 8, nil))
-		}, want: "block_size: The engine of worker 1 rank 0 has another block size than the 4 tokens of its record: 1 of its KV events were dropped in the last 10 minutes."},
+		}, want: "block_size: The engine of worker 1 rank 0 has another block size than the 4 tokens of its record: its KV events have 8, and none can be used. 1 were dropped in the last 10 minutes."},
 		"dropped": {provoke: func(w *servicetest.World) {
 			e := live(w, 1)
 			e.Publish(0, servicetest.Dict{"type": "BlockStored"})

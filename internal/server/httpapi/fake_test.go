@@ -33,6 +33,8 @@ type fake struct {
 	worker      *catalog.Worker
 	workers     []*catalog.Worker
 	excluded    []selection.ExcludedRank
+
+	eventsBlockSize uint32
 	ready       bool
 	model       *string
 	tenant      *string
@@ -148,6 +150,8 @@ func (f *fake) Workers(model, tenant *string) []*catalog.Worker {
 	_ = f.called()
 	return f.workers
 }
+
+func (f *fake) EventsBlockSize(*catalog.Worker) uint32 { return f.eventsBlockSize }
 
 func (f *fake) Excluded(*catalog.Worker) []selection.ExcludedRank { return f.excluded }
 

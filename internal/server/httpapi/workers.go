@@ -35,6 +35,7 @@ type workerCatalog interface {
 	// Excluded lists the ranks of a worker that get no new requests because their engines give
 	// no sign of life.
 	Excluded(*catalog.Worker) []selection.ExcludedRank
+	EventsBlockSize(*catalog.Worker) uint32
 	// Ready counts the schedulable workers and lists all.
 	Ready() (ready bool, schedulable int, workers []*catalog.Worker)
 	// Recovery returns the progress of the recovery from peers; configured is false if
@@ -138,9 +139,13 @@ func (r workerRoutes) list(f catalog.ScopeFilter, out []byte) []byte {
 	return appendList(out, r.svc.Workers(f.Model, f.Tenant), r.appendWorkerNow)
 }
 
-// appendWorkerNow appends a worker's record with its ranks that give no sign of life.
+// appendWorkerNow appends a worker's record with its ranks that give no sign of life, and the block
+// size of its events if that is another one.
 func (r workerRoutes) appendWorkerNow(out []byte, w *catalog.Worker) []byte {
 	out = r.d.appendWorker(out, w)
+	if size := r.svc.EventsBlockSize(w); size > 0 {
+		out = append(appendUintField(out[:len(out)-1], "kv_events_block_size", uint64(size)), '}')
+	}
 	excluded := r.svc.Excluded(w)
 	if len(excluded) == 0 {
 		return out

@@ -84,7 +84,7 @@ class WorkerRequest(Scope, WorkerSettings, total=False):
 
 
 # What a worker's engine says of itself. "from" says where members of the record come from: a
-# path of the engine, or "default".
+# path of the engine, "default", or "events": the block size of its KV events.
 Described = TypedDict(
     "Described",
     {
@@ -126,6 +126,7 @@ class Worker(TypedDict, total=False):
     source: WorkerSource
     drain: WorkerDrain
     replicas_behind: list[str]
+    kv_events_block_size: int
     describe: Literal[True, "vllm", "sglang"]
     described: Described
     endpoint: str | None

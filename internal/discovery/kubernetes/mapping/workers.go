@@ -30,6 +30,7 @@ type Answer struct {
 	Adapters      []string
 	BlockSize     uint32
 	TotalKVBlocks uint64
+	KVTokens      uint64 // TotalKVBlocks in tokens, where the engine tells it so
 	Ranks         uint32
 	Eagle         *bool // its blocks look one token ahead; nil: it does not say
 	// EventsPort, ReplayPort and LoadPort are those of the engine's first rank, 0 if it does not
@@ -363,6 +364,7 @@ func (a Answer) Or(before Answer) Answer {
 	}
 	a.BlockSize = first(a.BlockSize, before.BlockSize)
 	a.TotalKVBlocks = first(a.TotalKVBlocks, before.TotalKVBlocks)
+	a.KVTokens = first(a.KVTokens, before.KVTokens)
 	a.Ranks = first(a.Ranks, before.Ranks)
 	a.EventsPort = first(a.EventsPort, before.EventsPort)
 	a.ReplayPort = first(a.ReplayPort, before.ReplayPort)
@@ -371,9 +373,16 @@ func (a Answer) Or(before Answer) Answer {
 	return a
 }
 
+// WithBlockSize returns the answer with the block size of the engine's events, in whose blocks its
+// capacity is known only if it is told in tokens.
+func (a Answer) WithBlockSize(size uint32) Answer {
+	a.BlockSize, a.TotalKVBlocks = size, a.KVTokens/uint64(size)
+	return a
+}
+
 // Equal reports whether two answers say the same.
 func (a Answer) Equal(b Answer) bool {
 	return a.Problem == b.Problem && a.NoModel == b.NoModel && a.NoBlockSize == b.NoBlockSize && a.Model == b.Model &&
 		slices.Equal(a.Further, b.Further) && slices.Equal(a.Adapters, b.Adapters) && a.BlockSize == b.BlockSize &&
-		(a.Eagle != nil && *a.Eagle) == (b.Eagle != nil && *b.Eagle) && a.TotalKVBlocks == b.TotalKVBlocks && a.Ranks == b.Ranks && a.EventsPort == b.EventsPort && a.ReplayPort == b.ReplayPort && a.LoadPort == b.LoadPort
+		(a.Eagle != nil && *a.Eagle) == (b.Eagle != nil && *b.Eagle) && a.TotalKVBlocks == b.TotalKVBlocks && a.KVTokens == b.KVTokens && a.Ranks == b.Ranks && a.EventsPort == b.EventsPort && a.ReplayPort == b.ReplayPort && a.LoadPort == b.LoadPort
 }

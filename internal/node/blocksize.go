@@ -1,0 +1,86 @@
+package node
+
+import (
+	"context"
+	"sync"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// blockSizes has the block sizes of KV events that are not those of their workers' records, until
+// the workers are corrected.
+type blockSizes struct {
+	wake chan struct{} // some were seen
+
+	// mu guards seen: it is innermost, and held by those who apply events.
+	mu   sync.Mutex
+	seen map[uint64]seenSize // by worker
+}
+
+type seenSize struct {
+	worker *catalog.Worker // as it was then
+	size   uint32
+}
+
+func newBlockSizes() *blockSizes {
+	return &blockSizes{wake: make(chan struct{}, 1), seen: make(map[uint64]seenSize)}
+}
+
+// note is kvevents.Config.OtherBlockSize.
+func (s *Service) noteBlockSize(of catalog.Rank, size uint32) {
+	w := s.catalog.WorkerIn(catalog.ScopeFilter{}, of.Worker)
+	if w == nil {
+		return
+	}
+	b := s.blockSizes
+	b.mu.Lock()
+	b.seen[of.Worker] = seenSize{w, size}
+	b.mu.Unlock()
+	select {
+	case b.wake <- struct{}{}:
+	default: // it will
+	}
+}
+
+// correctBlockSizes corrects workers until ctx ends.
+func (s *Service) correctBlockSizes(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.blockSizes.wake:
+		}
+		s.blockSizes.mu.Lock()
+		seen := s.blockSizes.seen
+		s.blockSizes.seen = make(map[uint64]seenSize)
+		s.blockSizes.mu.Unlock()
+		for _, of := range seen {
+			s.correctBlockSize(of.worker, of.size)
+		}
+	}
+}
+
+// correctBlockSize gives a worker the block size of its engine's events if the engine has told the
+// other one. One that is given stays: the log says so here, and the doctor as long as it is so.
+func (s *Service) correctBlockSize(w *catalog.Worker, size uint32) {
+	now := s.catalog.WorkerIn(catalog.ScopeFilter{}, w.ID)
+	if w.BlockSize == nil || *w.BlockSize == size || now == nil || now.BlockSize == nil || *now.BlockSize != *w.BlockSize {
+		return // another rank's events were first, or it is another worker now
+	}
+	var changed bool
+	if w.Source.KindOrAPI() == catalog.SourceKubernetes {
+		changed = s.config.CorrectDiscovered != nil && s.config.CorrectDiscovered(w, size)
+	} else {
+		s.scopes.Change(func() { _, changed = s.catalog.CorrectBlockSize(w, size) })
+		if changed && s.config.Shared != nil {
+			s.config.Shared.Look()
+		}
+	}
+	entry := s.log.Warn()
+	what := "the KV events of a worker have another block size than its record: none of them is used"
+	if changed {
+		entry = s.log.Info()
+		what = "the KV events of an engine have another block size than it tells; they count"
+	}
+	entry.Uint64("worker_id", w.ID).Str("model_name", catalog.Clip(w.Scope.Model)).Uint32("block_size", *w.BlockSize).Uint32("events", size).Msg(what)
+}
