@@ -61,7 +61,7 @@ func (s *Service) correctBlockSizes(ctx context.Context) error {
 }
 
 // correctBlockSize gives a worker the block size of its engine's events if the engine has told the
-// other one. One that is given stays: the log says so here, and the doctor as long as it is so.
+// other one. One that is given stays: lists of workers and the doctor say so as long as it is so.
 func (s *Service) correctBlockSize(w *catalog.Worker, size uint32) {
 	now := s.catalog.WorkerIn(catalog.ScopeFilter{}, w.ID)
 	if w.BlockSize == nil || *w.BlockSize == size || now == nil || now.BlockSize == nil || *now.BlockSize != *w.BlockSize {
@@ -76,11 +76,9 @@ func (s *Service) correctBlockSize(w *catalog.Worker, size uint32) {
 			s.config.Shared.Look()
 		}
 	}
-	entry := s.log.Warn()
-	what := "the KV events of a worker have another block size than its record: none of them is used"
-	if changed {
-		entry = s.log.Info()
-		what = "the KV events of an engine have another block size than it tells; they count"
+	if !changed {
+		return
 	}
-	entry.Uint64("worker_id", w.ID).Str("model_name", catalog.Clip(w.Scope.Model)).Uint32("block_size", *w.BlockSize).Uint32("events", size).Msg(what)
+	s.log.Info().Uint64("worker_id", w.ID).Str("model_name", catalog.Clip(w.Scope.Model)).Uint32("block_size", *w.BlockSize).Uint32("events", size).
+		Msg("the KV events of an engine have another block size than it tells; they count")
 }

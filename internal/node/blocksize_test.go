@@ -32,7 +32,6 @@ func TestEventsCorrectBlockSize(t *testing.T) {
 		},
 		"given": {
 			record: described(1, func(r *catalog.Record) { r.BlockSize = new(uint32(4)) }), want: "blocks of 4 from ", device: "1/0:0", says: 8,
-			log: "warn: the KV events of a worker have another block size than its record: none of them is used block_size=4 events=8 model_name=m worker_id=1",
 		},
 		"discovered": {
 			record: servicetest.Record(1, 1, func(r *catalog.Record) {
@@ -98,8 +97,8 @@ func TestEventsCorrectBlockSize(t *testing.T) {
 						found++
 					}
 				}
-				if found != 1 {
-					t.Errorf("the log says %d times, and not once: %s", found, row.log)
+				if want := min(1, len(row.log)); found != want {
+					t.Errorf("the log says %d times, want %d: %s", found, want, row.log)
 				}
 			})
 		})
