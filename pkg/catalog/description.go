@@ -249,9 +249,17 @@ func (r *Record) fill() {
 		r.IsEagle = &t.Eagle
 		filled(FieldEagle, t.From[FieldEagle])
 	}
+	if r.publishes() {
+		r.fillEvents()
+	}
+	r.fillEndpoints(t.LoadEndpoints, &r.LoadEndpoint, &r.LoadEndpoints, t.From[FieldLoadEndpoints], FieldLoadEndpoint, FieldLoadEndpoints)
+}
+
+// fillEvents fills in the endpoints of KV events and of their replays.
+func (r *Record) fillEvents() {
+	t := r.Describe.Told
 	r.fillEndpoints(t.KVEventsEndpoints, &r.KVEventsEndpoint, &r.KVEventsEndpoints, t.From[FieldKVEventsEndpoints], FieldKVEventsEndpoint, FieldKVEventsEndpoints)
 	r.fillEndpoints(t.ReplayEndpoints, &r.ReplayEndpoint, &r.ReplayEndpoints, t.From[FieldReplayEndpoints], FieldReplayEndpoint, FieldReplayEndpoints)
-	r.fillEndpoints(t.LoadEndpoints, &r.LoadEndpoint, &r.LoadEndpoints, t.From[FieldLoadEndpoints], FieldLoadEndpoint, FieldLoadEndpoints)
 }
 
 // fillEndpoints fills in the endpoints of the record's own ranks: as one for a single rank, else
@@ -333,7 +341,7 @@ func (r *Record) lacking(s *Settings) error {
 	if r.blockSize() == 0 {
 		need(FieldBlockSize)
 	}
-	if s.KVEvents {
+	if s.KVEvents && r.publishes() {
 		for dp := range r.ranks() {
 			if r.eventEndpoint(dp) == "" {
 				need(FieldKVEventsEndpoints)

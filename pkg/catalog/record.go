@@ -42,6 +42,7 @@ type Record struct {
 	// release saved. Such a worker is incomplete: its streams must not be followed in plain.
 	KVEventsServerKey *string
 	KVEventCopies     *string // CountCopies or SetCopies; unset is CountCopies
+	KVEvents          *bool   `json:",omitempty"` // false: the engine publishes none, so that its endpoints are not used
 	KVEventRank       *string `json:",omitempty"` // RankOfBatch or RankOfStream; unset is RankOfBatch
 
 	// LoadEndpoint is the load stream of a worker with a single rank; an empty endpoint is none.
@@ -114,6 +115,7 @@ type Patch struct {
 	ReplayEndpoints   map[uint32]string
 	KVEventCopies     *string
 	KVEventRank       *string
+	KVEvents          *bool
 
 	LoadEndpoint  *string
 	LoadEndpoints map[uint32]string
@@ -150,6 +152,7 @@ func (p *Patch) apply(r Record) Record {
 	setMap(&r.ReplayEndpoints, p.ReplayEndpoints)
 	set(&r.KVEventCopies, p.KVEventCopies)
 	set(&r.KVEventRank, p.KVEventRank)
+	set(&r.KVEvents, p.KVEvents)
 	set(&r.LoadEndpoint, p.LoadEndpoint)
 	setMap(&r.LoadEndpoints, p.LoadEndpoints)
 	set(&r.LoadMetrics, p.LoadMetrics)
@@ -310,7 +313,7 @@ func (r *Record) equal(o *Record) bool {
 		equalPointers(r.ReplayEndpoint, o.ReplayEndpoint) &&
 		maps.Equal(r.ReplayEndpoints, o.ReplayEndpoints) &&
 		equalPointers(r.KVEventsServerKey, o.KVEventsServerKey) &&
-		equalPointers(r.KVEventCopies, o.KVEventCopies) && equalPointers(r.KVEventRank, o.KVEventRank) &&
+		equalPointers(r.KVEventCopies, o.KVEventCopies) && equalPointers(r.KVEventRank, o.KVEventRank) && equalPointers(r.KVEvents, o.KVEvents) &&
 		equalPointers(r.LoadEndpoint, o.LoadEndpoint) &&
 		maps.Equal(r.LoadEndpoints, o.LoadEndpoints) &&
 		r.LoadMetrics.equal(o.LoadMetrics) &&
@@ -362,7 +365,7 @@ func (r *Record) missing(s Settings) []string {
 	if s.Queueing && r.MaxNumBatchedTokens == nil {
 		why = append(why, "max_num_batched_tokens is required while queueing is enabled")
 	}
-	if s.KVEvents {
+	if s.KVEvents && r.publishes() {
 		for dp := range r.ranks() {
 			if r.eventEndpoint(dp) == "" {
 				why = append(why, fmt.Sprintf("kv_events endpoint is required for dp_rank %d", dp))
@@ -422,10 +425,16 @@ func (r *Record) attachable(kvEvents bool) []uint32 {
 	return slices.Compact(all)
 }
 
+// publishes reports whether the engine publishes KV events, as far as the record says.
+func (r *Record) publishes() bool { return r.KVEvents == nil || *r.KVEvents }
+
 // eventEndpoint returns the endpoint of the rank's event stream, "" if there is
 // none. A map, if it is set, takes precedence over the single endpoint, which
 // is for workers with one rank only.
 func (r *Record) eventEndpoint(dp uint32) string {
+	if !r.publishes() {
+		return ""
+	}
 	if len(r.KVEventsEndpoints) > 0 {
 		return r.KVEventsEndpoints[dp]
 	}

@@ -183,6 +183,7 @@ type Worker struct {
 	ReplayEndpoint    *string           `json:"replay_endpoint,omitempty"`
 	ReplayEndpoints   map[uint32]string `json:"replay_endpoints,omitzero"`
 	KVEventCopies     *string           `json:"kv_event_copies,omitempty"` // count or set; unset is count
+	KVEvents          *bool             `json:"kv_events,omitempty"`       // false: the engine publishes none
 	KVEventRank       *string           `json:"kv_event_rank,omitempty"`   // batch or stream; unset is batch
 	// AttentionChunkSize is the chunk size of chunked local attention, in tokens.
 	AttentionChunkSize *uint64 `json:"attention_chunk_size,omitempty"`

@@ -237,6 +237,7 @@ func (b *workerBody) record() catalog.Record {
 		ReplayEndpoints:           p.ReplayEndpoints,
 		KVEventCopies:             p.KVEventCopies,
 		KVEventRank:               p.KVEventRank,
+		KVEvents:                  p.KVEvents,
 		LoadEndpoint:              p.LoadEndpoint,
 		LoadEndpoints:             p.LoadEndpoints,
 		LoadMetrics:               p.LoadMetrics,
@@ -353,6 +354,7 @@ func settingsFields[T any](of func(*T) *catalog.Patch, patch bool) []bodyscan.Fi
 		settingField("is_eagle", of, func(p *catalog.Patch) **bool { return &p.IsEagle }, (*bodyscan.Scanner).Bool),
 		settingField("kv_event_copies", of, func(p *catalog.Patch) **string { return &p.KVEventCopies }, readCopies),
 		settingField("kv_event_rank", of, func(p *catalog.Patch) **string { return &p.KVEventRank }, readEventRank),
+		settingField("kv_events", of, func(p *catalog.Patch) **bool { return &p.KVEvents }, (*bodyscan.Scanner).Bool),
 		settingField("load_metrics", of, func(p *catalog.Patch) **catalog.LoadMetrics { return &p.LoadMetrics }, readLoadMetrics),
 		settingField("role", of, func(p *catalog.Patch) **string { return &p.Role }, readRole),
 		settingField("rank_header", of, func(p *catalog.Patch) **string { return &p.RankHeader }, readRankHeader),
@@ -452,6 +454,9 @@ func (d dialect) appendWorker(out []byte, w *catalog.Worker) []byte {
 	}
 	if w.KVEventRank != nil { // nor this
 		out = appendStringField(out, "kv_event_rank", *w.KVEventRank)
+	}
+	if w.KVEvents != nil { // nor this
+		out = appendBoolField(out, "kv_events", *w.KVEvents)
 	}
 	if w.AttentionChunkSize != nil { // nor this
 		out = appendUintField(out, "attention_chunk_size", *w.AttentionChunkSize)

@@ -54,6 +54,7 @@ class WorkerSettings(TypedDict, total=False):
     replay_endpoints: Mapping[int, str] | Mapping[str, str] | None
     kv_event_copies: Literal["count", "set"] | None
     kv_event_rank: Literal["batch", "stream"] | None
+    kv_events: bool | None
     load_endpoint: str | None
     load_endpoints: Mapping[int, str] | Mapping[str, str] | None
     load_metrics: LoadMetrics | None
@@ -137,6 +138,7 @@ class Worker(TypedDict, total=False):
     replay_endpoints: dict[str, str]
     kv_event_copies: Literal["count", "set"]
     kv_event_rank: Literal["batch", "stream"]
+    kv_events: bool
     load_endpoint: str
     load_endpoints: dict[str, str]
     load_metrics: LoadMetrics

@@ -112,6 +112,7 @@ func Map(p *Pod, pool *Pool, e *Entry, s *Settings, answers func(port uint16) An
 		events:     uint16(a.number("kv-events-port", math.MaxUint16)),
 		replay:     uint16(a.number("kv-replay-port", math.MaxUint16)),
 		load:       uint16(a.number("kv-load-port", math.MaxUint16)),
+		noEvents:   !a.flag("kv-events", !e.NoKVEvents),
 		metrics:    a.flag("load-metrics", e.LoadMetrics),
 		rankHeader: a.rankHeader(),
 	}
@@ -150,6 +151,7 @@ type given struct {
 	blocks, batched  uint64
 	events, replay   uint16
 	load             uint16
+	noEvents         bool // the engine publishes no KV events
 	metrics          bool // the load is read from the engine's metrics
 	rankHeader       string
 }
@@ -210,7 +212,10 @@ func (g given) worker(p *Pod, pool *Pool, e *Entry, s *Settings, i int, said Ans
 			r.TopologyDomains[domain.name] = value
 		}
 	}
-	if s.KVEvents {
+	switch {
+	case g.noEvents:
+		r.KVEvents = new(false)
+	case s.KVEvents:
 		g.setEvents(&w, p, e, said)
 	}
 	r.LoadEndpoint, r.LoadEndpoints = single(g.endpoints(&w, p, e, "load reports", first(g.load, p.Ports[PortLoad], e.KVLoadPort), said.LoadPort))

@@ -57,6 +57,9 @@ func show(w mapping.Worker) string {
 	add("events", r.KVEventsEndpoints != nil, func() any { return r.KVEventsEndpoints })
 	add("replay", r.ReplayEndpoint != nil, func() any { return *r.ReplayEndpoint })
 	add("replay", r.ReplayEndpoints != nil, func() any { return r.ReplayEndpoints })
+	if r.KVEvents != nil && !*r.KVEvents {
+		out += " no events"
+	}
 	add("load", r.LoadEndpoint != nil, func() any { return *r.LoadEndpoint })
 	add("load", r.LoadEndpoints != nil, func() any { return r.LoadEndpoints })
 	add("metrics", r.LoadMetrics != nil, func() any { return true })
@@ -105,6 +108,21 @@ func TestMap(t *testing.T) {
 			pod:   pod(func(p *mapping.Pod) { p.Ports = map[string]uint16{"kv-events": 6000} }),
 			entry: func(e *mapping.Entry) { e.KVEventsPort, e.KVReplayPort = 7000, 7100 },
 			want:  []string{plain + " events=tcp://10.0.0.1:6000 replay=tcp://10.0.0.1:7100"},
+		},
+		"no events by entry": {
+			pod:   pod(func(p *mapping.Pod) { p.Ports = map[string]uint16{"kv-events": 6000} }),
+			entry: func(e *mapping.Entry) { e.NoKVEvents = true }, said: mapping.Answer{EventsPort: 9000, ReplayPort: 9100, LoadPort: 9200},
+			want: []string{plain + " no events load=tcp://10.0.0.1:9200"},
+		},
+		"no events by annotation": {pod: annotated("select-service/kv-events", "false"), want: []string{plain + " no events"}},
+		"events by annotation": {
+			pod: annotated("select-service/kv-events", "true"), entry: func(e *mapping.Entry) { e.NoKVEvents = true },
+			want: []string{plain + " events=tcp://10.0.0.1:5557"},
+		},
+		"a port of events that is none": {
+			pod: annotated("select-service/kv-events-port", "none"),
+			want: []string{plain + ` events=tcp://10.0.0.1:5557 !annotation select-service/kv-events-port: "none" is not a number from 1 to 65535; ` +
+				`a pod without KV events has select-service/kv-events: "false"`},
 		},
 		"annotated ports first": {
 			pod: pod(func(p *mapping.Pod) {
