@@ -18,7 +18,8 @@ type Description struct {
 
 	Model     string
 	Adapters  []string // nil: not known
-	Further   []string `json:",omitempty"` // other names of the model, or other models, which are not served
+	Aliases   []string `json:",omitempty"` // further names of the model
+	Further   []string `json:",omitempty"` // other models, which are not served
 	BlockSize uint32   // tokens
 	// Corrected is the block size that the engine told, if BlockSize is that of its KV events because
 	// they contradicted it; else 0.
@@ -61,6 +62,7 @@ const FromEvents = "events"
 const (
 	FieldModel               = "model_name"
 	FieldAdapters            = "adapters"
+	FieldAliases             = "model_aliases"
 	FieldBlockSize           = "block_size"
 	FieldStartRank           = "data_parallel_start_rank"
 	FieldSize                = "data_parallel_size"
@@ -142,6 +144,8 @@ func (r Record) asGiven() Record {
 			r.Scope.Model = DefaultName
 		case FieldAdapters:
 			r.Adapters = nil
+		case FieldAliases:
+			r.Aliases = nil
 		case FieldBlockSize:
 			r.BlockSize = nil
 		case FieldStartRank:
@@ -229,6 +233,9 @@ func (r *Record) fill() {
 		r.Adapters = t.Adapters
 		filled(FieldAdapters, t.From[FieldAdapters])
 	}
+	if r.Aliases = AliasesOf(r.Scope.Model, t.Model, t.Aliases); len(r.Aliases) > 0 {
+		filled(FieldAliases, t.From[FieldModel])
+	}
 	if r.BlockSize == nil && t.BlockSize > 0 {
 		r.BlockSize = &t.BlockSize
 		filled(FieldBlockSize, t.From[FieldBlockSize])
@@ -260,6 +267,18 @@ func (r *Record) fillEvents() {
 	t := r.Describe.Told
 	r.fillEndpoints(t.KVEventsEndpoints, &r.KVEventsEndpoint, &r.KVEventsEndpoints, t.From[FieldKVEventsEndpoints], FieldKVEventsEndpoint, FieldKVEventsEndpoints)
 	r.fillEndpoints(t.ReplayEndpoints, &r.ReplayEndpoint, &r.ReplayEndpoints, t.From[FieldReplayEndpoints], FieldReplayEndpoint, FieldReplayEndpoints)
+}
+
+// AliasesOf returns the names of an engine's model beside the one that it has here, sorted: none if
+// it has a name here that its engine does not know.
+func AliasesOf(here, model string, further []string) []string {
+	if len(further) == 0 || here != model && !slices.Contains(further, here) {
+		return nil
+	}
+	names := append([]string{model}, further...)
+	names = slices.DeleteFunc(names, func(name string) bool { return name == here })
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // fillEndpoints fills in the endpoints of the record's own ranks: as one for a single rank, else
@@ -487,7 +506,7 @@ func (d *Description) orElse(before *Description) *Description {
 		from(FieldModel)
 	}
 	if all.Adapters == nil {
-		all.Adapters = before.Adapters
+		all.Adapters, all.Aliases = before.Adapters, before.Aliases
 		from(FieldAdapters)
 	}
 	if all.BlockSize == 0 {
@@ -515,7 +534,7 @@ func (d *Description) equal(o *Description) bool {
 		return d == o
 	}
 	return d.Engine == o.Engine && d.Version == o.Version && d.Model == o.Model && slices.Equal(d.Adapters, o.Adapters) &&
-		slices.Equal(d.Further, o.Further) &&
+		slices.Equal(d.Aliases, o.Aliases) && slices.Equal(d.Further, o.Further) &&
 		d.BlockSize == o.BlockSize && d.StartRank == o.StartRank && d.Size == o.Size &&
 		maps.Equal(d.KVEventsEndpoints, o.KVEventsEndpoints) && maps.Equal(d.ReplayEndpoints, o.ReplayEndpoints) &&
 		maps.Equal(d.LoadEndpoints, o.LoadEndpoints) && d.Role == o.Role && d.Eagle == o.Eagle &&

@@ -71,6 +71,9 @@ type Record struct {
 	// which rank prefills, and obeys. Unset is false.
 	PrefillRankHeader *bool
 	Adapters          []string // the LoRA adapters that the engine has; a set like Taints
+	// Aliases are further names under which the engine serves the model, as it says itself: see
+	// Catalog.Alias. A set like Taints.
+	Aliases []string `json:",omitempty"`
 
 	Taints                    []string // a set: the catalog sorts it and drops repetitions
 	TopologyDomains           map[string]string
@@ -296,7 +299,7 @@ func badURL(text string) string {
 
 // normalize sorts the sets and removes duplicates.
 func (r *Record) normalize() {
-	for _, set := range []*[]string{&r.Taints, &r.Adapters} {
+	for _, set := range []*[]string{&r.Taints, &r.Adapters, &r.Aliases} {
 		*set = slices.Clone(*set)
 		slices.Sort(*set)
 		*set = slices.Compact(*set)
@@ -329,7 +332,7 @@ func (r *Record) equal(o *Record) bool {
 		maps.Equal(r.RankEndpoints, o.RankEndpoints) &&
 		equalPointers(r.RankHeader, o.RankHeader) &&
 		equalPointers(r.PrefillRankHeader, o.PrefillRankHeader) &&
-		slices.Equal(r.Adapters, o.Adapters) &&
+		slices.Equal(r.Adapters, o.Adapters) && slices.Equal(r.Aliases, o.Aliases) &&
 		slices.Equal(r.Taints, o.Taints) &&
 		maps.Equal(r.TopologyDomains, o.TopologyDomains) &&
 		equalPointers(r.KVTransferDomain, o.KVTransferDomain) &&

@@ -223,6 +223,8 @@ type Worker struct {
 	// answered.
 	ReplicasBehind []string   `json:"replicas_behind,omitempty"`
 	Described      *Described `json:"described,omitempty"` // what its engine has said, nil before it has
+	// ModelAliases are further names under which the engine serves the model, as it says.
+	ModelAliases []string `json:"model_aliases,omitempty"`
 	// KVEventsBlockSize is the block size of the engine's KV events, in lists, if it is not that of the
 	// record; else 0. None of these events can be used then.
 	KVEventsBlockSize uint32 `json:"kv_events_block_size,omitempty"`

@@ -15,7 +15,7 @@ import (
 // AnswerOf returns what an engine's description says to discovery.
 func AnswerOf(d *catalog.Description) mapping.Answer {
 	a := mapping.Answer{
-		Model: d.Model, Further: d.Further, Adapters: d.Adapters, BlockSize: d.BlockSize, TotalKVBlocks: d.TotalKVBlocks, KVTokens: d.KVTokens, Ranks: d.Size,
+		Model: d.Model, Aliases: d.Aliases, Further: d.Further, Adapters: d.Adapters, BlockSize: d.BlockSize, TotalKVBlocks: d.TotalKVBlocks, KVTokens: d.KVTokens, Ranks: d.Size,
 		EventsPort: firstPort(d.KVEventsEndpoints), ReplayPort: firstPort(d.ReplayEndpoints), LoadPort: firstPort(d.LoadEndpoints),
 		NoModel: d.Unknown[catalog.FieldModel], NoBlockSize: d.Unknown[catalog.FieldBlockSize],
 		Unanswered: d.Unanswered,
@@ -37,7 +37,7 @@ func answerIn(w *catalog.Worker) (key askKey, said mapping.Answer, ok bool) {
 		return key, said, false
 	}
 	said = mapping.Answer{
-		Restored: true, Model: r.Scope.Model, Adapters: r.Adapters, BlockSize: *r.BlockSize, Ranks: r.RankCount(), Eagle: r.IsEagle,
+		Restored: true, Model: r.Scope.Model, Adapters: r.Adapters, Aliases: r.Aliases, BlockSize: *r.BlockSize, Ranks: r.RankCount(), Eagle: r.IsEagle,
 		EventsPort: onePort(r.KVEventsEndpoint, r.KVEventsEndpoints), ReplayPort: onePort(r.ReplayEndpoint, r.ReplayEndpoints),
 		LoadPort: onePort(r.LoadEndpoint, r.LoadEndpoints),
 	}

@@ -103,7 +103,7 @@ func (q *question) models() error {
 		q.unknown(err, catalog.FieldModel, catalog.FieldAdapters)
 		return err
 	}
-	q.told.Model, q.told.Adapters, q.told.Further = m.Model, m.Adapters, m.Further
+	q.told.Model, q.told.Adapters, q.told.Aliases, q.told.Further = m.Model, m.Adapters, m.Aliases, m.Further
 	q.set(catalog.FieldModel, modelsPath)
 	q.set(catalog.FieldAdapters, modelsPath)
 	return nil

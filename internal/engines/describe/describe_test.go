@@ -212,6 +212,14 @@ func TestDescribe(t *testing.T) {
 			vllm.with(answers{"/v1/models": `{"data":[{"id":"m"},{"id":"n"},{"id":"sql","parent":"n"}]}`}), "",
 			change(unnamed, func(d *catalog.Description) { d.Adapters, d.Further = []string{"sql"}, []string{"n"} }), "",
 		},
+		// vLLM lists each --served-model-name with the root of the model.
+		"two names of a model": {
+			vllm.with(answers{"/v1/models": `{"data":[{"id":"m","root":"/models/a"},{"id":"gpt-4","root":"/models/a"},{"id":"n","root":"/models/b"},{"id":"o"},` +
+				`{"id":"sql","parent":"gpt-4","root":"/adapters/sql"}]}`}), "",
+			change(unnamed, func(d *catalog.Description) {
+				d.Adapters, d.Aliases, d.Further = []string{"sql"}, []string{"gpt-4"}, []string{"n", "o"}
+			}), "",
+		},
 		"vLLM with ranks": {
 			vllm.with(answers{"/metrics": strings.Replace(metrics, "} 1.0", "} 1.0\n"+`vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="1000"} 1.0`, 1)}), "vllm",
 			change(named, func(d *catalog.Description) { d.Size, d.TotalKVBlocks, d.KVEventsEndpoints = 2, 500, events }), "",

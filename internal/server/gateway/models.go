@@ -65,6 +65,11 @@ func (m *models) lookUp(name string) (target, bool) {
 		return target{}, false
 	}
 	for _, t := range all {
+		if sc, ok := m.catalog.Alias(catalog.Scope{Model: name, Tenant: t.scope.Tenant}); ok && sc == t.scope {
+			return target{scope: sc, base: name}, true
+		}
+	}
+	for _, t := range all {
 		p := m.pool(t.scope)
 		if p == nil {
 			continue

@@ -581,6 +581,9 @@ func appendServing(out []byte, w *catalog.Worker) []byte {
 	if w.PrefillRankHeader != nil {
 		out = appendBoolField(out, "prefill_rank_header", *w.PrefillRankHeader)
 	}
+	if len(w.Aliases) > 0 {
+		out = appendList(appendKey(out, "model_aliases"), w.Aliases, appendString)
+	}
 	if len(w.Adapters) > 0 {
 		out = appendList(appendKey(out, "adapters"), w.Adapters, appendString)
 	}

@@ -128,6 +128,7 @@ class Worker(TypedDict, total=False):
     drain: WorkerDrain
     replicas_behind: list[str]
     kv_events_block_size: int
+    model_aliases: list[str]
     describe: Literal[True, "vllm", "sglang"]
     described: Described
     endpoint: str | None

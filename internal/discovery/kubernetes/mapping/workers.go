@@ -26,7 +26,8 @@ type Answer struct {
 	Restored bool
 
 	Model         string
-	Further       []string // other names of the model, or other models; they are not served
+	Aliases       []string // further names of the model
+	Further       []string // other models; they are not served
 	Adapters      []string
 	BlockSize     uint32
 	TotalKVBlocks uint64
@@ -203,6 +204,7 @@ func (g given) worker(p *Pod, pool *Pool, e *Entry, s *Settings, i int, said Ans
 	if g.adapters == nil {
 		r.Adapters = said.Adapters
 	}
+	r.Aliases = catalog.AliasesOf(r.Scope.Model, said.Model, said.Aliases)
 	g.setRanks(r, uint32(i))
 	for _, domain := range [...]struct{ name, label string }{{"zone", LabelZone}, {"region", LabelRegion}} {
 		if value := p.Labels[domain.label]; value != "" {
@@ -359,7 +361,7 @@ func trimmedList(text string) []string {
 // Or returns the answer, with what it lacks from an earlier one, by which it is restored or not.
 func (a Answer) Or(before Answer) Answer {
 	if a.Model == "" {
-		a.Model, a.Further = before.Model, before.Further
+		a.Model, a.Aliases, a.Further = before.Model, before.Aliases, before.Further
 	}
 	if a.Eagle == nil {
 		a.Eagle = before.Eagle
@@ -388,6 +390,6 @@ func (a Answer) WithBlockSize(size uint32) Answer {
 // Equal reports whether two answers say the same.
 func (a Answer) Equal(b Answer) bool {
 	return a.Problem == b.Problem && a.NoModel == b.NoModel && a.NoBlockSize == b.NoBlockSize && a.Model == b.Model &&
-		slices.Equal(a.Further, b.Further) && slices.Equal(a.Adapters, b.Adapters) && a.BlockSize == b.BlockSize &&
+		slices.Equal(a.Aliases, b.Aliases) && slices.Equal(a.Further, b.Further) && slices.Equal(a.Adapters, b.Adapters) && a.BlockSize == b.BlockSize &&
 		(a.Eagle != nil && *a.Eagle) == (b.Eagle != nil && *b.Eagle) && a.TotalKVBlocks == b.TotalKVBlocks && a.KVTokens == b.KVTokens && a.Ranks == b.Ranks && a.EventsPort == b.EventsPort && a.ReplayPort == b.ReplayPort && a.LoadPort == b.LoadPort
 }

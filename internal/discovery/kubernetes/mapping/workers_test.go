@@ -64,6 +64,7 @@ func show(w mapping.Worker) string {
 	add("load", r.LoadEndpoints != nil, func() any { return r.LoadEndpoints })
 	add("metrics", r.LoadMetrics != nil, func() any { return true })
 	add("adapters", r.Adapters != nil, func() any { return r.Adapters })
+	add("aliases", r.Aliases != nil, func() any { return r.Aliases })
 	add("taints", r.Taints != nil, func() any { return r.Taints })
 	add("domains", r.TopologyDomains != nil, func() any { return r.TopologyDomains })
 	add("eagle", r.IsEagle != nil, func() any { return *r.IsEagle })
@@ -123,6 +124,14 @@ func TestMap(t *testing.T) {
 			pod: annotated("select-service/kv-events-port", "none"),
 			want: []string{plain + ` events=tcp://10.0.0.1:5557 !annotation select-service/kv-events-port: "none" is not a number from 1 to 65535; ` +
 				`a pod without KV events has select-service/kv-events: "false"`},
+		},
+		"further names": {
+			pod: pod(nil), said: mapping.Answer{Model: "x", Aliases: []string{"m", "gpt-4"}},
+			want: []string{plain + " events=tcp://10.0.0.1:5557 aliases=[gpt-4 x]"},
+		},
+		"further names of another model than its own": {
+			pod: pod(nil), said: mapping.Answer{Model: "x", Aliases: []string{"gpt-4"}},
+			want: []string{plain + " events=tcp://10.0.0.1:5557"},
 		},
 		"annotated ports first": {
 			pod: pod(func(p *mapping.Pod) {
