@@ -146,13 +146,18 @@ func (s *Sample) VLLMBlockSize() string {
 
 // VLLMTokens returns the capacity of one rank's KV cache in tokens by its sample of VLLMCacheInfo on a
 // page with a number of ranks; 0: not known. The number of blocks can be used only where all blocks
-// have one size, since it is not known of which group they are.
-func (s *Sample) VLLMTokens(ranks int) uint64 {
+// have one size, since it is not known of which group they are: not if the engine's events have larger
+// ones than block_size says, which is the least of all groups. events is the block size of these, 0 if it
+// is not known.
+func (s *Sample) VLLMTokens(ranks int, events uint32) uint64 {
 	if tokens := s.VLLMTokensTold(); tokens > 0 {
 		return tokens
 	}
 	size := s.number(LabelBlockSize)
 	if effective := s.number(LabelEffectiveBlock); effective > 0 && effective != size {
+		return 0
+	}
+	if uint64(events) > size {
 		return 0
 	}
 	if blocks := s.number(LabelBlocks) / uint64(max(ranks, 1)); size > 0 && blocks <= maxTokens/size {

@@ -148,9 +148,9 @@ func readVLLM(series []engines.Sample) (Cache, error) {
 		return Cache{}, err
 	}
 	cache.FirstRank, cache.Ranks = ranks[0], uint32(len(ranks))
-	tokens := series[0].VLLMTokens(len(ranks))
+	tokens := series[0].VLLMTokens(len(ranks), 0)
 	for i := range series {
-		if other := series[i].VLLMTokens(len(ranks)); other != tokens {
+		if other := series[i].VLLMTokens(len(ranks), 0); other != tokens {
 			return Cache{}, fmt.Errorf("series of %s disagree: ranks of %d and %d tokens", engines.VLLMCacheInfo, tokens, other)
 		}
 	}

@@ -74,7 +74,7 @@ func readPage(body *bufio.Reader, page *catalog.LoadPage, drop func(Reason)) (ma
 	if err != nil {
 		return nil, err
 	}
-	ranks := byLabel(samples)
+	ranks := byLabel(samples, page.BlockSize)
 	reports := make(map[uint32]Report, len(ranks))
 	for label, g := range ranks {
 		if !g.running.known && !g.waiting.known && !g.usage.known {
@@ -149,8 +149,8 @@ func isUsed(line []byte) bool {
 var names = slices.Sorted(maps.Keys(families))
 
 // byLabel sorts the samples by the rank in their labels. What stands without a rank holds for all
-// ranks, or is the only one.
-func byLabel(samples []engines.Sample) map[string]*gauges {
+// ranks, or is the only one. blockSize is that of the worker.
+func byLabel(samples []engines.Sample, blockSize uint32) map[string]*gauges {
 	ranks := make(map[string]*gauges)
 	of := func(rank string) *gauges {
 		g := ranks[rank]
@@ -172,7 +172,7 @@ func byLabel(samples []engines.Sample) map[string]*gauges {
 		}
 	}
 	for rank, info := range infos {
-		if tokens := info.VLLMTokens(len(infos)); tokens > 0 && !ranks[rank].total.known {
+		if tokens := info.VLLMTokens(len(infos), blockSize); tokens > 0 && !ranks[rank].total.known {
 			ranks[rank].total.set(float64(tokens))
 		}
 	}
