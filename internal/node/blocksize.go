@@ -17,24 +17,18 @@ type blockSizes struct {
 	seen map[uint64]seenSize // by worker
 }
 
-type seenSize struct {
-	worker *catalog.Worker // as it was then
-	size   uint32
-}
+// seenSize is a block size of events beside the one with which their stream was registered.
+type seenSize struct{ registered, size uint32 }
 
 func newBlockSizes() *blockSizes {
 	return &blockSizes{wake: make(chan struct{}, 1), seen: make(map[uint64]seenSize)}
 }
 
-// note is kvevents.Config.OtherBlockSize.
-func (s *Service) noteBlockSize(of catalog.Rank, size uint32) {
-	w := s.catalog.WorkerIn(catalog.ScopeFilter{}, of.Worker)
-	if w == nil {
-		return
-	}
+// noteBlockSize is kvevents.Config.OtherBlockSize.
+func (s *Service) noteBlockSize(of catalog.Rank, registered, size uint32) {
 	b := s.blockSizes
 	b.mu.Lock()
-	b.seen[of.Worker] = seenSize{w, size}
+	b.seen[of.Worker] = seenSize{registered, size}
 	b.mu.Unlock()
 	select {
 	case b.wake <- struct{}{}:
@@ -54,17 +48,17 @@ func (s *Service) correctBlockSizes(ctx context.Context) error {
 		seen := s.blockSizes.seen
 		s.blockSizes.seen = make(map[uint64]seenSize)
 		s.blockSizes.mu.Unlock()
-		for _, of := range seen {
-			s.correctBlockSize(of.worker, of.size)
+		for worker, of := range seen {
+			s.correctBlockSize(worker, of)
 		}
 	}
 }
 
 // correctBlockSize gives a worker the block size of its engine's events if the engine has told the
 // other one. One that is given stays: lists of workers and the doctor say so as long as it is so.
-func (s *Service) correctBlockSize(w *catalog.Worker, size uint32) {
-	now := s.catalog.WorkerIn(catalog.ScopeFilter{}, w.ID)
-	if w.BlockSize == nil || *w.BlockSize == size || now == nil || now.BlockSize == nil || *now.BlockSize != *w.BlockSize {
+func (s *Service) correctBlockSize(worker uint64, seen seenSize) {
+	w, size := s.catalog.Latest(worker), seen.size
+	if w == nil || w.BlockSize == nil || *w.BlockSize != seen.registered {
 		return // another rank's events were first, or it is another worker now
 	}
 	var changed bool

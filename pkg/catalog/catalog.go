@@ -233,6 +233,17 @@ func (c *Catalog) WorkerIn(own ScopeFilter, id uint64) *Worker {
 	return nil
 }
 
+// Latest returns the worker with the id, nil if there is none, as it is after the changes that are under
+// way.
+func (c *Catalog) Latest(id uint64) *Worker {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m := c.mu.members[id]; m != nil {
+		return m.worker
+	}
+	return nil
+}
+
 // CountSchedulable returns the number of schedulable workers in all scopes.
 func (c *Catalog) CountSchedulable() (schedulable int) { return c.view.Load().schedulable }
 

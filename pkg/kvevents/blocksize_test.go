@@ -51,10 +51,10 @@ func TestOtherBlockSize(t *testing.T) {
 				var mu sync.Mutex
 				var told []string
 				config := DefaultConfig(1)
-				config.OtherBlockSize = func(r catalog.Rank, size uint32) {
+				config.OtherBlockSize = func(r catalog.Rank, registered, size uint32) {
 					mu.Lock()
 					defer mu.Unlock()
-					told = append(told, fmt.Sprint(r, size))
+					told = append(told, fmt.Sprint(r, registered, size))
 				}
 				src := &fakeSource{}
 				subs, stop := startSubscribers(t, src, config)
@@ -70,7 +70,7 @@ func TestOtherBlockSize(t *testing.T) {
 				synctest.Wait()
 				var want []string
 				if row.want > 0 {
-					want = []string{fmt.Sprint(rank(0), row.want)}
+					want = []string{fmt.Sprint(rank(0), 2, row.want)}
 				}
 				if st := subs.Streams()[0]; st.OtherBlockSize != row.want || !slices.Equal(told, want) {
 					t.Errorf("%d, told %v, want %d", st.OtherBlockSize, told, row.want)

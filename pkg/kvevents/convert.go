@@ -104,7 +104,7 @@ func (c *Converter) Apply(b *Batch, idx Index, t *Tally) {
 			reason = Applied
 		} else {
 			if reason == BlockSizeMismatch && b.outcome.otherSize == 0 && ev.showsBlockSize() {
-				b.outcome.otherSize = uint32(ev.BlockSize)
+				b.outcome.otherSize, b.outcome.registered = uint32(ev.BlockSize), uint32(c.layout.BlockSize)
 			}
 			b.outcome.count(reason)
 		}

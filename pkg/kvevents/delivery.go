@@ -112,7 +112,7 @@ type delivery struct {
 	droppedWhy Reason
 	// blockSize is StreamStatus.OtherBlockSize; sized is Config.OtherBlockSize.
 	blockSize uint32
-	sized     func(catalog.Rank, uint32)
+	sized     func(of catalog.Rank, registered, size uint32)
 	resume    *Resume // the checkpoint to resume from, until that is decided; nil: none
 }
 
@@ -172,7 +172,7 @@ func (d *delivery) noteBlockSize(o *outcome) {
 	case o.otherSize != 0 && o.otherSize != d.blockSize:
 		d.blockSize = o.otherSize
 		if d.sized != nil {
-			d.sized(d.rank, d.blockSize)
+			d.sized(d.rank, o.registered, d.blockSize)
 		}
 	}
 }

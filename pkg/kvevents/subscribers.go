@@ -91,7 +91,7 @@ type Config struct {
 	// OtherBlockSize, if not nil, is called when the events of a rank's stream begin to have blocks of
 	// another size than the registered one, in tokens: its blocks of the main cache on the device, of
 	// which none can be used. Several goroutines call it; it must not block.
-	OtherBlockSize func(stream catalog.Rank, size uint32)
+	OtherBlockSize func(stream catalog.Rank, registered, size uint32)
 }
 
 // Watched is a live message that has been applied, or could not be.

@@ -104,8 +104,8 @@ type outcome struct {
 	unexpected Reason // of the first event that was dropped for a reason that is not Ordinary; else Applied
 	// otherSize is the block size of the first store of the main cache on the device that is not the
 	// registered one, 0 if there is none; ownSize: there was one of the registered size.
-	otherSize uint32
-	ownSize   bool
+	otherSize, registered uint32
+	ownSize               bool
 	// unused counts the events that were not applied, by reason. any: there are some.
 	unused [NumReasons]uint64
 	any    bool
