@@ -23,6 +23,7 @@ import (
 	"github.com/select-service/select-service/internal/server/gateway/tokenizer"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/internal/transport/certs"
+	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 )
 
@@ -86,8 +87,8 @@ func (p *endpointPicker) close() {
 }
 
 // build creates the endpoint picker over a service, and what reads prompts by its tokenizer, also without a
-// port; listed reports whether the service's workers are known.
-func (p *endpointPicker) build(conf config.Gateway, svc *node.Service, listed func() bool, of tokenizer.Engines, guard *access.Guard, budget *memory.Budget, tracer *tracing.Tracer, log zerolog.Logger) {
+// port; listed reports whether the service's workers are known, and expected are the scopes that their sources name.
+func (p *endpointPicker) build(conf config.Gateway, svc *node.Service, listed func() bool, expected []catalog.Scope, of tokenizer.Engines, guard *access.Guard, budget *memory.Budget, tracer *tracing.Tracer, log zerolog.Logger) {
 	if t := conf.Tokenizer; conf.Tokenizes() {
 		p.tokens = tokenizer.New(tokenizer.Options{
 			URL: t.URL, Protocol: tokenizer.Protocol(t.Protocol), Timeout: t.Timeout, MaxResponse: int64(t.MaxAnswer),
@@ -108,7 +109,9 @@ func (p *endpointPicker) build(conf config.Gateway, svc *node.Service, listed fu
 	}
 	p.conf, p.metrics = conf, counts.NewGateway()
 	settings.Metrics = p.metrics
-	p.gateway = gateway.New(settings, gateway.Service{Selecting: svc.API, Catalog: svc.Catalog(), Ready: func() bool { return svc.Settled() && listed() }})
+	p.gateway = gateway.New(settings, gateway.Service{
+		Selecting: svc.API, Catalog: svc.Catalog(), Expected: expected, Ready: func() bool { return svc.Settled() && listed() },
+	})
 	p.server = extproc.New(extproc.Config{Guard: guard, TLS: p.tls, MaxStreams: conf.MaxStreams, Log: log}, p.gateway)
 }
 

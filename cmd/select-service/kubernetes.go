@@ -103,6 +103,19 @@ func (c *cluster) discovery(conf config.Config, svc *node.Service, engines *desc
 	}, c.client)
 }
 
+// models lists the scopes of the models that the entries name, which may have no pods now.
+func (c *cluster) models() (named []catalog.Scope) {
+	if c == nil {
+		return nil
+	}
+	for _, e := range c.entries {
+		if e.Model != "" {
+			named = append(named, catalog.Scope{Model: e.Model, Tenant: e.Tenant})
+		}
+	}
+	return named
+}
+
 // replicas says how the other replicas are found, nil if they are not.
 func (c *cluster) replicas(conf config.Config, svc *node.Service) *kubernetes.PeersConfig {
 	if c.peers == "" {

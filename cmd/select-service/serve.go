@@ -115,7 +115,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		sources = append(sources, read.engines)
 	}
 	found := discovery.NewManager(svc.ReplaceWorkers, sources...)
-	picks.build(conf.Gateway, svc, found.Listed, read.tokenizer(conf.Access.Endpoints()), read.tokens, mem.budget, tracer, log)
+	picks.build(conf.Gateway, svc, found.Listed, read.cluster.models(), read.tokenizer(conf.Access.Endpoints()), read.tokens, mem.budget, tracer, log)
 	operators := newOperators(conf, svc, joined, others, picks, mem.budget)
 
 	// Start: sockets, replicas, the service, its workers, HTTP. The first part to

@@ -11,11 +11,18 @@ import (
 	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
-// saturation yields how full every scope is that has, or had, workers.
+// saturation yields how full every scope is that has, or had, workers, or that gateways know by its name.
 func (s *Service) saturation(yield func(telemetry.Saturation) bool) {
-	for _, sc := range s.scopes.Known() {
+	known := s.scopes.Known()
+	for _, sc := range s.scopes.Demanded() {
+		if !s.scopes.Had(sc) {
+			known = append(known, sc)
+		}
+	}
+	for _, sc := range known {
 		x, state := telemetry.Saturation{Scope: sc}, s.scopes.Of(sc)
-		requests := s.scopes.Unserved(sc)
+		partly := s.scopes.PartlyUnserved(sc)
+		requests := s.scopes.Unserved(sc) + partly
 		if state == nil && requests == 0 {
 			continue // the series end with the last worker
 		}
@@ -29,6 +36,11 @@ func (s *Service) saturation(yield func(telemetry.Saturation) bool) {
 		}
 		if snap := s.catalog.Snapshot(sc); snap != nil && snap.NumRanks > 0 && state != nil {
 			x.Roles = s.fullness(snap, state)
+			for i := range x.Roles {
+				if partly > 0 { // what the requests need has no worker
+					x.Roles[i].Ratio = max(x.Roles[i].Ratio, 1)
+				}
+			}
 		} else {
 			x.Roles = []telemetry.RoleSaturation{{Ratio: float64(metrics.OneIf(requests > 0))}}
 		}

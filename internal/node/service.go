@@ -193,6 +193,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	s.openStreams(source, index)
 	s.scopes = s.newScopes(index, learners)
 	s.catalog = catalog.New(catalog.Settings{
+		Now:       time.Now,
 		KVEvents:  config.KVEvents,
 		Queueing:  config.Admission.Enabled(),
 		Limits:    config.Limits,

@@ -200,6 +200,13 @@ func (a *API) Await(sc catalog.Scope, of catalog.Rank) { a.reports.Await(sc, of)
 // Awaited ends Await; came says that the byte has come.
 func (a *API) Awaited(sc catalog.Scope, of catalog.Rank, came bool) { a.reports.Awaited(sc, of, came) }
 
+// NoteDemand counts a request that came to a gateway for a scope without a worker or, with partly, without
+// one that has what the request needs, for those who scale the scope. The scope's name must be known.
+func (a *API) NoteDemand(sc catalog.Scope, partly bool) { a.scopes.NoteDemand(sc, partly) }
+
+// Had reports whether a scope has or had workers, among the last ones that have lost theirs.
+func (a *API) Had(sc catalog.Scope) bool { return a.scopes.Had(sc) }
+
 // OutputBlock adds one generated block to a reservation; decay, if given, is
 // the weight of the blocks that only this reservation holds from now on.
 func (a *API) OutputBlock(id string, decay *float64) error {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Settings decide which records are complete and which are refused.
@@ -21,6 +22,8 @@ type Settings struct {
 	// CheckScope, if set, may refuse a scope as a whole; the error becomes the
 	// reason of its workers. It is called under the catalog's lock.
 	CheckScope func(Scope) error
+	// Now returns the time, for Left; nil: what has left is not remembered.
+	Now func() time.Time
 }
 
 // Catalog is the set of registered workers. It is safe for concurrent use:
@@ -30,6 +33,7 @@ type Catalog struct {
 	settings   Settings
 	reconciler Reconciler
 	view       atomic.Pointer[view] // replaced under mu
+	left       left
 
 	// mu guards everything inside. It is held while the Reconciler works. Lock
 	// order: mu before any lock that the Reconciler takes.
@@ -55,7 +59,24 @@ type view struct {
 	schedulable int
 	scopes      map[Scope]*Snapshot
 	endpoints   endpointUsers
-	aliases     map[Scope]Scope // nil: none
+	aliases     map[Scope]Scope           // nil: none
+	adapters    func() map[string][]Scope // of workers in any state; made when it is first asked for
+}
+
+func newView(workers []*Worker, scopes map[Scope]*Snapshot) *view {
+	v := &view{workers: workers, scopes: scopes}
+	v.adapters = sync.OnceValue(func() map[string][]Scope {
+		all := make(map[string][]Scope)
+		for _, w := range v.workers {
+			for _, name := range w.Adapters {
+				if !slices.Contains(all[name], w.Scope) {
+					all[name] = append(all[name], w.Scope)
+				}
+			}
+		}
+		return all
+	})
+	return v
 }
 
 // member is a registered worker.
@@ -85,7 +106,7 @@ func New(settings Settings, reconciler Reconciler) *Catalog {
 	c.mu.tracked = make(map[trackedKey]*member)
 	c.mu.scopes = make(map[Scope]*scope)
 	c.mu.dirty = make(map[Scope]struct{})
-	c.view.Store(&view{})
+	c.view.Store(newView(nil, nil))
 	return c
 }
 
@@ -264,6 +285,10 @@ func (c *Catalog) HasModel(model string) bool {
 	return ok
 }
 
+// WithAdapter lists the scopes of which any registered worker has an adapter, whatever its lifecycle. The
+// caller must not change the list.
+func (c *Catalog) WithAdapter(name string) []Scope { return c.view.Load().adapters()[name] }
+
 // Models lists the models for which any worker is registered, in order.
 func (c *Catalog) Models() []string {
 	var models []string
@@ -278,7 +303,7 @@ func (c *Catalog) Models() []string {
 // publishLocked shows readers the current state.
 func (c *Catalog) publishLocked() {
 	old := c.view.Load()
-	v := &view{workers: make([]*Worker, len(c.mu.ordered)), scopes: old.scopes}
+	v := newView(make([]*Worker, len(c.mu.ordered)), old.scopes)
 	for i, m := range c.mu.ordered {
 		v.workers[i] = m.worker
 		if m.worker.Lifecycle == Schedulable {
@@ -293,6 +318,9 @@ func (c *Catalog) publishLocked() {
 				v.scopes[sc] = s.snapshot(sc)
 			} else {
 				delete(v.scopes, sc)
+			}
+			if c.settings.Now != nil {
+				c.left.note(old.scopes[sc], v.scopes[sc], c.settings.Now())
 			}
 		}
 		clear(c.mu.dirty)

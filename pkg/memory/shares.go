@@ -13,8 +13,8 @@ const (
 	// Heads: long heads of requests, and TLS handshakes, while they arrive. Full: the connection
 	// is closed (internal/server/connections).
 	Heads = "heads"
-	// Requests: bodies and answers up to [SmallBody]. Large ones cannot crowd them out. Full: the
-	// client that has stalled longest is cut off, else the request is refused
+	// Requests: bodies and answers up to [SmallBody], and token ids that a tokenizer answers beyond what
+	// Serving has for the body. Large ones cannot crowd them out. Full: the client that has stalled longest is cut off, else the request is refused
 	// (internal/server/httpapi/grants.go).
 	Requests = "requests"
 	// Bodies: larger bodies, while they arrive and until they have been parsed. Full: as Requests.

@@ -74,8 +74,9 @@ type Registry struct {
 	// states is copied on write; writers hold mu.
 	states atomic.Pointer[map[catalog.Scope]*State]
 
-	unservedMu sync.Mutex // guards unserved; innermost
+	unservedMu sync.Mutex // guards unserved and demands; innermost
 	unserved   map[catalog.Scope]*Traffic
+	demands    map[catalog.Scope]*demand
 
 	// mu guards writes of states and of State.rules, State.served, and the fields below. It is
 	// innermost, beside the locks of the packages that this one calls.
@@ -409,6 +410,16 @@ func (r *Registry) Known() []catalog.Scope {
 		}
 	}
 	return known
+}
+
+// Had reports whether Known lists a scope.
+func (r *Registry) Had(sc catalog.Scope) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if state := r.Of(sc); state != nil {
+		return state.served
+	}
+	return slices.Contains(r.past, sc)
 }
 
 // maxPastScopes bounds the scopes without workers that Known still lists

@@ -1,6 +1,8 @@
 package scopes
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -73,12 +75,66 @@ func (r *Registry) NoteUnserved(sc catalog.Scope) {
 	t.Note(true)
 }
 
-// Unserved returns the selections of a scope of the last 30 s for which it had no workers.
+// Unserved returns the selections and demands of a scope of the last 30 s for which it had no workers.
 func (r *Registry) Unserved(sc catalog.Scope) (requests uint64) {
 	r.unservedMu.Lock()
 	defer r.unservedMu.Unlock()
 	if t := r.unserved[catalog.Scope{Model: catalog.Clip(sc.Model), Tenant: catalog.Clip(sc.Tenant)}]; t != nil {
 		requests, _ = t.Recent()
+	}
+	if d := r.demands[sc]; d != nil {
+		n, _ := d.all.Recent()
+		requests += n
+	}
+	return requests
+}
+
+// demand counts the requests for a scope that came to a gateway, and that no worker could take.
+type demand struct {
+	all Traffic // while it had no worker
+	// partly: while it had workers, none of which has what the request needs.
+	partly Traffic
+}
+
+// NoteDemand counts a request for a scope that came to a gateway while the scope had no worker or, with
+// partly, none that has what the request needs. Unlike that of NoteUnserved, its name is known: it is
+// configured, or workers had it.
+func (r *Registry) NoteDemand(sc catalog.Scope, partly bool) {
+	r.unservedMu.Lock()
+	defer r.unservedMu.Unlock()
+	d := r.demands[sc]
+	if d == nil {
+		if len(r.demands) >= maxUnserved {
+			return
+		}
+		d = new(demand)
+		if r.demands == nil {
+			r.demands = make(map[catalog.Scope]*demand)
+		}
+		sc.Model, sc.Tenant = strings.Clone(sc.Model), strings.Clone(sc.Tenant) // they may be a request's
+		r.demands[sc] = d
+	}
+	if partly {
+		d.partly.Note(true)
+	} else {
+		d.all.Note(true)
+	}
+}
+
+// Demanded lists the scopes that NoteDemand has counted a request for in the last 30 s, in no order.
+func (r *Registry) Demanded() []catalog.Scope {
+	r.unservedMu.Lock()
+	defer r.unservedMu.Unlock()
+	return slices.Collect(maps.Keys(r.demands))
+}
+
+// PartlyUnserved returns the requests of a scope of the last 30 s for which none of its workers had what
+// they need.
+func (r *Registry) PartlyUnserved(sc catalog.Scope) (requests uint64) {
+	r.unservedMu.Lock()
+	defer r.unservedMu.Unlock()
+	if d := r.demands[sc]; d != nil {
+		requests, _ = d.partly.Recent()
 	}
 	return requests
 }
@@ -93,6 +149,13 @@ func (r *Registry) SampleTraffic() {
 	for sc, t := range r.unserved {
 		if t.sample(); t.quiet() {
 			delete(r.unserved, sc)
+		}
+	}
+	for sc, d := range r.demands {
+		d.all.sample()
+		d.partly.sample()
+		if d.all.quiet() && d.partly.quiet() {
+			delete(r.demands, sc)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"context"
 	"fmt"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"slices"
 	"strings"
 	"sync"
@@ -120,6 +121,44 @@ func TestUsage(t *testing.T) {
 	w.wantCount("cached_tokens_sum", "", 12)
 	w.wantCount("cached_tokens_predicted_sum", "", 8)
 	w.wantCount("cached_tokens_mispredicted_total", `engine_had="more"`, 4)
+}
+
+// TestServedByConnection: what a gateway can do is known by its connection. Another one from the same address,
+// as behind a translator of addresses or after a pod that had it before, gets one destination: Envoy's
+// ORIGINAL_DST cluster takes a list for none. So does a gateway whose answers stop to name their endpoint.
+func TestServedByConnection(t *testing.T) {
+	w := start(t)
+	for id := range uint64(4) {
+		w.put(id+1, 1)
+	}
+	answer := func(of extprocv3.ExternalProcessorClient, served bool) int {
+		t.Helper()
+		e := w.openOn(of)
+		e.request("/v1/models", true)
+		p := e.placement(false, false)
+		list := strings.Split(p.destination, ",")
+		if served {
+			e.served = list[0]
+		}
+		e.response(200, "application/json", true)
+		e.close()
+		return len(list)
+	}
+	other := extprocv3.NewExternalProcessorClient(w.dial())
+	for step, tt := range []struct {
+		of     extprocv3.ExternalProcessorClient
+		served bool
+		want   int // destinations
+	}{
+		{w.client, true, 1}, {w.client, true, 3}, {other, false, 1}, {other, false, 1},
+		{w.client, false, 3}, {w.client, true, 1}, {w.client, true, 3},
+		{extprocv3.NewExternalProcessorClient(w.dial()), true, 1}, // its connection is new
+		{other, true, 1}, {other, true, 3},
+	} {
+		if got := answer(tt.of, tt.served); got != tt.want {
+			t.Errorf("step %d: %d destinations, want %d", step, got, tt.want)
+		}
+	}
 }
 
 // TestServed: a gateway that tells where requests went gets further destinations, and the

@@ -19,29 +19,30 @@ type Exchange struct {
 
 	gateway  *Gateway
 	caller   *access.Caller
-	admitted bool // it counts in Gateway.admitted
+	admitted bool  // it counts in Gateway.admitted
+	read     *read // its body, while that comes; nil: it does not
 	body     body
 	booking  *booking
 	response *openai.Response // nil: the response is not parsed
 	trace    exchangeTrace
 }
 
-// Open returns the exchange of a caller's request; nil is a caller who may do everything. Close must
-// be called at its end.
+// Open returns the exchange of a caller's request; nil is a caller who may do everything. It takes no place
+// before its head has come, see Admit. Close must be called at its end.
 func (g *Gateway) Open(caller *access.Caller) *Exchange {
 	g.config.Metrics.Open.Add(1)
-	e := &Exchange{gateway: g, caller: caller, admitted: g.enter()}
+	e := &Exchange{gateway: g, caller: caller}
 	e.body.small, e.body.large = g.config.Memory.Account(memory.Requests), g.config.Memory.Account(memory.Bodies)
 	return e
 }
 
 // enter counts a request, and reports whether there is room for it: of requests that come at
-// once, exactly MaxStreams are admitted.
+// once, exactly MaxStreams are admitted. If they are under way, one whose body does not come makes room.
 func (g *Gateway) enter() bool {
 	for {
 		n := g.admitted.Load()
 		if n >= int64(g.config.MaxStreams) {
-			return false
+			return g.reading.evict() // its place is this request's
 		}
 		if g.admitted.CompareAndSwap(n, n+1) {
 			return true
@@ -60,10 +61,22 @@ func (e *Exchange) Close() {
 func (e *Exchange) release() {
 	e.body.release()
 	e.booking.free()
-	if e.admitted {
-		e.admitted = false
+	evicted := e.endBody()
+	if e.admitted && !evicted {
 		e.gateway.admitted.Add(-1)
 	}
+	e.admitted = false
+}
+
+// endBody ends the reading of the request's body, if it is read, and reports whether the request has lost its
+// place meanwhile.
+func (e *Exchange) endBody() (evicted bool) {
+	if e.read != nil {
+		if evicted = e.gateway.reading.end(e.read); !evicted {
+			e.read = nil
+		}
+	}
+	return evicted
 }
 
 // Begin takes the request's head, and begins the exchange's trace as a part of another one.
@@ -72,24 +85,52 @@ func (e *Exchange) Begin(h Head, parent tracing.Context) {
 	e.trace.begin(e.gateway.config.Tracer, parent, &e.Head)
 }
 
-// Admit returns why there is no room for the request, nil if there is.
+// Admit takes a place for the request, whose head has come, and returns why there is none, nil if there is.
 func (e *Exchange) Admit() *Problem {
-	if !e.admitted {
+	if e.admitted = e.gateway.enter(); !e.admitted {
 		return errFull("overloaded", "The endpoint picker has too many requests under way.")
 	}
 	if !e.gateway.relayed.Fits(0) {
 		return errNoMemory()
 	}
+	if e.Head.HasBody && !e.Head.Upgrade {
+		e.read = e.gateway.reading.add()
+	}
 	return nil
 }
 
+// Patience returns how long a front waits for the next piece of the request's body, then the request is to be
+// refused with BodyTimeout. So is it once Cut is closed: another request has got its place.
+func (e *Exchange) Patience() time.Duration {
+	if e.read == nil {
+		return e.gateway.config.PickTimeout
+	}
+	return e.read.patience(e.gateway.config.PickTimeout)
+}
+
+// Cut is closed when the request has lost its place because its body does not come; nil: it cannot.
+func (e *Exchange) Cut() <-chan struct{} {
+	if e.read == nil {
+		return nil
+	}
+	return e.read.cut
+}
+
 // Add appends a piece of the request's body, and may keep its memory.
-func (e *Exchange) Add(piece []byte) *Problem { return e.body.add(piece, e.gateway.config.MaxBody) }
+func (e *Exchange) Add(piece []byte) *Problem {
+	if e.read != nil {
+		e.read.came(len(piece))
+	}
+	return e.body.add(piece, e.gateway.config.MaxBody)
+}
 
 // Place chooses the engine of a request that has come in full, or of an upgrade, and books it there. It
 // waits for Config.PickTimeout at most. fallbacks is how many further destinations there may be. The
 // problem of a request that is over, because ctx has ended, is Gone; any other one is to be refused.
 func (e *Exchange) Place(ctx context.Context, fallbacks int) (*Placement, *Problem) {
+	if e.endBody() {
+		return nil, BodyTimeout(errEvicted)
+	}
 	began := time.Now()
 	e.trace.picking(&e.Head)
 	ctx, cancel := context.WithTimeoutCause(ctx, e.gateway.config.PickTimeout, errPickTimeout)
@@ -110,6 +151,9 @@ func (e *Exchange) Place(ctx context.Context, fallbacks int) (*Placement, *Probl
 	e.gateway.config.Metrics.Placed(p.outcome, time.Since(began), e.trace.span.Example())
 	return p, nil
 }
+
+// errEvicted is the cause of a request whose body did not come, and whose place another one has.
+var errEvicted = errors.New("another request has its place")
 
 // Release frees the request's body, which the engine has.
 func (e *Exchange) Release() { e.body.release() }

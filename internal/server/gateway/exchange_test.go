@@ -266,9 +266,35 @@ func TestRemovedHeaders(t *testing.T) {
 	if slices.Contains(p.removed, "x-data-parallel-rank") || p.headers["x-data-parallel-rank"] == "" {
 		t.Errorf("the rank is told as %q, and removed are %v", p.headers["x-data-parallel-rank"], p.removed)
 	}
-	for _, name := range []string{"x-prefiller-host-port", "x-gateway-destination-endpoint-served", "x-gateway-destination-endpoint-subset"} {
+	for _, name := range []string{
+		"x-prefiller-host-port", "x-prefiller-data-parallel-rank",
+		"x-gateway-destination-endpoint-served", "x-gateway-destination-endpoint-subset",
+		// llm-d-router pkg/common/routing: the names of its sidecar, and HeaderNames of its aliases.
+		"x-encoder-hosts-ports", "x-data-parallel-host-port", "x-kv-cache-source-host-port", "x-prefiller-url",
+		"x-llm-d-prefiller-host-port", "x-llm-d-encoder-hosts-ports", "x-llm-d-kv-cache-source-host-port",
+		// Dynamo lib/llm nvext.rs: HEADER_… and HEADER_…_ALIAS, which overrule the body.
+		"x-worker-instance-id", "x-prefill-instance-id", "x-dp-rank", "x-prefill-dp-rank",
+		"x-dynamo-worker-instance-id", "x-dynamo-prefill-instance-id", "x-dynamo-dp-rank", "x-dynamo-prefill-dp-rank", "x-dynamo-routing-mode",
+		// SMG's policies manual and consistent_hashing: a worker by its URL or index.
+		"x-smg-target-worker",
+	} {
 		if !slices.Contains(p.removed, name) {
 			t.Errorf("%s is not removed", name)
 		}
+	}
+	for _, name := range []string{
+		"x-request-id", "x-tenant-id", "authorization", "x-session-id", "x-dynamo-session-id", "x-dynamo-parent-session-id", "x-smg-routing-key",
+		"x-dynamo-request-priority", "x-llm-d-slo-ttft-ms", "x-llm-d-inference-objective",
+	} {
+		if slices.Contains(p.removed, name) {
+			t.Errorf("%s, which steers nothing, is removed", name)
+		}
+	}
+	seen := make(map[string]bool)
+	for _, name := range p.removed {
+		if seen[name] || p.headers[name] != "" || name != strings.ToLower(name) {
+			t.Errorf("%q is removed twice, is set too, or is not as Envoy writes it", name)
+		}
+		seen[name] = true
 	}
 }

@@ -53,6 +53,8 @@ type Service struct {
 	// Ready reports whether requests may come: recovery at the start is over and the workers of
 	// the configuration are registered, even if there are none.
 	Ready func() bool
+	// Expected are scopes that sources of workers name, whether they have workers now or not.
+	Expected []catalog.Scope
 }
 
 // Gateway places requests and follows them, whatever front they come through. It is safe for
@@ -66,6 +68,7 @@ type Gateway struct {
 	// are refused; answers under way are never cut.
 	relayed  *memory.Account
 	admitted atomic.Int64 // requests under way that were not refused for MaxStreams
+	reading  reading
 }
 
 // readyEvery is how often Run checks whether the tokenizer can be tried.
@@ -76,11 +79,12 @@ func New(config Config, svc Service) *Gateway {
 	g := &Gateway{config: config, ready: svc.Ready, relayed: config.Memory.Account(memory.Answers)}
 	g.bookings = newBookings(svc.Selecting, config.Lease, config.MaxStreams, config.Metrics)
 	config.Metrics.Bookings = func() int { return len(g.bookings.list()) }
-	models := &models{catalog: svc.Catalog, named: config.Models}
+	models := &models{catalog: svc.Catalog, named: config.Models, expected: svc.Expected}
 	g.picker = &picker{
-		config: &g.config, api: svc.Selecting, models: models,
+		config: &g.config, api: svc.Selecting, models: models, ready: svc.Ready,
 		endpoints: newEndpoints(config.Log), bookings: g.bookings, lengths: newLengths(models, config.Engines, config.Log),
-		serving: config.Memory.Account(memory.Serving), metrics: config.Metrics, log: config.Log,
+		serving: config.Memory.Account(memory.Serving), requests: config.Memory.Account(memory.Requests),
+		metrics: config.Metrics, log: config.Log,
 	}
 	g.bookings.endpoint = g.endpointOf
 	return g
@@ -88,9 +92,6 @@ func New(config Config, svc Service) *Gateway {
 
 // Ready reports whether requests may come.
 func (g *Gateway) Ready() bool { return g.ready() }
-
-// PickTimeout is how long the rest of a request is waited for, and a placement takes at most.
-func (g *Gateway) PickTimeout() time.Duration { return g.config.PickTimeout }
 
 // Opened returns how many exchanges are open.
 func (g *Gateway) Opened() int64 { return g.config.Metrics.Open.Load() }

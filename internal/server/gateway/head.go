@@ -26,8 +26,10 @@ type Head struct {
 	Upgrade bool
 	// model is the model that the request names; empty: none, or not known yet. An upgrade names it
 	// in its path's query (as OpenAI's realtime clients do), as its body comes too late.
-	model   string
-	tenants []string // values of x-tenant-id, in order
+	model string
+	// contentType is the type of the body, "" if it is not said.
+	contentType string
+	tenants     []string // values of x-tenant-id, in order
 	// priority and strictPriority take precedence over the body's hints; nil: missing or
 	// malformed.
 	priority       *int32
@@ -76,6 +78,8 @@ func (g *Gateway) ReadHead(headers iter.Seq2[string, string]) Head {
 			h.path = value
 		case ":protocol", "upgrade":
 			h.Upgrade = h.Upgrade || value != ""
+		case "content-type":
+			h.contentType = cmp.Or(h.contentType, value)
 		case "x-tenant-id":
 			h.tenants = append(h.tenants, value)
 		case "x-dynamo-request-priority":

@@ -2,6 +2,8 @@ package gateway_test
 
 import (
 	"fmt"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -98,4 +100,32 @@ func TestRelayMemory(t *testing.T) {
 		t.Errorf("answered %+v", p)
 	}
 	e.close()
+}
+
+// TestAnsweredTokens: the ids that a tokenizer answers beyond what the body has reserved are in the account
+// requests while the engine is chosen, and given back.
+func TestAnsweredTokens(t *testing.T) {
+	budget := memory.New(64 << 20)
+	requests := budget.Account(memory.Requests)
+	w := start(t, func(_ *node.Config, c *settings) { c.Memory = budget })
+	w.put(1, 1)
+	w.renderer.Store(new(http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(out, `{"tokens":[`+strings.Repeat("1,", 17<<10)+`1]}`)
+	})))
+	text := chat(servicetest.Prompt(1, 1), `,"user":"`+strings.Repeat("x", 2<<10)+`"`)
+	e, p := w.post(chatPath, text)
+	if p.destination != at(1) {
+		t.Fatalf("%+v", p)
+	}
+	e.close()
+	await(t, func() string {
+		if n := requests.Used(); n > 0 {
+			return fmt.Sprintf("%d bytes are in use", n)
+		}
+		return ""
+	})
+	requests.Reserve(requests.Limit() - 32<<10)
+	if _, p = w.post(chatPath, text); p.status != http.StatusServiceUnavailable || p.headers["retry-after"] == "" {
+		t.Errorf("without memory for the ids: %+v", p)
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -16,6 +17,8 @@ type models struct {
 	catalog *catalog.Catalog
 	// named are the configured names; nil: every model of the tenant default has its own name.
 	named map[string]catalog.Scope
+	// expected are scopes that sources of workers name, whether they have workers now or not.
+	expected []catalog.Scope
 
 	mu    sync.Mutex // guards pools
 	pools map[catalog.Scope]*pool
@@ -74,12 +77,62 @@ func (m *models) lookUp(name string) (target, bool) {
 		if p == nil {
 			continue
 		}
-		ofModel, _ := strings.CutPrefix(name, t.base+":") // SGLang's form
-		for _, adapter := range []string{name, strings.TrimSpace(ofModel)} {
+		for _, adapter := range t.adaptersOf(name) {
 			if p.adapters[adapter] {
 				t.lora = adapter
 				return t, true
 			}
+		}
+	}
+	return m.away(name)
+}
+
+// adaptersOf returns which adapters of the target a name may stand for: SGLang's form has the model too.
+func (t *target) adaptersOf(name string) []string {
+	ofModel, _ := strings.CutPrefix(name, t.base+":")
+	return []string{name, strings.TrimSpace(ofModel)}
+}
+
+// knownFor is how long the name of a model or an adapter without workers stays known.
+const knownFor = 10 * time.Minute
+
+// away returns the target of a name whose workers are all away: they have left lately, they are
+// registered but cannot be chosen, or a source of workers names their model and has none.
+func (m *models) away(name string) (target, bool) {
+	if sc := (catalog.Scope{Model: name, Tenant: catalog.DefaultName}); m.named == nil && (slices.Contains(m.expected, sc) || m.leftLately(sc, "")) {
+		return target{scope: sc, base: name}, true
+	}
+	_, ofModel, _ := strings.Cut(name, ":")
+	for _, adapter := range [2]string{name, strings.TrimSpace(ofModel)} {
+		for _, sc := range m.catalog.WithAdapter(adapter) {
+			if t, ok := m.adapterAway(sc, adapter, name); ok {
+				return t, true
+			}
+		}
+		for _, sc := range m.catalog.LeftWith(adapter) {
+			if t, ok := m.adapterAway(sc, adapter, name); ok && m.leftLately(sc, adapter) {
+				return t, true
+			}
+		}
+	}
+	return target{}, false
+}
+
+func (m *models) leftLately(sc catalog.Scope, adapter string) bool {
+	at, ok := m.catalog.Left(sc, adapter)
+	return ok && time.Since(at) < knownFor
+}
+
+// adapterAway returns the target of an adapter of a scope, if requests can name the scope, and name
+// stands for the adapter there.
+func (m *models) adapterAway(sc catalog.Scope, adapter, name string) (target, bool) {
+	t := target{scope: sc, base: sc.Model, lora: adapter}
+	if m.named == nil {
+		return t, sc.Tenant == catalog.DefaultName && slices.Contains(t.adaptersOf(name), adapter)
+	}
+	for _, t = range m.scopes() {
+		if t.lora = adapter; t.scope == sc && slices.Contains(t.adaptersOf(name), adapter) {
+			return t, true
 		}
 	}
 	return target{}, false

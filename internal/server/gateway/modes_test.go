@@ -161,7 +161,7 @@ func TestAdapter(t *testing.T) {
 		t.Errorf("went to %+v", p)
 	}
 	w.Remove(2)
-	if _, p = w.post(chatPath, text); p.status != 404 {
+	if _, p = w.post(chatPath, text); p.status != 503 {
 		t.Errorf("without the adapter: %+v", p)
 	}
 }

@@ -27,7 +27,9 @@ type picker struct {
 	endpoints *endpoints
 	bookings  *bookings
 	lengths   *lengths
+	ready     func() bool     // the workers of all sources are known
 	serving   *memory.Account // for the tokens of large bodies
+	requests  *memory.Account // for further tokens that a tokenizer answers
 	metrics   *counts.Gateway
 	log       zerolog.Logger
 }
@@ -53,6 +55,8 @@ type request struct {
 	prompt   selection.Prompt
 	light    bool  // nothing is known of the prompt's work
 	reserved int64 // bytes reserved by reserveTokens
+	// idBytes and reservedIDs are the bytes that reserveIDs was asked for, and those that it has reserved.
+	idBytes, reservedIDs int64
 	// without are workers that were chosen although their address is unknown.
 	without []uint64
 	alone   bool // no other worker prefills for the decode worker
@@ -62,7 +66,7 @@ type request struct {
 // one; with a problem there is none.
 func (p *picker) pick(ctx context.Context, h *head, text []byte, caller *access.Caller, fallbacks int) (*placement, *problem) {
 	r := request{picker: p, head: h, caller: caller, text: text, fallbacks: fallbacks}
-	defer func() { r.serving.Release(r.reserved) }()
+	defer r.releaseTokens()
 	if h.kind == openai.Other {
 		return r.pickOther(ctx)
 	}
@@ -104,10 +108,17 @@ func (r *request) read() *problem {
 	}
 	r.streams = r.body.Stream && !r.head.NoResponseBody
 	if r.pool = r.models.pool(r.target.scope); r.pool == nil {
-		return errNoEndpoint(nil)
+		return r.atZero(false)
 	}
 	r.readAdapter()
 	return nil
+}
+
+// atZero is the answer for a model without a worker or, with partly, without one that has what the request
+// needs. Those who scale the model learn of the request.
+func (r *request) atZero(partly bool) *problem {
+	r.api.NoteDemand(r.target.scope, partly)
+	return errNoEndpoint(selector.ErrNoEndpoints)
 }
 
 // readAdapter takes the adapter that the body names beside a model without one. Only workers that
@@ -118,10 +129,13 @@ func (r *request) readAdapter() {
 	}
 }
 
-// noSuchModel is the answer for a model that is not served. Without any worker it is not known
-// which models there are.
+// noSuchModel is the answer for a model that is not served. Without any worker, and before all sources of
+// workers have told theirs, it is not known which models there are.
 func (r *request) noSuchModel() *problem {
-	if r.models.named == nil && len(r.models.scopes()) == 0 {
+	if sc := (catalog.Scope{Model: r.body.Model, Tenant: catalog.DefaultName}); r.models.named == nil && r.api.Had(sc) && r.caller.Sees(sc) {
+		r.api.NoteDemand(sc, false) // long ago, but whoever scales it may start it again
+	}
+	if r.models.named == nil && (len(r.models.scopes()) == 0 || !r.ready()) {
 		return errNoEndpoint(nil)
 	}
 	return errUnknownModel(catalog.Clip(r.body.Model))
@@ -140,16 +154,24 @@ func (r *request) filter(prefill bool) *filter {
 // findEligible looks up the addresses that the request's subset is compared with. It is a problem
 // if no rank can take the decode leg.
 func (r *request) findEligible(ctx context.Context) *problem {
+	if r.pool.snapshot.NumRanks == 0 {
+		return r.atZero(false)
+	}
 	if r.head.Subset.given {
 		for _, e := range r.pool.snapshot.Ranks() {
 			_, _ = r.endpoints.of(ctx, e.Worker, e.DP) // one that has no address is in no subset
 		}
 	}
 	eligible := r.filter(false).eligible(r.pool.snapshot)
-	if eligible != nil && !slices.ContainsFunc(r.pool.snapshot.Ranks(), eligible) {
-		return errNoEndpoint(selector.ErrNoEndpoints)
+	switch {
+	case eligible == nil || slices.ContainsFunc(r.pool.snapshot.Ranks(), eligible):
+		return nil
+	case r.head.Subset.given: // whoever has given it decides where the request may go
+		bad := errNoEndpoint(selector.ErrNoEndpoints)
+		bad.retry = false
+		return bad
 	}
-	return nil
+	return r.atZero(true)
 }
 
 // selection returns the request to package selection, for one leg: the prefill or the decode.
@@ -239,7 +261,7 @@ func (r *request) bookOnce(ctx context.Context) (*placement, *problem) {
 	if !r.pool.prefills {
 		req.Fallbacks = r.fallbacks
 	}
-	if r.reserved > 0 {
+	if r.reserved+r.reservedIDs > 0 {
 		req.Text = r
 	}
 	sel, err := r.api.Select(ctx, req, true)
@@ -403,8 +425,11 @@ func (r *request) locate(ctx context.Context, sel *selection.Selection, place *p
 // names none: by its token ids if its body has those of one prompt, else by load.
 func (r *request) pickOther(ctx context.Context) (*placement, *problem) {
 	r.body, _ = openai.ParseRequest(openai.Other, r.text) // Other has no faults
-	if r.head.Upgrade {
+	switch {
+	case r.head.Upgrade:
 		r.body.Model = r.head.model
+	case r.body.Model == "":
+		r.body.Model = openai.FormModel(r.head.contentType, r.text)
 	}
 	r.head.model = r.body.Model
 	var targets []target
@@ -423,6 +448,9 @@ func (r *request) pickOther(ctx context.Context) (*placement, *problem) {
 	for _, t := range targets {
 		r.target = t
 		if r.pool = r.models.pool(t.scope); r.pool == nil {
+			if len(targets) == 1 && (r.body.Model != "" || r.head.HasBody) {
+				last = r.atZero(false)
+			}
 			continue
 		}
 		place, bad := r.placeOther(ctx)

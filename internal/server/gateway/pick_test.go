@@ -160,7 +160,7 @@ func TestRefusals(t *testing.T) {
 		{name: "tokenizer rejects", before: answers(422), body: chat(ids, ""), status: 400, code: "invalid_request"},
 		{name: "tokenizer has no room", before: answers(503), body: chat(ids, ""), status: 503, code: "tokenizer_unavailable", retry: true},
 		{name: "tokenizer has no such route", before: answers(404), body: chat(ids, ""), status: 502, code: "tokenizer_failed"},
-		{name: "no worker", before: func(w *world) { w.Remove(1); w.Remove(2) }, body: chat(ids, ""), status: 503, code: "no_endpoints"},
+		{name: "no worker", before: func(w *world) { w.Remove(1); w.Remove(2) }, body: chat(ids, ""), status: 503, code: "no_endpoints", retry: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := start(t)
@@ -508,7 +508,7 @@ func TestBurst(t *testing.T) {
 			e.body(chat(servicetest.Prompt(uint32(i+1), 8), ""), true)
 			if p := e.placement(true, false); p.status == 0 {
 				admitted = append(admitted, e)
-			} else if p.status != 503 {
+			} else if p.status != 503 && p.status != 408 { // on a slow machine one gives its place to another
 				t.Errorf("answered %+v", p)
 			}
 		}

@@ -42,21 +42,14 @@ func (p *Placement) Body() [][]byte { return p.body }
 // Header is a header's field. Its name is in lower case.
 type Header struct{ Name, Value string }
 
-// removed are the headers that clients must not set. A header that the placement sets is not in the
-// list: it is overwritten, and Envoy wants no header in both lists.
-var removed = []string{
-	"x-gateway-inference-fairness-id", "x-gateway-inference-objective", "x-gateway-model-name-rewrite",
-	SubsetHeader, ServedHeader,
-}
-
 // placed are the headers that a placement may set; those that it does not set are removed.
 var placed = [...]string{rankHeader, prefillerHeader, prefillRankHeader}
 
 // removals has the headers to remove for each set of headers of placed that a placement sets, by
-// their bits: those of removed, and the rest of placed.
+// their bits: those of steering, and the rest of placed.
 var removals = func() (lists [1 << len(placed)][]string) {
 	for set := range lists {
-		lists[set] = slices.Clone(removed)
+		lists[set] = slices.Clone(steering)
 		for i, name := range placed {
 			if set&(1<<i) == 0 {
 				lists[set] = append(lists[set], name)

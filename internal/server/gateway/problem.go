@@ -99,9 +99,11 @@ func errFull(code, text string) *problem {
 // errNoMemory is for a request that an account of --max-memory has no room for.
 func errNoMemory() *problem { return errFull("no_memory", "There is no memory left for this request.") }
 
-// errNoEndpoint is for a request that no engine can take.
+// errNoEndpoint is for a request that no engine can take now.
 func errNoEndpoint(cause error) *Problem {
-	return errUnavailable("no_endpoints", "No engine is available for this request.", cause)
+	p := errUnavailable("no_endpoints", "No engine is available for this request.", cause)
+	p.retry = true
+	return p
 }
 
 // errGone ends a pick whose request is over. It is not sent: there is no client left.

@@ -73,7 +73,16 @@ func (p *Prompts) Tokenize(ctx context.Context, caller *access.Caller, of *catal
 		return refusal(err.Error())
 	}
 	placed := tokenizer.Placed{Scope: t.scope, LoRA: cmp.Or(t.lora, request.Adapter), CacheSalt: salt}
-	if placed.Prompt, err = p.tokens(ctx, request, t, pool); err != nil {
+	var ids int64 // bytes of the answers' ids
+	defer func() { p.serving.Release(ids) }()
+	reserve := func(n int64) bool {
+		if !p.serving.Reserve(n) {
+			return false
+		}
+		ids += n
+		return true
+	}
+	if placed.Prompt, err = p.tokens(ctx, request, t, pool, reserve); err != nil {
 		return err
 	}
 	use(&placed)
@@ -102,7 +111,7 @@ func (p *Prompts) find(caller *access.Caller, of *catalog.Scope, model string) (
 }
 
 // tokens returns the prompt's tokens, from the body or from the tokenizer.
-func (p *Prompts) tokens(ctx context.Context, request *openai.Request, t target, pool *pool) (tokenizer.Prompt, error) {
+func (p *Prompts) tokens(ctx context.Context, request *openai.Request, t target, pool *pool, reserve func(int64) bool) (tokenizer.Prompt, error) {
 	if request.Tokens != nil && !request.Media {
 		cut := truncation(p.asks, request)
 		n, known := cut.Kept(0)
@@ -117,5 +126,5 @@ func (p *Prompts) tokens(ctx context.Context, request *openai.Request, t target,
 	default:
 		return tokenizer.Prompt{}, &tokenizer.Error{Reason: tokenizer.Unavailable, Err: errBusy}
 	}
-	return p.asks.Tokens(ctx, &tokenizer.Request{Request: request, Model: t.base, Engines: pool.engines()})
+	return p.asks.Tokens(ctx, &tokenizer.Request{Request: request, Model: t.base, Engines: pool.engines(), Reserve: reserve})
 }

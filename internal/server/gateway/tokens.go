@@ -49,6 +49,7 @@ func (r *request) tokenize(ctx context.Context) *problem {
 	defer span.End()
 	got, err := r.config.Tokenizer.Tokens(tracing.With(ctx, span), &tokenizer.Request{
 		Request: r.body, Model: r.target.base, Engines: r.pool.engines(), ModelLength: r.lengths.known(r.target),
+		Reserve: r.reserveIDs,
 	})
 	r.metrics.Tokenized(time.Since(began), span.Example())
 	if err != nil {
@@ -108,11 +109,33 @@ func (r *request) reserveTokens() *problem {
 	return nil
 }
 
+// reserveIDs reserves memory for token ids that a tokenizer has answered, beyond what reserveTokens has
+// reserved, and reports whether there is room. Few ids are not counted.
+func (r *request) reserveIDs(bytes int64) bool {
+	r.idBytes += bytes
+	n := r.idBytes - r.reserved - r.reservedIDs
+	if n <= 0 || r.idBytes <= memory.SmallBody {
+		return true
+	}
+	if !r.requests.Reserve(n) {
+		return false
+	}
+	r.reservedIDs += n
+	return true
+}
+
+// releaseTokens releases what reserveTokens and reserveIDs have reserved. Further calls do nothing.
+func (r *request) releaseTokens() {
+	r.serving.Release(r.reserved)
+	r.requests.Release(r.reservedIDs)
+	r.reserved, r.reservedIDs = 0, 0
+}
+
 // ReleaseText implements selection.TextReleaser. It drops the tokens of a request that waits: its
 // hashes are enough.
 func (r *request) ReleaseText() {
-	r.serving.Release(r.reserved)
-	r.reserved, r.prompt.TokenIDs, r.body.Tokens = 0, nil, nil
+	r.releaseTokens()
+	r.prompt.TokenIDs, r.body.Tokens = nil, nil
 }
 
 // maxProbed bounds the models that the tokenizer is tried with at the start.

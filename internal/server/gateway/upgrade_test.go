@@ -13,6 +13,8 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/rs/zerolog"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/server/gateway"
@@ -183,22 +185,26 @@ func (p *pipe) Recv() (*extprocv3.ProcessingRequest, error) {
 }
 
 // TestBodyTimeout: a body that is still awaited at the pick timeout after its last piece, or
-// after the headers, ends with 408, also that of an upgrade of a path placed by tokens.
+// after the headers, ends with 408, also that of an upgrade of a path placed by tokens. So does one that
+// drips: a body has the pick timeout beside its time at 16 KiB a second.
 func TestBodyTimeout(t *testing.T) {
 	const timeout = time.Minute
 	for name, tt := range map[string]struct {
-		pieces int
-		fields []string
+		pieces, size int
+		every        time.Duration
+		fields       []string
+		want         time.Duration
 	}{
-		"no piece": {0, nil},
-		"pieces":   {3, nil},
-		"upgrade":  {0, []string{"upgrade", "websocket"}},
+		"no piece": {want: timeout},
+		"pieces":   {pieces: 3, size: 1 << 20, every: timeout - time.Second, want: 3*(timeout-time.Second) + timeout},
+		"drips":    {pieces: 8, size: 2, every: 7 * time.Second, want: timeout + 16*time.Second/(16<<10)},
+		"upgrade":  {fields: []string{"upgrade", "websocket"}, want: timeout},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				metrics := counts.NewGateway()
 				placing := gateway.New(gateway.Config{
-					MaxStreams: 1, MaxBody: 1 << 20, PickTimeout: timeout, Lease: time.Minute, Metrics: metrics, Log: zerolog.Nop(),
+					MaxStreams: 1, MaxBody: 4 << 20, PickTimeout: timeout, Lease: time.Minute, Metrics: metrics, Log: zerolog.Nop(),
 				}, gateway.Service{Ready: func() bool { return true }})
 				server := extproc.New(extproc.Config{MaxStreams: 1, Log: zerolog.Nop()}, placing)
 				ctx, cancel := context.WithCancel(t.Context())
@@ -211,14 +217,14 @@ func TestBodyTimeout(t *testing.T) {
 					Headers: headerMap(append([]string{":method", "POST", ":path", chatPath}, tt.fields...)),
 				}}}
 				for range tt.pieces {
-					time.Sleep(timeout - time.Second)
-					p.in <- &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: []byte(" ")}}}
+					time.Sleep(tt.every)
+					p.in <- &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: make([]byte, tt.size)}}}
 				}
 				if err := <-ended; err != nil {
 					t.Fatal(err)
 				}
-				if got, want := time.Since(began), timeout+time.Duration(tt.pieces)*(timeout-time.Second); got != want {
-					t.Errorf("ended after %v, want %v", got, want)
+				if got := time.Since(began).Round(time.Microsecond); got != tt.want.Round(time.Microsecond) {
+					t.Errorf("ended after %v, want %v", got, tt.want)
 				}
 				if len(p.sent) != 1 || p.sent[0].GetImmediateResponse().GetStatus().GetCode() != 408 {
 					t.Errorf("answered %v", p.sent)
@@ -229,4 +235,101 @@ func TestBodyTimeout(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestStalled: streams that bring no request, and requests whose bodies do not come or drip, keep nobody else
+// from being admitted: the former take no place and end after 10 s, and of the latter the one that is furthest
+// behind gives its place up.
+func TestStalled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		metrics := counts.NewGateway()
+		placing := gateway.New(gateway.Config{
+			MaxStreams: 2, MaxBody: 4 << 20, PickTimeout: time.Minute, Lease: time.Minute, Metrics: metrics, Log: zerolog.Nop(),
+		}, gateway.Service{Ready: func() bool { return true }})
+		server := extproc.New(extproc.Config{MaxStreams: 2, Log: zerolog.Nop()}, placing)
+		type stream struct {
+			*pipe
+			ended chan error
+		}
+		open := func() *stream {
+			s := &stream{&pipe{ctx: t.Context(), in: make(chan *extprocv3.ProcessingRequest)}, make(chan error, 1)}
+			go func() { s.ended <- server.Process(s.pipe) }()
+			return s
+		}
+		head := func(s *stream) {
+			s.in <- &extprocv3.ProcessingRequest{ProtocolConfig: duplex(), Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{
+				Headers: headerMap([]string{":method", "POST", ":path", chatPath}),
+			}}}
+			synctest.Wait()
+		}
+		piece := func(s *stream, n int) {
+			s.in <- &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: make([]byte, n)}}}
+			synctest.Wait()
+		}
+		status := func(s *stream) int {
+			if len(s.sent) == 0 {
+				return 0
+			}
+			return int(s.sent[0].GetImmediateResponse().GetStatus().GetCode())
+		}
+		want := func(when string, s *stream, code int) {
+			t.Helper()
+			if got := status(s); got != code {
+				t.Errorf("%s: answered %d, want %d (0: it is read)", when, got, code)
+			}
+		}
+		idle := open()
+		synctest.Wait()
+		a, b := open(), open()
+		head(a)
+		piece(a, 1<<20) // it has brought much, then it stalls
+		head(b)
+		c := open()
+		head(c)
+		want("all places are taken just now", c, 503)
+		time.Sleep(time.Second)
+		piece(b, 1) // it drips
+		time.Sleep(time.Second)
+		piece(b, 1)
+		time.Sleep(time.Second)
+		d := open()
+		head(d)
+		want("one of two is behind", d, 0)
+		want("it is behind for 3 s", b, 0)
+		want("it has stalled for 3 s", a, 408)
+		e := open()
+		head(e)
+		want("two bytes are none", b, 408)
+		want("for the one that drips", e, 0)
+		f := open()
+		head(f)
+		want("those that have just begun keep their places", f, 503)
+		time.Sleep(7 * time.Second) // 10 s in all
+		synctest.Wait()
+		if err := <-idle.ended; grpcstatus.Code(err) != codes.DeadlineExceeded {
+			t.Errorf("the stream without a request ended with %v", err)
+		}
+		for _, s := range []*stream{a, b, c, f} {
+			if err := <-s.ended; err != nil {
+				t.Errorf("ended with %v", err)
+			}
+		}
+		time.Sleep(time.Minute)
+		for _, s := range []*stream{d, e} {
+			if err := <-s.ended; err != nil || status(s) != 408 {
+				t.Errorf("ended with %v, answered %d", err, status(s))
+			}
+		}
+		g, h := open(), open() // no place is lost
+		head(g)
+		head(h)
+		want("both places are free again", g, 0)
+		want("both places are free again", h, 0)
+		if n := metrics.Open.Load(); n != 2 {
+			t.Errorf("%d streams are open, want 2", n)
+		}
+		time.Sleep(time.Minute)
+		<-g.ended
+		<-h.ended
+	})
 }

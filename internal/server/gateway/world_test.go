@@ -51,6 +51,7 @@ type world struct {
 	log     *servicetest.Log
 	client  extprocv3.ExternalProcessorClient
 	conn    *grpc.ClientConn
+	address string
 	engines map[uint64]*servicetest.Engine // that have sent something, see cache
 	// tokenized counts the calls of the tokenizer, which has a token for each word.
 	tokenized atomic.Int64
@@ -69,6 +70,12 @@ type change func(*node.Config, *settings)
 // start runs an endpoint picker until the end of the test.
 func start(t testing.TB, changes ...change) *world {
 	t.Helper()
+	return startExpecting(t, nil, changes...)
+}
+
+// startExpecting is start with scopes that sources of workers name.
+func startExpecting(t testing.TB, expected []catalog.Scope, changes ...change) *world {
+	t.Helper()
 	w := &world{metrics: counts.NewGateway(), log: new(servicetest.Log), engines: make(map[uint64]*servicetest.Engine)}
 	tokens := httptest.NewServer(http.HandlerFunc(w.tokenize))
 	t.Cleanup(tokens.Close)
@@ -86,7 +93,7 @@ func start(t testing.TB, changes ...change) *world {
 			f(c, &config)
 		}
 	})
-	w.gateway = gateway.New(config.Config, gateway.Service{Selecting: w.API, Catalog: w.Catalog(), Ready: w.Settled})
+	w.gateway = gateway.New(config.Config, gateway.Service{Selecting: w.API, Catalog: w.Catalog(), Expected: expected, Ready: w.Settled})
 	config.Envoy.MaxStreams, config.Envoy.Log = config.MaxStreams, config.Log
 	w.server = extproc.New(config.Envoy, w.gateway)
 	w.prompts = gateway.NewPrompts(config.Config, w.Catalog())
@@ -108,13 +115,21 @@ func start(t testing.TB, changes ...change) *world {
 			}
 		}
 	})
-	w.conn, err = grpc.NewClient(ln.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = w.conn.Close() })
+	w.address = ln.Addr().String()
+	w.conn = w.dial()
 	w.client = extprocv3.NewExternalProcessorClient(w.conn)
 	return w
+}
+
+// dial opens a connection of a gateway.
+func (w *world) dial() *grpc.ClientConn {
+	w.T.Helper()
+	conn, err := grpc.NewClient(w.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		w.T.Fatal(err)
+	}
+	w.T.Cleanup(func() { _ = conn.Close() })
+	return conn
 }
 
 // tokenize is vLLM's /tokenize with a token for each word of the prompt.
@@ -217,10 +232,13 @@ type envoy struct {
 }
 
 // open starts the stream of a request.
-func (w *world) open() *envoy {
+func (w *world) open() *envoy { w.T.Helper(); return w.openOn(w.client) }
+
+// openOn starts the stream of a request on a connection.
+func (w *world) openOn(client extprocv3.ExternalProcessorClient) *envoy {
 	w.T.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	stream, err := w.client.Process(ctx)
+	stream, err := client.Process(ctx)
 	if err != nil {
 		w.T.Fatal(err)
 	}

@@ -46,6 +46,8 @@ type call struct {
 	server *Server
 	stream extprocv3.ExternalProcessor_ProcessServer
 	peer   string // address of the gateway
+	// ability is the gateway's.
+	ability *ability
 
 	phase         phase
 	receivedAhead chan received // has the message that is received ahead; nil: receive calls Recv itself
@@ -82,29 +84,43 @@ func (c *call) run() error {
 	}
 }
 
-// receive returns the next message. It waits for a part of a request that is being read for
-// Config.PickTimeout; the error is then errNoBody.
+// headWithin is how long a stream may take to bring the headers of its request. It has no place before.
+const headWithin = 10 * time.Second
+
+var errNoHead = status.Error(codes.DeadlineExceeded, "the request's headers did not come")
+
+// receive returns the next message. Where a part of the request has to come, it waits for a limited time:
+// the error is then errNoHead or errNoBody.
 func (c *call) receive() (*extprocv3.ProcessingRequest, error) {
-	var late <-chan time.Time
-	if c.phase == readingRequest {
-		patience := time.NewTimer(c.server.gateway.PickTimeout())
-		defer patience.Stop()
-		late = patience.C
+	var patience time.Duration
+	missing := errNoBody
+	switch c.phase {
+	case awaitingRequest:
+		patience, missing = headWithin, errNoHead
+	case readingRequest:
+		patience = c.Patience()
+	default:
 		if c.receivedAhead == nil {
-			c.receivedAhead = make(chan received, 1)
-			go c.receiveAhead(c.receivedAhead)
+			return c.stream.Recv()
 		}
+		r := <-c.receivedAhead
+		c.receivedAhead = nil
+		return r.message, r.err
 	}
 	if c.receivedAhead == nil {
-		return c.stream.Recv()
+		c.receivedAhead = make(chan received, 1)
+		go c.receiveAhead(c.receivedAhead)
 	}
+	late := time.NewTimer(patience)
+	defer late.Stop()
 	select {
 	case r := <-c.receivedAhead:
 		c.receivedAhead = nil
 		return r.message, r.err
-	case <-late:
-		return nil, errNoBody
+	case <-late.C:
+	case <-c.Cut():
 	}
+	return nil, missing
 }
 
 // receiveAhead receives the next message beside the call's goroutine. Nothing else interrupts
@@ -270,7 +286,7 @@ func (c *call) place(has extent) (done bool, err error) {
 			cancel()
 		}
 	})
-	p, bad := c.Place(ctx, c.server.fallbacks.of(c.peer))
+	p, bad := c.Place(ctx, c.ability.fallbacks())
 	placed()
 	switch {
 	case bad.Gone():
@@ -303,8 +319,8 @@ func (c *call) relayHeaders(m *extprocv3.ProcessingRequest, h *extprocv3.HttpHea
 	c.Release()
 	c.phase = relaying
 	head := readResponseHead(h.GetHeaders(), m.GetMetadataContext())
+	c.ability.learn(head.served != "")
 	if head.served != "" {
-		c.server.fallbacks.remember(c.peer)
 		c.Served(head.served)
 	}
 	c.Answered(head.status, head.contentType, head.contentEncoding)

@@ -1,40 +1,71 @@
 package extproc
 
-import "sync"
+import (
+	"context"
+	"net"
+	"sync/atomic"
+
+	"google.golang.org/grpc/peer"
+)
 
 // maxFallbacks is how many destinations may follow the chosen one.
 const maxFallbacks = 2
 
-// fallbacks remembers the gateways, by address, that report which endpoint has served a
-// request. Only they get fallback destinations: a booking has to follow its request to the rank
-// that serves it.
-type fallbacks struct {
-	mu       sync.RWMutex // guards gateways
-	gateways map[string]bool
+// ability is what the gateway at the other end of a connection can do, as far as its answers have shown.
+// It ends with the connection: another gateway may have the same address, at the same time (behind one
+// that translates addresses) or later.
+type ability struct {
+	// served: the last answer named the endpoint that has served its request. Only then there are fallback
+	// destinations: a booking has to follow its request to the rank that serves it, and a gateway that
+	// reads one destination alone takes a list for none.
+	served atomic.Bool
 }
 
-// maxGateways bounds the remembered gateways.
-const maxGateways = 1024
-
-// of returns how many fallback destinations a gateway gets.
-func (f *fallbacks) of(gateway string) int {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	if f.gateways[gateway] {
+// fallbacks returns how many fallback destinations the gateway gets.
+func (a *ability) fallbacks() int {
+	if a.served.Load() {
 		return maxFallbacks
 	}
 	return 0
 }
 
-// remember notes that a gateway reports the endpoint.
-func (f *fallbacks) remember(gateway string) {
-	if f.of(gateway) > 0 {
-		return
+// learn notes whether an answer named its endpoint.
+func (a *ability) learn(served bool) {
+	if a.served.Load() != served { // most change nothing, and all of a connection share it
+		a.served.Store(served)
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.gateways == nil || len(f.gateways) >= maxGateways {
-		f.gateways = make(map[string]bool)
+}
+
+// listener gives every connection an ability, which its streams find in the address of their peer.
+type listener struct{ net.Listener }
+
+func (l listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
 	}
-	f.gateways[gateway] = true
+	return &conn{Conn: c, remote: &address{Addr: c.RemoteAddr()}}, nil
+}
+
+type conn struct {
+	net.Conn
+	remote *address
+}
+
+func (c *conn) RemoteAddr() net.Addr { return c.remote }
+
+// address is that of a gateway on one connection.
+type address struct {
+	net.Addr
+	ability ability
+}
+
+// abilityOf returns the ability of the gateway of a stream.
+func abilityOf(ctx context.Context) *ability {
+	if p, ok := peer.FromContext(ctx); ok {
+		if a, ok := p.Addr.(*address); ok {
+			return &a.ability
+		}
+	}
+	return new(ability)
 }

@@ -48,7 +48,6 @@ type Server struct {
 
 	config       Config
 	gateway      *gateway.Gateway
-	fallbacks    fallbacks
 	grpc         *grpc.Server
 	health       *health.Server
 	probes       *grpc.Server // of the health service alone, in plain text
@@ -119,7 +118,7 @@ func New(config Config, g *gateway.Gateway) *Server {
 
 // Serve serves gateways on a listener until Stop.
 func (s *Server) Serve(l net.Listener) error {
-	if err := s.grpc.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+	if err := s.grpc.Serve(listener{l}); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("serve ext_proc on %s: %w", l.Addr(), err)
 	}
 	return nil
@@ -200,7 +199,7 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) (err 
 	if err != nil {
 		return err
 	}
-	c := &call{Exchange: s.gateway.Open(caller), server: s, stream: stream, peer: address(stream.Context())}
+	c := &call{Exchange: s.gateway.Open(caller), server: s, stream: stream, peer: hostOf(stream.Context()), ability: abilityOf(stream.Context())}
 	defer c.Close()
 	defer func() {
 		if v := recover(); v != nil {
@@ -258,8 +257,8 @@ func parentOf(call context.Context) (parent tracing.Context) {
 	return parent
 }
 
-// address returns the address of the stream's gateway without port.
-func address(ctx context.Context) string {
+// hostOf returns the address of the stream's gateway without port, for logs.
+func hostOf(ctx context.Context) string {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
 		return ""

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/select-service/select-service/internal/codec/bodyscan"
 )
@@ -97,6 +98,15 @@ const (
 )
 
 func (r *Request) raw(m member) []byte { return r.body[r.members[m].start:r.members[m].end] }
+
+// Size returns the length of the body in bytes.
+func (r *Request) Size() int { return len(r.body) }
+
+// MayGrow reports whether the prompt may have more tokens than its body has bytes, beside those of the
+// model's own template: with a template in the body, or with text whose normal form is longer.
+func (r *Request) MayGrow() bool {
+	return !r.isNull(memberTemplate) || bytes.ContainsFunc(r.body, func(c rune) bool { return c >= utf8.RuneSelf })
+}
 
 // isNull reports whether the member is missing or null.
 func (r *Request) isNull(m member) bool {

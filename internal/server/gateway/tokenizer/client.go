@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -77,6 +78,9 @@ type Request struct {
 	// ModelLength is the model's context length in tokens, for an answer that does not say it; 0:
 	// unknown.
 	ModelLength int
+	// Reserve is called before memory is taken for the ids of an answer, with its bytes, and reports
+	// whether there is room. The caller releases it once it does not need the ids any more. Nil: no limit.
+	Reserve func(bytes int64) bool
 }
 
 // Prompt is a prompt in tokens, as the engine computes it.
@@ -121,6 +125,19 @@ func (c *Client) put(ctx context.Context, r *Request, plain bool) (answer, error
 	return c.askEngines(ctx, r.Engines, call)
 }
 
+const (
+	// maxAdded is how many tokens the template of a chat may add to a prompt: its default system prompt,
+	// what it says of tools. Those of a message are fewer than the bytes of its JSON.
+	maxAdded = 16 << 10
+	// bytesPerToken bounds the text of an answer for each token that it may have: an id of ten digits
+	// with what stands between ids, and the body's own text, which renderers repeat in part.
+	bytesPerToken = 16
+)
+
+// mostIDs returns how many ids an answer for the request may have: a token has a byte of the body, or
+// is the template's.
+func (r *Request) mostIDs() int { return r.Size() + maxAdded }
+
 // Renders reports whether the server is a renderer of the given protocol.
 func (c *Client) Renders(p Protocol) bool { return c != nil && c.options.Protocol == p }
 
@@ -156,9 +173,10 @@ func baseOf(engine string) string {
 
 // call is one question.
 type call struct {
+	of   *Request
 	path string
 	body [][]byte
-	read func(text []byte) (answer, error)
+	read func(text []byte, ids int) (answer, error) // ids: there are not more in the text
 }
 
 var errNoRoute = errors.New("the renderer has no route for this API")
@@ -167,7 +185,7 @@ var errNoRoute = errors.New("the renderer has no route for this API")
 func (c *Client) call(r *Request, plain bool) (call, error) {
 	if c.options.Protocol == VLLMTokenize {
 		body, err := r.TokenizeBody(r.Model, plain)
-		return call{"/tokenize", body, answerWith("tokens")}, err
+		return call{r, "/tokenize", body, answerWith("tokens")}, err
 	}
 	kind, body, err := r.RenderBody(r.Model)
 	field := "token_ids"
@@ -179,7 +197,7 @@ func (c *Client) call(r *Request, plain bool) (call, error) {
 	path := map[openai.Kind]string{
 		openai.Chat: "/v1/chat/completions/render", openai.Completions: "/v1/completions/render", openai.Responses: "/v1/responses/render",
 	}[kind]
-	return call{path, body, answerWith(field)}, err
+	return call{r, path, body, answerWith(field)}, err
 }
 
 // ask asks one server unless its breaker is open.
@@ -213,31 +231,66 @@ func (c *Client) post(ctx context.Context, at string, q call) (answer, error) {
 	if resp.Status != http.StatusOK {
 		return answer{}, refused(ctx, to, resp)
 	}
-	text, free, err := c.text(resp)
+	text, free, err := c.text(resp, q.of)
 	defer free()
 	if err != nil {
 		return answer{}, failed(ctx, err, Broken)
 	}
-	got, err := q.read(text)
+	got, err := q.answer(text)
 	if err != nil {
-		return answer{}, &Error{Reason: Broken, Err: fmt.Errorf("answer of %s: %w", redact.URLs(to.String()), err)}
+		return answer{}, failed(ctx, fmt.Errorf("answer of %s: %w", redact.URLs(to.String()), err), Broken)
 	}
 	return got, nil
 }
 
+// answer reads the ids of an answer. Their memory is reserved first: an id has a comma, but for the last.
+func (c *call) answer(text []byte) (answer, error) {
+	most := c.of.mostIDs()
+	ids := bytes.Count(text, comma) + 1
+	if ids > most+c.of.Size() { // what a renderer repeats of the body has commas too
+		return answer{}, c.of.tooMany()
+	}
+	if c.of.Reserve != nil && !c.of.Reserve(bytesPerID*int64(ids)) {
+		return answer{}, &Error{Reason: NoMemory, Err: errNoMemory}
+	}
+	got, err := c.read(text, ids)
+	switch {
+	case err != nil:
+		return answer{}, err
+	case len(got.ids) > most:
+		return answer{}, c.of.tooMany()
+	}
+	return got, nil
+}
+
+// tooMany returns the error of an answer with more ids than the prompt can have. That is the server's
+// fault, unless the client's own template or normalization may have made them.
+func (r *Request) tooMany() error {
+	if r.MayGrow() {
+		return &Error{Reason: TooLarge, Err: errTooMany}
+	}
+	return &Error{Reason: Broken, Err: errTooMany}
+}
+
 var (
 	errTooLarge = errors.New("the answer is longer than the limit")
+	errTooMany  = errors.New("the answer has more tokens than the prompt can have")
 	errNoMemory = errors.New("no memory for the answer")
+	comma       = []byte{','}
 )
 
-// text reads the body of an answer. The caller must call free once, also after an error.
-func (c *Client) text(resp io.Reader) (text []byte, free func(), err error) {
+// text reads the body of an answer for a request. The caller must call free once, also after an error.
+func (c *Client) text(resp io.Reader, of *Request) (text []byte, free func(), err error) {
+	most, tooLong := c.options.MaxResponse, error(&Error{Reason: TooLarge, Err: errTooLarge})
+	if n := bytesPerToken*int64(of.mostIDs()) + memory.SmallBody; n < most {
+		most, tooLong = n, of.tooMany()
+	}
 	held := memory.NewBuffer(memory.SmallBody) // nearly all answers fit
 	free = func() { held.Release(c.options.Memory) }
 	buf, n := held.Bytes[:memory.SmallBody], 0
 	for {
 		if n == len(buf) {
-			grown := min(2*int64(n), c.options.MaxResponse+1) // one byte more, to notice a longer answer
+			grown := min(2*int64(n), most+1) // one byte more, to notice a longer answer
 			if !c.options.Memory.Reserve(grown) {
 				return nil, free, &Error{Reason: NoMemory, Err: errNoMemory}
 			}
@@ -250,8 +303,8 @@ func (c *Client) text(resp io.Reader) (text []byte, free func(), err error) {
 		m, err := resp.Read(buf[n:])
 		n += m
 		switch {
-		case int64(n) > c.options.MaxResponse:
-			return nil, free, &Error{Reason: TooLarge, Err: errTooLarge}
+		case int64(n) > most:
+			return nil, free, tooLong
 		case err == io.EOF:
 			return buf[:n], free, nil
 		case err != nil:

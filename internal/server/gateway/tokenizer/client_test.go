@@ -180,6 +180,7 @@ func TestErrorText(t *testing.T) {
 // all back.
 func TestLongAnswer(t *testing.T) {
 	const n = 100_000
+	chat := `{"messages":[{"role":"user","content":"` + strings.Repeat("7", n) + `"}]}`
 	s := serve(t, http.StatusOK, `{"tokens":[`+strings.Repeat("7,", n-1)+`7]}`)
 	account := memory.NewAccount("x", 1<<20)
 	c := client(t, Options{URL: s.URL, Protocol: VLLMTokenize, Memory: account})
@@ -334,7 +335,7 @@ func FuzzIDs(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		for name := range shapes {
-			got, err := answerWith(name)(text)
+			got, err := answerWith(name)(text, 16)
 			if err == nil && len(got.ids) > len(text) {
 				t.Fatalf("%d ids in %q", len(got.ids), text)
 			}
@@ -398,5 +399,53 @@ func BenchmarkTokens(b *testing.B) {
 		if _, err := c.Tokens(b.Context(), r); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// TestMoreThanThePrompt: a token has at least a byte of the body, or is the template's, so that an answer with
+// more ids is the server's fault. It is neither read to its end nor parsed, and opens the breaker.
+func TestMoreThanThePrompt(t *testing.T) {
+	ids := func(n int) string { return `{"tokens":[` + strings.Repeat("1,", n-1) + `1],"max_model_len":4096}` }
+	endless := ids(8 << 20) // 16 MiB, the limit of answers
+	text := strings.Repeat("a", 1<<10)
+	body := func(text, more string) string {
+		return `{"messages":[{"role":"user","content":"` + text + `"}]` + more + `}`
+	}
+	for name, tc := range map[string]struct {
+		body, answer string
+		want         Reason
+	}{
+		"a token for each byte and of the template": {body(text, ""), ids(len(body(text, "")) + maxAdded), ""},
+		"one more":                  {body(text, ""), ids(len(body(text, "")) + maxAdded + 1), Broken},
+		"endless":                   {body(text, ""), endless, Broken},
+		"endless text":              {body(text, ""), `{"x":"` + strings.Repeat("a", 16<<20) + `"}`, Broken},
+		"the client's own template": {body(text, `,"chat_template":"{% for i in range(9999999) %}a{% endfor %}"`), endless, TooLarge},
+		// NFC makes three letters of twelve bytes of this one of four.
+		"text that grows in its normal form": {body(strings.Repeat("\U0001D160", 1<<10), ""), endless, TooLarge},
+	} {
+		s := serve(t, http.StatusOK, tc.answer)
+		c := client(t, Options{URL: s.URL, Protocol: VLLMTokenize})
+		for range opensAfter {
+			r := request(t, openai.Chat, tc.body)
+			reserved := int64(0)
+			r.Reserve = func(n int64) bool { reserved += n; return true }
+			got, err := c.Tokens(t.Context(), r)
+			if reasonOf(err) != tc.want || err == nil && int64(len(got.IDs))*4 > reserved || reserved > int64(len(tc.body)*2+maxAdded)*bytesPerID {
+				t.Fatalf("%s: %d ids, %d bytes reserved, %v; want reason %q", name, len(got.IDs), reserved, err, tc.want)
+			}
+		}
+		want := tc.want
+		if want == Broken {
+			want = Open
+		}
+		if _, err := c.Tokens(t.Context(), request(t, openai.Chat, tc.body)); reasonOf(err) != want {
+			t.Errorf("%s: after %d answers: %v, want reason %q", name, opensAfter, err, want)
+		}
+	}
+	c := client(t, Options{URL: serve(t, http.StatusOK, ids(1<<10)).URL, Protocol: VLLMTokenize})
+	r := request(t, openai.Chat, body(text, ""))
+	r.Reserve = func(int64) bool { return false }
+	if _, err := c.Tokens(t.Context(), r); reasonOf(err) != NoMemory {
+		t.Errorf("without memory: %v", err)
 	}
 }

@@ -22,7 +22,7 @@ const (
 	Rejected      Reason = "rejected"      // the server refuses the request (400, 422): the client's fault
 	Unavailable   Reason = "unavailable"   // no connection, no engine, or the server has no room (429, 503)
 	Timeout       Reason = "timeout"       // no answer in time
-	Broken        Reason = "broken"        // another status, or an answer without tokens
+	Broken        Reason = "broken"        // another status, or an answer without tokens, or with more than the prompt can have
 	TooLarge      Reason = "too_large"     // an answer above the limit
 	NoMemory      Reason = "no_memory"     // there is no room here for the answer
 	Open          Reason = "open"          // the server failed too often, and is not asked for a while

@@ -37,25 +37,25 @@ func shape(name string) *bodyscan.Object[answer] {
 	)
 }
 
-// bytesPerID is the assumed length of an id with its comma, for the initial capacity.
-const bytesPerID = 5
+// bytesPerID is the memory of an id.
+const bytesPerID = 4
 
 // scanners are reused: they keep memory for strings with escapes.
 var scanners = sync.Pool{New: func() any { return new(bodyscan.Scanner) }}
 
 var errNoPrompt = errors.New("there is no prompt in it")
 
-// answerWith returns a parser of answers. An answer is an object with the ids in the named member,
-// or an array of such objects, one per prompt; the first one counts.
-func answerWith(name string) func(text []byte) (answer, error) {
-	return func(text []byte) (answer, error) {
+// answerWith returns a parser of answers with at most a number of ids. An answer is an object with the
+// ids in the named member, or an array of such objects, one per prompt; the first one counts.
+func answerWith(name string) func(text []byte, ids int) (answer, error) {
+	return func(text []byte, ids int) (answer, error) {
 		s := scanners.Get().(*bodyscan.Scanner)
 		defer func() {
 			s.Reset(bodyscan.JSON, nil)
 			scanners.Put(s)
 		}()
 		s.Reset(bodyscan.JSON, text)
-		first := answer{ids: make([]uint32, 0, len(text)/bytesPerID)}
+		first := answer{ids: make([]uint32, 0, ids)}
 		if s.Next() != '[' {
 			shapes[name].Read(s, &first)
 		} else {

@@ -168,7 +168,7 @@ func post(ctx context.Context, t *testing.T, path string, body []byte) []byte {
 
 func idsOf(t *testing.T, name string, text []byte) []uint32 {
 	t.Helper()
-	got, err := answerWith("token_ids")(text)
+	got, err := answerWith("token_ids")(text, 16)
 	if err != nil {
 		t.Errorf("%s: %v in %s", name, err, text)
 	}

@@ -1,0 +1,93 @@
+package gateway
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// leastRate is what a request's body must bring on average, in bytes a second, beside PickTimeout.
+	leastRate = 16 << 10
+	// stalledAfter is how far a body must be behind before its place is given to another request.
+	stalledAfter = 2 * time.Second
+)
+
+// reading has the admitted requests whose bodies are still to come. When there is no place for a request,
+// the one among them that is furthest behind gives its place up.
+type reading struct {
+	mu sync.Mutex // guards of and its reads' evicted; innermost
+	of map[*read]struct{}
+}
+
+// read is a request's body while it comes.
+type read struct {
+	began time.Time
+	size  int64 // bytes that have come
+	// last is when the last piece came, pace is when a body of leastRate would have brought as much: Unix
+	// nanoseconds.
+	last, pace atomic.Int64
+	cut        chan struct{} // closed when the request has lost its place
+	evicted    bool
+}
+
+// add begins to read a body.
+func (r *reading) add() *read {
+	now := time.Now()
+	b := &read{began: now, cut: make(chan struct{})}
+	b.last.Store(now.UnixNano())
+	b.pace.Store(now.UnixNano())
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.of == nil {
+		r.of = make(map[*read]struct{})
+	}
+	r.of[b] = struct{}{}
+	return b
+}
+
+// end ends the reading of a body, and reports whether its request has lost its place. Further calls report
+// the same.
+func (r *reading) end(b *read) (evicted bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.of, b)
+	return b.evicted
+}
+
+// evict takes the place of the request that is furthest behind, and reports whether one is far enough.
+func (r *reading) evict() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var worst *read
+	oldest := time.Now().Add(-stalledAfter).UnixNano()
+	for b := range r.of {
+		if at := min(b.last.Load(), b.pace.Load()); at <= oldest {
+			worst, oldest = b, at
+		}
+	}
+	if worst == nil {
+		return false
+	}
+	delete(r.of, worst)
+	worst.evicted = true
+	close(worst.cut)
+	return true
+}
+
+// came notes a piece of the body.
+func (r *read) came(n int) {
+	r.size += int64(n)
+	r.last.Store(time.Now().UnixNano())
+	r.pace.Store(r.began.Add(paceOf(r.size)).UnixNano())
+}
+
+func paceOf(size int64) time.Duration {
+	return time.Duration(float64(size) / leastRate * float64(time.Second))
+}
+
+// patience is how long the next piece is waited for: most since the last one, and most for the whole body
+// beside the time that it takes at leastRate.
+func (r *read) patience(most time.Duration) time.Duration {
+	return min(most, time.Until(r.began.Add(most+paceOf(r.size))))
+}
