@@ -21,6 +21,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/select-service/select-service/pkg/client"
+	"github.com/select-service/select-service/test/length"
 )
 
 // hostile is a text that a terminal must not see as it is: escape sequences, a bell, C1 and DEL, text that runs
@@ -134,6 +135,7 @@ var commandLines = map[string][]string{
 // TestTerminal: whatever the command, the format and the answer are, a terminal gets no character that it
 // would not just show, no text makes a line of its own, and JSON and YAML say what the service has said.
 func TestTerminal(t *testing.T) {
+	length.Sequential(t)
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "workers.yaml")
 	if err := os.WriteFile(file, []byte("worker_id: 1"), 0o600); err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/internal/selection/pending"
+	"github.com/select-service/select-service/test/length"
 )
 
 // TestHelp proves what --help and --help-all print, and that --help fits a screen.
@@ -213,6 +214,7 @@ func TestClosedConfiguration(t *testing.T) {
 // TestNoCredentials: whatever option has a URL with credentials, from whatever source, neither the printed
 // configuration nor a fault shows them. NATS takes a token in the place of a name.
 func TestNoCredentials(t *testing.T) {
+	length.Sequential(t)
 	const secret, token = "SECRET", "TOKEN"
 	for _, servers := range []string{"nats://user:SECRET@h:4222", "tls://TOKEN@h", "nats://h:1,nats://u:SEC%40SECRET@[::1]:2/", "nats://:SECRET@h"} {
 		for from, s := range map[string]setup{

@@ -20,6 +20,7 @@ import (
 	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/reservations/history"
+	"github.com/select-service/select-service/test/length"
 )
 
 // recordedSnapshot is a sink that keeps everything.
@@ -251,6 +252,7 @@ func TestReadPrompts(t *testing.T) {
 	if err := (&pageReader{sink: &recordedSnapshot{}, account: small}).page(strings.NewReader(page(first, first))); !errors.Is(err, errNoMemory) {
 		t.Errorf("without memory: %v", err)
 	}
+	length.Sequential(t)
 	many := make([]string, 25_000) // each is like the one before
 	for i := range many {
 		many[i] = fmt.Sprintf(`"like":%d,"like_blocks":1,"sequence_hashes":[]`, i-1)
