@@ -201,7 +201,7 @@ func (c *Cluster) Apply(o Object, subresource string) {
 func (c *Cluster) pathTo(version, kind string, meta Object) string {
 	plural := strings.ToLower(kind)
 	switch {
-	case strings.HasSuffix(plural, "y"):
+	case strings.HasSuffix(plural, "y") && !strings.HasSuffix(plural, "ay"): // not gateways
 		plural = strings.TrimSuffix(plural, "y") + "ies"
 	case strings.HasSuffix(plural, "s"):
 		plural += "es"
