@@ -115,7 +115,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		sources = append(sources, read.engines)
 	}
 	found := discovery.NewManager(svc.ReplaceWorkers, sources...)
-	picks.build(conf.Gateway, svc, found.Listed, read.cluster.models(), read.tokenizer(conf.Access.Endpoints()), read.tokens, mem.budget, tracer, log)
+	picks.build(conf, svc, found.Listed, read.cluster.models(), read.tokenizer(conf.Access.Endpoints()), read.tokens, mem.budget, tracer, log)
 	operators := newOperators(conf, svc, joined, others, picks, mem.budget)
 
 	// Start: sockets, replicas, the service, its workers, HTTP. The first part to
@@ -249,7 +249,7 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, budget 
 		PrefillBusy:         conf.Selections.PrefillBusy,
 		ReservationLifetime: conf.Reservations.Lifetime,
 		Threads:             conf.KVEvents.Threads,
-		WatchStored:         conf.Gateway.Port != 0,
+		WatchStored:         conf.Fronts(),
 		Endpoints:           conf.Access.Endpoints(),
 		Limits: catalog.Limits{
 			Workers: conf.Limits.MaxWorkers, Ranks: conf.Limits.MaxRanks, Streams: conf.Limits.MaxStreams,

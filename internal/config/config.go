@@ -26,6 +26,7 @@ type Config struct {
 	Server  Server
 	TLS     TLS
 	Gateway Gateway
+	Proxy   Proxy
 	Workers Workers
 	// Kubernetes finds workers as pods.
 	Kubernetes Kubernetes
@@ -376,7 +377,7 @@ const MaxThreads = 1024
 func Default() Config {
 	return Config{
 		Server:  Server{Listen: []string{"0.0.0.0"}, Port: 8092, UI: true, Contract: Contract13},
-		Gateway: defaultGateway(), Kubernetes: defaultKubernetes(),
+		Gateway: defaultGateway(), Proxy: defaultProxy(), Kubernetes: defaultKubernetes(),
 		Fleet: Fleet{Name: "default", Bookings: BookingsNATS},
 		KVEvents: KVEvents{
 			Enabled: true, Threads: 4, ApproximateTTL: 120 * time.Second, ApproximatePolicy: PolicyTTL, HybridExact: true,

@@ -129,7 +129,8 @@ func slotsActions() []actionFlag {
 var groups = []struct{ name, title string }{
 	{"server", "HTTP server"},
 	{"tls", "TLS: certificates of the HTTP listeners, and of reads from other replicas"},
-	{"gateway", "Gateway: the endpoint picker for Envoy (ext_proc)"},
+	{"gateway", "Gateway: requests to engines, and the endpoint picker for Envoy (ext_proc)"},
+	{"proxy", "Proxy: clients' requests, passed on to engines"},
 	{"workers", "Workers"},
 	{"kubernetes", "Kubernetes: workers that are found as pods"},
 	{"kv_events", "KV events"},
@@ -151,7 +152,7 @@ var groups = []struct{ name, title string }{
 
 // options has everything that can be set: the settings, and the variables of Dynamo's router
 // that a shared environment may have.
-var options = named(slices.Concat(settings, gatewaySettings, kubernetesSettings, fleetSettings, dynamoCompat, dynamoPicker))
+var options = named(slices.Concat(settings, gatewaySettings, proxySettings, kubernetesSettings, fleetSettings, dynamoCompat, dynamoPicker))
 
 // settings lists every setting, group by group. The DYN_ names and their
 // defaults are those of dynamo-kv-router 1.3.1, or of 1.6.1 where 1.3.1 has none.

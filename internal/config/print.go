@@ -63,7 +63,7 @@ func (c Config) Rules() string {
 			fmt.Fprintf(&b, "%s: %v\n", o.key, o.bind(&c).show())
 		}
 	}
-	if c.Gateway.Port != 0 {
+	if c.Fronts() {
 		fmt.Fprintf(&b, "served: %v\n", c.Gateway.Models) // these scopes have another built-in policy
 	}
 	return b.String() + c.policyText
@@ -138,6 +138,7 @@ account of the load that it has handed out.
 		{"workers-file", "the workers; without it PUT /workers"},
 		{"router-queue-threshold", "hold requests above this prefill load"},
 		{"gateway-port", "endpoint picker for Envoy; 9002 is usual"},
+		{"proxy-port", "proxy to engines; 8080 is usual"},
 		{"replica-sync-port", "share reservations with replicas"},
 		{"replica-sync-peers", "the other replicas"},
 		{"indexer-peers", "whose index is read at start"},

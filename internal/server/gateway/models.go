@@ -179,6 +179,18 @@ func (m *models) scopes() (all []target) {
 	return all
 }
 
+// visible lists the names that a caller's requests can have now, of models and of adapters, in order.
+func (m *models) visible(caller *access.Caller) (names []string) {
+	for _, t := range m.scopes() {
+		if p := m.pool(t.scope); p != nil && caller.Sees(t.scope) {
+			names = append(names, t.base)
+			names = slices.AppendSeq(names, maps.Keys(p.adapters))
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // haveWorkers reports whether any model that requests can name has workers.
 func (m *models) haveWorkers() bool {
 	return slices.ContainsFunc(m.scopes(), func(t target) bool { return m.catalog.Snapshot(t.scope) != nil })
