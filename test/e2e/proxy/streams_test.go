@@ -22,7 +22,7 @@ import (
 const (
 	streams   = 1000                   // that are read at once, and as many that are read slowly
 	tokenGap  = 500 * time.Millisecond // between the tokens of a stream
-	watched   = 20 * time.Second       // how long streams are watched
+	watched   = 10 * time.Second       // how long streams are watched
 	perStream = 40 << 10               // bytes of the service for an open stream
 	rounds    = 3                      // in which the delays are judged
 )
@@ -65,7 +65,6 @@ func ticker(t *testing.T) (address string, open *atomic.Int64) {
 type readers struct {
 	running sync.WaitGroup
 	stop    context.CancelFunc
-	begun   atomic.Int64
 
 	mu     sync.Mutex // guards the rest
 	delays []time.Duration
@@ -83,9 +82,10 @@ func (b *bed) read(ctx context.Context, n int, slow bool) *readers {
 			c, err := b.openStream(ctx, slow)
 			<-turns
 			if err == nil {
-				rs.begun.Add(1)
-				defer context.AfterFunc(ctx, func() { _ = c.Close() })()
+				unwatch := context.AfterFunc(ctx, func() { _ = c.Close() })
 				err = rs.follow(ctx, c, slow)
+				unwatch()
+				_ = c.Close()
 			}
 			if err != nil && ctx.Err() == nil {
 				rs.mu.Lock()
@@ -157,8 +157,8 @@ func (rs *readers) p99(t *testing.T) time.Duration {
 	if rs.failed != nil {
 		t.Fatal(rs.failed)
 	}
-	if want := int(watched/tokenGap) * streams * 9 / 10; len(rs.delays) < want {
-		t.Logf("%d tokens, want at least %d", len(rs.delays), want)
+	if len(rs.delays) == 0 {
+		t.Fatal("no token came")
 	}
 	slices.Sort(rs.delays)
 	return rs.delays[len(rs.delays)*99/100]
@@ -167,8 +167,8 @@ func (rs *readers) p99(t *testing.T) time.Duration {
 // TestStreams: beside a thousand clients that hardly read, a thousand others get their tokens as without them; the
 // memory of a stream is bounded, and nothing stays.
 func TestStreams(t *testing.T) {
-	if testing.Short() {
-		t.Skip("2,000 streams for a minute: make nightly")
+	if !e2e.Alone() {
+		t.Skipf("measures memory and delays: make test-proxy sets %s", e2e.AloneEnv)
 	}
 	address, open := ticker(t)
 	debug := e2e.FreePort(t)
@@ -202,7 +202,7 @@ func TestStreams(t *testing.T) {
 		}
 		fault = fmt.Sprintf("p99 of a token's delay is %v beside slow readers, %v without", with, without)
 	}
-	if fault != "" && e2e.Alone() {
+	if fault != "" {
 		t.Error(fault)
 	}
 	b.isIdle(t, before)
