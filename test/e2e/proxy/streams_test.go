@@ -174,9 +174,10 @@ func TestStreams(t *testing.T) {
 	debug := e2e.FreePort(t)
 	b := lay(t, &engine{address: address}, []string{"http://" + address},
 		"--gateway-max-streams", "4096", "--max-connections", "8192", "--max-connections-per-address", "8192", "--debug-listen", fmt.Sprintf("127.0.0.1:%d", debug))
-	before, held := b.use(t), b.At(debug).InUse(t)
+	before := b.use(t)
 	fault := ""
 	for round := range rounds {
+		held := b.At(debug).InUse(t) // what has ended is remembered too
 		fast := b.read(t.Context(), streams, false)
 		awaitOpen(t, open, streams)
 		without := fast.p99(t)
