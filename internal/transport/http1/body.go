@@ -14,7 +14,7 @@ import (
 func (r *Response) HasBody() bool { return r.framing != noBody && r.framing != upgraded }
 
 // Read reads what has come of the body, and waits only if nothing has. The body has ended as the server
-// meant it if the error is io.EOF; another one is an *Error. The connection is kept for another request once
+// meant it if the error is io.EOF; another one is an *Error. Bytes may come with either. The connection is kept for another request once
 // the body has been read to its end.
 func (r *Response) Read(p []byte) (n int, err error) {
 	if r.err != nil || len(p) == 0 {

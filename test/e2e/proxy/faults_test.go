@@ -37,7 +37,7 @@ func TestFaults(t *testing.T) {
 		faultproxy.ResetBehind:  {"cut", "200 error engine_unreachable", "101 cut"},
 		faultproxy.HalfPiece:    {"200 cut", "200 cut", "101 cut"},
 		faultproxy.FirstPiece:   {"200 cut", "200 error engine_unreachable", "101 cut"},
-		faultproxy.WrongLength:  {"200 cut", "200 cut", "101 whole"}, // a chunk that ends too late ends within no event
+		faultproxy.WrongLength:  {"200 cut", "200 cut", "101 whole"}, // what the first chunk has too much is no end of an event
 		faultproxy.GarbageChunk: {"200 whole", "200 error engine_protocol", "101 whole"},
 	} {
 		for i, kind := range kinds {
