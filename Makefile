@@ -120,6 +120,10 @@ test-faults: setup ## 100 (FAULT_SCHEDULES) schedules of faults between replicas
 test-overload: setup ## twice and ten times what simulated engines can take; run it alone
 	E2E_ALONE=1 $(GO) test -count=1 -timeout 15m -v ./test/e2e/overload
 
+.PHONY: test-proxy
+test-proxy: build setup ## broken engines behind the proxy, and 2,000 streams through it; run it alone
+	E2E_ALONE=1 SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -count=1 -timeout 15m -v ./test/e2e/proxy
+
 .PHONY: test-metrics
 test-metrics: build setup $(NATS_SERVER) ## a real Prometheus scrapes the service: dashboard, alerts, metrics
 	NATS_SERVER_BIN=$(CURDIR)/$(NATS_SERVER) GO='$(GO)' SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service scripts/test-metrics.sh $(ARGS)

@@ -14,7 +14,7 @@ import (
 func (r *Response) HasBody() bool { return r.framing != noBody && r.framing != upgraded }
 
 // Read reads what has come of the body, and waits only if nothing has. The body has ended as the server
-// meant it if the error is io.EOF; another one is an *Error. The connection is kept for another request once
+// meant it if the error is io.EOF; another one is an *Error. Bytes may come with either. The connection is kept for another request once
 // the body has been read to its end.
 func (r *Response) Read(p []byte) (n int, err error) {
 	if r.err != nil || len(p) == 0 {
@@ -107,10 +107,20 @@ func (r *Response) readChunks(p []byte) (n int, err error) {
 			}
 			continue
 		}
-		if n > 0 && bytes.IndexByte(cn.buf[cn.r:cn.w], '\n') < 0 {
-			return n, nil // the line would have to be waited for
+		line, err := r.nextLine()
+		if err != nil {
+			return n, err
 		}
-		if err := r.readLine(); err != nil {
+		if line == nil {
+			if n > 0 {
+				return n, nil // the line would have to be waited for
+			}
+			if err := cn.fill(); err != nil { // here and not deeper: streams wait here, with their stacks
+				return 0, unexpected(err)
+			}
+			continue
+		}
+		if err := r.readLine(line); err != nil {
 			return n, err
 		}
 	}
@@ -133,13 +143,37 @@ const (
 	trailer
 )
 
-// readLine reads a line between chunks or behind them. The error is io.EOF behind the last one.
-func (r *Response) readLine() error {
-	longest := [...]int{chunkSize: maxChunkLine, chunkEnd: 0, trailer: r.conn.headers}[r.next]
-	line, err := r.conn.line(longest)
-	if err != nil {
-		return unexpected(err)
+// nextLine returns a line between chunks or behind them without its end, nil if it has not come as a whole. It is
+// valid until the next read.
+func (r *Response) nextLine() ([]byte, error) {
+	cn := r.conn
+	b := cn.buf[cn.r:cn.w]
+	end := bytes.IndexByte(b, '\n')
+	if end == 0 || end > 0 && b[end-1] != '\r' {
+		return nil, protocolError("a line ends in LF alone")
 	}
+	length, longest := len(b)-1, 0
+	if end > 0 {
+		length = end - 1
+	}
+	switch r.next {
+	case chunkSize:
+		longest = maxChunkLine
+	case trailer:
+		longest = cn.headers
+	}
+	if length > longest {
+		return nil, protocolError("a line behind the head is too long")
+	}
+	if end < 0 {
+		return nil, nil
+	}
+	cn.r += end + 1
+	return b[:length], nil
+}
+
+// readLine takes a line between chunks or behind them. The error is io.EOF behind the last one.
+func (r *Response) readLine(line []byte) (err error) {
 	switch r.next {
 	case chunkEnd:
 		if len(line) > 0 {
@@ -197,31 +231,6 @@ func parseChunkSize(line []byte) (size int64, ok bool) {
 		size = size<<4 | int64(c)
 	}
 	return size, digits > 0
-}
-
-// line returns a line without its end. It is valid until the next read.
-func (cn *conn) line(longest int) ([]byte, error) {
-	for seen := 0; ; {
-		b := cn.buf[cn.r:cn.w]
-		if i := bytes.IndexByte(b[seen:], '\n'); i >= 0 {
-			end := seen + i
-			switch {
-			case end == 0 || b[end-1] != '\r':
-				return nil, protocolError("a line ends in LF alone")
-			case end-1 > longest:
-				return nil, protocolError("a line behind the head is too long")
-			}
-			cn.r += end + 1
-			return b[:end-1], nil
-		}
-		if len(b) > longest+1 {
-			return nil, protocolError("a line behind the head is too long")
-		}
-		seen = len(b)
-		if err := cn.fill(); err != nil {
-			return nil, err
-		}
-	}
 }
 
 // change makes the answer that of a changed protocol.

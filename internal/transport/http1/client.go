@@ -19,7 +19,7 @@ const (
 	maxChunkLine         = 256      // bytes
 	sendAlone            = 64 << 10 // bytes of a body above which it is sent by a goroutine of its own
 	sendAtOnce           = 16 << 10 // bytes of a body up to which it is copied behind the head
-	bufferSize           = 8 << 10  // of a connection in use: nearly all heads fit, and pieces of streams
+	bufferSize           = 4 << 10  // of a connection in use: nearly all heads fit, and pieces of streams
 )
 
 // Options are a client's settings.
