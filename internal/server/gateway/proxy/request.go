@@ -36,30 +36,45 @@ type exchange struct {
 
 // ServeHTTP serves one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	began := time.Now()
-	target := targetOf(r)
-	if s.serveOwn(w, r, target) {
+	e, denied := s.open(w, r)
+	if e == nil {
 		return
-	}
-	at, _ := netip.ParseAddrPort(r.RemoteAddr) // that of a unix socket is none
-	caller, denied := s.identify(r)
-	e := &exchange{
-		Exchange: s.gateway.Open(counts.Proxy, caller), server: s, w: w, control: http.NewResponseController(w), r: r,
-		target: target, peer: at.Addr().Unmap(), began: began,
 	}
 	defer e.Close()
 	if s.config.AccessLog {
 		defer e.log()
 	}
 	defer e.recover()
-	head := s.gateway.ReadHead(fieldsOf(r, target))
-	head.HasBody = head.Upgrade || r.Body != http.NoBody
-	e.Begin(head, tracing.Context{})
+	e.begin()
 	if denied != nil {
 		e.refuse(denied)
 		return
 	}
 	e.run()
+}
+
+// open returns the exchange for a request, and why its caller may not send it; nil: the request is served. It has a
+// frame of its own, and so has begin: below a stack of less than 4 KiB, streams that wait need half of the memory
+// for it.
+func (s *Server) open(w http.ResponseWriter, r *http.Request) (*exchange, *gateway.Problem) {
+	began := time.Now()
+	target := targetOf(r)
+	if s.serveOwn(w, r, target) {
+		return nil, nil
+	}
+	at, _ := netip.ParseAddrPort(r.RemoteAddr) // that of a unix socket is none
+	caller, denied := s.identify(r)
+	return &exchange{
+		Exchange: s.gateway.Open(counts.Proxy, caller), server: s, w: w, control: http.NewResponseController(w), r: r,
+		target: target, peer: at.Addr().Unmap(), began: began,
+	}, denied
+}
+
+// begin reads the request's head.
+func (e *exchange) begin() {
+	head := e.server.gateway.ReadHead(fieldsOf(e.r, e.target))
+	head.HasBody = head.Upgrade || e.r.Body != http.NoBody
+	e.Begin(head, tracing.Context{})
 }
 
 // recover logs a panic and cuts the connection, so that what has come of the answer is not taken for all.
