@@ -644,6 +644,7 @@ func TestWhichPolicy(t *testing.T) {
 	}{
 		{want: "default contract"},
 		{args: port, want: "predicted-ttft front"},
+		{args: "--proxy-port=8080", want: "predicted-ttft front"},
 		{args: port, tenant: "blue", want: "default contract"},
 		{args: port + " --gateway-model=x=m@blue", tenant: "blue", want: "predicted-ttft front"},
 		{args: port + " --gateway-model=x=m@blue", want: "default contract"}, // the scope counts, not its model's name
