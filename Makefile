@@ -53,7 +53,7 @@ help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: ## install libzmq's headers and pkg-config if they are missing
+setup: ## install what the tests need and is missing: a C compiler, libzmq's headers, pkg-config, curl
 	@scripts/setup.sh
 
 # ZMQ=libzmq builds the service with engines' streams on libzmq, which needs C.
@@ -120,8 +120,12 @@ test-faults: setup ## 100 (FAULT_SCHEDULES) schedules of faults between replicas
 test-overload: setup ## twice and ten times what simulated engines can take; run it alone
 	E2E_ALONE=1 $(GO) test -count=1 -timeout 15m -v ./test/e2e/overload
 
+.PHONY: test-proxy
+test-proxy: build setup ## broken engines behind the proxy, and 2,000 streams through it; run it alone
+	E2E_ALONE=1 SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -count=1 -timeout 15m -v ./test/e2e/proxy
+
 .PHONY: test-metrics
-test-metrics: build $(NATS_SERVER) ## a real Prometheus scrapes the service: dashboard, alerts, metrics
+test-metrics: build setup $(NATS_SERVER) ## a real Prometheus scrapes the service: dashboard, alerts, metrics
 	NATS_SERVER_BIN=$(CURDIR)/$(NATS_SERVER) GO='$(GO)' SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service scripts/test-metrics.sh $(ARGS)
 
 .PHONY: lint
@@ -176,6 +180,10 @@ test-packages: $(NFPM) ## a release, made twice, installed and started in every 
 test-chart: $(HELM) ## render the chart and compare (ARGS=-rewrite writes its files); installed where TEST_KUBECONFIG leads
 	SELECT_SERVICE_HELM=$(CURDIR)/$(HELM) $(GO) test -count=1 -timeout 10m ./test/chart $(ARGS)
 
+.PHONY: test-newcomer
+test-newcomer: ## the commands of README and docs/install.md on a bare machine, make demo and make test first (as root; ARGS=--keep DIR)
+	GO='$(GO)' scripts/test-newcomer.sh $(ARGS)
+
 .PHONY: release
 release: $(NFPM) ## dist/: all of these, the programs, checksums, SBOMs, provenance, signature (SIGN_KEY)
 	$(release) all
@@ -194,23 +202,23 @@ bench: setup ## run the benchmarks that match BENCH (all), COUNT (1) times, into
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) $(PKG) | tee $(BIN)/bench.txt
 
 .PHONY: bench-compare
-bench-compare: ## paired CPU and memory of this tree against an earlier commit (ARGS); run it alone
+bench-compare: setup ## paired CPU and memory of this tree against an earlier commit (ARGS); run it alone
 	GO='$(GO)' scripts/bench-compare.sh $(ARGS)
 
 .PHONY: demo
-demo: build ## four simulated engines, one workload, five policies (ARGS for options)
+demo: build setup ## four simulated engines, one workload, five policies (ARGS for options)
 	scripts/demo.sh $(ARGS)
 
 .PHONY: demo-policies
-demo-policies: build ## two policies against each other on several fleets, workloads and callers (ARGS)
+demo-policies: build setup ## two policies against each other on several fleets, workloads and callers (ARGS)
 	scripts/demo-policies.sh $(ARGS)
 
 .PHONY: demo-replicas
-demo-replicas: build ## two replicas behind one workload, one killed and restarted half way
+demo-replicas: build setup ## two replicas behind one workload, one killed and restarted half way
 	scripts/demo-replicas.sh $(ARGS)
 
 .PHONY: demo-fleet
-demo-fleet: build $(NATS_SERVER) ## three replicas that meet over NATS, one killed and another one added half way
+demo-fleet: build setup $(NATS_SERVER) ## three replicas that meet over NATS, one killed and another one added half way
 	NATS_SERVER_BIN=$(CURDIR)/$(NATS_SERVER) scripts/demo-fleet.sh $(ARGS)
 
 .PHONY: demo-gateway
@@ -294,6 +302,10 @@ test-kube: setup ## workers as pods, over a stand-in of an API server, at full l
 test-kube-api: build setup $(HELM) ## the same, an update of 100 pods behind Envoy and the chart, on a real API server (built once, 12 minutes; ARGS)
 	GO='$(GO)' SELECT_SERVICE_HELM=$(CURDIR)/$(HELM) SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service scripts/test-kube-api.sh $(ARGS)
 
+.PHONY: test-istio
+test-istio: build setup ## two replicas behind a real Istio on a real API server (both built once, 20 minutes; as root; ARGS)
+	GO='$(GO)' SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service scripts/test-istio.sh $(ARGS)
+
 .PHONY: test-gateway test-gateway-short
 test-gateway: build setup ## a real Envoy between clients and simulated engines (ARGS to choose; 15 minutes)
 	GO='$(GO)' scripts/test-gateway.sh $(ARGS)
@@ -305,7 +317,7 @@ compare-gateways: build setup ## beside SMG and vllm-router on the same engines 
 	GO='$(GO)' scripts/compare-gateways.sh $(ARGS)
 
 .PHONY: test-openapi
-test-openapi: build ## lint the OpenAPI documents and let schemathesis try the server (ARGS to choose)
+test-openapi: build setup ## lint the OpenAPI documents and let schemathesis try the server (ARGS to choose)
 	scripts/test-openapi.sh $(ARGS)
 
 .PHONY: test-python

@@ -2,7 +2,7 @@
 # Plays the same loads through select-service behind Envoy and through SMG and vllm-router, which
 # pip installs, on the same simulated engines and on the loopback only (test/rivals). Tables, JSON,
 # plots and logs are in bin/compare-gateways; docs/compare.md explains them. Arguments: --plays,
-# --contestants, --rounds (3), --short (whether it works; no figures), --help for the names.
+# --contestants, --rounds (3), --paired, --rate, --short (whether it works; no figures), --help for the names.
 # Figures need a machine that does nothing else. With --model as the first argument the plays are played
 # in model time, by the rules of placement alone (test/rivals/model_test.go): --plays, --seeds (8).
 set -euo pipefail

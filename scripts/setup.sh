@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs system packages with apt-get: those named, or without arguments what
-# cgo needs to link libzmq (its headers and pkg-config) unless it is present. With
-# --programs the arguments are programs, PROGRAM or PROGRAM=PACKAGE, and those that
-# are missing are installed.
+# Installs system packages with apt-get: those named, or without arguments what is
+# missing of what the tests need: a C compiler with its library, libzmq's headers and
+# pkg-config, curl. With --programs the arguments are programs, PROGRAM or
+# PROGRAM=PACKAGE, and those that are missing are installed.
 # Works as root or with sudo; where neither is possible it prints the one line
 # to run and stops.
 set -euo pipefail
@@ -29,6 +29,10 @@ apt_install() { # package...
     stop 'the installation failed; as root, run:' "$by_hand"
 }
 
+compiles() {
+  printf '#include <stdlib.h>\n' | ${CC:-gcc} -E - >/dev/null 2>&1
+}
+
 zmq_is_there() {
   command -v pkg-config >/dev/null && pkg-config --exists 'libzmq >= 4.2'
 }
@@ -42,7 +46,12 @@ if [ "${1:-}" = --programs ]; then
   [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}"
 elif [ $# -gt 0 ]; then
   apt_install "$@"
-elif ! zmq_is_there; then
-  apt_install libzmq3-dev pkg-config
+else
+  missing=()
+  compiles || missing+=(gcc libc6-dev)
+  zmq_is_there || missing+=(libzmq3-dev pkg-config)
+  command -v curl >/dev/null || missing+=(curl)
+  [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}"
+  compiles || stop "${CC:-gcc} still does not compile a program with stdlib.h."
   zmq_is_there || stop 'libzmq 4.2 or newer is still not found by pkg-config.'
 fi

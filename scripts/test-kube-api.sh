@@ -1,47 +1,19 @@
 #!/usr/bin/env bash
 # Runs the tests of discovery in Kubernetes, and of the chart, on a real kube-apiserver with
-# etcd. Both are built once per version from their modules (test/kubetest/apiserver, …/etcd)
-# into the cache: about 12 minutes of one core, 2.4 GB of memory, and 3 GB of disk until it is
-# done. KUBEBUILDER_ASSETS names a folder with programs to use instead. As root the tests run in
+# etcd (scripts/kube-api.sh) and the real definition of InferencePools. As root the tests run in
 # a network namespace of their own, with the addresses 10.77.0.0/16. Arguments go to go test.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-go=${GO:-go}
 
-version_of() { (cd "test/kubetest/$1" && "$go" list -m -f '{{.Version}}' "$2"); }
-
-build() {
-  local kube etcd bin
-  kube=$(version_of apiserver k8s.io/kubernetes)
-  etcd=$(version_of etcd go.etcd.io/etcd/server/v3)
-  bin=$PWD/.cache/kube-$kube-etcd-$etcd
-  if [[ ! -x $bin/kube-apiserver || ! -x $bin/etcd ]]; then
-    echo "building kube-apiserver $kube and etcd $etcd" >&2
-    local tmp=$PWD/.cache/kube-build version=k8s.io/component-base/version minor=${kube#v*.}
-    rm -rf "$tmp"
-    mkdir -p "$tmp/bin"
-    export CGO_ENABLED=0 GOFLAGS='-trimpath -buildvcs=false' GOCACHE=$tmp/cache
-    # Helm refuses a cluster without a version.
-    (cd test/kubetest/apiserver && nice "$go" build -p 1 -tags providerless -o "$tmp/bin/kube-apiserver" -ldflags \
-      "-s -w -X $version.gitVersion=$kube -X $version.gitMajor=1 -X $version.gitMinor=${minor%%.*} -X $version.gitTreeState=clean" \
-      k8s.io/kubernetes/cmd/kube-apiserver) >&2
-    (cd test/kubetest/etcd && nice "$go" build -p 1 -ldflags '-s -w' -o "$tmp/bin/etcd" .) >&2
-    mkdir -p "$bin"
-    mv "$tmp/bin"/* "$bin/"
-    chmod -R u+w "$tmp"
-    rm -rf "$tmp"
-  fi
-  echo "$bin"
-}
-
-TEST_KUBE_API=${KUBEBUILDER_ASSETS:-$(build)}
-export TEST_KUBE_API
+TEST_KUBE_API=$(scripts/kube-api.sh)
+TEST_KUBE_CRDS=$(scripts/kube-crds.sh)
+export TEST_KUBE_API TEST_KUBE_CRDS
 python=$(scripts/venv.sh -r test/gateway/requirements.txt)
 export GATEWAY_ENVOY=${GATEWAY_ENVOY:-$(dirname "$python")/envoy}
 inside=()
 if ((EUID == 0)) && unshare --net true 2>/dev/null; then
   inside=(-exec "unshare --net $PWD/scripts/in-namespace.sh")
 fi
-exec "$go" test -count=1 -timeout 40m -p 1 "${inside[@]}" \
+exec "${GO:-go}" test -count=1 -timeout 40m -p 1 "${inside[@]}" \
   -run 'TestPool|TestTwoPools|TestEnds|TestUnseen|TestOutage|TestFrozen|TestMissing|TestService|TestThousandPods|TestLife|TestPods|TestReplicas|TestInstall|TestRollingUpdate' \
   "${@:--v}" ./internal/discovery/kubernetes ./test/kube ./test/chart ./test/gateway

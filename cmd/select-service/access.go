@@ -17,8 +17,11 @@ import (
 
 // hostsOf returns the names under which a listener may be addressed; nil: any.
 func hostsOf(conf config.Config, l *listener) *access.Hosts {
-	if l.onSocket() {
+	switch loopback := access.IsLoopback(l.socket.Addr()); {
+	case l.onSocket():
 		return nil // browsers cannot reach a unix socket
+	case l.tokens && !loopback && len(conf.Access.AllowedHosts) == 0:
+		return nil // a page under a foreign name has no token, and a proxy may pass on any name
 	}
 	var own []string
 	if a, err := netip.ParseAddr(conf.Server.Host()); err != nil || !a.IsUnspecified() {
@@ -30,7 +33,7 @@ func hostsOf(conf config.Config, l *listener) *access.Hosts {
 	if u, err := url.Parse(conf.Server.AdvertiseURL); err == nil && u.Host != "" {
 		own = append(own, u.Host)
 	}
-	return access.NewHosts(conf.Access.AllowedHosts, l.socket.Addr(), own...)
+	return access.NewHosts(conf.Access.AllowedHosts, l.socket.Addr(), l.secure.Presents, own...)
 }
 
 // partOf returns which routes of its contract a listener has.

@@ -23,7 +23,7 @@ func warnOfFiles(conf config.Config, log zerolog.Logger) {
 		log.Warn().Str("file", path).Str("mode", fmt.Sprintf("%04o", info.Mode().Perm())).Msg(text)
 	}
 	for _, path := range []string{
-		conf.TLS.Key, conf.TLS.PeerKey, conf.Access.TokensFile, conf.Replicas.PeerTokenFile, conf.TLS.EngineKey, conf.Engines.TokenFile, conf.Curve.ReplicaKeyFile,
+		conf.TLS.Key, conf.TLS.PeerKey, conf.Access.TokensFile, conf.Replicas.PeerTokenFile, conf.TLS.EngineKey, conf.Engines.TokenFile,
 		conf.Fleet.Key, conf.Fleet.Credentials,
 	} {
 		check(path, 0o077, "others on this machine may use this file with secrets")
@@ -35,7 +35,7 @@ func warnOfFiles(conf config.Config, log zerolog.Logger) {
 // and that any endpoint may be registered as a peer.
 func warnOfPublisher(conf config.Config, log zerolog.Logger) {
 	endpoint := conf.Replicas.Publish()
-	if endpoint == "" || conf.Curve.ReplicaKeyFile != "" || len(conf.Access.AllowEndpoints) > 0 {
+	if endpoint == "" || len(conf.Access.AllowEndpoints) > 0 {
 		return
 	}
 	if e, err := catalog.ParseEndpoint(endpoint); err == nil {
@@ -45,5 +45,5 @@ func warnOfPublisher(conf config.Config, log zerolog.Logger) {
 		}
 	}
 	log.Warn().Str("endpoint", endpoint).
-		Msg("anybody who reaches this endpoint may read all reservations, and be registered as a peer: there is neither --zmq-curve-replica-key-file nor --allow-endpoints")
+		Msg("anybody who reaches this endpoint may read all reservations, and be registered as a peer: there is no --allow-endpoints")
 }

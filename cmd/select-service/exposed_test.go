@@ -28,7 +28,7 @@ func TestWarnOfFiles(t *testing.T) {
 	}
 	var conf config.Config
 	conf.TLS.Key, conf.Access.TokensFile = file("tls.key", 0o640), file("tokens", 0o600)
-	conf.Curve.ReplicaKeyFile, conf.Replicas.PeerTokenFile = file("curve.key", 0o604), filepath.Join(dir, "missing")
+	conf.TLS.PeerKey, conf.Replicas.PeerTokenFile = file("peer.key", 0o604), filepath.Join(dir, "missing")
 	conf.Fleet.Key, conf.Fleet.Credentials = file("fleet.key", 0o644), file("fleet.creds", 0o602)
 	conf.Data.Dir = filepath.Join(dir, "data")
 	if err := os.Mkdir(conf.Data.Dir, 0o700); err != nil {
@@ -40,7 +40,7 @@ func TestWarnOfFiles(t *testing.T) {
 		return out.String()
 	}
 	got := warnings()
-	want := []string{`tls.key","mode":"0640"`, `curve.key","mode":"0604"`, `fleet.key","mode":"0644"`, `fleet.creds","mode":"0602"`}
+	want := []string{`tls.key","mode":"0640"`, `peer.key","mode":"0604"`, `fleet.key","mode":"0644"`, `fleet.creds","mode":"0602"`}
 	for _, w := range want {
 		if !strings.Contains(got, w) {
 			t.Errorf("no warning of %s: %s", w, got)
@@ -57,12 +57,11 @@ func TestWarnOfFiles(t *testing.T) {
 	}
 }
 
-// TestWarnOfPublisher: a publisher that other hosts reach is a warning, until it is
-// encrypted or peers are restricted.
+// TestWarnOfPublisher: a publisher that other hosts reach is a warning, until peers are
+// restricted.
 func TestWarnOfPublisher(t *testing.T) {
 	for name, tc := range map[string]struct {
 		replicas config.Replicas
-		curve    config.Curve
 		access   config.Access
 		want     bool
 	}{
@@ -72,11 +71,10 @@ func TestWarnOfPublisher(t *testing.T) {
 		"loopback":  {replicas: config.Replicas{SyncBind: "tcp://127.0.0.1:9092"}},
 		"loopback6": {replicas: config.Replicas{SyncBind: "tcp://[::1]:9092"}},
 		"ipc":       {replicas: config.Replicas{SyncBind: "ipc:///run/replica"}},
-		"encrypted": {replicas: config.Replicas{SyncPort: 9092}, curve: config.Curve{ReplicaKeyFile: "key"}},
 		"peers":     {replicas: config.Replicas{SyncPort: 9092}, access: config.Access{AllowEndpoints: []string{"tcp://10.0.0.0/8"}}},
 	} {
 		var out bytes.Buffer
-		warnOfPublisher(config.Config{Replicas: tc.replicas, Curve: tc.curve, Access: tc.access}, zerolog.New(&out))
+		warnOfPublisher(config.Config{Replicas: tc.replicas, Access: tc.access}, zerolog.New(&out))
 		if got := out.Len() > 0; got != tc.want {
 			t.Errorf("%s: %q", name, out.String())
 		}

@@ -17,8 +17,8 @@ import (
 	"github.com/select-service/select-service/internal/engines/describe"
 	"github.com/select-service/select-service/internal/engines/load"
 	"github.com/select-service/select-service/internal/server/access"
+	"github.com/select-service/select-service/internal/server/gateway/tokenizer"
 	"github.com/select-service/select-service/internal/transport/certs"
-	"github.com/select-service/select-service/internal/transport/curve"
 	"github.com/select-service/select-service/internal/transport/fetch"
 	"github.com/select-service/select-service/internal/transport/filewatch"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -34,8 +34,7 @@ type files struct {
 	peerToken    *fetch.Token
 	engineCerts  *certs.Side // of reads from engines
 	engineToken  *fetch.Token
-	curve        *curve.KeyPair // of the replicas
-	fleet        *certs.Side    // of the connection to the fleet's NATS
+	fleet        *certs.Side // of the connection to the fleet's NATS
 	tokens       *access.Guard
 	cluster      *cluster // set by run
 }
@@ -46,10 +45,6 @@ func readFiles(conf config.Config) (files, error) {
 	t := conf.TLS
 	var faults []error
 	for _, read := range []func() error{
-		func() (err error) {
-			f.curve, err = readCurve(conf.Curve)
-			return err
-		},
 		func() (err error) {
 			if conf.Workers.File != "" {
 				if f.workers, err = workersfile.Load(conf.Workers.File, conf.Workers.Engines...); err != nil {
@@ -129,8 +124,13 @@ func (f files) follow(ctx context.Context, g *errgroup.Group, log zerolog.Logger
 }
 
 // describe returns how engines are asked to describe themselves.
-func (f files) describe(endpoints catalog.EndpointPolicy) describe.Options {
-	return describe.Options{Dialer: engines.Dialer{Endpoints: endpoints, Certificates: f.engineCerts}, Token: f.engineTokenText()}
+func (f files) describe(endpoints catalog.EndpointPolicy, log zerolog.Logger) describe.Options {
+	return describe.Options{Dialer: engines.Dialer{Endpoints: endpoints, Certificates: f.engineCerts}, Token: f.engineTokenText(), Log: log}
+}
+
+// tokenizer returns how engines are asked for the tokens of prompts and the lengths of models.
+func (f files) tokenizer(endpoints catalog.EndpointPolicy) tokenizer.Engines {
+	return tokenizer.Engines{Dialer: engines.Dialer{Endpoints: endpoints, Certificates: f.engineCerts}, Token: f.engineTokenText()}
 }
 
 // scrape returns how the metrics of engines are read.

@@ -50,15 +50,15 @@ func TestAnnouncedOverNATS(t *testing.T) {
 // TestBadFiles: files that cannot be used are faults of the configuration.
 func TestBadFiles(t *testing.T) {
 	for want, args := range map[string][]string{
-		"certificates of the listeners: ":            {"--tls-cert=/nowhere", "--tls-key=/nowhere"},
-		"certificates for other replicas: ":          {"--peer-ca=/nowhere"},
-		"token for other replicas: ":                 {"--peer-token-file=/nowhere"},
-		"2 faults:\n  CURVE key: open /nowhere: ":    {"--zmq-curve-replica-key-file=/nowhere", "--tokens-file=/nowhere"},
-		"--tls-client-ca: needs --tls-cert":          {"--tls-client-ca=/nowhere"},
-		"--tls-cert: needs --tls-key":                {"--tls-cert=/nowhere"},
-		"--peer-key: needs --peer-cert":              {"--peer-key=/nowhere"},
-		`--debug-listen: "6060" is not HOST:PORT`:    {"--debug-listen=6060"},
-		`--admin-listen: ":99999": port 99999 is no`: {"--admin-listen=:99999"},
+		"certificates of the listeners: ":                {"--tls-cert=/nowhere", "--tls-key=/nowhere"},
+		"certificates for other replicas: ":              {"--peer-ca=/nowhere"},
+		"token for other replicas: ":                     {"--peer-token-file=/nowhere"},
+		"2 faults:\n  certificates for other replicas: ": {"--peer-ca=/nowhere", "--tokens-file=/nowhere"},
+		"--tls-client-ca: needs --tls-cert":              {"--tls-client-ca=/nowhere"},
+		"--tls-cert: needs --tls-key":                    {"--tls-cert=/nowhere"},
+		"--peer-key: needs --peer-cert":                  {"--peer-key=/nowhere"},
+		`--debug-listen: "6060" is not HOST:PORT`:        {"--debug-listen=6060"},
+		`--admin-listen: ":99999": port 99999 is no`:     {"--admin-listen=:99999"},
 	} {
 		for _, args := range [][]string{args, append(args, "--check-config")} {
 			err := run(t.Context(), args, env(), io.Discard, io.Discard)
@@ -76,7 +76,8 @@ func TestOpenness(t *testing.T) {
 		want string
 	}{
 		{listener{}, "neither encrypted (--tls-cert) nor authenticated (--tokens-file)"},
-		{listener{tokens: true}, "not encrypted"},
+		{listener{anyHost: true}, "by others only with --allowed-hosts"},
+		{listener{tokens: true, anyHost: true}, "not encrypted"},
 		{listener{secure: new(certs.Side)}, "neither --tokens-file nor --tls-client-ca"},
 		{listener{secure: new(certs.Side), clientCA: true}, ""},
 		{listener{secure: new(certs.Side), tokens: true}, ""},

@@ -176,6 +176,7 @@ func (me *member) configure(c *node.Config, r replicas, url string, maxPeers int
 	c.Process, c.Shared, c.SharedSettings = me.process, me.catalog, me.conf.Settings
 	if c.Recovery.Find == nil {
 		c.Recovery.Find = func(ctx context.Context) []string { return onHosts(me.conn.Peers(ctx), me.hosts) }
+		c.Recovery.GivenUp = me.catalog.GivenUp
 	}
 	if !me.conf.NATS() {
 		return
@@ -185,7 +186,7 @@ func (me *member) configure(c *node.Config, r replicas, url string, maxPeers int
 		c.Replication = &node.Replication{URL: url, MaxPeers: maxPeers}
 	}
 	c.Replication.Transport, c.Replication.Fetch = both, both
-	c.Replication.Speaker, c.Replication.Reachable = nats.Speaker, me.conn.Reachable
+	c.Replication.Speaker, c.Replication.Reachable, c.Replication.AuthenticatedAt = nats.Speaker, me.conn.Reachable, me.conn.Endpoint()
 	c.Replication.Malformed = both.malformed
 }
 

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,6 +21,7 @@ import (
 	"github.com/select-service/select-service/internal/server/gateway"
 	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/server/gateway/extproc"
+	"github.com/select-service/select-service/internal/server/gateway/proxy"
 	"github.com/select-service/select-service/internal/server/gateway/tokenizer"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/internal/transport/certs"
@@ -27,15 +29,20 @@ import (
 	"github.com/select-service/select-service/pkg/memory"
 )
 
-// endpointPicker is the gateway's listener and server. Without a port it does nothing.
+// endpointPicker has the listeners and servers of requests to engines: the gateway's and the proxy's. Without a port it does nothing.
 type endpointPicker struct {
-	socket  net.Listener // nil: no port
+	socket  net.Listener // nil: no port for Envoy
 	probes  net.Listener // of the health service alone; nil: no port
 	tls     *tls.Config  // nil: h2c
 	exposed string       // what anyone on the network could do, see listener.openness
 
+	clients    net.Listener // of the proxy; nil: no port
+	clientsTLS *tls.Config  // nil: HTTP without TLS
+	proxy      *proxy.Server
+	proxied    *counts.Proxied
+
 	conf    config.Gateway
-	metrics *counts.Gateway
+	metrics *counts.Gateway   // nil without a port
 	tokens  *tokenizer.Client // nil: none is configured
 	prompts *gateway.Prompts  // nil without tokens
 	gateway *gateway.Gateway
@@ -45,8 +52,8 @@ type endpointPicker struct {
 // listenPicker binds the gateway's port.
 func listenPicker(ctx context.Context, conf config.Config, secure *certs.Side) (*endpointPicker, error) {
 	p := &endpointPicker{}
-	if conf.Gateway.Port == 0 {
-		return p, nil
+	if err := p.listenProxy(ctx, conf, secure); err != nil || conf.Gateway.Port == 0 {
+		return p, err
 	}
 	const http2 = "h2"
 	switch {
@@ -58,11 +65,11 @@ func listenPicker(ctx context.Context, conf config.Config, secure *certs.Side) (
 			return nil, fmt.Errorf("make a certificate for the gateway: %w", err)
 		}
 	}
-	as := listener{secure: secure, tokens: conf.Access.TokensFile != "", clientCA: conf.TLS.ClientCA != ""}
-	p.exposed = as.openness()
+	p.exposed = openness(conf, secure)
 	address := net.JoinHostPort(conf.Server.Host(), strconv.Itoa(int(conf.Gateway.Port)))
 	var err error
 	if p.socket, err = (&net.ListenConfig{}).Listen(ctx, "tcp", address); err != nil {
+		p.close()
 		return nil, fmt.Errorf("listen on %s (--gateway-port): %w", address, err)
 	}
 	if conf.Gateway.HealthPort == 0 {
@@ -76,6 +83,28 @@ func listenPicker(ctx context.Context, conf config.Config, secure *certs.Side) (
 	return p, nil
 }
 
+// openness returns what anyone on the network could do with a listener for requests to engines, "" for nothing.
+func openness(conf config.Config, secure *certs.Side) string {
+	as := listener{secure: secure, tokens: conf.Access.TokensFile != "", clientCA: conf.TLS.ClientCA != ""}
+	return as.openness()
+}
+
+// listenProxy binds the proxy's port, if there is one.
+func (p *endpointPicker) listenProxy(ctx context.Context, conf config.Config, secure *certs.Side) (err error) {
+	if conf.Proxy.Port == 0 {
+		return nil
+	}
+	address := net.JoinHostPort(conf.Server.Host(), strconv.Itoa(int(conf.Proxy.Port)))
+	if p.clients, err = (&net.ListenConfig{}).Listen(ctx, "tcp", address); err != nil {
+		return fmt.Errorf("listen on %s (--proxy-port): %w", address, err)
+	}
+	if secure != nil {
+		p.clientsTLS = secure.ServerFor("h2", "http/1.1")
+	}
+	p.exposed = openness(conf, secure)
+	return nil
+}
+
 // close undoes listenPicker if the server was never started, and does nothing else.
 func (p *endpointPicker) close() {
 	if p.socket != nil {
@@ -84,39 +113,69 @@ func (p *endpointPicker) close() {
 	if p.probes != nil {
 		_ = p.probes.Close()
 	}
+	if p.clients != nil {
+		_ = p.clients.Close()
+	}
 }
 
 // build creates the endpoint picker over a service, and what reads prompts by its tokenizer, also without a
 // port; listed reports whether the service's workers are known, and expected are the scopes that their sources name.
-func (p *endpointPicker) build(conf config.Gateway, svc *node.Service, listed func() bool, expected []catalog.Scope, guard *access.Guard, budget *memory.Budget, tracer *tracing.Tracer, log zerolog.Logger) {
-	if t := conf.Tokenizer; conf.Tokenizes() {
+func (p *endpointPicker) build(all config.Config, svc *node.Service, listed func() bool, expected []catalog.Scope, of tokenizer.Engines, guard *access.Guard, budget *memory.Budget, tracer *tracing.Tracer, log zerolog.Logger) {
+	conf := all.Gateway
+	if t := conf.Tokenizer; all.Tokenizes() {
 		p.tokens = tokenizer.New(tokenizer.Options{
 			URL: t.URL, Protocol: tokenizer.Protocol(t.Protocol), Timeout: t.Timeout, MaxResponse: int64(t.MaxAnswer),
-			Memory: budget.Account(memory.Serving),
+			Engines: of, Memory: budget.Account(memory.Serving),
 		})
 	}
 	settings := gateway.Config{
 		Models: conf.Names(), MetadataPrefix: conf.MetadataPrefix, RetryAfter: int(conf.RetryAfter / time.Second),
 		Tokenizer: p.tokens, LoadOnly: conf.Tokenizer.OnFailure == config.OnFailureLoadOnly, SaltTag: conf.SaltTag,
 		MaxStreams: conf.MaxStreams, MaxBody: conf.MaxBody, PickTimeout: conf.PickTimeout, Lease: conf.Lease,
-		Memory: budget, Tracer: tracer, Log: log,
+		Engines: of, Memory: budget, Tracer: tracer, Log: log,
 	}
 	if p.tokens != nil {
 		p.prompts = gateway.NewPrompts(settings, svc.Catalog())
 	}
-	if p.socket == nil {
+	if !all.Fronts() {
 		return
 	}
 	p.conf, p.metrics = conf, counts.NewGateway()
+	settings.Paths, _ = gateway.ParsePaths(conf.Paths) // config has checked them
 	settings.Metrics = p.metrics
 	p.gateway = gateway.New(settings, gateway.Service{
 		Selecting: svc.API, Catalog: svc.Catalog(), Expected: expected, Ready: func() bool { return svc.Settled() && listed() },
 	})
-	p.server = extproc.New(extproc.Config{Guard: guard, TLS: p.tls, MaxStreams: conf.MaxStreams, Log: log}, p.gateway)
+	if p.socket != nil {
+		p.server = extproc.New(extproc.Config{Guard: guard, TLS: p.tls, MaxStreams: conf.MaxStreams, Log: log}, p.gateway)
+	}
+	if p.clients != nil {
+		p.proxied = counts.NewProxied()
+		c := all.Proxy
+		p.proxy = proxy.New(proxy.Config{
+			Guard: guard, Token: of.Token, Dial: of.Dial, TLS: of.TLS,
+			Retries: c.Retries, ConnectTimeout: c.ConnectTimeout, IdleTimeout: c.IdleTimeout, FirstByteTimeout: c.FirstByteTimeout,
+			WriteTimeout: c.WriteTimeout, Keepalive: c.Keepalive, Trust: c.Trust, AccessLog: c.AccessLog, Metrics: p.proxied, Log: log,
+		}, p.gateway)
+	}
 }
 
 // serve starts the endpoint picker in g. Its background work ends with ctx; stop ends the server.
 func (p *endpointPicker) serve(ctx context.Context, g *errgroup.Group, open *connections.Set, log zerolog.Logger) {
+	if p.gateway == nil {
+		return
+	}
+	g.Go(func() error { return p.gateway.Run(ctx) })
+	if p.clients != nil {
+		scheme := "http"
+		if p.clientsTLS != nil {
+			scheme = "https"
+		}
+		p.logListening(log, p.clients, "proxy", scheme)
+		open.Configure(p.proxy.HTTP)
+		p.proxy.HTTP.Protocols.SetHTTP2(true) // over TLS
+		g.Go(func() error { return p.proxy.Serve(open.Listener(p.clients, p.clientsTLS)) })
+	}
 	if p.socket == nil {
 		return
 	}
@@ -124,18 +183,22 @@ func (p *endpointPicker) serve(ctx context.Context, g *errgroup.Group, open *con
 	if p.tls != nil {
 		scheme = "h2"
 	}
-	if p.exposed != "" && !access.IsLoopback(p.socket.Addr()) {
-		log.Warn().Stringer("address", p.socket.Addr()).Str("contract", "gateway").Msg(p.exposed)
-	}
-	log.Info().Str("version", version()).Stringer("address", p.socket.Addr()).Str("contract", "gateway").
-		Str("scheme", scheme).Int("pid", os.Getpid()).Msg("listening")
+	p.logListening(log, p.socket, "gateway", scheme)
 	g.Go(func() error { return p.server.Serve(open.Counted(p.socket)) })
 	if p.probes != nil {
 		log.Info().Stringer("address", p.probes.Addr()).Str("contract", "gateway health").Msg("listening")
 		g.Go(func() error { return p.server.ServeHealth(open.Counted(p.probes)) })
 	}
-	g.Go(func() error { return p.gateway.Run(ctx) })
 	g.Go(func() error { return p.server.Run(ctx) })
+}
+
+// logListening logs a listener, and what anyone could do with it.
+func (p *endpointPicker) logListening(log zerolog.Logger, at net.Listener, contract, scheme string) {
+	if p.exposed != "" && !access.IsLoopback(at.Addr()) {
+		log.Warn().Stringer("address", at.Addr()).Str("contract", contract).Msg(p.exposed)
+	}
+	log.Info().Str("version", version()).Stringer("address", at.Addr()).Str("contract", contract).
+		Str("scheme", scheme).Int("pid", os.Getpid()).Msg("listening")
 }
 
 // collectors returns the collectors of the gateway's metrics, none without a port.
@@ -143,7 +206,10 @@ func (p *endpointPicker) collectors() []prometheus.Collector {
 	if p.metrics == nil {
 		return nil
 	}
-	return []prometheus.Collector{p.metrics}
+	if p.proxied == nil {
+		return []prometheus.Collector{p.metrics}
+	}
+	return []prometheus.Collector{p.metrics, p.proxied}
 }
 
 // stop ends the server after the requests under way. asked: a signal asked the process to stop,
@@ -152,12 +218,16 @@ func (p *endpointPicker) stop(ctx context.Context, asked bool) {
 	if p.tokens != nil {
 		defer p.tokens.Close()
 	}
-	if p.socket == nil {
-		return
-	}
 	delay, timeout := p.conf.DrainDelay, p.conf.DrainTimeout
 	if !asked {
 		delay, timeout = 0, time.Second
 	}
-	p.server.Stop(ctx, delay, timeout)
+	var ended sync.WaitGroup
+	if p.server != nil {
+		ended.Go(func() { p.server.Stop(ctx, delay, timeout) })
+	}
+	if p.proxy != nil {
+		ended.Go(func() { p.proxy.Stop(ctx, delay, timeout) })
+	}
+	ended.Wait()
 }

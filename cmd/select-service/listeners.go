@@ -47,6 +47,7 @@ type listener struct {
 	socket   net.Listener
 	secure   *certs.Side  // nil: plain HTTP
 	tokens   bool         // callers need a token
+	anyHost  bool         // --allowed-hosts does not say how callers may name it
 	clientCA bool         // callers need a certificate
 	server   *http.Server // set by serve
 }
@@ -92,6 +93,7 @@ func listen(ctx context.Context, conf config.Config, secure *certs.Side) (listen
 	all := configured(conf)
 	for _, l := range all {
 		l.tokens = conf.Access.TokensFile != ""
+		l.anyHost = len(conf.Access.AllowedHosts) == 0
 		var ln net.Listener
 		var err error
 		if l.onSocket() {
@@ -158,13 +160,21 @@ func newConnections(conf config.Limits, budget *memory.Budget, log zerolog.Logge
 func (l *listener) openness() string {
 	switch {
 	case l.secure == nil && !l.tokens:
-		return "anybody who reaches this listener may call it: it is neither encrypted (--tls-cert) nor authenticated (--tokens-file)"
+		return "anybody who reaches this listener may call it: it is neither encrypted (--tls-cert) nor authenticated (--tokens-file)" + l.browsers()
 	case l.secure == nil:
 		return "tokens and requests to this listener can be read on the network: it is not encrypted (--tls-cert)"
 	case !l.tokens && !l.clientCA:
-		return "anybody who reaches this listener may call it: there is neither --tokens-file nor --tls-client-ca"
+		return "anybody who reaches this listener may call it: there is neither --tokens-file nor --tls-client-ca" + l.browsers()
 	}
 	return ""
+}
+
+// browsers says by which names browsers may call a listener without tokens (access.NewHosts).
+func (l *listener) browsers() string {
+	if !l.anyHost {
+		return ""
+	}
+	return "; browsers may call it by address, by a name without dots or in a cluster (*.svc), and by its own names, by others only with --allowed-hosts"
 }
 
 // serve starts a server on each listener in g. They run until shutdown.

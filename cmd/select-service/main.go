@@ -13,6 +13,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/codec/redact"
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/telemetry/logwriter"
 )
@@ -35,7 +36,7 @@ func status(err error, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintln(stderr, "select-service:", err)
+	fmt.Fprintln(stderr, "select-service:", redact.URLs(err.Error()))
 	var invalid *config.InvalidError
 	if errors.As(err, &invalid) {
 		return config.ExitCode
@@ -47,9 +48,6 @@ func status(err error, stderr io.Writer) int {
 func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
 	if len(args) > 0 && args[0] == tokenCommand {
 		return newToken(args[1:], stdout)
-	}
-	if len(args) > 0 && args[0] == curveCommand {
-		return newCurve(args[1:], stdout)
 	}
 	conf, err := config.Load(args, getenv, os.ReadFile)
 	if err != nil {
@@ -67,7 +65,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		return conf.WriteYAML(stdout)
 	case config.CheckConfig:
 		for _, w := range conf.Warnings() {
-			fmt.Fprintln(stderr, "warning:", w)
+			fmt.Fprintln(stderr, "warning:", redact.URLs(w))
 		}
 		if _, err := readFiles(conf); err != nil {
 			return err

@@ -53,7 +53,6 @@ func TestActions(t *testing.T) {
 		"print config": {[]string{"--print-config", "--port", "1234"}, "port: 1234", ""},
 		"check config": {[]string{"--check-config", "--max-memory", "1GiB"}, "configuration is valid\nmemory limit 1073741824 bytes (--max-memory)\n", ""},
 		"token help":   {[]string{"token", "--help"}, "Usage: select-service token new", ""},
-		"curve help":   {[]string{"curve", "-h"}, "Usage: select-service curve new", ""},
 		"slots help":   {[]string{"slots", "--help"}, "--replica-sync-bind", ""},
 	}
 	for name, tt := range tests {

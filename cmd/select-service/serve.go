@@ -25,7 +25,6 @@ import (
 	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/internal/telemetry/logwriter"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
-	"github.com/select-service/select-service/internal/transport/curve"
 	"github.com/select-service/select-service/internal/transport/zmqsock"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
@@ -68,7 +67,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		return err
 	}
 	defer data.Close()
-	limits := socketOptions(conf, mem.budget, read.curve, log)
+	limits := socketOptions(conf, mem.budget, log)
 	hub := zmqsock.New(limits)
 	streams, runSockets := newStreams(hub, limits, log)
 	var svc *node.Service
@@ -79,12 +78,8 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	if err != nil {
 		return err
 	}
-	others := newReplicas(conf.Replicas, joined, conf.Selections.SessionTTL > 0 || conf.Gateway.Port > 0, hub, read, func() []string { return svc.Peers() })
-	if read.curve != nil && others.mesh != nil {
-		log.Info().Bool("replicas", true).Msg("zmq connections encrypted with CURVE")
-		log.Warn().Msg("CURVE between replicas is deprecated and will be removed: keep the mesh in a network of its own, or meet over NATS with TLS (--fleet)")
-	}
-	engines := describe.New(read.describe(conf.Access.Endpoints()))
+	others := newReplicas(conf.Replicas, joined, conf.Selections.SessionTTL > 0 || conf.Fronts(), hub, read, func() []string { return svc.Peers() })
+	engines := describe.New(read.describe(conf.Access.Endpoints(), log))
 	defer engines.Close()
 	var pods *kubernetes.Discovery
 	settings := serviceConfig(conf, others, bound, mem.budget)
@@ -95,6 +90,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	settings.Scrape = read.scrape()
 	if read.cluster != nil {
 		settings.Discovers = []catalog.SourceKind{catalog.SourceKubernetes}
+		settings.CorrectDiscovered = func(w *catalog.Worker, size uint32) bool { return pods.CorrectBlockSize(w, size) }
 		if read.cluster.peers != "" {
 			settings.Recovery.Find = func(ctx context.Context) []string { return pods.ServingPeers(ctx) }
 		}
@@ -119,7 +115,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		sources = append(sources, read.engines)
 	}
 	found := discovery.NewManager(svc.ReplaceWorkers, sources...)
-	picks.build(conf.Gateway, svc, found.Listed, read.cluster.models(), read.tokens, mem.budget, tracer, log)
+	picks.build(conf, svc, found.Listed, read.cluster.models(), read.tokenizer(conf.Access.Endpoints()), read.tokens, mem.budget, tracer, log)
 	operators := newOperators(conf, svc, joined, others, picks, mem.budget)
 
 	// Start: sockets, replicas, the service, its workers, HTTP. The first part to
@@ -214,13 +210,12 @@ func start(parts *errgroup.Group, run func() error) <-chan struct{} {
 const subscribersPerPeer = 4
 
 // socketOptions returns the limits of the ZMQ sockets.
-func socketOptions(conf config.Config, budget *memory.Budget, replicaKey *curve.KeyPair, log zerolog.Logger) zmqsock.Options {
+func socketOptions(conf config.Config, budget *memory.Budget, log zerolog.Logger) zmqsock.Options {
 	opt := zmqsock.DefaultOptions()
 	opt.Endpoints = conf.Access.Endpoints()
 	opt.Streams, opt.Replay = budget.Account(memory.Streams), budget.Account(memory.Replay)
 	opt.Replication = budget.Account(memory.Replication)
 	opt.Subscribers = subscribersPerPeer * conf.Limits.MaxPeers
-	opt.ReplicaKey = replicaKey
 	opt.Fault = func(endpoint string, err error) {
 		log.Warn().Str("endpoint", catalog.Clip(endpoint)).Err(err).Msg("zmq connection refused or given up")
 	}
@@ -249,13 +244,13 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, budget 
 		ReportedLoadTTL:     conf.Engines.ReportedLoadTTL,
 		StalledAfter:        cmp.Or(conf.Engines.StalledAfter, -1),
 		SessionTTL:          conf.Selections.SessionTTL,
-		Owners:              conf.Gateway.Port > 0,
+		Owners:              conf.Fronts(),
 		Pending:             conf.Selections.Pending,
 		DecodeBusy:          conf.Selections.DecodeBusy,
 		PrefillBusy:         conf.Selections.PrefillBusy,
 		ReservationLifetime: conf.Reservations.Lifetime,
 		Threads:             conf.KVEvents.Threads,
-		WatchStored:         conf.Gateway.Port != 0,
+		WatchStored:         conf.Fronts(),
 		Endpoints:           conf.Access.Endpoints(),
 		Limits: catalog.Limits{
 			Workers: conf.Limits.MaxWorkers, Ranks: conf.Limits.MaxRanks, Streams: conf.Limits.MaxStreams,

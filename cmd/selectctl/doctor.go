@@ -53,7 +53,9 @@ func (a *app) doctor() *cobra.Command {
 // writeExamination writes the findings as paragraphs, and how many checks found nothing.
 func (a *app) writeExamination(x *client.Examination, all bool) {
 	for _, f := range x.Findings {
-		fmt.Fprintf(a.out, "%s: %s\n    %s (%s)\n", a.painted(strings.ToUpper(f.Severity)), printable(f.Sentence), printable(f.Remedy), f.Runbook)
+		fmt.Fprintf(a.out, "%s: ", a.painted(printable(strings.ToUpper(f.Severity))))
+		a.line("%s", f.Sentence)
+		a.line("    %s (%s)", f.Remedy, f.Runbook)
 	}
 	if x.Truncated {
 		fmt.Fprintln(a.out, "there are more findings")
@@ -64,12 +66,12 @@ func (a *app) writeExamination(x *client.Examination, all bool) {
 		case "ok":
 			ok++
 			if all {
-				fmt.Fprintln(a.out, "ok:", c.Title)
+				a.line("ok: %s", c.Title)
 			}
 		case "not_applicable":
 			idle++
 			if all {
-				fmt.Fprintln(a.out, "nothing to look at:", c.Title)
+				a.line("nothing to look at: %s", c.Title)
 			}
 		}
 	}

@@ -189,7 +189,7 @@ func (a *app) explain() *cobra.Command {
 				return err
 			}
 			if a.forPeople() {
-				fmt.Fprintln(a.out, verdict(&e))
+				a.line("%s", verdict(&e))
 			}
 			return a.show(e, explanationTable(&e))
 		},
@@ -206,7 +206,7 @@ func isChosen(e *client.Explanation, c *client.ExplainedRank) bool {
 // verdict says in a sentence what was chosen.
 func verdict(e *client.Explanation) string {
 	if e.Chosen == nil {
-		return printable(fmt.Sprintf("no rank: %s (policy %s, %d tokens)", e.Refusal, e.Policy, e.ISLTokens))
+		return fmt.Sprintf("no rank: %s (policy %s, %d tokens)", e.Refusal, e.Policy, e.ISLTokens)
 	}
 	var own, next *client.ExplainedRank // next: the cheapest of the others
 	for i := range e.Candidates {
@@ -225,7 +225,7 @@ func verdict(e *client.Explanation) string {
 	default: // a temperature, or a warm-up
 		margin = fmt.Sprintf(", though worker %d rank %d costs %.4g %s less", next.Worker, next.DPRank, own.Cost-next.Cost, own.Unit)
 	}
-	return printable(fmt.Sprintf("worker %d rank %d%s (policy %s, %d tokens)", e.Chosen.Worker, e.Chosen.DPRank, margin, e.Policy, e.ISLTokens))
+	return fmt.Sprintf("worker %d rank %d%s (policy %s, %d tokens)", e.Chosen.Worker, e.Chosen.DPRank, margin, e.Policy, e.ISLTokens)
 }
 
 func explanationTable(e *client.Explanation) *table {

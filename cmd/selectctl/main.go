@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/select-service/select-service/internal/codec/redact"
 	"github.com/select-service/select-service/pkg/client"
 )
 
@@ -52,10 +53,16 @@ type usageError struct{ error }
 func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
 	a := &app{in: in, out: out, err: errs, terminal: isTerminal(out)}
 	a.colours = a.terminal && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+	return a.run(ctx, args)
+}
+
+// run runs a command line and returns the exit code.
+func (a *app) run(ctx context.Context, args []string) int {
+	errs := a.err
 	root := a.root() //nolint:contextcheck // commands have the context of ExecuteContext
 	root.SetArgs(args)
-	root.SetIn(in)
-	root.SetOut(out)
+	root.SetIn(a.in)
+	root.SetOut(a.out)
 	root.SetErr(errs)
 	cmd, err := root.ExecuteContextC(ctx)
 	if a.service != nil {
@@ -65,7 +72,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 	case err == nil:
 		return exitOK
 	case errors.As(err, new(usageError)), strings.HasPrefix(err.Error(), "required flag(s)"): // cobra has no type for that
-		fmt.Fprintf(errs, "selectctl: %v\nsee '%s --help'\n", err, cmd.CommandPath())
+		fmt.Fprintf(errs, "selectctl: %s\nsee '%s --help'\n", printable(redact.URLs(err.Error())), cmd.CommandPath())
 		return exitUsage
 	case errors.Is(err, errNotReady):
 		fmt.Fprintln(errs, "selectctl:", err)
@@ -82,7 +89,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 
 // advise adds to an error what its reader can do about it.
 func advise(err error, url string) string {
-	text := printable(err.Error())
+	text := printable(redact.URLs(err.Error()))
 	failed, ok := errors.AsType[*client.Error](err)
 	lookup, isLookup := errors.AsType[*net.DNSError](err)
 	_, isCertificate := errors.AsType[*tls.CertificateVerificationError](err)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
@@ -33,17 +32,6 @@ func (t *table) add(cells ...any) {
 	t.rows = append(t.rows, row)
 }
 
-// printable returns a text of a caller's or an engine's as it can be shown: a terminal would obey what is in
-// control characters.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r == '\n' || unicode.IsPrint(r) {
-			return r
-		}
-		return unicode.ReplacementChar
-	}, text)
-}
-
 // show writes an answer in the format that was asked for: data as JSON or YAML with the members of the
 // API, else the table.
 func (a *app) show(data any, t *table) error {
@@ -53,11 +41,7 @@ func (a *app) show(data any, t *table) error {
 		if err != nil {
 			return fmt.Errorf("write JSON: %w", err)
 		}
-		if a.terminal {
-			text = []byte(printable(string(text)))
-		}
-		_, err = fmt.Fprintf(a.out, "%s\n", text)
-		return err
+		return writeEscaped(a.out, bytes.NewReader(append(text, '\n')), escapeJSON)
 	case "yaml":
 		return writeYAML(a.out, data)
 	case "name":
@@ -65,10 +49,7 @@ func (a *app) show(data any, t *table) error {
 			return usageError{fmt.Errorf("the rows of this answer have no names; use -o table, json or yaml")}
 		}
 		for _, name := range t.names {
-			if a.terminal {
-				name = printable(name)
-			}
-			if _, err := fmt.Fprintln(a.out, name); err != nil {
+			if _, err := fmt.Fprintln(a.out, printable(name)); err != nil {
 				return err
 			}
 		}
@@ -92,12 +73,27 @@ func writeYAML(out io.Writer, data any) error {
 	if err := decoder.Decode(&generic); err != nil {
 		return fmt.Errorf("write YAML: %w", err)
 	}
-	text, err = yaml.Marshal(numbers(generic))
+	var document yaml.Node
+	if err := document.Encode(numbers(generic)); err != nil {
+		return fmt.Errorf("write YAML: %w", err)
+	}
+	quoteOdd(&document)
+	text, err = yaml.Marshal(&document)
 	if err != nil {
 		return fmt.Errorf("write YAML: %w", err)
 	}
-	_, err = out.Write(text)
-	return err
+	return writeEscaped(out, bytes.NewReader(text), escapeYAML)
+}
+
+// quoteOdd puts double quotes around the texts that a line cannot show as they are: only these may have escape
+// sequences.
+func quoteOdd(n *yaml.Node) {
+	if n.Kind == yaml.ScalarNode && strings.ContainsFunc(n.Value, func(r rune) bool { return !isShown(r) }) {
+		n.Style = yaml.DoubleQuotedStyle
+	}
+	for _, member := range n.Content {
+		quoteOdd(member)
+	}
 }
 
 // numbers returns v with its JSON numbers as YAML scalars of the same text.

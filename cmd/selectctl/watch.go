@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"github.com/select-service/select-service/internal/codec/redact"
 )
 
 // watchEvery is how often --watch shows an answer.
@@ -64,7 +66,7 @@ func (a *app) repeat(ctx context.Context, every time.Duration, show func() error
 
 // draw shows a text in the terminal's window, in place of what was there.
 func (a *app) draw(window io.Writer, text string) error {
-	text = fmt.Sprintf("%s  %s\n%s", a.options.URL, time.Now().Format(time.TimeOnly), text)
+	text = fmt.Sprintf("%s  %s\n%s", redact.URLs(a.options.URL), time.Now().Format(time.TimeOnly), text)
 	if f, ok := window.(*os.File); ok {
 		if width, height, err := term.GetSize(int(f.Fd())); err == nil { // else it is not cut
 			text = fit(text, width, height)

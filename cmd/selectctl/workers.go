@@ -184,7 +184,7 @@ func (a *app) addWorker() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use: "add -f FILE", Short: "register the workers of a file, beside those that there are",
-		Long:    "Registers each worker of a YAML or JSON file (- is standard input): one record, a list of records,\nor an object with the list as \"workers\". The members are those of POST /workers.",
+		Long:    "Registers each worker of a YAML or JSON file (- is standard input): one record, a list of records,\nor an object with the list as \"workers\". The members are those of POST /workers. If a record has no\nworker_id, none is registered.",
 		Example: "  selectctl workers add -f worker.yaml",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			records, err := a.readWorkers(file)
@@ -257,7 +257,7 @@ func (a *app) removeWorkers() *cobra.Command {
 				if err := a.service.DeleteWorker(cmd.Context(), id); err != nil {
 					return fmt.Errorf("worker %d: %w", id, err)
 				}
-				fmt.Fprintf(a.out, "worker/%d removed\n", id)
+				a.line("worker/%d removed", id)
 			}
 			return nil
 		},
@@ -272,7 +272,7 @@ func (a *app) applyWorkers() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: "apply -f FILE", Short: "make the workers those of a file: add, change and remove",
-		Long:    "Makes the workers of the model and routing group (of all, without these options) those of\nthe file: PUT /workers. Workers that the file does not have are removed.",
+		Long:    "Makes the workers of the model and routing group (of all, without these options) those of\nthe file: PUT /workers. Workers that the file does not have are removed. If a record has\nno worker_id, nothing is changed.",
 		Example: "  selectctl workers apply -f workers.yaml -m llama --dry-run\n  selectctl workers apply -f workers.yaml -m llama",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			records, err := a.readWorkers(file)
@@ -324,27 +324,45 @@ func readFile(name string, in io.Reader) ([]byte, error) {
 	return os.ReadFile(name)
 }
 
-// readWorkers reads records from a YAML or JSON file, or from standard input for "-".
+// readWorkers reads records from a YAML or JSON file, or from standard input for "-". Nothing is read of a
+// file with a faulty record.
 func (a *app) readWorkers(name string) ([]client.Worker, error) {
 	text, err := readFile(name, a.in)
 	if err != nil {
 		return nil, fmt.Errorf("read workers: %w", err)
 	}
+	if name == "-" {
+		name = "standard input"
+	}
 	list, err := decodeRecords(text)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
-	asJSON, err := json.Marshal(list)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
-	}
-	decoder := json.NewDecoder(bytes.NewReader(asJSON))
-	decoder.DisallowUnknownFields()
-	var records []client.Worker
-	if err := decoder.Decode(&records); err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
+	records := make([]client.Worker, len(list))
+	for i, record := range list {
+		if records[i], err = readWorker(record); err != nil {
+			return nil, fmt.Errorf("read %s: record %d: %w", name, i+1, err)
+		}
 	}
 	return records, nil
+}
+
+// readWorker reads a record, which must name its worker_id: without this check a record without it would be
+// one of worker 0.
+func readWorker(record any) (w client.Worker, err error) {
+	switch object, ok := record.(map[string]any); {
+	case !ok:
+		return w, fmt.Errorf("it is %v, want an object with worker_id", record)
+	case object["worker_id"] == nil:
+		return w, errors.New("it has no worker_id")
+	}
+	text, err := json.Marshal(record)
+	if err != nil {
+		return w, err //nolint:wrapcheck // it says what is wrong
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	return w, decoder.Decode(&w) //nolint:wrapcheck // it names the member
 }
 
 // decodeRecords returns the records of all YAML documents of a text: each is a record, a list of
@@ -477,7 +495,7 @@ func (a *app) unsetThresholds() *cobra.Command {
 			if err := a.service.UnsetBusyThresholds(cmd.Context(), args[0]); err != nil {
 				return err
 			}
-			fmt.Fprintf(a.out, "%s has no thresholds\n", args[0])
+			a.line("%s has no thresholds", args[0])
 			return nil
 		},
 	}
@@ -540,8 +558,7 @@ func (a *app) dump() *cobra.Command {
 				return err
 			}
 			defer func() { err = cmp.Or(err, body.Close()) }()
-			_, err = io.Copy(a.out, body)
-			return err
+			return writeEscaped(a.out, body, escapeJSON)
 		},
 	}
 }
@@ -560,7 +577,7 @@ func (a *app) status() *cobra.Command {
 			t := workerTable(slices.DeleteFunc(slices.Clone(ready.Workers), func(w client.Worker) bool { return w.Lifecycle == "schedulable" }))
 			t.wide = 0
 			if a.forPeople() {
-				fmt.Fprintf(a.out, "ready: %t, %d of %d workers schedulable\n", ready.Ready, ready.SchedulableWorkers, len(ready.Workers))
+				a.line("ready: %t, %d of %d workers schedulable", ready.Ready, ready.SchedulableWorkers, len(ready.Workers))
 				if len(t.rows) > 0 {
 					err = t.write(a.out, true, a.painted)
 				}

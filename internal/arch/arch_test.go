@@ -20,14 +20,14 @@ const module = "github.com/select-service/select-service/"
 // leaves are packages of types and small tools that know nothing of the rest of
 // the service. Every package may use them but those that strangers import, for
 // which mayImport lists them one by one.
-var leaves = []string{"internal/codec/bodyscan", "pkg/memory", "internal/selection/contract", "internal/transport/curve", "internal/container/hashset", "internal/container/keyhash", "internal/container/offheap", "internal/container/slotset", "internal/codec/msgpack", "internal/codec/yamlread", "internal/telemetry/metrics", "internal/telemetry/tracing"}
+var leaves = []string{"internal/codec/bodyscan", "pkg/memory", "internal/selection/contract", "internal/container/hashset", "internal/container/keyhash", "internal/container/offheap", "internal/container/slotset", "internal/codec/msgpack", "internal/codec/yamlread", "internal/codec/redact", "internal/telemetry/metrics", "internal/telemetry/tracing"}
 
 // mayImport is the table of docs/ARCHITECTURE.md: for each package the packages
 // of this module that its code may import, beside the leaves. "x/..." is x and
 // everything below. Tests may import more.
 var mayImport = map[string][]string{
 	"cmd/select-service": {"internal/...", "pkg/..."},
-	"cmd/selectctl":      {"internal/server/access"}, // tokens and roles, beside what programs may import
+	"cmd/selectctl":      {"internal/server/access", "internal/codec/redact"}, // tokens and roles, what is not shown, beside what programs may import
 
 	"api":                   {},
 	"api/internal/generate": {},
@@ -36,6 +36,7 @@ var mayImport = map[string][]string{
 	"internal/codec":                    {},
 	"internal/codec/bodyscan":           {"internal/codec/msgpack"},
 	"internal/codec/msgpack":            {},
+	"internal/codec/redact":             {},
 	"internal/codec/yamlread":           {},
 	"internal/conductor":                {"internal/conductor/diagnose", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
 	"internal/config":                   {"internal/discovery/enginelist", "internal/discovery/kubernetes/mapping", "internal/selection/admission", "internal/selection/overload", "internal/selection/pending", "internal/selection/policies", "internal/transport/nats", "pkg/..."},
@@ -75,9 +76,10 @@ var mayImport = map[string][]string{
 	"internal/server/fleet":             {"internal/engines/load", "internal/engines/reports", "internal/node", "internal/selection", "internal/selection/scopes", "pkg/..."},
 	"internal/server/gateway":           {"internal/server/access", "pkg/memory", "internal/server/gateway/counts", "internal/server/gateway/openai", "internal/server/gateway/tokenizer", "internal/selection", "pkg/catalog", "pkg/selector"},
 	"internal/server/gateway/counts":    {},
-	"internal/server/gateway/extproc":   {"internal/server/access", "internal/server/gateway"},
+	"internal/server/gateway/extproc":   {"internal/server/access", "internal/server/gateway", "internal/server/gateway/counts"},
 	"internal/server/gateway/openai":    {},
-	"internal/server/gateway/tokenizer": {"internal/server/gateway/openai", "pkg/catalog"},
+	"internal/server/gateway/proxy":     {"internal/server/access", "internal/server/gateway", "internal/server/gateway/counts", "internal/server/gateway/openai", "internal/transport/http1", "pkg/catalog"},
+	"internal/server/gateway/tokenizer": {"internal/engines", "internal/server/gateway/openai", "internal/transport/http1", "pkg/catalog"},
 	"internal/server/httpapi":           {"api", "internal/container/offheap", "internal/engines/load", "internal/engines/reports", "internal/server/access", "internal/server/doctor", "internal/server/fleet", "internal/server/gateway/tokenizer", "internal/server/replicas", "internal/server/ui", "internal/conductor", "internal/conductor/diagnose", "internal/selection/overload", "internal/selection", "internal/node", "pkg/..."},
 	"internal/server/ui":                {},
 	"internal/telemetry":                {"internal/transport/certs", "internal/conductor", "internal/selection/counts", "internal/selection/overload", "internal/selection/policies", "internal/selection/scopes", "internal/discovery/workersfile", "pkg/..."},
@@ -88,9 +90,9 @@ var mayImport = map[string][]string{
 	"internal/transport/atomicfile":     {},
 	"internal/transport/certs":          {"internal/transport/filewatch"},
 	"internal/transport/clientnet":      {},
-	"internal/transport/curve":          {},
 	"internal/transport/fetch":          {"internal/transport/certs", "internal/transport/filewatch", "pkg/recovery"},
 	"internal/transport/filewatch":      {},
+	"internal/transport/http1":          {},
 	"internal/transport/nats":           {"pkg/memory", "pkg/replicasync"},
 	"internal/transport/zmqsock":        {"internal/transport/clientnet", "internal/transport/zmtp", "pkg/catalog"},
 	"internal/transport/zmtp":           {},
@@ -104,8 +106,9 @@ var mayImport = map[string][]string{
 
 	"test/kubetest": {},
 
-	"scripts/dist": {},
-	"scripts/sbom": {},
+	"scripts/dist":     {},
+	"scripts/newcomer": {},
+	"scripts/sbom":     {},
 
 	"pkg/catalog":              {},
 	"pkg/client":               {"internal/codec/bodyscan", "internal/codec/msgpack"},
@@ -326,7 +329,7 @@ const withLibzmq = "pkg/kvevents/libzmq"
 // built with them only if it is asked to (the build tag libzmq): by itself it needs no C.
 func TestSockets(t *testing.T) {
 	homes := []string{"test/kvpub", "test/zmqtest", withLibzmq}
-	tests := append(homes, "internal/transport/curve", "internal/transport/zmqsock", "internal/transport/zmtp")
+	tests := append(homes, "internal/transport/zmqsock", "internal/transport/zmtp")
 	for _, s := range sources(t) {
 		if !s.test && slices.Contains(s.imports(), module+withLibzmq) && (s.dir != "cmd/select-service" || buildTag(s) != "//go:build libzmq") {
 			t.Errorf("%s imports %s; only cmd/select-service may, under the build tag libzmq", s.path, withLibzmq)
@@ -362,19 +365,47 @@ func TestNames(t *testing.T) {
 }
 
 // TestClock proves that the core is told the time, and that no unit test waits
-// for it to pass: sleeping is for the fake clock of testing/synctest.
+// for it to pass: sleeping is for the fake clock of testing/synctest, or of a helper
+// of the same package that runs a test with it.
 func TestClock(t *testing.T) {
-	for _, s := range sources(t) {
+	all := sources(t)
+	fake := make(map[string][]string) // the helpers of each folder
+	for _, s := range all {
+		if s.test && slices.Contains(s.imports(), "testing/synctest") {
+			for _, d := range s.ast.Decls {
+				if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && calls(f, "Test") && !strings.HasPrefix(f.Name.Name, "Test") {
+					fake[s.dir] = append(fake[s.dir], f.Name.Name)
+				}
+			}
+		}
+	}
+	for _, s := range all {
 		inCore := slices.Contains(withoutClock, s.dir)
 		for _, call := range timeCalls(s) {
 			switch at := s.pos.Position(call.Pos()); {
 			case !s.test && inCore:
 				t.Errorf("%s: time.%s in %s, which has no clock of its own", at, call.Sel.Name, s.dir)
-			case s.test && call.Sel.Name == "Sleep" && !s.isProgram() && !slices.Contains(s.imports(), "testing/synctest"):
+			case s.test && call.Sel.Name == "Sleep" && !s.isProgram() && !slices.Contains(s.imports(), "testing/synctest") && !calls(s.ast, fake[s.dir]...):
 				t.Errorf("%s: time.Sleep in a test without a fake clock", at)
 			}
 		}
 	}
+}
+
+// calls reports whether a function with one of these names is called below a node, as NAME or PACKAGE.NAME.
+func calls(below ast.Node, names ...string) (found bool) {
+	ast.Inspect(below, func(n ast.Node) bool {
+		if call, ok := n.(*ast.CallExpr); ok {
+			switch f := call.Fun.(type) {
+			case *ast.Ident:
+				found = found || slices.Contains(names, f.Name)
+			case *ast.SelectorExpr:
+				found = found || slices.Contains(names, f.Sel.Name)
+			}
+		}
+		return !found
+	})
+	return found
 }
 
 func timeCalls(s source) []*ast.SelectorExpr {

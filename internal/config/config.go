@@ -26,6 +26,7 @@ type Config struct {
 	Server  Server
 	TLS     TLS
 	Gateway Gateway
+	Proxy   Proxy
 	Workers Workers
 	// Kubernetes finds workers as pods.
 	Kubernetes Kubernetes
@@ -44,7 +45,6 @@ type Config struct {
 	Replicas        Replicas
 	Access          Access
 	Data            Data
-	Curve           Curve
 	Limits          Limits
 	Metrics         Metrics
 	Traces          Traces
@@ -313,11 +313,6 @@ func (a Access) Endpoints() catalog.EndpointPolicy {
 	return p
 }
 
-// Curve names the file with the CURVE key of encrypted ZMQ connections; empty: none.
-type Curve struct {
-	ReplicaKeyFile string // key pair that all replicas share
-}
-
 // Limits bounds the resources that clients, engines and replicas can use.
 type Limits struct {
 	// MaxMemory is the memory budget in bytes; 0: derived from the cgroup or the machine.
@@ -382,7 +377,7 @@ const MaxThreads = 1024
 func Default() Config {
 	return Config{
 		Server:  Server{Listen: []string{"0.0.0.0"}, Port: 8092, UI: true, Contract: Contract13},
-		Gateway: defaultGateway(), Kubernetes: defaultKubernetes(),
+		Gateway: defaultGateway(), Proxy: defaultProxy(), Kubernetes: defaultKubernetes(),
 		Fleet: Fleet{Name: "default", Bookings: BookingsNATS},
 		KVEvents: KVEvents{
 			Enabled: true, Threads: 4, ApproximateTTL: 120 * time.Second, ApproximatePolicy: PolicyTTL, HybridExact: true,

@@ -54,6 +54,7 @@ const (
 	keyConductorPort  = "server.conductor_port"
 	keyGatewayPort    = "gateway.port"
 	keyHealthPort     = "gateway.health_port"
+	keyProxyPort      = "proxy.port"
 	keyGatewayModels  = "gateway.models"
 	keyTokenizerURL   = "gateway.tokenizer_url"
 	keyTokenizer      = "gateway.tokenizer_protocol"
@@ -171,6 +172,7 @@ func (c Config) socketConflicts() (found []conflict) {
 		{s.SlotsPort != 0 && !c.SlotsOnly, keySlotsPort},
 		{s.ConductorPort != 0, keyConductorPort},
 		{c.Gateway.Port != 0, keyGatewayPort},
+		{c.Proxy.Port != 0, keyProxyPort},
 		{c.Replicas.Publish() != "" && s.AdvertiseURL == "", keySyncPort},
 	} {
 		if port.wanted {
@@ -201,6 +203,7 @@ func (c Config) listeners() []listener {
 		{keyConductorPort, "--conductor-port", "the Conductor API", s.ConductorPort},
 		{keyGatewayPort, "--gateway-port", "the gateway", c.Gateway.Port},
 		{keyHealthPort, "--gateway-health-port", "the gateway's health service", c.Gateway.HealthPort},
+		{keyProxyPort, "--proxy-port", "the proxy", c.Proxy.Port},
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -60,7 +61,7 @@ func parseFile(content []byte) (entries []entry, faults []error) {
 	byKey := optionsByKey()
 	for group, section := range r.Pairs("", root) {
 		switch {
-		case !isGroup(group.Name):
+		case !isGroup(group.Name) && !hadGroup(group.Name):
 			r.Fault(group.Path, group.Node, yamlread.ErrUnknownKey)
 			continue
 		case yamlread.IsNull(section):
@@ -119,6 +120,11 @@ func scalarText(node *yaml.Node) (string, error) {
 		return strings.Join(items, ","), nil
 	}
 	return "", errNotPlain
+}
+
+// hadGroup reports whether an earlier release had a section of the file, whose keys are refused by their names.
+func hadGroup(name string) bool {
+	return slices.ContainsFunc(removedOptions, func(o removedOption) bool { return strings.HasPrefix(o.key, name+".") })
 }
 
 func isGroup(name string) bool {

@@ -17,7 +17,10 @@ type Gateway struct {
 	HealthPort uint16
 	// Models maps model names of requests to scopes, each element NAME=MODEL@TENANT, see Names;
 	// nil: every model of the tenant default has its own name.
-	Models     []string
+	Models []string
+	// Paths are further paths of engines that requests may name, each a path, a path that ends with a slash for all
+	// below it, or "all".
+	Paths      []string
 	SelfSigned bool // without --tls-cert: use a certificate that is generated at the start
 	MaxStreams int  // open ext_proc streams, one for each request under way
 	MaxBody    int  // of a request, in bytes
@@ -47,9 +50,12 @@ type Tokenizer struct {
 // TokenizerWorker as Tokenizer.URL asks a live engine of the request's model.
 const TokenizerWorker = "worker"
 
-// Tokenizes reports whether there is a tokenizer: for the gateway, or of its own.
-func (g Gateway) Tokenizes() bool {
-	return g.Tokenizer.Protocol != ProtocolNone && (g.Port != 0 || g.Tokenizer.URL != TokenizerWorker)
+// Fronts reports whether there is a port for requests to engines: the gateway's or the proxy's.
+func (c Config) Fronts() bool { return c.Gateway.Port != 0 || c.Proxy.Port != 0 }
+
+// Tokenizes reports whether there is a tokenizer: for requests to engines, or of its own.
+func (c Config) Tokenizes() bool {
+	return c.Gateway.Tokenizer.Protocol != ProtocolNone && (c.Fronts() || c.Gateway.Tokenizer.URL != TokenizerWorker)
 }
 
 // The protocols of tokenizers. With ProtocolNone no tokenizer is asked: load alone decides.
@@ -92,10 +98,11 @@ func (g Gateway) Names() map[string]catalog.Scope {
 
 // Serves reports which scopes a port for requests to engines can name, nil: there is no such port. Without
 // configured names these are all of the tenant default.
-func (g Gateway) Serves() func(catalog.Scope) bool {
-	if g.Port == 0 {
+func (c Config) Serves() func(catalog.Scope) bool {
+	if !c.Fronts() {
 		return nil
 	}
+	g := c.Gateway
 	if g.Models == nil {
 		return func(sc catalog.Scope) bool { return sc.Tenant == catalog.DefaultName }
 	}
@@ -175,6 +182,13 @@ var gatewaySettings = []option{
 			"default is served under its own name.",
 	},
 	{
+		key: "gateway.allow_paths", flag: "gateway-allow-paths", hint: "PATH", repeats: true,
+		bind: func(c *Config) value { return list(&c.Gateway.Paths, enginePath) },
+		help: "Further path of engines that requests through the gateway or the proxy may name, or /path/ for all below it; it " +
+			"may be given several times. Without it these are the routes of OpenAI's and Anthropic's APIs and engines' own for prompts: engines' " +
+			"other routes, such as /flush_cache, stop or change them. all: no path is refused.",
+	},
+	{
 		key: "gateway.self_signed", flag: "gateway-self-signed", also: []string{"DYN_SECURE_SERVING"},
 		bind: func(c *Config) value { return boolean(&c.Gateway.SelfSigned) },
 		help: "Without --tls-cert, TLS on the gateway's listener with a certificate for localhost that is made at " +
@@ -211,7 +225,7 @@ var gatewaySettings = []option{
 	{
 		key: "gateway.drain_delay", flag: "gateway-drain-delay", hint: "DURATION",
 		bind: func(c *Config) value { return delay(&c.Gateway.DrainDelay) },
-		help: "With a gateway port: how long the process goes on after the signal to stop, with health NOT_SERVING, so " +
+		help: "With a gateway or proxy port: how long the process goes on after the signal to stop, with health NOT_SERVING, so " +
 			"that gateways learn of it; 0 stops at once.",
 	},
 	{
@@ -241,7 +255,7 @@ var gatewaySettings = []option{
 		key: "gateway.tokenizer_url", flag: "tokenizer-url", also: []string{"DYN_EPP_TOKENIZER_SERVICE_URL"}, hint: "URL|worker",
 		bind: func(c *Config) value { return checkedText(&c.Gateway.Tokenizer.URL, tokenizerURL) },
 		help: "Base URL of the tokenizer service that gives the gateway and POST /tokenize token ids; worker, which needs " +
-			"a gateway port, asks a live engine of the request's model.",
+			"a gateway or proxy port, asks a live engine of the request's model.",
 	},
 	{
 		key: "gateway.tokenizer_protocol", flag: "tokenizer-protocol", also: []string{"DYN_EPP_TOKENIZER_PROTOCOL"}, hint: "NAME",

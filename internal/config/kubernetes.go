@@ -292,7 +292,7 @@ func annotationPrefix(s string) (string, error) {
 // ofPool are the keys that an entry of kubernetes.pools may have.
 var ofPool = map[string]bool{
 	"inference_pool": true, "service": true, "selector": true, "namespace": true, "target_ports": true, "model": true, "tenant": true,
-	"block_size": true, "total_kv_blocks": true, "max_num_batched_tokens": true, "kv_events_port": true, "kv_replay_port": true, "kv_load_port": true,
+	"block_size": true, "total_kv_blocks": true, "max_num_batched_tokens": true, "kv_events": true, "kv_events_port": true, "kv_replay_port": true, "kv_load_port": true,
 	"port_stride": true, "data_parallel_size": true, "rank_header": true, "load_metrics": true, "role_label": true, "role": true, "scheme": true, "ask": true,
 	"not_ready_grace": true,
 }
@@ -373,9 +373,14 @@ var kubernetesSettings = []option{
 		help: "Tokens that a step of the engines may compute, which the wait queue needs; 0 is not known.",
 	},
 	{
+		key: "kubernetes.kv_events", flag: "kube-kv-events",
+		bind: func(c *Config) value { return negated(&c.Kubernetes.Named.NoKVEvents) },
+		help: "The engines publish KV events. Off, for embeddings or engines without prefix caching, the pods have no event stream, and nobody misses it.",
+	},
+	{
 		key: "kubernetes.kv_events_port", flag: "kube-kv-events-port", also: []string{"DYN_EPP_KV_EVENT_PORT"}, hint: "PORT",
 		bind: func(c *Config) value { return integer(&c.Kubernetes.Named.KVEventsPort, 0, math.MaxUint16) },
-		help: "Port of the KV events of rank 0 in pods without a container port named kv-events; 0 is what the engine says, else 5557.",
+		help: "Port of the KV events of rank 0 in pods without a container port named kv-events; 0 is what the engine says, else 5557. Pods without KV events have kv_events: false.",
 	},
 	{
 		key: "kubernetes.kv_replay_port", flag: "kube-kv-replay-port", also: []string{"DYN_EPP_KV_EVENT_REPLAY_PORT"}, hint: "PORT",

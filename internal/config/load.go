@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/select-service/select-service/internal/codec/redact"
 	"github.com/select-service/select-service/internal/selection/policies"
 )
 
@@ -144,15 +145,16 @@ type InvalidError struct {
 // ExitCode is the status of a process that refuses its configuration.
 const ExitCode = 2
 
-// Error returns one line for a single fault, else an indented line for each.
+// Error returns one line for a single fault, else an indented line for each. Faults name bad values, but not the
+// credentials of URLs.
 func (e *InvalidError) Error() string {
 	if len(e.Faults) == 1 {
-		return "invalid configuration: " + e.Faults[0].Error()
+		return "invalid configuration: " + redact.URLs(e.Faults[0].Error())
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "invalid configuration, %d faults:", len(e.Faults))
 	for _, fault := range e.Faults {
-		b.WriteString("\n  " + fault.Error())
+		b.WriteString("\n  " + redact.URLs(fault.Error()))
 	}
 	return b.String()
 }

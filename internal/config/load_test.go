@@ -644,6 +644,7 @@ func TestWhichPolicy(t *testing.T) {
 	}{
 		{want: "default contract"},
 		{args: port, want: "predicted-ttft front"},
+		{args: "--proxy-port=8080", want: "predicted-ttft front"},
 		{args: port, tenant: "blue", want: "default contract"},
 		{args: port + " --gateway-model=x=m@blue", tenant: "blue", want: "predicted-ttft front"},
 		{args: port + " --gateway-model=x=m@blue", want: "default contract"}, // the scope counts, not its model's name
@@ -831,16 +832,16 @@ func TestFileForms(t *testing.T) {
 }
 
 // TestRemoved proves that a setting of an earlier release is refused by name from every source,
-// with the reason, unless it is empty in the environment, and that the slot tracker, which never had
-// it, does not read it there.
+// with the reason, unless it is empty in the environment, which the slot tracker never read.
 func TestRemoved(t *testing.T) {
-	for key, name := range map[string]string{
-		"secret_key_file": "secret-key-file", "engine_key_file": "engine-key-file", "publisher_keys_file": "publisher-keys-file",
+	const ofEngines, ofReplicas = "encryption towards engines is gone", "CURVE between replicas is gone: unset this, and let replicas meet over NATS with TLS (--fleet)"
+	for key, why := range map[string]string{
+		"secret_key_file": ofEngines, "engine_key_file": ofEngines, "publisher_keys_file": ofEngines, "replica_key_file": ofReplicas,
 	} {
-		flag, env := "--zmq-curve-"+name, "SELECT_SERVICE_ZMQ_CURVE_"+strings.ToUpper(key)
-		const why = "encryption towards engines is gone"
+		flag, env := "--zmq-curve-"+strings.ReplaceAll(key, "_", "-"), "SELECT_SERVICE_ZMQ_CURVE_"+strings.ToUpper(key)
 		mustFail(t, setup{args: []string{flag + "=k"}}, flag+": "+why)
 		mustFail(t, setup{env: map[string]string{env: "k"}}, env+": "+why)
+		mustFail(t, setup{args: []string{"slots", flag + "=k"}}, flag+": "+why)
 		mustFail(t, fromFile("curve: {"+key+": k}"), "curve."+key, why)
 		setup{env: map[string]string{env: ""}}.mustLoad(t)
 		setup{args: []string{"slots"}, env: map[string]string{env: "k"}}.mustLoad(t)

@@ -129,7 +129,8 @@ func slotsActions() []actionFlag {
 var groups = []struct{ name, title string }{
 	{"server", "HTTP server"},
 	{"tls", "TLS: certificates of the HTTP listeners, and of reads from other replicas"},
-	{"gateway", "Gateway: the endpoint picker for Envoy (ext_proc)"},
+	{"gateway", "Gateway: requests to engines, and the endpoint picker for Envoy (ext_proc)"},
+	{"proxy", "Proxy: clients' requests, passed on to engines"},
 	{"workers", "Workers"},
 	{"kubernetes", "Kubernetes: workers that are found as pods"},
 	{"kv_events", "KV events"},
@@ -143,7 +144,6 @@ var groups = []struct{ name, title string }{
 	{"fleet", "Fleet: replicas that meet over NATS"},
 	{"access", "Access: who may ask for what"},
 	{"data", "Data: state on disk, for a replica without others"},
-	{"curve", "CURVE: reservations between replicas that are encrypted and authenticated"},
 	{"limits", "Limits: what outsiders can make the service use"},
 	{"metrics", "Metrics"},
 	{"traces", "Traces: spans of requests, for an OpenTelemetry collector"},
@@ -152,7 +152,7 @@ var groups = []struct{ name, title string }{
 
 // options has everything that can be set: the settings, and the variables of Dynamo's router
 // that a shared environment may have.
-var options = named(slices.Concat(settings, gatewaySettings, kubernetesSettings, fleetSettings, dynamoCompat, dynamoPicker))
+var options = named(slices.Concat(settings, gatewaySettings, proxySettings, kubernetesSettings, fleetSettings, dynamoCompat, dynamoPicker))
 
 // settings lists every setting, group by group. The DYN_ names and their
 // defaults are those of dynamo-kv-router 1.3.1, or of 1.6.1 where 1.3.1 has none.
@@ -260,8 +260,8 @@ var settings = []option{
 	{
 		key: "tls.engine_ca", flag: "engine-ca", hint: "FILE",
 		bind: func(c *Config) value { return text(&c.TLS.EngineCA) },
-		help: "Authorities (PEM) of the engines that are read over https: their metrics, and how they describe themselves; by " +
-			"default the system's.",
+		help: "Authorities (PEM) of engines behind https, where their metrics are read, where they describe themselves, and " +
+			"where they or the server of --tokenizer-url are asked for tokens; by default the system's.",
 	},
 	{
 		key: "tls.engine_cert", flag: "engine-cert", hint: "FILE",
@@ -469,8 +469,8 @@ var settings = []option{
 	{
 		key: "engines.token_file", flag: "engine-token-file", hint: "FILE",
 		bind: func(c *Config) value { return text(&c.Engines.TokenFile) },
-		help: "File with the bearer token that engines are shown, where their metrics are read and where they describe " +
-			"themselves; it is read again when it changes. Every registered URL gets it: it needs --allow-endpoints; use https.",
+		help: "File with the bearer token that engines are shown, where their metrics are read, where they describe " +
+			"themselves, and where they are asked for tokens; it is read again when it changes. Every registered URL gets it: it needs --allow-endpoints; use https.",
 	},
 	{
 		key: "engines.reported_load_ttl", flag: "reported-load-ttl", hint: "DURATION",
@@ -598,9 +598,10 @@ var settings = []option{
 		key: "access.allowed_hosts", flag: "allowed-hosts", hint: "HOSTS", slots: asFlag,
 		bind: func(c *Config) value { return list(&c.Access.AllowedHosts, hostName) },
 		help: "Host names and addresses that requests to the HTTP listeners may name, beside the address at which a " +
-			"connection comes; * is any. By default only listeners on the loopback check this, and accept their own " +
-			"names. Set it where browsers can reach the service. Unix sockets never check it: a proxy in front of one " +
-			"has to.",
+			"connection comes; * is any. By default listeners on the loopback accept their own names. Others then " +
+			"accept any name from programs, and without tokens from browsers only addresses, names without dots, " +
+			"*.svc, *.svc.cluster.local, *.localhost and their own names. Unix sockets never check it: a proxy in " +
+			"front of one has to.",
 	},
 	{
 		key: "access.allow_endpoints", flag: "allow-endpoints", hint: "RULES", slots: asFlag,
@@ -629,13 +630,6 @@ var settings = []option{
 		bind: func(c *Config) value { return duration(&c.Data.SnapshotInterval) },
 		help: "Time between two snapshots in --data-dir. What is booked after the last one is lost if the process " +
 			"is killed. Writing takes no more than a twentieth of a core, so that a large index may need longer.",
-	},
-
-	{
-		key: "curve.replica_key_file", flag: "zmq-curve-replica-key-file", hint: "FILE", slots: asFlag,
-		bind: func(c *Config) value { return text(&c.Curve.ReplicaKeyFile) },
-		help: "File with the CURVE key pair of the replicas ('select-service curve new'), the same one for all: whoever has it is a replica. With it " +
-			"nothing is exchanged with other replicas without encryption. Deprecated: it will be removed; --fleet has TLS.",
 	},
 
 	{

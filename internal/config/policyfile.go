@@ -182,7 +182,7 @@ func (l *loader) resolvePolicies(weight string) {
 	}
 	var err error
 	w.Policies, err = l.selection.Resolve(policies.Settings{
-		Name: w.Name, Type: w.Type, Weights: l.conf.Weights(), Served: l.conf.Gateway.Serves(), Weight: weight,
+		Name: w.Name, Type: w.Type, Weights: l.conf.Weights(), Served: l.conf.Serves(), Weight: weight,
 	})
 	if err != nil {
 		name := l.source[keySelection]

@@ -7,10 +7,12 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/select-service/select-service/internal/codec/redact"
 )
 
 // WriteYAML writes the effective configuration in the syntax of the file; Load
-// reads it back to the same values.
+// reads it back to the same values, but for the credentials of URLs, which are left out.
 func (c Config) WriteYAML(w io.Writer) error {
 	root := &yaml.Node{Kind: yaml.MappingNode}
 	for _, g := range groups {
@@ -20,6 +22,9 @@ func (c Config) WriteYAML(w io.Writer) error {
 			key.SetString(strings.TrimPrefix(o.key, g.name+"."))
 			if err := val.Encode(o.bind(&c).show()); err != nil {
 				return fmt.Errorf("encode %s: %w", o.key, err)
+			}
+			if o.key != keyGatewayModels { // an @ begins a tenant there
+				hideCredentials(&val)
 			}
 			section.Content = append(section.Content, &key, &val)
 		}
@@ -35,6 +40,16 @@ func (c Config) WriteYAML(w io.Writer) error {
 	return enc.Close()
 }
 
+// hideCredentials leaves the credentials of URLs out of all texts of a value.
+func hideCredentials(n *yaml.Node) {
+	if n.Kind == yaml.ScalarNode {
+		n.Value = redact.URLs(n.Value)
+	}
+	for _, member := range n.Content {
+		hideCredentials(member)
+	}
+}
+
 // deciding are the options, or the beginnings of their keys, that decide where requests go, and
 // whether they wait or are refused.
 var deciding = []string{"server.contract", "router.", "queue.", "overload.", "engines.warmup", "engines.reported_load_ttl", "engines.stalled_after"}
@@ -48,7 +63,7 @@ func (c Config) Rules() string {
 			fmt.Fprintf(&b, "%s: %v\n", o.key, o.bind(&c).show())
 		}
 	}
-	if c.Gateway.Port != 0 {
+	if c.Fronts() {
 		fmt.Fprintf(&b, "served: %v\n", c.Gateway.Models) // these scopes have another built-in policy
 	}
 	return b.String() + c.policyText
@@ -112,7 +127,6 @@ var helpScreen = screen{
 	head: `Usage: select-service [flags]
        select-service slots [flags]     the slot tracker alone: slots --help
        select-service token new FLAGS   a token and its entry for --tokens-file
-       select-service curve new [FILE]  a key pair for the CURVE files
 
 Chooses the worker for each LLM request by cached KV blocks and load, and keeps
 account of the load that it has handed out.
@@ -124,6 +138,7 @@ account of the load that it has handed out.
 		{"workers-file", "the workers; without it PUT /workers"},
 		{"router-queue-threshold", "hold requests above this prefill load"},
 		{"gateway-port", "endpoint picker for Envoy; 9002 is usual"},
+		{"proxy-port", "proxy to engines; 8080 is usual"},
 		{"replica-sync-port", "share reservations with replicas"},
 		{"replica-sync-peers", "the other replicas"},
 		{"indexer-peers", "whose index is read at start"},
@@ -198,13 +213,11 @@ func (c *command) helpAll() string {
 const helpHead = `Usage: select-service [flags]
        select-service slots [flags]
        select-service token new --name NAME --roles ROLE,...
-       select-service curve new [FILE]
 
 Chooses the worker for each LLM request by cached KV blocks and load, and keeps
 account of the load that it has handed out. The subcommand slots runs the slot
 tracker alone; it has few flags, see select-service slots --help. The subcommand
-token new makes a token and its entry for --tokens-file, curve new a key pair
-for the CURVE files.
+token new makes a token and its entry for --tokens-file.
 
 A flag goes before the environment, the environment before the file, the file
 before the default. An empty value counts as not given. Every bad value is

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/internal/selection/pending"
+	"github.com/select-service/select-service/test/length"
 )
 
 // TestHelp proves what --help and --help-all print, and that --help fits a screen.
@@ -206,5 +208,52 @@ func TestClosedConfiguration(t *testing.T) {
 	}
 	if conf.TLS.Cert == "" || conf.Access.TokensFile == "" || conf.Limits.MaxMemory == 0 {
 		t.Errorf("configuration %+v", conf)
+	}
+}
+
+// TestNoCredentials: whatever option has a URL with credentials, from whatever source, neither the printed
+// configuration nor a fault shows them. NATS takes a token in the place of a name.
+func TestNoCredentials(t *testing.T) {
+	length.Sequential(t)
+	const secret, token = "SECRET", "TOKEN"
+	for _, servers := range []string{"nats://user:SECRET@h:4222", "tls://TOKEN@h", "nats://h:1,nats://u:SEC%40SECRET@[::1]:2/", "nats://:SECRET@h"} {
+		for from, s := range map[string]setup{
+			"flag":     {args: []string{"--fleet", servers}},
+			"variable": {env: map[string]string{"SELECT_SERVICE_FLEET": servers}},
+		} {
+			conf := s.mustLoad(t)
+			if got := printed(t, conf); strings.Contains(got, secret) || strings.Contains(got, token) || !strings.Contains(got, "://xxxxx@") {
+				t.Errorf("%s %s: %s", from, servers, got)
+			}
+			if joined := strings.Join(conf.Fleet.Servers, ","); joined != servers {
+				t.Errorf("%s: printing has changed the servers to %s", from, joined)
+			}
+		}
+	}
+	var help bytes.Buffer
+	if err := config.Default().WriteHelpAll(&help); err != nil {
+		t.Fatal(err)
+	}
+	flags := regexp.MustCompile(`(?m)^  --([a-z-]+)`).FindAllStringSubmatch(help.String(), -1)
+	if len(flags) < 100 {
+		t.Fatalf("there are %d flags", len(flags))
+	}
+	for _, match := range flags {
+		flag := match[1]
+		if flag == "gateway-model" { // names, where an @ begins a tenant
+			continue
+		}
+		for _, value := range []string{"http://u:SECRET@h:1", "http://TOKEN@h:99999999", "nats://u:SECRET%zz@h", "vllm=http://u:SECRET@h:1", "tcp://u:SECRET@h:x", "https://u:SEC/SECRET@h"} {
+			conf, err := setup{args: []string{"--" + flag, value}}.load()
+			var text string
+			if err != nil {
+				text = err.Error()
+			} else {
+				text = printed(t, conf)
+			}
+			if strings.Contains(text, secret) || strings.Contains(text, token) {
+				t.Errorf("--%s %s: %s", flag, value, text)
+			}
+		}
 	}
 }

@@ -33,8 +33,10 @@ type drains struct {
 	// empty has the workers that had no reservation at the last sweep. One sweep is not enough:
 	// a request that was chosen for a worker just before the drain may not be booked yet.
 	empty map[*catalog.Worker]struct{}
-	// seen is when this replica of a fleet learned of each drain.
-	seen map[seenDrain]time.Time
+	// seen is when this replica of a fleet learned of each drain, or when it had begun if that was before the
+	// replica was part of the fleet.
+	seen   map[seenDrain]time.Time
+	joined bool // the replica is part of the fleet: it learns of drains as they begin
 }
 
 // seenDrain names a drain with a deadline.
@@ -56,8 +58,11 @@ func (s *Service) sweepDrained(d *drains, now time.Time) {
 		if s.config.Shared != nil && w.Drain.Within > 0 { // another replica's clock
 			drain := seenDrain{w.ID, deadline.UnixNano()}
 			at, is := before[drain]
-			if !is {
+			if began := deadline.Add(-w.Drain.Within); !is {
 				at = now
+				if !d.joined && began.Before(now) {
+					at = began
+				}
 			}
 			d.seen[drain] = at
 			deadline = at.Add(w.Drain.Within)
@@ -74,6 +79,7 @@ func (s *Service) sweepDrained(d *drains, now time.Time) {
 				Bool("deadline", late).Int("reservations", live).Msg("drained worker removed")
 		})
 	}
+	d.joined = d.joined || s.config.Shared != nil && s.config.Shared.Settled()
 }
 
 // loadsKnown reports whether no reservation of another replica is known to be on its way, so that

@@ -198,6 +198,42 @@ func TestDrainInFleet(t *testing.T) {
 	})
 }
 
+// TestDrainBeforeStart: a replica that starts while a worker drains goes by the drain's own deadline, so that a restart of
+// all replicas does not put it off; a clock that says that the drain begins later does not either. Source:
+// docs/draining.md, a worker is removed at the deadline.
+func TestDrainBeforeStart(t *testing.T) {
+	for name, tt := range map[string]struct{ left, within, want time.Duration }{
+		"begun before":     {20 * time.Second, time.Minute, 20 * time.Second},
+		"over":             {-time.Minute, time.Minute, 0},
+		"by a clock ahead": {time.Hour, time.Minute, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := new(sharing)
+				w := servicetest.Start(t, servicetest.EventsOff, func(c *node.Config) { c.Shared = f })
+				f.catalog = w.Catalog()
+				w.Put(servicetest.Record(1, 1))
+				w.Book("r", servicetest.Prompt(1, 8))
+				if _, err := w.Catalog().Drain(catalog.ScopeFilter{}, 1, catalog.Drain{Deadline: time.Now().Add(tt.left), Within: tt.within}); err != nil {
+					t.Fatal(err)
+				}
+				time.AfterFunc(2*time.Second, func() { f.settled.Store(true) })
+				if tt.want > 0 {
+					after(tt.want - time.Second)
+					if !registered(w, 1) {
+						t.Error("gone before the deadline")
+					}
+					after(time.Second)
+				}
+				after(2 * time.Second)
+				if registered(w, 1) {
+					t.Error("still there after the deadline")
+				}
+			})
+		})
+	}
+}
+
 // TestDrainIsRestored: an operator's drain and its deadline outlive the process.
 func TestDrainIsRestored(t *testing.T) {
 	path := t.TempDir()

@@ -25,8 +25,10 @@ type RecoveryConfig struct {
 	Peers []string // base URLs, asked in order
 	// Find returns further peers, asked after those; nil: there are none. It is called once, and its
 	// context ends at the deadline.
-	Find  func(ctx context.Context) []string
-	Fetch recovery.Fetcher
+	Find func(ctx context.Context) []string
+	// GivenUp, if set, reports whether Ready no longer waits for Find, which waits for somebody who is away.
+	GivenUp func() bool
+	Fetch   recovery.Fetcher
 	// Deadline is how long Ready waits for the recovery and for the reservations of other
 	// replicas. The recovery itself continues.
 	Deadline time.Duration
@@ -100,6 +102,7 @@ type indexRecovery struct {
 
 	begin  time.Time
 	over   chan struct{} // closed when the recovery has ended
+	finds  atomic.Bool   // Config.Find was called, and has not returned
 	tracer *tracing.Tracer
 	loads  atomic.Uint32 // LoadsStage
 
@@ -206,7 +209,10 @@ func (r *indexRecovery) awaited(schedulable int) bool {
 	case r == nil:
 		return false
 	case r.show().Stage == RecoveryFetching:
-		return true
+		if !r.finds.Load() || r.config.GivenUp == nil || !r.config.GivenUp() {
+			return true
+		}
+		r.passDeadline()
 	}
 	switch LoadsStage(r.loads.Load()) {
 	case LoadsUnshared, LoadsApplied:
@@ -262,7 +268,9 @@ func (r *indexRecovery) run(ctx context.Context) error {
 	peers := r.config.Peers
 	if r.config.Find != nil {
 		find, cancel := context.WithTimeout(ctx, r.config.Deadline)
+		r.finds.Store(true)
 		peers = append(slices.Clone(peers), r.config.Find(find)...)
+		r.finds.Store(false)
 		cancel()
 	}
 	span := r.tracer.Trace("recovery")
@@ -300,17 +308,22 @@ func (r *indexRecovery) run(ctx context.Context) error {
 	return nil
 }
 
-// passDeadline ends Ready's wait at the deadline.
-func (r *indexRecovery) passDeadline(ctx context.Context) error {
+// passDeadline ends Ready's wait for the index.
+func (r *indexRecovery) passDeadline() {
+	if r.become(RecoveryDeadline, false) {
+		r.log.Warn().Dur("after", time.Since(r.begin)).Msg("index recovery goes on behind live traffic")
+	}
+}
+
+// watchDeadline ends Ready's wait at the deadline.
+func (r *indexRecovery) watchDeadline(ctx context.Context) error {
 	deadline := time.NewTimer(r.config.Deadline)
 	defer deadline.Stop()
 	select {
 	case <-ctx.Done():
 	case <-r.over:
 	case <-deadline.C:
-		if r.become(RecoveryDeadline, false) {
-			r.log.Warn().Dur("deadline", r.config.Deadline).Msg("index recovery goes on behind live traffic")
-		}
+		r.passDeadline()
 	}
 	return nil
 }

@@ -265,6 +265,34 @@ func TestPeersNotFound(t *testing.T) {
 	})
 }
 
+// TestPeersGivenUp: Ready does not wait for peers that cannot be looked for, and the index is recovered behind live
+// traffic if they are found later. Source: docs/fleet.md, "a start without NATS is ready after 5 s".
+func TestPeersGivenUp(t *testing.T) {
+	dump := dumped(t, 4, 3, 2)
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		f := new(fleet)
+		w := servicetest.Start(t, from(f, whole(dump)), func(c *node.Config) {
+			peers := c.Recovery.Peers
+			c.Recovery.Peers = nil
+			c.Recovery.Find = func(context.Context) []string {
+				time.Sleep(20 * time.Second)
+				return peers
+			}
+			c.Recovery.GivenUp = func() bool { return time.Since(began) >= 5*time.Second && time.Since(began) < 20*time.Second }
+		})
+		w.Put(servicetest.Record(1, 2))
+		time.Sleep(4 * time.Second)
+		wantStage(w, node.RecoveryFetching, false)
+		time.Sleep(time.Second)
+		_, _, _ = w.Ready() // as it is asked all the time
+		wantStage(w, node.RecoveryDeadline, true)
+		time.Sleep(15 * time.Second)
+		wantStage(w, node.RecoveryApplied, true)
+		w.WantDevice(servicetest.Prompt(1, 16), "1/0:4 1/1:3")
+	})
+}
+
 // TestRecoveryAndLiveEvents: what is removed or cleared live while the dump is
 // read does not come back; a worker that was deleted gets nothing more.
 func TestRecoveryAndLiveEvents(t *testing.T) {

@@ -29,6 +29,8 @@ type Replication struct {
 	// Speaker and Reachable are those of replicasync.Options; nil where all peers are ZMQ endpoints.
 	Speaker   func(announced, peer string) (replicasync.Speaker, error)
 	Reachable func(peer string) bool
+	// AuthenticatedAt is that of replicasync.Options.
+	AuthenticatedAt string
 	// MaxPeers bounds the peers; 0 is the default of package replicasync.
 	MaxPeers int
 }
@@ -45,7 +47,7 @@ func newLedger(process uint64, config *Config, scopes replicasync.Scopes, log ze
 	}
 	replica := replicasync.New(replicasync.Options{
 		Process: process, URL: r.URL, Watcher: replicaLog{log}, MaxPeers: r.MaxPeers,
-		Speaker: r.Speaker, Reachable: r.Reachable,
+		Speaker: r.Speaker, Reachable: r.Reachable, AuthenticatedAt: r.AuthenticatedAt,
 		Queues: config.Memory.Account(memory.Replication), Snapshots: config.Memory.Account(memory.Snapshots),
 	}, scopes, r.Transport, tracedFetcher{r.Fetch, config.Tracer}, time.Now)
 	ledger := reservations.New(process, time.Now, replica)

@@ -1,12 +1,11 @@
 package node
 
 import (
-	"math"
-
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/internal/telemetry"
+	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector/ttft"
@@ -36,12 +35,14 @@ func (s *Service) saturation(yield func(telemetry.Saturation) bool) {
 			x.Refused = float64(refused) / float64(requests)
 		}
 		if snap := s.catalog.Snapshot(sc); snap != nil && snap.NumRanks > 0 && state != nil {
-			x.Ratio, x.Wait = s.fullness(snap, state)
-			if partly > 0 { // what the requests need has no worker
-				x.Ratio = max(x.Ratio, 1)
+			x.Roles = s.fullness(snap, state)
+			for i := range x.Roles {
+				if partly > 0 { // what the requests need has no worker
+					x.Roles[i].Ratio = max(x.Roles[i].Ratio, 1)
+				}
 			}
-		} else if requests > 0 {
-			x.Ratio = 1
+		} else {
+			x.Roles = []telemetry.RoleSaturation{{Ratio: float64(metrics.OneIf(requests > 0))}}
 		}
 		if !yield(x) {
 			return
@@ -49,40 +50,89 @@ func (s *Service) saturation(yield func(telemetry.Saturation) bool) {
 	}
 }
 
-// fullness returns the mean saturation of the ranks of which something is known, and the predicted
-// wait, in seconds, on the rank where it is shortest, of those that give signs of life, if any do.
-func (s *Service) fullness(snap *catalog.Snapshot, state *scopes.State) (ratio, wait float64) {
+// fullness returns how full the ranks of each role are: the mean saturation of those of which something
+// is known, and the predicted wait, in seconds, on the rank where it is shortest, of those that give signs
+// of life, if any do. Ranks of different roles cannot stand in for each other.
+func (s *Service) fullness(snap *catalog.Snapshot, state *scopes.State) []telemetry.RoleSaturation {
+	var roles [len(roleNames)]roleFullness
+	hasRoles := false
+	for _, w := range snap.Workers {
+		hasRoles = hasRoles || w.Role != nil
+	}
 	limits := s.Thresholds().Of(snap.Scope.Model)
-	known, sum := 0, 0.0
 	excluded := s.reports.Excluded(snap.Scope)
-	wait = math.Inf(1)
-	ofExcluded := math.Inf(1)
 	s.ledger.Look(snap.Scope, nil, func(v *reservations.View) {
 		for _, e := range snap.Ranks() {
-			if !v.Known(e.Slot, e.Rank) {
-				continue
-			}
-			if of, ok := rankSaturation(v, e, limits); ok {
-				known++
-				sum += of
-			}
-			if excluded[e.Rank] != nil {
-				ofExcluded = min(ofExcluded, waitOf(v, e, state))
-			} else {
-				wait = min(wait, waitOf(v, e, state))
+			if v.Known(e.Slot, e.Rank) {
+				roles[roleOf(e.Worker)].add(v, e, limits, waitOf(v, e, state), excluded[e.Rank] != nil)
 			}
 		}
 	})
-	if known > 0 {
-		ratio = sum / float64(known)
+	if !hasRoles {
+		return []telemetry.RoleSaturation{roles[bothPhases].of("")}
 	}
-	if math.IsInf(wait, 1) {
-		wait = ofExcluded
+	var all []telemetry.RoleSaturation
+	for i := range roles {
+		if roles[i].ranks > 0 {
+			all = append(all, roles[i].of(roleNames[i]))
+		}
 	}
-	if math.IsInf(wait, 1) {
-		wait = 0
+	return all
+}
+
+// Indexes of roleNames.
+const (
+	onlyPrefill = iota
+	onlyDecode
+	bothPhases
+)
+
+var roleNames = [...]string{onlyPrefill: catalog.RolePrefill, onlyDecode: catalog.RoleDecode, bothPhases: telemetry.RoleBoth}
+
+func roleOf(w *catalog.Worker) int {
+	switch {
+	case w.Role == nil:
+		return bothPhases
+	case *w.Role == catalog.RolePrefill:
+		return onlyPrefill
 	}
-	return ratio, wait
+	return onlyDecode
+}
+
+// roleFullness sums up the ranks of a role.
+type roleFullness struct {
+	ranks, living, known int // living: of ranks, those that give signs of life; known: those with a saturation
+	sum                  float64
+	wait, ofExcluded     float64 // the shortest of the living, and of the others
+}
+
+func (f *roleFullness) add(v *reservations.View, e catalog.Entry, limits *overload.Thresholds, wait float64, excluded bool) {
+	if of, ok := rankSaturation(v, e, limits); ok {
+		f.known++
+		f.sum += of
+	}
+	switch {
+	case excluded && f.ranks == f.living:
+		f.ofExcluded = wait
+	case excluded:
+		f.ofExcluded = min(f.ofExcluded, wait)
+	case f.living == 0:
+		f.wait, f.living = wait, 1
+	default:
+		f.wait, f.living = min(f.wait, wait), f.living+1
+	}
+	f.ranks++
+}
+
+func (f *roleFullness) of(role string) telemetry.RoleSaturation {
+	x := telemetry.RoleSaturation{Role: role, Wait: f.wait}
+	if f.known > 0 {
+		x.Ratio = f.sum / float64(f.known)
+	}
+	if f.living == 0 {
+		x.Wait = f.ofExcluded
+	}
+	return x
 }
 
 // rankSaturation returns how full a rank is, as the greatest of its shares in use: of its blocks,

@@ -106,6 +106,9 @@ type Config struct {
 	EngineList bool
 	// Ask asks the engines of workers that wish to be described; nil: none is asked.
 	Ask AskEngine
+	// CorrectDiscovered gives a worker of Kubernetes the block size of its engine's events, and reports
+	// whether it does; nil: none is corrected. See kubernetes.Discovery.CorrectBlockSize.
+	CorrectDiscovered func(w *catalog.Worker, size uint32) bool
 	// Discovers has the kinds of the discovering sources that will call ReplaceWorkers.
 	Discovers []catalog.SourceKind
 	// WatchStored enables selection.SelectRequest.Stored.
@@ -143,14 +146,15 @@ type Service struct {
 	*learning
 	core
 
-	config    Config
-	describer *describer // nil: engines are not asked
-	reports   *reports.Table
-	loads     *loadSources // deliver to reports
-	streams   workerStreams
-	recovery  *indexRecovery   // nil: none is configured
-	state     *statefile.State // nil: there is none on disk
-	conductor *conductor.API
+	config     Config
+	describer  *describer // nil: engines are not asked
+	blockSizes *blockSizes
+	reports    *reports.Table
+	loads      *loadSources // deliver to reports
+	streams    workerStreams
+	recovery   *indexRecovery   // nil: none is configured
+	state      *statefile.State // nil: there is none on disk
+	conductor  *conductor.API
 }
 
 // workerStreams are the KV event streams of the workers.
@@ -187,7 +191,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	if config.Replication != nil {
 		s.advertised = config.Replication.Advertised
 	}
-	s.describer = newDescriber(config.Ask, log)
+	s.describer, s.blockSizes = newDescriber(config.Ask, log), newBlockSizes()
 	s.openStreams(source, index)
 	s.scopes = s.newScopes(index, learners)
 	s.catalog = catalog.New(catalog.Settings{
@@ -284,12 +288,14 @@ func (s *Service) openStreams(source kvevents.Source, index *indexer.Account) {
 	config.Streams, config.Replay = s.config.Memory.Account(memory.Streams), s.config.Memory.Account(memory.Replay)
 	config.Lag = func(late time.Duration) { s.streams.lag.Observe(late.Seconds()) }
 	config.Watch = watchEvents(s.config.Tracer)
+	sized := config
+	sized.OtherBlockSize = s.noteBlockSize
 	counters := new(kvevents.Counters)
 	own := source
 	if s.describer != nil {
 		own = watchedSource{source, s.describer.streamUp}
 	}
-	s.streams.Subscribers = kvevents.NewSubscribers(own, config, counters)
+	s.streams.Subscribers = kvevents.NewSubscribers(own, sized, counters)
 	s.conductor = conductor.New(kvevents.NewSubscribers(source, config, counters), s.config.Endpoints, index, selectionView{s}, s.log)
 }
 
@@ -356,6 +362,7 @@ func (s *Service) Run(ctx context.Context) error {
 	if x := s.scopes.Approximate(); x != nil {
 		g.Go(func() error { return x.Run(ctx) })
 	}
+	g.Go(func() error { return s.correctBlockSizes(ctx) })
 	if s.describer != nil {
 		g.Go(func() error { return s.describer.run(ctx) })
 	}
@@ -364,7 +371,7 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	if s.recovery != nil {
 		g.Go(func() error { return s.recovery.run(ctx) })
-		g.Go(func() error { return s.recovery.passDeadline(ctx) })
+		g.Go(func() error { return s.recovery.watchDeadline(ctx) })
 	}
 	return g.Wait()
 }

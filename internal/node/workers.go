@@ -58,6 +58,17 @@ func (s *Service) Workers(model, tenant *string) []*catalog.Worker {
 	return s.catalog.List(model, tenant)
 }
 
+// EventsBlockSize returns the block size of the KV events of a worker's engine if it is another one
+// than the worker's, so that none of them can be used; else 0.
+func (s *Service) EventsBlockSize(w *catalog.Worker) uint32 {
+	for i := range w.RankCount() {
+		if st, ok := s.streams.Stream(catalog.Rank{Worker: w.ID, DP: w.FirstRank() + i}); ok && st.OtherBlockSize > 0 {
+			return st.OtherBlockSize
+		}
+	}
+	return 0
+}
+
 // Excluded lists the ranks of a worker that get no new requests because their engines give no sign
 // of life, by rank.
 func (s *Service) Excluded(w *catalog.Worker) (list []selection.ExcludedRank) {

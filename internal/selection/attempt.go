@@ -108,6 +108,7 @@ func (a *API) Explain(ctx context.Context, req *SelectRequest) (*Explanation, er
 }
 
 func (a *API) newAttempt(req *SelectRequest, reserve bool) *attempt {
+	req.Scope = a.catalog.Named(req.Scope)
 	t := attempts.Get().(*attempt)
 	t.request = request{api: a, SelectRequest: req, reserve: reserve, filter: filterOf(req)}
 	t.timeline.span = req.Trace.Child("select")

@@ -201,7 +201,12 @@ func QueueOf(v *reservations.View, e catalog.Entry, l *ttft.Learner) selector.Qu
 	q.Speed, q.Late = l.Rank(e.Slot, e.Rank)
 	if said := v.Engine(e.Slot); said != nil {
 		f := &said.Foreign
-		q.Foreign = foreignWeight * q.Speed * l.Model().Foreign(float64(f.Waiting), float64(f.PrefillTokens))
+		if f.Untold {
+			q.Foreign = l.Model().Untold(float64(f.Waiting))
+		} else {
+			q.Foreign = l.Model().Foreign(float64(f.Waiting), float64(f.PrefillTokens))
+		}
+		q.Foreign *= foreignWeight * q.Speed
 		q.Decoding += f.Requests - f.Waiting
 	}
 	return q

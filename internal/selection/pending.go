@@ -59,6 +59,7 @@ type pendingBooking struct {
 // call is never refused for load; it waits only while another request is being served that
 // decides where the selection's session is bound.
 func (a *API) ReservePending(ctx context.Context, req *PendingRequest) (r Reservation, err error) {
+	req.Scope = a.catalog.Named(req.Scope)
 	b := pendingBooking{api: a, request: req}
 	defer b.end() // also after a panic: other requests may wait for the session
 	err = untilFresh(func() (err error) {

@@ -37,6 +37,7 @@ type LoadRequest struct {
 // ReservationID, Scope, Rank, Endpoint, Fallbacks, Registration and Lease are set. Without an
 // eligible rank the error has selector.ErrNoEndpoints.
 func (a *API) PlaceByLoad(req *LoadRequest) (sel Selection, err error) {
+	req.Scope = a.catalog.Named(req.Scope)
 	err = untilFresh(func() (err error) {
 		sel, err = a.placeByLoad(req)
 		return err

@@ -58,6 +58,7 @@ func (a *API) OverlapScores(req *ProjectRequest) (OverlapScores, error) {
 
 // project reads a prompt and looks up its overlap, for an answer that books nothing.
 func (a *API) project(p *prompt, req *ProjectRequest) (*catalog.Snapshot, selector.Weights, error) {
+	req.Scope = a.catalog.Named(req.Scope)
 	snap, state, err := a.scopes.Schedulable(req.Scope)
 	if err != nil {
 		return nil, selector.Weights{}, err

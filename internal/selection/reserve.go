@@ -15,6 +15,7 @@ import (
 // Reserve books a prompt on a rank that the caller chose. The load exists in any case, so the
 // call never waits and is never refused for load.
 func (a *API) Reserve(req *ReserveRequest) (r Reservation, err error) {
+	req.Scope = a.catalog.Named(req.Scope)
 	a.pending.store.Drop(req.Scope, req.ID)
 	err = untilFresh(func() (err error) {
 		r, err = a.reserve(req)

@@ -51,14 +51,30 @@ var (
 
 	scopeSaturation = saturationFamilies.Gauge("scope_saturation_ratio", "Mean over the schedulable ranks of the greatest share of KV blocks, running requests and busy thresholds that is taken; without such a rank 1 if requests came in the last 30 s.", rankLabels[:2]...)
 	scopeWait       = saturationFamilies.Gauge("scope_wait_seconds", "Predicted wait of a new request on the rank where it is shortest.", rankLabels[:2]...)
-	scopeRefused    = saturationFamilies.Gauge("scope_refused_ratio", "Share of the selections of the last 30 s that were refused because there was no room or no worker.", rankLabels[:2]...)
+	// Of scopes with workers of one phase.
+	roleSaturation = scopeSaturation.With("role")
+	roleWait       = scopeWait.With("role")
+
+	scopeRefused = saturationFamilies.Gauge("scope_refused_ratio", "Share of the selections of the last 30 s that were refused because there was no room or no worker.", rankLabels[:2]...)
 )
 
 // Saturation is how full a scope is, for autoscalers.
 type Saturation struct {
-	Scope                catalog.Scope
-	Ratio, Wait, Refused float64
+	Scope   catalog.Scope
+	Refused float64
+	// Roles are how full its ranks are by their workers' role, in order. A scope whose workers all serve
+	// both phases has one, without a name.
+	Roles []RoleSaturation
 }
+
+// RoleSaturation is how full the ranks of a role are.
+type RoleSaturation struct {
+	Role        string // catalog.RolePrefill, catalog.RoleDecode or RoleBoth; "": no worker of the scope has a role
+	Ratio, Wait float64
+}
+
+// RoleBoth is the role of workers that serve both phases, in a scope in which others serve one.
+const RoleBoth = "both"
 
 // Saturations collects how full the scopes are.
 type Saturations struct{ All iter.Seq[Saturation] }
@@ -69,8 +85,15 @@ func (Saturations) Describe(ch chan<- *prometheus.Desc) { saturationFamilies.Des
 // Collect implements prometheus.Collector.
 func (s Saturations) Collect(ch chan<- prometheus.Metric) {
 	for x := range s.All {
-		metrics.Send(ch, scopeSaturation, x.Ratio, x.Scope.Model, x.Scope.Tenant)
-		metrics.Send(ch, scopeWait, x.Wait, x.Scope.Model, x.Scope.Tenant)
+		for _, r := range x.Roles {
+			if r.Role == "" {
+				metrics.Send(ch, scopeSaturation, r.Ratio, x.Scope.Model, x.Scope.Tenant)
+				metrics.Send(ch, scopeWait, r.Wait, x.Scope.Model, x.Scope.Tenant)
+				continue
+			}
+			metrics.Send(ch, roleSaturation, r.Ratio, x.Scope.Model, x.Scope.Tenant, r.Role)
+			metrics.Send(ch, roleWait, r.Wait, x.Scope.Model, x.Scope.Tenant, r.Role)
+		}
 		metrics.Send(ch, scopeRefused, x.Refused, x.Scope.Model, x.Scope.Tenant)
 	}
 }

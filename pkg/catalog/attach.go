@@ -73,14 +73,15 @@ func (c *Catalog) desiredLocked(m *member, r *Record) (*Attachment, error) {
 		return nil, err
 	}
 	a := &Attachment{Scope: r.Scope, Worker: r.ID, BlockSize: r.blockSize(), Eagle: r.eagle()}
-	all := r.attachable(c.settings.KVEvents)
+	streams := c.settings.KVEvents && r.publishes()
+	all := r.attachable(streams)
 	ranks := make([]AttachedRank, 0, len(all))
-	if c.settings.KVEvents {
+	if streams {
 		a.Streams = make([]Stream, 0, len(all))
 	}
 	for _, dp := range all {
 		ranks = append(ranks, AttachedRank{DP: dp, Candidate: r.HasRank(dp)})
-		if !c.settings.KVEvents {
+		if !streams {
 			continue
 		}
 		stream, err := r.stream(dp, c.settings.Endpoints)

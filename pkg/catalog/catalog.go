@@ -59,6 +59,7 @@ type view struct {
 	schedulable int
 	scopes      map[Scope]*Snapshot
 	endpoints   endpointUsers
+	aliases     map[Scope]Scope           // nil: none
 	adapters    func() map[string][]Scope // of workers in any state; made when it is first asked for
 }
 
@@ -253,6 +254,17 @@ func (c *Catalog) WorkerIn(own ScopeFilter, id uint64) *Worker {
 	return nil
 }
 
+// Latest returns the worker with the id, nil if there is none, as it is after the changes that are under
+// way.
+func (c *Catalog) Latest(id uint64) *Worker {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m := c.mu.members[id]; m != nil {
+		return m.worker
+	}
+	return nil
+}
+
 // CountSchedulable returns the number of schedulable workers in all scopes.
 func (c *Catalog) CountSchedulable() (schedulable int) { return c.view.Load().schedulable }
 
@@ -313,7 +325,46 @@ func (c *Catalog) publishLocked() {
 		}
 		clear(c.mu.dirty)
 	}
+	v.aliases = aliasesOf(v.workers)
 	c.view.Store(v)
+}
+
+// aliasesOf returns the scopes for which workers have further names. Where workers of several scopes
+// have the same one, the first scope has it.
+func aliasesOf(workers []*Worker) (aliases map[Scope]Scope) {
+	for _, w := range workers {
+		for _, name := range w.Aliases {
+			alias := Scope{name, w.Scope.Tenant}
+			if _, taken := aliases[alias]; taken {
+				continue
+			}
+			if aliases == nil {
+				aliases = make(map[Scope]Scope)
+			}
+			aliases[alias] = w.Scope
+		}
+	}
+	if aliases != nil {
+		for _, w := range workers {
+			delete(aliases, w.Scope) // a model of that name comes first
+		}
+	}
+	return aliases
+}
+
+// Alias returns the scope whose workers' engines serve its model under another scope's name, too, in
+// the same tenant. There is none if that scope has workers itself.
+func (c *Catalog) Alias(of Scope) (sc Scope, ok bool) {
+	sc, ok = c.view.Load().aliases[of]
+	return sc, ok
+}
+
+// Named returns the scope that a name stands for: see Alias.
+func (c *Catalog) Named(of Scope) Scope {
+	if sc, ok := c.Alias(of); ok {
+		return sc
+	}
+	return of
 }
 
 func (s *scope) snapshot(sc Scope) *Snapshot {

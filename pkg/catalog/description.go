@@ -16,11 +16,15 @@ type Description struct {
 	Engine  string // EngineSGLang, EngineVLLM, or "" for another one
 	Version string
 
-	Model           string
-	Adapters        []string // nil: not known
-	Further         []string `json:",omitempty"` // other names of the model, or other models, which are not served
-	BlockSize       uint32   // tokens
-	StartRank, Size uint32   // the data-parallel ranks; Size is 0 if they are not known
+	Model     string
+	Adapters  []string // nil: not known
+	Aliases   []string `json:",omitempty"` // further names of the model
+	Further   []string `json:",omitempty"` // other models, which are not served
+	BlockSize uint32   // tokens
+	// Corrected is the block size that the engine told, if BlockSize is that of its KV events because
+	// they contradicted it; else 0.
+	Corrected       uint32 `json:",omitempty"`
+	StartRank, Size uint32 // the data-parallel ranks; Size is 0 if they are not known
 	// Endpoints by rank: of KV events, of their replays and of load reports.
 	KVEventsEndpoints, ReplayEndpoints, LoadEndpoints map[uint32]string
 
@@ -28,10 +32,11 @@ type Description struct {
 	Eagle bool   // its blocks look one token ahead
 
 	TotalKVBlocks       uint64 // capacity of each rank's device, in blocks
+	KVTokens            uint64 `json:",omitempty"` // the same in tokens, where the engine tells it so
 	MaxNumBatchedTokens uint64 // tokens that one step of the engine may compute
 
 	// From says for each known value, by the name of its member of a record, where it comes
-	// from: a path of the engine, or FromDefault.
+	// from: a path of the engine, FromDefault or FromEvents.
 	From map[string]string
 	// Unknown says why the engine does not tell a value, in its words where it has any.
 	Unknown map[string]string
@@ -49,10 +54,15 @@ const (
 // the caller has named the engine.
 const FromDefault = "default"
 
+// FromEvents is the origin of a block size that is not the one that the engine tells, but that of its
+// KV events.
+const FromEvents = "events"
+
 // The members of a record that an engine can fill in, as From and Unknown name them.
 const (
 	FieldModel               = "model_name"
 	FieldAdapters            = "adapters"
+	FieldAliases             = "model_aliases"
 	FieldBlockSize           = "block_size"
 	FieldStartRank           = "data_parallel_start_rank"
 	FieldSize                = "data_parallel_size"
@@ -134,6 +144,8 @@ func (r Record) asGiven() Record {
 			r.Scope.Model = DefaultName
 		case FieldAdapters:
 			r.Adapters = nil
+		case FieldAliases:
+			r.Aliases = nil
 		case FieldBlockSize:
 			r.BlockSize = nil
 		case FieldStartRank:
@@ -221,6 +233,9 @@ func (r *Record) fill() {
 		r.Adapters = t.Adapters
 		filled(FieldAdapters, t.From[FieldAdapters])
 	}
+	if r.Aliases = AliasesOf(r.Scope.Model, t.Model, t.Aliases); len(r.Aliases) > 0 {
+		filled(FieldAliases, t.From[FieldModel])
+	}
 	if r.BlockSize == nil && t.BlockSize > 0 {
 		r.BlockSize = &t.BlockSize
 		filled(FieldBlockSize, t.From[FieldBlockSize])
@@ -241,9 +256,29 @@ func (r *Record) fill() {
 		r.IsEagle = &t.Eagle
 		filled(FieldEagle, t.From[FieldEagle])
 	}
+	if r.publishes() {
+		r.fillEvents()
+	}
+	r.fillEndpoints(t.LoadEndpoints, &r.LoadEndpoint, &r.LoadEndpoints, t.From[FieldLoadEndpoints], FieldLoadEndpoint, FieldLoadEndpoints)
+}
+
+// fillEvents fills in the endpoints of KV events and of their replays.
+func (r *Record) fillEvents() {
+	t := r.Describe.Told
 	r.fillEndpoints(t.KVEventsEndpoints, &r.KVEventsEndpoint, &r.KVEventsEndpoints, t.From[FieldKVEventsEndpoints], FieldKVEventsEndpoint, FieldKVEventsEndpoints)
 	r.fillEndpoints(t.ReplayEndpoints, &r.ReplayEndpoint, &r.ReplayEndpoints, t.From[FieldReplayEndpoints], FieldReplayEndpoint, FieldReplayEndpoints)
-	r.fillEndpoints(t.LoadEndpoints, &r.LoadEndpoint, &r.LoadEndpoints, t.From[FieldLoadEndpoints], FieldLoadEndpoint, FieldLoadEndpoints)
+}
+
+// AliasesOf returns the names of an engine's model beside the one that it has here, sorted: none if
+// it has a name here that its engine does not know.
+func AliasesOf(here, model string, further []string) []string {
+	if len(further) == 0 || here != model && !slices.Contains(further, here) {
+		return nil
+	}
+	names := append([]string{model}, further...)
+	names = slices.DeleteFunc(names, func(name string) bool { return name == here })
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // fillEndpoints fills in the endpoints of the record's own ranks: as one for a single rank, else
@@ -325,7 +360,7 @@ func (r *Record) lacking(s *Settings) error {
 	if r.blockSize() == 0 {
 		need(FieldBlockSize)
 	}
-	if s.KVEvents {
+	if s.KVEvents && r.publishes() {
 		for dp := range r.ranks() {
 			if r.eventEndpoint(dp) == "" {
 				need(FieldKVEventsEndpoints)
@@ -367,6 +402,9 @@ func (c *Catalog) Describe(w *Worker, told *Description, fault string) (now *Wor
 	r := m.worker.asGiven()
 	r.Describe.Told, r.Describe.Fault = was.Told, fault
 	if told != nil {
+		if was.Told != nil && was.Told.Corrected > 0 && told.BlockSize == was.Told.Corrected {
+			told = told.withBlockSize(was.Told.BlockSize)
+		}
 		r.Describe.Fault = was.otherwise(told)
 	}
 	if r.Describe.Fault == "" {
@@ -384,6 +422,40 @@ func (c *Catalog) Describe(w *Worker, told *Description, fault string) (now *Wor
 		c.releaseWorkerLocked(m.worker.Scope, r.ID)
 	}
 	return c.updateLocked(m, r), true
+}
+
+// CorrectBlockSize tells the catalog that the KV events of a worker's engine have another block size
+// than its record. w is the worker as it was then. If its engine has told the block size, the events
+// know better, and the record is changed as by another description: once, so that an engine cannot
+// change it to and fro. A block size that is given, or corrected already, stays. now is the worker
+// afterwards, nil if it is another one now.
+func (c *Catalog) CorrectBlockSize(w *Worker, size uint32) (now *Worker, changed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.mu.members[w.ID]
+	if c.mu.closed || m == nil || !equalPointers(m.worker.BlockSize, w.BlockSize) || size == 0 || m.worker.blockSize() == size {
+		return nil, false
+	}
+	d := m.worker.Describe
+	if d == nil || d.Told == nil || d.Filled[FieldBlockSize] == "" || d.Told.Corrected > 0 || !m.worker.asksSame(&w.Record) {
+		return m.worker, false
+	}
+	r := m.worker.asGiven()
+	r.Describe.Told = d.Told.withBlockSize(size)
+	r.fill()
+	return c.updateLocked(m, r), true
+}
+
+// withBlockSize returns the description with the block size of the engine's events.
+func (d *Description) withBlockSize(size uint32) *Description {
+	corrected := *d
+	corrected.From = maps.Clone(d.From)
+	corrected.BlockSize, corrected.Corrected, corrected.From[FieldBlockSize] = size, d.BlockSize, FromEvents
+	// What is told in blocks is in those of the size that was told.
+	if corrected.TotalKVBlocks = d.KVTokens / uint64(size); corrected.TotalKVBlocks == 0 {
+		delete(corrected.From, FieldTotalKVBlocks)
+	}
+	return &corrected
 }
 
 // checkDescribedLocked returns why the catalog cannot have the record of a member, which the
@@ -434,19 +506,19 @@ func (d *Description) orElse(before *Description) *Description {
 		from(FieldModel)
 	}
 	if all.Adapters == nil {
-		all.Adapters = before.Adapters
+		all.Adapters, all.Aliases = before.Adapters, before.Aliases
 		from(FieldAdapters)
 	}
 	if all.BlockSize == 0 {
-		all.BlockSize = before.BlockSize
+		all.BlockSize, all.Corrected = before.BlockSize, before.Corrected
 		from(FieldBlockSize)
 	}
 	if all.Size == 0 {
 		all.StartRank, all.Size = before.StartRank, before.Size
 		from(FieldStartRank, FieldSize)
 	}
-	if all.TotalKVBlocks == 0 {
-		all.TotalKVBlocks = before.TotalKVBlocks
+	if all.TotalKVBlocks == 0 && all.BlockSize == before.BlockSize {
+		all.TotalKVBlocks, all.KVTokens = before.TotalKVBlocks, before.KVTokens
 		from(FieldTotalKVBlocks)
 	}
 	if len(all.KVEventsEndpoints) < len(before.KVEventsEndpoints) {
@@ -462,11 +534,11 @@ func (d *Description) equal(o *Description) bool {
 		return d == o
 	}
 	return d.Engine == o.Engine && d.Version == o.Version && d.Model == o.Model && slices.Equal(d.Adapters, o.Adapters) &&
-		slices.Equal(d.Further, o.Further) &&
+		slices.Equal(d.Aliases, o.Aliases) && slices.Equal(d.Further, o.Further) &&
 		d.BlockSize == o.BlockSize && d.StartRank == o.StartRank && d.Size == o.Size &&
 		maps.Equal(d.KVEventsEndpoints, o.KVEventsEndpoints) && maps.Equal(d.ReplayEndpoints, o.ReplayEndpoints) &&
 		maps.Equal(d.LoadEndpoints, o.LoadEndpoints) && d.Role == o.Role && d.Eagle == o.Eagle &&
-		d.TotalKVBlocks == o.TotalKVBlocks && d.MaxNumBatchedTokens == o.MaxNumBatchedTokens &&
+		d.Corrected == o.Corrected && d.KVTokens == o.KVTokens && d.TotalKVBlocks == o.TotalKVBlocks && d.MaxNumBatchedTokens == o.MaxNumBatchedTokens &&
 		maps.Equal(d.From, o.From) && maps.Equal(d.Unknown, o.Unknown)
 }
 

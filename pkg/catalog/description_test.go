@@ -222,6 +222,88 @@ func TestToldAgain(t *testing.T) {
 	}
 }
 
+// TestCorrectedBlockSize proves that events correct the block size that an engine has told, once, and
+// no other one.
+func TestCorrectedBlockSize(t *testing.T) {
+	c, _ := newWorld(t, events)
+	capacity := func(d *catalog.Description) { d.KVTokens, d.From["total_kv_blocks"] = 400, "/metrics" }
+	list := func() *catalog.Worker { return c.List(nil, nil)[0] }
+	is := func(what, want string, blocks uint64) {
+		t.Helper()
+		w := list()
+		n, _ := w.KVBlocks()
+		if got := fmt.Sprintf("%s blocks of %d from %s", w.Lifecycle, *w.BlockSize, w.Describe.Filled["block_size"]); got != want || n != blocks {
+			t.Errorf("%s: %s, %d in all, want %s, %d; %v", what, got, n, want, blocks, w.Explain())
+		}
+	}
+	correct := func(size uint32, changes bool) {
+		t.Helper()
+		if now, changed := c.CorrectBlockSize(list(), size); now == nil || changed != changes {
+			t.Errorf("to %d: %v, %t", size, now, changed)
+		}
+	}
+	if _, err := c.Put(asked()); err != nil {
+		t.Fatal(err)
+	}
+	before, _ := c.Describe(list(), told(1, capacity), "")
+	is("told", "schedulable blocks of 4 from /info", 100)
+	correct(16, true)
+	is("corrected", "schedulable blocks of 16 from events", 25) // 400 tokens
+	if now, changed := c.CorrectBlockSize(before, 8); now != nil || changed {
+		t.Error("what was seen of the worker as it was before counts")
+	}
+	correct(8, false)
+	is("once", "schedulable blocks of 16 from events", 25)
+	c.Describe(list(), told(1, capacity), "")
+	is("told again", "schedulable blocks of 16 from events", 25)
+	c.Describe(list(), told(1), "")
+	is("blocks of the wrong size", "schedulable blocks of 16 from events", 0)
+	c.Describe(list(), told(1, func(d *catalog.Description) {
+		d.BlockSize, d.TotalKVBlocks, d.Unanswered = 0, 0, true
+	}), "")
+	is("it is busy", "schedulable blocks of 16 from events", 0)
+	if _, err := c.Put(asked()); err != nil { // as when the file is read again
+		t.Fatal(err)
+	}
+	is("registered again", "schedulable blocks of 16 from events", 0)
+	if _, err := c.Put(list().Record); err != nil { // as after a restart
+		t.Fatal(err)
+	}
+	is("restored", "schedulable blocks of 16 from events", 0)
+	c.Describe(list(), told(1, func(d *catalog.Description) { d.BlockSize = 32 }), "")
+	is("another engine", "incomplete blocks of 16 from events", 0)
+	c.Describe(list(), told(1, func(d *catalog.Description) { d.BlockSize, d.TotalKVBlocks = 16, 7 }), "")
+	is("it tells the same", "schedulable blocks of 16 from /info", 7)
+
+	given := asked(func(r *catalog.Record) { r.BlockSize = new(uint32(4)) })
+	if _, err := c.Put(given); err != nil {
+		t.Fatal(err)
+	}
+	c.Describe(list(), told(1), "")
+	correct(16, false)
+	is("given", "schedulable blocks of 4 from ", 100)
+}
+
+// TestCorrectedInScope proves that workers of one scope are corrected one after the other: a scope has
+// one block size.
+func TestCorrectedInScope(t *testing.T) {
+	c, _ := newWorld(t, events)
+	worker := func(id uint64) *catalog.Worker { return c.WorkerIn(catalog.ScopeFilter{}, id) }
+	for id := range uint64(2) {
+		if _, err := c.Put(asked(func(r *catalog.Record) { r.ID = id })); err != nil {
+			t.Fatal(err)
+		}
+		c.Describe(worker(id), told(1, func(d *catalog.Description) { d.KVEventsEndpoints[0] = fmt.Sprintf("tcp://gpu-1:%d", 7000+id) }), "")
+	}
+	c.CorrectBlockSize(worker(0), 16)
+	equal(t, "the first", strings.Join(worker(0).Explain(), "; "), "reconciliation failed: block_size mismatch for model=m1 tenant=default: existing=4 requested=16")
+	equal(t, "its origin", worker(0).Describe.Filled["block_size"], catalog.FromEvents)
+	c.CorrectBlockSize(worker(1), 16)
+	for id := range uint64(2) {
+		equal(t, "both", shown(worker(id))[:len("schedulable m1 blocks of 16")], "schedulable m1 blocks of 16")
+	}
+}
+
 // TestDescribedSet proves that a set finds its workers unchanged although their engines have
 // filled them in, and that an engine cannot fill in more than the limits allow.
 func TestDescribedSet(t *testing.T) {

@@ -53,6 +53,8 @@ type LoadPage struct {
 	// KVTokens is the capacity of each rank's KV cache by the worker's record, in tokens, 0 if it
 	// is not known.
 	KVTokens uint64
+	// BlockSize is that of the worker, in tokens.
+	BlockSize uint32
 }
 
 // checkLoad checks the fields about the engine's load.
@@ -120,7 +122,7 @@ func (r *Record) loadPages() (pages []LoadPage) {
 	if m == nil {
 		return nil
 	}
-	whole := LoadPage{Interval: m.interval(), FirstRank: r.FirstRank(), Ranks: r.RankCount()}
+	whole := LoadPage{Interval: m.interval(), FirstRank: r.FirstRank(), Ranks: r.RankCount(), BlockSize: r.blockSize()}
 	if r.TotalKVBlocks != nil {
 		whole.KVTokens = *r.TotalKVBlocks * uint64(r.blockSize())
 	}

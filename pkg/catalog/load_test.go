@@ -49,30 +49,30 @@ func TestLoadSources(t *testing.T) {
 			record: record(1, at("http://h:8000/"), size(4), start(2), loads(func(r *catalog.Record) {
 				r.LoadMetrics, r.TotalKVBlocks = new(catalog.LoadMetrics{}), new(uint64(100))
 			})),
-			pages: []catalog.LoadPage{{URL: "http://h:8000/metrics", Interval: 2 * second, FirstRank: 2, Ranks: 4, KVTokens: 400}},
+			pages: []catalog.LoadPage{{URL: "http://h:8000/metrics", Interval: 2 * second, FirstRank: 2, Ranks: 4, KVTokens: 400, BlockSize: 4}},
 		},
 		"metrics elsewhere": {
 			record: record(1, at("h"), loads(func(r *catalog.Record) {
 				r.LoadMetrics = &catalog.LoadMetrics{URL: new("https://m/x"), IntervalSeconds: new(0.25)}
 			})),
-			pages: []catalog.LoadPage{{URL: "https://m/x", Interval: second / 4, Ranks: 1}},
+			pages: []catalog.LoadPage{{URL: "https://m/x", Interval: second / 4, Ranks: 1, BlockSize: 4}},
 		},
 		"metrics of ranks with servers of their own": {
 			record: record(1, at("http://h"), size(3), loads(func(r *catalog.Record) {
 				r.LoadMetrics, r.RankEndpoints = new(catalog.LoadMetrics{}), map[uint32]string{1: "http://h1", 2: "http://h2/"}
 			})),
 			pages: []catalog.LoadPage{
-				{URL: "http://h1/metrics", Interval: 2 * second, FirstRank: 1, Ranks: 1},
-				{URL: "http://h2/metrics", Interval: 2 * second, FirstRank: 2, Ranks: 1},
-				{URL: "http://h/metrics", Interval: 2 * second, Ranks: 3},
+				{URL: "http://h1/metrics", Interval: 2 * second, FirstRank: 1, Ranks: 1, BlockSize: 4},
+				{URL: "http://h2/metrics", Interval: 2 * second, FirstRank: 2, Ranks: 1, BlockSize: 4},
+				{URL: "http://h/metrics", Interval: 2 * second, Ranks: 3, BlockSize: 4},
 			},
 		},
 		"metrics below no URL": {
 			record:  record(1, at("h:8000"), loads(func(r *catalog.Record) { r.LoadMetrics = new(catalog.LoadMetrics{}) })),
 			reasons: []string{"reconciliation failed: invalid load_metrics for worker 1: `h:8000/metrics` is not an http:// or https:// URL"},
 		},
-		"metrics allowed":         {settings: allowed, record: record(1, at("http://10.1.1.1:80"), loads(func(r *catalog.Record) { r.LoadMetrics = new(catalog.LoadMetrics{}) })), pages: []catalog.LoadPage{{URL: "http://10.1.1.1:80/metrics", Interval: 2 * second, Ranks: 1}}},
-		"metrics allowed by name": {settings: allowed, record: record(1, at("https://engines"), loads(func(r *catalog.Record) { r.LoadMetrics = new(catalog.LoadMetrics{}) })), pages: []catalog.LoadPage{{URL: "https://engines/metrics", Interval: 2 * second, Ranks: 1}}},
+		"metrics allowed":         {settings: allowed, record: record(1, at("http://10.1.1.1:80"), loads(func(r *catalog.Record) { r.LoadMetrics = new(catalog.LoadMetrics{}) })), pages: []catalog.LoadPage{{URL: "http://10.1.1.1:80/metrics", Interval: 2 * second, Ranks: 1, BlockSize: 4}}},
+		"metrics allowed by name": {settings: allowed, record: record(1, at("https://engines"), loads(func(r *catalog.Record) { r.LoadMetrics = new(catalog.LoadMetrics{}) })), pages: []catalog.LoadPage{{URL: "https://engines/metrics", Interval: 2 * second, Ranks: 1, BlockSize: 4}}},
 		"metrics not allowed": {
 			settings: allowed, record: record(1, at("http://11.1.1.1"), loads(func(r *catalog.Record) { r.LoadMetrics = new(catalog.LoadMetrics{}) })),
 			reasons: []string{"reconciliation failed: invalid load_metrics for worker 1: `http://11.1.1.1/metrics`: not among the allowed endpoints (--allow-endpoints)"},
@@ -150,7 +150,7 @@ func TestLoadSourcesChange(t *testing.T) {
 		equal(t, what+": streams", got.Loads, loads)
 		equal(t, what+": pages", got.Pages, pages)
 	}
-	page := catalog.LoadPage{URL: "http://h/metrics", Interval: 2 * time.Second, Ranks: 3}
+	page := catalog.LoadPage{URL: "http://h/metrics", Interval: 2 * time.Second, Ranks: 3, BlockSize: 4}
 	patch(t, c, 1, catalog.Patch{LoadEndpoints: map[uint32]string{0: "tcp://h:9", 1: "tcp://h:2"}})
 	check("another endpoint", []catalog.LoadStream{{0, "tcp://h:9"}, {1, "tcp://h:2"}}, page)
 	patch(t, c, 1, catalog.Patch{LoadMetrics: &catalog.LoadMetrics{IntervalSeconds: new(1.0)}})

@@ -71,8 +71,8 @@ func (e *EntryError) Unwrap() error { return e.Err }
 // scopes: it adds, changes and removes workers accordingly. Workers of the slot
 // tracker and of other sources are not touched. An id whose scope changes counts as
 // changed; as with Put, it keeps nothing of its old scope. A discovered worker with
-// another UID is another worker: it keeps nothing. A worker that an operator drains
-// goes on draining.
+// another UID is another worker, as is one of a copied set with another Registration: it
+// keeps nothing. A worker that an operator drains goes on draining.
 //
 // Readers see the old set or the new one: new attachments are made first, then
 // the new set is published, and lost attachments are removed last. There are two
@@ -266,11 +266,11 @@ func (c *Catalog) compareLocked(set *Set, given map[uint64]struct{}) (*batch, Di
 		case m == nil:
 			ch.member = new(member)
 			diff.Added = append(diff.Added, r.ID)
-		case m.worker.Source.UID != r.Source.UID && set.Kind.Discovered():
+		case r.Another(&m.worker.Record):
 			ch.another = true
 			diff.Removed = append(diff.Removed, r.ID)
 			diff.Added = append(diff.Added, r.ID)
-		case !m.worker.equal(&r), set.Copied && !m.worker.Drain.equal(r.Drain):
+		case !m.worker.equal(&r), set.Copied && !(m.worker.Drain.equal(r.Drain) && m.worker.ToldSame(&r)):
 			diff.Changed = append(diff.Changed, r.ID)
 		default:
 			diff.Unchanged++
@@ -278,8 +278,11 @@ func (c *Catalog) compareLocked(set *Set, given map[uint64]struct{}) (*batch, Di
 				continue
 			}
 		}
-		if m != nil && !ch.another && !set.Copied {
-			r.Drain = m.worker.Drain
+		if m != nil && !ch.another {
+			if !set.Copied {
+				r.Drain = m.worker.Drain
+			}
+			r.Registration = cmp.Or(r.Registration, m.worker.Registration)
 		}
 		ch.record, ch.reasons = r, r.missing(c.settings)
 		b.changes = append(b.changes, ch)

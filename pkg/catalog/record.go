@@ -26,6 +26,9 @@ type Record struct {
 	// Drain is set while an operator drains the worker: see Catalog.Drain. It stays when the
 	// record of the worker is replaced.
 	Drain *Drain `json:",omitempty"`
+	// Registration tells apart, in sets that are copied from other catalogs, a worker and one that was registered
+	// after its removal with the same id. 0: not known.
+	Registration uint64 `json:",omitempty"`
 
 	// Describe, if set, has the engine fill in what the record leaves out.
 	Describe *Describe `json:",omitempty"`
@@ -39,6 +42,7 @@ type Record struct {
 	// release saved. Such a worker is incomplete: its streams must not be followed in plain.
 	KVEventsServerKey *string
 	KVEventCopies     *string // CountCopies or SetCopies; unset is CountCopies
+	KVEvents          *bool   `json:",omitempty"` // false: the engine publishes none, so that its endpoints are not used
 	KVEventRank       *string `json:",omitempty"` // RankOfBatch or RankOfStream; unset is RankOfBatch
 
 	// LoadEndpoint is the load stream of a worker with a single rank; an empty endpoint is none.
@@ -67,6 +71,9 @@ type Record struct {
 	// which rank prefills, and obeys. Unset is false.
 	PrefillRankHeader *bool
 	Adapters          []string // the LoRA adapters that the engine has; a set like Taints
+	// Aliases are further names under which the engine serves the model, as it says itself: see
+	// Catalog.Alias. A set like Taints.
+	Aliases []string `json:",omitempty"`
 
 	Taints                    []string // a set: the catalog sorts it and drops repetitions
 	TopologyDomains           map[string]string
@@ -111,6 +118,7 @@ type Patch struct {
 	ReplayEndpoints   map[uint32]string
 	KVEventCopies     *string
 	KVEventRank       *string
+	KVEvents          *bool
 
 	LoadEndpoint  *string
 	LoadEndpoints map[uint32]string
@@ -147,6 +155,7 @@ func (p *Patch) apply(r Record) Record {
 	setMap(&r.ReplayEndpoints, p.ReplayEndpoints)
 	set(&r.KVEventCopies, p.KVEventCopies)
 	set(&r.KVEventRank, p.KVEventRank)
+	set(&r.KVEvents, p.KVEvents)
 	set(&r.LoadEndpoint, p.LoadEndpoint)
 	setMap(&r.LoadEndpoints, p.LoadEndpoints)
 	set(&r.LoadMetrics, p.LoadMetrics)
@@ -290,7 +299,7 @@ func badURL(text string) string {
 
 // normalize sorts the sets and removes duplicates.
 func (r *Record) normalize() {
-	for _, set := range []*[]string{&r.Taints, &r.Adapters} {
+	for _, set := range []*[]string{&r.Taints, &r.Adapters, &r.Aliases} {
 		*set = slices.Clone(*set)
 		slices.Sort(*set)
 		*set = slices.Compact(*set)
@@ -307,7 +316,7 @@ func (r *Record) equal(o *Record) bool {
 		equalPointers(r.ReplayEndpoint, o.ReplayEndpoint) &&
 		maps.Equal(r.ReplayEndpoints, o.ReplayEndpoints) &&
 		equalPointers(r.KVEventsServerKey, o.KVEventsServerKey) &&
-		equalPointers(r.KVEventCopies, o.KVEventCopies) && equalPointers(r.KVEventRank, o.KVEventRank) &&
+		equalPointers(r.KVEventCopies, o.KVEventCopies) && equalPointers(r.KVEventRank, o.KVEventRank) && equalPointers(r.KVEvents, o.KVEvents) &&
 		equalPointers(r.LoadEndpoint, o.LoadEndpoint) &&
 		maps.Equal(r.LoadEndpoints, o.LoadEndpoints) &&
 		r.LoadMetrics.equal(o.LoadMetrics) &&
@@ -323,7 +332,7 @@ func (r *Record) equal(o *Record) bool {
 		maps.Equal(r.RankEndpoints, o.RankEndpoints) &&
 		equalPointers(r.RankHeader, o.RankHeader) &&
 		equalPointers(r.PrefillRankHeader, o.PrefillRankHeader) &&
-		slices.Equal(r.Adapters, o.Adapters) &&
+		slices.Equal(r.Adapters, o.Adapters) && slices.Equal(r.Aliases, o.Aliases) &&
 		slices.Equal(r.Taints, o.Taints) &&
 		maps.Equal(r.TopologyDomains, o.TopologyDomains) &&
 		equalPointers(r.KVTransferDomain, o.KVTransferDomain) &&
@@ -359,7 +368,7 @@ func (r *Record) missing(s Settings) []string {
 	if s.Queueing && r.MaxNumBatchedTokens == nil {
 		why = append(why, "max_num_batched_tokens is required while queueing is enabled")
 	}
-	if s.KVEvents {
+	if s.KVEvents && r.publishes() {
 		for dp := range r.ranks() {
 			if r.eventEndpoint(dp) == "" {
 				why = append(why, fmt.Sprintf("kv_events endpoint is required for dp_rank %d", dp))
@@ -419,10 +428,16 @@ func (r *Record) attachable(kvEvents bool) []uint32 {
 	return slices.Compact(all)
 }
 
+// publishes reports whether the engine publishes KV events, as far as the record says.
+func (r *Record) publishes() bool { return r.KVEvents == nil || *r.KVEvents }
+
 // eventEndpoint returns the endpoint of the rank's event stream, "" if there is
 // none. A map, if it is set, takes precedence over the single endpoint, which
 // is for workers with one rank only.
 func (r *Record) eventEndpoint(dp uint32) string {
+	if !r.publishes() {
+		return ""
+	}
 	if len(r.KVEventsEndpoints) > 0 {
 		return r.KVEventsEndpoints[dp]
 	}

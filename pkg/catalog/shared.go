@@ -51,6 +51,21 @@ func (r Record) Untold() Record {
 	return r
 }
 
+// ToldSame reports whether the engines of two records have said the same of themselves.
+func (r *Record) ToldSame(o *Record) bool {
+	if r.Describe == nil || o.Describe == nil {
+		return r.Describe == o.Describe
+	}
+	return r.Describe.Fault == o.Describe.Fault && r.Describe.Told.equal(o.Describe.Told)
+}
+
+// Another reports whether the worker of a record with the same id is another one: a discovered one with another
+// UID, or one that was registered again after its removal.
+func (r *Record) Another(was *Record) bool {
+	return r.Source.KindOrAPI().Discovered() && r.Source.UID != was.Source.UID ||
+		r.Registration != 0 && r.Registration != was.Registration
+}
+
 // Outside lists the workers that are neither of the API nor of the workers file, by model, tenant
 // and id.
 func (c *Catalog) Outside() (list []*Worker) {

@@ -27,7 +27,8 @@ const (
 type Options struct {
 	// HTTP sends the requests; with nil the client has connections of its own. It
 	// should have no timeout: a selection waits in the service's queue for as long
-	// as its context lasts. Redirects are followed only if it has a CheckRedirect.
+	// as its context lasts. Redirects are followed only if it has a CheckRedirect, and the
+	// token goes along none to another scheme, host or port.
 	HTTP *http.Client
 	// Credentials are needed for TLS with certificates or authorities that are not the
 	// system's, and for a token.
@@ -110,11 +111,23 @@ func New(base string, opt Options) (*Client, error) {
 		}
 		c.http = &http.Client{Transport: c.own}
 	}
-	if c.http.CheckRedirect == nil { // net/http would turn a POST that books into a GET
-		c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	}
+	c.http.CheckRedirect = redirects(c.http.CheckRedirect)
 	c.closing, c.close = context.WithCancel(context.Background())
 	return c, nil
+}
+
+// redirects returns how redirects are followed: not at all, since net/http would turn a POST that books into
+// a GET, or as the caller's HTTP client does, but without the token to another scheme, host or port.
+func redirects(given func(*http.Request, []*http.Request) error) func(*http.Request, []*http.Request) error {
+	if given == nil {
+		return func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	}
+	return func(req *http.Request, via []*http.Request) error {
+		if first := via[0].URL; req.URL.Scheme != first.Scheme || req.URL.Host != first.Host {
+			req.Header.Del("Authorization")
+		}
+		return given(req, via)
+	}
 }
 
 // transport returns a transport that keeps so many connections open that a busy caller

@@ -183,6 +183,7 @@ type Worker struct {
 	ReplayEndpoint    *string           `json:"replay_endpoint,omitempty"`
 	ReplayEndpoints   map[uint32]string `json:"replay_endpoints,omitzero"`
 	KVEventCopies     *string           `json:"kv_event_copies,omitempty"` // count or set; unset is count
+	KVEvents          *bool             `json:"kv_events,omitempty"`       // false: the engine publishes none
 	KVEventRank       *string           `json:"kv_event_rank,omitempty"`   // batch or stream; unset is batch
 	// AttentionChunkSize is the chunk size of chunked local attention, in tokens.
 	AttentionChunkSize *uint64 `json:"attention_chunk_size,omitempty"`
@@ -222,6 +223,11 @@ type Worker struct {
 	// answered.
 	ReplicasBehind []string   `json:"replicas_behind,omitempty"`
 	Described      *Described `json:"described,omitempty"` // what its engine has said, nil before it has
+	// ModelAliases are further names under which the engine serves the model, as it says.
+	ModelAliases []string `json:"model_aliases,omitempty"`
+	// KVEventsBlockSize is the block size of the engine's KV events, in lists, if it is not that of the
+	// record; else 0. None of these events can be used then.
+	KVEventsBlockSize uint32 `json:"kv_events_block_size,omitempty"`
 }
 
 // Described is what a worker's engine says of itself.
@@ -230,7 +236,8 @@ type Described struct {
 	Version             string  `json:"version,omitempty"`
 	TotalKVBlocks       *uint64 `json:"total_kv_blocks,omitempty"`
 	MaxNumBatchedTokens *uint64 `json:"max_num_batched_tokens,omitempty"`
-	// From says where members of the record come from: a path of the engine, or "default".
+	// From says where members of the record come from: a path of the engine, "default", or "events": the
+	// block size of its KV events, which contradicted what it told.
 	From map[string]string `json:"from"`
 }
 

@@ -401,3 +401,39 @@ func TestOnlyJSON(t *testing.T) {
 		t.Errorf("bodies came as %q, want %q", f.types, want)
 	}
 }
+
+// TestRedirectsWithoutToken proves that where the caller's HTTP client follows redirects, the token goes to
+// no other scheme, host or port; net/http sends it to another port, to plain HTTP and to names below.
+func TestRedirectsWithoutToken(t *testing.T) {
+	for to, want := range map[string]string{
+		"https://h:8443/elsewhere":  "Bearer secret",
+		"https://h:8444/health":     "",
+		"https://h/health":          "",
+		"http://h:8443/health":      "",
+		"https://sub.h:8443/health": "",
+		"https://other/health":      "",
+	} {
+		var got []string
+		h := &http.Client{
+			Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+				got = append(got, r.URL.String()+" "+r.Header.Get("Authorization"))
+				if len(got) > 1 {
+					return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: r}, nil
+				}
+				return &http.Response{StatusCode: http.StatusTemporaryRedirect, Header: http.Header{"Location": {to}}, Body: http.NoBody, Request: r}, nil
+			}),
+			CheckRedirect: func(*http.Request, []*http.Request) error { return nil },
+		}
+		c, err := client.New("https://h:8443", client.Options{HTTP: h, Credentials: client.Credentials{Token: "secret"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Health(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if len(got) != 2 || got[1] != to+" "+want {
+			t.Errorf("sent %q, want %q to %s", got, want, to)
+		}
+		_ = c.Close()
+	}
+}

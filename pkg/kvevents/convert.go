@@ -1,6 +1,8 @@
 package kvevents
 
 import (
+	"math"
+
 	"github.com/select-service/select-service/internal/container/hashset"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
@@ -92,6 +94,7 @@ func (c *Converter) Apply(b *Batch, idx Index, t *Tally) {
 		if reason == Applied {
 			c.copies.addRank(dp)
 			if ev.Kind == Stored {
+				b.outcome.ownSize = b.outcome.ownSize || ev.Tier == indexer.Device && len(ev.Tokens) > 0
 				c.recordMain(ev, slot, idx)
 			}
 			c.apply(ev, slot, idx, &b.work, t)
@@ -100,6 +103,9 @@ func (c *Converter) Apply(b *Batch, idx Index, t *Tally) {
 			c.copies.addRank(dp)
 			reason = Applied
 		} else {
+			if reason == BlockSizeMismatch && b.outcome.otherSize == 0 && ev.showsBlockSize() {
+				b.outcome.otherSize, b.outcome.registered = uint32(ev.BlockSize), uint32(c.layout.BlockSize)
+			}
 			b.outcome.count(reason)
 		}
 		t.event(ev.Kind, ev.tierLabel(), reason)
@@ -147,6 +153,14 @@ func (c *Converter) accept(ev *Event, dp uint32, work *scratch, anyMedium bool) 
 		return Applied
 	}
 	return acceptStore(ev, c.layout, work)
+}
+
+// showsBlockSize reports whether a store shows the block size of its engine's main cache: it says that
+// it is of full attention, or of the only group. The blocks of offloading connectors may be larger than
+// those of the device.
+func (ev *Event) showsBlockSize() bool {
+	return ev.Kind == Stored && ev.statesFull() && ev.Tier == indexer.Device && ev.BlockSize > 0 && int64(ev.BlockSize) <= math.MaxUint32 &&
+		len(ev.Hashes) > 0 && len(ev.Tokens)/len(ev.Hashes) >= ev.BlockSize
 }
 
 // acceptStore decides whether a store with tokens is applied, and cuts it to its

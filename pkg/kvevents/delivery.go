@@ -110,7 +110,10 @@ type delivery struct {
 	// dropped and droppedWhy are those of StreamCounts.
 	dropped    uint64
 	droppedWhy Reason
-	resume     *Resume // the checkpoint to resume from, until that is decided; nil: none
+	// blockSize is StreamStatus.OtherBlockSize; sized is Config.OtherBlockSize.
+	blockSize uint32
+	sized     func(of catalog.Rank, registered, size uint32)
+	resume    *Resume // the checkpoint to resume from, until that is decided; nil: none
 }
 
 // apply implements output.
@@ -148,6 +151,7 @@ func (d *delivery) deliver(m message) (cleared bool, err error) {
 		d.dropped += b.outcome.unexpectedEvents()
 		d.droppedWhy = b.outcome.unexpected
 	}
+	d.noteBlockSize(&b.outcome)
 	if b.outcome.repeats {
 		d.samples.put(copiesAsSet, d.rank, func() string { return "more copies of blocks than total_kv_blocks" })
 	}
@@ -158,6 +162,19 @@ func (d *delivery) deliver(m message) (cleared bool, err error) {
 	}
 	d.mixed = d.mixed || b.RankOr(d.rank.DP) != d.rank.DP || len(d.work.Decoder.envelopes) > 0
 	return b.outcome.cleared && !d.mixed, nil
+}
+
+// noteBlockSize notes whether the events have blocks of another size than the registered one.
+func (d *delivery) noteBlockSize(o *outcome) {
+	switch {
+	case o.ownSize:
+		d.blockSize = 0
+	case o.otherSize != 0 && o.otherSize != d.blockSize:
+		d.blockSize = o.otherSize
+		if d.sized != nil {
+			d.sized(d.rank, o.registered, d.blockSize)
+		}
+	}
 }
 
 func (d *delivery) clear() { d.applier.Clear() }

@@ -88,6 +88,10 @@ type Config struct {
 	// the message has been applied, or could not be. Several goroutines call both; they must not
 	// block.
 	Watch func(stream catalog.Rank, received int64) func(Watched)
+	// OtherBlockSize, if not nil, is called when the events of a rank's stream begin to have blocks of
+	// another size than the registered one, in tokens: its blocks of the main cache on the device, of
+	// which none can be used. Several goroutines call it; it must not block.
+	OtherBlockSize func(stream catalog.Rank, registered, size uint32)
 }
 
 // Watched is a live message that has been applied, or could not be.
@@ -314,6 +318,9 @@ type StreamStatus struct {
 	HasLast  bool
 	Pending  int // messages that wait to be applied
 	Held     int // live messages that wait for a replay
+	// OtherBlockSize is the block size of the engine's events, in tokens, if it is not the registered
+	// one, so that none of its blocks can be used; else 0.
+	OtherBlockSize uint32
 	StreamCounts
 }
 

@@ -121,7 +121,7 @@ func newSubscription(s *Subscribers, c StreamConfig, number uint64) *subscriptio
 		server: c.Replay,
 		breaks: number << 32, // no two streams have the same; see Unbroken
 		delivery: delivery{
-			rank: c.Rank, samples: &s.samples, lag: s.config.Lag, watch: s.config.Watch,
+			rank: c.Rank, samples: &s.samples, lag: s.config.Lag, watch: s.config.Watch, sized: s.config.OtherBlockSize,
 			applier: c.Applier, shared: c.SharedReplay,
 		},
 	}
@@ -544,6 +544,7 @@ func (s *subscription) updateStatusLocked() {
 	}
 	s.shown.State, s.shown.StreamCounts = s.stream.state(), s.stream.counts
 	s.shown.Dropped, s.shown.DroppedWhy = s.delivery.dropped, s.delivery.droppedWhy
+	s.shown.OtherBlockSize = s.delivery.blockSize
 	s.shown.Last, s.shown.HasLast = s.stream.last, s.stream.started
 	s.shown.Held = s.stream.held.len()
 }

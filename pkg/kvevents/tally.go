@@ -102,6 +102,10 @@ type outcome struct {
 	cleared    bool   // the engine dropped all blocks of the batch's rank
 	repeats    bool   // copies are not counted from now on: see Tally.CopiesAsSet
 	unexpected Reason // of the first event that was dropped for a reason that is not Ordinary; else Applied
+	// otherSize is the block size of the first store of the main cache on the device that is not the
+	// registered one, 0 if there is none; ownSize: there was one of the registered size.
+	otherSize, registered uint32
+	ownSize               bool
 	// unused counts the events that were not applied, by reason. any: there are some.
 	unused [NumReasons]uint64
 	any    bool
@@ -109,6 +113,7 @@ type outcome struct {
 
 func (o *outcome) reset() {
 	o.cleared, o.repeats, o.unexpected = false, false, Applied
+	o.otherSize, o.ownSize = 0, false
 	if o.any {
 		o.any, o.unused = false, [NumReasons]uint64{}
 	}

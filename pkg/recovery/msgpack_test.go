@@ -14,6 +14,7 @@ import (
 
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/recovery"
+	"github.com/select-service/select-service/test/length"
 )
 
 // dumped is a dump in either format; events say the same in both once a packed one has
@@ -60,6 +61,7 @@ func fromMsgpack(t *testing.T, dump []byte) dumped {
 // TestWriteMsgpack: a dump in msgpack says what the one in JSON does, in parts that are
 // written as they are complete, in a fraction of the bytes.
 func TestWriteMsgpack(t *testing.T) {
+	length.Sequential(t)
 	salted := run(1)
 	salted.Parent, salted.HasParent, salted.Seed = 17, true, 99
 	salted.Slots = [indexer.NumTiers][]uint32{indexer.Host: {1, 2}, indexer.External: {0}}

@@ -79,8 +79,8 @@ type Speaker struct {
 	// Host is the host of the endpoint, for the Fetcher; "" if it has none.
 	Host string
 	// Authenticated: the transport lets only the replica itself publish at the endpoint and
-	// answer at Base. Such an endpoint outranks one that shows no more than that its host has
-	// the process's snapshot.
+	// answer at Base. Such an endpoint outranks one whose host has the process's snapshot, if that
+	// names it: see Options.AuthenticatedAt.
 	Authenticated bool
 }
 

@@ -60,7 +60,7 @@ func benchmarkReceiveLong(b *testing.B, topic string) {
 		e.hashes[i] = rnd.Uint64()
 	}
 	r.core.onAnnouncement("tcp://p:1", announcement{process: e.sender, url: "http://p:1", sequence: e.sequence}, r.now())
-	if err := r.core.confirm(fetchRequest{process: e.sender, peer: "tcp://p:1", url: "http://p:1"}, e.sequence); err != nil {
+	if err := r.core.confirm(fetchRequest{process: e.sender, peer: "tcp://p:1", url: "http://p:1"}, e.sequence, ""); err != nil {
 		b.Fatal(err)
 	}
 	step := func(k kind) []byte {

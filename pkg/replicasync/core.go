@@ -61,11 +61,13 @@ type sender struct {
 	confirmed bool   // the snapshot at url is that of the process
 	// authenticated is Speaker.Authenticated.
 	authenticated bool
-	coverage                // of its events
-	renewals      coverage  // of its renewals
-	claimed       uint64    // the highest number of an event in its messages and announcements
-	merged        uint64    // the highest announcement.merged so far
-	lastHeard     time.Time // when its latest message came
+	// also is the endpoint at which the process is authenticated, as the snapshot at url says; "": at none.
+	also      string
+	coverage            // of its events
+	renewals  coverage  // of its renewals
+	claimed   uint64    // the highest number of an event in its messages and announcements
+	merged    uint64    // the highest announcement.merged so far
+	lastHeard time.Time // when its latest message came
 	// absent: it was silent for long, or replaced. Nothing is fetched from it until
 	// it announces itself again.
 	absent bool

@@ -108,6 +108,7 @@ type bench struct {
 	now    time.Time
 	ledger *reservations.Ledger
 	asked  map[uint64]fetchRequest // by process
+	at     map[string]string       // what the snapshot of an endpoint has as authenticated_at
 }
 
 var (
@@ -139,7 +140,7 @@ func (b *bench) asks(d time.Duration) []uint64 {
 func (b *bench) done(process uint64, f fetchResult) {
 	q := b.asked[process]
 	if f.err == nil {
-		f.err = b.confirm(q, f.sequence)
+		f.err = b.confirm(q, f.sequence, b.at[q.peer])
 	}
 	b.fetchDone(q, f, b.now)
 }
@@ -338,7 +339,7 @@ func TestURLOfAnother(t *testing.T) {
 			f := fetchResult{sequence: 1}
 			if asked++; q.process == 2 {
 				honest++
-				f.err = b.confirm(q, 1)
+				f.err = b.confirm(q, 1, "")
 			} else {
 				f.err = errors.New("another process")
 			}
@@ -353,30 +354,45 @@ func TestURLOfAnother(t *testing.T) {
 	}
 }
 
-// TestAuthenticatedSpeaker proves that of the endpoints that are confirmed for a process, the one
-// at which the transport authenticates it speaks for it, whichever was first; and that two of the
-// same kind leave it without a speaker.
+// TestAuthenticatedSpeaker proves that a process that is heard at an endpoint where the transport authenticates it, and
+// at one that says so in its snapshot, speaks for itself at the former, whichever was first; and that all others
+// that are confirmed leave it without a speaker, also one that the transport authenticates as another replica: it
+// vouches for an endpoint, not for the process id that is announced there.
 func TestAuthenticatedSpeaker(t *testing.T) {
-	const own, mesh, other = "nats://a", "tcp://p:1", "tcp://q:1"
-	for _, order := range [][]string{{own, mesh}, {mesh, own}, {mesh, own, other}, {other, mesh}} {
+	const own, impostor, mesh, other = "nats://a", "nats://c", "tcp://p:1", "tcp://q:1"
+	for _, tt := range []struct {
+		order []string
+		at    map[string]string
+		want  string
+	}{
+		{[]string{own, mesh}, map[string]string{mesh: own}, own},
+		{[]string{mesh, own}, map[string]string{mesh: own}, own},
+		{[]string{mesh, own}, map[string]string{mesh: own, own: own}, own},
+		{[]string{mesh, own, other}, map[string]string{mesh: own, other: own}, own},
+		{[]string{mesh}, map[string]string{mesh: own}, mesh},
+		{[]string{other, mesh}, nil, ""},
+		{[]string{other, mesh}, map[string]string{other: mesh, mesh: other}, ""},
+		{[]string{mesh, impostor}, nil, ""},
+		{[]string{impostor, mesh}, nil, ""},
+		{[]string{mesh, impostor}, map[string]string{impostor: mesh}, ""},
+		{[]string{mesh, impostor}, map[string]string{mesh: own}, ""},
+		{[]string{mesh, own, impostor}, map[string]string{mesh: own, impostor: own}, ""},
+	} {
 		b := newBench(fixedScopes{benchScope: 16})
+		b.at = tt.at
 		b.speaker = func(announced, peer string) (Speaker, error) {
-			if peer == own {
-				return Speaker{Base: own, Authenticated: true}, nil
+			if strings.HasPrefix(peer, "nats://") {
+				return Speaker{Base: peer, Authenticated: true}, nil
 			}
 			return EndpointSpeaker(announced, peer)
 		}
-		for _, peer := range order {
+		for _, peer := range tt.order {
 			b.onAnnouncement(peer, announcement{process: 2, url: "http://0.0.0.0:2", sequence: 1}, b.now)
 			b.asks(time.Minute / 60)
 			b.done(2, fetchResult{sequence: 1})
 		}
-		want := ""
-		if slices.Contains(order, own) {
-			want = own
-		}
-		if got := b.identities[2].speaker; got != want {
-			t.Errorf("announced at %v: %q speaks, want %q", order, got, want)
+		if got := b.identities[2].speaker; got != tt.want {
+			t.Errorf("announced at %v: %q speaks, want %q", tt.order, got, tt.want)
 		}
 	}
 }
@@ -417,7 +433,7 @@ func TestManyURLsOfOne(t *testing.T) {
 		for _, q := range requests {
 			sum++
 			asked[q.process]++
-			b.fetchDone(q, fetchResult{sequence: 1, err: b.confirm(q, 1)}, b.now)
+			b.fetchDone(q, fetchResult{sequence: 1, err: b.confirm(q, 1, "")}, b.now)
 		}
 	}
 	if sum > 30 || sum < 20 {

@@ -12,8 +12,8 @@ import (
 // which is read from the endpoint's own host, is that of the process. While one endpoint
 // is confirmed, messages in the process's name from other endpoints are refused. If
 // several are confirmed, each is believed only as much as any peer about any process: an
-// impostor can neither speak for the process nor silence it, whichever came first. A confirmed
-// endpoint at which the transport authenticates the replica outranks those at which it does not.
+// impostor can neither speak for the process nor silence it, whichever came first. Only where the process
+// itself has said that it is heard at an endpoint at which the transport authenticates it, too, that one is it.
 type identity struct {
 	senders []*sender // one per endpoint
 	// speaker is the one endpoint whose statements about the process's numbers the ledger
@@ -182,14 +182,14 @@ func (c *core) settle(process uint64) {
 	var only *sender
 	n := 0
 	for _, s := range id.senders {
-		switch {
-		case !s.confirmed, only != nil && only.authenticated && !s.authenticated:
-		case only != nil && s.authenticated && !only.authenticated:
-			only, n = s, 1
-		default:
-			only = s
-			n++
+		if !s.confirmed {
+			continue
 		}
+		if o := id.at(s.also); o != nil && o.confirmed && o.authenticated && !s.authenticated {
+			continue // the same replica
+		}
+		only = s
+		n++
 	}
 	switch {
 	case n > 1 && id.speaker != "":
@@ -237,10 +237,10 @@ func (c *core) authorityAbout(q fetchRequest, process uint64) reservations.Autho
 }
 
 // confirm is called when the snapshot at a sender's URL has turned out to be that of the
-// process that the sender claims to be, which has used its numbers up to sequence. It
-// returns an error if messages of the sender had shown higher numbers before: then they
-// are not that process's.
-func (c *core) confirm(q fetchRequest, sequence uint64) error {
+// process that the sender claims to be, which has used its numbers up to sequence, and is authenticated at an
+// endpoint, "" for none, as the snapshot says. It returns an error if messages of the sender had shown higher
+// numbers before: then they are not that process's.
+func (c *core) confirm(q fetchRequest, sequence uint64, at string) error {
 	s := c.identities[q.process].at(q.peer)
 	if s == nil {
 		return nil // forgotten meanwhile
@@ -252,9 +252,9 @@ func (c *core) confirm(q fetchRequest, sequence uint64) error {
 		c.settle(q.process)
 		return fmt.Errorf("the process has used its numbers up to %d, messages in its name had shown %d", sequence, q.claimed)
 	}
-	if s.url == q.url && !s.confirmed {
+	if s.url == q.url && (!s.confirmed || s.also != at) {
 		wanted := s.wanted
-		s.confirmed = true
+		s.confirmed, s.also = true, at
 		c.settle(q.process)
 		s.wanted = wanted // it is being read
 	}

@@ -115,6 +115,9 @@ type Options struct {
 	// to the others. If its host is unspecified (0.0.0.0 or ::), receivers use the
 	// host at which they follow this replica.
 	URL string
+	// AuthenticatedAt is the endpoint at which the transport authenticates this replica, see Speaker; "" for none.
+	// Snapshots name it, so that others who hear this replica at another endpoint, too, know that it is one.
+	AuthenticatedAt string
 	// Watcher may be nil.
 	Watcher Watcher
 	// Speaker returns what the transport knows of the replica that has announced a URL at an

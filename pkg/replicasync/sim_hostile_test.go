@@ -160,7 +160,7 @@ func TestDispute(t *testing.T) {
 				if q.peer != peer {
 					n = 10
 				}
-				b.fetchDone(q, fetchResult{sequence: n, err: b.confirm(q, n)}, b.now)
+				b.fetchDone(q, fetchResult{sequence: n, err: b.confirm(q, n, "")}, b.now)
 			}
 		}
 		if first == "impostor" {
@@ -210,7 +210,7 @@ func TestImpostorFirst(t *testing.T) {
 		requests, _ := b.due(b.now)
 		for _, q := range requests {
 			asked = append(asked, q.peer)
-			b.fetchDone(q, fetchResult{sequence: 10, err: b.confirm(q, 10)}, b.now)
+			b.fetchDone(q, fetchResult{sequence: 10, err: b.confirm(q, 10, "")}, b.now)
 		}
 		return asked
 	}

@@ -106,6 +106,7 @@ func toDuration(ms uint64) time.Duration { return time.Duration(min(ms, maxSpan)
 // freed are on the first page only.
 type snapshotHead struct {
 	process, sequence, renewals uint64
+	at                          string // Options.AuthenticatedAt
 	seen                        map[uint64]uint64
 	ended                       map[uint64]history.EndedSet
 	freed                       map[uint64][]history.Name
@@ -125,6 +126,11 @@ func (p *pageWriter) uint(n uint64) { _, _ = p.w.Write(strconv.AppendUint(p.num[
 func (p *pageWriter) head(h *snapshotHead, first bool) {
 	p.text(`{"process_id":`)
 	p.uint(h.process)
+	if h.at != "" {
+		quoted, _ := json.Marshal(h.at) // a text has a form in JSON
+		p.text(`,"authenticated_at":`)
+		_, _ = p.w.Write(quoted)
+	}
 	p.text(`,"sequence":`)
 	p.uint(h.sequence)
 	p.text(`,"renewals":`)
@@ -241,7 +247,7 @@ func (r *Replica) WriteSnapshot(ctx context.Context, w io.Writer, q PageRequest)
 		}
 	}
 	// The numbers are read first: the effects of all events up to them are in the ledger.
-	h := snapshotHead{process: r.opt.Process, seen: r.seen()}
+	h := snapshotHead{process: r.opt.Process, at: r.opt.AuthenticatedAt, seen: r.seen()}
 	h.sequence, h.renewals = r.outbox.last()
 	if after == "" {
 		h.ended = r.core.ledger.Ended()

@@ -42,7 +42,7 @@ var errSnapshot = errors.New("snapshot")
 // keep the ranges.
 type snapshotSink interface {
 	// onHead comes first; its error ends the reading.
-	onHead(process, sequence uint64) error
+	onHead(process, sequence uint64, at string) error
 	onRenewals(sequence uint64)
 	onEnded(process uint64, ended history.EndedSet)
 	onFreed(names []history.Name)
@@ -156,6 +156,7 @@ func (p *pageReader) page(r io.Reader) error {
 // pageKeys is what was read of a page so far.
 type pageKeys struct {
 	process, sequence, renewals uint64
+	at                          string          // authenticated_at, where it comes before sequence
 	have                        map[string]bool // the keys that have come
 	started                     bool            // the sink has the head
 }
@@ -178,7 +179,7 @@ func (p *pageReader) read() error {
 		err = p.readKey(key, &k)
 		if err == nil && !k.started && k.have["process_id"] && k.have["sequence"] {
 			k.started = true
-			err = p.head(k.process, k.sequence)
+			err = p.head(&k)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", key, err)
@@ -200,6 +201,8 @@ func (p *pageReader) readKey(key string, k *pageKeys) error {
 	switch key {
 	case "process_id":
 		return p.value(&k.process)
+	case "authenticated_at":
+		return p.value(&k.at)
 	case "sequence":
 		return p.value(&k.sequence)
 	case "renewals":
@@ -238,14 +241,16 @@ func (p *pageReader) readKey(key string, k *pageKeys) error {
 	return p.list(p.reservation)
 }
 
-func (p *pageReader) head(process, sequence uint64) error {
-	if process == 0 {
+func (p *pageReader) head(k *pageKeys) error {
+	switch {
+	case k.process == 0:
 		return errZeroProcess
+	case k.sequence > maxSequence:
+		return fmt.Errorf("sequence %d is above %d", k.sequence, uint64(maxSequence))
+	case len(k.at) > maxURL:
+		return errOversized
 	}
-	if sequence > maxSequence {
-		return fmt.Errorf("sequence %d is above %d", sequence, uint64(maxSequence))
-	}
-	return p.sink.onHead(process, sequence)
+	return p.sink.onHead(k.process, k.sequence, k.at)
 }
 
 func (p *pageReader) cursor() error {
@@ -631,7 +636,7 @@ func (m *snapshotMerge) pageURL(limit int) string {
 
 // onHead implements snapshotSink. The number on the first page counts: the numbers on
 // later pages cover events whose reservations belong on earlier pages.
-func (m *snapshotMerge) onHead(process, sequence uint64) error {
+func (m *snapshotMerge) onHead(process, sequence uint64, at string) error {
 	if process != m.request.process {
 		return fmt.Errorf("process %d answered for %d", process, m.request.process)
 	}
@@ -642,7 +647,7 @@ func (m *snapshotMerge) onHead(process, sequence uint64) error {
 	m.result.sequence = sequence
 	m.replica.coreMu.Lock()
 	defer m.replica.coreMu.Unlock()
-	return m.replica.core.confirm(m.request, sequence)
+	return m.replica.core.confirm(m.request, sequence, at)
 }
 
 // authority returns how far the snapshot is believed about the reservations of a process.

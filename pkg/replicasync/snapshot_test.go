@@ -1,6 +1,7 @@
 package replicasync
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -19,11 +20,13 @@ import (
 	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/reservations/history"
+	"github.com/select-service/select-service/test/length"
 )
 
 // recordedSnapshot is a sink that keeps everything.
 type recordedSnapshot struct {
 	process, sequence uint64
+	at                string
 	renewed           uint64
 	ends              map[uint64]history.EndedSet
 	freed             []history.Name
@@ -31,8 +34,8 @@ type recordedSnapshot struct {
 	sessions          []Session
 }
 
-func (r *recordedSnapshot) onHead(process, sequence uint64) error {
-	r.process, r.sequence = process, sequence
+func (r *recordedSnapshot) onHead(process, sequence uint64, at string) error {
+	r.process, r.sequence, r.at = process, sequence, at
 	return nil
 }
 
@@ -189,6 +192,28 @@ func TestSnapshotWithoutScope(t *testing.T) {
 const goodPage = `{"process_id":1,"sequence":2,"renewals":3,"seen":{"3":4},"assumed":{"5":0},"ended":{"5":[[1,2],[4,4]]},"future":[{"a":1}],"bookings":[` +
 	`{"origin_process":9,"origin_sequence":8,"model_name":"m","tenant_id":"t","block_size":16,"request_id":"r","worker_id":1,"dp_rank":0,"age_ms":5,"sequence_hashes":[1]}],"next":null}`
 
+// TestAuthenticatedAt proves that a snapshot names the endpoint at which its replica is authenticated, on every page, if
+// there is one, and that a reader takes it, if it is no longer than a URL.
+func TestAuthenticatedAt(t *testing.T) {
+	for _, at := range []string{"", "nats://a"} {
+		var text bytes.Buffer
+		w := pageWriter{w: bufio.NewWriter(&text)}
+		w.head(&snapshotHead{process: 1, sequence: 2, at: at}, false)
+		w.text(`,"bookings":[],"next":null}`)
+		if err := w.w.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		var got recordedSnapshot
+		if err := (&pageReader{sink: &got}).page(&text); err != nil || got.at != at || got.process != 1 || got.sequence != 2 {
+			t.Errorf("%q: process %d at %q, %v", at, got.process, got.at, err)
+		}
+	}
+	long := strings.Replace(goodPage, `"sequence"`, `"authenticated_at":"`+strings.Repeat("x", maxURL+1)+`","sequence"`, 1)
+	if err := (&pageReader{sink: new(recordedSnapshot)}).page(strings.NewReader(long)); !errors.Is(err, errOversized) {
+		t.Errorf("an endpoint of %d characters: %v", maxURL+1, err)
+	}
+}
+
 // TestReadPrompts proves how prompts that are like others on the page are put together, and what
 // is refused of them.
 func TestReadPrompts(t *testing.T) {
@@ -227,6 +252,7 @@ func TestReadPrompts(t *testing.T) {
 	if err := (&pageReader{sink: &recordedSnapshot{}, account: small}).page(strings.NewReader(page(first, first))); !errors.Is(err, errNoMemory) {
 		t.Errorf("without memory: %v", err)
 	}
+	length.Sequential(t)
 	many := make([]string, 25_000) // each is like the one before
 	for i := range many {
 		many[i] = fmt.Sprintf(`"like":%d,"like_blocks":1,"sequence_hashes":[]`, i-1)
@@ -461,10 +487,10 @@ func FuzzReadSnapshot(f *testing.F) {
 // nothing is a sink that keeps nothing.
 type nothing struct{}
 
-func (*nothing) onHead(uint64, uint64) error      { return nil }
-func (*nothing) onRenewals(uint64)                {}
-func (*nothing) onEnded(uint64, history.EndedSet) {}
-func (*nothing) onFreed([]history.Name)           {}
+func (*nothing) onHead(uint64, uint64, string) error { return nil }
+func (*nothing) onRenewals(uint64)                   {}
+func (*nothing) onEnded(uint64, history.EndedSet)    {}
+func (*nothing) onFreed([]history.Name)              {}
 func (*nothing) onSession(j *sessionJSON) error {
 	_, err := j.session(0)
 	return err

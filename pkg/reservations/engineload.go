@@ -27,6 +27,9 @@ type Foreign struct {
 	Waiting       uint32 // of Requests: those whose prefill has not begun
 	PrefillTokens uint64 // tokens that these have to compute
 	Blocks        uint64 // active
+	// Untold: there are Waiting requests, and the engine does not say how many tokens they have to
+	// compute.
+	Untold bool
 }
 
 // RankEngineLoad is the EngineLoad of the rank in a slot.

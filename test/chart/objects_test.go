@@ -42,6 +42,12 @@ type object struct {
 			Metadata struct{ Labels map[string]string }
 			Spec     pod
 		}
+		TrafficPolicy struct {
+			PortLevelSettings []yaml.Node `yaml:"portLevelSettings"`
+		} `yaml:"trafficPolicy"`
+		Default struct {
+			TimeoutSec int `yaml:"timeoutSec"`
+		}
 		EndpointPickerRef struct {
 			Name string
 			Port struct{ Number int }
@@ -67,7 +73,9 @@ type pod struct {
 	HostNetwork                   bool   `yaml:"hostNetwork"`
 	SecurityContext               struct {
 		RunAsNonRoot   bool                  `yaml:"runAsNonRoot"`
-		RunAsUser      int                   `yaml:"runAsUser"`
+		RunAsUser      *int                  `yaml:"runAsUser"`
+		RunAsGroup     *int                  `yaml:"runAsGroup"`
+		FSGroup        *int                  `yaml:"fsGroup"`
 		SeccompProfile struct{ Type string } `yaml:"seccompProfile"`
 	} `yaml:"securityContext"`
 	TopologySpreadConstraints []struct {
@@ -79,6 +87,7 @@ type pod struct {
 			ContainerPort int `yaml:"containerPort"`
 		}
 		SecurityContext struct {
+			RunAsUser                *int  `yaml:"runAsUser"`
 			AllowPrivilegeEscalation *bool `yaml:"allowPrivilegeEscalation"`
 			ReadOnlyRootFilesystem   bool  `yaml:"readOnlyRootFilesystem"`
 			Capabilities             struct{ Drop, Add []string }
@@ -174,7 +183,7 @@ func TestPods(t *testing.T) {
 			t.Errorf("%d may be unavailable, want 1", p.Spec.MaxUnavailable)
 		}
 		p := deployment.Template.Spec
-		if s := p.SecurityContext; !s.RunAsNonRoot || s.RunAsUser != 65532 || s.SeccompProfile.Type != "RuntimeDefault" || p.HostNetwork {
+		if s := p.SecurityContext; !s.RunAsNonRoot || s.SeccompProfile.Type != "RuntimeDefault" || p.HostNetwork {
 			t.Errorf("the pod is not restricted: %+v", s)
 		}
 		for _, v := range p.Volumes {

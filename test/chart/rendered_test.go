@@ -25,6 +25,7 @@ var rewrite = flag.Bool("rewrite", false, "write what the chart renders to, with
 var cases = []struct{ file, values string }{
 	{"deploy/kubernetes/select-service.yaml", ""},
 	{"deploy/kubernetes/istio.yaml", "provider: istio"},
+	{"deploy/kubernetes/openshift.yaml", "{provider: istio, openshift: true}"},
 	{"deploy/kubernetes/gke.yaml", "provider: gke"},
 	{"deploy/kubernetes/agentgateway.yaml", "provider: agentgateway"},
 	{"test/chart/testdata/all.yaml", allValues},
@@ -40,6 +41,10 @@ pools:
   - {name: batch, options: {namespace: other, block_size: 32}}
 namespaces: [extra]
 provider: istio
+istio: {connectTimeout: 500ms, outlierDetection: false}
+openshift: true
+podSecurityContext: {fsGroup: 1000660000, supplementalGroups: [1000660001]}
+securityContext: {runAsNonRoot: true}
 httpRoute: {create: true, gateway: inference, gatewayNamespace: gateways, hostnames: [llm.example.com]}
 config: {log: {level: debug}, gateway: {lease: 20s}}
 drain: {delaySeconds: 10, timeoutSeconds: 600}
@@ -124,12 +129,21 @@ func helmCommand(t *testing.T, args ...string) ([]byte, error) {
 // render renders a chart with values.
 func render(t *testing.T, values string, more ...string) []byte {
 	t.Helper()
+	out, err := renderCommand(t, values, more...)
+	if err != nil {
+		t.Fatalf("helm template: %v\n%s", err, out)
+	}
+	return slices.Concat([]byte("# Made from deploy/chart; make test-chart ARGS=-rewrite\n"), out)
+}
+
+// renderCommand returns what helm printed, after an error also what it said.
+func renderCommand(t *testing.T, values string, more ...string) ([]byte, error) {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "values.yaml")
 	if err := os.WriteFile(file, []byte(values), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out := helm(t, append([]string{"template", "select-service", "deploy/chart", "--namespace", "llm", "--kube-version", "1.31.0", "--values", file}, more...)...)
-	return slices.Concat([]byte("# Made from deploy/chart; make test-chart ARGS=-rewrite\n"), out)
+	return helmCommand(t, append([]string{"template", "select-service", "deploy/chart", "--namespace", "llm", "--kube-version", "1.31.0", "--values", file}, more...)...)
 }
 
 // TestRendered proves that the files are what the chart renders to, and that helm finds
@@ -220,7 +234,8 @@ func TestSchema(t *testing.T) {
 		"pools: [{name: a, create: true}]", "pools: [{name: a, create: true, matchLabels: {}, targetPorts: [1]}]",
 		"pools: [{name: a, targetPorts: [0]}]", "pools: [{name: a, targetPorts: [1, 2, 3, 4, 5, 6, 7, 8, 9]}]",
 		"pools: [{name: a, failureMode: failOpen}]", "httpRoute: {create: true}", "image: {digest: abc}", "drain: {delaySeconds: -1}",
-		"monitoring: {enabled: true}",
+		"monitoring: {enabled: true}", "openshift: restricted-v2", "podSecurityContext: 65532", "securityContext: []",
+		"istio: {outlierDetection: {interval: 1s}}", "istio: {connectTimeout: 1}", "istio: {connectTimeout: soon}",
 	} {
 		if validate(values) == nil {
 			t.Errorf("the schema takes %s", values)

@@ -63,6 +63,9 @@ func rootOf(t *testing.T) string {
 // the steps printed.
 func playText(t *testing.T, root, page, text string, ports ...string) (dir string) {
 	t.Helper()
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("the sessions of the pages need curl: make setup")
+	}
 	steps, err := session(onFreePorts(t, text, ports...))
 	if err != nil {
 		t.Fatal(err)

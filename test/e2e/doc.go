@@ -10,5 +10,6 @@
 // The folders below hold the suites: blackbox is one process and what goes wrong
 // around it, replicas is three with faulty links between them, retries is the Go
 // client against restarts and losses, overload is more load than the engines take,
-// restart is a process with its state on disk that is killed.
+// proxy is engines that break and many clients around the proxy, restart is a process
+// with its state on disk that is killed.
 package e2e

@@ -27,7 +27,7 @@ func Eventually(t testing.TB, what string, ok func() error) {
 }
 
 // AloneEnv is set (to anything) where nothing else runs on the machine, so that
-// rates, ratios and delays can be judged. make test-overload and test-faults set it.
+// rates, ratios and delays can be judged. make test-overload, test-proxy and test-faults set it.
 const AloneEnv = "E2E_ALONE"
 
 // Alone reports whether nothing else runs on the machine.

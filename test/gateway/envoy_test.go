@@ -197,3 +197,35 @@ func subsetOf(endpoints any) edit {
 		})
 	}
 }
+
+// selfSigned lets Envoy speak TLS with the picker, without verifying it.
+func selfSigned(c config) {
+	picker := c.cluster("picker")
+	picker["transport_socket"] = object{"name": "envoy.transport_sockets.tls", "typed_config": object{
+		"@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+	}}
+	objectAt(picker, "health_checks", 0)["tls_options"] = object{"alpn_protocols": []any{"h2"}}
+}
+
+// aiGateway is the shape of what Envoy AI Gateway 1.1 makes of an InferencePool: TLS with the picker
+// and no health check of it, no metadata, and a cluster that connects to the one endpoint which the
+// picker's header names, so that it cannot tell who served.
+func aiGateway(c config) {
+	selfSigned(c)
+	delete(c.cluster("picker"), "health_checks")
+	delete(c.extProc(), "metadata_options")
+	c.extProc()["message_timeout"] = "300s"
+	engines := c.cluster("engines")
+	for _, key := range []string{"load_assignment", "load_balancing_policy"} {
+		delete(engines, key)
+	}
+	engines["type"], engines["lb_policy"] = "ORIGINAL_DST", "CLUSTER_PROVIDED"
+	engines["original_dst_lb_config"] = object{"use_http_header": true, "http_header_name": "x-gateway-destination-endpoint"}
+}
+
+// pickerAt names another address of the picker.
+func pickerAt(ip string) edit {
+	return func(c config) {
+		objectAt(c.cluster("picker"), "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint", "address", "socket_address")["address"] = ip
+	}
+}

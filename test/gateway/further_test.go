@@ -46,13 +46,7 @@ func TestFurther(t *testing.T) {
 // securePicker: a picker with a certificate of its own. The health check needs the name of the
 // protocol (ALPN), which Envoy gives by itself for requests only.
 func securePicker(t *testing.T) {
-	b := lay(t, setup{service: []string{"--gateway-self-signed"}, envoy: []edit{func(c config) {
-		picker := c.cluster("picker")
-		picker["transport_socket"] = object{"name": "envoy.transport_sockets.tls", "typed_config": object{
-			"@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
-		}}
-		objectAt(picker, "health_checks", 0)["tls_options"] = object{"alpn_protocols": []any{"h2"}}
-	}}})
+	b := lay(t, setup{service: []string{"--gateway-self-signed"}, envoy: []edit{selfSigned}})
 	b.post(http.StatusOK, chats, chat("Hello"))
 	b.idle()
 	b.awaitMetric(`select_service_gateway_requests_total{outcome="booked"}`, 1)
@@ -384,15 +378,9 @@ func noWorkers(t *testing.T) {
 }
 
 // originalDestination: a cluster without endpoints, where Envoy connects to what the header
-// names.
+// names, and all else as Envoy AI Gateway has it.
 func originalDestination(t *testing.T) {
-	b := lay(t, setup{envoy: []edit{func(c config) {
-		engines := c.cluster("engines")
-		delete(engines, "load_balancing_policy")
-		delete(engines, "load_assignment")
-		engines["type"], engines["lb_policy"] = "ORIGINAL_DST", "CLUSTER_PROVIDED"
-		engines["original_dst_lb_config"] = object{"use_http_header": true, "http_header_name": "x-gateway-destination-endpoint"}
-	}}})
+	b := lay(t, setup{service: []string{"--gateway-self-signed"}, envoy: []edit{aiGateway}})
 	for i, e := range b.engines {
 		text := words(uint32(i+1), 200)
 		b.warm(e, chats, chat(text))

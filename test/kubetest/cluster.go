@@ -7,10 +7,10 @@ import (
 	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
-	_ "embed"
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -20,6 +20,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -52,12 +53,11 @@ const (
 	rbac          = "/apis/rbac.authorization.k8s.io/v1/namespaces/"
 )
 
-// poolDefinition is a stand-in of the definition of InferencePools.
-//
-//go:embed testdata/inferencepool-crd.yaml
-var poolDefinition []byte
+// DefinitionsEnv names the folder with the definition of InferencePools, as a file of its module.
+const DefinitionsEnv = "TEST_KUBE_CRDS"
 
-// NewCluster starts a server with the programs of BinariesEnv, that ends with the test.
+// NewCluster starts a server with the programs of BinariesEnv and the definition of DefinitionsEnv,
+// that ends with the test.
 func NewCluster(t *testing.T) *Cluster {
 	t.Helper()
 	c := &Cluster{
@@ -125,8 +125,10 @@ func (c *Cluster) Install(present bool) {
 		c.call(http.MethodDelete, crds+"/inferencepools.inference.networking.k8s.io", nil)
 		return
 	}
+	text, err := os.ReadFile(filepath.Join(os.Getenv(DefinitionsEnv), "inference.networking.k8s.io_inferencepools.yaml"))
+	c.must(err)
 	var definition Object
-	c.must(yaml.Unmarshal(poolDefinition, &definition))
+	c.must(yaml.Unmarshal(text, &definition))
 	c.await("the definition of InferencePools is taken", func() bool {
 		status, _ := c.request(http.MethodPost, crds, definition)
 		return status == http.StatusCreated // not while the former one is being deleted
@@ -152,6 +154,93 @@ func (c *Cluster) kubeconfig(name, token string) string {
 	authority, err := os.ReadFile(filepath.Join(c.dir, "certs", "apiserver.crt"))
 	c.must(err)
 	return c.write(name+".kubeconfig", []byte(kubeconfig(c.url, authority, fmt.Sprintf("token: %q", token))))
+}
+
+// ApplyFile applies the objects of a file of YAML documents, each as edit changes it; nil changes
+// none.
+func (c *Cluster) ApplyFile(path string, edit func(Object)) {
+	c.t.Helper()
+	text, err := os.ReadFile(path)
+	c.must(err)
+	for decoder := yaml.NewDecoder(bytes.NewReader(text)); ; {
+		var o Object
+		err := decoder.Decode(&o)
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		c.must(err)
+		if len(o) == 0 {
+			continue
+		}
+		if edit != nil {
+			edit(o)
+		}
+		c.Apply(o, "")
+	}
+}
+
+// Apply creates or changes an object of any kind whose definition the server has, or a subresource
+// of it such as "status". It waits for a definition that was applied just before.
+func (c *Cluster) Apply(o Object, subresource string) {
+	c.t.Helper()
+	path := c.pathTo(o["apiVersion"].(string), o["kind"].(string), o["metadata"].(Object))
+	if subresource != "" {
+		path += "/" + subresource
+	}
+	status, answer := 0, Object(nil)
+	c.await("the server serves "+path, func() bool {
+		status, answer = c.request(http.MethodPatch, path+"?fieldManager=test&force=true", applied{o})
+		return status != http.StatusNotFound
+	})
+	if status >= 300 || status == 0 {
+		c.t.Fatalf("apply %s: %d %v", path, status, answer["message"])
+	}
+}
+
+// pathTo returns where an object of any kind is; those with a namespace are in it.
+func (c *Cluster) pathTo(version, kind string, meta Object) string {
+	plural := strings.ToLower(kind)
+	switch {
+	case strings.HasSuffix(plural, "y") && !strings.HasSuffix(plural, "ay"): // not gateways
+		plural = strings.TrimSuffix(plural, "y") + "ies"
+	case strings.HasSuffix(plural, "s"):
+		plural += "es"
+	default:
+		plural += "s"
+	}
+	path := "/apis/" + version
+	if version == "v1" {
+		path = "/api/v1"
+	}
+	if namespace, _ := meta["namespace"].(string); namespace != "" {
+		c.namespace(namespace)
+		path += "/namespaces/" + namespace
+	}
+	return path + "/" + plural + "/" + meta["name"].(string)
+}
+
+// Read returns an object of any kind, nil if there is none.
+func (c *Cluster) Read(version, kind, namespace, name string) Object {
+	c.t.Helper()
+	status, answer := c.request(http.MethodGet, c.pathTo(version, kind, Object{"namespace": namespace, "name": name}), nil)
+	switch status {
+	case http.StatusOK:
+		return answer
+	case http.StatusNotFound:
+		return nil
+	}
+	c.t.Fatalf("%s %s/%s: %d %v", kind, namespace, name, status, answer)
+	return nil
+}
+
+// List returns the objects of any kind in a namespace.
+func (c *Cluster) List(version, kind, namespace string) (all []Object) {
+	c.t.Helper()
+	path := c.pathTo(version, kind, Object{"namespace": namespace, "name": ""})
+	for _, o := range c.call(http.MethodGet, strings.TrimSuffix(path, "/"), nil)["items"].([]any) {
+		all = append(all, o.(Object))
+	}
+	return all
 }
 
 // Put is part of API.
@@ -312,6 +401,12 @@ func (c *Cluster) run(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// applied is the body of a server-side apply.
+type applied struct{ Object }
+
+// MarshalJSON implements json.Marshaler.
+func (a applied) MarshalJSON() ([]byte, error) { return json.Marshal(a.Object) }
+
 // call makes a request that must succeed.
 func (c *Cluster) call(method, path string, body any) Object {
 	c.t.Helper()
@@ -339,6 +434,9 @@ func (c *Cluster) request(method, path string, body any) (status int, answer Obj
 	req.Header.Set("Content-Type", "application/json")
 	if method == http.MethodPatch {
 		req.Header.Set("Content-Type", "application/merge-patch+json")
+		if _, whole := body.(applied); whole {
+			req.Header.Set("Content-Type", "application/apply-patch+yaml") // JSON is YAML
+		}
 	}
 	resp, err := c.client.Do(req)
 	if err != nil {

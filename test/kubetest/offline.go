@@ -19,6 +19,9 @@ func Offline(t testing.TB) *Server {
 	return s
 }
 
+// IsOffline reports whether the server is one of Offline.
+func (s *Server) IsOffline() bool { return s.http == nil }
+
 // RoundTrip implements http.RoundTripper: the server answers as over a connection of its own.
 func (s *Server) RoundTrip(r *http.Request) (*http.Response, error) {
 	s.mu.Lock()

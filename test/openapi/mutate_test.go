@@ -20,7 +20,7 @@ type mutant struct {
 
 // optional are members that may be left out, by the end of their path.
 var optional = []string{
-	".kv_events_endpoints", ".replay_endpoints", ".load_endpoint", ".load_endpoints", ".load_metrics", "load_metrics.url", "load_metrics.interval_seconds", ".rank_endpoints", ".describe", ".described", "described.engine", "described.version", "described.total_kv_blocks", "described.max_num_batched_tokens", ".role", ".rank_header", ".prefill_rank_header", ".local_dp_rank", ".adapters", ".not_schedulable_reasons", ".source", ".drain", ".deadline", ".recovery", ".peer", // workers, readiness
+	".kv_events_endpoints", ".replay_endpoints", ".load_endpoint", ".load_endpoints", ".load_metrics", "load_metrics.url", "load_metrics.interval_seconds", ".rank_endpoints", ".describe", ".described", "described.engine", "described.version", "described.total_kv_blocks", "described.max_num_batched_tokens", ".role", ".rank_header", ".prefill_rank_header", ".kv_events", ".kv_events_block_size", ".model_aliases", ".local_dp_rank", ".adapters", ".not_schedulable_reasons", ".source", ".drain", ".deadline", ".recovery", ".peer", // workers, readiness
 	".lease_seconds", ".retry_after", ".decode_busy", ".worker_load", "worker_load.total_kv_blocks", ".prefill_busy", // selections
 	".foreign", ".reported", "reported.running", "reported.waiting", "reported.kv_tokens_used", "reported.kv_tokens_total", "reported.waiting_uncached_tokens", "reported.max_running", // loads
 	".explanation", ".refusal", ".policy_type", "decisions[].selection_id", "decisions[].reservation_id", "decisions[].trace_id", // explanations

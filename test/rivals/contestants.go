@@ -23,6 +23,14 @@ type contestant struct {
 }
 
 var contestants = []contestant{
+	{name: "proxy", ours: true, about: "select-service --proxy-port, the default policy of a proxy", start: func(ctx context.Context, w *world) ([]string, error) {
+		ports, err := w.startServices(ctx, "--proxy-port", "")
+		return addresses(ports), err
+	}},
+	{name: "proxy-cost", ours: true, about: "the same with Dynamo's cost", start: func(ctx context.Context, w *world) ([]string, error) {
+		ports, err := w.startServices(ctx, "--proxy-port", "default")
+		return addresses(ports), err
+	}},
 	{name: "select-service", ours: true, about: "behind Envoy, the default policy", start: func(ctx context.Context, w *world) ([]string, error) {
 		return w.startPicked(ctx, "default")
 	}},
@@ -80,6 +88,24 @@ var contestants = []contestant{
 
 // startPicked starts Envoys, each with a picker of its own; two are replicas of each other.
 func (w *world) startPicked(ctx context.Context, policy string) ([]string, error) {
+	pickers, err := w.startServices(ctx, "--gateway-port", policy)
+	if err != nil {
+		return nil, err
+	}
+	return w.startEnvoys(ctx, pickers)
+}
+
+// addresses returns the URLs of ports of this machine.
+func addresses(ports []int) (urls []string) {
+	for _, p := range ports {
+		urls = append(urls, fmt.Sprintf("http://%s:%d", loopback, p))
+	}
+	return urls
+}
+
+// startServices starts select-services with a port for requests, given by an option, and returns these ports; two
+// are replicas of each other. policy names an instance of demo/policies.yaml, "": the default.
+func (w *world) startServices(ctx context.Context, option, policy string) ([]int, error) {
 	var file strings.Builder
 	file.WriteString("workers:\n")
 	metrics := ""
@@ -94,38 +120,41 @@ func (w *world) startPicked(ctx context.Context, policy string) ([]string, error
 	if err := os.WriteFile(workers, []byte(file.String()), 0o644); err != nil {
 		return nil, err
 	}
-	type picker struct{ http, gateway, sync int }
-	pickers := make([]picker, w.gateways())
-	for i := range pickers {
+	type service struct{ http, front, sync int }
+	services := make([]service, w.gateways())
+	for i := range services {
 		p, err := ports(3)
 		if err != nil {
 			return nil, err
 		}
-		pickers[i] = picker{p[0], p[1], p[2]}
+		services[i] = service{p[0], p[1], p[2]}
 	}
-	var grpc []int
-	for i, p := range pickers {
+	var fronts []int
+	for i, p := range services {
 		args := []string{
-			"--listen", loopback, "--port", fmt.Sprint(p.http), "--gateway-port", fmt.Sprint(p.gateway), "--workers-file", workers, "--log-format", "json", "--log-level", "warn",
+			"--listen", loopback, "--port", fmt.Sprint(p.http), option, fmt.Sprint(p.front), "--workers-file", workers, "--log-format", "json", "--log-level", "warn",
 		}
-		for k, other := range pickers {
+		for k, other := range services {
 			if k != i {
 				args = append(args, "--replica-sync-port", fmt.Sprint(p.sync),
 					"--replica-sync-peers", fmt.Sprintf("tcp://%s:%d", loopback, other.sync), "--indexer-peers", fmt.Sprintf("http://%s:%d", loopback, other.http))
 			}
 		}
-		env := []string{"DYN_ROUTER_POLICY_CONFIG=demo/policies.yaml", "DYN_ROUTER_WORKER_SELECTION_POLICY=" + policy}
+		var env []string
+		if policy != "" {
+			env = []string{"DYN_ROUTER_POLICY_CONFIG=demo/policies.yaml", "DYN_ROUTER_WORKER_SELECTION_POLICY=" + policy}
+		}
 		if err := w.startGateway(fmt.Sprintf("select-service-%d", i+1), env, w.service, args...); err != nil {
 			return nil, err
 		}
-		grpc = append(grpc, p.gateway)
+		fronts = append(fronts, p.front)
 	}
-	for _, p := range pickers {
+	for _, p := range services {
 		if err := w.answers(ctx, fmt.Sprintf("http://%s:%d/ready", loopback, p.http)); err != nil {
 			return nil, err
 		}
 	}
-	return w.startEnvoys(ctx, grpc)
+	return fronts, nil
 }
 
 // startEnvoys starts Envoys with the pickers at these ports, without pickers if there are none.

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -30,17 +29,21 @@ type config struct {
 	programs
 	plays, contestants []string
 	rounds             int
+	rate               float64
 	short, more        bool
+	paired             bool
 	out                string
 }
 
 func run(ctx context.Context, args []string) error {
-	c := config{rounds: 3, out: "bin/compare-gateways"}
+	c := config{rounds: 3, rate: 1, out: "bin/compare-gateways"}
 	f := pflag.NewFlagSet("rivals", pflag.ContinueOnError)
 	f.SortFlags = false
 	f.StringSliceVar(&c.plays, "plays", nil, "plays (a list), instead of all: "+names(plays, func(p play) string { return p.name }))
 	f.StringSliceVar(&c.contestants, "contestants", nil, "contestants (a list), instead of all: "+names(contestants, func(c contestant) string { return c.name }))
 	f.IntVar(&c.rounds, "rounds", c.rounds, "rounds of each play, in each of which every contestant has its turn")
+	f.BoolVar(&c.paired, "paired", c.paired, "all contestants of a round at once, each with engines of its own: ratios repeat on a busy machine, too")
+	f.Float64Var(&c.rate, "rate", c.rate, "factor of each play's rate, such as 0.5 where many play at once")
 	f.BoolVar(&c.short, "short", c.short, "a few seconds of two plays: whether it works, and no figures")
 	f.BoolVar(&c.more, "more", c.more, "go on with the results in --out: what they have is not played again")
 	f.StringVar(&c.out, "out", c.out, "directory of the results, of the plots and of the programs' logs")
@@ -68,7 +71,7 @@ func run(ctx context.Context, args []string) error {
 		c.rounds = 1
 		played = slices.DeleteFunc(slices.Clone(played), func(p play) bool { return !p.short })
 	}
-	rep := report{Machine: machine(), Rounds: c.rounds}
+	rep := report{Machine: machine(), Rounds: c.rounds, Paired: c.paired}
 	if c.more {
 		if err := rep.read(c.out); err != nil {
 			return err
@@ -78,18 +81,24 @@ func run(ctx context.Context, args []string) error {
 		if c.short {
 			p.traffic.Duration = shortDuration
 		}
+		p.traffic.Rate *= c.rate
 		for round := range c.rounds {
-			for _, who := range playing {
-				if who.only != nil && !who.only(&p) || rep.has(p.name, who.name, round+1) {
-					continue
-				}
-				dir := filepath.Join(c.out, "logs", fmt.Sprintf("%s-%s-%d", p.name, who.name, round+1))
-				r, err := c.play(ctx, &p, &who, round, dir)
+			turn := slices.DeleteFunc(slices.Clone(playing), func(who contestant) bool {
+				return who.only != nil && !who.only(&p) || rep.has(p.name, who.name, round+1)
+			})
+			together := 1
+			if c.paired {
+				together = max(1, len(turn))
+			}
+			for group := range slices.Chunk(turn, together) {
+				results, err := c.play(ctx, &p, group, round)
 				if err != nil {
-					return fmt.Errorf("%s, %s, round %d (logs in %s): %w", p.name, who.name, round+1, dir, err)
+					return err
 				}
-				fmt.Println(r.line())
-				rep.Results = append(rep.Results, r)
+				for _, r := range results {
+					fmt.Println(r.line())
+				}
+				rep.Results = append(rep.Results, results...)
 				if err := rep.write(c.out); err != nil {
 					return err
 				}

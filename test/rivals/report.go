@@ -25,6 +25,7 @@ const resultsFile = "results.json"
 type report struct {
 	Machine string   `json:"machine"`
 	Rounds  int      `json:"rounds"`
+	Paired  bool     `json:"paired"` // the contestants of a round played at once
 	Results []result `json:"results"`
 }
 
@@ -156,8 +157,45 @@ func (rep *report) markdown() string {
 				rep.compare(&b, p.name, c.name, median(rounds))
 			}
 		}
+		if rep.Paired {
+			rep.ratios(&b, p.name)
+		}
 	}
 	return b.String()
+}
+
+// base is the contestant by which ratios of paired rounds are taken.
+const base = "smg"
+
+// ratios writes the figures of each contestant by those of base in the same round: median, least and greatest.
+func (rep *report) ratios(b *strings.Builder, play string) {
+	figures := []func(*result) float64{
+		func(r *result) float64 { return r.CPU }, func(r *result) float64 { return r.TTFTP50 },
+		func(r *result) float64 { return r.TTFTP99 }, func(r *result) float64 { return r.RSS },
+	}
+	b.WriteString("\n| by " + base + " of the same round | CPU | TTFT p50 | p99 | RSS |\n|---|---|---|---|---|\n")
+	by := rep.of(play, base)
+	for _, c := range contestants {
+		rounds := rep.of(play, c.name)
+		if c.name == base || len(rounds) == 0 {
+			continue
+		}
+		fmt.Fprintf(b, "| %s |", c.name)
+		for _, figure := range figures {
+			var all []float64
+			for i := range rounds {
+				if at := slices.IndexFunc(by, func(r result) bool { return r.Round == rounds[i].Round }); at >= 0 {
+					all = append(all, figure(&rounds[i])/figure(&by[at]))
+				}
+			}
+			if len(all) == 0 {
+				b.WriteString(" – |")
+				continue
+			}
+			fmt.Fprintf(b, " %.2f (%.2f–%.2f) |", stats.Quantile(all, 0.5), slices.Min(all), slices.Max(all))
+		}
+		b.WriteString("\n")
+	}
 }
 
 // compare says how one of ours stands beside the best of the other gateways, for each figure by

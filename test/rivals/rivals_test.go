@@ -55,6 +55,12 @@ func TestReport(t *testing.T) {
 	if !strings.Contains(text, "select-service by the best rival of each figure: hit rate +0.0 points, TTFT mean 2.00") {
 		t.Errorf("no comparison:\n%s", text)
 	}
+	rep.Paired = true
+	rep.Results = append(rep.Results, result{Play: "cost", Contestant: "smg", Round: 1, CPU: 2}, result{Play: "cost", Contestant: "smg", Round: 2, CPU: 4},
+		result{Play: "cost", Contestant: "proxy", Round: 1, CPU: 1}, result{Play: "cost", Contestant: "proxy", Round: 2, CPU: 3})
+	if text := rep.markdown(); !strings.Contains(text, "| proxy | 0.50 (0.50–0.75) |") { // of each round, not of the medians
+		t.Errorf("no ratios of paired rounds:\n%s", text)
+	}
 	dir := t.TempDir()
 	var again report
 	if err := errors.Join(again.read(dir), rep.write(dir), again.read(dir)); err != nil {

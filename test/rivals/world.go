@@ -68,29 +68,56 @@ func (w *world) engineURLs() (urls []string) {
 	return urls
 }
 
-// play plays one round of a contestant.
-func (c *config) play(ctx context.Context, p *play, who *contestant, round int, dir string) (result, error) {
-	r := result{Play: p.name, Contestant: who.name, Round: round + 1}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return r, err
+// play plays one round of some contestants, all at once.
+func (c *config) play(ctx context.Context, p *play, group []contestant, round int) ([]result, error) {
+	worlds, urls := make([]*world, len(group)), make([][]string, len(group))
+	failed := func(i int, err error) error {
+		return fmt.Errorf("%s, %s, round %d (logs in %s): %w", p.name, group[i].name, round+1, worlds[i].dir, err)
 	}
-	w := &world{programs: c.programs, play: p, dir: dir}
-	defer w.stop()
+	for i, who := range group { // one after the other: each finds free ports
+		w := &world{programs: c.programs, play: p, dir: filepath.Join(c.out, "logs", fmt.Sprintf("%s-%s-%d", p.name, who.name, round+1))}
+		worlds[i] = w
+		defer w.stop()
+		var err error
+		if urls[i], err = w.start(ctx, &who); err != nil {
+			return nil, failed(i, err)
+		}
+	}
+	results, errs := make([]result, len(group)), make([]error, len(group))
+	var playing sync.WaitGroup
+	for i := range group {
+		playing.Go(func() {
+			results[i] = result{Play: p.name, Contestant: group[i].name, Round: round + 1, Load1: loadAverage()}
+			if err := worlds[i].measure(ctx, &results[i], urls[i], group[i].session); err != nil {
+				errs[i] = failed(i, err)
+			}
+		})
+	}
+	playing.Wait()
+	return results, errors.Join(errs...)
+}
+
+// start starts the engines and the gateways of a contestant, and returns the gateways' URLs.
+func (w *world) start(ctx context.Context, who *contestant) ([]string, error) {
+	if err := os.MkdirAll(w.dir, 0o755); err != nil {
+		return nil, err
+	}
 	if err := w.startEngines(ctx); err != nil {
-		return r, err
+		return nil, err
 	}
-	urls, err := who.start(ctx, w)
-	if err != nil {
-		return r, err
-	}
-	r.Load1 = loadAverage()
+	return who.start(ctx, w)
+}
+
+// measure plays the load through gateways, and fills in the result. session is the contestant's header.
+func (w *world) measure(ctx context.Context, r *result, urls []string, session string) error {
+	p := w.play
 	cpu, err := w.cpu()
 	if err != nil {
-		return r, err
+		return err
 	}
 	t := p.traffic
-	t.Seed += uint64(round)
-	t.Engines, t.Session = w.engineURLs(), who.session
+	t.Seed += uint64(r.Round - 1)
+	t.Engines, t.Session = w.engineURLs(), session
 	var disturbed sync.WaitGroup
 	if p.restart {
 		disturbed.Go(func() { r.disturbed = w.restartFirst(ctx, t.Duration/2) })
@@ -98,15 +125,15 @@ func (c *config) play(ctx context.Context, p *play, who *contestant, round int, 
 	played, err := t.Play(ctx, urls...)
 	disturbed.Wait()
 	if err = errors.Join(err, r.disturbed); err != nil {
-		return r, err
+		return err
 	}
 	after, err := w.cpu()
 	if err != nil {
-		return r, err
+		return err
 	}
 	rss, err := w.rss()
 	r.fill(&played, after-cpu, rss)
-	return r, err
+	return err
 }
 
 func (w *world) startEngines(ctx context.Context) error {

@@ -4,7 +4,6 @@ package zmqtest
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -36,13 +35,6 @@ type Publisher struct {
 
 // Option is set on a socket before it is bound or connected.
 type Option func(*zmq4.Socket) error
-
-// CurveClient makes a socket a client of CURVE; the keys are Z85.
-func CurveClient(publicKey, secretKey, serverKey string) Option {
-	return func(s *zmq4.Socket) error {
-		return errors.Join(s.SetCurvePublickey(publicKey), s.SetCurveSecretkey(secretKey), s.SetCurveServerkey(serverKey))
-	}
-}
 
 // NewPublisher binds a publisher to endpoint; "" takes a free port.
 func NewPublisher(tb testing.TB, endpoint string, options ...Option) *Publisher {

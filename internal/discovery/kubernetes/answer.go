@@ -15,9 +15,10 @@ import (
 // AnswerOf returns what an engine's description says to discovery.
 func AnswerOf(d *catalog.Description) mapping.Answer {
 	a := mapping.Answer{
-		Model: d.Model, Further: d.Further, Adapters: d.Adapters, BlockSize: d.BlockSize, TotalKVBlocks: d.TotalKVBlocks, Ranks: d.Size,
+		Model: d.Model, Aliases: d.Aliases, Further: d.Further, Adapters: d.Adapters, BlockSize: d.BlockSize, TotalKVBlocks: d.TotalKVBlocks, KVTokens: d.KVTokens, Ranks: d.Size,
 		EventsPort: firstPort(d.KVEventsEndpoints), ReplayPort: firstPort(d.ReplayEndpoints), LoadPort: firstPort(d.LoadEndpoints),
 		NoModel: d.Unknown[catalog.FieldModel], NoBlockSize: d.Unknown[catalog.FieldBlockSize],
+		Unanswered: d.Unanswered,
 	}
 	if d.Engine != "" {
 		a.Eagle = &d.Eagle
@@ -25,20 +26,18 @@ func AnswerOf(d *catalog.Description) mapping.Answer {
 	return a
 }
 
-// answerIn returns what the engine of a discovered worker must have said, with its key. ok is false
-// if the worker has not enough of it.
+// answerIn returns what the engine of a discovered worker may have said, with its key: a record does not
+// tell that from what was configured. ok is false if the worker has not enough of it.
 func answerIn(w *catalog.Worker) (key askKey, said mapping.Answer, ok bool) {
 	r := &w.Record
 	if r.Source.Kind != catalog.SourceKubernetes || r.Endpoint == nil || r.BlockSize == nil || len(r.Faults) > 0 {
 		return key, said, false
 	}
-	at, err := url.Parse(*r.Endpoint)
-	if err != nil {
+	if key, ok = keyIn(r); !ok {
 		return key, said, false
 	}
-	key = askKey{cmp.Or(r.Source.UID, at.Hostname()), portIn(*r.Endpoint)}
 	said = mapping.Answer{
-		Model: r.Scope.Model, Adapters: r.Adapters, BlockSize: *r.BlockSize, Ranks: r.RankCount(), Eagle: r.IsEagle,
+		Restored: true, Model: r.Scope.Model, Adapters: r.Adapters, Aliases: r.Aliases, BlockSize: *r.BlockSize, Ranks: r.RankCount(), Eagle: r.IsEagle,
 		EventsPort: onePort(r.KVEventsEndpoint, r.KVEventsEndpoints), ReplayPort: onePort(r.ReplayEndpoint, r.ReplayEndpoints),
 		LoadPort: onePort(r.LoadEndpoint, r.LoadEndpoints),
 	}
@@ -46,6 +45,18 @@ func answerIn(w *catalog.Worker) (key askKey, said mapping.Answer, ok bool) {
 		said.TotalKVBlocks = *r.TotalKVBlocks
 	}
 	return key, said, true
+}
+
+// keyIn returns the key of the engine of a discovered worker's record.
+func keyIn(r *catalog.Record) (key askKey, ok bool) {
+	if r.Endpoint == nil {
+		return key, false
+	}
+	at, err := url.Parse(*r.Endpoint)
+	if err != nil {
+		return key, false
+	}
+	return askKey{cmp.Or(r.Source.UID, at.Hostname()), portIn(*r.Endpoint)}, true
 }
 
 // onePort returns the port of the only endpoint of a record, or of its lowest rank's; 0 if there

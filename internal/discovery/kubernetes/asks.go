@@ -43,7 +43,10 @@ type askKey struct {
 	port uint16
 }
 
-func keyOf(p *mapping.Pod, port uint16) askKey { return askKey{cmp.Or(p.UID, p.IP), port} }
+func keyOf(p *mapping.Pod, port uint16) askKey { return askKey{engineOf(p), port} }
+
+// engineOf returns the member pod of the keys of a pod's engines.
+func engineOf(p *mapping.Pod) string { return cmp.Or(p.UID, p.IP) }
 
 // ask wants an engine to be asked. Another turn means that it became ready again, or restarted.
 type ask struct {
@@ -61,6 +64,8 @@ type asked struct {
 	due      time.Time
 	failures int
 	said     mapping.Answer
+	// corrected is the block size that it tells, if said has that of its events instead; else 0.
+	corrected uint32
 }
 
 func newAsks(d *Discovery) *asks { return &asks{d: d, engines: make(map[askKey]*asked)} }
@@ -87,8 +92,26 @@ func (a *asks) answer(p *mapping.Pod, port uint16) mapping.Answer {
 	return mapping.Answer{}
 }
 
-// want sets which engines are asked from now on.
-func (a *asks) want(all []ask, now time.Time) {
+// correct takes the block size of an engine's events as said by it, once, unless it was given. It
+// reports whether that was so.
+func (a *asks) correct(w *catalog.Worker, size uint32) bool {
+	key, ok := keyIn(&w.Record)
+	if !ok || w.BlockSize == nil {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	e := a.engines[key]
+	if e == nil || !e.needs.BlockSize || e.corrected > 0 || e.said.BlockSize != *w.BlockSize || size == 0 || size == *w.BlockSize {
+		return false
+	}
+	e.corrected, e.said = e.said.BlockSize, e.said.WithBlockSize(size)
+	return true
+}
+
+// want sets which engines are asked from now on. What an engine has said is kept while its pod is
+// known, whatever the pod's state is; of an earlier life also until all pods are listed.
+func (a *asks) want(all []ask, known map[string]bool, listed bool, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, e := range a.engines {
@@ -106,15 +129,12 @@ func (a *asks) want(all []ask, now time.Time) {
 		e.ask, e.wanted = w, true
 	}
 	for key, e := range a.engines {
-		if !e.wanted && !e.busy && now.Sub(e.due) > askMemory {
+		if !e.wanted && !e.busy && !known[key.pod] && (listed || !e.said.Restored) {
 			delete(a.engines, key)
 		}
 	}
 	a.startLocked(now)
 }
-
-// askMemory is how long what an engine has said is remembered after it was last due.
-const askMemory = time.Hour
 
 // startLocked starts what is due and sets the timer for what is not.
 func (a *asks) startLocked(now time.Time) {
@@ -192,7 +212,14 @@ func (a *asks) heard(e *asked, begun ask, said mapping.Answer, err error) (chang
 	if err != nil {
 		outcome, e.said.Problem = "failed", err.Error()
 	} else {
-		e.said = said.Or(before)
+		if e.said = said; said.Unanswered || !before.Restored {
+			e.said = said.Or(before)
+		}
+		if e.corrected > 0 && e.said.BlockSize == e.corrected {
+			e.said = e.said.WithBlockSize(before.BlockSize)
+		} else {
+			e.corrected = 0
+		}
 		if e.needs.Lacking(e.said) != "" {
 			outcome = "incomplete"
 		}

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
+	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 )
 
@@ -62,7 +63,10 @@ var silence = sync.OnceFunc(func() {
 // Dial returns a client of the API server that a kubeconfig file names; "" is the one of the
 // cluster that the process runs in. It does not connect. The credentials may be a token, a file
 // with one, which is read again when it changes, or a client certificate.
-func Dial(kubeconfig string) (*Client, error) {
+func Dial(kubeconfig string) (*Client, error) { return dial(kubeconfig, pingAfter, pingTimeout) }
+
+// dial is Dial with other times of pings.
+func dial(kubeconfig string, pingAfter, pingTimeout time.Duration) (*Client, error) {
 	silence() // before client-go is first used
 	config, err := restConfig(kubeconfig)
 	if err != nil {
@@ -223,7 +227,7 @@ func (t *tokenFile) current() (string, error) {
 }
 
 // bounded bounds what is read of answers, a page of a LIST and each event of a watch, and counts it
-// until it has been read.
+// until it has been read. It refuses redirects.
 type bounded struct {
 	next   http.RoundTripper
 	memory *memory.Account
@@ -234,6 +238,10 @@ func (b *bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := b.next.RoundTrip(r)
 	if err != nil {
 		return nil, err
+	}
+	if to, err := resp.Location(); resp.StatusCode/100 == 3 && err == nil {
+		_ = resp.Body.Close()
+		return nil, fmt.Errorf("the API server redirects to %s, which is not followed: its credentials are for nobody else", catalog.Clip(to.Host))
 	}
 	limit := &limitedBody{ReadCloser: resp.Body, most: maxPage, memory: b.memory}
 	if watch := r.URL.Query().Get("watch"); watch == "1" || watch == "true" {

@@ -51,6 +51,17 @@ const (
 	maxPods = 16_384
 )
 
+// CorrectBlockSize tells discovery that the KV events of a worker's engine have another block size than
+// its record. If the engine has told that one, the events know better: the worker gets the size of the
+// events, once. It reports whether it does.
+func (d *Discovery) CorrectBlockSize(w *catalog.Worker, size uint32) bool {
+	if !d.asks.correct(w, size) {
+		return false
+	}
+	d.change(func() {})
+	return true
+}
+
 // Discovery finds workers in Kubernetes. It is a discovery.Source.
 type Discovery struct {
 	config Config
@@ -116,10 +127,10 @@ func (d *Discovery) Run(ctx context.Context, apply discovery.Apply) error {
 	}
 	restored := d.config.Catalog.List(nil, nil)
 	d.asks.remember(restored, time.Now())
-	served := make(map[string]bool)
+	served := make(map[string][]place)
 	for _, w := range restored {
-		if w.Source.Kind == catalog.SourceKubernetes && w.Source.UID != "" {
-			served[w.Source.UID] = true
+		if uid := w.Source.UID; w.Source.Kind == catalog.SourceKubernetes && uid != "" {
+			served[uid] = append(served[uid], place{portIn(w.Address()), w.ID})
 		}
 	}
 	d.mu.Lock()
@@ -229,6 +240,14 @@ func (d *Discovery) apply(apply discovery.Apply) (next time.Time) {
 			return p.unlisted[sourceName{w.Source.Namespace, w.Source.Pool}] && !d.placed[w.ID] && !p.named[w.Source.Namespace+"/"+w.Source.Pod]
 		}
 	}
+	if len(p.moved) > 0 {
+		// What these ids have is of other engines: they are removed, then added.
+		without := set
+		without.Records = slices.DeleteFunc(slices.Clone(p.records), func(r catalog.Record) bool { return slices.Contains(p.moved, r.ID) })
+		if _, err := apply(without); err != nil {
+			d.log.Warn().Err(err).Msg("discovered workers were refused")
+		}
+	}
 	changed, err := apply(set)
 	if err != nil {
 		d.log.Warn().Err(err).Msg("discovered workers were refused")
@@ -250,7 +269,7 @@ func (d *Discovery) apply(apply discovery.Apply) (next time.Time) {
 	d.ready = d.ready || p.settled
 	d.logStates(p, now)
 	d.mu.Unlock()
-	d.asks.want(p.asks, now)
+	d.asks.want(p.asks, p.engines, len(p.unlisted) == 0, now)
 	if n := len(changed.Added) + len(changed.Changed) + len(changed.Removed); n > 0 {
 		d.log.Info().Int("added", len(changed.Added)).Int("changed", len(changed.Changed)).Int("removed", len(changed.Removed)).
 			Int("unchanged", changed.Unchanged).Int("excluded", len(p.excluded)).Msg("discovered workers applied")
@@ -283,10 +302,12 @@ type row struct {
 type plan struct {
 	records  []catalog.Record
 	owners   []*planned // of the records, by index
+	moved    []uint64   // ids of records that another engine has now
 	pods     []*planned
 	counts   map[*source]*Pods // without those of pods
 	excluded []Excluded
 	asks     []ask
+	engines  map[string]bool // of the pods of all sources, by engineOf
 	next     time.Time
 	settled  bool
 	states   []status
@@ -332,7 +353,7 @@ func (p *plan) until(at time.Time) {
 func (d *Discovery) plan(now time.Time) *plan {
 	p := &plan{
 		counts: make(map[*source]*Pods, len(d.sources)), next: now.Add(forever), settled: true,
-		unlisted: make(map[sourceName]bool), named: make(map[string]bool), sources: d.sources,
+		engines: make(map[string]bool), unlisted: make(map[sourceName]bool), named: make(map[string]bool), sources: d.sources,
 	}
 	// A pod of several entries is the first one's that has it.
 	owner := make(map[string]*source)
@@ -350,6 +371,7 @@ func (d *Discovery) plan(now time.Time) *plan {
 			if had := owner[key]; had == nil || !had.table.pods[key].left.IsZero() && tr.left.IsZero() {
 				owner[key] = s
 			}
+			p.engines[engineOf(tr.pod)] = true
 			rows = append(rows, row{s, tr})
 		}
 	}
@@ -385,7 +407,7 @@ func (d *Discovery) planPod(p *plan, r row, own bool, ids map[uint64]string, pod
 		counts.Waiting++
 		return
 	}
-	pool := s.ports(tr)
+	pool := s.ports(tr, now)
 	answers := func(port uint16) mapping.Answer { return d.asks.answer(tr.pod, port) }
 	m := mapping.Map(tr.pod, &pool, &s.entry, &d.config.Settings, answers)
 	d.warn(tr, m.Unknown)
@@ -420,9 +442,11 @@ func (d *Discovery) planPod(p *plan, r row, own bool, ids map[uint64]string, pod
 		p.records = append(p.records, w.Record)
 		p.owners = append(p.owners, of)
 	}
+	places := make([]place, 0, len(m.Workers))
 	for i := range m.Workers {
 		w := &m.Workers[i]
 		of.ids = append(of.ids, w.Record.ID)
+		places = append(places, place{w.Port, w.Record.ID})
 		if w.Ask && ph == serving {
 			p.asks = append(p.asks, ask{
 				key: keyOf(tr.pod, w.Port), url: *w.Record.Endpoint, turn: tr.readyTurn, needs: w.Needs,
@@ -430,16 +454,18 @@ func (d *Discovery) planPod(p *plan, r row, own bool, ids map[uint64]string, pod
 		}
 		add(w, why)
 	}
-	for _, f := range s.former {
-		end := f.since.Add(s.entry.NotReadyGrace)
-		if !now.Before(end) || !tr.left.IsZero() && tr.left.Before(f.since) {
-			continue
-		}
-		p.until(end)
+	p.moved = append(p.moved, tr.move(places)...)
+	tr.former = slices.DeleteFunc(tr.former, func(f formerPool) bool { return !now.Before(f.since.Add(s.entry.NotReadyGrace)) })
+	for _, f := range tr.former {
+		p.until(f.since.Add(s.entry.NotReadyGrace))
 		old := mapping.Map(tr.pod, &f.Pool, &s.entry, &d.config.Settings, answers)
 		for i := range old.Workers {
 			if _, taken := ids[old.Workers[i].Record.ID]; !taken {
-				add(&old.Workers[i], fmt.Sprintf("port %d of pod %s left %s", old.Workers[i].Port, tr.pod.Full(), s.where))
+				how := "left"
+				if slices.Contains(pool.Ports, old.Workers[i].Port) {
+					how = "has another place in"
+				}
+				add(&old.Workers[i], fmt.Sprintf("port %d of pod %s %s %s", old.Workers[i].Port, tr.pod.Full(), how, s.where))
 			}
 		}
 	}

@@ -133,46 +133,45 @@ func TestUnseen(t *testing.T) {
 // TestOutage: while the API server is away its workers are served as before; what changes then is
 // applied soon after it answers again (scenario 21).
 func TestOutage(t *testing.T) {
-	api := withThreePods(kubetest.Any(t))
-	w := start(t, api, pool())
-	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
-	lasts := time.Minute
-	if testing.Short() {
-		lasts = time.Second
-	}
-	api.Kill()
-	for end := time.Now().Add(lasts); time.Now().Before(end); <-time.After(50 * time.Millisecond) {
-		if w.catalog.CountSchedulable() != 3 || !w.d.Listed() {
-			t.Fatalf("workers %q", w.workers())
+	timely(t, func(t *testing.T, api kubetest.API) {
+		withThreePods(api)
+		w := start(t, api, pool())
+		w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
+		api.Kill()
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); <-time.After(50 * time.Millisecond) {
+			if w.catalog.CountSchedulable() != 3 || !w.d.Listed() {
+				t.Fatalf("workers %q", w.workers())
+			}
 		}
-	}
-	api.Start()
-	back := time.Now()
-	api.Put("pods", kubetest.Pod("llm", "vllm-3", "10.0.0.4"))
-	api.Put("pods", kubetest.Pod("llm", "vllm-0", "10.0.0.1", kubetest.Ready(false)))
-	w.has("vllm-0:8000 draining: pod llm/vllm-0 is not ready", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable", "vllm-3:8000 schedulable")
-	t.Logf("applied %v after it answered", time.Since(back))
-	if late := time.Since(back); late > 5*time.Second && e2e.Alone() {
-		t.Errorf("applied after %v, want 5 s", late)
-	}
-	w.lostNone()
-	w.state(0, kubernetes.Synced)
+		api.Start()
+		back := time.Now()
+		api.Put("pods", kubetest.Pod("llm", "vllm-3", "10.0.0.4"))
+		api.Put("pods", kubetest.Pod("llm", "vllm-0", "10.0.0.1", kubetest.Ready(false)))
+		w.has("vllm-0:8000 draining: pod llm/vllm-0 is not ready", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable", "vllm-3:8000 schedulable")
+		t.Logf("applied %v after it answered", time.Since(back))
+		if late := time.Since(back); late > 5*time.Second && e2e.Alone() {
+			t.Errorf("applied after %v, want 5 s", late)
+		}
+		w.lostNone()
+		w.state(0, kubernetes.Synced)
+	})
 }
 
-// TestFrozen: an API server that accepts and says nothing is noticed (scenario 23).
+// TestFrozen: an API server that accepts and says nothing is noticed by pings, here of shorter times, within
+// 30 s (scenario 23).
 func TestFrozen(t *testing.T) {
-	if testing.Short() {
-		t.Skip("the pings of a connection take 25 s")
+	if kubernetes.Noticed > 30*time.Second {
+		t.Errorf("it is noticed after %v, want 30 s", kubernetes.Noticed)
 	}
 	api := withThreePods(kubetest.Any(t))
-	w := start(t, api, pool())
+	client, err := kubernetes.DialPinging(api.Kubeconfig(t), time.Second, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := startWith(t, api, client, pool())
 	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
 	api.Freeze()
-	begin := time.Now()
 	w.await("the failure", func() bool { return w.d.Status().Sources[0].Error != "" })
-	if after := time.Since(begin); after > 30*time.Second && e2e.Alone() {
-		t.Errorf("noticed after %v, want 30 s", after)
-	}
 	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
 	api.Thaw()
 	api.Put("pods", kubetest.Pod("llm", "vllm-3", "10.0.0.4"))
@@ -315,7 +314,7 @@ func TestEngines(t *testing.T) {
 	}{
 		"2":  {fails(http.StatusUnauthorized), "incomplete: GET /v1/models: status 401"},
 		"3":  {fails(http.StatusNotFound), "incomplete: GET /v1/models: status 404"},
-		"4":  {map[string]string{"": "<html>"}, `incomplete: GET /v1/models: invalid character '<' looking for beginning of value in "<html>"`},
+		"4":  {map[string]string{"": "<html>"}, `incomplete: GET /v1/models: the answer is no JSON`},
 		"5":  {map[string]string{"/v1/models": strings.Repeat(" ", 2<<20), "": "404"}, "incomplete: GET /v1/models: the answer is too long: more than 1048576 bytes"},
 		"6":  {map[string]string{"/v1/models": "401", "/metrics": page, "": "404"}, "incomplete: GET /v1/models: status 401"},
 		"7":  {map[string]string{"/v1/models": list, "": "404"}, "incomplete: GET /metrics: status 404"},
@@ -386,27 +385,28 @@ func TestEngines(t *testing.T) {
 // TestTaken: an id that the API has first is not discovered until it is free, and the API may not
 // change a pod's worker (scenario 19).
 func TestTaken(t *testing.T) {
-	t.Parallel()
-	api := withThreePods(kubetest.New(t))
-	w := start(t, kubetest.New(t), pool())
-	if _, err := w.catalog.Put(catalog.Record{ID: 1943803597606491, Scope: catalog.Scope{Model: "other", Tenant: "default"}}); err != nil {
-		t.Fatal(err)
-	}
-	w.api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", 8000))
-	for i := range 3 {
-		w.api.Put("pods", api.Get("pods", "llm", fmt.Sprint("vllm-", i)))
-	}
-	w.await("two and one excluded", func() bool {
-		st := w.d.Status()
-		return w.catalog.CountSchedulable() == 2 && len(st.Excluded) == 1 && st.Excluded[0].Reason == "id_taken"
+	virtual(t, func(t *testing.T, api *kubetest.Server) {
+		withThreePods(api)
+		w := start(t, kubetest.Offline(t), pool())
+		if _, err := w.catalog.Put(catalog.Record{ID: 1943803597606491, Scope: catalog.Scope{Model: "other", Tenant: "default"}}); err != nil {
+			t.Fatal(err)
+		}
+		w.api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", 8000))
+		for i := range 3 {
+			w.api.Put("pods", api.Get("pods", "llm", fmt.Sprint("vllm-", i)))
+		}
+		w.await("two and one excluded", func() bool {
+			st := w.d.Status()
+			return w.catalog.CountSchedulable() == 2 && len(st.Excluded) == 1 && st.Excluded[0].Reason == "id_taken"
+		})
+		if _, err := w.catalog.Delete(1943803597606491); err != nil {
+			t.Fatal(err)
+		}
+		w.await("taken over", func() bool { return w.catalog.CountSchedulable() == 3 && len(w.d.Status().Excluded) == 0 })
+		if _, err := w.catalog.Put(catalog.Record{ID: 1943803597606491}); err == nil || err.Error() != "worker 1943803597606491 is managed by Kubernetes (pod llm/vllm-0)" {
+			t.Errorf("Put = %v", err)
+		}
 	})
-	if _, err := w.catalog.Delete(1943803597606491); err != nil {
-		t.Fatal(err)
-	}
-	w.await("taken over", func() bool { return w.catalog.CountSchedulable() == 3 && len(w.d.Status().Excluded) == 0 })
-	if _, err := w.catalog.Put(catalog.Record{ID: 1943803597606491}); err == nil || err.Error() != "worker 1943803597606491 is managed by Kubernetes (pod llm/vllm-0)" {
-		t.Errorf("Put = %v", err)
-	}
 }
 
 // TestTwoEntries: a pod of two entries is the first one's; equal names in two namespaces are two
@@ -447,24 +447,22 @@ func TestTwoEntries(t *testing.T) {
 // TestMissing: without the definition of InferencePools the source is missing. It and a pool are
 // found when they are there (scenario 12).
 func TestMissing(t *testing.T) {
-	api := kubetest.Any(t)
-	api.Install(false)
-	w := start(t, api, pool())
-	w.state(0, kubernetes.Missing)
-	if w.d.Listed() {
-		t.Error("ready without a pool")
-	}
-	if testing.Short() {
-		return // it looks again after 30 s
-	}
-	begin := time.Now()
-	api.Install(true)
-	withThreePods(api)
-	w.state(0, kubernetes.Synced)
-	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
-	if after := time.Since(begin); after > 35*time.Second && e2e.Alone() {
-		t.Errorf("found after %v, want 35 s", after)
-	}
+	timely(t, func(t *testing.T, api kubetest.API) {
+		api.Install(false)
+		w := start(t, api, pool())
+		w.state(0, kubernetes.Missing)
+		if w.d.Listed() {
+			t.Error("ready without a pool")
+		}
+		begin := time.Now()
+		api.Install(true)
+		withThreePods(api)
+		w.state(0, kubernetes.Synced)
+		w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
+		if after := time.Since(begin); after > 35*time.Second && e2e.Alone() {
+			t.Errorf("found after %v, want 35 s", after)
+		}
+	})
 }
 
 // TestService: endpoints of slices, without a pool (scenario 29).

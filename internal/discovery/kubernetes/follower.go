@@ -55,6 +55,15 @@ const (
 	// livedLong is how long a watch without messages lives whose end is no failure: servers end
 	// watches as they like, and who cannot serve them ends them at once.
 	livedLong = 100 * time.Millisecond
+	// watchEvery is the least time between the begins of two watches.
+	watchEvery = 500 * time.Millisecond
+	// listEvery is the least time between the begins of two LISTs. It doubles with each LIST that the
+	// server answers, up to backoffMost, until a watch has lived for livedWell.
+	listEvery = time.Second
+	livedWell = 30 * time.Second
+	// answerTime bounds the time for a page of a LIST, and for the begin of a watch, with all of its
+	// answer if the server refuses it.
+	answerTime = 30 * time.Second
 	// maxGone bounds the deleted objects of which late events are known as such.
 	maxGone = 4096
 )
@@ -92,12 +101,14 @@ type follower[T any] struct {
 	mu       sync.Mutex // guards the fields below
 	state    State
 	since    time.Time
-	problem  string    // the last failure, "" after a success
-	failures int       // in a row
-	kind     failure   // of the last of them
-	due      time.Time // when the next request may be made
-	expiries int       // of versions, without a watch between them that brought something
-	message  time.Time // of the last message
+	problem  string        // the last failure, "" after a success
+	failures int           // in a row
+	kind     failure       // of the last of them
+	due      time.Time     // when the next request may be made
+	watchDue time.Time     // when the next watch may begin
+	listDue  time.Time     // when the next LIST may begin
+	listGap  time.Duration // from the LIST before it; 0: none has been answered since a watch lived well
+	message  time.Time     // of the last message
 	listed   bool
 	cause    string // of the next LIST
 }
@@ -193,11 +204,12 @@ func (f *follower[T]) request() *rest.Request {
 // ListWithContext implements cache.ListerWithContext: a page of the newest state.
 func (f *follower[T]) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	if o.Continue == "" {
-		if err := f.pause(ctx); err != nil {
+		if err := f.pause(ctx, true); err != nil {
 			return nil, err
 		}
 		f.counts.list(f.resource, f.takeCause())
 	}
+	begun := time.Now()
 	r := f.request()
 	if o.Limit > 0 {
 		r = r.Param("limit", fmt.Sprint(min(o.Limit, f.page.Load())))
@@ -206,17 +218,22 @@ func (f *follower[T]) ListWithContext(ctx context.Context, o metav1.ListOptions)
 		r = r.Param("continue", o.Continue)
 	}
 	page := f.list()
-	err := r.Do(ctx).Into(page)
+	answer, cancel := context.WithTimeoutCause(ctx, answerTime, errSlow)
+	defer cancel()
+	err := slow(answer, r.Do(answer).Into(page))
 	f.counts.request(f.resource, "list", err)
 	if err != nil {
 		kind := failureOf(err)
-		if kind == unreadable {
+		if kind == unreadable || errors.Is(err, errSlow) {
 			f.page.Store(max(f.page.Load()/4, 1))
 		}
 		f.failed(err, kind)
 		return nil, fmt.Errorf("list %s: %w", f.resource, err)
 	}
 	f.heard()
+	if o.Continue == "" {
+		f.spaceLists(begun)
+	}
 	kept, _ := f.convert(page)
 	return kept, nil
 }
@@ -238,35 +255,65 @@ var errList = apierrors.NewResourceExpired("the objects have to be listed")
 // the objects have to be listed: then it returns errList.
 func (f *follower[T]) watch(ctx context.Context, version string) (*begunWatch, error) {
 	for {
-		if err := f.pause(ctx); err != nil {
+		if err := f.pause(ctx, false); err != nil {
 			return nil, err
 		}
 		seconds := minWatchSeconds + rand.IntN(minWatchSeconds+1)
 		r := f.request().Param("watch", "1").Param("allowWatchBookmarks", "true").Param("resourceVersion", version).
 			Param("timeoutSeconds", strconv.Itoa(seconds))
-		begun := time.Now()
-		w, err := r.Watch(ctx)
+		watching, cancel := context.WithCancelCause(ctx)
+		late := time.AfterFunc(answerTime, func() { cancel(errSlow) })
+		asked := time.Now()
+		w, err := r.Watch(watching)
+		late.Stop()
+		err = slow(watching, err)
 		f.counts.request(f.resource, "watch", err)
 		if err == nil {
 			f.become(Synced, "")
-			return &begunWatch{w, begun}, nil
+			return &begunWatch{w, asked, time.Now(), func() { cancel(nil) }}, nil
 		}
+		cancel(nil)
 		if f.failed(err, failureOf(err)) {
 			return nil, cmp.Or(ctx.Err(), error(errList))
 		}
 	}
 }
 
-// begunWatch is a watch of the server with when it was asked for.
-type begunWatch struct {
-	watch.Interface
-	at time.Time
+// errSlow is an answer that takes longer than answerTime.
+var errSlow = fmt.Errorf("the API server has not finished its answer within %v", answerTime)
+
+// slow returns errSlow for the error of a request that was ended by it, else the error.
+func slow(ctx context.Context, err error) error {
+	if err != nil && errors.Is(context.Cause(ctx), errSlow) {
+		return errSlow
+	}
+	return err
 }
 
-// pause waits until the next request may be made.
-func (f *follower[T]) pause(ctx context.Context) error {
+// begunWatch is a watch of the server with when it was asked for and when it began. The caller must
+// call end.
+type begunWatch struct {
+	watch.Interface
+	asked, at time.Time
+	end       context.CancelFunc
+}
+
+// spaceLists sets when the next LIST may begin after one that has begun and was answered.
+func (f *follower[T]) spaceLists(begun time.Time) {
 	f.mu.Lock()
-	wait := time.Until(f.due)
+	defer f.mu.Unlock()
+	f.listGap = min(max(listEvery, 2*f.listGap), backoffMost)
+	f.listDue = begun.Add(f.listGap)
+}
+
+// pause waits until the next request, a LIST or a watch, may be made.
+func (f *follower[T]) pause(ctx context.Context, list bool) error {
+	f.mu.Lock()
+	spaced := f.watchDue
+	if list {
+		spaced = f.listDue
+	}
+	wait := max(time.Until(f.due), time.Until(spaced))
 	f.mu.Unlock()
 	if wait <= 0 {
 		return ctx.Err()
@@ -301,10 +348,7 @@ func (f *follower[T]) failed(err error, kind failure) (list bool) {
 	case missing:
 		wait = backoffMissing
 	case expired:
-		f.expiries++
-		if wait = backoffFirst << min(f.expiries-1, 10); f.expiries == 1 {
-			most = 0 // the next list may bring a version that is kept
-		}
+		most = 0 // a LIST brings a version that is kept, and LISTs are spaced
 	}
 	wait = min(wait, most)
 	wait = wait/2 + time.Duration(rand.Int64N(int64(wait)+1)) // ± 50 %
@@ -357,12 +401,14 @@ func (f *follower[T]) heard() {
 	f.mu.Unlock()
 }
 
-// watched records that a watch has brought something, or has lived.
-func (f *follower[T]) watched() {
-	f.heard()
+// ended records the end of a watch.
+func (f *follower[T]) ended(w *begunWatch) {
 	f.mu.Lock()
-	f.expiries = 0
-	f.mu.Unlock()
+	defer f.mu.Unlock()
+	if time.Since(w.at) >= livedWell {
+		f.listGap, f.listDue = 0, time.Time{}
+	}
+	f.watchDue = w.asked.Add(watchEvery)
 }
 
 // become sets the state and the problem.
@@ -484,6 +530,7 @@ func (s *store[T]) Replace(all []any, _ string) error {
 		}
 	}
 	f.sink.replace(kept, keep)
+	f.page.Store(min(2*f.page.Load(), pageSize))
 	f.mu.Lock()
 	f.listed = true
 	f.mu.Unlock()
@@ -552,7 +599,9 @@ func (s *stream[T]) send(ctx context.Context, e watch.Event) (sent bool) {
 // passOne passes the events of one watch on until it ends, and reports whether the objects have to
 // be listed.
 func (s *stream[T]) passOne(ctx context.Context, from *begunWatch) (list bool) {
+	defer from.end()
 	defer from.Stop()
+	defer s.f.ended(from)
 	quiet := time.NewTimer(silentAfter)
 	defer quiet.Stop()
 	lived := false
@@ -569,7 +618,7 @@ func (s *stream[T]) passOne(ctx context.Context, from *begunWatch) (list bool) {
 		switch {
 		case !open:
 			if lived || time.Since(from.at) >= livedLong {
-				s.f.watched() // an end is no failure
+				s.f.heard() // an end is no failure
 			}
 			return s.f.failed(errEnded, broken)
 		case e.Type == watch.Error:
@@ -582,7 +631,7 @@ func (s *stream[T]) passOne(ctx context.Context, from *begunWatch) (list bool) {
 			return s.f.failed(err, kind)
 		}
 		lived = true
-		s.f.watched()
+		s.f.heard()
 		quiet.Reset(silentAfter)
 		s.f.counts.event(s.f.resource, strings.ToLower(string(e.Type)))
 		if o, ok := e.Object.(metav1.Object); ok && versionOf(o) >= s.newest() {

@@ -38,18 +38,8 @@ type source struct {
 	// selector is what pods follows; another: something else than the table has.
 	selector string
 	another  bool
-	former   []formerPool // the newest last
 	parts    map[string]*endpointSlice
 }
-
-// formerPool are target ports that a pool had until since.
-type formerPool struct {
-	mapping.Pool
-	since time.Time
-}
-
-// maxFormer bounds the former target ports of a pool.
-const maxFormer = 4
 
 // kindWords are how texts name the kinds of sources.
 var kindWords = map[mapping.Kind]string{mapping.InferencePool: "pool", mapping.Service: "service", mapping.Selector: "selector"}
@@ -151,10 +141,6 @@ func (s *source) setPool(p *inferencePool) {
 	s.exists = true
 	if s.invalid != "" {
 		s.invalid, s.since = "", now
-	}
-	if !slices.Equal(pool.Ports, s.current.Ports) && len(s.current.Ports) > 0 {
-		s.former = append(s.former, formerPool{s.current, now})
-		s.former = s.former[max(0, len(s.former)-maxFormer):]
 	}
 	s.current = pool
 	if selector := labels.Set(match).String(); selector != s.selector {
@@ -344,12 +330,16 @@ func (s *source) mergeSlices() {
 	}
 }
 
-// ports returns the target ports of a pod. One that has left keeps those that it had.
-func (s *source) ports(tr *tracked) mapping.Pool {
+// ports returns the target ports of a pod with workers. One that has left keeps those that it had.
+func (s *source) ports(tr *tracked, now time.Time) mapping.Pool {
 	if tr.target != 0 && len(s.entry.TargetPorts) == 0 {
 		return mapping.Pool{Ports: []uint16{tr.target}}
 	}
 	if tr.left.IsZero() && !s.another || len(tr.pool.Ports) == 0 {
+		if len(tr.pool.Ports) > 0 && !slices.Equal(tr.pool.Ports, s.current.Ports) {
+			tr.former = append(tr.former, formerPool{tr.pool, now})
+			tr.former = tr.former[max(0, len(tr.former)-maxFormer):]
+		}
 		tr.pool = s.current
 	}
 	return tr.pool

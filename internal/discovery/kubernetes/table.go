@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/select-service/select-service/internal/discovery/kubernetes/mapping"
@@ -12,8 +13,8 @@ import (
 type table struct {
 	grace time.Duration
 	pods  map[string]*tracked // by mapping.Pod.Key
-	// served has the UIDs of pods that had workers when the process started.
-	served map[string]bool
+	// served has the workers that pods had when the process started, by UID.
+	served map[string][]place
 }
 
 // tracked is a pod of a table.
@@ -25,6 +26,8 @@ type tracked struct {
 	target   uint16
 	noTarget bool
 	pool     mapping.Pool // the target ports at the last plan while it was the source's
+	former   []formerPool // target ports that it had before, the newest last
+	places   []place      // its workers at the last plan
 
 	everReady bool
 	readyTurn uint64    // how often it has become ready
@@ -32,6 +35,21 @@ type tracked struct {
 	left      time.Time // since when the source no longer has it; zero: it has
 	warned    bool      // of annotations
 }
+
+// place is a target port and the id of the worker there.
+type place struct {
+	port uint16
+	id   uint64
+}
+
+// formerPool are target ports that a pod had until since.
+type formerPool struct {
+	mapping.Pool
+	since time.Time
+}
+
+// maxFormer bounds the former target ports of a pod.
+const maxFormer = 4
 
 const (
 	// maxTracked bounds the pods of a table, also those without workers.
@@ -52,7 +70,7 @@ func (t *table) set(p *mapping.Pod, now time.Time) {
 	if old == nil && len(t.pods) >= maxTracked {
 		return
 	}
-	next := &tracked{pod: p, key: key, everReady: t.served[p.UID]}
+	next := &tracked{pod: p, key: key, everReady: t.served[p.UID] != nil, places: t.served[p.UID]}
 	if old != nil && old.pod.UID == p.UID {
 		*next = *old
 		next.pod, next.left = p, zero
@@ -179,12 +197,40 @@ func (t *table) judge(tr *tracked, cordoned bool, where string, now time.Time) (
 	return serving, "", zero
 }
 
+// move takes the workers that a pod has now. It returns the ids that another engine has now: the order of
+// the target ports has changed, by which they are given.
+func (tr *tracked) move(now []place) (moved []uint64) {
+	at := func(places []place, port uint16) uint64 {
+		for _, p := range places {
+			if p.port == port {
+				return p.id
+			}
+		}
+		return 0
+	}
+	for _, was := range tr.places {
+		id := at(now, was.port)
+		if id == 0 || slices.Contains(tr.places, place{was.port, id}) {
+			continue
+		}
+		for _, other := range [...]uint64{id, was.id} {
+			had := slices.ContainsFunc(tr.places, func(p place) bool { return p.id == other })
+			has := slices.ContainsFunc(now, func(p place) bool { return p.id == other })
+			if had && has && !slices.Contains(moved, other) {
+				moved = append(moved, other)
+			}
+		}
+	}
+	tr.places = now
+	return moved
+}
+
 // forget drops pods whose time is over. One that was not ready for too long has lost its workers: it
 // is as if it had never been ready, however it ends.
 func (t *table) forget(now time.Time) {
 	for _, tr := range t.pods {
 		if ph, _, _ := t.judge(tr, false, "", now); ph == waiting {
-			tr.everReady = false
+			tr.everReady, tr.pool, tr.former, tr.places = false, mapping.Pool{}, nil, nil
 		}
 	}
 	maps.DeleteFunc(t.pods, func(_ string, tr *tracked) bool {

@@ -28,8 +28,6 @@ import (
 // those that the server has (scenario 26).
 func TestFaultsOfWatches(t *testing.T) {
 	t.Parallel()
-	isPods := func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/pods") }
-	watches := func(r *http.Request) bool { return r.URL.Query().Get("watch") != "" }
 	expired := kubetest.Object{"kind": "Status", "apiVersion": "v1", "code": 410, "reason": "Expired", "message": "too old"}
 	internal := kubetest.Object{"kind": "Status", "apiVersion": "v1", "code": 500, "reason": "InternalError", "message": "oops"}
 	big := strings.Repeat("x", 5<<20)
@@ -84,31 +82,32 @@ func TestFaultsOfWatches(t *testing.T) {
 	}
 	for name, fault := range tests {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			api := withThreePods(kubetest.New(t))
-			w := start(t, api, pool())
-			w.await("three workers", func() bool { return w.catalog.CountSchedulable() == 3 })
-			done := make(chan struct{})
-			faults := 0
-			api.Answer(func(rw http.ResponseWriter, r *http.Request) bool {
-				if !isPods(r) || !watches(r) || faults >= 2 {
-					return false
+			virtual(t, func(t *testing.T, api *kubetest.Server) {
+				withThreePods(api)
+				w := start(t, api, pool())
+				w.await("three workers", func() bool { return w.catalog.CountSchedulable() == 3 })
+				done := make(chan struct{})
+				faults := 0
+				api.Answer(func(rw http.ResponseWriter, r *http.Request) bool {
+					if !isPods(r) || !isWatch(r) || faults >= 2 {
+						return false
+					}
+					if faults++; faults == 2 {
+						close(done)
+					}
+					rw.Header().Set("Content-Type", "application/json")
+					return fault(rw, r)
+				})
+				api.CutWatches()
+				<-done
+				api.Put("pods", kubetest.Pod("llm", "vllm-3", "10.0.0.4"))
+				w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable", "vllm-3:8000 schedulable")
+				if at := *w.worker("vllm-0").Endpoint; at != "http://10.0.0.1:8000" {
+					t.Errorf("endpoint %s", at)
 				}
-				if faults++; faults == 2 {
-					close(done)
-				}
-				rw.Header().Set("Content-Type", "application/json")
-				return fault(rw, r)
+				w.lostNone()
+				w.state(0, kubernetes.Synced)
 			})
-			api.CutWatches()
-			<-done
-			api.Put("pods", kubetest.Pod("llm", "vllm-3", "10.0.0.4"))
-			w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable", "vllm-3:8000 schedulable")
-			if at := *w.worker("vllm-0").Endpoint; at != "http://10.0.0.1:8000" {
-				t.Errorf("endpoint %s", at)
-			}
-			w.lostNone()
-			w.state(0, kubernetes.Synced)
 		})
 	}
 }

@@ -66,11 +66,23 @@ func pool(change ...func(*mapping.Entry)) mapping.Entry {
 // start runs discovery until the end of the test.
 func start(t *testing.T, api kubetest.API, entries ...mapping.Entry) *world {
 	t.Helper()
-	client, err := kubernetes.Dial(api.Kubeconfig(t))
+	return startWith(t, api, dial(t, api), entries...)
+}
+
+// dial returns a client of an API server.
+func dial(t *testing.T, api kubetest.API) *kubernetes.Client {
+	t.Helper()
+	var client *kubernetes.Client
+	var err error
+	if s, ok := api.(*kubetest.Server); ok && s.IsOffline() {
+		client, err = kubernetes.Connect(s)
+	} else {
+		client, err = kubernetes.Dial(api.Kubeconfig(t))
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	return startWith(t, api, client, entries...)
+	return client
 }
 
 func startWith(t *testing.T, api kubetest.API, client *kubernetes.Client, entries ...mapping.Entry) *world {

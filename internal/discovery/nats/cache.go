@@ -88,8 +88,11 @@ func readFile(path string) (*state, time.Time, error) {
 	if err := json.Unmarshal(text, &f); err != nil {
 		return nil, time.Time{}, err
 	}
-	if f.Format > format {
+	switch {
+	case f.Format > format:
 		return nil, time.Time{}, errFormat
+	case f.Version > maxVersion:
+		return nil, time.Time{}, errNotOurs
 	}
 	if err := errors.Join(readRecords(f.Workers), f.Settings.check()); err != nil {
 		return nil, time.Time{}, err

@@ -74,13 +74,16 @@ var (
 
 // Why the bucket cannot be written although it can be read.
 var (
-	errEmptied = fmt.Errorf("%w: its bucket is empty, and the replica with the newest version has to fill it", ErrAway)
+	errEmptied = fmt.Errorf("%w: its bucket has none that can be used, and the replica with the newest version has to fill it", ErrAway)
 	errLower   = fmt.Errorf("%w: its bucket has an older version than this replica", ErrAway)
 )
 
 const (
 	// pollEvery is how often the head is read although nobody has told of a newer one.
 	pollEvery = 5 * time.Second
+	// readEvery is the least time between two readings of the head for no change of this process's, whatever others say
+	// that they have.
+	readEvery = 20 * time.Millisecond
 	// retryEvery is how long a change or a reading waits until it is tried again.
 	retryEvery = 200 * time.Millisecond
 	// editTime bounds the time of a change until it is in the bucket, which the first one of a fleet
@@ -116,6 +119,7 @@ const (
 // edit is a change that waits.
 type edit struct {
 	change  Change
+	look    bool                  // it changes nothing, so that it needs no bucket
 	setting func(*Settings) error // a change of the settings instead; nil: it is none
 	file    string                // digest of the file's set that it applies, "": it does not
 	patient bool                  // it waits for NATS
@@ -151,9 +155,11 @@ type Catalog struct {
 	shadow   *shadow
 	sent     []sent    // at most maxIDs, oldest first
 	lower    time.Time // since when the bucket has a lower version than the fleet, zero: it has not
-	empty    bool      // the bucket has no version at all
+	empty    bool      // the bucket has no version that can be used
 	failed   string    // the last fault that was logged
+	turned   time.Time
 	swept    time.Time
+	last     *state // that was applied last
 	applied  time.Time
 	against  []string            // of the records that were applied, see catalog.Catalog.Contradicted
 	outdated []string            // keys of parts to be removed
@@ -196,7 +202,7 @@ type Status struct {
 func New(config Config) *Catalog {
 	return &Catalog{
 		config: config, begin: time.Now(), wake: make(chan struct{}, 1), ended: make(chan struct{}), cache: make(chan *state, 1),
-		seen: make(chan struct{}), now: new(state), status: Status{State: Waiting},
+		seen: make(chan struct{}), now: new(state), last: new(state), status: Status{State: Waiting},
 	}
 }
 
@@ -205,7 +211,7 @@ func (c *Catalog) Heard(version uint64) {
 	now := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if version >= c.heard || now.Sub(c.told) >= aheadTime {
+	if version <= latest(c.status.Version) && (version >= c.heard || now.Sub(c.told) >= aheadTime) {
 		c.heard, c.told = version, now
 	}
 	if version > c.status.Version {
@@ -245,6 +251,11 @@ func (c *Catalog) Awaited() bool {
 	return c.config.Required || time.Since(c.begin) < startTime
 }
 
+// GivenUp reports whether a start waits no longer for the fleet, which cannot be reached.
+func (c *Catalog) GivenUp() bool {
+	return !c.config.Required && !c.config.Fleet.Up() && time.Since(c.begin) >= startTime
+}
+
 // Settled reports whether the bucket was read, and every live replica heard.
 func (c *Catalog) Settled() bool { return c.read.Load() && c.config.Fleet.Settled() }
 
@@ -262,9 +273,10 @@ func (c *Catalog) Edit(change Change) (behind []string, err error) {
 	return c.wait(&edit{change: change, until: time.Now().Add(editTime)})
 }
 
-// Try is Edit that waits for nobody: for what changes nothing.
+// Try is Edit for what changes nothing. It waits for nobody, and goes by what this process has of the fleet's
+// catalog.
 func (c *Catalog) Try(change Change) error {
-	return c.await(&edit{change: change, until: time.Now().Add(editTime)})
+	return c.await(&edit{change: change, look: true, until: time.Now().Add(editTime)})
 }
 
 // EditFile is Edit for the set of a workers file, with its digest. The set is not applied if it was the
@@ -381,6 +393,10 @@ func (c *Catalog) turn(ctx context.Context) time.Duration {
 	edits, again := c.edits, c.again
 	c.edits, c.again = nil, false
 	c.mu.Unlock()
+	if early := readEvery - time.Since(c.turned); early > 0 && len(edits) == 0 && !again {
+		return early
+	}
+	c.turned = time.Now()
 	if len(edits) == 0 || !c.read.Load() || c.ahead() || !c.lower.IsZero() {
 		if err := c.follow(ctx); err != nil {
 			c.fault(err)
@@ -412,13 +428,17 @@ func (c *Catalog) turn(ctx context.Context) time.Duration {
 	return wait
 }
 
-// follow makes the bucket's catalog that of this process.
+// follow makes the bucket's catalog that of this process. A head that no replica writes is taken for none: who
+// has a catalog writes it again.
 func (c *Catalog) follow(ctx context.Context) error {
 	s, err := c.fetch(ctx)
-	if err != nil {
-		return err
+	if err == nil {
+		return c.take(s)
 	}
-	return c.take(s)
+	if bad, is := errors.AsType[*badHeadError](err); is && c.now.version > 0 && c.take(&state{revision: bad.revision}) == nil {
+		return nil
+	}
+	return err
 }
 
 // take makes a state that was read from the bucket the catalog of this process. The error is
@@ -429,20 +449,23 @@ func (c *Catalog) take(s *state) error {
 	c.empty = s.version == 0
 	switch {
 	case c.empty && (c.now.version > 0 || c.ahead()):
-		// The servers have lost the bucket, or it is new to them.
+		// The servers have lost the bucket, or it is new to them, or its head is none of the fleet's.
 		if c.lower.IsZero() {
 			c.lower = time.Now()
-			c.now = c.now.unwritten()
 			if c.now.version > 0 {
-				c.config.Log.Warn().Uint64("version", c.now.version).Msg("the bucket of the fleet's catalog is empty: the replica with the newest version writes it again")
+				c.config.Log.Warn().Uint64("version", c.now.version).Msg("the bucket has no catalog of the fleet that can be used: the replica with the newest version writes it again")
 			}
+			c.now = c.now.unwritten(s.revision)
+		} else if c.now.revision != s.revision {
+			c.now = c.now.unwritten(s.revision)
 		}
 		if !c.mayFill() {
 			return errEmptied
 		}
 		return nil
-	case c.empty, s == c.now:
+	case c.empty, s.equal(c.now):
 		c.lower = time.Time{}
+		c.now = s
 	case s.version < c.now.version && (!first || s.precedes(c.now)) && (c.lower.IsZero() || time.Since(c.lower) < lowerTime):
 		if c.lower.IsZero() {
 			c.lower = time.Now()
@@ -487,8 +510,11 @@ func (c *Catalog) fetch(ctx context.Context) (*state, error) {
 		if err != nil {
 			return nil, err
 		}
-		h, err := readHead(value)
+		h, err := readHead(value, c.now.version)
 		if err != nil {
+			if errors.Is(err, errNotOurs) {
+				err = &badHeadError{revision, err}
+			}
 			return nil, err
 		}
 		if revision == c.now.revision && slices.Equal(h.IDs, c.now.ids) {
@@ -552,7 +578,7 @@ func (c *Catalog) applyAgain() time.Duration {
 	}
 	c.applied = time.Now()
 	local := c.config.Local()
-	if against := local.Contradicted(c.now.records(local)); !slices.Equal(against, c.against) {
+	if against := local.Contradicted(c.now.records(local, c.last)); !slices.Equal(against, c.against) {
 		c.apply(c.now)
 	}
 	return pollEvery
@@ -562,8 +588,8 @@ func (c *Catalog) applyAgain() time.Duration {
 func (c *Catalog) apply(s *state) {
 	settings, fault := c.applySettings(s)
 	local := c.config.Local()
-	records := s.records(local)
-	c.applied, c.against = time.Now(), local.Contradicted(records)
+	records := s.records(local, c.last)
+	c.last, c.applied, c.against = s, time.Now(), local.Contradicted(records)
 	for i, why := range c.against {
 		if why != "" {
 			records[i].Faults = append(slices.Clone(records[i].Faults), why)
@@ -644,35 +670,42 @@ func (c *Catalog) answer(e *edit, result error) {
 	e.done <- result
 }
 
-// commit makes changes, and writes what this process has into an empty bucket. It returns those
-// changes that have to be tried again later.
+// commit makes changes, and writes what this process has into an empty bucket. Changes are answered when the
+// bucket has what they were tried against or have led to: one that changes nothing, or fails, writes the head as it
+// is, as another replica may have changed meanwhile what it was tried against. It returns those changes that have
+// to be tried again later.
 func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
 	began := time.Now()
 	for {
+		edits = c.answerApplied(edits)
 		switch {
 		case !c.read.Load():
-			return c.postpone(c.answerCached(edits), ErrAway)
+			return c.postpone(edits, ErrAway)
 		case c.empty && !c.mayFill():
 			return c.postpone(edits, errEmptied)
 		case !c.empty && !c.lower.IsZero():
 			return c.postpone(edits, errLower)
 		}
-		results, next, err := c.tryAll(edits)
-		if err == nil && next != nil {
+		unsure, results, next, err := c.tryAll(edits)
+		if edits = unsure; len(edits) == 0 && !(c.empty && c.now.version > 0) {
+			return nil
+		}
+		changed := err == nil && next.version != c.now.version
+		if err == nil {
 			err = c.write(ctx, next)
 		}
 		switch {
 		case err == nil:
-			if next != nil {
+			c.sent = nil
+			c.lower, c.empty = time.Time{}, false
+			c.now = next
+			c.shadow.settle(next)
+			if changed {
 				c.commits.Add(1)
-				c.sent = nil
-				c.lower, c.empty = time.Time{}, false
-				c.now = next
-				c.shadow.settle(next)
 				c.apply(next)
 				c.keep(next)
-				c.become(Current, nil)
 			}
+			c.become(Current, nil)
 			for i, e := range edits {
 				c.answer(e, results[i])
 			}
@@ -695,11 +728,13 @@ func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
 			return left
 		default:
 			c.failures.Add(1)
-			s := sent{next.ids[0], c.now.revision, make(map[*edit]error)}
-			for i, e := range edits {
-				s.results[e] = results[i]
+			if changed {
+				s := sent{next.ids[0], c.now.revision, make(map[*edit]error)}
+				for i, e := range edits {
+					s.results[e] = results[i]
+				}
+				c.sent = append(c.sent[max(0, len(c.sent)-maxIDs+1):], s)
 			}
-			c.sent = append(c.sent[max(0, len(c.sent)-maxIDs+1):], s)
 		}
 		c.shadow = nil // it has changes that are not made, or not yet
 		base, failed := c.now, err
@@ -735,9 +770,9 @@ func (c *Catalog) postpone(edits []*edit, err error) (left []*edit) {
 	return left
 }
 
-// answerCached answers those changes that the copy of the catalog has, so that who starts without NATS
-// has its workers file, and returns the others.
-func (c *Catalog) answerCached(edits []*edit) (left []*edit) {
+// answerApplied answers those changes that are the set of a workers file which was applied last, and returns the
+// others. So who starts without NATS has its workers file, if the copy of the catalog has it.
+func (c *Catalog) answerApplied(edits []*edit) (left []*edit) {
 	for _, e := range edits {
 		if e.file != "" && e.file == c.now.file {
 			e.done <- nil
@@ -748,9 +783,10 @@ func (c *Catalog) answerCached(edits []*edit) (left []*edit) {
 	return left
 }
 
-// tryAll makes changes to the shadow. It returns their errors and the state after them, nil if that
-// is what there is.
-func (c *Catalog) tryAll(edits []*edit) (results []error, next *state, err error) {
+// tryAll makes changes to the shadow. It answers those that need no bucket, as they change nothing or can never be
+// made, and returns the unsure others with their errors, and the state after them: of the same version if they
+// change nothing.
+func (c *Catalog) tryAll(edits []*edit) (unsure []*edit, results []error, next *state, err error) {
 	c.shadow = newShadow(c.shadow, c.now, c.config.Local())
 	file := c.now.file
 	var set *Settings // nil: unchanged
@@ -766,13 +802,17 @@ func (c *Catalog) tryAll(edits []*edit) (results []error, next *state, err error
 		case e.file == "" || e.file != file:
 			err = c.shadow.try(e.change)
 		}
+		if _, never := errors.AsType[*catalog.InvalidError](err); never || e.look {
+			e.done <- err
+			continue
+		}
 		if err == nil && e.file != "" {
 			file = e.file
 		}
-		results = append(results, err)
+		unsure, results = append(unsure, e), append(results, err)
 	}
 	if next, err = c.shadow.next(); err != nil {
-		return nil, nil, err
+		return unsure, nil, nil, err
 	}
 	next.file = file
 	if set != nil {
@@ -780,12 +820,10 @@ func (c *Catalog) tryAll(edits []*edit) (results []error, next *state, err error
 			next.settings = &changed
 		}
 	}
-	// It is written although nothing has changed if an emptied bucket has to get it.
-	if next.same(c.now) && (c.now.revision > 0 || c.now.version == 0) {
-		c.shadow.settle(c.now)
-		return results, nil, nil
+	if next.same(c.now) && !c.empty { // an emptied bucket gets a new version in any case
+		next = new(*c.now)
 	}
-	return results, next, nil
+	return unsure, results, next, nil
 }
 
 // write puts a state into the bucket, in the place of c.now. The error is nats.ErrRevision if another
@@ -822,9 +860,11 @@ func (c *Catalog) write(ctx context.Context, next *state) error {
 		return err
 	}
 	for _, o := range c.now.old {
-		if now.Sub(o.Since) < oldTime {
+		switch {
+		case slices.Contains(h.Parts[:], o.Key): // no replica writes that
+		case now.Sub(o.Since) < oldTime:
 			h.Old = append(h.Old, o)
-		} else {
+		default:
 			outdated = append(outdated, o.Key)
 		}
 	}
@@ -874,7 +914,7 @@ func (c *Catalog) sweep(ctx context.Context) {
 	c.strays = make(map[string]struct{})
 	var again []string
 	for _, key := range keys {
-		if _, is := named[key]; is {
+		if _, is := named[key]; is || !isPart(key) {
 			continue
 		}
 		c.strays[key] = struct{}{}

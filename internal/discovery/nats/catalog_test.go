@@ -236,8 +236,8 @@ func testAway(t *testing.T) {
 	}
 	c := m.join(t, "c", func(c *Config) { c.Required = true })
 	b.begin, c.begin = time.Now().Add(-startTime), time.Now().Add(-startTime)
-	if b.Awaited() || !c.Awaited() {
-		t.Error("who is awaited, after startTime")
+	if b.Awaited() || !c.Awaited() || !b.GivenUp() || c.GivenUp() {
+		t.Error("who is awaited, and who given up, after startTime")
 	}
 	c.Heard(1)
 	fromFile := make(chan error, 1)
@@ -251,7 +251,7 @@ func testAway(t *testing.T) {
 	}
 	awaits(t, "the bucket has both", func() bool { return strings.Count(c.lists(), "\n") == 2 })
 	agree(t, b, c)
-	if b.Awaited() || c.Awaited() {
+	if b.Awaited() || c.Awaited() || b.GivenUp() {
 		t.Error("the bucket was read, but is awaited")
 	}
 }
@@ -347,7 +347,7 @@ func TestSweep(t *testing.T) {
 		if _, err := a.Edit(put(worker(1))); err != nil {
 			t.Fatal(err)
 		}
-		const stray, young = partPrefix + ".1000.stray", partPrefix + ".1000.young"
+		const stray, young = partPrefix + ".STRAY", partPrefix + ".YOUNG"
 		m.locked(func() { m.set(stray, nil) })
 		time.Sleep(sweepEvery + sweepEvery/2)
 		m.locked(func() { m.set(young, nil) })
@@ -393,6 +393,332 @@ func TestLateWrites(t *testing.T) {
 	}
 }
 
+// TestCutOff proves that a replica that cannot reach the bucket acknowledges nothing from what it has of the catalog,
+// whatever that says of the change, and that it answers what was only looked at, and what nobody could ever make.
+// Source: docs/fleet.md, "NATS is away: changes are 503".
+func TestCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		table := overload.NewTable(overload.Thresholds{}, func(string) bool { return true })
+		shares := func(c *Config) {
+			c.Thresholds, c.Policies = func() *overload.Table { return table }, func([]byte) error { return nil }
+		}
+		a, b := m.join(t, "a", shares), m.join(t, "b", shares)
+		edit := func(change Change) {
+			t.Helper()
+			if _, err := b.Edit(change); err != nil {
+				t.Fatal(err)
+			}
+		}
+		edit(put(worker(1)))
+		synctest.Wait()
+		a.config.Bucket.(*cuttable).cut.Store(true)
+		edit(func(c *catalog.Catalog) error { _, err := c.Delete(1); return err })
+		edit(put(worker(7)))
+		before := a.lists()
+		for name, change := range map[string]Change{
+			"the same record": put(worker(1)),
+			"the same set": func(c *catalog.Catalog) error {
+				_, err := c.Reconcile(catalog.Set{Kind: catalog.SourceAPI, Records: []catalog.Record{worker(1)}})
+				return err
+			},
+			"a removal of what is not known here": func(c *catalog.Catalog) error { _, err := c.Delete(7); return err },
+			"a change of what is not known here": func(c *catalog.Catalog) error {
+				_, err := c.Patch(7, catalog.Patch{Taints: []string{"x"}})
+				return err
+			},
+			"the end of no drain": func(c *catalog.Catalog) error {
+				_, err := c.Undrain(catalog.ScopeFilter{}, 1)
+				return err
+			},
+		} {
+			if _, err := a.Edit(change); !errors.Is(err, ErrAway) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		for name, change := range map[string]func(*Settings) error{
+			"policies":   func(s *Settings) error { s.Policies = nil; return nil },
+			"thresholds": func(s *Settings) error { _, err := s.Thresholds.Clear("m"); return err },
+			"unknown":    func(*Settings) error { return errors.New("no such threshold") },
+		} {
+			if _, err := a.EditSettings(change); !errors.Is(err, ErrAway) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		var invalid *catalog.InvalidError
+		if _, err := a.Edit(put(worker(1, func(r *catalog.Record) { r.Role = new("neither") }))); !errors.As(err, &invalid) {
+			t.Errorf("an invalid record: %v", err)
+		}
+		if err := a.Try(func(*catalog.Catalog) error { return nil }); err != nil {
+			t.Errorf("a look: %v", err)
+		}
+		if now := a.lists(); now != before {
+			t.Errorf("a has\n%s\nhad\n%s", now, before)
+		}
+		a.config.Bucket.(*cuttable).cut.Store(false)
+		if _, err := a.Edit(func(c *catalog.Catalog) error { _, err := c.Delete(1); return err }); !errors.Is(err, catalog.ErrNotFound) {
+			t.Errorf("a removal of what was removed: %v", err)
+		}
+		agree(t, a, b)
+	})
+}
+
+// TestBehindAnswer proves that a change of nothing is not acknowledged by a server that reads an earlier head, as one
+// that has lost the others does: it is tried against what the catalog is.
+func TestBehindAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		a, b := m.join(t, "a"), m.join(t, "b")
+		if _, err := b.Edit(put(worker(1))); err != nil {
+			t.Fatal(err)
+		}
+		a.config.Bucket.(*cuttable).freeze()
+		if _, err := b.Edit(func(c *catalog.Catalog) error { _, err := c.Delete(1); return err }); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.Edit(put(worker(1))); !errors.Is(err, ErrAway) {
+			t.Errorf("the record of a worker that was removed: %v", err)
+		}
+	})
+}
+
+// TestNothingChanged proves that changes of nothing have no version, and that other replicas do not apply their
+// workers for them.
+func TestNothingChanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		a, b := m.join(t, "a"), m.join(t, "b")
+		if _, err := a.Edit(put(worker(1))); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * pollEvery)
+		synctest.Wait()
+		applied := 0
+		b.applied = func() { applied++ }
+		for range 3 {
+			if _, err := a.Edit(put(worker(1))); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2 * pollEvery)
+			synctest.Wait()
+		}
+		if a.Status().Version != 1 || b.Status().Version != 1 || applied > 0 {
+			t.Errorf("versions %d and %d, applied %d times", a.Status().Version, b.Status().Version, applied)
+		}
+		if _, err := b.Edit(put(worker(2))); err != nil {
+			t.Fatal(err)
+		}
+		agree(t, a, b)
+	})
+}
+
+// TestRegisteredAgain proves that a worker that was removed and registered again is another one on every replica, also
+// where both are one step; that a change, and the same record again, leave it the same; and that entries of
+// releases that told no registrations are those of the worker that a replica has.
+func TestRegisteredAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		a := m.join(t, "a")
+		var lost []uint64 // attachments that b has lost
+		cut := &cuttable{memory: m}
+		b := start(t, Config{Bucket: cut, Fleet: member{m, "b"}, Replica: "b"}, catalog.New(catalog.Settings{}, losing{quiet{}, &lost}),
+			func(r *testReplica) { m.locked(func() { m.replicas = append(m.replicas, r) }) })
+		edit := func(change Change) {
+			t.Helper()
+			if _, err := a.Edit(change); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2 * pollEvery)
+			synctest.Wait()
+		}
+		remove := func(c *catalog.Catalog) error { _, err := c.Delete(1); return err }
+		edit(put(worker(1)))
+		edit(put(worker(2)))
+		edit(put(worker(1, func(r *catalog.Record) { r.Taints = []string{"x"} })))
+		edit(put(worker(1)))
+		if len(lost) > 0 {
+			t.Fatalf("b has lost %v without a removal", lost)
+		}
+		cut.cut.Store(true)
+		edit(remove)
+		edit(put(worker(1)))
+		cut.cut.Store(false)
+		time.Sleep(2 * pollEvery)
+		synctest.Wait()
+		if !slices.Equal(lost, []uint64{1}) {
+			t.Errorf("b has lost %v, want worker 1: it was removed", lost)
+		}
+		a.Submit(remove, nil) // at once with what comes next
+		edit(put(worker(1)))
+		if !slices.Equal(lost, []uint64{1, 1}) {
+			t.Errorf("b has lost %v, want worker 1 again", lost)
+		}
+		agree(t, a, b)
+		m.locked(func() { // as an earlier release writes it
+			var h head
+			if err := json.Unmarshal(m.values[headKey], &h); err != nil {
+				t.Fatal(err)
+			}
+			n := partOf(1)
+			h.Parts[n], h.Version = newKey(), h.Version+1
+			value, _ := zip([]byte(`[{"created":1,"record":{"ID":1,"Scope":{"Model":"m","Tenant":"t"},"Endpoint":"http://w1","BlockSize":16}}]`))
+			m.set(h.Parts[n], value)
+			text, _ := json.Marshal(h)
+			m.set(headKey, text)
+		})
+		time.Sleep(2 * pollEvery)
+		synctest.Wait()
+		if !slices.Equal(lost, []uint64{1, 1}) {
+			t.Errorf("b has lost %v by an entry without a registration", lost)
+		}
+		cut.cut.Store(true)
+		edit(remove)
+		edit(put(worker(1)))
+		cut.cut.Store(false)
+		time.Sleep(2 * pollEvery)
+		synctest.Wait()
+		if !slices.Equal(lost, []uint64{1, 1, 1}) {
+			t.Errorf("b has lost %v, want worker 1 once more", lost)
+		}
+	})
+}
+
+// TestDescribedAgain proves that a described worker that is registered again has what its engine says then, on every
+// replica, though each has asked the engine itself meanwhile; and that other changes leave what a replica knows.
+// Source: the reason that a contradiction has, "register the worker again".
+func TestDescribedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		a, b := m.join(t, "a"), m.join(t, "b")
+		told := func(blockSize uint32) *catalog.Description {
+			return &catalog.Description{BlockSize: blockSize, From: map[string]string{catalog.FieldBlockSize: "/v1"}}
+		}
+		register := func(told *catalog.Description, fault string) {
+			t.Helper()
+			if behind, err := a.Edit(put(worker(1, func(r *catalog.Record) {
+				r.BlockSize, r.Describe = nil, &catalog.Describe{Told: told, Fault: fault}
+			}))); err != nil || behind != nil {
+				t.Fatal(behind, err)
+			}
+		}
+		ask := func(told *catalog.Description) {
+			for _, r := range []*testReplica{a, b} {
+				r.local.Describe(r.local.WorkerIn(catalog.ScopeFilter{}, 1), told, "")
+			}
+		}
+		has := func(when, lifecycle string, blockSize uint32) {
+			t.Helper()
+			for _, r := range []*testReplica{a, b} {
+				w := r.local.WorkerIn(catalog.ScopeFilter{}, 1)
+				if w.Lifecycle != lifecycle || w.BlockSize == nil || *w.BlockSize != blockSize {
+					t.Errorf("%s %s has a %s worker: %v", when, r.name, w.Lifecycle, w.Explain())
+				}
+			}
+		}
+		register(told(16), "")
+		has("at first", catalog.Schedulable, 16)
+		ask(told(32))
+		has("with another engine", catalog.Incomplete, 16)
+		if _, err := b.Edit(func(c *catalog.Catalog) error {
+			_, err := c.Patch(1, catalog.Patch{Taints: []string{"x"}})
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		has("after a change", catalog.Incomplete, 16)
+		register(told(32), "")
+		has("registered again", catalog.Schedulable, 32)
+		agree(t, a, b, m.join(t, "late"))
+
+		register(nil, "away")
+		ask(told(32))
+		ask(told(64))
+		has("with a third engine", catalog.Incomplete, 32)
+		register(told(32), "") // the second one is back
+		has("as it was", catalog.Schedulable, 32)
+	})
+}
+
+// TestPoisonedHead proves that a head that no replica writes is survived: the workers stay, and the replica with the
+// newest version writes it again; that changes are made then; that nothing is removed which is not the catalog's
+// own; and that a head that is no JSON, which a later release may write, stays until an operator removes it.
+func TestPoisonedHead(t *testing.T) {
+	for name, tt := range map[string]struct {
+		poison  func(*head)
+		text    string
+		removed bool // the key is removed by hand
+	}{
+		"the last version":       {poison: func(h *head) { h.Version = 1<<64 - 1 }},
+		"a leap":                 {poison: func(h *head) { h.Version += 1 << 40 }},
+		"no version":             {poison: func(h *head) { h.Version = 0 }},
+		"a key of another":       {poison: func(h *head) { h.Version++; h.Parts[3] = "unrelated" }},
+		"the last, then removed": {poison: func(h *head) { h.Version = 1<<64 - 1 }, removed: true},
+		"no JSON, then removed":  {text: "x", removed: true},
+		"old parts": {poison: func(h *head) {
+			h.Version++
+			for _, key := range []string{">", "head", "unrelated", "part.>", "part.*", "part.", h.Parts[partOf(1)]} {
+				h.Old = append(h.Old, oldPart{Key: key})
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMemory()
+				a, b := m.join(t, "a"), m.join(t, "b")
+				for id := range uint64(3) {
+					if _, err := a.Edit(put(worker(id))); err != nil {
+						t.Fatal(err)
+					}
+				}
+				agree(t, a, b)
+				kept := b.lists()
+				m.locked(func() {
+					m.set("unrelated", []byte("x"))
+					var h head
+					if err := json.Unmarshal(m.values[headKey], &h); err != nil {
+						t.Fatal(err)
+					}
+					text := []byte(tt.text)
+					if tt.poison != nil {
+						tt.poison(&h)
+						text, _ = json.Marshal(h)
+					}
+					m.set(headKey, text)
+				})
+				if tt.removed {
+					time.Sleep(2 * pollEvery)
+					if name == "no JSON, then removed" && a.Status().State != Stale {
+						t.Errorf("it is %v", a.Status())
+					}
+					m.locked(func() { delete(m.values, headKey); delete(m.revision, headKey) })
+				}
+				for id := range uint64(2) {
+					if _, err := []*testReplica{a, b}[id].Edit(put(worker(10 + id))); err != nil {
+						t.Errorf("a change afterwards: %v", err)
+					}
+				}
+				agree(t, a, b)
+				if got := a.lists(); !strings.HasPrefix(got, kept) || strings.Count(got, "\n") != 5 {
+					t.Errorf("the workers are\n%s", got)
+				}
+				if v := a.Status().Version; v > 10 {
+					t.Errorf("version %d", v)
+				}
+				time.Sleep(2 * oldTime)
+				if _, err := a.Edit(put(worker(1, func(r *catalog.Record) { r.Taints = []string{"x"} }))); err != nil {
+					t.Error(err)
+				}
+				agree(t, a, b, m.join(t, "late"))
+				m.locked(func() {
+					if m.values["unrelated"] == nil || m.foreign {
+						t.Error("what is not the catalog's was removed")
+					}
+				})
+			})
+		})
+	}
+}
+
 // TestNewerVersions proves that a version that nobody has does not hide those that are told of after it, and
 // that who changes nothing waits for nobody.
 func TestNewerVersions(t *testing.T) {
@@ -411,6 +737,32 @@ func TestNewerVersions(t *testing.T) {
 		began = time.Now()
 		if err := a.Try(func(*catalog.Catalog) error { return nil }); err != nil || time.Since(began) > time.Second {
 			t.Errorf("who changes nothing waits %v for others: %v", time.Since(began), err)
+		}
+	})
+}
+
+// TestManyVersionsHeard proves that a member that tells of new versions all the time has others read the bucket fifty
+// times a second at most, and that their changes are made meanwhile.
+func TestManyVersionsHeard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		a := m.join(t, "a")
+		if _, err := a.Edit(put(worker(1))); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		bucket := a.config.Bucket.(*cuttable)
+		before := bucket.gets.Load()
+		for i := range uint64(1000) {
+			a.Heard(100 + i)
+			time.Sleep(time.Millisecond)
+		}
+		if n := bucket.gets.Load() - before; n > 55 {
+			t.Errorf("the bucket was read %d times in a second", n)
+		}
+		began := time.Now()
+		if _, err := a.Edit(put(worker(2))); err != nil || time.Since(began) > 0 {
+			t.Errorf("a change after %v: %v", time.Since(began), err)
 		}
 	})
 }
@@ -747,6 +1099,45 @@ func TestOldBounded(t *testing.T) {
 	if len(next.old) != maxOld || next.old[0].Key != "replaced" || !slices.Equal(c.outdated, []string{fmt.Sprint(maxOld - 1)}) {
 		t.Errorf("%d old parts from %s on, %q are removed", len(next.old), next.old[0].Key, c.outdated)
 	}
+}
+
+// TestEqualThresholds proves that thresholds are on all replicas though they are those of the options of the replica
+// at which they were set, or cleared. Source: docs/fleet.md, "a change on any replica is on all".
+func TestEqualThresholds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		tables := map[string]*overload.Table{}
+		shares := func(name string, option *float64) func(*Config) {
+			table := overload.NewTable(overload.Thresholds{DecodeBlocks: option}, func(string) bool { return true })
+			tables[name] = table
+			return func(c *Config) {
+				c.Thresholds, c.Policies = func() *overload.Table { return table }, func([]byte) error { return nil }
+			}
+		}
+		high, none, low := m.join(t, "high", shares("high", new(0.8))), m.join(t, "none", shares("none", nil)), m.join(t, "low", shares("low", new(0.5)))
+		for _, tt := range []struct {
+			at  *testReplica
+			set *float64 // nil: cleared
+		}{{high, new(0.8)}, {high, new(0.7)}, {high, new(0.8)}, {none, new(0.7)}, {none, nil}, {low, new(0.5)}, {none, nil}, {none, nil}} {
+			_, err := tt.at.EditSettings(func(s *Settings) (err error) {
+				if tt.set == nil {
+					_, err = s.Thresholds.Clear("m")
+				} else {
+					_, err = s.Thresholds.Set("m", overload.Thresholds{DecodeBlocks: tt.set})
+				}
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			agree(t, high, none, low)
+			for name, table := range tables {
+				if got := table.Of("m"); !got.Equal(&overload.Thresholds{DecodeBlocks: tt.set}) {
+					t.Errorf("%s has %v, want %v", name, got.DecodeBlocks, tt.set)
+				}
+			}
+		}
+	})
 }
 
 // TestSettings proves that thresholds and policies are those of all replicas that share them, also of one

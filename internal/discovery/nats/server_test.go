@@ -2,6 +2,7 @@ package nats
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -177,4 +178,56 @@ func TestServer(t *testing.T) {
 	}
 	server.Kill(t) // a goroutine waits for it
 	goleak.VerifyNone(t, leaks)
+}
+
+// TestPoisonedServer proves on a real server that a head with a version at the end of the range is written again by who has
+// the catalog, and one that was removed, with the next change.
+func TestPoisonedServer(t *testing.T) {
+	server := natstest.Start(t)
+	a, b := onServer(t, server.URL, "a"), onServer(t, server.URL, "b")
+	edit := func(r *testReplica, id uint64) {
+		t.Helper()
+		for range 5 { // each has some time
+			_, err := r.Edit(put(worker(id)))
+			if err == nil {
+				return
+			}
+			if !errors.Is(err, ErrAway) {
+				t.Fatal(err)
+			}
+		}
+		t.Fatalf("worker %d cannot be registered: %+v", id, r.Status())
+	}
+	edit(a, 1)
+	edit(b, 2)
+	agree(t, a, b)
+	bucket := a.config.Bucket
+	value, _, err := bucket.Get(t.Context(), headKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var h head
+	if err := json.Unmarshal(value, &h); err != nil {
+		t.Fatal(err)
+	}
+	h.Version = 1<<64 - 1
+	h.Old = []oldPart{{Key: ">"}, {Key: headKey}}
+	if value, err = json.Marshal(h); err == nil {
+		err = bucket.Put(t.Context(), headKey, value)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	edit(b, 3)
+	edit(a, 4)
+	agree(t, a, b)
+	if err := bucket.Remove(t.Context(), headKey); err != nil {
+		t.Fatal(err)
+	}
+	edit(a, 5)
+	late := onServer(t, server.URL, "c")
+	agree(t, a, b, late)
+	if got := late.lists(); strings.Count(got, "\n") != 5 || late.Status().Version > 20 {
+		t.Errorf("version %d, workers\n%s", late.Status().Version, got)
+	}
 }

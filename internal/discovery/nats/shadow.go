@@ -29,9 +29,10 @@ func newShadow(last *shadow, s *state, local *catalog.Catalog) *shadow {
 		sh = &shadow{Catalog: local.Empty(), outside: outside}
 		sh.Copy(outside)
 	}
-	if sh.of != s {
+	if sh.of == nil || sh.of.parts != s.parts {
 		sh.load(s)
 	}
+	sh.of = s
 	return sh
 }
 

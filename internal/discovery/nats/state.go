@@ -11,6 +11,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/select-service/select-service/internal/selection/overload"
@@ -31,6 +32,10 @@ const (
 	maxCatalog     = 16 * maxPart
 	// maxIDs bounds the writes that a head names.
 	maxIDs = 32
+	// maxVersion and maxJump bound the version of a head: what this process can have without knowing a version
+	// before, and how far it can be beyond the one that this process has. Each change adds one: at a thousand changes
+	// a second, maxJump is a silence of 49 days.
+	maxVersion, maxJump = 1 << 62, 1 << 32
 	// headKey is the key of the head, and partPrefix and a point begin the keys of parts.
 	headKey, partPrefix = "head", "part"
 )
@@ -89,25 +94,59 @@ type oldPart struct {
 }
 
 var (
-	errFormat    = errors.New("a newer release has written the catalog of the fleet: upgrade this replica")
-	errNoVersion = errors.New("head of the catalog: it has no version; remove the key head of the bucket, so that a replica writes it again")
+	errFormat = errors.New("a newer release has written the catalog of the fleet: upgrade this replica")
+	// errNotOurs: no replica writes such a head, whatever its release is.
+	errNotOurs   = errors.New("no replica has written it")
+	errNoVersion = fmt.Errorf("%w: it has no version", errNotOurs)
+	errWrongKey  = fmt.Errorf("%w: it names a part that is none", errNotOurs)
 	errNoWorker  = errors.New("null instead of a worker")
 	errNoLimits  = errors.New("null instead of a model's thresholds")
 )
 
-// readHead reads a head.
-func readHead(value []byte) (*head, error) {
+// badHeadError says why the head with a revision cannot be that of the catalog.
+type badHeadError struct {
+	revision uint64
+	err      error
+}
+
+func (e *badHeadError) Error() string { return e.err.Error() }
+func (e *badHeadError) Unwrap() error { return e.err }
+
+// readHead reads a head. had is the version that this process has, 0: none.
+func readHead(value []byte, had uint64) (*head, error) {
 	h := new(head)
-	if err := json.Unmarshal(value, h); err != nil {
-		return nil, fmt.Errorf("head of the catalog: %w", err)
+	err := json.Unmarshal(value, h)
+	if err == nil {
+		err = h.check(had)
 	}
+	if err != nil && !errors.Is(err, errFormat) {
+		err = fmt.Errorf("head of the catalog: %w; remove the key head of the bucket, so that a replica writes it again", err)
+	}
+	// What is removed once its time has come must be the catalog's own.
+	h.Old = slices.DeleteFunc(h.Old, func(o oldPart) bool { return !isPart(o.Key) })
+	return h, err
+}
+
+func (h *head) check(had uint64) error {
 	switch {
 	case h.Format > format:
-		return nil, errFormat
+		return errFormat
 	case h.Version == 0:
-		return nil, errNoVersion
+		return errNoVersion
+	case h.Version > latest(had):
+		return fmt.Errorf("%w: version %d, where this replica has %d", errNotOurs, h.Version, had)
+	case slices.ContainsFunc(h.Parts[:], func(key string) bool { return key != "" && !isPart(key) }):
+		return errWrongKey
 	}
-	return h, h.Settings.check()
+	return h.Settings.check()
+}
+
+// latest returns the latest version that the catalog can have come to since it had one, 0: none.
+func latest(had uint64) uint64 {
+	if had == 0 {
+		return maxVersion
+	}
+	return had + maxJump
 }
 
 // entry is one worker of the catalog.
@@ -228,6 +267,12 @@ func unzip(value []byte, most int) ([]byte, error) {
 // newKey returns a key for a part.
 func newKey() string { return partPrefix + "." + rand.Text() }
 
+// isPart reports whether a key can be that of a part.
+func isPart(key string) bool {
+	name, is := strings.CutPrefix(key, partPrefix+".")
+	return is && name != "" && !strings.ContainsFunc(name, func(c rune) bool { return (c < 'A' || c > 'Z') && (c < '0' || c > '9') })
+}
+
 // state is one version of the catalog. It never changes.
 type state struct {
 	version  uint64
@@ -252,8 +297,10 @@ func (s *state) entries() (list []*entry) {
 	return list
 }
 
-// records returns the workers as a set that other catalogs copy. local is what this process has.
-func (s *state) records(local *catalog.Catalog) []catalog.Record {
+// records returns the workers as a set that other catalogs copy. local is what this process has, and last the state
+// that it has from: where a worker was not registered again since, what its engine has said to this process
+// counts.
+func (s *state) records(local *catalog.Catalog, last *state) []catalog.Record {
 	list := s.entries()
 	known := make(map[uint64]struct{})
 	for _, w := range local.Registered() {
@@ -262,11 +309,16 @@ func (s *state) records(local *catalog.Catalog) []catalog.Record {
 	records := make([]catalog.Record, len(list))
 	for i, e := range list {
 		records[i] = e.record
-		if _, is := known[e.record.ID]; is {
+		if _, is := known[e.record.ID]; is && !e.renews(last.find(e.record.ID)) {
 			records[i] = e.record.Untold()
 		}
 	}
 	return records
+}
+
+// renews reports whether the worker was registered again since an earlier entry, nil: it had none.
+func (e *entry) renews(was *entry) bool {
+	return was == nil || e.record.Another(&was.record) || !e.record.ToldSame(&was.record)
 }
 
 // find returns the worker with an id, nil if there is none.
@@ -282,10 +334,11 @@ func (s *state) find(id uint64) *entry {
 	return p.of[i]
 }
 
-// unwritten returns the state as one of which the bucket has nothing.
-func (s *state) unwritten() *state {
+// unwritten returns the state as one of which the bucket has nothing but, perhaps, a head with a revision that is
+// none of the fleet's.
+func (s *state) unwritten(revision uint64) *state {
 	u := *s
-	u.revision, u.old = 0, nil
+	u.revision, u.old = revision, nil
 	for n, p := range s.parts {
 		if p != nil {
 			u.parts[n] = &part{of: p.of}
@@ -325,11 +378,16 @@ func (s *state) fill(entries []*entry, was *state) {
 
 // entryOf returns the entry of a worker in a version: was, which may be nil, if nothing has changed.
 func (s *state) entryOf(w *catalog.Worker, was *entry) (*entry, error) {
-	text, err := json.Marshal(&w.Record)
+	r := w.Record
+	r.Registration = s.version
+	if was != nil {
+		r.Registration = was.record.Registration
+	}
+	text, err := json.Marshal(&r)
 	if err != nil {
 		return nil, err
 	}
-	e := &entry{Created: s.version, Record: text, record: w.Record}
+	e := &entry{Created: s.version, Record: text, record: r}
 	switch {
 	case was == nil:
 	case was.text() == string(text):
@@ -352,6 +410,12 @@ func (e *entry) text() string {
 // same reports whether both have the same workers and settings.
 func (s *state) same(o *state) bool {
 	return s.parts == o.parts && s.file == o.file && s.settings == o.settings
+}
+
+// equal reports whether both are the same version, whatever their revisions are.
+func (s *state) equal(o *state) bool {
+	return s.version == o.version && slices.Equal(s.ids, o.ids) && s.parts == o.parts && s.file == o.file &&
+		s.shared().Version == o.shared().Version && s.shared().same(o.shared())
 }
 
 // shared returns what the replicas share beside workers.

@@ -13,7 +13,7 @@ import (
 // and a part makes a state that can be applied and changed.
 func FuzzBucket(f *testing.F) {
 	worker := `{"created":1,"record":{"ID":1,"Scope":{"Model":"m","Tenant":"t"},"BlockSize":16}}`
-	parts := strings.Repeat(`"",`, partOf(1)) + `"part.a"`
+	parts := strings.Repeat(`"",`, partOf(1)) + `"part.A"`
 	head := `{"format":1,"version":1,"ids":["a"],"parts":[` + parts + `],"settings":{"version":1,"thresholds":{"m":{}}}}`
 	for _, part := range []string{
 		"[" + worker + "]", "[" + worker + "," + worker + "]", `[null]`, `null`, `{}`, `[{}]`, `[{"record":null}]`,
@@ -21,11 +21,11 @@ func FuzzBucket(f *testing.F) {
 	} {
 		f.Add(head, part)
 	}
-	for _, head := range []string{`{}`, `null`, `{"version":1,"settings":{"thresholds":{"m":null}}}`, `{"version":18446744073709551615}`} {
+	for _, head := range []string{`{}`, `null`, `{"version":1,"settings":{"thresholds":{"m":null}}}`, `{"version":18446744073709551615}`, `{"version":1,"old":[{"key":">"}],"parts":["head"]}`} {
 		f.Add(head, `[`+worker+`]`)
 	}
 	f.Fuzz(func(t *testing.T, head, text string) {
-		h, err := readHead([]byte(head))
+		h, err := readHead([]byte(head), 0)
 		if err != nil {
 			return
 		}
@@ -38,13 +38,13 @@ func FuzzBucket(f *testing.F) {
 			if h.Parts[n] == "" {
 				continue
 			}
-			if s.parts[n], err = unpack(n, "part.a", value); err != nil {
+			if s.parts[n], err = unpack(n, "part.A", value); err != nil {
 				return
 			}
 		}
 		local := catalog.New(catalog.Settings{Limits: catalog.Limits{Workers: 8, Ranks: 8, Scopes: 8}}, quiet{})
 		overload.NewTable(overload.Thresholds{}, func(string) bool { return true }).Replace(s.shared().Thresholds)
-		if _, err := local.Reconcile(catalog.Set{Kind: catalog.SourceAPI, Records: s.records(local), Copied: true}); err != nil {
+		if _, err := local.Reconcile(catalog.Set{Kind: catalog.SourceAPI, Records: s.records(local, new(state)), Copied: true}); err != nil {
 			t.Fatal(err)
 		}
 		sh := newShadow(nil, s, local)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/rs/zerolog"
@@ -32,6 +33,46 @@ type memory struct {
 	// lose, if set, has a head not written and not answered if it says so.
 	lose     func(value []byte) bool
 	replicas []*testReplica
+	foreign  bool // something was removed that is no part
+}
+
+// cuttable is what a replica reaches of a bucket.
+type cuttable struct {
+	*memory
+	cut  atomic.Bool // it reaches nothing
+	gets atomic.Int64
+	// frozen, if set, is what is read as the head: the server is behind, or has lost the others. It takes nothing.
+	frozen atomic.Pointer[[]byte]
+}
+
+func (c *cuttable) freeze() {
+	c.locked(func() { c.frozen.Store(new(c.values[headKey])) })
+}
+
+func (c *cuttable) Get(ctx context.Context, key string) ([]byte, uint64, error) {
+	c.gets.Add(1)
+	if c.cut.Load() {
+		return nil, 0, errNoAnswer
+	}
+	value, revision, err := c.memory.Get(ctx, key)
+	if old := c.frozen.Load(); old != nil && key == headKey {
+		value = *old
+	}
+	return value, revision, err
+}
+
+func (c *cuttable) Put(ctx context.Context, key string, value []byte) error {
+	if c.cut.Load() || c.frozen.Load() != nil {
+		return errNoAnswer
+	}
+	return c.memory.Put(ctx, key, value)
+}
+
+func (c *cuttable) Replace(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
+	if c.cut.Load() || c.frozen.Load() != nil {
+		return 0, errNoAnswer
+	}
+	return c.memory.Replace(ctx, key, value, revision)
 }
 
 func newMemory() *memory {
@@ -100,6 +141,7 @@ func (m *memory) Remove(_ context.Context, keys ...string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, key := range keys {
+		m.foreign = m.foreign || !isPart(key)
 		delete(m.values, key)
 		delete(m.revision, key)
 	}
@@ -211,7 +253,7 @@ func start(t testing.TB, config Config, local *catalog.Catalog, joined func(*tes
 // join starts a replica of a fleet in memory.
 func (m *memory) join(t testing.TB, name string, change ...func(*Config)) *testReplica {
 	t.Helper()
-	config := Config{Bucket: m, Fleet: member{m, name}, Replica: name}
+	config := Config{Bucket: &cuttable{memory: m}, Fleet: member{m, name}, Replica: name}
 	for _, f := range change {
 		f(&config)
 	}
@@ -229,6 +271,19 @@ type quiet struct{}
 func (quiet) Reconcile(_, _ *catalog.Attachment) error                { return nil }
 func (quiet) ReserveSlot(catalog.Scope, uint32, catalog.Rank, uint32) {}
 func (quiet) ReleaseSlot(catalog.Scope, catalog.Rank, uint32)         {}
+
+// losing notes whose attachments are lost.
+type losing struct {
+	quiet
+	lost *[]uint64
+}
+
+func (l losing) Reconcile(before, after *catalog.Attachment) error {
+	if after == nil {
+		*l.lost = append(*l.lost, before.Worker)
+	}
+	return nil
+}
 
 func worker(id uint64, change ...func(*catalog.Record)) catalog.Record {
 	r := catalog.Record{ID: id, Scope: catalog.Scope{Model: "m", Tenant: "t"}, Endpoint: new(fmt.Sprintf("http://w%d", id)), BlockSize: new(uint32(16))}

@@ -43,6 +43,7 @@ workers:
     rank_endpoints: {1: "http://w:7"}
     rank_header: local
     prefill_rank_header: true
+    kv_events: false
     adapters: [m, l]
     taints: [b, a]
     topology_domains: {zone: z}
@@ -69,7 +70,7 @@ var all = []catalog.Record{{
 	MaxNumBatchedTokens: new(uint64(8192)), TotalKVBlocks: new(uint64(1000)), AttentionChunkSize: new(uint64(8192)),
 	StableRoutingID: new("r"), IsEagle: new(true), Taints: []string{"b", "a"},
 	Role: new("prefill"), RankEndpoints: map[uint32]string{1: "http://w:7"}, Adapters: []string{"m", "l"},
-	RankHeader: new("local"), PrefillRankHeader: new(true),
+	RankHeader: new("local"), PrefillRankHeader: new(true), KVEvents: new(false),
 	TopologyDomains: map[string]string{"zone": "z"}, KVTransferDomain: new("d"),
 	KVTransferEnforcement: new("preferred"), KVTransferPreferredWeight: new(float32(0.5)),
 	Draining: "the workers file says drain",
@@ -84,7 +85,7 @@ func TestDecode(t *testing.T) {
 		"kv_events_server_key":null,"kv_event_copies":"set","kv_event_rank":"stream",
 		"load_endpoint":"tcp://w:8","load_endpoints":{"1":"tcp://w:9"},"load_metrics":{"url":"http://w:10/m","interval_seconds":1.5},
 		"block_size":16,"data_parallel_start_rank":0,"data_parallel_size":2,"max_num_batched_tokens":8192,"total_kv_blocks":1000,"attention_chunk_size":8192,
-		"stable_routing_id":"r","is_eagle":true,"role":"prefill","rank_endpoints":{"1":"http://w:7"},"rank_header":"local","prefill_rank_header":true,"adapters":["m","l"],"taints":["b","a"],"topology_domains":{"zone":"z"},"kv_transfer_domain":"d",
+		"stable_routing_id":"r","is_eagle":true,"role":"prefill","rank_endpoints":{"1":"http://w:7"},"rank_header":"local","prefill_rank_header":true,"kv_events":false,"adapters":["m","l"],"taints":["b","a"],"topology_domains":{"zone":"z"},"kv_transfer_domain":"d",
 		"kv_transfer_enforcement":"preferred","kv_transfer_preferred_weight":5e-1,"drain":true},
 		{"worker_id":9007199254740993,"tenant_id":"t","routing_group":"t","endpoint":null,"drain":null}],
 		"model_name":"m","tenant_id":"t"}`
@@ -250,7 +251,7 @@ func TestLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused := fmt.Errorf("wrapped: %w", &catalog.EntryError{Index: 1, Err: errors.New("why")})
-	if got := f.Locate(refused).Error(); got != "workers[1] (line 37): why" {
+	if got := f.Locate(refused).Error(); got != "workers[1] (line 38): why" {
 		t.Errorf("Locate: %s", got)
 	}
 }

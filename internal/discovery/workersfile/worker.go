@@ -52,6 +52,7 @@ var fields = map[string]field{
 	"kv_event_rank":                optional(func(w *catalog.Record) **string { return &w.KVEventRank }, word(errEventRank, catalog.RankOfBatch, catalog.RankOfStream)),
 	"load_endpoint":                optional(func(w *catalog.Record) **string { return &w.LoadEndpoint }, text),
 	"load_endpoints":               required(func(w *catalog.Record) *map[uint32]string { return &w.LoadEndpoints }, byRank),
+	"kv_events":                    optional(func(w *catalog.Record) **bool { return &w.KVEvents }, boolean),
 	"load_metrics":                 optional(func(w *catalog.Record) **catalog.LoadMetrics { return &w.LoadMetrics }, loadMetrics),
 	"block_size":                   optional(func(w *catalog.Record) **uint32 { return &w.BlockSize }, u32),
 	"data_parallel_start_rank":     optional(func(w *catalog.Record) **uint32 { return &w.StartRank }, u32),

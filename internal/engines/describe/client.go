@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/select-service/select-service/internal/engines"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -22,11 +24,14 @@ const (
 	maxAnswer    = 1 << 20         // bytes
 	maxMetrics   = 8 << 20         // bytes of /metrics
 	maxHeader    = 64 << 10        // bytes
-	excerptBytes = 200             // of an answer in an error
+	excerptBytes = 200             // of an answer in the log
 	longError    = 1 << 10         // bytes: a longer error is shortened
 )
 
-var errTooLong = errors.New("the answer is too long")
+var (
+	errTooLong = errors.New("the answer is too long")
+	errNotJSON = errors.New("the answer is no JSON")
+)
 
 // Error says why an engine did not answer a question.
 type Error struct {
@@ -35,7 +40,9 @@ type Error struct {
 	Status int
 	// Away: the engine does not run, is starting, or is too busy to answer.
 	Away bool
-	Err  error // what is wrong, in the engine's words if it has said any
+	// Err is what is wrong. It repeats nothing of an answer that is not an engine's: whoever may have a
+	// URL asked could read pages of others with it. The log has the begin of such an answer.
+	Err error
 }
 
 // Error names the URL.
@@ -49,6 +56,8 @@ type Options struct {
 	engines.Dialer
 	// Token is sent as a bearer token; nil: none is.
 	Token func() string
+	// Log gets the begin of answers that are refused, at level debug.
+	Log zerolog.Logger
 }
 
 // Client asks engines, 16 questions at a time. It is safe for concurrent use.
@@ -112,16 +121,52 @@ func (c *Client) ask(ctx context.Context, base, path string, read func(io.Reader
 	}
 	answer, err := c.http.Do(request)
 	if err != nil {
-		return fail(0, cause(ctx, err))
+		if err = cause(ctx, err); isNotHTTP(err) {
+			c.refused(url, 0, err.Error())
+			err = errNotHTTP
+		}
+		return fail(0, err)
 	}
 	defer func() { _ = answer.Body.Close() }()
 	if answer.StatusCode != http.StatusOK {
-		return fail(answer.StatusCode, refusal(answer))
+		begin, _ := io.ReadAll(io.LimitReader(answer.Body, excerptBytes)) // as far as it came
+		c.refused(url, answer.StatusCode, string(begin))
+		return fail(answer.StatusCode, refusal(answer.StatusCode))
 	}
-	if err := read(answer.Body); err != nil {
+	begin := excerpt{Reader: answer.Body}
+	if err := read(&begin); err != nil {
+		c.refused(url, answer.StatusCode, string(begin.text))
 		return fail(answer.StatusCode, cause(ctx, err))
 	}
 	return nil
+}
+
+// refused logs the begin of an answer that is not used.
+func (c *Client) refused(url string, status int, begin string) {
+	c.options.Log.Debug().Str("engine", catalog.Clip(url)).Int("status", status).Str("answer", begin[:min(len(begin), excerptBytes)]).
+		Msg("an answer of an engine cannot be used")
+}
+
+// excerpt keeps the begin of what is read.
+type excerpt struct {
+	io.Reader
+	text []byte
+}
+
+func (e *excerpt) Read(p []byte) (int, error) {
+	n, err := e.Reader.Read(p)
+	e.text = append(e.text, p[:min(n, excerptBytes-len(e.text))]...)
+	return n, err
+}
+
+var errNotHTTP = errors.New("what answers does not speak HTTP")
+
+// isNotHTTP reports whether an error of net/http is about the form of an answer, of which it repeats
+// a line.
+func isNotHTTP(err error) bool {
+	var broken net.Error
+	return strings.HasPrefix(err.Error(), "net/http: HTTP/1.x transport connection broken") &&
+		!errors.As(err, &broken) && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 var errLate = fmt.Errorf("no answer within %s: %w", patience, context.DeadlineExceeded)
@@ -156,16 +201,12 @@ func mayAnswerLater(status int, err error) bool {
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-// refusal quotes the begin of an answer that is not 200.
-func refusal(answer *http.Response) error {
-	if answer.StatusCode/100 == 3 {
-		return fmt.Errorf("status %d: redirects are not followed", answer.StatusCode)
+// refusal is the error of an answer that is not 200.
+func refusal(status int) error {
+	if status/100 == 3 {
+		return fmt.Errorf("status %d: redirects are not followed", status)
 	}
-	begin, _ := io.ReadAll(io.LimitReader(answer.Body, excerptBytes)) // as far as it came
-	if len(begin) == 0 {
-		return fmt.Errorf("status %d", answer.StatusCode)
-	}
-	return fmt.Errorf("status %d: %q", answer.StatusCode, begin)
+	return fmt.Errorf("status %d", status)
 }
 
 // askJSON reads the JSON of an answer into v.
@@ -178,9 +219,10 @@ func (c *Client) askJSON(ctx context.Context, base, path string, v any) error {
 		case len(text) > maxAnswer:
 			return fmt.Errorf("%w: more than %d bytes", errTooLong, maxAnswer)
 		}
-		if err := json.Unmarshal(text, v); err != nil {
-			return fmt.Errorf("%w in %q", err, text[:min(len(text), excerptBytes)])
+		err = json.Unmarshal(text, v)
+		if _, is := errors.AsType[*json.SyntaxError](err); is {
+			return errNotJSON // its text repeats a byte
 		}
-		return nil
+		return err
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -74,6 +75,8 @@ type question struct {
 	base string
 	host string // of the URL
 	told *catalog.Description
+
+	resolved []netip.Addr // of host; nil: not looked up
 }
 
 // set notes where a value comes from.
@@ -100,7 +103,7 @@ func (q *question) models() error {
 		q.unknown(err, catalog.FieldModel, catalog.FieldAdapters)
 		return err
 	}
-	q.told.Model, q.told.Adapters, q.told.Further = m.Model, m.Adapters, m.Further
+	q.told.Model, q.told.Adapters, q.told.Aliases, q.told.Further = m.Model, m.Adapters, m.Aliases, m.Further
 	q.set(catalog.FieldModel, modelsPath)
 	q.set(catalog.FieldAdapters, modelsPath)
 	return nil
@@ -135,7 +138,8 @@ func (q *question) at(port uint32) string {
 	return "tcp://" + net.JoinHostPort(q.host, strconv.FormatUint(uint64(port), 10))
 }
 
-// checkHost refuses the sockets of another host than that of the URL. A wildcard stands for it.
+// checkHost refuses the sockets of another host than that of the URL. A wildcard stands for it, and an
+// address to which its name resolves is its own.
 func (q *question) checkHost(named string) error {
 	inside := strings.TrimSuffix(strings.TrimPrefix(named, "["), "]")
 	if inside == "*" || strings.EqualFold(inside, q.host) {
@@ -145,10 +149,22 @@ func (q *question) checkHost(named string) error {
 	if err == nil && addr.IsUnspecified() {
 		return nil
 	}
-	if own, ownErr := netip.ParseAddr(q.host); err == nil && ownErr == nil && own.Unmap() == addr.Unmap() {
+	if err == nil && slices.Contains(q.addresses(), addr.Unmap().WithZone("")) {
 		return nil
 	}
 	return fmt.Errorf("the engine names sockets on %q, which is not the host of its URL", catalog.Clip(named))
+}
+
+// addresses returns those of the URL's host.
+func (q *question) addresses() []netip.Addr {
+	if q.resolved == nil {
+		if own, err := netip.ParseAddr(q.host); err == nil {
+			q.resolved = []netip.Addr{own.Unmap().WithZone("")}
+		} else if q.resolved, err = q.options.Resolve(q.ctx, q.host); err != nil {
+			q.resolved = []netip.Addr{} // it is not asked twice
+		}
+	}
+	return q.resolved
 }
 
 // isAway reports whether an error says that the engine may answer later.

@@ -1,11 +1,14 @@
 package describe_test
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -15,6 +18,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/engines"
 	"github.com/select-service/select-service/internal/engines/describe"
@@ -129,7 +133,7 @@ func TestDescribe(t *testing.T) {
 			d.Model, d.Adapters = "", nil
 			for _, f := range []string{"model_name", "adapters"} {
 				delete(d.From, f)
-				d.Unknown[f] = `GET /v1/models: status 401: "no"`
+				d.Unknown[f] = `GET /v1/models: status 401`
 			}
 		})
 	}
@@ -159,7 +163,7 @@ func TestDescribe(t *testing.T) {
 			d.From["model_name"] = "/server_info"
 			delete(d.From, "adapters")
 			d.Adapters = nil
-			d.Unknown["model_name"], d.Unknown["adapters"] = `GET /v1/models: status 500: "x"`, `GET /v1/models: status 500: "x"`
+			d.Unknown["model_name"], d.Unknown["adapters"] = `GET /v1/models: status 500`, `GET /v1/models: status 500`
 			d.Unanswered = true
 		}), ""},
 		"ranks on two nodes": {info(`"nnodes":1,"enable_dp_attention":false`, `"nnodes":2,"enable_dp_attention":true`), "", change(whole, func(d *catalog.Description) {
@@ -188,13 +192,13 @@ func TestDescribe(t *testing.T) {
 			d.Size = 0
 			delete(d.From, "data_parallel_size")
 		}), ""},
-		"not SGLang":       {vllm, "sglang", catalog.Description{}, `GET /get_server_info: status 404: "{\"detail\":\"Not Found\"}\n"`},
-		"HTML, by name":    {sglang.with(answers{"/server_info": "<html>"}), "sglang", catalog.Description{}, `GET /server_info: invalid character '<' looking for beginning of value in "<html>"`},
-		"HTML":             {answers{"/v1/models": "<html>", "/server_info": "<html>"}, "", catalog.Description{}, `GET /v1/models: invalid character '<' looking for beginning of value in "<html>"`},
-		"no access":        {answers{"/v1/models": "status 401 no", "/server_info": "status 401 no", "/metrics": "status 401 no"}, "", catalog.Description{}, `GET /v1/models: status 401: "no"`},
-		"nothing":          {answers{}, "", catalog.Description{}, `GET /v1/models: status 404: "{\"detail\":\"Not Found\"}\n"`},
-		"SGLang is busy":   {sglang.with(answers{"/server_info": "status 503 x"}), "", catalog.Description{}, `GET /server_info: status 503: "x"`},
-		"and has no model": {sglang.with(answers{"/server_info": "status 503 x", "/v1/models": "status 503 y"}), "", catalog.Description{}, `GET /server_info: status 503: "x"`},
+		"not SGLang":       {vllm, "sglang", catalog.Description{}, `GET /get_server_info: status 404`},
+		"HTML, by name":    {sglang.with(answers{"/server_info": "<html>"}), "sglang", catalog.Description{}, `GET /server_info: the answer is no JSON`},
+		"HTML":             {answers{"/v1/models": "<html>", "/server_info": "<html>"}, "", catalog.Description{}, `GET /v1/models: the answer is no JSON`},
+		"no access":        {answers{"/v1/models": "status 401 no", "/server_info": "status 401 no", "/metrics": "status 401 no"}, "", catalog.Description{}, `GET /v1/models: status 401`},
+		"nothing":          {answers{}, "", catalog.Description{}, `GET /v1/models: status 404`},
+		"SGLang is busy":   {sglang.with(answers{"/server_info": "status 503 x"}), "", catalog.Description{}, `GET /server_info: status 503`},
+		"and has no model": {sglang.with(answers{"/server_info": "status 503 x", "/v1/models": "status 503 y"}), "", catalog.Description{}, `GET /server_info: status 503`},
 
 		"vLLM":                                {vllm, "", unnamed, ""},
 		"vLLM, by name":                       {vllm, "vllm", named, ""},
@@ -207,6 +211,14 @@ func TestDescribe(t *testing.T) {
 		"two models": {
 			vllm.with(answers{"/v1/models": `{"data":[{"id":"m"},{"id":"n"},{"id":"sql","parent":"n"}]}`}), "",
 			change(unnamed, func(d *catalog.Description) { d.Adapters, d.Further = []string{"sql"}, []string{"n"} }), "",
+		},
+		// vLLM lists each --served-model-name with the root of the model.
+		"two names of a model": {
+			vllm.with(answers{"/v1/models": `{"data":[{"id":"m","root":"/models/a"},{"id":"gpt-4","root":"/models/a"},{"id":"n","root":"/models/b"},{"id":"o"},` +
+				`{"id":"sql","parent":"gpt-4","root":"/adapters/sql"}]}`}), "",
+			change(unnamed, func(d *catalog.Description) {
+				d.Adapters, d.Aliases, d.Further = []string{"sql"}, []string{"gpt-4"}, []string{"n", "o"}
+			}), "",
 		},
 		"vLLM with ranks": {
 			vllm.with(answers{"/metrics": strings.Replace(metrics, "} 1.0", "} 1.0\n"+`vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="1000"} 1.0`, 1)}), "vllm",
@@ -240,7 +252,7 @@ func TestDescribe(t *testing.T) {
 			d.BlockSize, d.Size, d.TotalKVBlocks, d.Unanswered = 0, 0, 0, true
 			for _, f := range []string{"block_size", "data_parallel_size", "total_kv_blocks"} {
 				delete(d.From, f)
-				d.Unknown[f] = `GET /metrics: status 503: "busy"`
+				d.Unknown[f] = `GET /metrics: status 503`
 			}
 		}), ""},
 		"no model": {answers{"/v1/models": `{"data":[{"id":"a","parent":"b"}]}`}, "", catalog.Description{}, "GET /v1/models: it lists no model"},
@@ -279,6 +291,19 @@ func TestMetrics(t *testing.T) {
 	}{
 		"vLLM":                        {other + metrics + other, describe.Cache{BlockSize: 16, Blocks: 1000, Ranks: 1}, ""},
 		"vLLM before labels of ranks": {`vllm:cache_config_info{block_size="32",num_gpu_blocks="None"} 1`, describe.Cache{BlockSize: 32, Ranks: 1}, ""},
+		// The block size of events is that of full attention, with decode context parallelism
+		// (vLLM's CacheConfig). DeepSeek-V4 has groups of 4, 8, 64 and 256 tokens.
+		"vLLM, groups": {
+			`vllm:cache_config_info{block_size="4",effective_attention_block_size="256",engine="0",kv_cache_size_tokens="150000",num_gpu_blocks="2000"} 1`,
+			describe.Cache{BlockSize: 256, Blocks: 585, Tokens: 150000, Ranks: 1}, "",
+		},
+		"vLLM, groups without tokens":      {`vllm:cache_config_info{block_size="4",effective_attention_block_size="256",num_gpu_blocks="2000"} 1`, describe.Cache{BlockSize: 256, Ranks: 1}, ""},
+		"vLLM, decode context parallelism": {`vllm:cache_config_info{block_size="16",effective_attention_block_size="32",kv_cache_size_tokens="None",num_gpu_blocks="2000"} 1`, describe.Cache{BlockSize: 32, Ranks: 1}, ""},
+		"vLLM, effective size not known":   {`vllm:cache_config_info{block_size="32",effective_attention_block_size="None",num_gpu_blocks="64"} 1`, describe.Cache{BlockSize: 32, Blocks: 64, Ranks: 1}, ""},
+		"vLLM, tokens of each rank": {
+			"vllm:cache_config_info{block_size=\"16\",engine=\"0\",kv_cache_size_tokens=\"1600\",num_gpu_blocks=\"200\"} 1\nvllm:cache_config_info{block_size=\"16\",engine=\"1\",kv_cache_size_tokens=\"1600\",num_gpu_blocks=\"200\"} 1\n",
+			describe.Cache{BlockSize: 16, Blocks: 100, Tokens: 1600, Ranks: 2}, "",
+		},
 		"vLLM disagrees": {
 			"vllm:cache_config_info{block_size=\"16\",engine=\"0\"} 1\nvllm:cache_config_info{block_size=\"32\",engine=\"1\"} 1\n",
 			describe.Cache{},
@@ -296,6 +321,7 @@ func TestMetrics(t *testing.T) {
 		"NaN":                {"trtllm_kv_cache_tokens_per_block NaN\n", describe.Cache{}, `the block size "NaN" of trtllm_kv_cache_tokens_per_block is not a number from 1 to 4294967295`},
 		"1e30":               {"trtllm_kv_cache_tokens_per_block 1e30\n", describe.Cache{}, `the block size "1000000000000000000000000000000" of trtllm_kv_cache_tokens_per_block is not a number from 1 to 4294967295`},
 		"none":               {other, describe.Cache{}, "it has no metric that tells the block size"},
+		"no sample":          {"sglang:page_size{a=\n", describe.Cache{}, "a line of the metrics cannot be read: it is of sglang:page_size"},
 	}
 	for name, row := range rows {
 		t.Run(name, func(t *testing.T) {
@@ -343,7 +369,7 @@ func TestBounds(t *testing.T) {
 		"a long line":       {endless(strings.Repeat("x", 4096)), "/metrics", false, "the answer is too long: a line has more than 65536 bytes"},
 		"many series":       {endless(strings.Repeat("sglang:page_size 1\n", 256)), "/metrics", false, "the answer is too long: sglang:page_size has more than 65536 series"},
 		"a redirect":        {http.RedirectHandler(elsewhere, http.StatusFound), "/v1/models", false, "status 302: redirects are not followed"},
-		"not found":         {answers{}, "/v1/models", false, `status 404: "{\"detail\":\"Not Found\"}\n"`},
+		"not found":         {answers{}, "/v1/models", false, `status 404`},
 		"loading":           {answers{"/v1/models": "status 503 "}, "/v1/models", true, "status 503"},
 		"too many requests": {answers{"/v1/models": "status 429 "}, "/v1/models", true, "status 429"},
 		"cut off":           {http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), "/v1/models", true, "EOF"},
@@ -457,7 +483,7 @@ func TestAllowed(t *testing.T) {
 		{[]string{"tcp://10.0.0.0/8"}, at, "127.0.0.1 is not among the allowed endpoints (--allow-endpoints)"},
 		{[]string{"tcp://*:5557"}, at, "127.0.0.1 is not among the allowed endpoints (--allow-endpoints)"},
 		{[]string{"tcp://localhost"}, "http://localhost" + port, ""},
-		{nil, "http://169.254.169.254", "169.254.169.254: link-local and multicast addresses are not asked"},
+		{nil, "http://169.254.169.254", "169.254.169.254: link-local, multicast and cloud metadata addresses are not asked"},
 	} {
 		policy := catalog.EndpointPolicy{}
 		for _, text := range row.rules {
@@ -480,6 +506,88 @@ func TestAllowed(t *testing.T) {
 		var e *describe.Error
 		if !errors.As(err, &e) || e.Away || !strings.HasSuffix(err.Error(), row.want) || asked.Load() != before {
 			t.Errorf("%v %s: %v, want %s", row.rules, row.url, err, row.want)
+		}
+	}
+}
+
+// TestOwnAddress: an address to which the URL's name resolves is not foreign; since
+// vllm-project/vllm#55844 an engine that binds a wildcard names its own. The sockets are at the host
+// of the URL all the same.
+func TestOwnAddress(t *testing.T) {
+	for name, row := range map[string]struct {
+		sources, info string
+		kind, want    string
+	}{
+		"vLLM":            {sources: `{"0":{"endpoint":"tcp://127.0.0.1:6000","replay_endpoint":"tcp://127.0.0.1:6001"}}`, kind: "vllm", want: "map[0:tcp://localhost:6000]"},
+		"vLLM, another":   {sources: `{"0":{"endpoint":"tcp://127.0.0.9:6000"}}`, kind: "vllm", want: "map[]"},
+		"SGLang":          {info: strings.ReplaceAll(serverInfo, `"*"`, `"127.0.0.1"`), want: "map[0:tcp://localhost:5557 1:tcp://localhost:5558]"},
+		"SGLang, another": {info: strings.ReplaceAll(serverInfo, `"*"`, `"10.0.0.9"`), want: "map[]"},
+		"a name of it":    {info: strings.ReplaceAll(serverInfo, `"*"`, `"localhost.evil"`), want: "map[]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			all := answers{"/v1/models": models, "/metrics": metrics}
+			if row.sources != "" {
+				all["/kv_event_sources"] = row.sources
+			}
+			if row.info != "" {
+				all["/server_info"] = row.info
+			}
+			at := strings.Replace(engine(t, all), "127.0.0.1", "localhost", 1)
+			d, err := client(t).Describe(t.Context(), at, row.kind)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := fmt.Sprint(d.KVEventsEndpoints); got != row.want {
+				t.Errorf("%s, want %s (%v)", got, row.want, d.Unknown)
+			}
+		})
+	}
+}
+
+// TestNothingRepeated: an error repeats nothing of what answers at a URL, be it a page, JSON of another
+// kind, or no HTTP at all: who may name URLs could read others' pages with it.
+func TestNothingRepeated(t *testing.T) {
+	const secret = "TOPSECRET"
+	speaks := func(text string) string {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = bufio.NewReader(c).ReadString('\n')
+				_, _ = io.WriteString(c, text)
+				_ = c.Close()
+			}
+		}()
+		return "http://" + l.Addr().String()
+	}
+	var log bytes.Buffer
+	c := describe.New(describe.Options{Log: zerolog.New(&log)})
+	t.Cleanup(c.Close)
+	for name, at := range map[string]string{
+		"a page":       engine(t, answers{"/v1/models": "<p>" + secret, "/server_info": secret, "/metrics": secret + "\n"}),
+		"a refusal":    engine(t, answers{"/v1/models": "status 403 " + secret, "/server_info": "status 403 " + secret, "/metrics": "status 403 " + secret}),
+		"a string":     engine(t, answers{"/v1/models": `"` + secret + `"`, "/server_info": `"` + secret + `"`}),
+		"no HTTP":      speaks("SSH-2.0-" + secret + "\r\n"),
+		"a bad header": speaks("HTTP/1.1 200 OK\r\n" + secret + "\r\n\r\n"),
+		"a bad status": speaks("HTTP/1.1 " + secret + "\r\n\r\n"),
+		"a bad length": speaks("HTTP/1.1 200 OK\r\nContent-Length: " + secret + "\r\n\r\n"),
+	} {
+		log.Reset()
+		for _, kind := range []string{"", "vllm", "sglang"} {
+			d, err := c.Describe(t.Context(), at, kind)
+			if err == nil || strings.Contains(fmt.Sprint(err, d), secret) {
+				t.Errorf("%s as %q: %v", name, kind, err)
+			}
+		}
+		if !strings.Contains(log.String(), secret) {
+			t.Errorf("%s: the log does not say what has answered: %s", name, log.String())
 		}
 	}
 }

@@ -11,10 +11,7 @@ import (
 	"slices"
 	"strconv"
 
-	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
-
+	"github.com/select-service/select-service/internal/engines"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -28,15 +25,15 @@ const (
 // Cache is what the metrics of an engine say of its KV cache.
 type Cache struct {
 	BlockSize uint32 // tokens
-	Blocks    uint64 // of each rank; 0: not known
+	Blocks    uint64 // of this size, of each rank; 0: not known
+	Tokens    uint64 // capacity of each rank where it is told in tokens; 0: it is not
 	// FirstRank and Ranks are the data-parallel ranks of the engine; Ranks is 0 if the metrics do
 	// not tell them.
 	FirstRank, Ranks uint32
 }
 
-// Families of metrics. An engine has one of the first lines, or both of a pair.
+// Families of metrics, beside that of vLLM. An engine has the first, or both of a pair.
 const (
-	vllmCacheInfo   = "vllm:cache_config_info"   // labels block_size, num_gpu_blocks (all ranks together), engine (a rank)
 	sglangCacheInfo = "sglang:cache_config_info" // labels page_size, num_pages
 	sglangPageSize  = "sglang:page_size"
 	sglangPages     = "sglang:num_pages"
@@ -47,46 +44,50 @@ const (
 // Cache asks GET /metrics, and reads it as far as it has to. An error is an *Error.
 func (c *Client) Cache(ctx context.Context, base string) (Cache, error) {
 	var cache Cache
-	var lines []byte
+	var samples []engines.Sample
 	err := c.ask(ctx, base, metricsPath, func(body io.Reader) (err error) {
-		lines, err = cacheLines(body)
+		samples, err = cacheSamples(body)
 		return err
 	})
 	if err != nil {
 		return cache, err
 	}
-	if cache, err = readCache(lines); err != nil {
+	if cache, err = readCache(samples); err != nil {
 		return cache, notUnderstood(base, metricsPath, err)
 	}
 	return cache, nil
 }
 
-// cacheLines returns the samples of the families that describe the cache. It ends at the first
+// cacheSamples returns the samples of the families that describe the cache. It ends at the first
 // line after them.
-func cacheLines(metrics io.Reader) ([]byte, error) {
+func cacheSamples(metrics io.Reader) ([]engines.Sample, error) {
 	limited := &io.LimitedReader{R: metrics, N: maxMetrics + 1}
 	scan := bufio.NewScanner(limited)
 	scan.Buffer(nil, maxLine)
-	var lines []byte
-	series, whole := 0, false // whole: no other family is needed
+	var samples []engines.Sample
+	whole := false // no other family is needed
 	seen := make(map[string]bool)
 	for scan.Scan() {
 		line := scan.Bytes()
 		name := familyOf(line)
 		if name == "" {
 			if whole {
-				return lines, nil
+				return samples, nil
 			}
 			continue
 		}
 		if !seen[name] {
 			seen[name] = true
-			whole = seen[vllmCacheInfo] || seen[sglangCacheInfo] || seen[sglangPageSize] && seen[sglangPages] || seen[trtllmBlockSize] && seen[trtllmBlocks]
+			whole = seen[engines.VLLMCacheInfo] || seen[sglangCacheInfo] || seen[sglangPageSize] && seen[sglangPages] || seen[trtllmBlockSize] && seen[trtllmBlocks]
 		}
-		if series++; series > maxSeries {
+		if len(samples) == maxSeries {
 			return nil, fmt.Errorf("%w: %s has more than %d series", errTooLong, name, maxSeries)
 		}
-		lines = append(append(lines, line...), '\n')
+		sample, err := engines.ReadSample(line)
+		if err != nil {
+			return nil, fmt.Errorf("%w: it is of %s", err, name)
+		}
+		samples = append(samples, sample)
 	}
 	switch {
 	case limited.N <= 0:
@@ -94,7 +95,7 @@ func cacheLines(metrics io.Reader) ([]byte, error) {
 	case errors.Is(scan.Err(), bufio.ErrTooLong):
 		return nil, fmt.Errorf("%w: a line has more than %d bytes", errTooLong, maxLine)
 	}
-	return lines, scan.Err()
+	return samples, scan.Err()
 }
 
 // familyOf returns the family of a sample, "" for lines that are not used.
@@ -104,7 +105,7 @@ func familyOf(line []byte) string {
 		return ""
 	}
 	switch name := string(line[:end]); name {
-	case vllmCacheInfo, sglangCacheInfo, sglangPageSize, sglangPages, trtllmBlockSize, trtllmBlocks:
+	case engines.VLLMCacheInfo, sglangCacheInfo, sglangPageSize, sglangPages, trtllmBlockSize, trtllmBlocks:
 		return name
 	}
 	return ""
@@ -112,19 +113,18 @@ func familyOf(line []byte) string {
 
 var errNoCache = errors.New("it has no metric that tells the block size")
 
-// readCache reads the samples of cacheLines.
-func readCache(lines []byte) (Cache, error) {
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(bytes.NewReader(lines))
-	if err != nil {
-		return Cache{}, err
+// readCache reads the samples of cacheSamples.
+func readCache(samples []engines.Sample) (Cache, error) {
+	families := make(map[string][]engines.Sample)
+	for _, s := range samples {
+		families[s.Name] = append(families[s.Name], s)
 	}
 	switch {
-	case families[vllmCacheInfo] != nil:
-		return readVLLM(families[vllmCacheInfo].GetMetric())
+	case families[engines.VLLMCacheInfo] != nil:
+		return readVLLM(families[engines.VLLMCacheInfo])
 	case families[sglangCacheInfo] != nil:
-		series := families[sglangCacheInfo].GetMetric()
-		return agree(sglangCacheInfo, ofLabel(series, "page_size"), ofLabel(series, "num_pages"))
+		series := families[sglangCacheInfo]
+		return agree(sglangCacheInfo, ofLabel(series, engines.LabelPageSize), ofLabel(series, engines.LabelPages))
 	case families[sglangPageSize] != nil:
 		return agree(sglangPageSize, ofValue(families[sglangPageSize]), ofValue(families[sglangPages]))
 	case families[trtllmBlockSize] != nil:
@@ -134,18 +134,27 @@ func readCache(lines []byte) (Cache, error) {
 }
 
 // readVLLM reads vLLM's series, one for each rank.
-func readVLLM(series []*dto.Metric) (Cache, error) {
-	cache, err := agree(vllmCacheInfo, ofLabel(series, "block_size"), ofLabel(series, "num_gpu_blocks"))
+func readVLLM(series []engines.Sample) (Cache, error) {
+	sizes := make([]string, len(series))
+	for i := range series {
+		sizes[i] = series[i].VLLMBlockSize()
+	}
+	cache, err := agree(engines.VLLMCacheInfo, sizes, nil)
 	if err != nil {
 		return Cache{}, err
 	}
-	ranks, err := ranksOf(ofLabel(series, "engine"))
+	ranks, err := ranksOf(ofLabel(series, engines.LabelEngine))
 	if err != nil {
 		return Cache{}, err
 	}
-	if cache.FirstRank, cache.Ranks = ranks[0], uint32(len(ranks)); cache.Ranks > 1 {
-		cache.Blocks /= uint64(cache.Ranks) // each series has the sum over all ranks
+	cache.FirstRank, cache.Ranks = ranks[0], uint32(len(ranks))
+	tokens := series[0].VLLMTokens(len(ranks), 0)
+	for i := range series {
+		if other := series[i].VLLMTokens(len(ranks), 0); other != tokens {
+			return Cache{}, fmt.Errorf("series of %s disagree: ranks of %d and %d tokens", engines.VLLMCacheInfo, tokens, other)
+		}
 	}
+	cache.Tokens, cache.Blocks = series[0].VLLMTokensTold(), tokens/uint64(cache.BlockSize)
 	return cache, nil
 }
 
@@ -158,14 +167,14 @@ func ranksOf(labels []string) ([]uint32, error) {
 		}
 		rank, err := strconv.ParseUint(label, 10, 32)
 		if err != nil {
-			return nil, fmt.Errorf("the engine label %q of %s is no rank", catalog.Clip(label), vllmCacheInfo)
+			return nil, fmt.Errorf("the engine label %q of %s is no rank", catalog.Clip(label), engines.VLLMCacheInfo)
 		}
 		ranks = append(ranks, uint32(rank))
 	}
 	slices.Sort(ranks)
 	ranks = slices.Compact(ranks)
 	if n := len(ranks); n > catalog.MaxRanks || ranks[n-1]-ranks[0] != uint32(n-1) {
-		return nil, fmt.Errorf("the engine labels of %s are not up to %d ranks in a row: %d to %d", vllmCacheInfo, catalog.MaxRanks, ranks[0], ranks[n-1])
+		return nil, fmt.Errorf("the engine labels of %s are not up to %d ranks in a row: %d to %d", engines.VLLMCacheInfo, catalog.MaxRanks, ranks[0], ranks[n-1])
 	}
 	return ranks, nil
 }
@@ -204,23 +213,19 @@ func same(family string, values []string) (string, error) {
 	return values[0], nil
 }
 
-func ofLabel(series []*dto.Metric, name string) []string {
+func ofLabel(series []engines.Sample, name string) []string {
 	values := make([]string, len(series))
-	for i, m := range series {
-		for _, label := range m.GetLabel() {
-			if label.GetName() == name {
-				values[i] = label.GetValue()
-			}
-		}
+	for i := range series {
+		values[i] = series[i].Label(name)
 	}
 	return values
 }
 
-// ofValue returns the values of a family without a type, as whole numbers where they are such.
-func ofValue(family *dto.MetricFamily) []string {
+// ofValue returns the values of a family, as whole numbers where they are such.
+func ofValue(series []engines.Sample) []string {
 	var values []string
-	for _, m := range family.GetMetric() {
-		values = append(values, strconv.FormatFloat(m.GetUntyped().GetValue(), 'f', -1, 64))
+	for i := range series {
+		values = append(values, strconv.FormatFloat(series[i].Value, 'f', -1, 64))
 	}
 	return values
 }

@@ -13,13 +13,16 @@ import (
 type Models struct {
 	Model    string
 	Adapters []string // the LoRA adapters of the model, sorted; not nil
-	// Further are other names of the model, or other models.
+	// Aliases are further names of the model: entries with its root (vLLM's --served-model-name).
+	Aliases []string
+	// Further are other models.
 	Further []string
 }
 
 const (
 	modelsPath  = "/v1/models"
 	maxAdapters = 1024 // of one worker, as of its record
+	maxAliases  = 64
 )
 
 // Models asks GET /v1/models: the first entry without a parent is the model, and those whose
@@ -42,6 +45,7 @@ type modelList struct {
 	Data []struct {
 		ID     string  `json:"id"`
 		Parent *string `json:"parent"`
+		Root   string  `json:"root"` // what the engine has loaded under this name
 	} `json:"data"`
 }
 
@@ -50,6 +54,7 @@ var errNoModel = errors.New("it lists no model")
 func (l *modelList) models() (Models, error) {
 	m := Models{Adapters: []string{}}
 	var bases []string
+	roots := make(map[string]string)
 	isBase := make(map[string]bool)
 	for _, entry := range l.Data {
 		if entry.Parent != nil {
@@ -59,7 +64,7 @@ func (l *modelList) models() (Models, error) {
 			return Models{}, err
 		}
 		if !isBase[entry.ID] {
-			bases, isBase[entry.ID] = append(bases, entry.ID), true
+			bases, isBase[entry.ID], roots[entry.ID] = append(bases, entry.ID), true, entry.Root
 		}
 	}
 	if len(bases) == 0 {
@@ -80,8 +85,12 @@ func (l *modelList) models() (Models, error) {
 		return Models{}, fmt.Errorf("it lists %d adapters, the maximum is %d", len(m.Adapters), maxAdapters)
 	}
 	m.Model = bases[0]
-	if len(bases) > 1 {
-		m.Further = bases[1:]
+	for _, name := range bases[1:] {
+		if roots[name] != "" && roots[name] == roots[m.Model] && len(m.Aliases) < maxAliases {
+			m.Aliases = append(m.Aliases, name)
+		} else {
+			m.Further = append(m.Further, name)
+		}
 	}
 	return m, nil
 }

@@ -65,7 +65,7 @@ func (q *question) cache(c Cache) {
 		q.ranks(c.FirstRank, c.Ranks, metricsPath)
 	}
 	if c.Blocks > 0 {
-		q.told.TotalKVBlocks = c.Blocks
+		q.told.TotalKVBlocks, q.told.KVTokens = c.Blocks, c.Tokens
 		q.set(catalog.FieldTotalKVBlocks, metricsPath)
 	}
 }

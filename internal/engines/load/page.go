@@ -2,20 +2,16 @@ package load
 
 import (
 	"bufio"
-	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"io"
 	"maps"
 	"math"
 	"slices"
 	"strconv"
 
-	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
-
+	"github.com/select-service/select-service/internal/engines"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -57,8 +53,6 @@ type gauges struct {
 	running, waiting gauge
 	usage            gauge // share of the KV cache, at most 1
 	used, total      gauge // tokens of the KV cache
-	blocks           gauge // of the KV caches of all ranks of the page
-	blockSize        gauge // tokens
 }
 
 // families are the metrics that are read, by name. The first of each line is vLLM's, with the
@@ -70,71 +64,17 @@ var families = map[string]func(*gauges) *gauge{
 	"vllm:gpu_cache_usage_perc":   func(g *gauges) *gauge { return &g.usage }, // before 0.10
 	"sglang:num_used_tokens":      func(g *gauges) *gauge { return &g.used },
 	"sglang:max_total_num_tokens": func(g *gauges) *gauge { return &g.total },
-	cacheInfo:                     nil, // a series whose labels say it
-}
-
-// cacheInfo is vLLM's, with labels block_size and num_gpu_blocks.
-const cacheInfo = "vllm:cache_config_info"
-
-// infos are the labels of the series cacheInfo, which stay what they are while an engine runs: their
-// many labels are read again only when a page has others. The zero infos are to be read.
-type infos struct {
-	sum   uint64 // of the lines
-	known bool
-	all   []labels
-}
-
-// maxInfos bounds the lines of which a page's labels are kept, in bytes.
-const maxInfos = 16 << 10
-
-var infoSeed = maphash.MakeSeed()
-
-// read returns the labels in the lines of cacheInfo.
-func (i *infos) read(lines []byte) ([]labels, error) {
-	sum := maphash.Bytes(infoSeed, lines)
-	if i.known && sum == i.sum {
-		return i.all, nil
-	}
-	families, err := parse(lines)
-	if err != nil {
-		return nil, err
-	}
-	var all []labels
-	for _, m := range families[cacheInfo].GetMetric() {
-		all = append(all, labelsOf(m))
-	}
-	if *i = (infos{}); len(lines) <= maxInfos {
-		*i = infos{sum, true, all}
-	}
-	return all, nil
-}
-
-func parse(lines []byte) (map[string]*dto.MetricFamily, error) {
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(bytes.NewReader(lines))
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errUseless, err)
-	}
-	return families, nil
+	engines.VLLMCacheInfo:         nil, // a series whose labels say it
 }
 
 // readPage reads the reports of a page's ranks. Ranks whose numbers are bad, and ranks that the
-// page should not have, are left out and passed to drop. known is what the page had when it was
-// read last.
-func readPage(body *bufio.Reader, page *catalog.LoadPage, known *infos, drop func(Reason)) (map[uint32]Report, error) {
-	lines, infoLines, err := usedLines(body, seriesPerRank*int(page.Ranks)+moreSeries)
+// page should not have, are left out and passed to drop.
+func readPage(body *bufio.Reader, page *catalog.LoadPage, drop func(Reason)) (map[uint32]Report, error) {
+	samples, err := usedSamples(body, seriesPerRank*int(page.Ranks)+moreSeries)
 	if err != nil {
 		return nil, err
 	}
-	all, err := parse(lines)
-	if err != nil {
-		return nil, err
-	}
-	capacities, err := known.read(infoLines)
-	if err != nil {
-		return nil, err
-	}
-	ranks := byLabel(all, capacities)
+	ranks := byLabel(samples, page.BlockSize)
 	reports := make(map[uint32]Report, len(ranks))
 	for label, g := range ranks {
 		if !g.running.known && !g.waiting.known && !g.usage.known {
@@ -158,10 +98,10 @@ func readPage(body *bufio.Reader, page *catalog.LoadPage, known *infos, drop fun
 	return reports, nil
 }
 
-// usedLines returns the samples of the families that are read, at most a number of them, those of
-// cacheInfo by themselves. It reads the whole page, so that its connection can be used again.
-func usedLines(body *bufio.Reader, most int) (lines, infos []byte, err error) {
-	read, series := 0, 0
+// usedSamples returns the samples of the families that are read, at most a number of them. It reads
+// the whole page, so that its connection can be used again.
+func usedSamples(body *bufio.Reader, most int) (samples []engines.Sample, err error) {
+	read := 0
 	for {
 		line, err := body.ReadSlice('\n')
 		read += len(line)
@@ -172,22 +112,22 @@ func usedLines(body *bufio.Reader, most int) (lines, infos []byte, err error) {
 		}
 		switch {
 		case read > maxPage, errors.Is(err, bufio.ErrBufferFull):
-			return nil, nil, errTooLarge
+			return nil, errTooLarge
 		case err != nil && !errors.Is(err, io.EOF):
-			return nil, nil, err
+			return nil, err
 		}
 		if used {
-			if series++; series > most {
-				return nil, nil, errTooLarge
+			if len(samples) == most {
+				return nil, errTooLarge
 			}
-			if bytes.HasPrefix(line, []byte(cacheInfo)) {
-				infos = append(infos, line...)
-			} else {
-				lines = append(lines, line...)
+			sample, wrong := engines.ReadSample(line)
+			if wrong != nil {
+				return nil, fmt.Errorf("%w: %w", errUseless, wrong)
 			}
+			samples = append(samples, sample)
 		}
 		if err != nil { // the end of the page
-			return append(lines, '\n'), append(infos, '\n'), nil //nolint:nilerr // io.EOF
+			return samples, nil //nolint:nilerr // io.EOF
 		}
 	}
 }
@@ -208,9 +148,9 @@ func isUsed(line []byte) bool {
 // names are those of families.
 var names = slices.Sorted(maps.Keys(families))
 
-// byLabel sorts the samples and the capacities by the rank in their labels. What stands without a rank
-// holds for all ranks, or is the only one.
-func byLabel(all map[string]*dto.MetricFamily, capacities []labels) map[string]*gauges {
+// byLabel sorts the samples by the rank in their labels. What stands without a rank holds for all
+// ranks, or is the only one. blockSize is that of the worker.
+func byLabel(samples []engines.Sample, blockSize uint32) map[string]*gauges {
 	ranks := make(map[string]*gauges)
 	of := func(rank string) *gauges {
 		g := ranks[rank]
@@ -220,80 +160,31 @@ func byLabel(all map[string]*dto.MetricFamily, capacities []labels) map[string]*
 		}
 		return g
 	}
-	infos := make(map[string]bool) // ranks with a cacheInfo
-	for _, l := range capacities {
-		if g := of(l.rank); l.blocks > 0 && l.blockSize > 0 {
-			g.blocks.set(l.blocks)
-			g.blockSize.set(l.blockSize)
-			infos[l.rank] = true
+	infos := make(map[string]*engines.Sample) // of VLLMCacheInfo, by rank
+	for i := range samples {
+		s := &samples[i]
+		rank := cmp.Or(s.Label(engines.LabelEngine), s.Label(engines.LabelDPRank))
+		g := of(rank)
+		if part := families[s.Name]; part != nil {
+			part(g).set(s.Value)
+		} else {
+			infos[rank] = s
 		}
 	}
-	for name, family := range all {
-		part := families[name]
-		if part == nil {
-			continue
-		}
-		for _, m := range family.GetMetric() {
-			part(of(labelsOf(m).rank)).set(valueOf(m))
+	for rank, info := range infos {
+		if tokens := info.VLLMTokens(len(infos), blockSize); tokens > 0 && !ranks[rank].total.known {
+			ranks[rank].total.set(float64(tokens))
 		}
 	}
 	if shared := ranks[""]; shared != nil && len(ranks) > 1 && !shared.running.known {
 		delete(ranks, "")
 		for _, g := range ranks {
-			g.inherit(shared)
-		}
-	}
-	for _, g := range ranks {
-		if g.blocks.known && g.blockSize.known && !g.total.known {
-			g.total.set(math.Floor(g.blocks.v / float64(max(len(infos), 1)) * g.blockSize.v))
+			if !g.total.known { // the capacity is the same for all ranks
+				g.total = shared.total
+			}
 		}
 	}
 	return ranks
-}
-
-// inherit takes the capacity that is the same for all ranks.
-func (g *gauges) inherit(from *gauges) {
-	for _, pair := range [...][2]*gauge{{&g.total, &from.total}, {&g.blocks, &from.blocks}, {&g.blockSize, &from.blockSize}} {
-		if !pair[0].known {
-			*pair[0] = *pair[1]
-		}
-	}
-}
-
-type labels struct {
-	rank              string
-	blocks, blockSize float64
-}
-
-func labelsOf(m *dto.Metric) (l labels) {
-	for _, pair := range m.GetLabel() {
-		switch pair.GetName() {
-		case "engine", "dp_rank":
-			l.rank = pair.GetValue()
-		case "num_gpu_blocks":
-			l.blocks = count(pair.GetValue())
-		case "block_size":
-			l.blockSize = count(pair.GetValue())
-		}
-	}
-	return l
-}
-
-// count reads a label, 0 for one that is no number: engines write None.
-func count(text string) float64 {
-	n, err := strconv.ParseUint(text, 10, 48)
-	if err != nil {
-		return 0
-	}
-	return float64(n)
-}
-
-// valueOf returns the value of a sample whose family has no type, as all have without comments.
-func valueOf(m *dto.Metric) float64 {
-	if m.Untyped == nil {
-		return math.NaN()
-	}
-	return m.GetUntyped().GetValue()
 }
 
 // rankOf returns the rank that a label names. Where page and worker have one rank each, it is that

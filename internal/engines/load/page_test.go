@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/select-service/select-service/internal/engines"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -59,6 +60,35 @@ func TestPage(t *testing.T) {
 			map[uint32]Report{0: said(3, 400, 1600), 1: said(4, 800, 1600)},
 			nil, nil,
 		},
+		// DeepSeek-V4 has groups of 4, 8, 64 and 256 tokens: num_gpu_blocks times block_size is no
+		// capacity (vllm-project/vllm#51163). kv_cache_size_tokens is that of one rank, and is not
+		// summed over them (vLLM's core_client.py).
+		"a hybrid cache": {
+			one, vllm("0", "3", "0.1") + info(`block_size="4",effective_attention_block_size="256",engine="0",kv_cache_size_tokens="150000",num_gpu_blocks="2000"`),
+			map[uint32]Report{0: said(3, 15000, 150000)},
+			nil, nil,
+		},
+		"a hybrid cache of two ranks": {
+			two, vllm("0", "3", "0.1") + vllm("1", "4", "0.5") +
+				info(`block_size="4",engine="0",kv_cache_size_tokens="150000",num_gpu_blocks="4000"`) + info(`block_size="4",engine="1",kv_cache_size_tokens="150000",num_gpu_blocks="4000"`),
+			map[uint32]Report{0: said(3, 15000, 150000), 1: said(4, 75000, 150000)},
+			nil, nil,
+		},
+		"a hybrid cache that does not tell its tokens": {
+			one, vllm("0", "3", "0.1") + info(`block_size="4",effective_attention_block_size="256",engine="0",kv_cache_size_tokens="None",num_gpu_blocks="2000"`),
+			map[uint32]Report{0: scraped(func(r *Report) { r.Running, r.Waiting = Known(3), Known(2) })},
+			nil, nil,
+		},
+		"blocks of another group than the worker's": {
+			catalog.LoadPage{Ranks: 1, BlockSize: 256}, vllm("0", "3", "0.1") + info(`block_size="4",engine="0",num_gpu_blocks="2000"`),
+			map[uint32]Report{0: scraped(func(r *Report) { r.Running, r.Waiting = Known(3), Known(2) })},
+			nil, nil,
+		},
+		"blocks of the worker's size": {
+			catalog.LoadPage{Ranks: 1, BlockSize: 16}, vllm("0", "3", "0.25") + info(`block_size="16",engine="0",num_gpu_blocks="100"`),
+			map[uint32]Report{0: said(3, 400, 1600)},
+			nil, nil,
+		},
 		"the record's capacity": {
 			catalog.LoadPage{Ranks: 1, KVTokens: 1000},
 			vllm("0", "3", "0.25"),
@@ -100,7 +130,7 @@ func TestPage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var dropped []Reason
 			tc.page.Interval = 2 * time.Second
-			got, err := readPage(bufio.NewReaderSize(strings.NewReader(tc.text), maxLine), &tc.page, new(infos), func(why Reason) { dropped = append(dropped, why) })
+			got, err := readPage(bufio.NewReaderSize(strings.NewReader(tc.text), maxLine), &tc.page, func(why Reason) { dropped = append(dropped, why) })
 			if !errors.Is(err, tc.err) || (err == nil) != (tc.err == nil) {
 				t.Fatalf("%v, want %v", err, tc.err)
 			}
@@ -135,7 +165,7 @@ func TestRecordedPages(t *testing.T) {
 			t.Fatal(err)
 		}
 		page := catalog.LoadPage{Ranks: uint32(len(want)), Interval: 2 * time.Second}
-		got, err := readPage(bufio.NewReaderSize(bytes.NewReader(text), maxLine), &page, new(infos), func(why Reason) { t.Errorf("%s: dropped: %s", name, why) })
+		got, err := readPage(bufio.NewReaderSize(bytes.NewReader(text), maxLine), &page, func(why Reason) { t.Errorf("%s: dropped: %s", name, why) })
 		if err != nil || !maps.Equal(got, want) {
 			t.Errorf("%s: %+v (%v), want %+v", name, got, err, want)
 		}
@@ -145,13 +175,13 @@ func TestRecordedPages(t *testing.T) {
 // TestCapacityChanges: an engine that comes back with another cache is believed, however often its
 // page was read before, and one that says it no longer has none.
 func TestCapacityChanges(t *testing.T) {
-	page, known := catalog.LoadPage{Ranks: 1}, new(infos)
+	page := catalog.LoadPage{Ranks: 1}
 	for _, blocks := range []string{"100", "100", "200", "200", "None", "", "", "100"} {
 		text := "vllm:num_requests_running 3\n"
 		if blocks != "" {
 			text += `vllm:cache_config_info{block_size="16",num_gpu_blocks="` + blocks + "\"} 1\n"
 		}
-		got, err := readPage(bufio.NewReaderSize(strings.NewReader(text), maxLine), &page, known, func(Reason) {})
+		got, err := readPage(bufio.NewReaderSize(strings.NewReader(text), maxLine), &page, func(Reason) {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,13 +192,34 @@ func TestCapacityChanges(t *testing.T) {
 	}
 }
 
+// TestManyLabels: a line costs memory, and so time, in proportion to its labels. A parser that looks
+// at all labels so far with each one makes a map for each: 64 KiB of them took seconds.
+func TestManyLabels(t *testing.T) {
+	var labels strings.Builder
+	for i := 0; labels.Len() < maxLine-100; i++ {
+		labels.WriteString(`a` + strconv.Itoa(i) + `="",`)
+	}
+	for _, name := range []string{"vllm:num_requests_running", engines.VLLMCacheInfo} {
+		text := "vllm:num_requests_waiting 1\n" + name + "{" + labels.String() + "} 1\n"
+		page := catalog.LoadPage{Ranks: 1}
+		allocs := testing.AllocsPerRun(1, func() {
+			if _, err := readPage(bufio.NewReaderSize(strings.NewReader(text), maxLine), &page, func(Reason) {}); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if allocs > 100 {
+			t.Errorf("%s: %.0f allocations", name, allocs)
+		}
+	}
+}
+
 // FuzzPage: whatever a page says, no report has a number above MaxAmount or a foreign rank.
 func FuzzPage(f *testing.F) {
 	f.Add("vllm:num_requests_running{engine=\"0\"} 3\nvllm:cache_config_info{block_size=\"16\",engine=\"0\",num_gpu_blocks=\"100\"} 1\n")
 	f.Add("sglang:token_usage{dp_rank=\"1\"} NaN\nsglang:max_total_num_tokens 1e300\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		page := catalog.LoadPage{FirstRank: 1, Ranks: 2, KVTokens: 1 << 40}
-		reports, err := readPage(bufio.NewReaderSize(strings.NewReader(text), maxLine), &page, new(infos), func(Reason) {})
+		reports, err := readPage(bufio.NewReaderSize(strings.NewReader(text), maxLine), &page, func(Reason) {})
 		if err != nil {
 			return
 		}

@@ -78,7 +78,6 @@ type page struct {
 	at       time.Time // when it is due
 	failures int       // in a row
 	index    int       // in the heap, -1: not in it
-	known    infos     // of the goroutine that reads the page
 }
 
 // NewScraper returns a Scraper without pages. Nothing is read before Run.
@@ -335,7 +334,7 @@ func (s *Scraper) read(ctx context.Context, p *page) (map[uint32]Report, error) 
 		buffer.Reset(nil)
 		s.buffers.Put(buffer)
 	}()
-	return readPage(buffer, &p.LoadPage, &p.known, func(why Reason) { s.counters.drop(Scrape, why) })
+	return readPage(buffer, &p.LoadPage, func(why Reason) { s.counters.drop(Scrape, why) })
 }
 
 // sameHost allows a few redirects to the server that was asked.

@@ -203,10 +203,13 @@ func (h *heard) load(r *rank, e *catalog.Entry, blockSize uint32) reservations.R
 
 // foreign returns the load, 0 where it is unknown.
 func (p *parts) foreign() reservations.Foreign {
-	return reservations.Foreign{
+	tokens, told := p[prefillTokens].Get()
+	f := reservations.Foreign{
 		Requests: clamp(p[requests].Or(0)), Waiting: clamp(min(p[waiting].Or(0), p[requests].Or(0))),
-		PrefillTokens: p[prefillTokens].Or(0), Blocks: p[blocks].Or(0),
+		PrefillTokens: tokens, Blocks: p[blocks].Or(0),
 	}
+	f.Untold = f.Waiting > 0 && !told
+	return f
 }
 
 // known returns which parts are known.
@@ -246,7 +249,7 @@ func clamp(n uint64) uint32 { return uint32(min(n, math.MaxUint32)) }
 // differs reports whether an engine's load has changed by a request or a block.
 func differs(a, b *reservations.EngineLoad, blockSize uint64) bool {
 	tokens := func(a, b uint64) bool { return max(a, b)-min(a, b) >= blockSize || (a == 0) != (b == 0) }
-	return a.Foreign.Requests != b.Foreign.Requests || a.Foreign.Waiting != b.Foreign.Waiting ||
+	return a.Foreign.Requests != b.Foreign.Requests || a.Foreign.Waiting != b.Foreign.Waiting || a.Foreign.Untold != b.Foreign.Untold ||
 		a.Foreign.Blocks != b.Foreign.Blocks || tokens(a.Foreign.PrefillTokens, b.Foreign.PrefillTokens) ||
 		a.Reported.Requests != b.Reported.Requests || a.Reported.Blocks != b.Reported.Blocks ||
 		tokens(a.Reported.PrefillTokens, b.Reported.PrefillTokens) || a.TotalBlocks != b.TotalBlocks || a.MaxRequests != b.MaxRequests

@@ -348,6 +348,7 @@ func (h *history) tell(id uint64) {
 // want is the foreign load of every rank.
 func (h *history) want() []reservations.Foreign {
 	parts := make([][4]int, len(h.reports))
+	untold := false // nobody's tokens count
 	for p := range 4 {
 		var known []int
 		for i, x := range h.reports {
@@ -361,6 +362,7 @@ func (h *history) want() []reservations.Foreign {
 		for i := range parts {
 			if 2*len(known) < len(parts) || len(known) == 0 {
 				parts[i][p] = 0
+				untold = untold || p == 2
 			} else if parts[i][p] < 0 {
 				parts[i][p] = known[(len(known)-1)/2]
 			}
@@ -369,6 +371,7 @@ func (h *history) want() []reservations.Foreign {
 	all := make([]reservations.Foreign, len(parts))
 	for i, p := range parts {
 		all[i] = reservations.Foreign{Requests: uint32(p[0]), Waiting: uint32(min(p[0], p[1])), PrefillTokens: uint64(p[2]), Blocks: uint64(p[3])}
+		all[i].Untold = untold && all[i].Waiting > 0
 	}
 	return all
 }

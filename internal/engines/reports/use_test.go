@@ -3,6 +3,7 @@ package reports_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -215,6 +216,74 @@ func TestSaturation(t *testing.T) {
 		pass(32 * time.Second)
 		w.WantNoSeries("scope_saturation")
 	})
+}
+
+// TestSaturationByRole: a full prefill pool is not hidden by idle engines that decode, nor is its wait.
+// The series of a scope without roles have no label for them.
+func TestSaturationByRole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		role := func(name string) func(*catalog.Record) { return func(r *catalog.Record) { r.Role = &name } }
+		w := start(t, 0)
+		w.Put(servicetest.Record(4, 1, blocksOf(100)))
+		w.WantSeries(`scope_saturation_ratio{model_name="m",tenant_id="t"} 0`, `scope_wait_seconds{model_name="m",tenant_id="t"} 0`)
+		w.WantNoSeries("scope_.*role")
+		w.Put(servicetest.Record(0, 1, blocksOf(100), role("prefill")))
+		for id := range uint64(3) {
+			w.Put(servicetest.Record(id+1, 1, blocksOf(100), role("decode")))
+		}
+		w.Burden("a", 0, 0, 100, 12000)
+		w.Burden("b", 1, 0, 75, 0)
+		w.WantSeries(
+			`scope_saturation_ratio{model_name="m",role="prefill",tenant_id="t"} 1`,
+			`scope_saturation_ratio{model_name="m",role="decode",tenant_id="t"} 0.25`,
+			`scope_saturation_ratio{model_name="m",role="both",tenant_id="t"} 0`,
+			`scope_wait_seconds{model_name="m",role="prefill",tenant_id="t"} 1`,
+			`scope_wait_seconds{model_name="m",role="decode",tenant_id="t"} 0`,
+			`scope_refused_ratio{model_name="m",tenant_id="t"} 0`,
+		)
+		w.Remove(4)
+		w.WantNoSeries(`scope_saturation_ratio{model_name="m",tenant_id`)
+		w.WantNoSeries(`scope_saturation_ratio.*both`)
+	})
+}
+
+// TestUntoldTokens: requests of others that wait at an engine cost something for predicted-ttft although
+// the engine does not say how long their prompts are, as vLLM does not, before and after it has learned.
+func TestUntoldTokens(t *testing.T) {
+	for _, learned := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := start(t, 2, servicetest.Policy(t, "predicted-ttft", ""))
+			if learned {
+				for i := range 20 {
+					id := fmt.Sprint("x", i)
+					w.Burden(id, uint64(i%2), 0, 4, 1000)
+					pass(80 * time.Millisecond)
+					if w.PrefillComplete(id) != nil {
+						t.Fatal("not completed")
+					}
+					pass(time.Second)
+					if w.Free(id) != nil {
+						t.Fatal("not freed")
+					}
+				}
+			}
+			waits := func(n uint64) load.Report {
+				return load.Report{Running: load.Known(0), Waiting: load.Known(n), Source: load.Told}
+			}
+			w.report(0, waits(50))
+			w.report(1, waits(0))
+			pass(100 * time.Millisecond)
+			for range 40 {
+				sel, err := w.Select(context.Background(), &selection.SelectRequest{Scope: servicetest.Scope, Prompt: servicetest.Hashes(servicetest.Prompt(1, 8))}, false)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if sel.Rank.Worker == 0 {
+					t.Fatalf("learned %t: the rank with 50 waiting requests is chosen: %+v", learned, sel)
+				}
+			}
+		})
+	}
 }
 
 // TestWaitOfTheLiving: the wait of a scope is that of its ranks that give signs of life, unless none

@@ -18,6 +18,7 @@ var ErrTooMany = errors.New("too many models have thresholds of their own")
 type Table struct {
 	defaults Thresholds
 	known    func(model string) bool
+	shared   bool // own has also the models whose limits were set to the defaults
 
 	// own has the models whose limits are not the defaults. Readers load the map;
 	// writers copy it under mu.
@@ -89,7 +90,8 @@ func (t *Table) Clear(model string, which ...Threshold) (Change, error) {
 	})
 }
 
-// Own returns the limits of the models that have not the defaults. They must not be changed.
+// Own returns the limits of the models that have not the defaults, those of a Copy also of models whose limits were
+// set to them. They must not be changed.
 func (t *Table) Own() map[string]*Thresholds { return *t.own.Load() }
 
 // Replace makes these the limits of the models that have not the defaults, all of them.
@@ -103,9 +105,11 @@ func (t *Table) Replace(own map[string]*Thresholds) {
 	t.own.Store(&own)
 }
 
-// Copy returns a table with the same limits.
+// Copy returns a table with the same limits. A change there is kept although it leads to the defaults: the limits are
+// for other processes, too, whose defaults may be others.
 func (t *Table) Copy() *Table {
 	c := NewTable(t.defaults, t.known)
+	c.shared = true
 	c.own.Store(t.own.Load()) // never changed
 	return c
 }
@@ -118,7 +122,7 @@ func (t *Table) change(model string, edit func(*Thresholds)) (Change, error) {
 	edit(&v)
 	own := maps.Clone(*t.own.Load())
 	delete(own, model)
-	if !v.Equal(&t.defaults) { // a model with the defaults needs no room
+	if t.shared || !v.Equal(&t.defaults) { // a model with the defaults needs no room
 		if len(own) >= MaxModels {
 			maps.DeleteFunc(own, func(m string, _ *Thresholds) bool { return !t.known(m) })
 		}

@@ -56,16 +56,19 @@ func withPort(host, port string) string {
 // *Hosts allows any name.
 type Hosts struct {
 	names map[string]bool
+	// open: the list of names may be incomplete. Programs may use any name, and browsers those that no
+	// foreign page can have.
+	open bool
+	// certified reports whether a host is one of the listener's certificate: then a browser has checked it.
+	certified func(host string) bool
 }
 
 // NewHosts returns the hosts of a listener: the allowed list and own names, and on loopback
-// also the names of loopback. It returns nil, any name, if the list is empty and the address is
-// not loopback, since then the process cannot know its names. "*" in the list allows all.
-func NewHosts(allowed []string, listener net.Addr, own ...string) *Hosts {
-	if len(allowed) == 0 && !IsLoopback(listener) {
-		return nil
-	}
-	h := &Hosts{names: make(map[string]bool)}
+// also the names of loopback. If the list is empty and the address is not loopback, the process cannot
+// know all its names: then browsers, and nobody else, have to use one that foreign pages cannot have (isOurs),
+// or one that is certified, which may be nil. "*" in the list allows all.
+func NewHosts(allowed []string, listener net.Addr, certified func(host string) bool, own ...string) *Hosts {
+	h := &Hosts{names: make(map[string]bool), open: len(allowed) == 0 && !IsLoopback(listener), certified: certified}
 	for _, name := range allowed {
 		if name == "*" {
 			return nil
@@ -87,6 +90,40 @@ func IsLoopback(a net.Addr) bool {
 	return err == nil && at.Addr().Unmap().IsLoopback()
 }
 
+// fromBrowser reports whether a browser may have sent a request. Browsers send an Origin with whatever is not
+// GET or HEAD (Fetch standard, "append a request Origin header"), and Sec-Fetch-Site where the connection is
+// trusted (Fetch Metadata, "set the metadata headers"). The rest are GETs of a page to its own host over plain
+// HTTP: these have an Accept-Language, or a User-Agent that begins as all browsers' does, and no page can take
+// both away. Node's fetch and PowerShell are no browsers: the one sends Sec-Fetch-Mode without
+// Sec-Fetch-Site, which no browser does, the other names itself.
+func fromBrowser(r *http.Request) bool {
+	_, origin := r.Header["Origin"]
+	_, site := r.Header["Sec-Fetch-Site"]
+	if origin || site {
+		return true
+	}
+	if _, mode := r.Header["Sec-Fetch-Mode"]; mode || r.Method != http.MethodGet && r.Method != http.MethodHead {
+		return false
+	}
+	_, language := r.Header["Accept-Language"]
+	agent := r.Header.Get("User-Agent")
+	return language || strings.HasPrefix(agent, "Mozilla/") && !strings.Contains(agent, "PowerShell/")
+}
+
+// isOurs reports whether no page of the internet can have a host: an address, which resolves to nothing else, a
+// name without dots, and names in a cluster or of the loopback.
+func isOurs(host string) bool {
+	if _, err := netip.ParseAddr(host); err == nil || !strings.Contains(host, ".") {
+		return true
+	}
+	for _, zone := range [...]string{".svc", ".svc.cluster.local", ".localhost"} {
+		if strings.HasSuffix(host, zone) {
+			return true
+		}
+	}
+	return false
+}
+
 // Check refuses a request whose Host is not one of the listener's. The local address of the
 // connection is always allowed, and on loopback also localhost and all loopback addresses. A
 // request without a host passes: browsers always send one.
@@ -95,7 +132,7 @@ func (h *Hosts) Check(r *http.Request) error {
 		return nil
 	}
 	host := canonical(r.Host)
-	if h.names[host] {
+	if h.names[host] || h.open && (!fromBrowser(r) || isOurs(host) || h.certified != nil && h.certified(host)) {
 		return nil
 	}
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)

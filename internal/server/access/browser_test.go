@@ -112,8 +112,67 @@ func TestHosts(t *testing.T) {
 		r := httptest.NewRequest("GET", "/", nil)
 		r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, tt.local))
 		r.Host = tt.host
-		if err := NewHosts(tt.allowed, tt.listener, "machine").Check(r); (err != nil) != tt.refused || err != nil && status(err) != 403 {
+		if err := NewHosts(tt.allowed, tt.listener, nil, "machine").Check(r); (err != nil) != tt.refused || err != nil && status(err) != 403 {
 			t.Errorf("listener %v, connection at %v, allowed %v, host %q: %v", tt.listener, tt.local, tt.allowed, tt.host, err)
+		}
+	}
+}
+
+// TestRebound: on a listener for all addresses, without a list of hosts, a page under a foreign name that
+// resolves to this machine can do nothing, whatever it does to the headers that scripts may set. Programs may
+// use any name, and a browser every name that is surely this service's.
+func TestRebound(t *testing.T) {
+	all := &net.TCPAddr{IP: net.IPv4zero, Port: 8092}
+	outer := &net.TCPAddr{IP: net.IPv4(10, 1, 2, 3), Port: 8092}
+	const agent = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.0.0 Safari/537.36"
+	certified := func(host string) bool { return host == "select.example" }
+	for name, tt := range map[string]struct {
+		method  string
+		headers []string
+		browser bool
+	}{
+		"a form, a fetch":                {"POST", []string{"Origin", "http://HOST"}, true},
+		"DELETE":                         {"DELETE", []string{"Origin", "http://HOST", "User-Agent", "curl/8"}, true},
+		"GET over https":                 {"GET", []string{"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Mode", "cors"}, true},
+		"a link over https":              {"GET", []string{"Sec-Fetch-Site", "none", "Sec-Fetch-Mode", "navigate"}, true},
+		"GET over http":                  {"GET", []string{"User-Agent", agent, "Accept-Language", "de,en;q=0.5"}, true},
+		"HEAD over http":                 {"HEAD", []string{"User-Agent", agent, "Accept-Language", "de"}, true},
+		"its language is taken away":     {"GET", []string{"User-Agent", agent, "Accept-Language", ""}, true},
+		"its language looks like Node's": {"GET", []string{"User-Agent", "node", "Accept-Language", "*"}, true},
+		"it has another agent":           {"GET", []string{"User-Agent", "curl/8", "Accept-Language", "de"}, true},
+		"headless, without a language":   {"GET", []string{"User-Agent", agent}, true},
+
+		"curl":                {"GET", []string{"User-Agent", "curl/8.14.1", "Accept", "*/*"}, false},
+		"curl posts":          {"POST", []string{"User-Agent", "curl/8.14.1", "Content-Type", "application/json"}, false},
+		"Prometheus":          {"GET", []string{"User-Agent", "Prometheus/3.5.0", "Accept", "application/openmetrics-text", "X-Prometheus-Scrape-Timeout-Seconds", "10"}, false},
+		"Go":                  {"GET", []string{"User-Agent", "Go-http-client/1.1", "Accept-Encoding", "gzip"}, false},
+		"Python":              {"POST", []string{"User-Agent", "python-requests/2.32", "Accept-Encoding", "gzip", "Connection", "keep-alive"}, false},
+		"kubelet":             {"GET", []string{"User-Agent", "kube-probe/1.35"}, false},
+		"nothing":             {"GET", nil, false},
+		"Node's fetch":        {"GET", []string{"User-Agent", "node", "Accept-Language", "*", "Sec-Fetch-Mode", "cors"}, false},
+		"Node's fetch posts":  {"POST", []string{"User-Agent", "node", "Accept-Language", "*", "Sec-Fetch-Mode", "cors"}, false},
+		"PowerShell":          {"GET", []string{"User-Agent", "Mozilla/5.0 (Windows NT; en-US) WindowsPowerShell/5.1.19041"}, false},
+		"a gateway passes on": {"POST", []string{"User-Agent", agent, "Accept-Language", "de"}, false},
+	} {
+		for host, ours := range map[string]bool{
+			"10.9.9.9:8092": true, "[2001:db8::1]:8092": true, "[fe80::1%25eth0]": true, "localhost:8092": true, "a.localhost": true, "selector:8092": true,
+			"select.prod.svc": true, "SELECT.prod.svc.cluster.local.:8092": true, "node-7.example": true, "select.example:8092": true,
+			"evil.example": false, "evil.example:8092": false, "10.1.2.3.evil.example": false, "selector.evil.example": false, "a.svc.evil.example": false,
+			"svc.cluster.local.evil.example": false, "evilsvc.cluster.local.example": false, "asvc.x": false, "select.example.evil.example": false,
+		} {
+			r := httptest.NewRequest(tt.method, "/", nil)
+			r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, net.Addr(outer)))
+			r.Host = host
+			for i := 0; i < len(tt.headers); i += 2 {
+				r.Header.Set(tt.headers[i], tt.headers[i+1])
+			}
+			err := NewHosts(nil, all, certified, "node-7.example").Check(r)
+			if refused := tt.browser && !ours; (err != nil) != refused || err != nil && status(err) != 403 {
+				t.Errorf("%s to %s: %v, to be refused: %t", name, host, err, refused)
+			}
+			if err := NewHosts([]string{"*"}, all, certified).Check(r); err != nil {
+				t.Errorf("%s to %s, where any host is allowed: %v", name, host, err)
+			}
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/select-service/select-service/internal/transport/clientnet"
@@ -232,12 +233,12 @@ func network(a net.Addr) netip.Prefix {
 
 // observe is the http.Server.ConnState of the servers.
 func (s *Set) observe(nc net.Conn, state http.ConnState) {
-	if secure, ok := nc.(*tls.Conn); ok {
-		nc = secure.NetConn()
-	}
-	c, ok := nc.(*conn)
+	c, ok := below(nc).(*conn)
 	if !ok {
 		return
+	}
+	if secure, ok := nc.(*tls.Conn); ok && state == http.StateActive && secure.ConnectionState().NegotiatedProtocol == "h2" {
+		c.multiplexed.Store(true) // Read sees nothing of it
 	}
 	switch state {
 	case http.StateNew:
@@ -478,6 +479,22 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 	c.imposed.Store(!t.IsZero())
 	c.deadline.Store(0)
 	return c.Conn.SetWriteDeadline(t)
+}
+
+// SyscallConn implements syscall.Conn, for those who look at a connection without reading it.
+func (c *conn) SyscallConn() (syscall.RawConn, error) {
+	if below, ok := c.Conn.(syscall.Conn); ok {
+		return below.SyscallConn()
+	}
+	return nil, errors.ErrUnsupported
+}
+
+// CloseWrite tells the client that nothing more will be written.
+func (c *conn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return errors.ErrUnsupported
 }
 
 // SetDeadline is SetReadDeadline and SetWriteDeadline.

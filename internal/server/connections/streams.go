@@ -2,6 +2,7 @@ package connections
 
 import (
 	"context"
+	"crypto/tls"
 	"io"
 	"net"
 	"net/http"
@@ -31,7 +32,9 @@ const (
 // the client does not read it. The server's listeners must be those of the set.
 func (s *Set) Configure(srv *http.Server) {
 	srv.ConnState = s.observe
-	srv.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) }
+	srv.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		return context.WithValue(ctx, connKey{}, below(c))
+	}
 	srv.Protocols = new(http.Protocols)
 	srv.Protocols.SetHTTP1(true)
 	srv.Protocols.SetUnencryptedHTTP2(true)
@@ -40,6 +43,14 @@ func (s *Set) Configure(srv *http.Server) {
 		MaxReceiveBufferPerStream: streamBuffer, MaxReceiveBufferPerConnection: connBuffer,
 	}
 	srv.Handler = streams{set: s, next: srv.Handler}
+}
+
+// below returns the connection below TLS.
+func below(c net.Conn) net.Conn {
+	if secure, ok := c.(*tls.Conn); ok {
+		return secure.NetConn()
+	}
+	return c
 }
 
 // connKey is the context key of a request's connection.

@@ -88,7 +88,7 @@ func New(parts node.Parts, peers Peers, gateway Gateway, now func() time.Time) *
 }
 
 // Examine makes all checks. A filter limits them to some scopes; what is about the process as a
-// whole is then left out, unless whole.
+// whole is then left out, unless whole, and with it where the other replicas are.
 func (d *Doctor) Examine(ctx context.Context, of catalog.ScopeFilter, whole bool) *Examination {
 	now := d.now()
 	x := &examination{Examination: Examination{Time: now}, doctor: d, of: of, before: d.before(now), found: make(map[Severity]int)}

@@ -153,6 +153,11 @@ func TestReplicas(t *testing.T) {
 				if strings.Join(got, "\n") != tt.want {
 					t.Errorf("found\n%s\nwant\n%s", strings.Join(got, "\n"), tt.want)
 				}
+				for _, f := range doctor.New(a.Parts(), peers, nil, time.Now).Examine(t.Context(), catalog.ScopeFilter{Model: &servicetest.Scope.Model}, false).Findings {
+					if text := fmt.Sprintf("%+v", f); strings.Contains(text, "b:1") || strings.Contains(text, "//b") {
+						t.Errorf("who asks for one model hears where a replica is: %s", text)
+					}
+				}
 			})
 		})
 	}
@@ -190,7 +195,7 @@ func TestFindings(t *testing.T) {
 		"block size of events": {provoke: func(w *servicetest.World) {
 			e := live(w, 1)
 			e.Publish(0, e.Stored(servicetest.Prompt(1, 16), 8, nil))
-		}, want: "block_size: The engine of worker 1 rank 0 has another block size than the 4 tokens of its record: 1 of its KV events were dropped in the last 10 minutes."},
+		}, want: "block_size: The engine of worker 1 rank 0 has another block size than the 4 tokens of its record: its KV events have 8, and none can be used. 1 were dropped in the last 10 minutes."},
 		"dropped": {provoke: func(w *servicetest.World) {
 			e := live(w, 1)
 			e.Publish(0, servicetest.Dict{"type": "BlockStored"})

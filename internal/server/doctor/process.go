@@ -51,17 +51,20 @@ func (ex *examination) memory() {
 	}
 }
 
-// replicas compares the other replicas with this one.
+// replicas compares the other replicas with this one. Where they are is about the whole process.
 func (ex *examination) replicas(ctx context.Context, whole bool) {
 	for _, p := range ex.doctor.peers.Peers(ctx, ex.of) {
-		at := catalog.Clip(p.Endpoint)
+		at, the := catalog.Clip(p.Endpoint), "The replica at "+catalog.Clip(p.Endpoint)
+		if !whole {
+			at, the = "", "Another replica"
+		}
 		find := func(check Check, severity Severity, remedy, format string, args ...any) {
 			ex.find(Finding{Check: check, Severity: severity, Peer: at, Remedy: remedy, Sentence: fmt.Sprintf(format, args...)})
 		}
 		if whole {
 			ex.looked(PeerUnreachable)
 			if !p.Connected {
-				find(PeerUnreachable, Error, "Check that the replica runs, and that the network lets its port through.", "The replica at %s is not connected.", at)
+				find(PeerUnreachable, Error, "Check that the replica runs, and that the network lets its port through.", "%s is not connected.", the)
 			}
 		}
 		for i := range p.Processes {
@@ -71,7 +74,7 @@ func (ex *examination) replicas(ctx context.Context, whole bool) {
 			}
 			if q.Error != "" && p.Connected && whole {
 				find(PeerUnreachable, Warning, "Check --advertise-url of the replica, and that the token of --peer-token-file has the role peer.",
-					"The replica at %s does not tell its state: %s.", at, catalog.Clip(q.Error))
+					"%s does not tell its state: %s.", the, catalog.Clip(q.Error))
 			}
 			if q.Status == nil {
 				continue
@@ -79,13 +82,13 @@ func (ex *examination) replicas(ctx context.Context, whole bool) {
 			ex.looked(PeerThresholds, PeerLoads)
 			if models := q.ThresholdsDiffer(); len(models) > 0 {
 				find(PeerThresholds, Error, "Set the thresholds on every replica, or by configuration.",
-					"The replica at %s has other busy thresholds for %s.", at, list(models))
+					"%s has other busy thresholds for %s.", the, list(models))
 			}
 			for _, d := range q.Differing() {
 				f := Finding{
 					Check: PeerLoads, Severity: Error, Peer: at, Scope: new(d.Own.Scope()), Remedy: "Check that both follow each other, and have the same workers.",
-					Sentence: fmt.Sprintf("The replica at %s counts %d requests with %d blocks of model %q, this one %d with %d.",
-						at, d.Peer.Requests, d.Peer.Blocks, catalog.Clip(d.Own.Model), d.Own.Requests, d.Own.Blocks),
+					Sentence: fmt.Sprintf("%s counts %d requests with %d blocks of model %q, this one %d with %d.",
+						the, d.Peer.Requests, d.Peer.Blocks, catalog.Clip(d.Own.Model), d.Own.Requests, d.Own.Blocks),
 				}
 				ex.find(f)
 			}
@@ -94,7 +97,7 @@ func (ex *examination) replicas(ctx context.Context, whole bool) {
 			}
 			ex.looked(PeerPolicies, PeerClock)
 			if q.PoliciesDiffer() {
-				find(PeerPolicies, Error, "Start all replicas with the same contract, weights and policies.", "The replica at %s chooses by other rules.", at)
+				find(PeerPolicies, Error, "Start all replicas with the same contract, weights and policies.", "%s chooses by other rules.", the)
 			}
 			if q.ClocksApart() {
 				find(PeerClock, Warning, "Synchronise the clocks of the machines.", "The clock of the replica at %s is %.1f s apart from this one's.", at, q.Clock.Abs().Seconds())

@@ -81,10 +81,11 @@ func (ex *examination) stream(snap *catalog.Snapshot, e catalog.Entry, st *kveve
 			"%d messages of the KV event stream of %s could not be read in "+lately+".", recent.undecodable, who)
 	}
 	switch {
-	case recent.dropped == 0:
-	case st.DroppedWhy == kvevents.BlockSizeMismatch:
+	case st.OtherBlockSize > 0:
 		find(BlockSize, Error, recent.dropped, "Give the worker the engine's block size.",
-			"The engine of %s has another block size than the %d tokens of its record: %d of its KV events were dropped in "+lately+".", who, snap.BlockSize, recent.dropped)
+			"The engine of %s has another block size than the %d tokens of its record: its KV events have %d, and none can be used. %d were dropped in "+lately+".",
+			who, snap.BlockSize, st.OtherBlockSize, recent.dropped)
+	case recent.dropped == 0:
 	default:
 		find(DroppedEvents, Warning, recent.dropped, "docs/contract-events.md says what the reason means.",
 			"%d KV events of %s were dropped in "+lately+", the last one as %s.", recent.dropped, who, st.DroppedWhy)

@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"io"
+
 	"github.com/select-service/select-service/pkg/memory"
 )
 
@@ -35,9 +37,45 @@ func (b *body) add(chunk []byte, limit int) *problem {
 		b.bytes = append(b.bytes, chunk...)
 	}
 	if !b.reserve(int64(cap(b.bytes))) {
-		return errNoMemory()
+		return NoMemory()
 	}
 	return nil
+}
+
+// firstRead is the memory for the first bytes of a body whose length is not known, or is longer: it grows
+// with what comes, and not with what is announced.
+const firstRead = 64 << 10
+
+// read reads a body whose length is announced, -1 if it is not. The error is from's.
+func (b *body) read(from io.Reader, length int64, limit int) (*problem, error) {
+	if length > int64(limit) {
+		return errTooLarge(limit), nil
+	}
+	most := limit + 1
+	if length >= 0 {
+		most = int(length) + 1 // so that its end is seen without more memory
+	}
+	for {
+		if len(b.bytes) == cap(b.bytes) {
+			former := b.buffer
+			b.buffer = memory.NewBuffer(max(min(max(2*cap(b.bytes), firstRead), most), len(b.bytes)+1))
+			b.bytes = append(b.buffer.Bytes, b.bytes...)
+			former.Release(nil)
+			if !b.reserve(int64(cap(b.bytes))) {
+				return NoMemory(), nil
+			}
+		}
+		n, err := from.Read(b.bytes[len(b.bytes):cap(b.bytes)])
+		b.bytes = b.bytes[:len(b.bytes)+n]
+		switch {
+		case len(b.bytes) > limit:
+			return errTooLarge(limit), nil
+		case err == io.EOF:
+			return nil, nil
+		case err != nil:
+			return nil, err
+		}
+	}
 }
 
 // reserve makes the reservation n bytes in all, from the account for a body of that size, and

@@ -15,10 +15,9 @@ import (
 
 // bookings has the bookings of all requests under way.
 type bookings struct {
-	api     *selection.API
-	lease   time.Duration
-	metrics *counts.Gateway
-	stored  chan *booking // bookings whose prompt an event has reported stored; has room for one per open stream
+	api    *selection.API
+	lease  time.Duration
+	stored chan *booking // bookings whose prompt an event has reported stored; has room for one per open stream
 	// endpoint returns the endpoint of a rank of a scope, ip:port, "" if there is none.
 	endpoint func(catalog.Scope, catalog.Rank) string
 
@@ -26,9 +25,9 @@ type bookings struct {
 	live map[*booking]struct{}
 }
 
-func newBookings(api *selection.API, lease time.Duration, most int, metrics *counts.Gateway) *bookings {
+func newBookings(api *selection.API, lease time.Duration, most int) *bookings {
 	return &bookings{
-		api: api, lease: lease, metrics: metrics,
+		api: api, lease: lease,
 		endpoint: func(catalog.Scope, catalog.Rank) string { return "" },
 		stored:   make(chan *booking, most), live: make(map[*booking]struct{}),
 	}
@@ -67,11 +66,13 @@ func (bo *bookings) list() []*booking {
 }
 
 // open returns an empty booking.
-func (bo *bookings) open(sc catalog.Scope) *booking { return &booking{all: bo, scope: sc} }
+func (bo *bookings) open(sc catalog.Scope, of *counts.Front) *booking {
+	return &booking{all: bo, scope: sc, metrics: of}
+}
 
 // openLight returns an empty booking of a request of whose work nothing is known.
-func (bo *bookings) openLight(sc catalog.Scope) *booking {
-	return &booking{all: bo, scope: sc, light: true}
+func (bo *bookings) openLight(sc catalog.Scope, of *counts.Front) *booking {
+	return &booking{all: bo, scope: sc, metrics: of, light: true}
 }
 
 // booking has the reservations of one request: one on the rank that answers it and, if another
@@ -79,8 +80,9 @@ func (bo *bookings) openLight(sc catalog.Scope) *booking {
 // already ended with its worker or its lease; hence the errors of most are dropped here. One that
 // has ended with its worker is booked again, at its next renewal, once its worker is back.
 type booking struct {
-	all   *bookings
-	scope catalog.Scope
+	all     *bookings
+	metrics *counts.Front
+	scope   catalog.Scope
 	// light: nothing is known of the request's work, so that it has neither tokens nor blocks, not
 	// even of its output.
 	light bool
@@ -155,7 +157,10 @@ const eventPatience = 2
 func (b *booking) start() {
 	b.all.mu.Lock()
 	defer b.all.mu.Unlock()
-	b.all.live[b] = struct{}{}
+	if _, ok := b.all.live[b]; !ok {
+		b.all.live[b] = struct{}{}
+		b.metrics.Booked.Add(1)
+	}
 }
 
 // storedByEvent is called when an event reports that the prompt is stored. It must not block.
@@ -195,7 +200,7 @@ func (b *booking) completePrefillLocked(by counts.PrefillSign) {
 		_ = b.all.api.Free(b.prefill.id)
 		b.prefill = leg{}
 	}
-	b.all.metrics.PrefillCompleted(by)
+	b.metrics.PrefillCompleted(by)
 }
 
 // at returns the endpoint of the booked rank, ip:port.
@@ -354,7 +359,7 @@ func (b *booking) renew() {
 			continue
 		}
 		if b.rebookLocked(l) == nil {
-			b.all.metrics.Rebooked()
+			b.metrics.Rebooked()
 		}
 	}
 }
@@ -385,7 +390,10 @@ func (b *booking) free() {
 	b.awaitedLocked(false)
 	b.mu.Unlock()
 	b.all.mu.Lock()
-	delete(b.all.live, b)
+	if _, ok := b.all.live[b]; ok {
+		delete(b.all.live, b)
+		b.metrics.Booked.Add(-1)
+	}
 	b.all.mu.Unlock()
 }
 

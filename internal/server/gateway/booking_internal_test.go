@@ -14,7 +14,7 @@ import (
 func TestEarlyEvent(t *testing.T) {
 	w := servicetest.Start(t)
 	w.Put(servicetest.Record(1, 1))
-	b := newBookings(w.API, time.Minute, 1, counts.NewGateway()).open(servicetest.Scope)
+	b := newBookings(w.API, time.Minute, 1).open(servicetest.Scope, counts.NewGateway().Of(counts.ExtProc))
 	b.completePrefill(counts.PrefillByEvent)
 	sel, err := w.Select(t.Context(), &selection.SelectRequest{
 		Scope: servicetest.Scope, Prompt: selection.Prompt{TokenIDs: servicetest.Prompt(1, 16), HasTokenIDs: true},
@@ -34,12 +34,12 @@ func TestEarlyEvent(t *testing.T) {
 func TestUnbookedLeg(t *testing.T) {
 	w := servicetest.Start(t)
 	w.Put(servicetest.Record(1, 1))
-	all := newBookings(w.API, time.Minute, 1, counts.NewGateway())
+	all := newBookings(w.API, time.Minute, 1)
 	sel, err := w.PlaceByLoad(&selection.LoadRequest{Scope: servicetest.Scope, Book: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	place := &placement{booking: all.openLight(servicetest.Scope)}
+	place := &placement{booking: all.openLight(servicetest.Scope, counts.NewGateway().Of(counts.Proxy))}
 	place.booking.addPrefill(&sel)
 	place.booking.start()
 	place.booking.freePrefill() // its worker has left

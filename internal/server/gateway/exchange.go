@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"io"
 	"time"
 
 	"github.com/select-service/select-service/internal/server/access"
@@ -18,6 +19,8 @@ type Exchange struct {
 	Head Head
 
 	gateway  *Gateway
+	via      counts.Via
+	metrics  *counts.Front
 	caller   *access.Caller
 	admitted bool  // it counts in Gateway.admitted
 	read     *read // its body, while that comes; nil: it does not
@@ -25,14 +28,15 @@ type Exchange struct {
 	booking  *booking
 	response *openai.Response // nil: the response is not parsed
 	keeper   keeper
+	used     openai.Usage // from End on
 	trace    exchangeTrace
 }
 
 // Open returns the exchange of a caller's request; nil is a caller who may do everything. It takes no place
 // before its head has come, see Admit. Close must be called at its end.
-func (g *Gateway) Open(caller *access.Caller) *Exchange {
-	g.config.Metrics.Open.Add(1)
-	e := &Exchange{gateway: g, caller: caller}
+func (g *Gateway) Open(via counts.Via, caller *access.Caller) *Exchange {
+	e := &Exchange{gateway: g, via: via, metrics: g.config.Metrics.Of(via), caller: caller}
+	e.metrics.Open.Add(1)
 	e.body.small, e.body.large = g.config.Memory.Account(memory.Requests), g.config.Memory.Account(memory.Bodies)
 	return e
 }
@@ -55,7 +59,7 @@ func (g *Gateway) enter() bool {
 func (e *Exchange) Close() {
 	e.release()
 	e.trace.end()
-	e.gateway.config.Metrics.Open.Add(-1)
+	e.metrics.Open.Add(-1)
 }
 
 // release frees the exchange's memory and booking. It may be called twice.
@@ -83,16 +87,19 @@ func (e *Exchange) endBody() (evicted bool) {
 // Begin takes the request's head, and begins the exchange's trace as a part of another one.
 func (e *Exchange) Begin(h Head, parent tracing.Context) {
 	e.Head = h
-	e.trace.begin(e.gateway.config.Tracer, parent, &e.Head)
+	e.trace.begin(e.gateway.config.Tracer, parent, &e.Head, e.via)
 }
 
-// Admit takes a place for the request, whose head has come, and returns why there is none, nil if there is.
+// Admit takes a place for the request, whose head has come, and returns why it is refused, nil if it is not.
 func (e *Exchange) Admit() *Problem {
+	if bad := e.gateway.config.Paths.check(e.Head.method, e.Head.path, e.via == counts.ExtProc); bad != nil {
+		return bad
+	}
 	if e.admitted = e.gateway.enter(); !e.admitted {
 		return errFull("overloaded", "The endpoint picker has too many requests under way.")
 	}
 	if !e.gateway.relayed.Fits(0) {
-		return errNoMemory()
+		return NoMemory()
 	}
 	if e.Head.HasBody && !e.Head.Upgrade {
 		e.read = e.gateway.reading.add()
@@ -125,6 +132,27 @@ func (e *Exchange) Add(piece []byte) *Problem {
 	return e.body.add(piece, e.gateway.config.MaxBody)
 }
 
+// Read reads the request's body, of which length bytes are announced, -1 if that is not known. The error is
+// that of reading.
+func (e *Exchange) Read(from io.Reader, length int64) (*Problem, error) {
+	return e.body.read(noted{e.read, from}, length, e.gateway.config.MaxBody)
+}
+
+// noted is a request's body while it comes.
+type noted struct {
+	of   *read
+	from io.Reader
+}
+
+// Read reads a piece.
+func (n noted) Read(p []byte) (int, error) {
+	got, err := n.from.Read(p)
+	if n.of != nil && got > 0 {
+		n.of.came(got)
+	}
+	return got, err
+}
+
 // Place chooses the engine of a request that has come in full, or of an upgrade, and books it there. It
 // waits for Config.PickTimeout at most. fallbacks is how many further destinations there may be. The
 // problem of a request that is over, because ctx has ended, is Gone; any other one is to be refused.
@@ -133,26 +161,41 @@ func (e *Exchange) Place(ctx context.Context, fallbacks int) (*Placement, *Probl
 		return nil, BodyTimeout(errEvicted)
 	}
 	began := time.Now()
+	p, bad := e.pick(ctx, fallbacks)
+	if bad == nil {
+		e.metrics.Placed(p.outcome, time.Since(began), e.trace.span.Example())
+	}
+	return p, bad
+}
+
+// PlaceElsewhere is Place for a request that the worker of its placement has not begun to serve: another one is
+// chosen, and the booking moves there.
+func (e *Exchange) PlaceElsewhere(ctx context.Context, former *Placement) (*Placement, *Problem) {
+	e.Head.without = append(e.Head.without, former.worker)
+	e.booking.free()
+	e.booking = nil
+	return e.pick(ctx, 0)
+}
+
+func (e *Exchange) pick(ctx context.Context, fallbacks int) (*Placement, *Problem) {
 	e.trace.picking(&e.Head)
 	ctx, cancel := context.WithTimeoutCause(ctx, e.gateway.config.PickTimeout, errPickTimeout)
 	defer cancel()
-	p, bad := e.gateway.picker.pick(ctx, &e.Head, e.body.bytes, e.caller, fallbacks)
+	p, bad := e.gateway.picker.pick(ctx, &e.Head, e.body.bytes, e.caller, e.metrics, fallbacks)
 	if bad != nil && ctx.Err() != nil && !errors.Is(context.Cause(ctx), errPickTimeout) {
 		bad = errGone // whatever it could not do for that reason
 	}
 	e.trace.picked(&e.Head, p, bad)
-	switch {
-	case bad == errGone:
-		e.gateway.config.Metrics.Ended(counts.GatewayGone)
-		return nil, bad
-	case bad != nil:
+	if bad == errGone {
+		e.metrics.Ended(counts.GatewayGone)
+	}
+	if bad != nil {
 		return nil, bad
 	}
 	e.booking = p.booking
 	if e.Head.stored.Of {
 		e.keeper = keeper{scope: p.scope, rank: p.chosen, at: p.destinations[0].text, known: true, tenant: e.Head.tenant()}
 	}
-	e.gateway.config.Metrics.Placed(p.outcome, time.Since(began), e.trace.span.Example())
 	return p, nil
 }
 
@@ -165,21 +208,34 @@ func (e *Exchange) Release() { e.body.release() }
 // Refuse ends a request that gets no engine, and returns the answer for its client.
 func (e *Exchange) Refuse(p *Problem) Refusal {
 	c := &e.gateway.config
-	c.Metrics.Ended(p.outcome)
+	e.metrics.Ended(p.outcome)
 	e.trace.refused(p)
 	if p.err != nil {
 		c.Log.Debug().Int("status", p.status).Str("code", p.code).Err(p.err).Msg("request refused")
 	}
 	e.release() // before the client knows, who may come again at once
 	r := Refusal{Status: p.status, Code: p.code, Body: openai.AppendError(nil, e.Head.kind, p.text, p.kind, p.code)}
+	r.Allow = p.allow
 	if p.retry {
 		r.RetryAfter = c.RetryAfter
 	}
 	return r
 }
 
+// Kind is the API of the request.
+func (e *Exchange) Kind() openai.Kind { return e.Head.kind }
+
+// Model is the model that the request names; "": none, or not known yet.
+func (e *Exchange) Model() string { return e.Head.model }
+
+// Tokens returns what is known of the answer's tokens, 0 before End.
+func (e *Exchange) Tokens() (prompt, completion uint64) { return e.used.Prompt, e.used.Completion }
+
+// Answers is the account of what is held of answers.
+func (g *Gateway) Answers() *memory.Account { return g.relayed }
+
 // Fail counts a request that a front cannot serve and does not answer.
-func (e *Exchange) Fail() { e.gateway.config.Metrics.Ended(counts.GatewayProtocol) }
+func (e *Exchange) Fail() { e.metrics.Ended(counts.GatewayProtocol) }
 
 // Served notes that the request was served at an endpoint, ip:port: its booking moves there.
 func (e *Exchange) Served(at string) {
@@ -278,9 +334,11 @@ func (e *Exchange) End() {
 		e.response.End()
 		e.keep()
 		u, said := e.response.Usage()
+		e.used = u
+		e.used.Completion = max(u.Completion, e.response.Tokens())
 		e.trace.used(u, said)
 		if predicted, ok := e.booking.predictedCached(); ok && said && u.HasCached {
-			e.gateway.config.Metrics.CachedTokens(u.Cached, predicted)
+			e.metrics.CachedTokens(u.Cached, predicted)
 		}
 		e.response = nil
 	}

@@ -28,7 +28,7 @@ func TestGoneWhilePlaced(t *testing.T) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
-		x := g.Open(nil)
+		x := g.Open(counts.ExtProc, nil)
 		defer x.Close()
 		x.Head.Subset = SubsetOf("10.0.0.1")
 		ctx, cancel := context.WithCancel(t.Context())

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/server/gateway/tokenizer"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
@@ -28,6 +29,8 @@ type Config struct {
 	SaltTag   bool // engines get cache salts with Dynamo's tag, see openai.SaltTag
 	// MetadataPrefix is the prefix of header names that carry metadata, in lower case.
 	MetadataPrefix string
+	// Paths are those that requests may name; nil: all.
+	Paths *Paths
 	// RetryAfter is the value of Retry-After in seconds, for requests that are refused for want
 	// of room; 0: none.
 	RetryAfter int
@@ -36,6 +39,9 @@ type Config struct {
 	MaxBody     int // of a request's body, in bytes
 	PickTimeout time.Duration
 	Lease       time.Duration // of a reservation
+
+	// Engines is how engines are asked for the context lengths of their models.
+	Engines tokenizer.Engines
 
 	Memory  *memory.Budget // nil: no limits
 	Metrics *counts.Gateway
@@ -74,14 +80,13 @@ const readyEvery = 200 * time.Millisecond
 // New returns a gateway without a front.
 func New(config Config, svc Service) *Gateway {
 	g := &Gateway{config: config, ready: svc.Ready, relayed: config.Memory.Account(memory.Answers)}
-	g.bookings = newBookings(svc.Selecting, config.Lease, config.MaxStreams, config.Metrics)
-	config.Metrics.Bookings = func() int { return len(g.bookings.list()) }
+	g.bookings = newBookings(svc.Selecting, config.Lease, config.MaxStreams)
 	models := &models{catalog: svc.Catalog, named: config.Models, expected: svc.Expected}
 	g.picker = &picker{
 		config: &g.config, api: svc.Selecting, models: models, ready: svc.Ready,
-		endpoints: newEndpoints(config.Log), bookings: g.bookings, lengths: newLengths(models, config.Log),
+		endpoints: newEndpoints(config.Log), bookings: g.bookings, lengths: newLengths(models, config.Engines, config.Log),
 		serving: config.Memory.Account(memory.Serving), requests: config.Memory.Account(memory.Requests),
-		metrics: config.Metrics, log: config.Log,
+		log: config.Log,
 	}
 	g.bookings.endpoint = g.endpointOf
 	return g
@@ -90,8 +95,19 @@ func New(config Config, svc Service) *Gateway {
 // Ready reports whether requests may come.
 func (g *Gateway) Ready() bool { return g.ready() }
 
-// Opened returns how many exchanges are open.
-func (g *Gateway) Opened() int64 { return g.config.Metrics.Open.Load() }
+// Models lists the names that a caller's requests can have now, of models and of adapters, in order, and how
+// many tokens each one's context may have, 0 where that is not known.
+func (g *Gateway) Models(caller *access.Caller) (names []string, lengths []int) {
+	names = g.picker.models.visible(caller)
+	for _, name := range names {
+		t, _ := g.picker.models.find(name, caller)
+		lengths = append(lengths, g.picker.lengths.known(t))
+	}
+	return names, lengths
+}
+
+// Opened returns how many exchanges of a front are open.
+func (g *Gateway) Opened(via counts.Via) int64 { return g.config.Metrics.Of(via).Open.Load() }
 
 // Run renews leases, learns the lengths of models and probes the tokenizer once, until ctx ends.
 func (g *Gateway) Run(ctx context.Context) error {

@@ -39,6 +39,7 @@ type Head struct {
 	class          string // of the wait queue
 	session        string
 	Subset         Subset          // zero: every endpoint
+	without        []uint64        // ids of workers that have failed the request
 	trace          tracing.Context // of the client
 	span           *tracing.Span   // of the choice of an engine; nil: it is not traced
 }

@@ -41,8 +41,8 @@ const (
 	maxLengthAsked = 3
 )
 
-func newLengths(models *models, log zerolog.Logger) *lengths {
-	return &lengths{models: models, asks: tokenizer.NewLengths(), wanted: make(chan target, maxWantedLengths), log: log, of: make(map[catalog.Scope]*contextLength)}
+func newLengths(models *models, of tokenizer.Engines, log zerolog.Logger) *lengths {
+	return &lengths{models: models, asks: tokenizer.NewLengths(of), wanted: make(chan target, maxWantedLengths), log: log, of: make(map[catalog.Scope]*contextLength)}
 }
 
 // known returns the context length of a target's model in tokens without waiting; 0: unknown.

@@ -68,6 +68,11 @@ func (m *models) lookUp(name string) (target, bool) {
 		return target{}, false
 	}
 	for _, t := range all {
+		if sc, ok := m.catalog.Alias(catalog.Scope{Model: name, Tenant: t.scope.Tenant}); ok && sc == t.scope {
+			return target{scope: sc, base: name}, true
+		}
+	}
+	for _, t := range all {
 		p := m.pool(t.scope)
 		if p == nil {
 			continue
@@ -172,6 +177,18 @@ func (m *models) scopes() (all []target) {
 		return 1
 	})
 	return all
+}
+
+// visible lists the names that a caller's requests can have now, of models and of adapters, in order.
+func (m *models) visible(caller *access.Caller) (names []string) {
+	for _, t := range m.scopes() {
+		if p := m.pool(t.scope); p != nil && caller.Sees(t.scope) {
+			names = append(names, t.base)
+			names = slices.AppendSeq(names, maps.Keys(p.adapters))
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // haveWorkers reports whether any model that requests can name has workers.

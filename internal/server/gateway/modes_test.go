@@ -79,6 +79,39 @@ func TestDecodeFull(t *testing.T) {
 	e.close()
 }
 
+// TestFurtherNames: a request that names the model by a further name of its engines goes to them as it is,
+// with their cached blocks, whether the gateway's models are named or are all of a tenant.
+func TestFurtherNames(t *testing.T) {
+	for name, configure := range map[string]change{
+		"named": func(*node.Config, *settings) {},
+		"all":   func(_ *node.Config, s *settings) { s.Models = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := start(t, configure)
+			record := func(r *catalog.Record) {
+				if r.Aliases = []string{"gpt-4"}; name == "all" {
+					r.Scope.Tenant = catalog.DefaultName
+				}
+			}
+			w.put(1, 1, record)
+			w.put(2, 1, record)
+			ids := servicetest.Prompt(1, 16)
+			engine := w.Engine(2, 0)
+			engine.Publish(0, engine.Stored(ids, servicetest.BlockSize, nil))
+			w.Settle()
+			body := strings.Replace(chat(ids, ""), `"m"`, `"gpt-4"`, 1)
+			e, p := w.post(chatPath, body)
+			if p.destination != at(2) || p.body != body {
+				t.Errorf("answered %+v", p)
+			}
+			e.close()
+			if _, p := w.post(chatPath, strings.Replace(chat(ids, ""), `"m"`, `"gpt-5"`, 1)); p.status != 404 {
+				t.Errorf("another name: %+v", p)
+			}
+		})
+	}
+}
+
 // TestAdapter: the name of an adapter is a model, alone or behind its model's, and SGLang's lora_path
 // names one where the model does not; its blocks are its own, and only engines that have it get its
 // requests.

@@ -31,7 +31,6 @@ type picker struct {
 	ready     func() bool     // the workers of all sources are known
 	serving   *memory.Account // for the tokens of large bodies
 	requests  *memory.Account // for further tokens that a tokenizer answers
-	metrics   *counts.Gateway
 	log       zerolog.Logger
 }
 
@@ -40,6 +39,7 @@ type request struct {
 	*picker
 	head       *head
 	caller     *access.Caller
+	metrics    *counts.Front
 	target     target
 	pool       *pool
 	body       *openai.Request
@@ -67,8 +67,8 @@ type request struct {
 
 // pick chooses where a request goes. The caller frees the booking of the placement, if it has
 // one; with a problem there is none.
-func (p *picker) pick(ctx context.Context, h *head, text []byte, caller *access.Caller, fallbacks int) (*placement, *problem) {
-	r := request{picker: p, head: h, caller: caller, text: text, fallbacks: fallbacks}
+func (p *picker) pick(ctx context.Context, h *head, text []byte, caller *access.Caller, of *counts.Front, fallbacks int) (*placement, *problem) {
+	r := request{picker: p, head: h, caller: caller, metrics: of, text: text, fallbacks: fallbacks, without: slices.Clone(h.without)}
 	defer r.releaseTokens()
 	if h.kind == openai.Other {
 		return r.pickOther(ctx)
@@ -142,7 +142,7 @@ func (r *request) noSuchModel() *problem {
 	if r.models.named == nil && (len(r.models.scopes()) == 0 || !r.ready()) {
 		return errNoEndpoint(nil)
 	}
-	return errUnknownModel(catalog.Clip(r.body.Model))
+	return UnknownModel(catalog.Clip(r.body.Model))
 }
 
 // filter returns which ranks may take a leg of the request. A subset restricts the decode leg
@@ -246,9 +246,9 @@ func (e *addressError) Error() string { return fmt.Sprintf("worker %d: %v", e.wo
 func (e *addressError) Unwrap() error { return e.err }
 
 func (r *request) bookOnce(ctx context.Context) (*placement, *problem) {
-	b := r.bookings.open(r.target.scope)
+	b := r.bookings.open(r.target.scope, r.metrics)
 	if r.light {
-		b = r.bookings.openLight(r.target.scope)
+		b = r.bookings.openLight(r.target.scope, r.metrics)
 	}
 	place := &placement{booking: b, outcome: counts.GatewayBooked}
 	req := r.selection(false)
@@ -412,7 +412,7 @@ func (r *request) locate(ctx context.Context, sel *selection.Selection, place *p
 		return errNoEndpoint(&addressError{sel.Rank.Worker, err})
 	}
 	place.scope, place.chosen = r.target.scope, sel.Rank
-	place.rank = r.rankFor(w, sel.Rank.DP)
+	place.worker, place.rank = w.ID, r.rankFor(w, sel.Rank.DP)
 	if place.prefiller != "" && !obeysPrefillRank(w) {
 		// The sidecar forwards the client's headers to both engines, so it gets no rank at all.
 		place.rank, place.prefillRank = nil, nil
@@ -488,7 +488,7 @@ func (r *request) placeOther(ctx context.Context) (*placement, *problem) {
 	if bad := r.findEligible(ctx); bad != nil {
 		return nil, bad
 	}
-	r.without = nil
+	r.without = slices.Clone(r.head.without)
 	if r.body.Tokens == nil {
 		return r.leastLoaded(ctx)
 	}
@@ -541,7 +541,7 @@ func (r *request) leastLoaded(ctx context.Context) (*placement, *problem) {
 		}
 		place := &placement{body: r.body.Body(""), outcome: counts.GatewayPlaced}
 		if r.head.HasBody {
-			place.booking, place.outcome = r.bookings.openLight(r.target.scope), counts.GatewayBooked
+			place.booking, place.outcome = r.bookings.openLight(r.target.scope, r.metrics), counts.GatewayBooked
 			r.adopt(&sel, nil, place)
 		}
 		err = r.locate(ctx, &sel, place)

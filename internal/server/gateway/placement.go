@@ -12,6 +12,7 @@ import (
 // Placement is where a request goes.
 type Placement struct {
 	destinations []endpoint // the chosen one first
+	worker       uint64     // of the chosen one
 	rank         *uint32    // the rank in the form of the engine's frontend; nil: it is not named
 	prefiller    string     // ip:port of the prefill's engine; "": none
 	prefillRank  *uint32    // of the prefill's engine, as rank
@@ -32,6 +33,12 @@ func (p *Placement) Addresses() []string {
 		all[i] = p.destinations[i].text
 	}
 	return all
+}
+
+// Destination returns the chosen endpoint's address, ip:port, and the URL, or host:port, of its server as the
+// record of its worker has it.
+func (p *Placement) Destination() (address, url string) {
+	return p.destinations[0].text, p.destinations[0].url
 }
 
 // goesTo reports whether an endpoint, ip:port, is among the destinations.

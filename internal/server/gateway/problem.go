@@ -18,7 +18,8 @@ type Problem struct {
 	kind    string // the error's type, one of openai.Type…
 	code    string
 	text    string
-	retry   bool // the answer has Retry-After
+	retry   bool   // the answer has Retry-After
+	allow   string // the value of Allow; "": none
 	outcome counts.GatewayOutcome
 	err     error // the cause, for the log
 }
@@ -39,6 +40,7 @@ type Refusal struct {
 	Status     int
 	Code       string // of the error
 	RetryAfter int    // the value of Retry-After in seconds; 0: none
+	Allow      string // the value of Allow; "": none
 	Body       []byte // in JSON, in the form of the request's API
 }
 
@@ -46,7 +48,8 @@ func errInvalid(code, text string) *problem {
 	return &problem{status: http.StatusBadRequest, kind: openai.TypeInvalidRequest, code: code, text: text, outcome: counts.GatewayInvalid}
 }
 
-func errUnknownModel(name string) *problem {
+// UnknownModel is for a model that is not served, or not to the caller.
+func UnknownModel(name string) *Problem {
 	return &problem{
 		status: http.StatusNotFound, kind: openai.TypeNotFound, code: "model_not_found",
 		text: fmt.Sprintf("The model %q does not exist.", name), outcome: counts.GatewayUnknownModel,
@@ -75,6 +78,23 @@ func BodyTimeout(cause error) *Problem {
 	}
 }
 
+// BadBody is for a request whose body is no HTTP.
+func BadBody(cause error) *Problem {
+	p := errInvalid("invalid_request_body", "The request body could not be read.")
+	p.err = cause
+	return p
+}
+
+// Unanswered is for a request whose engine has not answered it: the status is 502 or 504.
+func Unanswered(status int, code, text string, cause error) *Problem {
+	return &Problem{status: status, kind: openai.TypeServer, code: code, text: text, outcome: counts.GatewayFailed, err: cause}
+}
+
+// Denied is for a caller who may not send requests: the status is 401, 403 or 429.
+func Denied(status int, cause error) *Problem {
+	return &Problem{status: status, kind: openai.TypeAuthentication, code: "invalid_api_key", text: cause.Error(), outcome: counts.GatewayDenied}
+}
+
 func errUnavailable(code, text string, cause error) *problem {
 	return &problem{
 		status: http.StatusServiceUnavailable, kind: openai.TypeServer, code: code, text: text,
@@ -96,8 +116,8 @@ func errFull(code, text string) *problem {
 	return p
 }
 
-// errNoMemory is for a request that an account of --max-memory has no room for.
-func errNoMemory() *problem { return errFull("no_memory", "There is no memory left for this request.") }
+// NoMemory is for a request that an account of --max-memory has no room for.
+func NoMemory() *Problem { return errFull("no_memory", "There is no memory left for this request.") }
 
 // errNoEndpoint is for a request that no engine can take now.
 func errNoEndpoint(cause error) *Problem {

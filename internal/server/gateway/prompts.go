@@ -95,7 +95,8 @@ func refusal(text string) error { return &contract.Error{Kind: contract.BadReque
 func (p *Prompts) find(caller *access.Caller, of *catalog.Scope, model string) (t target, workers *pool, err error) {
 	known := of != nil
 	if known {
-		t = target{scope: *of, base: p.models.base(*of)}
+		sc := p.models.catalog.Named(*of)
+		t = target{scope: sc, base: p.models.base(sc)}
 	} else if t, known = p.models.find(model, caller); !known {
 		text := "the request names no model, and there is not just one"
 		if model != "" {

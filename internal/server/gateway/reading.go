@@ -76,10 +76,10 @@ func (r *reading) evict() bool {
 }
 
 // came notes a piece of the body.
-func (b *read) came(n int) {
-	b.size += int64(n)
-	b.last.Store(time.Now().UnixNano())
-	b.pace.Store(b.began.Add(paceOf(b.size)).UnixNano())
+func (r *read) came(n int) {
+	r.size += int64(n)
+	r.last.Store(time.Now().UnixNano())
+	r.pace.Store(r.began.Add(paceOf(r.size)).UnixNano())
 }
 
 func paceOf(size int64) time.Duration {
@@ -88,6 +88,6 @@ func paceOf(size int64) time.Duration {
 
 // patience is how long the next piece is waited for: most since the last one, and most for the whole body
 // beside the time that it takes at leastRate.
-func (b *read) patience(most time.Duration) time.Duration {
-	return min(most, time.Until(b.began.Add(most+paceOf(b.size))))
+func (r *read) patience(most time.Duration) time.Duration {
+	return min(most, time.Until(r.began.Add(most+paceOf(r.size))))
 }

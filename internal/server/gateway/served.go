@@ -11,14 +11,14 @@ import (
 // booking there. If no worker of the model listens there, the booking is freed.
 func (g *Gateway) served(b *booking, at string) {
 	if at == b.at() {
-		g.config.Metrics.Served(counts.ServedChosen)
+		b.metrics.Served(counts.ServedChosen)
 		return
 	}
 	if rank, ok := g.rankAt(b.scope, at); ok && b.move(rank, at) == nil {
-		g.config.Metrics.Served(counts.ServedFallback)
+		b.metrics.Served(counts.ServedFallback)
 		return
 	}
-	g.config.Metrics.Served(counts.ServedUnknown)
+	b.metrics.Served(counts.ServedUnknown)
 	g.config.Log.Debug().Str("endpoint", catalog.Clip(at)).Msg("a request was served by no worker of its model")
 	b.free()
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
@@ -229,29 +230,32 @@ func TestStoredRanks(t *testing.T) {
 
 // TestStoredAtReplicas: replicas share the engines of ids, with sessions off too, those that come later as well.
 func TestStoredAtReplicas(t *testing.T) {
-	a, b := servicetest.Pair(t, func(c *node.Config) { c.Owners = true })
-	for _, w := range []*servicetest.World{a, b} {
-		w.Put(servicetest.Record(1, 1))
-		w.Put(servicetest.Record(2, 1))
-	}
-	servicetest.Announced()
-	rank := catalog.Rank{Worker: 2}
-	a.Own(servicetest.Scope, "t", "resp_1", rank)
-	await(t, func() string {
+	synctest.Test(t, func(t *testing.T) {
+		owners := func(c *node.Config) { c.Owners = true }
+		m := servicetest.NewMesh()
+		a, b := m.Start(t, "a", servicetest.EventsOff, owners), m.Start(t, "b", servicetest.EventsOff, owners)
+		m.Connect(t, "a", "b")
+		for _, w := range []*servicetest.World{a, b} {
+			w.Put(servicetest.Record(1, 1))
+			w.Put(servicetest.Record(2, 1))
+		}
+		servicetest.Announced()
+		rank := catalog.Rank{Worker: 2}
+		a.Own(servicetest.Scope, "t", "resp_1", rank)
+		time.Sleep(time.Second)
+		synctest.Wait()
 		if got, ok := b.Owner(servicetest.Scope, "t", "resp_1"); !ok || got != rank {
-			return fmt.Sprintf("the other replica knows %v, %t", got, ok)
+			t.Errorf("the other replica knows %v, %t", got, ok)
 		}
-		return ""
-	})
-	if _, ok := b.Owner(servicetest.Scope, "u", "resp_1"); ok {
-		t.Error("another tenant's id is known")
-	}
-	b.Disown(servicetest.Scope, "t", "resp_1")
-	await(t, func() string {
+		if _, ok := b.Owner(servicetest.Scope, "u", "resp_1"); ok {
+			t.Error("another tenant's id is known")
+		}
+		b.Disown(servicetest.Scope, "t", "resp_1")
+		time.Sleep(time.Second)
+		synctest.Wait()
 		if _, ok := a.Owner(servicetest.Scope, "t", "resp_1"); ok {
-			return "a deleted id is still known"
+			t.Error("a deleted id is still known")
 		}
-		return ""
 	})
 }
 

@@ -103,7 +103,7 @@ func (r *request) reserveTokens() *problem {
 	}
 	n := tokensFactor * int64(len(r.text))
 	if !r.serving.Reserve(n) {
-		return errNoMemory()
+		return NoMemory()
 	}
 	r.reserved = n
 	return nil

@@ -7,6 +7,7 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 
+	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/server/gateway/openai"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -21,7 +22,7 @@ type exchangeTrace struct {
 }
 
 // begin starts the exchange's span. It belongs to parent, if there is one, else to the client's.
-func (t *exchangeTrace) begin(tracer *tracing.Tracer, parent tracing.Context, h *head) {
+func (t *exchangeTrace) begin(tracer *tracing.Tracer, parent tracing.Context, h *head, via counts.Via) {
 	if tracer == nil {
 		return
 	}
@@ -31,7 +32,7 @@ func (t *exchangeTrace) begin(tracer *tracing.Tracer, parent tracing.Context, h 
 	if t.span = tracer.Serve("gateway request", parent); t.span == nil {
 		return
 	}
-	t.span.Set(attribute.String("http.request.method", h.method))
+	t.span.Set(attribute.String("http.request.method", h.method), attribute.String("select_service.via", via.String()))
 	if operation := operationOf(h.kind); operation != "" {
 		t.span.Set(attribute.String("gen_ai.operation.name", operation))
 	}

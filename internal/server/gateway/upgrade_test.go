@@ -114,7 +114,7 @@ func TestUpgradeEnds(t *testing.T) {
 			e.response(101, "", false)
 			end(e)
 			await(t, func() string {
-				if n := w.metrics.Open.Load(); n != 0 {
+				if n := w.metrics.Of(counts.ExtProc).Open.Load(); n != 0 {
 					return fmt.Sprint(n, " streams are open")
 				}
 				return ""
@@ -234,7 +234,7 @@ func TestBodyTimeout(t *testing.T) {
 				if len(p.sent) != 1 || p.sent[0].GetImmediateResponse().GetStatus().GetCode() != 408 {
 					t.Errorf("answered %v", p.sent)
 				}
-				if n := metrics.Open.Load(); n != 0 {
+				if n := metrics.Of(counts.ExtProc).Open.Load(); n != 0 {
 					t.Errorf("%d streams are open", n)
 				}
 			})
@@ -332,7 +332,7 @@ func TestStalled(t *testing.T) {
 		head(h)
 		want("both places are free again", g, 0)
 		want("both places are free again", h, 0)
-		if n := metrics.Open.Load(); n != 2 {
+		if n := metrics.Of(counts.ExtProc).Open.Load(); n != 2 {
 			t.Errorf("%d streams are open, want 2", n)
 		}
 		time.Sleep(time.Minute)

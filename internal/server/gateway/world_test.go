@@ -437,10 +437,10 @@ func (w *world) count(name, labels string) float64 {
 	registry.MustRegister(w.metrics)
 	rec := httptest.NewRecorder()
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/", nil))
-	name = "select_service_gateway_" + name
 	if labels != "" {
-		name += "{" + labels + "}"
+		labels += ","
 	}
+	name = "select_service_gateway_" + name + "{" + labels + `via="ext_proc"}`
 	for line := range strings.SplitSeq(rec.Body.String(), "\n") {
 		if value, ok := strings.CutPrefix(line, name+" "); ok {
 			n, err := strconv.ParseFloat(value, 64)

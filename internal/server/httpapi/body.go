@@ -93,7 +93,8 @@ func (b *body[T]) permit(within func(*access.Caller, *T) error) *body[T] {
 	return b
 }
 
-// perRank marks bodies whose answers grow with the number of ranks.
+// perRank marks bodies whose answers grow with the number of ranks. Unless they are explanations, the use
+// must be one that can be called again (allowance.build).
 func (b *body[T]) perRank() *body[T] {
 	b.wide = func(*T) bool { return true }
 	return b
@@ -177,7 +178,12 @@ func withBody[T any](a api, b *body[T], use func(c request, req *T, out []byte) 
 		if err == nil {
 			var status int
 			var out []byte
-			if status, out, err = use(c, &x.req, x.out[:0]); err == nil {
+			if b.wide != nil && !b.explains && b.wide(&x.req) { // it changes nothing
+				status, out, err = in.build(c.Request.Context(), 0, x.out, func(out []byte) (int, []byte, error) { return use(c, &x.req, out) })
+			} else {
+				status, out, err = use(c, &x.req, x.out[:0])
+			}
+			if err == nil {
 				if b.wide != nil && b.wide(&x.req) {
 					b.answered.Store(int64(len(out)))
 				}

@@ -29,7 +29,7 @@ const busyPath = "/busy_threshold"
 type busyRoutes struct{ svc thresholder }
 
 func (r busyRoutes) addTo(e router) {
-	e.get(access.Read, busyPath, e.api.serve(r.list))
+	e.get(access.Read, busyPath, e.api.list(r.list))
 	e.post(access.Operate, busyPath, withBody(e.api, newBody(busyShape, nil, nil), r.set))
 	e.add(http.MethodDelete, access.Operate, busyPath, e.api.serve(r.clear))
 }

@@ -51,7 +51,7 @@ func (routes conductorRoutes) addTo(r router) {
 	r.post(access.Read, "/query", withBody(a, newQueryBody(queryShape), routes.query))
 	r.post(access.Read, "/query_by_hash", withBody(a, newQueryBody(queryByHashShape), routes.queryByHash))
 	r.post(access.Read, "/diagnose", withBody(a, newQueryBody(conductorDiagnoseShape), routes.diagnose))
-	r.get(access.Read, "/services", anyScope(a.serve(routes.services)))
+	r.get(access.Read, "/services", anyScope(a.list(routes.services)))
 	r.get(access.Public, "/health", a.serve(health))
 }
 

@@ -12,8 +12,9 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-func (o operatorRoutes) doctor(c request, f catalog.ScopeFilter, out []byte) ([]byte, error) {
-	return o.d.appendExamination(out, o.Doctor.Examine(c.Request.Context(), f, !c.who.Scoped())), nil
+func (o operatorRoutes) doctor(c request, f catalog.ScopeFilter) (func(out []byte) []byte, error) {
+	x := o.Doctor.Examine(c.Request.Context(), f, !c.who.Scoped())
+	return func(out []byte) []byte { return o.d.appendExamination(out, x) }, nil
 }
 
 func (d dialect) appendExamination(out []byte, x *doctor.Examination) []byte {
@@ -53,14 +54,28 @@ func (d dialect) appendFinding(out []byte, f doctor.Finding) []byte {
 
 // replicas lists what is known of the other replicas. A caller of one model or tenant gets its own
 // scopes' loads.
-func (o operatorRoutes) replicas(c request, f catalog.ScopeFilter, out []byte) ([]byte, error) {
+func (o operatorRoutes) replicas(c request, f catalog.ScopeFilter) (func(out []byte) []byte, error) {
+	peers := o.Replicas.Peers(c.Request.Context(), f)
+	if c.who.Scoped() { // where a replica is reached is no matter of one model or tenant
+		for k, p := range peers {
+			peers[k].Endpoint = ""
+			for i := range p.Processes {
+				p.Processes[i].URL, p.Processes[i].Error = "", ""
+			}
+		}
+	}
+	return func(out []byte) []byte { return o.appendReplicas(out, peers, !c.who.Scoped()) }, nil
+}
+
+// appendReplicas appends the answer of /replicas, with the counts of the whole process if they are asked for.
+func (o operatorRoutes) appendReplicas(out []byte, peers []replicas.Peer, counts bool) []byte {
 	own := o.Replicas.Status()
 	stats := o.Replicas.Stats()
 	out = appendBoolField(append(out, '{'), "enabled", stats != nil)
 	out = appendStringField(out, "process", own.Process)
 	out = appendStringField(out, "version", own.Version)
 	out = appendSettingsVersion(out, own)
-	if stats != nil && !c.who.Scoped() {
+	if stats != nil && counts {
 		out = append(appendKey(out, "stats"), '{')
 		for _, n := range [...]struct {
 			name string
@@ -79,16 +94,8 @@ func (o operatorRoutes) replicas(c request, f catalog.ScopeFilter, out []byte) (
 		}
 		out = append(out, '}')
 	}
-	peers := o.Replicas.Peers(c.Request.Context(), f)
-	if c.who.Scoped() { // where a replica is reached is no matter of one model or tenant
-		for _, p := range peers {
-			for i := range p.Processes {
-				p.Processes[i].URL, p.Processes[i].Error = "", ""
-			}
-		}
-	}
 	out = appendList(appendKey(out, "peers"), peers, o.d.appendPeer)
-	return append(out, '}'), nil
+	return append(out, '}')
 }
 
 // appendSettingsVersion appends the version of the fleet's settings, if there are any.

@@ -21,42 +21,44 @@ import (
 type fake struct {
 	err error
 
-	record      catalog.Record
-	patch       catalog.Patch
-	records     []catalog.Record
-	filter      catalog.ScopeFilter
-	difference  catalog.Difference
-	compared    bool           // by a dry run
-	within      *time.Duration // of a drain
-	workerID    uint64
-	reports     []node.RankReport
-	worker      *catalog.Worker
-	workers     []*catalog.Worker
-	excluded    []selection.ExcludedRank
-	ready       bool
-	model       *string
-	tenant      *string
-	selected    selection.SelectRequest
-	reserve     bool
-	selection   selection.Selection
-	explanation selection.Explanation
-	decisions   []selection.Decision
-	booked      selection.ReserveRequest
-	pending     selection.PendingRequest
-	repeated    bool
-	projected   selection.ProjectRequest
-	scores      selection.OverlapScores
-	loads       []selection.RankLoad
-	scopes      []node.ScopeLoads
-	policies    []node.ScopePolicy
-	section     string // of policies
-	id          string
-	decay       *float64
-	peer        string
-	newPeer     bool
-	peers       []string
-	dump        string
-	form        contract.Version // of a dump
+	record     catalog.Record
+	patch      catalog.Patch
+	records    []catalog.Record
+	filter     catalog.ScopeFilter
+	difference catalog.Difference
+	compared   bool           // by a dry run
+	within     *time.Duration // of a drain
+	workerID   uint64
+	reports    []node.RankReport
+	worker     *catalog.Worker
+	workers    []*catalog.Worker
+	excluded   []selection.ExcludedRank
+
+	eventsBlockSize uint32
+	ready           bool
+	model           *string
+	tenant          *string
+	selected        selection.SelectRequest
+	reserve         bool
+	selection       selection.Selection
+	explanation     selection.Explanation
+	decisions       []selection.Decision
+	booked          selection.ReserveRequest
+	pending         selection.PendingRequest
+	repeated        bool
+	projected       selection.ProjectRequest
+	scores          selection.OverlapScores
+	loads           []selection.RankLoad
+	scopes          []node.ScopeLoads
+	policies        []node.ScopePolicy
+	section         string // of policies
+	id              string
+	decay           *float64
+	peer            string
+	newPeer         bool
+	peers           []string
+	dump            string
+	form            contract.Version // of a dump
 
 	recovery   *node.RecoveryStatus
 	recovering bool
@@ -148,6 +150,8 @@ func (f *fake) Workers(model, tenant *string) []*catalog.Worker {
 	_ = f.called()
 	return f.workers
 }
+
+func (f *fake) EventsBlockSize(*catalog.Worker) uint32 { return f.eventsBlockSize }
 
 func (f *fake) Excluded(*catalog.Worker) []selection.ExcludedRank { return f.excluded }
 

@@ -43,16 +43,16 @@ func (o operatorRoutes) addTo(r router) {
 	}
 	add(o.Fleet != nil, "/fleet", a.narrowed(o.fleet))
 	add(o.History != nil, "/history", a.narrowed(o.history))
-	add(o.Prefixes != nil, "/index/prefixes", a.narrowed(o.prefixes))
-	add(o.Doctor != nil, "/doctor", a.narrowed(o.doctor))
-	add(o.Replicas != nil, "/replicas", a.narrowed(o.replicas))
+	add(o.Prefixes != nil, "/index/prefixes", a.gathered(o.prefixes))
+	add(o.Doctor != nil, "/doctor", a.gathered(o.doctor))
+	add(o.Replicas != nil, "/replicas", a.gathered(o.replicas))
 	r.post(access.Read, "/tokenize", withBody(a, newTokenizeBody(o.d), o.tokenize))
 }
 
 // narrowed returns an endpoint whose query may have a filter, which is narrowed to the caller's
 // scope.
 func (a api) narrowed(use func(c request, f catalog.ScopeFilter, out []byte) ([]byte, error)) endpoint {
-	return anyScope(a.serve(func(c request, out []byte) (int, []byte, error) {
+	return anyScope(a.list(func(c request, out []byte) (int, []byte, error) {
 		f, err := filterOf(c.Request)
 		if err == nil {
 			f, err = c.who.Narrow(f)
@@ -61,6 +61,25 @@ func (a api) narrowed(use func(c request, f catalog.ScopeFilter, out []byte) ([]
 			out, err = use(c, f, out)
 		}
 		return http.StatusOK, out, err
+	}))
+}
+
+// gathered is narrowed for what takes long before the answer is made, because it asks others or waits its turn:
+// gather does that, and returns what appends the answer.
+func (a api) gathered(gather func(c request, f catalog.ScopeFilter) (write func(out []byte) []byte, err error)) endpoint {
+	return anyScope(a.serveList(func(c request) (answerFunc, error) {
+		f, err := filterOf(c.Request)
+		if err == nil {
+			f, err = c.who.Narrow(f)
+		}
+		if err != nil {
+			return nil, err
+		}
+		write, err := gather(c, f)
+		if err != nil {
+			return nil, err
+		}
+		return func(_ request, out []byte) (int, []byte, error) { return http.StatusOK, write(out), nil }, nil
 	}))
 }
 
@@ -321,7 +340,7 @@ func (d dialect) appendSeries(out []byte, s fleet.Series) []byte {
 // defaultPrefixes is how many prefixes are listed if the query does not say.
 const defaultPrefixes = 100
 
-func (o operatorRoutes) prefixes(c request, f catalog.ScopeFilter, out []byte) ([]byte, error) {
+func (o operatorRoutes) prefixes(c request, f catalog.ScopeFilter) (func(out []byte) []byte, error) {
 	limit, err := queryUint(c.Request, "limit", 1, fleet.MaxPrefixes, defaultPrefixes)
 	if err != nil {
 		return nil, err
@@ -333,7 +352,8 @@ func (o operatorRoutes) prefixes(c request, f catalog.ScopeFilter, out []byte) (
 	if f.Tenant != nil {
 		sc.Tenant = *f.Tenant
 	}
-	return o.d.appendHottest(out, o.Prefixes.Hottest(sc, int(limit))), nil
+	h := o.Prefixes.Hottest(sc, int(limit))
+	return func(out []byte) []byte { return o.d.appendHottest(out, h) }, nil
 }
 
 func (d dialect) appendHottest(out []byte, h *fleet.Hottest) []byte {

@@ -1,8 +1,11 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/url"
 	"reflect"
@@ -226,6 +229,49 @@ func TestDecisionsQuery(t *testing.T) {
 		}
 		if none := get("?time=2026-01-02T03:04:05Z"); len(none) != 0 {
 			t.Errorf("of another time: %v", none)
+		}
+	})
+}
+
+// unreachable is a replica that announces itself and does not answer.
+type unreachable struct{}
+
+func (unreachable) GetAnnounced(context.Context, string, string) (io.ReadCloser, error) {
+	return nil, errors.New("dial tcp b:8092: connection refused")
+}
+
+// TestWhereReplicasAre: no route tells a token of one tenant where another replica is reached; one of all
+// tenants sees it.
+func TestWhereReplicasAre(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := servicetest.NewMesh()
+		a, b := mesh.Start(t, "a", servicetest.EventsOff), mesh.Start(t, "b", servicetest.EventsOff)
+		for _, w := range []*servicetest.World{a, b} {
+			w.Put(servicetest.Record(1, 1, func(r *catalog.Record) { r.Scope.Tenant = "own" }))
+		}
+		mesh.Connect(t, "a", "b")
+		time.Sleep(10 * time.Second)
+		operators := operatorsOf(a.Service)
+		operators.Replicas = replicas.New(replicas.Config{Process: a.Parts().Process}, a, a.Parts().Replica, unreachable{}, time.Now)
+		operators.Doctor = doctor.New(a.Parts(), operators.Replicas, nil, time.Now)
+		e := newEngine(a.Service, a.Conductor(), Options{Log: zerolog.Nop(), Operators: operators, Access: guardOf(t)})
+		seen := 0
+		for route := range e.routes.roles {
+			method, path, _ := strings.Cut(route, " ")
+			if method != "GET" || strings.Contains(path, ":") || strings.HasSuffix(path, "/openapi.yaml") {
+				continue
+			}
+			for _, token := range []string{"own-read", "own-call", "own-operate"} {
+				if got := ask(e, method, path, token, "").Body.String(); strings.Contains(got, "b:1") || strings.Contains(got, "b:8092") || strings.Contains(got, "//b") {
+					t.Errorf("%s tells %s: %s", route, token, got)
+				}
+			}
+			if got := ask(e, method, path, "read", "").Body.String(); strings.Contains(got, "tcp://b:1") {
+				seen++
+			}
+		}
+		if seen < 6 { // peers, replicas and doctor, each in two dialects and without one
+			t.Errorf("%d routes tell a token of all tenants where the replica is", seen)
 		}
 	})
 }

@@ -66,11 +66,19 @@ type waiter struct {
 	done    chan struct{} // closed when it leaves the queue
 }
 
+// tryTake reserves n more bytes for g if they are free and nobody waits for them.
+func (gs *grants) tryTake(g *grant, n int64) bool {
+	if g.listed || gs.waiting.Load() > 0 || !gs.account.TryReserve(n) {
+		return false
+	}
+	g.of, g.bytes = gs, g.bytes+n
+	return true
+}
+
 // take reserves n more bytes for g. If they do not fit, it waits for other requests to release
 // theirs. The errors are errNoMemory, also for a client that is cut off, and errClientGone.
 func (gs *grants) take(ctx context.Context, g *grant, n int64) error {
-	if !g.listed && gs.waiting.Load() == 0 && gs.account.TryReserve(n) {
-		g.of, g.bytes = gs, g.bytes+n
+	if gs.tryTake(g, n) {
 		return nil
 	}
 	gs.mu.Lock()

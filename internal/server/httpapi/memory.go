@@ -32,6 +32,8 @@ type Memory struct {
 	// explaining bounds how many explanations are made at a time. They are long where there
 	// are many ranks, and their memory is reserved in answers only when they are written.
 	explaining *semaphore.Weighted
+	// building bounds how many long lists are made at a time, until they have their memory in answers.
+	building *semaphore.Weighted
 
 	stopping <-chan struct{}
 
@@ -77,6 +79,7 @@ func NewMemory(b *memory.Budget, stopping <-chan struct{}, scanned *bodyscan.Cac
 	m.least = m.width / (4 * pairs)
 	m.gate = semaphore.NewWeighted(m.width)
 	m.explaining = semaphore.NewWeighted(4 * pairs)
+	m.building = semaphore.NewWeighted(maxBuilding)
 	return m
 }
 
@@ -92,6 +95,11 @@ const (
 	// small body, and largePatience for those of a larger one or for a whole answer.
 	sendPatience  = 50 * time.Millisecond
 	largePatience = 250 * time.Millisecond
+	// maxBuilding is how many lists are made at a time whose memory is not reserved yet. It is small because a
+	// list of all workers may have tens of MiB, and making one only takes processor time.
+	maxBuilding = 2
+	// maxBuilds is how often one list is made at most.
+	maxBuilds = 3
 	// servingPatience is how long a large body waits for its turn to be served.
 	servingPatience = 5 * time.Second
 )
@@ -202,26 +210,74 @@ func (a *allowance) explained() {
 	}
 }
 
-// expect reserves n bytes for an answer before it is written. Short answers need none, and small
-// ones use the memory of the body, if it has any.
-func (a *allowance) expect(ctx context.Context, n int64) error {
+// build has an answer appended to out, and reserves its memory until close. Its length is known only when it is
+// made: guess bytes are reserved before, and if the answer is longer and the rest is not free, it is dropped,
+// and made again once its memory is reserved. So no request holds a long answer while it waits. The use must
+// be one that changes nothing.
+func (a *allowance) build(ctx context.Context, guess int64, out []byte, use func(out []byte) (int, []byte, error)) (status int, answer []byte, err error) {
+	if a.memory == nil {
+		return use(out[:0])
+	}
+	for range maxBuilds {
+		if err := a.expect(ctx, guess); err != nil {
+			return 0, out[:0], err
+		}
+		if status, out, err = a.buildOnce(ctx, out[:0], use); err != nil || a.covers(int64(len(out))) {
+			return status, out, err
+		}
+		guess, out = int64(len(out)), nil
+	}
+	a.memory.answers.account.CountRefusal() // it grows faster than it can be made
+	return 0, nil, errNoMemory(a.memory.answers.account)
+}
+
+// buildOnce calls use in its turn, and reserves the memory of its answer if that is free.
+func (a *allowance) buildOnce(ctx context.Context, out []byte, use func(out []byte) (int, []byte, error)) (int, []byte, error) {
+	if err := acquire(ctx, a.memory.building, 1, a.memory.answers.account); err != nil {
+		return 0, out, err
+	}
+	defer a.memory.building.Release(1)
+	status, out, err := use(out)
+	if pool, missing := a.missing(int64(len(out))); err == nil && missing > 0 && (a.answer.of == nil || a.answer.of == pool) {
+		pool.tryTake(&a.answer, missing)
+	}
+	return status, out, err
+}
+
+// covers reports whether what is reserved is enough for an answer of n bytes.
+func (a *allowance) covers(n int64) bool {
+	_, missing := a.missing(n)
+	return missing == 0
+}
+
+// missing returns what has to be reserved for an answer of n bytes, and of which memory. Short answers need
+// none, and small ones use the memory of the body, if it has any. An answer longer than the whole account
+// gets all of it.
+func (a *allowance) missing(n int64) (pool *grants, bytes int64) {
 	m := a.memory
 	if m == nil || n <= untracked || n <= a.answer.bytes {
-		return nil
+		return nil, 0
 	}
-	pool := &m.answers
+	pool = &m.answers
 	if n <= memory.SmallBody {
 		if pool = &m.requests; a.body.bytes > 0 {
-			return nil
+			return nil, 0
 		}
 	}
-	if n = min(n, pool.account.Limit()); n <= a.answer.bytes { // a longer answer gets the whole account
+	return pool, max(0, min(n, pool.account.Limit())-a.answer.bytes)
+}
+
+// expect reserves n bytes for an answer before it is written, and waits for them.
+func (a *allowance) expect(ctx context.Context, n int64) error {
+	pool, missing := a.missing(n)
+	if missing == 0 {
 		return nil
 	}
 	if a.answer.of != pool {
+		missing += a.answer.bytes
 		a.answer.release()
 	}
-	return pool.take(ctx, &a.answer, n-a.answer.bytes)
+	return pool.take(ctx, &a.answer, missing)
 }
 
 // send reserves an answer of n bytes until close, in place of the memory of the request. Until

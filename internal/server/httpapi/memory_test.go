@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,7 +24,9 @@ import (
 
 	"github.com/select-service/select-service/internal/codec/bodyscan"
 	"github.com/select-service/select-service/internal/codec/msgpack"
+	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/test/length"
@@ -707,4 +710,125 @@ func TestServingIsEnough(t *testing.T) {
 			}
 		}
 	}
+}
+
+// listed is a service with long lists, which counts how many are made, and how many of them are held without
+// memory: those that are being made, and those that wait with a finished answer.
+type listed struct {
+	Service
+	length        *atomic.Int64
+	made          *atomic.Int64
+	making, peaks *atomic.Int64
+}
+
+func (l listed) make() []selection.RankLoad {
+	l.made.Add(1)
+	if n := l.making.Add(1); n > l.peaks.Load() {
+		l.peaks.Store(n)
+	}
+	defer l.making.Add(-1)
+	time.Sleep(time.Millisecond) // of a fake clock: others come meanwhile
+	return make([]selection.RankLoad, l.length.Load())
+}
+
+func (l listed) PotentialLoads(*selection.ProjectRequest) ([]selection.RankLoad, error) {
+	return l.make(), nil
+}
+
+func (l listed) Loads(_, _ *string) []node.ScopeLoads {
+	return []node.ScopeLoads{{Scope: catalog.Scope{Model: "m", Tenant: "t"}, Loads: l.make()}}
+}
+
+// TestLongLists: however short the last answer was, no more than maxBuilding long ones exist beyond the
+// account, and a list that is dropped for want of memory comes once there is some.
+func TestLongLists(t *testing.T) {
+	for _, route := range []string{"GET /loads", "GET /v1.6/loads?model_name=m", "POST /potential_loads"} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newTestMemory()
+			s := listed{length: new(atomic.Int64), made: new(atomic.Int64), making: new(atomic.Int64), peaks: new(atomic.Int64)}
+			h := New(s, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
+			method, path, _ := strings.Cut(route, " ")
+			call := func(w http.ResponseWriter) {
+				body := ""
+				if method == "POST" {
+					body = "{}"
+				}
+				r := httptest.NewRequest(method, path, strings.NewReader(body))
+				r.Header.Set("Content-Type", "application/json")
+				h.ServeHTTP(w, r)
+			}
+			short := httptest.NewRecorder()
+			if call(short); short.Code != http.StatusOK { // others are expected to be as short
+				t.Fatalf("%d %s", short.Code, short.Body)
+			}
+			s.length.Store(20_000) // 1 MiB or more: two fit into the account, beside a short one
+			var all sync.WaitGroup
+			var clients []unread
+			for range 60 {
+				w := unread{httptest.NewRecorder(), make(chan struct{}), new(sync.Once)}
+				clients = append(clients, w)
+				all.Go(func() { call(w) })
+			}
+			time.Sleep(time.Second)
+			if n := s.peaks.Load(); n > maxBuilding {
+				t.Errorf("%s: %d lists are made at a time, want %d at most", route, n, maxBuilding)
+			}
+			if n, most := p.answers.account.Used(), p.answers.account.Limit(); n == 0 || n > most {
+				t.Errorf("%s: %d bytes of answers are held, want up to %d", route, n, most)
+			}
+			for _, w := range clients {
+				w.leave()
+			}
+			all.Wait()
+			last := httptest.NewRecorder()
+			if call(last); last.Code != http.StatusOK || last.Body.Len() < 1<<20 || !json.Valid(last.Body.Bytes()) {
+				t.Errorf("%s: afterwards %d, %d bytes", route, last.Code, last.Body.Len())
+			}
+			p.empty(t)
+		})
+	}
+}
+
+// TestListIsMadeAgain: a list that does not fit beside others' is not held while it waits for them.
+func TestListIsMadeAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newTestMemory()
+		a := allowance{memory: p.Memory}
+		limit := p.answers.account.Limit()
+		if !p.answers.account.Reserve(limit) {
+			t.Fatal("it is not empty")
+		}
+		made := 0
+		var held []byte
+		ready := make(chan error, 1)
+		go func() {
+			status, out, err := a.build(t.Context(), 0, nil, func(out []byte) (int, []byte, error) {
+				made++
+				if out != nil {
+					t.Errorf("attempt %d has memory of the one before", made)
+				}
+				held = make([]byte, limit*2) // longer than the account: it gets all of it
+				return http.StatusOK, held, nil
+			})
+			if status != http.StatusOK || len(out) != len(held) {
+				err = fmt.Errorf("%d with %d bytes: %w", status, len(out), err)
+			}
+			ready <- err
+		}()
+		synctest.Wait()
+		if made != 1 || len(ready) > 0 {
+			t.Fatalf("it was made %d times, ended: %d", made, len(ready))
+		}
+		if !p.building.TryAcquire(maxBuilding) {
+			t.Error("it holds its turn while it waits")
+		} else {
+			p.building.Release(maxBuilding)
+		}
+		p.answers.account.Release(limit)
+		if err := <-ready; err != nil || made != 2 || p.answers.account.Used() != limit {
+			t.Errorf("made %d times, %d bytes are reserved: %v", made, p.answers.account.Used(), err)
+		}
+		a.close()
+		p.empty(t)
+	})
 }

@@ -82,11 +82,48 @@ type answer struct {
 	allowance allowance
 }
 
+// keep makes out the answer, unless err is set: then the memory stays what it was, for the error's text.
+func (a *answer) keep(out []byte, err error) error {
+	if err == nil {
+		a.out = out
+	}
+	return err
+}
+
 var answers = sync.Pool{New: func() any { return new(answer) }}
 
-// serve returns an endpoint that calls use. Callers with a scope may not use it.
+// serve returns an endpoint that calls use, once. Callers with a scope may not use it.
 func (a api) serve(use answerFunc) endpoint {
-	var last atomic.Int64 // length of the last answer: the next one will be similar
+	return a.served(func(c request, x *answer, last int64) (status int, err error) {
+		if err = x.allowance.expect(c.Request.Context(), last); err != nil {
+			return 0, err
+		}
+		status, out, err := use(c, x.out[:0])
+		return status, x.keep(out, err)
+	})
+}
+
+// serveList is serve for an answer that may be long and changes nothing: it may be made again, see
+// allowance.build. prepare does what waits for others, and returns what appends the answer.
+func (a api) serveList(prepare func(c request) (answerFunc, error)) endpoint {
+	return a.served(func(c request, x *answer, last int64) (status int, err error) {
+		use, err := prepare(c)
+		if err != nil {
+			return 0, err
+		}
+		status, out, err := x.allowance.build(c.Request.Context(), last, x.out, func(out []byte) (int, []byte, error) { return use(c, out) })
+		return status, x.keep(out, err)
+	})
+}
+
+// list is serveList for an answer that waits for nobody.
+func (a api) list(use answerFunc) endpoint {
+	return a.serveList(func(request) (answerFunc, error) { return use, nil })
+}
+
+// served returns an endpoint for which makeAnswer makes the answer x.out. last is the length of the last one.
+func (a api) served(makeAnswer func(c request, x *answer, last int64) (status int, err error)) endpoint {
+	var last atomic.Int64 // the next answer will be similar
 	return endpoint{handle: func(c request) {
 		x := answers.Get().(*answer)
 		x.allowance.memory = a.memory
@@ -95,15 +132,10 @@ func (a api) serve(use answerFunc) endpoint {
 				x.allowance.close()
 			}
 		}()
-		err := x.allowance.expect(c.Request.Context(), last.Load())
+		status, err := makeAnswer(c, x, last.Load())
 		if err == nil {
-			var status int
-			var out []byte
-			if status, out, err = use(c, x.out[:0]); err == nil {
-				last.Store(int64(len(out)))
-				x.out = out
-				err = a.send(c.Context, status, &x.out, &x.allowance)
-			}
+			last.Store(int64(len(x.out)))
+			err = a.send(c.Context, status, &x.out, &x.allowance)
 		}
 		if err != nil {
 			x.out = a.fail(c.Context, x.out[:0], err)

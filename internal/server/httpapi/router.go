@@ -164,14 +164,5 @@ func checkedByID[T any](*access.Caller, *T) error { return nil }
 // listing returns an endpoint that lists what matches the query's filter, narrowed to the
 // caller's scope.
 func (a api) listing(list func(f catalog.ScopeFilter, out []byte) []byte) endpoint {
-	return anyScope(a.serve(func(c request, out []byte) (int, []byte, error) {
-		f, err := filterOf(c.Request)
-		if err == nil {
-			f, err = c.who.Narrow(f)
-		}
-		if err != nil {
-			return 0, nil, err
-		}
-		return http.StatusOK, list(f, out), nil
-	}))
+	return a.narrowed(func(_ request, f catalog.ScopeFilter, out []byte) ([]byte, error) { return list(f, out), nil })
 }

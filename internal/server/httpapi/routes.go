@@ -182,19 +182,18 @@ func newEngine(svc Service, conductor ConductorAPI, opt Options) engine {
 	conductorRoutes{conductor}.addTo(e.routes.under(conductorPrefix, a))
 	document := openapi.Document(opt.Contract.String())
 	e.routes.get(access.Read, "/openapi.yaml", anyScope(plain(func(c *gin.Context) { c.Data(http.StatusOK, "application/yaml", document) })))
-	e.routes.get(access.Read, "/kubernetes", plain(func(c *gin.Context) {
-		status := []byte(`{"enabled":false}`)
-		if opt.Kubernetes != nil {
-			status = opt.Kubernetes.StatusJSON()
+	e.routes.get(access.Read, "/kubernetes", a.list(func(_ request, out []byte) (int, []byte, error) {
+		if opt.Kubernetes == nil {
+			return http.StatusOK, append(out, `{"enabled":false}`...), nil
 		}
-		c.Data(http.StatusOK, "application/json", status)
+		return http.StatusOK, append(out, opt.Kubernetes.StatusJSON()...), nil
 	}))
 	if e.routes.api.page {
 		e.addPage(opt.Page)
 	}
 	status := a.serve(routeNotFound)
 	if opt.Operators.Replicas != nil {
-		status = a.serve(operatorRoutes{opt.Operators, a.dialect}.status)
+		status = a.list(operatorRoutes{opt.Operators, a.dialect}.status)
 	}
 	e.routes.get(access.Peer, replicas.Path, status)
 	if opt.Metrics != nil {
@@ -217,7 +216,7 @@ func addSelection(r router, svc Service) {
 	r.add(http.MethodDelete, access.Operate, "/workers/:worker_id/drain", anyScope(a.serve(workers.undrain)))
 	loadTakerRoutes{svc}.addTo(r)
 	r.get(access.Public, "/health", a.serve(health))
-	r.get(access.Public, "/ready", a.serve(workers.ready))
+	r.get(access.Public, "/ready", a.list(workers.ready))
 
 	selection := selectRoutes{svc, a.dialect}
 	r.post(access.Call, "/select", withBody(a, newSelectBody(newSelectShape(a.dialect)), selection.selectWorker))

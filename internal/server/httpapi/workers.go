@@ -35,6 +35,7 @@ type workerCatalog interface {
 	// Excluded lists the ranks of a worker that get no new requests because their engines give
 	// no sign of life.
 	Excluded(*catalog.Worker) []selection.ExcludedRank
+	EventsBlockSize(*catalog.Worker) uint32
 	// Ready counts the schedulable workers and lists all.
 	Ready() (ready bool, schedulable int, workers []*catalog.Worker)
 	// Recovery returns the progress of the recovery from peers; configured is false if
@@ -138,9 +139,13 @@ func (r workerRoutes) list(f catalog.ScopeFilter, out []byte) []byte {
 	return appendList(out, r.svc.Workers(f.Model, f.Tenant), r.appendWorkerNow)
 }
 
-// appendWorkerNow appends a worker's record with its ranks that give no sign of life.
+// appendWorkerNow appends a worker's record with its ranks that give no sign of life, and the block
+// size of its events if that is another one.
 func (r workerRoutes) appendWorkerNow(out []byte, w *catalog.Worker) []byte {
 	out = r.d.appendWorker(out, w)
+	if size := r.svc.EventsBlockSize(w); size > 0 {
+		out = append(appendUintField(out[:len(out)-1], "kv_events_block_size", uint64(size)), '}')
+	}
 	excluded := r.svc.Excluded(w)
 	if len(excluded) == 0 {
 		return out
@@ -232,6 +237,7 @@ func (b *workerBody) record() catalog.Record {
 		ReplayEndpoints:           p.ReplayEndpoints,
 		KVEventCopies:             p.KVEventCopies,
 		KVEventRank:               p.KVEventRank,
+		KVEvents:                  p.KVEvents,
 		LoadEndpoint:              p.LoadEndpoint,
 		LoadEndpoints:             p.LoadEndpoints,
 		LoadMetrics:               p.LoadMetrics,
@@ -348,6 +354,7 @@ func settingsFields[T any](of func(*T) *catalog.Patch, patch bool) []bodyscan.Fi
 		settingField("is_eagle", of, func(p *catalog.Patch) **bool { return &p.IsEagle }, (*bodyscan.Scanner).Bool),
 		settingField("kv_event_copies", of, func(p *catalog.Patch) **string { return &p.KVEventCopies }, readCopies),
 		settingField("kv_event_rank", of, func(p *catalog.Patch) **string { return &p.KVEventRank }, readEventRank),
+		settingField("kv_events", of, func(p *catalog.Patch) **bool { return &p.KVEvents }, (*bodyscan.Scanner).Bool),
 		settingField("load_metrics", of, func(p *catalog.Patch) **catalog.LoadMetrics { return &p.LoadMetrics }, readLoadMetrics),
 		settingField("role", of, func(p *catalog.Patch) **string { return &p.Role }, readRole),
 		settingField("rank_header", of, func(p *catalog.Patch) **string { return &p.RankHeader }, readRankHeader),
@@ -447,6 +454,9 @@ func (d dialect) appendWorker(out []byte, w *catalog.Worker) []byte {
 	}
 	if w.KVEventRank != nil { // nor this
 		out = appendStringField(out, "kv_event_rank", *w.KVEventRank)
+	}
+	if w.KVEvents != nil { // nor this
+		out = appendBoolField(out, "kv_events", *w.KVEvents)
 	}
 	if w.AttentionChunkSize != nil { // nor this
 		out = appendUintField(out, "attention_chunk_size", *w.AttentionChunkSize)
@@ -570,6 +580,9 @@ func appendServing(out []byte, w *catalog.Worker) []byte {
 	}
 	if w.PrefillRankHeader != nil {
 		out = appendBoolField(out, "prefill_rank_header", *w.PrefillRankHeader)
+	}
+	if len(w.Aliases) > 0 {
+		out = appendList(appendKey(out, "model_aliases"), w.Aliases, appendString)
 	}
 	if len(w.Adapters) > 0 {
 		out = appendList(appendKey(out, "adapters"), w.Adapters, appendString)

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/select-service/select-service/internal/codec/redact"
 )
 
 // QueueBytes bounds the queued lines in bytes, about 5,000 lines. As many again may be in
@@ -87,7 +89,7 @@ func (w *Writer) run() {
 		w.waiting = spare[:0]
 		w.mu.Unlock()
 		if len(lines) > 0 {
-			if _, err := w.out.Write(lines); err != nil { // there is nowhere else to report the error
+			if _, err := w.out.Write(shown(lines)); err != nil { // there is nowhere else to report the error
 				w.dropped.Add(uint64(bytes.Count(lines, []byte{'\n'})))
 			}
 		}
@@ -96,4 +98,12 @@ func (w *Writer) run() {
 			return
 		}
 	}
+}
+
+// shown returns lines without the credentials of URLs, which errors of libraries may name.
+func shown(lines []byte) []byte {
+	if bytes.IndexByte(lines, '@') < 0 {
+		return lines
+	}
+	return []byte(redact.URLs(string(lines)))
 }

@@ -87,3 +87,17 @@ func TestNobodyReads(t *testing.T) {
 		}
 	})
 }
+
+// TestNoCredentials: a URL in a line has no credentials, whoever has made the line.
+func TestNoCredentials(t *testing.T) {
+	var out bytes.Buffer
+	w := logwriter.New(&out)
+	fmt.Fprintln(w, `{"level":"warn","error":"dial \"nats://user:SECRET@h:4222\": refused","message":"x"}`)
+	fmt.Fprintln(w, `{"level":"info","who":"a@b","endpoint":"http://w:8000","message":"y"}`)
+	w.Close()
+	const want = `{"level":"warn","error":"dial \"nats://xxxxx@h:4222\": refused","message":"x"}` + "\n" +
+		`{"level":"info","who":"a@b","endpoint":"http://w:8000","message":"y"}` + "\n"
+	if got := out.String(); got != want {
+		t.Errorf("%s", got)
+	}
+}

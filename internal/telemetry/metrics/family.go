@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -47,6 +48,14 @@ func (fs *Families) add(kind prometheus.ValueType, name, help string, labels []s
 	}
 	f := Family{prometheus.NewDesc(name, help, labels, nil), kind, name, help, labels}
 	fs.All = append(fs.All, f)
+	return f
+}
+
+// With returns the same family for samples that have further labels. Samples of a family may differ
+// in their labels, but only one form of it can be declared.
+func (f Family) With(labels ...string) Family {
+	f.Labels = slices.Concat(f.Labels, labels)
+	f.desc = prometheus.NewDesc(f.Name, f.Help, f.Labels, nil)
 	return f
 }
 

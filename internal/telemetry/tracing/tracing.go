@@ -1,16 +1,14 @@
 package tracing
 
 import (
-	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"net/url"
-	"slices"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -23,6 +21,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
+	grpctls "google.golang.org/grpc/credentials"
+	plaintext "google.golang.org/grpc/credentials/insecure"
 )
 
 // Options are the settings of a Tracer. What they leave open is read from the variables that
@@ -35,12 +35,7 @@ type Options struct {
 	Log      zerolog.Logger
 }
 
-// maxText bounds a text of a span in bytes, where the environment has no bound: callers' texts may have
-// many kilobytes, and collectors refuse batches of some megabytes.
-const maxText = 1024
-
-// The variables that are read here; the exporters, the queue and the limits of a span read theirs
-// themselves.
+// Variables of the environment.
 const (
 	tracesEndpoint = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 	allEndpoint    = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -68,69 +63,95 @@ type Tracer struct {
 	counts     *counts
 }
 
-// New returns the tracer that the options and the environment ask for, nil if they ask for none.
+// New returns the tracer that the options and the environment ask for, nil if they ask for none. An
+// error is of Options.Endpoint: the environment ends no start, see environment.
 // Nothing is connected yet: a collector that is away costs spans and a line of the log at times.
 // The caller must call Close.
 func New(ctx context.Context, o Options) (*Tracer, error) {
-	if o.Endpoint == "" && o.Getenv(tracesEndpoint) == "" && o.Getenv(allEndpoint) == "" {
+	env := &environment{o.Getenv, o.Log}
+	if o.Endpoint == "" && env.get(tracesEndpoint) == "" && env.get(allEndpoint) == "" {
 		return nil, nil
 	}
-	if strings.EqualFold(o.Getenv(disabled), "true") || o.Getenv(exporter) == "none" {
+	if env.off() {
 		return nil, nil
 	}
-	sampled, err := newSampler(o.Getenv(samplerName), o.Getenv(samplerArg))
-	if err != nil {
-		return nil, err
+	var to *target
+	if o.Endpoint == "" {
+		to = env.target()
+	} else {
+		u, err := url.Parse(o.Endpoint)
+		if err != nil {
+			return nil, fmt.Errorf("otlp exporter: %w", err)
+		}
+		to = &target{url: u.JoinPath(tracesPath), protocol: protocolOf(env.protocol(), u.Port())}
 	}
-	client, err := newExporter(ctx, o)
-	if err != nil {
+	if to == nil {
+		return nil, nil
+	}
+	// Until all is built, what the SDK says of the environment is said better by ourselves.
+	otel.SetLogger(logr.Discard())
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(error) {}))
+	client, err := newExporter(ctx, to, env)
+	switch {
+	case err != nil && o.Endpoint == "":
+		o.Log.Warn().Err(err).Stringer("endpoint", to).Msg("nothing is traced: OTEL_EXPORTER_OTLP_ENDPOINT cannot be used")
+		return nil, nil
+	case err != nil:
 		return nil, fmt.Errorf("otlp exporter: %w", err)
 	}
 	about, err := resource.New(ctx,
 		resource.WithTelemetrySDK(), resource.WithHost(), resource.WithProcessPID(),
 		resource.WithAttributes(attribute.String("service.name", Service), attribute.String("service.version", o.Version)),
-		resource.WithFromEnv())
+		resource.WithAttributes(env.attributes()...))
 	if err != nil {
 		o.Log.Warn().Err(err).Msg("the resource of spans is not complete")
 	}
-	otel.SetLogger(logr.Discard())
-	otel.SetErrorHandler(&faults{log: o.Log})
-	t := &Tracer{sampler: sampled, propagates: propagates(o.Getenv(propagators)), counts: &counts{SpanExporter: client}}
-	limits := sdktrace.NewSpanLimits() // of the environment
-	if limits.AttributeValueLengthLimit < 0 {
-		limits.AttributeValueLengthLimit = maxText
-	}
+	t := &Tracer{sampler: env.sampler(), propagates: env.propagates(), counts: &counts{SpanExporter: client}}
 	t.provider = sdktrace.NewTracerProvider(
-		sdktrace.WithResource(about), sdktrace.WithRawSpanLimits(limits), sdktrace.WithSampler(sdktrace.AlwaysSample()), sdktrace.WithIDGenerator(ids{}), // the sampler has decided
-		sdktrace.WithSpanProcessor(ended{&t.counts.ended}), sdktrace.WithBatcher(t.counts))
+		sdktrace.WithResource(about), sdktrace.WithRawSpanLimits(env.limits()), sdktrace.WithSampler(sdktrace.AlwaysSample()), sdktrace.WithIDGenerator(ids{}), // the sampler has decided
+		sdktrace.WithSpanProcessor(ended{&t.counts.ended}), sdktrace.WithBatcher(t.counts, env.queue()...))
+	otel.SetErrorHandler(&faults{log: o.Log, endpoint: to.String()})
 	t.tracer = t.provider.Tracer("github.com/select-service/select-service", trace.WithInstrumentationVersion(o.Version))
 	return t, nil
 }
 
-// newExporter returns the exporter of the protocol that the environment names; without a name,
-// gRPC for the port 4317 and HTTP for others.
-func newExporter(ctx context.Context, o Options) (sdktrace.SpanExporter, error) {
-	at := cmp.Or(o.Endpoint, o.Getenv(tracesEndpoint), o.Getenv(allEndpoint))
-	u, err := url.Parse(at)
-	if err != nil {
-		return nil, err
+// newExporter returns the exporter to a target. All that it would read of the environment by itself is
+// given.
+func newExporter(ctx context.Context, to *target, env *environment) (sdktrace.SpanExporter, error) {
+	insecure := to.insecure(env)
+	var encrypted *tls.Config
+	if !insecure {
+		encrypted = env.tls()
 	}
-	protocol := cmp.Or(o.Getenv(tracesProtocol), o.Getenv(allProtocol))
-	switch {
-	case protocol == "grpc", protocol == "" && u.Port() == "4317":
-		var options []otlptracegrpc.Option
-		if o.Endpoint != "" {
-			options = append(options, otlptracegrpc.WithEndpointURL(at))
+	headers, timeout := env.headers(to.protocol), env.timeout()
+	if to.protocol == protocolGRPC {
+		credentials, compressor, address := plaintext.NewCredentials(), "", to.address
+		if !insecure {
+			credentials = grpctls.NewTLS(encrypted)
 		}
-		return otlptracegrpc.New(ctx, options...)
-	case protocol == "http/protobuf", protocol == "":
-		var options []otlptracehttp.Option
-		if o.Endpoint != "" {
-			options = append(options, otlptracehttp.WithEndpointURL(u.JoinPath("v1/traces").String()))
+		if env.compresses() {
+			compressor = "gzip"
 		}
-		return otlptracehttp.New(ctx, options...)
+		if to.url != nil {
+			address = to.url.Host
+		}
+		return otlptracegrpc.New(ctx, otlptracegrpc.WithEndpoint(address), otlptracegrpc.WithTLSCredentials(credentials),
+			otlptracegrpc.WithHeaders(headers), otlptracegrpc.WithTimeout(timeout), otlptracegrpc.WithCompressor(compressor))
 	}
-	return nil, fmt.Errorf("%s is %q, want grpc or http/protobuf", allProtocol, protocol)
+	compression := otlptracehttp.NoCompression
+	if env.compresses() {
+		compression = otlptracehttp.GzipCompression
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // it is one
+	transport.TLSClientConfig = encrypted
+	return otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(to.url.String()), otlptracehttp.WithTLSClientConfig(nil),
+		otlptracehttp.WithHeaders(headers), otlptracehttp.WithTimeout(timeout), otlptracehttp.WithCompression(compression),
+		otlptracehttp.WithEncoding(otlptracehttp.EncodingProtobuf),
+		otlptracehttp.WithHTTPClient(&http.Client{
+			Transport: transport, Timeout: timeout,
+			// The headers, which may be credentials, are for this collector alone.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		}))
 }
 
 // sampler says which work is traced. It decides as OpenTelemetry's SDK does: with SDKs that sample
@@ -143,25 +164,6 @@ type sampler struct {
 // everything is the bound that samples every trace.
 const everything = 1 << 63
 
-// newSampler returns the sampler of a name and argument of OpenTelemetry.
-func newSampler(name, arg string) (s sampler, err error) {
-	name, s.parentBased = strings.CutPrefix(cmp.Or(name, "parentbased_always_on"), "parentbased_")
-	switch name {
-	case "always_on":
-		s.bound = everything
-	case "always_off":
-	case "traceidratio":
-		ratio, err := strconv.ParseFloat(cmp.Or(arg, "1"), 64)
-		if err != nil || !(ratio >= 0 && ratio <= 1) {
-			return s, fmt.Errorf("%s is %q, want 0 to 1", samplerArg, arg)
-		}
-		s.bound = uint64(ratio * everything)
-	default:
-		return s, fmt.Errorf("%s is %q, want always_on, always_off, traceidratio, or one of these after parentbased_", samplerName, name)
-	}
-	return s, nil
-}
-
 // samples reports whether work is traced in a trace of the given id; parent is the caller's span,
 // an invalid one for none.
 func (s sampler) samples(id trace.TraceID, parent *trace.SpanContext) bool {
@@ -169,11 +171,6 @@ func (s sampler) samples(id trace.TraceID, parent *trace.SpanContext) bool {
 		return parent.IsSampled()
 	}
 	return binary.BigEndian.Uint64(id[8:])>>1 < s.bound
-}
-
-// propagates reports whether a list of propagators has W3C's Trace Context, as the default has.
-func propagates(list string) bool {
-	return list == "" || slices.Contains(strings.Split(strings.ReplaceAll(list, " ", ""), ","), "tracecontext")
 }
 
 // Close sends the spans that have ended, until ctx ends, and ends the tracer's goroutine.
@@ -283,14 +280,15 @@ const faultsEvery = time.Minute
 
 // faults logs what OpenTelemetry reports: failures to send, mostly.
 type faults struct {
-	log  zerolog.Logger
-	last atomic.Int64 // when one was logged, in Unix ns
+	log      zerolog.Logger
+	endpoint string
+	last     atomic.Int64 // when one was logged, in Unix ns
 }
 
 // Handle implements otel.ErrorHandler.
 func (f *faults) Handle(err error) {
 	now, last := time.Now().UnixNano(), f.last.Load()
 	if now-last >= int64(faultsEvery) && f.last.CompareAndSwap(last, now) {
-		f.log.Warn().Err(err).Msg("spans not sent")
+		f.log.Warn().Err(err).Str("endpoint", f.endpoint).Msg("spans not sent")
 	}
 }

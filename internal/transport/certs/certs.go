@@ -67,6 +67,16 @@ func (s *Side) NotAfter() time.Time {
 	return s.current.Load().cert.Leaf.NotAfter
 }
 
+// Presents reports whether a host is one of those that the presented certificate is for. A nil Side presents
+// none.
+func (s *Side) Presents(host string) bool {
+	if s == nil {
+		return false
+	}
+	cert := s.current.Load().cert
+	return cert != nil && cert.Leaf.VerifyHostname(host) == nil
+}
+
 // use applies the contents of the files to new connections.
 func (s *Side) use(contents [][]byte) error {
 	var m material
@@ -119,13 +129,13 @@ func (s *Side) Server() *tls.Config {
 	return conf
 }
 
-// ServerFor is Server for a protocol other than HTTP/1.1, by its name in ALPN.
-func (s *Side) ServerFor(protocol string) *tls.Config {
+// ServerFor is Server for other protocols than HTTP/1.1 alone, by their names in ALPN, the preferred one first.
+func (s *Side) ServerFor(protocols ...string) *tls.Config {
 	conf := listenerDefaults()
-	conf.NextProtos = []string{protocol}
+	conf.NextProtos = protocols
 	conf.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		now := s.current.Load().server.Clone()
-		now.NextProtos = []string{protocol}
+		now.NextProtos = protocols
 		return now, nil
 	}
 	return conf

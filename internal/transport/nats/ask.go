@@ -26,8 +26,9 @@ const (
 	window = 4
 	// headerSize bounds the headers of a part, in bytes, and maxFault the error in them.
 	headerSize, maxFault = 512, 256
-	// maxAnswers bounds the answers that are written at a time.
-	maxAnswers = 16
+	// maxAnswers bounds the answers that are written at a time, maxOfOne those to one replica: one that leaves its
+	// answers unread keeps nobody else waiting.
+	maxAnswers, maxOfOne = 16, 2
 	// answerIdle is how long the next part of an answer is awaited, and by who writes it that one is used.
 	answerIdle = 3 * time.Second
 
@@ -44,6 +45,8 @@ const (
 var (
 	errNoMemory = errors.New("no memory for the answer (--max-memory)")
 	errUnused   = errors.New("the answer was not read in time")
+	errBusy     = errors.New("busy with other replicas")
+	errTooMany  = fmt.Errorf("%d answers to this replica are not read yet", maxOfOne)
 )
 
 // answers are those that are being written.
@@ -55,16 +58,25 @@ type answers struct {
 	ended bool                   // no others begin
 }
 
-// begin adds an answer. It returns false if there is no room, or the inbox gets one already.
-func (a *answers) begin(w *partWriter) bool {
+// begin adds an answer. The error says why there is no room, or the inbox gets one already.
+func (a *answers) begin(w *partWriter) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.ended || len(a.by) == maxAnswers || a.by[w.reply] != nil {
-		return false
+	same := 0
+	for _, o := range a.by {
+		if o.asker == w.asker {
+			same++
+		}
+	}
+	switch {
+	case same >= maxOfOne:
+		return errTooMany
+	case a.ended || len(a.by) == maxAnswers || a.by[w.reply] != nil:
+		return errBusy
 	}
 	a.by[w.reply] = w
 	a.writing.Add(1)
-	return true
+	return nil
 }
 
 func (a *answers) end(w *partWriter) {
@@ -96,22 +108,33 @@ func (a *answers) use(reply, parts string) {
 // SetAnswer sets what answers the requests of other replicas.
 func (c *Conn) SetAnswer(a Answer) { c.answer.Store(&a) }
 
+// inboxes begins the subjects below which a replica gets answers.
+func (c *Conn) inboxes(replica string) string { return "_INBOX." + c.config.Fleet + "." + replica }
+
+// answersTo reports whether a subject is an inbox of a replica. No other one gets an answer: a server that
+// allows responses lets this replica publish there although who asks may not.
+func (c *Conn) answersTo(replica, subject string) bool {
+	name, is := strings.CutPrefix(subject, c.inboxes(replica)+".")
+	return is && name != "" && !strings.ContainsAny(name, "*>")
+}
+
 // asked returns what takes the requests of other replicas.
 func (c *Conn) asked(ctx context.Context) nats.MsgHandler {
 	return func(m *nats.Msg) {
-		if c.answer.Load() == nil || m.Reply == "" {
+		asker := c.sender(m.Subject)
+		if c.answer.Load() == nil || !c.answersTo(asker, m.Reply) {
 			return
 		}
 		if used := m.Header.Get(usedHeader); used != "" {
 			c.answers.use(m.Reply, used)
 			return
 		}
-		w := newPartWriter(ctx, c.nc.Load().PublishMsg, m.Reply, partSize)
+		w := newPartWriter(ctx, c.nc.Load().PublishMsg, asker, m.Reply, partSize)
 		if most := int(c.maxPayload.Load()) - headerSize; most > 0 {
 			w.size = min(w.size, most)
 		}
-		if !c.answers.begin(w) {
-			w.end(errors.New("busy with other replicas"))
+		if err := c.answers.begin(w); err != nil {
+			w.end(err)
 			return
 		}
 		go c.write(w, string(m.Data))
@@ -137,6 +160,7 @@ func (c *Conn) write(w *partWriter, question string) {
 type partWriter struct {
 	ctx     context.Context //nolint:containedctx // of the answer, which the writer is a part of
 	publish func(*nats.Msg) error
+	asker   string // the replica that has asked
 	reply   string
 	size    int // of a part, in bytes
 	buffer  []byte
@@ -145,8 +169,8 @@ type partWriter struct {
 	more    chan struct{} // used has risen; capacity 1
 }
 
-func newPartWriter(ctx context.Context, publish func(*nats.Msg) error, reply string, size int) *partWriter {
-	return &partWriter{ctx: ctx, publish: publish, reply: reply, size: size, more: make(chan struct{}, 1)}
+func newPartWriter(ctx context.Context, publish func(*nats.Msg) error, asker, reply string, size int) *partWriter {
+	return &partWriter{ctx: ctx, publish: publish, asker: asker, reply: reply, size: size, more: make(chan struct{}, 1)}
 }
 
 // use notes how many parts the asker has used.
@@ -261,7 +285,7 @@ type partReader struct {
 // taken.
 func (r *partReader) ask(path string) (err error) {
 	r.nc = r.conn.nc.Load()
-	r.inbox = r.nc.NewRespInbox()
+	r.inbox = r.nc.NewInbox() // not one of NewRespInbox: the library takes all those itself, too
 	if r.sub, err = r.nc.SubscribeSync(r.inbox); err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/codec/redact"
 	"github.com/select-service/select-service/pkg/memory"
 )
 
@@ -166,7 +167,7 @@ func (c *Conn) dial() error {
 	opts := nats.GetDefaultOptions()
 	opts.Servers = config.Servers
 	opts.Name = "select-service " + config.Replica
-	opts.InboxPrefix = "_INBOX." + config.Fleet + "." + config.Replica
+	opts.InboxPrefix = c.inboxes(config.Replica)
 	opts.CustomDialer = config.dialer
 	opts.Timeout = dialTimeout
 	opts.RetryOnFailedConnect = true
@@ -296,7 +297,7 @@ func (c *Conn) subject(rest string) string { return c.prefix + c.config.Replica 
 // connected: the connection to a server was made.
 func (c *Conn) connected(nc *nats.Conn) {
 	c.maxPayload.Store(nc.MaxPayload())
-	server := nc.ConnectedUrlRedacted()
+	server := redact.URLs(nc.ConnectedUrl()) // the name alone may be a token, which ConnectedUrlRedacted shows
 	c.mu.Lock()
 	c.server = server
 	c.mu.Unlock()
@@ -355,7 +356,7 @@ func (c *Conn) become(s State, err error) {
 		c.config.Log.Warn().Err(err).Stringer("state", s).Msg("the fleet's NATS is away; selections go on")
 	case Closed:
 	}
-	c.in.tell(s.up())
+	c.tell()
 }
 
 // notConnected: the connection was lost, or could not be made.

@@ -2,6 +2,7 @@ package nats
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +23,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
@@ -195,6 +198,49 @@ func TestFleet(t *testing.T) {
 	b.stop()
 	if st := b.Status(); st.State != Closed {
 		t.Errorf("state after the stop: %v", st.State)
+	}
+}
+
+// TestAnswersComeOnce proves, on a real server, that an answer is received once, also where the library has asked something
+// itself before, as it does for JetStream; and that nothing is sent elsewhere than to inboxes of who asks.
+func TestAnswersComeOnce(t *testing.T) {
+	server := natstest.Start(t)
+	a, b := join(t, server.URL, "f", "a", 1), join(t, server.URL, "f", "b", 2)
+	defer a.stop()
+	defer b.stop()
+	takes(t, "b follows a", b.followed, "nats://a")
+	const size = 8 * windowBytes
+	a.SetAnswer(func(_ context.Context, w io.Writer, _ *url.URL) error {
+		_, err := w.Write(make([]byte, size))
+		return err
+	})
+	if _, _, err := b.Bucket().Get(t.Context(), "head"); !errors.Is(err, ErrNoKey) {
+		t.Fatal(err)
+	}
+	nc := b.nc.Load()
+	elsewhere, err := nc.SubscribeSync("orders.important")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.PublishMsg(&nats.Msg{Subject: b.subject("ask.a"), Reply: "orders.important", Data: []byte("/page")}); err != nil {
+		t.Fatal(err)
+	}
+	before := nc.Stats().InBytes
+	body, err := b.Get(t.Context(), "nats://a/page")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := io.Copy(io.Discard, body); err != nil || n != size {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	if err := body.Close(); err != nil {
+		t.Error(err)
+	}
+	if got := nc.Stats().InBytes - before; got > size+size/8 {
+		t.Errorf("%d bytes are received for an answer of %d", got, size)
+	}
+	if n, _, _ := elsewhere.Pending(); n > 0 {
+		t.Errorf("%d messages are sent to a subject that is no inbox of who asks", n)
 	}
 }
 
@@ -389,6 +435,114 @@ func TestFollowedLater(t *testing.T) {
 	if want := []string{"nats://a", "nats://b", "nats://b", "nats://b"}; !slices.Equal(asked, want) {
 		t.Errorf("followed %v, want %v", asked, want)
 	}
+}
+
+// TestGreetings proves that processes that come and go, or are said to, have this replica say hello ten times a second
+// at most, and that each is greeted soon.
+func TestGreetings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMembers(&Conn{config: Config{Log: zerolog.Nop()}})
+		var said []time.Time
+		ctx, cancel := context.WithCancel(t.Context())
+		var saying sync.WaitGroup
+		saying.Go(func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-m.wake:
+					said = append(said, time.Now())
+				}
+			}
+		})
+		began := time.Now()
+		m.note(Member{Name: "a", Process: 1})
+		synctest.Wait()
+		if len(said) != 1 || !said[0].Equal(began) {
+			t.Errorf("the first one is greeted at %v, it came at %v", said, began)
+		}
+		for i := range uint64(1500) {
+			m.note(Member{Name: "b", Process: 1 + i})
+			time.Sleep(time.Millisecond)
+		}
+		last := time.Now()
+		time.Sleep(greetEvery)
+		synctest.Wait()
+		if n := len(said); n > 17 || said[n-1].Before(last.Add(-time.Millisecond)) {
+			t.Errorf("%d hellos in 1.6 s, the last one after %v of %v", n, said[n-1].Sub(began), last.Sub(began))
+		}
+		cancel()
+		saying.Wait()
+	})
+}
+
+// TestToldInOrder proves that what a follower is told last of the connection is so, however long it takes to hear
+// what was told before.
+func TestToldInOrder(t *testing.T) {
+	c := &Conn{config: Config{Log: zerolog.Nop(), Replica: "b"}}
+	c.in.followed = make(map[string]*follower)
+	told, hearing, heard := make(chan bool, 16), make(chan struct{}), make(chan struct{})
+	slow := sync.OnceFunc(func() {
+		close(hearing)
+		<-heard
+	})
+	if _, err := c.Follow("nats://a", nil, func(up bool) {
+		if up {
+			slow()
+		}
+		told <- up
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var changes sync.WaitGroup
+	changes.Go(func() { c.become(Connected, nil) })
+	<-hearing
+	lost := make(chan struct{})
+	changes.Go(func() {
+		c.become(Away, errLost)
+		close(lost)
+	})
+	within(t, "the connection is lost", func() bool { return !c.Up() })
+	for i, over := 0, false; i < 1000 && !over; i++ { // what has no order is told by now
+		runtime.Gosched()
+		select {
+		case <-lost:
+			over = true
+		default:
+		}
+	}
+	close(heard)
+	changes.Wait()
+	close(told)
+	last := true
+	for last = range told {
+	}
+	if last {
+		t.Error("the follower was told last that the fleet can be reached")
+	}
+}
+
+// TestOwnURL proves that a replica that says this one's base URL is not one to read the index from: both have the address at
+// which a server on their own host sees them.
+func TestOwnURL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		c := &Conn{prefix: "f.", config: Config{Log: zerolog.New(&log), Replica: "a", URL: "http://127.0.0.1:8092"}}
+		c.roll = newMembers(c)
+		c.become(Connected, nil)
+		for range 3 {
+			for name, url := range map[string]string{"b": "http://127.0.0.1:8092", "c": "http://10.0.0.3:8092"} {
+				text, _ := json.Marshal(Member{Process: uint64(name[0]), URL: url})
+				c.roll.hear(&nats.Msg{Subject: "f." + name + ".hello", Data: text})
+			}
+		}
+		if got := c.Peers(t.Context()); !slices.Equal(got, []string{"http://10.0.0.3:8092"}) {
+			t.Errorf("base URLs of others: %v", got)
+		}
+		if n := strings.Count(log.String(), "--advertise-url"); n != 1 {
+			t.Errorf("%d warnings:\n%s", n, log.String())
+		}
+	})
 }
 
 // TestPeersAreAwaited proves that who asks for the others' URLs gets them although the fleet cannot be

@@ -39,8 +39,10 @@ const (
 	liveFor   = 5 * time.Second
 	goneAfter = 2 * time.Minute
 	// meetTime is how long after a connection was made every live replica was heard: who is there answers a
-	// hello at once, the others say theirs within helloEvery.
+	// hello within greetEvery, the others say theirs within helloEvery.
 	meetTime = 3 * helloEvery / 2
+	// greetEvery is the least time between two answers to hellos of new processes.
+	greetEvery = helloEvery / 10
 	// maxMembers bounds the replicas that are remembered.
 	maxMembers = 1024
 	maxHello   = 4 << 10
@@ -54,6 +56,8 @@ type members struct {
 	mu     sync.Mutex // guards the fields below
 	known  map[string]*Member
 	double uint64 // hellos of other processes with the name of this one
+	// greeted is when the last hello of a new process was answered, or will be.
+	greeted time.Time
 }
 
 func newMembers(c *Conn) *members {
@@ -146,27 +150,49 @@ func (m *members) hear(msg *nats.Msg) {
 		m.sameName(said)
 		return
 	}
-	if m.note(said) && m.conn.config.Heard != nil {
+	known, first := m.note(said)
+	if first && said.URL == m.conn.url() {
+		m.conn.config.Log.Error().Str("replica", said.Name).Str("url", said.URL).
+			Msg("another replica of the fleet has this one's base URL, so that neither can read the other's index: give each its own --advertise-url")
+	}
+	if known && m.conn.config.Heard != nil {
 		m.conn.config.Heard(said.Catalog)
 	}
 }
 
-// note remembers a replica's hello. It returns false if there are too many replicas.
-func (m *members) note(said Member) bool {
+// note remembers a replica's hello, which may be the first of its process. known is false if there are too many
+// replicas.
+func (m *members) note(said Member) (known, first bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	before := m.known[said.Name]
 	switch {
 	case before == nil && len(m.known) >= maxMembers:
-		return false
+		return false, false
 	case before != nil:
 		said.followed, said.refused = before.followed, before.refused
 	}
 	m.known[said.Name] = &said
-	if before == nil || before.Process != said.Process {
-		m.sayNow()
+	if first = before == nil || before.Process != said.Process; first {
+		m.greetLocked()
 	}
-	return true
+	return true, first
+}
+
+// greetLocked has a new process answered by a hello, one of several for all of them.
+func (m *members) greetLocked() {
+	now := time.Now()
+	if now.Before(m.greeted) {
+		return // one is due
+	}
+	next := m.greeted.Add(greetEvery)
+	if !now.Before(next) {
+		m.greeted = now
+		m.sayNow()
+		return
+	}
+	m.greeted = next
+	time.AfterFunc(next.Sub(now), m.sayNow)
 }
 
 // SetCatalog has the others told which version of the fleet's catalog this replica has, and of which version the
@@ -247,8 +273,8 @@ func (c *Conn) Members() []Member {
 	return list
 }
 
-// Peers returns the base URLs of the other replicas. It waits until the fleet can be reached and those
-// were heard, at most until ctx ends.
+// Peers returns the base URLs of the other replicas, which are not this one's. It waits until the fleet can be reached
+// and those were heard, at most until ctx ends.
 func (c *Conn) Peers(ctx context.Context) []string {
 	tick := time.NewTicker(helloEvery / 20)
 	defer tick.Stop()
@@ -259,8 +285,9 @@ func (c *Conn) Peers(ctx context.Context) []string {
 		}
 	}
 	urls := make(map[string]struct{})
+	own := c.url()
 	for _, k := range c.Members() {
-		if k.URL != "" {
+		if k.URL != "" && k.URL != own {
 			urls[k.URL] = struct{}{}
 		}
 	}

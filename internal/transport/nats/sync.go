@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -161,6 +162,10 @@ func (c *Conn) PublishEither(topic string, payload []byte, _ string, _ func() []
 
 // incoming has what is followed.
 type incoming struct {
+	// telling is held while followers are told whether the fleet can be reached, so that what they are told last is
+	// so.
+	telling sync.Mutex
+
 	mu            sync.Mutex // guards the fields below
 	followed      map[string]*follower
 	subscriptions []*nats.Subscription
@@ -179,6 +184,8 @@ func (c *Conn) Follow(peer string, deliver func(topic string, payload []byte), s
 		return nil, fmt.Errorf("follow %s: %w", peer, errNoPeer)
 	}
 	f := &follower{deliver, status}
+	c.in.telling.Lock()
+	defer c.in.telling.Unlock()
 	c.in.mu.Lock()
 	c.in.followed[name] = f
 	c.in.mu.Unlock()
@@ -233,13 +240,13 @@ func (c *Conn) sender(subject string) string {
 }
 
 // tell tells the followers whether the fleet can be reached.
-func (in *incoming) tell(up bool) {
-	in.mu.Lock()
-	var all []*follower
-	for _, f := range in.followed {
-		all = append(all, f)
-	}
-	in.mu.Unlock()
+func (c *Conn) tell() {
+	c.in.telling.Lock()
+	defer c.in.telling.Unlock()
+	c.in.mu.Lock()
+	all := slices.Collect(maps.Values(c.in.followed))
+	c.in.mu.Unlock()
+	up := c.Up()
 	for _, f := range all {
 		f.status(up)
 	}
@@ -256,6 +263,9 @@ func (in *incoming) dropped() (n uint64) {
 	}
 	return n
 }
+
+// Endpoint is that of this replica.
+func (c *Conn) Endpoint() string { return Scheme + c.config.Replica }
 
 // Speaker is what replicasync.Options.Speaker has to be where some replicas are followed over
 // NATS: the subject says who publishes, and only that replica can be asked there.

@@ -2,6 +2,7 @@ package nats
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -105,7 +106,7 @@ func TestAnswerWaits(t *testing.T) {
 		w := newPartWriter(t.Context(), func(m *nats.Msg) error {
 			sent = append(sent, m)
 			return nil
-		}, "inbox", 4)
+		}, "b", "inbox", 4)
 		written := make(chan error, 1)
 		go func() {
 			_, err := w.Write(make([]byte, 4*3*window))
@@ -127,6 +128,53 @@ func TestAnswerWaits(t *testing.T) {
 			t.Errorf("it ends with %v", last.Header)
 		}
 	})
+}
+
+// TestAnswersOfOne proves that a replica that leaves its answers unread keeps no other one waiting, and that its places
+// are its own again when an answer has ended.
+func TestAnswersOfOne(t *testing.T) {
+	a := answers{by: make(map[string]*partWriter)}
+	var taken []*partWriter
+	ask := func(asker string, inbox int) error {
+		w := newPartWriter(t.Context(), nil, asker, fmt.Sprint(asker, inbox), 4)
+		err := a.begin(w)
+		if err == nil {
+			taken = append(taken, w)
+		}
+		return err
+	}
+	for i := range 64 {
+		if err := ask("greedy", i); (err == nil) != (i < maxOfOne) {
+			t.Errorf("answer %d of one: %v", i, err)
+		}
+	}
+	for i := range (maxAnswers - maxOfOne) / maxOfOne {
+		for k := range maxOfOne {
+			if err := ask(fmt.Sprint("other", i), k); err != nil {
+				t.Errorf("answer %d of another: %v", k, err)
+			}
+		}
+	}
+	if err := ask("late", 0); !errors.Is(err, errBusy) {
+		t.Errorf("more than there are places: %v", err)
+	}
+	a.end(taken[0])
+	if err := ask("greedy", 64); err != nil {
+		t.Errorf("after the end of an answer: %v", err)
+	}
+}
+
+// TestInboxes proves that a replica is answered below its own inboxes, and nowhere else.
+func TestInboxes(t *testing.T) {
+	c := &Conn{config: Config{Fleet: "f", Replica: "a"}}
+	for subject, is := range map[string]bool{
+		"_INBOX.f.b.x": true, "_INBOX.f.b.x.y": true, "_INBOX.f.b": false, "_INBOX.f.b.": false, "": false, "orders.important": false,
+		"_INBOX.bar.b.x": false, "_INBOX.f.c.x": false, "_INBOX.f.bb.x": false, "_INBOX.f.b.>": false, "_INBOX.f.b.*": false,
+	} {
+		if c.answersTo("b", subject) != is {
+			t.Errorf("b may be answered at %q: %v", subject, !is)
+		}
+	}
 }
 
 // TestNames proves which names can be in a subject, and that every host's name gives one.

@@ -22,6 +22,5 @@
 // each peer. Messages that a peer has not read wait in its own bounded queue; all queues share
 // the messages' memory.
 //
-// A Mesh may be encrypted and authenticated with CURVE. libzmq is used only in tests, as the
-// other side.
+// Nothing is encrypted. libzmq is used only in tests, as the other side.
 package zmqsock

@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/select-service/select-service/internal/transport/curve"
 	"github.com/select-service/select-service/internal/transport/zmtp"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
@@ -38,8 +37,6 @@ type Options struct {
 	Subscribers int
 	// Endpoints is the policy for the endpoints of sockets.
 	Endpoints catalog.EndpointPolicy
-	// ReplicaKey is the CURVE key pair that all replicas share; nil: they use plain text.
-	ReplicaKey *curve.KeyPair
 	// Fault, if not nil, is called when a connection is refused or given up, for each endpoint
 	// and reason once a minute at most. It must not block.
 	Fault func(endpoint string, err error)
@@ -137,14 +134,14 @@ func (h *Hub) Run(ctx context.Context) error {
 // first message, and with false when the last connection is lost. The socket reconnects by
 // itself, and looks host names up in the background. offer may be nil.
 func (h *Hub) Subscribe(endpoint string, offer Offer, message Message, status func(up bool)) (id uint64, err error) {
-	return h.open(&h.subscriptions, destination{endpoint: endpoint, mechanism: plain}, callbacks{offer: offer, message: message, status: status})
+	return h.open(&h.subscriptions, destination{endpoint: endpoint}, callbacks{offer: offer, message: message, status: status})
 }
 
 // Sample opens a SUB socket as Subscribe does, to a publisher of whose messages the latest says
 // all. Where there are many such sockets, messages that come often gather for gatherTime before they
 // are read.
 func (h *Hub) Sample(endpoint string, message Sample, status func(up bool)) (id uint64, err error) {
-	return h.open(&h.samples, destination{endpoint: endpoint, mechanism: plain}, callbacks{sample: message, status: status})
+	return h.open(&h.samples, destination{endpoint: endpoint}, callbacks{sample: message, status: status})
 }
 
 // Request connects a DEALER socket to endpoint, sends one message of the given frames, and
@@ -155,7 +152,7 @@ func (h *Hub) Request(endpoint string, request [][]byte, answer func(frames [][]
 		return 0, fmt.Errorf("request to %s: a wildcard host cannot be connected to", endpoint)
 	}
 	message := func(frames [][]byte, buffer *memory.Buffer, _ time.Time) bool { return answer(frames, buffer) }
-	return h.open(&h.requests, destination{endpoint: endpoint, mechanism: plain, request: request}, callbacks{message: message, status: func(bool) {}})
+	return h.open(&h.requests, destination{endpoint: endpoint, request: request}, callbacks{message: message, status: func(bool) {}})
 }
 
 func (h *Hub) open(kind *socketKind, to destination, call callbacks) (id uint64, err error) {

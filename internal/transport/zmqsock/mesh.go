@@ -133,7 +133,7 @@ func (m *Mesh) Follow(peer string, deliver func(topic string, payload []byte), s
 		}
 		return true
 	}
-	id, err := m.hub.open(&m.kind, destination{endpoint: peer, mechanism: replicaMechanism(m.hub.opt.ReplicaKey, false)}, callbacks{message: take, status: status})
+	id, err := m.hub.open(&m.kind, destination{endpoint: peer}, callbacks{message: take, status: status})
 	if err != nil {
 		return nil, fmt.Errorf("follow: %w", err)
 	}

@@ -265,7 +265,7 @@ func (p *publisher) doneLocked(m *outgoing) {
 // serve serves a connection until it ends.
 func (p *publisher) serve(a *accepted) error {
 	c, err := zmtp.Handshake(a.conn, zmtp.Options{
-		SocketType: "PUB", Mechanism: replicaMechanism(p.hub.opt.ReplicaKey, true)(), MaxMessage: maxSubscription,
+		SocketType: "PUB", MaxMessage: maxSubscription,
 		HandshakeTime: p.hub.opt.HandshakeTime, Heartbeat: heartbeat, Silence: silence,
 	})
 	if err != nil {

@@ -9,78 +9,47 @@ import (
 	"testing"
 	"time"
 
-	"github.com/select-service/select-service/internal/transport/curve"
 	"github.com/select-service/select-service/internal/transport/zmqsock"
 	"github.com/select-service/select-service/internal/transport/zmtp"
 	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/test/zmqtest"
 )
 
-// Subscribers of libzmq hear the mesh, in plain and under CURVE, and no others.
+// Subscribers of libzmq hear the mesh.
 func TestMeshWithLibzmqSubscriber(t *testing.T) {
-	replicas := curve.NewKeyPair()
-	for name, tc := range map[string]struct {
-		curve  *curve.KeyPair
-		client []zmqtest.Option
-	}{
-		"plain": {},
-		"curve": {
-			replicas,
-			[]zmqtest.Option{zmqtest.CurveClient(replicas.Public.String(), replicas.SecretText(), replicas.Public.String())},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			opt := zmqsock.DefaultOptions()
-			opt.ReplicaKey = tc.curve
-			endpoint := zmqtest.FreeEndpoint(t)
-			m := opened(t, start(t, opt), endpoint)
-			l := zmqtest.Listen(t, endpoint, topics[0], tc.client...)
-			defer func() { _ = l.Close() }()
-			for n := uint64(0); ; n++ {
-				publish(t, m, "events.v1", fmt.Sprint(n))
-				frames, err := l.Receive(10 * time.Millisecond)
-				if err != nil {
-					continue // its subscription is on its way
-				}
-				if len(frames) != 2 || string(frames[0]) != "events.v1" {
-					t.Fatalf("heard %q", frames)
-				}
-				break
-			}
-			large := strings.Repeat("z", 5<<20)
-			publish(t, m, "events.v1.said", large)
-			for begin := time.Now(); ; {
-				frames, err := l.Receive(zmqtest.Patience / 4)
-				if err != nil && time.Since(begin) < zmqtest.Patience {
-					publish(t, m, "events.v1.said", large) // who takes too long to read it is cut off, and comes again
-					continue
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				if string(frames[0]) == "events.v1.said" {
-					if string(frames[1]) != large {
-						t.Errorf("a payload of %d bytes came as %d", len(large), len(frames[1]))
-					}
-					return
-				}
-			}
-		})
-	}
-}
-
-// Replicas with the same key hear each other.
-func TestMeshUnderCurve(t *testing.T) {
-	opt := zmqsock.DefaultOptions()
-	opt.ReplicaKey = curve.NewKeyPair()
-	h, l := start(t, opt), zmqtest.NewLog()
 	endpoint := zmqtest.FreeEndpoint(t)
-	a := opened(t, h, endpoint)
-	defer follow(t, opened(t, h, zmqtest.FreeEndpoint(t)), endpoint, l)()
-	until(t, a, "hello", l)
-	large := strings.Repeat("y", zmqsock.MeshMaxMessage)
-	publish(t, a, topics[0], large)
-	l.Await(t, "large payload", zmqtest.Has(topics[0]+" "+large))
+	m := opened(t, start(t, zmqsock.DefaultOptions()), endpoint)
+	l := zmqtest.Listen(t, endpoint, topics[0])
+	defer func() { _ = l.Close() }()
+	for n := uint64(0); ; n++ {
+		publish(t, m, "events.v1", fmt.Sprint(n))
+		frames, err := l.Receive(10 * time.Millisecond)
+		if err != nil {
+			continue // its subscription is on its way
+		}
+		if len(frames) != 2 || string(frames[0]) != "events.v1" {
+			t.Fatalf("heard %q", frames)
+		}
+		break
+	}
+	large := strings.Repeat("z", 5<<20)
+	publish(t, m, "events.v1.said", large)
+	for begin := time.Now(); ; {
+		frames, err := l.Receive(zmqtest.Patience / 4)
+		if err != nil && time.Since(begin) < zmqtest.Patience {
+			publish(t, m, "events.v1.said", large) // who takes too long to read it is cut off, and comes again
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(frames[0]) == "events.v1.said" {
+			if string(frames[1]) != large {
+				t.Errorf("a payload of %d bytes came as %d", len(large), len(frames[1]))
+			}
+			return
+		}
+	}
 }
 
 // subscriber is a raw connection to a publisher.

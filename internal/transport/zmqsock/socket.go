@@ -36,9 +36,8 @@ type socketKind struct {
 
 // destination is where a socket leads, and with which security.
 type destination struct {
-	endpoint  string                // as given by the caller
-	mechanism func() zmtp.Mechanism // of a connection
-	request   [][]byte              // of a DEALER: the message that it sends once
+	endpoint string   // as given by the caller
+	request  [][]byte // of a DEALER: the message that it sends once
 }
 
 // socket is an open socket of the hub's user, with all its connections.
@@ -122,7 +121,7 @@ func (s *socket) serve(ctx context.Context, conn net.Conn, memory *connMemory, e
 		handshake = min(handshake, longestHandshake)
 	}
 	c, err := zmtp.Handshake(conn, zmtp.Options{
-		SocketType: s.kind.name, Mechanism: s.to.mechanism(), InPlace: s.call.offer != nil || s.call.sample != nil, MaxMessage: memory.largest(s.kind.maxMessage), Memory: memory,
+		SocketType: s.kind.name, InPlace: s.call.offer != nil || s.call.sample != nil, MaxMessage: memory.largest(s.kind.maxMessage), Memory: memory,
 		HandshakeTime: handshake, Heartbeat: heartbeat, Silence: silence,
 	})
 	if err != nil {

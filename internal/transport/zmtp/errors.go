@@ -11,7 +11,6 @@ const (
 	OldVersion                     // ZMTP before 3.0
 	OtherMechanism                 // the peer speaks another security mechanism
 	BadHandshake                   // a malformed or unexpected command, or the peer refused
-	BadKey                         // CURVE: the peer has another key than expected, or refuses ours
 	BadPeerType                    // the peer's socket type does not fit ours
 	HandshakeTimeout               // no handshake in Options.HandshakeTime
 	BadFrame                       // a frame or command that is malformed
@@ -31,7 +30,6 @@ var reasonTexts = [NumReasons]string{
 	OldVersion:       "old_version",
 	OtherMechanism:   "other_mechanism",
 	BadHandshake:     "bad_handshake",
-	BadKey:           "bad_key",
 	BadPeerType:      "bad_peer_type",
 	HandshakeTimeout: "handshake_timeout",
 	BadFrame:         "bad_frame",

@@ -15,24 +15,22 @@ const (
 	mechanismSize = 20
 )
 
+// mechanism is the only security mechanism that this package speaks: none.
+const mechanism = "NULL"
+
 // appendGreeting appends our greeting.
-func appendGreeting(dst []byte, m Mechanism) []byte {
+func appendGreeting(dst []byte) []byte {
 	dst = append(dst, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x7f, 3, 1)
 	var name [mechanismSize]byte
-	copy(name[:], m.Name())
+	copy(name[:], mechanism)
 	dst = append(dst, name[:]...)
-	var server byte
-	if m.Server() {
-		server = 1
-	}
-	dst = append(dst, server)
-	return append(dst, make([]byte, greetingSize-signatureSize-2-mechanismSize-1)...)
+	return append(dst, make([]byte, greetingSize-signatureSize-2-mechanismSize)...)
 }
 
 // readGreeting reads the peer's greeting and checks that it fits ours. It reads a few bytes at
 // a time, because a peer of another protocol may never send 64 bytes. minor is the minor
 // version of the peer's ZMTP 3.
-func readGreeting(r io.Reader, m Mechanism) (minor byte, err error) {
+func readGreeting(r io.Reader) (minor byte, err error) {
 	var g [greetingSize]byte
 	read := func(from, to int) bool {
 		if err == nil {
@@ -42,36 +40,32 @@ func readGreeting(r io.Reader, m Mechanism) (minor byte, err error) {
 	}
 	switch {
 	case !read(0, 1):
-		return 0, hangsUp(err, m)
+		return 0, hangsUp(err)
 	case g[0] != 0xff:
 		return 0, Refuse(BadGreeting, "the first byte is 0x%02x", g[0])
 	case !read(1, signatureSize):
-		return 0, hangsUp(err, m)
+		return 0, hangsUp(err)
 	case g[9]&1 == 0:
 		return 0, Refuse(BadGreeting, "byte 10 is 0x%02x", g[9])
 	case !read(signatureSize, signatureSize+1):
-		return 0, hangsUp(err, m)
+		return 0, hangsUp(err)
 	case g[10] < 3:
 		return 0, Refuse(OldVersion, "major version %d", g[10])
 	case !read(signatureSize+1, greetingSize):
-		return 0, hangsUp(err, m)
+		return 0, hangsUp(err)
 	}
 	name := bytes.TrimRight(g[12:12+mechanismSize], "\x00")
-	if string(name) != m.Name() {
-		return 0, Refuse(OtherMechanism, "the peer's mechanism is %q, ours %s", name, m.Name())
-	}
-	// libzmq's servers do not set the as-server bit.
-	if server := g[12+mechanismSize]&1 == 1; server && m.Server() {
-		return 0, Refuse(OtherMechanism, "both are servers of %s", m.Name())
+	if string(name) != mechanism {
+		return 0, Refuse(OtherMechanism, "the peer's mechanism is %q, ours %s", name, mechanism)
 	}
 	return g[11], nil
 }
 
 // hangsUp turns the end of the connection within a greeting into an *Error: libzmq refuses our
 // mechanism like that, usually before it has sent its own.
-func hangsUp(err error, m Mechanism) error {
+func hangsUp(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) {
-		return Refuse(OtherMechanism, "the peer hangs up on our greeting: it may want another mechanism than %s", m.Name())
+		return Refuse(OtherMechanism, "the peer hangs up on our greeting: it may want another mechanism than %s", mechanism)
 	}
 	return err
 }

@@ -50,14 +50,11 @@ type Memory interface {
 type Options struct {
 	// SocketType is our socket type: SUB, PUB or DEALER.
 	SocketType string
-	// Mechanism is the connection's own; nil is NULL.
-	Mechanism Mechanism
 	// MaxMessage bounds a message, in bytes of all its frames.
 	MaxMessage int64
 	// Memory is the account of messages being read; nil: no limit.
 	Memory Memory
-	// InPlace lets Receive return messages that lie in the read buffer. It works only with
-	// NULL, which does not change frames.
+	// InPlace lets Receive return messages that lie in the read buffer.
 	InPlace bool
 	// HandshakeTime bounds the duration of the handshake.
 	HandshakeTime time.Duration

@@ -176,20 +176,19 @@ func (c *Conn) frame() (Frame, error) {
 	if err != nil {
 		return Frame{}, err
 	}
-	overhead := c.mechanism.Overhead()
 	switch {
-	case flags&FlagCommand != 0 && length > uint64(maxCommand+overhead):
+	case flags&FlagCommand != 0 && length > maxCommand:
 		return Frame{}, Refuse(TooLarge, "a command of %d bytes", length)
 	case flags&FlagCommand == 0 && c.assembly.count == MaxFrames:
 		return Frame{}, Refuse(TooManyFrames, "more than %d", MaxFrames)
-	case length > math.MaxInt64 || int64(length) > c.opt.MaxMessage-int64(len(c.assembly.bytes))+int64(overhead):
+	case length > math.MaxInt64 || int64(length) > c.opt.MaxMessage-int64(len(c.assembly.bytes)):
 		return Frame{}, Refuse(TooLarge, "a frame of %d bytes after %d of its message, the limit is %d", length, len(c.assembly.bytes), c.opt.MaxMessage)
 	}
 	body, err := c.assembly.readFrame(&c.in, int(length), c.opt.Memory)
 	if err != nil {
 		return Frame{}, err
 	}
-	return c.mechanism.Open(Frame{flags, body})
+	return Frame{flags, body}, nil
 }
 
 // command handles a command. A SUBSCRIBE or CANCEL is returned as its message of ZMTP 3.0.
@@ -219,7 +218,7 @@ func (c *Conn) command(body []byte) (subscription []byte, err error) {
 		}
 		return body[len(name):], nil
 	case cmdError:
-		return nil, PeerError(data)
+		return nil, peerError(data)
 	}
 	return nil, Refuse(BadFrame, "unknown command %.20q", name)
 }

@@ -44,10 +44,6 @@ func (c *Conn) SendAll(messages [][][]byte) error {
 // sendFrame appends a frame to the data to be written. It writes the data when there is much of
 // it, and the body of a large frame directly, without a copy. writing must be held.
 func (c *Conn) sendFrame(out []byte, f Frame) ([]byte, error) {
-	f, err := c.mechanism.Seal(f)
-	if err != nil {
-		return out, fmt.Errorf("zmtp: %w", err)
-	}
 	out = appendHeader(out, f.Flags, len(f.Body))
 	if len(out)+len(f.Body) <= maxWrite {
 		return append(out, f.Body...), nil
@@ -82,20 +78,8 @@ func (c *Conn) Subscribe(topic []byte) error {
 func (c *Conn) sendCommand(name string, data []byte) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	b, err := c.appendFrame(nil, Frame{FlagCommand, AppendCommand(nil, name, data)})
-	if err != nil {
-		return err
-	}
-	return c.write(b)
-}
-
-// appendFrame appends the wire form of a frame. writing must be held.
-func (c *Conn) appendFrame(dst []byte, f Frame) ([]byte, error) {
-	f, err := c.mechanism.Seal(f)
-	if err != nil {
-		return nil, fmt.Errorf("zmtp: %w", err)
-	}
-	return append(appendHeader(dst, f.Flags, len(f.Body)), f.Body...), nil
+	body := AppendCommand(nil, name, data)
+	return c.write(append(appendHeader(nil, FlagCommand, len(body)), body...))
 }
 
 // write sends b. writing must be held.

@@ -75,6 +75,18 @@ const (
 	longestSince  = 10 * flowTime
 )
 
+// defaultPrompt is the length of a prompt, in tokens, that is assumed until reservations show one.
+const defaultPrompt = 1024
+
+// Untold returns the seconds that a rank of speed 1 takes for the prefills of n requests of which
+// nothing is known: each takes what those of the scope's reservations lately take in the mean.
+func (m *Model) Untold(n float64) float64 {
+	if sums := m.traffic.sums; sums.Arrivals > 0 {
+		return n * sums.Work / sums.Arrivals
+	}
+	return n * m.Prefill(defaultPrompt, defaultPrompt)
+}
+
 // Flow returns the scope's traffic as of a time.
 func (m *Model) Flow(at time.Duration) Flow {
 	return m.traffic.average(m.factor(at))

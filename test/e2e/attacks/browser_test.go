@@ -134,3 +134,66 @@ func TestForeignSites(t *testing.T) {
 		t.Errorf("a probe without Host: %d", status)
 	}
 }
+
+// TestRebound: the service listens on all addresses, as it does by default, and a page makes its own name lead
+// there. Browsers send what they do for a page's own host, over plain HTTP without Sec-Fetch headers. Nothing
+// is changed or read on any path, and programs go on to use any name.
+func TestRebound(t *testing.T) {
+	slots, conductor := e2e.FreePort(t), e2e.FreePort(t)
+	s := e2e.Serve(t, nil, "--use-kv-events=false", "--slots-port", strconv.Itoa(slots), "--conductor-port", strconv.Itoa(conductor))
+	at := func(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
+	s.Must(t, 201, "POST", "/workers", e2e.Object{"worker_id": 1, "endpoint": "http://w:1", "block_size": 16}, nil)
+	bound := e2e.FreePort(t)
+	register := fmt.Sprintf(`{"type":"vLLM","modelname":"m","instance_id":"i","block_size":16,"dp_rank":0,"endpoint":"tcp://*:%d"}`, bound)
+	const chromium = "User-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.0.0 Safari/537.36\nAccept-Language: en-US,en;q=0.9"
+	for _, host := range []string{"evil.example:8092", "evil.example", "127.0.0.1.evil.example", "select-service.svc.evil.example"} {
+		for _, try := range []struct{ address, method, path, body string }{
+			{s.Address(), "DELETE", "/workers/1", ""},
+			{s.Address(), "PUT", "/workers", `{"workers":[]}`},
+			{s.Address(), "POST", "/conductor/register", register},
+			{at(conductor), "POST", "/register", register},
+			{at(slots), "POST", "/free", `{"model_name":"default","request_id":"r"}`},
+			{s.Address(), "GET", "/workers", ""},
+			{s.Address(), "GET", "/v1.6/decisions", ""},
+			{s.Address(), "GET", "/dump", ""},
+			{s.Address(), "GET", "/metrics", ""},
+			{s.Address(), "GET", "/ui/", ""},
+			{s.Address(), "HEAD", "/ready", ""},
+			{s.Address(), "GET", "/none", ""},
+			{at(slots), "GET", "/workers", ""},
+		} {
+			headers := "Host: " + host + "\n" + chromium
+			if try.method != "GET" && try.method != "HEAD" {
+				headers += "\nOrigin: http://" + host + "\nContent-Type: text/plain"
+			}
+			if status, answer := raw(t, try.address, sent(try.method, try.path, headers, try.body)); status != 403 {
+				t.Errorf("%s %s of %s: %d %.200s", try.method, try.path, host, status, answer)
+			}
+		}
+	}
+	if conn, err := net.Dial("tcp", at(bound)); err == nil {
+		_ = conn.Close()
+		t.Error("a foreign page has opened a socket")
+	}
+	for headers, request := range map[string]string{
+		"Host: select.prod.example:8092\nUser-Agent: curl/8.14.1\nAccept: */*":               "GET /workers",
+		"Host: select.prod.example:8092\nUser-Agent: Prometheus/3.5.0":                       "GET /metrics",
+		"Host: select.prod.example\nContent-Type: application/json\nUser-Agent: gateway/1.0": "POST /v1.6/explain",
+		"Host: selector:8092\n" + chromium:                                                   "GET /workers",
+		"Host: select-service.prod.svc:8092\n" + chromium:                                    "GET /ui/",
+		"Host: " + s.Address() + "\nOrigin: http://" + s.Address() + "\n" + chromium:         "GET /fleet",
+	} {
+		method, path, _ := strings.Cut(request, " ")
+		body := ""
+		if method == "POST" {
+			body = `{"token_ids":[1]}`
+		}
+		if status, answer := raw(t, s.Address(), sent(method, path, headers, body)); status == 403 || status >= 500 && status != 503 {
+			t.Errorf("%s with %q: %d %.200s", request, headers, status, answer)
+		}
+	}
+	var workers []e2e.Object
+	if s.Must(t, 200, "GET", "/workers", nil, &workers); len(workers) != 1 {
+		t.Errorf("the workers are %v", workers)
+	}
+}

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/select-service/select-service/test/e2e"
@@ -74,5 +76,72 @@ func TestStalledReaders(t *testing.T) {
 				return nil
 			})
 		})
+	}
+}
+
+// TestLongLists: 12,000 workers make lists of 26 MiB, and 60 callers at a time read them, four times on each route,
+// after one has read a short one: the next ones are expected to be as short. Memory stays in its budget, somebody
+// gets each list, and other routes answer meanwhile.
+func TestLongLists(t *testing.T) {
+	const models, workers, readers, rounds = 6, 2000, 60, 4
+	s := e2e.Serve(t, map[string]string{"SELECT_SERVICE_MAX_MEMORY": "512MiB"}, "--use-kv-events=false")
+	for m := range models {
+		set := make([]e2e.Object, workers)
+		for i := range set {
+			id := m*workers + i
+			set[i] = e2e.Object{
+				"worker_id": id, "endpoint": fmt.Sprintf("http://w%d:8000", id), "block_size": 16,
+				"taints": []string{strings.Repeat("a", 800), strings.Repeat("b", 800)},
+			}
+		}
+		s.Must(t, http.StatusOK, http.MethodPut, "/workers", e2e.Object{"model_name": fmt.Sprint("m", m), "workers": set}, nil)
+	}
+	var client http.Client
+	client.Transport = &http.Transport{MaxIdleConnsPerHost: readers}
+	get := func(path string) (status, n int) {
+		answer, err := client.Get(s.URL() + path) //nolint:noctx // it is awaited
+		if err != nil {
+			t.Error(err)
+			return 0, 0
+		}
+		defer func() { _ = answer.Body.Close() }()
+		read, err := io.Copy(io.Discard, answer.Body)
+		if err != nil { // it was cut off
+			return 0, 0
+		}
+		return answer.StatusCode, int(read)
+	}
+	for _, route := range []string{"/workers", "/ready"} {
+		if status, n := get(route + "?model_name=nobody"); status >= 500 && route != "/ready" {
+			t.Fatalf("%s: %d, %d bytes", route, status, n)
+		}
+		var whole, refused, others atomic.Int64
+		var all sync.WaitGroup
+		for range readers {
+			all.Go(func() {
+				for range rounds {
+					switch status, n := get(route); {
+					case status == http.StatusOK && n > 1<<20:
+						whole.Add(1)
+					case status == http.StatusServiceUnavailable:
+						refused.Add(1)
+					default:
+						others.Add(1)
+					}
+				}
+			})
+		}
+		if status, _ := get("/health"); status != http.StatusOK {
+			t.Errorf("/health answers %d meanwhile", status)
+		}
+		all.Wait()
+		if whole.Load() == 0 {
+			t.Errorf("nobody got %s: %d were refused, %d got something else", route, refused.Load(), others.Load())
+		}
+		peak, err := s.Status("VmHWM")
+		if err != nil || peak > peakMemory {
+			t.Errorf("%s: peak %d KiB, want at most %d; %v", route, peak, peakMemory, err)
+		}
+		t.Logf("%s: peak %d MiB, %d got all, %d were refused, %d got something else", route, peak>>10, whole.Load(), refused.Load(), others.Load())
 	}
 }

@@ -54,6 +54,7 @@ class WorkerSettings(TypedDict, total=False):
     replay_endpoints: Mapping[int, str] | Mapping[str, str] | None
     kv_event_copies: Literal["count", "set"] | None
     kv_event_rank: Literal["batch", "stream"] | None
+    kv_events: bool | None
     load_endpoint: str | None
     load_endpoints: Mapping[int, str] | Mapping[str, str] | None
     load_metrics: LoadMetrics | None
@@ -84,7 +85,7 @@ class WorkerRequest(Scope, WorkerSettings, total=False):
 
 
 # What a worker's engine says of itself. "from" says where members of the record come from: a
-# path of the engine, or "default".
+# path of the engine, "default", or "events": the block size of its KV events.
 Described = TypedDict(
     "Described",
     {
@@ -126,6 +127,8 @@ class Worker(TypedDict, total=False):
     source: WorkerSource
     drain: WorkerDrain
     replicas_behind: list[str]
+    kv_events_block_size: int
+    model_aliases: list[str]
     describe: Literal[True, "vllm", "sglang"]
     described: Described
     endpoint: str | None
@@ -136,6 +139,7 @@ class Worker(TypedDict, total=False):
     replay_endpoints: dict[str, str]
     kv_event_copies: Literal["count", "set"]
     kv_event_rank: Literal["batch", "stream"]
+    kv_events: bool
     load_endpoint: str
     load_endpoints: dict[str, str]
     load_metrics: LoadMetrics

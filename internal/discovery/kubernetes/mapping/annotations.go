@@ -23,7 +23,7 @@ type annotations struct {
 // known are the names of annotations that have a meaning.
 var known = []string{
 	"model", "adapters", "block-size", "kv-events-port", "kv-replay-port", "data-parallel-size", "total-kv-blocks",
-	"max-num-batched-tokens", "role", "taints", "cordoned", "rank-header", "kv-load-port", "load-metrics",
+	"max-num-batched-tokens", "role", "taints", "cordoned", "rank-header", "kv-load-port", "load-metrics", "kv-events",
 }
 
 // unknown returns the annotations with the prefix that are not known, in order.
@@ -69,7 +69,11 @@ func (a *annotations) number(name string, most uint64) uint64 {
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil || n == 0 || n > most {
-		a.fault(a.prefix+name, "%q is not a number from 1 to %d", catalog.Clip(text), most)
+		hint := ""
+		if name == "kv-events-port" {
+			hint = "; a pod without KV events has " + a.prefix + "kv-events: \"false\""
+		}
+		a.fault(a.prefix+name, "%q is not a number from 1 to %d%s", catalog.Clip(text), most, hint)
 		return 0
 	}
 	return n

@@ -31,12 +31,14 @@ type Entry struct {
 	BlockSize           uint32 // tokens
 	TotalKVBlocks       uint64 // of each rank
 	MaxNumBatchedTokens uint64
-	KVEventsPort        uint16 // of rank 0
-	KVReplayPort        uint16
-	KVLoadPort          uint16
-	PortStride          uint16 // between the ports of neighbouring ranks; 0 is 1
-	DataParallelSize    uint32 // ranks behind each target port; 0 is 1
-	RankHeader          string
+	// NoKVEvents: the engines publish no KV events.
+	NoKVEvents       bool
+	KVEventsPort     uint16 // of rank 0
+	KVReplayPort     uint16
+	KVLoadPort       uint16
+	PortStride       uint16 // between the ports of neighbouring ranks; 0 is 1
+	DataParallelSize uint32 // ranks behind each target port; 0 is 1
+	RankHeader       string
 	// LoadMetrics: the engines' load is read from their metrics.
 	LoadMetrics bool
 

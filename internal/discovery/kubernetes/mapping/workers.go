@@ -19,12 +19,19 @@ type Answer struct {
 	Problem string
 	// NoModel and NoBlockSize say why an engine that answers does not tell these.
 	NoModel, NoBlockSize string
+	// Unanswered: the engine did not answer some question, so that asking again may tell more.
+	Unanswered bool
+	// Restored: it is what the worker had in an earlier life of the process, also by settings of then. It
+	// counts until the engine answers all questions, and not at all for one that is not asked.
+	Restored bool
 
 	Model         string
-	Further       []string // other names of the model, or other models; they are not served
+	Aliases       []string // further names of the model
+	Further       []string // other models; they are not served
 	Adapters      []string
 	BlockSize     uint32
 	TotalKVBlocks uint64
+	KVTokens      uint64 // TotalKVBlocks in tokens, where the engine tells it so
 	Ranks         uint32
 	Eagle         *bool // its blocks look one token ahead; nil: it does not say
 	// EventsPort, ReplayPort and LoadPort are those of the engine's first rank, 0 if it does not
@@ -57,6 +64,10 @@ type Worker struct {
 	Ask   bool
 	Needs Needs
 }
+
+// PodRanks is how many ranks a pod may have behind all of its target ports together, unless its entry
+// gives each port more: so one pod leaves room for the streams of others, whatever it says of itself.
+const PodRanks = 64
 
 // Reasons why a pod has no workers. They are labels of metrics.
 const (
@@ -93,7 +104,7 @@ func Map(p *Pod, pool *Pool, e *Entry, s *Settings, answers func(port uint16) An
 		m.Excluded, m.Why = ExcludedRole, "its role is encode"
 		return m
 	}
-	size := first(uint32(a.number("data-parallel-size", catalog.MaxRanks)), e.DataParallelSize)
+	size := uint32(a.number("data-parallel-size", catalog.MaxRanks))
 	g := given{
 		model: a.text("model"), adapters: a.list("adapters"), taints: a.list("taints"), role: role, size: size,
 		blockSize:  uint32(a.number("block-size", math.MaxUint32)),
@@ -102,10 +113,23 @@ func Map(p *Pod, pool *Pool, e *Entry, s *Settings, answers func(port uint16) An
 		events:     uint16(a.number("kv-events-port", math.MaxUint16)),
 		replay:     uint16(a.number("kv-replay-port", math.MaxUint16)),
 		load:       uint16(a.number("kv-load-port", math.MaxUint16)),
+		noEvents:   !a.flag("kv-events", !e.NoKVEvents),
 		metrics:    a.flag("load-metrics", e.LoadMetrics),
 		rankHeader: a.rankHeader(),
 	}
 	active := a.activePorts()
+	ports := 0
+	for _, port := range pool.Ports {
+		if active(port) {
+			ports++
+		}
+	}
+	g.most = max(PodRanks/max(1, uint32(ports)), e.DataParallelSize)
+	if g.size > g.most {
+		a.fault(a.prefix+"data-parallel-size", "%d ranks are more than %s", g.size, g.mostText())
+		g.size = 0
+	}
+	g.size = first(g.size, e.DataParallelSize)
 	for i, port := range pool.Ports {
 		if !active(port) {
 			continue
@@ -123,10 +147,12 @@ type given struct {
 	adapters, taints []string
 	role             *string
 	size             uint32 // ranks behind each port, 0: not given
+	most             uint32 // that they may be
 	blockSize        uint32
 	blocks, batched  uint64
 	events, replay   uint16
 	load             uint16
+	noEvents         bool // the engine publishes no KV events
 	metrics          bool // the load is read from the engine's metrics
 	rankHeader       string
 }
@@ -134,7 +160,16 @@ type given struct {
 // worker returns the worker behind the i-th target port.
 func (g given) worker(p *Pod, pool *Pool, e *Entry, s *Settings, i int, said Answer) Worker {
 	port := pool.Ports[i]
-	g.size = first(g.size, min(said.Ranks, catalog.MaxRanks), 1)
+	needs, ask := g.wants(pool, e)
+	if said.Restored && !ask {
+		said = Answer{}
+	}
+	tooMany := ""
+	if g.size == 0 && said.Ranks > g.most {
+		tooMany = fmt.Sprintf("the engine's %d ranks are more than %s", said.Ranks, g.mostText())
+		said.Ranks = 0
+	}
+	g.size = first(g.size, said.Ranks, 1)
 	name := p.Name
 	if name == "" {
 		name = net.JoinHostPort(p.IP, strconv.Itoa(int(port)))
@@ -147,7 +182,7 @@ func (g given) worker(p *Pod, pool *Pool, e *Entry, s *Settings, i int, said Ans
 		}
 	}
 	url := e.Scheme + "://" + net.JoinHostPort(p.IP, strconv.Itoa(int(port)))
-	w := Worker{Port: port, Record: catalog.Record{
+	w := Worker{Port: port, Ask: ask, Needs: needs, Record: catalog.Record{
 		ID:              workerid.Of(name),
 		Scope:           catalog.Scope{Model: first(g.model, e.Model, said.Model), Tenant: e.Tenant},
 		Endpoint:        &url,
@@ -159,6 +194,9 @@ func (g given) worker(p *Pod, pool *Pool, e *Entry, s *Settings, i int, said Ans
 		MaxNumBatchedTokens: some(first(g.batched, e.MaxNumBatchedTokens)),
 		RankHeader:          some(first(g.rankHeader, e.RankHeader)),
 	}}
+	if tooMany != "" {
+		w.Reasons = append(w.Reasons, tooMany)
+	}
 	if said.Eagle != nil && *said.Eagle {
 		w.Record.IsEagle = said.Eagle
 	}
@@ -166,6 +204,7 @@ func (g given) worker(p *Pod, pool *Pool, e *Entry, s *Settings, i int, said Ans
 	if g.adapters == nil {
 		r.Adapters = said.Adapters
 	}
+	r.Aliases = catalog.AliasesOf(r.Scope.Model, said.Model, said.Aliases)
 	g.setRanks(r, uint32(i))
 	for _, domain := range [...]struct{ name, label string }{{"zone", LabelZone}, {"region", LabelRegion}} {
 		if value := p.Labels[domain.label]; value != "" {
@@ -175,15 +214,32 @@ func (g given) worker(p *Pod, pool *Pool, e *Entry, s *Settings, i int, said Ans
 			r.TopologyDomains[domain.name] = value
 		}
 	}
-	if s.KVEvents {
+	switch {
+	case g.noEvents:
+		r.KVEvents = new(false)
+	case s.KVEvents:
 		g.setEvents(&w, p, e, said)
 	}
 	r.LoadEndpoint, r.LoadEndpoints = single(g.endpoints(&w, p, e, "load reports", first(g.load, p.Ports[PortLoad], e.KVLoadPort), said.LoadPort))
 	if g.metrics {
 		r.LoadMetrics = new(catalog.LoadMetrics)
 	}
-	g.setAsked(&w, pool, e, said)
+	g.setLacking(&w, pool, e, said)
 	return w
+}
+
+// mostText is most as reasons have it.
+func (g *given) mostText() string {
+	return fmt.Sprintf("the %d that a pod may have behind each of its target ports: set data_parallel_size of its source", g.most)
+}
+
+// wants returns what only the engine can say, and whether it is asked.
+func (g *given) wants(pool *Pool, e *Entry) (n Needs, ask bool) {
+	if !e.Ask || pool.H2C {
+		return n, false
+	}
+	n = Needs{Model: first(g.model, e.Model) == "", BlockSize: first(g.blockSize, e.BlockSize) == 0}
+	return n, n.Model || n.BlockSize || g.adapters == nil || first(g.blocks, e.TotalKVBlocks) == 0
 }
 
 // setRanks gives the worker of the i-th port its ranks. Frontends behind several ports know
@@ -252,22 +308,18 @@ func single(all map[uint32]string) (*string, map[uint32]string) {
 	return nil, nil
 }
 
-// setAsked says what the worker lacks that its engine could say, and why it does not.
-func (g *given) setAsked(w *Worker, pool *Pool, e *Entry, said Answer) {
+// setLacking says what the worker lacks that its engine could say, and why it does not.
+func (g *given) setLacking(w *Worker, pool *Pool, e *Entry, said Answer) {
 	r := &w.Record
 	noModel := r.Scope.Model == ""
 	if noModel {
 		r.Scope.Model = catalog.DefaultName
 	}
-	if e.Ask && !pool.H2C {
-		w.Needs = Needs{Model: first(g.model, e.Model) == "", BlockSize: first(g.blockSize, e.BlockSize) == 0}
-		w.Ask = w.Needs.Model || w.Needs.BlockSize || g.adapters == nil || first(g.blocks, e.TotalKVBlocks) == 0
-		if why := w.Needs.Lacking(said); why != "" {
-			w.Reasons = append(w.Reasons, why)
-		}
-		return
-	}
+	why := w.Needs.Lacking(said)
 	switch {
+	case why != "":
+		w.Reasons = append(w.Reasons, why)
+	case e.Ask && !pool.H2C:
 	case noModel && pool.H2C:
 		w.Reasons = append(w.Reasons, "no model is configured, and engines that speak h2c are not asked")
 	case noModel:
@@ -306,10 +358,10 @@ func trimmedList(text string) []string {
 	return items
 }
 
-// Or returns the answer, with what it lacks from an earlier one.
+// Or returns the answer, with what it lacks from an earlier one, by which it is restored or not.
 func (a Answer) Or(before Answer) Answer {
 	if a.Model == "" {
-		a.Model, a.Further = before.Model, before.Further
+		a.Model, a.Aliases, a.Further = before.Model, before.Aliases, before.Further
 	}
 	if a.Eagle == nil {
 		a.Eagle = before.Eagle
@@ -319,16 +371,25 @@ func (a Answer) Or(before Answer) Answer {
 	}
 	a.BlockSize = first(a.BlockSize, before.BlockSize)
 	a.TotalKVBlocks = first(a.TotalKVBlocks, before.TotalKVBlocks)
+	a.KVTokens = first(a.KVTokens, before.KVTokens)
 	a.Ranks = first(a.Ranks, before.Ranks)
 	a.EventsPort = first(a.EventsPort, before.EventsPort)
 	a.ReplayPort = first(a.ReplayPort, before.ReplayPort)
 	a.LoadPort = first(a.LoadPort, before.LoadPort)
+	a.Restored = before.Restored
+	return a
+}
+
+// WithBlockSize returns the answer with the block size of the engine's events, in whose blocks its
+// capacity is known only if it is told in tokens.
+func (a Answer) WithBlockSize(size uint32) Answer {
+	a.BlockSize, a.TotalKVBlocks = size, a.KVTokens/uint64(size)
 	return a
 }
 
 // Equal reports whether two answers say the same.
 func (a Answer) Equal(b Answer) bool {
 	return a.Problem == b.Problem && a.NoModel == b.NoModel && a.NoBlockSize == b.NoBlockSize && a.Model == b.Model &&
-		slices.Equal(a.Further, b.Further) && slices.Equal(a.Adapters, b.Adapters) && a.BlockSize == b.BlockSize &&
-		(a.Eagle != nil && *a.Eagle) == (b.Eagle != nil && *b.Eagle) && a.TotalKVBlocks == b.TotalKVBlocks && a.Ranks == b.Ranks && a.EventsPort == b.EventsPort && a.ReplayPort == b.ReplayPort && a.LoadPort == b.LoadPort
+		slices.Equal(a.Aliases, b.Aliases) && slices.Equal(a.Further, b.Further) && slices.Equal(a.Adapters, b.Adapters) && a.BlockSize == b.BlockSize &&
+		(a.Eagle != nil && *a.Eagle) == (b.Eagle != nil && *b.Eagle) && a.TotalKVBlocks == b.TotalKVBlocks && a.KVTokens == b.KVTokens && a.Ranks == b.Ranks && a.EventsPort == b.EventsPort && a.ReplayPort == b.ReplayPort && a.LoadPort == b.LoadPort
 }

@@ -57,10 +57,14 @@ func show(w mapping.Worker) string {
 	add("events", r.KVEventsEndpoints != nil, func() any { return r.KVEventsEndpoints })
 	add("replay", r.ReplayEndpoint != nil, func() any { return *r.ReplayEndpoint })
 	add("replay", r.ReplayEndpoints != nil, func() any { return r.ReplayEndpoints })
+	if r.KVEvents != nil && !*r.KVEvents {
+		out += " no events"
+	}
 	add("load", r.LoadEndpoint != nil, func() any { return *r.LoadEndpoint })
 	add("load", r.LoadEndpoints != nil, func() any { return r.LoadEndpoints })
 	add("metrics", r.LoadMetrics != nil, func() any { return true })
 	add("adapters", r.Adapters != nil, func() any { return r.Adapters })
+	add("aliases", r.Aliases != nil, func() any { return r.Aliases })
 	add("taints", r.Taints != nil, func() any { return r.Taints })
 	add("domains", r.TopologyDomains != nil, func() any { return r.TopologyDomains })
 	add("eagle", r.IsEagle != nil, func() any { return *r.IsEagle })
@@ -105,6 +109,29 @@ func TestMap(t *testing.T) {
 			pod:   pod(func(p *mapping.Pod) { p.Ports = map[string]uint16{"kv-events": 6000} }),
 			entry: func(e *mapping.Entry) { e.KVEventsPort, e.KVReplayPort = 7000, 7100 },
 			want:  []string{plain + " events=tcp://10.0.0.1:6000 replay=tcp://10.0.0.1:7100"},
+		},
+		"no events by entry": {
+			pod:   pod(func(p *mapping.Pod) { p.Ports = map[string]uint16{"kv-events": 6000} }),
+			entry: func(e *mapping.Entry) { e.NoKVEvents = true }, said: mapping.Answer{EventsPort: 9000, ReplayPort: 9100, LoadPort: 9200},
+			want: []string{plain + " no events load=tcp://10.0.0.1:9200"},
+		},
+		"no events by annotation": {pod: annotated("select-service/kv-events", "false"), want: []string{plain + " no events"}},
+		"events by annotation": {
+			pod: annotated("select-service/kv-events", "true"), entry: func(e *mapping.Entry) { e.NoKVEvents = true },
+			want: []string{plain + " events=tcp://10.0.0.1:5557"},
+		},
+		"a port of events that is none": {
+			pod: annotated("select-service/kv-events-port", "none"),
+			want: []string{plain + ` events=tcp://10.0.0.1:5557 !annotation select-service/kv-events-port: "none" is not a number from 1 to 65535; ` +
+				`a pod without KV events has select-service/kv-events: "false"`},
+		},
+		"further names": {
+			pod: pod(nil), said: mapping.Answer{Model: "x", Aliases: []string{"m", "gpt-4"}},
+			want: []string{plain + " events=tcp://10.0.0.1:5557 aliases=[gpt-4 x]"},
+		},
+		"further names of another model than its own": {
+			pod: pod(nil), said: mapping.Answer{Model: "x", Aliases: []string{"gpt-4"}},
+			want: []string{plain + " events=tcp://10.0.0.1:5557"},
 		},
 		"annotated ports first": {
 			pod: pod(func(p *mapping.Pod) {
@@ -232,6 +259,21 @@ func TestMap(t *testing.T) {
 				` !annotation select-service/model: it is empty !annotation select-service/taints: it has more than 1024 bytes` +
 				` !annotation select-service/block-size: "x" is not a number from 1 to 4294967295` +
 				` !annotation select-service/rank-header: "x" is not local, global or none`},
+		},
+		"more ranks than a pod may have": {
+			pod: annotated("select-service/data-parallel-size", "65"),
+			want: []string{plain + " events=tcp://10.0.0.1:5557 !annotation select-service/data-parallel-size: 65 ranks are more than the 64" +
+				" that a pod may have behind each of its target ports: set data_parallel_size of its source"},
+		},
+		"more ranks of an engine than a pod may have": {
+			pod: pod(nil), said: mapping.Answer{Ranks: 65},
+			want: []string{plain + " events=tcp://10.0.0.1:5557 !the engine's 65 ranks are more than the 64" +
+				" that a pod may have behind each of its target ports: set data_parallel_size of its source"},
+		},
+		"ranks that its source allows": {
+			pod:   annotated("select-service/data-parallel-size", "100", "select-service/kv-events-port", "65500"),
+			entry: func(e *mapping.Entry) { e.DataParallelSize = 100 },
+			want:  []string{plain + " ranks=0+100 !the port of the events of rank 36 would be 65536"},
 		},
 		"zone": {
 			pod: pod(func(p *mapping.Pod) {

@@ -110,6 +110,9 @@ func immediate(r gateway.Refusal) *extprocv3.ProcessingResponse {
 	if r.RetryAfter > 0 {
 		set = append(set, header("retry-after", strconv.Itoa(r.RetryAfter)))
 	}
+	if r.Allow != "" {
+		set = append(set, header("allow", r.Allow))
+	}
 	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
 		ImmediateResponse: &extprocv3.ImmediateResponse{
 			Status:  &typev3.HttpStatus{Code: typev3.StatusCode(r.Status)},

@@ -49,7 +49,7 @@ func TestGoneWhilePlaced(t *testing.T) {
 			MaxStreams: 1, MaxBody: 1 << 10, PickTimeout: time.Minute, Lease: time.Minute, Metrics: counts.NewGateway(), Log: zerolog.Nop(),
 		}, gateway.Service{Selecting: w.API, Catalog: w.Catalog(), Ready: func() bool { return true }})
 		stream := &leaving{t: t}
-		c := call{ability: new(ability), Exchange: g.Open(nil), server: New(Config{MaxStreams: 1, Log: zerolog.Nop()}, g), stream: stream, phase: readingRequest}
+		c := call{ability: new(ability), Exchange: g.Open(counts.ExtProc, nil), server: New(Config{MaxStreams: 1, Log: zerolog.Nop()}, g), stream: stream, phase: readingRequest}
 		defer c.Close()
 		c.Begin(g.ReadHead(maps.All(map[string]string{":method": "POST", ":path": "/v1/completions"})), tracing.Context{})
 		if bad := c.Add([]byte(`{"model":"m","prompt":[1,2,3,4,5]}`)); bad != nil {

@@ -28,6 +28,7 @@ import (
 
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/server/gateway"
+	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
 )
 
@@ -180,7 +181,7 @@ func (s *Server) Stop(ctx context.Context, delay, timeout time.Duration) {
 	every := time.NewTicker(stopEvery)
 	defer every.Stop()
 	for quiet := 0; quiet < 2 && ctx.Err() == nil; quiet++ {
-		if s.gateway.Opened() > 0 {
+		if s.gateway.Opened(counts.ExtProc) > 0 {
 			quiet = -1
 		}
 		select {
@@ -199,7 +200,7 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) (err 
 	if err != nil {
 		return err
 	}
-	c := &call{Exchange: s.gateway.Open(caller), server: s, stream: stream, peer: hostOf(stream.Context()), ability: abilityOf(stream.Context())}
+	c := &call{Exchange: s.gateway.Open(counts.ExtProc, caller), server: s, stream: stream, peer: hostOf(stream.Context()), ability: abilityOf(stream.Context())}
 	defer c.Close()
 	defer func() {
 		if v := recover(); v != nil {

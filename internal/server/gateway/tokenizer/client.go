@@ -12,8 +12,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/select-service/select-service/internal/codec/redact"
 	"github.com/select-service/select-service/internal/server/gateway/openai"
-	"github.com/select-service/select-service/internal/telemetry/tracing"
+	"github.com/select-service/select-service/internal/transport/http1"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 )
@@ -40,6 +41,9 @@ type Options struct {
 	Protocol    Protocol
 	Timeout     time.Duration // for a prompt's tokens, second tries included
 	MaxResponse int64         // bytes of an answer
+	// Engines is how engines are asked. The server at URL is connected to with their certificates, but
+	// at whatever address, and without their token.
+	Engines Engines
 	// Memory is the account of answers above memory.SmallBody while they are read; nil: no
 	// limit.
 	Memory *memory.Account
@@ -47,18 +51,22 @@ type Options struct {
 
 // Client asks for tokens. It is safe for concurrent use.
 type Client struct {
-	options   Options
-	transport *transport
-	breakers  breakers
+	options  Options
+	http     *http1.Client
+	breakers breakers
 }
 
 // New returns a client. Close closes its idle connections.
 func New(o Options) *Client {
-	return &Client{options: o, transport: newTransport(o.Timeout)}
+	through := http1.Options{TLS: o.Engines.TLS}
+	if o.URL == Worker {
+		through.Dial = o.Engines.Dial
+	}
+	return &Client{options: o, http: http1.New(through)}
 }
 
 // Close ends the connections that are not in use.
-func (c *Client) Close() { c.transport.close() }
+func (c *Client) Close() { c.http.Close() }
 
 // Request is a prompt whose tokens are wanted.
 type Request struct {
@@ -215,14 +223,12 @@ func (c *Client) post(ctx context.Context, at string, q call) (answer, error) {
 	if err != nil {
 		return answer{}, &Error{Reason: Broken, Err: err}
 	}
-	header := http.Header{}
-	tracing.Of(ctx).Context().AddTo(header) //nolint:contextcheck // of the span in ctx
-	resp, err := c.transport.post(ctx, to, header, q.body)
+	resp, err := c.http.Do(ctx, c.question(ctx, to, q.body))
 	if err != nil {
-		return answer{}, failed(ctx, fmt.Errorf("POST %s: %w", to.Redacted(), err), Unavailable)
+		return answer{}, failed(ctx, fmt.Errorf("POST %s: %w", redact.URLs(to.String()), err), Unavailable)
 	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
+	defer func() { _ = resp.Close() }()
+	if resp.Status != http.StatusOK {
 		return answer{}, refused(ctx, to, resp)
 	}
 	text, free, err := c.text(resp, q.of)
@@ -232,7 +238,7 @@ func (c *Client) post(ctx context.Context, at string, q call) (answer, error) {
 	}
 	got, err := q.answer(text)
 	if err != nil {
-		return answer{}, failed(ctx, fmt.Errorf("answer of %s: %w", to.Redacted(), err), Broken)
+		return answer{}, failed(ctx, fmt.Errorf("answer of %s: %w", redact.URLs(to.String()), err), Broken)
 	}
 	return got, nil
 }
@@ -274,7 +280,7 @@ var (
 )
 
 // text reads the body of an answer for a request. The caller must call free once, also after an error.
-func (c *Client) text(resp *http.Response, of *Request) (text []byte, free func(), err error) {
+func (c *Client) text(resp io.Reader, of *Request) (text []byte, free func(), err error) {
 	most, tooLong := c.options.MaxResponse, error(&Error{Reason: TooLarge, Err: errTooLarge})
 	if n := bytesPerToken*int64(of.mostIDs()) + memory.SmallBody; n < most {
 		most, tooLong = n, of.tooMany()
@@ -294,7 +300,7 @@ func (c *Client) text(resp *http.Response, of *Request) (text []byte, free func(
 			buf = append(held.Bytes, buf...)[:grown]
 			former.Release(c.options.Memory)
 		}
-		m, err := resp.Body.Read(buf[n:])
+		m, err := resp.Read(buf[n:])
 		n += m
 		switch {
 		case int64(n) > most:

@@ -9,6 +9,9 @@ import (
 	"net/url"
 	"strings"
 	"unicode"
+
+	"github.com/select-service/select-service/internal/codec/redact"
+	"github.com/select-service/select-service/internal/transport/http1"
 )
 
 // Reason is why there are no tokens.
@@ -103,19 +106,24 @@ func failed(ctx context.Context, err error, reason Reason) error {
 const maxErrorText = 1 << 10
 
 // refused returns the error of a server's answer whose status is not 200.
-func refused(ctx context.Context, of *url.URL, resp *http.Response) error {
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorText))
+func refused(ctx context.Context, of *url.URL, resp *http1.Response) error {
+	text, _ := io.ReadAll(io.LimitReader(resp, maxErrorText))
 	if ctx.Err() != nil {
 		return failed(ctx, ctx.Err(), Broken)
 	}
 	reason := Broken
-	switch resp.StatusCode {
+	switch resp.Status {
 	case http.StatusBadRequest, http.StatusUnprocessableEntity:
 		reason = Rejected
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		reason = Unavailable
 	}
-	return &Error{Reason: reason, Status: resp.StatusCode, Err: fmt.Errorf("%s answers %s: %s", of.Redacted(), resp.Status, printable(text))}
+	return &Error{Reason: reason, Status: resp.Status, Err: fmt.Errorf("%s answers %s: %s", redact.URLs(of.String()), statusOf(resp), printable(text))}
+}
+
+// statusOf returns the status of an answer for people.
+func statusOf(resp *http1.Response) string {
+	return strings.TrimSpace(fmt.Sprint(resp.Status, " ", printable([]byte(resp.Reason))))
 }
 
 // printable returns a server's text as one line for the log.

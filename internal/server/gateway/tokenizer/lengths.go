@@ -7,14 +7,20 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"time"
 
+	"github.com/select-service/select-service/internal/codec/redact"
 	"github.com/select-service/select-service/internal/server/gateway/openai"
+	"github.com/select-service/select-service/internal/transport/http1"
 )
 
 // Lengths asks engines for the context lengths of their models. It is safe for concurrent use.
-type Lengths struct{ http *http.Client }
+type Lengths struct {
+	engines Engines
+	http    *http1.Client
+}
 
 const (
 	// lengthTimeout bounds the time of a question.
@@ -24,15 +30,12 @@ const (
 )
 
 // NewLengths returns a client. Close closes its idle connections.
-func NewLengths() *Lengths {
-	return &Lengths{&http.Client{
-		Transport:     &http.Transport{IdleConnTimeout: idleFor, DisableCompression: true},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+func NewLengths(of Engines) *Lengths {
+	return &Lengths{of, http1.New(http1.Options{Dial: of.Dial, TLS: of.TLS})}
 }
 
 // Close ends the connections that are not in use.
-func (l *Lengths) Close() { l.http.CloseIdleConnections() }
+func (l *Lengths) Close() { l.http.Close() }
 
 var errNoLength = errors.New("the list of models does not have the model's max_model_len")
 
@@ -41,18 +44,20 @@ var errNoLength = errors.New("the list of models does not have the model's max_m
 func (l *Lengths) Ask(ctx context.Context, engine, model string) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, lengthTimeout)
 	defer cancel()
-	url := baseOf(engine) + "/v1/models"
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	to, err := url.Parse(baseOf(engine) + "/v1/models")
 	if err != nil {
 		return 0, fmt.Errorf("length of model %q: %w", model, err)
 	}
-	resp, err := l.http.Do(req)
+	resp, err := l.http.Do(ctx, &http1.Request{
+		Method: http.MethodGet, Origin: http1.OriginOf(to), Target: to.RequestURI(),
+		Header: l.engines.authorize(http1.Header{{Name: "Accept", Value: "application/json"}}, to),
+	})
 	if err != nil {
-		return 0, fmt.Errorf("length of model %q: %w", model, err)
+		return 0, fmt.Errorf("length of model %q: GET %s: %w", model, redact.URLs(to.String()), err)
 	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		return 0, fmt.Errorf("length of model %q: %s answers %s", model, url, resp.Status)
+	defer func() { _ = resp.Close() }()
+	if resp.Status != http.StatusOK {
+		return 0, fmt.Errorf("length of model %q: %s answers %s", model, redact.URLs(to.String()), statusOf(resp))
 	}
 	var list struct {
 		Data []struct {
@@ -60,15 +65,15 @@ func (l *Lengths) Ask(ctx context.Context, engine, model string) (int, error) {
 			MaxModelLen *int32 `json:"max_model_len"`
 		} `json:"data"`
 	}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, maxModels)).Decode(&list); err != nil {
-		return 0, fmt.Errorf("length of model %q: answer of %s: %w", model, url, err)
+	if err := json.NewDecoder(io.LimitReader(resp, maxModels)).Decode(&list); err != nil {
+		return 0, fmt.Errorf("length of model %q: answer of %s: %w", model, redact.URLs(to.String()), err)
 	}
 	for _, m := range list.Data {
 		if m.ID == model && m.MaxModelLen != nil && *m.MaxModelLen > 0 {
 			return int(*m.MaxModelLen), nil
 		}
 	}
-	return 0, fmt.Errorf("length of model %q: answer of %s: %w", model, url, errNoLength)
+	return 0, fmt.Errorf("length of model %q: answer of %s: %w", model, redact.URLs(to.String()), errNoLength)
 }
 
 // shorten returns the tokens that the engine keeps of an answer of /tokenize, which has those of
