@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -165,12 +166,15 @@ type pipe struct {
 
 	ctx  context.Context
 	in   chan *extprocv3.ProcessingRequest
+	mu   sync.Mutex // guards sent while the call runs
 	sent []*extprocv3.ProcessingResponse
 }
 
 func (p *pipe) Context() context.Context { return p.ctx }
 
 func (p *pipe) Send(m *extprocv3.ProcessingResponse) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.sent = append(p.sent, m)
 	return nil
 }
@@ -267,6 +271,8 @@ func TestStalled(t *testing.T) {
 			synctest.Wait()
 		}
 		status := func(s *stream) int {
+			s.mu.Lock()
+			defer s.mu.Unlock()
 			if len(s.sent) == 0 {
 				return 0
 			}
