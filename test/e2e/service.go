@@ -178,7 +178,7 @@ func (s *Service) Loads(ctx context.Context) (all []ScopeLoads, err error) {
 }
 
 // Sum adds up the samples of a metric, over all its labels; 0 if it has none. name
-// may be a whole sample with labels, which is then the only one.
+// may have the first labels of samples, in the order of the exposition: those with further ones count too.
 func (s *Service) Sum(ctx context.Context, name string) (sum float64, err error) {
 	samples, err := s.samples(ctx, name)
 	for _, v := range samples {
@@ -209,8 +209,8 @@ func (s *Service) samples(ctx context.Context, name string) (all []float64, err 
 		return nil, fmt.Errorf("GET /metrics: %v", a)
 	}
 	for line := range strings.Lines(string(a.Body)) {
-		rest, ok := strings.CutPrefix(line, name)
-		if !ok || rest[0] != ' ' && rest[0] != '{' {
+		rest, ok := strings.CutPrefix(line, strings.TrimSuffix(name, "}"))
+		if !ok || strings.IndexByte(" {},", rest[0]) < 0 {
 			continue
 		}
 		v, err := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndexByte(rest, ' ')+1:]), 64)

@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/select-service/select-service/test/e2e"
@@ -53,11 +54,15 @@ type setup struct {
 	tap *tap
 }
 
+// throughProxy is the test that plays the scenarios without Envoy: clients send their requests to the service.
+const throughProxy = "TestProxyScenarios"
+
 // bed is Envoy, the picker and its engines.
 type bed struct {
 	t       *testing.T
 	picker  *e2e.Service
-	gateway int // port of the picker
+	gateway int  // port of the picker
+	proxied bool // envoy is the proxy: clients send their requests to the picker
 	envoy   *envoy
 	engines []*backend
 	workers []object // their registrations, with ids from 1
@@ -66,10 +71,14 @@ type bed struct {
 // lay starts everything and waits until the picker hears of every cached block.
 func lay(t *testing.T, s setup) *bed {
 	t.Helper()
-	if os.Getenv(envoyEnv) == "" {
+	proxied := strings.HasPrefix(t.Name(), throughProxy)
+	switch {
+	case proxied && (s.tap != nil || len(s.envoy) > 0):
+		t.Skip("it is about Envoy")
+	case os.Getenv(envoyEnv) == "":
 		t.Skipf("needs Envoy: make test-gateway sets %s", envoyEnv)
 	}
-	b := &bed{t: t, gateway: e2e.FreePort(t)}
+	b := &bed{t: t, proxied: proxied, gateway: e2e.FreePort(t)}
 	for i := range max(s.engines, 2) {
 		first := s.firstRank
 		if s.ports {
@@ -81,12 +90,21 @@ func lay(t *testing.T, s setup) *bed {
 		b.engines = b.engines[:1]
 	}
 	args := append([]string{"--gateway-port", strconv.Itoa(b.gateway), "--gateway-drain-delay", "10ms"}, s.service...)
+	proxy := 0
+	if proxied {
+		proxy = e2e.FreePort(t)
+		args = append(args, "--proxy-port", strconv.Itoa(proxy))
+	}
 	if s.tokenizer != nil {
 		args = append(args, "--tokenizer-url", s.tokenizer.url)
 	}
 	b.picker = e2e.Serve(t, s.env, args...)
 	b.workers = b.records(s)
 	b.register(b.picker)
+	if proxied {
+		b.envoy = &envoy{url: fmt.Sprintf("http://127.0.0.1:%d", proxy)}
+		return b
+	}
 	port := b.gateway
 	if s.tap != nil {
 		port = s.tap.listen(t, b.gateway)

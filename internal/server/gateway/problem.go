@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/server/gateway/openai"
 )
@@ -91,8 +92,14 @@ func Unanswered(status int, code, text string, cause error) *Problem {
 }
 
 // Denied is for a caller who may not send requests: the status is 401, 403 or 429.
-func Denied(status int, cause error) *Problem {
-	return &Problem{status: status, kind: openai.TypeAuthentication, code: "invalid_api_key", text: cause.Error(), outcome: counts.GatewayDenied}
+func Denied(denied *access.DeniedError) *Problem {
+	code := "invalid_api_key" // OpenAI's
+	if denied.Status != http.StatusUnauthorized {
+		code = denied.Code
+	}
+	return &Problem{
+		status: denied.Status, kind: openai.TypeAuthentication, code: code, text: denied.Text, outcome: counts.GatewayDenied, err: denied,
+	}
 }
 
 func errUnavailable(code, text string, cause error) *problem {

@@ -164,10 +164,9 @@ func TestUpgradeModes(t *testing.T) {
 type pipe struct {
 	grpc.ServerStream
 
-	ctx context.Context
-	in  chan *extprocv3.ProcessingRequest
-
-	mu   sync.Mutex // guards sent
+	ctx  context.Context
+	in   chan *extprocv3.ProcessingRequest
+	mu   sync.Mutex // guards sent while the call runs
 	sent []*extprocv3.ProcessingResponse
 }
 

@@ -57,7 +57,7 @@ func (e *exchange) requestHeader(place *gateway.Placement) http1.Header {
 				continue
 			}
 		case strings.HasPrefix(name, "X-"):
-			if !trusted && (strings.HasPrefix(name, forwarded) || name == "X-Real-Ip") || isSet(set, remove, name) {
+			if !trusted && (strings.HasPrefix(name, forwarded) || name == "X-Real-Ip") || isSet(set, remove, name) || strings.EqualFold(name, gateway.DestinationHeader) {
 				continue
 			}
 			hasID = hasID || name == "X-Request-Id"

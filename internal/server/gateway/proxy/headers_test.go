@@ -35,7 +35,7 @@ func TestRequestHeaders(t *testing.T) {
 		// what goes no further
 		"Connection", "keep-alive, X-Hop, X-Forwarded-For", "X-Hop", "1", "Keep-Alive", "timeout=5", "TE", "trailers", "Proxy-Authorization", "Basic x",
 		"Proxy-Connection", "keep-alive", "Upgrade", "h2c", "HTTP2-Settings", "AAMAAABkAAQAAP__",
-		"x-gateway-destination-endpoint-subset", "10.0.0.1:1", "X-Prefiller-Host-Port", "10.0.0.1:1", "X-Data-Parallel-Rank", "7",
+		"x-gateway-destination-endpoint-subset", "10.0.0.1:1", "x-gateway-destination-endpoint", "10.0.0.1:1", "X-Prefiller-Host-Port", "10.0.0.1:1", "X-Data-Parallel-Rank", "7",
 		"X-Forwarded-For", "6.6.6.6", "X-Forwarded-Host", "evil", "X-Forwarded-Proto", "https", "Forwarded", "for=6.6.6.6", "X-Real-IP", "6.6.6.6",
 	))
 	r := <-got
@@ -43,7 +43,7 @@ func TestRequestHeaders(t *testing.T) {
 		"X-Custom": {"one", "two"}, "Accept-Encoding": {"gzip, br"}, "User-Agent": {"tests"}, "X-Tenant-Id": {"blue"}, "Cookie": {"a=b"},
 		"Authorization": {"Bearer mine"}, "X-Session-Id": {"s"}, "Content-Type": {"application/json"},
 		"X-Hop": nil, "Keep-Alive": nil, "Te": nil, "Proxy-Authorization": nil, "Proxy-Connection": nil, "Upgrade": nil, "Http2-Settings": nil, "Connection": nil,
-		"X-Gateway-Destination-Endpoint-Subset": nil, "X-Prefiller-Host-Port": nil, "X-Data-Parallel-Rank": nil, "Forwarded": nil, "X-Real-Ip": nil,
+		"X-Gateway-Destination-Endpoint-Subset": nil, "X-Gateway-Destination-Endpoint": nil, "X-Prefiller-Host-Port": nil, "X-Data-Parallel-Rank": nil, "Forwarded": nil, "X-Real-Ip": nil,
 		"X-Forwarded-For": {"127.0.0.1"}, "X-Forwarded-Host": {"proxy.example"}, "X-Forwarded-Proto": {"http"},
 	} {
 		if !slices.Equal(r.Header[name], want) {

@@ -77,7 +77,7 @@ func (s *Server) serveModels(w http.ResponseWriter, r *http.Request, only string
 	}
 	switch {
 	case bad != nil:
-		e := &exchange{Exchange: s.gateway.Open(counts.Proxy, caller), server: s, w: w, r: r}
+		e := &exchange{Exchange: s.gateway.Open(counts.Proxy, caller), server: s, w: w, control: http.NewResponseController(w), r: r}
 		defer e.Close()
 		e.Begin(s.gateway.ReadHead(fieldsOf(r, r.URL.Path)), tracing.Context{})
 		e.refuse(bad)

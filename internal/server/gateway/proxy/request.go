@@ -31,6 +31,7 @@ type exchange struct {
 	peer    netip.Addr
 	ctx     context.Context // ends when the client has left
 	began   time.Time
+	whole   bool // the request's body has come
 	line    accessLine
 }
 
@@ -148,11 +149,8 @@ func (s *Server) identify(r *http.Request) (*access.Caller, *gateway.Problem) {
 	if err == nil {
 		return caller, nil
 	}
-	status := http.StatusUnauthorized
-	if caller != nil {
-		status = http.StatusForbidden
-	}
-	return caller, gateway.Denied(status, err)
+	refused, _ := errors.AsType[*access.DeniedError](err) // Admit has no other errors
+	return caller, gateway.Denied(refused)
 }
 
 // run serves a request that its caller may send.
@@ -190,15 +188,13 @@ func (e *exchange) readBody() bool {
 	bad, err := e.Read(patient{e}, e.r.ContentLength)
 	switch {
 	case bad != nil:
-		e.w.Header().Set("Connection", "close") // what is left of the body is not read
 		e.refuse(bad)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		e.w.Header().Set("Connection", "close")
 		e.refuse(gateway.BodyTimeout(err))
 	case err != nil:
-		e.w.Header().Set("Connection", "close")
 		e.refuse(gateway.BadBody(err))
 	default:
+		e.whole = true
 		_ = e.control.SetReadDeadline(time.Time{}) // fails only if the connection has ended
 		return true
 	}
@@ -212,6 +208,9 @@ func (p patient) Read(b []byte) (int, error) {
 	_ = p.e.control.SetReadDeadline(time.Now().Add(p.e.Patience()))
 	return p.e.r.Body.Read(b)
 }
+
+// restWithin is how long the rest of a refused request's body may take to come.
+const restWithin = time.Second
 
 // refuse answers in the engine's place.
 func (e *exchange) refuse(p *gateway.Problem) {
@@ -230,8 +229,15 @@ func (e *exchange) refuse(p *gateway.Problem) {
 	if r.Allow != "" {
 		h.Set("Allow", r.Allow)
 	}
-	if r.Status == http.StatusUnauthorized {
-		h.Set("WWW-Authenticate", "Bearer")
+	if denied, ok := errors.AsType[*access.DeniedError](p); ok {
+		h.Set("WWW-Authenticate", denied.Challenge)
+		if denied.RetryAfter != "" {
+			h.Set("Retry-After", denied.RetryAfter)
+		}
+	}
+	if e.Head.HasBody && !e.whole { // net/http reads on for a while, and must not wait
+		h.Set("Connection", "close")
+		_ = e.control.SetReadDeadline(time.Now().Add(restWithin))
 	}
 	e.w.WriteHeader(r.Status)
 	if e.r.Method != http.MethodHead {
