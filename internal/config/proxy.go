@@ -102,7 +102,7 @@ func enginePath(s string) (string, error) {
 	case s == "all":
 		return s, nil
 	case !strings.HasPrefix(s, "/") || strings.ContainsAny(s, "%?#;\\ ") || strings.Contains(s, "//") || strings.Contains(s, "/."):
-		return "", fmt.Errorf("%q: want a path such as /v1/images/generations, all below one as /v1/images/, or all", s)
+		return "", fmt.Errorf("%q: want a path such as /v1/videos, all below one as /v1/videos/, or all", s)
 	}
 	return s, nil
 }

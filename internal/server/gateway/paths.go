@@ -26,8 +26,15 @@ var enginePaths = map[string]string{
 	"/v1/rerank": "POST", "/v2/rerank": "POST", "/rerank": "POST", "/v1/score": "POST", "/score": "POST",
 	"/v1/classify": "POST", "/classify": "POST", "/generate": "POST", "/inference/v1/generate": "POST",
 	"/v1/audio/transcriptions": "POST", "/v1/audio/translations": "POST", "/v1/audio/speech": "POST",
+	"/v1/images/generations": "POST", "/v1/images/edits": "POST", "/v1/images/variations": "POST",
+	"/v1/files": "", "/v1/batches": "",
 	"/tokenize": "POST", "/v1/tokenize": "POST", "/detokenize": "POST", "/v1/detokenize": "POST",
 	"/v1/realtime": "GET", "/v1/models": "GET", "/health": "GET", "/ping": "GET",
+}
+
+// storedPaths are before the id of what an engine keeps, each with the routes of a member; "" is the member itself.
+var storedPaths = map[string][]string{
+	"/v1/responses/": {"", "/cancel", "/input_items"}, "/v1/files/": {"", "/content"}, "/v1/batches/": {"", "/cancel"},
 }
 
 // modelPaths is before the name of a model in its own path.
@@ -46,7 +53,7 @@ func ParsePaths(further []string) (*Paths, error) {
 			p.all = true
 			continue
 		case !strings.HasPrefix(path, "/") || !isPlain(path):
-			return nil, fmt.Errorf("%q: want a path such as /v1/images/generations, all paths below one such as /v1/images/, or %s", path, AllPaths)
+			return nil, fmt.Errorf("%q: want a path such as /v1/videos, all paths below one such as /v1/videos/, or %s", path, AllPaths)
 		case strings.HasSuffix(path, "/"):
 			p.prefixes = append(p.prefixes, path)
 			continue
@@ -91,6 +98,8 @@ func (p *Paths) check(method, path string, routed bool) *Problem {
 	switch allowed, ok := p.methodOf(path, routed); {
 	case !ok:
 		return errNoPath()
+	case method == http.MethodTrace:
+		return errMethod(http.MethodGet)
 	case allowed != "" && allowed != method && !(allowed == http.MethodGet && (method == http.MethodHead || method == http.MethodConnect)):
 		return errMethod(allowed)
 	}
@@ -110,6 +119,17 @@ func (p *Paths) methodOf(path string, routed bool) (method string, ok bool) {
 	}
 	if slices.ContainsFunc(p.prefixes, func(prefix string) bool { return strings.HasPrefix(path, prefix) }) {
 		return "", true
+	}
+	for before, routes := range storedPaths {
+		if id, below := strings.CutPrefix(path, before); below {
+			id, route, _ := strings.Cut(id, "/")
+			if route != "" {
+				route = "/" + route
+			}
+			if id != "" && slices.Contains(routes, route) {
+				return "", true
+			}
+		}
 	}
 	if !routed || strings.HasPrefix(path, mounted) {
 		return "", false
