@@ -2,7 +2,10 @@
 
 tmp=$(mktemp -d)
 stop() {
-	cat "$tmp"/*.pid 2>/dev/null | xargs -r kill 2>/dev/null || true
+	local pids
+	pids=$(cat "$tmp"/*.pid 2>/dev/null) || true
+	# The shell's own kill: a bare Debian has no program of that name.
+	[[ ! $pids ]] || kill $pids 2>/dev/null || true # some have ended
 	wait
 	rm -rf "$tmp"
 }
