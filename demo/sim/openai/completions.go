@@ -145,6 +145,8 @@ type answer struct {
 	words  []string
 	steps  <-chan simapi.Step
 	cached int // prompt tokens that the cache had, once the first token has come
+	// limited: the client's limit ends the message or response; else the model ends it by itself.
+	limited bool
 }
 
 // next waits for the next tokens. ok is false after the last token. It is also false when the
@@ -166,49 +168,66 @@ func (a *answer) next(r *http.Request) (tokens int, ok bool) {
 	}
 }
 
-// send writes the answer when all tokens have come.
-func (a *answer) send(w http.ResponseWriter, r *http.Request) {
+// wait waits for all tokens.
+func (a *answer) wait(r *http.Request) {
 	for tokens, ok := a.next(r); ok; tokens, ok = a.next(r) {
 		a.server.breaks(tokens)
 	}
+}
+
+// send writes the answer when all tokens have come.
+func (a *answer) send(w http.ResponseWriter, r *http.Request) {
+	a.wait(r)
 	choice := a.form.whole(strings.Join(a.words, ""))
 	choice["index"], choice["finish_reason"], choice["logprobs"] = 0, "length", nil
 	reply(w, http.StatusOK, a.object(a.form.object, []any{choice}, a.usage()))
 }
 
-// stream sends an event for each token. The model reports the first token and then whole
-// blocks, so the tokens of a block come together.
+// stream sends an event for each token.
 func (a *answer) stream(w http.ResponseWriter, r *http.Request) {
+	all := a.each(w, r, func(i int) {
+		if i == 0 && a.form.opening != nil {
+			a.event(w, a.form.opening, nil)
+		}
+		var finish any
+		if i == len(a.words)-1 {
+			finish = "length"
+		}
+		a.event(w, a.form.part(a.words[i]), finish)
+	})
+	if !all {
+		return
+	}
+	if a.req.StreamOptions.IncludeUsage {
+		a.line(w, a.object(a.form.chunk, []any{}, a.usage()))
+	}
+	_, _ = fmt.Fprint(w, "data: [DONE]\n\n") // fails only if the client is gone, as all writes here
+}
+
+// each calls event for each token as the model computes it, and passes on what event has written.
+// The model reports the first token and then whole blocks, so the tokens of a block come together.
+// It returns false if the client has gone.
+func (a *answer) each(w http.ResponseWriter, r *http.Request, event func(i int)) bool {
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-cache")
 	flush := http.NewResponseController(w)
 	if flush.Flush() != nil {
-		return
+		return false
 	}
 	sent := 0
 	for tokens, ok := a.next(r); ok; tokens, ok = a.next(r) {
-		if sent == 0 && a.form.opening != nil {
-			a.event(w, a.form.opening, nil)
-		}
 		for ; sent < tokens; sent++ {
-			var finish any
-			if sent == len(a.words)-1 {
-				finish = "length"
-			}
-			a.event(w, a.form.part(a.words[sent]), finish)
+			event(sent)
 			if f := a.server.faults.Load(); f.Reset {
 				_ = flush.Flush() // the data before the fault must arrive
 				a.server.breaks(sent + 1)
 			}
 		}
 		if flush.Flush() != nil {
-			return
+			return false
 		}
 	}
-	if a.req.StreamOptions.IncludeUsage {
-		a.line(w, a.object(a.form.chunk, []any{}, a.usage()))
-	}
-	_, _ = fmt.Fprint(w, "data: [DONE]\n\n") // fails only if the client is gone, as all writes here
+	return true
 }
 
 func (a *answer) event(w http.ResponseWriter, choice map[string]any, finish any) {

@@ -36,9 +36,29 @@ func (c *chat) tokens() ([]uint32, error) {
 	}
 	t := tokenizer.Template{Continue: c.ContinueFinal, Open: c.AddGenerationPrompt == nil || *c.AddGenerationPrompt}
 	if isSet(c.Tools) {
-		t.Tools = string(c.Tools)
+		t.Tools = toolText(c.Tools)
 	}
 	return tokenizer.Chat(messages, t), nil
+}
+
+// toolText is what the template shows of tools: name, description and parameters of each function,
+// whichever members and spaces the client has sent beside them.
+func toolText(tools json.RawMessage) string {
+	var functions []struct {
+		Function struct {
+			Name        string `json:"name"`
+			Description string `json:"description"`
+			Parameters  any    `json:"parameters"`
+		} `json:"function"`
+	}
+	if json.Unmarshal(tools, &functions) != nil {
+		return string(tools)
+	}
+	text, err := json.Marshal(functions)
+	if err != nil {
+		panic(err) // it was JSON before
+	}
+	return string(text)
 }
 
 func (m *message) text() (string, error) {

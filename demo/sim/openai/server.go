@@ -1,5 +1,6 @@
 // Package openai serves the API of vLLM's server for a simulated engine: chat and text
-// completions, streamed or not, models, /tokenize, load and event sockets, with data-parallel ranks behind one port.
+// completions, responses and Anthropic's messages, streamed or not, models, /tokenize, load and event
+// sockets, with data-parallel ranks behind one port.
 // The engine's model decides when tokens come, package tokenizer which ones.
 package openai
 
@@ -62,6 +63,8 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /metrics", s.serveMetrics)
 	mux.HandleFunc("POST /v1/chat/completions", s.serveChat)
 	mux.HandleFunc("POST /v1/completions", s.serveCompletion)
+	mux.HandleFunc("POST /v1/messages", s.serveMessages)
+	mux.HandleFunc("POST /v1/responses", s.serveResponses)
 	mux.HandleFunc("POST /tokenize", s.serveTokenize)
 	if s.opt.Render {
 		mux.HandleFunc("POST /v1/chat/completions/render", s.serveRenderChat)
