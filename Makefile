@@ -324,6 +324,10 @@ test-openapi: build setup ## lint the OpenAPI documents and let schemathesis try
 test-python: build ## the Python client: types, lint, and every failure against the real server
 	scripts/test-python.sh $(ARGS)
 
+.PHONY: test-tutorials
+test-tutorials: build setup ## the tutorials with the real LiteLLM, Claude Code and Codex; flags of SMG and vllm-router (ARGS for go test)
+	GO='$(GO)' SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service scripts/test-tutorials.sh $(ARGS)
+
 .PHONY: test-ray
 test-ray: build ## Ray actors and Ray's own KV tracker on the service
 	scripts/test-ray.sh $(ARGS)

@@ -118,8 +118,8 @@ func install(t *testing.T, root, bin string, publisher bool) {
 }
 
 // run runs the steps of a page in one shell, as a reader does, and returns how
-// many ended well. What step i printed is in the file output.i.
-func run(t *testing.T, dir, page string, steps []step) (reached int) {
+// many ended well. What step i printed is in the file output.i. env is added to the shell's.
+func run(t *testing.T, dir, page string, steps []step, env ...string) (reached int) {
 	t.Helper()
 	var script strings.Builder
 	for i, s := range steps {
@@ -129,9 +129,9 @@ func run(t *testing.T, dir, page string, steps []step) (reached int) {
 	defer cancel()
 	shell := exec.CommandContext(ctx, "bash", "-eu", "-o", "pipefail", "-c", script.String())
 	shell.Dir = dir
-	shell.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool {
+	shell.Env = append(slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		return strings.HasPrefix(kv, "DYN_") || strings.HasPrefix(kv, "SELECT_SERVICE_")
-	})
+	}), env...)
 	stderr, err := os.Create(filepath.Join(dir, "stderr"))
 	if err != nil {
 		t.Fatal(err)

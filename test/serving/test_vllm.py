@@ -1,13 +1,20 @@
 """What the service says of two vLLM engines is what they say and find."""
 
+import contextlib
+import os
 import random
+import re
+import signal
+import subprocess
 import threading
 import time
+from pathlib import Path
 
 import fleet
 import pytest
 import service
 import vllm_engine
+from ports import free_ports
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +70,31 @@ def test_load_is_reported(engines, router):
 def test_predicted_is_cached(engines, router, pytestconfig):
     dice = random.Random(pytestconfig.getoption("--seed"))
     fleet.play(router, engines, dice, pytestconfig.getoption("--requests"))
+
+
+def test_tutorial(engines, pytestconfig):
+    """The commands of docs/tutorials/vllm.md, but for the addresses, are played on real engines."""
+    text = Path("docs/tutorials/vllm.md").read_text()
+    port, proxy = free_ports(1), free_ports(1)
+    script = "\n".join(re.findall(r"^```sh\n(.*?)^```$", text, re.M | re.S)).replace("MODEL", fleet.MODEL)
+    for old, new in {
+        "http://gpu-1:8000": engines[0].url,
+        "http://gpu-2:8000": engines[1].url,
+        "--proxy-port 8080": f"--listen 127.0.0.1 --port {port} --proxy-port {proxy}",
+        "localhost:8080": f"127.0.0.1:{proxy}",
+        "localhost:8092": f"127.0.0.1:{port}",
+        "bin/selectctl": f"bin/selectctl --url http://127.0.0.1:{port}",
+        "bin/select-service": pytestconfig.getoption("--service"),
+        "service.log": "/dev/null",
+    }.items():
+        assert old in script, old
+        script = script.replace(old, new)
+    shell = subprocess.Popen(["bash", "-euc", script], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        output, _ = shell.communicate(timeout=fleet.PATIENCE)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(shell.pid, signal.SIGKILL)  # the service, too
+    assert shell.returncode == 0, output
+    assert '"choices":[{' in output and "0 findings" in output, output
+    assert len(re.findall(rf"^\S+ +{fleet.MODEL} ", output, re.M)) == 1, output
