@@ -25,9 +25,10 @@ import (
 )
 
 // hostile is a text that a terminal must not see as it is: escape sequences, a bell, C1 and DEL, text that runs
-// backwards, separators, characters without width, and a line that would be a worker of its own.
+// backwards, separators, characters without width, and a line that would be a worker of its own, with an id that no
+// measured figure is.
 const hostile = "a\x1b]0;owned\a\x1b[2Kb\r\b\t\x00\u0085\u009b31m\x7f\u202e\u2066\u2028\u2029\u200b\u200d\u2060\ufeff\u00ad\ufe0f\u3164\U000e0041" +
-	"\n99  forged  default  schedulable"
+	"\n9907990799  forged  default  schedulable"
 
 // hostileAnswers are full answers of each path, in all whose texts is hostile.
 var hostileAnswers = map[string]any{
@@ -156,7 +157,7 @@ func TestTerminal(t *testing.T) {
 		t.Errorf("the commands are %q, played are %q", commands, want)
 	}
 	own := regexp.MustCompile(`\x1b\[(31|33|0)m|\x1b\[H\x1b\[2J|\tPercentile\tTotalCount\t`) // colours, a new page, the head of --hdr
-	forged := regexp.MustCompile(`(?m)^[ \t"'-]*(worker/)?99`)
+	forged := regexp.MustCompile(`(?m)^[ \t"'-]*(worker/)?9907990799`)
 	for _, command := range commands {
 		watched, _, err := (&app{}).root().Find(strings.Fields(command))
 		if err != nil {
