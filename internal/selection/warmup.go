@@ -61,6 +61,9 @@ func (w *warmup) look(c *catalog.Catalog, r *scopes.Registry, l *reservations.Le
 				if total == 0 {
 					total = totalBlocks(v, e.Slot)
 				}
+				if !e.Worker.Publishes() {
+					total = 0 // nobody knows what it has cached
+				}
 				if total > 0 {
 					part := 0.0
 					if int(e.Slot) < len(device) { // else it has never had a block

@@ -73,7 +73,7 @@ func (c *Catalog) desiredLocked(m *member, r *Record) (*Attachment, error) {
 		return nil, err
 	}
 	a := &Attachment{Scope: r.Scope, Worker: r.ID, BlockSize: r.blockSize(), Eagle: r.eagle()}
-	streams := c.settings.KVEvents && r.publishes()
+	streams := c.settings.KVEvents && r.Publishes()
 	all := r.attachable(streams)
 	ranks := make([]AttachedRank, 0, len(all))
 	if streams {

@@ -256,7 +256,7 @@ func (r *Record) fill() {
 		r.IsEagle = &t.Eagle
 		filled(FieldEagle, t.From[FieldEagle])
 	}
-	if r.publishes() {
+	if r.Publishes() {
 		r.fillEvents()
 	}
 	r.fillEndpoints(t.LoadEndpoints, &r.LoadEndpoint, &r.LoadEndpoints, t.From[FieldLoadEndpoints], FieldLoadEndpoint, FieldLoadEndpoints)
@@ -360,7 +360,7 @@ func (r *Record) lacking(s *Settings) error {
 	if r.blockSize() == 0 {
 		need(FieldBlockSize)
 	}
-	if s.KVEvents && r.publishes() {
+	if s.KVEvents && r.Publishes() {
 		for dp := range r.ranks() {
 			if r.eventEndpoint(dp) == "" {
 				need(FieldKVEventsEndpoints)

@@ -127,7 +127,7 @@ func (r *Record) ranksNamed() int {
 // streamsNamed returns how many streams the record names.
 func (r *Record) streamsNamed(s Settings) int {
 	n := max(len(r.LoadEndpoints), countIf(r.loadEndpoint(r.FirstRank()) != ""))
-	if s.KVEvents && r.publishes() {
+	if s.KVEvents && r.Publishes() {
 		n += max(len(r.KVEventsEndpoints), countIf(r.eventEndpoint(r.FirstRank()) != ""))
 	}
 	return n

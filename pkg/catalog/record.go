@@ -368,7 +368,7 @@ func (r *Record) missing(s Settings) []string {
 	if s.Queueing && r.MaxNumBatchedTokens == nil {
 		why = append(why, "max_num_batched_tokens is required while queueing is enabled")
 	}
-	if s.KVEvents && r.publishes() {
+	if s.KVEvents && r.Publishes() {
 		for dp := range r.ranks() {
 			if r.eventEndpoint(dp) == "" {
 				why = append(why, fmt.Sprintf("kv_events endpoint is required for dp_rank %d", dp))
@@ -428,14 +428,14 @@ func (r *Record) attachable(kvEvents bool) []uint32 {
 	return slices.Compact(all)
 }
 
-// publishes reports whether the engine publishes KV events, as far as the record says.
-func (r *Record) publishes() bool { return r.KVEvents == nil || *r.KVEvents }
+// Publishes reports whether the engine publishes KV events, as far as the record says.
+func (r *Record) Publishes() bool { return r.KVEvents == nil || *r.KVEvents }
 
 // eventEndpoint returns the endpoint of the rank's event stream, "" if there is
 // none. A map, if it is set, takes precedence over the single endpoint, which
 // is for workers with one rank only.
 func (r *Record) eventEndpoint(dp uint32) string {
-	if !r.publishes() {
+	if !r.Publishes() {
 		return ""
 	}
 	if len(r.KVEventsEndpoints) > 0 {

@@ -418,3 +418,39 @@ func TestWarmupOfTwo(t *testing.T) {
 		want("as many requests", false)
 	})
 }
+
+// TestWarmupWithoutEvents: the caches of an engine that publishes no KV events are not known, so that it is not
+// emptied because nothing is known of them. A rank of which events would say it is.
+func TestWarmupWithoutEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, publishes := range []bool{true, false} {
+			w := &world{servicetest.Start(t, func(c *node.Config) { c.WarmupShare, c.Warmup = 0.5, time.Minute })}
+			w.Put(servicetest.Record(0, 1, blocksOf(100)))
+			w.Put(servicetest.Record(1, 1, blocksOf(100), func(r *catalog.Record) { r.KVEvents = &publishes }))
+			for i := range 3 {
+				w.Burden(string(rune('a'+i)), 0, 0, 1, 1)
+			}
+			w.Burden("x", 1, 0, 90, 1) // so that it is chosen for no other reason
+			cached := servicetest.Prompt(8, 8*blockSize)
+			e := w.Engine(0, 0)
+			e.Publish(0, e.Stored(cached, blockSize, nil))
+			w.Settle()
+			pass(2 * time.Minute)
+			warmed := 0
+			for range 50 {
+				sel, err := w.Select(context.Background(), &selection.SelectRequest{
+					Scope: servicetest.Scope, Prompt: servicetest.Hashes(servicetest.Prompt(7, 8*blockSize)), Explain: true,
+				}, false)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if sel.Explanation.Warmup {
+					warmed++
+				}
+			}
+			if (warmed > 0) != publishes {
+				t.Errorf("kv_events is %v: %d of 50 requests", publishes, warmed)
+			}
+		}
+	})
+}
