@@ -25,10 +25,11 @@ type leftName struct {
 
 type leftEntry struct {
 	leftName
+	of Scope // whose workers had the name: another scope than that of the name if it was a further one of its model
 	at time.Time
 }
 
-func (l *left) add(n leftName, at time.Time) {
+func (l *left) add(n leftName, of Scope, at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.names == nil {
@@ -37,7 +38,7 @@ func (l *left) add(n leftName, at time.Time) {
 	if e := l.names[n]; e != nil {
 		l.order.Remove(e)
 	}
-	l.names[n] = l.order.PushBack(&leftEntry{n, at})
+	l.names[n] = l.order.PushBack(&leftEntry{n, of, at})
 	if l.order.Len() > maxLeft {
 		first := l.order.Front()
 		delete(l.names, l.order.Remove(first).(*leftEntry).leftName)
@@ -50,12 +51,18 @@ func (l *left) note(before, after *Snapshot, at time.Time) {
 		return
 	}
 	if after == nil || len(after.Workers) == 0 {
-		l.add(leftName{scope: before.Scope}, at)
+		for _, w := range before.Workers {
+			for _, name := range w.Aliases {
+				alias := Scope{name, before.Scope.Tenant}
+				l.add(leftName{scope: alias}, before.Scope, at)
+			}
+		}
+		l.add(leftName{scope: before.Scope}, before.Scope, at)
 	}
 	had, has := before.adapters(), after.adapters()
 	for name := range had {
 		if !has[name] {
-			l.add(leftName{before.Scope, name}, at)
+			l.add(leftName{before.Scope, name}, before.Scope, at)
 		}
 	}
 }
@@ -78,7 +85,8 @@ func (s *Snapshot) adapters() (all map[string]bool) {
 
 // Left reports when the last schedulable worker of a scope that had an adapter left, or, with "", the
 // last one of the scope; ok is false if there never was one, or if it was long ago: 1,024 names are
-// remembered. It does not say whether another one has come since.
+// remembered. It does not say whether another one has come since. The scope may have a further name of
+// a model, see Alias.
 func (c *Catalog) Left(sc Scope, adapter string) (at time.Time, ok bool) {
 	c.left.mu.Lock()
 	defer c.left.mu.Unlock()
@@ -86,6 +94,17 @@ func (c *Catalog) Left(sc Scope, adapter string) (at time.Time, ok bool) {
 		return e.Value.(*leftEntry).at, true
 	}
 	return time.Time{}, false
+}
+
+// LeftAs returns the scope that a name stood for when Left says that its last worker left: another one if
+// the name was a further one of a model.
+func (c *Catalog) LeftAs(name Scope) Scope {
+	c.left.mu.Lock()
+	defer c.left.mu.Unlock()
+	if e := c.left.names[leftName{scope: name}]; e != nil {
+		return e.Value.(*leftEntry).of
+	}
+	return name
 }
 
 // LeftWith lists the scopes of which Left knows an adapter, the last first.

@@ -55,9 +55,9 @@ func (m *models) find(name string, caller *access.Caller) (target, bool) {
 func (m *models) lookUp(name string) (target, bool) {
 	if m.named != nil {
 		if sc, ok := m.named[name]; ok {
-			return target{scope: sc, base: name}, true
+			return target{scope: m.catalog.Named(sc), base: name}, true
 		}
-	} else if sc := (catalog.Scope{Model: name, Tenant: catalog.DefaultName}); name != "" && m.registered(sc) {
+	} else if sc := m.catalog.Named(catalog.Scope{Model: name, Tenant: catalog.DefaultName}); name != "" && m.registered(sc) {
 		return target{scope: sc, base: name}, true
 	}
 	all := m.scopes()
@@ -67,9 +67,11 @@ func (m *models) lookUp(name string) (target, bool) {
 		}
 		return target{}, false
 	}
-	for _, t := range all {
-		if sc, ok := m.catalog.Alias(catalog.Scope{Model: name, Tenant: t.scope.Tenant}); ok && sc == t.scope {
-			return target{scope: sc, base: name}, true
+	if m.named != nil {
+		for _, t := range all {
+			if sc, ok := m.catalog.Alias(catalog.Scope{Model: name, Tenant: t.scope.Tenant}); ok && sc == t.scope {
+				return target{scope: sc, base: name}, true
+			}
 		}
 	}
 	for _, t := range all {
@@ -100,7 +102,12 @@ const knownFor = 10 * time.Minute
 // registered but cannot be chosen, or a source of workers names their model and has none.
 func (m *models) away(name string) (target, bool) {
 	if sc := (catalog.Scope{Model: name, Tenant: catalog.DefaultName}); m.named == nil && (slices.Contains(m.expected, sc) || m.leftLately(sc, "")) {
-		return target{scope: sc, base: name}, true
+		return target{scope: m.catalog.LeftAs(sc), base: name}, true
+	}
+	for _, sc := range m.named {
+		if further := (catalog.Scope{Model: name, Tenant: sc.Tenant}); further != sc && m.catalog.LeftAs(further) == sc && m.leftLately(further, "") {
+			return target{scope: sc, base: name}, true
+		}
 	}
 	_, ofModel, _ := strings.Cut(name, ":")
 	for _, adapter := range [2]string{name, strings.TrimSpace(ofModel)} {
@@ -165,7 +172,7 @@ func (m *models) scopes() (all []target) {
 		return all
 	}
 	for name, sc := range m.named {
-		all = append(all, target{scope: sc, base: name})
+		all = append(all, target{scope: m.catalog.Named(sc), base: name})
 	}
 	slices.SortFunc(all, func(a, b target) int {
 		if c := a.scope.Compare(b.scope); c != 0 {

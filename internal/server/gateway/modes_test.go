@@ -85,6 +85,10 @@ func TestFurtherNames(t *testing.T) {
 	for name, configure := range map[string]change{
 		"named": func(*node.Config, *settings) {},
 		"all":   func(_ *node.Config, s *settings) { s.Models = nil },
+		// --gateway-model with a name that is not the engines' first one.
+		"named by a further name": func(_ *node.Config, s *settings) {
+			s.Models = map[string]catalog.Scope{"gpt-4": {Model: "gpt-4", Tenant: servicetest.Scope.Tenant}}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := start(t, configure)
