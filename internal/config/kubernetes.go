@@ -281,6 +281,18 @@ func selectors(field *[]string) value {
 	return v
 }
 
+// eventsPort is a port of KV events. Its error says how pods without events are written, which others write as
+// "none" or "false".
+func eventsPort(field *uint16) value {
+	return typed[uint16]{field: field, parse: func(text string) (uint16, error) {
+		port, err := parseInteger[uint16](text, 0, math.MaxUint16)
+		if err != nil {
+			err = fmt.Errorf("%w; pods without KV events have kv_events: false (--kube-kv-events=false)", err)
+		}
+		return port, err
+	}}
+}
+
 // prefix ends in a slash.
 func annotationPrefix(s string) (string, error) {
 	if len(s) > 253 || strings.ContainsAny(strings.TrimSuffix(s, "/"), "/ ") {
@@ -379,7 +391,7 @@ var kubernetesSettings = []option{
 	},
 	{
 		key: "kubernetes.kv_events_port", flag: "kube-kv-events-port", also: []string{"DYN_EPP_KV_EVENT_PORT"}, hint: "PORT",
-		bind: func(c *Config) value { return integer(&c.Kubernetes.Named.KVEventsPort, 0, math.MaxUint16) },
+		bind: func(c *Config) value { return eventsPort(&c.Kubernetes.Named.KVEventsPort) },
 		help: "Port of the KV events of rank 0 in pods without a container port named kv-events; 0 is what the engine says, else 5557. Pods without KV events have kv_events: false.",
 	},
 	{
