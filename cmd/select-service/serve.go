@@ -105,7 +105,12 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	var sources []discovery.Source
 	if read.workers != nil {
 		file = workersfile.NewWatcher(conf.Workers.File, read.workers, log)
-		sources = append(sources, file)
+		if joined == nil {
+			sources = append(sources, file)
+		} else {
+			serves := func() bool { return joined.catalog.GivenUp() && svc.Catalog().CountSchedulable() > 0 }
+			sources = append(sources, &sharedFile{Source: file, serves: serves})
+		}
 	}
 	pods = read.cluster.discovery(conf, svc, engines, mem.budget.Account(memory.Bodies), getenv, log)
 	if pods != nil {
