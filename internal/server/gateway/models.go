@@ -186,12 +186,20 @@ func (m *models) scopes() (all []target) {
 	return all
 }
 
-// visible lists the names that a caller's requests can have now, of models and of adapters, in order.
+// visible lists the names that a caller's requests can have now, of models, also further ones, and of adapters, in
+// order.
 func (m *models) visible(caller *access.Caller) (names []string) {
 	for _, t := range m.scopes() {
 		if p := m.pool(t.scope); p != nil && caller.Sees(t.scope) {
 			names = append(names, t.base)
 			names = slices.AppendSeq(names, maps.Keys(p.adapters))
+			for _, w := range p.snapshot.Workers {
+				for _, name := range w.Aliases {
+					if m.catalog.Named(catalog.Scope{Model: name, Tenant: t.scope.Tenant}) == t.scope {
+						names = append(names, name)
+					}
+				}
+			}
 		}
 	}
 	slices.Sort(names)

@@ -78,7 +78,7 @@ func TestAllowedPaths(t *testing.T) {
 	}
 }
 
-// TestModels: the list has what the caller may use, with adapters.
+// TestModels: the list has what the caller may use, with adapters and further names.
 func TestModels(t *testing.T) {
 	token := access.NewToken()
 	entry, err := access.Grant{Name: "scoped", Roles: []access.Role{access.Call}, Model: "other"}.Entry(token)
@@ -96,8 +96,8 @@ func TestModels(t *testing.T) {
 		s.Proxy.Guard = guard
 	})
 	w.Put(servicetest.Record(1, 1, func(r *catalog.Record) { r.Adapters = []string{"tuned"} }))
-	w.Put(servicetest.Record(2, 1, func(r *catalog.Record) { r.Scope.Model = "other" }))
-	for key, want := range map[string]string{all: "m other tuned", token: "other"} {
+	w.Put(servicetest.Record(2, 1, func(r *catalog.Record) { r.Scope.Model, r.Aliases = "other", []string{"further"} }))
+	for key, want := range map[string]string{all: "further m other tuned", token: "further other"} {
 		a := w.ask(requestOf("GET", "/v1/models", "", "Authorization", "Bearer "+key))
 		var list struct {
 			Object string
