@@ -101,10 +101,14 @@ func (p Pointer[T]) replace(r, by *Record) {
 func (p Pointer[T]) clear(r *Record) { *p(r) = nil }
 
 func (p Pointer[T]) equal(a, b *Record) bool {
-	if m, is := any(*p(a)).(*LoadMetrics); is {
-		return m.equal(any(*p(b)).(*LoadMetrics))
+	x, y := *p(a), *p(b)
+	if x == nil || y == nil {
+		return x == y
 	}
-	return equalPointers(*p(a), *p(b))
+	if load, is := any(x).(*LoadMetrics); is {
+		return load.equal(any(y).(*LoadMetrics))
+	}
+	return *x == *y
 }
 
 func (p Pointer[T]) limits(c *textCheck, f *Field, r *Record) {

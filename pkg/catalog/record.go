@@ -206,11 +206,10 @@ func badURL(text string) string {
 // normalize sorts the sets and removes duplicates.
 func (r *Record) normalize() {
 	for i := range fields {
-		if of, is := fields[i].Of.(List); is {
-			set := of(r)
-			*set = slices.Clone(*set)
-			slices.Sort(*set)
-			*set = slices.Compact(*set)
+		if of, is := fields[i].Of.(List); is && len(*of(r)) > 0 {
+			set := slices.Clone(*of(r))
+			slices.Sort(set)
+			*of(r) = slices.Compact(set)
 		}
 	}
 }
