@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net/http"
@@ -428,15 +429,15 @@ func writeField(f *catalog.Field) func([]byte, *catalog.Record) []byte {
 
 // writePointer is writeField for a scalar.
 func writePointer[T any](f *catalog.Field, of func(*catalog.Record) **T, value func([]byte, T) []byte) func([]byte, *catalog.Record) []byte {
-	name, always := f.Name, f.Dynamo
+	key, unset := `,"`+f.Name+`":`, ""
+	if f.Dynamo {
+		unset = key + "null"
+	}
 	return func(out []byte, r *catalog.Record) []byte {
-		switch v := *of(r); {
-		case v != nil:
-			return value(appendKey(out, name), *v)
-		case always:
-			return appendNull(out, name)
+		if v := *of(r); v != nil {
+			return value(append(out, key...), *v)
 		}
-		return out
+		return append(out, unset...)
 	}
 }
 
@@ -554,16 +555,27 @@ func appendByRank(out []byte, name string, byRank map[uint32]string) []byte {
 		return out
 	}
 	out = append(appendKey(out, name), '{')
-	for _, rank := range slices.Sorted(maps.Keys(byRank)) {
+	var few [16]uint32
+	for _, rank := range sortedKeys(few[:0], byRank) {
 		out = appendStringField(out, strconv.FormatUint(uint64(rank), 10), byRank[rank])
 	}
 	return append(out, '}')
 }
 
+// sortedKeys appends the keys of a map, in order, to an empty list.
+func sortedKeys[K cmp.Ordered](keys []K, m map[K]string) []K {
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
 // appendStringMap appends an object whose member names come from clients.
 func appendStringMap(out []byte, name string, m map[string]string) []byte {
 	out = append(appendKey(out, name), '{')
-	for i, key := range slices.Sorted(maps.Keys(m)) {
+	var few [8]string
+	for i, key := range sortedKeys(few[:0], m) {
 		if i > 0 {
 			out = append(out, ',')
 		}
