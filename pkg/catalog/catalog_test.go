@@ -284,6 +284,10 @@ func TestPatchFields(t *testing.T) {
 	equal(t, "full patch", patch(t, c, 1, full).Record, want)
 	w := patch(t, c, 1, catalog.Patch{})
 	equal(t, "empty patch", w.Record, want)
+	equal(t, "patch of what no patch can change", patch(t, c, 1, catalog.Patch{
+		ID: 2, Scope: catalog.Scope{Model: "other"}, Source: catalog.Source{Kind: catalog.SourceFile}, Draining: "why", Faults: []string{"why"},
+		Drain: new(catalog.Drain), Registration: 2, Describe: new(catalog.Describe), KVEventsServerKey: new("key"), Aliases: []string{"a"},
+	}).Record, want)
 	if !w.HasTaint("a") || !w.HasTaint("b") || w.HasTaint("c") || w.HasTaint("") {
 		t.Error("HasTaint is wrong")
 	}

@@ -139,35 +139,10 @@ func (r Record) asGiven() Record {
 		return r
 	}
 	for field := range r.Describe.Filled {
-		switch field {
-		case FieldModel:
+		if field == FieldModel {
 			r.Scope.Model = DefaultName
-		case FieldAdapters:
-			r.Adapters = nil
-		case FieldAliases:
-			r.Aliases = nil
-		case FieldBlockSize:
-			r.BlockSize = nil
-		case FieldStartRank:
-			r.StartRank = nil
-		case FieldSize:
-			r.Size = nil
-		case FieldKVEventsEndpoint:
-			r.KVEventsEndpoint = nil
-		case FieldKVEventsEndpoints:
-			r.KVEventsEndpoints = nil
-		case FieldReplayEndpoint:
-			r.ReplayEndpoint = nil
-		case FieldReplayEndpoints:
-			r.ReplayEndpoints = nil
-		case FieldLoadEndpoint:
-			r.LoadEndpoint = nil
-		case FieldLoadEndpoints:
-			r.LoadEndpoints = nil
-		case FieldRole:
-			r.Role = nil
-		case FieldEagle:
-			r.IsEagle = nil
+		} else if f := fieldNamed(field); f != nil {
+			f.Of.clear(&r)
 		}
 	}
 	d := *r.Describe

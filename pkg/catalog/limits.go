@@ -1,9 +1,6 @@
 package catalog
 
-import (
-	"fmt"
-	"maps"
-)
+import "fmt"
 
 // Limits bound what can be registered, in all scopes together; 0 is no limit.
 // Workers of both contracts count, also those that are incomplete.
@@ -53,40 +50,10 @@ func tooMany(limit string, most int) error {
 // with too many of them. The ranks of the maps are checked elsewhere.
 func (r *Record) checkTexts() error {
 	c := textCheck{}
-	c.optional("endpoint", r.Endpoint, maxEndpoint)
-	c.optional("kv_events_endpoint", r.KVEventsEndpoint, maxEndpoint)
-	c.optional("replay_endpoint", r.ReplayEndpoint, maxEndpoint)
-	for e := range maps.Values(r.KVEventsEndpoints) {
-		c.text("kv_events_endpoints", e, maxEndpoint)
-	}
-	for e := range maps.Values(r.ReplayEndpoints) {
-		c.text("replay_endpoints", e, maxEndpoint)
-	}
-	c.optional("load_endpoint", r.LoadEndpoint, maxEndpoint)
-	for e := range maps.Values(r.LoadEndpoints) {
-		c.text("load_endpoints", e, maxEndpoint)
-	}
-	if r.LoadMetrics != nil {
-		c.optional("load_metrics.url", r.LoadMetrics.URL, maxEndpoint)
-	}
-	for e := range maps.Values(r.RankEndpoints) {
-		c.text("rank_endpoints", e, maxEndpoint)
-	}
-	c.entries("adapters", len(r.Adapters), maxAdapters)
-	for _, name := range r.Adapters {
-		c.text("adapters", name, MaxName)
-	}
-	c.optional("stable_routing_id", r.StableRoutingID, maxText)
-	c.optional("kv_transfer_domain", r.KVTransferDomain, maxText)
-	c.optional("kv_transfer_enforcement", r.KVTransferEnforcement, maxText)
-	c.entries("taints", len(r.Taints), maxTaints)
-	for _, taint := range r.Taints {
-		c.text("taints", taint, maxText)
-	}
-	c.entries("topology_domains", len(r.TopologyDomains), maxDomains)
-	for key, value := range r.TopologyDomains {
-		c.text("topology_domains", key, maxText)
-		c.text("topology_domains", value, maxText)
+	for i := range fields {
+		if f := &fields[i]; f.bytes > 0 {
+			f.Of.limits(&c, f, r)
+		}
 	}
 	return c.err
 }

@@ -57,16 +57,16 @@ type LoadPage struct {
 	BlockSize uint32
 }
 
-// checkLoad checks the fields about the engine's load.
-func (r *Record) checkLoad() error {
-	if n := len(r.LoadEndpoints); n > MaxRanks {
-		return &InvalidError{fmt.Sprintf("load_endpoints has %d ranks, the maximum is %d", n, MaxRanks)}
-	}
+func (r *Record) checkLoadEndpoints() error {
 	for _, dp := range slices.Sorted(maps.Keys(r.LoadEndpoints)) {
 		if !r.HasRank(dp) {
 			return &InvalidError{fmt.Sprintf("load_endpoints names rank %d, which the worker does not have", dp)}
 		}
 	}
+	return nil
+}
+
+func (r *Record) checkLoadMetrics() error {
 	m := r.LoadMetrics
 	if m == nil {
 		return nil

@@ -258,7 +258,8 @@ type loss struct {
 // workers to those of the set. given has the ids of its records.
 func (c *Catalog) compareLocked(set *Set, given map[uint64]struct{}) (*batch, Difference) {
 	b, diff := new(batch), Difference{}
-	for _, r := range set.Records {
+	var r Record // one for all: accessors make it escape to the heap
+	for _, r = range set.Records {
 		r.normalize()
 		m := c.mu.members[r.ID]
 		ch := change{member: m}

@@ -372,17 +372,10 @@ func TestEveryFieldCounts(t *testing.T) {
 		r := catalog.Record{ID: 1, Scope: m1}
 		reconcile(t, c, r)
 		fill(reflect.ValueOf(&r).Elem().Field(i))
-		if r.KVEventCopies != nil {
-			r.KVEventCopies = new(catalog.SetCopies)
-		}
-		if r.KVEventRank != nil {
-			r.KVEventRank = new(catalog.RankOfStream)
-		}
-		if r.Role != nil {
-			r.Role = new(catalog.RoleDecode)
-		}
-		if r.RankHeader != nil {
-			r.RankHeader = new(catalog.RankNone)
+		for _, f := range catalog.Fields() {
+			if of, is := f.Of.(catalog.Pointer[string]); is && f.Words != nil && *of(&r) != nil {
+				*of(&r) = &f.Words[len(f.Words)-1]
+			}
 		}
 		if r.RankEndpoints != nil {
 			r.RankEndpoints = map[uint32]string{0: "http://h"}

@@ -108,92 +108,19 @@ const (
 	RoleDecode  = "decode"
 )
 
-// Patch changes fields of a Record: nil leaves a field as it is. A list or map
-// that is not nil replaces the old one as a whole, also when it is empty.
-type Patch struct {
-	Endpoint          *string
-	KVEventsEndpoint  *string
-	KVEventsEndpoints map[uint32]string
-	ReplayEndpoint    *string
-	ReplayEndpoints   map[uint32]string
-	KVEventCopies     *string
-	KVEventRank       *string
-	KVEvents          *bool
-
-	LoadEndpoint  *string
-	LoadEndpoints map[uint32]string
-	LoadMetrics   *LoadMetrics // replaces the old one as a whole
-
-	BlockSize           *uint32
-	StartRank           *uint32
-	Size                *uint32
-	MaxNumBatchedTokens *uint64
-	TotalKVBlocks       *uint64
-	AttentionChunkSize  *uint64
-	StableRoutingID     *string
-	IsEagle             *bool
-
-	Role              *string
-	RankEndpoints     map[uint32]string
-	RankHeader        *string
-	PrefillRankHeader *bool
-	Adapters          []string
-
-	Taints                    []string
-	TopologyDomains           map[string]string
-	KVTransferDomain          *string
-	KVTransferEnforcement     *string
-	KVTransferPreferredWeight *float32
-}
+// Patch changes the fields of a Record that are registered: nil leaves a field as it is. A list, a
+// map or LoadMetrics that is not nil replaces the old one as a whole, also when it is empty. All else
+// of a Patch, such as ID and Scope, is ignored.
+type Patch Record
 
 // apply returns r with the patch applied.
 func (p *Patch) apply(r Record) Record {
-	set(&r.Endpoint, p.Endpoint)
-	set(&r.KVEventsEndpoint, p.KVEventsEndpoint)
-	setMap(&r.KVEventsEndpoints, p.KVEventsEndpoints)
-	set(&r.ReplayEndpoint, p.ReplayEndpoint)
-	setMap(&r.ReplayEndpoints, p.ReplayEndpoints)
-	set(&r.KVEventCopies, p.KVEventCopies)
-	set(&r.KVEventRank, p.KVEventRank)
-	set(&r.KVEvents, p.KVEvents)
-	set(&r.LoadEndpoint, p.LoadEndpoint)
-	setMap(&r.LoadEndpoints, p.LoadEndpoints)
-	set(&r.LoadMetrics, p.LoadMetrics)
-	set(&r.BlockSize, p.BlockSize)
-	set(&r.StartRank, p.StartRank)
-	set(&r.Size, p.Size)
-	set(&r.MaxNumBatchedTokens, p.MaxNumBatchedTokens)
-	set(&r.TotalKVBlocks, p.TotalKVBlocks)
-	set(&r.AttentionChunkSize, p.AttentionChunkSize)
-	set(&r.StableRoutingID, p.StableRoutingID)
-	set(&r.IsEagle, p.IsEagle)
-	set(&r.Role, p.Role)
-	setMap(&r.RankEndpoints, p.RankEndpoints)
-	set(&r.RankHeader, p.RankHeader)
-	set(&r.PrefillRankHeader, p.PrefillRankHeader)
-	if p.Adapters != nil {
-		r.Adapters = p.Adapters
+	for i := range fields {
+		if f := &fields[i]; !f.EngineOnly {
+			f.Of.replace(&r, (*Record)(p))
+		}
 	}
-	if p.Taints != nil {
-		r.Taints = p.Taints
-	}
-	setMap(&r.TopologyDomains, p.TopologyDomains)
-	set(&r.KVTransferDomain, p.KVTransferDomain)
-	set(&r.KVTransferEnforcement, p.KVTransferEnforcement)
-	set(&r.KVTransferPreferredWeight, p.KVTransferPreferredWeight)
 	return r
-}
-
-func set[T any](field **T, v *T) {
-	if v != nil {
-		*field = v
-	}
-}
-
-func setMap[K comparable, V any](field *map[K]V, v map[K]V) {
-	if v != nil {
-		*field = v
-	}
 }
 
 // InvalidError says that a registration can never be accepted, whatever else
@@ -225,22 +152,7 @@ func (r *Record) check() error {
 	if start := r.FirstRank(); uint64(start)+uint64(size) > 1<<32 {
 		return &InvalidError{fmt.Sprintf("data_parallel range overflows u32: start=%d size=%d", start, size)}
 	}
-	if n := len(r.KVEventsEndpoints); n > MaxRanks {
-		return &InvalidError{fmt.Sprintf("kv_events_endpoints has %d ranks, the maximum is %d", n, MaxRanks)}
-	}
-	if n := len(r.ReplayEndpoints); n > MaxRanks {
-		return &InvalidError{fmt.Sprintf("replay_endpoints has %d ranks, the maximum is %d", n, MaxRanks)}
-	}
-	if c := r.KVEventCopies; c != nil && *c != CountCopies && *c != SetCopies {
-		return &InvalidError{fmt.Sprintf("kv_event_copies %q is neither %q nor %q", Clip(*c), CountCopies, SetCopies)}
-	}
-	if k := r.KVEventRank; k != nil && *k != RankOfBatch && *k != RankOfStream {
-		return &InvalidError{fmt.Sprintf("kv_event_rank %q is neither %q nor %q", Clip(*k), RankOfBatch, RankOfStream)}
-	}
-	if err := r.checkLoad(); err != nil {
-		return err
-	}
-	if err := r.checkServing(); err != nil {
+	if err := r.checkFields(); err != nil {
 		return err
 	}
 	if err := r.Describe.check(r.Endpoint); err != nil {
@@ -252,20 +164,14 @@ func (r *Record) check() error {
 	return r.checkTexts()
 }
 
-// checkServing checks the fields that only the gateway uses.
-func (r *Record) checkServing() error {
-	if role := r.Role; role != nil && *role != RolePrefill && *role != RoleDecode {
-		return &InvalidError{fmt.Sprintf("role %q is neither %q nor %q", Clip(*role), RolePrefill, RoleDecode)}
-	}
-	if h := r.RankHeader; h != nil && *h != RankLocal && *h != RankGlobal && *h != RankNone {
-		return &InvalidError{fmt.Sprintf("rank_header %q is not %q, %q or %q", Clip(*h), RankLocal, RankGlobal, RankNone)}
-	}
+func (r *Record) checkAdapters() error {
 	if slices.Contains(r.Adapters, "") {
 		return &InvalidError{"adapters has an empty name"}
 	}
-	if n := len(r.RankEndpoints); n > MaxRanks {
-		return &InvalidError{fmt.Sprintf("rank_endpoints has %d ranks, the maximum is %d", n, MaxRanks)}
-	}
+	return nil
+}
+
+func (r *Record) checkRankEndpoints() error {
 	ranks := make(map[string]uint32, len(r.RankEndpoints))
 	for _, dp := range slices.Sorted(maps.Keys(r.RankEndpoints)) {
 		endpoint := r.RankEndpoints[dp]
@@ -299,45 +205,28 @@ func badURL(text string) string {
 
 // normalize sorts the sets and removes duplicates.
 func (r *Record) normalize() {
-	for _, set := range []*[]string{&r.Taints, &r.Adapters, &r.Aliases} {
-		*set = slices.Clone(*set)
-		slices.Sort(*set)
-		*set = slices.Compact(*set)
+	for i := range fields {
+		if of, is := fields[i].Of.(List); is && len(*of(r)) > 0 {
+			set := slices.Clone(*of(r))
+			slices.Sort(set)
+			*of(r) = slices.Compact(set)
+		}
 	}
 }
 
 // equal reports whether two normalized records are the same, apart from their
 // sources and from Drain. An empty list or map is the same as none.
 func (r *Record) equal(o *Record) bool {
-	return r.ID == o.ID && r.Scope == o.Scope && r.Draining == o.Draining && slices.Equal(r.Faults, o.Faults) && r.Describe.sameWish(o.Describe) &&
-		equalPointers(r.Endpoint, o.Endpoint) &&
-		equalPointers(r.KVEventsEndpoint, o.KVEventsEndpoint) &&
-		maps.Equal(r.KVEventsEndpoints, o.KVEventsEndpoints) &&
-		equalPointers(r.ReplayEndpoint, o.ReplayEndpoint) &&
-		maps.Equal(r.ReplayEndpoints, o.ReplayEndpoints) &&
-		equalPointers(r.KVEventsServerKey, o.KVEventsServerKey) &&
-		equalPointers(r.KVEventCopies, o.KVEventCopies) && equalPointers(r.KVEventRank, o.KVEventRank) && equalPointers(r.KVEvents, o.KVEvents) &&
-		equalPointers(r.LoadEndpoint, o.LoadEndpoint) &&
-		maps.Equal(r.LoadEndpoints, o.LoadEndpoints) &&
-		r.LoadMetrics.equal(o.LoadMetrics) &&
-		equalPointers(r.BlockSize, o.BlockSize) &&
-		equalPointers(r.StartRank, o.StartRank) &&
-		equalPointers(r.Size, o.Size) &&
-		equalPointers(r.MaxNumBatchedTokens, o.MaxNumBatchedTokens) &&
-		equalPointers(r.TotalKVBlocks, o.TotalKVBlocks) &&
-		equalPointers(r.AttentionChunkSize, o.AttentionChunkSize) &&
-		equalPointers(r.StableRoutingID, o.StableRoutingID) &&
-		equalPointers(r.IsEagle, o.IsEagle) &&
-		equalPointers(r.Role, o.Role) &&
-		maps.Equal(r.RankEndpoints, o.RankEndpoints) &&
-		equalPointers(r.RankHeader, o.RankHeader) &&
-		equalPointers(r.PrefillRankHeader, o.PrefillRankHeader) &&
-		slices.Equal(r.Adapters, o.Adapters) && slices.Equal(r.Aliases, o.Aliases) &&
-		slices.Equal(r.Taints, o.Taints) &&
-		maps.Equal(r.TopologyDomains, o.TopologyDomains) &&
-		equalPointers(r.KVTransferDomain, o.KVTransferDomain) &&
-		equalPointers(r.KVTransferEnforcement, o.KVTransferEnforcement) &&
-		equalPointers(r.KVTransferPreferredWeight, o.KVTransferPreferredWeight)
+	if r.ID != o.ID || r.Scope != o.Scope || r.Draining != o.Draining || !slices.Equal(r.Faults, o.Faults) ||
+		!r.Describe.sameWish(o.Describe) || !equalPointers(r.KVEventsServerKey, o.KVEventsServerKey) {
+		return false
+	}
+	for i := range fields {
+		if !fields[i].Of.equal(r, o) {
+			return false
+		}
+	}
+	return true
 }
 
 func equalPointers[T comparable](a, b *T) bool { return a == b || a != nil && b != nil && *a == *b }

@@ -38,40 +38,47 @@ func required[V any](of func(*catalog.Record) *V, value read[V]) field {
 }
 
 // fields are the keys of a worker except the names of its scope.
-var fields = map[string]field{
-	"worker_id":                    required(func(w *catalog.Record) *uint64 { return &w.ID }, u64),
-	"describe":                     wish,
-	"endpoint":                     optional(func(w *catalog.Record) **string { return &w.Endpoint }, text),
-	"kv_events_endpoint":           optional(func(w *catalog.Record) **string { return &w.KVEventsEndpoint }, text),
-	"kv_events_endpoints":          required(func(w *catalog.Record) *map[uint32]string { return &w.KVEventsEndpoints }, byRank),
-	"replay_endpoint":              optional(func(w *catalog.Record) **string { return &w.ReplayEndpoint }, text),
-	"replay_endpoints":             required(func(w *catalog.Record) *map[uint32]string { return &w.ReplayEndpoints }, byRank),
-	catalog.ServerKeyField:         removedServerKey,
-	"drain":                        drain,
-	"kv_event_copies":              optional(func(w *catalog.Record) **string { return &w.KVEventCopies }, word(errCopies, catalog.CountCopies, catalog.SetCopies)),
-	"kv_event_rank":                optional(func(w *catalog.Record) **string { return &w.KVEventRank }, word(errEventRank, catalog.RankOfBatch, catalog.RankOfStream)),
-	"load_endpoint":                optional(func(w *catalog.Record) **string { return &w.LoadEndpoint }, text),
-	"load_endpoints":               required(func(w *catalog.Record) *map[uint32]string { return &w.LoadEndpoints }, byRank),
-	"kv_events":                    optional(func(w *catalog.Record) **bool { return &w.KVEvents }, boolean),
-	"load_metrics":                 optional(func(w *catalog.Record) **catalog.LoadMetrics { return &w.LoadMetrics }, loadMetrics),
-	"block_size":                   optional(func(w *catalog.Record) **uint32 { return &w.BlockSize }, u32),
-	"data_parallel_start_rank":     optional(func(w *catalog.Record) **uint32 { return &w.StartRank }, u32),
-	"data_parallel_size":           optional(func(w *catalog.Record) **uint32 { return &w.Size }, u32),
-	"max_num_batched_tokens":       optional(func(w *catalog.Record) **uint64 { return &w.MaxNumBatchedTokens }, u64),
-	"total_kv_blocks":              optional(func(w *catalog.Record) **uint64 { return &w.TotalKVBlocks }, u64),
-	"attention_chunk_size":         optional(func(w *catalog.Record) **uint64 { return &w.AttentionChunkSize }, u64),
-	"stable_routing_id":            optional(func(w *catalog.Record) **string { return &w.StableRoutingID }, text),
-	"is_eagle":                     optional(func(w *catalog.Record) **bool { return &w.IsEagle }, boolean),
-	"role":                         optional(func(w *catalog.Record) **string { return &w.Role }, word(errRole, catalog.RolePrefill, catalog.RoleDecode)),
-	"rank_endpoints":               required(func(w *catalog.Record) *map[uint32]string { return &w.RankEndpoints }, byRank),
-	"rank_header":                  optional(func(w *catalog.Record) **string { return &w.RankHeader }, word(errRankHeader, catalog.RankLocal, catalog.RankGlobal, catalog.RankNone)),
-	"prefill_rank_header":          optional(func(w *catalog.Record) **bool { return &w.PrefillRankHeader }, boolean),
-	"adapters":                     required(func(w *catalog.Record) *[]string { return &w.Adapters }, list),
-	"taints":                       required(func(w *catalog.Record) *[]string { return &w.Taints }, list),
-	"topology_domains":             required(func(w *catalog.Record) *map[string]string { return &w.TopologyDomains }, byName),
-	"kv_transfer_domain":           optional(func(w *catalog.Record) **string { return &w.KVTransferDomain }, text),
-	"kv_transfer_enforcement":      optional(func(w *catalog.Record) **string { return &w.KVTransferEnforcement }, word(errRequired, "required", "preferred")),
-	"kv_transfer_preferred_weight": optional(func(w *catalog.Record) **float32 { return &w.KVTransferPreferredWeight }, float),
+var fields = func() map[string]field {
+	all := map[string]field{
+		"worker_id":            required(func(w *catalog.Record) *uint64 { return &w.ID }, u64),
+		"describe":             wish,
+		"drain":                drain,
+		catalog.ServerKeyField: removedServerKey,
+	}
+	for _, f := range catalog.Fields() {
+		if !f.EngineOnly {
+			all[f.Name] = fieldOf(&f)
+		}
+	}
+	return all
+}()
+
+// fieldOf reads a field of the table.
+func fieldOf(f *catalog.Field) field {
+	switch of := f.Of.(type) {
+	case catalog.Pointer[string]:
+		if f.Words != nil {
+			return optional(of, word(f.Words))
+		}
+		return optional(of, text)
+	case catalog.Pointer[bool]:
+		return optional(of, boolean)
+	case catalog.Pointer[uint32]:
+		return optional(of, u32)
+	case catalog.Pointer[uint64]:
+		return optional(of, u64)
+	case catalog.Pointer[float32]:
+		return optional(of, float)
+	case catalog.Pointer[catalog.LoadMetrics]:
+		return optional(of, loadMetrics)
+	case catalog.List:
+		return required(of, list)
+	case catalog.Map[uint32]:
+		return required(of, byRank)
+	case catalog.Map[string]:
+		return required(of, byName)
+	}
+	panic("workersfile: the field " + f.Name + " has no known kind")
 }
 
 func removedServerKey(n *yaml.Node, _ *catalog.Record) error {
@@ -177,21 +184,16 @@ func refuseContradiction(r *yamlread.Reader, path string, n *yaml.Node, got, wan
 type read[V any] func(n *yaml.Node) (V, error)
 
 var (
-	errText       = errors.New("want a string; put numbers, dates and words like true in quotes")
-	errBool       = errors.New("want true or false")
-	errFloat      = errors.New("want a number")
-	errList       = errors.New("want a list of strings")
-	errMap        = errors.New("want keys with strings")
-	errByRank     = errors.New("want ranks with strings")
-	errRequired   = errors.New("want required or preferred")
-	errCopies     = errors.New("want count or set")
-	errEventRank  = errors.New("want batch or stream")
-	errDescribe   = errors.New("want true, vllm or sglang")
-	errRole       = errors.New("want prefill or decode")
-	errRankHeader = errors.New("want local, global or none")
-	errMetrics    = errors.New("want a map of url and interval_seconds, both optional")
-	errServerKey  = errors.New(catalog.NoServerKey)
-	errNoID       = errors.New("worker_id is missing")
+	errText      = errors.New("want a string; put numbers, dates and words like true in quotes")
+	errBool      = errors.New("want true or false")
+	errFloat     = errors.New("want a number")
+	errList      = errors.New("want a list of strings")
+	errMap       = errors.New("want keys with strings")
+	errByRank    = errors.New("want ranks with strings")
+	errDescribe  = errors.New("want true, vllm or sglang")
+	errMetrics   = errors.New("want a map of url and interval_seconds, both optional")
+	errServerKey = errors.New(catalog.NoServerKey)
+	errNoID      = errors.New("worker_id is missing")
 )
 
 func text(n *yaml.Node) (string, error) {
@@ -201,8 +203,10 @@ func text(n *yaml.Node) (string, error) {
 	return n.Value, nil
 }
 
-// word reads one of some strings; want has the error for another one.
-func word(want error, words ...string) read[string] {
+// word reads one of two or more strings.
+func word(words []string) read[string] {
+	last := len(words) - 1
+	want := errors.New("want " + strings.Join(words[:last], ", ") + " or " + words[last])
 	return func(n *yaml.Node) (string, error) {
 		v, err := text(n)
 		if err == nil && !slices.Contains(words, v) {

@@ -368,8 +368,9 @@ func TestWorkerBodies(t *testing.T) {
 	if w := call(t, h, "POST", "/workers", `{"worker_id":18446744073709551615,"model_name":"m","tenant_id":"","describe":"vllm",`+settings, nil); w.Code != 201 {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
-	registered := workerBody{id: 1<<64 - 1, scope: catalog.Scope{Model: "m"}, settings: want, wish: &catalog.Describe{Engine: "vllm"}}
-	equal(t, "registration", f.record, registered.record())
+	registered := catalog.Record(want)
+	registered.ID, registered.Scope, registered.Describe = 1<<64-1, catalog.Scope{Model: "m"}, &catalog.Describe{Engine: "vllm"}
+	equal(t, "registration", f.record, registered)
 	if v := reflect.ValueOf(f.record); !v.IsZero() {
 		for i := range v.NumField() {
 			name := v.Type().Field(i).Name

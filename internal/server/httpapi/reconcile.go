@@ -131,10 +131,10 @@ func newReconcileBody(d dialect, most int) *body[reconcileBody] {
 	fields := scopeFields(d, func(b *reconcileBody) *catalog.Scope { return &b.scope })
 	fields = append(fields, bodyscan.Field[reconcileBody]{Name: "workers", Required: true, Read: func(s *bodyscan.Scanner, b *reconcileBody) {
 		for range s.Array() {
-			b.worker = workerBody{scope: unnamedScope}
+			b.worker = workerBody{Scope: unnamedScope}
 			worker.Read(s, &b.worker)
 			if most == 0 || len(b.workers) <= most {
-				b.workers = append(b.workers, b.worker.record())
+				b.workers = append(b.workers, catalog.Record(b.worker))
 			}
 		}
 	}})

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net/http"
@@ -52,7 +53,7 @@ type workerRoutes struct {
 
 func (r workerRoutes) put(c request, b *workerBody, out []byte) (int, []byte, error) {
 	c.about(*b)
-	own, record := c.who.Scope(), b.record()
+	own, record := c.who.Scope(), catalog.Record(*b)
 	var w *catalog.Worker
 	var err error
 	if record.Describe == nil {
@@ -206,14 +207,8 @@ func appendRecovery(out []byte, r node.RecoveryStatus) []byte {
 	return append(out, '}')
 }
 
-// workerBody is the body of POST /workers: the worker's identity and the members of
-// a patch.
-type workerBody struct {
-	id       uint64
-	scope    catalog.Scope
-	settings catalog.Patch
-	wish     *catalog.Describe // nil: the engine is not asked
-}
+// workerBody is the body of POST /workers: members that it leaves out are unset.
+type workerBody catalog.Record
 
 // takeModel lets the engine of a described worker name its model, if the record does not. Who may
 // register workers of one model only, in a set or at all, names it.
@@ -223,53 +218,14 @@ func takeModel(r *catalog.Record, within catalog.ScopeFilter) {
 	}
 }
 
-// record returns the whole record: members that the body leaves out are unset.
-func (b *workerBody) record() catalog.Record {
-	p := &b.settings
-	return catalog.Record{
-		ID:                        b.id,
-		Scope:                     b.scope,
-		Describe:                  b.wish,
-		Endpoint:                  p.Endpoint,
-		KVEventsEndpoint:          p.KVEventsEndpoint,
-		KVEventsEndpoints:         p.KVEventsEndpoints,
-		ReplayEndpoint:            p.ReplayEndpoint,
-		ReplayEndpoints:           p.ReplayEndpoints,
-		KVEventCopies:             p.KVEventCopies,
-		KVEventRank:               p.KVEventRank,
-		KVEvents:                  p.KVEvents,
-		LoadEndpoint:              p.LoadEndpoint,
-		LoadEndpoints:             p.LoadEndpoints,
-		LoadMetrics:               p.LoadMetrics,
-		BlockSize:                 p.BlockSize,
-		StartRank:                 p.StartRank,
-		Size:                      p.Size,
-		MaxNumBatchedTokens:       p.MaxNumBatchedTokens,
-		TotalKVBlocks:             p.TotalKVBlocks,
-		AttentionChunkSize:        p.AttentionChunkSize,
-		StableRoutingID:           p.StableRoutingID,
-		IsEagle:                   p.IsEagle,
-		Role:                      p.Role,
-		RankEndpoints:             p.RankEndpoints,
-		RankHeader:                p.RankHeader,
-		PrefillRankHeader:         p.PrefillRankHeader,
-		Adapters:                  p.Adapters,
-		Taints:                    p.Taints,
-		TopologyDomains:           p.TopologyDomains,
-		KVTransferDomain:          p.KVTransferDomain,
-		KVTransferEnforcement:     p.KVTransferEnforcement,
-		KVTransferPreferredWeight: p.KVTransferPreferredWeight,
-	}
-}
-
 func resetWorkerBody(b *workerBody) {
-	*b = workerBody{scope: catalog.Scope{Model: catalog.DefaultName, Tenant: catalog.DefaultName}}
+	*b = workerBody{Scope: catalog.Scope{Model: catalog.DefaultName, Tenant: catalog.DefaultName}}
 }
 
 // newWorkerBody is the body of POST /workers.
 func newWorkerBody(d dialect) *body[workerBody] {
 	return newBody(newWorkerShape(d), resetWorkerBody, nil).
-		permit(inScope(func(b *workerBody) *catalog.Scope { return &b.scope }))
+		permit(inScope(func(b *workerBody) *catalog.Scope { return &b.Scope }))
 }
 
 // newPatchBody is the body of PATCH /workers/{worker_id}.
@@ -278,7 +234,7 @@ func newPatchBody() *body[catalog.Patch] {
 }
 
 func (b workerBody) describe(e *zerolog.Event) {
-	describeWorker(e, b.id, b.scope, b.settings.Endpoint)
+	describeWorker(e, b.ID, b.Scope, b.Endpoint)
 }
 
 // changedWorker is a worker in an audit line.
@@ -300,74 +256,71 @@ func readDescribe(s *bodyscan.Scanner, b *workerBody) {
 	switch {
 	case s.Null():
 	case s.IsText():
-		b.wish = &catalog.Describe{Engine: s.Variant(catalog.EngineVLLM, catalog.EngineSGLang)}
+		b.Describe = &catalog.Describe{Engine: s.Variant(catalog.EngineVLLM, catalog.EngineSGLang)}
 	case s.Bool():
-		b.wish = new(catalog.Describe)
+		b.Describe = new(catalog.Describe)
 	}
 }
 
 // newWorkerShape is the shape of POST /workers.
 func newWorkerShape(d dialect) *bodyscan.Object[workerBody] {
-	fields := settingsFields(func(b *workerBody) *catalog.Patch { return &b.settings }, false)
-	fields = append(fields, scopeFields(d, func(b *workerBody) *catalog.Scope { return &b.scope })...)
+	fields := recordFields(func(b *workerBody) *catalog.Record { return (*catalog.Record)(b) }, false)
+	fields = append(fields, scopeFields(d, func(b *workerBody) *catalog.Scope { return &b.Scope })...)
 	fields = append(fields, bodyscan.Field[workerBody]{Name: "describe", Read: readDescribe})
-	return bodyscan.NewObject(append(fields, required("worker_id", func(b *workerBody) *uint64 { return &b.id }, (*bodyscan.Scanner).Uint64))...)
+	return bodyscan.NewObject(append(fields, required("worker_id", func(b *workerBody) *uint64 { return &b.ID }, (*bodyscan.Scanner).Uint64))...)
 }
 
 // patchShape is the body of PATCH /workers/{worker_id}.
-var patchShape = bodyscan.NewObject(settingsFields(func(p *catalog.Patch) *catalog.Patch { return p }, true)...)
+var patchShape = bodyscan.NewObject(recordFields(func(p *catalog.Patch) *catalog.Record { return (*catalog.Record)(p) }, true)...)
 
-// settingsFields describes the settings of a worker within a T. Lists and maps may be
-// null only in a patch.
-func settingsFields[T any](of func(*T) *catalog.Patch, patch bool) []bodyscan.Field[T] {
-	// Go has no generic methods: one helper for each type of a member.
-	text := func(name string, field func(*catalog.Patch) **string) bodyscan.Field[T] {
-		return settingField(name, of, field, readText)
+// recordFields describes the fields of a record within a T. Lists and maps may be null only in a
+// patch.
+func recordFields[T any](of func(*T) *catalog.Record, patch bool) []bodyscan.Field[T] {
+	fields := []bodyscan.Field[T]{removedServerKey[T]()}
+	for _, f := range catalog.Fields() {
+		if !f.EngineOnly {
+			read := readField(&f, patch)
+			fields = append(fields, bodyscan.Field[T]{Name: f.Name, Read: func(s *bodyscan.Scanner, t *T) { read(s, of(t)) }})
+		}
 	}
-	u32 := func(name string, field func(*catalog.Patch) **uint32) bodyscan.Field[T] {
-		return settingField(name, of, field, (*bodyscan.Scanner).Uint32)
+	return fields
+}
+
+// readField reads a field of a record.
+func readField(f *catalog.Field, patch bool) func(*bodyscan.Scanner, *catalog.Record) {
+	words := f.Words
+	switch of := f.Of.(type) {
+	case catalog.Pointer[string]:
+		if words != nil {
+			return bodyscan.Optional(of, func(s *bodyscan.Scanner) string { return s.Variant(words...) })
+		}
+		return bodyscan.Optional(of, readText)
+	case catalog.Pointer[bool]:
+		return bodyscan.Optional(of, (*bodyscan.Scanner).Bool)
+	case catalog.Pointer[uint32]:
+		return bodyscan.Optional(of, (*bodyscan.Scanner).Uint32)
+	case catalog.Pointer[uint64]:
+		return bodyscan.Optional(of, (*bodyscan.Scanner).Uint64)
+	case catalog.Pointer[float32]:
+		return bodyscan.Optional(of, (*bodyscan.Scanner).Float32)
+	case catalog.Pointer[catalog.LoadMetrics]:
+		return bodyscan.Optional(of, readLoadMetrics)
+	case catalog.List:
+		return readCollection(of, patch, func(s *bodyscan.Scanner) []string { return appendStrings(s, []string{}) })
+	case catalog.Map[uint32]:
+		return readCollection(of, patch, readByRank)
+	case catalog.Map[string]:
+		return readCollection(of, patch, readStringMap)
 	}
-	u64 := func(name string, field func(*catalog.Patch) **uint64) bodyscan.Field[T] {
-		return settingField(name, of, field, (*bodyscan.Scanner).Uint64)
-	}
-	collection := func(name string, read func(*bodyscan.Scanner, *catalog.Patch)) bodyscan.Field[T] {
-		return bodyscan.Field[T]{Name: name, Read: func(s *bodyscan.Scanner, t *T) {
-			if !patch || !s.Null() {
-				read(s, of(t))
-			}
-		}}
-	}
-	return []bodyscan.Field[T]{
-		text("endpoint", func(p *catalog.Patch) **string { return &p.Endpoint }),
-		text("kv_events_endpoint", func(p *catalog.Patch) **string { return &p.KVEventsEndpoint }),
-		text("replay_endpoint", func(p *catalog.Patch) **string { return &p.ReplayEndpoint }),
-		text("load_endpoint", func(p *catalog.Patch) **string { return &p.LoadEndpoint }),
-		removedServerKey[T](),
-		text("stable_routing_id", func(p *catalog.Patch) **string { return &p.StableRoutingID }),
-		text("kv_transfer_domain", func(p *catalog.Patch) **string { return &p.KVTransferDomain }),
-		u32("block_size", func(p *catalog.Patch) **uint32 { return &p.BlockSize }),
-		u32("data_parallel_start_rank", func(p *catalog.Patch) **uint32 { return &p.StartRank }),
-		u32("data_parallel_size", func(p *catalog.Patch) **uint32 { return &p.Size }),
-		u64("max_num_batched_tokens", func(p *catalog.Patch) **uint64 { return &p.MaxNumBatchedTokens }),
-		u64("total_kv_blocks", func(p *catalog.Patch) **uint64 { return &p.TotalKVBlocks }),
-		u64("attention_chunk_size", func(p *catalog.Patch) **uint64 { return &p.AttentionChunkSize }),
-		settingField("is_eagle", of, func(p *catalog.Patch) **bool { return &p.IsEagle }, (*bodyscan.Scanner).Bool),
-		settingField("kv_event_copies", of, func(p *catalog.Patch) **string { return &p.KVEventCopies }, readCopies),
-		settingField("kv_event_rank", of, func(p *catalog.Patch) **string { return &p.KVEventRank }, readEventRank),
-		settingField("kv_events", of, func(p *catalog.Patch) **bool { return &p.KVEvents }, (*bodyscan.Scanner).Bool),
-		settingField("load_metrics", of, func(p *catalog.Patch) **catalog.LoadMetrics { return &p.LoadMetrics }, readLoadMetrics),
-		settingField("role", of, func(p *catalog.Patch) **string { return &p.Role }, readRole),
-		settingField("rank_header", of, func(p *catalog.Patch) **string { return &p.RankHeader }, readRankHeader),
-		settingField("prefill_rank_header", of, func(p *catalog.Patch) **bool { return &p.PrefillRankHeader }, (*bodyscan.Scanner).Bool),
-		settingField("kv_transfer_enforcement", of, func(p *catalog.Patch) **string { return &p.KVTransferEnforcement }, readEnforcement),
-		settingField("kv_transfer_preferred_weight", of, func(p *catalog.Patch) **float32 { return &p.KVTransferPreferredWeight }, (*bodyscan.Scanner).Float32),
-		collection("kv_events_endpoints", func(s *bodyscan.Scanner, p *catalog.Patch) { p.KVEventsEndpoints = readByRank(s) }),
-		collection("replay_endpoints", func(s *bodyscan.Scanner, p *catalog.Patch) { p.ReplayEndpoints = readByRank(s) }),
-		collection("load_endpoints", func(s *bodyscan.Scanner, p *catalog.Patch) { p.LoadEndpoints = readByRank(s) }),
-		collection("rank_endpoints", func(s *bodyscan.Scanner, p *catalog.Patch) { p.RankEndpoints = readByRank(s) }),
-		collection("adapters", func(s *bodyscan.Scanner, p *catalog.Patch) { p.Adapters = appendStrings(s, []string{}) }),
-		collection("taints", func(s *bodyscan.Scanner, p *catalog.Patch) { p.Taints = appendStrings(s, []string{}) }),
-		collection("topology_domains", func(s *bodyscan.Scanner, p *catalog.Patch) { p.TopologyDomains = readStringMap(s) }),
+	panic("httpapi: the field " + f.Name + " has no known kind")
+}
+
+// readCollection reads a list or map.
+func readCollection[C any](of func(*catalog.Record) *C, patch bool, read func(*bodyscan.Scanner) C) func(*bodyscan.Scanner, *catalog.Record) {
+	return func(s *bodyscan.Scanner, r *catalog.Record) {
+		if !patch || !s.Null() {
+			*of(r) = read(s)
+		}
 	}
 }
 
@@ -378,32 +331,6 @@ func removedServerKey[T any]() bodyscan.Field[T] {
 			s.FailRemoved(catalog.NoServerKey)
 		}
 	}}
-}
-
-func settingField[T, V any](
-	name string, of func(*T) *catalog.Patch, field func(*catalog.Patch) **V, read func(*bodyscan.Scanner) V,
-) bodyscan.Field[T] {
-	return bodyscan.Field[T]{Name: name, Read: bodyscan.Optional(func(t *T) **V { return field(of(t)) }, read)}
-}
-
-func readEnforcement(s *bodyscan.Scanner) string {
-	return s.Variant("required", "preferred")
-}
-
-func readCopies(s *bodyscan.Scanner) string {
-	return s.Variant(catalog.CountCopies, catalog.SetCopies)
-}
-
-func readEventRank(s *bodyscan.Scanner) string {
-	return s.Variant(catalog.RankOfBatch, catalog.RankOfStream)
-}
-
-func readRole(s *bodyscan.Scanner) string {
-	return s.Variant(catalog.RolePrefill, catalog.RoleDecode)
-}
-
-func readRankHeader(s *bodyscan.Scanner) string {
-	return s.Variant(catalog.RankLocal, catalog.RankGlobal, catalog.RankNone)
 }
 
 func readLoadMetrics(s *bodyscan.Scanner) (m catalog.LoadMetrics) {
@@ -444,42 +371,74 @@ func (d dialect) appendWorker(out []byte, w *catalog.Worker) []byte {
 	if w.Drain != nil {
 		out = appendDrain(out, w.Drain)
 	}
-	out = appendOptString(out, "endpoint", w.Endpoint)
-	out = appendOptString(out, "kv_events_endpoint", w.KVEventsEndpoint)
-	out = appendByRank(out, "kv_events_endpoints", w.KVEventsEndpoints)
-	out = appendOptString(out, "replay_endpoint", w.ReplayEndpoint)
-	out = appendByRank(out, "replay_endpoints", w.ReplayEndpoints)
-	if w.KVEventCopies != nil { // no member of Dynamo's records
-		out = appendStringField(out, "kv_event_copies", *w.KVEventCopies)
+	for _, write := range writeFields {
+		out = write(out, &w.Record)
 	}
-	if w.KVEventRank != nil { // nor this
-		out = appendStringField(out, "kv_event_rank", *w.KVEventRank)
-	}
-	if w.KVEvents != nil { // nor this
-		out = appendBoolField(out, "kv_events", *w.KVEvents)
-	}
-	if w.AttentionChunkSize != nil { // nor this
-		out = appendUintField(out, "attention_chunk_size", *w.AttentionChunkSize)
-	}
-	out = appendLoadSources(out, w)
-	out = appendServing(out, w)
-	out = appendOptUint(out, "block_size", w.BlockSize)
-	out = appendOptUint(out, "data_parallel_start_rank", w.StartRank)
-	out = appendOptUint(out, "data_parallel_size", w.Size)
-	out = appendOptUint(out, "max_num_batched_tokens", w.MaxNumBatchedTokens)
-	out = appendOptUint(out, "total_kv_blocks", w.TotalKVBlocks)
-	out = appendOptString(out, "stable_routing_id", w.StableRoutingID)
-	out = appendOptBool(out, "is_eagle", w.IsEagle)
-	out = appendList(appendKey(out, "taints"), w.Taints, appendString)
-	out = appendStringMap(out, "topology_domains", w.TopologyDomains)
-	out = appendOptString(out, "kv_transfer_domain", w.KVTransferDomain)
-	out = appendOptString(out, "kv_transfer_enforcement", w.KVTransferEnforcement)
-	out = appendOptFloat32(out, "kv_transfer_preferred_weight", w.KVTransferPreferredWeight)
 	out = appendDescription(out, w)
 	if reasons := w.Explain(); len(reasons) > 0 {
 		out = d.appendReasons(out, w, reasons)
 	}
 	return append(appendBehind(out, w.Behind), '}')
+}
+
+// writeFields append the fields of a record.
+var writeFields = func() (all []func([]byte, *catalog.Record) []byte) {
+	for _, f := range catalog.Fields() {
+		all = append(all, writeField(&f))
+	}
+	return all
+}()
+
+// writeField returns what appends a field behind other members.
+func writeField(f *catalog.Field) func([]byte, *catalog.Record) []byte {
+	switch of := f.Of.(type) {
+	case catalog.Pointer[string]:
+		return writePointer(f, of, appendString)
+	case catalog.Pointer[bool]:
+		return writePointer(f, of, strconv.AppendBool)
+	case catalog.Pointer[uint32]:
+		return writePointer(f, of, func(out []byte, n uint32) []byte { return appendUint(out, uint64(n)) })
+	case catalog.Pointer[uint64]:
+		return writePointer(f, of, appendUint)
+	case catalog.Pointer[float32]:
+		return writePointer(f, of, func(out []byte, v float32) []byte { return appendFloat(out, float64(v), 32) })
+	case catalog.Pointer[catalog.LoadMetrics]:
+		return writePointer(f, of, appendLoadMetrics)
+	case catalog.List:
+		name, always := f.Name, f.Dynamo
+		return func(out []byte, r *catalog.Record) []byte {
+			if list := *of(r); always || len(list) > 0 {
+				out = appendList(appendKey(out, name), list, appendString)
+			}
+			return out
+		}
+	case catalog.Map[uint32]:
+		name := f.Name
+		return func(out []byte, r *catalog.Record) []byte { return appendByRank(out, name, *of(r)) }
+	case catalog.Map[string]:
+		name, always := f.Name, f.Dynamo
+		return func(out []byte, r *catalog.Record) []byte {
+			if m := *of(r); always || len(m) > 0 {
+				out = appendStringMap(out, name, m)
+			}
+			return out
+		}
+	}
+	panic("httpapi: the field " + f.Name + " has no known kind")
+}
+
+// writePointer is writeField for a scalar.
+func writePointer[T any](f *catalog.Field, of func(*catalog.Record) **T, value func([]byte, T) []byte) func([]byte, *catalog.Record) []byte {
+	key, unset := `,"`+f.Name+`":`, ""
+	if f.Dynamo {
+		unset = key + "null"
+	}
+	return func(out []byte, r *catalog.Record) []byte {
+		if v := *of(r); v != nil {
+			return value(append(out, key...), *v)
+		}
+		return append(out, unset...)
+	}
 }
 
 // appendDescription appends what the engine has filled in and where that comes from, unless the
@@ -539,18 +498,8 @@ func appendSource(out []byte, w *catalog.Worker) []byte {
 	return append(out, '}')
 }
 
-// appendLoadSources appends where the load of the worker's engine is read; Dynamo's records have
-// none of these members.
-func appendLoadSources(out []byte, w *catalog.Worker) []byte {
-	if w.LoadEndpoint != nil {
-		out = appendStringField(out, "load_endpoint", *w.LoadEndpoint)
-	}
-	out = appendByRank(out, "load_endpoints", w.LoadEndpoints)
-	m := w.LoadMetrics
-	if m == nil {
-		return out
-	}
-	out = append(appendKey(out, "load_metrics"), '{')
+func appendLoadMetrics(out []byte, m catalog.LoadMetrics) []byte {
+	out = append(out, '{')
 	if m.URL != nil {
 		out = appendStringField(out, "url", *m.URL)
 	}
@@ -567,27 +516,6 @@ func appendDrain(out []byte, d *catalog.Drain) []byte {
 		out = appendStringField(out, "deadline", d.Deadline.UTC().Format(time.RFC3339Nano))
 	}
 	return append(out, '}')
-}
-
-// appendServing appends the members for gateways; Dynamo's records have none of them.
-func appendServing(out []byte, w *catalog.Worker) []byte {
-	if w.Role != nil {
-		out = appendStringField(out, "role", *w.Role)
-	}
-	out = appendByRank(out, "rank_endpoints", w.RankEndpoints)
-	if w.RankHeader != nil {
-		out = appendStringField(out, "rank_header", *w.RankHeader)
-	}
-	if w.PrefillRankHeader != nil {
-		out = appendBoolField(out, "prefill_rank_header", *w.PrefillRankHeader)
-	}
-	if len(w.Aliases) > 0 {
-		out = appendList(appendKey(out, "model_aliases"), w.Aliases, appendString)
-	}
-	if len(w.Adapters) > 0 {
-		out = appendList(appendKey(out, "adapters"), w.Adapters, appendString)
-	}
-	return out
 }
 
 // appendReasons appends the reasons why a worker is not schedulable.
@@ -627,16 +555,27 @@ func appendByRank(out []byte, name string, byRank map[uint32]string) []byte {
 		return out
 	}
 	out = append(appendKey(out, name), '{')
-	for _, rank := range slices.Sorted(maps.Keys(byRank)) {
+	var few [16]uint32
+	for _, rank := range sortedKeys(few[:0], byRank) {
 		out = appendStringField(out, strconv.FormatUint(uint64(rank), 10), byRank[rank])
 	}
 	return append(out, '}')
 }
 
+// sortedKeys appends the keys of a map, in order, to an empty list.
+func sortedKeys[K cmp.Ordered](keys []K, m map[K]string) []K {
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
 // appendStringMap appends an object whose member names come from clients.
 func appendStringMap(out []byte, name string, m map[string]string) []byte {
 	out = append(appendKey(out, name), '{')
-	for i, key := range slices.Sorted(maps.Keys(m)) {
+	var few [8]string
+	for i, key := range sortedKeys(few[:0], m) {
 		if i > 0 {
 			out = append(out, ',')
 		}
@@ -644,18 +583,4 @@ func appendStringMap(out []byte, name string, m map[string]string) []byte {
 		out = appendString(out, m[key])
 	}
 	return append(out, '}')
-}
-
-func appendOptBool(out []byte, name string, v *bool) []byte {
-	if v == nil {
-		return appendNull(out, name)
-	}
-	return appendBoolField(out, name, *v)
-}
-
-func appendOptFloat32(out []byte, name string, v *float32) []byte {
-	if v == nil {
-		return appendNull(out, name)
-	}
-	return appendFloat(appendKey(out, name), float64(*v), 32)
 }
