@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/pkg/memory"
 )
 
@@ -163,5 +164,61 @@ func TestRefusedOverHTTP2(t *testing.T) {
 	}
 	if n := dials.Load(); n != 1 {
 		t.Errorf("%d connections for three requests in turn", n)
+	}
+}
+
+// TestLostPlace: a request whose body does not come is answered as soon as another one has its place.
+func TestLostPlace(t *testing.T) {
+	for _, version := range []int{1, 2} {
+		w := start(t, func(s *settings) { s.MaxStreams = 1 })
+		w.put(answering(t, jsonAnswer("{}")))
+		answered := make(chan int, 1)
+		if version == 1 {
+			c := w.dial()
+			c.send("POST " + chatPath + " HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+			go func() {
+				a, err := c.tryReceive("POST")
+				if err != nil {
+					t.Error(err)
+					close(answered)
+					return
+				}
+				answered <- a.StatusCode
+			}()
+		} else {
+			transport := &http.Transport{Protocols: new(http.Protocols)}
+			transport.Protocols.SetUnencryptedHTTP2(true)
+			defer transport.CloseIdleConnections()
+			body, rest := io.Pipe()
+			defer rest.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			r, _ := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+w.address+chatPath, body)
+			go func() {
+				resp, err := transport.RoundTrip(r)
+				if err != nil {
+					t.Error(err)
+					close(answered)
+					return
+				}
+				_ = resp.Body.Close()
+				answered <- resp.StatusCode
+			}()
+		}
+		await(t, func() string {
+			if w.gateway.Opened(counts.Proxy) == 0 {
+				return "the request has not come"
+			}
+			return ""
+		})
+		await(t, func() string {
+			if a := w.ask(request(chatPath, chatBody(""))); a.StatusCode != 200 {
+				return a.body
+			}
+			return ""
+		})
+		if status := <-answered; status != http.StatusRequestTimeout {
+			t.Errorf("HTTP/%d: %d", version, status)
+		}
 	}
 }

@@ -186,6 +186,7 @@ func (e *exchange) run() {
 
 // readBody reads the request's body, and reports whether it has come.
 func (e *exchange) readBody() bool {
+	e.OnCut(func() { _ = e.control.SetReadDeadline(longAgo) })
 	bad, err := e.Read(patient{e}, e.r.ContentLength)
 	switch {
 	case bad != nil:
@@ -202,11 +203,19 @@ func (e *exchange) readBody() bool {
 	return false
 }
 
+// longAgo is a deadline that has passed.
+var longAgo = time.Unix(1, 0)
+
 // patient reads the body of an exchange, and waits for each piece as long as the gateway does.
 type patient struct{ e *exchange }
 
 func (p patient) Read(b []byte) (int, error) {
 	_ = p.e.control.SetReadDeadline(time.Now().Add(p.e.Patience()))
+	select {
+	case <-p.e.Cut(): // before or after this, the deadline is over
+		return 0, os.ErrDeadlineExceeded
+	default:
+	}
 	return p.e.r.Body.Read(b)
 }
 
