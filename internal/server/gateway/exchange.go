@@ -124,6 +124,17 @@ func (e *Exchange) Cut() <-chan struct{} {
 	return e.read.cut
 }
 
+// OnCut has f called when Cut is closed, but not any more once the body has ended or the request has been refused. f must
+// not wait.
+func (e *Exchange) OnCut(f func()) {
+	if e.read == nil {
+		return
+	}
+	e.gateway.reading.mu.Lock()
+	defer e.gateway.reading.mu.Unlock()
+	e.read.onCut = f
+}
+
 // Add appends a piece of the request's body, and may keep its memory.
 func (e *Exchange) Add(piece []byte) *Problem {
 	if e.read != nil {

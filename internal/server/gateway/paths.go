@@ -89,7 +89,13 @@ func isPlain(path string) bool {
 // something before it, by which a gateway has routed the request and which it takes away.
 func (p *Paths) check(method, path string, routed bool) *Problem {
 	path, _, _ = strings.Cut(path, "?")
-	if p == nil || p.all {
+	if p == nil {
+		return nil
+	}
+	if method == http.MethodTrace {
+		return errMethod("GET, POST") // its answer would show what is added to requests, such as the engines' token
+	}
+	if p.all {
 		return nil
 	}
 	if method == http.MethodConnect && path == "" {

@@ -16,7 +16,7 @@ const (
 // reading has the admitted requests whose bodies are still to come. When there is no place for a request,
 // the one among them that is furthest behind gives its place up.
 type reading struct {
-	mu sync.Mutex // guards of and its reads' evicted; innermost
+	mu sync.Mutex // guards of and its reads' evicted and onCut; only locks of connections are taken under it
 	of map[*read]struct{}
 }
 
@@ -29,6 +29,7 @@ type read struct {
 	last, pace atomic.Int64
 	cut        chan struct{} // closed when the request has lost its place
 	evicted    bool
+	onCut      func() // called when cut is closed; nil: nothing
 }
 
 // add begins to read a body.
@@ -72,6 +73,9 @@ func (r *reading) evict() bool {
 	delete(r.of, worst)
 	worst.evicted = true
 	close(worst.cut)
+	if worst.onCut != nil {
+		worst.onCut()
+	}
 	return true
 }
 

@@ -41,6 +41,20 @@ func (r *Response) Read(p []byte) (n int, err error) {
 	return n, r.err
 }
 
+// Sending reports whether the request's body is still being sent, and so may not be changed: a server may answer
+// before it has read a request. It does not once Read has returned an error, nor after Close.
+func (r *Response) Sending() bool {
+	if r.conn == nil || r.conn.sender == nil {
+		return false
+	}
+	select {
+	case <-r.conn.sender.done:
+		return false
+	default:
+		return true
+	}
+}
+
 // finish ends the body with io.EOF or another error.
 func (r *Response) finish(err error) {
 	if r.err = err; err == io.EOF {

@@ -67,6 +67,9 @@ func TestAllowedPaths(t *testing.T) {
 		if a := w.ask(request("/flush_cache", "")); a.StatusCode != want {
 			t.Errorf("with %s: %d", further, a.StatusCode)
 		}
+		if a := w.ask(requestOf("TRACE", "/v1/videos", "")); a.StatusCode != 405 { // it would show the engines' token
+			t.Errorf("TRACE with %s: %d", further, a.StatusCode)
+		}
 		if a := w.ask(request("/v1/videos", "{}")); (a.StatusCode == 200) != (further == "/v1/" || further == "all") {
 			t.Errorf("with %s: %d", further, a.StatusCode)
 		}

@@ -19,12 +19,12 @@ func (s *Server) serveOwn(w http.ResponseWriter, r *http.Request, target string)
 	}
 	switch {
 	case path == "/health", path == "/ping":
-		writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+		writeJSON(w, r, http.StatusOK, map[string]string{"status": "ok"})
 	case path == "/ready":
 		if s.draining.Load() || !s.gateway.Ready() {
-			writeJSON(w, http.StatusServiceUnavailable, map[string]string{"status": "not ready"})
+			writeJSON(w, r, http.StatusServiceUnavailable, map[string]string{"status": "not ready"})
 		} else {
-			writeJSON(w, http.StatusOK, map[string]string{"status": "ready"})
+			writeJSON(w, r, http.StatusOK, map[string]string{"status": "ready"})
 		}
 	case path == "/v1/models":
 		s.serveModels(w, r, "")
@@ -40,7 +40,8 @@ func (s *Server) serveOwn(w http.ResponseWriter, r *http.Request, target string)
 	return true
 }
 
-func writeJSON(w http.ResponseWriter, status int, v any) {
+func writeJSON(w http.ResponseWriter, r *http.Request, status int, v any) {
+	leaveBody(w, r)
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(v) // the client may have left
@@ -82,9 +83,9 @@ func (s *Server) serveModels(w http.ResponseWriter, r *http.Request, only string
 		e.Begin(s.gateway.ReadHead(fieldsOf(r, r.URL.Path)), tracing.Context{})
 		e.refuse(bad)
 	case only != "":
-		writeJSON(w, http.StatusOK, list[0])
+		writeJSON(w, r, http.StatusOK, list[0])
 	default:
-		writeJSON(w, http.StatusOK, struct {
+		writeJSON(w, r, http.StatusOK, struct {
 			Object  string  `json:"object"`
 			Data    []model `json:"data"`
 			HasMore bool    `json:"has_more"`

@@ -47,7 +47,7 @@ type relay struct {
 // answer passes the engine's answer on, and closes it.
 func (e *exchange) answer(resp *http1.Response) {
 	defer resp.Close()
-	e.Release() // the engine has the body
+	e.sent(resp)
 	e.line.status = resp.Status
 	if resp.Status == http.StatusSwitchingProtocols {
 		e.upgrade(resp)
@@ -76,6 +76,14 @@ func (e *exchange) answer(resp *http1.Response) {
 	r.run(resp)
 }
 
+// sent frees the request's body once the engine has it.
+func (e *exchange) sent(resp *http1.Response) {
+	if !e.freed && !resp.Sending() {
+		e.freed = true
+		e.Release()
+	}
+}
+
 // announce tells which trailers will follow, as the engine does.
 func announce(to http.Header, from http1.Header) {
 	for list := range from.Values("Trailer") {
@@ -91,8 +99,10 @@ func (r *relay) run(resp *http1.Response) {
 		p := eventBuffers.Get().(*[eventBuffer]byte)
 		defer eventBuffers.Put(p)
 		buf = p[:]
-		r.startKeepalive()
-		defer r.stopKeepalive()
+		if r.left < 0 { // no comment fits into a stream whose length has been announced
+			r.startKeepalive()
+			defer r.stopKeepalive()
+		}
 	} else {
 		p := bodyBuffers.Get().(*[bodyBuffer]byte)
 		defer bodyBuffers.Put(p)
@@ -104,6 +114,7 @@ func (r *relay) run(resp *http1.Response) {
 	pass := r.pass
 	for {
 		n, err := resp.Read(buf)
+		e.sent(resp)
 		if n > 0 && e.line.first.IsZero() {
 			e.line.first = time.Now()
 			e.server.config.Metrics.FirstByte(e.line.first.Sub(e.began))
@@ -165,14 +176,24 @@ func (r *relay) pass(piece []byte, end bool) error {
 	if r.left -= int64(len(piece)); end || r.left == 0 {
 		return nil
 	}
-	return r.e.control.Flush()
+	return r.flushNow()
 }
 
 func (r *relay) flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.moveDeadline()
-	r.err = r.e.control.Flush()
+	r.err = r.flushNow()
+}
+
+// flushNow waits until the client, or the network, has what is written.
+func (r *relay) flushNow() error {
+	err := r.e.control.Flush()
+	if r.e.r.ProtoMajor > 1 { // there a deadline ends the stream also while nothing is written
+		r.moved = time.Time{}
+		_ = r.e.control.SetWriteDeadline(time.Time{}) // fails only if the connection has ended
+	}
+	return err
 }
 
 // deadlineAge is how old a write deadline may be, as a part of the timeout, before it is moved: to do so for each
@@ -245,7 +266,7 @@ func (r *relay) keepAlive() {
 		}
 		r.moveDeadline()
 		if _, err := io.WriteString(r.e.w, text); err == nil {
-			_ = r.e.control.Flush() // a client that has left is noticed by its request's context
+			_ = r.flushNow() // a client that has left is noticed by its request's context
 		}
 		r.last, silent = time.Now(), 0
 	}

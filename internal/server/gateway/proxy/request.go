@@ -32,6 +32,7 @@ type exchange struct {
 	ctx     context.Context // ends when the client has left
 	began   time.Time
 	whole   bool // the request's body has come
+	freed   bool // the engine has it
 	line    accessLine
 }
 
@@ -121,9 +122,9 @@ func fieldsOf(r *http.Request, target string) iter.Seq2[string, string] {
 	}
 }
 
-// isWebSocket reports whether a request asks for a WebSocket.
+// isWebSocket reports whether a request asks for a WebSocket. One with a body does not.
 func isWebSocket(r *http.Request) bool {
-	if r.Method != http.MethodGet || !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
+	if r.Method != http.MethodGet || r.Body != http.NoBody || !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		return false
 	}
 	for _, list := range r.Header["Connection"] {
@@ -185,6 +186,7 @@ func (e *exchange) run() {
 
 // readBody reads the request's body, and reports whether it has come.
 func (e *exchange) readBody() bool {
+	e.OnCut(func() { _ = e.control.SetReadDeadline(longAgo) })
 	bad, err := e.Read(patient{e}, e.r.ContentLength)
 	switch {
 	case bad != nil:
@@ -201,11 +203,19 @@ func (e *exchange) readBody() bool {
 	return false
 }
 
+// longAgo is a deadline that has passed.
+var longAgo = time.Unix(1, 0)
+
 // patient reads the body of an exchange, and waits for each piece as long as the gateway does.
 type patient struct{ e *exchange }
 
 func (p patient) Read(b []byte) (int, error) {
 	_ = p.e.control.SetReadDeadline(time.Now().Add(p.e.Patience()))
+	select {
+	case <-p.e.Cut(): // before or after this, the deadline is over
+		return 0, os.ErrDeadlineExceeded
+	default:
+	}
 	return p.e.r.Body.Read(b)
 }
 
@@ -235,14 +245,23 @@ func (e *exchange) refuse(p *gateway.Problem) {
 			h.Set("Retry-After", denied.RetryAfter)
 		}
 	}
-	if e.Head.HasBody && !e.whole { // net/http reads on for a while, and must not wait
-		h.Set("Connection", "close")
-		_ = e.control.SetReadDeadline(time.Now().Add(restWithin))
+	if !e.whole {
+		leaveBody(e.w, e.r)
 	}
 	e.w.WriteHeader(r.Status)
 	if e.r.Method != http.MethodHead {
 		_, _ = e.w.Write(r.Body) // the client may have left
 	}
+}
+
+// leaveBody prepares the answer to a request whose body, if it has one, nobody reads. Over HTTP/1.1 net/http reads on
+// for a while, and must not wait for a body that does not come. Over HTTP/2 it ends the stream alone.
+func leaveBody(w http.ResponseWriter, r *http.Request) {
+	if r.Body == http.NoBody || r.ProtoMajor > 1 {
+		return
+	}
+	w.Header().Set("Connection", "close")
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(restWithin)) // fails only if the connection has ended
 }
 
 // forward sends the request to its engine and passes the answer on.

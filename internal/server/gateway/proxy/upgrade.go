@@ -13,13 +13,13 @@ import (
 // upgrade makes the client's connection one with the engine, in the protocol to which both have changed.
 func (e *exchange) upgrade(resp *http1.Response) {
 	engine := resp.Upgraded()
+	e.server.hijacked.Add(1) // before Shutdown can see that the server's connection has gone
+	defer e.server.hijacked.Done()
 	client, buffered, err := e.control.Hijack()
 	if engine == nil || err != nil {
 		panic(http.ErrAbortHandler)
 	}
 	e.server.clients.remove(e) // from now on it is read
-	e.server.hijacked.Add(1)
-	defer e.server.hijacked.Done()
 	defer client.Close()
 	_ = client.SetDeadline(time.Time{})
 	h := make(http.Header)

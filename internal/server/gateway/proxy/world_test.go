@@ -102,9 +102,12 @@ func start(t testing.TB, changes ...func(*settings)) *world {
 				t.Errorf("the proxy ended with %v", err)
 			}
 		}
-		if n := w.gateway.Opened(counts.Proxy); n != 0 {
-			t.Errorf("%d exchanges are open", n)
-		}
+		await(t, func() string { // net/http does not wait for requests of HTTP/2 whose connection has ended
+			if n := w.gateway.Opened(counts.Proxy); n != 0 {
+				return fmt.Sprintf("%d exchanges are open", n)
+			}
+			return ""
+		})
 	})
 	return w
 }
