@@ -206,11 +206,11 @@ bench-compare: setup ## paired CPU and memory of this tree against an earlier co
 	GO='$(GO)' scripts/bench-compare.sh $(ARGS)
 
 .PHONY: demo
-demo: build setup ## four simulated engines, one workload, five policies (ARGS for options)
+demo: build setup ## simulated engines, the proxy in front of them, chats through it; 90 s (ARGS for options)
 	scripts/demo.sh $(ARGS)
 
 .PHONY: demo-policies
-demo-policies: build setup ## two policies against each other on several fleets, workloads and callers (ARGS)
+demo-policies: build setup ## one workload under five policies (ARGS; ARGS=--fleets: two policies on several fleets)
 	scripts/demo-policies.sh $(ARGS)
 
 .PHONY: demo-replicas

@@ -25,10 +25,10 @@ ${GO:-go} build -trimpath -o bin/sim-engine ./demo/engine
 ${GO:-go} build -trimpath -o bin/sim-player ./demo/player
 
 # Four ports that nobody listens on: NATS and HTTP of each replica.
-listens() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 ports=()
 for ((port = 20000 + $$ % 10000; ${#ports[@]} < 4; port++)); do
-	listens "$port" || ports+=("$port")
+	port=$(free_port "$port")
+	ports+=("$port")
 done
 http=("${ports[@]:1:3}")
 

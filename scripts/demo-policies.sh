@@ -1,79 +1,68 @@
 #!/usr/bin/env bash
-# Plays two policies of the service against each other on several fleets, workloads and
-# kinds of callers, and prints the ratios of each play. docs/demo.md has the plays.
+# Compares policies: starts the service and simulated engines, and plays one workload
+# under two policies of the service and three simple ones. docs/demo-policies.md explains
+# what is seen.
 #
-#   scripts/demo-policies.sh [--ours select-service/NAME] [--base select-service] [--rounds 3]
-#                            [--out DIRECTORY] [--trace FILE] [--seeds 4,5,6] [PLAY...]
+# With --fleets as the first argument it compares two policies of the service on several
+# fleets, with the other arguments as scripts/demo-policies-fleets.sh explains them.
 #
-# PLAY is one of chats, mixed, slow, late, chunked, agents, busy-agents (each with every
-# seed) and trace (needs --trace); without any, all of them. Everything after -- goes to
-# scripts/demo.sh.
+# Options of the engines (--cache-blocks, --speed, --chunked, --prefill-rate,
+# --decode-rate, --block-size, --hash-seed) go to sim-engine, --workers N sets
+# their number, --policy-config FILE is the policy file of the service instead of
+# demo/policies.yaml, --target URL uses a service that runs already; all else goes to
+# sim-player, such as --keep, which lets requests go on at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+[[ ${1:-} != --fleets ]] || exec scripts/demo-policies-fleets.sh "${@:2}"
 
-ours=select-service/predicted-ttft base=select-service rounds=3 out=bin/demo-policies trace='' seeds=4,5,6,7,8,9
-plays=() more=()
+ours=demo/policies.yaml
+workers=4 target='' policies=${DYN_ROUTER_POLICY_CONFIG:-$ours} engine_args=() player_args=() played=
 while (($#)); do
 	case $1 in
 	--*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" ;;
 	esac
 	case $1 in
-	-h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"; exit ;;
-	--) more=("${@:2}"); break ;;
-	--ours | --base | --rounds | --out | --trace | --seeds)
-		(($# > 1)) || { echo "demo-policies: $1 needs a value" >&2; exit 2; }
-		printf -v "${1#--}" %s "$2"; shift 2 ;;
-	chats | mixed | slow | late | chunked | agents | busy-agents | trace) plays+=("$1"); shift ;;
-	*) echo "demo-policies: $1 is no play" >&2; exit 2 ;;
+	-h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" ; exit ;;
+	--workers | --target | --policy-config | --policies | --cache-blocks | --speed | --prefill-rate | --decode-rate | --block-size | --hash-seed)
+		(($# > 1)) || { echo "demo-policies: $1 needs a value" >&2; exit 2; } ;;&
+	--workers) workers=$2; shift 2 ;;
+	--target) target=$2; shift 2 ;;
+	--policy-config) policies=$2; shift 2 ;;
+	--policies) played=$2; player_args+=("$1" "$2"); shift 2 ;;
+	--chunked) engine_args+=("$1"); shift ;;
+	--cache-blocks | --speed | --prefill-rate | --decode-rate | --block-size | --hash-seed)
+		engine_args+=("$1" "$2"); shift 2 ;;
+	*) player_args+=("$1"); shift ;;
 	esac
 done
-if ((${#plays[@]} == 0)); then
-	plays=(chats mixed slow late chunked agents busy-agents)
-	[[ -z $trace ]] || plays+=(trace)
+
+source scripts/processes.sh
+
+[[ -n $target || -x bin/select-service ]] || make build
+${GO:-go} build -trimpath -o bin/sim-engine ./demo/engine
+${GO:-go} build -trimpath -o bin/sim-player ./demo/player
+
+run engines bin/sim-engine --engines "$workers" "${engine_args[@]}"
+await engines '^ready$'
+engines=$(awk '/^engine /{print $3}' "$tmp/engines" | paste -sd,)
+
+if [[ -z $target ]]; then
+	run select-service bin/select-service --listen 127.0.0.1 --port 0 --log-format json --log-level info --router-policy-config "$policies" --tokenizer-url "${engines%%,*}"
+	await select-service '"message":"listening"'
+	[[ $played || $policies != "$ours" ]] || player_args+=(--policies select-service,select-service/predicted-ttft,round-robin,random,least-loaded)
+	target=http://$(sed -n 's/.*"address":"\([^"]*\)".*"message":"listening".*/\1/p' "$tmp/select-service" | head -n 1)
 fi
-mkdir -p "$out"
-failed=0
 
-# options PLAY: what demo.sh gets for it.
-options() {
-	case $1 in
-	mixed) echo --speed 1,1,0.5,0.5 --cache-blocks 16384,16384,8192,8192 --rate 0.75 ;;
-	slow) echo --slow 1:0.3:0.33-0.67 ;;
-	late) echo --lifecycle late ;;
-	chunked) echo --chunked --rate 2 ;;
-	agents) echo --workload agents --rate 1.8 ;;
-	busy-agents) echo --workload agents --rate 2.6 ;;
-	trace) echo --trace "$trace" --cache-blocks 65536 ;;
-	esac
-}
+cat <<TEXT
+$workers simulated engines publish their KV events, $target listens to them and
+chooses an engine for each request. Every policy plays the same requests on restarted
+engines; each takes about 20 seconds. Ctrl-C stops it.
 
-# play NAME OPTION...: both policies; one line of the ratios.
-play() {
-	local name=$1
-	shift
-	if ! scripts/demo.sh --policies "$base,$ours" --rounds "$rounds" --again 2 --decisions 0 --json "$out/$name.json" "$@" "${more[@]}" >"$out/$name.txt" 2>&1; then
-		printf '%-14s failed, see %s\n' "$name" "$out/$name.txt"
-		failed=1
-		return
-	fi
-	awk -v name="$name" -v ours="$ours" '
-		/^By the figures of/ { ratios = 1 }
-		ratios && $1 == ours { sub(/^[^ ]+ +/, ""); line = $0 }
-		/: the machine was too busy/ && ratios { busy = "  (busy machine)" }
-		END { printf "%-14s %s%s\n", name, line, busy }
-	' "$out/$name.txt"
-}
+To watch it in a browser: $target/ui/
 
-echo "$ours by $base, medians of $rounds rounds (least–most); tables, JSON and plots are in $out"
-printf '%-14s %-17s %-17s %-17s %-17s %-17s %s\n' play 'TTFT mean' 'TTFT p99' '+ choice, mean' '+ choice, p99' TPOT 'whole answer'
-for p in "${plays[@]}"; do
-	# shellcheck disable=SC2046 # these are words
-	if [[ $p == trace ]]; then
-		play trace $(options trace)
-	else
-		for seed in ${seeds//,/ }; do
-			play "$p-$seed" --seed "$seed" $(options "$p")
-		done
-	fi
-done
-exit "$failed"
+TEXT
+# In the background: a shell heeds signals only while it waits.
+trap 'exit 130' INT TERM
+bin/sim-player --target "$target" --engines "$engines" "${player_args[@]}" &
+echo $! >"$tmp/player.pid"
+wait $!

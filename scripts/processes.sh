@@ -30,3 +30,10 @@ await() {
 	cat "$tmp/$1" >&2
 	exit 1
 }
+
+# free_port PORT: the first one from PORT on that nobody on this machine listens on.
+free_port() {
+	local port=$1
+	while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
+	echo "$port"
+}

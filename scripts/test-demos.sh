@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # Runs every demo to its end, one after the other, and fails with the output of the first
 # that fails. With --short each plays a few requests only, which shows that it works and not
-# the figures that docs/demo.md and docs/gateway.md have.
+# the figures that docs/demo.md, docs/demo-policies.md and docs/gateway.md have.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # All plays of the policies with all their seeds take more than an hour: here each once.
-demo=() policies=(--rounds 1 --seeds 4) replicas=() gateway=()
+demo=() policies=() fleets=(--rounds 1 --seeds 4) replicas=() gateway=()
 case ${1:-} in
 '') ;;
 --short)
-	demo=(--requests 100 --speedup 20 --decisions 2)
-	policies=(--rounds 1 --seeds 4 chats -- --requests 100 --speedup 20)
+	demo=(--duration 5s --turns 2)
+	policies=(--requests 100 --speedup 20 --decisions 2)
+	fleets=(--rounds 1 --seeds 4 chats -- --requests 100 --speedup 20)
 	replicas=(--requests 1500 --speedup 4) # long enough for the restarted one to choose again
 	gateway=(--duration 5s --turns 2)
 	;;
@@ -34,6 +35,7 @@ run() {
 }
 
 run demo "${demo[@]}"
-run demo-policies --out bin/test-demos "${policies[@]}"
+run demo-policies "${policies[@]}"
+run demo-policies --fleets --out bin/test-demos "${fleets[@]}"
 run demo-replicas "${replicas[@]}"
 run demo-gateway "${gateway[@]}"

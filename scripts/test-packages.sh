@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Makes a release with a key of its own, makes it again in another folder with nothing
-# built before, and holds both against test/packages: equal, signed, and installed as
-# .deb, .rpm, wheels, image (amd64 under runc, arm64 under QEMU) and by go install. As root it
+# The dry run of the next release: makes the newest version that CHANGELOG.md has, with a key
+# of its own, makes it again in another folder with nothing built before, and holds both
+# against test/packages: equal, signed, and installed as .deb, .rpm, wheels, image (amd64 under runc, arm64 under QEMU) and by go install. As root it
 # installs and removes the package select-service on this machine. NFPM is the path of nfpm.
 # Arguments go to go test.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-version=v0.0.1
+version=$(sed -n 's/^## \[\([0-9][0-9.]*\)\].*/v\1/p' CHANGELOG.md | head -n 1)
+[[ $version ]] || { echo 'test-packages: CHANGELOG.md has no section of a version' >&2; exit 1; }
 work=$(mktemp -d)
 trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
 

@@ -1,6 +1,6 @@
 // Command gateway-load plays chats through several gateways in turn, and compares their results
 // with the same engines: how much of the prompts was cached, and how long the first token took.
-// See docs/gateway.md.
+// See docs/demo.md and docs/gateway.md.
 package main
 
 import (
@@ -33,17 +33,19 @@ func main() {
 }
 
 type config struct {
-	via     []string // NAME=URL of the gateways
+	via     []string // NAME=URL,URL… of the gateways
 	engines []string // URLs of the engines; their caches are emptied before each round
 	rounds  int      // rounds with each gateway
 	pids    []string // NAME=PID whose CPU is shown
+	show    bool     // say what is played
+	keep    bool     // go on with the first gateway at the end
 	traffic traffic.Traffic
 }
 
 func run(ctx context.Context, args []string, stdout io.Writer) error {
 	c := config{rounds: 1, traffic: traffic.Traffic{
 		Model: "simulated", Duration: 30 * time.Second, Rate: 0.8, Turns: 8, Think: time.Second,
-		Prefixes: 8, Prefix: 1000, Question: 800, Answer: 60, Seed: 1,
+		Prefixes: 8, Prefix: 1000, Question: 800, Answer: 60, Seed: 1, InTurn: true,
 	}}
 	f := c.flags()
 	f.SetOutput(stdout)
@@ -69,15 +71,33 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 			}
 			t := c.traffic
 			t.Seed += uint64(round)
-			r, err := processes.during(func() (traffic.Result, error) { return t.Play(ctx, g[1]) })
+			if c.show {
+				fmt.Fprintf(stdout, "%s: chats begin for %s and run to their ends\n", g[0], t.Duration)
+			}
+			r, err := processes.during(func() (traffic.Result, error) { return t.Play(ctx, urls(g)...) })
 			if err != nil {
 				return fmt.Errorf("%s: %w", g[0], err)
 			}
 			results[i].add(&r)
 		}
 	}
-	return c.report(stdout, gateways, results, processes)
+	if c.show {
+		fmt.Fprintln(stdout)
+	}
+	if err := c.report(stdout, gateways, results, processes); err != nil || !c.keep {
+		return err
+	}
+	fmt.Fprintf(stdout, "\n%s: chats go on until Ctrl-C\n", gateways[0][0])
+	for t := c.traffic; ctx.Err() == nil; t.Seed++ {
+		if _, err := t.Play(ctx, urls(gateways[0])...); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+	return nil // the user has ended it
 }
+
+// urls returns the URLs of NAME=URL,URL…, which take requests in turn.
+func urls(gateway [2]string) []string { return strings.Split(gateway[1], ",") }
 
 // result has the results of one or several rounds with a gateway.
 type result struct {
@@ -98,10 +118,12 @@ func (r *result) add(o *result) {
 func (c *config) flags() *pflag.FlagSet {
 	f, t := pflag.NewFlagSet("gateway-load", pflag.ContinueOnError), &c.traffic
 	f.SortFlags = false
-	f.StringArrayVar(&c.via, "via", nil, "NAME=URL of a gateway (repeatable); the first one is what the others are compared with")
+	f.StringArrayVar(&c.via, "via", nil, "NAME=URL of a gateway, or NAME=URL,URL of several that take requests in turn (repeatable)")
 	f.StringSliceVar(&c.engines, "engines", nil, "URLs of simulated engines, whose caches are emptied before each round (a list)")
 	f.IntVar(&c.rounds, "rounds", c.rounds, "rounds of each gateway, in turn")
 	f.StringArrayVar(&c.pids, "cpu", nil, "NAME=PID of a process whose CPU time per request is shown (repeatable)")
+	f.BoolVar(&c.show, "show", c.show, "say which gateway is played")
+	f.BoolVar(&c.keep, "keep", c.keep, "let chats go on through the first gateway at the end, until Ctrl-C")
 	f.StringVar(&t.Model, "model", t.Model, "the model that is asked")
 	f.DurationVar(&t.Duration, "duration", t.Duration, "how long chats begin, in each round")
 	f.Float64Var(&t.Rate, "rate", t.Rate, "chats that begin in a second, at random moments")

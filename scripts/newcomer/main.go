@@ -15,30 +15,23 @@ import (
 // is a fault.
 var leftOut = []struct{ page, why, lines string }{
 	{"README.md", "it needs two engines on other machines; TestTwoEngines plays it with simulated ones", `
-bin/select-service --port 8092 --engines http://gpu-1:30000,http://gpu-2:30000 > service.log 2>&1 &
-until curl -sf localhost:8092/ready; do sleep 1; done
-curl -s localhost:8092/select -H 'content-type: application/json' -d '{"model_name": "MODEL", "token_ids": [1, 2, 3]}'
+bin/select-service --engines http://gpu-1:8000,http://gpu-2:8000 --proxy-port 8080 > service.log 2>&1 &
+until curl -sf localhost:8080/ready; do sleep 1; done
+curl -s localhost:8080/v1/chat/completions -H 'content-type: application/json' -d '{
+  "model": "MODEL", "messages": [{"role": "user", "content": "Hello"}]}'
 `},
-	{"docs/install.md", "it needs the module as it is published", `
-go install github.com/select-service/select-service/cmd/select-service@latest
-`},
-	{"docs/install.md", "it needs a file of a release; make test-packages makes one and plays it", `
-tar xzf select-service_1.2.3_linux_amd64.tar.gz
-select-service_1.2.3_linux_amd64/select-service --config select-service_1.2.3_linux_amd64/select-service.yaml
-apt install ./select-service_1.2.3_amd64.deb     # or: dnf install ./select-service-1.2.3-1.x86_64.rpm
+	{"docs/install.md", "it installs on this machine, or needs a container engine; make test-packages plays it", `
+apt install ./dist/select-service_0.0.0_amd64.deb     # or: dnf install ./dist/select-service-0.0.0-1.x86_64.rpm
 systemctl status select-service
-docker load -i select-service-1.2.3-image.tar          # Docker 25; or: kind load image-archive …, ctr image import …
-docker run --rm --read-only --cap-drop ALL -p 127.0.0.1:8092:8092 ghcr.io/select-service/select-service:1.2.3
-`},
-	{"docs/install.md", "it needs the packages as they are published; make test-packages installs its own", `
-pip install select-service          # the programs, beside this Python
-pip install select-service-client   # the client; it does not need the programs
+docker load -i dist/select-service-0.0.0-image.tar     # Docker 25; or: kind load image-archive …, ctr image import …
+docker run --rm --pull never --read-only --cap-drop ALL -p 127.0.0.1:8092:8092 ghcr.io/select-service/select-service:0.0.0
 `},
 	{"docs/install.md", "it needs a registry of images", `
-skopeo copy --all oci-archive:select-service-1.2.3-image.tar docker://registry.example/select-service:1.2.3
+skopeo copy --all oci-archive:dist/select-service-0.0.0-image.tar docker://registry.example/select-service:0.0.0
 `},
 	{"docs/install.md", "it needs a cluster; make test-kube-api installs the chart in one", `
-helm install select-service ./select-service-1.2.3.tgz --namespace llm --create-namespace \
+helm install select-service dist/select-service-0.0.0.tgz --namespace llm --create-namespace \
+  --set image.repository=registry.example/select-service \
   --set provider=istio --set 'pools[0].name=llm,pools[0].create=true,pools[0].matchLabels.app=vllm,pools[0].targetPorts={8000}'
 `},
 }

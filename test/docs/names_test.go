@@ -35,6 +35,25 @@ func TestLength(t *testing.T) {
 	}
 }
 
+// TestVersion proves that what names a version of the next release names that of the newest section of
+// the changelog, which make test-packages makes.
+func TestVersion(t *testing.T) {
+	root := rootOf(t)
+	section := regexp.MustCompile(`(?m)^## \[(\d+\.\d+\.\d+)\]`).FindStringSubmatch(read(t, root, "CHANGELOG.md"))
+	if section == nil {
+		t.Fatal("CHANGELOG.md has no section of a version")
+	}
+	for page, pattern := range map[string]string{
+		"deploy/chart/Chart.yaml":               `(?m)^version: "(.*)"$`,
+		"deploy/kubernetes/select-service.yaml": `image: ".*:(.*)"`,
+		"clients/python/pyproject.toml":         `(?m)^version = "(.*)"$`,
+	} {
+		if got := regexp.MustCompile(pattern).FindStringSubmatch(read(t, root, page)); got == nil || got[1] != section[1] {
+			t.Errorf("%s has %q, the changelog %s", page, got, section[1])
+		}
+	}
+}
+
 var (
 	fenced   = regexp.MustCompile("(?ms)^```.*?^```$")
 	link     = regexp.MustCompile(`\]\(([^)\s]+)\)`)

@@ -1,58 +1,71 @@
 package docs
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/select-service/select-service/test/e2e"
 )
 
-// TestReadme proves that the README's calls work as they are printed. Building
-// the program is left to the test.
+// TestReadme proves that the README's calls work as they are printed.
 func TestReadme(t *testing.T) {
 	t.Parallel()
 	root := rootOf(t)
-	text := section(t, read(t, root, "README.md"), "One call each way")
-	playText(t, root, "README.md", strings.Replace(text, "make build\n", "", 1), "8092")
+	playText(t, root, "README.md", section(t, read(t, root, "README.md"), "One call each way"), "8092")
 }
 
-// TestTwoEngines proves that the README's three lines lead from two running engines to a choice:
-// engines that describe themselves as vLLM does, and as SGLang does.
+// TestTwoEngines proves that the README's first block leads from two running engines to an answer
+// through the proxy: engines that describe themselves as vLLM does, and, with the option that the
+// README names for them, as SGLang does. Building the program is left to the test.
 func TestTwoEngines(t *testing.T) {
 	t.Parallel()
 	root := rootOf(t)
-	text := section(t, read(t, root, "README.md"), "From two engines to a choice")
+	page := read(t, root, "README.md")
+	first := strings.Replace(block(t, page, "sh"), "make build\n", "", 1)
+	const renderless = "--tokenizer-protocol none"
+	if !strings.Contains(page, renderless) {
+		t.Errorf("the README does not name %s", renderless)
+	}
 	_, vllm := e2e.Engines(t, 2, "--model", "MODEL")
-	for name, urls := range map[string][]string{
-		"vLLM":   {vllm[0].URL, vllm[1].URL},
-		"SGLang": {sglang(t), sglang(t)},
+	for name, play := range map[string]struct{ one, two, options string }{
+		"vLLM":   {vllm[0].URL, vllm[1].URL, ""},
+		"SGLang": {sglang(t), sglang(t), " " + renderless},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ours := strings.NewReplacer("http://gpu-1:30000", urls[0], "http://gpu-2:30000", urls[1]).Replace(text)
-			dir := playText(t, root, "README.md", ours, "8092")
-			answers, err := values(read(t, dir, "output.0"))
-			if err != nil || len(answers) == 0 {
-				t.Fatalf("%v %v", answers, err)
+			const command = "--engines http://gpu-1:8000,http://gpu-2:8000 --proxy-port 8080"
+			if !strings.Contains(first, command+" ") {
+				t.Fatalf("the first block does not have %q:\n%s", command, first)
 			}
-			choice, _ := answers[len(answers)-1].(map[string]any)
-			if endpoint, _ := choice["endpoint"].(string); !slices.Contains(urls, endpoint) || choice["model_name"] != "MODEL" {
-				t.Errorf("the choice is %v, the engines are at %v", choice, urls)
+			// The port of the API, 8092, is not written there.
+			ours := strings.Replace(first, command, "--port 8092 --engines "+play.one+","+play.two+" --proxy-port 8080"+play.options, 1)
+			dir := playText(t, root, "README.md", "```sh\n"+ours+"```\n", "8080", "8092")
+			var answer struct {
+				Model   string
+				Choices []struct{ Message struct{ Content string } }
+			}
+			output := read(t, dir, "output.0")
+			_, chat, _ := strings.Cut(output, `{"status":"ready"}`)
+			if err := json.Unmarshal([]byte(chat), &answer); err != nil || answer.Model != "MODEL" ||
+				len(answer.Choices) != 1 || answer.Choices[0].Message.Content == "" {
+				t.Errorf("%v; the answer is %s", err, output)
 			}
 		})
 	}
 }
 
-// sglang starts a server with SGLang's answers about itself, and returns its URL.
+// sglang starts a server with SGLang's answers about itself and an answer to chats, and returns its
+// URL. It has no /tokenize: SGLang's takes no messages.
 func sglang(t *testing.T) string {
 	t.Helper()
 	answers := map[string]string{
-		"/v1/models": `{"data": [{"id": "MODEL", "parent": null}]}`,
+		"/v1/models":           `{"data": [{"id": "MODEL", "parent": null}]}`,
+		"/v1/chat/completions": `{"model": "MODEL", "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}]}`,
 		"/server_info": `{"version": "0.5.23", "page_size": 64, "dp_size": 1, "kv_events": {"publisher": "zmq", "endpoint_host": "*",
 			"endpoint_port_base": 9, "topic": "", "block_size": 64, "dp_size": 1}}`,
 	}
@@ -62,6 +75,7 @@ func sglang(t *testing.T) string {
 			http.NotFound(w, r)
 			return
 		}
+		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, text)
 	}))
 	t.Cleanup(server.Close)

@@ -11,7 +11,7 @@ import (
 func TestDemo(t *testing.T) {
 	base := os.Getenv("SELECT_SERVICE_DEMO")
 	if base == "" {
-		t.Skip("SELECT_SERVICE_DEMO is not set: make demo ARGS=--keep")
+		t.Skip("SELECT_SERVICE_DEMO is not set: make demo-policies ARGS=--keep")
 	}
 	views := map[string]struct{ hash, says string }{
 		"fleet": {"#/fleet", "of prompt blocks"}, "rank": {"#/fleet?worker=1&rank=0", "The engine says"}, "why": {"#/why?decision=last", "candidate"}, "ask": {"#/why?as=message", "The prompt is"},

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -41,6 +42,9 @@ type Traffic struct {
 	// Session is the header that has a chat's id; "": none.
 	Session string
 	Seed    uint64
+	// InTurn sends each request to the gateway after that of the request before it, and not to one
+	// at random.
+	InTurn bool
 	// Transport carries the requests; nil: the network.
 	Transport http.RoundTripper
 }
@@ -94,7 +98,7 @@ func (r *Result) Add(o *Result) {
 	}
 }
 
-// Play plays all chats through gateways, each request through one of them at random. The same
+// Play plays all chats through gateways, each request through one of them at random, or InTurn. The same
 // seed gives the same chats at the same times, apart from the delays of answers.
 func (t *Traffic) Play(ctx context.Context, gateways ...string) (Result, error) {
 	rnd := rand.New(rand.NewPCG(t.Seed, 0))
@@ -142,6 +146,7 @@ type play struct {
 	*Traffic
 	client *http.Client
 	begin  time.Time
+	sent   atomic.Uint64 // requests that went to a gateway in turn
 }
 
 // chat is one user's, or one agent's.
@@ -204,6 +209,15 @@ func (c *chat) branch(ctx context.Context) (sum Result) {
 	return sum
 }
 
+// gateway returns the URL to which the next request goes.
+func (c *chat) gateway() string {
+	at := c.rnd.IntN(len(c.to)) // drawn in turn, too: a seed gives the same chats
+	if c.InTurn {
+		at = int((c.sent.Add(1) - 1) % uint64(len(c.to)))
+	}
+	return c.to[at]
+}
+
 // turn sends the chat so far, and appends the answer to it.
 func (c *chat) turn(ctx context.Context) (r Result, err error) {
 	body, err := json.Marshal(map[string]any{
@@ -213,7 +227,7 @@ func (c *chat) turn(ctx context.Context) (r Result, err error) {
 	if err != nil {
 		return r, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.to[c.rnd.IntN(len(c.to))]+"/v1/chat/completions", bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.gateway()+"/v1/chat/completions", bytes.NewReader(body))
 	if err != nil {
 		return r, err
 	}

@@ -45,6 +45,36 @@ func newEngine(t *testing.T) *engine {
 	return e
 }
 
+// TestInTurn proves that requests go to the gateways in turn, and that the chats are those of a play
+// through one of them.
+func TestInTurn(t *testing.T) {
+	tr := Traffic{
+		Model: "m", Duration: 20 * time.Millisecond, Rate: 1000, Turns: 3, Think: time.Microsecond,
+		Prefixes: 2, Prefix: 10, Question: 5, Answer: 2, InTurn: true, Session: "X-Session", Seed: 1,
+	}
+	requests := func(e *engine) (n int) {
+		for _, of := range e.sessions {
+			n += of
+		}
+		return n
+	}
+	alone, first, second := newEngine(t), newEngine(t), newEngine(t)
+	one, err := tr.Play(t.Context(), alone.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := tr.Play(t.Context(), first.URL, second.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, b := requests(first), requests(second); a+b != requests(alone) || a-b < 0 || a-b > 1 {
+		t.Errorf("%d and %d requests, %d of one gateway", a, b, requests(alone))
+	}
+	if two.Prompt != one.Prompt {
+		t.Errorf("prompts of %d tokens, of %d through one gateway", two.Prompt, one.Prompt)
+	}
+}
+
 // TestPlay proves what a play asks and counts: every turn repeats the chat and has its id, a chat
 // ends at its longest, sub-agents add requests, chats around the gateways are not measured, and a
 // request that is refused, or whose answer breaks off, ends its chat.
