@@ -34,6 +34,7 @@ func TestFurther(t *testing.T) {
 		"the tokenizer's breaker":     tokenizerBreaks,
 		"no workers":                  noWorkers,
 		"an original destination":     originalDestination,
+		"two gateways at one address": twoGateways,
 		"answers without a body":      noAnswerBody,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -389,6 +390,22 @@ func originalDestination(t *testing.T) {
 		}
 		b.idle()
 	}
+}
+
+// twoGateways: what one gateway can do says nothing of another one with the same address. A cluster of the type
+// ORIGINAL_DST takes a list of endpoints for none, and answers 503.
+func twoGateways(t *testing.T) {
+	b := lay(t, setup{service: []string{"--gateway-self-signed"}, envoy: []edit{selfSigned}})
+	for range 4 { // the second answer at the latest gives it fallbacks
+		b.post(http.StatusOK, chats, chat("Hello"))
+	}
+	other := *b
+	other.envoy = startEnvoy(t, b.gateway, b.engines, aiGateway)
+	for range 4 {
+		other.post(http.StatusOK, chats, chat("Hello"))
+		b.post(http.StatusOK, chats, chat("Hello"))
+	}
+	b.idle()
 }
 
 // noAnswerBody: answers that have no body end their bookings too.
