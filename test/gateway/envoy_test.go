@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
 	"go.yaml.in/yaml/v3"
@@ -151,6 +152,31 @@ func (c config) before(name, kind string, settings object) {
 	settings["@type"] = "type.googleapis.com/" + kind
 	filters := c.connections()["http_filters"].([]any)
 	c.connections()["http_filters"] = append([]any{object{"name": name, "typed_config": settings}}, filters...)
+}
+
+// observer leaves the answers out of the filter that asks the picker, and adds the second one that
+// docs/gateway-bookings.md has for first tokens.
+func observer(t *testing.T) edit {
+	t.Helper()
+	root, err := e2e.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join(root, "docs", "gateway-bookings.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, found := strings.Cut(string(page), "```yaml\n")
+	text, _, closed := strings.Cut(text, "```")
+	var second []any
+	if err := yaml.Unmarshal([]byte(text), &second); err != nil || !found || !closed || len(second) != 1 {
+		t.Fatalf("the page has no second filter: %v", err)
+	}
+	return func(c config) {
+		c.modes()["response_header_mode"], c.modes()["response_body_mode"] = "SKIP", "NONE"
+		filters := c.connections()["http_filters"].([]any)
+		c.connections()["http_filters"] = append(append(filters[:1:1], second...), filters[1:]...)
+	}
 }
 
 func (c config) setEngines(t *testing.T, cluster string, engines []*backend) {

@@ -1,9 +1,11 @@
 package gateway
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -71,6 +73,52 @@ func partsOfResponses(t *testing.T) {
 			b.awaitMetric(`select_service_gateway_prefill_completed_total{by="stream"}`, 1)
 		}
 	}
+}
+
+// observedAnswers: a second filter in observability_mode shows the first token of a streamed answer, which ends the
+// prefill. The answer reaches the client whole, and it is booked to its end, or until its client leaves.
+func observedAnswers(t *testing.T) {
+	b := lay(t, setup{envoy: []edit{observer(t)}})
+	// The first answer shows the picker that there is such a filter. Its own prefill may end with an event.
+	b.begin(chats, chat("Hello", streamed, object{"max_tokens": 50})).end(t)
+	b.idle()
+	const seen = `select_service_gateway_prefill_completed_total{by="stream"}`
+	before, err := b.picker.Sum(t.Context(), seen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := b.begin(chats, chat(words(30, 200), streamed, object{"max_tokens": 200}))
+	b.awaitMetric(seen, before+1)
+	worker := 1
+	if r.engine() == "B" {
+		worker = 2
+	}
+	b.awaitLoad(worker, 0, "carries the request", func(l e2e.Load) bool { return l.Requests > 0 })
+	for _, e := range b.engines {
+		e.speed(t, hasty)
+	}
+	r.end(t)
+	b.idle()
+	b.post(http.StatusOK, chats, chat("Hello"))
+	b.idle()
+	for _, e := range b.engines {
+		e.speed(t, still)
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	go func() {
+		_, err := b.send(ctx, http.MethodPost, chats, chat("Hello again", streamed, object{"max_tokens": 100_000}))
+		left <- err
+	}()
+	e2e.Eventually(t, "the request is booked", func() error {
+		if n := b.requests(); n[1]+n[2] != 1 {
+			return fmt.Errorf("%v", n)
+		}
+		return nil
+	})
+	leave()
+	<-left
+	b.idle()
 }
 
 // largeBody: 300 KB reach the engine unchanged, and no message of the picker has more

@@ -17,6 +17,7 @@ var scenarios = []struct {
 	{"full duplex bodies", true, fullDuplex, true},
 	{"buffered bodies are refused", false, buffered, false},
 	{"parts of responses", false, partsOfResponses, false},
+	{"answers by a second filter", true, observedAnswers, true},
 	{"a large body in small pieces", false, largeBody, false},
 	{"request trailers", true, requestTrailers, false},
 	{"response trailers", false, responseTrailers, false},

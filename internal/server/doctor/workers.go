@@ -173,7 +173,8 @@ func (ex *examination) policies() {
 			switch {
 			case rail.Engaged && rail.Rail == ttft.LateScope:
 				why = "the first tokens of most of its requests are told late, or never"
-				f.Remedy = "Let the gateway see the answers' bodies (docs/gateway-bookings.md), or call prefill_complete at the first token. " +
+				f.Remedy = "Let the gateway see the answers' bodies, or their first tokens by a second filter, which costs half of the CPU where answers are long " +
+					"(docs/gateway-bookings.md), or call prefill_complete at the first token. " +
 					"Where answers are not streamed, --policy dynamo-default-cost-fn says that this cost is wanted."
 			case rail.Engaged && rail.Rail == ttft.Untracked:
 				why, f.Remedy = "prefills do not count as load", "Set --router-track-prefill-tokens, or another policy."

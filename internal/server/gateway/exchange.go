@@ -339,6 +339,12 @@ func (e *Exchange) follow(piece []byte) {
 	}
 }
 
+// Awaits reports whether further pieces of the response tell more than its length: the first token of a stream,
+// or the usage of an answer in one piece.
+func (e *Exchange) Awaits() bool {
+	return e.response != nil && !(e.response.Streams() && e.response.Started())
+}
+
 // End frees the booking: the engine has finished.
 func (e *Exchange) End() {
 	if e.response != nil {

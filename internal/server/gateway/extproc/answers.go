@@ -18,12 +18,18 @@ const maxChunk = 62_000
 
 // headersPlaced answers the request's headers. The chosen endpoint stands both in a header and
 // in the load balancer's metadata.
-func headersPlaced(p *gateway.Placement) *extprocv3.ProcessingResponse {
+//
+// key is what a second filter may name the call by; "": nothing.
+func headersPlaced(p *gateway.Placement, key string) *extprocv3.ProcessingResponse {
 	destinations := strings.Join(p.Addresses(), ",")
 	fields, remove := p.Headers([]gateway.Header{{Name: gateway.DestinationHeader, Value: destinations}})
 	set := make([]*corev3.HeaderValueOption, len(fields))
 	for i, f := range fields {
 		set[i] = header(f.Name, f.Value)
+	}
+	metadata := map[string]*structpb.Value{gateway.DestinationHeader: structpb.NewStringValue(destinations)}
+	if key != "" {
+		metadata[observeKey] = structpb.NewStringValue(key)
 	}
 	return &extprocv3.ProcessingResponse{
 		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{
@@ -33,9 +39,7 @@ func headersPlaced(p *gateway.Placement) *extprocv3.ProcessingResponse {
 			},
 		}},
 		DynamicMetadata: &structpb.Struct{Fields: map[string]*structpb.Value{
-			lbNamespace: structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
-				gateway.DestinationHeader: structpb.NewStringValue(destinations),
-			}}),
+			lbNamespace: structpb.NewStructValue(&structpb.Struct{Fields: metadata}),
 		}},
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync"
 	"time"
 
 	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
@@ -54,6 +55,13 @@ type call struct {
 	// passing: the request's body has not ended, and its pieces pass to the engine beside the
 	// response, as those of an upgrade do from its placement on.
 	passing bool
+	// key is what a second filter names the call by, see observe; "": none may.
+	key string
+
+	// mu is held while a message is handled: a second filter's stream has a goroutine of its own.
+	mu       sync.Mutex
+	observed bool // a second filter shows the answer
+	over     bool // end was called
 }
 
 // received is the result of a Recv.
@@ -77,11 +85,28 @@ func (c *call) run() error {
 		case err != nil:
 			return err
 		}
+		if c.phase == awaitingRequest && m.GetObservabilityMode() {
+			return c.observe(m)
+		}
 		done, err := c.handle(m)
 		if err != nil || done {
 			return err
 		}
 	}
+}
+
+// end ends the exchange, once.
+func (c *call) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return
+	}
+	c.over = true
+	if c.key != "" {
+		c.server.observed.remove(c.key)
+	}
+	c.Close()
 }
 
 // headWithin is how long a stream may take to bring the headers of its request. It has no place before.
@@ -151,6 +176,8 @@ func (c *call) whilePlacing(came func(received)) (stop func()) {
 
 // handle answers one message. done: the stream is to end.
 func (c *call) handle(m *extprocv3.ProcessingRequest) (done bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	switch r := m.GetRequest().(type) {
 	case *extprocv3.ProcessingRequest_RequestHeaders:
 		if c.phase == awaitingRequest {
@@ -200,7 +227,9 @@ func (c *call) relays() bool {
 	if c.phase == readingRequest || c.phase == awaitingResponse {
 		c.Release()
 		c.phase = relaying
-		c.Follow("", "")
+		if !c.observed {
+			c.Follow("", "")
+		}
 	}
 	return c.phase == relaying
 }
@@ -242,8 +271,10 @@ func (c *call) checkModes(modes *extprocv3.ProtocolConfiguration, head *gateway.
 	const duplex = filterv3.ProcessingMode_FULL_DUPLEX_STREAMED
 	request, response := modes.GetRequestBodyMode(), modes.GetResponseBodyMode()
 	if request == duplex && response == filterv3.ProcessingMode_NONE {
-		head.NoResponseBody = true
-		c.server.warnNoResponseBody()
+		c.key = c.server.observed.add(c)
+		if head.NoResponseBody = !c.ability.observes.Load(); head.NoResponseBody {
+			c.server.warnNoResponseBody()
+		}
 		return nil
 	}
 	if request != duplex || response != duplex {
@@ -295,7 +326,7 @@ func (c *call) place(has extent) (done bool, err error) {
 		return true, c.refuse(bad)
 	}
 	c.phase, c.passing = awaitingResponse, has == headersFirst
-	if err := c.stream.Send(headersPlaced(p)); err != nil || has <= headersFirst {
+	if err := c.stream.Send(headersPlaced(p, c.key)); err != nil || has <= headersFirst {
 		return false, err
 	}
 	err = chunks(p.Body(), has == bodyThenEnd, func(piece []byte, end bool) error { return c.stream.Send(requestBody(piece, end)) })
@@ -318,17 +349,24 @@ func (c *call) refuse(p *gateway.Problem) error { return c.stream.Send(immediate
 func (c *call) relayHeaders(m *extprocv3.ProcessingRequest, h *extprocv3.HttpHeaders) error {
 	c.Release()
 	c.phase = relaying
-	head := readResponseHead(h.GetHeaders(), m.GetMetadataContext())
-	c.ability.learn(head.served != "")
-	if head.served != "" {
-		c.Served(head.served)
+	if !c.observed {
+		c.answered(m)
 	}
-	c.Answered(head.status, head.contentType, head.contentEncoding)
 	if h.GetEndOfStream() {
 		c.phase = ended
 		c.End()
 	}
 	return c.stream.Send(responseHeaders())
+}
+
+// answered notes the response's headers.
+func (c *call) answered(m *extprocv3.ProcessingRequest) {
+	head := readResponseHead(m.GetResponseHeaders().GetHeaders(), m.GetMetadataContext())
+	c.ability.learn(head.served != "")
+	if head.served != "" {
+		c.Served(head.served)
+	}
+	c.Answered(head.status, head.contentType, head.contentEncoding)
 }
 
 // relayBody passes a chunk of the response on.

@@ -32,6 +32,8 @@ const (
 	fieldResponseBody protowire.Number = 5
 	fieldMetadata     protowire.Number = 8
 	fieldAttributes   protowire.Number = 9
+	// fieldObservability says of a message of a filter in observability_mode that it is one.
+	fieldObservability protowire.Number = 10
 
 	fieldBody        protowire.Number = 1
 	fieldEndOfStream protowire.Number = 2
@@ -53,11 +55,11 @@ func readPiece(text []byte, m *extprocv3.ProcessingRequest) bool {
 		if n = protowire.ConsumeFieldValue(field, kind, value); n < 0 {
 			return false
 		}
-		if text, value = value[n:], value[:n]; kind != protowire.BytesType {
+		if text, value = value[n:], value[:n]; kind != protowire.BytesType && field != fieldObservability {
 			return false
 		}
 		switch field {
-		case fieldMetadata, fieldAttributes:
+		case fieldMetadata, fieldAttributes, fieldObservability:
 		case fieldRequestBody, fieldResponseBody:
 			if body != nil {
 				return false

@@ -19,6 +19,8 @@ type ability struct {
 	// destinations: a booking has to follow its request to the rank that serves it, and a gateway that
 	// reads one destination alone takes a list for none.
 	served atomic.Bool
+	// observes: a second filter has shown an answer whose body the first one left out.
+	observes atomic.Bool
 }
 
 // fallbacks returns how many fallback destinations the gateway gets.

@@ -54,6 +54,7 @@ type Server struct {
 	probes       *grpc.Server // of the health service alone, in plain text
 	draining     atomic.Bool
 	warnedNoBody atomic.Bool // warnNoResponseBody has logged
+	observed     observed
 }
 
 // healthNames are the services whose health is reported: the whole server (""), those of the
@@ -201,7 +202,7 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) (err 
 		return err
 	}
 	c := &call{Exchange: s.gateway.Open(counts.ExtProc, caller), server: s, stream: stream, peer: hostOf(stream.Context()), ability: abilityOf(stream.Context())}
-	defer c.Close()
+	defer c.end()
 	defer func() {
 		if v := recover(); v != nil {
 			s.config.Log.Error().Interface("panic", v).Bytes("stack", debug.Stack()).Msg("request through the gateway failed")
@@ -214,7 +215,7 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) (err 
 // warnNoResponseBody warns, once, that a gateway does not send the bodies of responses.
 func (s *Server) warnNoResponseBody() {
 	if !s.warnedNoBody.Swap(true) {
-		s.config.Log.Warn().Msg("a gateway has response_body_mode NONE: nothing is learned from answers, and without response_trailer_mode SEND bookings end with their headers")
+		s.config.Log.Warn().Msg("a gateway has response_body_mode NONE: nothing is learned from answers unless a second filter shows them, and without response_trailer_mode SEND bookings end with their headers")
 	}
 }
 
