@@ -22,7 +22,7 @@ var (
 	gatewayLengths       = Families.Counter("gateway_model_length_unknown_total", "Requests whose prompt the engine shortens to the length of its model, while that is unknown: the prompt counts as it stands.", "via")
 	gatewayPrefills      = Families.Counter("gateway_prefill_completed_total", "Prefills that were complete, by what told it.", "by", "via")
 	gatewayRebooked      = Families.Counter("gateway_rebooked_total", "Reservations of running requests that ended with their worker and were booked again when it was back.", "via")
-	gatewayServed        = Families.Counter("gateway_served_total", "Responses of which Envoy told the endpoint that served them: the chosen one, a fallback to which the booking was moved, or one that is no worker of the model.", "endpoint", "via")
+	gatewayServed        = Families.Counter("gateway_served_total", "Responses by the endpoint that served them, of which Envoy tells it: the chosen one, a fallback to which the booking was moved, or one that is no worker of the model. The proxy chooses again where an engine refuses.", "endpoint", "via")
 	gatewayCached        = Families.Histogram("gateway_cached_tokens", "Tokens of a prompt that its engine had cached, as the usage in its answer says.", "via")
 	gatewayPredicted     = Families.Histogram("gateway_cached_tokens_predicted", "Tokens of the same prompts that the index had for the chosen rank.", "via")
 	gatewayMispredicted  = Families.Counter("gateway_cached_tokens_mispredicted_total", "By how many tokens engines had more or less cached than the index had for them, summed up.", "engine_had", "via")

@@ -26,6 +26,7 @@ func TestChat(t *testing.T) {
 	}
 	w.wantLoads("1:0")
 	w.wantCount("gateway_requests_total", `outcome="booked",via="proxy"`, "1")
+	w.wantCount("gateway_served_total", `endpoint="chosen",via="proxy"`, "1")
 }
 
 // TestStream: each piece of a stream is with the client before the engine sends the next one, whatever its type, and

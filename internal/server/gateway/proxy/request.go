@@ -269,6 +269,8 @@ func (e *exchange) forward(ctx context.Context, place *gateway.Placement) {
 	for retries := 0; ; retries++ {
 		resp, err := e.ask(ctx, place)
 		if err == nil {
+			at, _ := place.Destination()
+			e.Served(at)
 			e.answer(resp)
 			return
 		}
