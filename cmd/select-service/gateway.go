@@ -36,8 +36,9 @@ type endpointPicker struct {
 	tls     *tls.Config  // nil: h2c
 	exposed string       // what anyone on the network could do, see listener.openness
 
-	clients    net.Listener // of the proxy; nil: no port
-	clientsTLS *tls.Config  // nil: HTTP without TLS
+	clients    net.Listener  // of the proxy; nil: no port
+	clientsTLS *tls.Config   // nil: HTTP without TLS
+	hosts      *access.Hosts // of the proxy's listener; nil: any
 	proxy      *proxy.Server
 	proxied    *counts.Proxied
 
@@ -102,6 +103,7 @@ func (p *endpointPicker) listenProxy(ctx context.Context, conf config.Config, se
 		p.clientsTLS = secure.ServerFor("h2", "http/1.1")
 	}
 	p.exposed = openness(conf, secure)
+	p.hosts = hostsOf(conf, &listener{socket: p.clients, secure: secure, tokens: conf.Access.TokensFile != ""})
 	return nil
 }
 
@@ -153,7 +155,7 @@ func (p *endpointPicker) build(all config.Config, svc *node.Service, listed func
 		p.proxied = counts.NewProxied()
 		c := all.Proxy
 		p.proxy = proxy.New(proxy.Config{
-			Guard: guard, Token: of.Token, Dial: of.Dial, TLS: of.TLS,
+			Guard: guard, Hosts: p.hosts, Token: of.Token, Dial: of.Dial, TLS: of.TLS,
 			Retries: c.Retries, ConnectTimeout: c.ConnectTimeout, IdleTimeout: c.IdleTimeout, FirstByteTimeout: c.FirstByteTimeout,
 			WriteTimeout: c.WriteTimeout, Keepalive: c.Keepalive, Trust: c.Trust, AccessLog: c.AccessLog, Metrics: p.proxied, Log: log,
 		}, p.gateway)

@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"net"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -224,5 +225,48 @@ func TestKeys(t *testing.T) {
 				t.Error(a.body)
 			}
 		})
+	}
+}
+
+// TestForeignPages: without tokens a page of another site, or one whose name was made to lead here, gets nothing through
+// a browser; programs may use any name. With tokens pages need one as everybody does.
+func TestForeignPages(t *testing.T) {
+	roles, err := access.ParseRoles([]string{"call"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard, token := guarded(t, roles)
+	for name, tt := range map[string]struct {
+		host, header, value string
+		guarded             bool
+		want                int
+	}{
+		"a program":              {host: "evil.example", want: 200},
+		"another site":           {host: "localhost", header: "Origin", value: "https://evil.example", want: 403},
+		"a link":                 {host: "localhost", header: "Sec-Fetch-Site", value: "cross-site", want: 403},
+		"a name that leads here": {host: "evil.example", header: "Origin", value: "http://evil.example", want: 403},
+		"a page of our own":      {host: "gpu-router:8080", header: "Origin", value: "http://gpu-router:8080", want: 200},
+		"a page with a token":    {host: "chat.example", header: "Origin", value: "https://app.example", guarded: true, want: 200},
+	} {
+		w := start(t, func(s *settings) {
+			s.Proxy.Hosts = access.NewHosts(nil, &net.TCPAddr{IP: net.IPv4zero, Port: 1}, nil)
+			if tt.guarded {
+				s.Proxy.Guard = guard
+			}
+		})
+		w.put(answering(t, jsonAnswer("{}")))
+		fields := []string{}
+		if tt.header != "" {
+			fields = append(fields, tt.header, tt.value)
+		}
+		if tt.guarded {
+			fields = append(fields, "Authorization", "Bearer "+token)
+		}
+		for path, text := range map[string]string{chatPath: request(chatPath, chatBody(""), fields...), "/v1/models": requestOf("GET", "/v1/models", "", fields...)} {
+			r := strings.Replace(text, "Host: proxy.example", "Host: "+tt.host, 1)
+			if a := w.ask(r); a.StatusCode != tt.want {
+				t.Errorf("%s, %s: %d %s, want %d", name, path, a.StatusCode, a.body, tt.want)
+			}
+		}
 	}
 }

@@ -137,9 +137,17 @@ func isWebSocket(r *http.Request) bool {
 	return false
 }
 
-// identify returns the caller of a request. Anthropic's clients send their key in a header of its own.
+// identify returns the caller of a request. Anthropic's clients send their key in a header of its own. Without tokens,
+// pages of foreign sites may not use the browsers of those who can reach the engines; with tokens they have none.
 func (s *Server) identify(r *http.Request) (*access.Caller, *gateway.Problem) {
 	if s.config.Guard == nil {
+		err := access.CheckOrigin(r)
+		if err == nil {
+			err = s.config.Hosts.Check(r)
+		}
+		if foreign, is := errors.AsType[*access.DeniedError](err); is {
+			return nil, gateway.Denied(foreign)
+		}
 		return nil, nil
 	}
 	asked := r

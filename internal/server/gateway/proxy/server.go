@@ -27,6 +27,8 @@ import (
 type Config struct {
 	// Guard authenticates the clients, which need the role Call; nil: anyone may send requests.
 	Guard *access.Guard
+	// Hosts are the names under which a browser may address the listener where there is no Guard; nil: any.
+	Hosts *access.Hosts
 	// Token returns the token that engines get in place of the clients'; nil: none.
 	Token func() string
 	// Dial and TLS are those of connections to engines, see http1.Options.
