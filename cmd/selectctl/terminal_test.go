@@ -275,8 +275,11 @@ func TestNoCredentials(t *testing.T) {
 	t.Parallel()
 	service := strings.Replace(hostileService(t, "answer"), "//", "//user:SECRET@", 1)
 	for _, args := range [][]string{
-		{"status", "--watch", "--url", service}, {"status", "--url", service + "/%zz"}, {"status", "--url", "http://user:SECRET@127.0.0.1:1"},
-		{"status", "--url", "ftp://user:SECRET@h"}, {"status", "--url", "http://user:SECRET@h:x"},
+		{"status", "--watch", "--url", service},
+		{"status", "--url", service + "/%zz"},
+		{"status", "--url", "http://user:SECRET@127.0.0.1:1"},
+		{"status", "--url", "ftp://user:SECRET@h"},
+		{"status", "--url", "http://user:SECRET@h:x"},
 	} {
 		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 		var out bytes.Buffer

@@ -124,8 +124,10 @@ func TestKubernetesEntries(t *testing.T) {
 // TestNoEventsPort: who writes that there is no port of KV events is told how pods without events are written.
 func TestNoEventsPort(t *testing.T) {
 	for _, args := range [][]string{
-		{"--kube-inference-pool", "llm", "--kube-kv-events-port", "none"}, {"--kube-pools", "[{inference_pool: llm, kv_events_port: none}]"},
-		{"--kube-pools", "[{inference_pool: llm, kv_events_port: false}]"}, {"--kube-inference-pool", "llm", "--kube-kv-events-port", "-1"},
+		{"--kube-inference-pool", "llm", "--kube-kv-events-port", "none"},
+		{"--kube-pools", "[{inference_pool: llm, kv_events_port: none}]"},
+		{"--kube-pools", "[{inference_pool: llm, kv_events_port: false}]"},
+		{"--kube-inference-pool", "llm", "--kube-kv-events-port", "-1"},
 	} {
 		if _, err := (setup{args: args}).load(); err == nil || !strings.Contains(err.Error(), "kv_events: false") {
 			t.Errorf("%q: %v", args, err)

@@ -227,8 +227,9 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		s.ShareSessions(process, s.replica)
 	}
 	s.slotTracker = &slotTracker{core: s.core, register: s.register}
-	s.learning = &learning{core: s.core, learners: learners, own: config.Policies, settings: config.Policies.Settings()}
-	s.learning.settings.Weights = config.Weights
+	settings := config.Policies.Settings()
+	settings.Weights = config.Weights
+	s.learning = &learning{core: s.core, learners: learners, own: config.Policies, settings: settings}
 	s.recovery = s.newRecovery()
 	return s
 }

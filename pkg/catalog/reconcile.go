@@ -271,7 +271,7 @@ func (c *Catalog) compareLocked(set *Set, given map[uint64]struct{}) (*batch, Di
 			ch.another = true
 			diff.Removed = append(diff.Removed, r.ID)
 			diff.Added = append(diff.Added, r.ID)
-		case !m.worker.equal(&r), set.Copied && !(m.worker.Drain.equal(r.Drain) && m.worker.ToldSame(&r)):
+		case !m.worker.equal(&r), set.Copied && (!m.worker.Drain.equal(r.Drain) || !m.worker.ToldSame(&r)):
 			diff.Changed = append(diff.Changed, r.ID)
 		default:
 			diff.Unchanged++

@@ -5,6 +5,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -115,7 +116,9 @@ func run(pages []string) error {
 		if err != nil {
 			return err
 		}
-		fmt.Print(script(all))
+		if _, err := io.WriteString(os.Stdout, script(all)); err != nil {
+			return err
+		}
 	}
 	return nil
 }

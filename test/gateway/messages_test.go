@@ -117,7 +117,9 @@ func observedAnswers(t *testing.T) {
 		return nil
 	})
 	leave()
-	<-left
+	if err := <-left; err == nil && ctx.Err() == nil {
+		t.Error("the client has not left")
+	}
 	b.idle()
 }
 

@@ -134,8 +134,10 @@ func TestFormerSettings(t *testing.T) {
 		"it is not asked":            {before: set, after: func(e *mapping.Entry) { e.TotalKVBlocks = 0 }, want: "events 5557 replay 0 load 0 ranks 1 blocks 0 block 16"},
 		"it is not asked, nor known": {before: set, after: func(e *mapping.Entry) { asking(e); e.Ask = false }, want: "events 5557 replay 0 load 0 ranks 1 blocks 0 block 0", state: catalog.Incomplete},
 		"another port than before":   {before: set, after: func(e *mapping.Entry) { asking(e); e.KVEventsPort = 7000 }, says: &told, want: "events 7000 replay 0 load 0 ranks 1 blocks 0 block 32"},
-		"what the engine told it still tells": {before: asking, after: asking, says: &mapping.Answer{Model: "x", BlockSize: 32, EventsPort: 5600, Ranks: 2, TotalKVBlocks: 3},
-			want: "events 5600 replay 0 load 0 ranks 2 blocks 3 block 32"},
+		"what the engine told it still tells": {
+			before: asking, after: asking, says: &mapping.Answer{Model: "x", BlockSize: 32, EventsPort: 5600, Ranks: 2, TotalKVBlocks: 3},
+			want: "events 5600 replay 0 load 0 ranks 2 blocks 3 block 32",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, api *kubetest.Server) {

@@ -687,7 +687,7 @@ func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
 			return c.postpone(edits, errLower)
 		}
 		unsure, results, next, err := c.tryAll(edits)
-		if edits = unsure; len(edits) == 0 && !(c.empty && c.now.version > 0) {
+		if edits = unsure; len(edits) == 0 && (!c.empty || c.now.version == 0) {
 			return nil
 		}
 		changed := err == nil && next.version != c.now.version

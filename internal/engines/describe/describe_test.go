@@ -295,14 +295,16 @@ func TestMetrics(t *testing.T) {
 		// (vLLM's CacheConfig). DeepSeek-V4 has groups of 4, 8, 64 and 256 tokens.
 		"vLLM, groups": {
 			`vllm:cache_config_info{block_size="4",effective_attention_block_size="256",engine="0",kv_cache_size_tokens="150000",num_gpu_blocks="2000"} 1`,
-			describe.Cache{BlockSize: 256, Blocks: 585, Tokens: 150000, Ranks: 1}, "",
+			describe.Cache{BlockSize: 256, Blocks: 585, Tokens: 150000, Ranks: 1},
+			"",
 		},
 		"vLLM, groups without tokens":      {`vllm:cache_config_info{block_size="4",effective_attention_block_size="256",num_gpu_blocks="2000"} 1`, describe.Cache{BlockSize: 256, Ranks: 1}, ""},
 		"vLLM, decode context parallelism": {`vllm:cache_config_info{block_size="16",effective_attention_block_size="32",kv_cache_size_tokens="None",num_gpu_blocks="2000"} 1`, describe.Cache{BlockSize: 32, Ranks: 1}, ""},
 		"vLLM, effective size not known":   {`vllm:cache_config_info{block_size="32",effective_attention_block_size="None",num_gpu_blocks="64"} 1`, describe.Cache{BlockSize: 32, Blocks: 64, Ranks: 1}, ""},
 		"vLLM, tokens of each rank": {
 			"vllm:cache_config_info{block_size=\"16\",engine=\"0\",kv_cache_size_tokens=\"1600\",num_gpu_blocks=\"200\"} 1\nvllm:cache_config_info{block_size=\"16\",engine=\"1\",kv_cache_size_tokens=\"1600\",num_gpu_blocks=\"200\"} 1\n",
-			describe.Cache{BlockSize: 16, Blocks: 100, Tokens: 1600, Ranks: 2}, "",
+			describe.Cache{BlockSize: 16, Blocks: 100, Tokens: 1600, Ranks: 2},
+			"",
 		},
 		"vLLM disagrees": {
 			"vllm:cache_config_info{block_size=\"16\",engine=\"0\"} 1\nvllm:cache_config_info{block_size=\"32\",engine=\"1\"} 1\n",

@@ -80,12 +80,14 @@ func TestPage(t *testing.T) {
 			nil, nil,
 		},
 		"blocks of another group than the worker's": {
-			catalog.LoadPage{Ranks: 1, BlockSize: 256}, vllm("0", "3", "0.1") + info(`block_size="4",engine="0",num_gpu_blocks="2000"`),
+			catalog.LoadPage{Ranks: 1, BlockSize: 256},
+			vllm("0", "3", "0.1") + info(`block_size="4",engine="0",num_gpu_blocks="2000"`),
 			map[uint32]Report{0: scraped(func(r *Report) { r.Running, r.Waiting = Known(3), Known(2) })},
 			nil, nil,
 		},
 		"blocks of the worker's size": {
-			catalog.LoadPage{Ranks: 1, BlockSize: 16}, vllm("0", "3", "0.25") + info(`block_size="16",engine="0",num_gpu_blocks="100"`),
+			catalog.LoadPage{Ranks: 1, BlockSize: 16},
+			vllm("0", "3", "0.25") + info(`block_size="16",engine="0",num_gpu_blocks="100"`),
 			map[uint32]Report{0: said(3, 400, 1600)},
 			nil, nil,
 		},

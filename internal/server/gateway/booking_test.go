@@ -3,7 +3,6 @@ package gateway_test
 import (
 	"context"
 	"fmt"
-	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/node"
@@ -150,10 +150,16 @@ func TestServedByConnection(t *testing.T) {
 		served bool
 		want   int // destinations
 	}{
-		{w.client, true, 1}, {w.client, true, 3}, {other, false, 1}, {other, false, 1},
-		{w.client, false, 3}, {w.client, true, 1}, {w.client, true, 3},
+		{w.client, true, 1},
+		{w.client, true, 3},
+		{other, false, 1},
+		{other, false, 1},
+		{w.client, false, 3},
+		{w.client, true, 1},
+		{w.client, true, 3},
 		{extprocv3.NewExternalProcessorClient(w.dial()), true, 1}, // its connection is new
-		{other, true, 1}, {other, true, 3},
+		{other, true, 1},
+		{other, true, 3},
 	} {
 		if got := answer(tt.of, tt.served); got != tt.want {
 			t.Errorf("step %d: %d destinations, want %d", step, got, tt.want)

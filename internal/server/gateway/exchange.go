@@ -196,7 +196,7 @@ func (e *Exchange) pick(ctx context.Context, fallbacks int) (*Placement, *Proble
 	if bad != nil && ctx.Err() != nil && !errors.Is(context.Cause(ctx), errPickTimeout) {
 		bad = errGone // whatever it could not do for that reason
 	}
-	e.trace.picked(&e.Head, p, bad)
+	e.trace.picked(&e.Head, p, bad) //nolint:contextcheck // of the exchange's span
 	if bad == errGone {
 		e.metrics.Ended(counts.GatewayGone)
 	}
@@ -342,7 +342,7 @@ func (e *Exchange) follow(piece []byte) {
 // Awaits reports whether further pieces of the response tell more than its length: the first token of a stream,
 // or the usage of an answer in one piece.
 func (e *Exchange) Awaits() bool {
-	return e.response != nil && !(e.response.Streams() && e.response.Started())
+	return e.response != nil && (!e.response.Streams() || !e.response.Started())
 }
 
 // End frees the booking: the engine has finished.

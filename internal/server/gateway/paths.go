@@ -106,7 +106,7 @@ func (p *Paths) check(method, path string, routed bool) *Problem {
 		return errNoPath()
 	case method == http.MethodTrace:
 		return errMethod(http.MethodGet)
-	case allowed != "" && allowed != method && !(allowed == http.MethodGet && (method == http.MethodHead || method == http.MethodConnect)):
+	case allowed != "" && allowed != method && (allowed != http.MethodGet || method != http.MethodHead && method != http.MethodConnect):
 		return errMethod(allowed)
 	}
 	return nil

@@ -335,7 +335,6 @@ func TestStalled(t *testing.T) {
 			t.Errorf("%d streams are open, want 2", n)
 		}
 		time.Sleep(time.Minute)
-		<-g.ended
-		<-h.ended
+		_, _ = <-g.ended, <-h.ended // how they end is not the question
 	})
 }

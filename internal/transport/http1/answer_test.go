@@ -15,6 +15,9 @@ import (
 	"time"
 )
 
+// manyChunks has more bytes of chunks' lines than a chunked body may have.
+var manyChunks = "HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n" + strings.Repeat("1;"+strings.Repeat("b", maxChunkLine-9)+"\r\nx\r\n", 17<<10/maxChunkLine*2) + "0\r\n\r\n"
+
 // answers has answers to GET, and what readText makes of them, or what the error says.
 var answers = map[string]string{
 	"HTTP/1.1 200 OK\r\nA: 1\r\nb:2\r\na:\t3 \r\nContent-Length: 2\r\n\r\nok":       "200 OK [{A 1} {b 2} {a 3} {Content-Length 2}] 2 ok [] kept",
@@ -63,21 +66,23 @@ var answers = map[string]string{
 	"\r\nHTTP/1.1 200 OK\r\n\r\n":                                                                                                                      "begins with",
 	"x":                                                                                                                                                "begins with",
 	"HTTP/1.1 101 x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n":                                                                              "without a request",
-	"HTTP/1.1 200 x\r\n" + strings.Repeat("A: b\r\n", maxFields+1) + "\r\n":                                                                            "fields",
-	"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + strings.Repeat("A: b\r\n", maxFields+1) + "\r\n":                                                     "fields",
-	"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: " + strings.Repeat("b", maxHead) + "\r\n\r\n":                                                         "too long",
-	"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n2;" + strings.Repeat("b", maxChunkLine) + "\r\nok\r\n0\r\n\r\n":                                               "too long",
-	"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n" + strings.Repeat("1;"+strings.Repeat("b", maxChunkLine-9)+"\r\nx\r\n", 17<<10/maxChunkLine*2) + "0\r\n\r\n": "more bytes",
-	"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n2\nok\r\n0\r\n\r\n":                                                                                           "LF alone",
-	"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\n0\r\n\r\n":                                                                                           "LF alone",
-	"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nokk\r\n0\r\n\r\n":                                                                                        "behind",
-	"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n2x\r\nok\r\n0\r\n\r\n":                                                                                        "size",
-	"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n0x2\r\nok\r\n0\r\n\r\n":                                                                                       "size",
-	"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n-2\r\nok\r\n0\r\n\r\n":                                                                                        "size",
-	"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n\r\nok\r\n0\r\n\r\n":                                                                                          "size",
-	"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n;\r\nok\r\n0\r\n\r\n":                                                                                         "size",
-	"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\nok\r\n0\r\n\r\n":                                                                          "size",
-	"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA : b\r\n\r\n":                                                                                           "field",
+
+	"HTTP/1.1 200 x\r\n" + strings.Repeat("A: b\r\n", maxFields+1) + "\r\n":                                              "fields",
+	"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + strings.Repeat("A: b\r\n", maxFields+1) + "\r\n":       "fields",
+	"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: " + strings.Repeat("b", maxHead) + "\r\n\r\n":           "too long",
+	"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n2;" + strings.Repeat("b", maxChunkLine) + "\r\nok\r\n0\r\n\r\n": "too long",
+	manyChunks: "more bytes",
+
+	"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n2\nok\r\n0\r\n\r\n":                  "LF alone",
+	"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\n0\r\n\r\n":                  "LF alone",
+	"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nokk\r\n0\r\n\r\n":               "behind",
+	"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n2x\r\nok\r\n0\r\n\r\n":               "size",
+	"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n0x2\r\nok\r\n0\r\n\r\n":              "size",
+	"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n-2\r\nok\r\n0\r\n\r\n":               "size",
+	"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n\r\nok\r\n0\r\n\r\n":                 "size",
+	"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n;\r\nok\r\n0\r\n\r\n":                "size",
+	"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\nok\r\n0\r\n\r\n": "size",
+	"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA : b\r\n\r\n":                  "field",
 }
 
 // TestAnswer: what is read of answers, and what is refused.

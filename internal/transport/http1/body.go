@@ -27,7 +27,7 @@ func (r *Response) Read(p []byte) (n int, err error) {
 		n, err = r.conn.read(p[:min(int64(len(p)), r.left)])
 		if r.left -= int64(n); r.left == 0 {
 			err = io.EOF
-		} else if err == io.EOF {
+		} else if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
 	case byEnd:
@@ -57,7 +57,7 @@ func (r *Response) Sending() bool {
 
 // finish ends the body with io.EOF or another error.
 func (r *Response) finish(err error) {
-	if r.err = err; err == io.EOF {
+	if r.err = err; errors.Is(err, io.EOF) {
 		r.end(r.keep)
 		return
 	}
@@ -142,7 +142,7 @@ func (r *Response) readChunks(p []byte) (n int, err error) {
 }
 
 func unexpected(err error) error {
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
 	return err

@@ -168,7 +168,7 @@ func (cn *conn) fill() error {
 // readMore reads what the buffer does not have. Without an error it returns bytes.
 func (cn *conn) readMore(p []byte) (int, error) {
 	for range 100 {
-		n, err := cn.Conn.Read(p)
+		n, err := cn.Read(p)
 		if n > 0 {
 			cn.answered = true
 			return n, nil // the error comes again

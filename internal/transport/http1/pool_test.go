@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -164,12 +165,12 @@ func TestStream(t *testing.T) {
 		buf := make([]byte, 64)
 		for _, want := range []string{"a", "bc", "d"} {
 			n, err := resp.Read(buf)
-			if string(buf[:n]) != want || err != nil && err != io.EOF {
+			if string(buf[:n]) != want || err != nil && !errors.Is(err, io.EOF) {
 				t.Errorf("%q: %q, %v, want %q", head, buf[:n], err, want)
 			}
 			read <- struct{}{}
 		}
-		if n, err := resp.Read(buf); n != 0 || err != io.EOF {
+		if n, err := resp.Read(buf); n != 0 || !errors.Is(err, io.EOF) {
 			t.Errorf("%q: %d bytes, %v at the end", head, n, err)
 		}
 		_ = resp.Close()
@@ -315,7 +316,7 @@ func BenchmarkStream(b *testing.B) {
 		for err == nil {
 			_, err = resp.Read(buf)
 		}
-		if err != io.EOF {
+		if !errors.Is(err, io.EOF) {
 			b.Fatal(err)
 		}
 		_ = resp.Close()

@@ -206,7 +206,7 @@ func (b *bed) askUpgrade(ctx context.Context, t testing.TB) string {
 	defer context.AfterFunc(ctx, func() { _ = c.Close() })()
 	_, _ = io.WriteString(c, "GET /v1/realtime?model=m HTTP/1.1\r\nHost: proxy\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
 	in := bufio.NewReader(c)
-	resp, err := http.ReadResponse(in, nil)
+	resp, err := http.ReadResponse(in, nil) //nolint:bodyclose // the connection is closed at the end
 	if err != nil {
 		return outcome(ctx, err)
 	}

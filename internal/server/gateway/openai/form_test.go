@@ -2,7 +2,6 @@ package openai
 
 import (
 	"bytes"
-	"fmt"
 	"mime/multipart"
 	"strings"
 	"testing"
@@ -87,7 +86,7 @@ func FuzzFormModel(f *testing.F) {
 		_ = w.WriteField("b", after)
 		_ = w.Close()
 		if got := FormModel(w.FormDataContentType(), b.Bytes()); got != value {
-			t.Fatal(fmt.Sprintf("%q, want %q", got, value))
+			t.Fatalf("%q, want %q", got, value)
 		}
 	})
 }

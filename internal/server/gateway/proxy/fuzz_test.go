@@ -59,7 +59,7 @@ func FuzzHead(f *testing.F) {
 			t.Errorf("%q is answered with %q", text, all)
 		}
 		if len(all) > 0 && all[0] != 0 {
-			if _, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(all)), nil); err != nil {
+			if _, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(all)), nil); err != nil { //nolint:bodyclose // it is read from memory
 				t.Errorf("%q is answered with %q: %v", text, all, err)
 			}
 		}

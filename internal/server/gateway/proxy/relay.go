@@ -120,16 +120,17 @@ func (r *relay) run(resp *http1.Response) {
 			e.server.config.Metrics.FirstByte(e.line.first.Sub(e.began))
 		}
 		e.line.bytes += int64(n)
-		if n > 0 || err == io.EOF {
+		ended := errors.Is(err, io.EOF)
+		if n > 0 || ended {
 			if r.err == nil {
-				r.err = e.Relay(buf[:n], err == io.EOF, pass)
+				r.err = e.Relay(buf[:n], ended, pass)
 			}
 		}
 		switch {
 		case r.err != nil:
 			e.gone()
 			panic(http.ErrAbortHandler)
-		case err == io.EOF:
+		case ended:
 			r.addTrailers(resp.Trailer)
 			e.line.outcome = outcomeDone
 			return

@@ -38,7 +38,7 @@ type exchange struct {
 
 // ServeHTTP serves one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	e, denied := s.open(w, r)
+	e, denied := s.open(w, r) //nolint:contextcheck // spans have contexts of their own
 	if e == nil {
 		return
 	}
@@ -47,7 +47,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer e.log()
 	}
 	defer e.recover()
-	e.begin()
+	e.begin() //nolint:contextcheck // as above
 	if denied != nil {
 		e.refuse(denied)
 		return
@@ -278,7 +278,7 @@ func (e *exchange) forward(ctx context.Context, place *gateway.Placement) {
 		resp, err := e.ask(ctx, place)
 		if err == nil {
 			at, _ := place.Destination()
-			e.Served(at)
+			e.Served(at) //nolint:contextcheck // it looks nothing up
 			e.answer(resp)
 			return
 		}

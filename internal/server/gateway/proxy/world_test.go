@@ -282,10 +282,10 @@ func (c *client) receive(method string) answer {
 
 func (c *client) tryReceive(method string) (answer, error) {
 	var hints []http.Header
-	r, err := http.ReadResponse(c.in, &http.Request{Method: method})
+	r, err := http.ReadResponse(c.in, &http.Request{Method: method}) //nolint:bodyclose // the connection is closed at the end
 	for err == nil && r.StatusCode/100 == 1 && r.StatusCode != http.StatusSwitchingProtocols {
 		hints = append(hints, r.Header)
-		r, err = http.ReadResponse(c.in, &http.Request{Method: method})
+		r, err = http.ReadResponse(c.in, &http.Request{Method: method}) //nolint:bodyclose // as above
 	}
 	if err != nil {
 		return answer{}, err
