@@ -43,8 +43,9 @@ const (
 // which are left out. It reports whether the message is one.
 func readPiece(text []byte, m *extprocv3.ProcessingRequest) bool {
 	var (
-		body *extprocv3.HttpBody
-		of   protowire.Number
+		body     *extprocv3.HttpBody
+		of       protowire.Number
+		observed bool
 	)
 	for len(text) > 0 {
 		field, kind, n := protowire.ConsumeTag(text)
@@ -55,11 +56,17 @@ func readPiece(text []byte, m *extprocv3.ProcessingRequest) bool {
 		if n = protowire.ConsumeFieldValue(field, kind, value); n < 0 {
 			return false
 		}
-		if text, value = value[n:], value[:n]; kind != protowire.BytesType && field != fieldObservability {
+		text, value = value[n:], value[:n]
+		if field == fieldObservability && kind == protowire.VarintType {
+			v, _ := protowire.ConsumeVarint(value)
+			observed = v != 0
+			continue
+		}
+		if kind != protowire.BytesType {
 			return false
 		}
 		switch field {
-		case fieldMetadata, fieldAttributes, fieldObservability:
+		case fieldMetadata, fieldAttributes:
 		case fieldRequestBody, fieldResponseBody:
 			if body != nil {
 				return false
@@ -77,6 +84,9 @@ func readPiece(text []byte, m *extprocv3.ProcessingRequest) bool {
 		m.Request = &extprocv3.ProcessingRequest_RequestBody{RequestBody: body}
 	case fieldResponseBody:
 		m.Request = &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: body}
+	}
+	if body != nil {
+		m.ObservabilityMode = observed
 	}
 	return body != nil
 }
