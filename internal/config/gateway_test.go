@@ -100,3 +100,12 @@ func TestDynamoPickerRefused(t *testing.T) {
 	mustFail(t, setup{args: []string{"--gateway-health-port", "9003"}}, "--gateway-health-port")
 	mustFail(t, setup{args: []string{"--gateway-port", "9002", "--replica-sync-port", "9002"}}, "--replica-sync-port")
 }
+
+// TestAllowedPaths proves that a further path of engines that the gateway could not read stops the start: it would
+// otherwise have no list of paths, and let all pass.
+func TestAllowedPaths(t *testing.T) {
+	for _, path := range []string{"videos", "/é", "/a\x01", "/a\x7f", "/a%2e", "//a", "/a/../b", "/a?b"} {
+		mustFail(t, setup{args: []string{"--proxy-port=8080", "--gateway-allow-paths=" + path}}, "--gateway-allow-paths")
+	}
+	setup{args: []string{"--proxy-port=8080", "--gateway-allow-paths=/v1/videos"}}.mustLoad(t)
+}

@@ -96,12 +96,12 @@ func network(s string) (netip.Prefix, error) {
 	return p.Masked(), nil
 }
 
-// enginePath checks a further path of engines.
+// enginePath checks a further path of engines. It accepts nothing that gateway.ParsePaths refuses.
 func enginePath(s string) (string, error) {
 	switch {
 	case s == "all":
 		return s, nil
-	case !strings.HasPrefix(s, "/") || strings.ContainsAny(s, "%?#;\\ ") || strings.Contains(s, "//") || strings.Contains(s, "/."):
+	case !strings.HasPrefix(s, "/") || strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c >= 0x7f }) || strings.ContainsAny(s, "%?#;\\ ") || strings.Contains(s, "//") || strings.Contains(s, "/."):
 		return "", fmt.Errorf("%q: want a path such as /v1/videos, all below one as /v1/videos/, or all", s)
 	}
 	return s, nil
