@@ -182,7 +182,7 @@ func (e *Exchange) Place(ctx context.Context, fallbacks int) (*Placement, *Probl
 // PlaceElsewhere is Place for a request that the worker of its placement has not begun to serve: another one is
 // chosen, and the booking moves there.
 func (e *Exchange) PlaceElsewhere(ctx context.Context, former *Placement) (*Placement, *Problem) {
-	e.Head.without = append(e.Head.without, former.worker)
+	e.Head.without = append(e.Head.without, former.chosen.Worker)
 	e.booking.free()
 	e.booking = nil
 	return e.pick(ctx, 0)

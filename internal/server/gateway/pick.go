@@ -412,7 +412,7 @@ func (r *request) locate(ctx context.Context, sel *selection.Selection, place *p
 		return errNoEndpoint(&addressError{sel.Rank.Worker, err})
 	}
 	place.scope, place.chosen = r.target.scope, sel.Rank
-	place.worker, place.rank = w.ID, r.rankFor(w, sel.Rank.DP)
+	place.rank = r.rankFor(w, sel.Rank.DP)
 	if place.prefiller != "" && !obeysPrefillRank(w) {
 		// The sidecar forwards the client's headers to both engines, so it gets no rank at all.
 		place.rank, place.prefillRank = nil, nil

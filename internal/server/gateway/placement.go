@@ -12,7 +12,6 @@ import (
 // Placement is where a request goes.
 type Placement struct {
 	destinations []endpoint // the chosen one first
-	worker       uint64     // of the chosen one
 	rank         *uint32    // the rank in the form of the engine's frontend; nil: it is not named
 	prefiller    string     // ip:port of the prefill's engine; "": none
 	prefillRank  *uint32    // of the prefill's engine, as rank
