@@ -67,7 +67,7 @@ build: ## build bin/select-service and bin/selectctl; they need no C (ZMQ=libzmq
 	CGO_ENABLED=$(if $(filter libzmq,$(ZMQ)),1,0) $(GO) build -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o $(BIN)/ $(PROGRAMS:%=./cmd/%)
 
 # SHORT is the one switch between the rings: with -short, tests shorten their
-# random histories (test/length) and leave out the largest sizes. The tests of the built program
+# random histories (test/helpers/length) and leave out the largest sizes. The tests of the built program
 # share one build, which has the race detector as they do; they wait more than they
 # compute, so four packages are tested at the same time. A program with the race
 # detector sleeps for a second before it ends, unless it is told not to, and the tests
@@ -80,8 +80,8 @@ test: test-program ## ring 1: every test, short, with the race detector (PKG, SH
 	$(GO) test $(RACE) $(SHORT) -p 4 -shuffle=on -timeout 60m $(PKG)
 
 .PHONY: test-sequential
-test-sequential: test-program ## what ring 1 shortens for the race detector (test/length), without it
-	$(GO) test $(SHORT) -shuffle=on $$(grep -rlF '/test/length"' --include='*_test.go' . | xargs dirname | sort -u)
+test-sequential: test-program ## what ring 1 shortens for the race detector (test/helpers/length), without it
+	$(GO) test $(SHORT) -shuffle=on $$(grep -rlF '/test/helpers/length"' --include='*_test.go' . | xargs dirname | sort -u)
 
 # All of ring 1 has both.
 ifeq ($(PKG) $(SHORT) $(RACE),./... -short -race)
@@ -106,7 +106,7 @@ test-busy: test-program ## the timing-sensitive tests beside LOAD (20) busy proc
 
 .PHONY: test-attacks
 test-attacks: build setup ## hostile callers, engines, peers and browsers (E2E_ALONE=1: delays too)
-	SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -count=1 -timeout 40m ./test/e2e/attacks
+	SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -count=1 -timeout 40m ./test/checks/e2e/attacks
 
 .PHONY: test-sim
 test-sim: setup ## simulate replicas: SIM_RUNS (1000) histories, and every planted bug is found
@@ -114,15 +114,15 @@ test-sim: setup ## simulate replicas: SIM_RUNS (1000) histories, and every plant
 
 .PHONY: test-faults
 test-faults: setup ## 100 (FAULT_SCHEDULES) schedules of faults between replicas; run it alone
-	E2E_ALONE=1 FAULT_SCHEDULES=$${FAULT_SCHEDULES:-100} $(GO) test -race -count=1 -timeout 60m -v -run '^TestFaults$$' ./test/e2e/replicas
+	E2E_ALONE=1 FAULT_SCHEDULES=$${FAULT_SCHEDULES:-100} $(GO) test -race -count=1 -timeout 60m -v -run '^TestFaults$$' ./test/checks/e2e/replicas
 
 .PHONY: test-overload
 test-overload: setup ## twice and ten times what simulated engines can take; run it alone
-	E2E_ALONE=1 $(GO) test -count=1 -timeout 15m -v ./test/e2e/overload
+	E2E_ALONE=1 $(GO) test -count=1 -timeout 15m -v ./test/checks/e2e/overload
 
 .PHONY: test-proxy
 test-proxy: build setup ## broken engines behind the proxy, and 2,000 streams through it; run it alone
-	E2E_ALONE=1 SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -count=1 -timeout 15m -v ./test/e2e/proxy
+	E2E_ALONE=1 SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -count=1 -timeout 15m -v ./test/checks/e2e/proxy
 
 .PHONY: test-metrics
 test-metrics: build setup $(NATS_SERVER) ## a real Prometheus scrapes the service: dashboard, alerts, metrics
@@ -170,7 +170,7 @@ test-image: setup ## the image of this machine's architecture, run as on a node 
 	scripts/setup.sh --programs runc
 	rm -rf $(BIN)/test/dist
 	DIST=$(BIN)/test/dist ARCHITECTURES=$$($(GO) env GOARCH) $(release) image >/dev/null
-	SELECT_SERVICE_DIST=$(BIN)/test/dist $(GO) test -count=1 -run '^TestImage' ./test/packages
+	SELECT_SERVICE_DIST=$(BIN)/test/dist $(GO) test -count=1 -run '^TestImage' ./test/checks/packages
 
 .PHONY: test-packages
 test-packages: $(NFPM) ## a release, made twice, installed and started in every form; run it alone
@@ -178,7 +178,7 @@ test-packages: $(NFPM) ## a release, made twice, installed and started in every 
 
 .PHONY: test-chart
 test-chart: $(HELM) ## render the chart and compare (ARGS=-rewrite writes its files); installed where TEST_KUBECONFIG leads
-	SELECT_SERVICE_HELM=$(CURDIR)/$(HELM) $(GO) test -count=1 -timeout 10m ./test/chart $(ARGS)
+	SELECT_SERVICE_HELM=$(CURDIR)/$(HELM) $(GO) test -count=1 -timeout 10m ./test/checks/chart $(ARGS)
 
 .PHONY: test-newcomer
 test-newcomer: ## the commands of README and docs/install.md on a bare machine, make demo and make test first (as root; ARGS=--keep DIR)
@@ -238,7 +238,7 @@ test-engines: build ## feed the service from the publishers of vLLM and SGLang (
 .PHONY: test-libzmq
 test-libzmq: setup ## conformance cases and engines' publishers with engines' streams on libzmq (ARGS to choose)
 	$(MAKE) build ZMQ=libzmq BIN=$(BIN)/libzmq
-	SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/libzmq/select-service $(GO) test -count=1 -timeout 30m ./test/conformance
+	SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/libzmq/select-service $(GO) test -count=1 -timeout 30m ./test/checks/conformance
 	SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/libzmq/select-service scripts/test-engines.sh $(ARGS)
 
 .PHONY: test-oracle test-oracle-short
@@ -275,9 +275,9 @@ test-fleet test-fleet-short: export NATS_SERVER_BIN := $(CURDIR)/$(NATS_SERVER)
 test-fleet test-fleet-short: export SELECT_SERVICE_BIN := $(CURDIR)/$(BIN)/select-service
 test-fleet: build setup $(NATS_SERVER) ## replicas over a real NATS server, killed under load
 	$(GO) test -race -count=1 -timeout 20m ./internal/transport/nats ./internal/discovery/nats
-	$(GO) test -count=1 -timeout 20m -run 'TestKilledReplica|TestServersDie|TestCutOff|TestMigration|TestFleet|TestJoin' ./test/e2e/replicas
+	$(GO) test -count=1 -timeout 20m -run 'TestKilledReplica|TestServersDie|TestCutOff|TestMigration|TestFleet|TestJoin' ./test/checks/e2e/replicas
 test-fleet-short: build setup $(NATS_SERVER) ## a few of these tests
-	$(GO) test -race -short -count=1 -timeout 10m -run '^(TestFleet|TestAccounts|TestOperator|TestFleetMeets)$$' ./internal/transport/nats ./test/e2e/replicas
+	$(GO) test -race -short -count=1 -timeout 10m -run '^(TestFleet|TestAccounts|TestOperator|TestFleetMeets)$$' ./internal/transport/nats ./test/checks/e2e/replicas
 
 .PHONY: test-completion
 test-completion: ## the completion of selectctl, sourced in bash, zsh and fish
@@ -285,18 +285,18 @@ test-completion: ## the completion of selectctl, sourced in bash, zsh and fish
 	$(GO) test -count=1 -v -run '^TestCompletion$$' ./cmd/selectctl
 
 # The OTLP receiver of the OpenTelemetry collector is in a module of its own.
-$(TRACES_COLLECTOR): test/traces/collector/main.go test/traces/collector/go.mod
-	cd test/traces/collector && $(GO) build -o $(CURDIR)/$@ .
+$(TRACES_COLLECTOR): test/others/traces/collector/main.go test/others/traces/collector/go.mod
+	cd test/others/traces/collector && $(GO) build -o $(CURDIR)/$@ .
 
 .PHONY: test-traces
 test-traces: build setup $(TRACES_COLLECTOR) ## traces come to a real OpenTelemetry collector, through a real Envoy, too
 	TRACES_COLLECTOR=$(CURDIR)/$(TRACES_COLLECTOR) $(GO) test -count=1 -timeout 5m ./internal/telemetry/tracing
-	TRACES_COLLECTOR=$(CURDIR)/$(TRACES_COLLECTOR) SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -count=1 -timeout 5m -run '^TestTraces$$' ./test/e2e/restart
+	TRACES_COLLECTOR=$(CURDIR)/$(TRACES_COLLECTOR) SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -count=1 -timeout 5m -run '^TestTraces$$' ./test/checks/e2e/restart
 	TRACES_COLLECTOR=$(CURDIR)/$(TRACES_COLLECTOR) GO='$(GO)' scripts/test-gateway.sh -run 'TestScenarios/.*traces'
 
 .PHONY: test-kube
 test-kube: setup ## workers as pods, over a stand-in of an API server, at full length
-	$(GO) test -race ./internal/discovery/kubernetes/... ./test/kube
+	$(GO) test -race ./internal/discovery/kubernetes/... ./test/others/kube
 
 .PHONY: test-kube-api
 test-kube-api: build setup $(HELM) ## the same, an update of 100 pods behind Envoy and the chart, on a real API server (built once, 12 minutes; ARGS)

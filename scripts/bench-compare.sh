@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Compares what the service of this tree costs with what an earlier one costs: both
-# are built, and test/bench drives them in turn in one run (same work, server CPU and
+# are built, and test/others/bench drives them in turn in one run (same work, server CPU and
 # memory). Ends with 1 if a median ratio of CPU or memory is above LIMIT (1.05).
 # The earlier one is the commit of the first argument, else the last tag, else the
 # commit in .ci/baseline, the last one before the work under way.
-# All results go to bin/bench-compare.json. Further arguments go to test/bench (-rounds 9, -workers 64, -trace FILE).
+# All results go to bin/bench-compare.json. Further arguments go to test/others/bench (-rounds 9, -workers 64, -trace FILE).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,7 +25,7 @@ git worktree add -q --detach "$work/old" "$old"
 make -s -C "$work/old" build
 make -s build
 scripts/setup.sh
-(cd test/bench && ${GO:-go} build -o "$work/selbench" .)
+(cd test/others/bench && ${GO:-go} build -o "$work/selbench" .)
 
 printf 'old: %s\nnew: %s\n' "$(git log -1 --format='%h %s' "$old")" "$(git log -1 --format='%h %s')"
 service='--port {port} --threads 4 --log-level warn'

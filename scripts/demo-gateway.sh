@@ -22,7 +22,7 @@ source scripts/processes.sh
 [[ -x bin/select-service ]] || make build
 ${GO:-go} build -trimpath -o bin/sim-engine ./demo/engine
 ${GO:-go} build -trimpath -o bin/gateway-load ./demo/gateway
-envoy=${GATEWAY_ENVOY:-$(dirname "$(scripts/venv.sh -r test/gateway/requirements.txt)")/envoy}
+envoy=${GATEWAY_ENVOY:-$(dirname "$(scripts/venv.sh -r test/checks/gateway/requirements.txt)")/envoy}
 
 rates=()
 ! $bench || rates=(--prefill-rate 1e9 --decode-rate 1e9)

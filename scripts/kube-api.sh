@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Prints the folder of kube-apiserver and etcd, as tests start them. They are built once per version
-# from their modules (test/kubetest/apiserver, …/etcd) into the cache: about 12 minutes of one core,
+# from their modules (test/helpers/kubetest/apiserver, …/etcd) into the cache: about 12 minutes of one core,
 # 2.4 GB of memory, and 3 GB of disk until it is done. KUBEBUILDER_ASSETS names a folder with
 # programs to use instead.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 go=${GO:-go}
 
-version_of() { (cd "test/kubetest/$1" && "$go" list -m -f '{{.Version}}' "$2"); }
+version_of() { (cd "test/helpers/kubetest/$1" && "$go" list -m -f '{{.Version}}' "$2"); }
 
 if [[ ${KUBEBUILDER_ASSETS:-} ]]; then
   echo "$KUBEBUILDER_ASSETS"
@@ -23,10 +23,10 @@ if [[ ! -x $bin/kube-apiserver || ! -x $bin/etcd ]]; then
   mkdir -p "$tmp/bin"
   export CGO_ENABLED=0 GOFLAGS='-trimpath -buildvcs=false' GOCACHE=$tmp/cache
   # Helm refuses a cluster without a version.
-  (cd test/kubetest/apiserver && nice "$go" build -p 1 -tags providerless -o "$tmp/bin/kube-apiserver" -ldflags \
+  (cd test/helpers/kubetest/apiserver && nice "$go" build -p 1 -tags providerless -o "$tmp/bin/kube-apiserver" -ldflags \
     "-s -w -X $version.gitVersion=$kube -X $version.gitMajor=1 -X $version.gitMinor=${minor%%.*} -X $version.gitTreeState=clean" \
     k8s.io/kubernetes/cmd/kube-apiserver) >&2
-  (cd test/kubetest/etcd && nice "$go" build -p 1 -ldflags '-s -w' -o "$tmp/bin/etcd" .) >&2
+  (cd test/helpers/kubetest/etcd && nice "$go" build -p 1 -ldflags '-s -w' -o "$tmp/bin/etcd" .) >&2
   mkdir -p "$bin"
   mv "$tmp/bin"/* "$bin/"
   chmod -R u+w "$tmp"

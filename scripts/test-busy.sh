@@ -24,4 +24,4 @@ done
 
 "${GO:-go}" test -race -short -count=1 -vet=off -skip "$computing" -timeout 60m \
   ./cmd/... ./demo/engine ./demo/player ./demo/sim/node ./internal/transport/fetch ./internal/server/httpapi \
-  ./internal/transport/zmqsock/... ./pkg/client ./pkg/kvevents ./test/e2e/... ./test/conformance
+  ./internal/transport/zmqsock/... ./pkg/client ./pkg/kvevents ./test/checks/e2e/... ./test/checks/conformance

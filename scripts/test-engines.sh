@@ -10,7 +10,7 @@ releases=(vllm==0.33.0 sglang==0.5.23)
 older=(vllm==0.23.0 vllm==0.25.0 sglang==0.5.19)
 
 cd "$(dirname "$0")/.."
-tests=test/engines
+tests=test/others/engines
 binary=${SELECT_SERVICE_BIN:-bin/select-service}
 
 if [ "${1:-}" = --all ]; then
@@ -19,7 +19,7 @@ if [ "${1:-}" = --all ]; then
 fi
 [ -x "$binary" ] || { printf 'test-engines: %s is missing: make build\n' "$binary" >&2; exit 1; }
 
-python=$(scripts/venv.sh -r test/requirements.txt)
+python=$(scripts/venv.sh -r test/others/requirements.txt)
 options=()
 for release in "${releases[@]}"; do
   options+=(--wheel "$(scripts/wheel.sh "$python" "$release")")

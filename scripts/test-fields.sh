@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Compares the fields of the request models of vLLM and SGLang with
-# test/fields/request_fields.json: of the pinned releases, and of the newest ones, so that
+# test/others/fields/request_fields.json: of the pinned releases, and of the newest ones, so that
 # a new release shows what is new. docs/gateway-fields.md says what the gateway does with
 # each field. With --pinned only the former. Wheels are kept outside the tree.
 set -euo pipefail
@@ -8,7 +8,7 @@ set -euo pipefail
 releases=(vllm==0.33.0 sglang==0.5.23)
 
 cd "$(dirname "$0")/.."
-python=$(scripts/venv.sh -r test/requirements.txt)
+python=$(scripts/venv.sh -r test/others/requirements.txt)
 
 # newest NAME: the newest release, without pre-releases.
 newest() {
@@ -27,4 +27,4 @@ for release in "${releases[@]}"; do
   wheel=$(scripts/wheel.sh "$python" "$release")
   wheels+=("$wheel")
 done
-PYTHONDONTWRITEBYTECODE=1 exec "$python" test/fields/fields.py "${wheels[@]}"
+PYTHONDONTWRITEBYTECODE=1 exec "$python" test/others/fields/fields.py "${wheels[@]}"

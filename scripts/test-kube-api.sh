@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 TEST_KUBE_API=$(scripts/kube-api.sh)
 TEST_KUBE_CRDS=$(scripts/kube-crds.sh)
 export TEST_KUBE_API TEST_KUBE_CRDS
-python=$(scripts/venv.sh -r test/gateway/requirements.txt)
+python=$(scripts/venv.sh -r test/checks/gateway/requirements.txt)
 export GATEWAY_ENVOY=${GATEWAY_ENVOY:-$(dirname "$python")/envoy}
 inside=()
 if ((EUID == 0)) && unshare --net true 2>/dev/null; then
@@ -16,4 +16,4 @@ if ((EUID == 0)) && unshare --net true 2>/dev/null; then
 fi
 exec "${GO:-go}" test -count=1 -timeout 40m -p 1 "${inside[@]}" \
   -run 'TestPool|TestTwoPools|TestEnds|TestUnseen|TestOutage|TestFrozen|TestMissing|TestService|TestThousandPods|TestLife|TestPods|TestReplicas|TestInstall|TestRollingUpdate' \
-  "${@:--v}" ./internal/discovery/kubernetes ./test/kube ./test/chart ./test/gateway
+  "${@:--v}" ./internal/discovery/kubernetes ./test/others/kube ./test/checks/chart ./test/checks/gateway

@@ -50,4 +50,4 @@ fi
 promtool check config deploy/prometheus/prometheus.yml
 promtool check rules deploy/prometheus/rules.yml
 promtool test rules deploy/prometheus/rules_test.yml
-SELECT_SERVICE_PROMETHEUS=1 exec "${GO:-go}" test -count=1 -timeout 5m -v "$@" ./test/prometheus
+SELECT_SERVICE_PROMETHEUS=1 exec "${GO:-go}" test -count=1 -timeout 5m -v "$@" ./test/checks/prometheus

@@ -14,7 +14,7 @@ node_version=22.20.0 # of PyPI: Debian's is too old for the linter
 cd "$(dirname "$0")/.."
 binary=${SELECT_SERVICE_BIN:-bin/select-service}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/select-service
-tests=test/openapi
+tests=test/checks/openapi
 
 [ -x "$binary" ] || { printf 'test-openapi: %s is missing: make build\n' "$binary" >&2; exit 1; }
 

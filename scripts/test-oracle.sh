@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Plays random histories to the cache managers of vLLM and SGLang, taken out of
 # their wheels, and compares what they would hit with what bin/select-service says
-# (test/oracle/README.md). Arguments go to test/oracle/oracle.py, for example
+# (test/others/oracle/README.md). Arguments go to test/others/oracle/oracle.py, for example
 # --short, or --scenario resets --seed 2 --shrink. With --peer 1.6.1 (or 1.3.1) first
 # the same histories are played to that release of Dynamo's selection service, of which
-# nothing is expected, and with --rule first to test/oracle/rule.py. Wheels and packages are kept outside the tree;
+# nothing is expected, and with --rule first to test/others/oracle/rule.py. Wheels and packages are kept outside the tree;
 # SELECT_SERVICE_BIN names another program to test.
 set -euo pipefail
 
@@ -26,9 +26,9 @@ else
   options=(--command "[\"$binary\", \"--listen\", \"127.0.0.1\"]")
 fi
 
-python=$(scripts/venv.sh -r test/requirements.txt)
+python=$(scripts/venv.sh -r test/others/requirements.txt)
 for release in "${releases[@]}"; do
   options+=(--wheel "$(scripts/wheel.sh "$python" "$release")")
 done
-export PYTHONPATH=test/engines PYTHONDONTWRITEBYTECODE=1
-exec "$python" test/oracle/oracle.py "${options[@]}" "$@"
+export PYTHONPATH=test/others/engines PYTHONDONTWRITEBYTECODE=1
+exec "$python" test/others/oracle/oracle.py "${options[@]}" "$@"

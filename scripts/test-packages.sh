@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The dry run of the next release: makes the newest version that CHANGELOG.md has, with a key
 # of its own, makes it again in another folder with nothing built before, and holds both
-# against test/packages: equal, signed, and installed as .deb, .rpm, wheels, image (amd64 under runc, arm64 under QEMU) and by go install. As root it
+# against test/checks/packages: equal, signed, and installed as .deb, .rpm, wheels, image (amd64 under runc, arm64 under QEMU) and by go install. As root it
 # installs and removes the package select-service on this machine. NFPM is the path of nfpm.
 # Arguments go to go test.
 set -euo pipefail
@@ -25,4 +25,4 @@ make -C "$work/first" release VERSION=$version NFPM="$NFPM" SIGN_KEY="$work/key.
 GOCACHE="$work/cache" make -C "$work/second/in/another/folder" release VERSION=$version NFPM="$NFPM" >/dev/null
 
 SELECT_SERVICE_DIST=$work/first/dist SELECT_SERVICE_DIST_AGAIN=$work/second/in/another/folder/dist SELECT_SERVICE_SIGN_PUB=$work/pub.pem \
-  "${GO:-go}" test -count=1 -timeout 30m -v "$@" ./test/packages
+  "${GO:-go}" test -count=1 -timeout 30m -v "$@" ./test/checks/packages

@@ -12,7 +12,7 @@ releases=(1.6.1)
 older=(1.3.1)
 
 cd "$(dirname "$0")/.."
-tests=test/peers
+tests=test/others/peers
 binary=${SELECT_SERVICE_BIN:-bin/select-service}
 
 if [ "${1:-}" = --all ]; then
@@ -26,5 +26,5 @@ for release in "${releases[@]}"; do
   peer=$(scripts/venv.sh "ai-dynamo-runtime==$release")
   options+=(--peer "$release=$peer")
 done
-python=$(scripts/venv.sh -r test/requirements.txt)
+python=$(scripts/venv.sh -r test/others/requirements.txt)
 PYTHONDONTWRITEBYTECODE=1 exec "$python" -m pytest -q "$tests" --service "$binary" "${options[@]}" "$@"

@@ -6,7 +6,7 @@
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
-tests=test/ray
+tests=test/others/ray
 binary=${SELECT_SERVICE_BIN:-bin/select-service}
 
 [ -x "$binary" ] || { printf 'test-ray: %s is missing: make build\n' "$binary" >&2; exit 1; }

@@ -36,4 +36,4 @@ ln -s "$agents/node_modules/.bin/claude" "$agents/node_modules/.bin/codex" "$nod
   "$(folder "litellm[proxy]==$litellm")/litellm" "$(folder "smg==$smg")/smg" \
   "$(folder "vllm-router==$vllm_router")/vllm-router" "$programs/"
 
-TUTORIALS_PROGRAMS=$programs ${GO:-go} test -count=1 -timeout 20m -run '^TestTutorial' "$@" ./test/docs
+TUTORIALS_PROGRAMS=$programs ${GO:-go} test -count=1 -timeout 20m -run '^TestTutorial' "$@" ./test/checks/docs

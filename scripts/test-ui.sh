@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Looks at the operators' page in Chromium (test/ui). At full length it checks first
+# Looks at the operators' page in Chromium (test/checks/ui). At full length it checks first
 # that the committed bundle is what its sources give, that they have no type errors,
 # where there is npm, and it has axe-core look for what keeps people out. Arguments go
 # to go test.
@@ -29,5 +29,5 @@ if [[ ! $short ]]; then
 		export SELECT_SERVICE_AXE=$PWD/.cache/ui/node_modules/axe-core/axe.min.js
 	fi
 fi
-cd test/ui
+cd test/checks/ui
 ${GO:-go} test -count=1 -timeout 30m "$@" .

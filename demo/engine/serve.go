@@ -16,7 +16,7 @@ import (
 
 	"github.com/select-service/select-service/demo/sim/node"
 	"github.com/select-service/select-service/demo/sim/openai"
-	"github.com/select-service/select-service/test/kvpub"
+	"github.com/select-service/select-service/test/helpers/kvpub"
 )
 
 // serve runs all engines until ctx ends or one fails. It prints a line for each engine (number,

@@ -97,14 +97,14 @@ var mayImport = map[string][]string{
 	"internal/transport/zmqsock":        {"internal/transport/clientnet", "internal/transport/zmtp", "pkg/catalog"},
 	"internal/transport/zmtp":           {},
 	"pkg/memory":                        {},
-	"test/kvpub":                        {"internal/transport/zmqsock"},
-	"test/servicetest":                  {"internal/...", "pkg/..."},
-	"test/zmqtest":                      {"pkg/kvevents"},
+	"test/helpers/kvpub":                {"internal/transport/zmqsock"},
+	"test/helpers/servicetest":          {"internal/...", "pkg/..."},
+	"test/helpers/zmqtest":              {"pkg/kvevents"},
 
 	"internal/discovery/kubernetes":         {"internal/discovery", "internal/discovery/kubernetes/mapping", "internal/telemetry/metrics", "pkg/catalog", "pkg/memory"},
 	"internal/discovery/kubernetes/mapping": {"internal/discovery/workerid", "pkg/catalog"},
 
-	"test/kubetest": {},
+	"test/helpers/kubetest": {},
 
 	"scripts/dist":     {},
 	"scripts/newcomer": {},
@@ -127,8 +127,8 @@ var mayImport = map[string][]string{
 
 // programs is what the tools around the service may import: its public packages
 // and its sockets, never its inside. They meet it on the wire, so that they can
-// drive any other server of the same contract. test/e2e is the harness that starts it.
-var programs = []string{"api", "demo/sim/...", "internal/transport/zmqsock", "pkg/...", "test/e2e", "test/kvpub", "test/tracetest", "test/zmqtest"}
+// drive any other server of the same contract. test/checks/e2e is the harness that starts it.
+var programs = []string{"api", "demo/sim/...", "internal/transport/zmqsock", "pkg/...", "test/checks/e2e", "test/helpers/kvpub", "test/helpers/tracetest", "test/helpers/zmqtest"}
 
 // client is a library for programs that call the service. It is no part of the
 // core and nothing of the core may use it.
@@ -174,7 +174,7 @@ func (s source) imports() []string {
 // isProgram tells the simulated engines, their player and the black-box tests
 // from the service.
 func (s source) isProgram() bool {
-	return s.dir != "cmd/select-service" && s.dir != "test/servicetest" && matches([]string{"cmd/...", "demo/...", "examples/...", "test/..."}, s.dir)
+	return s.dir != "cmd/select-service" && s.dir != "test/helpers/servicetest" && matches([]string{"cmd/...", "demo/...", "examples/...", "test/..."}, s.dir)
 }
 
 func sources(t *testing.T) []source {
@@ -240,7 +240,7 @@ func TestImports(t *testing.T) {
 		switch {
 		case s.isProgram():
 			allowed, listed = slices.Concat(allowed, programs, []string{s.dir + "/..."}), true
-		case s.dir == "test/servicetest", strings.HasPrefix(s.dir, "internal/"), strings.HasPrefix(s.dir, "cmd/"):
+		case s.dir == "test/helpers/servicetest", strings.HasPrefix(s.dir, "internal/"), strings.HasPrefix(s.dir, "cmd/"):
 			allowed = slices.Concat(allowed, leaves)
 		}
 		if !listed {
@@ -328,7 +328,7 @@ const withLibzmq = "pkg/kvevents/libzmq"
 // TestSockets proves that libzmq's sockets are behind few packages, and that the program is
 // built with them only if it is asked to (the build tag libzmq): by itself it needs no C.
 func TestSockets(t *testing.T) {
-	homes := []string{"test/kvpub", "test/zmqtest", withLibzmq}
+	homes := []string{"test/helpers/kvpub", "test/helpers/zmqtest", withLibzmq}
 	tests := append(homes, "internal/transport/zmqsock", "internal/transport/zmtp")
 	for _, s := range sources(t) {
 		if !s.test && slices.Contains(s.imports(), module+withLibzmq) && (s.dir != "cmd/select-service" || buildTag(s) != "//go:build libzmq") {

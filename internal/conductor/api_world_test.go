@@ -9,7 +9,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/select-service/select-service/internal/conductor"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

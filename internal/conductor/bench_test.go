@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/pkg/hashing"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // benchWorld has 64 instances that share a system prompt of 1,024 tokens; each

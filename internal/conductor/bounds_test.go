@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/pkg/kvevents"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // TestOwnerBound: one publisher cannot bring up owners without end; what is beyond

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/conductor"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestConductorDuringChanges: publishers come, publish and go, several clients

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/conductor/diagnose"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // TestDiagnoseElsewhere proves that the other identities of tenant and model

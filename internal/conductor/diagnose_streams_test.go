@@ -11,7 +11,7 @@ import (
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/pkg/kvevents"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestDiagnoseStreams proves that both doctors tell of streams that are not

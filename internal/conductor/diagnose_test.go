@@ -11,7 +11,7 @@ import (
 	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/hashing"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // diagnosisOf asks the doctor about a prompt once all events are applied.

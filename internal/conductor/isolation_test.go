@@ -11,8 +11,8 @@ import (
 
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/pkg/hashing"
-	"github.com/select-service/select-service/test/length"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/length"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // combinations are all identities over two values of every dimension.

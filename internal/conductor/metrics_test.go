@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/conductor"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestConductorMetrics: known traffic of an engine and of a cache backend gives

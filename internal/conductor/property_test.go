@@ -14,8 +14,8 @@ import (
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
-	"github.com/select-service/select-service/test/length"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/length"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // testMedia are the media of the tests by the name that engines give them and the one that

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/conductor"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // line is a line of the log as logLines shows it.

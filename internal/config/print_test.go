@@ -17,7 +17,7 @@ import (
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/internal/selection/pending"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // TestHelp proves what --help and --help-all print, and that --help fits a screen.

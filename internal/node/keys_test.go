@@ -6,7 +6,7 @@ import (
 
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // hostBlocks offers a copy without keys under unknown names to worker 1's stream, and returns

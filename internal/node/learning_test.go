@@ -12,7 +12,7 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 	"github.com/select-service/select-service/pkg/selector/ttft"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestLearnedSurvivesRestart: the coefficients are there again; a service whose policy

@@ -10,7 +10,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestLongNames: no worker can have a name of more than 1,024 bytes; a request

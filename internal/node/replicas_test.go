@@ -11,7 +11,7 @@ import (
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/replicasync"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestReplicas: what one replica books, completes and frees through either

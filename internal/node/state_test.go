@@ -15,7 +15,7 @@ import (
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/node/statefile"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // stateful is a world whose state is on disk.

@@ -9,7 +9,7 @@ import (
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestPatchKeepsWhatItDoesNotChange (decision D7): sockets, cursors, blocks and

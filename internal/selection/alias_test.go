@@ -6,7 +6,7 @@ import (
 
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestAlias proves that requests which name a model by a further name of its engines are placed, booked

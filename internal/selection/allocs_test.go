@@ -6,7 +6,7 @@ import (
 	"context"
 	"testing"
 
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestAllocations: a selection that asks for nothing new costs no more memory than

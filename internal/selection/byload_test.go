@@ -15,8 +15,8 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
-	"github.com/select-service/select-service/test/length"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/length"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestChoiceByLoad: over random histories of loads, foreign loads, caches, workers and requests the

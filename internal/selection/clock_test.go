@@ -7,7 +7,7 @@ import (
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/contract"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestOverlapRefresh (contract §7): the overlap of a request that waited for long

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestSharedFrontend proves for policies of each kind that a prompt whose rank the worker's own

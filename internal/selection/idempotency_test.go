@@ -15,7 +15,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // again lets a request have the first answer.

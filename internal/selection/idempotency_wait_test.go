@@ -12,7 +12,7 @@ import (
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestRetryNeedNotWait: a retry that is queued is answered as soon as its id

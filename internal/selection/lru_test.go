@@ -5,7 +5,7 @@ import (
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestByCapacity: a rank whose worker says how many blocks it has room for has what

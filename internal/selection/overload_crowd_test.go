@@ -12,7 +12,7 @@ import (
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/overload"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestNeverMoreThanOneAbove: however many clients ask at once, no worker with a

@@ -11,7 +11,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/overload"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestThresholdsAtDispatch: with a wait queue, thresholds are read when a request

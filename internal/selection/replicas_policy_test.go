@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/node"
-	"github.com/select-service/select-service/test/length"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/length"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestReplicasDoNotOscillate: two replicas that hear of each other's bookings 5 ms late do

@@ -12,7 +12,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestWorkersChangeDuringWait: who waited for the session's first request sees the

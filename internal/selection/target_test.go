@@ -8,7 +8,7 @@ import (
 
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestAffinityTarget: an eligible target leaves no other rank, another one has no effect,

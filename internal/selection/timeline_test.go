@@ -11,8 +11,8 @@ import (
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
-	"github.com/select-service/select-service/test/tracetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
+	"github.com/select-service/select-service/test/helpers/tracetest"
 )
 
 // TestTimeline: a traced selection has a span for each step, with the decision's ids, which its entry

@@ -15,7 +15,7 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 	"github.com/select-service/select-service/pkg/selector/ttft"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // predicting starts a service whose policy is predicted-ttft, with so many workers.

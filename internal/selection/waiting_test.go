@@ -16,7 +16,7 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/memory"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // call is a selection on its way.

@@ -15,7 +15,7 @@ import (
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // traceEnv names a trace in Mooncake's format for TestWarmupPlay.

@@ -13,7 +13,7 @@ import (
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // BenchmarkSelectWide is /select of 64 blocks by hashes in scopes of up to 32,000 ranks, of

@@ -13,7 +13,7 @@ import (
 
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/internal/telemetry"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // discard is an answer that nobody keeps.

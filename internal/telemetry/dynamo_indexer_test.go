@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestIndexerLabels: the aliases of dynamo.indexer's families have the label

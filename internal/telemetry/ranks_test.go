@@ -16,8 +16,8 @@ import (
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/length"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/length"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestRankMetrics: after random traffic the series of ranks say what /loads and

@@ -11,8 +11,8 @@ import (
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/length"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/length"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestTasks: selections count as issued and rejected by model and endpoint

@@ -13,7 +13,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // in asks for a selection of another scope.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // line is a line of the log as logLines shows it.

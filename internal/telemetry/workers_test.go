@@ -13,8 +13,8 @@ import (
 	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
-	"github.com/select-service/select-service/test/length"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/length"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestWorkerMetrics: the workers of each model by lifecycle; what no model has is

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // print prints what the catalog shows, and what the Reconciler was told, in the

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 func reconcile(t *testing.T, c *catalog.Catalog, records ...catalog.Record) catalog.Difference {

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/pkg/client"
-	"github.com/select-service/select-service/test/e2e"
+	"github.com/select-service/select-service/test/checks/e2e"
 )
 
 // TestCredentials: the client trusts its authority, shows its certificate and its

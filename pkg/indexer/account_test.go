@@ -6,7 +6,7 @@ import (
 
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/memory"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // newAccount returns an Account of so many bytes, and where they are counted.

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/pkg/indexer"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // renamed announces the chain by tokens under names of another engine's.

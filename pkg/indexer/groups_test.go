@@ -7,7 +7,7 @@ import (
 
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/indexer/hybrid"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 const mainSize = 16 // tokens of a block of the main group

@@ -8,7 +8,7 @@ import (
 
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // script plays a history that is written in bytes to the index and to the

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/pkg/indexer"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // depths asks for one rank's overlap.

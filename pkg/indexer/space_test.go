@@ -9,7 +9,7 @@ import (
 
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // An event without blocks leaves nothing behind.

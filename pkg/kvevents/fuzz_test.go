@@ -9,7 +9,7 @@ import (
 
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/kvevents"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // A fresh decoder and converter may allocate this much for a message of n

@@ -11,7 +11,7 @@ import (
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
-// recordedCase is one message that a publisher of test/engines sent.
+// recordedCase is one message that a publisher of test/others/engines sent.
 type recordedCase struct {
 	Name    string `json:"name"`
 	Payload string `json:"payload"` // hex

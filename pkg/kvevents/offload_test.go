@@ -10,7 +10,7 @@ import (
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/kvevents"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // offloadWorld feeds a converter with map events as a stream does.

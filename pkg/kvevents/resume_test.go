@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // TestResume: what proves and what refutes that the engine of a checkpoint is still

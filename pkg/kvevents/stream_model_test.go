@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // world is a publisher, a lossy way to the stream and the stream itself. The

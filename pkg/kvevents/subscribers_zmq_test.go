@@ -16,7 +16,7 @@ import (
 	"github.com/select-service/select-service/internal/transport/zmqsock"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/kvevents"
-	"github.com/select-service/select-service/test/zmqtest"
+	"github.com/select-service/select-service/test/helpers/zmqtest"
 )
 
 // journal is an Applier that writes down what it is given.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/recovery"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // dumped is a dump in either format; events say the same in both once a packed one has

@@ -10,7 +10,7 @@ import (
 
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // naive is what a recovery must come to: the dump first, then all live events. It

@@ -6,7 +6,7 @@ import (
 
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/reservations/history"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // mutant is a planted bug; the zero mutant is none.

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/pkg/reservations"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // settleWithin is how long after the network is healed all replicas must agree.

@@ -20,7 +20,7 @@ import (
 	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/reservations/history"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // recordedSnapshot is a sink that keeps everything.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations/history"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // TestConvergence proves for random operations on several replicas, with events

@@ -8,7 +8,7 @@ import (
 
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations/history"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // TestExpireIn proves that all stale reservations of the scope end, however many,

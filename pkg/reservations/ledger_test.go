@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 var testScope = catalog.Scope{Model: "m", Tenant: "t"}

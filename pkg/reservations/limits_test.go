@@ -11,7 +11,7 @@ import (
 	"github.com/select-service/select-service/internal/container/offheap"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // limited returns a ledger with one rank and the given limits.

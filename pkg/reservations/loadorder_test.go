@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // TestLoadOrder: over random histories, the description of the ranks of any set of slots

@@ -10,7 +10,7 @@ import (
 
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // peersModel says what a ledger must hold of each source, and of its own callers ("").

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // check returns what is wrong with the tree.

@@ -15,7 +15,7 @@ from conftest import QUICK
 from select_service_client.dynamo import SelectionService, SelectionServiceError
 from server import Server, free_port
 
-# The text signatures of ai-dynamo-runtime 1.6.1, which test/peers holds against it.
+# The text signatures of ai-dynamo-runtime 1.6.1, which test/others/peers holds against it.
 SIGNATURES: dict[str, str] = json.loads((Path(__file__).parent / "dynamo_1_6_1.json").read_text())
 
 # It is done by the server as it starts; see docs/ray.md.

@@ -24,7 +24,7 @@ IMPORT = """
 """
 
 # As much of Dynamo as the adapter touches, with the layout of ai-dynamo-runtime
-# 1.6.1. test/peers has the same checks with Dynamo itself.
+# 1.6.1. test/others/peers has the same checks with Dynamo itself.
 DYNAMO = {
     "_core.py": """
         class DynamoException(Exception): ...

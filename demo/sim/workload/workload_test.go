@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 func digest(requests []Request) uint64 {

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // scoped is an object with an array that a cache may know.

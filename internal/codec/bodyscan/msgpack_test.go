@@ -13,7 +13,7 @@ import (
 	peer "github.com/vmihailenco/msgpack/v5"
 
 	"github.com/select-service/select-service/internal/codec/msgpack"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // packed decodes a msgpack document.

@@ -11,7 +11,7 @@ import (
 	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // ward is the naive model of what a diagnosis is to find: who holds which block

@@ -5,7 +5,7 @@ import (
 
 	"github.com/select-service/select-service/internal/discovery/kubernetes/mapping"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/kubetest"
+	"github.com/select-service/select-service/test/helpers/kubetest"
 )
 
 // TestCorrectBlockSize: the events of an engine correct the block size that it has told, once and for

@@ -16,8 +16,8 @@ import (
 	"github.com/select-service/select-service/internal/discovery/kubernetes/mapping"
 	"github.com/select-service/select-service/internal/engines/describe"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/e2e"
-	"github.com/select-service/select-service/test/kubetest"
+	"github.com/select-service/select-service/test/checks/e2e"
+	"github.com/select-service/select-service/test/helpers/kubetest"
 )
 
 // withThreePods adds a pool with three ready pods.

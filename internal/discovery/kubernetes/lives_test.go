@@ -11,7 +11,7 @@ import (
 	"github.com/select-service/select-service/internal/discovery/kubernetes/mapping"
 	"github.com/select-service/select-service/internal/discovery/workerid"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/kubetest"
+	"github.com/select-service/select-service/test/helpers/kubetest"
 )
 
 // asking is an entry that leaves all to the engines.

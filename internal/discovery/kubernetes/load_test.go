@@ -10,8 +10,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/select-service/select-service/test/e2e"
-	"github.com/select-service/select-service/test/kubetest"
+	"github.com/select-service/select-service/test/checks/e2e"
+	"github.com/select-service/select-service/test/helpers/kubetest"
 )
 
 // TestThousandPods: of thousands of pods of which a thousand flip in a few seconds, the final state

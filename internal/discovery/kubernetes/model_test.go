@@ -10,7 +10,7 @@ import (
 
 	"github.com/select-service/select-service/internal/discovery/kubernetes/mapping"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/kubetest"
+	"github.com/select-service/select-service/test/helpers/kubetest"
 )
 
 // model is a naive reading of the life of pods, event by event: what each of them is to the catalog.

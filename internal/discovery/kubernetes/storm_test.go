@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/discovery/kubernetes"
-	"github.com/select-service/select-service/test/kubetest"
+	"github.com/select-service/select-service/test/helpers/kubetest"
 )
 
 // between is what stands between discovery and an API server. Its function may answer a request

@@ -13,7 +13,7 @@ import (
 	"github.com/select-service/select-service/internal/discovery/kubernetes"
 	"github.com/select-service/select-service/internal/discovery/kubernetes/mapping"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/kubetest"
+	"github.com/select-service/select-service/test/helpers/kubetest"
 )
 
 // virtual runs a test in a bubble of testing/synctest, whose time passes when all wait.

@@ -21,7 +21,7 @@ import (
 	"github.com/select-service/select-service/internal/discovery/kubernetes/mapping"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
-	"github.com/select-service/select-service/test/kubetest"
+	"github.com/select-service/select-service/test/helpers/kubetest"
 )
 
 // TestFaultsOfWatches: whatever a watch does, no worker is lost, and in the end the workers are

@@ -14,7 +14,7 @@ import (
 	"github.com/select-service/select-service/internal/discovery/kubernetes"
 	"github.com/select-service/select-service/internal/discovery/kubernetes/mapping"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/kubetest"
+	"github.com/select-service/select-service/test/helpers/kubetest"
 )
 
 // world is discovery over a stand-in of an API server, with a catalog.

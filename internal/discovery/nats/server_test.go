@@ -17,7 +17,7 @@ import (
 
 	"github.com/select-service/select-service/internal/transport/nats"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/natstest"
+	"github.com/select-service/select-service/test/helpers/natstest"
 )
 
 // onServer starts a replica over a real server.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/select-service/select-service/internal/transport/nats"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/e2e"
+	"github.com/select-service/select-service/test/checks/e2e"
 )
 
 // memory is a bucket in memory, and the fleet of those who use it.

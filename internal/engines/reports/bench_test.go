@@ -6,7 +6,7 @@ import (
 
 	"github.com/select-service/select-service/internal/engines/load"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // BenchmarkReport: one report of 1,000 workers with 8 ranks each, which report five times a second.

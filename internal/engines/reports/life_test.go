@@ -13,7 +13,7 @@ import (
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/overload"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // excluded returns why a rank could not be chosen now, "" if it could.

@@ -17,7 +17,7 @@ import (
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -14,7 +14,7 @@ import (
 	"github.com/select-service/select-service/internal/container/hashset"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/reservations"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // mutate damages a file. Some of the ways keep its sections whole, or their checksums

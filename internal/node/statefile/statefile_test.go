@@ -16,7 +16,7 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/kvevents"
 	"github.com/select-service/select-service/pkg/reservations"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write golden files")

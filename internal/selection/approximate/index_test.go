@@ -12,7 +12,7 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/pkg/recovery"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // fixture is an index with one scope, on a clock of its own.

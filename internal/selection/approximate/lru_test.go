@@ -9,7 +9,7 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/memory"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // sized is an entry whose worker says how many blocks a rank has room for.

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/selection/overload"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 func blocks(share float64) overload.Thresholds {

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/selection/pending"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // naive is a store as a list of what was put, the oldest first.

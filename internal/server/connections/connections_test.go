@@ -17,7 +17,7 @@ import (
 
 	"github.com/select-service/select-service/internal/server/connections"
 	"github.com/select-service/select-service/pkg/memory"
-	"github.com/select-service/select-service/test/e2e"
+	"github.com/select-service/select-service/test/checks/e2e"
 )
 
 // pipes is a listener whose connections are pipes in memory.

@@ -26,7 +26,7 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/pkg/selector"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // counted is a gateway with some counts.

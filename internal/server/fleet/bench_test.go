@@ -16,7 +16,7 @@ import (
 
 	"github.com/select-service/select-service/internal/server/fleet"
 	"github.com/select-service/select-service/internal/server/httpapi"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 func contextOf(t *testing.T) (context.Context, context.CancelFunc) {

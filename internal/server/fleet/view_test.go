@@ -14,7 +14,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/internal/server/fleet"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // text is the text of a row in these tests: its name first.

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/node"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // BenchmarkChat: a request of 1,024 tokens, with tokens from the body, and an answer of ten

@@ -6,7 +6,7 @@ import (
 
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/server/gateway/counts"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestEarlyEvent: an event that tells of the end of the prefill before the booking knows its

@@ -21,7 +21,7 @@ import (
 	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/server/gateway/extproc"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestStoredPrompt: without a stream the prefill is complete when the chosen rank's events have

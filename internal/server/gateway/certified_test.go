@@ -17,8 +17,8 @@ import (
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/transport/certs"
-	"github.com/select-service/select-service/test/e2e"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/checks/e2e"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // said returns what a gateway with this context gets for a chat: the code of the stream, or the

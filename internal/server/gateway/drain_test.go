@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestDrain: the answers of a draining worker run on, booked as before, also when the worker

@@ -10,7 +10,7 @@ import (
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // queueing makes a rank busy with 8 tokens of prefill on workers with fewTokens.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestGoneWhilePlaced: a request whose client leaves is over and not refused, whatever could not be done

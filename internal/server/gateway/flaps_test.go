@@ -13,7 +13,7 @@ import (
 	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/server/gateway/extproc"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // bubbleLease is the lease of bookings in a bubble, renewed every second.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/pkg/reservations"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestCrowdByLoad: requests that are placed by load and come at once count for each other, so

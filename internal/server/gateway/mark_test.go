@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestByteOrderMark: a body may begin with a byte order mark, which does not reach the engine:

@@ -13,7 +13,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // tokenIDs is a completion whose prompt is about size bytes of token ids.

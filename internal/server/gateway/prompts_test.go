@@ -13,7 +13,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/server/gateway/tokenizer"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // say is a prompt as Tokenize tells it, or what kind of error there is.

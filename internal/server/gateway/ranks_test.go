@@ -8,7 +8,7 @@ import (
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 const rankHeader, prefillRank = "x-data-parallel-rank", "x-prefiller-data-parallel-rank"

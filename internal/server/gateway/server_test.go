@@ -21,7 +21,7 @@ import (
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/transport/certs"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestHealth: every name is known; all but liveness follow the readiness of the service, which

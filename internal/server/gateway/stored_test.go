@@ -12,7 +12,7 @@ import (
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 const jsonType = "application/json"

@@ -33,7 +33,7 @@ import (
 	"github.com/select-service/select-service/internal/server/gateway/extproc"
 	"github.com/select-service/select-service/internal/server/gateway/tokenizer"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // saturation returns the scope's gauge for an autoscaler, -1 if there is none.

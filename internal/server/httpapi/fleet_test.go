@@ -22,7 +22,7 @@ import (
 	"github.com/select-service/select-service/internal/server/fleet"
 	"github.com/select-service/select-service/internal/server/replicas"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // newOperators are the views of a service without workers that does not run.

@@ -29,7 +29,7 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/memory"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // testMemory is the memory of a test, with a budget of 64 MiB: 5 MiB for large bodies,

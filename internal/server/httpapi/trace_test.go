@@ -16,7 +16,7 @@ import (
 	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // BenchmarkTraced is /select of 1,000 tokens among eight ranks, without the network, and what tracing adds to

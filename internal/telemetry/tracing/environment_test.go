@@ -17,7 +17,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/select-service/select-service/internal/telemetry/tracing"
-	"github.com/select-service/select-service/test/tracetest"
+	"github.com/select-service/select-service/test/helpers/tracetest"
 )
 
 // tracerAndLog returns the tracer of an option and of variables, and what was logged at its start.

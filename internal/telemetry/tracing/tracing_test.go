@@ -14,7 +14,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/select-service/select-service/internal/telemetry/tracing"
-	"github.com/select-service/select-service/test/tracetest"
+	"github.com/select-service/select-service/test/helpers/tracetest"
 )
 
 // caller is a span of a caller that is sampled, unsampled the same of one that is not.

@@ -13,7 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/transport/certs"
-	"github.com/select-service/select-service/test/e2e"
+	"github.com/select-service/select-service/test/checks/e2e"
 )
 
 // handshake shakes hands over a socket and returns the errors of both sides.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/select-service/select-service/internal/transport/certs"
 	"github.com/select-service/select-service/internal/transport/fetch"
-	"github.com/select-service/select-service/test/e2e"
+	"github.com/select-service/select-service/test/checks/e2e"
 )
 
 func writeToken(t *testing.T, text string) string {

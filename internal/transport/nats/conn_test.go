@@ -30,8 +30,8 @@ import (
 
 	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/pkg/replicasync"
-	"github.com/select-service/select-service/test/e2e"
-	"github.com/select-service/select-service/test/natstest"
+	"github.com/select-service/select-service/test/checks/e2e"
+	"github.com/select-service/select-service/test/helpers/natstest"
 )
 
 // replica is a connection that runs, with what it was told.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/transport/zmqsock"
-	"github.com/select-service/select-service/test/zmqtest"
+	"github.com/select-service/select-service/test/helpers/zmqtest"
 )
 
 // samples has what a callback of Sample got.

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/transport/zmqsock"
-	"github.com/select-service/select-service/test/zmqtest"
+	"github.com/select-service/select-service/test/helpers/zmqtest"
 )
 
 // start runs a hub for the length of the test.

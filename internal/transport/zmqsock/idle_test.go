@@ -9,7 +9,7 @@ import (
 
 	"github.com/select-service/select-service/internal/transport/zmqsock"
 	"github.com/select-service/select-service/pkg/memory"
-	"github.com/select-service/select-service/test/zmqtest"
+	"github.com/select-service/select-service/test/helpers/zmqtest"
 )
 
 // An idle stream costs about 12 KiB, with stacks; the test's end of it is in the bound.

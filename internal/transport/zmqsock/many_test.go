@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/transport/zmqsock"
-	"github.com/select-service/select-service/test/zmqtest"
+	"github.com/select-service/select-service/test/helpers/zmqtest"
 )
 
 // threads and descriptors of this process.

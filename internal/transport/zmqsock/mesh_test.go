@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/transport/zmqsock"
-	"github.com/select-service/select-service/test/zmqtest"
+	"github.com/select-service/select-service/test/helpers/zmqtest"
 )
 
 // topics of the tests; the second begins with the first.

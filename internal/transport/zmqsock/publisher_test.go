@@ -12,7 +12,7 @@ import (
 	"github.com/select-service/select-service/internal/transport/zmqsock"
 	"github.com/select-service/select-service/internal/transport/zmtp"
 	"github.com/select-service/select-service/pkg/memory"
-	"github.com/select-service/select-service/test/zmqtest"
+	"github.com/select-service/select-service/test/helpers/zmqtest"
 )
 
 // Subscribers of libzmq hear the mesh.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/select-service/select-service/internal/transport/zmtp"
 	"github.com/select-service/select-service/pkg/memory"
-	"github.com/select-service/select-service/test/zmqtest"
+	"github.com/select-service/select-service/test/helpers/zmqtest"
 )
 
 // A connection of our own understands libzmq's.

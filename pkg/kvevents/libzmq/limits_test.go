@@ -9,7 +9,7 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/kvevents/libzmq"
 	"github.com/select-service/select-service/pkg/memory"
-	"github.com/select-service/select-service/test/zmqtest"
+	"github.com/select-service/select-service/test/helpers/zmqtest"
 )
 
 // An endpoint that the policy forbids is refused, and, as libzmq looks names up itself, a name

@@ -8,7 +8,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/select-service/select-service/pkg/kvevents/libzmq"
-	"github.com/select-service/select-service/test/zmqtest"
+	"github.com/select-service/select-service/test/helpers/zmqtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

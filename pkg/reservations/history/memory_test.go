@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/pkg/memory"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // TestMemoryAgainstUnbounded: whatever peers say, the histories take no more than their

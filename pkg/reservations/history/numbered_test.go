@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // TestWindow proves that what lies far behind the latest number of a process

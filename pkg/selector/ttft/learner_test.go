@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/length"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // engines completes prefills one after the other on ranks of known coefficients.

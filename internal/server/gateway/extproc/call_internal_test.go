@@ -18,7 +18,7 @@ import (
 	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // leaving is a stream whose client leaves while its request is placed.

@@ -13,7 +13,7 @@ import (
 // compares with their releases, is true: what it says is read has an effect on the Request, and
 // nothing else has one.
 func TestFieldsOfEngines(t *testing.T) {
-	text, err := os.ReadFile("../../../../test/fields/request_fields.json")
+	text, err := os.ReadFile("../../../../test/others/fields/request_fields.json")
 	if err != nil {
 		t.Fatal(err)
 	}

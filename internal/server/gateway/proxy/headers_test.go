@@ -10,7 +10,7 @@ import (
 
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // asking returns a world whose engine tells what it got, and answers with a text.

@@ -13,7 +13,7 @@ import (
 	"github.com/select-service/select-service/internal/server/gateway"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestPaths: engines' routes that stop, change or show them are nobody's business, nor are this service's own; and no way

@@ -17,7 +17,7 @@ import (
 	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/server/gateway/proxy"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestTLS: clients over TLS choose HTTP/1.1 or HTTP/2, and engines behind https are verified, under the base of their URL.

@@ -29,7 +29,7 @@ import (
 	"github.com/select-service/select-service/internal/server/gateway/proxy"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
-	"github.com/select-service/select-service/test/servicetest"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -1,5 +1,5 @@
 """Writes the model of the recorded answers: its words are tokens, and its template says
-what it was given. Run it with PYTHONPATH=test/serving and the folder to write."""
+what it was given. Run it with PYTHONPATH=test/others/serving and the folder to write."""
 
 import json
 import sys

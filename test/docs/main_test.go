@@ -1,9 +1,0 @@
-package docs
-
-import (
-	"testing"
-
-	"github.com/select-service/select-service/test/e2e"
-)
-
-func TestMain(m *testing.M) { e2e.Main(m) }
