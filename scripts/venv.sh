@@ -11,12 +11,12 @@ usable() {
   python3 -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' 2>/dev/null
 }
 
-# What the environment depends on: Python, the arguments, the files among them.
+# What the environment depends on: Python, the arguments, and what is in the files among them,
+# wherever these are.
 describe() {
   python3 -VV
-  printf '%s\n' "$@"
   for argument in "$@"; do
-    [ ! -f "$argument" ] || cat "$argument"
+    if [ -f "$argument" ]; then cat "$argument"; else printf '%s\n' "$argument"; fi
   done
 }
 
