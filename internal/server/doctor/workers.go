@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/internal/engines/reports"
@@ -24,13 +23,14 @@ func (ex *examination) workers() {
 		}
 		f := Finding{Check: WorkerIncomplete, Severity: Error, Scope: &w.Scope, Worker: &w.ID, Remedy: "Complete the worker's record, or delete it."}
 		what := "cannot be chosen"
-		switch {
-		case strings.Contains(why, "block_size mismatch"), strings.Contains(why, "block_size ") && strings.Contains(why, ", not "):
+		switch w.Conflict() {
+		case catalog.ConflictBlockSize:
 			f.Check, what = BlockSize, "has another block size and cannot be chosen"
 			f.Remedy = "Start all engines of the model with the same block size, and write that into the records."
-		case strings.Contains(why, "model \""):
+		case catalog.ConflictModel:
 			f.Check, what = Model, "serves another model and cannot be chosen"
 			f.Remedy = "Correct model_name of the record, or the engine's model."
+		case catalog.NoConflict:
 		}
 		f.Sentence = fmt.Sprintf("Worker %d %s: %s.", w.ID, what, catalog.Clip(why))
 		ex.find(f)
