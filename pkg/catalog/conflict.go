@@ -26,3 +26,11 @@ func (w *Worker) Conflict() Conflict {
 	}
 	return w.conflict
 }
+
+// CapacityDiffers reports whether what a record and its engine say of the same capacity, in blocks
+// or in tokens, differs by more than 5 % of the record's. An engine that has started again finds
+// slightly more or less memory: that is no mistake in the record.
+func CapacityDiffers(record, engine uint64) bool {
+	const tolerated = 0.05
+	return max(record, engine)-min(record, engine) > uint64(tolerated*float64(record))
+}
