@@ -29,8 +29,6 @@ const (
 	askedAtOnce = 16
 	// requestPatience is how long a registration waits for its engine's answers.
 	requestPatience = 10 * time.Second
-	// capacityTolerance is the difference between a record and its engine that is no mistake.
-	capacityTolerance = 0.05
 )
 
 // AskEngine asks the engine at a URL what it says of itself, see describe.Client.Describe.
@@ -303,18 +301,13 @@ func (d *describer) report(e *describedEngine, w *catalog.Worker, a answer, chan
 		{catalog.FieldTotalKVBlocks, w.TotalKVBlocks, a.told.TotalKVBlocks},
 		{catalog.FieldMaxNumBatchedTokens, w.MaxNumBatchedTokens, a.told.MaxNumBatchedTokens},
 	} {
-		if c.record == nil || c.told == 0 || differsLittle(*c.record, c.told) {
+		if c.record == nil || c.told == 0 || !catalog.CapacityDiffers(*c.record, c.told) {
 			continue
 		}
 		e.warned = true
 		d.log.Warn().Uint64("worker_id", w.ID).Str("field", c.field).Uint64("record", *c.record).Uint64("engine", c.told).
 			Msg("the record of a worker differs from what its engine says; the record counts")
 	}
-}
-
-func differsLittle(a, b uint64) bool {
-	x, y := float64(a), float64(b)
-	return max(x, y)-min(x, y) <= capacityTolerance*max(x, y)
 }
 
 func (d *describer) count(err error) { d.asked[outcomeOf(err)].Add(1) }

@@ -10,25 +10,21 @@ import (
 // that is not possible, the worker becomes incomplete, with reasons, and keeps
 // the part of its attachment that retained returns.
 func (c *Catalog) setRecordLocked(m *member, r Record) {
-	var why []string
+	var err error
 	m.blocked = false
 	if len(r.missing(c.settings)) == 0 {
-		err := c.attachLocked(m, &r)
-		if err == nil {
+		if err = c.attachLocked(m, &r); err == nil {
 			c.setWorkerLocked(m, attachedWorkerOf(r))
 			return
 		}
 		m.blocked = true
-		why = reconcileFailed(err)
 	}
-	c.setIncompleteLocked(m, c.incompleteWorker(r, why))
+	c.setIncompleteLocked(m, c.incompleteWorker(r, err))
 }
 
-// reconcileFailed returns the reasons of a worker whose record is complete but
+// reconcileFailed returns the reason of a worker whose record is complete but
 // could not be attached.
-func reconcileFailed(err error) []string {
-	return []string{fmt.Sprintf("reconciliation failed: %v", err)}
-}
+func reconcileFailed(err error) string { return fmt.Sprintf("reconciliation failed: %v", err) }
 
 // retryBlockedLocked tries to attach the blocked workers, in the order of the
 // list, and repeats that until no attachment changes any more. It reports
@@ -119,8 +115,8 @@ func (c *Catalog) conflictLocked(m *member, r *Record) error {
 // flag than the record.
 func (r *Record) contradicts(blockSize uint32, eagle, eagleKnown bool) error {
 	if blockSize != r.blockSize() {
-		return fmt.Errorf("block_size mismatch for model=%s tenant=%s: existing=%d requested=%d",
-			r.Scope.Model, r.Scope.Tenant, blockSize, r.blockSize())
+		return &conflictError{ConflictBlockSize, fmt.Sprintf("block_size mismatch for model=%s tenant=%s: existing=%d requested=%d",
+			r.Scope.Model, r.Scope.Tenant, blockSize, r.blockSize())}
 	}
 	if eagleKnown && eagle != r.eagle() {
 		return fmt.Errorf("is_eagle mismatch for model=%s tenant=%s: existing=%t requested=%t",

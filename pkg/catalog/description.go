@@ -92,6 +92,8 @@ type Describe struct {
 	// Fault is why the worker is incomplete whatever its record has: the engine has not answered
 	// yet, or contradicts what it said; "" if neither is so.
 	Fault string `json:",omitempty"`
+	// Conflict says in what the engine contradicts what it said, if that is the Fault.
+	Conflict Conflict `json:"-"`
 	// Filled says which members of the record are the engine's, and where they come from. A
 	// record that is registered needs not have it.
 	Filled map[string]string `json:",omitempty"`
@@ -375,12 +377,12 @@ func (c *Catalog) Describe(w *Worker, told *Description, fault string) (now *Wor
 		return m.worker, false
 	}
 	r := m.worker.asGiven()
-	r.Describe.Told, r.Describe.Fault = was.Told, fault
+	r.Describe.Told, r.Describe.Fault, r.Describe.Conflict = was.Told, fault, NoConflict
 	if told != nil {
 		if was.Told != nil && was.Told.Corrected > 0 && told.BlockSize == was.Told.Corrected {
 			told = told.withBlockSize(was.Told.BlockSize)
 		}
-		r.Describe.Fault = was.otherwise(told)
+		r.Describe.Fault, r.Describe.Conflict = was.contradiction(told)
 	}
 	if r.Describe.Fault == "" {
 		r.Describe.Told = told.orElse(was.Told)
@@ -388,7 +390,7 @@ func (c *Catalog) Describe(w *Worker, told *Description, fault string) (now *Wor
 	r.fill()
 	if err := c.checkDescribedLocked(m, &r); err != nil {
 		r = r.asGiven()
-		r.Describe.Told, r.Describe.Fault = nil, err.Error()
+		r.Describe.Told, r.Describe.Fault, r.Describe.Conflict = nil, err.Error(), NoConflict
 	}
 	if r.Describe.Fault == was.Fault && m.worker.equal(&r) && r.Describe.Told.equal(was.Told) {
 		return m.worker, false
@@ -445,19 +447,20 @@ func (c *Catalog) checkDescribedLocked(m *member, r *Record) error {
 	return c.checkRoomForLocked(r, m)
 }
 
-// otherwise returns how an engine contradicts what a worker has from it, "" if it does not.
-func (d *Describe) otherwise(told *Description) string {
+// contradiction returns how an engine contradicts what a worker has from it, and in what; "" if it
+// does not. Of both a model and a block size, the block size counts.
+func (d *Describe) contradiction(told *Description) (fault string, in Conflict) {
 	var why []string
 	if _, has := d.Filled[FieldModel]; has && told.Model != "" && told.Model != d.Told.Model {
-		why = append(why, fmt.Sprintf("model %q, not %q", Clip(told.Model), Clip(d.Told.Model)))
+		why, in = append(why, fmt.Sprintf("model %q, not %q", Clip(told.Model), Clip(d.Told.Model))), ConflictModel
 	}
 	if _, has := d.Filled[FieldBlockSize]; has && told.BlockSize != 0 && told.BlockSize != d.Told.BlockSize {
-		why = append(why, fmt.Sprintf("block_size %d, not %d", told.BlockSize, d.Told.BlockSize))
+		why, in = append(why, fmt.Sprintf("block_size %d, not %d", told.BlockSize, d.Told.BlockSize)), ConflictBlockSize
 	}
 	if why == nil {
-		return ""
+		return "", NoConflict
 	}
-	return "the engine now has " + strings.Join(why, " and ") + ": register the worker again"
+	return "the engine now has " + strings.Join(why, " and ") + ": register the worker again", in
 }
 
 // orElse returns the description with the values of an earlier one where the engine did not

@@ -368,7 +368,7 @@ func (c *Catalog) attachNewLocked(b *batch) {
 		default:
 			if err := c.extendLocked(b, m, &r); err != nil {
 				m.blocked = true
-				c.loseIncompleteLocked(b, m, r, reconcileFailed(err))
+				c.loseIncompleteLocked(b, m, r, err)
 				break
 			}
 			m.worker = attachedWorkerOf(r)
@@ -399,10 +399,10 @@ func (c *Catalog) extendLocked(b *batch, m *member, r *Record) error {
 	return nil
 }
 
-// loseIncompleteLocked makes the member incomplete, with reasons as for
+// loseIncompleteLocked makes the member incomplete, because of err as for
 // incompleteWorker, and records the loss of what it may not keep; see retained.
-func (c *Catalog) loseIncompleteLocked(b *batch, m *member, r Record, why []string) {
-	m.worker = c.incompleteWorker(r, why)
+func (c *Catalog) loseIncompleteLocked(b *batch, m *member, r Record, err error) {
+	m.worker = c.incompleteWorker(r, err)
 	b.addLoss(m, m.attachment.retained(&r, c.settings.KVEvents))
 }
 

@@ -415,6 +415,8 @@ type Worker struct {
 	// computes the reasons from it; they are not stored, because there may be one for
 	// each of thousands of ranks.
 	incompleteUnder *Settings
+	// conflict says in what the record, although complete, contradicts its scope.
+	conflict Conflict
 	// Behind names the replicas of a fleet that did not know of the change whose answer this is
 	// when it was given; the catalog itself never sets it.
 	Behind []string
@@ -432,14 +434,15 @@ func (w *Worker) Explain() []string {
 	return w.Reasons
 }
 
-// incompleteWorker returns an incomplete worker with the reasons why; nil stands for
-// what its record lacks.
-func (c *Catalog) incompleteWorker(r Record, why []string) *Worker {
-	w := &Worker{Record: r, Lifecycle: Incomplete, Reasons: why}
-	if why == nil {
-		w.incompleteUnder = &c.settings
-	} else {
-		w.Reasons = append(w.Reasons, r.drainReasons()...)
+// incompleteWorker returns an incomplete worker: its record could not be attached because of err,
+// or, if err is nil, lacks something.
+func (c *Catalog) incompleteWorker(r Record, err error) *Worker {
+	if err == nil {
+		return &Worker{Record: r, Lifecycle: Incomplete, incompleteUnder: &c.settings}
+	}
+	w := &Worker{Record: r, Lifecycle: Incomplete, Reasons: append([]string{reconcileFailed(err)}, r.drainReasons()...)}
+	if other, ok := errors.AsType[*conflictError](err); ok {
+		w.conflict = other.in
 	}
 	return w
 }

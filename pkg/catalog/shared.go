@@ -28,7 +28,7 @@ func (c *Catalog) Contradicted(records []Record) []string {
 		if f := first[r.Scope]; f == nil {
 			first[r.Scope] = r
 		} else if err := r.contradicts(f.blockSize(), f.eagle(), true); err != nil {
-			why[i] = reconcileFailed(err)[0]
+			why[i] = reconcileFailed(err)
 		}
 	}
 	return why

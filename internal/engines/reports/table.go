@@ -270,12 +270,8 @@ func (t *Table) wake() {
 
 // compareCapacity warns, once, if a worker's record has another number of blocks than its engine.
 func (t *Table) compareCapacity(sc catalog.Scope, e catalog.Entry, r *rank) {
-	const tolerated = 0.05
 	recorded := e.Worker.TotalKVBlocks
-	if recorded == nil || r.warned {
-		return
-	}
-	if off := float64(r.blocks) - float64(*recorded); off <= tolerated*float64(*recorded) && -off <= tolerated*float64(*recorded) {
+	if recorded == nil || r.warned || !catalog.CapacityDiffers(*recorded, r.blocks) {
 		return
 	}
 	r.warned = true

@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/internal/engines/reports"
@@ -24,13 +23,14 @@ func (ex *examination) workers() {
 		}
 		f := Finding{Check: WorkerIncomplete, Severity: Error, Scope: &w.Scope, Worker: &w.ID, Remedy: "Complete the worker's record, or delete it."}
 		what := "cannot be chosen"
-		switch {
-		case strings.Contains(why, "block_size mismatch"), strings.Contains(why, "block_size ") && strings.Contains(why, ", not "):
+		switch w.Conflict() {
+		case catalog.ConflictBlockSize:
 			f.Check, what = BlockSize, "has another block size and cannot be chosen"
 			f.Remedy = "Start all engines of the model with the same block size, and write that into the records."
-		case strings.Contains(why, "model \""):
+		case catalog.ConflictModel:
 			f.Check, what = Model, "serves another model and cannot be chosen"
 			f.Remedy = "Correct model_name of the record, or the engine's model."
+		case catalog.NoConflict:
 		}
 		f.Sentence = fmt.Sprintf("Worker %d %s: %s.", w.ID, what, catalog.Clip(why))
 		ex.find(f)
@@ -94,7 +94,6 @@ func (ex *examination) stream(snap *catalog.Snapshot, e catalog.Entry, st *kveve
 
 // engines looks at what engines say, or do not say.
 func (ex *examination) engines() {
-	const tolerated = 0.05 // of the number of blocks
 	for _, snap := range ex.doctor.parts.Catalog.Snapshots() {
 		if !snap.Scope.Matches(ex.of.Model, ex.of.Tenant) {
 			continue
@@ -116,17 +115,16 @@ func (ex *examination) engines() {
 				f.Check, f.Sentence = EngineStalled, fmt.Sprintf("The engine of %s has unfinished work and makes no progress; it gets no new requests.", who)
 				ex.find(f)
 			}
-			recorded, known := e.Worker.TotalKVBlocks, false
+			recorded := e.Worker.TotalKVBlocks
 			tokens, said := st.KVTokensTotal.Get()
-			if known = recorded != nil && said && snap.BlockSize > 0; !known {
+			if recorded == nil || !said || snap.BlockSize == 0 {
 				continue
 			}
 			ex.looked(Capacity)
-			blocks := float64(tokens / uint64(snap.BlockSize))
-			if off := blocks - float64(*recorded); off > tolerated*float64(*recorded) || -off > tolerated*float64(*recorded) {
+			if blocks := tokens / uint64(snap.BlockSize); catalog.CapacityDiffers(*recorded, blocks) {
 				ex.find(Finding{
 					Check: Capacity, Severity: Warning, Scope: &snap.Scope, Rank: &e.Rank, Remedy: "Write the engine's number into the record.",
-					Sentence: fmt.Sprintf("The engine of %s has room for %.0f blocks, its record says %d.", who, blocks, *recorded),
+					Sentence: fmt.Sprintf("The engine of %s has room for %d blocks, its record says %d.", who, blocks, *recorded),
 				})
 			}
 		}
