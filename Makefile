@@ -274,10 +274,10 @@ test-ui-short: build ## a few of its views, if there is a Chromium
 test-fleet test-fleet-short: export NATS_SERVER_BIN := $(CURDIR)/$(NATS_SERVER)
 test-fleet test-fleet-short: export SELECT_SERVICE_BIN := $(CURDIR)/$(BIN)/select-service
 test-fleet: build setup $(NATS_SERVER) ## replicas over a real NATS server, killed under load
-	$(GO) test -race -count=1 -timeout 20m ./internal/transport/nats ./internal/discovery/nats
+	$(GO) test -race -count=1 -timeout 20m ./internal/fleet/bus ./internal/fleet
 	$(GO) test -count=1 -timeout 20m -run 'TestKilledReplica|TestServersDie|TestCutOff|TestMigration|TestFleet|TestJoin' ./test/checks/e2e/replicas
 test-fleet-short: build setup $(NATS_SERVER) ## a few of these tests
-	$(GO) test -race -short -count=1 -timeout 10m -run '^(TestFleet|TestAccounts|TestOperator|TestFleetMeets)$$' ./internal/transport/nats ./test/checks/e2e/replicas
+	$(GO) test -race -short -count=1 -timeout 10m -run '^(TestFleet|TestAccounts|TestOperator|TestFleetMeets)$$' ./internal/fleet/bus ./test/checks/e2e/replicas
 
 .PHONY: test-completion
 test-completion: ## the completion of selectctl, sourced in bash, zsh and fish
@@ -296,7 +296,7 @@ test-traces: build setup $(TRACES_COLLECTOR) ## traces come to a real OpenTeleme
 
 .PHONY: test-kube
 test-kube: setup ## workers as pods, over a stand-in of an API server, at full length
-	$(GO) test -race ./internal/discovery/kubernetes/... ./test/others/kube
+	$(GO) test -race ./internal/workers/kubernetes/... ./test/others/kube
 
 .PHONY: test-kube-api
 test-kube-api: build setup $(HELM) ## the same, an update of 100 pods behind Envoy and the chart, on a real API server (built once, 12 minutes; ARGS)

@@ -16,4 +16,4 @@ if ((EUID == 0)) && unshare --net true 2>/dev/null; then
 fi
 exec "${GO:-go}" test -count=1 -timeout 40m -p 1 "${inside[@]}" \
   -run 'TestPool|TestTwoPools|TestEnds|TestUnseen|TestOutage|TestFrozen|TestMissing|TestService|TestThousandPods|TestLife|TestPods|TestReplicas|TestInstall|TestRollingUpdate' \
-  "${@:--v}" ./internal/discovery/kubernetes ./test/others/kube ./test/checks/chart ./test/checks/gateway
+  "${@:--v}" ./internal/workers/kubernetes ./test/others/kube ./test/checks/chart ./test/checks/gateway

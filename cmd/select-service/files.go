@@ -11,8 +11,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/select-service/select-service/internal/config"
-	"github.com/select-service/select-service/internal/discovery/enginelist"
-	"github.com/select-service/select-service/internal/discovery/workersfile"
 	"github.com/select-service/select-service/internal/engines"
 	"github.com/select-service/select-service/internal/engines/describe"
 	"github.com/select-service/select-service/internal/engines/load"
@@ -21,6 +19,8 @@ import (
 	"github.com/select-service/select-service/internal/transport/certs"
 	"github.com/select-service/select-service/internal/transport/fetch"
 	"github.com/select-service/select-service/internal/transport/filewatch"
+	"github.com/select-service/select-service/internal/workers/enginelist"
+	"github.com/select-service/select-service/internal/workers/workersfile"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 

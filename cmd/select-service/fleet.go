@@ -19,14 +19,14 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/config"
-	shared "github.com/select-service/select-service/internal/discovery/nats"
 	"github.com/select-service/select-service/internal/engines"
+	"github.com/select-service/select-service/internal/fleet"
+	"github.com/select-service/select-service/internal/fleet/bus"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/overload"
-	statuses "github.com/select-service/select-service/internal/server/replicas"
+	"github.com/select-service/select-service/internal/server/replicastatus"
 	"github.com/select-service/select-service/internal/transport/certs"
 	"github.com/select-service/select-service/internal/transport/fetch"
-	"github.com/select-service/select-service/internal/transport/nats"
 	"github.com/select-service/select-service/internal/transport/zmqsock"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
@@ -37,14 +37,14 @@ import (
 type member struct {
 	conf    config.Fleet
 	process uint64
-	conn    *nats.Conn
-	catalog *shared.Catalog
+	conn    *bus.Conn
+	catalog *fleet.Catalog
 	service func() *node.Service
 	hosts   []string // of --replica-hosts
 	// dial connects to other hosts, where --allow-endpoints lets it.
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// status returns what the others are told of this replica. It is set before run is called.
-	status func() *statuses.Status
+	status func() *replicastatus.Status
 }
 
 // newMember prepares the connection to a fleet's NATS. service returns the service, once run is
@@ -61,9 +61,9 @@ func newMember(conf config.Config, url string, certificates *certs.Side, budget 
 		if err != nil {
 			return nil, fmt.Errorf("--fleet-replica is not given, and this host has no name: %w", err)
 		}
-		name = nats.NameOf(host)
+		name = bus.NameOf(host)
 	}
-	c := nats.Config{
+	c := bus.Config{
 		Servers: conf.Fleet.Servers, Fleet: conf.Fleet.Name, Replica: name, Process: f.process, URL: url,
 		Credentials: conf.Fleet.Credentials, Snapshots: budget.Account(memory.Snapshots), Log: log,
 		Follow: func(endpoint string) error {
@@ -83,10 +83,10 @@ func newMember(conf config.Config, url string, certificates *certs.Side, budget 
 		c.TLS = certificates.Client("")
 	}
 	var err error
-	if f.conn, err = nats.Dial(c); err != nil {
+	if f.conn, err = bus.Dial(c); err != nil {
 		return nil, fmt.Errorf("--fleet: %w", err)
 	}
-	sharing := shared.Config{
+	sharing := fleet.Config{
 		Bucket: f.conn.Bucket(), Fleet: f.conn, Replica: name, Cache: cacheFile(conf), Required: conf.Fleet.Required,
 		Local: func() *catalog.Catalog { return service().Catalog() },
 		Apply: func(set catalog.Set) (catalog.Difference, error) { return service().ApplyShared(set) },
@@ -96,7 +96,7 @@ func newMember(conf config.Config, url string, certificates *certs.Side, budget 
 		sharing.Thresholds = func() *overload.Table { return service().Thresholds() }
 		sharing.Policies = func(section []byte) error { return service().ApplyPolicies(section) }
 	}
-	f.catalog = shared.New(sharing)
+	f.catalog = fleet.New(sharing)
 	return f, nil
 }
 
@@ -128,9 +128,9 @@ func (me *member) settingsVersion() uint64 {
 // collectors returns those of the metrics of a fleet.
 func (me *member) collectors() []prometheus.Collector {
 	if me == nil {
-		return []prometheus.Collector{nats.Collector{}, shared.Collector{}}
+		return []prometheus.Collector{bus.Collector{}, fleet.Collector{}}
 	}
-	return []prometheus.Collector{nats.Collector{Conn: me.conn}, shared.Collector{Catalog: me.catalog}}
+	return []prometheus.Collector{bus.Collector{Conn: me.conn}, fleet.Collector{Catalog: me.catalog}}
 }
 
 // usesMesh reports whether reservations are shared over ZMQ.
@@ -186,7 +186,7 @@ func (me *member) configure(c *node.Config, r replicas, url string, maxPeers int
 		c.Replication = &node.Replication{URL: url, MaxPeers: maxPeers}
 	}
 	c.Replication.Transport, c.Replication.Fetch = both, both
-	c.Replication.Speaker, c.Replication.Reachable, c.Replication.AuthenticatedAt = nats.Speaker, me.conn.Reachable, me.conn.Endpoint()
+	c.Replication.Speaker, c.Replication.Reachable, c.Replication.AuthenticatedAt = bus.Speaker, me.conn.Reachable, me.conn.Endpoint()
 	c.Replication.Malformed = both.malformed
 }
 
@@ -214,7 +214,7 @@ func (me *member) answer(ctx context.Context, w io.Writer, u *url.URL) error {
 	switch u.Path {
 	case replicasync.SnapshotPath:
 		return me.service().WriteSnapshot(ctx, w, replicasync.PageOf(u.Query()))
-	case statuses.Path:
+	case replicastatus.Path:
 		return json.NewEncoder(w).Encode(me.status())
 	}
 	return errUnknownQuestion
@@ -222,7 +222,7 @@ func (me *member) answer(ctx context.Context, w io.Writer, u *url.URL) error {
 
 // bookings shares reservations over NATS and, if there is one, over the mesh.
 type bookings struct {
-	fleet     *nats.Conn    // nil: this replica is of none
+	fleet     *bus.Conn     // nil: this replica is of none
 	mesh      *zmqsock.Mesh // nil: there is none
 	snapshots *fetch.Client
 }
@@ -247,7 +247,7 @@ func (b bookings) PublishEither(topic string, payload []byte, other string, form
 
 // Follow implements replicasync.Transport.
 func (b bookings) Follow(peer string, deliver func(string, []byte), status func(bool)) (func(), error) {
-	if b.mesh == nil || strings.HasPrefix(peer, nats.Scheme) {
+	if b.mesh == nil || strings.HasPrefix(peer, bus.Scheme) {
 		return b.fleet.Follow(peer, deliver, status)
 	}
 	return b.mesh.Follow(peer, deliver, status)
@@ -255,7 +255,7 @@ func (b bookings) Follow(peer string, deliver func(string, []byte), status func(
 
 // GetAnnounced implements replicasync.Fetcher.
 func (b bookings) GetAnnounced(ctx context.Context, address, host string) (io.ReadCloser, error) {
-	if strings.HasPrefix(address, nats.Scheme) {
+	if strings.HasPrefix(address, bus.Scheme) {
 		body, err := b.fleet.Get(ctx, address)
 		if err != nil {
 			return nil, err

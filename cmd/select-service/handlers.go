@@ -7,7 +7,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/config"
-	"github.com/select-service/select-service/internal/discovery/kubernetes"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/server/access"
@@ -15,6 +14,7 @@ import (
 	"github.com/select-service/select-service/internal/server/ui"
 	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
+	"github.com/select-service/select-service/internal/workers/kubernetes"
 	"github.com/select-service/select-service/pkg/memory"
 )
 

@@ -12,10 +12,10 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/config"
-	"github.com/select-service/select-service/internal/discovery/kubernetes"
-	"github.com/select-service/select-service/internal/discovery/kubernetes/mapping"
 	"github.com/select-service/select-service/internal/engines/describe"
 	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/workers/kubernetes"
+	"github.com/select-service/select-service/internal/workers/kubernetes/mapping"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 )

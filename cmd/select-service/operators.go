@@ -6,17 +6,17 @@ import (
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/server/doctor"
-	"github.com/select-service/select-service/internal/server/fleet"
 	"github.com/select-service/select-service/internal/server/httpapi"
-	statuses "github.com/select-service/select-service/internal/server/replicas"
+	"github.com/select-service/select-service/internal/server/ranks"
+	"github.com/select-service/select-service/internal/server/replicastatus"
 	"github.com/select-service/select-service/pkg/memory"
 )
 
 // newOperators returns what operators are shown of the service. History and doctor have to be run.
 func newOperators(conf config.Config, svc *node.Service, joined *member, others replicas, picks *endpointPicker, budget *memory.Budget) httpapi.Operators {
 	parts := svc.Parts()
-	view := fleet.New(parts, httpapi.AppendFleetRow, time.Now)
-	peers := statuses.New(statuses.Config{
+	view := ranks.New(parts, httpapi.AppendFleetRow, time.Now)
+	peers := replicastatus.New(replicastatus.Config{
 		Process: parts.Process, Version: version(), Contract: contractOf(conf).String(), Settings: conf.Rules(), Shared: joined.settingsVersion,
 	}, svc, parts.Replica, others.bookings(), time.Now)
 	if joined != nil {
@@ -27,7 +27,7 @@ func newOperators(conf config.Config, svc *node.Service, joined *member, others 
 		gateway = picks.metrics
 	}
 	operators := httpapi.Operators{
-		Fleet: view, History: fleet.NewHistory(view, historyLimit(budget)), Prefixes: fleet.NewPrefixes(parts, time.Now), Replicas: peers,
+		Fleet: view, History: ranks.NewHistory(view, historyLimit(budget)), Prefixes: ranks.NewPrefixes(parts, time.Now), Replicas: peers,
 		Doctor: doctor.New(parts, peers, gateway, time.Now),
 	}
 	if picks.prompts != nil {
@@ -42,5 +42,5 @@ func historyLimit(b *memory.Budget) int64 {
 	if total := b.Total(); total > 0 {
 		return total / 32
 	}
-	return fleet.MaxHistory
+	return ranks.MaxHistory
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/internal/fleet/bus"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/transport/fetch"
-	"github.com/select-service/select-service/internal/transport/nats"
 	"github.com/select-service/select-service/internal/transport/zmqsock"
 	"github.com/select-service/select-service/pkg/replicasync"
 )
@@ -63,7 +63,7 @@ func isPeer(u *url.URL, named, followed []string) bool {
 		}
 	}
 	for _, text := range followed {
-		if strings.HasPrefix(text, nats.Scheme) { // a replica's name, not a host's
+		if strings.HasPrefix(text, bus.Scheme) { // a replica's name, not a host's
 			continue
 		}
 		if peer, err := url.Parse(text); err == nil && peer.Hostname() != "" && peer.Hostname() == u.Hostname() {

@@ -13,9 +13,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/select-service/select-service/internal/config"
-	"github.com/select-service/select-service/internal/discovery"
-	"github.com/select-service/select-service/internal/discovery/kubernetes"
-	"github.com/select-service/select-service/internal/discovery/workersfile"
 	"github.com/select-service/select-service/internal/engines/describe"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
@@ -26,6 +23,9 @@ import (
 	"github.com/select-service/select-service/internal/telemetry/logwriter"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/internal/transport/zmqsock"
+	"github.com/select-service/select-service/internal/workers"
+	"github.com/select-service/select-service/internal/workers/kubernetes"
+	"github.com/select-service/select-service/internal/workers/workersfile"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -102,7 +102,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	}
 	state := svc.KeepState(kept, conf.Data.SnapshotInterval)
 	var file *workersfile.Watcher
-	var sources []discovery.Source
+	var sources []workers.Source
 	if read.workers != nil {
 		file = workersfile.NewWatcher(conf.Workers.File, read.workers, log)
 		if joined == nil {
@@ -119,7 +119,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	if read.engines != nil {
 		sources = append(sources, read.engines)
 	}
-	found := discovery.NewManager(svc.ReplaceWorkers, sources...)
+	found := workers.NewManager(svc.ReplaceWorkers, sources...)
 	picks.build(conf, svc, found.Listed, read.cluster.models(), read.tokenizer(conf.Access.Endpoints()), read.tokens, mem.budget, tracer, log)
 	operators := newOperators(conf, svc, joined, others, picks, mem.budget)
 

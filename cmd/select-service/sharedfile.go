@@ -4,21 +4,21 @@ import (
 	"context"
 	"sync/atomic"
 
-	"github.com/select-service/select-service/internal/discovery"
+	"github.com/select-service/select-service/internal/workers"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // sharedFile is a workers file whose set the fleet has, so that it cannot be applied while NATS is away. Its workers
 // are known once it was applied, or once the workers of the last time serve instead.
 type sharedFile struct {
-	discovery.Source
+	workers.Source
 	// serves reports whether the workers of the last time serve, and nobody waits for NATS.
 	serves func() bool
 	known  atomic.Bool // also if NATS is back and the set is just being applied
 }
 
-// Run is part of discovery.Source.
-func (f *sharedFile) Run(ctx context.Context, apply discovery.Apply) error {
+// Run is part of workers.Source.
+func (f *sharedFile) Run(ctx context.Context, apply workers.Apply) error {
 	return f.Source.Run(ctx, func(set catalog.Set) (catalog.Difference, error) {
 		d, err := apply(set)
 		if err == nil {
@@ -28,7 +28,7 @@ func (f *sharedFile) Run(ctx context.Context, apply discovery.Apply) error {
 	})
 }
 
-// Listed is part of discovery.Lister.
+// Listed is part of workers.Lister.
 func (f *sharedFile) Listed() bool {
 	if !f.known.Load() && f.serves() {
 		f.known.Store(true)

@@ -38,19 +38,19 @@ var mayImport = map[string][]string{
 	"internal/codec/msgpack":            {},
 	"internal/codec/redact":             {},
 	"internal/codec/yamlread":           {},
-	"internal/conductor":                {"internal/conductor/diagnose", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
-	"internal/config":                   {"internal/discovery/enginelist", "internal/discovery/kubernetes/mapping", "internal/selection/admission", "internal/selection/overload", "internal/selection/pending", "internal/selection/policies", "internal/transport/nats", "pkg/..."},
-	"internal/conductor/diagnose":       {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
+	"internal/conductor":                {"internal/selection/diagnose", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
+	"internal/config":                   {"internal/workers/enginelist", "internal/workers/kubernetes/mapping", "internal/selection/admission", "internal/selection/overload", "internal/selection/pending", "internal/selection/policies", "internal/fleet/bus", "pkg/..."},
+	"internal/selection/diagnose":       {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
 	"internal/container":                {},
 	"internal/container/hashset":        {},
 	"internal/container/keyhash":        {},
 	"internal/container/offheap":        {},
 	"internal/container/slotset":        {},
-	"internal/discovery":                {"pkg/catalog"},
-	"internal/discovery/enginelist":     {"internal/discovery", "internal/discovery/workerid", "pkg/catalog"},
-	"internal/discovery/nats":           {"internal/selection/overload", "internal/transport/atomicfile", "internal/transport/nats", "pkg/catalog"},
-	"internal/discovery/workerid":       {},
-	"internal/discovery/workersfile":    {"internal/discovery", "internal/discovery/enginelist", "internal/transport/filewatch", "pkg/catalog"},
+	"internal/workers":                  {"pkg/catalog"},
+	"internal/workers/enginelist":       {"internal/workers", "internal/workers/workerid", "pkg/catalog"},
+	"internal/fleet":                    {"internal/selection/overload", "internal/transport/atomicfile", "internal/fleet/bus", "pkg/catalog"},
+	"internal/workers/workerid":         {},
+	"internal/workers/workersfile":      {"internal/workers", "internal/workers/enginelist", "internal/transport/filewatch", "pkg/catalog"},
 	"internal/engines/describe":         {"internal/engines", "pkg/catalog"},
 	"internal/engines":                  {"pkg/catalog"},
 	"internal/engines/load":             {"internal/engines", "pkg/catalog", "pkg/kvevents", "pkg/memory"},
@@ -71,18 +71,18 @@ var mayImport = map[string][]string{
 	"internal/server":                   {},
 	"internal/server/access":            {"internal/transport/clientnet", "internal/transport/filewatch", "pkg/catalog"},
 	"internal/server/connections":       {"pkg/memory", "internal/transport/clientnet"},
-	"internal/server/doctor":            {"internal/conductor/diagnose", "internal/engines/reports", "internal/node", "internal/server/replicas", "pkg/..."},
-	"internal/server/replicas":          {"internal/node", "internal/selection", "pkg/..."},
-	"internal/server/fleet":             {"internal/engines/load", "internal/engines/reports", "internal/node", "internal/selection", "internal/selection/scopes", "pkg/..."},
+	"internal/server/doctor":            {"internal/selection/diagnose", "internal/engines/reports", "internal/node", "internal/server/replicastatus", "pkg/..."},
+	"internal/server/replicastatus":     {"internal/node", "internal/selection", "pkg/..."},
+	"internal/server/ranks":             {"internal/engines/load", "internal/engines/reports", "internal/node", "internal/selection", "internal/selection/scopes", "pkg/..."},
 	"internal/server/gateway":           {"internal/server/access", "pkg/memory", "internal/server/gateway/counts", "internal/server/gateway/openai", "internal/server/gateway/tokenizer", "internal/selection", "pkg/catalog", "pkg/selector"},
 	"internal/server/gateway/counts":    {},
 	"internal/server/gateway/extproc":   {"internal/server/access", "internal/server/gateway", "internal/server/gateway/counts"},
 	"internal/server/gateway/openai":    {},
 	"internal/server/gateway/proxy":     {"internal/server/access", "internal/server/gateway", "internal/server/gateway/counts", "internal/server/gateway/openai", "internal/transport/http1", "pkg/catalog"},
 	"internal/server/gateway/tokenizer": {"internal/engines", "internal/server/gateway/openai", "internal/transport/http1", "pkg/catalog"},
-	"internal/server/httpapi":           {"api", "internal/container/offheap", "internal/engines/load", "internal/engines/reports", "internal/server/access", "internal/server/doctor", "internal/server/fleet", "internal/server/gateway/tokenizer", "internal/server/replicas", "internal/server/ui", "internal/conductor", "internal/conductor/diagnose", "internal/selection/overload", "internal/selection", "internal/node", "pkg/..."},
+	"internal/server/httpapi":           {"api", "internal/container/offheap", "internal/engines/load", "internal/engines/reports", "internal/server/access", "internal/server/doctor", "internal/server/ranks", "internal/server/gateway/tokenizer", "internal/server/replicastatus", "internal/server/ui", "internal/conductor", "internal/selection/diagnose", "internal/selection/overload", "internal/selection", "internal/node", "pkg/..."},
 	"internal/server/ui":                {},
-	"internal/telemetry":                {"internal/transport/certs", "internal/conductor", "internal/selection/counts", "internal/selection/overload", "internal/selection/policies", "internal/selection/scopes", "internal/discovery/workersfile", "pkg/..."},
+	"internal/telemetry":                {"internal/transport/certs", "internal/conductor", "internal/selection/counts", "internal/selection/overload", "internal/selection/policies", "internal/selection/scopes", "internal/workers/workersfile", "pkg/..."},
 	"internal/telemetry/logwriter":      {},
 	"internal/telemetry/metrics":        {},
 	"internal/telemetry/tracing":        {"internal/telemetry/metrics"},
@@ -93,7 +93,7 @@ var mayImport = map[string][]string{
 	"internal/transport/fetch":          {"internal/transport/certs", "internal/transport/filewatch", "pkg/recovery"},
 	"internal/transport/filewatch":      {},
 	"internal/transport/http1":          {},
-	"internal/transport/nats":           {"pkg/memory", "pkg/replicasync"},
+	"internal/fleet/bus":                {"pkg/memory", "pkg/replicasync"},
 	"internal/transport/zmqsock":        {"internal/transport/clientnet", "internal/transport/zmtp", "pkg/catalog"},
 	"internal/transport/zmtp":           {},
 	"pkg/memory":                        {},
@@ -101,8 +101,8 @@ var mayImport = map[string][]string{
 	"test/helpers/servicetest":          {"internal/...", "pkg/..."},
 	"test/helpers/zmqtest":              {"pkg/kvevents"},
 
-	"internal/discovery/kubernetes":         {"internal/discovery", "internal/discovery/kubernetes/mapping", "internal/telemetry/metrics", "pkg/catalog", "pkg/memory"},
-	"internal/discovery/kubernetes/mapping": {"internal/discovery/workerid", "pkg/catalog"},
+	"internal/workers/kubernetes":         {"internal/workers", "internal/workers/kubernetes/mapping", "internal/telemetry/metrics", "pkg/catalog", "pkg/memory"},
+	"internal/workers/kubernetes/mapping": {"internal/workers/workerid", "pkg/catalog"},
 
 	"test/helpers/kubetest": {},
 
@@ -147,7 +147,7 @@ var clockReaders = []string{"Now", "Since", "Until", "Sleep"}
 
 // withoutClock are the core packages that are told the time.
 var withoutClock = []string{
-	"internal/selection/admission", "internal/selection/affinity", "internal/selection/approximate", "internal/conductor", "internal/conductor/diagnose", "internal/selection/overload", "internal/selection/pending",
+	"internal/selection/admission", "internal/selection/affinity", "internal/selection/approximate", "internal/conductor", "internal/selection/diagnose", "internal/selection/overload", "internal/selection/pending",
 	"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/indexer/hybrid", "pkg/recovery", "pkg/reservations", "pkg/reservations/history", "pkg/selector", "pkg/selector/ttft",
 }
 
@@ -259,7 +259,7 @@ func TestImports(t *testing.T) {
 }
 
 // wings are the folders of internal/ in an order in which each imports only those before it.
-var wings = []string{"container", "codec", "telemetry/metrics", "telemetry/tracing", "transport", "engines", "selection", "conductor", "discovery", "config", "telemetry", "node", "server"}
+var wings = []string{"container", "codec", "telemetry/metrics", "telemetry/tracing", "transport", "engines", "selection", "conductor", "workers", "fleet", "config", "telemetry", "node", "server"}
 
 // TestWings proves that no wing of internal/ reaches back: what decides about a request knows
 // nothing of how others reach it, of where workers come from, or of what is shown of it.
@@ -303,7 +303,7 @@ func TestSelectionAlone(t *testing.T) {
 			return
 		}
 		seen[dir] = true
-		if matches([]string{"internal/transport/...", "internal/server/...", "internal/discovery/...", "internal/node/...", "internal/conductor/...", "internal/config/..."}, dir) {
+		if matches([]string{"internal/transport/...", "internal/server/...", "internal/workers/...", "internal/fleet/...", "internal/node/...", "internal/conductor/...", "internal/config/..."}, dir) {
 			t.Errorf("a selection depends on %s, which %s imports", dir, by)
 		}
 		for _, imported := range imports[dir] {

@@ -3,8 +3,8 @@ package conductor
 import (
 	"fmt"
 
-	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/diagnose"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/select-service/select-service/internal/conductor/diagnose"
+	"github.com/select-service/select-service/internal/selection/diagnose"
 	"github.com/select-service/select-service/pkg/indexer"
 )
 

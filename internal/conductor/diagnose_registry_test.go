@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/select-service/select-service/internal/conductor/diagnose"
+	"github.com/select-service/select-service/internal/selection/diagnose"
 	"github.com/select-service/select-service/pkg/hashing"
 )
 

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 
 	"github.com/select-service/select-service/internal/conductor"
-	"github.com/select-service/select-service/internal/conductor/diagnose"
+	"github.com/select-service/select-service/internal/selection/diagnose"
 	"github.com/select-service/select-service/pkg/kvevents"
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )

@@ -3,7 +3,7 @@ package conductor
 import (
 	"sync/atomic"
 
-	"github.com/select-service/select-service/internal/conductor/diagnose"
+	"github.com/select-service/select-service/internal/selection/diagnose"
 	"github.com/select-service/select-service/pkg/indexer"
 )
 

@@ -3,7 +3,7 @@ package conductor
 import (
 	"testing"
 
-	"github.com/select-service/select-service/internal/conductor/diagnose"
+	"github.com/select-service/select-service/internal/selection/diagnose"
 )
 
 // TestClaimsAreSettled proves that hashes that nothing confirmed when they came

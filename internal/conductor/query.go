@@ -7,8 +7,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/internal/container/slotset"
+	"github.com/select-service/select-service/internal/selection/diagnose"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
 )

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/select-service/select-service/internal/conductor/diagnose"
+	"github.com/select-service/select-service/internal/selection/diagnose"
 )
 
 // TestTypeNames: types are read in any case and written as the API names them.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/select-service/select-service/internal/conductor/diagnose"
+	"github.com/select-service/select-service/internal/selection/diagnose"
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"net/url"
 
-	fleet "github.com/select-service/select-service/internal/transport/nats"
+	"github.com/select-service/select-service/internal/fleet/bus"
 )
 
 // Fleet says where the replicas of a fleet meet over NATS; without servers nothing of it runs.
@@ -55,7 +55,7 @@ func fleetServer(text string) (string, error) {
 	return text, nil
 }
 
-func fleetName(text string) (string, error) { return text, fleet.CheckName(text) }
+func fleetName(text string) (string, error) { return text, bus.CheckName(text) }
 
 // conflicts refuses a fleet whose reservations would be shared over a mesh that there is not.
 func (f Fleet) conflicts(r Replicas) (found []conflict) {

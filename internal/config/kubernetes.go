@@ -13,7 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/select-service/select-service/internal/codec/yamlread"
-	"github.com/select-service/select-service/internal/discovery/kubernetes/mapping"
+	"github.com/select-service/select-service/internal/workers/kubernetes/mapping"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/select-service/select-service/internal/discovery/kubernetes/mapping"
+	"github.com/select-service/select-service/internal/workers/kubernetes/mapping"
 )
 
 func entries(t *testing.T, s setup) []mapping.Entry {

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/select-service/select-service/internal/discovery/enginelist"
 	"github.com/select-service/select-service/internal/selection/policies"
+	"github.com/select-service/select-service/internal/workers/enginelist"
 )
 
 //go:generate go test -run=^TestReference$ . -rewrite

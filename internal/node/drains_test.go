@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/select-service/select-service/internal/discovery/nats"
+	"github.com/select-service/select-service/internal/fleet"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -131,15 +131,15 @@ type sharing struct {
 	settled atomic.Bool
 }
 
-func (s *sharing) Edit(change nats.Change) ([]string, error) { return nil, change(s.catalog) }
+func (s *sharing) Edit(change fleet.Change) ([]string, error) { return nil, change(s.catalog) }
 
-func (s *sharing) Try(change nats.Change) error { return change(s.catalog) }
+func (s *sharing) Try(change fleet.Change) error { return change(s.catalog) }
 
-func (s *sharing) EditFile(_ string, change nats.Change) ([]string, error) { return s.Edit(change) }
+func (s *sharing) EditFile(_ string, change fleet.Change) ([]string, error) { return s.Edit(change) }
 
-func (s *sharing) EditSettings(func(*nats.Settings) error) ([]string, error) { return nil, nil }
+func (s *sharing) EditSettings(func(*fleet.Settings) error) ([]string, error) { return nil, nil }
 
-func (s *sharing) Submit(change nats.Change, made func()) {
+func (s *sharing) Submit(change fleet.Change, made func()) {
 	if _, err := s.Edit(change); err == nil {
 		made()
 	}

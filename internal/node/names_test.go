@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/diagnose"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/helpers/servicetest"

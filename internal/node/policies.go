@@ -11,7 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/select-service/select-service/internal/discovery/nats"
+	"github.com/select-service/select-service/internal/fleet"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/policies"
@@ -111,7 +111,7 @@ func (s *Service) SetPolicies(section []byte) (change PolicyChange, err error) {
 	}
 	var was []byte
 	if s.config.SharedSettings {
-		change.Behind, err = s.config.Shared.EditSettings(func(now *nats.Settings) error {
+		change.Behind, err = s.config.Shared.EditSettings(func(now *fleet.Settings) error {
 			was, now.Policies = now.Policies, section
 			return nil
 		})

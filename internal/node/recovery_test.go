@@ -16,8 +16,8 @@ import (
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
-// fleet is the other replicas: their dumps by URL.
-type fleet struct {
+// fleetDumps is the other replicas: their dumps by URL.
+type fleetDumps struct {
 	mu    sync.Mutex
 	dumps map[string]answer
 	asked []string
@@ -32,7 +32,7 @@ type answer struct {
 
 var errNobody = errors.New("connection refused")
 
-func (f *fleet) GetDump(ctx context.Context, url string) (io.ReadCloser, bool, error) {
+func (f *fleetDumps) GetDump(ctx context.Context, url string) (io.ReadCloser, bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asked = append(f.asked, url)
@@ -75,7 +75,7 @@ func whole(dump []byte) answer {
 }
 
 // from makes a service recover from the given replicas, named a, b, ….
-func from(f *fleet, answers ...answer) func(*node.Config) {
+func from(f *fleetDumps, answers ...answer) func(*node.Config) {
 	f.dumps = map[string]answer{}
 	var peers []string
 	for i, a := range answers {
@@ -127,7 +127,7 @@ func TestRecovery(t *testing.T) {
 	dump := dumped(t, 4, 3, 2)
 	synctest.Test(t, func(t *testing.T) {
 		parts := make(chan []byte)
-		w := servicetest.Start(t, from(new(fleet), answer{parts: parts}))
+		w := servicetest.Start(t, from(new(fleetDumps), answer{parts: parts}))
 		w.Put(servicetest.Record(1, 2)) // registered before the dump comes
 		wantStage(w, node.RecoveryFetching, false)
 		w.Book("early", servicetest.Prompt(1, 16))
@@ -171,7 +171,7 @@ func TestRecoveryWithoutHybrids(t *testing.T) {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		w := servicetest.Start(t, exact, from(new(fleet), whole(buf.Bytes())))
+		w := servicetest.Start(t, exact, from(new(fleetDumps), whole(buf.Bytes())))
 		w.Put(servicetest.Record(1, 2))
 		wantStage(w, node.RecoveryApplied, true)
 		if st, _ := w.Recovery(); !st.Complete || st.Blocks != 3 || st.Skipped != 0 {
@@ -211,7 +211,7 @@ func TestRecoveryOrder(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := new(fleet)
+				f := new(fleetDumps)
 				w := servicetest.Start(t, from(f, tc.peers...))
 				w.Put(servicetest.Record(1, 2))
 				w.Put(servicetest.Record(2, 1))
@@ -232,7 +232,7 @@ func TestRecoveryDeadline(t *testing.T) {
 	dump := dumped(t, 4, 3, 2)
 	synctest.Test(t, func(t *testing.T) {
 		parts := make(chan []byte)
-		w := servicetest.Start(t, from(new(fleet), answer{parts: parts}))
+		w := servicetest.Start(t, from(new(fleetDumps), answer{parts: parts}))
 		w.Put(servicetest.Record(1, 2))
 		time.Sleep(29 * time.Second)
 		wantStage(w, node.RecoveryFetching, false)
@@ -251,7 +251,7 @@ func TestRecoveryDeadline(t *testing.T) {
 // TestPeersNotFound: who looks for peers may take until the deadline, and not longer.
 func TestPeersNotFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := new(fleet)
+		f := new(fleetDumps)
 		w := servicetest.Start(t, from(f), func(c *node.Config) {
 			c.Recovery.Find = func(ctx context.Context) []string {
 				<-ctx.Done()
@@ -271,7 +271,7 @@ func TestPeersGivenUp(t *testing.T) {
 	dump := dumped(t, 4, 3, 2)
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		f := new(fleet)
+		f := new(fleetDumps)
 		w := servicetest.Start(t, from(f, whole(dump)), func(c *node.Config) {
 			peers := c.Recovery.Peers
 			c.Recovery.Peers = nil
@@ -324,7 +324,7 @@ func TestRecoveryAndLiveEvents(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				parts := make(chan []byte)
-				w := servicetest.Start(t, from(new(fleet), answer{parts: parts}))
+				w := servicetest.Start(t, from(new(fleetDumps), answer{parts: parts}))
 				w.Put(servicetest.Record(1, 2))
 				w.Put(servicetest.Record(2, 1))
 				parts <- dump[:1]
@@ -344,7 +344,7 @@ func TestRecoveryAndLiveEvents(t *testing.T) {
 func TestReplayReplacesDump(t *testing.T) {
 	dump := dumped(t, 4, 3, 2)
 	synctest.Test(t, func(t *testing.T) {
-		w := servicetest.Start(t, from(new(fleet), whole(dump)))
+		w := servicetest.Start(t, from(new(fleetDumps), whole(dump)))
 		wantStage(w, node.RecoveryApplied, false)
 		w.Put(servicetest.Record(2, 1, func(r *catalog.Record) { r.ReplayEndpoint = new("tcp://worker-2:7000") }))
 		w.WantDevice(servicetest.Prompt(1, 16), "2/0:2")
@@ -364,7 +364,7 @@ func TestReplayReplacesDump(t *testing.T) {
 func TestRecoveryGrace(t *testing.T) {
 	dump := dumped(t, 4, 3, 2)
 	synctest.Test(t, func(t *testing.T) {
-		w := servicetest.Start(t, from(new(fleet), whole(dump)))
+		w := servicetest.Start(t, from(new(fleetDumps), whole(dump)))
 		wantStage(w, node.RecoveryApplied, false)
 		if n := len(dumpOf(w)["m:t"].Events); n == 0 {
 			t.Error("recovered blocks are not in the dump")
@@ -385,7 +385,7 @@ func TestRecoveryOtherBlockSize(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				parts := make(chan []byte)
-				w := servicetest.Start(t, from(new(fleet), answer{parts: parts}))
+				w := servicetest.Start(t, from(new(fleetDumps), answer{parts: parts}))
 				if first {
 					w.Put(servicetest.Record(1, 2, other))
 				}
@@ -405,13 +405,13 @@ func TestRecoveryOtherBlockSize(t *testing.T) {
 // TestRecoveryStops: the end of the service ends a fetch, whatever stage.
 func TestRecoveryStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := servicetest.Start(t, from(new(fleet), answer{parts: make(chan []byte)}, whole([]byte("{}"))))
+		w := servicetest.Start(t, from(new(fleetDumps), answer{parts: make(chan []byte)}, whole([]byte("{}"))))
 		wantStage(w, node.RecoveryFetching, false)
 		w.Stop()
 		wantStage(w, node.RecoveryFetching, false)
 	})
 	synctest.Test(t, func(t *testing.T) {
-		w := servicetest.Start(t, from(new(fleet), whole([]byte("{}"))))
+		w := servicetest.Start(t, from(new(fleetDumps), whole([]byte("{}"))))
 		wantStage(w, node.RecoveryApplied, false)
 		w.Stop()
 	})
@@ -421,7 +421,7 @@ func TestRecoveryStops(t *testing.T) {
 func TestNoRecovery(t *testing.T) {
 	for name, w := range map[string]*servicetest.World{
 		"no peers":  servicetest.Start(t),
-		"no events": servicetest.Start(t, from(new(fleet), whole([]byte("{}"))), servicetest.EventsOff),
+		"no events": servicetest.Start(t, from(new(fleetDumps), whole([]byte("{}"))), servicetest.EventsOff),
 	} {
 		w.Put(servicetest.Record(1, 1))
 		if _, configured := w.Recovery(); configured || w.Recovering() {
@@ -441,7 +441,7 @@ func TestNoRecovery(t *testing.T) {
 func TestRecoveryMetrics(t *testing.T) {
 	dump := dumped(t, 4, 3, 2)
 	synctest.Test(t, func(t *testing.T) {
-		w := servicetest.Start(t, from(new(fleet), whole([]byte(`{"x":1,"a:b":{"error":"no"}}`)), whole(dump), whole(dump)))
+		w := servicetest.Start(t, from(new(fleetDumps), whole([]byte(`{"x":1,"a:b":{"error":"no"}}`)), whole(dump), whole(dump)))
 		wantStage(w, node.RecoveryApplied, false)
 		m := w.Metrics()
 		if stage := servicetest.Sum(m["recovery_stage"], "applied"); stage != 1 || servicetest.Sum(m["recovery_stage"]) != 1 {
@@ -462,7 +462,7 @@ func TestRecoveryMetrics(t *testing.T) {
 func TestRecoveryFromBrokenStream(t *testing.T) {
 	dump := dumped(t, 4, 3, 2)
 	synctest.Test(t, func(t *testing.T) {
-		w := servicetest.Start(t, from(new(fleet), whole(dump[:len(dump)/2]), whole(dump)))
+		w := servicetest.Start(t, from(new(fleetDumps), whole(dump[:len(dump)/2]), whole(dump)))
 		w.Put(servicetest.Record(1, 2))
 		w.Put(servicetest.Record(2, 1))
 		wantStage(w, node.RecoveryApplied, true)

@@ -99,7 +99,7 @@ func TestReadyWaitsForLoads(t *testing.T) {
 		a.Put(servicetest.Record(2, 1))
 		time.Sleep(50 * time.Millisecond)
 
-		b := m.Start(t, "b", from(new(fleet), whole([]byte("{}"))))
+		b := m.Start(t, "b", from(new(fleetDumps), whole([]byte("{}"))))
 		want := func(ready bool, loads node.LoadsStage) {
 			t.Helper()
 			got, _, _ := b.Ready()
@@ -128,7 +128,7 @@ func TestReadyDeadlineOfLoads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := servicetest.NewMesh()
 		m.Start(t, "a", servicetest.EventsOff)
-		b := m.Start(t, "b", from(new(fleet), whole([]byte("{}"))))
+		b := m.Start(t, "b", from(new(fleetDumps), whole([]byte("{}"))))
 		b.Put(servicetest.Record(1, 1))
 		m.Connect(t, "b", "a")
 		m.ServeSnapshot("a", false) // announces itself, and answers nothing

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/select-service/select-service/internal/discovery/nats"
+	"github.com/select-service/select-service/internal/fleet"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/overload"
@@ -15,13 +15,13 @@ import (
 )
 
 // SharedCatalog shares the workers of the API and of the workers file with the other replicas of a
-// fleet, see nats.Catalog.
+// fleet, see fleet.Catalog.
 type SharedCatalog interface {
-	Edit(nats.Change) (behind []string, err error)
-	Try(nats.Change) error
-	EditFile(digest string, change nats.Change) (behind []string, err error)
-	EditSettings(change func(*nats.Settings) error) (behind []string, err error)
-	Submit(change nats.Change, made func())
+	Edit(fleet.Change) (behind []string, err error)
+	Try(fleet.Change) error
+	EditFile(digest string, change fleet.Change) (behind []string, err error)
+	EditSettings(change func(*fleet.Settings) error) (behind []string, err error)
+	Submit(change fleet.Change, made func())
 	Look()
 	Awaited() bool
 	// Settled reports whether the catalog was read, and every live replica of the fleet heard.
@@ -122,7 +122,7 @@ func sharedError(err error) error {
 	if errors.Is(err, catalog.ErrShuttingDown) {
 		return contract.ErrShuttingDown
 	}
-	if !errors.Is(err, nats.ErrAway) && !errors.Is(err, nats.ErrBusy) {
+	if !errors.Is(err, fleet.ErrAway) && !errors.Is(err, fleet.ErrBusy) {
 		return nil
 	}
 	return &contract.Error{Kind: contract.Away, Text: err.Error(), Reason: "fleet_away", Err: err}
@@ -157,7 +157,7 @@ func (s *Service) ClearBusyThreshold(model string, which *string) (selection.Mod
 }
 
 func (s *Service) editThresholds(change func(*overload.Table) (selection.ModelThresholds, error)) (now selection.ModelThresholds, err error) {
-	_, err = s.config.Shared.EditSettings(func(to *nats.Settings) (err error) {
+	_, err = s.config.Shared.EditSettings(func(to *fleet.Settings) (err error) {
 		now, err = change(to.Thresholds)
 		return err
 	})

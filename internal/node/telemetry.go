@@ -3,10 +3,10 @@ package node
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/internal/engines/load"
 	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/diagnose"
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/pkg/catalog"

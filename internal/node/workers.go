@@ -152,7 +152,7 @@ func (s *Service) CompareWorkers(records []catalog.Record, scope catalog.ScopeFi
 }
 
 // ReplaceWorkers replaces the workers of a source, see catalog.Catalog.Reconcile. It is
-// discovery.Apply.
+// workers.Apply.
 func (s *Service) ReplaceWorkers(set catalog.Set) (catalog.Difference, error) {
 	if s.config.Shared != nil && !set.Kind.Discovered() {
 		return s.editSet(set)

@@ -7,9 +7,9 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/select-service/select-service/internal/discovery/workersfile"
 	"github.com/select-service/select-service/internal/selection/counts"
 	"github.com/select-service/select-service/internal/telemetry/metrics"
+	"github.com/select-service/select-service/internal/workers/workersfile"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/recovery"
 )

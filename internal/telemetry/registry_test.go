@@ -14,15 +14,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/select-service/select-service/internal/discovery/kubernetes"
-	shared "github.com/select-service/select-service/internal/discovery/nats"
 	"github.com/select-service/select-service/internal/engines/load"
+	"github.com/select-service/select-service/internal/fleet"
+	"github.com/select-service/select-service/internal/fleet/bus"
 	"github.com/select-service/select-service/internal/selection/counts"
 	"github.com/select-service/select-service/internal/server/connections"
 	gateway "github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
-	"github.com/select-service/select-service/internal/transport/nats"
+	"github.com/select-service/select-service/internal/workers/kubernetes"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write golden files")
@@ -32,7 +32,7 @@ var rewrite = flag.Bool("rewrite", false, "write golden files")
 func declared(aliases bool) []metrics.Family {
 	lists := []*metrics.Families{
 		&workerFamilies, &workersFileFamilies, &rankFamilies, &scopeFamilies, &reservationFamilies, &counts.Families, &decisionFamilies,
-		&eventFamilies, &conductorFamilies, &replicaFamilies, &recoveryFamilies, &snapshotFamilies, &requestFamilies, &buildFamilies, &processFamilies, &memoryFamilies, &scannedFamilies, &socketFamilies, &predictionFamilies, &kubernetes.Families, &gateway.Families, &gateway.ProxyFamilies, &connections.Families, &engineFamilies, &saturationFamilies, &descriptionFamilies, &load.Families, &nats.Families, &shared.Families, &tracing.Families,
+		&eventFamilies, &conductorFamilies, &replicaFamilies, &recoveryFamilies, &snapshotFamilies, &requestFamilies, &buildFamilies, &processFamilies, &memoryFamilies, &scannedFamilies, &socketFamilies, &predictionFamilies, &kubernetes.Families, &gateway.Families, &gateway.ProxyFamilies, &connections.Families, &engineFamilies, &saturationFamilies, &descriptionFamilies, &load.Families, &bus.Families, &fleet.Families, &tracing.Families,
 	}
 	if aliases {
 		lists = []*metrics.Families{&indexerFamilies, &indexerRequestFamilies}

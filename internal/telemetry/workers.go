@@ -3,10 +3,10 @@ package telemetry
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/select-service/select-service/internal/discovery/workersfile"
 	"github.com/select-service/select-service/internal/selection/counts"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/internal/telemetry/metrics"
+	"github.com/select-service/select-service/internal/workers/workersfile"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 

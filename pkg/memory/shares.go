@@ -43,7 +43,7 @@ const (
 	// disconnected, or messages are lost and repaired (internal/transport/zmqsock/publisher.go, pkg/replicasync/queue.go).
 	Replication = "replication"
 	// Snapshots: dumps and snapshots being written to or read from other replicas. Full: the reader
-	// is refused (internal/server/httpapi/dump.go, internal/transport/nats/ask.go).
+	// is refused (internal/server/httpapi/dump.go, internal/fleet/bus/ask.go).
 	Snapshots = "snapshots"
 )
 

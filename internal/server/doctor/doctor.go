@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/node"
-	"github.com/select-service/select-service/internal/server/replicas"
+	"github.com/select-service/select-service/internal/server/replicastatus"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -58,7 +58,7 @@ type Examination struct {
 
 // Peers reads the other replicas.
 type Peers interface {
-	Peers(ctx context.Context, of catalog.ScopeFilter) []replicas.Peer
+	Peers(ctx context.Context, of catalog.ScopeFilter) []replicastatus.Peer
 }
 
 // Gateway has the counts of the gateway since the start.

@@ -22,7 +22,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/internal/server/doctor"
-	"github.com/select-service/select-service/internal/server/replicas"
+	"github.com/select-service/select-service/internal/server/replicastatus"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/pkg/selector"
@@ -59,7 +59,7 @@ func findings(w *servicetest.World, gateway doctor.Gateway, of catalog.ScopeFilt
 }
 
 // getter serves the statuses of replicas, by URL.
-type getter map[string]func() *replicas.Status
+type getter map[string]func() *replicastatus.Status
 
 func (g getter) GetAnnounced(_ context.Context, url, _ string) (io.ReadCloser, error) {
 	of := g[url]
@@ -74,36 +74,38 @@ func (g getter) GetAnnounced(_ context.Context, url, _ string) (io.ReadCloser, e
 // that cannot be read.
 func TestReplicas(t *testing.T) {
 	for name, tt := range map[string]struct {
-		provoke func(a *servicetest.World, b *replicas.Status)
+		provoke func(a *servicetest.World, b *replicastatus.Status)
 		of      catalog.ScopeFilter
 		want    string
 	}{
 		"agree": {},
 		"clock": {
-			provoke: func(_ *servicetest.World, b *replicas.Status) { b.Time = b.Time.Add(-3 * time.Second) },
+			provoke: func(_ *servicetest.World, b *replicastatus.Status) { b.Time = b.Time.Add(-3 * time.Second) },
 			want:    "peer_clock: The clock of the replica at tcp://b:1 is 3.0 s apart from this one's.",
 		},
 		"thresholds": {
-			provoke: func(a *servicetest.World, _ *replicas.Status) { a.SetBusy(overload.Thresholds{DecodeBlocks: new(0.5)}) },
-			want:    `peer_thresholds: The replica at tcp://b:1 has other busy thresholds for model "m".`,
+			provoke: func(a *servicetest.World, _ *replicastatus.Status) {
+				a.SetBusy(overload.Thresholds{DecodeBlocks: new(0.5)})
+			},
+			want: `peer_thresholds: The replica at tcp://b:1 has other busy thresholds for model "m".`,
 		},
 		"weights": {
-			provoke: func(_ *servicetest.World, b *replicas.Status) { b.Settings = "others" },
+			provoke: func(_ *servicetest.World, b *replicastatus.Status) { b.Settings = "others" },
 			want:    "peer_policies: The replica at tcp://b:1 chooses by other rules.",
 		},
 		"policy": {
-			provoke: func(_ *servicetest.World, b *replicas.Status) { b.Loads[0].Policy = "other" },
+			provoke: func(_ *servicetest.World, b *replicastatus.Status) { b.Loads[0].Policy = "other" },
 			want:    "peer_policies: The replica at tcp://b:1 chooses by other rules.",
 		},
 		"loads": {
-			provoke: func(_ *servicetest.World, b *replicas.Status) { b.Loads[0].Requests += 20 },
+			provoke: func(_ *servicetest.World, b *replicastatus.Status) { b.Loads[0].Requests += 20 },
 			want:    `peer_loads: The replica at tcp://b:1 counts 20 requests with 0 blocks of model "m", this one 0 with 0.`,
 		},
-		"a few on their way": {provoke: func(_ *servicetest.World, b *replicas.Status) { b.Loads[0].Requests += 8 }},
-		"blocks of output":   {provoke: func(_ *servicetest.World, b *replicas.Status) { b.Loads[0].Blocks += 2000 }},
+		"a few on their way": {provoke: func(_ *servicetest.World, b *replicastatus.Status) { b.Loads[0].Requests += 8 }},
+		"blocks of output":   {provoke: func(_ *servicetest.World, b *replicastatus.Status) { b.Loads[0].Blocks += 2000 }},
 		"thresholds of another tenant's model": {
-			provoke: func(a *servicetest.World, b *replicas.Status) {
-				b.Thresholds = append(b.Thresholds, replicas.Thresholds{Model: "theirs", DecodeBlocks: new(0.5)})
+			provoke: func(a *servicetest.World, b *replicastatus.Status) {
+				b.Thresholds = append(b.Thresholds, replicastatus.Thresholds{Model: "theirs", DecodeBlocks: new(0.5)})
 				a.Put(servicetest.Record(2, 1, func(r *catalog.Record) { r.Scope = catalog.Scope{Model: "theirs", Tenant: "other"} }))
 				if _, err := a.SetBusyThreshold("theirs", overload.Thresholds{DecodeBlocks: new(0.7)}); err != nil {
 					a.T.Error(err)
@@ -112,13 +114,13 @@ func TestReplicas(t *testing.T) {
 			of: catalog.ScopeFilter{Tenant: new(servicetest.Scope.Tenant)},
 		},
 		"too much": {
-			provoke: func(_ *servicetest.World, b *replicas.Status) {
+			provoke: func(_ *servicetest.World, b *replicastatus.Status) {
 				b.Loads = slices.Repeat(b.Loads, 4097)
 			},
 			want: "peer_unreachable: The replica at tcp://b:1 does not tell its state: status of a replica: a list has more than 4096 elements.",
 		},
 		"unreachable": {
-			provoke: func(_ *servicetest.World, b *replicas.Status) { *b = replicas.Status{} },
+			provoke: func(_ *servicetest.World, b *replicastatus.Status) { *b = replicastatus.Status{} },
 			want:    "peer_unreachable: The replica at tcp://b:1 does not tell its state: connection refused.",
 		},
 	} {
@@ -132,12 +134,12 @@ func TestReplicas(t *testing.T) {
 				time.Sleep(10 * time.Second)
 				change := tt.provoke
 				if change == nil {
-					change = func(*servicetest.World, *replicas.Status) {}
+					change = func(*servicetest.World, *replicastatus.Status) {}
 				}
-				status := func() *replicas.Status {
-					return replicas.New(replicas.Config{Process: b.Parts().Process}, b, nil, nil, time.Now).Status()
+				status := func() *replicastatus.Status {
+					return replicastatus.New(replicastatus.Config{Process: b.Parts().Process}, b, nil, nil, time.Now).Status()
 				}
-				from := getter{"http://b/replica_sync/status": func() *replicas.Status {
+				from := getter{"http://b/replica_sync/status": func() *replicastatus.Status {
 					st := status()
 					change(a, st)
 					return st
@@ -145,7 +147,7 @@ func TestReplicas(t *testing.T) {
 				if name == "unreachable" {
 					from = nil
 				}
-				peers := replicas.New(replicas.Config{Process: a.Parts().Process}, a, a.Parts().Replica, from, time.Now)
+				peers := replicastatus.New(replicastatus.Config{Process: a.Parts().Process}, a, a.Parts().Replica, from, time.Now)
 				var got []string
 				for _, f := range doctor.New(a.Parts(), peers, nil, time.Now).Examine(t.Context(), tt.of, true).Findings {
 					got = append(got, fmt.Sprintf("%s: %s", f.Check, f.Sentence))

@@ -3,8 +3,8 @@ package doctor
 import (
 	"fmt"
 
-	"github.com/select-service/select-service/internal/conductor/diagnose"
 	"github.com/select-service/select-service/internal/engines/reports"
+	"github.com/select-service/select-service/internal/selection/diagnose"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/kvevents"
 	"github.com/select-service/select-service/pkg/selector/ttft"

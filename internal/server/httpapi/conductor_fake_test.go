@@ -7,7 +7,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/conductor"
-	"github.com/select-service/select-service/internal/conductor/diagnose"
+	"github.com/select-service/select-service/internal/selection/diagnose"
 )
 
 // conductorFake is a fake's share of the Conductor contract and of the doctor.

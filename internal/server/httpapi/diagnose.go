@@ -4,7 +4,7 @@ import (
 	"net/http"
 
 	"github.com/select-service/select-service/internal/codec/bodyscan"
-	"github.com/select-service/select-service/internal/conductor/diagnose"
+	"github.com/select-service/select-service/internal/selection/diagnose"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 

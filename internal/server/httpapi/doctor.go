@@ -8,7 +8,7 @@ import (
 	"strconv"
 
 	"github.com/select-service/select-service/internal/server/doctor"
-	"github.com/select-service/select-service/internal/server/replicas"
+	"github.com/select-service/select-service/internal/server/replicastatus"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -68,7 +68,7 @@ func (o operatorRoutes) replicas(c request, f catalog.ScopeFilter) (func(out []b
 }
 
 // appendReplicas appends the answer of /replicas, with the counts of the whole process if they are asked for.
-func (o operatorRoutes) appendReplicas(out []byte, peers []replicas.Peer, counts bool) []byte {
+func (o operatorRoutes) appendReplicas(out []byte, peers []replicastatus.Peer, counts bool) []byte {
 	own := o.Replicas.Status()
 	stats := o.Replicas.Stats()
 	out = appendBoolField(append(out, '{'), "enabled", stats != nil)
@@ -99,21 +99,21 @@ func (o operatorRoutes) appendReplicas(out []byte, peers []replicas.Peer, counts
 }
 
 // appendSettingsVersion appends the version of the fleet's settings, if there are any.
-func appendSettingsVersion(out []byte, of *replicas.Status) []byte {
+func appendSettingsVersion(out []byte, of *replicastatus.Status) []byte {
 	if of.Shared == 0 {
 		return out
 	}
 	return appendUintField(out, "settings_version", of.Shared)
 }
 
-func (d dialect) appendPeer(out []byte, p replicas.Peer) []byte {
+func (d dialect) appendPeer(out []byte, p replicastatus.Peer) []byte {
 	out = appendStringField(append(out, '{'), "endpoint", p.Endpoint)
 	out = appendBoolField(out, "connected", p.Connected)
 	out = appendList(appendKey(out, "processes"), p.Processes, d.appendProcess)
 	return append(out, '}')
 }
 
-func (d dialect) appendProcess(out []byte, x replicas.Process) []byte {
+func (d dialect) appendProcess(out []byte, x replicastatus.Process) []byte {
 	out = appendStringField(append(out, '{'), "process", strconv.FormatUint(x.Process, 10))
 	out = appendStringField(out, "url", x.URL)
 	out = appendBoolField(out, "absent", x.Absent)
@@ -135,12 +135,12 @@ func (d dialect) appendProcess(out []byte, x replicas.Process) []byte {
 	for _, l := range x.Differing() {
 		differing[l.Own.Scope()] = true
 	}
-	out = appendList(appendKey(out, "loads"), x.Common(), func(out []byte, l replicas.Difference) []byte {
+	out = appendList(appendKey(out, "loads"), x.Common(), func(out []byte, l replicastatus.Difference) []byte {
 		out = d.appendScope(append(out, '{'), l.Own.Scope())
 		out = appendBoolField(out, "agree", !differing[l.Own.Scope()])
 		for _, of := range [...]struct {
 			name string
-			*replicas.Load
+			*replicastatus.Load
 		}{{"own", &l.Own}, {"peer", &l.Peer}} {
 			out = append(appendKey(out, of.name), '{')
 			out = appendUintField(out, "requests", of.Requests)

@@ -9,8 +9,8 @@ import (
 
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/server/doctor"
-	"github.com/select-service/select-service/internal/server/fleet"
-	"github.com/select-service/select-service/internal/server/replicas"
+	"github.com/select-service/select-service/internal/server/ranks"
+	"github.com/select-service/select-service/internal/server/replicastatus"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -18,11 +18,11 @@ import (
 
 // Operators has what the routes for operators show; where a part is nil, its route does not exist.
 type Operators struct {
-	Fleet    *fleet.View
-	History  *fleet.History
-	Prefixes *fleet.Prefixes
+	Fleet    *ranks.View
+	History  *ranks.History
+	Prefixes *ranks.Prefixes
 	Doctor   *doctor.Doctor
-	Replicas *replicas.Reader
+	Replicas *replicastatus.Reader
 	// Prompts reads the prompts of /tokenize, which is there without it: nil is that no tokenizer is
 	// configured.
 	Prompts PromptReader
@@ -128,18 +128,18 @@ func (o operatorRoutes) fleet(c request, f catalog.ScopeFilter, out []byte) ([]b
 	if since == nil {
 		since = new(string)
 	}
-	o.Fleet.Since(*since, f, func(p *fleet.Page) { out = o.d.appendFleet(out, p, c.who) })
+	o.Fleet.Since(*since, f, func(p *ranks.Page) { out = o.d.appendFleet(out, p, c.who) })
 	return out, nil
 }
 
-func (d dialect) appendFleet(out []byte, p *fleet.Page, who *access.Caller) []byte {
+func (d dialect) appendFleet(out []byte, p *ranks.Page, who *access.Caller) []byte {
 	const others = 4 << 10 // bytes of other members
 	size := p.Size()
 	out = append(slices.Grow(out, size+size/64+others), '{') // a row has more than 64 bytes, and a comma
 	out = appendStringField(out, "version", p.Version)
 	out = appendBoolField(out, "full", p.Full)
 	out = appendTime(out, "time", p.Time)
-	out = appendUintField(out, "interval_seconds", uint64(fleet.Interval/time.Second))
+	out = appendUintField(out, "interval_seconds", uint64(ranks.Interval/time.Second))
 	out = append(appendKey(out, "roles"), '[')
 	for _, r := range access.Grantable {
 		if who.May(r) {
@@ -189,12 +189,12 @@ func appendTime(out []byte, name string, t time.Time) []byte {
 func timeText(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
 // appendTotals appends the members of an open object.
-func appendTotals(out []byte, t *fleet.Totals) []byte {
+func appendTotals(out []byte, t *ranks.Totals) []byte {
 	out = appendUintField(out, "workers", uint64(t.Workers))
 	out = appendUintField(out, "ranks", uint64(t.Ranks))
 	out = append(appendKey(out, "states"), '{')
 	for s, n := range t.States {
-		out = appendCount(out, fleet.State(s).String(), uint64(n))
+		out = appendCount(out, ranks.State(s).String(), uint64(n))
 	}
 	out = append(out, '}')
 	out = appendUintField(out, "running", t.Running)
@@ -219,14 +219,14 @@ func appendCount(out []byte, name string, n uint64) []byte {
 }
 
 // appendRate appends a hit rate unless it is not known.
-func appendRate(out []byte, r fleet.Rate) []byte {
+func appendRate(out []byte, r ranks.Rate) []byte {
 	if rate, known := r.Get(); known {
 		out = appendFloatField(out, "hit_rate", rate)
 	}
 	return out
 }
 
-func (d dialect) appendSummary(out []byte, s *fleet.Summary) []byte {
+func (d dialect) appendSummary(out []byte, s *ranks.Summary) []byte {
 	out = appendUintField(append(out, '{'), "scope", s.Number)
 	out = d.appendScope(out, s.Scope)
 	out = appendCount(out, "block_size", uint64(s.BlockSize))
@@ -237,7 +237,7 @@ func (d dialect) appendSummary(out []byte, s *fleet.Summary) []byte {
 }
 
 // AppendFleetRow appends a row of /fleet, which is the same in all dialects.
-func AppendFleetRow(out []byte, r *fleet.Row, scope uint64) []byte {
+func AppendFleetRow(out []byte, r *ranks.Row, scope uint64) []byte {
 	out = appendRank(append(out, '{'), r.Rank)
 	out = appendUintField(out, "scope", scope)
 	out = appendStringField(out, "source", r.Source)
@@ -273,7 +273,7 @@ func AppendFleetRow(out []byte, r *fleet.Row, scope uint64) []byte {
 	return append(out, '}')
 }
 
-func appendEngineReport(out []byte, r *fleet.Reported) []byte {
+func appendEngineReport(out []byte, r *ranks.Reported) []byte {
 	out = append(appendKey(out, "reported"), '{')
 	out = appendStringField(out, "source", r.Source.String())
 	if r.Stale {
@@ -291,7 +291,7 @@ func appendEngineReport(out []byte, r *fleet.Reported) []byte {
 }
 
 func (o operatorRoutes) history(c request, f catalog.ScopeFilter, out []byte) ([]byte, error) {
-	seconds, err := queryUint(c.Request, "seconds", 5, uint64(fleet.Kept/time.Second), uint64(fleet.Kept/time.Second))
+	seconds, err := queryUint(c.Request, "seconds", 5, uint64(ranks.Kept/time.Second), uint64(ranks.Kept/time.Second))
 	if err != nil {
 		return nil, err
 	}
@@ -310,7 +310,7 @@ func (o operatorRoutes) history(c request, f catalog.ScopeFilter, out []byte) ([
 	return o.d.appendPast(out, o.History.Ranks(f, id, back)), nil
 }
 
-func (d dialect) appendPast(out []byte, p fleet.Past) []byte {
+func (d dialect) appendPast(out []byte, p ranks.Past) []byte {
 	out = appendUintField(append(out, '{'), "interval_seconds", uint64(p.Interval/time.Second))
 	if p.End.IsZero() {
 		out = appendNull(out, "end")
@@ -321,13 +321,13 @@ func (d dialect) appendPast(out []byte, p fleet.Past) []byte {
 	return append(appendBoolField(out, "truncated", p.Truncated), '}')
 }
 
-func (d dialect) appendSeries(out []byte, s fleet.Series) []byte {
+func (d dialect) appendSeries(out []byte, s ranks.Series) []byte {
 	out = d.appendScope(append(out, '{'), s.Scope)
 	if s.Rank != nil {
 		out = appendRank(out, *s.Rank)
 	}
 	for c, values := range s.Columns {
-		out = appendList(appendKey(out, fleet.Column(c).String()), values, func(out []byte, v float32) []byte {
+		out = appendList(appendKey(out, ranks.Column(c).String()), values, func(out []byte, v float32) []byte {
 			if v != v { // NaN: not known
 				return append(out, "null"...)
 			}
@@ -341,7 +341,7 @@ func (d dialect) appendSeries(out []byte, s fleet.Series) []byte {
 const defaultPrefixes = 100
 
 func (o operatorRoutes) prefixes(c request, f catalog.ScopeFilter) (func(out []byte) []byte, error) {
-	limit, err := queryUint(c.Request, "limit", 1, fleet.MaxPrefixes, defaultPrefixes)
+	limit, err := queryUint(c.Request, "limit", 1, ranks.MaxPrefixes, defaultPrefixes)
 	if err != nil {
 		return nil, err
 	}
@@ -356,7 +356,7 @@ func (o operatorRoutes) prefixes(c request, f catalog.ScopeFilter) (func(out []b
 	return func(out []byte) []byte { return o.d.appendHottest(out, h) }, nil
 }
 
-func (d dialect) appendHottest(out []byte, h *fleet.Hottest) []byte {
+func (d dialect) appendHottest(out []byte, h *ranks.Hottest) []byte {
 	out = d.appendScope(append(out, '{'), h.Scope)
 	out = appendTime(out, "time", h.Time)
 	out = appendCount(out, "block_size", uint64(h.BlockSize))
@@ -371,7 +371,7 @@ func (d dialect) appendHottest(out []byte, h *fleet.Hottest) []byte {
 	return append(appendBoolField(out, "truncated", h.Truncated), '}')
 }
 
-func appendHotRun(out []byte, i int, r *fleet.HotRun) []byte {
+func appendHotRun(out []byte, i int, r *ranks.HotRun) []byte {
 	out = appendUintField(append(out, '{'), "id", uint64(i))
 	if r.Parent < 0 {
 		out = appendNull(out, "parent")

@@ -19,8 +19,8 @@ import (
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/server/doctor"
-	"github.com/select-service/select-service/internal/server/fleet"
-	"github.com/select-service/select-service/internal/server/replicas"
+	"github.com/select-service/select-service/internal/server/ranks"
+	"github.com/select-service/select-service/internal/server/replicastatus"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )
@@ -29,10 +29,10 @@ import (
 func newOperators() Operators { return operatorsOf(node.New(node.Config{}, nil, zerolog.Nop())) }
 
 func operatorsOf(svc *node.Service) Operators {
-	v := fleet.New(svc.Parts(), AppendFleetRow, time.Now)
-	peers := replicas.New(replicas.Config{Contract: "1.3"}, svc, nil, nil, time.Now)
+	v := ranks.New(svc.Parts(), AppendFleetRow, time.Now)
+	peers := replicastatus.New(replicastatus.Config{Contract: "1.3"}, svc, nil, nil, time.Now)
 	return Operators{
-		Fleet: v, History: fleet.NewHistory(v, fleet.MaxHistory), Prefixes: fleet.NewPrefixes(svc.Parts(), time.Now),
+		Fleet: v, History: ranks.NewHistory(v, ranks.MaxHistory), Prefixes: ranks.NewPrefixes(svc.Parts(), time.Now),
 		Doctor: doctor.New(svc.Parts(), peers, nil, time.Now), Replicas: peers,
 	}
 }
@@ -252,7 +252,7 @@ func TestWhereReplicasAre(t *testing.T) {
 		mesh.Connect(t, "a", "b")
 		time.Sleep(10 * time.Second)
 		operators := operatorsOf(a.Service)
-		operators.Replicas = replicas.New(replicas.Config{Process: a.Parts().Process}, a, a.Parts().Replica, unreachable{}, time.Now)
+		operators.Replicas = replicastatus.New(replicastatus.Config{Process: a.Parts().Process}, a, a.Parts().Replica, unreachable{}, time.Now)
 		operators.Doctor = doctor.New(a.Parts(), operators.Replicas, nil, time.Now)
 		e := newEngine(a.Service, a.Conductor(), Options{Log: zerolog.Nop(), Operators: operators, Access: guardOf(t)})
 		seen := 0

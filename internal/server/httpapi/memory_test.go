@@ -635,14 +635,14 @@ func (u unread) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// ranks has the same loads for everybody, from any goroutine.
-type ranks struct {
+// sameLoads has the same loads for everybody, from any goroutine.
+type sameLoads struct {
 	Service
 	loads []selection.RankLoad
 }
 
-func (r ranks) PotentialLoads(*selection.ProjectRequest) ([]selection.RankLoad, error) {
-	return r.loads, nil
+func (s sameLoads) PotentialLoads(*selection.ProjectRequest) ([]selection.RankLoad, error) {
+	return s.loads, nil
 }
 
 // TestSmallAnswers: answers that are longer than the buffer of a connection are bounded while
@@ -651,7 +651,7 @@ func TestSmallAnswers(t *testing.T) {
 	for _, body := range []string{spaced(100), spaced(8000), spaced(200_000)} {
 		synctest.Test(t, func(t *testing.T) {
 			p := newTestMemory()
-			h := New(ranks{loads: make([]selection.RankLoad, 500)}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
+			h := New(sameLoads{loads: make([]selection.RankLoad, 500)}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
 			a := p.requests.account
 			if w := handle(h, "/potential_loads", body); w.Code != http.StatusOK || w.Body.Len() > memory.SmallBody || w.Body.Len() < memory.SmallBody/2 {
 				t.Fatalf("%d, %d bytes", w.Code, w.Body.Len())

@@ -14,7 +14,7 @@ import (
 
 	openapi "github.com/select-service/select-service/api"
 	"github.com/select-service/select-service/internal/selection/contract"
-	"github.com/select-service/select-service/internal/server/replicas"
+	"github.com/select-service/select-service/internal/server/replicastatus"
 )
 
 // described lists the operations of a document as "METHOD path".
@@ -79,7 +79,7 @@ func TestOpenAPI(t *testing.T) {
 			return version + slotsPrefix + path
 		})
 		equal(t, "slots", slots, matching(want, func(path string) bool {
-			return strings.Contains(path, slotsPrefix+"/") || strings.Contains(path, "/replica_sync/") && path != replicas.Path
+			return strings.Contains(path, slotsPrefix+"/") || strings.Contains(path, "/replica_sync/") && path != replicastatus.Path
 		}))
 
 		// The Conductor's listener has just the routes below the prefix.

@@ -11,7 +11,7 @@ import (
 	openapi "github.com/select-service/select-service/api"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/server/access"
-	"github.com/select-service/select-service/internal/server/replicas"
+	"github.com/select-service/select-service/internal/server/replicastatus"
 	"github.com/select-service/select-service/internal/server/ui"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
 )
@@ -195,7 +195,7 @@ func newEngine(svc Service, conductor ConductorAPI, opt Options) engine {
 	if opt.Operators.Replicas != nil {
 		status = a.list(operatorRoutes{opt.Operators, a.dialect}.status)
 	}
-	e.routes.get(access.Peer, replicas.Path, status)
+	e.routes.get(access.Peer, replicastatus.Path, status)
 	if opt.Metrics != nil {
 		e.routes.get(access.Metrics, "/metrics", plain(gin.WrapH(opt.Metrics)))
 	}

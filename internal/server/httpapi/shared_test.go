@@ -8,7 +8,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	shared "github.com/select-service/select-service/internal/discovery/nats"
+	"github.com/select-service/select-service/internal/fleet"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -22,30 +22,30 @@ type fleetOf struct {
 	err     error
 }
 
-func (f *fleetOf) Edit(change shared.Change) ([]string, error) {
+func (f *fleetOf) Edit(change fleet.Change) ([]string, error) {
 	if f.err != nil {
 		return nil, f.err
 	}
 	return f.behind, change(f.catalog)
 }
 
-func (f *fleetOf) Try(change shared.Change) error {
+func (f *fleetOf) Try(change fleet.Change) error {
 	_, err := f.Edit(change)
 	return err
 }
 
-func (f *fleetOf) EditFile(_ string, change shared.Change) ([]string, error) { return f.Edit(change) }
+func (f *fleetOf) EditFile(_ string, change fleet.Change) ([]string, error) { return f.Edit(change) }
 
-func (f *fleetOf) EditSettings(change func(*shared.Settings) error) ([]string, error) {
+func (f *fleetOf) EditSettings(change func(*fleet.Settings) error) ([]string, error) {
 	if f.err != nil {
 		return nil, f.err
 	}
-	return f.behind, change(&shared.Settings{Thresholds: overload.NewTable(overload.Thresholds{}, nil)})
+	return f.behind, change(&fleet.Settings{Thresholds: overload.NewTable(overload.Thresholds{}, nil)})
 }
-func (f *fleetOf) Submit(shared.Change, func()) {}
-func (f *fleetOf) Look()                        {}
-func (f *fleetOf) Awaited() bool                { return false }
-func (f *fleetOf) Settled() bool                { return true }
+func (f *fleetOf) Submit(fleet.Change, func()) {}
+func (f *fleetOf) Look()                       {}
+func (f *fleetOf) Awaited() bool               { return false }
+func (f *fleetOf) Settled() bool               { return true }
 
 // TestSharedAnswers: the answers of a replica whose workers are the fleet's name the replicas that do
 // not know of a change, and are 503 with Retry-After while it cannot be made.
@@ -70,7 +70,7 @@ func TestSharedAnswers(t *testing.T) {
 		{"DELETE", "/policies", "", 200, true},
 		{"DELETE", "/workers/1", "", 200, true},
 	} {
-		f.err, f.behind = fmt.Errorf("%w: no leader", shared.ErrAway), nil
+		f.err, f.behind = fmt.Errorf("%w: no leader", fleet.ErrAway), nil
 		if got := ask(h, c.method, c.path, "", c.body); got.Code != 503 || got.Header().Get("Retry-After") != "1" ||
 			got.Body.String() != `{"error":"the catalog of the fleet cannot be changed now: no leader"}` {
 			t.Errorf("%s %s without NATS: %d %v %s", c.method, c.path, got.Code, got.Header(), got.Body)

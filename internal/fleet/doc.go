@@ -1,0 +1,24 @@
+// Package fleet shares the workers of the API and of the workers file among the replicas of a fleet,
+// in a key-value bucket of NATS JetStream.
+//
+// # In the bucket
+//
+// The catalog is the value of one key, head, which names up to 64 parts; a worker is in the part
+// of its id. A part never changes: a change of its workers makes a new one under a new key. A new
+// catalog is its new parts and then the head, which replaces the one that the change began with, or
+// fails because another replica was first. So a change of any size is seen as a whole or not at all,
+// and the versions of the catalog form one line. The head also names the parts that it replaces, which
+// are removed half a minute later; parts that no head has named are removed after an hour.
+//
+// # Changes
+//
+// A change is made to a shadow: a catalog with the settings of this process's own whose workers are not
+// attached. It says what the change makes of the workers, or why it is refused. If another replica was
+// first, the change is made again on what that one left. Changes that wait are written together.
+//
+// # Reading
+//
+// Replicas tell each other in their hellos which version they have. Who hears of a newer one reads it,
+// and makes it the workers of its own catalog. So nobody has a watch in the server, and a hello that is
+// lost is repeated a second later.
+package fleet

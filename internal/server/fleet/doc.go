@@ -1,4 +1,0 @@
-// Package fleet shows the ranks of all workers to operators: how they are now ([View]), how they
-// were in the last hour ([History]), and which prefixes they have cached ([Prefixes]). It only
-// reads what other packages keep.
-package fleet

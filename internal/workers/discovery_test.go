@@ -1,0 +1,56 @@
+package workers_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	"github.com/select-service/select-service/internal/workers"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+var _ workers.Source = (*workers.Fake)(nil)
+
+// TestManager: sets come to the catalog as of their source, and the sources are listed once each
+// has had a full set accepted.
+func TestManager(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var applied []catalog.SourceKind
+		var refuse error
+		file, pods := workers.NewFake(catalog.SourceFile), workers.NewFake(catalog.SourceKubernetes)
+		m := workers.NewManager(func(set catalog.Set) (catalog.Difference, error) {
+			applied = append(applied, set.Kind)
+			return catalog.Difference{Unchanged: len(set.Records)}, refuse
+		}, file, pods)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- m.Run(ctx) }()
+
+		apply := func(f *workers.Fake, set catalog.Set, want error, listed bool) {
+			t.Helper()
+			d, err := f.Apply(set)
+			if !errors.Is(err, want) || d.Unchanged != len(set.Records) || applied[len(applied)-1] != f.Kind() {
+				t.Errorf("applied %v: %v, %v", applied, d, err)
+			}
+			if m.Listed() != listed {
+				t.Errorf("listed: %t", m.Listed())
+			}
+		}
+		apply(file, catalog.Set{Kind: catalog.SourceAPI, Records: make([]catalog.Record, 2)}, nil, false)
+		apply(pods, catalog.Set{Keep: func(*catalog.Worker) bool { return true }}, nil, false)
+		refuse = errors.New("refused")
+		apply(pods, catalog.Set{}, refuse, false)
+		refuse = nil
+		apply(pods, catalog.Set{}, nil, true)
+		refuse = errors.New("refused")
+		apply(pods, catalog.Set{}, refuse, true)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if none := workers.NewManager(nil); !none.Listed() || none.Run(t.Context()) != nil {
+			t.Error("without sources nothing is awaited")
+		}
+	})
+}

@@ -1,0 +1,395 @@
+package mapping
+
+import (
+	"fmt"
+	"math"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/select-service/select-service/internal/workers/workerid"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// Answer is what an engine has said of itself. The zero value is that of an engine that has not
+// answered.
+type Answer struct {
+	// Problem says why the engine did not answer when it was asked last, "" if it did.
+	Problem string
+	// NoModel and NoBlockSize say why an engine that answers does not tell these.
+	NoModel, NoBlockSize string
+	// Unanswered: the engine did not answer some question, so that asking again may tell more.
+	Unanswered bool
+	// Restored: it is what the worker had in an earlier life of the process, also by settings of then. It
+	// counts until the engine answers all questions, and not at all for one that is not asked.
+	Restored bool
+
+	Model         string
+	Aliases       []string // further names of the model
+	Further       []string // other models; they are not served
+	Adapters      []string
+	BlockSize     uint32
+	TotalKVBlocks uint64
+	KVTokens      uint64 // TotalKVBlocks in tokens, where the engine tells it so
+	Ranks         uint32
+	Eagle         *bool // its blocks look one token ahead; nil: it does not say
+	// EventsPort, ReplayPort and LoadPort are those of the engine's first rank, 0 if it does not
+	// say.
+	EventsPort, ReplayPort, LoadPort uint16
+}
+
+// Needs is what a worker cannot do without, and only its engine can say.
+type Needs struct{ Model, BlockSize bool }
+
+// Lacking returns why the engine has not said what is needed, "" if it has.
+func (n Needs) Lacking(said Answer) string {
+	const notYet = "the engine has not answered yet"
+	switch {
+	case n.Model && said.Model == "":
+		return first(said.Problem, said.NoModel, notYet)
+	case n.BlockSize && said.BlockSize == 0:
+		return first(said.Problem, said.NoBlockSize, notYet)
+	}
+	return ""
+}
+
+// Worker is a worker that a pod is.
+type Worker struct {
+	Record catalog.Record
+	Port   uint16
+	// Reasons says why the worker is incomplete, apart from what its record lacks.
+	Reasons []string
+	// Ask: the engine can say something that is not given, among it Needs.
+	Ask   bool
+	Needs Needs
+}
+
+// PodRanks is how many ranks a pod may have behind all of its target ports together, unless its entry
+// gives each port more: so one pod leaves room for the streams of others, whatever it says of itself.
+const PodRanks = 64
+
+// Reasons why a pod has no workers. They are labels of metrics.
+const (
+	ExcludedRole      = "role"      // it encodes
+	ExcludedIP        = "bad_ip"    // nobody may connect to its address
+	ExcludedDuplicate = "duplicate" // an earlier entry has it
+	ExcludedTaken     = "id_taken"  // another owner, or an older pod, has its id
+	ExcludedLimit     = "limit"     // there are too many
+	ExcludedInvalid   = "invalid"   // its record is refused, or it has none of the target ports
+)
+
+// Mapped is what a pod means.
+type Mapped struct {
+	Workers []Worker
+	// Excluded is one of the constants if the pod has no workers, "" otherwise; Why is the text.
+	Excluded, Why string
+	// Cordoned: the pod's annotation asks for no new requests.
+	Cordoned bool
+	// Unknown are annotations with the prefix that have no meaning.
+	Unknown []string
+}
+
+// Map returns the workers of a pod, in the order of the ports, whatever its state is. answers
+// returns what the engine at a port has said.
+func Map(p *Pod, pool *Pool, e *Entry, s *Settings, answers func(port uint16) Answer) Mapped {
+	a := annotations{pod: p, prefix: s.AnnotationPrefix}
+	m := Mapped{Cordoned: a.flag("cordoned", false), Unknown: a.unknown()}
+	if why := badIP(p.IP, s.AllowLoopback); why != "" {
+		m.Excluded, m.Why = ExcludedIP, fmt.Sprintf("the address %s %s", catalog.Clip(p.IP), why)
+		return m
+	}
+	role, serves := a.role(e)
+	if !serves {
+		m.Excluded, m.Why = ExcludedRole, "its role is encode"
+		return m
+	}
+	size := uint32(a.number("data-parallel-size", catalog.MaxRanks))
+	g := given{
+		model: a.text("model"), adapters: a.list("adapters"), taints: a.list("taints"), role: role, size: size,
+		blockSize:  uint32(a.number("block-size", math.MaxUint32)),
+		blocks:     a.number("total-kv-blocks", math.MaxInt64),
+		batched:    a.number("max-num-batched-tokens", math.MaxInt64),
+		events:     uint16(a.number("kv-events-port", math.MaxUint16)),
+		replay:     uint16(a.number("kv-replay-port", math.MaxUint16)),
+		load:       uint16(a.number("kv-load-port", math.MaxUint16)),
+		noEvents:   !a.flag("kv-events", !e.NoKVEvents),
+		metrics:    a.flag("load-metrics", e.LoadMetrics),
+		rankHeader: a.rankHeader(),
+	}
+	active := a.activePorts()
+	ports := 0
+	for _, port := range pool.Ports {
+		if active(port) {
+			ports++
+		}
+	}
+	g.most = max(PodRanks/max(1, uint32(ports)), e.DataParallelSize)
+	if g.size > g.most {
+		a.fault(a.prefix+"data-parallel-size", "%d ranks are more than %s", g.size, g.mostText())
+		g.size = 0
+	}
+	g.size = first(g.size, e.DataParallelSize)
+	for i, port := range pool.Ports {
+		if !active(port) {
+			continue
+		}
+		w := g.worker(p, pool, e, s, i, answers(port))
+		w.Reasons = slices.Concat(a.faults, w.Reasons)
+		m.Workers = append(m.Workers, w)
+	}
+	return m
+}
+
+// given is what a pod's annotations and labels say, for each of its workers.
+type given struct {
+	model            string
+	adapters, taints []string
+	role             *string
+	size             uint32 // ranks behind each port, 0: not given
+	most             uint32 // that they may be
+	blockSize        uint32
+	blocks, batched  uint64
+	events, replay   uint16
+	load             uint16
+	noEvents         bool // the engine publishes no KV events
+	metrics          bool // the load is read from the engine's metrics
+	rankHeader       string
+}
+
+// worker returns the worker behind the i-th target port.
+func (g given) worker(p *Pod, pool *Pool, e *Entry, s *Settings, i int, said Answer) Worker {
+	port := pool.Ports[i]
+	needs, ask := g.wants(pool, e)
+	if said.Restored && !ask {
+		said = Answer{}
+	}
+	tooMany := ""
+	if g.size == 0 && said.Ranks > g.most {
+		tooMany = fmt.Sprintf("the engine's %d ranks are more than %s", said.Ranks, g.mostText())
+		said.Ranks = 0
+	}
+	g.size = first(g.size, said.Ranks, 1)
+	name := p.Name
+	if name == "" {
+		name = net.JoinHostPort(p.IP, strconv.Itoa(int(port)))
+	} else {
+		if p.Namespace != s.Home {
+			name = p.Namespace + "/" + name
+		}
+		if i > 0 {
+			name += ":" + strconv.Itoa(int(port))
+		}
+	}
+	url := e.Scheme + "://" + net.JoinHostPort(p.IP, strconv.Itoa(int(port)))
+	w := Worker{Port: port, Ask: ask, Needs: needs, Record: catalog.Record{
+		ID:              workerid.Of(name),
+		Scope:           catalog.Scope{Model: first(g.model, e.Model, said.Model), Tenant: e.Tenant},
+		Endpoint:        &url,
+		BlockSize:       some(first(g.blockSize, e.BlockSize, said.BlockSize)),
+		TotalKVBlocks:   some(first(g.blocks, e.TotalKVBlocks, said.TotalKVBlocks)),
+		Role:            g.role,
+		StableRoutingID: some(p.Name),
+		Adapters:        g.adapters, Taints: g.taints,
+		MaxNumBatchedTokens: some(first(g.batched, e.MaxNumBatchedTokens)),
+		RankHeader:          some(first(g.rankHeader, e.RankHeader)),
+	}}
+	if tooMany != "" {
+		w.Reasons = append(w.Reasons, tooMany)
+	}
+	if said.Eagle != nil && *said.Eagle {
+		w.Record.IsEagle = said.Eagle
+	}
+	r := &w.Record
+	if g.adapters == nil {
+		r.Adapters = said.Adapters
+	}
+	r.Aliases = catalog.AliasesOf(r.Scope.Model, said.Model, said.Aliases)
+	g.setRanks(r, uint32(i))
+	for _, domain := range [...]struct{ name, label string }{{"zone", LabelZone}, {"region", LabelRegion}} {
+		if value := p.Labels[domain.label]; value != "" {
+			if r.TopologyDomains == nil {
+				r.TopologyDomains = make(map[string]string, 2)
+			}
+			r.TopologyDomains[domain.name] = value
+		}
+	}
+	switch {
+	case g.noEvents:
+		r.KVEvents = new(false)
+	case s.KVEvents:
+		g.setEvents(&w, p, e, said)
+	}
+	r.LoadEndpoint, r.LoadEndpoints = single(g.endpoints(&w, p, e, "load reports", first(g.load, p.Ports[PortLoad], e.KVLoadPort), said.LoadPort))
+	if g.metrics {
+		r.LoadMetrics = new(catalog.LoadMetrics)
+	}
+	g.setLacking(&w, pool, e, said)
+	return w
+}
+
+// mostText is most as reasons have it.
+func (g *given) mostText() string {
+	return fmt.Sprintf("the %d that a pod may have behind each of its target ports: set data_parallel_size of its source", g.most)
+}
+
+// wants returns what only the engine can say, and whether it is asked.
+func (g *given) wants(pool *Pool, e *Entry) (n Needs, ask bool) {
+	if !e.Ask || pool.H2C {
+		return n, false
+	}
+	n = Needs{Model: first(g.model, e.Model) == "", BlockSize: first(g.blockSize, e.BlockSize) == 0}
+	return n, n.Model || n.BlockSize || g.adapters == nil || first(g.blocks, e.TotalKVBlocks) == 0
+}
+
+// setRanks gives the worker of the i-th port its ranks. Frontends behind several ports know
+// nothing of one another, so they are not told the ranks of the pod.
+func (g *given) setRanks(r *catalog.Record, i uint32) {
+	if g.size != 1 {
+		r.Size = &g.size
+	}
+	if i == 0 {
+		return
+	}
+	r.StartRank = some(i * g.size)
+	if r.RankHeader == nil {
+		r.RankHeader = new(catalog.RankNone)
+		if g.size > 1 {
+			r.RankHeader = new(catalog.RankLocal)
+		}
+	}
+}
+
+// setEvents gives the worker the endpoints of its ranks' events and replays.
+func (g *given) setEvents(w *Worker, p *Pod, e *Entry, said Answer) {
+	r := &w.Record
+	events := first(g.events, p.Ports[PortEvents], e.KVEventsPort)
+	if events == 0 && said.EventsPort == 0 {
+		events = DefaultEventsPort
+	}
+	r.KVEventRank = new(catalog.RankOfStream)
+	r.KVEventsEndpoint, r.KVEventsEndpoints = single(g.endpoints(w, p, e, "events", events, said.EventsPort))
+	replay := first(g.replay, p.Ports[PortReplay], e.KVReplayPort)
+	r.ReplayEndpoint, r.ReplayEndpoints = single(g.endpoints(w, p, e, "replays", replay, said.ReplayPort))
+}
+
+// endpoints returns the ZMQ endpoint of each rank of the worker from the port of the pod's first
+// rank, else from that of the worker's first rank; nil if both are 0. what names them.
+func (g *given) endpoints(w *Worker, p *Pod, e *Entry, what string, ofPod, ofWorker uint16) map[uint32]string {
+	r := &w.Record
+	stride := max(1, uint32(e.PortStride))
+	base, from := uint32(ofPod), uint32(0)
+	if base == 0 {
+		base, from = uint32(ofWorker), r.FirstRank()
+	}
+	if base == 0 {
+		return nil
+	}
+	all := make(map[uint32]string, g.size)
+	for dp := r.FirstRank(); dp < r.FirstRank()+g.size; dp++ {
+		port := uint64(base) + uint64(dp-from)*uint64(stride)
+		if port > math.MaxUint16 {
+			w.Reasons = append(w.Reasons, fmt.Sprintf("the port of the %s of rank %d would be %d", what, dp, port))
+			return nil
+		}
+		all[dp] = "tcp://" + net.JoinHostPort(p.IP, strconv.FormatUint(port, 10))
+	}
+	return all
+}
+
+// single returns the only endpoint of a map, or the map.
+func single(all map[uint32]string) (*string, map[uint32]string) {
+	if len(all) != 1 {
+		return nil, all
+	}
+	for _, endpoint := range all {
+		return &endpoint, nil
+	}
+	return nil, nil
+}
+
+// setLacking says what the worker lacks that its engine could say, and why it does not.
+func (g *given) setLacking(w *Worker, pool *Pool, e *Entry, said Answer) {
+	r := &w.Record
+	noModel := r.Scope.Model == ""
+	if noModel {
+		r.Scope.Model = catalog.DefaultName
+	}
+	why := w.Needs.Lacking(said)
+	switch {
+	case why != "":
+		w.Reasons = append(w.Reasons, why)
+	case e.Ask && !pool.H2C:
+	case noModel && pool.H2C:
+		w.Reasons = append(w.Reasons, "no model is configured, and engines that speak h2c are not asked")
+	case noModel:
+		w.Reasons = append(w.Reasons, "no model is configured, and engines are not asked")
+	}
+}
+
+// first returns the first value that is given.
+func first[T comparable](values ...T) T {
+	var none T
+	for _, v := range values {
+		if v != none {
+			return v
+		}
+	}
+	return none
+}
+
+// some returns a value that is given, else nil.
+func some[T comparable](v T) *T {
+	var none T
+	if v == none {
+		return nil
+	}
+	return &v
+}
+
+// trimmedList splits a list with commas.
+func trimmedList(text string) []string {
+	items := []string{}
+	for item := range strings.SplitSeq(text, ",") {
+		if item = strings.TrimSpace(item); item != "" {
+			items = append(items, item)
+		}
+	}
+	return items
+}
+
+// Or returns the answer, with what it lacks from an earlier one, by which it is restored or not.
+func (a Answer) Or(before Answer) Answer {
+	if a.Model == "" {
+		a.Model, a.Aliases, a.Further = before.Model, before.Aliases, before.Further
+	}
+	if a.Eagle == nil {
+		a.Eagle = before.Eagle
+	}
+	if a.Adapters == nil {
+		a.Adapters = before.Adapters
+	}
+	a.BlockSize = first(a.BlockSize, before.BlockSize)
+	a.TotalKVBlocks = first(a.TotalKVBlocks, before.TotalKVBlocks)
+	a.KVTokens = first(a.KVTokens, before.KVTokens)
+	a.Ranks = first(a.Ranks, before.Ranks)
+	a.EventsPort = first(a.EventsPort, before.EventsPort)
+	a.ReplayPort = first(a.ReplayPort, before.ReplayPort)
+	a.LoadPort = first(a.LoadPort, before.LoadPort)
+	a.Restored = before.Restored
+	return a
+}
+
+// WithBlockSize returns the answer with the block size of the engine's events, in whose blocks its
+// capacity is known only if it is told in tokens.
+func (a Answer) WithBlockSize(size uint32) Answer {
+	a.BlockSize, a.TotalKVBlocks = size, a.KVTokens/uint64(size)
+	return a
+}
+
+// Equal reports whether two answers say the same.
+func (a Answer) Equal(b Answer) bool {
+	return a.Problem == b.Problem && a.NoModel == b.NoModel && a.NoBlockSize == b.NoBlockSize && a.Model == b.Model &&
+		slices.Equal(a.Aliases, b.Aliases) && slices.Equal(a.Further, b.Further) && slices.Equal(a.Adapters, b.Adapters) && a.BlockSize == b.BlockSize &&
+		(a.Eagle != nil && *a.Eagle) == (b.Eagle != nil && *b.Eagle) && a.TotalKVBlocks == b.TotalKVBlocks && a.KVTokens == b.KVTokens && a.Ranks == b.Ranks && a.EventsPort == b.EventsPort && a.ReplayPort == b.ReplayPort && a.LoadPort == b.LoadPort
+}

@@ -1,0 +1,357 @@
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/select-service/select-service/internal/workers/kubernetes/mapping"
+)
+
+// source is an entry with what the API server says of it. All of it is guarded by Discovery.mu,
+// but the followers, which guard themselves.
+type source struct {
+	entry mapping.Entry
+	keep  mapping.Keep
+	d     *Discovery
+	where string // how texts name it: pool llm
+
+	pool   *follower[*inferencePool] // of a pool
+	pods   *follower[*mapping.Pod]   // of a pool that is valid, and of a selector
+	slices *follower[*endpointSlice] // of a Service
+	stop   context.CancelFunc        // of pods
+
+	table   *table
+	current mapping.Pool
+	// exists: the pool does, or is none.
+	exists  bool
+	invalid string // why the pool is not valid, "" if it is
+	since   time.Time
+	// selector is what pods follows; another: something else than the table has.
+	selector string
+	another  bool
+	parts    map[string]*endpointSlice
+}
+
+// kindWords are how texts name the kinds of sources.
+var kindWords = map[mapping.Kind]string{mapping.InferencePool: "pool", mapping.Service: "service", mapping.Selector: "selector"}
+
+func (d *Discovery) newSource(e mapping.Entry) *source {
+	s := &source{
+		entry: e, keep: mapping.NewKeep(&e, &d.config.Settings), d: d, where: kindWords[e.Kind] + " " + e.Name,
+		table: newTable(e.NotReadyGrace), since: time.Now(), parts: make(map[string]*endpointSlice),
+	}
+	s.current.Ports = e.TargetPorts
+	s.exists = e.Kind != mapping.InferencePool
+	return s
+}
+
+// open starts the first follower.
+func (s *source) open() {
+	now := time.Now()
+	switch s.entry.Kind {
+	case mapping.InferencePool:
+		s.pool = (&follower[*inferencePool]{
+			client: s.d.client.pools, resource: "inferencepools", group: groupPools.Group, namespace: s.entry.Namespace,
+			fields: fields.OneTermEqualSelector("metadata.name", s.entry.Name).String(),
+			list:   func() runtime.Object { return new(inferencePoolList) },
+			convert: func(o runtime.Object) (*objects[*inferencePool], *object[*inferencePool]) {
+				switch o := o.(type) {
+				case *inferencePoolList:
+					return pageOf(&o.ListMeta, o.Items, poolObject), nil
+				case *inferencePool:
+					return nil, poolObject(o)
+				}
+				return nil, nil
+			},
+			sink: (*poolSink)(s), counts: s.d.counts, changed: s.d.nudge,
+		}).start(now)
+		s.d.spawn(s.pool.run)
+	case mapping.Selector:
+		s.follow(s.entry.Name)
+	case mapping.Service:
+		s.slices = (&follower[*endpointSlice]{
+			client: s.d.client.slices, resource: "endpointslices", group: discoveryv1.GroupName, namespace: s.entry.Namespace,
+			labels: labels.Set{discoveryv1.LabelServiceName: s.entry.Name}.String(),
+			list:   func() runtime.Object { return new(discoveryv1.EndpointSliceList) }, convert: convertSlice,
+			sink: (*sliceSink)(s), counts: s.d.counts, changed: s.d.nudge,
+		}).start(now)
+		s.d.spawn(s.slices.run)
+	}
+}
+
+func convertSlice(o runtime.Object) (*objects[*endpointSlice], *object[*endpointSlice]) {
+	switch o := o.(type) {
+	case *discoveryv1.EndpointSliceList:
+		return pageOf(&o.ListMeta, o.Items, sliceObject), nil
+	case *discoveryv1.EndpointSlice:
+		return nil, sliceObject(o)
+	}
+	return nil, nil
+}
+
+// follow watches the pods with other labels than before.
+func (s *source) follow(selector string) {
+	s.unfollow()
+	s.selector, s.another = selector, true
+	convert := podObject(s.keep)
+	s.pods = (&follower[*mapping.Pod]{
+		client: s.d.client.core, resource: "pods", namespace: s.entry.Namespace, labels: selector,
+		list: func() runtime.Object { return new(corev1.PodList) },
+		convert: func(o runtime.Object) (*objects[*mapping.Pod], *object[*mapping.Pod]) {
+			switch o := o.(type) {
+			case *corev1.PodList:
+				return pageOf(&o.ListMeta, o.Items, convert), nil
+			case *corev1.Pod:
+				return nil, convert(o)
+			}
+			return nil, nil
+		},
+		counts: s.d.counts, changed: s.d.nudge,
+	}).start(time.Now())
+	s.pods.sink = &podSink{s, s.pods}
+	follower := s.pods
+	s.stop = s.d.spawn(follower.run)
+}
+
+func (s *source) unfollow() {
+	if s.stop != nil {
+		s.stop()
+	}
+	s.pods, s.stop, s.selector = nil, nil, ""
+}
+
+// setPool takes what the pool says of itself.
+func (s *source) setPool(p *inferencePool) {
+	now := time.Now()
+	match, pool, err := p.targets()
+	if err != nil {
+		s.dropPool(err.Error())
+		s.exists = true
+		return
+	}
+	s.exists = true
+	if s.invalid != "" {
+		s.invalid, s.since = "", now
+	}
+	s.current = pool
+	if selector := labels.Set(match).String(); selector != s.selector {
+		s.follow(selector)
+	}
+}
+
+// dropPool notes that there is no pool, or, with a reason, that it is not valid. Its pods have
+// left.
+func (s *source) dropPool(invalid string) {
+	if s.exists || s.invalid != invalid {
+		s.since = time.Now()
+	}
+	s.exists, s.invalid = false, invalid
+	s.unfollow()
+	s.table.leaveAll(time.Now())
+}
+
+// status returns the state of the source.
+func (s *source) status() status {
+	var st status
+	switch {
+	case s.slices != nil:
+		return s.slices.status()
+	case s.pool == nil && s.pods == nil: // Run has not begun
+		return status{State: Syncing, Since: s.since}
+	case s.pool == nil:
+		return s.pods.status()
+	}
+	st = s.pool.status()
+	switch {
+	case st.State != Synced:
+	case s.invalid != "":
+		st.State, st.Since, st.Problem = Invalid, s.since, fmt.Sprintf("InferencePool %s/%s: %s", s.entry.Namespace, s.entry.Name, s.invalid)
+	case !s.exists:
+		st.State, st.Since, st.Problem = Missing, s.since, fmt.Sprintf("InferencePool %s/%s does not exist", s.entry.Namespace, s.entry.Name)
+	case s.pods != nil:
+		pods := s.pods.status()
+		if pods.Message.Before(st.Message) { // the older is the worse
+			st.Message = pods.Message
+		}
+		pods.Message = st.Message
+		return pods
+	}
+	return st
+}
+
+// deniedFor is how long a source that is denied, or does not exist, may keep the process from
+// being ready at its start: an API server that has just started denies everything for a while.
+const deniedFor = 30 * time.Second
+
+// settled reports whether the API server has said what the source has, or that it will not.
+func (s *source) settled(st status, now time.Time) bool {
+	switch st.State {
+	case Missing, Invalid:
+		return true
+	case Forbidden, Unauthorized:
+		return st.Listed || now.Sub(st.Since) >= deniedFor
+	}
+	return st.Listed
+}
+
+// listed reports whether the table has all pods.
+func (s *source) listed(st status) bool {
+	return st.Listed || st.State == Invalid || st.State == Missing && s.pool != nil && s.pool.status().Listed
+}
+
+// check makes followers without messages unreachable.
+func (s *source) check(now time.Time) {
+	if s.pool != nil {
+		s.pool.check(now)
+	}
+	if s.pods != nil {
+		s.pods.check(now)
+	}
+	if s.slices != nil {
+		s.slices.check(now)
+	}
+}
+
+// poolSink takes the source's pool.
+type poolSink source
+
+func (p *poolSink) source() *source { return (*source)(p) }
+
+func (p *poolSink) replace(all []*inferencePool, keep map[string]bool) {
+	p.d.change(func() {
+		for _, pool := range all {
+			if pool.Name == p.entry.Name {
+				p.source().setPool(pool)
+				return
+			}
+		}
+		if len(keep) == 0 {
+			p.source().dropPool("")
+		}
+	})
+}
+
+func (p *poolSink) set(pool *inferencePool) {
+	if pool.Name == p.entry.Name {
+		p.d.change(func() { p.source().setPool(pool) })
+	}
+}
+
+func (p *poolSink) remove(pool *inferencePool) {
+	if pool.Name == p.entry.Name {
+		p.d.change(func() { p.source().dropPool("") })
+	}
+}
+
+// podSink takes the pods that one follower finds.
+type podSink struct {
+	s    *source
+	from *follower[*mapping.Pod]
+}
+
+// change runs a change, unless the follower is not the source's any more.
+func (p *podSink) change(do func(now time.Time)) {
+	p.s.d.change(func() {
+		if p.s.pods == p.from {
+			do(time.Now())
+		}
+	})
+}
+
+func (p *podSink) replace(all []*mapping.Pod, keep map[string]bool) {
+	p.change(func(now time.Time) {
+		p.s.table.replace(all, keep, p.s.another, now)
+		p.s.another = false
+	})
+}
+
+func (p *podSink) set(pod *mapping.Pod) {
+	p.change(func(now time.Time) { p.s.table.set(pod, now) })
+}
+
+func (p *podSink) remove(pod *mapping.Pod) {
+	p.change(func(now time.Time) { p.s.table.remove(pod, now) })
+}
+
+// sliceSink takes the slices of the source's Service.
+type sliceSink source
+
+func (s *sliceSink) replace(all []*endpointSlice, keep map[string]bool) {
+	s.d.change(func() {
+		for name := range s.parts {
+			if !keep[s.entry.Namespace+"/"+name] {
+				delete(s.parts, name)
+			}
+		}
+		for _, one := range all {
+			s.parts[one.name] = one
+		}
+		(*source)(s).mergeSlices()
+	})
+}
+
+func (s *sliceSink) set(one *endpointSlice) {
+	s.d.change(func() {
+		s.parts[one.name] = one
+		(*source)(s).mergeSlices()
+	})
+}
+
+func (s *sliceSink) remove(one *endpointSlice) {
+	s.d.change(func() {
+		delete(s.parts, one.name)
+		(*source)(s).mergeSlices()
+	})
+}
+
+// mergeSlices makes the endpoints of all slices the pods of the table.
+func (s *source) mergeSlices() {
+	now := time.Now()
+	found := endpointsOf(s.parts, s.d.config.IPv6)
+	for key, e := range found {
+		s.table.set(e.pod, now)
+		if tr := s.table.pods[key]; tr != nil {
+			tr.target, tr.noTarget = e.target, e.target == 0
+		}
+	}
+	for key, tr := range s.table.pods {
+		if _, present := found[key]; !present && tr.left.IsZero() {
+			s.table.remove(tr.pod, now)
+		}
+	}
+}
+
+// ports returns the target ports of a pod with workers. One that has left keeps those that it had.
+func (s *source) ports(tr *tracked, now time.Time) mapping.Pool {
+	if tr.target != 0 && len(s.entry.TargetPorts) == 0 {
+		return mapping.Pool{Ports: []uint16{tr.target}}
+	}
+	if tr.left.IsZero() && !s.another || len(tr.pool.Ports) == 0 {
+		if len(tr.pool.Ports) > 0 && !slices.Equal(tr.pool.Ports, s.current.Ports) {
+			tr.former = append(tr.former, formerPool{tr.pool, now})
+			tr.former = tr.former[max(0, len(tr.former)-maxFormer):]
+		}
+		tr.pool = s.current
+	}
+	return tr.pool
+}
+
+// order sorts pods over all sources, the oldest first.
+func order(a, b row) int {
+	if c := a.tr.pod.Created.Compare(b.tr.pod.Created); c != 0 {
+		return c
+	}
+	if c := strings.Compare(a.tr.pod.UID, b.tr.pod.UID); c != 0 {
+		return c
+	}
+	return strings.Compare(a.tr.key, b.tr.key)
+}

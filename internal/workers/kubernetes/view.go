@@ -1,0 +1,164 @@
+package kubernetes
+
+import (
+	"slices"
+	"time"
+
+	"github.com/select-service/select-service/internal/workers/kubernetes/mapping"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// Pods counts the pods of a source.
+type Pods struct {
+	Selected    int `json:"selected"` // by the source, now
+	Schedulable int `json:"schedulable"`
+	Draining    int `json:"draining"`
+	Incomplete  int `json:"incomplete"`
+	Waiting     int `json:"waiting"` // not ready yet
+	Excluded    int `json:"excluded"`
+}
+
+// add counts a pod with workers, by what they are in the catalog: one that needs mending hides
+// others that serve.
+func (p *Pods) add(pod *counted, lifecycles map[uint64]catalog.Lifecycle) {
+	has := func(l catalog.Lifecycle) bool {
+		return slices.ContainsFunc(pod.ids, func(id uint64) bool { return lifecycles[id] == l })
+	}
+	switch {
+	case pod.draining:
+		p.Draining++
+	case has(catalog.Incomplete):
+		p.Incomplete++
+	case has(catalog.Schedulable):
+		p.Schedulable++
+	default: // drained over the API
+		p.Draining++
+	}
+}
+
+// Excluded is a pod that has no workers although its source selects it.
+type Excluded struct {
+	Source string `json:"source"`
+	Pod    string `json:"pod"`
+	Reason string `json:"reason"` // one of the constants mapping.Excluded…
+	Why    string `json:"message"`
+}
+
+// SourceStatus is a source as GET /kubernetes shows it.
+type SourceStatus struct {
+	Kind      mapping.Kind `json:"kind"`
+	Name      string       `json:"name"`
+	Namespace string       `json:"namespace"`
+	State     State        `json:"state"`
+	Since     time.Time    `json:"since"`
+	Error     string       `json:"error,omitempty"`
+	Selector  string       `json:"selector,omitempty"`
+	Ports     []uint16     `json:"ports,omitempty"`
+	Pods
+	// Message is when the API server last said something; zero: not yet.
+	Message time.Time `json:"-"`
+}
+
+// maxShown is how many excluded pods are shown.
+const maxShown = 100
+
+// Status is what discovery knows.
+type Status struct {
+	Enabled  bool           `json:"enabled"`
+	Synced   bool           `json:"synced"` // every source has been listed
+	Sources  []SourceStatus `json:"sources"`
+	Excluded []Excluded     `json:"excluded"` // at most 100
+	// MoreExcluded is how many are not in Excluded.
+	MoreExcluded int          `json:"more_excluded"`
+	Peers        *PeersStatus `json:"peers,omitempty"`
+}
+
+// view is the result of the last plan.
+type view struct {
+	sources  []Pods // without those of pods
+	pods     []counted
+	excluded []Excluded
+}
+
+// counted is a pod with workers.
+type counted struct {
+	source   int
+	draining bool
+	ids      []uint64
+}
+
+func (p *plan) view() view {
+	v := view{excluded: p.excluded, pods: make([]counted, 0, len(p.pods))}
+	index := make(map[*source]int, len(p.sources))
+	for i, s := range p.sources {
+		v.sources = append(v.sources, *p.counts[s])
+		index[s] = i
+	}
+	for _, pod := range p.pods {
+		if !pod.gone {
+			v.pods = append(v.pods, counted{index[pod.s], pod.phase == draining, pod.ids})
+		}
+	}
+	return v
+}
+
+// counts returns the pods of each source, nil before the first plan.
+func (v *view) counts(workers *catalog.Catalog) []Pods {
+	counts := slices.Clone(v.sources)
+	lifecycles := make(map[uint64]catalog.Lifecycle, len(v.pods))
+	for _, w := range workers.List(nil, nil) {
+		if w.Source.Kind == catalog.SourceKubernetes {
+			lifecycles[w.ID] = w.Lifecycle
+		}
+	}
+	for i := range v.pods {
+		counts[v.pods[i].source].add(&v.pods[i], lifecycles)
+	}
+	return counts
+}
+
+// Status returns what discovery knows now. A nil Discovery is not enabled.
+func (d *Discovery) Status() Status {
+	if d == nil {
+		return Status{}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	st := Status{Enabled: true, Synced: d.ready, Sources: make([]SourceStatus, 0, len(d.sources)), Excluded: d.seen.excluded}
+	counts := d.seen.counts(d.config.Catalog)
+	for i, s := range d.sources {
+		of := s.status()
+		shown := SourceStatus{
+			Kind: s.entry.Kind, Name: s.entry.Name, Namespace: s.entry.Namespace, State: of.State, Since: of.Since.UTC(), Error: of.Problem,
+			Selector: s.selector, Ports: s.current.Ports, Message: of.Message,
+		}
+		if i < len(counts) {
+			shown.Pods = counts[i]
+		}
+		st.Sources = append(st.Sources, shown)
+	}
+	if st.Excluded == nil {
+		st.Excluded = []Excluded{}
+	}
+	if d.peers != nil {
+		st.Peers = d.peers.statusLocked()
+	}
+	if n := len(st.Excluded); n > maxShown {
+		st.Excluded, st.MoreExcluded = st.Excluded[:maxShown], n-maxShown
+	}
+	return st
+}
+
+// ExcludedBy counts the excluded pods by reason.
+func (d *Discovery) ExcludedBy() map[string]int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	by := make(map[string]int)
+	for _, e := range d.seen.excluded {
+		by[e.Reason]++
+	}
+	return by
+}
+
+// Counts returns the counters.
+func (d *Discovery) Counts() Counts { return d.counts.Read() }
