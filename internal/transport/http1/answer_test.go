@@ -107,10 +107,12 @@ type pieces struct {
 	net.Conn
 	text  string
 	size  func() int // of the next piece
+	reads int
 	wrote strings.Builder
 }
 
 func (p *pieces) Read(b []byte) (int, error) {
+	p.reads++
 	if p.text == "" {
 		return 0, io.EOF
 	}
@@ -129,7 +131,8 @@ func (p *pieces) SetWriteDeadline(time.Time) error { return nil }
 // header, length, body, trailer, and whether the connection is kept.
 func readText(t testing.TB, method, text string, size func() int) (string, error) {
 	t.Helper()
-	c := New(Options{Dial: func(context.Context, string, string) (net.Conn, error) { return &pieces{text: text, size: size}, nil }})
+	from := &pieces{text: text, size: size}
+	c := New(Options{Dial: func(context.Context, string, string) (net.Conn, error) { return from, nil }})
 	defer c.Close()
 	got := ""
 	resp, err := c.Do(t.Context(), &Request{
@@ -140,7 +143,7 @@ func readText(t testing.TB, method, text string, size func() int) (string, error
 		return "", err
 	}
 	defer resp.Close()
-	body, err := io.ReadAll(resp)
+	body, err := io.ReadAll(&waiting{resp, from, t})
 	if err != nil {
 		return "", err
 	}
@@ -149,6 +152,29 @@ func readText(t testing.TB, method, text string, size func() int) (string, error
 		got += " kept"
 	}
 	return got, nil
+}
+
+// waiting reads a body, every second time after Wait. Then, and whenever Ready says so, Read needs no byte of the
+// connection; the end alone may have come with the last bytes.
+type waiting struct {
+	*Response
+	from *pieces
+	t    testing.TB
+}
+
+func (w *waiting) Read(b []byte) (int, error) {
+	if w.from.reads%2 == 0 {
+		w.Wait()
+	}
+	ready, before := w.Ready(), w.from.reads
+	n, err := w.Response.Read(b)
+	if ready && w.from.reads > before {
+		w.t.Errorf("%.80q: a read that is ready has waited", w.from.text)
+	}
+	if ready && n == 0 && err == nil {
+		w.t.Errorf("%.80q: a read that is ready has nothing", w.from.text)
+	}
+	return n, err
 }
 
 // TestPieces: an answer is the same however its bytes come.

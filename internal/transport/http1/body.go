@@ -41,6 +41,32 @@ func (r *Response) Read(p []byte) (n int, err error) {
 	return n, r.err
 }
 
+// Ready reports whether Read returns at once: bytes of the body have come, or its end, or an error.
+func (r *Response) Ready() bool {
+	for r.err == nil && r.framing == byChunks && r.left == 0 {
+		line, err := r.nextLine()
+		if line == nil && err == nil {
+			return false
+		}
+		if err == nil {
+			err = r.readLine(line)
+		}
+		if err != nil {
+			r.finish(err)
+		}
+	}
+	return r.err != nil || !r.HasBody() || r.conn.r < r.conn.w
+}
+
+// Wait waits until Read returns at once. A reader that waits here needs no buffer of its own meanwhile.
+func (r *Response) Wait() {
+	for !r.Ready() {
+		if r.conn.fill() != nil {
+			return // Read gets the same error
+		}
+	}
+}
+
 // Sending reports whether the request's body is still being sent, and so may not be changed: a server may answer
 // before it has read a request. It does not once Read has returned an error, nor after Close.
 func (r *Response) Sending() bool {
