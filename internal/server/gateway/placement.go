@@ -40,6 +40,11 @@ func (p *Placement) Destination() (address, url string) {
 	return p.destinations[0].text, p.destinations[0].url
 }
 
+// Worker returns the chosen worker and rank as a header's value: ID;dp_rank=RANK.
+func (p *Placement) Worker() string {
+	return strconv.FormatUint(p.chosen.Worker, 10) + ";dp_rank=" + strconv.FormatUint(uint64(p.chosen.DP), 10)
+}
+
 // goesTo reports whether an endpoint, ip:port, is among the destinations.
 func (p *Placement) goesTo(at string) bool {
 	return slices.ContainsFunc(p.destinations, func(e endpoint) bool { return e.text == at })

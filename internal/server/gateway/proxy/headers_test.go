@@ -128,7 +128,7 @@ func TestAnswerHeaders(t *testing.T) {
 	<-got
 	want := http.Header{
 		"Set-Cookie": {"a=1", "b=2"}, "Server": {"uvicorn"}, "Date": {"Thu, 01 Jan 1970 00:00:00 GMT"}, "Content-Encoding": {"gzip"},
-		"Vary": {"a", "b"}, "Content-Length": {"3"},
+		"Vary": {"a", "b"}, "Content-Length": {"3"}, "X-Select-Worker": {"1;dp_rank=0"},
 	}
 	if a.StatusCode != 201 || a.body != "\x1f\x8b\x08" || len(a.Header) != len(want) {
 		t.Errorf("%d %q %v", a.StatusCode, a.body, a.Header)
@@ -225,6 +225,23 @@ func TestKeys(t *testing.T) {
 				t.Error(a.body)
 			}
 		})
+	}
+}
+
+// TestWorkerHeader: only callers who may operate workers are told which one answered.
+func TestWorkerHeader(t *testing.T) {
+	for role, want := range map[string]string{"call": "", "operate": "1;dp_rank=0"} {
+		roles, err := access.ParseRoles([]string{role})
+		if err != nil {
+			t.Fatal(err)
+		}
+		guard, token := guarded(t, roles)
+		w := start(t, func(s *settings) { s.Proxy.Guard = guard })
+		w.put(answering(t, jsonAnswer("{}")))
+		a := w.ask(request(chatPath, chatBody(""), "Authorization", "Bearer "+token))
+		if got := a.Header.Get("X-Select-Worker"); a.StatusCode != 200 || got != want {
+			t.Errorf("%s: %d, %q, want %q", role, a.StatusCode, got, want)
+		}
 	}
 }
 

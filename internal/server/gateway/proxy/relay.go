@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/select-service/select-service/internal/server/gateway"
 	"github.com/select-service/select-service/internal/server/gateway/openai"
 	"github.com/select-service/select-service/internal/transport/http1"
 )
@@ -44,8 +45,11 @@ type relay struct {
 	closed bool
 }
 
+// workerHeader tells callers with the role operate which worker and rank answered.
+const workerHeader = "X-Select-Worker"
+
 // answer passes the engine's answer on, and closes it.
-func (e *exchange) answer(resp *http1.Response) {
+func (e *exchange) answer(place *gateway.Placement, resp *http1.Response) {
 	defer resp.Close()
 	e.sent(resp)
 	e.line.status = resp.Status
@@ -57,6 +61,9 @@ func (e *exchange) answer(resp *http1.Response) {
 	e.Answered(resp.Status, contentType, encoding)
 	h := e.w.Header()
 	addTo(h, resp.Header)
+	if e.operates {
+		h[workerHeader] = []string{place.Worker()}
+	}
 	if contentType == "" {
 		h["Content-Type"] = nil // net/http would guess one
 	}
@@ -94,38 +101,16 @@ func announce(to http.Header, from http1.Header) {
 // run passes the body on.
 func (r *relay) run(resp *http1.Response) {
 	e := r.e
-	var buf []byte
-	if r.events {
-		p := eventBuffers.Get().(*[eventBuffer]byte)
-		defer eventBuffers.Put(p)
-		buf = p[:]
-		if r.left < 0 { // no comment fits into a stream whose length has been announced
-			r.startKeepalive()
-			defer r.stopKeepalive()
-		}
-	} else {
-		p := bodyBuffers.Get().(*[bodyBuffer]byte)
-		defer bodyBuffers.Put(p)
-		buf = p[:]
+	if r.events && r.left < 0 { // no comment fits into a stream whose length has been announced
+		r.startKeepalive()
+		defer r.stopKeepalive()
 	}
-	if r.events || r.left < 0 {
-		r.flush() // the head, so that the client knows at once that there is an answer
+	if (r.events || r.left < 0) && !resp.Ready() {
+		r.flush() // the head alone, so that the client knows at once that there is an answer
 	}
 	pass := r.pass
 	for {
-		n, err := resp.Read(buf)
-		e.sent(resp)
-		if n > 0 && e.line.first.IsZero() {
-			e.line.first = time.Now()
-			e.server.config.Metrics.FirstByte(e.line.first.Sub(e.began))
-		}
-		e.line.bytes += int64(n)
-		ended := errors.Is(err, io.EOF)
-		if n > 0 || ended {
-			if r.err == nil {
-				r.err = e.Relay(buf[:n], ended, pass)
-			}
-		}
+		ended, err := r.next(resp, pass)
 		switch {
 		case r.err != nil:
 			e.gone()
@@ -142,6 +127,36 @@ func (r *relay) run(resp *http1.Response) {
 			return
 		}
 	}
+}
+
+// next passes what has come of the body on, at least a byte or its end. The error is the engine's. A stream of
+// events waits without a buffer: most of the streams of a busy proxy do, most of the time.
+func (r *relay) next(resp *http1.Response, pass func(piece []byte, end bool) error) (ended bool, err error) {
+	if !r.events {
+		p := bodyBuffers.Get().(*[bodyBuffer]byte)
+		defer bodyBuffers.Put(p)
+		return r.read(resp, p[:], pass)
+	}
+	resp.Wait()
+	p := eventBuffers.Get().(*[eventBuffer]byte)
+	defer eventBuffers.Put(p)
+	return r.read(resp, p[:], pass)
+}
+
+func (r *relay) read(resp *http1.Response, buf []byte, pass func(piece []byte, end bool) error) (ended bool, err error) {
+	e := r.e
+	n, err := resp.Read(buf)
+	e.sent(resp)
+	if n > 0 && e.line.first.IsZero() {
+		e.line.first = time.Now()
+		e.server.config.Metrics.FirstByte(e.line.first.Sub(e.began))
+	}
+	e.line.bytes += int64(n)
+	ended = errors.Is(err, io.EOF)
+	if (n > 0 || ended) && r.err == nil {
+		r.err = e.Relay(buf[:n], ended, pass)
+	}
+	return ended, err
 }
 
 // gone notes that the client has left.

@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"io"
+	"net"
 	"strings"
 	"testing"
 )
@@ -27,6 +28,47 @@ func TestChat(t *testing.T) {
 	w.wantLoads("1:0")
 	w.wantCount("gateway_requests_total", `outcome="booked",via="proxy"`, "1")
 	w.wantCount("gateway_served_total", `endpoint="chosen",via="proxy"`, "1")
+}
+
+// TestOneWrite: what an engine sends at once, a head and the first piece, is one write to the client as well. Two
+// would be two packets and two system calls for each answer.
+func TestOneWrite(t *testing.T) {
+	for name, head := range map[string]string{"events": eventsHead, "json": jsonHead + "transfer-encoding: chunked\r\n\r\n"} {
+		t.Run(name, func(t *testing.T) {
+			writes := make(chan string, 10)
+			w := start(t, func(s *settings) {
+				s.Wrap = func(c net.Conn) net.Conn { return &writing{c, writes} }
+			})
+			next := make(chan struct{})
+			w.put(startEngine(t, func(c *served) {
+				c.read()
+				c.write(head + chunk(event("a")))
+				<-next
+				c.write(chunk(event("b")) + lastChunk)
+			}))
+			c := w.dial()
+			c.send(request(chatPath, chatBody(`,"stream":true`)))
+			first := <-writes
+			if !strings.HasPrefix(first, "HTTP/1.1 200 ") || !strings.HasSuffix(first, chunk(event("a"))) {
+				t.Errorf("the first write is %q", first)
+			}
+			close(next)
+			if second := <-writes; second != chunk(event("b"))+lastChunk {
+				t.Errorf("the second write is %q", second)
+			}
+		})
+	}
+}
+
+// writing tells what is written to a connection.
+type writing struct {
+	net.Conn
+	writes chan string
+}
+
+func (w *writing) Write(p []byte) (int, error) {
+	w.writes <- string(p)
+	return w.Conn.Write(p)
 }
 
 // TestStream: each piece of a stream is with the client before the engine sends the next one, whatever its type, and

@@ -33,11 +33,15 @@ type exchange struct {
 	began   time.Time
 	whole   bool // the request's body has come
 	freed   bool // the engine has it
-	line    accessLine
+	// operates: the caller may know which worker answers.
+	operates bool
+	line     accessLine
 }
 
 // ServeHTTP serves one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.requests.Add(1) // before Shutdown can see that an upgraded connection, or one of HTTP/2, has gone
+	defer s.requests.Done()
 	e, denied := s.open(w, r) //nolint:contextcheck // spans have contexts of their own
 	if e == nil {
 		return
@@ -68,7 +72,7 @@ func (s *Server) open(w http.ResponseWriter, r *http.Request) (*exchange, *gatew
 	caller, denied := s.identify(r)
 	return &exchange{
 		Exchange: s.gateway.Open(counts.Proxy, caller), server: s, w: w, control: http.NewResponseController(w), r: r,
-		target: target, peer: at.Addr().Unmap(), began: began,
+		target: target, peer: at.Addr().Unmap(), began: began, operates: caller.May(access.Operate),
 	}, denied
 }
 
@@ -279,7 +283,7 @@ func (e *exchange) forward(ctx context.Context, place *gateway.Placement) {
 		if err == nil {
 			at, _ := place.Destination()
 			e.Served(at) //nolint:contextcheck // it looks nothing up
-			e.answer(resp)
+			e.answer(place, resp)
 			return
 		}
 		failed, _ := errors.AsType[*http1.Error](err)

@@ -63,7 +63,7 @@ type Server struct {
 	draining atomic.Bool
 	ctx      context.Context // of all requests
 	cut      context.CancelFunc
-	hijacked sync.WaitGroup // upgraded connections
+	requests sync.WaitGroup // under way
 	clients  departures
 	watching sync.WaitGroup // clients.run
 
@@ -124,10 +124,10 @@ func (s *Server) Stop(ctx context.Context, delay, timeout time.Duration) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if s.HTTP.Shutdown(ctx) == nil { // it does not wait for upgraded connections
+	if s.HTTP.Shutdown(ctx) == nil { // it does not wait for upgraded connections, nor for requests of HTTP/2 whose connection has gone
 		ended := make(chan struct{})
 		go func() {
-			s.hijacked.Wait()
+			s.requests.Wait()
 			close(ended)
 		}()
 		select {
@@ -139,7 +139,7 @@ func (s *Server) Stop(ctx context.Context, delay, timeout time.Duration) {
 	}
 	s.cut()
 	_ = s.HTTP.Close()
-	s.hijacked.Wait()
+	s.requests.Wait()
 	s.watching.Wait()
 	s.engines.Close()
 }

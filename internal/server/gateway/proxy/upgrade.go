@@ -13,8 +13,6 @@ import (
 // upgrade makes the client's connection one with the engine, in the protocol to which both have changed.
 func (e *exchange) upgrade(resp *http1.Response) {
 	engine := resp.Upgraded()
-	e.server.hijacked.Add(1) // before Shutdown can see that the server's connection has gone
-	defer e.server.hijacked.Done()
 	client, buffered, err := e.control.Hijack()
 	if engine == nil || err != nil {
 		panic(http.ErrAbortHandler)
