@@ -31,7 +31,15 @@ labels:
     "drain_timeout" (printf "%ds" (int .Values.drain.timeoutSeconds)))
   "kubernetes" (dict "pools" $pools)
   "replicas" (dict "kube_peer_service" (printf "%s-peers" .Release.Name)) }}
+{{- with .Values.proxy.port }}
+{{- $_ := set $config "proxy" (dict "port" .) }}
+{{- end }}
 {{- mergeOverwrite $config (deepCopy .Values.config) | toYaml }}
+{{- end }}
+
+{{- /* The proxy's port, by the configuration; nothing without one. */}}
+{{- define "proxyPort" -}}
+{{- with dig "proxy" "port" 0 (include "config" . | fromYaml) }}{{ int . }}{{ end }}
 {{- end }}
 
 {{- /* Whether port 9002 speaks TLS, by the configuration. */}}

@@ -337,7 +337,7 @@ func TestConfiguration(t *testing.T) {
 	if help, err := exec.Command(binary, "--help-all").Output(); err != nil || !bytes.Contains(help, []byte("--kube-inference-pool")) {
 		t.Skipf("the program has no discovery by Kubernetes: %v", err)
 	}
-	eachManifest(t, func(t *testing.T, all []object) {
+	check := func(t *testing.T, all []object) {
 		file := filepath.Join(t.TempDir(), "select-service.yaml")
 		if err := os.WriteFile(file, []byte(one(t, all, "ConfigMap", "select-service").Data["select-service.yaml"]), 0o600); err != nil {
 			t.Fatal(err)
@@ -347,5 +347,7 @@ func TestConfiguration(t *testing.T) {
 		if out, err := check.CombinedOutput(); err != nil {
 			t.Errorf("%v\n%s", err, out)
 		}
-	})
+	}
+	eachManifest(t, check)
+	t.Run("labels", func(t *testing.T) { check(t, objects(t, render(t, proxyValues))) })
 }

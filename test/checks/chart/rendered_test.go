@@ -45,10 +45,11 @@ istio: {connectTimeout: 500ms, outlierDetection: false}
 openshift: true
 podSecurityContext: {fsGroup: 1000660000, supplementalGroups: [1000660001]}
 securityContext: {runAsNonRoot: true}
+proxy: {port: 8080}
 httpRoute: {create: true, gateway: inference, gatewayNamespace: gateways, hostnames: [llm.example.com]}
 config: {log: {level: debug}, gateway: {lease: 20s}}
 drain: {delaySeconds: 10, timeoutSeconds: 600}
-networkPolicy: {api: [{podSelector: {matchLabels: {app: router}}}]}
+networkPolicy: {proxy: [{podSelector: {}}], api: [{podSelector: {matchLabels: {app: router}}}]}
 monitoring: {serviceMonitor: true, labels: {release: prometheus}, interval: 30s, tokenSecret: {name: metrics, key: token}}
 serviceAccount: {annotations: {example.com/role: reader}}
 podAnnotations: {example.com/team: serving}
@@ -230,7 +231,7 @@ func TestSchema(t *testing.T) {
 		}
 	}
 	for _, values := range []string{
-		"replica: 2", "replicas: 0", "replicas: two", "provider: kong", "pools: []", "pools: [{name: A}]", "pools: [{create: false}]",
+		"replica: 2", "replicas: 0", "replicas: two", "provider: kong", "pools: [{name: A}]", "pools: [{create: false}]",
 		"pools: [{name: a, create: true}]", "pools: [{name: a, create: true, matchLabels: {}, targetPorts: [1]}]",
 		"pools: [{name: a, targetPorts: [0]}]", "pools: [{name: a, targetPorts: [1, 2, 3, 4, 5, 6, 7, 8, 9]}]",
 		"pools: [{name: a, failureMode: failOpen}]", "httpRoute: {create: true}", "image: {digest: abc}", "drain: {delaySeconds: -1}",

@@ -144,3 +144,46 @@ func TestDestinationRule(t *testing.T) {
 		}
 	}
 }
+
+// proxyValues are those of docs/kubernetes.md for a service that clients call without a gateway, and without any CRD.
+const proxyValues = `
+pools: []
+proxy: {port: 8080}
+config: {kubernetes: {pools: [{selector: app=vllm, target_ports: [8000]}]}}
+`
+
+// TestProxyPort proves that the proxy's port, however it is given, is that of the container, of the Service and of the
+// policy, which lets the whole cluster to it or those that it names; and that without one there is no such port.
+func TestProxyPort(t *testing.T) {
+	for values, want := range map[string]struct{ port, from int }{
+		"{}":                            {0, 0},
+		"proxy: {port: 0}":              {0, 0},
+		"proxy: {port: 8080}":           {8080, 0},
+		proxyValues:                     {8080, 0},
+		"config: {proxy: {port: 8081}}": {8081, 0},
+		"{proxy: {port: 8080}, config: {proxy: {port: 8081}}}":                                  {8081, 0},
+		"{proxy: {port: 8080}, networkPolicy: {proxy: [{podSelector: {}}, {podSelector: {}}]}}": {8080, 2},
+	} {
+		all := objects(t, render(t, values))
+		container, service, policy := 0, 0, -1
+		for _, p := range one(t, all, "Deployment", "select-service").Spec.Template.Spec.Containers[0].Ports {
+			if p.Name == "proxy" {
+				container = p.ContainerPort
+			}
+		}
+		for _, p := range one(t, all, "Service", "select-service").Spec.Ports {
+			if p.TargetPort == "proxy" {
+				service = p.Port
+			}
+		}
+		for _, rule := range one(t, all, "NetworkPolicy", "select-service").Spec.Ingress {
+			if rule.Ports[0].Port == "proxy" {
+				policy = len(rule.From)
+			}
+		}
+		if container != want.port || service != want.port || want.port > 0 && policy != want.from || want.port == 0 && policy >= 0 {
+			t.Errorf("%s: the container has port %d, the Service %d, want %d; the policy names %d peers, want %d (-1: no rule)",
+				values, container, service, want.port, policy, want.from)
+		}
+	}
+}
