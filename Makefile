@@ -181,7 +181,7 @@ test-chart: $(HELM) ## render the chart and compare (ARGS=-rewrite writes its fi
 	SELECT_SERVICE_HELM=$(CURDIR)/$(HELM) $(GO) test -count=1 -timeout 10m ./test/checks/chart $(ARGS)
 
 .PHONY: test-newcomer
-test-newcomer: ## the commands of README and docs/install.md on a bare machine, make demo and make test first (as root; ARGS=--keep DIR)
+test-newcomer: ## the commands of README and docs/start/install.md on a bare machine, make demo and make test first (as root; ARGS=--keep DIR)
 	GO='$(GO)' scripts/test-newcomer.sh $(ARGS)
 
 .PHONY: release

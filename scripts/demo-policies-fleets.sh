@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Plays two policies of the service against each other on several fleets, workloads and
-# kinds of callers, and prints the ratios of each play. docs/demo-policies.md has the plays.
+# kinds of callers, and prints the ratios of each play. docs/figures/demo-policies.md has the plays.
 #
 #   scripts/demo-policies.sh --fleets [--ours select-service/NAME] [--base select-service] [--rounds 3]
 #                                     [--out DIRECTORY] [--trace FILE] [--seeds 4,5,6] [PLAY...]

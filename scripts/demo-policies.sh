@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Compares policies: starts the service and simulated engines, and plays one workload
-# under two policies of the service and three simple ones. docs/demo-policies.md explains
+# under two policies of the service and three simple ones. docs/figures/demo-policies.md explains
 # what is seen.
 #
 # With --fleets as the first argument it compares two policies of the service on several

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Shows two replicas behind one workload: both choose in turn, one is killed
-# half way and restarted three seconds later. docs/demo.md explains what is seen.
+# half way and restarted three seconds later. docs/start/demo.md explains what is seen.
 #
 # --cold restarts it without its peer, --replay=false registers the engines
 # without their replay endpoints; both together show what a peer is worth, and

@@ -2,7 +2,7 @@
 # The first five minutes without engines: starts simulated engines that describe themselves
 # as vLLM does, select-service as the proxy in front of them, and plays chats through it over
 # HTTP. Then the same chats go to the engines themselves in turn, and a table compares both.
-# docs/demo.md explains what is seen.
+# docs/start/demo.md explains what is seen.
 #
 # --workers N sets the number of engines (2). --keep lets chats go on at the end until
 # Ctrl-C. --cache-blocks, --speed, --prefill-rate, --decode-rate, --block-size and --hash-seed

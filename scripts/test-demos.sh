@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs every demo to its end, one after the other, and fails with the output of the first
 # that fails. With --short each plays a few requests only, which shows that it works and not
-# the figures that docs/demo.md, docs/demo-policies.md and docs/gateway.md have.
+# the figures that docs/start/demo.md, docs/figures/demo-policies.md and docs/start/gateway.md have.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

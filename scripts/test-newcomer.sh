@@ -2,7 +2,7 @@
 # Does what a newcomer does, on a machine that has nothing: a bare Debian root (mmdebstrap, minbase)
 # with make, gcc, git, certificate authorities and this machine's Go, with empty caches and an empty
 # home. In it the last commit of this tree is cloned, and as root the commands of README.md and
-# docs/install.md are played to their ends, make build, make demo and make test first. scripts/newcomer lists
+# docs/start/install.md are played to their ends, make build, make demo and make test first. scripts/newcomer lists
 # the commands that are left out, and why. Network and registries are those of this machine; no
 # other setting of it gets in.
 #
@@ -82,6 +82,6 @@ inside() {
 clone=/srv/select-service
 rm -rf "$root$clone"
 git clone -q --no-local "$PWD" "$root$clone"
-"$go" run -C "$root$clone" ./scripts/newcomer README.md docs/install.md | grep -vE -e "$without" >"$root/srv/commands"
+"$go" run -C "$root$clone" ./scripts/newcomer README.md docs/start/install.md | grep -vE -e "$without" >"$root/srv/commands"
 inside bash -c "cd $clone && exec bash -veuo pipefail /srv/commands"
 printf '\ntest-newcomer: ok\n'

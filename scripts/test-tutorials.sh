@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Plays the tutorials (docs/tutorials) with the real LiteLLM, Claude Code and Codex, and compares the flags that they
+# Plays the tutorials (docs/start/tutorials) with the real LiteLLM, Claude Code and Codex, and compares the flags that they
 # name with those of the real SMG and vllm-router. Simulated engines stand for servers with GPUs. The packages, 1.5 GB,
 # are kept outside the tree. Arguments go to go test (-run TestTutorials/litellm).
 set -euo pipefail

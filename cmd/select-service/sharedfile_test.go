@@ -16,7 +16,7 @@ func (appliedBy) Kind() catalog.SourceKind { return catalog.SourceFile }
 
 func (a appliedBy) Run(_ context.Context, apply workers.Apply) error { return a(apply) }
 
-// TestSharedFile: a picker is ready with the workers of the last time, as GET /ready is (docs/fleet.md: a start
+// TestSharedFile: a picker is ready with the workers of the last time, as GET /ready is (docs/run/fleet.md: a start
 // without NATS is ready after 5 s), although the set of a workers file waits for NATS; and it stays so when NATS
 // is back and the set is about to be applied.
 func TestSharedFile(t *testing.T) {

@@ -97,7 +97,7 @@ func advise(err error, url string) string {
 	case ok && failed.Status == http.StatusUnauthorized:
 		return text + "\nthe service wants a token: --token-file FILE, or SELECT_SERVICE_TOKEN"
 	case ok && failed.Status == http.StatusForbidden:
-		return text + "\nthe token's role does not allow this: docs/access.md has the roles"
+		return text + "\nthe token's role does not allow this: docs/run/access.md has the roles"
 	case ok && failed.Reason == "no_tokenizer":
 		return text + "\nwithout one a prompt has to be given as --tokens"
 	case isLookup && lookup.IsNotFound:

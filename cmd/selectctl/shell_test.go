@@ -44,7 +44,7 @@ func examples(t *testing.T) (lines []string) {
 		}
 	}
 	walk((&app{}).root())
-	text, err := os.ReadFile("../../docs/selectctl.md")
+	text, err := os.ReadFile("../../docs/run/selectctl.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func examples(t *testing.T) (lines []string) {
 // endless are the examples that go on until they are interrupted.
 var endless = regexp.MustCompile(`decisions.* -f|--watch`)
 
-// TestExamples: every example of the help texts and of docs/selectctl.md does, in a real shell, what
+// TestExamples: every example of the help texts and of docs/run/selectctl.md does, in a real shell, what
 // it says: it ends with 0, the doctor with 4 where it has found something.
 func TestExamples(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,6 @@
 // Command sim-engine simulates inference engines. Each has a block cache, a prefill and a
 // decode rate, publishes its KV events as vLLM does, and answers requests, including those of
-// the OpenAI API, after the time that its model takes. See docs/demo.md.
+// the OpenAI API, after the time that its model takes. See docs/start/demo.md.
 package main
 
 import (

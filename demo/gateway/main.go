@@ -1,6 +1,6 @@
 // Command gateway-load plays chats through several gateways in turn, and compares their results
 // with the same engines: how much of the prompts was cached, and how long the first token took.
-// See docs/demo.md and docs/gateway.md.
+// See docs/start/demo.md and docs/start/gateway.md.
 package main
 
 import (

@@ -1,6 +1,6 @@
 // Command sim-player plays a workload on simulated engines, with each request placed by a
 // selection service or by a simple policy, and compares the measurements of the engines. See
-// docs/demo-policies.md.
+// docs/figures/demo-policies.md.
 package main
 
 import (

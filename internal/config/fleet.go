@@ -76,7 +76,7 @@ var fleetSettings = []option{
 		bind: func(c *Config) value { return list(&c.Fleet.Servers, fleetServer) },
 		help: "NATS servers (nats://host:port or tls://host:port) over which the replicas of a fleet find each other and " +
 			"share workers and reservations; JetStream must be enabled there. --replica-sync-peers and --indexer-peers are not needed then. " +
-			"Worth it from about five replicas on; see docs/fleet.md.",
+			"Worth it from about five replicas on; see docs/run/fleet.md.",
 	},
 	{
 		key: "fleet.name", flag: "fleet-name", hint: "NAME", slots: notInSlots,

@@ -314,7 +314,7 @@ var kubernetesSettings = []option{
 		key: "kubernetes.inference_pool", flag: "kube-inference-pool", also: []string{"DYN_EPP_INFERENCE_POOL_NAME"}, hint: "NAME", repeats: true,
 		bind: func(c *Config) value { return list(&c.Kubernetes.Named.InferencePools, kubeName) },
 		help: "InferencePool (inference.networking.k8s.io/v1) whose pods are the workers; it may be given several times. " +
-			"This and the next two switch discovery on: docs/kubernetes.md.",
+			"This and the next two switch discovery on: docs/start/kubernetes.md.",
 	},
 	{
 		key: "kubernetes.service", flag: "kube-service", hint: "NAME", repeats: true,

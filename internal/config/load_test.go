@@ -20,7 +20,7 @@ import (
 	"github.com/select-service/select-service/pkg/selector"
 )
 
-var rewrite = flag.Bool("rewrite", false, "rewrite the golden files and docs/configuration.md")
+var rewrite = flag.Bool("rewrite", false, "rewrite the golden files and docs/reference/configuration.md")
 
 // setup is one start of the program. Files are found by their name.
 type setup struct {

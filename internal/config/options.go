@@ -379,7 +379,7 @@ var settings = []option{
 		key: keyPolicyType, flag: "policy", hint: "TYPE",
 		bind: func(c *Config) value { return checkedText(&c.WorkerSelection.Type, policies.TypeName) },
 		help: "Type of the selection policy for all models, with its default parameters: predicted-ttft, " +
-			"dynamo-default-cost-fn, least-loaded and others, see docs/policies.md. Without it, models that a gateway " +
+			"dynamo-default-cost-fn, least-loaded and others, see docs/how-it-works/policies.md. Without it, models that a gateway " +
 			"or proxy port serves have predicted-ttft and others Dynamo's cost. A policy file that names a policy, and " +
 			"--router-worker-selection-policy, exclude it.",
 	},
@@ -720,7 +720,7 @@ var settings = []option{
 		help: "Base URL of an OpenTelemetry collector's OTLP receiver, which gets spans of requests, events, recovery and " +
 			"snapshots: port 4317 is asked by gRPC, others by HTTP. Without it OTEL_EXPORTER_OTLP_ENDPOINT counts; without " +
 			"either nothing is traced. The other variables of OpenTelemetry say the rest, OTEL_TRACES_SAMPLER how many " +
-			"requests are traced: see docs/traces.md.",
+			"requests are traced: see docs/run/traces.md.",
 	},
 
 	{

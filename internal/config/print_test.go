@@ -40,9 +40,9 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// TestReference proves that docs/configuration.md has every option as it is.
+// TestReference proves that docs/reference/configuration.md has every option as it is.
 func TestReference(t *testing.T) {
-	sameFile(t, "../../docs/configuration.md", config.Reference())
+	sameFile(t, "../../docs/reference/configuration.md", config.Reference())
 }
 
 func printed(t *testing.T, conf config.Config) string {
@@ -190,17 +190,17 @@ func FuzzFile(f *testing.F) {
 	})
 }
 
-// TestClosedConfiguration: the file of docs/security.md that closes the service is
+// TestClosedConfiguration: the file of docs/run/security.md that closes the service is
 // one that the service takes, without a warning.
 func TestClosedConfiguration(t *testing.T) {
-	page, err := os.ReadFile("../../docs/security.md")
+	page, err := os.ReadFile("../../docs/run/security.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, text, _ := strings.Cut(string(page), "```yaml\n")
 	text, _, found := strings.Cut(text, "```")
 	if !found {
-		t.Fatal("docs/security.md has no configuration")
+		t.Fatal("docs/run/security.md has no configuration")
 	}
 	conf := fromFile(text).mustLoad(t)
 	if warnings := conf.Warnings(); len(warnings) > 0 {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Reference is docs/configuration.md, made from the table of options.
+// Reference is docs/reference/configuration.md, made from the table of options.
 func Reference() string {
 	var b strings.Builder
 	b.WriteString(referenceHead)
@@ -59,7 +59,7 @@ as not given. Of several environment variables the first that is set counts. Eve
 at start, all in one message; ` + "`--check-config`" + ` only checks, ` + "`--print-config`" + ` prints what is in effect.
 ` + "`--help`" + ` shows the options that most need, ` + "`--help-all`" + ` every one; an unknown flag is refused with the nearest known one.
 ` + "`--config FILE`" + ` (` + "`" + envConfig + "`" + `) names the file;
-[configs/select-service.yaml](../configs/select-service.yaml) is one with every default.
+[configs/select-service.yaml](../../configs/select-service.yaml) is one with every default.
 Booleans: true, 1, yes, on, false, 0, no, off; a flag alone means true.
 
 ` + "`select-service slots`" + ` runs the slot tracker alone. It reads no file and has the settings that say *slots*,

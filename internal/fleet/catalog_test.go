@@ -395,7 +395,7 @@ func TestLateWrites(t *testing.T) {
 
 // TestCutOff proves that a replica that cannot reach the bucket acknowledges nothing from what it has of the catalog,
 // whatever that says of the change, and that it answers what was only looked at, and what nobody could ever make.
-// Source: docs/fleet.md, "NATS is away: changes are 503".
+// Source: docs/run/fleet.md, "NATS is away: changes are 503".
 func TestCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
@@ -1102,7 +1102,7 @@ func TestOldBounded(t *testing.T) {
 }
 
 // TestEqualThresholds proves that thresholds are on all replicas though they are those of the options of the replica
-// at which they were set, or cleared. Source: docs/fleet.md, "a change on any replica is on all".
+// at which they were set, or cleared. Source: docs/run/fleet.md, "a change on any replica is on all".
 func TestEqualThresholds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()

@@ -200,7 +200,7 @@ func TestDrainInFleet(t *testing.T) {
 
 // TestDrainBeforeStart: a replica that starts while a worker drains goes by the drain's own deadline, so that a restart of
 // all replicas does not put it off; a clock that says that the drain begins later does not either. Source:
-// docs/draining.md, a worker is removed at the deadline.
+// docs/run/draining.md, a worker is removed at the deadline.
 func TestDrainBeforeStart(t *testing.T) {
 	for name, tt := range map[string]struct{ left, within, want time.Duration }{
 		"begun before":     {20 * time.Second, time.Minute, 20 * time.Second},

@@ -266,7 +266,7 @@ func TestPeersNotFound(t *testing.T) {
 }
 
 // TestPeersGivenUp: Ready does not wait for peers that cannot be looked for, and the index is recovered behind live
-// traffic if they are found later. Source: docs/fleet.md, "a start without NATS is ready after 5 s".
+// traffic if they are found later. Source: docs/run/fleet.md, "a start without NATS is ready after 5 s".
 func TestPeersGivenUp(t *testing.T) {
 	dump := dumped(t, 4, 3, 2)
 	synctest.Test(t, func(t *testing.T) {

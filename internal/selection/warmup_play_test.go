@@ -176,7 +176,7 @@ func (g *growing) advance(i int) {
 // TestWarmupPlay: a worker that joins a busy fleet carries half of the median load no later where
 // new workers get a share than where they do not, in the mean of some plays of chats and, where
 // one is named, of a trace; the mean TTFT of the fleet is not much worse. It prints the
-// figures of docs/engine-load.md.
+// figures of docs/how-it-works/engine-load.md.
 func TestWarmupPlay(t *testing.T) {
 	if testing.Short() {
 		t.Skip("an hour of model time")

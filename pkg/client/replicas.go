@@ -52,7 +52,7 @@ func (c *Client) Snapshot(ctx context.Context, after string, limit int) (Snapsho
 }
 
 // Snapshot is one page of a replica's live reservations. Maps are by process id;
-// docs/replica-sync.md explains the numbers.
+// docs/how-it-works/replica-sync.md explains the numbers.
 type Snapshot struct {
 	Process  uint64            `json:"process_id"`
 	Sequence uint64            `json:"sequence"` // last event of the process that the page covers

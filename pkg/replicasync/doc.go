@@ -14,5 +14,5 @@
 //
 // The messages are those of Dynamo's selection service and slot tracker
 // (dynamo-kv-router 1.3.1 and 1.6.1) with further keys, which those ignore.
-// docs/replica-sync.md has the protocol, docs/replicas.md what it promises.
+// docs/how-it-works/replica-sync.md has the protocol, docs/run/replicas.md what it promises.
 package replicasync

@@ -104,7 +104,7 @@ func (w *simWorld) lifecycle(n *simNode, k kind) {
 	recent := min(len(w.oracle.reservations), 1+w.rnd.IntN(12))
 	b := w.oracle.reservations[len(w.oracle.reservations)-1-w.rnd.IntN(recent)]
 	if b.origin.Sequence == 0 {
-		w.advance(400 * time.Millisecond) // all have heard of it: see docs/replica-sync.md
+		w.advance(400 * time.Millisecond) // all have heard of it: see docs/how-it-works/replica-sync.md
 		if k != renewed && w.rnd.IntN(2) == 0 {
 			w.dynamoSteps(b, k)
 			return

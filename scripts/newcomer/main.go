@@ -21,16 +21,16 @@ until curl -sf localhost:8080/ready; do sleep 1; done
 curl -s localhost:8080/v1/chat/completions -H 'content-type: application/json' -d '{
   "model": "MODEL", "messages": [{"role": "user", "content": "Hello"}]}'
 `},
-	{"docs/install.md", "it installs on this machine, or needs a container engine; make test-packages plays it", `
+	{"docs/start/install.md", "it installs on this machine, or needs a container engine; make test-packages plays it", `
 apt install ./dist/select-service_0.0.0_amd64.deb     # or: dnf install ./dist/select-service-0.0.0-1.x86_64.rpm
 systemctl status select-service
 docker load -i dist/select-service-0.0.0-image.tar     # Docker 25; or: kind load image-archive …, ctr image import …
 docker run --rm --pull never --read-only --cap-drop ALL -p 127.0.0.1:8092:8092 ghcr.io/select-service/select-service:0.0.0
 `},
-	{"docs/install.md", "it needs a registry of images", `
+	{"docs/start/install.md", "it needs a registry of images", `
 skopeo copy --all oci-archive:dist/select-service-0.0.0-image.tar docker://registry.example/select-service:0.0.0
 `},
-	{"docs/install.md", "it needs a cluster; make test-kube-api installs the chart in one", `
+	{"docs/start/install.md", "it needs a cluster; make test-kube-api installs the chart in one", `
 helm install select-service dist/select-service-0.0.0.tgz --namespace llm --create-namespace \
   --set image.repository=registry.example/select-service \
   --set provider=istio --set 'pools[0].name=llm,pools[0].create=true,pools[0].matchLabels.app=vllm,pools[0].targetPorts={8000}'

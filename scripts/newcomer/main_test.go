@@ -9,7 +9,7 @@ import (
 )
 
 // played are the pages of make test-newcomer.
-var played = []string{"README.md", "docs/install.md"}
+var played = []string{"README.md", "docs/start/install.md"}
 
 // TestPages proves that every line of a block of the pages is played or is left out with a reason,
 // that the commands of a newcomer come first, and that the list has no line which its page does
@@ -61,15 +61,15 @@ func TestPages(t *testing.T) {
 func TestNewBlock(t *testing.T) {
 	const page = "Text\n```sh\nmake new \\\n  --option\n```\n1. A list\n   ```bash\n   cat <<'X'\n     text\n   X\n   ```\n~~~\nplain\n~~~\n" +
 		"```json\n{}\n```\n```sh\nsystemctl status select-service\nsystemctl status select-service --all\n```\n"
-	all, err := blocks("docs/install.md", page)
+	all, err := blocks("docs/start/install.md", page)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []block{
-		{"docs/install.md", 3, []string{"make new \\", "  --option"}},
-		{"docs/install.md", 8, []string{"cat <<'X'", "  text", "X"}},
-		{"docs/install.md", 13, []string{"plain"}},
-		{"docs/install.md", 19, []string{"systemctl status select-service", "systemctl status select-service --all"}},
+		{"docs/start/install.md", 3, []string{"make new \\", "  --option"}},
+		{"docs/start/install.md", 8, []string{"cat <<'X'", "  text", "X"}},
+		{"docs/start/install.md", 13, []string{"plain"}},
+		{"docs/start/install.md", 19, []string{"systemctl status select-service", "systemctl status select-service --all"}},
 	}
 	if diff := cmp.Diff(want, all, cmp.AllowUnexported(block{})); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

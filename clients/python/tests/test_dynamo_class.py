@@ -18,7 +18,7 @@ from server import Server, free_port
 # The text signatures of ai-dynamo-runtime 1.6.1, which test/others/peers holds against it.
 SIGNATURES: dict[str, str] = json.loads((Path(__file__).parent / "dynamo_1_6_1.json").read_text())
 
-# It is done by the server as it starts; see docs/ray.md.
+# It is done by the server as it starts; see docs/start/ray.md.
 MISSING = {"recover_indexer_from_peers"}
 
 TOKENS = [1, 2, 3, 4, 5]
@@ -37,7 +37,7 @@ def text_signature(method: Any) -> str:
 
 
 def test_methods() -> None:
-    """The same names with the same parameters; what is missing is told in docs/ray.md."""
+    """The same names with the same parameters; what is missing is told in docs/start/ray.md."""
     ours = {name for name in dir(SelectionService) if not name.startswith("_")}
     theirs = set(SIGNATURES) - {"__init__"}
     assert ours == theirs - MISSING

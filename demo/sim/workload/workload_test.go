@@ -35,7 +35,7 @@ func digest(requests []Request) uint64 {
 }
 
 // TestGenerateIsDeterministic proves that a seed names one workload, today and
-// tomorrow: figures in docs/demo-policies.md were made with these.
+// tomorrow: figures in docs/figures/demo-policies.md were made with these.
 func TestGenerateIsDeterministic(t *testing.T) {
 	length.Sequential(t)
 	for seed, want := range map[uint64]uint64{
@@ -46,7 +46,7 @@ func TestGenerateIsDeterministic(t *testing.T) {
 		}
 		got := digest(DefaultChats().Generate(seed, 1000))
 		if got != want {
-			t.Errorf("seed %d: digest %#x, want %#x: the workload has changed, measure docs/demo-policies.md again", seed, got, want)
+			t.Errorf("seed %d: digest %#x, want %#x: the workload has changed, measure docs/figures/demo-policies.md again", seed, got, want)
 		}
 	}
 }

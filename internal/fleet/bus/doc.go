@@ -8,5 +8,5 @@
 //	….sync           batches of the messages of package replicasync
 //	….ask.OTHER      a request to the replica OTHER; the answer comes in parts to an inbox
 //
-// docs/fleet.md has the permissions, and what is promised when a server is away.
+// docs/run/fleet.md has the permissions, and what is promised when a server is away.
 package bus

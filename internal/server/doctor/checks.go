@@ -62,4 +62,4 @@ func (c Check) String() string { return checks[c].name }
 func (c Check) Title() string { return checks[c].title }
 
 // Runbook returns where the runbook has more, as a path in the repository.
-func (c Check) Runbook() string { return "docs/runbook.md#" + checks[c].runbook }
+func (c Check) Runbook() string { return "docs/run/runbook.md#" + checks[c].runbook }

@@ -430,7 +430,7 @@ func TestHealthyHistories(t *testing.T) {
 
 // TestRunbook: each check has a name and a title, and the runbook has the place that it names.
 func TestRunbook(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/runbook.md")
+	page, err := os.ReadFile("../../../docs/run/runbook.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -438,7 +438,7 @@ func TestRunbook(t *testing.T) {
 	for line := range strings.Lines(string(page)) {
 		if strings.HasPrefix(line, "#") {
 			title := strings.ToLower(strings.TrimSpace(strings.TrimLeft(line, "# ")))
-			places["docs/runbook.md#"+strings.ReplaceAll(title, " ", "-")] = true
+			places["docs/run/runbook.md#"+strings.ReplaceAll(title, " ", "-")] = true
 		}
 	}
 	for c := range doctor.NumChecks {

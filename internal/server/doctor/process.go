@@ -44,7 +44,7 @@ func (ex *examination) memory() {
 		ex.looked(Memory)
 		if limit := a.Limit(); float64(a.Used()) >= near*float64(limit) {
 			ex.find(Finding{
-				Check: Memory, Severity: Warning, Count: uint64(max(0, a.Used())), Remedy: "Raise --max-memory; docs/security.md says what happens when it is full.",
+				Check: Memory, Severity: Warning, Count: uint64(max(0, a.Used())), Remedy: "Raise --max-memory; docs/run/security.md says what happens when it is full.",
 				Sentence: fmt.Sprintf("The memory account %s is nearly full: %d of %d bytes.", a.Name(), a.Used(), limit),
 			})
 		}

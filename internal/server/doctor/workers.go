@@ -77,7 +77,7 @@ func (ex *examination) stream(snap *catalog.Snapshot, e catalog.Entry, st *kveve
 			"The KV event stream of %s has lost %d messages in "+lately+", and nothing could bring them back: it has no replay endpoint.", who, recent.lost)
 	}
 	if recent.undecodable > 0 {
-		find(UndecodableEvents, Error, recent.undecodable, "Check that the endpoint is that of KV events, in a form that docs/engines.md lists.",
+		find(UndecodableEvents, Error, recent.undecodable, "Check that the endpoint is that of KV events, in a form that docs/start/engines.md lists.",
 			"%d messages of the KV event stream of %s could not be read in "+lately+".", recent.undecodable, who)
 	}
 	switch {
@@ -87,7 +87,7 @@ func (ex *examination) stream(snap *catalog.Snapshot, e catalog.Entry, st *kveve
 			who, snap.BlockSize, st.OtherBlockSize, recent.dropped)
 	case recent.dropped == 0:
 	default:
-		find(DroppedEvents, Warning, recent.dropped, "docs/contract-events.md says what the reason means.",
+		find(DroppedEvents, Warning, recent.dropped, "docs/reference/contract-events.md says what the reason means.",
 			"%d KV events of %s were dropped in "+lately+", the last one as %s.", recent.dropped, who, st.DroppedWhy)
 	}
 }
@@ -150,7 +150,7 @@ func (ex *examination) publishers() {
 		if n := st.Undecodable - ex.before.publishers[p.ID]; n > 0 {
 			ex.find(Finding{
 				Check: UndecodableEvents, Severity: Error, Scope: &sc, Peer: p.Instance, Count: n,
-				Remedy:   "Check that the endpoint is that of KV events, in a form that docs/engines.md lists.",
+				Remedy:   "Check that the endpoint is that of KV events, in a form that docs/start/engines.md lists.",
 				Sentence: fmt.Sprintf("%d messages of publisher %q rank %d could not be read in "+lately+".", n, catalog.Clip(p.Instance), p.Rank),
 			})
 		}
@@ -172,7 +172,7 @@ func (ex *examination) policies() {
 			case rail.Engaged && rail.Rail == ttft.LateScope:
 				why = "the first tokens of most of its requests are told late, or never"
 				f.Remedy = "Let the gateway see the answers' bodies, or their first tokens by a second filter, which costs half of the CPU where answers are long " +
-					"(docs/gateway-bookings.md), or call prefill_complete at the first token. " +
+					"(docs/how-it-works/gateway-bookings.md), or call prefill_complete at the first token. " +
 					"Where answers are not streamed, --policy dynamo-default-cost-fn says that this cost is wanted."
 			case rail.Engaged && rail.Rail == ttft.Untracked:
 				why, f.Remedy = "prefills do not count as load", "Set --router-track-prefill-tokens, or another policy."

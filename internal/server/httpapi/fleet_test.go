@@ -140,7 +140,7 @@ func TestDoctor(t *testing.T) {
 		h := New(w.Service, w.Conductor(), Options{Log: zerolog.Nop(), Operators: operatorsOf(w.Service), Access: guardOf(t)})
 		const finding = `"healthy":false,"findings":[{"check":"worker_incomplete","severity":"error",` +
 			`"sentence":"Worker 1 cannot be chosen: endpoint is required.","remedy":"Complete the worker's record, or delete it.",` +
-			`"runbook":"docs/runbook.md#selectservicenoworkers","model_name":"m","routing_group":"t","worker_id":1}],"checks":[` +
+			`"runbook":"docs/run/runbook.md#selectservicenoworkers","model_name":"m","routing_group":"t","worker_id":1}],"checks":[` +
 			`{"check":"worker_incomplete","title":"All workers can be chosen","result":"finding"},`
 		if got := ask(h, "GET", "/v1.6/doctor", "read", "").Body.String(); !strings.Contains(got, finding) {
 			t.Errorf("%s", got)

@@ -19,7 +19,7 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// wanted is the role that each route takes, as the documents promise it (docs/access.md):
+// wanted is the role that each route takes, as the documents promise it (docs/run/access.md):
 // written down here on its own, not taken from the routes. "scoped" says that callers
 // of one tenant may use it, with a body that names that tenant as %s; a "-" means that
 // there is no body.
@@ -93,10 +93,10 @@ var wanted = map[string]struct{ role, scoped string }{
 	"POST /reservations/:id/prefill_complete": {"call", "-"},
 }
 
-// TestDocumentedRoles: the table of docs/access.md names each route in the row of its
+// TestDocumentedRoles: the table of docs/run/access.md names each route in the row of its
 // role. The row of operate is in words.
 func TestDocumentedRoles(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/access.md")
+	page, err := os.ReadFile("../../../docs/run/access.md")
 	if err != nil {
 		t.Fatal(err)
 	}

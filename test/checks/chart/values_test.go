@@ -145,7 +145,7 @@ func TestDestinationRule(t *testing.T) {
 	}
 }
 
-// proxyValues are those of docs/kubernetes.md for a service that clients call without a gateway, and without any CRD.
+// proxyValues are those of docs/start/kubernetes.md for a service that clients call without a gateway, and without any CRD.
 const proxyValues = `
 pools: []
 proxy: {port: 8080}

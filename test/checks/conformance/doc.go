@@ -4,7 +4,7 @@
 //	{name, tags[], note?, decided[]?, env{}, args[]?, files{}?, peers{}?, start_fails?, steps[]}
 //
 // Most were recorded from dynamo-kv-router: 1.6.1 in the folders that end in 16,
-// 1.3.1 in the others. Those with "decided" follow a decision of docs/contract.md
+// 1.3.1 in the others. Those with "decided" follow a decision of docs/reference/contract.md
 // instead, because the recorded system does it otherwise or not at all.
 //
 // env and args go to the service, files are written to a folder of their own

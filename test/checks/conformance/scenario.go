@@ -14,7 +14,7 @@ type Scenario struct {
 	Name    string            `json:"name"`
 	Tags    []string          `json:"tags"`
 	Note    string            `json:"note"`
-	Decided []string          `json:"decided"` // decisions of docs/contract.md; none: as recorded
+	Decided []string          `json:"decided"` // decisions of docs/reference/contract.md; none: as recorded
 	Env     map[string]string `json:"env"`
 	Args    []string          `json:"args"`
 	Files   map[string]string `json:"files"`

@@ -18,14 +18,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the table of docs/logs.md")
+var rewrite = flag.Bool("rewrite", false, "write the table of docs/run/logs.md")
 
 // logLine is what the code logs under one message.
 type logLine struct {
 	levels, fields map[string]struct{}
 }
 
-// TestLogs proves that docs/logs.md has every message that the service logs, with its level and its
+// TestLogs proves that docs/run/logs.md has every message that the service logs, with its level and its
 // fields, so that a change of them is seen.
 func TestLogs(t *testing.T) {
 	lines := make(map[string]*logLine)
@@ -59,7 +59,7 @@ func TestLogs(t *testing.T) {
 		}
 		fmt.Fprintf(&table, "| %s | %s | %s |\n", text, strings.Join(slices.Sorted(maps.Keys(l.levels)), ", "), strings.Join(slices.Sorted(maps.Keys(l.fields)), ", "))
 	}
-	const page = "../../../docs/logs.md"
+	const page = "../../../docs/run/logs.md"
 	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +76,7 @@ func TestLogs(t *testing.T) {
 		return
 	}
 	if diff := cmp.Diff(want, string(text)); diff != "" {
-		t.Errorf("docs/logs.md, which go test ./test/checks/docs -run TestLogs -rewrite writes (-want +got):\n%s", diff)
+		t.Errorf("docs/run/logs.md, which go test ./test/checks/docs -run TestLogs -rewrite writes (-want +got):\n%s", diff)
 	}
 }
 

@@ -16,7 +16,9 @@ import (
 func pages(t *testing.T, root string) []string {
 	t.Helper()
 	var found []string
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/tutorials/*.md", "docs/adr/*.md", "deploy/*.md", "clients/python/*.md", "test/*/*.md"} {
+	for _, pattern := range []string{
+		"*.md", "docs/*.md", "docs/*/*.md", "docs/start/tutorials/*.md", "deploy/*.md", "clients/python/*.md", "test/*/*/*.md",
+	} {
 		names, err := fs.Glob(os.DirFS(root), pattern)
 		if err != nil {
 			t.Fatal(err)

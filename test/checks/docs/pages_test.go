@@ -24,17 +24,17 @@ const patience = 5 * time.Minute
 // printed, on other ports: each answer has the values of the page.
 func TestPages(t *testing.T) {
 	for page, ports := range map[string][]string{
-		"callers.md":           {"8092"},
-		"conductor-session.md": {"13333", "8092", "5500"},
-		"diagnose.md":          {"13333", "8092", "5500"},
-		"draining.md":          {"8092"},
-		"engines.md":           {"8092"},
-		"overload.md":          {"8092"},
-		"tls.md":               {"8092"},
+		"start/callers.md":               {"8092"},
+		"reference/conductor-session.md": {"13333", "8092", "5500"},
+		"run/diagnose.md":                {"13333", "8092", "5500"},
+		"run/draining.md":                {"8092"},
+		"start/engines.md":               {"8092"},
+		"run/overload.md":                {"8092"},
+		"run/tls.md":                     {"8092"},
 	} {
 		t.Run(page, func(t *testing.T) {
 			t.Parallel()
-			if _, err := exec.LookPath("python3"); err != nil && page == "callers.md" {
+			if _, err := exec.LookPath("python3"); err != nil && page == "start/callers.md" {
 				t.Skip("the page's client needs python3")
 			}
 			play(t, "docs/"+page, ports...)

@@ -87,7 +87,7 @@ func sglang(t *testing.T) string {
 // what the section says.
 func TestFromGo(t *testing.T) {
 	t.Parallel()
-	const page = "docs/clients.md"
+	const page = "docs/start/clients.md"
 	root := rootOf(t)
 	text := section(t, read(t, root, page), "From Go")
 	if program := block(t, text, "go"); program != read(t, root, "examples/lease/main.go") {

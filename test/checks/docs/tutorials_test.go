@@ -42,14 +42,14 @@ var tutorials = map[string]map[string]string{
 // Afterwards as many prompt tokens were cached as had been predicted, and every request was booked.
 func TestTutorials(t *testing.T) {
 	root := rootOf(t)
-	found, err := filepath.Glob(filepath.Join(root, "docs/tutorials/*.md"))
+	found, err := filepath.Glob(filepath.Join(root, "docs/start/tutorials/*.md"))
 	if err != nil || len(found) != len(tutorials) {
 		t.Errorf("there are %d tutorials (%v), the test knows %d", len(found), err, len(tutorials))
 	}
 	for page, prints := range tutorials {
 		t.Run(page, func(t *testing.T) {
 			t.Parallel()
-			path := "docs/tutorials/" + page
+			path := "docs/start/tutorials/" + page
 			text := read(t, root, path)
 			if lines := strings.Count(text, "\n"); lines > screen {
 				t.Errorf("%d lines are more than a screen of %d", lines, screen)
@@ -297,7 +297,7 @@ func TestTutorialFlags(t *testing.T) {
 	}
 	for page, known := range columns {
 		rows := 0
-		for line := range strings.Lines(read(t, root, "docs/tutorials/"+page)) {
+		for line := range strings.Lines(read(t, root, "docs/start/tutorials/"+page)) {
 			cells := strings.Split(line, "|")
 			if len(cells) != len(known)+2 {
 				continue

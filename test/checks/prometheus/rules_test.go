@@ -9,7 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-const runbook = "https://github.com/select-service/select-service/blob/main/docs/runbook.md#"
+const runbook = "https://github.com/select-service/select-service/blob/main/docs/run/runbook.md#"
 
 // TestRules proves that every alert says how bad it is, what it means, what to
 // do and where that is written, and that every name in an expression is a metric.
@@ -17,7 +17,7 @@ func TestRules(t *testing.T) {
 	known := series(t)
 	pages := map[string]string{}
 	for _, name := range []string{"runbook", "kubernetes-runbook"} {
-		pages[name] = strings.ToLower(string(read(t, "docs", name+".md")))
+		pages[name] = strings.ToLower(string(read(t, "docs", "run", name+".md")))
 	}
 	for _, r := range readRules(t) {
 		for _, name := range metrics(r.Expr) {
@@ -46,7 +46,7 @@ func TestRules(t *testing.T) {
 			t.Errorf("%s links to %s", r.Alert, r.Annotations["runbook_url"])
 		}
 		if !regexp.MustCompile(`(?m)^#+ ` + anchor + `$`).MatchString(pages[name]) {
-			t.Errorf("docs/%s.md has no section %s", name, r.Alert)
+			t.Errorf("docs/run/%s.md has no section %s", name, r.Alert)
 		}
 	}
 }

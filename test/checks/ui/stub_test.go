@@ -254,9 +254,9 @@ func (s *stub) doctor(*http.Request) any {
 		checks = append(checks, object{"check": fmt.Sprint("c", i), "title": title, "result": []string{"ok", "ok", "ok", "ok", "ok", "ok", "finding", "ok", "finding", "ok", "not_applicable"}[i%11]})
 	}
 	return object{"time": s.start.UTC(), "healthy": false, "truncated": false, "checks": checks, "findings": []object{
-		{"check": "engine_stalled", "severity": "error", "sentence": "The engine of worker 3 rank 4 is busy and has made no progress for 31 s.", "remedy": "Look at its log; drain the worker, and restart the engine if it does not go on.", "runbook": "docs/runbook.md#an-engine-is-stalled", "worker_id": 3, "dp_rank": 4},
-		{"check": "stream_stale", "severity": "warning", "sentence": "The KV event stream of worker 7 rank 2 has lost 12 messages and nothing has repaired it: its cached blocks may be wrong.", "remedy": "Give the worker a replay_endpoint, or restart the engine's publisher.", "runbook": "docs/runbook.md#kv-events-are-lost", "worker_id": 7, "dp_rank": 2, "count": 12},
-		{"check": "peer_thresholds", "severity": "warning", "sentence": "The replica at http://10.0.0.2:8092 has another threshold for llama-3.3-70b.", "remedy": "Set it on both: selectctl thresholds.", "runbook": "docs/runbook.md", "peer": "tcp://10.0.0.2:5600"},
+		{"check": "engine_stalled", "severity": "error", "sentence": "The engine of worker 3 rank 4 is busy and has made no progress for 31 s.", "remedy": "Look at its log; drain the worker, and restart the engine if it does not go on.", "runbook": "docs/run/runbook.md#an-engine-is-stalled", "worker_id": 3, "dp_rank": 4},
+		{"check": "stream_stale", "severity": "warning", "sentence": "The KV event stream of worker 7 rank 2 has lost 12 messages and nothing has repaired it: its cached blocks may be wrong.", "remedy": "Give the worker a replay_endpoint, or restart the engine's publisher.", "runbook": "docs/run/runbook.md#kv-events-are-lost", "worker_id": 7, "dp_rank": 2, "count": 12},
+		{"check": "peer_thresholds", "severity": "warning", "sentence": "The replica at http://10.0.0.2:8092 has another threshold for llama-3.3-70b.", "remedy": "Set it on both: selectctl thresholds.", "runbook": "docs/run/runbook.md", "peer": "tcp://10.0.0.2:5600"},
 	}}
 }
 

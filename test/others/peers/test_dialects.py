@@ -172,7 +172,7 @@ def settle(pair: Pair, calls: Calls) -> None:
     pair.find_home()
 
 
-PAGE = Path(__file__).parents[3] / "docs" / "compatibility.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "compatibility.md"
 
 
 @pytest.mark.parametrize("dialect", [DIALECT_13, DIALECT_16], ids=lambda dialect: dialect.release)

@@ -16,7 +16,7 @@ PATIENCE = 900  # s, for all blocks together, the installation included
 
 def blocks():
     """The code blocks of the section, in order, as (language, text)."""
-    page = (ROOT / "docs" / "ray.md").read_text()
+    page = (ROOT / "docs" / "start" / "ray.md").read_text()
     section = page.split(f"\n## {SECTION}\n", 1)[1].split("\n## ", 1)[0]
     return re.findall(r"^```(\w+)\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
 

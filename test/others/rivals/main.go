@@ -1,6 +1,6 @@
 // Command rivals plays the same load through select-service behind Envoy and through other
 // gateways, on the same simulated engines, and writes a table, JSON and plots. It runs all that it
-// needs on the loopback. scripts/compare-gateways.sh starts it; docs/compare.md has the results.
+// needs on the loopback. scripts/compare-gateways.sh starts it; docs/figures/compare.md has the results.
 package main
 
 import (

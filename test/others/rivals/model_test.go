@@ -354,7 +354,7 @@ func TestCacheAware(t *testing.T) {
 }
 
 // TestModel proves that a play in model time is the same each time, and that its requests are answered.
-// With -model it plays all plays and prints the tables of docs/compare.md.
+// With -model it plays all plays and prints the tables of docs/figures/compare.md.
 func TestModel(t *testing.T) {
 	if *whole {
 		printModel(t)

@@ -73,8 +73,8 @@ def test_predicted_is_cached(engines, router, pytestconfig):
 
 
 def test_tutorial(engines, pytestconfig):
-    """The commands of docs/tutorials/vllm.md, but for the addresses, are played on real engines."""
-    text = Path("docs/tutorials/vllm.md").read_text()
+    """The commands of docs/start/tutorials/vllm.md, but for the addresses, are played on real engines."""
+    text = Path("docs/start/tutorials/vllm.md").read_text()
     port, proxy = free_ports(1), free_ports(1)
     script = "\n".join(re.findall(r"^```sh\n(.*?)^```$", text, re.M | re.S)).replace("MODEL", fleet.MODEL)
     for old, new in {

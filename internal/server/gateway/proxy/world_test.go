@@ -60,12 +60,12 @@ type wrapping struct {
 	wrap func(net.Conn) net.Conn
 }
 
-func (l wrapping) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
+func (w wrapping) Accept() (net.Conn, error) {
+	c, err := w.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	return l.wrap(c), nil
+	return w.wrap(c), nil
 }
 
 // start runs a proxy until the end of the test.

@@ -1,5 +1,5 @@
 // Package attacks plays hostile callers, engines, peers and operators against the
-// built program: each attack of docs/security.md is a test. Memory, counts and state
+// built program: each attack of docs/run/security.md is a test. Memory, counts and state
 // are asserted everywhere, delays only where nothing else runs (E2E_ALONE). They are
 // a ring of their own, make test-attacks: they take minutes, and their figures are
 // those of the program as it is shipped, without the race detector.

@@ -79,7 +79,7 @@ func (a *accounted) mustPost(t *testing.T, path string, body []byte) {
 }
 
 // TestAccountsAreReal compares accounts with what the process holds, over plays of requests: they
-// are not below it, and at most half above it. docs/sizing.md has the table that it logs.
+// are not below it, and at most half above it. docs/run/sizing.md has the table that it logs.
 func TestAccountsAreReal(t *testing.T) {
 	if testing.Short() || e2e.Race {
 		t.Skip("measures a whole program")

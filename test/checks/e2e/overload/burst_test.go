@@ -43,7 +43,7 @@ const latencyProfile = "latency profile"
 const stall = 200 * time.Millisecond
 
 // TestRetryStrategyDrainsBurst proves that clients that retry as
-// docs/callers.md says get through a burst of twice the engines' capacity: each
+// docs/start/callers.md says get through a burst of twice the engines' capacity: each
 // request succeeds in the end, and the goodput is that of an unguarded model
 // under the same burst at the same time, to 10 % (but for thresholds that are
 // meant for latency). Meanwhile no worker of a guarded model is ever more than
@@ -193,7 +193,7 @@ func (w *wave) play(ctx context.Context) {
 	all.Wait()
 }
 
-// one sends a request as docs/callers.md asks of clients until it is accepted, and sees it through.
+// one sends a request as docs/start/callers.md asks of clients until it is accepted, and sees it through.
 func (w *wave) one(ctx context.Context, r *request, rnd *rand.Rand) error {
 	again := client.DefaultRetry().Overload
 	for attempt := range again.Attempts {
