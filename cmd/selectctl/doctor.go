@@ -21,7 +21,8 @@ func (a *app) doctor() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "what is wrong, and what to do about it",
 		Long: "Says in sentences what is wrong with workers, their engines and event streams, with the\n" +
-			"process and the other replicas, and what to do about it. Exit code 4 if there is anything.",
+			"process and the other replicas, and what to do about it. Exit code 4 if\n" +
+			"anything is wrong; what could be cheaper is a note.",
 		Example: "  selectctl doctor\n  selectctl doctor -m llama -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			x, err := a.service.Doctor(cmd.Context(), scope.scope())

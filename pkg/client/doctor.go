@@ -10,7 +10,7 @@ import (
 // Examination is what the service has found wrong with itself, its engines and its replicas.
 type Examination struct {
 	Time      time.Time `json:"time"`
-	Healthy   bool      `json:"healthy"`  // there is no finding
+	Healthy   bool      `json:"healthy"`  // there is no finding but notes
 	Findings  []Finding `json:"findings"` // the errors first
 	Checks    []Check   `json:"checks"`
 	Truncated bool      `json:"truncated"` // there are more findings
@@ -19,7 +19,7 @@ type Examination struct {
 // Finding is something that is wrong.
 type Finding struct {
 	Check    string `json:"check"`
-	Severity string `json:"severity"` // error or warning
+	Severity string `json:"severity"` // error, warning or note
 	Sentence string `json:"sentence"`
 	Remedy   string `json:"remedy"`
 	Runbook  string `json:"runbook"` // where there is more, a path in the repository

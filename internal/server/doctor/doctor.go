@@ -3,7 +3,6 @@ package doctor
 import (
 	"context"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -22,7 +21,11 @@ type Severity string
 const (
 	Error   Severity = "error"   // requests go where they should not, or fail
 	Warning Severity = "warning" // something is not as it should be
+	Note    Severity = "note"    // nothing is wrong, but it could be had for less
 )
+
+// severities are in the order in which findings are shown.
+var severities = []Severity{Error, Warning, Note}
 
 // Finding is something that is wrong.
 type Finding struct {
@@ -56,6 +59,11 @@ type Examination struct {
 	Truncated bool // there are more than MaxFindings
 }
 
+// Healthy reports whether nothing is wrong.
+func (e *Examination) Healthy() bool {
+	return !slices.ContainsFunc(e.Findings, func(f Finding) bool { return f.Severity != Note })
+}
+
 // Peers reads the other replicas.
 type Peers interface {
 	Peers(ctx context.Context, of catalog.ScopeFilter) []replicastatus.Peer
@@ -69,6 +77,9 @@ type Gateway interface {
 	// predicted, and how far they were apart, each one's absolute value; answers is the number of
 	// prompts.
 	Cached() (answers uint64, observed, predicted, apart float64)
+	// Answers counts the requests that Envoy asked about and that were booked, and the pieces of
+	// their answers that it sent through the picker and back.
+	Answers() (booked, pieces uint64)
 }
 
 // Doctor examines a service.
@@ -109,7 +120,9 @@ func (d *Doctor) Examine(ctx context.Context, of catalog.ScopeFilter, whole bool
 	if d.parts.Replica != nil {
 		x.replicas(ctx, whole)
 	}
-	slices.SortStableFunc(x.Findings, func(a, b Finding) int { return strings.Compare(string(a.Severity), string(b.Severity)) })
+	slices.SortStableFunc(x.Findings, func(a, b Finding) int {
+		return slices.Index(severities, a.Severity) - slices.Index(severities, b.Severity)
+	})
 	if len(x.Findings) > MaxFindings {
 		x.Findings, x.Truncated = x.Findings[:MaxFindings], true
 	}

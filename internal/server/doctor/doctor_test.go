@@ -34,12 +34,15 @@ type counted struct {
 	failures                   uint64
 	answers                    uint64
 	observed, predicted, apart float64
+	booked, pieces             uint64
 }
 
 func (c counted) TokenizerFailures() uint64 { return c.failures }
 func (c counted) Cached() (answers uint64, observed, predicted, apart float64) {
 	return c.answers, c.observed, c.predicted, c.apart
 }
+
+func (c counted) Answers() (booked, pieces uint64) { return c.booked, c.pieces }
 
 // changing is a gateway whose counts change.
 type changing struct{ atomic.Pointer[counted] }
@@ -48,6 +51,8 @@ func (c *changing) TokenizerFailures() uint64 { return c.Load().TokenizerFailure
 func (c *changing) Cached() (answers uint64, observed, predicted, apart float64) {
 	return c.Load().Cached()
 }
+
+func (c *changing) Answers() (booked, pieces uint64) { return c.Load().Answers() }
 
 // findings are the sentences of an examination, each behind its check.
 func findings(w *servicetest.World, gateway doctor.Gateway, of catalog.ScopeFilter) string {
@@ -282,6 +287,25 @@ func TestFindings(t *testing.T) {
 			gateway: counted{answers: 200, observed: 500, predicted: 1000, apart: 500},
 			want:    "hit_rate: Of 200 prompts of the last 10 minutes engines had cached 500 tokens where the index said 1000: it is wrong by 50 %.",
 		},
+		"bodies, nothing learns": {
+			config:  servicetest.EventsOff,
+			gateway: counted{booked: 100, pieces: 1600},
+			provoke: func(w *servicetest.World) { w.Put(servicetest.Record(1, 1)) },
+			want:    "answer_bodies: Envoy sends each answer of the last 10 minutes through this process in 16 pieces on average, and no policy learns from them.",
+		},
+		"bodies, the first token is learnt from": {
+			config:  func(c *node.Config) { served(c); servicetest.EventsOff(c) },
+			gateway: counted{booked: 100, pieces: 10000},
+			provoke: func(w *servicetest.World) { w.Put(servicetest.Record(1, 1)) },
+			want:    "answer_bodies: Envoy sends each answer of the last 10 minutes through this process in 100 pieces on average, and the policy needs the first one alone.",
+		},
+		"bodies of short answers, learnt from": {
+			config:  func(c *node.Config) { served(c); servicetest.EventsOff(c) },
+			gateway: counted{booked: 100, pieces: 1600},
+			provoke: func(w *servicetest.World) { w.Put(servicetest.Record(1, 1)) },
+		},
+		"no bodies":    {gateway: counted{booked: 100, pieces: 99}},
+		"few requests": {gateway: counted{booked: 99, pieces: 9900}},
 		"memory": {
 			config:  func(c *node.Config) { c.Memory = small },
 			provoke: func(*servicetest.World) { small.Account(memory.Replay).Set(31400) },

@@ -45,12 +45,14 @@ func (c streamCounts) since(was streamCounts) streamCounts {
 type gatewayCounts struct {
 	failures, answers          uint64
 	observed, predicted, apart float64
+	booked, pieces             uint64 // through Envoy
 }
 
 func (d *Doctor) gatewayCounts() (c gatewayCounts) {
 	if d.gateway != nil {
 		c.failures = d.gateway.TokenizerFailures()
 		c.answers, c.observed, c.predicted, c.apart = d.gateway.Cached()
+		c.booked, c.pieces = d.gateway.Answers()
 	}
 	return c
 }

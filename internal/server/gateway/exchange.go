@@ -29,6 +29,7 @@ type Exchange struct {
 	response *openai.Response // nil: the response is not parsed
 	keeper   keeper
 	used     openai.Usage // from End on
+	pieces   uint64       // of the answer that have passed
 	trace    exchangeTrace
 }
 
@@ -58,6 +59,7 @@ func (g *Gateway) enter() bool {
 // Close ends the exchange, whatever has come of it, and frees its booking.
 func (e *Exchange) Close() {
 	e.release()
+	e.metrics.Passed(e.pieces)
 	e.trace.end()
 	e.metrics.Open.Add(-1)
 }
@@ -288,6 +290,7 @@ func (e *Exchange) Follow(contentType, contentEncoding string) {
 func (e *Exchange) Relay(piece []byte, end bool, pass func(piece []byte, end bool) error) error {
 	if len(piece) > 0 {
 		e.trace.answering()
+		e.pieces++
 	}
 	before := end || e.response != nil && !e.response.Started()
 	if before {

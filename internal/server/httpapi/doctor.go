@@ -19,7 +19,7 @@ func (o operatorRoutes) doctor(c request, f catalog.ScopeFilter) (func(out []byt
 
 func (d dialect) appendExamination(out []byte, x *doctor.Examination) []byte {
 	out = appendTime(append(out, '{'), "time", x.Time)
-	out = appendBoolField(out, "healthy", len(x.Findings) == 0)
+	out = appendBoolField(out, "healthy", x.Healthy())
 	out = appendList(appendKey(out, "findings"), x.Findings, d.appendFinding)
 	out = append(appendKey(out, "checks"), '[')
 	for c, result := range x.Results {

@@ -23,6 +23,7 @@ var (
 	gatewayPrefills      = Families.Counter("gateway_prefill_completed_total", "Prefills that were complete, by what told it.", "by", "via")
 	gatewayRebooked      = Families.Counter("gateway_rebooked_total", "Reservations of running requests that ended with their worker and were booked again when it was back.", "via")
 	gatewayServed        = Families.Counter("gateway_served_total", "Responses by the endpoint that served them, of which Envoy tells it: the chosen one, a fallback to which the booking was moved, or one that is no worker of the model. The proxy chooses again where an engine refuses.", "endpoint", "via")
+	gatewayPieces        = Families.Counter("gateway_answer_pieces_total", "Pieces of answers' bodies that passed through the gateway.", "via")
 	gatewayCached        = Families.Histogram("gateway_cached_tokens", "Tokens of a prompt that its engine had cached, as the usage in its answer says.", "via")
 	gatewayPredicted     = Families.Histogram("gateway_cached_tokens_predicted", "Tokens of the same prompts that the index had for the chosen rank.", "via")
 	gatewayMispredicted  = Families.Counter("gateway_cached_tokens_mispredicted_total", "By how many tokens engines had more or less cached than the index had for them, summed up.", "engine_had", "via")
@@ -172,6 +173,13 @@ func (g *Gateway) Cached() (answers uint64, observed, predicted, apart float64) 
 	return answers, observed, predicted, apart
 }
 
+// Answers counts the requests that Envoy asked about and that were booked, and the pieces of their answers that it
+// sent through the picker and back.
+func (g *Gateway) Answers() (booked, pieces uint64) {
+	f := g.fronts[ExtProc]
+	return f.outcomes[GatewayBooked].Load(), f.pieces.Load()
+}
+
 // Front counts the requests of one front. Its methods neither block nor allocate.
 type Front struct {
 	Open   atomic.Int64 // requests under way
@@ -180,6 +188,7 @@ type Front struct {
 	outcomes          [gatewayOutcomes]atomic.Uint64
 	prefills          [prefillSigns]atomic.Uint64
 	rebooked          atomic.Uint64
+	pieces            atomic.Uint64 // of answers
 	failures          [tokenizerReasons][tokenizerActions]atomic.Uint64
 	served            [servedEndpoints]atomic.Uint64
 	picks, tokenizing *metrics.Histogram
@@ -202,6 +211,9 @@ func (f *Front) Placed(o GatewayOutcome, took time.Duration, of metrics.Example)
 func (f *Front) Tokenized(took time.Duration, of metrics.Example) {
 	f.tokenizing.ObserveExample(took.Seconds(), of)
 }
+
+// Passed counts the pieces of an answer that passed through the gateway.
+func (f *Front) Passed(pieces uint64) { f.pieces.Add(pieces) }
 
 // TokenizerFailed counts a request without tokens.
 func (f *Front) TokenizerFailed(r TokenizerReason, a TokenizerAction) { f.failures[r][a].Add(1) }
@@ -262,6 +274,7 @@ func (f *Front) collect(ch chan<- prometheus.Metric, via string) {
 	for at, name := range servedEndpointNames {
 		metrics.Send(ch, gatewayServed, f.served[at].Load(), name, via)
 	}
+	metrics.Send(ch, gatewayPieces, f.pieces.Load(), via)
 	metrics.SendHistogram(ch, gatewayCached, f.cached, via)
 	metrics.SendHistogram(ch, gatewayPredicted, f.predicted, via)
 	metrics.Send(ch, gatewayMispredicted, f.more.Load(), "more", via)

@@ -178,7 +178,7 @@ export interface Prefixes {
 
 export interface Finding {
   check: string;
-  severity: "error" | "warning";
+  severity: "error" | "warning" | "note";
   sentence: string;
   remedy: string;
   runbook?: string;
