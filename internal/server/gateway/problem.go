@@ -25,7 +25,6 @@ type Problem struct {
 	err     error // the cause, for the log
 }
 
-
 // Error implements error: it is the text for the client.
 func (p *Problem) Error() string { return p.text }
 
@@ -54,6 +53,18 @@ func UnknownModel(name string) *Problem {
 		status: http.StatusNotFound, kind: openai.TypeNotFound, code: "model_not_found",
 		text: fmt.Sprintf("The model %q does not exist.", name), outcome: counts.GatewayUnknownModel,
 	}
+}
+
+func errNoPath() *Problem {
+	return &Problem{
+		status: http.StatusNotFound, kind: openai.TypeNotFound, code: "not_found", text: "There is no such route.", outcome: counts.GatewayPath,
+	}
+}
+
+func errMethod(allow string) *Problem {
+	p := errInvalid("method_not_allowed", "The route has another method.")
+	p.status, p.allow, p.outcome = http.StatusMethodNotAllowed, allow, counts.GatewayPath
+	return p
 }
 
 func errTooLarge(limit int) *Problem {

@@ -21,6 +21,7 @@ import (
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
+	"github.com/select-service/select-service/internal/engines/routes"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/server/connections"
@@ -60,19 +61,19 @@ type wrapping struct {
 	wrap func(net.Conn) net.Conn
 }
 
-func (l wrapping) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
+func (w wrapping) Accept() (net.Conn, error) {
+	c, err := w.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	return l.wrap(c), nil
+	return w.wrap(c), nil
 }
 
 // start runs a proxy until the end of the test.
 func start(t testing.TB, changes ...func(*settings)) *world {
 	t.Helper()
 	w := &world{metrics: counts.NewGateway(), proxied: counts.NewProxied(), log: new(servicetest.Log)}
-	paths, err := gateway.ParsePaths(nil)
+	paths, err := routes.Parse(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
