@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/internal/engines/routes"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/server/connections"
@@ -143,7 +144,7 @@ func (p *endpointPicker) build(all config.Config, svc *node.Service, listed func
 		return
 	}
 	p.conf, p.metrics = conf, counts.NewGateway()
-	settings.Paths, _ = gateway.ParsePaths(conf.Paths) // config has checked them
+	settings.Paths, _ = routes.Parse(conf.Paths) // config has checked them
 	settings.Metrics = p.metrics
 	p.gateway = gateway.New(settings, gateway.Service{
 		Selecting: svc.API, Catalog: svc.Catalog(), Expected: expected, Ready: func() bool { return svc.Settled() && listed() },

@@ -319,7 +319,11 @@ func logPolicy(w config.WorkerSelection, log zerolog.Logger) {
 	case s.Weight != "":
 		policy, why = policies.BuiltIn, policies.ByWeight
 	}
-	log.Info().Str("policy", policy).Str("decided_by", string(why)).Str("weight", s.Weight).Msg("selection policy where no policy file names one")
+	line := log.Info().Str("policy", policy).Str("decided_by", string(why))
+	if why == policies.ByWeight {
+		line.Str("weight", s.Weight)
+	}
+	line.Msg("selection policy where no policy file names one")
 }
 
 // logThresholds logs the load above which requests are refused, if there is one.

@@ -4,8 +4,9 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
-	"strings"
 	"time"
+
+	"github.com/select-service/select-service/internal/engines/routes"
 )
 
 // Proxy configures the listener that passes clients' requests on to engines. The settings of Gateway that do not
@@ -96,13 +97,5 @@ func network(s string) (netip.Prefix, error) {
 	return p.Masked(), nil
 }
 
-// enginePath checks a further path of engines. It accepts nothing that gateway.ParsePaths refuses.
-func enginePath(s string) (string, error) {
-	switch {
-	case s == "all":
-		return s, nil
-	case !strings.HasPrefix(s, "/") || strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c >= 0x7f }) || strings.ContainsAny(s, "%?#;\\ ") || strings.Contains(s, "//") || strings.Contains(s, "/."):
-		return "", fmt.Errorf("%q: want a path such as /v1/videos, all below one as /v1/videos/, or all", s)
-	}
-	return s, nil
-}
+// enginePath reads a further path of engines.
+func enginePath(s string) (string, error) { return s, routes.Check(s) }

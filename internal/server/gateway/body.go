@@ -20,7 +20,7 @@ type body struct {
 
 // add appends a chunk; it may keep the chunk's memory. The problem is a body above limit bytes,
 // or no memory.
-func (b *body) add(chunk []byte, limit int) *problem {
+func (b *body) add(chunk []byte, limit int) *Problem {
 	n := len(b.bytes) + len(chunk)
 	if n > limit {
 		return errTooLarge(limit)
@@ -47,7 +47,7 @@ func (b *body) add(chunk []byte, limit int) *problem {
 const firstRead = 64 << 10
 
 // read reads a body whose length is announced, -1 if it is not. The error is from's.
-func (b *body) read(from io.Reader, length int64, limit int) (*problem, error) {
+func (b *body) read(from io.Reader, length int64, limit int) (*Problem, error) {
 	if length > int64(limit) {
 		return errTooLarge(limit), nil
 	}

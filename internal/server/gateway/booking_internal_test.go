@@ -39,7 +39,7 @@ func TestUnbookedLeg(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	place := &placement{booking: all.openLight(servicetest.Scope, counts.NewGateway().Of(counts.Proxy))}
+	place := &Placement{booking: all.openLight(servicetest.Scope, counts.NewGateway().Of(counts.Proxy))}
 	place.booking.addPrefill(&sel)
 	place.booking.start()
 	place.booking.freePrefill() // its worker has left

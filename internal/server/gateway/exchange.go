@@ -94,8 +94,11 @@ func (e *Exchange) Begin(h Head, parent tracing.Context) {
 
 // Admit takes a place for the request, whose head has come, and returns why it is refused, nil if it is not.
 func (e *Exchange) Admit() *Problem {
-	if bad := e.gateway.config.Paths.check(e.Head.method, e.Head.path, e.via == counts.ExtProc); bad != nil {
-		return bad
+	if allow, ok := e.gateway.config.Paths.Allows(e.Head.method, e.Head.path, e.via == counts.ExtProc); !ok {
+		if allow != "" {
+			return errMethod(allow)
+		}
+		return errNoPath()
 	}
 	if e.admitted = e.gateway.enter(); !e.admitted {
 		return errFull("overloaded", "The endpoint picker has too many requests under way.")

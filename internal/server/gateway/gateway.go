@@ -8,6 +8,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/select-service/select-service/internal/engines/routes"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/server/gateway/counts"
@@ -30,7 +31,7 @@ type Config struct {
 	// MetadataPrefix is the prefix of header names that carry metadata, in lower case.
 	MetadataPrefix string
 	// Paths are those that requests may name; nil: all.
-	Paths *Paths
+	Paths *routes.Set
 	// RetryAfter is the value of Retry-After in seconds, for requests that are refused for want
 	// of room; 0: none.
 	RetryAfter int

@@ -44,8 +44,6 @@ type Head struct {
 	span           *tracing.Span   // of the choice of an engine; nil: it is not traced
 }
 
-type head = Head
-
 // The headers of the endpoint picker protocol (Gateway API Inference Extension, proposal 004), by
 // which a gateway and its endpoint picker speak of endpoints.
 const (

@@ -37,7 +37,7 @@ type picker struct {
 // request is a request while its engine is chosen.
 type request struct {
 	*picker
-	head       *head
+	head       *Head
 	caller     *access.Caller
 	metrics    *counts.Front
 	target     target
@@ -67,7 +67,7 @@ type request struct {
 
 // pick chooses where a request goes. The caller frees the booking of the placement, if it has
 // one; with a problem there is none.
-func (p *picker) pick(ctx context.Context, h *head, text []byte, caller *access.Caller, of *counts.Front, fallbacks int) (*placement, *problem) {
+func (p *picker) pick(ctx context.Context, h *Head, text []byte, caller *access.Caller, of *counts.Front, fallbacks int) (*Placement, *Problem) {
 	r := request{picker: p, head: h, caller: caller, metrics: of, text: text, fallbacks: fallbacks, without: slices.Clone(h.without)}
 	defer r.releaseTokens()
 	if h.kind == openai.Other {
@@ -92,7 +92,7 @@ func (p *picker) pick(ctx context.Context, h *head, text []byte, caller *access.
 }
 
 // read parses the body and finds its model, salt and workers.
-func (r *request) read() *problem {
+func (r *request) read() *Problem {
 	if r.head.kind == openai.Completions { // its prompt may be token ids
 		if bad := r.reserveTokens(); bad != nil {
 			return bad
@@ -120,7 +120,7 @@ func (r *request) read() *problem {
 
 // atZero is the answer for a model without a worker or, with partly, without one that has what the request
 // needs. Those who scale the model learn of the request.
-func (r *request) atZero(partly bool) *problem {
+func (r *request) atZero(partly bool) *Problem {
 	r.api.NoteDemand(r.target.scope, partly)
 	return errNoEndpoint(selector.ErrNoEndpoints)
 }
@@ -135,7 +135,7 @@ func (r *request) readAdapter() {
 
 // noSuchModel is the answer for a model that is not served. Without any worker, and before all sources of
 // workers have told theirs, it is not known which models there are.
-func (r *request) noSuchModel() *problem {
+func (r *request) noSuchModel() *Problem {
 	if sc := (catalog.Scope{Model: r.body.Model, Tenant: catalog.DefaultName}); r.models.named == nil && r.api.Had(sc) && r.caller.Sees(sc) {
 		r.api.NoteDemand(sc, false) // long ago, but whoever scales it may start it again
 	}
@@ -157,7 +157,7 @@ func (r *request) filter(prefill bool) *filter {
 
 // findEligible looks up the addresses that the request's subset is compared with. It is a problem
 // if no rank can take the decode leg.
-func (r *request) findEligible(ctx context.Context) *problem {
+func (r *request) findEligible(ctx context.Context) *Problem {
 	switch {
 	case r.only != nil: // it was found eligible
 		return nil
@@ -209,7 +209,7 @@ func (r *request) selection(prefill bool) *selection.SelectRequest {
 
 // book chooses the ranks and books them. If a chosen worker has left the catalog meanwhile, it
 // tries once more; if its address is unknown, it tries the others.
-func (r *request) book(ctx context.Context) (place *placement, bad *problem) {
+func (r *request) book(ctx context.Context) (place *Placement, bad *Problem) {
 	for left := false; ; {
 		if place, bad = r.bookOnce(ctx); bad == nil || ctx.Err() != nil {
 			return place, bad
@@ -245,12 +245,12 @@ func (e *addressError) Error() string { return fmt.Sprintf("worker %d: %v", e.wo
 
 func (e *addressError) Unwrap() error { return e.err }
 
-func (r *request) bookOnce(ctx context.Context) (*placement, *problem) {
+func (r *request) bookOnce(ctx context.Context) (*Placement, *Problem) {
 	b := r.bookings.open(r.target.scope, r.metrics)
 	if r.light {
 		b = r.bookings.openLight(r.target.scope, r.metrics)
 	}
-	place := &placement{booking: b, outcome: counts.GatewayBooked}
+	place := &Placement{booking: b, outcome: counts.GatewayBooked}
 	req := r.selection(false)
 	told := r.pool.obeys
 	if r.pool.prefills && !r.alone {
@@ -300,7 +300,7 @@ func (r *request) bookOnce(ctx context.Context) (*placement, *problem) {
 
 // adopt takes the reservation of the answering rank into the placement's booking, if there is
 // one: a request that is placed by load has none where the ledger has no room.
-func (r *request) adopt(sel *selection.Selection, expected *uint32, place *placement) {
+func (r *request) adopt(sel *selection.Selection, expected *uint32, place *Placement) {
 	if sel.ReservationID != nil {
 		place.booking.add(sel, expected)
 		return
@@ -314,7 +314,7 @@ func (r *request) adopt(sel *selection.Selection, expected *uint32, place *place
 // bookPrefill books the prefill leg on a prefill worker and reports whether it did. If none can
 // take it now, the decode worker prefills. told reports whether the prefill worker will be told the
 // booked rank; if not, its frontend picks one itself. The problem ends the request.
-func (r *request) bookPrefill(ctx context.Context, b *booking, place *placement, told bool) (booked bool, bad *problem) {
+func (r *request) bookPrefill(ctx context.Context, b *booking, place *Placement, told bool) (booked bool, bad *Problem) {
 	for {
 		req := r.selection(true)
 		req.Session, req.NoWait = "", true
@@ -354,7 +354,7 @@ func (r *request) bookPrefill(ctx context.Context, b *booking, place *placement,
 
 // rebookPrefill books the prefill leg again if the sidecar of the chosen decode worker obeys a rank,
 // or does not, other than told said when the leg was booked.
-func (r *request) rebookPrefill(ctx context.Context, b *booking, decode *selection.Selection, place *placement, told bool) *problem {
+func (r *request) rebookPrefill(ctx context.Context, b *booking, decode *selection.Selection, place *Placement, told bool) *Problem {
 	w, ok := r.worker(decode.Rank)
 	if !ok || obeysPrefillRank(w) == told {
 		return nil
@@ -402,7 +402,7 @@ func (p *picker) rankFor(w *catalog.Worker, dp uint32) *uint32 {
 }
 
 // locate fills in the endpoints of the chosen rank and of the fallbacks.
-func (r *request) locate(ctx context.Context, sel *selection.Selection, place *placement) error {
+func (r *request) locate(ctx context.Context, sel *selection.Selection, place *Placement) error {
 	w, ok := r.worker(sel.Rank)
 	if !ok {
 		return errNoEndpoint(errLeft)
@@ -438,7 +438,7 @@ func (r *request) locate(ctx context.Context, sel *selection.Selection, place *p
 
 // pickOther places a request of another route on an engine of its model, or of any model if it
 // names none: by its token ids if its body has those of one prompt, else by load.
-func (r *request) pickOther(ctx context.Context) (*placement, *problem) {
+func (r *request) pickOther(ctx context.Context) (*Placement, *Problem) {
 	r.body, _ = openai.ParseRequest(openai.Other, r.text) // Other has no faults
 	switch {
 	case r.head.Upgrade:
@@ -483,7 +483,7 @@ func (r *request) pickOther(ctx context.Context) (*placement, *problem) {
 }
 
 // placeOther places a request of another route in the target's scope.
-func (r *request) placeOther(ctx context.Context) (*placement, *problem) {
+func (r *request) placeOther(ctx context.Context) (*Placement, *Problem) {
 	r.readAdapter()
 	if bad := r.findEligible(ctx); bad != nil {
 		return nil, bad
@@ -519,7 +519,7 @@ func (r *request) readPromptIDs() {
 // leastLoaded places the request on the least loaded rank whose address is known, of none that
 // only prefills. A request with a body, and one that is upgraded, is booked as one request;
 // without room for that it is placed all the same.
-func (r *request) leastLoaded(ctx context.Context) (*placement, *problem) {
+func (r *request) leastLoaded(ctx context.Context) (*Placement, *Problem) {
 	fallbacks, session := r.fallbacks, ""
 	if r.pool.prefills {
 		fallbacks = 0
@@ -539,7 +539,7 @@ func (r *request) leastLoaded(ctx context.Context) (*placement, *problem) {
 		case err != nil:
 			return nil, problemOf(ctx, err)
 		}
-		place := &placement{body: r.body.Body(""), outcome: counts.GatewayPlaced}
+		place := &Placement{body: r.body.Body(""), outcome: counts.GatewayPlaced}
 		if r.head.HasBody {
 			place.booking, place.outcome = r.bookings.openLight(r.target.scope, r.metrics), counts.GatewayBooked
 			r.adopt(&sel, nil, place)

@@ -23,8 +23,6 @@ type Placement struct {
 	chosen       catalog.Rank // that answers
 }
 
-type placement = Placement
-
 // Addresses returns the endpoints that the request may go to, ip:port, the chosen one first.
 func (p *Placement) Addresses() []string {
 	all := make([]string, len(p.destinations))

@@ -25,8 +25,6 @@ type Problem struct {
 	err     error // the cause, for the log
 }
 
-type problem = Problem
-
 // Error implements error: it is the text for the client.
 func (p *Problem) Error() string { return p.text }
 
@@ -45,20 +43,32 @@ type Refusal struct {
 	Body       []byte // in JSON, in the form of the request's API
 }
 
-func errInvalid(code, text string) *problem {
-	return &problem{status: http.StatusBadRequest, kind: openai.TypeInvalidRequest, code: code, text: text, outcome: counts.GatewayInvalid}
+func errInvalid(code, text string) *Problem {
+	return &Problem{status: http.StatusBadRequest, kind: openai.TypeInvalidRequest, code: code, text: text, outcome: counts.GatewayInvalid}
 }
 
 // UnknownModel is for a model that is not served, or not to the caller.
 func UnknownModel(name string) *Problem {
-	return &problem{
+	return &Problem{
 		status: http.StatusNotFound, kind: openai.TypeNotFound, code: "model_not_found",
 		text: fmt.Sprintf("The model %q does not exist.", name), outcome: counts.GatewayUnknownModel,
 	}
 }
 
-func errTooLarge(limit int) *problem {
-	return &problem{
+func errNoPath() *Problem {
+	return &Problem{
+		status: http.StatusNotFound, kind: openai.TypeNotFound, code: "not_found", text: "There is no such route.", outcome: counts.GatewayPath,
+	}
+}
+
+func errMethod(allow string) *Problem {
+	p := errInvalid("method_not_allowed", "The route has another method.")
+	p.status, p.allow, p.outcome = http.StatusMethodNotAllowed, allow, counts.GatewayPath
+	return p
+}
+
+func errTooLarge(limit int) *Problem {
+	return &Problem{
 		status: http.StatusRequestEntityTooLarge, kind: openai.TypeInvalidRequest, code: "body_too_large",
 		text: fmt.Sprintf("The request body is longer than %d bytes.", limit), outcome: counts.GatewayTooLarge,
 	}
@@ -73,7 +83,7 @@ func NoUpgrade(cause error) *Problem {
 
 // BodyTimeout is for a request whose body does not come.
 func BodyTimeout(cause error) *Problem {
-	return &problem{
+	return &Problem{
 		status: http.StatusRequestTimeout, kind: openai.TypeInvalidRequest, code: "body_timeout",
 		text: "The request body did not come in time.", outcome: counts.GatewayBodyTimeout, err: cause,
 	}
@@ -102,22 +112,22 @@ func Denied(denied *access.DeniedError) *Problem {
 	}
 }
 
-func errUnavailable(code, text string, cause error) *problem {
-	return &problem{
+func errUnavailable(code, text string, cause error) *Problem {
+	return &Problem{
 		status: http.StatusServiceUnavailable, kind: openai.TypeServer, code: code, text: text,
 		outcome: counts.GatewayUnavailable, err: cause,
 	}
 }
 
-func errOverloaded(code, text string, cause error) *problem {
-	return &problem{
+func errOverloaded(code, text string, cause error) *Problem {
+	return &Problem{
 		status: http.StatusTooManyRequests, kind: openai.TypeOverloaded, code: code, text: text, retry: true,
 		outcome: counts.GatewayOverloaded, err: cause,
 	}
 }
 
 // errFull is for a limit of this process that is reached for the moment.
-func errFull(code, text string) *problem {
+func errFull(code, text string) *Problem {
 	p := errUnavailable(code, text, nil)
 	p.retry = true
 	return p
@@ -134,14 +144,14 @@ func errNoEndpoint(cause error) *Problem {
 }
 
 // errGone ends a pick whose request is over. It is not sent: there is no client left.
-var errGone = &problem{status: http.StatusServiceUnavailable, text: "the request is over", outcome: counts.GatewayGone}
+var errGone = &Problem{status: http.StatusServiceUnavailable, text: "the request is over", outcome: counts.GatewayGone}
 
 // errPickTimeout is the cause of a pick that took longer than Config.PickTimeout.
 var errPickTimeout = errors.New("no worker became free in time")
 
 // problemOf translates the error of a selection. ctx is the pick's context.
-func problemOf(ctx context.Context, err error) *problem {
-	if p, ok := errors.AsType[*problem](err); ok {
+func problemOf(ctx context.Context, err error) *Problem {
+	if p, ok := errors.AsType[*Problem](err); ok {
 		return p
 	}
 	if ctx.Err() != nil {
@@ -167,7 +177,7 @@ func problemOf(ctx context.Context, err error) *problem {
 		return errGone
 	case contract.Internal, contract.Away:
 	}
-	return &problem{
+	return &Problem{
 		status: http.StatusInternalServerError, kind: openai.TypeServer, code: "internal", text: "internal error",
 		outcome: counts.GatewayFailed, err: err,
 	}

@@ -20,7 +20,7 @@ import (
 // tokenize sets r.prompt: from the body's token ids, or by asking the tokenizer. Without tokens
 // the prompt is placed by load. A prompt that the engine shortens is shortened before it is looked
 // up and booked.
-func (r *request) tokenize(ctx context.Context) *problem {
+func (r *request) tokenize(ctx context.Context) *Problem {
 	r.prompt = selection.Prompt{LoRA: r.lora, CacheSalt: r.salt}
 	switch {
 	case r.body.Prompts > 1: // a batch: its prompts have no common prefix to look up
@@ -97,7 +97,7 @@ const tokensFactor = 4
 
 // reserveTokens reserves the memory for the tokens of a large body, once. Tokens of small bodies
 // are not counted.
-func (r *request) reserveTokens() *problem {
+func (r *request) reserveTokens() *Problem {
 	if r.reserved > 0 || len(r.text) <= memory.SmallBody {
 		return nil
 	}
@@ -194,7 +194,7 @@ var failures = map[tokenizer.Reason]counts.TokenizerReason{
 
 // notTokenized decides about a request without tokens: it places it by load and returns nil, or
 // returns the problem.
-func (r *request) notTokenized(ctx context.Context, err error) *problem {
+func (r *request) notTokenized(ctx context.Context, err error) *Problem {
 	if ctx.Err() != nil {
 		return problemOf(ctx, ctx.Err())
 	}
@@ -203,7 +203,7 @@ func (r *request) notTokenized(ctx context.Context, err error) *problem {
 		reason = e.Reason
 	}
 	why := failures[reason]
-	bad := &problem{kind: openai.TypeServer, outcome: counts.GatewayTokenizer, err: err}
+	bad := &Problem{kind: openai.TypeServer, outcome: counts.GatewayTokenizer, err: err}
 	bad.status, bad.code, bad.text = reason.Client()
 	switch reason {
 	case tokenizer.Rejected:

@@ -22,7 +22,7 @@ type exchangeTrace struct {
 }
 
 // begin starts the exchange's span. It belongs to parent, if there is one, else to the client's.
-func (t *exchangeTrace) begin(tracer *tracing.Tracer, parent tracing.Context, h *head, via counts.Via) {
+func (t *exchangeTrace) begin(tracer *tracing.Tracer, parent tracing.Context, h *Head, via counts.Via) {
 	if tracer == nil {
 		return
 	}
@@ -51,10 +51,10 @@ func operationOf(k openai.Kind) string {
 }
 
 // picking starts the span of the choice.
-func (t *exchangeTrace) picking(h *head) { h.span = t.span.Child("pick") }
+func (t *exchangeTrace) picking(h *Head) { h.span = t.span.Child("pick") }
 
 // picked ends the span of the choice. The engine will belong to the span of the exchange.
-func (t *exchangeTrace) picked(h *head, p *placement, bad *problem) {
+func (t *exchangeTrace) picked(h *Head, p *Placement, bad *Problem) {
 	if t.span == nil {
 		return
 	}
@@ -74,7 +74,7 @@ func (t *exchangeTrace) picked(h *head, p *placement, bad *problem) {
 }
 
 // refused notes the answer in the engine's place.
-func (t *exchangeTrace) refused(p *problem) {
+func (t *exchangeTrace) refused(p *Problem) {
 	if t.span != nil {
 		t.span.Set(attribute.Int("http.response.status_code", p.status), attribute.String("error.type", p.code))
 		t.span.Fail(p.code)

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/select-service/select-service/internal/engines/routes"
 	"github.com/select-service/select-service/internal/server/access"
-	"github.com/select-service/select-service/internal/server/gateway"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/test/helpers/servicetest"
@@ -96,7 +96,7 @@ func TestPaths(t *testing.T) {
 // TestAllowedPaths: further ones can be named.
 func TestAllowedPaths(t *testing.T) {
 	for further, want := range map[string]int{"/flush_cache": 200, "/flush": 404, "/v1/": 404, "all": 200} {
-		paths, err := gateway.ParsePaths([]string{further})
+		paths, err := routes.Parse([]string{further})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,7 +113,7 @@ func TestAllowedPaths(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"flush_cache", "/a/../b", "/a?b", "/%2e", "//", ""} {
-		if _, err := gateway.ParsePaths([]string{bad}); err == nil {
+		if _, err := routes.Parse([]string{bad}); err == nil {
 			t.Errorf("%q is a path", bad)
 		}
 	}

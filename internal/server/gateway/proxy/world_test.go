@@ -21,6 +21,7 @@ import (
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
+	"github.com/select-service/select-service/internal/engines/routes"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/server/connections"
@@ -72,7 +73,7 @@ func (w wrapping) Accept() (net.Conn, error) {
 func start(t testing.TB, changes ...func(*settings)) *world {
 	t.Helper()
 	w := &world{metrics: counts.NewGateway(), proxied: counts.NewProxied(), log: new(servicetest.Log)}
-	paths, err := gateway.ParsePaths(nil)
+	paths, err := routes.Parse(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

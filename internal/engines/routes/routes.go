@@ -1,18 +1,17 @@
-package gateway
+// Package routes says which paths of engines requests may name. All others are refused: engines have routes that
+// stop, load and profile them, on the same port and without a password.
+package routes
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
-
-	"github.com/select-service/select-service/internal/server/gateway/counts"
-	"github.com/select-service/select-service/internal/server/gateway/openai"
 )
 
-// Paths says which paths of engines requests may name. All others are refused: engines have routes that
-// stop, load and profile them, on the same port and without a password.
-type Paths struct {
+// Set is a set of allowed paths. It does not change.
+type Set struct {
 	all      bool
 	exact    map[string]string // the method of a path; "": any
 	prefixes []string          // each ends with a slash
@@ -40,33 +39,37 @@ var storedPaths = map[string][]string{
 // modelPaths is before the name of a model in its own path.
 const modelPaths = "/v1/models/"
 
-// AllPaths among the further paths of ParsePaths allows every path.
-const AllPaths = "all"
+// All among the further paths of Parse allows every path.
+const All = "all"
 
-// ParsePaths returns the paths that are allowed anyway and further ones: a path, all paths below one that
-// ends with a slash, or AllPaths.
-func ParsePaths(further []string) (*Paths, error) {
-	p := &Paths{exact: enginePaths}
-	for _, path := range further {
-		switch {
-		case path == AllPaths:
-			p.all = true
-			continue
-		case !strings.HasPrefix(path, "/") || !isPlain(path):
-			return nil, fmt.Errorf("%q: want a path such as /v1/videos, all paths below one such as /v1/videos/, or %s", path, AllPaths)
-		case strings.HasSuffix(path, "/"):
-			p.prefixes = append(p.prefixes, path)
-			continue
-		}
-		if len(p.exact) == len(enginePaths) {
-			p.exact = make(map[string]string)
-			for known, method := range enginePaths {
-				p.exact[known] = method
-			}
-		}
-		p.exact[path] = ""
+// Check returns why a text is no further path for Parse: it is a path, all paths below one, which ends with a slash,
+// or All.
+func Check(path string) error {
+	if path != All && (!strings.HasPrefix(path, "/") || !isPlain(path)) {
+		return fmt.Errorf("%q: want a path such as /v1/videos, all paths below one such as /v1/videos/, or %s", path, All)
 	}
-	return p, nil
+	return nil
+}
+
+// Parse returns the paths that are allowed anyway and further ones. The error is that of Check.
+func Parse(further []string) (*Set, error) {
+	s := &Set{exact: enginePaths}
+	for _, path := range further {
+		switch err := Check(path); {
+		case err != nil:
+			return nil, err
+		case path == All:
+			s.all = true
+		case strings.HasSuffix(path, "/"):
+			s.prefixes = append(s.prefixes, path)
+		default:
+			if len(s.exact) == len(enginePaths) {
+				s.exact = maps.Clone(enginePaths)
+			}
+			s.exact[path] = ""
+		}
+	}
+	return s, nil
 }
 
 // isPlain reports whether every server takes a path for the same one: it has no segment that is empty or
@@ -85,36 +88,34 @@ func isPlain(path string) bool {
 	return !strings.Contains(path, "//")
 }
 
-// check returns why a request may not name a path; nil: it may. routed tells that the path may have
-// something before it, by which a gateway has routed the request and which it takes away.
-func (p *Paths) check(method, path string, routed bool) *Problem {
+// Allows reports whether a request may name a path. If it may not, allow has the methods of which the path wants one;
+// "": there is no such path. routed tells that the path may have something before it, by which a gateway has routed the
+// request and which it takes away. A nil Set allows every path.
+func (s *Set) Allows(method, path string, routed bool) (allow string, ok bool) {
 	path, _, _ = strings.Cut(path, "?")
-	if p == nil {
-		return nil
-	}
-	if method == http.MethodTrace {
-		return errMethod("GET, POST") // its answer would show what is added to requests, such as the engines' token
-	}
-	if p.all {
-		return nil
-	}
-	if method == http.MethodConnect && path == "" {
-		return nil // it names a host, and gateways forward it only if they are told to
-	}
-	switch allowed, ok := p.methodOf(path, routed); {
-	case !ok:
-		return errNoPath()
+	switch {
+	case s == nil:
+		return "", true
 	case method == http.MethodTrace:
-		return errMethod(http.MethodGet)
-	case allowed != "" && allowed != method && (allowed != http.MethodGet || method != http.MethodHead && method != http.MethodConnect):
-		return errMethod(allowed)
+		return "GET, POST", false // its answer would show what is added to requests, such as the engines' token
+	case s.all:
+		return "", true
+	case method == http.MethodConnect && path == "":
+		return "", true // it names a host, and gateways forward it only if they are told to
 	}
-	return nil
+	allow, ok = s.methodOf(path, routed)
+	switch {
+	case !ok:
+		return "", false
+	case allow == "", allow == method, allow == http.MethodGet && (method == http.MethodHead || method == http.MethodConnect):
+		return "", true
+	}
+	return allow, false
 }
 
 // methodOf returns the method of a path, "" for any; ok: it is allowed.
-func (p *Paths) methodOf(path string, routed bool) (method string, ok bool) {
-	if method, ok = p.exact[path]; ok {
+func (s *Set) methodOf(path string, routed bool) (method string, ok bool) {
+	if method, ok = s.exact[path]; ok {
 		return method, true
 	}
 	if name, below := strings.CutPrefix(path, modelPaths); below && isModelName(name) {
@@ -123,7 +124,7 @@ func (p *Paths) methodOf(path string, routed bool) (method string, ok bool) {
 	if !strings.HasPrefix(path, "/") || !isPlain(path) {
 		return "", false
 	}
-	if slices.ContainsFunc(p.prefixes, func(prefix string) bool { return strings.HasPrefix(path, prefix) }) {
+	if slices.ContainsFunc(s.prefixes, func(prefix string) bool { return strings.HasPrefix(path, prefix) }) {
 		return "", true
 	}
 	for before, routes := range storedPaths {
@@ -142,7 +143,7 @@ func (p *Paths) methodOf(path string, routed bool) (method string, ok bool) {
 	}
 	for i := 1; i < len(path); i++ {
 		if path[i] == '/' {
-			if method, ok = p.methodOf(path[i:], false); ok {
+			if method, ok = s.methodOf(path[i:], false); ok {
 				return method, true
 			}
 		}
@@ -157,16 +158,4 @@ const mounted = "/metrics/"
 // slashes.
 func isModelName(name string) bool {
 	return name != "" && isPlain("/"+strings.ReplaceAll(strings.ReplaceAll(name, "%2F", "/"), "%2f", "/"))
-}
-
-func errNoPath() *Problem {
-	return &Problem{
-		status: http.StatusNotFound, kind: openai.TypeNotFound, code: "not_found", text: "There is no such route.", outcome: counts.GatewayPath,
-	}
-}
-
-func errMethod(allow string) *Problem {
-	p := errInvalid("method_not_allowed", "The route has another method.")
-	p.status, p.allow, p.outcome = http.StatusMethodNotAllowed, allow, counts.GatewayPath
-	return p
 }
