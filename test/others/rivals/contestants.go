@@ -45,6 +45,14 @@ var contestants = []contestant{
 			return w.startPicked(ctx, "default")
 		},
 	},
+	{
+		name: "first-tokens", ours: true, about: "the same and a second filter that shows first tokens, with predicted-ttft",
+		only: func(p *play) bool { return p.prefill == 0 || p.name == "eight-75" },
+		start: func(ctx context.Context, w *world) ([]string, error) {
+			w.withoutAnswers, w.firstTokens = true, true
+			return w.startPicked(ctx, "predicted-ttft")
+		},
+	},
 	{name: "smg", rival: true, about: "SMG, --policy cache_aware, what its documentation recommends for production", start: func(ctx context.Context, w *world) ([]string, error) {
 		return w.startSMG(ctx)
 	}},
@@ -221,6 +229,9 @@ func (w *world) envoy(text string, ports map[int]int) (string, error) {
 	if w.withoutAnswers {
 		replace = append(replace, [2]string{"response_body_mode: FULL_DUPLEX_STREAMED", "response_body_mode: NONE"}, [2]string{"response_header_mode: SEND", "response_header_mode: SKIP"})
 	}
+	if w.firstTokens {
+		text = strings.Replace(text, router, observer+router, 1) // of the listener with a picker, which is the first
+	}
 	for _, r := range replace {
 		if !strings.Contains(text, r[0]) {
 			return "", fmt.Errorf("%s has no %q", w.envoyConfig, r[0])
@@ -229,6 +240,22 @@ func (w *world) envoy(text string, ports map[int]int) (string, error) {
 	}
 	return text, nil
 }
+
+// router is the filter that observer stands before: the second filter of docs/gateway-bookings.md, which shows the picker
+// an answer up to its first token.
+const (
+	router   = "                  - name: envoy.filters.http.router\n"
+	observer = `                  - name: answers
+                    typed_config:
+                      "@type": type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor
+                      grpc_service: {envoy_grpc: {cluster_name: picker}}
+                      observability_mode: true
+                      failure_mode_allow: true
+                      deferred_close_timeout: 1s
+                      processing_mode: {request_header_mode: SKIP, response_header_mode: SEND, response_body_mode: STREAMED, response_trailer_mode: SEND}
+                      metadata_options: {forwarding_namespaces: {untyped: [envoy.lb]}}
+`
+)
 
 // startSMG starts SMG; several are one mesh.
 func (w *world) startSMG(ctx context.Context, options ...string) (urls []string, err error) {

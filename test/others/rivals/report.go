@@ -44,15 +44,16 @@ type result struct {
 	TTFTP90    float64 `json:"ttft_p90_ms"`
 	TTFTP99    float64 `json:"ttft_p99_ms"`
 	TPOT       float64 `json:"tpot_mean_ms"`
-	CPU        float64 `json:"cpu_ms"`  // of all gateway processes, per request
-	RSS        float64 `json:"rss_mib"` // peak of all gateway processes
+	CPU        float64 `json:"cpu_ms"`                 // of all gateway processes, per request
+	EnvoyCPU   float64 `json:"envoy_cpu_ms,omitempty"` // the part of CPU that Envoy took
+	RSS        float64 `json:"rss_mib"`                // peak of all gateway processes
 
 	First []plot.FirstToken `json:"first"` // for the plot
 
 	disturbed error
 }
 
-func (r *result) fill(t *traffic.Result, cpu time.Duration, rss int64) {
+func (r *result) fill(t *traffic.Result, cpu, envoyCPU time.Duration, rss int64) {
 	ttft := t.TTFT()
 	r.Requests, r.Failed, r.HitRate = len(ttft), t.Failed, t.HitRate()
 	if t.Failure != nil {
@@ -60,7 +61,10 @@ func (r *result) fill(t *traffic.Result, cpu time.Duration, rss int64) {
 	}
 	r.TTFTMean, r.TTFTP50, r.TTFTP90, r.TTFTP99 = stats.Mean(ttft), stats.Quantile(ttft, 0.5), stats.Quantile(ttft, 0.9), stats.Quantile(ttft, 0.99)
 	r.TPOT = stats.Mean(t.TPOT())
-	r.CPU = float64(cpu) / float64(time.Millisecond) / float64(max(1, r.Requests))
+	perRequest := func(d time.Duration) float64 {
+		return float64(d) / float64(time.Millisecond) / float64(max(1, r.Requests))
+	}
+	r.CPU, r.EnvoyCPU = perRequest(cpu), perRequest(envoyCPU)
 	r.RSS = float64(rss) / (1 << 20)
 	for i, q := range t.Requests {
 		r.First = append(r.First, plot.FirstToken{At: q.At, TTFT: ttft[i]})
@@ -75,10 +79,14 @@ func (r *result) line() string {
 var header = []string{"requests", "failed", "hit rate", "TTFT mean", "p50", "p90", "p99", "TPOT", "CPU a request", "RSS"}
 
 func (r *result) cells() []string {
+	cpu := fmt.Sprintf("%.2f ms", r.CPU)
+	if r.EnvoyCPU > 0 {
+		cpu += fmt.Sprintf(" (Envoy %.2f)", r.EnvoyCPU)
+	}
 	return []string{
 		strconv.Itoa(r.Requests), strconv.Itoa(r.Failed), fmt.Sprintf("%.1f %%", 100*r.HitRate),
 		fmt.Sprintf("%.1f ms", r.TTFTMean), fmt.Sprintf("%.1f ms", r.TTFTP50), fmt.Sprintf("%.1f ms", r.TTFTP90), fmt.Sprintf("%.1f ms", r.TTFTP99),
-		fmt.Sprintf("%.1f ms", r.TPOT), fmt.Sprintf("%.2f ms", r.CPU), fmt.Sprintf("%.0f MiB", r.RSS),
+		fmt.Sprintf("%.1f ms", r.TPOT), cpu, fmt.Sprintf("%.0f MiB", r.RSS),
 	}
 }
 
@@ -101,6 +109,7 @@ func median(rounds []result) result {
 	m.TTFTP99 = of(func(r *result) float64 { return r.TTFTP99 })
 	m.TPOT = of(func(r *result) float64 { return r.TPOT })
 	m.CPU = of(func(r *result) float64 { return r.CPU })
+	m.EnvoyCPU = of(func(r *result) float64 { return r.EnvoyCPU })
 	m.RSS = of(func(r *result) float64 { return r.RSS })
 	return m
 }
@@ -169,11 +178,12 @@ const base = "smg"
 
 // ratios writes the figures of each contestant by those of base in the same round: median, least and greatest.
 func (rep *report) ratios(b *strings.Builder, play string) {
-	figures := []func(*result) float64{
-		func(r *result) float64 { return r.CPU }, func(r *result) float64 { return r.TTFTP50 },
-		func(r *result) float64 { return r.TTFTP99 }, func(r *result) float64 { return r.RSS },
+	figures := []func(r, by *result) float64{
+		func(r, by *result) float64 { return r.CPU / by.CPU }, func(r, by *result) float64 { return r.EnvoyCPU / by.CPU },
+		func(r, by *result) float64 { return r.TTFTP50 / by.TTFTP50 }, func(r, by *result) float64 { return r.TTFTP99 / by.TTFTP99 },
+		func(r, by *result) float64 { return r.RSS / by.RSS },
 	}
-	b.WriteString("\n| by " + base + " of the same round | CPU | TTFT p50 | p99 | RSS |\n|---|---|---|---|---|\n")
+	b.WriteString("\n| by " + base + " of the same round | CPU | Envoy's part of it | TTFT p50 | p99 | RSS |\n|---|---|---|---|---|---|\n")
 	by := rep.of(play, base)
 	for _, c := range contestants {
 		rounds := rep.of(play, c.name)
@@ -185,7 +195,7 @@ func (rep *report) ratios(b *strings.Builder, play string) {
 			var all []float64
 			for i := range rounds {
 				if at := slices.IndexFunc(by, func(r result) bool { return r.Round == rounds[i].Round }); at >= 0 {
-					all = append(all, figure(&rounds[i])/figure(&by[at]))
+					all = append(all, figure(&rounds[i], &by[at]))
 				}
 			}
 			if len(all) == 0 {

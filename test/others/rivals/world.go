@@ -41,7 +41,9 @@ type world struct {
 	engines []engine
 	// withoutAnswers: Envoy sends the picker no bodies of responses.
 	withoutAnswers bool
-	first          []string // the command of the first engine, which has a process of its own
+	// firstTokens: a second filter shows it the answers up to their first tokens.
+	firstTokens bool
+	first       []string // the command of the first engine, which has a process of its own
 
 	mu       sync.Mutex // guards running
 	running  []*process // in the order of their start
@@ -111,7 +113,7 @@ func (w *world) start(ctx context.Context, who *contestant) ([]string, error) {
 // measure plays the load through gateways, and fills in the result. session is the contestant's header.
 func (w *world) measure(ctx context.Context, r *result, urls []string, session string) error {
 	p := w.play
-	cpu, err := w.cpu()
+	cpu, envoy, err := w.cpu()
 	if err != nil {
 		return err
 	}
@@ -127,12 +129,12 @@ func (w *world) measure(ctx context.Context, r *result, urls []string, session s
 	if err = errors.Join(err, r.disturbed); err != nil {
 		return err
 	}
-	after, err := w.cpu()
+	after, envoyAfter, err := w.cpu()
 	if err != nil {
 		return err
 	}
 	rss, err := w.rss()
-	r.fill(&played, after-cpu, rss)
+	r.fill(&played, after-cpu, envoyAfter-envoy, rss)
 	return err
 }
 
@@ -306,16 +308,19 @@ func get(ctx context.Context, url string) (status int, body string, err error) {
 	return resp.StatusCode, string(text), err
 }
 
-// cpu returns the CPU time of the gateways' processes.
-func (w *world) cpu() (sum time.Duration, err error) {
+// cpu returns the CPU time of the gateways' processes, and of those among them that are Envoys.
+func (w *world) cpu() (sum, envoys time.Duration, err error) {
 	for _, p := range w.measured {
 		d, err := proc.CPU(p.cmd.Process.Pid)
 		if err != nil {
-			return 0, fmt.Errorf("%s: %w", p.name, err)
+			return 0, 0, fmt.Errorf("%s: %w", p.name, err)
 		}
 		sum += d
+		if p.cmd.Args[0] == w.programs.envoy {
+			envoys += d
+		}
 	}
-	return sum, nil
+	return sum, envoys, nil
 }
 
 // rss returns the most memory that the gateways' processes had resident, in bytes.
