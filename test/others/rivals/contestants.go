@@ -200,7 +200,7 @@ func (w *world) startEnvoys(ctx context.Context, pickers []int) (urls []string, 
 }
 
 // envoy adapts the example's configuration: the ports, the engines and, where an engine is
-// restarted, the retry that docs/start/gateway-fragments.md has.
+// restarted, the retry that docs/start/gateway.md has.
 func (w *world) envoy(text string, ports map[int]int) (string, error) {
 	var engines strings.Builder
 	for _, e := range w.engines {
