@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compares the fields of the request models of vLLM and SGLang with
 # test/others/fields/request_fields.json: of the pinned releases, and of the newest ones, so that
-# a new release shows what is new. docs/how-it-works/gateway-fields.md says what the gateway does with
+# a new release shows what is new. docs/how-it-works/gateway.md says what the gateway does with
 # each field. With --pinned only the former. Wheels are kept outside the tree.
 set -euo pipefail
 

@@ -323,7 +323,7 @@ func (o *oracle) check() error {
 					want = got
 				}
 			case o.contested(b):
-				want = got // see docs/how-it-works/replica-trust.md
+				want = got // see docs/how-it-works/replica-sync.md
 			case !b.removed && o.inPart(b, all):
 				if _, known := first[b]; !known {
 					first[b] = got

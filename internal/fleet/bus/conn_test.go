@@ -578,10 +578,10 @@ func TestPeersAreAwaited(t *testing.T) {
 	})
 }
 
-// account returns the user a of docs/run/fleet-servers.md, and the same as b.
+// account returns the user a of docs/run/fleet.md, and the same as b.
 func account(t *testing.T) (a, b string) {
 	t.Helper()
-	page, err := os.ReadFile("../../../docs/run/fleet-servers.md")
+	page, err := os.ReadFile("../../../docs/run/fleet.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -642,7 +642,7 @@ func writeFile(t *testing.T, name, text string) (path string) {
 	return path
 }
 
-// TestAccounts proves that with the accounts of docs/run/fleet-servers.md, of which one has an NKey instead of
+// TestAccounts proves that with the accounts of docs/run/fleet.md, of which one has an NKey instead of
 // a password, nobody can speak for another replica, or be asked in its place, and that the rest works.
 func TestAccounts(t *testing.T) {
 	a, b := account(t)

@@ -39,7 +39,7 @@ func (ex *examination) gateway() {
 }
 
 // answerBodies says when Envoy could send less of the answers than it does. What is lost without them shows in policies:
-// the rail late_scope. The shares of CPU are those of docs/how-it-works/gateway-bookings.md, "What the answers cost".
+// the rail late_scope. The shares of CPU are those of docs/how-it-works/gateway.md, "What the answers cost".
 func (ex *examination) answerBodies(booked, pieces uint64) {
 	const enough, long = 100, 40 // requests; pieces of an answer above which a second filter is cheaper
 	if booked < enough || pieces < booked {
@@ -61,7 +61,7 @@ func (ex *examination) answerBodies(booked, pieces uint64) {
 			"Then output counts as no load, and metrics do not have the tokens that engines had cached."
 	case each >= long && ex.doctor.parts.Replica == nil:
 		f.Sentence = fmt.Sprintf("Envoy sends each answer of "+lately+" through this process in %d pieces on average, and the policy needs the first one alone.", each)
-		f.Remedy = "A second filter that shows the first token halves the CPU of both for such answers (docs/how-it-works/gateway-bookings.md). " +
+		f.Remedy = "A second filter that shows the first token halves the CPU of both for such answers (docs/how-it-works/gateway.md). " +
 			"Then output counts as no load, and metrics do not have the tokens that engines had cached."
 	default:
 		return

@@ -87,7 +87,7 @@ func (ex *examination) stream(snap *catalog.Snapshot, e catalog.Entry, st *kveve
 			who, snap.BlockSize, st.OtherBlockSize, recent.dropped)
 	case recent.dropped == 0:
 	default:
-		find(DroppedEvents, Warning, recent.dropped, "docs/reference/contract-events.md says what the reason means.",
+		find(DroppedEvents, Warning, recent.dropped, "docs/reference/contract.md says what the reason means.",
 			"%d KV events of %s were dropped in "+lately+", the last one as %s.", recent.dropped, who, st.DroppedWhy)
 	}
 }
@@ -172,7 +172,7 @@ func (ex *examination) policies() {
 			case rail.Engaged && rail.Rail == ttft.LateScope:
 				why = "the first tokens of most of its requests are told late, or never"
 				f.Remedy = "Let the gateway see the answers' bodies, or their first tokens by a second filter, which costs half of the CPU where answers are long " +
-					"(docs/how-it-works/gateway-bookings.md), or call prefill_complete at the first token. " +
+					"(docs/how-it-works/gateway.md), or call prefill_complete at the first token. " +
 					"Where answers are not streamed, --policy dynamo-default-cost-fn says that this cost is wanted."
 			case rail.Engaged && rail.Rail == ttft.Untracked:
 				why, f.Remedy = "prefills do not count as load", "Set --router-track-prefill-tokens, or another policy."

@@ -41,7 +41,7 @@ func named(model string) func(*catalog.Record) {
 }
 
 // TestAtZero: a request for a model whose workers are all away is told to come again (503 with Retry-After), and
-// the gauge that docs/run/autoscaling.md scales by is 1, whatever made the name known and whatever the route. A
+// the gauge that docs/run/sizing.md scales by is 1, whatever made the name known and whatever the route. A
 // name that never had a worker is 404 and makes no series.
 func TestAtZero(t *testing.T) {
 	scope := func(model string) catalog.Scope { return catalog.Scope{Model: model, Tenant: catalog.DefaultName} }

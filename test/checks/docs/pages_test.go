@@ -24,13 +24,13 @@ const patience = 5 * time.Minute
 // printed, on other ports: each answer has the values of the page.
 func TestPages(t *testing.T) {
 	for page, ports := range map[string][]string{
-		"start/callers.md":               {"8092"},
-		"reference/conductor-session.md": {"13333", "8092", "5500"},
-		"run/diagnose.md":                {"13333", "8092", "5500"},
-		"run/draining.md":                {"8092"},
-		"start/engines.md":               {"8092"},
-		"run/overload.md":                {"8092"},
-		"run/tls.md":                     {"8092"},
+		"start/callers.md":       {"8092"},
+		"reference/conductor.md": {"13333", "8092", "5500"},
+		"run/diagnose.md":        {"13333", "8092", "5500"},
+		"run/draining.md":        {"8092"},
+		"start/engines.md":       {"8092"},
+		"run/overload.md":        {"8092"},
+		"run/tls.md":             {"8092"},
 	} {
 		t.Run(page, func(t *testing.T) {
 			t.Parallel()

@@ -60,7 +60,7 @@ func TestTwoEngines(t *testing.T) {
 }
 
 // sglang starts a server with SGLang's answers about itself and an answer to chats, and returns its
-// URL. It has no /tokenize: SGLang's takes no messages.
+// URL. It has no /tokenize, as an older SGLang whose route takes no messages.
 func sglang(t *testing.T) string {
 	t.Helper()
 	answers := map[string]string{

@@ -155,14 +155,14 @@ func (c config) before(name, kind string, settings object) {
 }
 
 // observer leaves the answers out of the filter that asks the picker, and adds the second one that
-// docs/how-it-works/gateway-bookings.md has for first tokens.
+// docs/how-it-works/gateway.md has for first tokens.
 func observer(t *testing.T) edit {
 	t.Helper()
 	root, err := e2e.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile(filepath.Join(root, "docs", "how-it-works", "gateway-bookings.md"))
+	page, err := os.ReadFile(filepath.Join(root, "docs", "how-it-works", "gateway.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

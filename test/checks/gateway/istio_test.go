@@ -113,7 +113,7 @@ func newMesh(t *testing.T) *mesh {
 		}
 	})
 	m.kube = m.cluster.Kubeconfig(t)
-	// As docs/start/kubernetes-gateways.md and the chart's httpRoute.
+	// As docs/start/kubernetes.md and the chart's httpRoute.
 	m.cluster.Apply(object{
 		"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": object{"namespace": "llm", "name": "llm"},
 		"spec": object{"gatewayClassName": "istio", "listeners": []object{{"name": "http", "port": 80, "protocol": "HTTP"}}},
@@ -409,7 +409,7 @@ func (m *mesh) note(body object, done func(why, engine string)) {
 	}
 }
 
-// status: the route's conditions and the gateway's are those that docs/start/kubernetes-gateways.md says
+// status: the route's conditions and the gateway's are those that docs/start/kubernetes.md says
 // to expect.
 func (m *mesh) status() {
 	t := m.t

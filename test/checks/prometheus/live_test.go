@@ -239,10 +239,10 @@ func (s *server) checkRequirement(t *testing.T, tr *traffic, at time.Time) {
 	}
 }
 
-// checkPage runs the queries of docs/run/operators.md that say how near ranks are to
+// checkPage runs the queries of docs/run/operate.md that say how near ranks are to
 // the thresholds. What is booked for good are prompts of eight blocks.
 func (s *server) checkPage(t *testing.T, tr *traffic, at time.Time) {
-	_, block, _ := strings.Cut(string(read(t, "docs", "run", "operators.md")), "```promql\n")
+	_, block, _ := strings.Cut(string(read(t, "docs", "run", "operate.md")), "```promql\n")
 	block, _, _ = strings.Cut(block, "```")
 	queries := strings.Split(block, "\n\n")
 	for i, q := range queries {

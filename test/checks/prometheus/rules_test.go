@@ -15,10 +15,7 @@ const runbook = "https://github.com/select-service/select-service/blob/main/docs
 // do and where that is written, and that every name in an expression is a metric.
 func TestRules(t *testing.T) {
 	known := series(t)
-	pages := map[string]string{}
-	for _, name := range []string{"runbook", "kubernetes-runbook"} {
-		pages[name] = strings.ToLower(string(read(t, "docs", "run", name+".md")))
-	}
+	page := strings.ToLower(string(read(t, "docs", "run", "runbook.md")))
 	for _, r := range readRules(t) {
 		for _, name := range metrics(r.Expr) {
 			if !known[name] {
@@ -38,15 +35,11 @@ func TestRules(t *testing.T) {
 			t.Errorf("%s does not say what to do", r.Alert)
 		}
 		anchor := strings.ToLower(r.Alert)
-		name := "runbook"
-		if strings.HasPrefix(r.Alert, "Kubernetes") {
-			name = "kubernetes-runbook"
-		}
-		if r.Annotations["runbook_url"] != strings.Replace(runbook, "/runbook.md", "/"+name+".md", 1)+anchor {
+		if r.Annotations["runbook_url"] != runbook+anchor {
 			t.Errorf("%s links to %s", r.Alert, r.Annotations["runbook_url"])
 		}
-		if !regexp.MustCompile(`(?m)^#+ ` + anchor + `$`).MatchString(pages[name]) {
-			t.Errorf("docs/run/%s.md has no section %s", name, r.Alert)
+		if !regexp.MustCompile(`(?m)^#+ ` + anchor + `$`).MatchString(page) {
+			t.Errorf("docs/run/runbook.md has no section %s", r.Alert)
 		}
 	}
 }

@@ -2,7 +2,7 @@
 
 Nothing of an engine is imported: the classes are read out of a release's wheel
 with ast, base classes included, so that no package of the engine is needed.
-scripts/test-fields.sh runs it; docs/how-it-works/gateway-fields.md says what is done with each field.
+scripts/test-fields.sh runs it; docs/how-it-works/gateway.md says what is done with each field.
 """
 
 import argparse
@@ -120,7 +120,7 @@ def main():
             print("  " + line)
         failed = failed or bool(differences)
     if failed:
-        print("test-fields: say in test/others/fields/request_fields.json and docs/how-it-works/gateway-fields.md what is done with the fields above", file=sys.stderr)
+        print("test-fields: say in test/others/fields/request_fields.json and docs/how-it-works/gateway.md what is done with the fields above", file=sys.stderr)
     return failed
 
 

@@ -45,7 +45,7 @@ STATES = [
     State("another, removed", THERE, gone="removed"),
 ]
 
-# Cells that differ, see docs/reference/compatibility-sessions.md. D10: a /select that could run waits there behind the request
+# Cells that differ, see docs/reference/compatibility.md. D10: a /select that could run waits there behind the request
 # that waits for another worker.
 OVERTAKES = {("select", "being bound elsewhere"), ("select", "given up elsewhere"), ("select", "removed elsewhere")}
 # There the worker is looked for before the wait, here after it.

@@ -208,7 +208,7 @@ func (w *world) startEnvoys(ctx context.Context, pickers []int) (urls []string, 
 }
 
 // envoy adapts the example's configuration: the ports, the engines and, where an engine is
-// restarted, the retry that docs/start/gateway-fragments.md has.
+// restarted, the retry that docs/start/gateway.md has.
 func (w *world) envoy(text string, ports map[int]int) (string, error) {
 	var engines strings.Builder
 	for _, e := range w.engines {
@@ -241,7 +241,7 @@ func (w *world) envoy(text string, ports map[int]int) (string, error) {
 	return text, nil
 }
 
-// router is the filter that observer stands before: the second filter of docs/gateway-bookings.md, which shows the picker
+// router is the filter that observer stands before: the second filter of docs/how-it-works/gateway.md, which shows the picker
 // an answer up to its first token.
 const (
 	router   = "                  - name: envoy.filters.http.router\n"

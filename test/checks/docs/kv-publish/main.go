@@ -8,7 +8,7 @@
 // rank0_events=tcp://127.0.0.1:… and rank0_replay=…. The body of POST /rank0 is
 // published as one message: an array is a batch of events, whose time is now and
 // which leaves the data parallel rank to the registration; an object is sent
-// bare. docs/reference/conductor-session.md is a session with it.
+// bare. docs/reference/conductor.md is a session with it.
 package main
 
 import (

@@ -293,7 +293,7 @@ func inDefaultScope(sc *conformance.Scenario) (*conformance.Scenario, bool) {
 	for i := range own.Steps {
 		step := &own.Steps[i]
 		// Broken requests have salts and adapters. A scope that was shown one does not
-		// match a block that it hears of on another medium first (docs/how-it-works/offloading.md).
+		// match a block that it hears of on another medium first (docs/how-it-works/exactness.md).
 		if bytes.Contains(step.Publish, []byte(`"CPU"`)) || bytes.Contains(step.Publish, []byte(`"DISK"`)) {
 			return nil, false
 		}

@@ -1,5 +1,5 @@
 // Package overload puts the built service and simulated engines under more load
-// than the engines can take, and proves what docs/figures/benchmarks-load.md shows of goodput,
+// than the engines can take, and proves what docs/figures/benchmarks.md shows of goodput,
 // delays and memory. That is judged only where nothing else runs (make
 // test-overload); that thresholds are exact is shown in the service's own tests.
 package overload_test
