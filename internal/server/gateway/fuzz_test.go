@@ -55,6 +55,9 @@ func (s *script) Send(m *extprocv3.ProcessingResponse) error {
 	return s.ctx.Err()
 }
 
+// SendMsg takes the pieces of bodies, which are no messages of Envoy's definition.
+func (s *script) SendMsg(any) error { return s.ctx.Err() }
+
 func (s *script) Recv() (*extprocv3.ProcessingRequest, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

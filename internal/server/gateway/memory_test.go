@@ -52,18 +52,16 @@ func TestTokenMemory(t *testing.T) {
 	w.wantLoads("1/0: 0 0 0")
 }
 
-// relays is a script that looks at an account whenever a piece of an answer is sent.
+// relays is a script that looks at an account whenever a piece of a body is sent.
 type relays struct {
 	*script
 	account *memory.Account
 	most    int64
 }
 
-func (r *relays) Send(m *extprocv3.ProcessingResponse) error {
-	if m.GetResponseBody() != nil {
-		r.most = max(r.most, r.account.Used())
-	}
-	return r.script.Send(m)
+func (r *relays) SendMsg(m any) error {
+	r.most = max(r.most, r.account.Used())
+	return r.script.SendMsg(m)
 }
 
 // TestRelayMemory: pieces of answers are in an account while they pass by; beyond its limit new

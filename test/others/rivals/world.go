@@ -43,7 +43,7 @@ type world struct {
 	withoutAnswers bool
 	// firstTokens: a second filter shows it the answers up to their first tokens.
 	firstTokens bool
-	first          []string // the command of the first engine, which has a process of its own
+	first       []string // the command of the first engine, which has a process of its own
 
 	mu       sync.Mutex // guards running
 	running  []*process // in the order of their start

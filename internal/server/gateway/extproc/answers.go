@@ -51,23 +51,6 @@ func header(name, value string) *corev3.HeaderValueOption {
 	}
 }
 
-// streamed is one piece of a body.
-func streamed(piece []byte, end bool) *extprocv3.BodyResponse {
-	return &extprocv3.BodyResponse{Response: &extprocv3.CommonResponse{BodyMutation: &extprocv3.BodyMutation{
-		Mutation: &extprocv3.BodyMutation_StreamedResponse{
-			StreamedResponse: &extprocv3.StreamedBodyResponse{Body: piece, EndOfStream: end},
-		},
-	}}}
-}
-
-func requestBody(piece []byte, end bool) *extprocv3.ProcessingResponse {
-	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: streamed(piece, end)}}
-}
-
-func responseBody(piece []byte, end bool) *extprocv3.ProcessingResponse {
-	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseBody{ResponseBody: streamed(piece, end)}}
-}
-
 func requestTrailers() *extprocv3.ProcessingResponse {
 	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestTrailers{RequestTrailers: &extprocv3.TrailersResponse{}}}
 }

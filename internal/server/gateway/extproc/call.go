@@ -11,6 +11,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/select-service/select-service/internal/server/gateway"
 )
@@ -329,7 +330,7 @@ func (c *call) place(has extent) (done bool, err error) {
 	if err := c.stream.Send(headersPlaced(p, c.key)); err != nil || has <= headersFirst {
 		return false, err
 	}
-	err = chunks(p.Body(), has == bodyThenEnd, func(piece []byte, end bool) error { return c.stream.Send(requestBody(piece, end)) })
+	err = chunks(p.Body(), has == bodyThenEnd, c.pass(fieldRequestPassed))
 	c.Release()
 	if err != nil || has == bodyThenEnd {
 		return false, err
@@ -374,18 +375,21 @@ func (c *call) relayBody(b *extprocv3.HttpBody) error {
 	if b.GetEndOfStream() {
 		c.phase = ended
 	}
-	return c.Relay(b.GetBody(), b.GetEndOfStream(), c.sender(responseBody))
+	return c.Relay(b.GetBody(), b.GetEndOfStream(), c.sender(fieldResponsePassed))
 }
 
 // passBody passes a chunk of an upgraded request on.
 func (c *call) passBody(b *extprocv3.HttpBody) error {
 	c.passing = !b.GetEndOfStream()
-	return c.Pass(b.GetBody(), b.GetEndOfStream(), c.sender(requestBody))
+	return c.Pass(b.GetBody(), b.GetEndOfStream(), c.sender(fieldRequestPassed))
 }
 
-// sender returns what sends a chunk back as it came, in pieces that message makes messages of.
-func (c *call) sender(message func(piece []byte, end bool) *extprocv3.ProcessingResponse) func(chunk []byte, end bool) error {
-	return func(chunk []byte, end bool) error {
-		return chunks([][]byte{chunk}, end, func(piece []byte, end bool) error { return c.stream.Send(message(piece, end)) })
-	}
+// sender returns what sends a chunk of a body back as it came, in pieces.
+func (c *call) sender(of protowire.Number) func(chunk []byte, end bool) error {
+	return func(chunk []byte, end bool) error { return chunks([][]byte{chunk}, end, c.pass(of)) }
+}
+
+// pass returns what sends a piece of a body, fieldRequestPassed or fieldResponsePassed.
+func (c *call) pass(of protowire.Number) func(piece []byte, end bool) error {
+	return func(piece []byte, end bool) error { return c.stream.SendMsg(&passed{of, piece, end}) }
 }

@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"bytes"
+	"slices"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc/encoding"
@@ -11,8 +12,67 @@ import (
 
 // codec is gRPC's codec for protocol buffers, but for pieces of bodies, which most messages are where
 // answers stream. Envoy sends its metadata with each of them: nobody reads it there, and to decode it
-// costs more than the piece.
+// costs more than the piece. What passes a piece on is five messages inside each other, of which gRPC's
+// codec takes the size twice.
 type codec struct{ encoding.CodecV2 }
+
+// passed is the ProcessingResponse that passes a piece of a body on.
+type passed struct {
+	of    protowire.Number // of the response: fieldRequestPassed or fieldResponsePassed
+	piece []byte
+	end   bool // of the body
+}
+
+// Marshal implements encoding.CodecV2. A piece is a passed; everything else is a message.
+func (c codec) Marshal(v any) (mem.BufferSlice, error) {
+	if p, ok := v.(*passed); ok {
+		return mem.BufferSlice{mem.SliceBuffer(p.appendTo(nil))}, nil
+	}
+	return c.CodecV2.Marshal(v)
+}
+
+// The fields of ProcessingResponse, and of what is inside it, that pass a piece on.
+const (
+	fieldRequestPassed  protowire.Number = 3
+	fieldResponsePassed protowire.Number = 4
+
+	fieldCommonResponse protowire.Number = 1 // of BodyResponse
+	fieldBodyMutation   protowire.Number = 3 // of CommonResponse
+	fieldStreamed       protowire.Number = 3 // of BodyMutation
+	fieldStreamedBody   protowire.Number = 1 // of StreamedBodyResponse
+	fieldStreamedEnd    protowire.Number = 2 // of StreamedBodyResponse
+)
+
+// appendTo appends the message to text.
+func (p *passed) appendTo(text []byte) []byte {
+	outside := [...]protowire.Number{p.of, fieldCommonResponse, fieldBodyMutation, fieldStreamed}
+	var sizes [len(outside)]int // of what each of them has inside
+	size := 0
+	if len(p.piece) > 0 {
+		size += protowire.SizeTag(fieldStreamedBody) + protowire.SizeBytes(len(p.piece))
+	}
+	if p.end {
+		size += protowire.SizeTag(fieldStreamedEnd) + protowire.SizeVarint(1)
+	}
+	for i := len(outside) - 1; i >= 0; i-- {
+		sizes[i] = size
+		size = protowire.SizeTag(outside[i]) + protowire.SizeBytes(size)
+	}
+	text = slices.Grow(text, size)
+	for i, field := range outside {
+		text = protowire.AppendTag(text, field, protowire.BytesType)
+		text = protowire.AppendVarint(text, uint64(sizes[i]))
+	}
+	if len(p.piece) > 0 {
+		text = protowire.AppendTag(text, fieldStreamedBody, protowire.BytesType)
+		text = protowire.AppendBytes(text, p.piece)
+	}
+	if p.end {
+		text = protowire.AppendTag(text, fieldStreamedEnd, protowire.VarintType)
+		text = protowire.AppendVarint(text, 1)
+	}
+	return text
+}
 
 // Unmarshal implements encoding.CodecV2.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {

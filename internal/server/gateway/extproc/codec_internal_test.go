@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"bytes"
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -8,6 +9,7 @@ import (
 	"google.golang.org/grpc/encoding"
 	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -78,6 +80,44 @@ func TestPieces(t *testing.T) {
 		}
 		if got := readPiece(text, &extprocv3.ProcessingRequest{}); got != pieces[name] {
 			t.Errorf("%s: a piece: %t", name, got)
+		}
+	}
+}
+
+// TestPassed: what passes a piece on is the message that Envoy's own definition makes of it.
+func TestPassed(t *testing.T) {
+	own := codec{encoding.GetCodecV2(grpcproto.Name)}
+	for _, size := range []int{0, 1, 100, 127, 128, 16_383, 16_384, maxChunk} {
+		for _, end := range []bool{false, true} {
+			piece := bytes.Repeat([]byte("a"), size)
+			body := &extprocv3.BodyResponse{Response: &extprocv3.CommonResponse{BodyMutation: &extprocv3.BodyMutation{
+				Mutation: &extprocv3.BodyMutation_StreamedResponse{StreamedResponse: &extprocv3.StreamedBodyResponse{Body: piece, EndOfStream: end}},
+			}}}
+			for of, want := range map[protowire.Number]*extprocv3.ProcessingResponse{
+				fieldRequestPassed:  {Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: body}},
+				fieldResponsePassed: {Response: &extprocv3.ProcessingResponse_ResponseBody{ResponseBody: body}},
+			} {
+				text, err := own.Marshal(&passed{of, piece, end})
+				if err != nil {
+					t.Fatal(err)
+				}
+				var got extprocv3.ProcessingResponse
+				if err := own.Unmarshal(text, &got); err != nil || !proto.Equal(&got, want) {
+					t.Errorf("field %d, %d bytes, end %t: %v, %v", of, size, end, &got, err)
+				}
+			}
+		}
+	}
+}
+
+// BenchmarkPassed: what passes a piece of an answer on.
+func BenchmarkPassed(b *testing.B) {
+	own := codec{encoding.GetCodecV2(grpcproto.Name)}
+	piece := bytes.Repeat([]byte("a"), 200)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := own.Marshal(&passed{fieldResponsePassed, piece, false}); err != nil {
+			b.Fatal(err)
 		}
 	}
 }
