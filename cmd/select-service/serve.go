@@ -319,11 +319,10 @@ func logPolicy(w config.WorkerSelection, log zerolog.Logger) {
 	case s.Weight != "":
 		policy, why = policies.BuiltIn, policies.ByWeight
 	}
-	line := log.Info().Str("policy", policy).Str("decided_by", string(why))
 	if why == policies.ByWeight {
-		line.Str("weight", s.Weight)
+		log = log.With().Str("weight", s.Weight).Logger()
 	}
-	line.Msg("selection policy where no policy file names one")
+	log.Info().Str("policy", policy).Str("decided_by", string(why)).Msg("selection policy where no policy file names one")
 }
 
 // logThresholds logs the load above which requests are refused, if there is one.

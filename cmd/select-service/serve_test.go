@@ -17,7 +17,7 @@ func TestLogPolicy(t *testing.T) {
 	every := func(catalog.Scope) bool { return true }
 	for want, s := range map[string]policies.Settings{
 		`"policy":"predicted-ttft","decided_by":"front","message"`:                       {Served: every},
-		`"policy":"default","decided_by":"weight","weight":"--router-temperature"`:       {Served: every, Weight: "--router-temperature"},
+		`"weight":"--router-temperature","policy":"default","decided_by":"weight"`:       {Served: every, Weight: "--router-temperature"},
 		`"policy":"random","decided_by":"option","message"`:                              {Type: "random"},
 		`"policy":"round-robin","decided_by":"option","message":"selection policy where`: {Served: every, Type: "round-robin", Weight: "--router-temperature"},
 	} {

@@ -16,6 +16,7 @@ const (
 	outcomeRefused outcome = "refused" // answered in the engine's place
 	outcomeBroken  outcome = "broken"  // by the engine, within its answer
 	outcomeGone    outcome = "gone"    // the client has left
+	outcomeFailed  outcome = "failed"  // by a fault of this process
 )
 
 // statusGone is logged for a client that has left before its answer was complete.

@@ -259,6 +259,38 @@ func TestFraming(t *testing.T) {
 	}
 }
 
+// TestConnectionEnds: behind a request that another server may have taken for a shorter one, the connection ends, as RFC
+// 9112, section 6.1, wants it: what follows is no request. Other requests keep it.
+func TestConnectionEnds(t *testing.T) {
+	body := chatBody("")
+	long := fmt.Sprintf("Content-Length: %d\r\n", len(body))
+	smuggled := request("/v1/embeddings", `{"model":"m","input":"smuggled"}`)
+	for name, tt := range map[string]struct {
+		text string
+		kept bool
+	}{
+		"length":                  {"POST " + chatPath + " HTTP/1.1\r\nHost: x\r\n" + long + "\r\n" + body, true},
+		"length and chunks":       {"POST " + chatPath + " HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(body) + lastChunk, false},
+		"chunks and length":       {"POST " + chatPath + " HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n" + chunk(body) + lastChunk, false},
+		"chunks, refused":         {"POST " + chatPath + " HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n" + chunk("{") + lastChunk, false},
+		"chunks of HTTP/1.0":      {"POST " + chatPath + " HTTP/1.0\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n" + long + "\r\n" + body, false},
+		"chunks and a path of us": {"GET /ready HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(body) + lastChunk, false},
+		"chunks and a wrong path": {"POST /pause HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(body) + lastChunk, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := start(t)
+			w.put(answering(t, jsonAnswer("{}")))
+			c := w.dial()
+			c.send(tt.text + smuggled)
+			method, _, _ := strings.Cut(tt.text, " ")
+			c.receive(method)
+			if second, err := c.tryReceive("POST"); tt.kept != (err == nil) {
+				t.Errorf("behind it came %v, %v", second.Response, err)
+			}
+		})
+	}
+}
+
 // TestRefusals: what is refused before an engine is asked.
 func TestRefusals(t *testing.T) {
 	w := start(t, func(s *settings) { s.MaxBody, s.PickTimeout = 1000, 200*time.Millisecond })

@@ -61,6 +61,7 @@ func (e *exchange) answer(place *gateway.Placement, resp *http1.Response) {
 	e.Answered(resp.Status, contentType, encoding)
 	h := e.w.Header()
 	addTo(h, resp.Header)
+	e.endConnection()
 	if e.operates {
 		h[workerHeader] = []string{place.Worker()}
 	}

@@ -87,6 +87,7 @@ func (e *exchange) begin() {
 func (e *exchange) recover() {
 	if v := recover(); v != nil {
 		if v != http.ErrAbortHandler { //nolint:errorlint // as net/http does
+			e.line.outcome = outcomeFailed
 			e.server.config.Log.Error().Interface("panic", v).Bytes("stack", debug.Stack()).Msg("request through the proxy failed")
 		}
 		panic(http.ErrAbortHandler)
@@ -257,6 +258,7 @@ func (e *exchange) refuse(p *gateway.Problem) {
 			h.Set("Retry-After", denied.RetryAfter)
 		}
 	}
+	e.endConnection()
 	if !e.whole {
 		leaveBody(e.w, e.r)
 	}
@@ -274,6 +276,15 @@ func leaveBody(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Connection", "close")
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(restWithin)) // fails only if the connection has ended
+}
+
+// endConnection has the connection end behind the answer to a request whose body others may have read in another way:
+// what comes behind it may be a part of it to them (RFC 9112, section 6.1). net/http drops the Content-Length beside
+// chunks, and the chunks of HTTP/1.0, without a word, so every body in chunks is one, and every one of HTTP/1.0.
+func (e *exchange) endConnection() {
+	if len(e.r.TransferEncoding) > 0 || !e.r.ProtoAtLeast(1, 1) {
+		e.w.Header().Set("Connection", "close")
+	}
 }
 
 // forward sends the request to its engine and passes the answer on.
