@@ -13,7 +13,7 @@ import (
 
 // Description is what an engine says of itself. Zero values are not known. It never changes.
 type Description struct {
-	Engine  string // EngineSGLang, EngineVLLM, or "" for another one
+	Engine  string // one of Engines, or "" for another one
 	Version string
 
 	Model     string
@@ -43,12 +43,6 @@ type Description struct {
 	// Unanswered: the engine did not answer some question, so that asking again may tell more.
 	Unanswered bool
 }
-
-// Names of engines in a Description.
-const (
-	EngineSGLang = "sglang"
-	EngineVLLM   = "vllm"
-)
 
 // FromDefault is the origin of a value that the engine does not tell and that is assumed because
 // the caller has named the engine.
@@ -81,8 +75,8 @@ const (
 // Describe is the wish that the engine at a record's Endpoint fills in what the record leaves
 // out, and what has come of it.
 type Describe struct {
-	// Engine is the kind of engine, EngineSGLang or EngineVLLM; "": whichever answers. Only of a
-	// named engine anything is assumed that it does not tell.
+	// Engine is the kind of engine, one of Engines; "": whichever answers. Only of a named engine
+	// anything is assumed that it does not tell.
 	Engine string `json:",omitempty"`
 	// Model: the model is the engine's, too. Until it is known it is DefaultName.
 	Model bool `json:",omitempty"`
@@ -110,8 +104,8 @@ func (d *Describe) check(endpoint *string) error {
 	if d == nil {
 		return nil
 	}
-	if d.Engine != "" && d.Engine != EngineSGLang && d.Engine != EngineVLLM {
-		return &InvalidError{fmt.Sprintf("describe %q is not true, %q or %q", Clip(d.Engine), EngineVLLM, EngineSGLang)}
+	if d.Engine != "" && EngineNamed(d.Engine).Name == "" {
+		return &InvalidError{fmt.Sprintf("describe %q is not true, %s", Clip(d.Engine), oneOf(Engines()))}
 	}
 	if endpoint == nil {
 		return errNoEndpoint

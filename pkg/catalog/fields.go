@@ -195,10 +195,20 @@ func noneOf(words []string) string {
 	if len(words) == 2 {
 		return fmt.Sprintf("neither %q nor %q", words[0], words[1])
 	}
+	return "not " + oneOf(words)
+}
+
+// oneOf lists two or more words of which one is wanted, in quotes.
+func oneOf(words []string) string {
 	quoted := make([]string, len(words))
 	for i, word := range words {
 		quoted[i] = fmt.Sprintf("%q", word)
 	}
+	return AnyOf(quoted)
+}
+
+// AnyOf lists two or more words of which one is wanted, for an error.
+func AnyOf(words []string) string {
 	last := len(words) - 1
-	return "not " + strings.Join(quoted[:last], ", ") + " or " + quoted[last]
+	return strings.Join(words[:last], ", ") + " or " + words[last]
 }

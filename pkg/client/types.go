@@ -232,7 +232,7 @@ type Worker struct {
 
 // Described is what a worker's engine says of itself.
 type Described struct {
-	Engine              string  `json:"engine,omitempty"` // vllm or sglang
+	Engine              string  `json:"engine,omitempty"` // one of those that describe names
 	Version             string  `json:"version,omitempty"`
 	TotalKVBlocks       *uint64 `json:"total_kv_blocks,omitempty"`
 	MaxNumBatchedTokens *uint64 `json:"max_num_batched_tokens,omitempty"`

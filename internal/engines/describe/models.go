@@ -17,6 +17,8 @@ type Models struct {
 	Aliases []string
 	// Further are other models.
 	Further []string
+	// Owner is the owned_by of the model: the engine, as far as engines tell.
+	Owner string
 }
 
 const (
@@ -46,6 +48,7 @@ type modelList struct {
 		ID     string  `json:"id"`
 		Parent *string `json:"parent"`
 		Root   string  `json:"root"` // what the engine has loaded under this name
+		Owner  string  `json:"owned_by"`
 	} `json:"data"`
 }
 
@@ -64,6 +67,9 @@ func (l *modelList) models() (Models, error) {
 			return Models{}, err
 		}
 		if !isBase[entry.ID] {
+			if len(bases) == 0 {
+				m.Owner = entry.Owner
+			}
 			bases, isBase[entry.ID], roots[entry.ID] = append(bases, entry.ID), true, entry.Root
 		}
 	}

@@ -2,7 +2,6 @@ package load
 
 import (
 	"bufio"
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -48,24 +47,11 @@ func (g *gauge) amount() Amount {
 	return Known(uint64(g.v))
 }
 
-// gauges are the numbers of one rank.
-type gauges struct {
-	running, waiting gauge
-	usage            gauge // share of the KV cache, at most 1
-	used, total      gauge // tokens of the KV cache
-}
+// gauges are the numbers of one rank, by engines.Part.
+type gauges [engines.NumParts]gauge
 
-// families are the metrics that are read, by name. The first of each line is vLLM's, with the
-// rank as label engine, the others are SGLang's, with the rank as label dp_rank.
-var families = map[string]func(*gauges) *gauge{
-	"vllm:num_requests_running": func(g *gauges) *gauge { return &g.running }, "sglang:num_running_reqs": func(g *gauges) *gauge { return &g.running },
-	"vllm:num_requests_waiting": func(g *gauges) *gauge { return &g.waiting }, "sglang:num_queue_reqs": func(g *gauges) *gauge { return &g.waiting },
-	"vllm:kv_cache_usage_perc": func(g *gauges) *gauge { return &g.usage }, "sglang:token_usage": func(g *gauges) *gauge { return &g.usage },
-	"vllm:gpu_cache_usage_perc":   func(g *gauges) *gauge { return &g.usage }, // before 0.10
-	"sglang:num_used_tokens":      func(g *gauges) *gauge { return &g.used },
-	"sglang:max_total_num_tokens": func(g *gauges) *gauge { return &g.total },
-	engines.VLLMCacheInfo:         nil, // a series whose labels say it
-}
+// families are the metrics that are read, by name.
+var families = engines.LoadFamilies()
 
 // readPage reads the reports of a page's ranks. Ranks whose numbers are bad, and ranks that the
 // page should not have, are left out and passed to drop.
@@ -77,7 +63,7 @@ func readPage(body *bufio.Reader, page *catalog.LoadPage, drop func(Reason)) (ma
 	ranks := byLabel(samples, page.BlockSize)
 	reports := make(map[uint32]Report, len(ranks))
 	for label, g := range ranks {
-		if !g.running.known && !g.waiting.known && !g.usage.known {
+		if !g[engines.Running].known && !g[engines.Waiting].known && !g[engines.Usage].known {
 			continue
 		}
 		dp, ok := rankOf(label, len(ranks), page)
@@ -134,7 +120,7 @@ func usedSamples(body *bufio.Reader, most int) (samples []engines.Sample, err er
 
 // isUsed reports whether a line is a sample of a family that is read.
 func isUsed(line []byte) bool {
-	if len(line) == 0 || line[0] != 'v' && line[0] != 's' {
+	if len(line) == 0 || !firstBytes[line[0]] {
 		return false
 	}
 	for _, name := range names {
@@ -145,8 +131,16 @@ func isUsed(line []byte) bool {
 	return false
 }
 
-// names are those of families.
-var names = slices.Sorted(maps.Keys(families))
+// names are those of families, and of the one whose labels tell a capacity. firstBytes are those of names.
+var (
+	names      = append(slices.Sorted(maps.Keys(families)), engines.VLLMCacheInfo)
+	firstBytes = func() (is [256]bool) {
+		for _, name := range names {
+			is[name[0]] = true
+		}
+		return is
+	}()
+)
 
 // byLabel sorts the samples by the rank in their labels. What stands without a rank holds for all
 // ranks, or is the only one. blockSize is that of the worker.
@@ -163,24 +157,29 @@ func byLabel(samples []engines.Sample, blockSize uint32) map[string]*gauges {
 	infos := make(map[string]*engines.Sample) // of VLLMCacheInfo, by rank
 	for i := range samples {
 		s := &samples[i]
-		rank := cmp.Or(s.Label(engines.LabelEngine), s.Label(engines.LabelDPRank))
-		g := of(rank)
-		if part := families[s.Name]; part != nil {
-			part(g).set(s.Value)
-		} else {
-			infos[rank] = s
+		if series, is := families[s.Name]; is {
+			of(s.Label(series.RankLabel))[series.Part].set(s.Value)
+			continue
 		}
+		rank := s.Label(engines.LabelEngine)
+		of(rank)
+		infos[rank] = s
 	}
 	for rank, info := range infos {
-		if tokens := info.VLLMTokens(len(infos), blockSize); tokens > 0 && !ranks[rank].total.known {
-			ranks[rank].total.set(float64(tokens))
+		if tokens := info.VLLMTokens(len(infos), blockSize); tokens > 0 && !ranks[rank][engines.TotalTokens].known {
+			ranks[rank][engines.TotalTokens].set(float64(tokens))
 		}
 	}
-	if shared := ranks[""]; shared != nil && len(ranks) > 1 && !shared.running.known {
+	for _, g := range ranks {
+		if blocks, size := &g[engines.TotalBlocks], &g[engines.BlockTokens]; blocks.known && size.known && !g[engines.TotalTokens].known {
+			g[engines.TotalTokens].set(blocks.v * size.v)
+		}
+	}
+	if shared := ranks[""]; shared != nil && len(ranks) > 1 && !shared[engines.Running].known {
 		delete(ranks, "")
 		for _, g := range ranks {
-			if !g.total.known { // the capacity is the same for all ranks
-				g.total = shared.total
+			if !g[engines.TotalTokens].known { // the capacity is the same for all ranks
+				g[engines.TotalTokens] = shared[engines.TotalTokens]
 			}
 		}
 	}
@@ -202,17 +201,18 @@ func rankOf(label string, ranks int, page *catalog.LoadPage) (dp uint32, ok bool
 
 // report returns what the numbers say, false if one of them is bad.
 func (g *gauges) report(page *catalog.LoadPage) (Report, bool) {
-	if g.running.bad || g.waiting.bad || g.usage.bad || g.used.bad || g.total.bad || g.usage.v > 1 {
+	usage := &g[engines.Usage]
+	if slices.ContainsFunc(g[:], func(one gauge) bool { return one.bad }) || usage.v > 1 {
 		return Report{}, false
 	}
 	r := Report{
-		Running: g.running.amount(), Waiting: g.waiting.amount(),
-		KVTokensUsed: g.used.amount(), KVTokensTotal: g.total.amount(),
+		Running: g[engines.Running].amount(), Waiting: g[engines.Waiting].amount(),
+		KVTokensUsed: g[engines.UsedTokens].amount(), KVTokensTotal: g[engines.TotalTokens].amount(),
 		Source: Scrape, Interval: page.Interval,
 	}
 	r.capacities()
-	if total := r.KVTokensTotal.Or(page.KVTokens); g.usage.known && total > 0 && total <= MaxAmount {
-		r.KVTokensUsed = Known(uint64(math.Round(g.usage.v * float64(total))))
+	if total := r.KVTokensTotal.Or(page.KVTokens); usage.known && total > 0 && total <= MaxAmount {
+		r.KVTokensUsed = Known(uint64(math.Round(usage.v * float64(total))))
 	}
 	return r, true
 }

@@ -107,6 +107,13 @@ func TestPage(t *testing.T) {
 			map[uint32]Report{1: said(3, 800, 1600)},
 			nil, nil,
 		},
+		// trtllm-serve's metrics/collector.py, in which the usage is used_blocks / max_blocks; not run here.
+		"TensorRT-LLM": {
+			one, "trtllm_num_requests_running{pid=\"7\"} 3.0\ntrtllm_num_requests_waiting{pid=\"7\"} 2.0\ntrtllm_kv_cache_utilization{pid=\"7\"} 0.5\n" +
+				"trtllm_kv_cache_max_blocks{pid=\"7\"} 50.0\ntrtllm_kv_cache_tokens_per_block{pid=\"7\"} 32.0\n",
+			map[uint32]Report{0: said(3, 800, 1600)},
+			nil, nil,
+		},
 		"a server of its own counts from 0": {catalog.LoadPage{FirstRank: 5, Ranks: 1}, vllm("0", "3", "0"), map[uint32]Report{5: scraped(func(r *Report) { r.Running, r.Waiting = Known(3), Known(2) })}, nil, nil},
 		"ranks from another start":          {catalog.LoadPage{FirstRank: 4, Ranks: 2}, vllm("5", "3", "0") + vllm("6", "1", "0"), map[uint32]Report{5: scraped(func(r *Report) { r.Running, r.Waiting = Known(3), Known(2) })}, []Reason{ForeignRank}, nil},
 		"which rank?":                       {two, "vllm:num_requests_running 3\n", nil, []Reason{ForeignRank}, errUseless},
