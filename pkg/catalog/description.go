@@ -34,6 +34,7 @@ type Description struct {
 	TotalKVBlocks       uint64 // capacity of each rank's device, in blocks
 	KVTokens            uint64 `json:",omitempty"` // the same in tokens, where the engine tells it so
 	MaxNumBatchedTokens uint64 // tokens that one step of the engine may compute
+	MaxModelLen         uint32 `json:",omitempty"` // context length of the model, in tokens
 
 	// From says for each known value, by the name of its member of a record, where it comes
 	// from: a path of the engine, FromDefault or FromEvents.
@@ -70,6 +71,7 @@ const (
 	FieldEagle               = "is_eagle"
 	FieldTotalKVBlocks       = "total_kv_blocks"
 	FieldMaxNumBatchedTokens = "max_num_batched_tokens"
+	FieldMaxModelLen         = "max_model_len"
 )
 
 // Describe is the wish that the engine at a record's Endpoint fills in what the record leaves
@@ -218,6 +220,10 @@ func (r *Record) fill() {
 		}
 		r.Size = &t.Size
 		filled(FieldSize, t.From[FieldSize])
+	}
+	if r.MaxModelLen == nil && t.MaxModelLen > 0 {
+		r.MaxModelLen = &t.MaxModelLen
+		filled(FieldMaxModelLen, t.From[FieldMaxModelLen])
 	}
 	if r.Role == nil && t.Role != "" {
 		r.Role = &t.Role
@@ -478,8 +484,8 @@ func (d *Description) orElse(before *Description) *Description {
 		from(FieldModel)
 	}
 	if all.Adapters == nil {
-		all.Adapters, all.Aliases = before.Adapters, before.Aliases
-		from(FieldAdapters)
+		all.Adapters, all.Aliases, all.MaxModelLen = before.Adapters, before.Aliases, before.MaxModelLen
+		from(FieldAdapters, FieldMaxModelLen)
 	}
 	if all.BlockSize == 0 {
 		all.BlockSize, all.Corrected = before.BlockSize, before.Corrected
@@ -510,7 +516,7 @@ func (d *Description) equal(o *Description) bool {
 		d.BlockSize == o.BlockSize && d.StartRank == o.StartRank && d.Size == o.Size &&
 		maps.Equal(d.KVEventsEndpoints, o.KVEventsEndpoints) && maps.Equal(d.ReplayEndpoints, o.ReplayEndpoints) &&
 		maps.Equal(d.LoadEndpoints, o.LoadEndpoints) && d.Role == o.Role && d.Eagle == o.Eagle &&
-		d.Corrected == o.Corrected && d.KVTokens == o.KVTokens && d.TotalKVBlocks == o.TotalKVBlocks && d.MaxNumBatchedTokens == o.MaxNumBatchedTokens &&
+		d.Corrected == o.Corrected && d.KVTokens == o.KVTokens && d.TotalKVBlocks == o.TotalKVBlocks && d.MaxNumBatchedTokens == o.MaxNumBatchedTokens && d.MaxModelLen == o.MaxModelLen &&
 		maps.Equal(d.From, o.From) && maps.Equal(d.Unknown, o.Unknown)
 }
 

@@ -42,6 +42,7 @@ var fields = [...]Field{
 	{Name: "kv_event_rank", Of: Pointer[string](func(r *Record) **string { return &r.KVEventRank }), Words: []string{RankOfBatch, RankOfStream}},
 	{Name: "kv_events", Of: Pointer[bool](func(r *Record) **bool { return &r.KVEvents })},
 	{Name: "attention_chunk_size", Of: Pointer[uint64](func(r *Record) **uint64 { return &r.AttentionChunkSize })},
+	{Name: FieldMaxModelLen, Of: Pointer[uint32](func(r *Record) **uint32 { return &r.MaxModelLen })},
 	{Name: FieldLoadEndpoint, Of: Pointer[string](func(r *Record) **string { return &r.LoadEndpoint }), bytes: maxEndpoint},
 	{Name: FieldLoadEndpoints, Of: Map[uint32](func(r *Record) *map[uint32]string { return &r.LoadEndpoints }), bytes: maxEndpoint, check: (*Record).checkLoadEndpoints},
 	{Name: "load_metrics", Of: Pointer[LoadMetrics](func(r *Record) **LoadMetrics { return &r.LoadMetrics }), bytes: maxEndpoint, check: (*Record).checkLoadMetrics},

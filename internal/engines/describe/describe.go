@@ -117,6 +117,9 @@ func (q *question) models() (owner string, err error) {
 	q.told.Model, q.told.Adapters, q.told.Aliases, q.told.Further = m.Model, m.Adapters, m.Aliases, m.Further
 	q.set(catalog.FieldModel, modelsPath)
 	q.set(catalog.FieldAdapters, modelsPath)
+	if q.told.MaxModelLen = m.Length; m.Length > 0 {
+		q.set(catalog.FieldMaxModelLen, modelsPath)
+	}
 	return m.Owner, nil
 }
 

@@ -533,7 +533,7 @@ func TestAllowed(t *testing.T) {
 			}
 			policy.Allowed = append(policy.Allowed, rule)
 		}
-		c := describe.New(describe.Options{Dialer: engines.Dialer{Endpoints: policy}})
+		c := describe.New(describe.Options{Access: engines.Access{Dialer: engines.Dialer{Endpoints: policy}}})
 		before := asked.Load()
 		_, err := c.Models(t.Context(), row.url)
 		c.Close()
@@ -639,13 +639,37 @@ func TestToken(t *testing.T) {
 		shown = append(shown, r.Header.Get("Authorization"))
 	}))
 	token := "first"
-	c := describe.New(describe.Options{Token: func() string { return token }})
+	c := describe.New(describe.Options{Access: engines.Access{Token: func() string { return token }}})
 	defer c.Close()
 	for _, token = range []string{"first", "", "second"} {
 		_, _ = c.Models(t.Context(), url)
 	}
 	if want := []string{"Bearer first", "", "Bearer second"}; !slices.Equal(shown, want) {
 		t.Errorf("shown %q, want %q", shown, want)
+	}
+}
+
+// TestLength proves that the length of a model is that of its entry in the list, by which name it is asked
+// for, and that a description has it.
+func TestLength(t *testing.T) {
+	const list = `{"data":[{"id":"m","max_model_len":4096,"root":"r"},{"id":"alias","max_model_len":4096,"root":"r"},{"id":"none"}]}`
+	at := engine(t, vllm.with(answers{"/v1/models": list}))
+	c := client(t)
+	for name, want := range map[string]int{"m": 4096, "alias": 4096} {
+		for _, engine := range []string{at, strings.TrimPrefix(at, "http://")} { // as a record may have it
+			if got, err := c.Length(t.Context(), engine, name); got != want || err != nil {
+				t.Errorf("%s at %s: %d, %v", name, engine, got, err)
+			}
+		}
+	}
+	for _, name := range []string{"none", "other"} {
+		if got, err := c.Length(t.Context(), at, name); err == nil {
+			t.Errorf("%s: %d", name, got)
+		}
+	}
+	d, err := c.Describe(t.Context(), at, "")
+	if err != nil || d.MaxModelLen != 4096 || d.From["max_model_len"] != "/v1/models" {
+		t.Errorf("%+v, %v", d, err)
 	}
 }
 

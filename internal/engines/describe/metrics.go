@@ -36,7 +36,7 @@ type Cache struct {
 func (c *Client) Cache(ctx context.Context, base string, kind *engines.Engine) (Cache, error) {
 	var cache Cache
 	var samples map[string][]engines.Sample
-	err := c.ask(ctx, base, kind.MetricsPath, func(body io.Reader) (err error) {
+	err := c.ask(ctx, base, kind.MetricsPath, maxMetrics, func(body io.Reader) (err error) {
 		samples, err = cacheSamples(body, kind)
 		return err
 	})
@@ -52,8 +52,7 @@ func (c *Client) Cache(ctx context.Context, base string, kind *engines.Engine) (
 // cacheSamples returns the samples that describe the cache, by family. It ends at the first line
 // after them.
 func cacheSamples(metrics io.Reader, kind *engines.Engine) (map[string][]engines.Sample, error) {
-	limited := &io.LimitedReader{R: metrics, N: maxMetrics + 1}
-	scan := bufio.NewScanner(limited)
+	scan := bufio.NewScanner(metrics)
 	scan.Buffer(nil, maxLine)
 	read := make(map[string][]engines.Sample)
 	n := 0
@@ -66,7 +65,7 @@ func cacheSamples(metrics io.Reader, kind *engines.Engine) (map[string][]engines
 			continue
 		}
 		if n++; n > maxSeries {
-			return nil, fmt.Errorf("%w: %s has more than %d series", errTooLong, name, maxSeries)
+			return nil, fmt.Errorf("%w: %s has more than %d series", engines.ErrTooLong, name, maxSeries)
 		}
 		sample, err := engines.ReadSample(scan.Bytes())
 		if err != nil {
@@ -74,11 +73,8 @@ func cacheSamples(metrics io.Reader, kind *engines.Engine) (map[string][]engines
 		}
 		read[name] = append(read[name], sample)
 	}
-	switch {
-	case limited.N <= 0:
-		return nil, fmt.Errorf("%w: more than %d bytes", errTooLong, maxMetrics)
-	case errors.Is(scan.Err(), bufio.ErrTooLong):
-		return nil, fmt.Errorf("%w: a line has more than %d bytes", errTooLong, maxLine)
+	if errors.Is(scan.Err(), bufio.ErrTooLong) {
+		return nil, fmt.Errorf("%w: a line has more than %d bytes", engines.ErrTooLong, maxLine)
 	}
 	return read, scan.Err()
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// Bounds of a page.
+// Bounds of a page, whose length its reader bounds.
 const (
 	maxPage = 4 << 20 // bytes
 	maxLine = 64 << 10
@@ -23,11 +23,8 @@ const (
 	seriesPerRank, moreSeries = 64, 256
 )
 
-// errTooLarge is the error of a page beyond the bounds, errUseless of one without a load.
-var (
-	errTooLarge = errors.New("the page is too large")
-	errUseless  = errors.New("the page has no load of an engine")
-)
+// errUseless is the error of a page without a load. One beyond the bounds has engines.ErrTooLong.
+var errUseless = errors.New("the page has no load of an engine")
 
 // gauge is a number of a page, the largest where a rank has several.
 type gauge struct {
@@ -87,24 +84,21 @@ func readPage(body *bufio.Reader, page *catalog.LoadPage, drop func(Reason)) (ma
 // usedSamples returns the samples of the families that are read, at most a number of them. It reads
 // the whole page, so that its connection can be used again.
 func usedSamples(body *bufio.Reader, most int) (samples []engines.Sample, err error) {
-	read := 0
 	for {
 		line, err := body.ReadSlice('\n')
-		read += len(line)
 		used := isUsed(line)
-		for errors.Is(err, bufio.ErrBufferFull) && !used && read <= maxPage {
+		for errors.Is(err, bufio.ErrBufferFull) && !used {
 			line, err = body.ReadSlice('\n')
-			read += len(line)
 		}
 		switch {
-		case read > maxPage, errors.Is(err, bufio.ErrBufferFull):
-			return nil, errTooLarge
+		case errors.Is(err, bufio.ErrBufferFull):
+			return nil, fmt.Errorf("%w: a line has more than %d bytes", engines.ErrTooLong, maxLine)
 		case err != nil && !errors.Is(err, io.EOF):
 			return nil, err
 		}
 		if used {
 			if len(samples) == most {
-				return nil, errTooLarge
+				return nil, fmt.Errorf("%w: more than %d series", engines.ErrTooLong, most)
 			}
 			sample, wrong := engines.ReadSample(line)
 			if wrong != nil {

@@ -59,6 +59,7 @@ class WorkerSettings(TypedDict, total=False):
     load_endpoints: Mapping[int, str] | Mapping[str, str] | None
     load_metrics: LoadMetrics | None
     attention_chunk_size: int | None
+    max_model_len: int | None
     data_parallel_start_rank: int | None
     data_parallel_size: int | None
     max_num_batched_tokens: int | None
@@ -144,6 +145,7 @@ class Worker(TypedDict, total=False):
     load_endpoints: dict[str, str]
     load_metrics: LoadMetrics
     attention_chunk_size: int
+    max_model_len: int
     data_parallel_start_rank: int | None
     data_parallel_size: int | None
     max_num_batched_tokens: int | None
