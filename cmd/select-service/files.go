@@ -12,10 +12,7 @@ import (
 
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/engines"
-	"github.com/select-service/select-service/internal/engines/describe"
-	"github.com/select-service/select-service/internal/engines/load"
 	"github.com/select-service/select-service/internal/server/access"
-	"github.com/select-service/select-service/internal/server/gateway/tokenizer"
 	"github.com/select-service/select-service/internal/transport/certs"
 	"github.com/select-service/select-service/internal/transport/fetch"
 	"github.com/select-service/select-service/internal/transport/filewatch"
@@ -123,19 +120,9 @@ func (f files) follow(ctx context.Context, g *errgroup.Group, log zerolog.Logger
 	})
 }
 
-// describe returns how engines are asked to describe themselves.
-func (f files) describe(endpoints catalog.EndpointPolicy, log zerolog.Logger) describe.Options {
-	return describe.Options{Dialer: engines.Dialer{Endpoints: endpoints, Certificates: f.engineCerts}, Token: f.engineTokenText(), Log: log}
-}
-
-// tokenizer returns how engines are asked for the tokens of prompts and the lengths of models.
-func (f files) tokenizer(endpoints catalog.EndpointPolicy) tokenizer.Engines {
-	return tokenizer.Engines{Dialer: engines.Dialer{Endpoints: endpoints, Certificates: f.engineCerts}, Token: f.engineTokenText()}
-}
-
-// scrape returns how the metrics of engines are read.
-func (f files) scrape() load.ScrapeOptions {
-	return load.ScrapeOptions{Dialer: engines.Dialer{Certificates: f.engineCerts}, Token: f.engineTokenText()}
+// engineAccess returns what engines are shown, and what their HTTP servers must be.
+func (f files) engineAccess(endpoints catalog.EndpointPolicy) engines.Access {
+	return engines.Access{Dialer: engines.Dialer{Endpoints: endpoints, Certificates: f.engineCerts}, Token: f.engineTokenText()}
 }
 
 // engineTokenText returns what gives the current token for engines; nil: none is configured.

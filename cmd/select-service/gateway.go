@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/internal/engines"
 	"github.com/select-service/select-service/internal/engines/routes"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/server/access"
@@ -123,7 +124,7 @@ func (p *endpointPicker) close() {
 
 // build creates the endpoint picker over a service, and what reads prompts by its tokenizer, also without a
 // port; listed reports whether the service's workers are known, and expected are the scopes that their sources name.
-func (p *endpointPicker) build(all config.Config, svc *node.Service, listed func() bool, expected []catalog.Scope, of tokenizer.Engines, guard *access.Guard, budget *memory.Budget, tracer *tracing.Tracer, log zerolog.Logger) {
+func (p *endpointPicker) build(all config.Config, svc *node.Service, listed func() bool, expected []catalog.Scope, of engines.Access, length func(ctx context.Context, engine, model string) (int, error), guard *access.Guard, budget *memory.Budget, tracer *tracing.Tracer, log zerolog.Logger) {
 	conf := all.Gateway
 	if t := conf.Tokenizer; all.Tokenizes() {
 		p.tokens = tokenizer.New(tokenizer.Options{
@@ -135,7 +136,7 @@ func (p *endpointPicker) build(all config.Config, svc *node.Service, listed func
 		Models: conf.Names(), MetadataPrefix: conf.MetadataPrefix, RetryAfter: int(conf.RetryAfter / time.Second),
 		Tokenizer: p.tokens, LoadOnly: conf.Tokenizer.OnFailure == config.OnFailureLoadOnly, SaltTag: conf.SaltTag,
 		MaxStreams: conf.MaxStreams, MaxBody: conf.MaxBody, PickTimeout: conf.PickTimeout, Lease: conf.Lease,
-		Engines: of, Memory: budget, Tracer: tracer, Log: log,
+		Length: length, Memory: budget, Tracer: tracer, Log: log,
 	}
 	if p.tokens != nil {
 		p.prompts = gateway.NewPrompts(settings, svc.Catalog())

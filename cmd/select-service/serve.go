@@ -79,7 +79,8 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		return err
 	}
 	others := newReplicas(conf.Replicas, joined, conf.Selections.SessionTTL > 0 || conf.Fronts(), hub, read, func() []string { return svc.Peers() })
-	engines := describe.New(read.describe(conf.Access.Endpoints(), log))
+	access := read.engineAccess(conf.Access.Endpoints())
+	engines := describe.New(describe.Options{Access: access, Log: log})
 	defer engines.Close()
 	var pods *kubernetes.Discovery
 	settings := serviceConfig(conf, others, bound, mem.budget)
@@ -87,7 +88,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	if !conf.SlotsOnly {
 		settings.Ask = engines.Describe
 	}
-	settings.Scrape = read.scrape()
+	settings.Scrape = access
 	if read.cluster != nil {
 		settings.Discovers = []catalog.SourceKind{catalog.SourceKubernetes}
 		settings.CorrectDiscovered = func(w *catalog.Worker, size uint32) bool { return pods.CorrectBlockSize(w, size) }
@@ -120,7 +121,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		sources = append(sources, read.engines)
 	}
 	found := workers.NewManager(svc.ReplaceWorkers, sources...)
-	picks.build(conf, svc, found.Listed, read.cluster.models(), read.tokenizer(conf.Access.Endpoints()), read.tokens, mem.budget, tracer, log)
+	picks.build(conf, svc, found.Listed, read.cluster.models(), access, engines.Length, read.tokens, mem.budget, tracer, log)
 	operators := newOperators(conf, svc, joined, others, picks, mem.budget)
 
 	// Start: sockets, replicas, the service, its workers, HTTP. The first part to

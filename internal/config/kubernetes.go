@@ -341,7 +341,7 @@ var kubernetesSettings = []option{
 	{
 		key: "kubernetes.kubeconfig", flag: "kubeconfig", env: []string{"SELECT_SERVICE_KUBE_KUBECONFIG"}, hint: "FILE",
 		bind: func(c *Config) value { return text(&c.Kubernetes.Kubeconfig) },
-		help: "Kubeconfig with the API server and a token, tokenFile or client certificate for it; exec and auth-provider are refused. By default the " +
+		help: "Kubeconfig with the API server and a token, tokenFile, client certificate or exec command for it. By default the " +
 			"ServiceAccount of the pod. KUBECONFIG is not read.",
 	},
 	{

@@ -286,7 +286,7 @@ var settings = []option{
 		bind: func(c *Config) value { return list(&c.Workers.Engines, enginelist.Check) },
 		help: "Engines (http://HOST:PORT) that are registered at the start and describe themselves, with " +
 			"those of a workers file; PUT /workers is then refused. vllm=URL assumes vLLM's default event port " +
-			"where it does not tell it. Set it for a fixed fleet of SGLang or vLLM servers.",
+			"where it does not tell it, trtllm=URL that of TensorRT-LLM. Set it for a fixed fleet of engines.",
 	},
 
 	{

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/select-service/select-service/internal/engines"
 	"github.com/select-service/select-service/internal/engines/load"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -25,12 +26,12 @@ type loadSources struct {
 
 func newLoadSources(config *Config, source kvevents.Source, sink load.Sink) *loadSources {
 	counters := load.NewCounters()
-	scrape := config.Scrape
-	scrape.Endpoints = config.Endpoints
+	access := config.Scrape
+	access.Endpoints = config.Endpoints
 	return &loadSources{
 		sink: sink, counters: counters,
 		streams: load.NewStreams(source, sink, config.Memory.Account(memory.Streams), counters),
-		scraper: load.NewScraper(scrape, sink, counters),
+		scraper: load.NewScraper(engines.NewClient(access), sink, counters),
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/select-service/select-service/internal/conductor"
+	"github.com/select-service/select-service/internal/engines"
 	"github.com/select-service/select-service/internal/engines/load"
 	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/internal/node/statefile"
@@ -99,7 +100,7 @@ type Config struct {
 	// Endpoints is the policy for the endpoints of engines and replicas.
 	Endpoints catalog.EndpointPolicy
 	// Scrape is how the metrics of engines are read; Endpoints of it is not used.
-	Scrape load.ScrapeOptions
+	Scrape engines.Access
 	// WorkersFile is the path of the file that defines the workers, "" if none does.
 	WorkersFile string
 	// EngineList: a list of engines defines the workers.

@@ -13,7 +13,7 @@ import (
 
 // Description is what an engine says of itself. Zero values are not known. It never changes.
 type Description struct {
-	Engine  string // EngineSGLang, EngineVLLM, or "" for another one
+	Engine  string // one of Engines, or "" for another one
 	Version string
 
 	Model     string
@@ -34,6 +34,7 @@ type Description struct {
 	TotalKVBlocks       uint64 // capacity of each rank's device, in blocks
 	KVTokens            uint64 `json:",omitempty"` // the same in tokens, where the engine tells it so
 	MaxNumBatchedTokens uint64 // tokens that one step of the engine may compute
+	MaxModelLen         uint32 `json:",omitempty"` // context length of the model, in tokens
 
 	// From says for each known value, by the name of its member of a record, where it comes
 	// from: a path of the engine, FromDefault or FromEvents.
@@ -43,12 +44,6 @@ type Description struct {
 	// Unanswered: the engine did not answer some question, so that asking again may tell more.
 	Unanswered bool
 }
-
-// Names of engines in a Description.
-const (
-	EngineSGLang = "sglang"
-	EngineVLLM   = "vllm"
-)
 
 // FromDefault is the origin of a value that the engine does not tell and that is assumed because
 // the caller has named the engine.
@@ -76,13 +71,14 @@ const (
 	FieldEagle               = "is_eagle"
 	FieldTotalKVBlocks       = "total_kv_blocks"
 	FieldMaxNumBatchedTokens = "max_num_batched_tokens"
+	FieldMaxModelLen         = "max_model_len"
 )
 
 // Describe is the wish that the engine at a record's Endpoint fills in what the record leaves
 // out, and what has come of it.
 type Describe struct {
-	// Engine is the kind of engine, EngineSGLang or EngineVLLM; "": whichever answers. Only of a
-	// named engine anything is assumed that it does not tell.
+	// Engine is the kind of engine, one of Engines; "": whichever answers. Only of a named engine
+	// anything is assumed that it does not tell.
 	Engine string `json:",omitempty"`
 	// Model: the model is the engine's, too. Until it is known it is DefaultName.
 	Model bool `json:",omitempty"`
@@ -110,8 +106,8 @@ func (d *Describe) check(endpoint *string) error {
 	if d == nil {
 		return nil
 	}
-	if d.Engine != "" && d.Engine != EngineSGLang && d.Engine != EngineVLLM {
-		return &InvalidError{fmt.Sprintf("describe %q is not true, %q or %q", Clip(d.Engine), EngineVLLM, EngineSGLang)}
+	if d.Engine != "" && EngineNamed(d.Engine).Name == "" {
+		return &InvalidError{fmt.Sprintf("describe %q is not true, %s", Clip(d.Engine), oneOf(Engines()))}
 	}
 	if endpoint == nil {
 		return errNoEndpoint
@@ -224,6 +220,10 @@ func (r *Record) fill() {
 		}
 		r.Size = &t.Size
 		filled(FieldSize, t.From[FieldSize])
+	}
+	if r.MaxModelLen == nil && t.MaxModelLen > 0 {
+		r.MaxModelLen = &t.MaxModelLen
+		filled(FieldMaxModelLen, t.From[FieldMaxModelLen])
 	}
 	if r.Role == nil && t.Role != "" {
 		r.Role = &t.Role
@@ -484,8 +484,8 @@ func (d *Description) orElse(before *Description) *Description {
 		from(FieldModel)
 	}
 	if all.Adapters == nil {
-		all.Adapters, all.Aliases = before.Adapters, before.Aliases
-		from(FieldAdapters)
+		all.Adapters, all.Aliases, all.MaxModelLen = before.Adapters, before.Aliases, before.MaxModelLen
+		from(FieldAdapters, FieldMaxModelLen)
 	}
 	if all.BlockSize == 0 {
 		all.BlockSize, all.Corrected = before.BlockSize, before.Corrected
@@ -516,7 +516,7 @@ func (d *Description) equal(o *Description) bool {
 		d.BlockSize == o.BlockSize && d.StartRank == o.StartRank && d.Size == o.Size &&
 		maps.Equal(d.KVEventsEndpoints, o.KVEventsEndpoints) && maps.Equal(d.ReplayEndpoints, o.ReplayEndpoints) &&
 		maps.Equal(d.LoadEndpoints, o.LoadEndpoints) && d.Role == o.Role && d.Eagle == o.Eagle &&
-		d.Corrected == o.Corrected && d.KVTokens == o.KVTokens && d.TotalKVBlocks == o.TotalKVBlocks && d.MaxNumBatchedTokens == o.MaxNumBatchedTokens &&
+		d.Corrected == o.Corrected && d.KVTokens == o.KVTokens && d.TotalKVBlocks == o.TotalKVBlocks && d.MaxNumBatchedTokens == o.MaxNumBatchedTokens && d.MaxModelLen == o.MaxModelLen &&
 		maps.Equal(d.From, o.From) && maps.Equal(d.Unknown, o.Unknown)
 }
 

@@ -340,7 +340,7 @@ func TestBadWish(t *testing.T) {
 	for want, change := range map[string]func(*catalog.Record){
 		"describe needs an endpoint: the engine's http:// or https:// URL": func(r *catalog.Record) { r.Endpoint = nil },
 		"endpoint `gpu-1:8000` is not an http:// or https:// URL":          func(r *catalog.Record) { r.Endpoint = new("gpu-1:8000") },
-		`describe "trt" is not true, "vllm" or "sglang"`:                   func(r *catalog.Record) { r.Describe.Engine = "trt" },
+		`describe "trt" is not true, "vllm", "sglang" or "trtllm"`:         func(r *catalog.Record) { r.Describe.Engine = "trt" },
 	} {
 		c, _ := newWorld(t, events)
 		if _, err := c.Put(asked(change)); fmt.Sprint(err) != want {

@@ -42,6 +42,7 @@ var fields = [...]Field{
 	{Name: "kv_event_rank", Of: Pointer[string](func(r *Record) **string { return &r.KVEventRank }), Words: []string{RankOfBatch, RankOfStream}},
 	{Name: "kv_events", Of: Pointer[bool](func(r *Record) **bool { return &r.KVEvents })},
 	{Name: "attention_chunk_size", Of: Pointer[uint64](func(r *Record) **uint64 { return &r.AttentionChunkSize })},
+	{Name: FieldMaxModelLen, Of: Pointer[uint32](func(r *Record) **uint32 { return &r.MaxModelLen })},
 	{Name: FieldLoadEndpoint, Of: Pointer[string](func(r *Record) **string { return &r.LoadEndpoint }), bytes: maxEndpoint},
 	{Name: FieldLoadEndpoints, Of: Map[uint32](func(r *Record) *map[uint32]string { return &r.LoadEndpoints }), bytes: maxEndpoint, check: (*Record).checkLoadEndpoints},
 	{Name: "load_metrics", Of: Pointer[LoadMetrics](func(r *Record) **LoadMetrics { return &r.LoadMetrics }), bytes: maxEndpoint, check: (*Record).checkLoadMetrics},
@@ -195,10 +196,20 @@ func noneOf(words []string) string {
 	if len(words) == 2 {
 		return fmt.Sprintf("neither %q nor %q", words[0], words[1])
 	}
+	return "not " + oneOf(words)
+}
+
+// oneOf lists two or more words of which one is wanted, in quotes.
+func oneOf(words []string) string {
 	quoted := make([]string, len(words))
 	for i, word := range words {
 		quoted[i] = fmt.Sprintf("%q", word)
 	}
+	return AnyOf(quoted)
+}
+
+// AnyOf lists two or more words of which one is wanted, for an error.
+func AnyOf(words []string) string {
 	last := len(words) - 1
-	return "not " + strings.Join(quoted[:last], ", ") + " or " + quoted[last]
+	return strings.Join(words[:last], ", ") + " or " + words[last]
 }

@@ -13,8 +13,9 @@ import (
 // LoadMetrics says that a worker's load is read from the metrics of its engine, a page of
 // Prometheus' text format.
 type LoadMetrics struct {
-	// URL is that of the page. Unset: /metrics below the worker's endpoint, or below those of its
-	// ranks that have one of their own.
+	// URL is that of the page. Unset: /metrics, or the path of the engine that the record names or
+	// that has described itself, below the worker's endpoint, or below those of its ranks that have one
+	// of their own.
 	URL *string
 	// IntervalSeconds is the time between two readings; unset is DefaultLoadInterval.
 	IntervalSeconds *float64
@@ -138,18 +139,20 @@ func (r *Record) loadPages() (pages []LoadPage) {
 			continue
 		}
 		p := whole
-		p.URL, p.FirstRank, p.Ranks = metricsBelow(endpoint), dp, 1
+		p.URL, p.FirstRank, p.Ranks = r.metricsBelow(endpoint), dp, 1
 		pages = append(pages, p)
 	}
 	if shared {
-		whole.URL = metricsBelow(r.Address())
+		whole.URL = r.metricsBelow(r.Address())
 		pages = append(pages, whole)
 	}
 	return pages
 }
 
 // metricsBelow returns the usual URL of the metrics of an engine's HTTP server.
-func metricsBelow(endpoint string) string { return strings.TrimRight(endpoint, "/") + "/metrics" }
+func (r *Record) metricsBelow(endpoint string) string {
+	return strings.TrimRight(endpoint, "/") + r.engine().MetricsPath
+}
 
 // keepLoads drops the load streams for which keep is false, and what is about ranks that are no
 // candidates.

@@ -12,6 +12,7 @@ func loads(change func(*catalog.Record)) func(*catalog.Record) { return change }
 
 // TestLoadSources: which streams and pages a record asks for, or why it may not.
 func TestLoadSources(t *testing.T) {
+	told := func(r *catalog.Record) { r.Describe.Told = new(catalog.Description) }
 	const second = time.Second
 	allowed := catalog.Settings{Endpoints: catalog.EndpointPolicy{Allowed: rules(t, "tcp://10.0.0.0/8:9000", "tcp://engines")}}
 	for name, tc := range map[string]struct {
@@ -45,6 +46,11 @@ func TestLoadSources(t *testing.T) {
 			reasons: []string{"reconciliation failed: invalid load endpoint for worker 1 dp_rank 0: invalid ZMQ endpoint `tcp://11.0.0.1:9000`: not among the allowed endpoints (--allow-endpoints)"},
 		},
 
+		// trtllm-serve has its metrics there: serve/openai_server.py, mount_metrics.
+		"metrics of TensorRT-LLM": {
+			record: record(1, at("http://h:8000"), of(catalog.EngineTRTLLM), loads(func(r *catalog.Record) { r.LoadMetrics = new(catalog.LoadMetrics{}) }), told),
+			pages:  []catalog.LoadPage{{URL: "http://h:8000/prometheus/metrics", Interval: 2 * second, Ranks: 1, BlockSize: 4}},
+		},
 		"metrics": {
 			record: record(1, at("http://h:8000/"), size(4), start(2), loads(func(r *catalog.Record) {
 				r.LoadMetrics, r.TotalKVBlocks = new(catalog.LoadMetrics{}), new(uint64(100))

@@ -19,12 +19,14 @@ const (
 )
 
 // RankHeader returns how the frontend of a worker wants to be told a rank. If the record does not
-// say, it is RankLocal if the worker starts above rank 0, has several ranks, and no other record
+// say, it is that of the worker's engine; else RankLocal if the worker starts above rank 0, has several ranks, and no other record
 // of the catalog has its endpoint, and RankGlobal otherwise (decision U2).
 func (c *Catalog) RankHeader(w *Worker) string {
 	switch {
 	case w.RankHeader != nil:
 		return *w.RankHeader
+	case w.engine().RankHeader != "":
+		return w.engine().RankHeader
 	case w.FirstRank() == 0 || w.RankCount() < 2 || c.view.Load().sharesEndpoint(w):
 		return RankGlobal
 	}

@@ -15,6 +15,11 @@ func rankHeader(form string) func(*catalog.Record) {
 	return func(r *catalog.Record) { r.RankHeader = &form }
 }
 
+// of has the engine of a kind describe the worker.
+func of(engine string) func(*catalog.Record) {
+	return func(r *catalog.Record) { r.Describe = &catalog.Describe{Engine: engine} }
+}
+
 // TestRankHeader: a record without rank_header is told local ranks only if it starts above rank
 // 0, has several ranks, and no other record has its endpoint in any spelling (decision U2).
 func TestRankHeader(t *testing.T) {
@@ -25,23 +30,25 @@ func TestRankHeader(t *testing.T) {
 		others []catalog.Record
 		want   string
 	}{
-		"from rank 0":           {record(1, at(node), size(4)), nil, catalog.RankGlobal},
-		"from 0, stated":        {record(1, at(node), start(0), size(4)), nil, catalog.RankGlobal},
-		"above 0":               {record(1, at(node), start(2), size(2)), []catalog.Record{record(2, at(head), size(2))}, catalog.RankLocal},
-		"one rank above 0":      {record(1, at(node), start(2)), nil, catalog.RankGlobal},
-		"at the head's":         {record(1, at(head), start(2), size(2)), []catalog.Record{record(2, at(head), size(2))}, catalog.RankGlobal},
-		"in another scope":      {record(1, at(head), start(2), size(2)), []catalog.Record{record(2, at(head), in(other))}, catalog.RankGlobal},
-		"beside an incomplete":  {record(1, at(head), start(2), size(2)), []catalog.Record{record(2, at(head), blocks(0))}, catalog.RankGlobal},
-		"a slash at the end":    {record(1, at(head), start(2), size(2)), []catalog.Record{record(2, at(head+"/"))}, catalog.RankGlobal},
-		"without the scheme":    {record(1, at(head), start(2), size(2)), []catalog.Record{record(2, at("HEAD:8000"))}, catalog.RankGlobal},
-		"the default port":      {record(1, at("http://h"), start(2), size(2)), []catalog.Record{record(2, at("http://H:80"))}, catalog.RankGlobal},
-		"another port":          {record(1, at("http://h"), start(2), size(2)), []catalog.Record{record(2, at("https://h"))}, catalog.RankLocal},
-		"another path":          {record(1, at(head+"/a"), start(2), size(2)), []catalog.Record{record(2, at(head+"/b"))}, catalog.RankLocal},
-		"local, stated":         {record(1, at(node), size(4), rankHeader("local")), nil, catalog.RankLocal},
-		"none, stated":          {record(1, at(node), start(2), size(2), rankHeader("none")), nil, catalog.RankNone},
-		"global, stated":        {record(1, at(node), start(2), size(2), rankHeader("global")), nil, catalog.RankGlobal},
-		"local beside another":  {record(1, at(head), start(2), size(2), rankHeader("local")), []catalog.Record{record(2, at(head))}, catalog.RankLocal},
-		"others have no others": {record(1, at(node), start(2), size(2)), []catalog.Record{record(2, at(head)), record(3, at(head))}, catalog.RankLocal},
+		"from rank 0":            {record(1, at(node), size(4)), nil, catalog.RankGlobal},
+		"from 0, stated":         {record(1, at(node), start(0), size(4)), nil, catalog.RankGlobal},
+		"above 0":                {record(1, at(node), start(2), size(2)), []catalog.Record{record(2, at(head), size(2))}, catalog.RankLocal},
+		"one rank above 0":       {record(1, at(node), start(2)), nil, catalog.RankGlobal},
+		"at the head's":          {record(1, at(head), start(2), size(2)), []catalog.Record{record(2, at(head), size(2))}, catalog.RankGlobal},
+		"in another scope":       {record(1, at(head), start(2), size(2)), []catalog.Record{record(2, at(head), in(other))}, catalog.RankGlobal},
+		"beside an incomplete":   {record(1, at(head), start(2), size(2)), []catalog.Record{record(2, at(head), blocks(0))}, catalog.RankGlobal},
+		"a slash at the end":     {record(1, at(head), start(2), size(2)), []catalog.Record{record(2, at(head+"/"))}, catalog.RankGlobal},
+		"without the scheme":     {record(1, at(head), start(2), size(2)), []catalog.Record{record(2, at("HEAD:8000"))}, catalog.RankGlobal},
+		"the default port":       {record(1, at("http://h"), start(2), size(2)), []catalog.Record{record(2, at("http://H:80"))}, catalog.RankGlobal},
+		"another port":           {record(1, at("http://h"), start(2), size(2)), []catalog.Record{record(2, at("https://h"))}, catalog.RankLocal},
+		"another path":           {record(1, at(head+"/a"), start(2), size(2)), []catalog.Record{record(2, at(head+"/b"))}, catalog.RankLocal},
+		"local, stated":          {record(1, at(node), size(4), rankHeader("local")), nil, catalog.RankLocal},
+		"none, stated":           {record(1, at(node), start(2), size(2), rankHeader("none")), nil, catalog.RankNone},
+		"global, stated":         {record(1, at(node), start(2), size(2), rankHeader("global")), nil, catalog.RankGlobal},
+		"local beside another":   {record(1, at(head), start(2), size(2), rankHeader("local")), []catalog.Record{record(2, at(head))}, catalog.RankLocal},
+		"its engine has none":    {record(1, at(node), size(4), of(catalog.EngineTRTLLM)), nil, catalog.RankNone},
+		"stated for one without": {record(1, at(node), size(4), of(catalog.EngineTRTLLM), rankHeader("global")), nil, catalog.RankGlobal},
+		"others have no others":  {record(1, at(node), start(2), size(2)), []catalog.Record{record(2, at(head)), record(3, at(head))}, catalog.RankLocal},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, _ := newWorld(t, eventsOff)

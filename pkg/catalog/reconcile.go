@@ -171,13 +171,14 @@ func (c *Catalog) usableLocked(set *Set, check *SetCheck) (usable []Record, excl
 			}
 		}
 	}
-	clear(check.given)
+	known := check.given
+	check.given = make(map[uint64]bool, len(known))
 	for i := range set.Records {
 		if err := bad[i]; err != nil {
 			excluded = append(excluded, EntryError{Index: i, Err: err})
 		} else {
 			usable = append(usable, set.Records[i])
-			check.given[set.Records[i].ID] = struct{}{}
+			check.given[set.Records[i].ID] = known[set.Records[i].ID]
 		}
 	}
 	return usable, excluded
@@ -187,19 +188,24 @@ func (c *Catalog) usableLocked(set *Set, check *SetCheck) (usable []Record, excl
 // catalog has.
 type SetCheck struct {
 	scope ScopeFilter
-	given map[uint64]struct{} // ids
+	given map[uint64]bool // ids, and whether the catalog has the very record
 }
 
 // NewSetCheck returns the check of a set for the selected scopes.
 func NewSetCheck(f ScopeFilter) *SetCheck {
-	return &SetCheck{scope: f, given: make(map[uint64]struct{})}
+	return &SetCheck{scope: f, given: make(map[uint64]bool)}
 }
 
 // Add checks the next entry against the limits, the scopes and the earlier
 // entries. The error is an *InvalidError or a *LimitError.
-func (s *SetCheck) Add(r *Record) error {
-	if err := r.check(); err != nil {
-		return err
+func (s *SetCheck) Add(r *Record) error { return s.add(r, false) }
+
+// add is Add, for a record that the catalog may have already: then it has been checked.
+func (s *SetCheck) add(r *Record, known bool) error {
+	if !known {
+		if err := r.check(); err != nil {
+			return err
+		}
 	}
 	if err := s.scope.check(r.Scope); err != nil {
 		return err
@@ -207,12 +213,13 @@ func (s *SetCheck) Add(r *Record) error {
 	if _, twice := s.given[r.ID]; twice {
 		return &InvalidError{fmt.Sprintf("worker_id %d is given twice", r.ID)}
 	}
-	s.given[r.ID] = struct{}{}
+	s.given[r.ID] = known
 	return nil
 }
 
 func (c *Catalog) checkEntryLocked(r *Record, set *Set, check *SetCheck) error {
-	if err := check.Add(r); err != nil {
+	m := c.mu.members[r.ID]
+	if err := check.add(r, m != nil && m.worker.equal(r)); err != nil {
 		return err
 	}
 	if !set.Kind.sharesWorkers(r.Source.KindOrAPI()) {
@@ -221,7 +228,6 @@ func (c *Catalog) checkEntryLocked(r *Record, set *Set, check *SetCheck) error {
 	if c.mu.tracked[trackedKey{r.Scope, r.ID}] != nil {
 		return &ExistsError{ID: r.ID, Scope: r.Scope}
 	}
-	m := c.mu.members[r.ID]
 	if m != nil && set.Scope.check(m.worker.Scope) != nil {
 		return &ExistsError{ID: r.ID, Scope: m.worker.Scope}
 	}
@@ -256,12 +262,15 @@ type loss struct {
 
 // compareLocked returns the changes and removals that lead from the registered
 // workers to those of the set. given has the ids of its records.
-func (c *Catalog) compareLocked(set *Set, given map[uint64]struct{}) (*batch, Difference) {
+func (c *Catalog) compareLocked(set *Set, given map[uint64]bool) (*batch, Difference) {
 	b, diff := new(batch), Difference{}
 	var r Record // one for all: accessors make it escape to the heap
 	for _, r = range set.Records {
-		r.normalize()
-		m := c.mu.members[r.ID]
+		m, same := c.mu.members[r.ID], given[r.ID]
+		if !same {
+			r.normalize()
+			same = m != nil && m.worker.equal(&r)
+		}
 		ch := change{member: m}
 		switch {
 		case m == nil:
@@ -271,7 +280,7 @@ func (c *Catalog) compareLocked(set *Set, given map[uint64]struct{}) (*batch, Di
 			ch.another = true
 			diff.Removed = append(diff.Removed, r.ID)
 			diff.Added = append(diff.Added, r.ID)
-		case !m.worker.equal(&r), set.Copied && (!m.worker.Drain.equal(r.Drain) || !m.worker.ToldSame(&r)):
+		case !same, set.Copied && (!m.worker.Drain.equal(r.Drain) || !m.worker.ToldSame(&r)):
 			diff.Changed = append(diff.Changed, r.ID)
 		default:
 			diff.Unchanged++

@@ -449,3 +449,29 @@ func BenchmarkReconcile(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkUnchanged compares a set of 5,000 workers that are as they were, each read anew, as a source
+// gives them that says the same again.
+func BenchmarkUnchanged(b *testing.B) {
+	read := func() (set []catalog.Record) {
+		for id := range uint64(5_000) {
+			r := record(id)
+			r.KVEventsEndpoints = map[uint32]string{0: "tcp://10.0.0.1:5557"}
+			r.StableRoutingID, r.TotalKVBlocks, r.MaxNumBatchedTokens = new("pod"), new(uint64(1000)), new(uint64(8192))
+			r.Adapters, r.Taints = []string{"a", "b"}, []string{"t"}
+			set = append(set, r)
+		}
+		return set
+	}
+	c := catalog.New(eventsOff, reconcilerFunc(func(_, _ *catalog.Attachment) error { return nil }))
+	if _, err := c.Reconcile(catalog.Set{Records: read()}); err != nil {
+		b.Fatal(err)
+	}
+	set := read()
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := c.Reconcile(catalog.Set{Records: set}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -55,6 +55,7 @@ type Record struct {
 	Size                *uint32 // data_parallel_size; unset is 1
 	MaxNumBatchedTokens *uint64 // tokens that one step of the engine may compute
 	TotalKVBlocks       *uint64 // capacity of each rank's device, in blocks
+	MaxModelLen         *uint32 `json:",omitempty"` // context length of the model, in tokens
 	AttentionChunkSize  *uint64 // of chunked local attention, in tokens; 0 is unknown
 	StableRoutingID     *string
 	IsEagle             *bool // unset is false

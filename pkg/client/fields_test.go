@@ -201,3 +201,22 @@ func pythonClass(t *testing.T, text, name string) map[string]string {
 	}
 	return members
 }
+
+// TestEngines: the descriptions of the API and the Python client name the engines of the catalog.
+func TestEngines(t *testing.T) {
+	words := strings.Join(catalog.Engines(), ", ")
+	for file, want := range map[string][]string{
+		"../../api/source.yaml": {"enum: [true, false, " + words + "]", "engine: { enum: [" + words + "] }", "enum: [true, " + words + "] }"},
+		"../../clients/python/src/select_service_client/_types.py": {`bool | Literal["` + strings.Join(catalog.Engines(), `", "`) + `"]`},
+	} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range want {
+			if !strings.Contains(string(text), w) {
+				t.Errorf("%s does not have %s", file, w)
+			}
+		}
+	}
+}

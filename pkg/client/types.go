@@ -187,6 +187,7 @@ type Worker struct {
 	KVEventRank       *string           `json:"kv_event_rank,omitempty"`   // batch or stream; unset is batch
 	// AttentionChunkSize is the chunk size of chunked local attention, in tokens.
 	AttentionChunkSize *uint64 `json:"attention_chunk_size,omitempty"`
+	MaxModelLen        *uint32 `json:"max_model_len,omitempty"` // context length of the model, in tokens
 
 	// Where the load of the engine is read: the load stream of a worker with one rank, those of the
 	// ranks, and the page with the engine's metrics; nil: it is not read.
@@ -232,7 +233,7 @@ type Worker struct {
 
 // Described is what a worker's engine says of itself.
 type Described struct {
-	Engine              string  `json:"engine,omitempty"` // vllm or sglang
+	Engine              string  `json:"engine,omitempty"` // one of those that describe names
 	Version             string  `json:"version,omitempty"`
 	TotalKVBlocks       *uint64 `json:"total_kv_blocks,omitempty"`
 	MaxNumBatchedTokens *uint64 `json:"max_num_batched_tokens,omitempty"`

@@ -22,16 +22,12 @@ const (
 	atATime      = 16              // questions, over all engines
 	patience     = 5 * time.Second // for the whole answer to a question
 	maxAnswer    = 1 << 20         // bytes
-	maxMetrics   = 8 << 20         // bytes of /metrics
-	maxHeader    = 64 << 10        // bytes
+	maxMetrics   = 8 << 20         // bytes of a metrics page
 	excerptBytes = 200             // of an answer in the log
 	longError    = 1 << 10         // bytes: a longer error is shortened
 )
 
-var (
-	errTooLong = errors.New("the answer is too long")
-	errNotJSON = errors.New("the answer is no JSON")
-)
+var errNotJSON = errors.New("the answer is no JSON")
 
 // Error says why an engine did not answer a question.
 type Error struct {
@@ -53,9 +49,7 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // Options configure a Client.
 type Options struct {
-	engines.Dialer
-	// Token is sent as a bearer token; nil: none is.
-	Token func() string
+	engines.Access
 	// Log gets the begin of answers that are refused, at level debug.
 	Log zerolog.Logger
 }
@@ -63,36 +57,23 @@ type Options struct {
 // Client asks engines, 16 questions at a time. It is safe for concurrent use.
 type Client struct {
 	options Options
-	http    http.Client
+	http    *engines.Client
 	turns   chan struct{} // a token for each question under way
 }
 
-// New returns a client. It uses no proxy of the environment, since engines are in the same
-// network.
+// New returns a client.
 func New(options Options) *Client {
-	c := &Client{options: options, turns: make(chan struct{}, atATime)}
-	c.http = http.Client{
-		Transport: &http.Transport{
-			DialContext:            options.Dial,
-			DialTLSContext:         options.DialTLS,
-			DisableCompression:     true,
-			MaxIdleConnsPerHost:    1,
-			IdleConnTimeout:        patience,
-			MaxResponseHeaderBytes: maxHeader,
-		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-	return c
+	return &Client{options: options, http: engines.NewClient(options.Access), turns: make(chan struct{}, atATime)}
 }
 
 // Close closes the idle connections.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
+func (c *Client) Close() { c.http.Close() }
 
 // join returns the URL of a path of the engine at a URL.
 func join(base, path string) string { return strings.TrimRight(base, "/") + path }
 
-// ask gives the body of a 200 answer to read. An error is an *Error.
-func (c *Client) ask(ctx context.Context, base, path string, read func(io.Reader) error) error {
+// ask gives the body of a 200 answer of at most some bytes to read. An error is an *Error.
+func (c *Client) ask(ctx context.Context, base, path string, most int64, read func(io.Reader) error) error {
 	url := join(base, path)
 	fail := func(status int, err error) error {
 		away := mayAnswerLater(status, err)
@@ -109,36 +90,28 @@ func (c *Client) ask(ctx context.Context, base, path string, read func(io.Reader
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, errLate)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return fail(0, err)
+	var begin excerpt
+	status := 0
+	err := c.http.Get(ctx, engines.Question{URL: url, Most: most}, func(body io.Reader) error {
+		status, begin.Reader = http.StatusOK, body
+		return read(&begin)
+	})
+	if err == nil {
+		return nil
 	}
-	request.Header.Set("User-Agent", "select-service")
-	if c.options.Token != nil {
-		if token := c.options.Token(); token != "" {
-			request.Header.Set("Authorization", "Bearer "+token)
-		}
+	if other, is := errors.AsType[*engines.StatusError](err); is {
+		c.refused(url, other.Status, other.Begin)
+		return fail(other.Status, other)
 	}
-	answer, err := c.http.Do(request)
-	if err != nil {
-		if err = cause(ctx, err); isNotHTTP(err) {
-			c.refused(url, 0, err.Error())
-			err = errNotHTTP
-		}
-		return fail(0, err)
+	err = cause(ctx, err)
+	switch {
+	case status != 0:
+		c.refused(url, status, string(begin.text))
+	case isNotHTTP(err):
+		c.refused(url, 0, err.Error())
+		err = errNotHTTP
 	}
-	defer func() { _ = answer.Body.Close() }()
-	if answer.StatusCode != http.StatusOK {
-		begin, _ := io.ReadAll(io.LimitReader(answer.Body, excerptBytes)) // as far as it came
-		c.refused(url, answer.StatusCode, string(begin))
-		return fail(answer.StatusCode, refusal(answer.StatusCode))
-	}
-	begin := excerpt{Reader: answer.Body}
-	if err := read(&begin); err != nil {
-		c.refused(url, answer.StatusCode, string(begin.text))
-		return fail(answer.StatusCode, cause(ctx, err))
-	}
-	return nil
+	return fail(status, err)
 }
 
 // refused logs the begin of an answer that is not used.
@@ -201,23 +174,12 @@ func mayAnswerLater(status int, err error) bool {
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-// refusal is the error of an answer that is not 200.
-func refusal(status int) error {
-	if status/100 == 3 {
-		return fmt.Errorf("status %d: redirects are not followed", status)
-	}
-	return fmt.Errorf("status %d", status)
-}
-
 // askJSON reads the JSON of an answer into v.
 func (c *Client) askJSON(ctx context.Context, base, path string, v any) error {
-	return c.ask(ctx, base, path, func(body io.Reader) error {
-		text, err := io.ReadAll(io.LimitReader(body, maxAnswer+1))
-		switch {
-		case err != nil:
+	return c.ask(ctx, base, path, maxAnswer, func(body io.Reader) error {
+		text, err := io.ReadAll(body)
+		if err != nil {
 			return err
-		case len(text) > maxAnswer:
-			return fmt.Errorf("%w: more than %d bytes", errTooLong, maxAnswer)
 		}
 		err = json.Unmarshal(text, v)
 		if _, is := errors.AsType[*json.SyntaxError](err); is {

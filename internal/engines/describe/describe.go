@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/select-service/select-service/internal/engines"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -27,27 +28,35 @@ func (c *Client) Describe(ctx context.Context, text, engine string) (*catalog.De
 	if err != nil {
 		return nil, err
 	}
-	q := &question{Client: c, ctx: ctx, base: base, host: u.Hostname()}
+	q := &question{Client: c, ctx: ctx, base: base, host: u.Hostname(), engine: engines.Named(engine)}
 	q.told = &catalog.Description{Engine: engine, From: make(map[string]string), Unknown: make(map[string]string)}
-	if engine == catalog.EngineVLLM {
-		err = q.vllm()
-	} else {
-		err = q.sglangOrOther()
-	}
-	if err != nil {
+	if err := q.ask(); err != nil {
 		return nil, err
 	}
 	return q.told, nil
 }
 
-// sglangOrOther finds out whether the engine is SGLang, and asks it accordingly. Every engine
-// has a list of models, so that is asked for first; SGLang alone has its server information.
-func (q *question) sglangOrOther() error {
-	named := q.told.Engine == catalog.EngineSGLang
-	noModels := q.models()
+// ask asks the engine by its row of the table. Every engine has a list of models, so that is asked for
+// first; it may tell which engine it is.
+func (q *question) ask() error {
+	owner, noModels := q.models()
 	if isSilent(noModels) {
 		return noModels
 	}
+	if e := engines.OwnedBy(owner); e != nil && q.told.Engine == "" {
+		q.engine, q.told.Engine = e, e.Name
+		return q.other(noModels, false)
+	}
+	if q.engine.InfoPaths == nil {
+		return q.other(noModels, true)
+	}
+	return q.sglangOrOther(noModels)
+}
+
+// sglangOrOther finds out whether the engine is SGLang, which alone has its server information, and
+// asks it accordingly.
+func (q *question) sglangOrOther(noModels error) error {
+	named := q.told.Engine != ""
 	info, path, err := q.info()
 	switch {
 	case err == nil && info.isSGLang():
@@ -74,7 +83,9 @@ type question struct {
 	ctx  context.Context //nolint:containedctx // it lives as long as the call that has made it
 	base string
 	host string // of the URL
-	told *catalog.Description
+	// engine is the row of the engine's kind, as far as that is known.
+	engine *engines.Engine
+	told   *catalog.Description
 
 	resolved []netip.Addr // of host; nil: not looked up
 }
@@ -96,17 +107,20 @@ func (q *question) unknown(err error, fields ...string) {
 	}
 }
 
-// models asks for the model and its adapters.
-func (q *question) models() error {
+// models asks for the model and its adapters. owner is who owns the model by the list.
+func (q *question) models() (owner string, err error) {
 	m, err := q.Models(q.ctx, q.base)
 	if err != nil {
 		q.unknown(err, catalog.FieldModel, catalog.FieldAdapters)
-		return err
+		return "", err
 	}
 	q.told.Model, q.told.Adapters, q.told.Aliases, q.told.Further = m.Model, m.Adapters, m.Aliases, m.Further
 	q.set(catalog.FieldModel, modelsPath)
 	q.set(catalog.FieldAdapters, modelsPath)
-	return nil
+	if q.told.MaxModelLen = m.Length; m.Length > 0 {
+		q.set(catalog.FieldMaxModelLen, modelsPath)
+	}
+	return m.Owner, nil
 }
 
 // ranks sets the data-parallel ranks.

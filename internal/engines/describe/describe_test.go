@@ -35,6 +35,17 @@ const (
 vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="1000"} 1.0
 `
 	version = `{"version":"0.33.0"}`
+
+	// What trtllm-serve answers by its source: ModelCard of serve/openai_protocol.py, version and
+	// get_server_info of serve/openai_server.py, and the gauges of metrics/collector.py, of which a
+	// registry of several processes has one for each (label pid). /metrics is a queue of statistics in
+	// JSON, which a reader empties. None of it was run here.
+	trtModels  = `{"object":"list","data":[{"id":"m","object":"model","created":1,"owned_by":"tensorrt_llm"}]}`
+	trtMetrics = `# HELP trtllm_kv_cache_max_blocks Multiprocess metric
+# TYPE trtllm_kv_cache_max_blocks gauge
+trtllm_kv_cache_max_blocks{engine_type="undefined",model_name="undefined",pid="7"} 1000.0
+trtllm_kv_cache_tokens_per_block{engine_type="undefined",model_name="undefined",pid="7"} 32.0
+`
 )
 
 // answers are those of an engine by path: a text is a 200, and what starts with a status is one.
@@ -49,6 +60,10 @@ func (a answers) with(more answers) answers {
 var (
 	sglang = answers{"/server_info": serverInfo, "/v1/models": models}
 	vllm   = answers{"/v1/models": models, "/metrics": metrics, "/version": version}
+	trtllm = answers{
+		"/v1/models": trtModels, "/version": `{"version":"1.3.0"}`, "/prometheus/metrics": trtMetrics,
+		"/server_info": `{"disaggregated_params":{}}`, "/metrics": `[{"iter":1}]`,
+	}
 )
 
 func (a answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -114,6 +129,15 @@ func TestDescribe(t *testing.T) {
 		d.From, d.Unknown = maps.Clone(d.From), maps.Clone(d.Unknown)
 		how(&d)
 		return d
+	}
+	trt := catalog.Description{
+		Engine: "trtllm", Version: "1.3.0", Model: "m", Adapters: []string{}, BlockSize: 32, TotalKVBlocks: 1000,
+		KVEventsEndpoints: map[uint32]string{0: "tcp://127.0.0.1:5557"},
+		From: map[string]string{
+			"model_name": "/v1/models", "adapters": "/v1/models", "block_size": "/prometheus/metrics", "total_kv_blocks": "/prometheus/metrics",
+			"kv_events_endpoints": "default",
+		},
+		Unknown: map[string]string{},
 	}
 	noEvents := change(whole, func(d *catalog.Description) {
 		d.KVEventsEndpoints, d.ReplayEndpoints, d.LoadEndpoints = nil, nil, nil
@@ -255,6 +279,20 @@ func TestDescribe(t *testing.T) {
 				d.Unknown[f] = `GET /metrics: status 503`
 			}
 		}), ""},
+		"TensorRT-LLM, by name": {trtllm, "trtllm", trt, ""},
+		// It has /version as vLLM has, and is no vLLM for that.
+		"TensorRT-LLM": {trtllm, "", change(trt, func(d *catalog.Description) {
+			d.KVEventsEndpoints = nil
+			delete(d.From, "kv_events_endpoints")
+			d.Unknown["kv_events_endpoints"] = "the engine does not describe its KV event sockets"
+		}), ""},
+		"TensorRT-LLM without its metrics": {answers{"/v1/models": trtModels}, "trtllm", change(trt, func(d *catalog.Description) {
+			d.Version, d.BlockSize, d.TotalKVBlocks = "", 0, 0
+			for _, f := range []string{"block_size", "data_parallel_size", "total_kv_blocks"} {
+				delete(d.From, f)
+				d.Unknown[f] = "GET /prometheus/metrics: status 404: trtllm-serve has the page with return_perf_metrics, and its block size with enable_iter_perf_stats"
+			}
+		}), ""},
 		"no model": {answers{"/v1/models": `{"data":[{"id":"a","parent":"b"}]}`}, "", catalog.Description{}, "GET /v1/models: it lists no model"},
 	}
 	for name, row := range rows {
@@ -329,7 +367,7 @@ func TestMetrics(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			at := engine(t, answers{"/metrics": row.text})
-			got, err := client(t).Cache(t.Context(), at)
+			got, err := client(t).Cache(t.Context(), at, engines.Named(""))
 			if row.err != "" {
 				if text := strings.TrimPrefix(fmt.Sprint(err), "GET "+at+"/metrics: "); text != row.err {
 					t.Errorf("error %s\nwant  %s", text, row.err)
@@ -385,7 +423,7 @@ func TestBounds(t *testing.T) {
 			c := client(t)
 			var err error
 			if row.path == "/metrics" {
-				_, err = c.Cache(t.Context(), at)
+				_, err = c.Cache(t.Context(), at, engines.Named(""))
 			} else {
 				_, err = c.Models(t.Context(), at)
 			}
@@ -422,7 +460,7 @@ func TestMetricsAreReadToTheLine(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	}))
-	if got, err := client(t).Cache(t.Context(), at); err != nil || got.BlockSize != 16 {
+	if got, err := client(t).Cache(t.Context(), at, engines.Named("")); err != nil || got.BlockSize != 16 {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -495,7 +533,7 @@ func TestAllowed(t *testing.T) {
 			}
 			policy.Allowed = append(policy.Allowed, rule)
 		}
-		c := describe.New(describe.Options{Dialer: engines.Dialer{Endpoints: policy}})
+		c := describe.New(describe.Options{Access: engines.Access{Dialer: engines.Dialer{Endpoints: policy}}})
 		before := asked.Load()
 		_, err := c.Models(t.Context(), row.url)
 		c.Close()
@@ -601,13 +639,37 @@ func TestToken(t *testing.T) {
 		shown = append(shown, r.Header.Get("Authorization"))
 	}))
 	token := "first"
-	c := describe.New(describe.Options{Token: func() string { return token }})
+	c := describe.New(describe.Options{Access: engines.Access{Token: func() string { return token }}})
 	defer c.Close()
 	for _, token = range []string{"first", "", "second"} {
 		_, _ = c.Models(t.Context(), url)
 	}
 	if want := []string{"Bearer first", "", "Bearer second"}; !slices.Equal(shown, want) {
 		t.Errorf("shown %q, want %q", shown, want)
+	}
+}
+
+// TestLength proves that the length of a model is that of its entry in the list, by which name it is asked
+// for, and that a description has it.
+func TestLength(t *testing.T) {
+	const list = `{"data":[{"id":"m","max_model_len":4096,"root":"r"},{"id":"alias","max_model_len":4096,"root":"r"},{"id":"none"}]}`
+	at := engine(t, vllm.with(answers{"/v1/models": list}))
+	c := client(t)
+	for name, want := range map[string]int{"m": 4096, "alias": 4096} {
+		for _, engine := range []string{at, strings.TrimPrefix(at, "http://")} { // as a record may have it
+			if got, err := c.Length(t.Context(), engine, name); got != want || err != nil {
+				t.Errorf("%s at %s: %d, %v", name, engine, got, err)
+			}
+		}
+	}
+	for _, name := range []string{"none", "other"} {
+		if got, err := c.Length(t.Context(), at, name); err == nil {
+			t.Errorf("%s: %d", name, got)
+		}
+	}
+	d, err := c.Describe(t.Context(), at, "")
+	if err != nil || d.MaxModelLen != 4096 || d.From["max_model_len"] != "/v1/models" {
+		t.Errorf("%+v, %v", d, err)
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 )
 
 const (
-	metricsPath = "/metrics"
 	// maxLine and maxSeries bound a line of /metrics, in bytes, and the lines that are used.
 	maxLine   = 64 << 10
 	maxSeries = 16 * catalog.MaxRanks
@@ -32,118 +31,106 @@ type Cache struct {
 	FirstRank, Ranks uint32
 }
 
-// Families of metrics, beside that of vLLM. An engine has the first, or both of a pair.
-const (
-	sglangCacheInfo = "sglang:cache_config_info" // labels page_size, num_pages
-	sglangPageSize  = "sglang:page_size"
-	sglangPages     = "sglang:num_pages"
-	trtllmBlockSize = "trtllm_kv_cache_tokens_per_block"
-	trtllmBlocks    = "trtllm_kv_cache_max_blocks"
-)
-
-// Cache asks GET /metrics, and reads it as far as it has to. An error is an *Error.
-func (c *Client) Cache(ctx context.Context, base string) (Cache, error) {
+// Cache asks for the metrics of an engine of a kind, and reads them as far as it has to. An error is
+// an *Error.
+func (c *Client) Cache(ctx context.Context, base string, kind *engines.Engine) (Cache, error) {
 	var cache Cache
-	var samples []engines.Sample
-	err := c.ask(ctx, base, metricsPath, func(body io.Reader) (err error) {
-		samples, err = cacheSamples(body)
+	var samples map[string][]engines.Sample
+	err := c.ask(ctx, base, kind.MetricsPath, maxMetrics, func(body io.Reader) (err error) {
+		samples, err = cacheSamples(body, kind)
 		return err
 	})
 	if err != nil {
 		return cache, err
 	}
-	if cache, err = readCache(samples); err != nil {
-		return cache, notUnderstood(base, metricsPath, err)
+	if cache, err = readCache(samples, kind); err != nil {
+		return cache, notUnderstood(base, kind.MetricsPath, err)
 	}
 	return cache, nil
 }
 
-// cacheSamples returns the samples of the families that describe the cache. It ends at the first
-// line after them.
-func cacheSamples(metrics io.Reader) ([]engines.Sample, error) {
-	limited := &io.LimitedReader{R: metrics, N: maxMetrics + 1}
-	scan := bufio.NewScanner(limited)
+// cacheSamples returns the samples that describe the cache, by family. It ends at the first line
+// after them.
+func cacheSamples(metrics io.Reader, kind *engines.Engine) (map[string][]engines.Sample, error) {
+	scan := bufio.NewScanner(metrics)
 	scan.Buffer(nil, maxLine)
-	var samples []engines.Sample
-	whole := false // no other family is needed
-	seen := make(map[string]bool)
+	read := make(map[string][]engines.Sample)
+	n := 0
 	for scan.Scan() {
-		line := scan.Bytes()
-		name := familyOf(line)
-		if name == "" {
-			if whole {
-				return samples, nil
+		name, used := familyOf(scan.Bytes(), kind)
+		if !used {
+			if seriesOf(read, kind, true) != nil {
+				return read, nil
 			}
 			continue
 		}
-		if !seen[name] {
-			seen[name] = true
-			whole = seen[engines.VLLMCacheInfo] || seen[sglangCacheInfo] || seen[sglangPageSize] && seen[sglangPages] || seen[trtllmBlockSize] && seen[trtllmBlocks]
+		if n++; n > maxSeries {
+			return nil, fmt.Errorf("%w: %s has more than %d series", engines.ErrTooLong, name, maxSeries)
 		}
-		if len(samples) == maxSeries {
-			return nil, fmt.Errorf("%w: %s has more than %d series", errTooLong, name, maxSeries)
-		}
-		sample, err := engines.ReadSample(line)
+		sample, err := engines.ReadSample(scan.Bytes())
 		if err != nil {
 			return nil, fmt.Errorf("%w: it is of %s", err, name)
 		}
-		samples = append(samples, sample)
+		read[name] = append(read[name], sample)
 	}
-	switch {
-	case limited.N <= 0:
-		return nil, fmt.Errorf("%w: more than %d bytes", errTooLong, maxMetrics)
-	case errors.Is(scan.Err(), bufio.ErrTooLong):
-		return nil, fmt.Errorf("%w: a line has more than %d bytes", errTooLong, maxLine)
+	if errors.Is(scan.Err(), bufio.ErrTooLong) {
+		return nil, fmt.Errorf("%w: a line has more than %d bytes", engines.ErrTooLong, maxLine)
 	}
-	return samples, scan.Err()
+	return read, scan.Err()
 }
 
-// familyOf returns the family of a sample, "" for lines that are not used.
-func familyOf(line []byte) string {
+// familyOf returns the family of a sample, and whether it describes the cache.
+func familyOf(line []byte, kind *engines.Engine) (name string, used bool) {
 	end := bytes.IndexAny(line, "{ \t")
 	if end < 0 {
-		return ""
+		return "", false
 	}
-	switch name := string(line[:end]); name {
-	case engines.VLLMCacheInfo, sglangCacheInfo, sglangPageSize, sglangPages, trtllmBlockSize, trtllmBlocks:
-		return name
+	for i := range kind.Cache {
+		for _, name := range [...]string{kind.Cache[i].Size, kind.Cache[i].Blocks} {
+			if string(line[:end]) == name {
+				return name, true
+			}
+		}
 	}
-	return ""
+	return "", false
+}
+
+// seriesOf returns the first series whose families have been read, nil if there are none: both of
+// them, or at least that of the block size.
+func seriesOf(read map[string][]engines.Sample, kind *engines.Engine, both bool) *engines.CacheSeries {
+	for i := range kind.Cache {
+		if c := &kind.Cache[i]; read[c.Size] != nil && (!both || read[c.Blocks] != nil) {
+			return c
+		}
+	}
+	return nil
 }
 
 var errNoCache = errors.New("it has no metric that tells the block size")
 
 // readCache reads the samples of cacheSamples.
-func readCache(samples []engines.Sample) (Cache, error) {
-	families := make(map[string][]engines.Sample)
-	for _, s := range samples {
-		families[s.Name] = append(families[s.Name], s)
-	}
+func readCache(read map[string][]engines.Sample, kind *engines.Engine) (Cache, error) {
+	c := seriesOf(read, kind, false)
 	switch {
-	case families[engines.VLLMCacheInfo] != nil:
-		return readVLLM(families[engines.VLLMCacheInfo])
-	case families[sglangCacheInfo] != nil:
-		series := families[sglangCacheInfo]
-		return agree(sglangCacheInfo, ofLabel(series, engines.LabelPageSize), ofLabel(series, engines.LabelPages))
-	case families[sglangPageSize] != nil:
-		return agree(sglangPageSize, ofValue(families[sglangPageSize]), ofValue(families[sglangPages]))
-	case families[trtllmBlockSize] != nil:
-		return agree(trtllmBlockSize, ofValue(families[trtllmBlockSize]), ofValue(families[trtllmBlocks]))
+	case c == nil:
+		return Cache{}, errNoCache
+	case c.ByRank:
+		return readByRank(c, read[c.Size])
 	}
-	return Cache{}, errNoCache
+	return agree(c.Size, values(read[c.Size], c.SizeLabel), values(read[c.Blocks], c.BlocksLabel))
 }
 
-// readVLLM reads vLLM's series, one for each rank.
-func readVLLM(series []engines.Sample) (Cache, error) {
+// readByRank reads series of which each rank has one.
+func readByRank(c *engines.CacheSeries, series []engines.Sample) (Cache, error) {
 	sizes := make([]string, len(series))
 	for i := range series {
 		sizes[i] = series[i].VLLMBlockSize()
 	}
-	cache, err := agree(engines.VLLMCacheInfo, sizes, nil)
+	cache, err := agree(c.Size, sizes, nil)
 	if err != nil {
 		return Cache{}, err
 	}
-	ranks, err := ranksOf(ofLabel(series, engines.LabelEngine))
+	ranks, err := ranksOf(c.Size, values(series, engines.LabelEngine))
 	if err != nil {
 		return Cache{}, err
 	}
@@ -151,7 +138,7 @@ func readVLLM(series []engines.Sample) (Cache, error) {
 	tokens := series[0].VLLMTokens(len(ranks), 0)
 	for i := range series {
 		if other := series[i].VLLMTokens(len(ranks), 0); other != tokens {
-			return Cache{}, fmt.Errorf("series of %s disagree: ranks of %d and %d tokens", engines.VLLMCacheInfo, tokens, other)
+			return Cache{}, fmt.Errorf("series of %s disagree: ranks of %d and %d tokens", c.Size, tokens, other)
 		}
 	}
 	cache.Tokens, cache.Blocks = series[0].VLLMTokensTold(), tokens/uint64(cache.BlockSize)
@@ -159,7 +146,7 @@ func readVLLM(series []engines.Sample) (Cache, error) {
 }
 
 // ranksOf returns the ranks that labels name, in order: each one once, without a gap.
-func ranksOf(labels []string) ([]uint32, error) {
+func ranksOf(family string, labels []string) ([]uint32, error) {
 	var ranks []uint32
 	for _, label := range labels {
 		if label == "" {
@@ -167,14 +154,14 @@ func ranksOf(labels []string) ([]uint32, error) {
 		}
 		rank, err := strconv.ParseUint(label, 10, 32)
 		if err != nil {
-			return nil, fmt.Errorf("the engine label %q of %s is no rank", catalog.Clip(label), engines.VLLMCacheInfo)
+			return nil, fmt.Errorf("the engine label %q of %s is no rank", catalog.Clip(label), family)
 		}
 		ranks = append(ranks, uint32(rank))
 	}
 	slices.Sort(ranks)
 	ranks = slices.Compact(ranks)
 	if n := len(ranks); n > catalog.MaxRanks || ranks[n-1]-ranks[0] != uint32(n-1) {
-		return nil, fmt.Errorf("the engine labels of %s are not up to %d ranks in a row: %d to %d", engines.VLLMCacheInfo, catalog.MaxRanks, ranks[0], ranks[n-1])
+		return nil, fmt.Errorf("the engine labels of %s are not up to %d ranks in a row: %d to %d", family, catalog.MaxRanks, ranks[0], ranks[n-1])
 	}
 	return ranks, nil
 }
@@ -213,19 +200,14 @@ func same(family string, values []string) (string, error) {
 	return values[0], nil
 }
 
-func ofLabel(series []engines.Sample, name string) []string {
-	values := make([]string, len(series))
+// values returns what a label of series says, or the values of the series where it is "": as whole
+// numbers where they are such.
+func values(series []engines.Sample, label string) []string {
+	texts := make([]string, len(series))
 	for i := range series {
-		values[i] = series[i].Label(name)
+		if texts[i] = series[i].Label(label); label == "" {
+			texts[i] = strconv.FormatFloat(series[i].Value, 'f', -1, 64)
+		}
 	}
-	return values
-}
-
-// ofValue returns the values of a family, as whole numbers where they are such.
-func ofValue(series []engines.Sample) []string {
-	var values []string
-	for i := range series {
-		values = append(values, strconv.FormatFloat(series[i].Value, 'f', -1, 64))
-	}
-	return values
+	return texts
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -17,6 +18,10 @@ type Models struct {
 	Aliases []string
 	// Further are other models.
 	Further []string
+	// Owner is the owned_by of the model: the engine, as far as engines tell.
+	Owner string
+	// Length is the context length of the model in tokens, 0 if it is not told.
+	Length uint32
 }
 
 const (
@@ -46,6 +51,9 @@ type modelList struct {
 		ID     string  `json:"id"`
 		Parent *string `json:"parent"`
 		Root   string  `json:"root"` // what the engine has loaded under this name
+		Owner  string  `json:"owned_by"`
+		// Length is the context length of the model in tokens (vLLM and SGLang).
+		Length *int32 `json:"max_model_len"`
 	} `json:"data"`
 }
 
@@ -64,6 +72,9 @@ func (l *modelList) models() (Models, error) {
 			return Models{}, err
 		}
 		if !isBase[entry.ID] {
+			if len(bases) == 0 {
+				m.Owner, m.Length = entry.Owner, l.length(entry.ID)
+			}
 			bases, isBase[entry.ID], roots[entry.ID] = append(bases, entry.ID), true, entry.Root
 		}
 	}
@@ -93,6 +104,34 @@ func (l *modelList) models() (Models, error) {
 		}
 	}
 	return m, nil
+}
+
+// length returns the context length of the model with a name, 0 if none is told.
+func (l *modelList) length(name string) uint32 {
+	for _, entry := range l.Data {
+		if entry.ID == name && entry.Length != nil && *entry.Length > 0 {
+			return uint32(*entry.Length)
+		}
+	}
+	return 0
+}
+
+var errNoLength = errors.New("the list of models does not have the model's max_model_len")
+
+// Length asks GET /v1/models of the engine at a URL, or at host:port, for the context length in tokens
+// of the model with a name. An error is an *Error.
+func (c *Client) Length(ctx context.Context, engine, name string) (tokens int, err error) {
+	if !strings.Contains(engine, "://") {
+		engine = "http://" + engine
+	}
+	var list modelList
+	if err := c.askJSON(ctx, engine, modelsPath, &list); err != nil {
+		return 0, err
+	}
+	if tokens = int(list.length(name)); tokens == 0 {
+		return 0, notUnderstood(engine, modelsPath, errNoLength)
+	}
+	return tokens, nil
 }
 
 func checkName(id string) error {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/select-service/select-service/internal/engines"
 	"github.com/select-service/select-service/internal/engines/describe"
 )
 
@@ -49,7 +50,7 @@ func TestRecorded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cache, err := client(t).Cache(t.Context(), engine(t, answers{"/metrics": string(page)}))
+	cache, err := client(t).Cache(t.Context(), engine(t, answers{"/metrics": string(page)}), engines.Named(""))
 	if wantCache := (describe.Cache{BlockSize: 32, Blocks: 64, Ranks: 2}); err != nil || cache != wantCache {
 		t.Errorf("%+v, %v, want %+v", cache, err, wantCache)
 	}

@@ -11,11 +11,6 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-const (
-	infoPath    = "/server_info"
-	oldInfoPath = "/get_server_info" // of earlier releases
-)
-
 // serverInfo is what is used of SGLang's server information.
 type serverInfo struct {
 	Version       string  `json:"version"`
@@ -56,7 +51,7 @@ var (
 // info asks for the server information; path is the one that has answered. If the engine knows
 // no such path, the status of the error is 404.
 func (q *question) info() (info serverInfo, path string, err error) {
-	for _, path = range []string{infoPath, oldInfoPath} {
+	for _, path = range q.engine.InfoPaths {
 		if err = q.askJSON(q.ctx, q.base, path, &info); statusOf(err) != http.StatusNotFound {
 			break
 		}

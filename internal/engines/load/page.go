@@ -2,7 +2,6 @@ package load
 
 import (
 	"bufio"
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -15,7 +14,7 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// Bounds of a page.
+// Bounds of a page, whose length its reader bounds.
 const (
 	maxPage = 4 << 20 // bytes
 	maxLine = 64 << 10
@@ -24,11 +23,8 @@ const (
 	seriesPerRank, moreSeries = 64, 256
 )
 
-// errTooLarge is the error of a page beyond the bounds, errUseless of one without a load.
-var (
-	errTooLarge = errors.New("the page is too large")
-	errUseless  = errors.New("the page has no load of an engine")
-)
+// errUseless is the error of a page without a load. One beyond the bounds has engines.ErrTooLong.
+var errUseless = errors.New("the page has no load of an engine")
 
 // gauge is a number of a page, the largest where a rank has several.
 type gauge struct {
@@ -48,24 +44,11 @@ func (g *gauge) amount() Amount {
 	return Known(uint64(g.v))
 }
 
-// gauges are the numbers of one rank.
-type gauges struct {
-	running, waiting gauge
-	usage            gauge // share of the KV cache, at most 1
-	used, total      gauge // tokens of the KV cache
-}
+// gauges are the numbers of one rank, by engines.Part.
+type gauges [engines.NumParts]gauge
 
-// families are the metrics that are read, by name. The first of each line is vLLM's, with the
-// rank as label engine, the others are SGLang's, with the rank as label dp_rank.
-var families = map[string]func(*gauges) *gauge{
-	"vllm:num_requests_running": func(g *gauges) *gauge { return &g.running }, "sglang:num_running_reqs": func(g *gauges) *gauge { return &g.running },
-	"vllm:num_requests_waiting": func(g *gauges) *gauge { return &g.waiting }, "sglang:num_queue_reqs": func(g *gauges) *gauge { return &g.waiting },
-	"vllm:kv_cache_usage_perc": func(g *gauges) *gauge { return &g.usage }, "sglang:token_usage": func(g *gauges) *gauge { return &g.usage },
-	"vllm:gpu_cache_usage_perc":   func(g *gauges) *gauge { return &g.usage }, // before 0.10
-	"sglang:num_used_tokens":      func(g *gauges) *gauge { return &g.used },
-	"sglang:max_total_num_tokens": func(g *gauges) *gauge { return &g.total },
-	engines.VLLMCacheInfo:         nil, // a series whose labels say it
-}
+// families are the metrics that are read, by name.
+var families = engines.LoadFamilies()
 
 // readPage reads the reports of a page's ranks. Ranks whose numbers are bad, and ranks that the
 // page should not have, are left out and passed to drop.
@@ -77,7 +60,7 @@ func readPage(body *bufio.Reader, page *catalog.LoadPage, drop func(Reason)) (ma
 	ranks := byLabel(samples, page.BlockSize)
 	reports := make(map[uint32]Report, len(ranks))
 	for label, g := range ranks {
-		if !g.running.known && !g.waiting.known && !g.usage.known {
+		if !g[engines.Running].known && !g[engines.Waiting].known && !g[engines.Usage].known {
 			continue
 		}
 		dp, ok := rankOf(label, len(ranks), page)
@@ -101,24 +84,21 @@ func readPage(body *bufio.Reader, page *catalog.LoadPage, drop func(Reason)) (ma
 // usedSamples returns the samples of the families that are read, at most a number of them. It reads
 // the whole page, so that its connection can be used again.
 func usedSamples(body *bufio.Reader, most int) (samples []engines.Sample, err error) {
-	read := 0
 	for {
 		line, err := body.ReadSlice('\n')
-		read += len(line)
 		used := isUsed(line)
-		for errors.Is(err, bufio.ErrBufferFull) && !used && read <= maxPage {
+		for errors.Is(err, bufio.ErrBufferFull) && !used {
 			line, err = body.ReadSlice('\n')
-			read += len(line)
 		}
 		switch {
-		case read > maxPage, errors.Is(err, bufio.ErrBufferFull):
-			return nil, errTooLarge
+		case errors.Is(err, bufio.ErrBufferFull):
+			return nil, fmt.Errorf("%w: a line has more than %d bytes", engines.ErrTooLong, maxLine)
 		case err != nil && !errors.Is(err, io.EOF):
 			return nil, err
 		}
 		if used {
 			if len(samples) == most {
-				return nil, errTooLarge
+				return nil, fmt.Errorf("%w: more than %d series", engines.ErrTooLong, most)
 			}
 			sample, wrong := engines.ReadSample(line)
 			if wrong != nil {
@@ -134,7 +114,7 @@ func usedSamples(body *bufio.Reader, most int) (samples []engines.Sample, err er
 
 // isUsed reports whether a line is a sample of a family that is read.
 func isUsed(line []byte) bool {
-	if len(line) == 0 || line[0] != 'v' && line[0] != 's' {
+	if len(line) == 0 || !firstBytes[line[0]] {
 		return false
 	}
 	for _, name := range names {
@@ -145,8 +125,16 @@ func isUsed(line []byte) bool {
 	return false
 }
 
-// names are those of families.
-var names = slices.Sorted(maps.Keys(families))
+// names are those of families, and of the one whose labels tell a capacity. firstBytes are those of names.
+var (
+	names      = append(slices.Sorted(maps.Keys(families)), engines.VLLMCacheInfo)
+	firstBytes = func() (is [256]bool) {
+		for _, name := range names {
+			is[name[0]] = true
+		}
+		return is
+	}()
+)
 
 // byLabel sorts the samples by the rank in their labels. What stands without a rank holds for all
 // ranks, or is the only one. blockSize is that of the worker.
@@ -163,24 +151,29 @@ func byLabel(samples []engines.Sample, blockSize uint32) map[string]*gauges {
 	infos := make(map[string]*engines.Sample) // of VLLMCacheInfo, by rank
 	for i := range samples {
 		s := &samples[i]
-		rank := cmp.Or(s.Label(engines.LabelEngine), s.Label(engines.LabelDPRank))
-		g := of(rank)
-		if part := families[s.Name]; part != nil {
-			part(g).set(s.Value)
-		} else {
-			infos[rank] = s
+		if series, is := families[s.Name]; is {
+			of(s.Label(series.RankLabel))[series.Part].set(s.Value)
+			continue
 		}
+		rank := s.Label(engines.LabelEngine)
+		of(rank)
+		infos[rank] = s
 	}
 	for rank, info := range infos {
-		if tokens := info.VLLMTokens(len(infos), blockSize); tokens > 0 && !ranks[rank].total.known {
-			ranks[rank].total.set(float64(tokens))
+		if tokens := info.VLLMTokens(len(infos), blockSize); tokens > 0 && !ranks[rank][engines.TotalTokens].known {
+			ranks[rank][engines.TotalTokens].set(float64(tokens))
 		}
 	}
-	if shared := ranks[""]; shared != nil && len(ranks) > 1 && !shared.running.known {
+	for _, g := range ranks {
+		if blocks, size := &g[engines.TotalBlocks], &g[engines.BlockTokens]; blocks.known && size.known && !g[engines.TotalTokens].known {
+			g[engines.TotalTokens].set(blocks.v * size.v)
+		}
+	}
+	if shared := ranks[""]; shared != nil && len(ranks) > 1 && !shared[engines.Running].known {
 		delete(ranks, "")
 		for _, g := range ranks {
-			if !g.total.known { // the capacity is the same for all ranks
-				g.total = shared.total
+			if !g[engines.TotalTokens].known { // the capacity is the same for all ranks
+				g[engines.TotalTokens] = shared[engines.TotalTokens]
 			}
 		}
 	}
@@ -202,17 +195,18 @@ func rankOf(label string, ranks int, page *catalog.LoadPage) (dp uint32, ok bool
 
 // report returns what the numbers say, false if one of them is bad.
 func (g *gauges) report(page *catalog.LoadPage) (Report, bool) {
-	if g.running.bad || g.waiting.bad || g.usage.bad || g.used.bad || g.total.bad || g.usage.v > 1 {
+	usage := &g[engines.Usage]
+	if slices.ContainsFunc(g[:], func(one gauge) bool { return one.bad }) || usage.v > 1 {
 		return Report{}, false
 	}
 	r := Report{
-		Running: g.running.amount(), Waiting: g.waiting.amount(),
-		KVTokensUsed: g.used.amount(), KVTokensTotal: g.total.amount(),
+		Running: g[engines.Running].amount(), Waiting: g[engines.Waiting].amount(),
+		KVTokensUsed: g[engines.UsedTokens].amount(), KVTokensTotal: g[engines.TotalTokens].amount(),
 		Source: Scrape, Interval: page.Interval,
 	}
 	r.capacities()
-	if total := r.KVTokensTotal.Or(page.KVTokens); g.usage.known && total > 0 && total <= MaxAmount {
-		r.KVTokensUsed = Known(uint64(math.Round(g.usage.v * float64(total))))
+	if total := r.KVTokensTotal.Or(page.KVTokens); usage.known && total > 0 && total <= MaxAmount {
+		r.KVTokensUsed = Known(uint64(math.Round(usage.v * float64(total))))
 	}
 	return r, true
 }

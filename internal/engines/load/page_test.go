@@ -107,6 +107,13 @@ func TestPage(t *testing.T) {
 			map[uint32]Report{1: said(3, 800, 1600)},
 			nil, nil,
 		},
+		// trtllm-serve's metrics/collector.py, in which the usage is used_blocks / max_blocks; not run here.
+		"TensorRT-LLM": {
+			one, "trtllm_num_requests_running{pid=\"7\"} 3.0\ntrtllm_num_requests_waiting{pid=\"7\"} 2.0\ntrtllm_kv_cache_utilization{pid=\"7\"} 0.5\n" +
+				"trtllm_kv_cache_max_blocks{pid=\"7\"} 50.0\ntrtllm_kv_cache_tokens_per_block{pid=\"7\"} 32.0\n",
+			map[uint32]Report{0: said(3, 800, 1600)},
+			nil, nil,
+		},
 		"a server of its own counts from 0": {catalog.LoadPage{FirstRank: 5, Ranks: 1}, vllm("0", "3", "0"), map[uint32]Report{5: scraped(func(r *Report) { r.Running, r.Waiting = Known(3), Known(2) })}, nil, nil},
 		"ranks from another start":          {catalog.LoadPage{FirstRank: 4, Ranks: 2}, vllm("5", "3", "0") + vllm("6", "1", "0"), map[uint32]Report{5: scraped(func(r *Report) { r.Running, r.Waiting = Known(3), Known(2) })}, []Reason{ForeignRank}, nil},
 		"which rank?":                       {two, "vllm:num_requests_running 3\n", nil, []Reason{ForeignRank}, errUseless},
@@ -123,16 +130,16 @@ func TestPage(t *testing.T) {
 		"broken":                            {one, `vllm:num_requests_running{engine="0} 3`, nil, nil, errUseless},
 		"only a capacity":                   {one, "sglang:max_total_num_tokens 1600\n", nil, nil, errUseless},
 		"a long line of another family":     {one, "x{a=\"" + strings.Repeat("b", 200<<10) + "\"} 1\n" + vllm("0", "3", "0"), map[uint32]Report{0: scraped(func(r *Report) { r.Running, r.Waiting = Known(3), Known(2) })}, nil, nil},
-		"a long line":                       {one, "vllm:num_requests_running{a=\"" + strings.Repeat("b", 200<<10) + "\"} 1\n", nil, nil, errTooLarge},
+		"a long line":                       {one, "vllm:num_requests_running{a=\"" + strings.Repeat("b", 200<<10) + "\"} 1\n", nil, nil, engines.ErrTooLong},
 		"without an end of its last line":   {one, strings.TrimSuffix(vllm("0", "3", "0"), "\n"), map[uint32]Report{0: scraped(func(r *Report) { r.Running, r.Waiting = Known(3), Known(2) })}, nil, nil},
-		"more than 4 MiB":                   {one, strings.Repeat("# a comment\n", 4<<20/12+1), nil, nil, errTooLarge},
-		"more than 4 MiB in a line":         {one, strings.Repeat("#", 4<<20+1), nil, nil, errTooLarge},
-		"far more series than ranks":        {one, strings.Repeat("vllm:num_requests_running 1\n", 321), nil, nil, errTooLarge},
+		"more than 4 MiB":                   {one, strings.Repeat("# a comment\n", 4<<20/12+1), nil, nil, engines.ErrTooLong},
+		"more than 4 MiB in a line":         {one, strings.Repeat("#", 4<<20+1), nil, nil, engines.ErrTooLong},
+		"far more series than ranks":        {one, strings.Repeat("vllm:num_requests_running 1\n", 321), nil, nil, engines.ErrTooLong},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var dropped []Reason
 			tc.page.Interval = 2 * time.Second
-			got, err := readPage(bufio.NewReaderSize(strings.NewReader(tc.text), maxLine), &tc.page, func(why Reason) { dropped = append(dropped, why) })
+			got, err := readPage(bufio.NewReaderSize(engines.AtMost(strings.NewReader(tc.text), maxPage), maxLine), &tc.page, func(why Reason) { dropped = append(dropped, why) })
 			if !errors.Is(err, tc.err) || (err == nil) != (tc.err == nil) {
 				t.Fatalf("%v, want %v", err, tc.err)
 			}

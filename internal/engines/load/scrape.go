@@ -5,9 +5,8 @@ import (
 	"container/heap"
 	"context"
 	"errors"
-	"fmt"
+	"io"
 	"math/rand/v2"
-	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -22,27 +21,15 @@ const (
 	// patience is the time for one page.
 	patience = time.Second
 	// rarest is how often a page is read that fails again and again.
-	rarest       = time.Minute
-	maxRedirects = 3
-	maxHeader    = 64 << 10 // bytes
-	// keptFor is how long an idle connection is kept.
-	keptFor = 90 * time.Second
+	rarest = time.Minute
 )
-
-// ScrapeOptions are what a Scraper presents to engines and requires of them.
-type ScrapeOptions struct {
-	engines.Dialer
-	// Token is sent as a bearer token; nil: none is.
-	Token func() string
-}
 
 // Scraper reads the metrics pages of engines, each again and again: one page of a worker at a
 // time, 64 over all workers, each within a second, and less often while a page fails.
 type Scraper struct {
-	options  ScrapeOptions
 	sink     Sink
 	counters *Counters
-	http     *http.Client
+	client   *engines.Client
 	patience time.Duration // for one page
 	buffers  sync.Pool     // of *bufio.Reader
 	wake     chan struct{} // capacity 1: something is due earlier, or may begin
@@ -80,20 +67,14 @@ type page struct {
 	index    int       // in the heap, -1: not in it
 }
 
-// NewScraper returns a Scraper without pages. Nothing is read before Run.
-func NewScraper(options ScrapeOptions, sink Sink, counters *Counters) *Scraper {
+// NewScraper returns a Scraper without pages. Nothing is read before Run, at whose end the client is
+// closed.
+func NewScraper(client *engines.Client, sink Sink, counters *Counters) *Scraper {
 	s := &Scraper{
-		options: options, sink: sink, counters: counters, patience: patience,
+		client: client, sink: sink, counters: counters, patience: patience,
 		wake: make(chan struct{}, 1), targets: make(map[uint64]*target),
 	}
 	s.buffers.New = func() any { return bufio.NewReaderSize(nil, maxLine) }
-	s.http = &http.Client{
-		Transport: &http.Transport{
-			DialContext: options.Dial, DialTLSContext: options.DialTLS, DisableCompression: true,
-			MaxIdleConnsPerHost: 1, IdleConnTimeout: keptFor, MaxResponseHeaderBytes: maxHeader,
-		},
-		CheckRedirect: sameHost,
-	}
 	return s
 }
 
@@ -169,7 +150,7 @@ func (s *Scraper) wakeUp() {
 
 // Run reads pages until ctx ends. When it returns, no goroutine of it is left.
 func (s *Scraper) Run(ctx context.Context) error {
-	defer s.http.CloseIdleConnections()
+	defer s.client.Close()
 	var reading sync.WaitGroup
 	defer reading.Wait()
 	timer := time.NewTimer(0)
@@ -280,27 +261,20 @@ func (s *Scraper) scrape(ctx context.Context, p *page) ScrapeResult {
 	return ScrapeOK
 }
 
-// statusError is an answer that is not 200.
-type statusError int
-
-func (e statusError) Error() string { return fmt.Sprintf("status %d", int(e)) }
-
-var errRedirect = errors.New("redirect to another host")
-
 func resultOf(err error) ScrapeResult {
 	if err == nil {
 		return ScrapeOK
 	}
-	_, status := errors.AsType[statusError](err)
+	_, status := errors.AsType[*engines.StatusError](err)
 	_, refused := errors.AsType[*engines.AddressError](err)
 	switch {
 	case status:
 		return ScrapeStatus
-	case errors.Is(err, errTooLarge):
+	case errors.Is(err, engines.ErrTooLong):
 		return ScrapeTooLarge
 	case errors.Is(err, errUseless):
 		return ScrapeUseless
-	case errors.Is(err, errRedirect):
+	case errors.Is(err, engines.ErrRedirect):
 		return ScrapeRedirect
 	case refused:
 		return ScrapeRefused
@@ -310,42 +284,18 @@ func resultOf(err error) ScrapeResult {
 	return ScrapeUnreachable
 }
 
-func (s *Scraper) read(ctx context.Context, p *page) (map[uint32]Report, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL, nil)
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("User-Agent", "select-service")
-	req.Header.Set("Accept", "text/plain;version=0.0.4")
-	if s.options.Token != nil {
-		req.Header.Set("Authorization", "Bearer "+s.options.Token())
-	}
-	answer, err := s.http.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = answer.Body.Close() }()
-	if answer.StatusCode != http.StatusOK {
-		return nil, statusError(answer.StatusCode)
-	}
-	buffer := s.buffers.Get().(*bufio.Reader)
-	buffer.Reset(answer.Body)
-	defer func() {
-		buffer.Reset(nil)
-		s.buffers.Put(buffer)
-	}()
-	return readPage(buffer, &p.LoadPage, func(why Reason) { s.counters.drop(Scrape, why) })
-}
-
-// sameHost allows a few redirects to the server that was asked.
-func sameHost(req *http.Request, via []*http.Request) error {
-	switch first := via[0].URL; {
-	case len(via) > maxRedirects:
-		return fmt.Errorf("more than %d redirects", maxRedirects)
-	case req.URL.Host != first.Host || req.URL.Scheme != first.Scheme:
-		return errRedirect
-	}
-	return nil
+func (s *Scraper) read(ctx context.Context, p *page) (reports map[uint32]Report, err error) {
+	err = s.client.Get(ctx, engines.Question{URL: p.URL, Accept: "text/plain;version=0.0.4", Most: maxPage, Redirects: true}, func(body io.Reader) error {
+		buffer := s.buffers.Get().(*bufio.Reader)
+		buffer.Reset(body)
+		defer func() {
+			buffer.Reset(nil)
+			s.buffers.Put(buffer)
+		}()
+		reports, err = readPage(buffer, &p.LoadPage, func(why Reason) { s.counters.drop(Scrape, why) })
+		return err
+	})
+	return reports, err
 }
 
 // pageHeap has pages, the one that is due first at 0.

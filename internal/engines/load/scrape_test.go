@@ -37,8 +37,7 @@ func answer(status int, text string) (*http.Response, error) {
 func scraping(t *testing.T, e answering, play func(s *Scraper, to *sink)) {
 	synctest.Test(t, func(t *testing.T) {
 		to := new(sink)
-		s := NewScraper(ScrapeOptions{}, to, NewCounters())
-		s.http.Transport = e
+		s := NewScraper(engines.NewClientOver(e), to, NewCounters())
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- s.Run(ctx) }()
@@ -187,11 +186,11 @@ func TestScrapeRemovedMeanwhile(t *testing.T) {
 }
 
 // one scrapes a page of a real server once.
-func one(t *testing.T, options ScrapeOptions, url string) (result ScrapeResult, told []string) {
+func one(t *testing.T, access engines.Access, url string) (result ScrapeResult, told []string) {
 	t.Helper()
 	to := new(sink)
-	s := NewScraper(options, to, NewCounters())
-	t.Cleanup(s.http.CloseIdleConnections)
+	s := NewScraper(engines.NewClient(access), to, NewCounters())
+	t.Cleanup(s.client.Close)
 	s.patience = time.Minute // the machine may be busy
 	target := &target{worker: 1}
 	target.ctx, target.cancel = context.WithCancel(t.Context())
@@ -231,7 +230,7 @@ func TestScrapeServers(t *testing.T) {
 		"/metrics": ScrapeOK, "/slash": ScrapeOK, "/loop": ScrapeUnreachable, "/away": ScrapeRedirect,
 		"/huge": ScrapeTooLarge, "/error": ScrapeStatus, "/none": ScrapeStatus,
 	} {
-		got, told := one(t, ScrapeOptions{}, s.URL+path)
+		got, told := one(t, engines.Access{}, s.URL+path)
 		line := "1/0 scrape: paused"
 		if want == ScrapeOK {
 			line = "1/0 scrape: running 3"
@@ -244,7 +243,7 @@ func TestScrapeServers(t *testing.T) {
 		t.Errorf("another host was asked %d times", n)
 	}
 	s.Close()
-	if got, _ := one(t, ScrapeOptions{}, s.URL+"/metrics"); got != ScrapeUnreachable {
+	if got, _ := one(t, engines.Access{}, s.URL+"/metrics"); got != ScrapeUnreachable {
 		t.Errorf("a server that is away: %s", got)
 	}
 }
@@ -268,7 +267,7 @@ func TestScrapeAllowed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, _ := one(t, ScrapeOptions{Dialer: engines.Dialer{Endpoints: catalog.EndpointPolicy{Allowed: []catalog.EndpointRule{rule}}}}, tc.url); got != tc.want {
+		if got, _ := one(t, engines.Access{Dialer: engines.Dialer{Endpoints: catalog.EndpointPolicy{Allowed: []catalog.EndpointRule{rule}}}}, tc.url); got != tc.want {
 			t.Errorf("%s with %s: %s, want %s", tc.url, tc.rule, got, tc.want)
 		}
 	}
@@ -294,13 +293,13 @@ func TestScrapeTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	token := func() string { return "secret" }
-	if got, told := one(t, ScrapeOptions{Dialer: engines.Dialer{Certificates: side}, Token: token}, s.URL); got != ScrapeOK || len(told) != 1 {
+	if got, told := one(t, engines.Access{Dialer: engines.Dialer{Certificates: side}, Token: token}, s.URL); got != ScrapeOK || len(told) != 1 {
 		t.Errorf("%s, told %q", got, told)
 	}
-	if got, _ := one(t, ScrapeOptions{Dialer: engines.Dialer{Certificates: side}}, s.URL); got != ScrapeStatus {
+	if got, _ := one(t, engines.Access{Dialer: engines.Dialer{Certificates: side}}, s.URL); got != ScrapeStatus {
 		t.Errorf("without the token: %s", got)
 	}
-	if got, _ := one(t, ScrapeOptions{Token: token}, s.URL); got != ScrapeUnreachable {
+	if got, _ := one(t, engines.Access{Token: token}, s.URL); got != ScrapeUnreachable {
 		t.Errorf("without the authority: %s", got)
 	}
 }
@@ -313,7 +312,7 @@ func BenchmarkScrape(b *testing.B) {
 		_, _ = io.WriteString(w, text)
 	}))
 	b.Cleanup(s.Close)
-	scraper := NewScraper(ScrapeOptions{}, new(sink), NewCounters())
+	scraper := NewScraper(engines.NewClient(engines.Access{}), new(sink), NewCounters())
 	target := &target{worker: 1, ctx: b.Context(), cancel: func() {}}
 	p := &page{LoadPage: pageOf(s.URL, time.Second)[0], of: target}
 	b.ReportAllocs()

@@ -41,8 +41,9 @@ type Config struct {
 	PickTimeout time.Duration
 	Lease       time.Duration // of a reservation
 
-	// Engines is how engines are asked for the context lengths of their models.
-	Engines tokenizer.Engines
+	// Length asks the engine at a URL for the context length of a model in tokens, where no worker of
+	// the model states it; nil: nobody is asked.
+	Length func(ctx context.Context, engine, model string) (tokens int, err error)
 
 	Memory  *memory.Budget // nil: no limits
 	Metrics *counts.Gateway
@@ -85,7 +86,7 @@ func New(config Config, svc Service) *Gateway {
 	models := &models{catalog: svc.Catalog, named: config.Models, expected: svc.Expected}
 	g.picker = &picker{
 		config: &g.config, api: svc.Selecting, models: models, ready: svc.Ready,
-		endpoints: newEndpoints(config.Log), bookings: g.bookings, lengths: newLengths(models, config.Engines, config.Log),
+		endpoints: newEndpoints(config.Log), bookings: g.bookings, lengths: newLengths(models, config.Length, config.Log),
 		serving: config.Memory.Account(memory.Serving), requests: config.Memory.Account(memory.Requests),
 		log: config.Log,
 	}

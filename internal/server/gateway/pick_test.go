@@ -1,6 +1,8 @@
 package gateway_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -634,4 +636,26 @@ func TestLengthOfModels(t *testing.T) {
 		t.Errorf("asked %d times for the models, want 2", n)
 	}
 	w.wantLoads("1/0: 0 0 0")
+}
+
+// TestLengthOfWorkers proves that a length that a worker states, or that its engine has told, is that of
+// its model at once, and that nobody is asked for it.
+func TestLengthOfWorkers(t *testing.T) {
+	w := start(t, func(_ *node.Config, c *settings) {
+		c.Length = func(context.Context, string, string) (int, error) {
+			t.Error("an engine was asked for a length that is stated")
+			return 0, errors.New("not asked")
+		}
+	})
+	w.put(1, 1, func(r *catalog.Record) { r.MaxModelLen = new(uint32(33)) })
+	text := wordsOf(servicetest.Prompt(7, 64)[:64])
+	answer := http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(out, `{"tokens":[%s]}`, strings.ReplaceAll(text, " ", ","))
+	})
+	w.renderer.Store(&answer)
+	e, _ := w.post("/v1/responses", `{"model":"m","input":"`+text+`","truncation":"auto"}`)
+	defer e.close()
+	if n := w.Loads(nil, nil)[0].Loads[0].PrefillTokens; n != 32 {
+		t.Errorf("%d tokens booked, want 32", n)
+	}
 }

@@ -27,6 +27,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/select-service/select-service/internal/engines/describe"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/server/gateway"
 	"github.com/select-service/select-service/internal/server/gateway/counts"
@@ -81,7 +82,10 @@ func startExpecting(t testing.TB, expected []catalog.Scope, changes ...change) *
 	t.Cleanup(tokens.Close)
 	asks := tokenizer.New(tokenizer.Options{URL: tokens.URL, Protocol: tokenizer.VLLMTokenize, Timeout: 5 * time.Second, MaxResponse: 1 << 20})
 	t.Cleanup(asks.Close)
+	lengths := describe.New(describe.Options{})
+	t.Cleanup(lengths.Close)
 	config := settings{Config: gateway.Config{
+		Length:         lengths.Length,
 		MetadataPrefix: "x-dynamo-meta-", RetryAfter: 1,
 		Models: map[string]catalog.Scope{model: servicetest.Scope}, Tokenizer: asks,
 		MaxStreams: 100, MaxBody: 1 << 20, PickTimeout: time.Minute, Lease: 30 * time.Second,

@@ -348,7 +348,7 @@ func TestWorkerBodies(t *testing.T) {
 	h := newHandler(f)
 	settings := `"endpoint":"e","kv_events_endpoint":"k","kv_events_endpoints":{"0":"a","4294967295":"b"},"replay_endpoint":"r","replay_endpoints":{"7":"c"},"kv_event_copies":"count","kv_event_rank":"batch",
 		"load_endpoint":"o","load_endpoints":{"1":"p"},"load_metrics":{"url":"http://m","interval_seconds":0.3},
-		"block_size":16,"data_parallel_start_rank":1,"data_parallel_size":0,"max_num_batched_tokens":18446744073709551615,"total_kv_blocks":5,"attention_chunk_size":6,
+		"block_size":16,"data_parallel_start_rank":1,"data_parallel_size":0,"max_num_batched_tokens":18446744073709551615,"total_kv_blocks":5,"attention_chunk_size":6,"max_model_len":7,
 		"role":"prefill","rank_endpoints":{"1":"http://r"},"rank_header":"none","prefill_rank_header":true,"kv_events":false,"adapters":["l","a"],
 		"stable_routing_id":"s","is_eagle":false,"taints":["b","a","b"],"topology_domains":{"zone":"z"},"kv_transfer_domain":"zone",
 		"kv_transfer_enforcement":"required","kv_transfer_preferred_weight":0.1,"lifecycle":"draining","unknown":[]}`
@@ -356,7 +356,7 @@ func TestWorkerBodies(t *testing.T) {
 		Endpoint: ptr("e"), KVEventsEndpoint: ptr("k"), KVEventsEndpoints: map[uint32]string{0: "a", 1<<32 - 1: "b"},
 		ReplayEndpoint: ptr("r"), ReplayEndpoints: map[uint32]string{7: "c"}, KVEventCopies: ptr("count"), KVEventRank: ptr("batch"),
 		LoadEndpoint: ptr("o"), LoadEndpoints: map[uint32]string{1: "p"}, LoadMetrics: &catalog.LoadMetrics{URL: ptr("http://m"), IntervalSeconds: ptr(0.3)},
-		BlockSize: ptr[uint32](16), StartRank: ptr[uint32](1), Size: ptr[uint32](0), MaxNumBatchedTokens: ptr[uint64](1<<64 - 1), TotalKVBlocks: ptr[uint64](5), AttentionChunkSize: ptr[uint64](6),
+		BlockSize: ptr[uint32](16), StartRank: ptr[uint32](1), Size: ptr[uint32](0), MaxNumBatchedTokens: ptr[uint64](1<<64 - 1), TotalKVBlocks: ptr[uint64](5), AttentionChunkSize: ptr[uint64](6), MaxModelLen: ptr[uint32](7),
 		Role: ptr("prefill"), RankEndpoints: map[uint32]string{1: "http://r"}, RankHeader: ptr("none"), PrefillRankHeader: ptr(true), KVEvents: ptr(false), Adapters: []string{"l", "a"},
 		StableRoutingID: ptr("s"), IsEagle: ptr(false), Taints: []string{"b", "a", "b"}, TopologyDomains: map[string]string{"zone": "z"},
 		KVTransferDomain: ptr("zone"), KVTransferEnforcement: ptr("required"), KVTransferPreferredWeight: ptr[float32](0.1),
@@ -381,7 +381,7 @@ func TestWorkerBodies(t *testing.T) {
 	}
 
 	nulls := `"load_endpoint":null,"load_metrics":null,"endpoint":null,"kv_events_server_key":null,"kv_event_copies":null,"kv_event_rank":null,"kv_events":null,"kv_events_endpoint":null,"replay_endpoint":null,"block_size":null,"data_parallel_start_rank":null,"data_parallel_size":null,
-		"max_num_batched_tokens":null,"total_kv_blocks":null,"attention_chunk_size":null,"stable_routing_id":null,"is_eagle":null,"role":null,"rank_header":null,"prefill_rank_header":null,"kv_transfer_domain":null,
+		"max_num_batched_tokens":null,"total_kv_blocks":null,"attention_chunk_size":null,"max_model_len":null,"stable_routing_id":null,"is_eagle":null,"role":null,"rank_header":null,"prefill_rank_header":null,"kv_transfer_domain":null,
 		"kv_transfer_enforcement":null,"kv_transfer_preferred_weight":null}`
 	call(t, h, "POST", "/workers", `{"worker_id":1,`+nulls, nil)
 	equal(t, "nulls", f.record, catalog.Record{ID: 1, Scope: defaultScope})

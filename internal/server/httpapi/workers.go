@@ -256,7 +256,7 @@ func readDescribe(s *bodyscan.Scanner, b *workerBody) {
 	switch {
 	case s.Null():
 	case s.IsText():
-		b.Describe = &catalog.Describe{Engine: s.Variant(catalog.EngineVLLM, catalog.EngineSGLang)}
+		b.Describe = &catalog.Describe{Engine: s.Variant(catalog.Engines()...)}
 	case s.Bool():
 		b.Describe = new(catalog.Describe)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// Check returns an entry, "URL", "vllm=URL" or "sglang=URL", with its URL in the normal form.
+// Check returns an entry, "URL" or "ENGINE=URL" with one of catalog.Engines, with its URL in the normal form.
 func Check(entry string) (string, error) {
 	engine, url, err := split(entry)
 	if err != nil || engine == "" {
@@ -23,8 +23,8 @@ func Check(entry string) (string, error) {
 func split(entry string) (engine, url string, err error) {
 	url = entry
 	if kind, rest, named := strings.Cut(entry, "="); named && !strings.Contains(kind, "/") {
-		if engine, url = kind, rest; engine != catalog.EngineVLLM && engine != catalog.EngineSGLang {
-			return "", "", fmt.Errorf("`%s` names another engine than %s or %s", catalog.Clip(entry), catalog.EngineVLLM, catalog.EngineSGLang)
+		if engine, url = kind, rest; catalog.EngineNamed(engine).Name == "" {
+			return "", "", fmt.Errorf("`%s` names another engine than %s", catalog.Clip(entry), catalog.AnyOf(catalog.Engines()))
 		}
 	}
 	url, err = catalog.NormalURL(url)

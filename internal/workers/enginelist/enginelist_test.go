@@ -16,7 +16,7 @@ func TestEntries(t *testing.T) {
 		"vllm=http://gpu-1:80":    "vllm=http://gpu-1",
 		"sglang=https://gpu-1":    "sglang=https://gpu-1",
 		"http://gpu-1/a=b":        "http://gpu-1/a=b",
-		"trt=http://gpu-1":        "`trt=http://gpu-1` names another engine than vllm or sglang",
+		"trt=http://gpu-1":        "`trt=http://gpu-1` names another engine than vllm, sglang or trtllm",
 		"vllm=gpu-1:8000":         "`gpu-1:8000` is not an http:// or https:// URL",
 		"gpu-1":                   "`gpu-1` is not an http:// or https:// URL",
 		"http://user@gpu-1:30000": "`http://user@gpu-1:30000` may have no more than a scheme, a host, a port and a path",

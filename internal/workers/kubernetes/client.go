@@ -7,8 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -18,10 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/klog/v2"
+	"k8s.io/client-go/transport"
 
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
@@ -53,21 +50,14 @@ type Client struct {
 	reads  *bounded
 }
 
-// silence ends client-go's own log, and its waits with it: what it would say is in the states of
-// sources, and followers wait by the kind of failure.
-var silence = sync.OnceFunc(func() {
-	klog.SetLogger(klog.Logger{})
-	utilruntime.ErrorHandlers = nil
-})
-
 // Dial returns a client of the API server that a kubeconfig file names; "" is the one of the
-// cluster that the process runs in. It does not connect. The credentials may be a token, a file
-// with one, which is read again when it changes, or a client certificate.
+// cluster that the process runs in. It does not connect. The credentials are those of client-go: a
+// token, a file with one, which is read again within a minute and after a 401, a client certificate, or
+// a command that gives either (exec: EKS, GKE, AKS). The command gets no terminal.
 func Dial(kubeconfig string) (*Client, error) { return dial(kubeconfig, pingAfter, pingTimeout) }
 
 // dial is Dial with other times of pings.
 func dial(kubeconfig string, pingAfter, pingTimeout time.Duration) (*Client, error) {
-	silence() // before client-go is first used
 	config, err := restConfig(kubeconfig)
 	if err != nil {
 		return nil, err
@@ -80,7 +70,7 @@ func dial(kubeconfig string, pingAfter, pingTimeout time.Duration) (*Client, err
 	if proxy == nil {
 		proxy = http.ProxyFromEnvironment
 	}
-	var base http.RoundTripper = &http.Transport{
+	base := &http.Transport{
 		Proxy:               proxy,
 		DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
 		TLSClientConfig:     tlsConfig,
@@ -89,7 +79,7 @@ func dial(kubeconfig string, pingAfter, pingTimeout time.Duration) (*Client, err
 		HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 	}
 	if config.BearerTokenFile != "" {
-		base = &tokenFile{path: config.BearerTokenFile, next: base}
+		config.Wrap(transport.ResettableTokenSourceWrapTransport(transport.NewCachedFileTokenSource(config.BearerTokenFile)))
 		config.BearerToken, config.BearerTokenFile = "", ""
 	}
 	reads := &bounded{next: base}
@@ -138,6 +128,7 @@ func restConfig(path string) (*rest.Config, error) {
 	}
 	config.UserAgent = "select-service"
 	config.QPS = -1 // a watch or two for each entry need no limit
+	config.WarningHandler = rest.NoWarnings{}
 	return config, nil
 }
 
@@ -157,13 +148,8 @@ func inCluster(path string) (*rest.Config, error) {
 	if context == nil {
 		return nil, fmt.Errorf("kubeconfig %s: the current context %q is missing", path, file.CurrentContext)
 	}
-	if user := file.AuthInfos[context.AuthInfo]; user != nil {
-		switch {
-		case user.Exec != nil:
-			return nil, fmt.Errorf("kubeconfig %s: user %q: exec is not supported: give a token, a tokenFile or a client certificate", path, context.AuthInfo)
-		case user.AuthProvider != nil:
-			return nil, fmt.Errorf("kubeconfig %s: user %q: auth-provider is not supported: give a token, a tokenFile or a client certificate", path, context.AuthInfo)
-		}
+	if user := file.AuthInfos[context.AuthInfo]; user != nil && user.AuthProvider != nil {
+		return nil, fmt.Errorf("kubeconfig %s: user %q: auth-provider is not supported, as Kubernetes has removed it: give exec, a token, a tokenFile or a client certificate", path, context.AuthInfo)
 	}
 	if err := clientcmd.ResolveLocalPaths(file); err != nil {
 		return nil, fmt.Errorf("kubeconfig %s: %w", path, err)
@@ -172,58 +158,10 @@ func inCluster(path string) (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig %s: %w", path, err)
 	}
+	if config.ExecProvider != nil {
+		config.ExecProvider.StdinUnavailable, config.ExecProvider.StdinUnavailableMessage = true, "a service has no terminal"
+	}
 	return config, nil
-}
-
-// tokenFile adds the token of a file to requests. It reads the file when its status has changed,
-// since the kubelet replaces it, and after an answer of 401.
-type tokenFile struct {
-	path string
-	next http.RoundTripper
-
-	mu    sync.Mutex // guards the fields below
-	token string
-	read  os.FileInfo // the status at the last read; nil: to be read
-}
-
-// RoundTrip implements http.RoundTripper.
-func (t *tokenFile) RoundTrip(r *http.Request) (*http.Response, error) {
-	token, err := t.current()
-	if err != nil {
-		return nil, err
-	}
-	r = r.Clone(r.Context())
-	r.Header.Set("Authorization", "Bearer "+token)
-	resp, err := t.next.RoundTrip(r)
-	if err == nil && resp.StatusCode == http.StatusUnauthorized {
-		t.mu.Lock()
-		t.read = nil
-		t.mu.Unlock()
-	}
-	return resp, err
-}
-
-// maxToken bounds the file with a token, in bytes.
-const maxToken = 1 << 20
-
-func (t *tokenFile) current() (string, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	now, err := os.Stat(t.path)
-	if err == nil && t.read != nil && os.SameFile(t.read, now) && t.read.Size() == now.Size() && t.read.ModTime().Equal(now.ModTime()) {
-		return t.token, nil
-	}
-	f, err := os.Open(t.path)
-	if err != nil {
-		return "", fmt.Errorf("token for the API server: %w", err)
-	}
-	defer f.Close()
-	content, err := io.ReadAll(io.LimitReader(f, maxToken))
-	if err != nil {
-		return "", fmt.Errorf("token for the API server: %w", err)
-	}
-	t.token, t.read = strings.TrimSpace(string(content)), now
-	return t.token, nil
 }
 
 // bounded bounds what is read of answers, a page of a LIST and each event of a watch, and counts it

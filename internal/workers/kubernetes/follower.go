@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 )
 
 // State says how far discovery knows what a source has.
@@ -145,12 +146,18 @@ func failureOf(err error) failure {
 		return missing
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return refused
-	case strings.Contains(err.Error(), errTooLarge.Error()) || strings.Contains(err.Error(), errMemory.Error()) ||
-		strings.Contains(err.Error(), "decode"):
+	case errors.Is(err, errTooLarge) || errors.Is(err, errMemory) || errors.Is(err, errUnreadable) || apierrors.HasStatusCause(err, watchDecoding):
 		return unreadable
 	}
 	return broken
 }
+
+// errUnreadable is the error of an answer that is no list of the objects that were asked for.
+var errUnreadable = errors.New("the answer cannot be read")
+
+// watchDecoding is the cause of the status by which client-go ends a watch that it cannot read on: an
+// event is no object, or its bytes could not be read (rest.Request.Watch).
+const watchDecoding metav1.CauseType = "ClientWatchDecoding"
 
 // start sets the state at the begin.
 func (f *follower[T]) start(now time.Time) *follower[T] {
@@ -173,7 +180,7 @@ func (f *follower[T]) run(ctx context.Context) {
 		Backoff: &wait.Backoff{Duration: time.Millisecond, Factor: 1, Steps: 1},
 	})
 	r.WatchListPageSize = pageSize
-	r.RunWithContext(ctx)
+	r.RunWithContext(klog.NewContext(ctx, klog.Logger{})) // what it would log is in the states
 }
 
 // IsWatchListSemanticsUnSupported makes the reflector LIST: streamed lists need a server of 1.34
@@ -220,7 +227,13 @@ func (f *follower[T]) ListWithContext(ctx context.Context, o metav1.ListOptions)
 	page := f.list()
 	answer, cancel := context.WithTimeoutCause(ctx, answerTime, errSlow)
 	defer cancel()
-	err := slow(answer, r.Do(answer).Into(page))
+	result := r.Do(answer)
+	err := slow(answer, result.Error())
+	if err == nil {
+		if wrong := result.Into(page); wrong != nil {
+			err = fmt.Errorf("%w: %w", errUnreadable, wrong)
+		}
+	}
 	f.counts.request(f.resource, "list", err)
 	if err != nil {
 		kind := failureOf(err)

@@ -191,7 +191,8 @@ func TestMemory(t *testing.T) {
 	w.await("nothing is held", func() bool { return account.Used() == 0 })
 }
 
-// TestToken: a token file that is replaced is used by the next request (scenario 25).
+// TestToken: a token file that is replaced is read again when its old token is refused (scenario 25);
+// client-go reads it within a minute otherwise, long before the kubelet's old token expires.
 func TestToken(t *testing.T) {
 	t.Parallel()
 	api := withThreePods(kubetest.New(t))
@@ -212,16 +213,53 @@ func TestToken(t *testing.T) {
 	w := startWith(t, api, client, pool())
 	w.await("three workers", func() bool { return w.catalog.CountSchedulable() == 3 })
 	write("second")
+	api.Answer(func(rw http.ResponseWriter, r *http.Request) bool {
+		if r.Header.Get("Authorization") == "Bearer second" {
+			return false
+		}
+		kubetest.Fail(rw, http.StatusUnauthorized, "Unauthorized", "it has expired")
+		return true
+	})
 	api.CutWatches()
 	w.await("the new token", func() bool { return slices.Contains(api.Tokens(), "Bearer second") })
-	for user, want := range map[string]string{
-		"exec: {command: aws, apiVersion: client.authentication.k8s.io/v1}": "exec is not supported",
-		"auth-provider: {name: gcp}":                                        "auth-provider is not supported",
-	} {
-		if _, err := kubernetes.Dial(api.KubeconfigOf(t, user)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", user, err)
-		}
+	const user, want = "auth-provider: {name: gcp}", "auth-provider is not supported"
+	if _, err := kubernetes.Dial(api.KubeconfigOf(t, user)); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%s: %v", user, err)
 	}
+}
+
+// TestExec: a kubeconfig whose user is a command, as those of EKS, GKE and AKS are, gives the command's
+// token, and another one when that is refused.
+func TestExec(t *testing.T) {
+	t.Parallel()
+	api := withThreePods(kubetest.New(t))
+	dir := t.TempDir()
+	command, count := filepath.Join(dir, "login"), filepath.Join(dir, "count")
+	script := "#!/bin/sh\necho x >> " + count + "\nn=$(wc -l < " + count + ")\n" +
+		`echo "{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",\"status\":{\"token\":\"token-$((n))\"}}"` + "\n"
+	if err := os.WriteFile(command, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	client, err := kubernetes.Dial(api.KubeconfigOf(t, fmt.Sprintf("exec: {command: %q, apiVersion: client.authentication.k8s.io/v1, interactiveMode: IfAvailable}", command)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := startWith(t, api, client, pool())
+	w.await("three workers", func() bool { return w.catalog.CountSchedulable() == 3 })
+	if !slices.Contains(api.Tokens(), "Bearer token-1") {
+		t.Errorf("the tokens %q were shown", api.Tokens())
+	}
+	api.Answer(func(rw http.ResponseWriter, r *http.Request) bool {
+		if r.Header.Get("Authorization") != "Bearer token-1" {
+			return false
+		}
+		kubetest.Fail(rw, http.StatusUnauthorized, "Unauthorized", "it has expired")
+		return true
+	})
+	api.CutWatches()
+	api.Put("pods", kubetest.Pod("llm", "vllm-3", "10.0.0.4"))
+	w.await("a fourth worker", func() bool { return w.catalog.CountSchedulable() == 4 })
+	w.lostNone()
 }
 
 // TestTokenRefused: a token is read again after a 401, also where the file does not show that it has

@@ -198,7 +198,7 @@ func TestFaults(t *testing.T) {
 		"ranks":              {w + "data_parallel_size: 5000", "f: workers[0] (line 2): data_parallel_size 5000 exceeds the maximum 4096"},
 		"long name":          {w + "tenant_id: " + strings.Repeat("x", 1025), "f: workers[0] (line 2): tenant_id has 1025 bytes, the maximum is 1024"},
 		"id twice":           {w + "model_name: m\n- worker_id: 1", "f: workers[1] (line 4): worker_id 1 is given twice"},
-		"describe":           {w + "describe: trt", "f: workers[0].describe (line 3): want true, vllm or sglang"},
+		"describe":           {w + "describe: trt", "f: workers[0].describe (line 3): want true, vllm, sglang or trtllm"},
 		"described by none":  {w + "describe: true", "f: workers[0] (line 2): describe needs an endpoint: the engine's http:// or https:// URL"},
 		"engine":             {"engines: [w]", "f: engines[0] (line 1): `w` is not an http:// or https:// URL"},
 		"engine is no text":  {"engines: [7]", "f: engines[0] (line 1): " + errText.Error()},

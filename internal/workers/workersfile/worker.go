@@ -156,7 +156,7 @@ func wish(n *yaml.Node, w *catalog.Record) error {
 		return nil
 	}
 	engine, err := text(n)
-	if err != nil || engine != catalog.EngineVLLM && engine != catalog.EngineSGLang {
+	if err != nil || catalog.EngineNamed(engine).Name == "" {
 		return errDescribe
 	}
 	w.Describe = &catalog.Describe{Engine: engine}
@@ -190,7 +190,7 @@ var (
 	errList      = errors.New("want a list of strings")
 	errMap       = errors.New("want keys with strings")
 	errByRank    = errors.New("want ranks with strings")
-	errDescribe  = errors.New("want true, vllm or sglang")
+	errDescribe  = errors.New("want true, " + catalog.AnyOf(catalog.Engines()))
 	errMetrics   = errors.New("want a map of url and interval_seconds, both optional")
 	errServerKey = errors.New(catalog.NoServerKey)
 	errNoID      = errors.New("worker_id is missing")
@@ -205,8 +205,7 @@ func text(n *yaml.Node) (string, error) {
 
 // word reads one of two or more strings.
 func word(words []string) read[string] {
-	last := len(words) - 1
-	want := errors.New("want " + strings.Join(words[:last], ", ") + " or " + words[last])
+	want := errors.New("want " + catalog.AnyOf(words))
 	return func(n *yaml.Node) (string, error) {
 		v, err := text(n)
 		if err == nil && !slices.Contains(words, v) {

@@ -92,7 +92,7 @@ func TestOptionNames(t *testing.T) {
 
 // elsewhere are routes that pages name and that are not in the API's description: those of engines, simulated
 // ones too, of other services and of the proxy's clients.
-var elsewhere = regexp.MustCompile(`^/(v1/|ui/|debug/|server_info$|global_view$|conductor$|generate$|info$|stats$|reset$|slow$|reset_prefix_cache$|faults$)`)
+var elsewhere = regexp.MustCompile(`^/(v1/|ui/|debug/|server_info$|global_view$|conductor$|generate$|info$|stats$|reset$|slow$|reset_prefix_cache$|kv_cache_events$|faults$)`)
 
 // TestRoutes proves that the routes that a page names are in the API's description.
 func TestRoutes(t *testing.T) {

@@ -59,6 +59,7 @@ class WorkerSettings(TypedDict, total=False):
     load_endpoints: Mapping[int, str] | Mapping[str, str] | None
     load_metrics: LoadMetrics | None
     attention_chunk_size: int | None
+    max_model_len: int | None
     data_parallel_start_rank: int | None
     data_parallel_size: int | None
     max_num_batched_tokens: int | None
@@ -81,7 +82,7 @@ class WorkerRequest(Scope, WorkerSettings, total=False):
     """A worker as it is registered. With describe its engine fills in what it leaves out."""
 
     worker_id: Required[int]
-    describe: bool | Literal["vllm", "sglang"] | None
+    describe: bool | Literal["vllm", "sglang", "trtllm"] | None
 
 
 # What a worker's engine says of itself. "from" says where members of the record come from: a
@@ -89,7 +90,7 @@ class WorkerRequest(Scope, WorkerSettings, total=False):
 Described = TypedDict(
     "Described",
     {
-        "engine": Literal["vllm", "sglang"],
+        "engine": Literal["vllm", "sglang", "trtllm"],
         "version": str,
         "total_kv_blocks": int,
         "max_num_batched_tokens": int,
@@ -129,7 +130,7 @@ class Worker(TypedDict, total=False):
     replicas_behind: list[str]
     kv_events_block_size: int
     model_aliases: list[str]
-    describe: Literal[True, "vllm", "sglang"]
+    describe: Literal[True, "vllm", "sglang", "trtllm"]
     described: Described
     endpoint: str | None
     block_size: int | None
@@ -144,6 +145,7 @@ class Worker(TypedDict, total=False):
     load_endpoints: dict[str, str]
     load_metrics: LoadMetrics
     attention_chunk_size: int
+    max_model_len: int
     data_parallel_start_rank: int | None
     data_parallel_size: int | None
     max_num_batched_tokens: int | None

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/codec/redact"
+	"github.com/select-service/select-service/internal/engines"
 	"github.com/select-service/select-service/internal/server/gateway/openai"
 	"github.com/select-service/select-service/internal/transport/http1"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -43,7 +44,7 @@ type Options struct {
 	MaxResponse int64         // bytes of an answer
 	// Engines is how engines are asked. The server at URL is connected to with their certificates, but
 	// at whatever address, and without their token.
-	Engines Engines
+	Engines engines.Access
 	// Memory is the account of answers above memory.SmallBody while they are read; nil: no
 	// limit.
 	Memory *memory.Account
@@ -143,10 +144,10 @@ func (c *Client) Renders(p Protocol) bool { return c != nil && c.options.Protoco
 
 // askEngines asks the first engine whose breaker is closed, and a second one if that is
 // unavailable: that failure is not the prompt's fault.
-func (c *Client) askEngines(ctx context.Context, engines iter.Seq[string], q call) (answer, error) {
+func (c *Client) askEngines(ctx context.Context, all iter.Seq[string], q call) (answer, error) {
 	var last error = &Error{Reason: Unavailable, Err: errNoEngine}
 	failed := false
-	for engine := range engines {
+	for engine := range all {
 		got, err := c.ask(ctx, baseOf(engine), q)
 		e, ok := errors.AsType[*Error](err)
 		switch {

@@ -18,15 +18,13 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// TestPrivateAuthority: engines behind https with a private authority (--engine-ca) give tokens and lengths,
-// and are shown the token (--engine-token-file); the server of --tokenizer-url is not.
+// TestPrivateAuthority: engines behind https with a private authority (--engine-ca) give tokens, and
+// are shown the token (--engine-token-file); the server of --tokenizer-url is not.
 func TestPrivateAuthority(t *testing.T) {
 	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch token := r.Header.Get("Authorization"); {
 		case r.URL.Path == "/own/tokenize" && token == "", r.URL.Path == "/tokenize" && token == "Bearer secret":
 			_, _ = io.WriteString(w, `{"count":1,"max_model_len":7,"tokens":[1]}`)
-		case r.URL.Path == "/v1/models" && token == "Bearer secret":
-			_, _ = io.WriteString(w, `{"data":[{"id":"base","max_model_len":7}]}`)
 		default:
 			w.WriteHeader(http.StatusUnauthorized)
 		}
@@ -40,18 +38,13 @@ func TestPrivateAuthority(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	of := Engines{Dialer: engines.Dialer{Certificates: side}, Token: func() string { return "secret" }}
+	of := engines.Access{Dialer: engines.Dialer{Certificates: side}, Token: func() string { return "secret" }}
 	r := request(t, openai.Chat, chat)
 	r.Engines = slices.Values([]string{s.URL})
 	for _, url := range []string{Worker, s.URL + "/own"} {
 		if got, err := client(t, Options{URL: url, Protocol: VLLMTokenize, Engines: of}).Tokens(t.Context(), r); err != nil || len(got.IDs) != 1 {
 			t.Errorf("%s: %v, %v", url, got, err)
 		}
-	}
-	asks := NewLengths(of)
-	defer asks.Close()
-	if got, err := asks.Ask(t.Context(), s.URL, "base"); got != 7 || err != nil {
-		t.Errorf("length %d, %v", got, err)
 	}
 }
 
@@ -66,7 +59,7 @@ func TestEndpointRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	of := Engines{Dialer: engines.Dialer{Endpoints: catalog.EndpointPolicy{Allowed: []catalog.EndpointRule{rule}}}}
+	of := engines.Access{Dialer: engines.Dialer{Endpoints: catalog.EndpointPolicy{Allowed: []catalog.EndpointRule{rule}}}}
 	r := request(t, openai.Chat, chat)
 	for _, engine := range []string{s.URL, strings.Replace(s.URL, "127.0.0.1", "localhost", 1)} {
 		r.Engines = slices.Values([]string{engine})
@@ -74,11 +67,6 @@ func TestEndpointRules(t *testing.T) {
 		if refused, ok := errors.AsType[*engines.AddressError](err); !ok || reasonOf(err) != Unavailable {
 			t.Errorf("%s: %v, %v", engine, err, refused)
 		}
-		asks := NewLengths(of)
-		if _, err := asks.Ask(t.Context(), engine, "base"); err == nil || !strings.Contains(err.Error(), "--allow-endpoints") {
-			t.Errorf("length of %s: %v", engine, err)
-		}
-		asks.Close()
 	}
 	if _, err := client(t, Options{URL: s.URL, Protocol: VLLMTokenize, Engines: of}).Tokens(t.Context(), r); err != nil {
 		t.Errorf("--tokenizer-url: %v", err)

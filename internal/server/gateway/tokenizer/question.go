@@ -6,27 +6,19 @@ import (
 	"net/http"
 	"net/url"
 
-	"github.com/select-service/select-service/internal/engines"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/internal/transport/http1"
 )
 
-// Engines is how engines are asked.
-type Engines struct {
-	engines.Dialer
-	// Token returns the bearer token that engines are shown, "" for none; nil: none.
-	Token func() string
-}
-
-// authorize adds the credentials of the URL if it has any, or the token.
-func (e Engines) authorize(header http1.Header, to *url.URL) http1.Header {
+// authorize adds the credentials of the URL if it has any, or the token that there is; nil: none.
+func authorize(header http1.Header, token func() string, to *url.URL) http1.Header {
 	if u := to.User; u != nil {
 		password, _ := u.Password()
 		return append(header, http1.Field{Name: "Authorization", Value: "Basic " + base64.StdEncoding.EncodeToString([]byte(u.Username()+":"+password))})
 	}
-	if e.Token != nil {
-		if token := e.Token(); token != "" {
-			return append(header, http1.Field{Name: "Authorization", Value: "Bearer " + token})
+	if token != nil {
+		if text := token(); text != "" {
+			return append(header, http1.Field{Name: "Authorization", Value: "Bearer " + text})
 		}
 	}
 	return header
@@ -35,11 +27,11 @@ func (e Engines) authorize(header http1.Header, to *url.URL) http1.Header {
 // question returns a POST of JSON, with the trace of ctx.
 func (c *Client) question(ctx context.Context, to *url.URL, body [][]byte) *http1.Request {
 	header := append(make(http1.Header, 0, 8), http1.Field{Name: "Content-Type", Value: "application/json"}, http1.Field{Name: "Accept", Value: "application/json"})
-	asked := c.options.Engines
+	token := c.options.Engines.Token
 	if c.options.URL != Worker {
-		asked.Token = nil
+		token = nil
 	}
-	header = asked.authorize(header, to)
+	header = authorize(header, token, to)
 	trace := http.Header{}
 	tracing.Of(ctx).Context().AddTo(trace) //nolint:contextcheck // of the span in ctx
 	for name, values := range trace {

@@ -9,46 +9,38 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-const (
-	versionPath = "/version"
-	sourcesPath = "/kv_event_sources" // from vLLM 0.32 on
-
-	defaultEventPort = 5557 // vLLM's own default
-)
+const versionPath = "/version"
 
 var errNoSources = errors.New("the engine does not describe its KV event sockets")
 
-// vllm asks an engine of which the caller says that it is vLLM, so that what it does not tell is
-// assumed to be its default.
-func (q *question) vllm() error {
-	noModels := q.models()
-	if isSilent(noModels) {
-		return noModels
-	}
-	return q.other(noModels, true)
-}
-
-// other asks an engine that has the metrics of vLLM, or similar ones, beside its list of models.
-// An engine may deny one of them alone, such as all below /v1 without a key; one that gives
-// neither is not described, and the error is noModels, that of the list.
-func (q *question) other(noModels error, byName bool) error {
-	cache, err := q.Cache(q.ctx, q.base)
+// other asks an engine that has metrics of its cache beside its list of models. An engine may deny
+// one of them alone, such as all below /v1 without a key; one that gives neither is not described, and
+// the error is noModels, that of the list. named: the caller says which engine it is, so that what it
+// does not tell is assumed to be its default.
+func (q *question) other(noModels error, named bool) error {
+	cache, err := q.Cache(q.ctx, q.base, q.engine)
 	switch {
 	case err == nil:
 		q.cache(cache)
 	case noModels != nil:
 		return noModels
 	default:
+		if statusOf(err) == http.StatusNotFound && q.engine.MetricsNeed != "" {
+			err = fmt.Errorf("%w: %s", err, q.engine.MetricsNeed)
+		}
 		q.unknown(err, catalog.FieldBlockSize, catalog.FieldSize, catalog.FieldTotalKVBlocks)
 	}
 	var version struct {
 		Version string `json:"version"`
 	}
 	if q.askJSON(q.ctx, q.base, versionPath, &version) == nil && version.Version != "" {
-		q.told.Engine, q.told.Version = catalog.EngineVLLM, catalog.Clip(version.Version)
+		q.told.Version = catalog.Clip(version.Version)
+		if q.told.Engine == "" {
+			q.told.Engine = catalog.EngineVLLM // others with this path are known by now
+		}
 	}
 	err = q.sources()
-	if errors.Is(err, errNoSources) && byName {
+	if errors.Is(err, errNoSources) && named && q.engine.EventsPort > 0 {
 		err = q.defaultSockets()
 	}
 	if err != nil {
@@ -60,20 +52,20 @@ func (q *question) other(noModels error, byName bool) error {
 // cache takes over what the metrics say.
 func (q *question) cache(c Cache) {
 	q.told.BlockSize = c.BlockSize
-	q.set(catalog.FieldBlockSize, metricsPath)
+	q.set(catalog.FieldBlockSize, q.engine.MetricsPath)
 	if c.Ranks > 0 {
-		q.ranks(c.FirstRank, c.Ranks, metricsPath)
+		q.ranks(c.FirstRank, c.Ranks, q.engine.MetricsPath)
 	}
 	if c.Blocks > 0 {
 		q.told.TotalKVBlocks, q.told.KVTokens = c.Blocks, c.Tokens
-		q.set(catalog.FieldTotalKVBlocks, metricsPath)
+		q.set(catalog.FieldTotalKVBlocks, q.engine.MetricsPath)
 	}
 }
 
-// defaultSockets assumes the event sockets that vLLM has unless it is told others. It has no
+// defaultSockets assumes the event sockets that the engine has unless it is told others. It has no
 // replay socket then.
 func (q *question) defaultSockets() (err error) {
-	q.told.KVEventsEndpoints, err = q.endpoints("*", defaultEventPort, q.told.StartRank, max(q.told.Size, 1))
+	q.told.KVEventsEndpoints, err = q.endpoints("*", q.engine.EventsPort, q.told.StartRank, max(q.told.Size, 1))
 	if err == nil {
 		q.set(catalog.FieldKVEventsEndpoints, catalog.FromDefault)
 	}
@@ -89,8 +81,12 @@ type source struct {
 // sources asks for the event sockets. An engine that does not know the question, or answers
 // another one, gives errNoSources.
 func (q *question) sources() error {
+	path := q.engine.SourcesPath
+	if path == "" {
+		return errNoSources
+	}
 	var byRank map[string]source
-	switch err := q.askJSON(q.ctx, q.base, sourcesPath, &byRank); {
+	switch err := q.askJSON(q.ctx, q.base, path, &byRank); {
 	case err == nil && byRank != nil:
 	case err == nil, statusOf(err) == http.StatusNotFound, statusOf(err) == http.StatusOK:
 		return errNoSources
@@ -98,10 +94,10 @@ func (q *question) sources() error {
 		return err
 	}
 	if len(byRank) == 0 {
-		return notUnderstood(q.base, sourcesPath, errNoEvents)
+		return notUnderstood(q.base, path, errNoEvents)
 	}
 	if len(byRank) > catalog.MaxRanks {
-		return notUnderstood(q.base, sourcesPath, fmt.Errorf("it names %d ranks, the maximum is %d", len(byRank), catalog.MaxRanks))
+		return notUnderstood(q.base, path, fmt.Errorf("it names %d ranks, the maximum is %d", len(byRank), catalog.MaxRanks))
 	}
 	events, replays := make(map[uint32]string, len(byRank)), make(map[uint32]string)
 	for text, s := range byRank {
@@ -111,20 +107,20 @@ func (q *question) sources() error {
 		}
 		dp := uint32(rank)
 		if events[dp], err = q.socket(s.Endpoint); err != nil {
-			return notUnderstood(q.base, sourcesPath, err)
+			return notUnderstood(q.base, path, err)
 		}
 		if s.Replay == nil || *s.Replay == "" {
 			continue
 		}
 		if replays[dp], err = q.socket(*s.Replay); err != nil {
-			return notUnderstood(q.base, sourcesPath, err)
+			return notUnderstood(q.base, path, err)
 		}
 	}
 	q.told.KVEventsEndpoints = events
-	q.set(catalog.FieldKVEventsEndpoints, sourcesPath)
+	q.set(catalog.FieldKVEventsEndpoints, path)
 	if len(replays) > 0 {
 		q.told.ReplayEndpoints = replays
-		q.set(catalog.FieldReplayEndpoints, sourcesPath)
+		q.set(catalog.FieldReplayEndpoints, path)
 	}
 	return nil
 }
