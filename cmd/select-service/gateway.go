@@ -18,6 +18,7 @@ import (
 	"github.com/select-service/select-service/internal/engines"
 	"github.com/select-service/select-service/internal/engines/routes"
 	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection/identity"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/server/connections"
 	"github.com/select-service/select-service/internal/server/gateway"
@@ -145,7 +146,8 @@ func (p *endpointPicker) build(all config.Config, svc *node.Service, listed func
 		return
 	}
 	p.conf, p.metrics = conf, counts.NewGateway()
-	settings.Paths, _ = routes.Parse(conf.Paths) // config has checked them
+	settings.Paths, _ = routes.Parse(conf.Paths)                // config has checked them
+	settings.Sessions, _ = identity.New(conf.SessionHeaders...) // as above
 	settings.Metrics = p.metrics
 	p.gateway = gateway.New(settings, gateway.Service{
 		Selecting: svc.API, Catalog: svc.Catalog(), Expected: expected, Ready: func() bool { return svc.Settled() && listed() },

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/select-service/select-service/internal/selection/identity"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -35,6 +36,8 @@ type Gateway struct {
 	// MetadataPrefix is the prefix of header names that carry metadata of a request, in lower
 	// case.
 	MetadataPrefix string
+	// SessionHeaders name sessions before the headers of known clients, each as NAME or NAME/PARENT.
+	SessionHeaders []string
 	Tokenizer      Tokenizer
 }
 
@@ -189,6 +192,12 @@ var gatewaySettings = []option{
 			"other routes, such as /flush_cache, stop or change them. all: no path is refused.",
 	},
 	{
+		key: "gateway.session_headers", flag: "gateway-session-headers", hint: "NAME[/PARENT]", repeats: true,
+		bind: func(c *Config) value { return list(&c.Gateway.SessionHeaders, sessionHeader) },
+		help: "Header that names the session of a request through the gateway or the proxy, and the header that names the session " +
+			"that has started it. It goes before the headers of known clients, and may be given up to 8 times.",
+	},
+	{
 		key: "gateway.self_signed", flag: "gateway-self-signed", also: []string{"DYN_SECURE_SERVING"},
 		bind: func(c *Config) value { return boolean(&c.Gateway.SelfSigned) },
 		help: "Without --tls-cert, TLS on the gateway's listener with a certificate for localhost that is made at " +
@@ -296,4 +305,10 @@ func tokenizerURL(s string) (string, error) {
 		return s, nil
 	}
 	return httpURL(s)
+}
+
+// sessionHeader checks the name of a session's header.
+func sessionHeader(s string) (string, error) {
+	_, err := identity.New(s)
+	return s, err
 }

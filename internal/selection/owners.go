@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/selection/affinity"
+	"github.com/select-service/select-service/internal/selection/identity"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -72,14 +73,24 @@ func (a *API) Own(sc catalog.Scope, tenant, id string, r catalog.Rank) {
 
 // Disown notes that what an id names has been deleted.
 func (a *API) Disown(sc catalog.Scope, tenant, id string) {
-	key := ownerKey(sc, tenant, id)
-	if a.owners == nil {
+	if a.owners != nil {
+		forget(a.owners, ownerKey(sc, tenant, id))
+	}
+}
+
+// EndSession notes that a session sends no further request: its binding ends at once.
+func (a *API) EndSession(sc catalog.Scope, session string) {
+	if a.sessions.Table != nil && session != "" && len(session) <= affinity.MaxSession {
+		forget(a.sessions.Table, affinity.Key{Scope: sc, Session: session})
+	}
+}
+
+// forget ends a binding, unless another request is binding the name at this moment.
+func forget(t *affinity.Table, key affinity.Key) {
+	if _, ok := t.Lookup(key); !ok {
 		return
 	}
-	if _, ok := a.owners.Lookup(key); !ok {
-		return
-	}
-	claim, wait := a.owners.Claim(key)
+	claim, wait := t.Claim(key)
 	if wait != nil {
 		wait.Leave()
 		return
@@ -98,7 +109,7 @@ func (a *API) SessionRank(sc catalog.Scope, session string) (catalog.Rank, bool)
 
 // bindSession binds a session that is bound to no schedulable rank.
 func (a *API) bindSession(snap *catalog.Snapshot, session string, r catalog.Rank) {
-	if a.sessions.Table == nil || session == "" || len(session) > affinity.MaxSession || isOwner(session) {
+	if a.sessions.Table == nil || session == "" || len(session) > affinity.MaxSession || identity.Reserved(session) {
 		return
 	}
 	claim, wait := a.sessions.Claim(affinity.Key{Scope: snap.Scope, Session: session})

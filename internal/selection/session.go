@@ -6,6 +6,7 @@ import (
 
 	"github.com/select-service/select-service/internal/selection/affinity"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/identity"
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -52,7 +53,7 @@ func (s *session) check() (stale bool, err error) {
 	if len(name) > affinity.MaxSession {
 		return false, contract.Errorf(contract.BadRequest, "session affinity ID must not exceed %d bytes", affinity.MaxSession)
 	}
-	if isOwner(name) {
+	if identity.Reserved(name) {
 		return false, contract.Errorf(contract.BadRequest, "session affinity ID must not begin with a control character")
 	}
 	if name == "" || !s.reserve {

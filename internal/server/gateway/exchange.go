@@ -10,6 +10,7 @@ import (
 	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/server/gateway/openai"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
+	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 )
 
@@ -28,8 +29,9 @@ type Exchange struct {
 	booking  *booking
 	response *openai.Response // nil: the response is not parsed
 	keeper   keeper
-	used     openai.Usage // from End on
-	pieces   uint64       // of the answer that have passed
+	scope    catalog.Scope // in which it has been placed
+	used     openai.Usage  // from End on
+	pieces   uint64        // of the answer that have passed
 	trace    exchangeTrace
 }
 
@@ -208,7 +210,7 @@ func (e *Exchange) pick(ctx context.Context, fallbacks int) (*Placement, *Proble
 	if bad != nil {
 		return nil, bad
 	}
-	e.booking = p.booking
+	e.booking, e.scope = p.booking, p.scope
 	if e.Head.stored.Of {
 		e.keeper = keeper{scope: p.scope, rank: p.chosen, at: p.destinations[0].text, known: true, tenant: e.Head.tenant()}
 	}
@@ -367,4 +369,7 @@ func (e *Exchange) End() {
 	}
 	e.release()
 	e.booking = nil
+	if e.Head.session.Final {
+		e.gateway.picker.api.EndSession(e.scope, e.Head.session.ID)
+	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/select-service/select-service/internal/engines/routes"
 	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/identity"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/server/gateway/tokenizer"
@@ -30,6 +31,8 @@ type Config struct {
 	SaltTag   bool // engines get cache salts with Dynamo's tag, see openai.SaltTag
 	// MetadataPrefix is the prefix of header names that carry metadata, in lower case.
 	MetadataPrefix string
+	// Sessions knows the headers by which clients name their sessions; nil: those of identity.New.
+	Sessions *identity.Table
 	// Paths are those that requests may name; nil: all.
 	Paths *routes.Set
 	// RetryAfter is the value of Retry-After in seconds, for requests that are refused for want
@@ -81,6 +84,9 @@ const readyEvery = 200 * time.Millisecond
 
 // New returns a gateway without a front.
 func New(config Config, svc Service) *Gateway {
+	if config.Sessions == nil {
+		config.Sessions, _ = identity.New() // fails for further headers alone
+	}
 	g := &Gateway{config: config, ready: svc.Ready, relayed: config.Memory.Account(memory.Answers)}
 	g.bookings = newBookings(svc.Selecting, config.Lease, config.MaxStreams)
 	models := &models{catalog: svc.Catalog, named: config.Models, expected: svc.Expected}

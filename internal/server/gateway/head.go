@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/select-service/select-service/internal/selection/identity"
 	"github.com/select-service/select-service/internal/server/gateway/openai"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
 )
@@ -37,7 +38,7 @@ type Head struct {
 	priority       *int32
 	strictPriority *uint32
 	class          string // of the wait queue
-	session        string
+	session        identity.Session
 	Subset         Subset          // zero: every endpoint
 	without        []uint64        // ids of workers that have failed the request
 	trace          tracing.Context // of the client
@@ -59,16 +60,12 @@ const (
 	prefillRankHeader = "x-prefiller-data-parallel-rank"
 )
 
-// sessionHeaders may name the session of a request. The first one in this order that is not
-// empty counts.
-var sessionHeaders = [...]string{"x-dynamo-session-id", "x-session-id", "thread-id", "x-claude-code-session-id"}
-
 // ReadHead reads the names and values of headers. Names are in lower case, and HTTP/2's
 // pseudo-headers stand for the method, the path and the protocol of an upgrade.
 func (g *Gateway) ReadHead(headers iter.Seq2[string, string]) Head {
 	prefix := g.config.MetadataPrefix
 	var h Head
-	var sessions [len(sessionHeaders)]string
+	who := g.config.Sessions.Reader()
 	for name, value := range headers {
 		switch name {
 		case tracing.ParentHeader, tracing.StateHeader:
@@ -96,18 +93,10 @@ func (g *Gateway) ReadHead(headers iter.Seq2[string, string]) Head {
 		case "x-dynamo-policy-class":
 			h.class = cmp.Or(h.class, strings.TrimSpace(value))
 		default:
-			for i, of := range sessionHeaders {
-				if name == of {
-					sessions[i] = strings.TrimSpace(value)
-				}
-			}
+			who.Read(name, value)
 		}
 	}
-	for i := range sessions {
-		if h.session = sessions[i]; h.session != "" {
-			break
-		}
-	}
+	h.session = who.Session()
 	h.kind = openai.KindOf(h.method, h.path)
 	h.stored = openai.StoredOf(h.method, h.path)
 	if h.Upgrade = (h.Upgrade || h.method == "CONNECT") && h.kind == openai.Other; h.Upgrade {

@@ -186,7 +186,7 @@ func (r *request) selection(prefill bool) *selection.SelectRequest {
 	f := r.filter(prefill)
 	req := &selection.SelectRequest{
 		Scope: r.target.scope, Prompt: r.prompt, ExpectedOutputTokens: r.body.Hints.OutputTokens,
-		PolicyClass: r.head.class, Session: r.head.session, SoftSession: true, Lease: r.config.Lease,
+		PolicyClass: r.head.class, Session: r.head.session.ID, SoftSession: true, Lease: r.config.Lease,
 		Eligible: f.eligible, EligibleKey: f.key(), ByLoad: r.light, Trace: r.head.span,
 	}
 	priority, strict := r.head.priority, r.head.strictPriority
@@ -525,7 +525,7 @@ func (r *request) leastLoaded(ctx context.Context) (*Placement, *Problem) {
 		fallbacks = 0
 	}
 	if r.head.stored.Of && r.head.HasBody { // what it leaves there is looked for by the session
-		session = r.head.session
+		session = r.head.session.ID
 	}
 	for {
 		sel, err := r.api.PlaceByLoad(&selection.LoadRequest{

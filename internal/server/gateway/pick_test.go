@@ -291,6 +291,37 @@ func TestSubsetOfSession(t *testing.T) {
 	}
 }
 
+// TestSessionsOfAgents: a sub-agent is a session of its own beside its root, and the last request of a session ends its
+// binding with the answer.
+func TestSessionsOfAgents(t *testing.T) {
+	w := start(t, func(c *node.Config, _ *settings) { c.SessionTTL = time.Minute })
+	w.put(1, 1)
+	root := []string{"x-claude-code-session-id", "s"}
+	child := append(root, "x-claude-code-agent-id", "c") //nolint:gocritic // another list
+	bound := func(session string) bool {
+		_, ok := w.SessionRank(servicetest.Scope, session)
+		return ok
+	}
+	ask := func(headers ...string) {
+		e, _ := w.post(chatPath, chat(servicetest.Prompt(7, 16), ""), headers...)
+		e.response(200, "application/json", false)
+		e.chunk("{}", true)
+		e.close()
+	}
+	ask(child...)
+	if bound("s") || !bound("c") {
+		t.Errorf("behind a sub-agent's request: the root is bound: %t, the sub-agent: %t", bound("s"), bound("c"))
+	}
+	ask(root...)
+	if !bound("s") {
+		t.Error("the root is not bound")
+	}
+	ask(append(root, "x-dynamo-session-final", "true")...)
+	if bound("s") || !bound("c") {
+		t.Errorf("behind its last request the root is bound: %t, the sub-agent: %t", bound("s"), bound("c"))
+	}
+}
+
 // TestSalt: a tenant's prompt shares no cache with another's, and the engine is told the salt
 // that counts, with the tag if that is asked for.
 func TestSalt(t *testing.T) {

@@ -1,0 +1,138 @@
+// Package identity tells which session a request belongs to, and which session has started that one, from the headers
+// that agents and their gateways send.
+//
+// Each client has headers of its own. The first client in the order of the table of whose headers one names a session
+// says everything: headers of different clients are never mixed, since a gateway's name for a session is not that of the
+// agent behind it. The order and the rules are those of Dynamo (docs/agents/session-ids.md), with the clients that it
+// does not know behind its own.
+package identity
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Session is what a request says of its session.
+type Session struct {
+	ID     string // "": none
+	Parent string // the session that has started it, as an agent starts its sub-agents; "": none, or it is not said
+	Final  bool   // the request is the session's last one
+	Client string // whose headers say so, for people; "": nobody's
+}
+
+// client is a row of the table. Of each list the first header that is not empty counts.
+type client struct {
+	name    string
+	session []string
+	parent  []string // what names the session itself is no parent
+}
+
+// clients are in the order in which they count.
+var clients = []client{
+	{"dynamo", []string{"x-dynamo-session-id"}, []string{"x-dynamo-parent-session-id"}},
+	// Claude Code sends the session's header from sub-agents too: the agent's goes first. A parent alone, or an empty agent, is
+	// that of a root.
+	{"claude-code", []string{"x-claude-code-agent-id"}, []string{"x-claude-code-parent-agent-id", "x-claude-code-session-id"}},
+	{"claude-code", []string{"x-claude-code-session-id"}, nil},
+	// A thread of Codex is a conversation; of a thread that another one has started, session-id is that of the first one.
+	{"codex", []string{"thread-id", "session-id"}, []string{"x-codex-parent-thread-id", "session-id"}},
+	{"opencode", []string{"x-session-id"}, []string{"x-parent-session-id"}}, // the first is also the generic name
+	{"smg", []string{"x-smg-routing-key"}, nil},
+	{"generic", []string{"x-session-affinity"}, nil},
+}
+
+// final marks the last request of a session, whosever headers name that (Dynamo).
+const final = "x-dynamo-session-final"
+
+// MaxHeaders is the largest number of headers that a Table may have in front of its own.
+const MaxHeaders = 8
+
+// most is the largest number of headers that a Table looks at.
+const most = 32
+
+// Table knows the headers of clients. It does not change.
+type Table struct {
+	clients []client
+	slots   map[string]uint8 // by header: its place in Reader.values
+}
+
+// New returns the table of known clients behind further ones: each is the name of the session's header, NAME, or with that
+// of its parent, NAME/PARENT. The error says which is none.
+func New(first ...string) (*Table, error) {
+	if len(first) > MaxHeaders {
+		return nil, fmt.Errorf("%d headers of sessions; at most %d", len(first), MaxHeaders)
+	}
+	t := &Table{slots: map[string]uint8{final: 0}}
+	for _, text := range first {
+		name, parent, has := strings.Cut(strings.ToLower(text), "/")
+		if !isName(name) || has && !isName(parent) {
+			return nil, fmt.Errorf("%q is no header's name, nor NAME/PARENT", text)
+		}
+		c := client{name: "configured", session: []string{name}}
+		if has {
+			c.parent = []string{parent}
+		}
+		t.clients = append(t.clients, c)
+	}
+	t.clients = append(t.clients, clients...)
+	for _, c := range t.clients {
+		for _, name := range slices.Concat(c.session, c.parent) {
+			if _, known := t.slots[name]; !known {
+				t.slots[name] = uint8(len(t.slots))
+			}
+		}
+	}
+	return t, nil
+}
+
+// isName reports whether a text is a header's name (RFC 9110, section 5.1).
+func isName(text string) bool {
+	return text != "" && !strings.ContainsFunc(text, func(c rune) bool {
+		return (c < 'a' || c > 'z') && (c < '0' || c > '9') && !strings.ContainsRune("!#$%&'*+-.^_`|~", c)
+	})
+}
+
+// Reader reads the headers of one request.
+type Reader struct {
+	table  *Table
+	values [most]string
+}
+
+// Reader returns a reader of no header yet.
+func (t *Table) Reader() Reader { return Reader{table: t} }
+
+// Read takes a header; name is in lower case. Of several with the same name the last one counts.
+func (r *Reader) Read(name, value string) {
+	if slot, known := r.table.slots[name]; known {
+		r.values[slot] = strings.TrimSpace(value)
+	}
+}
+
+// Session returns what the headers say. A name that begins with a control character, as the names that the service itself
+// makes do, is none.
+func (r *Reader) Session() (s Session) {
+	for i := range r.table.clients {
+		c := &r.table.clients[i]
+		if s.ID = r.first(c.session, ""); s.ID != "" {
+			s.Client, s.Parent = c.name, r.first(c.parent, s.ID)
+			break
+		}
+	}
+	s.Final = s.ID != "" && strings.EqualFold(r.values[0], "true")
+	return s
+}
+
+// first returns the value of the first header that has one other than but.
+func (r *Reader) first(headers []string, but string) string {
+	for _, name := range headers {
+		if v := r.values[r.table.slots[name]]; v != "" && v != but && !Reserved(v) {
+			return v
+		}
+	}
+	return ""
+}
+
+// Reserved reports whether no client may give a session this name: one that begins with a control character is made by the
+// service, for the sessions of tenants, for groups and for what engines keep.
+func Reserved(name string) bool { return name != "" && name[0] < ' ' }

@@ -1,0 +1,113 @@
+package identity_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/select-service/select-service/internal/selection/identity"
+)
+
+// read returns what headers, name and value in turn, say.
+func read(t testing.TB, first []string, headers ...string) identity.Session {
+	t.Helper()
+	table, err := identity.New(first...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := table.Reader()
+	for i := 0; i < len(headers); i += 2 {
+		r.Read(headers[i], headers[i+1])
+	}
+	return r.Session()
+}
+
+// TestClients has headers as clients send them, and what they mean. Sources: Dynamo, docs/agents/session-ids.md (its own names,
+// Claude Code, Codex, OpenCode); SMG's documentation of consistent hashing (X-SMG-Routing-Key); OpenCode and Fireworks
+// (x-session-affinity).
+func TestClients(t *testing.T) {
+	type session = identity.Session
+	for name, tt := range map[string]struct {
+		headers []string
+		want    session
+	}{
+		"none":   {[]string{"user-agent", "curl/8"}, session{}},
+		"dynamo": {[]string{"x-dynamo-session-id", "a"}, session{ID: "a", Client: "dynamo"}},
+		"dynamo, child and last": {
+			[]string{"x-dynamo-session-id", "a", "x-dynamo-parent-session-id", "p", "x-dynamo-session-final", "true"},
+			session{ID: "a", Parent: "p", Final: true, Client: "dynamo"},
+		},
+		"dynamo before an agent's own": {
+			[]string{"x-claude-code-session-id", "s", "x-claude-code-agent-id", "c", "x-dynamo-session-id", "a"}, session{ID: "a", Client: "dynamo"},
+		},
+		"last, of an agent":       {[]string{"x-session-id", "s", "x-dynamo-session-final", "TRUE"}, session{ID: "s", Final: true, Client: "opencode"}},
+		"last, of nobody":         {[]string{"x-dynamo-session-final", "true"}, session{}},
+		"not the last":            {[]string{"x-session-id", "s", "x-dynamo-session-final", "false"}, session{ID: "s", Client: "opencode"}},
+		"a parent alone":          {[]string{"x-dynamo-parent-session-id", "p"}, session{}},
+		"an empty name, then one": {[]string{"x-dynamo-session-id", " ", "x-session-id", " s "}, session{ID: "s", Client: "opencode"}},
+
+		"claude code, root":  {[]string{"x-claude-code-session-id", "s"}, session{ID: "s", Client: "claude-code"}},
+		"claude code, child": {[]string{"x-claude-code-session-id", "s", "x-claude-code-agent-id", "c"}, session{ID: "c", Parent: "s", Client: "claude-code"}},
+		"claude code, child of a child": {
+			[]string{"x-claude-code-agent-id", "d", "x-claude-code-session-id", "s", "x-claude-code-parent-agent-id", "c"},
+			session{ID: "d", Parent: "c", Client: "claude-code"},
+		},
+		"claude code, empty agent":    {[]string{"x-claude-code-session-id", "s", "x-claude-code-agent-id", ""}, session{ID: "s", Client: "claude-code"}},
+		"claude code, a parent alone": {[]string{"x-claude-code-session-id", "s", "x-claude-code-parent-agent-id", "c"}, session{ID: "s", Client: "claude-code"}},
+
+		"codex, root":       {[]string{"thread-id", "t", "session-id", "t"}, session{ID: "t", Client: "codex"}},
+		"codex, child":      {[]string{"thread-id", "u", "session-id", "t"}, session{ID: "u", Parent: "t", Client: "codex"}},
+		"codex, named":      {[]string{"thread-id", "v", "session-id", "t", "x-codex-parent-thread-id", "u"}, session{ID: "v", Parent: "u", Client: "codex"}},
+		"codex, older":      {[]string{"session-id", "t"}, session{ID: "t", Client: "codex"}},
+		"codex, own parent": {[]string{"thread-id", "t", "x-codex-parent-thread-id", "t"}, session{ID: "t", Client: "codex"}},
+
+		"opencode":           {[]string{"x-session-id", "s", "x-parent-session-id", "p"}, session{ID: "s", Parent: "p", Client: "opencode"}},
+		"smg":                {[]string{"x-smg-routing-key", "k"}, session{ID: "k", Client: "smg"}},
+		"affinity":           {[]string{"x-session-affinity", "k"}, session{ID: "k", Client: "generic"}},
+		"clients do not mix": {[]string{"x-session-id", "s", "x-dynamo-parent-session-id", "p", "x-codex-parent-thread-id", "u"}, session{ID: "s", Client: "opencode"}},
+
+		"the service's own names":       {[]string{"x-dynamo-session-id", "\x01sg:x", "x-session-id", "\x02y"}, session{}},
+		"the service's own as a parent": {[]string{"x-dynamo-session-id", "a", "x-dynamo-parent-session-id", "\x01sg:x"}, session{ID: "a", Client: "dynamo"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := read(t, nil, tt.headers...); got != tt.want {
+				t.Errorf("%+v, want %+v", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestConfigured proves that headers of one's own go before all clients', and what is no header.
+func TestConfigured(t *testing.T) {
+	first := []string{"X-Chat", "x-job/X-Job-Parent"}
+	for _, tt := range []struct {
+		headers string
+		want    identity.Session
+	}{
+		{"x-chat=c x-dynamo-session-id=a", identity.Session{ID: "c", Client: "configured"}},
+		{"x-job=j x-job-parent=p x-dynamo-parent-session-id=q", identity.Session{ID: "j", Parent: "p", Client: "configured"}},
+		{"x-dynamo-session-id=a", identity.Session{ID: "a", Client: "dynamo"}},
+	} {
+		var headers []string
+		for _, h := range strings.Fields(tt.headers) {
+			name, value, _ := strings.Cut(h, "=")
+			headers = append(headers, name, value)
+		}
+		if got := read(t, first, headers...); got != tt.want {
+			t.Errorf("%s: %+v, want %+v", tt.headers, got, tt.want)
+		}
+	}
+	for _, bad := range []string{"", "a b", "a/", "/a", "a/b/c", "a:b", "é"} {
+		if _, err := identity.New(bad); err == nil {
+			t.Errorf("%q is taken for a header", bad)
+		}
+	}
+	if _, err := identity.New(strings.Split(strings.Repeat("a ", identity.MaxHeaders)+"a", " ")...); err == nil {
+		t.Error("any number of headers is taken")
+	}
+	if _, err := identity.New("a1/b1", "a2/b2", "a3/b3", "a4/b4", "a5/b5", "a6/b6", "a7/b7", "a8/b8"); err != nil {
+		t.Error(err)
+	}
+	if got := read(t, []string{"a1/b1", "a2/b2", "a3/b3", "a4/b4", "a5/b5", "a6/b6", "a7/b7", "a8/b8"}, "x-session-affinity", "s"); got.ID != "s" {
+		t.Errorf("%+v", got)
+	}
+}
