@@ -45,7 +45,7 @@ func (h handlers) build(stopping <-chan struct{}) func(*listener) http.Handler {
 		collectors = append(collectors, telemetry.DynamoIndexerRequests{Requests: requests})
 	}
 	shared := httpapi.Options{
-		Log: h.log, Tracer: h.tracer, Access: h.guard, Contract: contractOf(h.conf), MaxWorkers: limits.MaxWorkers,
+		Log: h.log, Tracer: h.tracer, Access: h.guard, Contract: contractOf(h.conf), Named: h.svc.Catalog().Named, MaxWorkers: limits.MaxWorkers,
 		Memory:    httpapi.NewMemory(h.budget, stopping, scanned),
 		Dumps:     httpapi.NewReaders(contract.LimitDumpReaders, limits.MaxDumpReaders, h.budget.Account(memory.Snapshots)),
 		Snapshots: httpapi.NewReaders(contract.LimitSnapshotReaders, limits.MaxSnapshotReaders, h.budget.Account(memory.Snapshots)),

@@ -55,7 +55,7 @@ func (m *models) find(name string, caller *access.Caller) (target, bool) {
 func (m *models) lookUp(name string) (target, bool) {
 	if m.named != nil {
 		if sc, ok := m.named[name]; ok {
-			return target{scope: m.catalog.Named(sc), base: name}, true
+			return target{scope: m.scopeOf(sc), base: name}, true
 		}
 	} else if sc := m.catalog.Named(catalog.Scope{Model: name, Tenant: catalog.DefaultName}); name != "" && m.registered(sc) {
 		return target{scope: sc, base: name}, true
@@ -87,6 +87,15 @@ func (m *models) lookUp(name string) (target, bool) {
 		}
 	}
 	return m.away(name)
+}
+
+// scopeOf returns the scope that a configured name stands for: of a further name of a model, also of one whose workers
+// have left, it is the model's.
+func (m *models) scopeOf(sc catalog.Scope) catalog.Scope {
+	if of := m.catalog.Named(sc); of != sc || m.registered(sc) {
+		return of
+	}
+	return m.catalog.LeftAs(sc)
 }
 
 // adaptersOf returns which adapters of the target a name may stand for: SGLang's form has the model too.
@@ -172,7 +181,7 @@ func (m *models) scopes() (all []target) {
 		return all
 	}
 	for name, sc := range m.named {
-		all = append(all, target{scope: m.catalog.Named(sc), base: name})
+		all = append(all, target{scope: m.scopeOf(sc), base: name})
 	}
 	slices.SortFunc(all, func(a, b target) int {
 		if c := a.scope.Compare(b.scope); c != 0 {

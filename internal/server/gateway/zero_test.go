@@ -124,6 +124,13 @@ func TestAtZero(t *testing.T) {
 			w.put(2, 1, named("first"), func(r *catalog.Record) { r.Aliases = []string{"big"} })
 			w.Remove(2)
 		}, model: "big", scope: scope("first"), status: 503, want: 1},
+		"a further name that is configured itself, and whose worker has left": {change: func(_ *node.Config, c *settings) {
+			c.Models = map[string]catalog.Scope{"big": scope("big"), "small": scope("a")}
+		}, before: func(w *world) {
+			w.put(1, 1, named("a"))
+			w.put(2, 1, named("first"), func(r *catalog.Record) { r.Aliases = []string{"big"} })
+			w.Remove(2)
+		}, model: "big", scope: scope("first"), status: 503, want: 1},
 		"never seen": {change: unnamed, before: func(w *world) {
 			w.put(1, 1, named("small"))
 		}, model: "big", scope: scope("big"), status: 404, want: -1},

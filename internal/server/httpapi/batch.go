@@ -124,8 +124,10 @@ func (r batchRoutes) serveOne(c request, b *batchBody, q batched, format bodysca
 	if err := shape.Decode(&s, format, b.scratch.in.text[q.at-b.dropped:q.end-b.dropped], &b.body); err != nil {
 		return 0, nil, err
 	}
-	if c.who.Scoped() && !c.who.Sees(b.body.req.Scope) {
-		return 0, nil, access.ErrForeignScope
+	if c.who.Scoped() {
+		if r.api.resolve(&b.body.req.Scope); !c.who.Sees(b.body.req.Scope) {
+			return 0, nil, access.ErrForeignScope
+		}
 	}
 	if b.body.req.Explain {
 		if err := b.scratch.in.explain(c.Request.Context()); err != nil {

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -19,6 +21,7 @@ import (
 	"github.com/select-service/select-service/internal/codec/bodyscan"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/test/helpers/length"
@@ -149,6 +152,59 @@ func TestBatchScopes(t *testing.T) {
 	}
 	if !cmp.Equal(got, []int{200, 403, 403}) {
 		t.Errorf("answered %v", got)
+	}
+}
+
+// TestFurtherNames: a caller's scope is that of the model itself, whatever name of it a request has: an engine that calls
+// its model gpt-4, too, is not reached with a token for a model gpt-4, and is with a token for its own.
+func TestFurtherNames(t *testing.T) {
+	var file strings.Builder
+	for _, model := range []string{"real", "further"} {
+		entry, err := access.Grant{Name: model, Roles: []access.Role{access.Operate}, Model: model}.Entry(model)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file.WriteString(entry)
+	}
+	path := filepath.Join(t.TempDir(), "tokens.yaml")
+	if err := os.WriteFile(path, []byte("tokens:\n"+file.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	guard, err := access.New(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := New(new(fake), nil, Options{Log: zerolog.Nop(), Access: guard, Named: func(sc catalog.Scope) catalog.Scope {
+		if sc.Model == "further" {
+			sc.Model = "real"
+		}
+		return sc
+	}})
+	prompt := `"token_ids":[1,2,3,4]}`
+	for route, body := range map[string]string{
+		"/select": prompt, "/select_and_reserve": prompt, "/overlap_scores": prompt, "/potential_loads": prompt,
+		"/reservations": `"reservation_id":"r","worker_id":1,"dp_rank":0,` + prompt,
+	} {
+		for _, model := range []string{"real", "further"} {
+			for _, token := range []string{"real", "further"} {
+				w := ask(h, http.MethodPost, route, token, `{"model_name":"`+model+`",`+body)
+				if denied := w.Code == http.StatusForbidden; denied != (token == "further") {
+					t.Errorf("%s of %s with a token for %s: %d %s", route, model, token, w.Code, w.Body)
+				}
+			}
+		}
+	}
+	for token, want := range map[string]int{"real": 200, "further": 403} {
+		w := ask(h, http.MethodPost, "/select_batch", token, `{"requests":[{"select":{"model_name":"further",`+prompt+`}]}`)
+		if got := resultsOf(t, w.Body.Bytes())[0].Status; got != want {
+			t.Errorf("in a batch with a token for %s: %d", token, got)
+		}
+	}
+	for _, token := range []string{"real", "further"} { // a worker's model is no further name
+		w := ask(h, http.MethodPost, "/workers", token, `{"worker_id":1,"model_name":"further","endpoint":"http://a:1","block_size":4}`)
+		if denied := w.Code == http.StatusForbidden; denied != (token == "real") {
+			t.Errorf("a worker with a token for %s: %d %s", token, w.Code, w.Body)
+		}
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/server/access"
+	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 )
 
@@ -44,7 +45,9 @@ type body[T any] struct {
 	// within returns an error if the request is outside the caller's scope; nil: callers with a
 	// scope may not use the route.
 	within func(*access.Caller, *T) error
-	pool   sync.Pool // of *scratch[T]
+	// names returns the scope of a request that may name a model by a further name; nil: none does.
+	names func(*T) *catalog.Scope
+	pool  sync.Pool // of *scratch[T]
 
 	wide     func(*T) bool // whether the answer's length grows with the number of ranks; nil: never
 	explains bool          // such an answer is an explanation
@@ -91,6 +94,13 @@ func newBody[T any](shape *bodyscan.Object[T], reset func(*T), size func(*T) int
 func (b *body[T]) permit(within func(*access.Caller, *T) error) *body[T] {
 	b.within = within
 	return b
+}
+
+// permitNamed is permit for bodies whose scope may have a further name of a model: the model's own scope must be
+// within the caller's, whatever the name.
+func (b *body[T]) permitNamed(scope func(*T) *catalog.Scope) *body[T] {
+	b.names = scope
+	return b.permit(inScope(scope))
 }
 
 // perRank marks bodies whose answers grow with the number of ranks. Unless they are explanations, the use
@@ -173,6 +183,9 @@ func withBody[T any](a api, b *body[T], use func(c request, req *T, out []byte) 
 		}()
 		x, err := b.read(c.Context, in)
 		if err == nil && c.who.Scoped() {
+			if b.names != nil {
+				a.resolve(b.names(&x.req))
+			}
 			err = b.within(c.who, &x.req)
 		}
 		if err == nil {

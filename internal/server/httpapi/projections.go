@@ -157,5 +157,5 @@ func newProjectBody(d dialect) *body[projectBody] {
 	return newBody(bodyscan.NewObject(promptFields(d, (*projectBody).promptBody)...),
 		func(b *projectBody) { b.promptBody().reset() },
 		func(b *projectBody) int { return b.promptBody().size() }).perRank().
-		permit(inScope(func(b *projectBody) *catalog.Scope { return &b.req.Scope }))
+		permitNamed(func(b *projectBody) *catalog.Scope { return &b.req.Scope })
 }

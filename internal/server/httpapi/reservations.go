@@ -129,7 +129,7 @@ func newReserveBody(d dialect) *body[reserveBody] {
 			b.promptBody().reset()
 		},
 		func(b *reserveBody) int { return b.promptBody().size() }).
-		permit(inScope(func(b *reserveBody) *catalog.Scope { return &b.req.Scope }))
+		permitNamed(func(b *reserveBody) *catalog.Scope { return &b.req.Scope })
 	b.attach = func(r *reserveBody, text selection.TextReleaser) { r.text = text }
 	return b
 }

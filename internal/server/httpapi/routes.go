@@ -14,6 +14,7 @@ import (
 	"github.com/select-service/select-service/internal/server/replicastatus"
 	"github.com/select-service/select-service/internal/server/ui"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
+	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // Service has the use cases behind the routes of the selection service, including the slot
@@ -62,6 +63,9 @@ type Options struct {
 	// Dumps and Snapshots bound the readers of both, shared by all listeners; nil: no
 	// limit.
 	Dumps, Snapshots *Readers
+	// Named returns the scope that a model's name stands for, see catalog.Catalog.Named; nil: no model has further
+	// names.
+	Named func(catalog.Scope) catalog.Scope
 	// MaxWorkers is the largest number of workers; 0: no limit.
 	MaxWorkers int
 	// Part says which of the contract's routes the listener has.
@@ -160,7 +164,7 @@ func bareEngine(opt Options, render renderer) engine {
 		log: opt.Log, dialect: dialect(opt.Contract), render: render, requests: opt.Requests, memory: opt.Memory,
 		access: opt.Access, hosts: opt.Hosts, part: opt.Part, audit: access.NewAudit(opt.Log), dumps: opt.Dumps, snapshots: opt.Snapshots,
 		maxWorkers: opt.MaxWorkers, kubernetes: opt.Kubernetes, fleet: opt.Fleet, page: opt.Page != nil && opt.Part != CallersRoutes,
-		tracer: opt.Tracer,
+		tracer: opt.Tracer, named: opt.Named,
 	}
 	if opt.RetryAfter > 0 {
 		a.retryAfter = strconv.FormatInt(int64((opt.RetryAfter+time.Second-1)/time.Second), 10)

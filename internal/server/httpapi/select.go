@@ -164,7 +164,7 @@ func (b *selectBody) promptBody() promptBody {
 }
 
 func newSelectBody(shape *bodyscan.Object[selectBody]) *body[selectBody] {
-	b := newBody(shape, resetSelectBody, selectBodySize).permit(inScope(func(b *selectBody) *catalog.Scope { return &b.req.Scope }))
+	b := newBody(shape, resetSelectBody, selectBodySize).permitNamed(func(b *selectBody) *catalog.Scope { return &b.req.Scope })
 	b.attach = func(s *selectBody, text selection.TextReleaser) { s.req.Text = text }
 	b.wide, b.explains = func(s *selectBody) bool { return s.req.Explain }, true
 	return b

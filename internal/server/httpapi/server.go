@@ -67,6 +67,14 @@ type api struct {
 	fleet      FleetStatus
 	page       bool // the listener has the operators' page
 	tracer     *tracing.Tracer
+	named      func(catalog.Scope) catalog.Scope // nil: models have no further names
+}
+
+// resolve puts the scope that a name stands for in its place.
+func (a *api) resolve(sc *catalog.Scope) {
+	if a.named != nil {
+		*sc = a.named(*sc)
+	}
 }
 
 // RequestObserver sees every request of a listener, from any goroutine. It is on the

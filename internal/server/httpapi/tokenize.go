@@ -71,6 +71,12 @@ func newTokenizeBody(d dialect) *body[tokenizeBody] {
 		}
 		return nil
 	})
+	b.names = func(b *tokenizeBody) *catalog.Scope {
+		if of := b.named(); of != nil {
+			b.scope = *of
+		}
+		return &b.scope
+	}
 	b.passesOn = true
 	return b
 }
