@@ -375,105 +375,127 @@ func (d *Discovery) plan(now time.Time) *plan {
 			rows = append(rows, row{s, tr})
 		}
 	}
-	slices.SortFunc(rows, order)
-	ids := make(map[uint64]string, len(rows))
-	pods := 0
+	slices.SortFunc(rows, order) // older pods take their ids first
+	pl := &planner{plan: p, d: d, now: now, ids: make(map[uint64]string, len(rows))}
 	for _, r := range rows {
-		d.planPod(p, r, owner[r.tr.key] == r.s, ids, &pods, now)
+		if r.tr.left.IsZero() {
+			p.counts[r.s].Selected++
+		}
+		switch {
+		case owner[r.tr.key] == r.s:
+			pl.add(r)
+		case r.tr.left.IsZero():
+			p.exclude(r, mapping.ExcludedDuplicate, "an earlier entry has the pod")
+		}
 	}
 	return p
 }
 
-// planPod adds a pod to a plan. own: it belongs to the row's source; ids are taken by older pods.
-func (d *Discovery) planPod(p *plan, r row, own bool, ids map[uint64]string, pods *int, now time.Time) {
+// planner adds pods to a plan.
+type planner struct {
+	*plan
+	d    *Discovery
+	now  time.Time
+	ids  map[uint64]string // taken, and the pods that have them
+	pods int               // with workers, or excluded for a reason of theirs
+}
+
+// add adds a pod of its source: its workers, unless it is not there yet or is excluded.
+func (p *planner) add(r row) {
 	s, tr := r.s, r.tr
-	counts := p.counts[s]
-	if tr.left.IsZero() {
-		counts.Selected++
-	}
-	if !own {
-		if tr.left.IsZero() {
-			p.exclude(r, mapping.ExcludedDuplicate, "an earlier entry has the pod")
-		}
-		return
-	}
 	p.named[tr.key] = true
-	ph, why, until := s.table.judge(tr, false, s.where, now)
+	ph, why, until := s.table.judge(tr, false, s.where, p.now)
 	p.until(until)
 	switch ph {
 	case absent:
 		return
 	case waiting:
-		counts.Waiting++
+		p.counts[s].Waiting++
 		return
 	}
-	pool := s.ports(tr, now)
-	answers := func(port uint16) mapping.Answer { return d.asks.answer(tr.pod, port) }
-	m := mapping.Map(tr.pod, &pool, &s.entry, &d.config.Settings, answers)
-	d.warn(tr, m.Unknown)
+	pool := s.ports(tr, p.now)
+	m := p.mapped(r, &pool)
+	p.d.warn(tr, m.Unknown)
 	if m.Excluded != "" {
 		p.exclude(r, m.Excluded, m.Why)
 		return
 	}
 	if m.Cordoned {
-		ph, why, _ = s.table.judge(tr, true, s.where, now)
+		ph, why, _ = s.table.judge(tr, true, s.where, p.now)
 	}
 	if tr.noTarget && len(s.entry.TargetPorts) == 0 {
-		m = d.withoutTarget(r)
+		m = p.d.withoutTarget(r)
 	}
-	if *pods++; *pods > maxPods {
+	if p.pods++; p.pods > maxPods {
 		p.exclude(r, mapping.ExcludedLimit, fmt.Sprintf("there are more than %d pods", maxPods))
 		return
 	}
-	of := &planned{row: r, phase: ph}
 	for i := range m.Workers {
-		if taken, is := ids[m.Workers[i].Record.ID]; is && taken != tr.key {
+		if taken, is := p.ids[m.Workers[i].Record.ID]; is && taken != tr.key {
 			p.exclude(r, mapping.ExcludedTaken, fmt.Sprintf("the pod %s has its worker id %d", taken, m.Workers[i].Record.ID))
 			return
 		}
 	}
-	add := func(w *mapping.Worker, why string) {
-		ids[w.Record.ID] = tr.key
-		w.Record.Draining = why
-		w.Record.Faults = w.Reasons
-		w.Record.Source = catalog.Source{
-			Kind: catalog.SourceKubernetes, Namespace: tr.pod.Namespace, Pod: tr.pod.Name, UID: tr.pod.UID, Pool: s.entry.Name,
-		}
-		p.records = append(p.records, w.Record)
-		p.owners = append(p.owners, of)
-	}
-	places := make([]place, 0, len(m.Workers))
-	for i := range m.Workers {
-		w := &m.Workers[i]
-		of.ids = append(of.ids, w.Record.ID)
-		places = append(places, place{w.Port, w.Record.ID})
-		if w.Ask && ph == serving {
-			p.asks = append(p.asks, ask{
-				key: keyOf(tr.pod, w.Port), url: *w.Record.Endpoint, turn: tr.readyTurn, needs: w.Needs,
-			})
-		}
-		add(w, why)
-	}
-	p.moved = append(p.moved, tr.move(places)...)
-	tr.former = slices.DeleteFunc(tr.former, func(f formerPool) bool { return !now.Before(f.since.Add(s.entry.NotReadyGrace)) })
-	for _, f := range tr.former {
-		p.until(f.since.Add(s.entry.NotReadyGrace))
-		old := mapping.Map(tr.pod, &f.Pool, &s.entry, &d.config.Settings, answers)
-		for i := range old.Workers {
-			if _, taken := ids[old.Workers[i].Record.ID]; !taken {
-				how := "left"
-				if slices.Contains(pool.Ports, old.Workers[i].Port) {
-					how = "has another place in"
-				}
-				add(&old.Workers[i], fmt.Sprintf("port %d of pod %s %s %s", old.Workers[i].Port, tr.pod.Full(), how, s.where))
-			}
-		}
-	}
+	of := &planned{row: r, phase: ph}
+	p.serve(of, m.Workers, why)
+	p.drain(of, &pool)
 	if len(m.Workers) == 0 {
 		p.exclude(r, mapping.ExcludedInvalid, fmt.Sprintf("its active-ports name none of the target ports %v", pool.Ports))
 		return
 	}
-	p.pods = append(p.pods, of)
+	p.plan.pods = append(p.plan.pods, of)
+}
+
+// mapped returns the workers of a pod behind target ports.
+func (p *planner) mapped(r row, pool *mapping.Pool) mapping.Mapped {
+	return mapping.Map(r.tr.pod, pool, &r.s.entry, &p.d.config.Settings, func(port uint16) mapping.Answer { return p.d.asks.answer(r.tr.pod, port) })
+}
+
+// serve adds the workers at the pod's target ports, which drain if why is not "", and has their engines
+// asked.
+func (p *planner) serve(of *planned, workers []mapping.Worker, why string) {
+	places := make([]place, 0, len(workers))
+	for i := range workers {
+		w := &workers[i]
+		of.ids = append(of.ids, w.Record.ID)
+		places = append(places, place{w.Port, w.Record.ID})
+		if w.Ask && of.phase == serving {
+			p.asks = append(p.asks, ask{key: keyOf(of.tr.pod, w.Port), url: *w.Record.Endpoint, turn: of.tr.readyTurn, needs: w.Needs})
+		}
+		p.emit(of, w, why)
+	}
+	p.moved = append(p.moved, of.tr.move(places)...)
+}
+
+// drain adds the workers at target ports that the pod had before, as long as they are kept.
+func (p *planner) drain(of *planned, pool *mapping.Pool) {
+	tr, grace := of.tr, of.s.entry.NotReadyGrace
+	tr.former = slices.DeleteFunc(tr.former, func(f formerPool) bool { return !p.now.Before(f.since.Add(grace)) })
+	for _, f := range tr.former {
+		p.until(f.since.Add(grace))
+		old := p.mapped(of.row, &f.Pool)
+		for i := range old.Workers {
+			w := &old.Workers[i]
+			if _, taken := p.ids[w.Record.ID]; taken {
+				continue
+			}
+			how := "left"
+			if slices.Contains(pool.Ports, w.Port) {
+				how = "has another place in"
+			}
+			p.emit(of, w, fmt.Sprintf("port %d of pod %s %s %s", w.Port, tr.pod.Full(), how, of.s.where))
+		}
+	}
+}
+
+// emit adds a worker of a pod, which drains if why is not "".
+func (p *planner) emit(of *planned, w *mapping.Worker, why string) {
+	pod := of.tr.pod
+	p.ids[w.Record.ID] = of.tr.key
+	w.Record.Draining, w.Record.Faults = why, w.Reasons
+	w.Record.Source = catalog.Source{Kind: catalog.SourceKubernetes, Namespace: pod.Namespace, Pod: pod.Name, UID: pod.UID, Pool: of.s.entry.Name}
+	p.records = append(p.records, w.Record)
+	p.owners = append(p.owners, of)
 }
 
 // withoutTarget returns the worker of an endpoint whose slice has no port for its HTTP server.
