@@ -189,63 +189,6 @@ func (c *Catalog) describedLocked(records []Record) []Record {
 	return records
 }
 
-// fill fills in what the record, which is as given, leaves out.
-func (r *Record) fill() {
-	d := r.Describe
-	t := d.Told
-	if t == nil {
-		return
-	}
-	d.Filled = make(map[string]string)
-	filled := func(field, from string) { d.Filled[field] = from }
-	if d.Model && t.Model != "" {
-		r.Scope.Model = t.Model
-		filled(FieldModel, t.From[FieldModel])
-	}
-	if r.Adapters == nil && len(t.Adapters) > 0 {
-		r.Adapters = t.Adapters
-		filled(FieldAdapters, t.From[FieldAdapters])
-	}
-	if r.Aliases = AliasesOf(r.Scope.Model, t.Model, t.Aliases); len(r.Aliases) > 0 {
-		filled(FieldAliases, t.From[FieldModel])
-	}
-	if r.BlockSize == nil && t.BlockSize > 0 {
-		r.BlockSize = &t.BlockSize
-		filled(FieldBlockSize, t.From[FieldBlockSize])
-	}
-	if r.Size == nil && t.Size > 0 {
-		if r.StartRank == nil && t.StartRank > 0 {
-			r.StartRank = &t.StartRank
-			filled(FieldStartRank, t.From[FieldStartRank])
-		}
-		r.Size = &t.Size
-		filled(FieldSize, t.From[FieldSize])
-	}
-	if r.MaxModelLen == nil && t.MaxModelLen > 0 {
-		r.MaxModelLen = &t.MaxModelLen
-		filled(FieldMaxModelLen, t.From[FieldMaxModelLen])
-	}
-	if r.Role == nil && t.Role != "" {
-		r.Role = &t.Role
-		filled(FieldRole, t.From[FieldRole])
-	}
-	if r.IsEagle == nil && t.Eagle {
-		r.IsEagle = &t.Eagle
-		filled(FieldEagle, t.From[FieldEagle])
-	}
-	if r.Publishes() {
-		r.fillEvents()
-	}
-	r.fillEndpoints(t.LoadEndpoints, &r.LoadEndpoint, &r.LoadEndpoints, t.From[FieldLoadEndpoints], FieldLoadEndpoint, FieldLoadEndpoints)
-}
-
-// fillEvents fills in the endpoints of KV events and of their replays.
-func (r *Record) fillEvents() {
-	t := r.Describe.Told
-	r.fillEndpoints(t.KVEventsEndpoints, &r.KVEventsEndpoint, &r.KVEventsEndpoints, t.From[FieldKVEventsEndpoints], FieldKVEventsEndpoint, FieldKVEventsEndpoints)
-	r.fillEndpoints(t.ReplayEndpoints, &r.ReplayEndpoint, &r.ReplayEndpoints, t.From[FieldReplayEndpoints], FieldReplayEndpoint, FieldReplayEndpoints)
-}
-
 // AliasesOf returns the names of an engine's model beside the one that it has here, sorted: none if
 // it has a name here that its engine does not know.
 func AliasesOf(here, model string, further []string) []string {
@@ -261,10 +204,11 @@ func AliasesOf(here, model string, further []string) []string {
 // fillEndpoints fills in the endpoints of the record's own ranks: as one for a single rank, else
 // by rank. An endpoint that is given for the first of several ranks stands for the others, whose
 // ports follow it.
-func (r *Record) fillEndpoints(told map[uint32]string, one **string, byRank *map[uint32]string, from, oneField, byRankField string) {
+func (r *Record) fillEndpoints(told map[uint32]string, one **string, byRank *map[uint32]string, oneField, byRankField string) {
 	if len(*byRank) > 0 {
 		return
 	}
+	from := r.Describe.Told.From[byRankField]
 	if *one != nil {
 		if r.RankCount() < 2 {
 			return
@@ -284,10 +228,10 @@ func (r *Record) fillEndpoints(told map[uint32]string, one **string, byRank *map
 	case len(own) == 0:
 	case single && r.RankCount() == 1:
 		*one = &at
-		r.Describe.Filled[oneField] = from
+		r.filled(oneField, from)
 	default:
 		*byRank = own
-		r.Describe.Filled[byRankField] = from
+		r.filled(byRankField, from)
 	}
 }
 
@@ -461,63 +405,6 @@ func (d *Describe) contradiction(told *Description) (fault string, in Conflict) 
 		return "", NoConflict
 	}
 	return "the engine now has " + strings.Join(why, " and ") + ": register the worker again", in
-}
-
-// orElse returns the description with the values of an earlier one where the engine did not
-// answer.
-func (d *Description) orElse(before *Description) *Description {
-	if before == nil || !d.Unanswered {
-		return d
-	}
-	all := *d
-	all.From, all.Unknown = maps.Clone(d.From), maps.Clone(d.Unknown)
-	from := func(fields ...string) {
-		for _, f := range fields {
-			if origin, known := before.From[f]; known {
-				all.From[f] = origin
-			}
-			delete(all.Unknown, f)
-		}
-	}
-	if all.Model == "" {
-		all.Model = before.Model
-		from(FieldModel)
-	}
-	if all.Adapters == nil {
-		all.Adapters, all.Aliases, all.MaxModelLen = before.Adapters, before.Aliases, before.MaxModelLen
-		from(FieldAdapters, FieldMaxModelLen)
-	}
-	if all.BlockSize == 0 {
-		all.BlockSize, all.Corrected = before.BlockSize, before.Corrected
-		from(FieldBlockSize)
-	}
-	if all.Size == 0 {
-		all.StartRank, all.Size = before.StartRank, before.Size
-		from(FieldStartRank, FieldSize)
-	}
-	if all.TotalKVBlocks == 0 && all.BlockSize == before.BlockSize {
-		all.TotalKVBlocks, all.KVTokens = before.TotalKVBlocks, before.KVTokens
-		from(FieldTotalKVBlocks)
-	}
-	if len(all.KVEventsEndpoints) < len(before.KVEventsEndpoints) {
-		all.KVEventsEndpoints, all.ReplayEndpoints, all.LoadEndpoints = before.KVEventsEndpoints, before.ReplayEndpoints, before.LoadEndpoints
-		from(FieldKVEventsEndpoints, FieldReplayEndpoints, FieldLoadEndpoints)
-	}
-	return &all
-}
-
-// equal reports whether two descriptions, which may be nil, say the same.
-func (d *Description) equal(o *Description) bool {
-	if d == nil || o == nil {
-		return d == o
-	}
-	return d.Engine == o.Engine && d.Version == o.Version && d.Model == o.Model && slices.Equal(d.Adapters, o.Adapters) &&
-		slices.Equal(d.Aliases, o.Aliases) && slices.Equal(d.Further, o.Further) &&
-		d.BlockSize == o.BlockSize && d.StartRank == o.StartRank && d.Size == o.Size &&
-		maps.Equal(d.KVEventsEndpoints, o.KVEventsEndpoints) && maps.Equal(d.ReplayEndpoints, o.ReplayEndpoints) &&
-		maps.Equal(d.LoadEndpoints, o.LoadEndpoints) && d.Role == o.Role && d.Eagle == o.Eagle &&
-		d.Corrected == o.Corrected && d.KVTokens == o.KVTokens && d.TotalKVBlocks == o.TotalKVBlocks && d.MaxNumBatchedTokens == o.MaxNumBatchedTokens && d.MaxModelLen == o.MaxModelLen &&
-		maps.Equal(d.From, o.From) && maps.Equal(d.Unknown, o.Unknown)
 }
 
 // KVBlocks returns the capacity of each rank's device in blocks, as the record has it, else as
