@@ -82,6 +82,9 @@ type Describe struct {
 	Engine string `json:",omitempty"`
 	// Model: the model is the engine's, too. Until it is known it is DefaultName.
 	Model bool `json:",omitempty"`
+	// Turn is another number whenever the engine may be another one, so that it is asked at once. What it
+	// has said stays until it answers.
+	Turn uint64 `json:",omitempty"`
 
 	// Told is what the engine has said, nil before it has said anything.
 	Told *Description `json:",omitempty"`
@@ -128,7 +131,7 @@ func (d *Describe) sameWish(o *Describe) bool {
 
 // asksSame reports whether both records are described by the same engine.
 func (r *Record) asksSame(o *Record) bool {
-	return r.Describe != nil && r.Describe.sameWish(o.Describe) && equalPointers(r.Endpoint, o.Endpoint)
+	return r.Describe != nil && r.Describe.sameWish(o.Describe) && equalPointers(r.Endpoint, o.Endpoint) && r.Source.UID == o.Source.UID
 }
 
 // asGiven returns the record without what its engine has filled in.
@@ -159,12 +162,63 @@ func (r Record) described(m *member) Record {
 	d := r.Describe // a copy
 	if d.Told == nil && d.Fault == "" {
 		d.Fault = NotAsked
-		if m != nil && m.worker != nil && r.asksSame(&m.worker.Record) {
-			d.Told, d.Fault = m.worker.Describe.Told, m.worker.Describe.Fault
+		if m != nil && m.worker != nil {
+			if told := toldIn(&m.worker.Record, &r); told != nil {
+				d.Told, d.Fault = told, ""
+			}
+			if r.asksSame(&m.worker.Record) {
+				d.Fault = m.worker.Describe.Fault
+			}
 		}
 	}
 	r.fill()
 	return r
+}
+
+// Told returns what the engine of a record has said, nil if it has not said anything: by the worker that
+// the catalog has with the record's id.
+func (c *Catalog) Told(r *Record) *Description {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.mu.members[r.ID]
+	if m == nil || m.worker == nil {
+		return nil
+	}
+	return toldIn(&m.worker.Record, r)
+}
+
+// toldIn returns what the engine of a record has said by an earlier record of the worker. Releases that
+// asked pods in another way have saved discovered workers without a description: their engine counts as
+// having said what the record has, as far as that is enough.
+func toldIn(was, r *Record) *Description {
+	if r.asksSame(was) {
+		return was.Describe.Told
+	}
+	if r.Describe == nil || was.Describe != nil || !r.Source.KindOrAPI().Discovered() || r.Source.UID != was.Source.UID ||
+		!equalPointers(r.Endpoint, was.Endpoint) || was.BlockSize == nil || len(was.Faults) > 0 {
+		return nil
+	}
+	d := &Description{
+		Model: was.Scope.Model, Adapters: was.Adapters, Aliases: was.Aliases, BlockSize: *was.BlockSize, Size: was.RankCount(), Eagle: was.eagle(),
+		KVEventsEndpoints: was.saved(was.KVEventsEndpoint, was.KVEventsEndpoints), ReplayEndpoints: was.saved(was.ReplayEndpoint, was.ReplayEndpoints),
+		LoadEndpoints: was.saved(was.LoadEndpoint, was.LoadEndpoints), From: make(map[string]string), Unknown: make(map[string]string),
+	}
+	if was.TotalKVBlocks != nil {
+		d.TotalKVBlocks = *was.TotalKVBlocks
+	}
+	return d
+}
+
+// saved returns endpoints of a record by rank, as an engine tells them that counts its ranks from 0.
+func (r *Record) saved(one *string, byRank map[uint32]string) map[uint32]string {
+	all := make(map[uint32]string, max(1, len(byRank)))
+	for dp, at := range byRank {
+		all[dp-r.FirstRank()] = at
+	}
+	if one != nil {
+		all[0] = *one
+	}
+	return all
 }
 
 // describedAnew is described for a record that was changed since its engine has said anything.
@@ -251,7 +305,7 @@ func following(endpoint string, first, n uint32) map[uint32]string {
 
 // reasons returns why the record is incomplete as far as its engine is concerned.
 func (d *Describe) reasons(r *Record, s *Settings) []string {
-	if d.Fault != "" {
+	if d.Fault != "" && d.faultCounts(r) {
 		return []string{d.Fault}
 	}
 	if d.Told != nil {
@@ -260,6 +314,12 @@ func (d *Describe) reasons(r *Record, s *Settings) []string {
 		}
 	}
 	return nil
+}
+
+// faultCounts reports whether the record is incomplete for a fault. A discovered worker, which nobody
+// registers again, is complete without its engine's answer if it needs nothing of it.
+func (d *Describe) faultCounts(r *Record) bool {
+	return !r.Source.KindOrAPI().Discovered() || d.Told == nil && (d.Model || r.blockSize() == 0)
 }
 
 // lacking returns why what the record still needs of its engine is not known, nil if it needs
@@ -326,7 +386,9 @@ func (c *Catalog) Describe(w *Worker, told *Description, fault string) (now *Wor
 		if was.Told != nil && was.Told.Corrected > 0 && told.BlockSize == was.Told.Corrected {
 			told = told.withBlockSize(was.Told.BlockSize)
 		}
-		r.Describe.Fault, r.Describe.Conflict = was.contradiction(told)
+		if !r.Source.KindOrAPI().Discovered() { // a pod has what it says now
+			r.Describe.Fault, r.Describe.Conflict = was.contradiction(told)
+		}
 	}
 	if r.Describe.Fault == "" {
 		r.Describe.Told = told.orElse(was.Told)

@@ -78,12 +78,21 @@ var toldValues = [...]toldValue{
 		},
 		take: func(d, from *Description) { d.TotalKVBlocks, d.KVTokens = from.TotalKVBlocks, from.KVTokens },
 		same: func(a, b *Description) bool { return a.TotalKVBlocks == b.TotalKVBlocks && a.KVTokens == b.KVTokens },
+		fill: func(r *Record, t *Description) { // of others it counts for thresholds only, see KVBlocks
+			if r.Source.KindOrAPI().Discovered() {
+				fillScalar(r, t, FieldTotalKVBlocks, &r.TotalKVBlocks, &t.TotalKVBlocks)
+			}
+		},
 	},
 	{
 		fields: []string{FieldRole},
 		lacks:  never,
 		same:   func(a, b *Description) bool { return a.Role == b.Role },
-		fill:   func(r *Record, t *Description) { fillScalar(r, t, FieldRole, &r.Role, &t.Role) },
+		fill: func(r *Record, t *Description) {
+			if !r.Source.KindOrAPI().Discovered() { // the labels of a pod say its role, or that it has both
+				fillScalar(r, t, FieldRole, &r.Role, &t.Role)
+			}
+		},
 	},
 	{
 		fields: []string{FieldEagle},
