@@ -167,7 +167,7 @@ func (r Record) described(m *member) Record {
 				d.Told, d.Fault = told, ""
 			}
 			if r.asksSame(&m.worker.Record) {
-				d.Fault = m.worker.Describe.Fault
+				d.Fault, d.Conflict = m.worker.Describe.Fault, m.worker.Describe.Conflict
 			}
 		}
 	}
@@ -191,11 +191,14 @@ func (c *Catalog) Told(r *Record) *Description {
 // asked pods in another way have saved discovered workers without a description: their engine counts as
 // having said what the record has, as far as that is enough.
 func toldIn(was, r *Record) *Description {
-	if r.asksSame(was) {
+	switch {
+	case r.asksSame(was):
 		return was.Describe.Told
-	}
-	if r.Describe == nil || was.Describe != nil || !r.Source.KindOrAPI().Discovered() || r.Source.UID != was.Source.UID ||
-		!equalPointers(r.Endpoint, was.Endpoint) || was.BlockSize == nil || len(was.Faults) > 0 {
+	case r.Describe == nil || !r.sameEngine(was):
+		return nil
+	case was.Describe != nil && r.Describe.sameWish(was.Describe): // the pod has another address
+		return was.Describe.Told
+	case was.Describe != nil || was.BlockSize == nil || len(was.Faults) > 0:
 		return nil
 	}
 	d := &Description{
@@ -207,6 +210,16 @@ func toldIn(was, r *Record) *Description {
 		d.TotalKVBlocks = *was.TotalKVBlocks
 	}
 	return d
+}
+
+// sameEngine reports whether a discovered worker has the engine that it had: that of the same pod and
+// port, or of the same address if there is no pod.
+func (r *Record) sameEngine(was *Record) bool {
+	if !r.Source.KindOrAPI().Discovered() || r.Source.UID != was.Source.UID {
+		return false
+	}
+	port := func(r *Record) string { return r.Address()[strings.LastIndexByte(r.Address(), ':')+1:] }
+	return r.Address() == was.Address() || r.Source.UID != "" && port(r) == port(was)
 }
 
 // saved returns endpoints of a record by rank, as an engine tells them that counts its ranks from 0.

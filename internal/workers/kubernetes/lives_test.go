@@ -62,6 +62,22 @@ func TestKeptForHours(t *testing.T) {
 			})
 		})
 	}
+	t.Run("another address", func(t *testing.T) {
+		virtual(t, func(t *testing.T, api *kubetest.Server) {
+			api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", 8000))
+			api.Put("pods", kubetest.Pod("llm", "a", "10.0.0.1"))
+			w := startVirtual(t, api, nil, pool(asking))
+			w.says("http://10.0.0.1:8000", said)
+			w.has("a:8000 schedulable")
+			api.Put("pods", kubetest.Pod("llm", "a", "10.0.0.9"))
+			time.Sleep(10 * time.Minute)
+			w.has("a:8000 schedulable")
+			if x := w.worker("a"); x.Scope.Model != "x" || *x.BlockSize != 32 || *x.KVEventsEndpoint != "tcp://10.0.0.9:6000" {
+				t.Errorf("worker %+v", x.Record)
+			}
+			w.lostNone()
+		})
+	})
 	t.Run("no list since the start", func(t *testing.T) {
 		virtual(t, func(t *testing.T, api *kubetest.Server) {
 			api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", 8000))
