@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -297,6 +298,11 @@ func (d *describer) report(e *describedEngine, w *catalog.Worker, a answer, chan
 	default:
 		d.log.Info().Uint64("worker_id", w.ID).Str("endpoint", catalog.Clip(e.url)).Str("engine", a.told.Engine).Str("version", a.told.Version).
 			Str("model_name", catalog.Clip(w.Scope.Model)).Msg("engine has described itself")
+	}
+	if changed && a.told != nil && len(a.told.Further) > 0 {
+		further := a.told.Further[:min(8, len(a.told.Further))]
+		d.log.Info().Str("engine", catalog.Clip(e.url)).Str("model", catalog.Clip(a.told.Model)).Str("further", catalog.Clip(strings.Join(further, ", "))).
+			Msg("an engine lists further models, which are not served")
 	}
 	if a.told == nil || e.warned {
 		return
