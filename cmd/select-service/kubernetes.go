@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"net"
 	"net/netip"
@@ -12,7 +11,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/config"
-	"github.com/select-service/select-service/internal/engines/describe"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/workers/kubernetes"
 	"github.com/select-service/select-service/internal/workers/kubernetes/mapping"
@@ -30,7 +28,6 @@ type cluster struct {
 	podIP   netip.Addr
 	entries []mapping.Entry
 	peers   string // the Service of the replicas, "" for none
-	engines *describe.Client
 }
 
 var errNoPodIP = errors.New("--kube-peer-service: POD_IP is not set: give the pod its status.podIP as an environment variable")
@@ -89,17 +86,16 @@ func (c *cluster) connect(kubeconfig string) (err error) {
 const allowLoopback = "SELECT_SERVICE_KUBE_ALLOW_LOOPBACK"
 
 // discovery returns the discovery of workers and replicas, nil if neither is configured.
-func (c *cluster) discovery(conf config.Config, svc *node.Service, engines *describe.Client, memory *memory.Account, getenv func(string) string, log zerolog.Logger) *kubernetes.Discovery {
+func (c *cluster) discovery(conf config.Config, svc *node.Service, memory *memory.Account, getenv func(string) string, log zerolog.Logger) *kubernetes.Discovery {
 	if c == nil {
 		return nil
 	}
-	c.engines = engines
 	return kubernetes.New(kubernetes.Config{
 		Settings: mapping.Settings{
 			Home: c.home, AnnotationPrefix: conf.Kubernetes.AnnotationPrefix, KVEvents: conf.KVEvents.Enabled,
 			AllowLoopback: getenv(allowLoopback) == "true",
 		},
-		Entries: c.entries, Catalog: svc.Catalog(), IPv6: c.podIP.Is6() && !c.podIP.Is4In6(), Ask: c.ask, Peers: c.replicas(conf, svc), Memory: memory, Log: log,
+		Entries: c.entries, Catalog: svc.Catalog(), IPv6: c.podIP.Is6() && !c.podIP.Is4In6(), Peers: c.replicas(conf, svc), Memory: memory, Log: log,
 	}, c.client)
 }
 
@@ -141,13 +137,4 @@ func schemeOf(conf config.Config) string {
 		return "https"
 	}
 	return "http"
-}
-
-// ask asks an engine for what its pod does not say.
-func (c *cluster) ask(ctx context.Context, url string) (mapping.Answer, error) {
-	d, err := c.engines.Describe(ctx, url, "")
-	if err != nil {
-		return mapping.Answer{}, err
-	}
-	return kubernetes.AnswerOf(d), nil
 }

@@ -91,7 +91,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	settings.Scrape = access
 	if read.cluster != nil {
 		settings.Discovers = []catalog.SourceKind{catalog.SourceKubernetes}
-		settings.CorrectDiscovered = func(w *catalog.Worker, size uint32) bool { return pods.CorrectBlockSize(w, size) }
+		settings.Described = func() { pods.Described() }
 		if read.cluster.peers != "" {
 			settings.Recovery.Find = func(ctx context.Context) []string { return pods.ServingPeers(ctx) }
 		}
@@ -113,7 +113,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 			sources = append(sources, &sharedFile{Source: file, serves: serves})
 		}
 	}
-	pods = read.cluster.discovery(conf, svc, engines, mem.budget.Account(memory.Bodies), getenv, log)
+	pods = read.cluster.discovery(conf, svc, mem.budget.Account(memory.Bodies), getenv, log)
 	if pods != nil {
 		sources = append(sources, pods)
 	}

@@ -112,7 +112,7 @@ func (k Kubernetes) pool(given map[string]string) (*KubePool, error) {
 		text := given[key]
 		o, known := byKey[kubernetesGroup+"."+key]
 		switch {
-		case !known || !ofPool[key]:
+		case !known || slices.Contains(notOfPool, key):
 			faults = append(faults, fmt.Errorf("%s: %w", key, yamlread.ErrUnknownKey))
 			continue
 		case text == "" && key == "role_label":
@@ -301,13 +301,9 @@ func annotationPrefix(s string) (string, error) {
 	return strings.TrimSuffix(s, "/") + "/", nil
 }
 
-// ofPool are the keys that an entry of kubernetes.pools may have.
-var ofPool = map[string]bool{
-	"inference_pool": true, "service": true, "selector": true, "namespace": true, "target_ports": true, "model": true, "tenant": true,
-	"block_size": true, "total_kv_blocks": true, "max_num_batched_tokens": true, "kv_events": true, "kv_events_port": true, "kv_replay_port": true, "kv_load_port": true,
-	"port_stride": true, "data_parallel_size": true, "rank_header": true, "load_metrics": true, "role_label": true, "role": true, "scheme": true, "ask": true,
-	"not_ready_grace": true,
-}
+// notOfPool are the keys of the group that are for all sources, or name several: an entry of
+// kubernetes.pools may have any other.
+var notOfPool = []string{"prefill_inference_pool", "pools", "kubeconfig", "annotation_prefix"}
 
 var kubernetesSettings = []option{
 	{

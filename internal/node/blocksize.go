@@ -62,13 +62,9 @@ func (s *Service) correctBlockSize(worker uint64, seen seenSize) {
 		return // another rank's events were first, or it is another worker now
 	}
 	var changed bool
-	if w.Source.KindOrAPI() == catalog.SourceKubernetes {
-		changed = s.config.CorrectDiscovered != nil && s.config.CorrectDiscovered(w, size)
-	} else {
-		s.scopes.Change(func() { _, changed = s.catalog.CorrectBlockSize(w, size) })
-		if changed && s.config.Shared != nil {
-			s.config.Shared.Look()
-		}
+	s.scopes.Change(func() { _, changed = s.catalog.CorrectBlockSize(w, size) })
+	if changed && s.config.Shared != nil {
+		s.config.Shared.Look()
 	}
 	if !changed {
 		return

@@ -18,7 +18,6 @@ import (
 // given is said to be wrong.
 func TestEventsCorrectBlockSize(t *testing.T) {
 	const events, replays = "tcp://e:5557", "tcp://e:5558"
-	var asked *catalog.Worker
 	for name, row := range map[string]struct {
 		record catalog.Record
 		want   string
@@ -34,9 +33,8 @@ func TestEventsCorrectBlockSize(t *testing.T) {
 			record: described(1, func(r *catalog.Record) { r.BlockSize = new(uint32(4)) }), want: "blocks of 4 from ", device: "1/0:0", says: 8,
 		},
 		"discovered": {
-			record: servicetest.Record(1, 1, func(r *catalog.Record) {
-				r.Scope.Model, r.BlockSize, r.KVEventsEndpoint, r.KVEventsEndpoints, r.Source = "m", new(uint32(4)), new(events), nil, catalog.Source{Kind: catalog.SourceKubernetes}
-			}), want: "blocks of 4 from ", device: "1/0:0", says: 8, // the fake discovery changes nothing
+			record: described(1, func(r *catalog.Record) { r.Source = catalog.Source{Kind: catalog.SourceKubernetes, UID: "u"} }),
+			want:   "blocks of 8 from events", device: "1/0:4",
 			log: "info: the KV events of an engine have another block size than it tells; they count block_size=4 events=8 model_name=m worker_id=1",
 		},
 	} {
@@ -46,13 +44,8 @@ func TestEventsCorrectBlockSize(t *testing.T) {
 				d := says(4)
 				d.ReplayEndpoints, d.From["replay_endpoints"] = map[uint32]string{0: replays}, "x"
 				e.say(d, nil)
-				asked = nil
 				w := servicetest.Start(t, func(c *node.Config) {
 					c.Ask = e.ask
-					c.CorrectDiscovered = func(w *catalog.Worker, size uint32) bool {
-						asked = w
-						return size == 8
-					}
 				})
 				row.record.Scope.Tenant = servicetest.Scope.Tenant
 				if _, err := w.ReplaceWorkers(catalog.Set{Kind: row.record.Source.KindOrAPI(), Records: []catalog.Record{row.record}}); err != nil {
@@ -86,9 +79,6 @@ func TestEventsCorrectBlockSize(t *testing.T) {
 				}
 				if got := w.EventsBlockSize(now); got != row.says {
 					t.Errorf("events of %d, want %d", got, row.says)
-				}
-				if (asked != nil) != (name == "discovered") {
-					t.Errorf("discovery was told of %v", asked)
 				}
 				w.WantDevice(prompt, row.device)
 				found := 0

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -58,6 +59,7 @@ type describer struct {
 // describedEngine is what is known of a worker's engine besides its description.
 type describedEngine struct {
 	url, engine string
+	turn        uint64 // see catalog.Describe
 	due         time.Time
 	delay       time.Duration // before the next question if there is no answer; 0: the last one was answered
 	asking      bool
@@ -171,18 +173,22 @@ func (d *describer) sync() {
 		if w.Describe == nil || w.Tracked {
 			continue
 		}
+		discovered := w.Source.KindOrAPI().Discovered()
+		if discovered && w.Draining != "" {
+			continue // a pod that does not serve is not asked
+		}
 		delete(gone, w.ID)
 		e := d.engines[w.ID]
 		if e == nil || e.url != w.Address() || e.engine != w.Describe.Engine {
-			e = &describedEngine{url: w.Address(), engine: w.Describe.Engine, due: now}
-			if w.Describe.Told != nil { // it was just asked
+			e = &describedEngine{url: w.Address(), engine: w.Describe.Engine, turn: w.Describe.Turn, due: now}
+			if w.Describe.Told != nil && !discovered { // it was just asked
 				e.due = now.Add(refreshIn())
 			}
 			d.engines[w.ID] = e
 			continue
 		}
-		if w.Describe.Told == nil && e.delay == 0 || hasAny(w, connected) {
-			e.due, e.delay = now, 0
+		if w.Describe.Told == nil && e.delay == 0 || w.Describe.Turn != e.turn || hasAny(w, connected) {
+			e.due, e.delay, e.turn = now, 0, w.Describe.Turn
 		}
 	}
 	for id := range gone {
@@ -275,6 +281,9 @@ func (d *describer) note(a answer) {
 	default:
 		e.delay, e.due = 0, time.Now().Add(refreshIn())
 	}
+	if a.worker.Describe.Turn != e.turn { // it may be another one since it was asked
+		e.due = time.Now()
+	}
 	d.report(e, now, a, changed, first)
 }
 
@@ -289,6 +298,11 @@ func (d *describer) report(e *describedEngine, w *catalog.Worker, a answer, chan
 	default:
 		d.log.Info().Uint64("worker_id", w.ID).Str("endpoint", catalog.Clip(e.url)).Str("engine", a.told.Engine).Str("version", a.told.Version).
 			Str("model_name", catalog.Clip(w.Scope.Model)).Msg("engine has described itself")
+	}
+	if changed && a.told != nil && len(a.told.Further) > 0 {
+		further := a.told.Further[:min(8, len(a.told.Further))]
+		d.log.Info().Str("engine", catalog.Clip(e.url)).Str("model", catalog.Clip(a.told.Model)).Str("further", catalog.Clip(strings.Join(further, ", "))).
+			Msg("an engine lists further models, which are not served")
 	}
 	if a.told == nil || e.warned {
 		return
@@ -326,6 +340,9 @@ func (s *Service) describeWorker(w *catalog.Worker, told *catalog.Description, f
 	})
 	if changed && s.config.Shared != nil {
 		s.config.Shared.Look()
+	}
+	if changed && s.config.Described != nil && w.Source.KindOrAPI().Discovered() {
+		s.config.Described()
 	}
 	return now, changed
 }

@@ -283,3 +283,65 @@ func TestCapacityDiffers(t *testing.T) {
 		}
 	})
 }
+
+// TestAskedPods proves when the engine of a pod is asked: while the pod serves, at once when it serves
+// again or its engine has another turn, also if that comes while it is asked. A pod that needs nothing of
+// its engine serves without an answer, and whoever found it is told of what is new.
+func TestAskedPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &engines{err: errAway, start: time.Now()}
+		told := 0
+		slow := time.Duration(0)
+		w := servicetest.Start(t, func(c *node.Config) {
+			c.Ask = func(ctx context.Context, url, engine string) (*catalog.Description, error) {
+				time.Sleep(slow)
+				return e.ask(ctx, url, engine)
+			}
+			c.Discovers = []catalog.SourceKind{catalog.SourceKubernetes}
+			c.Described = func() { told++ }
+		})
+		pod := func(turn uint64, draining string) {
+			t.Helper()
+			r := described(1, func(r *catalog.Record) {
+				r.Source = catalog.Source{Kind: catalog.SourceKubernetes, Namespace: "llm", Pod: "a", UID: "u"}
+				r.Scope.Model, r.Describe = "m", &catalog.Describe{Turn: turn}
+				r.BlockSize, r.KVEventsEndpoint, r.Draining = new(uint32(16)), new("tcp://e:5557"), draining
+			})
+			if _, err := w.ReplaceWorkers(catalog.Set{Kind: catalog.SourceKubernetes, Records: []catalog.Record{r}}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(500 * time.Millisecond)
+			synctest.Wait()
+		}
+		asked := func(want string) {
+			t.Helper()
+			if got := fmt.Sprint(e.times()); got != want {
+				t.Errorf("asked after %s, want %s", got, want)
+			}
+		}
+		pod(1, "")
+		asked("[0s]")
+		if got := lifecycle(w, 1); got != "schedulable " {
+			t.Errorf("without an answer: %s", got)
+		}
+		pod(1, "pod llm/a is not ready")
+		time.Sleep(3 * time.Minute)
+		asked("[]")
+		d := says(16)
+		d.Adapters = []string{"sql"}
+		e.say(d, nil)
+		told = 0
+		pod(1, "") // after 3 m 1 s
+		asked("[3m1s]")
+		if told != 1 {
+			t.Errorf("told %d times", told)
+		}
+		pod(2, "")
+		asked("[3m2s]")
+		slow = 10 * time.Second
+		pod(3, "")
+		pod(4, "")
+		time.Sleep(25 * time.Second)
+		asked("[3m12s 3m22s]")
+	})
+}

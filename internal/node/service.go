@@ -107,9 +107,8 @@ type Config struct {
 	EngineList bool
 	// Ask asks the engines of workers that wish to be described; nil: none is asked.
 	Ask AskEngine
-	// CorrectDiscovered gives a worker of Kubernetes the block size of its engine's events, and reports
-	// whether it does; nil: none is corrected. See kubernetes.Discovery.CorrectBlockSize.
-	CorrectDiscovered func(w *catalog.Worker, size uint32) bool
+	// Described is called when the engine of a discovered worker has said something new; nil: nobody is told.
+	Described func()
 	// Discovers has the kinds of the discovering sources that will call ReplaceWorkers.
 	Discovers []catalog.SourceKind
 	// WatchStored enables selection.SelectRequest.Stored.

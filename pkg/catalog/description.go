@@ -82,6 +82,9 @@ type Describe struct {
 	Engine string `json:",omitempty"`
 	// Model: the model is the engine's, too. Until it is known it is DefaultName.
 	Model bool `json:",omitempty"`
+	// Turn is another number whenever the engine may be another one, so that it is asked at once. What it
+	// has said stays until it answers.
+	Turn uint64 `json:",omitempty"`
 
 	// Told is what the engine has said, nil before it has said anything.
 	Told *Description `json:",omitempty"`
@@ -128,7 +131,7 @@ func (d *Describe) sameWish(o *Describe) bool {
 
 // asksSame reports whether both records are described by the same engine.
 func (r *Record) asksSame(o *Record) bool {
-	return r.Describe != nil && r.Describe.sameWish(o.Describe) && equalPointers(r.Endpoint, o.Endpoint)
+	return r.Describe != nil && r.Describe.sameWish(o.Describe) && equalPointers(r.Endpoint, o.Endpoint) && r.Source.UID == o.Source.UID
 }
 
 // asGiven returns the record without what its engine has filled in.
@@ -159,12 +162,76 @@ func (r Record) described(m *member) Record {
 	d := r.Describe // a copy
 	if d.Told == nil && d.Fault == "" {
 		d.Fault = NotAsked
-		if m != nil && m.worker != nil && r.asksSame(&m.worker.Record) {
-			d.Told, d.Fault = m.worker.Describe.Told, m.worker.Describe.Fault
+		if m != nil && m.worker != nil {
+			if told := toldIn(&m.worker.Record, &r); told != nil {
+				d.Told, d.Fault = told, ""
+			}
+			if r.asksSame(&m.worker.Record) {
+				d.Fault, d.Conflict = m.worker.Describe.Fault, m.worker.Describe.Conflict
+			}
 		}
 	}
 	r.fill()
 	return r
+}
+
+// Told returns what the engine of a record has said, nil if it has not said anything: by the worker that
+// the catalog has with the record's id.
+func (c *Catalog) Told(r *Record) *Description {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.mu.members[r.ID]
+	if m == nil || m.worker == nil {
+		return nil
+	}
+	return toldIn(&m.worker.Record, r)
+}
+
+// toldIn returns what the engine of a record has said by an earlier record of the worker. Releases that
+// asked pods in another way have saved discovered workers without a description: their engine counts as
+// having said what the record has, as far as that is enough.
+func toldIn(was, r *Record) *Description {
+	switch {
+	case r.asksSame(was):
+		return was.Describe.Told
+	case r.Describe == nil || !r.sameEngine(was):
+		return nil
+	case was.Describe != nil && r.Describe.sameWish(was.Describe): // the pod has another address
+		return was.Describe.Told
+	case was.Describe != nil || was.BlockSize == nil || len(was.Faults) > 0:
+		return nil
+	}
+	d := &Description{
+		Model: was.Scope.Model, Adapters: was.Adapters, Aliases: was.Aliases, BlockSize: *was.BlockSize, Size: was.RankCount(), Eagle: was.eagle(),
+		KVEventsEndpoints: was.saved(was.KVEventsEndpoint, was.KVEventsEndpoints), ReplayEndpoints: was.saved(was.ReplayEndpoint, was.ReplayEndpoints),
+		LoadEndpoints: was.saved(was.LoadEndpoint, was.LoadEndpoints), From: make(map[string]string), Unknown: make(map[string]string),
+	}
+	if was.TotalKVBlocks != nil {
+		d.TotalKVBlocks = *was.TotalKVBlocks
+	}
+	return d
+}
+
+// sameEngine reports whether a discovered worker has the engine that it had: that of the same pod and
+// port, or of the same address if there is no pod.
+func (r *Record) sameEngine(was *Record) bool {
+	if !r.Source.KindOrAPI().Discovered() || r.Source.UID != was.Source.UID {
+		return false
+	}
+	port := func(r *Record) string { return r.Address()[strings.LastIndexByte(r.Address(), ':')+1:] }
+	return r.Address() == was.Address() || r.Source.UID != "" && port(r) == port(was)
+}
+
+// saved returns endpoints of a record by rank, as an engine tells them that counts its ranks from 0.
+func (r *Record) saved(one *string, byRank map[uint32]string) map[uint32]string {
+	all := make(map[uint32]string, max(1, len(byRank)))
+	for dp, at := range byRank {
+		all[dp-r.FirstRank()] = at
+	}
+	if one != nil {
+		all[0] = *one
+	}
+	return all
 }
 
 // describedAnew is described for a record that was changed since its engine has said anything.
@@ -189,63 +256,6 @@ func (c *Catalog) describedLocked(records []Record) []Record {
 	return records
 }
 
-// fill fills in what the record, which is as given, leaves out.
-func (r *Record) fill() {
-	d := r.Describe
-	t := d.Told
-	if t == nil {
-		return
-	}
-	d.Filled = make(map[string]string)
-	filled := func(field, from string) { d.Filled[field] = from }
-	if d.Model && t.Model != "" {
-		r.Scope.Model = t.Model
-		filled(FieldModel, t.From[FieldModel])
-	}
-	if r.Adapters == nil && len(t.Adapters) > 0 {
-		r.Adapters = t.Adapters
-		filled(FieldAdapters, t.From[FieldAdapters])
-	}
-	if r.Aliases = AliasesOf(r.Scope.Model, t.Model, t.Aliases); len(r.Aliases) > 0 {
-		filled(FieldAliases, t.From[FieldModel])
-	}
-	if r.BlockSize == nil && t.BlockSize > 0 {
-		r.BlockSize = &t.BlockSize
-		filled(FieldBlockSize, t.From[FieldBlockSize])
-	}
-	if r.Size == nil && t.Size > 0 {
-		if r.StartRank == nil && t.StartRank > 0 {
-			r.StartRank = &t.StartRank
-			filled(FieldStartRank, t.From[FieldStartRank])
-		}
-		r.Size = &t.Size
-		filled(FieldSize, t.From[FieldSize])
-	}
-	if r.MaxModelLen == nil && t.MaxModelLen > 0 {
-		r.MaxModelLen = &t.MaxModelLen
-		filled(FieldMaxModelLen, t.From[FieldMaxModelLen])
-	}
-	if r.Role == nil && t.Role != "" {
-		r.Role = &t.Role
-		filled(FieldRole, t.From[FieldRole])
-	}
-	if r.IsEagle == nil && t.Eagle {
-		r.IsEagle = &t.Eagle
-		filled(FieldEagle, t.From[FieldEagle])
-	}
-	if r.Publishes() {
-		r.fillEvents()
-	}
-	r.fillEndpoints(t.LoadEndpoints, &r.LoadEndpoint, &r.LoadEndpoints, t.From[FieldLoadEndpoints], FieldLoadEndpoint, FieldLoadEndpoints)
-}
-
-// fillEvents fills in the endpoints of KV events and of their replays.
-func (r *Record) fillEvents() {
-	t := r.Describe.Told
-	r.fillEndpoints(t.KVEventsEndpoints, &r.KVEventsEndpoint, &r.KVEventsEndpoints, t.From[FieldKVEventsEndpoints], FieldKVEventsEndpoint, FieldKVEventsEndpoints)
-	r.fillEndpoints(t.ReplayEndpoints, &r.ReplayEndpoint, &r.ReplayEndpoints, t.From[FieldReplayEndpoints], FieldReplayEndpoint, FieldReplayEndpoints)
-}
-
 // AliasesOf returns the names of an engine's model beside the one that it has here, sorted: none if
 // it has a name here that its engine does not know.
 func AliasesOf(here, model string, further []string) []string {
@@ -261,10 +271,11 @@ func AliasesOf(here, model string, further []string) []string {
 // fillEndpoints fills in the endpoints of the record's own ranks: as one for a single rank, else
 // by rank. An endpoint that is given for the first of several ranks stands for the others, whose
 // ports follow it.
-func (r *Record) fillEndpoints(told map[uint32]string, one **string, byRank *map[uint32]string, from, oneField, byRankField string) {
+func (r *Record) fillEndpoints(told map[uint32]string, one **string, byRank *map[uint32]string, oneField, byRankField string) {
 	if len(*byRank) > 0 {
 		return
 	}
+	from := r.Describe.Told.From[byRankField]
 	if *one != nil {
 		if r.RankCount() < 2 {
 			return
@@ -284,10 +295,10 @@ func (r *Record) fillEndpoints(told map[uint32]string, one **string, byRank *map
 	case len(own) == 0:
 	case single && r.RankCount() == 1:
 		*one = &at
-		r.Describe.Filled[oneField] = from
+		r.filled(oneField, from)
 	default:
 		*byRank = own
-		r.Describe.Filled[byRankField] = from
+		r.filled(byRankField, from)
 	}
 }
 
@@ -307,7 +318,7 @@ func following(endpoint string, first, n uint32) map[uint32]string {
 
 // reasons returns why the record is incomplete as far as its engine is concerned.
 func (d *Describe) reasons(r *Record, s *Settings) []string {
-	if d.Fault != "" {
+	if d.Fault != "" && d.faultCounts(r) {
 		return []string{d.Fault}
 	}
 	if d.Told != nil {
@@ -316,6 +327,12 @@ func (d *Describe) reasons(r *Record, s *Settings) []string {
 		}
 	}
 	return nil
+}
+
+// faultCounts reports whether the record is incomplete for a fault. A discovered worker, which nobody
+// registers again, is complete without its engine's answer if it needs nothing of it.
+func (d *Describe) faultCounts(r *Record) bool {
+	return !r.Source.KindOrAPI().Discovered() || d.Told == nil && (d.Model || r.blockSize() == 0)
 }
 
 // lacking returns why what the record still needs of its engine is not known, nil if it needs
@@ -382,7 +399,9 @@ func (c *Catalog) Describe(w *Worker, told *Description, fault string) (now *Wor
 		if was.Told != nil && was.Told.Corrected > 0 && told.BlockSize == was.Told.Corrected {
 			told = told.withBlockSize(was.Told.BlockSize)
 		}
-		r.Describe.Fault, r.Describe.Conflict = was.contradiction(told)
+		if !r.Source.KindOrAPI().Discovered() { // a pod has what it says now
+			r.Describe.Fault, r.Describe.Conflict = was.contradiction(told)
+		}
 	}
 	if r.Describe.Fault == "" {
 		r.Describe.Told = told.orElse(was.Told)
@@ -461,63 +480,6 @@ func (d *Describe) contradiction(told *Description) (fault string, in Conflict) 
 		return "", NoConflict
 	}
 	return "the engine now has " + strings.Join(why, " and ") + ": register the worker again", in
-}
-
-// orElse returns the description with the values of an earlier one where the engine did not
-// answer.
-func (d *Description) orElse(before *Description) *Description {
-	if before == nil || !d.Unanswered {
-		return d
-	}
-	all := *d
-	all.From, all.Unknown = maps.Clone(d.From), maps.Clone(d.Unknown)
-	from := func(fields ...string) {
-		for _, f := range fields {
-			if origin, known := before.From[f]; known {
-				all.From[f] = origin
-			}
-			delete(all.Unknown, f)
-		}
-	}
-	if all.Model == "" {
-		all.Model = before.Model
-		from(FieldModel)
-	}
-	if all.Adapters == nil {
-		all.Adapters, all.Aliases, all.MaxModelLen = before.Adapters, before.Aliases, before.MaxModelLen
-		from(FieldAdapters, FieldMaxModelLen)
-	}
-	if all.BlockSize == 0 {
-		all.BlockSize, all.Corrected = before.BlockSize, before.Corrected
-		from(FieldBlockSize)
-	}
-	if all.Size == 0 {
-		all.StartRank, all.Size = before.StartRank, before.Size
-		from(FieldStartRank, FieldSize)
-	}
-	if all.TotalKVBlocks == 0 && all.BlockSize == before.BlockSize {
-		all.TotalKVBlocks, all.KVTokens = before.TotalKVBlocks, before.KVTokens
-		from(FieldTotalKVBlocks)
-	}
-	if len(all.KVEventsEndpoints) < len(before.KVEventsEndpoints) {
-		all.KVEventsEndpoints, all.ReplayEndpoints, all.LoadEndpoints = before.KVEventsEndpoints, before.ReplayEndpoints, before.LoadEndpoints
-		from(FieldKVEventsEndpoints, FieldReplayEndpoints, FieldLoadEndpoints)
-	}
-	return &all
-}
-
-// equal reports whether two descriptions, which may be nil, say the same.
-func (d *Description) equal(o *Description) bool {
-	if d == nil || o == nil {
-		return d == o
-	}
-	return d.Engine == o.Engine && d.Version == o.Version && d.Model == o.Model && slices.Equal(d.Adapters, o.Adapters) &&
-		slices.Equal(d.Aliases, o.Aliases) && slices.Equal(d.Further, o.Further) &&
-		d.BlockSize == o.BlockSize && d.StartRank == o.StartRank && d.Size == o.Size &&
-		maps.Equal(d.KVEventsEndpoints, o.KVEventsEndpoints) && maps.Equal(d.ReplayEndpoints, o.ReplayEndpoints) &&
-		maps.Equal(d.LoadEndpoints, o.LoadEndpoints) && d.Role == o.Role && d.Eagle == o.Eagle &&
-		d.Corrected == o.Corrected && d.KVTokens == o.KVTokens && d.TotalKVBlocks == o.TotalKVBlocks && d.MaxNumBatchedTokens == o.MaxNumBatchedTokens && d.MaxModelLen == o.MaxModelLen &&
-		maps.Equal(d.From, o.From) && maps.Equal(d.Unknown, o.Unknown)
 }
 
 // KVBlocks returns the capacity of each rank's device in blocks, as the record has it, else as

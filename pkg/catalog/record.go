@@ -219,7 +219,7 @@ func (r *Record) normalize() {
 // sources and from Drain. An empty list or map is the same as none.
 func (r *Record) equal(o *Record) bool {
 	if r.ID != o.ID || r.Scope != o.Scope || r.Draining != o.Draining || !slices.Equal(r.Faults, o.Faults) ||
-		!r.Describe.sameWish(o.Describe) || !equalPointers(r.KVEventsServerKey, o.KVEventsServerKey) {
+		!r.Describe.sameWish(o.Describe) || r.Describe != nil && r.Describe.Turn != o.Describe.Turn || !equalPointers(r.KVEventsServerKey, o.KVEventsServerKey) {
 		return false
 	}
 	for i := range fields {

@@ -309,7 +309,7 @@ func TestDescription(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &catalog.Description{
-		Engine: "vllm", Version: "0.33.0", Model: "m", Adapters: []string{"poet"}, BlockSize: 4, Size: 2, TotalKVBlocks: 64,
+		Engine: "vllm", Version: "0.33.0", Model: "m", Adapters: []string{"poet"}, BlockSize: 4, Size: 2, TotalKVBlocks: 64, MaxModelLen: 256,
 		KVEventsEndpoints: map[uint32]string{0: "tcp://127.0.0.1:7000", 1: "tcp://127.0.0.1:7001"},
 	}
 	if diff := cmp.Diff(want, told, cmpopts.IgnoreFields(catalog.Description{}, "From", "Unknown")); diff != "" || len(told.Unknown) > 0 {

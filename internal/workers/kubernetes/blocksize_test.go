@@ -16,16 +16,16 @@ func TestCorrectBlockSize(t *testing.T) {
 	api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", 8000))
 	api.Put("pods", kubetest.Pod("llm", "given", "10.0.0.2", kubetest.Annotations(mapping.DefaultAnnotationPrefix+"block-size", "4", mapping.DefaultAnnotationPrefix+"model", "other")))
 	w := start(t, api, pool(func(e *mapping.Entry) { e.Ask, e.BlockSize, e.TotalKVBlocks = true, 0, 0 }))
-	said := mapping.Answer{Model: "m", BlockSize: 4, TotalKVBlocks: 1000, KVTokens: 4000, Ranks: 1}
+	said := answer{Model: "m", BlockSize: 4, TotalKVBlocks: 1000, KVTokens: 4000, Ranks: 1}
 	w.says("http://10.0.0.1:8000", said)
 	w.says("http://10.0.0.2:8000", said)
 	api.Put("pods", kubetest.Pod("llm", "told", "10.0.0.1"))
 	w.has("given:8000 schedulable", "told:8000 schedulable")
-	if x := w.worker("given"); w.d.CorrectBlockSize(x, 16) {
+	if x := w.worker("given"); w.correct(x, 16) {
 		t.Error("a given block size is corrected")
 	}
 	before := w.worker("told")
-	if !w.d.CorrectBlockSize(before, 16) || w.d.CorrectBlockSize(before, 16) {
+	if !w.correct(before, 16) || w.correct(before, 16) {
 		t.Error("not corrected once")
 	}
 	is := func(size uint32, blocks uint64) func() bool {
@@ -35,7 +35,7 @@ func TestCorrectBlockSize(t *testing.T) {
 		}
 	}
 	w.await("the corrected size", is(16, 250))
-	if w.d.CorrectBlockSize(w.worker("told"), 8) {
+	if w.correct(w.worker("told"), 8) {
 		t.Error("corrected twice")
 	}
 	asked := w.asks("http://10.0.0.1:8000")
@@ -53,4 +53,10 @@ func TestCorrectBlockSize(t *testing.T) {
 	w.await("not ready", func() bool { return w.worker("told").Lifecycle == catalog.Draining })
 	api.Put("pods", kubetest.Pod("llm", "told", "10.0.0.1"))
 	w.await("what it tells anew", func() bool { return *w.worker("told").BlockSize == 32 })
+}
+
+// correct gives a worker the block size of its events, as the service does, and reports whether it did.
+func (w *world) correct(x *catalog.Worker, size uint32) bool {
+	_, changed := w.catalog.CorrectBlockSize(x, size)
+	return changed
 }

@@ -22,7 +22,6 @@ var (
 	lists        = Families.Counter("kube_lists_total", "Full lists, by why they were needed.", "resource", "cause")
 	unread       = Families.Counter("kube_unread_total", "Objects that could not be read, or are too large: their last good version stays.", "resource")
 	applied      = Families.Histogram("kube_apply_seconds", "Time from the first of some events to their effect on the catalog.")
-	asksMade     = Families.Counter("kube_asks_total", "Questions to engines of pods.", "what", "outcome")
 	unknownKeys  = Families.Counter("kube_unknown_annotations_total", "Annotations of pods with the prefix and without a meaning.")
 	excludedPods = Families.Gauge("kube_excluded", "Pods without workers although a source has them.", "reason")
 	peerCount    = Families.Gauge("kube_peers", "Other replicas that were found in Kubernetes.", "state")
@@ -90,9 +89,6 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for resource, n := range counts.Unread {
 		metrics.Send(ch, unread, n, resource)
-	}
-	for l, n := range counts.Asks {
-		metrics.Send(ch, asksMade, n, l[0], l[1])
 	}
 	metrics.Send(ch, unknownKeys, counts.Unknown)
 	metrics.SendHistogram(ch, applied, c.d.applied)

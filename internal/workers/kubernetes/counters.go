@@ -18,14 +18,13 @@ type Counts struct {
 	Events   map[[2]string]uint64 // by resource and type
 	Lists    map[[2]string]uint64 // by resource and cause
 	Unread   map[string]uint64    // objects that could not be read, by resource
-	Asks     map[[2]string]uint64 // by what and outcome
 	Unknown  uint64               // annotations without a meaning
 }
 
 func newCounters() *Counters {
 	return &Counters{Counts: Counts{
 		Requests: make(map[[3]string]uint64), Events: make(map[[2]string]uint64), Lists: make(map[[2]string]uint64),
-		Unread: make(map[string]uint64), Asks: make(map[[2]string]uint64),
+		Unread: make(map[string]uint64),
 	}}
 }
 
@@ -35,7 +34,7 @@ func (c *Counters) Read() Counts {
 	defer c.mu.Unlock()
 	return Counts{
 		Requests: maps.Clone(c.Requests), Events: maps.Clone(c.Events), Lists: maps.Clone(c.Lists),
-		Unread: maps.Clone(c.Unread), Asks: maps.Clone(c.Asks), Unknown: c.Unknown,
+		Unread: maps.Clone(c.Unread), Unknown: c.Unknown,
 	}
 }
 
@@ -65,12 +64,6 @@ func (c *Counters) unread(resource string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.Unread[resource]++
-}
-
-func (c *Counters) ask(what, outcome string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.Asks[[2]string{what, outcome}]++
 }
 
 func (c *Counters) unknown(n int) {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,9 +29,6 @@ type Config struct {
 	Catalog *catalog.Catalog
 	// IPv6: of a Service, IPv6 addresses count, and not IPv4.
 	IPv6 bool
-	// Ask asks the engine at a base URL what it serves. An error says why it gave nothing. It is
-	// called for pods that are ready, at most maxAsks at a time.
-	Ask func(ctx context.Context, url string) (mapping.Answer, error)
 	// Peers finds the other replicas; nil: they are not looked for.
 	Peers *PeersConfig
 	// Memory counts the answers of the API server while they are read; nil: nobody counts.
@@ -51,16 +50,9 @@ const (
 	maxPods = 16_384
 )
 
-// CorrectBlockSize tells discovery that the KV events of a worker's engine have another block size than
-// its record. If the engine has told that one, the events know better: the worker gets the size of the
-// events, once. It reports whether it does.
-func (d *Discovery) CorrectBlockSize(w *catalog.Worker, size uint32) bool {
-	if !d.asks.correct(w, size) {
-		return false
-	}
-	d.change(func() {})
-	return true
-}
+// Described tells discovery that the engine of a worker has said something new: ranks and endpoints may
+// depend on it.
+func (d *Discovery) Described() { d.change(func() {}) }
 
 // Discovery finds workers in Kubernetes. It is a workers.Source.
 type Discovery struct {
@@ -68,7 +60,6 @@ type Discovery struct {
 	client *Client
 	counts *Counters
 	log    zerolog.Logger
-	asks   *asks
 	peers  *peers // nil: not looked for
 	// applied has how long changes of the API server took to reach the catalog, in seconds.
 	applied *metrics.Histogram
@@ -100,7 +91,6 @@ func New(config Config, client *Client) *Discovery {
 		applied: metrics.NewHistogram(applyBounds), wake: make(chan struct{}, 1), logged: make(map[string]logged),
 	}
 	client.reads.memory = config.Memory
-	d.asks = newAsks(d)
 	if config.Peers != nil {
 		d.peers = d.newPeers(*config.Peers)
 	}
@@ -126,7 +116,6 @@ func (d *Discovery) Run(ctx context.Context, apply workers.Apply) error {
 		return cancel
 	}
 	restored := d.config.Catalog.List(nil, nil)
-	d.asks.remember(restored, time.Now())
 	served := make(map[string][]place)
 	for _, w := range restored {
 		if uid := w.Source.UID; w.Source.Kind == catalog.SourceKubernetes && uid != "" {
@@ -144,7 +133,6 @@ func (d *Discovery) Run(ctx context.Context, apply workers.Apply) error {
 	}
 	g.Go(func() error {
 		d.follow(ctx, apply)
-		d.asks.close()
 		return nil
 	})
 	return g.Wait()
@@ -269,7 +257,6 @@ func (d *Discovery) apply(apply workers.Apply) (next time.Time) {
 	d.ready = d.ready || p.settled
 	d.logStates(p, now)
 	d.mu.Unlock()
-	d.asks.want(p.asks, p.engines, len(p.unlisted) == 0, now)
 	if n := len(changed.Added) + len(changed.Changed) + len(changed.Removed); n > 0 {
 		d.log.Info().Int("added", len(changed.Added)).Int("changed", len(changed.Changed)).Int("removed", len(changed.Removed)).
 			Int("unchanged", changed.Unchanged).Int("excluded", len(p.excluded)).Msg("discovered workers applied")
@@ -279,6 +266,12 @@ func (d *Discovery) apply(apply workers.Apply) (next time.Time) {
 		p.until(now.Add(excludedEvery))
 	}
 	return p.next
+}
+
+// portIn returns the port at the end of an endpoint.
+func portIn(endpoint string) uint16 {
+	n, _ := strconv.ParseUint(endpoint[strings.LastIndexByte(endpoint, ':')+1:], 10, 16)
+	return uint16(n)
 }
 
 // excludedBy returns the reason of metrics for an error of the catalog.
@@ -306,8 +299,6 @@ type plan struct {
 	pods     []*planned
 	counts   map[*source]*Pods // without those of pods
 	excluded []Excluded
-	asks     []ask
-	engines  map[string]bool // of the pods of all sources, by engineOf
 	next     time.Time
 	settled  bool
 	states   []status
@@ -353,7 +344,7 @@ func (p *plan) until(at time.Time) {
 func (d *Discovery) plan(now time.Time) *plan {
 	p := &plan{
 		counts: make(map[*source]*Pods, len(d.sources)), next: now.Add(forever), settled: true,
-		engines: make(map[string]bool), unlisted: make(map[sourceName]bool), named: make(map[string]bool), sources: d.sources,
+		unlisted: make(map[sourceName]bool), named: make(map[string]bool), sources: d.sources,
 	}
 	// A pod of several entries is the first one's that has it.
 	owner := make(map[string]*source)
@@ -371,118 +362,142 @@ func (d *Discovery) plan(now time.Time) *plan {
 			if had := owner[key]; had == nil || !had.table.pods[key].left.IsZero() && tr.left.IsZero() {
 				owner[key] = s
 			}
-			p.engines[engineOf(tr.pod)] = true
 			rows = append(rows, row{s, tr})
 		}
 	}
-	slices.SortFunc(rows, order)
-	ids := make(map[uint64]string, len(rows))
-	pods := 0
+	slices.SortFunc(rows, order) // older pods take their ids first
+	pl := &planner{plan: p, d: d, now: now, ids: make(map[uint64]string, len(rows))}
 	for _, r := range rows {
-		d.planPod(p, r, owner[r.tr.key] == r.s, ids, &pods, now)
+		if r.tr.left.IsZero() {
+			p.counts[r.s].Selected++
+		}
+		switch {
+		case owner[r.tr.key] == r.s:
+			pl.add(r)
+		case r.tr.left.IsZero():
+			p.exclude(r, mapping.ExcludedDuplicate, "an earlier entry has the pod")
+		}
 	}
 	return p
 }
 
-// planPod adds a pod to a plan. own: it belongs to the row's source; ids are taken by older pods.
-func (d *Discovery) planPod(p *plan, r row, own bool, ids map[uint64]string, pods *int, now time.Time) {
+// planner adds pods to a plan.
+type planner struct {
+	*plan
+	d    *Discovery
+	now  time.Time
+	ids  map[uint64]string // taken, and the pods that have them
+	pods int               // with workers, or excluded for a reason of theirs
+}
+
+// add adds a pod of its source: its workers, unless it is not there yet or is excluded.
+func (p *planner) add(r row) {
 	s, tr := r.s, r.tr
-	counts := p.counts[s]
-	if tr.left.IsZero() {
-		counts.Selected++
-	}
-	if !own {
-		if tr.left.IsZero() {
-			p.exclude(r, mapping.ExcludedDuplicate, "an earlier entry has the pod")
-		}
-		return
-	}
 	p.named[tr.key] = true
-	ph, why, until := s.table.judge(tr, false, s.where, now)
+	ph, why, until := s.table.judge(tr, false, s.where, p.now)
 	p.until(until)
 	switch ph {
 	case absent:
 		return
 	case waiting:
-		counts.Waiting++
+		p.counts[s].Waiting++
 		return
 	}
-	pool := s.ports(tr, now)
-	answers := func(port uint16) mapping.Answer { return d.asks.answer(tr.pod, port) }
-	m := mapping.Map(tr.pod, &pool, &s.entry, &d.config.Settings, answers)
-	d.warn(tr, m.Unknown)
+	pool := s.ports(tr, p.now)
+	m := p.mapped(r, &pool)
+	p.d.warn(tr, m.Unknown)
 	if m.Excluded != "" {
 		p.exclude(r, m.Excluded, m.Why)
 		return
 	}
 	if m.Cordoned {
-		ph, why, _ = s.table.judge(tr, true, s.where, now)
+		ph, why, _ = s.table.judge(tr, true, s.where, p.now)
 	}
 	if tr.noTarget && len(s.entry.TargetPorts) == 0 {
-		m = d.withoutTarget(r)
+		m = p.d.withoutTarget(r)
 	}
-	if *pods++; *pods > maxPods {
+	if p.pods++; p.pods > maxPods {
 		p.exclude(r, mapping.ExcludedLimit, fmt.Sprintf("there are more than %d pods", maxPods))
 		return
 	}
-	of := &planned{row: r, phase: ph}
 	for i := range m.Workers {
-		if taken, is := ids[m.Workers[i].Record.ID]; is && taken != tr.key {
+		if taken, is := p.ids[m.Workers[i].Record.ID]; is && taken != tr.key {
 			p.exclude(r, mapping.ExcludedTaken, fmt.Sprintf("the pod %s has its worker id %d", taken, m.Workers[i].Record.ID))
 			return
 		}
 	}
-	add := func(w *mapping.Worker, why string) {
-		ids[w.Record.ID] = tr.key
-		w.Record.Draining = why
-		w.Record.Faults = w.Reasons
-		w.Record.Source = catalog.Source{
-			Kind: catalog.SourceKubernetes, Namespace: tr.pod.Namespace, Pod: tr.pod.Name, UID: tr.pod.UID, Pool: s.entry.Name,
-		}
-		p.records = append(p.records, w.Record)
-		p.owners = append(p.owners, of)
-	}
-	places := make([]place, 0, len(m.Workers))
-	for i := range m.Workers {
-		w := &m.Workers[i]
-		of.ids = append(of.ids, w.Record.ID)
-		places = append(places, place{w.Port, w.Record.ID})
-		if w.Ask && ph == serving {
-			p.asks = append(p.asks, ask{
-				key: keyOf(tr.pod, w.Port), url: *w.Record.Endpoint, turn: tr.readyTurn, needs: w.Needs,
-			})
-		}
-		add(w, why)
-	}
-	p.moved = append(p.moved, tr.move(places)...)
-	tr.former = slices.DeleteFunc(tr.former, func(f formerPool) bool { return !now.Before(f.since.Add(s.entry.NotReadyGrace)) })
-	for _, f := range tr.former {
-		p.until(f.since.Add(s.entry.NotReadyGrace))
-		old := mapping.Map(tr.pod, &f.Pool, &s.entry, &d.config.Settings, answers)
-		for i := range old.Workers {
-			if _, taken := ids[old.Workers[i].Record.ID]; !taken {
-				how := "left"
-				if slices.Contains(pool.Ports, old.Workers[i].Port) {
-					how = "has another place in"
-				}
-				add(&old.Workers[i], fmt.Sprintf("port %d of pod %s %s %s", old.Workers[i].Port, tr.pod.Full(), how, s.where))
-			}
-		}
-	}
+	of := &planned{row: r, phase: ph}
+	p.serve(of, m.Workers, why)
+	p.drain(of, &pool)
 	if len(m.Workers) == 0 {
 		p.exclude(r, mapping.ExcludedInvalid, fmt.Sprintf("its active-ports name none of the target ports %v", pool.Ports))
 		return
 	}
-	p.pods = append(p.pods, of)
+	p.plan.pods = append(p.plan.pods, of)
+}
+
+// mapped returns the workers of a pod behind target ports.
+func (p *planner) mapped(r row, pool *mapping.Pool) mapping.Mapped {
+	return mapping.Map(r.tr.pod, pool, &r.s.entry, &p.d.config.Settings, func(of *catalog.Record) *catalog.Description {
+		of.Source, of.Describe.Turn = r.source(), r.tr.readyTurn
+		return p.d.config.Catalog.Told(of)
+	})
+}
+
+// source returns where workers of a pod come from.
+func (r row) source() catalog.Source {
+	return catalog.Source{Kind: catalog.SourceKubernetes, Namespace: r.tr.pod.Namespace, Pod: r.tr.pod.Name, UID: r.tr.pod.UID, Pool: r.s.entry.Name}
+}
+
+// serve adds the workers at the pod's target ports, which drain if why is not "".
+func (p *planner) serve(of *planned, workers []mapping.Worker, why string) {
+	places := make([]place, 0, len(workers))
+	for i := range workers {
+		w := &workers[i]
+		of.ids = append(of.ids, w.Record.ID)
+		places = append(places, place{w.Port, w.Record.ID})
+		p.emit(of, w, why)
+	}
+	p.moved = append(p.moved, of.tr.move(places)...)
+}
+
+// drain adds the workers at target ports that the pod had before, as long as they are kept.
+func (p *planner) drain(of *planned, pool *mapping.Pool) {
+	tr, grace := of.tr, of.s.entry.NotReadyGrace
+	tr.former = slices.DeleteFunc(tr.former, func(f formerPool) bool { return !p.now.Before(f.since.Add(grace)) })
+	for _, f := range tr.former {
+		p.until(f.since.Add(grace))
+		old := p.mapped(of.row, &f.Pool)
+		for i := range old.Workers {
+			w := &old.Workers[i]
+			if _, taken := p.ids[w.Record.ID]; taken {
+				continue
+			}
+			how := "left"
+			if slices.Contains(pool.Ports, w.Port) {
+				how = "has another place in"
+			}
+			p.emit(of, w, fmt.Sprintf("port %d of pod %s %s %s", w.Port, tr.pod.Full(), how, of.s.where))
+		}
+	}
+}
+
+// emit adds a worker of a pod, which drains if why is not "".
+func (p *planner) emit(of *planned, w *mapping.Worker, why string) {
+	p.ids[w.Record.ID] = of.tr.key
+	w.Record.Draining, w.Record.Faults = why, w.Reasons
+	w.Record.Source = of.source()
+	p.records = append(p.records, w.Record)
+	p.owners = append(p.owners, of)
 }
 
 // withoutTarget returns the worker of an endpoint whose slice has no port for its HTTP server.
 func (d *Discovery) withoutTarget(r row) mapping.Mapped {
 	pool := mapping.Pool{Ports: []uint16{0}}
-	m := mapping.Map(r.tr.pod, &pool, &r.s.entry, &d.config.Settings, func(uint16) mapping.Answer { return mapping.Answer{} })
+	m := mapping.Map(r.tr.pod, &pool, &r.s.entry, &d.config.Settings, func(*catalog.Record) *catalog.Description { return nil })
 	for i := range m.Workers {
 		w := &m.Workers[i]
-		w.Record.Endpoint, w.Ask = nil, false
+		w.Record.Endpoint, w.Record.Describe = nil, nil
 		w.Reasons = []string{"its EndpointSlice has no port for HTTP"}
 	}
 	return m

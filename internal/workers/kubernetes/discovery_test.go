@@ -278,7 +278,7 @@ func TestAsked(t *testing.T) {
 		lines := w.workers()
 		return len(lines) == 1 && strings.HasPrefix(lines[0], "a:8000 incomplete: GET http://10.0.0.1:8000/v1/models: connection refused")
 	})
-	w.says("http://10.0.0.1:8000", mapping.Answer{Model: "x", Adapters: []string{"l"}, BlockSize: 32, TotalKVBlocks: 7})
+	w.says("http://10.0.0.1:8000", answer{Model: "x", Adapters: []string{"l"}, BlockSize: 32, TotalKVBlocks: 7})
 	w.has("a:8000 schedulable")
 	if x := w.worker("a"); x.Scope.Model != "x" || *x.BlockSize != 32 || len(x.Adapters) != 1 || *x.TotalKVBlocks != 100 {
 		t.Errorf("worker %+v", x.Record)
@@ -357,16 +357,11 @@ func TestEngines(t *testing.T) {
 	t.Cleanup(asks.Close)
 	config := kubernetes.Config{
 		Settings: settings(), Entries: []mapping.Entry{pool(func(e *mapping.Entry) { e.Ask, e.Model, e.BlockSize = true, "", 0 })},
-		Ask: func(ctx context.Context, url string) (mapping.Answer, error) {
-			d, err := asks.Describe(ctx, url, "")
-			if err != nil {
-				return mapping.Answer{}, err
-			}
-			return kubernetes.AnswerOf(d), nil
-		},
 	}
 	config.AllowLoopback = true
-	w := startConfig(t, api, client, config)
+	w := startAsking(t, api, client, config, func(ctx context.Context, url string) (*catalog.Description, error) {
+		return asks.Describe(ctx, url, "")
+	})
 	for name, e := range engines {
 		at := fmt.Sprintf("http://127.0.0.%s:%d", name, port)
 		w.await(name+" "+e.want, func() bool {

@@ -18,7 +18,10 @@ func DialPinging(kubeconfig string, after, timeout time.Duration) (*Client, erro
 
 // client-go has a handler that sleeps until a millisecond after the last error. The tests do without:
 // in a bubble, whose clock is decades behind the machine's, that is decades.
-func init() { utilruntime.ErrorHandlers = nil }
+var _ = func() any {
+	utilruntime.ErrorHandlers = nil
+	return nil
+}()
 
 // Connect returns a client whose requests go through a transport, without a network, for bubbles of time.
 func Connect(transport http.RoundTripper) (*Client, error) {

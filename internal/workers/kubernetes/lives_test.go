@@ -21,7 +21,7 @@ func asking(e *mapping.Entry) { e.Ask, e.Model, e.BlockSize, e.TotalKVBlocks = t
 // ready or terminating for hours, and while no pod could be listed since a start. Its worker drains for
 // as long, and is what it was when the pod serves again, also if its engine does not answer then.
 func TestKeptForHours(t *testing.T) {
-	said := mapping.Answer{Model: "x", Adapters: []string{"l"}, BlockSize: 32, TotalKVBlocks: 7, EventsPort: 6000}
+	said := answer{Model: "x", Adapters: []string{"l"}, BlockSize: 32, TotalKVBlocks: 7, EventsPort: 6000}
 	for name, tt := range map[string]struct {
 		change func(kubetest.Object)
 		why    string
@@ -62,6 +62,22 @@ func TestKeptForHours(t *testing.T) {
 			})
 		})
 	}
+	t.Run("another address", func(t *testing.T) {
+		virtual(t, func(t *testing.T, api *kubetest.Server) {
+			api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", 8000))
+			api.Put("pods", kubetest.Pod("llm", "a", "10.0.0.1"))
+			w := startVirtual(t, api, nil, pool(asking))
+			w.says("http://10.0.0.1:8000", said)
+			w.has("a:8000 schedulable")
+			api.Put("pods", kubetest.Pod("llm", "a", "10.0.0.9"))
+			time.Sleep(10 * time.Minute)
+			w.has("a:8000 schedulable")
+			if x := w.worker("a"); x.Scope.Model != "x" || *x.BlockSize != 32 || *x.KVEventsEndpoint != "tcp://10.0.0.9:6000" {
+				t.Errorf("worker %+v", x.Record)
+			}
+			w.lostNone()
+		})
+	})
 	t.Run("no list since the start", func(t *testing.T) {
 		virtual(t, func(t *testing.T, api *kubetest.Server) {
 			api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", 8000))
@@ -69,7 +85,7 @@ func TestKeptForHours(t *testing.T) {
 			w := startVirtual(t, api, nil, pool(asking))
 			w.says("http://10.0.0.1:8000", said)
 			w.has("a:8000 schedulable")
-			workers := w.restored()
+			workers := w.restored(false)
 			api.Kill()
 			w = startVirtual(t, api, workers, pool(asking))
 			time.Sleep(90 * time.Minute)
@@ -88,13 +104,17 @@ func (w *world) forgets(url string) {
 	delete(w.engines, url)
 }
 
-// restored returns a catalog with the workers as a state on disk has them.
-func (w *world) restored() *catalog.Catalog {
+// restored returns a catalog with the workers as a state on disk has them; plain: without what their
+// engines have said, as earlier releases have saved them.
+func (w *world) restored(plain bool) *catalog.Catalog {
 	w.t.Helper()
 	var records []catalog.Record
 	for _, x := range w.catalog.List(nil, nil) {
 		r := x.Record
 		r.Draining = "restored"
+		if plain {
+			r.Describe = nil
+		}
 		records = append(records, r)
 	}
 	workers := newCatalog()
@@ -118,24 +138,26 @@ func TestFormerSettings(t *testing.T) {
 		"select-service/data-parallel-size", "2", "select-service/total-kv-blocks", "9", "select-service/block-size", "64",
 	}
 	const had = "events 6000 replay 6100 load 6200 ranks 2 blocks 9 block 64"
-	told := mapping.Answer{Model: "x", BlockSize: 32}
+	told := answer{Model: "x", BlockSize: 32}
 	for name, tt := range map[string]struct {
 		before, after func(*mapping.Entry)
 		annotations   []string
-		says          *mapping.Answer // nil: it does not answer
+		says          *answer // nil: it does not answer
 		want          string
 		state         catalog.Lifecycle
+		saved         bool // by a release whose records have no description
 	}{
 		"the engine answers":         {before: set, after: asking, says: &told, want: "events 5557 replay 0 load 0 ranks 1 blocks 0 block 32"},
 		"annotations":                {before: asking, annotations: annotations, after: asking, says: &told, want: "events 5557 replay 0 load 0 ranks 1 blocks 0 block 32"},
-		"the engine does not tell":   {before: set, after: asking, says: &mapping.Answer{Model: "x", NoBlockSize: "none"}, want: "events 5557 replay 0 load 0 ranks 1 blocks 0 block 0", state: catalog.Incomplete},
-		"it does not answer":         {before: set, after: asking, want: had},
-		"it does not answer all":     {before: set, after: asking, says: &mapping.Answer{Model: "x", Unanswered: true}, want: had},
+		"the engine does not tell":   {before: set, after: asking, says: &answer{Model: "x", NoBlockSize: "none"}, want: "events 5557 replay 0 load 0 ranks 1 blocks 0 block 0", state: catalog.Incomplete},
+		"it does not answer":         {before: set, after: asking, want: "events 5557 replay 0 load 0 ranks 1 blocks 0 block 32"},
+		"nor did it say so then":     {before: set, after: asking, saved: true, want: had},
+		"it does not answer all":     {before: set, after: asking, saved: true, says: &answer{Model: "x", Unanswered: true}, want: had},
 		"it is not asked":            {before: set, after: func(e *mapping.Entry) { e.TotalKVBlocks = 0 }, want: "events 5557 replay 0 load 0 ranks 1 blocks 0 block 16"},
 		"it is not asked, nor known": {before: set, after: func(e *mapping.Entry) { asking(e); e.Ask = false }, want: "events 5557 replay 0 load 0 ranks 1 blocks 0 block 0", state: catalog.Incomplete},
 		"another port than before":   {before: set, after: func(e *mapping.Entry) { asking(e); e.KVEventsPort = 7000 }, says: &told, want: "events 7000 replay 0 load 0 ranks 1 blocks 0 block 32"},
 		"what the engine told it still tells": {
-			before: asking, after: asking, says: &mapping.Answer{Model: "x", BlockSize: 32, EventsPort: 5600, Ranks: 2, TotalKVBlocks: 3},
+			before: asking, after: asking, says: &answer{Model: "x", BlockSize: 32, EventsPort: 5600, Ranks: 2, TotalKVBlocks: 3},
 			want: "events 5600 replay 0 load 0 ranks 2 blocks 3 block 32",
 		},
 	} {
@@ -150,7 +172,7 @@ func TestFormerSettings(t *testing.T) {
 				}
 				w.says(engine, first)
 				w.await("the worker", func() bool { x, ok := w.find("a"); return ok && x.Lifecycle == catalog.Schedulable })
-				workers := w.restored()
+				workers := w.restored(tt.saved)
 				api.Put("pods", kubetest.Pod("llm", "a", "10.0.0.1"))
 				config := pool(tt.after)
 				w = startVirtual(t, api, workers, config)
@@ -254,7 +276,7 @@ func TestPortsReordered(t *testing.T) {
 					w.await("the workers", func() bool { return w.catalog.CountSchedulable() == len(tt.before) })
 					want := tt.want
 					if restarted {
-						workers := w.restored()
+						workers := w.restored(false)
 						api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", tt.after...))
 						w = startVirtual(t, api, workers, pool())
 						want = slices.DeleteFunc(slices.Clone(want), func(line string) bool { return strings.Contains(line, "draining") })
@@ -304,7 +326,7 @@ func TestManyRanks(t *testing.T) {
 		api.Put("pods", kubetest.Pod("llm", "b-engine", "10.0.0.2"))
 		w := startVirtual(t, api, workers, pool(func(e *mapping.Entry) { e.Ask = true }))
 		for port := 8000; port < 8008; port++ {
-			w.says(fmt.Sprint("http://10.0.0.2:", port), mapping.Answer{Model: "m", BlockSize: 16, Ranks: 4096, EventsPort: 5557, LoadPort: 7000})
+			w.says(fmt.Sprint("http://10.0.0.2:", port), answer{Model: "m", BlockSize: 16, Ranks: 4096, EventsPort: 5557, LoadPort: 7000})
 		}
 		time.Sleep(time.Minute)
 		for i := range 16 {

@@ -25,7 +25,7 @@ type world struct {
 	d       *kubernetes.Discovery
 
 	mu      sync.Mutex // guards the fields below
-	engines map[string]mapping.Answer
+	engines map[string]answer
 	asked   map[string]int
 	asking  func(context.Context) error // before an engine answers
 	removed map[uint64]int              // how often a worker was removed
@@ -102,23 +102,32 @@ func newCatalog() *catalog.Catalog {
 
 func startConfig(t *testing.T, api kubetest.API, client *kubernetes.Client, config kubernetes.Config) *world {
 	t.Helper()
+	return startAsking(t, api, client, config, nil)
+}
+
+// startAsking is startConfig where engines are asked by ask; nil is world.ask.
+func startAsking(t *testing.T, api kubetest.API, client *kubernetes.Client, config kubernetes.Config, ask func(ctx context.Context, url string) (*catalog.Description, error)) *world {
+	t.Helper()
 	w := &world{
-		t: t, api: api, engines: make(map[string]mapping.Answer), asked: make(map[string]int), removed: make(map[uint64]int),
+		t: t, api: api, engines: make(map[string]answer), asked: make(map[string]int), removed: make(map[uint64]int),
 		catalog: config.Catalog,
 	}
 	if w.catalog == nil {
 		w.catalog = newCatalog()
 	}
 	config.Catalog, config.Log = w.catalog, zerolog.Nop()
-	if config.Ask == nil {
-		config.Ask = w.ask
-	}
 	w.d = kubernetes.New(config, client)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() { ended <- w.d.Run(ctx, w.apply) }()
+	if ask == nil {
+		ask = w.ask
+	}
+	var describing sync.WaitGroup
+	describing.Go(func() { w.describe(ctx, ask) })
 	t.Cleanup(func() {
 		cancel()
+		describing.Wait()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
@@ -137,23 +146,122 @@ func (w *world) apply(set catalog.Set) (catalog.Difference, error) {
 	return d, err
 }
 
-func (w *world) ask(ctx context.Context, url string) (mapping.Answer, error) {
+// answer is what an engine says of itself. Its ports are those of its first rank.
+type answer struct {
+	Model, NoBlockSize               string
+	Adapters                         []string
+	BlockSize, Ranks                 uint32
+	TotalKVBlocks, KVTokens          uint64
+	Eagle, Unanswered                bool
+	EventsPort, ReplayPort, LoadPort uint16
+}
+
+// description returns the answer of an engine at a URL as describe has it.
+func (a answer) description(at string) *catalog.Description {
+	host := strings.TrimPrefix(at, "http://")
+	host = host[:strings.LastIndexByte(host, ':')]
+	sockets := func(port uint16) map[uint32]string {
+		if port == 0 {
+			return nil
+		}
+		all := make(map[uint32]string)
+		for dp := range max(a.Ranks, 1) {
+			all[dp] = fmt.Sprintf("tcp://%s:%d", host, uint32(port)+dp)
+		}
+		return all
+	}
+	d := &catalog.Description{
+		Engine: "vllm", Model: a.Model, Adapters: a.Adapters, BlockSize: a.BlockSize, Size: a.Ranks, TotalKVBlocks: a.TotalKVBlocks, KVTokens: a.KVTokens,
+		Eagle: a.Eagle, KVEventsEndpoints: sockets(a.EventsPort), ReplayEndpoints: sockets(a.ReplayPort), LoadEndpoints: sockets(a.LoadPort),
+		Unanswered: a.Unanswered, From: map[string]string{catalog.FieldBlockSize: "/metrics", catalog.FieldModel: "/v1/models"}, Unknown: make(map[string]string),
+	}
+	if a.NoBlockSize != "" {
+		d.Unknown[catalog.FieldBlockSize] = a.NoBlockSize
+	}
+	return d
+}
+
+func (w *world) ask(ctx context.Context, url string) (*catalog.Description, error) {
 	w.mu.Lock()
 	w.asked[url]++
 	asking := w.asking
 	w.mu.Unlock()
 	if asking != nil {
 		if err := asking(ctx); err != nil {
-			return mapping.Answer{}, err
+			return nil, err
 		}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	said, ok := w.engines[url]
 	if !ok {
-		return said, errors.New("GET " + url + "/v1/models: connection refused")
+		return nil, errors.New("GET " + url + "/v1/models: connection refused")
 	}
-	return said, nil
+	return said.description(url), nil
+}
+
+// describe asks the engines of pods as the service does (internal/node), until ctx ends: each at once and
+// after a turn, after a second while its worker is incomplete, and every minute.
+func (w *world) describe(ctx context.Context, ask func(ctx context.Context, url string) (*catalog.Description, error)) {
+	type engine struct {
+		of   catalog.Describe
+		uid  string
+		due  time.Time
+		busy bool
+	}
+	engines := make(map[uint64]*engine)
+	answers := make(chan func())
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case take := <-answers:
+			take()
+		case <-tick.C:
+		}
+		for _, x := range w.catalog.List(nil, nil) {
+			if x.Describe == nil || x.Draining != "" {
+				if x.Draining != "" {
+					delete(engines, x.ID)
+				}
+				continue
+			}
+			e := engines[x.ID]
+			if e == nil || e.uid != x.Source.UID || e.of.Turn != x.Describe.Turn && !e.busy {
+				e = &engine{of: *x.Describe, uid: x.Source.UID}
+				engines[x.ID] = e
+			}
+			if e.busy || time.Now().Before(e.due) {
+				continue
+			}
+			e.busy = true
+			asking.Go(func() {
+				fault := ""
+				told, err := ask(ctx, x.Address())
+				if err != nil {
+					fault = err.Error()
+				}
+				take := func() {
+					e.busy, e.due = false, time.Now().Add(time.Minute)
+					now, changed := w.catalog.Describe(x, told, fault)
+					if changed {
+						w.d.Described()
+					}
+					if now != nil && (told == nil || now.Lifecycle == catalog.Incomplete) {
+						e.due = time.Now().Add(time.Second)
+					}
+				}
+				select {
+				case answers <- take:
+				case <-ctx.Done():
+				}
+			})
+		}
+	}
 }
 
 // asks returns how often an engine was asked.
@@ -181,7 +289,7 @@ func (w *world) lostNone() {
 }
 
 // says makes an engine answer.
-func (w *world) says(url string, said mapping.Answer) {
+func (w *world) says(url string, said answer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.engines[url] = said

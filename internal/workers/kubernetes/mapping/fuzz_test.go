@@ -20,7 +20,7 @@ func FuzzMap(f *testing.F) {
 			p.IP, p.Labels = ip, map[string]string{mapping.RoleLabelLLMD: role}
 			p.Annotations = map[string]string{mapping.DefaultAnnotationPrefix + name: value, "llm-d.ai/active-ports": value}
 		})
-		m := mapping.Map(p, &mapping.Pool{Ports: []uint16{8000, 8001}}, &e, &settings, func(uint16) mapping.Answer { return mapping.Answer{} })
+		m := mapping.Map(p, &mapping.Pool{Ports: []uint16{8000, 8001}}, &e, &settings, func(*catalog.Record) *catalog.Description { return nil })
 		if len(m.Workers) > 2 || m.Excluded != "" && len(m.Workers) > 0 {
 			t.Fatalf("%d workers, excluded %q", len(m.Workers), m.Excluded)
 		}

@@ -2,6 +2,7 @@ package mapping
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"net"
 	"slices"
@@ -12,57 +13,12 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// Answer is what an engine has said of itself. The zero value is that of an engine that has not
-// answered.
-type Answer struct {
-	// Problem says why the engine did not answer when it was asked last, "" if it did.
-	Problem string
-	// NoModel and NoBlockSize say why an engine that answers does not tell these.
-	NoModel, NoBlockSize string
-	// Unanswered: the engine did not answer some question, so that asking again may tell more.
-	Unanswered bool
-	// Restored: it is what the worker had in an earlier life of the process, also by settings of then. It
-	// counts until the engine answers all questions, and not at all for one that is not asked.
-	Restored bool
-
-	Model         string
-	Aliases       []string // further names of the model
-	Further       []string // other models; they are not served
-	Adapters      []string
-	BlockSize     uint32
-	TotalKVBlocks uint64
-	KVTokens      uint64 // TotalKVBlocks in tokens, where the engine tells it so
-	Ranks         uint32
-	Eagle         *bool // its blocks look one token ahead; nil: it does not say
-	// EventsPort, ReplayPort and LoadPort are those of the engine's first rank, 0 if it does not
-	// say.
-	EventsPort, ReplayPort, LoadPort uint16
-}
-
-// Needs is what a worker cannot do without, and only its engine can say.
-type Needs struct{ Model, BlockSize bool }
-
-// Lacking returns why the engine has not said what is needed, "" if it has.
-func (n Needs) Lacking(said Answer) string {
-	const notYet = "the engine has not answered yet"
-	switch {
-	case n.Model && said.Model == "":
-		return first(said.Problem, said.NoModel, notYet)
-	case n.BlockSize && said.BlockSize == 0:
-		return first(said.Problem, said.NoBlockSize, notYet)
-	}
-	return ""
-}
-
 // Worker is a worker that a pod is.
 type Worker struct {
 	Record catalog.Record
 	Port   uint16
 	// Reasons says why the worker is incomplete, apart from what its record lacks.
 	Reasons []string
-	// Ask: the engine can say something that is not given, among it Needs.
-	Ask   bool
-	Needs Needs
 }
 
 // PodRanks is how many ranks a pod may have behind all of its target ports together, unless its entry
@@ -90,9 +46,9 @@ type Mapped struct {
 	Unknown []string
 }
 
-// Map returns the workers of a pod, in the order of the ports, whatever its state is. answers
-// returns what the engine at a port has said.
-func Map(p *Pod, pool *Pool, e *Entry, s *Settings, answers func(port uint16) Answer) Mapped {
+// Map returns the workers of a pod, in the order of the ports, whatever its state is. told
+// returns what the engine of a record that asks to be described has said, nil if it has not.
+func Map(p *Pod, pool *Pool, e *Entry, s *Settings, told func(r *catalog.Record) *catalog.Description) Mapped {
 	a := annotations{pod: p, prefix: s.AnnotationPrefix}
 	m := Mapped{Cordoned: a.flag("cordoned", false), Unknown: a.unknown()}
 	if why := badIP(p.IP, s.AllowLoopback); why != "" {
@@ -134,7 +90,7 @@ func Map(p *Pod, pool *Pool, e *Entry, s *Settings, answers func(port uint16) An
 		if !active(port) {
 			continue
 		}
-		w := g.worker(p, pool, e, s, i, answers(port))
+		w := g.worker(p, pool, e, s, i, told)
 		w.Reasons = slices.Concat(a.faults, w.Reasons)
 		m.Workers = append(m.Workers, w)
 	}
@@ -157,19 +113,10 @@ type given struct {
 	rankHeader       string
 }
 
-// worker returns the worker behind the i-th target port.
-func (g given) worker(p *Pod, pool *Pool, e *Entry, s *Settings, i int, said Answer) Worker {
+// worker returns the worker behind the i-th target port. What only its engine can say is left to the
+// catalog, but for ranks and endpoints, which depend on one another.
+func (g given) worker(p *Pod, pool *Pool, e *Entry, s *Settings, i int, told func(*catalog.Record) *catalog.Description) Worker {
 	port := pool.Ports[i]
-	needs, ask := g.wants(pool, e)
-	if said.Restored && !ask {
-		said = Answer{}
-	}
-	tooMany := ""
-	if g.size == 0 && said.Ranks > g.most {
-		tooMany = fmt.Sprintf("the engine's %d ranks are more than %s", said.Ranks, g.mostText())
-		said.Ranks = 0
-	}
-	g.size = first(g.size, said.Ranks, 1)
 	name := p.Name
 	if name == "" {
 		name = net.JoinHostPort(p.IP, strconv.Itoa(int(port)))
@@ -182,29 +129,26 @@ func (g given) worker(p *Pod, pool *Pool, e *Entry, s *Settings, i int, said Ans
 		}
 	}
 	url := e.Scheme + "://" + net.JoinHostPort(p.IP, strconv.Itoa(int(port)))
-	w := Worker{Port: port, Ask: ask, Needs: needs, Record: catalog.Record{
+	w := Worker{Port: port, Record: catalog.Record{
 		ID:              workerid.Of(name),
-		Scope:           catalog.Scope{Model: first(g.model, e.Model, said.Model), Tenant: e.Tenant},
+		Scope:           catalog.Scope{Model: first(g.model, e.Model, catalog.DefaultName), Tenant: e.Tenant},
 		Endpoint:        &url,
-		BlockSize:       some(first(g.blockSize, e.BlockSize, said.BlockSize)),
-		TotalKVBlocks:   some(first(g.blocks, e.TotalKVBlocks, said.TotalKVBlocks)),
+		BlockSize:       some(first(g.blockSize, e.BlockSize)),
+		TotalKVBlocks:   some(first(g.blocks, e.TotalKVBlocks)),
 		Role:            g.role,
 		StableRoutingID: some(p.Name),
 		Adapters:        g.adapters, Taints: g.taints,
 		MaxNumBatchedTokens: some(first(g.batched, e.MaxNumBatchedTokens)),
 		RankHeader:          some(first(g.rankHeader, e.RankHeader)),
 	}}
-	if tooMany != "" {
-		w.Reasons = append(w.Reasons, tooMany)
-	}
-	if said.Eagle != nil && *said.Eagle {
-		w.Record.IsEagle = said.Eagle
-	}
 	r := &w.Record
-	if g.adapters == nil {
-		r.Adapters = said.Adapters
+	said := g.describe(&w, pool, e, told)
+	if g.size == 0 && said.Size > g.most {
+		w.Reasons = append(w.Reasons, fmt.Sprintf("the engine's %d ranks are more than %s", said.Size, g.mostText()))
+	} else {
+		g.size = first(g.size, said.Size)
 	}
-	r.Aliases = catalog.AliasesOf(r.Scope.Model, said.Model, said.Aliases)
+	g.size = first(g.size, 1)
 	g.setRanks(r, uint32(i))
 	for _, domain := range [...]struct{ name, label string }{{"zone", LabelZone}, {"region", LabelRegion}} {
 		if value := p.Labels[domain.label]; value != "" {
@@ -220,12 +164,31 @@ func (g given) worker(p *Pod, pool *Pool, e *Entry, s *Settings, i int, said Ans
 	case s.KVEvents:
 		g.setEvents(&w, p, e, said)
 	}
-	r.LoadEndpoint, r.LoadEndpoints = single(g.endpoints(&w, p, e, "load reports", first(g.load, p.Ports[PortLoad], e.KVLoadPort), said.LoadPort))
+	r.LoadEndpoint, r.LoadEndpoints = single(g.endpoints(&w, p, e, "load reports", first(g.load, p.Ports[PortLoad], e.KVLoadPort), firstPort(said.LoadEndpoints)))
 	if g.metrics {
 		r.LoadMetrics = new(catalog.LoadMetrics)
 	}
-	g.setLacking(&w, pool, e, said)
 	return w
+}
+
+// describe has the engine asked for what is not given, and returns what it has said.
+func (g *given) describe(w *Worker, pool *Pool, e *Entry, told func(*catalog.Record) *catalog.Description) *catalog.Description {
+	r := &w.Record
+	noModel := first(g.model, e.Model) == ""
+	switch {
+	case e.Ask && !pool.H2C:
+		if noModel || r.BlockSize == nil || r.Adapters == nil || r.TotalKVBlocks == nil {
+			r.Describe = &catalog.Describe{Model: noModel}
+			if said := told(r); said != nil {
+				return said
+			}
+		}
+	case noModel && pool.H2C:
+		w.Reasons = append(w.Reasons, "no model is configured, and engines that speak h2c are not asked")
+	case noModel:
+		w.Reasons = append(w.Reasons, "no model is configured, and engines are not asked")
+	}
+	return new(catalog.Description)
 }
 
 // mostText is most as reasons have it.
@@ -233,19 +196,10 @@ func (g *given) mostText() string {
 	return fmt.Sprintf("the %d that a pod may have behind each of its target ports: set data_parallel_size of its source", g.most)
 }
 
-// wants returns what only the engine can say, and whether it is asked.
-func (g *given) wants(pool *Pool, e *Entry) (n Needs, ask bool) {
-	if !e.Ask || pool.H2C {
-		return n, false
-	}
-	n = Needs{Model: first(g.model, e.Model) == "", BlockSize: first(g.blockSize, e.BlockSize) == 0}
-	return n, n.Model || n.BlockSize || g.adapters == nil || first(g.blocks, e.TotalKVBlocks) == 0
-}
-
 // setRanks gives the worker of the i-th port its ranks. Frontends behind several ports know
 // nothing of one another, so they are not told the ranks of the pod.
 func (g *given) setRanks(r *catalog.Record, i uint32) {
-	if g.size != 1 {
+	if g.size != 1 || r.Describe != nil { // its engine may not say more than its pod may have
 		r.Size = &g.size
 	}
 	if i == 0 {
@@ -261,16 +215,16 @@ func (g *given) setRanks(r *catalog.Record, i uint32) {
 }
 
 // setEvents gives the worker the endpoints of its ranks' events and replays.
-func (g *given) setEvents(w *Worker, p *Pod, e *Entry, said Answer) {
+func (g *given) setEvents(w *Worker, p *Pod, e *Entry, said *catalog.Description) {
 	r := &w.Record
-	events := first(g.events, p.Ports[PortEvents], e.KVEventsPort)
-	if events == 0 && said.EventsPort == 0 {
+	events, told := first(g.events, p.Ports[PortEvents], e.KVEventsPort), firstPort(said.KVEventsEndpoints)
+	if events == 0 && told == 0 {
 		events = DefaultEventsPort
 	}
 	r.KVEventRank = new(catalog.RankOfStream)
-	r.KVEventsEndpoint, r.KVEventsEndpoints = single(g.endpoints(w, p, e, "events", events, said.EventsPort))
+	r.KVEventsEndpoint, r.KVEventsEndpoints = single(g.endpoints(w, p, e, "events", events, told))
 	replay := first(g.replay, p.Ports[PortReplay], e.KVReplayPort)
-	r.ReplayEndpoint, r.ReplayEndpoints = single(g.endpoints(w, p, e, "replays", replay, said.ReplayPort))
+	r.ReplayEndpoint, r.ReplayEndpoints = single(g.endpoints(w, p, e, "replays", replay, firstPort(said.ReplayEndpoints)))
 }
 
 // endpoints returns the ZMQ endpoint of each rank of the worker from the port of the pod's first
@@ -308,25 +262,6 @@ func single(all map[uint32]string) (*string, map[uint32]string) {
 	return nil, nil
 }
 
-// setLacking says what the worker lacks that its engine could say, and why it does not.
-func (g *given) setLacking(w *Worker, pool *Pool, e *Entry, said Answer) {
-	r := &w.Record
-	noModel := r.Scope.Model == ""
-	if noModel {
-		r.Scope.Model = catalog.DefaultName
-	}
-	why := w.Needs.Lacking(said)
-	switch {
-	case why != "":
-		w.Reasons = append(w.Reasons, why)
-	case e.Ask && !pool.H2C:
-	case noModel && pool.H2C:
-		w.Reasons = append(w.Reasons, "no model is configured, and engines that speak h2c are not asked")
-	case noModel:
-		w.Reasons = append(w.Reasons, "no model is configured, and engines are not asked")
-	}
-}
-
 // first returns the first value that is given.
 func first[T comparable](values ...T) T {
 	var none T
@@ -358,38 +293,12 @@ func trimmedList(text string) []string {
 	return items
 }
 
-// Or returns the answer, with what it lacks from an earlier one, by which it is restored or not.
-func (a Answer) Or(before Answer) Answer {
-	if a.Model == "" {
-		a.Model, a.Aliases, a.Further = before.Model, before.Aliases, before.Further
+// firstPort returns the port of the lowest rank's endpoint, 0 if there is none.
+func firstPort(byRank map[uint32]string) uint16 {
+	if len(byRank) == 0 {
+		return 0
 	}
-	if a.Eagle == nil {
-		a.Eagle = before.Eagle
-	}
-	if a.Adapters == nil {
-		a.Adapters = before.Adapters
-	}
-	a.BlockSize = first(a.BlockSize, before.BlockSize)
-	a.TotalKVBlocks = first(a.TotalKVBlocks, before.TotalKVBlocks)
-	a.KVTokens = first(a.KVTokens, before.KVTokens)
-	a.Ranks = first(a.Ranks, before.Ranks)
-	a.EventsPort = first(a.EventsPort, before.EventsPort)
-	a.ReplayPort = first(a.ReplayPort, before.ReplayPort)
-	a.LoadPort = first(a.LoadPort, before.LoadPort)
-	a.Restored = before.Restored
-	return a
-}
-
-// WithBlockSize returns the answer with the block size of the engine's events, in whose blocks its
-// capacity is known only if it is told in tokens.
-func (a Answer) WithBlockSize(size uint32) Answer {
-	a.BlockSize, a.TotalKVBlocks = size, a.KVTokens/uint64(size)
-	return a
-}
-
-// Equal reports whether two answers say the same.
-func (a Answer) Equal(b Answer) bool {
-	return a.Problem == b.Problem && a.NoModel == b.NoModel && a.NoBlockSize == b.NoBlockSize && a.Model == b.Model &&
-		slices.Equal(a.Aliases, b.Aliases) && slices.Equal(a.Further, b.Further) && slices.Equal(a.Adapters, b.Adapters) && a.BlockSize == b.BlockSize &&
-		(a.Eagle != nil && *a.Eagle) == (b.Eagle != nil && *b.Eagle) && a.TotalKVBlocks == b.TotalKVBlocks && a.KVTokens == b.KVTokens && a.Ranks == b.Ranks && a.EventsPort == b.EventsPort && a.ReplayPort == b.ReplayPort && a.LoadPort == b.LoadPort
+	at := byRank[slices.Min(slices.Collect(maps.Keys(byRank)))]
+	n, _ := strconv.ParseUint(at[strings.LastIndexByte(at, ':')+1:], 10, 16)
+	return uint16(n)
 }

@@ -50,7 +50,7 @@ func show(w mapping.Worker) string {
 	add("block", r.BlockSize != nil, func() any { return *r.BlockSize })
 	add("blocks", r.TotalKVBlocks != nil, func() any { return *r.TotalKVBlocks })
 	add("batched", r.MaxNumBatchedTokens != nil, func() any { return *r.MaxNumBatchedTokens })
-	add("ranks", r.StartRank != nil || r.Size != nil, func() any { return fmt.Sprintf("%d+%d", r.FirstRank(), r.RankCount()) })
+	add("ranks", r.StartRank != nil || r.RankCount() != 1, func() any { return fmt.Sprintf("%d+%d", r.FirstRank(), r.RankCount()) })
 	add("header", r.RankHeader != nil, func() any { return *r.RankHeader })
 	add("role", r.Role != nil, func() any { return *r.Role })
 	add("events", r.KVEventsEndpoint != nil, func() any { return *r.KVEventsEndpoint })
@@ -68,12 +68,37 @@ func show(w mapping.Worker) string {
 	add("taints", r.Taints != nil, func() any { return r.Taints })
 	add("domains", r.TopologyDomains != nil, func() any { return r.TopologyDomains })
 	add("eagle", r.IsEagle != nil, func() any { return *r.IsEagle })
-	add("ask", w.Ask, func() any { return true })
 	for _, why := range w.Reasons {
 		out += " !" + why
 	}
 	return out
 }
+
+// described returns a worker as a catalog has it after its engine has said something, or nothing with a
+// reason.
+func described(t *testing.T, w mapping.Worker, said *catalog.Description, away string) mapping.Worker {
+	t.Helper()
+	if w.Record.Describe == nil {
+		return w
+	}
+	w.Record.Source, w.Record.Faults = catalog.Source{Kind: catalog.SourceKubernetes, UID: "u"}, w.Reasons
+	c := catalog.New(catalog.Settings{KVEvents: true}, new(attachments))
+	if _, err := c.Reconcile(catalog.Set{Kind: catalog.SourceKubernetes, Records: []catalog.Record{w.Record}}); err != nil {
+		t.Fatal(err)
+	}
+	if said != nil || away != "" {
+		c.Describe(c.Latest(w.Record.ID), said, away)
+	}
+	now := c.Latest(w.Record.ID)
+	return mapping.Worker{Record: now.Record, Port: w.Port, Reasons: now.Explain()}
+}
+
+// attachments attaches whatever it is told.
+type attachments struct{}
+
+func (*attachments) Reconcile(_, _ *catalog.Attachment) error                { return nil }
+func (*attachments) ReserveSlot(catalog.Scope, uint32, catalog.Rank, uint32) {}
+func (*attachments) ReleaseSlot(catalog.Scope, catalog.Rank, uint32)         {}
 
 // TestMap: what a pod's names, ports, labels and annotations make of it, and in which order they
 // count.
@@ -84,7 +109,8 @@ func TestMap(t *testing.T) {
 		pod   *mapping.Pod
 		ports []uint16
 		entry func(*mapping.Entry)
-		said  mapping.Answer
+		away  string               // why the engine does not answer
+		said  *catalog.Description // nil: the engine is not asked
 		h2c   bool
 		want  []string
 	}{
@@ -112,7 +138,7 @@ func TestMap(t *testing.T) {
 		},
 		"no events by entry": {
 			pod:   pod(func(p *mapping.Pod) { p.Ports = map[string]uint16{"kv-events": 6000} }),
-			entry: func(e *mapping.Entry) { e.NoKVEvents = true }, said: mapping.Answer{EventsPort: 9000, ReplayPort: 9100, LoadPort: 9200},
+			entry: func(e *mapping.Entry) { e.NoKVEvents = true }, said: &catalog.Description{KVEventsEndpoints: map[uint32]string{0: "tcp://10.0.0.1:9000"}, ReplayEndpoints: map[uint32]string{0: "tcp://10.0.0.1:9100"}, LoadEndpoints: map[uint32]string{0: "tcp://10.0.0.1:9200"}},
 			want: []string{plain + " no events load=tcp://10.0.0.1:9200"},
 		},
 		"no events by annotation": {pod: annotated("select-service/kv-events", "false"), want: []string{plain + " no events"}},
@@ -126,11 +152,11 @@ func TestMap(t *testing.T) {
 				`a pod without KV events has select-service/kv-events: "false"`},
 		},
 		"further names": {
-			pod: pod(nil), said: mapping.Answer{Model: "x", Aliases: []string{"m", "gpt-4"}},
+			pod: pod(nil), said: &catalog.Description{Model: "x", Aliases: []string{"m", "gpt-4"}},
 			want: []string{plain + " events=tcp://10.0.0.1:5557 aliases=[gpt-4 x]"},
 		},
 		"further names of another model than its own": {
-			pod: pod(nil), said: mapping.Answer{Model: "x", Aliases: []string{"gpt-4"}},
+			pod: pod(nil), said: &catalog.Description{Model: "x", Aliases: []string{"gpt-4"}},
 			want: []string{plain + " events=tcp://10.0.0.1:5557"},
 		},
 		"annotated ports first": {
@@ -142,18 +168,18 @@ func TestMap(t *testing.T) {
 		},
 		"described ports last": {
 			pod:  pod(nil),
-			said: mapping.Answer{EventsPort: 9000, ReplayPort: 9100},
+			said: &catalog.Description{KVEventsEndpoints: map[uint32]string{0: "tcp://10.0.0.1:9000"}, ReplayEndpoints: map[uint32]string{0: "tcp://10.0.0.1:9100"}},
 			want: []string{plain + " events=tcp://10.0.0.1:9000 replay=tcp://10.0.0.1:9100"},
 		},
 		"load by container port, of two ranks": {
 			pod:   pod(func(p *mapping.Pod) { p.Ports = map[string]uint16{"kv-load": 6200} }),
 			entry: func(e *mapping.Entry) { e.DataParallelSize, e.KVLoadPort = 2, 7200 },
-			said:  mapping.Answer{LoadPort: 9200},
+			said:  &catalog.Description{LoadEndpoints: map[uint32]string{0: "tcp://10.0.0.1:9200"}},
 			want: []string{plain + " ranks=0+2 events=map[0:tcp://10.0.0.1:5557 1:tcp://10.0.0.1:5558]" +
 				" load=map[0:tcp://10.0.0.1:6200 1:tcp://10.0.0.1:6201]"},
 		},
 		"load by entry": {
-			pod: pod(nil), entry: func(e *mapping.Entry) { e.KVLoadPort, e.LoadMetrics = 7200, true }, said: mapping.Answer{LoadPort: 9200},
+			pod: pod(nil), entry: func(e *mapping.Entry) { e.KVLoadPort, e.LoadMetrics = 7200, true }, said: &catalog.Description{LoadEndpoints: map[uint32]string{0: "tcp://10.0.0.1:9200"}},
 			want: []string{plain + " events=tcp://10.0.0.1:5557 load=tcp://10.0.0.1:7200 metrics=true"},
 		},
 		"load by annotation": {
@@ -162,7 +188,7 @@ func TestMap(t *testing.T) {
 			want:  []string{plain + " events=tcp://10.0.0.1:5557 load=tcp://10.0.0.1:5200"},
 		},
 		"load as the engine says": {
-			pod: pod(nil), said: mapping.Answer{LoadPort: 9200},
+			pod: pod(nil), said: &catalog.Description{LoadEndpoints: map[uint32]string{0: "tcp://10.0.0.1:9200"}},
 			want: []string{plain + " events=tcp://10.0.0.1:5557 load=tcp://10.0.0.1:9200"},
 		},
 		"two ports": {
@@ -173,7 +199,7 @@ func TestMap(t *testing.T) {
 			},
 		},
 		"each of two ports describes its own": {
-			pod: pod(nil), ports: []uint16{8000, 8001}, said: mapping.Answer{EventsPort: 9000},
+			pod: pod(nil), ports: []uint16{8000, 8001}, said: &catalog.Description{KVEventsEndpoints: map[uint32]string{0: "tcp://10.0.0.1:9000"}},
 			want: []string{
 				plain + " events=tcp://10.0.0.1:9000",
 				"3621283254180760 m@default http://10.0.0.1:8001 block=16 ranks=1+1 header=none events=tcp://10.0.0.1:9000",
@@ -208,36 +234,36 @@ func TestMap(t *testing.T) {
 				"select-service/total-kv-blocks", "3", "select-service/max-num-batched-tokens", "4", "select-service/role", "decode",
 				"select-service/taints", "t", "select-service/rank-header", "global"),
 			entry: func(e *mapping.Entry) { e.Ask, e.Role, e.TotalKVBlocks, e.MaxNumBatchedTokens = true, "prefill", 7, 8 },
-			said:  mapping.Answer{Model: "x", Adapters: []string{"y"}, BlockSize: 64, TotalKVBlocks: 5},
+			said:  &catalog.Description{Model: "x", Adapters: []string{"y"}, BlockSize: 64, TotalKVBlocks: 5},
 			want: []string{"1943803597606491 n@default http://10.0.0.1:8000 block=32 blocks=3 batched=4 ranks=0+2 header=global role=decode " +
 				"events=map[0:tcp://10.0.0.1:1 1:tcp://10.0.0.1:2] replay=map[0:tcp://10.0.0.1:2 1:tcp://10.0.0.1:3] adapters=[b a] taints=[t]"},
 		},
 		"entry before engine": {
 			pod: pod(nil), entry: func(e *mapping.Entry) { e.Ask = true },
-			said: mapping.Answer{Model: "x", Adapters: []string{"y"}, BlockSize: 64, TotalKVBlocks: 5},
-			want: []string{"1943803597606491 m@default http://10.0.0.1:8000 block=16 blocks=5 events=tcp://10.0.0.1:5557 adapters=[y] ask=true"},
+			said: &catalog.Description{Model: "x", Adapters: []string{"y"}, BlockSize: 64, TotalKVBlocks: 5},
+			want: []string{"1943803597606491 m@default http://10.0.0.1:8000 block=16 blocks=5 events=tcp://10.0.0.1:5557 adapters=[y]"},
 		},
 		"not answered yet": {
 			pod: pod(nil), entry: func(e *mapping.Entry) { e.Ask, e.Model = true, "" },
-			want: []string{"1943803597606491 default@default http://10.0.0.1:8000 block=16 events=tcp://10.0.0.1:5557 ask=true !the engine has not answered yet"},
+			want: []string{"1943803597606491 default@default http://10.0.0.1:8000 block=16 events=tcp://10.0.0.1:5557 !the engine has not been asked yet"},
 		},
 		"looks ahead": {
-			pod: pod(nil), said: mapping.Answer{Eagle: new(true)},
+			pod: pod(nil), said: &catalog.Description{Engine: "sglang", Eagle: true},
 			want: []string{plain + " events=tcp://10.0.0.1:5557 eagle=true"},
 		},
-		"does not look ahead": {pod: pod(nil), said: mapping.Answer{Eagle: new(false)}, want: []string{plain + " events=tcp://10.0.0.1:5557"}},
+		"does not look ahead": {pod: pod(nil), said: &catalog.Description{Engine: "sglang"}, want: []string{plain + " events=tcp://10.0.0.1:5557"}},
 		"tells no model": {
-			pod: pod(nil), entry: func(e *mapping.Entry) { e.Ask, e.Model = true, "" }, said: mapping.Answer{NoModel: "401", NoBlockSize: "404"},
-			want: []string{"1943803597606491 default@default http://10.0.0.1:8000 block=16 events=tcp://10.0.0.1:5557 ask=true !401"},
+			pod: pod(nil), entry: func(e *mapping.Entry) { e.Ask, e.Model = true, "" }, said: &catalog.Description{Unknown: map[string]string{"model_name": "401", "block_size": "404"}},
+			want: []string{"1943803597606491 default@default http://10.0.0.1:8000 block=16 events=tcp://10.0.0.1:5557 !401"},
 		},
 		"tells no model that is given": {
-			pod: pod(nil), entry: func(e *mapping.Entry) { e.Ask, e.BlockSize = true, 0 }, said: mapping.Answer{NoModel: "401", BlockSize: 32},
-			want: []string{"1943803597606491 m@default http://10.0.0.1:8000 block=32 events=tcp://10.0.0.1:5557 ask=true"},
+			pod: pod(nil), entry: func(e *mapping.Entry) { e.Ask, e.BlockSize = true, 0 }, said: &catalog.Description{Unknown: map[string]string{"model_name": "401"}, BlockSize: 32},
+			want: []string{"1943803597606491 m@default http://10.0.0.1:8000 block=32 events=tcp://10.0.0.1:5557"},
 		},
 		"answered with a fault": {
 			pod: pod(nil), entry: func(e *mapping.Entry) { e.Ask, e.BlockSize = true, 0 },
-			said: mapping.Answer{Problem: "GET http://10.0.0.1:8000/metrics: 404"},
-			want: []string{"1943803597606491 m@default http://10.0.0.1:8000 events=tcp://10.0.0.1:5557 ask=true !GET http://10.0.0.1:8000/metrics: 404"},
+			away: "GET http://10.0.0.1:8000/metrics: 404",
+			want: []string{"1943803597606491 m@default http://10.0.0.1:8000 events=tcp://10.0.0.1:5557 !GET http://10.0.0.1:8000/metrics: 404 !block_size must be greater than 0"},
 		},
 		"nobody asks": {
 			pod: pod(nil), entry: func(e *mapping.Entry) { e.Model = "" },
@@ -266,7 +292,7 @@ func TestMap(t *testing.T) {
 				" that a pod may have behind each of its target ports: set data_parallel_size of its source"},
 		},
 		"more ranks of an engine than a pod may have": {
-			pod: pod(nil), said: mapping.Answer{Ranks: 65},
+			pod: pod(nil), said: &catalog.Description{Size: 65},
 			want: []string{plain + " events=tcp://10.0.0.1:5557 !the engine's 65 ranks are more than the 64" +
 				" that a pod may have behind each of its target ports: set data_parallel_size of its source"},
 		},
@@ -291,10 +317,11 @@ func TestMap(t *testing.T) {
 			if tt.ports == nil {
 				tt.ports = one
 			}
-			m := mapping.Map(tt.pod, &mapping.Pool{Ports: tt.ports, H2C: tt.h2c}, &e, &settings, func(uint16) mapping.Answer { return tt.said })
+			e.Ask = e.Ask || tt.said != nil
+			m := mapping.Map(tt.pod, &mapping.Pool{Ports: tt.ports, H2C: tt.h2c}, &e, &settings, func(*catalog.Record) *catalog.Description { return tt.said })
 			var got []string
 			for _, w := range m.Workers {
-				got = append(got, show(w))
+				got = append(got, show(described(t, w, tt.said, tt.away)))
 			}
 			if d := cmp.Diff(tt.want, got); d != "" || m.Excluded != "" {
 				t.Errorf("excluded %q, workers (-want +got):\n%s", m.Excluded, d)
@@ -306,7 +333,7 @@ func TestMap(t *testing.T) {
 func idOf(name string) uint64 {
 	e := configured()
 	p := pod(func(p *mapping.Pod) { p.Name, p.Namespace = name, "llm" })
-	return mapping.Map(p, &mapping.Pool{Ports: []uint16{8000}}, &e, &settings, func(uint16) mapping.Answer { return mapping.Answer{} }).Workers[0].Record.ID
+	return mapping.Map(p, &mapping.Pool{Ports: []uint16{8000}}, &e, &settings, func(*catalog.Record) *catalog.Description { return nil }).Workers[0].Record.ID
 }
 
 // TestRoles: all values of both labels, their order, and what an entry fixes.
@@ -334,7 +361,7 @@ func TestRoles(t *testing.T) {
 		e := configured()
 		e.Role = tt.fixed
 		p := pod(func(p *mapping.Pod) { p.Labels = tt.labels })
-		m := mapping.Map(p, &mapping.Pool{Ports: []uint16{8000}}, &e, &settings, func(uint16) mapping.Answer { return mapping.Answer{} })
+		m := mapping.Map(p, &mapping.Pool{Ports: []uint16{8000}}, &e, &settings, func(*catalog.Record) *catalog.Description { return nil })
 		got := ""
 		switch {
 		case m.Excluded == mapping.ExcludedRole:
@@ -358,7 +385,7 @@ func TestExcludedAddresses(t *testing.T) {
 	} {
 		e := configured()
 		p := pod(func(p *mapping.Pod) { p.IP = ip })
-		m := mapping.Map(p, &mapping.Pool{Ports: []uint16{8000}}, &e, &settings, func(uint16) mapping.Answer { return mapping.Answer{} })
+		m := mapping.Map(p, &mapping.Pool{Ports: []uint16{8000}}, &e, &settings, func(*catalog.Record) *catalog.Description { return nil })
 		if (m.Excluded == mapping.ExcludedIP) != bad {
 			t.Errorf("%s: excluded %q, want %v", ip, m.Excluded, bad)
 		}
@@ -367,7 +394,7 @@ func TestExcludedAddresses(t *testing.T) {
 	open.AllowLoopback = true
 	e := configured()
 	p := pod(func(p *mapping.Pod) { p.IP = "127.0.0.9" })
-	if m := mapping.Map(p, &mapping.Pool{Ports: []uint16{8000}}, &e, &open, func(uint16) mapping.Answer { return mapping.Answer{} }); m.Excluded != "" {
+	if m := mapping.Map(p, &mapping.Pool{Ports: []uint16{8000}}, &e, &open, func(*catalog.Record) *catalog.Description { return nil }); m.Excluded != "" {
 		t.Errorf("the loopback is excluded although it is allowed: %s", m.Why)
 	}
 }
@@ -376,7 +403,7 @@ func TestExcludedAddresses(t *testing.T) {
 func TestUnknownAnnotations(t *testing.T) {
 	e := configured()
 	p := annotated("select-service/blocksize", "1", "select-service/cordoned", "true", "example.com/model", "x")
-	m := mapping.Map(p, &mapping.Pool{Ports: []uint16{8000}}, &e, &settings, func(uint16) mapping.Answer { return mapping.Answer{} })
+	m := mapping.Map(p, &mapping.Pool{Ports: []uint16{8000}}, &e, &settings, func(*catalog.Record) *catalog.Description { return nil })
 	if d := cmp.Diff([]string{"select-service/blocksize"}, m.Unknown); d != "" || !m.Cordoned || m.Workers[0].Record.Scope != (catalog.Scope{Model: "m", Tenant: "default"}) {
 		t.Errorf("cordoned %v, unknown %s", m.Cordoned, d)
 	}
