@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the table of docs/run/logs.md")
+var rewrite = flag.Bool("rewrite", false, "write the tables of docs/run/logs.md and docs/reference/metrics.md")
 
 // logLine is what the code logs under one message.
 type logLine struct {

@@ -37,6 +37,21 @@ func TestLength(t *testing.T) {
 	}
 }
 
+// TestIndex proves that docs/README.md leads to every page below docs. Decisions (docs/adr) are listed by their folder.
+func TestIndex(t *testing.T) {
+	root := rootOf(t)
+	linked := make(map[string]bool)
+	for _, m := range link.FindAllStringSubmatch(read(t, root, "docs/README.md"), -1) {
+		file, _, _ := strings.Cut(m[1], "#")
+		linked[path.Join("docs", file)] = true
+	}
+	for _, page := range pages(t, root) {
+		if strings.HasPrefix(page, "docs/") && page != "docs/README.md" && !strings.HasPrefix(page, "docs/adr/") && !linked[page] {
+			t.Errorf("docs/README.md does not lead to %s", page)
+		}
+	}
+}
+
 // TestVersion proves that what names a version of the next release names that of the newest section of
 // the changelog, which make test-packages makes.
 func TestVersion(t *testing.T) {

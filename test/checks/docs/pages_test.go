@@ -20,18 +20,21 @@ import (
 // patience is how long a whole session may take; it takes a few seconds, with LiteLLM beside other work a minute.
 const patience = 5 * time.Minute
 
+// played has the pages below docs whose session TestPages plays, with the ports that they name.
+var played = map[string][]string{
+	"start/callers.md":       {"8092"},
+	"reference/conductor.md": {"13333", "8092", "5500"},
+	"run/diagnose.md":        {"13333", "8092", "5500"},
+	"run/draining.md":        {"8092"},
+	"start/engines.md":       {"8092"},
+	"run/overload.md":        {"8092"},
+	"run/tls.md":             {"8092"},
+}
+
 // TestPages proves that the sessions of the documentation work as they are
 // printed, on other ports: each answer has the values of the page.
 func TestPages(t *testing.T) {
-	for page, ports := range map[string][]string{
-		"start/callers.md":       {"8092"},
-		"reference/conductor.md": {"13333", "8092", "5500"},
-		"run/diagnose.md":        {"13333", "8092", "5500"},
-		"run/draining.md":        {"8092"},
-		"start/engines.md":       {"8092"},
-		"run/overload.md":        {"8092"},
-		"run/tls.md":             {"8092"},
-	} {
+	for page, ports := range played {
 		t.Run(page, func(t *testing.T) {
 			t.Parallel()
 			if _, err := exec.LookPath("python3"); err != nil && page == "start/callers.md" {
@@ -39,6 +42,30 @@ func TestPages(t *testing.T) {
 			}
 			play(t, "docs/"+page, ports...)
 		})
+	}
+}
+
+// TestPlayed proves that every page with commands that look played (sh blocks) is played somewhere, and that what is
+// not says why. Blocks of the language console are for reading only.
+func TestPlayed(t *testing.T) {
+	players := map[string]string{
+		"README.md":                  "TestReadme and TestTwoEngines",
+		"docs/start/clients.md":      "TestFromGo",
+		"docs/start/install.md":      "make test-newcomer",
+		"docs/start/kubernetes.md":   "make test-kube-api and make test-istio play the objects; the commands need a cluster",
+		"docs/start/ray.md":          "test/others/ray",
+		"docs/figures/benchmarks.md": "they take minutes and other programs; TestBenchmarkNames checks the names",
+	}
+	root := rootOf(t)
+	for _, page := range pages(t, root) {
+		name, isDocs := strings.CutPrefix(page, "docs/")
+		if !isDocs && page != "README.md" || strings.HasPrefix(page, "docs/start/tutorials/") { // the latter: TestTutorials
+			continue
+		}
+		has := regexp.MustCompile("(?m)^ *```sh$").MatchString(read(t, root, page))
+		if _, known := played[name]; has && !known && players[page] == "" {
+			t.Errorf("%s has commands that no test plays", page)
+		}
 	}
 }
 
