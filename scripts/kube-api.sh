@@ -21,6 +21,8 @@ if [[ ! -x $bin/kube-apiserver || ! -x $bin/etcd ]]; then
   tmp=$PWD/.cache/kube-build version=k8s.io/component-base/version minor=${kube#v*.}
   rm -rf "$tmp"
   mkdir -p "$tmp/bin"
+  (cd test/helpers/kubetest/apiserver && "$go" mod download k8s.io/kubernetes) >&2 ||
+    { echo 'missing: the module k8s.io/kubernetes cannot be fetched' >&2; exit 1; }
   export CGO_ENABLED=0 GOFLAGS='-trimpath -buildvcs=false' GOCACHE=$tmp/cache
   # Helm refuses a cluster without a version.
   (cd test/helpers/kubetest/apiserver && nice "$go" build -p 1 -tags providerless -o "$tmp/bin/kube-apiserver" -ldflags \

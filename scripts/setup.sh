@@ -4,11 +4,12 @@
 # pkg-config, curl. With --programs the arguments are programs, PROGRAM or
 # PROGRAM=PACKAGE, and those that are missing are installed.
 # Works as root or with sudo; where neither is possible it prints the one line
-# to run and stops.
+# to run and stops. Here and in the other scripts a line that begins with "missing: " says what
+# cannot be had: .ci/nightly skips such a step.
 set -euo pipefail
 
 stop() { # message [line to run]
-  printf 'setup: %s\n' "$1" >&2
+  printf 'missing: %s\n' "$1" >&2
   [ $# -lt 2 ] || printf '%s\n' "$2" >&2
   exit 1
 }

@@ -18,7 +18,7 @@ newest() {
 if [ "${1:-}" != --pinned ]; then
   for release in "${releases[@]}"; do
     latest=$(newest "${release%==*}")
-    [ -n "$latest" ] || { printf 'test-fields: no newest release of %s found\n' "${release%==*}" >&2; exit 1; }
+    [ -n "$latest" ] || { printf 'missing: the newest release of %s is not found\n' "${release%==*}" >&2; exit 1; }
     [ "$latest" = "$release" ] || releases+=("$latest")
   done
 fi

@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 go=${GO:-go}
-((EUID == 0)) || { echo 'test-istio: it needs root, for a network namespace' >&2; exit 1; }
+((EUID == 0)) || { echo 'missing: root, for a network namespace' >&2; exit 1; }
 
 module() { (cd test/helpers/kubetest/istio && "$go" list -m -f "$1" istio.io/istio); }
 
@@ -31,7 +31,7 @@ build() {
   echo "$bin"
 }
 
-(cd test/helpers/kubetest/istio && "$go" mod download istio.io/istio)
+(cd test/helpers/kubetest/istio && "$go" mod download istio.io/istio) || { echo 'missing: the module istio.io/istio cannot be fetched' >&2; exit 1; }
 TEST_ISTIO=${TEST_ISTIO:-$(build)}
 TEST_ISTIO_MODULE=$(module '{{.Dir}}')
 TEST_KUBE_API=$(scripts/kube-api.sh)

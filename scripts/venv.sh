@@ -33,7 +33,8 @@ flock 9 # two runs at once make one environment, not half of two
 if [ ! -e "$venv/complete" ]; then # an interrupted one is made again
   printf 'venv: installing %s\n' "$*" >&2
   python3 -m venv --clear "$venv"
-  "$venv/bin/python" -m pip install -q --disable-pip-version-check "$@" >&2
+  "$venv/bin/python" -m pip install -q --disable-pip-version-check "$@" >&2 ||
+    { printf 'missing: pip cannot install %s\n' "$*" >&2; exit 1; }
   touch "$venv/complete"
 fi
 printf '%s\n' "$venv/bin/python"

@@ -19,7 +19,8 @@ if ! compgen -G "$file-*.whl" >/dev/null; then
     --dest "$part" --no-deps --only-binary=:all: --ignore-requires-python \
     --python-version 3.11 --implementation cp --abi cp311 --abi abi3 --abi none \
     --platform manylinux_2_34_x86_64 --platform manylinux_2_31_x86_64 \
-    --platform manylinux_2_28_x86_64 --platform manylinux1_x86_64 --platform any "$release" >&2
+    --platform manylinux_2_28_x86_64 --platform manylinux1_x86_64 --platform any "$release" >&2 ||
+    { printf 'missing: pip cannot fetch %s\n' "$release" >&2; exit 1; }
   mv "$part"/*.whl "$wheels/"
 fi
 compgen -G "$file-*.whl"

@@ -130,7 +130,7 @@ var mayImport = map[string][]string{
 // programs is what the tools around the service may import: its public packages
 // and its sockets, never its inside. They meet it on the wire, so that they can
 // drive any other server of the same contract. test/checks/e2e is the harness that starts it.
-var programs = []string{"api", "demo/sim/...", "internal/transport/zmqsock", "pkg/...", "test/checks/e2e", "test/helpers/kvpub", "test/helpers/tracetest", "test/helpers/zmqtest"}
+var programs = []string{"api", "demo/sim/...", "internal/transport/zmqsock", "pkg/...", "test/checks/e2e", "test/helpers/kvpub", "test/helpers/length", "test/helpers/tracetest", "test/helpers/zmqtest"}
 
 // client is a library for programs that call the service. It is no part of the
 // core and nothing of the core may use it.

@@ -219,7 +219,7 @@ func (l *ledger) missing(n uint64) int {
 func TestSubscribersStress(t *testing.T) {
 	seeds := uint64(5)
 	if testing.Short() {
-		seeds = 2
+		seeds = 1
 	}
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

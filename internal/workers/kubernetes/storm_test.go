@@ -243,6 +243,7 @@ func TestRedirect(t *testing.T) {
 				StatusCode: http.StatusTemporaryRedirect, Header: http.Header{"Location": {"http://evil.example/x"}}, Body: http.NoBody, Request: r,
 			}, nil
 		})
+		api.CutWatches() // one that has begun asks nothing
 		w.await("the error", func() bool {
 			return strings.Contains(w.d.Status().Sources[0].Error, "redirects to evil.example, which is not followed")
 		})

@@ -228,23 +228,17 @@ func installTutorial(t *testing.T, root, dir string) (env []string) {
 	t.Helper()
 	bin := filepath.Join(dir, "bin")
 	install(t, root, bin, false)
-	build := func(name, pkg string) {
-		cmd := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(bin, name), pkg)
-		cmd.Dir = root
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("build %s: %v\n%s", name, err, out)
-		}
+	if err := os.Symlink(e2e.Program(t, "./cmd/selectctl"), filepath.Join(bin, "selectctl")); err != nil {
+		t.Fatal(err)
 	}
-	build("selectctl", "./cmd/selectctl")
 	path := os.Getenv(programsVariable)
 	if path == "" {
 		path = filepath.Join(dir, "stand-ins")
 		if err := os.Mkdir(path, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		build("stand-in", "./test/checks/docs/stand-in")
 		for _, name := range []string{"litellm", "claude", "codex"} {
-			if err := os.Symlink(filepath.Join(bin, "stand-in"), filepath.Join(path, name)); err != nil {
+			if err := os.Symlink(e2e.Program(t, "./test/checks/docs/stand-in"), filepath.Join(path, name)); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -4,24 +4,17 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 )
 
 // Engine is a simulated engine: its URL, and the endpoints of its KV events and their replay.
 type Engine struct{ URL, Events, Replay string }
 
-var buildEngines = sync.OnceValues(func() (string, error) { return compile("sim-engine", nil) })
-
 // Engines starts n simulated engines (demo/engine) in one process, until the end of the test.
 // TestMain has to call Clean at the end.
 func Engines(tb testing.TB, n int, args ...string) (*Process, []Engine) {
 	tb.Helper()
-	binary, err := buildEngines()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	p := Start(tb, Options{Command: append([]string{binary, "--engines", strconv.Itoa(n)}, args...)})
+	p := Start(tb, Options{Command: append([]string{Program(tb, "./demo/engine"), "--engines", strconv.Itoa(n)}, args...)})
 	Eventually(tb, "the engines are up", func() error {
 		if code, ended := p.Wait(0); ended {
 			tb.Fatalf("sim-engine ended with code %d: %s", code, p.Output())

@@ -74,7 +74,7 @@ func TestBytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("the picker had at most %d MiB", kilobytes>>10)
-	if kilobytes>>10 > bound && !e2e.Race {
+	if kilobytes>>10 > bound && !e2e.Race(t) {
 		t.Errorf("the picker had %d MiB, more than %d", kilobytes>>10, bound)
 	}
 	b.idle()

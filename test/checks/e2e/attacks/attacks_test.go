@@ -12,11 +12,12 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/test/checks/e2e"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if testing.Short() || e2e.Race {
+	if testing.Short() || length.Race {
 		fmt.Println("left out: make test-attacks runs them")
 		return
 	}

@@ -81,7 +81,7 @@ func (a *accounted) mustPost(t *testing.T, path string, body []byte) {
 // TestAccountsAreReal compares accounts with what the process holds, over plays of requests: they
 // are not below it, and at most half above it. docs/run/sizing.md has the table that it logs.
 func TestAccountsAreReal(t *testing.T) {
-	if testing.Short() || e2e.Race {
+	if testing.Short() || e2e.Race(t) {
 		t.Skip("measures a whole program")
 	}
 	fill := func(path, head string, shared, own int) func(t *testing.T, s *accounted, from, n int) {

@@ -30,7 +30,7 @@ const seed = 20250711
 // mutations is the number of broken messages, and of broken bodies.
 func mutations() int {
 	if testing.Short() {
-		return 2000
+		return 800
 	}
 	return 10_000
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/test/checks/e2e"
-	"github.com/select-service/select-service/test/helpers/length"
 	"github.com/select-service/select-service/test/helpers/natstest"
 )
 
@@ -47,7 +46,7 @@ func TestFleetCost(t *testing.T) {
 		fleets = append(fleets, f)
 	}
 	const rounds = 4
-	bookings := length.Of(5000, 500, 500)
+	bookings := of(5000, 500)
 	var booker, receiver [2][]float64 // microseconds of CPU for a booking and its end, by round
 	var delays [2][]time.Duration
 	for round := range rounds {
@@ -57,7 +56,7 @@ func TestFleetCost(t *testing.T) {
 			f.sameLoads()
 			after := cpu(t, f)
 			booker[i] = append(booker[i], 1e6*(after[0]-before[0])/float64(bookings))
-			delays[i] = append(delays[i], f.delays(fmt.Sprintf("%d-%d-late", i, round), length.Of(200, 20, 20))...)
+			delays[i] = append(delays[i], f.delays(fmt.Sprintf("%d-%d-late", i, round), of(200, 20))...)
 			receiver[i] = append(receiver[i], 1e6*(after[1]-before[1]+after[2]-before[2])/float64(2*bookings))
 		}
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/select-service/select-service/test/checks/e2e"
-	"github.com/select-service/select-service/test/helpers/length"
 	"github.com/select-service/select-service/test/helpers/natstest"
 	"github.com/select-service/select-service/test/helpers/zmqtest"
 )
@@ -64,7 +63,7 @@ func TestCutOff(t *testing.T) {
 	tr.goOn(callsBetween)
 	for name, cut := range map[string]func(bool){"broken": way.setShut, "frozen": way.setFrozen} {
 		cut(true)
-		apart := time.NewTimer(time.Duration(length.Of(20, 4, 4)) * time.Second) // longer than a replica may be silent
+		apart := time.NewTimer(time.Duration(of(20, 4)) * time.Second) // longer than a replica may be silent
 		tr.goOn(callsBetween)
 		<-apart.C
 		e2e.Eventually(t, "the replica knows that it is cut off", func() error {

@@ -7,3 +7,11 @@ import (
 )
 
 func TestMain(m *testing.M) { e2e.Main(m) }
+
+// of returns the full length of a play, or the one with -short.
+func of(full, short int) int {
+	if testing.Short() {
+		return short
+	}
+	return full
+}

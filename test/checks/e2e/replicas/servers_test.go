@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/test/checks/e2e"
-	"github.com/select-service/select-service/test/helpers/length"
 	"github.com/select-service/select-service/test/helpers/natstest"
 )
 
@@ -111,7 +110,7 @@ func TestServersDie(t *testing.T) {
 		}
 		return nil
 	})
-	down := time.NewTimer(time.Duration(length.Of(60, 2, 2)) * time.Second)
+	down := time.NewTimer(time.Duration(of(60, 2)) * time.Second)
 	<-down.C
 	for _, s := range servers {
 		s.Restart(t)
