@@ -23,12 +23,10 @@ import (
 	"github.com/select-service/select-service/internal/fleet"
 	"github.com/select-service/select-service/internal/fleet/bus"
 	"github.com/select-service/select-service/internal/node"
-	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/internal/server/replicastatus"
 	"github.com/select-service/select-service/internal/transport/certs"
 	"github.com/select-service/select-service/internal/transport/fetch"
 	"github.com/select-service/select-service/internal/transport/zmqsock"
-	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/pkg/replicasync"
 )
@@ -86,17 +84,9 @@ func newMember(conf config.Config, url string, certificates *certs.Side, budget 
 	if f.conn, err = bus.Dial(c); err != nil {
 		return nil, fmt.Errorf("--fleet: %w", err)
 	}
-	sharing := fleet.Config{
-		Bucket: f.conn.Bucket(), Fleet: f.conn, Replica: name, Cache: cacheFile(conf), Required: conf.Fleet.Required,
-		Local: func() *catalog.Catalog { return service().Catalog() },
-		Apply: func(set catalog.Set) (catalog.Difference, error) { return service().ApplyShared(set) },
-		Log:   log,
-	}
-	if conf.Fleet.Settings {
-		sharing.Thresholds = func() *overload.Table { return service().Thresholds() }
-		sharing.Policies = func(section []byte) error { return service().ApplyPolicies(section) }
-	}
-	f.catalog = fleet.New(sharing)
+	f.catalog = fleet.New(fleet.Config{
+		Bucket: f.conn.Bucket(), Fleet: f.conn, Replica: name, Cache: cacheFile(conf), Required: conf.Fleet.Required, Log: log,
+	})
 	return f, nil
 }
 
@@ -173,7 +163,10 @@ func (me *member) configure(c *node.Config, r replicas, url string, maxPeers int
 	if me == nil {
 		return
 	}
-	c.Process, c.Shared, c.SharedSettings = me.process, me.catalog, me.conf.Settings
+	c.Process, c.Workers = me.process, me.catalog.Store()
+	if me.conf.Settings {
+		c.Settings = me.catalog.SettingsStore()
+	}
 	if c.Recovery.Find == nil {
 		c.Recovery.Find = func(ctx context.Context) []string { return onHosts(me.conn.Peers(ctx), me.hosts) }
 		c.Recovery.GivenUp = me.catalog.GivenUp

@@ -65,10 +65,7 @@ func (s *Service) correctBlockSize(worker uint64, seen seenSize) {
 	if w.Source.KindOrAPI() == catalog.SourceKubernetes {
 		changed = s.config.CorrectDiscovered != nil && s.config.CorrectDiscovered(w, size)
 	} else {
-		s.scopes.Change(func() { _, changed = s.catalog.CorrectBlockSize(w, size) })
-		if changed && s.config.Shared != nil {
-			s.config.Shared.Look()
-		}
+		changed = s.CorrectBlockSize(w, size)
 	}
 	if !changed {
 		return

@@ -15,6 +15,7 @@ import (
 
 	"github.com/select-service/select-service/internal/engines/describe"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/workers"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/kvevents"
 	"github.com/select-service/select-service/pkg/memory"
@@ -39,7 +40,7 @@ type AskEngine func(ctx context.Context, url, engine string) (*catalog.Descripti
 type describer struct {
 	ask     AskEngine
 	catalog *catalog.Catalog
-	// apply gives an answer to the catalog, see catalog.Catalog.Describe.
+	// apply gives an answer to the catalog, see workers.Registry.Describe.
 	apply func(w *catalog.Worker, told *catalog.Description, fault string) (now *catalog.Worker, changed bool)
 	log   zerolog.Logger
 	wake  chan struct{} // workers have changed, or a stream has connected
@@ -317,19 +318,6 @@ func (d *describer) counts() map[string]uint64 {
 	return map[string]uint64{"answered": d.asked[askAnswered].Load(), "away": d.asked[askAway].Load(), "refused": d.asked[askRefused].Load()}
 }
 
-// describeWorker gives the catalog an answer of a worker's engine.
-func (s *Service) describeWorker(w *catalog.Worker, told *catalog.Description, fault string) (now *catalog.Worker, changed bool) {
-	s.scopes.Change(func() {
-		if now, changed = s.catalog.Describe(w, told, fault); changed {
-			s.Selections().Add(now.Scope.Model)
-		}
-	})
-	if changed && s.config.Shared != nil {
-		s.config.Shared.Look()
-	}
-	return now, changed
-}
-
 // DescribeWorkerIn is PutWorkerIn for a worker that its engine describes: it is asked first. An
 // engine that does not run, or is too busy, makes the worker incomplete, and is asked again. If
 // it answers, but does not tell what the record needs, the worker is refused, with the engine's
@@ -339,7 +327,7 @@ func (s *Service) DescribeWorkerIn(ctx context.Context, own catalog.ScopeFilter,
 		return nil, contract.Errorf(contract.BadRequest, "this process does not ask engines: register without describe")
 	}
 	if err := r.CheckDescribe(); err != nil {
-		return nil, asError(err)
+		return nil, workers.AsError(err)
 	}
 	wish := *r.Describe
 	wait, cancel := context.WithTimeout(ctx, requestPatience)

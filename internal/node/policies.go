@@ -11,10 +11,10 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/select-service/select-service/internal/fleet"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/policies"
+	"github.com/select-service/select-service/internal/selection/settings"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector/ttft"
@@ -53,7 +53,8 @@ type learning struct {
 	core
 	learners *policies.Learners
 	own      *policies.Table   // of the configuration
-	settings policies.Settings // of own, for sections that come later
+	of       policies.Settings // of own, for sections that come later
+	settings settings.Store
 
 	mu      sync.Mutex // guards section, and the order of changes
 	section string     // the section worker_selection that is in force, "": own
@@ -71,7 +72,7 @@ func (le *learning) ApplyPolicies(section []byte) error {
 	table := le.own
 	if len(section) > 0 {
 		var err error
-		if table, err = policies.Parse(section, le.settings); err != nil {
+		if table, err = policies.Parse(section, le.of); err != nil {
 			return err
 		}
 	}
@@ -90,6 +91,8 @@ func (le *learning) PolicySection() string {
 	return le.section
 }
 
+func (le *learning) policySection() []byte { return []byte(le.PolicySection()) }
+
 // PolicyChange is what SetPolicies has done.
 type PolicyChange struct {
 	// Section is the digest of the section, 16 hexadecimal digits, "": none; Changed names what is not as it was
@@ -100,28 +103,20 @@ type PolicyChange struct {
 	Behind []string
 }
 
-// SetPolicies is ApplyPolicies, for all replicas of a fleet that shares its settings.
-func (s *Service) SetPolicies(section []byte) (change PolicyChange, err error) {
+// SetPolicies is ApplyPolicies where the settings are kept: in this process, or in all replicas of a fleet.
+func (le *learning) SetPolicies(section []byte) (change PolicyChange, err error) {
 	if section != nil {
-		if section, err = s.checkPolicies(section); err != nil {
+		if section, err = le.checkPolicies(section); err != nil {
 			return change, &contract.Error{Kind: contract.BadRequest, Text: strings.ReplaceAll(err.Error(), "\n", "; "), Err: err}
 		}
 		sum := sha256.Sum256(section)
 		change.Section = hex.EncodeToString(sum[:8])
 	}
 	var was []byte
-	if s.config.SharedSettings {
-		change.Behind, err = s.config.Shared.EditSettings(func(now *fleet.Settings) error {
-			was, now.Policies = now.Policies, section
-			return nil
-		})
-	} else {
-		was = []byte(s.PolicySection())
-		err = s.ApplyPolicies(section)
-	}
-	if shared := sharedError(err); shared != nil {
-		err = shared
-	}
+	change.Behind, err = le.settings.Edit(func(now *settings.Settings) error {
+		was, now.Policies = now.Policies, section
+		return nil
+	})
 	if err == nil {
 		change.Changed = policies.Changes(was, section)
 	}
@@ -233,7 +228,7 @@ func (le *learning) checkPolicies(section []byte) ([]byte, error) {
 		}
 		return []byte(char)
 	})
-	if _, err := policies.Parse(section, le.settings); err != nil {
+	if _, err := policies.Parse(section, le.of); err != nil {
 		return nil, err
 	}
 	return json.Marshal(json.RawMessage(section))

@@ -3,8 +3,6 @@ package node
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -25,9 +23,11 @@ import (
 	"github.com/select-service/select-service/internal/selection/pending"
 	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/internal/selection/scopes"
+	"github.com/select-service/select-service/internal/selection/settings"
 	"github.com/select-service/select-service/internal/selection/waitqueue"
 	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
+	"github.com/select-service/select-service/internal/workers"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/kvevents"
@@ -101,10 +101,8 @@ type Config struct {
 	Endpoints catalog.EndpointPolicy
 	// Scrape is how the metrics of engines are read; Endpoints of it is not used.
 	Scrape engines.Access
-	// WorkersFile is the path of the file that defines the workers, "" if none does.
-	WorkersFile string
-	// EngineList: a list of engines defines the workers.
-	EngineList bool
+	// Given says what defines the workers beside the API.
+	Given workers.Given
 	// Ask asks the engines of workers that wish to be described; nil: none is asked.
 	Ask AskEngine
 	// CorrectDiscovered gives a worker of Kubernetes the block size of its engine's events, and reports
@@ -114,10 +112,10 @@ type Config struct {
 	Discovers []catalog.SourceKind
 	// WatchStored enables selection.SelectRequest.Stored.
 	WatchStored bool
-	// Shared is the catalog of a fleet; nil: the workers are this process's own.
-	Shared SharedCatalog
-	// SharedSettings: the busy thresholds are the fleet's, too.
-	SharedSettings bool
+	// Workers keeps the workers of the API and of the workers file, and Settings the busy thresholds and the
+	// policies; nil: they are this process's own.
+	Workers  workers.Store
+	Settings settings.Store
 	// Random is that of selection.Config.
 	Random selector.Source
 	// Threads is the number of apply workers.
@@ -142,12 +140,15 @@ type core struct {
 // selection.API, those of the Conductor API in conductor.API.
 type Service struct {
 	*selection.API
+	*workers.Registry
 	*slotTracker
 	*peers
 	*learning
 	core
 
 	config     Config
+	store      workers.Store
+	drains     *workers.Drains
 	describer  *describer // nil: engines are not asked
 	blockSizes *blockSizes
 	reports    *reports.Table
@@ -202,12 +203,13 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		Limits:    config.Limits,
 		Endpoints: config.Endpoints,
 	}, s.scopes)
-	if s.describer != nil {
-		s.describer.catalog, s.describer.apply = s.catalog, s.describeWorker
-	}
 	s.reports = s.newReports()
 	s.loads = newLoadSources(&config, source, s.reports)
 	s.scopes.Attach(s.catalog, s.loads)
+	own := config.Settings
+	if own == nil {
+		own = settings.NewAlone()
+	}
 	s.API = selection.New(selection.Config{
 		Weights:       config.Weights,
 		Approximate:   predicts,
@@ -223,14 +225,24 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		Warmup:        config.Warmup,
 		DecisionBytes: config.DecisionBytes,
 		Random:        config.Random,
+		Settings:      own,
 	}, s.catalog, s.scopes, s.ledger, s.reports, config.Overload, log)
 	if s.replica != nil && (config.SessionTTL > 0 || config.Owners) {
 		s.ShareSessions(process, s.replica)
 	}
-	s.slotTracker = &slotTracker{core: s.core, register: s.register}
-	settings := config.Policies.Settings()
-	settings.Weights = config.Weights
-	s.learning = &learning{core: s.core, learners: learners, own: config.Policies, settings: settings}
+	if s.store = config.Workers; s.store == nil {
+		s.store = workers.NewAlone()
+	}
+	s.Registry = workers.NewRegistry(s.store, workers.NewChanges(s.catalog, s.scopes, s.Selections().Add, s.describer.look), config.Given)
+	if s.describer != nil {
+		s.describer.catalog, s.describer.apply = s.catalog, s.Describe
+	}
+	s.drains = workers.NewDrains(s.store, s.catalog, s.ledger, func() bool { return s.replica == nil || s.replica.CaughtUp() }, log)
+	s.slotTracker = &slotTracker{core: s.core, registry: s.Registry}
+	of := config.Policies.Settings()
+	of.Weights = config.Weights
+	s.learning = &learning{core: s.core, learners: learners, own: config.Policies, of: of, settings: own}
+	own.Attach(settings.Process{Thresholds: s.Thresholds(), Policies: s.policySection, Apply: s.ApplyPolicies})
 	s.recovery = s.newRecovery()
 	return s
 }
@@ -431,14 +443,13 @@ func (s *Service) sweep(ctx context.Context) error {
 	defer age.Stop()
 	defer dispatch.Stop()
 	var logged reservations.Stats // counts of the last sweep
-	var drained drains
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-age.C:
 			s.sweepAged(&logged)
-			s.sweepDrained(&drained, time.Now())
+			s.drains.Sweep(time.Now())
 		case <-dispatch.C:
 			s.scopes.LoadChanged()
 		}
@@ -456,35 +467,4 @@ func (s *Service) sweepAged(logged *reservations.Stats) {
 	*logged = now
 	s.Sweep()
 	s.learning.sweep()
-}
-
-// asError converts catalog errors to contract errors with a kind.
-func asError(err error) error {
-	var bad *catalog.InvalidError
-	var exists *catalog.ExistsError
-	var mismatch *catalog.BlockSizeError
-	var untracked *catalog.NotTrackedError
-	var managed *catalog.ManagedError
-	switch {
-	case err == nil:
-		return nil
-	case sharedError(err) != nil:
-		return sharedError(err)
-	case errors.As(err, &untracked):
-		return &contract.Error{Kind: contract.NotFound, Text: fmt.Sprintf("worker %d not found", untracked.ID), Scope: new(untracked.Scope.Short()), Err: err}
-	case errors.Is(err, catalog.ErrNotFound):
-		return &contract.Error{Kind: contract.NotFound, Text: err.Error(), Err: err}
-	case errors.As(err, &exists):
-		return &contract.Error{Kind: contract.Conflict, Text: fmt.Sprintf("worker %d already registered", exists.ID), Scope: &exists.Scope, Err: err}
-	case errors.As(err, &mismatch):
-		return &contract.Error{
-			Kind: contract.Conflict, Text: "block_size mismatch", Scope: &mismatch.Scope,
-			Tail: fmt.Sprintf(": existing=%d, requested=%d", mismatch.Existing, mismatch.Requested), Err: err,
-		}
-	case errors.As(err, &managed):
-		return &contract.Error{Kind: contract.Managed, Text: err.Error(), Err: err}
-	case errors.As(err, &bad):
-		return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
-	}
-	return &contract.Error{Kind: contract.Internal, Text: "internal error", Err: err}
 }

@@ -1,62 +1,12 @@
 package node
 
 import (
-	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/select-service/select-service/internal/selection"
-	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 )
-
-// PutWorker registers a worker or replaces its record.
-func (s *Service) PutWorker(r catalog.Record) (*catalog.Worker, error) {
-	return s.PutWorkerIn(catalog.ScopeFilter{}, r)
-}
-
-// PatchWorker changes the given fields of a worker.
-func (s *Service) PatchWorker(id uint64, p catalog.Patch) (*catalog.Worker, error) {
-	return s.PatchWorkerIn(catalog.ScopeFilter{}, id, p)
-}
-
-// DeleteWorker removes a worker, its blocks and its reservations.
-func (s *Service) DeleteWorker(id uint64) (*catalog.Worker, error) {
-	return s.DeleteWorkerIn(catalog.ScopeFilter{}, id)
-}
-
-// PutWorkerIn is PutWorker for a caller that may change only the workers of matching scopes,
-// see catalog.Catalog.PutIn.
-func (s *Service) PutWorkerIn(own catalog.ScopeFilter, r catalog.Record) (*catalog.Worker, error) {
-	return s.edit(func(c *catalog.Catalog) (*catalog.Worker, error) { return c.PutIn(own, r) })
-}
-
-// PatchWorkerIn is PatchWorker among the workers of matching scopes.
-func (s *Service) PatchWorkerIn(own catalog.ScopeFilter, id uint64, p catalog.Patch) (*catalog.Worker, error) {
-	return s.edit(func(c *catalog.Catalog) (*catalog.Worker, error) { return c.PatchIn(own, id, p) })
-}
-
-// DeleteWorkerIn is DeleteWorker among the workers of matching scopes.
-func (s *Service) DeleteWorkerIn(own catalog.ScopeFilter, id uint64) (*catalog.Worker, error) {
-	return s.edit(func(c *catalog.Catalog) (*catalog.Worker, error) { return c.DeleteIn(own, id) })
-}
-
-// register changes one worker of this process's catalog.
-func (s *Service) register(change func() (*catalog.Worker, error)) (w *catalog.Worker, err error) {
-	s.scopes.Change(func() {
-		if w, err = change(); w != nil {
-			s.Selections().Add(w.Scope.Model)
-		}
-	})
-	s.describer.look()
-	return w, asError(err)
-}
-
-// Workers lists the catalog by model, tenant and id; nil matches all.
-func (s *Service) Workers(model, tenant *string) []*catalog.Worker {
-	return s.catalog.List(model, tenant)
-}
 
 // EventsBlockSize returns the block size of the KV events of a worker's engine if it is another one
 // than the worker's, so that none of them can be used; else 0.
@@ -97,101 +47,8 @@ func (s *Service) Settled() bool {
 
 func (s *Service) settled() (settled bool, schedulable int) {
 	schedulable = s.catalog.CountSchedulable()
-	awaited := s.config.Shared != nil && s.config.Shared.Awaited() || s.recovery.awaited(schedulable) || s.state.Awaited()
+	awaited := s.store.Awaited() || s.recovery.awaited(schedulable) || s.state.Awaited()
 	return !s.scopes.Closing() && !awaited, schedulable
-}
-
-// WorkersFileError refuses a set of workers because a file defines them.
-type WorkersFileError struct{ Path string }
-
-// Error names the file.
-func (e *WorkersFileError) Error() string {
-	return "workers are managed by --workers-file " + e.Path
-}
-
-// TakesSet returns a Conflict if ReconcileWorkers cannot replace the set of workers because a
-// workers file or a list of engines defines it, else nil.
-func (s *Service) TakesSet() error {
-	switch {
-	case s.config.WorkersFile != "":
-	case s.config.EngineList:
-		return contract.Errorf(contract.Conflict, "workers are managed by --engines")
-	default:
-		return nil
-	}
-	err := &WorkersFileError{s.config.WorkersFile}
-	return &contract.Error{Kind: contract.Conflict, Text: err.Error(), Err: err}
-}
-
-// ReconcileWorkers replaces all workers of the chosen scopes by the given ones (decision E5),
-// see catalog.Catalog.Reconcile. The error of an entry names the entry; nothing is changed
-// then. See TakesSet.
-func (s *Service) ReconcileWorkers(records []catalog.Record, scope catalog.ScopeFilter) (catalog.Difference, error) {
-	if err := s.TakesSet(); err != nil {
-		return catalog.Difference{}, err
-	}
-	return s.ReplaceWorkers(catalog.Set{Kind: catalog.SourceAPI, Records: records, Scope: scope})
-}
-
-// CompareWorkers returns what ReconcileWorkers would return, and changes nothing.
-func (s *Service) CompareWorkers(records []catalog.Record, scope catalog.ScopeFilter) (catalog.Difference, error) {
-	if err := s.TakesSet(); err != nil {
-		return catalog.Difference{}, err
-	}
-	set := catalog.Set{Kind: catalog.SourceAPI, Records: records, Scope: scope}
-	if s.config.Shared == nil {
-		d, err := s.catalog.Compare(set)
-		return d, asEntryError(err)
-	}
-	var d catalog.Difference
-	err := s.config.Shared.Try(func(c *catalog.Catalog) (err error) {
-		d, err = c.Compare(set)
-		return err
-	})
-	return d, asEntryError(err)
-}
-
-// ReplaceWorkers replaces the workers of a source, see catalog.Catalog.Reconcile. It is
-// workers.Apply.
-func (s *Service) ReplaceWorkers(set catalog.Set) (catalog.Difference, error) {
-	if s.config.Shared != nil && !set.Kind.Discovered() {
-		return s.editSet(set)
-	}
-	return s.replaceWorkers(set)
-}
-
-// replaceWorkers is ReplaceWorkers in this process's catalog.
-func (s *Service) replaceWorkers(set catalog.Set) (d catalog.Difference, err error) {
-	s.scopes.Change(func() {
-		if d, err = s.catalog.Reconcile(set); err != nil {
-			return
-		}
-		last := ""
-		for i := range set.Records {
-			if model := set.Records[i].Scope.Model; model != last {
-				s.Selections().Add(model)
-				last = model
-			}
-		}
-	})
-	s.describer.look()
-	return d, asEntryError(err)
-}
-
-// asEntryError is asError for errors that may be about one entry of a set.
-func asEntryError(err error) error {
-	entry, ok := errors.AsType[*catalog.EntryError](err)
-	if !ok {
-		return asError(err)
-	}
-	cause, ok := errors.AsType[*contract.Error](asError(entry.Err))
-	if !ok {
-		return asError(err)
-	}
-	e := *cause
-	e.Text = fmt.Sprintf("workers[%d]: %s", entry.Index, cause.Text)
-	e.Err = err
-	return &e
 }
 
 // ScopeLoads is one scope of GET /loads.
@@ -247,13 +104,4 @@ func (s *Service) addReports(sc catalog.Scope, rows []selection.RankLoad) {
 			rows[i].Foreign = new(reservations.Foreign)
 		}
 	}
-}
-
-// BlockSize returns the block size, in tokens, of a scope that has workers. It
-// takes no lock.
-func (s *Service) BlockSize(sc catalog.Scope) (blockSize uint32, known bool) {
-	if snap := s.catalog.Snapshot(sc); snap != nil {
-		return snap.BlockSize, true
-	}
-	return 0, false
 }

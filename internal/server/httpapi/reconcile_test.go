@@ -11,6 +11,7 @@ import (
 
 	"github.com/select-service/select-service/internal/codec/bodyscan"
 	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/workers"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -90,7 +91,7 @@ func TestReconcileWorkers(t *testing.T) {
 // workers still come and go.
 func TestWorkersFileHasTheSay(t *testing.T) {
 	const file, refused = "/etc/w.yaml", `{"error":"workers are managed by --workers-file /etc/w.yaml"}`
-	svc := node.New(node.Config{Threads: 1, WorkersFile: file}, nil, zerolog.Nop())
+	svc := node.New(node.Config{Threads: 1, Given: workers.Given{File: file}}, nil, zerolog.Nop())
 	h := New(svc, svc.Conductor(), Options{Log: zerolog.Nop()})
 	play(t, h, []step{
 		{"POST", "/workers", `{"worker_id":1}`, 201, `{"worker_id":1,*`},
