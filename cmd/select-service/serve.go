@@ -74,11 +74,11 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	if conf.Server.AdvertiseURL == "" {
 		conf.Server.AdvertiseURL = read.cluster.advertise(conf)
 	}
-	joined, err := newMember(conf, baseURL(conf, bound), read.fleet, mem.budget, func() *node.Service { return svc }, log)
+	joined, err := joinFleet(conf, baseURL(conf, bound), read.fleet, mem.budget, log)
 	if err != nil {
 		return err
 	}
-	others := newReplicas(conf.Replicas, joined, conf.Selections.SessionTTL > 0 || conf.Fronts(), hub, read, func() []string { return svc.Peers() })
+	others := newReplicas(conf, joined, hub, read, func() []string { return svc.Peers() })
 	access := read.engineAccess(conf.Access.Endpoints())
 	engines := describe.New(describe.Options{Access: access, Log: log})
 	defer engines.Close()
@@ -106,12 +106,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	var sources []workers.Source
 	if read.workers != nil {
 		file = workersfile.NewWatcher(conf.Workers.File, read.workers, log)
-		if joined == nil {
-			sources = append(sources, file)
-		} else {
-			serves := func() bool { return joined.catalog.GivenUp() && svc.Catalog().CountSchedulable() > 0 }
-			sources = append(sources, &sharedFile{Source: file, serves: serves})
-		}
+		sources = append(sources, joined.File(file, svc.Catalog().CountSchedulable))
 	}
 	pods = read.cluster.discovery(conf, svc, engines, mem.budget.Account(memory.Bodies), getenv, log)
 	if pods != nil {
@@ -141,9 +136,9 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	state.Restore()
 	meeting, leave := context.WithCancel(base)
 	defer leave()
-	parts.Go(func() error { return joined.run(meeting) })
+	parts.Go(func() error { return joined.Run(meeting) })
 	serviceEnded := start(parts, func() error { return svc.Run(work) })
-	parts.Go(func() error { return joined.share(work) })
+	parts.Go(func() error { return joined.Share(work) })
 	parts.Go(func() error { return mem.keep(work) })
 	parts.Go(func() error { return operators.History.Run(work) })
 	parts.Go(func() error { return operators.Doctor.Run(work) })
@@ -268,7 +263,7 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, budget 
 	if share := conf.Engines.WarmupShare; share != nil {
 		c.WarmupShare = *share
 	}
-	others.configure(&c, baseURL(conf, bound), conf.Limits.MaxPeers)
+	others.configure(&c, conf, baseURL(conf, bound))
 	return c
 }
 
