@@ -78,7 +78,7 @@ func fleetDialer(conf config.Config) func(ctx context.Context, network, address 
 func answers(svc *node.Service, status func() *replicastatus.Status) map[string]fleet.Answer {
 	return map[string]fleet.Answer{
 		replicasync.SnapshotPath: func(ctx context.Context, w io.Writer, u *url.URL) error {
-			return svc.WriteSnapshot(ctx, w, replicasync.PageOf(u.Query()))
+			return svc.UseCases.WriteSnapshot(ctx, w, replicasync.PageOf(u.Query()))
 		},
 		replicastatus.Path: func(_ context.Context, w io.Writer, _ *url.URL) error { return json.NewEncoder(w).Encode(status()) },
 	}

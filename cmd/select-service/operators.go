@@ -19,9 +19,9 @@ func newOperators(conf config.Config, svc *node.Service, joined *fleet.Member, o
 	view := ranks.New(parts, httpapi.AppendFleetRow, time.Now)
 	peers := replicastatus.New(replicastatus.Config{
 		Process: parts.Process, Version: version(), Contract: contractOf(conf).String(), Settings: conf.Rules(), Shared: joined.SettingsVersion,
-	}, svc, parts.Replica, others.announced(), time.Now)
+	}, svc.UseCases, parts.Replica, others.announced(), time.Now)
 	if joined != nil {
-		joined.Attach(svc, answers(svc, peers.Status))
+		joined.Attach(svc.UseCases, answers(svc, peers.Status))
 	}
 	var gateway doctor.Gateway
 	if picks.metrics != nil {

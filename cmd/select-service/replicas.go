@@ -142,11 +142,11 @@ func (r replicas) open(svc *node.Service, log zerolog.Logger) error {
 		return err
 	}
 	for _, peer := range r.conf.SyncPeers {
-		if _, err := svc.RegisterPeer(peer); err != nil {
+		if _, err := svc.UseCases.RegisterPeer(peer); err != nil {
 			return err
 		}
 	}
-	log.Info().Str("endpoint", r.conf.Publish()).Strs("peers", svc.Peers()).Msg("sharing reservations")
+	log.Info().Str("endpoint", r.conf.Publish()).Strs("peers", svc.UseCases.Peers()).Msg("sharing reservations")
 	return nil
 }
 

@@ -78,7 +78,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	if err != nil {
 		return err
 	}
-	others := newReplicas(conf, joined, hub, read, func() []string { return svc.Peers() })
+	others := newReplicas(conf, joined, hub, read, func() []string { return svc.UseCases.Peers() })
 	access := read.engineAccess(conf.Access.Endpoints())
 	engines := describe.New(describe.Options{Access: access, Log: log})
 	defer engines.Close()
@@ -115,7 +115,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	if read.engines != nil {
 		sources = append(sources, read.engines)
 	}
-	found := workers.NewManager(svc.ReplaceWorkers, sources...)
+	found := workers.NewManager(svc.UseCases.ReplaceWorkers, sources...)
 	picks.build(conf, svc, found.Listed, read.cluster.models(), access, engines.Length, read.tokens, mem.budget, tracer, log)
 	operators := newOperators(conf, svc, joined, others, picks, mem.budget)
 

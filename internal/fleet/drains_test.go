@@ -16,7 +16,7 @@ func drains(deadline time.Time) []*catalog.Worker {
 
 // TestDeadlines: a deadline counts from when this replica learned of the drain, whatever the others' clocks say.
 // One that starts while a worker drains goes by the drain's own deadline, so that a restart of all replicas does
-// not put it off; a clock that says that the drain begins later does not either. Source: docs/draining.md, a worker
+// not put it off; a clock that says that the drain begins later does not either. Source: docs/run/draining.md, a worker
 // is removed at the deadline.
 func TestDeadlines(t *testing.T) {
 	now := time.Unix(1000, 0)

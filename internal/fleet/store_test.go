@@ -20,7 +20,7 @@ type noScopes struct{}
 func (noScopes) Change(change func()) { change() }
 
 // TestStore: what the store of one replica says of a change is what all replicas have then, and a change that
-// cannot be made now is refused as contract.Away with the words of docs/fleet.md, "NATS is away: changes are
+// cannot be made now is refused as contract.Away with the words of docs/run/fleet.md, "NATS is away: changes are
 // 503", whatever it is about.
 func TestStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

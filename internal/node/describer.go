@@ -318,37 +318,43 @@ func (d *describer) counts() map[string]uint64 {
 	return map[string]uint64{"answered": d.asked[askAnswered].Load(), "away": d.asked[askAway].Load(), "refused": d.asked[askRefused].Load()}
 }
 
-// DescribeWorkerIn is PutWorkerIn for a worker that its engine describes: it is asked first. An
+// describedRegistry has the use case about a worker that its engine describes.
+type describedRegistry struct {
+	describer *describer // nil: engines are not asked
+	registry  *workers.Registry
+}
+
+// DescribeWorkerIn is workers.Registry.PutWorkerIn for a worker that its engine describes: it is asked first. An
 // engine that does not run, or is too busy, makes the worker incomplete, and is asked again. If
 // it answers, but does not tell what the record needs, the worker is refused, with the engine's
 // words.
-func (s *Service) DescribeWorkerIn(ctx context.Context, own catalog.ScopeFilter, r catalog.Record) (*catalog.Worker, error) {
-	if s.describer == nil {
+func (r *describedRegistry) DescribeWorkerIn(ctx context.Context, own catalog.ScopeFilter, of catalog.Record) (*catalog.Worker, error) {
+	if r.describer == nil {
 		return nil, contract.Errorf(contract.BadRequest, "this process does not ask engines: register without describe")
 	}
-	if err := r.CheckDescribe(); err != nil {
+	if err := of.CheckDescribe(); err != nil {
 		return nil, workers.AsError(err)
 	}
-	wish := *r.Describe
+	wish := *of.Describe
 	wait, cancel := context.WithTimeout(ctx, requestPatience)
 	defer cancel()
-	told, err := s.describer.ask(wait, r.Address(), wish.Engine)
-	s.describer.count(err)
-	r.Describe = &wish
+	told, err := r.describer.ask(wait, of.Address(), wish.Engine)
+	r.describer.count(err)
+	of.Describe = &wish
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case outcomeOf(err) == askAway:
 		wish.Fault = err.Error()
 	case err != nil:
-		return nil, refusedByEngine(r, err)
+		return nil, refusedByEngine(of, err)
 	default:
 		wish.Told = told
-		if err := s.catalog.Lacking(r); err != nil && !told.Unanswered {
-			return nil, refusedByEngine(r, err)
+		if err := r.describer.catalog.Lacking(of); err != nil && !told.Unanswered {
+			return nil, refusedByEngine(of, err)
 		}
 	}
-	return s.PutWorkerIn(own, r)
+	return r.registry.PutWorkerIn(own, of)
 }
 
 func refusedByEngine(r catalog.Record, err error) error {

@@ -19,6 +19,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/approximate"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/diagnose"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/internal/selection/pending"
 	"github.com/select-service/select-service/internal/selection/policies"
@@ -32,6 +33,7 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/kvevents"
 	"github.com/select-service/select-service/pkg/memory"
+	"github.com/select-service/select-service/pkg/replicasync"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
 	"github.com/select-service/select-service/pkg/selector/ttft"
@@ -136,33 +138,36 @@ type core struct {
 	scopes  *scopes.Registry
 }
 
-// Service has all use cases of one process. Those of the selection service are in
-// selection.API, those of the Conductor API in conductor.API.
-type Service struct {
+// UseCases are those of one process but the Conductor API's, which conductor.API has.
+type UseCases struct {
 	*selection.API
+	*selection.Learning
 	*workers.Registry
+	*describedRegistry
+	*diagnose.Scopes
 	*slotTracker
 	*peers
-	*learning
-	core
-
-	config     Config
-	store      workers.Store
-	drains     *workers.Drains
-	describer  *describer // nil: engines are not asked
-	blockSizes *blockSizes
-	reports    *reports.Table
-	loads      *loadSources // deliver to reports
-	streams    workerStreams
-	recovery   *indexRecovery   // nil: none is configured
-	state      *statefile.State // nil: there is none on disk
-	conductor  *conductor.API
+	*loadSources
+	*eventIndex
+	*readiness
 }
 
-// workerStreams are the KV event streams of the workers.
-type workerStreams struct {
-	*kvevents.Subscribers
-	lag *metrics.Histogram // of events, in seconds
+// Service is one process: its parts, and what they do by themselves.
+type Service struct {
+	core
+	UseCases UseCases
+
+	config     Config
+	describer  *describer // nil: engines are not asked
+	blockSizes *blockSizes
+	drains     *workers.Drains
+	learners   *policies.Learners
+	reports    *reports.Table
+	streams    *kvevents.Subscribers // of the workers
+	lag        *metrics.Histogram    // of their events, in seconds
+	replica    *replicasync.Replica  // nil: reservations are not shared
+	recovery   *indexRecovery        // nil: none is configured
+	conductor  *conductor.API
 }
 
 // approximate reports whether the index is predicted from reservations, because engines
@@ -178,24 +183,31 @@ func (c *Config) predictsBesideEvents() bool { return c.KVEvents && c.PredictedT
 // New returns a service without workers. source opens the sockets of event
 // streams.
 func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
+	config.Process = cmp.Or(config.Process, 1+rand.Uint64N(math.MaxUint64))
+	if config.Workers == nil {
+		config.Workers = workers.NewAlone()
+	}
+	if config.Settings == nil {
+		config.Settings = settings.NewAlone()
+	}
 	s := &Service{config: config, core: core{log: log}}
 	index := indexer.NewAccount(config.Memory.Account(memory.Index))
-	learners := policies.NewLearners(config.Policies, config.Weights.TrackPrefill)
-	process := cmp.Or(config.Process, 1+rand.Uint64N(math.MaxUint64))
-	s.config.Process = process
-	s.peers = &peers{endpoints: config.Endpoints}
-	s.ledger, s.replica = newLedger(process, &config, s, log)
+
+	// What does not know of workers: the ledger and its replica, and the event streams.
+	sizes := new(scopeSizes)
+	s.ledger, s.replica = newLedger(&config, sizes, log)
 	predicts := config.approximate() || config.predictsBesideEvents()
 	if predicts || config.Admission.Enabled() || config.Policies.Delays() {
 		s.ledger.KeepLocalHashes() // for requests that wait, and pending selections; for policies that come later, pins copy them
 	}
-	observePrefills(s.ledger, learners)
-	if config.Replication != nil {
-		s.advertised = config.Replication.Advertised
-	}
-	s.describer, s.blockSizes = newDescriber(config.Ask, log), newBlockSizes()
-	s.openStreams(source, index)
-	s.scopes = s.newScopes(index, learners)
+	s.learners = policies.NewLearners(config.Policies, config.Weights.TrackPrefill)
+	observePrefills(s.ledger, s.learners)
+	s.describer, s.blockSizes, s.lag = newDescriber(config.Ask, log), newBlockSizes(), metrics.NewHistogram(metrics.LagBounds)
+	streams := newStreams(&config, s.lag, s.describer, s.blockSizes, source)
+	s.streams = streams.workers
+
+	// The workers, and what belongs to them.
+	s.scopes = newScopes(&config, &s.core, s.streams, s.replica, index, s.learners)
 	s.catalog = catalog.New(catalog.Settings{
 		Now:       time.Now,
 		KVEvents:  config.KVEvents,
@@ -203,14 +215,15 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		Limits:    config.Limits,
 		Endpoints: config.Endpoints,
 	}, s.scopes)
-	s.reports = s.newReports()
-	s.loads = newLoadSources(&config, source, s.reports)
-	s.scopes.Attach(s.catalog, s.loads)
-	own := config.Settings
-	if own == nil {
-		own = settings.NewAlone()
-	}
-	s.API = selection.New(selection.Config{
+	sizes.catalog = s.catalog
+	s.reports = newReports(&config, &s.core, s.streams)
+	loads := newLoadSources(&config, s.catalog, source, s.reports)
+	s.scopes.Attach(s.catalog, loads)
+	view := selectionView{s.catalog, s.scopes}
+	s.conductor = conductor.New(streams.publishers, config.Endpoints, index, view, log)
+
+	// What callers do with them.
+	api := selection.New(selection.Config{
 		Weights:       config.Weights,
 		Approximate:   predicts,
 		ByCapacity:    config.approximate() && config.ApproximateLRU,
@@ -224,65 +237,93 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		WarmupShare:   config.WarmupShare,
 		Warmup:        config.Warmup,
 		DecisionBytes: config.DecisionBytes,
+		Settings:      config.Settings,
 		Random:        config.Random,
-		Settings:      own,
 	}, s.catalog, s.scopes, s.ledger, s.reports, config.Overload, log)
 	if s.replica != nil && (config.SessionTTL > 0 || config.Owners) {
-		s.ShareSessions(process, s.replica)
+		api.ShareSessions(config.Process, s.replica)
 	}
-	if s.store = config.Workers; s.store == nil {
-		s.store = workers.NewAlone()
-	}
-	s.Registry = workers.NewRegistry(s.store, workers.NewChanges(s.catalog, s.scopes, s.Selections().Add, s.describer.look), config.Given)
+	registry := workers.NewRegistry(config.Workers, workers.NewChanges(s.catalog, s.scopes, api.Selections().Add, s.describer.look), config.Given)
 	if s.describer != nil {
-		s.describer.catalog, s.describer.apply = s.catalog, s.Describe
+		s.describer.catalog, s.describer.apply = s.catalog, registry.Describe
 	}
-	s.drains = workers.NewDrains(s.store, s.catalog, s.ledger, func() bool { return s.replica == nil || s.replica.CaughtUp() }, log)
-	s.slotTracker = &slotTracker{core: s.core, registry: s.Registry}
-	of := config.Policies.Settings()
-	of.Weights = config.Weights
-	s.learning = &learning{core: s.core, learners: learners, own: config.Policies, of: of, settings: own}
-	own.Attach(settings.Process{Thresholds: s.Thresholds(), Policies: s.policySection, Apply: s.ApplyPolicies})
-	s.recovery = s.newRecovery()
+	s.drains = workers.NewDrains(config.Workers, s.catalog, s.ledger, func() bool { return s.replica == nil || s.replica.CaughtUp() }, log)
+	learning := selection.NewLearning(selection.LearningConfig{
+		Own: config.Policies, Weights: config.Weights, Learners: s.learners, Settings: config.Settings,
+	}, s.catalog, s.scopes, s.ledger, log)
+	config.Settings.Attach(settings.Process{Thresholds: api.Thresholds(), Policies: learning.PolicySection, Apply: learning.ApplyPolicies})
+	s.recovery = newRecovery(&config, &s.core, s.replica)
+	s.UseCases = UseCases{
+		API: api, Learning: learning, Registry: registry,
+		describedRegistry: &describedRegistry{s.describer, registry},
+		Scopes:            diagnose.NewScopes(view, config.eventsOf(s.streams)),
+		slotTracker:       &slotTracker{core: s.core, registry: registry},
+		peers:             newPeers(&config, s.replica),
+		loadSources:       loads,
+		eventIndex:        &eventIndex{s.scopes, s.streams},
+		readiness:         &readiness{catalog: s.catalog, scopes: s.scopes, store: config.Workers, recovery: s.recovery},
+	}
 	return s
 }
 
-func (s *Service) newReports() *reports.Table {
+// scopeSizes is replicasync.Scopes.
+type scopeSizes struct{ catalog *catalog.Catalog }
+
+// BlockSize implements replicasync.Scopes. It takes no lock.
+func (s *scopeSizes) BlockSize(sc catalog.Scope) (blockSize uint32, known bool) {
+	if snap := s.catalog.Snapshot(sc); snap != nil {
+		return snap.BlockSize, true
+	}
+	return 0, false
+}
+
+// eventsOf returns the streams of the workers, nil if KV events are off.
+func (c *Config) eventsOf(streams *kvevents.Subscribers) *kvevents.Subscribers {
+	if !c.KVEvents {
+		return nil
+	}
+	return streams
+}
+
+func newReports(of *Config, c *core, streams *kvevents.Subscribers) *reports.Table {
 	config := reports.Config{
-		TTL:          cmp.Or(s.config.ReportedLoadTTL, reports.DefaultTTL),
-		StalledAfter: cmp.Or(s.config.StalledAfter, reports.DefaultStalledAfter),
-		Changed:      s.scopes.LoadChanged,
-		FirstToken:   s.firstToken,
+		TTL:          cmp.Or(of.ReportedLoadTTL, reports.DefaultTTL),
+		StalledAfter: cmp.Or(of.StalledAfter, reports.DefaultStalledAfter),
+		Changed:      c.scopes.LoadChanged,
+		FirstToken: func(v *reservations.View, e catalog.Entry) float64 {
+			return firstToken(v, e, learnerOf(c.scopes, e.Worker.Scope))
+		},
 		Measured: func(sc catalog.Scope, e catalog.Entry, rate float64) {
-			if l := s.learnerOf(sc); l != nil {
+			if l := learnerOf(c.scopes, sc); l != nil {
 				l.Measured(e.Slot, e.Rank, rate)
 			}
 		},
-		Now: time.Now, Log: s.log,
+		Now: time.Now, Log: c.log,
 	}
-	if s.config.KVEvents {
+	if of.KVEvents {
 		config.Events = func(of catalog.Rank) uint64 {
-			if st, ok := s.streams.Stream(of); ok && st.HasLast {
+			if st, ok := streams.Stream(of); ok && st.HasLast {
 				return st.Last + 1
 			}
 			return 0
 		}
 	}
-	return reports.New(config, s.catalog, s.ledger)
+	return reports.New(config, c.catalog, c.ledger)
 }
 
 // learnerOf returns the learner of a scope, nil if it has none.
-func (s *Service) learnerOf(sc catalog.Scope) *ttft.Learner {
-	state := s.scopes.Of(sc)
+func learnerOf(r *scopes.Registry, sc catalog.Scope) *ttft.Learner {
+	state := r.Of(sc)
 	if state == nil {
 		return nil
 	}
 	return state.Rules().Learner()
 }
 
-// firstToken returns how many seconds the oldest unfinished prefill of a rank should take.
-func (s *Service) firstToken(v *reservations.View, e catalog.Entry) float64 {
-	if l := s.learnerOf(e.Worker.Scope); l != nil {
+// firstToken returns how many seconds the oldest unfinished prefill of a rank should take. l is the learner of
+// its scope, nil if it has none.
+func firstToken(v *reservations.View, e catalog.Entry, l *ttft.Learner) float64 {
+	if l != nil {
 		if q := selection.QueueOf(v, e, l); q.Prefills > 0 {
 			return q.Speed * l.Model().Prefill(float64(q.HeadTokens), float64(q.HeadPrompt))
 		}
@@ -295,28 +336,38 @@ func (s *Service) firstToken(v *reservations.View, e catalog.Entry) float64 {
 	return p.Prefill(tokens, tokens)
 }
 
-// openStreams creates the streams of workers and of publishers, which share their counters.
-func (s *Service) openStreams(source kvevents.Source, index *indexer.Account) {
-	s.streams.lag = metrics.NewHistogram(metrics.LagBounds)
-	config := kvevents.DefaultConfig(s.config.Threads)
-	config.Streams, config.Replay = s.config.Memory.Account(memory.Streams), s.config.Memory.Account(memory.Replay)
-	config.Lag = func(late time.Duration) { s.streams.lag.Observe(late.Seconds()) }
-	config.Watch = watchEvents(s.config.Tracer)
-	sized := config
-	sized.OtherBlockSize = s.noteBlockSize
-	counters := new(kvevents.Counters)
-	own := source
-	if s.describer != nil {
-		own = watchedSource{source, s.describer.streamUp}
-	}
-	s.streams.Subscribers = kvevents.NewSubscribers(own, sized, counters)
-	s.conductor = conductor.New(kvevents.NewSubscribers(source, config, counters), s.config.Endpoints, index, selectionView{s}, s.log)
+// observePrefills passes finished prefills to the learners of their scopes.
+func observePrefills(ledger *reservations.Ledger, learners *policies.Learners) {
+	ledger.SetPrefills(func(sc catalog.Scope) reservations.PrefillObserver {
+		if l := learners.Of(sc); l != nil {
+			return l
+		}
+		return nil
+	})
 }
 
-func (s *Service) newScopes(index *indexer.Account, learners *policies.Learners) *scopes.Registry {
-	config := &s.config
+// eventStreams are the KV event streams of the workers and of the Conductor's publishers, which share their
+// counters.
+type eventStreams struct{ workers, publishers *kvevents.Subscribers }
+
+func newStreams(of *Config, lag *metrics.Histogram, d *describer, sizes *blockSizes, source kvevents.Source) eventStreams {
+	config := kvevents.DefaultConfig(of.Threads)
+	config.Streams, config.Replay = of.Memory.Account(memory.Streams), of.Memory.Account(memory.Replay)
+	config.Lag = func(late time.Duration) { lag.Observe(late.Seconds()) }
+	config.Watch = watchEvents(of.Tracer)
+	sized := config
+	sized.OtherBlockSize = sizes.note
+	counters := new(kvevents.Counters)
+	own := source
+	if d != nil {
+		own = watchedSource{source, d.streamUp}
+	}
+	return eventStreams{kvevents.NewSubscribers(own, sized, counters), kvevents.NewSubscribers(source, config, counters)}
+}
+
+func newScopes(config *Config, c *core, streams *kvevents.Subscribers, replica *replicasync.Replica, index *indexer.Account, learners *policies.Learners) *scopes.Registry {
 	settings := scopes.Settings{
-		Ledger: s.ledger, Streams: s.streams.Subscribers, HybridExact: config.HybridExact, Log: s.log,
+		Ledger: c.ledger, Streams: streams, HybridExact: config.HybridExact, Log: c.log,
 
 		Memory:    index,
 		Admission: config.Admission,
@@ -327,8 +378,8 @@ func (s *Service) newScopes(index *indexer.Account, learners *policies.Learners)
 
 		KVEvents: config.KVEvents, WatchStored: config.WatchStored && config.KVEvents,
 	}
-	if s.replica != nil {
-		settings.Replica = s.replica
+	if replica != nil {
+		settings.Replica = replica
 	}
 	account := config.Memory.Account(memory.Index)
 	switch {
@@ -352,14 +403,14 @@ func newApproximate(ttl time.Duration, account *memory.Account, bytes int64) *ap
 	return approximate.New(ttl, limit, account, time.Now)
 }
 
-// KeepState returns the state of the service in a directory; see statefile.New.
+// KeepState returns the state of the service in a directory; see statefile.New. It must be called before Run.
 func (s *Service) KeepState(dir *statefile.Dir, interval time.Duration) *statefile.State {
-	s.state = statefile.New(statefile.Parts{
-		Workers: s, Catalog: s.catalog, Scopes: s.scopes, Ledger: s.ledger, Learners: s.learners, Streams: s.streams.Subscribers,
+	s.UseCases.state = statefile.New(statefile.Parts{
+		Workers: s.UseCases.Registry, Catalog: s.catalog, Scopes: s.scopes, Ledger: s.ledger, Learners: s.learners, Streams: s.streams,
 		RestoreBlocks: s.config.KVEvents && !s.config.recovers(), Discovers: s.config.Discovers,
 		Memory: s.config.Memory.Account(memory.Snapshots), Tracer: s.config.Tracer, Log: s.log,
 	}, dir, interval)
-	return s.state
+	return s.UseCases.state
 }
 
 // Run follows the event streams and expires old state until ctx ends. When it returns, no
@@ -371,12 +422,14 @@ func (s *Service) Run(ctx context.Context) error {
 	g.Go(func() error { return s.newWatcher().Run(ctx) })
 	g.Go(func() error { return s.expire(ctx) })
 	g.Go(func() error { return s.reports.Run(ctx) })
-	s.loads.run(ctx, g)
+	s.UseCases.loadSources.run(ctx, g)
 	g.Go(func() error { return s.sweep(ctx) })
 	if x := s.scopes.Approximate(); x != nil {
 		g.Go(func() error { return x.Run(ctx) })
 	}
-	g.Go(func() error { return s.correctBlockSizes(ctx) })
+	g.Go(func() error {
+		return s.blockSizes.run(ctx, blockSizeCorrector{s.catalog, s.UseCases.Registry, s.config.CorrectDiscovered, s.log})
+	})
 	if s.describer != nil {
 		g.Go(func() error { return s.describer.run(ctx) })
 	}
@@ -465,6 +518,6 @@ func (s *Service) sweepAged(logged *reservations.Stats) {
 		s.log.Warn().Uint64("reservations", n).Uint64("leases", now.LeasesExpired-logged.LeasesExpired).Msg("stale reservations ended")
 	}
 	*logged = now
-	s.Sweep()
-	s.learning.sweep()
+	s.UseCases.API.Sweep()
+	s.UseCases.Learning.Sweep()
 }

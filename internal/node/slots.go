@@ -172,14 +172,10 @@ func (s *slotTracker) SlotsLoads(model, tenant *string) []SlotsLoad {
 	rows := []SlotsLoad{}
 	for _, snap := range s.trackers(model, tenant) {
 		for _, l := range s.ledger.Loads(snap.Scope) {
-			rows = append(rows, SlotsLoad{Scope: snap.Scope, Load: rankLoad(l)})
+			rows = append(rows, SlotsLoad{Scope: snap.Scope, Load: selection.LoadOf(l)})
 		}
 	}
 	return rows
-}
-
-func rankLoad(l reservations.Load) selection.RankLoad {
-	return selection.RankLoad{Rank: l.Rank, PrefillTokens: l.PrefillTokens, DecodeBlocks: l.Blocks, Requests: uint64(l.Requests)}
 }
 
 // SlotsPotentialLoads returns the load that every rank of the scope would have with the

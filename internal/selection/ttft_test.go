@@ -64,7 +64,7 @@ func runLate(w *servicetest.World, t *testing.T, n int) {
 }
 
 // learned is what the service shows of the scope.
-func learned(w *servicetest.World, t *testing.T) *node.LearnedPrefills {
+func learned(w *servicetest.World, t *testing.T) *selection.LearnedPrefills {
 	t.Helper()
 	all := w.Policies(catalog.ScopeFilter{})
 	if len(all) != 1 || all[0].Type != "predicted-ttft" || all[0].Learned == nil {

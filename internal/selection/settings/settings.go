@@ -13,9 +13,9 @@ type Settings struct {
 // Process has the settings that are in force in this process.
 type Process struct {
 	Thresholds *overload.Table
-	// Policies returns the section that is in force, and Apply puts another one in force: an error says
+	// Policies returns the section that is in force, "" for none, and Apply puts another one in force: an error says
 	// what is wrong with it, and changes nothing.
-	Policies func() []byte
+	Policies func() string
 	Apply    func(section []byte) error
 }
 
@@ -39,8 +39,8 @@ func (a *alone) Attach(here Process) { a.here = here }
 
 func (a *alone) Edit(change func(*Settings) error) (behind []string, err error) {
 	was := a.here.Policies()
-	now := Settings{Thresholds: a.here.Thresholds, Policies: was}
-	if err := change(&now); err != nil || string(now.Policies) == string(was) {
+	now := Settings{Thresholds: a.here.Thresholds, Policies: []byte(was)}
+	if err := change(&now); err != nil || string(now.Policies) == was {
 		return nil, err
 	}
 	return nil, a.here.Apply(now.Policies)

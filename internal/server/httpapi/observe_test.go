@@ -189,14 +189,14 @@ func TestBrokenAnswersAreCounted(t *testing.T) {
 // it waits in the queue ends, with its own status, and leaves the queue.
 func TestClientGone(t *testing.T) {
 	svc := node.New(node.Config{Threads: 1, Weights: selector.DefaultWeights(), Admission: admission.Config{Threshold: ptr(0.0)}}, nil, zerolog.Nop())
-	_, err := svc.PutWorker(catalog.Record{
+	_, err := svc.UseCases.PutWorker(catalog.Record{
 		ID: 1, Scope: defaultScope, Endpoint: ptr("http://w"), BlockSize: ptr[uint32](4), MaxNumBatchedTokens: ptr[uint64](100),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	rec := newRecorder()
-	base := start(t, svc, func(o *Options) { o.Requests = rec })
+	base := start(t, svc.UseCases, func(o *Options) { o.Requests = rec })
 	ended := func() []seen {
 		t.Helper()
 		select {
@@ -211,7 +211,7 @@ func TestClientGone(t *testing.T) {
 		t.Fatalf("%d %s", resp.StatusCode, text)
 	}
 	ended()
-	waiting := func() int { return svc.Loads(nil, nil)[0].PendingCount }
+	waiting := func() int { return svc.UseCases.Loads(nil, nil)[0].PendingCount }
 	for _, path := range []string{"/select", "/select_and_reserve"} {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		var client sync.WaitGroup

@@ -62,7 +62,7 @@ func (f fleetSettings) Edit(change func(*settings.Settings) error) ([]string, er
 func TestSharedAnswers(t *testing.T) {
 	f := &fleetOf{Store: workers.NewAlone()}
 	w := servicetest.Start(t, func(c *node.Config) { c.Workers, c.Settings = f, fleetSettings{f} })
-	h := New(w.Service, w.Conductor(), Options{Log: zerolog.Nop(), Operators: operatorsOf(w.Service)})
+	h := New(w.UseCases, w.Conductor(), Options{Log: zerolog.Nop(), Operators: operatorsOf(w.Service)})
 	const worker = `{"worker_id":1,"model_name":"m","endpoint":"http://w","block_size":16,"max_num_batched_tokens":1}`
 	for _, c := range []struct {
 		method, path, body string
@@ -97,7 +97,7 @@ func TestSharedAnswers(t *testing.T) {
 func TestSetPolicies(t *testing.T) {
 	w := servicetest.Start(t)
 	w.Put(servicetest.Record(1, 1))
-	h := New(w.Service, w.Conductor(), Options{Log: zerolog.Nop(), Operators: operatorsOf(w.Service)})
+	h := New(w.UseCases, w.Conductor(), Options{Log: zerolog.Nop(), Operators: operatorsOf(w.Service)})
 	const path = "/policies"
 	set := func(section string) string { return `{"worker_selection":` + section + `}` }
 	lists := func(name string) string { return `"policy":"` + name + `"` }

@@ -35,7 +35,7 @@ func BenchmarkFiveTabs(b *testing.B) {
 			}
 			now := time.Now()
 			v := ranks.New(w.Parts(), httpapi.AppendFleetRow, func() time.Time { return now })
-			h := httpapi.New(w.Service, w.Conductor(), httpapi.Options{Log: zerolog.Nop(), Operators: httpapi.Operators{Fleet: v}})
+			h := httpapi.New(w.UseCases, w.Conductor(), httpapi.Options{Log: zerolog.Nop(), Operators: httpapi.Operators{Fleet: v}})
 			version, bytes := "", 0
 			took := make([]time.Duration, 0, b.N)
 			round := uint64(0)

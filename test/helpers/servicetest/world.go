@@ -29,6 +29,7 @@ import (
 // World is a running service whose engines and clients are the test.
 type World struct {
 	*node.Service
+	*node.UseCases
 	T    testing.TB
 	Net  *Network
 	Log  *Log
@@ -50,6 +51,7 @@ func Start(t testing.TB, change ...func(*node.Config)) *World {
 	}
 	w := &World{T: t, Net: NewNetwork(), Log: new(Log)}
 	w.Service = node.New(config, w.Net, zerolog.New(w.Log).Level(zerolog.InfoLevel))
+	w.UseCases = &w.Service.UseCases
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
