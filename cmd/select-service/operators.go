@@ -16,7 +16,7 @@ import (
 // newOperators returns what operators are shown of the service. History and doctor have to be run.
 func newOperators(conf config.Config, svc *node.Service, joined *fleet.Member, others replicas, picks *endpointPicker, budget *memory.Budget) httpapi.Operators {
 	parts := svc.Parts()
-	view := ranks.New(parts, httpapi.AppendFleetRow, time.Now)
+	view := ranks.New(parts, httpapi.AppendRank, time.Now)
 	peers := replicastatus.New(replicastatus.Config{
 		Process: parts.Process, Version: version(), Contract: contractOf(conf).String(), Settings: conf.Rules(), Shared: joined.SettingsVersion,
 	}, svc.UseCases, parts.Replica, others.announced(), time.Now)
@@ -28,7 +28,7 @@ func newOperators(conf config.Config, svc *node.Service, joined *fleet.Member, o
 		gateway = picks.metrics
 	}
 	operators := httpapi.Operators{
-		Fleet: view, History: ranks.NewHistory(view, historyLimit(budget)), Prefixes: ranks.NewPrefixes(parts, time.Now), Replicas: peers,
+		Ranks: view, History: ranks.NewHistory(view, historyLimit(budget)), Prefixes: ranks.NewPrefixes(parts, time.Now), Replicas: peers,
 		Doctor: doctor.New(parts, peers, gateway, time.Now),
 	}
 	if picks.prompts != nil {

@@ -29,10 +29,10 @@ import (
 func newOperators() Operators { return operatorsOf(node.New(node.Config{}, nil, zerolog.Nop())) }
 
 func operatorsOf(svc *node.Service) Operators {
-	v := ranks.New(svc.Parts(), AppendFleetRow, time.Now)
+	v := ranks.New(svc.Parts(), AppendRank, time.Now)
 	peers := replicastatus.New(replicastatus.Config{Contract: "1.3"}, svc.UseCases, nil, nil, time.Now)
 	return Operators{
-		Fleet: v, History: ranks.NewHistory(v, ranks.MaxHistory), Prefixes: ranks.NewPrefixes(svc.Parts(), time.Now),
+		Ranks: v, History: ranks.NewHistory(v, ranks.MaxHistory), Prefixes: ranks.NewPrefixes(svc.Parts(), time.Now),
 		Doctor: doctor.New(svc.Parts(), peers, nil, time.Now), Replicas: peers,
 	}
 }
