@@ -100,7 +100,7 @@ func (r replicas) configure(c *node.Config, all config.Config, url string) {
 	}
 	c.Process, c.Workers = r.fleet.Process(), r.fleet.Catalog().Store()
 	if all.Fleet.Settings {
-		c.Settings = r.fleet.Catalog().SettingsStore()
+		c.Selection.Settings = r.fleet.Catalog().SettingsStore()
 	}
 	if c.Recovery.Find == nil {
 		c.Recovery.Find, c.Recovery.GivenUp = r.fleet.Find, r.fleet.Catalog().GivenUp

@@ -14,11 +14,14 @@ import (
 
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/engines/describe"
+	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/policies"
+	"github.com/select-service/select-service/internal/selection/scopes"
+	"github.com/select-service/select-service/internal/selection/waitqueue"
 	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/internal/telemetry/logwriter"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
@@ -226,32 +229,36 @@ func socketOptions(conf config.Config, budget *memory.Budget, log zerolog.Logger
 func serviceConfig(conf config.Config, others replicas, bound listeners, budget *memory.Budget) node.Config {
 	order, _ := admission.ParseOrder(conf.Queue.Order) // config has checked it
 	c := node.Config{
-		Memory:              budget,
-		Contract:            contractOf(conf),
-		Weights:             conf.Weights(),
-		Policies:            conf.WorkerSelection.Policies,
-		DecisionBytes:       int64(conf.Selections.DecisionBytes),
-		Admission:           admission.Config{Threshold: conf.Queue.Threshold, Order: order, File: conf.Queue.Policy},
-		KVEvents:            conf.KVEvents.Enabled && !conf.SlotsOnly,
-		HybridExact:         conf.KVEvents.HybridExact,
-		Given:               workers.Given{File: conf.Workers.File, List: len(conf.Workers.Engines) > 0},
-		ApproximateTTL:      conf.KVEvents.ApproximateTTL,
-		ApproximateLRU:      conf.KVEvents.ApproximatePolicy == config.PolicyLRU,
-		PredictedTTL:        conf.KVEvents.PredictedTTL,
-		OverlapRefresh:      conf.Queue.OverlapRefreshAfter,
-		Overload:            conf.Overload.Thresholds,
-		Warmup:              conf.Engines.Warmup,
-		ReportedLoadTTL:     conf.Engines.ReportedLoadTTL,
-		StalledAfter:        cmp.Or(conf.Engines.StalledAfter, -1),
-		SessionTTL:          conf.Selections.SessionTTL,
-		Owners:              conf.Fronts(),
-		Pending:             conf.Selections.Pending,
-		DecodeBusy:          conf.Selections.DecodeBusy,
-		PrefillBusy:         conf.Selections.PrefillBusy,
-		ReservationLifetime: conf.Reservations.Lifetime,
-		Threads:             conf.KVEvents.Threads,
-		WatchStored:         conf.Fronts(),
-		Endpoints:           conf.Access.Endpoints(),
+		Memory:   budget,
+		Contract: contractOf(conf),
+		KVEvents: conf.KVEvents.Enabled && !conf.SlotsOnly,
+		Threads:  conf.KVEvents.Threads,
+		Selection: selection.Config{
+			Weights:       conf.Weights(),
+			SessionTTL:    conf.Selections.SessionTTL,
+			Owners:        conf.Fronts(),
+			Pending:       conf.Selections.Pending,
+			DecodeBusy:    conf.Selections.DecodeBusy,
+			PrefillBusy:   conf.Selections.PrefillBusy,
+			DecisionBytes: int64(conf.Selections.DecisionBytes),
+			Overload:      conf.Overload.Thresholds,
+			Warmup:        conf.Engines.Warmup,
+		},
+		Scopes: scopes.Settings{
+			Policies:    conf.WorkerSelection.Policies,
+			Admission:   admission.Config{Threshold: conf.Queue.Threshold, Order: order, File: conf.Queue.Policy},
+			HybridExact: conf.KVEvents.HybridExact,
+			WatchStored: conf.Fronts(),
+			Queues:      waitqueue.Config{OverlapRefresh: conf.Queue.OverlapRefreshAfter},
+		},
+		Predictions: node.Predictions{
+			ApproximateTTL: conf.KVEvents.ApproximateTTL,
+			ApproximateLRU: conf.KVEvents.ApproximatePolicy == config.PolicyLRU,
+			PredictedTTL:   conf.KVEvents.PredictedTTL,
+		},
+		Reports:   reports.Config{TTL: conf.Engines.ReportedLoadTTL, StalledAfter: cmp.Or(conf.Engines.StalledAfter, -1)},
+		Given:     workers.Given{File: conf.Workers.File, List: len(conf.Workers.Engines) > 0},
+		Endpoints: conf.Access.Endpoints(),
 		Limits: catalog.Limits{
 			Workers: conf.Limits.MaxWorkers, Ranks: conf.Limits.MaxRanks, Streams: conf.Limits.MaxStreams,
 			Scopes: conf.Limits.MaxModels,
@@ -259,9 +266,10 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, budget 
 		Reservations: reservations.Limits{
 			Reservations: conf.Limits.MaxReservations, Blocks: conf.Limits.MaxReservationBlocks, Memory: budget.Account(memory.Ledger),
 		},
+		ReservationLifetime: conf.Reservations.Lifetime,
 	}
 	if share := conf.Engines.WarmupShare; share != nil {
-		c.WarmupShare = *share
+		c.Selection.WarmupShare = *share
 	}
 	others.configure(&c, conf, baseURL(conf, bound))
 	return c

@@ -70,7 +70,7 @@ func TestLearnedSurvivesRestart(t *testing.T) {
 func TestServedScopes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := servicetest.Start(t, servicetest.EventsOff, func(c *node.Config) {
-			c.Policies, _ = (*policies.Section)(nil).Resolve(policies.Settings{
+			c.Scopes.Policies, _ = (*policies.Section)(nil).Resolve(policies.Settings{
 				Weights: selector.DefaultWeights(), Served: func(sc catalog.Scope) bool { return sc.Tenant == catalog.DefaultName },
 			})
 		})

@@ -16,16 +16,12 @@ import (
 	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/internal/node/statefile"
 	"github.com/select-service/select-service/internal/selection"
-	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/approximate"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/diagnose"
-	"github.com/select-service/select-service/internal/selection/overload"
-	"github.com/select-service/select-service/internal/selection/pending"
 	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/internal/selection/settings"
-	"github.com/select-service/select-service/internal/selection/waitqueue"
 	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/internal/workers"
@@ -35,12 +31,15 @@ import (
 	"github.com/select-service/select-service/pkg/memory"
 	"github.com/select-service/select-service/pkg/replicasync"
 	"github.com/select-service/select-service/pkg/reservations"
-	"github.com/select-service/select-service/pkg/selector"
 	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
-// Config has the settings of the use cases.
+// Config has the settings of a process: those of its parts, as these have them, and its own. What a part's
+// settings say of other parts New fills in.
 type Config struct {
+	// Process is the id of this process among the replicas, new in every life of the program.
+	// 0: a random one is drawn.
+	Process uint64
 	// Memory has the memory accounts of the parts; nil: no limits.
 	Memory *memory.Budget
 	// Tracer traces events, recovery and snapshots; nil: they are not traced.
@@ -48,85 +47,60 @@ type Config struct {
 	// Contract decides the substantial differences between the contracts: the approximate
 	// index, and whether answers have the data that was booked.
 	Contract contract.Version
-	// Process is the id of this process among the replicas, new in every life of the program.
-	// 0: a random one is drawn.
-	Process  uint64
-	Weights  selector.Weights
-	Policies *policies.Table // until ApplyPolicies; nil: the built-in cost everywhere
-	// DecisionBytes is the approximate memory for recent decisions, in bytes; 0: none are kept.
-	DecisionBytes int64
-	Admission     admission.Config
-	// Overload has the busy thresholds of every model, until they are changed.
-	Overload overload.Thresholds
 	// KVEvents turns on event subscriptions. Off: workers need no event endpoints, and overlap
 	// is always 0 unless it is predicted.
 	KVEvents bool
-	// HybridExact: a prefix ends where all attention groups of an engine can serve it.
-	HybridExact bool
-	// ApproximateTTL is how long a prompt that was sent to a rank is assumed to be cached
-	// there, if Contract is 1.6 and KVEvents is off.
-	ApproximateTTL time.Duration
-	// ApproximateLRU: for ranks whose capacity in blocks is known, the assumption ends by that
-	// capacity and not by time.
-	ApproximateLRU bool
-	// PredictedTTL is how long such a prompt is assumed to be cached if KVEvents is on, in
-	// addition to what events report; nil: no predictions.
-	PredictedTTL *time.Duration
-	// SessionTTL is how long a session stays bound to its rank after its last reservation has
-	// ended; 0: sessions are off.
-	SessionTTL time.Duration
-	// Owners: the engines of responses, files and batches are remembered by their ids, for a gateway.
-	Owners bool
-	// Pending bounds the selections that can be booked by their id alone.
-	Pending pending.Limits
-	// ReservationLifetime is how long a reservation without lease lives; 0: 300 s.
-	ReservationLifetime time.Duration
-	// PrefillBusy and DecodeBusy are the fractions of a worker's batch and of its blocks above
-	// which answers report it busy. They are not negative; nil: answers do not report it.
-	PrefillBusy, DecodeBusy *float64
-	// OverlapRefresh is how long a request may wait before its overlap is looked
-	// up again; 0 is never.
-	OverlapRefresh time.Duration
-	// ReportedLoadTTL is how long what an engine says of its load is used, at least 2.5 intervals
-	// of its source; 0: reports.DefaultTTL.
-	ReportedLoadTTL time.Duration
-	// StalledAfter is how long an engine with unfinished work may give no sign of life before it
-	// gets no new requests; 0: reports.DefaultStalledAfter, negative: no limit.
-	StalledAfter time.Duration
-	// WarmupShare and Warmup are those of selection.Config.
-	WarmupShare float64
-	Warmup      time.Duration
-	// Limits bound what can be registered, Reservations what can be booked.
-	Limits       catalog.Limits
-	Reservations reservations.Limits
-	// Endpoints is the policy for the endpoints of engines and replicas.
-	Endpoints catalog.EndpointPolicy
-	// Scrape is how the metrics of engines are read; Endpoints of it is not used.
-	Scrape engines.Access
+	// Threads is the number of apply workers.
+	Threads int
+
+	// Selection has the settings of selections, without Approximate, ByCapacity and the memory accounts.
+	Selection selection.Config
+	// Scopes has Admission, Policies, HybridExact and WatchStored of the scopes, and Queues.OverlapRefresh.
+	Scopes scopes.Settings
+	// Predictions says which blocks are assumed to be cached.
+	Predictions Predictions
+	// Reports has TTL and StalledAfter of the engines' reports; 0: their defaults.
+	Reports reports.Config
+
+	// Workers keeps the workers of the API and of the workers file; nil: they are this process's own.
+	Workers workers.Store
 	// Given says what defines the workers beside the API.
 	Given workers.Given
+	// Discovers has the kinds of the discovering sources that will call ReplaceWorkers.
+	Discovers []catalog.SourceKind
+	// Limits bound what can be registered.
+	Limits catalog.Limits
+	// Endpoints is the policy for the endpoints of engines and replicas.
+	Endpoints catalog.EndpointPolicy
 	// Ask asks the engines of workers that wish to be described; nil: none is asked.
 	Ask AskEngine
 	// CorrectDiscovered gives a worker of Kubernetes the block size of its engine's events, and reports
 	// whether it does; nil: none is corrected. See kubernetes.Discovery.CorrectBlockSize.
 	CorrectDiscovered func(w *catalog.Worker, size uint32) bool
-	// Discovers has the kinds of the discovering sources that will call ReplaceWorkers.
-	Discovers []catalog.SourceKind
-	// WatchStored enables selection.SelectRequest.Stored.
-	WatchStored bool
-	// Workers keeps the workers of the API and of the workers file, and Settings the busy thresholds and the
-	// policies; nil: they are this process's own.
-	Workers  workers.Store
-	Settings settings.Store
-	// Random is that of selection.Config.
-	Random selector.Source
-	// Threads is the number of apply workers.
-	Threads int
-	// Recovery fills the index from other replicas at start.
-	Recovery RecoveryConfig
+	// Scrape is how the metrics of engines are read; Endpoints of it is not used.
+	Scrape engines.Access
+
+	// Reservations bound what can be booked. ReservationLifetime is how long a reservation without lease
+	// lives; 0: 300 s.
+	Reservations        reservations.Limits
+	ReservationLifetime time.Duration
 	// Replication configures the sharing of reservations with other replicas; nil: they are not
 	// shared.
 	Replication *Replication
+	// Recovery fills the index from other replicas at start.
+	Recovery RecoveryConfig
+}
+
+// Predictions say how long a prompt that was sent to a rank is assumed to be cached there.
+type Predictions struct {
+	// ApproximateTTL is that time if the contract is 1.6 and KV events are off.
+	ApproximateTTL time.Duration
+	// ApproximateLRU: for ranks whose capacity in blocks is known, the assumption ends by that
+	// capacity and not by time.
+	ApproximateLRU bool
+	// PredictedTTL is that time if KV events are on, in addition to what events report; nil: no
+	// predictions.
+	PredictedTTL *time.Duration
 }
 
 // core is what the use cases of this package share: the workers, their booked load, and
@@ -173,12 +147,12 @@ type Service struct {
 // approximate reports whether the index is predicted from reservations, because engines
 // publish no KV events.
 func (c *Config) approximate() bool {
-	return c.Contract == contract.V16 && !c.KVEvents && (c.ApproximateTTL > 0 || c.ApproximateLRU)
+	return c.Contract == contract.V16 && !c.KVEvents && (c.Predictions.ApproximateTTL > 0 || c.Predictions.ApproximateLRU)
 }
 
 // predictsBesideEvents reports whether blocks are predicted from reservations in addition to
 // the engines' events.
-func (c *Config) predictsBesideEvents() bool { return c.KVEvents && c.PredictedTTL != nil }
+func (c *Config) predictsBesideEvents() bool { return c.KVEvents && c.Predictions.PredictedTTL != nil }
 
 // New returns a service without workers. source opens the sockets of event
 // streams.
@@ -187,8 +161,8 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	if config.Workers == nil {
 		config.Workers = workers.NewAlone()
 	}
-	if config.Settings == nil {
-		config.Settings = settings.NewAlone()
+	if config.Selection.Settings == nil {
+		config.Selection.Settings = settings.NewAlone()
 	}
 	s := &Service{config: config, core: core{log: log}}
 	index := indexer.NewAccount(config.Memory.Account(memory.Index))
@@ -197,10 +171,10 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	sizes := new(scopeSizes)
 	s.ledger, s.replica = newLedger(&config, sizes, log)
 	predicts := config.approximate() || config.predictsBesideEvents()
-	if predicts || config.Admission.Enabled() || config.Policies.Delays() {
+	if predicts || config.Scopes.Admission.Enabled() || config.Scopes.Policies.Delays() {
 		s.ledger.KeepLocalHashes() // for requests that wait, and pending selections; for policies that come later, pins copy them
 	}
-	s.learners = policies.NewLearners(config.Policies, config.Weights.TrackPrefill)
+	s.learners = policies.NewLearners(config.Scopes.Policies, config.Selection.Weights.TrackPrefill)
 	observePrefills(s.ledger, s.learners)
 	s.describer, s.blockSizes, s.lag = newDescriber(config.Ask, log), newBlockSizes(), metrics.NewHistogram(metrics.LagBounds)
 	streams := newStreams(&config, s.lag, s.describer, s.blockSizes, source)
@@ -211,7 +185,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	s.catalog = catalog.New(catalog.Settings{
 		Now:       time.Now,
 		KVEvents:  config.KVEvents,
-		Queueing:  config.Admission.Enabled(),
+		Queueing:  config.Scopes.Admission.Enabled(),
 		Limits:    config.Limits,
 		Endpoints: config.Endpoints,
 	}, s.scopes)
@@ -223,24 +197,11 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	s.conductor = conductor.New(streams.publishers, config.Endpoints, index, view, log)
 
 	// What callers do with them.
-	api := selection.New(selection.Config{
-		Weights:       config.Weights,
-		Approximate:   predicts,
-		ByCapacity:    config.approximate() && config.ApproximateLRU,
-		SessionTTL:    config.SessionTTL,
-		Owners:        config.Owners,
-		Pending:       config.Pending,
-		Waiting:       config.Memory.Account(memory.Waiting),
-		Remembered:    config.Memory.Account(memory.Remembered),
-		PrefillBusy:   config.PrefillBusy,
-		DecodeBusy:    config.DecodeBusy,
-		WarmupShare:   config.WarmupShare,
-		Warmup:        config.Warmup,
-		DecisionBytes: config.DecisionBytes,
-		Settings:      config.Settings,
-		Random:        config.Random,
-	}, s.catalog, s.scopes, s.ledger, s.reports, config.Overload, log)
-	if s.replica != nil && (config.SessionTTL > 0 || config.Owners) {
+	selects := config.Selection
+	selects.Approximate, selects.ByCapacity = predicts, config.approximate() && config.Predictions.ApproximateLRU
+	selects.Waiting, selects.Remembered = config.Memory.Account(memory.Waiting), config.Memory.Account(memory.Remembered)
+	api := selection.New(selects, s.catalog, s.scopes, s.ledger, s.reports, log)
+	if s.replica != nil && (selects.SessionTTL > 0 || selects.Owners) {
 		api.ShareSessions(config.Process, s.replica)
 	}
 	registry := workers.NewRegistry(config.Workers, workers.NewChanges(s.catalog, s.scopes, api.Selections().Add, s.describer.look), config.Given)
@@ -249,9 +210,9 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	}
 	s.drains = workers.NewDrains(config.Workers, s.catalog, s.ledger, func() bool { return s.replica == nil || s.replica.CaughtUp() }, log)
 	learning := selection.NewLearning(selection.LearningConfig{
-		Own: config.Policies, Weights: config.Weights, Learners: s.learners, Settings: config.Settings,
+		Own: config.Scopes.Policies, Weights: config.Selection.Weights, Learners: s.learners, Settings: selects.Settings,
 	}, s.catalog, s.scopes, s.ledger, log)
-	config.Settings.Attach(settings.Process{Thresholds: api.Thresholds(), Policies: learning.PolicySection, Apply: learning.ApplyPolicies})
+	selects.Settings.Attach(settings.Process{Thresholds: api.Thresholds(), Policies: learning.PolicySection, Apply: learning.ApplyPolicies})
 	s.recovery = newRecovery(&config, &s.core, s.replica)
 	s.UseCases = UseCases{
 		API: api, Learning: learning, Registry: registry,
@@ -287,8 +248,8 @@ func (c *Config) eventsOf(streams *kvevents.Subscribers) *kvevents.Subscribers {
 
 func newReports(of *Config, c *core, streams *kvevents.Subscribers) *reports.Table {
 	config := reports.Config{
-		TTL:          cmp.Or(of.ReportedLoadTTL, reports.DefaultTTL),
-		StalledAfter: cmp.Or(of.StalledAfter, reports.DefaultStalledAfter),
+		TTL:          cmp.Or(of.Reports.TTL, reports.DefaultTTL),
+		StalledAfter: cmp.Or(of.Reports.StalledAfter, reports.DefaultStalledAfter),
 		Changed:      c.scopes.LoadChanged,
 		FirstToken: func(v *reservations.View, e catalog.Entry) float64 {
 			return firstToken(v, e, learnerOf(c.scopes, e.Worker.Scope))
@@ -366,29 +327,23 @@ func newStreams(of *Config, lag *metrics.Histogram, d *describer, sizes *blockSi
 }
 
 func newScopes(config *Config, c *core, streams *kvevents.Subscribers, replica *replicasync.Replica, index *indexer.Account, learners *policies.Learners) *scopes.Registry {
-	settings := scopes.Settings{
-		Ledger: c.ledger, Streams: streams, HybridExact: config.HybridExact, Log: c.log,
-
-		Memory:    index,
-		Admission: config.Admission,
-		Policies:  config.Policies,
-		Learners:  learners,
-		Queues:    waitqueue.Config{Started: time.Now(), OverlapRefresh: config.OverlapRefresh},
-		Merging:   config.recovers(),
-
-		KVEvents: config.KVEvents, WatchStored: config.WatchStored && config.KVEvents,
-	}
+	settings := config.Scopes
+	settings.Ledger, settings.Streams, settings.Log = c.ledger, streams, c.log
+	settings.Memory, settings.Learners = index, learners
+	settings.Queues.Started = time.Now()
+	settings.Merging = config.recovers()
+	settings.KVEvents, settings.WatchStored = config.KVEvents, settings.WatchStored && config.KVEvents
 	if replica != nil {
 		settings.Replica = replica
 	}
 	account := config.Memory.Account(memory.Index)
 	switch {
 	case config.approximate():
-		settings.Approximate = newApproximate(config.ApproximateTTL, account, account.Limit()/4*3)
-		settings.ByCapacity = config.ApproximateLRU
-	case config.predictsBesideEvents() && *config.PredictedTTL > 0:
+		settings.Approximate = newApproximate(config.Predictions.ApproximateTTL, account, account.Limit()/4*3)
+		settings.ByCapacity = config.Predictions.ApproximateLRU
+	case config.predictsBesideEvents() && *config.Predictions.PredictedTTL > 0:
 		// Predictions must not displace blocks that engines have announced.
-		settings.Approximate = newApproximate(*config.PredictedTTL, account, account.Limit()/8)
+		settings.Approximate = newApproximate(*config.Predictions.PredictedTTL, account, account.Limit()/8)
 	}
 	return scopes.New(settings)
 }

@@ -54,7 +54,7 @@ func TestChangeUnderWay(t *testing.T) {
 	for name, tt := range tests {
 		for _, reserve := range []bool{true, false} {
 			t.Run(name, func(t *testing.T) {
-				s := node.New(node.Config{Weights: selector.DefaultWeights()}, nil, zerolog.Nop())
+				s := node.New(node.Config{Selection: selection.Config{Weights: selector.DefaultWeights()}}, nil, zerolog.Nop())
 				if _, err := s.UseCases.PutWorker(record(old, 4)); err != nil {
 					t.Fatal(err)
 				}

@@ -341,7 +341,7 @@ policy_classes:
 	if err != nil {
 		t.Fatal(err)
 	}
-	return func(c *node.Config) { c.Admission = admission.Config{File: file} }
+	return func(c *node.Config) { c.Scopes.Admission = admission.Config{File: file} }
 }
 
 // TestQueueRejects: a full class answers with the contract's text and details.

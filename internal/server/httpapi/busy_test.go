@@ -9,6 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -44,7 +45,7 @@ func play(t *testing.T, h http.Handler, steps []step) {
 // and unset in turn, and every fault in between, which changes nothing.
 func TestBusyThreshold(t *testing.T) {
 	tokens := uint64(7)
-	svc := node.New(node.Config{Threads: 1, Overload: overload.Thresholds{PrefillTokens: &tokens}}, nil, zerolog.Nop())
+	svc := node.New(node.Config{Threads: 1, Selection: selection.Config{Overload: overload.Thresholds{PrefillTokens: &tokens}}}, nil, zerolog.Nop())
 	h := New(svc.UseCases, svc.Conductor(), Options{Log: zerolog.Nop(), RetryAfter: time.Second})
 	const (
 		path    = "/busy_threshold"

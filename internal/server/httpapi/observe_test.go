@@ -20,8 +20,10 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
@@ -188,7 +190,9 @@ func TestBrokenAnswersAreCounted(t *testing.T) {
 // TestClientGone: over a real connection, a selection whose client goes away while
 // it waits in the queue ends, with its own status, and leaves the queue.
 func TestClientGone(t *testing.T) {
-	svc := node.New(node.Config{Threads: 1, Weights: selector.DefaultWeights(), Admission: admission.Config{Threshold: ptr(0.0)}}, nil, zerolog.Nop())
+	svc := node.New(node.Config{
+		Threads: 1, Selection: selection.Config{Weights: selector.DefaultWeights()}, Scopes: scopes.Settings{Admission: admission.Config{Threshold: ptr(0.0)}},
+	}, nil, zerolog.Nop())
 	_, err := svc.UseCases.PutWorker(catalog.Record{
 		ID: 1, Scope: defaultScope, Endpoint: ptr("http://w"), BlockSize: ptr[uint32](4), MaxNumBatchedTokens: ptr[uint64](100),
 	})

@@ -190,7 +190,7 @@ func TestDryRun(t *testing.T) {
 // that were compared; and the one of a time.
 func TestDecisionsQuery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := servicetest.Start(t, servicetest.EventsOff, func(c *node.Config) { c.DecisionBytes = 1 << 20 })
+		w := servicetest.Start(t, servicetest.EventsOff, func(c *node.Config) { c.Selection.DecisionBytes = 1 << 20 })
 		w.Put(servicetest.Record(1, 1))
 		h := New(w.UseCases, w.Conductor(), Options{Log: zerolog.Nop()})
 		for _, id := range []string{"a", "b", "c"} {

@@ -61,7 +61,7 @@ func (f fleetSettings) Edit(change func(*settings.Settings) error) ([]string, er
 // not know of a change, and are 503 with Retry-After while it cannot be made.
 func TestSharedAnswers(t *testing.T) {
 	f := &fleetOf{Store: workers.NewAlone()}
-	w := servicetest.Start(t, func(c *node.Config) { c.Workers, c.Settings = f, fleetSettings{f} })
+	w := servicetest.Start(t, func(c *node.Config) { c.Workers, c.Selection.Settings = f, fleetSettings{f} })
 	h := New(w.UseCases, w.Conductor(), Options{Log: zerolog.Nop(), Operators: operatorsOf(w.Service)})
 	const worker = `{"worker_id":1,"model_name":"m","endpoint":"http://w","block_size":16,"max_num_batched_tokens":1}`
 	for _, c := range []struct {
