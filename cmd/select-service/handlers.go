@@ -63,7 +63,7 @@ func (h handlers) build(stopping <-chan struct{}) func(*listener) http.Handler {
 		}
 		switch {
 		case l.contract == slotsContract, l.contract == adminContract && h.conf.SlotsOnly:
-			return httpapi.NewSlots(h.svc.UseCases, opt)
+			return httpapi.NewSlots(&h.svc.UseCases, opt)
 		case l.contract == conductorContract:
 			return httpapi.NewConductor(h.svc.Conductor(), opt)
 		case l.contract == debugContract:
@@ -72,6 +72,6 @@ func (h handlers) build(stopping <-chan struct{}) func(*listener) http.Handler {
 		opt.Metrics = telemetry.Handler(version(), h.tracer != nil, collectors...)
 		opt.RetryAfter = h.conf.Overload.RetryAfter
 		opt.Kubernetes, opt.Fleet, opt.Page, opt.Operators = h.pods, h.fleet, page, h.operators
-		return httpapi.New(h.svc.UseCases, h.svc.Conductor(), opt)
+		return httpapi.New(&h.svc.UseCases, h.svc.Conductor(), opt)
 	}
 }

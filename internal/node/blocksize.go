@@ -72,7 +72,7 @@ func (c *blockSizeCorrector) worker(id uint64, seen seenSize) {
 		return // another rank's events were first, or it is another worker now
 	}
 	var changed bool
-	if w.Source.KindOrAPI() == catalog.SourceKubernetes {
+	if w.Source.KindOrAPI().Discovered() {
 		changed = c.discovered != nil && c.discovered(w, size)
 	} else {
 		changed = c.registry.CorrectBlockSize(w, size)

@@ -137,6 +137,7 @@ type Service struct {
 	drains     *workers.Drains
 	learners   *policies.Learners
 	reports    *reports.Table
+	loads      *loadSources          // deliver to reports
 	streams    *kvevents.Subscribers // of the workers
 	lag        *metrics.Histogram    // of their events, in seconds
 	replica    *replicasync.Replica  // nil: reservations are not shared
@@ -191,8 +192,8 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	}, s.scopes)
 	sizes.catalog = s.catalog
 	s.reports = newReports(&config, &s.core, s.streams)
-	loads := newLoadSources(&config, s.catalog, source, s.reports)
-	s.scopes.Attach(s.catalog, loads)
+	s.loads = newLoadSources(&config, s.catalog, source, s.reports)
+	s.scopes.Attach(s.catalog, s.loads)
 	view := selectionView{s.catalog, s.scopes}
 	s.conductor = conductor.New(streams.publishers, config.Endpoints, index, view, log)
 
@@ -220,7 +221,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		Scopes:            diagnose.NewScopes(view, config.eventsOf(s.streams)),
 		slotTracker:       &slotTracker{core: s.core, registry: registry},
 		peers:             newPeers(&config, s.replica),
-		loadSources:       loads,
+		loadSources:       s.loads,
 		eventIndex:        &eventIndex{s.scopes, s.streams},
 		readiness:         &readiness{catalog: s.catalog, scopes: s.scopes, store: config.Workers, recovery: s.recovery},
 	}
@@ -377,7 +378,7 @@ func (s *Service) Run(ctx context.Context) error {
 	g.Go(func() error { return s.newWatcher().Run(ctx) })
 	g.Go(func() error { return s.expire(ctx) })
 	g.Go(func() error { return s.reports.Run(ctx) })
-	s.UseCases.loadSources.run(ctx, g)
+	s.loads.run(ctx, g)
 	g.Go(func() error { return s.sweep(ctx) })
 	if x := s.scopes.Approximate(); x != nil {
 		g.Go(func() error { return x.Run(ctx) })

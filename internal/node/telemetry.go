@@ -27,7 +27,7 @@ func (s *Service) Collectors(dynamoAliases bool) []prometheus.Collector {
 		uses.Selections(),
 		telemetry.Events{Streams: s.allStreams(), Lag: s.lag},
 		telemetry.Conductor{Registry: publishers},
-		load.Collector{Streams: uses.loadSources.streams, Scraper: uses.scraper},
+		load.Collector{Streams: s.loads.streams, Scraper: s.loads.scraper},
 		telemetry.Engines{Counts: func() telemetry.EngineCounts { return engineCounts(s.reports) }},
 		telemetry.Saturations{All: full.all},
 		telemetry.Predictions{Catalog: s.catalog, Learners: s.learners.All},

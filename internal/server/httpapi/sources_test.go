@@ -34,10 +34,9 @@ func TestReadySources(t *testing.T) {
 		"none": {ready: `{"ready":false,"schedulable_workers":0,"workers":[]}`, kubernetesIs: `{"enabled":false}`},
 		"off":  {cluster{}, inFleet{}, `{"ready":false,"schedulable_workers":0,"workers":[]}`, `{"enabled":false}`},
 		"both on": {
-			cluster(st), inFleet{of},
-			`{"ready":false,"schedulable_workers":0,"workers":[],"kubernetes":{"synced":false,"sources":[{"name":"vllm","state":"` + string(kubernetes.Synced) +
+			kubernetes: cluster(st), fleet: inFleet{of},
+			ready: `{"ready":false,"schedulable_workers":0,"workers":[],"kubernetes":{"synced":false,"sources":[{"name":"vllm","state":"` + string(kubernetes.Synced) +
 				`"}]},"fleet":{"state":"connected","replica":"a","replicas":[],"catalog":{"state":"current","version":3,"workers":2}}}`,
-			"",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
