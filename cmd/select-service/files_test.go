@@ -3,7 +3,6 @@ package main
 import (
 	"io"
 	"net/url"
-	"slices"
 	"strings"
 	"testing"
 
@@ -30,19 +29,6 @@ func TestIsPeer(t *testing.T) {
 		}
 		if got := isPeer(u, named, followed); got != want {
 			t.Errorf("%s: %t, want %t", text, got, want)
-		}
-	}
-}
-
-// TestAnnouncedOverNATS: where the operator lists hosts, what replicas of a fleet say of themselves is
-// read from these alone.
-func TestAnnouncedOverNATS(t *testing.T) {
-	urls := []string{"http://a:8092", "https://B:8092/x", "http://evil/", "http://a.evil", "http://a@evil", ":"}
-	for _, tt := range []struct{ hosts, want []string }{
-		{nil, urls}, {[]string{"a", "b"}, urls[:2]}, {[]string{"c"}, nil},
-	} {
-		if got := onHosts(slices.Clone(urls), tt.hosts); !slices.Equal(got, tt.want) {
-			t.Errorf("on %v: %v, want %v", tt.hosts, got, tt.want)
 		}
 	}
 }

@@ -30,11 +30,10 @@ func TestReadsOfFleet(t *testing.T) {
 	} {
 		var conf config.Config
 		conf.Access.AllowEndpoints, conf.Replicas.Hosts = tt.rules, tt.hosts
-		in := &member{dial: engines.Dialer{Endpoints: conf.Access.Endpoints()}.Dial}
-		if tt.alone {
-			in = nil
+		if !tt.alone {
+			conf.Fleet.Servers = []string{"nats://127.0.0.1"}
 		}
-		r := newReplicas(conf.Replicas, in, false, nil, files{}, nil)
+		r := newReplicas(conf, nil, nil, files{}, nil)
 		body, err := r.dumps.Get(t.Context(), s.URL)
 		if err == nil {
 			err = body.Close()

@@ -150,7 +150,7 @@ func (p *endpointPicker) build(all config.Config, svc *node.Service, listed func
 	settings.Sessions, _ = identity.New(conf.SessionHeaders...) // as above
 	settings.Metrics = p.metrics
 	p.gateway = gateway.New(settings, gateway.Service{
-		Selecting: svc.API, Catalog: svc.Catalog(), Expected: expected, Ready: func() bool { return svc.Settled() && listed() },
+		Selecting: svc.UseCases.API, Catalog: svc.Catalog(), Expected: expected, Ready: func() bool { return svc.UseCases.Settled() && listed() },
 	})
 	if p.socket != nil {
 		p.server = extproc.New(extproc.Config{Guard: guard, TLS: p.tls, MaxStreams: conf.MaxStreams, Log: log}, p.gateway)

@@ -7,6 +7,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/internal/fleet"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/server/access"
@@ -24,7 +25,7 @@ type handlers struct {
 	svc        *node.Service
 	operators  httpapi.Operators
 	pods       *kubernetes.Discovery // nil: none in Kubernetes
-	fleet      *member               // nil: of no fleet
+	fleet      *fleet.Member         // nil: of no fleet
 	guard      *access.Guard         // nil: callers need no token
 	budget     *memory.Budget
 	tracer     *tracing.Tracer
@@ -40,7 +41,7 @@ func (h handlers) build(stopping <-chan struct{}) func(*listener) http.Handler {
 	requests := telemetry.NewRequests()
 	scanned := httpapi.NewScanned(limits.ScanCache, h.budget.Account(memory.Scanned))
 	collectors := append(h.svc.Collectors(aliases), h.collectors...)
-	collectors = append(append(collectors, requests, telemetry.Scanned{Cache: scanned}), h.fleet.collectors()...)
+	collectors = append(append(collectors, requests, telemetry.Scanned{Cache: scanned}), h.fleet.Collectors()...)
 	if aliases {
 		collectors = append(collectors, telemetry.DynamoIndexerRequests{Requests: requests})
 	}
@@ -62,7 +63,7 @@ func (h handlers) build(stopping <-chan struct{}) func(*listener) http.Handler {
 		}
 		switch {
 		case l.contract == slotsContract, l.contract == adminContract && h.conf.SlotsOnly:
-			return httpapi.NewSlots(h.svc, opt)
+			return httpapi.NewSlots(&h.svc.UseCases, opt)
 		case l.contract == conductorContract:
 			return httpapi.NewConductor(h.svc.Conductor(), opt)
 		case l.contract == debugContract:
@@ -71,6 +72,6 @@ func (h handlers) build(stopping <-chan struct{}) func(*listener) http.Handler {
 		opt.Metrics = telemetry.Handler(version(), h.tracer != nil, collectors...)
 		opt.RetryAfter = h.conf.Overload.RetryAfter
 		opt.Kubernetes, opt.Fleet, opt.Page, opt.Operators = h.pods, h.fleet, page, h.operators
-		return httpapi.New(h.svc, h.svc.Conductor(), opt)
+		return httpapi.New(&h.svc.UseCases, h.svc.Conductor(), opt)
 	}
 }

@@ -120,7 +120,7 @@ func (c *cluster) replicas(conf config.Config, svc *node.Service) *kubernetes.Pe
 	e, _ := catalog.ParseEndpoint(conf.Replicas.Publish()) // config has checked it
 	return &kubernetes.PeersConfig{
 		Service: c.peers, Namespace: c.home, Self: c.podIP, SyncPort: e.Port, HTTPPort: conf.Server.Port, Scheme: schemeOf(conf),
-		Follow: svc.RegisterPeer, Unfollow: svc.DeregisterPeer,
+		Follow: svc.UseCases.RegisterPeer, Unfollow: svc.UseCases.DeregisterPeer,
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/internal/fleet"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/server/doctor"
 	"github.com/select-service/select-service/internal/server/httpapi"
@@ -13,21 +14,21 @@ import (
 )
 
 // newOperators returns what operators are shown of the service. History and doctor have to be run.
-func newOperators(conf config.Config, svc *node.Service, joined *member, others replicas, picks *endpointPicker, budget *memory.Budget) httpapi.Operators {
+func newOperators(conf config.Config, svc *node.Service, joined *fleet.Member, others replicas, picks *endpointPicker, budget *memory.Budget) httpapi.Operators {
 	parts := svc.Parts()
-	view := ranks.New(parts, httpapi.AppendFleetRow, time.Now)
+	view := ranks.New(parts, httpapi.AppendRank, time.Now)
 	peers := replicastatus.New(replicastatus.Config{
-		Process: parts.Process, Version: version(), Contract: contractOf(conf).String(), Settings: conf.Rules(), Shared: joined.settingsVersion,
-	}, svc, parts.Replica, others.bookings(), time.Now)
+		Process: parts.Process, Version: version(), Contract: contractOf(conf).String(), Settings: conf.Rules(), Shared: joined.SettingsVersion,
+	}, svc.UseCases, parts.Replica, others.announced(), time.Now)
 	if joined != nil {
-		joined.status = peers.Status
+		joined.Attach(svc.UseCases, answers(svc, peers.Status))
 	}
 	var gateway doctor.Gateway
 	if picks.metrics != nil {
 		gateway = picks.metrics
 	}
 	operators := httpapi.Operators{
-		Fleet: view, History: ranks.NewHistory(view, historyLimit(budget)), Prefixes: ranks.NewPrefixes(parts, time.Now), Replicas: peers,
+		Ranks: view, History: ranks.NewHistory(view, historyLimit(budget)), Prefixes: ranks.NewPrefixes(parts, time.Now), Replicas: peers,
 		Doctor: doctor.New(parts, peers, gateway, time.Now),
 	}
 	if picks.prompts != nil {

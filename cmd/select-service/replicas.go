@@ -9,8 +9,10 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/internal/fleet"
 	"github.com/select-service/select-service/internal/fleet/bus"
 	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/server/replicastatus"
 	"github.com/select-service/select-service/internal/transport/fetch"
 	"github.com/select-service/select-service/internal/transport/zmqsock"
 	"github.com/select-service/select-service/pkg/replicasync"
@@ -28,16 +30,17 @@ const snapshotIdle = 3 * time.Second
 type replicas struct {
 	conf      config.Replicas
 	mesh      *zmqsock.Mesh // nil: reservations are not shared over ZMQ
-	fleet     *member       // nil: this replica is of no fleet
+	fleet     *fleet.Member // nil: this replica is of no fleet
 	dumps     *fetch.Client
 	snapshots *fetch.Client
 }
 
 // newReplicas prepares the connections. followed returns the endpoints of the replicas whose
-// reservations are followed. sessions: sessions are shared too.
-func newReplicas(conf config.Replicas, in *member, sessions bool, hub *zmqsock.Hub, read files, followed func() []string) replicas {
+// reservations are followed.
+func newReplicas(all config.Config, in *fleet.Member, hub *zmqsock.Hub, read files, followed func() []string) replicas {
+	conf := all.Replicas
 	who := fetch.Identity{Certificates: read.peers, Token: read.peerToken, Trusted: func(u *url.URL) bool {
-		return isPeer(u, slices.Concat(conf.IndexerPeers, in.urls()), followed())
+		return isPeer(u, slices.Concat(conf.IndexerPeers, in.URLs()), followed())
 	}, Hosts: conf.Hosts}
 	for _, text := range conf.IndexerPeers {
 		if u, err := url.Parse(text); err == nil {
@@ -45,10 +48,10 @@ func newReplicas(conf config.Replicas, in *member, sessions bool, hub *zmqsock.H
 		}
 	}
 	reads := who
-	reads.Dial = in.dialer()
+	reads.Dial = fleetDialer(all)
 	r := replicas{conf: conf, fleet: in, dumps: fetch.New(dumpIdle, reads), snapshots: fetch.New(snapshotIdle, who)}
-	if endpoint := conf.Publish(); endpoint != "" && in.usesMesh() {
-		r.mesh = zmqsock.NewMesh(hub, endpoint, replicasync.Topics(sessions))
+	if endpoint := conf.Publish(); endpoint != "" && (!all.Fleet.Enabled() || all.Fleet.Mesh()) {
+		r.mesh = zmqsock.NewMesh(hub, endpoint, replicasync.Topics(all.Selections.SessionTTL > 0 || all.Fronts()))
 	}
 	return r
 }
@@ -73,9 +76,9 @@ func isPeer(u *url.URL, named, followed []string) bool {
 	return false
 }
 
-// configure adds the settings of replication to the service's configuration. url is the base
-// URL of this process, maxPeers the most replicas to follow.
-func (r replicas) configure(c *node.Config, url string, maxPeers int) {
+// configure adds to the service's configuration what comes from the other replicas, and goes to
+// them. url is the base URL of this process.
+func (r replicas) configure(c *node.Config, all config.Config, url string) {
 	c.Recovery = node.RecoveryConfig{
 		Peers:    r.conf.IndexerPeers,
 		Deadline: r.conf.RecoveryDeadline,
@@ -89,19 +92,36 @@ func (r replicas) configure(c *node.Config, url string, maxPeers int) {
 			Transport:  r.mesh,
 			Malformed:  func() uint64 { return r.mesh.Stats().Malformed },
 			Fetch:      r.snapshots,
-			MaxPeers:   maxPeers,
+			MaxPeers:   all.Limits.MaxPeers,
 		}
 	}
-	r.fleet.configure(c, r, url, maxPeers)
+	if r.fleet == nil {
+		return
+	}
+	c.Process, c.Workers = r.fleet.Process(), r.fleet.Catalog().Store()
+	if all.Fleet.Settings {
+		c.Selection.Settings = r.fleet.Catalog().SettingsStore()
+	}
+	if c.Recovery.Find == nil {
+		c.Recovery.Find, c.Recovery.GivenUp = r.fleet.Find, r.fleet.Catalog().GivenUp
+	}
+	if !all.Fleet.NATS() {
+		return
+	}
+	if c.Replication == nil {
+		c.Replication = &node.Replication{URL: url, MaxPeers: all.Limits.MaxPeers}
+	}
+	both, conn := r.fleet.Bookings(r.mesh, r.snapshots), r.fleet.Conn()
+	c.Replication.Transport, c.Replication.Fetch, c.Replication.Malformed = both, both, both.Malformed
+	c.Replication.Speaker, c.Replication.Reachable, c.Replication.AuthenticatedAt = bus.Speaker, conn.Reachable, conn.Endpoint()
 }
 
-// bookings returns what shares reservations, and reads what the followed replicas have announced.
-func (r replicas) bookings() bookings {
-	b := bookings{mesh: r.mesh, snapshots: r.snapshots}
-	if r.fleet != nil {
-		b.fleet = r.fleet.conn
+// announced returns what reads what the followed replicas have announced.
+func (r replicas) announced() replicastatus.Getter {
+	if r.fleet == nil {
+		return r.snapshots
 	}
-	return b
+	return r.fleet.Bookings(r.mesh, r.snapshots)
 }
 
 // behind returns a function that counts the messages that slow replicas missed; nil
@@ -122,11 +142,11 @@ func (r replicas) open(svc *node.Service, log zerolog.Logger) error {
 		return err
 	}
 	for _, peer := range r.conf.SyncPeers {
-		if _, err := svc.RegisterPeer(peer); err != nil {
+		if _, err := svc.UseCases.RegisterPeer(peer); err != nil {
 			return err
 		}
 	}
-	log.Info().Str("endpoint", r.conf.Publish()).Strs("peers", svc.Peers()).Msg("sharing reservations")
+	log.Info().Str("endpoint", r.conf.Publish()).Strs("peers", svc.UseCases.Peers()).Msg("sharing reservations")
 	return nil
 }
 

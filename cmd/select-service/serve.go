@@ -14,11 +14,14 @@ import (
 
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/engines/describe"
+	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/policies"
+	"github.com/select-service/select-service/internal/selection/scopes"
+	"github.com/select-service/select-service/internal/selection/waitqueue"
 	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/internal/telemetry/logwriter"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
@@ -74,11 +77,11 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	if conf.Server.AdvertiseURL == "" {
 		conf.Server.AdvertiseURL = read.cluster.advertise(conf)
 	}
-	joined, err := newMember(conf, baseURL(conf, bound), read.fleet, mem.budget, func() *node.Service { return svc }, log)
+	joined, err := joinFleet(conf, baseURL(conf, bound), read.fleet, mem.budget, log)
 	if err != nil {
 		return err
 	}
-	others := newReplicas(conf.Replicas, joined, conf.Selections.SessionTTL > 0 || conf.Fronts(), hub, read, func() []string { return svc.Peers() })
+	others := newReplicas(conf, joined, hub, read, func() []string { return svc.UseCases.Peers() })
 	access := read.engineAccess(conf.Access.Endpoints())
 	engines := describe.New(describe.Options{Access: access, Log: log})
 	defer engines.Close()
@@ -106,12 +109,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	var sources []workers.Source
 	if read.workers != nil {
 		file = workersfile.NewWatcher(conf.Workers.File, read.workers, log)
-		if joined == nil {
-			sources = append(sources, file)
-		} else {
-			serves := func() bool { return joined.catalog.GivenUp() && svc.Catalog().CountSchedulable() > 0 }
-			sources = append(sources, &sharedFile{Source: file, serves: serves})
-		}
+		sources = append(sources, joined.File(file, svc.Catalog().CountSchedulable))
 	}
 	pods = read.cluster.discovery(conf, svc, mem.budget.Account(memory.Bodies), getenv, log)
 	if pods != nil {
@@ -120,7 +118,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	if read.engines != nil {
 		sources = append(sources, read.engines)
 	}
-	found := workers.NewManager(svc.ReplaceWorkers, sources...)
+	found := workers.NewManager(svc.UseCases.ReplaceWorkers, sources...)
 	picks.build(conf, svc, found.Listed, read.cluster.models(), access, engines.Length, read.tokens, mem.budget, tracer, log)
 	operators := newOperators(conf, svc, joined, others, picks, mem.budget)
 
@@ -141,9 +139,9 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	state.Restore()
 	meeting, leave := context.WithCancel(base)
 	defer leave()
-	parts.Go(func() error { return joined.run(meeting) })
+	parts.Go(func() error { return joined.Run(meeting) })
 	serviceEnded := start(parts, func() error { return svc.Run(work) })
-	parts.Go(func() error { return joined.share(work) })
+	parts.Go(func() error { return joined.Share(work) })
 	parts.Go(func() error { return mem.keep(work) })
 	parts.Go(func() error { return operators.History.Run(work) })
 	parts.Go(func() error { return operators.Doctor.Run(work) })
@@ -231,33 +229,36 @@ func socketOptions(conf config.Config, budget *memory.Budget, log zerolog.Logger
 func serviceConfig(conf config.Config, others replicas, bound listeners, budget *memory.Budget) node.Config {
 	order, _ := admission.ParseOrder(conf.Queue.Order) // config has checked it
 	c := node.Config{
-		Memory:              budget,
-		Contract:            contractOf(conf),
-		Weights:             conf.Weights(),
-		Policies:            conf.WorkerSelection.Policies,
-		DecisionBytes:       int64(conf.Selections.DecisionBytes),
-		Admission:           admission.Config{Threshold: conf.Queue.Threshold, Order: order, File: conf.Queue.Policy},
-		KVEvents:            conf.KVEvents.Enabled && !conf.SlotsOnly,
-		HybridExact:         conf.KVEvents.HybridExact,
-		WorkersFile:         conf.Workers.File,
-		EngineList:          len(conf.Workers.Engines) > 0,
-		ApproximateTTL:      conf.KVEvents.ApproximateTTL,
-		ApproximateLRU:      conf.KVEvents.ApproximatePolicy == config.PolicyLRU,
-		PredictedTTL:        conf.KVEvents.PredictedTTL,
-		OverlapRefresh:      conf.Queue.OverlapRefreshAfter,
-		Overload:            conf.Overload.Thresholds,
-		Warmup:              conf.Engines.Warmup,
-		ReportedLoadTTL:     conf.Engines.ReportedLoadTTL,
-		StalledAfter:        cmp.Or(conf.Engines.StalledAfter, -1),
-		SessionTTL:          conf.Selections.SessionTTL,
-		Owners:              conf.Fronts(),
-		Pending:             conf.Selections.Pending,
-		DecodeBusy:          conf.Selections.DecodeBusy,
-		PrefillBusy:         conf.Selections.PrefillBusy,
-		ReservationLifetime: conf.Reservations.Lifetime,
-		Threads:             conf.KVEvents.Threads,
-		WatchStored:         conf.Fronts(),
-		Endpoints:           conf.Access.Endpoints(),
+		Memory:   budget,
+		Contract: contractOf(conf),
+		KVEvents: conf.KVEvents.Enabled && !conf.SlotsOnly,
+		Threads:  conf.KVEvents.Threads,
+		Selection: selection.Config{
+			Weights:       conf.Weights(),
+			SessionTTL:    conf.Selections.SessionTTL,
+			Owners:        conf.Fronts(),
+			Pending:       conf.Selections.Pending,
+			DecodeBusy:    conf.Selections.DecodeBusy,
+			PrefillBusy:   conf.Selections.PrefillBusy,
+			DecisionBytes: int64(conf.Selections.DecisionBytes),
+			Overload:      conf.Overload.Thresholds,
+			Warmup:        conf.Engines.Warmup,
+		},
+		Scopes: scopes.Settings{
+			Policies:    conf.WorkerSelection.Policies,
+			Admission:   admission.Config{Threshold: conf.Queue.Threshold, Order: order, File: conf.Queue.Policy},
+			HybridExact: conf.KVEvents.HybridExact,
+			WatchStored: conf.Fronts(),
+			Queues:      waitqueue.Config{OverlapRefresh: conf.Queue.OverlapRefreshAfter},
+		},
+		Predictions: node.Predictions{
+			ApproximateTTL: conf.KVEvents.ApproximateTTL,
+			ApproximateLRU: conf.KVEvents.ApproximatePolicy == config.PolicyLRU,
+			PredictedTTL:   conf.KVEvents.PredictedTTL,
+		},
+		Reports:   reports.Config{TTL: conf.Engines.ReportedLoadTTL, StalledAfter: cmp.Or(conf.Engines.StalledAfter, -1)},
+		Given:     workers.Given{File: conf.Workers.File, List: len(conf.Workers.Engines) > 0},
+		Endpoints: conf.Access.Endpoints(),
 		Limits: catalog.Limits{
 			Workers: conf.Limits.MaxWorkers, Ranks: conf.Limits.MaxRanks, Streams: conf.Limits.MaxStreams,
 			Scopes: conf.Limits.MaxModels,
@@ -265,11 +266,12 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, budget 
 		Reservations: reservations.Limits{
 			Reservations: conf.Limits.MaxReservations, Blocks: conf.Limits.MaxReservationBlocks, Memory: budget.Account(memory.Ledger),
 		},
+		ReservationLifetime: conf.Reservations.Lifetime,
 	}
 	if share := conf.Engines.WarmupShare; share != nil {
-		c.WarmupShare = *share
+		c.Selection.WarmupShare = *share
 	}
-	others.configure(&c, baseURL(conf, bound), conf.Limits.MaxPeers)
+	others.configure(&c, conf, baseURL(conf, bound))
 	return c
 }
 

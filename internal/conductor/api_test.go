@@ -60,6 +60,7 @@ func TestConductorLifecycle(t *testing.T) {
 func TestConductorBeforeRun(t *testing.T) {
 	w := &servicetest.World{T: t, Net: servicetest.NewNetwork()}
 	w.Service = node.New(node.Config{Threads: 1}, w.Net, zerolog.Nop())
+	w.UseCases = &w.Service.UseCases
 	r := servicetest.Registration("i", 0)
 	w.Register(r)
 	e := w.Publisher(r)

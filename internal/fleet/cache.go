@@ -14,13 +14,13 @@ import (
 
 // cached is the text of the file that keeps the last version.
 type cached struct {
-	Format   int       `json:"format"`
-	Version  uint64    `json:"version"`
-	IDs      []string  `json:"ids"`
-	File     string    `json:"file,omitempty"`
-	Time     time.Time `json:"time"`
-	Settings *settings `json:"settings,omitempty"`
-	Workers  []*entry  `json:"workers"`
+	Format   int             `json:"format"`
+	Version  uint64          `json:"version"`
+	IDs      []string        `json:"ids"`
+	File     string          `json:"file,omitempty"`
+	Time     time.Time       `json:"time"`
+	Settings *sharedSettings `json:"settings,omitempty"`
+	Workers  []*entry        `json:"workers"`
 }
 
 // keep has a state written to the file.

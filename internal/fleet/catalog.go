@@ -15,6 +15,7 @@ import (
 
 	"github.com/select-service/select-service/internal/fleet/bus"
 	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/internal/selection/settings"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -52,13 +53,13 @@ type Config struct {
 	// Required: a start waits for the bucket, whatever the cache has.
 	Required bool
 	// Local is the catalog of this process, and Apply makes a set the workers of the API and of the
-	// workers file in it. They are called after Run was.
+	// workers file in it. They are called after Run was. See Store.
 	Local func() *catalog.Catalog
 	Apply func(catalog.Set) (catalog.Difference, error)
-	// Thresholds, if set, returns the busy thresholds of this process, which are the fleet's then, and
+	// Thresholds, if set, are the busy thresholds of this process, which are the fleet's then, and
 	// Policies makes a section worker_selection of a policy file, as JSON, the policies of this
-	// process; nil: its own.
-	Thresholds func() *overload.Table
+	// process; nil: its own. See SettingsStore.
+	Thresholds *overload.Table
 	Policies   func(section []byte) error
 	Log        zerolog.Logger
 }
@@ -119,11 +120,11 @@ const (
 // edit is a change that waits.
 type edit struct {
 	change  Change
-	look    bool                  // it changes nothing, so that it needs no bucket
-	setting func(*Settings) error // a change of the settings instead; nil: it is none
-	file    string                // digest of the file's set that it applies, "": it does not
-	patient bool                  // it waits for NATS
-	made    func()                // nil: nobody asks
+	look    bool                           // it changes nothing, so that it needs no bucket
+	setting func(*settings.Settings) error // a change of the settings instead; nil: it is none
+	file    string                         // digest of the file's set that it applies, "": it does not
+	patient bool                           // it waits for NATS
+	made    func()                         // nil: nobody asks
 	until   time.Time
 	done    chan error // capacity 1
 	version uint64     // that has it, once done
@@ -286,14 +287,8 @@ func (c *Catalog) EditFile(digest string, change Change) (behind []string, err e
 	return c.wait(&edit{change: change, file: digest, patient: true})
 }
 
-// Settings are what the replicas of a fleet may share beside workers.
-type Settings struct {
-	Thresholds *overload.Table // busy thresholds
-	Policies   []byte          // a section worker_selection of a policy file, as JSON; nil: each replica's own
-}
-
 // EditSettings is Edit for the settings, where Config has them.
-func (c *Catalog) EditSettings(change func(*Settings) error) (behind []string, err error) {
+func (c *Catalog) EditSettings(change func(*settings.Settings) error) (behind []string, err error) {
 	return c.wait(&edit{setting: change, until: time.Now().Add(editTime)})
 }
 
@@ -623,7 +618,7 @@ func (c *Catalog) applySettings(s *state) (version uint64, fault error) {
 	if c.config.Thresholds == nil || before == 0 && now.Version == 0 {
 		return before, nil
 	}
-	if table := c.config.Thresholds(); !now.sameThresholds(table.Own()) {
+	if table := c.config.Thresholds; !now.sameThresholds(table.Own()) {
 		table.Replace(now.Thresholds)
 	}
 	if err := c.config.Policies(now.Policies); err != nil {
@@ -789,13 +784,13 @@ func (c *Catalog) answerApplied(edits []*edit) (left []*edit) {
 func (c *Catalog) tryAll(edits []*edit) (unsure []*edit, results []error, next *state, err error) {
 	c.shadow = newShadow(c.shadow, c.now, c.config.Local())
 	file := c.now.file
-	var set *Settings // nil: unchanged
+	var set *settings.Settings // nil: unchanged
 	for _, e := range edits {
 		var err error
 		switch {
 		case e.setting != nil:
 			if set == nil {
-				set = &Settings{c.config.Thresholds().Copy(), c.now.shared().Policies}
+				set = &settings.Settings{Thresholds: c.config.Thresholds.Copy(), Policies: c.now.shared().Policies}
 				set.Thresholds.Replace(c.now.shared().Thresholds)
 			}
 			err = e.setting(set)
@@ -816,7 +811,7 @@ func (c *Catalog) tryAll(edits []*edit) (unsure []*edit, results []error, next *
 	}
 	next.file = file
 	if set != nil {
-		if changed := (settings{next.version, set.Thresholds.Own(), set.Policies}); !changed.same(c.now.shared()) {
+		if changed := (sharedSettings{next.version, set.Thresholds.Own(), set.Policies}); !changed.same(c.now.shared()) {
 			next.settings = &changed
 		}
 	}

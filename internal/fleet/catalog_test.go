@@ -18,6 +18,7 @@ import (
 
 	"github.com/select-service/select-service/internal/fleet/bus"
 	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/internal/selection/settings"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -401,7 +402,7 @@ func TestCutOff(t *testing.T) {
 		m := newMemory()
 		table := overload.NewTable(overload.Thresholds{}, func(string) bool { return true })
 		shares := func(c *Config) {
-			c.Thresholds, c.Policies = func() *overload.Table { return table }, func([]byte) error { return nil }
+			c.Thresholds, c.Policies = table, func([]byte) error { return nil }
 		}
 		a, b := m.join(t, "a", shares), m.join(t, "b", shares)
 		edit := func(change Change) {
@@ -436,10 +437,10 @@ func TestCutOff(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		for name, change := range map[string]func(*Settings) error{
-			"policies":   func(s *Settings) error { s.Policies = nil; return nil },
-			"thresholds": func(s *Settings) error { _, err := s.Thresholds.Clear("m"); return err },
-			"unknown":    func(*Settings) error { return errors.New("no such threshold") },
+		for name, change := range map[string]func(*settings.Settings) error{
+			"policies":   func(s *settings.Settings) error { s.Policies = nil; return nil },
+			"thresholds": func(s *settings.Settings) error { _, err := s.Thresholds.Clear("m"); return err },
+			"unknown":    func(*settings.Settings) error { return errors.New("no such threshold") },
 		} {
 			if _, err := a.EditSettings(change); !errors.Is(err, ErrAway) {
 				t.Errorf("%s: %v", name, err)
@@ -1111,7 +1112,7 @@ func TestEqualThresholds(t *testing.T) {
 			table := overload.NewTable(overload.Thresholds{DecodeBlocks: option}, func(string) bool { return true })
 			tables[name] = table
 			return func(c *Config) {
-				c.Thresholds, c.Policies = func() *overload.Table { return table }, func([]byte) error { return nil }
+				c.Thresholds, c.Policies = table, func([]byte) error { return nil }
 			}
 		}
 		high, none, low := m.join(t, "high", shares("high", new(0.8))), m.join(t, "none", shares("none", nil)), m.join(t, "low", shares("low", new(0.5)))
@@ -1119,7 +1120,7 @@ func TestEqualThresholds(t *testing.T) {
 			at  *testReplica
 			set *float64 // nil: cleared
 		}{{high, new(0.8)}, {high, new(0.7)}, {high, new(0.8)}, {none, new(0.7)}, {none, nil}, {low, new(0.5)}, {none, nil}, {none, nil}} {
-			_, err := tt.at.EditSettings(func(s *Settings) (err error) {
+			_, err := tt.at.EditSettings(func(s *settings.Settings) (err error) {
 				if tt.set == nil {
 					_, err = s.Thresholds.Clear("m")
 				} else {
@@ -1153,7 +1154,7 @@ func TestSettings(t *testing.T) {
 		table := overload.NewTable(overload.Thresholds{PrefillTokens: new(uint64(7))}, func(string) bool { return true })
 		tables[name] = table
 		return func(c *Config) {
-			c.Thresholds = func() *overload.Table { return table }
+			c.Thresholds = table
 			c.Policies = func(section []byte) error {
 				mu.Lock()
 				defer mu.Unlock()
@@ -1168,7 +1169,7 @@ func TestSettings(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "fleet")
 	cache := func(c *Config) { c.Cache = file }
 	a, b := m.join(t, "a", shares("a"), cache), m.join(t, "b", shares("b"))
-	edit := func(r *testReplica, change func(*Settings) error) {
+	edit := func(r *testReplica, change func(*settings.Settings) error) {
 		t.Helper()
 		if behind, err := r.EditSettings(change); err != nil || behind != nil {
 			t.Fatalf("behind %v, %v", behind, err)
@@ -1176,7 +1177,7 @@ func TestSettings(t *testing.T) {
 	}
 	set := func(r *testReplica, model string, blocks float64) {
 		t.Helper()
-		edit(r, func(s *Settings) error {
+		edit(r, func(s *settings.Settings) error {
 			_, err := s.Thresholds.Set(model, overload.Thresholds{DecodeBlocks: &blocks})
 			return err
 		})
@@ -1184,7 +1185,7 @@ func TestSettings(t *testing.T) {
 	section := `{"aggregated":"p"}`
 	choose := func(r *testReplica, section []byte) {
 		t.Helper()
-		edit(r, func(s *Settings) error {
+		edit(r, func(s *settings.Settings) error {
 			s.Policies = section
 			return nil
 		})
@@ -1199,7 +1200,7 @@ func TestSettings(t *testing.T) {
 	}
 	agree(t, a, b, own, old)
 	section = `{"aggregated":"q"}`
-	behind, err := b.EditSettings(func(s *Settings) error {
+	behind, err := b.EditSettings(func(s *settings.Settings) error {
 		s.Policies = []byte(section)
 		return nil
 	})

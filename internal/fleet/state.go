@@ -52,31 +52,31 @@ type head struct {
 	// File is the digest of the last set of a workers file that was applied.
 	File string `json:"file,omitempty"`
 	// Settings are what else the replicas share; nil: nothing yet.
-	Settings *settings `json:"settings,omitempty"`
+	Settings *sharedSettings `json:"settings,omitempty"`
 	// Parts has the keys of the parts, "" for one without workers.
 	Parts [numParts]string `json:"parts"`
 	// Old are parts of heads before, to be removed.
 	Old []oldPart `json:"old,omitempty"`
 }
 
-// settings are what the replicas share beside workers. They never change.
-type settings struct {
+// sharedSettings are what the replicas share beside workers. They never change.
+type sharedSettings struct {
 	Version    uint64                          `json:"version"`            // of the catalog that had them first
 	Thresholds map[string]*overload.Thresholds `json:"thresholds"`         // of models that have not the defaults
-	Policies   json.RawMessage                 `json:"policies,omitempty"` // see Settings.Policies
+	Policies   json.RawMessage                 `json:"policies,omitempty"` // see settings.Settings
 }
 
 // same reports whether both say the same, whatever their versions are.
-func (s settings) same(o settings) bool {
+func (s sharedSettings) same(o sharedSettings) bool {
 	return s.sameThresholds(o.Thresholds) && bytes.Equal(s.Policies, o.Policies)
 }
 
-func (s settings) sameThresholds(own map[string]*overload.Thresholds) bool {
+func (s sharedSettings) sameThresholds(own map[string]*overload.Thresholds) bool {
 	return maps.EqualFunc(s.Thresholds, own, (*overload.Thresholds).Equal)
 }
 
 // check returns an error if the settings, which may be nil, cannot be used.
-func (s *settings) check() error {
+func (s *sharedSettings) check() error {
 	if s == nil {
 		return nil
 	}
@@ -279,7 +279,7 @@ type state struct {
 	ids      []string
 	revision uint64 // of the head in the bucket, 0: it is not there
 	file     string
-	settings *settings // nil: none
+	settings *sharedSettings // nil: none
 	old      []oldPart
 	parts    [numParts]*part // nil: without workers
 }
@@ -419,9 +419,9 @@ func (s *state) equal(o *state) bool {
 }
 
 // shared returns what the replicas share beside workers.
-func (s *state) shared() settings {
+func (s *state) shared() sharedSettings {
 	if s.settings == nil {
-		return settings{}
+		return sharedSettings{}
 	}
 	return *s.settings
 }

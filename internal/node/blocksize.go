@@ -4,6 +4,9 @@ import (
 	"context"
 	"sync"
 
+	"github.com/rs/zerolog"
+
+	"github.com/select-service/select-service/internal/workers"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -24,9 +27,8 @@ func newBlockSizes() *blockSizes {
 	return &blockSizes{wake: make(chan struct{}, 1), seen: make(map[uint64]seenSize)}
 }
 
-// noteBlockSize is kvevents.Config.OtherBlockSize.
-func (s *Service) noteBlockSize(of catalog.Rank, registered, size uint32) {
-	b := s.blockSizes
+// note is kvevents.Config.OtherBlockSize.
+func (b *blockSizes) note(of catalog.Rank, registered, size uint32) {
 	b.mu.Lock()
 	b.seen[of.Worker] = seenSize{registered, size}
 	b.mu.Unlock()
@@ -36,39 +38,41 @@ func (s *Service) noteBlockSize(of catalog.Rank, registered, size uint32) {
 	}
 }
 
-// correctBlockSizes corrects workers until ctx ends.
-func (s *Service) correctBlockSizes(ctx context.Context) error {
+// run corrects workers until ctx ends.
+func (b *blockSizes) run(ctx context.Context, correct blockSizeCorrector) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.blockSizes.wake:
+		case <-b.wake:
 		}
-		s.blockSizes.mu.Lock()
-		seen := s.blockSizes.seen
-		s.blockSizes.seen = make(map[uint64]seenSize)
-		s.blockSizes.mu.Unlock()
+		b.mu.Lock()
+		seen := b.seen
+		b.seen = make(map[uint64]seenSize)
+		b.mu.Unlock()
 		for worker, of := range seen {
-			s.correctBlockSize(worker, of)
+			correct.worker(worker, of)
 		}
 	}
 }
 
-// correctBlockSize gives a worker the block size of its engine's events if the engine has told the
+// blockSizeCorrector gives workers the block sizes of their engines' events.
+type blockSizeCorrector struct {
+	catalog  *catalog.Catalog
+	registry *workers.Registry
+	log      zerolog.Logger
+}
+
+// worker gives a worker the block size of its engine's events if the engine has told the
 // other one. One that is given stays: lists of workers and the doctor say so as long as it is so.
-func (s *Service) correctBlockSize(worker uint64, seen seenSize) {
-	w, size := s.catalog.Latest(worker), seen.size
+func (c *blockSizeCorrector) worker(id uint64, seen seenSize) {
+	w, size := c.catalog.Latest(id), seen.size
 	if w == nil || w.BlockSize == nil || *w.BlockSize != seen.registered {
 		return // another rank's events were first, or it is another worker now
 	}
-	var changed bool
-	s.scopes.Change(func() { _, changed = s.catalog.CorrectBlockSize(w, size) })
-	if changed && s.config.Shared != nil {
-		s.config.Shared.Look()
-	}
-	if !changed {
+	if !c.registry.CorrectBlockSize(w, size) {
 		return
 	}
-	s.log.Info().Uint64("worker_id", w.ID).Str("model_name", catalog.Clip(w.Scope.Model)).Uint32("block_size", *w.BlockSize).Uint32("events", size).
+	c.log.Info().Uint64("worker_id", w.ID).Str("model_name", catalog.Clip(w.Scope.Model)).Uint32("block_size", *w.BlockSize).Uint32("events", size).
 		Msg("the KV events of an engine have another block size than it tells; they count")
 }

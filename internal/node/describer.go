@@ -16,6 +16,7 @@ import (
 
 	"github.com/select-service/select-service/internal/engines/describe"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/workers"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/kvevents"
 	"github.com/select-service/select-service/pkg/memory"
@@ -40,10 +41,12 @@ type AskEngine func(ctx context.Context, url, engine string) (*catalog.Descripti
 type describer struct {
 	ask     AskEngine
 	catalog *catalog.Catalog
-	// apply gives an answer to the catalog, see catalog.Catalog.Describe.
+	// apply gives an answer to the catalog, see workers.Registry.Describe.
 	apply func(w *catalog.Worker, told *catalog.Description, fault string) (now *catalog.Worker, changed bool)
-	log   zerolog.Logger
-	wake  chan struct{} // workers have changed, or a stream has connected
+	// described is Config.Described; nil: nobody is told.
+	described func()
+	log       zerolog.Logger
+	wake      chan struct{} // workers have changed, or a stream has connected
 
 	// mu guards connected: it is innermost, and held by the callbacks of sockets.
 	mu        sync.Mutex
@@ -270,6 +273,9 @@ func (d *describer) note(a answer) {
 		fault = a.err.Error()
 	}
 	now, changed := d.apply(a.worker, a.told, fault)
+	if changed && d.described != nil && a.worker.Source.KindOrAPI().Discovered() {
+		d.described()
+	}
 	if now == nil || now.Address() != e.url {
 		return // another engine by now, or the service is shutting down
 	}
@@ -331,53 +337,43 @@ func (d *describer) counts() map[string]uint64 {
 	return map[string]uint64{"answered": d.asked[askAnswered].Load(), "away": d.asked[askAway].Load(), "refused": d.asked[askRefused].Load()}
 }
 
-// describeWorker gives the catalog an answer of a worker's engine.
-func (s *Service) describeWorker(w *catalog.Worker, told *catalog.Description, fault string) (now *catalog.Worker, changed bool) {
-	s.scopes.Change(func() {
-		if now, changed = s.catalog.Describe(w, told, fault); changed {
-			s.Selections().Add(now.Scope.Model)
-		}
-	})
-	if changed && s.config.Shared != nil {
-		s.config.Shared.Look()
-	}
-	if changed && s.config.Described != nil && w.Source.KindOrAPI().Discovered() {
-		s.config.Described()
-	}
-	return now, changed
+// describedRegistry has the use case about a worker that its engine describes.
+type describedRegistry struct {
+	describer *describer // nil: engines are not asked
+	registry  *workers.Registry
 }
 
-// DescribeWorkerIn is PutWorkerIn for a worker that its engine describes: it is asked first. An
+// DescribeWorkerIn is workers.Registry.PutWorkerIn for a worker that its engine describes: it is asked first. An
 // engine that does not run, or is too busy, makes the worker incomplete, and is asked again. If
 // it answers, but does not tell what the record needs, the worker is refused, with the engine's
 // words.
-func (s *Service) DescribeWorkerIn(ctx context.Context, own catalog.ScopeFilter, r catalog.Record) (*catalog.Worker, error) {
-	if s.describer == nil {
+func (r *describedRegistry) DescribeWorkerIn(ctx context.Context, own catalog.ScopeFilter, of catalog.Record) (*catalog.Worker, error) {
+	if r.describer == nil {
 		return nil, contract.Errorf(contract.BadRequest, "this process does not ask engines: register without describe")
 	}
-	if err := r.CheckDescribe(); err != nil {
-		return nil, asError(err)
+	if err := of.CheckDescribe(); err != nil {
+		return nil, workers.AsError(err)
 	}
-	wish := *r.Describe
+	wish := *of.Describe
 	wait, cancel := context.WithTimeout(ctx, requestPatience)
 	defer cancel()
-	told, err := s.describer.ask(wait, r.Address(), wish.Engine)
-	s.describer.count(err)
-	r.Describe = &wish
+	told, err := r.describer.ask(wait, of.Address(), wish.Engine)
+	r.describer.count(err)
+	of.Describe = &wish
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case outcomeOf(err) == askAway:
 		wish.Fault = err.Error()
 	case err != nil:
-		return nil, refusedByEngine(r, err)
+		return nil, refusedByEngine(of, err)
 	default:
 		wish.Told = told
-		if err := s.catalog.Lacking(r); err != nil && !told.Unanswered {
-			return nil, refusedByEngine(r, err)
+		if err := r.describer.catalog.Lacking(of); err != nil && !told.Unanswered {
+			return nil, refusedByEngine(of, err)
 		}
 	}
-	return s.PutWorkerIn(own, r)
+	return r.registry.PutWorkerIn(own, of)
 }
 
 func refusedByEngine(r catalog.Record, err error) error {

@@ -7,9 +7,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/select-service/select-service/internal/fleet"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/workers"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )
@@ -125,31 +125,27 @@ func TestDrainWaitsForTheLast(t *testing.T) {
 	})
 }
 
-// sharing is the catalog of a fleet whose only live replica is this one.
+// sharing is the store of a fleet whose only live replica is this one.
 type sharing struct {
-	catalog *catalog.Catalog
-	settled atomic.Bool
+	workers.Store
+	settled  atomic.Bool
+	deadline time.Time // of every drain that has one
 }
 
-func (s *sharing) Edit(change fleet.Change) ([]string, error) { return nil, change(s.catalog) }
-
-func (s *sharing) Try(change fleet.Change) error { return change(s.catalog) }
-
-func (s *sharing) EditFile(_ string, change fleet.Change) ([]string, error) { return s.Edit(change) }
-
-func (s *sharing) EditSettings(func(*fleet.Settings) error) ([]string, error) { return nil, nil }
-
-func (s *sharing) Submit(change fleet.Change, made func()) {
-	if _, err := s.Edit(change); err == nil {
-		made()
-	}
-}
-func (s *sharing) Look()         {}
-func (s *sharing) Awaited() bool { return false }
 func (s *sharing) Settled() bool { return s.settled.Load() }
 
+func (s *sharing) Deadlines(drained []*catalog.Worker, now time.Time) []time.Time {
+	all := s.Store.Deadlines(drained, now)
+	for i := range all {
+		if !all[i].IsZero() {
+			all[i] = s.deadline
+		}
+	}
+	return all
+}
+
 // TestDrainInFleet: a replica that has not heard the others, or has yet to read their reservations, removes
-// no worker as empty; and a deadline counts from when it learned of it, whatever the others' clocks say.
+// no worker as empty; and a deadline is the store's, whatever the record of the worker says.
 func TestDrainInFleet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := servicetest.NewMesh()
@@ -157,9 +153,8 @@ func TestDrainInFleet(t *testing.T) {
 		a.Put(servicetest.Record(1, 1))
 		a.Book("r", servicetest.Prompt(1, 8))
 		a.Put(servicetest.Record(2, 1))
-		f := new(sharing)
-		b := m.Start(t, "b", servicetest.EventsOff, func(c *node.Config) { c.Shared = f })
-		f.catalog = b.Catalog()
+		f := &sharing{Store: workers.NewAlone()}
+		b := m.Start(t, "b", servicetest.EventsOff, func(c *node.Config) { c.Workers = f })
 		for _, id := range []uint64{1, 2, 3} {
 			b.Put(servicetest.Record(id, 1))
 		}
@@ -187,6 +182,7 @@ func TestDrainInFleet(t *testing.T) {
 		after(time.Minute)
 		has("when they were read", 1, 3)
 
+		f.deadline = time.Now().Add(time.Minute)
 		if _, err := b.Catalog().Drain(catalog.ScopeFilter{}, 1, catalog.Drain{Deadline: time.Now().Add(-time.Hour), Within: time.Minute}); err != nil {
 			t.Fatal(err)
 		}
@@ -196,42 +192,6 @@ func TestDrainInFleet(t *testing.T) {
 		after(4 * time.Second)
 		has("after the deadline", 3)
 	})
-}
-
-// TestDrainBeforeStart: a replica that starts while a worker drains goes by the drain's own deadline, so that a restart of
-// all replicas does not put it off; a clock that says that the drain begins later does not either. Source:
-// docs/run/draining.md, a worker is removed at the deadline.
-func TestDrainBeforeStart(t *testing.T) {
-	for name, tt := range map[string]struct{ left, within, want time.Duration }{
-		"begun before":     {20 * time.Second, time.Minute, 20 * time.Second},
-		"over":             {-time.Minute, time.Minute, 0},
-		"by a clock ahead": {time.Hour, time.Minute, time.Minute},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := new(sharing)
-				w := servicetest.Start(t, servicetest.EventsOff, func(c *node.Config) { c.Shared = f })
-				f.catalog = w.Catalog()
-				w.Put(servicetest.Record(1, 1))
-				w.Book("r", servicetest.Prompt(1, 8))
-				if _, err := w.Catalog().Drain(catalog.ScopeFilter{}, 1, catalog.Drain{Deadline: time.Now().Add(tt.left), Within: tt.within}); err != nil {
-					t.Fatal(err)
-				}
-				time.AfterFunc(2*time.Second, func() { f.settled.Store(true) })
-				if tt.want > 0 {
-					after(tt.want - time.Second)
-					if !registered(w, 1) {
-						t.Error("gone before the deadline")
-					}
-					after(time.Second)
-				}
-				after(2 * time.Second)
-				if registered(w, 1) {
-					t.Error("still there after the deadline")
-				}
-			})
-		})
-	}
 }
 
 // TestDrainIsRestored: an operator's drain and its deadline outlive the process.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
@@ -20,7 +21,7 @@ import (
 func TestLearnedSurvivesRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := t.TempDir()
-		learned := func(w *stateful) *node.LearnedPrefills {
+		learned := func(w *stateful) *selection.LearnedPrefills {
 			all := w.Policies(catalog.ScopeFilter{})
 			if len(all) != 1 {
 				t.Fatalf("%d scopes", len(all))
@@ -69,7 +70,7 @@ func TestLearnedSurvivesRestart(t *testing.T) {
 func TestServedScopes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := servicetest.Start(t, servicetest.EventsOff, func(c *node.Config) {
-			c.Policies, _ = (*policies.Section)(nil).Resolve(policies.Settings{
+			c.Scopes.Policies, _ = (*policies.Section)(nil).Resolve(policies.Settings{
 				Weights: selector.DefaultWeights(), Served: func(sc catalog.Scope) bool { return sc.Tenant == catalog.DefaultName },
 			})
 		})

@@ -18,18 +18,19 @@ import (
 
 // loadSources are the ways by which engines say what load they have.
 type loadSources struct {
+	catalog  *catalog.Catalog
 	sink     load.Sink
 	counters *load.Counters
 	streams  *load.Streams
 	scraper  *load.Scraper
 }
 
-func newLoadSources(config *Config, source kvevents.Source, sink load.Sink) *loadSources {
+func newLoadSources(config *Config, c *catalog.Catalog, source kvevents.Source, sink load.Sink) *loadSources {
 	counters := load.NewCounters()
 	access := config.Scrape
 	access.Endpoints = config.Endpoints
 	return &loadSources{
-		sink: sink, counters: counters,
+		catalog: c, sink: sink, counters: counters,
 		streams: load.NewStreams(source, sink, config.Memory.Account(memory.Streams), counters),
 		scraper: load.NewScraper(engines.NewClient(access), sink, counters),
 	}
@@ -97,8 +98,8 @@ type RankReport struct {
 
 // ReportLoadIn takes what the engine of a worker, in a scope that matches own, says of its ranks.
 // If one is not among the worker's, nothing is taken.
-func (s *Service) ReportLoadIn(own catalog.ScopeFilter, worker uint64, of []RankReport) error {
-	w := s.catalog.WorkerIn(own, worker)
+func (l *loadSources) ReportLoadIn(own catalog.ScopeFilter, worker uint64, of []RankReport) error {
+	w := l.catalog.WorkerIn(own, worker)
 	if w == nil {
 		return contract.Errorf(contract.NotFound, "worker %d not found", worker)
 	}
@@ -109,8 +110,8 @@ func (s *Service) ReportLoadIn(own catalog.ScopeFilter, worker uint64, of []Rank
 	}
 	now := time.Now()
 	for i := range of {
-		s.loads.counters.CountTold()
-		s.loads.sink.Report(catalog.Rank{Worker: worker, DP: of[i].DP}, of[i].Report, now)
+		l.counters.CountTold()
+		l.sink.Report(catalog.Rank{Worker: worker, DP: of[i].DP}, of[i].Report, now)
 	}
 	return nil
 }

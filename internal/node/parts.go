@@ -31,11 +31,11 @@ type Parts struct {
 func (s *Service) Parts() Parts {
 	p := Parts{
 		Process: s.config.Process,
-		Catalog: s.catalog, Scopes: s.scopes, Ledger: s.ledger, Reports: s.reports, Thresholds: s.Thresholds(),
+		Catalog: s.catalog, Scopes: s.scopes, Ledger: s.ledger, Reports: s.reports, Thresholds: s.UseCases.Thresholds(),
 		Publishers: s.conductor.Registry(), Replica: s.replica, Memory: s.config.Memory,
 	}
 	if s.config.KVEvents {
-		p.Streams = s.streams.Subscribers
+		p.Streams = s.streams
 	}
 	return p
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/workers"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )
@@ -75,12 +76,12 @@ func TestReconcileErrors(t *testing.T) {
 	}
 	w.WantLoad("1/0: 0 0 0")
 
-	f := servicetest.Start(t, func(c *node.Config) { c.WorkersFile = "/w.yaml" })
+	f := servicetest.Start(t, func(c *node.Config) { c.Given.File = "/w.yaml" })
 	_, err = f.ReconcileWorkers(nil, catalog.ScopeFilter{})
 	servicetest.WantError(t, err, contract.Conflict, "workers are managed by --workers-file /w.yaml")
-	var managed *node.WorkersFileError
+	var managed *workers.FileError
 	if !errors.As(err, &managed) {
-		t.Errorf("%v is no WorkersFileError", err)
+		t.Errorf("%v is no FileError", err)
 	}
 	if _, err := f.ReplaceWorkers(catalog.Set{Kind: catalog.SourceFile, Records: []catalog.Record{servicetest.Record(1, 1)}}); err != nil {
 		t.Error(err)

@@ -2,8 +2,6 @@ package node
 
 import (
 	"context"
-	"io"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -12,11 +10,11 @@ import (
 	"github.com/rs/zerolog"
 	"go.opentelemetry.io/otel/attribute"
 
-	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/recovery"
+	"github.com/select-service/select-service/pkg/replicasync"
 )
 
 // RecoveryConfig says from where the index is recovered at the start. Without peers, or without
@@ -95,10 +93,8 @@ type indexRecovery struct {
 	config  RecoveryConfig
 	catalog *catalog.Catalog
 	scopes  *scopes.Registry
+	replica *replicasync.Replica // nil: reservations are not shared
 	log     zerolog.Logger
-	// loadsApplied reports whether no reservation of another replica is known to be
-	// on its way.
-	loadsApplied func() bool
 
 	begin  time.Time
 	over   chan struct{} // closed when the recovery has ended
@@ -118,16 +114,17 @@ func (c *Config) recovers() bool {
 	return (len(c.Recovery.Peers) > 0 || c.Recovery.Find != nil) && c.Recovery.Fetch != nil && c.KVEvents
 }
 
-// newRecovery returns the recovery for Run, nil if none is configured.
-func (s *Service) newRecovery() *indexRecovery {
-	if !s.config.recovers() {
+// newRecovery returns the recovery of the index, nil if none is configured. replica is nil if reservations are
+// not shared.
+func newRecovery(config *Config, c *core, replica *replicasync.Replica) *indexRecovery {
+	if !config.recovers() {
 		return nil
 	}
 	r := &indexRecovery{
-		config: s.config.Recovery, catalog: s.catalog, scopes: s.scopes, log: s.log, loadsApplied: s.loadsApplied,
-		begin: time.Now(), over: make(chan struct{}), tracer: s.config.Tracer,
+		config: config.Recovery, catalog: c.catalog, scopes: c.scopes, log: c.log, replica: replica,
+		begin: time.Now(), over: make(chan struct{}), tracer: config.Tracer,
 	}
-	if s.replica != nil {
+	if replica != nil {
 		r.loads.Store(uint32(LoadsAwaited))
 	}
 	return r
@@ -136,70 +133,7 @@ func (s *Service) newRecovery() *indexRecovery {
 // loadsApplied reports whether no reservation of another replica is known to be on
 // its way. It is asked after the number of schedulable workers: a registration is
 // under way until the replica knows of the worker's ranks.
-func (s *Service) loadsApplied() bool {
-	return !s.scopes.Changing() && s.replica.CaughtUp()
-}
-
-// Recovery returns the progress of the recovery, and false if none is configured.
-func (s *Service) Recovery() (RecoveryStatus, bool) {
-	if s.recovery == nil {
-		return RecoveryStatus{}, false
-	}
-	status := s.recovery.show()
-	status.Loads = LoadsStage(s.recovery.loads.Load())
-	return status, true
-}
-
-// Recovering reports whether blocks may still come from peers.
-func (s *Service) Recovering() bool {
-	if s.recovery == nil {
-		return false
-	}
-	stage := s.recovery.show().Stage
-	return stage == RecoveryFetching || stage == RecoveryDeadline
-}
-
-// Dump writes the whole index in the form of the given contract, see recovery.Writer, while the
-// index goes on changing. It has all events received before the call, and the ranks whose
-// workers are still awaited after a recovery, but not the ranks of hybrid models
-// (indexer.Walk). A rank that comes or goes meanwhile may be in it in part.
-func (s *Service) Dump(ctx context.Context, w io.Writer, form contract.Version) error {
-	return s.dump(ctx, recovery.NewWriter(w), form)
-}
-
-// DumpMsgpack is Dump in msgpack; see recovery.NewMsgpackWriter.
-func (s *Service) DumpMsgpack(ctx context.Context, w io.Writer, form contract.Version) error {
-	return s.dump(ctx, recovery.NewMsgpackWriter(w), form)
-}
-
-func (s *Service) dump(ctx context.Context, d *recovery.Writer, form contract.Version) error {
-	if err := s.streams.Barrier(ctx); err != nil {
-		return err
-	}
-	states := s.scopes.All()
-	d.ResidencyDomain = form == contract.V16
-	for _, sc := range slices.SortedFunc(maps.Keys(states), catalog.Scope.Compare) {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		state := states[sc]
-		// The walk must begin before the ranks are listed. Then each listed rank has had its
-		// slot since the walk began. If it loses the slot, the index drops the slot's blocks,
-		// also from the walk, before another rank gets it.
-		walk := state.Space.Walk()
-		err := d.Scope(ctx, recovery.Source{
-			Scope:     sc,
-			BlockSize: state.BlockSize,
-			Ranks:     state.Gate.Ranks(),
-			KeysShown: state.Space.KeysShown(),
-			Runs:      walk.Runs,
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return d.Close()
-}
+func (r *indexRecovery) loadsApplied() bool { return !r.scopes.Changing() && r.replica.CaughtUp() }
 
 // awaited reports whether Ready waits: for the index, then for the reservations of other
 // replicas. Reservations can only be applied once there are workers. With the first workers

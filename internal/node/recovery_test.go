@@ -155,7 +155,7 @@ func TestRecovery(t *testing.T) {
 // dump, as its further groups would be missing. Nothing waits for it, and the rank
 // begins with its engine's next events.
 func TestRecoveryWithoutHybrids(t *testing.T) {
-	exact := func(c *node.Config) { c.HybridExact = true }
+	exact := func(c *node.Config) { c.Scopes.HybridExact = true }
 	inGroup := func(e *servicetest.Engine, group int, kind string) servicetest.Dict {
 		return e.Stored(servicetest.Prompt(1, 12), servicetest.BlockSize, servicetest.Dict{
 			"group_idx": group, "kv_cache_spec_kind": kind, "kv_cache_spec_sliding_window": servicetest.BlockSize + 1,

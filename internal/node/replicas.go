@@ -36,9 +36,9 @@ type Replication struct {
 }
 
 // newLedger returns the ledger and, if reservations are shared, the replica that observes it,
-// else nil. process is this process's id among the replicas.
-func newLedger(process uint64, config *Config, scopes replicasync.Scopes, log zerolog.Logger) (*reservations.Ledger, *replicasync.Replica) {
-	r := config.Replication
+// else nil.
+func newLedger(config *Config, scopes replicasync.Scopes, log zerolog.Logger) (*reservations.Ledger, *replicasync.Replica) {
+	r, process := config.Replication, config.Process
 	if r == nil {
 		ledger := reservations.New(process, time.Now, nil)
 		ledger.SetLifetime(config.ReservationLifetime)
@@ -62,6 +62,15 @@ type peers struct {
 	replica    *replicasync.Replica // nil: reservations are not shared
 	advertised string               // endpoint of this process, "" if unknown
 	endpoints  catalog.EndpointPolicy
+}
+
+// newPeers returns the use cases; replica is nil if reservations are not shared.
+func newPeers(config *Config, replica *replicasync.Replica) *peers {
+	p := &peers{replica: replica, endpoints: config.Endpoints}
+	if config.Replication != nil {
+		p.advertised = config.Replication.Advertised
+	}
+	return p
 }
 
 var (

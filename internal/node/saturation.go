@@ -1,6 +1,7 @@
 package node
 
 import (
+	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/internal/selection/scopes"
@@ -11,8 +12,15 @@ import (
 	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
-// saturation yields how full every scope is that has, or had, workers, or that gateways know by its name.
-func (s *Service) saturation(yield func(telemetry.Saturation) bool) {
+// saturations says how full scopes are.
+type saturations struct {
+	core
+	thresholds *overload.Table
+	reports    *reports.Table
+}
+
+// all yields how full every scope is that has, or had, workers, or that gateways know by its name.
+func (s *saturations) all(yield func(telemetry.Saturation) bool) {
 	known := s.scopes.Known()
 	for _, sc := range s.scopes.Demanded() {
 		if !s.scopes.Had(sc) {
@@ -53,13 +61,13 @@ func (s *Service) saturation(yield func(telemetry.Saturation) bool) {
 // fullness returns how full the ranks of each role are: the mean saturation of those of which something
 // is known, and the predicted wait, in seconds, on the rank where it is shortest, of those that give signs
 // of life, if any do. Ranks of different roles cannot stand in for each other.
-func (s *Service) fullness(snap *catalog.Snapshot, state *scopes.State) []telemetry.RoleSaturation {
+func (s *saturations) fullness(snap *catalog.Snapshot, state *scopes.State) []telemetry.RoleSaturation {
 	var roles [len(roleNames)]roleFullness
 	hasRoles := false
 	for _, w := range snap.Workers {
 		hasRoles = hasRoles || w.Role != nil
 	}
-	limits := s.Thresholds().Of(snap.Scope.Model)
+	limits := s.thresholds.Of(snap.Scope.Model)
 	excluded := s.reports.Excluded(snap.Scope)
 	s.ledger.Look(snap.Scope, nil, func(v *reservations.View) {
 		for _, e := range snap.Ranks() {

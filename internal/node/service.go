@@ -3,8 +3,6 @@ package node
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -18,27 +16,30 @@ import (
 	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/internal/node/statefile"
 	"github.com/select-service/select-service/internal/selection"
-	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/approximate"
 	"github.com/select-service/select-service/internal/selection/contract"
-	"github.com/select-service/select-service/internal/selection/overload"
-	"github.com/select-service/select-service/internal/selection/pending"
+	"github.com/select-service/select-service/internal/selection/diagnose"
 	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/internal/selection/scopes"
-	"github.com/select-service/select-service/internal/selection/waitqueue"
+	"github.com/select-service/select-service/internal/selection/settings"
 	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
+	"github.com/select-service/select-service/internal/workers"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/kvevents"
 	"github.com/select-service/select-service/pkg/memory"
+	"github.com/select-service/select-service/pkg/replicasync"
 	"github.com/select-service/select-service/pkg/reservations"
-	"github.com/select-service/select-service/pkg/selector"
 	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
-// Config has the settings of the use cases.
+// Config has the settings of a process: those of its parts, as these have them, and its own. What a part's
+// settings say of other parts New fills in.
 type Config struct {
+	// Process is the id of this process among the replicas, new in every life of the program.
+	// 0: a random one is drawn.
+	Process uint64
 	// Memory has the memory accounts of the parts; nil: no limits.
 	Memory *memory.Budget
 	// Tracer traces events, recovery and snapshots; nil: they are not traced.
@@ -46,86 +47,59 @@ type Config struct {
 	// Contract decides the substantial differences between the contracts: the approximate
 	// index, and whether answers have the data that was booked.
 	Contract contract.Version
-	// Process is the id of this process among the replicas, new in every life of the program.
-	// 0: a random one is drawn.
-	Process  uint64
-	Weights  selector.Weights
-	Policies *policies.Table // until ApplyPolicies; nil: the built-in cost everywhere
-	// DecisionBytes is the approximate memory for recent decisions, in bytes; 0: none are kept.
-	DecisionBytes int64
-	Admission     admission.Config
-	// Overload has the busy thresholds of every model, until they are changed.
-	Overload overload.Thresholds
 	// KVEvents turns on event subscriptions. Off: workers need no event endpoints, and overlap
 	// is always 0 unless it is predicted.
 	KVEvents bool
-	// HybridExact: a prefix ends where all attention groups of an engine can serve it.
-	HybridExact bool
-	// ApproximateTTL is how long a prompt that was sent to a rank is assumed to be cached
-	// there, if Contract is 1.6 and KVEvents is off.
-	ApproximateTTL time.Duration
-	// ApproximateLRU: for ranks whose capacity in blocks is known, the assumption ends by that
-	// capacity and not by time.
-	ApproximateLRU bool
-	// PredictedTTL is how long such a prompt is assumed to be cached if KVEvents is on, in
-	// addition to what events report; nil: no predictions.
-	PredictedTTL *time.Duration
-	// SessionTTL is how long a session stays bound to its rank after its last reservation has
-	// ended; 0: sessions are off.
-	SessionTTL time.Duration
-	// Owners: the engines of responses, files and batches are remembered by their ids, for a gateway.
-	Owners bool
-	// Pending bounds the selections that can be booked by their id alone.
-	Pending pending.Limits
-	// ReservationLifetime is how long a reservation without lease lives; 0: 300 s.
-	ReservationLifetime time.Duration
-	// PrefillBusy and DecodeBusy are the fractions of a worker's batch and of its blocks above
-	// which answers report it busy. They are not negative; nil: answers do not report it.
-	PrefillBusy, DecodeBusy *float64
-	// OverlapRefresh is how long a request may wait before its overlap is looked
-	// up again; 0 is never.
-	OverlapRefresh time.Duration
-	// ReportedLoadTTL is how long what an engine says of its load is used, at least 2.5 intervals
-	// of its source; 0: reports.DefaultTTL.
-	ReportedLoadTTL time.Duration
-	// StalledAfter is how long an engine with unfinished work may give no sign of life before it
-	// gets no new requests; 0: reports.DefaultStalledAfter, negative: no limit.
-	StalledAfter time.Duration
-	// WarmupShare and Warmup are those of selection.Config.
-	WarmupShare float64
-	Warmup      time.Duration
-	// Limits bound what can be registered, Reservations what can be booked.
-	Limits       catalog.Limits
-	Reservations reservations.Limits
+	// Threads is the number of apply workers.
+	Threads int
+
+	// Selection has the settings of selections, without Approximate, ByCapacity and the memory accounts.
+	Selection selection.Config
+	// Scopes has Admission, Policies, HybridExact and WatchStored of the scopes, and Queues.OverlapRefresh.
+	Scopes scopes.Settings
+	// Predictions says which blocks are assumed to be cached.
+	Predictions Predictions
+	// Reports has TTL and StalledAfter of the engines' reports; 0: their defaults.
+	Reports reports.Config
+
+	// Workers keeps the workers of the API and of the workers file; nil: they are this process's own.
+	Workers workers.Store
+	// Given says what defines the workers beside the API.
+	Given workers.Given
+	// Discovers has the kinds of the discovering sources that will call ReplaceWorkers.
+	Discovers []catalog.SourceKind
+	// Limits bound what can be registered.
+	Limits catalog.Limits
 	// Endpoints is the policy for the endpoints of engines and replicas.
 	Endpoints catalog.EndpointPolicy
-	// Scrape is how the metrics of engines are read; Endpoints of it is not used.
-	Scrape engines.Access
-	// WorkersFile is the path of the file that defines the workers, "" if none does.
-	WorkersFile string
-	// EngineList: a list of engines defines the workers.
-	EngineList bool
 	// Ask asks the engines of workers that wish to be described; nil: none is asked.
 	Ask AskEngine
 	// Described is called when the engine of a discovered worker has said something new; nil: nobody is told.
 	Described func()
-	// Discovers has the kinds of the discovering sources that will call ReplaceWorkers.
-	Discovers []catalog.SourceKind
-	// WatchStored enables selection.SelectRequest.Stored.
-	WatchStored bool
-	// Shared is the catalog of a fleet; nil: the workers are this process's own.
-	Shared SharedCatalog
-	// SharedSettings: the busy thresholds are the fleet's, too.
-	SharedSettings bool
-	// Random is that of selection.Config.
-	Random selector.Source
-	// Threads is the number of apply workers.
-	Threads int
-	// Recovery fills the index from other replicas at start.
-	Recovery RecoveryConfig
+	// Scrape is how the metrics of engines are read; Endpoints of it is not used.
+	Scrape engines.Access
+
+	// Reservations bound what can be booked. ReservationLifetime is how long a reservation without lease
+	// lives; 0: 300 s.
+	Reservations        reservations.Limits
+	ReservationLifetime time.Duration
 	// Replication configures the sharing of reservations with other replicas; nil: they are not
 	// shared.
 	Replication *Replication
+	// Recovery fills the index from other replicas at start.
+	Recovery RecoveryConfig
+}
+
+// Predictions say how long a prompt that was sent to a rank is assumed to be cached there.
+type Predictions struct {
+	// ApproximateTTL is that time if the contract is 1.6 and KV events are off.
+	ApproximateTTL time.Duration
+	// ApproximateLRU: for ranks whose capacity in blocks is known, the assumption ends by that
+	// capacity and not by time.
+	ApproximateLRU bool
+	// PredictedTTL is that time if KV events are on, in addition to what events report; nil: no
+	// predictions.
+	PredictedTTL *time.Duration
 }
 
 // core is what the use cases of this package share: the workers, their booked load, and
@@ -137,139 +111,180 @@ type core struct {
 	scopes  *scopes.Registry
 }
 
-// Service has all use cases of one process. Those of the selection service are in
-// selection.API, those of the Conductor API in conductor.API.
-type Service struct {
+// UseCases are those of one process but the Conductor API's, which conductor.API has.
+type UseCases struct {
 	*selection.API
+	*selection.Learning
+	*workers.Registry
+	*describedRegistry
+	*diagnose.Scopes
 	*slotTracker
 	*peers
-	*learning
+	*loadSources
+	*eventIndex
+	*readiness
+}
+
+// Service is one process: its parts, and what they do by themselves.
+type Service struct {
 	core
+	UseCases UseCases
 
 	config     Config
 	describer  *describer // nil: engines are not asked
 	blockSizes *blockSizes
+	drains     *workers.Drains
+	learners   *policies.Learners
 	reports    *reports.Table
-	loads      *loadSources // deliver to reports
-	streams    workerStreams
-	recovery   *indexRecovery   // nil: none is configured
-	state      *statefile.State // nil: there is none on disk
+	loads      *loadSources          // deliver to reports
+	streams    *kvevents.Subscribers // of the workers
+	lag        *metrics.Histogram    // of their events, in seconds
+	replica    *replicasync.Replica  // nil: reservations are not shared
+	recovery   *indexRecovery        // nil: none is configured
 	conductor  *conductor.API
-}
-
-// workerStreams are the KV event streams of the workers.
-type workerStreams struct {
-	*kvevents.Subscribers
-	lag *metrics.Histogram // of events, in seconds
 }
 
 // approximate reports whether the index is predicted from reservations, because engines
 // publish no KV events.
 func (c *Config) approximate() bool {
-	return c.Contract == contract.V16 && !c.KVEvents && (c.ApproximateTTL > 0 || c.ApproximateLRU)
+	return c.Contract == contract.V16 && !c.KVEvents && (c.Predictions.ApproximateTTL > 0 || c.Predictions.ApproximateLRU)
 }
 
 // predictsBesideEvents reports whether blocks are predicted from reservations in addition to
 // the engines' events.
-func (c *Config) predictsBesideEvents() bool { return c.KVEvents && c.PredictedTTL != nil }
+func (c *Config) predictsBesideEvents() bool { return c.KVEvents && c.Predictions.PredictedTTL != nil }
 
 // New returns a service without workers. source opens the sockets of event
 // streams.
 func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
+	config.Process = cmp.Or(config.Process, 1+rand.Uint64N(math.MaxUint64))
+	if config.Workers == nil {
+		config.Workers = workers.NewAlone()
+	}
+	if config.Selection.Settings == nil {
+		config.Selection.Settings = settings.NewAlone()
+	}
 	s := &Service{config: config, core: core{log: log}}
 	index := indexer.NewAccount(config.Memory.Account(memory.Index))
-	learners := policies.NewLearners(config.Policies, config.Weights.TrackPrefill)
-	process := cmp.Or(config.Process, 1+rand.Uint64N(math.MaxUint64))
-	s.config.Process = process
-	s.peers = &peers{endpoints: config.Endpoints}
-	s.ledger, s.replica = newLedger(process, &config, s, log)
+
+	// What does not know of workers: the ledger and its replica, and the event streams.
+	sizes := new(scopeSizes)
+	s.ledger, s.replica = newLedger(&config, sizes, log)
 	predicts := config.approximate() || config.predictsBesideEvents()
-	if predicts || config.Admission.Enabled() || config.Policies.Delays() {
+	if predicts || config.Scopes.Admission.Enabled() || config.Scopes.Policies.Delays() {
 		s.ledger.KeepLocalHashes() // for requests that wait, and pending selections; for policies that come later, pins copy them
 	}
-	observePrefills(s.ledger, learners)
-	if config.Replication != nil {
-		s.advertised = config.Replication.Advertised
-	}
-	s.describer, s.blockSizes = newDescriber(config.Ask, log), newBlockSizes()
-	s.openStreams(source, index)
-	s.scopes = s.newScopes(index, learners)
+	s.learners = policies.NewLearners(config.Scopes.Policies, config.Selection.Weights.TrackPrefill)
+	observePrefills(s.ledger, s.learners)
+	s.describer, s.blockSizes, s.lag = newDescriber(config.Ask, log), newBlockSizes(), metrics.NewHistogram(metrics.LagBounds)
+	streams := newStreams(&config, s.lag, s.describer, s.blockSizes, source)
+	s.streams = streams.workers
+
+	// The workers, and what belongs to them.
+	s.scopes = newScopes(&config, &s.core, s.streams, s.replica, index, s.learners)
 	s.catalog = catalog.New(catalog.Settings{
 		Now:       time.Now,
 		KVEvents:  config.KVEvents,
-		Queueing:  config.Admission.Enabled(),
+		Queueing:  config.Scopes.Admission.Enabled(),
 		Limits:    config.Limits,
 		Endpoints: config.Endpoints,
 	}, s.scopes)
-	if s.describer != nil {
-		s.describer.catalog, s.describer.apply = s.catalog, s.describeWorker
-	}
-	s.reports = s.newReports()
-	s.loads = newLoadSources(&config, source, s.reports)
+	sizes.catalog = s.catalog
+	s.reports = newReports(&config, &s.core, s.streams)
+	s.loads = newLoadSources(&config, s.catalog, source, s.reports)
 	s.scopes.Attach(s.catalog, s.loads)
-	s.API = selection.New(selection.Config{
-		Weights:       config.Weights,
-		Approximate:   predicts,
-		ByCapacity:    config.approximate() && config.ApproximateLRU,
-		SessionTTL:    config.SessionTTL,
-		Owners:        config.Owners,
-		Pending:       config.Pending,
-		Waiting:       config.Memory.Account(memory.Waiting),
-		Remembered:    config.Memory.Account(memory.Remembered),
-		PrefillBusy:   config.PrefillBusy,
-		DecodeBusy:    config.DecodeBusy,
-		WarmupShare:   config.WarmupShare,
-		Warmup:        config.Warmup,
-		DecisionBytes: config.DecisionBytes,
-		Random:        config.Random,
-	}, s.catalog, s.scopes, s.ledger, s.reports, config.Overload, log)
-	if s.replica != nil && (config.SessionTTL > 0 || config.Owners) {
-		s.ShareSessions(process, s.replica)
+	view := selectionView{s.catalog, s.scopes}
+	s.conductor = conductor.New(streams.publishers, config.Endpoints, index, view, log)
+
+	// What callers do with them.
+	selects := config.Selection
+	selects.Approximate, selects.ByCapacity = predicts, config.approximate() && config.Predictions.ApproximateLRU
+	selects.Waiting, selects.Remembered = config.Memory.Account(memory.Waiting), config.Memory.Account(memory.Remembered)
+	api := selection.New(selects, s.catalog, s.scopes, s.ledger, s.reports, log)
+	if s.replica != nil && (selects.SessionTTL > 0 || selects.Owners) {
+		api.ShareSessions(config.Process, s.replica)
 	}
-	s.slotTracker = &slotTracker{core: s.core, register: s.register}
-	settings := config.Policies.Settings()
-	settings.Weights = config.Weights
-	s.learning = &learning{core: s.core, learners: learners, own: config.Policies, settings: settings}
-	s.recovery = s.newRecovery()
+	registry := workers.NewRegistry(config.Workers, workers.NewChanges(s.catalog, s.scopes, api.Selections().Add, s.describer.look), config.Given)
+	if s.describer != nil {
+		s.describer.catalog, s.describer.apply, s.describer.described = s.catalog, registry.Describe, config.Described
+	}
+	s.drains = workers.NewDrains(config.Workers, s.catalog, s.ledger, func() bool { return s.replica == nil || s.replica.CaughtUp() }, log)
+	learning := selection.NewLearning(selection.LearningConfig{
+		Own: config.Scopes.Policies, Weights: config.Selection.Weights, Learners: s.learners, Settings: selects.Settings,
+	}, s.catalog, s.scopes, s.ledger, log)
+	selects.Settings.Attach(settings.Process{Thresholds: api.Thresholds(), Policies: learning.PolicySection, Apply: learning.ApplyPolicies})
+	s.recovery = newRecovery(&config, &s.core, s.replica)
+	s.UseCases = UseCases{
+		API: api, Learning: learning, Registry: registry,
+		describedRegistry: &describedRegistry{s.describer, registry},
+		Scopes:            diagnose.NewScopes(view, config.eventsOf(s.streams)),
+		slotTracker:       &slotTracker{core: s.core, registry: registry},
+		peers:             newPeers(&config, s.replica),
+		loadSources:       s.loads,
+		eventIndex:        &eventIndex{s.scopes, s.streams},
+		readiness:         &readiness{catalog: s.catalog, scopes: s.scopes, store: config.Workers, recovery: s.recovery},
+	}
 	return s
 }
 
-func (s *Service) newReports() *reports.Table {
+// scopeSizes is replicasync.Scopes.
+type scopeSizes struct{ catalog *catalog.Catalog }
+
+// BlockSize implements replicasync.Scopes. It takes no lock.
+func (s *scopeSizes) BlockSize(sc catalog.Scope) (blockSize uint32, known bool) {
+	if snap := s.catalog.Snapshot(sc); snap != nil {
+		return snap.BlockSize, true
+	}
+	return 0, false
+}
+
+// eventsOf returns the streams of the workers, nil if KV events are off.
+func (c *Config) eventsOf(streams *kvevents.Subscribers) *kvevents.Subscribers {
+	if !c.KVEvents {
+		return nil
+	}
+	return streams
+}
+
+func newReports(of *Config, c *core, streams *kvevents.Subscribers) *reports.Table {
 	config := reports.Config{
-		TTL:          cmp.Or(s.config.ReportedLoadTTL, reports.DefaultTTL),
-		StalledAfter: cmp.Or(s.config.StalledAfter, reports.DefaultStalledAfter),
-		Changed:      s.scopes.LoadChanged,
-		FirstToken:   s.firstToken,
+		TTL:          cmp.Or(of.Reports.TTL, reports.DefaultTTL),
+		StalledAfter: cmp.Or(of.Reports.StalledAfter, reports.DefaultStalledAfter),
+		Changed:      c.scopes.LoadChanged,
+		FirstToken: func(v *reservations.View, e catalog.Entry) float64 {
+			return firstToken(v, e, learnerOf(c.scopes, e.Worker.Scope))
+		},
 		Measured: func(sc catalog.Scope, e catalog.Entry, rate float64) {
-			if l := s.learnerOf(sc); l != nil {
+			if l := learnerOf(c.scopes, sc); l != nil {
 				l.Measured(e.Slot, e.Rank, rate)
 			}
 		},
-		Now: time.Now, Log: s.log,
+		Now: time.Now, Log: c.log,
 	}
-	if s.config.KVEvents {
+	if of.KVEvents {
 		config.Events = func(of catalog.Rank) uint64 {
-			if st, ok := s.streams.Stream(of); ok && st.HasLast {
+			if st, ok := streams.Stream(of); ok && st.HasLast {
 				return st.Last + 1
 			}
 			return 0
 		}
 	}
-	return reports.New(config, s.catalog, s.ledger)
+	return reports.New(config, c.catalog, c.ledger)
 }
 
 // learnerOf returns the learner of a scope, nil if it has none.
-func (s *Service) learnerOf(sc catalog.Scope) *ttft.Learner {
-	state := s.scopes.Of(sc)
+func learnerOf(r *scopes.Registry, sc catalog.Scope) *ttft.Learner {
+	state := r.Of(sc)
 	if state == nil {
 		return nil
 	}
 	return state.Rules().Learner()
 }
 
-// firstToken returns how many seconds the oldest unfinished prefill of a rank should take.
-func (s *Service) firstToken(v *reservations.View, e catalog.Entry) float64 {
-	if l := s.learnerOf(e.Worker.Scope); l != nil {
+// firstToken returns how many seconds the oldest unfinished prefill of a rank should take. l is the learner of
+// its scope, nil if it has none.
+func firstToken(v *reservations.View, e catalog.Entry, l *ttft.Learner) float64 {
+	if l != nil {
 		if q := selection.QueueOf(v, e, l); q.Prefills > 0 {
 			return q.Speed * l.Model().Prefill(float64(q.HeadTokens), float64(q.HeadPrompt))
 		}
@@ -282,49 +297,53 @@ func (s *Service) firstToken(v *reservations.View, e catalog.Entry) float64 {
 	return p.Prefill(tokens, tokens)
 }
 
-// openStreams creates the streams of workers and of publishers, which share their counters.
-func (s *Service) openStreams(source kvevents.Source, index *indexer.Account) {
-	s.streams.lag = metrics.NewHistogram(metrics.LagBounds)
-	config := kvevents.DefaultConfig(s.config.Threads)
-	config.Streams, config.Replay = s.config.Memory.Account(memory.Streams), s.config.Memory.Account(memory.Replay)
-	config.Lag = func(late time.Duration) { s.streams.lag.Observe(late.Seconds()) }
-	config.Watch = watchEvents(s.config.Tracer)
-	sized := config
-	sized.OtherBlockSize = s.noteBlockSize
-	counters := new(kvevents.Counters)
-	own := source
-	if s.describer != nil {
-		own = watchedSource{source, s.describer.streamUp}
-	}
-	s.streams.Subscribers = kvevents.NewSubscribers(own, sized, counters)
-	s.conductor = conductor.New(kvevents.NewSubscribers(source, config, counters), s.config.Endpoints, index, selectionView{s}, s.log)
+// observePrefills passes finished prefills to the learners of their scopes.
+func observePrefills(ledger *reservations.Ledger, learners *policies.Learners) {
+	ledger.SetPrefills(func(sc catalog.Scope) reservations.PrefillObserver {
+		if l := learners.Of(sc); l != nil {
+			return l
+		}
+		return nil
+	})
 }
 
-func (s *Service) newScopes(index *indexer.Account, learners *policies.Learners) *scopes.Registry {
-	config := &s.config
-	settings := scopes.Settings{
-		Ledger: s.ledger, Streams: s.streams.Subscribers, HybridExact: config.HybridExact, Log: s.log,
+// eventStreams are the KV event streams of the workers and of the Conductor's publishers, which share their
+// counters.
+type eventStreams struct{ workers, publishers *kvevents.Subscribers }
 
-		Memory:    index,
-		Admission: config.Admission,
-		Policies:  config.Policies,
-		Learners:  learners,
-		Queues:    waitqueue.Config{Started: time.Now(), OverlapRefresh: config.OverlapRefresh},
-		Merging:   config.recovers(),
-
-		KVEvents: config.KVEvents, WatchStored: config.WatchStored && config.KVEvents,
+func newStreams(of *Config, lag *metrics.Histogram, d *describer, sizes *blockSizes, source kvevents.Source) eventStreams {
+	config := kvevents.DefaultConfig(of.Threads)
+	config.Streams, config.Replay = of.Memory.Account(memory.Streams), of.Memory.Account(memory.Replay)
+	config.Lag = func(late time.Duration) { lag.Observe(late.Seconds()) }
+	config.Watch = watchEvents(of.Tracer)
+	sized := config
+	sized.OtherBlockSize = sizes.note
+	counters := new(kvevents.Counters)
+	own := source
+	if d != nil {
+		own = watchedSource{source, d.streamUp}
 	}
-	if s.replica != nil {
-		settings.Replica = s.replica
+	return eventStreams{kvevents.NewSubscribers(own, sized, counters), kvevents.NewSubscribers(source, config, counters)}
+}
+
+func newScopes(config *Config, c *core, streams *kvevents.Subscribers, replica *replicasync.Replica, index *indexer.Account, learners *policies.Learners) *scopes.Registry {
+	settings := config.Scopes
+	settings.Ledger, settings.Streams, settings.Log = c.ledger, streams, c.log
+	settings.Memory, settings.Learners = index, learners
+	settings.Queues.Started = time.Now()
+	settings.Merging = config.recovers()
+	settings.KVEvents, settings.WatchStored = config.KVEvents, settings.WatchStored && config.KVEvents
+	if replica != nil {
+		settings.Replica = replica
 	}
 	account := config.Memory.Account(memory.Index)
 	switch {
 	case config.approximate():
-		settings.Approximate = newApproximate(config.ApproximateTTL, account, account.Limit()/4*3)
-		settings.ByCapacity = config.ApproximateLRU
-	case config.predictsBesideEvents() && *config.PredictedTTL > 0:
+		settings.Approximate = newApproximate(config.Predictions.ApproximateTTL, account, account.Limit()/4*3)
+		settings.ByCapacity = config.Predictions.ApproximateLRU
+	case config.predictsBesideEvents() && *config.Predictions.PredictedTTL > 0:
 		// Predictions must not displace blocks that engines have announced.
-		settings.Approximate = newApproximate(*config.PredictedTTL, account, account.Limit()/8)
+		settings.Approximate = newApproximate(*config.Predictions.PredictedTTL, account, account.Limit()/8)
 	}
 	return scopes.New(settings)
 }
@@ -339,14 +358,14 @@ func newApproximate(ttl time.Duration, account *memory.Account, bytes int64) *ap
 	return approximate.New(ttl, limit, account, time.Now)
 }
 
-// KeepState returns the state of the service in a directory; see statefile.New.
+// KeepState returns the state of the service in a directory; see statefile.New. It must be called before Run.
 func (s *Service) KeepState(dir *statefile.Dir, interval time.Duration) *statefile.State {
-	s.state = statefile.New(statefile.Parts{
-		Workers: s, Catalog: s.catalog, Scopes: s.scopes, Ledger: s.ledger, Learners: s.learners, Streams: s.streams.Subscribers,
+	s.UseCases.state = statefile.New(statefile.Parts{
+		Workers: s.UseCases.Registry, Catalog: s.catalog, Scopes: s.scopes, Ledger: s.ledger, Learners: s.learners, Streams: s.streams,
 		RestoreBlocks: s.config.KVEvents && !s.config.recovers(), Discovers: s.config.Discovers,
 		Memory: s.config.Memory.Account(memory.Snapshots), Tracer: s.config.Tracer, Log: s.log,
 	}, dir, interval)
-	return s.state
+	return s.UseCases.state
 }
 
 // Run follows the event streams and expires old state until ctx ends. When it returns, no
@@ -363,7 +382,9 @@ func (s *Service) Run(ctx context.Context) error {
 	if x := s.scopes.Approximate(); x != nil {
 		g.Go(func() error { return x.Run(ctx) })
 	}
-	g.Go(func() error { return s.correctBlockSizes(ctx) })
+	g.Go(func() error {
+		return s.blockSizes.run(ctx, blockSizeCorrector{s.catalog, s.UseCases.Registry, s.log})
+	})
 	if s.describer != nil {
 		g.Go(func() error { return s.describer.run(ctx) })
 	}
@@ -430,14 +451,13 @@ func (s *Service) sweep(ctx context.Context) error {
 	defer age.Stop()
 	defer dispatch.Stop()
 	var logged reservations.Stats // counts of the last sweep
-	var drained drains
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-age.C:
 			s.sweepAged(&logged)
-			s.sweepDrained(&drained, time.Now())
+			s.drains.Sweep(time.Now())
 		case <-dispatch.C:
 			s.scopes.LoadChanged()
 		}
@@ -453,37 +473,6 @@ func (s *Service) sweepAged(logged *reservations.Stats) {
 		s.log.Warn().Uint64("reservations", n).Uint64("leases", now.LeasesExpired-logged.LeasesExpired).Msg("stale reservations ended")
 	}
 	*logged = now
-	s.Sweep()
-	s.learning.sweep()
-}
-
-// asError converts catalog errors to contract errors with a kind.
-func asError(err error) error {
-	var bad *catalog.InvalidError
-	var exists *catalog.ExistsError
-	var mismatch *catalog.BlockSizeError
-	var untracked *catalog.NotTrackedError
-	var managed *catalog.ManagedError
-	switch {
-	case err == nil:
-		return nil
-	case sharedError(err) != nil:
-		return sharedError(err)
-	case errors.As(err, &untracked):
-		return &contract.Error{Kind: contract.NotFound, Text: fmt.Sprintf("worker %d not found", untracked.ID), Scope: new(untracked.Scope.Short()), Err: err}
-	case errors.Is(err, catalog.ErrNotFound):
-		return &contract.Error{Kind: contract.NotFound, Text: err.Error(), Err: err}
-	case errors.As(err, &exists):
-		return &contract.Error{Kind: contract.Conflict, Text: fmt.Sprintf("worker %d already registered", exists.ID), Scope: &exists.Scope, Err: err}
-	case errors.As(err, &mismatch):
-		return &contract.Error{
-			Kind: contract.Conflict, Text: "block_size mismatch", Scope: &mismatch.Scope,
-			Tail: fmt.Sprintf(": existing=%d, requested=%d", mismatch.Existing, mismatch.Requested), Err: err,
-		}
-	case errors.As(err, &managed):
-		return &contract.Error{Kind: contract.Managed, Text: err.Error(), Err: err}
-	case errors.As(err, &bad):
-		return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
-	}
-	return &contract.Error{Kind: contract.Internal, Text: "internal error", Err: err}
+	s.UseCases.API.Sweep()
+	s.UseCases.Learning.Sweep()
 }

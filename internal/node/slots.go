@@ -6,6 +6,7 @@ import (
 
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/workers"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 )
@@ -50,26 +51,19 @@ type SlotsLoad struct {
 // slotTracker has the use cases of the slot tracker.
 type slotTracker struct {
 	core
-	register func(change func() (*catalog.Worker, error)) (*catalog.Worker, error) // see Service.register
+	registry *workers.Registry
 }
 
 // SlotsRegister adds a worker that carries load but is never selected.
 func (s *slotTracker) SlotsRegister(w SlotsWorker) error {
-	return s.PutTracked(catalog.TrackedRecord{
+	return s.registry.PutTracked(catalog.TrackedRecord{
 		ID: w.Worker, Scope: w.Scope, BlockSize: w.BlockSize, StartRank: w.DPStart, Size: w.DPSize,
 	})
 }
 
-// PutTracked is SlotsRegister for the worker's record.
-func (s *slotTracker) PutTracked(r catalog.TrackedRecord) error {
-	_, err := s.register(func() (*catalog.Worker, error) { return s.catalog.PutTracked(r) })
-	return err
-}
-
 // SlotsUnregister removes such a worker and its reservations.
 func (s *slotTracker) SlotsUnregister(sc catalog.Scope, worker uint64) error {
-	_, err := s.register(func() (*catalog.Worker, error) { return nil, s.catalog.DeleteTracked(sc, worker) })
-	return err
+	return s.registry.DeleteTracked(sc, worker)
 }
 
 // SlotsWorkers lists the workers that carry load, by model, tenant and id; nil
@@ -178,14 +172,10 @@ func (s *slotTracker) SlotsLoads(model, tenant *string) []SlotsLoad {
 	rows := []SlotsLoad{}
 	for _, snap := range s.trackers(model, tenant) {
 		for _, l := range s.ledger.Loads(snap.Scope) {
-			rows = append(rows, SlotsLoad{Scope: snap.Scope, Load: rankLoad(l)})
+			rows = append(rows, SlotsLoad{Scope: snap.Scope, Load: selection.LoadOf(l)})
 		}
 	}
 	return rows
-}
-
-func rankLoad(l reservations.Load) selection.RankLoad {
-	return selection.RankLoad{Rank: l.Rank, PrefillTokens: l.PrefillTokens, DecodeBlocks: l.Blocks, Requests: uint64(l.Requests)}
 }
 
 // SlotsPotentialLoads returns the load that every rank of the scope would have with the

@@ -142,7 +142,7 @@ func TestStateServerKey(t *testing.T) {
 // snapshot, as its further groups would be missing.
 func TestStateWithoutHybrids(t *testing.T) {
 	path := t.TempDir()
-	exact := func(c *node.Config) { c.HybridExact = true }
+	exact := func(c *node.Config) { c.Scopes.HybridExact = true }
 	w := startAt(t, path, exact)
 	w.Put(servicetest.Record(1, 1))
 	engine := w.Engine(1, 0)

@@ -23,7 +23,7 @@ func TestAdvisory(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := servicetest.Start(t, servicetest.EventsOff, keeping, change, func(c *node.Config) { c.PrefillBusy, c.DecodeBusy = new(0.07), new(0.5) })
+				w := servicetest.Start(t, servicetest.EventsOff, keeping, change, func(c *node.Config) { c.Selection.PrefillBusy, c.Selection.DecodeBusy = new(0.07), new(0.5) })
 				w.Put(servicetest.Record(1, 1, servicetest.Total(8)))
 				w.Book("first", servicetest.Prompt(1000, 8))
 				req := servicetest.Ask(servicetest.Prompt(1, 9))
@@ -50,7 +50,7 @@ func TestAdvisory(t *testing.T) {
 
 // TestUnknownCapacity: what is not known of a worker.
 func TestUnknownCapacity(t *testing.T) {
-	w := servicetest.Start(t, servicetest.EventsOff, func(c *node.Config) { c.DecodeBusy = new(0.0) })
+	w := servicetest.Start(t, servicetest.EventsOff, func(c *node.Config) { c.Selection.DecodeBusy = new(0.0) })
 	w.Put(servicetest.Record(1, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = nil }))
 	req := servicetest.Ask(servicetest.Prompt(1, 9))
 	req.Advisory = true

@@ -19,7 +19,7 @@ import (
 
 // approximate is the configuration in which reservations make the index.
 func approximate(c *node.Config) {
-	c.Contract, c.KVEvents, c.ApproximateTTL = contract.V16, false, 120*time.Second
+	c.Contract, c.KVEvents, c.Predictions.ApproximateTTL = contract.V16, false, 120*time.Second
 }
 
 // predicted books a prompt on a rank.
@@ -272,8 +272,8 @@ func TestApproximateDump(t *testing.T) {
 // predict nothing.
 func TestNotApproximate(t *testing.T) {
 	for name, change := range map[string]func(*node.Config){
-		"events":       func(c *node.Config) { c.Contract, c.ApproximateTTL = contract.V16, time.Minute },
-		"contract 1.3": func(c *node.Config) { c.KVEvents, c.ApproximateTTL = false, time.Minute },
+		"events":       func(c *node.Config) { c.Contract, c.Predictions.ApproximateTTL = contract.V16, time.Minute },
+		"contract 1.3": func(c *node.Config) { c.KVEvents, c.Predictions.ApproximateTTL = false, time.Minute },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := servicetest.Start(t, change)

@@ -28,7 +28,7 @@ func TestChoiceByLoad(t *testing.T) {
 		choices = min(choices, 20_000)
 	}
 	weights := func(change func(*selector.Weights)) func(*node.Config) {
-		return func(c *node.Config) { change(&c.Weights) }
+		return func(c *node.Config) { change(&c.Selection.Weights) }
 	}
 	worlds := map[string]func(*node.Config){
 		"default":        weights(func(*selector.Weights) {}),

@@ -25,7 +25,7 @@ func TestOverlapRefresh(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := servicetest.Start(t, servicetest.Queueing(0), func(c *node.Config) { c.OverlapRefresh = tt.after })
+				w := servicetest.Start(t, servicetest.Queueing(0), func(c *node.Config) { c.Scopes.Queues.OverlapRefresh = tt.after })
 				w.Put(servicetest.Record(1, 1))
 				w.Book("first", servicetest.Prompt(1000, 8))
 				c := startCall(w, "a", servicetest.Prompt(1, 8))

@@ -14,7 +14,7 @@ import (
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
-func remembering(c *node.Config) { c.DecisionBytes = 1 << 20 }
+func remembering(c *node.Config) { c.Selection.DecisionBytes = 1 << 20 }
 
 // allTypes are the policies that a scope may have; "" is the built-in one.
 var allTypes = []string{
@@ -231,7 +231,7 @@ func TestDecisions(t *testing.T) {
 		t.Error("the prediction of the completed one is not audited")
 	}
 
-	small := servicetest.Start(t, servicetest.EventsOff, func(c *node.Config) { c.DecisionBytes = 2000 })
+	small := servicetest.Start(t, servicetest.EventsOff, func(c *node.Config) { c.Selection.DecisionBytes = 2000 })
 	small.Put(servicetest.Record(1, 1))
 	for i := range uint32(100) {
 		if _, err := small.Select(context.Background(), servicetest.Ask(servicetest.Prompt(i, 4)), false); err != nil {

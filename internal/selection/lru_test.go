@@ -12,7 +12,7 @@ import (
 // runs on it, and of the rest what was released last. One whose worker does not say is
 // followed by time.
 func TestByCapacity(t *testing.T) {
-	w := servicetest.Start(t, approximate, keeping, func(c *node.Config) { c.ApproximateLRU = true })
+	w := servicetest.Start(t, approximate, keeping, func(c *node.Config) { c.Predictions.ApproximateLRU = true })
 	w.Put(servicetest.Record(1, 1, servicetest.Total(8)))
 	w.Put(servicetest.Record(2, 1))
 	book := func(id *string, worker uint64, group uint32, tokens int) string {

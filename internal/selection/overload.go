@@ -7,6 +7,7 @@ import (
 
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/internal/selection/settings"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 )
@@ -19,9 +20,10 @@ type ModelThresholds struct {
 
 // thresholds are the busy thresholds of all models.
 type thresholds struct {
-	busy    *overload.Table
-	catalog *catalog.Catalog
-	log     zerolog.Logger
+	busy     *overload.Table
+	settings settings.Store // changes busy
+	catalog  *catalog.Catalog
+	log      zerolog.Logger
 }
 
 // BusyThresholds lists the thresholds of every model that has a registered worker, sorted by
@@ -42,11 +44,23 @@ func (t *thresholds) Thresholds() *overload.Table { return t.busy }
 // then has none. Errors are of kind BadRequest (out of range), NotFound (the model has no
 // worker) and TooMany.
 func (t *thresholds) SetBusyThreshold(model string, given overload.Thresholds) (ModelThresholds, error) {
-	return t.SetBusyThresholdIn(t.busy, model, given)
+	if !given.Any() {
+		return t.set(t.busy, model, given)
+	}
+	return t.edit(func(busy *overload.Table) (ModelThresholds, error) { return t.set(busy, model, given) })
 }
 
-// SetBusyThresholdIn is SetBusyThreshold in another table.
-func (t *thresholds) SetBusyThresholdIn(busy *overload.Table, model string, given overload.Thresholds) (ModelThresholds, error) {
+// edit makes a change of thresholds where the settings are kept.
+func (t *thresholds) edit(change func(busy *overload.Table) (ModelThresholds, error)) (now ModelThresholds, err error) {
+	_, err = t.settings.Edit(func(to *settings.Settings) (err error) {
+		now, err = change(to.Thresholds)
+		return err
+	})
+	return now, err
+}
+
+// set changes the given thresholds of a model in a table.
+func (t *thresholds) set(busy *overload.Table, model string, given overload.Thresholds) (ModelThresholds, error) {
 	if err := given.Check(); err != nil {
 		return ModelThresholds{}, &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
 	}
@@ -67,11 +81,11 @@ func (t *thresholds) SetBusyThresholdIn(busy *overload.Table, model string, give
 // remaining ones. The configured values do not come back (decision B1). Errors are of kind
 // BadRequest (no such threshold), NotFound (the model has no worker) and TooMany.
 func (t *thresholds) ClearBusyThreshold(model string, which *string) (ModelThresholds, error) {
-	return t.ClearBusyThresholdIn(t.busy, model, which)
+	return t.edit(func(busy *overload.Table) (ModelThresholds, error) { return t.clear(busy, model, which) })
 }
 
-// ClearBusyThresholdIn is ClearBusyThreshold in another table.
-func (t *thresholds) ClearBusyThresholdIn(busy *overload.Table, model string, which *string) (ModelThresholds, error) {
+// clear unsets the named threshold of a model in a table.
+func (t *thresholds) clear(busy *overload.Table, model string, which *string) (ModelThresholds, error) {
 	var clear []overload.Threshold
 	if which != nil {
 		named, ok := overload.ParseThreshold(*which)

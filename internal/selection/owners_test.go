@@ -10,7 +10,7 @@ import (
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
-func owners(c *node.Config) { c.Owners = true }
+func owners(c *node.Config) { c.Selection.Owners = true }
 
 // TestOwnersAmongReplicas: replicas share the engines of ids, with or without sessions, and those that start
 // later learn them from the snapshot. The first engine that shows an id keeps it while it is registered.

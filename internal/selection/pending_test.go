@@ -18,7 +18,7 @@ import (
 )
 
 func keeping(c *node.Config) {
-	c.Pending = pending.Limits{TTL: 2 * time.Minute, Entries: 4096, Bytes: 256 << 20}
+	c.Selection.Pending = pending.Limits{TTL: 2 * time.Minute, Entries: 4096, Bytes: 256 << 20}
 }
 
 // selectPending selects, without a reservation, and keeps the selection under that

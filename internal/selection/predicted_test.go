@@ -15,7 +15,7 @@ import (
 
 // predictedFor is the configuration in which reservations predict beside KV events.
 func predictedFor(ttl time.Duration) func(*node.Config) {
-	return func(c *node.Config) { c.PredictedTTL = &ttl }
+	return func(c *node.Config) { c.Predictions.PredictedTTL = &ttl }
 }
 
 // TestPredicted: beside KV events, in both contracts, a booked prompt is on the chosen

@@ -14,6 +14,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/internal/selection/pending"
 	"github.com/select-service/select-service/internal/selection/scopes"
+	"github.com/select-service/select-service/internal/selection/settings"
 	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
@@ -53,6 +54,10 @@ type Config struct {
 	// DecisionBytes is the approximate memory for recent decisions, at most a twelfth of
 	// Remembered; 0: none are kept.
 	DecisionBytes int64
+	// Overload has the busy thresholds of every model, until they are changed.
+	Overload overload.Thresholds
+	// Settings keeps the busy thresholds, which are changed there.
+	Settings settings.Store
 	// Random decides between ranks of equal cost, and where a temperature wants it. It must be safe
 	// for concurrent use; nil: selector.Global.
 	Random selector.Source
@@ -77,12 +82,12 @@ type API struct {
 	warmup      warmup
 }
 
-// New returns the use cases. busy has the thresholds of every model until they are changed.
-func New(config Config, c *catalog.Catalog, r *scopes.Registry, l *reservations.Ledger, reported *reports.Table, busy overload.Thresholds, log zerolog.Logger) *API {
+// New returns the use cases.
+func New(config Config, c *catalog.Catalog, r *scopes.Registry, l *reservations.Ledger, reported *reports.Table, log zerolog.Logger) *API {
 	a := &API{
 		config: config, catalog: c, ledger: l, scopes: r, reports: reported,
 		selections:  counts.NewSelections(c),
-		thresholds:  thresholds{busy: overload.NewTable(busy, c.HasModel), catalog: c, log: log},
+		thresholds:  thresholds{busy: overload.NewTable(config.Overload, c.HasModel), settings: config.Settings, catalog: c, log: log},
 		idempotency: idempotency{ledger: l, catalog: c},
 		sessions:    sessions{catalog: c},
 	}

@@ -20,7 +20,7 @@ import (
 // sessionTTL is that of the tests.
 const sessionTTL = 10 * time.Second
 
-func sessions(c *node.Config) { c.SessionTTL = sessionTTL }
+func sessions(c *node.Config) { c.Selection.SessionTTL = sessionTTL }
 
 func of(session string) func(*selection.SelectRequest) {
 	return func(r *selection.SelectRequest) { r.Session = session }

@@ -30,32 +30,32 @@ func TestChangeUnderWay(t *testing.T) {
 		blocks uint64 // that it books
 	}{
 		"another worker in the slot": {func(s *node.Service) error {
-			_, err := s.PutWorker(record(other, 4))
-			_, gone := s.DeleteWorker(old)
-			_, again := s.PutWorker(record(3, 4))
-			_, left := s.DeleteWorker(other)
+			_, err := s.UseCases.PutWorker(record(other, 4))
+			_, gone := s.UseCases.DeleteWorker(old)
+			_, again := s.UseCases.PutWorker(record(3, 4))
+			_, left := s.UseCases.DeleteWorker(other)
 			return errors.Join(err, gone, again, left)
 		}, 3, 4},
 		"the scope was empty in between": {func(s *node.Service) error {
-			_, gone := s.DeleteWorker(old)
-			_, err := s.PutWorker(record(other, 4))
+			_, gone := s.UseCases.DeleteWorker(old)
+			_, err := s.UseCases.PutWorker(record(other, 4))
 			return errors.Join(gone, err)
 		}, other, 4},
 		"the same worker, in a new state": {func(s *node.Service) error {
-			_, gone := s.DeleteWorker(old)
-			_, err := s.PutWorker(record(old, 4))
+			_, gone := s.UseCases.DeleteWorker(old)
+			_, err := s.UseCases.PutWorker(record(old, 4))
 			return errors.Join(gone, err)
 		}, old, 4},
 		"blocks of another size": {func(s *node.Service) error {
-			_, err := s.PatchWorker(old, catalog.Patch{BlockSize: new(uint32(8))})
+			_, err := s.UseCases.PatchWorker(old, catalog.Patch{BlockSize: new(uint32(8))})
 			return err
 		}, old, 2},
 	}
 	for name, tt := range tests {
 		for _, reserve := range []bool{true, false} {
 			t.Run(name, func(t *testing.T) {
-				s := node.New(node.Config{Weights: selector.DefaultWeights()}, nil, zerolog.Nop())
-				if _, err := s.PutWorker(record(old, 4)); err != nil {
+				s := node.New(node.Config{Selection: selection.Config{Weights: selector.DefaultWeights()}}, nil, zerolog.Nop())
+				if _, err := s.UseCases.PutWorker(record(old, 4)); err != nil {
 					t.Fatal(err)
 				}
 				req := &selection.SelectRequest{Scope: catalog.Scope{Model: "m"}}
@@ -64,7 +64,7 @@ func TestChangeUnderWay(t *testing.T) {
 					req.Prompt.TokenIDs[i] = uint32(i)
 				}
 				var changed error
-				stale, sel, err := s.SelectDuring(t.Context(), req, reserve, func() { changed = tt.change(s) })
+				stale, sel, err := s.UseCases.SelectDuring(t.Context(), req, reserve, func() { changed = tt.change(s) })
 				if changed != nil {
 					t.Fatal(changed)
 				}
@@ -80,7 +80,7 @@ func TestChangeUnderWay(t *testing.T) {
 				if !reserve {
 					tt.blocks = 0
 				}
-				if got := s.Loads(nil, nil)[0].Loads[0].DecodeBlocks; got != tt.blocks {
+				if got := s.UseCases.Loads(nil, nil)[0].Loads[0].DecodeBlocks; got != tt.blocks {
 					t.Errorf("%d blocks were booked, want %d", got, tt.blocks)
 				}
 			})

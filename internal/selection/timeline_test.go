@@ -31,7 +31,7 @@ func TestTimeline(t *testing.T) {
 	}
 	ids := make(map[string]string) // of traces, by case
 	synctest.Test(t, func(t *testing.T) {
-		w := servicetest.Start(t, servicetest.EventsOff, servicetest.Queueing(0), func(c *node.Config) { c.DecisionBytes = 1 << 20 })
+		w := servicetest.Start(t, servicetest.EventsOff, servicetest.Queueing(0), func(c *node.Config) { c.Selection.DecisionBytes = 1 << 20 })
 		w.Put(servicetest.Record(1, 1))
 		begin := func(name string) *tracing.Span {
 			span := tracer.Serve("to "+name, tracing.Context{})

@@ -64,7 +64,7 @@ func runLate(w *servicetest.World, t *testing.T, n int) {
 }
 
 // learned is what the service shows of the scope.
-func learned(w *servicetest.World, t *testing.T) *node.LearnedPrefills {
+func learned(w *servicetest.World, t *testing.T) *selection.LearnedPrefills {
 	t.Helper()
 	all := w.Policies(catalog.ScopeFilter{})
 	if len(all) != 1 || all[0].Type != "predicted-ttft" || all[0].Learned == nil {
@@ -215,7 +215,7 @@ func TestLateCallersGetDynamosCost(t *testing.T) {
 
 // TestWithoutTrackedPrefill there is nothing to predict by.
 func TestWithoutTrackedPrefill(t *testing.T) {
-	w := predicting(t, 2, func(c *node.Config) { c.Weights.TrackPrefill = false })
+	w := predicting(t, 2, func(c *node.Config) { c.Selection.Weights.TrackPrefill = false })
 	w.Book("a", servicetest.Prompt(1, 400))
 	for _, r := range learned(w, t).Rails {
 		if r.Engaged != (r.Rail == ttft.Untracked) {

@@ -341,7 +341,7 @@ policy_classes:
 	if err != nil {
 		t.Fatal(err)
 	}
-	return func(c *node.Config) { c.Admission = admission.Config{File: file} }
+	return func(c *node.Config) { c.Scopes.Admission = admission.Config{File: file} }
 }
 
 // TestQueueRejects: a full class answers with the contract's text and details.
@@ -491,10 +491,10 @@ func TestWaitingShares(t *testing.T) {
 			}
 		}
 		complete("long")
-		w.Sweep()
+		w.API.Sweep()
 		before := remembered.Used()
 		selectPending(w, "pending", tokens(3))
-		if w.Sweep(); remembered.Used()-before > 2<<10+16*own {
+		if w.API.Sweep(); remembered.Used()-before > 2<<10+16*own {
 			t.Errorf("a pending selection takes %d bytes", remembered.Used()-before)
 		}
 		w.Book("first", servicetest.Prompt(1<<30, servicetest.BlockSize))
@@ -564,7 +564,7 @@ func TestRememberedMemory(t *testing.T) {
 	for i := range n {
 		w.Book(id(i), servicetest.Prompt(uint32(i), 8))
 	}
-	w.Sweep()
+	w.API.Sweep()
 	if used := account.Used(); used > account.Limit()/3 || used < account.Limit()/3-10_000 {
 		t.Errorf("%d bytes of %d are taken", used, account.Limit())
 	}
@@ -580,7 +580,7 @@ func TestRememberedMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if w.Sweep(); account.Used() != 0 {
+	if w.API.Sweep(); account.Used() != 0 {
 		t.Errorf("%d bytes are left", account.Used())
 	}
 }

@@ -203,7 +203,7 @@ func TestWarmupPlay(t *testing.T) {
 		for _, of := range plays {
 			for i, share := range []float64{0, 0.25} {
 				synctest.Test(t, func(t *testing.T) {
-					g := &growing{blocks: of.blocks, World: servicetest.Start(t, change, func(c *node.Config) { c.WarmupShare, c.Warmup = share, time.Minute })}
+					g := &growing{blocks: of.blocks, World: servicetest.Start(t, change, func(c *node.Config) { c.Selection.WarmupShare, c.Selection.Warmup = share, time.Minute })}
 					carried, mean := g.play(of.requests)
 					t.Logf("%s, %s, a share of %g: half of the load after %v, mean TTFT %v of %d", policy, of.name, share, carried, mean.Round(time.Millisecond), g.first)
 					times[i], means[i] = times[i]+carried, means[i]+mean

@@ -26,7 +26,7 @@ func BenchmarkSelectWide(b *testing.B) {
 			b.Run(fmt.Sprintf("look=%s/workers=%d/dp=%d", look, size.workers, size.dp), func(b *testing.B) {
 				w := servicetest.Start(b, servicetest.EventsOff, func(c *node.Config) {
 					if look == "all" {
-						c.Weights.CreditDecay = 1e-9
+						c.Selection.Weights.CreditDecay = 1e-9
 					}
 				})
 				for id := range uint64(size.workers) {

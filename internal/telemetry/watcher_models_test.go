@@ -99,7 +99,7 @@ policy_classes:
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		w := servicetest.Start(t, servicetest.EventsOff, func(c *node.Config) { c.Admission.File = policy })
+		w := servicetest.Start(t, servicetest.EventsOff, func(c *node.Config) { c.Scopes.Admission.File = policy })
 		w.Put(servicetest.Record(1, 1))
 		w.Book("r", servicetest.Prompt(1, 8))
 		fails(w, 2)

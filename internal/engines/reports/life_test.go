@@ -298,7 +298,7 @@ func TestAllStalled(t *testing.T) {
 // TestStalledOff: with a limit that is not positive nothing is excluded.
 func TestStalledOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, 2, func(c *node.Config) { c.StalledAfter = -1 })
+		w := start(t, 2, func(c *node.Config) { c.Reports.StalledAfter = -1 })
 		w.report(0, all(1, 0))
 		w.speaks(30*time.Second, 1)
 		w.wantExcluded(0, "")

@@ -178,7 +178,7 @@ func TestHalf(t *testing.T) {
 // TestNoFavourite: a loaded rank whose reports stop is not taken for an empty one.
 func TestNoFavourite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, 4, func(c *node.Config) { c.StalledAfter = -1 })
+		w := start(t, 4, func(c *node.Config) { c.Reports.StalledAfter = -1 })
 		for n := range 8 {
 			for id := range uint64(4) {
 				if id > 0 || n == 0 {

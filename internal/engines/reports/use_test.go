@@ -93,7 +93,7 @@ func TestThresholds(t *testing.T) {
 // ended since; and where bookings and foreign load together are.
 func TestBusyAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, 0, func(c *node.Config) { c.PrefillBusy, c.DecodeBusy = new(0.5), new(0.5) })
+		w := start(t, 0, func(c *node.Config) { c.Selection.PrefillBusy, c.Selection.DecodeBusy = new(0.5), new(0.5) })
 		for id := range uint64(3) {
 			w.Put(servicetest.Record(id, 1, blocksOf(100), func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(1000)) }))
 		}
@@ -313,7 +313,7 @@ func TestWaitOfTheLiving(t *testing.T) {
 // are new or have lost their caches, never more than the median; it is said in explanations.
 func TestWarmup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{servicetest.Start(t, func(c *node.Config) { c.WarmupShare, c.Warmup = 0.5, time.Minute })}
+		w := &world{servicetest.Start(t, func(c *node.Config) { c.Selection.WarmupShare, c.Selection.Warmup = 0.5, time.Minute })}
 		for id := range uint64(3) {
 			w.Put(servicetest.Record(id, 1, blocksOf(100)))
 		}
@@ -379,7 +379,7 @@ func TestWarmup(t *testing.T) {
 // until it has as many requests as that.
 func TestWarmupOfTwo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{servicetest.Start(t, func(c *node.Config) { c.WarmupShare, c.Warmup = 0.5, time.Minute })}
+		w := &world{servicetest.Start(t, func(c *node.Config) { c.Selection.WarmupShare, c.Selection.Warmup = 0.5, time.Minute })}
 		w.Put(servicetest.Record(0, 1, blocksOf(100)))
 		pass(2 * time.Minute)
 		w.Put(servicetest.Record(1, 1, blocksOf(100)))
@@ -424,7 +424,7 @@ func TestWarmupOfTwo(t *testing.T) {
 func TestWarmupWithoutEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, publishes := range []bool{true, false} {
-			w := &world{servicetest.Start(t, func(c *node.Config) { c.WarmupShare, c.Warmup = 0.5, time.Minute })}
+			w := &world{servicetest.Start(t, func(c *node.Config) { c.Selection.WarmupShare, c.Selection.Warmup = 0.5, time.Minute })}
 			w.Put(servicetest.Record(0, 1, blocksOf(100)))
 			w.Put(servicetest.Record(1, 1, blocksOf(100), func(r *catalog.Record) { r.KVEvents = &publishes }))
 			for i := range 3 {

@@ -1,8 +1,6 @@
 package bus
 
 import (
-	"encoding/json"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/select-service/select-service/internal/telemetry/metrics"
@@ -31,15 +29,15 @@ func (c Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	st := c.Conn.Status()
 	metrics.Send(ch, fleetState, 1, st.State.String())
-	metrics.Send(ch, fleetReplicas, len(c.Conn.live()))
+	metrics.Send(ch, fleetReplicas, len(c.Conn.Live()))
 	metrics.Send(ch, fleetReconnects, st.Reconnects)
 	metrics.Send(ch, fleetLost, st.Unsent, "unsent")
 	metrics.Send(ch, fleetLost, st.Dropped, "dropped")
 	metrics.Send(ch, fleetLost, st.Malformed, "malformed")
 }
 
-// live lists the names of the other replicas that are heard.
-func (c *Conn) live() []string {
+// Live lists the names of the other replicas that are heard.
+func (c *Conn) Live() []string {
 	names := []string{}
 	for _, m := range c.Members() {
 		if m.Live {
@@ -47,17 +45,4 @@ func (c *Conn) live() []string {
 		}
 	}
 	return names
-}
-
-// ReadyJSON returns the member fleet of GET /ready. catalog is what is shown of the fleet's catalog.
-func (c *Conn) ReadyJSON(catalog any) []byte {
-	st := c.Status()
-	text, _ := json.Marshal(struct {
-		State    string   `json:"state"`
-		Fault    string   `json:"fault,omitempty"`
-		Replica  string   `json:"replica"`
-		Replicas []string `json:"replicas"`
-		Catalog  any      `json:"catalog"`
-	}{st.State.String(), st.Fault, c.config.Replica, c.live(), catalog}) // strings and numbers cannot fail
-	return text
 }

@@ -337,7 +337,7 @@ func TestFindings(t *testing.T) {
 
 // served is a change of the configuration: a port for requests to engines serves all scopes.
 func served(c *node.Config) {
-	c.Policies, _ = (*policies.Section)(nil).Resolve(policies.Settings{
+	c.Scopes.Policies, _ = (*policies.Section)(nil).Resolve(policies.Settings{
 		Weights: selector.DefaultWeights(), Served: func(catalog.Scope) bool { return true },
 	})
 }

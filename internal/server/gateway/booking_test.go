@@ -69,7 +69,7 @@ func TestStoredUnseen(t *testing.T) {
 // TestStoredBeforeWatch: a prompt that is stored after its overlap was looked up and before
 // its reservation is booked has its prefill complete at once, as nothing will tell of it again.
 func TestStoredBeforeWatch(t *testing.T) {
-	w := start(t, func(c *node.Config, _ *settings) { c.Admission = admission.Config{Threshold: new(0.5)} })
+	w := start(t, func(c *node.Config, _ *settings) { c.Scopes.Admission = admission.Config{Threshold: new(0.5)} })
 	w.put(1, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(16)) })
 	first, _ := w.post(chatPath, chat(servicetest.Prompt(1, 16), ""))
 	ids := servicetest.Prompt(2, 16)
@@ -307,7 +307,7 @@ func TestWorkerFlaps(t *testing.T) {
 // requests until it comes. One that answers in one piece is not meant, nor one whose answer the picker
 // does not see.
 func TestAwaited(t *testing.T) {
-	w := start(t, func(c *node.Config, _ *settings) { c.StalledAfter = 200 * time.Millisecond })
+	w := start(t, func(c *node.Config, _ *settings) { c.Reports.StalledAfter = 200 * time.Millisecond })
 	w.put(1, 1)
 	w.put(2, 1)
 	ids, others := servicetest.Prompt(1, 16), servicetest.Prompt(2, 16)

@@ -25,7 +25,7 @@ policy_classes:
 	}
 	for _, retryAfter := range []int{0, 7} {
 		w := start(t, func(c *node.Config, g *settings) {
-			c.Admission = admission.Config{File: file}
+			c.Scopes.Admission = admission.Config{File: file}
 			g.MetadataPrefix, g.RetryAfter = "x-mine-", retryAfter
 		})
 		w.put(1, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(1000)) })

@@ -15,7 +15,7 @@ import (
 
 // queueing makes a rank busy with 8 tokens of prefill on workers with fewTokens.
 func queueing(c *node.Config, g *settings) {
-	c.Admission = admission.Config{Threshold: new(0.5)}
+	c.Scopes.Admission = admission.Config{Threshold: new(0.5)}
 	g.PickTimeout = time.Minute
 }
 
@@ -121,8 +121,8 @@ func TestDecodeLegIgnoresCaches(t *testing.T) {
 func TestOtherPathsGoByLoad(t *testing.T) {
 	for name, set := range map[string]func(*node.Config){
 		"round-robin": servicetest.Policies(t, "aggregated: p\ninstances: [{name: p, type: round-robin}]"),
-		"temperature": func(c *node.Config) { c.Weights.Temperature = 5 },
-		"session":     func(c *node.Config) { c.SessionTTL = time.Minute },
+		"temperature": func(c *node.Config) { c.Selection.Weights.Temperature = 5 },
+		"session":     func(c *node.Config) { c.Selection.SessionTTL = time.Minute },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := start(t, func(c *node.Config, _ *settings) { set(c) })

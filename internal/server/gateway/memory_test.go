@@ -27,7 +27,7 @@ func TestTokenMemory(t *testing.T) {
 	budget := memory.New(4 << 20)
 	serving := budget.Account(memory.Serving)
 	w := start(t, func(c *node.Config, g *settings) {
-		g.Memory, c.Admission = budget, admission.Config{Threshold: new(0.5)}
+		g.Memory, c.Scopes.Admission = budget, admission.Config{Threshold: new(0.5)}
 	})
 	w.put(1, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(16)) })
 	if _, p := w.post(completionsPath, tokenIDs(int(serving.Limit())/4+2)); p.status != 503 || !strings.Contains(p.answer, `"no_memory"`) {

@@ -64,8 +64,8 @@ func TestPrefillAndDecode(t *testing.T) {
 // TestDecodeFull: a decode leg that is refused leaves no prefill booked.
 func TestDecodeFull(t *testing.T) {
 	w := start(t, func(c *node.Config, _ *settings) {
-		c.Admission = admission.Config{Threshold: new(0.5)}
-		c.Overload.DecodeBlocks = new(0.5)
+		c.Scopes.Admission = admission.Config{Threshold: new(0.5)}
+		c.Selection.Overload.DecodeBlocks = new(0.5)
 	})
 	limits := func(r *catalog.Record) { r.MaxNumBatchedTokens, r.TotalKVBlocks = new(uint64(1000)), new(uint64(4)) }
 	w.put(1, 1, role("prefill"), func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(1000)) })
@@ -250,7 +250,7 @@ func TestUnreadableDestinations(t *testing.T) {
 // when the last of them has stored the prompt, whichever that is.
 func TestPrefillEndsWithLastGroup(t *testing.T) {
 	for _, fullFirst := range []bool{true, false} {
-		w := start(t, func(c *node.Config, _ *settings) { c.HybridExact = true })
+		w := start(t, func(c *node.Config, _ *settings) { c.Scopes.HybridExact = true })
 		w.put(1, 1)
 		engine := w.Engine(1, 0)
 		publish := func(ids []uint32) {

@@ -272,7 +272,7 @@ func TestSubsetOfIPv6(t *testing.T) {
 
 // TestSubsetOfSession: a subset goes before the session, whose further requests go where they went.
 func TestSubsetOfSession(t *testing.T) {
-	w := start(t, func(c *node.Config, _ *settings) { c.SessionTTL = time.Minute })
+	w := start(t, func(c *node.Config, _ *settings) { c.Selection.SessionTTL = time.Minute })
 	w.put(1, 1)
 	w.put(2, 1)
 	ids := servicetest.Prompt(7, 16)
@@ -294,7 +294,7 @@ func TestSubsetOfSession(t *testing.T) {
 // TestSessionsOfAgents: a sub-agent is a session of its own beside its root, and the last request of a session ends its
 // binding with the answer.
 func TestSessionsOfAgents(t *testing.T) {
-	w := start(t, func(c *node.Config, _ *settings) { c.SessionTTL = time.Minute })
+	w := start(t, func(c *node.Config, _ *settings) { c.Selection.SessionTTL = time.Minute })
 	w.put(1, 1)
 	root := []string{"x-claude-code-session-id", "s"}
 	child := append(root, "x-claude-code-agent-id", "c") //nolint:gocritic // another list
@@ -424,7 +424,7 @@ func TestRanks(t *testing.T) {
 // TestPriority: the header goes before the body, field by field, and a malformed one counts as
 // none: by the order in which requests that wait are placed.
 func TestPriority(t *testing.T) {
-	w := start(t, func(c *node.Config, _ *settings) { c.Admission = admission.Config{Threshold: new(0.5)} })
+	w := start(t, func(c *node.Config, _ *settings) { c.Scopes.Admission = admission.Config{Threshold: new(0.5)} })
 	w.put(1, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(16)) })
 	first, _ := w.post(chatPath, chat(servicetest.Prompt(1, 16), ""))
 	wait := func(waiting int, strict string, body string) *envoy {
@@ -452,7 +452,7 @@ func TestPriority(t *testing.T) {
 // refused.
 func TestWaiting(t *testing.T) {
 	queue := func(c *node.Config, g *settings) {
-		c.Admission = admission.Config{Threshold: new(0.5)}
+		c.Scopes.Admission = admission.Config{Threshold: new(0.5)}
 		g.PickTimeout = time.Second
 	}
 	w := start(t, queue)

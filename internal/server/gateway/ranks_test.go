@@ -155,7 +155,7 @@ func TestMixedSidecars(t *testing.T) {
 // prefill is booked for one that does; if the only prefill worker has left by then, the decode
 // worker prefills, and the prompt is booked there.
 func TestPrefillerLeaves(t *testing.T) {
-	w := start(t, func(c *node.Config, _ *settings) { c.Admission = admission.Config{Threshold: new(0.5)} })
+	w := start(t, func(c *node.Config, _ *settings) { c.Scopes.Admission = admission.Config{Threshold: new(0.5)} })
 	full := func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(16)) }
 	w.put(1, 1, role("prefill"))
 	w.put(2, 1, role("decode"), obeys, full)

@@ -181,7 +181,7 @@ func TestStoredOfTenants(t *testing.T) {
 // TestStoredBySession: without a known id, and where answers are not seen, what is about such things goes
 // where its session is, and what leaves something there binds the session.
 func TestStoredBySession(t *testing.T) {
-	w := start(t, unnamed, func(c *node.Config, _ *settings) { c.SessionTTL = time.Hour })
+	w := start(t, unnamed, func(c *node.Config, _ *settings) { c.Selection.SessionTTL = time.Hour })
 	sixWorkers(w)
 	none := func(path, body string, get bool) string {
 		t.Helper()
@@ -231,7 +231,7 @@ func TestStoredRanks(t *testing.T) {
 // TestStoredAtReplicas: replicas share the engines of ids, with sessions off too, those that come later as well.
 func TestStoredAtReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		owners := func(c *node.Config) { c.Owners = true }
+		owners := func(c *node.Config) { c.Selection.Owners = true }
 		m := servicetest.NewMesh()
 		a, b := m.Start(t, "a", servicetest.EventsOff, owners), m.Start(t, "b", servicetest.EventsOff, owners)
 		m.Connect(t, "a", "b")

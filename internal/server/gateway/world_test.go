@@ -92,7 +92,7 @@ func startExpecting(t testing.TB, expected []catalog.Scope, changes ...change) *
 		Metrics: w.metrics, Log: zerolog.New(w.log),
 	}}
 	w.World = servicetest.Start(t, func(c *node.Config) {
-		c.WatchStored, c.Owners = true, true
+		c.Scopes.WatchStored, c.Selection.Owners = true, true
 		for _, f := range changes {
 			f(c, &config)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -44,8 +45,8 @@ func play(t *testing.T, h http.Handler, steps []step) {
 // and unset in turn, and every fault in between, which changes nothing.
 func TestBusyThreshold(t *testing.T) {
 	tokens := uint64(7)
-	svc := node.New(node.Config{Threads: 1, Overload: overload.Thresholds{PrefillTokens: &tokens}}, nil, zerolog.Nop())
-	h := New(svc, svc.Conductor(), Options{Log: zerolog.Nop(), RetryAfter: time.Second})
+	svc := node.New(node.Config{Threads: 1, Selection: selection.Config{Overload: overload.Thresholds{PrefillTokens: &tokens}}}, nil, zerolog.Nop())
+	h := New(svc.UseCases, svc.Conductor(), Options{Log: zerolog.Nop(), RetryAfter: time.Second})
 	const (
 		path    = "/busy_threshold"
 		nothing = `"active_decode_blocks_threshold":null,"active_prefill_tokens_threshold":null,"active_prefill_tokens_threshold_frac":null}`
@@ -62,7 +63,7 @@ func TestBusyThreshold(t *testing.T) {
 		{"POST", path, `{"model":"b"}`, 200, `{"model":"b",` + nothing},
 	})
 	for i, scope := range []catalog.Scope{{Model: "b", Tenant: "t"}, {Model: "b", Tenant: "u"}, {Model: `a"/`, Tenant: "t"}} {
-		if _, err := svc.PutWorker(catalog.Record{ID: uint64(i), Scope: scope}); err != nil { // incomplete ones count (decision B3)
+		if _, err := svc.UseCases.PutWorker(catalog.Record{ID: uint64(i), Scope: scope}); err != nil { // incomplete ones count (decision B3)
 			t.Fatal(err)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 // and do not depend on the worker's source.
 func TestDrain(t *testing.T) {
 	svc := node.New(node.Config{Threads: 1}, nil, zerolog.Nop())
-	h := New(svc, svc.Conductor(), Options{Log: zerolog.Nop()})
+	h := New(svc.UseCases, svc.Conductor(), Options{Log: zerolog.Nop()})
 	const drain = "/workers/1/drain"
 	record := func(lifecycle string) string {
 		return `{"worker_id":1,"model_name":"m","tenant_id":"default","lifecycle":"` + lifecycle + `",`
@@ -47,7 +47,7 @@ func TestDrain(t *testing.T) {
 		{"POST", drain, `{"deadline_seconds":60}`, 200, record("draining") + `"drain":{"deadline":"*`},
 		{"POST", drain, `{"deadline_seconds":604800}`, 200, record("draining") + `"drain":{"deadline":"*`},
 	})
-	left := time.Until(svc.Workers(nil, nil)[0].Drain.Deadline)
+	left := time.Until(svc.UseCases.Workers(nil, nil)[0].Drain.Deadline)
 	if left <= 0 || left > time.Minute {
 		t.Errorf("the deadline is in %s", left)
 	}
@@ -63,8 +63,8 @@ func TestDrain(t *testing.T) {
 // are refused with the reason; a drain is not.
 func TestManagedWorker(t *testing.T) {
 	svc := node.New(node.Config{Threads: 1}, nil, zerolog.Nop())
-	h := New(svc, svc.Conductor(), Options{Log: zerolog.Nop()})
-	if _, err := svc.ReplaceWorkers(catalog.Set{Kind: catalog.SourceKubernetes, Records: []catalog.Record{{
+	h := New(svc.UseCases, svc.Conductor(), Options{Log: zerolog.Nop()})
+	if _, err := svc.UseCases.ReplaceWorkers(catalog.Set{Kind: catalog.SourceKubernetes, Records: []catalog.Record{{
 		ID: 7, Scope: catalog.Scope{Model: "m", Tenant: "t"}, Endpoint: new("http://w"), BlockSize: new(uint32(4)),
 		Source: catalog.Source{Kind: catalog.SourceKubernetes, Namespace: "llm", Pod: "vllm-0", UID: "u", Pool: "p"},
 	}}}); err != nil {

@@ -49,8 +49,8 @@ type fake struct {
 	projected       selection.ProjectRequest
 	scores          selection.OverlapScores
 	loads           []selection.RankLoad
-	scopes          []node.ScopeLoads
-	policies        []node.ScopePolicy
+	scopes          []selection.ScopeLoads
+	policies        []selection.ScopePolicy
 	section         string // of policies
 	id              string
 	decay           *float64
@@ -205,19 +205,19 @@ func (f *fake) Free(id string) error {
 	return f.called()
 }
 
-func (f *fake) Loads(model, tenant *string) []node.ScopeLoads {
+func (f *fake) Loads(model, tenant *string) []selection.ScopeLoads {
 	f.model, f.tenant = model, tenant
 	return f.scopes
 }
 
-func (f *fake) Policies(of catalog.ScopeFilter) []node.ScopePolicy {
+func (f *fake) Policies(of catalog.ScopeFilter) []selection.ScopePolicy {
 	f.model, f.tenant = of.Model, of.Tenant
 	return f.policies
 }
 
-func (f *fake) SetPolicies(section []byte) (node.PolicyChange, error) {
+func (f *fake) SetPolicies(section []byte) (selection.PolicyChange, error) {
 	f.section = string(section)
-	return node.PolicyChange{Section: "d1ge57", Changed: []string{"aggregated", "instances.p"}}, f.called()
+	return selection.PolicyChange{Section: "d1ge57", Changed: []string{"aggregated", "instances.p"}}, f.called()
 }
 
 func (f *fake) PotentialLoads(req *selection.ProjectRequest) ([]selection.RankLoad, error) {

@@ -74,14 +74,14 @@ func TestAnswers(t *testing.T) {
 		{"prefill_complete", fake{}, "POST", "/reservations/r/prefill_complete", "", 200},
 		{"output_block", fake{}, "POST", "/reservations/r/output_block", "{}", 200},
 		{"free", fake{}, "DELETE", "/reservations/r", "", 200},
-		{"loads", fake{scopes: []node.ScopeLoads{
+		{"loads", fake{scopes: []selection.ScopeLoads{
 			{Scope: scope, Loads: loads, PendingCount: 3, PendingISLTokens: 77}, {Scope: defaultScope},
 		}}, "GET", "/loads", "", 200},
-		{"policies", fake{policies: []node.ScopePolicy{
-			{Scope: scope, Name: "fast", Type: "predicted-ttft", DecidedBy: policies.ByFile, Shadow: []string{"default"}, Learned: &node.LearnedPrefills{
+		{"policies", fake{policies: []selection.ScopePolicy{
+			{Scope: scope, Name: "fast", Type: "predicted-ttft", DecidedBy: policies.ByFile, Shadow: []string{"default"}, Learned: &selection.LearnedPrefills{
 				Parameters: ttft.Parameters{Base: 0.02, PerToken: 8e-5, PerContext: 3e-9, Learned: true}, Samples: 500,
 				Flow:  ttft.Flow{Arrivals: 3.5, Work: 1},
-				Ranks: []node.RankQueue{{Rank: rank, Queue: ttft.Queue{Speed: 1.5, Prefills: 2}, Wait: 0.25}},
+				Ranks: []selection.RankQueue{{Rank: rank, Queue: ttft.Queue{Speed: 1.5, Prefills: 2}, Wait: 0.25}},
 				Rails: []ttft.RailState{
 					{Rail: ttft.LateRank, Engaged: true, Ranks: []catalog.Rank{rank}, Engagements: 2}, {Rail: ttft.LateScope},
 				},

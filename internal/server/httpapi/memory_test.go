@@ -24,7 +24,6 @@ import (
 
 	"github.com/select-service/select-service/internal/codec/bodyscan"
 	"github.com/select-service/select-service/internal/codec/msgpack"
-	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
@@ -735,8 +734,8 @@ func (l listed) PotentialLoads(*selection.ProjectRequest) ([]selection.RankLoad,
 	return l.make(), nil
 }
 
-func (l listed) Loads(_, _ *string) []node.ScopeLoads {
-	return []node.ScopeLoads{{Scope: catalog.Scope{Model: "m", Tenant: "t"}, Loads: l.make()}}
+func (l listed) Loads(_, _ *string) []selection.ScopeLoads {
+	return []selection.ScopeLoads{{Scope: catalog.Scope{Model: "m", Tenant: "t"}, Loads: l.make()}}
 }
 
 // TestLongLists: however short the last answer was, no more than maxBuilding long ones exist beyond the

@@ -20,8 +20,10 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
@@ -188,15 +190,17 @@ func TestBrokenAnswersAreCounted(t *testing.T) {
 // TestClientGone: over a real connection, a selection whose client goes away while
 // it waits in the queue ends, with its own status, and leaves the queue.
 func TestClientGone(t *testing.T) {
-	svc := node.New(node.Config{Threads: 1, Weights: selector.DefaultWeights(), Admission: admission.Config{Threshold: ptr(0.0)}}, nil, zerolog.Nop())
-	_, err := svc.PutWorker(catalog.Record{
+	svc := node.New(node.Config{
+		Threads: 1, Selection: selection.Config{Weights: selector.DefaultWeights()}, Scopes: scopes.Settings{Admission: admission.Config{Threshold: ptr(0.0)}},
+	}, nil, zerolog.Nop())
+	_, err := svc.UseCases.PutWorker(catalog.Record{
 		ID: 1, Scope: defaultScope, Endpoint: ptr("http://w"), BlockSize: ptr[uint32](4), MaxNumBatchedTokens: ptr[uint64](100),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	rec := newRecorder()
-	base := start(t, svc, func(o *Options) { o.Requests = rec })
+	base := start(t, svc.UseCases, func(o *Options) { o.Requests = rec })
 	ended := func() []seen {
 		t.Helper()
 		select {
@@ -211,7 +215,7 @@ func TestClientGone(t *testing.T) {
 		t.Fatalf("%d %s", resp.StatusCode, text)
 	}
 	ended()
-	waiting := func() int { return svc.Loads(nil, nil)[0].PendingCount }
+	waiting := func() int { return svc.UseCases.Loads(nil, nil)[0].PendingCount }
 	for _, path := range []string{"/select", "/select_and_reserve"} {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		var client sync.WaitGroup

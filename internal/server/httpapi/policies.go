@@ -7,7 +7,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/codec/bodyscan"
-	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector/ttft"
@@ -16,10 +16,10 @@ import (
 // policyTable has the policies that choose ranks.
 type policyTable interface {
 	// Policies lists the policies of the scopes that match.
-	Policies(catalog.ScopeFilter) []node.ScopePolicy
+	Policies(catalog.ScopeFilter) []selection.ScopePolicy
 	// SetPolicies has all scopes choose by a section worker_selection of a policy file, as JSON; nil:
 	// by the policies of the configuration.
-	SetPolicies(section []byte) (node.PolicyChange, error)
+	SetPolicies(section []byte) (selection.PolicyChange, error)
 }
 
 type policyRoutes struct {
@@ -72,7 +72,7 @@ func (r policyRoutes) change(c request, section, out []byte) (int, []byte, error
 }
 
 // changedPolicies is a change of the policies in an audit line.
-type changedPolicies node.PolicyChange
+type changedPolicies selection.PolicyChange
 
 // maxChanged is how many changes of policies an audit line names.
 const maxChanged = 32
@@ -95,7 +95,7 @@ func (r policyRoutes) list(f catalog.ScopeFilter, out []byte) []byte {
 	return appendList(out, r.svc.Policies(f), r.d.appendScopePolicy)
 }
 
-func (d dialect) appendScopePolicy(out []byte, p node.ScopePolicy) []byte {
+func (d dialect) appendScopePolicy(out []byte, p selection.ScopePolicy) []byte {
 	out = append(out, '{')
 	out = d.appendScope(out, p.Scope)
 	out = appendStringField(out, "policy", p.Name)
@@ -111,7 +111,7 @@ func (d dialect) appendScopePolicy(out []byte, p node.ScopePolicy) []byte {
 	return append(out, '}')
 }
 
-func appendLearned(out []byte, l *node.LearnedPrefills) []byte {
+func appendLearned(out []byte, l *selection.LearnedPrefills) []byte {
 	source := "default"
 	if l.Learned {
 		source = "learned"
@@ -129,7 +129,7 @@ func appendLearned(out []byte, l *node.LearnedPrefills) []byte {
 	return append(out, '}')
 }
 
-func appendRankQueue(out []byte, r node.RankQueue) []byte {
+func appendRankQueue(out []byte, r selection.RankQueue) []byte {
 	out = append(out, '{')
 	out = appendRank(out, r.Rank)
 	out = appendFloatField(out, "time_ratio", r.Queue.Speed)

@@ -6,7 +6,6 @@ import (
 	"github.com/select-service/select-service/internal/codec/bodyscan"
 	"github.com/select-service/select-service/internal/engines/load"
 	"github.com/select-service/select-service/internal/engines/reports"
-	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -21,7 +20,7 @@ type projector interface {
 
 // loadReader lists the present loads; nil filters match all names.
 type loadReader interface {
-	Loads(model, tenant *string) []node.ScopeLoads
+	Loads(model, tenant *string) []selection.ScopeLoads
 }
 
 type projectRoutes struct {
@@ -54,7 +53,7 @@ func (r loadRoutes) list(f catalog.ScopeFilter, out []byte) []byte {
 	return appendList(out, r.svc.Loads(f.Model, f.Tenant), r.d.appendScopeLoads)
 }
 
-func (d dialect) appendScopeLoads(out []byte, l node.ScopeLoads) []byte {
+func (d dialect) appendScopeLoads(out []byte, l selection.ScopeLoads) []byte {
 	out = append(out, '{')
 	out = d.appendScope(out, l.Scope)
 	out = appendList(appendKey(out, "loads"), l.Loads, appendRankLoad)

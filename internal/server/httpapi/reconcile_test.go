@@ -11,6 +11,7 @@ import (
 
 	"github.com/select-service/select-service/internal/codec/bodyscan"
 	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/workers"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -19,8 +20,8 @@ import (
 // entry and changes nothing.
 func TestReconcileWorkers(t *testing.T) {
 	svc := node.New(node.Config{Threads: 1}, nil, zerolog.Nop())
-	h := New(svc, svc.Conductor(), Options{Log: zerolog.Nop()})
-	if err := svc.SlotsRegister(node.SlotsWorker{Worker: 7, Scope: catalog.Scope{Model: "m", Tenant: "t"}, BlockSize: 4, DPSize: 1}); err != nil {
+	h := New(svc.UseCases, svc.Conductor(), Options{Log: zerolog.Nop()})
+	if err := svc.UseCases.SlotsRegister(node.SlotsWorker{Worker: 7, Scope: catalog.Scope{Model: "m", Tenant: "t"}, BlockSize: 4, DPSize: 1}); err != nil {
 		t.Fatal(err)
 	}
 	const path, old, now = "/workers", "/v1.3/workers", "/v1.6/workers"
@@ -90,8 +91,8 @@ func TestReconcileWorkers(t *testing.T) {
 // workers still come and go.
 func TestWorkersFileHasTheSay(t *testing.T) {
 	const file, refused = "/etc/w.yaml", `{"error":"workers are managed by --workers-file /etc/w.yaml"}`
-	svc := node.New(node.Config{Threads: 1, WorkersFile: file}, nil, zerolog.Nop())
-	h := New(svc, svc.Conductor(), Options{Log: zerolog.Nop()})
+	svc := node.New(node.Config{Threads: 1, Given: workers.Given{File: file}}, nil, zerolog.Nop())
+	h := New(svc.UseCases, svc.Conductor(), Options{Log: zerolog.Nop()})
 	play(t, h, []step{
 		{"POST", "/workers", `{"worker_id":1}`, 201, `{"worker_id":1,*`},
 		{"PUT", "/workers", `{"workers":[]}`, 409, refused},
@@ -112,7 +113,7 @@ func TestWorkersFileHasTheSay(t *testing.T) {
 // nothing is reconciled.
 func TestScopeInQuery(t *testing.T) {
 	svc := node.New(node.Config{Threads: 1}, nil, zerolog.Nop())
-	h := New(svc, svc.Conductor(), Options{Log: zerolog.Nop()})
+	h := New(svc.UseCases, svc.Conductor(), Options{Log: zerolog.Nop()})
 	const all = `{"workers":[]}`
 	fault := func(group string) string {
 		return "{\"error\":\"the query names a scope: name it in the body, `model_name` and `" + group + "` beside `workers`\"}"
@@ -136,7 +137,7 @@ func TestScopeInQuery(t *testing.T) {
 // to refuse it, and all of it is read.
 func TestLargeSet(t *testing.T) {
 	svc := node.New(node.Config{Threads: 1, Limits: catalog.Limits{Workers: 2}}, nil, zerolog.Nop())
-	h := New(svc, svc.Conductor(), Options{Log: zerolog.Nop(), MaxWorkers: 2})
+	h := New(svc.UseCases, svc.Conductor(), Options{Log: zerolog.Nop(), MaxWorkers: 2})
 	var ids []string
 	for i := range 1000 {
 		ids = append(ids, fmt.Sprintf(`{"worker_id":%d}`, i))

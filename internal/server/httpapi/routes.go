@@ -9,11 +9,13 @@ import (
 	"github.com/rs/zerolog"
 
 	openapi "github.com/select-service/select-service/api"
+	"github.com/select-service/select-service/internal/fleet"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/server/replicastatus"
 	"github.com/select-service/select-service/internal/server/ui"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
+	"github.com/select-service/select-service/internal/workers/kubernetes"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -86,16 +88,13 @@ type Options struct {
 
 // ClusterStatus says what discovery in Kubernetes knows.
 type ClusterStatus interface {
-	// StatusJSON returns the answer of GET /kubernetes.
-	StatusJSON() []byte
-	// ReadyJSON returns the member kubernetes of GET /ready, nil if discovery is off.
-	ReadyJSON() []byte
+	Status() kubernetes.Status
 }
 
 // FleetStatus is what is shown of a fleet.
 type FleetStatus interface {
-	// ReadyJSON returns the member fleet of GET /ready, nil if there is no fleet.
-	ReadyJSON() []byte
+	// Membership returns this replica's part in its fleet, nil if it is of none.
+	Membership() *fleet.Membership
 }
 
 // New returns the handler of the selection contract, with the Conductor's routes
@@ -187,10 +186,7 @@ func newEngine(svc Service, conductor ConductorAPI, opt Options) engine {
 	document := openapi.Document(opt.Contract.String())
 	e.routes.get(access.Read, "/openapi.yaml", anyScope(plain(func(c *gin.Context) { c.Data(http.StatusOK, "application/yaml", document) })))
 	e.routes.get(access.Read, "/kubernetes", a.list(func(_ request, out []byte) (int, []byte, error) {
-		if opt.Kubernetes == nil {
-			return http.StatusOK, append(out, `{"enabled":false}`...), nil
-		}
-		return http.StatusOK, append(out, opt.Kubernetes.StatusJSON()...), nil
+		return http.StatusOK, appendCluster(out, opt.Kubernetes), nil
 	}))
 	if e.routes.api.page {
 		e.addPage(opt.Page)

@@ -1,59 +1,68 @@
 package httpapi
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/rs/zerolog"
 
-	"github.com/select-service/select-service/internal/fleet"
 	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/internal/selection/settings"
+	"github.com/select-service/select-service/internal/workers"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
-// fleetOf is a fleet's catalog whose changes end as they are told to.
+// fleetOf is the store of a fleet whose changes end as they are told to.
 type fleetOf struct {
-	catalog *catalog.Catalog
-	behind  []string
-	err     error
+	workers.Store
+	behind []string
+	err    error
 }
 
-func (f *fleetOf) Edit(change fleet.Change) ([]string, error) {
+func (f *fleetOf) Edit(change workers.Change) (*catalog.Worker, error) {
 	if f.err != nil {
 		return nil, f.err
 	}
-	return f.behind, change(f.catalog)
-}
-
-func (f *fleetOf) Try(change fleet.Change) error {
-	_, err := f.Edit(change)
-	return err
-}
-
-func (f *fleetOf) EditFile(_ string, change fleet.Change) ([]string, error) { return f.Edit(change) }
-
-func (f *fleetOf) EditSettings(change func(*fleet.Settings) error) ([]string, error) {
-	if f.err != nil {
-		return nil, f.err
+	w, err := f.Store.Edit(change)
+	if err != nil {
+		return nil, err
 	}
-	return f.behind, change(&fleet.Settings{Thresholds: overload.NewTable(overload.Thresholds{}, nil)})
+	late := *w
+	late.Behind = f.behind
+	return &late, nil
 }
-func (f *fleetOf) Submit(fleet.Change, func()) {}
-func (f *fleetOf) Look()                       {}
-func (f *fleetOf) Awaited() bool               { return false }
-func (f *fleetOf) Settled() bool               { return true }
+
+func (f *fleetOf) Replace(set catalog.Set) (catalog.Difference, error) {
+	if f.err != nil {
+		return catalog.Difference{}, f.err
+	}
+	d, err := f.Store.Replace(set)
+	d.Behind = f.behind
+	return d, err
+}
+
+// fleetSettings are the settings of such a fleet.
+type fleetSettings struct{ of *fleetOf }
+
+func (f fleetSettings) Attach(settings.Process) {}
+
+func (f fleetSettings) Edit(change func(*settings.Settings) error) ([]string, error) {
+	if f.of.err != nil {
+		return nil, f.of.err
+	}
+	return f.of.behind, change(&settings.Settings{Thresholds: overload.NewTable(overload.Thresholds{}, nil)})
+}
 
 // TestSharedAnswers: the answers of a replica whose workers are the fleet's name the replicas that do
 // not know of a change, and are 503 with Retry-After while it cannot be made.
 func TestSharedAnswers(t *testing.T) {
-	f := &fleetOf{}
-	w := servicetest.Start(t, func(c *node.Config) { c.Shared, c.SharedSettings = f, true })
-	f.catalog = w.Catalog()
-	h := New(w.Service, w.Conductor(), Options{Log: zerolog.Nop(), Operators: operatorsOf(w.Service)})
+	f := &fleetOf{Store: workers.NewAlone()}
+	w := servicetest.Start(t, func(c *node.Config) { c.Workers, c.Selection.Settings = f, fleetSettings{f} })
+	h := New(w.UseCases, w.Conductor(), Options{Log: zerolog.Nop(), Operators: operatorsOf(w.Service)})
 	const worker = `{"worker_id":1,"model_name":"m","endpoint":"http://w","block_size":16,"max_num_batched_tokens":1}`
 	for _, c := range []struct {
 		method, path, body string
@@ -70,7 +79,7 @@ func TestSharedAnswers(t *testing.T) {
 		{"DELETE", "/policies", "", 200, true},
 		{"DELETE", "/workers/1", "", 200, true},
 	} {
-		f.err, f.behind = fmt.Errorf("%w: no leader", fleet.ErrAway), nil
+		f.err, f.behind = &contract.Error{Kind: contract.Away, Text: "the catalog of the fleet cannot be changed now: no leader", Reason: "fleet_away"}, nil
 		if got := ask(h, c.method, c.path, "", c.body); got.Code != 503 || got.Header().Get("Retry-After") != "1" ||
 			got.Body.String() != `{"error":"the catalog of the fleet cannot be changed now: no leader"}` {
 			t.Errorf("%s %s without NATS: %d %v %s", c.method, c.path, got.Code, got.Header(), got.Body)
@@ -88,7 +97,7 @@ func TestSharedAnswers(t *testing.T) {
 func TestSetPolicies(t *testing.T) {
 	w := servicetest.Start(t)
 	w.Put(servicetest.Record(1, 1))
-	h := New(w.Service, w.Conductor(), Options{Log: zerolog.Nop(), Operators: operatorsOf(w.Service)})
+	h := New(w.UseCases, w.Conductor(), Options{Log: zerolog.Nop(), Operators: operatorsOf(w.Service)})
 	const path = "/policies"
 	set := func(section string) string { return `{"worker_selection":` + section + `}` }
 	lists := func(name string) string { return `"policy":"` + name + `"` }

@@ -40,7 +40,7 @@ func BenchmarkTraced(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
-		h := New(w.Service, w.Conductor(), Options{Log: zerolog.Nop(), Tracer: tracer, Requests: telemetry.NewRequests().Listener("selection")})
+		h := New(w.UseCases, w.Conductor(), Options{Log: zerolog.Nop(), Tracer: tracer, Requests: telemetry.NewRequests().Listener("selection")})
 		text := bytes.NewReader(body)
 		r := httptest.NewRequest(http.MethodPost, "/select", io.NopCloser(text))
 		r.Header.Set("Content-Type", "application/json")

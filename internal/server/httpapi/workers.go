@@ -180,15 +180,8 @@ func (r workerRoutes) ready(c request, out []byte) (int, []byte, error) {
 		}
 		out = appendRecovery(appendKey(out, "recovery"), recovery)
 	}
-	if r.kubernetes != nil {
-		if text := r.kubernetes.ReadyJSON(); text != nil && reads && !c.who.Scoped() {
-			out = append(appendKey(out, "kubernetes"), text...)
-		}
-	}
-	if r.fleet != nil && reads && !c.who.Scoped() {
-		if text := r.fleet.ReadyJSON(); text != nil {
-			out = append(appendKey(out, "fleet"), text...)
-		}
+	if reads && !c.who.Scoped() {
+		out = appendMembership(appendSources(out, r.kubernetes), r.fleet)
 	}
 	return status, append(out, '}'), nil
 }

@@ -34,8 +34,8 @@ func BenchmarkFiveTabs(b *testing.B) {
 				w.Put(servicetest.Record(id+1, 8, servicetest.Total(10000)))
 			}
 			now := time.Now()
-			v := ranks.New(w.Parts(), httpapi.AppendFleetRow, func() time.Time { return now })
-			h := httpapi.New(w.Service, w.Conductor(), httpapi.Options{Log: zerolog.Nop(), Operators: httpapi.Operators{Fleet: v}})
+			v := ranks.New(w.Parts(), httpapi.AppendRank, func() time.Time { return now })
+			h := httpapi.New(w.UseCases, w.Conductor(), httpapi.Options{Log: zerolog.Nop(), Operators: httpapi.Operators{Ranks: v}})
 			version, bytes := "", 0
 			took := make([]time.Duration, 0, b.N)
 			round := uint64(0)

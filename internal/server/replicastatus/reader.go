@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/replicasync"
@@ -34,10 +33,10 @@ const (
 // Service is what a Reader tells of its own process.
 type Service interface {
 	BusyThresholds() []selection.ModelThresholds
-	Policies(of catalog.ScopeFilter) []node.ScopePolicy
+	Policies(of catalog.ScopeFilter) []selection.ScopePolicy
 	// PolicySection returns the policies that were set since the start, "": none were.
 	PolicySection() string
-	Loads(model, tenant *string) []node.ScopeLoads
+	Loads(model, tenant *string) []selection.ScopeLoads
 }
 
 // Getter reads a URL that a replica has announced from the host where it is followed.

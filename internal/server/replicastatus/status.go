@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -120,7 +120,7 @@ func (r *Reader) Status() *Status {
 	return st
 }
 
-func loadOf(l *node.ScopeLoads, policy string) Load {
+func loadOf(l *selection.ScopeLoads, policy string) Load {
 	of := Load{Model: l.Scope.Model, Tenant: l.Scope.Tenant, Policy: policy, Ranks: len(l.Loads)}
 	h := sha256.New()
 	for _, rank := range l.Loads {

@@ -26,7 +26,7 @@ func Policies(t testing.TB, section string) func(*node.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return func(c *node.Config) { c.Policies = table }
+	return func(c *node.Config) { c.Scopes.Policies = table }
 }
 
 // Policy is a change of the configuration: an instance of a type decides, with

@@ -29,6 +29,7 @@ import (
 // World is a running service whose engines and clients are the test.
 type World struct {
 	*node.Service
+	*node.UseCases
 	T    testing.TB
 	Net  *Network
 	Log  *Log
@@ -44,12 +45,13 @@ const BlockSize = 4
 // Start runs a service with KV events until the end of the test.
 func Start(t testing.TB, change ...func(*node.Config)) *World {
 	t.Helper()
-	config := node.Config{Weights: selector.DefaultWeights(), KVEvents: true, Threads: 2}
+	config := node.Config{Selection: selection.Config{Weights: selector.DefaultWeights()}, KVEvents: true, Threads: 2}
 	for _, f := range change {
 		f(&config)
 	}
 	w := &World{T: t, Net: NewNetwork(), Log: new(Log)}
 	w.Service = node.New(config, w.Net, zerolog.New(w.Log).Level(zerolog.InfoLevel))
+	w.UseCases = &w.Service.UseCases
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
@@ -258,12 +260,12 @@ func (w *World) Book(id string, tokens []uint32) selection.Selection {
 // Queueing is a change of the configuration: prefill of more than threshold times
 // max_num_batched_tokens makes requests wait.
 func Queueing(threshold float64) func(*node.Config) {
-	return func(c *node.Config) { c.Admission = admission.Config{Threshold: &threshold} }
+	return func(c *node.Config) { c.Scopes.Admission = admission.Config{Threshold: &threshold} }
 }
 
 // Limits is a change of the configuration: the busy thresholds.
 func Limits(t overload.Thresholds) func(*node.Config) {
-	return func(c *node.Config) { c.Overload = t }
+	return func(c *node.Config) { c.Selection.Overload = t }
 }
 
 // Total is a worker's total_kv_blocks.

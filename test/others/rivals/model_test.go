@@ -200,7 +200,7 @@ type ours struct{ *servicetest.World }
 // serve starts the service with the engines of the play.
 func (f *fleet) serve(seed uint64, change ...func(*service.Config)) rule {
 	random := &source{rnd: rand.New(rand.NewPCG(seed, 1))}
-	w := servicetest.Start(f.t, append(change, func(c *service.Config) { c.Random = random })...)
+	w := servicetest.Start(f.t, append(change, func(c *service.Config) { c.Selection.Random = random })...)
 	for i := range f.play.engines {
 		w.Put(servicetest.Record(uint64(i), 1, func(r *catalog.Record) {
 			r.BlockSize, r.MaxNumBatchedTokens = new(uint32(blockSize)), new(uint64(8192))

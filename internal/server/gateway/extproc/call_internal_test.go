@@ -41,7 +41,7 @@ func (l *leaving) Send(m *extprocv3.ProcessingResponse) error {
 // TestGoneWhilePlaced: a request whose client leaves while it waits for an engine is over and not refused.
 func TestGoneWhilePlaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := servicetest.Start(t, func(c *node.Config) { c.Admission = admission.Config{Threshold: new(0.5)} })
+		w := servicetest.Start(t, func(c *node.Config) { c.Scopes.Admission = admission.Config{Threshold: new(0.5)} })
 		w.Put(servicetest.Record(1, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(16)) }))
 		w.Burden("load", 1, 0, 1, 16)
 		g := gateway.New(gateway.Config{

@@ -94,7 +94,7 @@ func start(t testing.TB, changes ...func(*settings)) *world {
 	for _, f := range changes {
 		f(&config)
 	}
-	w.World = servicetest.Start(t, func(c *node.Config) { c.WatchStored = true })
+	w.World = servicetest.Start(t, func(c *node.Config) { c.Scopes.WatchStored = true })
 	w.gateway = gateway.New(config.Config, gateway.Service{Selecting: w.API, Catalog: w.Catalog(), Ready: w.Settled})
 	w.server = proxy.New(config.Proxy, w.gateway)
 	open := connections.New(config.Limits)

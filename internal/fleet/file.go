@@ -1,4 +1,4 @@
-package main
+package fleet
 
 import (
 	"context"
@@ -15,6 +15,15 @@ type sharedFile struct {
 	// serves reports whether the workers of the last time serve, and nobody waits for NATS.
 	serves func() bool
 	known  atomic.Bool // also if NATS is back and the set is just being applied
+}
+
+// File returns a workers file whose set the fleet has. schedulable returns how many workers serve now. The
+// source of a replica of no fleet is the file's own.
+func (m *Member) File(source workers.Source, schedulable func() int) workers.Source {
+	if m == nil {
+		return source
+	}
+	return &sharedFile{Source: source, serves: func() bool { return m.catalog.GivenUp() && schedulable() > 0 }}
 }
 
 // Run is part of workers.Source.

@@ -18,7 +18,7 @@ import (
 
 // Operators has what the routes for operators show; where a part is nil, its route does not exist.
 type Operators struct {
-	Fleet    *ranks.View
+	Ranks    *ranks.View
 	History  *ranks.History
 	Prefixes *ranks.Prefixes
 	Doctor   *doctor.Doctor
@@ -41,7 +41,7 @@ func (o operatorRoutes) addTo(r router) {
 		}
 		r.get(access.Read, path, h)
 	}
-	add(o.Fleet != nil, "/fleet", a.narrowed(o.fleet))
+	add(o.Ranks != nil, "/fleet", a.narrowed(o.ranks))
 	add(o.History != nil, "/history", a.narrowed(o.history))
 	add(o.Prefixes != nil, "/index/prefixes", a.gathered(o.prefixes))
 	add(o.Doctor != nil, "/doctor", a.gathered(o.doctor))
@@ -120,7 +120,7 @@ func queryBool(r *http.Request, name string, absent bool) (bool, error) {
 	return false, badRequest(queryPrefix + name + ": expected true or false")
 }
 
-func (o operatorRoutes) fleet(c request, f catalog.ScopeFilter, out []byte) ([]byte, error) {
+func (o operatorRoutes) ranks(c request, f catalog.ScopeFilter, out []byte) ([]byte, error) {
 	since, err := queryValue(c.Request, "since")
 	if err != nil {
 		return nil, err
@@ -128,11 +128,11 @@ func (o operatorRoutes) fleet(c request, f catalog.ScopeFilter, out []byte) ([]b
 	if since == nil {
 		since = new(string)
 	}
-	o.Fleet.Since(*since, f, func(p *ranks.Page) { out = o.d.appendFleet(out, p, c.who) })
+	o.Ranks.Since(*since, f, func(p *ranks.Page) { out = o.d.appendRanks(out, p, c.who) })
 	return out, nil
 }
 
-func (d dialect) appendFleet(out []byte, p *ranks.Page, who *access.Caller) []byte {
+func (d dialect) appendRanks(out []byte, p *ranks.Page, who *access.Caller) []byte {
 	const others = 4 << 10 // bytes of other members
 	size := p.Size()
 	out = append(slices.Grow(out, size+size/64+others), '{') // a row has more than 64 bytes, and a comma
@@ -236,8 +236,8 @@ func (d dialect) appendSummary(out []byte, s *ranks.Summary) []byte {
 	return append(appendUintField(out, "unique_blocks", uint64(s.UniqueBlocks)), '}')
 }
 
-// AppendFleetRow appends a row of /fleet, which is the same in all dialects.
-func AppendFleetRow(out []byte, r *ranks.Row, scope uint64) []byte {
+// AppendRank appends a rank as a row of /fleet, which is the same in all dialects.
+func AppendRank(out []byte, r *ranks.Row, scope uint64) []byte {
 	out = appendRank(append(out, '{'), r.Rank)
 	out = appendUintField(out, "scope", scope)
 	out = appendStringField(out, "source", r.Source)

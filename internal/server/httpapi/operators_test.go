@@ -29,10 +29,10 @@ import (
 func newOperators() Operators { return operatorsOf(node.New(node.Config{}, nil, zerolog.Nop())) }
 
 func operatorsOf(svc *node.Service) Operators {
-	v := ranks.New(svc.Parts(), AppendFleetRow, time.Now)
-	peers := replicastatus.New(replicastatus.Config{Contract: "1.3"}, svc, nil, nil, time.Now)
+	v := ranks.New(svc.Parts(), AppendRank, time.Now)
+	peers := replicastatus.New(replicastatus.Config{Contract: "1.3"}, svc.UseCases, nil, nil, time.Now)
 	return Operators{
-		Fleet: v, History: ranks.NewHistory(v, ranks.MaxHistory), Prefixes: ranks.NewPrefixes(svc.Parts(), time.Now),
+		Ranks: v, History: ranks.NewHistory(v, ranks.MaxHistory), Prefixes: ranks.NewPrefixes(svc.Parts(), time.Now),
 		Doctor: doctor.New(svc.Parts(), peers, nil, time.Now), Replicas: peers,
 	}
 }
@@ -48,7 +48,7 @@ func TestFleet(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.Burden("r", 1, 0, 3, 4)
-		h := New(w.Service, w.Conductor(), Options{Log: zerolog.Nop(), Operators: operatorsOf(w.Service), Access: guardOf(t)})
+		h := New(w.UseCases, w.Conductor(), Options{Log: zerolog.Nop(), Operators: operatorsOf(w.Service), Access: guardOf(t)})
 		get := func(target, token string) (answer map[string]any) {
 			t.Helper()
 			got := ask(h, "GET", target, token, "")
@@ -83,7 +83,7 @@ func TestFleet(t *testing.T) {
 				t.Errorf("roles of %s: %s", token, got)
 			}
 		}
-		open := New(w.Service, w.Conductor(), Options{Log: zerolog.Nop(), Operators: operatorsOf(w.Service)})
+		open := New(w.UseCases, w.Conductor(), Options{Log: zerolog.Nop(), Operators: operatorsOf(w.Service)})
 		if got := ask(open, "GET", "/fleet", "", "").Body.String(); !strings.Contains(got, `"roles":["read","call","operate","peer","metrics"]`) {
 			t.Errorf("roles without tokens: %s", got)
 		}
@@ -116,7 +116,7 @@ func TestPrefixes(t *testing.T) {
 			e.Publish(0, e.Stored(tokens[:n], servicetest.BlockSize, nil))
 		}
 		w.Settle()
-		h := New(w.Service, w.Conductor(), Options{Log: zerolog.Nop(), Operators: operatorsOf(w.Service)})
+		h := New(w.UseCases, w.Conductor(), Options{Log: zerolog.Nop(), Operators: operatorsOf(w.Service)})
 		got := ask(h, "GET", "/v1.6/index/prefixes?model_name=m&routing_group=t&limit=1", "", "").Body.String()
 		_, rest, _ := strings.Cut(got, `"block_size":`)
 		hash := regexp.MustCompile(`"block_hash":-?\d+`)
@@ -137,7 +137,7 @@ func TestDoctor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := servicetest.Start(t)
 		_, _ = w.PutWorker(servicetest.Record(1, 1, func(r *catalog.Record) { r.Endpoint = nil }))
-		h := New(w.Service, w.Conductor(), Options{Log: zerolog.Nop(), Operators: operatorsOf(w.Service), Access: guardOf(t)})
+		h := New(w.UseCases, w.Conductor(), Options{Log: zerolog.Nop(), Operators: operatorsOf(w.Service), Access: guardOf(t)})
 		const finding = `"healthy":false,"findings":[{"check":"worker_incomplete","severity":"error",` +
 			`"sentence":"Worker 1 cannot be chosen: endpoint is required.","remedy":"Complete the worker's record, or delete it.",` +
 			`"runbook":"docs/run/runbook.md#selectservicenoworkers","model_name":"m","routing_group":"t","worker_id":1}],"checks":[` +
@@ -162,7 +162,7 @@ func TestDoctor(t *testing.T) {
 func TestDryRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := servicetest.Start(t, servicetest.EventsOff)
-		h := New(w.Service, w.Conductor(), Options{Log: zerolog.Nop()})
+		h := New(w.UseCases, w.Conductor(), Options{Log: zerolog.Nop()})
 		put := func(query, body string) string {
 			got := call(t, h, "PUT", "/workers"+query, body, nil)
 			return fmt.Sprint(got.Code, " ", got.Body)
@@ -190,9 +190,9 @@ func TestDryRun(t *testing.T) {
 // that were compared; and the one of a time.
 func TestDecisionsQuery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := servicetest.Start(t, servicetest.EventsOff, func(c *node.Config) { c.DecisionBytes = 1 << 20 })
+		w := servicetest.Start(t, servicetest.EventsOff, func(c *node.Config) { c.Selection.DecisionBytes = 1 << 20 })
 		w.Put(servicetest.Record(1, 1))
-		h := New(w.Service, w.Conductor(), Options{Log: zerolog.Nop()})
+		h := New(w.UseCases, w.Conductor(), Options{Log: zerolog.Nop()})
 		for _, id := range []string{"a", "b", "c"} {
 			if got := call(t, h, "POST", "/select", `{"model_name":"m","tenant_id":"t","token_ids":[1],"selection_id":"`+id+`"}`, nil); got.Code != 200 {
 				t.Fatal(got.Body)
@@ -254,7 +254,7 @@ func TestWhereReplicasAre(t *testing.T) {
 		operators := operatorsOf(a.Service)
 		operators.Replicas = replicastatus.New(replicastatus.Config{Process: a.Parts().Process}, a, a.Parts().Replica, unreachable{}, time.Now)
 		operators.Doctor = doctor.New(a.Parts(), operators.Replicas, nil, time.Now)
-		e := newEngine(a.Service, a.Conductor(), Options{Log: zerolog.Nop(), Operators: operators, Access: guardOf(t)})
+		e := newEngine(a.UseCases, a.Conductor(), Options{Log: zerolog.Nop(), Operators: operators, Access: guardOf(t)})
 		seen := 0
 		for route := range e.routes.roles {
 			method, path, _ := strings.Cut(route, " ")

@@ -1,4 +1,4 @@
-package node
+package selection
 
 import (
 	"crypto/sha256"
@@ -11,12 +11,13 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/select-service/select-service/internal/fleet"
-	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/policies"
+	"github.com/select-service/select-service/internal/selection/scopes"
+	"github.com/select-service/select-service/internal/selection/settings"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/pkg/selector"
 	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
@@ -48,21 +49,41 @@ type RankQueue struct {
 	Wait  float64 // seconds
 }
 
-// learning has the use cases about selection policies and what they learn.
-type learning struct {
-	core
+// Learning has the use cases about selection policies and what they learn.
+type Learning struct {
+	log     zerolog.Logger
+	catalog *catalog.Catalog
+	ledger  *reservations.Ledger
+	scopes  *scopes.Registry
+
 	learners *policies.Learners
 	own      *policies.Table   // of the configuration
-	settings policies.Settings // of own, for sections that come later
+	of       policies.Settings // of own, for sections that come later
+	settings settings.Store
 
 	mu      sync.Mutex // guards section, and the order of changes
 	section string     // the section worker_selection that is in force, "": own
 }
 
+// LearningConfig has the settings of a Learning.
+type LearningConfig struct {
+	Own      *policies.Table // of the configuration; nil: the built-in cost everywhere
+	Weights  selector.Weights
+	Learners *policies.Learners
+	Settings settings.Store // keeps the policies, which are changed there
+}
+
+// NewLearning returns the policies of a process: those of the configuration.
+func NewLearning(config LearningConfig, c *catalog.Catalog, r *scopes.Registry, l *reservations.Ledger, log zerolog.Logger) *Learning {
+	of := config.Own.Settings()
+	of.Weights = config.Weights
+	return &Learning{log: log, catalog: c, ledger: l, scopes: r, learners: config.Learners, own: config.Own, of: of, settings: config.Settings}
+}
+
 // ApplyPolicies has all scopes choose by a section worker_selection of a policy file, as JSON, from now
 // on; nil: by the policies of the configuration. What policies have learned stays, their histories and
 // shadows begin again. The error says what is wrong with the section; nothing has changed then.
-func (le *learning) ApplyPolicies(section []byte) error {
+func (le *Learning) ApplyPolicies(section []byte) error {
 	le.mu.Lock()
 	defer le.mu.Unlock()
 	if string(section) == le.section {
@@ -71,7 +92,7 @@ func (le *learning) ApplyPolicies(section []byte) error {
 	table := le.own
 	if len(section) > 0 {
 		var err error
-		if table, err = policies.Parse(section, le.settings); err != nil {
+		if table, err = policies.Parse(section, le.of); err != nil {
 			return err
 		}
 	}
@@ -84,7 +105,7 @@ func (le *learning) ApplyPolicies(section []byte) error {
 }
 
 // PolicySection returns the section worker_selection that ApplyPolicies has put in force, "": none.
-func (le *learning) PolicySection() string {
+func (le *Learning) PolicySection() string {
 	le.mu.Lock()
 	defer le.mu.Unlock()
 	return le.section
@@ -100,28 +121,20 @@ type PolicyChange struct {
 	Behind []string
 }
 
-// SetPolicies is ApplyPolicies, for all replicas of a fleet that shares its settings.
-func (s *Service) SetPolicies(section []byte) (change PolicyChange, err error) {
+// SetPolicies is ApplyPolicies where the settings are kept: in this process, or in all replicas of a fleet.
+func (le *Learning) SetPolicies(section []byte) (change PolicyChange, err error) {
 	if section != nil {
-		if section, err = s.checkPolicies(section); err != nil {
+		if section, err = le.checkPolicies(section); err != nil {
 			return change, &contract.Error{Kind: contract.BadRequest, Text: strings.ReplaceAll(err.Error(), "\n", "; "), Err: err}
 		}
 		sum := sha256.Sum256(section)
 		change.Section = hex.EncodeToString(sum[:8])
 	}
 	var was []byte
-	if s.config.SharedSettings {
-		change.Behind, err = s.config.Shared.EditSettings(func(now *fleet.Settings) error {
-			was, now.Policies = now.Policies, section
-			return nil
-		})
-	} else {
-		was = []byte(s.PolicySection())
-		err = s.ApplyPolicies(section)
-	}
-	if shared := sharedError(err); shared != nil {
-		err = shared
-	}
+	change.Behind, err = le.settings.Edit(func(now *settings.Settings) error {
+		was, now.Policies = now.Policies, section
+		return nil
+	})
 	if err == nil {
 		change.Changed = policies.Changes(was, section)
 	}
@@ -129,7 +142,7 @@ func (s *Service) SetPolicies(section []byte) (change PolicyChange, err error) {
 }
 
 // Policies lists the policies of the matching scopes, by model and tenant.
-func (le *learning) Policies(of catalog.ScopeFilter) []ScopePolicy {
+func (le *Learning) Policies(of catalog.ScopeFilter) []ScopePolicy {
 	var all []ScopePolicy
 	for sc, state := range le.scopes.All() {
 		if !sc.Matches(of.Model, of.Tenant) {
@@ -152,7 +165,7 @@ func (le *learning) Policies(of catalog.ScopeFilter) []ScopePolicy {
 	return all
 }
 
-func (le *learning) learned(sc catalog.Scope, l *ttft.Learner) *LearnedPrefills {
+func (le *Learning) learned(sc catalog.Scope, l *ttft.Learner) *LearnedPrefills {
 	m := l.Model()
 	known := &LearnedPrefills{Parameters: m.Parameters, Samples: l.Samples(), Flow: m.Flow(le.ledger.Now()), Rails: l.States()}
 	le.eachQueue(sc, l, func(e catalog.Entry, q ttft.Queue) {
@@ -164,7 +177,7 @@ func (le *learning) learned(sc catalog.Scope, l *ttft.Learner) *LearnedPrefills 
 
 // eachQueue calls f for every rank of a scope that the ledger knows, under the lock of
 // the scope's ledger.
-func (le *learning) eachQueue(sc catalog.Scope, l *ttft.Learner, f func(catalog.Entry, ttft.Queue)) {
+func (le *Learning) eachQueue(sc catalog.Scope, l *ttft.Learner, f func(catalog.Entry, ttft.Queue)) {
 	snap := le.catalog.Snapshot(sc)
 	if snap == nil {
 		return
@@ -172,25 +185,15 @@ func (le *learning) eachQueue(sc catalog.Scope, l *ttft.Learner, f func(catalog.
 	le.ledger.Look(sc, nil, func(v *reservations.View) {
 		for _, e := range snap.Ranks() {
 			if v.Known(e.Slot, e.Rank) {
-				f(e, selection.QueueOf(v, e, l))
+				f(e, QueueOf(v, e, l))
 			}
 		}
 	})
 }
 
-// observePrefills passes finished prefills to the learners of their scopes.
-func observePrefills(ledger *reservations.Ledger, learners *policies.Learners) {
-	ledger.SetPrefills(func(sc catalog.Scope) reservations.PrefillObserver {
-		if l := learners.Of(sc); l != nil {
-			return l
-		}
-		return nil
-	})
-}
-
-// sweep lets the learners process samples that have waited long enough, checks for
-// stalled ranks, and logs which guard rails have engaged or ended.
-func (le *learning) sweep() {
+// Sweep lets the learners process samples that have waited long enough, checks for
+// stalled ranks, and logs which guard rails have engaged or ended. It must be called every second.
+func (le *Learning) Sweep() {
 	le.learners.Forget(func(sc catalog.Scope) bool { return le.scopes.Of(sc) != nil })
 	for sc, l := range le.learners.All() {
 		l.Settle(le.ledger.Now())
@@ -225,7 +228,7 @@ var escapes = regexp.MustCompile(`\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F
 
 // checkPolicies returns a section as all replicas write it. Of JSON, readers of YAML lack only the escapes
 // of characters beyond 16 bits.
-func (le *learning) checkPolicies(section []byte) ([]byte, error) {
+func (le *Learning) checkPolicies(section []byte) ([]byte, error) {
 	section = escapes.ReplaceAllFunc(section, func(escape []byte) []byte {
 		var char string
 		if len(escape) == 2 || json.Unmarshal(slices.Concat([]byte{'"'}, escape, []byte{'"'}), &char) != nil {
@@ -233,7 +236,7 @@ func (le *learning) checkPolicies(section []byte) ([]byte, error) {
 		}
 		return []byte(char)
 	})
-	if _, err := policies.Parse(section, le.settings); err != nil {
+	if _, err := policies.Parse(section, le.of); err != nil {
 		return nil, err
 	}
 	return json.Marshal(json.RawMessage(section))
