@@ -32,6 +32,7 @@ COUNT    ?= 1
 # version is another file.
 GOLANGCI         := $(TOOLS)/golangci-lint-v2.15.0
 GOVULNCHECK      := $(TOOLS)/govulncheck-v1.9.0
+H2SPEC           := $(TOOLS)/h2spec-v2.2.1+incompatible
 HELM             := $(TOOLS)/helm-v3.22.0
 NFPM             := $(TOOLS)/nfpm-v2.45.2
 NATS_SERVER      := $(TOOLS)/nats-server-v2.15.2
@@ -209,6 +210,10 @@ test-overload: setup ## twice and ten times what simulated engines can take; run
 test-proxy: build setup ## broken engines behind the proxy, and 2,000 streams through it; run it alone
 	E2E_ALONE=1 SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -count=1 -timeout 15m -v ./test/checks/e2e/proxy
 
+.PHONY: test-h2spec
+test-h2spec: build $(H2SPEC) ## HTTP/2 of the proxy's listener, by h2spec
+	H2SPEC=$(CURDIR)/$(H2SPEC) SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service scripts/test-h2spec.sh
+
 .PHONY: test-fleet test-fleet-short
 test-fleet test-fleet-short: export NATS_SERVER_BIN := $(CURDIR)/$(NATS_SERVER)
 test-fleet test-fleet-short: export SELECT_SERVICE_BIN := $(CURDIR)/$(BIN)/select-service
@@ -363,6 +368,7 @@ $(1):
 endef
 $(eval $(call tool,$(GOLANGCI),github.com/golangci/golangci-lint/v2/cmd/golangci-lint))
 $(eval $(call tool,$(GOVULNCHECK),golang.org/x/vuln/cmd/govulncheck))
+$(eval $(call tool,$(H2SPEC),github.com/summerwind/h2spec/cmd/h2spec))
 $(eval $(call tool,$(HELM),helm.sh/helm/v3/cmd/helm))
 $(eval $(call tool,$(NATS_SERVER),github.com/nats-io/nats-server/v2))
 $(eval $(call tool,$(NFPM),github.com/goreleaser/nfpm/v2/cmd/nfpm))
