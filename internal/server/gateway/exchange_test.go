@@ -9,6 +9,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/select-service/select-service/internal/engines/routes"
+	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
@@ -296,5 +298,37 @@ func TestRemovedHeaders(t *testing.T) {
 			t.Errorf("%q is removed twice, is set too, or is not as Envoy writes it", name)
 		}
 		seen[name] = true
+	}
+}
+
+// TestRefusedPaths: Envoy sends every path to the picker, which refuses what is no engine's route for clients. What a
+// route of the gateway has put before a path does not count; further paths are named.
+func TestRefusedPaths(t *testing.T) {
+	for further, allowed := range map[string]string{"": "", "/flush_cache": "/flush_cache"} {
+		var names []string
+		if further != "" {
+			names = []string{further}
+		}
+		paths, err := routes.Parse(names)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := start(t, func(_ *node.Config, c *settings) { c.Paths = paths })
+		w.put(1, 1)
+		for _, path := range []string{chatPath, "/team" + chatPath, "/flush_cache", "/pause", "/load_lora_adapter", "/collective_rpc", "/v1/../pause", "/v1/%2e%2e/pause", "//pause", "/pause" + chatPath + "/.."} {
+			e := w.open()
+			e.request(path, false)
+			e.body(chat(servicetest.Prompt(1, 1), ""), true)
+			got := int(e.receive().GetImmediateResponse().GetStatus().GetCode()) // 0: it is placed
+			want := 404
+			if path == chatPath || path == "/team"+chatPath || path == allowed {
+				want = 0
+			}
+			if got != want {
+				t.Errorf("%s with %q: %d, want %d", path, further, got, want)
+			}
+			e.cancel()
+		}
+		w.wantLoads("1/0: 0 0 0")
 	}
 }

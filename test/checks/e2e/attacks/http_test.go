@@ -1,0 +1,476 @@
+package attacks
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/select-service/select-service/test/checks/e2e"
+)
+
+// front is a listener for HTTP that is attacked.
+type front struct {
+	*e2e.Service // of the HTTP API
+
+	address string // the attacked listener
+	path    string // of a POST that it serves
+	body    string
+	reached atomic.Int64 // requests that engines got, but those for token ids
+	foreign atomic.Int64 // those of them that have another body
+}
+
+// fronts starts the attacked listeners: every case of this file is played against each.
+var fronts = map[string]func(t *testing.T) *front{
+	"HTTP API": func(t *testing.T) *front {
+		f := &front{path: "/select", body: `{"model_name":"m","token_ids":[1]}`}
+		f.Service = e2e.Serve(t, nil, "--use-kv-events=false", "--max-memory", "512MiB")
+		f.address = f.Address()
+		f.add(t, "http://w")
+		return f
+	},
+	"proxy": func(t *testing.T) *front {
+		f := &front{path: "/v1/chat/completions", body: `{"model":"m","messages":[{"role":"user","content":"hello"}]}`}
+		engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, err := io.ReadAll(r.Body)
+			w.Header().Set("Content-Type", "application/json")
+			if r.URL.Path == "/tokenize" {
+				_, _ = io.WriteString(w, `{"count":3,"max_model_len":4096,"tokens":[1,2,3]}`)
+				return
+			}
+			f.reached.Add(1)
+			if err == nil && (string(body) != f.body || r.URL.Path != f.path) {
+				f.foreign.Add(1)
+			}
+			_, _ = io.WriteString(w, `{"choices":[{"message":{"role":"assistant","content":"one"}}]}`)
+		}))
+		t.Cleanup(engine.Close)
+		f.behind(t, engine.URL)
+		return f
+	},
+}
+
+// behind starts the service with its proxy before an engine.
+func (f *front) behind(t *testing.T, engine string) {
+	t.Helper()
+	port := strconv.Itoa(e2e.FreePort(t))
+	f.Service = e2e.Serve(t, nil, "--use-kv-events=false", "--max-memory", "512MiB", "--proxy-port", port)
+	f.address = net.JoinHostPort("127.0.0.1", port)
+	f.add(t, engine)
+}
+
+func (f *front) add(t *testing.T, engine string) {
+	t.Helper()
+	f.Must(t, http.StatusCreated, http.MethodPost, "/workers", e2e.Object{
+		"worker_id": 1, "model_name": "m", "endpoint": engine, "block_size": 16, "max_num_batched_tokens": 8192, "total_kv_blocks": 16384,
+	}, nil)
+}
+
+// request is the one that is served, with more lines in its head.
+func (f *front) request(lines string) string {
+	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n%sContent-Length: %d\r\n\r\n%s", f.path, lines, len(f.body), f.body)
+}
+
+// chunked is the request with its body in one chunk, with more lines in its head and an extension of the chunk.
+func (f *front) chunked(lines, extension string) string {
+	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n%sTransfer-Encoding: chunked\r\n\r\n%x%s\r\n%s\r\n0\r\n\r\n",
+		f.path, lines, len(f.body), extension, f.body)
+}
+
+// statuses sends a text and returns the statuses of all answers until the connection ends or, if last is met, that
+// many have come.
+func (f *front) statuses(t *testing.T, text string, last int) (all []int) {
+	t.Helper()
+	conn := dial(t, f.address, text)
+	defer conn.Close()
+	_ = conn.SetReadDeadline(time.Now().Add(e2e.Patience))
+	in := bufio.NewReader(conn)
+	for len(all) < last {
+		a, err := http.ReadResponse(in, &http.Request{Method: http.MethodPost})
+		if err != nil {
+			return all
+		}
+		_, err = io.Copy(io.Discard, a.Body)
+		_ = a.Body.Close()
+		all = append(all, a.StatusCode)
+		if err != nil || a.Close {
+			return all
+		}
+	}
+	return all
+}
+
+// serves proves that others are served.
+func (f *front) serves(t *testing.T) {
+	t.Helper()
+	for range 20 {
+		if got := f.statuses(t, f.request(""), 1); len(got) != 1 || got[0] != http.StatusOK {
+			t.Fatalf("another client gets %v", got)
+		}
+	}
+}
+
+// isClean proves that memory was bounded and, once the attackers have gone, that nothing of them is left.
+func (f *front) isClean(t *testing.T, goroutines int) {
+	t.Helper()
+	const most = 300 << 10 // KiB
+	if peak, err := f.Status("VmHWM"); err != nil || peak > most {
+		t.Errorf("peak %d KiB, want at most %d; %v", peak, most, err)
+	} else {
+		t.Logf("peak %d MiB", peak>>10)
+	}
+	e2e.Eventually(t, "goroutines end, and nothing is booked", func() error {
+		scopes, err := f.Loads(t.Context())
+		for _, s := range scopes {
+			for _, l := range s.Loads {
+				if l.Carries() {
+					err = errors.Join(err, fmt.Errorf("worker %d carries %+v", l.WorkerID, l))
+				}
+			}
+		}
+		if n := f.Metric(t, "go_goroutines"); n > goroutines+10 {
+			err = errors.Join(err, fmt.Errorf("%d goroutines, %d before", n, goroutines))
+		}
+		return err
+	})
+}
+
+// TestRequestForms: requests that are malformed, that two servers could read in two ways, or that ask for what is
+// not there are refused by each listener and reach no engine; odd ones that are right are served once.
+// RFC 9112, sections 2.2, 3.2, 5.1, 6.1 and 6.3, and RFC 9110, section 7.2, have what is refused.
+func TestRequestForms(t *testing.T) {
+	for name, start := range fronts {
+		t.Run(name, func(t *testing.T) {
+			f := start(t)
+			f.serves(t)
+			before := f.Metric(t, "go_goroutines")
+			with := func(old, new string) string { return strings.Replace(f.request(""), old, new, 1) }
+			to := func(target string) string { return with(f.path, target) }
+			host := "Host: 127.0.0.1\r\n"
+			for name, text := range map[string]string{
+				"two lengths":                 f.request("Content-Length: 1\r\n"),
+				"a signed length":             with("Content-Length: ", "Content-Length: +"),
+				"a negative length":           with("Content-Length: ", "Content-Length: -"),
+				"a length in hex":             with("Content-Length: ", "Content-Length: 0x"),
+				"a length beyond 64 bits":     with("Content-Length: ", "Content-Length: 99999999999999999999"),
+				"lengths in a list":           with("Content-Length: ", "Content-Length: 1, "),
+				"another coding":              f.request("Transfer-Encoding: gzip\r\n"),
+				"chunked twice":               f.request("Transfer-Encoding: chunked, chunked\r\n"),
+				"identity and chunks":         f.chunked("Transfer-Encoding: identity\r\n", ""),
+				"chunked, with a tab":         f.request("Transfer-Encoding: \vchunked\r\n"),
+				"space before the colon":      f.request("X-A : b\r\n"),
+				"coding before the colon":     f.request("Transfer-Encoding : chunked\r\n"),
+				"NUL in a value":              f.request("X-A: b\x00c\r\n"),
+				"a bare CR in a value":        f.request("X-A: b\rX-B: c\r\n"),
+				"a name with a line's end":    f.request("X-A\x0b: b\r\n"),
+				"no name":                     f.request(": b\r\n"),
+				"no host":                     with(host, ""),
+				"two hosts":                   f.request(host),
+				"a host with a path":          with(host, "Host: a/b\r\n"),
+				"a host with a space":         with(host, "Host: a b\r\n"),
+				"NUL in the path":             to(f.path + "\x00"),
+				"%00 behind the path":         to(f.path + "%00"),
+				"a space in the path":         to(f.path + " /x"),
+				"no path":                     to("x"),
+				"*":                           to("*"),
+				"//":                          to("/" + f.path),
+				"/./":                         to("/." + f.path),
+				"/../":                        to("/x/.." + f.path),
+				"%2e%2e":                      to("/x/%2e%2e" + f.path),
+				"%2f":                         to("/x%2f.." + f.path),
+				"%2f behind":                  to(f.path + "%2f"),
+				"an encoded backslash":        to(f.path + "%5c..%5cpause"),
+				"a matrix parameter":          to(f.path + ";x=/pause"),
+				"another case":                to(strings.ToUpper(f.path)),
+				"an engine's admin route":     to("/flush_cache"),
+				"one behind an absolute form": to("http://127.0.0.1/flush_cache"),
+				"CONNECT":                     with("POST "+f.path, "CONNECT 127.0.0.1:1"),
+				"CONNECT of a path":           with("POST ", "CONNECT "),
+				"TRACE":                       with("POST ", "TRACE "),
+				"a method with a space":       with("POST ", "PO ST "),
+				"HTTP/1.2 of no kind":         with("HTTP/1.1", "HTTP/9.9"),
+				"HTTP/0.9":                    with(" HTTP/1.1", ""),
+				"a long head":                 f.request("X-A: " + strings.Repeat("x", 200_000) + "\r\n"),
+				"a bad chunk":                 strings.Replace(f.chunked("", ""), "\r\n\r\n", "\r\n\r\nzz\r\n", 1),
+				"a negative chunk":            strings.Replace(f.chunked("", ""), "\r\n\r\n", "\r\n\r\n-", 1),
+				"a chunk in hex":              strings.Replace(f.chunked("", ""), "\r\n\r\n", "\r\n\r\n0x", 1),
+				"a chunk beyond 64 bits":      strings.Replace(f.chunked("", ""), "\r\n\r\n", "\r\n\r\nfffffffffffffffff", 1),
+				"an extension of 100 KB":      f.chunked("", ";"+strings.Repeat("x", 100_000)),
+				"a chunk without its end":     strings.Replace(f.chunked("", ""), f.body+"\r\n", f.body+"xx", 1),
+			} {
+				reached := f.reached.Load()
+				got := f.statuses(t, text, 1)
+				for _, status := range got {
+					if status/100 != 4 && status != http.StatusNotImplemented && status != http.StatusHTTPVersionNotSupported {
+						t.Errorf("%s: statuses %v", name, got)
+					}
+				}
+				if n := f.reached.Load() - reached; n > 0 {
+					t.Errorf("%s: it reached the engine", name)
+				}
+			}
+			for name, tt := range map[string]struct {
+				text string
+				want int // requests that are served
+			}{
+				"as it should be":         {f.request(""), 1},
+				"chunks":                  {f.chunked("", ""), 1},
+				"an extension":            {f.chunked("", ";a=b"), 1},
+				"the absolute form":       {to("http://127.0.0.1" + f.path), 1},
+				"a folded line":           {f.request("X-A: b\r\n c\r\n"), 1}, // net/http makes one line of it, as RFC 9112, section 5.2, allows
+				"a query":                 {to(f.path + "?a=%2e%2e%2f"), 1},
+				"50 in one go":            {strings.Repeat(f.request(""), 50), 50},
+				"length and chunks":       {f.chunked("Content-Length: 4\r\n", "") + f.request(""), 1},
+				"chunks, then another":    {f.chunked("Content-Length: 4\r\n", "") + to("/flush_cache"), 1},
+				"header named by another": {f.request("Connection: Content-Length, Host, X-A\r\nX-A: b\r\n"), 1},
+			} {
+				got := f.statuses(t, tt.text, tt.want)
+				for _, status := range got {
+					if status != http.StatusOK {
+						t.Errorf("%s: statuses %v", name, got)
+						break
+					}
+				}
+				if len(got) != tt.want {
+					t.Errorf("%s: %d answers, want %d", name, len(got), tt.want)
+				}
+			}
+			if n := f.foreign.Load(); n > 0 {
+				t.Errorf("%d requests reached the engine with another body or path", n)
+			}
+			f.serves(t)
+			f.isClean(t, before)
+		})
+	}
+}
+
+// TestStalledClients: a thousand connections that fall silent at each stage of a request, or send more and read
+// nothing, keep nobody out and leave nothing behind.
+func TestStalledClients(t *testing.T) {
+	for name, start := range fronts {
+		t.Run(name, func(t *testing.T) {
+			f := start(t)
+			f.serves(t)
+			before := f.Metric(t, "go_goroutines")
+			post := "POST " + f.path + " HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+			var fields strings.Builder
+			for i := range 12_000 {
+				fields.WriteString(strconv.FormatInt(int64(i)+36*36, 36) + ":\r\n")
+			}
+			for name, text := range map[string]string{
+				"silent":                 "",
+				"within the head":        post + "X-",
+				"within a long head":     post + strings.Repeat("Long: "+strings.Repeat("x", 1000)+"\r\n", 62),
+				"within many fields":     post + fields.String(),
+				"within the body":        post + "Content-Length: 100000\r\n\r\n{",
+				"within a chunk":         post + "Transfer-Encoding: chunked\r\n\r\nfffff\r\n{",
+				"within a length":        post + "Transfer-Encoding: chunked\r\n\r\n0000000",
+				"within trailers":        post + "Transfer-Encoding: chunked\r\n\r\n0\r\nX-A: ",
+				"answers that wait":      strings.Repeat(f.request(""), 100),
+				"waiting for a 100":      post + "Expect: 100-continue\r\nContent-Length: 100000\r\n\r\n",
+				"within HTTP/2's begin":  http2.ClientPreface[:20],
+				"silent behind HTTP/2's": http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00",
+			} {
+				var held []net.Conn
+				for range 1000 {
+					held = append(held, dial(t, f.address, text))
+				}
+				f.serves(t)
+				for i, conn := range held {
+					if i%2 == 0 { // half of them tell that they send no more
+						_ = conn.(*net.TCPConn).CloseWrite()
+					}
+				}
+				f.serves(t)
+				for _, conn := range held {
+					_ = conn.Close()
+				}
+				t.Log(name)
+			}
+			f.isClean(t, before)
+		})
+	}
+}
+
+// TestFloodsOverHTTP2: CVE-2023-44487 (resets), CVE-2023-45288 (CONTINUATION), CVE-2019-9512 (PING),
+// CVE-2019-9515 (SETTINGS) and CVE-2019-9518 (empty frames).
+func TestFloodsOverHTTP2(t *testing.T) {
+	var packed bytes.Buffer
+	encode := func(f *front) []byte {
+		packed.Reset()
+		e := hpack.NewEncoder(&packed)
+		for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", f.path}, {":authority", "127.0.0.1"}, {"content-type", "application/json"}} {
+			_ = e.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]})
+		}
+		return bytes.Clone(packed.Bytes())
+	}
+	const frames = 20_000
+	floods := map[string]func(fr *http2.Framer, f *front, head []byte, i uint32) error{
+		"rapid reset": func(fr *http2.Framer, f *front, head []byte, i uint32) error {
+			id := 2*i + 1
+			return errors.Join(fr.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: head, EndHeaders: true}),
+				fr.WriteData(id, true, []byte(f.body)), fr.WriteRSTStream(id, http2.ErrCodeCancel))
+		},
+		"CONTINUATION": func(fr *http2.Framer, _ *front, head []byte, i uint32) error {
+			if i == 0 {
+				return fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: head})
+			}
+			return fr.WriteContinuation(1, false, []byte("\x00\x03abc\x03def"))
+		},
+		"PING":     func(fr *http2.Framer, _ *front, _ []byte, _ uint32) error { return fr.WritePing(false, [8]byte{}) },
+		"SETTINGS": func(fr *http2.Framer, _ *front, _ []byte, _ uint32) error { return fr.WriteSettings() },
+		"empty DATA": func(fr *http2.Framer, _ *front, head []byte, i uint32) error {
+			if i == 0 {
+				return fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: head, EndHeaders: true})
+			}
+			return fr.WriteData(1, false, nil)
+		},
+	}
+	for name, start := range fronts {
+		t.Run(name, func(t *testing.T) {
+			f := start(t)
+			f.serves(t)
+			before, head := f.Metric(t, "go_goroutines"), encode(f)
+			for name, write := range floods {
+				var all sync.WaitGroup
+				var held []net.Conn
+				for range 8 {
+					conn := dial(t, f.address, http2.ClientPreface)
+					held = append(held, conn)
+					all.Go(func() { // it reads nothing
+						_ = conn.SetWriteDeadline(time.Now().Add(5 * time.Second))
+						out := bufio.NewWriter(conn)
+						fr := http2.NewFramer(out, nil)
+						_ = fr.WriteSettings()
+						for i := range uint32(frames) {
+							if write(fr, f, head, i) != nil {
+								return // the service has closed it, or takes no more
+							}
+						}
+						_ = out.Flush()
+					})
+				}
+				f.serves(t)
+				all.Wait()
+				f.serves(t)
+				for _, conn := range held {
+					_ = conn.Close()
+				}
+				t.Log(name)
+			}
+			f.isClean(t, before)
+		})
+	}
+}
+
+// TestHostileAnswers: engines whose answers are wrong or never end get no memory, and their clients an error or a
+// connection that breaks, never an end that looks whole.
+func TestHostileAnswers(t *testing.T) {
+	const ok = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+	var answer atomic.Pointer[[2]string] // what comes first, and what comes behind it without end
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				in := bufio.NewReader(conn)
+				for {
+					r, err := http.ReadRequest(in)
+					if err != nil {
+						return
+					}
+					_, _ = io.Copy(io.Discard, r.Body)
+					if r.URL.Path == "/tokenize" {
+						const ids = `{"count":3,"max_model_len":4096,"tokens":[1,2,3]}`
+						_, _ = fmt.Fprintf(conn, "%sContent-Length: %d\r\n\r\n%s", ok, len(ids), ids)
+						continue
+					}
+					a := answer.Load()
+					_, err = io.WriteString(conn, a[0])
+					for more := strings.Repeat(a[1], 1+(64<<10)/max(1, len(a[1]))); err == nil && a[1] != ""; {
+						_, err = io.WriteString(conn, more)
+					}
+					return
+				}
+			}()
+		}
+	}()
+	f := &front{path: "/v1/chat/completions", body: `{"model":"m","messages":[{"role":"user","content":"hello"}]}`}
+	f.behind(t, "http://"+l.Addr().String())
+	const whole = ok + "Content-Length: 2\r\n\r\n{}"
+	answer.Store(&[2]string{whole})
+	f.serves(t)
+	before := f.Metric(t, "go_goroutines")
+	for name, a := range map[string][2]string{
+		"1xx without end":          {"", "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"},
+		"a status without end":     {"HTTP/1.1 200 ", "x"},
+		"a field without end":      {ok + "X-A: ", "x"},
+		"fields without end":       {ok, "X-A: b\r\n"},
+		"trailers without end":     {ok + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n", "X-A: b\r\n"},
+		"an extension without end": {ok + "Transfer-Encoding: chunked\r\n\r\n2;", "x"},
+		"zeros without end":        {ok + "Transfer-Encoding: chunked\r\n\r\n", "0"},
+		"too short":                {ok + "Content-Length: 3\r\n\r\n{}", ""},
+		"two lengths":              {ok + "Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", ""},
+		"length and chunks":        {ok + "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}", ""},
+		"a negative length":        {ok + "Content-Length: -1\r\n\r\n{}", ""},
+		"a line within a field":    {ok + "X-A: b\rX-B: c\r\nContent-Length: 2\r\n\r\n{}", ""},
+		"NUL in a field":           {ok + "X-A: \x00\r\nContent-Length: 2\r\n\r\n{}", ""},
+		"a folded line":            {ok + "X-A: b\r\n c\r\nContent-Length: 2\r\n\r\n{}", ""},
+		"101 nobody asked for":     {"HTTP/1.1 101 x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", ""},
+	} {
+		answer.Store(&a)
+		var all sync.WaitGroup
+		for range 16 {
+			all.Go(func() {
+				conn, err := net.Dial("tcp", f.address)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer conn.Close()
+				_ = conn.SetReadDeadline(time.Now().Add(e2e.Patience))
+				_, _ = io.WriteString(conn, f.request(""))
+				in := bufio.NewReader(conn)
+				r, err := http.ReadResponse(in, &http.Request{Method: http.MethodPost})
+				for err == nil && r.StatusCode == http.StatusEarlyHints {
+					r, err = http.ReadResponse(in, &http.Request{Method: http.MethodPost})
+				}
+				if ne := net.Error(nil); errors.As(err, &ne) && ne.Timeout() {
+					t.Errorf("%s: no answer", name)
+				}
+				if err != nil {
+					return // cut
+				}
+				defer r.Body.Close()
+				if _, err := io.Copy(io.Discard, r.Body); err == nil && r.StatusCode != http.StatusBadGateway {
+					t.Errorf("%s: status %d, and its end looks whole", name, r.StatusCode)
+				}
+			})
+		}
+		all.Wait()
+	}
+	answer.Store(&[2]string{whole})
+	f.serves(t)
+	f.isClean(t, before)
+}
