@@ -193,7 +193,7 @@ var gatewaySettings = []option{
 	},
 	{
 		key: "gateway.session_headers", flag: "gateway-session-headers", hint: "NAME[/PARENT]", repeats: true,
-		bind: func(c *Config) value { return list(&c.Gateway.SessionHeaders, sessionHeader) },
+		bind: func(c *Config) value { return sessionHeaders(&c.Gateway.SessionHeaders) },
 		help: "Header that names the session of a request through the gateway or the proxy, and the header that names the session " +
 			"that has started it. It goes before the headers of known clients, and may be given up to 8 times.",
 	},
@@ -307,8 +307,15 @@ func tokenizerURL(s string) (string, error) {
 	return httpURL(s)
 }
 
-// sessionHeader checks the name of a session's header.
-func sessionHeader(s string) (string, error) {
-	_, err := identity.New(s)
-	return s, err
+// sessionHeaders are names of sessions' headers.
+func sessionHeaders(field *[]string) value {
+	v := separated(field, ",", func(s string) (string, error) {
+		_, err := identity.New(s)
+		return s, err
+	})
+	v.parse = checked(v.parse, func(names []string) error {
+		_, err := identity.New(names...) // their number
+		return err
+	})
+	return v
 }

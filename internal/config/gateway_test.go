@@ -109,3 +109,14 @@ func TestAllowedPaths(t *testing.T) {
 	}
 	setup{args: []string{"--proxy-port=8080", "--gateway-allow-paths=/v1/videos"}}.mustLoad(t)
 }
+
+// TestSessionHeaders: more headers of sessions than are looked at stop the start, as what is no header's name does.
+func TestSessionHeaders(t *testing.T) {
+	args := []string{"--proxy-port=8080"}
+	for _, name := range []string{"a/a1", "b/b1", "c/c1", "d/d1", "e/e1", "f/f1", "g/g1", "h/h1"} {
+		args = append(args, "--gateway-session-headers="+name)
+	}
+	setup{args: args}.mustLoad(t)
+	mustFail(t, setup{args: append(args, "--gateway-session-headers=i")}, "--gateway-session-headers")
+	mustFail(t, setup{args: []string{"--proxy-port=8080", "--gateway-session-headers=a b"}}, "--gateway-session-headers")
+}

@@ -30,13 +30,18 @@ func newOwners(bytes int64) *affinity.Table {
 	return t
 }
 
-// ownerKey names an id of a tenant. A tenant cannot name another one's ids: both are hashed.
+// ownerKey names an id of a tenant.
 func ownerKey(sc catalog.Scope, tenant, id string) affinity.Key {
+	return affinity.Key{Scope: sc, Session: ownerPrefix + hashed(tenant, id)}
+}
+
+// hashed is a text for what a tenant calls by a name. No tenant can name what is another one's.
+func hashed(tenant, name string) string {
 	h := sha256.New()
 	_, _ = h.Write([]byte(tenant))
-	_, _ = h.Write([]byte{0}) // no header has it
-	_, _ = h.Write([]byte(id))
-	return affinity.Key{Scope: sc, Session: ownerPrefix + base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:16])}
+	_, _ = h.Write([]byte{0}) // no tenant has it
+	_, _ = h.Write([]byte(name))
+	return base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:16])
 }
 
 func isOwner(name string) bool { return strings.HasPrefix(name, ownerPrefix) }
@@ -78,10 +83,10 @@ func (a *API) Disown(sc catalog.Scope, tenant, id string) {
 	}
 }
 
-// EndSession notes that a session sends no further request: its binding ends at once.
-func (a *API) EndSession(sc catalog.Scope, session string) {
+// EndSession notes that a tenant's session sends no further request: its binding ends at once.
+func (a *API) EndSession(sc catalog.Scope, tenant, session string) {
 	if a.sessions.Table != nil && session != "" && len(session) <= affinity.MaxSession {
-		forget(a.sessions.Table, affinity.Key{Scope: sc, Session: session})
+		forget(a.sessions.Table, sessionKey(sc, tenant, session))
 	}
 }
 
@@ -99,20 +104,20 @@ func forget(t *affinity.Table, key affinity.Key) {
 	claim.Release()
 }
 
-// SessionRank returns the rank that a session is bound to, if it is. It does not extend the binding.
-func (a *API) SessionRank(sc catalog.Scope, session string) (catalog.Rank, bool) {
+// SessionRank returns the rank that a tenant's session is bound to, if it is. It does not extend the binding.
+func (a *API) SessionRank(sc catalog.Scope, tenant, session string) (catalog.Rank, bool) {
 	if a.sessions.Table == nil || session == "" || len(session) > affinity.MaxSession {
 		return catalog.Rank{}, false
 	}
-	return a.sessions.Lookup(affinity.Key{Scope: sc, Session: session})
+	return a.sessions.Lookup(sessionKey(sc, tenant, session))
 }
 
-// bindSession binds a session that is bound to no schedulable rank.
-func (a *API) bindSession(snap *catalog.Snapshot, session string, r catalog.Rank) {
+// bindSession binds a tenant's session that is bound to no schedulable rank.
+func (a *API) bindSession(snap *catalog.Snapshot, tenant, session string, r catalog.Rank) {
 	if a.sessions.Table == nil || session == "" || len(session) > affinity.MaxSession || identity.Reserved(session) {
 		return
 	}
-	claim, wait := a.sessions.Claim(affinity.Key{Scope: snap.Scope, Session: session})
+	claim, wait := a.sessions.Claim(sessionKey(snap.Scope, tenant, session))
 	if wait != nil {
 		wait.Leave()
 		return

@@ -37,8 +37,8 @@ func (p *pendingSelections) save(a *attempt) {
 		Tokens: a.prompt.size.Tokens, Prefill: a.result.EffectivePrefillTokens,
 		TrackPrefill: a.weights.TrackPrefill, ExpectedOutput: req.ExpectedOutputTokens,
 	}
-	if req.Pinned == nil && req.Target == nil {
-		s.Session = req.Session
+	if req.Session != "" && req.Pinned == nil && req.Target == nil {
+		s.Session = sessionKey(req.Scope, req.SessionTenant, req.Session).Session
 	}
 	p.store.Put(*req.SelectionID, s)
 }

@@ -26,8 +26,8 @@ type LoadRequest struct {
 	Lease     time.Duration
 	// Only, if not nil, is the rank that has to take the request. It may be one of a draining worker.
 	Only *catalog.Rank
-	// Session is bound to the chosen rank, unless it is bound already; "": none.
-	Session string
+	// Session is bound to the chosen rank, unless it is bound already; "": none. SessionTenant is as in SelectRequest.
+	Session, SessionTenant string
 }
 
 // PlaceByLoad chooses the rank with the fewest requests, of equal ones that with the fewest
@@ -87,7 +87,7 @@ func (a *API) placeByLoad(req *LoadRequest) (sel Selection, err error) {
 	}
 	defer func() {
 		if err == nil {
-			a.bindSession(snap, req.Session, sel.Rank)
+			a.bindSession(snap, req.SessionTenant, req.Session, sel.Rank)
 		}
 	}()
 	if !req.Book {

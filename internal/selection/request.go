@@ -126,6 +126,9 @@ type SelectRequest struct {
 	Advisory bool
 	// Session is the name of a session, whose requests go to one rank; "": none (1.6.1).
 	Session string
+	// SessionTenant is whose session it is: tenants' sessions of one name are different ones. "": the session has no tenant but
+	// that of the scope (1.6.1).
+	SessionTenant string
 	// SoftSession: if the request's filter excludes the session's rank, the session has no
 	// effect, instead of being an error.
 	SoftSession bool

@@ -43,7 +43,19 @@ func (s *session) name() string {
 // key returns the session's key. It has the snapshot's strings for the scope, since the
 // request's own would be kept once per session.
 func (s *session) key() affinity.Key {
-	return affinity.Key{Scope: s.scope.snapshot.Scope, Session: s.Session}
+	return sessionKey(s.scope.snapshot.Scope, s.SessionTenant, s.Session)
+}
+
+// tenantPrefix begins the names of tenants' sessions. No client may give such a name, so that nobody follows or ends the
+// session of another tenant.
+const tenantPrefix = "\x02"
+
+// sessionKey names a session of a tenant. Without a tenant it is the session's own name, as in 1.6.1.
+func sessionKey(sc catalog.Scope, tenant, session string) affinity.Key {
+	if tenant != "" {
+		session = tenantPrefix + hashed(tenant, session)
+	}
+	return affinity.Key{Scope: sc, Session: session}
 }
 
 // check refuses names that are too long. stale reports whether a reservation has to claim the

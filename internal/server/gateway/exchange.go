@@ -30,6 +30,7 @@ type Exchange struct {
 	response *openai.Response // nil: the response is not parsed
 	keeper   keeper
 	scope    catalog.Scope // in which it has been placed
+	tenant   string        // whose session it is
 	used     openai.Usage  // from End on
 	pieces   uint64        // of the answer that have passed
 	trace    exchangeTrace
@@ -61,6 +62,7 @@ func (g *Gateway) enter() bool {
 // Close ends the exchange, whatever has come of it, and frees its booking.
 func (e *Exchange) Close() {
 	e.release()
+	e.endSession() // its client may have gone before the answer
 	e.metrics.Passed(e.pieces)
 	e.trace.end()
 	e.metrics.Open.Add(-1)
@@ -210,7 +212,7 @@ func (e *Exchange) pick(ctx context.Context, fallbacks int) (*Placement, *Proble
 	if bad != nil {
 		return nil, bad
 	}
-	e.booking, e.scope = p.booking, p.scope
+	e.booking, e.scope, e.tenant = p.booking, p.scope, p.tenant
 	if e.Head.stored.Of {
 		e.keeper = keeper{scope: p.scope, rank: p.chosen, at: p.destinations[0].text, known: true, tenant: e.Head.tenant()}
 	}
@@ -369,7 +371,13 @@ func (e *Exchange) End() {
 	}
 	e.release()
 	e.booking = nil
+	e.endSession()
+}
+
+// endSession ends the session whose last request this is. It may be called twice.
+func (e *Exchange) endSession() {
 	if e.Head.session.Final {
-		e.gateway.picker.api.EndSession(e.scope, e.Head.session.ID)
+		e.gateway.picker.api.EndSession(e.scope, e.tenant, e.Head.session.ID)
+		e.Head.session.Final = false
 	}
 }

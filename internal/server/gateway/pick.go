@@ -181,12 +181,16 @@ func (r *request) findEligible(ctx context.Context) *Problem {
 	return r.atZero(true)
 }
 
+// sessionTenant is the tenant whose session the request names: that of the headers, else the salt of the body where that has
+// been read.
+func (r *request) sessionTenant() string { return cmp.Or(r.head.tenant(), r.body.Salt) }
+
 // selection returns the request to package selection, for one leg: the prefill or the decode.
 func (r *request) selection(prefill bool) *selection.SelectRequest {
 	f := r.filter(prefill)
 	req := &selection.SelectRequest{
 		Scope: r.target.scope, Prompt: r.prompt, ExpectedOutputTokens: r.body.Hints.OutputTokens,
-		PolicyClass: r.head.class, Session: r.head.session.ID, SoftSession: true, Lease: r.config.Lease,
+		PolicyClass: r.head.class, Session: r.head.session.ID, SessionTenant: r.sessionTenant(), SoftSession: true, Lease: r.config.Lease,
 		Eligible: f.eligible, EligibleKey: f.key(), ByLoad: r.light, Trace: r.head.span,
 	}
 	priority, strict := r.head.priority, r.head.strictPriority
@@ -411,7 +415,7 @@ func (r *request) locate(ctx context.Context, sel *selection.Selection, place *P
 	if err != nil {
 		return errNoEndpoint(&addressError{sel.Rank.Worker, err})
 	}
-	place.scope, place.chosen = r.target.scope, sel.Rank
+	place.scope, place.chosen, place.tenant = r.target.scope, sel.Rank, r.sessionTenant()
 	place.rank = r.rankFor(w, sel.Rank.DP)
 	if place.prefiller != "" && !obeysPrefillRank(w) {
 		// The sidecar forwards the client's headers to both engines, so it gets no rank at all.
@@ -530,7 +534,7 @@ func (r *request) leastLoaded(ctx context.Context) (*Placement, *Problem) {
 	for {
 		sel, err := r.api.PlaceByLoad(&selection.LoadRequest{
 			Scope: r.target.scope, Eligible: r.filter(false).eligible, Fallbacks: fallbacks,
-			Book: r.head.HasBody, Lease: r.config.Lease, Only: r.only, Session: session,
+			Book: r.head.HasBody, Lease: r.config.Lease, Only: r.only, Session: session, SessionTenant: r.sessionTenant(),
 		})
 		switch {
 		case err != nil && r.only != nil: // it has just left

@@ -299,7 +299,7 @@ func TestSessionsOfAgents(t *testing.T) {
 	root := []string{"x-claude-code-session-id", "s"}
 	child := append(root, "x-claude-code-agent-id", "c") //nolint:gocritic // another list
 	bound := func(session string) bool {
-		_, ok := w.SessionRank(servicetest.Scope, session)
+		_, ok := w.SessionRank(servicetest.Scope, "", session)
 		return ok
 	}
 	ask := func(headers ...string) {

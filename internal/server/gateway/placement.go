@@ -21,6 +21,7 @@ type Placement struct {
 	trace        tracing.Context // for the engine
 	scope        catalog.Scope
 	chosen       catalog.Rank // that answers
+	tenant       string       // whose session the request belongs to
 }
 
 // Addresses returns the endpoints that the request may go to, ip:port, the chosen one first.

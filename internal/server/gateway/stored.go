@@ -45,7 +45,7 @@ func (r *request) steer(ctx context.Context, targets []target) []target {
 		func() bool { return r.bindTo(ctx, r.head.stored.ID) },
 		func() bool { return r.bindTo(ctx, r.body.Refers) },
 		func() bool {
-			rank, ok := r.api.SessionRank(r.target.scope, r.head.session.ID)
+			rank, ok := r.api.SessionRank(r.target.scope, r.sessionTenant(), r.head.session.ID)
 			return ok && r.restrict(ctx, rank)
 		},
 	} {
