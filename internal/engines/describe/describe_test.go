@@ -405,7 +405,7 @@ func TestBounds(t *testing.T) {
 		want    string
 	}{
 		"long JSON":         {endless(strings.Repeat(" ", 4096)), "/v1/models", false, "the answer is too long: more than 1048576 bytes"},
-		"long metrics":      {endless(strings.Repeat("other 1\n", 4096)), "/metrics", false, "the answer is too long: more than 8388608 bytes"},
+		"long metrics":      {endless("# " + strings.Repeat("x", 60_000) + "\n"), "/metrics", false, "the answer is too long: more than 8388608 bytes"},
 		"a long line":       {endless(strings.Repeat("x", 4096)), "/metrics", false, "the answer is too long: a line has more than 65536 bytes"},
 		"many series":       {endless(strings.Repeat("sglang:page_size 1\n", 256)), "/metrics", false, "the answer is too long: sglang:page_size has more than 65536 series"},
 		"a redirect":        {http.RedirectHandler(elsewhere, http.StatusFound), "/v1/models", false, "status 302: redirects are not followed"},
