@@ -10,6 +10,7 @@ import (
 // accounts of --max-memory. Bodies up to memory.SmallBody have an account of their own, so that
 // large ones cannot crowd them out.
 type body struct {
+	of       *Exchange // nil: nobody gives memory up for it
 	bytes    []byte
 	buffer   *memory.Buffer // has bytes; nil: they are a message's
 	small    *memory.Account
@@ -79,7 +80,7 @@ func (b *body) read(from io.Reader, length int64, limit int) (*Problem, error) {
 }
 
 // reserve makes the reservation n bytes in all, from the account for a body of that size, and
-// reports whether they fit. If not, the old reservation stays.
+// reports whether they fit, if need be in place of bodies that do not come. If not, the old reservation stays.
 func (b *body) reserve(n int64) bool {
 	in := b.small
 	if n > memory.SmallBody {
@@ -91,8 +92,10 @@ func (b *body) reserve(n int64) bool {
 	if in == b.in {
 		n -= b.reserved
 	}
-	if !in.Reserve(n) {
-		return false
+	for !in.Reserve(n) {
+		if b.of == nil || !b.of.makeRoom(in) {
+			return false
+		}
 	}
 	if in == b.in {
 		n += b.reserved
@@ -100,6 +103,9 @@ func (b *body) reserve(n int64) bool {
 	}
 	b.in.Release(b.reserved)
 	b.in, b.reserved = in, n
+	if b.of != nil && b.of.read != nil {
+		b.of.read.in.Store(in)
+	}
 	return true
 }
 

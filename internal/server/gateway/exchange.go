@@ -41,6 +41,7 @@ type Exchange struct {
 func (g *Gateway) Open(via counts.Via, caller *access.Caller) *Exchange {
 	e := &Exchange{gateway: g, via: via, metrics: g.config.Metrics.Of(via), caller: caller}
 	e.metrics.Open.Add(1)
+	e.body.of = e
 	e.body.small, e.body.large = g.config.Memory.Account(memory.Requests), g.config.Memory.Account(memory.Bodies)
 	return e
 }
@@ -51,11 +52,27 @@ func (g *Gateway) enter() bool {
 	for {
 		n := g.admitted.Load()
 		if n >= int64(g.config.MaxStreams) {
-			return g.reading.evict() // its place is this request's
+			return g.reading.evict(nil) != nil // its place is this request's
 		}
 		if g.admitted.CompareAndSwap(n, n+1) {
 			return true
 		}
+	}
+}
+
+// makeRoom has the request that is furthest behind with a body in an account give its memory up, and reports whether one
+// has.
+func (e *Exchange) makeRoom(in *memory.Account) bool {
+	freed := e.gateway.reading.evict(in)
+	if freed == nil {
+		return false
+	}
+	e.gateway.admitted.Add(-1) // its place is nobody's
+	select {
+	case <-freed:
+		return true
+	case <-time.After(freedWithin): // perhaps it is this one
+		return false
 	}
 }
 

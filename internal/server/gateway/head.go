@@ -31,6 +31,7 @@ type Head struct {
 	model string
 	// contentType is the type of the body, "" if it is not said.
 	contentType string
+	encoding    string        // of the body, "" if it is not said
 	tenants     []string      // values of x-tenant-id, in order
 	stored      openai.Stored // what it has to do with what engines keep
 	// priority and strictPriority take precedence over the body's hints; nil: missing or
@@ -78,6 +79,8 @@ func (g *Gateway) ReadHead(headers iter.Seq2[string, string]) Head {
 			h.Upgrade = h.Upgrade || value != ""
 		case "content-type":
 			h.contentType = cmp.Or(h.contentType, value)
+		case "content-encoding":
+			h.encoding = cmp.Or(h.encoding, strings.TrimSpace(value))
 		case "x-tenant-id":
 			h.tenants = append(h.tenants, value)
 		case "x-dynamo-request-priority":

@@ -100,6 +100,45 @@ func TestRelayMemory(t *testing.T) {
 	e.close()
 }
 
+// TestStalledBodies: requests whose bodies have stopped make room for the bodies of others, and only those in the account
+// that is full.
+func TestStalledBodies(t *testing.T) {
+	budget := memory.New(64 << 20)
+	requests := budget.Account(memory.Requests)
+	w := start(t, func(_ *node.Config, c *settings) { c.Memory = budget })
+	w.put(1, 1)
+	const stalled, piece = 4, 50_000
+	for range stalled {
+		e := w.open()
+		e.request(chatPath, false)
+		e.body(strings.Repeat(" ", piece), false)
+	}
+	large := w.open()
+	large.request(chatPath, false)
+	large.body(strings.Repeat(" ", 2*memory.SmallBody), false)
+	await(t, func() string {
+		if n := requests.Used(); n < stalled*piece || budget.Account(memory.Bodies).Used() == 0 {
+			return fmt.Sprintf("%d bytes are in use", n)
+		}
+		return ""
+	})
+	requests.Reserve(requests.Limit() - requests.Used())
+	text := chat(servicetest.Prompt(1, 8), "")
+	await(t, func() string {
+		e, p := w.post(chatPath, text)
+		if p.destination != at(1) {
+			return p.answer
+		}
+		e.close()
+		return ""
+	})
+	large.body(text, true)
+	if p := large.placement(true, false); p.destination != at(1) {
+		t.Errorf("answered %+v", p)
+	}
+	large.close()
+}
+
 // TestAnsweredTokens: the ids that a tokenizer answers beyond what the body has reserved are in the account
 // requests while the engine is chosen, and given back.
 func TestAnsweredTokens(t *testing.T) {

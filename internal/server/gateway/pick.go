@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/rs/zerolog"
 
@@ -100,6 +101,9 @@ func (r *request) read() *Problem {
 	}
 	var err error
 	if r.body, err = openai.ParseRequest(r.head.kind, r.text); err != nil {
+		if r.head.encoding != "" && !strings.EqualFold(r.head.encoding, "identity") {
+			return errEncoded(r.head.encoding)
+		}
 		return errInvalid("invalid_request_body", "Invalid request body: "+err.Error())
 	}
 	r.head.model = r.body.Model

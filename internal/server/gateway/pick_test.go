@@ -154,6 +154,9 @@ func TestRefusals(t *testing.T) {
 		retry   bool
 	}{
 		{name: "no JSON", body: "{", status: 400, code: "invalid_request_body"},
+		// RFC 9110, section 15.5.16, has this status for a coding that is not read.
+		{name: "compressed", body: "\x1f\x8b\b", fields: []string{"content-encoding", "gzip"}, status: 415, code: "unsupported_content_encoding"},
+		{name: "no JSON, not compressed", body: "{", fields: []string{"content-encoding", "identity"}, status: 400, code: "invalid_request_body"},
 		{name: "unknown model", body: `{"model":"x","messages":[]}`, status: 404, code: "model_not_found"},
 		{name: "salt too long", body: chat(ids, ""), fields: []string{"x-tenant-id", strings.Repeat("x", 200)}, status: 400, code: "invalid_cache_salt"},
 		{name: "empty subset", body: chat(ids, ""), request: subsetOf(), status: 503, code: "no_endpoints"},

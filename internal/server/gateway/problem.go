@@ -67,6 +67,13 @@ func errMethod(allow string) *Problem {
 	return p
 }
 
+// errEncoded is for a compressed body: it is read here, and vLLM's and SGLang's servers read none either.
+func errEncoded(encoding string) *Problem {
+	p := errInvalid("unsupported_content_encoding", fmt.Sprintf("The request body has the Content-Encoding %.40q: send it uncompressed.", encoding))
+	p.status = http.StatusUnsupportedMediaType
+	return p
+}
+
 func errTooLarge(limit int) *Problem {
 	return &Problem{
 		status: http.StatusRequestEntityTooLarge, kind: openai.TypeInvalidRequest, code: "body_too_large",

@@ -4,6 +4,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/select-service/select-service/pkg/memory"
 )
 
 const (
@@ -11,12 +13,14 @@ const (
 	leastRate = 16 << 10
 	// stalledAfter is how far a body must be behind before its place is given to another request.
 	stalledAfter = 2 * time.Second
+	// freedWithin is how long a request that has lost its place may take to give its memory back.
+	freedWithin = 250 * time.Millisecond
 )
 
-// reading has the admitted requests whose bodies are still to come. When there is no place for a request,
-// the one among them that is furthest behind gives its place up.
+// reading has the admitted requests whose bodies are still to come. When there is no place for a request, or no memory
+// for its body, the one among them that is furthest behind gives its own up.
 type reading struct {
-	mu sync.Mutex // guards of and its reads' evicted and onCut; only locks of connections are taken under it
+	mu sync.Mutex // guards of and its reads' evicted, onCut and freed; only locks of connections are taken under it
 	of map[*read]struct{}
 }
 
@@ -27,9 +31,11 @@ type read struct {
 	// last is when the last piece came, pace is when a body of leastRate would have brought as much: Unix
 	// nanoseconds.
 	last, pace atomic.Int64
-	cut        chan struct{} // closed when the request has lost its place
+	in         atomic.Pointer[memory.Account] // that has the body's memory; nil: none has
+	cut        chan struct{}                  // closed when the request has lost its place
 	evicted    bool
-	onCut      func() // called when cut is closed; nil: nothing
+	onCut      func()        // called when cut is closed; nil: nothing
+	freed      chan struct{} // closed when it has given its memory back; nil: nobody waits for that
 }
 
 // add begins to read a body.
@@ -53,30 +59,39 @@ func (r *reading) end(b *read) (evicted bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.of, b)
+	if b.freed != nil {
+		close(b.freed)
+		b.freed = nil
+	}
 	return b.evicted
 }
 
-// evict takes the place of the request that is furthest behind, and reports whether one is far enough.
-func (r *reading) evict() bool {
+// evict takes the place of the request that is furthest behind, among those with memory of an account (nil: of all). It
+// returns nil if none is far enough, else a channel that is closed once that request's memory is free.
+func (r *reading) evict(in *memory.Account) (freed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var worst *read
 	oldest := time.Now().Add(-stalledAfter).UnixNano()
 	for b := range r.of {
+		if in != nil && b.in.Load() != in {
+			continue
+		}
 		if at := min(b.last.Load(), b.pace.Load()); at <= oldest {
 			worst, oldest = b, at
 		}
 	}
 	if worst == nil {
-		return false
+		return nil
 	}
 	delete(r.of, worst)
-	worst.evicted = true
+	worst.evicted, worst.freed = true, make(chan struct{})
+	freed = worst.freed
 	close(worst.cut)
 	if worst.onCut != nil {
 		worst.onCut()
 	}
-	return true
+	return freed
 }
 
 // came notes a piece of the body.

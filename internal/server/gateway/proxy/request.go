@@ -173,15 +173,15 @@ func (e *exchange) run() {
 		e.refuse(bad)
 		return
 	}
+	if e.Head.HasBody && !e.Head.Upgrade && !e.readBody() {
+		return
+	}
 	answers := e.server.gateway.Answers()
 	if !answers.Reserve(streamMemory) {
 		e.refuse(gateway.NoMemory())
 		return
 	}
 	defer answers.Release(streamMemory)
-	if e.Head.HasBody && !e.Head.Upgrade && !e.readBody() {
-		return
-	}
 	var cancel context.CancelFunc
 	e.ctx, cancel = context.WithCancel(e.r.Context())
 	defer cancel()

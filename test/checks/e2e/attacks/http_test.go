@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -34,15 +35,15 @@ type front struct {
 }
 
 // fronts starts the attacked listeners: every case of this file is played against each.
-var fronts = map[string]func(t *testing.T) *front{
-	"HTTP API": func(t *testing.T) *front {
+var fronts = map[string]func(t *testing.T, args ...string) *front{
+	"HTTP API": func(t *testing.T, args ...string) *front {
 		f := &front{path: "/select", body: `{"model_name":"m","token_ids":[1]}`}
-		f.Service = e2e.Serve(t, nil, "--use-kv-events=false", "--max-memory", "512MiB")
+		f.Service = e2e.Serve(t, nil, append([]string{"--use-kv-events=false", "--max-memory", "512MiB"}, args...)...)
 		f.address = f.Address()
 		f.add(t, "http://w")
 		return f
 	},
-	"proxy": func(t *testing.T) *front {
+	"proxy": func(t *testing.T, args ...string) *front {
 		f := &front{path: "/v1/chat/completions", body: `{"model":"m","messages":[{"role":"user","content":"hello"}]}`}
 		engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			body, err := io.ReadAll(r.Body)
@@ -58,16 +59,35 @@ var fronts = map[string]func(t *testing.T) *front{
 			_, _ = io.WriteString(w, `{"choices":[{"message":{"role":"assistant","content":"one"}}]}`)
 		}))
 		t.Cleanup(engine.Close)
-		f.behind(t, engine.URL)
+		f.behind(t, engine.URL, args...)
 		return f
 	},
 }
 
+// onFronts plays an attack against each listener of a service of its own. Meanwhile and afterwards others are served,
+// and once the attack's connections are closed nothing of it is left.
+func onFronts(t *testing.T, attack func(t *testing.T, f *front), args ...string) {
+	t.Helper()
+	for name, start := range fronts {
+		t.Run(name, func(t *testing.T) {
+			f := start(t, args...)
+			f.serves(t)
+			before := f.Metric(t, "go_goroutines")
+			t.Run("attack", func(t *testing.T) {
+				attack(t, f)
+				f.serves(t)
+			})
+			f.serves(t)
+			f.isClean(t, before)
+		})
+	}
+}
+
 // behind starts the service with its proxy before an engine.
-func (f *front) behind(t *testing.T, engine string) {
+func (f *front) behind(t *testing.T, engine string, args ...string) {
 	t.Helper()
 	port := strconv.Itoa(e2e.FreePort(t))
-	f.Service = e2e.Serve(t, nil, "--use-kv-events=false", "--max-memory", "512MiB", "--proxy-port", port)
+	f.Service = e2e.Serve(t, nil, append([]string{"--use-kv-events=false", "--max-memory", "512MiB", "--proxy-port", port}, args...)...)
 	f.address = net.JoinHostPort("127.0.0.1", port)
 	f.add(t, engine)
 }
@@ -79,15 +99,19 @@ func (f *front) add(t *testing.T, engine string) {
 	}, nil)
 }
 
+// head is the head of a POST but for its framing and its end.
+func (f *front) head() string {
+	return "POST " + f.path + " HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+}
+
 // request is the one that is served, with more lines in its head.
 func (f *front) request(lines string) string {
-	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n%sContent-Length: %d\r\n\r\n%s", f.path, lines, len(f.body), f.body)
+	return fmt.Sprintf("%s%sContent-Length: %d\r\n\r\n%s", f.head(), lines, len(f.body), f.body)
 }
 
 // chunked is the request with its body in one chunk, with more lines in its head and an extension of the chunk.
 func (f *front) chunked(lines, extension string) string {
-	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n%sTransfer-Encoding: chunked\r\n\r\n%x%s\r\n%s\r\n0\r\n\r\n",
-		f.path, lines, len(f.body), extension, f.body)
+	return fmt.Sprintf("%s%sTransfer-Encoding: chunked\r\n\r\n%x%s\r\n%s\r\n0\r\n\r\n", f.head(), lines, len(f.body), extension, f.body)
 }
 
 // statuses sends a text and returns the statuses of all answers until the connection ends or, if last is met, that
@@ -126,7 +150,10 @@ func (f *front) serves(t *testing.T) {
 // isClean proves that memory was bounded and, once the attackers have gone, that nothing of them is left.
 func (f *front) isClean(t *testing.T, goroutines int) {
 	t.Helper()
-	const most = 300 << 10 // KiB
+	most := 300 << 10 // KiB
+	if !e2e.Alone() { // the collector comes late beside other work
+		most = peakMemory
+	}
 	if peak, err := f.Status("VmHWM"); err != nil || peak > most {
 		t.Errorf("peak %d KiB, want at most %d; %v", peak, most, err)
 	} else {
@@ -265,7 +292,7 @@ func TestStalledClients(t *testing.T) {
 			f := start(t)
 			f.serves(t)
 			before := f.Metric(t, "go_goroutines")
-			post := "POST " + f.path + " HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+			post := f.head()
 			var fields strings.Builder
 			for i := range 12_000 {
 				fields.WriteString(strconv.FormatInt(int64(i)+36*36, 36) + ":\r\n")
@@ -306,7 +333,8 @@ func TestStalledClients(t *testing.T) {
 }
 
 // TestFloodsOverHTTP2: CVE-2023-44487 (resets), CVE-2023-45288 (CONTINUATION), CVE-2019-9512 (PING),
-// CVE-2019-9515 (SETTINGS) and CVE-2019-9518 (empty frames).
+// CVE-2019-9515 (SETTINGS), CVE-2019-9518 (empty frames), CVE-2025-8671 (resets that the server is made to send),
+// CVE-2019-9511 (windows of a byte), CVE-2016-6581 (fields out of the table), and more of the kind.
 func TestFloodsOverHTTP2(t *testing.T) {
 	var packed bytes.Buffer
 	encode := func(f *front) []byte {
@@ -337,6 +365,42 @@ func TestFloodsOverHTTP2(t *testing.T) {
 				return fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: head, EndHeaders: true})
 			}
 			return fr.WriteData(1, false, nil)
+		},
+		"padded DATA": func(fr *http2.Framer, _ *front, head []byte, i uint32) error {
+			if i == 0 {
+				return fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: head, EndHeaders: true})
+			}
+			return fr.WriteDataPadded(1, false, nil, make([]byte, 255))
+		},
+		"resets by the server": func(fr *http2.Framer, f *front, head []byte, i uint32) error {
+			id := 2*i + 1
+			return errors.Join(fr.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: head, EndHeaders: true}),
+				fr.WriteData(id, true, []byte(f.body)), fr.WriteWindowUpdate(id, 0))
+		},
+		"windows of a byte": func(fr *http2.Framer, f *front, head []byte, i uint32) error {
+			id := 2*i + 1
+			return errors.Join(fr.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize}),
+				fr.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: head, EndHeaders: true}),
+				fr.WriteData(id, true, []byte(f.body)), fr.WriteWindowUpdate(id, 1))
+		},
+		"heads without an end": func(fr *http2.Framer, _ *front, head []byte, i uint32) error {
+			return fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: head, EndHeaders: true})
+		},
+		"fields out of the table": func(fr *http2.Framer, _ *front, head []byte, i uint32) error { // 12,000 of 3,900 bytes in each head
+			var packed bytes.Buffer
+			_ = hpack.NewEncoder(&packed).WriteField(hpack.HeaderField{Name: "x-a", Value: strings.Repeat("x", 3900)}) // to memory
+			block := slices.Concat(head, packed.Bytes(), bytes.Repeat([]byte{0xbe}, 12_000))
+			return fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: block, EndHeaders: true, EndStream: true})
+		},
+		"table sizes": func(fr *http2.Framer, _ *front, _ []byte, _ uint32) error {
+			return fr.WriteSettings(http2.Setting{ID: http2.SettingHeaderTableSize, Val: 1 << 31})
+		},
+		"WINDOW_UPDATE": func(fr *http2.Framer, _ *front, _ []byte, _ uint32) error { return fr.WriteWindowUpdate(0, 1) },
+		"unknown frames": func(fr *http2.Framer, _ *front, _ []byte, _ uint32) error {
+			return fr.WriteRawFrame(0xfe, 0, 0, make([]byte, 1<<10))
+		},
+		"PRIORITY": func(fr *http2.Framer, _ *front, _ []byte, i uint32) error {
+			return fr.WritePriority(2*i+1, http2.PriorityParam{StreamDep: 2*i + 3})
 		},
 	}
 	for name, start := range fronts {
@@ -380,6 +444,7 @@ func TestFloodsOverHTTP2(t *testing.T) {
 // connection that breaks, never an end that looks whole.
 func TestHostileAnswers(t *testing.T) {
 	const ok = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+	const whole = ok + "Content-Length: 2\r\n\r\n{}"
 	var answer atomic.Pointer[[2]string] // what comes first, and what comes behind it without end
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -411,14 +476,15 @@ func TestHostileAnswers(t *testing.T) {
 					for more := strings.Repeat(a[1], 1+(64<<10)/max(1, len(a[1]))); err == nil && a[1] != ""; {
 						_, err = io.WriteString(conn, more)
 					}
-					return
+					if !strings.HasPrefix(a[0], whole) && !strings.HasPrefix(a[0], "HTTP/1.1 204") && !strings.HasPrefix(a[0], "HTTP/1.1 304") {
+						return
+					}
 				}
 			}()
 		}
 	}()
 	f := &front{path: "/v1/chat/completions", body: `{"model":"m","messages":[{"role":"user","content":"hello"}]}`}
 	f.behind(t, "http://"+l.Addr().String())
-	const whole = ok + "Content-Length: 2\r\n\r\n{}"
 	answer.Store(&[2]string{whole})
 	f.serves(t)
 	before := f.Metric(t, "go_goroutines")
@@ -470,7 +536,23 @@ func TestHostileAnswers(t *testing.T) {
 		}
 		all.Wait()
 	}
-	answer.Store(&[2]string{whole})
+	// What comes behind an answer is nobody's: not that of the next request, which may go over the same connection.
+	for name, text := range map[string]string{
+		"two answers":       whole + strings.Replace(whole, "{}", "[]", 1),
+		"a body behind 204": "HTTP/1.1 204 No Content\r\nContent-Length: 2\r\n\r\n" + strings.Replace(whole, "{}", "[]", 1),
+		"a body behind 304": "HTTP/1.1 304 Not Modified\r\nContent-Length: 2\r\n\r\n" + strings.Replace(whole, "{}", "[]", 1),
+	} {
+		for range 20 {
+			answer.Store(&[2]string{text})
+			f.statuses(t, f.request(""), 1)
+			answer.Store(&[2]string{whole})
+			a, err := e2e.Call(t.Context(), f.HTTP, http.MethodPost, "http://"+f.address+f.path, []byte(f.body))
+			if err != nil || a.Status != http.StatusOK || string(a.Body) != "{}" {
+				t.Errorf("behind %s: %v, %v", name, a, err)
+			}
+		}
+	}
+	f.HTTP.CloseIdleConnections()
 	f.serves(t)
 	f.isClean(t, before)
 }
