@@ -20,7 +20,7 @@ func TestSessionsOfTenants(t *testing.T) {
 		"salt":   {chat(servicetest.Prompt(7, 16), `,"cache_salt":"other"`), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := start(t, func(c *node.Config, _ *settings) { c.SessionTTL = time.Minute })
+			w := start(t, func(c *node.Config, _ *settings) { c.Selection.SessionTTL = time.Minute })
 			w.put(1, 1)
 			ask := func(body string, headers ...string) {
 				e, _ := w.post(chatPath, body, append(headers, "x-session-id", "s")...)
@@ -50,7 +50,7 @@ func TestSessionsOfTenants(t *testing.T) {
 
 // TestLastRequestGone: the last request of a session ends its binding also where the client leaves before the answer.
 func TestLastRequestGone(t *testing.T) {
-	w := start(t, func(c *node.Config, _ *settings) { c.SessionTTL = time.Minute })
+	w := start(t, func(c *node.Config, _ *settings) { c.Selection.SessionTTL = time.Minute })
 	w.put(1, 1)
 	e, _ := w.post(chatPath, chat(servicetest.Prompt(7, 16), ""), "x-session-id", "s", "x-dynamo-session-final", "true")
 	e.close()
