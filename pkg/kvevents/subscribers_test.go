@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -359,8 +360,11 @@ func TestSlowReplaysDelayNoOther(t *testing.T) {
 			src.open("rep0").message([][]byte{nil, seqFrame(n), []byte("drip")})
 			time.Sleep(slotTime)
 		}
-		if got := src.asked(); !strings.HasPrefix(got, "rep0 0, rep1 0, rep2 0, rep3 0") {
-			t.Errorf("requests %s, want one to each", got)
+		first := strings.SplitN(src.asked(), ", ", 5)
+		first = first[:min(4, len(first))]
+		slices.Sort(first) // two slots are given back at the same moment
+		if got := strings.Join(first, ", "); got != "rep0 0, rep1 0, rep2 0, rep3 0" {
+			t.Errorf("the first requests are %s, want one to each", got)
 		}
 		got := new(recorder)
 		add(t, s, StreamConfig{Rank: rank(9), Endpoint: "pub", Replay: "rep", Applier: got})
