@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 // Session is what a request says of its session.
@@ -66,7 +68,7 @@ func New(first ...string) (*Table, error) {
 	t := &Table{slots: map[string]uint8{final: 0}}
 	for _, text := range first {
 		name, parent, has := strings.Cut(strings.ToLower(text), "/")
-		if !isName(name) || has && !isName(parent) {
+		if !httpguts.ValidHeaderFieldName(name) || has && !httpguts.ValidHeaderFieldName(parent) {
 			return nil, fmt.Errorf("%q is no header's name, nor NAME/PARENT", text)
 		}
 		c := client{name: "configured", session: []string{name}}
@@ -84,13 +86,6 @@ func New(first ...string) (*Table, error) {
 		}
 	}
 	return t, nil
-}
-
-// isName reports whether a text is a header's name (RFC 9110, section 5.1).
-func isName(text string) bool {
-	return text != "" && !strings.ContainsFunc(text, func(c rune) bool {
-		return (c < 'a' || c > 'z') && (c < '0' || c > '9') && !strings.ContainsRune("!#$%&'*+-.^_`|~", c)
-	})
 }
 
 // Reader reads the headers of one request.

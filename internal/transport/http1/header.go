@@ -4,6 +4,8 @@ import (
 	"iter"
 	"net/http"
 	"strings"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 // Field is a header field, or a trailer field.
@@ -88,22 +90,7 @@ func ofConnection(name string) bool {
 }
 
 // isToken reports whether a text is a token (RFC 9110, section 5.6.2), which names of fields and methods are.
-func isToken(text string) bool {
-	for i := range len(text) {
-		if !tokenBytes[text[i]] {
-			return false
-		}
-	}
-	return text != ""
-}
-
-// tokenBytes are the characters of tokens.
-var tokenBytes = func() (is [256]bool) {
-	for c := range 256 {
-		is[c] = c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c > 0 && strings.IndexByte("!#$%&'*+-.^_`|~", byte(c)) >= 0
-	}
-	return is
-}()
+func isToken(text string) bool { return httpguts.ValidHeaderFieldName(text) }
 
 // isValue reports whether a text may be the value of a field: it has no control character but tabs.
 func isValue(text string) bool {
