@@ -189,7 +189,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		Limits:    config.Limits,
 		Endpoints: config.Endpoints,
 	}, s.scopes)
-	sizes.catalog = s.catalog
+	sizes.Catalog = s.catalog
 	s.reports = newReports(&config, &s.core, s.streams)
 	s.loads = newLoadSources(&config, s.catalog, source, s.reports)
 	s.scopes.Attach(s.catalog, s.loads)
@@ -227,16 +227,8 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	return s
 }
 
-// scopeSizes is replicasync.Scopes.
-type scopeSizes struct{ catalog *catalog.Catalog }
-
-// BlockSize implements replicasync.Scopes. It takes no lock.
-func (s *scopeSizes) BlockSize(sc catalog.Scope) (blockSize uint32, known bool) {
-	if snap := s.catalog.Snapshot(sc); snap != nil {
-		return snap.BlockSize, true
-	}
-	return 0, false
-}
+// scopeSizes is replicasync.Scopes, before there is the catalog that knows them.
+type scopeSizes struct{ *catalog.Catalog }
 
 // eventsOf returns the streams of the workers, nil if KV events are off.
 func (c *Config) eventsOf(streams *kvevents.Subscribers) *kvevents.Subscribers {

@@ -156,7 +156,7 @@ func (h *history) slotsRegister() {
 	for _, wk := range h.Workers(&worker.Scope.Model, nil) {
 		taken = taken || wk.ID == worker.Worker
 	}
-	if n, known := h.BlockSize(worker.Scope); known {
+	if n, known := h.Catalog().BlockSize(worker.Scope); known {
 		mismatch = n != worker.BlockSize
 	}
 	if err := h.SlotsRegister(worker); (err == nil) != (!taken && !mismatch) {

@@ -128,10 +128,10 @@ func TestSlotsErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) { servicetest.WantError(t, tc.err, tc.kind, tc.text) })
 	}
 	w.WantLoad("7/3: 1 1 1, 7/4: 0 0 0")
-	if n, known := w.BlockSize(servicetest.Scope); n != servicetest.BlockSize || !known {
+	if n, known := w.Catalog().BlockSize(servicetest.Scope); n != servicetest.BlockSize || !known {
 		t.Errorf("block size %d, %t", n, known)
 	}
-	if _, known := w.BlockSize(unknown); known {
+	if _, known := w.Catalog().BlockSize(unknown); known {
 		t.Error("an unknown scope has a block size")
 	}
 	w.Close()

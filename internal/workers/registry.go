@@ -112,15 +112,6 @@ func (r *Registry) Workers(model, tenant *string) []*catalog.Worker {
 	return r.here.catalog.List(model, tenant)
 }
 
-// BlockSize returns the block size, in tokens, of a scope that has workers. It
-// takes no lock.
-func (r *Registry) BlockSize(sc catalog.Scope) (blockSize uint32, known bool) {
-	if snap := r.here.catalog.Snapshot(sc); snap != nil {
-		return snap.BlockSize, true
-	}
-	return 0, false
-}
-
 // FileError refuses a set of workers because a file defines them.
 type FileError struct{ Path string }
 

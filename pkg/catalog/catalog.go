@@ -271,6 +271,14 @@ func (c *Catalog) CountSchedulable() (schedulable int) { return c.view.Load().sc
 // Snapshot returns the scope as of now, nil if no worker is attached to it.
 func (c *Catalog) Snapshot(s Scope) *Snapshot { return c.view.Load().scopes[s] }
 
+// BlockSize returns the block size, in tokens, of a scope that has workers. It takes no lock.
+func (c *Catalog) BlockSize(s Scope) (blockSize uint32, known bool) {
+	if snap := c.Snapshot(s); snap != nil {
+		return snap.BlockSize, true
+	}
+	return 0, false
+}
+
 // Scopes lists the scopes with attached workers by model and tenant.
 func (c *Catalog) Scopes() []Scope {
 	return slices.SortedFunc(maps.Keys(c.view.Load().scopes), Scope.Compare)
