@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/selection/affinity"
-	"github.com/select-service/select-service/internal/selection/identity"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -83,13 +82,6 @@ func (a *API) Disown(sc catalog.Scope, tenant, id string) {
 	}
 }
 
-// EndSession notes that a tenant's session sends no further request: its binding ends at once.
-func (a *API) EndSession(sc catalog.Scope, tenant, session string) {
-	if a.sessions.Table != nil && session != "" && len(session) <= affinity.MaxSession {
-		forget(a.sessions.Table, sessionKey(sc, tenant, session))
-	}
-}
-
 // forget ends a binding, unless another request is binding the name at this moment.
 func forget(t *affinity.Table, key affinity.Key) {
 	if _, ok := t.Lookup(key); !ok {
@@ -101,30 +93,5 @@ func forget(t *affinity.Table, key affinity.Key) {
 		return
 	}
 	claim.Drop()
-	claim.Release()
-}
-
-// SessionRank returns the rank that a tenant's session is bound to, if it is. It does not extend the binding.
-func (a *API) SessionRank(sc catalog.Scope, tenant, session string) (catalog.Rank, bool) {
-	if a.sessions.Table == nil || session == "" || len(session) > affinity.MaxSession {
-		return catalog.Rank{}, false
-	}
-	return a.sessions.Lookup(sessionKey(sc, tenant, session))
-}
-
-// bindSession binds a tenant's session that is bound to no schedulable rank.
-func (a *API) bindSession(snap *catalog.Snapshot, tenant, session string, r catalog.Rank) {
-	if a.sessions.Table == nil || session == "" || len(session) > affinity.MaxSession || identity.Reserved(session) {
-		return
-	}
-	claim, wait := a.sessions.Claim(sessionKey(snap.Scope, tenant, session))
-	if wait != nil {
-		wait.Leave()
-		return
-	}
-	if bound, ok := claim.Rank(); ok && a.sessions.isUnschedulable(bound, snap) {
-		claim.Drop()
-	}
-	claim.Bind(r)
 	claim.Release()
 }

@@ -202,3 +202,40 @@ func errSessionBound(session string, bound, chosen catalog.Rank) *contract.Error
 	}
 	return contract.Errorf(contract.BadRequest, "session %s is bound to DP rank %d, not %d", session, bound.DP, chosen.DP)
 }
+
+// usable reports whether sessions are on and a client may give a session this name.
+func (s *sessions) usable(session string) bool {
+	return s.Table != nil && session != "" && len(session) <= affinity.MaxSession && !identity.Reserved(session)
+}
+
+// EndSession notes that a tenant's session sends no further request: its binding ends at once.
+func (a *API) EndSession(sc catalog.Scope, tenant, session string) {
+	if a.sessions.usable(session) {
+		forget(a.sessions.Table, sessionKey(sc, tenant, session))
+	}
+}
+
+// SessionRank returns the rank that a tenant's session is bound to, if it is. It does not extend the binding.
+func (a *API) SessionRank(sc catalog.Scope, tenant, session string) (catalog.Rank, bool) {
+	if !a.sessions.usable(session) {
+		return catalog.Rank{}, false
+	}
+	return a.sessions.Lookup(sessionKey(sc, tenant, session))
+}
+
+// bindSession binds a tenant's session that is bound to no schedulable rank.
+func (a *API) bindSession(snap *catalog.Snapshot, tenant, session string, r catalog.Rank) {
+	if !a.sessions.usable(session) {
+		return
+	}
+	claim, wait := a.sessions.Claim(sessionKey(snap.Scope, tenant, session))
+	if wait != nil {
+		wait.Leave()
+		return
+	}
+	if bound, ok := claim.Rank(); ok && a.sessions.isUnschedulable(bound, snap) {
+		claim.Drop()
+	}
+	claim.Bind(r)
+	claim.Release()
+}
