@@ -18,6 +18,35 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
+// TestPanic: a fault of this program in one request frees what that request has booked and cuts its connection, with a
+// line in the log. Other requests are served.
+func TestPanic(t *testing.T) {
+	var faulty atomic.Bool
+	faulty.Store(true)
+	w := start(t, func(s *settings) {
+		s.Proxy.Token = func() string {
+			if faulty.Load() {
+				panic("a fault")
+			}
+			return "engine"
+		}
+	})
+	w.put(answering(t, jsonAnswer("{}")))
+	c := w.dial()
+	c.send(request(chatPath, chatBody("")))
+	if a, err := c.tryReceive("POST"); err == nil {
+		t.Errorf("an answer came: %d %q", a.StatusCode, a.body)
+	}
+	w.wantLoads("1:0")
+	if line := strings.Join(w.log.Take(t), "\n"); !strings.Contains(line, "request through the proxy failed") || !strings.Contains(line, "a fault") {
+		t.Errorf("the log has %q", line)
+	}
+	faulty.Store(false)
+	if a := w.ask(request(chatPath, chatBody(""))); a.StatusCode != 200 {
+		t.Errorf("the next request gets %d %q", a.StatusCode, a.body)
+	}
+}
+
 // panicking is a client's connection of which one write panics: that of a marker.
 type panicking struct {
 	net.Conn

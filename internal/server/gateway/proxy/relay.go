@@ -25,8 +25,8 @@ const (
 )
 
 var (
-	eventBuffers = sync.Pool{New: func() any { return new([eventBuffer]byte) }}
-	bodyBuffers  = sync.Pool{New: func() any { return new([bodyBuffer]byte) }}
+	eventBuffers = sync.Pool{New: func() any { return new(make([]byte, eventBuffer)) }}
+	bodyBuffers  = sync.Pool{New: func() any { return new(make([]byte, bodyBuffer)) }}
 )
 
 // relay passes an answer on.
@@ -133,19 +133,14 @@ func (r *relay) run(resp *http1.Response) {
 // next passes what has come of the body on, at least a byte or its end. The error is the engine's. A stream of
 // events waits without a buffer: most of the streams of a busy proxy do, most of the time.
 func (r *relay) next(resp *http1.Response, pass func(piece []byte, end bool) error) (ended bool, err error) {
-	if !r.events {
-		p := bodyBuffers.Get().(*[bodyBuffer]byte)
-		defer bodyBuffers.Put(p)
-		return r.read(resp, p[:], pass)
+	buffers := &bodyBuffers
+	if r.events {
+		resp.Wait()
+		buffers = &eventBuffers
 	}
-	resp.Wait()
-	p := eventBuffers.Get().(*[eventBuffer]byte)
-	defer eventBuffers.Put(p)
-	return r.read(resp, p[:], pass)
-}
-
-func (r *relay) read(resp *http1.Response, buf []byte, pass func(piece []byte, end bool) error) (ended bool, err error) {
-	e := r.e
+	p := buffers.Get().(*[]byte)
+	defer buffers.Put(p)
+	e, buf := r.e, *p
 	n, err := resp.Read(buf)
 	e.sent(resp)
 	if n > 0 && e.line.first.IsZero() {

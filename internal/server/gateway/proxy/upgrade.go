@@ -51,12 +51,12 @@ func (e *exchange) upgrade(resp *http1.Response) {
 
 // copyAll passes the bytes of one direction on until it ends; nil: with the sender's end.
 func copyAll(to io.Writer, from io.Reader) error {
-	p := bodyBuffers.Get().(*[bodyBuffer]byte)
+	p := bodyBuffers.Get().(*[]byte)
 	defer bodyBuffers.Put(p)
 	for {
-		n, err := from.Read(p[:])
+		n, err := from.Read(*p)
 		if n > 0 {
-			if _, err := to.Write(p[:n]); err != nil {
+			if _, err := to.Write((*p)[:n]); err != nil {
 				return err
 			}
 		}
