@@ -102,9 +102,7 @@ func (r replicas) configure(c *node.Config, all config.Config, url string) {
 	if all.Fleet.Settings {
 		c.Selection.Settings = r.fleet.Catalog().SettingsStore()
 	}
-	if c.Recovery.Find == nil {
-		c.Recovery.Find, c.Recovery.GivenUp = r.fleet.Find, r.fleet.Catalog().GivenUp
-	}
+	c.Recovery.Find, c.Recovery.GivenUp = r.fleet.Find, r.fleet.Catalog().GivenUp
 	if !all.Fleet.NATS() {
 		return
 	}
