@@ -59,24 +59,30 @@ func TestLogs(t *testing.T) {
 		}
 		fmt.Fprintf(&table, "| %s | %s | %s |\n", text, strings.Join(slices.Sorted(maps.Keys(l.levels)), ", "), strings.Join(slices.Sorted(maps.Keys(l.fields)), ", "))
 	}
-	const page = "../../../docs/run/logs.md"
-	text, err := os.ReadFile(page)
+	isOrWrite(t, "docs/run/logs.md", "| Message |", table.String())
+}
+
+// isOrWrite proves that a page ends with a table, from its heading on; with -rewrite it writes that.
+func isOrWrite(t *testing.T, page, heading, table string) {
+	t.Helper()
+	path := filepath.Join("../../..", page)
+	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	head, _, ok := strings.Cut(string(text), "| Message |")
+	head, _, ok := strings.Cut(string(text), heading)
 	if !ok {
-		t.Fatal("the page has no table of messages")
+		t.Fatalf("%s has no table that begins with %q", page, heading)
 	}
-	want := head + table.String()
+	want := head + table
 	if *rewrite {
-		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
 	if diff := cmp.Diff(want, string(text)); diff != "" {
-		t.Errorf("docs/run/logs.md, which go test ./test/checks/docs -run TestLogs -rewrite writes (-want +got):\n%s", diff)
+		t.Errorf("%s, which go test ./test/checks/docs -run %s -rewrite writes (-want +got):\n%s", page, t.Name(), diff)
 	}
 }
 

@@ -6,8 +6,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // TestMetricsPage proves that docs/reference/metrics.md has every metric of the service, with its labels, its type
@@ -15,7 +13,6 @@ import (
 func TestMetricsPage(t *testing.T) {
 	const (
 		families = "../../../internal/telemetry/testdata/families.golden"
-		page     = "../../../docs/reference/metrics.md"
 		heading  = "| Metric | Type | Meaning |"
 	)
 	golden, err := os.ReadFile(families)
@@ -36,22 +33,5 @@ func TestMetricsPage(t *testing.T) {
 		}
 		fmt.Fprintf(&table, "| `%s`%s | %s | %s |\n", m[1], labels, m[3], strings.ReplaceAll(m[2], "|", `\|`))
 	}
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, _, ok := strings.Cut(string(text), heading)
-	if !ok {
-		t.Fatal("the page has no table of metrics")
-	}
-	want := head + table.String()
-	if *rewrite {
-		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if diff := cmp.Diff(want, string(text)); diff != "" {
-		t.Errorf("docs/reference/metrics.md, which go test ./test/checks/docs -run TestMetricsPage -rewrite writes (-want +got):\n%s", diff)
-	}
+	isOrWrite(t, "docs/reference/metrics.md", heading, table.String())
 }
