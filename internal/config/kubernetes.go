@@ -51,6 +51,7 @@ func defaultKubernetes() Kubernetes {
 	return Kubernetes{AnnotationPrefix: mapping.DefaultAnnotationPrefix, Named: KubePool{Entry: mapping.Entry{
 		Tenant: catalog.DefaultName, PortStride: 1, RoleLabels: []string{mapping.RoleLabelLLMD, mapping.RoleLabelDynamo},
 		Scheme: "http", Ask: true, NotReadyGrace: mapping.DefaultGrace,
+		Worker: catalog.Record{KVEvents: new(true)},
 	}}}
 }
 
@@ -110,9 +111,12 @@ func (k Kubernetes) pool(given map[string]string) (*KubePool, error) {
 	byKey := optionsByKey()
 	for _, key := range slices.Sorted(maps.Keys(given)) {
 		text := given[key]
-		o, known := byKey[kubernetesGroup+"."+key]
+		bind := workerField(key)
+		if o, is := byKey[kubernetesGroup+"."+key]; is && !slices.Contains(notOfPool, key) {
+			bind = o.bind
+		}
 		switch {
-		case !known || slices.Contains(notOfPool, key):
+		case bind == nil:
 			faults = append(faults, fmt.Errorf("%s: %w", key, yamlread.ErrUnknownKey))
 			continue
 		case text == "" && key == "role_label":
@@ -120,7 +124,7 @@ func (k Kubernetes) pool(given map[string]string) (*KubePool, error) {
 		case text == "":
 			continue
 		}
-		if err := o.bind(&scratch).set(text); err != nil {
+		if err := bind(&scratch).set(text); err != nil {
 			faults = append(faults, faultsOf(key, err)...)
 		}
 	}
@@ -147,20 +151,20 @@ func (p *KubePool) entries(home string) ([]mapping.Entry, error) {
 		faults = append(faults, fmt.Errorf("target_ports: %d, the maximum is %d", n, mapping.MaxTargetPorts))
 	}
 	var all []mapping.Entry
-	of := func(kind mapping.Kind, names []string, role string) {
+	of := func(kind mapping.Kind, names []string, role *string) {
 		for _, name := range names {
 			one := e
-			one.Kind, one.Name, one.Role = kind, name, cmp.Or(role, e.Role)
+			one.Kind, one.Name, one.Worker.Role = kind, name, cmp.Or(role, e.Worker.Role)
 			if kind == mapping.InferencePool {
 				one.TargetPorts = nil
 			}
 			all = append(all, one)
 		}
 	}
-	of(mapping.InferencePool, p.InferencePools, "")
-	of(mapping.InferencePool, p.PrefillPools, catalog.RolePrefill)
-	of(mapping.Service, p.Services, "")
-	of(mapping.Selector, p.Selectors, "")
+	of(mapping.InferencePool, p.InferencePools, nil)
+	of(mapping.InferencePool, p.PrefillPools, new(catalog.RolePrefill))
+	of(mapping.Service, p.Services, nil)
+	of(mapping.Selector, p.Selectors, nil)
 	return all, errors.Join(faults...)
 }
 
@@ -232,6 +236,72 @@ func poolList(field *[]map[string]string) value {
 }
 
 var errPools = errors.New("want a list of mappings")
+
+// workerField binds a field that all workers of a source may have, nil if none has the name. The number 0 is
+// not given.
+func workerField(name string) func(*Config) value {
+	f := catalog.FieldNamed(name)
+	if f == nil || !f.Pods {
+		return nil
+	}
+	return func(c *Config) value {
+		r := &c.Kubernetes.Named.Worker
+		switch of := f.Of.(type) {
+		case catalog.Pointer[string]:
+			return typed[*string]{field: of(r), parse: pointerTo(oneOf(f.Words...)), render: func(text *string) any {
+				if text == nil {
+					return nil
+				}
+				return *text
+			}}
+		case catalog.Pointer[bool]:
+			return typed[*bool]{field: of(r), parse: pointerTo(parseBool), render: func(v *bool) any { return v != nil && *v }}
+		case catalog.Pointer[uint32]:
+			return given(of(r), uint32(cmp.Or(f.Most, math.MaxUint32)))
+		case catalog.Pointer[uint64]:
+			return given(of(r), math.MaxInt64)
+		case catalog.Pointer[catalog.LoadMetrics]:
+			return typed[*catalog.LoadMetrics]{field: of(r), parse: func(text string) (*catalog.LoadMetrics, error) {
+				on, err := parseBool(text)
+				if !on {
+					return nil, err
+				}
+				return new(catalog.LoadMetrics), nil
+			}, render: func(m *catalog.LoadMetrics) any { return m != nil }}
+		case catalog.List:
+			return list(of(r), func(text string) (string, error) { return text, nil })
+		}
+		panic("config: the field " + f.Name + " has no known kind")
+	}
+}
+
+// given is a whole number up to high, or 0, which is unset.
+func given[T ~uint32 | ~uint64](field **T, high T) value {
+	return typed[*T]{
+		field: field,
+		parse: func(text string) (*T, error) {
+			n, err := parseInteger(text, 0, high)
+			if n == 0 {
+				return nil, err
+			}
+			return &n, err
+		},
+		render: func(n *T) any {
+			if n == nil {
+				return T(0)
+			}
+			return *n
+		},
+	}
+}
+
+// pointerTo is parse for a field that is nil while it is unset.
+func pointerTo[T any](parse func(string) (T, error)) func(string) (*T, error) {
+	return func(text string) (*T, error) {
+		v, err := parse(text)
+		return &v, err
+	}
+}
 
 // kubeName is a name of an object.
 func kubeName(s string) (string, error) {
@@ -367,22 +437,22 @@ var kubernetesSettings = []option{
 	},
 	{
 		key: "kubernetes.block_size", flag: "kube-block-size", also: []string{"DYN_KV_CACHE_BLOCK_SIZE"}, hint: "N",
-		bind: func(c *Config) value { return integer(&c.Kubernetes.Named.BlockSize, 0, math.MaxUint32) },
+		bind: workerField("block_size"),
 		help: "Block size in tokens; 0 asks the engines.",
 	},
 	{
 		key: "kubernetes.total_kv_blocks", flag: "kube-total-kv-blocks", also: []string{"DYN_EPP_TOTAL_KV_BLOCKS"}, hint: "N",
-		bind: func(c *Config) value { return integer(&c.Kubernetes.Named.TotalKVBlocks, 0, math.MaxInt64) },
+		bind: workerField("total_kv_blocks"),
 		help: "Blocks of each rank's cache; 0 asks the engines.",
 	},
 	{
 		key: "kubernetes.max_num_batched_tokens", flag: "kube-max-num-batched-tokens", also: []string{"DYN_EPP_MAX_NUM_BATCHED_TOKENS"}, hint: "N",
-		bind: func(c *Config) value { return integer(&c.Kubernetes.Named.MaxNumBatchedTokens, 0, math.MaxInt64) },
+		bind: workerField("max_num_batched_tokens"),
 		help: "Tokens that a step of the engines may compute, which the wait queue needs; 0 is not known.",
 	},
 	{
 		key: "kubernetes.kv_events", flag: "kube-kv-events",
-		bind: func(c *Config) value { return negated(&c.Kubernetes.Named.NoKVEvents) },
+		bind: workerField("kv_events"),
 		help: "The engines publish KV events. Off, for embeddings or engines without prefix caching, the pods have no event stream, and nobody misses it.",
 	},
 	{
@@ -402,7 +472,7 @@ var kubernetesSettings = []option{
 	},
 	{
 		key: "kubernetes.load_metrics", flag: "kube-load-metrics",
-		bind: func(c *Config) value { return boolean(&c.Kubernetes.Named.LoadMetrics) },
+		bind: workerField("load_metrics"),
 		help: "Read the load of engines from /metrics at their target ports, as load_metrics of a record.",
 	},
 	{
@@ -412,14 +482,12 @@ var kubernetesSettings = []option{
 	},
 	{
 		key: "kubernetes.data_parallel_size", flag: "kube-data-parallel-size", also: []string{"DYN_EPP_DATA_PARALLEL_SIZE"}, hint: "N",
-		bind: func(c *Config) value { return integer(&c.Kubernetes.Named.DataParallelSize, 0, catalog.MaxRanks) },
+		bind: workerField("data_parallel_size"),
 		help: "Data-parallel ranks behind each target port; 0 is what the engine says, else 1.",
 	},
 	{
 		key: "kubernetes.rank_header", flag: "kube-rank-header", hint: "local|global|none",
-		bind: func(c *Config) value {
-			return checkedText(&c.Kubernetes.Named.RankHeader, oneOf(catalog.RankLocal, catalog.RankGlobal, catalog.RankNone))
-		},
+		bind: workerField("rank_header"),
 		help: "How engines are told the rank of a request, as rank_header of a record.",
 	},
 	{
@@ -429,9 +497,7 @@ var kubernetesSettings = []option{
 	},
 	{
 		key: "kubernetes.role", flag: "kube-role", hint: "prefill|decode",
-		bind: func(c *Config) value {
-			return checkedText(&c.Kubernetes.Named.Role, oneOf(catalog.RolePrefill, catalog.RoleDecode))
-		},
+		bind: workerField("role"),
 		help: "Role of all pods, whatever their labels say.",
 	},
 	{

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/select-service/select-service/internal/workers/kubernetes/mapping"
+	"github.com/select-service/select-service/pkg/catalog"
 )
 
 func entries(t *testing.T, s setup) []mapping.Entry {
@@ -25,6 +26,7 @@ func kubeEntry(change func(*mapping.Entry)) mapping.Entry {
 	e := mapping.Entry{
 		Kind: mapping.InferencePool, Name: "llm", Namespace: "home", Tenant: "default", PortStride: 1, Scheme: "http", Ask: true,
 		RoleLabels: []string{"llm-d.ai/role", "nvidia.com/role"}, NotReadyGrace: 5 * time.Minute,
+		Worker: catalog.Record{KVEvents: new(true)},
 	}
 	change(&e)
 	return e
@@ -91,24 +93,25 @@ func TestKubernetesEntries(t *testing.T) {
 				"DYN_EPP_DATA_PARALLEL_STRIDE": "3", "DYN_EPP_DATA_PARALLEL_SIZE": "4", "DYN_EPP_WORKER_ROLE_LABEL": "x",
 			}},
 			[]mapping.Entry{kubeEntry(func(e *mapping.Entry) {
-				e.Namespace, e.Model, e.BlockSize, e.TotalKVBlocks, e.MaxNumBatchedTokens = "dynamo", "m", 64, 9, 8
-				e.KVEventsPort, e.KVReplayPort, e.PortStride, e.DataParallelSize, e.RoleLabels = 1, 2, 3, 4, []string{"x"}
+				e.Namespace, e.Model, e.KVEventsPort, e.KVReplayPort, e.PortStride, e.RoleLabels = "dynamo", "m", 1, 2, 3, []string{"x"}
+				r := &e.Worker
+				r.BlockSize, r.TotalKVBlocks, r.MaxNumBatchedTokens, r.Size = new(uint32(64)), new(uint64(9)), new(uint64(8)), new(uint32(4))
 			})},
 		},
 		"two pools of Dynamo": {
 			setup{env: map[string]string{"DYN_EPP_INFERENCE_POOL_NAME": "llm", "DYN_EPP_PREFILL_INFERENCE_POOL_NAME": "p", "DYN_MODEL_NAME": "m"}},
-			[]mapping.Entry{kubeEntry(same), kubeEntry(func(e *mapping.Entry) { e.Name, e.Role = "p", "prefill" })},
+			[]mapping.Entry{kubeEntry(same), kubeEntry(func(e *mapping.Entry) { e.Name, e.Worker.Role = "p", new("prefill") })},
 		},
 		"the file": {
 			setup{args: []string{"--config", "f"}, files: map[string]string{"f": "kubernetes:\n  namespace: n\n  block_size: 16\n  pools:\n  - inference_pool: llm\n  - {selector: 'a=b,c=d', target_ports: [1, 2], block_size: 32, role_label: '', ask: no}\n" +
 				"  - {service: s, namespace: o, role: decode}\n"}},
 			[]mapping.Entry{
-				kubeEntry(func(e *mapping.Entry) { e.Namespace, e.BlockSize = "n", 16 }),
+				kubeEntry(func(e *mapping.Entry) { e.Namespace, e.Worker.BlockSize = "n", new(uint32(16)) }),
 				kubeEntry(func(e *mapping.Entry) {
-					e.Kind, e.Name, e.Namespace, e.BlockSize, e.TargetPorts, e.RoleLabels, e.Ask = mapping.Selector, "a=b,c=d", "n", 32, []uint16{1, 2}, nil, false
+					e.Kind, e.Name, e.Namespace, e.Worker.BlockSize, e.TargetPorts, e.RoleLabels, e.Ask = mapping.Selector, "a=b,c=d", "n", new(uint32(32)), []uint16{1, 2}, nil, false
 				}),
 				kubeEntry(func(e *mapping.Entry) {
-					e.Kind, e.Name, e.Namespace, e.BlockSize, e.Role = mapping.Service, "s", "o", 16, "decode"
+					e.Kind, e.Name, e.Namespace, e.Worker.BlockSize, e.Worker.Role = mapping.Service, "s", "o", new(uint32(16)), new("decode")
 				}),
 			},
 		},
@@ -118,6 +121,26 @@ func TestKubernetesEntries(t *testing.T) {
 				t.Error(d)
 			}
 		})
+	}
+}
+
+// TestFieldsOfPool: an entry of kubernetes.pools may have each field that pods may have, also one without an option.
+func TestFieldsOfPool(t *testing.T) {
+	all := entries(t, setup{args: []string{"--config", "f", "--kube-kv-events=false"}, files: map[string]string{
+		"f": "kubernetes:\n  rank_header: local\n  pools:\n  - {inference_pool: llm, attention_chunk_size: 8192, is_eagle: false, kv_events: true, adapters: 'a,b', rank_header: none, load_metrics: true}\n",
+	}})
+	want := catalog.Record{
+		AttentionChunkSize: new(uint64(8192)), IsEagle: new(false), KVEvents: new(true), Adapters: []string{"a", "b"}, RankHeader: new("none"),
+		LoadMetrics: new(catalog.LoadMetrics),
+	}
+	if d := cmp.Diff(want, all[0].Worker); d != "" {
+		t.Error(d)
+	}
+	for _, key := range []string{"endpoint", "model_aliases", "stable_routing_id"} {
+		_, err := setup{args: []string{"--config", "f"}, files: map[string]string{"f": "kubernetes:\n  pools:\n  - {inference_pool: llm, " + key + ": x}\n"}}.load()
+		if err == nil || !strings.Contains(err.Error(), "kubernetes.pools[0]: "+key+": unknown key") {
+			t.Errorf("%s: %v", key, err)
+		}
 	}
 }
 

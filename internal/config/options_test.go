@@ -21,7 +21,7 @@ func TestEveryFieldHasOneKey(t *testing.T) {
 		}
 		bound[field] = o.key
 	}
-	exempt := []string{"Action", "SlotsOnly", "Policy", "Policies", "PrefixOnly", "notes", "policyText", "Kind", "Name"}
+	exempt := []string{"Action", "SlotsOnly", "Policy", "Policies", "PrefixOnly", "notes", "policyText", "Kind", "Name", "Worker"}
 	var walk func(path string, v reflect.Value)
 	walk = func(path string, v reflect.Value) {
 		for i := range v.NumField() {

@@ -64,14 +64,6 @@ func orNil[T comparable](v T) any {
 
 func boolean(field *bool) value { return typed[bool]{field: field, parse: parseBool} }
 
-// negated is a boolean whose opposite the field has, so that the field's zero value is true.
-func negated(field *bool) value {
-	return typed[bool]{field: field, parse: func(text string) (bool, error) {
-		v, err := parseBool(text)
-		return !v && err == nil, err
-	}, render: func(v bool) any { return !v }}
-}
-
 // parseBool reads Dynamo's spelling: any case, no trimming.
 func parseBool(text string) (bool, error) {
 	switch strings.ToLower(text) {

@@ -142,7 +142,7 @@ func (r Record) asGiven() Record {
 	for field := range r.Describe.Filled {
 		if field == FieldModel {
 			r.Scope.Model = DefaultName
-		} else if f := fieldNamed(field); f != nil {
+		} else if f := FieldNamed(field); f != nil {
 			f.Of.clear(&r)
 		}
 	}

@@ -23,6 +23,11 @@ type Field struct {
 	Dynamo bool
 	// EngineOnly: the engine alone says it; it is neither registered nor patched.
 	EngineOnly bool
+	// Pods: a source of pods in Kubernetes and a pod's annotation may say it. What else a pod's record
+	// has follows from the pod.
+	Pods bool
+	// Most is the largest number that a number may be; 0: any number of its kind.
+	Most uint64
 
 	// bytes limits each text. 0: texts and entries have no limit; of Words the catalog takes no others.
 	bytes   int
@@ -38,28 +43,28 @@ var fields = [...]Field{
 	{Name: FieldKVEventsEndpoints, Of: Map[uint32](func(r *Record) *map[uint32]string { return &r.KVEventsEndpoints }), Dynamo: true, bytes: maxEndpoint},
 	{Name: FieldReplayEndpoint, Of: Pointer[string](func(r *Record) **string { return &r.ReplayEndpoint }), Dynamo: true, bytes: maxEndpoint},
 	{Name: FieldReplayEndpoints, Of: Map[uint32](func(r *Record) *map[uint32]string { return &r.ReplayEndpoints }), Dynamo: true, bytes: maxEndpoint},
-	{Name: "kv_event_copies", Of: Pointer[string](func(r *Record) **string { return &r.KVEventCopies }), Words: []string{CountCopies, SetCopies}},
+	{Name: "kv_event_copies", Of: Pointer[string](func(r *Record) **string { return &r.KVEventCopies }), Words: []string{CountCopies, SetCopies}, Pods: true},
 	{Name: "kv_event_rank", Of: Pointer[string](func(r *Record) **string { return &r.KVEventRank }), Words: []string{RankOfBatch, RankOfStream}},
-	{Name: "kv_events", Of: Pointer[bool](func(r *Record) **bool { return &r.KVEvents })},
-	{Name: "attention_chunk_size", Of: Pointer[uint64](func(r *Record) **uint64 { return &r.AttentionChunkSize })},
-	{Name: FieldMaxModelLen, Of: Pointer[uint32](func(r *Record) **uint32 { return &r.MaxModelLen })},
+	{Name: "kv_events", Of: Pointer[bool](func(r *Record) **bool { return &r.KVEvents }), Pods: true},
+	{Name: "attention_chunk_size", Of: Pointer[uint64](func(r *Record) **uint64 { return &r.AttentionChunkSize }), Pods: true},
+	{Name: FieldMaxModelLen, Of: Pointer[uint32](func(r *Record) **uint32 { return &r.MaxModelLen }), Pods: true},
 	{Name: FieldLoadEndpoint, Of: Pointer[string](func(r *Record) **string { return &r.LoadEndpoint }), bytes: maxEndpoint},
 	{Name: FieldLoadEndpoints, Of: Map[uint32](func(r *Record) *map[uint32]string { return &r.LoadEndpoints }), bytes: maxEndpoint, check: (*Record).checkLoadEndpoints},
-	{Name: "load_metrics", Of: Pointer[LoadMetrics](func(r *Record) **LoadMetrics { return &r.LoadMetrics }), bytes: maxEndpoint, check: (*Record).checkLoadMetrics},
-	{Name: FieldRole, Of: Pointer[string](func(r *Record) **string { return &r.Role }), Words: []string{RolePrefill, RoleDecode}},
+	{Name: "load_metrics", Of: Pointer[LoadMetrics](func(r *Record) **LoadMetrics { return &r.LoadMetrics }), bytes: maxEndpoint, check: (*Record).checkLoadMetrics, Pods: true},
+	{Name: FieldRole, Of: Pointer[string](func(r *Record) **string { return &r.Role }), Words: []string{RolePrefill, RoleDecode}, Pods: true},
 	{Name: "rank_endpoints", Of: Map[uint32](func(r *Record) *map[uint32]string { return &r.RankEndpoints }), bytes: maxEndpoint, check: (*Record).checkRankEndpoints},
-	{Name: "rank_header", Of: Pointer[string](func(r *Record) **string { return &r.RankHeader }), Words: []string{RankLocal, RankGlobal, RankNone}},
-	{Name: "prefill_rank_header", Of: Pointer[bool](func(r *Record) **bool { return &r.PrefillRankHeader })},
+	{Name: "rank_header", Of: Pointer[string](func(r *Record) **string { return &r.RankHeader }), Words: []string{RankLocal, RankGlobal, RankNone}, Pods: true},
+	{Name: "prefill_rank_header", Of: Pointer[bool](func(r *Record) **bool { return &r.PrefillRankHeader }), Pods: true},
 	{Name: FieldAliases, Of: List(func(r *Record) *[]string { return &r.Aliases }), EngineOnly: true},
-	{Name: FieldAdapters, Of: List(func(r *Record) *[]string { return &r.Adapters }), bytes: MaxName, entries: maxAdapters, check: (*Record).checkAdapters},
-	{Name: FieldBlockSize, Of: Pointer[uint32](func(r *Record) **uint32 { return &r.BlockSize }), Dynamo: true},
+	{Name: FieldAdapters, Of: List(func(r *Record) *[]string { return &r.Adapters }), bytes: MaxName, entries: maxAdapters, check: (*Record).checkAdapters, Pods: true},
+	{Name: FieldBlockSize, Of: Pointer[uint32](func(r *Record) **uint32 { return &r.BlockSize }), Dynamo: true, Pods: true},
 	{Name: FieldStartRank, Of: Pointer[uint32](func(r *Record) **uint32 { return &r.StartRank }), Dynamo: true},
-	{Name: FieldSize, Of: Pointer[uint32](func(r *Record) **uint32 { return &r.Size }), Dynamo: true},
-	{Name: FieldMaxNumBatchedTokens, Of: Pointer[uint64](func(r *Record) **uint64 { return &r.MaxNumBatchedTokens }), Dynamo: true},
-	{Name: FieldTotalKVBlocks, Of: Pointer[uint64](func(r *Record) **uint64 { return &r.TotalKVBlocks }), Dynamo: true},
+	{Name: FieldSize, Of: Pointer[uint32](func(r *Record) **uint32 { return &r.Size }), Dynamo: true, Pods: true, Most: MaxRanks},
+	{Name: FieldMaxNumBatchedTokens, Of: Pointer[uint64](func(r *Record) **uint64 { return &r.MaxNumBatchedTokens }), Dynamo: true, Pods: true},
+	{Name: FieldTotalKVBlocks, Of: Pointer[uint64](func(r *Record) **uint64 { return &r.TotalKVBlocks }), Dynamo: true, Pods: true},
 	{Name: "stable_routing_id", Of: Pointer[string](func(r *Record) **string { return &r.StableRoutingID }), Dynamo: true, bytes: maxText},
-	{Name: FieldEagle, Of: Pointer[bool](func(r *Record) **bool { return &r.IsEagle }), Dynamo: true},
-	{Name: "taints", Of: List(func(r *Record) *[]string { return &r.Taints }), Dynamo: true, bytes: maxText, entries: maxTaints},
+	{Name: FieldEagle, Of: Pointer[bool](func(r *Record) **bool { return &r.IsEagle }), Dynamo: true, Pods: true},
+	{Name: "taints", Of: List(func(r *Record) *[]string { return &r.Taints }), Dynamo: true, bytes: maxText, entries: maxTaints, Pods: true},
 	{Name: "topology_domains", Of: Map[string](func(r *Record) *map[string]string { return &r.TopologyDomains }), Dynamo: true, bytes: maxText, entries: maxDomains},
 	{Name: "kv_transfer_domain", Of: Pointer[string](func(r *Record) **string { return &r.KVTransferDomain }), Dynamo: true, bytes: maxText},
 	{Name: "kv_transfer_enforcement", Of: Pointer[string](func(r *Record) **string { return &r.KVTransferEnforcement }), Words: []string{"required", "preferred"}, Dynamo: true, bytes: maxText},
@@ -70,8 +75,8 @@ var fields = [...]Field{
 // constants of the program and must not be changed.
 func Fields() []Field { return fields[:] }
 
-// fieldNamed returns the field with a name, nil if there is none.
-func fieldNamed(name string) *Field {
+// FieldNamed returns the field with a name, nil if there is none.
+func FieldNamed(name string) *Field {
 	for i := range fields {
 		if fields[i].Name == name {
 			return &fields[i]

@@ -273,7 +273,7 @@ func TestAsked(t *testing.T) {
 	api := kubetest.New(t)
 	api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", 8000))
 	api.Put("pods", kubetest.Pod("llm", "a", "10.0.0.1"))
-	w := start(t, api, pool(func(e *mapping.Entry) { e.Ask, e.Model, e.BlockSize = true, "", 0 }))
+	w := start(t, api, pool(func(e *mapping.Entry) { e.Ask, e.Model, e.Worker.BlockSize = true, "", nil }))
 	w.await("the reason", func() bool {
 		lines := w.workers()
 		return len(lines) == 1 && strings.HasPrefix(lines[0], "a:8000 incomplete: GET http://10.0.0.1:8000/v1/models: connection refused")
@@ -356,7 +356,7 @@ func TestEngines(t *testing.T) {
 	asks := describe.New(describe.Options{})
 	t.Cleanup(asks.Close)
 	config := kubernetes.Config{
-		Settings: settings(), Entries: []mapping.Entry{pool(func(e *mapping.Entry) { e.Ask, e.Model, e.BlockSize = true, "", 0 })},
+		Settings: settings(), Entries: []mapping.Entry{pool(func(e *mapping.Entry) { e.Ask, e.Model, e.Worker.BlockSize = true, "", nil })},
 	}
 	config.AllowLoopback = true
 	w := startAsking(t, api, client, config, func(ctx context.Context, url string) (*catalog.Description, error) {

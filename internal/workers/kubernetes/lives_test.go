@@ -15,7 +15,9 @@ import (
 )
 
 // asking is an entry that leaves all to the engines.
-func asking(e *mapping.Entry) { e.Ask, e.Model, e.BlockSize, e.TotalKVBlocks = true, "", 0, 0 }
+func asking(e *mapping.Entry) {
+	e.Ask, e.Model, e.Worker.BlockSize, e.Worker.TotalKVBlocks = true, "", nil, nil
+}
 
 // TestKeptForHours: what an engine has said holds while its pod is known: for a pod that is cordoned, not
 // ready or terminating for hours, and while no pod could be listed since a start. Its worker drains for
@@ -131,7 +133,8 @@ func TestFormerSettings(t *testing.T) {
 	const engine = "http://10.0.0.1:8000"
 	set := func(e *mapping.Entry) {
 		asking(e)
-		e.KVEventsPort, e.KVReplayPort, e.KVLoadPort, e.DataParallelSize, e.TotalKVBlocks, e.BlockSize = 6000, 6100, 6200, 2, 9, 64
+		e.KVEventsPort, e.KVReplayPort, e.KVLoadPort = 6000, 6100, 6200
+		e.Worker.Size, e.Worker.TotalKVBlocks, e.Worker.BlockSize = new(uint32(2)), new(uint64(9)), new(uint32(64))
 	}
 	annotations := []string{
 		"select-service/kv-events-port", "6000", "select-service/kv-replay-port", "6100", "select-service/kv-load-port", "6200",
@@ -153,7 +156,7 @@ func TestFormerSettings(t *testing.T) {
 		"it does not answer":         {before: set, after: asking, want: "events 5557 replay 0 load 0 ranks 1 blocks 0 block 32"},
 		"nor did it say so then":     {before: set, after: asking, saved: true, want: had},
 		"it does not answer all":     {before: set, after: asking, saved: true, says: &answer{Model: "x", Unanswered: true}, want: had},
-		"it is not asked":            {before: set, after: func(e *mapping.Entry) { e.TotalKVBlocks = 0 }, want: "events 5557 replay 0 load 0 ranks 1 blocks 0 block 16"},
+		"it is not asked":            {before: set, after: func(e *mapping.Entry) { e.Worker.TotalKVBlocks = nil }, want: "events 5557 replay 0 load 0 ranks 1 blocks 0 block 16"},
 		"it is not asked, nor known": {before: set, after: func(e *mapping.Entry) { asking(e); e.Ask = false }, want: "events 5557 replay 0 load 0 ranks 1 blocks 0 block 0", state: catalog.Incomplete},
 		"another port than before":   {before: set, after: func(e *mapping.Entry) { asking(e); e.KVEventsPort = 7000 }, says: &told, want: "events 7000 replay 0 load 0 ranks 1 blocks 0 block 32"},
 		"what the engine told it still tells": {

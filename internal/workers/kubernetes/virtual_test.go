@@ -91,7 +91,7 @@ func TestAskedAgain(t *testing.T) {
 		api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", 8000))
 		api.Put("pods", kubetest.Pod("llm", "a", "10.0.0.1"))
 		const engine = "http://10.0.0.1:8000"
-		w := startVirtual(t, api, nil, pool(func(e *mapping.Entry) { e.Ask, e.Model, e.BlockSize = true, "", 0 }))
+		w := startVirtual(t, api, nil, pool(func(e *mapping.Entry) { e.Ask, e.Model, e.Worker.BlockSize = true, "", nil }))
 		slow := func(ctx context.Context) error { // five questions of 4.5 s
 			select {
 			case <-ctx.Done():
@@ -126,7 +126,9 @@ func TestAskedAgain(t *testing.T) {
 func TestRestored(t *testing.T) {
 	virtual(t, func(t *testing.T, api *kubetest.Server) {
 		withThreePods(api)
-		asked := pool(func(e *mapping.Entry) { e.Ask, e.Model, e.BlockSize, e.TotalKVBlocks = true, "", 0, 0 })
+		asked := pool(func(e *mapping.Entry) {
+			e.Ask, e.Model, e.Worker.BlockSize, e.Worker.TotalKVBlocks = true, "", nil, nil
+		})
 		before := startVirtual(t, api, nil, asked)
 		for i := range 3 {
 			before.says(fmt.Sprintf("http://10.0.0.%d:8000", i+1), answer{Model: "x", Adapters: []string{"a"}, BlockSize: 32, TotalKVBlocks: 7, Ranks: 2, Eagle: true})
@@ -208,7 +210,7 @@ func TestCounts(t *testing.T) {
 		put("drained", "select-service/block-size", "16")
 		put("none")
 		put("portless", "select-service/block-size", "16", "llm-d.ai/active-ports", "9")
-		w := startVirtual(t, api, nil, pool(func(e *mapping.Entry) { e.BlockSize = 0 }))
+		w := startVirtual(t, api, nil, pool(func(e *mapping.Entry) { e.Worker.BlockSize = nil }))
 		is := func(want kubernetes.Pods) {
 			t.Helper()
 			w.await(fmt.Sprintf("counts %+v", want), func() bool { return w.d.Status().Sources[0].Pods == want })

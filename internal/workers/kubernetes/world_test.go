@@ -54,7 +54,7 @@ func (*attachments) ReleaseSlot(catalog.Scope, catalog.Rank, uint32)         {}
 // pool returns an entry for an InferencePool whose engines need not be asked.
 func pool(change ...func(*mapping.Entry)) mapping.Entry {
 	e := mapping.Entry{
-		Kind: mapping.InferencePool, Name: "llm", Namespace: "llm", Model: "m", Tenant: "default", BlockSize: 16, TotalKVBlocks: 100,
+		Kind: mapping.InferencePool, Name: "llm", Namespace: "llm", Model: "m", Tenant: "default", Worker: catalog.Record{BlockSize: new(uint32(16)), TotalKVBlocks: new(uint64(100))},
 		Scheme: "http", RoleLabels: []string{mapping.RoleLabelLLMD, mapping.RoleLabelDynamo}, NotReadyGrace: mapping.DefaultGrace,
 	}
 	for _, c := range change {

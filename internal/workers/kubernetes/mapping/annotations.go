@@ -1,8 +1,10 @@
 package mapping
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,11 +22,41 @@ type annotations struct {
 	faults []string
 }
 
-// known are the names of annotations that have a meaning.
-var known = []string{
-	"model", "adapters", "block-size", "kv-events-port", "kv-replay-port", "data-parallel-size", "total-kv-blocks",
-	"max-num-batched-tokens", "role", "taints", "cordoned", "rank-header", "kv-load-port", "load-metrics", "kv-events",
+// podField is a field of a record that pods may have in an annotation.
+type podField struct {
+	annotation string // without the prefix
+	*catalog.Field
 }
+
+// podFields are the fields with Pods, in their order.
+var podFields = func() (all []podField) {
+	for i, f := range catalog.Fields() {
+		if f.Pods {
+			all = append(all, podField{strings.ReplaceAll(f.Name, "_", "-"), &catalog.Fields()[i]})
+		}
+	}
+	return all
+}()
+
+// The annotations that are no fields of a record.
+const (
+	annotationModel      = "model"
+	annotationCordoned   = "cordoned"
+	annotationEventsPort = "kv-events-port"
+	annotationReplayPort = "kv-replay-port"
+	annotationLoadPort   = "kv-load-port"
+)
+
+// Annotations returns the names of the annotations that have a meaning, without their prefix.
+func Annotations() []string {
+	names := []string{annotationModel, annotationCordoned, annotationEventsPort, annotationReplayPort, annotationLoadPort}
+	for _, f := range podFields {
+		names = append(names, f.annotation)
+	}
+	return names
+}
+
+var known = Annotations()
 
 // unknown returns the annotations with the prefix that are not known, in order.
 func (a *annotations) unknown() []string {
@@ -35,6 +67,46 @@ func (a *annotations) unknown() []string {
 		}
 	}
 	return names
+}
+
+// read sets the fields of a record that annotations give. The role is not among them: see role.
+func (a *annotations) read(r *catalog.Record) {
+	for _, f := range podFields {
+		switch of := f.Of.(type) {
+		case catalog.Pointer[string]:
+			if f.Name != catalog.FieldRole {
+				set(of(r), a.word(f.annotation, f.Words))
+			}
+		case catalog.Pointer[bool]:
+			set(of(r), a.flag(f.annotation))
+		case catalog.Pointer[uint32]:
+			if n := a.number(f.annotation, cmp.Or(f.Most, math.MaxUint32)); n != nil {
+				*of(r) = new(uint32(*n))
+			}
+		case catalog.Pointer[uint64]:
+			set(of(r), a.number(f.annotation, math.MaxInt64))
+		case catalog.Pointer[catalog.LoadMetrics]:
+			if read := a.flag(f.annotation); read != nil {
+				*of(r) = nil
+				if *read {
+					*of(r) = new(catalog.LoadMetrics)
+				}
+			}
+		case catalog.List:
+			if items := a.list(f.annotation); items != nil {
+				*of(r) = items
+			}
+		default:
+			panic("mapping: the field " + f.Name + " has no known kind")
+		}
+	}
+}
+
+// set sets a field to a value that is given.
+func set[T any](field **T, value *T) {
+	if value != nil {
+		*field = value
+	}
 }
 
 func (a *annotations) fault(key, format string, args ...any) {
@@ -61,36 +133,57 @@ func (a *annotations) text(name string) string {
 	return text
 }
 
-// number returns a whole number from 1 to most, 0 if it is not given or wrong.
-func (a *annotations) number(name string, most uint64) uint64 {
+// number returns a whole number from 1 to most, nil if it is not given or wrong.
+func (a *annotations) number(name string, most uint64) *uint64 {
 	text, given := a.value(a.prefix + name)
 	if !given {
-		return 0
+		return nil
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil || n == 0 || n > most {
 		hint := ""
-		if name == "kv-events-port" {
+		if name == annotationEventsPort {
 			hint = "; a pod without KV events has " + a.prefix + "kv-events: \"false\""
 		}
 		a.fault(a.prefix+name, "%q is not a number from 1 to %d%s", catalog.Clip(text), most, hint)
-		return 0
+		return nil
 	}
-	return n
+	return &n
 }
 
-// flag returns a boolean, or what holds if it is not given or wrong.
-func (a *annotations) flag(name string, otherwise bool) bool {
+// port returns a port, 0 if it is not given or wrong.
+func (a *annotations) port(name string) uint16 {
+	if n := a.number(name, math.MaxUint16); n != nil {
+		return uint16(*n)
+	}
+	return 0
+}
+
+// flag returns a boolean, nil if it is not given or wrong.
+func (a *annotations) flag(name string) *bool {
 	text, given := a.value(a.prefix + name)
 	if !given {
-		return otherwise
+		return nil
 	}
 	v, err := strconv.ParseBool(text)
 	if err != nil {
 		a.fault(a.prefix+name, "%q is neither true nor false", catalog.Clip(text))
-		return otherwise
+		return nil
 	}
-	return v
+	return &v
+}
+
+// word returns one of some words, nil if it is not given or wrong.
+func (a *annotations) word(name string, words []string) *string {
+	text, given := a.value(a.prefix + name)
+	if !given {
+		return nil
+	}
+	if !slices.Contains(words, text) {
+		a.fault(a.prefix+name, "%q is not %s", catalog.Clip(text), catalog.AnyOf(words))
+		return nil
+	}
+	return &text
 }
 
 // list returns the elements of a list with commas; nil if it is not given.
@@ -102,27 +195,14 @@ func (a *annotations) list(name string) []string {
 	return trimmedList(text)
 }
 
-// rankHeader returns how the engine's frontend wants to be told a rank, "" if it is not given.
-func (a *annotations) rankHeader() string {
-	text, given := a.value(a.prefix + "rank-header")
-	switch text {
-	case catalog.RankLocal, catalog.RankGlobal, catalog.RankNone:
-		return text
-	}
-	if given {
-		a.fault(a.prefix+"rank-header", "%q is not local, global or none", catalog.Clip(text))
-	}
-	return ""
-}
-
 // role returns the pod's role, nil for both phases, and whether it serves requests at all: an
 // annotation, else what the entry fixes, else a label.
 func (a *annotations) role(e *Entry) (role *string, serves bool) {
 	if text, given := a.value(a.prefix + "role"); given {
 		return a.roleOf("annotation "+a.prefix+"role", text)
 	}
-	if e.Role != "" {
-		return &e.Role, true
+	if role := e.Worker.Role; role != nil {
+		return role, true
 	}
 	for _, label := range e.RoleLabels {
 		if text, given := a.pod.Labels[label]; given {

@@ -2,7 +2,11 @@
 // why one of them is incomplete or excluded. Pure functions.
 package mapping
 
-import "time"
+import (
+	"time"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
 
 // Kind is what an entry names as the source of its pods.
 type Kind string
@@ -28,24 +32,18 @@ type Entry struct {
 	Model  string // asked of the engine if not given
 	Tenant string // never taken from a pod
 
-	BlockSize           uint32 // tokens
-	TotalKVBlocks       uint64 // of each rank
-	MaxNumBatchedTokens uint64
-	// NoKVEvents: the engines publish no KV events.
-	NoKVEvents       bool
-	KVEventsPort     uint16 // of rank 0
-	KVReplayPort     uint16
-	KVLoadPort       uint16
-	PortStride       uint16 // between the ports of neighbouring ranks; 0 is 1
-	DataParallelSize uint32 // ranks behind each target port; 0 is 1
-	RankHeader       string
-	// LoadMetrics: the engines' load is read from their metrics.
-	LoadMetrics bool
+	// Worker has what is said of each worker: the fields with catalog.Field.Pods. Its Size is the number of
+	// ranks behind each target port.
+	Worker catalog.Record
 
-	// RoleLabels are the labels that may say a pod's role, the first one that it has counts; Role
-	// fixes the role of all pods.
+	KVEventsPort uint16 // of rank 0
+	KVReplayPort uint16
+	KVLoadPort   uint16
+	PortStride   uint16 // between the ports of neighbouring ranks; 0 is 1
+
+	// RoleLabels are the labels that may say a pod's role, the first one that it has counts; the role of
+	// Worker fixes that of all pods.
 	RoleLabels []string
-	Role       string
 
 	Scheme string // of the engines' HTTP servers: http or https
 	// Ask: engines are asked for what is not given.

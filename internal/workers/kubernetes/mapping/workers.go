@@ -50,7 +50,8 @@ type Mapped struct {
 // returns what the engine of a record that asks to be described has said, nil if it has not.
 func Map(p *Pod, pool *Pool, e *Entry, s *Settings, told func(r *catalog.Record) *catalog.Description) Mapped {
 	a := annotations{pod: p, prefix: s.AnnotationPrefix}
-	m := Mapped{Cordoned: a.flag("cordoned", false), Unknown: a.unknown()}
+	cordoned := a.flag(annotationCordoned)
+	m := Mapped{Cordoned: cordoned != nil && *cordoned, Unknown: a.unknown()}
 	if why := badIP(p.IP, s.AllowLoopback); why != "" {
 		m.Excluded, m.Why = ExcludedIP, fmt.Sprintf("the address %s %s", catalog.Clip(p.IP), why)
 		return m
@@ -60,19 +61,13 @@ func Map(p *Pod, pool *Pool, e *Entry, s *Settings, told func(r *catalog.Record)
 		m.Excluded, m.Why = ExcludedRole, "its role is encode"
 		return m
 	}
-	size := uint32(a.number("data-parallel-size", catalog.MaxRanks))
 	g := given{
-		model: a.text("model"), adapters: a.list("adapters"), taints: a.list("taints"), role: role, size: size,
-		blockSize:  uint32(a.number("block-size", math.MaxUint32)),
-		blocks:     a.number("total-kv-blocks", math.MaxInt64),
-		batched:    a.number("max-num-batched-tokens", math.MaxInt64),
-		events:     uint16(a.number("kv-events-port", math.MaxUint16)),
-		replay:     uint16(a.number("kv-replay-port", math.MaxUint16)),
-		load:       uint16(a.number("kv-load-port", math.MaxUint16)),
-		noEvents:   !a.flag("kv-events", !e.NoKVEvents),
-		metrics:    a.flag("load-metrics", e.LoadMetrics),
-		rankHeader: a.rankHeader(),
+		record: e.Worker, model: first(a.text(annotationModel), e.Model),
+		events: a.port(annotationEventsPort), replay: a.port(annotationReplayPort), load: a.port(annotationLoadPort),
 	}
+	g.record.Size = nil
+	a.read(&g.record)
+	g.record.Role = role
 	active := a.activePorts()
 	ports := 0
 	for _, port := range pool.Ports {
@@ -80,12 +75,14 @@ func Map(p *Pod, pool *Pool, e *Entry, s *Settings, told func(r *catalog.Record)
 			ports++
 		}
 	}
-	g.most = max(PodRanks/max(1, uint32(ports)), e.DataParallelSize)
+	g.most = max(PodRanks/max(1, uint32(ports)), value(e.Worker.Size))
+	g.size = value(g.record.Size)
 	if g.size > g.most {
 		a.fault(a.prefix+"data-parallel-size", "%d ranks are more than %s", g.size, g.mostText())
 		g.size = 0
 	}
-	g.size = first(g.size, e.DataParallelSize)
+	g.size = first(g.size, value(e.Worker.Size))
+	g.record.Size = nil // see setRanks
 	for i, port := range pool.Ports {
 		if !active(port) {
 			continue
@@ -97,20 +94,13 @@ func Map(p *Pod, pool *Pool, e *Entry, s *Settings, told func(r *catalog.Record)
 	return m
 }
 
-// given is what a pod's annotations and labels say, for each of its workers.
+// given is what a pod's annotations and labels, and its source, say for each of its workers.
 type given struct {
-	model            string
-	adapters, taints []string
-	role             *string
-	size             uint32 // ranks behind each port, 0: not given
-	most             uint32 // that they may be
-	blockSize        uint32
-	blocks, batched  uint64
-	events, replay   uint16
-	load             uint16
-	noEvents         bool // the engine publishes no KV events
-	metrics          bool // the load is read from the engine's metrics
-	rankHeader       string
+	record               catalog.Record // the fields with catalog.Field.Pods, but for Size
+	model                string
+	events, replay, load uint16
+	size                 uint32 // ranks behind each port, 0: not given
+	most                 uint32 // that they may be
 }
 
 // worker returns the worker behind the i-th target port. What only its engine can say is left to the
@@ -129,19 +119,10 @@ func (g given) worker(p *Pod, pool *Pool, e *Entry, s *Settings, i int, told fun
 		}
 	}
 	url := e.Scheme + "://" + net.JoinHostPort(p.IP, strconv.Itoa(int(port)))
-	w := Worker{Port: port, Record: catalog.Record{
-		ID:              workerid.Of(name),
-		Scope:           catalog.Scope{Model: first(g.model, e.Model, catalog.DefaultName), Tenant: e.Tenant},
-		Endpoint:        &url,
-		BlockSize:       some(first(g.blockSize, e.BlockSize)),
-		TotalKVBlocks:   some(first(g.blocks, e.TotalKVBlocks)),
-		Role:            g.role,
-		StableRoutingID: some(p.Name),
-		Adapters:        g.adapters, Taints: g.taints,
-		MaxNumBatchedTokens: some(first(g.batched, e.MaxNumBatchedTokens)),
-		RankHeader:          some(first(g.rankHeader, e.RankHeader)),
-	}}
+	w := Worker{Port: port, Record: g.record}
 	r := &w.Record
+	r.ID, r.Scope = workerid.Of(name), catalog.Scope{Model: first(g.model, catalog.DefaultName), Tenant: e.Tenant}
+	r.Endpoint, r.StableRoutingID = &url, some(p.Name)
 	said := g.describe(&w, pool, e, told)
 	if g.size == 0 && said.Size > g.most {
 		w.Reasons = append(w.Reasons, fmt.Sprintf("the engine's %d ranks are more than %s", said.Size, g.mostText()))
@@ -158,23 +139,20 @@ func (g given) worker(p *Pod, pool *Pool, e *Entry, s *Settings, i int, told fun
 			r.TopologyDomains[domain.name] = value
 		}
 	}
-	switch {
-	case g.noEvents:
-		r.KVEvents = new(false)
-	case s.KVEvents:
-		g.setEvents(&w, p, e, said)
+	if r.Publishes() {
+		r.KVEvents = nil
+		if s.KVEvents {
+			g.setEvents(&w, p, e, said)
+		}
 	}
 	r.LoadEndpoint, r.LoadEndpoints = single(g.endpoints(&w, p, e, "load reports", first(g.load, p.Ports[PortLoad], e.KVLoadPort), firstPort(said.LoadEndpoints)))
-	if g.metrics {
-		r.LoadMetrics = new(catalog.LoadMetrics)
-	}
 	return w
 }
 
 // describe has the engine asked for what is not given, and returns what it has said.
 func (g *given) describe(w *Worker, pool *Pool, e *Entry, told func(*catalog.Record) *catalog.Description) *catalog.Description {
 	r := &w.Record
-	noModel := first(g.model, e.Model) == ""
+	noModel := g.model == ""
 	switch {
 	case e.Ask && !pool.H2C:
 		if noModel || r.BlockSize == nil || r.Adapters == nil || r.TotalKVBlocks == nil {
@@ -271,6 +249,14 @@ func first[T comparable](values ...T) T {
 		}
 	}
 	return none
+}
+
+// value returns what a field has, its zero value if it is unset.
+func value[T any](field *T) (v T) {
+	if field != nil {
+		v = *field
+	}
+	return v
 }
 
 // some returns a value that is given, else nil.

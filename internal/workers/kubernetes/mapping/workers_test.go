@@ -1,6 +1,7 @@
 package mapping_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -33,7 +34,7 @@ func annotated(pairs ...string) *mapping.Pod {
 // configured is an entry that leaves nothing to be asked.
 func configured() mapping.Entry {
 	return mapping.Entry{
-		Kind: mapping.InferencePool, Name: "llm", Namespace: "llm", Model: "m", Tenant: "default", BlockSize: 16,
+		Kind: mapping.InferencePool, Name: "llm", Namespace: "llm", Model: "m", Tenant: "default", Worker: catalog.Record{BlockSize: new(uint32(16))},
 		Scheme: "http", RoleLabels: []string{mapping.RoleLabelLLMD, mapping.RoleLabelDynamo},
 	}
 }
@@ -138,12 +139,12 @@ func TestMap(t *testing.T) {
 		},
 		"no events by entry": {
 			pod:   pod(func(p *mapping.Pod) { p.Ports = map[string]uint16{"kv-events": 6000} }),
-			entry: func(e *mapping.Entry) { e.NoKVEvents = true }, said: &catalog.Description{KVEventsEndpoints: map[uint32]string{0: "tcp://10.0.0.1:9000"}, ReplayEndpoints: map[uint32]string{0: "tcp://10.0.0.1:9100"}, LoadEndpoints: map[uint32]string{0: "tcp://10.0.0.1:9200"}},
+			entry: func(e *mapping.Entry) { e.Worker.KVEvents = new(false) }, said: &catalog.Description{KVEventsEndpoints: map[uint32]string{0: "tcp://10.0.0.1:9000"}, ReplayEndpoints: map[uint32]string{0: "tcp://10.0.0.1:9100"}, LoadEndpoints: map[uint32]string{0: "tcp://10.0.0.1:9200"}},
 			want: []string{plain + " no events load=tcp://10.0.0.1:9200"},
 		},
 		"no events by annotation": {pod: annotated("select-service/kv-events", "false"), want: []string{plain + " no events"}},
 		"events by annotation": {
-			pod: annotated("select-service/kv-events", "true"), entry: func(e *mapping.Entry) { e.NoKVEvents = true },
+			pod: annotated("select-service/kv-events", "true"), entry: func(e *mapping.Entry) { e.Worker.KVEvents = new(false) },
 			want: []string{plain + " events=tcp://10.0.0.1:5557"},
 		},
 		"a port of events that is none": {
@@ -173,18 +174,18 @@ func TestMap(t *testing.T) {
 		},
 		"load by container port, of two ranks": {
 			pod:   pod(func(p *mapping.Pod) { p.Ports = map[string]uint16{"kv-load": 6200} }),
-			entry: func(e *mapping.Entry) { e.DataParallelSize, e.KVLoadPort = 2, 7200 },
+			entry: func(e *mapping.Entry) { e.Worker.Size, e.KVLoadPort = new(uint32(2)), 7200 },
 			said:  &catalog.Description{LoadEndpoints: map[uint32]string{0: "tcp://10.0.0.1:9200"}},
 			want: []string{plain + " ranks=0+2 events=map[0:tcp://10.0.0.1:5557 1:tcp://10.0.0.1:5558]" +
 				" load=map[0:tcp://10.0.0.1:6200 1:tcp://10.0.0.1:6201]"},
 		},
 		"load by entry": {
-			pod: pod(nil), entry: func(e *mapping.Entry) { e.KVLoadPort, e.LoadMetrics = 7200, true }, said: &catalog.Description{LoadEndpoints: map[uint32]string{0: "tcp://10.0.0.1:9200"}},
+			pod: pod(nil), entry: func(e *mapping.Entry) { e.KVLoadPort, e.Worker.LoadMetrics = 7200, new(catalog.LoadMetrics) }, said: &catalog.Description{LoadEndpoints: map[uint32]string{0: "tcp://10.0.0.1:9200"}},
 			want: []string{plain + " events=tcp://10.0.0.1:5557 load=tcp://10.0.0.1:7200 metrics=true"},
 		},
 		"load by annotation": {
 			pod:   annotated("select-service/kv-load-port", "5200", "select-service/load-metrics", "false"),
-			entry: func(e *mapping.Entry) { e.KVLoadPort, e.LoadMetrics = 7200, true },
+			entry: func(e *mapping.Entry) { e.KVLoadPort, e.Worker.LoadMetrics = 7200, new(catalog.LoadMetrics) },
 			want:  []string{plain + " events=tcp://10.0.0.1:5557 load=tcp://10.0.0.1:5200"},
 		},
 		"load as the engine says": {
@@ -206,7 +207,7 @@ func TestMap(t *testing.T) {
 			},
 		},
 		"two ports with two ranks each, stride 10": {
-			pod: pod(nil), ports: []uint16{8000, 8001}, entry: func(e *mapping.Entry) { e.DataParallelSize, e.PortStride = 2, 10 },
+			pod: pod(nil), ports: []uint16{8000, 8001}, entry: func(e *mapping.Entry) { e.Worker.Size, e.PortStride = new(uint32(2)), 10 },
 			want: []string{
 				plain + " ranks=0+2 events=map[0:tcp://10.0.0.1:5557 1:tcp://10.0.0.1:5567]",
 				"3621283254180760 m@default http://10.0.0.1:8001 block=16 ranks=2+2 header=local events=map[2:tcp://10.0.0.1:5577 3:tcp://10.0.0.1:5587]",
@@ -233,8 +234,10 @@ func TestMap(t *testing.T) {
 				"select-service/kv-events-port", "1", "select-service/kv-replay-port", "2", "select-service/data-parallel-size", "2",
 				"select-service/total-kv-blocks", "3", "select-service/max-num-batched-tokens", "4", "select-service/role", "decode",
 				"select-service/taints", "t", "select-service/rank-header", "global"),
-			entry: func(e *mapping.Entry) { e.Ask, e.Role, e.TotalKVBlocks, e.MaxNumBatchedTokens = true, "prefill", 7, 8 },
-			said:  &catalog.Description{Model: "x", Adapters: []string{"y"}, BlockSize: 64, TotalKVBlocks: 5},
+			entry: func(e *mapping.Entry) {
+				e.Ask, e.Worker.Role, e.Worker.TotalKVBlocks, e.Worker.MaxNumBatchedTokens = true, new("prefill"), new(uint64(7)), new(uint64(8))
+			},
+			said: &catalog.Description{Model: "x", Adapters: []string{"y"}, BlockSize: 64, TotalKVBlocks: 5},
 			want: []string{"1943803597606491 n@default http://10.0.0.1:8000 block=32 blocks=3 batched=4 ranks=0+2 header=global role=decode " +
 				"events=map[0:tcp://10.0.0.1:1 1:tcp://10.0.0.1:2] replay=map[0:tcp://10.0.0.1:2 1:tcp://10.0.0.1:3] adapters=[b a] taints=[t]"},
 		},
@@ -257,11 +260,11 @@ func TestMap(t *testing.T) {
 			want: []string{"1943803597606491 default@default http://10.0.0.1:8000 block=16 events=tcp://10.0.0.1:5557 !401"},
 		},
 		"tells no model that is given": {
-			pod: pod(nil), entry: func(e *mapping.Entry) { e.Ask, e.BlockSize = true, 0 }, said: &catalog.Description{Unknown: map[string]string{"model_name": "401"}, BlockSize: 32},
+			pod: pod(nil), entry: func(e *mapping.Entry) { e.Ask, e.Worker.BlockSize = true, nil }, said: &catalog.Description{Unknown: map[string]string{"model_name": "401"}, BlockSize: 32},
 			want: []string{"1943803597606491 m@default http://10.0.0.1:8000 block=32 events=tcp://10.0.0.1:5557"},
 		},
 		"answered with a fault": {
-			pod: pod(nil), entry: func(e *mapping.Entry) { e.Ask, e.BlockSize = true, 0 },
+			pod: pod(nil), entry: func(e *mapping.Entry) { e.Ask, e.Worker.BlockSize = true, nil },
 			away: "GET http://10.0.0.1:8000/metrics: 404",
 			want: []string{"1943803597606491 m@default http://10.0.0.1:8000 events=tcp://10.0.0.1:5557 !GET http://10.0.0.1:8000/metrics: 404 !block_size must be greater than 0"},
 		},
@@ -274,17 +277,18 @@ func TestMap(t *testing.T) {
 			want: []string{"1943803597606491 default@default http://10.0.0.1:8000 block=16 events=tcp://10.0.0.1:5557 !no model is configured, and engines that speak h2c are not asked"},
 		},
 		"port too high": {
-			pod: pod(nil), entry: func(e *mapping.Entry) { e.KVEventsPort, e.DataParallelSize = 65535, 2 },
+			pod: pod(nil), entry: func(e *mapping.Entry) { e.KVEventsPort, e.Worker.Size = 65535, new(uint32(2)) },
 			want: []string{plain + " ranks=0+2 !the port of the events of rank 1 would be 65536"},
 		},
 		"malformed": {
 			pod: annotated("select-service/block-size", "x", "select-service/data-parallel-size", "4097", "select-service/model", "",
 				"select-service/cordoned", "maybe", "select-service/taints", strings.Repeat("t", 1025), "select-service/rank-header", "x"),
 			want: []string{plain + ` events=tcp://10.0.0.1:5557 !annotation select-service/cordoned: "maybe" is neither true nor false` +
-				` !annotation select-service/data-parallel-size: "4097" is not a number from 1 to 4096` +
-				` !annotation select-service/model: it is empty !annotation select-service/taints: it has more than 1024 bytes` +
+				` !annotation select-service/model: it is empty` +
+				` !annotation select-service/rank-header: "x" is not local, global or none` +
 				` !annotation select-service/block-size: "x" is not a number from 1 to 4294967295` +
-				` !annotation select-service/rank-header: "x" is not local, global or none`},
+				` !annotation select-service/data-parallel-size: "4097" is not a number from 1 to 4096` +
+				` !annotation select-service/taints: it has more than 1024 bytes`},
 		},
 		"more ranks than a pod may have": {
 			pod: annotated("select-service/data-parallel-size", "65"),
@@ -298,7 +302,7 @@ func TestMap(t *testing.T) {
 		},
 		"ranks that its source allows": {
 			pod:   annotated("select-service/data-parallel-size", "100", "select-service/kv-events-port", "65500"),
-			entry: func(e *mapping.Entry) { e.DataParallelSize = 100 },
+			entry: func(e *mapping.Entry) { e.Worker.Size = new(uint32(100)) },
 			want:  []string{plain + " ranks=0+100 !the port of the events of rank 36 would be 65536"},
 		},
 		"zone": {
@@ -327,6 +331,60 @@ func TestMap(t *testing.T) {
 				t.Errorf("excluded %q, workers (-want +got):\n%s", m.Excluded, d)
 			}
 		})
+	}
+}
+
+// TestFieldsOfPods: an annotation, named after a field of the table, comes before the same field of its
+// source, and that before what is unset. A field that is the pod's own is no annotation.
+func TestFieldsOfPods(t *testing.T) {
+	values := map[string]string{
+		"kv_event_copies": "set", "kv_events": "false", "attention_chunk_size": "8192", "max_model_len": "4096", "load_metrics": "true", "role": "decode",
+		"rank_header": "none", "prefill_rank_header": "true", "adapters": "a,b", "block_size": "32", "data_parallel_size": "2",
+		"max_num_batched_tokens": "5", "total_kv_blocks": "6", "is_eagle": "true", "taints": "t",
+	}
+	show := func(of catalog.Accessor, r *catalog.Record) string {
+		var v any
+		switch of := of.(type) {
+		case catalog.Pointer[string]:
+			v = *of(r)
+		case catalog.Pointer[bool]:
+			v = *of(r)
+		case catalog.Pointer[uint32]:
+			v = *of(r)
+		case catalog.Pointer[uint64]:
+			v = *of(r)
+		case catalog.Pointer[catalog.LoadMetrics]:
+			v = *of(r)
+		case catalog.List:
+			v = *of(r)
+		}
+		text, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	for _, f := range catalog.Fields() {
+		name := mapping.DefaultAnnotationPrefix + strings.ReplaceAll(f.Name, "_", "-")
+		record := func(e mapping.Entry, p *mapping.Pod) (*catalog.Record, []string) {
+			m := mapping.Map(p, &mapping.Pool{Ports: []uint16{8000}}, &e, &settings, func(*catalog.Record) *catalog.Description { return nil })
+			return &m.Workers[0].Record, m.Unknown
+		}
+		r, unknown := record(configured(), annotated(name, values[f.Name]))
+		if f.Pods == (len(unknown) > 0) {
+			t.Errorf("%s: unknown %q", name, unknown)
+		}
+		if !f.Pods {
+			if none, _ := record(configured(), pod(nil)); show(f.Of, r) != show(f.Of, none) {
+				t.Errorf("%s: %s", name, show(f.Of, r))
+			}
+			continue
+		}
+		e := configured()
+		e.Worker = *r // as its source would say it
+		if fromEntry, _ := record(e, pod(nil)); show(f.Of, fromEntry) != show(f.Of, r) || show(f.Of, r) == "null" {
+			t.Errorf("%s: %s, the same of the source %s", name, show(f.Of, r), show(f.Of, fromEntry))
+		}
 	}
 }
 
@@ -359,7 +417,9 @@ func TestRoles(t *testing.T) {
 	}
 	for _, tt := range tests {
 		e := configured()
-		e.Role = tt.fixed
+		if tt.fixed != "" {
+			e.Worker.Role = &tt.fixed
+		}
 		p := pod(func(p *mapping.Pod) { p.Labels = tt.labels })
 		m := mapping.Map(p, &mapping.Pool{Ports: []uint16{8000}}, &e, &settings, func(*catalog.Record) *catalog.Description { return nil })
 		got := ""
