@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"time"
 
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/rest"
 )
 
@@ -15,13 +14,6 @@ const Noticed = pingAfter + pingTimeout
 func DialPinging(kubeconfig string, after, timeout time.Duration) (*Client, error) {
 	return dial(kubeconfig, after, timeout)
 }
-
-// client-go has a handler that sleeps until a millisecond after the last error. The tests do without:
-// in a bubble, whose clock is decades behind the machine's, that is decades.
-var _ = func() any {
-	utilruntime.ErrorHandlers = nil
-	return nil
-}()
 
 // Connect returns a client whose requests go through a transport, without a network, for bubbles of time.
 func Connect(transport http.RoundTripper) (*Client, error) {

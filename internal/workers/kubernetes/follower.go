@@ -10,18 +10,14 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 )
 
 // State says how far discovery knows what a source has.
@@ -70,16 +66,22 @@ const (
 )
 
 // sink takes what a follower learns. Its calls come one after the other.
-type sink[T any] interface {
-	// replace has all objects; those whose object is too large are named in keep.
-	replace(all []T, keep map[string]bool)
-	set(T)
-	remove(T)
+type sink[T any] struct {
+	// replace has all objects; those whose object is too large are named in keep, by namespace/name.
+	replace func(all []T, keep map[string]bool)
+	set     func(T)
+	remove  func(T)
 }
 
-// follower lists and watches one kind of object and tells a sink. It is what client-go's reflector
-// needs of a resource, and adds what the reflector does not say: states, a wait by the kind of
-// failure, and bounds.
+// apiList is a list of objects as client-go decodes it.
+type apiList interface {
+	runtime.Object
+	metav1.ListInterface
+}
+
+// follower lists and watches one kind of object with client-go's requests and decoders, and tells a sink.
+// client-go's informers are not used: they say nothing of states, keep each LIST as a whole in memory, and
+// wait in the same way after each kind of failure.
 type follower[T any] struct {
 	client    rest.Interface
 	resource  string // pods
@@ -87,17 +89,17 @@ type follower[T any] struct {
 	namespace string
 	labels    string // the selector
 	fields    string
-	list      func() runtime.Object // an empty list to decode into
-	convert   func(runtime.Object) (page *objects[T], one *object[T])
-	sink      sink[T]
-	counts    *Counters
-	changed   func()       // the state has changed
-	page      atomic.Int64 // objects of a page: pageSize, fewer where one could not be read
+	list      func() apiList // an empty list to decode into
+	// convert keeps what is needed of a list's objects, or of the object of an event.
+	convert func(runtime.Object) []object[T]
+	sink    sink[T]
+	counts  *Counters
+	changed func() // the state has changed
 
-	// versions has the newest version of each object by namespace/name, and gone counts those
-	// that were deleted. Only the reflector uses them, from one goroutine.
-	versions map[string]objectVersion
-	gone     int
+	// Only run uses these.
+	page     int64                    // objects of a page: pageSize, fewer where one could not be read
+	versions map[string]objectVersion // the newest of each object, by its key
+	gone     int                      // how many of them were deleted
 
 	mu       sync.Mutex // guards the fields below
 	state    State
@@ -162,8 +164,7 @@ const watchDecoding metav1.CauseType = "ClientWatchDecoding"
 // start sets the state at the begin.
 func (f *follower[T]) start(now time.Time) *follower[T] {
 	f.state, f.since, f.cause = Syncing, now, "start"
-	f.page.Store(pageSize)
-	f.versions = make(map[string]objectVersion)
+	f.page, f.versions = pageSize, make(map[string]objectVersion)
 	return f
 }
 
@@ -174,27 +175,11 @@ func (f failure) String() string {
 
 // run lists and watches until ctx ends.
 func (f *follower[T]) run(ctx context.Context) {
-	r := cache.NewReflectorWithOptions(f, nil, (*store[T])(f), cache.ReflectorOptions{
-		Name: f.resource, TypeDescription: f.resource,
-		// The waits are in pause, which knows the failures.
-		Backoff: &wait.Backoff{Duration: time.Millisecond, Factor: 1, Steps: 1},
-	})
-	r.WatchListPageSize = pageSize
-	r.RunWithContext(klog.NewContext(ctx, klog.Logger{})) // what it would log is in the states
-}
-
-// IsWatchListSemanticsUnSupported makes the reflector LIST: streamed lists need a server of 1.34
-// or newer.
-func (f *follower[T]) IsWatchListSemanticsUnSupported() bool { return true }
-
-// List implements cache.ListerWatcher.
-func (f *follower[T]) List(o metav1.ListOptions) (runtime.Object, error) {
-	return f.ListWithContext(context.Background(), o)
-}
-
-// Watch implements cache.ListerWatcher.
-func (f *follower[T]) Watch(o metav1.ListOptions) (watch.Interface, error) {
-	return f.WatchWithContext(context.Background(), o)
+	for ctx.Err() == nil {
+		if version, listed := f.relist(ctx); listed {
+			f.follow(ctx, version)
+		}
+	}
 }
 
 func (f *follower[T]) request() *rest.Request {
@@ -208,21 +193,51 @@ func (f *follower[T]) request() *rest.Request {
 	return r
 }
 
-// ListWithContext implements cache.ListerWithContext: a page of the newest state.
-func (f *follower[T]) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-	if o.Continue == "" {
-		if err := f.pause(ctx, true); err != nil {
-			return nil, err
-		}
-		f.counts.list(f.resource, f.takeCause())
+// relist lists all objects as they are now, page by page, and returns their version. After a failure, which
+// it records, nothing is told.
+func (f *follower[T]) relist(ctx context.Context) (version string, listed bool) {
+	if f.pause(ctx, true) != nil {
+		return "", false
 	}
+	f.counts.list(f.resource, f.takeCause())
 	begun := time.Now()
-	r := f.request()
-	if o.Limit > 0 {
-		r = r.Param("limit", fmt.Sprint(min(o.Limit, f.page.Load())))
+	var all []object[T]
+	limit, next := f.page, ""
+	for {
+		page, err := f.listPage(ctx, limit, next)
+		kind := failureOf(err)
+		if next == "" && limit > 0 && (err == nil || kind == expired) {
+			f.spaceLists(begun)
+		}
+		switch {
+		case err == nil:
+		case kind == expired && next != "": // the state of the first page is not kept: all at once
+			all, limit, next = nil, 0, ""
+			continue
+		default:
+			if kind == unreadable || errors.Is(err, errSlow) {
+				f.page = max(f.page/4, 1)
+			}
+			f.failed(err, kind)
+			return "", false
+		}
+		f.heard()
+		all = append(all, f.convert(page)...)
+		if next = page.GetContinue(); next == "" {
+			f.replace(all)
+			return page.GetResourceVersion(), true
+		}
 	}
-	if o.Continue != "" {
-		r = r.Param("continue", o.Continue)
+}
+
+// listPage asks for a page of a LIST: limit objects, 0 for all, after those of the page that ended with next.
+func (f *follower[T]) listPage(ctx context.Context, limit int64, next string) (apiList, error) {
+	r := f.request()
+	if limit > 0 {
+		r = r.Param("limit", strconv.FormatInt(limit, 10))
+	}
+	if next != "" {
+		r = r.Param("continue", next)
 	}
 	page := f.list()
 	answer, cancel := context.WithTimeoutCause(ctx, answerTime, errSlow)
@@ -235,61 +250,42 @@ func (f *follower[T]) ListWithContext(ctx context.Context, o metav1.ListOptions)
 		}
 	}
 	f.counts.request(f.resource, "list", err)
-	if err != nil {
-		kind := failureOf(err)
-		if kind == unreadable || errors.Is(err, errSlow) {
-			f.page.Store(max(f.page.Load()/4, 1))
-		}
-		f.failed(err, kind)
-		return nil, fmt.Errorf("list %s: %w", f.resource, err)
-	}
-	f.heard()
-	if o.Continue == "" {
-		f.spaceLists(begun)
-	}
-	kept, _ := f.convert(page)
-	return kept, nil
+	return page, err
 }
 
-// WatchWithContext implements cache.WatcherWithContext. The watch that it returns goes on over those
-// that the server ends, until the objects have to be listed.
-func (f *follower[T]) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	from, err := f.watch(ctx, o.ResourceVersion)
-	if err != nil {
-		return nil, err
+// follow follows the changes after a version until ctx ends or the objects have to be listed: it begins
+// another watch where one has ended.
+func (f *follower[T]) follow(ctx context.Context, version string) {
+	for list := false; !list; {
+		var w *begunWatch
+		if w, list = f.watch(ctx, version); w != nil {
+			version, list = f.receive(ctx, w, version)
+		}
 	}
-	return f.newStream(ctx, from, o.ResourceVersion), nil
 }
 
-// errList makes the reflector list the objects.
-var errList = apierrors.NewResourceExpired("the objects have to be listed")
-
-// watch begins a watch after a resource version. After a failure it tries again by itself, until
-// the objects have to be listed: then it returns errList.
-func (f *follower[T]) watch(ctx context.Context, version string) (*begunWatch, error) {
-	for {
-		if err := f.pause(ctx, false); err != nil {
-			return nil, err
-		}
-		seconds := minWatchSeconds + rand.IntN(minWatchSeconds+1)
-		r := f.request().Param("watch", "1").Param("allowWatchBookmarks", "true").Param("resourceVersion", version).
-			Param("timeoutSeconds", strconv.Itoa(seconds))
-		watching, cancel := context.WithCancelCause(ctx)
-		late := time.AfterFunc(answerTime, func() { cancel(errSlow) })
-		asked := time.Now()
-		w, err := r.Watch(watching)
-		late.Stop()
-		err = slow(watching, err)
-		f.counts.request(f.resource, "watch", err)
-		if err == nil {
-			f.become(Synced, "")
-			return &begunWatch{w, asked, time.Now(), func() { cancel(nil) }}, nil
-		}
+// watch begins a watch after a version. It returns nil after a failure, which it records, and whether the
+// objects have to be listed then.
+func (f *follower[T]) watch(ctx context.Context, version string) (begun *begunWatch, list bool) {
+	if f.pause(ctx, false) != nil {
+		return nil, true
+	}
+	seconds := minWatchSeconds + rand.IntN(minWatchSeconds+1)
+	r := f.request().Param("watch", "1").Param("allowWatchBookmarks", "true").Param("resourceVersion", version).
+		Param("timeoutSeconds", strconv.Itoa(seconds))
+	watching, cancel := context.WithCancelCause(ctx)
+	late := time.AfterFunc(answerTime, func() { cancel(errSlow) })
+	asked := time.Now()
+	w, err := r.Watch(watching)
+	late.Stop()
+	err = slow(watching, err)
+	f.counts.request(f.resource, "watch", err)
+	if err != nil {
 		cancel(nil)
-		if f.failed(err, failureOf(err)) {
-			return nil, cmp.Or(ctx.Err(), error(errList))
-		}
+		return nil, f.failed(err, failureOf(err))
 	}
+	f.become(Synced, "")
+	return &begunWatch{w, asked, time.Now(), func() { cancel(nil) }}, false
 }
 
 // errSlow is an answer that takes longer than answerTime.
@@ -470,21 +466,14 @@ type objectVersion struct {
 	gone   bool
 }
 
-// versionOf returns the resource version of an object, 0 if it is no number.
-func versionOf(o metav1.Object) uint64 {
-	n, _ := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
-	return n
-}
-
-// late reports whether an event of an object is older than what is known of the object, and notes
-// its version otherwise. An event without a version is never late.
-func (f *follower[T]) late(o metav1.Object, gone bool) bool {
-	key, next := o.GetNamespace()+"/"+o.GetName(), objectVersion{versionOf(o), gone}
+// late reports whether the state of an object is older than what is known of it, and notes its version
+// otherwise. One without a version is never late.
+func (f *follower[T]) late(key string, number uint64, gone bool) bool {
 	known, is := f.versions[key]
 	switch {
-	case next.number == 0 || !is && len(f.versions) >= maxTracked:
+	case number == 0 || !is && len(f.versions) >= maxTracked:
 		return false
-	case next.number < known.number || next.number == known.number && known.gone:
+	case number < known.number || number == known.number && known.gone:
 		return true
 	}
 	if gone {
@@ -493,128 +482,58 @@ func (f *follower[T]) late(o metav1.Object, gone bool) bool {
 			f.gone = 1
 		}
 	}
-	f.versions[key] = next
+	f.versions[key] = objectVersion{number, gone}
 	return false
 }
 
-// store passes what the reflector finds to the sink. It implements cache.ReflectorStore.
-type store[T any] follower[T]
-
-func (s *store[T]) follower() *follower[T] { return (*follower[T])(s) }
-
-// Add implements cache.ReflectorStore.
-func (s *store[T]) Add(o any) error { return s.Update(o) }
-
-// Update implements cache.ReflectorStore.
-func (s *store[T]) Update(o any) error {
-	if one, ok := o.(*object[T]); ok && !one.tooLarge && !s.follower().late(one, false) {
-		s.sink.set(one.value)
-	}
-	return nil
-}
-
-// Delete implements cache.ReflectorStore.
-func (s *store[T]) Delete(o any) error {
-	if one, ok := o.(*object[T]); ok && !one.tooLarge && !s.follower().late(one, true) {
-		s.sink.remove(one.value)
-	}
-	return nil
-}
-
-// Replace implements cache.ReflectorStore.
-func (s *store[T]) Replace(all []any, _ string) error {
-	f := s.follower()
-	kept := make([]T, 0, len(all))
+// replace tells the sink all objects.
+func (f *follower[T]) replace(all []object[T]) {
+	values := make([]T, 0, len(all))
 	var keep map[string]bool
 	f.versions, f.gone = make(map[string]objectVersion, len(all)), 0
-	for _, o := range all {
-		one, ok := o.(*object[T])
-		switch {
-		case !ok:
-		case one.tooLarge:
+	for i := range all {
+		o := &all[i]
+		if o.tooLarge {
 			f.counts.unread(f.resource)
 			if keep == nil {
 				keep = make(map[string]bool)
 			}
-			keep[one.Namespace+"/"+one.Name] = true
-		default:
-			f.late(one, false)
-			kept = append(kept, one.value)
+			keep[o.key] = true
+			continue
 		}
+		f.late(o.key, o.version, false)
+		values = append(values, o.value)
 	}
-	f.sink.replace(kept, keep)
-	f.page.Store(min(2*f.page.Load(), pageSize))
+	f.sink.replace(values, keep)
+	f.page = min(2*f.page, pageSize)
 	f.mu.Lock()
 	f.listed = true
 	f.mu.Unlock()
 	f.become(Synced, "")
-	return nil
 }
 
-// Resync implements cache.ReflectorStore; nothing is to be done.
-func (s *store[T]) Resync() error { return nil }
-
-// stream is a watch whose objects are converted, and whose errors are recorded. It goes on with
-// another watch of the server where one has ended.
-type stream[T any] struct {
-	f       *follower[T]
-	version string // of the newest event; watches begin after it
-	out     chan watch.Event
-	ended   context.CancelFunc
-}
-
-func (f *follower[T]) newStream(ctx context.Context, from *begunWatch, version string) *stream[T] {
-	ctx, cancel := context.WithCancel(ctx) //nolint:gosec // Stop calls it
-	s := &stream[T]{f: f, version: version, out: make(chan watch.Event), ended: cancel}
-	go s.pass(ctx, from)
-	return s
-}
-
-// ResultChan implements watch.Interface.
-func (s *stream[T]) ResultChan() <-chan watch.Event { return s.out }
-
-// Stop implements watch.Interface.
-func (s *stream[T]) Stop() { s.ended() }
-
-// pass passes events on until Stop, or until the objects have to be listed.
-func (s *stream[T]) pass(ctx context.Context, from *begunWatch) {
-	defer close(s.out)
-	for {
-		list := s.passOne(ctx, from)
-		if !list {
-			var err error
-			from, err = s.f.watch(ctx, s.version)
-			list = err != nil
-		}
-		if list {
-			s.send(ctx, watch.Event{Type: watch.Error, Object: &errList.ErrStatus})
-			return
-		}
+// change tells the sink an event.
+func (f *follower[T]) change(kind watch.EventType, o *object[T]) {
+	gone := kind == watch.Deleted
+	switch {
+	case kind == watch.Bookmark:
+	case o.tooLarge && !gone:
+		f.counts.unread(f.resource)
+	case f.late(o.key, o.version, gone):
+	case gone:
+		f.sink.remove(o.value)
+	default:
+		f.sink.set(o.value)
 	}
 }
 
-// newest returns the version as a number.
-func (s *stream[T]) newest() uint64 {
-	n, _ := strconv.ParseUint(s.version, 10, 64)
-	return n
-}
-
-// send hands an event to the reflector, unless ctx has ended.
-func (s *stream[T]) send(ctx context.Context, e watch.Event) (sent bool) {
-	select {
-	case <-ctx.Done():
-		return false
-	case s.out <- e:
-		return true
-	}
-}
-
-// passOne passes the events of one watch on until it ends, and reports whether the objects have to
-// be listed.
-func (s *stream[T]) passOne(ctx context.Context, from *begunWatch) (list bool) {
-	defer from.end()
-	defer from.Stop()
-	defer s.f.ended(from)
+// receive passes on the events of a watch until it ends. It returns the version after which the next one
+// begins, and whether the objects have to be listed.
+func (f *follower[T]) receive(ctx context.Context, w *begunWatch, version string) (newest string, list bool) {
+	defer w.end()
+	defer w.Stop()
+	defer f.ended(w)
+	number, _ := strconv.ParseUint(version, 10, 64)
 	quiet := time.NewTimer(silentAfter)
 	defer quiet.Stop()
 	lived := false
@@ -623,41 +542,35 @@ func (s *stream[T]) passOne(ctx context.Context, from *begunWatch) (list bool) {
 		var open bool
 		select {
 		case <-ctx.Done():
-			return false
+			return version, true
 		case <-quiet.C:
-			return s.f.silent()
-		case e, open = <-from.ResultChan():
+			return version, f.silent()
+		case e, open = <-w.ResultChan():
 		}
 		switch {
 		case !open:
-			if lived || time.Since(from.at) >= livedLong {
-				s.f.heard() // an end is no failure
+			if lived || time.Since(w.at) >= livedLong {
+				f.heard() // an end is no failure
 			}
-			return s.f.failed(errEnded, broken)
+			return version, f.failed(errEnded, broken)
 		case e.Type == watch.Error:
 			err := apierrors.FromObject(e.Object)
 			kind := failureOf(err)
-			s.f.counts.event(s.f.resource, "error")
+			f.counts.event(f.resource, "error")
 			if kind == unreadable {
-				s.f.counts.unread(s.f.resource)
+				f.counts.unread(f.resource)
 			}
-			return s.f.failed(err, kind)
+			return version, f.failed(err, kind)
 		}
 		lived = true
-		s.f.heard()
+		f.heard()
 		quiet.Reset(silentAfter)
-		s.f.counts.event(s.f.resource, strings.ToLower(string(e.Type)))
-		if o, ok := e.Object.(metav1.Object); ok && versionOf(o) >= s.newest() {
-			s.version = o.GetResourceVersion()
+		f.counts.event(f.resource, strings.ToLower(string(e.Type)))
+		if o, ok := e.Object.(metav1.Object); ok && versionOf(o) >= number {
+			number, version = versionOf(o), o.GetResourceVersion()
 		}
-		if _, one := s.f.convert(e.Object); one != nil {
-			if one.tooLarge {
-				s.f.counts.unread(s.f.resource)
-			}
-			e.Object = one
-			if !s.send(ctx, e) {
-				return false
-			}
+		for _, o := range f.convert(e.Object) {
+			f.change(e.Type, &o)
 		}
 	}
 }

@@ -7,17 +7,20 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 )
 
-// heardBy notes what a sink is told.
-type heardBy struct{ told []string }
-
-func (h *heardBy) replace(all []string, _ map[string]bool) {
-	h.told = append(h.told, "="+strings.Join(all, ""))
+// sinkOf notes what a sink is told.
+func sinkOf(told *[]string) sink[string] {
+	note := func(text string) { *told = append(*told, text) }
+	return sink[string]{
+		replace: func(all []string, _ map[string]bool) { note("=" + strings.Join(all, "")) },
+		set:     func(v string) { note("+" + v) },
+		remove:  func(v string) { note("-" + v) },
+	}
 }
-func (h *heardBy) set(v string)    { h.told = append(h.told, "+"+v) }
-func (h *heardBy) remove(v string) { h.told = append(h.told, "-"+v) }
 
 // TestLateEvents proves that events that come twice, or after newer ones of their object, say
 // nothing, whatever UID they have; a list is the truth (scenario 26).
@@ -34,34 +37,49 @@ func TestLateEvents(t *testing.T) {
 		"without versions":     {"+a +a10 +a -a", "+a +a10 +a -a"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var heard heardBy
-			f := (&follower[string]{resource: "pods", sink: &heard, counts: newCounters(), changed: func() {}}).start(time.Now())
-			object := func(text string) *object[string] {
-				return &object[string]{value: text, ObjectMeta: metav1.ObjectMeta{Namespace: "llm", Name: text[:1], ResourceVersion: text[1:]}}
+			var told []string
+			f := (&follower[string]{resource: "pods", sink: sinkOf(&told), counts: newCounters(), changed: func() {}}).start(time.Now())
+			read := func(text string) object[string] {
+				return newObject(&metav1.ObjectMeta{Namespace: "llm", Name: text[:1], ResourceVersion: text[1:]}, 0, text)
 			}
-			s := (*store[string])(f)
 			for _, e := range strings.Fields(tt.events) {
-				var err error
+				o := read(e[1:])
 				switch e[0] {
 				case '+':
-					err = s.Update(object(e[1:]))
+					f.change(watch.Modified, &o)
 				case '-':
-					err = s.Delete(object(e[1:]))
+					f.change(watch.Deleted, &o)
 				case '=':
-					var all []any
+					var all []object[string]
 					for text := range strings.SplitSeq(e[1:], ",") {
-						all = append(all, object(text))
+						all = append(all, read(text))
 					}
-					err = s.Replace(all, "")
-				}
-				if err != nil {
-					t.Fatal(err)
+					f.replace(all)
 				}
 			}
-			if want := strings.Fields(tt.want); !slices.Equal(heard.told, want) {
-				t.Errorf("told %q, want %q", heard.told, want)
+			if want := strings.Fields(tt.want); !slices.Equal(told, want) {
+				t.Errorf("told %q, want %q", told, want)
 			}
 		})
+	}
+}
+
+// TestTooLarge proves that the state of an object that is too large does not count, and that its end does.
+func TestTooLarge(t *testing.T) {
+	var told []string
+	f := (&follower[string]{resource: "pods", sink: sinkOf(&told), counts: newCounters(), changed: func() {}}).start(time.Now())
+	var kept map[string]bool
+	f.sink.replace = func(all []string, keep map[string]bool) { told, kept = append(told, "="+strings.Join(all, "")), keep }
+	read := func(version string, size int) *object[string] {
+		o := newObject(&metav1.ObjectMeta{Namespace: "llm", Name: "a", ResourceVersion: version}, size, "a"+version)
+		return &o
+	}
+	f.change(watch.Added, read("10", 1))
+	f.change(watch.Modified, read("11", maxEvent+1))
+	f.replace([]object[string]{*read("12", maxEvent+1)})
+	f.change(watch.Deleted, read("13", maxEvent+1))
+	if want := []string{"+a10", "=", "-a13"}; !slices.Equal(told, want) || !kept["llm/a"] || f.counts.Read().Unread["pods"] != 2 {
+		t.Errorf("told %q, want %q; kept %v, %d not read", told, want, kept, f.counts.Read().Unread["pods"])
 	}
 }
 
@@ -70,16 +88,16 @@ func TestLateEvents(t *testing.T) {
 func TestExpired(t *testing.T) {
 	f := (&follower[string]{resource: "pods", changed: func() {}}).start(time.Now())
 	f.failed(errEnded, broken)
-	if list := f.failed(errList, expired); !list || time.Until(f.due) > 0 {
+	if list := f.failed(apierrors.NewResourceExpired("too old"), expired); !list || time.Until(f.due) > 0 {
 		t.Errorf("list %t, after %v", list, time.Until(f.due))
 	}
 }
 
 // TestLateEventsAreBounded proves that what is remembered of deleted objects does not grow.
 func TestLateEventsAreBounded(t *testing.T) {
-	f := (&follower[string]{sink: new(heardBy)}).start(time.Now())
+	f := new(follower[string]).start(time.Now())
 	for i := range 3 * maxGone {
-		f.late(&metav1.ObjectMeta{Name: fmt.Sprint(i), ResourceVersion: fmt.Sprint(i + 1)}, true)
+		f.late(fmt.Sprint(i), uint64(i+1), true)
 	}
 	if n := len(f.versions); n > maxGone {
 		t.Errorf("%d versions", n)

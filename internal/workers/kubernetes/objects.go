@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"fmt"
 	"math"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -66,51 +67,39 @@ func (p *inferencePool) targets() (map[string]string, mapping.Pool, error) {
 	return p.Spec.Selector.MatchLabels, pool, nil
 }
 
-// object is what is kept of an object of the API while it goes through client-go.
+// object is what is kept of an object of the API.
 type object[T any] struct {
-	metav1.TypeMeta
-	metav1.ObjectMeta // name, namespace and version only
-	value             T
-	// tooLarge: the object is larger than is accepted, and has no value.
+	key     string // namespace/name
+	version uint64 // the resource version, 0 if it is no number
+	value   T
+	// tooLarge: the object is larger than is accepted, so that its state does not count.
 	tooLarge bool
 }
 
-// DeepCopyObject implements runtime.Object.
-func (o *object[T]) DeepCopyObject() runtime.Object { c := *o; return &c }
-
-// objects is a page of a LIST.
-type objects[T any] struct {
-	metav1.TypeMeta
-	metav1.ListMeta
-	Items []object[T]
+func newObject[T any](meta *metav1.ObjectMeta, size int, value T) object[T] {
+	return object[T]{meta.Namespace + "/" + meta.Name, versionOf(meta), value, size > maxEvent}
 }
 
-// DeepCopyObject implements runtime.Object.
-func (o *objects[T]) DeepCopyObject() runtime.Object { c := *o; return &c }
-
-// pageOf converts the items of a page.
-func pageOf[I, T any](meta *metav1.ListMeta, items []I, convert func(*I) *object[T]) *objects[T] {
-	page := &objects[T]{ListMeta: *meta, Items: make([]object[T], 0, len(items))}
+// each converts the items of a list.
+func each[I, T any](items []I, convert func(*I) object[T]) []object[T] {
+	all := make([]object[T], len(items))
 	for i := range items {
-		page.Items = append(page.Items, *convert(&items[i]))
+		all[i] = convert(&items[i])
 	}
-	return page
+	return all
 }
 
-func newObject[T any](meta *metav1.ObjectMeta, size int, value func() T) *object[T] {
-	o := &object[T]{ObjectMeta: metav1.ObjectMeta{
-		Name: meta.Name, Namespace: meta.Namespace, ResourceVersion: meta.ResourceVersion,
-	}}
-	if o.tooLarge = size > maxEvent; !o.tooLarge {
-		o.value = value()
-	}
-	return o
-}
-
-// podObject keeps what discovery reads of a pod.
-func podObject(keep mapping.Keep) func(*corev1.Pod) *object[*mapping.Pod] {
-	return func(p *corev1.Pod) *object[*mapping.Pod] {
-		return newObject(&p.ObjectMeta, p.Size(), func() *mapping.Pod { return podOf(p, keep) })
+// pods keeps what discovery reads of pods.
+func pods(keep mapping.Keep) func(runtime.Object) []object[*mapping.Pod] {
+	one := func(p *corev1.Pod) object[*mapping.Pod] { return newObject(&p.ObjectMeta, p.Size(), podOf(p, keep)) }
+	return func(o runtime.Object) []object[*mapping.Pod] {
+		switch o := o.(type) {
+		case *corev1.PodList:
+			return each(o.Items, one)
+		case *corev1.Pod:
+			return []object[*mapping.Pod]{one(o)}
+		}
+		return nil
 	}
 }
 
@@ -151,12 +140,38 @@ func podOf(p *corev1.Pod, keep mapping.Keep) *mapping.Pod {
 	return out
 }
 
-func poolObject(p *inferencePool) *object[*inferencePool] {
-	return newObject(&p.ObjectMeta, 0, func() *inferencePool {
-		return &inferencePool{ObjectMeta: metav1.ObjectMeta{Name: p.Name, DeletionTimestamp: p.DeletionTimestamp}, Spec: p.Spec}
-	})
+// pools keeps what discovery reads of InferencePools.
+func pools(o runtime.Object) []object[*inferencePool] {
+	one := func(p *inferencePool) object[*inferencePool] {
+		return newObject(&p.ObjectMeta, 0, &inferencePool{
+			ObjectMeta: metav1.ObjectMeta{Name: p.Name, DeletionTimestamp: p.DeletionTimestamp}, Spec: p.Spec,
+		})
+	}
+	switch o := o.(type) {
+	case *inferencePoolList:
+		return each(o.Items, one)
+	case *inferencePool:
+		return []object[*inferencePool]{one(o)}
+	}
+	return nil
 }
 
-func sliceObject(s *discoveryv1.EndpointSlice) *object[*endpointSlice] {
-	return newObject(&s.ObjectMeta, s.Size(), func() *endpointSlice { return sliceOf(s) })
+// endpointSlices keeps what discovery reads of EndpointSlices.
+func endpointSlices(o runtime.Object) []object[*endpointSlice] {
+	one := func(s *discoveryv1.EndpointSlice) object[*endpointSlice] {
+		return newObject(&s.ObjectMeta, s.Size(), sliceOf(s))
+	}
+	switch o := o.(type) {
+	case *discoveryv1.EndpointSliceList:
+		return each(o.Items, one)
+	case *discoveryv1.EndpointSlice:
+		return []object[*endpointSlice]{one(o)}
+	}
+	return nil
+}
+
+// versionOf returns the resource version of an object, 0 if it is no number.
+func versionOf(o metav1.Object) uint64 {
+	n, _ := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
+	return n
 }

@@ -8,11 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
-
-	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // PeersConfig says how the other replicas are found: they are the endpoints of a Service.
@@ -40,9 +37,10 @@ type peers struct {
 	d      *Discovery
 	slices *follower[*endpointSlice]
 	listed chan struct{} // closed with the first list
+	first  sync.Once     // of them
 
 	// Guarded by Discovery.mu.
-	parts    map[string]*endpointSlice
+	parts    slicesByKey
 	known    []peer          // by endpoint
 	followed map[string]bool // those that this has made followed
 }
@@ -63,44 +61,15 @@ type PeersStatus struct {
 }
 
 func (d *Discovery) newPeers(config PeersConfig) *peers {
-	p := &peers{config: config, d: d, listed: make(chan struct{}), parts: make(map[string]*endpointSlice), followed: make(map[string]bool)}
-	p.slices = (&follower[*endpointSlice]{
-		client: d.client.slices, resource: "endpointslices", group: discoveryv1.GroupName, namespace: config.Namespace,
-		labels: labels.Set{discoveryv1.LabelServiceName: config.Service}.String(),
-		list:   func() runtime.Object { return new(discoveryv1.EndpointSliceList) }, convert: convertSlice,
-		sink: (*peerSink)(p), counts: d.counts, changed: func() {},
-	}).start(time.Now())
-	return p
-}
-
-// peerSink takes the slices of the replicas' Service.
-type peerSink peers
-
-func (s *peerSink) replace(all []*endpointSlice, keep map[string]bool) {
-	p := (*peers)(s)
-	p.change(func() {
-		for name := range p.parts {
-			if !keep[p.config.Namespace+"/"+name] {
-				delete(p.parts, name)
-			}
-		}
-		for _, one := range all {
-			p.parts[one.name] = one
-		}
-	})
-	select {
-	case <-p.listed:
-	default:
-		close(p.listed)
+	p := &peers{config: config, d: d, listed: make(chan struct{}), parts: make(slicesByKey), followed: make(map[string]bool)}
+	to := p.parts.sink(p.change)
+	replace := to.replace
+	to.replace = func(all []*endpointSlice, keep map[string]bool) {
+		replace(all, keep)
+		p.first.Do(func() { close(p.listed) })
 	}
-}
-
-func (s *peerSink) set(one *endpointSlice) {
-	(*peers)(s).change(func() { s.parts[one.name] = one })
-}
-
-func (s *peerSink) remove(one *endpointSlice) {
-	(*peers)(s).change(func() { delete(s.parts, one.name) })
+	p.slices = d.newSlices(config.Namespace, config.Service, to, func() {})
+	return p
 }
 
 // change makes a change of the slices and follows the replicas that they have then.

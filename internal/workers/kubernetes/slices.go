@@ -9,13 +9,14 @@ import (
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/select-service/select-service/internal/workers/kubernetes/mapping"
 )
 
 // endpointSlice is what discovery reads of an EndpointSlice.
 type endpointSlice struct {
-	name      string
+	key       string // namespace/name
 	version   uint64 // the resource version, 0 if it is no number
 	created   time.Time
 	ipv6      bool
@@ -35,7 +36,7 @@ type endpoint struct {
 
 func sliceOf(s *discoveryv1.EndpointSlice) *endpointSlice {
 	out := &endpointSlice{
-		name: s.Name, version: versionOf(s), created: s.CreationTimestamp.Time,
+		key: s.Namespace + "/" + s.Name, version: versionOf(s), created: s.CreationTimestamp.Time,
 		ipv6: s.AddressType == discoveryv1.AddressTypeIPv6, fqdn: s.AddressType == discoveryv1.AddressTypeFQDN,
 		ports: make(map[string]uint16, len(s.Ports)),
 	}
@@ -80,6 +81,35 @@ func sliceOf(s *discoveryv1.EndpointSlice) *endpointSlice {
 	return out
 }
 
+// slicesByKey are the slices of a Service.
+type slicesByKey map[string]*endpointSlice
+
+// sink returns what keeps the slices that a follower finds. change runs each change.
+func (all slicesByKey) sink(change func(do func())) sink[*endpointSlice] {
+	return sink[*endpointSlice]{
+		replace: func(listed []*endpointSlice, keep map[string]bool) {
+			change(func() {
+				maps.DeleteFunc(all, func(key string, _ *endpointSlice) bool { return !keep[key] })
+				for _, s := range listed {
+					all[s.key] = s
+				}
+			})
+		},
+		set:    func(s *endpointSlice) { change(func() { all[s.key] = s }) },
+		remove: func(s *endpointSlice) { change(func() { delete(all, s.key) }) },
+	}
+}
+
+// newSlices returns a follower of the slices of a Service.
+func (d *Discovery) newSlices(namespace, service string, to sink[*endpointSlice], changed func()) *follower[*endpointSlice] {
+	return (&follower[*endpointSlice]{
+		client: d.client.slices, resource: "endpointslices", group: discoveryv1.GroupName, namespace: namespace,
+		labels: labels.Set{discoveryv1.LabelServiceName: service}.String(),
+		list:   func() apiList { return new(discoveryv1.EndpointSliceList) }, convert: endpointSlices,
+		sink: to, counts: d.counts, changed: changed,
+	}).start(time.Now())
+}
+
 // portHTTP is the name of the port of a Service where the engines' HTTP servers are.
 const portHTTP = "http"
 
@@ -113,9 +143,9 @@ func (s *endpointSlice) namedPorts() map[string]uint16 {
 
 // endpointsOf returns the endpoints of slices as pods. One that is in two slices is taken from
 // the newer. family6 tells which addresses count.
-func endpointsOf(all map[string]*endpointSlice, family6 bool) map[string]sliced {
+func endpointsOf(all slicesByKey, family6 bool) map[string]sliced {
 	ordered := slices.SortedFunc(maps.Values(all), func(a, b *endpointSlice) int {
-		return cmp.Or(cmp.Compare(a.version, b.version), a.created.Compare(b.created), strings.Compare(a.name, b.name))
+		return cmp.Or(cmp.Compare(a.version, b.version), a.created.Compare(b.created), strings.Compare(a.key, b.key))
 	})
 	out := make(map[string]sliced)
 	for _, s := range ordered {

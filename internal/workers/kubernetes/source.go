@@ -8,10 +8,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/select-service/select-service/internal/workers/kubernetes/mapping"
 )
@@ -38,7 +36,7 @@ type source struct {
 	// selector is what pods follows; another: something else than the table has.
 	selector string
 	another  bool
-	parts    map[string]*endpointSlice
+	parts    slicesByKey
 }
 
 // kindWords are how texts name the kinds of sources.
@@ -47,7 +45,7 @@ var kindWords = map[mapping.Kind]string{mapping.InferencePool: "pool", mapping.S
 func (d *Discovery) newSource(e mapping.Entry) *source {
 	s := &source{
 		entry: e, keep: mapping.NewKeep(&e, &d.config.Settings), d: d, where: kindWords[e.Kind] + " " + e.Name,
-		table: newTable(e.NotReadyGrace), since: time.Now(), parts: make(map[string]*endpointSlice),
+		table: newTable(e.NotReadyGrace), since: time.Now(), parts: make(slicesByKey),
 	}
 	s.current.Ports = e.TargetPorts
 	s.exists = e.Kind != mapping.InferencePool
@@ -62,64 +60,51 @@ func (s *source) open() {
 		s.pool = (&follower[*inferencePool]{
 			client: s.d.client.pools, resource: "inferencepools", group: groupPools.Group, namespace: s.entry.Namespace,
 			fields: fields.OneTermEqualSelector("metadata.name", s.entry.Name).String(),
-			list:   func() runtime.Object { return new(inferencePoolList) },
-			convert: func(o runtime.Object) (*objects[*inferencePool], *object[*inferencePool]) {
-				switch o := o.(type) {
-				case *inferencePoolList:
-					return pageOf(&o.ListMeta, o.Items, poolObject), nil
-				case *inferencePool:
-					return nil, poolObject(o)
-				}
-				return nil, nil
-			},
-			sink: (*poolSink)(s), counts: s.d.counts, changed: s.d.nudge,
+			list:   func() apiList { return new(inferencePoolList) }, convert: pools,
+			sink:   sink[*inferencePool]{s.replacePool, s.putPool, s.removePool},
+			counts: s.d.counts, changed: s.d.nudge,
 		}).start(now)
 		s.d.spawn(s.pool.run)
 	case mapping.Selector:
 		s.follow(s.entry.Name)
 	case mapping.Service:
-		s.slices = (&follower[*endpointSlice]{
-			client: s.d.client.slices, resource: "endpointslices", group: discoveryv1.GroupName, namespace: s.entry.Namespace,
-			labels: labels.Set{discoveryv1.LabelServiceName: s.entry.Name}.String(),
-			list:   func() runtime.Object { return new(discoveryv1.EndpointSliceList) }, convert: convertSlice,
-			sink: (*sliceSink)(s), counts: s.d.counts, changed: s.d.nudge,
-		}).start(now)
+		s.slices = s.d.newSlices(s.entry.Namespace, s.entry.Name, s.parts.sink(func(do func()) {
+			s.d.change(func() {
+				do()
+				s.mergeSlices()
+			})
+		}), s.d.nudge)
 		s.d.spawn(s.slices.run)
 	}
-}
-
-func convertSlice(o runtime.Object) (*objects[*endpointSlice], *object[*endpointSlice]) {
-	switch o := o.(type) {
-	case *discoveryv1.EndpointSliceList:
-		return pageOf(&o.ListMeta, o.Items, sliceObject), nil
-	case *discoveryv1.EndpointSlice:
-		return nil, sliceObject(o)
-	}
-	return nil, nil
 }
 
 // follow watches the pods with other labels than before.
 func (s *source) follow(selector string) {
 	s.unfollow()
 	s.selector, s.another = selector, true
-	convert := podObject(s.keep)
-	s.pods = (&follower[*mapping.Pod]{
+	found := &follower[*mapping.Pod]{
 		client: s.d.client.core, resource: "pods", namespace: s.entry.Namespace, labels: selector,
-		list: func() runtime.Object { return new(corev1.PodList) },
-		convert: func(o runtime.Object) (*objects[*mapping.Pod], *object[*mapping.Pod]) {
-			switch o := o.(type) {
-			case *corev1.PodList:
-				return pageOf(&o.ListMeta, o.Items, convert), nil
-			case *corev1.Pod:
-				return nil, convert(o)
+		list: func() apiList { return new(corev1.PodList) }, convert: pods(s.keep), counts: s.d.counts, changed: s.d.nudge,
+	}
+	change := func(do func(now time.Time)) {
+		s.d.change(func() {
+			if s.pods == found { // else it is not the source's any more
+				do(time.Now())
 			}
-			return nil, nil
+		})
+	}
+	found.sink = sink[*mapping.Pod]{
+		replace: func(all []*mapping.Pod, keep map[string]bool) {
+			change(func(now time.Time) {
+				s.table.replace(all, keep, s.another, now)
+				s.another = false
+			})
 		},
-		counts: s.d.counts, changed: s.d.nudge,
-	}).start(time.Now())
-	s.pods.sink = &podSink{s, s.pods}
-	follower := s.pods
-	s.stop = s.d.spawn(follower.run)
+		set:    func(pod *mapping.Pod) { change(func(now time.Time) { s.table.set(pod, now) }) },
+		remove: func(pod *mapping.Pod) { change(func(now time.Time) { s.table.remove(pod, now) }) },
+	}
+	s.pods = found.start(time.Now())
+	s.stop = s.d.spawn(found.run)
 }
 
 func (s *source) unfollow() {
@@ -221,96 +206,31 @@ func (s *source) check(now time.Time) {
 	}
 }
 
-// poolSink takes the source's pool.
-type poolSink source
-
-func (p *poolSink) source() *source { return (*source)(p) }
-
-func (p *poolSink) replace(all []*inferencePool, keep map[string]bool) {
-	p.d.change(func() {
+// replacePool takes the pools that there are; the only one is the source's.
+func (s *source) replacePool(all []*inferencePool, keep map[string]bool) {
+	s.d.change(func() {
 		for _, pool := range all {
-			if pool.Name == p.entry.Name {
-				p.source().setPool(pool)
+			if pool.Name == s.entry.Name {
+				s.setPool(pool)
 				return
 			}
 		}
 		if len(keep) == 0 {
-			p.source().dropPool("")
+			s.dropPool("")
 		}
 	})
 }
 
-func (p *poolSink) set(pool *inferencePool) {
-	if pool.Name == p.entry.Name {
-		p.d.change(func() { p.source().setPool(pool) })
+func (s *source) putPool(pool *inferencePool) {
+	if pool.Name == s.entry.Name {
+		s.d.change(func() { s.setPool(pool) })
 	}
 }
 
-func (p *poolSink) remove(pool *inferencePool) {
-	if pool.Name == p.entry.Name {
-		p.d.change(func() { p.source().dropPool("") })
+func (s *source) removePool(pool *inferencePool) {
+	if pool.Name == s.entry.Name {
+		s.d.change(func() { s.dropPool("") })
 	}
-}
-
-// podSink takes the pods that one follower finds.
-type podSink struct {
-	s    *source
-	from *follower[*mapping.Pod]
-}
-
-// change runs a change, unless the follower is not the source's any more.
-func (p *podSink) change(do func(now time.Time)) {
-	p.s.d.change(func() {
-		if p.s.pods == p.from {
-			do(time.Now())
-		}
-	})
-}
-
-func (p *podSink) replace(all []*mapping.Pod, keep map[string]bool) {
-	p.change(func(now time.Time) {
-		p.s.table.replace(all, keep, p.s.another, now)
-		p.s.another = false
-	})
-}
-
-func (p *podSink) set(pod *mapping.Pod) {
-	p.change(func(now time.Time) { p.s.table.set(pod, now) })
-}
-
-func (p *podSink) remove(pod *mapping.Pod) {
-	p.change(func(now time.Time) { p.s.table.remove(pod, now) })
-}
-
-// sliceSink takes the slices of the source's Service.
-type sliceSink source
-
-func (s *sliceSink) replace(all []*endpointSlice, keep map[string]bool) {
-	s.d.change(func() {
-		for name := range s.parts {
-			if !keep[s.entry.Namespace+"/"+name] {
-				delete(s.parts, name)
-			}
-		}
-		for _, one := range all {
-			s.parts[one.name] = one
-		}
-		(*source)(s).mergeSlices()
-	})
-}
-
-func (s *sliceSink) set(one *endpointSlice) {
-	s.d.change(func() {
-		s.parts[one.name] = one
-		(*source)(s).mergeSlices()
-	})
-}
-
-func (s *sliceSink) remove(one *endpointSlice) {
-	s.d.change(func() {
-		delete(s.parts, one.name)
-		(*source)(s).mergeSlices()
-	})
 }
 
 // mergeSlices makes the endpoints of all slices the pods of the table.

@@ -228,6 +228,45 @@ func TestStorms(t *testing.T) {
 	}
 }
 
+// TestRefusedLists: an API server that refuses LISTs is asked for few of them, whatever it says, and
+// what it has is known once it answers.
+func TestRefusedLists(t *testing.T) {
+	for name, tt := range map[string]struct {
+		status int
+		reason string
+	}{
+		"410": {http.StatusGone, "Expired"},
+		"500": {http.StatusInternalServerError, "InternalError"},
+		"429": {http.StatusTooManyRequests, "TooManyRequests"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, api *kubetest.Server) {
+				withThreePods(api)
+				api.Answer(func(rw http.ResponseWriter, r *http.Request) bool {
+					if !isPods(r) || isWatch(r) {
+						return false
+					}
+					kubetest.Fail(rw, tt.status, tt.reason, "no")
+					return true
+				})
+				w := startVirtual(t, api, nil, pool())
+				time.Sleep(10 * time.Second)
+				if lists := api.Seen("pods list"); lists < 3 || lists > 8 {
+					t.Errorf("%d LISTs in 10 s", lists)
+				}
+				time.Sleep(2 * time.Minute)
+				before := api.Seen("pods list")
+				time.Sleep(2 * time.Minute)
+				if lists := api.Seen("pods list") - before; lists < 3 || lists > 10 {
+					t.Errorf("%d LISTs in two minutes", lists)
+				}
+				api.Answer(nil)
+				w.await("three workers", func() bool { return w.catalog.CountSchedulable() == 3 })
+			})
+		})
+	}
+}
+
 // TestRedirect: a redirect of the API server, or of what stands between, is not followed: the other
 // host would have the token. The error names the host.
 func TestRedirect(t *testing.T) {
