@@ -15,7 +15,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/select-service/select-service/demo/sim/engine"
+	"github.com/select-service/select-service/internal/simulation/engine"
 )
 
 func main() {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/select-service/select-service/demo/sim/simapi"
 	"github.com/select-service/select-service/demo/sim/stats"
-	"github.com/select-service/select-service/demo/sim/workload"
+	"github.com/select-service/select-service/internal/simulation/workload"
 )
 
 // engineClient is a client of one simulated engine.

@@ -14,9 +14,9 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/select-service/select-service/demo/sim/engine"
 	"github.com/select-service/select-service/demo/sim/node"
 	"github.com/select-service/select-service/demo/sim/simapi"
+	"github.com/select-service/select-service/internal/simulation/engine"
 )
 
 // wire is a Publisher without sockets: it reports to the fake service how far each

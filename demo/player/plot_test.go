@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/select-service/select-service/demo/sim/workload"
+	"github.com/select-service/select-service/internal/simulation/workload"
 )
 
 // TestPlot proves that the plot is well-formed, names every policy once however many

@@ -6,7 +6,7 @@ import (
 	"sync"
 
 	"github.com/select-service/select-service/demo/sim/simapi"
-	"github.com/select-service/select-service/demo/sim/workload"
+	"github.com/select-service/select-service/internal/simulation/workload"
 )
 
 // policy decides where requests go. It is safe for concurrent use.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/select-service/select-service/demo/sim/simapi"
 	"github.com/select-service/select-service/demo/sim/stats"
-	"github.com/select-service/select-service/demo/sim/workload"
+	"github.com/select-service/select-service/internal/simulation/workload"
 )
 
 func places(t *testing.T, p policy, n int) []int {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/demo/sim/simapi"
-	"github.com/select-service/select-service/demo/sim/workload"
+	"github.com/select-service/select-service/internal/simulation/workload"
 )
 
 // replicas is the policy that asks a selection service, or several replicas of one in turn. It

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/demo/sim/simapi"
-	"github.com/select-service/select-service/demo/sim/workload"
+	"github.com/select-service/select-service/internal/simulation/workload"
 )
 
 // TestReplicas proves that replicas take turns, that one which does not answer

@@ -12,7 +12,7 @@ import (
 
 	"github.com/select-service/select-service/demo/sim/plot"
 	"github.com/select-service/select-service/demo/sim/stats"
-	"github.com/select-service/select-service/demo/sim/workload"
+	"github.com/select-service/select-service/internal/simulation/workload"
 )
 
 // report has the results of all policies; its JSON is the file of --json.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/select-service/select-service/demo/sim/simapi"
 	"github.com/select-service/select-service/demo/sim/stats"
-	"github.com/select-service/select-service/demo/sim/workload"
+	"github.com/select-service/select-service/internal/simulation/workload"
 )
 
 // screen shows the progress of one policy's play: a bar on a terminal, else a line at

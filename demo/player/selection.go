@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/select-service/select-service/demo/sim/simapi"
-	"github.com/select-service/select-service/demo/sim/workload"
+	"github.com/select-service/select-service/internal/simulation/workload"
 )
 
 // selection is a client of a selection service, and the policy that asks it. It uses only the

@@ -85,6 +85,9 @@ var mayImport = map[string][]string{
 	"internal/server/gateway/tokenizer": {"internal/engines", "internal/server/gateway/openai", "internal/transport/http1", "pkg/catalog"},
 	"internal/server/httpapi":           {"api", "internal/container/offheap", "internal/engines/load", "internal/engines/reports", "internal/server/access", "internal/server/doctor", "internal/server/ranks", "internal/server/gateway/tokenizer", "internal/server/replicastatus", "internal/server/ui", "internal/conductor", "internal/selection/diagnose", "internal/selection/overload", "internal/selection", "internal/node", "internal/fleet", "internal/workers/kubernetes", "pkg/..."},
 	"internal/server/ui":                {},
+	"internal/simulation":               {},
+	"internal/simulation/engine":        {},
+	"internal/simulation/workload":      {},
 	"internal/telemetry":                {"internal/transport/certs", "internal/conductor", "internal/selection/counts", "internal/selection/overload", "internal/selection/policies", "internal/selection/scopes", "internal/workers/workersfile", "pkg/..."},
 	"internal/telemetry/logwriter":      {},
 	"internal/telemetry/metrics":        {},
@@ -131,7 +134,7 @@ var mayImport = map[string][]string{
 // programs is what the tools around the service may import: its public packages
 // and its sockets, never its inside. They meet it on the wire, so that they can
 // drive any other server of the same contract. test/checks/e2e is the harness that starts it.
-var programs = []string{"api", "demo/sim/...", "internal/transport/zmqsock", "pkg/...", "test/checks/e2e", "test/helpers/kvpub", "test/helpers/length", "test/helpers/tracetest", "test/helpers/zmqtest"}
+var programs = []string{"api", "internal/simulation/...", "internal/transport/zmqsock", "pkg/...", "test/checks/e2e", "test/helpers/kvpub", "test/helpers/length", "test/helpers/tracetest", "test/helpers/zmqtest"}
 
 // client is a library for programs that call the service. It is no part of the
 // core and nothing of the core may use it.
@@ -243,6 +246,9 @@ func TestImports(t *testing.T) {
 		switch {
 		case s.isProgram():
 			allowed, listed = slices.Concat(allowed, programs, []string{s.dir + "/..."}), true
+			if !strings.HasPrefix(s.dir, "cmd/") { // the product depends on no demo
+				allowed = append(allowed, "demo/sim/...")
+			}
 		case s.dir == "test/helpers/servicetest", strings.HasPrefix(s.dir, "internal/"), strings.HasPrefix(s.dir, "cmd/"):
 			allowed = slices.Concat(allowed, leaves)
 		}
@@ -262,7 +268,7 @@ func TestImports(t *testing.T) {
 }
 
 // wings are the folders of internal/ in an order in which each imports only those before it.
-var wings = []string{"container", "codec", "telemetry/metrics", "telemetry/tracing", "transport", "engines", "selection", "conductor", "workers", "fleet", "config", "telemetry", "node", "server"}
+var wings = []string{"simulation", "container", "codec", "telemetry/metrics", "telemetry/tracing", "transport", "engines", "selection", "conductor", "workers", "fleet", "config", "telemetry", "node", "server"}
 
 // TestWings proves that no wing of internal/ reaches back: what decides about a request knows
 // nothing of how others reach it, of where workers come from, or of what is shown of it.

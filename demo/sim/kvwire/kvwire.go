@@ -8,7 +8,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"github.com/select-service/select-service/demo/sim/engine"
+	"github.com/select-service/select-service/internal/simulation/engine"
 )
 
 // Values of an engine with one KV cache group on one accelerator.

@@ -7,8 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/select-service/select-service/demo/sim/engine"
 	"github.com/select-service/select-service/demo/sim/kvwire"
+	"github.com/select-service/select-service/internal/simulation/engine"
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 

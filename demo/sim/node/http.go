@@ -5,8 +5,8 @@ import (
 	"errors"
 	"net/http"
 
-	"github.com/select-service/select-service/demo/sim/engine"
 	"github.com/select-service/select-service/demo/sim/simapi"
+	"github.com/select-service/select-service/internal/simulation/engine"
 )
 
 const maxBody = 64 << 20

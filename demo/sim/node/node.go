@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/select-service/select-service/demo/sim/engine"
 	"github.com/select-service/select-service/demo/sim/kvwire"
 	"github.com/select-service/select-service/demo/sim/simapi"
+	"github.com/select-service/select-service/internal/simulation/engine"
 )
 
 // ErrBusy is returned for a request id that is already running, and for clearing

@@ -16,8 +16,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/select-service/select-service/demo/sim/engine"
 	"github.com/select-service/select-service/demo/sim/simapi"
+	"github.com/select-service/select-service/internal/simulation/engine"
 )
 
 // tape is a Publisher that counts what it gets.

@@ -15,10 +15,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/select-service/select-service/demo/sim/engine"
 	"github.com/select-service/select-service/demo/sim/node"
 	"github.com/select-service/select-service/demo/sim/simapi"
 	"github.com/select-service/select-service/internal/engines/describe"
+	"github.com/select-service/select-service/internal/simulation/engine"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 

@@ -8,10 +8,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/select-service/select-service/demo/sim/engine"
 	"github.com/select-service/select-service/internal/engines/load"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/simulation/engine"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )

@@ -1,6 +1,5 @@
 // Package kubernetes finds workers in Kubernetes: the pods of InferencePools, of label selectors
-// and behind Services. It lists and watches by client-go's reflectors (package cache) and reads
-// only.
+// and behind Services. It lists and watches with client-go's requests and decoders, and reads only.
 //
 // Kubernetes is the truth only when it answers: an API server that is away, denies or errs never
 // removes a worker. A pod that is not ready, or has left its pool, keeps its blocks and bookings

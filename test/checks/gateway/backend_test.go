@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/select-service/select-service/demo/sim/engine"
 	"github.com/select-service/select-service/demo/sim/node"
 	"github.com/select-service/select-service/demo/sim/openai"
+	"github.com/select-service/select-service/internal/simulation/engine"
 	"github.com/select-service/select-service/test/helpers/kvpub"
 )
 

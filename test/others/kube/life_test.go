@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/select-service/select-service/demo/sim/engine"
 	"github.com/select-service/select-service/demo/sim/kvwire"
+	"github.com/select-service/select-service/internal/simulation/engine"
 	"github.com/select-service/select-service/test/checks/e2e"
 	"github.com/select-service/select-service/test/helpers/kubetest"
 	"github.com/select-service/select-service/test/helpers/kvpub"

@@ -24,7 +24,6 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	sim "github.com/select-service/select-service/demo/sim/engine"
 	"github.com/select-service/select-service/demo/sim/node"
 	simulated "github.com/select-service/select-service/demo/sim/openai"
 	"github.com/select-service/select-service/demo/sim/stats"
@@ -33,6 +32,7 @@ import (
 	service "github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/server/gateway/openai"
+	sim "github.com/select-service/select-service/internal/simulation/engine"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )

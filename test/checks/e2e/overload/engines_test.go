@@ -10,9 +10,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/select-service/select-service/demo/sim/engine"
 	"github.com/select-service/select-service/demo/sim/node"
 	"github.com/select-service/select-service/demo/sim/simapi"
+	"github.com/select-service/select-service/internal/simulation/engine"
 	"github.com/select-service/select-service/test/checks/e2e"
 	"github.com/select-service/select-service/test/helpers/kvpub"
 )

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/select-service/select-service/demo/sim/engine"
+	"github.com/select-service/select-service/internal/simulation/engine"
 	"github.com/select-service/select-service/test/checks/e2e"
 )
 
