@@ -33,7 +33,7 @@ type files struct {
 	engineToken  *fetch.Token
 	fleet        *certs.Side // of the connection to the fleet's NATS
 	tokens       *access.Guard
-	cluster      *cluster // set by run
+	discoveries  []discovery // set by run
 }
 
 // readFiles reads the files; a faulty file is a fault of the configuration.
@@ -91,6 +91,16 @@ func readFiles(conf config.Config) (files, error) {
 		return files{}, &config.InvalidError{Faults: faults}
 	}
 	return f, nil
+}
+
+// cluster returns what the configuration says of Kubernetes, nil if it says nothing.
+func (f files) cluster() *cluster {
+	for _, d := range f.discoveries {
+		if c, is := d.(*cluster); is {
+			return c
+		}
+	}
+	return nil
 }
 
 // follow reads the files again when they change, and on SIGHUP all of them and those of

@@ -15,7 +15,7 @@ import (
 	"github.com/select-service/select-service/internal/server/ui"
 	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
-	"github.com/select-service/select-service/internal/workers/kubernetes"
+	"github.com/select-service/select-service/internal/workers"
 	"github.com/select-service/select-service/pkg/memory"
 )
 
@@ -24,9 +24,9 @@ type handlers struct {
 	conf       config.Config
 	svc        *node.Service
 	operators  httpapi.Operators
-	pods       *kubernetes.Discovery // nil: none in Kubernetes
-	fleet      *fleet.Member         // nil: of no fleet
-	guard      *access.Guard         // nil: callers need no token
+	sources    *workers.Manager
+	fleet      *fleet.Member // nil: of no fleet
+	guard      *access.Guard // nil: callers need no token
 	budget     *memory.Budget
 	tracer     *tracing.Tracer
 	log        zerolog.Logger
@@ -71,7 +71,7 @@ func (h handlers) build(stopping <-chan struct{}) func(*listener) http.Handler {
 		}
 		opt.Metrics = telemetry.Handler(version(), h.tracer != nil, collectors...)
 		opt.RetryAfter = h.conf.Overload.RetryAfter
-		opt.Kubernetes, opt.Fleet, opt.Page, opt.Operators = h.pods, h.fleet, page, h.operators
+		opt.Sources, opt.Fleet, opt.Page, opt.Operators = h.sources, h.fleet, page, h.operators
 		return httpapi.New(&h.svc.UseCases, h.svc.Conductor(), opt)
 	}
 }

@@ -8,10 +8,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/rs/zerolog"
-
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/workers"
 	"github.com/select-service/select-service/internal/workers/kubernetes"
 	"github.com/select-service/select-service/internal/workers/kubernetes/mapping"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -27,8 +26,11 @@ type cluster struct {
 	home    string // the namespace of this process
 	podIP   netip.Addr
 	entries []mapping.Entry
-	peers   string // the Service of the replicas, "" for none
+	peers   string                // the Service of the replicas, "" for none
+	pods    *kubernetes.Discovery // set by source
 }
+
+func (*cluster) kind() catalog.SourceKind { return catalog.SourceKubernetes }
 
 var errNoPodIP = errors.New("--kube-peer-service: POD_IP is not set: give the pod its status.podIP as an environment variable")
 
@@ -71,12 +73,13 @@ func readCluster(conf config.Config, getenv func(string) string) (*cluster, erro
 	return c, nil
 }
 
-// connect reads how the API server is reached; it asks nothing yet.
-func (c *cluster) connect(kubeconfig string) (err error) {
-	if c == nil {
+// connect reads how the API server is reached. A configuration is also checked outside of its cluster.
+func (c *cluster) connect(conf config.Config, check bool) (err error) {
+	path := conf.Kubernetes.Kubeconfig
+	if check && path == "" {
 		return nil
 	}
-	if c.client, err = kubernetes.Dial(kubeconfig); err != nil {
+	if c.client, err = kubernetes.Dial(path); err != nil {
 		return &config.InvalidError{Faults: []error{err}}
 	}
 	return nil
@@ -85,25 +88,21 @@ func (c *cluster) connect(kubeconfig string) (err error) {
 // allowLoopback is for tests: pods may have addresses of the loopback.
 const allowLoopback = "SELECT_SERVICE_KUBE_ALLOW_LOOPBACK"
 
-// discovery returns the discovery of workers and replicas, nil if neither is configured.
-func (c *cluster) discovery(conf config.Config, svc *node.Service, memory *memory.Account, getenv func(string) string, log zerolog.Logger) *kubernetes.Discovery {
-	if c == nil {
-		return nil
-	}
-	return kubernetes.New(kubernetes.Config{
+// source returns the discovery of workers and replicas.
+func (c *cluster) source(of sourceParts) workers.Source {
+	c.pods = kubernetes.New(kubernetes.Config{
 		Settings: mapping.Settings{
-			Home: c.home, AnnotationPrefix: conf.Kubernetes.AnnotationPrefix, KVEvents: conf.KVEvents.Enabled,
-			AllowLoopback: getenv(allowLoopback) == "true",
+			Home: c.home, AnnotationPrefix: of.conf.Kubernetes.AnnotationPrefix, KVEvents: of.conf.KVEvents.Enabled,
+			AllowLoopback: of.getenv(allowLoopback) == "true",
 		},
-		Entries: c.entries, Catalog: svc.Catalog(), IPv6: c.podIP.Is6() && !c.podIP.Is4In6(), Peers: c.replicas(conf, svc), Memory: memory, Log: log,
+		Entries: c.entries, Catalog: of.svc.Catalog(), IPv6: c.podIP.Is6() && !c.podIP.Is4In6(), Peers: c.replicas(of.conf, of.svc),
+		Memory: of.budget.Account(memory.Bodies), Log: of.log,
 	}, c.client)
+	return c.pods
 }
 
 // models lists the scopes of the models that the entries name, which may have no pods now.
 func (c *cluster) models() (named []catalog.Scope) {
-	if c == nil {
-		return nil
-	}
 	for _, e := range c.entries {
 		if e.Model != "" {
 			named = append(named, catalog.Scope{Model: e.Model, Tenant: e.Tenant})

@@ -70,11 +70,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		if _, err := readFiles(conf); err != nil {
 			return err
 		}
-		in, err := readCluster(conf, getenv)
-		if err == nil && conf.Kubernetes.Kubeconfig != "" { // a configuration is also checked outside of its cluster
-			err = in.connect(conf.Kubernetes.Kubeconfig)
-		}
-		if err != nil {
+		if _, err := readDiscoveries(conf, getenv, true); err != nil {
 			return err
 		}
 		m := newMemory(conf.Limits, getenv, zerolog.Nop())
@@ -85,10 +81,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	if err != nil {
 		return err
 	}
-	if read.cluster, err = readCluster(conf, getenv); err != nil {
-		return err
-	}
-	if err := read.cluster.connect(conf.Kubernetes.Kubeconfig); err != nil {
+	if read.discoveries, err = readDiscoveries(conf, getenv, false); err != nil {
 		return err
 	}
 	return serve(ctx, conf, read, getenv, stderr)

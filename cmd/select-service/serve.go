@@ -27,7 +27,6 @@ import (
 	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/internal/transport/zmqsock"
 	"github.com/select-service/select-service/internal/workers"
-	"github.com/select-service/select-service/internal/workers/kubernetes"
 	"github.com/select-service/select-service/internal/workers/workersfile"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/memory"
@@ -75,7 +74,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	streams, runSockets := newStreams(hub, limits, log)
 	var svc *node.Service
 	if conf.Server.AdvertiseURL == "" {
-		conf.Server.AdvertiseURL = read.cluster.advertise(conf)
+		conf.Server.AdvertiseURL = read.cluster().advertise(conf)
 	}
 	joined, err := joinFleet(conf, baseURL(conf, bound), read.fleet, mem.budget, log)
 	if err != nil {
@@ -85,19 +84,20 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	access := read.engineAccess(conf.Access.Endpoints())
 	engines := describe.New(describe.Options{Access: access, Log: log})
 	defer engines.Close()
-	var pods *kubernetes.Discovery
+	var found *workers.Manager
 	settings := serviceConfig(conf, others, bound, mem.budget)
 	settings.Tracer = tracer
 	if !conf.SlotsOnly {
 		settings.Ask = engines.Describe
 	}
 	settings.Scrape = access
-	if read.cluster != nil {
-		settings.Discovers = []catalog.SourceKind{catalog.SourceKubernetes}
-		settings.Described = func() { pods.Described() }
-		if read.cluster.peers != "" {
-			settings.Recovery.Find = func(ctx context.Context) []string { return pods.ServingPeers(ctx) }
-		}
+	settings.Described = func() { found.Heard() }
+	var named []catalog.Scope
+	for _, d := range read.discoveries {
+		settings.Discovers, named = append(settings.Discovers, d.kind()), append(named, d.models()...)
+	}
+	if c := read.cluster(); c != nil && c.peers != "" {
+		settings.Recovery.Find = func(ctx context.Context) []string { return c.pods.ServingPeers(ctx) }
 	}
 	svc = node.New(settings, streams, log)
 	kept := data
@@ -111,15 +111,14 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		file = workersfile.NewWatcher(conf.Workers.File, read.workers, log)
 		sources = append(sources, joined.File(file, svc.Catalog().CountSchedulable))
 	}
-	pods = read.cluster.discovery(conf, svc, mem.budget.Account(memory.Bodies), getenv, log)
-	if pods != nil {
-		sources = append(sources, pods)
+	for _, d := range read.discoveries {
+		sources = append(sources, d.source(sourceParts{conf: conf, svc: svc, budget: mem.budget, getenv: getenv, log: log}))
 	}
 	if read.engines != nil {
 		sources = append(sources, read.engines)
 	}
-	found := workers.NewManager(svc.UseCases.ReplaceWorkers, sources...)
-	picks.build(conf, svc, found.Listed, read.cluster.models(), access, engines.Length, read.tokens, mem.budget, tracer, log)
+	found = workers.NewManager(svc.UseCases.ReplaceWorkers, sources...)
+	picks.build(conf, svc, found.Listed, named, access, engines.Length, read.tokens, mem.budget, tracer, log)
 	operators := newOperators(conf, svc, joined, others, picks, mem.budget)
 
 	// Start: sockets, replicas, the service, its workers, HTTP. The first part to
@@ -153,9 +152,9 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	open := newConnections(conf.Limits, mem.budget, log)
 	picks.serve(work, parts, open, log)
 	routes := handlers{
-		conf: conf, svc: svc, operators: operators, pods: pods, fleet: joined, guard: read.tokens,
+		conf: conf, svc: svc, operators: operators, sources: found, fleet: joined, guard: read.tokens,
 		budget: mem.budget, tracer: tracer, log: log,
-		collectors: append(picks.collectors(), tracer, open, pods.Collector(), state.Collector(),
+		collectors: append(append(picks.collectors(), collectorsOf(sources)...), tracer, open, state.Collector(),
 			telemetry.Memory{Budget: mem.budget}, telemetry.WorkersFile{Watcher: file},
 			telemetry.Sockets{Refused: hub.Refused, Behind: others.behind()},
 			telemetry.Process{LogLinesDropped: out.Dropped, Certificate: read.certificates, PeerCertificate: read.peers}),

@@ -22,6 +22,29 @@ type Source interface {
 // never be.
 type Lister interface{ Listed() bool }
 
+// Hearer is a Source whose workers depend on what their engines say. Heard is called when one has said
+// something new.
+type Hearer interface{ Heard() }
+
+// Reporter is a Source that tells operators what it knows: GET /ready has a part of it, GET /KIND all.
+type Reporter interface{ Report() Report }
+
+// Report is what a source knows.
+type Report struct {
+	Kind catalog.SourceKind
+	// Synced: all of Parts are known.
+	Synced bool
+	Parts  []Part
+	// Detail is all of it, written as JSON.
+	Detail any
+}
+
+// Part is a part of a source, such as a pool of pods, with how far it is known.
+type Part struct {
+	Name  string `json:"name"`
+	State string `json:"state"`
+}
+
 // Apply replaces the workers of a source by a set, whose Kind it fills in. An error means that
 // nothing has changed (see catalog.Catalog.Reconcile); the source tries again later.
 type Apply func(set catalog.Set) (catalog.Difference, error)
@@ -45,6 +68,26 @@ func NewManager(apply Apply, sources ...Source) *Manager {
 		m.sources = append(m.sources, followed{s, new(atomic.Bool)})
 	}
 	return m
+}
+
+// Heard tells the sources that an engine has said something new.
+func (m *Manager) Heard() {
+	for _, s := range m.sources {
+		if h, is := s.Source.(Hearer); is {
+			h.Heard()
+		}
+	}
+}
+
+// Reports returns what the sources know, of those that tell it.
+func (m *Manager) Reports() []Report {
+	var all []Report
+	for _, s := range m.sources {
+		if r, is := s.Source.(Reporter); is {
+			all = append(all, r.Report())
+		}
+	}
+	return all
 }
 
 // Run runs the sources until ctx ends, or one of them fails.

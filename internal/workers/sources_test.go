@@ -54,3 +54,25 @@ func TestManager(t *testing.T) {
 		}
 	})
 }
+
+// talker is a source that tells what it knows, and counts what it hears.
+type talker struct {
+	*workers.Fake
+	heard int
+}
+
+func (t *talker) Heard() { t.heard++ }
+
+func (*talker) Report() workers.Report {
+	return workers.Report{Kind: catalog.SourceKubernetes, Parts: []workers.Part{{Name: "llm", State: "syncing"}}}
+}
+
+// TestReports: sources that can, tell what they know and hear of what engines say; others need not.
+func TestReports(t *testing.T) {
+	pods := &talker{Fake: workers.NewFake(catalog.SourceKubernetes)}
+	m := workers.NewManager(nil, workers.NewFake(catalog.SourceFile), pods)
+	m.Heard()
+	if all := m.Reports(); len(all) != 1 || all[0].Kind != catalog.SourceKubernetes || len(all[0].Parts) != 1 || pods.heard != 1 {
+		t.Errorf("reports %+v, heard %d times", all, pods.heard)
+	}
+}

@@ -1,6 +1,9 @@
 package catalog
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // SourceKind is the kind of a worker's source. The values are those of records.
 type SourceKind string
@@ -15,8 +18,24 @@ const (
 	SourceKubernetes SourceKind = "kubernetes"
 )
 
+// sources has a row for each kind: how errors name it, and whether it discovers workers.
+var sources = [...]struct {
+	kind       SourceKind
+	name       string
+	discovered bool
+}{
+	{SourceAPI, "the API", false},
+	{SourceFile, "the workers file", false},
+	{SourceKubernetes, "Kubernetes", true},
+}
+
 // SourceKinds are all kinds.
-var SourceKinds = []SourceKind{SourceAPI, SourceFile, SourceKubernetes}
+var SourceKinds = func() (all []SourceKind) {
+	for _, s := range sources {
+		all = append(all, s.kind)
+	}
+	return all
+}()
 
 // Source is where a worker's record comes from (decision W1). The zero value is the API.
 type Source struct {
@@ -39,7 +58,14 @@ func (s *Source) KindOrAPI() SourceKind {
 
 // Discovered reports whether workers of that kind belong to their source alone. Those of the API
 // and of the workers file do not: each of the two may change the workers of the other.
-func (k SourceKind) Discovered() bool { return k == SourceKubernetes }
+func (k SourceKind) Discovered() bool {
+	for i := range sources {
+		if sources[i].kind == k {
+			return sources[i].discovered
+		}
+	}
+	return false
+}
 
 // sharesWorkers reports whether a set of one kind replaces workers of the other.
 func (k SourceKind) sharesWorkers(o SourceKind) bool {
@@ -48,17 +74,20 @@ func (k SourceKind) sharesWorkers(o SourceKind) bool {
 
 // String names the source for errors that refuse to change its worker.
 func (s Source) String() string {
-	switch {
-	case s.Kind == SourceFile:
-		return "the workers file"
-	case s.Kind != SourceKubernetes:
-		return "the API"
-	case s.Pod != "":
-		return fmt.Sprintf("Kubernetes (pod %s/%s)", s.Namespace, s.Pod)
-	case s.Pool != "":
-		return fmt.Sprintf("Kubernetes (pool %s)", s.Pool)
+	name := sources[0].name
+	for _, known := range sources {
+		if known.kind == s.Kind {
+			name = known.name
+		}
 	}
-	return "Kubernetes"
+	switch {
+	case !s.Kind.Discovered():
+	case s.Pod != "":
+		name += fmt.Sprintf(" (pod %s)", strings.TrimPrefix(s.Namespace+"/"+s.Pod, "/"))
+	case s.Pool != "":
+		name += fmt.Sprintf(" (pool %s)", s.Pool)
+	}
+	return name
 }
 
 // ManagedError refuses a change of a worker that another source has.

@@ -15,7 +15,7 @@ import (
 	"github.com/select-service/select-service/internal/server/replicastatus"
 	"github.com/select-service/select-service/internal/server/ui"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
-	"github.com/select-service/select-service/internal/workers/kubernetes"
+	"github.com/select-service/select-service/internal/workers"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -72,8 +72,8 @@ type Options struct {
 	MaxWorkers int
 	// Part says which of the contract's routes the listener has.
 	Part Part
-	// Kubernetes is the discovery of workers in Kubernetes.
-	Kubernetes ClusterStatus
+	// Sources are the sources of workers.
+	Sources Sources
 	// Operators has what the routes for operators show.
 	Operators Operators
 	// Fleet is this replica's connection to its fleet.
@@ -86,9 +86,9 @@ type Options struct {
 	RetryAfter time.Duration
 }
 
-// ClusterStatus says what discovery in Kubernetes knows.
-type ClusterStatus interface {
-	Status() kubernetes.Status
+// Sources say what the sources of workers know.
+type Sources interface {
+	Reports() []workers.Report
 }
 
 // FleetStatus is what is shown of a fleet.
@@ -162,7 +162,7 @@ func bareEngine(opt Options, render renderer) engine {
 	a := api{
 		log: opt.Log, dialect: dialect(opt.Contract), render: render, requests: opt.Requests, memory: opt.Memory,
 		access: opt.Access, hosts: opt.Hosts, part: opt.Part, audit: access.NewAudit(opt.Log), dumps: opt.Dumps, snapshots: opt.Snapshots,
-		maxWorkers: opt.MaxWorkers, kubernetes: opt.Kubernetes, fleet: opt.Fleet, page: opt.Page != nil && opt.Part != CallersRoutes,
+		maxWorkers: opt.MaxWorkers, sources: opt.Sources, fleet: opt.Fleet, page: opt.Page != nil && opt.Part != CallersRoutes,
 		tracer: opt.Tracer, named: opt.Named,
 	}
 	if opt.RetryAfter > 0 {
@@ -185,9 +185,13 @@ func newEngine(svc Service, conductor ConductorAPI, opt Options) engine {
 	conductorRoutes{conductor}.addTo(e.routes.under(conductorPrefix, a))
 	document := openapi.Document(opt.Contract.String())
 	e.routes.get(access.Read, "/openapi.yaml", anyScope(plain(func(c *gin.Context) { c.Data(http.StatusOK, "application/yaml", document) })))
-	e.routes.get(access.Read, "/kubernetes", a.list(func(_ request, out []byte) (int, []byte, error) {
-		return http.StatusOK, appendCluster(out, opt.Kubernetes), nil
-	}))
+	for _, kind := range catalog.SourceKinds {
+		if kind.Discovered() {
+			e.routes.get(access.Read, "/"+string(kind), a.list(func(_ request, out []byte) (int, []byte, error) {
+				return http.StatusOK, appendReport(out, opt.Sources, kind), nil
+			}))
+		}
+	}
 	if e.routes.api.page {
 		e.addPage(opt.Page)
 	}
@@ -205,7 +209,7 @@ func newEngine(svc Service, conductor ConductorAPI, opt Options) engine {
 // addSelection registers the routes of the selection service in one dialect.
 func addSelection(r router, svc Service) {
 	a := r.api
-	workers := workerRoutes{svc, a.dialect, a.kubernetes, a.fleet}
+	workers := workerRoutes{svc, a.dialect, a.sources, a.fleet}
 	r.post(access.Operate, "/workers", withBody(a, newWorkerBody(a.dialect), workers.put))
 	sets := reconcileRoutes{svc, a.dialect}
 	r.add(http.MethodPut, access.Operate, "/workers", a.checked(sets.checkAllowed, withBody(a, newReconcileBody(a.dialect, a.maxWorkers), sets.put)))

@@ -63,7 +63,7 @@ type api struct {
 	dumps      *Readers
 	snapshots  *Readers
 	maxWorkers int
-	kubernetes ClusterStatus // nil: there is none
+	sources    Sources // nil: there are none
 	fleet      FleetStatus
 	page       bool // the listener has the operators' page
 	tracer     *tracing.Tracer

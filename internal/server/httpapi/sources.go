@@ -4,42 +4,34 @@ import (
 	"encoding/json"
 
 	"github.com/select-service/select-service/internal/fleet"
-	"github.com/select-service/select-service/internal/workers/kubernetes"
+	"github.com/select-service/select-service/internal/workers"
+	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// appendCluster appends the answer of GET /kubernetes. of is nil without discovery there.
-func appendCluster(out []byte, of ClusterStatus) []byte {
-	var st kubernetes.Status
+// appendReport appends what a source that discovers workers knows, as GET /KIND shows it.
+func appendReport(out []byte, of Sources, kind catalog.SourceKind) []byte {
 	if of != nil {
-		st = of.Status()
+		for _, r := range of.Reports() {
+			if r.Kind == kind {
+				return appendJSON(out, r.Detail)
+			}
+		}
 	}
-	if !st.Enabled {
-		return append(out, `{"enabled":false}`...)
-	}
-	return appendJSON(out, st)
+	return append(out, `{"enabled":false}`...)
 }
 
-// appendSources appends the member kubernetes of GET /ready, if there is discovery there.
-func appendSources(out []byte, of ClusterStatus) []byte {
+// appendReports appends a member of GET /ready for each source that tells what it knows, named as its kind.
+func appendReports(out []byte, of Sources) []byte {
 	if of == nil {
 		return out
 	}
-	st := of.Status()
-	if !st.Enabled {
-		return out
+	for _, r := range of.Reports() {
+		out = appendJSON(appendKey(out, string(r.Kind)), struct {
+			Synced  bool           `json:"synced"`
+			Sources []workers.Part `json:"sources"`
+		}{r.Synced, r.Parts})
 	}
-	type source struct {
-		Name  string           `json:"name"`
-		State kubernetes.State `json:"state"`
-	}
-	shown := struct {
-		Synced  bool     `json:"synced"`
-		Sources []source `json:"sources"`
-	}{Synced: st.Synced, Sources: []source{}}
-	for _, s := range st.Sources {
-		shown.Sources = append(shown.Sources, source{s.Name, s.State})
-	}
-	return appendJSON(appendKey(out, "kubernetes"), shown)
+	return out
 }
 
 // appendMembership appends the member fleet of GET /ready, if this replica is of a fleet.

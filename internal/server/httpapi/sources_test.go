@@ -9,12 +9,14 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/fleet"
+	"github.com/select-service/select-service/internal/workers"
 	"github.com/select-service/select-service/internal/workers/kubernetes"
+	"github.com/select-service/select-service/pkg/catalog"
 )
 
-type cluster kubernetes.Status
+type known []workers.Report
 
-func (c cluster) Status() kubernetes.Status { return kubernetes.Status(c) }
+func (k known) Reports() []workers.Report { return k }
 
 type inFleet struct{ of *fleet.Membership }
 
@@ -27,20 +29,20 @@ func TestReadySources(t *testing.T) {
 	st := kubernetes.Status{Enabled: true, Sources: []kubernetes.SourceStatus{{Kind: "pods", Name: "vllm", State: kubernetes.Synced, Since: since}}, Excluded: []kubernetes.Excluded{}}
 	of := &fleet.Membership{State: "connected", Replica: "a", Replicas: []string{}, Catalog: fleet.Status{State: fleet.Current, Version: 3, Workers: 2}}
 	for name, tt := range map[string]struct {
-		kubernetes          ClusterStatus
+		sources             Sources
 		fleet               FleetStatus
 		ready, kubernetesIs string
 	}{
 		"none": {ready: `{"ready":false,"schedulable_workers":0,"workers":[]}`, kubernetesIs: `{"enabled":false}`},
-		"off":  {cluster{}, inFleet{}, `{"ready":false,"schedulable_workers":0,"workers":[]}`, `{"enabled":false}`},
+		"off":  {known{}, inFleet{}, `{"ready":false,"schedulable_workers":0,"workers":[]}`, `{"enabled":false}`},
 		"both on": {
-			kubernetes: cluster(st), fleet: inFleet{of},
+			sources: known{{Kind: catalog.SourceKubernetes, Parts: []workers.Part{{Name: "vllm", State: "synced"}}, Detail: st}}, fleet: inFleet{of},
 			ready: `{"ready":false,"schedulable_workers":0,"workers":[],"kubernetes":{"synced":false,"sources":[{"name":"vllm","state":"` + string(kubernetes.Synced) +
 				`"}]},"fleet":{"state":"connected","replica":"a","replicas":[],"catalog":{"state":"current","version":3,"workers":2}}}`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := New(&fake{}, (&fake{}).conductor(), Options{Log: zerolog.Nop(), Kubernetes: tt.kubernetes, Fleet: tt.fleet})
+			h := New(&fake{}, (&fake{}).conductor(), Options{Log: zerolog.Nop(), Sources: tt.sources, Fleet: tt.fleet})
 			if got := ask(h, "GET", "/ready", "", "").Body.String(); got != tt.ready {
 				t.Errorf("ready (-want +got):\n%s", cmp.Diff(tt.ready, got))
 			}

@@ -45,10 +45,10 @@ type workerCatalog interface {
 }
 
 type workerRoutes struct {
-	svc        workerCatalog
-	d          dialect
-	kubernetes ClusterStatus // nil: there is none
-	fleet      FleetStatus   // nil: there is none
+	svc     workerCatalog
+	d       dialect
+	sources Sources     // nil: there are none
+	fleet   FleetStatus // nil: there is none
 }
 
 func (r workerRoutes) put(c request, b *workerBody, out []byte) (int, []byte, error) {
@@ -181,7 +181,7 @@ func (r workerRoutes) ready(c request, out []byte) (int, []byte, error) {
 		out = appendRecovery(appendKey(out, "recovery"), recovery)
 	}
 	if reads && !c.who.Scoped() {
-		out = appendMembership(appendSources(out, r.kubernetes), r.fleet)
+		out = appendMembership(appendReports(out, r.sources), r.fleet)
 	}
 	return status, append(out, '}'), nil
 }

@@ -36,7 +36,7 @@ const maxInfo = 4096
 
 type collector struct{ d *Discovery }
 
-// Collector returns the collector of discovery's metrics; of a nil Discovery it has none.
+// Collector returns the collector of discovery's metrics.
 func (d *Discovery) Collector() prometheus.Collector { return collector{d} }
 
 // Describe implements prometheus.Collector.
@@ -44,9 +44,6 @@ func (collector) Describe(ch chan<- *prometheus.Desc) { Families.Describe(ch) }
 
 // Collect implements prometheus.Collector.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
-	if c.d == nil {
-		return
-	}
 	now := time.Now()
 	seen := make(map[string]bool)
 	st := c.d.Status()

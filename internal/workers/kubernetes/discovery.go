@@ -50,9 +50,8 @@ const (
 	maxPods = 16_384
 )
 
-// Described tells discovery that the engine of a worker has said something new: ranks and endpoints may
-// depend on it.
-func (d *Discovery) Described() { d.change(func() {}) }
+// Heard is part of workers.Hearer: ranks and endpoints may depend on what an engine says.
+func (d *Discovery) Heard() { d.change(func() {}) }
 
 // Discovery finds workers in Kubernetes. It is a workers.Source.
 type Discovery struct {

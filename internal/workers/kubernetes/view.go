@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/select-service/select-service/internal/workers"
 	"github.com/select-service/select-service/internal/workers/kubernetes/mapping"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -103,10 +104,10 @@ func (p *plan) view() view {
 }
 
 // counts returns the pods of each source, nil before the first plan.
-func (v *view) counts(workers *catalog.Catalog) []Pods {
+func (v *view) counts(of *catalog.Catalog) []Pods {
 	counts := slices.Clone(v.sources)
 	lifecycles := make(map[uint64]catalog.Lifecycle, len(v.pods))
-	for _, w := range workers.List(nil, nil) {
+	for _, w := range of.List(nil, nil) {
 		if w.Source.Kind == catalog.SourceKubernetes {
 			lifecycles[w.ID] = w.Lifecycle
 		}
@@ -117,11 +118,18 @@ func (v *view) counts(workers *catalog.Catalog) []Pods {
 	return counts
 }
 
-// Status returns what discovery knows now. A nil Discovery is not enabled.
-func (d *Discovery) Status() Status {
-	if d == nil {
-		return Status{}
+// Report is part of workers.Reporter; its detail is Status.
+func (d *Discovery) Report() workers.Report {
+	st := d.Status()
+	r := workers.Report{Kind: d.Kind(), Synced: st.Synced, Parts: []workers.Part{}, Detail: st}
+	for _, s := range st.Sources {
+		r.Parts = append(r.Parts, workers.Part{Name: s.Name, State: string(s.State)})
 	}
+	return r
+}
+
+// Status returns what discovery knows now.
+func (d *Discovery) Status() Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	st := Status{Enabled: true, Synced: d.ready, Sources: make([]SourceStatus, 0, len(d.sources)), Excluded: d.seen.excluded}

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/select-service/select-service/internal/workers"
 	"github.com/select-service/select-service/internal/workers/kubernetes"
 	"github.com/select-service/select-service/internal/workers/kubernetes/mapping"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -216,6 +218,9 @@ func TestCounts(t *testing.T) {
 			w.await(fmt.Sprintf("counts %+v", want), func() bool { return w.d.Status().Sources[0].Pods == want })
 		}
 		is(kubernetes.Pods{Selected: 4, Schedulable: 2, Incomplete: 1, Excluded: 1})
+		if r := w.d.Report(); !r.Synced || !slices.Equal(r.Parts, []workers.Part{{Name: "llm", State: "synced"}}) || r.Kind != catalog.SourceKubernetes {
+			t.Errorf("report %+v", r)
+		}
 		put("another", "select-service/block-size", "32") // than its scope
 		is(kubernetes.Pods{Selected: 5, Schedulable: 2, Incomplete: 2, Excluded: 1})
 		if n := w.d.ExcludedBy()["invalid"]; n != 1 {

@@ -249,7 +249,7 @@ func (w *world) describe(ctx context.Context, ask func(ctx context.Context, url 
 					e.busy, e.due = false, time.Now().Add(time.Minute)
 					now, changed := w.catalog.Describe(x, told, fault)
 					if changed {
-						w.d.Described()
+						w.d.Heard()
 					}
 					if now != nil && (told == nil || now.Lifecycle == catalog.Incomplete) {
 						e.due = time.Now().Add(time.Second)
