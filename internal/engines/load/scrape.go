@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/engines"
+	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -200,11 +201,11 @@ func (s *Scraper) finish(p *page, begun time.Time, result ScrapeResult) {
 	}
 	s.counters.scrapes[result].Add(1)
 	s.counters.seconds.Observe(now.Sub(begun).Seconds())
-	s.failing -= oneIf(p.failures > 0)
+	s.failing -= metrics.OneIf(p.failures > 0)
 	if p.failures++; result == ScrapeOK {
 		p.failures = 0
 	}
-	s.failing += oneIf(p.failures > 0)
+	s.failing += metrics.OneIf(p.failures > 0)
 	p.at = begun.Add(p.wait())
 	heap.Push(&s.due, p)
 	t.busy = false
@@ -212,13 +213,6 @@ func (s *Scraper) finish(p *page, begun time.Time, result ScrapeResult) {
 		heap.Push(&s.due, w)
 	}
 	t.waiting = nil
-}
-
-func oneIf(is bool) int {
-	if is {
-		return 1
-	}
-	return 0
 }
 
 // wait returns the time from one reading to the next: the interval, doubled for each failure in a

@@ -73,8 +73,8 @@ type Discovery struct {
 	sources []*source
 	first   time.Time // of the changes that are not applied yet; zero: none
 	last    time.Time
-	ready   bool // every source has been settled
-	seen    view
+	ready   bool              // every source has been settled
+	result  result            // of the last plan
 	logged  map[string]logged // by source
 }
 
@@ -94,7 +94,7 @@ func New(config Config, client *Client) *Discovery {
 		d.peers = d.newPeers(*config.Peers)
 	}
 	for _, e := range config.Entries {
-		d.sources = append(d.sources, d.newSource(e))
+		d.sources = append(d.sources, d.newSource(len(d.sources), e))
 	}
 	return d
 }
@@ -244,15 +244,14 @@ func (d *Discovery) apply(apply workers.Apply) (next time.Time) {
 		d.applied.Observe(time.Since(first).Seconds())
 	}
 	for _, e := range changed.Excluded {
-		row := p.owners[e.Index]
-		row.exclude(p, excludedBy(e.Err), e.Err.Error())
+		p.owners[e.Index].exclude(p, excludedBy(e.Err), e.Err.Error())
 	}
 	d.placed = make(map[uint64]bool, len(p.records))
 	for i := range p.records {
 		d.placed[p.records[i].ID] = true
 	}
 	d.mu.Lock()
-	d.seen = p.view()
+	d.result = p.result()
 	d.ready = d.ready || p.settled
 	d.logStates(p, now)
 	d.mu.Unlock()
@@ -284,19 +283,13 @@ func excludedBy(err error) string {
 	return mapping.ExcludedTaken
 }
 
-// row is a pod of a source, as a plan has it.
-type row struct {
-	s  *source
-	tr *tracked
-}
-
 // plan is what the catalog should have at a moment.
 type plan struct {
 	records  []catalog.Record
-	owners   []*planned // of the records, by index
-	moved    []uint64   // ids of records that another engine has now
-	pods     []*planned
-	counts   map[*source]*Pods // without those of pods
+	owners   []*decision // of the records, by index
+	moved    []uint64    // ids of records that another engine has now
+	serving  []*decision
+	counts   []Pods // by source, without those of serving
 	excluded []Excluded
 	next     time.Time
 	settled  bool
@@ -310,26 +303,26 @@ type plan struct {
 // sourceName is what a worker tells of the source that it was found by.
 type sourceName struct{ namespace, name string }
 
-// planned is a pod with workers.
-type planned struct {
-	row
-	phase phase
-	ids   []uint64 // of the workers, but for those of ports that the source had before
-	gone  bool     // excluded
+// decision is what a plan makes of a pod with workers.
+type decision struct {
+	*pod
+	phase    phase
+	ids      []uint64 // of the workers, but for those of ports that the source had before
+	excluded bool
 }
 
 // exclude takes a pod out of the counts of those with workers.
-func (pl *planned) exclude(p *plan, reason, why string) {
-	if pl.gone {
+func (d *decision) exclude(p *plan, reason, why string) {
+	if d.excluded {
 		return
 	}
-	pl.gone = true
-	p.exclude(pl.row, reason, why)
+	d.excluded = true
+	p.exclude(d.pod, reason, why)
 }
 
-func (p *plan) exclude(r row, reason, why string) {
-	p.counts[r.s].Excluded++
-	p.excluded = append(p.excluded, Excluded{Source: r.s.entry.Name, Pod: r.tr.key, Reason: reason, Why: why})
+func (p *plan) exclude(of *pod, reason, why string) {
+	p.counts[of.source.index].Excluded++
+	p.excluded = append(p.excluded, Excluded{Source: of.source.entry.Name, Pod: of.key, Reason: reason, Why: why})
 }
 
 // until makes the plan void at a moment.
@@ -342,39 +335,38 @@ func (p *plan) until(at time.Time) {
 // plan returns what the catalog should have now. d.mu is held.
 func (d *Discovery) plan(now time.Time) *plan {
 	p := &plan{
-		counts: make(map[*source]*Pods, len(d.sources)), next: now.Add(forever), settled: true,
+		counts: make([]Pods, len(d.sources)), next: now.Add(forever), settled: true,
 		unlisted: make(map[sourceName]bool), named: make(map[string]bool), sources: d.sources,
 	}
 	// A pod of several entries is the first one's that has it.
 	owner := make(map[string]*source)
-	var rows []row
+	var all []*pod
 	for _, s := range d.sources {
 		st := s.status()
 		p.states = append(p.states, st)
 		p.settled = p.settled && s.settled(st, now)
-		p.counts[s] = new(Pods)
 		s.table.forget(now)
 		if !s.listed(st) && (s.pods == nil || !s.pods.status().Listed) {
 			p.unlisted[sourceName{s.entry.Namespace, s.entry.Name}] = true
 		}
-		for key, tr := range s.table.pods {
-			if had := owner[key]; had == nil || !had.table.pods[key].left.IsZero() && tr.left.IsZero() {
+		for key, pod := range s.table.pods {
+			if had := owner[key]; had == nil || !had.table.pods[key].left.IsZero() && pod.left.IsZero() {
 				owner[key] = s
 			}
-			rows = append(rows, row{s, tr})
+			all = append(all, pod)
 		}
 	}
-	slices.SortFunc(rows, order) // older pods take their ids first
-	pl := &planner{plan: p, d: d, now: now, ids: make(map[uint64]string, len(rows))}
-	for _, r := range rows {
-		if r.tr.left.IsZero() {
-			p.counts[r.s].Selected++
+	slices.SortFunc(all, order) // older pods take their ids first
+	pl := &planner{plan: p, d: d, now: now, ids: make(map[uint64]string, len(all))}
+	for _, pod := range all {
+		if pod.left.IsZero() {
+			p.counts[pod.source.index].Selected++
 		}
 		switch {
-		case owner[r.tr.key] == r.s:
-			pl.add(r)
-		case r.tr.left.IsZero():
-			p.exclude(r, mapping.ExcludedDuplicate, "an earlier entry has the pod")
+		case owner[pod.key] == pod.source:
+			pl.add(pod)
+		case pod.left.IsZero():
+			p.exclude(pod, mapping.ExcludedDuplicate, "an earlier entry has the pod")
 		}
 	}
 	return p
@@ -390,66 +382,66 @@ type planner struct {
 }
 
 // add adds a pod of its source: its workers, unless it is not there yet or is excluded.
-func (p *planner) add(r row) {
-	s, tr := r.s, r.tr
-	p.named[tr.key] = true
-	ph, why, until := s.table.judge(tr, false, s.where, p.now)
+func (p *planner) add(pod *pod) {
+	s := pod.source
+	p.named[pod.key] = true
+	ph, why, until := s.table.judge(pod, false, p.now)
 	p.until(until)
 	switch ph {
 	case absent:
 		return
 	case waiting:
-		p.counts[s].Waiting++
+		p.counts[s.index].Waiting++
 		return
 	}
-	pool := s.ports(tr, p.now)
-	m := p.mapped(r, &pool)
-	p.d.warn(tr, m.Unknown)
+	pool := s.ports(pod, p.now)
+	m := p.mapped(pod, &pool)
+	p.d.warn(pod, m.Unknown)
 	if m.Excluded != "" {
-		p.exclude(r, m.Excluded, m.Why)
+		p.exclude(pod, m.Excluded, m.Why)
 		return
 	}
 	if m.Cordoned {
-		ph, why, _ = s.table.judge(tr, true, s.where, p.now)
+		ph, why, _ = s.table.judge(pod, true, p.now)
 	}
-	if tr.noTarget && len(s.entry.TargetPorts) == 0 {
-		m = p.d.withoutTarget(r)
+	if pod.noTarget && len(s.entry.TargetPorts) == 0 {
+		m = p.d.withoutTarget(pod)
 	}
 	if p.pods++; p.pods > maxPods {
-		p.exclude(r, mapping.ExcludedLimit, fmt.Sprintf("there are more than %d pods", maxPods))
+		p.exclude(pod, mapping.ExcludedLimit, fmt.Sprintf("there are more than %d pods", maxPods))
 		return
 	}
 	for i := range m.Workers {
-		if taken, is := p.ids[m.Workers[i].Record.ID]; is && taken != tr.key {
-			p.exclude(r, mapping.ExcludedTaken, fmt.Sprintf("the pod %s has its worker id %d", taken, m.Workers[i].Record.ID))
+		if taken, is := p.ids[m.Workers[i].Record.ID]; is && taken != pod.key {
+			p.exclude(pod, mapping.ExcludedTaken, fmt.Sprintf("the pod %s has its worker id %d", taken, m.Workers[i].Record.ID))
 			return
 		}
 	}
-	of := &planned{row: r, phase: ph}
+	of := &decision{pod: pod, phase: ph}
 	p.serve(of, m.Workers, why)
 	p.drain(of, &pool)
 	if len(m.Workers) == 0 {
-		p.exclude(r, mapping.ExcludedInvalid, fmt.Sprintf("its active-ports name none of the target ports %v", pool.Ports))
+		p.exclude(pod, mapping.ExcludedInvalid, fmt.Sprintf("its active-ports name none of the target ports %v", pool.Ports))
 		return
 	}
-	p.plan.pods = append(p.plan.pods, of)
+	p.serving = append(p.serving, of)
 }
 
 // mapped returns the workers of a pod behind target ports.
-func (p *planner) mapped(r row, pool *mapping.Pool) mapping.Mapped {
-	return mapping.Map(r.tr.pod, pool, &r.s.entry, &p.d.config.Settings, func(of *catalog.Record) *catalog.Description {
-		of.Source, of.Describe.Turn = r.source(), r.tr.readyTurn
+func (p *planner) mapped(pod *pod, pool *mapping.Pool) mapping.Mapped {
+	return mapping.Map(pod.Pod, pool, &pod.source.entry, &p.d.config.Settings, func(of *catalog.Record) *catalog.Description {
+		of.Source, of.Describe.Turn = pod.origin(), pod.readyTurn
 		return p.d.config.Catalog.Told(of)
 	})
 }
 
-// source returns where workers of a pod come from.
-func (r row) source() catalog.Source {
-	return catalog.Source{Kind: catalog.SourceKubernetes, Namespace: r.tr.pod.Namespace, Pod: r.tr.pod.Name, UID: r.tr.pod.UID, Pool: r.s.entry.Name}
+// origin returns where workers of a pod come from.
+func (p *pod) origin() catalog.Source {
+	return catalog.Source{Kind: catalog.SourceKubernetes, Namespace: p.Namespace, Pod: p.Name, UID: p.UID, Pool: p.source.entry.Name}
 }
 
 // serve adds the workers at the pod's target ports, which drain if why is not "".
-func (p *planner) serve(of *planned, workers []mapping.Worker, why string) {
+func (p *planner) serve(of *decision, workers []mapping.Worker, why string) {
 	places := make([]place, 0, len(workers))
 	for i := range workers {
 		w := &workers[i]
@@ -457,16 +449,16 @@ func (p *planner) serve(of *planned, workers []mapping.Worker, why string) {
 		places = append(places, place{w.Port, w.Record.ID})
 		p.emit(of, w, why)
 	}
-	p.moved = append(p.moved, of.tr.move(places)...)
+	p.moved = append(p.moved, of.move(places)...)
 }
 
 // drain adds the workers at target ports that the pod had before, as long as they are kept.
-func (p *planner) drain(of *planned, pool *mapping.Pool) {
-	tr, grace := of.tr, of.s.entry.NotReadyGrace
-	tr.former = slices.DeleteFunc(tr.former, func(f formerPool) bool { return !p.now.Before(f.since.Add(grace)) })
-	for _, f := range tr.former {
+func (p *planner) drain(of *decision, pool *mapping.Pool) {
+	grace := of.source.entry.NotReadyGrace
+	of.former = slices.DeleteFunc(of.former, func(f formerPool) bool { return !p.now.Before(f.since.Add(grace)) })
+	for _, f := range of.former {
 		p.until(f.since.Add(grace))
-		old := p.mapped(of.row, &f.Pool)
+		old := p.mapped(of.pod, &f.Pool)
 		for i := range old.Workers {
 			w := &old.Workers[i]
 			if _, taken := p.ids[w.Record.ID]; taken {
@@ -476,24 +468,24 @@ func (p *planner) drain(of *planned, pool *mapping.Pool) {
 			if slices.Contains(pool.Ports, w.Port) {
 				how = "has another place in"
 			}
-			p.emit(of, w, fmt.Sprintf("port %d of pod %s %s %s", w.Port, tr.pod.Full(), how, of.s.where))
+			p.emit(of, w, fmt.Sprintf("port %d of pod %s %s %s", w.Port, of.key, how, of.source.where))
 		}
 	}
 }
 
 // emit adds a worker of a pod, which drains if why is not "".
-func (p *planner) emit(of *planned, w *mapping.Worker, why string) {
-	p.ids[w.Record.ID] = of.tr.key
+func (p *planner) emit(of *decision, w *mapping.Worker, why string) {
+	p.ids[w.Record.ID] = of.key
 	w.Record.Draining, w.Record.Faults = why, w.Reasons
-	w.Record.Source = of.source()
+	w.Record.Source = of.origin()
 	p.records = append(p.records, w.Record)
 	p.owners = append(p.owners, of)
 }
 
 // withoutTarget returns the worker of an endpoint whose slice has no port for its HTTP server.
-func (d *Discovery) withoutTarget(r row) mapping.Mapped {
+func (d *Discovery) withoutTarget(pod *pod) mapping.Mapped {
 	pool := mapping.Pool{Ports: []uint16{0}}
-	m := mapping.Map(r.tr.pod, &pool, &r.s.entry, &d.config.Settings, func(*catalog.Record) *catalog.Description { return nil })
+	m := mapping.Map(pod.Pod, &pool, &pod.source.entry, &d.config.Settings, func(*catalog.Record) *catalog.Description { return nil })
 	for i := range m.Workers {
 		w := &m.Workers[i]
 		w.Record.Endpoint, w.Record.Describe = nil, nil
@@ -503,13 +495,13 @@ func (d *Discovery) withoutTarget(r row) mapping.Mapped {
 }
 
 // warn warns, once a pod, of annotations without a meaning.
-func (d *Discovery) warn(tr *tracked, unknown []string) {
-	if len(unknown) == 0 || tr.warned {
+func (d *Discovery) warn(pod *pod, unknown []string) {
+	if len(unknown) == 0 || pod.warned {
 		return
 	}
-	tr.warned = true
+	pod.warned = true
 	d.counts.unknown(len(unknown))
-	d.log.Warn().Str("pod", tr.pod.Full()).Strs("annotations", unknown[:min(8, len(unknown))]).Msg("annotations of a pod have no meaning")
+	d.log.Warn().Str("pod", pod.key).Strs("annotations", unknown[:min(8, len(unknown))]).Msg("annotations of a pod have no meaning")
 }
 
 // logStates logs errors of sources once, and again every minute while they last. d.mu is held.

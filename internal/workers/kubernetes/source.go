@@ -20,6 +20,7 @@ type source struct {
 	entry mapping.Entry
 	keep  mapping.Keep
 	d     *Discovery
+	index int    // in Discovery.sources
 	where string // how texts name it: pool llm
 
 	pool   *follower[*inferencePool] // of a pool
@@ -42,12 +43,12 @@ type source struct {
 // kindWords are how texts name the kinds of sources.
 var kindWords = map[mapping.Kind]string{mapping.InferencePool: "pool", mapping.Service: "service", mapping.Selector: "selector"}
 
-func (d *Discovery) newSource(e mapping.Entry) *source {
+func (d *Discovery) newSource(index int, e mapping.Entry) *source {
 	s := &source{
-		entry: e, keep: mapping.NewKeep(&e, &d.config.Settings), d: d, where: kindWords[e.Kind] + " " + e.Name,
-		table: newTable(e.NotReadyGrace), since: time.Now(), parts: make(slicesByKey),
+		entry: e, keep: mapping.NewKeep(&e, &d.config.Settings), d: d, index: index, where: kindWords[e.Kind] + " " + e.Name,
+		since: time.Now(), parts: make(slicesByKey),
 	}
-	s.current.Ports = e.TargetPorts
+	s.table, s.current.Ports = newTable(s), e.TargetPorts
 	s.exists = e.Kind != mapping.InferencePool
 	return s
 }
@@ -239,39 +240,39 @@ func (s *source) mergeSlices() {
 	found := endpointsOf(s.parts, s.d.config.IPv6)
 	for key, e := range found {
 		s.table.set(e.pod, now)
-		if tr := s.table.pods[key]; tr != nil {
-			tr.target, tr.noTarget = e.target, e.target == 0
+		if pod := s.table.pods[key]; pod != nil {
+			pod.target, pod.noTarget = e.target, e.target == 0
 		}
 	}
-	for key, tr := range s.table.pods {
-		if _, present := found[key]; !present && tr.left.IsZero() {
-			s.table.remove(tr.pod, now)
+	for key, pod := range s.table.pods {
+		if _, present := found[key]; !present && pod.left.IsZero() {
+			s.table.remove(pod.Pod, now)
 		}
 	}
 }
 
 // ports returns the target ports of a pod with workers. One that has left keeps those that it had.
-func (s *source) ports(tr *tracked, now time.Time) mapping.Pool {
-	if tr.target != 0 && len(s.entry.TargetPorts) == 0 {
-		return mapping.Pool{Ports: []uint16{tr.target}}
+func (s *source) ports(pod *pod, now time.Time) mapping.Pool {
+	if pod.target != 0 && len(s.entry.TargetPorts) == 0 {
+		return mapping.Pool{Ports: []uint16{pod.target}}
 	}
-	if tr.left.IsZero() && !s.another || len(tr.pool.Ports) == 0 {
-		if len(tr.pool.Ports) > 0 && !slices.Equal(tr.pool.Ports, s.current.Ports) {
-			tr.former = append(tr.former, formerPool{tr.pool, now})
-			tr.former = tr.former[max(0, len(tr.former)-maxFormer):]
+	if pod.left.IsZero() && !s.another || len(pod.pool.Ports) == 0 {
+		if len(pod.pool.Ports) > 0 && !slices.Equal(pod.pool.Ports, s.current.Ports) {
+			pod.former = append(pod.former, formerPool{pod.pool, now})
+			pod.former = pod.former[max(0, len(pod.former)-maxFormer):]
 		}
-		tr.pool = s.current
+		pod.pool = s.current
 	}
-	return tr.pool
+	return pod.pool
 }
 
 // order sorts pods over all sources, the oldest first.
-func order(a, b row) int {
-	if c := a.tr.pod.Created.Compare(b.tr.pod.Created); c != 0 {
+func order(a, b *pod) int {
+	if c := a.Created.Compare(b.Created); c != 0 {
 		return c
 	}
-	if c := strings.Compare(a.tr.pod.UID, b.tr.pod.UID); c != 0 {
+	if c := strings.Compare(a.UID, b.UID); c != 0 {
 		return c
 	}
-	return strings.Compare(a.tr.key, b.tr.key)
+	return strings.Compare(a.key, b.key)
 }

@@ -11,16 +11,18 @@ import (
 // table has the pods of a source with what happened to them. It is what the API server says,
 // and what it no longer says but is kept for a while. It is not safe for concurrent use.
 type table struct {
-	grace time.Duration
-	pods  map[string]*tracked // by mapping.Pod.Key
+	source *source
+	grace  time.Duration
+	pods   map[string]*pod // by mapping.Pod.Key
 	// served has the workers that pods had when the process started, by UID.
 	served map[string][]place
 }
 
-// tracked is a pod of a table.
-type tracked struct {
-	pod *mapping.Pod
-	key string // of pod
+// pod is a pod of a source with what happened to it.
+type pod struct {
+	*mapping.Pod
+	source *source
+	key    string // its Key
 	// target, if it is not 0, is the target port of the pod alone (of a slice); noTarget: its
 	// slice has none.
 	target   uint16
@@ -59,8 +61,8 @@ const (
 	deadAfter = time.Minute
 )
 
-func newTable(grace time.Duration) *table {
-	return &table{grace: grace, pods: make(map[string]*tracked)}
+func newTable(of *source) *table {
+	return &table{source: of, grace: of.entry.NotReadyGrace, pods: make(map[string]*pod)}
 }
 
 // set takes a pod's state.
@@ -70,11 +72,11 @@ func (t *table) set(p *mapping.Pod, now time.Time) {
 	if old == nil && len(t.pods) >= maxTracked {
 		return
 	}
-	next := &tracked{pod: p, key: key, everReady: t.served[p.UID] != nil, places: t.served[p.UID]}
-	if old != nil && old.pod.UID == p.UID {
+	next := &pod{Pod: p, source: t.source, key: key, everReady: t.served[p.UID] != nil, places: t.served[p.UID]}
+	if old != nil && old.UID == p.UID {
 		*next = *old
-		next.pod, next.left = p, zero
-		if old.pod.Same(p) {
+		next.Pod, next.left = p, zero
+		if old.Same(p) {
 			t.pods[key] = next
 			return
 		}
@@ -83,7 +85,7 @@ func (t *table) set(p *mapping.Pod, now time.Time) {
 	case p.Ready && (!next.everReady || !next.notReady.IsZero()):
 		next.everReady, next.notReady = true, zero
 		next.readyTurn++
-	case p.Ready && old != nil && old.pod.Restarts != p.Restarts:
+	case p.Ready && old != nil && old.Restarts != p.Restarts:
 		next.readyTurn++ // a new engine behind the same pod
 	case !p.Ready && next.notReady.IsZero():
 		next.notReady = now
@@ -95,7 +97,7 @@ func (t *table) set(p *mapping.Pod, now time.Time) {
 func (t *table) remove(p *mapping.Pod, now time.Time) {
 	key := p.Key()
 	old := t.pods[key]
-	if old == nil || old.pod.UID != p.UID {
+	if old == nil || old.UID != p.UID {
 		return
 	}
 	if p.Deleted.IsZero() && !p.Terminating && !p.Ended {
@@ -156,14 +158,13 @@ const (
 )
 
 // judge returns what a pod is to the catalog at a moment, why it drains, and when that may change
-// without an event; zero: never. where names its source.
-func (t *table) judge(tr *tracked, cordoned bool, where string, now time.Time) (ph phase, why string, until time.Time) {
-	p := tr.pod
+// without an event; zero: never.
+func (t *table) judge(p *pod, cordoned bool, now time.Time) (ph phase, why string, until time.Time) {
 	drains := func(why string) string {
 		if p.Name == "" {
 			return "endpoint " + p.IP + why
 		}
-		return "pod " + tr.key + why
+		return "pod " + p.key + why
 	}
 	ends := func(at time.Time, why string) (phase, string, time.Time) {
 		if !now.Before(at) {
@@ -174,9 +175,9 @@ func (t *table) judge(tr *tracked, cordoned bool, where string, now time.Time) (
 	switch {
 	case p.Ended:
 		return absent, "", zero
-	case !tr.left.IsZero():
-		return ends(tr.left.Add(t.grace), " left "+where)
-	case !tr.everReady || p.IP == "":
+	case !p.left.IsZero():
+		return ends(p.left.Add(t.grace), " left "+t.source.where)
+	case !p.everReady || p.IP == "":
 		if !p.Deleted.IsZero() || p.Terminating {
 			return absent, "", zero
 		}
@@ -186,7 +187,7 @@ func (t *table) judge(tr *tracked, cordoned bool, where string, now time.Time) (
 	case p.Terminating:
 		return draining, drains(" is terminating"), zero
 	case !p.Ready:
-		ph, why, until = ends(tr.notReady.Add(t.grace), " is not ready")
+		ph, why, until = ends(p.notReady.Add(t.grace), " is not ready")
 		if ph == absent {
 			ph = waiting
 		}
@@ -199,41 +200,41 @@ func (t *table) judge(tr *tracked, cordoned bool, where string, now time.Time) (
 
 // move takes the workers that a pod has now. It returns the ids that another engine has now: the order of
 // the target ports has changed, by which they are given.
-func (tr *tracked) move(now []place) (moved []uint64) {
+func (p *pod) move(now []place) (moved []uint64) {
 	at := func(places []place, port uint16) uint64 {
-		for _, p := range places {
-			if p.port == port {
-				return p.id
+		for _, at := range places {
+			if at.port == port {
+				return at.id
 			}
 		}
 		return 0
 	}
-	for _, was := range tr.places {
+	for _, was := range p.places {
 		id := at(now, was.port)
-		if id == 0 || slices.Contains(tr.places, place{was.port, id}) {
+		if id == 0 || slices.Contains(p.places, place{was.port, id}) {
 			continue
 		}
 		for _, other := range [...]uint64{id, was.id} {
-			had := slices.ContainsFunc(tr.places, func(p place) bool { return p.id == other })
-			has := slices.ContainsFunc(now, func(p place) bool { return p.id == other })
+			had := slices.ContainsFunc(p.places, func(at place) bool { return at.id == other })
+			has := slices.ContainsFunc(now, func(at place) bool { return at.id == other })
 			if had && has && !slices.Contains(moved, other) {
 				moved = append(moved, other)
 			}
 		}
 	}
-	tr.places = now
+	p.places = now
 	return moved
 }
 
 // forget drops pods whose time is over. One that was not ready for too long has lost its workers: it
 // is as if it had never been ready, however it ends.
 func (t *table) forget(now time.Time) {
-	for _, tr := range t.pods {
-		if ph, _, _ := t.judge(tr, false, "", now); ph == waiting {
-			tr.everReady, tr.pool, tr.former, tr.places = false, mapping.Pool{}, nil, nil
+	for _, p := range t.pods {
+		if ph, _, _ := t.judge(p, false, now); ph == waiting {
+			p.everReady, p.pool, p.former, p.places = false, mapping.Pool{}, nil, nil
 		}
 	}
-	maps.DeleteFunc(t.pods, func(_ string, tr *tracked) bool {
-		return !tr.left.IsZero() && !now.Before(tr.left.Add(t.grace))
+	maps.DeleteFunc(t.pods, func(_ string, p *pod) bool {
+		return !p.left.IsZero() && !now.Before(p.left.Add(t.grace))
 	})
 }

@@ -21,12 +21,12 @@ type Pods struct {
 
 // add counts a pod with workers, by what they are in the catalog: one that needs mending hides
 // others that serve.
-func (p *Pods) add(pod *counted, lifecycles map[uint64]catalog.Lifecycle) {
+func (p *Pods) add(of *decision, lifecycles map[uint64]catalog.Lifecycle) {
 	has := func(l catalog.Lifecycle) bool {
-		return slices.ContainsFunc(pod.ids, func(id uint64) bool { return lifecycles[id] == l })
+		return slices.ContainsFunc(of.ids, func(id uint64) bool { return lifecycles[id] == l })
 	}
 	switch {
-	case pod.draining:
+	case of.phase == draining:
 		p.Draining++
 	case has(catalog.Incomplete):
 		p.Incomplete++
@@ -74,46 +74,28 @@ type Status struct {
 	Peers        *PeersStatus `json:"peers,omitempty"`
 }
 
-// view is the result of the last plan.
-type view struct {
-	sources  []Pods // without those of pods
-	pods     []counted
+// result is what is shown of a plan.
+type result struct {
+	sources  []Pods // without those of serving
+	serving  []*decision
 	excluded []Excluded
 }
 
-// counted is a pod with workers.
-type counted struct {
-	source   int
-	draining bool
-	ids      []uint64
-}
-
-func (p *plan) view() view {
-	v := view{excluded: p.excluded, pods: make([]counted, 0, len(p.pods))}
-	index := make(map[*source]int, len(p.sources))
-	for i, s := range p.sources {
-		v.sources = append(v.sources, *p.counts[s])
-		index[s] = i
-	}
-	for _, pod := range p.pods {
-		if !pod.gone {
-			v.pods = append(v.pods, counted{index[pod.s], pod.phase == draining, pod.ids})
-		}
-	}
-	return v
+func (p *plan) result() result {
+	return result{p.counts, slices.DeleteFunc(p.serving, func(d *decision) bool { return d.excluded }), p.excluded}
 }
 
 // counts returns the pods of each source, nil before the first plan.
-func (v *view) counts(of *catalog.Catalog) []Pods {
-	counts := slices.Clone(v.sources)
-	lifecycles := make(map[uint64]catalog.Lifecycle, len(v.pods))
+func (r *result) counts(of *catalog.Catalog) []Pods {
+	counts := slices.Clone(r.sources)
+	lifecycles := make(map[uint64]catalog.Lifecycle, len(r.serving))
 	for _, w := range of.List(nil, nil) {
 		if w.Source.Kind == catalog.SourceKubernetes {
 			lifecycles[w.ID] = w.Lifecycle
 		}
 	}
-	for i := range v.pods {
-		counts[v.pods[i].source].add(&v.pods[i], lifecycles)
+	for _, pod := range r.serving {
+		counts[pod.source.index].add(pod, lifecycles)
 	}
 	return counts
 }
@@ -132,8 +114,8 @@ func (d *Discovery) Report() workers.Report {
 func (d *Discovery) Status() Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	st := Status{Enabled: true, Synced: d.ready, Sources: make([]SourceStatus, 0, len(d.sources)), Excluded: d.seen.excluded}
-	counts := d.seen.counts(d.config.Catalog)
+	st := Status{Enabled: true, Synced: d.ready, Sources: make([]SourceStatus, 0, len(d.sources)), Excluded: d.result.excluded}
+	counts := d.result.counts(d.config.Catalog)
 	for i, s := range d.sources {
 		of := s.status()
 		shown := SourceStatus{
@@ -162,7 +144,7 @@ func (d *Discovery) ExcludedBy() map[string]int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	by := make(map[string]int)
-	for _, e := range d.seen.excluded {
+	for _, e := range d.result.excluded {
 		by[e.Reason]++
 	}
 	return by

@@ -43,16 +43,13 @@ const (
 // one counts.
 var activePorts = [...]string{"llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports"}
 
-// Full returns how texts name the pod: its namespace and name, or its address.
-func (p *Pod) Full() string {
+// Key identifies the pod within its source, and names it in texts: its namespace and name, or its address.
+func (p *Pod) Key() string {
 	if p.Name == "" {
 		return p.IP
 	}
 	return p.Namespace + "/" + p.Name
 }
-
-// Key identifies the pod within its source.
-func (p *Pod) Key() string { return p.Full() }
 
 // Keep tells which labels and annotations of pods are read.
 type Keep struct {
