@@ -98,13 +98,11 @@ const (
 	maxEdits = 4096
 	// startTime is how long a start waits for the bucket if it is not required.
 	startTime = 5 * time.Second
-	// oldTime is how long replaced parts are kept for those that still read them, unless there are more than
-	// maxOld, which the head names.
-	oldTime = 30 * time.Second
-	maxOld  = 1024
-	// sweepEvery is how often it is looked for parts that no head names. A part is there for moments
-	// before its head is: one that is named in neither of two sweeps is removed.
-	sweepEvery = time.Hour
+	// sweepEvery is how long after its start, or after it has replaced a part, a replica removes the parts that no
+	// head names; until then others may be reading them. It does so earlier once it has left more than
+	// maxReplaced.
+	sweepEvery  = 30 * time.Second
+	maxReplaced = 1024
 	// lookEvery is how often it is looked for workers that have come to contradict each other.
 	lookEvery = 200 * time.Millisecond
 	// aheadTime is how long what others said of a newer version counts; they say it every second.
@@ -159,12 +157,11 @@ type Catalog struct {
 	empty    bool      // the bucket has no version that can be used
 	failed   string    // the last fault that was logged
 	turned   time.Time
-	swept    time.Time
 	last     *state // that was applied last
 	applied  time.Time
-	against  []string            // of the records that were applied, see catalog.Catalog.Contradicted
-	outdated []string            // keys of parts to be removed
-	strays   map[string]struct{} // keys of parts that the last sweep has found unnamed
+	against  []string  // of the records that were applied, see catalog.Catalog.Contradicted
+	sweepAt  time.Time // when parts that no head names are removed, zero: there are none of this process
+	replaced int       // parts that this process has left in the bucket since the last sweep
 }
 
 // sent is what was written to the bucket without an answer. It may still be: in the place of the
@@ -204,6 +201,7 @@ func New(config Config) *Catalog {
 	return &Catalog{
 		config: config, begin: time.Now(), wake: make(chan struct{}, 1), ended: make(chan struct{}), cache: make(chan *state, 1),
 		seen: make(chan struct{}), now: new(state), last: new(state), status: Status{State: Waiting},
+		sweepAt: time.Now().Add(sweepEvery),
 	}
 }
 
@@ -414,10 +412,8 @@ func (c *Catalog) turn(ctx context.Context) time.Duration {
 		} else if len(edits) > 0 {
 			c.look() // for what others have changed meanwhile
 		}
-		c.removeOutdated(ctx)
 	}
-	if c.read.Load() && time.Since(c.swept) > sweepEvery {
-		c.swept = time.Now()
+	if !c.sweepAt.IsZero() && (time.Now().After(c.sweepAt) || c.replaced > maxReplaced) {
 		c.sweep(ctx)
 	}
 	return wait
@@ -532,7 +528,7 @@ func (c *Catalog) fetch(ctx context.Context) (*state, error) {
 
 // fetchParts reads those parts of a catalog that are not known.
 func (c *Catalog) fetchParts(ctx context.Context, h *head, revision uint64) (*state, error) {
-	s := &state{version: h.Version, ids: h.IDs, revision: revision, file: h.File, settings: h.Settings, old: h.Old}
+	s := &state{version: h.Version, ids: h.IDs, revision: revision, file: h.File, settings: h.Settings}
 	reads, reading := errgroup.WithContext(ctx)
 	reads.SetLimit(requestsAtOnce)
 	var size atomic.Int64 // of all parts
@@ -826,13 +822,11 @@ func (c *Catalog) tryAll(edits []*edit) (unsure []*edit, results []error, next *
 func (c *Catalog) write(ctx context.Context, next *state) error {
 	now := time.Now().UTC()
 	h := head{Format: format, Version: next.version, IDs: next.ids, Replica: c.config.Replica, Time: now, File: next.file, Settings: next.settings}
-	var added, outdated []string
 	puts, putting := errgroup.WithContext(ctx)
 	puts.SetLimit(requestsAtOnce)
 	for n, p := range next.parts {
-		was := c.now.parts[n]
-		if was != nil && was != p && was.key != "" {
-			h.Old = append(h.Old, oldPart{was.key, now})
+		if was := c.now.parts[n]; was != nil && was != p || p != nil && p.key == "" {
+			c.leaves()
 		}
 		if p == nil {
 			continue
@@ -840,7 +834,6 @@ func (c *Catalog) write(ctx context.Context, next *state) error {
 		if p.key == "" {
 			p = &part{key: newKey(), of: p.of}
 			next.parts[n] = p
-			added = append(added, p.key)
 			puts.Go(func() error {
 				value, err := p.pack()
 				if err != nil {
@@ -854,70 +847,51 @@ func (c *Catalog) write(ctx context.Context, next *state) error {
 	if err := puts.Wait(); err != nil {
 		return err
 	}
-	for _, o := range c.now.old {
-		switch {
-		case slices.Contains(h.Parts[:], o.Key): // no replica writes that
-		case now.Sub(o.Since) < oldTime:
-			h.Old = append(h.Old, o)
-		default:
-			outdated = append(outdated, o.Key)
-		}
-	}
-	for _, o := range h.Old[min(len(h.Old), maxOld):] { // the oldest
-		outdated = append(outdated, o.Key)
-	}
-	h.Old = h.Old[:min(len(h.Old), maxOld)]
-	next.old = h.Old
 	value, err := json.Marshal(&h)
 	if err != nil {
 		return err
 	}
 	next.revision, err = c.config.Bucket.Replace(ctx, headKey, value, c.now.revision)
-	switch {
-	case err == nil:
-		c.outdated = append(c.outdated, outdated...)
-	case errors.Is(err, bus.ErrRevision):
-		c.outdated = append(c.outdated, added...)
-	}
 	return err
 }
 
-// removeOutdated removes parts that are no longer named. What it cannot remove is found by a sweep.
-func (c *Catalog) removeOutdated(ctx context.Context) {
-	if len(c.outdated) > 0 {
-		_ = c.config.Bucket.Remove(ctx, c.outdated...)
-		c.outdated = nil
+// leaves notes that this process is about to leave a part in the bucket that no head names: one that it replaces,
+// or one that it writes, if the head is not written then.
+func (c *Catalog) leaves() {
+	if c.replaced++; c.sweepAt.IsZero() {
+		c.sweepAt = time.Now().Add(sweepEvery)
 	}
 }
 
-// sweep removes parts that no head names: of replicas that ended while they wrote.
+// sweep removes the parts that no head names. Between listing the parts and removing them it writes the head as it
+// is, with a new revision. A part of the list that this head does not name will then be named by none: who has
+// written the part for a head to come has begun with an earlier revision, and cannot write that head any more.
 func (c *Catalog) sweep(ctx context.Context) {
-	keys, err := c.config.Bucket.Keys(ctx, partPrefix)
-	if err != nil || c.follow(ctx) != nil { // in this order: later parts are too young
+	c.sweepAt = time.Now().Add(sweepEvery) // if this one fails
+	c.replaced = 0
+	if !c.read.Load() || c.empty || !c.lower.IsZero() {
 		return
 	}
-	named := make(map[string]struct{})
-	for _, p := range c.now.parts {
-		if p != nil {
-			named[p.key] = struct{}{}
+	keys, err := c.config.Bucket.Keys(ctx, partPrefix)
+	if err != nil {
+		return
+	}
+	keys = slices.DeleteFunc(keys, func(key string) bool { return !isPart(key) || c.now.names(key) })
+	if len(keys) > 0 {
+		next := new(*c.now)
+		if c.write(ctx, next) != nil {
+			return
 		}
+		c.now = next
 	}
-	for _, o := range c.now.old {
-		named[o.Key] = struct{}{}
-	}
-	before := c.strays
-	c.strays = make(map[string]struct{})
-	var again []string
+	removes, removing := errgroup.WithContext(ctx)
+	removes.SetLimit(requestsAtOnce)
 	for _, key := range keys {
-		if _, is := named[key]; is || !isPart(key) {
-			continue
-		}
-		c.strays[key] = struct{}{}
-		if _, was := before[key]; was {
-			again = append(again, key)
-		}
+		removes.Go(func() error { return c.config.Bucket.Remove(removing, key) })
 	}
-	_ = c.config.Bucket.Remove(ctx, again...) // else the next sweep
+	if removes.Wait() == nil {
+		c.sweepAt = time.Time{}
+	}
 }
 
 // fault notes that the bucket cannot be used.

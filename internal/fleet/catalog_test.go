@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -330,7 +331,8 @@ func TestRefusedWrites(t *testing.T) {
 		if most := int(editTime/retryEvery) + 2; tried > most {
 			t.Errorf("tried %d times in %v", tried, editTime)
 		}
-		synctest.Wait()
+		m.locked(func() { m.replace = nil })
+		time.Sleep(sweepEvery + 2*pollEvery)
 		m.locked(func() {
 			if n := len(m.values); n != 2 { // the head and the part of worker 1
 				t.Errorf("%d keys", n)
@@ -339,28 +341,133 @@ func TestRefusedWrites(t *testing.T) {
 	})
 }
 
-// TestSweep proves that a part that no head names is removed, but not one whose head is on its way,
-// whatever the clock of its writer says; and that a head's parts stay.
+// TestSweep proves that a part that no head names is removed, but not one that a head on its way will name: a
+// replica that stood still between its part and the head, for however long, cannot write that head any more; and that
+// a head's parts stay.
 func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
+		const stray = partPrefix + ".STRAY"
+		m.locked(func() { m.set(stray, nil) })
 		a := m.join(t, "a")
+		stopped := false
+		b := m.join(t, "b", func(c *Config) {
+			c.Bucket.(*cuttable).delay = func(access, _ string) {
+				if access == "replace" && !stopped {
+					stopped = true
+					time.Sleep(3 * time.Hour)
+				}
+			}
+		})
 		if _, err := a.Edit(put(worker(1))); err != nil {
 			t.Fatal(err)
 		}
-		const stray, young = partPrefix + ".STRAY", partPrefix + ".YOUNG"
-		m.locked(func() { m.set(stray, nil) })
-		time.Sleep(sweepEvery + sweepEvery/2)
-		m.locked(func() { m.set(young, nil) })
-		time.Sleep(sweepEvery)
+		if _, err := b.Edit(put(worker(2))); !stopped || !errors.Is(err, ErrAway) {
+			t.Errorf("a change whose head comes after three hours: %v", err)
+		}
+		if _, err := b.Edit(put(worker(2))); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(sweepEvery + 2*pollEvery)
+		agree(t, a, b, m.join(t, "late"))
 		m.locked(func() {
-			_, is := m.values[stray]
-			_, begun := m.values[young]
-			if is || !begun || len(m.values) != 3 { // with the head and its part
+			if _, is := m.values[stray]; is || len(m.values) != 3 { // the head and its parts
 				t.Errorf("keys %v", slices.Collect(maps.Keys(m.values)))
 			}
 		})
 	})
+}
+
+// TestSweptEarly proves that many changes at once do not leave more than maxReplaced parts that no head names.
+func TestSweptEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		a := m.join(t, "a")
+		most := 0
+		for i := range maxReplaced + 10 {
+			if _, err := a.Edit(put(worker(1, func(r *catalog.Record) { r.Taints = []string{fmt.Sprint(i)} }))); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			m.locked(func() { most = max(most, len(m.values)) })
+		}
+		m.locked(func() {
+			if most > maxReplaced+4 || len(m.values) > 20 {
+				t.Errorf("%d keys at most, %d in the end", most, len(m.values))
+			}
+		})
+	})
+}
+
+// TestHistories proves, with replicas of which each may stand still at any access of the bucket, for moments or for
+// minutes, that the bucket always has what its head names; that no acknowledged change is lost or made twice; that
+// all replicas agree in the end; and that nothing else is left in the bucket then.
+func TestHistories(t *testing.T) {
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMemory()
+			var replicas []*testReplica
+			for i := range uint64(3) {
+				one := make(chan struct{}, 1) // guards r: all of a process stands still
+				r := rand.New(rand.NewPCG(seed, i))
+				replicas = append(replicas, m.join(t, fmt.Sprint(i), func(c *Config) {
+					c.Bucket.(*cuttable).delay = func(string, string) {
+						one <- struct{}{}
+						defer func() { <-one }()
+						switch r.IntN(60) {
+						case 0:
+							time.Sleep(time.Duration(r.IntN(300)) * time.Second)
+						case 1, 2, 3, 4, 5:
+							time.Sleep(time.Duration(r.IntN(3000)) * time.Millisecond)
+						}
+					}
+				}))
+			}
+			const edits, ids = 60, 12
+			r := rand.New(rand.NewPCG(seed, 9))
+			var all sync.WaitGroup
+			acknowledged := make([]atomic.Bool, edits)
+			for i := range edits {
+				time.Sleep(time.Duration(r.IntN(20_000)) * time.Millisecond)
+				all.Go(func() {
+					_, err := replicas[i%3].Edit(func(c *catalog.Catalog) error {
+						w := worker(uint64(i%ids), func(r *catalog.Record) { r.Taints = []string{fmt.Sprint(i)} })
+						if was := c.WorkerIn(catalog.ScopeFilter{}, w.ID); was != nil {
+							w.Taints = append(w.Taints, was.Taints...)
+						}
+						_, err := c.Put(w)
+						return err
+					})
+					acknowledged[i].Store(err == nil)
+					if err != nil && !errors.Is(err, ErrAway) {
+						t.Error(err)
+					}
+				})
+			}
+			all.Wait()
+			time.Sleep(time.Hour)
+			agree(t, replicas...)
+			made := 0
+			for i := range edits {
+				if !acknowledged[i].Load() {
+					continue
+				}
+				made++
+				w := replicas[0].local.WorkerIn(catalog.ScopeFilter{}, uint64(i%ids))
+				if w == nil || !slices.Contains(w.Taints, fmt.Sprint(i)) {
+					t.Errorf("seed %d: change %d was acknowledged and is lost", seed, i)
+				}
+			}
+			if made < edits/4 {
+				t.Errorf("seed %d: %d of %d changes were made", seed, made, edits)
+			}
+			m.locked(func() {
+				if len(m.values) > 1+ids {
+					t.Errorf("seed %d: %d keys are left", seed, len(m.values))
+				}
+			})
+		})
+	}
 }
 
 // TestLateWrites proves that a change whose writes were not answered is made once, whichever of them
@@ -647,20 +754,16 @@ func TestPoisonedHead(t *testing.T) {
 	for name, tt := range map[string]struct {
 		poison  func(*head)
 		text    string
-		removed bool // the key is removed by hand
+		old     string // a member of the head that earlier releases wrote
+		removed bool   // the key is removed by hand
 	}{
-		"the last version":       {poison: func(h *head) { h.Version = 1<<64 - 1 }},
-		"a leap":                 {poison: func(h *head) { h.Version += 1 << 40 }},
-		"no version":             {poison: func(h *head) { h.Version = 0 }},
-		"a key of another":       {poison: func(h *head) { h.Version++; h.Parts[3] = "unrelated" }},
-		"the last, then removed": {poison: func(h *head) { h.Version = 1<<64 - 1 }, removed: true},
-		"no JSON, then removed":  {text: "x", removed: true},
-		"old parts": {poison: func(h *head) {
-			h.Version++
-			for _, key := range []string{">", "head", "unrelated", "part.>", "part.*", "part.", h.Parts[partOf(1)]} {
-				h.Old = append(h.Old, oldPart{Key: key})
-			}
-		}},
+		"the last version":              {poison: func(h *head) { h.Version = 1<<64 - 1 }},
+		"a leap":                        {poison: func(h *head) { h.Version += 1 << 40 }},
+		"no version":                    {poison: func(h *head) { h.Version = 0 }},
+		"a key of another":              {poison: func(h *head) { h.Version++; h.Parts[3] = "unrelated" }},
+		"the last, then removed":        {poison: func(h *head) { h.Version = 1<<64 - 1 }, removed: true},
+		"no JSON, then removed":         {text: "x", removed: true},
+		"what earlier releases removed": {poison: func(h *head) { h.Version++ }, old: `"old":[{"key":">"},{"key":"unrelated"},{"key":"head"}],`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -683,6 +786,7 @@ func TestPoisonedHead(t *testing.T) {
 					if tt.poison != nil {
 						tt.poison(&h)
 						text, _ = json.Marshal(h)
+						text = []byte("{" + tt.old + string(text[1:]))
 					}
 					m.set(headKey, text)
 				})
@@ -705,7 +809,7 @@ func TestPoisonedHead(t *testing.T) {
 				if v := a.Status().Version; v > 10 {
 					t.Errorf("version %d", v)
 				}
-				time.Sleep(2 * oldTime)
+				time.Sleep(2 * sweepEvery)
 				if _, err := a.Edit(put(worker(1, func(r *catalog.Record) { r.Taints = []string{"x"} }))); err != nil {
 					t.Error(err)
 				}
@@ -1080,25 +1184,6 @@ func TestTooLong(t *testing.T) {
 	edits.Wait()
 	if got := a.lists(); strings.Count(got, "\n") != 2 || strings.Contains(got, "http://w2 ") {
 		t.Errorf("workers\n%s", got)
-	}
-}
-
-// TestOldBounded proves that many changes at once do not make the head long by the parts that they replace: the
-// oldest are removed early.
-func TestOldBounded(t *testing.T) {
-	c := New(Config{Bucket: newMemory()})
-	c.now = &state{version: 1}
-	c.now.parts[0] = &part{key: "replaced"}
-	for i := range maxOld {
-		c.now.old = append(c.now.old, oldPart{fmt.Sprint(i), time.Now()})
-	}
-	next := c.now.successor()
-	next.parts[0] = &part{}
-	if err := c.write(t.Context(), next); err != nil {
-		t.Fatal(err)
-	}
-	if len(next.old) != maxOld || next.old[0].Key != "replaced" || !slices.Equal(c.outdated, []string{fmt.Sprint(maxOld - 1)}) {
-		t.Errorf("%d old parts from %s on, %q are removed", len(next.old), next.old[0].Key, c.outdated)
 	}
 }
 

@@ -211,7 +211,6 @@ func TestPoisonedServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.Version = 1<<64 - 1
-	h.Old = []oldPart{{Key: ">"}, {Key: headKey}}
 	if value, err = json.Marshal(h); err == nil {
 		err = bucket.Put(t.Context(), headKey, value)
 	}

@@ -55,8 +55,6 @@ type head struct {
 	Settings *sharedSettings `json:"settings,omitempty"`
 	// Parts has the keys of the parts, "" for one without workers.
 	Parts [numParts]string `json:"parts"`
-	// Old are parts of heads before, to be removed.
-	Old []oldPart `json:"old,omitempty"`
 }
 
 // sharedSettings are what the replicas share beside workers. They never change.
@@ -88,11 +86,6 @@ func (s *sharedSettings) check() error {
 	return nil
 }
 
-type oldPart struct {
-	Key   string    `json:"key"`
-	Since time.Time `json:"since"`
-}
-
 var (
 	errFormat = errors.New("a newer release has written the catalog of the fleet: upgrade this replica")
 	// errNotOurs: no replica writes such a head, whatever its release is.
@@ -122,8 +115,6 @@ func readHead(value []byte, had uint64) (*head, error) {
 	if err != nil && !errors.Is(err, errFormat) {
 		err = fmt.Errorf("head of the catalog: %w; remove the key head of the bucket, so that a replica writes it again", err)
 	}
-	// What is removed once its time has come must be the catalog's own.
-	h.Old = slices.DeleteFunc(h.Old, func(o oldPart) bool { return !isPart(o.Key) })
 	return h, err
 }
 
@@ -280,7 +271,6 @@ type state struct {
 	revision uint64 // of the head in the bucket, 0: it is not there
 	file     string
 	settings *sharedSettings // nil: none
-	old      []oldPart
 	parts    [numParts]*part // nil: without workers
 }
 
@@ -338,13 +328,18 @@ func (s *state) find(id uint64) *entry {
 // none of the fleet's.
 func (s *state) unwritten(revision uint64) *state {
 	u := *s
-	u.revision, u.old = revision, nil
+	u.revision = revision
 	for n, p := range s.parts {
 		if p != nil {
 			u.parts[n] = &part{of: p.of}
 		}
 	}
 	return &u
+}
+
+// names reports whether the head of the state names a part.
+func (s *state) names(key string) bool {
+	return slices.ContainsFunc(s.parts[:], func(p *part) bool { return p != nil && p.key == key })
 }
 
 // precedes reports whether o was made from s, as far as is known: a bucket that has s then is behind, or has

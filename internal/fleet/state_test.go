@@ -33,7 +33,7 @@ func FuzzBucket(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := &state{version: h.Version, ids: h.IDs, file: h.File, settings: h.Settings, old: h.Old}
+		s := &state{version: h.Version, ids: h.IDs, file: h.File, settings: h.Settings}
 		for n := range s.parts {
 			if h.Parts[n] == "" {
 				continue

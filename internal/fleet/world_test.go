@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -34,6 +35,8 @@ type memory struct {
 	lose     func(value []byte) bool
 	replicas []*testReplica
 	foreign  bool // something was removed that is no part
+	// torn is a key that the head names and the bucket has not, "" for none.
+	torn string
 }
 
 // cuttable is what a replica reaches of a bucket.
@@ -43,6 +46,14 @@ type cuttable struct {
 	gets atomic.Int64
 	// frozen, if set, is what is read as the head: the server is behind, or has lost the others. It takes nothing.
 	frozen atomic.Pointer[[]byte]
+	// delay, if set, is called before each access of a key.
+	delay func(access, key string)
+}
+
+func (c *cuttable) delayed(access, key string) {
+	if c.delay != nil {
+		c.delay(access, key)
+	}
 }
 
 func (c *cuttable) freeze() {
@@ -51,6 +62,7 @@ func (c *cuttable) freeze() {
 
 func (c *cuttable) Get(ctx context.Context, key string) ([]byte, uint64, error) {
 	c.gets.Add(1)
+	c.delayed("get", key)
 	if c.cut.Load() {
 		return nil, 0, errNoAnswer
 	}
@@ -62,6 +74,7 @@ func (c *cuttable) Get(ctx context.Context, key string) ([]byte, uint64, error) 
 }
 
 func (c *cuttable) Put(ctx context.Context, key string, value []byte) error {
+	c.delayed("put", key)
 	if c.cut.Load() || c.frozen.Load() != nil {
 		return errNoAnswer
 	}
@@ -69,6 +82,7 @@ func (c *cuttable) Put(ctx context.Context, key string, value []byte) error {
 }
 
 func (c *cuttable) Replace(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
+	c.delayed("replace", key)
 	if c.cut.Load() || c.frozen.Load() != nil {
 		return 0, errNoAnswer
 	}
@@ -129,6 +143,7 @@ func (m *memory) Replace(_ context.Context, key string, value []byte, revision u
 		return 0, errNoAnswer
 	}
 	m.set(key, value)
+	m.checkHead()
 	if m.replace != nil {
 		if err := m.replace(true); err != nil {
 			return 0, err
@@ -145,7 +160,21 @@ func (m *memory) Remove(_ context.Context, keys ...string) error {
 		delete(m.values, key)
 		delete(m.revision, key)
 	}
+	m.checkHead()
 	return nil
+}
+
+// checkHead notes a part that the head names and the bucket has not.
+func (m *memory) checkHead() {
+	var h head
+	if json.Unmarshal(m.values[headKey], &h) != nil {
+		return // of a test
+	}
+	for _, key := range h.Parts {
+		if key != "" && m.values[key] == nil {
+			m.torn = key
+		}
+	}
 }
 
 func (m *memory) Keys(_ context.Context, prefix string) ([]string, error) {
@@ -257,6 +286,13 @@ func (m *memory) join(t testing.TB, name string, change ...func(*Config)) *testR
 	for _, f := range change {
 		f(&config)
 	}
+	t.Cleanup(func() {
+		m.locked(func() {
+			if m.torn != "" {
+				t.Errorf("the head has named %s, which was not in the bucket", m.torn)
+			}
+		})
+	})
 	return start(t, config, nil, func(r *testReplica) { m.locked(func() { m.replicas = append(m.replicas, r) }) })
 }
 
