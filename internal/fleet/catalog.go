@@ -30,17 +30,12 @@ type Bucket interface {
 
 // Fleet is who else has the catalog, see bus.Conn.
 type Fleet interface {
-	// SetCatalog has the others told which version this replica has, and of which version the settings are
-	// that are in force here, 0: none.
+	// SetCatalog announces the catalog's version and that of the settings in force, 0: none.
 	SetCatalog(version, settings uint64)
-	// Behind names the live replicas that have not said that they have a version, and these settings.
-	Behind(version, settings uint64) []string
-	// Up reports whether the fleet can be reached.
-	Up() bool
-	// Settled reports whether it has been reachable for so long that every live replica was heard.
-	Settled() bool
-	// Met reports whether every live replica was heard once since the start.
-	Met() bool
+	// Lagging names the live replicas that have not announced a version, and these settings.
+	Lagging(version, settings uint64) []string
+	// Phase says how far this replica is a part of the fleet.
+	Phase() bus.Phase
 }
 
 // Config configures a Catalog.
@@ -125,9 +120,39 @@ type edit struct {
 	made    func()                         // nil: nobody asks
 	until   time.Time
 	done    chan error // capacity 1
-	version uint64     // that has it, once done
-	of      uint64     // version of the settings that have it then, 0: it changes none
+	// attempts are the last maxIDs writes of it that were not answered. Each may still be made: in the place of
+	// the revision that it was made for, and of no other.
+	attempts []attempt
+	version  uint64 // that has it, once done
+	of       uint64 // version of the settings that have it then, 0: it changes none
 }
+
+// attempt is a write with an edit.
+type attempt struct {
+	id     string // of the state that was written
+	result error  // of the edit
+}
+
+// bucketState is how the bucket stands to the catalog of this process.
+type bucketState uint8
+
+const (
+	// unread: it was not read yet. Nothing is written.
+	unread bucketState = iota
+	// unused: it has no catalog, and no other replica is known to have one: the fleet is new.
+	unused
+	// inStep: it has the version that this process has.
+	inStep
+	// older: it has an older version. The copy that was read is behind, or the servers have lost their latest
+	// state. Nothing is written. After lowerTime the older version counts.
+	older
+	// emptied: it has no version that can be used, though the fleet has one. The replica with the newest one
+	// writes it, see Catalog.writable.
+	emptied
+)
+
+// resting reports whether the bucket needs no other look until something is changed.
+func (s bucketState) resting() bool { return s == unused || s == inStep }
 
 // Catalog is the catalog that the replicas of a fleet share. All methods are safe for concurrent use.
 type Catalog struct {
@@ -136,7 +161,6 @@ type Catalog struct {
 	wake   chan struct{} // capacity 1
 	ended  chan struct{} // closed when Run has ended
 	cache  chan *state   // capacity 1: the last state is to be cached
-	read   atomic.Bool   // the bucket was read once
 
 	commits, conflicts, failures atomic.Uint64
 
@@ -146,30 +170,21 @@ type Catalog struct {
 	status Status
 	seen   chan struct{} // closed, and replaced, when another replica tells its version
 	again  bool          // the workers are to be applied again
-	heard  uint64        // the newest version that others have
-	told   time.Time     // when that one was last told of
+	newest uint64        // the newest version that others have announced
+	at     time.Time     // when that one was last announced
+	// Only Run changes these, and reads them without mu.
+	bucket bucketState
+	since  time.Time // of bucket
 
 	// Only Run uses these.
 	now      *state
 	shadow   *shadow
-	sent     []sent    // at most maxIDs, oldest first
-	lower    time.Time // since when the bucket has a lower version than the fleet, zero: it has not
-	empty    bool      // the bucket has no version that can be used
-	failed   string    // the last fault that was logged
 	turned   time.Time
 	last     *state // that was applied last
 	applied  time.Time
 	against  []string  // of the records that were applied, see catalog.Catalog.Contradicted
 	sweepAt  time.Time // when parts that no head names are removed, zero: there are none of this process
 	replaced int       // parts that this process has left in the bucket since the last sweep
-}
-
-// sent is what was written to the bucket without an answer. It may still be: in the place of the
-// revision that it was made for, and of no other.
-type sent struct {
-	id       string // of the state
-	revision uint64
-	results  map[*edit]error
 }
 
 // State is whether the catalog of this process is the fleet's.
@@ -205,13 +220,13 @@ func New(config Config) *Catalog {
 	}
 }
 
-// Heard notes that another replica has a version.
-func (c *Catalog) Heard(version uint64) {
+// NoteVersion notes that another replica has announced a version.
+func (c *Catalog) NoteVersion(version uint64) {
 	now := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if version <= latest(c.status.Version) && (version >= c.heard || now.Sub(c.told) >= aheadTime) {
-		c.heard, c.told = version, now
+	if version <= latest(c.status.Version) && (version >= c.newest || now.Sub(c.at) >= aheadTime) {
+		c.newest, c.at = version, now
 	}
 	if version > c.status.Version {
 		c.look()
@@ -224,7 +239,32 @@ func (c *Catalog) Heard(version uint64) {
 func (c *Catalog) ahead() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.heard > c.now.version && time.Since(c.told) < aheadTime
+	return c.newest > c.now.version && time.Since(c.at) < aheadTime
+}
+
+// enter notes a state of the bucket.
+func (c *Catalog) enter(s bucketState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.bucket != s {
+		c.bucket, c.since = s, time.Now()
+	}
+}
+
+// writable returns why nothing may be written into the bucket now. One without a catalog gets what this process
+// has, or a change of that, once no other replica has more: who announces a newer version, and does not write it, is
+// not waited for for ever.
+func (c *Catalog) writable() error {
+	joined, waited := c.config.Fleet.Phase() == bus.Settled, time.Since(c.since)
+	switch {
+	case c.bucket == unread:
+		return ErrAway
+	case c.bucket == older:
+		return errLower
+	case c.bucket == unused && !joined, c.bucket == emptied && (!joined || waited < emptyTime || c.ahead() && waited < lowerTime):
+		return errEmptied
+	}
+	return nil
 }
 
 // Look applies the workers again: which of them contradict each other may have changed.
@@ -242,21 +282,25 @@ func (c *Catalog) look() {
 	}
 }
 
+// isRead reports whether the bucket was read once.
+func (c *Catalog) isRead() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.bucket != unread
+}
+
 // Awaited reports whether a start still waits for the bucket.
 func (c *Catalog) Awaited() bool {
-	if c.read.Load() {
-		return false
-	}
-	return c.config.Required || time.Since(c.begin) < startTime
+	return !c.isRead() && (c.config.Required || time.Since(c.begin) < startTime)
 }
 
 // GivenUp reports whether a start waits no longer for the fleet, which cannot be reached.
 func (c *Catalog) GivenUp() bool {
-	return !c.config.Required && !c.config.Fleet.Up() && time.Since(c.begin) >= startTime
+	return !c.config.Required && c.config.Fleet.Phase() == bus.Lost && time.Since(c.begin) >= startTime
 }
 
-// Settled reports whether the bucket was read, and every live replica heard.
-func (c *Catalog) Settled() bool { return c.read.Load() && c.config.Fleet.Settled() }
+// Settled reports whether the bucket was read, and every live replica has announced itself.
+func (c *Catalog) Settled() bool { return c.isRead() && c.config.Fleet.Phase() == bus.Settled }
 
 // Status returns the state of the catalog.
 func (c *Catalog) Status() Status {
@@ -340,16 +384,16 @@ func (c *Catalog) wait(e *edit) (behind []string, err error) {
 		c.mu.Lock()
 		seen := c.seen
 		c.mu.Unlock()
-		var met <-chan time.Time // nil: they are
-		if !c.config.Fleet.Met() {
-			met = time.After(lookEvery)
+		var joined <-chan time.Time // nil: the others are known
+		if c.config.Fleet.Phase() == bus.Joining {
+			joined = time.After(lookEvery)
 		}
-		if behind = c.config.Fleet.Behind(e.version, e.of); len(behind) == 0 && met == nil {
+		if behind = c.config.Fleet.Lagging(e.version, e.of); len(behind) == 0 && joined == nil {
 			return nil, nil
 		}
 		select {
 		case <-seen:
-		case <-met:
+		case <-joined:
 		case <-late.C:
 			return behind, nil
 		case <-c.ended:
@@ -390,23 +434,23 @@ func (c *Catalog) turn(ctx context.Context) time.Duration {
 		return early
 	}
 	c.turned = time.Now()
-	if len(edits) == 0 || !c.read.Load() || c.ahead() || !c.lower.IsZero() {
+	if len(edits) == 0 || !c.bucket.resting() || c.ahead() {
 		if err := c.follow(ctx); err != nil {
 			c.fault(err)
 			if _, bad := errors.AsType[*badPartError](err); !bad {
 				wait = retryEvery
 			}
-		} else if c.ahead() || !c.lower.IsZero() {
+		} else if c.ahead() || !c.bucket.resting() {
 			wait = retryEvery // the copy that was read is behind
 		}
 	}
 	if again {
 		wait = min(wait, c.applyAgain())
 	}
-	if edits = c.settleSent(edits); len(edits) > 0 || c.empty && c.now.version > 0 && c.mayFill() {
-		if left := c.commit(ctx, edits); len(left) > 0 {
+	if edits = c.answerWritten(edits); len(edits) > 0 || c.bucket == emptied && c.now.version > 0 && c.writable() == nil {
+		if remaining := c.commit(ctx, edits); len(remaining) > 0 {
 			c.mu.Lock()
-			c.edits = append(left, c.edits...)
+			c.edits = append(remaining, c.edits...)
 			c.mu.Unlock()
 			wait = retryEvery
 		} else if len(edits) > 0 {
@@ -435,60 +479,40 @@ func (c *Catalog) follow(ctx context.Context) error {
 // take makes a state that was read from the bucket the catalog of this process. The error is
 // errEmptied while the bucket is empty, but should not be.
 func (c *Catalog) take(s *state) error {
-	first := !c.read.Load()
-	defer c.read.Store(true)
-	c.empty = s.version == 0
 	switch {
-	case c.empty && (c.now.version > 0 || c.ahead()):
+	case s.version == 0 && (c.now.version > 0 || c.ahead()):
 		// The servers have lost the bucket, or it is new to them, or its head is none of the fleet's.
-		if c.lower.IsZero() {
-			c.lower = time.Now()
-			if c.now.version > 0 {
-				c.config.Log.Warn().Uint64("version", c.now.version).Msg("the bucket has no catalog of the fleet that can be used: the replica with the newest version writes it again")
-			}
-			c.now = c.now.unwritten(s.revision)
-		} else if c.now.revision != s.revision {
+		if c.bucket != emptied && c.now.version > 0 {
+			c.config.Log.Warn().Uint64("version", c.now.version).Msg("the bucket has no catalog of the fleet that can be used: the replica with the newest version writes it again")
+		}
+		if c.bucket != emptied || c.now.revision != s.revision {
 			c.now = c.now.unwritten(s.revision)
 		}
-		if !c.mayFill() {
-			return errEmptied
-		}
-		return nil
-	case c.empty, s.equal(c.now):
-		c.lower = time.Time{}
+		c.enter(emptied)
+		return c.writable()
+	case s.version == 0:
 		c.now = s
-	case s.version < c.now.version && (!first || s.precedes(c.now)) && (c.lower.IsZero() || time.Since(c.lower) < lowerTime):
-		if c.lower.IsZero() {
-			c.lower = time.Now()
-		}
+		c.enter(unused)
+	case s.equal(c.now):
+		c.now = s
+		c.enter(inStep)
+	case s.version < c.now.version && (c.bucket != unread || s.precedes(c.now)) && (c.bucket != older || time.Since(c.since) < lowerTime):
+		c.enter(older)
 		return nil // as if it had not been read
 	default:
 		if s.version < c.now.version {
 			c.config.Log.Warn().Uint64("version", s.version).Uint64("had", c.now.version).Msg("the fleet's catalog is older than this replica's, and counts")
 			c.mu.Lock()
-			c.heard = s.version
+			c.newest = s.version
 			c.mu.Unlock()
 		}
-		c.lower = time.Time{}
 		c.now = s
+		c.enter(inStep)
 		c.apply(s)
 		c.keep(s)
 	}
-	c.become(Current, nil)
+	c.show(Current)
 	return nil
-}
-
-// mayFill reports whether an empty bucket may get what this process has, or a change of that: no
-// other replica has more.
-func (c *Catalog) mayFill() bool {
-	switch waited := time.Since(c.lower); {
-	case !c.config.Fleet.Settled():
-		return false
-	case c.ahead():
-		return waited >= lowerTime
-	default:
-		return c.lower.IsZero() || waited >= emptyTime
-	}
 }
 
 // fetch reads the catalog from the bucket. It returns c.now if that is what the bucket has.
@@ -627,25 +651,18 @@ func (c *Catalog) applySettings(s *state) (version uint64, fault error) {
 	return now.Version, nil
 }
 
-// settleSent answers the changes that were written although the answer was lost, and returns the
+// answerWritten answers the changes that were written although the answer was lost, and returns the
 // others.
-func (c *Catalog) settleSent(edits []*edit) (left []*edit) {
-	if len(c.sent) == 0 || !c.read.Load() {
-		return edits
-	}
+func (c *Catalog) answerWritten(edits []*edit) (remaining []*edit) {
 	for _, e := range edits {
-		i := slices.IndexFunc(c.sent, func(s sent) bool {
-			_, is := s.results[e]
-			return is && slices.Contains(c.now.ids, s.id)
-		})
+		i := slices.IndexFunc(e.attempts, func(a attempt) bool { return slices.Contains(c.now.ids, a.id) })
 		if i < 0 {
-			left = append(left, e)
+			remaining = append(remaining, e)
 		} else {
-			c.answer(e, c.sent[i].results[e])
+			c.answer(e, e.attempts[i].result)
 		}
 	}
-	c.sent = slices.DeleteFunc(c.sent, func(s sent) bool { return s.revision != c.now.revision })
-	return left
+	return remaining
 }
 
 func (c *Catalog) answer(e *edit, result error) {
@@ -665,20 +682,15 @@ func (c *Catalog) answer(e *edit, result error) {
 // bucket has what they were tried against or have led to: one that changes nothing, or fails, writes the head as it
 // is, as another replica may have changed meanwhile what it was tried against. It returns those changes that have
 // to be tried again later.
-func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
+func (c *Catalog) commit(ctx context.Context, edits []*edit) (remaining []*edit) {
 	began := time.Now()
 	for {
 		edits = c.answerApplied(edits)
-		switch {
-		case !c.read.Load():
-			return c.postpone(edits, ErrAway)
-		case c.empty && !c.mayFill():
-			return c.postpone(edits, errEmptied)
-		case !c.empty && !c.lower.IsZero():
-			return c.postpone(edits, errLower)
+		if err := c.writable(); err != nil {
+			return c.postpone(edits, err)
 		}
 		unsure, results, next, err := c.tryAll(edits)
-		if edits = unsure; len(edits) == 0 && (!c.empty || c.now.version == 0) {
+		if edits = unsure; len(edits) == 0 && (c.bucket != emptied || c.now.version == 0) {
 			return nil
 		}
 		changed := err == nil && next.version != c.now.version
@@ -687,16 +699,15 @@ func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
 		}
 		switch {
 		case err == nil:
-			c.sent = nil
-			c.lower, c.empty = time.Time{}, false
 			c.now = next
+			c.enter(inStep)
 			c.shadow.settle(next)
 			if changed {
 				c.commits.Add(1)
 				c.apply(next)
 				c.keep(next)
 			}
-			c.become(Current, nil)
+			c.show(Current)
 			for i, e := range edits {
 				c.answer(e, results[i])
 			}
@@ -714,23 +725,21 @@ func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
 				return nil
 			}
 			for i := range edits { // one by one, so that others are made
-				left = append(left, c.commit(ctx, edits[i:i+1])...)
+				remaining = append(remaining, c.commit(ctx, edits[i:i+1])...)
 			}
-			return left
+			return remaining
 		default:
 			c.failures.Add(1)
 			if changed {
-				s := sent{next.ids[0], c.now.revision, make(map[*edit]error)}
 				for i, e := range edits {
-					s.results[e] = results[i]
+					e.attempts = append(e.attempts[max(0, len(e.attempts)-maxIDs+1):], attempt{next.ids[0], results[i]})
 				}
-				c.sent = append(c.sent[max(0, len(c.sent)-maxIDs+1):], s)
 			}
 		}
 		c.shadow = nil // it has changes that are not made, or not yet
 		base, failed := c.now, err
 		if err = c.follow(ctx); err == nil {
-			edits = c.settleSent(edits)
+			edits = c.answerWritten(edits)
 			err = failed
 		}
 		switch conflict := errors.Is(err, bus.ErrRevision); {
@@ -749,29 +758,29 @@ func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
 func tooLong(err error) bool { return errors.Is(err, errLongPart) || errors.Is(err, bus.ErrTooLong) }
 
 // postpone answers the changes that cannot wait with an error, and returns the others.
-func (c *Catalog) postpone(edits []*edit, err error) (left []*edit) {
-	up := c.config.Fleet.Up()
+func (c *Catalog) postpone(edits []*edit, err error) (remaining []*edit) {
+	up := c.config.Fleet.Phase() != bus.Lost
 	for _, e := range edits {
 		if e.patient || up && time.Now().Before(e.until) {
-			left = append(left, e)
+			remaining = append(remaining, e)
 		} else {
 			e.done <- err
 		}
 	}
-	return left
+	return remaining
 }
 
 // answerApplied answers those changes that are the set of a workers file which was applied last, and returns the
 // others. So who starts without NATS has its workers file, if the copy of the catalog has it.
-func (c *Catalog) answerApplied(edits []*edit) (left []*edit) {
+func (c *Catalog) answerApplied(edits []*edit) (remaining []*edit) {
 	for _, e := range edits {
 		if e.file != "" && e.file == c.now.file {
 			e.done <- nil
 		} else {
-			left = append(left, e)
+			remaining = append(remaining, e)
 		}
 	}
-	return left
+	return remaining
 }
 
 // tryAll makes changes to the shadow. It answers those that need no bucket, as they change nothing or can never be
@@ -811,7 +820,7 @@ func (c *Catalog) tryAll(edits []*edit) (unsure []*edit, results []error, next *
 			next.settings = &changed
 		}
 	}
-	if next.same(c.now) && !c.empty { // an emptied bucket gets a new version in any case
+	if next.same(c.now) && c.bucket == inStep { // one without a catalog gets a new version in any case
 		next = new(*c.now)
 	}
 	return unsure, results, next, nil
@@ -869,7 +878,7 @@ func (c *Catalog) leaves() {
 func (c *Catalog) sweep(ctx context.Context) {
 	c.sweepAt = time.Now().Add(sweepEvery) // if this one fails
 	c.replaced = 0
-	if !c.read.Load() || c.empty || !c.lower.IsZero() {
+	if c.bucket != inStep {
 		return
 	}
 	keys, err := c.config.Bucket.Keys(ctx, partPrefix)
@@ -894,30 +903,25 @@ func (c *Catalog) sweep(ctx context.Context) {
 	}
 }
 
-// fault notes that the bucket cannot be used.
+// fault shows that the bucket cannot be used.
 func (c *Catalog) fault(err error) {
-	if err != nil && c.config.Fleet.Up() && c.failed != err.Error() {
-		c.failed = err.Error()
-		c.config.Log.Warn().Err(err).Msg("the fleet's catalog cannot be reached; workers stay as they are")
-	}
-	c.become("", err)
-}
-
-// become sets the state that is shown.
-func (c *Catalog) become(s State, err error) {
-	if err == nil {
-		c.failed = ""
-	}
+	reached := c.config.Fleet.Phase() != bus.Lost
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err == nil {
-		c.status.State, c.status.Fault = s, ""
-		return
+	if reached && c.status.Fault != err.Error() {
+		c.config.Log.Warn().Err(err).Msg("the fleet's catalog cannot be reached; workers stay as they are")
 	}
 	c.status.Fault = err.Error()
 	if c.status.State == Current {
 		c.status.State = Stale
 	}
+}
+
+// show shows a state without a fault.
+func (c *Catalog) show(s State) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.status.State, c.status.Fault = s, ""
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -241,7 +241,7 @@ func testAway(t *testing.T) {
 	if b.Awaited() || !c.Awaited() || !b.GivenUp() || c.GivenUp() {
 		t.Error("who is awaited, and who given up, after startTime")
 	}
-	c.Heard(1)
+	c.NoteVersion(1)
 	fromFile := make(chan error, 1)
 	go func() {
 		_, err := c.EditFile("1", put(worker(5)))
@@ -286,7 +286,7 @@ func TestEmptied(t *testing.T) {
 		stale = m.join(t, "stale", func(c *Config) { c.Cache = old })
 		unread := m.join(t, "unread")
 		for _, r := range []*testReplica{stale, unread} { // within a second
-			r.Heard(2)
+			r.NoteVersion(2)
 		}
 		for i, r := range []*testReplica{stale, unread, newest} {
 			edit(r, uint64(3+i))
@@ -300,7 +300,7 @@ func TestEmptied(t *testing.T) {
 		defer liar.Stop()
 		began := time.Now()
 		for v := newest.Status().Version; newest.Status().Version == v; <-liar.C {
-			newest.Heard(1000)
+			newest.NoteVersion(1000)
 			if time.Since(began) > time.Minute {
 				t.Fatal("who says that it has more is waited for")
 			}
@@ -830,7 +830,7 @@ func TestNewerVersions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
 		a, b := m.join(t, "a"), m.join(t, "b")
-		b.Heard(1000)
+		b.NoteVersion(1000)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		began := time.Now()
@@ -859,7 +859,7 @@ func TestManyVersionsHeard(t *testing.T) {
 		bucket := a.config.Bucket.(*cuttable)
 		before := bucket.gets.Load()
 		for i := range uint64(1000) {
-			a.Heard(100 + i)
+			a.NoteVersion(100 + i)
 			time.Sleep(time.Millisecond)
 		}
 		if n := bucket.gets.Load() - before; n > 55 {
@@ -975,8 +975,8 @@ func TestKept(t *testing.T) {
 		text, _ := json.Marshal(h)
 		m.set(headKey, text)
 	})
-	a.Heard(4)
-	small.Heard(4)
+	a.NoteVersion(4)
+	small.NoteVersion(4)
 	awaits(t, "the newer one is read", func() bool { return small.Status().Version == 4 && a.Status().Version == 4 })
 	puts := m.last
 	if _, err := small.Edit(func(c *catalog.Catalog) error {
@@ -1064,7 +1064,7 @@ func TestHostileParts(t *testing.T) {
 		m.set(bad.Parts[0], hostile["long"])
 		m.set(headKey, text)
 	})
-	r.Heard(bad.Version)
+	r.NoteVersion(bad.Version)
 	awaits(t, "the fault is shown", func() bool { return r.Status().State == Stale && strings.Contains(r.Status().Fault, bad.Parts[0]) })
 	if got := r.lists(); got != kept {
 		t.Errorf("the workers are\n%s", got)
@@ -1089,6 +1089,11 @@ func TestHostileParts(t *testing.T) {
 func TestUnmet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
+		first := m.join(t, "first")
+		if _, err := first.Edit(put(worker(1))); err != nil {
+			t.Fatal(err)
+		}
+		m.leave(first)
 		m.unmet = true
 		a := m.join(t, "a")
 		began := time.Now()

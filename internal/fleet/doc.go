@@ -23,7 +23,7 @@
 //
 // # Reading
 //
-// Replicas tell each other in their hellos which version they have. Who hears of a newer one reads it,
-// and makes it the workers of its own catalog. So nobody has a watch in the server, and a hello that is
-// lost is repeated a second later.
+// Replicas announce each second which version they have. A replica that does not have it yet reads it, and makes it the
+// workers of its own catalog. So nobody has a watch in the server, and an announcement that is lost is repeated a
+// second later.
 package fleet

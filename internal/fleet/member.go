@@ -51,7 +51,7 @@ type Answer func(ctx context.Context, w io.Writer, u *url.URL) error
 func Join(opt Options) (*Member, error) {
 	m := &Member{options: opt}
 	c := opt.Bus
-	c.Heard = func(version uint64) { m.catalog.Heard(version) }
+	c.Announced = func(version uint64) { m.catalog.NoteVersion(version) }
 	c.Follow = func(endpoint string) error {
 		if !opt.Bookings {
 			return nil

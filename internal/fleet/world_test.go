@@ -26,7 +26,7 @@ type memory struct {
 	revision map[string]uint64
 	last     uint64
 	away     bool
-	unmet    bool // not every replica was heard yet
+	unmet    bool // not every replica has announced itself yet
 	// replace, if set, is called before and after the head is replaced; an error is the answer.
 	replace func(after bool) error
 	// most, if not 0, is the longest value in bytes.
@@ -195,18 +195,16 @@ type member struct {
 	name string
 }
 
-func (m member) Up() bool {
+func (m member) Phase() bus.Phase {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return !m.away
-}
-
-func (m member) Settled() bool { return m.Up() }
-
-func (m member) Met() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return !m.unmet
+	switch {
+	case m.away:
+		return bus.Lost
+	case m.unmet:
+		return bus.Joining
+	}
+	return bus.Settled
 }
 
 func (m member) SetCatalog(version, settings uint64) {
@@ -220,12 +218,12 @@ func (m member) SetCatalog(version, settings uint64) {
 	m.mu.Unlock()
 	for _, r := range all {
 		if r.name != m.name {
-			r.Heard(version)
+			r.NoteVersion(version)
 		}
 	}
 }
 
-func (m member) Behind(version, settings uint64) (names []string) {
+func (m member) Lagging(version, settings uint64) (names []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, r := range m.replicas {
