@@ -126,14 +126,6 @@ func (m *Member) Membership() *Membership {
 	return &Membership{State: st.State.String(), Fault: st.Fault, Replica: m.options.Bus.Replica, Replicas: m.conn.Live(), Catalog: m.catalog.Status()}
 }
 
-// SettingsVersion returns the version of the settings that this replica shares with others, 0: none.
-func (m *Member) SettingsVersion() uint64 {
-	if m == nil {
-		return 0
-	}
-	return m.catalog.Status().Settings
-}
-
 // Collectors returns those of the metrics of a fleet, which a replica of none describes, too.
 func (m *Member) Collectors() []prometheus.Collector {
 	if m == nil {
