@@ -87,13 +87,13 @@ const (
 	editTime, seenTime = 6 * time.Second, 3 * time.Second
 	// contendedTime is how long changes are tried again at once because others are always first.
 	contendedTime = time.Minute
-	// requestsAtOnce bounds the parts that are read or written at a time.
+	// requestsAtOnce bounds the shards that are read or written at a time.
 	requestsAtOnce = 8
 	// maxEdits bounds the changes that wait.
 	maxEdits = 4096
 	// startTime is how long a start waits for the bucket if it is not required.
 	startTime = 5 * time.Second
-	// sweepEvery is how long after its start, or after it has replaced a part, a replica removes the parts that no
+	// sweepEvery is how long after its start, or after it has replaced a shard, a replica removes the shards that no
 	// head names; until then others may be reading them. It does so earlier once it has left more than
 	// maxReplaced.
 	sweepEvery  = 30 * time.Second
@@ -183,8 +183,8 @@ type Catalog struct {
 	last     *state // that was applied last
 	applied  time.Time
 	against  []string  // of the records that were applied, see catalog.Catalog.Contradicted
-	sweepAt  time.Time // when parts that no head names are removed, zero: there are none of this process
-	replaced int       // parts that this process has left in the bucket since the last sweep
+	sweepAt  time.Time // when shards that no head names are removed, zero: there are none of this process
+	replaced int       // shards that this process has left in the bucket since the last sweep
 }
 
 // State is whether the catalog of this process is the fleet's.
@@ -437,7 +437,7 @@ func (c *Catalog) turn(ctx context.Context) time.Duration {
 	if len(edits) == 0 || !c.bucket.resting() || c.ahead() {
 		if err := c.follow(ctx); err != nil {
 			c.fault(err)
-			if _, bad := errors.AsType[*badPartError](err); !bad {
+			if _, bad := errors.AsType[*badShardError](err); !bad {
 				wait = retryEvery
 			}
 		} else if c.ahead() || !c.bucket.resting() {
@@ -535,33 +535,33 @@ func (c *Catalog) fetch(ctx context.Context) (*state, error) {
 		if revision == c.now.revision && slices.Equal(h.IDs, c.now.ids) {
 			return c.now, nil
 		}
-		s, err := c.fetchParts(ctx, h, revision)
+		s, err := c.fetchShards(ctx, h, revision)
 		if !errors.Is(err, bus.ErrNoKey) {
 			return s, err
 		}
-		// The parts were replaced while they were read, so that there is another head.
+		// The shards were replaced while they were read, so that there is another head.
 		if err := pause(ctx, retryEvery); err != nil {
 			return nil, err
 		}
 		_, now, err := c.config.Bucket.Get(ctx, headKey)
 		if err == nil && now == revision {
-			return nil, errors.New("the fleet's catalog lacks a part")
+			return nil, errors.New("the fleet's catalog lacks a shard")
 		}
 	}
 }
 
-// fetchParts reads those parts of a catalog that are not known.
-func (c *Catalog) fetchParts(ctx context.Context, h *head, revision uint64) (*state, error) {
+// fetchShards reads those shards of a catalog that are not known.
+func (c *Catalog) fetchShards(ctx context.Context, h *head, revision uint64) (*state, error) {
 	s := &state{version: h.Version, ids: h.IDs, revision: revision, file: h.File, settings: h.Settings}
 	reads, reading := errgroup.WithContext(ctx)
 	reads.SetLimit(requestsAtOnce)
-	var size atomic.Int64 // of all parts
-	for n, key := range h.Parts {
+	var size atomic.Int64 // of all shards
+	for n, key := range h.Shards {
 		if key == "" {
 			continue
 		}
-		if was := c.now.parts[n]; was != nil && was.key == key {
-			s.parts[n] = was
+		if was := c.now.shards[n]; was != nil && was.key == key {
+			s.shards[n] = was
 			size.Add(int64(was.size))
 			continue
 		}
@@ -571,10 +571,10 @@ func (c *Catalog) fetchParts(ctx context.Context, h *head, revision uint64) (*st
 			}
 			value, _, err := c.config.Bucket.Get(reading, key)
 			if err == nil {
-				s.parts[n], err = unpack(n, key, value)
+				s.shards[n], err = unpack(n, key, value)
 			}
 			if err == nil {
-				size.Add(int64(s.parts[n].size))
+				size.Add(int64(s.shards[n].size))
 			}
 			return err
 		})
@@ -755,7 +755,7 @@ func (c *Catalog) commit(ctx context.Context, edits []*edit) (remaining []*edit)
 }
 
 // tooLong reports whether an error says that what was to be written has no room in the bucket, now or later.
-func tooLong(err error) bool { return errors.Is(err, errLongPart) || errors.Is(err, bus.ErrTooLong) }
+func tooLong(err error) bool { return errors.Is(err, errLongShard) || errors.Is(err, bus.ErrTooLong) }
 
 // postpone answers the changes that cannot wait with an error, and returns the others.
 func (c *Catalog) postpone(edits []*edit, err error) (remaining []*edit) {
@@ -833,16 +833,16 @@ func (c *Catalog) write(ctx context.Context, next *state) error {
 	h := head{Format: format, Version: next.version, IDs: next.ids, Replica: c.config.Replica, Time: now, File: next.file, Settings: next.settings}
 	puts, putting := errgroup.WithContext(ctx)
 	puts.SetLimit(requestsAtOnce)
-	for n, p := range next.parts {
-		if was := c.now.parts[n]; was != nil && was != p || p != nil && p.key == "" {
+	for n, p := range next.shards {
+		if was := c.now.shards[n]; was != nil && was != p || p != nil && p.key == "" {
 			c.leaves()
 		}
 		if p == nil {
 			continue
 		}
 		if p.key == "" {
-			p = &part{key: newKey(), of: p.of}
-			next.parts[n] = p
+			p = &shard{key: newKey(), of: p.of}
+			next.shards[n] = p
 			puts.Go(func() error {
 				value, err := p.pack()
 				if err != nil {
@@ -851,7 +851,7 @@ func (c *Catalog) write(ctx context.Context, next *state) error {
 				return c.config.Bucket.Put(putting, p.key, value)
 			})
 		}
-		h.Parts[n] = p.key
+		h.Shards[n] = p.key
 	}
 	if err := puts.Wait(); err != nil {
 		return err
@@ -864,7 +864,7 @@ func (c *Catalog) write(ctx context.Context, next *state) error {
 	return err
 }
 
-// leaves notes that this process is about to leave a part in the bucket that no head names: one that it replaces,
+// leaves notes that this process is about to leave a shard in the bucket that no head names: one that it replaces,
 // or one that it writes, if the head is not written then.
 func (c *Catalog) leaves() {
 	if c.replaced++; c.sweepAt.IsZero() {
@@ -872,20 +872,20 @@ func (c *Catalog) leaves() {
 	}
 }
 
-// sweep removes the parts that no head names. Between listing the parts and removing them it writes the head as it
-// is, with a new revision. A part of the list that this head does not name will then be named by none: who has
-// written the part for a head to come has begun with an earlier revision, and cannot write that head any more.
+// sweep removes the shards that no head names. Between listing the shards and removing them it writes the head as it
+// is, with a new revision. A shard of the list that this head does not name will then be named by none: who has
+// written the shard for a head to come has begun with an earlier revision, and cannot write that head any more.
 func (c *Catalog) sweep(ctx context.Context) {
 	c.sweepAt = time.Now().Add(sweepEvery) // if this one fails
 	c.replaced = 0
 	if c.bucket != inStep {
 		return
 	}
-	keys, err := c.config.Bucket.Keys(ctx, partPrefix)
+	keys, err := c.config.Bucket.Keys(ctx, shardPrefix)
 	if err != nil {
 		return
 	}
-	keys = slices.DeleteFunc(keys, func(key string) bool { return !isPart(key) || c.now.names(key) })
+	keys = slices.DeleteFunc(keys, func(key string) bool { return !isShard(key) || c.now.names(key) })
 	if len(keys) > 0 {
 		next := new(*c.now)
 		if c.write(ctx, next) != nil {

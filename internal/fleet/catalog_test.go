@@ -334,20 +334,20 @@ func TestRefusedWrites(t *testing.T) {
 		m.locked(func() { m.replace = nil })
 		time.Sleep(sweepEvery + 2*pollEvery)
 		m.locked(func() {
-			if n := len(m.values); n != 2 { // the head and the part of worker 1
+			if n := len(m.values); n != 2 { // the head and the shard of worker 1
 				t.Errorf("%d keys", n)
 			}
 		})
 	})
 }
 
-// TestSweep proves that a part that no head names is removed, but not one that a head on its way will name: a
-// replica that stood still between its part and the head, for however long, cannot write that head any more; and that
-// a head's parts stay.
+// TestSweep proves that a shard that no head names is removed, but not one that a head on its way will name: a
+// replica that stood still between its shard and the head, for however long, cannot write that head any more; and that
+// a head's shards stay.
 func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
-		const stray = partPrefix + ".STRAY"
+		const stray = shardPrefix + ".STRAY"
 		m.locked(func() { m.set(stray, nil) })
 		a := m.join(t, "a")
 		stopped := false
@@ -371,14 +371,14 @@ func TestSweep(t *testing.T) {
 		time.Sleep(sweepEvery + 2*pollEvery)
 		agree(t, a, b, m.join(t, "late"))
 		m.locked(func() {
-			if _, is := m.values[stray]; is || len(m.values) != 3 { // the head and its parts
+			if _, is := m.values[stray]; is || len(m.values) != 3 { // the head and its shards
 				t.Errorf("keys %v", slices.Collect(maps.Keys(m.values)))
 			}
 		})
 	})
 }
 
-// TestSweptEarly proves that many changes at once do not leave more than maxReplaced parts that no head names.
+// TestSweptEarly proves that many changes at once do not leave more than maxReplaced shards that no head names.
 func TestSweptEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
@@ -667,10 +667,10 @@ func TestRegisteredAgain(t *testing.T) {
 			if err := json.Unmarshal(m.values[headKey], &h); err != nil {
 				t.Fatal(err)
 			}
-			n := partOf(1)
-			h.Parts[n], h.Version = newKey(), h.Version+1
+			n := shardOf(1)
+			h.Shards[n], h.Version = newKey(), h.Version+1
 			value, _ := zip([]byte(`[{"created":1,"record":{"ID":1,"Scope":{"Model":"m","Tenant":"t"},"Endpoint":"http://w1","BlockSize":16}}]`))
-			m.set(h.Parts[n], value)
+			m.set(h.Shards[n], value)
 			text, _ := json.Marshal(h)
 			m.set(headKey, text)
 		})
@@ -760,7 +760,7 @@ func TestPoisonedHead(t *testing.T) {
 		"the last version":              {poison: func(h *head) { h.Version = 1<<64 - 1 }},
 		"a leap":                        {poison: func(h *head) { h.Version += 1 << 40 }},
 		"no version":                    {poison: func(h *head) { h.Version = 0 }},
-		"a key of another":              {poison: func(h *head) { h.Version++; h.Parts[3] = "unrelated" }},
+		"a key of another":              {poison: func(h *head) { h.Version++; h.Shards[3] = "unrelated" }},
 		"the last, then removed":        {poison: func(h *head) { h.Version = 1<<64 - 1 }, removed: true},
 		"no JSON, then removed":         {text: "x", removed: true},
 		"what earlier releases removed": {poison: func(h *head) { h.Version++ }, old: `"old":[{"key":">"},{"key":"unrelated"},{"key":"head"}],`},
@@ -941,7 +941,7 @@ func TestFileOnce(t *testing.T) {
 }
 
 // TestKept proves that a replica keeps in the bucket what it cannot have or read itself: workers beyond
-// its limits, and members of records of a newer release; that it writes the parts of changed workers
+// its limits, and members of records of a newer release; that it writes the shards of changed workers
 // alone.
 func TestKept(t *testing.T) {
 	m := newMemory()
@@ -960,8 +960,8 @@ func TestKept(t *testing.T) {
 		if err := json.Unmarshal(m.values[headKey], &h); err != nil {
 			t.Fatal(err)
 		}
-		key := h.Parts[partOf(0)]
-		p, err := unpack(partOf(0), key, m.values[key])
+		key := h.Shards[shardOf(0)]
+		p, err := unpack(shardOf(0), key, m.values[key])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -970,8 +970,8 @@ func TestKept(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h.Parts[partOf(0)], h.Version = newKey(), h.Version+1
-		m.set(h.Parts[partOf(0)], value)
+		h.Shards[shardOf(0)], h.Version = newKey(), h.Version+1
+		m.set(h.Shards[shardOf(0)], value)
 		text, _ := json.Marshal(h)
 		m.set(headKey, text)
 	})
@@ -999,19 +999,19 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestHostileParts proves that a part which no replica writes is refused, before it takes much memory,
+// TestHostileShards proves that a shard which no replica writes is refused, before it takes much memory,
 // and that a replica keeps the workers that it has.
-func TestHostileParts(t *testing.T) {
-	id := func(n int) (id uint64) { // the first worker of part n
-		for partOf(id) != n {
+func TestHostileShards(t *testing.T) {
+	id := func(n int) (id uint64) { // the first worker of shard n
+		for shardOf(id) != n {
 			id++
 		}
 		return id
 	}
 	one := fmt.Sprintf(`{"record":{"ID":%d}}`, id(0))
-	var small strings.Builder // more workers than a part has, in their order
-	for n, next := 0, uint64(0); n <= maxPartWorkers; next++ {
-		if partOf(next) == 0 {
+	var small strings.Builder // more workers than a shard has, in their order
+	for n, next := 0, uint64(0); n <= maxShardWorkers; next++ {
+		if shardOf(next) == 0 {
 			n++
 			fmt.Fprintf(&small, `,{"record":{"ID":%d}}`, next)
 		}
@@ -1021,15 +1021,15 @@ func TestHostileParts(t *testing.T) {
 		text string
 		want error
 	}{
-		"long":     {"[" + one + strings.Repeat(" ", maxPart) + "]", nil},
-		"many":     {"[" + small.String()[1:] + "]", errLongPart},
+		"long":     {"[" + one + strings.Repeat(" ", maxShard) + "]", nil},
+		"many":     {"[" + small.String()[1:] + "]", errLongShard},
 		"lists":    {strings.Repeat("[", 1<<20), nil},
 		"null":     {"[null]", nil},
 		"no list":  {"7", nil},
 		"nothing":  {"", nil},
 		"cut off":  {"[" + one, nil},
-		"twice":    {"[" + one + "," + one + "]", errWrongPart},
-		"of other": {fmt.Sprintf(`[{"record":{"ID":%d}}]`, id(1)), errWrongPart},
+		"twice":    {"[" + one + "," + one + "]", errWrongShard},
+		"of other": {fmt.Sprintf(`[{"record":{"ID":%d}}]`, id(1)), errWrongShard},
 	} {
 		value, err := zip([]byte(c.text))
 		if err != nil {
@@ -1043,7 +1043,7 @@ func TestHostileParts(t *testing.T) {
 		if err == nil || c.want != nil && !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if n := after.TotalAlloc - before.TotalAlloc; n > 8*maxPart {
+		if n := after.TotalAlloc - before.TotalAlloc; n > 8*maxShard {
 			t.Errorf("%s: %d MiB were allocated for %d KiB", name, n>>20, len(value)>>10)
 		}
 	}
@@ -1059,28 +1059,28 @@ func TestHostileParts(t *testing.T) {
 			t.Fatal(err)
 		}
 		bad.Version++
-		bad.Parts[0] = newKey()
+		bad.Shards[0] = newKey()
 		text, _ := json.Marshal(bad)
-		m.set(bad.Parts[0], hostile["long"])
+		m.set(bad.Shards[0], hostile["long"])
 		m.set(headKey, text)
 	})
 	r.NoteVersion(bad.Version)
-	awaits(t, "the fault is shown", func() bool { return r.Status().State == Stale && strings.Contains(r.Status().Fault, bad.Parts[0]) })
+	awaits(t, "the fault is shown", func() bool { return r.Status().State == Stale && strings.Contains(r.Status().Fault, bad.Shards[0]) })
 	if got := r.lists(); got != kept {
 		t.Errorf("the workers are\n%s", got)
 	}
-	c, h := New(Config{Bucket: m}), new(head) // many parts, none of which is too long
-	for n := range maxCatalog/maxPart + 1 {
-		h.Parts[n] = fmt.Sprint("part.1.", n)
-		c.now.parts[n] = &part{key: h.Parts[n], size: maxPart}
+	c, h := New(Config{Bucket: m}), new(head) // many shards, none of which is too long
+	for n := range maxCatalog/maxShard + 1 {
+		h.Shards[n] = fmt.Sprint("part.1.", n)
+		c.now.shards[n] = &shard{key: h.Shards[n], size: maxShard}
 	}
-	h.Parts[numParts-1] = "part.1.last"
-	if _, err := c.fetchParts(t.Context(), h, 1); !errors.Is(err, errLarge) {
+	h.Shards[numShards-1] = "part.1.last"
+	if _, err := c.fetchShards(t.Context(), h, 1); !errors.Is(err, errLarge) {
 		t.Errorf("a catalog of 272 MiB: %v", err)
 	}
-	long := &part{of: slices.Repeat([]*entry{{Record: json.RawMessage("{}")}}, maxPartWorkers+1)}
-	if _, err := long.pack(); !errors.Is(err, errLongPart) {
-		t.Errorf("a part that nobody could read is written: %v", err)
+	long := &shard{of: slices.Repeat([]*entry{{Record: json.RawMessage("{}")}}, maxShardWorkers+1)}
+	if _, err := long.pack(); !errors.Is(err, errLongShard) {
+		t.Errorf("a shard that nobody could read is written: %v", err)
 	}
 }
 

@@ -34,7 +34,7 @@ type memory struct {
 	// lose, if set, has a head not written and not answered if it says so.
 	lose     func(value []byte) bool
 	replicas []*testReplica
-	foreign  bool // something was removed that is no part
+	foreign  bool // something was removed that is no shard
 	// torn is a key that the head names and the bucket has not, "" for none.
 	torn string
 }
@@ -156,7 +156,7 @@ func (m *memory) Remove(_ context.Context, keys ...string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, key := range keys {
-		m.foreign = m.foreign || !isPart(key)
+		m.foreign = m.foreign || !isShard(key)
 		delete(m.values, key)
 		delete(m.revision, key)
 	}
@@ -164,13 +164,13 @@ func (m *memory) Remove(_ context.Context, keys ...string) error {
 	return nil
 }
 
-// checkHead notes a part that the head names and the bucket has not.
+// checkHead notes a shard that the head names and the bucket has not.
 func (m *memory) checkHead() {
 	var h head
 	if json.Unmarshal(m.values[headKey], &h) != nil {
 		return // of a test
 	}
-	for _, key := range h.Parts {
+	for _, key := range h.Shards {
 		if key != "" && m.values[key] == nil {
 			m.torn = key
 		}
