@@ -131,7 +131,7 @@ func (c *Catalog) loadCache() {
 	}
 	c.now = s
 	c.apply(s)
-	c.become(Cached, nil)
+	c.show(Cached)
 	c.config.Log.Info().Uint64("version", s.version).Int("workers", len(s.entries())).Time("written", written).
 		Msg("workers are those of the copy of the fleet's catalog until NATS can be reached")
 }

@@ -30,17 +30,12 @@ type Bucket interface {
 
 // Fleet is who else has the catalog, see bus.Conn.
 type Fleet interface {
-	// SetCatalog has the others told which version this replica has, and of which version the settings are
-	// that are in force here, 0: none.
+	// SetCatalog announces the catalog's version and that of the settings in force, 0: none.
 	SetCatalog(version, settings uint64)
-	// Behind names the live replicas that have not said that they have a version, and these settings.
-	Behind(version, settings uint64) []string
-	// Up reports whether the fleet can be reached.
-	Up() bool
-	// Settled reports whether it has been reachable for so long that every live replica was heard.
-	Settled() bool
-	// Met reports whether every live replica was heard once since the start.
-	Met() bool
+	// Lagging names the live replicas that have not announced a version, and these settings.
+	Lagging(version, settings uint64) []string
+	// Phase says how far this replica is a part of the fleet.
+	Phase() bus.Phase
 }
 
 // Config configures a Catalog.
@@ -92,19 +87,17 @@ const (
 	editTime, seenTime = 6 * time.Second, 3 * time.Second
 	// contendedTime is how long changes are tried again at once because others are always first.
 	contendedTime = time.Minute
-	// requestsAtOnce bounds the parts that are read or written at a time.
+	// requestsAtOnce bounds the shards that are read or written at a time.
 	requestsAtOnce = 8
 	// maxEdits bounds the changes that wait.
 	maxEdits = 4096
 	// startTime is how long a start waits for the bucket if it is not required.
 	startTime = 5 * time.Second
-	// oldTime is how long replaced parts are kept for those that still read them, unless there are more than
-	// maxOld, which the head names.
-	oldTime = 30 * time.Second
-	maxOld  = 1024
-	// sweepEvery is how often it is looked for parts that no head names. A part is there for moments
-	// before its head is: one that is named in neither of two sweeps is removed.
-	sweepEvery = time.Hour
+	// sweepEvery is how long after its start, or after it has replaced a shard, a replica removes the shards that no
+	// head names; until then others may be reading them. It does so earlier once it has left more than
+	// maxReplaced.
+	sweepEvery  = 30 * time.Second
+	maxReplaced = 1024
 	// lookEvery is how often it is looked for workers that have come to contradict each other.
 	lookEvery = 200 * time.Millisecond
 	// aheadTime is how long what others said of a newer version counts; they say it every second.
@@ -127,9 +120,39 @@ type edit struct {
 	made    func()                         // nil: nobody asks
 	until   time.Time
 	done    chan error // capacity 1
-	version uint64     // that has it, once done
-	of      uint64     // version of the settings that have it then, 0: it changes none
+	// attempts are the last maxIDs writes of it that were not answered. Each may still be made: in the place of
+	// the revision that it was made for, and of no other.
+	attempts []attempt
+	version  uint64 // that has it, once done
+	of       uint64 // version of the settings that have it then, 0: it changes none
 }
+
+// attempt is a write with an edit.
+type attempt struct {
+	id     string // of the state that was written
+	result error  // of the edit
+}
+
+// bucketState is how the bucket stands to the catalog of this process.
+type bucketState uint8
+
+const (
+	// unread: it was not read yet. Nothing is written.
+	unread bucketState = iota
+	// unused: it has no catalog, and no other replica is known to have one: the fleet is new.
+	unused
+	// inStep: it has the version that this process has.
+	inStep
+	// older: it has an older version. The copy that was read is behind, or the servers have lost their latest
+	// state. Nothing is written. After lowerTime the older version counts.
+	older
+	// emptied: it has no version that can be used, though the fleet has one. The replica with the newest one
+	// writes it, see Catalog.writable.
+	emptied
+)
+
+// resting reports whether the bucket needs no other look until something is changed.
+func (s bucketState) resting() bool { return s == unused || s == inStep }
 
 // Catalog is the catalog that the replicas of a fleet share. All methods are safe for concurrent use.
 type Catalog struct {
@@ -138,7 +161,6 @@ type Catalog struct {
 	wake   chan struct{} // capacity 1
 	ended  chan struct{} // closed when Run has ended
 	cache  chan *state   // capacity 1: the last state is to be cached
-	read   atomic.Bool   // the bucket was read once
 
 	commits, conflicts, failures atomic.Uint64
 
@@ -148,31 +170,21 @@ type Catalog struct {
 	status Status
 	seen   chan struct{} // closed, and replaced, when another replica tells its version
 	again  bool          // the workers are to be applied again
-	heard  uint64        // the newest version that others have
-	told   time.Time     // when that one was last told of
+	newest uint64        // the newest version that others have announced
+	at     time.Time     // when that one was last announced
+	// Only Run changes these, and reads them without mu.
+	bucket bucketState
+	since  time.Time // of bucket
 
 	// Only Run uses these.
 	now      *state
 	shadow   *shadow
-	sent     []sent    // at most maxIDs, oldest first
-	lower    time.Time // since when the bucket has a lower version than the fleet, zero: it has not
-	empty    bool      // the bucket has no version that can be used
-	failed   string    // the last fault that was logged
 	turned   time.Time
-	swept    time.Time
 	last     *state // that was applied last
 	applied  time.Time
-	against  []string            // of the records that were applied, see catalog.Catalog.Contradicted
-	outdated []string            // keys of parts to be removed
-	strays   map[string]struct{} // keys of parts that the last sweep has found unnamed
-}
-
-// sent is what was written to the bucket without an answer. It may still be: in the place of the
-// revision that it was made for, and of no other.
-type sent struct {
-	id       string // of the state
-	revision uint64
-	results  map[*edit]error
+	against  []string  // of the records that were applied, see catalog.Catalog.Contradicted
+	sweepAt  time.Time // when shards that no head names are removed, zero: there are none of this process
+	replaced int       // shards that this process has left in the bucket since the last sweep
 }
 
 // State is whether the catalog of this process is the fleet's.
@@ -204,16 +216,17 @@ func New(config Config) *Catalog {
 	return &Catalog{
 		config: config, begin: time.Now(), wake: make(chan struct{}, 1), ended: make(chan struct{}), cache: make(chan *state, 1),
 		seen: make(chan struct{}), now: new(state), last: new(state), status: Status{State: Waiting},
+		sweepAt: time.Now().Add(sweepEvery),
 	}
 }
 
-// Heard notes that another replica has a version.
-func (c *Catalog) Heard(version uint64) {
+// NoteVersion notes that another replica has announced a version.
+func (c *Catalog) NoteVersion(version uint64) {
 	now := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if version <= latest(c.status.Version) && (version >= c.heard || now.Sub(c.told) >= aheadTime) {
-		c.heard, c.told = version, now
+	if version <= latest(c.status.Version) && (version >= c.newest || now.Sub(c.at) >= aheadTime) {
+		c.newest, c.at = version, now
 	}
 	if version > c.status.Version {
 		c.look()
@@ -226,7 +239,32 @@ func (c *Catalog) Heard(version uint64) {
 func (c *Catalog) ahead() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.heard > c.now.version && time.Since(c.told) < aheadTime
+	return c.newest > c.now.version && time.Since(c.at) < aheadTime
+}
+
+// enter notes a state of the bucket.
+func (c *Catalog) enter(s bucketState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.bucket != s {
+		c.bucket, c.since = s, time.Now()
+	}
+}
+
+// writable returns why nothing may be written into the bucket now. One without a catalog gets what this process
+// has, or a change of that, once no other replica has more: who announces a newer version, and does not write it, is
+// not waited for for ever.
+func (c *Catalog) writable() error {
+	joined, waited := c.config.Fleet.Phase() == bus.Settled, time.Since(c.since)
+	switch {
+	case c.bucket == unread:
+		return ErrAway
+	case c.bucket == older:
+		return errLower
+	case c.bucket == unused && !joined, c.bucket == emptied && (!joined || waited < emptyTime || c.ahead() && waited < lowerTime):
+		return errEmptied
+	}
+	return nil
 }
 
 // Look applies the workers again: which of them contradict each other may have changed.
@@ -244,21 +282,25 @@ func (c *Catalog) look() {
 	}
 }
 
+// isRead reports whether the bucket was read once.
+func (c *Catalog) isRead() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.bucket != unread
+}
+
 // Awaited reports whether a start still waits for the bucket.
 func (c *Catalog) Awaited() bool {
-	if c.read.Load() {
-		return false
-	}
-	return c.config.Required || time.Since(c.begin) < startTime
+	return !c.isRead() && (c.config.Required || time.Since(c.begin) < startTime)
 }
 
 // GivenUp reports whether a start waits no longer for the fleet, which cannot be reached.
 func (c *Catalog) GivenUp() bool {
-	return !c.config.Required && !c.config.Fleet.Up() && time.Since(c.begin) >= startTime
+	return !c.config.Required && c.config.Fleet.Phase() == bus.Lost && time.Since(c.begin) >= startTime
 }
 
-// Settled reports whether the bucket was read, and every live replica heard.
-func (c *Catalog) Settled() bool { return c.read.Load() && c.config.Fleet.Settled() }
+// Settled reports whether the bucket was read, and every live replica has announced itself.
+func (c *Catalog) Settled() bool { return c.isRead() && c.config.Fleet.Phase() == bus.Settled }
 
 // Status returns the state of the catalog.
 func (c *Catalog) Status() Status {
@@ -342,16 +384,16 @@ func (c *Catalog) wait(e *edit) (behind []string, err error) {
 		c.mu.Lock()
 		seen := c.seen
 		c.mu.Unlock()
-		var met <-chan time.Time // nil: they are
-		if !c.config.Fleet.Met() {
-			met = time.After(lookEvery)
+		var joined <-chan time.Time // nil: the others are known
+		if c.config.Fleet.Phase() == bus.Joining {
+			joined = time.After(lookEvery)
 		}
-		if behind = c.config.Fleet.Behind(e.version, e.of); len(behind) == 0 && met == nil {
+		if behind = c.config.Fleet.Lagging(e.version, e.of); len(behind) == 0 && joined == nil {
 			return nil, nil
 		}
 		select {
 		case <-seen:
-		case <-met:
+		case <-joined:
 		case <-late.C:
 			return behind, nil
 		case <-c.ended:
@@ -392,32 +434,30 @@ func (c *Catalog) turn(ctx context.Context) time.Duration {
 		return early
 	}
 	c.turned = time.Now()
-	if len(edits) == 0 || !c.read.Load() || c.ahead() || !c.lower.IsZero() {
+	if len(edits) == 0 || !c.bucket.resting() || c.ahead() {
 		if err := c.follow(ctx); err != nil {
 			c.fault(err)
-			if _, bad := errors.AsType[*badPartError](err); !bad {
+			if _, bad := errors.AsType[*badShardError](err); !bad {
 				wait = retryEvery
 			}
-		} else if c.ahead() || !c.lower.IsZero() {
+		} else if c.ahead() || !c.bucket.resting() {
 			wait = retryEvery // the copy that was read is behind
 		}
 	}
 	if again {
 		wait = min(wait, c.applyAgain())
 	}
-	if edits = c.settleSent(edits); len(edits) > 0 || c.empty && c.now.version > 0 && c.mayFill() {
-		if left := c.commit(ctx, edits); len(left) > 0 {
+	if edits = c.answerWritten(edits); len(edits) > 0 || c.bucket == emptied && c.now.version > 0 && c.writable() == nil {
+		if remaining := c.commit(ctx, edits); len(remaining) > 0 {
 			c.mu.Lock()
-			c.edits = append(left, c.edits...)
+			c.edits = append(remaining, c.edits...)
 			c.mu.Unlock()
 			wait = retryEvery
 		} else if len(edits) > 0 {
 			c.look() // for what others have changed meanwhile
 		}
-		c.removeOutdated(ctx)
 	}
-	if c.read.Load() && time.Since(c.swept) > sweepEvery {
-		c.swept = time.Now()
+	if !c.sweepAt.IsZero() && (time.Now().After(c.sweepAt) || c.replaced > maxReplaced) {
 		c.sweep(ctx)
 	}
 	return wait
@@ -439,60 +479,40 @@ func (c *Catalog) follow(ctx context.Context) error {
 // take makes a state that was read from the bucket the catalog of this process. The error is
 // errEmptied while the bucket is empty, but should not be.
 func (c *Catalog) take(s *state) error {
-	first := !c.read.Load()
-	defer c.read.Store(true)
-	c.empty = s.version == 0
 	switch {
-	case c.empty && (c.now.version > 0 || c.ahead()):
+	case s.version == 0 && (c.now.version > 0 || c.ahead()):
 		// The servers have lost the bucket, or it is new to them, or its head is none of the fleet's.
-		if c.lower.IsZero() {
-			c.lower = time.Now()
-			if c.now.version > 0 {
-				c.config.Log.Warn().Uint64("version", c.now.version).Msg("the bucket has no catalog of the fleet that can be used: the replica with the newest version writes it again")
-			}
-			c.now = c.now.unwritten(s.revision)
-		} else if c.now.revision != s.revision {
+		if c.bucket != emptied && c.now.version > 0 {
+			c.config.Log.Warn().Uint64("version", c.now.version).Msg("the bucket has no catalog of the fleet that can be used: the replica with the newest version writes it again")
+		}
+		if c.bucket != emptied || c.now.revision != s.revision {
 			c.now = c.now.unwritten(s.revision)
 		}
-		if !c.mayFill() {
-			return errEmptied
-		}
-		return nil
-	case c.empty, s.equal(c.now):
-		c.lower = time.Time{}
+		c.enter(emptied)
+		return c.writable()
+	case s.version == 0:
 		c.now = s
-	case s.version < c.now.version && (!first || s.precedes(c.now)) && (c.lower.IsZero() || time.Since(c.lower) < lowerTime):
-		if c.lower.IsZero() {
-			c.lower = time.Now()
-		}
+		c.enter(unused)
+	case s.equal(c.now):
+		c.now = s
+		c.enter(inStep)
+	case s.version < c.now.version && (c.bucket != unread || s.precedes(c.now)) && (c.bucket != older || time.Since(c.since) < lowerTime):
+		c.enter(older)
 		return nil // as if it had not been read
 	default:
 		if s.version < c.now.version {
 			c.config.Log.Warn().Uint64("version", s.version).Uint64("had", c.now.version).Msg("the fleet's catalog is older than this replica's, and counts")
 			c.mu.Lock()
-			c.heard = s.version
+			c.newest = s.version
 			c.mu.Unlock()
 		}
-		c.lower = time.Time{}
 		c.now = s
+		c.enter(inStep)
 		c.apply(s)
 		c.keep(s)
 	}
-	c.become(Current, nil)
+	c.show(Current)
 	return nil
-}
-
-// mayFill reports whether an empty bucket may get what this process has, or a change of that: no
-// other replica has more.
-func (c *Catalog) mayFill() bool {
-	switch waited := time.Since(c.lower); {
-	case !c.config.Fleet.Settled():
-		return false
-	case c.ahead():
-		return waited >= lowerTime
-	default:
-		return c.lower.IsZero() || waited >= emptyTime
-	}
 }
 
 // fetch reads the catalog from the bucket. It returns c.now if that is what the bucket has.
@@ -515,33 +535,33 @@ func (c *Catalog) fetch(ctx context.Context) (*state, error) {
 		if revision == c.now.revision && slices.Equal(h.IDs, c.now.ids) {
 			return c.now, nil
 		}
-		s, err := c.fetchParts(ctx, h, revision)
+		s, err := c.fetchShards(ctx, h, revision)
 		if !errors.Is(err, bus.ErrNoKey) {
 			return s, err
 		}
-		// The parts were replaced while they were read, so that there is another head.
+		// The shards were replaced while they were read, so that there is another head.
 		if err := pause(ctx, retryEvery); err != nil {
 			return nil, err
 		}
 		_, now, err := c.config.Bucket.Get(ctx, headKey)
 		if err == nil && now == revision {
-			return nil, errors.New("the fleet's catalog lacks a part")
+			return nil, errors.New("the fleet's catalog lacks a shard")
 		}
 	}
 }
 
-// fetchParts reads those parts of a catalog that are not known.
-func (c *Catalog) fetchParts(ctx context.Context, h *head, revision uint64) (*state, error) {
-	s := &state{version: h.Version, ids: h.IDs, revision: revision, file: h.File, settings: h.Settings, old: h.Old}
+// fetchShards reads those shards of a catalog that are not known.
+func (c *Catalog) fetchShards(ctx context.Context, h *head, revision uint64) (*state, error) {
+	s := &state{version: h.Version, ids: h.IDs, revision: revision, file: h.File, settings: h.Settings}
 	reads, reading := errgroup.WithContext(ctx)
 	reads.SetLimit(requestsAtOnce)
-	var size atomic.Int64 // of all parts
-	for n, key := range h.Parts {
+	var size atomic.Int64 // of all shards
+	for n, key := range h.Shards {
 		if key == "" {
 			continue
 		}
-		if was := c.now.parts[n]; was != nil && was.key == key {
-			s.parts[n] = was
+		if was := c.now.shards[n]; was != nil && was.key == key {
+			s.shards[n] = was
 			size.Add(int64(was.size))
 			continue
 		}
@@ -551,10 +571,10 @@ func (c *Catalog) fetchParts(ctx context.Context, h *head, revision uint64) (*st
 			}
 			value, _, err := c.config.Bucket.Get(reading, key)
 			if err == nil {
-				s.parts[n], err = unpack(n, key, value)
+				s.shards[n], err = unpack(n, key, value)
 			}
 			if err == nil {
-				size.Add(int64(s.parts[n].size))
+				size.Add(int64(s.shards[n].size))
 			}
 			return err
 		})
@@ -631,25 +651,18 @@ func (c *Catalog) applySettings(s *state) (version uint64, fault error) {
 	return now.Version, nil
 }
 
-// settleSent answers the changes that were written although the answer was lost, and returns the
+// answerWritten answers the changes that were written although the answer was lost, and returns the
 // others.
-func (c *Catalog) settleSent(edits []*edit) (left []*edit) {
-	if len(c.sent) == 0 || !c.read.Load() {
-		return edits
-	}
+func (c *Catalog) answerWritten(edits []*edit) (remaining []*edit) {
 	for _, e := range edits {
-		i := slices.IndexFunc(c.sent, func(s sent) bool {
-			_, is := s.results[e]
-			return is && slices.Contains(c.now.ids, s.id)
-		})
+		i := slices.IndexFunc(e.attempts, func(a attempt) bool { return slices.Contains(c.now.ids, a.id) })
 		if i < 0 {
-			left = append(left, e)
+			remaining = append(remaining, e)
 		} else {
-			c.answer(e, c.sent[i].results[e])
+			c.answer(e, e.attempts[i].result)
 		}
 	}
-	c.sent = slices.DeleteFunc(c.sent, func(s sent) bool { return s.revision != c.now.revision })
-	return left
+	return remaining
 }
 
 func (c *Catalog) answer(e *edit, result error) {
@@ -669,20 +682,15 @@ func (c *Catalog) answer(e *edit, result error) {
 // bucket has what they were tried against or have led to: one that changes nothing, or fails, writes the head as it
 // is, as another replica may have changed meanwhile what it was tried against. It returns those changes that have
 // to be tried again later.
-func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
+func (c *Catalog) commit(ctx context.Context, edits []*edit) (remaining []*edit) {
 	began := time.Now()
 	for {
 		edits = c.answerApplied(edits)
-		switch {
-		case !c.read.Load():
-			return c.postpone(edits, ErrAway)
-		case c.empty && !c.mayFill():
-			return c.postpone(edits, errEmptied)
-		case !c.empty && !c.lower.IsZero():
-			return c.postpone(edits, errLower)
+		if err := c.writable(); err != nil {
+			return c.postpone(edits, err)
 		}
 		unsure, results, next, err := c.tryAll(edits)
-		if edits = unsure; len(edits) == 0 && (!c.empty || c.now.version == 0) {
+		if edits = unsure; len(edits) == 0 && (c.bucket != emptied || c.now.version == 0) {
 			return nil
 		}
 		changed := err == nil && next.version != c.now.version
@@ -691,16 +699,15 @@ func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
 		}
 		switch {
 		case err == nil:
-			c.sent = nil
-			c.lower, c.empty = time.Time{}, false
 			c.now = next
+			c.enter(inStep)
 			c.shadow.settle(next)
 			if changed {
 				c.commits.Add(1)
 				c.apply(next)
 				c.keep(next)
 			}
-			c.become(Current, nil)
+			c.show(Current)
 			for i, e := range edits {
 				c.answer(e, results[i])
 			}
@@ -718,23 +725,21 @@ func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
 				return nil
 			}
 			for i := range edits { // one by one, so that others are made
-				left = append(left, c.commit(ctx, edits[i:i+1])...)
+				remaining = append(remaining, c.commit(ctx, edits[i:i+1])...)
 			}
-			return left
+			return remaining
 		default:
 			c.failures.Add(1)
 			if changed {
-				s := sent{next.ids[0], c.now.revision, make(map[*edit]error)}
 				for i, e := range edits {
-					s.results[e] = results[i]
+					e.attempts = append(e.attempts[max(0, len(e.attempts)-maxIDs+1):], attempt{next.ids[0], results[i]})
 				}
-				c.sent = append(c.sent[max(0, len(c.sent)-maxIDs+1):], s)
 			}
 		}
 		c.shadow = nil // it has changes that are not made, or not yet
 		base, failed := c.now, err
 		if err = c.follow(ctx); err == nil {
-			edits = c.settleSent(edits)
+			edits = c.answerWritten(edits)
 			err = failed
 		}
 		switch conflict := errors.Is(err, bus.ErrRevision); {
@@ -750,32 +755,32 @@ func (c *Catalog) commit(ctx context.Context, edits []*edit) (left []*edit) {
 }
 
 // tooLong reports whether an error says that what was to be written has no room in the bucket, now or later.
-func tooLong(err error) bool { return errors.Is(err, errLongPart) || errors.Is(err, bus.ErrTooLong) }
+func tooLong(err error) bool { return errors.Is(err, errLongShard) || errors.Is(err, bus.ErrTooLong) }
 
 // postpone answers the changes that cannot wait with an error, and returns the others.
-func (c *Catalog) postpone(edits []*edit, err error) (left []*edit) {
-	up := c.config.Fleet.Up()
+func (c *Catalog) postpone(edits []*edit, err error) (remaining []*edit) {
+	up := c.config.Fleet.Phase() != bus.Lost
 	for _, e := range edits {
 		if e.patient || up && time.Now().Before(e.until) {
-			left = append(left, e)
+			remaining = append(remaining, e)
 		} else {
 			e.done <- err
 		}
 	}
-	return left
+	return remaining
 }
 
 // answerApplied answers those changes that are the set of a workers file which was applied last, and returns the
 // others. So who starts without NATS has its workers file, if the copy of the catalog has it.
-func (c *Catalog) answerApplied(edits []*edit) (left []*edit) {
+func (c *Catalog) answerApplied(edits []*edit) (remaining []*edit) {
 	for _, e := range edits {
 		if e.file != "" && e.file == c.now.file {
 			e.done <- nil
 		} else {
-			left = append(left, e)
+			remaining = append(remaining, e)
 		}
 	}
-	return left
+	return remaining
 }
 
 // tryAll makes changes to the shadow. It answers those that need no bucket, as they change nothing or can never be
@@ -815,7 +820,7 @@ func (c *Catalog) tryAll(edits []*edit) (unsure []*edit, results []error, next *
 			next.settings = &changed
 		}
 	}
-	if next.same(c.now) && !c.empty { // an emptied bucket gets a new version in any case
+	if next.same(c.now) && c.bucket == inStep { // one without a catalog gets a new version in any case
 		next = new(*c.now)
 	}
 	return unsure, results, next, nil
@@ -826,21 +831,18 @@ func (c *Catalog) tryAll(edits []*edit) (unsure []*edit, results []error, next *
 func (c *Catalog) write(ctx context.Context, next *state) error {
 	now := time.Now().UTC()
 	h := head{Format: format, Version: next.version, IDs: next.ids, Replica: c.config.Replica, Time: now, File: next.file, Settings: next.settings}
-	var added, outdated []string
 	puts, putting := errgroup.WithContext(ctx)
 	puts.SetLimit(requestsAtOnce)
-	for n, p := range next.parts {
-		was := c.now.parts[n]
-		if was != nil && was != p && was.key != "" {
-			h.Old = append(h.Old, oldPart{was.key, now})
+	for n, p := range next.shards {
+		if was := c.now.shards[n]; was != nil && was != p || p != nil && p.key == "" {
+			c.leaves()
 		}
 		if p == nil {
 			continue
 		}
 		if p.key == "" {
-			p = &part{key: newKey(), of: p.of}
-			next.parts[n] = p
-			added = append(added, p.key)
+			p = &shard{key: newKey(), of: p.of}
+			next.shards[n] = p
 			puts.Go(func() error {
 				value, err := p.pack()
 				if err != nil {
@@ -849,101 +851,77 @@ func (c *Catalog) write(ctx context.Context, next *state) error {
 				return c.config.Bucket.Put(putting, p.key, value)
 			})
 		}
-		h.Parts[n] = p.key
+		h.Shards[n] = p.key
 	}
 	if err := puts.Wait(); err != nil {
 		return err
 	}
-	for _, o := range c.now.old {
-		switch {
-		case slices.Contains(h.Parts[:], o.Key): // no replica writes that
-		case now.Sub(o.Since) < oldTime:
-			h.Old = append(h.Old, o)
-		default:
-			outdated = append(outdated, o.Key)
-		}
-	}
-	for _, o := range h.Old[min(len(h.Old), maxOld):] { // the oldest
-		outdated = append(outdated, o.Key)
-	}
-	h.Old = h.Old[:min(len(h.Old), maxOld)]
-	next.old = h.Old
 	value, err := json.Marshal(&h)
 	if err != nil {
 		return err
 	}
 	next.revision, err = c.config.Bucket.Replace(ctx, headKey, value, c.now.revision)
-	switch {
-	case err == nil:
-		c.outdated = append(c.outdated, outdated...)
-	case errors.Is(err, bus.ErrRevision):
-		c.outdated = append(c.outdated, added...)
-	}
 	return err
 }
 
-// removeOutdated removes parts that are no longer named. What it cannot remove is found by a sweep.
-func (c *Catalog) removeOutdated(ctx context.Context) {
-	if len(c.outdated) > 0 {
-		_ = c.config.Bucket.Remove(ctx, c.outdated...)
-		c.outdated = nil
+// leaves notes that this process is about to leave a shard in the bucket that no head names: one that it replaces,
+// or one that it writes, if the head is not written then.
+func (c *Catalog) leaves() {
+	if c.replaced++; c.sweepAt.IsZero() {
+		c.sweepAt = time.Now().Add(sweepEvery)
 	}
 }
 
-// sweep removes parts that no head names: of replicas that ended while they wrote.
+// sweep removes the shards that no head names. Between listing the shards and removing them it writes the head as it
+// is, with a new revision. A shard of the list that this head does not name will then be named by none: who has
+// written the shard for a head to come has begun with an earlier revision, and cannot write that head any more.
 func (c *Catalog) sweep(ctx context.Context) {
-	keys, err := c.config.Bucket.Keys(ctx, partPrefix)
-	if err != nil || c.follow(ctx) != nil { // in this order: later parts are too young
+	c.sweepAt = time.Now().Add(sweepEvery) // if this one fails
+	c.replaced = 0
+	if c.bucket != inStep {
 		return
 	}
-	named := make(map[string]struct{})
-	for _, p := range c.now.parts {
-		if p != nil {
-			named[p.key] = struct{}{}
+	keys, err := c.config.Bucket.Keys(ctx, shardPrefix)
+	if err != nil {
+		return
+	}
+	keys = slices.DeleteFunc(keys, func(key string) bool { return !isShard(key) || c.now.names(key) })
+	if len(keys) > 0 {
+		next := new(*c.now)
+		if c.write(ctx, next) != nil {
+			return
 		}
+		c.now = next
 	}
-	for _, o := range c.now.old {
-		named[o.Key] = struct{}{}
-	}
-	before := c.strays
-	c.strays = make(map[string]struct{})
-	var again []string
+	removes, removing := errgroup.WithContext(ctx)
+	removes.SetLimit(requestsAtOnce)
 	for _, key := range keys {
-		if _, is := named[key]; is || !isPart(key) {
-			continue
-		}
-		c.strays[key] = struct{}{}
-		if _, was := before[key]; was {
-			again = append(again, key)
-		}
+		removes.Go(func() error { return c.config.Bucket.Remove(removing, key) })
 	}
-	_ = c.config.Bucket.Remove(ctx, again...) // else the next sweep
+	if removes.Wait() == nil {
+		c.sweepAt = time.Time{}
+	}
 }
 
-// fault notes that the bucket cannot be used.
+// fault shows that the bucket cannot be used.
 func (c *Catalog) fault(err error) {
-	if err != nil && c.config.Fleet.Up() && c.failed != err.Error() {
-		c.failed = err.Error()
-		c.config.Log.Warn().Err(err).Msg("the fleet's catalog cannot be reached; workers stay as they are")
-	}
-	c.become("", err)
-}
-
-// become sets the state that is shown.
-func (c *Catalog) become(s State, err error) {
-	if err == nil {
-		c.failed = ""
-	}
+	reached := c.config.Fleet.Phase() != bus.Lost
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err == nil {
-		c.status.State, c.status.Fault = s, ""
-		return
+	if reached && c.status.Fault != err.Error() {
+		c.config.Log.Warn().Err(err).Msg("the fleet's catalog cannot be reached; workers stay as they are")
 	}
 	c.status.Fault = err.Error()
 	if c.status.State == Current {
 		c.status.State = Stale
 	}
+}
+
+// show shows a state without a fault.
+func (c *Catalog) show(s State) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.status.State, c.status.Fault = s, ""
 }
 
 func pause(ctx context.Context, d time.Duration) error {

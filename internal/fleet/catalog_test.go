@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -240,7 +241,7 @@ func testAway(t *testing.T) {
 	if b.Awaited() || !c.Awaited() || !b.GivenUp() || c.GivenUp() {
 		t.Error("who is awaited, and who given up, after startTime")
 	}
-	c.Heard(1)
+	c.NoteVersion(1)
 	fromFile := make(chan error, 1)
 	go func() {
 		_, err := c.EditFile("1", put(worker(5)))
@@ -285,7 +286,7 @@ func TestEmptied(t *testing.T) {
 		stale = m.join(t, "stale", func(c *Config) { c.Cache = old })
 		unread := m.join(t, "unread")
 		for _, r := range []*testReplica{stale, unread} { // within a second
-			r.Heard(2)
+			r.NoteVersion(2)
 		}
 		for i, r := range []*testReplica{stale, unread, newest} {
 			edit(r, uint64(3+i))
@@ -299,7 +300,7 @@ func TestEmptied(t *testing.T) {
 		defer liar.Stop()
 		began := time.Now()
 		for v := newest.Status().Version; newest.Status().Version == v; <-liar.C {
-			newest.Heard(1000)
+			newest.NoteVersion(1000)
 			if time.Since(began) > time.Minute {
 				t.Fatal("who says that it has more is waited for")
 			}
@@ -330,37 +331,143 @@ func TestRefusedWrites(t *testing.T) {
 		if most := int(editTime/retryEvery) + 2; tried > most {
 			t.Errorf("tried %d times in %v", tried, editTime)
 		}
-		synctest.Wait()
+		m.locked(func() { m.replace = nil })
+		time.Sleep(sweepEvery + 2*pollEvery)
 		m.locked(func() {
-			if n := len(m.values); n != 2 { // the head and the part of worker 1
+			if n := len(m.values); n != 2 { // the head and the shard of worker 1
 				t.Errorf("%d keys", n)
 			}
 		})
 	})
 }
 
-// TestSweep proves that a part that no head names is removed, but not one whose head is on its way,
-// whatever the clock of its writer says; and that a head's parts stay.
+// TestSweep proves that a shard that no head names is removed, but not one that a head on its way will name: a
+// replica that stood still between its shard and the head, for however long, cannot write that head any more; and that
+// a head's shards stay.
 func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
+		const stray = shardPrefix + ".STRAY"
+		m.locked(func() { m.set(stray, nil) })
 		a := m.join(t, "a")
+		stopped := false
+		b := m.join(t, "b", func(c *Config) {
+			c.Bucket.(*cuttable).delay = func(access, _ string) {
+				if access == "replace" && !stopped {
+					stopped = true
+					time.Sleep(3 * time.Hour)
+				}
+			}
+		})
 		if _, err := a.Edit(put(worker(1))); err != nil {
 			t.Fatal(err)
 		}
-		const stray, young = partPrefix + ".STRAY", partPrefix + ".YOUNG"
-		m.locked(func() { m.set(stray, nil) })
-		time.Sleep(sweepEvery + sweepEvery/2)
-		m.locked(func() { m.set(young, nil) })
-		time.Sleep(sweepEvery)
+		if _, err := b.Edit(put(worker(2))); !stopped || !errors.Is(err, ErrAway) {
+			t.Errorf("a change whose head comes after three hours: %v", err)
+		}
+		if _, err := b.Edit(put(worker(2))); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(sweepEvery + 2*pollEvery)
+		agree(t, a, b, m.join(t, "late"))
 		m.locked(func() {
-			_, is := m.values[stray]
-			_, begun := m.values[young]
-			if is || !begun || len(m.values) != 3 { // with the head and its part
+			if _, is := m.values[stray]; is || len(m.values) != 3 { // the head and its shards
 				t.Errorf("keys %v", slices.Collect(maps.Keys(m.values)))
 			}
 		})
 	})
+}
+
+// TestSweptEarly proves that many changes at once do not leave more than maxReplaced shards that no head names.
+func TestSweptEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		a := m.join(t, "a")
+		most := 0
+		for i := range maxReplaced + 10 {
+			if _, err := a.Edit(put(worker(1, func(r *catalog.Record) { r.Taints = []string{fmt.Sprint(i)} }))); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			m.locked(func() { most = max(most, len(m.values)) })
+		}
+		m.locked(func() {
+			if most > maxReplaced+4 || len(m.values) > 20 {
+				t.Errorf("%d keys at most, %d in the end", most, len(m.values))
+			}
+		})
+	})
+}
+
+// TestHistories proves, with replicas of which each may stand still at any access of the bucket, for moments or for
+// minutes, that the bucket always has what its head names; that no acknowledged change is lost or made twice; that
+// all replicas agree in the end; and that nothing else is left in the bucket then.
+func TestHistories(t *testing.T) {
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMemory()
+			var replicas []*testReplica
+			for i := range uint64(3) {
+				one := make(chan struct{}, 1) // guards r: all of a process stands still
+				r := rand.New(rand.NewPCG(seed, i))
+				replicas = append(replicas, m.join(t, fmt.Sprint(i), func(c *Config) {
+					c.Bucket.(*cuttable).delay = func(string, string) {
+						one <- struct{}{}
+						defer func() { <-one }()
+						switch r.IntN(60) {
+						case 0:
+							time.Sleep(time.Duration(r.IntN(300)) * time.Second)
+						case 1, 2, 3, 4, 5:
+							time.Sleep(time.Duration(r.IntN(3000)) * time.Millisecond)
+						}
+					}
+				}))
+			}
+			const edits, ids = 60, 12
+			r := rand.New(rand.NewPCG(seed, 9))
+			var all sync.WaitGroup
+			acknowledged := make([]atomic.Bool, edits)
+			for i := range edits {
+				time.Sleep(time.Duration(r.IntN(20_000)) * time.Millisecond)
+				all.Go(func() {
+					_, err := replicas[i%3].Edit(func(c *catalog.Catalog) error {
+						w := worker(uint64(i%ids), func(r *catalog.Record) { r.Taints = []string{fmt.Sprint(i)} })
+						if was := c.WorkerIn(catalog.ScopeFilter{}, w.ID); was != nil {
+							w.Taints = append(w.Taints, was.Taints...)
+						}
+						_, err := c.Put(w)
+						return err
+					})
+					acknowledged[i].Store(err == nil)
+					if err != nil && !errors.Is(err, ErrAway) {
+						t.Error(err)
+					}
+				})
+			}
+			all.Wait()
+			time.Sleep(time.Hour)
+			agree(t, replicas...)
+			made := 0
+			for i := range edits {
+				if !acknowledged[i].Load() {
+					continue
+				}
+				made++
+				w := replicas[0].local.WorkerIn(catalog.ScopeFilter{}, uint64(i%ids))
+				if w == nil || !slices.Contains(w.Taints, fmt.Sprint(i)) {
+					t.Errorf("seed %d: change %d was acknowledged and is lost", seed, i)
+				}
+			}
+			if made < edits/4 {
+				t.Errorf("seed %d: %d of %d changes were made", seed, made, edits)
+			}
+			m.locked(func() {
+				if len(m.values) > 1+ids {
+					t.Errorf("seed %d: %d keys are left", seed, len(m.values))
+				}
+			})
+		})
+	}
 }
 
 // TestLateWrites proves that a change whose writes were not answered is made once, whichever of them
@@ -560,10 +667,10 @@ func TestRegisteredAgain(t *testing.T) {
 			if err := json.Unmarshal(m.values[headKey], &h); err != nil {
 				t.Fatal(err)
 			}
-			n := partOf(1)
-			h.Parts[n], h.Version = newKey(), h.Version+1
+			n := shardOf(1)
+			h.Shards[n], h.Version = newKey(), h.Version+1
 			value, _ := zip([]byte(`[{"created":1,"record":{"ID":1,"Scope":{"Model":"m","Tenant":"t"},"Endpoint":"http://w1","BlockSize":16}}]`))
-			m.set(h.Parts[n], value)
+			m.set(h.Shards[n], value)
 			text, _ := json.Marshal(h)
 			m.set(headKey, text)
 		})
@@ -647,20 +754,16 @@ func TestPoisonedHead(t *testing.T) {
 	for name, tt := range map[string]struct {
 		poison  func(*head)
 		text    string
-		removed bool // the key is removed by hand
+		old     string // a member of the head that earlier releases wrote
+		removed bool   // the key is removed by hand
 	}{
-		"the last version":       {poison: func(h *head) { h.Version = 1<<64 - 1 }},
-		"a leap":                 {poison: func(h *head) { h.Version += 1 << 40 }},
-		"no version":             {poison: func(h *head) { h.Version = 0 }},
-		"a key of another":       {poison: func(h *head) { h.Version++; h.Parts[3] = "unrelated" }},
-		"the last, then removed": {poison: func(h *head) { h.Version = 1<<64 - 1 }, removed: true},
-		"no JSON, then removed":  {text: "x", removed: true},
-		"old parts": {poison: func(h *head) {
-			h.Version++
-			for _, key := range []string{">", "head", "unrelated", "part.>", "part.*", "part.", h.Parts[partOf(1)]} {
-				h.Old = append(h.Old, oldPart{Key: key})
-			}
-		}},
+		"the last version":              {poison: func(h *head) { h.Version = 1<<64 - 1 }},
+		"a leap":                        {poison: func(h *head) { h.Version += 1 << 40 }},
+		"no version":                    {poison: func(h *head) { h.Version = 0 }},
+		"a key of another":              {poison: func(h *head) { h.Version++; h.Shards[3] = "unrelated" }},
+		"the last, then removed":        {poison: func(h *head) { h.Version = 1<<64 - 1 }, removed: true},
+		"no JSON, then removed":         {text: "x", removed: true},
+		"what earlier releases removed": {poison: func(h *head) { h.Version++ }, old: `"old":[{"key":">"},{"key":"unrelated"},{"key":"head"}],`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -683,6 +786,7 @@ func TestPoisonedHead(t *testing.T) {
 					if tt.poison != nil {
 						tt.poison(&h)
 						text, _ = json.Marshal(h)
+						text = []byte("{" + tt.old + string(text[1:]))
 					}
 					m.set(headKey, text)
 				})
@@ -705,7 +809,7 @@ func TestPoisonedHead(t *testing.T) {
 				if v := a.Status().Version; v > 10 {
 					t.Errorf("version %d", v)
 				}
-				time.Sleep(2 * oldTime)
+				time.Sleep(2 * sweepEvery)
 				if _, err := a.Edit(put(worker(1, func(r *catalog.Record) { r.Taints = []string{"x"} }))); err != nil {
 					t.Error(err)
 				}
@@ -726,7 +830,7 @@ func TestNewerVersions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
 		a, b := m.join(t, "a"), m.join(t, "b")
-		b.Heard(1000)
+		b.NoteVersion(1000)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		began := time.Now()
@@ -755,7 +859,7 @@ func TestManyVersionsHeard(t *testing.T) {
 		bucket := a.config.Bucket.(*cuttable)
 		before := bucket.gets.Load()
 		for i := range uint64(1000) {
-			a.Heard(100 + i)
+			a.NoteVersion(100 + i)
 			time.Sleep(time.Millisecond)
 		}
 		if n := bucket.gets.Load() - before; n > 55 {
@@ -837,7 +941,7 @@ func TestFileOnce(t *testing.T) {
 }
 
 // TestKept proves that a replica keeps in the bucket what it cannot have or read itself: workers beyond
-// its limits, and members of records of a newer release; that it writes the parts of changed workers
+// its limits, and members of records of a newer release; that it writes the shards of changed workers
 // alone.
 func TestKept(t *testing.T) {
 	m := newMemory()
@@ -856,8 +960,8 @@ func TestKept(t *testing.T) {
 		if err := json.Unmarshal(m.values[headKey], &h); err != nil {
 			t.Fatal(err)
 		}
-		key := h.Parts[partOf(0)]
-		p, err := unpack(partOf(0), key, m.values[key])
+		key := h.Shards[shardOf(0)]
+		p, err := unpack(shardOf(0), key, m.values[key])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -866,13 +970,13 @@ func TestKept(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h.Parts[partOf(0)], h.Version = newKey(), h.Version+1
-		m.set(h.Parts[partOf(0)], value)
+		h.Shards[shardOf(0)], h.Version = newKey(), h.Version+1
+		m.set(h.Shards[shardOf(0)], value)
 		text, _ := json.Marshal(h)
 		m.set(headKey, text)
 	})
-	a.Heard(4)
-	small.Heard(4)
+	a.NoteVersion(4)
+	small.NoteVersion(4)
 	awaits(t, "the newer one is read", func() bool { return small.Status().Version == 4 && a.Status().Version == 4 })
 	puts := m.last
 	if _, err := small.Edit(func(c *catalog.Catalog) error {
@@ -895,19 +999,19 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestHostileParts proves that a part which no replica writes is refused, before it takes much memory,
+// TestHostileShards proves that a shard which no replica writes is refused, before it takes much memory,
 // and that a replica keeps the workers that it has.
-func TestHostileParts(t *testing.T) {
-	id := func(n int) (id uint64) { // the first worker of part n
-		for partOf(id) != n {
+func TestHostileShards(t *testing.T) {
+	id := func(n int) (id uint64) { // the first worker of shard n
+		for shardOf(id) != n {
 			id++
 		}
 		return id
 	}
 	one := fmt.Sprintf(`{"record":{"ID":%d}}`, id(0))
-	var small strings.Builder // more workers than a part has, in their order
-	for n, next := 0, uint64(0); n <= maxPartWorkers; next++ {
-		if partOf(next) == 0 {
+	var small strings.Builder // more workers than a shard has, in their order
+	for n, next := 0, uint64(0); n <= maxShardWorkers; next++ {
+		if shardOf(next) == 0 {
 			n++
 			fmt.Fprintf(&small, `,{"record":{"ID":%d}}`, next)
 		}
@@ -917,15 +1021,15 @@ func TestHostileParts(t *testing.T) {
 		text string
 		want error
 	}{
-		"long":     {"[" + one + strings.Repeat(" ", maxPart) + "]", nil},
-		"many":     {"[" + small.String()[1:] + "]", errLongPart},
+		"long":     {"[" + one + strings.Repeat(" ", maxShard) + "]", nil},
+		"many":     {"[" + small.String()[1:] + "]", errLongShard},
 		"lists":    {strings.Repeat("[", 1<<20), nil},
 		"null":     {"[null]", nil},
 		"no list":  {"7", nil},
 		"nothing":  {"", nil},
 		"cut off":  {"[" + one, nil},
-		"twice":    {"[" + one + "," + one + "]", errWrongPart},
-		"of other": {fmt.Sprintf(`[{"record":{"ID":%d}}]`, id(1)), errWrongPart},
+		"twice":    {"[" + one + "," + one + "]", errWrongShard},
+		"of other": {fmt.Sprintf(`[{"record":{"ID":%d}}]`, id(1)), errWrongShard},
 	} {
 		value, err := zip([]byte(c.text))
 		if err != nil {
@@ -939,7 +1043,7 @@ func TestHostileParts(t *testing.T) {
 		if err == nil || c.want != nil && !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if n := after.TotalAlloc - before.TotalAlloc; n > 8*maxPart {
+		if n := after.TotalAlloc - before.TotalAlloc; n > 8*maxShard {
 			t.Errorf("%s: %d MiB were allocated for %d KiB", name, n>>20, len(value)>>10)
 		}
 	}
@@ -955,28 +1059,28 @@ func TestHostileParts(t *testing.T) {
 			t.Fatal(err)
 		}
 		bad.Version++
-		bad.Parts[0] = newKey()
+		bad.Shards[0] = newKey()
 		text, _ := json.Marshal(bad)
-		m.set(bad.Parts[0], hostile["long"])
+		m.set(bad.Shards[0], hostile["long"])
 		m.set(headKey, text)
 	})
-	r.Heard(bad.Version)
-	awaits(t, "the fault is shown", func() bool { return r.Status().State == Stale && strings.Contains(r.Status().Fault, bad.Parts[0]) })
+	r.NoteVersion(bad.Version)
+	awaits(t, "the fault is shown", func() bool { return r.Status().State == Stale && strings.Contains(r.Status().Fault, bad.Shards[0]) })
 	if got := r.lists(); got != kept {
 		t.Errorf("the workers are\n%s", got)
 	}
-	c, h := New(Config{Bucket: m}), new(head) // many parts, none of which is too long
-	for n := range maxCatalog/maxPart + 1 {
-		h.Parts[n] = fmt.Sprint("part.1.", n)
-		c.now.parts[n] = &part{key: h.Parts[n], size: maxPart}
+	c, h := New(Config{Bucket: m}), new(head) // many shards, none of which is too long
+	for n := range maxCatalog/maxShard + 1 {
+		h.Shards[n] = fmt.Sprint("part.1.", n)
+		c.now.shards[n] = &shard{key: h.Shards[n], size: maxShard}
 	}
-	h.Parts[numParts-1] = "part.1.last"
-	if _, err := c.fetchParts(t.Context(), h, 1); !errors.Is(err, errLarge) {
+	h.Shards[numShards-1] = "part.1.last"
+	if _, err := c.fetchShards(t.Context(), h, 1); !errors.Is(err, errLarge) {
 		t.Errorf("a catalog of 272 MiB: %v", err)
 	}
-	long := &part{of: slices.Repeat([]*entry{{Record: json.RawMessage("{}")}}, maxPartWorkers+1)}
-	if _, err := long.pack(); !errors.Is(err, errLongPart) {
-		t.Errorf("a part that nobody could read is written: %v", err)
+	long := &shard{of: slices.Repeat([]*entry{{Record: json.RawMessage("{}")}}, maxShardWorkers+1)}
+	if _, err := long.pack(); !errors.Is(err, errLongShard) {
+		t.Errorf("a shard that nobody could read is written: %v", err)
 	}
 }
 
@@ -985,6 +1089,11 @@ func TestHostileParts(t *testing.T) {
 func TestUnmet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
+		first := m.join(t, "first")
+		if _, err := first.Edit(put(worker(1))); err != nil {
+			t.Fatal(err)
+		}
+		m.leave(first)
 		m.unmet = true
 		a := m.join(t, "a")
 		began := time.Now()
@@ -1080,25 +1189,6 @@ func TestTooLong(t *testing.T) {
 	edits.Wait()
 	if got := a.lists(); strings.Count(got, "\n") != 2 || strings.Contains(got, "http://w2 ") {
 		t.Errorf("workers\n%s", got)
-	}
-}
-
-// TestOldBounded proves that many changes at once do not make the head long by the parts that they replace: the
-// oldest are removed early.
-func TestOldBounded(t *testing.T) {
-	c := New(Config{Bucket: newMemory()})
-	c.now = &state{version: 1}
-	c.now.parts[0] = &part{key: "replaced"}
-	for i := range maxOld {
-		c.now.old = append(c.now.old, oldPart{fmt.Sprint(i), time.Now()})
-	}
-	next := c.now.successor()
-	next.parts[0] = &part{}
-	if err := c.write(t.Context(), next); err != nil {
-		t.Fatal(err)
-	}
-	if len(next.old) != maxOld || next.old[0].Key != "replaced" || !slices.Equal(c.outdated, []string{fmt.Sprint(maxOld - 1)}) {
-		t.Errorf("%d old parts from %s on, %q are removed", len(next.old), next.old[0].Key, c.outdated)
 	}
 }
 

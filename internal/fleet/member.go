@@ -51,7 +51,7 @@ type Answer func(ctx context.Context, w io.Writer, u *url.URL) error
 func Join(opt Options) (*Member, error) {
 	m := &Member{options: opt}
 	c := opt.Bus
-	c.Heard = func(version uint64) { m.catalog.Heard(version) }
+	c.Announced = func(version uint64) { m.catalog.NoteVersion(version) }
 	c.Follow = func(endpoint string) error {
 		if !opt.Bookings {
 			return nil
@@ -124,14 +124,6 @@ func (m *Member) Membership() *Membership {
 	}
 	st := m.conn.Status()
 	return &Membership{State: st.State.String(), Fault: st.Fault, Replica: m.options.Bus.Replica, Replicas: m.conn.Live(), Catalog: m.catalog.Status()}
-}
-
-// SettingsVersion returns the version of the settings that this replica shares with others, 0: none.
-func (m *Member) SettingsVersion() uint64 {
-	if m == nil {
-		return 0
-	}
-	return m.catalog.Status().Settings
 }
 
 // Collectors returns those of the metrics of a fleet, which a replica of none describes, too.

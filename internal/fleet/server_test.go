@@ -26,7 +26,7 @@ func onServer(t *testing.T, server, name string, change ...func(*Config)) *testR
 	var r *testReplica
 	conn, err := bus.Dial(bus.Config{
 		Servers: []string{server}, Fleet: "f", Replica: name, Process: uint64(name[0]), URL: "http://" + name, Log: zerolog.Nop(),
-		Follow: func(string) error { return nil }, Unfollow: func(string) {}, Heard: func(v uint64) { r.Heard(v) },
+		Follow: func(string) error { return nil }, Unfollow: func(string) {}, Announced: func(v uint64) { r.NoteVersion(v) },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +73,7 @@ func TestServer(t *testing.T) {
 	a, b, c := onServer(t, server.URL, "a"), onServer(t, server.URL, "b"), onServer(t, server.URL, "c")
 	replicas := []*testReplica{a, b, c}
 	awaits(t, "all are there", func() bool {
-		return len(a.config.Fleet.Behind(1, 0)) == 2 && len(b.config.Fleet.Behind(1, 0)) == 2 && a.Settled() // before, the first change would wait
+		return len(a.config.Fleet.Lagging(1, 0)) == 2 && len(b.config.Fleet.Lagging(1, 0)) == 2 && a.Settled() // before, the first change would wait
 	})
 
 	var part atomic.Pointer[string]
@@ -211,7 +211,6 @@ func TestPoisonedServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.Version = 1<<64 - 1
-	h.Old = []oldPart{{Key: ">"}, {Key: headKey}}
 	if value, err = json.Marshal(h); err == nil {
 		err = bucket.Put(t.Context(), headKey, value)
 	}

@@ -29,7 +29,7 @@ func newShadow(last *shadow, s *state, local *catalog.Catalog) *shadow {
 		sh = &shadow{Catalog: local.Empty(), outside: outside}
 		sh.Copy(outside)
 	}
-	if sh.of == nil || sh.of.parts != s.parts {
+	if sh.of == nil || sh.of.shards != s.shards {
 		sh.load(s)
 	}
 	sh.of = s

@@ -21,23 +21,23 @@ import (
 const (
 	// format is the version of what is in the bucket.
 	format = 1
-	// numParts is the number of parts of a catalog.
-	numParts = 64
-	// maxPart bounds the text of a part, in bytes: twice the longest request body, which can be one
+	// numShards is the number of shards of a catalog.
+	numShards = 64
+	// maxShard bounds the text of a shard, in bytes: twice the longest request body, which can be one
 	// worker. With 1.6 KB, those of a worker with 8 ranks, it has 10,000 workers, and the catalog 670,000.
-	// maxPartWorkers bounds its workers, so that small ones do not take far more memory than their
-	// text, and maxCatalog the text of all parts.
-	maxPart        = 16 << 20
-	maxPartWorkers = 1 << 14
-	maxCatalog     = 16 * maxPart
+	// maxShardWorkers bounds its workers, so that small ones do not take far more memory than their
+	// text, and maxCatalog the text of all shards.
+	maxShard        = 16 << 20
+	maxShardWorkers = 1 << 14
+	maxCatalog      = 16 * maxShard
 	// maxIDs bounds the writes that a head names.
 	maxIDs = 32
 	// maxVersion and maxJump bound the version of a head: what this process can have without knowing a version
 	// before, and how far it can be beyond the one that this process has. Each change adds one: at a thousand changes
 	// a second, maxJump is a silence of 49 days.
 	maxVersion, maxJump = 1 << 62, 1 << 32
-	// headKey is the key of the head, and partPrefix and a point begin the keys of parts.
-	headKey, partPrefix = "head", "part"
+	// headKey is the key of the head, and shardPrefix and a point begin the keys of shards, as in the first release.
+	headKey, shardPrefix = "head", "part"
 )
 
 // head is the value of the key head.
@@ -53,10 +53,8 @@ type head struct {
 	File string `json:"file,omitempty"`
 	// Settings are what else the replicas share; nil: nothing yet.
 	Settings *sharedSettings `json:"settings,omitempty"`
-	// Parts has the keys of the parts, "" for one without workers.
-	Parts [numParts]string `json:"parts"`
-	// Old are parts of heads before, to be removed.
-	Old []oldPart `json:"old,omitempty"`
+	// Shards has the keys of the shards, "" for one without workers.
+	Shards [numShards]string `json:"parts"`
 }
 
 // sharedSettings are what the replicas share beside workers. They never change.
@@ -88,17 +86,12 @@ func (s *sharedSettings) check() error {
 	return nil
 }
 
-type oldPart struct {
-	Key   string    `json:"key"`
-	Since time.Time `json:"since"`
-}
-
 var (
 	errFormat = errors.New("a newer release has written the catalog of the fleet: upgrade this replica")
 	// errNotOurs: no replica writes such a head, whatever its release is.
 	errNotOurs   = errors.New("no replica has written it")
 	errNoVersion = fmt.Errorf("%w: it has no version", errNotOurs)
-	errWrongKey  = fmt.Errorf("%w: it names a part that is none", errNotOurs)
+	errWrongKey  = fmt.Errorf("%w: it names a shard that is none", errNotOurs)
 	errNoWorker  = errors.New("null instead of a worker")
 	errNoLimits  = errors.New("null instead of a model's thresholds")
 )
@@ -122,8 +115,6 @@ func readHead(value []byte, had uint64) (*head, error) {
 	if err != nil && !errors.Is(err, errFormat) {
 		err = fmt.Errorf("head of the catalog: %w; remove the key head of the bucket, so that a replica writes it again", err)
 	}
-	// What is removed once its time has come must be the catalog's own.
-	h.Old = slices.DeleteFunc(h.Old, func(o oldPart) bool { return !isPart(o.Key) })
 	return h, err
 }
 
@@ -135,7 +126,7 @@ func (h *head) check(had uint64) error {
 		return errNoVersion
 	case h.Version > latest(had):
 		return fmt.Errorf("%w: version %d, where this replica has %d", errNotOurs, h.Version, had)
-	case slices.ContainsFunc(h.Parts[:], func(key string) bool { return key != "" && !isPart(key) }):
+	case slices.ContainsFunc(h.Shards[:], func(key string) bool { return key != "" && !isShard(key) }):
 		return errWrongKey
 	}
 	return h.Settings.check()
@@ -159,64 +150,64 @@ type entry struct {
 	record catalog.Record
 }
 
-// partOf returns the number of the part that has a worker.
-func partOf(id uint64) int {
+// shardOf returns the number of the shard that has a worker.
+func shardOf(id uint64) int {
 	const golden = 0x9e3779b97f4a7c15
 	return int(id * golden >> 58)
 }
 
-// part is the workers of a part, by id.
-type part struct {
+// shard is the workers of a shard, by id.
+type shard struct {
 	key  string // "" before it is in the bucket
 	size int    // of its text in bytes, once it is there
 	of   []*entry
 }
 
 var (
-	errLongPart  = fmt.Errorf("a part of the catalog has at most %d workers and %d MiB", maxPartWorkers, maxPart>>20)
-	errLarge     = fmt.Errorf("the catalog has at most %d MiB", maxCatalog>>20)
-	errWrongPart = errors.New("not the workers of this part, by id")
+	errLongShard  = fmt.Errorf("a shard of the catalog has at most %d workers and %d MiB", maxShardWorkers, maxShard>>20)
+	errLarge      = fmt.Errorf("the catalog has at most %d MiB", maxCatalog>>20)
+	errWrongShard = errors.New("not the workers of this shard, by id")
 )
 
-// pack returns the value of a part, and sets its size.
-func (p *part) pack() ([]byte, error) {
-	text, err := json.Marshal(p.of)
+// pack returns the value of a shard, and sets its size.
+func (s *shard) pack() ([]byte, error) {
+	text, err := json.Marshal(s.of)
 	if err != nil {
 		return nil, err
 	}
-	if p.size = len(text); p.size > maxPart || len(p.of) > maxPartWorkers {
-		return nil, errLongPart
+	if s.size = len(text); s.size > maxShard || len(s.of) > maxShardWorkers {
+		return nil, errLongShard
 	}
 	return zip(text)
 }
 
-// badPartError says why a part cannot be read, however often that is tried.
-type badPartError struct {
+// badShardError says why a shard cannot be read, however often that is tried.
+type badShardError struct {
 	key string
 	err error
 }
 
-func (e *badPartError) Error() string { return e.key + ": " + e.err.Error() }
-func (e *badPartError) Unwrap() error { return e.err }
+func (e *badShardError) Error() string { return e.key + ": " + e.err.Error() }
+func (e *badShardError) Unwrap() error { return e.err }
 
-// unpack reads the value of part n.
-func unpack(n int, key string, value []byte) (*part, error) {
-	text, err := unzip(value, maxPart)
+// unpack reads the value of shard n.
+func unpack(n int, key string, value []byte) (*shard, error) {
+	text, err := unzip(value, maxShard)
 	if err != nil {
-		return nil, &badPartError{key, err}
+		return nil, &badShardError{key, err}
 	}
-	p := &part{key: key, size: len(text)}
+	p := &shard{key: key, size: len(text)}
 	if p.of, err = readEntries(n, text); err != nil {
-		return nil, &badPartError{key, err}
+		return nil, &badShardError{key, err}
 	}
 	return p, nil
 }
 
-// readEntries reads the text of part n. It stops at the first entry that cannot be there.
+// readEntries reads the text of shard n. It stops at the first entry that cannot be there.
 func readEntries(n int, text []byte) (list []*entry, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	if begin, err := d.Token(); err != nil || begin != json.Delim('[') {
-		return nil, errWrongPart
+		return nil, errWrongShard
 	}
 	for d.More() {
 		e := new(entry)
@@ -228,10 +219,10 @@ func readEntries(n int, text []byte) (list []*entry, err error) {
 		}
 		id := e.record.ID
 		switch {
-		case len(list) == maxPartWorkers:
-			return nil, errLongPart
-		case partOf(id) != n, len(list) > 0 && id <= list[len(list)-1].record.ID:
-			return nil, errWrongPart
+		case len(list) == maxShardWorkers:
+			return nil, errLongShard
+		case shardOf(id) != n, len(list) > 0 && id <= list[len(list)-1].record.ID:
+			return nil, errWrongShard
 		}
 		list = append(list, e)
 	}
@@ -264,12 +255,12 @@ func unzip(value []byte, most int) ([]byte, error) {
 	return text, err
 }
 
-// newKey returns a key for a part.
-func newKey() string { return partPrefix + "." + rand.Text() }
+// newKey returns a key for a shard.
+func newKey() string { return shardPrefix + "." + rand.Text() }
 
-// isPart reports whether a key can be that of a part.
-func isPart(key string) bool {
-	name, is := strings.CutPrefix(key, partPrefix+".")
+// isShard reports whether a key can be that of a shard.
+func isShard(key string) bool {
+	name, is := strings.CutPrefix(key, shardPrefix+".")
 	return is && name != "" && !strings.ContainsFunc(name, func(c rune) bool { return (c < 'A' || c > 'Z') && (c < '0' || c > '9') })
 }
 
@@ -279,14 +270,13 @@ type state struct {
 	ids      []string
 	revision uint64 // of the head in the bucket, 0: it is not there
 	file     string
-	settings *sharedSettings // nil: none
-	old      []oldPart
-	parts    [numParts]*part // nil: without workers
+	settings *sharedSettings   // nil: none
+	shards   [numShards]*shard // nil: without workers
 }
 
 // entries lists the workers in the order in which they were created.
 func (s *state) entries() (list []*entry) {
-	for _, p := range s.parts {
+	for _, p := range s.shards {
 		if p != nil {
 			list = append(list, p.of...)
 		}
@@ -323,7 +313,7 @@ func (e *entry) renews(was *entry) bool {
 
 // find returns the worker with an id, nil if there is none.
 func (s *state) find(id uint64) *entry {
-	p := s.parts[partOf(id)]
+	p := s.shards[shardOf(id)]
 	if p == nil {
 		return nil
 	}
@@ -338,13 +328,18 @@ func (s *state) find(id uint64) *entry {
 // none of the fleet's.
 func (s *state) unwritten(revision uint64) *state {
 	u := *s
-	u.revision, u.old = revision, nil
-	for n, p := range s.parts {
+	u.revision = revision
+	for n, p := range s.shards {
 		if p != nil {
-			u.parts[n] = &part{of: p.of}
+			u.shards[n] = &shard{of: p.of}
 		}
 	}
 	return &u
+}
+
+// names reports whether the head of the state names a shard.
+func (s *state) names(key string) bool {
+	return slices.ContainsFunc(s.shards[:], func(p *shard) bool { return p != nil && p.key == key })
 }
 
 // precedes reports whether o was made from s, as far as is known: a bucket that has s then is behind, or has
@@ -357,21 +352,21 @@ func (s *state) successor() *state {
 	return &state{version: s.version + 1, ids: ids, revision: s.revision, file: s.file, settings: s.settings}
 }
 
-// fill gives a state its workers. The parts of was that have the same are kept; others have no key yet.
+// fill gives a state its workers. The shards of was that have the same are kept; others have no key yet.
 func (s *state) fill(entries []*entry, was *state) {
-	var parts [numParts][]*entry
+	var shards [numShards][]*entry
 	for _, e := range entries {
-		n := partOf(e.record.ID)
-		parts[n] = append(parts[n], e)
+		n := shardOf(e.record.ID)
+		shards[n] = append(shards[n], e)
 	}
-	for n, of := range parts {
+	for n, of := range shards {
 		slices.SortFunc(of, func(a, b *entry) int { return cmp.Compare(a.record.ID, b.record.ID) })
-		old := was.parts[n]
+		old := was.shards[n]
 		switch {
 		case old != nil && slices.Equal(old.of, of):
-			s.parts[n] = old
+			s.shards[n] = old
 		case len(of) > 0:
-			s.parts[n] = &part{of: of}
+			s.shards[n] = &shard{of: of}
 		}
 	}
 }
@@ -409,12 +404,12 @@ func (e *entry) text() string {
 
 // same reports whether both have the same workers and settings.
 func (s *state) same(o *state) bool {
-	return s.parts == o.parts && s.file == o.file && s.settings == o.settings
+	return s.shards == o.shards && s.file == o.file && s.settings == o.settings
 }
 
 // equal reports whether both are the same version, whatever their revisions are.
 func (s *state) equal(o *state) bool {
-	return s.version == o.version && slices.Equal(s.ids, o.ids) && s.parts == o.parts && s.file == o.file &&
+	return s.version == o.version && slices.Equal(s.ids, o.ids) && s.shards == o.shards && s.file == o.file &&
 		s.shared().Version == o.shared().Version && s.shared().same(o.shared())
 }
 

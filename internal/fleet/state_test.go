@@ -10,16 +10,16 @@ import (
 )
 
 // FuzzBucket proves that nothing that the bucket may have stops a replica: what can be read as a head
-// and a part makes a state that can be applied and changed.
+// and a shard makes a state that can be applied and changed.
 func FuzzBucket(f *testing.F) {
 	worker := `{"created":1,"record":{"ID":1,"Scope":{"Model":"m","Tenant":"t"},"BlockSize":16}}`
-	parts := strings.Repeat(`"",`, partOf(1)) + `"part.A"`
-	head := `{"format":1,"version":1,"ids":["a"],"parts":[` + parts + `],"settings":{"version":1,"thresholds":{"m":{}}}}`
-	for _, part := range []string{
+	shards := strings.Repeat(`"",`, shardOf(1)) + `"part.A"`
+	head := `{"format":1,"version":1,"ids":["a"],"parts":[` + shards + `],"settings":{"version":1,"thresholds":{"m":{}}}}`
+	for _, shard := range []string{
 		"[" + worker + "]", "[" + worker + "," + worker + "]", `[null]`, `null`, `{}`, `[{}]`, `[{"record":null}]`,
 		`[{"record":{"ID":7,"Describe":{},"Drain":{}}}]`, `[{"record":{"KVEventsEndpoints":{"4294967295":""},"Size":4294967295}}]`,
 	} {
-		f.Add(head, part)
+		f.Add(head, shard)
 	}
 	for _, head := range []string{`{}`, `null`, `{"version":1,"settings":{"thresholds":{"m":null}}}`, `{"version":18446744073709551615}`, `{"version":1,"old":[{"key":">"}],"parts":["head"]}`} {
 		f.Add(head, `[`+worker+`]`)
@@ -33,12 +33,12 @@ func FuzzBucket(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := &state{version: h.Version, ids: h.IDs, file: h.File, settings: h.Settings, old: h.Old}
-		for n := range s.parts {
-			if h.Parts[n] == "" {
+		s := &state{version: h.Version, ids: h.IDs, file: h.File, settings: h.Settings}
+		for n := range s.shards {
+			if h.Shards[n] == "" {
 				continue
 			}
-			if s.parts[n], err = unpack(n, "part.A", value); err != nil {
+			if s.shards[n], err = unpack(n, "part.A", value); err != nil {
 				return
 			}
 		}

@@ -135,6 +135,9 @@ func (s *SettingsStore) Edit(change func(*settings.Settings) error) (behind []st
 	return behind, asError(err)
 }
 
+// Version implements settings.Store.
+func (s *SettingsStore) Version() uint64 { return s.catalog.Status().Settings }
+
 // asError converts the errors of a change that cannot be made, now or at all, to those of package contract,
 // and returns the others.
 func asError(err error) error {

@@ -58,6 +58,9 @@ func TestStore(t *testing.T) {
 		if behind, err := shared.Edit(edits); err != nil || behind != nil {
 			t.Errorf("settings: %v, %v", behind, err)
 		}
+		if v := shared.Version(); v != a.Status().Version {
+			t.Errorf("the settings are of version %d, the catalog that first had them is of %d", v, a.Status().Version)
+		}
 
 		m.locked(func() { m.away = true })
 		id = 3

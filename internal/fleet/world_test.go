@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -25,7 +26,7 @@ type memory struct {
 	revision map[string]uint64
 	last     uint64
 	away     bool
-	unmet    bool // not every replica was heard yet
+	unmet    bool // not every replica has announced itself yet
 	// replace, if set, is called before and after the head is replaced; an error is the answer.
 	replace func(after bool) error
 	// most, if not 0, is the longest value in bytes.
@@ -33,7 +34,9 @@ type memory struct {
 	// lose, if set, has a head not written and not answered if it says so.
 	lose     func(value []byte) bool
 	replicas []*testReplica
-	foreign  bool // something was removed that is no part
+	foreign  bool // something was removed that is no shard
+	// torn is a key that the head names and the bucket has not, "" for none.
+	torn string
 }
 
 // cuttable is what a replica reaches of a bucket.
@@ -43,6 +46,14 @@ type cuttable struct {
 	gets atomic.Int64
 	// frozen, if set, is what is read as the head: the server is behind, or has lost the others. It takes nothing.
 	frozen atomic.Pointer[[]byte]
+	// delay, if set, is called before each access of a key.
+	delay func(access, key string)
+}
+
+func (c *cuttable) delayed(access, key string) {
+	if c.delay != nil {
+		c.delay(access, key)
+	}
 }
 
 func (c *cuttable) freeze() {
@@ -51,6 +62,7 @@ func (c *cuttable) freeze() {
 
 func (c *cuttable) Get(ctx context.Context, key string) ([]byte, uint64, error) {
 	c.gets.Add(1)
+	c.delayed("get", key)
 	if c.cut.Load() {
 		return nil, 0, errNoAnswer
 	}
@@ -62,6 +74,7 @@ func (c *cuttable) Get(ctx context.Context, key string) ([]byte, uint64, error) 
 }
 
 func (c *cuttable) Put(ctx context.Context, key string, value []byte) error {
+	c.delayed("put", key)
 	if c.cut.Load() || c.frozen.Load() != nil {
 		return errNoAnswer
 	}
@@ -69,6 +82,7 @@ func (c *cuttable) Put(ctx context.Context, key string, value []byte) error {
 }
 
 func (c *cuttable) Replace(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
+	c.delayed("replace", key)
 	if c.cut.Load() || c.frozen.Load() != nil {
 		return 0, errNoAnswer
 	}
@@ -129,6 +143,7 @@ func (m *memory) Replace(_ context.Context, key string, value []byte, revision u
 		return 0, errNoAnswer
 	}
 	m.set(key, value)
+	m.checkHead()
 	if m.replace != nil {
 		if err := m.replace(true); err != nil {
 			return 0, err
@@ -141,11 +156,25 @@ func (m *memory) Remove(_ context.Context, keys ...string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, key := range keys {
-		m.foreign = m.foreign || !isPart(key)
+		m.foreign = m.foreign || !isShard(key)
 		delete(m.values, key)
 		delete(m.revision, key)
 	}
+	m.checkHead()
 	return nil
+}
+
+// checkHead notes a shard that the head names and the bucket has not.
+func (m *memory) checkHead() {
+	var h head
+	if json.Unmarshal(m.values[headKey], &h) != nil {
+		return // of a test
+	}
+	for _, key := range h.Shards {
+		if key != "" && m.values[key] == nil {
+			m.torn = key
+		}
+	}
 }
 
 func (m *memory) Keys(_ context.Context, prefix string) ([]string, error) {
@@ -166,18 +195,16 @@ type member struct {
 	name string
 }
 
-func (m member) Up() bool {
+func (m member) Phase() bus.Phase {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return !m.away
-}
-
-func (m member) Settled() bool { return m.Up() }
-
-func (m member) Met() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return !m.unmet
+	switch {
+	case m.away:
+		return bus.Lost
+	case m.unmet:
+		return bus.Joining
+	}
+	return bus.Settled
 }
 
 func (m member) SetCatalog(version, settings uint64) {
@@ -191,12 +218,12 @@ func (m member) SetCatalog(version, settings uint64) {
 	m.mu.Unlock()
 	for _, r := range all {
 		if r.name != m.name {
-			r.Heard(version)
+			r.NoteVersion(version)
 		}
 	}
 }
 
-func (m member) Behind(version, settings uint64) (names []string) {
+func (m member) Lagging(version, settings uint64) (names []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, r := range m.replicas {
@@ -257,6 +284,13 @@ func (m *memory) join(t testing.TB, name string, change ...func(*Config)) *testR
 	for _, f := range change {
 		f(&config)
 	}
+	t.Cleanup(func() {
+		m.locked(func() {
+			if m.torn != "" {
+				t.Errorf("the head has named %s, which was not in the bucket", m.torn)
+			}
+		})
+	})
 	return start(t, config, nil, func(r *testReplica) { m.locked(func() { m.replicas = append(m.replicas, r) }) })
 }
 

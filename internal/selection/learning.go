@@ -111,6 +111,10 @@ func (le *Learning) PolicySection() string {
 	return le.section
 }
 
+// SettingsVersion returns the version of the settings that the replicas of a fleet share, 0: they are this
+// process's own.
+func (le *Learning) SettingsVersion() uint64 { return le.settings.Version() }
+
 // PolicyChange is what SetPolicies has done.
 type PolicyChange struct {
 	// Section is the digest of the section, 16 hexadecimal digits, "": none; Changed names what is not as it was

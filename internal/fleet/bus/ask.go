@@ -251,7 +251,7 @@ func (c *Conn) Get(ctx context.Context, address string) (io.ReadCloser, error) {
 	if u.Scheme+"://" != Scheme || CheckName(u.Host) != nil {
 		return nil, fmt.Errorf("%s: %w", address, errNoPeer)
 	}
-	if !c.Up() {
+	if c.Phase() == Lost {
 		return nil, errAway
 	}
 	if !c.config.Snapshots.Reserve(windowBytes) {

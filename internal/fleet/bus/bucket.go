@@ -69,7 +69,7 @@ func (c *Conn) Bucket() *Bucket { return &Bucket{conn: c, name: "select-service-
 
 // opened returns the bucket, once it is open.
 func (b *Bucket) opened(ctx context.Context) (*opened, error) {
-	if !b.conn.Up() {
+	if b.conn.Phase() == Lost {
 		return nil, errAway
 	}
 	o := &opened{nc: b.conn.nc.Load()}

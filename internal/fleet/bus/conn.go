@@ -37,9 +37,9 @@ type Config struct {
 	// Follow and Unfollow are called with the endpoints of replicas that have come and gone.
 	Follow   func(endpoint string) error
 	Unfollow func(endpoint string)
-	// Heard, if set, is called with the version of the catalog that another replica says it has. It
+	// Announced, if set, is called with the version of the catalog that another replica announces. It
 	// must not block.
-	Heard func(catalog uint64)
+	Announced func(catalog uint64)
 	// Snapshots is the account of answers that are being read and written; nil has no limit.
 	Snapshots *memory.Account
 	Log       zerolog.Logger
@@ -111,18 +111,17 @@ type Conn struct {
 	config Config
 	// nc is the library's connection. It connects again by itself; one that it has given up is
 	// replaced.
-	nc     atomic.Pointer[nats.Conn]
-	lost   chan struct{} // capacity 1: nc was given up
-	prefix string        // of all subjects of the fleet
-	out    *outgoing
-	in     incoming
-	roll   *members
+	nc         atomic.Pointer[nats.Conn]
+	lost       chan struct{} // capacity 1: nc was given up
+	prefix     string        // of all subjects of the fleet
+	out        *outgoing
+	in         incoming
+	membership *membership
 
 	unsent, malformed, reconnects atomic.Uint64
 	maxPayload                    atomic.Int64  // of a message, in bytes; 0: not known yet
 	catalog, settings             atomic.Uint64 // versions of the catalog and the settings that this replica has
 	answers                       answers
-	met                           atomic.Bool // see Met
 	// answer writes what another replica has asked for; nil: nothing is answered.
 	answer atomic.Pointer[Answer]
 
@@ -132,6 +131,7 @@ type Conn struct {
 	fault  string
 	since  time.Time // of state
 	made   bool      // a connection was made once
+	joined bool      // every live replica has announced itself since the start
 	server string    // URL of the last server that was connected, without credentials
 }
 
@@ -144,8 +144,8 @@ const (
 	reconnectWait = 250 * time.Millisecond
 	dialTimeout   = 2 * time.Second
 	// pendingMessages and pendingBytes bound what has arrived and is not taken yet, of one
-	// subscription; pendingHellos are the bytes of hellos, and of questions.
-	pendingMessages, pendingBytes, pendingHellos = 1 << 16, 64 << 20, 1 << 20
+	// subscription; pendingAnnouncements are the bytes of announcements, and of requests.
+	pendingMessages, pendingBytes, pendingAnnouncements = 1 << 16, 64 << 20, 1 << 20
 	// settleTime is how long after a connection was made the silence of others means nothing.
 	settleTime = 3 * time.Second
 )
@@ -157,7 +157,7 @@ func Dial(config Config) (*Conn, error) {
 	c.out = newOutgoing(c.send)
 	c.in.followed = make(map[string]*follower)
 	c.answers.by = make(map[string]*partWriter)
-	c.roll = newMembers(c)
+	c.membership = newMembership(c)
 	return c, c.dial()
 }
 
@@ -237,7 +237,7 @@ func (c *Conn) Run(ctx context.Context) error {
 		if err := c.subscribe(ctx); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
 			return err
 		}
-		if c.roll.run(ctx); ctx.Err() != nil {
+		if c.membership.run(ctx); ctx.Err() != nil {
 			return nil
 		}
 		// After an error that the library does not know it does not connect again.
@@ -254,7 +254,7 @@ func (c *Conn) redial(ctx context.Context) bool {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-time.After(helloEvery):
+		case <-time.After(announceEvery):
 		}
 		err := c.dial()
 		if err == nil {
@@ -273,8 +273,8 @@ func (c *Conn) subscribe(ctx context.Context) error {
 		pending int // bytes
 	}{
 		{"*.sync", c.take, pendingBytes},
-		{"*.hello", c.roll.hear, pendingHellos},
-		{"*.ask." + c.config.Replica, c.asked(ctx), pendingHellos},
+		{"*.hello", c.membership.receive, pendingAnnouncements},
+		{"*.ask." + c.config.Replica, c.asked(ctx), pendingAnnouncements},
 	} {
 		sub, err := c.nc.Load().Subscribe(c.prefix+s.subject, s.take)
 		if err != nil {
@@ -302,13 +302,13 @@ func (c *Conn) connected(nc *nats.Conn) {
 	c.server = server
 	c.mu.Unlock()
 	c.become(Connected, nil)
-	c.roll.sayNow()
+	c.membership.announceNow()
 }
 
 // check sees to it that the state is that of nc, which does not tell of a server that ends the
 // handshake with an error.
 func (c *Conn) check() {
-	if c.Up() {
+	if c.Phase() != Lost {
 		return
 	}
 	nc := c.nc.Load()
@@ -414,24 +414,31 @@ func (c *Conn) Status() Status {
 	return st
 }
 
-// Up reports whether the fleet can be reached.
-func (c *Conn) Up() bool { return c.upFor(0) }
+// Phase is how far a replica is a part of its fleet.
+type Phase uint8
 
-// Met reports whether every live replica was heard once since the start.
-func (c *Conn) Met() bool {
-	if c.upFor(meetTime) {
-		c.met.Store(true)
-	}
-	return c.met.Load()
-}
+// The phases of a replica.
+const (
+	Lost    Phase = iota // the fleet cannot be reached
+	Joining              // it can, and not every live replica has announced itself since the start
+	Joined               // every live replica has
+	Settled              // the fleet could be reached for so long that the silence of a replica means something
+)
 
-// Settled reports whether the fleet has been reachable long enough for the silence of a replica to
-// mean something.
-func (c *Conn) Settled() bool { return c.upFor(settleTime) }
-
-// upFor reports whether the fleet can be reached, and could for some time.
-func (c *Conn) upFor(d time.Duration) bool {
+// Phase returns the phase of this replica.
+func (c *Conn) Phase() Phase {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.state.up() && time.Since(c.since) >= d
+	if !c.state.up() {
+		return Lost
+	}
+	since := time.Since(c.since)
+	c.joined = c.joined || since >= joinTime
+	switch {
+	case since >= settleTime:
+		return Settled
+	case c.joined:
+		return Joined
+	}
+	return Joining
 }

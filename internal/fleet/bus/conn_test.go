@@ -422,16 +422,16 @@ func TestFollowedLater(t *testing.T) {
 		}
 		return nil
 	}}}
-	c.roll = newMembers(c)
-	c.roll.note(Member{Name: "a", Process: 1})
-	c.roll.note(Member{Name: "b", Process: 2})
-	c.roll.follow()
-	c.roll.note(Member{Name: "b", Process: 3})
-	c.roll.follow()
+	c.membership = newMembership(c)
+	c.membership.note(Member{Name: "a", Process: 1})
+	c.membership.note(Member{Name: "b", Process: 2})
+	c.membership.follow()
+	c.membership.note(Member{Name: "b", Process: 3})
+	c.membership.follow()
 	full = false
-	c.roll.follow()
-	c.roll.note(Member{Name: "b", Process: 3})
-	c.roll.follow()
+	c.membership.follow()
+	c.membership.note(Member{Name: "b", Process: 3})
+	c.membership.follow()
 	if want := []string{"nats://a", "nats://b", "nats://b", "nats://b"}; !slices.Equal(asked, want) {
 		t.Errorf("followed %v, want %v", asked, want)
 	}
@@ -441,7 +441,7 @@ func TestFollowedLater(t *testing.T) {
 // at most, and that each is greeted soon.
 func TestGreetings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMembers(&Conn{config: Config{Log: zerolog.Nop()}})
+		m := newMembership(&Conn{config: Config{Log: zerolog.Nop()}})
 		var said []time.Time
 		ctx, cancel := context.WithCancel(t.Context())
 		var saying sync.WaitGroup
@@ -502,7 +502,7 @@ func TestToldInOrder(t *testing.T) {
 		c.become(Away, errLost)
 		close(lost)
 	})
-	within(t, "the connection is lost", func() bool { return !c.Up() })
+	within(t, "the connection is lost", func() bool { return c.Phase() == Lost })
 	for i, over := 0, false; i < 1000 && !over; i++ { // what has no order is told by now
 		runtime.Gosched()
 		select {
@@ -528,12 +528,12 @@ func TestOwnURL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		c := &Conn{prefix: "f.", config: Config{Log: zerolog.New(&log), Replica: "a", URL: "http://127.0.0.1:8092"}}
-		c.roll = newMembers(c)
+		c.membership = newMembership(c)
 		c.become(Connected, nil)
 		for range 3 {
 			for name, url := range map[string]string{"b": "http://127.0.0.1:8092", "c": "http://10.0.0.3:8092"} {
 				text, _ := json.Marshal(Member{Process: uint64(name[0]), URL: url})
-				c.roll.hear(&nats.Msg{Subject: "f." + name + ".hello", Data: text})
+				c.membership.receive(&nats.Msg{Subject: "f." + name + ".hello", Data: text})
 			}
 		}
 		if got := c.Peers(t.Context()); !slices.Equal(got, []string{"http://10.0.0.3:8092"}) {
@@ -550,27 +550,36 @@ func TestOwnURL(t *testing.T) {
 func TestPeersAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &Conn{config: Config{Log: zerolog.Nop()}}
-		c.roll = newMembers(c)
+		c.membership = newMembership(c)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		began := time.Now()
 		time.AfterFunc(20*time.Second, func() {
 			c.become(Connected, nil)
-			if c.Met() {
-				t.Error("met at once")
+			if p := c.Phase(); p != Joining {
+				t.Errorf("at once it is in phase %d", p)
 			}
 		})
-		time.AfterFunc(21*time.Second, func() { c.roll.note(Member{Name: "b", Process: 2, URL: "http://b"}) })
+		time.AfterFunc(21*time.Second, func() { c.membership.note(Member{Name: "b", Process: 2, URL: "http://b"}) })
 		if got := c.Peers(ctx); !slices.Equal(got, []string{"http://b"}) || time.Since(began) > 25*time.Second {
 			t.Errorf("%v after %v", got, time.Since(began))
 		}
-		if !c.Met() {
-			t.Error("not met, although the others were awaited")
+		if p := c.Phase(); p != Joined {
+			t.Errorf("in phase %d, although the others were awaited", p)
 		}
 		c.become(Away, errLost)
-		if !c.Met() {
-			t.Error("not met any more")
+		if p := c.Phase(); p != Lost {
+			t.Errorf("without a connection it is in phase %d", p)
 		}
+		c.become(Connected, nil)
+		if p := c.Phase(); p != Joined {
+			t.Errorf("connected again it is in phase %d, although it knows the others", p)
+		}
+		time.Sleep(settleTime)
+		if p := c.Phase(); p != Settled {
+			t.Errorf("in the end it is in phase %d", p)
+		}
+		c.become(Away, errLost)
 		c.Peers(ctx)
 		if took := time.Since(began); took != time.Minute {
 			t.Errorf("waited until %v", took)

@@ -24,7 +24,7 @@ type Member struct {
 	Catalog uint64 `json:"catalog,omitempty"`
 	// Settings is the version of the fleet's settings that are in force there, 0: none.
 	Settings uint64    `json:"settings,omitempty"`
-	Heard    time.Time `json:"-"`
+	LastSeen time.Time `json:"-"`
 	// Live: it has spoken within liveFor, or this process is cut off from the fleet.
 	Live bool `json:"-"`
 
@@ -33,43 +33,43 @@ type Member struct {
 }
 
 const (
-	helloEvery = time.Second
-	// liveFor is how long a replica may be silent before nothing waits for it any more, goneAfter
+	announceEvery = time.Second
+	// liveFor is how long a replica may be silent before nothing waits for it any more, departedAfter
 	// how long before it is no longer followed. While the fleet cannot be reached, nobody is silent.
-	liveFor   = 5 * time.Second
-	goneAfter = 2 * time.Minute
-	// meetTime is how long after a connection was made every live replica was heard: who is there answers a
-	// hello within greetEvery, the others say theirs within helloEvery.
-	meetTime = 3 * helloEvery / 2
-	// greetEvery is the least time between two answers to hellos of new processes.
-	greetEvery = helloEvery / 10
+	liveFor       = 5 * time.Second
+	departedAfter = 2 * time.Minute
+	// joinTime is how long after a connection was made every live replica is known: who is there answers a
+	// new process within greetEvery, the others announce themselves within announceEvery.
+	joinTime = 3 * announceEvery / 2
+	// greetEvery is the least time between two answers to announcements of new processes.
+	greetEvery = announceEvery / 10
 	// maxMembers bounds the replicas that are remembered.
-	maxMembers = 1024
-	maxHello   = 4 << 10
+	maxMembers      = 1024
+	maxAnnouncement = 4 << 10
 )
 
-// members is who is in the fleet.
-type members struct {
+// membership is who is in the fleet.
+type membership struct {
 	conn *Conn
-	wake chan struct{} // a hello is due at once; capacity 1
+	wake chan struct{} // an announcement is due at once; capacity 1
 
 	mu     sync.Mutex // guards the fields below
 	known  map[string]*Member
-	double uint64 // hellos of other processes with the name of this one
-	// greeted is when the last hello of a new process was answered, or will be.
+	double uint64 // announcements of other processes with the name of this one
+	// greeted is when the last announcement of a new process was answered, or will be.
 	greeted time.Time
 }
 
-func newMembers(c *Conn) *members {
-	return &members{conn: c, wake: make(chan struct{}, 1), known: make(map[string]*Member)}
+func newMembership(c *Conn) *membership {
+	return &membership{conn: c, wake: make(chan struct{}, 1), known: make(map[string]*Member)}
 }
 
-// run says hello every second and follows who does, until ctx ends or the connection is lost for good.
-func (m *members) run(ctx context.Context) {
-	tick := time.NewTicker(helloEvery)
+// run announces this replica every second and follows those that announce themselves, until ctx ends or the connection is lost for good.
+func (m *membership) run(ctx context.Context) {
+	tick := time.NewTicker(announceEvery)
 	defer tick.Stop()
 	for {
-		m.hello()
+		m.announce()
 		m.dropSilent(time.Now())
 		m.follow()
 		select {
@@ -86,7 +86,7 @@ func (m *members) run(ctx context.Context) {
 
 // follow follows those that are not followed yet. One that cannot be, as too many are, may be later,
 // when others are gone.
-func (m *members) follow() {
+func (m *membership) follow() {
 	m.mu.Lock()
 	var names []string
 	for name, k := range m.known {
@@ -112,7 +112,7 @@ func (m *members) follow() {
 	}
 }
 
-func (m *members) hello() {
+func (m *membership) announce() {
 	text, err := json.Marshal(Member{Process: m.conn.config.Process, URL: m.conn.url(), Catalog: m.conn.catalog.Load(), Settings: m.conn.settings.Load()})
 	if err == nil {
 		err = m.conn.publish("hello", text)
@@ -138,14 +138,14 @@ func (c *Conn) url() string {
 	return u.String()
 }
 
-// hear takes a replica's hello.
-func (m *members) hear(msg *nats.Msg) {
+// receive takes a replica's announcement.
+func (m *membership) receive(msg *nats.Msg) {
 	var said Member
-	if len(msg.Data) > maxHello || json.Unmarshal(msg.Data, &said) != nil || said.Process == 0 {
+	if len(msg.Data) > maxAnnouncement || json.Unmarshal(msg.Data, &said) != nil || said.Process == 0 {
 		m.conn.malformed.Add(1)
 		return
 	}
-	said.Name, said.Heard = m.conn.sender(msg.Subject), time.Now()
+	said.Name, said.LastSeen = m.conn.sender(msg.Subject), time.Now()
 	if said.Name == m.conn.config.Replica {
 		m.sameName(said)
 		return
@@ -155,14 +155,14 @@ func (m *members) hear(msg *nats.Msg) {
 		m.conn.config.Log.Error().Str("replica", said.Name).Str("url", said.URL).
 			Msg("another replica of the fleet has this one's base URL, so that neither can read the other's index: give each its own --advertise-url")
 	}
-	if known && m.conn.config.Heard != nil {
-		m.conn.config.Heard(said.Catalog)
+	if known && m.conn.config.Announced != nil {
+		m.conn.config.Announced(said.Catalog)
 	}
 }
 
-// note remembers a replica's hello, which may be the first of its process. known is false if there are too many
+// note remembers a replica's announcement, which may be the first of its process. known is false if there are too many
 // replicas.
-func (m *members) note(said Member) (known, first bool) {
+func (m *membership) note(said Member) (known, first bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	before := m.known[said.Name]
@@ -179,8 +179,8 @@ func (m *members) note(said Member) (known, first bool) {
 	return true, first
 }
 
-// greetLocked has a new process answered by a hello, one of several for all of them.
-func (m *members) greetLocked() {
+// greetLocked answers a new process by an announcement, one of several for all of them.
+func (m *membership) greetLocked() {
 	now := time.Now()
 	if now.Before(m.greeted) {
 		return // one is due
@@ -188,25 +188,24 @@ func (m *members) greetLocked() {
 	next := m.greeted.Add(greetEvery)
 	if !now.Before(next) {
 		m.greeted = now
-		m.sayNow()
+		m.announceNow()
 		return
 	}
 	m.greeted = next
-	time.AfterFunc(next.Sub(now), m.sayNow)
+	time.AfterFunc(next.Sub(now), m.announceNow)
 }
 
-// SetCatalog has the others told which version of the fleet's catalog this replica has, and of which version the
-// settings are that are in force here.
+// SetCatalog announces the catalog's version and that of the settings in force.
 func (c *Conn) SetCatalog(version, settings uint64) {
 	was := c.settings.Swap(settings)
 	if c.catalog.Swap(version) != version || was != settings {
-		c.roll.sayNow()
+		c.membership.announceNow()
 	}
 }
 
-// Behind names the live replicas that have not said that they have the version of the catalog, and these
+// Lagging names the live replicas that have not announced the version of the catalog, and these
 // settings or later ones.
-func (c *Conn) Behind(version, settings uint64) (names []string) {
+func (c *Conn) Lagging(version, settings uint64) (names []string) {
 	for _, m := range c.Members() {
 		if m.Live && (m.Catalog < version || m.Settings < settings) {
 			names = append(names, m.Name)
@@ -216,7 +215,7 @@ func (c *Conn) Behind(version, settings uint64) (names []string) {
 }
 
 // sameName handles another process that uses this one's name.
-func (m *members) sameName(said Member) {
+func (m *membership) sameName(said Member) {
 	if said.Process == m.conn.config.Process {
 		return
 	}
@@ -230,8 +229,8 @@ func (m *members) sameName(said Member) {
 	}
 }
 
-// sayNow has a hello sent at once.
-func (m *members) sayNow() {
+// announceNow sends an announcement at once.
+func (m *membership) announceNow() {
 	select {
 	case m.wake <- struct{}{}:
 	default:
@@ -239,34 +238,34 @@ func (m *members) sayNow() {
 }
 
 // dropSilent forgets replicas that have been silent for long.
-func (m *members) dropSilent(now time.Time) {
-	settled := m.conn.Settled()
-	var gone []string
+func (m *membership) dropSilent(now time.Time) {
+	settled := m.conn.Phase() == Settled
+	var departed []string
 	m.mu.Lock()
 	for name, k := range m.known {
 		switch {
 		case !settled:
-			k.Heard = now
-		case now.Sub(k.Heard) > goneAfter:
-			gone = append(gone, name)
+			k.LastSeen = now
+		case now.Sub(k.LastSeen) > departedAfter:
+			departed = append(departed, name)
 			delete(m.known, name)
 		}
 	}
 	m.mu.Unlock()
-	for _, name := range gone {
+	for _, name := range departed {
 		m.conn.config.Unfollow(Scheme + name)
 	}
 }
 
 // Members lists the other replicas by name.
 func (c *Conn) Members() []Member {
-	settled := c.Settled()
-	c.roll.mu.Lock()
-	defer c.roll.mu.Unlock()
+	settled := c.Phase() == Settled
+	c.membership.mu.Lock()
+	defer c.membership.mu.Unlock()
 	var list []Member
-	for _, k := range c.roll.known {
+	for _, k := range c.membership.known {
 		k := *k
-		k.Live = !settled || time.Since(k.Heard) <= liveFor
+		k.Live = !settled || time.Since(k.LastSeen) <= liveFor
 		list = append(list, k)
 	}
 	slices.SortFunc(list, func(a, b Member) int { return cmp.Compare(a.Name, b.Name) })
@@ -276,9 +275,9 @@ func (c *Conn) Members() []Member {
 // Peers returns the base URLs of the other replicas, which are not this one's. It waits until the fleet can be reached
 // and those were heard, at most until ctx ends.
 func (c *Conn) Peers(ctx context.Context) []string {
-	tick := time.NewTicker(helloEvery / 20)
+	tick := time.NewTicker(announceEvery / 20)
 	defer tick.Stop()
-	for !c.upFor(meetTime) && ctx.Err() == nil {
+	for c.Phase() < Joined && ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-tick.C:

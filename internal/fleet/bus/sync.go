@@ -135,7 +135,7 @@ func (c *Conn) send(batch []byte, messages int) error {
 // publish publishes below this replica's subject. While the fleet is away it fails at once: the
 // library holds its lock while it connects.
 func (c *Conn) publish(rest string, data []byte) error {
-	if !c.Up() {
+	if c.Phase() == Lost {
 		return errAway
 	}
 	return c.nc.Load().Publish(c.subject(rest), data)
@@ -189,7 +189,7 @@ func (c *Conn) Follow(peer string, deliver func(topic string, payload []byte), s
 	c.in.mu.Lock()
 	c.in.followed[name] = f
 	c.in.mu.Unlock()
-	status(c.Up())
+	status(c.Phase() != Lost)
 	return func() {
 		c.in.mu.Lock()
 		defer c.in.mu.Unlock()
@@ -246,7 +246,7 @@ func (c *Conn) tell() {
 	c.in.mu.Lock()
 	all := slices.Collect(maps.Values(c.in.followed))
 	c.in.mu.Unlock()
-	up := c.Up()
+	up := c.Phase() != Lost
 	for _, f := range all {
 		f.status(up)
 	}
@@ -277,4 +277,6 @@ func Speaker(announced, peer string) (replicasync.Speaker, error) {
 }
 
 // Reachable is replicasync.Options.Reachable.
-func (c *Conn) Reachable(peer string) bool { return !strings.HasPrefix(peer, Scheme) || c.Settled() }
+func (c *Conn) Reachable(peer string) bool {
+	return !strings.HasPrefix(peer, Scheme) || c.Phase() == Settled
+}

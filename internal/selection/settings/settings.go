@@ -19,7 +19,7 @@ type Process struct {
 	Apply    func(section []byte) error
 }
 
-// Store keeps the settings. Edit is safe for concurrent use.
+// Store keeps the settings. Edit and Version are safe for concurrent use.
 type Store interface {
 	// Attach gives the store the settings of this process. It is called once, before any other method.
 	Attach(here Process)
@@ -27,6 +27,9 @@ type Store interface {
 	// had not been. behind names the live replicas that have not changed yet. Errors are those of change, and
 	// of package contract.
 	Edit(change func(*Settings) error) (behind []string, err error)
+	// Version returns the version of the fleet's catalog that first had the settings in force, 0: they are the
+	// process's own.
+	Version() uint64
 }
 
 // alone is the Store of a process whose settings are its own.
@@ -45,3 +48,5 @@ func (a *alone) Edit(change func(*Settings) error) (behind []string, err error) 
 	}
 	return nil, a.here.Apply(now.Policies)
 }
+
+func (a *alone) Version() uint64 { return 0 }

@@ -50,6 +50,8 @@ type fleetSettings struct{ of *fleetOf }
 
 func (f fleetSettings) Attach(settings.Process) {}
 
+func (fleetSettings) Version() uint64 { return 0 }
+
 func (f fleetSettings) Edit(change func(*settings.Settings) error) ([]string, error) {
 	if f.of.err != nil {
 		return nil, f.of.err

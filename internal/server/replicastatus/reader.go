@@ -36,6 +36,8 @@ type Service interface {
 	Policies(of catalog.ScopeFilter) []selection.ScopePolicy
 	// PolicySection returns the policies that were set since the start, "": none were.
 	PolicySection() string
+	// SettingsVersion returns the version of the settings that the replicas of a fleet share, 0: none.
+	SettingsVersion() uint64
 	Loads(model, tenant *string) []selection.ScopeLoads
 }
 

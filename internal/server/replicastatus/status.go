@@ -93,8 +93,6 @@ type Config struct {
 	Version  string
 	Contract string
 	Settings string // whatever decides choices; replicas should have the same text
-	// Shared, if set, returns the version of the fleet's settings that the process has, 0: none.
-	Shared func() uint64
 }
 
 // Status returns the status of this process.
@@ -102,10 +100,7 @@ func (r *Reader) Status() *Status {
 	sum := sha256.Sum256([]byte(r.config.Settings + r.svc.PolicySection()))
 	st := &Status{
 		Process: strconv.FormatUint(r.config.Process, 10), Version: r.config.Version, Time: r.now(), Contract: r.config.Contract,
-		Settings: hex.EncodeToString(sum[:8]), Thresholds: []Thresholds{}, Loads: []Load{},
-	}
-	if r.config.Shared != nil {
-		st.Shared = r.config.Shared()
+		Settings: hex.EncodeToString(sum[:8]), Shared: r.svc.SettingsVersion(), Thresholds: []Thresholds{}, Loads: []Load{},
 	}
 	for _, t := range r.svc.BusyThresholds() {
 		st.Thresholds = append(st.Thresholds, Thresholds{t.Model, t.DecodeBlocks, t.PrefillTokens, t.PrefillFraction})
