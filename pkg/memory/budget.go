@@ -1,6 +1,9 @@
 package memory
 
-import "sync/atomic"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // Budget is the memory of a process, shared out to accounts. A nil Budget has no
 // limits: its accounts are nil.
@@ -48,7 +51,7 @@ func (b *Budget) Accounts() []*Account {
 }
 
 // Account counts the bytes that one kind of use holds, and refuses what goes beyond its limit.
-// It takes no locks. A nil Account accepts everything and counts nothing.
+// It takes no locks; its Limiter does. A nil Account accepts everything and counts nothing.
 //
 // An account is either reserved from (Reserve, Release) or measured (Set, Fits). Add works on
 // both kinds; on a reserved one it leaves less room for Reserve.
@@ -57,6 +60,9 @@ type Account struct {
 	limit   int64
 	used    atomic.Int64
 	refused atomic.Uint64
+
+	once    sync.Once
+	limiter Limiter
 }
 
 // NewAccount returns an empty account of limit bytes that belongs to no budget.

@@ -23,12 +23,12 @@ type Buffer struct {
 // garbage collector empties them.
 const (
 	smallestBuffer = 128
-	largestBuffer  = 256 << 10
+	largestBuffer  = 1 << 20
 )
 
 // released has a pool for each capacity. There are four capacities for each power of two, so
 // that at most a fifth of a buffer is unused.
-var released [4*11 + 1]sync.Pool
+var released [4*13 + 1]sync.Pool
 
 // bufferClass returns the pool for buffers of size bytes, nil for none, and their capacity.
 func bufferClass(size int) (pool *sync.Pool, capacity int) {

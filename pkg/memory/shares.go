@@ -15,7 +15,7 @@ const (
 	Heads = "heads"
 	// Requests: bodies and answers up to [SmallBody], and token ids that a tokenizer answers beyond what
 	// Serving has for the body. Large ones cannot crowd them out. Full: the client that has stalled longest is cut off, else the request is refused
-	// (internal/server/httpapi/grants.go).
+	// (limiter.go).
 	Requests = "requests"
 	// Bodies: larger bodies, while they arrive and until they have been parsed. Full: as Requests.
 	Bodies = "bodies"

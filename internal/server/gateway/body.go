@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"io"
 
 	"github.com/select-service/select-service/pkg/memory"
@@ -10,13 +11,12 @@ import (
 // accounts of --max-memory. Bodies up to memory.SmallBody have an account of their own, so that
 // large ones cannot crowd them out.
 type body struct {
-	of       *Exchange // nil: nobody gives memory up for it
-	bytes    []byte
-	buffer   *memory.Buffer // has bytes; nil: they are a message's
-	small    *memory.Account
-	large    *memory.Account
-	reserved int64
-	in       *memory.Account // the account that reserved was taken from; nil: none
+	bytes   []byte
+	buffer  *memory.Buffer // has bytes; nil: they are a message's
+	small   *memory.Limiter
+	large   *memory.Limiter
+	memory  memory.Token
+	arrival *arrival // while it comes; nil: it does not
 }
 
 // add appends a chunk; it may keep the chunk's memory. The problem is a body above limit bytes,
@@ -79,39 +79,28 @@ func (b *body) read(from io.Reader, length int64, limit int) (*Problem, error) {
 	}
 }
 
-// reserve makes the reservation n bytes in all, from the account for a body of that size, and
-// reports whether they fit, if need be in place of bodies that do not come. If not, the old reservation stays.
+// reserve makes the reservation n bytes in all, from the account for a body of that size, and reports whether they
+// fit, if need be in place of bodies that do not come. If not, the old reservation stays.
 func (b *body) reserve(n int64) bool {
-	in := b.small
+	from := b.small
 	if n > memory.SmallBody {
-		in = b.large
+		from = b.large
 	}
-	if in == b.in && n <= b.reserved {
+	if from == b.memory.Of() && n <= b.memory.Bytes() {
 		return true
 	}
-	if in == b.in {
-		n -= b.reserved
+	if from.Resize(context.Background(), &b.memory, n, 0) != nil {
+		return false
 	}
-	for !in.Reserve(n) {
-		if b.of == nil || !b.of.makeRoom(in) {
-			return false
-		}
-	}
-	if in == b.in {
-		n += b.reserved
-		b.reserved = 0
-	}
-	b.in.Release(b.reserved)
-	b.in, b.reserved = in, n
-	if b.of != nil && b.of.read != nil {
-		b.of.read.in.Store(in)
+	if b.arrival != nil {
+		b.memory.Lend(b.arrival, stalledAfter)
 	}
 	return true
 }
 
 // release returns the memory, which is another body's from then on. Further calls do nothing.
 func (b *body) release() {
-	b.in.Release(b.reserved)
+	b.memory.Release()
 	b.buffer.Release(nil)
-	b.bytes, b.buffer, b.reserved, b.in = nil, nil, 0, nil
+	b.bytes, b.buffer = nil, nil
 }

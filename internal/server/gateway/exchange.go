@@ -23,8 +23,8 @@ type Exchange struct {
 	via      counts.Via
 	metrics  *counts.Front
 	caller   *access.Caller
-	admitted bool  // it counts in Gateway.admitted
-	read     *read // its body, while that comes; nil: it does not
+	place    memory.Token // among Gateway.places
+	onCut    func()       // see OnCut
 	body     body
 	booking  *booking
 	response *openai.Response // nil: the response is not parsed
@@ -41,39 +41,8 @@ type Exchange struct {
 func (g *Gateway) Open(via counts.Via, caller *access.Caller) *Exchange {
 	e := &Exchange{gateway: g, via: via, metrics: g.config.Metrics.Of(via), caller: caller}
 	e.metrics.Open.Add(1)
-	e.body.of = e
-	e.body.small, e.body.large = g.config.Memory.Account(memory.Requests), g.config.Memory.Account(memory.Bodies)
+	e.body.small, e.body.large = g.config.Memory.Account(memory.Requests).Limiter(), g.config.Memory.Account(memory.Bodies).Limiter()
 	return e
-}
-
-// enter counts a request, and reports whether there is room for it: of requests that come at
-// once, exactly MaxStreams are admitted. If they are under way, one whose body does not come makes room.
-func (g *Gateway) enter() bool {
-	for {
-		n := g.admitted.Load()
-		if n >= int64(g.config.MaxStreams) {
-			return g.reading.evict(nil) != nil // its place is this request's
-		}
-		if g.admitted.CompareAndSwap(n, n+1) {
-			return true
-		}
-	}
-}
-
-// makeRoom has the request that is furthest behind with a body in an account give its memory up, and reports whether one
-// has.
-func (e *Exchange) makeRoom(in *memory.Account) bool {
-	freed := e.gateway.reading.evict(in)
-	if freed == nil {
-		return false
-	}
-	e.gateway.admitted.Add(-1) // its place is nobody's
-	select {
-	case <-freed:
-		return true
-	case <-time.After(freedWithin): // perhaps it is this one
-		return false
-	}
 }
 
 // Close ends the exchange, whatever has come of it, and frees its booking.
@@ -89,22 +58,24 @@ func (e *Exchange) Close() {
 func (e *Exchange) release() {
 	e.body.release()
 	e.booking.free()
-	evicted := e.endBody()
-	if e.admitted && !evicted {
-		e.gateway.admitted.Add(-1)
-	}
-	e.admitted = false
+	e.endBody()
+	e.place.Release()
 }
 
-// endBody ends the reading of the request's body, if it is read, and reports whether the request has lost its
-// place meanwhile.
-func (e *Exchange) endBody() (evicted bool) {
-	if e.read != nil {
-		if evicted = e.gateway.reading.end(e.read); !evicted {
-			e.read = nil
-		}
+// endBody ends the wait for the request's body, and reports whether the request has lost its place or its memory
+// meanwhile.
+func (e *Exchange) endBody() (lost bool) {
+	a := e.body.arrival
+	if a == nil {
+		return false
 	}
-	return evicted
+	e.place.Reclaim()
+	e.body.memory.Reclaim()
+	if a.isCut() {
+		return true
+	}
+	e.body.arrival = nil
+	return false
 }
 
 // Begin takes the request's head, and begins the exchange's trace as a part of another one.
@@ -121,14 +92,16 @@ func (e *Exchange) Admit() *Problem {
 		}
 		return errNoPath()
 	}
-	if e.admitted = e.gateway.enter(); !e.admitted {
+	// Of requests that come at once, exactly MaxStreams are admitted; one whose body does not come makes room.
+	if e.gateway.places.Take(context.Background(), &e.place, 1, 0) != nil {
 		return errFull("overloaded", "The endpoint picker has too many requests under way.")
 	}
 	if !e.gateway.relayed.Fits(0) {
 		return NoMemory()
 	}
 	if e.Head.HasBody && !e.Head.Upgrade {
-		e.read = e.gateway.reading.add()
+		e.body.arrival = newArrival(e.onCut)
+		e.place.Lend(e.body.arrival, stalledAfter)
 	}
 	return nil
 }
@@ -136,58 +109,55 @@ func (e *Exchange) Admit() *Problem {
 // Patience returns how long a front waits for the next piece of the request's body, then the request is to be
 // refused with BodyTimeout. So is it once Cut is closed: another request has got its place.
 func (e *Exchange) Patience() time.Duration {
-	if e.read == nil {
+	if e.body.arrival == nil {
 		return e.gateway.config.PickTimeout
 	}
-	return e.read.patience(e.gateway.config.PickTimeout)
+	return e.body.arrival.patience(e.gateway.config.PickTimeout)
 }
 
-// Cut is closed when the request has lost its place because its body does not come; nil: it cannot.
+// Cut is closed when the request has lost its place or its memory because its body does not come; nil: it cannot.
 func (e *Exchange) Cut() <-chan struct{} {
-	if e.read == nil {
+	if e.body.arrival == nil {
 		return nil
 	}
-	return e.read.cut
+	return e.body.arrival.cut
 }
 
-// OnCut has f called when Cut is closed, but not any more once the body has ended or the request has been refused. f must
-// not wait.
-func (e *Exchange) OnCut(f func()) {
-	if e.read == nil {
-		return
-	}
-	e.gateway.reading.mu.Lock()
-	defer e.gateway.reading.mu.Unlock()
-	e.read.onCut = f
-}
+// OnCut has f called when Cut is closed, but not any more once the body has ended or the request has been refused. f
+// must not wait. It is to be called before Admit.
+func (e *Exchange) OnCut(f func()) { e.onCut = f }
 
 // Add appends a piece of the request's body, and may keep its memory.
 func (e *Exchange) Add(piece []byte) *Problem {
-	if e.read != nil {
-		e.read.came(len(piece))
-	}
+	e.came(len(piece))
 	return e.body.add(piece, e.gateway.config.MaxBody)
 }
 
 // Read reads the request's body, of which length bytes are announced, -1 if that is not known. The error is
 // that of reading.
 func (e *Exchange) Read(from io.Reader, length int64) (*Problem, error) {
-	return e.body.read(noted{e.read, from}, length, e.gateway.config.MaxBody)
+	return e.body.read(noted{e, from}, length, e.gateway.config.MaxBody)
 }
 
 // noted is a request's body while it comes.
 type noted struct {
-	of   *read
+	of   *Exchange
 	from io.Reader
 }
 
 // Read reads a piece.
 func (n noted) Read(p []byte) (int, error) {
 	got, err := n.from.Read(p)
-	if n.of != nil && got > 0 {
-		n.of.came(got)
-	}
+	n.of.came(got)
 	return got, err
+}
+
+// came notes a piece of the request's body.
+func (e *Exchange) came(n int) {
+	if a := e.body.arrival; a != nil && a.came(n) {
+		e.place.Progressed()
+		e.body.memory.Progressed()
+	}
 }
 
 // Place chooses the engine of a request that has come in full, or of an upgrade, and books it there. It

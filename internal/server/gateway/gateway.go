@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -74,9 +73,8 @@ type Gateway struct {
 	bookings *bookings
 	// relayed counts the pieces of answers that are being passed on. At its limit new requests
 	// are refused; answers under way are never cut.
-	relayed  *memory.Account
-	admitted atomic.Int64 // requests under way that were not refused for MaxStreams
-	reading  reading
+	relayed *memory.Account
+	places  *memory.Limiter // of MaxStreams requests
 }
 
 // readyEvery is how often Run checks whether the tokenizer can be tried.
@@ -88,6 +86,7 @@ func New(config Config, svc Service) *Gateway {
 		config.Sessions, _ = identity.New() // fails for further headers alone
 	}
 	g := &Gateway{config: config, ready: svc.Ready, relayed: config.Memory.Account(memory.Answers)}
+	g.places = memory.NewAccount("places", int64(config.MaxStreams)).Limiter()
 	g.bookings = newBookings(svc.Selecting, config.Lease, config.MaxStreams)
 	models := &models{catalog: svc.Catalog, named: config.Models, expected: svc.Expected}
 	g.picker = &picker{

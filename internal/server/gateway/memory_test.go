@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
@@ -137,6 +138,38 @@ func TestStalledBodies(t *testing.T) {
 		t.Errorf("answered %+v", p)
 	}
 	large.close()
+}
+
+// elsewhere is a client of another front that gives its memory up when it is cut off.
+type elsewhere struct{ cut chan struct{} }
+
+func (e elsewhere) CutOff() { close(e.cut) }
+
+// TestStalledElsewhere: clients of the HTTP API whose bodies have stopped, in the same account, make room for a request.
+func TestStalledElsewhere(t *testing.T) {
+	budget := memory.New(64 << 20)
+	requests := budget.Account(memory.Requests)
+	w := start(t, func(_ *node.Config, c *settings) { c.Memory = budget })
+	w.put(1, 1)
+	e := elsewhere{make(chan struct{})}
+	go func() {
+		var token memory.Token
+		defer token.Release()
+		if err := requests.Limiter().Take(t.Context(), &token, requests.Limit(), 0); err != nil {
+			t.Error(err)
+		}
+		token.Lend(e, time.Millisecond)
+		<-e.cut
+	}()
+	await(t, func() string {
+		x, p := w.post(chatPath, chat(servicetest.Prompt(1, 8), ""))
+		if p.destination != at(1) {
+			return p.answer
+		}
+		x.close()
+		return ""
+	})
+	<-e.cut
 }
 
 // TestAnsweredTokens: the ids that a tokenizer answers beyond what the body has reserved are in the account

@@ -218,7 +218,7 @@ type waiting struct {
 
 func (w waiting) Select(_ context.Context, req *selection.SelectRequest, _ bool) (selection.Selection, error) {
 	req.Text.ReleaseText()
-	for _, a := range []*memory.Account{w.memory.serving, w.memory.bodies.account, w.memory.requests.account} {
+	for _, a := range []*memory.Account{w.memory.serving, w.memory.bodies.Account(), w.memory.requests.Account()} {
 		if n := a.Used(); n != 0 {
 			w.t.Errorf("%d bytes of account %s are held while it waits", n, a.Name())
 		}

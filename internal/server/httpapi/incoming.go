@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"math/bits"
 	"net/http"
 	"sync"
 	"time"
@@ -30,46 +29,11 @@ const (
 type incoming struct {
 	allowance
 	text   []byte
-	buffer *buffer // memory of text; nil: text is in first
+	buffer *memory.Buffer // memory of text; nil: text is in first
 	first  [untracked]byte
 }
 
 var incomings = sync.Pool{New: func() any { return new(incoming) }}
-
-// buffer is memory for a body longer than untracked.
-type buffer struct{ bytes []byte }
-
-// buffers pools buffers by size: memory.SmallBody times 2^i, up to maxPooled.
-var buffers [5]sync.Pool
-
-// pooledAs returns the index in buffers for n bytes, and false if buffers of that size are not
-// pooled.
-func pooledAs(n int) (int, bool) {
-	i := bits.Len(uint(max(n-1, 0) / memory.SmallBody))
-	return i, n <= maxPooled
-}
-
-// newBuffer returns memory for at least n bytes.
-func newBuffer(n int) *buffer {
-	i, pooled := pooledAs(n)
-	if !pooled {
-		return &buffer{make([]byte, n)}
-	}
-	if b, ok := buffers[i].Get().(*buffer); ok {
-		return b
-	}
-	return &buffer{make([]byte, memory.SmallBody<<i)}
-}
-
-// release returns the memory to its pool. b may be nil.
-func (b *buffer) release() {
-	if b == nil {
-		return
-	}
-	if i, pooled := pooledAs(len(b.bytes)); pooled {
-		buffers[i].Put(b)
-	}
-}
 
 // drop gives up the text without pooling its memory, which may still be in use.
 func (in *incoming) drop() { in.text, in.buffer = nil, nil }
@@ -89,7 +53,7 @@ func (in *incoming) keepEnd(end []byte) bool {
 		n, end = 0, nil
 	}
 	in.drop()
-	in.body.release()
+	in.body.Release()
 	in.text, in.waiting = bytes.Clone(end), n
 	return fits
 }
@@ -97,7 +61,7 @@ func (in *incoming) keepEnd(end []byte) bool {
 // release returns in and its memory to their pools. Nothing may refer to the text any
 // more, and in must be closed.
 func (in *incoming) release() {
-	in.buffer.release()
+	in.buffer.Release(nil)
 	in.drop()
 	incomings.Put(in)
 }
@@ -125,18 +89,18 @@ func (in *incoming) read(c *gin.Context, limit int) error {
 		case len(in.text) > limit:
 			return errBodyTooLarge
 		case errors.Is(err, io.EOF), err == nil && int64(len(in.text)) == r.ContentLength:
-			in.body.done()
+			in.body.Reclaim()
 			setReadDeadline(c, time.Time{}) // no deadline while the request is served
 			return nil
-		case err != nil && in.body.done():
-			return in.discardBody(c, until, errNoMemory(in.body.of.account), true)
+		case err != nil && in.body.Reclaim():
+			return in.discardBody(c, until, errNoMemory(in.body.Of().Account()), true)
 		case isDisconnect(err) || c.Request.ProtoMajor >= 2 && c.Request.Context().Err() != nil:
 			return errClientGone
 		case err != nil:
 			return &requestError{status: http.StatusBadRequest, text: "Failed to buffer the request body: " + err.Error(), reason: reasonInvalidJSON}
 		}
 		if progress += n; progress >= progressBytes {
-			in.body.progressed()
+			in.body.Progressed()
 			progress = 0
 		}
 		if len(in.text) == cap(in.text) {
@@ -147,28 +111,25 @@ func (in *incoming) read(c *gin.Context, limit int) error {
 	}
 }
 
-// grow gets memory for more of a body: for a small body as much as small bodies may have, for
-// others twice what has come, and all that is announced once a quarter of it has come. A length
-// that is only announced reserves nothing.
+// grow gets memory for more of a body: as much as small bodies may have or twice what has come, and no more than is
+// announced; all that is announced once a quarter of it has come. A length beyond small bodies that is only announced
+// reserves nothing.
 func (in *incoming) grow(c *gin.Context, limit int) error {
 	most := limit + 1 // one byte more, to notice a longer body
 	if n := c.Request.ContentLength; n >= 0 {
 		most = int(n)
 	}
 	want := max(memory.SmallBody, 2*len(in.text))
-	if i, pooled := pooledAs(most); pooled && 4*len(in.text) >= most {
-		want = max(want, memory.SmallBody<<i)
+	if 4*len(in.text) >= most {
+		want = max(want, most)
 	}
-	if want > maxPooled {
-		want = max(min(want, most), len(in.text)+1)
-	}
-	n, err := in.reserveBody(c, int64(want))
+	n, err := in.reserveBody(c, int64(memory.BufferSize(max(min(want, most), len(in.text)+1))))
 	if err != nil {
 		return err
 	}
-	b := newBuffer(int(n))
-	in.text = append(b.bytes[:0], in.text...)
-	in.buffer.release()
+	b := memory.NewBuffer(int(n))
+	in.text = append(b.Bytes, in.text...)
+	in.buffer.Release(nil)
 	in.buffer = b
 	return nil
 }
@@ -180,30 +141,20 @@ func (in *incoming) reserveBody(c *gin.Context, n int64) (int64, error) {
 	if m == nil {
 		return n, nil
 	}
-	pool := &m.requests
+	pool, patience := m.requests, sendPatience
 	if n > memory.SmallBody || c.Request.ContentLength > memory.SmallBody {
-		pool = &m.bodies
-		if n = min(n, pool.account.Limit()); n <= in.body.bytes {
-			return 0, errNeverFits(pool.account)
+		pool, patience = m.bodies, largePatience
+		if n = min(n, pool.Account().Limit()); n <= in.body.Bytes() {
+			return 0, errNeverFits(pool.Account())
 		}
 	}
-	ctx := c.Request.Context()
-	if in.body.of == nil || in.body.of == pool {
-		if err := pool.take(ctx, &in.body, n-in.body.bytes); err != nil {
-			return 0, err
-		}
-	} else { // it no longer counts as small
-		if in.body.done() { // while it waits for memory, its client cannot be cut off
-			return 0, errNoMemory(in.body.of.account)
-		}
-		var more grant
-		if err := pool.take(ctx, &more, n); err != nil {
-			return 0, err
-		}
-		in.body.release()
-		in.body = more
+	if err := resize(c.Request.Context(), pool, &in.body, n); err != nil {
+		return 0, err
 	}
-	in.body.beginWait(c.Writer)
+	if in.client == nil {
+		in.client = c.Writer
+	}
+	in.body.Lend(&in.allowance, patience)
 	return n, nil
 }
 
@@ -215,8 +166,8 @@ func (in *incoming) discardBody(c *gin.Context, until time.Time, err error, inte
 	if errors.Is(err, errClientGone) {
 		return err
 	}
-	in.body.release()
-	in.buffer.release()
+	in.body.Release()
+	in.buffer.Release(nil)
 	in.drop()
 	if interrupted && c.Request.ProtoMajor < 2 {
 		c.Header("Connection", "close")

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"runtime"
@@ -17,9 +18,9 @@ import (
 
 // Memory is the memory that the requests of all listeners share. A nil Memory has no limits.
 type Memory struct {
-	requests grants          // bodies and answers up to memory.SmallBody
-	bodies   grants          // larger bodies
-	answers  grants          // answers above memory.SmallBody
+	requests *memory.Limiter // bodies and answers up to memory.SmallBody
+	bodies   *memory.Limiter // larger bodies
+	answers  *memory.Limiter // answers above memory.SmallBody
 	waiting  *memory.Account // the rest of batches while one of their requests waits
 
 	// serving accounts for what large bodies are parsed into. gate bounds with it how many are
@@ -66,12 +67,10 @@ func NewMemory(b *memory.Budget, stopping <-chan struct{}, scanned *bodyscan.Cac
 	if b == nil {
 		return nil
 	}
-	m := &Memory{serving: b.Account(memory.Serving), waiting: b.Account(memory.Waiting), stopping: stopping, scanned: scanned}
-	stopRead := func(w http.ResponseWriter) { _ = http.NewResponseController(w).SetReadDeadline(longAgo) }
-	requests := b.Account(memory.Requests)
-	m.requests = grants{account: requests, patience: sendPatience, cut: stopRead, unlisted: requests.Limit() / 2}
-	m.bodies = grants{account: b.Account(memory.Bodies), patience: largePatience, cut: stopRead}
-	m.answers = grants{account: b.Account(memory.Answers), patience: largePatience, cut: stopWrite}
+	m := &Memory{
+		requests: b.Account(memory.Requests).Limiter(), bodies: b.Account(memory.Bodies).Limiter(), answers: b.Account(memory.Answers).Limiter(),
+		serving: b.Account(memory.Serving), waiting: b.Account(memory.Waiting), stopping: stopping, scanned: scanned,
+	}
 	// Per two processors, one body of maximal size or four smaller ones at a time: other
 	// requests must not wait long for a processor.
 	pairs := int64(max(1, runtime.GOMAXPROCS(0)/2))
@@ -95,6 +94,8 @@ const (
 	// small body, and largePatience for those of a larger one or for a whole answer.
 	sendPatience  = 50 * time.Millisecond
 	largePatience = 250 * time.Millisecond
+	// memoryPatience is how long a request waits for memory that other requests have.
+	memoryPatience = 2 * time.Second
 	// maxBuilding is how many lists are made at a time whose memory is not reserved yet. It is small because a
 	// list of all workers may have tens of MiB, and making one only takes processor time.
 	maxBuilding = 2
@@ -115,16 +116,37 @@ func errNoMemory(a *memory.Account) error {
 // allowance is the part of the accounts that one request has. Its zero value has nothing.
 type allowance struct {
 	memory  *Memory
-	body    grant
-	answer  grant
-	turn    int64 // bytes of Memory.gate and Memory.serving
-	waiting int64 // bytes of Memory.waiting
+	body    memory.Token
+	answer  memory.Token
+	client  http.ResponseWriter // who is waited for, while body or answer is lent
+	reads   bool                // the client is to read, not to send
+	turn    int64               // bytes of Memory.gate and Memory.serving
+	waiting int64               // bytes of Memory.waiting
 
 	explains bool // it has one of Memory.explaining
 }
 
-// stopWrite ends a write at once.
-func stopWrite(w http.ResponseWriter) { _ = http.NewResponseController(w).SetWriteDeadline(longAgo) }
+// CutOff implements memory.Client: it ends the read or the write that waits for the client.
+func (a *allowance) CutOff() {
+	client := http.NewResponseController(a.client)
+	if a.reads {
+		_ = client.SetWriteDeadline(longAgo)
+	} else {
+		_ = client.SetReadDeadline(longAgo)
+	}
+}
+
+// resize makes a token have n bytes of a limiter, and waits for other requests to release theirs. The errors are
+// errNoMemory, also for a client that is cut off, and errClientGone.
+func resize(ctx context.Context, from *memory.Limiter, t *memory.Token, n int64) error {
+	switch err := from.Resize(ctx, t, n, memoryPatience); {
+	case err == nil:
+		return nil
+	case errors.Is(err, memory.ErrFull):
+		return errNoMemory(from.Account())
+	}
+	return errClientGone
+}
 
 // longAgo is a deadline that ends a read or a write at once.
 var longAgo = time.Unix(1, 0)
@@ -139,10 +161,10 @@ func errNeverFits(a *memory.Account) error {
 
 // fits refuses a body whose announced length is more than the account can ever hold.
 func (a *allowance) fits(claimed int64) error {
-	if a.memory == nil || claimed <= a.memory.bodies.account.Limit() {
+	if a.memory == nil || claimed <= a.memory.bodies.Account().Limit() {
 		return nil
 	}
-	return errNeverFits(a.memory.bodies.account)
+	return errNeverFits(a.memory.bodies.Account())
 }
 
 // servingBytes is the approximate memory to serve a body of n bytes.
@@ -195,7 +217,7 @@ func (a *allowance) explain(ctx context.Context) error {
 	if a.memory == nil || a.explains {
 		return nil
 	}
-	if err := acquire(ctx, a.memory.explaining, 1, a.memory.answers.account); err != nil {
+	if err := acquire(ctx, a.memory.explaining, 1, a.memory.answers.Account()); err != nil {
 		return err
 	}
 	a.explains = true
@@ -227,57 +249,53 @@ func (a *allowance) build(ctx context.Context, guess int64, out []byte, use func
 		}
 		guess, out = int64(len(out)), nil
 	}
-	a.memory.answers.account.CountRefusal() // it grows faster than it can be made
-	return 0, nil, errNoMemory(a.memory.answers.account)
+	a.memory.answers.Account().CountRefusal() // it grows faster than it can be made
+	return 0, nil, errNoMemory(a.memory.answers.Account())
 }
 
 // buildOnce calls use in its turn, and reserves the memory of its answer if that is free.
 func (a *allowance) buildOnce(ctx context.Context, out []byte, use func(out []byte) (int, []byte, error)) (int, []byte, error) {
-	if err := acquire(ctx, a.memory.building, 1, a.memory.answers.account); err != nil {
+	if err := acquire(ctx, a.memory.building, 1, a.memory.answers.Account()); err != nil {
 		return 0, out, err
 	}
 	defer a.memory.building.Release(1)
 	status, out, err := use(out)
-	if pool, missing := a.missing(int64(len(out))); err == nil && missing > 0 && (a.answer.of == nil || a.answer.of == pool) {
-		pool.tryTake(&a.answer, missing)
+	if from, n := a.wants(int64(len(out))); err == nil && n > 0 && (a.answer.Of() == nil || a.answer.Of() == from) {
+		from.Try(&a.answer, n-a.answer.Bytes())
 	}
 	return status, out, err
 }
 
 // covers reports whether what is reserved is enough for an answer of n bytes.
 func (a *allowance) covers(n int64) bool {
-	_, missing := a.missing(n)
-	return missing == 0
+	_, wanted := a.wants(n)
+	return wanted == 0
 }
 
-// missing returns what has to be reserved for an answer of n bytes, and of which memory. Short answers need
-// none, and small ones use the memory of the body, if it has any. An answer longer than the whole account
-// gets all of it.
-func (a *allowance) missing(n int64) (pool *grants, bytes int64) {
+// wants returns how many bytes in all, and of which limiter, have to be reserved for an answer of n bytes; 0 if what
+// is reserved is enough. Short answers need none, and small ones use the memory of the body, if it has as much. An
+// answer longer than the whole account gets all of it.
+func (a *allowance) wants(n int64) (from *memory.Limiter, bytes int64) {
 	m := a.memory
-	if m == nil || n <= untracked || n <= a.answer.bytes {
+	if m == nil || n <= untracked || n <= memory.SmallBody && n <= a.body.Bytes() {
 		return nil, 0
 	}
-	pool = &m.answers
-	if n <= memory.SmallBody {
-		if pool = &m.requests; a.body.bytes > 0 {
-			return nil, 0
-		}
+	if from = m.answers; n <= memory.SmallBody {
+		from = m.requests
 	}
-	return pool, max(0, min(n, pool.account.Limit())-a.answer.bytes)
+	if bytes = min(n, from.Account().Limit()); bytes <= a.answer.Bytes() {
+		return nil, 0
+	}
+	return from, bytes
 }
 
 // expect reserves n bytes for an answer before it is written, and waits for them.
 func (a *allowance) expect(ctx context.Context, n int64) error {
-	pool, missing := a.missing(n)
-	if missing == 0 {
+	from, n := a.wants(n)
+	if n == 0 {
 		return nil
 	}
-	if a.answer.of != pool {
-		missing += a.answer.bytes
-		a.answer.release()
-	}
-	return pool.take(ctx, &a.answer, missing)
+	return resize(ctx, from, &a.answer, n)
 }
 
 // send reserves an answer of n bytes until close, in place of the memory of the request. Until
@@ -286,30 +304,35 @@ func (a *allowance) send(ctx context.Context, w http.ResponseWriter, n int) erro
 	if a.turn > 0 && n > autoLength || n > memory.SmallBody {
 		a.closeRequest() // the request's memory is no longer needed
 	}
-	if n <= untracked || n <= memory.SmallBody && a.answer.bytes > memory.SmallBody {
-		a.answer.release()
+	if n <= untracked || n <= memory.SmallBody && a.answer.Bytes() > memory.SmallBody {
+		a.answer.Release()
 	}
 	err := a.expect(ctx, int64(n))
 	a.explained()
 	if err != nil || n <= untracked {
 		return err
 	}
-	a.body.beginWaitForReader(w)
-	a.answer.beginWaitForReader(w)
+	a.client, a.reads = w, true
+	a.body.Lend(a, sendPatience)
+	patience := largePatience
+	if n <= memory.SmallBody {
+		patience = sendPatience
+	}
+	a.answer.Lend(a, patience)
 	return nil
 }
 
 // sent marks that the answer is written, or that its client was cut off.
 func (a *allowance) sent(w http.ResponseWriter) {
-	cutOff := a.answer.done()
-	if a.body.done() || cutOff { // perhaps only after everything was written
+	cutOff := a.answer.Reclaim()
+	if a.body.Reclaim() || cutOff { // perhaps only after everything was written
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 	}
 }
 
 // closeRequest releases the memory of the request, but not of its answer.
 func (a *allowance) closeRequest() {
-	a.body.release()
+	a.body.Release()
 	a.releaseTurn()
 	if a.waiting > 0 {
 		a.memory.waiting.Release(a.waiting)
@@ -330,5 +353,6 @@ func (a *allowance) releaseTurn() {
 func (a *allowance) close() {
 	a.closeRequest()
 	a.explained()
-	a.answer.release()
+	a.answer.Release()
+	a.client, a.reads = nil, false
 }

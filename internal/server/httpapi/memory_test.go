@@ -213,14 +213,14 @@ func TestMemoryComesBack(t *testing.T) {
 		p := newTestMemory()
 		h := New(&fake{}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
 		a := p.budget.Account(memory.Bodies)
-		var all grant
-		if err := p.bodies.take(t.Context(), &all, a.Limit()); err != nil {
+		var all memory.Token
+		if err := p.bodies.Take(t.Context(), &all, a.Limit(), memoryPatience); err != nil {
 			t.Fatal(err)
 		}
 		done := make(chan int)
 		go func() { done <- handle(h, "/select", spaced(200_000)).Code }()
 		synctest.Wait()
-		all.release()
+		all.Release()
 		if got := <-done; got != 200 || a.Refused() != 0 {
 			t.Errorf("status %d, %d refused", got, a.Refused())
 		}
@@ -308,7 +308,6 @@ func (r releasing) Select(_ context.Context, req *selection.SelectRequest, _ boo
 // reads slowly, is cut off.
 func TestSlowGiveWay(t *testing.T) {
 	p := newTestMemory()
-	p.bodies.patience, p.requests.patience, p.answers.patience = 0, 0, 0
 	base := start(t, &fake{loads: make([]selection.RankLoad, 100_000)}, p.in)
 	address := strings.TrimPrefix(base, "http://")
 	for _, tt := range []struct {
@@ -352,7 +351,6 @@ func TestSlowGiveWay(t *testing.T) {
 // its body.
 func TestSlowIsTold(t *testing.T) {
 	p := newTestMemory()
-	p.bodies.patience = 0
 	base := start(t, &fake{}, p.in)
 	address := strings.TrimPrefix(base, "http://")
 	a := p.budget.Account(memory.Bodies)
@@ -366,14 +364,14 @@ func TestSlowIsTold(t *testing.T) {
 	for a.Used() < 100_000 {
 		time.Sleep(time.Millisecond)
 	}
-	var rest grant
-	if err := p.bodies.take(t.Context(), &rest, a.Limit()-a.Used()); err != nil {
+	var rest memory.Token
+	if err := p.bodies.Take(t.Context(), &rest, a.Limit()-a.Used(), memoryPatience); err != nil {
 		t.Fatal(err)
 	}
 	if resp, text := send(t, "POST", base+"/select", strings.NewReader(spaced(100_000))); resp.StatusCode != 200 {
 		t.Errorf("%d %s", resp.StatusCode, text)
 	}
-	rest.release()
+	rest.Release()
 	_, _ = io.WriteString(conn, "}")
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
@@ -392,9 +390,9 @@ func TestWaitsBeyondSmall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newTestMemory()
 		h := New(&fake{}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
-		bodies, requests := p.bodies.account, p.requests.account
+		bodies, requests := p.bodies.Account(), p.requests.Account()
 		bodies.Reserve(bodies.Limit())
-		requests.Reserve(requests.Limit()/2 + 1) // who takes more may be cut off
+		requests.Reserve(requests.Limit()/2 + 1)
 
 		ours, theirs := net.Pipe()
 		r := httptest.NewRequest("POST", "/select", theirs)
@@ -411,15 +409,15 @@ func TestWaitsBeyondSmall(t *testing.T) {
 			_ = ours.Close()
 		}()
 		synctest.Wait()
-		if p.bodies.waiting.Load() != 1 {
+		if p.bodies.Try(new(memory.Token), 0) {
 			t.Fatal("the body does not wait for its memory")
 		}
 		time.Sleep(2 * sendPatience)
 		got := make(chan error)
 		go func() {
-			var other grant
-			err := p.requests.take(t.Context(), &other, requests.Limit()/2-1)
-			other.release()
+			var other memory.Token
+			err := p.requests.Take(t.Context(), &other, requests.Limit()/2-1, memoryPatience)
+			other.Release()
 			got <- err
 		}()
 		time.Sleep(2 * sendPatience)
@@ -441,7 +439,7 @@ func TestForgoneBodyHasItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newTestMemory()
 		h := New(&fake{}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
-		requests := p.requests.account
+		requests := p.requests.Account()
 		requests.Reserve(requests.Limit())
 		ours, theirs := net.Pipe()
 		r := httptest.NewRequest("POST", "/select", theirs)
@@ -477,7 +475,7 @@ func TestForgoneBody(t *testing.T) {
 			c, _ := gin.CreateTestContext(httptest.NewRecorder())
 			c.Request = httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/select", io.MultiReader())
 			c.Request.ContentLength = -1
-			begin, refused := time.Now(), errNoMemory(in.memory.requests.account)
+			begin, refused := time.Now(), errNoMemory(in.memory.requests.Account())
 			if err := in.discardBody(c, begin.Add(bodyTimeout), refused, true); !errors.Is(err, refused) {
 				t.Errorf("it ends with %v", err)
 			}
@@ -547,7 +545,7 @@ func TestPackedAnswers(t *testing.T) {
 		r := httptest.NewRequest(http.MethodPost, "/potential_loads", strings.NewReader("{}"))
 		r.Header.Set("Content-Type", "application/json")
 		r.Header.Set("Accept", accept)
-		w := &held{ResponseRecorder: httptest.NewRecorder(), account: p.answers.account}
+		w := &held{ResponseRecorder: httptest.NewRecorder(), account: p.answers.Account()}
 		h.ServeHTTP(w, r)
 		answer := w.Body.Bytes()
 		if i == 1 {
@@ -651,7 +649,7 @@ func TestSmallAnswers(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := newTestMemory()
 			h := New(sameLoads{loads: make([]selection.RankLoad, 500)}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
-			a := p.requests.account
+			a := p.requests.Account()
 			if w := handle(h, "/potential_loads", body); w.Code != http.StatusOK || w.Body.Len() > memory.SmallBody || w.Body.Len() < memory.SmallBody/2 {
 				t.Fatalf("%d, %d bytes", w.Code, w.Body.Len())
 			}
@@ -772,7 +770,7 @@ func TestLongLists(t *testing.T) {
 			if n := s.peaks.Load(); n > maxBuilding {
 				t.Errorf("%s: %d lists are made at a time, want %d at most", route, n, maxBuilding)
 			}
-			if n, most := p.answers.account.Used(), p.answers.account.Limit(); n == 0 || n > most {
+			if n, most := p.answers.Account().Used(), p.answers.Account().Limit(); n == 0 || n > most {
 				t.Errorf("%s: %d bytes of answers are held, want up to %d", route, n, most)
 			}
 			for _, w := range clients {
@@ -793,8 +791,8 @@ func TestListIsMadeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newTestMemory()
 		a := allowance{memory: p.Memory}
-		limit := p.answers.account.Limit()
-		if !p.answers.account.Reserve(limit) {
+		limit := p.answers.Account().Limit()
+		if !p.answers.Account().Reserve(limit) {
 			t.Fatal("it is not empty")
 		}
 		made := 0
@@ -823,9 +821,9 @@ func TestListIsMadeAgain(t *testing.T) {
 		} else {
 			p.building.Release(maxBuilding)
 		}
-		p.answers.account.Release(limit)
-		if err := <-ready; err != nil || made != 2 || p.answers.account.Used() != limit {
-			t.Errorf("made %d times, %d bytes are reserved: %v", made, p.answers.account.Used(), err)
+		p.answers.Account().Release(limit)
+		if err := <-ready; err != nil || made != 2 || p.answers.Account().Used() != limit {
+			t.Errorf("made %d times, %d bytes are reserved: %v", made, p.answers.Account().Used(), err)
 		}
 		a.close()
 		p.empty(t)

@@ -169,6 +169,7 @@ func (s *Server) identify(r *http.Request) (*access.Caller, *gateway.Problem) {
 
 // run serves a request that its caller may send.
 func (e *exchange) run() {
+	e.OnCut(func() { _ = e.control.SetReadDeadline(longAgo) })
 	if bad := e.Admit(); bad != nil {
 		e.refuse(bad)
 		return
@@ -199,7 +200,6 @@ func (e *exchange) run() {
 
 // readBody reads the request's body, and reports whether it has come.
 func (e *exchange) readBody() bool {
-	e.OnCut(func() { _ = e.control.SetReadDeadline(longAgo) })
 	bad, err := e.Read(patient{e}, e.r.ContentLength)
 	switch {
 	case bad != nil:

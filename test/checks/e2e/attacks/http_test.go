@@ -341,6 +341,51 @@ func TestStalledClients(t *testing.T) {
 	}
 }
 
+// TestStalledElsewhere: thousands of clients of the HTTP API, whose bodies have stopped in the account that it shares with
+// the proxy and who come again when they are cut off, keep nobody out at the proxy, and the reverse.
+func TestStalledElsewhere(t *testing.T) {
+	const clients, size, sent = 2000, 60_000, 40
+	f := fronts["proxy"](t)
+	f.body = fmt.Sprintf(`{"model":"m","messages":[{"role":"user","content":"%s"}]}`, strings.Repeat("a", size))
+	f.serves(t)
+	tokens := strings.Replace(string(prompt(size)), "{", `{"model_name":"m",`, 1)
+	address := map[string]string{"proxy": f.address, "HTTP API": f.Address()}
+	whole := map[string]string{"proxy": f.request(""), "HTTP API": fmt.Sprintf("%sContent-Length: %d\r\n\r\n%s", holdHead, len(tokens), tokens)}
+	for attacked, other := range map[string]string{"HTTP API": "proxy", "proxy": "HTTP API"} {
+		t.Run(attacked, func(t *testing.T) {
+			stop := make(chan struct{})
+			connections(t, address[attacked], clients, stop, func(conn net.Conn) {
+				text := whole[attacked]
+				if _, err := io.WriteString(conn, text[:len(text)-2]); err == nil {
+					_, _ = io.Copy(io.Discard, conn)
+				}
+			})
+			t.Cleanup(func() { close(stop) })
+			e2e.Eventually(t, "the account is full", func() error {
+				if n, err := f.Sum(t.Context(), `select_service_memory_account_bytes{account="requests"}`); err != nil || n < 19<<20 {
+					return fmt.Errorf("%v bytes are used, %w", n, err)
+				}
+				return nil
+			})
+			served, last := 0, []int(nil)
+			for range sent {
+				conn := dial(t, address[other], whole[other])
+				_ = conn.SetReadDeadline(time.Now().Add(e2e.Patience))
+				a, err := http.ReadResponse(bufio.NewReader(conn), nil)
+				if err == nil && a.StatusCode == http.StatusOK {
+					served++
+				} else if err == nil {
+					last = append(last, a.StatusCode)
+				}
+				_ = conn.Close()
+			}
+			if t.Logf("%d of %d others served", served, sent); served < goodShare*sent {
+				t.Errorf("%d of %d requests were served at the %s, the others %v", served, sent, other, last)
+			}
+		})
+	}
+}
+
 // TestFloodsOverHTTP2: CVE-2023-44487 (resets), CVE-2023-45288 (CONTINUATION), CVE-2019-9512 (PING),
 // CVE-2019-9515 (SETTINGS), CVE-2019-9518 (empty frames), CVE-2025-8671 (resets that the server is made to send),
 // CVE-2019-9511 (windows of a byte), CVE-2016-6581 (fields out of the table), and more of the kind.

@@ -285,7 +285,7 @@ const holdHead = "POST /select HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: appl
 // holdAfter is hold with the head that comes before the part.
 func holdAfter(t *testing.T, s *e2e.Service, n int, stop <-chan struct{}, head, part []byte) {
 	t.Helper()
-	connections(t, s, n, stop, func(conn net.Conn) {
+	connections(t, s.Address(), n, stop, func(conn net.Conn) {
 		_, _ = conn.Write(head)
 		if _, err := conn.Write(part); err == nil {
 			_, _ = io.Copy(io.Discard, conn)
@@ -297,7 +297,7 @@ func holdAfter(t *testing.T, s *e2e.Service, n int, stop <-chan struct{}, head, 
 func deaf(t *testing.T, s *e2e.Service, n int, stop <-chan struct{}, path string, body []byte) {
 	t.Helper()
 	head := fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", path, len(body))
-	connections(t, s, n, stop, func(conn net.Conn) {
+	connections(t, s.Address(), n, stop, func(conn net.Conn) {
 		_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
 		for {
 			_, _ = conn.Write(head)
@@ -309,13 +309,13 @@ func deaf(t *testing.T, s *e2e.Service, n int, stop <-chan struct{}, path string
 }
 
 // connections runs use on n connections, each again with a new one, until stop.
-func connections(t *testing.T, s *e2e.Service, n int, stop <-chan struct{}, use func(net.Conn)) {
+func connections(t *testing.T, address string, n int, stop <-chan struct{}, use func(net.Conn)) {
 	t.Helper()
 	var wg sync.WaitGroup
 	for range n {
 		wg.Go(func() {
 			for {
-				conn, err := net.Dial("tcp", s.Address())
+				conn, err := net.Dial("tcp", address)
 				if err != nil {
 					return
 				}

@@ -1,0 +1,286 @@
+package memory_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/select-service/select-service/pkg/memory"
+)
+
+const (
+	patience = 50 * time.Millisecond
+	wait     = 2 * time.Second
+	tick     = 10 * time.Millisecond // between looks for stalled clients
+)
+
+// client is a client that hears when it is cut off.
+type client struct{ cut chan struct{} }
+
+func newClient() *client { return &client{make(chan struct{})} }
+
+func (c *client) CutOff() { close(c.cut) }
+
+func (c *client) isCut() bool {
+	select {
+	case <-c.cut:
+		return true
+	default:
+		return false
+	}
+}
+
+// lend takes bytes for a client that is waited for.
+func lend(t *testing.T, l *memory.Limiter, bytes int64, patience time.Duration) (*memory.Token, *client) {
+	t.Helper()
+	token, c := new(memory.Token), newClient()
+	if err := l.Take(t.Context(), token, bytes, wait); err != nil {
+		t.Fatal(err)
+	}
+	token.Lend(c, patience)
+	return token, c
+}
+
+// TestLongestStalledGivesWay: a request that waits for memory gets that of the client that has stalled for longest, and
+// of no other. A client that makes progress keeps its own, and so does one with more patience.
+func TestLongestStalledGivesWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := memory.NewAccount("a", 100).Limiter()
+		patient, hasTime := lend(t, l, 20, time.Hour)
+		moves, moving := lend(t, l, 30, patience)
+		stalls, stalled := lend(t, l, 30, patience)
+		time.Sleep(patience)
+		moves.Progressed()
+		young, fresh := lend(t, l, 20, patience)
+		var late memory.Token
+		got := make(chan error)
+		go func() { got <- l.Take(t.Context(), &late, 30, wait) }()
+		synctest.Wait()
+		if !stalled.isCut() || moving.isCut() || fresh.isCut() || hasTime.isCut() {
+			t.Fatal("the wrong one is cut off")
+		}
+		if !stalls.Reclaim() || moves.Reclaim() {
+			t.Error("Reclaim says otherwise")
+		}
+		stalls.Release()
+		if err := <-got; err != nil || late.Bytes() != 30 || l.Account().Used() != 100 {
+			t.Errorf("%v, %d bytes of %d", err, late.Bytes(), l.Account().Used())
+		}
+		for _, token := range []*memory.Token{patient, moves, young, &late} {
+			token.Release()
+		}
+		if n := l.Account().Used(); n != 0 || l.Account().Refused() != 1 {
+			t.Errorf("%d bytes are left, %d refusals", n, l.Account().Refused())
+		}
+	})
+}
+
+// TestWaits: a request that finds no memory and no stalled client waits, and is refused after a time, or at once if it
+// does not wait for others. Its own end ends the wait.
+func TestWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := memory.NewAccount("a", 100).Limiter()
+		var all, token memory.Token
+		if err := l.Take(t.Context(), &all, 100, wait); err != nil {
+			t.Fatal(err)
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		for _, test := range []struct {
+			ctx  context.Context
+			wait time.Duration
+			err  error
+			took time.Duration
+		}{{t.Context(), wait, memory.ErrFull, wait}, {t.Context(), 0, memory.ErrFull, 0}, {ended, wait, context.Canceled, 0}} {
+			begin := time.Now()
+			if err := l.Take(test.ctx, &token, 1, test.wait); !errors.Is(err, test.err) || time.Since(begin) != test.took {
+				t.Errorf("%v after %v, want %v after %v", err, time.Since(begin), test.err, test.took)
+			}
+		}
+		_ = time.AfterFunc(time.Second, all.Release)
+		if err := l.Take(t.Context(), &token, 100, wait); err != nil {
+			t.Error(err)
+		}
+		token.Release()
+		if n := l.Account().Used(); n != 0 || l.Account().Refused() != 2 {
+			t.Errorf("%d bytes are left, %d refusals", n, l.Account().Refused())
+		}
+		time.Sleep(tick)
+	})
+}
+
+// TestTakesPlaceOfStalled: a request that does not wait for others gets the memory of a client that has stalled, once
+// that is there, and waits no longer for it than a quarter of a second.
+func TestTakesPlaceOfStalled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := memory.NewAccount("a", 1).Limiter()
+		first, c := lend(t, l, 1, patience)
+		var token memory.Token
+		if err := l.Take(t.Context(), &token, 1, 0); !errors.Is(err, memory.ErrFull) || c.isCut() {
+			t.Errorf("at once: %v, cut off: %t", err, c.isCut())
+		}
+		time.Sleep(patience)
+		begin := time.Now()
+		if err := l.Take(t.Context(), &token, 1, 0); !errors.Is(err, memory.ErrFull) || !c.isCut() || time.Since(begin) != time.Second/4 {
+			t.Errorf("%v after %v, cut off: %t", err, time.Since(begin), c.isCut())
+		}
+		first.Release()
+		second, c := lend(t, l, 1, patience)
+		go func() {
+			<-c.cut
+			second.Release()
+		}()
+		time.Sleep(patience)
+		if err := l.Take(t.Context(), &token, 1, 0); err != nil {
+			t.Error(err)
+		}
+		token.Release()
+		time.Sleep(tick)
+	})
+}
+
+// TestNewestBesideThousands: a request that comes after thousands that get memory and stall waits about as long as one
+// of them may keep it, and the thousands are served too once no others come.
+func TestNewestBesideThousands(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := memory.NewAccount("a", 100).Limiter()
+		var served, refused int
+		var mu sync.Mutex
+		var all sync.WaitGroup
+		for range 5000 {
+			c := newClient()
+			all.Go(func() {
+				var token memory.Token
+				defer token.Release()
+				err := l.Take(t.Context(), &token, 1, wait)
+				mu.Lock()
+				if err != nil {
+					refused++
+				} else {
+					served++
+				}
+				mu.Unlock()
+				if err == nil {
+					token.Lend(c, patience)
+					<-c.cut
+				}
+			})
+			synctest.Wait() // each comes after the one before
+		}
+		for range 10 {
+			came := time.Now()
+			var token memory.Token
+			if err := l.Take(t.Context(), &token, 1, wait); err != nil || time.Since(came) > patience+tick {
+				t.Errorf("%v after %v", err, time.Since(came))
+			}
+			token.Release()
+		}
+		time.Sleep(wait)
+		var whole memory.Token
+		if err := l.Take(t.Context(), &whole, 100, wait); err != nil {
+			t.Error(err)
+		}
+		whole.Release()
+		all.Wait()
+		if served+refused != 5000 || served < 3000 { // 100 in each 50 ms or 60 ms of two seconds
+			t.Errorf("%d served, %d refused", served, refused)
+		}
+		time.Sleep(tick)
+	})
+}
+
+// TestOldestBesideNewest: a newest request that does not fit does not keep the oldest waiting.
+func TestOldestBesideNewest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := memory.NewAccount("a", 100).Limiter()
+		var tokens [10]memory.Token
+		for i := range tokens {
+			if !l.Try(&tokens[i], 10) {
+				t.Fatal("no room")
+			}
+		}
+		var came []string
+		var mu sync.Mutex
+		var all sync.WaitGroup
+		for name, n := range map[string]int64{"small": 10, "large": 50} {
+			all.Go(func() {
+				if name == "large" {
+					time.Sleep(time.Millisecond)
+				}
+				var token memory.Token
+				if l.Take(t.Context(), &token, n, wait) == nil {
+					mu.Lock()
+					came = append(came, name)
+					mu.Unlock()
+				}
+				token.Release()
+			})
+		}
+		time.Sleep(time.Second)
+		for i := range tokens {
+			tokens[i].Release()
+			synctest.Wait()
+		}
+		all.Wait()
+		if want := []string{"small", "large"}; !slices.Equal(came, want) {
+			t.Errorf("%q have come, want %q", came, want)
+		}
+		time.Sleep(tick)
+	})
+}
+
+// TestTokensUnderLoad: whatever requests do at the same time, nothing is held at the end, and all of them end.
+func TestTokensUnderLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := memory.NewAccount("a", 1000).Limiter()
+		results := make(map[string]int)
+		var mu sync.Mutex
+		var all sync.WaitGroup
+		for i := range uint64(300) {
+			all.Go(func() {
+				random := rand.New(rand.NewPCG(i, 1))
+				var token memory.Token
+				defer token.Release()
+				end := func(result string) {
+					mu.Lock()
+					defer mu.Unlock()
+					results[result]++
+				}
+				time.Sleep(time.Duration(random.IntN(1000)) * time.Millisecond)
+				c := newClient()
+				for range 1 + random.IntN(5) {
+					wait := wait * time.Duration(random.IntN(2))
+					if err := l.Take(t.Context(), &token, 1+random.Int64N(100), wait); err != nil {
+						end(fmt.Sprint("full, waits: ", wait > 0))
+						return
+					}
+					token.Lend(c, patience*time.Duration(1+random.IntN(2)))
+					select {
+					case <-c.cut:
+						end("cut off")
+						return
+					case <-time.After(time.Duration(random.IntN(200)) * time.Millisecond):
+						token.Progressed()
+					}
+				}
+				end("served")
+			})
+		}
+		all.Wait()
+		if len(results) != 4 || l.Account().Used() != 0 {
+			t.Errorf("%v, %d bytes are left", results, l.Account().Used())
+		}
+		var whole memory.Token
+		if !l.Try(&whole, 1000) {
+			t.Error("somebody waits")
+		}
+		whole.Release()
+		time.Sleep(tick)
+	})
+}
