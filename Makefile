@@ -45,9 +45,10 @@ IMAGE    ?= ghcr.io/select-service/select-service
 
 # Programs, tests and tools are built alike, so that Go compiles a package once with and
 # once without the race detector: with these tags, what needs C and what does not share
-# all else. Vetting is make lint's.
+# all else. Vetting is make lint's. Without DWARF, which stack traces and profiles do not need, a program is linked
+# in two thirds of the time, and the tests are a hundred programs. A debugger needs what go test builds by itself.
 export CGO_ENABLED := 1
-export GOFLAGS := $(GOFLAGS) -trimpath -vet=off -tags=$(TAGS)
+export GOFLAGS := $(GOFLAGS) -trimpath -vet=off -ldflags=-w -tags=$(TAGS)
 
 .PHONY: help
 help: ## list the targets
@@ -147,7 +148,7 @@ test test-sequential test-busy: export GORACE := atexit_sleep_ms=0
 # test/checks but that of the Go client in e2e/retries: the program that these start has it. All runs at the
 # same time, because the checks wait more than they compute.
 units      = $(GO) test $(RACE) $(SHORT) -p 3 -shuffle=on -timeout 60m $$($(GO) list ./... | grep -v /test/checks/) ./test/checks/e2e/retries
-checks     = $(GO) test $(SHORT) -p 3 -shuffle=on -timeout 60m $$($(GO) list ./test/checks/... | grep -v /e2e/retries)
+checks     = $(GO) test $(SHORT) -p 3 -shuffle=on -timeout 60m $$($(GO) list ./test/checks/... | grep -vE '/e2e/(attacks|retries)$$')
 sequential = $(GO) test $(SHORT) -p 1 -shuffle=on -run "^($$(grep -hoE '^func Test\w+' $(shortened) | cut -d' ' -f2 | sort -u | paste -sd'|'))$$" \
 	$$(dirname $(shortened) | sort -u | sed 's,^,./,')
 shortened  = $$(grep -rlF '/test/helpers/length"' --include='*_test.go' cmd demo internal pkg)
@@ -186,9 +187,12 @@ fuzz: setup ## run every fuzz target for FUZZTIME (30s)
 
 ##@ Checks of the product
 
-.PHONY: test-attacks
+.PHONY: test-attacks test-attacks-short
+test-attacks test-attacks-short: export SELECT_SERVICE_BIN := $(CURDIR)/$(BIN)/select-service
 test-attacks: build setup ## hostile callers, engines, peers and browsers (E2E_ALONE=1: delays too)
-	SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -count=1 -timeout 40m ./test/checks/e2e/attacks
+	$(GO) test -count=1 -timeout 40m ./test/checks/e2e/attacks
+test-attacks-short: build setup ## the same with fewer attackers
+	$(GO) test -short -count=1 -timeout 40m ./test/checks/e2e/attacks
 
 .PHONY: test-busy
 test-busy: test-program ## the timing-sensitive tests beside LOAD (20) busy processes

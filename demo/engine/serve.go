@@ -60,7 +60,8 @@ func start(ctx context.Context, g *errgroup.Group, conf config, i int) (string, 
 		ranks[rank], events[rank], replay[rank] = n, info.KVEventsEndpoint, info.ReplayEndpoint
 	}
 	api := openai.New(openai.Options{Model: conf.model, Adapters: conf.adapters, Render: conf.render, Ranks: ranks})
-	srv := &http.Server{Handler: api.Handler(), ReadHeaderTimeout: 10 * time.Second, Protocols: new(http.Protocols)}
+	// An engine that is frozen (SIGSTOP) for a while answers what came meanwhile, as real engines do, which have no such timeout.
+	srv := &http.Server{Handler: api.Handler(), ReadHeaderTimeout: time.Hour, Protocols: new(http.Protocols)}
 	srv.Protocols.SetHTTP1(true)
 	srv.Protocols.SetUnencryptedHTTP2(true)
 	g.Go(func() error {

@@ -80,7 +80,7 @@ func startExpecting(t testing.TB, expected []catalog.Scope, changes ...change) *
 	w := &world{metrics: counts.NewGateway(), log: new(servicetest.Log), engines: make(map[uint64]*servicetest.Engine)}
 	tokens := httptest.NewServer(http.HandlerFunc(w.tokenize))
 	t.Cleanup(tokens.Close)
-	asks := tokenizer.New(tokenizer.Options{URL: tokens.URL, Protocol: tokenizer.VLLMTokenize, Timeout: 5 * time.Second, MaxResponse: 1 << 20})
+	asks := tokenizer.New(tokenizer.Options{URL: tokens.URL, Protocol: tokenizer.VLLMTokenize, Timeout: time.Minute, MaxResponse: 1 << 20})
 	t.Cleanup(asks.Close)
 	lengths := describe.New(describe.Options{})
 	t.Cleanup(lengths.Close)
@@ -209,7 +209,7 @@ func (w *world) wantLoads(want string) {
 // await waits until fault has no text.
 func await(t testing.TB, fault func() string) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute) // only a test that fails waits that long
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for {

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -32,11 +33,12 @@ worker_selection:
   instances: [{name: fast, type: predicted-ttft}]
 `
 
-// gateway is a service that Envoy would ask. What Envoy itself does is no matter of its metrics,
-// so the test sends what Envoy's filter sends.
+// gateway is a service that Envoy would ask, with a proxy. What Envoy itself does is no matter of its
+// metrics, so the test sends what Envoy's filter sends.
 type gateway struct {
 	*service
 	client extproc.ExternalProcessorClient
+	proxy  string   // where it proxies
 	tokens []uint32 // of the next prompt
 }
 
@@ -53,12 +55,20 @@ func startGateway(t *testing.T, engines []engine) *gateway {
 	if err := os.WriteFile(policy, []byte(predicting), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	port := e2e.FreePort(t)
-	g.service = start(t, "gateway", e2e.FreePort(t), "--gateway-port", fmt.Sprint(port), "--tokenizer-url", tokenizer.URL,
+	port, proxy := e2e.FreePort(t), e2e.FreePort(t)
+	g.proxy = fmt.Sprintf("http://127.0.0.1:%d", proxy)
+	g.service = start(t, "gateway", e2e.FreePort(t), "--gateway-port", fmt.Sprint(port), "--proxy-port", fmt.Sprint(proxy), "--tokenizer-url", tokenizer.URL,
 		"--router-policy-config", policy, "--fleet", natstest.Start(t).URL, "--otlp-endpoint", spanStore(t))
 	for id, e := range engines {
+		answers := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			for _, event := range events(len(g.tokens), 0) {
+				_, _ = io.WriteString(w, event)
+			}
+		}))
+		t.Cleanup(answers.Close)
 		g.must(http.StatusCreated, "POST", "/workers", object{
-			"worker_id": id + 1, "model_name": chatModel, "endpoint": fmt.Sprintf("http://127.0.0.1:%d", id+1), "block_size": blockSize,
+			"worker_id": id + 1, "model_name": chatModel, "endpoint": answers.URL, "block_size": blockSize,
 			"kv_events_endpoint": e.Events, "replay_endpoint": e.Replay,
 		})
 	}
@@ -69,6 +79,31 @@ func startGateway(t *testing.T, engines []engine) *gateway {
 	t.Cleanup(func() { _ = conn.Close() })
 	g.client = extproc.NewExternalProcessorClient(conn)
 	return g
+}
+
+// question is the body of a chat.
+var question = fmt.Sprintf(`{"model":%q,"stream":true,"messages":[{"role":"user","content":"Hello"}]}`, chatModel)
+
+// events are an engine's streamed answer to a prompt, of which it has found some cached.
+func events(prompt, cached int) []string {
+	usage := fmt.Sprintf(`{"prompt_tokens":%d,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":%d}}`, prompt, cached)
+	return []string{
+		`data: {"choices":[{"delta":{"content":"Hi"}}]}` + "\n\n", `data: {"choices":[],"usage":` + usage + "}\n\n", "data: [DONE]\n\n",
+	}
+}
+
+// proxied is one request through the proxy.
+func (g *gateway) proxied(tokens []uint32) {
+	g.t.Helper()
+	g.tokens = tokens
+	resp, err := client.Post(g.proxy+"/v1/chat/completions", "application/json", strings.NewReader(question))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK {
+		g.t.Fatalf("%s %s %v", resp.Status, body, err)
+	}
 }
 
 // chat is one request with its streamed answer, of which the engine says that some was cached.
@@ -106,12 +141,11 @@ func (g *gateway) chat(tokens []uint32, cached int) {
 			}
 		}
 	}
-	ask := fmt.Sprintf(`{"model":%q,"stream":true,"messages":[{"role":"user","content":"Hello"}]}`, chatModel)
 	send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestHeaders{
 		RequestHeaders: headers(":method", "POST", ":path", "/v1/chat/completions"),
 	}})
 	send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestBody{
-		RequestBody: &extproc.HttpBody{Body: []byte(ask), EndOfStream: true},
+		RequestBody: &extproc.HttpBody{Body: []byte(question), EndOfStream: true},
 	}})
 	until("the request", func(m *extproc.ProcessingResponse) bool {
 		return m.GetRequestBody().GetResponse().GetBodyMutation().GetStreamedResponse().GetEndOfStream()
@@ -119,10 +153,9 @@ func (g *gateway) chat(tokens []uint32, cached int) {
 	send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseHeaders{
 		ResponseHeaders: headers(":status", "200", "content-type", "text/event-stream"),
 	}})
-	usage := fmt.Sprintf(`{"prompt_tokens":%d,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":%d}}`, len(tokens), cached)
-	for _, event := range []string{`{"choices":[{"delta":{"content":"Hi"}}]}`, `{"choices":[],"usage":` + usage + `}`, "[DONE]"} {
+	for i, event := range events(len(tokens), cached) {
 		send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseBody{
-			ResponseBody: &extproc.HttpBody{Body: []byte("data: " + event + "\n\n"), EndOfStream: event == "[DONE]"},
+			ResponseBody: &extproc.HttpBody{Body: []byte(event), EndOfStream: i == 2},
 		}})
 	}
 	until("the answer", func(m *extproc.ProcessingResponse) bool {

@@ -290,7 +290,8 @@ func (s *server) checkCounts(t *testing.T, tr *traffic, at time.Time) {
 		"min(select_service_reservations_live)":                                             0,
 		`sum(up{job="select-service"})`:                                                     4,
 		"sum(select_service_ready)":                                                         4,
-		`sum(select_service_gateway_requests_total{outcome="booked"})`:                      tr.round,
+		`sum(select_service_gateway_requests_total{outcome="booked"})`:                      2 * tr.round, // one through the proxy
+		`sum(select_service_proxy_ttft_seconds_count)`:                                      tr.round,
 		"sum(select_service_worker_overloaded)":                                             0,
 	} {
 		if got := s.value(t, expr, at); got != float64(want) {

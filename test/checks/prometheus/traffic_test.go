@@ -93,7 +93,8 @@ func (tr *traffic) play(d time.Duration) {
 		tr.faults()
 		tr.wait()
 		tr.gateway.chat(prompt(2_000_000+tr.round), 4*blockSize)
-		tr.issued[tr.gateway.service]++
+		tr.gateway.proxied(prompt(3_000_000 + tr.round))
+		tr.issued[tr.gateway.service] += 2
 		tr.first.must(http.StatusOK, "POST", "/conductor/query", object{"model": model, "block_size": blockSize, "token_ids": prompt(tr.round)})
 	}
 }

@@ -129,6 +129,37 @@ func TestLogin(t *testing.T) {
 	d.await(`!document.body.innerText.includes("What was looked at")`) // it is not for whoever comes next
 }
 
+// TestLateRefusal: two calls of the page are refused because it has no token, the second one late. The fleet's refusal stays on
+// the page: nothing asks again before a login.
+func TestLateRefusal(t *testing.T) {
+	file, _ := newTokens(t, "operate")
+	service, _ := start(t, "--tokens-file", file)
+	at, err := url.Parse(service)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inner := httputil.NewSingleHostReverseProxy(at)
+	late := make(chan struct{})
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/doctor") {
+			select {
+			case <-late:
+			case <-t.Context().Done():
+			}
+		}
+		inner.ServeHTTP(w, r)
+	}))
+	t.Cleanup(proxy.Close)
+	p := open(t, proxy.URL, "", 1440, 900, false)
+	p.expects("401")
+	p.press("Close")
+	p.says("Sign in to see the fleet.")
+	close(late)
+	p.says("asks for a token") // again, because of the late refusal
+	p.press("Close")
+	p.says("Sign in to see the fleet.")
+}
+
 // TestDrain: an operator drains a worker, after a question that names it; the page is behind a proxy that shows the service below a path.
 func TestDrain(t *testing.T) {
 	service, _ := start(t, "--ui-base", "/ops", "--use-kv-events=false")

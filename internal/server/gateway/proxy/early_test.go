@@ -126,7 +126,6 @@ func TestUnreadBody(t *testing.T) {
 	} {
 		for _, framing := range []string{"Content-Length: 1000\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n"} {
 			c := w.dial()
-			_ = c.SetDeadline(time.Now().Add(10 * time.Second))
 			c.send(tt.head + framing)
 			if a, err := c.tryReceive("GET"); err != nil || a.StatusCode != tt.want {
 				t.Errorf("%q: %v, %v", tt.head+framing, a.Response, err)
@@ -187,7 +186,7 @@ func TestLostPlace(t *testing.T) {
 			defer transport.CloseIdleConnections()
 			body, rest := io.Pipe()
 			defer rest.Close()
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			r, _ := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+w.address+chatPath, body)
 			go func() {

@@ -46,7 +46,7 @@ func TestClientLeaves(t *testing.T) {
 				leave(c)
 				select {
 				case <-ended:
-				case <-time.After(5 * time.Second):
+				case <-time.After(patience):
 					t.Fatal("the engine's connection is still open")
 				}
 				w.wantLoads("1:0")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -243,14 +244,15 @@ func TestFraming(t *testing.T) {
 				}
 			})
 			w.put(e)
-			c := w.dial()
-			c.send("POST " + chatPath + " HTTP/1.1\r\nHost: x\r\n" + tt.text)
-			a, err := c.tryReceive("POST")
-			if tt.want == 0 {
-				return // one way or the other
+			text := "POST " + chatPath + " HTTP/1.1\r\nHost: x\r\n" + tt.text
+			if tt.want == 0 { // one way or the other
+				c := w.dial()
+				c.send(text)
+				_, _ = c.tryReceive("POST")
+				return
 			}
-			if err != nil || a.StatusCode != tt.want {
-				t.Errorf("%v %v", a.Response, err)
+			if a := w.askPart(text); a.StatusCode != tt.want {
+				t.Errorf("%v", a.Response)
 			}
 			if tt.want != 200 && e.conns.Load() > 0 {
 				t.Error("it reached the engine")
@@ -293,7 +295,7 @@ func TestConnectionEnds(t *testing.T) {
 
 // TestRefusals: what is refused before an engine is asked.
 func TestRefusals(t *testing.T) {
-	w := start(t, func(s *settings) { s.MaxBody, s.PickTimeout = 1000, 200*time.Millisecond })
+	w := start(t, func(s *settings) { s.MaxBody = 1000 })
 	w.put(answering(t, jsonAnswer("{}")))
 	long := chatBody(`,"user":"` + strings.Repeat("x", 1000) + `"`)
 	head := "POST " + chatPath + " HTTP/1.1\r\nHost: x\r\n"
@@ -302,19 +304,27 @@ func TestRefusals(t *testing.T) {
 		want int
 		code string
 	}{
-		"too long":           {request(chatPath, long), 413, "body_too_large"},
-		"too long, unsaid":   {head + "Transfer-Encoding: chunked\r\n\r\n" + chunk(long) + lastChunk, 413, "body_too_large"},
-		"no JSON":            {request(chatPath, "{"), 400, "invalid_request_body"},
-		"no body":            {request(chatPath, ""), 400, "invalid_request_body"},
-		"unknown model":      {request(chatPath, `{"model":"x","messages":[]}`), 404, "model_not_found"},
-		"body does not come": {head + "Content-Length: 10\r\n\r\n{", 408, "body_timeout"},
-		"Anthropic's":        {request("/v1/messages", `{"model":"x","messages":[]}`), 404, `{"type":"error"`},
+		"too long":         {request(chatPath, long), 413, "body_too_large"},
+		"too long, unsaid": {head + "Transfer-Encoding: chunked\r\n\r\n" + chunk(long) + lastChunk, 413, "body_too_large"},
+		"no JSON":          {request(chatPath, "{"), 400, "invalid_request_body"},
+		"no body":          {request(chatPath, ""), 400, "invalid_request_body"},
+		"unknown model":    {request(chatPath, `{"model":"x","messages":[]}`), 404, "model_not_found"},
+		"Anthropic's":      {request("/v1/messages", `{"model":"x","messages":[]}`), 404, `{"type":"error"`},
 	} {
 		if a := w.ask(tt.text); a.StatusCode != tt.want || !strings.Contains(a.body, tt.code) || a.Header.Get("Content-Type") != "application/json" {
 			t.Errorf("%s: %d %q", name, a.StatusCode, a.body)
 		}
 	}
 	w.wantLoads("1:0")
+}
+
+// TestBodyDoesNotCome: a request whose body does not come is given up.
+func TestBodyDoesNotCome(t *testing.T) {
+	w := start(t, func(s *settings) { s.PickTimeout = 200 * time.Millisecond })
+	a := w.ask("POST " + chatPath + " HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+	if a.StatusCode != 408 || !strings.Contains(a.body, "body_timeout") || a.Header.Get("Content-Type") != "application/json" {
+		t.Errorf("%d %q", a.StatusCode, a.body)
+	}
 }
 
 // TestFull: beyond the limits a request is told to come again.
@@ -364,7 +374,7 @@ func TestMemory(t *testing.T) {
 	}
 	bodies := budget.Account(memory.Bodies)
 	bodies.Reserve(bodies.Limit() - 100<<10)
-	if a := w.ask(large); a.StatusCode != 503 {
+	if a := w.askPart(large); a.StatusCode != 503 {
 		t.Errorf("%d %q", a.StatusCode, a.body)
 	}
 }
@@ -483,19 +493,29 @@ func TestDrain(t *testing.T) {
 	c := w.dial()
 	c.send(request(chatPath, chatBody(`,"stream":true`)))
 	<-asked
+	const delay = 500 * time.Millisecond
+	began := time.Now()
 	stopped := make(chan struct{})
 	go func() {
-		w.stop(500*time.Millisecond, 20*time.Second)
+		w.stop(delay, patience)
 		close(stopped)
 	}()
-	await(t, func() string {
-		if a := w.ask(requestOf("GET", "/ready", "")); a.StatusCode != 503 {
-			return fmt.Sprint(a.StatusCode)
-		}
-		return ""
-	})
-	if a := w.ask(requestOf("GET", "/v1/models", "")); a.StatusCode != 200 {
-		t.Errorf("while it still takes requests: %d", a.StatusCode)
+	fresh := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	for path, want := range map[string]int{"/ready": 503, "/v1/models": 200} {
+		await(t, func() string {
+			resp, err := fresh.Get("http://" + w.address + path)
+			if err == nil {
+				_ = resp.Body.Close()
+			}
+			switch {
+			case time.Since(began) > delay: // it may be refused now
+			case err != nil:
+				return err.Error()
+			case resp.StatusCode != want:
+				return fmt.Sprintf("%s while it still takes requests: %d", path, resp.StatusCode)
+			}
+			return ""
+		})
 	}
 	await(t, func() string {
 		late, err := net.Dial("tcp", w.address)

@@ -213,7 +213,7 @@ func stalled(t *testing.T) (url string, asked <-chan struct{}) {
 // TestTimeout proves that a server that does not answer is a timeout, which counts as a
 // failure, and that a client who leaves is neither.
 func TestTimeout(t *testing.T) {
-	url, asked := stalled(t)
+	url, _ := stalled(t) // the request may not even come in time
 	c := client(t, Options{URL: url, Protocol: VLLMTokenize, Timeout: 20 * time.Millisecond})
 	if _, err := c.Tokens(t.Context(), request(t, openai.Chat, chat)); reasonOf(err) != Timeout {
 		t.Errorf("%v", err)
@@ -221,7 +221,7 @@ func TestTimeout(t *testing.T) {
 	if c.breakers.failing[url].failures != 1 {
 		t.Error("a timeout is not counted")
 	}
-	<-asked
+	url, asked := stalled(t)
 	c = client(t, Options{URL: url, Protocol: VLLMTokenize})
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {

@@ -35,8 +35,12 @@ func keepAlive(conn net.Conn) error {
 func TestThousandsOfConnections(t *testing.T) {
 	onFronts(t, func(t *testing.T, f *front) {
 		var all []net.Conn
-		for range 4000 {
-			all = append(all, dial(t, f.address, ""))
+		for i := range 4000 {
+			conn := dial(t, f.address, "")
+			if err := keepAlive(conn); err != nil { // at once: a connection that says nothing is closed after 10 s
+				t.Fatalf("connection %d: %v", i, err)
+			}
+			all = append(all, conn)
 		}
 		for range 2 {
 			for i, conn := range all {
@@ -177,7 +181,7 @@ func TestManyFields(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onFronts(t, func(t *testing.T, f *front) {
-				for range 4000 {
+				for range size(4000, 1500) { // of 0.7 MB each, if they were held
 					dial(t, f.address, text(f))
 				}
 			})

@@ -128,7 +128,7 @@ func TestMemory(t *testing.T) {
 			}
 			tc.attack(t, s, stop)
 			go func() { good <- callBeside(s, model, stop) }()
-			time.Sleep(attackTime)
+			time.Sleep(attackTime())
 			close(stop)
 			(<-good).check(t)
 			checkMemory(t, s)
@@ -137,7 +137,7 @@ func TestMemory(t *testing.T) {
 }
 
 // attackTime is how long an attack lasts.
-const attackTime = 4 * time.Second
+func attackTime() time.Duration { return time.Duration(size(4, 2)) * time.Second }
 
 // checkMemory checks the peak of an attack that is over, and that its memory comes
 // back.

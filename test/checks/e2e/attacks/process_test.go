@@ -234,7 +234,7 @@ func TestDeadConnections(t *testing.T) {
 // endWithDead ends the service among connections that fell silent.
 func endWithDead(t *testing.T, f *front) {
 	stages := []string{silent, f.head() + "X-", f.head() + "Content-Length: 100000\r\n\r\n{", keptAlive, strings.Repeat(f.request(""), 5000)}
-	for i := range 2500 {
+	for i := range size(2500, 500) {
 		stage := stages[i%len(stages)]
 		conn := dial(t, f.address, stage)
 		if stage == keptAlive {

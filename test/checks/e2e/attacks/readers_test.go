@@ -83,7 +83,8 @@ func TestStalledReaders(t *testing.T) {
 // after one has read a short one: the next ones are expected to be as short. Memory stays in its budget, somebody
 // gets each list, and other routes answer meanwhile.
 func TestLongLists(t *testing.T) {
-	const models, workers, readers, rounds = 6, 2000, 60, 4
+	const models, workers, readers = 6, 2000, 60
+	rounds := size(4, 2)
 	s := e2e.Serve(t, map[string]string{"SELECT_SERVICE_MAX_MEMORY": "512MiB"}, "--use-kv-events=false")
 	for m := range models {
 		set := make([]e2e.Object, workers)

@@ -72,7 +72,7 @@ export async function call<T>(method: string, path: string, body?: unknown, sign
     if (sent !== null) wanted.set("The token is not valid (any more).");
     else if (wanted.value === "") wanted.set("This service asks for a token.");
     locked.set(true);
-    token.set(null);
+    if (sent !== null) token.set(null); // else nothing has changed, and what others were told stays
   }
   throw new Failure(response.status, why || "status " + response.status);
 }
