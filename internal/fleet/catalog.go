@@ -75,7 +75,7 @@ var (
 )
 
 const (
-	// pollEvery is how often the head is read although nobody has told of a newer one.
+	// pollEvery is how often the head is read although nobody has announced a newer one.
 	pollEvery = 5 * time.Second
 	// readEvery is the least time between two readings of the head for no change of this process's, whatever others say
 	// that they have.
@@ -83,7 +83,7 @@ const (
 	// retryEvery is how long a change or a reading waits until it is tried again.
 	retryEvery = 200 * time.Millisecond
 	// editTime bounds the time of a change until it is in the bucket, which the first one of a fleet
-	// begins before its replicas were heard; seenTime is how long others are then awaited.
+	// begins before its replicas are known; seenTime is how long others are then awaited.
 	editTime, seenTime = 6 * time.Second, 3 * time.Second
 	// contendedTime is how long changes are tried again at once because others are always first.
 	contendedTime = time.Minute

@@ -225,9 +225,8 @@ func TestEmptied(t *testing.T) {
 		m.locked(func() { m.values, m.revision = map[string][]byte{}, map[string]uint64{} })
 		stale = m.join(t, "stale", func(c *Config) { c.Cache = old })
 		unread := m.join(t, "unread")
-		for _, r := range []*testReplica{stale, unread} { // within a second
-			r.NoteVersion(2)
-		}
+		unread.NoteVersion(2)
+		time.AfterFunc(time.Second, func() { stale.NoteVersion(2) }) // as often as replicas announce themselves
 		for i, r := range []*testReplica{stale, unread, newest} {
 			edit(r, uint64(3+i))
 		}
@@ -1089,7 +1088,17 @@ func TestBehindCopy(t *testing.T) {
 				text, _ := json.Marshal(h)
 				m.locked(func() { m.set(headKey, text) })
 				late := m.join(t, "late", cache)
-				time.Sleep(lowerTime / 2)
+				time.Sleep(lowerTime / 4)
+				if ids == nil {
+					var before, after uint64
+					m.locked(func() { before = m.last })
+					_, err := late.Edit(put(worker(3)))
+					m.locked(func() { after = m.last })
+					if !errors.Is(err, errLower) || after != before {
+						t.Errorf("a change meanwhile: %v, %d writes", err, after-before)
+					}
+				}
+				time.Sleep(lowerTime / 8)
 				if kept := late.Status().Version == 2 && strings.Contains(late.lists(), "http://w2 "); kept != (ids == nil) {
 					t.Errorf("version %d, workers\n%s", late.Status().Version, late.lists())
 				}
