@@ -1088,21 +1088,21 @@ func TestBehindCopy(t *testing.T) {
 				text, _ := json.Marshal(h)
 				m.locked(func() { m.set(headKey, text) })
 				late := m.join(t, "late", cache)
-				time.Sleep(lowerTime / 4)
+				time.Sleep(olderTime / 4)
 				if ids == nil {
 					var before, after uint64
 					m.locked(func() { before = m.last })
 					_, err := late.Edit(put(worker(3)))
 					m.locked(func() { after = m.last })
-					if !errors.Is(err, errLower) || after != before {
+					if !errors.Is(err, errOlder) || after != before {
 						t.Errorf("a change meanwhile: %v, %d writes", err, after-before)
 					}
 				}
-				time.Sleep(lowerTime / 8)
+				time.Sleep(olderTime / 8)
 				if kept := late.Status().Version == 2 && strings.Contains(late.lists(), "http://w2 "); kept != (ids == nil) {
 					t.Errorf("version %d, workers\n%s", late.Status().Version, late.lists())
 				}
-				time.Sleep(lowerTime)
+				time.Sleep(olderTime)
 				if late.Status().Version != 1 || strings.Contains(late.lists(), "http://w2 ") {
 					t.Errorf("in the end version %d, workers\n%s", late.Status().Version, late.lists())
 				}
