@@ -71,11 +71,11 @@ var (
 // Why the bucket cannot be written although it can be read.
 var (
 	errEmptied = fmt.Errorf("%w: its bucket has none that can be used, and the replica with the newest version has to fill it", ErrAway)
-	errLower   = fmt.Errorf("%w: its bucket has an older version than this replica", ErrAway)
+	errOlder   = fmt.Errorf("%w: its bucket has an older version than this replica", ErrAway)
 )
 
 const (
-	// pollEvery is how often the head is read although nobody has told of a newer one.
+	// pollEvery is how often the head is read although nobody has announced a newer one.
 	pollEvery = 5 * time.Second
 	// readEvery is the least time between two readings of the head for no change of this process's, whatever others say
 	// that they have.
@@ -83,7 +83,7 @@ const (
 	// retryEvery is how long a change or a reading waits until it is tried again.
 	retryEvery = 200 * time.Millisecond
 	// editTime bounds the time of a change until it is in the bucket, which the first one of a fleet
-	// begins before its replicas were heard; seenTime is how long others are then awaited.
+	// begins before its replicas are known; seenTime is how long others are then awaited.
 	editTime, seenTime = 6 * time.Second, 3 * time.Second
 	// contendedTime is how long changes are tried again at once because others are always first.
 	contendedTime = time.Minute
@@ -102,12 +102,12 @@ const (
 	lookEvery = 200 * time.Millisecond
 	// aheadTime is how long what others said of a newer version counts; they say it every second.
 	aheadTime = 10 * time.Second
-	// lowerTime is how long the bucket has a lower version than this process until that one counts:
+	// olderTime is how long the bucket has a lower version than this process until that one counts:
 	// it was read from a copy that was behind, or the servers have lost their latest state.
-	lowerTime = 15 * time.Second
-	// emptyTime is how long the bucket is empty until this process writes its version: others may have
-	// a newer one, and say so every second. Whoever has it is waited for until lowerTime.
-	emptyTime = 3 * time.Second
+	olderTime = 15 * time.Second
+	// emptiedTime is how long the bucket is empty until this process writes its version: others may have
+	// a newer one, and say so every second. Whoever has it is waited for until olderTime.
+	emptiedTime = 3 * time.Second
 )
 
 // edit is a change that waits.
@@ -144,7 +144,7 @@ const (
 	// inStep: it has the version that this process has.
 	inStep
 	// older: it has an older version. The copy that was read is behind, or the servers have lost their latest
-	// state. Nothing is written. After lowerTime the older version counts.
+	// state. Nothing is written. After olderTime the older version counts.
 	older
 	// emptied: it has no version that can be used, though the fleet has one. The replica with the newest one
 	// writes it, see Catalog.writable.
@@ -260,8 +260,8 @@ func (c *Catalog) writable() error {
 	case c.bucket == unread:
 		return ErrAway
 	case c.bucket == older:
-		return errLower
-	case c.bucket == unused && !joined, c.bucket == emptied && (!joined || waited < emptyTime || c.ahead() && waited < lowerTime):
+		return errOlder
+	case c.bucket == unused && !joined, c.bucket == emptied && (!joined || waited < emptiedTime || c.ahead() && waited < olderTime):
 		return errEmptied
 	}
 	return nil
@@ -496,7 +496,7 @@ func (c *Catalog) take(s *state) error {
 	case s.equal(c.now):
 		c.now = s
 		c.enter(inStep)
-	case s.version < c.now.version && (c.bucket != unread || s.precedes(c.now)) && (c.bucket != older || time.Since(c.since) < lowerTime):
+	case s.version < c.now.version && (c.bucket != unread || s.precedes(c.now)) && (c.bucket != older || time.Since(c.since) < olderTime):
 		c.enter(older)
 		return nil // as if it had not been read
 	default:

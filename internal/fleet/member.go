@@ -113,7 +113,7 @@ type Membership struct {
 	State    string // of the connection
 	Fault    string // "" for none
 	Replica  string
-	Replicas []string // the names of the others that are heard, never nil
+	Replicas []string // the names of the others that are live, never nil
 	Catalog  Status
 }
 

@@ -36,7 +36,7 @@ func (c Collector) Collect(ch chan<- prometheus.Metric) {
 	metrics.Send(ch, fleetLost, st.Malformed, "malformed")
 }
 
-// Live lists the names of the other replicas that are heard.
+// Live lists the names of the other replicas that are live.
 func (c *Conn) Live() []string {
 	names := []string{}
 	for _, m := range c.Members() {

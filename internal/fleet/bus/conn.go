@@ -34,7 +34,7 @@ type Config struct {
 	// tls:// URLs ask for.
 	TLS    *tls.Config
 	dialer nats.CustomDialer // of a test; nil: net.Dialer
-	// Follow and Unfollow are called with the endpoints of replicas that have come and gone.
+	// Follow and Unfollow are called with the endpoints of replicas that have joined and departed.
 	Follow   func(endpoint string) error
 	Unfollow func(endpoint string)
 	// Announced, if set, is called with the version of the catalog that another replica announces. It

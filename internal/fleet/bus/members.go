@@ -85,7 +85,7 @@ func (m *membership) run(ctx context.Context) {
 }
 
 // follow follows those that are not followed yet. One that cannot be, as too many are, may be later,
-// when others are gone.
+// when others have departed.
 func (m *membership) follow() {
 	m.mu.Lock()
 	var names []string
@@ -273,7 +273,7 @@ func (c *Conn) Members() []Member {
 }
 
 // Peers returns the base URLs of the other replicas, which are not this one's. It waits until the fleet can be reached
-// and those were heard, at most until ctx ends.
+// and those are known, at most until ctx ends.
 func (c *Conn) Peers(ctx context.Context) []string {
 	tick := time.NewTicker(announceEvery / 20)
 	defer tick.Stop()
