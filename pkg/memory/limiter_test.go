@@ -235,6 +235,51 @@ func TestOldestBesideNewest(t *testing.T) {
 	})
 }
 
+// TestResize: a token gets more of its limiter, or all of another one, in place of what it has; without room it keeps
+// that, and a client that has been cut off gets nothing. A limiter that is nil has room for all.
+func TestResize(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		small, large := memory.NewAccount("small", 100).Limiter(), memory.NewAccount("large", 100).Limiter()
+		var token, other memory.Token
+		resize := func(l *memory.Limiter, n int64, want error) {
+			t.Helper()
+			if err := l.Resize(t.Context(), &token, n, 0); !errors.Is(err, want) {
+				t.Errorf("%d bytes: %v, want %v", n, err, want)
+			}
+		}
+		has := func(inSmall, inLarge int64) {
+			t.Helper()
+			if s, l := small.Account().Used(), large.Account().Used(); s != inSmall || l != inLarge || token.Bytes() != max(s, l) {
+				t.Errorf("%d and %d bytes are used, the token has %d", s, l, token.Bytes())
+			}
+		}
+		resize(small, 60, nil)
+		resize(small, 100, nil)
+		has(100, 0)
+		resize(small, 101, memory.ErrFull)
+		resize(large, 101, memory.ErrFull)
+		has(100, 0)
+		resize(large, 80, nil)
+		has(0, 80)
+		c := newClient()
+		token.Lend(c, patience)
+		time.Sleep(patience)
+		if err := large.Take(t.Context(), &other, 21, 0); !errors.Is(err, memory.ErrFull) || !c.isCut() {
+			t.Errorf("%v, cut off: %t", err, c.isCut())
+		}
+		resize(large, 81, memory.ErrFull)
+		resize(small, 81, memory.ErrFull)
+		has(0, 80)
+		token.Release()
+		has(0, 0)
+		resize(nil, 1000, nil)
+		token.Lend(c, 0)
+		token.Release()
+		has(0, 0)
+		time.Sleep(tick)
+	})
+}
+
 // TestTokensUnderLoad: whatever requests do at the same time, nothing is held at the end, and all of them end.
 func TestTokensUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -56,7 +56,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		e.refuse(denied)
 		return
 	}
-	e.run()
+	e.run() //nolint:contextcheck // Admit waits for a moment at most
 }
 
 // open returns the exchange for a request, and why its caller may not send it; nil: the request is served. It has a

@@ -371,11 +371,12 @@ func TestStalledElsewhere(t *testing.T) {
 			for range sent {
 				conn := dial(t, address[other], whole[other])
 				_ = conn.SetReadDeadline(time.Now().Add(e2e.Patience))
-				a, err := http.ReadResponse(bufio.NewReader(conn), nil)
-				if err == nil && a.StatusCode == http.StatusOK {
-					served++
-				} else if err == nil {
-					last = append(last, a.StatusCode)
+				if a, err := http.ReadResponse(bufio.NewReader(conn), nil); err == nil {
+					if _ = a.Body.Close(); a.StatusCode == http.StatusOK {
+						served++
+					} else {
+						last = append(last, a.StatusCode)
+					}
 				}
 				_ = conn.Close()
 			}
