@@ -12,12 +12,14 @@ import (
 	"github.com/select-service/select-service/internal/codec/bodyscan"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/pkg/memory"
+	"github.com/select-service/select-service/test/helpers/length"
 )
 
 // TestScannedPrompts: a service that has read a prompt before asks for the same selections, and finds
 // the same faults, as one that keeps nothing of prompts. A prompt is known only to the same model,
 // tenant and salt, wherever these stand in the body.
 func TestScannedPrompts(t *testing.T) {
+	length.Sequential(t)
 	cache := NewScanned(8<<20, nil)
 	f := &fake{selection: selection.Selection{ReservationID: ptr("r"), Scope: defaultScope, Endpoint: "http://w:8000"}}
 	handler := func(c *bodyscan.Cache) http.Handler {

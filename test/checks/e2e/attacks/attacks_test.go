@@ -3,8 +3,7 @@
 // are asserted everywhere, delays only where nothing else runs (E2E_ALONE). They are
 // a ring of their own, make test-attacks: they take minutes, and their figures are
 // those of the program as it is shipped, without the race detector. With -short, as
-// CI plays them, there are fewer attackers, but never so few that they would fit into
-// what the limits leave.
+// CI plays them, there are fewer attackers in the slowest.
 package attacks
 
 import (

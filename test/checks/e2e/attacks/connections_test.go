@@ -181,7 +181,7 @@ func TestManyFields(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onFronts(t, func(t *testing.T, f *front) {
-				for range size(4000, 1500) { // of 0.7 MB each, if they were held
+				for range size(4000, 1500) {
 					dial(t, f.address, text(f))
 				}
 			})
