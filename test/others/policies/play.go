@@ -10,11 +10,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/select-service/select-service/demo/sim/engine"
 	"github.com/select-service/select-service/demo/sim/node"
 	"github.com/select-service/select-service/demo/sim/simapi"
 	"github.com/select-service/select-service/demo/sim/stats"
-	"github.com/select-service/select-service/demo/sim/workload"
+	"github.com/select-service/select-service/internal/simulation/engine"
+	"github.com/select-service/select-service/internal/simulation/workload"
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 

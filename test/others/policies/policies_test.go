@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/select-service/select-service/demo/sim/workload"
+	"github.com/select-service/select-service/internal/simulation/workload"
 )
 
 var (
