@@ -345,6 +345,14 @@ test-peers: build ## run the service beside Dynamo's releases (ARGS to choose)
 compare-gateways: build setup ## beside SMG and vllm-router on the same engines (ARGS: --plays, --rounds, --short, --model); run it alone
 	GO='$(GO)' scripts/compare-gateways.sh $(ARGS)
 
+.PHONY: compare-policies
+compare-policies: setup ## rules of placement, ours and those of other gateways, in model time (ARGS)
+	GO='$(GO)' scripts/compare-policies.sh $(ARGS)
+
+.PHONY: traces-agents
+traces-agents: ## a trace of agents that write code into bin/agents-SEED.jsonl (SEED, SESSIONS)
+	scripts/traces-agents.sh
+
 .PHONY: test-kube-api
 test-kube-api: build setup $(HELM) ## the same, an update of 100 pods behind Envoy and the chart, on a real API server (built once, 12 minutes; ARGS)
 	GO='$(GO)' SELECT_SERVICE_HELM=$(CURDIR)/$(HELM) SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service scripts/test-kube-api.sh $(ARGS)

@@ -14,7 +14,7 @@ import (
 
 // TestLogPolicy: the start log names the policy, why it decides and, only where one does, the weight that decides.
 func TestLogPolicy(t *testing.T) {
-	every := func(catalog.Scope) bool { return true }
+	every := policies.NewServed(func(catalog.Scope) bool { return true })
 	for want, s := range map[string]policies.Settings{
 		`"policy":"predicted-ttft","decided_by":"front","message"`:                       {Served: every},
 		`"weight":"--router-temperature","policy":"default","decided_by":"weight"`:       {Served: every, Weight: "--router-temperature"},

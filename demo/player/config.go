@@ -48,6 +48,8 @@ type config struct {
 	Workload  string   `json:"workload"`
 	Trace     string   `json:"trace,omitempty"`
 	Rate      float64  `json:"rate"`
+	Closed    bool     `json:"closed_loop,omitempty"`
+	Sessions  float64  `json:"sessions_per_sec,omitempty"`
 	Rounds    int      `json:"rounds"`
 	Warm      bool     `json:"warm,omitempty"`
 	Again     int      `json:"again,omitempty"`
@@ -82,9 +84,11 @@ func (c *config) flags() *pflag.FlagSet {
 	f.StringVar(&c.Workload, "workload", c.Workload, "built-in workload: chats, agents (tool calls, sub-agents, document lookups), or long-agents (contexts of 50,000 to 200,000 tokens)")
 	f.Uint64Var(&c.Seed, "seed", c.Seed, "seed of the built-in workload and of random choices")
 	f.IntVar(&c.Requests, "requests", c.Requests, "requests to play")
-	f.StringVar(&c.Trace, "trace", c.Trace, "play a trace in Mooncake's format instead of the built-in workload")
+	f.StringVar(&c.Trace, "trace", c.Trace, "play a trace in Mooncake's format, or in that of aiperf's agents, instead of the built-in workload")
 	f.StringVar(&c.WriteTrace, "write-trace", c.WriteTrace, "only write the workload to this file, in Mooncake's format")
 	f.Float64Var(&c.Rate, "rate", c.Rate, "let requests arrive so many times as fast, for another load")
+	f.BoolVar(&c.Closed, "closed-loop", c.Closed, "let the requests of a session wait for the answers before them, so that slow answers delay what follows; a trace of sessions is always played so")
+	f.Float64Var(&c.Sessions, "sessions-per-sec", c.Sessions, "let the sessions of a trace begin at random times with this mean rate, in place of the times in the trace")
 	f.IntVar(&c.Rounds, "rounds", c.Rounds, "times to play all policies in turn; the table has medians")
 	f.BoolVar(&c.Warm, "warm", c.Warm, "keep what the service has learned from round to round; without, each play has a tenant of its own")
 	f.IntVar(&c.Again, "again", c.Again, "times to play again what came too late because the machine was busy")
@@ -119,6 +123,12 @@ func (c *config) validate() ([]string, error) {
 	}
 	if c.Workload != chats && c.Workload != agents && c.Workload != longAgents {
 		errs = append(errs, fmt.Errorf("workload: %q is none of %s, %s, %s", c.Workload, chats, agents, longAgents))
+	}
+	if !(c.Sessions >= 0) {
+		errs = append(errs, fmt.Errorf("sessions-per-sec: %g is below 0", c.Sessions))
+	}
+	if c.Closed && c.Disturb != "" {
+		errs = append(errs, errDisturbed)
 	}
 	if c.Rounds < 1 {
 		errs = append(errs, fmt.Errorf("rounds: %d is below 1", c.Rounds))

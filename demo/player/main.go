@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -49,6 +50,12 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	if conf.WriteTrace != "" {
 		return writeTrace(conf.WriteTrace, requests)
+	}
+	if conf.Trace != "" && slices.ContainsFunc(requests, func(r workload.Request) bool { return r.Session != "" }) {
+		conf.Closed = true
+		if conf.Disturb != "" {
+			return errDisturbed
+		}
 	}
 	sum := workload.Summarize(requests)
 	if conf.Speedup == 0 {
@@ -99,6 +106,9 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	return playOn(ctx, conf, conf.Model, nth[selectService]+1, requests)
 }
 
+// errDisturbed: when half of the requests are sent is not known before.
+var errDisturbed = errors.New("disturb: a disturbance comes at a time, and requests that wait for answers have none")
+
 // maxWatched is the most model seconds per second for people who look on.
 const maxWatched = 2
 
@@ -117,6 +127,9 @@ func load(conf config) ([]workload.Request, error) {
 		requests = workload.LongAgents().Generate(conf.Seed, conf.Requests)
 	default:
 		requests = workload.DefaultChats().Generate(conf.Seed, conf.Requests)
+	}
+	if conf.Sessions > 0 {
+		requests = workload.Start(requests, conf.Sessions, conf.Seed)
 	}
 	for i := range requests {
 		requests[i].At = time.Duration(float64(requests[i].At) / conf.Rate)

@@ -128,15 +128,17 @@ type playRun struct {
 	screen   *screen
 	phases   *phases // nil unless there is a disturbance
 	wall     time.Duration
+	answered []chan struct{} // by request: closed when it has its answer, in a closed loop
 
 	// mu guards the fields below.
-	mu     sync.Mutex
-	first  []firstToken
-	done   int
-	choice []time.Duration // real time of each decision
-	late   []float64       // ms of model time by which each request was sent too late
-	failed []error         // one per request that did not end well
-	lost   []error         // one per request with lifecycle calls that failed
+	mu       sync.Mutex
+	sessions map[string]*sessionTime // those of a closed loop
+	first    []firstToken
+	done     int
+	choice   []time.Duration // real time of each decision
+	late     []float64       // ms of model time by which each request was sent too late
+	failed   []error         // one per request that did not end well
+	lost     []error         // one per request with lifecycle calls that failed
 }
 
 // firstToken is the first token of one request.
@@ -146,8 +148,12 @@ type firstToken struct {
 	choice float64       // ms of model time before that, until the engine was chosen
 }
 
+// sessionTime is the time of a session: from when its first request was due to its last answer.
+type sessionTime struct{ from, until time.Time }
+
 // playAll sends each request at its time, however many are running, and slows engines as
-// configured. It fails if an engine cannot be slowed.
+// configured. In a closed loop it sends what waits for answers a pause after these. It fails if an
+// engine cannot be slowed.
 func (r *playRun) playAll(ctx context.Context) error {
 	slow, err := r.conf.slowdowns()
 	if err != nil {
@@ -181,7 +187,17 @@ func (r *playRun) playAll(ctx context.Context) error {
 	var wg sync.WaitGroup
 	over := make(chan struct{}) // closed when the disturbance is over
 	var paused time.Duration
+	if r.conf.Closed {
+		r.sessions = make(map[string]*sessionTime)
+		for range r.requests {
+			r.answered = append(r.answered, make(chan struct{}))
+		}
+	}
 	for i := range r.requests {
+		if r.conf.Closed && len(r.requests[i].After) > 0 {
+			wg.Go(func() { r.follow(ctx, &r.requests[i]) })
+			continue
+		}
 		if r.phases != nil && i == len(r.requests)/2 {
 			wg.Go(func() {
 				defer close(over)
@@ -209,7 +225,43 @@ func (r *playRun) playAll(ctx context.Context) error {
 	return phases.Wait()
 }
 
+// follow plays a request that waits for answers.
+func (r *playRun) follow(ctx context.Context, req *workload.Request) {
+	for _, id := range req.After {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.answered[id-1]:
+		}
+	}
+	due := time.Now().Add(time.Duration(float64(req.Pause) / r.conf.Speedup))
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Until(due)):
+		r.playOne(ctx, req, due)
+	}
+}
+
+// answeredOne notes that a request of a closed loop has ended.
+func (r *playRun) answeredOne(req *workload.Request, due time.Time) {
+	defer close(r.answered[req.ID-1])
+	if req.Session == "" {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.sessions[req.Session]
+	if s == nil {
+		s = &sessionTime{from: due}
+		r.sessions[req.Session] = s
+	}
+	s.until = time.Now()
+}
+
 func (r *playRun) playOne(ctx context.Context, req *workload.Request, due time.Time) {
+	if r.conf.Closed {
+		defer r.answeredOne(req, due)
+	}
 	phase := r.phases.current()
 	asked := time.Now()
 	late := asked.Sub(due)

@@ -235,3 +235,34 @@ func TestInterrupt(t *testing.T) {
 		t.Errorf("%d workers are still registered", len(svc.workers))
 	}
 }
+
+// TestClosedLoop plays a trace of sessions: every turn comes its pause after the answer before it, so a session takes as long as
+// its answers and pauses do, and the results say so.
+func TestClosedLoop(t *testing.T) {
+	svc, target := newFakeService(t)
+	urls := startEngines(t, svc, 2, 16384)
+	trace := filepath.Join(t.TempDir(), "trace.jsonl")
+	lines := `{"session_id":"a","input_length":600,"output_length":101,"hash_ids":[1,2],"timestamp":0}
+{"session_id":"a","input_length":10,"output_length":101,"hash_ids":[3],"delay":30000}
+{"session_id":"b","input_length":20,"output_length":51,"hash_ids":[1],"parent_session_id":"a","parent_turn":1,"delay":4000}
+`
+	if err := os.WriteFile(trace, []byte(lines), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rep, out, err := playJSON(t, "--target", target, "--engines", strings.Join(urls, ","), "--trace", trace, "--speedup", "20", "--policies", "round-robin")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	// 100 tokens take 2 s at 50 a second, and a's second turn waits for b, which takes 4 s + 1 s, and then 30 s more.
+	r := rep.Results[0]
+	if r.Requests != 3 || r.Sessions != 2 || r.SessionP99S < 2+4+1+30+2 || r.SessionMeanS < (39+1)/2 || r.TotalP99MS < r.TotalMeanMS || !rep.Config.Closed {
+		t.Errorf("%+v", r)
+	}
+	if !strings.Contains(out, "2 whole sessions took") {
+		t.Error(out)
+	}
+	_, _, err = playJSON(t, "--target", target, "--engines", strings.Join(urls, ","), "--trace", trace, "--disturb", "true")
+	if err == nil || !strings.Contains(err.Error(), "disturb: ") {
+		t.Error(err)
+	}
+}

@@ -61,6 +61,12 @@ func (r *report) writeTable(w io.Writer) {
 			fmt.Sprintf("%.1f ms", x.ChoiceMeanMS))
 	}
 	fmt.Fprintf(w, "\nhit rate: prompt tokens found in the caches; TPOT: mean time per output token; load spread: busiest engine by the mean\n")
+	for _, g := range byPolicy(r.Results) {
+		if x := median(g); x.Sessions > 0 {
+			fmt.Fprintf(w, "%s: last token after %s in the mean, p99 %s; %d whole sessions took %.1f s in the mean, p99 %.1f s\n",
+				x.Policy, stats.Milliseconds(x.TotalMeanMS), stats.Milliseconds(x.TotalP99MS), x.Sessions, x.SessionMeanS, x.SessionP99S)
+		}
+	}
 	writeComparisons(w, r.Comparisons)
 	if len(r.Comparisons) > 0 {
 		fmt.Fprintf(w, "\n+ choice: TTFT with the time before it until the engine was chosen, also in a queue of the service\n")

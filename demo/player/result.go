@@ -24,7 +24,11 @@ type result struct {
 	TPOTP50MS       float64 `json:"tpot_p50_ms"`
 	TPOTP90MS       float64 `json:"tpot_p90_ms"`
 	TPOTP99MS       float64 `json:"tpot_p99_ms"`
-	TotalMeanMS     float64 `json:"total_mean_ms"`      // from arrival to the last token
+	TotalMeanMS     float64 `json:"total_mean_ms"` // from arrival to the last token
+	TotalP99MS      float64 `json:"total_p99_ms"`
+	Sessions        int     `json:"sessions,omitempty"`       // of a closed loop
+	SessionMeanS    float64 `json:"session_mean_s,omitempty"` // from when a session's first request is due to its last answer, in seconds of model time
+	SessionP99S     float64 `json:"session_p99_s,omitempty"`
 	AskedTTFTMeanMS float64 `json:"asked_ttft_mean_ms"` // TTFT with the choice before it: the wait in a queue of the service, but also its real delays, as model time
 	AskedTTFTP99MS  float64 `json:"asked_ttft_p99_ms"`
 	BusySpread      float64 `json:"busy_spread"`     // highest prefill time of an engine over the mean
@@ -77,7 +81,12 @@ func newResult(name string, engines []simapi.Stats, r *playRun) result {
 	}
 	res.TTFTMeanMS, res.TTFTP50MS, res.TTFTP90MS, res.TTFTP99MS = stats.Mean(ttft), stats.Quantile(ttft, 0.5), stats.Quantile(ttft, 0.9), stats.Quantile(ttft, 0.99)
 	res.TPOTMeanMS, res.TPOTP50MS, res.TPOTP90MS, res.TPOTP99MS = stats.Mean(tpot), stats.Quantile(tpot, 0.5), stats.Quantile(tpot, 0.9), stats.Quantile(tpot, 0.99)
-	res.TotalMeanMS = stats.Mean(total)
+	res.TotalMeanMS, res.TotalP99MS = stats.Mean(total), stats.Quantile(total, 0.99)
+	var sessions []float64
+	for _, s := range r.sessions {
+		sessions = append(sessions, s.until.Sub(s.from).Seconds()*r.conf.Speedup)
+	}
+	res.Sessions, res.SessionMeanS, res.SessionP99S = len(sessions), stats.Mean(sessions), stats.Quantile(sessions, 0.99)
 	var asked []float64
 	for _, f := range r.first {
 		asked = append(asked, f.choice+f.ttft)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/selection/identity"
+	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -101,19 +102,19 @@ func (g Gateway) Names() map[string]catalog.Scope {
 
 // Serves reports which scopes a port for requests to engines can name, nil: there is no such port. Without
 // configured names these are all of the tenant default.
-func (c Config) Serves() func(catalog.Scope) bool {
+func (c Config) Serves() *policies.Served {
 	if !c.Fronts() {
 		return nil
 	}
 	g := c.Gateway
 	if g.Models == nil {
-		return func(sc catalog.Scope) bool { return sc.Tenant == catalog.DefaultName }
+		return policies.NewServed(func(sc catalog.Scope) bool { return sc.Tenant == catalog.DefaultName })
 	}
 	named := make(map[catalog.Scope]bool, len(g.Models))
 	for _, sc := range g.Names() {
 		named[sc] = true
 	}
-	return func(sc catalog.Scope) bool { return named[sc] }
+	return policies.NewServed(func(sc catalog.Scope) bool { return named[sc] })
 }
 
 var errGatewayModel = errors.New("want NAME=MODEL, NAME=MODEL@TENANT or MODEL, with names of at most 1024 bytes")

@@ -71,7 +71,7 @@ func TestServedScopes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := servicetest.Start(t, servicetest.EventsOff, func(c *node.Config) {
 			c.Scopes.Policies, _ = (*policies.Section)(nil).Resolve(policies.Settings{
-				Weights: selector.DefaultWeights(), Served: func(sc catalog.Scope) bool { return sc.Tenant == catalog.DefaultName },
+				Weights: selector.DefaultWeights(), Served: policies.NewServed(func(sc catalog.Scope) bool { return sc.Tenant == catalog.DefaultName }),
 			})
 		})
 		for id, tenant := range map[uint64]string{1: catalog.DefaultName, 2: "blue"} {
@@ -101,5 +101,46 @@ func TestServedScopes(t *testing.T) {
 			}
 			want(step.served, step.other)
 		}
+	})
+}
+
+// TestServedByFurtherName proves that a port that names a model by a further name of its engines serves that model's
+// scope, as long as an engine has that name.
+func TestServedByFurtherName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := servicetest.Start(t, servicetest.EventsOff, func(c *node.Config) {
+			c.Scopes.Policies, _ = (*policies.Section)(nil).Resolve(policies.Settings{
+				Weights: selector.DefaultWeights(),
+				Served: policies.NewServed(func(sc catalog.Scope) bool {
+					return sc == catalog.Scope{Model: "gpt-4", Tenant: servicetest.Scope.Tenant}
+				}),
+			})
+		})
+		put := func(id uint64, further ...string) {
+			w.Put(servicetest.Record(id, 1, func(r *catalog.Record) { r.Aliases = further }))
+		}
+		want := func(text string) {
+			t.Helper()
+			if all := w.Policies(catalog.ScopeFilter{}); len(all) != 1 || all[0].Name+" "+string(all[0].DecidedBy) != text {
+				t.Errorf("%+v, want %s", all, text)
+			}
+		}
+		put(1)
+		want("default contract")
+		put(1, "gpt-4")
+		want("predicted-ttft front")
+		put(2, "other", "gpt-4")
+		put(1)
+		want("predicted-ttft front")
+		if err := w.ApplyPolicies([]byte(`{"aggregated":"default"}`)); err != nil {
+			t.Fatal(err)
+		}
+		want("default section")
+		if err := w.ApplyPolicies(nil); err != nil {
+			t.Fatal(err)
+		}
+		want("predicted-ttft front")
+		put(2, "other")
+		want("default contract")
 	})
 }

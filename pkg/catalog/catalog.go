@@ -367,6 +367,9 @@ func (c *Catalog) Alias(of Scope) (sc Scope, ok bool) {
 	return sc, ok
 }
 
+// Aliases returns the scopes of all further names, by these: see Alias. The map must not be changed.
+func (c *Catalog) Aliases() map[Scope]Scope { return c.view.Load().aliases }
+
 // Named returns the scope that a name stands for: see Alias.
 func (c *Catalog) Named(of Scope) Scope {
 	if sc, ok := c.Alias(of); ok {

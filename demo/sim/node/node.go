@@ -193,6 +193,14 @@ func (n *Node) Stats() simapi.Stats {
 	}
 }
 
+// Cached returns how many leading tokens of a prompt the engine's cache holds now.
+func (n *Node) Cached(prompt []uint32) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.advanceLocked(n.modelNowLocked())
+	return n.eng.Cached(engine.Keys{}, prompt)
+}
+
 // Usage is what an engine has to do.
 type Usage struct {
 	Running, Waiting int // requests: decoding; in the prefill queue or in prefill

@@ -41,10 +41,10 @@ type Settings struct {
 	Name, Type string
 	// Weights are the service's, for instances that have none of their own.
 	Weights selector.Weights
-	// Served reports whether a port of this process for requests to engines, the gateway's or the proxy's, can name
-	// a scope. Such a port sees the first tokens, so predicted-ttft is the built-in policy of these scopes; nil:
-	// there is no such port.
-	Served func(catalog.Scope) bool
+	// Served has the scopes that a port of this process for requests to engines, the gateway's or the proxy's, can
+	// name. Such a port sees the first tokens, so predicted-ttft is the built-in policy of these scopes; nil: there
+	// is no such port.
+	Served *Served
 	// Weight names the option that gives a weight of Dynamo's cost, so that this cost decides in served scopes
 	// too; "": none is given.
 	Weight string
@@ -182,7 +182,7 @@ func (t *Table) Of(sc catalog.Scope) (*Instance, Reason) {
 		return t.deciding, t.named
 	case t.typed != nil:
 		return t.typed, ByOption
-	case t.settings.Served == nil || !t.settings.Served(sc):
+	case !t.settings.Served.Has(sc):
 		return builtIn, ByContract
 	case t.settings.Weight != "":
 		return builtIn, ByWeight

@@ -174,9 +174,10 @@ func (r *Registry) Hybrid() *indexer.HybridStats { return &r.hybrid }
 // Closing reports whether RefuseNew was called.
 func (r *Registry) Closing() bool { return r.closing.Load() }
 
-// workersChanged answers the requests that wait in the queues of ended states with ErrGone, so
-// that they are tried again, and dispatches the others.
+// workersChanged has scopes choose by the policies for their workers' further names, answers the requests that wait in
+// the queues of ended states with ErrGone, so that they are tried again, and dispatches the others.
 func (r *Registry) workersChanged() {
+	r.setPolicies(func() bool { return r.policies.Settings().Served.SetAliases(r.catalog.Aliases()) })
 	r.mu.Lock()
 	ended := r.ended
 	r.ended = nil
@@ -253,13 +254,18 @@ var errOtherPolicies = &contract.Error{Kind: contract.Unavailable, Text: "the se
 // SetPolicies has all scopes choose by the policies of t from now on. What former policies delay is
 // tried again. After RefuseNew nothing changes any more.
 func (r *Registry) SetPolicies(t *policies.Table) {
+	r.setPolicies(func() bool { r.policies = t; return true })
+}
+
+// setPolicies changes what decides, which is reported, and has all scopes choose by that.
+func (r *Registry) setPolicies(change func() (changed bool)) {
 	var replaced []*waitqueue.Queue
 	r.mu.Lock()
-	if r.closing.Load() { // CloseQueues may have closed the queues
+	if r.closing.Load() || !change() { // CloseQueues may have closed the queues
 		r.mu.Unlock()
 		return
 	}
-	r.policies = t
+	t := r.policies
 	if t.Delays() {
 		r.canWait.Store(true)
 	}

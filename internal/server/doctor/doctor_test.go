@@ -338,7 +338,7 @@ func TestFindings(t *testing.T) {
 // served is a change of the configuration: a port for requests to engines serves all scopes.
 func served(c *node.Config) {
 	c.Scopes.Policies, _ = (*policies.Section)(nil).Resolve(policies.Settings{
-		Weights: selector.DefaultWeights(), Served: func(catalog.Scope) bool { return true },
+		Weights: selector.DefaultWeights(), Served: policies.NewServed(func(catalog.Scope) bool { return true }),
 	})
 }
 

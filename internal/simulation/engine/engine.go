@@ -193,6 +193,11 @@ func (e *Engine) ClearCache() ([]Event, bool) {
 	return e.cache.TakeEvents(), ok
 }
 
+// Cached returns how many leading tokens of a prompt the cache holds now.
+func (e *Engine) Cached(keys Keys, prompt []uint32) int {
+	return len(e.cache.match(keys, prompt)) * e.cfg.BlockSize
+}
+
 // CacheLen returns the number of full blocks in the cache.
 func (e *Engine) CacheLen() int { return e.cache.Len() }
 

@@ -1,7 +1,9 @@
 package workload
 
 import (
+	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -92,7 +94,7 @@ func (a Agents) Generate(seed uint64, n int) []Request {
 	for before := 0; before < n; before = countBefore(g.all, at) {
 		at += seconds(g.rnd.ExpFloat64() * a.Batch / a.TasksPerSec)
 		for more := true; more; more = g.rnd.Float64() >= 1/a.Batch {
-			g.task(at, g.prompts[zipf(g.rnd, a.Kinds)], true)
+			g.task(Request{At: at}, g.prompts[zipf(g.rnd, a.Kinds)], true)
 			g.lookups(at)
 		}
 	}
@@ -106,24 +108,30 @@ type agents struct {
 	prompts   [][]uint32
 	documents [][]uint32
 	texts     uint64 // texts made so far, the key of the next
+	sessions  int    // begun so far
 	all       []Request
 }
 
-// task appends the requests of an agent that begins at time at with a context, and of the
-// sub-agents that it starts. It returns when the agent ends.
-func (a *agents) task(at time.Duration, context []uint32, mayBranch bool) time.Duration {
+// task appends the requests of an agent that begins with r on a context, and of the sub-agents that it starts. It returns
+// when the agent ends.
+func (a *agents) task(r Request, context []uint32, mayBranch bool) time.Duration {
+	a.sessions++
+	r.Session = fmt.Sprintf("agent-%d", a.sessions)
 	head, said := len(context), append([]uint32(nil), context...)
 	said = append(said, a.text(a.Task)...)
 	for step := 1; ; step++ {
 		call := a.text(a.Call)
-		a.all = append(a.all, Request{At: at, Prompt: said[:len(said):len(said)], Output: call})
+		r.Prompt, r.Output = said[:len(said):len(said)], call
+		a.all = append(a.all, r)
 		said = append(said, call...)
-		at += seconds(float64(len(call))/a.AnswerRate + minTool + a.rnd.ExpFloat64()*a.ToolTime.Seconds())
+		pause := minTool + a.rnd.ExpFloat64()*a.ToolTime.Seconds()
+		r.At += seconds(float64(len(call))/a.AnswerRate + pause)
+		r.After, r.Pause = []int{len(a.all)}, seconds(pause)
 		if step == a.MaxSteps || a.rnd.Float64() >= a.MoreSteps {
-			return at
+			return r.At
 		}
 		if mayBranch && a.rnd.Float64() < a.Branch {
-			at = a.branch(at, said)
+			a.branch(&r, said)
 		}
 		said = append(said, a.text(a.Result)...)
 		if len(said) > a.Compact && len(said) > 2*head {
@@ -132,17 +140,20 @@ func (a *agents) task(at time.Duration, context []uint32, mayBranch bool) time.D
 	}
 }
 
-// branch starts several sub-agents at the same time on one context, and returns when the last
-// one ends.
-func (a *agents) branch(at time.Duration, context []uint32) time.Duration {
-	end := at
+// branch starts several sub-agents at the same time on one context, in place of the agent's next request r, which comes when
+// the last one has ended.
+func (a *agents) branch(r *Request, context []uint32) {
 	sub := *a // their tasks are shorter
 	sub.Task, sub.MaxSteps = a.Question, 4
+	begin := *r
+	begin.Parent = r.Session
 	for range 2 + a.rnd.IntN(a.Branches-1) {
-		end = max(end, sub.task(at, context, false))
+		begin.After = slices.Clone(begin.After)
+		r.At = max(r.At, sub.task(begin, context, false))
+		r.After = append(r.After, len(sub.all))
 	}
-	a.all, a.texts = sub.all, sub.texts
-	return end
+	r.Pause = seconds(minTool)
+	a.all, a.texts, a.sessions = sub.all, sub.texts, sub.sessions
 }
 
 // lookups appends the lookups of a task, spread over the time of a task.

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -93,6 +94,7 @@ func (g *generator) chat(all []Request, at time.Duration) []Request {
 	g.chats++
 	key := g.chats << 8
 	said := append([]uint32(nil), g.system[zipf(g.rnd, g.Apps)]...)
+	r := Request{At: at, Session: fmt.Sprintf("chat-%d", g.chats)}
 	for turn := 0; ; turn++ {
 		message := g.Question
 		if turn == 0 {
@@ -100,14 +102,16 @@ func (g *generator) chat(all []Request, at time.Duration) []Request {
 		}
 		said = append(said, text(message.draw(g.rnd), g.seed, userText, key+uint64(turn))...)
 		answer := text(g.Answer.draw(g.rnd), g.seed, answerText, key+uint64(turn))
-		all = append(all, Request{At: at, Prompt: said[:len(said):len(said)], Output: answer})
+		r.Prompt, r.Output = said[:len(said):len(said)], answer
+		all = append(all, r)
 		said = append(said, answer...)
 		if turn+1 == g.MaxTurns || g.rnd.Float64() >= g.MoreTurns {
 			return all
 		}
 		answering := float64(len(answer)) / g.AnswerRate
 		thinking := g.rnd.ExpFloat64() * g.Pause.Seconds()
-		at += seconds(answering + thinking + minThinking)
+		r.At += seconds(answering + thinking + minThinking)
+		r.After, r.Pause = []int{len(all)}, seconds(thinking+minThinking)
 	}
 }
 

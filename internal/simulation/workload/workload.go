@@ -16,6 +16,15 @@ type Request struct {
 	At     time.Duration // model time since the start
 	Prompt []uint32
 	Output []uint32
+
+	// Session is the chat or agent that the request belongs to, "": none; Parent is the one that has started it.
+	Session, Parent string
+	// After are the requests, by ID, that have to be answered before this one, and Pause is the time from the last
+	// of these answers to this request: of a tool, or of a person. A player in a closed loop goes by these, so that
+	// slow answers delay what follows; At is what they come to if answers take no longer than the population assumes.
+	// None: it comes at At.
+	After []int
+	Pause time.Duration
 }
 
 // vocabulary is the number of different tokens (Llama 3: 128,256).
@@ -66,14 +75,46 @@ func zipf(rnd *rand.Rand, n int) int {
 	return n - 1
 }
 
-// first sorts requests by arrival, keeps n of them and numbers them.
+// first sorts requests by arrival, keeps n of them and numbers them. Until then After has places in the list, from 1.
 func first(n int, requests []Request) []Request {
-	slices.SortStableFunc(requests, func(a, b Request) int { return cmp.Compare(a.At, b.At) })
-	requests = requests[:min(n, len(requests))]
 	for i := range requests {
 		requests[i].ID = i + 1
 	}
+	slices.SortStableFunc(requests, func(a, b Request) int { return cmp.Compare(a.At, b.At) })
+	requests = requests[:min(n, len(requests))]
+	ids := make(map[int]int, len(requests))
+	for i := range requests {
+		ids[requests[i].ID] = i + 1
+	}
+	for i := range requests {
+		r := &requests[i]
+		r.ID = i + 1
+		for k := range r.After {
+			r.After[k] = ids[r.After[k]] // what comes before it is kept
+		}
+	}
 	return requests
+}
+
+// Start lets sessions, and requests without one, begin anew: at random times with a mean rate of perSec. What follows in a
+// session, and the sessions that it starts, move with it. It is for traces whose sessions all begin at once.
+func Start(requests []Request, perSec float64, seed uint64) []Request {
+	rnd := rand.New(rand.NewPCG(seed, 0x57a27))
+	moved := make(map[int]time.Duration, len(requests))
+	at := time.Duration(0)
+	for i := range requests {
+		r := &requests[i]
+		if len(r.After) > 0 {
+			moved[r.ID] = moved[r.After[0]]
+		} else {
+			at += time.Duration(rnd.ExpFloat64() / perSec * float64(time.Second))
+			moved[r.ID] = at - r.At
+		}
+	}
+	for i := range requests {
+		requests[i].At += moved[requests[i].ID]
+	}
+	return first(len(requests), requests)
 }
 
 // Summary describes a workload.

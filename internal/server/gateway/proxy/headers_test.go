@@ -145,7 +145,7 @@ func TestAnswerHeaders(t *testing.T) {
 
 // TestTrailers: the fields behind a body come through, announced or not, but for those about framing.
 func TestTrailers(t *testing.T) {
-	w, got := asking(t, "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\ntrailer: X-Sum\r\n\r\n"+
+	w, got := asking(t, "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\ntrailer: X-Sum, content-length,transfer-encoding\r\ntrailer: ,host, a b, x-more\r\n\r\n"+
 		chunk("{}")+"0\r\nx-sum: 1\r\nx-late: 2\r\ncontent-length: 5\r\n\r\n")
 	a := w.ask(request(chatPath, chatBody("")))
 	<-got

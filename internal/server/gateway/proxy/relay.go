@@ -7,8 +7,11 @@ import (
 	"mime"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/select-service/select-service/internal/server/gateway"
 	"github.com/select-service/select-service/internal/server/gateway/openai"
@@ -92,10 +95,14 @@ func (e *exchange) sent(resp *http1.Response) {
 	}
 }
 
-// announce tells which trailers will follow, as the engine does.
+// announce tells which trailers will follow, as the engine does, but for those that may not (RFC 9110, section 6.5.1).
 func announce(to http.Header, from http1.Header) {
 	for list := range from.Values("Trailer") {
-		to.Add("Trailer", list)
+		for name := range strings.SplitSeq(list, ",") {
+			if name = strings.Trim(name, " \t"); httpguts.ValidHeaderFieldName(name) && httpguts.ValidTrailerHeader(name) {
+				to.Add("Trailer", name)
+			}
+		}
 	}
 }
 

@@ -1,0 +1,261 @@
+package policies
+
+import (
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/select-service/select-service/internal/simulation/workload"
+)
+
+var (
+	whole     = flag.Bool("whole", false, "play all rules on all workloads, and print the tables")
+	onlyRules = flag.String("rules", "", "of these rules (a list)")
+	onlyLoads = flag.String("workloads", "", "of these workloads (a list)")
+	firstSeed = flag.Uint64("seed", 11, "first of the three seeds; rules are tuned on seeds below 11")
+	length    = flag.Int("requests", 4000, "of a play")
+	mooncake  = flag.String("mooncake", "", "file with Mooncake's conversation trace")
+	agentic   = flag.String("agentic", "", "file with a trace of agents, see make traces-agents")
+)
+
+// TestPlay proves that a play in a closed loop answers all requests, that the same play gives the same figures, and that the
+// rules that know caches find more in them than turns do.
+func TestPlay(t *testing.T) {
+	requests := workload.DefaultAgents().Generate(1, 120)
+	outcomes := make(map[string]Outcome)
+	for _, r := range rules {
+		o := Play(t, equal(4, 4096), requests, r.start)
+		outcomes[r.name] = o
+		if len(o.TTFT) < len(requests)/2 || len(o.TTLT) != len(o.TTFT) || len(o.Session) == 0 || o.Session[0] <= 0 {
+			t.Errorf("%s: %d first tokens, %d answers, %d sessions", r.name, len(o.TTFT), len(o.TTLT), len(o.Session))
+		}
+		t.Logf("%-16s TTFT %.0f ms, p99 %.0f, session %.1f s, hit rate %.2f, busy %.2f, %v", r.name, 1000*Mean(o.TTFT), 1000*Tail(o.TTFT), Mean(o.Session), o.HitRate, o.Busy, o.Placed)
+	}
+	for _, name := range []string{"predicted-ttft", "dynamo", "ramjet", "llm-d", "hard-sessions"} {
+		if outcomes[name].HitRate <= outcomes["round-robin"].HitRate {
+			t.Errorf("%s: hit rate %.2f", name, outcomes[name].HitRate)
+		}
+	}
+	if !reflect.DeepEqual(Play(t, equal(4, 4096), requests, service("predicted-ttft")), outcomes["predicted-ttft"]) {
+		t.Error("another play with the same seed")
+	}
+}
+
+func equal(engines, blocks int) Fleet {
+	return Fleet{Name: "equal", Speeds: slices.Repeat([]float64{1}, engines), CacheBlocks: blocks}
+}
+
+// TestWhole plays all cells and prints the tables of docs/figures/policies-compared.md with -whole.
+func TestWhole(t *testing.T) {
+	if !*whole {
+		t.Skip("only with -whole")
+	}
+	all := workloads(t)
+	results := make(map[cell]*figures)
+	var mu sync.Mutex // guards results
+	t.Run("plays", func(t *testing.T) {
+		for _, l := range all {
+			for _, f := range fleets {
+				for _, requests := range l.seeds {
+					t.Run(l.name+", "+f.Name, func(t *testing.T) {
+						t.Parallel()
+						f := f
+						f.CacheBlocks = l.blocks
+						most := capacity(t, f, requests)
+						for _, load := range loads {
+							for _, r := range contestants() {
+								o := Play(t, f, faster(requests, most*load), r.start)
+								mu.Lock()
+								c := cell{l.name, f.Name, r.name, load}
+								if results[c] == nil {
+									results[c] = new(figures)
+								}
+								results[c].add(&o)
+								mu.Unlock()
+							}
+						}
+					})
+				}
+			}
+		}
+	})
+	if !t.Failed() {
+		printTables(all, results)
+	}
+}
+
+// fleets are eight engines, without their caches.
+var fleets = []Fleet{
+	{Name: "equal engines", Speeds: []float64{1, 1, 1, 1, 1, 1, 1, 1}},
+	{Name: "one engine at half speed", Speeds: []float64{0.5, 1, 1, 1, 1, 1, 1, 1}},
+}
+
+// loads are shares of what the engines can bear by Dynamo's cost, see capacity.
+var loads = []float64{0.60, 0.85, 0.95}
+
+// cell is a play of the tables.
+type cell struct {
+	workload, fleet, rule string
+	load                  float64
+}
+
+// figures are the sums of a cell over its seeds.
+type figures struct{ seeds, mean, tail, session, hits float64 }
+
+func (f *figures) add(o *Outcome) {
+	f.seeds++
+	f.mean += Mean(o.TTFT)
+	f.tail += Tail(o.TTFT)
+	f.session += Mean(o.Session)
+	f.hits += o.HitRate
+}
+
+// measures are what the tables show.
+var measures = []struct {
+	name string
+	of   func(f *figures) float64
+}{
+	{"mean time to first token", func(f *figures) float64 { return f.mean / f.seeds }},
+	{"99th percentile of it", func(f *figures) float64 { return f.tail / f.seeds }},
+	{"mean time of a session", func(f *figures) float64 { return f.session / f.seeds }},
+}
+
+// printTables prints a table for each workload and measure: seconds of the first rule, and of the others how many times that.
+func printTables(all []load, results map[cell]*figures) {
+	for _, l := range all {
+		for _, m := range measures {
+			if m.of(results[cell{l.name, fleets[0].Name, rules[0].name, loads[0]}]) == 0 || math.IsNaN(m.of(results[cell{l.name, fleets[0].Name, rules[0].name, loads[0]}])) {
+				continue // its requests are of no sessions
+			}
+			fmt.Printf("\n**%s: %s**\n\n|", l.name, m.name)
+			for _, f := range fleets {
+				for _, load := range loads {
+					fmt.Printf(" | %s, %.0f %%", f.Name, 100*load)
+				}
+			}
+			fmt.Printf(" |\n|%s\n", strings.Repeat("---|", 1+len(fleets)*len(loads)))
+			for _, r := range contestants() {
+				fmt.Printf("| %s", r.name)
+				for _, f := range fleets {
+					for _, load := range loads {
+						x, base := m.of(results[cell{l.name, f.Name, r.name, load}]), m.of(results[cell{l.name, f.Name, rules[0].name, load}])
+						switch {
+						case r.name == rules[0].name:
+							fmt.Printf(" | %.2f s", x)
+						case x < 0.98*base:
+							fmt.Printf(" | **%.2f**", x/base)
+						default:
+							fmt.Printf(" | %.2f", x/base)
+						}
+					}
+				}
+				fmt.Println(" |")
+			}
+		}
+		fmt.Printf("\n**%s: share of the prompts' tokens found in caches**\n\n|", l.name)
+		for _, f := range fleets {
+			for _, load := range loads {
+				fmt.Printf(" | %s, %.0f %%", f.Name, 100*load)
+			}
+		}
+		fmt.Printf(" |\n|%s\n", strings.Repeat("---|", 1+len(fleets)*len(loads)))
+		for _, r := range contestants() {
+			fmt.Printf("| %s", r.name)
+			for _, f := range fleets {
+				for _, load := range loads {
+					x := results[cell{l.name, f.Name, r.name, load}]
+					fmt.Printf(" | %.1f %%", 100*x.hits/x.seeds)
+				}
+			}
+			fmt.Println(" |")
+		}
+	}
+}
+
+// contestants are the rules that are asked for; the first one is always among them.
+func contestants() []contestant {
+	if *onlyRules == "" {
+		return rules
+	}
+	return slices.DeleteFunc(slices.Clone(rules), func(r contestant) bool {
+		return r.name != rules[0].name && !slices.Contains(strings.Split(*onlyRules, ","), r.name)
+	})
+}
+
+// load is a workload with several seeds.
+type load struct {
+	name   string
+	seeds  [][]workload.Request
+	blocks int // of an engine's cache
+}
+
+func workloads(t *testing.T) (all []load) {
+	add := func(name string, blocks int, seeds ...[]workload.Request) {
+		if *onlyLoads == "" || slices.Contains(strings.Split(*onlyLoads, ","), name) {
+			all = append(all, load{name, seeds, blocks})
+		}
+	}
+	var chats, agents [][]workload.Request
+	for seed := range uint64(3) {
+		chats = append(chats, workload.DefaultChats().Generate(*firstSeed+seed, *length))
+		agents = append(agents, workload.DefaultAgents().Generate(*firstSeed+seed, *length))
+	}
+	add("chats", 8192, chats...)
+	for i := range agents {
+		add(fmt.Sprintf("agents, seed %d", *firstSeed+uint64(i)), 8192, agents[i])
+	}
+	if *mooncake != "" {
+		add("Mooncake's conversations", 16384, read(t, *mooncake))
+	}
+	if *agentic != "" {
+		add("agentic code", 16384, workload.Start(read(t, *agentic), 1, *firstSeed))
+	}
+	return all
+}
+
+// read reads a trace.
+func read(t *testing.T, file string) []workload.Request {
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	requests, err := workload.ReadTrace(f, *length)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return requests
+}
+
+// faster has sessions, and requests without one, begin at so many times their rate.
+func faster(requests []workload.Request, rate float64) []workload.Request {
+	all := slices.Clone(requests)
+	for i := range all {
+		if len(all[i].After) == 0 {
+			all[i].At = time.Duration(float64(all[i].At) / rate)
+		}
+	}
+	return all
+}
+
+// capacity returns how many times as fast the sessions of a workload may begin for the engines to keep up by Dynamo's cost:
+// first tokens take no longer in the second half of the play than in the first, but for a half and a second.
+func capacity(t *testing.T, f Fleet, requests []workload.Request) float64 {
+	low, high := 1.0/16, 16.0
+	for range 8 {
+		mid := math.Sqrt(low * high)
+		if o := Play(t, f, faster(requests, mid), service("")); o.Halves[1] <= 1.5*o.Halves[0]+1 {
+			low = mid
+		} else {
+			high = mid
+		}
+	}
+	return low
+}
