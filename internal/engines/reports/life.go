@@ -69,6 +69,14 @@ func (e *Exclusion) Try(now time.Time) bool {
 // Exclusions has the ranks of one scope that are not alive. It never changes; nil has none.
 type Exclusions map[catalog.Rank]*Exclusion
 
+// State returns the state of a rank.
+func (e Exclusions) State(of catalog.Rank) State {
+	if gone := e[of]; gone != nil {
+		return gone.State
+	}
+	return Alive
+}
+
 // Excluded returns the ranks of a scope that are not alive. It takes no lock.
 func (t *Table) Excluded(sc catalog.Scope) Exclusions {
 	all := t.excluded.Load()
