@@ -59,7 +59,7 @@ func (s *Service) allStreams() telemetry.Streams {
 
 // newWatcher returns the log watcher that Run runs.
 func (s *Service) newWatcher() *telemetry.Watcher {
-	return telemetry.NewWatcher(s.catalog, s.scopes, s.allStreams(), s.conductor.Registry(), s.UseCases.Selections(), s.log)
+	return telemetry.NewWatcher(s.catalog, s.scopes, s.allStreams(), &s.observer, s.conductor.Registry(), s.UseCases.Selections(), s.log)
 }
 
 // remembered yields the number of entries of each kind of state that is kept for later
