@@ -293,14 +293,10 @@ func (s *scope) excluded(scored []catalog.Entry) (list []ExcludedRank) {
 // exclusion returns why the request's filters, the rank's engine or its load exclude a rank; "" if
 // they do not.
 func (s *scope) exclusion(e catalog.Entry) Exclusion {
-	facts := rankstate.Facts{Worker: e.Worker, DP: e.DP, Overloaded: s.limited && indexRank(s.free, e.Rank) < 0}
-	if s.silent[e.Rank] != nil && indexRank(s.responding, e.Rank) < 0 {
-		facts.Liveness = s.silent.State(e.Rank)
+	if v := rankstate.Judge(rankstate.Facts{Worker: e.Worker, DP: e.DP}); !v.IsCandidate() {
+		return exclusionOf(v)
 	}
-	verdict := rankstate.Judge(facts)
 	switch {
-	case !verdict.IsCandidate():
-		return exclusionOf(verdict)
 	case !s.filter.Allows(e.Rank.Worker):
 		return NotAllowed
 	case !s.filter.Eligible(e.Rank.Worker, e.Worker.HasTaint):
@@ -310,7 +306,11 @@ func (s *scope) exclusion(e catalog.Entry) Exclusion {
 	case s.Target != nil && indexRank(s.eligible, e.Rank) < 0:
 		return NotTarget
 	}
-	return exclusionOf(verdict)
+	facts := rankstate.Facts{Worker: e.Worker, DP: e.DP, Overloaded: s.limited && indexRank(s.free, e.Rank) < 0}
+	if s.silent[e.Rank] != nil && indexRank(s.responding, e.Rank) < 0 {
+		facts.Liveness = s.silent.State(e.Rank)
+	}
+	return exclusionOf(rankstate.Judge(facts))
 }
 
 // addHeaders adds to an explanation how the ranks' workers want to be told them.
