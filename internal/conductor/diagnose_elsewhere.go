@@ -1,7 +1,6 @@
 package conductor
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,12 +8,6 @@ import (
 	"github.com/select-service/select-service/internal/selection/diagnose"
 	"github.com/select-service/select-service/pkg/indexer"
 )
-
-// probe is another identity that holds the first blocks of the prompt.
-type probe struct {
-	ns     *namespace
-	tokens uint64
-}
 
 // probesAtOnce is how many identities are probed while the registry's lock is held once:
 // about ten microseconds.
@@ -45,24 +38,16 @@ func (d *diagnoser) lookElsewhere(own *namespace) {
 		return ns == own || d.query.ByHash && ns.key.BlockSize != d.BlockSize
 	}))
 	d.matchesElsewhere = len(found) > 0
-	slices.SortStableFunc(found, func(a, b probe) int { return cmp.Compare(b.tokens, a.tokens) })
-	if len(found) > diagnose.MaxElsewhere {
-		found, d.Truncated = found[:diagnose.MaxElsewhere], true
-	}
-	for _, p := range found {
-		e, ok := d.matchUnder(p.ns)
-		if !ok {
-			continue
-		}
-		if key := &p.ns.key; key.innerSalt == "" && (key.Salt == "" || key.Salt == d.Salt || salts[key.Salt]) {
-			e.Salt = &key.Salt
-		}
-		d.Elsewhere = append(d.Elsewhere, e)
-		if p.ns.key.innerSalt != "" {
+	diagnose.LookElsewhere(&d.Diagnosis, found, func(ns *namespace) (diagnose.Elsewhere, bool) {
+		e, ok := d.matchUnder(ns)
+		if ok && ns.key.innerSalt != "" {
 			d.unqueryable = true
 		}
-	}
-	d.SortElsewhere()
+		if key := &ns.key; key.innerSalt == "" && (key.Salt == "" || key.Salt == d.Salt || salts[key.Salt]) {
+			e.Salt = &key.Salt
+		}
+		return e, ok
+	})
 }
 
 // maxNamed bounds the identities that one sentence names.
@@ -117,8 +102,8 @@ func (d *diagnoser) nearbyRegistrations() string {
 }
 
 // probe returns the identities that hold the first blocks.
-func (d *diagnoser) probe(all []*namespace) []probe {
-	var found []probe
+func (d *diagnoser) probe(all []*namespace) []diagnose.Probe[*namespace] {
+	var found []diagnose.Probe[*namespace]
 	var m indexer.Match
 	var chain []uint64
 	hashes := d.headBySpace()
@@ -137,7 +122,7 @@ func (d *diagnoser) probe(all []*namespace) []probe {
 				chain = append(chain, h^ns.seed)
 			}
 			if ns.space.index.Match(chain, &m); m.Blocks() > 0 {
-				found = append(found, probe{ns, uint64(m.Blocks()) * uint64(ns.key.BlockSize)})
+				found = append(found, diagnose.Probe[*namespace]{Identity: ns, Tokens: uint64(m.Blocks()) * uint64(ns.key.BlockSize)})
 			}
 		}
 		r.mu.RUnlock()

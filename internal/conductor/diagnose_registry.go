@@ -46,7 +46,6 @@ func (r *Registry) diagnose(q *Query, maxBlocks int) *diagnose.Diagnosis {
 		c.FindKeys(sp.index)
 	}
 	c.lookElsewhere(ns)
-	c.FindElsewhere()
 	if e != nil {
 		c.findFirst(ns, e)
 	}
@@ -195,13 +194,7 @@ func (sp *space) instances(instance string) []diagnose.Subject {
 
 // find adds findings about the prompt, the identity and its publishers.
 func (d *diagnoser) find(ns *namespace) {
-	switch {
-	case d.NumBlocks > 0:
-	case d.query.ByHash:
-		d.Find("the prompt has no block")
-	default:
-		d.Find(fmt.Sprintf("the prompt has fewer tokens than one block: %d of %d", len(d.query.Tokens), d.BlockSize))
-	}
+	d.FindShort(d.query.ByHash, len(d.query.Tokens), "")
 	if ns == nil {
 		d.Find("nobody is registered for this identity and no event has named it: no blocks indexed for this identity")
 		return
@@ -262,17 +255,14 @@ func (d *diagnoser) findFirst(ns *namespace, e *diagnose.Examination) {
 	}
 }
 
-// findHashes adds findings about the hashes of the query. A prompt of one block has the same
-// local and rolling hash.
+// findHashes adds findings about the hashes of the query.
 func (d *diagnoser) findHashes(ns *namespace) {
 	if d.HashSeed != hashing.Seed {
 		d.Find(fmt.Sprintf("the blocks of this identity are hashed with seed %d: hashes made with another seed match nothing", d.HashSeed))
 	}
 	var m indexer.Match
 	ns.space.index.Match(ns.chain(hashing.AppendSequenceSeed(nil, d.query.Hashes, d.HashSeed)), &m)
-	if n := m.Blocks(); n > d.matched {
-		d.Find(fmt.Sprintf("the hashes are local block hashes, not rolling sequence hashes: as such they would match %s", diagnose.Count(n, "block")))
-	}
+	d.FindForm(diagnose.RollingHashes, diagnose.LocalHashes, d.matched, m.Blocks())
 }
 
 // maxOthers bounds the other identities that one sentence names.

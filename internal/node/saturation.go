@@ -4,6 +4,7 @@ import (
 	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/internal/selection/rankstate"
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/internal/telemetry/metrics"
@@ -152,7 +153,7 @@ func rankSaturation(v *reservations.View, e catalog.Entry, limits *overload.Thre
 			most, known = max(most, used/of), true
 		}
 	}
-	load, capacity := v.Greater(e.Slot), selection.CapacityOf(e.Worker)
+	load, capacity := v.Greater(e.Slot), rankstate.CapacityOf(e.Worker)
 	if said := v.Engine(e.Slot); said != nil {
 		if capacity.KVBlocks == 0 {
 			capacity.KVBlocks = said.TotalBlocks

@@ -22,6 +22,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/internal/selection/settings"
+	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/internal/workers"
@@ -138,9 +139,10 @@ type Service struct {
 	reports    *reports.Reports
 	loads      *loadSources          // deliver to reports
 	streams    *kvevents.Subscribers // of the workers
-	lag        *metrics.Histogram    // of their events, in seconds
-	replica    *replicasync.Replica  // nil: reservations are not shared
-	recovery   *indexRecovery        // nil: none is configured
+	observer   telemetry.StreamObserver
+	lag        *metrics.Histogram   // of their events, in seconds
+	replica    *replicasync.Replica // nil: reservations are not shared
+	recovery   *indexRecovery       // nil: none is configured
 	conductor  *conductor.API
 }
 
@@ -177,7 +179,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	s.learners = policies.NewLearners(config.Scopes.Policies, config.Selection.Weights.TrackPrefill)
 	observePrefills(s.ledger, s.learners)
 	s.describer, s.blockSizes, s.lag = newDescriber(config.Ask, log), newBlockSizes(), metrics.NewHistogram(metrics.LagBounds)
-	streams := newStreams(&config, s.lag, s.describer, s.blockSizes, source)
+	streams := newStreams(&config, s.lag, s.describer, s.blockSizes, &s.observer, source)
 	s.streams = streams.workers
 
 	// The workers, and what belongs to them.
@@ -303,13 +305,14 @@ func observePrefills(ledger *reservations.Ledger, learners *policies.Learners) {
 // counters.
 type eventStreams struct{ workers, publishers *kvevents.Subscribers }
 
-func newStreams(of *Config, lag *metrics.Histogram, d *describer, sizes *blockSizes, source kvevents.Source) eventStreams {
+func newStreams(of *Config, lag *metrics.Histogram, d *describer, sizes *blockSizes, observer *telemetry.StreamObserver, source kvevents.Source) eventStreams {
 	config := kvevents.DefaultConfig(of.Threads)
 	config.Streams, config.Replay = of.Memory.Account(memory.Streams), of.Memory.Account(memory.Replay)
 	config.Lag = func(late time.Duration) { lag.Observe(late.Seconds()) }
 	config.Watch = watchEvents(of.Tracer)
 	sized := config
 	sized.OtherBlockSize = sizes.note
+	sized.Observe, config.Observe = observer.Worker, observer.Publisher
 	counters := new(kvevents.Counters)
 	own := source
 	if d != nil {

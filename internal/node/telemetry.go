@@ -5,7 +5,6 @@ import (
 
 	"github.com/select-service/select-service/internal/engines/load"
 	"github.com/select-service/select-service/internal/engines/reports"
-	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/pkg/recovery"
 )
@@ -16,11 +15,8 @@ func (s *Service) Collectors(dynamoAliases bool) []prometheus.Collector {
 	uses, publishers := &s.UseCases, s.conductor.Registry()
 	full := saturations{core: s.core, thresholds: uses.Thresholds(), reports: s.reports}
 	all := []prometheus.Collector{
-		telemetry.Workers{Ready: uses.Ready, Selections: uses.Selections(), Thresholds: uses.Thresholds(), Capacity: selection.CapacityOf},
-		telemetry.Ranks{
-			Catalog: s.catalog, Scopes: s.scopes, Ledger: s.ledger, Thresholds: uses.Thresholds(),
-			Overloaded: selection.OverloadedWorkers, Capacity: selection.CapacityOf,
-		},
+		telemetry.Workers{Ready: uses.Ready, Selections: uses.Selections(), Thresholds: uses.Thresholds()},
+		telemetry.Ranks{Catalog: s.catalog, Scopes: s.scopes, Ledger: s.ledger, Thresholds: uses.Thresholds()},
 		telemetry.Scopes{Registry: s.scopes},
 		telemetry.Decisions{Registry: s.scopes, Errors: uses.TTFTErrors()},
 		telemetry.Reservations{Ledger: s.ledger, Remembered: s.remembered},
@@ -63,7 +59,7 @@ func (s *Service) allStreams() telemetry.Streams {
 
 // newWatcher returns the log watcher that Run runs.
 func (s *Service) newWatcher() *telemetry.Watcher {
-	return telemetry.NewWatcher(s.catalog, s.scopes, s.allStreams(), s.conductor.Registry(), s.UseCases.Selections(), s.log)
+	return telemetry.NewWatcher(s.catalog, s.scopes, s.allStreams(), &s.observer, s.conductor.Registry(), s.UseCases.Selections(), s.log)
 }
 
 // remembered yields the number of entries of each kind of state that is kept for later

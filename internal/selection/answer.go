@@ -4,6 +4,7 @@ import (
 	"cmp"
 
 	"github.com/select-service/select-service/internal/selection/admission"
+	"github.com/select-service/select-service/internal/selection/rankstate"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
@@ -24,7 +25,7 @@ func (c *choice) selection(cand *selector.Candidate, v *reservations.View) (r Se
 	if t := c.api.config.DecodeBusy; t != nil {
 		total, known := e.Worker.KVBlocks()
 		if !known {
-			total = totalBlocks(v, e.Slot)
+			total = rankstate.EngineBlocks(v, e.Slot)
 		}
 		if known || total > 0 {
 			blocks := r.PotentialDecodeBlocks - cand.Active + max(cand.Active, v.Greater(e.Slot).Blocks)

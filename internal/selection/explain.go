@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/select-service/select-service/internal/selection/policies"
+	"github.com/select-service/select-service/internal/selection/rankstate"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
@@ -57,7 +58,7 @@ type Exclusion string
 
 // The exclusions.
 const (
-	Unschedulable Exclusion = "not_schedulable" // incomplete, or of the slot tracker alone
+	Unschedulable Exclusion = "not_schedulable" // incomplete, not in the record, or of the slot tracker alone
 	Draining      Exclusion = "draining"        // its worker is leaving
 	NotAllowed    Exclusion = "not_allowed"     // not in allowed_worker_ids
 	MissingTaint  Exclusion = "missing_taint"
@@ -65,10 +66,21 @@ const (
 	NotTarget     Exclusion = "not_affinity_target"
 	Overloaded    Exclusion = "overloaded"
 	NotOfSession  Exclusion = "not_of_session"
-	// Of engines that give no sign of life, see reports.State.
+	// Of engines that give no sign of life, see rankstate.
 	Stalled Exclusion = "stalled"
 	Silent  Exclusion = "silent"
 )
+
+// exclusionOf returns the exclusion that a verdict means, "" for a rank that is ready.
+func exclusionOf(v rankstate.Verdict) Exclusion {
+	if v.Causes.Has(rankstate.SlotTracker) {
+		return Unschedulable
+	}
+	return [rankstate.NumStates]Exclusion{
+		rankstate.Draining: Draining, rankstate.Overloaded: Overloaded, rankstate.Stalled: Stalled, rankstate.Silent: Silent,
+		rankstate.Incomplete: Unschedulable,
+	}[v.State]
+}
 
 // ShadowChoice is what a shadow policy would have chosen.
 type ShadowChoice struct {

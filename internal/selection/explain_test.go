@@ -139,7 +139,8 @@ func TestExclusions(t *testing.T) {
 	}
 }
 
-// TestIncompleteIsExplained: a rank of a worker that has become incomplete says so.
+// TestIncompleteIsExplained: a rank of a worker that has become incomplete says so, and so does one whose
+// events alone are read.
 func TestIncompleteIsExplained(t *testing.T) {
 	w := servicetest.Start(t)
 	w.Put(servicetest.Record(1, 1))
@@ -147,11 +148,14 @@ func TestIncompleteIsExplained(t *testing.T) {
 	if _, err := w.PutWorker(servicetest.Record(2, 1, func(r *catalog.Record) { r.Endpoint = nil })); err != nil {
 		t.Fatal(err)
 	}
+	w.Put(servicetest.Record(3, 1, func(r *catalog.Record) { r.KVEventsEndpoints = servicetest.Endpoints(3, 2) }))
 	x, err := w.Explain(context.Background(), servicetest.Ask(servicetest.Prompt(1, 4)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []selection.ExcludedRank{{Rank: catalog.Rank{Worker: 2}, Why: selection.Unschedulable}}; !slices.Equal(x.Excluded, want) {
+	if want := []selection.ExcludedRank{
+		{Rank: catalog.Rank{Worker: 2}, Why: selection.Unschedulable}, {Rank: catalog.Rank{Worker: 3, DP: 1}, Why: selection.Unschedulable},
+	}; !slices.Equal(x.Excluded, want) {
 		t.Errorf("excluded %v", x.Excluded)
 	}
 }

@@ -3,6 +3,7 @@ package selection
 import (
 	"slices"
 
+	"github.com/select-service/select-service/internal/selection/rankstate"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 )
@@ -66,8 +67,11 @@ func (a *API) addReports(sc catalog.Scope, rows []RankLoad) {
 // of life, by rank.
 func (a *API) Excluded(w *catalog.Worker) (list []ExcludedRank) {
 	for of, x := range a.reports.Excluded(w.Scope) {
-		if of.Worker == w.ID {
-			list = append(list, ExcludedRank{Rank: of, Why: Exclusion(x.State.String())})
+		if of.Worker != w.ID {
+			continue
+		}
+		if v := rankstate.Judge(rankstate.Facts{Worker: w, DP: of.DP, Liveness: x.State}); v.IsCandidate() {
+			list = append(list, ExcludedRank{Rank: of, Why: exclusionOf(v)})
 		}
 	}
 	slices.SortFunc(list, func(a, b ExcludedRank) int { return a.Rank.Compare(b.Rank) })

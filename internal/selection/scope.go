@@ -7,6 +7,7 @@ import (
 	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/internal/selection/rankstate"
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -111,7 +112,7 @@ func (s *scope) filterRanks(eligible func(catalog.Entry) bool) {
 			}
 		}
 	} else {
-		for ranks := range byWorker(s.snapshot.Ranks()) {
+		for ranks := range rankstate.ByWorker(s.snapshot.Ranks()) {
 			if w := ranks[0].Worker; s.filter.Eligible(w.ID, w.HasTaint) {
 				list = append(list, ranks...)
 			}
@@ -214,8 +215,8 @@ func (s *scope) dropOverloaded(v *reservations.View) ([]catalog.Entry, error) {
 	}
 	s.limited, s.free = true, s.free[:0]
 	var causes overload.Causes
-	for ranks := range byWorker(responsive) {
-		if why := overloadOf(limits, ranks, v); why != 0 {
+	for ranks := range rankstate.ByWorker(responsive) {
+		if why := rankstate.Exceeded(limits, ranks, v); why != 0 {
 			causes |= why
 		} else {
 			s.free = append(s.free, ranks...)
@@ -257,8 +258,8 @@ func (s *scope) checkOverload(v *reservations.View, limits *overload.Thresholds)
 		ranks = s.snapshot.RanksOf(pinned.Worker)
 		refusal.Pinned, refusal.Worker = true, pinned.Worker
 	}
-	for ranks := range byWorker(ranks) {
-		why := overloadOf(limits, ranks, v)
+	for ranks := range rankstate.ByWorker(ranks) {
+		why := rankstate.Exceeded(limits, ranks, v)
 		if why == 0 {
 			return nil
 		}
@@ -292,26 +293,24 @@ func (s *scope) excluded(scored []catalog.Entry) (list []ExcludedRank) {
 // exclusion returns why the request's filters, the rank's engine or its load exclude a rank; "" if
 // they do not.
 func (s *scope) exclusion(e catalog.Entry) Exclusion {
-	target := s.Target
+	if v := rankstate.Judge(rankstate.Facts{Worker: e.Worker, DP: e.DP}); !v.IsCandidate() {
+		return exclusionOf(v)
+	}
 	switch {
-	case !s.snapshot.IsCandidate(e) && e.Worker.Lifecycle == catalog.Draining:
-		return Draining
-	case !s.snapshot.IsCandidate(e):
-		return Unschedulable
 	case !s.filter.Allows(e.Rank.Worker):
 		return NotAllowed
 	case !s.filter.Eligible(e.Rank.Worker, e.Worker.HasTaint):
 		return MissingTaint
 	case s.Pinned != nil && *s.Pinned != e.Rank:
 		return NotPinned
-	case target != nil && indexRank(s.eligible, e.Rank) < 0:
+	case s.Target != nil && indexRank(s.eligible, e.Rank) < 0:
 		return NotTarget
-	case s.silent[e.Rank] != nil && indexRank(s.responding, e.Rank) < 0:
-		return Exclusion(s.silent[e.Rank].State.String())
-	case s.limited && indexRank(s.free, e.Rank) < 0:
-		return Overloaded
 	}
-	return ""
+	facts := rankstate.Facts{Worker: e.Worker, DP: e.DP, Overloaded: s.limited && indexRank(s.free, e.Rank) < 0}
+	if s.silent[e.Rank] != nil && indexRank(s.responding, e.Rank) < 0 {
+		facts.Liveness = s.silent.State(e.Rank)
+	}
+	return exclusionOf(rankstate.Judge(facts))
 }
 
 // addHeaders adds to an explanation how the ranks' workers want to be told them.

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/select-service/select-service/internal/selection/rankstate"
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -57,9 +58,9 @@ func (w *warmup) look(c *catalog.Catalog, r *scopes.Registry, l *reservations.Le
 				if isNew {
 					warm = append(warm, e.Rank)
 				}
-				total := CapacityOf(e.Worker).KVBlocks
+				total := rankstate.CapacityOf(e.Worker).KVBlocks
 				if total == 0 {
-					total = totalBlocks(v, e.Slot)
+					total = rankstate.EngineBlocks(v, e.Slot)
 				}
 				if !e.Worker.Publishes() {
 					total = 0 // nobody knows what it has cached

@@ -1,12 +1,12 @@
 package telemetry
 
 import (
-	"iter"
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/internal/selection/rankstate"
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -42,11 +42,6 @@ type Ranks struct {
 	Scopes     *scopes.Registry
 	Ledger     *reservations.Ledger
 	Thresholds *overload.Table
-	// Overloaded yields the workers of a sorted list of ranks, and whether each is overloaded.
-	// It is called under the ledger's lock.
-	Overloaded func(*overload.Thresholds, []catalog.Entry, *reservations.View) iter.Seq2[*catalog.Worker, bool]
-	// Capacity returns the capacity of each of a worker's ranks, from its record.
-	Capacity func(*catalog.Worker) overload.Capacity
 }
 
 // Describe implements prometheus.Collector.
@@ -72,7 +67,7 @@ type rankList struct {
 
 	snap    *catalog.Snapshot
 	loads   []rankLoad
-	workers []judgedWorker
+	workers []workerLoad
 	used    []int // blocks on the device by slot
 }
 
@@ -81,7 +76,7 @@ type rankLoad struct {
 	blocks, prefill, requests uint64
 }
 
-type judgedWorker struct {
+type workerLoad struct {
 	id         uint64
 	overloaded bool
 }
@@ -106,7 +101,7 @@ func (r *rankList) read(snap *catalog.Snapshot) {
 	r.Ledger.Look(snap.Scope, nil, func(v *reservations.View) {
 		r.readLoads(v)
 		if limits.Any() {
-			r.judge(limits, v)
+			r.readOverload(limits, v)
 		}
 	})
 }
@@ -122,14 +117,14 @@ func (r *rankList) readLoads(v *reservations.View) {
 	}
 }
 
-// judge records which workers are overloaded. It is called under the ledger's lock.
-func (r *rankList) judge(limits *overload.Thresholds, v *reservations.View) {
-	for worker, overloaded := range r.Overloaded(limits, r.snap.Ranks(), v) {
+// readOverload records which workers are overloaded. It is called under the ledger's lock.
+func (r *rankList) readOverload(limits *overload.Thresholds, v *reservations.View) {
+	for worker, overloaded := range rankstate.OverloadedWorkers(limits, r.snap.Ranks(), v) {
 		if r.listedWorkers == maxListedRanks {
 			return
 		}
 		r.listedWorkers++
-		r.workers = append(r.workers, judgedWorker{worker.ID, overloaded})
+		r.workers = append(r.workers, workerLoad{worker.ID, overloaded})
 	}
 }
 
@@ -148,7 +143,7 @@ func (r *rankList) send(ch chan<- prometheus.Metric) {
 		metrics.Send(ch, rankPrefillTokens, l.prefill, labels...)
 		metrics.Send(ch, rankActiveRequests, l.requests, labels...)
 		metrics.Send(ch, rankUsedBlocks, used, labels...)
-		limit := r.Capacity(l.Worker)
+		limit := rankstate.CapacityOf(l.Worker)
 		if limit.KVBlocks > 0 {
 			metrics.Send(ch, rankTotalBlocks, limit.KVBlocks, labels...)
 		}

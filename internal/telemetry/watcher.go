@@ -22,12 +22,13 @@ const watchEvery = 10 * time.Second
 const maxLines = 20
 
 // Watcher logs changes of event streams, and of models that refuse selections, that concern an
-// operator. It compares each check with the one before.
+// operator: every ten seconds what was observed of streams, and how counts differ from the check before.
 type Watcher struct {
 	log        zerolog.Logger
 	catalog    *catalog.Catalog
 	scopes     *scopes.Registry
 	streams    Streams
+	observed   *StreamObserver
 	conductor  *conductor.Registry
 	selections *counts.Selections
 
@@ -39,31 +40,17 @@ type Watcher struct {
 
 // seen is what a check saw.
 type seen struct {
-	workers, conductor streamsByRank
-	dropped            [kvevents.NumReasons]uint64
-	undecodable        uint64
-	badFrames          uint64
-	copiesAsSet        uint64
-	replays            [kvevents.NumReplayResults]uint64
-	models             map[*counts.ModelSelections]modelTally
-}
-
-// streamsByRank has streams sorted by rank, as Subscribers.Streams returns them. There may be
-// thousands, and a map would take twice the memory.
-type streamsByRank []kvevents.StreamStatus
-
-// of returns the stream of a rank.
-func (s streamsByRank) of(r catalog.Rank) (status kvevents.StreamStatus, ok bool) {
-	i, ok := slices.BinarySearchFunc(s, r, func(st kvevents.StreamStatus, r catalog.Rank) int { return st.Rank.Compare(r) })
-	if !ok {
-		return kvevents.StreamStatus{}, false
-	}
-	return s[i], true
+	dropped     [kvevents.NumReasons]uint64
+	undecodable uint64
+	badFrames   uint64
+	copiesAsSet uint64
+	replays     [kvevents.NumReplayResults]uint64
+	models      map[*counts.ModelSelections]modelTally
 }
 
 // NewWatcher returns a watcher that writes to log.
-func NewWatcher(c *catalog.Catalog, s *scopes.Registry, streams Streams, publishers *conductor.Registry, selections *counts.Selections, log zerolog.Logger) *Watcher {
-	return &Watcher{log: log, catalog: c, scopes: s, streams: streams, conductor: publishers, selections: selections}
+func NewWatcher(c *catalog.Catalog, s *scopes.Registry, streams Streams, observed *StreamObserver, publishers *conductor.Registry, selections *counts.Selections, log zerolog.Logger) *Watcher {
+	return &Watcher{log: log, catalog: c, scopes: s, streams: streams, observed: observed, conductor: publishers, selections: selections}
 }
 
 // Run checks every ten seconds until ctx ends.
@@ -83,14 +70,9 @@ func (w *Watcher) Run(ctx context.Context) error {
 // look makes one check and logs the changes.
 func (w *Watcher) look() {
 	w.publishers = nil
-	var news []streamNews
-	collectNews(&news, w.streams.Workers.Streams(), &w.last.workers)
-	own := len(news)
-	collectNews(&news, w.streams.Conductor.Streams(), &w.last.conductor)
-	if len(news) > own {
-		news = append(news[:own], w.withPublishers(news[own:])...)
-	}
-	w.lookAtStreams(news)
+	workers, publishers, more := w.observed.take(w.streams)
+	news := append(workers, w.withPublishers(publishers)...)
+	w.lookAtStreams(news, more)
 	w.lookAtReplays(news)
 	w.lookAtEvents()
 	w.lookAtModels()
@@ -123,99 +105,6 @@ func (w *Watcher) publisher(rank catalog.Rank) *conductor.Publisher {
 	return w.publishers[rank]
 }
 
-// streamNews has the changes of one stream.
-type streamNews struct {
-	streamName
-	state      kvevents.StreamState
-	was        kvevents.StreamState // state at the last check, if not fresh
-	fresh      bool                 // seen for the first time
-	lost       uint64               // messages
-	restarts   uint64
-	replays    uint64 // begun
-	badReplays uint64
-	badReplay  kvevents.ReplayResult // the last of them
-}
-
-// newsOf compares a stream with its state at the last check.
-func newsOf(st kvevents.StreamStatus, before streamsByRank) streamNews {
-	was, seen := before.of(st.Rank)
-	if was.Endpoint != st.Endpoint || was.Applied > st.Applied || was.Lost > st.Lost || was.Restarts > st.Restarts ||
-		was.Replays > st.Replays || was.BadReplays > st.BadReplays {
-		was, seen = kvevents.StreamStatus{}, false // another stream of the same rank
-	}
-	return streamNews{
-		streamName: streamName{rank: st.Rank, endpoint: st.Endpoint},
-		state:      st.State, was: was.State, fresh: !seen,
-		lost: st.Lost - was.Lost, restarts: st.Restarts - was.Restarts, replays: st.Replays - was.Replays,
-		badReplays: st.BadReplays - was.BadReplays, badReplay: st.BadReplay,
-	}
-}
-
-// moved reports whether the state has changed.
-func (n *streamNews) moved() bool { return n.fresh || n.was != n.state }
-
-// lineDue reports whether the stream gets a line of its own.
-func (n *streamNews) lineDue() bool { return n.moved() || n.lost > 0 || n.restarts > 0 }
-
-// disconnected reports whether the connection to the publisher was lost.
-func (n *streamNews) disconnected() bool {
-	return !n.fresh && n.moved() && n.state == kvevents.Connecting
-}
-
-// bad reports whether the change needs an operator.
-func (n *streamNews) bad() bool {
-	return n.disconnected() || n.moved() && n.state == kvevents.Stale || n.lost > 0 || n.restarts > 0
-}
-
-func (n *streamNews) level() zerolog.Level {
-	if n.bad() {
-		return zerolog.WarnLevel
-	}
-	return zerolog.InfoLevel
-}
-
-func (n *streamNews) text() string {
-	switch {
-	case n.disconnected():
-		return "kv event stream has lost its connection"
-	case n.restarts > 0:
-		return "engine of a kv event stream has restarted: its blocks are gone"
-	case n.lost > 0:
-		return "kv event stream has lost messages"
-	}
-	return "kv event stream is " + n.state.String()
-}
-
-// MarshalZerologObject writes the stream's name and its changes.
-func (n streamNews) MarshalZerologObject(e *zerolog.Event) {
-	e.EmbedObject(n.streamName)
-	if n.moved() && !n.fresh {
-		e.Stringer("was", n.was)
-	}
-	e.Stringer("state", n.state)
-	addCount(e, "messages_lost", n.lost)
-	addCount(e, "restarts", n.restarts)
-	addCount(e, "replays", n.replays)
-}
-
-// addCount writes a field if n is not 0, and reports whether it did.
-func addCount(e *zerolog.Event, name string, n uint64) bool {
-	if n > 0 {
-		e.Uint64(name, n)
-	}
-	return n > 0
-}
-
-// collectNews appends the changes of some streams since the last check, and updates last.
-func collectNews(news *[]streamNews, now streamsByRank, last *streamsByRank) {
-	for _, st := range now {
-		if n := newsOf(st, *last); n.lineDue() || n.badReplays > 0 {
-			*news = append(*news, n)
-		}
-	}
-	*last = now
-}
-
 // withPublishers fills in the publishers of the streams, and drops streams whose publishers
 // have just been withdrawn.
 func (w *Watcher) withPublishers(news []streamNews) []streamNews {
@@ -225,16 +114,20 @@ func (w *Watcher) withPublishers(news []streamNews) []streamNews {
 	return slices.DeleteFunc(news, func(n streamNews) bool { return n.publisher == nil })
 }
 
-// lookAtStreams logs up to maxLines streams, those that need an operator first.
-func (w *Watcher) lookAtStreams(all []streamNews) {
+// lookAtStreams logs up to maxLines streams, those that need an operator first. more counts streams
+// of which nothing else is known.
+func (w *Watcher) lookAtStreams(all []streamNews, more int) {
 	news := slices.DeleteFunc(slices.Clone(all), func(n streamNews) bool { return !n.lineDue() })
 	slices.SortStableFunc(news, func(a, b streamNews) int { return int(b.level()) - int(a.level()) })
 	for _, n := range news[:min(len(news), maxLines)] {
 		w.log.WithLevel(n.level()).EmbedObject(n).Msg(n.text())
 	}
-	if len(news) > maxLines {
-		rest := news[maxLines:]
-		w.log.WithLevel(rest[0].level()).Int("more", len(rest)).Msg("more kv event streams have changed")
+	if rest := news[min(len(news), maxLines):]; len(rest)+more > 0 {
+		level := zerolog.InfoLevel
+		if more > 0 || rest[0].bad() {
+			level = zerolog.WarnLevel
+		}
+		w.log.WithLevel(level).Int("more", len(rest)+more).Msg("more kv event streams have changed")
 	}
 }
 
@@ -327,7 +220,7 @@ func (ex examples) MarshalZerologArray(a *zerolog.Array) {
 func (w *Watcher) examples() examples {
 	var out examples
 	for _, sample := range w.streams.Workers.Samples() {
-		stream, _ := w.last.workers.of(sample.Rank) // the stream may be new
+		stream, _ := w.streams.Workers.Stream(sample.Rank) // it may be gone
 		name := streamName{rank: sample.Rank, endpoint: stream.Endpoint}
 		out = append(out, example{name, "reason", sample.Reason})
 	}

@@ -10,7 +10,9 @@ import (
 	"testing/synctest"
 
 	"github.com/select-service/select-service/internal/conductor"
+	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/kvevents"
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
@@ -101,6 +103,80 @@ func TestWatch(t *testing.T) {
 		w.Log.Take(t)
 		w.Look()
 		w.WantLog() // a stream that is gone is no news
+	})
+}
+
+// TestWatchBrokenConnection: a connection that is lost and comes back between two looks is told of, with what
+// it cost.
+func TestWatchBrokenConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := servicetest.Start(t)
+		w.Put(servicetest.Record(1, 1))
+		at := w.Net.At(servicetest.Endpoint(1, 0))
+		at.Connect()
+		w.Look()
+		w.Log.Take(t)
+		fields := []string{"worker=1", "rank=0", "endpoint=" + servicetest.Endpoint(1, 0), "state=live"}
+		at.Status(false)
+		synctest.Wait()
+		at.Connect()
+		w.Look()
+		w.WantLog(line("info: kv event stream had lost its connection, and has it again", fields...))
+		w.Look()
+		w.WantLog()
+
+		e := w.Engine(1, 0)
+		for i := range uint32(3) {
+			e.Publish(0, e.Stored(servicetest.Prompt(i, 8), servicetest.BlockSize, nil))
+		}
+		at.Status(false)
+		synctest.Wait()
+		at.Connect()
+		e.Seq = 0
+		e.Publish(0, e.Stored(servicetest.Prompt(1, 8), servicetest.BlockSize, nil))
+		w.Look()
+		w.WantLog(line("warn: engine of a kv event stream has restarted: its blocks are gone", append(fields, "restarts=1")...))
+	})
+}
+
+// TestStreamObserver: streams beyond a bound are counted, those that are gone or at another endpoint are no news, and a
+// look forgets.
+func TestStreamObserver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := servicetest.Start(t)
+		w.Put(servicetest.Record(1, 1))
+		streams := telemetry.Streams{Workers: w.Parts().Streams, Conductor: w.Conductor().Streams()}
+		o := new(telemetry.StreamObserver)
+		here := kvevents.Transition{Rank: catalog.Rank{Worker: 1}, Endpoint: servicetest.Endpoint(1, 0), State: kvevents.Live}
+		gone, moved := here, here
+		gone.Rank.Worker, moved.Endpoint = 2, "tcp://other:1"
+		for _, c := range []struct {
+			observed []kvevents.Transition
+			want     int
+		}{
+			{[]kvevents.Transition{here}, 1},
+			{nil, 0},
+			{[]kvevents.Transition{gone}, 0},
+			{[]kvevents.Transition{moved}, 0},
+			{[]kvevents.Transition{moved, here}, 1},
+			{[]kvevents.Transition{here, gone}, 1},
+		} {
+			for _, one := range c.observed {
+				o.Worker(one)
+			}
+			if news, more := telemetry.TakeNews(o, streams); news != c.want || more != 0 {
+				t.Errorf("%+v: %d news, %d more, want %d", c.observed, news, more, c.want)
+			}
+		}
+		o.Worker(here)
+		for worker := range uint64(telemetry.MaxNews + 9) {
+			gone.Rank.Worker = 10 + worker
+			o.Worker(gone)
+		}
+		o.Worker(here) // of a stream that it knows
+		if news, more := telemetry.TakeNews(o, streams); news != 1 || more != 10 {
+			t.Errorf("%d news, %d more", news, more)
+		}
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/select-service/select-service/internal/selection/counts"
 	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/internal/selection/rankstate"
 	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/internal/workers/workersfile"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -27,8 +28,6 @@ type Workers struct {
 	Ready      func() (ready bool, schedulable int, workers []*catalog.Worker)
 	Selections *counts.Selections // models with counters of their own have series here too
 	Thresholds *overload.Table
-	// Capacity returns the capacity of each of a worker's ranks, from its record.
-	Capacity func(*catalog.Worker) overload.Capacity
 }
 
 // Describe implements prometheus.Collector.
@@ -53,7 +52,7 @@ func (wo Workers) Collect(ch chan<- prometheus.Metric) {
 			others.add(of)
 		}
 		if models < overload.MaxModels {
-			wo.sendThresholds(ch, model, wo.Thresholds.Of(model), of)
+			sendThresholds(ch, model, wo.Thresholds.Of(model), of)
 		}
 	}
 	sendSources(ch, all)
@@ -108,10 +107,10 @@ func sendSources(ch chan<- prometheus.Metric, workers []*catalog.Worker) {
 
 // sendThresholds sends the thresholds of a model that are set, and the number of workers without
 // the limit that a threshold is a share of: such a worker is never busy by that threshold.
-func (wo Workers) sendThresholds(ch chan<- prometheus.Metric, model string, t *overload.Thresholds, workers []*catalog.Worker) {
+func sendThresholds(ch chan<- prometheus.Metric, model string, t *overload.Thresholds, workers []*catalog.Worker) {
 	if v := t.DecodeBlocks; v != nil {
 		metrics.Send(ch, busyThreshold, *v, model, overload.DecodeBlocks.String())
-		unjudged := wo.without(workers, func(c overload.Capacity) uint64 { return c.KVBlocks })
+		unjudged := without(workers, func(c overload.Capacity) uint64 { return c.KVBlocks })
 		metrics.Send(ch, workersUnjudged, unjudged, model, overload.DecodeBlocks.String())
 	}
 	if v := t.PrefillTokens; v != nil {
@@ -119,15 +118,15 @@ func (wo Workers) sendThresholds(ch chan<- prometheus.Metric, model string, t *o
 	}
 	if v := t.PrefillFraction; v != nil {
 		metrics.Send(ch, busyThreshold, *v, model, overload.PrefillFraction.String())
-		unjudged := wo.without(workers, func(c overload.Capacity) uint64 { return c.BatchedTokens })
+		unjudged := without(workers, func(c overload.Capacity) uint64 { return c.BatchedTokens })
 		metrics.Send(ch, workersUnjudged, unjudged, model, overload.PrefillFraction.String())
 	}
 }
 
 // without counts the selectable workers whose limit is unknown.
-func (wo Workers) without(workers []*catalog.Worker, limit func(overload.Capacity) uint64) (n int) {
+func without(workers []*catalog.Worker, limit func(overload.Capacity) uint64) (n int) {
 	for _, w := range workers {
-		if w.Lifecycle == catalog.Schedulable && limit(wo.Capacity(w)) == 0 {
+		if w.Lifecycle == catalog.Schedulable && limit(rankstate.CapacityOf(w)) == 0 {
 			n++
 		}
 	}

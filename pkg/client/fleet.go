@@ -62,6 +62,8 @@ type FleetRow struct {
 	Source           string         `json:"source"` // api, file, kubernetes or slots
 	State            string         `json:"state"`  // ready, draining, overloaded, stalled, silent or incomplete
 	Reason           string         `json:"reason"`
+	Causes           []string       `json:"causes"`  // all that holds of the rank; the first decides the state
+	Urgency          uint8          `json:"urgency"` // how much the rank needs somebody, 0 to 9
 	Stream           string         `json:"stream"` // connecting, replaying, live or stale; empty: no KV events
 	Lag              uint64         `json:"lag"`    // messages that are not applied yet
 	Lost             uint64         `json:"lost"`   // messages

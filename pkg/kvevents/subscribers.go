@@ -92,6 +92,21 @@ type Config struct {
 	// another size than the registered one, in tokens: its blocks of the main cache on the device, of
 	// which none can be used. Several goroutines call it; it must not block.
 	OtherBlockSize func(stream catalog.Rank, registered, size uint32)
+	// Observe, if not nil, is called for each Transition of a stream, and in order. Several goroutines
+	// call it; it must not block, nor call Subscribers.
+	Observe func(Transition)
+}
+
+// Transition is a change of a stream: that it was added, another state, or more of the counts that
+// say how it fares.
+type Transition struct {
+	Rank       catalog.Rank
+	Endpoint   string
+	Added      bool // the stream is new, also at a rank that had another one
+	Was, State StreamState
+	// How many more there are than before, see StreamCounts.
+	Lost, Restarts, Replays, BadReplays uint64
+	BadReplay                           ReplayResult
 }
 
 // Watched is a live message that has been applied, or could not be.
@@ -282,6 +297,9 @@ func (s *Subscribers) subscribe(c StreamConfig) (*subscription, error) {
 	s.mu.Lock()
 	s.streams[c.Rank] = sub
 	s.mu.Unlock()
+	if s.config.Observe != nil {
+		s.config.Observe(Transition{Rank: c.Rank, Endpoint: c.Endpoint, Added: true})
+	}
 	return sub, nil
 }
 

@@ -542,11 +542,27 @@ func (s *subscription) updateStatusLocked() {
 	if s.shown == nil {
 		s.shown = new(StreamStatus)
 	}
-	s.shown.State, s.shown.StreamCounts = s.stream.state(), s.stream.counts
+	state := s.stream.state()
+	s.observeLocked(state)
+	s.shown.State, s.shown.StreamCounts = state, s.stream.counts
 	s.shown.Dropped, s.shown.DroppedWhy = s.delivery.dropped, s.delivery.droppedWhy
 	s.shown.OtherBlockSize = s.delivery.blockSize
 	s.shown.Last, s.shown.HasLast = s.stream.last, s.stream.started
 	s.shown.Held = s.stream.held.len()
+}
+
+// observeLocked tells of a Transition to a state, if there is one.
+func (s *subscription) observeLocked(state StreamState) {
+	was, now := &s.shown.StreamCounts, &s.stream.counts
+	if s.subs.config.Observe == nil || state == s.shown.State && was.Lost == now.Lost && was.Restarts == now.Restarts &&
+		was.Replays == now.Replays && was.BadReplays == now.BadReplays {
+		return
+	}
+	s.subs.config.Observe(Transition{
+		Rank: s.rank, Endpoint: s.endpoint, Was: s.shown.State, State: state,
+		Lost: now.Lost - was.Lost, Restarts: now.Restarts - was.Restarts, Replays: now.Replays - was.Replays,
+		BadReplays: now.BadReplays - was.BadReplays, BadReplay: now.BadReplay,
+	})
 }
 
 func (s *subscription) status() StreamStatus {

@@ -79,6 +79,14 @@ type Liveness struct {
 	became      [numStates]uint64
 }
 
+// State returns the state of a rank.
+func (e Exclusions) State(of catalog.Rank) State {
+	if gone := e[of]; gone != nil {
+		return gone.State
+	}
+	return Alive
+}
+
 // Excluded returns the ranks of a scope that are not alive. It takes no lock.
 func (l *Liveness) Excluded(sc catalog.Scope) Exclusions {
 	all := l.excluded.Load()

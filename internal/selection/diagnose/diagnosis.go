@@ -1,10 +1,8 @@
 package diagnose
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // Diagnosis has, for every block of a prompt, the owners that hold it; for every rank, where
@@ -92,17 +90,6 @@ func (r BreakReason) String() string {
 	return "absent"
 }
 
-// Elsewhere is another identity of the same tenant and model under which
-// leading blocks of the prompt match.
-type Elsewhere struct {
-	LoRA       *string // nil: not known (selection only)
-	Salt       *string // nil: there is one, but it must not be shown
-	BlockSize  uint32
-	Registered bool
-	Matched    int      // blocks of the best instance
-	Instances  []string // instances that hold the first block; at most 64
-}
-
 // MaxFindings bounds the sentences of a diagnosis.
 const MaxFindings = 64
 
@@ -115,46 +102,6 @@ func (d *Diagnosis) Find(text string) {
 	case n == MaxFindings:
 		d.Findings = append(d.Findings, "further findings are left out")
 	}
-}
-
-// FindElsewhere adds findings about other identities under which the prompt would match, or
-// match longer.
-func (d *Diagnosis) FindElsewhere() {
-	best := uint64(0)
-	for _, r := range d.Ranks {
-		best = max(best, uint64(r.Matched)*uint64(d.BlockSize))
-	}
-	for _, e := range d.Elsewhere {
-		if e.tokens() > best {
-			d.Find(fmt.Sprintf("would match %s under %s", Count(e.Matched, "block"), d.difference(&e)))
-		}
-	}
-}
-
-// difference returns how another identity differs from the query's, in words.
-func (d *Diagnosis) difference(e *Elsewhere) string {
-	var parts []string
-	switch {
-	case e.LoRA == nil:
-		parts = append(parts, "another lora_name or cache_salt, which is not known by name")
-	case *e.LoRA == "" && d.LoRA != "":
-		parts = append(parts, "the base model (no lora_name)")
-	case *e.LoRA != d.LoRA:
-		parts = append(parts, fmt.Sprintf("lora_name %q", *e.LoRA))
-	}
-	switch {
-	case e.LoRA == nil:
-	case e.Salt == nil:
-		parts = append(parts, "another cache_salt, which is not shown")
-	case *e.Salt == "" && d.Salt != "":
-		parts = append(parts, "no cache_salt")
-	case *e.Salt != d.Salt:
-		parts = append(parts, fmt.Sprintf("cache_salt %q", *e.Salt))
-	}
-	if e.BlockSize != d.BlockSize {
-		parts = append(parts, fmt.Sprintf("block_size %d", e.BlockSize))
-	}
-	return strings.Join(parts, " and ")
 }
 
 // Count returns a number with its noun, in the plural if needed.
@@ -182,9 +129,28 @@ func (d *Diagnosis) findLate(e *Examination) {
 	}
 }
 
-// SortElsewhere orders the other identities, the longest prefix first.
-func (d *Diagnosis) SortElsewhere() {
-	slices.SortStableFunc(d.Elsewhere, func(a, b Elsewhere) int { return cmp.Compare(b.tokens(), a.tokens()) })
+// FindShort adds a finding if the prompt has no complete block. needs is what a block has beside its
+// tokens, "" for nothing.
+func (d *Diagnosis) FindShort(byHash bool, tokens int, needs string) {
+	switch {
+	case d.NumBlocks > 0:
+	case byHash:
+		d.Find("the prompt has no block")
+	default:
+		d.Find(fmt.Sprintf("the prompt has fewer tokens than one block%s: %d of %d", needs, tokens, d.BlockSize))
+	}
 }
 
-func (e *Elsewhere) tokens() uint64 { return uint64(e.Matched) * uint64(e.BlockSize) }
+// The two forms of a prompt's hashes.
+const (
+	LocalHashes   = "local block hashes"
+	RollingHashes = "rolling sequence hashes"
+)
+
+// FindForm adds a finding if the prompt's hashes match longer in the form that the call does not take. A
+// prompt of one block has the same hash in both.
+func (d *Diagnosis) FindForm(taken, other string, matched, asOther int) {
+	if asOther > matched {
+		d.Find(fmt.Sprintf("the hashes are %s, not %s: as such they would match %s", other, taken, Count(asOther, "block")))
+	}
+}

@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -100,11 +99,13 @@ func (sd *Scopes) Diagnose(req *Request, maxBlocks int) (*Diagnosis, error) {
 		d.findUnused(sd.streams.Tally())
 	}
 	if req.ByHash {
-		d.findRolling()
+		var local, rolling indexer.Match
+		d.scope.Index.Match(d.local, &local)
+		d.scope.Index.MatchSequence(d.local, &rolling)
+		d.FindForm(LocalHashes, RollingHashes, local.Blocks(), rolling.Blocks())
 	} else {
 		d.lookElsewhere()
 	}
-	d.FindElsewhere()
 	if sd.streams != nil {
 		d.FindStreams(sd.streams.Streams(), d.owner)
 	}
@@ -168,28 +169,11 @@ func (d *scopeDiagnosis) findScope(kvEvents bool) {
 	case !d.req.ByHash && !d.scope.Index.HasSeed(d.HashSeed):
 		d.Find("no blocks indexed for this lora_name and cache_salt")
 	}
-	if d.NumBlocks == 0 {
-		if d.req.ByHash {
-			d.Find("the prompt has no block")
-			return
-		}
-		needs := ""
-		if d.layout.Eagle {
-			needs = " and the token behind it"
-		}
-		d.Find(fmt.Sprintf("the prompt has fewer tokens than one block%s: %d of %d", needs, len(d.req.Tokens), d.BlockSize))
+	needs := ""
+	if d.layout.Eagle {
+		needs = " and the token behind it"
 	}
-}
-
-// findRolling adds a finding if rolling hashes were given instead of local ones. A prompt of
-// one block has the same hash both ways.
-func (d *scopeDiagnosis) findRolling() {
-	var local, rolling indexer.Match
-	d.scope.Index.Match(d.local, &local)
-	d.scope.Index.MatchSequence(d.local, &rolling)
-	if n := rolling.Blocks(); n > local.Blocks() {
-		d.Find(fmt.Sprintf("the hashes are rolling sequence hashes, not local block hashes: as such they would match %d blocks", n))
-	}
+	d.FindShort(d.req.ByHash, len(d.req.Tokens), needs)
 }
 
 // findUnused adds findings about workers' events that were not used. They are not counted per
@@ -216,33 +200,20 @@ func (d *scopeDiagnosis) lookElsewhere() {
 		return
 	}
 	head := d.req.Tokens[:min(len(d.req.Tokens), ProbeBlocks*d.layout.BlockSize+1)]
-	type probe struct {
-		seed   uint64
-		blocks int
-	}
-	var found []probe
+	var found []Probe[uint64]
 	var chain []uint64
-	for _, seed := range d.scope.Index.Seeds(nil) {
+	seeds := d.scope.Index.Seeds(nil)
+	slices.Sort(seeds)
+	for _, seed := range seeds {
 		if seed == d.HashSeed {
 			continue
 		}
 		chain = d.layout.AppendLocal(chain[:0], head, seed, nil)
 		if d.scope.Index.Match(chain, &d.probe); d.probe.Blocks() > 0 {
-			found = append(found, probe{seed, d.probe.Blocks()})
+			found = append(found, Probe[uint64]{seed, uint64(d.probe.Blocks()) * uint64(d.BlockSize)})
 		}
 	}
-	slices.SortFunc(found, func(a, b probe) int {
-		return cmp.Or(cmp.Compare(b.blocks, a.blocks), cmp.Compare(a.seed, b.seed))
-	})
-	if len(found) > MaxElsewhere {
-		found, d.Truncated = found[:MaxElsewhere], true
-	}
-	for _, p := range found {
-		if e := d.underSeed(p.seed); e.Matched > 0 {
-			d.Elsewhere = append(d.Elsewhere, e)
-		}
-	}
-	d.SortElsewhere()
+	LookElsewhere(d.Diagnosis, found, func(seed uint64) (Elsewhere, bool) { return d.underSeed(seed), true })
 }
 
 // underSeed follows the prompt under another block seed.

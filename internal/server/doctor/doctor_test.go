@@ -232,6 +232,20 @@ func TestFindings(t *testing.T) {
 				time.Sleep(time.Second)
 			}
 		}, want: "engine_stalled: The engine of worker 1 rank 0 has unfinished work and makes no progress; it gets no new requests."},
+		// The gateway awaits an answer of an engine that reports nothing: it gets no requests all the same.
+		"stalled without reports": {provoke: func(w *servicetest.World) {
+			live(w, 1)
+			w.Await(servicetest.Scope, catalog.Rank{Worker: 1})
+			time.Sleep(20 * time.Second)
+		}, want: "engine_stalled: The engine of worker 1 rank 0 has unfinished work and makes no progress; it gets no new requests."},
+		// An engine that was drained may go: nobody has to look at its stream.
+		"drained and gone": {provoke: func(w *servicetest.World) {
+			w.Put(servicetest.Record(1, 1))
+			w.Burden("r", 1, 0, 1, 4)
+			if _, err := w.DrainWorkerIn(catalog.ScopeFilter{}, 1, nil); err != nil {
+				w.T.Error(err)
+			}
+		}},
 		"another model": {
 			config: func(c *node.Config) {
 				told := 0

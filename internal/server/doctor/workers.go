@@ -1,10 +1,11 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 
-	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/internal/selection/diagnose"
+	"github.com/select-service/select-service/internal/selection/rankstate"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/kvevents"
 	"github.com/select-service/select-service/pkg/selector/ttft"
@@ -14,13 +15,11 @@ import (
 func (ex *examination) workers() {
 	for _, w := range ex.doctor.parts.Catalog.List(ex.of.Model, ex.of.Tenant) {
 		ex.looked(WorkerIncomplete, BlockSize, Model)
-		if w.Lifecycle != catalog.Incomplete || w.Tracked {
+		verdict := rankstate.Judge(rankstate.Facts{Worker: w, DP: w.FirstRank()})
+		if !verdict.Causes.Has(rankstate.WorkerIncomplete) {
 			continue
 		}
-		why := "its record is not complete"
-		if all := w.Explain(); len(all) > 0 {
-			why = all[0]
-		}
+		why := cmp.Or(verdict.Reason(w), "its record is not complete")
 		f := Finding{Check: WorkerIncomplete, Severity: Error, Scope: &w.Scope, Worker: &w.ID, Remedy: "Complete the worker's record, or delete it."}
 		what := "cannot be chosen"
 		switch w.Conflict() {
@@ -61,14 +60,14 @@ func (ex *examination) stream(snap *catalog.Snapshot, e catalog.Entry, st *kveve
 		f.Check, f.Severity, f.Count, f.Remedy, f.Sentence = check, severity, n, remedy, fmt.Sprintf(format, args...)
 		ex.find(f)
 	}
-	switch st.State {
-	case kvevents.Connecting:
+	verdict := rankstate.Judge(rankstate.Facts{Worker: e.Worker, DP: e.DP, Stream: rankstate.StreamOf(st)})
+	switch {
+	case verdict.Causes.Has(rankstate.StreamDown):
 		find(StreamDown, Error, 0, "Check that the engine runs and publishes KV events at this endpoint.",
 			"The KV event stream of %s is not connected: nobody publishes at %s.", who, catalog.Clip(st.Endpoint))
-	case kvevents.Stale:
+	case verdict.Causes.Has(rankstate.StreamStale):
 		find(StreamStale, Error, st.Lost, "Restart the engine, or let it clear its cache; a replay endpoint prevents it.",
 			"The KV event stream of %s is stale: %d messages are lost, and its cached blocks may be wrong.", who, st.Lost)
-	case kvevents.Live, kvevents.Replaying:
 	}
 	replay := e.Worker.ReplayEndpoint != nil || e.Worker.ReplayEndpoints[e.DP] != ""
 	recent := countsOf(&st.StreamCounts).since(ex.before.streams[e.Rank])
@@ -100,18 +99,19 @@ func (ex *examination) engines() {
 		}
 		excluded := ex.doctor.parts.Reports.Excluded(snap.Scope)
 		for _, e := range snap.Ranks() {
-			st, ok := ex.doctor.parts.Reports.Status(snap.Scope, e.Rank)
-			if !ok {
+			verdict := rankstate.Judge(rankstate.Facts{Worker: e.Worker, DP: e.DP, Liveness: excluded.State(e.Rank)})
+			st, reported := ex.doctor.parts.Reports.Status(snap.Scope, e.Rank)
+			if !reported && verdict.State == rankstate.Ready {
 				continue
 			}
 			ex.looked(EngineStalled, EngineSilent)
 			who := fmt.Sprintf("worker %d rank %d", e.Rank.Worker, e.DP)
 			f := Finding{Severity: Error, Scope: &snap.Scope, Rank: &e.Rank, Remedy: "Look at the engine's log; restart it if it hangs."}
-			switch gone := excluded[e.Rank]; {
-			case gone != nil && gone.State == reports.Silent:
+			switch {
+			case verdict.Causes.Has(rankstate.EngineSilent):
 				f.Check, f.Sentence = EngineSilent, fmt.Sprintf("The engine of %s is silent for %.0f s, and gets no new requests.", who, st.Age.Seconds())
 				ex.find(f)
-			case gone != nil:
+			case verdict.Causes.Has(rankstate.EngineStalled):
 				f.Check, f.Sentence = EngineStalled, fmt.Sprintf("The engine of %s has unfinished work and makes no progress; it gets no new requests.", who)
 				ex.find(f)
 			}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/select-service/select-service/internal/selection/rankstate"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/server/doctor"
 	"github.com/select-service/select-service/internal/server/ranks"
@@ -194,7 +195,7 @@ func appendTotals(out []byte, t *ranks.Totals) []byte {
 	out = appendUintField(out, "ranks", uint64(t.Ranks))
 	out = append(appendKey(out, "states"), '{')
 	for s, n := range t.States {
-		out = appendCount(out, ranks.State(s).String(), uint64(n))
+		out = appendCount(out, rankstate.State(s).String(), uint64(n))
 	}
 	out = append(out, '}')
 	out = appendUintField(out, "running", t.Running)
@@ -245,6 +246,14 @@ func AppendRank(out []byte, r *ranks.Row, scope uint64) []byte {
 	if r.Reason != "" {
 		out = appendStringField(out, "reason", r.Reason)
 	}
+	if r.Causes != 0 {
+		out = append(appendKey(out, "causes"), '[')
+		for c := range r.Causes.All {
+			out = append(append(append(appendComma(out), '"'), c.String()...), '"')
+		}
+		out = append(out, ']')
+	}
+	out = appendCount(out, "urgency", uint64(r.Urgency()))
 	if r.Stream.Known {
 		out = appendStringField(out, "stream", r.Stream.State.String())
 		out = appendCount(out, "lag", uint64(r.Stream.Lag))

@@ -62,7 +62,7 @@ func TestFleet(t *testing.T) {
 			return string(b)
 		}
 		all := get("/v1.6/fleet", "read")
-		const rows = `[{"active_blocks":3,"dp_rank":0,"max_batched_tokens":100,"prefill_tokens":4,"requests":1,"scope":2,"source":"api","state":"ready","stream":"connecting","total_blocks":10,"worker_id":1}]`
+		const rows = `[{"active_blocks":3,"causes":["stream_down"],"dp_rank":0,"max_batched_tokens":100,"prefill_tokens":4,"requests":1,"scope":2,"source":"api","state":"ready","stream":"connecting","total_blocks":10,"urgency":2,"worker_id":1}]`
 		if got := get("/fleet?tenant_id=t", "read"); text(got["rows"]) != rows {
 			t.Errorf("rows %s", text(got["rows"]))
 		}

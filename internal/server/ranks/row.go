@@ -4,41 +4,12 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/engines/load"
-	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/internal/node"
-	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/rankstate"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/kvevents"
 	"github.com/select-service/select-service/pkg/reservations"
 )
-
-// State is what a rank does for new requests.
-type State uint8
-
-// The states.
-const (
-	Ready      State = iota // it may be chosen
-	Draining                // it gets no new requests
-	Overloaded              // its worker is above a busy threshold
-	Stalled                 // its engine has unfinished work and gives no sign of life
-	Silent                  // its engine gives no sign of life
-	Incomplete              // its worker cannot be chosen: something is missing or in conflict
-	// NumStates counts the states.
-	NumStates = int(iota)
-)
-
-// String returns the state as answers name it.
-func (s State) String() string {
-	return [NumStates]string{"ready", "draining", "overloaded", "stalled", "silent", "incomplete"}[s]
-}
-
-// Stream is the state of a rank's KV events.
-type Stream struct {
-	Known bool // false: KV events are off, or none are followed for the rank
-	State kvevents.StreamState
-	Lag   int    // messages that are not applied yet
-	Lost  uint64 // messages so far
-}
 
 // Reported is what a rank's engine says of its load.
 type Reported struct {
@@ -55,9 +26,9 @@ type Reported struct {
 type Row struct {
 	Rank   catalog.Rank
 	Source string // of the worker's record
-	State  State
-	Reason string // why it is not Ready
-	Stream Stream
+	rankstate.Verdict
+	Reason string // why it is not ready
+	Stream rankstate.Stream
 
 	Requests         uint32 // live reservations
 	ActiveBlocks     uint64 // of these
@@ -93,48 +64,10 @@ func (r *Row) describe(w *catalog.Worker) {
 	if w.Tracked {
 		r.Source = "slots"
 	}
-	capacity := selection.CapacityOf(w)
+	capacity := rankstate.CapacityOf(w)
 	r.TotalBlocks, r.MaxBatchedTokens, r.Drained = capacity.KVBlocks, capacity.BatchedTokens, w.Drain != nil
 	if w.Drain != nil && !w.Drain.Deadline.IsZero() {
 		r.DrainDeadline = w.Drain.Deadline.Unix()
-	}
-	if why := w.Explain(); len(why) > 0 {
-		r.Reason = why[0]
-	}
-}
-
-// The reasons of states that a worker's record does not explain.
-const (
-	reasonOverloaded = "all ranks of the worker are above a busy threshold"
-	reasonStalled    = "the engine has unfinished work and gives no sign of life"
-	reasonSilent     = "the engine gives no sign of life"
-	reasonLeaving    = "its ranks are being taken away"
-)
-
-// judge sets the state, and its reason if the record does not say it.
-func (r *Row) judge(of *versionedRow, c *carried, excluded *reports.Exclusion) {
-	w := of.worker
-	why := ""
-	switch {
-	case w.Tracked && of.attached:
-		r.State = Ready // for the slot tracker's callers, which choose by themselves
-		r.Reason = ""
-		return
-	case w.Lifecycle == catalog.Incomplete:
-		r.State = Incomplete
-	case w.Lifecycle == catalog.Draining, !w.HasRank(r.Rank.DP):
-		r.State, why = Draining, reasonLeaving
-	case excluded != nil && excluded.State == reports.Silent:
-		r.State, why = Silent, reasonSilent
-	case excluded != nil:
-		r.State, why = Stalled, reasonStalled
-	case c.overloaded:
-		r.State, why = Overloaded, reasonOverloaded
-	default:
-		r.State = Ready
-	}
-	if r.State == Ready || r.State != Incomplete && len(w.Reasons) == 0 {
-		r.Reason = why
 	}
 }
 
@@ -144,7 +77,7 @@ func (r *Row) readStream(streams *kvevents.Subscribers) {
 		return
 	}
 	if st, ok := streams.Stream(r.Rank); ok {
-		r.Stream = Stream{Known: true, State: st.State, Lag: st.Pending + st.Held, Lost: st.Lost}
+		r.Stream = rankstate.StreamOf(&st)
 	}
 }
 

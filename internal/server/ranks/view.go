@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/node"
-	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/rankstate"
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -93,10 +93,10 @@ type removal struct {
 // Totals add up ranks.
 type Totals struct {
 	Workers, Ranks            int
-	States                    [NumStates]int // ranks
-	Running, Waiting          uint64         // in engines, by their own word, else reservations
-	Queued                    uint64         // requests that wait for a rank
-	Requests                  uint64         // live reservations
+	States                    [rankstate.NumStates]int // ranks
+	Running, Waiting          uint64                   // in engines, by their own word, else reservations
+	Queued                    uint64                   // requests that wait for a rank
+	Requests                  uint64                   // live reservations
 	ActiveBlocks, TotalBlocks uint64
 	PrefillTokens             uint64
 	// Counts since the start:
@@ -347,7 +347,10 @@ func (v *View) renewScope(s *scopeRows, workers []*catalog.Worker) {
 	excluded := v.parts.Reports.Excluded(s.scope)
 	for i, r := range s.rows {
 		next := v.readRow(r, &v.carried[i], s.scope, summary.BlockSize)
-		next.judge(r, &v.carried[i], excluded[r.Rank])
+		next.Verdict = rankstate.Judge(rankstate.Facts{
+			Worker: r.worker, DP: r.Rank.DP, Liveness: excluded.State(r.Rank), Overloaded: v.carried[i].overloaded, Stream: next.Stream,
+		})
+		next.Reason = next.Verdict.Reason(r.worker)
 		if r.version == 0 || next != r.Row {
 			r.version, s.changed, r.Row = v.version, v.version, next
 			r.text = v.encode(r.text[:0], &r.Row, s.number)
@@ -362,7 +365,7 @@ func (v *View) renewScope(s *scopeRows, workers []*catalog.Worker) {
 	}
 }
 
-// readRow reads a row anew, but for its state.
+// readRow reads a row anew, but for its verdict.
 func (v *View) readRow(r *versionedRow, c *carried, sc catalog.Scope, blockSize uint32) Row {
 	next := Row{
 		Rank: r.Rank, Requests: c.Requests, ActiveBlocks: c.Blocks, PrefillTokens: c.PrefillTokens, Foreign: c.foreign, Hits: r.hits.rate,
@@ -481,7 +484,7 @@ func (v *View) readLedger(s *scopeRows, snap *catalog.Snapshot) {
 			}
 		}
 		if limits.Any() {
-			for w, is := range selection.OverloadedWorkers(limits, snap.Ranks(), l) {
+			for w, is := range rankstate.OverloadedWorkers(limits, snap.Ranks(), l) {
 				if is {
 					over[w.ID] = true
 				}

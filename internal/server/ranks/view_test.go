@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/internal/selection/rankstate"
 	"github.com/select-service/select-service/internal/server/ranks"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/helpers/servicetest"
@@ -19,8 +20,8 @@ import (
 
 // text is the text of a row in these tests: its name first.
 func text(out []byte, r *ranks.Row, scope uint64) []byte {
-	return fmt.Appendf(out, "%d/%d/%d %s %s %q requests=%d blocks=%d/%d cached=%d stream=%v drained=%v",
-		scope, r.Rank.Worker, r.Rank.DP, r.Source, r.State, r.Reason, r.Requests, r.ActiveBlocks, r.TotalBlocks, r.CachedBlocks, r.Stream, r.Drained)
+	return fmt.Appendf(out, "%d/%d/%d %s %s %d %q requests=%d blocks=%d/%d cached=%d stream=%v drained=%v",
+		scope, r.Rank.Worker, r.Rank.DP, r.Source, r.State, r.Urgency(), r.Reason, r.Requests, r.ActiveBlocks, r.TotalBlocks, r.CachedBlocks, r.Stream, r.Drained)
 }
 
 // follower keeps a view up to date by differences.
@@ -182,7 +183,8 @@ func TestUnknownVersions(t *testing.T) {
 	})
 }
 
-// TestStates: each state of a rank, with its reason, and the totals.
+// TestStates: rows and totals have the state and the reason that rankstate gives, of a rank whose events alone
+// are read too, which is no rank of its worker.
 func TestStates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := servicetest.Start(t)
@@ -190,6 +192,7 @@ func TestStates(t *testing.T) {
 		w.Put(servicetest.Record(2, 1, servicetest.Total(100)))
 		w.Put(servicetest.Record(3, 1, servicetest.Total(10)))
 		_, _ = w.PutWorker(servicetest.Record(4, 1, func(r *catalog.Record) { r.Endpoint = nil }))
+		w.Put(servicetest.Record(5, 1, servicetest.Total(100), func(r *catalog.Record) { r.KVEventsEndpoints = servicetest.Endpoints(5, 2) }))
 		_, _ = w.DrainWorkerIn(catalog.ScopeFilter{}, 2, nil)
 		w.SetBusy(overload.Thresholds{DecodeBlocks: new(0.5)})
 		w.Burden("r", 3, 0, 9, 30)
@@ -199,17 +202,19 @@ func TestStates(t *testing.T) {
 		f := &follower{}
 		f.follow(v)
 		want := []string{
-			`1/1/0 api ready "" requests=0 blocks=0/100 cached=0 stream={true live 0 0} drained=false`,
-			`1/1/1 api ready "" requests=0 blocks=0/100 cached=0 stream={true connecting 0 0} drained=false`,
-			`1/2/0 api draining "drained over the API" requests=0 blocks=0/100 cached=0 stream={true connecting 0 0} drained=true`,
-			`1/3/0 api overloaded "all ranks of the worker are above a busy threshold" requests=1 blocks=9/10 cached=0 stream={true connecting 0 0} drained=false`,
-			`1/4/0 api incomplete "endpoint is required" requests=0 blocks=0/0 cached=0 stream={false connecting 0 0} drained=false`,
+			`1/1/0 api ready 0 "" requests=0 blocks=0/100 cached=0 stream={true live 0 0} drained=false`,
+			`1/1/1 api ready 2 "" requests=0 blocks=0/100 cached=0 stream={true connecting 0 0} drained=false`,
+			`1/2/0 api draining 3 "drained over the API" requests=0 blocks=0/100 cached=0 stream={true connecting 0 0} drained=true`,
+			`1/3/0 api overloaded 4 "all ranks of the worker are above a busy threshold" requests=1 blocks=9/10 cached=0 stream={true connecting 0 0} drained=false`,
+			`1/4/0 api incomplete 7 "endpoint is required" requests=0 blocks=0/0 cached=0 stream={false connecting 0 0} drained=false`,
+			`1/5/0 api ready 2 "" requests=0 blocks=0/100 cached=0 stream={true connecting 0 0} drained=false`,
+			`1/5/1 api incomplete 3 "the worker's record has another range of ranks: only the KV events of this one are read" requests=0 blocks=0/100 cached=0 stream={true connecting 0 0} drained=false`,
 		}
 		if got := join(f.rows); got != strings.Join(want, "\n") {
 			t.Errorf("rows\n%s", got)
 		}
 		v.Since("", catalog.ScopeFilter{}, func(p *ranks.Page) {
-			if p.Totals.Workers != 4 || p.Totals.Ranks != 5 || p.Totals.States != [ranks.NumStates]int{2, 1, 1, 0, 0, 1} || p.Totals.ActiveBlocks != 9 {
+			if p.Totals.Workers != 5 || p.Totals.Ranks != 7 || p.Totals.States != [rankstate.NumStates]int{3, 1, 1, 0, 0, 2} || p.Totals.ActiveBlocks != 9 {
 				t.Errorf("totals %+v", p.Totals)
 			}
 		})

@@ -67,18 +67,24 @@ func (s *stub) row(i, poll int) object {
 	switch {
 	case i == 11:
 		r["state"], r["reason"] = "silent", "no sign of life for 14 s"
+		r["causes"], r["urgency"] = []string{"engine_silent"}, 9
 	case i == 20 || i == 21:
 		r["state"], r["reason"] = "stalled", "busy, and no progress for 31 s"
+		r["causes"], r["urgency"] = []string{"engine_stalled"}, 8
 	case i/8 == 4:
 		r["state"], r["reason"], r["drain"] = "draining", "drained by an operator", object{}
+		r["causes"], r["urgency"] = []string{"worker_draining"}, 3
 	case i == 44:
 		r["state"], r["reason"], r["active_blocks"] = "overloaded", "96 % of its blocks are booked, the threshold is 90 %", 8700
+		r["causes"], r["urgency"] = []string{"worker_overloaded"}, 4
 	case i == 50:
 		r["stream"], r["lost"] = "stale", 12
+		r["causes"], r["urgency"] = []string{"stream_stale", "stream_lost"}, 5
 	case i == 51:
 		r["lag"] = 340
+		r["causes"], r["urgency"] = []string{"stream_behind"}, 1
 	case i/8 == 7:
-		r = object{"worker_id": 8, "dp_rank": i % 8, "scope": 1, "source": "api", "state": "incomplete", "reason": "block_size is missing"}
+		r = object{"worker_id": 8, "dp_rank": i % 8, "scope": 1, "source": "api", "state": "incomplete", "reason": "block_size is missing", "causes": []string{"worker_incomplete"}, "urgency": 7}
 	}
 	return r
 }

@@ -13,6 +13,8 @@ export interface Row extends Rank {
   source: string;
   state: State;
   reason?: string;
+  causes?: string[];
+  urgency?: number;
   stream?: "live" | "replaying" | "stale" | "connecting";
   lag?: number;
   lost?: number;

@@ -14,21 +14,10 @@ void Fragment;
 
 const states: State[] = ["silent", "stalled", "incomplete", "overloaded", "draining", "ready"];
 
-/** The less, the more it needs somebody. What the doctor has found comes after what takes a rank out of service. */
-function trouble(r: Row & { finding?: Finding }): number {
-  const state = troubleOf(r);
-  return r.finding && state > 2 ? 2 + state / 100 : state;
-}
-
-function troubleOf(r: Row): number {
-  switch (r.state) {
-    case "silent": return 0;
-    case "stalled": return 1;
-    case "incomplete": return 2;
-    case "overloaded": return 4;
-    case "draining": return 5;
-    case "ready": return r.stream === "stale" ? 3 : r.stream === "connecting" || r.stream === "replaying" ? 6 : r.lost || r.lag ? 7 : 8;
-  }
+/** How urgent a line is, as the service judges its rank. What the doctor has found comes right after what takes a rank out of service. */
+function urgency(r: Row & { finding?: Finding }): number {
+  const own = r.urgency ?? 0;
+  return r.finding && own < 7 ? 6 + own / 10 : own;
 }
 
 /** What the doctor has found about workers, by worker and rank, without a rank if it is about the worker, and by worker for the sum of its ranks. */
@@ -49,7 +38,7 @@ function share(part: number | undefined, whole: number | undefined): number | un
 
 /** The columns by which rows can be sorted: what comes first is worth a look. */
 const orders: Record<string, { title: string; less: (a: Line, b: Line) => number }> = {
-  trouble: { title: "State", less: (a, b) => trouble(a) - trouble(b) || load(b) - load(a) },
+  trouble: { title: "State", less: (a, b) => urgency(b) - urgency(a) || load(b) - load(a) },
   rank: { title: "Worker · rank", less: () => 0 },
   requests: { title: "Requests", less: (a, b) => (b.requests ?? 0) - (a.requests ?? 0) },
   blocks: { title: "KV blocks", less: (a, b) => (share(b.active_blocks, b.total_blocks) ?? 0) - (share(a.active_blocks, a.total_blocks) ?? 0) || (b.active_blocks ?? 0) - (a.active_blocks ?? 0) },
@@ -81,7 +70,7 @@ function fold(rows: Row[]): Line[] {
       continue;
     }
     sum.ranks++;
-    if (trouble(r) < trouble(sum)) Object.assign(sum, { state: r.state, reason: r.reason && `rank ${r.dp_rank}: ${r.reason}`, stream: r.stream });
+    if (urgency(r) > urgency(sum)) Object.assign(sum, { state: r.state, causes: r.causes, urgency: r.urgency, reason: r.reason && `rank ${r.dp_rank}: ${r.reason}`, stream: r.stream });
     for (const m of ["requests", "active_blocks", "prefill_tokens", "cached_blocks", "total_blocks", "max_batched_tokens", "lag", "lost"] as const) {
       if (r[m] !== undefined) sum[m] = (sum[m] ?? 0) + r[m];
     }
