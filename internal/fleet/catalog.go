@@ -75,7 +75,7 @@ var (
 )
 
 const (
-	// pollEvery is how often the head is read although no replica has announced a newer one.
+	// pollEvery is how often the head is read although nobody has told of a newer one.
 	pollEvery = 5 * time.Second
 	// readEvery is the least time between two readings of the head for no change of this process's, whatever others say
 	// that they have.

@@ -72,7 +72,7 @@ func (q *question) sglangOrOther(noModels error) error {
 		return failed
 	}
 	if status := statusOf(err); err != nil && q.told.BlockSize == 0 && status/100 != 4 {
-		q.unknown(err, catalog.FieldBlockSize, catalog.FieldSize, catalog.FieldTotalKVBlocks) // it says more than a missing page of metrics would
+		q.unknown(err, catalog.FieldBlockSize, catalog.FieldSize, catalog.FieldTotalKVBlocks) // it says more than that there are no metrics
 	}
 	return nil
 }

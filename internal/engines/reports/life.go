@@ -218,7 +218,7 @@ func (t *Table) patience(r *rank) (limit time.Duration, works bool) {
 // beats reports whether the source has promised to speak again.
 func (h *heard) beats() bool { return !h.at.IsZero() && h.Interval > 0 }
 
-// isSilent reports whether the rank's sources have stopped speaking, and there is no other sign of life.
+// isSilent reports whether the rank's sources have spoken and do not, and nothing else is heard.
 func (t *Table) isSilent(r *rank, now time.Time) bool {
 	beats := false
 	for i := range r.by {

@@ -228,7 +228,7 @@ func (d *Discovery) apply(apply workers.Apply) (next time.Time) {
 		}
 	}
 	if len(p.moved) > 0 {
-		// The blocks and bookings under these ids belong to other engines: the workers are removed, then added.
+		// What these ids have is of other engines: they are removed, then added.
 		without := set
 		without.Records = slices.DeleteFunc(slices.Clone(p.records), func(r catalog.Record) bool { return slices.Contains(p.moved, r.ID) })
 		if _, err := apply(without); err != nil {

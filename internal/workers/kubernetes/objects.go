@@ -40,7 +40,7 @@ type inferencePoolList struct {
 	Items           []inferencePool `json:"items"`
 }
 
-// DeepCopyObject implements runtime.Object. The objects that the pool points to are never changed.
+// DeepCopyObject implements runtime.Object. What the pool points to is not changed.
 func (p *inferencePool) DeepCopyObject() runtime.Object { c := *p; return &c }
 
 // DeepCopyObject implements runtime.Object.

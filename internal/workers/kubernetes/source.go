@@ -134,7 +134,7 @@ func (s *source) setPool(p *inferencePool) {
 	}
 }
 
-// dropPool notes that the pool is gone or, with a reason, that it is not valid. Its pods have
+// dropPool notes that there is no pool, or, with a reason, that it is not valid. Its pods have
 // left.
 func (s *source) dropPool(invalid string) {
 	if s.exists || s.invalid != invalid {

@@ -212,7 +212,7 @@ func (a *annotations) role(e *Entry) (role *string, serves bool) {
 	return nil, true
 }
 
-// roleOf reads the values of llm-d's label. A role that also encodes serves the other phases that it names.
+// roleOf reads the values of llm-d's label. What also encodes serves the phases that it names.
 func (a *annotations) roleOf(what, text string) (role *string, serves bool) {
 	switch text {
 	case "prefill", "encode-prefill":

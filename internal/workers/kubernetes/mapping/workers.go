@@ -103,8 +103,8 @@ type given struct {
 	most                 uint32 // that they may be
 }
 
-// worker returns the worker behind the i-th target port. Values that only its engine knows are left to
-// the catalog, except for ranks and endpoints, which depend on one another.
+// worker returns the worker behind the i-th target port. What only its engine can say is left to the
+// catalog, but for ranks and endpoints, which depend on one another.
 func (g given) worker(p *Pod, pool *Pool, e *Entry, s *Settings, i int, told func(*catalog.Record) *catalog.Description) Worker {
 	port := pool.Ports[i]
 	name := p.Name
@@ -149,8 +149,7 @@ func (g given) worker(p *Pod, pool *Pool, e *Entry, s *Settings, i int, told fun
 	return w
 }
 
-// describe asks for a description by the engine if values are missing, and returns the description that the engine
-// has given.
+// describe has the engine asked for what is not given, and returns what it has said.
 func (g *given) describe(w *Worker, pool *Pool, e *Entry, told func(*catalog.Record) *catalog.Description) *catalog.Description {
 	r := &w.Record
 	noModel := g.model == ""
