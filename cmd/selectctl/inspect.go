@@ -38,8 +38,8 @@ func (p *promptFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&p.salt, "salt", "", "cache salt of the prompt")
 }
 
-// prompt reads the tokens, or has the service make them. A model that the request names by itself, as it
-// would through the gateway, becomes p's.
+// prompt reads the tokens, or asks the service to make them. If the request names a model, as it would through
+// the gateway, that model becomes p's.
 func (p *promptFlags) prompt(ctx context.Context, a *app) (client.Prompt, error) {
 	given := 0
 	for _, flag := range [...]string{p.tokens, p.text, p.message, p.file} {

@@ -145,7 +145,7 @@ func (a *app) describeWorker() *cobra.Command {
 	})
 }
 
-// rankTable shows ranks. What is not known is left empty.
+// rankTable shows ranks. Unknown values are left empty.
 func rankTable(rows []client.FleetRow) *table {
 	t := &table{columns: []string{"WORKER", "RANK", "STATE", "STREAM", "LAG", "REQUESTS", "BLOCKS", "OF", "PREFILL", "CACHED", "HIT RATE", "ENGINE", "REASON"}, wide: 1}
 	for _, r := range rows {
@@ -367,7 +367,7 @@ func readWorker(record any) (w client.Worker, err error) {
 
 // decodeRecords returns the records of all YAML documents of a text: each is a record, a list of
 // records, or an object with such a list as its member workers. A text without any of them is an error,
-// since to apply an empty list removes all workers: that has to be written.
+// because an empty list removes all workers: it has to be written as a list.
 func decodeRecords(text []byte) ([]any, error) {
 	list, found := []any{}, false
 	for documents := yaml.NewDecoder(bytes.NewReader(text)); ; {

@@ -24,7 +24,7 @@ func (a *API) Diagnose(req *Query, maxBlocks int) (*diagnose.Diagnosis, error) {
 	return d, nil
 }
 
-// selectionWorkers returns a finding that there are workers of the selection service, and why
+// selectionWorkers returns a finding about the workers of the selection service, which says why
 // answers for an identity do not include them (decision C7).
 func selectionWorkers(id Identity, snap *catalog.Snapshot) string {
 	text := fmt.Sprintf("workers of the selection service for this model and tenant: %d, of block_size %d", len(snap.Workers), snap.BlockSize)

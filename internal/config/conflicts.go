@@ -235,8 +235,8 @@ func (c Config) portConflicts() (found []conflict) {
 	return found
 }
 
-// errTokenForAnybody refuses a token for engines that are not limited: whoever may register a worker
-// could read it, as the address that is asked.
+// errTokenForAnybody refuses a token for engines whose addresses are not limited. Everybody who may register a
+// worker could then read the token, by an address of their own.
 var errTokenForAnybody = errors.New("needs --allow-endpoints: the engine of every registered URL is shown the token")
 
 // errHealthOfNothing refuses a health port without a gateway.

@@ -57,7 +57,7 @@ func fleetServer(text string) (string, error) {
 
 func fleetName(text string) (string, error) { return text, bus.CheckName(text) }
 
-// conflicts refuses a fleet whose reservations would be shared over a mesh that there is not.
+// conflicts refuses a fleet whose reservations would be shared over a mesh, if no mesh is configured.
 func (f Fleet) conflicts(r Replicas) (found []conflict) {
 	if f.Enabled() && f.Bookings != BookingsNATS && r.Publish() == "" {
 		found = append(found, conflict{

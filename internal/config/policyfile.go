@@ -139,7 +139,7 @@ func (c *Config) Weights() selector.Weights {
 	return w
 }
 
-// The options with weights of Dynamo's cost. Who gives one wants that cost.
+// costWeights are the options with weights of Dynamo's cost. An operator who sets one of them wants that cost.
 var costWeights = []string{
 	"router.kv_overlap_score_credit", "router.kv_overlap_score_credit_decay", "router.prefill_load_scale",
 	"router.host_cache_hit_weight", "router.disk_cache_hit_weight", keyActiveRequests, "router.temperature",

@@ -148,9 +148,9 @@ func (m *Member) URLs() (all []string) {
 // Find waits for the other replicas, and returns the base URLs of those that may be read.
 func (m *Member) Find(ctx context.Context) []string { return m.readable(m.conn.Peers(ctx)) }
 
-// readable returns the URLs on the hosts that may be read. What a replica says of itself over NATS has no
-// address beside it: who may speak there could have others read any URL, and send it their token. The policy for
-// endpoints holds against that, too.
+// readable returns the URLs on the hosts that may be read. A URL that a replica announces over NATS has no
+// address beside it. Everybody who may speak there could make others read any URL, and send it their token. The
+// policy for endpoints prevents that, too.
 func (m *Member) readable(urls []string) []string {
 	hosts := m.options.Hosts
 	if len(hosts) == 0 {

@@ -47,7 +47,7 @@ func (sh *shadow) load(s *state) {
 	sh.settle(s)
 }
 
-// settle: the shadow has the workers of a state.
+// settle notes that the shadow now has the workers of a state.
 func (sh *shadow) settle(s *state) {
 	sh.of, sh.refused, sh.renewed = s, nil, make(map[uint64]struct{})
 	sh.known = make(map[*catalog.Worker]*entry)
@@ -83,7 +83,7 @@ func (sh *shadow) try(change Change) error {
 	return nil
 }
 
-// next returns the state after the changes that were tried. What this process cannot have stays.
+// next returns the state after the changes that were tried. Workers that this process cannot have stay.
 func (sh *shadow) next() (*state, error) {
 	next := sh.of.successor()
 	var entries []*entry

@@ -35,8 +35,8 @@ import (
 	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
-// Config has the settings of a process: those of its parts, as these have them, and its own. What a part's
-// settings say of other parts New fills in.
+// Config has the settings of a process: those of its parts, as these have them, and its own. New fills in
+// what a part's settings say about other parts.
 type Config struct {
 	// Process is the id of this process among the replicas, new in every life of the program.
 	// 0: a random one is drawn.
@@ -169,7 +169,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	s := &Service{config: config, core: core{log: log}}
 	index := indexer.NewAccount(config.Memory.Account(memory.Index))
 
-	// What does not know of workers: the ledger and its replica, and the event streams.
+	// These parts do not know of workers: the ledger and its replica, and the event streams.
 	sizes := new(scopeSizes)
 	s.ledger, s.replica = newLedger(&config, sizes, log)
 	predicts := config.approximate() || config.predictsBesideEvents()
@@ -198,7 +198,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	view := selectionView{s.catalog, s.scopes}
 	s.conductor = conductor.New(streams.publishers, config.Endpoints, index, view, log)
 
-	// What callers do with them.
+	// The use cases of callers.
 	selects := config.Selection
 	selects.Approximate, selects.ByCapacity = predicts, config.approximate() && config.Predictions.ApproximateLRU
 	selects.Waiting, selects.Remembered = config.Memory.Account(memory.Waiting), config.Memory.Account(memory.Remembered)

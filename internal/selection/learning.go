@@ -80,9 +80,9 @@ func NewLearning(config LearningConfig, c *catalog.Catalog, r *scopes.Registry, 
 	return &Learning{log: log, catalog: c, ledger: l, scopes: r, learners: config.Learners, own: config.Own, of: of, settings: config.Settings}
 }
 
-// ApplyPolicies has all scopes choose by a section worker_selection of a policy file, as JSON, from now
-// on; nil: by the policies of the configuration. What policies have learned stays, their histories and
-// shadows begin again. The error says what is wrong with the section; nothing has changed then.
+// ApplyPolicies makes all scopes choose by a section worker_selection of a policy file, as JSON, from now
+// on; nil: by the policies of the configuration. Learned values stay. The histories and shadows of policies
+// begin again. The error says what is wrong with the section; nothing has changed then.
 func (le *Learning) ApplyPolicies(section []byte) error {
 	le.mu.Lock()
 	defer le.mu.Unlock()

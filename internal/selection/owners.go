@@ -10,8 +10,8 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// Engines keep responses, files and batches, each under an id that only the engine knows that has made
-// it. The owner of such an id is its engine's rank. Owners are bindings as those of sessions are, in a
+// Engines keep responses, files and batches, each under an id that only the engine that made it knows.
+// The owner of such an id is its engine's rank. Owners are bindings as those of sessions are, in a
 // table of their own, and replicas share them in the same messages, by names that no session has.
 
 const (

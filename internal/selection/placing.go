@@ -32,7 +32,7 @@ type LoadRequest struct {
 
 // PlaceByLoad chooses the rank with the fewest requests, of equal ones that with the fewest
 // tokens (of unfinished prefills and active blocks), then any, whatever the scope's policy.
-// Nobody waits or is refused for load, and nothing is counted as a selection. What is booked is
+// Nobody waits or is refused for load, and nothing is counted as a selection. The booking is
 // one request without blocks and tokens; a ledger without room books nothing. Of the result only
 // ReservationID, Scope, Rank, Endpoint, Fallbacks, Registration and Lease are set. Without an
 // eligible rank the error has selector.ErrNoEndpoints.

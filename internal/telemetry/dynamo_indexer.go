@@ -13,7 +13,7 @@ import (
 )
 
 // The families of dynamo.indexer 1.6.1: names, types, help texts and labels are
-// its own, so that dashboards made for it work. What is not quite the same here:
+// its own, so that dashboards made for it work. These points differ a little here:
 //
 //   - models are scopes of selection with workers and indexes of the Conductor
 //     API; workers are those of selection and publishers of the Conductor API;

@@ -11,9 +11,9 @@ type Scopes interface {
 	Change(change func())
 }
 
-// Changes applies changes of workers to this process: to its catalog, which has the scopes attach and
-// detach what belongs to a worker, and then to those who follow the workers. All changes pass here. Its
-// methods are safe for concurrent use.
+// Changes applies changes of workers to this process. The catalog is changed first. It calls the scopes,
+// which attach and detach what belongs to a worker. Then those who follow the workers are called. All
+// changes pass here. Its methods are safe for concurrent use.
 type Changes struct {
 	catalog *catalog.Catalog
 	scopes  Scopes

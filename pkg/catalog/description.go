@@ -82,8 +82,8 @@ type Describe struct {
 	Engine string `json:",omitempty"`
 	// Model: the model is the engine's, too. Until it is known it is DefaultName.
 	Model bool `json:",omitempty"`
-	// Turn is another number whenever the engine may be another one, so that it is asked at once. What it
-	// has said stays until it answers.
+	// Turn is another number whenever the engine may be another one, so that it is asked at once. Its
+	// former answer stays until it answers again.
 	Turn uint64 `json:",omitempty"`
 
 	// Told is what the engine has said, nil before it has said anything.
@@ -447,7 +447,7 @@ func (d *Description) withBlockSize(size uint32) *Description {
 	corrected := *d
 	corrected.From = maps.Clone(d.From)
 	corrected.BlockSize, corrected.Corrected, corrected.From[FieldBlockSize] = size, d.BlockSize, FromEvents
-	// What is told in blocks is in those of the size that was told.
+	// The described number of blocks is one of blocks of the described size.
 	if corrected.TotalKVBlocks = d.KVTokens / uint64(size); corrected.TotalKVBlocks == 0 {
 		delete(corrected.From, FieldTotalKVBlocks)
 	}

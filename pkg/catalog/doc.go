@@ -3,9 +3,9 @@
 //
 // A worker's record is kept as it was given. From the records the catalog derives
 // attachments (which ranks and event streams of a worker take part in its scope)
-// and calls a Reconciler for every change of them. What readers see is one
-// immutable view, replaced as a whole: reading takes no lock and never waits for
-// a registration.
+// and calls a Reconciler for every change of them. Readers see one
+// immutable view, which is replaced as a whole: reading takes no lock and never
+// waits for a registration.
 //
 // Workers come through two contracts. Those of the selection contract have ids
 // that are unique in the process and can be chosen; those of the slot tracker

@@ -42,7 +42,7 @@ func attachedWorkerOf(r Record) *Worker {
 }
 
 // Drain makes a worker of the scopes that own selects drain, whatever its source, until Undrain
-// or its removal. Its record may be replaced meanwhile. Who drains a worker again may bring the
+// or its removal. Its record may be replaced meanwhile. A second drain may bring the
 // deadline forward, but not put it off. Errors are ErrNotFound and ErrShuttingDown.
 func (c *Catalog) Drain(own ScopeFilter, id uint64, d Drain) (*Worker, error) {
 	return c.changeDrain(own, id, func(was *Drain) *Drain {

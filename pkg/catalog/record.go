@@ -13,8 +13,8 @@ import (
 const MaxRanks = 4096
 
 // Record is one worker as it was registered. Nil means unset; no defaults are
-// filled in, so that a record is returned as it was given. What a Record that
-// was passed to the catalog, or returned by it, points to must not be changed.
+// filled in, so that a record is returned as it was given. Nobody may
+// change what a Record points to after it was passed to the catalog or returned by it.
 type Record struct {
 	ID     uint64
 	Scope  Scope
@@ -30,7 +30,7 @@ type Record struct {
 	// after its removal with the same id. 0: not known.
 	Registration uint64 `json:",omitempty"`
 
-	// Describe, if set, has the engine fill in what the record leaves out.
+	// Describe, if set, asks the engine for what the record leaves out.
 	Describe *Describe `json:",omitempty"`
 
 	Endpoint          *string // where requests go; opaque to this service unless Describe is set

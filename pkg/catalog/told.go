@@ -6,7 +6,7 @@ import (
 )
 
 // toldValue is what an engine may say of itself: where a description has it, and what it fills in of a
-// record. What is told with one answer is one value.
+// record. Fields that come with one answer are one value.
 type toldValue struct {
 	// fields are the members by which From and Unknown name it.
 	fields []string

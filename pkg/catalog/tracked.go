@@ -11,7 +11,7 @@ type TrackedRecord struct {
 	Size      uint32 // number of ranks
 }
 
-// trackedKey: the slot tracker's ids are unique in their scope only.
+// trackedKey identifies a worker of the slot tracker, whose ids are unique in their scope only.
 type trackedKey struct {
 	scope Scope
 	id    uint64

@@ -23,7 +23,7 @@ type Finding struct {
 	Sentence string `json:"sentence"`
 	Remedy   string `json:"remedy"`
 	Runbook  string `json:"runbook"` // where there is more, a path in the repository
-	// What it is about; empty or nil where that does not apply.
+	// The finding is about these; empty or nil if one does not apply.
 	Model        string  `json:"model_name"`
 	RoutingGroup string  `json:"routing_group"`
 	Worker       *uint64 `json:"worker_id"`
@@ -57,8 +57,8 @@ type Peer struct {
 	Processes []PeerProcess `json:"processes"`
 }
 
-// PeerProcess is a process that has announced itself at an endpoint. What follows Error is of its
-// last status.
+// PeerProcess is a process that has announced itself at an endpoint. The fields after Error are those of
+// its last status.
 type PeerProcess struct {
 	Process         string     `json:"process"`
 	URL             string     `json:"url"`

@@ -55,7 +55,7 @@ type FleetScope struct {
 	UniqueBlocks uint64   `json:"unique_blocks"`
 }
 
-// FleetRow is a rank. What is not known is 0, empty or nil.
+// FleetRow is a rank. Unknown values are 0, empty or nil.
 type FleetRow struct {
 	Rank
 	Scope            uint64         `json:"scope"`

@@ -25,7 +25,7 @@ type HotRun struct {
 	// holders.
 	SubtreeBlocks, SubtreeHeld uint64
 	Place                      int // among the hottest, from 1; 0: it is only before one of them
-	// What follows is left out if the run has changed during the walk.
+	// The fields below are unset if the run has changed during the walk.
 	Local uint64           // hash of its first block
 	Seed  uint64           // of the block seed (hashing.LocalSeed)
 	Tiers [NumTiers]uint32 // holders by tier

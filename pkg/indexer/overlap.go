@@ -51,7 +51,7 @@ func (o *Overlap) ClassSlots(class, w int) uint64 {
 }
 
 // RaiseDevice raises the device's prefix of every slot to that of another overlap of
-// the same prompt, where that is longer. What the lower tiers add stays.
+// the same prompt, where that is longer. The additions of the lower tiers stay.
 func (o *Overlap) RaiseDevice(other *Overlap) {
 	for w := range slotset.Words(other.device.Slots()) {
 		for set := ^other.device.Class(0, w); set != 0; set &= set - 1 {

@@ -22,9 +22,9 @@ type Run struct {
 // about a megabyte, and holds the lock for one piece at a time.
 //
 // A slot is listed with a block only if it holds the block at that moment and
-// was listed with the block before it. What a slot holds, without a gap from
-// the root, from the call of Space.Walk to the last run, is listed exactly
-// once; what enters or leaves meanwhile may be listed or not. A slot that is
+// was listed with the block before it. A block that a slot holds, without a
+// gap from the root, from the call of Space.Walk to the last run is listed
+// exactly once. A block that enters or leaves meanwhile may be listed or not. A slot that is
 // forgotten is no longer listed, even if another rank gets it.
 //
 // Slots with attention groups other than the main one are not listed, and a slot that

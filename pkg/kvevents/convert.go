@@ -275,7 +275,7 @@ type Sink interface {
 	// in t. Each counts the event itself under the returned reason.
 	Event(ev *Event, dp uint32, t *Tally) Reason
 	// Skipped is called for a standard envelope that is not applied but has an
-	// event_id, which its stream has thereby passed. Its blocks must not be used.
+	// event_id. Its stream has then passed that id. Its blocks must not be used.
 	Skipped(ev *Event, dp uint32)
 }
 

@@ -32,8 +32,8 @@ type lossy interface {
 	Lost()
 }
 
-// Workspace is the memory of one apply worker, reused from batch to batch. What an
-// Applier counts in Tally is added to Subscribers.Tally.
+// Workspace is the memory of one apply worker, reused from batch to batch. The counts
+// of an Applier in Tally are added to Subscribers.Tally.
 type Workspace struct {
 	Decoder Decoder
 	Batch   Batch

@@ -133,7 +133,7 @@ type Envelope struct {
 	// Base is the depth of the first block in its sequence, if HasBase.
 	Base    uint32
 	HasBase bool
-	// HasTokens reports that there is a token list, which may be empty.
+	// HasTokens reports whether the event has a token list, which may be empty.
 	HasTokens bool
 
 	// Mooncake's names of the object that holds the blocks.

@@ -366,8 +366,8 @@ func (s *stream) askForAll(now time.Time) {
 }
 
 // disconnected is called when the last connection is lost. A running replay is over,
-// because it came from the same process. What is known of this connection's live
-// numbers does not apply to the next one.
+// because it came from the same process. The live numbers of this
+// connection say nothing about the next one.
 func (s *stream) disconnected(now time.Time) {
 	s.counters.Disconnects.Add(1)
 	s.up, s.replayAgain = false, false

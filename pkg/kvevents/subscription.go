@@ -139,7 +139,7 @@ func (s *subscription) follow() {
 	}}
 }
 
-// connect opens the stream's socket. What that brings waits in the inbox until open.
+// connect opens the stream's socket. Messages from it wait in the inbox until open is called.
 func (s *subscription) connect() error {
 	id, err := s.subs.source.Subscribe(s.endpoint, s.onOffer, s.onMessage, s.onStatus)
 	if err != nil {

@@ -51,8 +51,8 @@ type Summary struct {
 
 // Recover reads the dumps of peers, given by their base URLs, in order, until
 // one is complete. The next peer is asked if the one before failed, broke off,
-// had anything to skip, or is recovering itself. What each dump has brought
-// stays.
+// had anything to skip, or is recovering itself. The blocks of each dump
+// stay.
 func Recover(ctx context.Context, peers []string, fetch Fetcher, target Target, opt Options, obs Observer) Summary {
 	var sum Summary
 	for _, peer := range peers {

@@ -8,7 +8,7 @@ import (
 
 // coverage records which of one sender's numbered events have arrived here.
 type coverage struct {
-	// started: a first number is known. What was sent before it does not count as
+	// started: a first number is known. Earlier messages do not count as
 	// lost.
 	started bool
 	// high is the highest number that is known to be used.

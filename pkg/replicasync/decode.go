@@ -53,7 +53,7 @@ var (
 )
 
 // event decodes what a peer published on TopicEvents, by the rules of
-// dynamo-kv-router. What follows the message is ignored.
+// dynamo-kv-router. Bytes after the message are ignored.
 func (r *reader) event(payload []byte) (event, error) {
 	e, err := r.envelope(payload)
 	if err == nil && (e.kind == renewed || e.prefix.Blocks > 0) {

@@ -143,7 +143,7 @@ func (c *core) evict(peer string) {
 	c.forget(oldest)
 }
 
-// forget removes a sender. What it sent last may have reached this replica only, so it becomes absent
+// forget removes a sender. Its last messages may have reached this replica only, so it becomes absent
 // first, whatever the reason is.
 func (c *core) forget(gone *sender) {
 	c.becomeAbsent(gone)

@@ -274,7 +274,7 @@ func (r *Replica) Register(endpoint string) (added bool, err error) {
 	return true, nil
 }
 
-// Deregister stops following a peer. What was learned from it stays. Errors are
+// Deregister stops following a peer. Everything learned from it stays. Errors are
 // ErrPeerNotFound, and ErrStopped once Run has ended.
 func (r *Replica) Deregister(endpoint string) error {
 	r.mu.Lock()

@@ -121,8 +121,8 @@ type pageWriter struct {
 func (p *pageWriter) text(s string) { _, _ = p.w.WriteString(s) } // Flush has the error
 func (p *pageWriter) uint(n uint64) { _, _ = p.w.Write(strconv.AppendUint(p.num[:0], n, 10)) }
 
-// head writes everything before the reservations. What has ended is on the first
-// page only.
+// head writes everything before the reservations. Ended reservations are on the
+// first page only.
 func (p *pageWriter) head(h *snapshotHead, first bool) {
 	p.text(`{"process_id":`)
 	p.uint(h.process)
@@ -223,8 +223,8 @@ type PageRequest struct {
 	Shared bool
 }
 
-// PageOf returns the page that the query of a request asks for. What is not understood is as if it
-// were not given.
+// PageOf returns the page that the query of a request asks for. Parameters that it does not
+// understand are ignored.
 func PageOf(query url.Values) PageRequest {
 	limit, _ := strconv.Atoi(query.Get("limit"))
 	return PageRequest{After: query.Get("after"), Limit: limit, Shared: query.Get("shared") == "true"}

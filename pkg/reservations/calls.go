@@ -8,15 +8,15 @@ import (
 )
 
 // The calls below name a reservation by its id. Several live ones can have the
-// same id: booked by replicas that did not know of each other, or in several
-// scopes with PerScope. A call over all scopes means
+// same id: replicas that did not know of each other have booked them, or they are
+// in several scopes with PerScope. A call over all scopes prefers
 //
-//  1. one whose id is not PerScope before one whose id is,
-//  2. then one that this ledger accepted before one of another process,
+//  1. one whose id is not PerScope to one whose id is,
+//  2. then one that this ledger accepted to one of another process,
 //  3. then the one that this ledger has known longest.
 //
-// A call in one scope means the one that this ledger accepted, of which there is at
-// most one, then one whose id is PerScope, then the one known longest. All calls about
+// A call in one scope prefers the one that this ledger accepted; there is at most one.
+// Then it prefers one whose id is PerScope, then the one known longest. All calls about
 // a reservation that is booked and freed here thus mean the same one.
 
 // PrefillComplete takes the reservation's prefill tokens off its rank, and renews

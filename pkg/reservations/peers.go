@@ -21,9 +21,9 @@ type peerShares struct {
 }
 
 // source is where a report of a reservation came from: a peer, about its own process's
-// reservations or (others) about those of other processes, in a snapshot. What a peer
-// reports as its own stays in its own share even while another endpoint claims to be the
-// same process; otherwise that one could fill the share of others and displace it.
+// reservations or (others) about those of other processes, in a snapshot. Reservations that
+// a peer reports as its own stay in its own share, even while another endpoint claims to be the
+// same process. Otherwise that endpoint could fill the share of others and displace them.
 type source struct {
 	peer   string
 	others bool

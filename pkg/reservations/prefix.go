@@ -22,8 +22,8 @@ const (
 	maxCandidates = 64
 )
 
-// DigestOf returns a digest of a list of hashes, which tells lists apart that nobody has made to
-// be alike. It is the same in all replicas.
+// DigestOf returns a digest of a list of hashes. Different lists have different digests, unless
+// somebody has made them to collide. It is the same in all replicas.
 func DigestOf(hashes []uint64) uint64 {
 	const prime = 0x9e3779b97f4a7c15
 	// Four sums, because each step of one waits for the one before.

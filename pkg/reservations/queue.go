@@ -118,7 +118,7 @@ func (s *scope) newQueue() *queue {
 	return &queue{}
 }
 
-// begin fills an empty queue with what is held, at a time. What its prefills have waited so far was for
+// begin fills an empty queue with what is held, at a time. Its prefills have so far waited for
 // others, which nobody has noted.
 func (q *queue) begin(held []*entry, at time.Duration) {
 	q.completed = at

@@ -36,8 +36,8 @@ type Error struct {
 	Status int
 	// Away: the engine does not run, is starting, or is too busy to answer.
 	Away bool
-	// Err is what is wrong. It repeats nothing of an answer that is not an engine's: whoever may have a
-	// URL asked could read pages of others with it. The log has the begin of such an answer.
+	// Err is what is wrong. It repeats nothing of an answer that is not an engine's. Everybody who may name
+	// a URL could otherwise read pages of others. The log has the beginning of such an answer.
 	Err error
 }
 

@@ -2,6 +2,6 @@
 // none.
 //
 // Reports are pushed over ZMQ (Streams: SGLang's LoadStat), scraped from the metrics page of an
-// engine (Scraper), or told over HTTP, for which the caller makes them. What is not a report,
-// or has a number that no engine has, is dropped and counted by reason.
+// engine (Scraper), or told over HTTP, for which the caller makes them. A message that is not a
+// report, or has a number that no engine has, is dropped and counted by reason.
 package load

@@ -136,8 +136,8 @@ var (
 	}()
 )
 
-// byLabel sorts the samples by the rank in their labels. What stands without a rank holds for all
-// ranks, or is the only one. blockSize is that of the worker.
+// byLabel sorts the samples by the rank in their labels. A sample without a rank holds for all
+// ranks, or for the only one. blockSize is that of the worker.
 func byLabel(samples []engines.Sample, blockSize uint32) map[string]*gauges {
 	ranks := make(map[string]*gauges)
 	of := func(rank string) *gauges {

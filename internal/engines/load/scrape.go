@@ -239,7 +239,7 @@ func (s *Scraper) scrape(ctx context.Context, p *page) ScrapeResult {
 	t.reporting.Lock()
 	defer t.reporting.Unlock()
 	// An engine that takes too long may hang, which its last report and the lack of another one show.
-	// What fails otherwise says nothing of the engine's work.
+	// Other failures say nothing about the engine's work.
 	for dp := range p.Ranks {
 		if result != ScrapeOK && result != ScrapeTimeout && !t.gone {
 			s.sink.Pause(catalog.Rank{Worker: t.worker, DP: p.FirstRank + dp}, Scrape)

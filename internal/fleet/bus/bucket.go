@@ -170,8 +170,8 @@ func (b *Bucket) use(ctx context.Context, f func(ctx context.Context, o *opened)
 	return fmt.Errorf("bucket %s: %w", b.name, inWords(err))
 }
 
-// isGone reports whether the servers say that there is no such bucket. While it has no leader nobody
-// says anything: it can be read then, and is written again as soon as it has one.
+// isGone reports whether the servers say that the bucket does not exist. While the bucket has no leader,
+// they say nothing. It can be read then, and written again as soon as it has one.
 func (b *Bucket) isGone(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()

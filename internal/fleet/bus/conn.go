@@ -209,7 +209,7 @@ func (c *Conn) dial() error {
 	return nil
 }
 
-// useCredentials has connections made with what a file has, which is read again at each.
+// useCredentials makes connections use the credentials of a file, which is read again for each connection.
 func useCredentials(opts *nats.Options, file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {

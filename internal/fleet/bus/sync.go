@@ -197,8 +197,8 @@ func (c *Conn) Follow(peer string, deliver func(topic string, payload []byte), s
 	}, nil
 }
 
-// take hands a batch to the follower of its sender. What it hands out are parts of the batch's
-// own memory, which nobody else uses.
+// take hands a batch to the follower of its sender. The messages are parts of the batch's own memory,
+// which nobody else uses.
 func (c *Conn) take(m *nats.Msg) {
 	c.in.mu.Lock()
 	f := c.in.followed[c.sender(m.Subject)]

@@ -8,7 +8,7 @@ import (
 // Diagnosis has, for every block of a prompt, the owners that hold it; for every rank, where
 // its chain breaks and why; and the other identities under which the prompt would match.
 type Diagnosis struct {
-	// What the query asks about: LoRA is an adapter name, "" the base model; Salt "" is none.
+	// The query is about these: LoRA is an adapter name, "" the base model; Salt "" is none.
 	Tenant, Model, LoRA, Salt string
 	BlockSize                 uint32 // tokens
 	HashSeed                  uint64 // hash seed of the blocks that the query is compared with

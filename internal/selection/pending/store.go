@@ -51,8 +51,8 @@ type key struct {
 	id    string
 }
 
-// Kept is a selection that a Store keeps, or has kept. Who has got it may still book it after
-// the store has dropped it, until it calls Release.
+// Kept is a selection that a Store keeps, or has kept. A caller that has got it may still book it after
+// the store has dropped it, until the caller calls Release.
 type Kept struct {
 	Selection // must not be changed
 	key       key

@@ -31,7 +31,7 @@ func NewLearners(t *Table, tracked bool) *Learners {
 	return l
 }
 
-// SetTable sets the policies of the scopes. What was learned of a scope is kept.
+// SetTable sets the policies of the scopes. The learned values of a scope are kept.
 func (l *Learners) SetTable(t *Table) { l.table.Store(t) }
 
 // Of returns the learner of a scope, nil if none of its policies predicts.

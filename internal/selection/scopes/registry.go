@@ -251,8 +251,8 @@ func (r *Registry) newRulesLocked(sc catalog.Scope, former *Rules) *Rules {
 // errOtherPolicies is ErrStale for a request that waited for its turn by former policies.
 var errOtherPolicies = &contract.Error{Kind: contract.Unavailable, Text: "the selection policies have changed", Err: ErrStale}
 
-// SetPolicies has all scopes choose by the policies of t from now on. What former policies delay is
-// tried again. After RefuseNew nothing changes any more.
+// SetPolicies makes all scopes choose by the policies of t from now on. Requests that former policies delay
+// are tried again. After RefuseNew nothing changes any more.
 func (r *Registry) SetPolicies(t *policies.Table) {
 	r.setPolicies(func() bool { r.policies = t; return true })
 }

@@ -33,7 +33,7 @@ type Finding struct {
 	Severity Severity
 	Sentence string
 	Remedy   string
-	// What it is about; nil, empty and 0 where that does not apply.
+	// The finding is about these; nil, empty or 0 if one does not apply.
 	Scope  *catalog.Scope
 	Rank   *catalog.Rank
 	Worker *uint64 // if it is not about one rank

@@ -38,8 +38,8 @@ func (ex *examination) gateway() {
 	}
 }
 
-// answerBodies says when Envoy could send less of the answers than it does. What is lost without them shows in policies:
-// the rail late_scope. The shares of CPU are those of docs/how-it-works/gateway.md, "What the answers cost".
+// answerBodies says when Envoy could send less of the answers than it does. Policies show what is lost without them
+// by the rail late_scope. The shares of CPU are those of docs/how-it-works/gateway.md, "What the answers cost".
 func (ex *examination) answerBodies(booked, pieces uint64) {
 	const enough, long = 100, 40 // requests; pieces of an answer above which a second filter is cheaper
 	if booked < enough || pieces < booked {

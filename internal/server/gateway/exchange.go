@@ -266,7 +266,7 @@ func (e *Exchange) Answered(status int, contentType, contentEncoding string) {
 	}
 }
 
-// Follow has the response's body parsed, where that tells something of the booking or of ids. The two headers are
+// Follow starts to parse the response's body, if that tells something of the booking or of ids. The two headers are
 // empty if they are not known.
 func (e *Exchange) Follow(contentType, contentEncoding string) {
 	shows := e.keeper.known && e.Head.stored.Shows
@@ -278,7 +278,7 @@ func (e *Exchange) Follow(contentType, contentEncoding string) {
 	}
 }
 
-// Relay follows a piece of the response and has it passed on; end: it is the last one. The pieces up
+// Relay follows a piece of the response and calls pass with it; end: it is the last one. The pieces up
 // to the first token, and the last one, are parsed before they are passed on: a client that has them may
 // act at once, and send its next request.
 func (e *Exchange) Relay(piece []byte, end bool, pass func(piece []byte, end bool) error) error {
@@ -300,7 +300,7 @@ func (e *Exchange) Relay(piece []byte, end bool, pass func(piece []byte, end boo
 	return err
 }
 
-// Pass has a piece of either body passed on, and counts it meanwhile.
+// Pass calls pass with a piece of either body, and counts the piece on the account meanwhile.
 func (e *Exchange) Pass(piece []byte, end bool, pass func(piece []byte, end bool) error) error {
 	relayed := e.gateway.relayed
 	relayed.Add(int64(len(piece)))

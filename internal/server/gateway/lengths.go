@@ -73,7 +73,7 @@ func (l *lengths) known(t target) int {
 	return l.entryLocked(t.scope).known(l.models.catalog.Snapshot(t.scope))
 }
 
-// want returns the length as known does, and has it asked for where it is unknown or old.
+// want returns the length as known does, and requests it from an engine if it is unknown or old.
 func (l *lengths) want(t target) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

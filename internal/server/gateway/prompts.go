@@ -40,7 +40,7 @@ var errBusy = errors.New("as many prompts as may be are being tokenized")
 
 // Tokenize calls use with the prompt of a request as the gateway would look it up. body is that of a
 // chat, a completion, a response or Anthropic's messages, in JSON. of is the scope of its model; nil: the
-// body's model names it, as in a request through the gateway. What use is given must not be kept.
+// body's model names it, as in a request through the gateway. use must not keep its argument.
 // The error is a *bodyscan.Error, a *contract.Error, a *tokenizer.Error, or ctx's if ctx ended; a caller is told
 // nothing of scopes that it does not see.
 func (p *Prompts) Tokenize(ctx context.Context, caller *access.Caller, of *catalog.Scope, body []byte, use func(*tokenizer.Placed)) error {

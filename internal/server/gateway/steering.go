@@ -4,7 +4,7 @@ package gateway
 // engine that prefills, encodes or has the cache, the worker or rank of a frontend, the model of a pool.
 // A sidecar sends prompts to whatever host they name, and a frontend takes the choice as it is. The
 // gateway removes them from every request. Headers of placed are not in the list: those that a placement
-// does not set are removed too. What says who asks, in which session and how urgently is left:
+// does not set are removed too. Headers that say who asks, in which session and how urgently are left:
 // x-dynamo-session-id, x-request-id, x-smg-routing-key, x-llm-d-slo-ttft-ms.
 var steering = []string{
 	// The endpoint picker protocol and what its pickers for conformance tests obey.

@@ -7,9 +7,9 @@ import (
 )
 
 // Engines keep responses, files and batches, and only the engine that has one can answer for it. Its id is
-// learnt from the answer that shows it, and what names the id goes there: harder than a session binds. If that
-// engine is gone, or the request may not go there, it is placed as without the id. What is about such things
-// and names no known id goes where its session is.
+// learnt from the answer that shows it. A request that names the id goes to that engine, which binds it more
+// than a session would. If that engine is gone, or the request may not go there, it is placed as without the id.
+// A request about such things that names no known id goes where its session is.
 
 // bindTo restricts a request to the rank that has what it refers to in its target's scope, if that is known and
 // can take it.

@@ -46,7 +46,7 @@ func NewReaders(limit string, most int, account *memory.Account) *Readers {
 	return &Readers{limit: limit, most: int64(most), account: account}
 }
 
-// enter admits a reader, who must call leave, or returns the error that there are too many.
+// enter admits a reader, who must call leave, or returns an error if there are too many.
 func (r *Readers) enter() error {
 	if r == nil {
 		return nil

@@ -127,7 +127,7 @@ func problemOf(err error, d dialect) problem {
 	return internalProblem
 }
 
-// tokenizerProblem says why a prompt has no tokens. What the tokenizer itself says may quote the prompt.
+// tokenizerProblem says why a prompt has no tokens. The text of the tokenizer itself is left out, because it may quote the prompt.
 func tokenizerProblem(why tokenizer.Reason) (p problem) {
 	p.status, p.reason, p.text = why.Client()
 	p.shown = p.status >= http.StatusInternalServerError

@@ -13,7 +13,7 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// loadTaker takes what engines are said to have to do.
+// loadTaker takes reports of the load of engines.
 type loadTaker interface {
 	// ReportLoadIn takes the reports of a worker's ranks, all or none; it treats workers of scopes
 	// that do not match own as unknown. It must not keep the reports after the call.

@@ -17,7 +17,7 @@ import (
 type policyTable interface {
 	// Policies lists the policies of the scopes that match.
 	Policies(catalog.ScopeFilter) []selection.ScopePolicy
-	// SetPolicies has all scopes choose by a section worker_selection of a policy file, as JSON; nil:
+	// SetPolicies makes all scopes choose by a section worker_selection of a policy file, as JSON; nil:
 	// by the policies of the configuration.
 	SetPolicies(section []byte) (selection.PolicyChange, error)
 }

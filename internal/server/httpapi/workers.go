@@ -203,8 +203,8 @@ func appendRecovery(out []byte, r node.RecoveryStatus) []byte {
 // workerBody is the body of POST /workers: members that it leaves out are unset.
 type workerBody catalog.Record
 
-// takeModel lets the engine of a described worker name its model, if the record does not. Who may
-// register workers of one model only, in a set or at all, names it.
+// takeModel lets the engine of a described worker name its model, if the record does not. A caller who may
+// register workers of one model only, in a set or at all, has to name it.
 func takeModel(r *catalog.Record, within catalog.ScopeFilter) {
 	if d := r.Describe; d != nil {
 		d.Model = r.Scope.Model == catalog.DefaultName && within.Model == nil

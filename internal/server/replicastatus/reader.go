@@ -30,7 +30,7 @@ const (
 	maxStatus, maxReads, maxProcesses = 4 << 20, 8, 64
 )
 
-// Service is what a Reader tells of its own process.
+// Service has what a Reader says about its own process.
 type Service interface {
 	BusyThresholds() []selection.ModelThresholds
 	Policies(of catalog.ScopeFilter) []selection.ScopePolicy

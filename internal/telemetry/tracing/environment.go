@@ -96,7 +96,7 @@ func (e *environment) off() bool {
 	return e.isTrue(disabled) || e.choice([]string{"otlp", "none"}, "spans go to the collector by OTLP", exporter) == "none"
 }
 
-// samplerNames are the samplers that there are; parentbased_ ones follow a caller's decision.
+// samplerNames are the names of all samplers; parentbased_ ones follow a caller's decision.
 var samplerNames = []string{
 	"always_on", "always_off", "traceidratio", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio",
 }

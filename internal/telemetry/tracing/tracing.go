@@ -25,7 +25,7 @@ import (
 	plaintext "google.golang.org/grpc/credentials/insecure"
 )
 
-// Options are the settings of a Tracer. What they leave open is read from the variables that
+// Options are the settings of a Tracer. Settings that are unset are read from the variables that
 // OpenTelemetry defines for every program (OTEL_…).
 type Options struct {
 	// Endpoint is the base URL of the collector's OTLP receiver; "": that of the environment.
@@ -218,8 +218,7 @@ func (t *Tracer) Sample(name string, began time.Time) *Span {
 	return t.start(name, newTraceID(), trace.SpanContext{}, trace.SpanKindInternal, began)
 }
 
-// Trace starts the span of work of this process's own that is rare: every sampler samples it but
-// one that samples nothing.
+// Trace starts the span of rare work of this process itself. It always starts one, unless sampling is off.
 func (t *Tracer) Trace(name string) *Span {
 	if t == nil {
 		return nil

@@ -8,7 +8,7 @@ import (
 // canRead: readNow works.
 const canRead = true
 
-// readNow reads from a non-blocking descriptor. again reports that there is nothing to read yet.
+// readNow reads from a non-blocking descriptor. again: nothing can be read yet.
 //
 // Unlike syscall.Read it does not inform the scheduler, which would wake its monitor thread in
 // case the call blocks. It never does, and at low message rates the wake-up took a fifth of the

@@ -10,7 +10,7 @@ import (
 // canRead: readNow works.
 const canRead = true
 
-// readNow reads from a non-blocking descriptor. again reports that there is nothing to read yet.
+// readNow reads from a non-blocking descriptor. again: nothing can be read yet.
 func readNow(fd uintptr, p []byte) (n int, again bool, err error) {
 	for {
 		n, err = syscall.Read(int(fd), p)

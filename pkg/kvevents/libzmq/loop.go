@@ -76,7 +76,7 @@ func (l *loop) newSocket(kind zmq4.Type, read func()) (*zmq4.Socket, error) {
 	return z, err //nolint:wrapcheck // Run and Source.open do
 }
 
-// stop closes everything. What start has not opened is nil.
+// stop closes everything. A socket that start has not opened is nil.
 func (l *loop) stop(bell *zmq4.Socket) (err error) {
 	if l.woken == nil {
 		return nil // what is open ends with the process

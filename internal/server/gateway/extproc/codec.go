@@ -12,8 +12,8 @@ import (
 
 // codec is gRPC's codec for protocol buffers, but for pieces of bodies, which most messages are where
 // answers stream. Envoy sends its metadata with each of them: nobody reads it there, and to decode it
-// costs more than the piece. What passes a piece on is five messages inside each other, of which gRPC's
-// codec takes the size twice.
+// costs more than the piece. An answer that passes a piece on is five messages inside each other, and gRPC's
+// codec computes the size of each twice.
 type codec struct{ encoding.CodecV2 }
 
 // passed is the ProcessingResponse that passes a piece of a body on.

@@ -311,8 +311,8 @@ func readSalt(s *bodyscan.Scanner, r *Request) {
 	}
 }
 
-// textOf reads a text into a field. What is no text is ignored: the engine that has the member
-// refuses it.
+// textOf reads a text into a field. A value that is no text is ignored: the engine that has the
+// member refuses it.
 func textOf(field func(*Request) *string) func(*bodyscan.Scanner, *Request) {
 	return func(s *bodyscan.Scanner, r *Request) {
 		if s.Next() == '"' {

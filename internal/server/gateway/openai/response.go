@@ -100,7 +100,7 @@ func NewResponse(contentType, contentEncoding string) *Response {
 	return r
 }
 
-// ReadIDs has the ids read of what the engine keeps, see TakeIDs. It must be called before Write.
+// ReadIDs makes Write read the ids of what the engine keeps, see TakeIDs. It must be called before Write.
 func (r *Response) ReadIDs() {
 	r.json.root = storedRoot
 	r.json.reset()

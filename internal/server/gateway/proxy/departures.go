@@ -34,7 +34,7 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// add has cancel called if the client of a request leaves, until remove.
+// add makes d call cancel if the client of a request leaves, until remove is called.
 func (d *departures) add(e *exchange, cancel context.CancelFunc) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -95,8 +95,8 @@ func isSet(set []gateway.Header, remove []string, name string) bool {
 	return false
 }
 
-// addForwarded adds the headers that say who sent the request. What a peer says of its own clients is kept only if
-// it is trusted.
+// addForwarded adds the headers that say who sent the request. The values that a peer gives for its own clients
+// are kept only if the peer is trusted.
 func (e *exchange) addForwarded(header http1.Header, trusted bool) http1.Header {
 	add := func(name, value string) {
 		if !trusted || e.r.Header.Get(name) == "" {

@@ -245,7 +245,7 @@ func (r *relay) betweenEvents() bool {
 	return r.tail == [3]byte{} || bytes.HasSuffix(t, []byte("\n\n")) || bytes.HasSuffix(t, []byte("\r\r")) || bytes.Equal(t, []byte("\n\r\n"))
 }
 
-// startKeepalive has a comment sent whenever the engine has been silent for Config.Keepalive.
+// startKeepalive starts the timer that sends a comment whenever the engine has been silent for Config.Keepalive.
 func (r *relay) startKeepalive() {
 	if every := r.e.server.config.Keepalive; every > 0 {
 		r.mu.Lock()

@@ -278,9 +278,9 @@ func leaveBody(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(restWithin)) // fails only if the connection has ended
 }
 
-// endConnection has the connection end behind the answer to a request whose body others may have read in another way:
-// what comes behind it may be a part of it to them (RFC 9112, section 6.1). net/http drops the Content-Length beside
-// chunks, and the chunks of HTTP/1.0, without a word, so every body in chunks is one, and every one of HTTP/1.0.
+// endConnection makes the connection end after the answer to a request whose body others may have read in another way.
+// To them the next request may be a part of it (RFC 9112, section 6.1). net/http silently drops the Content-Length beside
+// chunks, and the chunks of HTTP/1.0. So every body in chunks may be such a body, and so may every body of HTTP/1.0.
 func (e *exchange) endConnection() {
 	if len(e.r.TransferEncoding) > 0 || !e.r.ProtoAtLeast(1, 1) {
 		e.w.Header().Set("Connection", "close")

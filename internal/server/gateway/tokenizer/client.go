@@ -177,7 +177,7 @@ type call struct {
 	of   *Request
 	path string
 	body [][]byte
-	read func(text []byte, ids int) (answer, error) // ids: there are not more in the text
+	read func(text []byte, ids int) (answer, error) // ids: the most that the text can have
 }
 
 var errNoRoute = errors.New("the renderer has no route for this API")

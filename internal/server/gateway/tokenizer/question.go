@@ -10,7 +10,7 @@ import (
 	"github.com/select-service/select-service/internal/transport/http1"
 )
 
-// authorize adds the credentials of the URL if it has any, or the token that there is; nil: none.
+// authorize adds the credentials of the URL if it has any, or else the token; nil: there is none.
 func authorize(header http1.Header, token func() string, to *url.URL) http1.Header {
 	if u := to.User; u != nil {
 		password, _ := u.Password()
