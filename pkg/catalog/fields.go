@@ -87,6 +87,8 @@ func FieldNamed(name string) *Field {
 
 // Accessor finds a field in a record: see Field.Of.
 type Accessor interface {
+	// Variable returns a pointer to the field.
+	Variable(*Record) any
 	// replace gives the field the value of another record, unless it is unset there.
 	replace(r, by *Record)
 	clear(*Record)
@@ -97,6 +99,9 @@ type Accessor interface {
 
 // Pointer finds a scalar, which is nil while it is unset.
 type Pointer[T comparable] func(*Record) **T
+
+// Variable implements Accessor.
+func (p Pointer[T]) Variable(r *Record) any { return p(r) }
 
 func (p Pointer[T]) replace(r, by *Record) {
 	if v := *p(by); v != nil {
@@ -131,6 +136,9 @@ func (p Pointer[T]) limits(c *textCheck, f *Field, r *Record) {
 // List finds a set of texts: the catalog sorts it and drops repetitions.
 type List func(*Record) *[]string
 
+// Variable implements Accessor.
+func (l List) Variable(r *Record) any { return l(r) }
+
 func (l List) replace(r, by *Record) {
 	if v := *l(by); v != nil {
 		*l(r) = v
@@ -150,6 +158,9 @@ func (l List) limits(c *textCheck, f *Field, r *Record) {
 
 // Map finds texts by rank (uint32) or by name (string).
 type Map[K uint32 | string] func(*Record) *map[K]string
+
+// Variable implements Accessor.
+func (m Map[K]) Variable(r *Record) any { return m(r) }
 
 func (m Map[K]) replace(r, by *Record) {
 	if v := *m(by); v != nil {
