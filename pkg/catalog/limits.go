@@ -51,7 +51,7 @@ func tooMany(limit string, most int) error {
 func (r *Record) checkTexts() error {
 	c := textCheck{}
 	for i := range fields {
-		if f := &fields[i]; f.bytes > 0 {
+		if f := &fields[i]; f.MaxBytes > 0 {
 			f.Of.limits(&c, f, r)
 		}
 	}

@@ -16,9 +16,9 @@ type LoadMetrics struct {
 	// URL is that of the page. Unset: /metrics, or the path of the engine that the record names or
 	// that has described itself, below the worker's endpoint, or below those of its ranks that have one
 	// of their own.
-	URL *string
+	URL *string `yaml:"url"`
 	// IntervalSeconds is the time between two readings; unset is DefaultLoadInterval.
-	IntervalSeconds *float64
+	IntervalSeconds *float64 `yaml:"interval_seconds"`
 }
 
 // DefaultLoadInterval is the time between two readings of an engine's metrics, minLoadInterval

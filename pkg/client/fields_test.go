@@ -64,6 +64,9 @@ func TestWorkerFields(t *testing.T) {
 		if !known {
 			t.Fatalf("%s has a kind that the test does not know", f.Name)
 		}
+		if !strings.HasSuffix(f.Doc, ".") {
+			t.Errorf("%s has no text", f.Name)
+		}
 		if got := golang[f.Name].Type; got != kind.goType {
 			t.Errorf("Go: %s is a %v, want %v", f.Name, got, kind.goType)
 		}

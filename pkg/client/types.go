@@ -170,50 +170,93 @@ type Reservation struct {
 
 // Worker is a worker's record: its registration and its state. Nil is unset.
 type Worker struct {
-	ID           uint64  `json:"worker_id"`
-	Model        string  `json:"model_name,omitempty"`
-	RoutingGroup string  `json:"routing_group,omitempty"`
-	Endpoint     *string `json:"endpoint,omitempty"`
+	// What describes the engine is declared by go generate ./api, from the rows of catalog.Fields.
+
+	ID           uint64 `json:"worker_id"`
+	Model        string `json:"model_name,omitempty"`
+	RoutingGroup string `json:"routing_group,omitempty"`
+	// Where clients send requests. Needed to be schedulable.
+	Endpoint *string `json:"endpoint,omitempty"`
 	// Describe has the engine at Endpoint fill in what is unset: true, or its kind, "vllm" or
 	// "sglang"; nil: it is not asked.
 	Describe any `json:"describe,omitempty"`
 
-	KVEventsEndpoint  *string           `json:"kv_events_endpoint,omitempty"`
+	// The event stream of a worker with one rank.
+	KVEventsEndpoint *string `json:"kv_events_endpoint,omitempty"`
+	// The event streams of ranks, by data-parallel rank, in decimal.
 	KVEventsEndpoints map[uint32]string `json:"kv_events_endpoints,omitzero"`
-	ReplayEndpoint    *string           `json:"replay_endpoint,omitempty"`
-	ReplayEndpoints   map[uint32]string `json:"replay_endpoints,omitzero"`
-	KVEventCopies     *string           `json:"kv_event_copies,omitempty"` // count or set; unset is count
-	KVEvents          *bool             `json:"kv_events,omitempty"`       // false: the engine publishes none
-	KVEventRank       *string           `json:"kv_event_rank,omitempty"`   // batch or stream; unset is batch
-	// AttentionChunkSize is the chunk size of chunked local attention, in tokens.
+	// Where the events of ranks that have no replay endpoint of their own are asked for again.
+	ReplayEndpoint *string `json:"replay_endpoint,omitempty"`
+	// Where the events of ranks are asked for again, by data-parallel rank, in decimal.
+	ReplayEndpoints map[uint32]string `json:"replay_endpoints,omitzero"`
+	// What a stored event says of a block that the rank has already. `count`: the engine has one more copy, and
+	// announces the end of each (vLLM). `set`: nothing new, and one removal ends it (vLLM with
+	// `kv_cache_report_mode=full`). Unset is `count`.
+	KVEventCopies *string `json:"kv_event_copies,omitempty"`
+	// `false`: the engine publishes no KV events (embeddings, or no prefix caching), so that the worker needs no
+	// endpoint for them, and has no stream. Unset is `true`.
+	KVEvents *bool `json:"kv_events,omitempty"`
+	// Whose events those of a rank's stream are. `batch`: of the rank that a batch states, else of the stream's.
+	// `stream`: of the rank whose endpoint the stream has, whatever its batches state, as of engines that know
+	// nothing of one another and all state rank 0. Unset is `batch`.
+	KVEventRank *string `json:"kv_event_rank,omitempty"`
+	// Tokens per chunk of a model with chunked local attention, which engines' events do not state. Without it, or
+	// with 0, such a model's prefixes are taken as shorter than they may be.
 	AttentionChunkSize *uint64 `json:"attention_chunk_size,omitempty"`
-	MaxModelLen        *uint32 `json:"max_model_len,omitempty"` // context length of the model, in tokens
+	// The context length of the model in tokens, by which a prompt is shortened as the engine shortens it. An engine
+	// that describes itself tells it (vLLM and SGLang).
+	MaxModelLen *uint32 `json:"max_model_len,omitempty"`
 
-	// Where the load of the engine is read: the load stream of a worker with one rank, those of the
-	// ranks, and the page with the engine's metrics; nil: it is not read.
-	LoadEndpoint  *string           `json:"load_endpoint,omitempty"`
+	// The load stream of a worker with one rank; an empty one is none.
+	LoadEndpoint *string `json:"load_endpoint,omitempty"`
+	// The load streams of ranks that the worker has (SGLang's `--load-publish-endpoint`), by data-parallel rank, in
+	// decimal. An empty endpoint is none.
 	LoadEndpoints map[uint32]string `json:"load_endpoints,omitzero"`
-	LoadMetrics   *LoadMetrics      `json:"load_metrics,omitempty"`
+	// Reads the load of the ranks from the Prometheus metrics of its engine; unset, they are not read. A patch
+	// replaces it as a whole.
+	LoadMetrics *LoadMetrics `json:"load_metrics,omitempty"`
 
-	BlockSize           *uint32 `json:"block_size,omitempty"`
-	StartRank           *uint32 `json:"data_parallel_start_rank,omitempty"`
-	Size                *uint32 `json:"data_parallel_size,omitempty"`
+	// Tokens per block; one figure per model and tenant. Needed to be schedulable.
+	BlockSize *uint32 `json:"block_size,omitempty"`
+	// First rank; unset is 0.
+	StartRank *uint32 `json:"data_parallel_start_rank,omitempty"`
+	// Number of ranks; unset is 1. More than 4096 is refused with 400.
+	Size *uint32 `json:"data_parallel_size,omitempty"`
+	// Tokens that one step of the engine may compute. Needed to be schedulable while queueing is enabled.
 	MaxNumBatchedTokens *uint64 `json:"max_num_batched_tokens,omitempty"`
-	TotalKVBlocks       *uint64 `json:"total_kv_blocks,omitempty"`
-	StableRoutingID     *string `json:"stable_routing_id,omitempty"`
-	Eagle               *bool   `json:"is_eagle,omitempty"`
+	// Blocks of each rank's cache on its device.
+	TotalKVBlocks *uint64 `json:"total_kv_blocks,omitempty"`
+	// A name of the worker, which is kept and shown.
+	StableRoutingID *string `json:"stable_routing_id,omitempty"`
+	// The engine speculates with EAGLE, or with a method like it; unset is false.
+	Eagle *bool `json:"is_eagle,omitempty"`
 
-	Role              *string           `json:"role,omitempty"`                // prefill or decode; unset is both. For gateways.
-	RankEndpoints     map[uint32]string `json:"rank_endpoints,omitzero"`       // of ranks with an HTTP server of their own
-	RankHeader        *string           `json:"rank_header,omitempty"`         // how the engine's frontend wants a rank: local, global or none
-	PrefillRankHeader *bool             `json:"prefill_rank_header,omitempty"` // the sidecar of a decode worker obeys the prefill's rank; unset is false
-	Adapters          []string          `json:"adapters,omitzero"`             // names of LoRA adapters that the engine has
+	// What of a request the worker serves behind the gateway where prefill and decode are apart; unset is both.
+	// `/select` does not heed it.
+	Role *string `json:"role,omitempty"`
+	// Where the gateway sends requests of ranks that have an HTTP server of their own: an http or https URL by rank,
+	// of ranks that the worker has. The others are at `endpoint`, and are told their rank.
+	RankEndpoints map[uint32]string `json:"rank_endpoints,omitzero"`
+	// How the engine's frontend wants a rank in `X-data-parallel-rank`: `local` counts from the worker's first rank,
+	// `global` is the `dp_rank` of answers, `none` takes no rank. Unset is `local` if the worker starts above rank
+	// 0, has several ranks, and no other record has its endpoint; else `global`.
+	RankHeader *string `json:"rank_header,omitempty"`
+	// Of a worker that decodes what others prefill: its sidecar obeys `x-prefiller-data-parallel-rank`, and applies
+	// `x-data-parallel-rank` to the decode alone. Unset is false.
+	PrefillRankHeader *bool `json:"prefill_rank_header,omitempty"`
+	// Names of the LoRA adapters that the engine has, at most 1024, for the gateway.
+	Adapters []string `json:"adapters,omitzero"`
 
-	Taints                    []string          `json:"taints,omitzero"`
-	TopologyDomains           map[string]string `json:"topology_domains,omitzero"`
-	KVTransferDomain          *string           `json:"kv_transfer_domain,omitempty"`
-	KVTransferEnforcement     *string           `json:"kv_transfer_enforcement,omitempty"`
-	KVTransferPreferredWeight *float32          `json:"kv_transfer_preferred_weight,omitempty"`
+	// Words by which requests avoid or prefer the worker.
+	Taints []string `json:"taints,omitzero"`
+	// Where the worker is, by the name of a level such as `zone`. It is kept and shown.
+	TopologyDomains map[string]string `json:"topology_domains,omitzero"`
+	// The level of topology within which callers pass on KV caches. It is kept and shown.
+	KVTransferDomain *string `json:"kv_transfer_domain,omitempty"`
+	// How callers heed that level. It is kept and shown.
+	KVTransferEnforcement *string `json:"kv_transfer_enforcement,omitempty"`
+	// A 32-bit float by which callers weigh a preferred domain. It is kept and shown.
+	KVTransferPreferredWeight *float32 `json:"kv_transfer_preferred_weight,omitempty"`
 
 	// Set in answers only.
 	Lifecycle             string        `json:"lifecycle,omitempty"` // schedulable, draining, incomplete, …
@@ -224,7 +267,7 @@ type Worker struct {
 	// answered.
 	ReplicasBehind []string   `json:"replicas_behind,omitempty"`
 	Described      *Described `json:"described,omitempty"` // what its engine has said, nil before it has
-	// ModelAliases are further names under which the engine serves the model, as it says.
+	// Further names under which the engine serves the model, as it says. Requests may name the model by them.
 	ModelAliases []string `json:"model_aliases,omitempty"`
 	// KVEventsBlockSize is the block size of the engine's KV events, in lists, if it is not that of the
 	// record; else 0. None of these events can be used then.

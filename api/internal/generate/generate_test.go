@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // TestGenerated proves that the documents in the repository are those of their
@@ -28,6 +30,37 @@ func TestGenerated(t *testing.T) {
 		if string(got) != string(want) {
 			t.Errorf("api/%s is not up to date: go generate ./api", d.file)
 		}
+	}
+	for file, rewrite := range clients {
+		got, err := os.ReadFile(filepath.Join("../..", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := rewrite(string(got))
+		if err != nil || string(got) != want {
+			t.Errorf("%s is not up to date: go generate ./api (%v)", file, err)
+		}
+	}
+}
+
+// TestMembers proves that members that are there stay in their order with what is between them, and that a
+// new one comes behind the one before it in the table.
+func TestMembers(t *testing.T) {
+	const text = "type T struct {\n\tID int `json:\"id\"`\n\n\t// old\n\tReplay *int `json:\"replay_endpoint\"`\n\tEnd any `json:\"endpoint,omitempty\"` // old\n\t// own\n\tX int\n}\n"
+	declared := func(f *catalog.Field) string {
+		switch f.Name {
+		case "endpoint", catalog.FieldKVEventsEndpoint, catalog.FieldReplayEndpoint:
+			return "\t" + f.Name + "\n"
+		}
+		return ""
+	}
+	const want = "type T struct {\n\tID int `json:\"id\"`\n\n\treplay_endpoint\n\tendpoint\n\tkv_events_endpoint\n\t// own\n\tX int\n}\n"
+	got, err := withMembers(text, "type T struct {\n", "\n}\n", goMember, declared)
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v, -want +got:\n%s", err, diff)
+	}
+	if _, err := withMembers(text, "type U struct {\n", "\n}\n", goMember, declared); err == nil {
+		t.Error("a type that is not there is no fault")
 	}
 }
 
@@ -137,6 +170,10 @@ func TestFaultySources(t *testing.T) {
 		{
 			"no such component for a component",
 			"paths: {/a: {}}\ncomponents: {schemas: {A: {$ref: '#/components/schemas/B'}}}", "nothing is at #/components/schemas/B",
+		},
+		{
+			"no such place of fields", "paths: {/a: {}}\ncomponents: {schemas: {A: {properties: {x-worker-fields: here}}}}",
+			"line 2: here has no fields of workers",
 		},
 		{"foreign reference", "paths: {/a: {$ref: 'other.yaml'}}\ncomponents: {schemas: {A: {}}}", "unexpected reference other.yaml"},
 	} {

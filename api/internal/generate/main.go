@@ -11,6 +11,9 @@
 // What has application/json has application/msgpack too, unless `x-json-only` says
 // otherwise.
 //
+// The fields of a worker come from catalog.Fields, with their texts: `x-worker-fields` stands for them in the
+// source, and the types of workers in both clients have them from there.
+//
 // Every operation has its role in x-role: from that come its security, and the
 // answers that refuse a caller.
 package main
@@ -38,7 +41,7 @@ func main() {
 	}
 }
 
-// generate writes the documents into the folder of the source.
+// generate writes the documents into the folder of the source, and the workers' fields into the types of the clients.
 func generate(dir string) error {
 	source, err := os.ReadFile(filepath.Join(dir, "source.yaml"))
 	if err != nil {
@@ -50,6 +53,20 @@ func generate(dir string) error {
 			return err
 		}
 		if err := os.WriteFile(filepath.Join(dir, d.file), text, 0o644); err != nil {
+			return err
+		}
+	}
+	for file, rewrite := range clients {
+		path := filepath.Join(dir, file)
+		old, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		text, err := rewrite(string(old))
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			return err
 		}
 	}
@@ -65,7 +82,11 @@ func document(source []byte, contract dialect) ([]byte, error) {
 	if len(parsed.Content) == 0 {
 		return nil, errors.New("the source is empty")
 	}
-	root, err := assemble(parsed.Content[0], contract)
+	filled, err := withFields(parsed.Content[0])
+	if err != nil {
+		return nil, err
+	}
+	root, err := assemble(filled, contract)
 	if err != nil {
 		return nil, err
 	}

@@ -46,6 +46,7 @@ class LoadReport(TypedDict, total=False):
 class WorkerSettings(TypedDict, total=False):
     """The members of a worker's record that PATCH can change."""
 
+    # What describes the engine is declared by go generate ./api, from the rows of catalog.Fields.
     endpoint: str | None
     block_size: int | None
     kv_events_endpoint: str | None
@@ -119,6 +120,7 @@ class WorkerDrain(TypedDict, total=False):
 class Worker(TypedDict, total=False):
     """A worker's record as the service has it; unset members are null."""
 
+    # What describes the engine is declared by go generate ./api, from the rows of catalog.Fields.
     worker_id: Required[int]
     model_name: Required[str]
     tenant_id: str
