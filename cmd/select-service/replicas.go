@@ -82,7 +82,6 @@ func (r replicas) configure(c *node.Config, all config.Config, url string) {
 	c.Recovery = node.RecoveryConfig{
 		Peers:    r.conf.IndexerPeers,
 		Deadline: r.conf.RecoveryDeadline,
-		Grace:    r.conf.RecoveryGrace,
 		Fetch:    r.dumps,
 	}
 	if r.mesh != nil {

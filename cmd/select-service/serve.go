@@ -241,7 +241,6 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, budget 
 			PrefillBusy:   conf.Selections.PrefillBusy,
 			DecisionBytes: int64(conf.Selections.DecisionBytes),
 			Overload:      conf.Overload.Thresholds,
-			Warmup:        conf.Engines.Warmup,
 		},
 		Scopes: scopes.Settings{
 			Policies:    conf.WorkerSelection.Policies,
@@ -255,7 +254,7 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, budget 
 			ApproximateLRU: conf.KVEvents.ApproximatePolicy == config.PolicyLRU,
 			PredictedTTL:   conf.KVEvents.PredictedTTL,
 		},
-		Reports:   reports.Config{TTL: conf.Engines.ReportedLoadTTL, StalledAfter: cmp.Or(conf.Engines.StalledAfter, -1)},
+		Reports:   reports.Config{TTL: reports.DefaultTTL, StalledAfter: cmp.Or(conf.Engines.StalledAfter, -1)},
 		Given:     workers.Given{File: conf.Workers.File, List: len(conf.Workers.Engines) > 0},
 		Endpoints: conf.Access.Endpoints(),
 		Limits: catalog.Limits{
@@ -263,7 +262,7 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, budget 
 			Scopes: conf.Limits.MaxModels,
 		},
 		Reservations: reservations.Limits{
-			Reservations: conf.Limits.MaxReservations, Blocks: conf.Limits.MaxReservationBlocks, Memory: budget.Account(memory.Ledger),
+			Reservations: conf.Limits.MaxReservations, Blocks: contract.MaxReservationBlocks, Memory: budget.Account(memory.Ledger),
 		},
 		ReservationLifetime: conf.Reservations.Lifetime,
 	}
@@ -333,8 +332,8 @@ func logThresholds(o config.Overload, log zerolog.Logger) {
 		return
 	}
 	line := log.Info().EmbedObject(selection.LoggedThresholds(o.Thresholds))
-	if o.RetryAfter > 0 {
-		line.Int64("retry_after_secs", int64(o.RetryAfter/time.Second))
+	if o.RetryAfter != nil && *o.RetryAfter > 0 {
+		line.Int64("retry_after_secs", int64(*o.RetryAfter/time.Second))
 	}
 	line.Msg("busy thresholds are set")
 }

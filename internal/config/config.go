@@ -83,10 +83,9 @@ type Server struct {
 	// AdminListen and DebugListen are the addresses, host:port, of separate listeners for the
 	// operators' routes and for profiles of the process; empty: none.
 	AdminListen, DebugListen string
-	// UI tells whether there is the operators' page, and UIBase below which path a proxy shows the
-	// service, without trailing slash; empty: at the root.
-	UI     bool
-	UIBase string
+	// UI is the path below which a proxy shows the service with the operators' page: "/", or one
+	// without trailing slash; empty: there is no page.
+	UI string
 	// Contract is the version of the selection contract, "1.3" or "1.6". It decides the
 	// behaviour of the process and the dialect of the routes without a version prefix.
 	Contract string
@@ -235,14 +234,10 @@ type Reservations struct {
 type Engines struct {
 	// TokenFile names the file with the token for reads of the engines' metrics; empty: none.
 	TokenFile string
-	// ReportedLoadTTL is how long a report of an engine's load is used, above 0.
-	ReportedLoadTTL time.Duration
 	// StalledAfter is how long an engine with unfinished work may give no sign of life; 0: no limit.
 	StalledAfter time.Duration
 	// WarmupShare is the share of requests, 0 to 1, that new or emptied ranks get; nil: none.
-	// Warmup is how long a rank is new, in whole seconds.
 	WarmupShare *float64
-	Warmup      time.Duration
 }
 
 // Overload configures the refusal of requests while every eligible worker is busy.
@@ -250,8 +245,17 @@ type Overload struct {
 	// Thresholds has the thresholds of every model until /busy_threshold changes them.
 	Thresholds overload.Thresholds
 	// RetryAfter is the Retry-After header of refused requests, in whole seconds up to
-	// a day; 0 sends no such header.
-	RetryAfter time.Duration
+	// a day. 0 sends no such header; nil: see GatewayRetryAfter.
+	RetryAfter *time.Duration
+}
+
+// GatewayRetryAfter is the Retry-After header of the gateway and the proxy: RetryAfter, or else the
+// default of Dynamo's endpoint picker (DYN_EPP_SHED_RETRY_AFTER_SECS). The HTTP API then sends none.
+func (o Overload) GatewayRetryAfter() time.Duration {
+	if o.RetryAfter == nil {
+		return time.Second
+	}
+	return *o.RetryAfter
 }
 
 // maxRetryAfter bounds Overload.RetryAfter. A higher value is surely a mistake. maxSessionTTL bounds
@@ -265,7 +269,6 @@ const (
 type Replicas struct {
 	IndexerPeers     []string      // URLs whose /dump is read at start, without trailing slash
 	RecoveryDeadline time.Duration // how long readiness waits for that
-	RecoveryGrace    time.Duration // how long recovered blocks wait for their worker
 
 	// PeerTokenFile names the file with the token for reads from other replicas; empty: none.
 	PeerTokenFile string
@@ -322,25 +325,20 @@ type Limits struct {
 	// MaxWorkers, MaxRanks, MaxStreams and MaxModels bound the registered workers, their ranks
 	// and event streams, and the scopes with workers (a model counts once per tenant).
 	MaxWorkers, MaxRanks, MaxStreams, MaxModels int
-	// MaxReservations bounds the live reservations, MaxReservationBlocks the prompt
-	// blocks of one.
-	MaxReservations, MaxReservationBlocks int
+	// MaxReservations bounds the live reservations.
+	MaxReservations int
 	// MaxConnections bounds the connections of all listeners together, and
 	// MaxConnectionsPerAddress those of one address; 0 is no bound of the latter.
 	MaxConnections, MaxConnectionsPerAddress int
-	// MaxPeers bounds the replicas whose reservations are followed. MaxDumpReaders and
-	// MaxSnapshotReaders bound the concurrent readers of the index and of the reservations.
-	MaxPeers, MaxDumpReaders, MaxSnapshotReaders int
+	// MaxPeers bounds the replicas whose reservations are followed.
+	MaxPeers int
 }
 
 // maxConnections bounds Limits.MaxConnections. A higher value is surely a mistake.
 const maxConnections = 1 << 20
 
-// maxPeers and maxReaders do the same for peers and readers.
-const (
-	maxPeers   = 1 << 10
-	maxReaders = 1 << 16
-)
+// maxPeers does the same for peers.
+const maxPeers = 1 << 10
 
 // minMemory is the least Limits.MaxMemory; with less the service could not serve.
 const minMemory = 64 << 20
@@ -376,7 +374,7 @@ const MaxThreads = 1024
 // that only 1.6 has are as in dynamo-kv-router 1.6.1.
 func Default() Config {
 	return Config{
-		Server:  Server{Listen: []string{"0.0.0.0"}, Port: 8092, UI: true, Contract: Contract13},
+		Server:  Server{Listen: []string{"0.0.0.0"}, Port: 8092, UI: "/", Contract: Contract13},
 		Gateway: defaultGateway(), Proxy: defaultProxy(), Kubernetes: defaultKubernetes(),
 		Fleet: Fleet{Name: "default", Bookings: BookingsNATS},
 		KVEvents: KVEvents{
@@ -389,13 +387,12 @@ func Default() Config {
 			DecisionBytes: 4 << 20,
 		},
 		Reservations: Reservations{Lifetime: 300 * time.Second},
-		Engines:      Engines{ReportedLoadTTL: 5 * time.Second, StalledAfter: 3 * time.Second, Warmup: time.Minute},
-		Replicas:     Replicas{RecoveryDeadline: 30 * time.Second, RecoveryGrace: 10 * time.Minute},
+		Engines:      Engines{StalledAfter: 3 * time.Second},
+		Replicas:     Replicas{RecoveryDeadline: 30 * time.Second},
 		Limits: Limits{
 			ScanCache:      64 << 20,
 			MaxConnections: 8192, MaxWorkers: 16_384, MaxRanks: 65_536, MaxStreams: 16_384, MaxModels: 1024,
-			MaxPeers: 64, MaxDumpReaders: 8, MaxSnapshotReaders: 64,
-			MaxReservations: 4_194_304, MaxReservationBlocks: 4_194_304, // no body of 8 MiB has more blocks
+			MaxPeers: 64, MaxReservations: 4_194_304,
 		},
 		Data: Data{SnapshotInterval: time.Minute},
 		Log:  Log{Level: "info", Format: "json"},

@@ -183,7 +183,7 @@ func TestSlotsCommand(t *testing.T) {
 	equal(t, setup{args: []string{"slots"}}.mustLoad(t), config.DefaultSlots())
 
 	want := config.DefaultSlots()
-	want.Server = config.Server{Listen: []string{"::1"}, Port: 8092, SlotsPort: 1234, UI: true, Contract: "1.3", AdvertiseURL: "http://a:1234"}
+	want.Server = config.Server{Listen: []string{"::1"}, Port: 8092, SlotsPort: 1234, UI: "/", Contract: "1.3", AdvertiseURL: "http://a:1234"}
 	want.Replicas.SyncBind, want.Replicas.SyncAdvertise = "tcp://*:8092", "tcp://a:8092"
 	want.Replicas.SyncPeers = []string{"tcp://b:8092"}
 	want.Log.Level = "debug"

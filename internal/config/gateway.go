@@ -31,8 +31,7 @@ type Gateway struct {
 	// DrainDelay is how long the listener still accepts requests after the signal to stop, with
 	// health NOT_SERVING. DrainTimeout is how long streams under way may then take to end.
 	DrainDelay, DrainTimeout time.Duration
-	RetryAfter               time.Duration // Retry-After of refused requests, in whole seconds
-	SaltTag                  bool          // engines get cache salts with Dynamo's tag
+	SaltTag                  bool // engines get cache salts with Dynamo's tag
 	// MetadataPrefix is the prefix of header names that carry metadata of a request, in lower
 	// case.
 	MetadataPrefix string
@@ -78,7 +77,7 @@ const (
 func defaultGateway() Gateway {
 	return Gateway{
 		MaxStreams: 1024, MaxBody: 16 << 20, PickTimeout: time.Minute, Lease: 30 * time.Second,
-		DrainDelay: 5 * time.Second, DrainTimeout: 25 * time.Second, RetryAfter: time.Second,
+		DrainDelay: 5 * time.Second, DrainTimeout: 25 * time.Second,
 		MetadataPrefix: "x-dynamo-meta-",
 		Tokenizer: Tokenizer{
 			URL: TokenizerWorker, Protocol: ProtocolVLLMTokenize, OnFailure: OnFailureFail, Timeout: 5 * time.Second, MaxAnswer: 16 << 20,
@@ -216,43 +215,37 @@ var gatewaySettings = []option{
 	},
 	{
 		key: "gateway.pick_timeout", flag: "gateway-pick-timeout", hint: "DURATION",
-		bind: func(c *Config) value { return duration(&c.Gateway.PickTimeout) },
+		bind: func(c *Config) value { return duration.of(&c.Gateway.PickTimeout) },
 		help: "How long a request through the gateway may wait for its worker, tokenization and wait queue " +
 			"together; then it is answered with 429. Envoy's own message_timeout does not count here.",
 	},
 	{
 		key: "gateway.lease", flag: "gateway-lease", hint: "DURATION",
-		bind: func(c *Config) value { return duration(&c.Gateway.Lease) },
+		bind: func(c *Config) value { return duration.of(&c.Gateway.Lease) },
 		help: "Lease of the gateway's bookings, renewed three times in it while their requests are under way. When a " +
 			"replica dies its bookings end at the others a little later than this.",
 	},
 	{
 		env:  []string{"DYN_EPP_GRACEFUL_SHUTDOWN_PROPAGATION_SECS"},
-		bind: func(c *Config) value { return whole(&c.Gateway.DrainDelay, time.Second, 0, maxDuration) },
+		bind: func(c *Config) value { return wholeSeconds(0, maxDuration).of(&c.Gateway.DrainDelay) },
 		help: "The same as SELECT_SERVICE_GATEWAY_DRAIN_DELAY, in whole seconds.",
 	},
 	{
 		key: "gateway.drain_delay", flag: "gateway-drain-delay", hint: "DURATION",
-		bind: func(c *Config) value { return delay(&c.Gateway.DrainDelay) },
+		bind: func(c *Config) value { return delay.of(&c.Gateway.DrainDelay) },
 		help: "With a gateway or proxy port: how long the process goes on after the signal to stop, with health NOT_SERVING, so " +
 			"that gateways learn of it; 0 stops at once.",
 	},
 	{
 		key: "gateway.drain_timeout", flag: "gateway-drain-timeout", hint: "DURATION",
-		bind: func(c *Config) value { return duration(&c.Gateway.DrainTimeout) },
+		bind: func(c *Config) value { return duration.of(&c.Gateway.DrainTimeout) },
 		help: "How long requests under way through the gateway may then take to end. Set it to the longest answer " +
 			"that should not be cut, and the grace of the process manager above the sum of both.",
 	},
 	{
-		key: "gateway.retry_after_secs", flag: "gateway-retry-after-secs", also: []string{"DYN_EPP_SHED_RETRY_AFTER_SECS"}, hint: "SECONDS",
-		bind: func(c *Config) value { return whole(&c.Gateway.RetryAfter, time.Second, 0, maxRetryAfter) },
-		help: "Retry-After header of requests through the gateway that are refused because there is no room for them; " +
-			"0 sends none.",
-	},
-	{
-		key: "gateway.metadata_prefix", flag: "gateway-metadata-prefix", also: []string{"DYN_METADATA_HEADER"}, hint: "PREFIX",
+		key: "gateway.metadata_prefix", env: []string{"DYN_METADATA_HEADER"}, hint: "PREFIX",
 		bind: func(c *Config) value { return checkedText(&c.Gateway.MetadataPrefix, headerPrefix) },
-		help: "What comes before policy-class in the name of the header with a request's class in the wait queue.",
+		help: "A request through the gateway or the proxy names its class in the wait queue by the header policy-class with this prefix.",
 	},
 	{
 		key: "gateway.salt_tag", flag: "gateway-salt-tag",
@@ -283,19 +276,19 @@ var gatewaySettings = []option{
 	{
 		env: []string{"DYN_EPP_TOKENIZATION_TIMEOUT_MS"},
 		bind: func(c *Config) value {
-			return whole(&c.Gateway.Tokenizer.Timeout, time.Millisecond, time.Millisecond, maxDuration)
+			return durations{unit: time.Millisecond, whole: true, low: time.Millisecond, high: maxDuration}.of(&c.Gateway.Tokenizer.Timeout)
 		},
 		help: "The same as SELECT_SERVICE_TOKENIZER_TIMEOUT, in milliseconds.",
 	},
 	{
 		key: "gateway.tokenizer_timeout", flag: "tokenizer-timeout", hint: "DURATION",
-		bind: func(c *Config) value { return duration(&c.Gateway.Tokenizer.Timeout) },
+		bind: func(c *Config) value { return duration.of(&c.Gateway.Tokenizer.Timeout) },
 		help: "How long the tokenizer may take for one request.",
 	},
 	{
-		key: "gateway.tokenizer_max_answer", flag: "tokenizer-max-answer", also: []string{"DYN_EPP_TOKENIZER_MAX_RESPONSE_BYTES"}, hint: "BYTES",
+		key: "gateway.tokenizer_max_answer", env: []string{"DYN_EPP_TOKENIZER_MAX_RESPONSE_BYTES"}, hint: "BYTES",
 		bind: func(c *Config) value { return integer(&c.Gateway.Tokenizer.MaxAnswer, 1, maxGatewayBody) },
-		help: "Longest answer that is read from the tokenizer.",
+		help: "The longest answer that is read from the tokenizer.",
 	},
 }
 

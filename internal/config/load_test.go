@@ -150,7 +150,7 @@ var settings = []struct {
 	{
 		flag: "router-ttl-secs", key: "kv_events.approximate_ttl_secs", env: []string{"DYN_ROUTER_TTL_SECS"},
 		text: "0.5", want: func(c *config.Config) { c.KVEvents.ApproximateTTL = 500 * time.Millisecond },
-		bad: []string{"nan", "inf", "2m", "-1", "-0.001", "2592000.001", "1e300"},
+		bad: []string{"nan", "inf", "2 m", "-1", "-0.001", "2592000.001", "1e300"},
 	},
 	{
 		flag: "router-ttl-secs", key: "kv_events.approximate_ttl_secs", env: []string{"DYN_ROUTER_TTL_SECS"},
@@ -163,7 +163,7 @@ var settings = []struct {
 	{
 		flag: "router-predicted-ttl-secs", key: "kv_events.predicted_ttl_secs", env: []string{"DYN_ROUTER_PREDICTED_TTL_SECS"},
 		text: "0.25", want: func(c *config.Config) { c.KVEvents.PredictedTTL = new(250 * time.Millisecond) },
-		bad: []string{"nan", "inf", "2m", "-1", "2592000.001"},
+		bad: []string{"nan", "inf", "721h", "-1", "2592000.001"},
 	},
 	{
 		flag: "router-predicted-ttl-secs", key: "kv_events.predicted_ttl_secs", env: []string{"DYN_ROUTER_PREDICTED_TTL_SECS"},
@@ -184,12 +184,12 @@ var settings = []struct {
 		flag: "session-affinity-ttl-secs", key: "selections.session_affinity_ttl_secs",
 		env:  []string{"SELECT_SERVICE_SESSION_AFFINITY_TTL_SECS"},
 		text: "31536000", want: func(c *config.Config) { c.Selections.SessionTTL = 31536000 * time.Second },
-		bad: []string{"-1", "31536001", "0.5", "1h", "none"},
+		bad: []string{"-1", "31536001", "0.5", "1500ms", "none"},
 	},
 	{
 		flag: "selection-cache-ttl-secs", key: "selections.cache_ttl_secs", env: []string{"SELECT_SERVICE_SELECTION_CACHE_TTL_SECS"},
 		text: "0.5", want: func(c *config.Config) { c.Selections.Pending.TTL = 500 * time.Millisecond },
-		bad: []string{"-1", "2592000.5", "5s", "nan", "inf"},
+		bad: []string{"-1", "2592000.5", "5q", "nan", "inf"},
 	},
 	{
 		flag: "selection-cache-max-entries", key: "selections.cache_max_entries", env: []string{"SELECT_SERVICE_SELECTION_CACHE_MAX_ENTRIES"},
@@ -232,11 +232,6 @@ var settings = []struct {
 		bad: []string{"0", "-1", "2147483648", "x"},
 	},
 	{
-		flag: "max-reservation-blocks", key: "limits.max_reservation_blocks", env: []string{"SELECT_SERVICE_MAX_RESERVATION_BLOCKS"},
-		text: "77", want: func(c *config.Config) { c.Limits.MaxReservationBlocks = 77 },
-		bad: []string{"0", "-1", "2147483648", "x"},
-	},
-	{
 		flag: "decode-busy-threshold", key: "selections.decode_busy_threshold",
 		env:  []string{"DYN_ROUTER_CONDITIONAL_DISAGG_DECODE_BUSY_THRESHOLD"},
 		text: "0.9", want: func(c *config.Config) { c.Selections.DecodeBusy = new(0.9) },
@@ -251,7 +246,7 @@ var settings = []struct {
 	{
 		flag: "active-request-expiry-secs", key: "reservations.lifetime_secs", env: []string{"DYN_ROUTER_ACTIVE_REQUEST_EXPIRY_SECS"},
 		text: "600", want: func(c *config.Config) { c.Reservations.Lifetime = 10 * time.Minute },
-		bad: []string{"0", "-1", "1.5", "10m"},
+		bad: []string{"0", "-1", "1.5", "100ms"},
 	},
 	{
 		flag: "router-kv-overlap-score-credit", key: "router.kv_overlap_score_credit",
@@ -308,7 +303,7 @@ var settings = []struct {
 		flag: "router-overlap-refresh-after-secs", key: "queue.overlap_refresh_after_secs",
 		env:  []string{"DYN_ROUTER_OVERLAP_REFRESH_AFTER_SECS"},
 		text: "0.25", want: func(c *config.Config) { c.Queue.OverlapRefreshAfter = 250 * time.Millisecond },
-		bad: []string{"nan", "inf", "10s"},
+		bad: []string{"nan", "inf", "soon"},
 	},
 	{
 		flag: "router-overlap-refresh-after-secs", key: "queue.overlap_refresh_after_secs",
@@ -341,8 +336,8 @@ var settings = []struct {
 	},
 	{
 		flag: "overload-retry-after-secs", key: "overload.retry_after_secs", env: []string{"SELECT_SERVICE_OVERLOAD_RETRY_AFTER_SECS"},
-		text: "86400", want: func(c *config.Config) { c.Overload.RetryAfter = 24 * time.Hour },
-		bad: []string{"-1", "86401", "1.5", "1s", "none", "9999999999999999999999"},
+		text: "86400", want: func(c *config.Config) { c.Overload.RetryAfter = new(24 * time.Hour) },
+		bad: []string{"-1", "86401", "1.5", "25h", "9999999999999999999999"},
 	},
 	{
 		flag: "metrics-dynamo-aliases", key: "metrics.dynamo_aliases", env: []string{"SELECT_SERVICE_METRICS_DYNAMO_ALIASES"},
@@ -369,11 +364,6 @@ var settings = []struct {
 		flag: "recovery-deadline", key: "replicas.recovery_deadline", env: []string{"SELECT_SERVICE_RECOVERY_DEADLINE"},
 		text: "1m30s", want: func(c *config.Config) { c.Replicas.RecoveryDeadline = 90 * time.Second },
 		bad: []string{"0", "-1s", "soon", "nan", "1e300", "721h"},
-	},
-	{
-		flag: "recovery-grace", key: "replicas.recovery_grace", env: []string{"SELECT_SERVICE_RECOVERY_GRACE"},
-		text: "0.5", want: func(c *config.Config) { c.Replicas.RecoveryGrace = 500 * time.Millisecond },
-		bad: []string{"0s", "10 m"},
 	},
 	{
 		flag: "log-level", key: "log.level", env: []string{"SELECT_SERVICE_LOG_LEVEL"},
@@ -845,6 +835,28 @@ func TestRemoved(t *testing.T) {
 		mustFail(t, fromFile("curve: {"+key+": k}"), "curve."+key, why)
 		setup{env: map[string]string{env: ""}}.mustLoad(t)
 		setup{args: []string{"slots"}, env: map[string]string{env: "k"}}.mustLoad(t)
+	}
+	for flag, other := range map[string]struct{ key, why string }{
+		"ui-base":                {"server.ui_base", "set --ui to the path"},
+		"proxy-idle-timeout":     {"proxy.idle_timeout", "it is always 4s"},
+		"max-snapshot-readers":   {"limits.max_snapshot_readers", "it is always 64"},
+		"kube-block-size":        {"", "set kubernetes.block_size in the configuration file, or DYN_KV_CACHE_BLOCK_SIZE instead"},
+		"kube-pools":             {"", "set kubernetes.pools in the configuration file"},
+		"tokenizer-max-answer":   {"", "set gateway.tokenizer_max_answer in the configuration file, or DYN_EPP_TOKENIZER_MAX_RESPONSE_BYTES"},
+		"max-reservation-blocks": {"limits.max_reservation_blocks", "it is always 4194304"},
+	} {
+		env := "SELECT_SERVICE_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+		mustFail(t, setup{args: []string{"--" + flag, "1"}}, "--"+flag+": ", other.why)
+		mustFail(t, setup{env: map[string]string{env: "1"}}, env+": ", other.why)
+		if group, name, ok := strings.Cut(other.key, "."); ok {
+			mustFail(t, fromFile(group+": {"+name+": 1}"), other.key, other.why)
+		}
+		slots := setup{args: []string{"slots"}, env: map[string]string{env: "1"}}
+		if strings.HasPrefix(flag, "max-") {
+			mustFail(t, slots, env+": ")
+		} else {
+			slots.mustLoad(t)
+		}
 	}
 }
 

@@ -11,13 +11,13 @@ import (
 	"github.com/select-service/select-service/internal/workers/enginelist"
 )
 
-//go:generate go test -run=^TestReference$ . -rewrite
+//go:generate go test -run=^Test(Reference|ShippedFile)$ . -rewrite
 
 // option is one setting: its names in every source, its field, and the help text.
 type option struct {
 	key  string   // in the file, "group.name"; empty: environment only
-	flag string   // without dashes; empty: environment only
-	env  []string // environment variables, the first one that is not empty counts; nil: that of the flag, see variable
+	flag string   // without dashes; empty: the file and the environment alone
+	env  []string // environment variables, the first one that is not empty counts; nil: that of the flag, if it has one, see variable
 	also []string // further environment variables, after env
 	hint string   // the placeholder of the value in the help text; empty: a boolean
 	help string   // what it does, and when to change it
@@ -56,7 +56,7 @@ func variable(flag string) string {
 func named(table []option) []option {
 	for i := range table {
 		o := &table[i]
-		if o.env == nil {
+		if o.env == nil && o.flag != "" {
 			o.env = []string{variable(o.flag)}
 		}
 		o.env = append(o.env, o.also...)
@@ -199,16 +199,11 @@ var settings = []option{
 			"process works on.",
 	},
 	{
-		key: "server.ui", flag: "ui", hint: "on|off",
-		bind: func(c *Config) value { return boolean(&c.Server.UI) },
-		help: "The operators' page, at /ui/ of the HTTP listener, or of --admin-listen where that is set. Its files are " +
-			"public; what it shows, it reads with the caller's token. Off, there is none.",
-	},
-	{
-		key: "server.ui_base", flag: "ui-base", hint: "PATH",
-		bind: func(c *Config) value { return pathPrefix(&c.Server.UIBase) },
-		help: "Path below which a proxy shows the service, such as /select-service. Set it where that is not the root; " +
-			"the proxy may cut it or pass it on.",
+		key: "server.ui", flag: "ui", hint: "on|off|PATH",
+		bind: func(c *Config) value { return page(&c.Server.UI) },
+		help: "The operators' page is at /ui/ of the HTTP listener, or of --admin-listen where that is set. Its files are " +
+			"public; what it shows, it reads with the caller's token. Set off to have no page. Set a path, such as " +
+			"/select-service, where a proxy shows the service below that path; the proxy may cut it or pass it on.",
 	},
 	{
 		key: "server.contract", flag: "contract", hint: "1.3|1.6", slots: asVariable,
@@ -310,7 +305,7 @@ var settings = []option{
 	},
 	{
 		key: "kv_events.approximate_ttl_secs", flag: "router-ttl-secs", hint: "SECONDS",
-		bind: func(c *Config) value { return seconds(&c.KVEvents.ApproximateTTL) },
+		bind: func(c *Config) value { return seconds.of(&c.KVEvents.ApproximateTTL) },
 		help: "With the 1.6 contract and without KV events a prompt that was booked on a rank counts as " +
 			"cached there this long, 30 days at most; 0 predicts nothing. Set it to about what the engines' caches hold.",
 	},
@@ -322,7 +317,7 @@ var settings = []option{
 	},
 	{
 		key: "kv_events.predicted_ttl_secs", flag: "router-predicted-ttl-secs", hint: "SECONDS",
-		bind: func(c *Config) value { return optionalSeconds(&c.KVEvents.PredictedTTL) },
+		bind: func(c *Config) value { return seconds.orNone(&c.KVEvents.PredictedTTL) },
 		help: "With KV events a prompt that was booked on a rank counts as cached there this long even before the " +
 			"first event of it, 30 days at most. Set it for bursts of requests with a new prefix, to about the time " +
 			"from a reservation to its events.",
@@ -413,21 +408,21 @@ var settings = []option{
 	},
 	{
 		key: "queue.overlap_refresh_after_secs", flag: "router-overlap-refresh-after-secs", hint: "SECONDS",
-		bind: func(c *Config) value { return anySeconds(&c.Queue.OverlapRefreshAfter) },
+		bind: func(c *Config) value { return anySeconds.of(&c.Queue.OverlapRefreshAfter) },
 		help: "A request that waited this long is matched with the caches again when it is admitted; " +
 			"0 or less never does. Lower it where caches turn over quickly.",
 	},
 
 	{
 		key: "selections.session_affinity_ttl_secs", flag: "session-affinity-ttl-secs", hint: "SECONDS",
-		bind: func(c *Config) value { return whole(&c.Selections.SessionTTL, time.Second, 0, maxSessionTTL) },
+		bind: func(c *Config) value { return wholeSeconds(0, maxSessionTTL).of(&c.Selections.SessionTTL) },
 		help: "Requests with the same session_id go to the same rank until the session was idle for so long, " +
 			"1 to 31536000; 0 is off. Set it for conversations that engines should keep. Replicas " +
 			"that share reservations share it.",
 	},
 	{
 		key: "selections.cache_ttl_secs", flag: "selection-cache-ttl-secs", hint: "SECONDS",
-		bind: func(c *Config) value { return seconds(&c.Selections.Pending.TTL) },
+		bind: func(c *Config) value { return seconds.of(&c.Selections.Pending.TTL) },
 		help: "How long a /select with a selection_id can be booked by that id alone, 30 days at most; 0 keeps none.",
 	},
 	{
@@ -461,7 +456,7 @@ var settings = []option{
 
 	{
 		key: "reservations.lifetime_secs", flag: "active-request-expiry-secs", env: []string{"DYN_ROUTER_ACTIVE_REQUEST_EXPIRY_SECS"}, hint: "SECONDS", slots: asVariable,
-		bind: func(c *Config) value { return whole(&c.Reservations.Lifetime, time.Second, time.Second, maxDuration) },
+		bind: func(c *Config) value { return wholeSeconds(time.Second, maxDuration).of(&c.Reservations.Lifetime) },
 		help: "A reservation without a lease ends by itself after so long, as its caller must have gone. Raise it " +
 			"where answers take longer; replicas should agree on it.",
 	},
@@ -473,14 +468,8 @@ var settings = []option{
 			"themselves, and where they are asked for tokens; it is read again when it changes. Every registered URL gets it: it needs --allow-endpoints; use https.",
 	},
 	{
-		key: "engines.reported_load_ttl", flag: "reported-load-ttl", hint: "DURATION",
-		bind: func(c *Config) value { return duration(&c.Engines.ReportedLoadTTL) },
-		help: "How long what an engine says of its load counts; at least 2.5 times as long as its source is quiet between " +
-			"two reports.",
-	},
-	{
 		key: "engines.stalled_after", flag: "stalled-after", hint: "DURATION",
-		bind: func(c *Config) value { return delay(&c.Engines.StalledAfter) },
+		bind: func(c *Config) value { return delay.of(&c.Engines.StalledAfter) },
 		help: "An engine whose load reports show unfinished work, and that gives no sign of life for so long and for four " +
 			"times the predicted time of its oldest prefill, gets no new requests but one in 10 s, nor does one whose load " +
 			"source has been quiet for 15 s. 0 excludes none.",
@@ -489,12 +478,7 @@ var settings = []option{
 		key: "engines.warmup_share", flag: "warmup-share", hint: "0..1|none",
 		bind: func(c *Config) value { return share(&c.Engines.WarmupShare) },
 		help: "This share of the requests of which no rank has more than a quarter cached goes to new or emptied ranks, by " +
-			"load alone, so that their caches fill. Set it where workers come and go; 0.25 is a start.",
-	},
-	{
-		key: "engines.warmup_seconds", flag: "warmup-seconds", hint: "SECONDS",
-		bind: func(c *Config) value { return whole(&c.Engines.Warmup, time.Second, time.Second, maxDuration) },
-		help: "How long a rank counts as new for that.",
+			"load alone, so that their caches fill. A rank is new for a minute. Set it where workers come and go; 0.25 is a start.",
 	},
 
 	{
@@ -518,9 +502,10 @@ var settings = []option{
 			"for workers of different sizes. It may be above 1.",
 	},
 	{
-		key: "overload.retry_after_secs", flag: "overload-retry-after-secs", hint: "SECONDS",
-		bind: func(c *Config) value { return whole(&c.Overload.RetryAfter, time.Second, 0, maxRetryAfter) },
-		help: "Retry-After header of those refusals; 0 sends none. Set it for clients and proxies that " +
+		key: "overload.retry_after_secs", flag: "overload-retry-after-secs", also: []string{"DYN_EPP_SHED_RETRY_AFTER_SECS"}, hint: "SECONDS|none",
+		bind: func(c *Config) value { return wholeSeconds(0, maxRetryAfter).orNone(&c.Overload.RetryAfter) },
+		help: "Retry-After header of those refusals, and of requests through the gateway or the proxy for which there is no room; " +
+			"0 sends none. Without it the gateway and the proxy send 1, and the HTTP API sends none. Set it for clients that " +
 			"heed it and have no back-off of their own.",
 	},
 
@@ -532,16 +517,10 @@ var settings = []option{
 	},
 	{
 		key: "replicas.recovery_deadline", flag: "recovery-deadline", hint: "DURATION",
-		bind: func(c *Config) value { return duration(&c.Replicas.RecoveryDeadline) },
+		bind: func(c *Config) value { return duration.of(&c.Replicas.RecoveryDeadline) },
 		help: "How long /ready waits for the recovery from the indexer peers, and for the reservations of " +
 			"the other replicas; the recovery itself goes on. Raise it where an index takes longer and " +
 			"cold selections are worse than late ones.",
-	},
-	{
-		key: "replicas.recovery_grace", flag: "recovery-grace", hint: "DURATION",
-		bind: func(c *Config) value { return duration(&c.Replicas.RecoveryGrace) },
-		help: "How long recovered blocks wait for their worker to register. Raise it where workers are " +
-			"registered later than that after a start.",
 	},
 	{
 		key: "replicas.peer_token_file", flag: "peer-token-file", hint: "FILE", slots: asFlag,
@@ -627,7 +606,7 @@ var settings = []option{
 	},
 	{
 		key: "data.snapshot_interval", flag: "snapshot-interval", hint: "DURATION", slots: asFlag,
-		bind: func(c *Config) value { return duration(&c.Data.SnapshotInterval) },
+		bind: func(c *Config) value { return duration.of(&c.Data.SnapshotInterval) },
 		help: "Time between two snapshots in --data-dir. What is booked after the last one is lost if the process " +
 			"is killed. Writing takes no more than a twentieth of a core, so that a large index may need longer.",
 	},
@@ -673,25 +652,9 @@ var settings = []option{
 			"three quarters of it.",
 	},
 	{
-		key: "limits.max_reservation_blocks", flag: "max-reservation-blocks", hint: "N", slots: asFlag,
-		bind: func(c *Config) value { return integer(&c.Limits.MaxReservationBlocks, 1, math.MaxInt32) },
-		help: "Blocks of a prompt that is booked; a longer one is refused with 400.",
-	},
-	{
 		key: "limits.max_peers", flag: "max-peers", hint: "N", slots: asFlag,
 		bind: func(c *Config) value { return integer(&c.Limits.MaxPeers, 1, maxPeers) },
 		help: "Replicas whose reservations are followed; further ones are refused with 409.",
-	},
-	{
-		key: "limits.max_dump_readers", flag: "max-dump-readers", hint: "N",
-		bind: func(c *Config) value { return integer(&c.Limits.MaxDumpReaders, 1, maxReaders) },
-		help: "Requests to /dump that are answered at a time; further ones are refused with 503. A reader that stops " +
-			"reading is cut off.",
-	},
-	{
-		key: "limits.max_snapshot_readers", flag: "max-snapshot-readers", hint: "N", slots: asFlag,
-		bind: func(c *Config) value { return integer(&c.Limits.MaxSnapshotReaders, 1, maxReaders) },
-		help: "The same for /replica_sync/snapshot.",
 	},
 	{
 		key: "limits.max_connections", flag: "max-connections", hint: "N", slots: asFlag,

@@ -45,8 +45,10 @@ func TestOptionTable(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, o := range options {
 		names := slices.Clone(o.env)
-		if o.key != "" {
-			names = append(names, o.key, "--"+o.flag)
+		for _, name := range []string{o.key, "--" + o.flag} {
+			if name != "" && name != "--" {
+				names = append(names, name)
+			}
 		}
 		for _, name := range names {
 			if seen[name] || name == "--" {
@@ -54,7 +56,7 @@ func TestOptionTable(t *testing.T) {
 			}
 			seen[name] = true
 		}
-		if len(o.env) == 0 || o.help == "" || (o.key == "") != (o.flag == "") {
+		if len(names) == 0 || o.help == "" || o.flag != "" && (o.key == "" || len(o.env) == 0) {
 			t.Errorf("option %v lacks a name or its help", names)
 		}
 	}

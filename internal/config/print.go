@@ -52,7 +52,7 @@ func hideCredentials(n *yaml.Node) {
 
 // deciding are the options, or the beginnings of their keys, that decide where requests go, and
 // whether they wait or are refused.
-var deciding = []string{"server.contract", "router.", "queue.", "overload.", "engines.warmup", "engines.reported_load_ttl", "engines.stalled_after"}
+var deciding = []string{"server.contract", "router.", "queue.", "overload.", "engines.warmup", "engines.stalled_after"}
 
 // Rules returns the settings that decide where requests go, and whether they wait or are refused, as a
 // text. It is the same for replicas that decide alike, whatever their files are called.
@@ -178,8 +178,15 @@ func (c *command) helpAll() string {
 	defaults := c.defaults()
 	for _, g := range groups {
 		title := "\n" + g.title + ":\n"
+		var inFile []string
 		for _, o := range c.options {
-			if o.flag == "" || !strings.HasPrefix(o.key, g.name+".") {
+			switch {
+			case !strings.HasPrefix(o.key, g.name+"."):
+				continue
+			case o.flag == "" && c.file:
+				inFile = append(inFile, strings.Join(append([]string{o.key}, o.env...), " or "))
+				continue
+			case o.flag == "":
 				continue
 			}
 			b.WriteString(title)
@@ -192,6 +199,9 @@ func (c *command) helpAll() string {
 			}
 			b.WriteString("\n")
 		}
+		if len(inFile) > 0 {
+			helpEntry(&b, "Without a flag, in the configuration file or as Dynamo's variable:", "", strings.Join(inFile, ", "))
+		}
 	}
 	b.WriteString("\nConfiguration:\n")
 	if c.file {
@@ -202,10 +212,17 @@ func (c *command) helpAll() string {
 		helpEntry(&b, "--"+a.name, "", a.help)
 	}
 	b.WriteString("\nEnvironment only:\n")
+	var inert []string
 	for _, o := range c.options {
-		if o.flag == "" {
+		switch {
+		case o.inert:
+			inert = append(inert, o.env...)
+		case o.flag == "" && (o.key == "" || !c.file):
 			helpEntry(&b, strings.Join(o.env, ", "), "", o.help)
 		}
+	}
+	if len(inert) > 0 {
+		helpEntry(&b, "Of Dynamo's router, checked, without effect in this service:", "", strings.Join(inert, ", "))
 	}
 	return b.String()
 }

@@ -15,17 +15,15 @@ type Proxy struct {
 	Port           uint16 // 0 is none
 	Retries        int    // other engines for a request that one has not begun to serve
 	ConnectTimeout time.Duration
-	IdleTimeout    time.Duration // of connections to engines that nobody uses
 	// FirstByteTimeout is how long an engine may take to begin its answer; 0: as long as it wants.
 	FirstByteTimeout time.Duration
-	WriteTimeout     time.Duration  // for a client that reads nothing
 	Keepalive        time.Duration  // silence of a stream after which its client gets a comment; 0: never
 	Trust            []netip.Prefix // networks whose X-Forwarded headers are kept
 	AccessLog        bool
 }
 
 func defaultProxy() Proxy {
-	return Proxy{Retries: 1, ConnectTimeout: time.Second, IdleTimeout: 4 * time.Second, WriteTimeout: time.Minute, Keepalive: 15 * time.Second}
+	return Proxy{Retries: 1, ConnectTimeout: time.Second, Keepalive: 15 * time.Second}
 }
 
 // maxProxyRetries bounds Proxy.Retries. Higher values are surely mistakes.
@@ -47,28 +45,18 @@ var proxySettings = []option{
 	},
 	{
 		key: "proxy.connect_timeout", flag: "proxy-connect-timeout", hint: "DURATION",
-		bind: func(c *Config) value { return duration(&c.Proxy.ConnectTimeout) },
+		bind: func(c *Config) value { return duration.of(&c.Proxy.ConnectTimeout) },
 		help: "How long a connection to an engine may take to be made, TLS included.",
 	},
 	{
-		key: "proxy.idle_timeout", flag: "proxy-idle-timeout", hint: "DURATION",
-		bind: func(c *Config) value { return duration(&c.Proxy.IdleTimeout) },
-		help: "How long a connection to an engine is kept that no request uses. Engines close theirs after 5 seconds.",
-	},
-	{
 		key: "proxy.first_byte_timeout", flag: "proxy-first-byte-timeout", hint: "DURATION",
-		bind: func(c *Config) value { return delay(&c.Proxy.FirstByteTimeout) },
+		bind: func(c *Config) value { return delay.of(&c.Proxy.FirstByteTimeout) },
 		help: "How long an engine may take to begin its answer; then the client gets 504, and no other engine is tried. " +
 			"0 is as long as it wants: answers that are not streamed begin at their end.",
 	},
 	{
-		key: "proxy.write_timeout", flag: "proxy-write-timeout", hint: "DURATION",
-		bind: func(c *Config) value { return duration(&c.Proxy.WriteTimeout) },
-		help: "How long a client may read nothing of its answer; then its connection is closed, and the engine's too.",
-	},
-	{
 		key: "proxy.keepalive", flag: "proxy-keepalive", hint: "DURATION",
-		bind: func(c *Config) value { return delay(&c.Proxy.Keepalive) },
+		bind: func(c *Config) value { return delay.of(&c.Proxy.Keepalive) },
 		help: "After how much silence of an engine that streams events its client gets a comment (Anthropic's: a ping), so " +
 			"that what is between does not close the connection; 0 is never.",
 	},
