@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -184,7 +185,7 @@ func (c *command) helpAll() string {
 			case !strings.HasPrefix(o.key, g.name+"."):
 				continue
 			case o.flag == "" && c.file:
-				inFile = append(inFile, strings.Join(append([]string{o.key}, o.env...), " or "))
+				inFile = append(inFile, strings.Join(append([]string{o.key}, o.env...), " = "))
 				continue
 			case o.flag == "":
 				continue
@@ -200,12 +201,12 @@ func (c *command) helpAll() string {
 			b.WriteString("\n")
 		}
 		if len(inFile) > 0 {
-			helpEntry(&b, "Without a flag, in the configuration file or as Dynamo's variable:", "", strings.Join(inFile, ", "))
+			helpEntry(&b, "Keys of the file that have no flag, some with a variable of Dynamo's:", "", strings.Join(inFile, ", ")+". "+exampleHas)
 		}
 	}
 	b.WriteString("\nConfiguration:\n")
 	if c.file {
-		helpEntry(&b, "--"+configFlag, "FILE", "Configuration file (YAML); every key is explained in configs/select-service.yaml.")
+		helpEntry(&b, "--"+configFlag, "FILE", "A configuration file (YAML). "+exampleHas)
 		fmt.Fprintf(&b, "        default none; environment %s\n", envConfig)
 	}
 	for _, a := range c.actions {
@@ -252,6 +253,9 @@ value counts as not given. Every bad value is refused at start, all in one
 message.
 `
 
+// exampleHas ends the texts about the file.
+const exampleHas = "Every key is explained in configs/select-service.yaml."
+
 const helpWidth = 78
 
 // helpEntry writes a name and its text, wrapped and indented by eight.
@@ -276,6 +280,8 @@ func showText(shown any) string {
 	switch v := shown.(type) {
 	case nil:
 		return "none"
+	case string:
+		return cmp.Or(v, "none")
 	case []string:
 		if len(v) == 0 {
 			return "none"
