@@ -17,8 +17,6 @@ type Fleet struct {
 	// Credentials is the file with a NATS user's JWT and seed, empty for none.
 	Credentials   string
 	CA, Cert, Key string // files of the connection's TLS
-	// Settings: busy thresholds and policies are shared, too.
-	Settings bool
 	// Required: a start waits for NATS, whatever catalog is cached.
 	Required bool
 }
@@ -95,12 +93,6 @@ var fleetSettings = []option{
 		bind: func(c *Config) value { return choice(&c.Fleet.Bookings, BookingsNATS, BookingsMesh, BookingsBoth) },
 		help: "How the replicas of a fleet share reservations: over NATS, over ZMQ as without a fleet, or over both. Set " +
 			"both while a fleet moves from one to the other, or where Dynamo's replicas take part.",
-	},
-	{
-		key: "fleet.settings", flag: "fleet-settings", slots: notInSlots,
-		bind: func(c *Config) value { return boolean(&c.Fleet.Settings) },
-		help: "Busy thresholds and selection policies that are set over the API hold for all replicas of the fleet, and " +
-			"for those that start later. If this is false, each replica has its own.",
 	},
 	{
 		key: "fleet.required", flag: "fleet-required", slots: notInSlots,

@@ -43,6 +43,7 @@ var removedOptions = append(filed(), []removedOption{
 	{key: "engines.reported_load_ttl", flag: "reported-load-ttl", err: fixedAt("5s, and more for a source that reports less often")},
 	{key: "engines.warmup_seconds", flag: "warmup-seconds", err: fixedAt("60")},
 	{key: "replicas.recovery_grace", flag: "recovery-grace", err: fixedAt("10m")},
+	{key: "fleet.settings", flag: "fleet-settings", err: fixedAt("true: the replicas of a fleet share thresholds and policies")},
 	{key: "limits.max_reservation_blocks", flag: "max-reservation-blocks", err: fixedAt("4194304, more than a request can have"), slots: true},
 	{key: "limits.max_dump_readers", flag: "max-dump-readers", err: fixedAt("8")},
 	{key: "limits.max_snapshot_readers", flag: "max-snapshot-readers", err: fixedAt("64, or --max-peers if that is more"), slots: true},
